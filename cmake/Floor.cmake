@@ -1,0 +1,16 @@
+# meshtrain_floor(NAME SOURCES... DEPENDS FLOORS... LINK LIBRARIES...)
+#
+# One library per floor. Headers are included from the repository root ("mesh/group.h"), but a target sees
+# only its own floor and those it depends on: each floor's include folder holds a link to that floor alone.
+function(meshtrain_floor name)
+  cmake_parse_arguments(FLOOR "" "" "SOURCES;DEPENDS;LINK" ${ARGN})
+  set(target meshtrain_${name})
+  set(include "${PROJECT_BINARY_DIR}/floors/${name}")
+  file(MAKE_DIRECTORY "${include}")
+  file(CREATE_LINK "${PROJECT_SOURCE_DIR}/${name}" "${include}/${name}" SYMBOLIC)
+  add_library(${target} STATIC ${FLOOR_SOURCES})
+  target_include_directories(${target} PUBLIC "${include}")
+  list(TRANSFORM FLOOR_DEPENDS PREPEND meshtrain_)
+  target_link_libraries(${target} PUBLIC ${FLOOR_DEPENDS} ${FLOOR_LINK} meshtrain_torch PRIVATE meshtrain_flags)
+  target_precompile_headers(${target} REUSE_FROM meshtrain_pch)
+endfunction()

@@ -1,0 +1,29 @@
+# Language standard, warnings, sanitizers, ccache.
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+set(CMAKE_CXX_FLAGS_RELEASE "-O2")
+set(CMAKE_CXX_FLAGS_DEBUG "-O1 -g1")
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release)
+endif()
+
+find_program(CCACHE ccache)
+if(CCACHE)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE})
+endif()
+
+add_library(meshtrain_flags INTERFACE)
+# -fopenmp: at::parallel_for is serial in code compiled without it.
+# -fPIC for programs too (CMake would give them -fPIE): they share the libraries' precompiled header.
+target_compile_options(meshtrain_flags INTERFACE -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Winvalid-pch -fPIC -fopenmp
+                                                 -fpch-preprocess)
+target_link_options(meshtrain_flags INTERFACE -fopenmp)
+if(MESHTRAIN_SANITIZE)
+  set(sanitizers -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer)
+  # LibTorch and Open MPI are built without type information for these two checks.
+  list(APPEND sanitizers -fno-sanitize=vptr)
+  target_compile_options(meshtrain_flags INTERFACE ${sanitizers})
+  target_link_options(meshtrain_flags INTERFACE ${sanitizers})
+endif()
