@@ -1,0 +1,25 @@
+#pragma once
+
+#include <functional>
+#include <stdexcept>
+#include <string>
+
+#include "mesh/group.h"
+
+namespace meshtrain {
+
+/// A failure that every rank knows of and throws alike: to be reported by one of them.
+class AgreedError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// Runs `action` on every rank of `world`. When it throws on any of them, all ranks throw what the lowest one that
+/// failed threw: InputError with its message, or AgreedError with its place and message. So no rank goes on alone.
+/// `action` issues no collectives. Every rank must call it.
+void agree(const Group& world, const std::function<void()>& action);
+
+/// `text` of rank 0, on every rank.
+std::string broadcast_text(const Group& world, const std::string& text);
+
+}  // namespace meshtrain

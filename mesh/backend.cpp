@@ -1,0 +1,42 @@
+#include "mesh/backend.h"
+
+#include <ATen/ATen.h>
+
+#include <sstream>
+
+namespace meshtrain {
+
+const char* name(Collective::Kind kind) {
+  switch (kind) {
+    case Collective::Kind::AllReduce:
+      return "all_reduce";
+    case Collective::Kind::AllGather:
+      return "all_gather";
+    case Collective::Kind::ReduceScatter:
+      return "reduce_scatter";
+    case Collective::Kind::AllToAll:
+      return "all_to_all";
+    case Collective::Kind::Exchange:
+      return "exchange";
+    case Collective::Kind::Broadcast:
+      return "broadcast";
+    case Collective::Kind::Barrier:
+      return "barrier";
+  }
+  return "collective";
+}
+
+std::string describe(const Collective& collective, int size) {
+  std::ostringstream text;
+  text << collective.place << ": " << name(collective.kind) << " on group " << collective.group << " (" << size
+       << (size == 1 ? " rank" : " ranks") << "), purpose " << collective.purpose;
+  const auto add = [&](const char* role, const at::Tensor& tensor) {
+    if (!tensor.defined()) return;
+    text << ", " << role << ' ' << tensor.sizes() << ' ' << tensor.scalar_type() << ' ' << tensor.device();
+  };
+  add("output", collective.output);
+  add("input", collective.input);
+  return text.str();
+}
+
+}  // namespace meshtrain

@@ -1,0 +1,70 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace meshtrain {
+
+enum class Reduce { Sum, Max };
+
+/// A collective under way. A value: copies wait for the same operation.
+class Work {
+ public:
+  class State {
+   public:
+    virtual ~State() = default;
+    /// Returns when the result may be used by the caller; throws what went wrong. May be called again.
+    virtual void wait() = 0;
+  };
+
+  /// Work that is done already.
+  Work() = default;
+  explicit Work(std::shared_ptr<State> state) : state_(std::move(state)) {}
+  void wait() const {
+    if (state_) state_->wait();
+  }
+
+ private:
+  std::shared_ptr<State> state_;
+};
+
+/// One collective, as a group hands it to its backend. Tensors are contiguous, checked, and share dtype and device.
+struct Collective {
+  enum class Kind { AllReduce, AllGather, ReduceScatter, AllToAll, Exchange, Broadcast, Barrier };
+
+  Kind kind;
+  at::Tensor output;  ///< all-reduce and broadcast: the tensor itself, in place
+  at::Tensor input;   ///< undefined for all-reduce, broadcast and barrier
+  Reduce reduce = Reduce::Sum;
+  int from = -1;  ///< exchange: group rank received from; broadcast: root
+  int to = -1;    ///< exchange: group rank sent to
+  // Whose it is, for messages and counters; the texts live as long as the call that issues.
+  std::string_view purpose = "other";
+  std::string_view group = "group";  ///< name of the group
+  std::string_view place = "rank";   ///< "rank 3 (dp=0 tp=1 cp=1)"
+};
+
+const char* name(Collective::Kind kind);
+
+/// "rank 3 (dp=0 tp=1 cp=1): all_gather on group tp (2 ranks), purpose tp.linear, output [4, 8] Float cpu, ...": how
+/// messages about a collective begin.
+std::string describe(const Collective& collective, int size);
+
+/// What is behind a Group. `issue` starts a collective and returns at once; collectives of one group run in the
+/// order they are issued, those of different groups concurrently. The backend keeps the tensors alive until done.
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+  virtual Work issue(const Collective& collective) = 0;
+  /// The backend of a smaller group. `members`: ranks of this group, this one among them, in the new order. Every
+  /// rank of this group must call it, each with the list of its own new group.
+  virtual std::shared_ptr<Backend> split(const std::vector<int>& members) = 0;
+};
+
+}  // namespace meshtrain

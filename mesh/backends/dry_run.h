@@ -1,0 +1,13 @@
+#pragma once
+
+#include <memory>
+
+#include "mesh/backend.h"
+
+namespace meshtrain {
+
+/// A rank of a world that is not there: collectives take tensors of any device, the Meta device above all, and move
+/// nothing.
+std::shared_ptr<Backend> dry_run_backend(int rank, int size);
+
+}  // namespace meshtrain

@@ -1,0 +1,221 @@
+#include "mesh/backends/mpi_engine.h"
+
+#include <sched.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <stdexcept>
+
+#include "mesh/backends/mpi.h"
+
+namespace meshtrain {
+namespace {
+
+std::atomic<bool> is_running = false;
+
+/// How long a rank that failed waits at exit for the others to fail with it.
+constexpr std::chrono::seconds kFarewell{2};
+
+}  // namespace
+
+void check_mpi(int code, const char* call) {
+  if (code == MPI_SUCCESS) return;
+  char text[MPI_MAX_ERROR_STRING] = "";
+  int length = 0;
+  MPI_Error_string(code, text, &length);
+  throw std::runtime_error(std::string(call) + ": " + text);
+}
+
+void MpiOperation::wait() {
+  MpiEngine::get().wait(*this);
+}
+
+void MpiOperation::settle(std::exception_ptr error) {
+  error_ = std::move(error);
+  if (!error_) release();
+  settled_.store(true, std::memory_order_release);
+}
+
+MpiCommunicator::MpiCommunicator(MPI_Comm communicator, int64_t bytes) : comm(communicator), piece_bytes(bytes) {
+  check_mpi(MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+  check_mpi(MPI_Comm_rank(comm, &rank), "MPI_Comm_rank");
+  check_mpi(MPI_Comm_size(comm, &size), "MPI_Comm_size");
+}
+
+MpiCommunicator::~MpiCommunicator() {
+  if (MpiEngine::running()) MpiEngine::get().retire(comm);
+}
+
+class MpiEngine::Turn {
+ public:
+  explicit Turn(MpiEngine& engine) : engine_(engine) {
+    engine_.callers_.fetch_add(1);
+    lock_ = std::unique_lock(engine_.mutex_);
+  }
+  ~Turn() {
+    engine_.callers_.fetch_sub(1);
+    const bool more = !engine_.active_.empty();
+    lock_.unlock();
+    if (more) engine_.wake_.notify_one();
+  }
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+
+  void yield() {
+    lock_.unlock();
+    sched_yield();
+    lock_.lock();
+  }
+
+ private:
+  MpiEngine& engine_;
+  std::unique_lock<std::mutex> lock_;
+};
+
+MpiEngine& MpiEngine::get() {
+  static auto* const engine = new MpiEngine;  // outlives every static Group
+  return *engine;
+}
+
+bool MpiEngine::running() {
+  return is_running;
+}
+
+MpiEngine::MpiEngine() {
+  int provided = MPI_THREAD_SINGLE;
+  check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided), "MPI_Init_thread");
+  if (provided < MPI_THREAD_SERIALIZED) {
+    throw std::runtime_error("MPI_Init_thread: this MPI library was built without MPI_THREAD_SERIALIZED");
+  }
+  check_mpi(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+  is_running = true;
+  on_exit(leave, nullptr);
+  thread_ = std::thread([this] { run(); });
+}
+
+void MpiEngine::submit(const std::shared_ptr<MpiCommunicator>& communicator, std::shared_ptr<MpiOperation> operation) {
+  const Turn turn(*this);
+  if (communicator->error) return operation->settle(communicator->error);
+  communicator->queue.push_back(std::move(operation));
+  if (communicator->queue.size() > 1) return;
+  active_.push_back(communicator);
+  advance(*communicator);
+  rest_if_idle(active_.size() - 1);
+}
+
+void MpiEngine::wait(const MpiOperation& operation) {
+  if (!operation.settled_.load(std::memory_order_acquire)) {
+    Turn turn(*this);
+    while (!operation.settled_.load(std::memory_order_relaxed)) {
+      if (!progress()) turn.yield();
+    }
+  }
+  if (operation.error_) std::rethrow_exception(operation.error_);
+}
+
+std::shared_ptr<MpiCommunicator> MpiEngine::split(MPI_Comm parent, int color, int key, int64_t piece_bytes) {
+  Turn turn(*this);
+  while (!active_.empty()) {
+    if (!progress()) turn.yield();
+  }
+  {
+    const std::lock_guard lock(retired_mutex_);
+    for (MPI_Comm& comm : retired_) MPI_Comm_free(&comm);
+    retired_.clear();
+  }
+  MPI_Comm comm = MPI_COMM_NULL;
+  check_mpi(MPI_Comm_split(parent, color, key, &comm), "MPI_Comm_split");
+  return comm == MPI_COMM_NULL ? nullptr : std::make_shared<MpiCommunicator>(comm, piece_bytes);
+}
+
+void MpiEngine::retire(MPI_Comm comm) {
+  const std::lock_guard lock(retired_mutex_);
+  retired_.push_back(comm);
+}
+
+/// Everything that is under way, one step further. With the mutex held.
+bool MpiEngine::progress() {
+  bool moved = false;
+  for (size_t i = 0; i < active_.size();) {
+    moved |= advance(*active_[i]);
+    if (!rest_if_idle(i)) ++i;
+  }
+  return moved;
+}
+
+bool MpiEngine::rest_if_idle(size_t place) {
+  const std::shared_ptr<MpiCommunicator>& communicator = active_[place];
+  if (communicator->error) failed_.push_back(communicator);
+  if (!communicator->error && !communicator->queue.empty()) return false;
+  active_.erase(active_.begin() + static_cast<std::ptrdiff_t>(place));
+  return true;
+}
+
+bool MpiEngine::advance(MpiCommunicator& communicator) {
+  bool moved = false;
+  while (!communicator.queue.empty()) {
+    const std::shared_ptr<MpiOperation> first = communicator.queue.front();
+    try {
+      moved |= first->advance();
+    } catch (...) {
+      // The queue is kept as it is: messages of the failed operation may still read and write its tensors.
+      communicator.error = std::current_exception();
+      for (const auto& operation : communicator.queue) operation->settle(communicator.error);
+      return true;
+    }
+    if (!first->finished()) return moved;
+    communicator.queue.pop_front();
+    first->settle(nullptr);
+  }
+  return moved;
+}
+
+void MpiEngine::run() {
+  // Polls eagerly while messages move, and leaves the core to the computation when they do not.
+  constexpr int kEagerPolls = 64;
+  constexpr std::chrono::microseconds kPause{50};
+  std::unique_lock lock(mutex_);
+  for (int still = 0; !stopping_;) {
+    if (active_.empty() || callers_ > 0) {
+      wake_.wait(lock);
+      still = 0;
+      continue;
+    }
+    still = progress() ? 0 : still + 1;
+    lock.unlock();
+    if (still < kEagerPolls) {
+      sched_yield();
+    } else {
+      std::this_thread::sleep_for(kPause);
+    }
+    lock.lock();
+  }
+}
+
+void MpiEngine::leave(int status, void*) {
+  get().finalize(status);
+}
+
+void MpiEngine::finalize(int status) {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  wake_.notify_one();
+  thread_.join();
+
+  const bool alone = status != 0 || !active_.empty() || !failed_.empty();
+  const auto deadline = std::chrono::steady_clock::now() + kFarewell;
+  MPI_Request everyone_left = MPI_REQUEST_NULL;
+  MPI_Ibarrier(MPI_COMM_WORLD, &everyone_left);
+  for (int left = 0; !left;) {
+    progress();
+    if (MPI_Test(&everyone_left, &left, MPI_STATUS_IGNORE) != MPI_SUCCESS) break;
+    if (alone && std::chrono::steady_clock::now() > deadline) abort_mpi(status != 0 ? status : 1);
+    sched_yield();
+  }
+  is_running = false;
+  MPI_Finalize();
+}
+
+}  // namespace meshtrain

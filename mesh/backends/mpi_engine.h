@@ -1,0 +1,121 @@
+#pragma once
+
+#include <mpi.h>
+
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <cstddef>
+#include <deque>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "mesh/backend.h"
+
+namespace meshtrain {
+
+/// Throws std::runtime_error with MPI's own text when `code` is an error.
+void check_mpi(int code, const char* call);
+
+/// A collective in a communicator's queue. The engine alone calls advance(), and only while it is first in its queue.
+class MpiOperation : public Work::State {
+ public:
+  void wait() final;
+
+  /// Does what can be done without waiting; true when anything moved.
+  virtual bool advance() = 0;
+  virtual bool finished() const = 0;
+
+ protected:
+  /// Lets go of the tensors.
+  virtual void release() = 0;
+
+ private:
+  friend class MpiEngine;
+  void settle(std::exception_ptr error);
+
+  std::atomic<bool> settled_ = false;
+  std::exception_ptr error_;
+};
+
+/// Working memory of one chunk of a tensor on its way, kept from operation to operation.
+struct MpiSlot {
+  bool busy = false;
+  int64_t chunk = 0;
+  int phase = 0;
+  int64_t reduced = 0;  ///< elements of this chunk that are reduced already
+  std::vector<MPI_Request> requests;
+  std::vector<MPI_Status> statuses;
+  std::vector<int64_t> expected;  ///< by request: bytes to be received; -1 for a send
+  std::vector<const std::byte*> parts;
+  std::unique_ptr<std::byte[]> scratch;
+  int64_t scratch_bytes = 0;
+};
+
+/// What one group owns.
+struct MpiCommunicator {
+  static constexpr int kInFlight = 3;
+
+  MpiCommunicator(MPI_Comm communicator, int64_t piece_bytes);
+  ~MpiCommunicator();
+  MpiCommunicator(const MpiCommunicator&) = delete;
+  MpiCommunicator& operator=(const MpiCommunicator&) = delete;
+
+  MPI_Comm comm;
+  int rank = 0;
+  int size = 1;
+  int64_t piece_bytes;
+  uint32_t issued = 0;  ///< operations so far: the same on every rank of the group
+  std::array<MpiSlot, kInFlight> slots;
+  std::deque<std::shared_ptr<MpiOperation>> queue;  ///< the first one is under way
+  std::exception_ptr error;                         ///< what ended this communicator's use
+};
+
+/// All of this process's communication. One thread at a time is inside MPI: a thread that waits polls for everyone,
+/// and a thread of the engine's own polls while nobody waits and something is under way. It sleeps otherwise.
+class MpiEngine {
+ public:
+  /// Initialises MPI the first time.
+  static MpiEngine& get();
+  /// True between MPI's initialisation and its end.
+  static bool running();
+
+  void submit(const std::shared_ptr<MpiCommunicator>& communicator, std::shared_ptr<MpiOperation> operation);
+  void wait(const MpiOperation& operation);
+
+  /// Collective over `parent`: ranks of one color get a communicator together, ordered by key; nullptr for
+  /// MPI_UNDEFINED. Everything under way on this rank is finished first, because this call blocks.
+  std::shared_ptr<MpiCommunicator> split(MPI_Comm parent, int color, int key, int64_t piece_bytes);
+
+  /// Frees it the next time that communicators are made.
+  void retire(MPI_Comm comm);
+
+ private:
+  class Turn;  // a caller's time inside MPI, which the engine's own thread yields to
+
+  MpiEngine();
+  static void leave(int status, void*);  // at exit
+  void finalize(int status);
+
+  void run();
+  bool progress();
+  bool advance(MpiCommunicator& communicator);
+  bool rest_if_idle(size_t place);
+
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::atomic<int> callers_ = 0;
+  bool stopping_ = false;
+  std::vector<std::shared_ptr<MpiCommunicator>> active_;
+  std::vector<std::shared_ptr<MpiCommunicator>> failed_;  // their messages may still be under way
+  std::thread thread_;
+
+  std::mutex retired_mutex_;
+  std::vector<MPI_Comm> retired_;
+};
+
+}  // namespace meshtrain

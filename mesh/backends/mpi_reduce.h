@@ -1,0 +1,19 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "mesh/backend.h"
+
+namespace meshtrain {
+
+/// Reduces `count` elements of `parts[0..ranks)`, in that order, into `output`, which may be one of the parts.
+using ReduceKernel = void (*)(const std::byte* const* parts, int ranks, std::byte* output, int64_t count);
+
+/// The kernel for a dtype: halves are accumulated in fp32 and rounded once; a NaN wins a maximum. nullptr for a dtype
+/// that is not reduced.
+ReduceKernel reduce_kernel(at::ScalarType dtype, Reduce op);
+
+}  // namespace meshtrain

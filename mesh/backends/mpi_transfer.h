@@ -1,0 +1,91 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "mesh/backends/mpi_engine.h"
+#include "mesh/backends/mpi_reduce.h"
+
+namespace meshtrain {
+
+/// One collective on its way. Every rank sends directly to every other: the tensors are cut into chunks, several of
+/// them in flight, and a chunk goes through one or more phases of messages.
+///
+/// | collective     | phase 0                                             | phase 1                        |
+/// | all-reduce     | everyone's slice k to rank k, which reduces it      | each reduced slice to everyone |
+/// |   if short     | everything to everyone; everyone reduces            |                                |
+/// | reduce-scatter | everyone's part k to rank k, which reduces it       |                                |
+/// | gather, all-to-all, exchange | what the peer is to have              |                                |
+/// | broadcast      | from the parent in a binomial tree                  | to the children                |
+/// | barrier        | phase k: to the rank 2^k further, from the rank 2^k before; log2(size) phases        |
+class MpiTransfer final : public MpiOperation {
+ public:
+  /// Throws std::invalid_argument for tensors that are not on the host, or a dtype that is not reduced.
+  MpiTransfer(MpiCommunicator& communicator, const Collective& collective);
+
+  bool advance() override;
+  bool finished() const override { return next_chunk_ == chunks_ && in_flight_ == 0; }
+
+ private:
+  struct Span {
+    int64_t begin;
+    int64_t size;
+  };
+  static constexpr int64_t kTagChunks = 32;  ///< chunks that tags tell apart
+
+  void release() override;
+  void plan();
+  bool may_start_chunk() const;
+
+  bool advance_chunks();
+  bool step(MpiSlot& slot);
+  bool arrived(MpiSlot& slot);
+  /// Throws when a message failed, or is not of the `expected` bytes (-1: any).
+  void check_message(const MPI_Status& status, int code, int64_t expected) const;
+  bool reduce_some(MpiSlot& slot);
+
+  // Messages of a slot's phase.
+  void post(MpiSlot& slot);
+  void post_all_reduce(MpiSlot& slot);
+  void post_broadcast(MpiSlot& slot);
+  void post_barrier(MpiSlot& slot);
+  /// Receives what is to be reduced with `own` into the slot's scratch.
+  void post_reduction(MpiSlot& slot, const std::byte* own, int64_t own_elements);
+
+  void send(MpiSlot& slot, int peer, const std::byte* data, int64_t elements);
+  void receive(MpiSlot& slot, int peer, std::byte* data, int64_t elements);
+  int tag(const MpiSlot& slot) const;
+
+  /// Elements of the chunk in a slot, counted in the tensor (all-reduce, exchange, broadcast) or in a part of it.
+  Span span(const MpiSlot& slot) const;
+  /// Rank's slice of an all-reduce's chunk.
+  Span slice(const MpiSlot& slot, int rank) const;
+  std::byte* output(int64_t element) const { return output_ + element * element_bytes_; }
+  const std::byte* input(int64_t element) const { return input_ + element * element_bytes_; }
+  int peer(int distance) const { return (communicator_.rank + distance) % communicator_.size; }
+
+  MpiCommunicator& communicator_;
+  Collective collective_;
+  std::string purpose_;
+  std::string group_;
+  std::string place_;
+
+  std::byte* output_ = nullptr;
+  const std::byte* input_ = nullptr;
+  int64_t element_bytes_ = 1;
+  int64_t elements_ = 0;  ///< to be cut into chunks: of the tensor, or of a part of it
+  ReduceKernel reduce_ = nullptr;
+
+  uint32_t sequence_ = 0;
+  bool one_round_ = false;
+  int phases_ = 1;
+  int64_t chunk_elements_ = 1;
+  int64_t chunks_ = 0;
+  int64_t next_chunk_ = 0;
+  int in_flight_ = 0;
+};
+
+}  // namespace meshtrain

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <initializer_list>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "mesh/group.h"
+#include "mesh/layout.h"
+#include "mesh/traffic.h"
+
+namespace meshtrain {
+
+/// A layout, this process's rank in it, and a Group for each axis and each flattened set of axes.
+/// Construction is collective: every rank of `world` must construct the same mesh.
+class DeviceMesh {
+ public:
+  /// Throws InputError when the layout's size is not the world's.
+  DeviceMesh(MeshLayout layout, const Group& world);
+
+  const MeshLayout& layout() const { return layout_; }
+  int64_t rank() const { return rank_; }
+  int64_t size() const { return layout_.size(); }
+  int64_t size(const std::string& axis) const { return layout_.size(axis); }
+  int64_t coordinate(const std::string& axis) const { return layout_.coordinate(rank_, axis); }
+
+  /// The ranks that differ from this one along `axis` only. An axis that the layout lacks is a group of one.
+  const Group& group(const std::string& axis) const;
+  /// The ranks that differ along any of `axes`: group({"dp", "cp"}) is named "dp_cp" (in the layout's order). Axes of
+  /// one rank make no difference: without context parallelism it is the group of "dp". All axes: world().
+  const Group& group(const std::set<std::string>& axes) const;
+  const Group& group(std::initializer_list<const char*> axes) const {
+    return group(std::set<std::string>(axes.begin(), axes.end()));
+  }
+  const Group& world() const { return world_; }
+
+  /// What this rank has communicated on the groups of this mesh.
+  TrafficLedger& traffic() const { return *ledger_; }
+
+ private:
+  MeshLayout layout_;
+  int64_t rank_;
+  std::shared_ptr<TrafficLedger> ledger_;
+  Group world_;
+  Group alone_;
+  std::map<std::set<std::string>, Group> groups_;
+};
+
+}  // namespace meshtrain

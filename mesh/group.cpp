@@ -1,0 +1,200 @@
+#include "mesh/group.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <stdexcept>
+
+#include "mesh/backends/local.h"
+#include "mesh/instrumented.h"
+
+namespace meshtrain {
+namespace {
+
+using Kind = Collective::Kind;
+
+/// How the memory of two tensors overlaps, told from their storages, so that it works on any device.
+enum class Overlap { None, WholePart, Partial };
+
+/// `part` against the parts of part.numel() elements that `whole` consists of; `index` of the one it is.
+Overlap overlap(const at::Tensor& whole, const at::Tensor& part, int64_t* index = nullptr) {
+  if (!whole.is_alias_of(part) || whole.numel() == 0 || part.numel() == 0) return Overlap::None;
+  const int64_t begin = part.storage_offset() - whole.storage_offset();
+  if (begin >= whole.numel() || begin + part.numel() <= 0) return Overlap::None;
+  if (begin < 0 || begin % part.numel() != 0) return Overlap::Partial;
+  if (index) *index = begin / part.numel();
+  return Overlap::WholePart;
+}
+
+/// What is wrong with a whole of [n * size, ...] and a part of [n, ...]; empty when they fit.
+std::string misfit(const char* whole_name, const at::Tensor& whole, const char* part_name, const at::Tensor& part,
+                   int size) {
+  const bool fits = part.dim() > 0 && whole.dim() == part.dim() && whole.size(0) == part.size(0) * size &&
+                    whole.sizes().slice(1) == part.sizes().slice(1);
+  if (fits) return "";
+  return whole_name + (" must be " + std::to_string(size)) + " times " + part_name + " along dim 0";
+}
+
+bool in_group(int rank, int size) {
+  return rank >= 0 && rank < size;
+}
+
+}  // namespace
+
+Group::Group() {
+  static const auto alone = std::make_shared<const Identity>(Identity{"local", {0}, "rank 0"});
+  backend_ = local_backend();
+  identity_ = alone;
+}
+
+Group::Group(std::shared_ptr<Backend> backend, std::string name, std::vector<int64_t> ranks, std::string place)
+    : backend_(std::move(backend)),
+      identity_(std::make_shared<const Identity>(Identity{std::move(name), std::move(ranks), std::move(place)})) {
+  if (static_cast<int>(identity_->ranks.size()) != backend_->size()) {
+    throw std::invalid_argument(identity_->place + ": group " + identity_->name + " lists " +
+                                std::to_string(identity_->ranks.size()) + " ranks, its backend has " +
+                                std::to_string(backend_->size()));
+  }
+}
+
+int Group::rank() const {
+  return backend_->rank();
+}
+int Group::size() const {
+  return backend_->size();
+}
+const std::string& Group::name() const {
+  return identity_->name;
+}
+const std::vector<int64_t>& Group::ranks() const {
+  return identity_->ranks;
+}
+const std::string& Group::place() const {
+  return identity_->place;
+}
+
+Group Group::with_purpose(std::string purpose) const {
+  Group group = *this;
+  group.purpose_ = std::move(purpose);
+  return group;
+}
+
+Work Group::all_reduce(at::Tensor& tensor, Reduce op) const {
+  return issue({.kind = Kind::AllReduce, .output = tensor, .input = {}, .reduce = op});
+}
+
+Work Group::all_gather(at::Tensor& output, const at::Tensor& shard) const {
+  return issue({.kind = Kind::AllGather, .output = output, .input = shard});
+}
+
+Work Group::reduce_scatter(at::Tensor& shard, const at::Tensor& input, Reduce op) const {
+  return issue({.kind = Kind::ReduceScatter, .output = shard, .input = input, .reduce = op});
+}
+
+Work Group::all_to_all(at::Tensor& output, const at::Tensor& input) const {
+  return issue({.kind = Kind::AllToAll, .output = output, .input = input});
+}
+
+Work Group::exchange(at::Tensor& received, int from, const at::Tensor& sent, int to) const {
+  return issue({.kind = Kind::Exchange, .output = received, .input = sent, .from = from, .to = to});
+}
+
+Work Group::broadcast(at::Tensor& tensor, int root) const {
+  return issue({.kind = Kind::Broadcast, .output = tensor, .input = {}, .from = root});
+}
+
+void Group::barrier() const {
+  issue({.kind = Kind::Barrier, .output = {}, .input = {}}).wait();
+}
+
+Group Group::split(const std::vector<int>& members, std::string name) const {
+  std::vector<int64_t> ranks;
+  for (const int member : members) {
+    const bool twice = std::count(members.begin(), members.end(), member) > 1;
+    if (!in_group(member, size()) || twice) {
+      throw std::invalid_argument(place() + ": split of group " + this->name() + " (" + std::to_string(size()) +
+                                  " ranks) into " + name + ": member " + std::to_string(member) +
+                                  (twice ? " stands there twice" : " is not in the group"));
+    }
+    ranks.push_back(this->ranks()[member]);
+  }
+  if (std::find(members.begin(), members.end(), rank()) == members.end()) {
+    throw std::invalid_argument(place() + ": split of group " + this->name() + " into " + name + ": group rank " +
+                                std::to_string(rank()) + " must list itself");
+  }
+  std::shared_ptr<Backend> part = backend_->split(members);
+  const std::shared_ptr<TrafficLedger> ledger = ledger_of(*backend_);
+  if (ledger && members.size() > 1) part = instrument(std::move(part), name, ledger);
+  Group group(std::move(part), std::move(name), std::move(ranks), place());
+  group.purpose_ = purpose_;
+  return group;
+}
+
+std::string Group::problem(const Collective& collective) const {
+  const at::Tensor& output = collective.output;
+  const at::Tensor& input = collective.input;
+  const bool two_tensors = collective.kind != Kind::AllReduce && collective.kind != Kind::Broadcast;
+
+  if (!output.defined() || (two_tensors && !input.defined())) return "a tensor is undefined";
+  if (!output.is_contiguous() || (two_tensors && !input.is_contiguous())) return "tensors must be contiguous";
+  if (two_tensors && output.scalar_type() != input.scalar_type()) return "tensors must have one dtype";
+  if (two_tensors && output.device() != input.device()) return "tensors must be on one device";
+
+  int64_t part = 0;
+  std::string misfits;
+  switch (collective.kind) {
+    case Kind::AllReduce:
+    case Kind::Barrier:
+      return "";
+    case Kind::Broadcast:
+      return in_group(collective.from, size()) ? ""
+                                               : "root " + std::to_string(collective.from) + " is not in the group";
+    case Kind::AllGather:
+      misfits = misfit("output", output, "the shard", input, size());
+      if (!misfits.empty()) return misfits;
+      switch (overlap(output, input, &part)) {
+        case Overlap::None:
+          return "";
+        case Overlap::WholePart:
+          return part == rank() ? "" : "a shard that lies in the output must be this rank's own place there";
+        case Overlap::Partial:
+          return "output and shard overlap";
+      }
+      return "";
+    case Kind::ReduceScatter:
+      misfits = misfit("input", input, "the shard", output, size());
+      if (!misfits.empty()) return misfits;
+      return overlap(input, output) == Overlap::Partial ? "a shard that lies in the input must be a whole part of it"
+                                                        : "";
+    case Kind::AllToAll:
+      if (output.sizes() != input.sizes()) return "output and input must have the same shape";
+      if (input.dim() == 0 || input.size(0) % size() != 0) return "dim 0 must divide by the group's size";
+      return overlap(output, input) == Overlap::None ? "" : "output and input overlap";
+    case Kind::Exchange:
+      if (!in_group(collective.from, size()) || !in_group(collective.to, size())) {
+        return "from " + std::to_string(collective.from) + " and to " + std::to_string(collective.to) +
+               " must be in the group";
+      }
+      if ((collective.from == rank()) != (collective.to == rank())) return "one end is this rank, the other is not";
+      if (output.sizes() != input.sizes()) return "what is received must have the shape of what is sent";
+      return overlap(output, input) == Overlap::None ? "" : "what is received overlaps what is sent";
+  }
+  return "";
+}
+
+Work Group::issue(Collective collective) const {
+  collective.purpose = purpose_;
+  collective.group = identity_->name;
+  collective.place = identity_->place;
+  if (collective.kind != Kind::Barrier) {
+    const std::string found = problem(collective);
+    if (!found.empty()) refuse(collective, found);
+  }
+  return backend_->issue(collective);
+}
+
+void Group::refuse(const Collective& collective, const std::string& problem) const {
+  throw std::invalid_argument(describe(collective, size()) + ": " + problem);
+}
+
+}  // namespace meshtrain

@@ -1,0 +1,79 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "mesh/backend.h"
+
+namespace meshtrain {
+
+class TrafficLedger;
+
+/// Ranks that communicate: a value, copies share the communicator. Every rank of the group must call each
+/// collective, with the same shapes and in the same order. Tensors are contiguous; collectives act on dim 0.
+/// A call whose tensors do not fit throws std::invalid_argument with rank, coordinate, group, collective and shapes.
+///
+/// With one rank every collective is a copy or nothing at all.
+class Group {
+ public:
+  /// A group of this process alone.
+  Group();
+  /// `ranks`: world ranks of the members, by group rank. `place`: "rank 3 (dp=0 tp=1 cp=1)", for messages.
+  Group(std::shared_ptr<Backend> backend, std::string name, std::vector<int64_t> ranks, std::string place);
+
+  int rank() const;
+  int size() const;
+  const std::string& name() const;
+  /// World ranks of the members, by group rank.
+  const std::vector<int64_t>& ranks() const;
+  /// Where this process is, for messages: "rank 3 (dp=0 tp=1 cp=1)".
+  const std::string& place() const;
+
+  /// The same group, whose traffic is counted under `purpose` ("tp.linear", "dp.gradients").
+  Group with_purpose(std::string purpose) const;
+
+  /// `tensor` becomes the elementwise reduction over the group. Halves are summed in fp32, in the order of ranks:
+  /// every rank gets the same bits.
+  Work all_reduce(at::Tensor& tensor, Reduce op = Reduce::Sum) const;
+  /// output [n * size, ...] receives every rank's shard [n, ...] by group rank; `shard` may be its own place in
+  /// `output`.
+  Work all_gather(at::Tensor& output, const at::Tensor& shard) const;
+  /// shard [n, ...] receives this rank's part of the reduction of input [n * size, ...]; it may be one of the parts of
+  /// `input`. Only the shard is written.
+  Work reduce_scatter(at::Tensor& shard, const at::Tensor& input, Reduce op = Reduce::Sum) const;
+  /// Part i of input [n * size, ...] goes to rank i; output [n * size, ...], apart from it, holds what each rank sent.
+  Work all_to_all(at::Tensor& output, const at::Tensor& input) const;
+  /// `sent` goes to group rank `to` while `received`, of the same shape, comes from group rank `from`: one hop of a
+  /// ring.
+  Work exchange(at::Tensor& received, int from, const at::Tensor& sent, int to) const;
+  /// `tensor` of group rank `root` to all.
+  Work broadcast(at::Tensor& tensor, int root) const;
+  void barrier() const;
+
+  /// A smaller group. `members`: ranks of this group, this one among them, in the new order. Every rank of this
+  /// group must call it, each with the list of its own new group. Traffic of the new group is counted in the same
+  /// ledger, under `name`.
+  Group split(const std::vector<int>& members, std::string name) const;
+
+  /// What carries the collectives out: for decorating it, and for groups made of it.
+  const std::shared_ptr<Backend>& backend() const { return backend_; }
+
+ private:
+  struct Identity {
+    std::string name;
+    std::vector<int64_t> ranks;
+    std::string place;
+  };
+
+  Work issue(Collective collective) const;
+  /// What keeps the tensors of a collective from being communicated; empty when nothing does.
+  std::string problem(const Collective& collective) const;
+  [[noreturn]] void refuse(const Collective& collective, const std::string& problem) const;
+
+  std::shared_ptr<Backend> backend_;
+  std::shared_ptr<const Identity> identity_;
+  std::string purpose_ = "other";
+};
+
+}  // namespace meshtrain

@@ -1,0 +1,55 @@
+#include "mesh/traffic.h"
+
+namespace meshtrain {
+namespace {
+
+int64_t bytes(const at::Tensor& tensor) {
+  return tensor.defined() ? static_cast<int64_t>(tensor.nbytes()) : 0;
+}
+
+int64_t buffer_bytes(const Collective& collective) {
+  switch (collective.kind) {
+    case Collective::Kind::ReduceScatter:
+    case Collective::Kind::Exchange:
+      return bytes(collective.input);
+    default:
+      return bytes(collective.output);
+  }
+}
+
+int64_t sent_bytes(Collective::Kind kind, int64_t buffer, int64_t size) {
+  if (size == 1) return 0;
+  switch (kind) {
+    case Collective::Kind::AllReduce:
+      return 2 * buffer * (size - 1) / size;
+    case Collective::Kind::AllGather:
+    case Collective::Kind::ReduceScatter:
+    case Collective::Kind::AllToAll:
+      return buffer * (size - 1) / size;
+    default:
+      return buffer;
+  }
+}
+
+}  // namespace
+
+void TrafficLedger::record(const std::string& group, int size, const Collective& collective) {
+  const int64_t buffer = buffer_bytes(collective);
+  Traffic& entry = entries_[Key{group, std::string(collective.purpose), collective.kind}];
+  entry.calls += 1;
+  entry.buffer_bytes += buffer;
+  entry.sent_bytes += sent_bytes(collective.kind, buffer, size);
+}
+
+Traffic TrafficLedger::total(const std::string& group, const std::string& purpose) const {
+  Traffic sum;
+  for (const auto& [key, entry] : entries_) {
+    if ((!group.empty() && key.group != group) || (!purpose.empty() && key.purpose != purpose)) continue;
+    sum.calls += entry.calls;
+    sum.buffer_bytes += entry.buffer_bytes;
+    sum.sent_bytes += entry.sent_bytes;
+  }
+  return sum;
+}
+
+}  // namespace meshtrain

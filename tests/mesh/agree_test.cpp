@@ -1,0 +1,51 @@
+#include "mesh/agree.h"
+
+#include <gtest/gtest.h>
+
+#include "mesh/error.h"
+#include "tests/support/world.h"
+
+namespace meshtrain {
+namespace {
+
+using testing::world;
+
+TEST(Agree, PassesWhenEveryRankDoes) {
+  int calls = 0;
+  agree(world(), [&] { ++calls; });
+  EXPECT_EQ(calls, 1);
+}
+
+TEST(Agree, OneRanksInputErrorBecomesEveryonesWithItsMessage) {
+  const int culprit = world().size() - 1;
+  try {
+    agree(world(), [&] {
+      if (world().rank() == culprit) throw InputError("no such file");
+    });
+    FAIL() << "nothing was thrown";
+  } catch (const InputError& error) {
+    EXPECT_STREQ(error.what(), "no such file");
+  }
+}
+
+TEST(Agree, TheLowestFailingRankSpeaks) {
+  if (world().size() == 1) return;
+  try {
+    agree(world(), [&] {
+      if (world().rank() == 1) throw std::runtime_error("disk full");
+      if (world().rank() > 1) throw InputError("later");
+    });
+    FAIL() << "nothing was thrown";
+  } catch (const AgreedError& error) {
+    EXPECT_NE(std::string(error.what()).find("disk full"), std::string::npos);
+    EXPECT_NE(std::string(error.what()).find("rank 1"), std::string::npos) << "says where";
+  }
+}
+
+TEST(Agree, TextOfRankZeroReachesAll) {
+  EXPECT_EQ(broadcast_text(world(), world().rank() == 0 ? "mesh: {dp: 2}\n" : ""), "mesh: {dp: 2}\n");
+  EXPECT_EQ(broadcast_text(world(), ""), "");
+}
+
+}  // namespace
+}  // namespace meshtrain

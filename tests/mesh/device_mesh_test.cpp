@@ -1,0 +1,120 @@
+#include "mesh/device_mesh.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "mesh/error.h"
+#include "tests/support/world.h"
+
+namespace meshtrain {
+namespace {
+
+using testing::world;
+
+const std::vector<std::set<std::string>> kSets{{},           {"dp"},       {"tp"},       {"cp"},
+                                               {"dp", "tp"}, {"dp", "cp"}, {"tp", "cp"}, {"dp", "tp", "cp"}};
+
+/// Every way to write `ranks` as a product of three, in every order of the axes.
+std::vector<MeshLayout> all_layouts(int64_t ranks) {
+  std::vector<MeshLayout> layouts;
+  std::vector<std::string> order{"cp", "dp", "tp"};
+  do {
+    for (int64_t a = 1; a <= ranks; ++a) {
+      for (int64_t b = 1; a * b <= ranks; ++b) {
+        if (ranks % (a * b) != 0) continue;
+        layouts.push_back(MeshLayout({{order[0], a}, {order[1], b}, {order[2], ranks / a / b}}));
+      }
+    }
+  } while (std::next_permutation(order.begin(), order.end()));
+  return layouts;
+}
+
+void expect_group(const DeviceMesh& mesh, const std::set<std::string>& axes) {
+  const Group& group = mesh.group(axes);
+  const std::vector<int64_t> ranks = mesh.layout().group({axes.begin(), axes.end()}, mesh.rank());
+  ASSERT_EQ(group.ranks(), ranks);
+  ASSERT_EQ(group.size(), static_cast<int>(ranks.size()));
+  ASSERT_EQ(ranks[static_cast<size_t>(group.rank())], mesh.rank());
+  // The group really is of these ranks, in this order.
+  at::Tensor gathered = at::empty({group.size()}, at::kLong);
+  group.all_gather(gathered, at::full({1}, mesh.rank(), at::kLong)).wait();
+  for (int i = 0; i < group.size(); ++i) {
+    ASSERT_EQ(gathered[i].item<int64_t>(), ranks[static_cast<size_t>(i)]) << mesh.layout().describe();
+  }
+}
+
+TEST(DeviceMesh, HasEveryGroupOfEveryFactorisationInEveryOrder) {
+  for (const MeshLayout& layout : all_layouts(world().size())) {
+    const DeviceMesh mesh(layout, world());
+    EXPECT_EQ(mesh.rank(), world().rank());
+    EXPECT_EQ(mesh.size(), world().size());
+    for (const Axis& axis : layout.axes()) {
+      EXPECT_EQ(mesh.size(axis.name), axis.size);
+      EXPECT_EQ(mesh.coordinate(axis.name), layout.coordinate(world().rank(), axis.name));
+    }
+    for (const std::set<std::string>& axes : kSets) {
+      expect_group(mesh, axes);
+      if (::testing::Test::HasFatalFailure()) return;
+    }
+  }
+}
+
+TEST(DeviceMesh, NamesGroupsInTheOrderOfTheLayout) {
+  const int64_t n = world().size();
+  const MeshLayout layout =
+      MeshLayout::fit({{"tp", n % 2 == 0 ? 2 : 1}, {"cp", n % 4 == 0 ? 2 : 1}, {"dp", 0}}, {"tp", "dp", "cp"}, n);
+  const DeviceMesh mesh(layout, world());
+  EXPECT_EQ(mesh.world().name(), "world");
+  EXPECT_EQ(mesh.group({"cp", "dp", "tp"}).name(), n == 1 ? "local" : "world");
+  EXPECT_EQ(mesh.group("pp").name(), "local");
+  EXPECT_EQ(mesh.group("pp").size(), 1);
+  EXPECT_EQ(mesh.group(std::set<std::string>{}).size(), 1);
+  EXPECT_EQ(mesh.group("tp").name(), n % 2 == 0 ? "tp" : "local");
+  if (n == 4) {
+    EXPECT_EQ(mesh.group({"dp", "cp"}).name(), "cp");  // dp is one rank
+  }
+  if (n == 8) {
+    EXPECT_EQ(mesh.group({"cp", "dp"}).name(), "dp_cp");
+    EXPECT_EQ(mesh.group({"cp", "tp"}).name(), "tp_cp");
+  }
+  const std::string place = "rank " + std::to_string(mesh.rank()) + " (" + layout.describe(mesh.rank()) + ")";
+  EXPECT_EQ(mesh.world().place(), place);
+  EXPECT_EQ(mesh.group("tp").place(), place);
+  EXPECT_EQ(mesh.group("pp").place(), place);
+}
+
+TEST(DeviceMesh, CountsWhatItsGroupsCommunicate) {
+  const int n = world().size();
+  const DeviceMesh mesh(MeshLayout({{"dp", 1}, {"tp", n}}), world());
+  at::Tensor tensor = at::ones({64}, at::kFloat);
+  mesh.group("tp").with_purpose("tp.linear").all_reduce(tensor).wait();
+  mesh.group("dp").all_reduce(tensor).wait();
+  EXPECT_EQ(mesh.traffic().total("tp", "tp.linear").sent_bytes, 2 * (n - 1) * 256 / n);
+  EXPECT_EQ(mesh.traffic().total().calls, n == 1 ? 0 : 1);
+}
+
+TEST(DeviceMesh, OfTheWrongSizeIsRefused) {
+  try {
+    const DeviceMesh mesh(MeshLayout({{"dp", world().size() + 1}}), world());
+    FAIL() << "nothing was refused";
+  } catch (const InputError& error) {
+    const std::string n = std::to_string(world().size());
+    EXPECT_NE(std::string(error.what()).find("ranks, but " + n + " were started"), std::string::npos) << error.what();
+  }
+}
+
+TEST(DeviceMesh, MayBeMadeOnTheWorldOfAnother) {
+  const DeviceMesh first(MeshLayout({{"dp", world().size()}}), world());
+  const DeviceMesh second(MeshLayout({{"tp", world().size()}}), first.world());
+  at::Tensor tensor = at::ones({4}, at::kFloat);
+  second.group("tp").all_reduce(tensor).wait();
+  EXPECT_EQ(tensor[0].item<float>(), world().size());
+  EXPECT_EQ(first.traffic().total().calls, 0);
+  EXPECT_EQ(second.traffic().total().calls, world().size() == 1 ? 0 : 1);
+}
+
+}  // namespace
+}  // namespace meshtrain

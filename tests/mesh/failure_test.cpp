@@ -1,0 +1,222 @@
+// A rank that fails takes the job down: at once, with its message and a status other than 0, and nobody stays behind.
+// The tests of suite Victim fail on purpose; they are run by the others, under an mpirun of their own.
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <thread>
+
+#include "mesh/backends/mpi.h"
+#include "tests/support/world.h"
+
+namespace meshtrain {
+namespace {
+
+using testing::world;
+
+int64_t now_ms() {
+  using std::chrono::duration_cast;
+  return duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+/// What the parent learns of a victim: who was there, and when the failure came.
+void announce() {
+  std::printf("pid %d\n", getpid());
+  std::fflush(stdout);
+  world().barrier();
+}
+void announce_failure() {
+  std::printf("failing %ld\n", static_cast<long>(now_ms()));
+  std::fflush(stdout);
+}
+
+void wait_for_everyone() {
+  at::Tensor tensor = at::ones({1 << 20}, at::kFloat);
+  world().all_reduce(tensor).wait();
+}
+
+TEST(Victim, DISABLED_Throws) {
+  announce();
+  if (world().rank() == 1) {
+    announce_failure();
+    throw std::runtime_error("the disk is gone");
+  }
+  wait_for_everyone();
+}
+
+TEST(Victim, DISABLED_ExitsAlone) {
+  announce();
+  if (world().rank() == 1) {
+    announce_failure();
+    std::exit(3);
+  }
+  wait_for_everyone();
+}
+
+TEST(Victim, DISABLED_ExitsWithCollectivesUnfinished) {
+  announce();
+  if (world().rank() == 1) {
+    at::Tensor tensor = at::ones({1 << 20}, at::kFloat);
+    const Group again = world().split({0, 1, 2}, "again");
+    again.all_reduce(tensor);
+    announce_failure();
+    std::exit(0);
+  }
+  world().split({0, 1, 2}, "again");
+  wait_for_everyone();
+}
+
+TEST(Victim, DISABLED_ThrowsWhereNothingCatches) {
+  announce();
+  if (world().rank() == 1) {
+    announce_failure();
+    std::thread([] { throw std::runtime_error("out of reach"); }).join();
+  }
+  wait_for_everyone();
+}
+
+TEST(Victim, DISABLED_CallsWithATensorOfItsOwnLength) {
+  announce();
+  const int64_t length = world().rank() == 1 ? 2000 : 1000;
+  if (world().rank() == 1) announce_failure();
+  at::Tensor output = at::zeros({world().size() * length}, at::kFloat);
+  world().all_gather(output, at::zeros({length}, at::kFloat)).wait();
+  wait_for_everyone();
+}
+
+TEST(Victim, DISABLED_ExitsTogether) {
+  announce();
+  announce_failure();
+  std::exit(2);
+}
+
+struct Outcome {
+  int status = 0;
+  int signal = 0;
+  std::string output;
+  int64_t ended_ms = 0;
+
+  std::vector<int64_t> after(const std::string& word) const {
+    std::vector<int64_t> numbers;
+    for (size_t at = output.find(word + " "); at != std::string::npos; at = output.find(word + " ", at + 1)) {
+      numbers.push_back(std::strtoll(output.c_str() + at + word.size(), nullptr, 10));
+    }
+    return numbers;
+  }
+};
+
+Outcome run(const std::string& command) {
+  Outcome outcome;
+  std::FILE* pipe = popen(("{ " + command + "; } 2>&1").c_str(), "r");
+  if (!pipe) throw std::runtime_error("cannot start " + command);
+  std::array<char, 4096> buffer;
+  while (const size_t bytes = std::fread(buffer.data(), 1, buffer.size(), pipe)) {
+    outcome.output.append(buffer.data(), bytes);
+  }
+  const int status = pclose(pipe);
+  outcome.status = WIFEXITED(status) ? WEXITSTATUS(status) : 0;
+  outcome.signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+  outcome.ended_ms = now_ms();
+  return outcome;
+}
+
+std::string this_program() {
+  std::array<char, 4096> path{};
+  const ssize_t length = readlink("/proc/self/exe", path.data(), path.size());
+  if (length < 0) throw std::runtime_error("no /proc/self/exe");
+  return "'" + std::string(path.data(), static_cast<size_t>(length)) + "'";
+}
+
+/// Zombies, which some containers never clear away, are gone as well.
+bool is_running(int64_t process) {
+  std::ifstream file("/proc/" + std::to_string(process) + "/stat");
+  std::string text;
+  if (!std::getline(file, text)) return false;
+  const char state = text.at(text.rfind(')') + 2);
+  return state != 'Z' && state != 'X';
+}
+
+class Failure : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (world().size() > 1) GTEST_SKIP() << "starts an mpirun of its own";
+  }
+
+  static Outcome run_victim(const std::string& name) {
+    return run(
+        "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMP_NUM_THREADS=1 timeout 60 mpirun --oversubscribe "
+        "--bind-to none -n 3 " +
+        this_program() + " --gtest_also_run_disabled_tests --gtest_filter=Victim.DISABLED_" + name);
+  }
+
+  static void expect_swift_end(const Outcome& outcome) {
+    const std::vector<int64_t> failures = outcome.after("failing");
+    ASSERT_FALSE(failures.empty()) << outcome.output;
+    EXPECT_LT(outcome.ended_ms - failures.front(), 5000) << outcome.output;
+    const std::vector<int64_t> processes = outcome.after("pid");
+    EXPECT_EQ(processes.size(), 3u) << outcome.output;
+    for (const int64_t process : processes) {
+      while (is_running(process) && now_ms() - failures.front() < 5000) usleep(10'000);
+      EXPECT_FALSE(is_running(process)) << "process " << process << " is still there";
+    }
+  }
+};
+
+TEST_F(Failure, ARankThatThrowsEndsTheJobWithItsMessage) {
+  const Outcome outcome = run_victim("Throws");
+  EXPECT_EQ(outcome.status, 1) << outcome.output;
+  EXPECT_NE(outcome.output.find("rank 1 of 3: Victim.DISABLED_Throws"), std::string::npos) << outcome.output;
+  EXPECT_NE(outcome.output.find("the disk is gone"), std::string::npos) << outcome.output;
+  expect_swift_end(outcome);
+}
+
+TEST_F(Failure, ARankThatExitsAloneEndsTheJobWithItsStatus) {
+  const Outcome outcome = run_victim("ExitsAlone");
+  EXPECT_EQ(outcome.status, 3) << outcome.output;
+  expect_swift_end(outcome);
+}
+
+TEST_F(Failure, ARankThatExitsInTheMiddleOfACollectiveEndsTheJob) {
+  const Outcome outcome = run_victim("ExitsWithCollectivesUnfinished");
+  EXPECT_EQ(outcome.status, 1) << outcome.output;
+  expect_swift_end(outcome);
+}
+
+TEST_F(Failure, AnExceptionThatNothingCatchesEndsTheJobWithItsMessage) {
+  const Outcome outcome = run_victim("ThrowsWhereNothingCatches");
+  EXPECT_NE(outcome.status, 0) << outcome.output;
+  EXPECT_NE(outcome.output.find("out of reach"), std::string::npos) << outcome.output;
+  expect_swift_end(outcome);
+}
+
+TEST_F(Failure, RanksThatCallWithDifferentTensorsAreTold) {
+  const Outcome outcome = run_victim("CallsWithATensorOfItsOwnLength");
+  EXPECT_EQ(outcome.status, 1) << outcome.output;
+  EXPECT_NE(outcome.output.find("all_gather on group world (3 ranks)"), std::string::npos) << outcome.output;
+  EXPECT_NE(outcome.output.find("the ranks called with different tensors"), std::string::npos) << outcome.output;
+  expect_swift_end(outcome);
+}
+
+TEST_F(Failure, RanksThatExitTogetherEndWithTheirStatusAndWithoutAnAbort) {
+  const Outcome outcome = run_victim("ExitsTogether");
+  EXPECT_EQ(outcome.status, 2) << outcome.output;
+  EXPECT_EQ(outcome.output.find("MPI_ABORT"), std::string::npos) << outcome.output;
+  expect_swift_end(outcome);
+}
+
+TEST_F(Failure, AForeignLauncherIsRefused) {
+  const Outcome outcome = run("env -i PATH=\"$PATH\" OMP_NUM_THREADS=1 MPI_LOCALNRANKS=4 MPI_LOCALRANKID=0 " +
+                              this_program() + " --gtest_filter=Box.*");
+  EXPECT_NE(outcome.status, 0);
+  EXPECT_NE(outcome.output.find("the launcher announces 4 ranks, but MPI finds this one alone"), std::string::npos)
+      << outcome.output;
+}
+
+}  // namespace
+}  // namespace meshtrain

@@ -1,0 +1,179 @@
+#include "mesh/group.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <numeric>
+#include <stdexcept>
+
+#include "mesh/backends/dry_run.h"
+#include "mesh/backends/mpi.h"
+#include "tests/mesh/worlds.h"
+#include "tests/support/world.h"
+
+namespace meshtrain {
+namespace {
+
+using testing::world;
+
+std::string refusal(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const std::invalid_argument& error) {
+    return error.what();
+  }
+  return "nothing was refused";
+}
+
+/// Rank 1 of a group of four that is not there: arguments are checked before anything is sent.
+Group four() {
+  return Group(dry_run_backend(1, 4), "tp", {0, 2, 4, 6}, "rank 2 (dp=0 tp=1)");
+}
+
+#define EXPECT_REFUSED(call, problem) \
+  EXPECT_NE(refusal([&] { call; }).find(problem), std::string::npos) << refusal([&] { call; })
+
+TEST(Group, OfThisProcessAloneCopiesOrDoesNothing) {
+  const Group alone;
+  EXPECT_EQ(alone.rank(), 0);
+  EXPECT_EQ(alone.size(), 1);
+  EXPECT_EQ(alone.ranks(), (std::vector<int64_t>{0}));
+  at::Tensor tensor = at::arange(6, at::kDouble);
+  const at::Tensor before = tensor.clone();
+  alone.all_reduce(tensor).wait();
+  alone.broadcast(tensor, 0).wait();
+  alone.barrier();
+  EXPECT_TRUE(at::equal(tensor, before));
+  for (int i = 0; i < 4; ++i) {
+    at::Tensor copy = at::zeros({6}, at::kDouble);
+    if (i == 0) alone.all_gather(copy, tensor).wait();
+    if (i == 1) alone.reduce_scatter(copy, tensor).wait();
+    if (i == 2) alone.all_to_all(copy, tensor).wait();
+    if (i == 3) alone.exchange(copy, 0, tensor, 0).wait();
+    EXPECT_TRUE(at::equal(copy, before)) << i;
+  }
+  at::Tensor same = tensor.narrow(0, 0, 6);
+  alone.all_gather(tensor, same).wait();
+  alone.reduce_scatter(same, tensor).wait();
+  EXPECT_TRUE(at::equal(tensor, before));
+}
+
+TEST(Group, PurposeIsOfACopy) {
+  const Group group = four();
+  const Group linear = group.with_purpose("tp.linear");
+  at::Tensor strided = at::zeros({4, 4}).t();
+  EXPECT_REFUSED(linear.all_reduce(strided), "purpose tp.linear");
+  EXPECT_REFUSED(group.all_reduce(strided), "purpose other");
+}
+
+TEST(Group, MessagesSayWhoWhereWhatAndHow) {
+  at::Tensor output = at::zeros({8, 3}, at::kFloat);
+  const at::Tensor shard = at::zeros({3, 3}, at::kFloat);
+  EXPECT_EQ(refusal([&] { four().all_gather(output, shard); }),
+            "rank 2 (dp=0 tp=1): all_gather on group tp (4 ranks), purpose other, output [8, 3] Float cpu, "
+            "input [3, 3] Float cpu: output must be 4 times the shard along dim 0");
+}
+
+TEST(Group, RefusesTensorsThatDoNotFit) {
+  const Group group = four();
+  const auto zeros = [](at::IntArrayRef shape) { return at::zeros(shape, at::kFloat); };
+  at::Tensor undefined;
+  at::Tensor eight = zeros({8});
+  at::Tensor two = zeros({2});
+  at::Tensor scalar = zeros({});
+  at::Tensor double_two = at::zeros({2}, at::kDouble);
+  at::Tensor meta_two = at::zeros({2}, at::TensorOptions(at::kFloat).device(at::kMeta));
+  at::Tensor strided = zeros({16}).slice(0, 0, 16, 2);
+  at::Tensor strided_two = zeros({4}).slice(0, 0, 4, 2);
+
+  EXPECT_REFUSED(group.all_reduce(undefined), "a tensor is undefined");
+  EXPECT_REFUSED(group.broadcast(undefined, 0), "a tensor is undefined");
+  EXPECT_REFUSED(group.all_gather(eight, undefined), "a tensor is undefined");
+  EXPECT_REFUSED(group.all_reduce(strided), "contiguous");
+  EXPECT_REFUSED(group.all_gather(strided, two), "contiguous");
+  EXPECT_REFUSED(group.reduce_scatter(strided_two, eight), "contiguous");
+  EXPECT_REFUSED(group.all_gather(eight, double_two), "one dtype");
+  EXPECT_REFUSED(group.all_gather(eight, meta_two), "one device");
+
+  at::Tensor matrix = zeros({8, 2});
+  EXPECT_REFUSED(group.all_gather(matrix, two), "4 times the shard");
+  EXPECT_REFUSED(group.all_gather(two, two), "4 times the shard");
+  EXPECT_REFUSED(group.all_gather(eight, scalar), "4 times the shard");
+  EXPECT_REFUSED(group.all_gather(matrix, zeros({2, 3})), "4 times the shard");
+  EXPECT_REFUSED(group.reduce_scatter(eight, eight), "4 times the shard");
+  EXPECT_REFUSED(group.reduce_scatter(scalar, eight), "4 times the shard");
+  EXPECT_REFUSED(group.all_to_all(eight, two), "same shape");
+  at::Tensor six = zeros({6});
+  EXPECT_REFUSED(group.all_to_all(six, zeros({6})), "must divide");
+  EXPECT_REFUSED(group.exchange(eight, 0, two, 2), "shape of what is sent");
+}
+
+TEST(Group, RefusesRanksThatAreNotThere) {
+  const Group group = four();
+  at::Tensor tensor = at::zeros({8});
+  at::Tensor other = at::zeros({8});
+  EXPECT_REFUSED(group.broadcast(tensor, 4), "root 4 is not in the group");
+  EXPECT_REFUSED(group.broadcast(tensor, -1), "root -1 is not in the group");
+  EXPECT_REFUSED(group.exchange(tensor, -1, other, 2), "must be in the group");
+  EXPECT_REFUSED(group.exchange(tensor, 0, other, 4), "must be in the group");
+  EXPECT_REFUSED(group.exchange(tensor, 1, other, 2), "one end is this rank");
+  EXPECT_EQ(refusal([&] { group.exchange(tensor, 1, other, 1); }), "nothing was refused");
+}
+
+TEST(Group, RefusesTensorsThatOverlapWhereTheyMayNot) {
+  const Group group = four();
+  at::Tensor memory = at::zeros({16});
+  at::Tensor whole = memory.narrow(0, 4, 8);
+  const auto part = [&](int64_t begin) { return memory.narrow(0, begin, 2); };
+  EXPECT_EQ(refusal([&] { group.all_gather(whole, part(6)); }), "nothing was refused");   // its own place
+  EXPECT_EQ(refusal([&] { group.all_gather(whole, part(2)); }), "nothing was refused");   // before it
+  EXPECT_EQ(refusal([&] { group.all_gather(whole, part(12)); }), "nothing was refused");  // behind it
+  EXPECT_REFUSED(group.all_gather(whole, part(4)), "own place");
+  EXPECT_REFUSED(group.all_gather(whole, part(5)), "overlap");
+  EXPECT_REFUSED(group.all_gather(whole, part(3)), "overlap");
+  at::Tensor any_part = part(10);
+  EXPECT_EQ(refusal([&] { group.reduce_scatter(any_part, whole); }), "nothing was refused");
+  at::Tensor across = part(9);
+  EXPECT_REFUSED(group.reduce_scatter(across, whole), "whole part");
+  EXPECT_REFUSED(group.all_to_all(whole, whole), "overlap");
+  EXPECT_REFUSED(group.exchange(whole, 0, memory.narrow(0, 0, 8), 2), "overlap");
+}
+
+TEST(Group, SplitsIntoGroupsInTheOrderAsked) {
+  const int n = world().size();
+  // Even and odd ranks, the highest first.
+  std::vector<int> members;
+  for (int rank = n - 1; rank >= 0; --rank) {
+    if (rank % 2 == world().rank() % 2) members.push_back(rank);
+  }
+  const Group half = world().split(members, "half");
+  EXPECT_EQ(half.name(), "half");
+  EXPECT_EQ(half.size(), static_cast<int>(members.size()));
+  EXPECT_EQ(half.ranks()[static_cast<size_t>(half.rank())], world().rank());
+  at::Tensor gathered = at::empty({half.size()}, at::kLong);
+  half.all_gather(gathered, at::full({1}, world().rank(), at::kLong)).wait();
+  for (int i = 0; i < half.size(); ++i) EXPECT_EQ(gathered[i].item<int64_t>(), members[static_cast<size_t>(i)]);
+
+  const Group alone = half.split({half.rank()}, "alone");
+  EXPECT_EQ(alone.size(), 1);
+  EXPECT_EQ(alone.ranks(), (std::vector<int64_t>{world().rank()}));
+}
+
+TEST(Group, RefusesASplitThatMakesNoSense) {
+  EXPECT_REFUSED(four().split({0, 1, 4}, "part"), "member 4 is not in the group");
+  EXPECT_REFUSED(four().split({0, 1, 1}, "part"), "member 1 stands there twice");
+  EXPECT_REFUSED(four().split({0, 2}, "part"), "group rank 1 must list itself");
+  EXPECT_REFUSED(Group(dry_run_backend(0, 2), "tp", {0}, "rank 0"), "lists 1 ranks, its backend has 2");
+}
+
+TEST(Group, MpiMovesHostTensorsAndReducesNumbers) {
+  if (world().size() == 1) GTEST_SKIP() << "needs several ranks";
+  at::Tensor meta = at::zeros({4}, at::TensorOptions(at::kFloat).device(at::kMeta));
+  at::Tensor bytes = at::zeros({4}, at::kByte);
+  EXPECT_REFUSED(world().all_reduce(meta), "host tensors only");
+  EXPECT_REFUSED(world().all_reduce(bytes), "other dtypes can be moved only");
+  EXPECT_THROW(mpi_backend({.piece_bytes = 0}), std::invalid_argument);
+}
+
+}  // namespace
+}  // namespace meshtrain

@@ -1,0 +1,156 @@
+#include "mesh/layout.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <numeric>
+#include <set>
+#include <stdexcept>
+
+#include "mesh/error.h"
+
+namespace meshtrain {
+namespace {
+
+const std::vector<std::string> kOrder{"dp", "tp", "cp"};
+
+std::string refusal(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const InputError& error) {
+    return error.what();
+  }
+  return "nothing was refused";
+}
+
+std::string fit_refusal(const std::map<std::string, int64_t>& sizes, int64_t ranks) {
+  return refusal([&] { MeshLayout::fit(sizes, kOrder, ranks); });
+}
+
+TEST(MeshLayout, LastAxisIsOfNeighbours) {
+  const MeshLayout layout({{"dp", 2}, {"tp", 3}, {"cp", 4}});
+  EXPECT_EQ(layout.size(), 24);
+  EXPECT_EQ(layout.size("tp"), 3);
+  EXPECT_EQ(layout.coordinate(0), (std::vector<int64_t>{0, 0, 0}));
+  EXPECT_EQ(layout.coordinate(1), (std::vector<int64_t>{0, 0, 1}));
+  EXPECT_EQ(layout.coordinate(4), (std::vector<int64_t>{0, 1, 0}));
+  EXPECT_EQ(layout.coordinate(23), (std::vector<int64_t>{1, 2, 3}));
+  EXPECT_EQ(layout.coordinate(12, "dp"), 1);
+  EXPECT_EQ(layout.describe(17), "dp=1 tp=1 cp=1");
+  EXPECT_EQ(layout.describe(), "dp=2,tp=3,cp=4");
+}
+
+TEST(MeshLayout, GroupsAscendInMeshOrder) {
+  const MeshLayout layout({{"dp", 2}, {"tp", 3}, {"cp", 4}});
+  EXPECT_EQ(layout.group({"cp"}, 6), (std::vector<int64_t>{4, 5, 6, 7}));
+  EXPECT_EQ(layout.group({"tp"}, 6), (std::vector<int64_t>{2, 6, 10}));
+  EXPECT_EQ(layout.group({"dp"}, 6), (std::vector<int64_t>{6, 18}));
+  EXPECT_EQ(layout.group({"cp", "dp"}, 6), (std::vector<int64_t>{4, 5, 6, 7, 16, 17, 18, 19}));
+  EXPECT_EQ(layout.group({}, 6), (std::vector<int64_t>{6}));
+  std::vector<int64_t> everyone(24);
+  std::iota(everyone.begin(), everyone.end(), 0);
+  EXPECT_EQ(layout.group({"dp", "tp", "cp"}, 6), everyone);
+}
+
+TEST(MeshLayout, HoldsForSixteenThousandRanks) {
+  const MeshLayout layout({{"dp", 128}, {"cp", 16}, {"tp", 8}});
+  ASSERT_EQ(layout.size(), 16384);
+  for (int64_t rank = 0; rank < layout.size(); ++rank) {
+    ASSERT_EQ(layout.rank(layout.coordinate(rank)), rank);
+  }
+  // The groups of an axis are disjoint, of the axis's size, and together hold every rank.
+  for (const Axis& axis : layout.axes()) {
+    std::set<int64_t> seen;
+    for (int64_t rank = 0; rank < layout.size(); ++rank) {
+      if (layout.coordinate(rank, axis.name) != 0) continue;
+      const std::vector<int64_t> group = layout.group({axis.name}, rank);
+      ASSERT_EQ(static_cast<int64_t>(group.size()), axis.size);
+      for (int64_t place = 0; place < axis.size; ++place) {
+        ASSERT_EQ(layout.coordinate(group[place], axis.name), place);
+        ASSERT_TRUE(seen.insert(group[place]).second);
+      }
+    }
+    EXPECT_EQ(static_cast<int64_t>(seen.size()), layout.size());
+  }
+  EXPECT_EQ(layout.group({"dp", "cp", "tp"}, 5).size(), 16384u);
+}
+
+TEST(MeshLayout, RefusesRanksAndCoordinatesThatAreNotThere) {
+  const MeshLayout layout({{"dp", 2}, {"tp", 2}});
+  EXPECT_THROW(layout.coordinate(-1), std::out_of_range);
+  EXPECT_THROW(layout.coordinate(4), std::out_of_range);
+  EXPECT_THROW(layout.rank({0, 2}), std::out_of_range);
+  EXPECT_THROW(layout.rank({0}), std::invalid_argument);
+  EXPECT_EQ(refusal([&] { layout.size("pp"); }), "mesh dp=2,tp=2 has no axis 'pp'");
+}
+
+TEST(MeshLayout, RefusesAxesThatMakeNoSense) {
+  EXPECT_EQ(refusal([] { MeshLayout({{"dp", 0}}); }), "mesh dp=auto: axis dp needs at least 1 rank");
+  EXPECT_EQ(refusal([] { MeshLayout({{"dp", -2}}); }), "mesh dp=-2: axis dp needs at least 1 rank");
+  EXPECT_EQ(refusal([] {
+              MeshLayout({{"dp", 2}, {"dp", 2}});
+            }),
+            "mesh dp=2 x dp=2: axis dp stands there twice: name it once");
+  EXPECT_EQ(refusal([] { MeshLayout({{"", 2}}); }), "mesh =2: an axis has no name");
+}
+
+TEST(MeshLayout, FitsWhatIsAskedForIntoTheOrder) {
+  EXPECT_EQ(MeshLayout::fit({{"cp", 2}, {"dp", 4}}, kOrder, 8).describe(), "dp=4,tp=1,cp=2");
+  EXPECT_EQ(MeshLayout::fit({{"dp", MeshLayout::kAuto}, {"tp", 2}}, kOrder, 8).describe(), "dp=4,tp=2,cp=1");
+  EXPECT_EQ(MeshLayout::fit({{"dp", MeshLayout::kAuto}, {"tp", 8}}, kOrder, 8).describe(), "dp=1,tp=8,cp=1");
+  EXPECT_EQ(MeshLayout::fit({}, kOrder, 1).describe(), "dp=1,tp=1,cp=1");
+  EXPECT_EQ(MeshLayout::fit({{"tp", 3}}, {"cp", "tp"}, 3).describe(), "cp=1,tp=3");
+}
+
+TEST(MeshLayout, NamesEveryFactorOfAMeshThatDoesNotFit) {
+  EXPECT_EQ(fit_refusal({{"dp", 3}, {"tp", 2}}, 8),
+            "mesh dp=3 x tp=2 x cp=1 needs 6 ranks, but 8 were started: change --mesh or mpirun -n");
+  EXPECT_EQ(fit_refusal({{"dp", 2}}, 1),
+            "mesh dp=2 x tp=1 x cp=1 needs 2 ranks, but 1 was started: change --mesh or mpirun -n");
+  EXPECT_EQ(fit_refusal({}, 2), "mesh dp=1 x tp=1 x cp=1 needs 1 rank, but 2 were started: change --mesh or mpirun -n");
+  EXPECT_EQ(fit_refusal({{"dp", 0}, {"tp", 3}}, 8),
+            "mesh dp=auto x tp=3 x cp=1 needs a multiple of 3 ranks, but 8 were started: change --mesh or mpirun -n");
+  EXPECT_EQ(fit_refusal({{"dp", 0}, {"tp", 16}}, 8),
+            "mesh dp=auto x tp=16 x cp=1 needs a multiple of 16 ranks, but 8 were started: change --mesh or mpirun -n");
+  EXPECT_EQ(fit_refusal({{"dp", 0}, {"tp", 0}}, 8),
+            "mesh dp=auto x tp=auto x cp=1: one axis may be auto, the sizes of the others must be given");
+  EXPECT_EQ(fit_refusal({{"pp", 2}}, 8), "mesh pp=2: there is no axis pp: the axes are dp, tp, cp");
+  EXPECT_EQ(fit_refusal({{"tp", -1}}, 8), "mesh dp=1 x tp=-1 x cp=1: axis tp needs at least 1 rank, or auto");
+  const int64_t huge = std::numeric_limits<int64_t>::max() / 2;
+  EXPECT_EQ(
+      fit_refusal({{"dp", huge}, {"tp", 3}}, 8),
+      "mesh dp=" + std::to_string(huge) + " x tp=3 x cp=1 has more ranks than can be counted: make an axis smaller");
+  EXPECT_EQ(refusal([] {
+              MeshLayout::fit({{"dp", 2}}, {"dp", "dp"}, 4);
+            }),
+            "mesh dp=2 x dp=2: axis dp stands there twice: name it once");
+}
+
+TEST(ParseMesh, ReadsSizesAndAuto) {
+  using Sizes = std::map<std::string, int64_t>;
+  EXPECT_EQ(parse_mesh("dp=2,tp=2,cp=auto"), (Sizes{{"dp", 2}, {"tp", 2}, {"cp", MeshLayout::kAuto}}));
+  EXPECT_EQ(parse_mesh(" dp = 16384 , tp=1"), (Sizes{{"dp", 16384}, {"tp", 1}}));
+}
+
+TEST(ParseMesh, NamesTheOffendingPart) {
+  const auto parse = [](const std::string& text) { return refusal([&] { parse_mesh(text); }); };
+  const std::string form = " is not an axis and its size, as in dp=2,tp=2,cp=auto";
+  const std::string number = ": the size of an axis is a whole number or auto, as in dp=2,tp=2,cp=auto";
+  const std::string least = ": an axis has at least 1 rank: give a larger size, or auto";
+  EXPECT_EQ(parse(""), "mesh '': ''" + form);
+  EXPECT_EQ(parse("dp"), "mesh 'dp': 'dp'" + form);
+  EXPECT_EQ(parse("=2"), "mesh '=2': '=2'" + form);
+  EXPECT_EQ(parse("dp=2,"), "mesh 'dp=2,': ''" + form);
+  EXPECT_EQ(parse("dp="), "mesh 'dp='" + number);
+  EXPECT_EQ(parse("dp=two"), "mesh 'dp=two'" + number);
+  EXPECT_EQ(parse("dp=2x"), "mesh 'dp=2x'" + number);
+  EXPECT_EQ(parse("dp=2.5"), "mesh 'dp=2.5'" + number);
+  EXPECT_EQ(parse("dp=0"), "mesh 'dp=0'" + least);
+  EXPECT_EQ(parse("tp=2,dp=-4"), "mesh 'dp=-4'" + least);
+  EXPECT_EQ(parse("dp=2,dp=4"), "mesh 'dp=2,dp=4': axis dp stands there twice: name it once");
+  EXPECT_EQ(parse("dp=99999999999999999999"),
+            "mesh 'dp=99999999999999999999': that many ranks cannot be counted: make the axis smaller");
+}
+
+}  // namespace
+}  // namespace meshtrain

@@ -1,0 +1,60 @@
+#include "tests/mesh/worlds.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdio>
+#include <map>
+#include <mutex>
+#include <numeric>
+#include <thread>
+
+#include "mesh/backends/mpi.h"
+#include "tests/support/world.h"
+
+namespace meshtrain::testing {
+
+const Group& world_in_pieces(int64_t piece_bytes) {
+  static std::map<int64_t, Group> worlds;
+  const auto found = worlds.find(piece_bytes);
+  if (found != worlds.end()) return found->second;
+  if (world().size() == 1) return worlds.emplace(piece_bytes, world()).first->second;
+  const Group group(mpi_backend({.piece_bytes = piece_bytes}), "pieces", world().ranks(), world().place());
+  return worlds.emplace(piece_bytes, group).first->second;
+}
+
+Group world_again(const std::string& name) {
+  std::vector<int> everyone(static_cast<size_t>(world().size()));
+  std::iota(everyone.begin(), everyone.end(), 0);
+  return world().split(everyone, name);
+}
+
+struct Watchdog::State {
+  std::mutex mutex;
+  std::condition_variable ended;
+  bool done = false;
+  std::thread thread;
+};
+
+Watchdog::Watchdog(int seconds) : state_(std::make_shared<State>()) {
+  const std::string test = ::testing::UnitTest::GetInstance()->current_test_info()->name();
+  const std::string place = world().place();
+  state_->thread = std::thread([state = state_.get(), seconds, test, place] {
+    std::unique_lock lock(state->mutex);
+    if (state->ended.wait_for(lock, std::chrono::seconds(seconds), [&] { return state->done; })) return;
+    std::fprintf(stderr, "%s: %s still hangs after %d s\n", place.c_str(), test.c_str(), seconds);
+    abort_mpi(1);
+  });
+}
+
+Watchdog::~Watchdog() {
+  {
+    const std::lock_guard lock(state_->mutex);
+    state_->done = true;
+  }
+  state_->ended.notify_one();
+  state_->thread.join();
+}
+
+}  // namespace meshtrain::testing
