@@ -1,0 +1,89 @@
+#include "tensor_parallel/embedding.h"
+
+#include <ATen/ATen.h>
+#include <ATen/TensorIndexing.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include "tensor_parallel/collectives.h"
+#include "tensor_parallel/leaf_gradient.h"
+#include "tensor_parallel/row_chunks.h"
+#include "tensor_parallel/vocabulary_shard.h"
+
+namespace meshtrain {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+struct Table : torch::CustomClassHolder {
+  Table(at::Tensor rows, int64_t first_id, int64_t num_ids, TensorParallel parallel)
+      : weight(std::move(rows)), first(first_id), count(num_ids), tp(std::move(parallel)) {
+    tp.group = tp.group.with_purpose("tp.embedding");
+  }
+
+  /// Where `ids` stand in this rank's rows; `absent` is undefined when all of them do.
+  ShardIds find(const at::Tensor& ids) const {
+    return tp.group.size() == 1 ? ShardIds{ids, {}} : shard_ids(ids, first, count);
+  }
+
+  at::Tensor weight;
+  int64_t first;
+  int64_t count;
+  TensorParallel tp;
+};
+
+using TablePointer = c10::intrusive_ptr<Table>;
+
+/// into[local[t]] += dy[t], for the tokens that are not absent.
+void add_rows(at::Tensor into, const ShardIds& ids, const at::Tensor& dy) {
+  const int64_t row_bytes = dy.size(1) * static_cast<int64_t>(into.element_size());
+  for_row_chunks(dy.size(0), row_bytes, [&](int64_t first, int64_t count) {
+    at::Tensor rows = dy.narrow(0, first, count).to(into.scalar_type());
+    if (ids.absent.defined()) rows = rows.masked_fill(ids.absent.narrow(0, first, count).unsqueeze(1), 0);
+    into.index_add_(0, ids.local.narrow(0, first, count), rows);
+  });
+}
+
+struct Lookup : torch::autograd::Function<Lookup> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& ids, const at::Tensor& weight,
+                            const TablePointer& table) {
+    ctx->save_for_backward({ids});
+    ctx->saved_data["table"] = c10::IValue::make_capsule(table);
+    const ShardIds here = table->find(ids);
+    Pending rows{weight.index({here.local}), {}};
+    if (table->tp.group.size() == 1) return rows.tensor;
+
+    rows.tensor.masked_fill_(here.absent.unsqueeze(1), 0);
+    if (table->tp.splits_rows()) return start_scatter_rows(rows.tensor, table->tp.group).wait();
+    table->tp.group.all_reduce(rows.tensor).wait();
+    return rows.tensor;
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    require_first_order("an embedding");
+    const auto table = c10::static_intrusive_pointer_cast<Table>(ctx->saved_data["table"].toCapsule());
+    Pending dy{grads[0], {}};
+    if (table->tp.splits_rows()) dy = start_gather_rows(dy.tensor, table->tp.group);
+    const ShardIds here = table->find(ctx->get_saved_variables()[0]);
+
+    const at::Tensor in_place = gradient_in_place(table->weight);
+    const at::Tensor gradient = in_place.defined() ? in_place : at::zeros_like(table->weight);
+    add_rows(gradient, here, dy.wait());
+    return {at::Tensor(), in_place.defined() ? at::Tensor() : gradient, at::Tensor()};
+  }
+};
+
+}  // namespace
+
+VocabParallelEmbedding::VocabParallelEmbedding(const TensorParallel& tp, const std::string& name, int64_t vocab_size,
+                                               int64_t hidden_size, Initializer initializer,
+                                               const at::TensorOptions& options)
+    : tp_(tp),
+      weight_(sharded_parameter(name + ".weight", {vocab_size, hidden_size}, 0, tp.group, initializer, options)) {}
+
+at::Tensor VocabParallelEmbedding::forward(const at::Tensor& ids) const {
+  return Lookup::apply(ids, weight_.tensor,
+                       c10::make_intrusive<Table>(weight_.tensor, weight_.box.start[0], weight_.box.size[0], tp_));
+}
+
+}  // namespace meshtrain

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "mesh/parameter.h"
+#include "tensor_parallel/tensor_parallel.h"
+
+namespace meshtrain {
+
+/// Rows of a table [V, M] whose rows are cut over tp, rounded up: the last ranks may hold fewer, or none.
+class VocabParallelEmbedding {
+ public:
+  /// Declares "<name>.weight" [vocab_size, hidden_size], without storage.
+  VocabParallelEmbedding(const TensorParallel& tp, const std::string& name, int64_t vocab_size, int64_t hidden_size,
+                         Initializer initializer, const at::TensorOptions& options);
+
+  /// ids int64 [T], the same on every tp rank, each below vocab_size -> [T/tp, M] under sequence parallel, else
+  /// [T, M]. Every tp rank must call it, and its backward. Differentiable once; the gradient is added in place where
+  /// the weight has a gradient buffer, in the order of the tokens.
+  at::Tensor forward(const at::Tensor& ids) const;
+
+  Parameter& weight() { return weight_; }
+  const Parameter& weight() const { return weight_; }
+  std::vector<Parameter*> parameters() { return {&weight_}; }
+
+ private:
+  TensorParallel tp_;
+  Parameter weight_;
+};
+
+}  // namespace meshtrain

@@ -1,0 +1,74 @@
+#include "tensor_parallel/linear.h"
+
+#include "mesh/error.h"
+
+namespace meshtrain {
+namespace {
+
+int64_t divided(const TensorParallel& tp, const std::string& layer, const char* kind, int64_t features) {
+  if (features % tp.group.size() != 0) {
+    throw InputError(layer + " has " + std::to_string(features) + " " + kind + " features, which tp=" +
+                     std::to_string(tp.group.size()) + " does not divide: choose a tp that does");
+  }
+  return features;
+}
+
+std::vector<at::Tensor> tensors(const std::vector<Parameter>& parameters) {
+  std::vector<at::Tensor> all;
+  for (const Parameter& parameter : parameters) all.push_back(parameter.tensor);
+  return all;
+}
+
+void append(std::vector<Parameter*>& all, std::vector<Parameter>& parameters) {
+  for (Parameter& parameter : parameters) all.push_back(&parameter);
+}
+
+}  // namespace
+
+ColumnParallelLinear::ColumnParallelLinear(const TensorParallel& tp, int64_t in_features,
+                                           const std::vector<Output>& outputs, bool bias, Initializer initializer,
+                                           const at::TensorOptions& options)
+    : tp_(tp) {
+  for (const auto& [name, features] : outputs) {
+    const int64_t rows = divided(tp, name, "output", features);
+    weights_.push_back(sharded_parameter(name + ".weight", {rows, in_features}, 0, tp.group, initializer, options));
+    weights_.back().follows_previous = weights_.size() > 1;
+    if (!bias) continue;
+    biases_.push_back(sharded_parameter(name + ".bias", {rows}, 0, tp.group, Initializer{}, options));
+    biases_.back().follows_previous = biases_.size() > 1;
+  }
+}
+
+at::Tensor ColumnParallelLinear::forward(const at::Tensor& x) const {
+  return column_parallel_linear(x, tensors(weights_), tensors(biases_), tp_);
+}
+
+std::vector<Parameter*> ColumnParallelLinear::parameters() {
+  std::vector<Parameter*> all;
+  append(all, weights_);
+  append(all, biases_);
+  return all;
+}
+
+RowParallelLinear::RowParallelLinear(const TensorParallel& tp, const std::string& name, int64_t in_features,
+                                     int64_t out_features, bool bias, Initializer initializer,
+                                     const at::TensorOptions& options)
+    : tp_(tp),
+      weight_(sharded_parameter(name + ".weight", {out_features, divided(tp, name, "input", in_features)}, 1, tp.group,
+                                initializer, options)) {
+  if (!bias) return;
+  bias_.push_back(whole_parameter(name + ".bias", {out_features}, Initializer{}, options));
+  if (tp.splits_rows()) bias_.back().partial_over = tp.group.name();
+}
+
+at::Tensor RowParallelLinear::forward(const at::Tensor& x) const {
+  return row_parallel_linear(x, weight_.tensor, bias_.empty() ? at::Tensor() : bias_.front().tensor, tp_);
+}
+
+std::vector<Parameter*> RowParallelLinear::parameters() {
+  std::vector<Parameter*> all = {&weight_};
+  append(all, bias_);
+  return all;
+}
+
+}  // namespace meshtrain

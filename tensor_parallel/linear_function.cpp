@@ -1,0 +1,220 @@
+#include "tensor_parallel/linear_function.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <algorithm>
+
+#include "tensor_parallel/collectives.h"
+#include "tensor_parallel/leaf_gradient.h"
+#include "tensor_parallel/row_chunks.h"
+
+namespace meshtrain {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+/// What backward needs besides x. Parameters are kept here and not among the saved variables, so that hooks on those
+/// never copy them and a refilled storage is not taken for an error.
+struct Layer : torch::CustomClassHolder {
+  Layer(std::vector<at::Tensor> all_weights, std::vector<at::Tensor> all_biases, TensorParallel parallel)
+      : weights(std::move(all_weights)), biases(std::move(all_biases)), tp(std::move(parallel)) {
+    tp.group = tp.group.with_purpose("tp.linear");
+  }
+
+  std::vector<at::Tensor> leaves() const {
+    std::vector<at::Tensor> all = weights;
+    all.insert(all.end(), biases.begin(), biases.end());
+    return all;
+  }
+
+  std::vector<at::Tensor> weights;
+  std::vector<at::Tensor> biases;
+  TensorParallel tp;
+};
+
+using LayerPointer = c10::intrusive_ptr<Layer>;
+
+at::Tensor product(const at::Tensor& x, const Layer& layer, bool with_bias) {
+  const at::Tensor weight = join(layer.weights);
+  return with_bias ? at::addmm(join(layer.biases), x, weight.t()) : at::mm(x, weight.t());
+}
+
+/// into [F, in] += dy^T x
+void add_product(at::Tensor into, const at::Tensor& dy, const at::Tensor& x) {
+  if (into.scalar_type() == x.scalar_type()) {
+    into.addmm_(dy.t(), x);
+    return;
+  }
+  const int64_t row_bytes = x.size(1) * static_cast<int64_t>(x.element_size());
+  for_row_chunks(into.size(0), row_bytes, [&](int64_t first, int64_t count) {
+    into.narrow(0, first, count).add_(at::mm(dy.narrow(1, first, count).t(), x));
+  });
+}
+
+/// Puts the gradients of a run that autograd is to have into their places.
+void hand_back(const LeafRun& run, const std::vector<at::Tensor>& leaves, at::Tensor gradient, at::Tensor* places) {
+  if (run.end == run.begin + 1) {
+    places[run.begin] = std::move(gradient);
+    return;
+  }
+  int64_t row = 0;
+  for (size_t i = run.begin; i < run.end; ++i) {
+    // Autograd keeps a gradient that nobody else holds; a slice of a joint one would keep all of it alive.
+    places[i] = gradient.narrow(0, row, leaves[i].size(0)).clone();
+    row += leaves[i].size(0);
+  }
+}
+
+/// The gradients of a layer, in the order of what its Function was applied to: x, weights, biases, the layer.
+class Gradients {
+ public:
+  Gradients(AutogradContext* ctx, const Layer& layer)
+      : layer_(layer), list_(2 + layer.weights.size() + layer.biases.size()), needs_input_(ctx->needs_input_grad(0)) {
+    for (size_t i = 0; i < layer.weights.size(); ++i) needed_weights_.push_back(ctx->needs_input_grad(1 + i));
+    for (size_t i = 0; i < layer.biases.size(); ++i) {
+      needed_biases_.push_back(ctx->needs_input_grad(1 + layer.weights.size() + i));
+    }
+  }
+
+  bool needs_input() const { return needs_input_; }
+  bool needs_weights() const { return std::count(needed_weights_.begin(), needed_weights_.end(), true) > 0; }
+
+  void of_input(at::Tensor gradient) { list_[0] = std::move(gradient); }
+
+  /// dy [T, sum of F_i], x [T, in]
+  void of_weights(const at::Tensor& dy, const at::Tensor& x) {
+    for (const LeafRun& run : leaf_runs(layer_.weights, needed_weights_)) {
+      const at::Tensor columns = dy.narrow(1, run.first_row, run.rows);
+      if (run.in_place.defined()) {
+        add_product(run.in_place, columns, x);
+      } else {
+        hand_back(run, layer_.weights, at::mm(columns.t(), x), &list_[1]);
+      }
+    }
+  }
+
+  void of_biases(const at::Tensor& dy) {
+    for (const LeafRun& run : leaf_runs(layer_.biases, needed_biases_)) {
+      const at::Tensor sum = dy.narrow(1, run.first_row, run.rows).sum(0);
+      if (run.in_place.defined()) {
+        at::Tensor(run.in_place).add_(sum);
+      } else {
+        hand_back(run, layer_.biases, sum, &list_[1 + layer_.weights.size()]);
+      }
+    }
+  }
+
+  variable_list list() { return std::move(list_); }
+
+ private:
+  const Layer& layer_;
+  variable_list list_;
+  bool needs_input_;
+  std::vector<bool> needed_weights_;
+  std::vector<bool> needed_biases_;
+};
+
+/// x is saved where a weight will need it.
+void save(AutogradContext* ctx, const at::Tensor& x, const LayerPointer& layer) {
+  const auto trainable = [](const at::Tensor& weight) { return weight.requires_grad(); };
+  if (std::any_of(layer->weights.begin(), layer->weights.end(), trainable)) ctx->save_for_backward({x});
+  ctx->saved_data["layer"] = c10::IValue::make_capsule(layer);
+}
+
+LayerPointer saved_layer(AutogradContext* ctx) {
+  return c10::static_intrusive_pointer_cast<Layer>(ctx->saved_data["layer"].toCapsule());
+}
+
+struct ColumnLinear : torch::autograd::Function<ColumnLinear> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, at::TensorList, const LayerPointer& layer) {
+    save(ctx, x, layer);
+    const at::Tensor rows = layer->tp.splits_rows() ? start_gather_rows(x, layer->tp.group).wait() : x;
+    return product(rows, *layer, /*with_bias=*/!layer->biases.empty());
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    require_first_order("a column-parallel linear layer");
+    const LayerPointer layer = saved_layer(ctx);
+    const TensorParallel& tp = layer->tp;
+    const at::Tensor dy = grads[0].contiguous();
+    Gradients gradients(ctx, *layer);
+
+    Pending x;
+    if (gradients.needs_weights()) {
+      x.tensor = ctx->get_saved_variables()[0];
+      if (tp.splits_rows()) x = start_gather_rows(x.tensor, tp.group);
+    }
+    Pending dx;
+    if (gradients.needs_input()) {
+      dx.tensor = at::mm(dy, join(layer->weights));
+      if (tp.splits_rows()) {
+        dx = start_scatter_rows(dx.tensor, tp.group);
+      } else {
+        dx.work = tp.group.all_reduce(dx.tensor);
+      }
+    }
+    gradients.of_biases(dy);
+    if (gradients.needs_weights()) gradients.of_weights(dy, x.wait());
+    gradients.of_input(dx.wait());
+    return gradients.list();
+  }
+};
+
+struct RowLinear : torch::autograd::Function<RowLinear> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, at::TensorList, const LayerPointer& layer) {
+    save(ctx, x, layer);
+    const TensorParallel& tp = layer->tp;
+    const bool has_bias = !layer->biases.empty();
+    if (tp.group.size() == 1) return product(x, *layer, has_bias);
+
+    Pending y{product(x, *layer, /*with_bias=*/false), {}};
+    if (tp.splits_rows()) {
+      y = start_scatter_rows(y.tensor, tp.group);
+    } else {
+      y.work = tp.group.all_reduce(y.tensor);
+    }
+    y.work.wait();
+    return has_bias ? y.tensor.add_(layer->biases[0]) : y.tensor;
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    require_first_order("a row-parallel linear layer");
+    const LayerPointer layer = saved_layer(ctx);
+    const TensorParallel& tp = layer->tp;
+    Gradients gradients(ctx, *layer);
+
+    const at::Tensor own_rows = grads[0].contiguous();
+    Pending dy{own_rows, {}};
+    const bool needs_all_rows = gradients.needs_input() || gradients.needs_weights();
+    if (tp.splits_rows() && needs_all_rows) dy = start_gather_rows(own_rows, tp.group);
+    gradients.of_biases(own_rows);
+    dy.work.wait();
+    if (gradients.needs_input()) gradients.of_input(at::mm(dy.tensor, layer->weights[0]));
+    if (gradients.needs_weights()) gradients.of_weights(dy.tensor, ctx->get_saved_variables()[0]);
+    return gradients.list();
+  }
+};
+
+template <class Function>
+at::Tensor apply(const at::Tensor& x, LayerPointer layer) {
+  const std::vector<at::Tensor> leaves = layer->leaves();
+  at::TensorList list = leaves;
+  return Function::apply(x, list, layer);
+}
+
+}  // namespace
+
+at::Tensor column_parallel_linear(const at::Tensor& x, const std::vector<at::Tensor>& weights,
+                                  const std::vector<at::Tensor>& biases, const TensorParallel& tp) {
+  return apply<ColumnLinear>(x, c10::make_intrusive<Layer>(weights, biases, tp));
+}
+
+at::Tensor row_parallel_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
+                               const TensorParallel& tp) {
+  const std::vector<at::Tensor> biases = bias.defined() ? std::vector{bias} : std::vector<at::Tensor>{};
+  return apply<RowLinear>(x, c10::make_intrusive<Layer>(std::vector{weight}, biases, tp));
+}
+
+}  // namespace meshtrain

@@ -1,0 +1,128 @@
+#include "tensor_parallel/embedding.h"
+
+#include <ATen/ATen.h>
+#include <ATen/TensorIndexing.h>
+#include <gtest/gtest.h>
+
+#include "tensor_parallel/linear_function.h"
+#include "tensor_parallel/row_chunks.h"
+#include "tests/support/world.h"
+#include "tests/tensor_parallel/layers.h"
+
+namespace meshtrain {
+namespace {
+
+using namespace testing;
+
+constexpr int64_t kTokens = 16;
+constexpr int64_t kHidden = 6;
+
+/// int64 [tokens], many of them several times.
+at::Tensor make_ids(int64_t tokens, int64_t vocab_size, uint64_t seed) {
+  return random_tensor({tokens}, seed).mul(1000).to(at::kLong).remainder(vocab_size);
+}
+
+VocabParallelEmbedding make_embedding(const TensorParallel& tp, int64_t vocab_size, at::ScalarType dtype) {
+  return VocabParallelEmbedding(tp, "embed", vocab_size, kHidden, {Initializer::Kind::Normal, 1},
+                                at::TensorOptions().dtype(dtype));
+}
+
+// 5 rows over 4 ranks leave the last rank without any; 97 divide over no number of ranks.
+class EmbeddingTest : public ::testing::TestWithParam<std::tuple<int64_t, bool, Storage, at::ScalarType>> {};
+
+INSTANTIATE_TEST_SUITE_P(Vocabularies, EmbeddingTest,
+                         ::testing::Combine(::testing::Values(5, 8, 97), ::testing::Bool(),
+                                            ::testing::Values(Storage::Loose, Storage::Flat),
+                                            ::testing::Values(at::kDouble, at::kFloat)));
+
+TEST_P(EmbeddingTest, IsThePlainTable) {
+  const auto& [vocab_size, sequence_parallel, storage, dtype] = GetParam();
+  const double tolerance = dtype == at::kDouble ? 1e-12 : 1e-5;
+  const TensorParallel tp = tensor_parallel(sequence_parallel);
+  VocabParallelEmbedding embedding = make_embedding(tp, vocab_size, dtype);
+  const auto values = whole_values(embedding.parameters());
+  materialize(embedding.parameters(), values, storage);
+  const at::Tensor& whole = values.at("embed.weight");
+
+  for (uint64_t micro_batch = 0; micro_batch < 2; ++micro_batch) {
+    const at::Tensor ids = make_ids(kTokens, vocab_size, micro_batch);
+    const at::Tensor dy = random_tensor({kTokens, kHidden}, 10 + micro_batch);
+    const at::Tensor expected = whole.index({ids});
+    expected.backward(dy);
+    const at::Tensor y = embedding.forward(ids);
+    EXPECT_TRUE(at::equal(y, own_rows(expected, tp).to(dtype)));
+    const at::Tensor upstream = own_rows(dy, tp).to(dtype);
+    const at::Tensor before = upstream.clone();
+    y.backward(upstream);
+    EXPECT_TRUE(at::equal(upstream, before));
+  }
+  // Padding included, whose gradient is zero.
+  EXPECT_LT(relative_error(embedding.weight().tensor.grad(), own_box(embedding.weight(), whole.grad())), tolerance);
+}
+
+TEST(Embedding, DeclaresAPaddedParameter) {
+  const DeviceMesh mesh = imagined_mesh(3, 4);
+  VocabParallelEmbedding embedding = make_embedding({mesh.group("tp"), false}, 5, at::kFloat);
+  ASSERT_EQ(embedding.parameters().size(), 1U);
+  const Parameter& weight = *embedding.parameters()[0];
+  EXPECT_EQ(&weight, &embedding.weight());
+  EXPECT_EQ(weight.name, "embed.weight");
+  EXPECT_EQ(weight.shape, (std::vector<int64_t>{2, kHidden}));
+  EXPECT_EQ(weight.global_shape, (std::vector<int64_t>{5, kHidden}));
+  EXPECT_EQ(weight.box, (Box{{5, 0}, {0, kHidden}}));
+  EXPECT_EQ(weight.sharded_over, "tp");
+}
+
+TEST(Embedding, FrozenGetsNoGradient) {
+  VocabParallelEmbedding embedding = make_embedding(tensor_parallel(true), 8, at::kDouble);
+  materialize(embedding.parameters(), whole_values(embedding.parameters()), Storage::Loose);
+  embedding.weight().tensor.set_requires_grad(false);
+  EXPECT_FALSE(embedding.forward(make_ids(kTokens, 8, 1)).requires_grad());
+}
+
+TEST(Embedding, OfHalvesAddsUpInAnFp32Buffer) {
+  const TensorParallel tp = tensor_parallel(false);
+  VocabParallelEmbedding embedding = make_embedding(tp, 5, at::kBFloat16);
+  const at::Tensor flat =
+      materialize(embedding.parameters(), whole_values(embedding.parameters()), Storage::Flat, at::kFloat);
+  constexpr int64_t kRepeats = 1000;  // far more than bf16 can count
+  embedding.forward(at::zeros({kRepeats}, at::kLong)).backward(at::ones({kRepeats, kHidden}, at::kBFloat16));
+  const at::Tensor gradient = embedding.weight().tensor.grad();
+  EXPECT_EQ(gradient[0].sum().item<double>(), tp.group.rank() == 0 ? kRepeats * kHidden : 0);
+  EXPECT_EQ(flat.sum().item<double>(), tp.group.rank() == 0 ? kRepeats * kHidden : 0);
+}
+
+TEST(Embedding, OfManyTokensIsAddedInPieces) {
+  constexpr int64_t kWide = 512, kMany = 2400;
+  static_assert(kWide * kMany * 8 > 2 * kTemporaryBytes);
+  const TensorParallel tp = tensor_parallel(true);
+  VocabParallelEmbedding embedding(tp, "embed", 97, kWide, {}, at::TensorOptions().dtype(at::kDouble));
+  const auto values = whole_values(embedding.parameters());
+  materialize(embedding.parameters(), values, Storage::Flat);
+  const at::Tensor ids = make_ids(kMany, 97, 1), dy = random_tensor({kMany, kWide}, 2);
+  const at::Tensor& whole = values.at("embed.weight");
+  whole.index({ids}).backward(dy);
+  embedding.forward(ids).backward(own_rows(dy, tp));
+  EXPECT_LT(relative_error(embedding.weight().tensor.grad(), own_box(embedding.weight(), whole.grad())), 1e-12);
+}
+
+TEST(Embedding, TiedToTheHeadGathersBothGradients) {
+  const at::Tensor ids = make_ids(kTokens, 97, 1);
+  for (const bool sequence_parallel : {false, true}) {
+    for (const Storage storage : {Storage::Loose, Storage::Flat}) {
+      const TensorParallel tp = tensor_parallel(sequence_parallel);
+      VocabParallelEmbedding embedding = make_embedding(tp, 97, at::kDouble);
+      const auto values = whole_values(embedding.parameters());
+      materialize(embedding.parameters(), values, storage);
+      const at::Tensor& whole = values.at("embed.weight");
+
+      at::mm(whole.index({ids}).tanh(), whole.t()).square().sum().backward();
+      const at::Tensor x = embedding.forward(ids).tanh();
+      column_parallel_linear(x, {embedding.weight().tensor}, {}, tp).square().sum().backward();
+      EXPECT_LT(relative_error(embedding.weight().tensor.grad(), own_box(embedding.weight(), whole.grad())), 1e-12);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace meshtrain

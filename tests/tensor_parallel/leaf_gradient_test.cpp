@@ -1,0 +1,237 @@
+#include "tensor_parallel/leaf_gradient.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <stdexcept>
+
+#include "tensor_parallel/linear.h"
+#include "tensor_parallel/row_chunks.h"
+#include "tests/support/world.h"
+#include "tests/tensor_parallel/layers.h"
+
+namespace meshtrain {
+namespace {
+
+using namespace testing;
+
+constexpr int64_t kTokens = 8;
+constexpr int64_t kIn = 12;
+
+/// q, k, v of 8, 4 and 4 features over one rank, with biases.
+ColumnParallelLinear make_layer(at::ScalarType dtype = at::kDouble) {
+  return ColumnParallelLinear({Group(), false}, kIn, {{"q", 8}, {"k", 4}, {"v", 4}}, true, {},
+                              at::TensorOptions().dtype(dtype));
+}
+
+at::Tensor x() {
+  return random_tensor({kTokens, kIn}, 1);
+}
+at::Tensor dy() {
+  return random_tensor({kTokens, 16}, 2);
+}
+
+at::Tensor gradient_of(const std::string& name) {
+  const at::Tensor whole = name.ends_with("weight") ? at::mm(dy().t(), x()) : dy().sum(0);
+  return name[0] == 'q' ? whole.narrow(0, 0, 8) : whole.narrow(0, name[0] == 'k' ? 8 : 12, 4);
+}
+
+TEST(Adjacent, IsOneBehindTheOtherInMemory) {
+  const at::Tensor flat = at::zeros({40});
+  const at::Tensor a = flat.narrow(0, 0, 12).view({4, 3}), b = flat.narrow(0, 12, 6).view({2, 3});
+  EXPECT_TRUE(adjacent(a, b));
+  EXPECT_FALSE(adjacent(b, a));
+  EXPECT_FALSE(adjacent(a, flat.narrow(0, 13, 6).view({2, 3})));             // a gap
+  EXPECT_FALSE(adjacent(a, flat.narrow(0, 12, 6).view({3, 2})));             // another width
+  EXPECT_FALSE(adjacent(a, flat.narrow(0, 12, 9).view({3, 3}).t()));         // another order
+  EXPECT_FALSE(adjacent(a, at::zeros({18}).narrow(0, 12, 6).view({2, 3})));  // another storage
+}
+
+TEST(Join, IsAViewOfAdjacentTensorsAndACopyOfOthers) {
+  const at::Tensor flat = at::arange(40, at::kDouble);
+  const at::Tensor a = flat.narrow(0, 4, 12).view({4, 3}), b = flat.narrow(0, 16, 6).view({2, 3});
+  EXPECT_TRUE(at::equal(join({a, b}), at::cat({a, b})));
+  EXPECT_EQ(join({a, b}).data_ptr(), a.data_ptr());
+  EXPECT_TRUE(at::equal(join({b, a}), at::cat({b, a})));
+  EXPECT_FALSE(join({b, a}).is_alias_of(flat));
+  EXPECT_TRUE(join({a}).is_same(a));
+}
+
+TEST(GradientsInPlace, GoIntoTheFlatBufferAndNowhereElse) {
+  ColumnParallelLinear layer = make_layer();
+  const at::Tensor flat = materialize(layer.parameters(), whole_values(layer.parameters()), Storage::Flat);
+  const void* place = layer.parameters()[1]->tensor.grad().data_ptr();
+  layer.forward(x()).backward(dy());
+  for (const Parameter* parameter : layer.parameters()) {
+    EXPECT_LT(relative_error(parameter->tensor.grad(), gradient_of(parameter->name)), 1e-12) << parameter->name;
+    EXPECT_TRUE(parameter->tensor.grad().is_alias_of(flat)) << parameter->name;
+  }
+  EXPECT_EQ(layer.parameters()[1]->tensor.grad().data_ptr(), place);
+  EXPECT_EQ(flat.narrow(0, 0, 3).abs().sum().item<double>(), 0);
+}
+
+struct CountingHook : torch::autograd::PostAccumulateGradHook {
+  CountingHook(int* count, at::Tensor* seen) : count_(count), seen_(seen) {}
+  void operator()(const at::Tensor& leaf) override {
+    ++*count_;
+    *seen_ = leaf.grad().clone();
+  }
+  int* count_;
+  at::Tensor* seen_;
+};
+
+TEST(GradientsInPlace, AreFinalWhenPostAccumulateHooksFire) {
+  for (const Storage storage : {Storage::Loose, Storage::Flat}) {
+    ColumnParallelLinear layer = make_layer();
+    materialize(layer.parameters(), whole_values(layer.parameters()), storage);
+    std::map<std::string, int> counts;
+    std::map<std::string, at::Tensor> seen;
+    for (const Parameter* parameter : layer.parameters()) {
+      torch::autograd::impl::set_post_acc_grad_hooks(
+          parameter->tensor, std::make_unique<CountingHook>(&counts[parameter->name], &seen[parameter->name]));
+    }
+    layer.forward(x()).backward(dy());
+    for (const Parameter* parameter : layer.parameters()) {
+      ASSERT_EQ(counts[parameter->name], 1) << parameter->name;
+      EXPECT_LT(relative_error(seen[parameter->name], gradient_of(parameter->name)), 1e-12) << parameter->name;
+    }
+  }
+}
+
+TEST(GradientsInPlace, LeaveFrozenParametersAlone) {
+  for (const Storage storage : {Storage::Loose, Storage::Flat}) {
+    ColumnParallelLinear layer = make_layer();
+    materialize(layer.parameters(), whole_values(layer.parameters()), storage);
+    for (Parameter* parameter : layer.parameters()) {
+      if (parameter->name[0] == 'k' || parameter->name == "q.bias") {
+        parameter->tensor.set_requires_grad(false);
+        parameter->tensor.mutable_grad().reset();
+      }
+    }
+    const at::Tensor input = x().requires_grad_();
+    layer.forward(input).backward(dy());
+    at::Tensor expected_dx = at::zeros_like(input);
+    for (const Parameter* parameter : layer.parameters()) {
+      const at::Tensor& gradient = parameter->tensor.grad();
+      if (parameter->tensor.requires_grad()) {
+        EXPECT_LT(relative_error(gradient, gradient_of(parameter->name)), 1e-12) << parameter->name;
+      } else {
+        EXPECT_FALSE(gradient.defined()) << parameter->name;
+      }
+    }
+    std::vector<at::Tensor> weights;
+    for (size_t i = 0; i < 3; ++i) weights.push_back(layer.parameters()[i]->tensor.detach());
+    EXPECT_LT(relative_error(input.grad(), at::mm(dy(), at::cat(weights))), 1e-12);
+  }
+}
+
+TEST(GradientsInPlace, ReadWeightsThatWereRefilled) {
+  ColumnParallelLinear layer = make_layer();
+  materialize(layer.parameters(), whole_values(layer.parameters()), Storage::Flat);
+  const at::Tensor input = x().requires_grad_();
+  const at::Tensor y = layer.forward(input);
+  std::vector<at::Tensor> weights;
+  for (size_t i = 0; i < 3; ++i) {
+    const at::NoGradGuard no_grad;
+    layer.parameters()[i]->tensor.mul_(2);
+    weights.push_back(layer.parameters()[i]->tensor.detach());
+  }
+  y.backward(dy());
+  EXPECT_LT(relative_error(input.grad(), at::mm(dy(), at::cat(weights))), 1e-12);
+}
+
+TEST(GradientsInPlace, AreReturnedToWhoeverAsksForThem) {
+  ColumnParallelLinear layer = make_layer();
+  const at::Tensor flat = materialize(layer.parameters(), whole_values(layer.parameters()), Storage::Flat);
+  std::vector<at::Tensor> leaves;
+  for (const Parameter* parameter : layer.parameters()) leaves.push_back(parameter->tensor);
+  const std::vector<at::Tensor> gradients = torch::autograd::grad({layer.forward(x())}, leaves, {dy()});
+  for (size_t i = 0; i < leaves.size(); ++i) {
+    const std::string& name = layer.parameters()[i]->name;
+    EXPECT_LT(relative_error(gradients[i], gradient_of(name)), 1e-12) << name;
+  }
+  EXPECT_EQ(flat.abs().sum().item<double>(), 0);
+}
+
+TEST(GradientsInPlace, AreShownToHooksOfTheLeaf) {
+  ColumnParallelLinear layer = make_layer();
+  materialize(layer.parameters(), whole_values(layer.parameters()), Storage::Flat);
+  const at::Tensor& k = layer.parameters()[1]->tensor;
+  k.register_hook([](const at::Tensor& gradient) { return gradient * 3; });
+  layer.forward(x()).backward(dy());
+  for (const Parameter* parameter : layer.parameters()) {
+    const double factor = parameter->name == "k.weight" ? 3 : 1;
+    EXPECT_LT(relative_error(parameter->tensor.grad(), gradient_of(parameter->name) * factor), 1e-12)
+        << parameter->name;
+  }
+}
+
+TEST(GradientsInPlace, OfLoosePartsDoNotShareMemory) {
+  ColumnParallelLinear layer = make_layer();
+  materialize(layer.parameters(), whole_values(layer.parameters()), Storage::Loose);
+  layer.forward(x()).backward(dy());
+  EXPECT_FALSE(layer.parameters()[0]->tensor.grad().is_alias_of(layer.parameters()[1]->tensor.grad()));
+}
+
+TEST(GradientsInPlace, RefuseASecondDerivative) {
+  ColumnParallelLinear layer = make_layer();
+  materialize(layer.parameters(), whole_values(layer.parameters()), Storage::Loose);
+  const at::Tensor input = x().requires_grad_();
+  const at::Tensor y = layer.forward(input).sum();
+  EXPECT_THROW(torch::autograd::grad({y}, {input}, {}, std::nullopt, /*create_graph=*/true), std::logic_error);
+}
+
+TEST(GradientsInPlace, OfHalvesAddUpInAnFp32Buffer) {
+  for (const at::ScalarType half : {at::kBFloat16, at::kHalf}) {
+    ColumnParallelLinear layer = make_layer(half);
+    const at::Tensor flat =
+        materialize(layer.parameters(), whole_values(layer.parameters()), Storage::Flat, at::kFloat);
+    constexpr int kMicroBatches = 300;  // 257 + 1 is 257 in bf16
+    for (int i = 0; i < kMicroBatches; ++i) layer.forward(at::ones({1, kIn}, half)).backward(at::ones({1, 16}, half));
+    EXPECT_EQ(flat.scalar_type(), at::kFloat);
+    for (const Parameter* parameter : layer.parameters()) {
+      EXPECT_TRUE(parameter->tensor.grad().eq(kMicroBatches).all().item<bool>()) << parameter->name;
+    }
+  }
+}
+
+TEST(GradientsInPlace, OfLargeHalvesAreComputedInPieces) {
+  constexpr int64_t kWide = 2048, kRows = 2500;
+  static_assert(kWide * kRows * 2 > 2 * kTemporaryBytes);
+  const at::Tensor weight = at::zeros({kRows, kWide}, at::kBFloat16).requires_grad_();
+  weight.mutable_grad() = at::zeros({kRows, kWide}, at::kFloat);
+  const at::Tensor input = random_tensor({4, kWide}, 1, at::kBFloat16);
+  const at::Tensor gradient = random_tensor({4, kRows}, 2, at::kBFloat16);
+  column_parallel_linear(input, {weight}, {}, {}).backward(gradient);
+  EXPECT_TRUE(at::equal(weight.grad(), at::mm(gradient.t(), input).to(at::kFloat)));
+}
+
+TEST(GradientsInPlace, OfHalvesOverManyRowsAreAsAccurateAsThePlainLayers) {
+  constexpr int64_t kRows = 4096;
+  const at::Tensor input = random_tensor({kRows, kIn}, 1, at::kBFloat16).abs();
+  const at::Tensor gradient = random_tensor({kRows, 16}, 2, at::kBFloat16).abs();
+  ColumnParallelLinear layer = make_layer(at::kBFloat16);
+  materialize(layer.parameters(), whole_values(layer.parameters()), Storage::Flat);
+  layer.forward(input).backward(gradient);
+
+  const at::Tensor plain_weight = at::zeros({16, kIn}, at::kBFloat16).requires_grad_();
+  const at::Tensor plain_bias = at::zeros({16}, at::kBFloat16).requires_grad_();
+  at::linear(input, plain_weight, plain_bias).backward(gradient);
+  const at::Tensor exact_weight = at::mm(gradient.to(at::kDouble).t(), input.to(at::kDouble));
+  const at::Tensor exact_bias = gradient.to(at::kDouble).sum(0);
+  const double weight_error = relative_error(plain_weight.grad(), exact_weight);
+  const double bias_error = relative_error(plain_bias.grad(), exact_bias);
+  std::vector<at::Tensor> weights, biases;
+  for (const Parameter* parameter : layer.parameters()) {
+    (parameter->name.ends_with("weight") ? weights : biases).push_back(parameter->tensor.grad());
+  }
+  EXPECT_LE(relative_error(at::cat(weights), exact_weight), 1.01 * weight_error);
+  EXPECT_LE(relative_error(at::cat(biases), exact_bias), 1.01 * bias_error);
+  EXPECT_LT(weight_error, 5e-3);
+}
+
+}  // namespace
+}  // namespace meshtrain

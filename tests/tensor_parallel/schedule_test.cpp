@@ -1,0 +1,197 @@
+#include <ATen/ATen.h>
+#include <ATen/record_function.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tensor_parallel/cross_entropy.h"
+#include "tensor_parallel/embedding.h"
+#include "tensor_parallel/linear.h"
+#include "tensor_parallel/row_chunks.h"
+#include "tests/tensor_parallel/layers.h"
+
+// In which order the backward of the linear layers multiplies, communicates and waits.
+
+namespace meshtrain {
+namespace {
+
+using namespace testing;
+using Events = std::vector<std::string>;
+
+Events* events = nullptr;
+
+class RecordedWait final : public Work::State {
+ public:
+  explicit RecordedWait(std::string name) : name_(std::move(name)) {}
+  void wait() override { events->push_back("wait " + name_); }
+
+ private:
+  std::string name_;
+};
+
+/// One of `size` ranks that are not there: what is issued and waited for is written down.
+class RecordedBackend final : public Backend {
+ public:
+  explicit RecordedBackend(int size) : size_(size) {}
+  int rank() const override { return 0; }
+  int size() const override { return size_; }
+  Work issue(const Collective& collective) override {
+    const std::string issued = name(collective.kind);
+    events->push_back(issued);
+    return Work(std::make_shared<RecordedWait>(issued));
+  }
+  std::shared_ptr<Backend> split(const std::vector<int>&) override { return nullptr; }
+
+ private:
+  int size_;
+};
+
+std::unique_ptr<at::ObserverContext> record_product(const at::RecordFunction& function) {
+  const std::string name = function.name();
+  for (const char* noted : {"aten::mm", "aten::addmm_", "aten::sum", "aten::exp_", "aten::index_add_"}) {
+    if (name == noted) events->push_back(name.substr(6));
+  }
+  return nullptr;
+}
+
+/// What happens in `run`: products, sums and the work of loss and embedding by name, collectives, waits.
+template <class Run>
+Events recorded(Run run) {
+  Events seen;
+  events = &seen;
+  const at::CallbackHandle handle =
+      at::addThreadLocalCallback(at::RecordFunctionCallback(record_product).scopes({at::RecordScope::FUNCTION}));
+  run();
+  at::removeCallback(handle);
+  events = nullptr;
+  return seen;
+}
+
+TensorParallel recorded_tp(int size, bool sequence_parallel) {
+  std::vector<int64_t> ranks;
+  for (int rank = 0; rank < size; ++rank) ranks.push_back(rank);
+  const Group group =
+      size == 1 ? Group() : Group(std::make_shared<RecordedBackend>(size), "tp", std::move(ranks), "rank 0");
+  return {group, sequence_parallel};
+}
+
+struct Options {
+  int size = 2;
+  bool sequence_parallel = false;
+  Storage storage = Storage::Flat;
+  bool input_needs_gradient = true;
+  bool frozen = false;
+};
+
+constexpr int64_t kTokens = 8;
+const at::TensorOptions kMeta = at::TensorOptions().device(at::kMeta).dtype(at::kFloat);
+
+void prepare(const std::vector<Parameter*>& parameters, const Options& options) {
+  std::map<std::string, at::Tensor> values;
+  for (const Parameter* parameter : parameters) values[parameter->name] = at::empty(parameter->global_shape, kMeta);
+  materialize(parameters, values, options.storage);
+  for (Parameter* parameter : parameters) {
+    if (!options.frozen) continue;
+    parameter->tensor.mutable_grad().reset();
+    parameter->tensor.set_requires_grad(false);
+  }
+}
+
+Events column_backward(const Options& options) {
+  const TensorParallel tp = recorded_tp(options.size, options.sequence_parallel);
+  ColumnParallelLinear layer(tp, 16, {{"q", 16}, {"k", 8}, {"v", 8}}, true, {}, kMeta);
+  prepare(layer.parameters(), options);
+  const at::Tensor x = at::empty({tp.splits_rows() ? kTokens / options.size : kTokens, 16}, kMeta);
+  x.set_requires_grad(options.input_needs_gradient);
+  at::Tensor y;
+  recorded([&] { y = layer.forward(x); });
+  return recorded([&] { y.backward(at::empty_like(y)); });
+}
+
+Events row_backward(const Options& options) {
+  const TensorParallel tp = recorded_tp(options.size, options.sequence_parallel);
+  RowParallelLinear layer(tp, "down", 16, 8, true, {}, kMeta);
+  prepare(layer.parameters(), options);
+  const at::Tensor x = at::empty({kTokens, 16 / options.size}, kMeta);
+  x.set_requires_grad(options.input_needs_gradient);
+  at::Tensor y;
+  recorded([&] { y = layer.forward(x); });
+  return recorded([&] { y.backward(at::empty_like(y)); });
+}
+
+TEST(Schedule, ColumnReducesTheInputGradientBesideTheWeightGradient) {
+  EXPECT_EQ(column_backward({}), (Events{"mm", "all_reduce", "sum", "addmm_", "wait all_reduce"}));
+}
+
+TEST(Schedule, ColumnUnderSequenceParallelHidesBothCollectives) {
+  EXPECT_EQ(column_backward({.sequence_parallel = true}),
+            (Events{"all_gather", "mm", "reduce_scatter", "sum", "wait all_gather", "addmm_", "wait reduce_scatter"}));
+}
+
+TEST(Schedule, RowGathersTheOutputGradientUnderSequenceParallel) {
+  EXPECT_EQ(row_backward({.sequence_parallel = true}),
+            (Events{"all_gather", "sum", "wait all_gather", "mm", "addmm_"}));
+  EXPECT_EQ(row_backward({}), (Events{"sum", "mm", "addmm_"}));
+}
+
+TEST(Schedule, OneRankCommunicatesNothing) {
+  EXPECT_EQ(column_backward({.size = 1, .sequence_parallel = true}), (Events{"mm", "sum", "addmm_"}));
+  EXPECT_EQ(row_backward({.size = 1, .sequence_parallel = true}), (Events{"sum", "mm", "addmm_"}));
+}
+
+TEST(Schedule, WithoutBuffersThereIsStillOneProductForAllOutputs) {
+  EXPECT_EQ(column_backward({.size = 1, .storage = Storage::Loose}), (Events{"mm", "sum", "mm"}));
+}
+
+TEST(Schedule, AnInputWithoutGradientCostsNothing) {
+  EXPECT_EQ(column_backward({.input_needs_gradient = false}), (Events{"sum", "addmm_"}));
+  EXPECT_EQ(column_backward({.sequence_parallel = true, .input_needs_gradient = false}),
+            (Events{"all_gather", "sum", "wait all_gather", "addmm_"}));
+  EXPECT_EQ(row_backward({.sequence_parallel = true, .input_needs_gradient = false}),
+            (Events{"all_gather", "sum", "wait all_gather", "addmm_"}));
+}
+
+TEST(Schedule, FrozenParametersCostNothing) {
+  EXPECT_EQ(column_backward({.frozen = true}), (Events{"mm", "all_reduce", "wait all_reduce"}));
+  EXPECT_EQ(column_backward({.sequence_parallel = true, .frozen = true}),
+            (Events{"mm", "reduce_scatter", "wait reduce_scatter"}));
+  EXPECT_EQ(row_backward({.sequence_parallel = true, .frozen = true}), (Events{"all_gather", "wait all_gather", "mm"}));
+}
+
+template <class Run>
+int64_t count(const std::string& event, Run run) {
+  const Events seen = recorded(run);
+  return std::count(seen.begin(), seen.end(), event);
+}
+
+int64_t pieces(int64_t rows, int64_t row_bytes) {
+  const int64_t chunk = kTemporaryBytes / row_bytes;
+  return (rows + chunk - 1) / chunk;
+}
+
+TEST(Schedule, LargeTemporariesAreCutIntoPieces) {
+  const at::TensorOptions half = kMeta.dtype(at::kBFloat16);
+  const at::Tensor weight = at::empty({2500, 2048}, half).requires_grad_();
+  weight.mutable_grad() = at::empty({2500, 2048}, kMeta);
+  const at::Tensor y = column_parallel_linear(at::empty({4, 2048}, half), {weight}, {}, {});
+  EXPECT_EQ(count("mm", [&] { y.backward(at::empty_like(y)); }), pieces(2500, 2048 * 2));
+
+  const at::Tensor ids = at::empty({3000}, kMeta.dtype(at::kLong));
+  VocabParallelEmbedding embedding({}, "embed", 97, 2048, {}, half);
+  embedding.weight().tensor = at::empty({97, 2048}, half).requires_grad_();
+  embedding.weight().tensor.mutable_grad() = at::empty({97, 2048}, kMeta);
+  const at::Tensor rows = embedding.forward(ids);
+  EXPECT_EQ(count("index_add_", [&] { rows.backward(at::empty_like(rows)); }), pieces(3000, 2048 * 4));
+
+  const at::Tensor logits = at::empty({3000, 5000}, half).requires_grad_();
+  at::Tensor loss;
+  EXPECT_EQ(count("exp_", [&] { loss = vocab_parallel_cross_entropy(logits, ids, 0, 5000, -100, {}); }),
+            pieces(3000, 5000 * 4));
+  EXPECT_EQ(count("exp_", [&] { loss.backward(); }), pieces(3000, 5000 * 4));
+}
+
+}  // namespace
+}  // namespace meshtrain
