@@ -1,0 +1,68 @@
+#include "context_parallel/attention_kernels.h"
+
+#include <ATen/ATen.h>
+#include <torch/library.h>
+
+#include <optional>
+#include <tuple>
+
+namespace meshtrain {
+
+namespace {
+
+/// [B, H, n, D], in memory [B, n, H, D]: a copy where it is not.
+at::Tensor ordered(const at::Tensor& tensor) {
+  return tensor.transpose(1, 2).contiguous().transpose(1, 2);
+}
+
+/// What the kernels can read: D contiguous.
+at::Tensor readable(const at::Tensor& tensor) {
+  return tensor.stride(-1) == 1 ? tensor : ordered(tensor);
+}
+
+}  // namespace
+
+Attended attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, bool causal, double scale) {
+  auto [out, lse] = at::_scaled_dot_product_flash_attention_for_cpu(
+      readable(q), readable(k), readable(v), /*dropout_p=*/0.0, causal, /*attn_mask=*/std::nullopt, scale);
+  return {ordered(out), std::move(lse)};  // the kernel writes in the order of q
+}
+
+AttentionGradients attend_backward(const at::Tensor& grad_out, const at::Tensor& q, const at::Tensor& k,
+                                   const at::Tensor& v, const Attended& attended, bool causal, double scale) {
+  auto [dq, dk, dv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
+      readable(grad_out), readable(q), readable(k), readable(v), attended.out, attended.lse, /*dropout_p=*/0.0, causal,
+      /*attn_mask=*/std::nullopt, scale);
+  return {std::move(dq), std::move(dk), std::move(dv)};
+}
+
+namespace {
+
+// LibTorch 2.11 has no Meta kernels for these two: shapes, dtypes and memory as the CPU's.
+
+at::Tensor as_written(const at::Tensor& like) {
+  return at::empty({like.size(0), like.size(2), like.size(1), like.size(3)}, like.options()).transpose(1, 2);
+}
+
+std::tuple<at::Tensor, at::Tensor> meta_forward(const at::Tensor& q, const at::Tensor&, const at::Tensor&, double, bool,
+                                                const std::optional<at::Tensor>&, std::optional<double>) {
+  const at::ScalarType lse_dtype = q.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  return {at::empty_like(q),
+          at::empty({q.size(0), q.size(2), q.size(1)}, q.options().dtype(lse_dtype)).transpose(1, 2)};
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> meta_backward(const at::Tensor&, const at::Tensor& q,
+                                                             const at::Tensor& k, const at::Tensor& v,
+                                                             const at::Tensor&, const at::Tensor&, double, bool,
+                                                             const std::optional<at::Tensor>&, std::optional<double>) {
+  return {as_written(q), as_written(k), as_written(v)};
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(aten, Meta, library) {
+  library.impl("_scaled_dot_product_flash_attention_for_cpu", meta_forward);
+  library.impl("_scaled_dot_product_flash_attention_for_cpu_backward", meta_backward);
+}
+
+}  // namespace meshtrain

@@ -1,0 +1,205 @@
+#include "context_parallel/attention.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <numeric>
+#include <stdexcept>
+
+#include "tests/context_parallel/reference.h"
+#include "tests/support/world.h"
+
+namespace meshtrain {
+namespace {
+
+using testing::dense_attention;
+using testing::Documents;
+using testing::Heads;
+using testing::Precision;
+using testing::random_tensor;
+using testing::relative_error;
+using testing::split_heads;
+using testing::world;
+
+constexpr double kScale = 0.35;
+constexpr int64_t kHeadDim = 8;
+constexpr auto kContiguous = SequenceLayout::Kind::Contiguous;
+constexpr auto kZigZag = SequenceLayout::Kind::ZigZag;
+
+struct Case {
+  SequenceLayout::Kind kind = kZigZag;
+  int64_t num_heads = 4;
+  int64_t num_kv_heads = 2;
+  int64_t batch = 1;
+  Documents documents = {};
+  Precision precision = {at::kDouble, 1e-12};
+};
+
+/// Twelve positions a rank: two zig-zag chunks of six.
+int64_t sequence_length() {
+  return 12 * world().size();
+}
+
+SequenceLayout layout_of(SequenceLayout::Kind kind) {
+  return SequenceLayout(kind, sequence_length(), world().size(), world().rank());
+}
+
+at::Tensor run(const Heads& heads, const SequenceLayout& layout) {
+  return attention(heads.q, heads.k, heads.v, layout, world(), ContextAlgorithm::AllGather, kScale);
+}
+
+/// The local outputs and gradients are the local part of those of the definition, on the whole sequence.
+void expect_definition(const Case& c) {
+  const int64_t all_heads = c.num_heads + 2 * c.num_kv_heads, length = sequence_length();
+  SequenceLayout layout = layout_of(c.kind);
+  const at::Tensor fused = random_tensor({c.batch, length, all_heads, kHeadDim}, 1, c.precision.dtype);
+  const at::Tensor grad = random_tensor({c.batch, length, c.num_heads, kHeadDim}, 2, c.precision.dtype);
+
+  const at::Tensor whole = fused.to(at::kDouble).clone().set_requires_grad(true);
+  const Heads heads = split_heads(whole, c.num_heads, c.num_kv_heads);
+  const at::Tensor expected = dense_attention(heads.q, heads.k, heads.v, c.documents, kScale).transpose(1, 2);
+  expected.backward(grad.to(at::kDouble));
+
+  const at::Tensor local = layout.take(fused, 1).clone().set_requires_grad(true);
+  if (!c.documents.empty()) layout = layout.with_documents(c.documents);
+  const at::Tensor found = run(split_heads(local, c.num_heads, c.num_kv_heads), layout).transpose(1, 2);
+  found.backward(layout.take(grad, 1));
+
+  EXPECT_EQ(found.scalar_type(), c.precision.dtype);
+  EXPECT_TRUE(found.is_contiguous()) << "the caller's transpose to [B, s, H, D] is free";
+  EXPECT_LE(relative_error(found, layout.take(expected, 1)), c.precision.tolerance);
+  const std::vector<int64_t> sizes = {c.num_heads, c.num_kv_heads, c.num_kv_heads};
+  const std::vector<at::Tensor> have = local.grad().split_with_sizes(sizes, 2);
+  const std::vector<at::Tensor> want = layout.take(whole.grad(), 1).split_with_sizes(sizes, 2);
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    EXPECT_LE(relative_error(have[i], want[i]), c.precision.tolerance) << "gradient of "
+                                                                       << "qkv"[i];
+  }
+}
+
+/// Ways for documents to lie across chunks: by name, the starts in one sequence.
+std::vector<std::pair<std::string, std::vector<int64_t>>> document_cases() {
+  const int64_t length = sequence_length();
+  std::vector<int64_t> chunks(2 * world().size() - 1), shifted(2 * world().size() - 1), tokens(length - 1);
+  for (size_t i = 0; i < chunks.size(); ++i) {
+    chunks[i] = 6 * (static_cast<int64_t>(i) + 1);
+    shifted[i] = chunks[i] - 2;
+  }
+  std::iota(tokens.begin(), tokens.end(), 1);
+  return {{"a document as long as a chunk", chunks}, {"documents across every chunk border", shifted},
+          {"documents of one token", tokens},        {"one token at each end", {1, length - 1}},
+          {"one longer than a rank's part", {5}},    {"several inside one chunk", {2, 3, 5}}};
+}
+
+TEST(Attention, IsTheDefinition) {
+  for (const auto kind : {kContiguous, kZigZag}) {
+    for (const int64_t num_kv_heads : {4, 2, 1}) {
+      for (const int64_t batch : {1, 3}) {
+        SCOPED_TRACE(::testing::Message() << (kind == kZigZag ? "zigzag" : "contiguous") << ", KV heads "
+                                          << num_kv_heads << ", batch " << batch);
+        expect_definition({.kind = kind, .num_kv_heads = num_kv_heads, .batch = batch});
+      }
+    }
+  }
+}
+
+TEST(Attention, StaysInsideDocuments) {
+  for (const auto kind : {kContiguous, kZigZag}) {
+    for (const auto& [name, starts] : document_cases()) {
+      SCOPED_TRACE(::testing::Message() << (kind == kZigZag ? "zigzag" : "contiguous") << ", " << name);
+      expect_definition({.kind = kind, .documents = {starts}});
+      expect_definition({.kind = kind, .num_kv_heads = 4, .batch = 2, .documents = {starts, starts}});
+    }
+  }
+}
+
+TEST(Attention, EachSequenceHasItsOwnDocuments) {
+  Documents documents = {{}};
+  for (const auto& [name, starts] : document_cases()) documents.push_back(starts);
+  documents.push_back(documents.back());
+  for (const auto kind : {kContiguous, kZigZag}) {
+    expect_definition({.kind = kind, .batch = static_cast<int64_t>(documents.size()), .documents = documents});
+  }
+}
+
+TEST(Attention, KeepsItsPrecisionInEachDtype) {
+  const std::vector<Precision> precisions = {{at::kFloat, 1e-5}, {at::kBFloat16, 3e-2}, {at::kHalf, 4e-3}};
+  for (const Precision& precision : precisions) {
+    for (const auto kind : {kContiguous, kZigZag}) {
+      SCOPED_TRACE(precision.dtype);
+      expect_definition({.kind = kind, .batch = 2, .precision = precision});
+      expect_definition({.kind = kind, .batch = 2, .documents = {{5}, {}}, .precision = precision});
+    }
+  }
+}
+
+TEST(Attention, TakesGradientsOfAnyStrides) {
+  const SequenceLayout layout = layout_of(kZigZag);
+  std::vector<at::Tensor> gradients;
+  for (const bool expanded : {false, true}) {
+    const at::Tensor local = layout.take(random_tensor({2, sequence_length(), 8, kHeadDim}, 1), 1).clone();
+    const at::Tensor out = run(split_heads(local.set_requires_grad(true), 4, 2), layout);
+    expanded ? out.sum().backward() : out.backward(at::ones_like(out));
+    gradients.push_back(local.grad());
+  }
+  EXPECT_TRUE(gradients[0].equal(gradients[1]));
+}
+
+TEST(Attention, WithoutGradientsIsTheSame) {
+  const SequenceLayout layout = layout_of(kZigZag);
+  const at::Tensor local = layout.take(random_tensor({1, sequence_length(), 8, kHeadDim}, 1), 1).clone();
+  const at::Tensor expected = run(split_heads(local.set_requires_grad(true), 4, 2), layout);
+  EXPECT_TRUE(expected.requires_grad());
+  const at::NoGradGuard no_grad;
+  const at::Tensor found = run(split_heads(local, 4, 2), layout);
+  EXPECT_FALSE(found.requires_grad());
+  EXPECT_TRUE(found.equal(expected));
+}
+
+TEST(Attention, IsDifferentiableOnce) {
+  for (const Documents& documents : {Documents{}, Documents{{3}}}) {
+    const SequenceLayout layout = layout_of(kZigZag).with_documents(documents);
+    const at::Tensor local = layout.take(random_tensor({1, sequence_length(), 8, kHeadDim}, 1), 1).clone();
+    const at::Tensor out = run(split_heads(local.set_requires_grad(true), 4, 2), layout);
+    const auto second = [&] {
+      const at::Tensor first = torch::autograd::grad({out.pow(2).sum()}, {local}, {}, true, /*create_graph=*/true)[0];
+      first.sum().backward();
+    };
+    EXPECT_THROW(second(), std::exception) << "a second derivative must not be silently wrong";
+  }
+}
+
+TEST(Attention, RefusesWhatDoesNotFit) {
+  const SequenceLayout layout = layout_of(kZigZag);
+  const auto tensor = [](int64_t batch, int64_t heads, int64_t length, int64_t dim, at::ScalarType dtype = at::kFloat) {
+    return at::zeros({batch, heads, length, dim}, dtype);
+  };
+  const auto refusal = [&](const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const SequenceLayout& with) {
+    try {
+      run({q, k, v}, with);
+    } catch (const std::invalid_argument& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  const at::Tensor q = tensor(2, 4, 12, 8), k = tensor(2, 2, 12, 8);
+  const auto expect_refused = [&](const std::string& problem, const at::Tensor& a, const at::Tensor& b,
+                                  const at::Tensor& c, const SequenceLayout& with) {
+    EXPECT_NE(refusal(a, b, c, with).find(problem), std::string::npos) << refusal(a, b, c, with);
+  };
+  const int other = world().size() + 1;
+  expect_refused("another group's", q, k, k, SequenceLayout(kContiguous, 12 * other, other, 0));
+  expect_refused("four dims", q, k[0], k[0], layout);
+  expect_refused("k and v differ", q, k, tensor(2, 1, 12, 8), layout);
+  expect_refused("batch or head dim", q, tensor(1, 2, 12, 8), tensor(1, 2, 12, 8), layout);
+  expect_refused("batch or head dim", q, tensor(2, 2, 12, 4), tensor(2, 2, 12, 4), layout);
+  expect_refused("local part of the sequence", tensor(2, 4, 11, 8), k, k, layout);
+  expect_refused("no multiple", q, tensor(2, 3, 12, 8), tensor(2, 3, 12, 8), layout);
+  expect_refused("dtypes differ", q, k, k.to(at::kDouble), layout);
+  expect_refused("documents for 1 sequences, the batch has 2", q, k, k, layout.with_documents({{3}}));
+  EXPECT_NE(refusal(q[0], k, k, layout).find(world().place()), std::string::npos);
+}
+
+}  // namespace
+}  // namespace meshtrain

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <vector>
+
+#include "context_parallel/sequence_layout.h"
+
+namespace meshtrain::testing {
+
+/// A dtype and how near to the definition results in it must come.
+struct Precision {
+  at::ScalarType dtype;
+  double tolerance;
+};
+
+/// Document starts for each sequence of a batch, as SequenceLayout::with_documents takes them.
+using Documents = std::vector<std::vector<int64_t>>;
+
+/// Document number of each position of one sequence, int64 [S].
+at::Tensor document_ids(const std::vector<int64_t>& starts, int64_t sequence_length);
+
+/// Attention by its definition: all scores of a whole sequence in fp64, a mask, a softmax. q [B, H, S, D], k and v
+/// [B, K, S, D] -> [B, H, S, D]; differentiable. Empty `documents`: one each.
+at::Tensor dense_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const Documents& documents,
+                           double scale);
+
+/// Query, key and value heads of a fused [B, s, H + 2K, D] tensor: strided views [B, heads, s, D].
+struct Heads {
+  at::Tensor q, k, v;
+};
+Heads split_heads(const at::Tensor& fused, int64_t num_heads, int64_t num_kv_heads);
+
+}  // namespace meshtrain::testing
