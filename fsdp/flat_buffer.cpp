@@ -1,0 +1,68 @@
+#include "fsdp/flat_buffer.h"
+
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+namespace meshtrain {
+namespace {
+
+constexpr int64_t kAlignmentBytes = 256;
+
+int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+
+int64_t local_numel(const Parameter& parameter) {
+  int64_t count = 1;
+  for (int64_t extent : parameter.shape) count *= extent;
+  return count;
+}
+
+/// 0: partial gradient, 1: whole, 2: cut along an axis.
+int region(const Parameter& parameter) {
+  if (!parameter.partial_over.empty()) return 0;
+  return parameter.sharded_over.empty() ? 1 : 2;
+}
+
+}  // namespace
+
+FlatBuffer::FlatBuffer(std::vector<Parameter*> parameters, int64_t num_shards) {
+  std::stable_sort(parameters.begin(), parameters.end(),
+                   [](const Parameter* a, const Parameter* b) { return region(*a) < region(*b); });
+  const at::TensorOptions options = parameters.front()->tensor.options();
+  const int64_t alignment = kAlignmentBytes / static_cast<int64_t>(options.dtype().itemsize());
+
+  int64_t end = 0;
+  for (Parameter* parameter : parameters) {
+    const int64_t offset = parameter->follows_previous ? end : round_up(end, alignment);
+    segments_.push_back({parameter, offset, local_numel(*parameter)});
+    end = offset + segments_.back().numel;
+    if (region(*parameter) == 0) partial_numel_ = end;
+    if (region(*parameter) <= 1) whole_numel_ = end;
+  }
+  const int64_t total = round_up(round_up(end, alignment), alignment * num_shards);
+
+  const bool trainable = parameters.front()->tensor.requires_grad();
+  values_ = at::zeros({total}, options.requires_grad(false));
+  if (trainable) gradients_ = at::zeros_like(values_);
+  for (const Segment& segment : segments_) {
+    Parameter& parameter = *segment.parameter;
+    place(parameter, values_, segment.offset);
+    if (trainable) {
+      parameter.tensor.mutable_grad() = gradients_.narrow(0, segment.offset, segment.numel).view(parameter.shape);
+    }
+  }
+}
+
+std::vector<FlatBuffer> make_flat_buffers(const std::vector<Parameter*>& parameters, int64_t num_shards) {
+  std::map<std::pair<bool, at::ScalarType>, std::vector<Parameter*>> kinds;
+  for (Parameter* parameter : parameters) {
+    kinds[{parameter->tensor.requires_grad(), parameter->tensor.scalar_type()}].push_back(parameter);
+  }
+  std::vector<FlatBuffer> buffers;
+  for (const auto& [kind, members] : kinds) buffers.emplace_back(members, num_shards);
+  return buffers;
+}
+
+}  // namespace meshtrain

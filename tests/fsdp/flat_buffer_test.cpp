@@ -1,0 +1,90 @@
+#include "fsdp/flat_buffer.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/world.h"
+
+namespace meshtrain {
+namespace {
+
+const at::TensorOptions kDouble = at::TensorOptions().dtype(at::kDouble);
+
+Parameter parameter(const std::string& name, std::vector<int64_t> shape) {
+  return whole_parameter(name, std::move(shape), {}, kDouble);
+}
+
+TEST(FlatBuffer, LaysRegionsOutInOrderAndAligned) {
+  Parameter cut = parameter("cut", {5, 3}), whole = parameter("whole", {7}), partial = parameter("partial", {2});
+  cut.sharded_over = "tp";
+  partial.partial_over = "tp";
+  const FlatBuffer buffer({&cut, &whole, &partial}, 3);
+
+  ASSERT_EQ(buffer.segments().size(), 3u);
+  EXPECT_EQ(buffer.segments()[0].parameter, &partial);
+  EXPECT_EQ(buffer.segments()[1].parameter, &whole);
+  EXPECT_EQ(buffer.segments()[2].parameter, &cut);
+  for (const Segment& segment : buffer.segments()) EXPECT_EQ(segment.offset * 8 % 256, 0) << segment.parameter->name;
+  EXPECT_EQ(buffer.partial_numel(), 2);
+  EXPECT_EQ(buffer.whole_numel(), 32 + 7);
+  EXPECT_EQ(buffer.numel() % (3 * 32), 0) << "padded so that three ranks get equal, aligned shares";
+}
+
+TEST(FlatBuffer, NeighboursLieTogetherAsOneMatrix) {
+  Parameter q = parameter("q", {3, 5}), k = parameter("k", {2, 5});
+  k.follows_previous = true;
+  const FlatBuffer buffer({&q, &k}, 1);
+  EXPECT_EQ(buffer.segments()[1].offset, 15);
+  const at::Tensor fused = q.tensor.detach().as_strided({5, 5}, {5, 1});
+  k.tensor.detach().fill_(2);
+  EXPECT_TRUE(fused.narrow(0, 3, 2).eq(2).all().item<bool>());
+}
+
+TEST(FlatBuffer, KeepsValuesAndIdentityOfLeaves) {
+  Parameter weight = parameter("weight", {4, 4});
+  const at::Tensor values = testing::random_tensor({4, 4}, 1);
+  weight.tensor = values.clone().requires_grad_();
+  const at::Tensor same_leaf = weight.tensor;
+  const FlatBuffer buffer({&weight}, 1);
+  EXPECT_TRUE(at::equal(buffer.values().narrow(0, 0, 16).view({4, 4}), values));
+  EXPECT_EQ(same_leaf.data_ptr(), buffer.values().data_ptr());
+}
+
+TEST(FlatBuffer, GradientsArriveInPlaceAndAccumulate) {
+  Parameter weight = parameter("weight", {3});
+  const FlatBuffer buffer({&weight}, 1);
+  weight.tensor.detach().fill_(1);
+  for (int i = 0; i < 2; ++i) (weight.tensor * 3).sum().backward();
+  EXPECT_TRUE(buffer.gradients().narrow(0, 0, 3).eq(6).all().item<bool>());
+}
+
+TEST(FlatBuffer, MayBeRefilledBetweenForwardAndBackward) {
+  Parameter weight = parameter("weight", {3});
+  const FlatBuffer buffer({&weight}, 1);
+  weight.tensor.detach().fill_(2);
+  const at::Tensor loss = weight.tensor.square().sum();
+  at::Tensor(buffer.values()).fill_(5);  // as a gather would
+  EXPECT_NO_THROW(loss.backward());
+  EXPECT_TRUE(buffer.gradients().narrow(0, 0, 3).eq(10).all().item<bool>());
+}
+
+TEST(FlatBuffer, KindsAreKeptApart) {
+  Parameter trainable = parameter("a", {3}), frozen = parameter("b", {3});
+  Parameter narrow = whole_parameter("c", {3}, {}, at::TensorOptions().dtype(at::kFloat));
+  frozen.tensor.set_requires_grad(false);
+  const std::vector<FlatBuffer> buffers = make_flat_buffers({&trainable, &frozen, &narrow}, 1);
+  ASSERT_EQ(buffers.size(), 3u);
+  int num_trainable = 0;
+  for (const FlatBuffer& buffer : buffers) num_trainable += buffer.trainable();
+  EXPECT_EQ(num_trainable, 2);
+}
+
+TEST(FlatBuffer, WorksOnTheMetaDevice) {
+  Parameter weight = whole_parameter("weight", {1000, 1000}, {}, at::TensorOptions(at::kMeta).dtype(at::kFloat));
+  const FlatBuffer buffer({&weight}, 8);
+  EXPECT_EQ(weight.tensor.sizes(), (std::vector<int64_t>{1000, 1000}));
+  EXPECT_EQ(buffer.gradients().device().type(), at::kMeta);
+}
+
+}  // namespace
+}  // namespace meshtrain
