@@ -13,14 +13,16 @@ std::string broadcast_text(const Group& world, const std::string& text, int root
   at::Tensor length = at::full({1}, static_cast<int64_t>(text.size()), at::kLong);
   world.broadcast(length, root).wait();
   at::Tensor bytes = at::empty({length.item<int64_t>()}, at::kByte);
-  if (world.rank() == root) std::memcpy(bytes.data_ptr(), text.data(), text.size());
+  if (world.rank() == root && !text.empty()) std::memcpy(bytes.data_ptr(), text.data(), text.size());
   world.broadcast(bytes, root).wait();
   return {static_cast<const char*>(bytes.data_ptr()), static_cast<size_t>(bytes.numel())};
 }
 
 }  // namespace
 
-std::string broadcast_text(const Group& world, const std::string& text) { return broadcast_text(world, text, 0); }
+std::string broadcast_text(const Group& world, const std::string& text) {
+  return broadcast_text(world, text, 0);
+}
 
 void agree(const Group& world, const std::function<void()>& action) {
   constexpr int64_t kFine = 0, kFailed = 1, kInputError = 2;

@@ -35,10 +35,15 @@ at::Tensor join(const std::vector<at::Tensor>& parts) {
   const at::NoGradGuard no_grad;
   if (parts.size() == 1) return parts.front();
   if (std::adjacent_find(parts.begin(), parts.end(), std::not_fn(adjacent)) != parts.end()) return at::cat(parts);
-  std::vector<int64_t> shape = parts.front().sizes().vec();
-  shape[0] = 0;
-  for (const at::Tensor& part : parts) shape[0] += part.size(0);
-  return parts.front().as_strided(shape, parts.front().strides());
+  int64_t rows = 0, elements = 0;
+  for (const at::Tensor& part : parts) {
+    rows += part.size(0);
+    elements += part.numel();
+  }
+  std::vector<int64_t> shape = parts.front().sizes().vec(), strides = parts.front().strides().vec();
+  shape[0] = rows;
+  strides[0] = elements / std::max<int64_t>(rows, 1);  // that of a single row may be anything
+  return parts.front().as_strided(shape, strides);
 }
 
 at::Tensor gradient_in_place(const at::Tensor& leaf) {

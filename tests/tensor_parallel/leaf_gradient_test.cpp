@@ -58,6 +58,9 @@ TEST(Join, IsAViewOfAdjacentTensorsAndACopyOfOthers) {
   EXPECT_TRUE(at::equal(join({b, a}), at::cat({b, a})));
   EXPECT_FALSE(join({b, a}).is_alias_of(flat));
   EXPECT_TRUE(join({a}).is_same(a));
+  // One row, whose stride says nothing.
+  const at::Tensor row = flat.as_strided({1, 3}, {7, 1}, 13);
+  EXPECT_TRUE(at::equal(join({row, b}), at::cat({row, b})));
 }
 
 TEST(GradientsInPlace, GoIntoTheFlatBufferAndNowhereElse) {

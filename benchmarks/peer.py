@@ -1,0 +1,148 @@
+"""One process of a PyTorch peer: trains the benchmark's model and prints its losses and step times as JSON on rank 0.
+
+Started by train_peers.py with torchrun's variables (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT). Every mode has the
+fastest settings that keep its arithmetic: scaled_dot_product_attention, the fused AdamW, gradients freed rather than
+zeroed, DDP's buckets as gradient views and its static graph, a vocabulary-parallel loss under tensor parallelism, and
+no value read before the clock of a step has stopped.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import time
+
+import numpy as np
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor import parallel as tp
+from transformers import AutoModelForCausalLM
+
+MODES = ("single", "ddp", "tp", "tp_sp")
+
+
+def tensor_parallel(model, mesh, sequence_parallel):
+    """Cuts projections, embedding and head over `mesh`; with sequence_parallel the residual stream and norms too."""
+    stream = Shard(1) if sequence_parallel else Replicate()
+    plan = {
+        "model.embed_tokens": tp.RowwiseParallel(input_layouts=Replicate(), output_layouts=stream),
+        "lm_head": tp.ColwiseParallel(input_layouts=stream, output_layouts=Shard(-1), use_local_output=False),
+        "model.layers.*.self_attn.o_proj": tp.RowwiseParallel(output_layouts=stream),
+        "model.layers.*.mlp.down_proj": tp.RowwiseParallel(output_layouts=stream),
+    }
+    for name in ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "mlp.gate_proj", "mlp.up_proj"):
+        plan[f"model.layers.*.{name}"] = tp.ColwiseParallel()
+    if sequence_parallel:
+        for name in ("model.norm", "model.layers.*.input_layernorm", "model.layers.*.post_attention_layernorm"):
+            plan[name] = tp.SequenceParallel()
+        plan["model.layers.*.self_attn"] = tp.PrepareModuleInput(
+            input_kwarg_layouts={"hidden_states": stream}, desired_input_kwarg_layouts={"hidden_states": Replicate()}
+        )
+        plan["model.layers.*.mlp"] = tp.PrepareModuleInput(
+            input_layouts=(stream,), desired_input_layouts=(Replicate(),)
+        )
+    return tp.parallelize_module(model, mesh, plan)
+
+
+def by_kind(parameters):
+    """Distributed and plain parameters apart: neither the fused AdamW nor a gradient norm takes a mixture."""
+    groups = {}
+    for parameter in parameters:
+        groups.setdefault(isinstance(parameter, DTensor), []).append(parameter)
+    return list(groups.values())
+
+
+def clip_gradients(groups, limit):
+    """clip_grad_norm_ over all groups together."""
+    norms = [torch.nn.utils.get_total_norm([p.grad for p in group]) for group in groups]
+    norm = torch.stack([n.full_tensor() if isinstance(n, DTensor) else n for n in norms]).norm()
+    for group in groups:
+        torch.nn.utils.clip_grads_with_norm_(group, limit, norm)
+
+
+def assemble(arguments, world):
+    """The model in the dress of its mode."""
+    model = AutoModelForCausalLM.from_pretrained(arguments.model, dtype=torch.float32, attn_implementation="sdpa")
+    model.train()
+    if arguments.mode == "ddp":
+        model = torch.nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True, static_graph=True)
+    elif arguments.mode != "single":
+        mesh = dist.device_mesh.init_device_mesh("cpu", (world,), mesh_dim_names=("tp",))
+        model = tensor_parallel(model, mesh, sequence_parallel=arguments.mode == "tp_sp")
+    return torch.compile(model) if arguments.compile else model
+
+
+def batches(arguments, rank, world):
+    """Each step's inputs, labels: the same sequences in every mode, DDP's ranks taking their part of them."""
+    tokens = torch.from_numpy(np.fromfile(arguments.tokens, np.uint16).astype(np.int64))
+    samples = tokens.view(-1, arguments.sequence + 1)
+    for step in range(arguments.steps):
+        batch = samples[step * arguments.batch : (step + 1) * arguments.batch]
+        if arguments.mode == "ddp":
+            batch = batch.chunk(world)[rank]
+        yield batch[:, :-1].contiguous(), batch[:, 1:].contiguous()
+
+
+def update(model, optimizer, inputs, labels, positions):
+    """One optimizer step; returns the mean loss of this process's tokens."""
+    optimizer.zero_grad(set_to_none=True)
+    logits = model(input_ids=inputs, position_ids=positions, use_cache=False).logits
+    cut = isinstance(logits, DTensor)
+    with tp.loss_parallel() if cut else contextlib.nullcontext():
+        loss = F.cross_entropy(logits.flatten(0, 1), labels.flatten())
+        loss.backward()
+    clip_gradients([group["params"] for group in optimizer.param_groups], 1.0)
+    optimizer.step()
+    return loss.detach()
+
+
+def whole(loss, mode, world):
+    """The loss over the tokens of all ranks."""
+    if isinstance(loss, DTensor):
+        loss = loss.full_tensor()
+    if mode == "ddp":
+        dist.all_reduce(loss)
+        loss = loss / world
+    return loss.item()
+
+
+def train(arguments, rank, world):
+    model = assemble(arguments, world)
+    groups = [{"params": group} for group in by_kind(model.parameters())]
+    optimizer = torch.optim.AdamW(groups, lr=arguments.learning_rate, weight_decay=0.1, fused=True)
+    positions = torch.arange(arguments.sequence).unsqueeze(0)
+    losses, seconds = [], []
+    for inputs, labels in batches(arguments, rank, world):
+        start = time.perf_counter()
+        loss = update(model, optimizer, inputs, labels, positions)
+        seconds.append(time.perf_counter() - start)
+        losses.append(whole(loss, arguments.mode, world))
+    return {"losses": losses, "seconds": seconds}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--mode", choices=MODES, required=True)
+    parser.add_argument("--model", required=True, help="Hugging Face folder")
+    parser.add_argument("--tokens", required=True, help="uint16 records of sequence + 1")
+    parser.add_argument("--sequence", type=int, required=True)
+    parser.add_argument("--batch", type=int, required=True, help="sequences a step, over all ranks")
+    parser.add_argument("--steps", type=int, required=True)
+    parser.add_argument("--learning-rate", type=float, required=True)
+    parser.add_argument("--compile", action="store_true")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+    if world > 1:
+        dist.init_process_group("gloo")
+    result = train(arguments, rank, world)
+    if rank == 0:
+        print(json.dumps(result), flush=True)
+    if world > 1:
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,212 @@
+#!/usr/bin/env python3
+"""Trains one model with this program and with PyTorch, in turn, and prints tokens per second side by side.
+
+  pip install torch==2.11.0 transformers safetensors numpy
+  tools/build && python3 benchmarks/train_peers.py
+
+The model is a Llama of width 512 with 8 layers, in fp32, AdamW, gradients clipped to norm 1; everyone starts from the
+same weights, sees the same sequences in the same steps, and has one thread a process. Each repetition runs every
+contestant once, one after the other, so that a machine that slows down slows all of them. A contestant's number is the
+median over repetitions of (tokens of the steps after the warm-up) / (their time); peak memory is that of its largest
+process. The losses of all must agree step by step, else the exit status is 1.
+"""
+
+import argparse
+import json
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+WORK = ROOT / "build" / "benchmarks"  # where peers.yaml looks for the model and the tokens
+SEQUENCE, VOCABULARY, LEARNING_RATE = 512, 4096, 3e-4
+LOSS_TOLERANCE = 1e-4
+
+
+@dataclass
+class Contestant:
+    name: str
+    ranks: int
+    mode: str  # a mode of peer.py, or a mesh
+    against: str = ""  # whom its speed is divided by
+    compile: bool = False
+    speeds: list = field(default_factory=list)
+    memory: list = field(default_factory=list)
+    losses: list = field(default_factory=list)
+
+    @property
+    def ours(self):
+        return "=" in self.mode
+
+
+def contestants(arguments):
+    peers = [
+        Contestant("transformers", 1, "single"),
+        Contestant("transformers + DDP", 2, "ddp"),
+        Contestant("transformers + parallelize_module", 2, "tp"),
+        Contestant("transformers + parallelize_module, sequence parallel", 2, "tp_sp"),
+    ]
+    if arguments.compile:
+        peers.append(Contestant("transformers, torch.compile", 1, "single", compile=True))
+    ours = [
+        Contestant("meshtrain", 1, "dp=1", against="single"),
+        Contestant("meshtrain dp=2", 2, "dp=2", against="ddp"),
+        Contestant("meshtrain tp=2", 2, "tp=2", against="tp tp_sp"),
+        Contestant("meshtrain cp=2", 2, "cp=2", against="single"),
+    ]
+    everyone = peers + ours
+    return [c for c in everyone if arguments.only is None or arguments.only in c.name]
+
+
+# ---- what everyone trains
+
+
+def write_model():
+    """A randomly initialised model and its tokens; kept between calls."""
+    import numpy as np
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    if not (WORK / "model" / "model.safetensors").exists():
+        torch.manual_seed(0)
+        config = LlamaConfig(
+            hidden_size=512,
+            intermediate_size=1376,
+            num_hidden_layers=8,
+            num_attention_heads=8,
+            num_key_value_heads=8,
+            vocab_size=VOCABULARY,
+            max_position_embeddings=SEQUENCE,
+            tie_word_embeddings=False,
+        )
+        LlamaForCausalLM(config).save_pretrained(WORK / "model")
+    # Skewed ids, so that there is something to learn.
+    ids = np.random.default_rng(0).exponential(VOCABULARY / 8, size=512 * (SEQUENCE + 1)).astype(np.int64)
+    (ids % VOCABULARY).astype("<u2").tofile(WORK / "tokens.bin")
+
+
+# ---- runs
+
+
+def finish(processes, log):
+    """Waits for all; the largest peak memory, in bytes, of one of them or of what it waited for."""
+    running, peak = {process.pid: process for process in processes}, 0
+    while running:
+        pid, status, usage = os.wait4(-1, 0)
+        running.pop(pid).returncode = os.waitstatus_to_exitcode(status)
+        peak = max(peak, usage.ru_maxrss * 1024)
+        if status != 0:
+            for process in running.values():
+                process.kill()
+            sys.exit(f"train_peers: a contestant failed:\n{log.read_text()[-3000:]}")
+    return peak
+
+
+def run_peer(contestant, arguments, folder):
+    command = [sys.executable, ROOT / "benchmarks" / "peer.py", "--mode", contestant.mode, "--model", WORK / "model"]
+    command += ["--tokens", WORK / "tokens.bin", "--sequence", SEQUENCE, "--batch", arguments.batch]
+    command += ["--steps", arguments.steps, "--learning-rate", LEARNING_RATE]
+    command += ["--compile"] if contestant.compile else []
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    world = dict(WORLD_SIZE=str(contestant.ranks), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), OMP_NUM_THREADS="1")
+    with open(folder / "log", "w") as log, open(folder / "result.json", "w") as output:
+        processes = []
+        for rank in range(contestant.ranks):
+            environment = os.environ | world | {"RANK": str(rank)}
+            processes.append(subprocess.Popen([str(c) for c in command], env=environment, stdout=output, stderr=log))
+        memory = finish(processes, folder / "log")
+    result = json.loads((folder / "result.json").read_text())
+    return result["losses"], result["seconds"], memory
+
+
+def run_ours(contestant, arguments, folder):
+    micro_batch = arguments.batch // 2 if contestant.mode == "dp=2" else arguments.batch
+    command = [ROOT / "tools" / "ranks", contestant.ranks, arguments.program, "train"]
+    command += [ROOT / "benchmarks" / "peers.yaml", "--mesh", contestant.mode, "--run-dir", folder / "run"]
+    settings = dict(steps=arguments.steps, global_batch=arguments.batch, micro_batch=micro_batch)
+    for key, value in settings.items():
+        command += ["--set", f"train.{key}={value}"]
+    with open(folder / "log", "w") as log:
+        environment = os.environ | {"OMP_NUM_THREADS": "1"}
+        process = subprocess.Popen([str(c) for c in command], env=environment, stdout=log, stderr=log)
+        memory = finish([process], folder / "log")
+    steps = [json.loads(line) for line in (folder / "run" / "metrics.jsonl").read_text().splitlines()]
+    return [s["loss"] for s in steps], [s["step_seconds"] for s in steps], memory
+
+
+def race(everyone, arguments, folder):
+    for repetition in range(arguments.repetitions):
+        for number, contestant in enumerate(everyone):
+            here = folder / f"{repetition}-{number}"
+            here.mkdir()
+            run = run_ours if contestant.ours else run_peer
+            losses, seconds, memory = run(contestant, arguments, here)
+            timed = seconds[arguments.warm_up :]
+            contestant.speeds.append(arguments.batch * SEQUENCE * len(timed) / sum(timed))
+            contestant.memory.append(memory)
+            contestant.losses = losses
+            print(f"{repetition + 1}/{arguments.repetitions}  {contestant.name:52}{contestant.speeds[-1]:9.1f} tokens/s"
+                  f"  loss {losses[0]:.6f} -> {losses[-1]:.6f}", file=sys.stderr, flush=True)
+
+
+# ---- the table
+
+
+def median(contestant):
+    return statistics.median(contestant.speeds)
+
+
+def table(everyone):
+    """A row each; ours divided by the fastest peer that splits the work the same way (cp: the one process)."""
+    lines = ["| | processes | tokens/s | range | ratio | peak memory of a process | loss of the last step |"]
+    lines += ["|---|---|---|---|---|---|---|"]
+    for contestant in everyone:
+        peers = [p for p in everyone if not p.ours and not p.compile and p.mode in contestant.against.split()]
+        ratio = f"{median(contestant) / max(map(median, peers)):.2f}" if peers else ""
+        speeds, memory = contestant.speeds, statistics.median(contestant.memory) / 2**20
+        lines.append(f"| {contestant.name} | {contestant.ranks} | {median(contestant):.0f} | {min(speeds):.0f}–"
+                     f"{max(speeds):.0f} | {ratio} | {memory:.0f} MiB | {contestant.losses[-1]:.5f} |")
+    return "\n".join(lines)
+
+
+def disagreement(everyone):
+    """The largest relative difference of a step's loss from the first contestant's."""
+    first = everyone[0].losses
+    return max(abs(loss / expected - 1) for c in everyone for loss, expected in zip(c.losses, first, strict=True))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--program", type=Path, default=ROOT / "build" / "release" / "meshtrain")
+    parser.add_argument("--batch", type=int, default=2, help="sequences a step, over all ranks; even (default: 2)")
+    parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--warm-up", type=int, default=2, help="first steps that are not timed (default: 2)")
+    parser.add_argument("--repetitions", type=int, default=5)
+    parser.add_argument("--only", help="contestants whose name contains this")
+    parser.add_argument("--compile", action="store_true", help="transformers under torch.compile as well")
+    arguments = parser.parse_args()
+    if arguments.batch % 2 or not 0 <= arguments.warm_up < arguments.steps <= 512 // arguments.batch:
+        parser.error("--batch is even, and warm-up < steps <= 512 / batch")
+    everyone = contestants(arguments)
+    if not everyone:
+        parser.error(f"no contestant's name contains {arguments.only!r}")
+    WORK.mkdir(parents=True, exist_ok=True)
+    write_model()
+    with tempfile.TemporaryDirectory(dir=WORK) as folder:
+        race(everyone, arguments, Path(folder))
+    print(table(everyone))
+    difference = disagreement(everyone)
+    print(f"\nLosses agree to {difference:.1e}; {arguments.repetitions} repetitions of {arguments.steps} steps, "
+          f"{arguments.warm_up} of them warm-up, {arguments.batch} x {SEQUENCE} tokens a step.")
+    return difference > LOSS_TOLERANCE
+
+
+if __name__ == "__main__":
+    sys.exit(main())

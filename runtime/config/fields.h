@@ -1,0 +1,162 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/config/recipe.h"
+
+/// What a recipe consists of, said once: keys, where their values go, and what those values may be. `fields` is called
+/// with an archive that reads (Reader), writes (Writer) or lists the keys (KeyNames); each offers
+///
+///   field(key, value, rule)   one key
+///   map(key, body)            a map of further keys; `body` gets the archive inside of it
+///   section(key, value)       a map that is one of our structs, described by its own `fields`
+///   when_reading(action)      what defaults and demands depend on several keys; ignored unless reading
+namespace meshtrain {
+
+class Reader;
+
+/// What one value must be. Bounds apply to numbers, each of a list's; choices to words, each of a list's, and to the
+/// keys of the mesh.
+struct Rule {
+  bool required = false;
+  std::optional<double> least = {};
+  std::optional<double> above = {};
+  std::optional<double> most = {};
+  std::optional<double> below = {};
+  std::vector<std::string> choices = {};
+};
+
+/// With `model.hf` and `model.init` known: the folder's shape, which the keys beside it must agree with.
+void begin_shape(Reader& reader, ModelRecipe& model);
+/// With the whole model known: sizes that follow from others, and what the numbers demand of each other.
+void finish_model(Reader& reader, ModelRecipe& model);
+void check_order(Reader& reader, const ParallelRecipe& parallel);
+void check_name(Reader& reader, const Recipe& recipe);
+
+inline constexpr double kMaxSize = 2147483647;
+
+template <class Archive>
+void fields(Archive& archive, RopeScaling& scaling) {
+  archive.field("rope_type", scaling.type, {.choices = {"llama3"}});
+  archive.field("factor", scaling.factor, {.required = true, .least = 1});
+  archive.field("low_freq_factor", scaling.low_freq_factor, {.required = true, .above = 0});
+  archive.field("high_freq_factor", scaling.high_freq_factor, {.required = true, .above = 0});
+  archive.field("original_max_position_embeddings", scaling.original_max_position_embeddings,
+                {.required = true, .least = 1, .most = kMaxSize});
+}
+
+template <class Archive>
+void fields(Archive& archive, ModelShape& shape) {
+  const Rule size = {.required = true, .least = 1, .most = kMaxSize};
+  const Rule derived_size = {.least = 1, .most = kMaxSize};
+  archive.field("family", shape.family, {.choices = {"llama", "mistral", "qwen2", "qwen3"}});
+  archive.field("hidden_size", shape.hidden_size, size);
+  archive.field("intermediate_size", shape.intermediate_size, size);
+  archive.field("num_hidden_layers", shape.num_hidden_layers, size);
+  archive.field("num_attention_heads", shape.num_attention_heads, size);
+  archive.field("num_key_value_heads", shape.num_key_value_heads, derived_size);
+  archive.field("head_dim", shape.head_dim, derived_size);
+  archive.field("vocab_size", shape.vocab_size, size);
+  archive.field("max_position_embeddings", shape.max_position_embeddings, {.least = 0, .most = kMaxSize});
+  archive.field("rope_theta", shape.rope_theta, {.above = 0});
+  archive.section("rope_scaling", shape.rope_scaling);
+  archive.field("rms_norm_eps", shape.rms_norm_eps, {.above = 0});
+  archive.field("initializer_range", shape.initializer_range, {.above = 0});
+  archive.field("tie_word_embeddings", shape.tie_word_embeddings);
+  bool attention_bias = shape.output_bias;  // the q, k, v biases of Qwen2 come with the family
+  archive.field("attention_bias", attention_bias);
+  archive.field("mlp_bias", shape.mlp_bias);
+  archive.when_reading([&](Reader&) { shape.output_bias = attention_bias; });
+}
+
+template <class Archive>
+void fields(Archive& archive, ModelRecipe& model) {
+  archive.field("hf", model.hf);
+  archive.when_reading([&](Reader&) { model.init = model.hf.empty() ? "random" : "pretrained"; });
+  archive.field("init", model.init, {.choices = {"pretrained", "random"}});
+  archive.when_reading([&](Reader& reader) { begin_shape(reader, model); });
+  fields(archive, model.shape);
+  archive.when_reading([&](Reader& reader) { finish_model(reader, model); });
+}
+
+template <class Archive>
+void fields(Archive& archive, ContextRecipe& context) {
+  archive.field("algorithm", context.algorithm, {.choices = {"auto", "ring", "all_gather", "ulysses"}});
+  archive.field("layout", context.layout, {.choices = {"auto", "contiguous", "zigzag"}});
+}
+
+template <class Archive>
+void fields(Archive& archive, ParallelRecipe& parallel) {
+  const std::vector<std::string> axes = {"dp", "tp", "cp"};
+  archive.field("mesh", parallel.mesh, {.least = 1, .most = kMaxSize, .choices = axes});
+  archive.field("order", parallel.order, {.choices = axes});
+  archive.when_reading([&](Reader& reader) { check_order(reader, parallel); });
+  archive.map("fsdp", [&](auto& fsdp) {
+    fsdp.field("mode", parallel.fsdp_mode,
+               {.choices = {"auto", "no_shard", "shard_optimizer", "shard_grad_op", "full_shard", "hybrid_shard"}});
+  });
+  archive.field("sequence_parallel", parallel.sequence_parallel, {.choices = {"auto", "on", "off"}});
+  archive.section("context", parallel.context);
+  archive.field("backend", parallel.backend, {.choices = {"auto", "mpi", "nccl"}});
+}
+
+template <class Archive>
+void fields(Archive& archive, DataRecipe& data) {
+  archive.field("tokens", data.tokens, {.required = true});
+  archive.field("dtype", data.dtype, {.choices = {"uint8", "uint16", "uint32"}});
+  archive.field("layout", data.layout, {.choices = {"records", "stream"}});
+  archive.field("ignore_id", data.ignore_id, {.least = 0});
+  archive.field("loss_mask", data.loss_mask);
+  archive.field("shuffle", data.shuffle);
+}
+
+template <class Archive>
+void fields(Archive& archive, TrainRecipe& train) {
+  const Rule size = {.required = true, .least = 1, .most = kMaxSize};
+  archive.field("sequence_length", train.sequence_length, size);
+  archive.field("global_batch", train.global_batch, size);
+  archive.field("micro_batch", train.micro_batch, {.least = 1, .most = kMaxSize});
+  archive.field("steps", train.steps, {.required = true, .least = 1});
+  archive.field("precision", train.precision, {.choices = {"fp64", "fp32", "bf16", "bf16_mixed", "fp16_mixed"}});
+  archive.field("clip_norm", train.clip_norm, {.least = 0});
+  archive.field("seed", train.seed, {.least = 0});
+  archive.field("log_every", train.log_every, {.least = 1});
+  archive.field("time_limit", train.time_limit, {.least = 0});
+  archive.field("export", train.export_folder);
+}
+
+template <class Archive>
+void fields(Archive& archive, OptimizerRecipe& optimizer) {
+  archive.field("name", optimizer.name, {.choices = {"adamw", "sgd"}});
+  archive.field("learning_rate", optimizer.learning_rate, {.required = true, .least = 0});
+  archive.field("betas", optimizer.betas, {.least = 0, .below = 1});
+  archive.field("eps", optimizer.eps, {.least = 0});
+  archive.field("weight_decay", optimizer.weight_decay, {.least = 0});
+  archive.field("momentum", optimizer.momentum, {.least = 0, .below = 1});
+  archive.field("decay", optimizer.decay, {.choices = {"all", "matrices"}});
+}
+
+template <class Archive>
+void fields(Archive& archive, ScheduleRecipe& schedule) {
+  archive.field("name", schedule.name, {.choices = {"constant", "cosine", "linear", "wsd"}});
+  archive.field("warmup_steps", schedule.warmup_steps, {.least = 0});
+  archive.field("decay_steps", schedule.decay_steps, {.least = 0});
+  archive.field("min_ratio", schedule.min_ratio, {.least = 0, .most = 1});
+}
+
+template <class Archive>
+void fields(Archive& archive, Recipe& recipe) {
+  archive.field("name", recipe.name);
+  archive.when_reading([&](Reader& reader) { check_name(reader, recipe); });
+  archive.section("model", recipe.model);
+  archive.section("parallel", recipe.parallel);
+  archive.section("data", recipe.data);
+  archive.section("train", recipe.train);
+  archive.section("optimizer", recipe.optimizer);
+  archive.section("schedule", recipe.schedule);
+  archive.field("device", recipe.device, {.choices = {"auto", "cpu", "cuda"}});
+}
+
+}  // namespace meshtrain

@@ -1,0 +1,51 @@
+#include "runtime/config/load.h"
+
+#include <memory>
+#include <utility>
+
+#include "runtime/config/fields.h"
+#include "runtime/config/layers.h"
+#include "runtime/config/reader.h"
+#include "runtime/config/writer.h"
+#include "runtime/config/yaml_value.h"
+
+namespace meshtrain {
+namespace {
+
+Recipe read_recipe(const YamlValue& root, const std::filesystem::path& file, Reader::Files files) {
+  Recipe recipe;
+  recipe.file = file;
+  recipe.name = file.stem().string();
+  Reader reader(root, files);
+  fields(reader, recipe);
+  reader.refuse_others();
+  return recipe;
+}
+
+}  // namespace
+
+Recipe load_recipe(const std::filesystem::path& file, const std::vector<std::string>& overrides,
+                   const std::string& mesh) {
+  YamlValue root = read_layers(file);
+  const YamlPlace place = root.place;
+  for (const std::string& text : overrides) merge_yaml(root, override_layer(text));
+  if (!mesh.empty()) replace_mesh(root, mesh);
+  root.place = place;
+  return read_recipe(root, std::filesystem::absolute(file).lexically_normal(), Reader::Files::Open);
+}
+
+std::string to_yaml(const Recipe& recipe) {
+  Recipe copy = recipe;  // the fields are visited as things that could be written to
+  Writer writer;
+  fields(writer, copy);
+  return writer.text();
+}
+
+Recipe parse_recipe(const std::string& yaml) {
+  auto source = std::make_shared<YamlSource>();
+  source->name = "recipe";
+  source->folder = "/";
+  return read_recipe(parse_yaml(yaml, source), {}, Reader::Files::LeaveAlone);
+}
+
+}  // namespace meshtrain

@@ -1,0 +1,97 @@
+#include <algorithm>
+#include <filesystem>
+
+#include "runtime/config/fields.h"
+#include "runtime/config/reader.h"
+#include "runtime/hf/config_json.h"
+
+namespace meshtrain {
+namespace {
+
+bool has_weights(const std::filesystem::path& folder) {
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, ignored)) {
+    if (entry.path().extension() == ".safetensors") return true;
+  }
+  return false;
+}
+
+void derive_sizes(Reader& reader, ModelShape& shape) {
+  if (shape.num_key_value_heads == 0) shape.num_key_value_heads = shape.num_attention_heads;
+  if (shape.head_dim > 0) return;
+  if (shape.hidden_size % shape.num_attention_heads != 0) {
+    reader.fail("hidden_size", std::to_string(shape.hidden_size) + " is not a multiple of num_attention_heads " +
+                                   std::to_string(shape.num_attention_heads) + ": change one, or give head_dim");
+  }
+  shape.head_dim = shape.hidden_size / shape.num_attention_heads;
+}
+
+void check_shape(const Reader& reader, const ModelShape& shape) {
+  if (shape.num_attention_heads % shape.num_key_value_heads != 0) {
+    reader.fail("num_key_value_heads", std::to_string(shape.num_key_value_heads) +
+                                           " does not divide num_attention_heads " +
+                                           std::to_string(shape.num_attention_heads));
+  }
+  if (shape.head_dim % 2 != 0) {
+    reader.fail("head_dim", std::to_string(shape.head_dim) + " is odd: rotary positions turn pairs");
+  }
+  if (shape.rope_scaling && shape.rope_scaling->high_freq_factor <= shape.rope_scaling->low_freq_factor) {
+    reader.fail("rope_scaling", "high_freq_factor " + scalar_text(shape.rope_scaling->high_freq_factor) +
+                                    " must be above low_freq_factor " +
+                                    scalar_text(shape.rope_scaling->low_freq_factor));
+  }
+  if (shape.output_bias && shape.family != "llama" && shape.family != "qwen3") {
+    reader.fail("attention_bias", "true is not something that a " + shape.family + " has");
+  }
+  if (shape.mlp_bias && shape.family != "llama") {
+    reader.fail("mlp_bias", "true is not something that a " + shape.family + " has");
+  }
+}
+
+}  // namespace
+
+void begin_shape(Reader& reader, ModelRecipe& model) {
+  if (model.hf.empty()) {
+    if (!reader.has("hidden_size")) {
+      reader.fail("hf", "must be given (a Hugging Face folder), or the shape spelled out: hidden_size, ...");
+    }
+    return;
+  }
+  if (!reader.opens_files()) return;
+  std::error_code ignored;
+  if (!std::filesystem::is_directory(model.hf, ignored)) reader.fail("hf", "there is no folder " + model.hf.string());
+  const std::filesystem::path config = model.hf / "config.json";
+  model.shape = read_config_json(config);
+  reader.settle(config.string() + "; leave it out, or set model.hf to null");
+}
+
+void finish_model(Reader& reader, ModelRecipe& model) {
+  ModelShape& shape = model.shape;
+  derive_sizes(reader, shape);
+  check_shape(reader, shape);
+  shape.qkv_bias = shape.output_bias || shape.family == "qwen2";
+  shape.qk_norm = shape.family == "qwen3";
+  if (model.init != "pretrained") return;
+  if (model.hf.empty()) reader.fail("init", "pretrained needs model.hf, the folder with the weights");
+  if (reader.opens_files() && !has_weights(model.hf)) {
+    reader.fail("hf", "there are no *.safetensors in " + model.hf.string() +
+                          ": fetch them (python3 tools/fetch_3d_data.py --model " + model.hf.filename().string() +
+                          " for those of recipes/hf_3d), or set model.init to random");
+  }
+}
+
+void check_order(Reader& reader, const ParallelRecipe& parallel) {
+  std::vector<std::string> sorted = parallel.order;
+  std::sort(sorted.begin(), sorted.end());
+  if (sorted == std::vector<std::string>{"cp", "dp", "tp"}) return;
+  reader.fail("order", scalar_text(parallel.order) + " must name each of dp, tp, cp once");
+}
+
+void check_name(Reader& reader, const Recipe& recipe) {
+  const std::string& name = recipe.name;
+  if (name.empty() || name == "." || name == ".." || name.find('/') != std::string::npos) {
+    reader.fail("name", scalar_text(name) + " cannot be the name of a folder");
+  }
+}
+
+}  // namespace meshtrain

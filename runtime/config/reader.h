@@ -1,0 +1,115 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "runtime/config/fields.h"
+#include "runtime/config/scalar_text.h"
+#include "runtime/config/yaml_value.h"
+
+namespace meshtrain {
+
+/// The archive that fills our structs from one YAML map, strictly. Keys that are absent or null leave a value as it
+/// was. Every error is an InputError "PLACE: KEY PATH: what is wrong".
+class Reader {
+ public:
+  enum class Files { Open, LeaveAlone };  ///< whether files that a recipe names are looked at
+
+  /// `root`: the map of the whole recipe; outlives the reader.
+  Reader(const YamlValue& root, Files files);
+
+  template <class T>
+  void field(const std::string& key, T& value, const Rule& rule = {});
+  template <class Body>
+  void map(const std::string& key, const Body& body);
+  template <class T>
+  void section(const std::string& key, T& value);
+  template <class T>
+  void section(const std::string& key, std::optional<T>& value);
+  template <class Action>
+  void when_reading(const Action& action) {
+    action(*this);
+  }
+
+  bool opens_files() const { return files_ == Files::Open; }
+  bool has(const std::string& key) const { return find(key) != nullptr; }
+  /// From here on the values are settled: keys may repeat them, and differ from them only to be refused, in the name of
+  /// `owner`. An empty owner settles nothing.
+  void settle(std::string owner) { owner_ = std::move(owner); }
+  /// Throws for the first key that no field asked for.
+  void refuse_others() const;
+  /// Throws about a key of this map: at its value, or about the recipe when it is absent.
+  [[noreturn]] void fail(const std::string& key, const std::string& what) const;
+
+ private:
+  const YamlValue* find(const std::string& key) const;  // null when absent or null
+  const YamlValue* ask(const std::string& key);         // the same; the key is known from now on
+  std::string path_of(const std::string& key) const { return path_.empty() ? key : path_ + "." + key; }
+  Reader enter(const std::string& key);
+  [[noreturn]] void fail_settled(const std::string& key, const std::string& given, const std::string& settled) const;
+
+  // Each reads the value of `key` or throws.
+  void read(const std::string& key, const YamlValue& given, const Rule& rule, int64_t& value) const;
+  void read(const std::string& key, const YamlValue& given, const Rule& rule, double& value) const;
+  void read(const std::string& key, const YamlValue& given, const Rule& rule, bool& value) const;
+  void read(const std::string& key, const YamlValue& given, const Rule& rule, std::string& value) const;
+  void read(const std::string& key, const YamlValue& given, const Rule& rule, std::filesystem::path& value) const;
+  void read(const std::string& key, const YamlValue& given, const Rule& rule, std::optional<int64_t>& value) const;
+  void read(const std::string& key, const YamlValue& given, const Rule& rule, std::array<double, 2>& value) const;
+  void read(const std::string& key, const YamlValue& given, const Rule& rule, std::vector<std::string>& value) const;
+  void read(const std::string& key, const YamlValue& given, const Rule& rule,
+            std::map<std::string, int64_t>& value) const;
+  const std::string& word(const std::string& key, const YamlValue& given) const;
+  void check_choice(const YamlPlace& place, const std::string& path, const Rule& rule, const std::string& word) const;
+  void check_bounds(const std::string& key, const YamlValue& given, const Rule& rule, double value) const;
+  [[noreturn]] void fail_at(const YamlPlace& place, const std::string& path, const std::string& what) const;
+
+  const YamlValue* map_;
+  YamlPlace recipe_;  // for what is nowhere
+  std::string path_;  // "train": where this map stands
+  Files files_;
+  std::string owner_;
+  std::set<std::string> known_;
+};
+
+template <class T>
+void Reader::field(const std::string& key, T& value, const Rule& rule) {
+  const YamlValue* given = ask(key);
+  if (given == nullptr) {
+    if (rule.required && owner_.empty()) fail(key, "must be given");
+    return;
+  }
+  T found = value;
+  read(key, *given, rule, found);
+  if (!owner_.empty() && found != value) fail_settled(key, scalar_text(found), scalar_text(value));
+  value = std::move(found);
+}
+
+template <class Body>
+void Reader::map(const std::string& key, const Body& body) {
+  Reader inner = enter(key);
+  body(inner);
+  inner.refuse_others();
+}
+
+template <class T>
+void Reader::section(const std::string& key, T& value) {
+  map(key, [&](Reader& inner) { fields(inner, value); });
+}
+
+template <class T>
+void Reader::section(const std::string& key, std::optional<T>& value) {
+  if (ask(key) == nullptr) return;
+  if (!owner_.empty() && !value) fail_settled(key, "a map", "none");
+  T found = value.value_or(T{});
+  map(key, [&](Reader& inner) { fields(inner, found); });
+  value = std::move(found);
+}
+
+}  // namespace meshtrain

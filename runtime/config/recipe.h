@@ -1,0 +1,88 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/model/shape.h"
+
+namespace meshtrain {
+
+/// A recipe with every default filled in and every path absolute: what `load_recipe` gives and a run keeps.
+/// Names are those of the YAML file.
+struct ModelRecipe {
+  std::filesystem::path hf;     ///< Hugging Face folder; empty when the shape is spelled out
+  std::string init = "random";  ///< pretrained (the folder's safetensors) or random
+  ModelShape shape;
+};
+
+struct ContextRecipe {
+  std::string algorithm = "auto";  ///< auto ring all_gather ulysses
+  std::string layout = "auto";     ///< auto contiguous zigzag
+};
+
+struct ParallelRecipe {
+  std::map<std::string, int64_t> mesh;  ///< as asked for: MeshLayout::kAuto for one axis that takes the rest
+  std::vector<std::string> order = {"dp", "cp", "tp"};
+  std::string fsdp_mode = "auto";
+  std::string sequence_parallel = "auto";  ///< auto on off
+  ContextRecipe context;
+  std::string backend = "auto";  ///< auto mpi nccl
+};
+
+struct DataRecipe {
+  std::filesystem::path tokens;
+  std::string dtype = "uint16";    ///< uint8 uint16 uint32
+  std::string layout = "records";  ///< records stream
+  std::optional<int64_t> ignore_id;
+  std::filesystem::path loss_mask;  ///< empty: none
+  bool shuffle = false;
+};
+
+struct TrainRecipe {
+  int64_t sequence_length = 0;
+  int64_t global_batch = 0;
+  int64_t micro_batch = 1;
+  int64_t steps = 0;
+  std::string precision = "fp32";  ///< fp64 fp32 bf16 bf16_mixed fp16_mixed
+  double clip_norm = 1.0;          ///< 0: no clipping
+  int64_t seed = 42;
+  int64_t log_every = 1;                ///< steps between console lines
+  double time_limit = 0;                ///< seconds after which the run stops by itself; 0: none
+  std::filesystem::path export_folder;  ///< key `export`: the final weights as a Hugging Face folder; empty: none
+};
+
+struct OptimizerRecipe {
+  std::string name = "adamw";  ///< adamw sgd
+  double learning_rate = 0;
+  std::array<double, 2> betas = {0.9, 0.999};
+  double eps = 1e-8;
+  double weight_decay = 0;
+  double momentum = 0;        ///< sgd
+  std::string decay = "all";  ///< all matrices
+};
+
+struct ScheduleRecipe {
+  std::string name = "constant";  ///< constant cosine linear wsd
+  int64_t warmup_steps = 0;
+  int64_t decay_steps = 0;  ///< wsd: length of the final decay
+  double min_ratio = 0;     ///< cosine, linear, wsd: last learning rate over the peak
+};
+
+struct Recipe {
+  std::string name;  ///< the file's stem
+  std::filesystem::path file;
+  ModelRecipe model;
+  ParallelRecipe parallel;
+  DataRecipe data;
+  TrainRecipe train;
+  OptimizerRecipe optimizer;
+  ScheduleRecipe schedule;
+  std::string device = "auto";  ///< auto cpu cuda
+};
+
+}  // namespace meshtrain

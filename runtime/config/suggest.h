@@ -1,0 +1,15 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace meshtrain {
+
+/// The candidate that `word` is most likely a misspelling of: a letter or two left out, added, changed or swapped.
+/// Empty when none is near.
+std::string nearest(const std::string& word, const std::vector<std::string>& candidates);
+
+/// "a, b, c".
+std::string joined(const std::vector<std::string>& words);
+
+}  // namespace meshtrain

@@ -1,0 +1,102 @@
+#include "runtime/config/validate.h"
+
+#include <string>
+#include <vector>
+
+#include "mesh/error.h"
+#include "runtime/config/suggest.h"
+
+namespace meshtrain {
+namespace {
+
+std::string number(int64_t value) {
+  return std::to_string(value);
+}
+
+void refuse_unavailable(const std::string& key, const std::string& value, const std::vector<std::string>& available) {
+  for (const std::string& word : available) {
+    if (value == word) return;
+  }
+  throw InputError(key + ": " + value + " is not available yet: use " + joined(available));
+}
+
+void check_available(const Recipe& recipe) {
+  refuse_unavailable("parallel.fsdp.mode", recipe.parallel.fsdp_mode, {"auto", "no_shard"});
+  refuse_unavailable("parallel.context.algorithm", recipe.parallel.context.algorithm, {"auto", "all_gather"});
+  refuse_unavailable("parallel.backend", recipe.parallel.backend, {"auto", "mpi"});
+  refuse_unavailable("train.precision", recipe.train.precision, {"fp64", "fp32", "bf16"});
+  if (recipe.device == "cuda") throw InputError("device: cuda is not available in this build: use auto, cpu");
+}
+
+/// `key` counts things that the tensor-parallel ranks share out.
+void check_shared(const std::string& key, int64_t count, int64_t tp) {
+  if (count % tp == 0) return;
+  throw InputError("model." + key + ": " + number(count) + " does not divide over tp=" + number(tp) +
+                   ": use a mesh whose tp divides it");
+}
+
+void check_model(const ModelShape& shape, int64_t tp) {
+  check_shared("num_attention_heads", shape.num_attention_heads, tp);
+  check_shared("num_key_value_heads", shape.num_key_value_heads, tp);
+  check_shared("intermediate_size", shape.intermediate_size, tp);
+}
+
+void check_batch(const TrainRecipe& train, int64_t dp) {
+  const int64_t at_once = dp * train.micro_batch;
+  if (train.global_batch % at_once == 0) return;
+  throw InputError("train.global_batch: " + number(train.global_batch) +
+                   " is not a multiple of dp x micro_batch = " + number(dp) + " x " + number(train.micro_batch) +
+                   " = " + number(at_once) + ": change train.global_batch, train.micro_batch or the mesh");
+}
+
+void check_sequence(const Recipe& recipe, int64_t tp, int64_t cp) {
+  const int64_t length = recipe.train.sequence_length;
+  const bool zigzag = recipe.parallel.context.layout == "zigzag" && cp > 1;
+  const int64_t chunks = zigzag ? 2 * cp : cp;
+  if (length % chunks != 0) {
+    throw InputError("train.sequence_length: " + number(length) + " is not a multiple of " +
+                     (zigzag ? "2 x cp = " : "cp = ") + number(chunks) + ", the " + (zigzag ? "zigzag" : "contiguous") +
+                     " chunks that cp=" + number(cp) + " cuts it into: change train.sequence_length or the mesh");
+  }
+  const int64_t tokens = recipe.train.micro_batch * (length / cp);
+  if (recipe.parallel.sequence_parallel == "on" && tokens % tp != 0) {
+    throw InputError("parallel.sequence_parallel: on needs micro_batch x sequence_length / cp = " +
+                     number(recipe.train.micro_batch) + " x " + number(length / cp) + " = " + number(tokens) +
+                     " tokens to divide over tp=" + number(tp) + ": change one of them, or use auto or off");
+  }
+}
+
+void check_schedule(const ScheduleRecipe& schedule, int64_t steps) {
+  if (schedule.warmup_steps > steps) {
+    throw InputError("schedule.warmup_steps: " + number(schedule.warmup_steps) + " is more than train.steps " +
+                     number(steps));
+  }
+  if (schedule.name != "wsd") return;
+  if (schedule.decay_steps < 1) throw InputError("schedule.decay_steps: wsd needs at least 1, the length of its decay");
+  if (schedule.decay_steps > steps - schedule.warmup_steps) {
+    throw InputError("schedule.decay_steps: " + number(schedule.decay_steps) + " is more than the " +
+                     number(steps - schedule.warmup_steps) + " steps that train.steps " + number(steps) +
+                     " leaves after schedule.warmup_steps " + number(schedule.warmup_steps));
+  }
+}
+
+void check_data(const DataRecipe& data) {
+  const int64_t largest = data.dtype == "uint8" ? 0xff : data.dtype == "uint16" ? 0xffff : 0xffffffff;
+  if (data.ignore_id && *data.ignore_id > largest) {
+    throw InputError("data.ignore_id: " + number(*data.ignore_id) + " cannot stand in a file of " + data.dtype +
+                     ", whose ids end at " + number(largest));
+  }
+}
+
+}  // namespace
+
+void validate(const Recipe& recipe, const MeshLayout& layout) {
+  check_available(recipe);
+  check_model(recipe.model.shape, layout.size("tp"));
+  check_batch(recipe.train, layout.size("dp"));
+  check_sequence(recipe, layout.size("tp"), layout.size("cp"));
+  check_schedule(recipe.schedule, recipe.train.steps);
+  check_data(recipe.data);
+}
+
+}  // namespace meshtrain

@@ -1,0 +1,12 @@
+#pragma once
+
+#include "mesh/layout.h"
+#include "runtime/config/recipe.h"
+
+namespace meshtrain {
+
+/// What the mesh, the model and the batch demand of each other, and what is not available yet: throws InputError
+/// naming keys and numbers. `layout` has the axes dp, tp and cp. No communication; every rank comes to the same end.
+void validate(const Recipe& recipe, const MeshLayout& layout);
+
+}  // namespace meshtrain

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "runtime/config/fields.h"
+#include "runtime/config/scalar_text.h"
+
+namespace meshtrain {
+
+/// The archive that says a recipe as YAML, every key of it.
+class Writer {
+ public:
+  template <class T>
+  void field(const std::string& key, const T& value, const Rule& = {}) {
+    text_ += indent_ + key + ": " + scalar_text(value) + "\n";
+  }
+
+  template <class Body>
+  void map(const std::string& key, const Body& body) {
+    text_ += indent_ + key + ":\n";
+    indent_ += "  ";
+    body(*this);
+    indent_.resize(indent_.size() - 2);
+  }
+
+  template <class T>
+  void section(const std::string& key, T& value) {
+    map(key, [&](Writer& inner) { fields(inner, value); });
+  }
+
+  template <class T>
+  void section(const std::string& key, std::optional<T>& value) {
+    if (!value) {
+      text_ += indent_ + key + ": null\n";
+    } else {
+      section(key, *value);
+    }
+  }
+
+  template <class Action>
+  void when_reading(const Action&) {}
+
+  const std::string& text() const { return text_; }
+
+ private:
+  std::string text_;
+  std::string indent_;
+};
+
+}  // namespace meshtrain

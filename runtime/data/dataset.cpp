@@ -1,0 +1,126 @@
+#include "runtime/data/dataset.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <stdexcept>
+#include <vector>
+
+#include "mesh/error.h"
+#include "runtime/data/permutation.h"
+
+namespace meshtrain {
+namespace {
+
+constexpr int64_t kBlockBytes = int64_t{64} << 10;
+constexpr int64_t kScannedBytes = int64_t{256} << 20;  // files up to this size are searched wholly
+constexpr int64_t kSampledBlocks = 1024;
+
+int64_t count_samples(const TokenFile& tokens, const std::string& layout, int64_t sequence_length) {
+  const std::string found = tokens.path().string() + ": " + std::to_string(tokens.size()) + " tokens";
+  const int64_t record = sequence_length + 1;
+  const std::string needed = std::to_string(record) + " (train.sequence_length + 1)";
+  if (tokens.size() < record) throw InputError(found + " are fewer than one sample of " + needed);
+  if (layout == "stream") return (tokens.size() - 1) / sequence_length;
+  if (layout != "records") throw InputError("data.layout \"" + layout + "\" is not one of records, stream");
+  const int64_t rest = tokens.size() % record;
+  if (rest != 0) {
+    throw InputError(found + " are not a whole number of records of " + needed + ": " +
+                     std::to_string(tokens.size() / record) + " fit and " + std::to_string(rest) +
+                     " are left over; the file was cut short, has records of another length, or is a stream "
+                     "(data.layout: stream)");
+  }
+  return tokens.size() / record;
+}
+
+}  // namespace
+
+Dataset::Dataset(const DataRecipe& recipe, int64_t sequence_length, int64_t vocab_size, uint64_t seed)
+    : tokens_(recipe.tokens, recipe.dtype),
+      ignore_id_(recipe.ignore_id),
+      shuffle_(recipe.shuffle),
+      sequence_length_(sequence_length),
+      vocab_size_(vocab_size),
+      seed_(seed),
+      stride_(recipe.layout == "stream" ? sequence_length : sequence_length + 1) {
+  if (sequence_length < 1) {
+    throw InputError("train.sequence_length is " + std::to_string(sequence_length) + ", it must be at least 1");
+  }
+  if (vocab_size < 1) throw InputError("vocab_size is " + std::to_string(vocab_size) + ", it must be at least 1");
+  if (ignore_id_ && (*ignore_id_ < 0 || *ignore_id_ >= vocab_size)) {
+    throw InputError("data.ignore_id is " + std::to_string(*ignore_id_) + ", token ids are 0 to " +
+                     std::to_string(vocab_size - 1) + ": name the id whose labels do not count, or leave it out");
+  }
+  num_samples_ = count_samples(tokens_, recipe.layout, sequence_length);
+  if (!recipe.loss_mask.empty()) {
+    loss_mask_.emplace(recipe.loss_mask);
+    if (loss_mask_->size() != tokens_.size()) {
+      throw InputError(recipe.loss_mask.string() + ": a loss mask has one byte a token, this one has " +
+                       std::to_string(loss_mask_->size()) + " bytes for the " + std::to_string(tokens_.size()) +
+                       " tokens of " + tokens_.path().string());
+    }
+  }
+  check_vocabulary();
+}
+
+int64_t Dataset::place(int64_t g) const {
+  if (g < 0) throw std::out_of_range("sample " + std::to_string(g));
+  const int64_t index = g % num_samples_;
+  if (!shuffle_) return index;
+  const uint64_t epoch = static_cast<uint64_t>(g / num_samples_);
+  return Permutation(num_samples_, mix(seed_, epoch))(index);
+}
+
+int64_t Dataset::counted_tokens(int64_t g) const {
+  const int64_t first = first_token(g) + 1;
+  if (!ignore_id_ && !loss_mask_) return sequence_length_;
+  std::vector<int64_t> labels(static_cast<size_t>(sequence_length_));
+  if (ignore_id_) tokens_.read(first, sequence_length_, labels.data());
+  int64_t counted = 0;
+  for (int64_t i = 0; i < sequence_length_; ++i) {
+    const bool ignored = ignore_id_ && labels[static_cast<size_t>(i)] == *ignore_id_;
+    const bool masked = loss_mask_ && loss_mask_->data()[first + i] == std::byte{0};
+    counted += !ignored && !masked;
+  }
+  return counted;
+}
+
+void Dataset::read(int64_t g, int64_t* inputs, int64_t* labels) const {
+  const int64_t first = first_token(g);
+  check_ids(first, sequence_length_ + 1);
+  tokens_.read(first, sequence_length_, inputs);
+  tokens_.read(first + 1, sequence_length_, labels);
+  if (ignore_id_) std::replace(labels, labels + sequence_length_, *ignore_id_, kIgnoredLabel);
+  if (!loss_mask_) return;
+  for (int64_t i = 0; i < sequence_length_; ++i) {
+    if (loss_mask_->data()[first + 1 + i] == std::byte{0}) labels[i] = kIgnoredLabel;
+  }
+}
+
+int64_t Dataset::first_token(int64_t g) const {
+  return place(g) * stride_;
+}
+
+void Dataset::check_ids(int64_t first, int64_t count) const {
+  if (tokens_.max(first, count) < vocab_size_) return;
+  for (int64_t i = first; i < first + count; ++i) {
+    const int64_t id = tokens_.max(i, 1);
+    if (id < vocab_size_) continue;
+    throw InputError(tokens_.path().string() + ": token " + std::to_string(i) + " has id " + std::to_string(id) +
+                     ", beyond the vocabulary of " + std::to_string(vocab_size_) +
+                     ": the file was made for another model, or data.dtype is wrong");
+  }
+}
+
+void Dataset::check_vocabulary() const {
+  if (vocab_size_ >> (8 * tokens_.width()) != 0) return;  // the dtype cannot hold a larger id
+  const int64_t block = kBlockBytes / tokens_.width();
+  const int64_t num_blocks = (tokens_.size() + block - 1) / block;
+  const bool whole = tokens_.size() * tokens_.width() <= kScannedBytes;
+  const int64_t looked_at = whole ? num_blocks : kSampledBlocks;
+  for (int64_t i = 0; i < looked_at; ++i) {
+    const int64_t at = whole ? i : i * (num_blocks - 1) / (kSampledBlocks - 1);  // first and last among them
+    check_ids(at * block, std::min(block, tokens_.size() - at * block));
+  }
+}
+
+}  // namespace meshtrain

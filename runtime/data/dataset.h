@@ -1,0 +1,57 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "runtime/config/recipe.h"
+#include "runtime/data/mapped_file.h"
+#include "runtime/data/token_file.h"
+
+namespace meshtrain {
+
+/// The label of a token that the loss does not count.
+inline constexpr int64_t kIgnoredLabel = -100;
+
+/// The samples of a token file, S tokens and their labels each, addressed by global sample index g from 0 on: epoch
+/// g / n, place g % n of it, for n samples in the file. What g is depends on the file, the recipe and the seed alone,
+/// so every rank of every mesh finds the same. Any thread may call; no collective.
+class Dataset {
+ public:
+  /// `sequence_length`: S, at least 1. Throws InputError, with what was found and what fits, when the tokens are no
+  /// whole number of records (layout records), are fewer than one sample, hold an id of vocab_size or more, or when
+  /// loss_mask has not one byte for each token. Files up to 256 MiB are searched for such ids here; larger ones in
+  /// samples here and wholly as they are read.
+  Dataset(const DataRecipe& recipe, int64_t sequence_length, int64_t vocab_size, uint64_t seed);
+
+  /// Samples in the file, n. Tokens behind the last whole sample of a stream are not used.
+  int64_t num_samples() const { return num_samples_; }
+  int64_t num_tokens() const { return tokens_.size(); }
+
+  /// Which sample of the file g is: g % n, or, with shuffle, its place in the epoch's permutation.
+  int64_t place(int64_t g) const;
+
+  /// How many of the S labels of sample g count. Does not check token ids.
+  int64_t counted_tokens(int64_t g) const;
+
+  /// The first S tokens of sample g into `inputs` and its last S into `labels`, kIgnoredLabel where they do not count.
+  /// Throws InputError with file, token index, id and vocab_size when an id is beyond the vocabulary.
+  void read(int64_t g, int64_t* inputs, int64_t* labels) const;
+
+ private:
+  int64_t first_token(int64_t g) const;
+  void check_ids(int64_t first, int64_t count) const;
+  void check_vocabulary() const;
+
+  TokenFile tokens_;
+  std::optional<MappedFile> loss_mask_;  // byte i is 0 where token i is not counted as a label
+  std::optional<int64_t> ignore_id_;
+  bool shuffle_;
+  int64_t sequence_length_;
+  int64_t vocab_size_;
+  uint64_t seed_;
+  int64_t stride_;  // tokens from one sample's first to the next one's
+  int64_t num_samples_;
+};
+
+}  // namespace meshtrain

@@ -1,0 +1,87 @@
+#include "runtime/data/output_file.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <stdexcept>
+#include <utility>
+
+#include "mesh/error.h"
+
+namespace meshtrain {
+namespace {
+
+std::string reason(const std::filesystem::path& path, int error) {
+  return "cannot write " + path.string() + ": " + std::strerror(error);
+}
+
+bool is_wrong_path(int error) {
+  return error == ENOENT || error == ENOTDIR || error == EISDIR || error == EACCES || error == EPERM ||
+         error == EROFS || error == ENAMETOOLONG || error == ELOOP;
+}
+
+}  // namespace
+
+OutputFile::OutputFile(std::filesystem::path path) : path_(std::move(path)), partial_(path_) {
+  if (!path_.has_filename() || std::filesystem::is_directory(path_)) throw InputError(reason(path_, EISDIR));
+  partial_ += ".partial";
+  descriptor_ = ::open(partial_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  if (descriptor_ >= 0) return;
+  if (is_wrong_path(errno)) throw InputError(reason(path_, errno));
+  throw std::runtime_error(reason(path_, errno));
+}
+
+OutputFile::~OutputFile() {
+  discard();
+}
+
+void OutputFile::append(const void* data, size_t bytes) {
+  write_at(end_, data, bytes);
+  end_ += static_cast<int64_t>(bytes);
+}
+
+void OutputFile::write_at(int64_t offset, const void* data, size_t bytes) {
+  const char* next = static_cast<const char*>(data);
+  while (bytes > 0) {
+    const ssize_t written = ::pwrite(descriptor_, next, bytes, offset);
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) fail(written < 0 ? errno : ENOSPC);
+    next += written;
+    offset += written;
+    bytes -= static_cast<size_t>(written);
+  }
+}
+
+void OutputFile::finish() {
+  if (::fsync(descriptor_) != 0) fail(errno);
+  if (::close(std::exchange(descriptor_, -1)) != 0) fail(errno);
+  if (std::rename(partial_.c_str(), path_.c_str()) != 0) fail(errno);
+  partial_.clear();
+  sync_folder(path_.parent_path());
+}
+
+void OutputFile::fail(int error) {
+  discard();
+  throw std::runtime_error(reason(path_, error));
+}
+
+void OutputFile::discard() noexcept {
+  if (descriptor_ >= 0) ::close(std::exchange(descriptor_, -1));
+  if (!partial_.empty()) ::unlink(partial_.c_str());
+  partial_.clear();
+}
+
+void sync_folder(const std::filesystem::path& folder) {
+  const char* name = folder.empty() ? "." : folder.c_str();
+  const int descriptor = ::open(name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  // File systems that cannot synchronise a folder answer EINVAL.
+  const bool synced = descriptor >= 0 && (::fsync(descriptor) == 0 || errno == EINVAL);
+  const int error = errno;
+  if (descriptor >= 0) ::close(descriptor);
+  if (!synced) throw std::runtime_error(reason(name, error));
+}
+
+}  // namespace meshtrain

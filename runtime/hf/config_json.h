@@ -1,0 +1,24 @@
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+#include "runtime/model/shape.h"
+
+namespace meshtrain {
+
+/// Reads a Hugging Face config.json of the families llama, mistral, qwen2 and qwen3, as transformers 4 and 5 write it:
+/// rope_theta and rope_scaling at the top or inside rope_parameters. What is left out has transformers' default, except
+/// for sizes, which must be there (num_key_value_heads may be absent from a llama). Throws InputError naming file and
+/// key when a value is missing or impossible, when it asks for arithmetic that is not available (other rotary scalings,
+/// sliding windows, dropout, quantisation), and for any key that is not known to leave the numbers alone.
+///
+/// pad_token_id is not special here: transformers keeps the gradient of that row of the embedding at zero, which
+/// differs where a training sequence holds the padding token as an input.
+ModelShape read_config_json(const std::filesystem::path& file);
+
+/// The config.json of `shape`, for transformers 4 and 5. `dtype`: of the weights beside it, as torch names it
+/// ("bfloat16"). Throws InputError for a shape that the family's config.json cannot say.
+std::string write_config_json(const ModelShape& shape, const std::string& dtype);
+
+}  // namespace meshtrain

@@ -1,0 +1,104 @@
+#include "runtime/hf/config_reader.h"
+
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "mesh/error.h"
+#include "runtime/data/mapped_file.h"
+
+namespace meshtrain {
+
+using nlohmann::json;
+
+ConfigReader::ConfigReader(const std::filesystem::path& file) : file_(file) {
+  const MappedFile bytes(file);
+  const char* begin = reinterpret_cast<const char*>(bytes.data());
+  try {
+    object_ = json::parse(begin, begin + bytes.size());
+  } catch (const json::exception& error) {
+    throw InputError(file.string() + ": not valid JSON: " + std::string(error.what()).substr(0, 200));
+  }
+  if (!object_.is_object()) throw InputError(file.string() + ": not a JSON object");
+}
+
+ConfigReader::ConfigReader(std::filesystem::path file, std::string prefix, json object)
+    : file_(std::move(file)), prefix_(std::move(prefix)), object_(std::move(object)) {}
+
+ConfigReader ConfigReader::object(const std::string& key) {
+  const json& found = value(key);
+  if (!found.is_object()) fail(key, "is " + shown(found) + ", not a JSON object");
+  return ConfigReader(file_, prefix_ + key + ".", found);
+}
+
+bool ConfigReader::has(const std::string& key) const {
+  const auto found = object_.find(key);
+  return found != object_.end() && !found->is_null();
+}
+
+const json& ConfigReader::value(const std::string& key) {
+  asked_.insert(key);
+  if (!has(key)) fail(key, "is missing");
+  return object_.at(key);
+}
+
+int64_t ConfigReader::integer(const std::string& key, int64_t least) {
+  const json& found = value(key);
+  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+  const bool fits = found.is_number_unsigned() ? found.get<uint64_t>() <= uint64_t{kMost} : found.is_number_integer();
+  if (!fits || found.get<int64_t>() < least) {
+    fail(key, "is " + shown(found) + ", not a whole number of at least " + std::to_string(least));
+  }
+  return found.get<int64_t>();
+}
+
+int64_t ConfigReader::integer_or(const std::string& key, int64_t absent, int64_t least) {
+  asked_.insert(key);
+  return has(key) ? integer(key, least) : absent;
+}
+
+double ConfigReader::number(const std::string& key) {
+  const json& found = value(key);
+  if (!found.is_number() || !std::isfinite(found.get<double>()) || found.get<double>() <= 0) {
+    fail(key, "is " + shown(found) + ", not a number above zero");
+  }
+  return found.get<double>();
+}
+
+double ConfigReader::number_or(const std::string& key, double absent) {
+  asked_.insert(key);
+  return has(key) ? number(key) : absent;
+}
+
+std::string ConfigReader::text(const std::string& key) {
+  const json& found = value(key);
+  if (!found.is_string()) fail(key, "is " + shown(found) + ", not a string");
+  return found.get<std::string>();
+}
+
+bool ConfigReader::boolean_or(const std::string& key, bool absent) {
+  asked_.insert(key);
+  if (!has(key)) return absent;
+  const json& found = value(key);
+  if (!found.is_boolean()) fail(key, "is " + shown(found) + ", not true or false");
+  return found.get<bool>();
+}
+
+void ConfigReader::refuse_others() const {
+  for (const auto& [key, found] : object_.items()) {
+    if (asked_.contains(key) || found.is_null()) continue;
+    fail(key, "(" + shown(found) + ") is not known here and could change the numbers: remove it if it does not");
+  }
+}
+
+void ConfigReader::fail(const std::string& key, const std::string& what) const {
+  throw InputError(file_.string() + ": " + prefix_ + key + " " + what);
+}
+
+std::string shown(const json& value) {
+  constexpr size_t kMost = 60;
+  const std::string text = value.dump();
+  return text.size() <= kMost ? text : text.substr(0, kMost) + "...";
+}
+
+}  // namespace meshtrain

@@ -1,0 +1,57 @@
+#include "runtime/model/attention.h"
+
+#include <cmath>
+
+namespace meshtrain {
+
+Attention::Attention(const std::string& name, const ModelShape& shape, const Parallelism& parallelism,
+                     const at::TensorOptions& options)
+    : num_heads_(shape.num_attention_heads / parallelism.tensor.group.size()),
+      num_kv_heads_(shape.num_key_value_heads / parallelism.tensor.group.size()),
+      head_dim_(shape.head_dim),
+      parallelism_(parallelism),
+      query_key_value_(parallelism.tensor, shape.hidden_size,
+                       {{name + ".q_proj", shape.num_attention_heads * shape.head_dim},
+                        {name + ".k_proj", shape.num_key_value_heads * shape.head_dim},
+                        {name + ".v_proj", shape.num_key_value_heads * shape.head_dim}},
+                       shape.qkv_bias, {Initializer::Kind::Normal, shape.initializer_range}, options),
+      output_(parallelism.tensor, name + ".o_proj", shape.num_attention_heads * shape.head_dim, shape.hidden_size,
+              shape.output_bias, {Initializer::Kind::Normal, shape.initializer_range}, options) {
+  if (shape.qk_norm) {  // each tp rank sees its own heads only
+    query_norm_.emplace(name + ".q_norm.weight", head_dim_, shape.rms_norm_eps, "tp", options);
+    key_norm_.emplace(name + ".k_norm.weight", head_dim_, shape.rms_norm_eps, "tp", options);
+  }
+}
+
+at::Tensor Attention::forward(const at::Tensor& x, const Sequence& sequence) const {
+  const int64_t s = sequence.layout.local_length(), heads = num_heads_ + 2 * num_kv_heads_;
+  const at::Tensor qkv = query_key_value_.forward(x).view({-1, s, heads, head_dim_});
+
+  at::Tensor q, k, v;
+  if (query_norm_) {
+    const std::vector<at::Tensor> parts = qkv.split_with_sizes({num_heads_, num_kv_heads_, num_kv_heads_}, 2);
+    q = rotate(query_norm_->forward(parts[0]), sequence.rotary);
+    k = rotate(key_norm_->forward(parts[1]), sequence.rotary);
+    v = parts[2];
+  } else {  // queries and keys are turned in one pass
+    const std::vector<at::Tensor> parts = qkv.split_with_sizes({num_heads_ + num_kv_heads_, num_kv_heads_}, 2);
+    const std::vector<at::Tensor> turned =
+        rotate(parts[0], sequence.rotary).split_with_sizes({num_heads_, num_kv_heads_}, 2);
+    q = turned[0];
+    k = turned[1];
+    v = parts[1];
+  }
+  const at::Tensor mixed = attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), sequence.layout,
+                                     parallelism_.context, parallelism_.context_algorithm,
+                                     1 / std::sqrt(static_cast<double>(head_dim_)));
+  return output_.forward(mixed.transpose(1, 2).reshape({-1, num_heads_ * head_dim_}));
+}
+
+std::vector<Parameter*> Attention::parameters() {
+  std::vector<Parameter*> all = query_key_value_.parameters();
+  if (query_norm_) all.insert(all.end(), {query_norm_->weight(), key_norm_->weight()});
+  for (Parameter* parameter : output_.parameters()) all.push_back(parameter);
+  return all;
+}
+
+}  // namespace meshtrain

@@ -1,0 +1,32 @@
+#pragma once
+
+#include "context_parallel/attention.h"
+#include "runtime/model/rms_norm.h"
+#include "runtime/model/rope.h"
+#include "runtime/model/parallelism.h"
+#include "tensor_parallel/linear.h"
+
+namespace meshtrain {
+
+/// Grouped-query self-attention with rotary positions.
+class Attention {
+ public:
+  Attention(const std::string& name, const ModelShape& shape, const Parallelism& parallelism,
+            const at::TensorOptions& options);
+
+  /// x [T, M] (its tp part under sequence parallel) -> the same shape; T = B * s tokens of `sequence`.
+  at::Tensor forward(const at::Tensor& x, const Sequence& sequence) const;
+  std::vector<Parameter*> parameters();
+
+ private:
+  int64_t num_heads_;     // of this tp rank
+  int64_t num_kv_heads_;  // of this tp rank
+  int64_t head_dim_;
+  Parallelism parallelism_;
+  ColumnParallelLinear query_key_value_;
+  RowParallelLinear output_;
+  std::optional<RmsNorm> query_norm_;
+  std::optional<RmsNorm> key_norm_;
+};
+
+}  // namespace meshtrain

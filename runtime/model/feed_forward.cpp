@@ -1,0 +1,23 @@
+#include "runtime/model/feed_forward.h"
+
+#include "runtime/model/swiglu.h"
+
+namespace meshtrain {
+
+FeedForward::FeedForward(const std::string& name, const ModelShape& shape, const Parallelism& parallelism,
+                         const at::TensorOptions& options)
+    : gate_up_(parallelism.tensor, shape.hidden_size,
+               {{name + ".gate_proj", shape.intermediate_size}, {name + ".up_proj", shape.intermediate_size}},
+               shape.mlp_bias, {Initializer::Kind::Normal, shape.initializer_range}, options),
+      down_(parallelism.tensor, name + ".down_proj", shape.intermediate_size, shape.hidden_size, shape.mlp_bias,
+            {Initializer::Kind::Normal, shape.initializer_range}, options) {}
+
+at::Tensor FeedForward::forward(const at::Tensor& x) const { return down_.forward(swiglu(gate_up_.forward(x))); }
+
+std::vector<Parameter*> FeedForward::parameters() {
+  std::vector<Parameter*> all = gate_up_.parameters();
+  for (Parameter* parameter : down_.parameters()) all.push_back(parameter);
+  return all;
+}
+
+}  // namespace meshtrain

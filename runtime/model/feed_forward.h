@@ -1,0 +1,24 @@
+#pragma once
+
+#include "runtime/model/parallelism.h"
+#include "runtime/model/shape.h"
+#include "tensor_parallel/linear.h"
+
+namespace meshtrain {
+
+/// The gated feed-forward layer: down(silu(gate(x)) * up(x)).
+class FeedForward {
+ public:
+  FeedForward(const std::string& name, const ModelShape& shape, const Parallelism& parallelism,
+              const at::TensorOptions& options);
+
+  /// x [T, M] (its tp part under sequence parallel) -> the same shape.
+  at::Tensor forward(const at::Tensor& x) const;
+  std::vector<Parameter*> parameters();
+
+ private:
+  ColumnParallelLinear gate_up_;
+  RowParallelLinear down_;
+};
+
+}  // namespace meshtrain

@@ -1,0 +1,17 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "mesh/parameter.h"
+
+namespace meshtrain {
+
+/// Draws the local part of `parameter` on the host. An element's value depends on the seed, the parameter's name and
+/// the element's index in the global tensor alone, so every mesh and every device creates the same model, and no rank
+/// ever holds what it does not keep. Drawn in double and rounded to the parameter's dtype. No collective.
+///
+/// Philox4x32-10: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC11. Normal values: Box-Muller.
+void initialize(const Parameter& parameter, uint64_t seed);
+
+}  // namespace meshtrain

@@ -1,0 +1,27 @@
+#pragma once
+
+#include "context_parallel/attention.h"
+#include "context_parallel/sequence_layout.h"
+#include "runtime/model/rope.h"
+#include "tensor_parallel/tensor_parallel.h"
+
+namespace meshtrain {
+
+/// How a model is cut: what its layers are built with.
+struct Parallelism {
+  TensorParallel tensor;
+  Group context;
+  ContextAlgorithm context_algorithm = ContextAlgorithm::AllGather;
+
+  /// The axis over which gradients of norms over the residual stream must be summed: under sequence parallel each
+  /// tp rank sees its own rows only.
+  std::string stream_partial_over() const { return tensor.sequence_parallel ? "tp" : ""; }
+};
+
+/// The tokens of a micro-batch as attention sees them: B sequences, of which this rank holds s positions each.
+struct Sequence {
+  SequenceLayout layout;
+  Rotary rotary;  ///< of layout.positions()
+};
+
+}  // namespace meshtrain

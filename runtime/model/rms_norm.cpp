@@ -1,0 +1,58 @@
+#include "runtime/model/rms_norm.h"
+
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <utility>
+
+namespace meshtrain {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+at::ScalarType accumulation_dtype(const at::Tensor& x) {
+  return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+}
+
+// dx = r (g - n mean(g n)), with n = x r, r = 1/sqrt(mean(x^2) + eps), g = dy weight; dweight = sum of dy n.
+struct RmsNormFunction : torch::autograd::Function<RmsNormFunction> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight, double eps) {
+    const at::Tensor wide = x.to(accumulation_dtype(x));
+    const at::Tensor rstd = wide.square().mean(-1, /*keepdim=*/true).add_(eps).rsqrt_();
+    ctx->save_for_backward({x, weight, rstd});
+    return (wide * rstd).to(x.scalar_type()).mul_(weight);
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    const variable_list saved = ctx->get_saved_variables();
+    const at::Tensor &x = saved[0], &weight = saved[1], &rstd = saved[2];
+    const at::ScalarType wide = rstd.scalar_type();
+    const at::Tensor grad = grads[0].to(wide);
+    const at::Tensor normalised = x.to(wide) * rstd;
+
+    at::Tensor grad_weight;
+    if (ctx->needs_input_grad(1)) {
+      grad_weight = (grad * normalised).reshape({-1, x.size(-1)}).sum(0).to(weight.scalar_type());
+    }
+    at::Tensor grad_x;
+    if (ctx->needs_input_grad(0)) {
+      at::Tensor scaled = grad * weight.to(wide);
+      const at::Tensor projection = (scaled * normalised).mean(-1, /*keepdim=*/true);
+      grad_x = scaled.sub_(normalised.mul_(projection)).mul_(rstd).to(x.scalar_type());
+    }
+    return {grad_x, grad_weight, at::Tensor()};
+  }
+};
+
+}  // namespace
+
+at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps) {
+  return RmsNormFunction::apply(x, weight, eps);
+}
+
+RmsNorm::RmsNorm(std::string name, int64_t size, double eps, std::string partial_over, const at::TensorOptions& options)
+    : weight_(whole_parameter(std::move(name), {size}, {Initializer::Kind::Ones}, options)), eps_(eps) {
+  weight_.partial_over = std::move(partial_over);
+}
+
+}  // namespace meshtrain

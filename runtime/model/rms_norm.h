@@ -1,0 +1,28 @@
+#pragma once
+
+#include <string>
+
+#include "mesh/parameter.h"
+
+namespace meshtrain {
+
+/// x [..., D] / sqrt(mean(x^2) + eps) * weight [D], over the last dim. Halves are computed in fp32 and rounded before
+/// the weight is applied, as in transformers. Differentiable; weight gradients are added in place where the leaf has one.
+at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps);
+
+/// Zhang and Sennrich, "Root mean square layer normalization", 2019.
+class RmsNorm {
+ public:
+  /// `partial_over`: the axis over whose ranks the weight's gradient must be summed, because each sees only some rows
+  /// or heads; empty when each sees them all.
+  RmsNorm(std::string name, int64_t size, double eps, std::string partial_over, const at::TensorOptions& options);
+
+  at::Tensor forward(const at::Tensor& x) const { return rms_norm(x, weight_.tensor, eps_); }
+  Parameter* weight() { return &weight_; }
+
+ private:
+  Parameter weight_;
+  double eps_;
+};
+
+}  // namespace meshtrain

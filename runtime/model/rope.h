@@ -1,0 +1,22 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "runtime/model/shape.h"
+
+namespace meshtrain {
+
+/// Rotary angles of some token positions, for heads of D features.
+struct Rotary {
+  at::Tensor cos;  ///< [s, 1, D/2]
+  at::Tensor sin;  ///< [s, 1, D/2]
+};
+
+/// Angles for `positions` (int64 [s], global under context parallelism). Frequencies and angles are fp32, fp64 when
+/// `dtype` is; cos and sin are then rounded to `dtype`. Su et al., "RoFormer", 2021; llama3 scaling as in transformers.
+Rotary make_rotary(const ModelShape& shape, const at::Tensor& positions, at::ScalarType dtype, at::Device device);
+
+/// Rotates x [B, s, heads, D]: feature i with feature i + D/2. Differentiable; keeps the angles alone.
+at::Tensor rotate(const at::Tensor& x, const Rotary& rotary);
+
+}  // namespace meshtrain

@@ -1,0 +1,51 @@
+#include "runtime/model/transformer.h"
+
+#include "runtime/data/dataset.h"
+#include "tensor_parallel/cross_entropy.h"
+
+namespace meshtrain {
+
+Transformer::Transformer(const ModelShape& shape, const Parallelism& parallelism, const at::TensorOptions& options)
+    : parallelism_(parallelism),
+      embedding_(parallelism.tensor, "model.embed_tokens", shape.vocab_size, shape.hidden_size,
+                 {Initializer::Kind::Normal, shape.initializer_range}, options),
+      norm_("model.norm.weight", shape.hidden_size, shape.rms_norm_eps, parallelism.stream_partial_over(), options) {
+  for (int64_t layer = 0; layer < shape.num_hidden_layers; ++layer) {
+    blocks_.push_back(std::make_unique<Block>("model.layers." + std::to_string(layer), shape, parallelism, options));
+  }
+  if (!shape.tie_word_embeddings) {
+    head_ = sharded_parameter("lm_head.weight", {shape.vocab_size, shape.hidden_size}, 0, parallelism.tensor.group,
+                              {Initializer::Kind::Normal, shape.initializer_range}, options);
+  }
+}
+
+at::Tensor Transformer::loss(const at::Tensor& ids, const at::Tensor& labels, const Sequence& sequence) const {
+  at::Tensor x = embedding_.forward(ids);
+  for (const auto& block : blocks_) x = block->forward(x, sequence);
+  x = norm_.forward(x);
+  const at::Tensor logits = column_parallel_linear(x, {head().tensor}, {}, parallelism_.tensor);
+  return vocab_parallel_cross_entropy(logits, labels, head().box.start[0], head().box.size[0], kIgnoredLabel,
+                                      parallelism_.tensor);
+}
+
+std::vector<UnitSpec> Transformer::units() {
+  std::vector<UnitSpec> units = {{"embedding", embedding_.parameters()}};
+  for (size_t layer = 0; layer < blocks_.size(); ++layer) {
+    units.push_back({"block " + std::to_string(layer), blocks_[layer]->parameters()});
+  }
+  if (head_) {
+    units.push_back({"head", {norm_.weight(), &*head_}});
+  } else {
+    units.front().name = "embedding and head";
+    units.front().parameters.push_back(norm_.weight());
+  }
+  return units;
+}
+
+std::vector<Parameter*> Transformer::parameters() {
+  std::vector<Parameter*> all;
+  for (const UnitSpec& unit : units()) all.insert(all.end(), unit.parameters.begin(), unit.parameters.end());
+  return all;
+}
+
+}  // namespace meshtrain

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "fsdp/unit.h"
+#include "runtime/model/block.h"
+#include "tensor_parallel/embedding.h"
+
+namespace meshtrain {
+
+/// A Llama-family language model, cut as its Parallelism says. Layers are named as in a Hugging Face checkpoint.
+class Transformer {
+ public:
+  /// Declares the parameters; they have no storage until `units()` have been given some. Throws InputError when heads,
+  /// KV heads or feed-forward features do not divide over tp.
+  Transformer(const ModelShape& shape, const Parallelism& parallelism, const at::TensorOptions& options);
+  Transformer(const Transformer&) = delete;
+  Transformer& operator=(const Transformer&) = delete;
+
+  /// Sum of the losses of the counted tokens. ids and labels: int64 [T], the tokens of `sequence`, the same on every
+  /// tp rank; labels are already shifted, kIgnoredLabel where not counted. Every rank of tp and cp must call it.
+  at::Tensor loss(const at::Tensor& ids, const at::Tensor& labels, const Sequence& sequence) const;
+
+  /// What is reduced together, in the order of the forward. With tied embeddings the embedding, the final norm and the
+  /// head are the first unit.
+  std::vector<UnitSpec> units();
+  std::vector<Parameter*> parameters();
+
+ private:
+  /// The head's weight: the embedding's when they are tied.
+  const Parameter& head() const { return head_ ? *head_ : embedding_.weight(); }
+
+  Parallelism parallelism_;
+  VocabParallelEmbedding embedding_;
+  std::vector<std::unique_ptr<Block>> blocks_;
+  RmsNorm norm_;
+  std::optional<Parameter> head_;
+};
+
+}  // namespace meshtrain

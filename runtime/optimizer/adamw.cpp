@@ -1,0 +1,44 @@
+#include "runtime/optimizer/adamw.h"
+
+#include <ATen/ATen.h>
+#include <torch/library.h>
+
+namespace meshtrain {
+
+AdamW::AdamW(const OptimizerRecipe& recipe, const std::vector<Unit>& units) : recipe_(recipe) {
+  for (const Unit& unit : units) {
+    for (const FlatBuffer& buffer : unit.buffers()) {
+      if (!buffer.trainable()) continue;
+      for (const DecayRange& range : decay_ranges(buffer, recipe)) {
+        const at::Tensor values = buffer.values().narrow(0, range.offset, range.numel);
+        parts_.push_back({values, buffer.gradients().narrow(0, range.offset, range.numel), at::zeros_like(values),
+                          at::zeros_like(values), range.weight_decay});
+      }
+    }
+  }
+  if (!parts_.empty()) num_steps_ = at::zeros({}, parts_.front().values.options().dtype(at::kFloat));
+}
+
+void AdamW::step(double learning_rate) {
+  if (parts_.empty()) return;
+  at::NoGradGuard no_grad;
+  num_steps_.add_(1);
+  for (const Part& part : parts_) {
+    const std::vector<at::Tensor> values = {part.values}, gradients = {part.gradients}, first = {part.first_moment},
+                                  second = {part.second_moment}, steps = {num_steps_};
+    at::_fused_adamw_(values, gradients, first, second, /*max_exp_avg_sqs=*/{}, steps, learning_rate, recipe_.betas[0],
+                      recipe_.betas[1], part.weight_decay, recipe_.eps, /*amsgrad=*/false, /*maximize=*/false);
+  }
+}
+
+namespace {
+
+// LibTorch has no Meta kernel for the fused update: in a dry run there is nothing to compute and nothing to allocate.
+void fused_adamw_meta(at::TensorList, at::TensorList, at::TensorList, at::TensorList, at::TensorList, at::TensorList,
+                      double, double, double, double, double, bool, bool, const std::optional<at::Tensor>&,
+                      const std::optional<at::Tensor>&) {}
+
+TORCH_LIBRARY_IMPL(aten, Meta, library) { library.impl("_fused_adamw_", fused_adamw_meta); }
+
+}  // namespace
+}  // namespace meshtrain

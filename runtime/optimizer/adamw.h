@@ -1,0 +1,24 @@
+#pragma once
+
+#include "runtime/optimizer/optimizer.h"
+
+namespace meshtrain {
+
+/// Loshchilov and Hutter, "Decoupled weight decay regularization", 2019. Moments have the dtype of the parameters.
+class AdamW final : public Optimizer {
+ public:
+  AdamW(const OptimizerRecipe& recipe, const std::vector<Unit>& units);
+  void step(double learning_rate) override;
+
+ private:
+  struct Part {  // one range of one buffer
+    at::Tensor values, gradients, first_moment, second_moment;
+    double weight_decay;
+  };
+
+  OptimizerRecipe recipe_;
+  std::vector<Part> parts_;
+  at::Tensor num_steps_;  // scalar
+};
+
+}  // namespace meshtrain

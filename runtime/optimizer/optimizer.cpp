@@ -1,0 +1,28 @@
+#include "runtime/optimizer/optimizer.h"
+
+#include "mesh/error.h"
+#include "runtime/optimizer/adamw.h"
+#include "runtime/optimizer/sgd.h"
+
+namespace meshtrain {
+
+std::unique_ptr<Optimizer> make_optimizer(const OptimizerRecipe& recipe, const std::vector<Unit>& units) {
+  if (recipe.name == "adamw") return std::make_unique<AdamW>(recipe, units);
+  if (recipe.name == "sgd") return std::make_unique<Sgd>(recipe, units);
+  throw InputError("optimizer.name: there is no \"" + recipe.name + "\"; use adamw or sgd");
+}
+
+std::vector<DecayRange> decay_ranges(const FlatBuffer& buffer, const OptimizerRecipe& recipe) {
+  std::vector<DecayRange> ranges;
+  for (const Segment& segment : buffer.segments()) {
+    const bool decays = recipe.decay == "all" || segment.parameter->global_shape.size() > 1;
+    const double weight_decay = decays ? recipe.weight_decay : 0;
+    if (ranges.empty() || ranges.back().weight_decay != weight_decay) {
+      ranges.push_back({segment.offset, 0, weight_decay});
+    }
+    ranges.back().numel = segment.offset + segment.numel - ranges.back().offset;  // padding between is zero
+  }
+  return ranges;
+}
+
+}  // namespace meshtrain

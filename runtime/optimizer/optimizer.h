@@ -1,0 +1,32 @@
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "fsdp/unit.h"
+#include "runtime/config/recipe.h"
+
+namespace meshtrain {
+
+/// Updates the values of flat buffers from their gradients; its state lies in buffers of the same layout.
+class Optimizer {
+ public:
+  virtual ~Optimizer() = default;
+  /// One update of everything trainable. No collective: gradients are reduced and clipped already.
+  virtual void step(double learning_rate) = 0;
+};
+
+/// The optimizer that the recipe names, over the trainable buffers of `units`, which must outlive it.
+std::unique_ptr<Optimizer> make_optimizer(const OptimizerRecipe& recipe, const std::vector<Unit>& units);
+
+/// A range of a buffer whose elements share one weight decay.
+struct DecayRange {
+  int64_t offset;
+  int64_t numel;
+  double weight_decay;
+};
+
+/// Cuts a buffer into ranges, as few as possible: `decay: all` is one; `decay: matrices` leaves out tensors of one dim.
+std::vector<DecayRange> decay_ranges(const FlatBuffer& buffer, const OptimizerRecipe& recipe);
+
+}  // namespace meshtrain

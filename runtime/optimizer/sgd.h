@@ -1,0 +1,23 @@
+#pragma once
+
+#include "runtime/optimizer/optimizer.h"
+
+namespace meshtrain {
+
+/// Stochastic gradient descent, with momentum on request; weight decay is added to the gradient.
+class Sgd final : public Optimizer {
+ public:
+  Sgd(const OptimizerRecipe& recipe, const std::vector<Unit>& units);
+  void step(double learning_rate) override;
+
+ private:
+  struct Part {
+    at::Tensor values, gradients, velocity;  // velocity: undefined without momentum
+    double weight_decay;
+  };
+
+  double momentum_;
+  std::vector<Part> parts_;
+};
+
+}  // namespace meshtrain

@@ -1,0 +1,28 @@
+#include "runtime/telemetry/console.h"
+
+#include <spdlog/fmt/fmt.h>
+
+#include <cmath>
+
+namespace meshtrain {
+
+std::string console_line(const StepMetrics& metrics, int64_t num_steps, double eta_seconds) {
+  return fmt::format("step {:>{}}/{}  loss {:.4f}  norm {:.3f}  lr {:.2e}  {} tok/s  eta {}", metrics.step,
+                     std::to_string(num_steps).size(), num_steps, metrics.loss, metrics.grad_norm,
+                     metrics.learning_rate, with_separators(std::llround(metrics.tokens_per_second)),
+                     duration(eta_seconds));
+}
+
+std::string with_separators(int64_t value) {
+  if (value < 0) return "-" + with_separators(-value);
+  if (value < 1000) return std::to_string(value);
+  return fmt::format("{},{:03}", with_separators(value / 1000), value % 1000);
+}
+
+std::string duration(double seconds) {
+  const int64_t whole = std::llround(seconds);
+  if (whole < 3600) return fmt::format("{}:{:02}", whole / 60, whole % 60);
+  return fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60);
+}
+
+}  // namespace meshtrain

@@ -1,0 +1,18 @@
+#pragma once
+
+#include <string>
+
+#include "runtime/telemetry/metrics.h"
+
+namespace meshtrain {
+
+/// "step  12/60  loss 2.1234  norm 0.81  lr 1.0e-03  12,345 tok/s  eta 0:34". `eta_seconds`: time that the remaining
+/// steps will take.
+std::string console_line(const StepMetrics& metrics, int64_t num_steps, double eta_seconds);
+
+/// 1234567 -> "1,234,567"
+std::string with_separators(int64_t value);
+/// Seconds -> "34:05" or "2:34:05"
+std::string duration(double seconds);
+
+}  // namespace meshtrain

@@ -1,0 +1,27 @@
+#include "runtime/train/batch.h"
+
+#include <ATen/ATen.h>
+
+namespace meshtrain {
+
+StepBatch read_step(const Dataset& dataset, const TrainRecipe& train, const DeviceMesh& mesh,
+                    const SequenceLayout& layout, int64_t step) {
+  const int64_t per_rank = train.global_batch / mesh.size("dp");
+  const int64_t first = step * train.global_batch + mesh.coordinate("dp") * per_rank;
+
+  StepBatch batch;
+  for (int64_t begin = 0; begin < per_rank; begin += train.micro_batch) {
+    at::Tensor ids = at::empty({train.micro_batch, train.sequence_length}, at::kLong);
+    at::Tensor labels = at::empty_like(ids);
+    for (int64_t row = 0; row < train.micro_batch; ++row) {
+      dataset.read(first + begin + row, ids.data_ptr<int64_t>() + row * train.sequence_length,
+                   labels.data_ptr<int64_t>() + row * train.sequence_length);
+    }
+    MicroBatch micro_batch{layout.take(ids, 1).reshape(-1), layout.take(labels, 1).reshape(-1)};
+    batch.num_counted += micro_batch.labels.ne(kIgnoredLabel).sum().item<int64_t>();
+    batch.micro_batches.push_back(std::move(micro_batch));
+  }
+  return batch;
+}
+
+}  // namespace meshtrain

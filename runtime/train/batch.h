@@ -1,0 +1,29 @@
+#pragma once
+
+#include <vector>
+
+#include "context_parallel/sequence_layout.h"
+#include "mesh/device_mesh.h"
+#include "runtime/config/recipe.h"
+#include "runtime/data/dataset.h"
+
+namespace meshtrain {
+
+/// The tokens of some samples that this rank computes: its context-parallel positions of each.
+struct MicroBatch {
+  at::Tensor ids;     ///< int64 [T], T = micro_batch * s
+  at::Tensor labels;  ///< int64 [T], already shifted; kIgnoredLabel where not counted
+};
+
+/// A data-parallel rank's share of one global batch.
+struct StepBatch {
+  std::vector<MicroBatch> micro_batches;
+  int64_t num_counted = 0;  ///< labels that count on this rank: to be summed over dp x cp
+};
+
+/// Reads what this rank computes of step `step` (from 0): samples step * B .. step * B + B - 1, of which data-parallel
+/// rank d takes the d-th run of B / dp (design rule 5). tp and cp peers read the same samples. No collective.
+StepBatch read_step(const Dataset& dataset, const TrainRecipe& train, const DeviceMesh& mesh,
+                    const SequenceLayout& layout, int64_t step);
+
+}  // namespace meshtrain

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+namespace meshtrain {
+
+/// The folder of one run: metrics.jsonl, recipe.yaml and later its checkpoints. Locked as long as this lives. Of one
+/// rank; the lock is the kernel's, so a run that was killed leaves none behind.
+class RunDirectory {
+ public:
+  /// Creates `folder` where it is absent. Throws InputError when it is in use by another process, or when it holds a
+  /// run and `resume` is false: it is then left as it was.
+  RunDirectory(std::filesystem::path folder, bool resume);
+  ~RunDirectory();
+  RunDirectory(const RunDirectory&) = delete;
+  RunDirectory& operator=(const RunDirectory&) = delete;
+
+  const std::filesystem::path& folder() const { return folder_; }
+  std::filesystem::path metrics() const { return folder_ / "metrics.jsonl"; }
+  /// Keeps the recipe as run: recipe.yaml. Throws std::runtime_error.
+  void write_recipe(const std::string& yaml) const;
+
+ private:
+  std::filesystem::path folder_;
+  int lock_;
+};
+
+}  // namespace meshtrain

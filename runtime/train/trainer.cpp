@@ -1,0 +1,123 @@
+#include "runtime/train/trainer.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <limits>
+
+#include "mesh/agree.h"
+#include "runtime/model/initialize.h"
+#include "runtime/model/load.h"
+#include "runtime/train/assemble.h"
+
+namespace meshtrain {
+namespace {
+
+Sequence make_sequence(const Recipe& recipe, const DeviceMesh& mesh, at::Device device) {
+  SequenceLayout layout = make_layout(recipe, mesh);
+  Rotary rotary = make_rotary(recipe.model.shape, layout.positions(), dtype_of(recipe.train.precision), device);
+  return {std::move(layout), std::move(rotary)};
+}
+
+}  // namespace
+
+Trainer::Trainer(const Recipe& recipe, const DeviceMesh& mesh, at::Device device)
+    : mesh_(mesh),
+      train_(recipe.train),
+      device_(device),
+      sequence_(make_sequence(recipe, mesh, device)),
+      sums_(mesh) {
+  parallelism_ = make_parallelism(recipe, mesh, sequence_.layout);
+  const at::TensorOptions options = at::TensorOptions(device).dtype(dtype_of(recipe.train.precision));
+  model_ = std::make_unique<Transformer>(recipe.model.shape, parallelism_, options);
+  fsdp_ = std::make_unique<Fsdp>(model_->units(), mesh.group("dp"),
+                                 [this](const FlatBuffer& buffer) { sums_.issue(buffer); });
+  if (recipe.model.init == "pretrained") {
+    load_pretrained(model_->parameters(), recipe.model.hf);
+  } else {
+    for (const Parameter* parameter : model_->parameters()) {
+      initialize(*parameter, static_cast<uint64_t>(recipe.train.seed));
+    }
+  }
+  owned_ = owned_ranges(fsdp_->units(), mesh);
+  optimizer_ = make_optimizer(recipe.optimizer, fsdp_->units());
+}
+
+int64_t Trainer::count_tokens(const StepBatch& batch) const {
+  at::Tensor count = at::full({1}, batch.num_counted, at::kLong);
+  mesh_.group(std::set<std::string>{"dp", "cp"}).with_purpose("count").all_reduce(count).wait();
+  const int64_t total = count.item<int64_t>();
+  if (total == 0) {
+    throw AgreedError("no label of this step counts: data.ignore_id or data.loss_mask ignores every one");
+  }
+  return total;
+}
+
+StepOutcome Trainer::step(const StepBatch& batch, int64_t num_counted, double learning_rate, bool stop) {
+  fsdp_->zero_gradients();
+  const at::Tensor loss_sum = backward(batch, num_counted);
+  const at::Tensor votes = vote(loss_sum, stop);
+  const StepOutcome outcome{votes[0] / num_counted, votes[1].sqrt(), votes[2]};
+  clip(outcome.grad_norm);
+  optimizer_->step(learning_rate);
+  return outcome;
+}
+
+// The loss of each micro-batch is a sum; its backward starts from 1 / (counted tokens of the step), so gradients of
+// micro-batches and ranks are added up to the gradient of the mean.
+at::Tensor Trainer::backward(const StepBatch& batch, int64_t num_counted) {
+  at::Tensor loss_sum = at::zeros({}, at::TensorOptions(device_).dtype(at::kDouble));
+  for (size_t i = 0; i < batch.micro_batches.size(); ++i) {
+    const MicroBatch& micro_batch = batch.micro_batches[i];
+    const at::Tensor loss = model_->loss(micro_batch.ids.to(device_), micro_batch.labels.to(device_), sequence_);
+    fsdp_->begin_backward(/*synchronize=*/i + 1 == batch.micro_batches.size());
+    torch::autograd::backward({loss}, {at::full_like(loss, 1.0 / static_cast<double>(num_counted))});
+    fsdp_->end_backward();
+    loss_sum.add_(loss.detach());
+  }
+  sums_.wait();
+  return loss_sum;
+}
+
+// What the ranks learnt in this step becomes everyone's in one small all-reduce: loss sum (tp peers computed the same
+// one, so the first of them speaks), squares of the owned gradients, requests to stop.
+at::Tensor Trainer::vote(const at::Tensor& loss_sum, bool stop) const {
+  const bool speaks = mesh_.coordinate("tp") == 0;
+  at::Tensor votes = at::stack({speaks ? loss_sum : at::zeros_like(loss_sum), owned_squares(owned_, device_),
+                                at::full_like(loss_sum, stop ? 1.0 : 0.0)});
+  mesh_.world().with_purpose("vote").all_reduce(votes).wait();
+  return votes;
+}
+
+// Scaled by min(1, c / (norm + 1e-6)). A norm that is not finite leaves the gradients as they are, for find_non_finite.
+void Trainer::clip(const at::Tensor& grad_norm) {
+  if (train_.clip_norm == 0) return;
+  const at::Tensor ratio = grad_norm.add(1e-6).reciprocal_().mul_(train_.clip_norm);
+  const at::Tensor factor = at::fmin(ratio, at::ones_like(ratio));  // 1 where the ratio is not a number
+  for (const Unit& unit : fsdp_->units()) {
+    for (const FlatBuffer& buffer : unit.buffers()) {
+      if (buffer.trainable()) at::Tensor(buffer.gradients()).mul_(factor);
+    }
+  }
+}
+
+std::string Trainer::find_non_finite() const {
+  std::vector<std::string> names;
+  int64_t first = std::numeric_limits<int64_t>::max();
+  for (const Unit& unit : fsdp_->units()) {
+    for (const FlatBuffer& buffer : unit.buffers()) {
+      for (const Segment& segment : buffer.segments()) {
+        if (buffer.trainable() && !segment.parameter->tensor.grad().isfinite().all().item<bool>()) {
+          first = std::min(first, static_cast<int64_t>(names.size()));
+        }
+        names.push_back(segment.parameter->name);
+      }
+    }
+  }
+  at::Tensor vote = at::full({1}, -first, at::kLong);
+  mesh_.world().all_reduce(vote, Reduce::Max).wait();
+  const int64_t index = -vote.item<int64_t>();
+  return index < static_cast<int64_t>(names.size()) ? names[index] : "";
+}
+
+}  // namespace meshtrain

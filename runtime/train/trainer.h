@@ -1,0 +1,65 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "fsdp/fsdp.h"
+#include "mesh/device_mesh.h"
+#include "runtime/config/recipe.h"
+#include "runtime/model/transformer.h"
+#include "runtime/optimizer/optimizer.h"
+#include "runtime/train/batch.h"
+#include "runtime/train/gradient_sums.h"
+#include "runtime/train/ownership.h"
+
+namespace meshtrain {
+
+/// What all ranks know after a step, still on the device: fp64 scalars, the same on every rank.
+struct StepOutcome {
+  at::Tensor loss;       ///< mean over the counted tokens of the whole step
+  at::Tensor grad_norm;  ///< of the whole model, before clipping
+  at::Tensor stop;       ///< number of ranks that asked to stop
+};
+
+/// The model on its mesh, its optimizer, and the step. It reads no values on the host, so the same step runs on the
+/// Meta device. Every rank constructs the same trainer and calls each function.
+class Trainer {
+ public:
+  /// Declares, cuts and initialises the model that `recipe` asks for; weights of a Hugging Face folder are read in
+  /// part, each rank its own. Throws InputError. No collective.
+  Trainer(const Recipe& recipe, const DeviceMesh& mesh, at::Device device);
+
+  /// One update: forward and backward of every micro-batch, sums of gradients, norm, clip, optimizer. `num_counted`:
+  /// counted tokens of the whole step over dp x cp, at least 1. `stop`: this rank asks to stop.
+  StepOutcome step(const StepBatch& batch, int64_t num_counted, double learning_rate, bool stop);
+
+  /// The batch's counted tokens, summed over dp x cp. Throws when there are none at all.
+  int64_t count_tokens(const StepBatch& batch) const;
+
+  /// "model.layers.3.mlp.up_proj.weight": the first parameter with a gradient that is not finite, in the order of the
+  /// units, on any rank; empty when there is none. After a step; for the message.
+  std::string find_non_finite() const;
+
+  const SequenceLayout& layout() const { return sequence_.layout; }
+  bool sequence_parallel() const { return parallelism_.tensor.sequence_parallel; }
+  Transformer& model() { return *model_; }
+  const Fsdp& fsdp() const { return *fsdp_; }
+
+ private:
+  at::Tensor backward(const StepBatch& batch, int64_t num_counted);
+  at::Tensor vote(const at::Tensor& loss_sum, bool stop) const;
+  void clip(const at::Tensor& grad_norm);
+
+  const DeviceMesh& mesh_;
+  TrainRecipe train_;
+  at::Device device_;
+  Parallelism parallelism_;
+  Sequence sequence_;
+  std::unique_ptr<Transformer> model_;
+  GradientSums sums_;
+  std::unique_ptr<Fsdp> fsdp_;
+  std::vector<OwnedRange> owned_;
+  std::unique_ptr<Optimizer> optimizer_;
+};
+
+}  // namespace meshtrain

@@ -1,0 +1,220 @@
+// Rules that bite: each rule of arithmetic is broken on purpose, and the comparison with one rank has to notice.
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "runtime/model/initialize.h"
+#include "runtime/train/assemble.h"
+#include "tests/matrix/cell.h"
+#include "tests/matrix/comparison.h"
+#include "tests/support/faulty.h"
+#include "tests/support/scratch.h"
+#include "tests/support/world.h"
+
+namespace meshtrain::testing {
+namespace {
+
+/// A cell in fp64 on a mesh of all ranks along one axis.
+Cell cell_along(const std::string& axis) {
+  const int64_t n = world().size();
+  const Variant variant{"llama", false, false, "uneven", "fp64", "adamw"};
+  return {variant, axis == "dp" ? n : 1, axis == "tp" ? n : 1, axis == "cp" ? n : 1, "contiguous", axis == "tp", 1};
+}
+
+class Rules : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (world().size() == 1) GTEST_SKIP() << "a mesh of one rank has no rule to break; run with 2, 4 and 8";
+    if (world().rank() == 0) write_tokens(folder_.path());
+    world().barrier();
+  }
+
+  DeviceMesh mesh_of(const Cell& cell, const Group& ranks = world()) const {
+    return DeviceMesh(MeshLayout({{"dp", cell.dp}, {"cp", cell.cp}, {"tp", cell.tp}}), ranks);
+  }
+  Recipe recipe_for(const Cell& cell) const { return recipe_of(cell, /*alone=*/false, folder_.path()); }
+  Trace reference_for(const Cell& cell) const {
+    return train(recipe_of(cell, /*alone=*/true, folder_.path()), one_rank_mesh());
+  }
+
+  /// True when at least one rank sees a difference.
+  static bool noticed(const std::string& differences) {
+    at::Tensor any = at::full({1}, differences.empty() ? 0 : 1, at::kLong);
+    world().all_reduce(any, Reduce::Max).wait();
+    return any.item<int64_t>() != 0;
+  }
+
+  /// Trains on a mesh whose sums for `purpose` are left out, and, to know that it is the sums, on one with them.
+  void expect_noticed_without(const std::string& purpose, const Cell& cell) const {
+    const Trace reference = reference_for(cell);
+    EXPECT_EQ(train_and_compare(recipe_for(cell), mesh_of(cell), reference), "");
+    const DeviceMesh broken = mesh_of(cell, without_sums(world(), purpose));
+    EXPECT_TRUE(noticed(train_and_compare(recipe_for(cell), broken, reference))) << "without " << purpose;
+  }
+
+  /// Loss of the first step as `trainer` computes it for `batch` with `sequence`.
+  double loss(Trainer& trainer, const MicroBatch& batch, const Sequence& sequence, const DeviceMesh& mesh) const {
+    at::NoGradGuard no_grad;
+    at::Tensor sum = trainer.model().loss(batch.ids, batch.labels, sequence).reshape({1}).clone();
+    mesh.group(std::set<std::string>{"dp", "cp"}).all_reduce(sum).wait();
+    return sum.item<double>();
+  }
+
+  const ScratchFolder folder_{world()};
+};
+
+TEST_F(Rules, Loss_AMeanOfMeansIsNoticed) {
+  const Cell cell = cell_along("dp");
+  const Recipe recipe = recipe_for(cell);
+  const DeviceMesh mesh = mesh_of(cell);
+  Trainer trainer(recipe, mesh, at::kCPU);
+  const Dataset dataset(recipe.data, recipe.train.sequence_length, recipe.model.shape.vocab_size, 0);
+  const StepBatch batch = read_step(dataset, recipe.train, mesh, trainer.layout(), 0);
+  const int64_t own_tokens = std::max<int64_t>(batch.num_counted, 1);
+  const double loss = trainer.step(batch, own_tokens * world().size(), 1e-3, false).loss.item<double>();
+  const double wanted = reference_for(cell).losses[0];
+  EXPECT_TRUE(noticed(std::abs(loss - wanted) > 1e-10 * wanted ? "differs" : ""));
+}
+
+TEST_F(Rules, Sums_OverDp) { expect_noticed_without("dp.gradients", cell_along("dp")); }
+TEST_F(Rules, Sums_OverCp) { expect_noticed_without("cp.gradients", cell_along("cp")); }
+TEST_F(Rules, Sums_OverTpOfNormsUnderSequenceParallel) {
+  expect_noticed_without("tp.gradients", cell_along("tp"));
+}
+TEST_F(Rules, Sums_OverTpOfNormsOverHeads) {
+  Cell cell = cell_along("tp");
+  cell.variant.family = "qwen3";
+  cell.sequence_parallel = false;
+  expect_noticed_without("tp.gradients", cell);
+}
+TEST_F(Rules, Sums_InsideTensorParallelLayers) {
+  Cell cell = cell_along("tp");
+  cell.sequence_parallel = false;
+  expect_noticed_without("tp.linear", cell);
+}
+
+TEST_F(Rules, Ownership_ANormOfOwnShardsIsNoticed) {
+  expect_noticed_without("vote", cell_along("tp"));
+}
+
+TEST_F(Rules, Ownership_EachElementHasOneOwner) {
+  for (const char* axis : {"dp", "cp", "tp"}) {
+    const Cell cell = cell_along(axis);
+    const DeviceMesh mesh = mesh_of(cell);
+    Trainer trainer(recipe_for(cell), mesh, at::kCPU);
+    // Counted as the norm counts: each rank marks what it owns; parameters must then be marked once each, globally.
+    int64_t owned = 0, elements = 0, padding = 0;
+    for (const OwnedRange& range : owned_ranges(trainer.fsdp().units(), mesh)) {
+      for (const Segment& segment : range.buffer->segments()) {
+        const int64_t begin = std::max(range.offset, segment.offset);
+        const int64_t end = std::min(range.offset + range.numel, segment.offset + segment.numel);
+        owned += std::max<int64_t>(end - begin, 0);
+      }
+    }
+    for (const Parameter* parameter : trainer.model().parameters()) {
+      const int64_t whole = c10::multiply_integers(parameter->global_shape);
+      elements += whole;
+      if (!parameter->sharded_over.empty()) {
+        padding += c10::multiply_integers(parameter->shape) * mesh.size("tp") - whole;
+      }
+    }
+    at::Tensor total = at::full({1}, owned, at::kLong);
+    world().all_reduce(total).wait();
+    EXPECT_EQ(total.item<int64_t>(), elements + padding) << axis;
+  }
+}
+
+TEST_F(Rules, Initialisation_ByLocalIndexIsNoticed) {
+  const Cell cell = cell_along("tp");
+  const Recipe recipe = recipe_for(cell);
+  const DeviceMesh mesh = mesh_of(cell);
+  Trainer trainer(recipe, mesh, at::kCPU);
+  const Trace reference = reference_for(cell);
+  std::string differences;
+  for (Parameter* parameter : trainer.model().parameters()) {
+    Parameter local = *parameter;  // as if the shard were the whole
+    local.box.start.assign(local.box.start.size(), 0);
+    local.global_shape = local.box.size;
+    if (local.valid().numel() > 0) initialize(local, static_cast<uint64_t>(recipe.train.seed));
+    at::Tensor wanted = reference.first_weights.at(parameter->name);
+    for (size_t dim = 0; dim < parameter->box.start.size(); ++dim) {
+      wanted = wanted.narrow(static_cast<int64_t>(dim), parameter->box.start[dim], parameter->box.size[dim]);
+    }
+    if (!at::equal(parameter->valid().detach(), wanted)) differences += parameter->name;
+  }
+  EXPECT_TRUE(noticed(differences));
+}
+
+TEST_F(Rules, Data_TheSameSamplesOnEveryDpRankAreNoticed) {
+  const Cell cell = cell_along("dp");
+  const Recipe recipe = recipe_for(cell);
+  const DeviceMesh mesh = mesh_of(cell);
+  Trainer trainer(recipe, mesh, at::kCPU);
+  const Dataset dataset(recipe.data, recipe.train.sequence_length, recipe.model.shape.vocab_size, 0);
+  StepBatch batch = read_step(dataset, recipe.train, mesh, trainer.layout(), 0);
+  world().broadcast(batch.micro_batches[0].ids, 0).wait();
+  world().broadcast(batch.micro_batches[0].labels, 0).wait();
+  batch.num_counted = batch.micro_batches[0].labels.ne(kIgnoredLabel).sum().item<int64_t>();
+  const double loss = trainer.step(batch, trainer.count_tokens(batch), 1e-3, false).loss.item<double>();
+  const double wanted = reference_for(cell).losses[0];
+  EXPECT_TRUE(noticed(std::abs(loss - wanted) > 1e-10 * wanted ? "differs" : ""));
+}
+
+TEST_F(Rules, TiedEmbeddings_AHeadOfItsOwnIsNoticed) {
+  Cell cell = cell_along("dp");
+  cell.variant.tied = true;
+  const Trace reference = reference_for(cell);
+  Recipe untied = recipe_for(cell);
+  untied.model.shape.tie_word_embeddings = false;
+  const DeviceMesh mesh = mesh_of(cell);
+  Trainer trainer(untied, mesh, at::kCPU);
+  std::map<std::string, const Parameter*> parameters;
+  for (const Parameter* parameter : trainer.model().parameters()) parameters[parameter->name] = parameter;
+  const Parameter& embedding = *parameters.at("model.embed_tokens.weight");
+  parameters.at("lm_head.weight")->tensor.detach().copy_(embedding.tensor.detach());  // the same values, apart
+
+  const Dataset dataset(untied.data, untied.train.sequence_length, untied.model.shape.vocab_size, 0);
+  const StepBatch batch = read_step(dataset, untied.train, mesh, trainer.layout(), 0);
+  const StepOutcome outcome = trainer.step(batch, trainer.count_tokens(batch), 1e-3, false);
+  EXPECT_NEAR(outcome.loss.item<double>(), reference.losses[0], 1e-10) << "the forward is the same";
+  const double error = relative_error(embedding.tensor.grad(), reference.gradients.at(embedding.name));
+  EXPECT_TRUE(noticed(error > 1e-10 ? "differs" : ""));
+  EXPECT_GT(std::abs(outcome.grad_norm.item<double>() - reference.grad_norms[0]), 1e-10);
+}
+
+TEST_F(Rules, Positions_LocalOnesAreNoticed) {
+  const Cell cell = cell_along("cp");
+  const Recipe recipe = recipe_for(cell);
+  const DeviceMesh mesh = mesh_of(cell);
+  Trainer trainer(recipe, mesh, at::kCPU);
+  const Dataset dataset(recipe.data, recipe.train.sequence_length, recipe.model.shape.vocab_size, 0);
+  const StepBatch batch = read_step(dataset, recipe.train, mesh, trainer.layout(), 0);
+  const SequenceLayout& layout = trainer.layout();
+  const auto rotary = [&](const at::Tensor& positions) {
+    return make_rotary(recipe.model.shape, positions, at::kDouble, at::kCPU);
+  };
+  const double right = loss(trainer, batch.micro_batches[0], {layout, rotary(layout.positions())}, mesh);
+  const double wrong =
+      loss(trainer, batch.micro_batches[0], {layout, rotary(at::arange(layout.local_length()))}, mesh);
+  EXPECT_NEAR(right / static_cast<double>(trainer.count_tokens(batch)), reference_for(cell).losses[0], 1e-10);
+  EXPECT_GT(std::abs(wrong - right), 1e-6);
+}
+
+TEST_F(Rules, Labels_ShiftedAfterTheSplitAreNoticed) {
+  const Cell cell = cell_along("cp");
+  const Recipe recipe = recipe_for(cell);
+  const DeviceMesh mesh = mesh_of(cell);
+  Trainer trainer(recipe, mesh, at::kCPU);
+  const Dataset dataset(recipe.data, recipe.train.sequence_length, recipe.model.shape.vocab_size, 0);
+  MicroBatch batch = read_step(dataset, recipe.train, mesh, trainer.layout(), 0).micro_batches[0];
+  const Sequence sequence{trainer.layout(),
+                          make_rotary(recipe.model.shape, trainer.layout().positions(), at::kDouble, at::kCPU)};
+  const double right = loss(trainer, batch, sequence, mesh);
+  const int64_t s = trainer.layout().local_length();
+  batch.labels = batch.ids.view({-1, s}).roll(-1, 1).reshape(-1).masked_fill(batch.labels.eq(kIgnoredLabel),
+                                                                            kIgnoredLabel);
+  EXPECT_GT(std::abs(loss(trainer, batch, sequence, mesh) - right), 1e-6);
+}
+
+}  // namespace
+}  // namespace meshtrain::testing

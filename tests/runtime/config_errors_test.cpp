@@ -1,0 +1,221 @@
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "runtime/config/key_names.h"
+#include "runtime/config/load.h"
+#include "runtime/config/suggest.h"
+#include "tests/runtime/config_support.h"
+
+namespace meshtrain::testing {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct BadLine {
+  std::string text;      // stands in line 16, after the small recipe
+  std::string expected;  // after the name of the file
+};
+
+class RecipeLine : public ::testing::TestWithParam<BadLine> {};
+
+TEST_P(RecipeLine, IsRefusedWithItsPlace) {
+  const RecipeFolder folder;
+  const fs::path file = folder.write("r.yaml", kSmallRecipe + GetParam().text);
+  EXPECT_EQ(input_error([&] { load_recipe(file, {}, ""); }), file.string() + GetParam().expected);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Keys, RecipeLine,
+    ::testing::Values(BadLine{"trian: 3\n", ":16:1: trian: unknown key; did you mean \"train\"?"},
+                      BadLine{"schedule:\n  wramup_steps: 3\n",
+                              ":17:3: schedule.wramup_steps: unknown key; did you mean \"warmup_steps\"?"},
+                      BadLine{"schedule: {learning_rate: 3}\n",
+                              ":16:12: schedule.learning_rate: unknown key; did you mean \"optimizer.learning_rate\"?"},
+                      BadLine{"parallel: {context: {algoritm: ring}}\n",
+                              ":16:22: parallel.context.algoritm: unknown key; did you mean \"algorithm\"?"},
+                      BadLine{"zebra: null\n", ":16:1: zebra: unknown key"},
+                      BadLine{"train: {steps: 3}\n", ":16:1: train: stands there twice, first in line 10: remove one"},
+                      BadLine{"schedule: {name: wsd, name: wsd}\n",
+                              ":16:23: schedule.name: stands there twice, first in line 16: remove one"},
+                      BadLine{"? [a]\n: 3\n", ":16:3: a key is a word, not a list"},
+                      BadLine{"\"a\\nb\": 3\n", ":16:1: \"a\\x0ab\" is not a key"}));
+
+INSTANTIATE_TEST_SUITE_P(
+    Values, RecipeLine,
+    ::testing::Values(
+        BadLine{"schedule: 3\n", ":16:11: schedule: \"3\" is not a map of keys"},
+        BadLine{"schedule: {warmup_steps: many}\n", ":16:26: schedule.warmup_steps: \"many\" is not a whole number"},
+        BadLine{"schedule: {warmup_steps: 1.5}\n", ":16:26: schedule.warmup_steps: \"1.5\" is not a whole number"},
+        BadLine{"schedule: {warmup_steps: \"1\"}\n", ":16:26: schedule.warmup_steps: \"1\" is not a whole number"},
+        BadLine{"schedule: {warmup_steps: 99999999999999999999}\n",
+                ":16:26: schedule.warmup_steps: \"99999999999999999999\" is not a whole number"},
+        BadLine{"schedule: {warmup_steps: -1}\n",
+                ":16:26: schedule.warmup_steps: -1 is impossible: it must be at least 0"},
+        BadLine{"schedule: {min_ratio: 1.5}\n", ":16:23: schedule.min_ratio: 1.5 is impossible: it must be at most 1"},
+        BadLine{"schedule: {min_ratio: .nan}\n", ":16:23: schedule.min_ratio: \".nan\" is not a number"},
+        BadLine{"schedule: {min_ratio: inf}\n", ":16:23: schedule.min_ratio: \"inf\" is not a number"},
+        BadLine{"schedule: {min_ratio: [0.5]}\n", ":16:23: schedule.min_ratio: a list is not a number"},
+        BadLine{
+            "schedule: {name: cosin}\n",
+            ":16:18: schedule.name: \"cosin\" is not one of constant, cosine, linear, wsd; did you mean \"cosine\"?"},
+        BadLine{"schedule: {name: [cosine]}\n", ":16:18: schedule.name: a list is not a single word"},
+        BadLine{"parallel: {order: [dp, tp]}\n", ":16:19: parallel.order: [dp, tp] must name each of dp, tp, cp once"},
+        BadLine{"parallel: {order: [dp, tp, pp]}\n",
+                ":16:28: parallel.order: \"pp\" is not one of dp, tp, cp; did you mean \"dp\"?"},
+        BadLine{"parallel: {mesh: {dp: 0}}\n", ":16:23: parallel.mesh.dp: 0 is impossible: it must be at least 1"},
+        BadLine{"parallel: {mesh: {ep: 2}}\n",
+                ":16:19: parallel.mesh: \"ep\" is not one of dp, tp, cp; did you mean \"dp\"?"},
+        BadLine{"parallel: {mesh: 8}\n",
+                ":16:18: parallel.mesh: \"8\" is not a map of axes and sizes, as in {dp: 2, tp: 2, cp: auto}"},
+        BadLine{"parallel: {fsdp: {mode: zero3}}\n",
+                ":16:25: parallel.fsdp.mode: \"zero3\" is not one of auto, no_shard, shard_optimizer, shard_grad_op, "
+                "full_shard, hybrid_shard"},
+        BadLine{"name: a/b\n", ":16:7: name: a/b cannot be the name of a folder"},
+        BadLine{"device: !gpu cpu\n", ":16:9: the tag \"!gpu\" means nothing here: remove it"}));
+
+INSTANTIATE_TEST_SUITE_P(
+    Texts, RecipeLine,
+    ::testing::Values(BadLine{"device: [cpu\n", ":17:1: not valid YAML: end of sequence flow not found"},
+                      BadLine{"device: cpu\n---\na: 1\n", ":17:1: a second document begins here: a recipe is one"},
+                      BadLine{"device: &a [*a]\n", ":16:13: an alias inside of what it stands for"},
+                      BadLine{std::string("device: c\0pu\n", 13), ": not a text file"}));
+
+struct BadSetting {
+  std::vector<std::string> settings;
+  std::string expected;
+};
+
+class Override : public ::testing::TestWithParam<BadSetting> {};
+
+TEST_P(Override, IsRefusedByName) {
+  const RecipeFolder folder;
+  const fs::path file = folder.write("r.yaml", kSmallRecipe);
+  EXPECT_EQ(input_error([&] { load_recipe(file, GetParam().settings, ""); }), GetParam().expected);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Settings, Override,
+    ::testing::Values(
+        BadSetting{{"train.stpes=20"}, "--set train.stpes=20: unknown key; did you mean \"steps\"?"},
+        BadSetting{{"steps=20"}, "--set steps=20: unknown key; did you mean \"train.steps\"?"},
+        BadSetting{{"train={stpes: 20}"}, "--set train={stpes: 20}: train.stpes: unknown key; did you mean \"steps\"?"},
+        BadSetting{{"train.steps=0"}, "--set train.steps=0: 0 is impossible: it must be at least 1"},
+        BadSetting{{"train.steps.x=0"}, "--set train.steps.x=0: train.steps: a map is not a whole number"},
+        BadSetting{{"train"}, "--set \"train\": give KEY=VALUE, as in --set train.steps=20"},
+        BadSetting{{"=3"}, "--set \"=3\": give KEY=VALUE, as in --set train.steps=20"},
+        BadSetting{{"train..steps=3"}, "--set \"train..steps=3\": give KEY=VALUE, as in --set train.steps=20"},
+        BadSetting{{"extends=x.yaml"}, "--set extends=x.yaml: only a file extends another one"},
+        BadSetting{{"data.tokens=\"\""}, "--set data.tokens=\"\": an empty path; null stands for none"},
+        BadSetting{{"data.tokens=\"a\\0b\""},
+                   "--set data.tokens=\"a\\0b\": \"a\\x00b\" has characters that do not print"},
+        BadSetting{{"data.shuffle=yes"}, "--set data.shuffle=yes: \"yes\" is neither true nor false"},
+        BadSetting{{"optimizer.betas=[1]"}, "--set optimizer.betas=[1]: a list of 1 is not a list of two numbers"},
+        BadSetting{{"optimizer.betas=[0, 1]"}, "--set optimizer.betas=[0, 1]: 1 is impossible: it must be below 1"}));
+
+INSTANTIATE_TEST_SUITE_P(
+    Models, Override,
+    ::testing::Values(
+        BadSetting{{"model.num_key_value_heads=3"},
+                   "--set model.num_key_value_heads=3: 3 does not divide num_attention_heads 4"},
+        BadSetting{{"model.hidden_size=62"},
+                   "--set model.hidden_size=62: 62 is not a multiple of num_attention_heads 4: change one, or give "
+                   "head_dim"},
+        BadSetting{{"model.head_dim=7"}, "--set model.head_dim=7: 7 is odd: rotary positions turn pairs"},
+        BadSetting{{"model.family=gpt2"},
+                   "--set model.family=gpt2: \"gpt2\" is not one of llama, mistral, qwen2, qwen3"},
+        BadSetting{{"model.family=qwen2", "model.attention_bias=true"},
+                   "--set model.attention_bias=true: true is not something that a qwen2 has"},
+        BadSetting{{"model.family=qwen3", "model.mlp_bias=true"},
+                   "--set model.mlp_bias=true: true is not something that a qwen3 has"},
+        BadSetting{{"model.rope_scaling={factor: 8, low_freq_factor: 4, high_freq_factor: 1, "
+                    "original_max_position_embeddings: 64}"},
+                   "--set model.rope_scaling={factor: 8, low_freq_factor: 4, high_freq_factor: 1, "
+                   "original_max_position_embeddings: 64}: high_freq_factor 1 must be above low_freq_factor 4"},
+        BadSetting{{"model.init=pretrained"},
+                   "--set model.init=pretrained: pretrained needs model.hf, the folder with the weights"},
+        BadSetting{{"model.hf=/nowhere"}, "--set model.hf=/nowhere: there is no folder /nowhere"}));
+
+TEST(RecipeErrors, NameWhatIsMissing) {
+  const RecipeFolder folder;
+  const fs::path file = folder.write("r.yaml", kSmallRecipe);
+  const std::string name = file.string();
+  EXPECT_EQ(input_error([&] { load_recipe(file, {"train.steps=null"}, ""); }), "--set train.steps=null: must be given");
+  EXPECT_EQ(input_error([&] { load_recipe(file, {"data=null"}, ""); }), name + ": data.tokens: must be given");
+  EXPECT_EQ(input_error([&] { load_recipe(file, {"model=null"}, ""); }),
+            name + ": model.hf: must be given (a Hugging Face folder), or the shape spelled out: hidden_size, ...");
+}
+
+TEST(RecipeErrors, NameTheMesh) {
+  const RecipeFolder folder;
+  const fs::path file = folder.write("r.yaml", kSmallRecipe);
+  EXPECT_EQ(input_error([&] { load_recipe(file, {}, "dp=2,pp=2"); }),
+            "--mesh dp=2,pp=2: \"pp\" is not one of dp, tp, cp; did you mean \"dp\"?");
+  EXPECT_NE(input_error([&] { load_recipe(file, {}, "dp=two"); }).find("dp=two"), std::string::npos);
+}
+
+TEST(RecipeErrors, NameTheFileThatSaysIt) {
+  const RecipeFolder folder;
+  const fs::path base = folder.write("base.yaml", kSmallRecipe + "schedule: {name: cosin}\n");
+  const fs::path top = folder.write("top.yaml", "extends: base.yaml\n");
+  EXPECT_EQ(input_error([&] { load_recipe(top, {}, ""); }).rfind(base.string() + ":16:18: schedule.name", 0), 0u);
+
+  const fs::path lost = folder.write("lost.yaml", "extends: nowhere.yaml\n");
+  EXPECT_EQ(
+      input_error([&] { load_recipe(lost, {}, ""); }),
+      lost.string() + ":1:10: extends: " + (folder.path() / "nowhere.yaml").string() + ": No such file or directory");
+  const fs::path list = folder.write("list.yaml", "extends: [base.yaml]\n");
+  EXPECT_EQ(input_error([&] { load_recipe(list, {}, ""); }),
+            list.string() + ":1:10: extends: a list is not the path of a recipe");
+}
+
+TEST(RecipeErrors, RefuseCycles) {
+  const RecipeFolder folder;
+  const fs::path a = folder.write("a.yaml", "extends: b.yaml\n");
+  const fs::path b = folder.write("b.yaml", "extends: ./a.yaml\n");
+  EXPECT_EQ(input_error([&] { load_recipe(a, {}, ""); }),
+            b.string() + ":1:10: extends: " + a.string() + ": extends itself, over 2 files");
+}
+
+TEST(RecipeErrors, RefuseWhatIsNoRecipe) {
+  const RecipeFolder folder;
+  const auto error_of = [&](const std::string& text) {
+    const fs::path file = folder.write("r.yaml", text);
+    return input_error([&] { load_recipe(file, {}, ""); }).substr(file.string().size());
+  };
+  EXPECT_EQ(error_of(""), ": an empty recipe");
+  EXPECT_EQ(error_of("# nothing\n"), ": an empty recipe");
+  EXPECT_EQ(error_of("- a\n"), ":1:1: a recipe is a map of keys (model:, data:, train:, ...), not a list");
+  EXPECT_EQ(error_of("hello\n"), ":1:1: a recipe is a map of keys (model:, data:, train:, ...), not \"hello\"");
+  EXPECT_EQ(error_of(std::string(size_t{1} << 21, '#')), ": more than 1 MiB: this is not a recipe");
+  EXPECT_NE(error_of(std::string(100, '[') + std::string(100, ']')).find("nested too deeply"), std::string::npos);
+  std::string bomb = "a0: &a0 [x, x, x, x, x, x, x, x]\n";
+  for (int i = 1; i < 12; ++i) {
+    const std::string here = "a" + std::to_string(i), before = "*a" + std::to_string(i - 1);
+    bomb += here + ": &" + here + " [" + before + ", " + before + ", " + before + ", " + before + "]\n";
+  }
+  EXPECT_NE(error_of(bomb).find("too many values for a recipe"), std::string::npos);
+
+  EXPECT_EQ(input_error([&] { load_recipe(folder.path(), {}, ""); }),
+            folder.path().string() + ": is a folder: give the recipe in it");
+  EXPECT_EQ(input_error([&] { load_recipe("/nowhere/r.yaml", {}, ""); }), "/nowhere/r.yaml: No such file or directory");
+  EXPECT_NE(input_error([&] { load_recipe(std::string(5000, 'x'), {}, ""); }).find("File name too long"),
+            std::string::npos);
+  EXPECT_EQ(input_error([] { load_recipe("/dev/zero", {}, ""); }), "/dev/zero: more than 1 MiB: this is not a recipe");
+}
+
+TEST(Suggestions, FindTheNearest) {
+  const std::vector<std::string> words = {"steps", "seed", "precision"};
+  EXPECT_EQ(nearest("stpes", words), "steps");
+  EXPECT_EQ(nearest("step", words), "steps");
+  EXPECT_EQ(nearest("precission", words), "precision");
+  EXPECT_EQ(nearest("weights", words), "");
+  EXPECT_EQ(nearest("", words), "");
+  EXPECT_EQ(nearest(std::string(1000, 's'), words), "");
+  EXPECT_EQ(key_suggestion("train", "vocab_size"), "; did you mean \"model.vocab_size\"?");
+}
+
+}  // namespace
+}  // namespace meshtrain::testing

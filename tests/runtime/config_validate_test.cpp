@@ -1,0 +1,140 @@
+#include "runtime/config/validate.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "tests/runtime/config_support.h"
+
+namespace meshtrain::testing {
+namespace {
+
+Recipe fitting_recipe() {
+  Recipe recipe;
+  ModelShape& shape = recipe.model.shape;
+  shape.hidden_size = 64;
+  shape.intermediate_size = 96;
+  shape.num_hidden_layers = 2;
+  shape.num_attention_heads = 8;
+  shape.num_key_value_heads = 4;
+  shape.head_dim = 8;
+  shape.vocab_size = 256;
+  recipe.train.sequence_length = 32;
+  recipe.train.global_batch = 8;
+  recipe.train.micro_batch = 2;
+  recipe.train.steps = 10;
+  return recipe;
+}
+
+const MeshLayout kMesh({{"dp", 2}, {"cp", 2}, {"tp", 2}});
+
+std::string refusal(const std::function<void(Recipe&)>& change, const MeshLayout& mesh = kMesh) {
+  Recipe recipe = fitting_recipe();
+  change(recipe);
+  return input_error([&] { validate(recipe, mesh); });
+}
+
+TEST(Validate, AcceptsWhatFits) {
+  Recipe recipe = fitting_recipe();
+  validate(recipe, kMesh);
+  validate(recipe, MeshLayout({{"tp", 4}, {"dp", 1}, {"cp", 1}}));
+  recipe.parallel.fsdp_mode = "no_shard";
+  recipe.parallel.context = {"all_gather", "zigzag"};
+  recipe.parallel.sequence_parallel = "on";
+  recipe.parallel.backend = "mpi";
+  recipe.train.precision = "bf16";
+  recipe.device = "cpu";
+  recipe.schedule = {"wsd", 4, 6, 0.1};
+  recipe.data.ignore_id = 65535;
+  recipe.train.global_batch = 4;
+  validate(recipe, kMesh);
+}
+
+TEST(Validate, NamesWhatTpDoesNotDivide) {
+  const MeshLayout tp8({{"dp", 1}, {"cp", 1}, {"tp", 8}}), tp3({{"dp", 1}, {"cp", 1}, {"tp", 3}});
+  EXPECT_EQ(refusal([](Recipe&) {}, tp8),
+            "model.num_key_value_heads: 4 does not divide over tp=8: use a mesh whose tp divides it");
+  EXPECT_EQ(refusal([](Recipe&) {}, tp3),
+            "model.num_attention_heads: 8 does not divide over tp=3: use a mesh whose tp divides it");
+  EXPECT_EQ(refusal([](Recipe& recipe) { recipe.model.shape.intermediate_size = 97; }),
+            "model.intermediate_size: 97 does not divide over tp=2: use a mesh whose tp divides it");
+}
+
+TEST(Validate, NamesTheBatch) {
+  EXPECT_EQ(refusal([](Recipe& recipe) { recipe.train.global_batch = 6; }),
+            "train.global_batch: 6 is not a multiple of dp x micro_batch = 2 x 2 = 4: change train.global_batch, "
+            "train.micro_batch or the mesh");
+}
+
+TEST(Validate, NamesTheSequence) {
+  const auto length = [](int64_t value, const std::string& layout) {
+    return [=](Recipe& recipe) {
+      recipe.train.sequence_length = value;
+      recipe.parallel.context.layout = layout;
+    };
+  };
+  EXPECT_EQ(refusal(length(33, "auto")),
+            "train.sequence_length: 33 is not a multiple of cp = 2, the contiguous chunks that cp=2 cuts it into: "
+            "change train.sequence_length or the mesh");
+  EXPECT_EQ(refusal(length(34, "zigzag")),
+            "train.sequence_length: 34 is not a multiple of 2 x cp = 4, the zigzag chunks that cp=2 cuts it into: "
+            "change train.sequence_length or the mesh");
+  Recipe recipe = fitting_recipe();
+  length(34, "auto")(recipe);
+  validate(recipe, kMesh);
+  length(33, "zigzag")(recipe);
+  validate(recipe, MeshLayout({{"dp", 2}, {"cp", 1}, {"tp", 2}}));  // nothing is cut
+}
+
+TEST(Validate, NamesSequenceParallel) {
+  const auto odd = [](Recipe& recipe) {
+    recipe.train.micro_batch = 1;
+    recipe.train.sequence_length = 30;
+    recipe.parallel.sequence_parallel = "on";
+  };
+  EXPECT_EQ(refusal(odd),
+            "parallel.sequence_parallel: on needs micro_batch x sequence_length / cp = 1 x 15 = 15 tokens to divide "
+            "over tp=2: change one of them, or use auto or off");
+  Recipe recipe = fitting_recipe();
+  odd(recipe);
+  recipe.parallel.sequence_parallel = "auto";
+  validate(recipe, kMesh);
+}
+
+TEST(Validate, NamesWhatIsNotAvailableYet) {
+  EXPECT_EQ(refusal([](Recipe& recipe) { recipe.parallel.fsdp_mode = "full_shard"; }),
+            "parallel.fsdp.mode: full_shard is not available yet: use auto, no_shard");
+  EXPECT_EQ(refusal([](Recipe& recipe) { recipe.parallel.context.algorithm = "ring"; }),
+            "parallel.context.algorithm: ring is not available yet: use auto, all_gather");
+  EXPECT_EQ(refusal([](Recipe& recipe) { recipe.parallel.backend = "nccl"; }),
+            "parallel.backend: nccl is not available yet: use auto, mpi");
+  EXPECT_EQ(refusal([](Recipe& recipe) { recipe.train.precision = "bf16_mixed"; }),
+            "train.precision: bf16_mixed is not available yet: use fp64, fp32, bf16");
+  EXPECT_EQ(refusal([](Recipe& recipe) { recipe.device = "cuda"; }),
+            "device: cuda is not available in this build: use auto, cpu");
+}
+
+TEST(Validate, NamesTheSchedule) {
+  EXPECT_EQ(refusal([](Recipe& recipe) { recipe.schedule.warmup_steps = 11; }),
+            "schedule.warmup_steps: 11 is more than train.steps 10");
+  EXPECT_EQ(refusal([](Recipe& recipe) {
+              recipe.schedule = {"wsd", 4, 0, 0};
+            }),
+            "schedule.decay_steps: wsd needs at least 1, the length of its decay");
+  EXPECT_EQ(refusal([](Recipe& recipe) {
+              recipe.schedule = {"wsd", 4, 7, 0};
+            }),
+            "schedule.decay_steps: 7 is more than the 6 steps that train.steps 10 leaves after schedule.warmup_steps "
+            "4");
+}
+
+TEST(Validate, NamesAnIdThatTheFileCannotHold) {
+  EXPECT_EQ(refusal([](Recipe& recipe) {
+              recipe.data.dtype = "uint8";
+              recipe.data.ignore_id = 256;
+            }),
+            "data.ignore_id: 256 cannot stand in a file of uint8, whose ids end at 255");
+}
+
+}  // namespace
+}  // namespace meshtrain::testing

@@ -1,0 +1,143 @@
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "mesh/error.h"
+#include "runtime/data/mapped_file.h"
+#include "runtime/data/output_file.h"
+#include "runtime/data/token_file.h"
+#include "tests/runtime/data_files.h"
+#include "tests/support/scratch.h"
+
+namespace meshtrain {
+namespace {
+
+using testing::has;
+using testing::message;
+using testing::read_file;
+using testing::ScratchFolder;
+using testing::SmallDisk;
+using testing::write_file;
+using testing::write_ids;
+
+TEST(MappedFile, HasTheFilesBytesAndMoves) {
+  const ScratchFolder folder;
+  write_file(folder.path() / "a", "bytes");
+  MappedFile first(folder.path() / "a");
+  MappedFile second(std::move(first));
+  ASSERT_EQ(second.size(), 5);
+  EXPECT_EQ(std::string(reinterpret_cast<const char*>(second.data()), 5), "bytes");
+  write_file(folder.path() / "empty", "");
+  second = MappedFile(folder.path() / "empty");
+  EXPECT_EQ(second.size(), 0);
+}
+
+TEST(MappedFile, RefusesWhatIsNoFile) {
+  const ScratchFolder folder;
+  const auto open = [](const std::filesystem::path& path) {
+    return message<InputError>([&] { MappedFile file(path); });
+  };
+  EXPECT_TRUE(has(open(folder.path() / "none"), "none: No such file"));
+  EXPECT_TRUE(has(open(folder.path()), "it is a folder"));
+  ASSERT_EQ(mkfifo((folder.path() / "pipe").c_str(), 0600), 0);
+  EXPECT_TRUE(has(open(folder.path() / "pipe"), "not a regular file"));
+}
+
+TEST(OutputFile, AppearsWholeOrNotAtAll) {
+  const ScratchFolder folder;
+  const auto path = folder.path() / "out";
+  write_file(path, "before");
+  {
+    OutputFile unfinished(path);
+    unfinished.append("after", 5);
+    EXPECT_EQ(read_file(path), "before");
+  }
+  EXPECT_EQ(read_file(path), "before");
+  EXPECT_FALSE(std::filesystem::exists(folder.path() / "out.partial"));
+  OutputFile file(path);
+  file.append("af", 2);
+  file.append("ter", 3);
+  file.write_at(1, "F", 1);
+  file.finish();
+  EXPECT_EQ(read_file(path), "aFter");
+  EXPECT_FALSE(std::filesystem::exists(folder.path() / "out.partial"));
+}
+
+TEST(OutputFile, SaysThatTheDiskIsFullAndLeavesNothing) {
+  const ScratchFolder folder;
+  const std::string bytes(5000, 'x');
+  OutputFile file(folder.path() / "out");
+  std::string error;
+  {
+    const SmallDisk disk(4096);
+    error = message<std::runtime_error>([&] { file.append(bytes.data(), bytes.size()); });
+  }
+  EXPECT_TRUE(has(error, "cannot write " + (folder.path() / "out").string() + ": ")) << error;
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
+}
+
+TEST(OutputFile, RefusesAPlaceWhereNoFileCanBe) {
+  const ScratchFolder folder;
+  EXPECT_TRUE(has(message<InputError>([&] { OutputFile file(folder.path() / "none" / "out"); }), "No such file"));
+  EXPECT_TRUE(has(message<InputError>([&] { OutputFile file(folder.path()); }), "Is a directory"));
+  EXPECT_NE(message<InputError>([&] { OutputFile file(""); }), "");
+}
+
+template <typename Id>
+void expect_round_trip(const std::string& dtype, const std::vector<int64_t>& ids) {
+  const ScratchFolder folder;
+  write_ids<Id>(folder.path() / "tokens", ids);
+  const TokenFile tokens(folder.path() / "tokens", dtype);
+  ASSERT_EQ(tokens.size(), static_cast<int64_t>(ids.size()));
+  EXPECT_EQ(tokens.width(), static_cast<int64_t>(sizeof(Id)));
+  std::vector<int64_t> read(ids.size());
+  tokens.read(0, tokens.size(), read.data());
+  EXPECT_EQ(read, ids);
+  for (int64_t first = 0; first < tokens.size(); ++first) {
+    int64_t one = -1;
+    tokens.read(first, 1, &one);
+    EXPECT_EQ(one, ids[static_cast<size_t>(first)]);
+    for (int64_t count = 1; first + count <= tokens.size(); ++count) {
+      EXPECT_EQ(tokens.max(first, count), *std::max_element(ids.begin() + first, ids.begin() + first + count))
+          << dtype << " " << first << " " << count;
+    }
+  }
+  EXPECT_EQ(tokens.max(0, 0), -1);
+}
+
+TEST(TokenFile, ReadsEachDtypeToItsLargestId) {
+  expect_round_trip<uint8_t>("uint8", {0, 127, 128, 1, 255, 3, 200, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 254});
+  expect_round_trip<uint16_t>("uint16", {7, 32767, 32768, 0, 1, 2, 3, 65535, 5, 40000});
+  expect_round_trip<uint32_t>("uint32", {7, 2147483647, 2147483648, 0, 1, 4294967295, 3, 128256});
+}
+
+TEST(TokenFile, RefusesAMissingAnEmptyAndACutFile) {
+  const ScratchFolder folder;
+  const auto open = [&](const std::string& name, const std::string& dtype) {
+    return message<InputError>([&] { TokenFile file(folder.path() / name, dtype); });
+  };
+  write_file(folder.path() / "empty", "");
+  write_file(folder.path() / "cut", "12345");
+  EXPECT_TRUE(has(open("none", "uint16"), "No such file"));
+  EXPECT_TRUE(has(open("empty", "uint16"), "is empty"));
+  EXPECT_TRUE(has(open("cut", "uint16"), "5 bytes are not a whole number of uint16 tokens"));
+  EXPECT_TRUE(has(open("cut", "uint32"), "5 bytes"));
+  EXPECT_EQ(open("cut", "uint8"), "");
+  EXPECT_TRUE(has(open("cut", "int16"), "\"int16\" is not one of uint8, uint16, uint32"));
+}
+
+TEST(TokenFile, DoesNotReadBeyondItsEnd) {
+  const ScratchFolder folder;
+  write_file(folder.path() / "tokens", "12345");
+  const TokenFile tokens(folder.path() / "tokens", "uint8");
+  std::vector<int64_t> out(10);
+  EXPECT_THROW(tokens.read(3, 3, out.data()), std::out_of_range);
+  EXPECT_THROW(tokens.read(-1, 1, out.data()), std::out_of_range);
+  EXPECT_THROW(tokens.read(0, INT64_MAX, out.data()), std::out_of_range);
+  EXPECT_THROW(tokens.max(6, 0), std::out_of_range);
+}
+
+}  // namespace
+}  // namespace meshtrain

@@ -1,0 +1,77 @@
+// The real trainer steps on the Meta device, as one rank of a world that is not there.
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "mesh/backends/dry_run.h"
+#include "runtime/train/trainer.h"
+
+namespace meshtrain {
+namespace {
+
+Group dry_world(int rank, int size) {
+  std::vector<int64_t> ranks(size);
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return Group(dry_run_backend(rank, size), "world", ranks, "rank " + std::to_string(rank));
+}
+
+/// Llama-3-8B with 8 of its layers.
+Recipe large_recipe() {
+  Recipe recipe;
+  ModelShape& shape = recipe.model.shape;
+  shape.hidden_size = 4096;
+  shape.intermediate_size = 14336;
+  shape.num_hidden_layers = 8;
+  shape.num_attention_heads = 32;
+  shape.num_key_value_heads = 8;
+  shape.head_dim = 128;
+  shape.vocab_size = 128256;
+  recipe.train.sequence_length = 8192;
+  recipe.train.micro_batch = 1;
+  recipe.train.global_batch = 32;
+  recipe.train.precision = "bf16";
+  recipe.optimizer.name = "adamw";
+  return recipe;
+}
+
+StepBatch meta_batch(const Recipe& recipe, const SequenceLayout& layout, int num_micro_batches) {
+  const at::Tensor tokens = at::empty({recipe.train.micro_batch * layout.local_length()},
+                                      at::TensorOptions(at::kMeta).dtype(at::kLong));
+  StepBatch batch;
+  for (int i = 0; i < num_micro_batches; ++i) batch.micro_batches.push_back({tokens, tokens});
+  batch.num_counted = tokens.numel() * num_micro_batches;
+  return batch;
+}
+
+TEST(DryRun, TrainerStepsOnTheMetaDeviceOver1024Ranks) {
+  const Recipe recipe = large_recipe();
+  const int64_t dp = 16, cp = 8, tp = 8, local = recipe.train.sequence_length / cp;
+  for (int rank : {0, 517, 1023}) {
+    const DeviceMesh mesh(MeshLayout({{"dp", dp}, {"cp", cp}, {"tp", tp}}), dry_world(rank, 1024));
+    Trainer trainer(recipe, mesh, at::kMeta);
+    ASSERT_TRUE(trainer.sequence_parallel());
+    ASSERT_EQ(trainer.layout().local_length(), local);
+    const StepBatch batch = meta_batch(recipe, trainer.layout(), 2);
+    mesh.traffic().clear();
+    const StepOutcome outcome = trainer.step(batch, trainer.count_tokens(batch), 1e-3, false);
+    EXPECT_EQ(outcome.loss.device().type(), at::kMeta);
+
+    int64_t num_elements = 0, num_buffers = 0;
+    for (const Unit& unit : trainer.fsdp().units()) {
+      for (const FlatBuffer& buffer : unit.buffers()) num_elements += buffer.numel(), ++num_buffers;
+    }
+    const Traffic gradients = mesh.traffic().total("dp", "dp.gradients");
+    EXPECT_EQ(gradients.calls, num_buffers) << "once a unit and step, whatever the accumulation";
+    EXPECT_EQ(gradients.buffer_bytes, num_elements * 2);
+    // Tensor parallel with sequence parallel, formulas 4.3: 10 (t-1)/t x for each layer and micro-batch, and the head's
+    // gather of x and scatter of its gradient, with the regathering of x between them.
+    const int64_t x = local * 4096 * 2;
+    EXPECT_EQ(mesh.traffic().total("tp", "tp.linear").sent_bytes, 2 * (8 * 10 + 3) * x * (tp - 1) / tp);
+    EXPECT_EQ(mesh.traffic().total("", "vote").calls, 1);
+  }
+}
+
+}  // namespace
+}  // namespace meshtrain

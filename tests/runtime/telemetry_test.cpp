@@ -1,0 +1,102 @@
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "mesh/error.h"
+#include "runtime/telemetry/console.h"
+#include "runtime/telemetry/metrics.h"
+#include "runtime/train/run_directory.h"
+#include "tests/support/scratch.h"
+
+namespace meshtrain {
+namespace {
+
+using testing::ScratchFolder;
+
+std::vector<nlohmann::json> lines_of(const std::filesystem::path& file) {
+  std::ifstream in(file);
+  std::vector<nlohmann::json> lines;
+  for (std::string line; std::getline(in, line);) lines.push_back(nlohmann::json::parse(line));
+  return lines;
+}
+
+TEST(Metrics, OneObjectAStep) {
+  const ScratchFolder folder;
+  const std::filesystem::path file = folder.path() / "metrics.jsonl";
+  MetricsFile(file, 0).append({1, 2.5, 0.75, 1e-3, 1024, 0.5, 2048});
+  ASSERT_EQ(lines_of(file).size(), 1u);
+  const nlohmann::json line = lines_of(file)[0];
+  EXPECT_EQ(line["step"], 1);
+  EXPECT_EQ(line["loss"], 2.5);
+  EXPECT_EQ(line["grad_norm"], 0.75);
+  EXPECT_EQ(line["learning_rate"], 1e-3);
+  EXPECT_EQ(line["tokens"], 1024);
+  EXPECT_EQ(line["step_seconds"], 0.5);
+  EXPECT_EQ(line["tokens_per_second"], 2048.0);
+}
+
+TEST(Metrics, AreCutBackToTheResumedStep) {
+  const ScratchFolder folder;
+  const std::filesystem::path file = folder.path() / "metrics.jsonl";
+  {
+    MetricsFile metrics(file, 0);
+    for (int64_t step : {1, 2, 3}) metrics.append({step});
+  }
+  std::ofstream(file, std::ios::app) << "{\"step\": 4, \"lo";  // died in the middle of a line
+  MetricsFile(file, 2).append({3, 9});
+  const std::vector<nlohmann::json> lines = lines_of(file);
+  ASSERT_EQ(lines.size(), 3u);
+  EXPECT_EQ(lines[2]["loss"], 9.0);
+}
+
+TEST(Metrics, AFullDiskIsNamed) {
+  if (!std::filesystem::exists("/dev/full")) GTEST_SKIP() << "no /dev/full here";
+  const ScratchFolder folder;
+  std::filesystem::create_symlink("/dev/full", folder.path() / "metrics.jsonl");
+  try {
+    MetricsFile metrics(folder.path() / "metrics.jsonl", 0);
+    metrics.append({1});
+    FAIL() << "nothing was thrown";
+  } catch (const std::runtime_error& error) {
+    EXPECT_NE(std::string(error.what()).find("metrics.jsonl"), std::string::npos) << error.what();
+  }
+}
+
+TEST(RunDirectory, OneThatHoldsARunIsRefusedAndLeftAsItWas) {
+  const ScratchFolder folder;
+  {
+    RunDirectory run(folder.path() / "run", false);
+    run.write_recipe("a: 1\n");
+    MetricsFile(run.metrics(), 0).append({1});
+  }
+  EXPECT_THROW(RunDirectory(folder.path() / "run", false), InputError);
+  EXPECT_EQ(lines_of(folder.path() / "run" / "metrics.jsonl").size(), 1u);
+  EXPECT_NO_THROW(RunDirectory(folder.path() / "run", true));
+}
+
+TEST(RunDirectory, OneInUseIsRefused) {
+  const ScratchFolder folder;
+  const RunDirectory run(folder.path() / "run", false);
+  EXPECT_THROW(RunDirectory(folder.path() / "run", true), InputError);
+}
+
+TEST(RunDirectory, OneThatCannotBeMadeIsNamed) {
+  try {
+    RunDirectory("/proc/nowhere", false);
+    FAIL() << "nothing was thrown";
+  } catch (const InputError& error) {
+    EXPECT_NE(std::string(error.what()).find("/proc/nowhere"), std::string::npos);
+  }
+}
+
+TEST(Console, ALineAStep) {
+  EXPECT_EQ(console_line({12, 2.12345, 0.5, 1e-3, 0, 0, 12345.4}, 600, 75),
+            "step  12/600  loss 2.1235  norm 0.500  lr 1.00e-03  12,345 tok/s  eta 1:15");
+  EXPECT_EQ(with_separators(999), "999");
+  EXPECT_EQ(with_separators(-1234567), "-1,234,567");
+  EXPECT_EQ(duration(2 * 3600 + 5), "2:00:05");
+}
+
+}  // namespace
+}  // namespace meshtrain

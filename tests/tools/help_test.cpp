@@ -1,0 +1,54 @@
+#include <gtest/gtest.h>
+
+#include "tests/tools/program.h"
+
+namespace meshtrain::testing {
+namespace {
+
+using Words = std::vector<std::string>;
+
+TEST(Help, IsThereForEveryCommand) {
+  for (const Words& command : {Words{}, {"train"}, {"mesh"}, {"data"}, {"data", "prepare"}, {"data", "inspect"}}) {
+    Words words = command;
+    words.push_back("--help");
+    const Ending ending = run_meshtrain(words);
+    EXPECT_EQ(ending.status, 0) << ending.err;
+    EXPECT_EQ(ending.err, "");
+    EXPECT_NE(ending.out.find("meshtrain"), std::string::npos);
+    EXPECT_NE(ending.out.find("--help"), std::string::npos);
+  }
+}
+
+TEST(Help, SaysTheVersion) {
+  const Ending ending = run_meshtrain({"--version"});
+  EXPECT_EQ(ending.status, 0);
+  EXPECT_EQ(ending.out.rfind("meshtrain 0.", 0), 0u) << ending.out;
+}
+
+TEST(Help, DoesNotStartMpi) {
+  // A launcher that announces ranks but is not there: MPI could only fail.
+  const Ending ending = run_meshtrain({"mesh", "--mesh", "dp=2"}, {"PMI_RANK=0", "PMI_SIZE=4"});
+  EXPECT_EQ(ending.status, 0) << ending.err;
+}
+
+TEST(Arguments, AreExplained) {
+  EXPECT_EQ(only_complaint(run_meshtrain({})), "give a command: train, mesh, data; meshtrain --help says what they do");
+  EXPECT_EQ(only_complaint(run_meshtrain({"trian"})),
+            "meshtrain does not know trian; did you mean train?: see meshtrain --help");
+  EXPECT_EQ(only_complaint(run_meshtrain({"mesh", "--mesh", "dp=2", "--rank", "2"})),
+            "meshtrain mesh does not know --rank; did you mean --ranks?: see meshtrain mesh --help");
+  EXPECT_NE(only_complaint(run_meshtrain({"mesh"})).find("--mesh is required"), std::string::npos);
+  EXPECT_NE(only_complaint(run_meshtrain({"data"})).find("meshtrain data"), std::string::npos);
+  EXPECT_NE(only_complaint(run_meshtrain({"mesh", "--mesh", "dp=2", "--ranks", "two"})).find("--ranks"),
+            std::string::npos);
+}
+
+TEST(Arguments, AreExplainedByOneRank) {
+  EXPECT_NE(only_complaint(run_meshtrain({"trian"}, {"OMPI_COMM_WORLD_RANK=0"})), "");
+  const Ending other = run_meshtrain({"trian"}, {"OMPI_COMM_WORLD_RANK=1"});
+  EXPECT_EQ(other.status, 2);
+  EXPECT_EQ(other.err, "");
+}
+
+}  // namespace
+}  // namespace meshtrain::testing

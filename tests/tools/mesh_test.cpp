@@ -1,0 +1,73 @@
+#include <gtest/gtest.h>
+
+#include "tests/tools/program.h"
+
+namespace meshtrain::testing {
+namespace {
+
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+TEST(MeshCommand, PrintsWhoSitsWhere) {
+  const Ending ending = run_meshtrain({"mesh", "--mesh", "dp=2,tp=2,cp=2", "--hosts-of", "4"});
+  ASSERT_EQ(ending.status, 0) << ending.err;
+  EXPECT_EQ(ending.out,
+            "mesh dp=2,cp=2,tp=2: 8 ranks on 2 hosts; outermost axis first, tp has neighbouring ranks\n"
+            "\n"
+            "    rank    host      dp      cp      tp\n"
+            "       0       0       0       0       0\n"
+            "       1       0       0       0       1\n"
+            "       2       0       0       1       0\n"
+            "       3       0       0       1       1\n"
+            "       4       1       1       0       0\n"
+            "       5       1       1       0       1\n"
+            "       6       1       1       1       0\n"
+            "       7       1       1       1       1\n"
+            "\n"
+            "  dp      4 groups of 2, 4 across hosts (*), up to 2: {0, 4}* {1, 5}* {2, 6}* {3, 7}*\n"
+            "  cp      4 groups of 2, each within a host: {0, 2} {1, 3} {4, 6} {5, 7}\n"
+            "  tp      4 groups of 2, each within a host: {0, 1} {2, 3} {4, 5} {6, 7}\n"
+            "  dp x cp 2 groups of 4, 2 across hosts (*), up to 2: {0, 2, 4, 6}* {1, 3, 5, 7}*\n");
+}
+
+TEST(MeshCommand, TakesAnyOrderAndAuto) {
+  const Ending ending = run_meshtrain({"mesh", "--mesh", "dp=auto,cp=2", "--ranks", "6", "--order", "tp,cp,dp"});
+  ASSERT_EQ(ending.status, 0) << ending.err;
+  EXPECT_TRUE(has(ending.out, "mesh tp=1,cp=2,dp=3: 6 ranks on 1 host;")) << ending.out;
+  EXPECT_TRUE(has(ending.out, "  tp      each rank alone\n")) << ending.out;
+  EXPECT_TRUE(has(ending.out, "  dp      2 groups of 3, each within a host: {0, 1, 2} {3, 4, 5}\n")) << ending.out;
+}
+
+TEST(MeshCommand, AbbreviatesLargeMeshes) {
+  const Ending ending = run_meshtrain({"mesh", "--mesh", "dp=256,tp=8,cp=8", "--hosts-of", "8"});
+  ASSERT_EQ(ending.status, 0) << ending.err;
+  EXPECT_LT(ending.out.size(), 3000u);
+  EXPECT_TRUE(has(ending.out, "16384 ranks on 2048 hosts")) << ending.out;
+  EXPECT_TRUE(has(ending.out, "   16383    2047     255       7       7\n")) << ending.out;
+  EXPECT_TRUE(has(ending.out, "  tp      2048 groups of 8, each within a host: {0, 1, 2, 3, 4, 5, 6, 7}"))
+      << ending.out;
+  EXPECT_TRUE(has(ending.out,
+                  "  dp      64 groups of 256, 64 across hosts (*), up to 256: {0, 64, 128, 192, 256, 320, "
+                  "..., 16320}*"))
+      << ending.out;
+}
+
+TEST(MeshCommand, RefusesWhatDoesNotFit) {
+  const auto complaint = [](std::vector<std::string> words) {
+    words.insert(words.begin(), "mesh");
+    return only_complaint(run_meshtrain(words));
+  };
+  EXPECT_TRUE(has(complaint({"--mesh", "dp=3,tp=2", "--ranks", "8"}), "dp=3 x cp=1 x tp=2 needs 6 ranks, but 8"));
+  EXPECT_EQ(complaint({"--mesh", "dp=auto"}), "mesh dp=auto: give --ranks, the number of ranks in all");
+  EXPECT_TRUE(has(complaint({"--mesh", "dp=2,pp=2"}), "there is no axis pp: the axes are dp, cp, tp"));
+  EXPECT_TRUE(has(complaint({"--mesh", "dp=0"}), "dp=0"));
+  EXPECT_TRUE(has(complaint({"--mesh", "dp"}), "'dp' is not an axis and its size"));
+  EXPECT_EQ(complaint({"--mesh", "dp=2", "--order", "dp,tp"}),
+            "--order must name each of dp, tp, cp once, as in --order dp,cp,tp");
+  EXPECT_EQ(complaint({"--mesh", "dp=99999999999,tp=99999999999"}), "mesh: more than 1048576 ranks to print");
+  EXPECT_TRUE(has(complaint({"--mesh", "dp=auto", "--ranks", "0"}), "--ranks"));
+}
+
+}  // namespace
+}  // namespace meshtrain::testing

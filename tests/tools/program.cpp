@@ -1,0 +1,104 @@
+#include "tests/tools/program.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+#include <stdexcept>
+
+#include "tests/support/scratch.h"
+
+namespace meshtrain::testing {
+namespace {
+
+std::string content(const std::filesystem::path& file) {
+  std::ostringstream text;
+  text << std::ifstream(file, std::ios::binary).rdbuf();
+  return text.str();
+}
+
+std::vector<char*> pointers(std::vector<std::string>& words) {
+  std::vector<char*> list;
+  for (std::string& word : words) list.push_back(word.data());
+  list.push_back(nullptr);
+  return list;
+}
+
+std::string required(const char* variable) {
+  const char* value = std::getenv(variable);
+  if (value == nullptr) throw std::runtime_error(std::string(variable) + " is not set; ctest sets it");
+  return value;
+}
+
+bool is_launchers(const std::string& variable) {
+  for (const char* prefix : {"OMPI_", "PMI", "MV2_", "MPI_", "SLURM_"}) {
+    if (variable.rfind(prefix, 0) == 0) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+Ending run_program(std::vector<std::string> words, const std::vector<std::string>& environment) {
+  const ScratchFolder folder;
+  const std::string out = folder.path() / "out", err = folder.path() / "err";
+  std::vector<std::string> variables = environment;
+  for (char** variable = environ; *variable != nullptr; ++variable) {
+    if (!is_launchers(*variable)) variables.emplace_back(*variable);
+  }
+
+  posix_spawn_file_actions_t files;
+  posix_spawn_file_actions_init(&files);
+  posix_spawn_file_actions_addopen(&files, 0, "/dev/null", O_RDONLY, 0);
+  posix_spawn_file_actions_addopen(&files, 1, out.c_str(), O_WRONLY | O_CREAT, 0600);
+  posix_spawn_file_actions_addopen(&files, 2, err.c_str(), O_WRONLY | O_CREAT, 0600);
+  pid_t child = 0;
+  const int failed =
+      posix_spawn(&child, words[0].c_str(), &files, nullptr, pointers(words).data(), pointers(variables).data());
+  posix_spawn_file_actions_destroy(&files);
+  if (failed != 0) throw std::runtime_error("cannot start " + words[0]);
+
+  int state = 0;
+  waitpid(child, &state, 0);
+  Ending ending;
+  ending.status = WIFEXITED(state) ? WEXITSTATUS(state) : 128 + WTERMSIG(state);
+  ending.out = content(out);
+  ending.err = content(err);
+  return ending;
+}
+
+Ending run_meshtrain(const std::vector<std::string>& arguments, const std::vector<std::string>& environment) {
+  std::vector<std::string> words = {required("MESHTRAIN_BUILD") + "/meshtrain"};
+  words.insert(words.end(), arguments.begin(), arguments.end());
+  return run_program(std::move(words), environment);
+}
+
+Ending run_meshtrain_on_ranks(int ranks, const std::vector<std::string>& arguments) {
+  std::vector<std::string> words = {required("MESHTRAIN_SOURCE") + "/tools/ranks", std::to_string(ranks),
+                                    required("MESHTRAIN_BUILD") + "/meshtrain"};
+  words.insert(words.end(), arguments.begin(), arguments.end());
+  return run_program(std::move(words));
+}
+
+int count(const std::string& text, const std::string& part) {
+  int times = 0;
+  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++times;
+  return times;
+}
+
+std::string only_complaint(const Ending& ending, int status) {
+  const std::string start = "meshtrain: ";
+  EXPECT_EQ(ending.status, status) << ending.err;
+  EXPECT_EQ(ending.out, "");
+  const bool is_one_line = ending.err.rfind(start, 0) == 0 && ending.err.find('\n') == ending.err.size() - 1;
+  EXPECT_TRUE(is_one_line) << ending.err;
+  return is_one_line ? ending.err.substr(start.size(), ending.err.size() - start.size() - 1) : ending.err;
+}
+
+}  // namespace meshtrain::testing

@@ -1,0 +1,87 @@
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <stdexcept>
+
+#include "mesh/agree.h"
+#include "mesh/error.h"
+#include "tests/support/scratch.h"
+#include "tests/support/world.h"
+#include "tests/tools/program.h"
+#include "tools/meshtrain/commands.h"
+
+namespace meshtrain::testing {
+namespace {
+
+// What several ranks do when some of them fail, in a program that is ended by it: each is run by the test of the same
+// name below, by several ranks of this very program.
+TEST(OnRanks, DISABLED_InputErrorOfAll) {
+  std::exit(run_on_all_ranks(world(), []() -> int { throw InputError("everyone's\nmistake"); }));
+}
+TEST(OnRanks, DISABLED_AgreedFailure) {
+  std::exit(run_on_all_ranks(world(), [] {
+    agree(world(), [] {
+      if (world().rank() == 2) throw std::runtime_error("the disk is full");
+    });
+    return 0;
+  }));
+}
+TEST(OnRanks, DISABLED_FailureOfOne) {
+  std::exit(run_on_all_ranks(world(), []() -> int {
+    if (world().rank() == 1) throw std::runtime_error("the disk is full");
+    world().barrier();
+    return 0;
+  }));
+}
+TEST(OnRanks, DISABLED_StatusOfAll) {
+  std::exit(run_on_all_ranks(world(), [] { return 75; }));
+}
+
+Ending run_on_three_ranks(const std::string& test) {
+  const char* source = std::getenv("MESHTRAIN_SOURCE");
+  if (source == nullptr) throw std::runtime_error("MESHTRAIN_SOURCE is not set; ctest sets it");
+  const auto start = std::chrono::steady_clock::now();
+  Ending ending =
+      run_program({std::string(source) + "/tools/ranks", "3", std::filesystem::read_symlink("/proc/self/exe"),
+                   "--gtest_filter=OnRanks.DISABLED_" + test, "--gtest_also_run_disabled_tests"});
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30)) << "ranks were left behind";
+  return ending;
+}
+
+TEST(OnRanks, InputErrorOfAll) {
+  const Ending ending = run_on_three_ranks("InputErrorOfAll");
+  EXPECT_EQ(ending.status, 2) << ending.err;
+  EXPECT_EQ(count(ending.err, "meshtrain: everyone's mistake\n"), 1) << ending.err;
+}
+
+TEST(OnRanks, AgreedFailure) {
+  const Ending ending = run_on_three_ranks("AgreedFailure");
+  EXPECT_EQ(ending.status, 1) << ending.err;
+  EXPECT_EQ(count(ending.err, "meshtrain: rank 2: the disk is full\n"), 1) << ending.err;
+}
+
+TEST(OnRanks, FailureOfOne) {
+  const Ending ending = run_on_three_ranks("FailureOfOne");
+  EXPECT_EQ(ending.status, 1) << ending.err;
+  EXPECT_EQ(count(ending.err, "meshtrain: rank 1: the disk is full\n"), 1) << ending.err;
+}
+
+TEST(OnRanks, StatusOfAll) {
+  EXPECT_EQ(run_on_three_ranks("StatusOfAll").status, 75);
+}
+
+TEST(OnRanks, ARecipeIsRefusedByOne) {
+  const ScratchFolder folder;
+  const std::filesystem::path recipe = folder.path() / "r.yaml";
+  std::ofstream(recipe) << "data:\n  tokens: t.bin\n  dtpye: uint8\n";
+  const Ending ending = run_meshtrain_on_ranks(4, {"train", recipe});
+  EXPECT_EQ(ending.status, 2) << ending.err;
+  EXPECT_EQ(count(ending.err, "meshtrain: "), 1) << ending.err;
+  EXPECT_EQ(count(ending.err, "meshtrain: " + recipe.string() + ": model.hf: must be given"), 1) << ending.err;
+}
+
+}  // namespace
+}  // namespace meshtrain::testing

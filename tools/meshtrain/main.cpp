@@ -1,0 +1,107 @@
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "mesh/backends/mpi.h"
+#include "mesh/error.h"
+#include "runtime/config/suggest.h"
+#include "tools/meshtrain/commands.h"
+#include "tools/meshtrain/report.h"
+
+namespace meshtrain {
+namespace {
+
+constexpr int kInputError = 2;
+
+/// "train" of the command that the arguments began with, as far as it was understood.
+std::string chosen_command(const CLI::App& app) {
+  std::string path = "meshtrain";
+  for (const CLI::App* at = &app; !at->get_subcommands().empty();) {
+    at = at->get_subcommands().front();
+    path += " " + at->get_name();
+  }
+  return path;
+}
+
+/// The command or the option that a word which nobody expected was meant to be.
+std::string suggestion(const CLI::App& app, const std::string& word) {
+  const CLI::App* at = &app;
+  while (!at->get_subcommands().empty()) at = at->get_subcommands().front();
+  std::vector<std::string> known;
+  for (const CLI::App* command : at->get_subcommands([](const CLI::App*) { return true; })) {
+    known.push_back(command->get_name());
+  }
+  for (const CLI::Option* option : at->get_options()) {
+    for (const std::string& name : option->get_lnames()) known.push_back("--" + name);
+  }
+  const std::string meant = nearest(word, known);
+  return meant.empty() ? "" : "; did you mean " + meant + "?";
+}
+
+InputError explain(const CLI::App& app, const CLI::ParseError& error) {
+  const std::string command = chosen_command(app), help = ": see " + command + " --help";
+  const std::vector<std::string> rest = app.remaining(/*recurse=*/true);
+  if (!rest.empty() && dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) {
+    return InputError(command + " does not know " + rest.front() + suggestion(app, rest.front()) + help);
+  }
+  return InputError(command + ": " + error.what() + help);
+}
+
+/// Every rank finds the same mistake in its arguments; the first one tells.
+bool is_announced_first() {
+  for (const char* variable :
+       {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID"}) {
+    if (const char* rank = std::getenv(variable)) return std::string(rank) == "0";
+  }
+  return true;
+}
+
+int run(int argc, char** argv) {
+  CLI::App app(
+      "Trains Llama-family language models on a data x tensor x context parallel mesh. Started alone it is one rank;\n"
+      "under mpirun or srun it is as many as they start, and computes the same.\n\n"
+      "  meshtrain data prepare --bytes README.md docs --out data/mine.bin\n"
+      "  mpirun -n 8 meshtrain train recipes/quickstart.yaml --mesh dp=2,tp=2,cp=2",
+      "meshtrain");
+  app.set_version_flag("--version", "meshtrain " MESHTRAIN_VERSION);
+  app.footer(
+      "meshtrain COMMAND --help says more about each. Exit status: 0 done; 1 failed at run time; 2 the input is "
+      "wrong;\n"
+      "75 stopped on request, to be continued.");
+  app.get_formatter()->column_width(34);
+  app.require_subcommand(0, 1);
+  int status = 0;
+  add_train_command(app, status);
+  add_mesh_command(app, status);
+  add_data_command(app, status);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& asked) {  // --help, --version
+    return app.exit(asked);
+  } catch (const CLI::ParseError& error) {
+    throw explain(app, error);
+  }
+  if (app.get_subcommands().empty()) {
+    std::string commands;
+    for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
+      commands += (commands.empty() ? "" : ", ") + command->get_name();
+    }
+    throw InputError("give a command: " + commands + "; meshtrain --help says what they do");
+  }
+  return status;
+}
+
+}  // namespace
+}  // namespace meshtrain
+
+int main(int argc, char** argv) {
+  try {
+    return meshtrain::run(argc, argv);
+  } catch (const std::exception& error) {
+    const meshtrain::Failure failure = meshtrain::describe_failure(error, "");
+    if (failure.status != meshtrain::kInputError || meshtrain::is_announced_first()) print_failure(failure);
+    return failure.status;
+  }
+}
