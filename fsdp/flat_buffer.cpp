@@ -11,7 +11,9 @@ namespace {
 
 constexpr int64_t kAlignmentBytes = 256;
 
-int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+int64_t round_up(int64_t value, int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
 
 int64_t local_numel(const Parameter& parameter) {
   int64_t count = 1;

@@ -66,10 +66,10 @@ Fsdp::Fsdp(std::vector<UnitSpec> units, Group group, OnReduced on_reduced) : sta
       if (!buffer.trainable()) continue;
       for (const Segment& segment : buffer.segments()) {
         std::weak_ptr<State> state = state_;
-        torch::autograd::impl::set_post_acc_grad_hooks(
-            segment.parameter->tensor, std::make_unique<WhenGradientIsFinal>([state, &unit] {
-              if (auto alive = state.lock()) alive->on_final(unit);
-            }));
+        torch::autograd::impl::set_post_acc_grad_hooks(segment.parameter->tensor,
+                                                       std::make_unique<WhenGradientIsFinal>([state, &unit] {
+                                                         if (auto alive = state.lock()) alive->on_final(unit);
+                                                       }));
       }
     }
   }
@@ -77,7 +77,9 @@ Fsdp::Fsdp(std::vector<UnitSpec> units, Group group, OnReduced on_reduced) : sta
 
 Fsdp::~Fsdp() = default;
 
-const std::vector<Unit>& Fsdp::units() const { return state_->units; }
+const std::vector<Unit>& Fsdp::units() const {
+  return state_->units;
+}
 
 void Fsdp::zero_gradients() {
   for (Unit& unit : state_->units) {

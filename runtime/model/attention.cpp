@@ -41,9 +41,9 @@ at::Tensor Attention::forward(const at::Tensor& x, const Sequence& sequence) con
     k = turned[1];
     v = parts[1];
   }
-  const at::Tensor mixed = attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), sequence.layout,
-                                     parallelism_.context, parallelism_.context_algorithm,
-                                     1 / std::sqrt(static_cast<double>(head_dim_)));
+  const at::Tensor mixed =
+      attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), sequence.layout, parallelism_.context,
+                parallelism_.context_algorithm, 1 / std::sqrt(static_cast<double>(head_dim_)));
   return output_.forward(mixed.transpose(1, 2).reshape({-1, num_heads_ * head_dim_}));
 }
 

@@ -1,9 +1,9 @@
 #pragma once
 
 #include "context_parallel/attention.h"
+#include "runtime/model/parallelism.h"
 #include "runtime/model/rms_norm.h"
 #include "runtime/model/rope.h"
-#include "runtime/model/parallelism.h"
 #include "tensor_parallel/linear.h"
 
 namespace meshtrain {

@@ -4,8 +4,8 @@
 
 #include <optional>
 
-#include "runtime/hf/export.h"
 #include "mesh/agree.h"
+#include "runtime/hf/export.h"
 
 namespace meshtrain {
 namespace {

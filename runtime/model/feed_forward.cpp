@@ -12,7 +12,9 @@ FeedForward::FeedForward(const std::string& name, const ModelShape& shape, const
       down_(parallelism.tensor, name + ".down_proj", shape.intermediate_size, shape.hidden_size, shape.mlp_bias,
             {Initializer::Kind::Normal, shape.initializer_range}, options) {}
 
-at::Tensor FeedForward::forward(const at::Tensor& x) const { return down_.forward(swiglu(gate_up_.forward(x))); }
+at::Tensor FeedForward::forward(const at::Tensor& x) const {
+  return down_.forward(swiglu(gate_up_.forward(x)));
+}
 
 std::vector<Parameter*> FeedForward::parameters() {
   std::vector<Parameter*> all = gate_up_.parameters();

@@ -88,9 +88,14 @@ void initialize(const Parameter& parameter, uint64_t seed) {
   at::NoGradGuard no_grad;
   at::Tensor local = parameter.tensor.detach();
   switch (parameter.initializer.kind) {
-    case Initializer::Kind::Zeros: local.zero_(); return;
-    case Initializer::Kind::Ones: parameter.valid().detach().fill_(1); return;
-    case Initializer::Kind::Normal: break;
+    case Initializer::Kind::Zeros:
+      local.zero_();
+      return;
+    case Initializer::Kind::Ones:
+      parameter.valid().detach().fill_(1);
+      return;
+    case Initializer::Kind::Normal:
+      break;
   }
   if (local.device().type() == at::kMeta) return;
   at::Tensor valid = parameter.valid().detach();

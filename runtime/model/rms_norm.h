@@ -7,7 +7,8 @@
 namespace meshtrain {
 
 /// x [..., D] / sqrt(mean(x^2) + eps) * weight [D], over the last dim. Halves are computed in fp32 and rounded before
-/// the weight is applied, as in transformers. Differentiable; weight gradients are added in place where the leaf has one.
+/// the weight is applied, as in transformers. Differentiable; weight gradients are added in place where the leaf has
+/// one.
 at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps);
 
 /// Zhang and Sennrich, "Root mean square layer normalization", 2019.

@@ -27,8 +27,8 @@ at::Tensor inverse_frequencies(const ModelShape& shape) {
       if (wavelength > low_wavelength) {
         frequency = static_cast<T>(frequency / scaling->factor);
       } else if (wavelength >= high_wavelength) {
-        const double smooth = (context / wavelength - scaling->low_freq_factor) /
-                              (scaling->high_freq_factor - scaling->low_freq_factor);
+        const double smooth =
+            (context / wavelength - scaling->low_freq_factor) / (scaling->high_freq_factor - scaling->low_freq_factor);
         frequency = static_cast<T>((1 - smooth) * frequency / scaling->factor + smooth * frequency);
       }
     }
@@ -70,6 +70,8 @@ Rotary make_rotary(const ModelShape& shape, const at::Tensor& positions, at::Sca
   return {angles.cos().to(dtype).to(device), angles.sin().to(dtype).to(device)};
 }
 
-at::Tensor rotate(const at::Tensor& x, const Rotary& rotary) { return RotateFunction::apply(x, rotary.cos, rotary.sin); }
+at::Tensor rotate(const at::Tensor& x, const Rotary& rotary) {
+  return RotateFunction::apply(x, rotary.cos, rotary.sin);
+}
 
 }  // namespace meshtrain

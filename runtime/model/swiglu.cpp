@@ -29,6 +29,8 @@ struct SwiGluFunction : torch::autograd::Function<SwiGluFunction> {
 
 }  // namespace
 
-at::Tensor swiglu(const at::Tensor& gate_up) { return SwiGluFunction::apply(gate_up); }
+at::Tensor swiglu(const at::Tensor& gate_up) {
+  return SwiGluFunction::apply(gate_up);
+}
 
 }  // namespace meshtrain

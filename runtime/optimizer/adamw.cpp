@@ -38,7 +38,9 @@ void fused_adamw_meta(at::TensorList, at::TensorList, at::TensorList, at::Tensor
                       double, double, double, double, double, bool, bool, const std::optional<at::Tensor>&,
                       const std::optional<at::Tensor>&) {}
 
-TORCH_LIBRARY_IMPL(aten, Meta, library) { library.impl("_fused_adamw_", fused_adamw_meta); }
+TORCH_LIBRARY_IMPL(aten, Meta, library) {
+  library.impl("_fused_adamw_", fused_adamw_meta);
+}
 
 }  // namespace
 }  // namespace meshtrain

@@ -36,7 +36,9 @@ MetricsFile::MetricsFile(std::filesystem::path file, int64_t last_step)
   if (ftruncate(descriptor_, length_through(file_, last_step)) != 0) fail(file_);
 }
 
-MetricsFile::~MetricsFile() { close(descriptor_); }
+MetricsFile::~MetricsFile() {
+  close(descriptor_);
+}
 
 void MetricsFile::append(const StepMetrics& metrics) {
   const nlohmann::ordered_json entry = {{"step", metrics.step},

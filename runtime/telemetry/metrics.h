@@ -7,8 +7,8 @@ namespace meshtrain {
 
 /// One step as people look at it.
 struct StepMetrics {
-  int64_t step = 0;  ///< from 1
-  double loss = 0;   ///< mean over counted tokens
+  int64_t step = 0;      ///< from 1
+  double loss = 0;       ///< mean over counted tokens
   double grad_norm = 0;  ///< before clipping
   double learning_rate = 0;
   int64_t tokens = 0;  ///< seen so far, this step's included

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 
+#include "mesh/agree.h"
 #include "runtime/config/load.h"
 #include "runtime/config/validate.h"
 #include "runtime/hf/export.h"
@@ -14,7 +15,6 @@
 #include "runtime/optimizer/schedule.h"
 #include "runtime/telemetry/console.h"
 #include "runtime/telemetry/metrics.h"
-#include "mesh/agree.h"
 #include "runtime/train/run_directory.h"
 #include "runtime/train/stop_request.h"
 #include "runtime/train/trainer.h"
@@ -24,7 +24,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
 
 std::filesystem::path run_directory_of(const Recipe& recipe, const RunOptions& options) {
   return options.run_dir.empty() ? std::filesystem::path("runs") / recipe.name : options.run_dir;
@@ -35,6 +37,7 @@ class Journal {
  public:
   Journal(const Recipe& recipe, const RunOptions& options)
       : recipe_(recipe), directory_(run_directory_of(recipe, options), options.resume) {
+    spdlog::set_pattern("%v");
     directory_.write_recipe(to_yaml(recipe));
     metrics_.emplace(directory_.metrics(), /*last_step=*/0);
   }
@@ -51,11 +54,11 @@ class Journal {
   void record(const StepMetrics& metrics) {
     metrics_->append(metrics);
     if (metrics.step > 1) seconds_of_steady_steps_ += metrics.step_seconds;  // the first step warms up
-    const double mean = metrics.step > 1 ? seconds_of_steady_steps_ / static_cast<double>(metrics.step - 1)
-                                         : metrics.step_seconds;
+    const double mean =
+        metrics.step > 1 ? seconds_of_steady_steps_ / static_cast<double>(metrics.step - 1) : metrics.step_seconds;
     if (metrics.step % recipe_.train.log_every == 0 || metrics.step == recipe_.train.steps) {
-      spdlog::info(console_line(metrics, recipe_.train.steps,
-                                mean * static_cast<double>(recipe_.train.steps - metrics.step)));
+      spdlog::info(
+          console_line(metrics, recipe_.train.steps, mean * static_cast<double>(recipe_.train.steps - metrics.step)));
     }
   }
 
@@ -78,14 +81,14 @@ void refuse_non_finite(const Trainer& trainer, const StepMetrics& metrics) {
   if (std::isfinite(metrics.loss) && std::isfinite(metrics.grad_norm)) return;
   const std::string name = trainer.find_non_finite();
   throw AgreedError("step " + std::to_string(metrics.step) + ": loss " + std::to_string(metrics.loss) +
-                           ", gradient norm " + std::to_string(metrics.grad_norm) +
-                           (name.empty() ? "; every gradient is finite by itself"
-                                         : "; the first gradient that is not finite is that of " + name));
+                    ", gradient norm " + std::to_string(metrics.grad_norm) +
+                    (name.empty() ? "; every gradient is finite by itself"
+                                  : "; the first gradient that is not finite is that of " + name));
 }
 
 /// The steps, from the first to the last, or until a rank asks to stop.
-RunEnd train(const Recipe& recipe, const DeviceMesh& mesh, const Dataset& dataset, Trainer& trainer,
-             Journal* journal, Clock::time_point start) {
+RunEnd train(const Recipe& recipe, const DeviceMesh& mesh, const Dataset& dataset, Trainer& trainer, Journal* journal,
+             Clock::time_point start) {
   const StopRequest stop_request;
   const TrainRecipe& train = recipe.train;
   for (int64_t step = 1; step <= train.steps; ++step) {
@@ -99,8 +102,7 @@ RunEnd train(const Recipe& recipe, const DeviceMesh& mesh, const Dataset& datase
     StepMetrics metrics{step, outcome.loss.item<double>(), outcome.grad_norm.item<double>(), rate};
     metrics.tokens = step * train.global_batch * train.sequence_length;
     metrics.step_seconds = seconds_since(step_start);
-    metrics.tokens_per_second =
-        static_cast<double>(train.global_batch * train.sequence_length) / metrics.step_seconds;
+    metrics.tokens_per_second = static_cast<double>(train.global_batch * train.sequence_length) / metrics.step_seconds;
     refuse_non_finite(trainer, metrics);
     if (journal) journal->record(metrics);
     if (outcome.stop.item<double>() > 0 && step < train.steps) {

@@ -17,7 +17,8 @@ RunDirectory::RunDirectory(std::filesystem::path folder, bool resume) : folder_(
   std::filesystem::create_directories(folder_, error);
   if (error) throw InputError("cannot create the run directory " + folder_.string() + ": " + error.message());
   lock_ = open((folder_ / "lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-  if (lock_ < 0) throw InputError("cannot write in the run directory " + folder_.string() + ": " + std::strerror(errno));
+  if (lock_ < 0)
+    throw InputError("cannot write in the run directory " + folder_.string() + ": " + std::strerror(errno));
   if (flock(lock_, LOCK_EX | LOCK_NB) != 0) {
     close(lock_);
     throw InputError("the run directory " + folder_.string() + " is in use by another run; choose another --run-dir");
@@ -29,7 +30,9 @@ RunDirectory::RunDirectory(std::filesystem::path folder, bool resume) : folder_(
   }
 }
 
-RunDirectory::~RunDirectory() { close(lock_); }
+RunDirectory::~RunDirectory() {
+  close(lock_);
+}
 
 void RunDirectory::write_recipe(const std::string& yaml) const {
   const std::filesystem::path file = folder_ / "recipe.yaml", beside = folder_ / "recipe.yaml.partial";

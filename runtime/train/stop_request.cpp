@@ -29,6 +29,8 @@ StopRequest::~StopRequest() {
   for (int signal : kSignals) std::signal(signal, SIG_DFL);
 }
 
-bool StopRequest::requested() const { return stop_requested != 0; }
+bool StopRequest::requested() const {
+  return stop_requested != 0;
+}
 
 }  // namespace meshtrain

@@ -22,11 +22,7 @@ Sequence make_sequence(const Recipe& recipe, const DeviceMesh& mesh, at::Device 
 }  // namespace
 
 Trainer::Trainer(const Recipe& recipe, const DeviceMesh& mesh, at::Device device)
-    : mesh_(mesh),
-      train_(recipe.train),
-      device_(device),
-      sequence_(make_sequence(recipe, mesh, device)),
-      sums_(mesh) {
+    : mesh_(mesh), train_(recipe.train), device_(device), sequence_(make_sequence(recipe, mesh, device)), sums_(mesh) {
   parallelism_ = make_parallelism(recipe, mesh, sequence_.layout);
   const at::TensorOptions options = at::TensorOptions(device).dtype(dtype_of(recipe.train.precision));
   model_ = std::make_unique<Transformer>(recipe.model.shape, parallelism_, options);

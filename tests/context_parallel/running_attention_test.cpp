@@ -60,6 +60,28 @@ TEST(RunningAttention, QueriesGetTheirKeysAtDifferentTimes) {
   EXPECT_LE(relative_error(merged.lse, whole.lse), 1e-14);
 }
 
+TEST(RunningAttention, RefusesBlocksThatOverlap) {
+  const at::Tensor x = random_tensor({2, 4, 4, 8}, 1), half = x.narrow(2, 0, 2);
+  const Attended block = attend(x, x, x, true, kScale), all = room(6, block);
+  RunningAttention running;
+  running.add(0, block);
+  running.add(2, attend(half, half, half, true, kScale));  // as many queries as there are, but the last two have none
+  EXPECT_THROW(running.finish(all.out, all.lse), std::logic_error);
+}
+
+TEST(RunningAttention, HalvesAreMergedInFp32) {
+  const at::Tensor q = random_tensor({2, 4, 3, 8}, 1, at::kBFloat16),
+                   k = random_tensor({2, 4, 64, 8}, 2, at::kBFloat16);
+  const Attended exact = attend(q.to(at::kDouble), k.to(at::kDouble), k.to(at::kDouble), false, kScale);
+  RunningAttention running;
+  for (int64_t i = 0; i < k.size(2); ++i) {
+    running.add(0, attend(q, k.narrow(2, i, 1), k.narrow(2, i, 1), false, kScale));
+  }
+  const Attended merged{at::empty({2, 4, 3, 8}, at::kBFloat16), at::empty({2, 4, 3}, at::kFloat)};
+  running.finish(merged.out, merged.lse);
+  EXPECT_LE(relative_error(merged.out, exact.out), 1.0 / 256) << "one rounding, not 64";
+}
+
 TEST(RunningAttention, RefusesQueriesWithoutKeys) {
   const at::Tensor x = random_tensor({2, 4, 2, 8}, 1);
   const Attended block = attend(x, x, x, true, kScale);

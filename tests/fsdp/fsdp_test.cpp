@@ -19,8 +19,8 @@ using testing::world;
 struct Chain {
   explicit Chain(int length) {
     for (int i = 0; i < length; ++i) {
-      weights.push_back(std::make_unique<Parameter>(whole_parameter(
-          "weight " + std::to_string(i), {8, 8}, {}, at::TensorOptions().dtype(at::kDouble))));
+      weights.push_back(std::make_unique<Parameter>(
+          whole_parameter("weight " + std::to_string(i), {8, 8}, {}, at::TensorOptions().dtype(at::kDouble))));
       weights.back()->tensor = random_tensor({8, 8}, 10 + i).requires_grad_();
     }
   }
@@ -39,7 +39,9 @@ struct Chain {
   std::vector<std::unique_ptr<Parameter>> weights;
 };
 
-at::Tensor input_of(int rank, int micro_batch) { return random_tensor({4, 8}, 100 + 10 * rank + micro_batch); }
+at::Tensor input_of(int rank, int micro_batch) {
+  return random_tensor({4, 8}, 100 + 10 * rank + micro_batch);
+}
 
 /// Gradients of the sum of every rank's micro-batches, computed here alone.
 std::vector<at::Tensor> expected_gradients(int length, size_t num_used, int num_ranks, int num_micro_batches) {

@@ -15,9 +15,15 @@ constexpr int64_t kGlobalBatch = 16;
 constexpr int64_t kSteps = 3;
 
 std::vector<std::string> factors_of(const Cell& cell) {
-  return {cell.layout,         cell.sequence_parallel ? "sp" : "-", "acc=" + std::to_string(cell.accumulation),
-          cell.variant.family, cell.variant.tied ? "tied" : "-",    cell.variant.grouped ? "gqa" : "-",
-          cell.variant.ignored, cell.variant.precision,             cell.variant.optimizer};
+  return {cell.layout,
+          cell.sequence_parallel ? "sp" : "-",
+          "acc=" + std::to_string(cell.accumulation),
+          cell.variant.family,
+          cell.variant.tied ? "tied" : "-",
+          cell.variant.grouped ? "gqa" : "-",
+          cell.variant.ignored,
+          cell.variant.precision,
+          cell.variant.optimizer};
 }
 
 std::string mesh_of(const Cell& cell) {

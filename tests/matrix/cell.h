@@ -12,7 +12,7 @@ namespace meshtrain::testing {
 struct Variant {
   std::string family;  ///< llama qwen2 qwen3
   bool tied;
-  bool grouped;  ///< grouped-query attention instead of one KV head per head
+  bool grouped;         ///< grouped-query attention instead of one KV head per head
   std::string ignored;  ///< none, uneven: counts of counted labels differ between ranks, some have none
   std::string precision;
   std::string optimizer;  ///< adamw, adamw without clipping, sgd

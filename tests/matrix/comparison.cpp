@@ -26,7 +26,9 @@ at::Tensor part(const at::Tensor& whole, const Box& box) {
   return view;
 }
 
-double largest(const at::Tensor& tensor) { return tensor.numel() == 0 ? 0 : tensor.abs().max().item<double>(); }
+double largest(const at::Tensor& tensor) {
+  return tensor.numel() == 0 ? 0 : tensor.abs().max().item<double>();
+}
 
 class Report {
  public:
@@ -76,7 +78,9 @@ Trace run_steps(Trainer& trainer, const Recipe& recipe, const DeviceMesh& mesh) 
 
 }  // namespace
 
-DeviceMesh one_rank_mesh() { return DeviceMesh(MeshLayout({{"dp", 1}, {"cp", 1}, {"tp", 1}}), Group()); }
+DeviceMesh one_rank_mesh() {
+  return DeviceMesh(MeshLayout({{"dp", 1}, {"cp", 1}, {"tp", 1}}), Group());
+}
 
 Trace train(const Recipe& recipe, const DeviceMesh& mesh) {
   Trainer trainer(recipe, mesh, at::kCPU);

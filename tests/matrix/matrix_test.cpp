@@ -36,8 +36,8 @@ TEST(Matrix, EveryMeshComputesWhatOneRankComputes) {
     if (references.count(cell.variant) == 0) {
       references[cell.variant] = train(recipe_of(cell, /*alone=*/true, folder.path()), one_rank_mesh());
     }
-    const std::string differences = train_and_compare(recipe_of(cell, /*alone=*/false, folder.path()), mesh_of(cell),
-                                                      references[cell.variant]);
+    const std::string differences =
+        train_and_compare(recipe_of(cell, /*alone=*/false, folder.path()), mesh_of(cell), references[cell.variant]);
     ASSERT_EQ(differences, "") << cell.describe();
   }
 }

@@ -76,8 +76,12 @@ TEST_F(Rules, Loss_AMeanOfMeansIsNoticed) {
   EXPECT_TRUE(noticed(std::abs(loss - wanted) > 1e-10 * wanted ? "differs" : ""));
 }
 
-TEST_F(Rules, Sums_OverDp) { expect_noticed_without("dp.gradients", cell_along("dp")); }
-TEST_F(Rules, Sums_OverCp) { expect_noticed_without("cp.gradients", cell_along("cp")); }
+TEST_F(Rules, Sums_OverDp) {
+  expect_noticed_without("dp.gradients", cell_along("dp"));
+}
+TEST_F(Rules, Sums_OverCp) {
+  expect_noticed_without("cp.gradients", cell_along("cp"));
+}
 TEST_F(Rules, Sums_OverTpOfNormsUnderSequenceParallel) {
   expect_noticed_without("tp.gradients", cell_along("tp"));
 }
@@ -194,8 +198,7 @@ TEST_F(Rules, Positions_LocalOnesAreNoticed) {
     return make_rotary(recipe.model.shape, positions, at::kDouble, at::kCPU);
   };
   const double right = loss(trainer, batch.micro_batches[0], {layout, rotary(layout.positions())}, mesh);
-  const double wrong =
-      loss(trainer, batch.micro_batches[0], {layout, rotary(at::arange(layout.local_length()))}, mesh);
+  const double wrong = loss(trainer, batch.micro_batches[0], {layout, rotary(at::arange(layout.local_length()))}, mesh);
   EXPECT_NEAR(right / static_cast<double>(trainer.count_tokens(batch)), reference_for(cell).losses[0], 1e-10);
   EXPECT_GT(std::abs(wrong - right), 1e-6);
 }
@@ -211,8 +214,8 @@ TEST_F(Rules, Labels_ShiftedAfterTheSplitAreNoticed) {
                           make_rotary(recipe.model.shape, trainer.layout().positions(), at::kDouble, at::kCPU)};
   const double right = loss(trainer, batch, sequence, mesh);
   const int64_t s = trainer.layout().local_length();
-  batch.labels = batch.ids.view({-1, s}).roll(-1, 1).reshape(-1).masked_fill(batch.labels.eq(kIgnoredLabel),
-                                                                            kIgnoredLabel);
+  batch.labels =
+      batch.ids.view({-1, s}).roll(-1, 1).reshape(-1).masked_fill(batch.labels.eq(kIgnoredLabel), kIgnoredLabel);
   EXPECT_GT(std::abs(loss(trainer, batch, sequence, mesh) - right), 1e-6);
 }
 

@@ -35,7 +35,7 @@ std::filesystem::path source() {
 
 /// Weights are not part of the repository: the values are looked at without them.
 Recipe load(const std::filesystem::path& file, std::vector<std::string> overrides = {}) {
-  overrides.push_back("model.init=random");
+  overrides.emplace_back("model.init=random");
   return load_recipe(source() / "recipes/hf_3d" / file, overrides, "");
 }
 

@@ -37,8 +37,8 @@ Recipe large_recipe() {
 }
 
 StepBatch meta_batch(const Recipe& recipe, const SequenceLayout& layout, int num_micro_batches) {
-  const at::Tensor tokens = at::empty({recipe.train.micro_batch * layout.local_length()},
-                                      at::TensorOptions(at::kMeta).dtype(at::kLong));
+  const at::Tensor tokens =
+      at::empty({recipe.train.micro_batch * layout.local_length()}, at::TensorOptions(at::kMeta).dtype(at::kLong));
   StepBatch batch;
   for (int i = 0; i < num_micro_batches; ++i) batch.micro_batches.push_back({tokens, tokens});
   batch.num_counted = tokens.numel() * num_micro_batches;

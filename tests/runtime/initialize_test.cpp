@@ -57,12 +57,13 @@ TEST(Initialize, IsStandardNormalTimesStd) {
 }
 
 TEST(Initialize, IsDrawnInDoubleAndRounded) {
-  EXPECT_TRUE(at::equal(drawn("w", {9, 9}, 0, 0, 1, 1, at::kBFloat16),
-                        drawn("w", {9, 9}, 0, 0, 1, 1).to(at::kBFloat16)));
+  EXPECT_TRUE(
+      at::equal(drawn("w", {9, 9}, 0, 0, 1, 1, at::kBFloat16), drawn("w", {9, 9}, 0, 0, 1, 1).to(at::kBFloat16)));
 }
 
 TEST(Initialize, LeavesPaddingZero) {
-  Parameter parameter = sharded_parameter("w", {5, 4}, 0, rank_of(2, 3), kNormal, at::TensorOptions().dtype(at::kFloat));
+  Parameter parameter =
+      sharded_parameter("w", {5, 4}, 0, rank_of(2, 3), kNormal, at::TensorOptions().dtype(at::kFloat));
   place(parameter, at::zeros({c10::multiply_integers(parameter.shape)}, at::kFloat), 0);
   initialize(parameter, 1);
   EXPECT_EQ(parameter.box.size[0], 1);

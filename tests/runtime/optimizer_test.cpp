@@ -14,8 +14,8 @@ using testing::random_tensor;
 struct Fixture {
   explicit Fixture(at::ScalarType dtype = at::kDouble) {
     const at::TensorOptions options = at::TensorOptions().dtype(dtype);
-    for (auto& [name, shape] : std::vector<std::pair<std::string, std::vector<int64_t>>>{
-             {"a", {3, 5}}, {"b", {7}}, {"c", {2, 2}}}) {
+    for (auto& [name, shape] :
+         std::vector<std::pair<std::string, std::vector<int64_t>>>{{"a", {3, 5}}, {"b", {7}}, {"c", {2, 2}}}) {
       parameters.push_back(std::make_unique<Parameter>(whole_parameter(name, shape, {}, options)));
     }
     units.emplace_back(UnitSpec{"unit", {parameters[0].get(), parameters[1].get(), parameters[2].get()}}, 1);

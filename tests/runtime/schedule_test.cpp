@@ -29,7 +29,9 @@ TEST(Schedule, StaysBeforeWsdDecays) {
   EXPECT_DOUBLE_EQ(learning_rate(schedule("wsd", 10, 20), 1, 90, 100), 0.5);
 }
 
-TEST(Schedule, ConstantStays) { EXPECT_DOUBLE_EQ(learning_rate(schedule("constant", 0), 3e-4, 999, 1000), 3e-4); }
+TEST(Schedule, ConstantStays) {
+  EXPECT_DOUBLE_EQ(learning_rate(schedule("constant", 0), 3e-4, 999, 1000), 3e-4);
+}
 
 }  // namespace
 }  // namespace meshtrain

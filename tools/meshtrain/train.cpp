@@ -53,9 +53,8 @@ int check(const TrainArguments& arguments) {
 int train(const TrainArguments& arguments) {
   if (arguments.check) return check(arguments);
   const Group world = connect_world();
-  return run_on_all_ranks(world, [&] {
-    return static_cast<int>(run(receive_recipe(arguments, world), world, arguments.options));
-  });
+  return run_on_all_ranks(
+      world, [&] { return static_cast<int>(run(receive_recipe(arguments, world), world, arguments.options)); });
 }
 
 }  // namespace
