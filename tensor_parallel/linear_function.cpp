@@ -7,6 +7,7 @@
 
 #include "tensor_parallel/collectives.h"
 #include "tensor_parallel/leaf_gradient.h"
+#include "tensor_parallel/matrix_product.h"
 #include "tensor_parallel/row_chunks.h"
 
 namespace meshtrain {
@@ -36,20 +37,21 @@ struct Layer : torch::CustomClassHolder {
 
 using LayerPointer = c10::intrusive_ptr<Layer>;
 
-at::Tensor product(const at::Tensor& x, const Layer& layer, bool with_bias) {
-  const at::Tensor weight = join(layer.weights);
-  return with_bias ? at::addmm(join(layer.biases), x, weight.t()) : at::mm(x, weight.t());
+at::Tensor forward_product(const at::Tensor& x, const Layer& layer, bool with_bias) {
+  at::Tensor y = product(x, join(layer.weights));
+  return with_bias ? y.add_(join(layer.biases)) : y;
 }
 
-/// into [F, in] += dy^T x
+/// into [F, in] += dy^T x. In place where the library can; else (another dtype, or oneDNN, which only returns) through
+/// a temporary of bounded size.
 void add_product(at::Tensor into, const at::Tensor& dy, const at::Tensor& x) {
-  if (into.scalar_type() == x.scalar_type()) {
+  if (into.scalar_type() == x.scalar_type() && !(x.device().is_cpu() && x.scalar_type() == at::kFloat)) {
     into.addmm_(dy.t(), x);
     return;
   }
   const int64_t row_bytes = x.size(1) * static_cast<int64_t>(x.element_size());
   for_row_chunks(into.size(0), row_bytes, [&](int64_t first, int64_t count) {
-    into.narrow(0, first, count).add_(at::mm(dy.narrow(1, first, count).t(), x));
+    into.narrow(0, first, count).add_(product(dy.narrow(1, first, count).t(), x.t()));
   });
 }
 
@@ -90,7 +92,7 @@ class Gradients {
       if (run.in_place.defined()) {
         add_product(run.in_place, columns, x);
       } else {
-        hand_back(run, layer_.weights, at::mm(columns.t(), x), &list_[1]);
+        hand_back(run, layer_.weights, product(columns.t(), x.t()), &list_[1]);
       }
     }
   }
@@ -131,7 +133,7 @@ struct ColumnLinear : torch::autograd::Function<ColumnLinear> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, at::TensorList, const LayerPointer& layer) {
     save(ctx, x, layer);
     const at::Tensor rows = layer->tp.splits_rows() ? start_gather_rows(x, layer->tp.group).wait() : x;
-    return product(rows, *layer, /*with_bias=*/!layer->biases.empty());
+    return forward_product(rows, *layer, /*with_bias=*/!layer->biases.empty());
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
@@ -148,7 +150,7 @@ struct ColumnLinear : torch::autograd::Function<ColumnLinear> {
     }
     Pending dx;
     if (gradients.needs_input()) {
-      dx.tensor = at::mm(dy, join(layer->weights));
+      dx.tensor = product(dy, join(layer->weights).t());
       if (tp.splits_rows()) {
         dx = start_scatter_rows(dx.tensor, tp.group);
       } else {
@@ -167,9 +169,9 @@ struct RowLinear : torch::autograd::Function<RowLinear> {
     save(ctx, x, layer);
     const TensorParallel& tp = layer->tp;
     const bool has_bias = !layer->biases.empty();
-    if (tp.group.size() == 1) return product(x, *layer, has_bias);
+    if (tp.group.size() == 1) return forward_product(x, *layer, has_bias);
 
-    Pending y{product(x, *layer, /*with_bias=*/false), {}};
+    Pending y{forward_product(x, *layer, /*with_bias=*/false), {}};
     if (tp.splits_rows()) {
       y = start_scatter_rows(y.tensor, tp.group);
     } else {
@@ -191,7 +193,7 @@ struct RowLinear : torch::autograd::Function<RowLinear> {
     if (tp.splits_rows() && needs_all_rows) dy = start_gather_rows(own_rows, tp.group);
     gradients.of_biases(own_rows);
     dy.work.wait();
-    if (gradients.needs_input()) gradients.of_input(at::mm(dy.tensor, layer->weights[0]));
+    if (gradients.needs_input()) gradients.of_input(product(dy.tensor, layer->weights[0].t()));
     if (gradients.needs_weights()) gradients.of_weights(dy.tensor, ctx->get_saved_variables()[0]);
     return gradients.list();
   }
