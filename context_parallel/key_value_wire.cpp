@@ -40,7 +40,7 @@ KeyValueGather::KeyValueGather(const at::Tensor& k, const at::Tensor& v, const S
 
 KeyValues KeyValueGather::wait() {
   work_.wait();
-  if (layout_.ranks() == 1 || layout_.kind() == SequenceLayout::Kind::Contiguous) return std::move(wire_);
+  if (layout_.kind() == SequenceLayout::Kind::Contiguous) return std::move(wire_);
   std::vector<at::Tensor> parts;
   for (const WirePlace& place : wire_order(layout_)) {
     parts.push_back(wire_.packed.narrow(0, place.offset, place.chunk.size));

@@ -105,6 +105,7 @@ void fields(Archive& archive, ParallelRecipe& parallel) {
 template <class Archive>
 void fields(Archive& archive, DataRecipe& data) {
   archive.field("tokens", data.tokens, {.required = true});
+  archive.field("source", data.source);
   archive.field("dtype", data.dtype, {.choices = {"uint8", "uint16", "uint32"}});
   archive.field("layout", data.layout, {.choices = {"records", "stream"}});
   archive.field("ignore_id", data.ignore_id, {.least = 0});

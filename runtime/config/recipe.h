@@ -36,6 +36,7 @@ struct ParallelRecipe {
 
 struct DataRecipe {
   std::filesystem::path tokens;
+  std::string source;              ///< the command that makes `tokens`, told when the file is missing; may be empty
   std::string dtype = "uint16";    ///< uint8 uint16 uint32
   std::string layout = "records";  ///< records stream
   std::optional<int64_t> ignore_id;

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <filesystem>
 #include <stdexcept>
+#include <system_error>
 #include <vector>
 
 #include "mesh/error.h"
@@ -14,6 +16,15 @@ namespace {
 constexpr int64_t kBlockBytes = int64_t{64} << 10;
 constexpr int64_t kScannedBytes = int64_t{256} << 20;  // files up to this size are searched wholly
 constexpr int64_t kSampledBlocks = 1024;
+
+TokenFile open_tokens(const DataRecipe& recipe) {
+  std::error_code unreadable;
+  if (!recipe.source.empty() && !std::filesystem::exists(recipe.tokens, unreadable)) {
+    throw InputError("data.tokens: there is no " + recipe.tokens.string() +
+                     "; the recipe says that it comes from: " + recipe.source);
+  }
+  return TokenFile(recipe.tokens, recipe.dtype);
+}
 
 int64_t count_samples(const TokenFile& tokens, const std::string& layout, int64_t sequence_length) {
   const std::string found = tokens.path().string() + ": " + std::to_string(tokens.size()) + " tokens";
@@ -35,7 +46,7 @@ int64_t count_samples(const TokenFile& tokens, const std::string& layout, int64_
 }  // namespace
 
 Dataset::Dataset(const DataRecipe& recipe, int64_t sequence_length, int64_t vocab_size, uint64_t seed)
-    : tokens_(recipe.tokens, recipe.dtype),
+    : tokens_(open_tokens(recipe)),
       ignore_id_(recipe.ignore_id),
       shuffle_(recipe.shuffle),
       sequence_length_(sequence_length),

@@ -18,10 +18,10 @@ inline constexpr int64_t kIgnoredLabel = -100;
 /// so every rank of every mesh finds the same. Any thread may call; no collective.
 class Dataset {
  public:
-  /// `sequence_length`: S, at least 1. Throws InputError, with what was found and what fits, when the tokens are no
-  /// whole number of records (layout records), are fewer than one sample, hold an id of vocab_size or more, or when
-  /// loss_mask has not one byte for each token. Files up to 256 MiB are searched for such ids here; larger ones in
-  /// samples here and wholly as they are read.
+  /// `sequence_length`: S, at least 1. Throws InputError, with what was found and what fits, when there are no tokens
+  /// (naming data.source), when they are no whole number of records (layout records), are fewer than one sample, hold
+  /// an id of vocab_size or more, or when loss_mask has not one byte for each token. Files up to 256 MiB are searched
+  /// for such ids here; larger ones in samples here and wholly as they are read.
   Dataset(const DataRecipe& recipe, int64_t sequence_length, int64_t vocab_size, uint64_t seed);
 
   /// Samples in the file, n. Tokens behind the last whole sample of a stream are not used.

@@ -2,18 +2,12 @@
 
 #include <map>
 
-#include "mesh/error.h"
-
 namespace meshtrain {
 
 at::ScalarType dtype_of(const std::string& precision) {
   static const std::map<std::string, at::ScalarType> dtypes = {
       {"fp64", at::kDouble}, {"fp32", at::kFloat}, {"bf16", at::kBFloat16}};
-  const auto found = dtypes.find(precision);
-  if (found == dtypes.end()) {
-    throw InputError("train.precision: " + precision + " is not available yet; use fp64, fp32 or bf16");
-  }
-  return found->second;
+  return dtypes.at(precision);
 }
 
 SequenceLayout make_layout(const Recipe& recipe, const DeviceMesh& mesh) {
@@ -27,12 +21,7 @@ SequenceLayout make_layout(const Recipe& recipe, const DeviceMesh& mesh) {
 Parallelism make_parallelism(const Recipe& recipe, const DeviceMesh& mesh, const SequenceLayout& layout) {
   const int64_t tokens = recipe.train.micro_batch * layout.local_length(), tp = mesh.size("tp");
   const std::string& asked = recipe.parallel.sequence_parallel;
-  if (asked == "on" && tokens % tp != 0) {
-    throw InputError("parallel.sequence_parallel: on needs the " + std::to_string(tokens) +
-                     " tokens of a micro-batch on one rank to divide over tp=" + std::to_string(tp) +
-                     "; change train.micro_batch or train.sequence_length, or set it to auto or off");
-  }
-  const bool sequence_parallel = tp > 1 && tokens % tp == 0 && asked != "off";
+  const bool sequence_parallel = tp > 1 && (asked == "on" || (asked == "auto" && tokens % tp == 0));
   return {{mesh.group("tp"), sequence_parallel}, mesh.group("cp"), ContextAlgorithm::AllGather};
 }
 

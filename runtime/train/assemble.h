@@ -6,14 +6,16 @@
 
 namespace meshtrain {
 
-/// fp32 -> at::kFloat, ...
+// From a recipe that validate() has passed to what the floors below are built with.
+
+/// "fp32" -> at::kFloat, ...
 at::ScalarType dtype_of(const std::string& precision);
 
 /// Which positions this rank holds. `auto` is zig-zag when 2 * cp divides the sequence, contiguous otherwise.
 SequenceLayout make_layout(const Recipe& recipe, const DeviceMesh& mesh);
 
 /// How the recipe's model is cut on `mesh`. Sequence parallel `auto` is on when tp > 1 divides the tokens of a
-/// micro-batch. Throws InputError when it is `on` and they do not divide.
+/// micro-batch.
 Parallelism make_parallelism(const Recipe& recipe, const DeviceMesh& mesh, const SequenceLayout& layout);
 
 }  // namespace meshtrain

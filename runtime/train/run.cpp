@@ -88,8 +88,7 @@ void refuse_non_finite(const Trainer& trainer, const StepMetrics& metrics) {
 
 /// The steps, from the first to the last, or until a rank asks to stop.
 RunEnd train(const Recipe& recipe, const DeviceMesh& mesh, const Dataset& dataset, Trainer& trainer, Journal* journal,
-             Clock::time_point start) {
-  const StopRequest stop_request;
+             const StopRequest& stop_request, Clock::time_point start) {
   const TrainRecipe& train = recipe.train;
   for (int64_t step = 1; step <= train.steps; ++step) {
     const Clock::time_point step_start = Clock::now();
@@ -117,6 +116,7 @@ RunEnd train(const Recipe& recipe, const DeviceMesh& mesh, const Dataset& datase
 
 RunEnd run(const Recipe& recipe, const Group& world, const RunOptions& options) {
   const Clock::time_point start = Clock::now();
+  const StopRequest stop_request;  // a request while weights are loaded waits for the first step
   const MeshLayout mesh_layout = MeshLayout::fit(recipe.parallel.mesh, recipe.parallel.order, world.size());
   validate(recipe, mesh_layout);
   const DeviceMesh mesh(mesh_layout, world);
@@ -134,7 +134,8 @@ RunEnd run(const Recipe& recipe, const Group& world, const RunOptions& options) 
   });
   if (journal) journal->announce(mesh, *trainer, num_parameters(*trainer));
   try {
-    if (train(recipe, mesh, *dataset, *trainer, journal.get(), start) == RunEnd::Stopped) return RunEnd::Stopped;
+    const RunEnd end = train(recipe, mesh, *dataset, *trainer, journal.get(), stop_request, start);
+    if (end == RunEnd::Stopped) return end;
   } catch (const AgreedError&) {
     throw;
   } catch (const std::exception& error) {  // of this rank alone, whatever its type

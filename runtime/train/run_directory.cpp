@@ -6,16 +6,26 @@
 
 #include <cerrno>
 #include <cstring>
-#include <fstream>
 
 #include "mesh/error.h"
+#include "runtime/data/output_file.h"
 
 namespace meshtrain {
+namespace {
+
+InputError holds_a_run(const std::filesystem::path& folder) {
+  return InputError("the run directory " + folder.string() +
+                    " holds a run; continue it with --resume, choose another --run-dir, or remove it");
+}
+
+}  // namespace
 
 RunDirectory::RunDirectory(std::filesystem::path folder, bool resume) : folder_(std::move(folder)) {
   std::error_code error;
   std::filesystem::create_directories(folder_, error);
   if (error) throw InputError("cannot create the run directory " + folder_.string() + ": " + error.message());
+  const bool unlocked = !std::filesystem::exists(folder_ / "lock");
+  if (unlocked && !resume && std::filesystem::exists(metrics())) throw holds_a_run(folder_);  // no lock file is made
   lock_ = open((folder_ / "lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
   if (lock_ < 0)
     throw InputError("cannot write in the run directory " + folder_.string() + ": " + std::strerror(errno));
@@ -25,8 +35,7 @@ RunDirectory::RunDirectory(std::filesystem::path folder, bool resume) : folder_(
   }
   if (!resume && std::filesystem::exists(metrics())) {
     close(lock_);
-    throw InputError("the run directory " + folder_.string() +
-                     " holds a run; continue it with --resume, choose another --run-dir, or remove it");
+    throw holds_a_run(folder_);
   }
 }
 
@@ -35,16 +44,9 @@ RunDirectory::~RunDirectory() {
 }
 
 void RunDirectory::write_recipe(const std::string& yaml) const {
-  const std::filesystem::path file = folder_ / "recipe.yaml", beside = folder_ / "recipe.yaml.partial";
-  std::ofstream out(beside);
-  out << yaml << std::flush;
-  out.close();
-  if (!out) {
-    std::error_code ignored;
-    std::filesystem::remove(beside, ignored);
-    throw std::runtime_error("cannot write " + file.string() + ": " + std::strerror(errno));
-  }
-  std::filesystem::rename(beside, file);
+  OutputFile file(folder_ / "recipe.yaml");
+  file.append(yaml.data(), yaml.size());
+  file.finish();
 }
 
 }  // namespace meshtrain

@@ -18,7 +18,7 @@ class RunDirectory {
 
   const std::filesystem::path& folder() const { return folder_; }
   std::filesystem::path metrics() const { return folder_ / "metrics.jsonl"; }
-  /// Keeps the recipe as run: recipe.yaml. Throws std::runtime_error.
+  /// Keeps the recipe as run: recipe.yaml. Throws as OutputFile.
   void write_recipe(const std::string& yaml) const;
 
  private:

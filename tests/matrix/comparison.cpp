@@ -18,14 +18,6 @@ Tolerance tolerance_of(const std::string& precision) {
   return precision == "fp64" ? Tolerance{1e-10, 1e-10} : Tolerance{1e-5, 1e-3};
 }
 
-at::Tensor part(const at::Tensor& whole, const Box& box) {
-  at::Tensor view = whole;
-  for (size_t dim = 0; dim < box.start.size(); ++dim) {
-    view = view.narrow(static_cast<int64_t>(dim), box.start[dim], box.size[dim]);
-  }
-  return view;
-}
-
 double largest(const at::Tensor& tensor) {
   return tensor.numel() == 0 ? 0 : tensor.abs().max().item<double>();
 }
@@ -77,6 +69,14 @@ Trace run_steps(Trainer& trainer, const Recipe& recipe, const DeviceMesh& mesh) 
 }
 
 }  // namespace
+
+at::Tensor part(const at::Tensor& whole, const Box& box) {
+  at::Tensor view = whole;
+  for (size_t dim = 0; dim < box.start.size(); ++dim) {
+    view = view.narrow(static_cast<int64_t>(dim), box.start[dim], box.size[dim]);
+  }
+  return view;
+}
 
 DeviceMesh one_rank_mesh() {
   return DeviceMesh(MeshLayout({{"dp", 1}, {"cp", 1}, {"tp", 1}}), Group());

@@ -30,6 +30,9 @@ Trace train(const Recipe& recipe, const DeviceMesh& mesh);
 /// mesh must call it.
 std::string train_and_compare(const Recipe& recipe, const DeviceMesh& mesh, const Trace& reference);
 
+/// `box` of `whole`: a view.
+at::Tensor part(const at::Tensor& whole, const Box& box);
+
 /// The mesh of one rank.
 DeviceMesh one_rank_mesh();
 

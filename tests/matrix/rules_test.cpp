@@ -140,11 +140,8 @@ TEST_F(Rules, Initialisation_ByLocalIndexIsNoticed) {
     local.box.start.assign(local.box.start.size(), 0);
     local.global_shape = local.box.size;
     if (local.valid().numel() > 0) initialize(local, static_cast<uint64_t>(recipe.train.seed));
-    at::Tensor wanted = reference.first_weights.at(parameter->name);
-    for (size_t dim = 0; dim < parameter->box.start.size(); ++dim) {
-      wanted = wanted.narrow(static_cast<int64_t>(dim), parameter->box.start[dim], parameter->box.size[dim]);
-    }
-    if (!at::equal(parameter->valid().detach(), wanted)) differences += parameter->name;
+    const at::Tensor wanted = part(reference.first_weights.at(parameter->name), parameter->box);
+    if (!at::equal(parameter->valid().detach().to(at::kDouble), wanted)) differences += parameter->name;
   }
   EXPECT_TRUE(noticed(differences));
 }

@@ -7,12 +7,12 @@
 #include <unistd.h>
 
 #include <array>
+#include <csignal>
 #include <cstdlib>
 #include <fstream>
 #include <sstream>
 #include <stdexcept>
-
-#include "tests/support/scratch.h"
+#include <utility>
 
 namespace meshtrain::testing {
 namespace {
@@ -45,9 +45,8 @@ bool is_launchers(const std::string& variable) {
 
 }  // namespace
 
-Ending run_program(std::vector<std::string> words, const std::vector<std::string>& environment) {
-  const ScratchFolder folder;
-  const std::string out = folder.path() / "out", err = folder.path() / "err";
+Program::Program(std::vector<std::string> words, const std::vector<std::string>& environment) {
+  const std::string out = folder_.path() / "out", err = folder_.path() / "err";
   std::vector<std::string> variables = environment;
   for (char** variable = environ; *variable != nullptr; ++variable) {
     if (!is_launchers(*variable)) variables.emplace_back(*variable);
@@ -58,30 +57,51 @@ Ending run_program(std::vector<std::string> words, const std::vector<std::string
   posix_spawn_file_actions_addopen(&files, 0, "/dev/null", O_RDONLY, 0);
   posix_spawn_file_actions_addopen(&files, 1, out.c_str(), O_WRONLY | O_CREAT, 0600);
   posix_spawn_file_actions_addopen(&files, 2, err.c_str(), O_WRONLY | O_CREAT, 0600);
-  pid_t child = 0;
   const int failed =
-      posix_spawn(&child, words[0].c_str(), &files, nullptr, pointers(words).data(), pointers(variables).data());
+      posix_spawn(&process_, words[0].c_str(), &files, nullptr, pointers(words).data(), pointers(variables).data());
   posix_spawn_file_actions_destroy(&files);
   if (failed != 0) throw std::runtime_error("cannot start " + words[0]);
+}
 
+Program::~Program() {
+  if (process_ > 0) wait();
+}
+
+void Program::signal(int number) const {
+  kill(process_, number);
+}
+
+Ending Program::wait() {
   int state = 0;
-  waitpid(child, &state, 0);
+  waitpid(std::exchange(process_, 0), &state, 0);
   Ending ending;
   ending.status = WIFEXITED(state) ? WEXITSTATUS(state) : 128 + WTERMSIG(state);
-  ending.out = content(out);
-  ending.err = content(err);
+  ending.out = content(folder_.path() / "out");
+  ending.err = content(folder_.path() / "err");
   return ending;
 }
 
+Ending run_program(std::vector<std::string> words, const std::vector<std::string>& environment) {
+  return Program(std::move(words), environment).wait();
+}
+
+std::string source_folder() {
+  return required("MESHTRAIN_SOURCE");
+}
+
+std::string build_folder() {
+  return required("MESHTRAIN_BUILD");
+}
+
 Ending run_meshtrain(const std::vector<std::string>& arguments, const std::vector<std::string>& environment) {
-  std::vector<std::string> words = {required("MESHTRAIN_BUILD") + "/meshtrain"};
+  std::vector<std::string> words = {build_folder() + "/meshtrain"};
   words.insert(words.end(), arguments.begin(), arguments.end());
   return run_program(std::move(words), environment);
 }
 
 Ending run_meshtrain_on_ranks(int ranks, const std::vector<std::string>& arguments) {
-  std::vector<std::string> words = {required("MESHTRAIN_SOURCE") + "/tools/ranks", std::to_string(ranks),
-                                    required("MESHTRAIN_BUILD") + "/meshtrain"};
+  std::vector<std::string> words = {source_folder() + "/tools/ranks", std::to_string(ranks),
+                                    build_folder() + "/meshtrain"};
   words.insert(words.end(), arguments.begin(), arguments.end());
   return run_program(std::move(words));
 }

@@ -3,6 +3,8 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/scratch.h"
+
 namespace meshtrain::testing {
 
 struct Ending {
@@ -11,9 +13,32 @@ struct Ending {
   std::string err;
 };
 
-/// Runs `words`, a program and its arguments, and waits for it; nothing to read on stdin. `environment`: "NAME=VALUE",
-/// beside that of the test, from which the variables of launchers are taken out.
+/// A program that runs beside the test.
+class Program {
+ public:
+  /// Starts `words`, a program and its arguments; nothing to read on stdin. `environment`: "NAME=VALUE", beside that
+  /// of the test, from which the variables of launchers are taken out.
+  explicit Program(std::vector<std::string> words, const std::vector<std::string>& environment = {});
+  /// Waits for it.
+  ~Program();
+  Program(const Program&) = delete;
+  Program& operator=(const Program&) = delete;
+
+  void signal(int number) const;
+  /// Waits until it ends. Once.
+  Ending wait();
+
+ private:
+  ScratchFolder folder_;
+  int process_ = 0;
+};
+
+/// Starts it, as Program does, and waits for it.
 Ending run_program(std::vector<std::string> words, const std::vector<std::string>& environment = {});
+
+/// The folders that ctest names: the sources, and the build with its meshtrain.
+std::string source_folder();
+std::string build_folder();
 
 /// Runs the built meshtrain with `arguments`.
 Ending run_meshtrain(const std::vector<std::string>& arguments, const std::vector<std::string>& environment = {});

@@ -1,4 +1,5 @@
 #include <CLI/CLI.hpp>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -97,6 +98,7 @@ int run(int argc, char** argv) {
 }  // namespace meshtrain
 
 int main(int argc, char** argv) {
+  std::signal(SIGXFSZ, SIG_IGN);  // a limit on file sizes is a full disk: write() tells
   try {
     return meshtrain::run(argc, argv);
   } catch (const std::exception& error) {

@@ -1,0 +1,66 @@
+// What a mesh exports is what one rank holds: whole tensors, without padding.
+
+#include "runtime/model/export_model.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "runtime/hf/config_json.h"
+#include "runtime/hf/safetensors.h"
+#include "tests/matrix/cell.h"
+#include "tests/matrix/comparison.h"
+#include "tests/support/scratch.h"
+#include "tests/support/world.h"
+
+namespace meshtrain::testing {
+namespace {
+
+class Export : public ::testing::TestWithParam<std::tuple<const char*, bool>> {};
+
+TEST_P(Export, IsTheModelOfOneRank) {
+  const auto [family, tied] = GetParam();
+  const ScratchFolder folder(world());
+  const Cell cell{{family, tied, true, "none", "fp32", "adamw"}, 1, world().size(), 1, "contiguous", false, 1};
+  const DeviceMesh mesh(MeshLayout({{"dp", 1}, {"cp", 1}, {"tp", world().size()}}), world()), alone = one_rank_mesh();
+  const Recipe recipe = recipe_of(cell, /*alone=*/false, folder.path());
+  Trainer on_mesh(recipe, mesh, at::kCPU);
+  Trainer on_one_rank(recipe_of(cell, /*alone=*/true, folder.path()), alone, at::kCPU);
+
+  const std::filesystem::path exported = folder.path() / "exported";
+  export_model(on_mesh.model().parameters(), recipe.model.shape, mesh, exported);
+
+  EXPECT_EQ(read_config_json(exported / "config.json").vocab_size, recipe.model.shape.vocab_size);
+  const SafetensorsFolder weights(exported);
+  EXPECT_EQ(weights.names().size(), on_one_rank.model().parameters().size());
+  for (const Parameter* parameter : on_one_rank.model().parameters()) {
+    EXPECT_TRUE(at::equal(weights.read(parameter->name), parameter->tensor.detach())) << parameter->name;
+  }
+}
+
+TEST_P(Export, IsReadBackByAnotherMesh) {
+  const auto [family, tied] = GetParam();
+  const ScratchFolder folder(world());
+  const Cell cell{{family, tied, true, "none", "fp32", "adamw"}, world().size(), 1, 1, "contiguous", false, 1};
+  const DeviceMesh written(MeshLayout({{"dp", world().size()}, {"cp", 1}, {"tp", 1}}), world());
+  const DeviceMesh read(MeshLayout({{"dp", 1}, {"cp", 1}, {"tp", world().size()}}), world());
+  Recipe recipe = recipe_of(cell, /*alone=*/false, folder.path());
+  Trainer first(recipe, written, at::kCPU);
+  export_model(first.model().parameters(), recipe.model.shape, written, folder.path() / "exported");
+
+  recipe.model.hf = folder.path() / "exported";
+  recipe.model.init = "pretrained";
+  recipe.train.seed += 1;  // what is drawn must not matter
+  Trainer second(recipe, read, at::kCPU);
+  std::map<std::string, at::Tensor> wanted;
+  for (const Parameter* parameter : first.model().parameters()) wanted[parameter->name] = parameter->tensor.detach();
+  for (const Parameter* parameter : second.model().parameters()) {
+    EXPECT_TRUE(at::equal(parameter->valid().detach(), part(wanted.at(parameter->name), parameter->box)))
+        << parameter->name;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Export,
+                         ::testing::Combine(::testing::Values("llama", "qwen2", "qwen3"), ::testing::Bool()));
+
+}  // namespace
+}  // namespace meshtrain::testing

@@ -1,0 +1,69 @@
+#include <fstream>
+
+#include "tests/tools/train_program.h"
+
+// What goes wrong at run time: status 1, one line from one rank, and all ranks end.
+namespace meshtrain::testing {
+namespace {
+
+class TrainFailure : public TrainProgram {};
+
+/// No file of rank 0 may become longer than so many blocks of 512 bytes, which write() says as it says a full disk.
+std::string limit_files(int blocks) {
+  return "[ $OMPI_COMM_WORLD_RANK != 0 ] || ulimit -f " + std::to_string(blocks);
+}
+
+TEST_F(TrainFailure, FullDiskWhileWritingMetrics) {
+  const std::string message = complaint(2, {"--mesh", "dp=2", "--set", "train.steps=1000"}, 1, limit_files(8));
+  EXPECT_TRUE(has(message,
+                  "rank 0 (dp=0 cp=0 tp=0): cannot write " + (run_dir / "metrics.jsonl").string() + ": File too large"))
+      << message;
+}
+
+TEST_F(TrainFailure, FullDiskWhileWritingTheRecipe) {
+  const std::string message = complaint(2, {"--mesh", "dp=2"}, 1, limit_files(1));
+  EXPECT_EQ(message, "rank 0: cannot write " + (run_dir / "recipe.yaml").string() + ": File too large");
+}
+
+TEST_F(TrainFailure, FullDiskWhileExporting) {
+  const std::filesystem::path folder = path("weights");
+  const std::string message =
+      complaint(2, {"--mesh", "tp=2", "--set", "train.export=" + folder.string()}, 1, limit_files(8));
+  EXPECT_TRUE(has(message, "rank 0") && has(message, "cannot write " + folder.string())) << message;
+  EXPECT_TRUE(has(message, ": File too large")) << message;
+  EXPECT_FALSE(std::filesystem::exists(folder));
+  EXPECT_FALSE(std::filesystem::exists(folder.string() + ".partial"));
+  expect_steps(metrics(), 4);
+}
+
+// A file too large to be searched wholly at the start: in its second block stands an id that only one rank reads.
+TEST_F(TrainFailure, IdBeyondTheVocabularyThatOneRankMeets) {
+  write("tokens.bin", "");
+  std::filesystem::resize_file(path("tokens.bin"), int64_t{300} << 20);
+  std::fstream file(path("tokens.bin"), std::ios::in | std::ios::out | std::ios::binary);
+  constexpr int64_t kLength = 512, kSample = 4 * 32 + 30;  // the fifth step, the last but one sample of 32
+  constexpr int64_t kToken = kSample * kLength + 7;
+  static_assert(kToken > 64 << 10 && kToken < 128 << 10);
+  file.seekp(kToken);
+  file.put(static_cast<char>(200));
+  file.close();
+  const std::string message = complaint(2,
+                                        {"--mesh", "dp=2", "--set", "data.layout=stream", "--set",
+                                         "train={sequence_length: 512, global_batch: 32, micro_batch: 1, steps: 8}"},
+                                        1);
+  EXPECT_EQ(message, "rank 1 (dp=1 cp=0 tp=0): " + path("tokens.bin").string() + ": token " + std::to_string(kToken) +
+                         " has id 200, beyond the vocabulary of 64: the file was made for another model, or "
+                         "data.dtype is wrong");
+  expect_steps(metrics(), 4);
+}
+
+TEST_F(TrainFailure, LossThatIsNotFinite) {
+  const std::string message =
+      complaint(3, {"--mesh", "dp=3", "--set", "train.global_batch=3", "--set", "optimizer.learning_rate=1e38"}, 1);
+  EXPECT_TRUE(has(message, "step 2: loss ")) << message;
+  EXPECT_TRUE(has(message, "the first gradient that is not finite is that of model.")) << message;
+  expect_steps(metrics(), 1);
+}
+
+}  // namespace
+}  // namespace meshtrain::testing

@@ -1,0 +1,165 @@
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <functional>
+#include <map>
+#include <sstream>
+
+#include "tests/tools/train_program.h"
+
+// What is wrong before the first step: status 2 and one line from one rank.
+namespace meshtrain::testing {
+namespace {
+
+class TrainInput : public TrainProgram {};
+
+TEST_F(TrainInput, MisspeltAndDuplicateKeys) {
+  EXPECT_TRUE(has(complaint(2, {"--set", "train.stpes=3"}), "train.stpes=3: unknown key; did you mean \"steps\"?"));
+  std::ofstream(recipe, std::ios::app) << "device: cpu\ndevice: auto\n";
+  const std::string twice = complaint(2, {});
+  EXPECT_TRUE(has(twice, recipe.string() + ":2") && has(twice, "device")) << twice;
+}
+
+TEST_F(TrainInput, MeshThatDoesNotFitTheRanks) {
+  const std::string message = complaint(3, {"--mesh", "dp=2"});
+  EXPECT_TRUE(has(message, "dp=2 x cp=1 x tp=1 needs 2 ranks, but 3 were started")) << message;
+}
+
+TEST_F(TrainInput, ForeignLauncher) {
+  const Words words = command(1, {"--mesh", "dp=4"});
+  for (const Words& foreign : {Words{"PMI_SIZE=4", "PMI_RANK=0"},
+                               {"OMPI_COMM_WORLD_SIZE=4", "OMPI_COMM_WORLD_RANK=0"},
+                               {"SLURM_PROCID=0", "SLURM_STEP_ID=0", "SLURM_STEP_NUM_TASKS=4"}}) {
+    const std::string message = complaint(run_program(words, foreign), 2);
+    EXPECT_TRUE(has(message, "the launcher announces 4 ranks, but MPI finds this one alone")) << message;
+  }
+  const Ending other = run_program(words, {"PMI_SIZE=4", "PMI_RANK=3"});
+  EXPECT_EQ(other.status, 2);
+  EXPECT_EQ(other.err, "") << "one of them speaks";
+}
+
+TEST_F(TrainInput, CountsThatDoNotDivideOverTp) {
+  EXPECT_TRUE(has(complaint(3, {"--mesh", "tp=3"}), "model.num_attention_heads: 4 does not divide over tp=3"));
+  for (const Words& count : {Words{"num_key_value_heads", "1"}, {"intermediate_size", "49"}}) {
+    const std::string message = complaint(2, {"--mesh", "tp=2", "--set", "model." + count[0] + "=" + count[1]});
+    EXPECT_TRUE(has(message, "model." + count[0] + ": " + count[1] + " does not divide over tp=2")) << message;
+  }
+}
+
+TEST_F(TrainInput, TokenFile) {
+  const std::string tokens = path("tokens.bin");
+  std::string message = complaint(2, {"--mesh", "dp=2", "--set", "model.vocab_size=40"});
+  EXPECT_TRUE(has(message, tokens + ": token 40 has id 40, beyond the vocabulary of 40")) << message;
+  std::filesystem::resize_file(tokens, 100 * 17 - 1);
+  message = complaint(2, {"--mesh", "dp=2"});
+  EXPECT_TRUE(has(message, tokens + ": 1699 tokens are not a whole number of records of 17")) << message;
+  std::filesystem::remove(tokens);
+  message = complaint(2, {"--mesh", "dp=2"});
+  EXPECT_EQ(message, "cannot read " + tokens + ": No such file or directory");
+  message = complaint(2, {"--mesh", "dp=2", "--set", "data.source=make tokens"});
+  EXPECT_EQ(message, "data.tokens: there is no " + tokens + "; the recipe says that it comes from: make tokens");
+}
+
+// As on a host whose disk lacks what the others have: each rank has a working directory of its own.
+TEST_F(TrainInput, TokenFileThatOneRankLacks) {
+  std::filesystem::create_directories(path("0"));
+  std::filesystem::create_directories(path("1"));
+  std::filesystem::rename(path("tokens.bin"), path("0/tokens.bin"));
+  const std::string message = complaint(2, {"--mesh", "dp=2", "--set", "data.tokens=/proc/self/cwd/tokens.bin"}, 2,
+                                        "cd " + path("$OMPI_COMM_WORLD_RANK").string());
+  EXPECT_EQ(message, "cannot read /proc/self/cwd/tokens.bin: No such file or directory");
+  EXPECT_TRUE(metrics().empty());
+}
+
+TEST_F(TrainInput, HuggingFaceFolder) {
+  const std::filesystem::path good = path("good"), hf = path("hf"), weights = hf / "model.safetensors";
+  ASSERT_EQ(train(1, {"--set", "train.steps=1", "--set", "train.export=" + good.string()}).status, 0);
+  run_dir = path("second");
+  const auto refusal = [&](const std::function<void()>& damage) {
+    std::filesystem::remove_all(hf);
+    std::filesystem::copy(good, hf);
+    damage();
+    return complaint(2, {"--mesh", "tp=2", "--set", "model.hf=" + hf.string()});
+  };
+  const auto flip_bit_of_byte = [&](int at) {
+    std::fstream file(weights, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekg(at);
+    const char flipped = static_cast<char>(file.get() ^ 1);
+    file.seekp(at);
+    file.put(flipped);
+  };
+  std::string message = refusal([&] { std::filesystem::remove(weights); });
+  EXPECT_TRUE(has(message, ": there are no *.safetensors in " + hf.string())) << message;
+  message = refusal([&] { std::filesystem::resize_file(weights, std::filesystem::file_size(weights) - 64); });
+  EXPECT_TRUE(has(message, weights.string() + ": tensor ") && has(message, "the file was cut short")) << message;
+  message = refusal([&] { flip_bit_of_byte(8); });  // the { of the header
+  EXPECT_TRUE(has(message, weights.string() + ": damaged, its header is not valid JSON")) << message;
+  message = refusal([&] { flip_bit_of_byte(6); });  // of the header's length
+  EXPECT_TRUE(has(message, weights.string() + ": cut short or no safetensors file")) << message;
+  message = refusal([&] {
+    const nlohmann::json config = nlohmann::json::parse(std::ifstream(good / "config.json"));
+    nlohmann::json quantised = config;
+    quantised["quantization_config"] = {{"bits", 4}};
+    std::ofstream(hf / "config.json") << quantised;
+  });
+  EXPECT_TRUE(has(message, "config.json: quantization_config is ")) << message;
+  EXPECT_FALSE(std::filesystem::exists(run_dir));
+}
+
+/// Every file below `folder` with its content and time.
+std::map<std::string, std::string> contents(const std::filesystem::path& folder) {
+  std::map<std::string, std::string> files;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
+    std::ostringstream text;
+    text << entry.last_write_time().time_since_epoch().count() << std::ifstream(entry.path()).rdbuf();
+    files[entry.path()] = text.str();
+  }
+  return files;
+}
+
+TEST_F(TrainInput, RunDirectory) {
+  std::filesystem::create_directory(run_dir);
+  std::ofstream(run_dir / "metrics.jsonl") << "{\"step\":1}\n";
+  const auto before = contents(run_dir);
+  EXPECT_TRUE(has(complaint(2, {"--mesh", "dp=2"}), "the run directory " + run_dir.string() + " holds a run;"));
+  EXPECT_EQ(contents(run_dir), before);
+
+  run_dir = path("used");
+  std::filesystem::create_directory(run_dir);
+  const int lock = open((run_dir / "lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  ASSERT_EQ(flock(lock, LOCK_EX), 0);
+  EXPECT_TRUE(has(complaint(2, {"--mesh", "dp=2"}), "the run directory " + run_dir.string() + " is in use"));
+  close(lock);
+
+  run_dir = path("tokens.bin/run");
+  EXPECT_TRUE(has(complaint(2, {"--mesh", "dp=2"}), "cannot create the run directory " + run_dir.string()));
+}
+
+// In a copy of the recipes, without what tools/fetch_3d_data.py brings.
+TEST_F(TrainInput, DocumentedRecipesSayWhatFetchesTheirFiles) {
+  const std::filesystem::path recipes = path("recipes");
+  std::filesystem::copy(source_folder() + "/recipes", recipes, std::filesystem::copy_options::recursive);
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(path("recipes"))) {
+    if (entry.path().extension() == ".safetensors") std::filesystem::remove(entry.path());
+  }
+  const auto expect = [&](int ranks, const std::string& missing, const std::string& script) {
+    const std::string message = complaint(ranks, {});
+    EXPECT_TRUE(has(message, missing) && has(message, "python3 tools/fetch_3d_data.py " + script)) << message;
+    EXPECT_FALSE(std::filesystem::exists(run_dir));
+  };
+  for (const std::string name : {"a_dp2_tp2", "b_dp2_cp2", "c_tp2_cp2", "d_dp2_tp2_cp2", "e_cp4", "f_dp4", "g_tp4"}) {
+    recipe = recipes / "hf_3d" / (name + ".yaml");
+    expect(1, "there are no *.safetensors", "--model SmolLM2-1.7B");
+  }
+  recipe = recipes / "hf_3d/f_dp4.yaml";
+  expect(4, "there are no *.safetensors", "--model SmolLM2-1.7B");
+  write("recipes/models/SmolLM2-1.7B/model.safetensors", "");
+  expect(4, path("data/tinystories_1025.bin"), "--only tokens");
+  recipe = recipes / "hf_3d/h_single.yaml";
+  expect(1, path("data/tinystories_1025.bin"), "--only tokens");
+}
+
+}  // namespace
+}  // namespace meshtrain::testing

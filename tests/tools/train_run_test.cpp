@@ -1,0 +1,84 @@
+#include <chrono>
+#include <csignal>
+#include <fstream>
+#include <thread>
+
+#include "tests/tools/train_program.h"
+
+namespace meshtrain::testing {
+namespace {
+
+class TrainRun : public TrainProgram {
+ protected:
+  /// Starts a run without an end, sends `signal` to the program that was started once steps are done, and sees all
+  /// ranks stop with 75.
+  void expect_stop(int ranks, int signal) {
+    Program program(command(ranks, {"--mesh", "dp=auto", "--set", "train.steps=1000000"}));
+    auto start = std::chrono::steady_clock::now();
+    const auto seconds = [&] { return (std::chrono::steady_clock::now() - start) / std::chrono::seconds(1); };
+    while (metrics().size() < 3 && seconds() < 30) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    start = std::chrono::steady_clock::now();
+    program.signal(signal);
+    const Ending ending = program.wait();
+    EXPECT_LT(seconds(), 10);
+    EXPECT_EQ(ending.status, 75) << ending.err;
+    EXPECT_EQ(count(ending.err, "meshtrain:"), 0) << ending.err;
+    const size_t steps = metrics().size();
+    EXPECT_TRUE(has(ending.out, "stopped on request after step " + std::to_string(steps) + "\n")) << ending.out;
+    expect_steps(metrics(), steps);
+  }
+};
+
+TEST_F(TrainRun, TellsWhatItDidAndCanBeDoneAgain) {
+  const Ending ending = train(2, {"--mesh", "dp=2", "--set", "train.steps=12"});
+  EXPECT_EQ(ending.status, 0) << ending.err;
+  EXPECT_EQ(ending.err, "");
+  EXPECT_EQ(count(ending.out, "\nstep "), 12) << ending.out;
+  const auto first = metrics();
+  expect_steps(first, 12);
+  for (const nlohmann::json& entry : first) {
+    for (const char* key : {"loss", "grad_norm", "learning_rate", "step_seconds", "tokens_per_second"}) {
+      EXPECT_GT(entry.at(key).get<double>(), 0) << key;
+    }
+    EXPECT_EQ(entry.at("tokens"), entry.at("step").get<int>() * 4 * 16);
+  }
+  EXPECT_LT(first.back().at("loss").get<double>(), first.front().at("loss").get<double>() - 0.1);
+
+  recipe = run_dir / "recipe.yaml";
+  run_dir = path("again");
+  EXPECT_EQ(train(2, {}).status, 0);
+  const auto second = metrics();
+  expect_steps(second, 12);
+  for (size_t i = 0; i < first.size(); ++i) {
+    EXPECT_EQ(first[i].at("loss"), second[i].at("loss"));
+    EXPECT_EQ(first[i].at("grad_norm"), second[i].at("grad_norm"));
+  }
+}
+
+TEST_F(TrainRun, StopsOnASignalThatMpirunForwards) {
+  expect_stop(2, SIGUSR1);
+}
+
+TEST_F(TrainRun, StopsOnATermSignalAlone) {
+  expect_stop(1, SIGTERM);
+}
+
+TEST_F(TrainRun, StopsAtItsTimeLimitAndIsResumed) {
+  const Ending stopped = train(2, {"--mesh", "dp=2", "--set", "train.steps=1000000", "--set", "train.time_limit=0.2"});
+  EXPECT_EQ(stopped.status, 75) << stopped.err;
+  EXPECT_EQ(count(stopped.out, "stopped on request after step "), 1) << stopped.out;
+  expect_steps(metrics(), metrics().size());
+  EXPECT_EQ(train(2, {"--mesh", "dp=2", "--resume"}).status, 0);
+  expect_steps(metrics(), 4);
+}
+
+TEST_F(TrainRun, IsCheckedWithoutItsRanks) {
+  const Ending ending = train(1, {"--check", "--mesh", "dp=2,tp=2,cp=2"});
+  EXPECT_EQ(ending.status, 0) << ending.err;
+  EXPECT_EQ(ending.out, "tiny: fits mesh dp=2,cp=2,tp=2; 100 samples of 16 tokens\n");
+  EXPECT_FALSE(std::filesystem::exists(run_dir));
+  EXPECT_TRUE(has(complaint(1, {"--check", "--mesh", "dp=3"}), "train.global_batch: 4 is not a multiple of"));
+}
+
+}  // namespace
+}  // namespace meshtrain::testing
