@@ -33,18 +33,6 @@ optimizer:
   learning_rate: 1.0e-2
 )";
 
-/// Whether a process other than this one has `text` in its command line.
-bool is_alive(const std::string& text) {
-  std::error_code gone;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc", gone)) {
-    std::ostringstream line;
-    line << std::ifstream(entry.path() / "cmdline").rdbuf();
-    if (entry.path().filename().string().find_first_not_of("0123456789") == std::string::npos && has(line.str(), text))
-      return true;
-  }
-  return false;
-}
-
 }  // namespace
 
 bool has(const std::string& text, const std::string& part) {
@@ -62,11 +50,20 @@ TrainProgram::TrainProgram() {
 
 TrainProgram::~TrainProgram() {
   const Clock::time_point start = Clock::now();
-  const std::string folder = folder_.path().string() + "/";
-  while (is_alive(folder) && Clock::now() - start < std::chrono::seconds(2)) {
+  while (is_running() && Clock::now() - start < std::chrono::seconds(2)) {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
-  EXPECT_FALSE(is_alive(folder)) << "a rank was left behind";
+  EXPECT_FALSE(is_running()) << "a rank was left behind";
+}
+
+bool TrainProgram::is_running() const {
+  std::error_code gone;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc", gone)) {
+    std::ostringstream line;  // processes have one, with the folder's name in ours
+    line << std::ifstream(entry.path() / "cmdline").rdbuf();
+    if (entry.path().filename() != "self" && has(line.str(), folder_.path().string() + "/")) return true;
+  }
+  return false;
 }
 
 void TrainProgram::write(const std::string& name, const std::string& content) const {

@@ -33,6 +33,9 @@ class TrainProgram : public ::testing::Test {
   /// The same of any ending.
   static std::string complaint(const Ending& ending, int status);
 
+  /// Whether a process that command() describes is alive.
+  bool is_running() const;
+
   /// The lines of metrics.jsonl that are there by now.
   std::vector<nlohmann::json> metrics() const;
 

@@ -17,6 +17,7 @@ class TrainRun : public TrainProgram {
     auto start = std::chrono::steady_clock::now();
     const auto seconds = [&] { return (std::chrono::steady_clock::now() - start) / std::chrono::seconds(1); };
     while (metrics().size() < 3 && seconds() < 30) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    EXPECT_TRUE(is_running());
     start = std::chrono::steady_clock::now();
     program.signal(signal);
     const Ending ending = program.wait();
