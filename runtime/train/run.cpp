@@ -32,13 +32,19 @@ std::filesystem::path run_directory_of(const Recipe& recipe, const RunOptions& o
   return options.run_dir.empty() ? std::filesystem::path("runs") / recipe.name : options.run_dir;
 }
 
+/// `recipe` with the sizes that its mesh came to have.
+Recipe as_run(Recipe recipe, const MeshLayout& layout) {
+  for (const Axis& axis : layout.axes()) recipe.parallel.mesh[axis.name] = axis.size;
+  return recipe;
+}
+
 /// What rank 0 alone does for a run: the folder, the metrics, the console.
 class Journal {
  public:
-  Journal(const Recipe& recipe, const RunOptions& options)
+  Journal(const Recipe& recipe, const MeshLayout& layout, const RunOptions& options)
       : recipe_(recipe), directory_(run_directory_of(recipe, options), options.resume) {
     spdlog::set_pattern("%v");
-    directory_.write_recipe(to_yaml(recipe));
+    directory_.write_recipe(to_yaml(as_run(recipe, layout)));
     metrics_.emplace(directory_.metrics(), /*last_step=*/0);
   }
 
@@ -130,7 +136,7 @@ RunEnd run(const Recipe& recipe, const Group& world, const RunOptions& options) 
     trainer = std::make_unique<Trainer>(recipe, mesh, at::kCPU);
     if (mesh.rank() != 0) return;
     if (!recipe.train.export_folder.empty()) check_export_folder(recipe.train.export_folder);
-    journal = std::make_unique<Journal>(recipe, options);
+    journal = std::make_unique<Journal>(recipe, mesh_layout, options);
   });
   if (journal) journal->announce(mesh, *trainer, num_parameters(*trainer));
   try {
