@@ -1,21 +1,15 @@
 #include "runtime/train/run.h"
 
-#include <spdlog/spdlog.h>
-
 #include <chrono>
 #include <cmath>
 #include <memory>
-#include <optional>
 
 #include "mesh/agree.h"
-#include "runtime/config/load.h"
 #include "runtime/config/validate.h"
 #include "runtime/hf/export.h"
 #include "runtime/model/export_model.h"
 #include "runtime/optimizer/schedule.h"
-#include "runtime/telemetry/console.h"
-#include "runtime/telemetry/metrics.h"
-#include "runtime/train/run_directory.h"
+#include "runtime/train/journal.h"
 #include "runtime/train/stop_request.h"
 #include "runtime/train/trainer.h"
 
@@ -27,53 +21,6 @@ using Clock = std::chrono::steady_clock;
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
-
-std::filesystem::path run_directory_of(const Recipe& recipe, const RunOptions& options) {
-  return options.run_dir.empty() ? std::filesystem::path("runs") / recipe.name : options.run_dir;
-}
-
-/// `recipe` with the sizes that its mesh came to have.
-Recipe as_run(Recipe recipe, const MeshLayout& layout) {
-  for (const Axis& axis : layout.axes()) recipe.parallel.mesh[axis.name] = axis.size;
-  return recipe;
-}
-
-/// What rank 0 alone does for a run: the folder, the metrics, the console.
-class Journal {
- public:
-  Journal(const Recipe& recipe, const MeshLayout& layout, const RunOptions& options)
-      : recipe_(recipe), directory_(run_directory_of(recipe, options), options.resume) {
-    spdlog::set_pattern("%v");
-    directory_.write_recipe(to_yaml(as_run(recipe, layout)));
-    metrics_.emplace(directory_.metrics(), /*last_step=*/0);
-  }
-
-  void announce(const DeviceMesh& mesh, const Trainer& trainer, int64_t num_parameters) const {
-    spdlog::info("{}: {} parameters, mesh {}, sequence parallel {}, {}", recipe_.name, with_separators(num_parameters),
-                 mesh.layout().describe(), trainer.sequence_parallel() ? "on" : "off", recipe_.train.precision);
-    spdlog::info("run directory {}", directory_.folder().string());
-    if (mesh.size("tp") > 1 && !trainer.sequence_parallel() && recipe_.parallel.sequence_parallel == "auto") {
-      spdlog::info("sequence parallel is off because tp does not divide the tokens of a micro-batch");
-    }
-  }
-
-  void record(const StepMetrics& metrics) {
-    metrics_->append(metrics);
-    if (metrics.step > 1) seconds_of_steady_steps_ += metrics.step_seconds;  // the first step warms up
-    const double mean =
-        metrics.step > 1 ? seconds_of_steady_steps_ / static_cast<double>(metrics.step - 1) : metrics.step_seconds;
-    if (metrics.step % recipe_.train.log_every == 0 || metrics.step == recipe_.train.steps) {
-      spdlog::info(
-          console_line(metrics, recipe_.train.steps, mean * static_cast<double>(recipe_.train.steps - metrics.step)));
-    }
-  }
-
- private:
-  const Recipe& recipe_;
-  RunDirectory directory_;
-  std::optional<MetricsFile> metrics_;
-  double seconds_of_steady_steps_ = 0;
-};
 
 int64_t num_parameters(Trainer& trainer) {
   int64_t count = 0;
@@ -111,7 +58,7 @@ RunEnd train(const Recipe& recipe, const DeviceMesh& mesh, const Dataset& datase
     refuse_non_finite(trainer, metrics);
     if (journal) journal->record(metrics);
     if (outcome.stop.item<double>() > 0 && step < train.steps) {
-      if (journal) spdlog::info("stopped on request after step {}", step);
+      if (journal) journal->say("stopped on request after step " + std::to_string(step));
       return RunEnd::Stopped;
     }
   }
@@ -136,9 +83,11 @@ RunEnd run(const Recipe& recipe, const Group& world, const RunOptions& options) 
     trainer = std::make_unique<Trainer>(recipe, mesh, at::kCPU);
     if (mesh.rank() != 0) return;
     if (!recipe.train.export_folder.empty()) check_export_folder(recipe.train.export_folder);
-    journal = std::make_unique<Journal>(recipe, mesh_layout, options);
+    const std::filesystem::path folder =
+        options.run_dir.empty() ? std::filesystem::path("runs") / recipe.name : options.run_dir;
+    journal = std::make_unique<Journal>(recipe, mesh_layout, folder, options.resume);
   });
-  if (journal) journal->announce(mesh, *trainer, num_parameters(*trainer));
+  if (journal) journal->announce(num_parameters(*trainer), trainer->sequence_parallel());
   try {
     const RunEnd end = train(recipe, mesh, *dataset, *trainer, journal.get(), stop_request, start);
     if (end == RunEnd::Stopped) return end;
@@ -149,7 +98,7 @@ RunEnd run(const Recipe& recipe, const Group& world, const RunOptions& options) 
   }
   if (!recipe.train.export_folder.empty()) {
     export_model(trainer->model().parameters(), recipe.model.shape, mesh, recipe.train.export_folder);
-    if (journal) spdlog::info("weights written to {}", recipe.train.export_folder.string());
+    if (journal) journal->say("weights written to " + recipe.train.export_folder.string());
   }
   return RunEnd::Done;
 }

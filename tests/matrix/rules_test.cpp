@@ -21,6 +21,23 @@ Cell cell_along(const std::string& axis) {
   return {variant, axis == "dp" ? n : 1, axis == "tp" ? n : 1, axis == "cp" ? n : 1, "contiguous", axis == "tp", 1};
 }
 
+/// A trainer and what it reads for its first step.
+struct FirstStep {
+  FirstStep(Recipe the_recipe, DeviceMesh the_mesh)
+      : recipe(std::move(the_recipe)), mesh(std::move(the_mesh)), trainer(recipe, mesh, at::kCPU) {
+    const Dataset dataset(recipe.data, recipe.train.sequence_length, recipe.model.shape.vocab_size, 0);
+    batch = read_step(dataset, recipe.train, mesh, trainer.layout(), 0);
+  }
+
+  /// The loss of the step with the labels that `counted` says.
+  double loss(int64_t counted) { return trainer.step(batch, counted, 1e-3, false).loss.item<double>(); }
+
+  Recipe recipe;
+  DeviceMesh mesh;
+  Trainer trainer;
+  StepBatch batch;
+};
+
 class Rules : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -65,13 +82,9 @@ class Rules : public ::testing::Test {
 
 TEST_F(Rules, Loss_AMeanOfMeansIsNoticed) {
   const Cell cell = cell_along("dp");
-  const Recipe recipe = recipe_for(cell);
-  const DeviceMesh mesh = mesh_of(cell);
-  Trainer trainer(recipe, mesh, at::kCPU);
-  const Dataset dataset(recipe.data, recipe.train.sequence_length, recipe.model.shape.vocab_size, 0);
-  const StepBatch batch = read_step(dataset, recipe.train, mesh, trainer.layout(), 0);
-  const int64_t own_tokens = std::max<int64_t>(batch.num_counted, 1);
-  const double loss = trainer.step(batch, own_tokens * world().size(), 1e-3, false).loss.item<double>();
+  FirstStep first(recipe_for(cell), mesh_of(cell));
+  const int64_t own_tokens = std::max<int64_t>(first.batch.num_counted, 1);
+  const double loss = first.loss(own_tokens * world().size());
   const double wanted = reference_for(cell).losses[0];
   EXPECT_TRUE(noticed(std::abs(loss - wanted) > 1e-10 * wanted ? "differs" : ""));
 }
@@ -148,15 +161,12 @@ TEST_F(Rules, Initialisation_ByLocalIndexIsNoticed) {
 
 TEST_F(Rules, Data_TheSameSamplesOnEveryDpRankAreNoticed) {
   const Cell cell = cell_along("dp");
-  const Recipe recipe = recipe_for(cell);
-  const DeviceMesh mesh = mesh_of(cell);
-  Trainer trainer(recipe, mesh, at::kCPU);
-  const Dataset dataset(recipe.data, recipe.train.sequence_length, recipe.model.shape.vocab_size, 0);
-  StepBatch batch = read_step(dataset, recipe.train, mesh, trainer.layout(), 0);
-  world().broadcast(batch.micro_batches[0].ids, 0).wait();
-  world().broadcast(batch.micro_batches[0].labels, 0).wait();
-  batch.num_counted = batch.micro_batches[0].labels.ne(kIgnoredLabel).sum().item<int64_t>();
-  const double loss = trainer.step(batch, trainer.count_tokens(batch), 1e-3, false).loss.item<double>();
+  FirstStep first(recipe_for(cell), mesh_of(cell));
+  MicroBatch& samples = first.batch.micro_batches[0];
+  world().broadcast(samples.ids, 0).wait();
+  world().broadcast(samples.labels, 0).wait();
+  first.batch.num_counted = samples.labels.ne(kIgnoredLabel).sum().item<int64_t>();
+  const double loss = first.loss(first.trainer.count_tokens(first.batch));
   const double wanted = reference_for(cell).losses[0];
   EXPECT_TRUE(noticed(std::abs(loss - wanted) > 1e-10 * wanted ? "differs" : ""));
 }
@@ -167,16 +177,14 @@ TEST_F(Rules, TiedEmbeddings_AHeadOfItsOwnIsNoticed) {
   const Trace reference = reference_for(cell);
   Recipe untied = recipe_for(cell);
   untied.model.shape.tie_word_embeddings = false;
-  const DeviceMesh mesh = mesh_of(cell);
-  Trainer trainer(untied, mesh, at::kCPU);
+  FirstStep first(untied, mesh_of(cell));
   std::map<std::string, const Parameter*> parameters;
-  for (const Parameter* parameter : trainer.model().parameters()) parameters[parameter->name] = parameter;
+  for (const Parameter* parameter : first.trainer.model().parameters()) parameters[parameter->name] = parameter;
   const Parameter& embedding = *parameters.at("model.embed_tokens.weight");
   parameters.at("lm_head.weight")->tensor.detach().copy_(embedding.tensor.detach());  // the same values, apart
 
-  const Dataset dataset(untied.data, untied.train.sequence_length, untied.model.shape.vocab_size, 0);
-  const StepBatch batch = read_step(dataset, untied.train, mesh, trainer.layout(), 0);
-  const StepOutcome outcome = trainer.step(batch, trainer.count_tokens(batch), 1e-3, false);
+  const int64_t counted = first.trainer.count_tokens(first.batch);
+  const StepOutcome outcome = first.trainer.step(first.batch, counted, 1e-3, false);
   EXPECT_NEAR(outcome.loss.item<double>(), reference.losses[0], 1e-10) << "the forward is the same";
   const double error = relative_error(embedding.tensor.grad(), reference.gradients.at(embedding.name));
   EXPECT_TRUE(noticed(error > 1e-10 ? "differs" : ""));
@@ -185,35 +193,30 @@ TEST_F(Rules, TiedEmbeddings_AHeadOfItsOwnIsNoticed) {
 
 TEST_F(Rules, Positions_LocalOnesAreNoticed) {
   const Cell cell = cell_along("cp");
-  const Recipe recipe = recipe_for(cell);
-  const DeviceMesh mesh = mesh_of(cell);
-  Trainer trainer(recipe, mesh, at::kCPU);
-  const Dataset dataset(recipe.data, recipe.train.sequence_length, recipe.model.shape.vocab_size, 0);
-  const StepBatch batch = read_step(dataset, recipe.train, mesh, trainer.layout(), 0);
-  const SequenceLayout& layout = trainer.layout();
+  FirstStep first(recipe_for(cell), mesh_of(cell));
+  const MicroBatch& batch = first.batch.micro_batches[0];
+  const SequenceLayout& layout = first.trainer.layout();
   const auto rotary = [&](const at::Tensor& positions) {
-    return make_rotary(recipe.model.shape, positions, at::kDouble, at::kCPU);
+    return make_rotary(first.recipe.model.shape, positions, at::kDouble, at::kCPU);
   };
-  const double right = loss(trainer, batch.micro_batches[0], {layout, rotary(layout.positions())}, mesh);
-  const double wrong = loss(trainer, batch.micro_batches[0], {layout, rotary(at::arange(layout.local_length()))}, mesh);
-  EXPECT_NEAR(right / static_cast<double>(trainer.count_tokens(batch)), reference_for(cell).losses[0], 1e-10);
+  const double right = loss(first.trainer, batch, {layout, rotary(layout.positions())}, first.mesh);
+  const double wrong = loss(first.trainer, batch, {layout, rotary(at::arange(layout.local_length()))}, first.mesh);
+  EXPECT_NEAR(right / static_cast<double>(first.trainer.count_tokens(first.batch)), reference_for(cell).losses[0],
+              1e-10);
   EXPECT_GT(std::abs(wrong - right), 1e-6);
 }
 
 TEST_F(Rules, Labels_ShiftedAfterTheSplitAreNoticed) {
   const Cell cell = cell_along("cp");
-  const Recipe recipe = recipe_for(cell);
-  const DeviceMesh mesh = mesh_of(cell);
-  Trainer trainer(recipe, mesh, at::kCPU);
-  const Dataset dataset(recipe.data, recipe.train.sequence_length, recipe.model.shape.vocab_size, 0);
-  MicroBatch batch = read_step(dataset, recipe.train, mesh, trainer.layout(), 0).micro_batches[0];
-  const Sequence sequence{trainer.layout(),
-                          make_rotary(recipe.model.shape, trainer.layout().positions(), at::kDouble, at::kCPU)};
-  const double right = loss(trainer, batch, sequence, mesh);
-  const int64_t s = trainer.layout().local_length();
+  FirstStep first(recipe_for(cell), mesh_of(cell));
+  MicroBatch& batch = first.batch.micro_batches[0];
+  const SequenceLayout& layout = first.trainer.layout();
+  const Sequence sequence{layout, make_rotary(first.recipe.model.shape, layout.positions(), at::kDouble, at::kCPU)};
+  const double right = loss(first.trainer, batch, sequence, first.mesh);
+  const int64_t s = layout.local_length();
   batch.labels =
       batch.ids.view({-1, s}).roll(-1, 1).reshape(-1).masked_fill(batch.labels.eq(kIgnoredLabel), kIgnoredLabel);
-  EXPECT_GT(std::abs(loss(trainer, batch, sequence, mesh) - right), 1e-6);
+  EXPECT_GT(std::abs(loss(first.trainer, batch, sequence, first.mesh) - right), 1e-6);
 }
 
 }  // namespace
