@@ -25,7 +25,7 @@ class TrainRun : public TrainProgram {
     EXPECT_EQ(ending.status, 75) << ending.err;
     EXPECT_EQ(count(ending.err, "meshtrain:"), 0) << ending.err;
     const size_t steps = metrics().size();
-    EXPECT_TRUE(has(ending.out, "stopped on request after step " + std::to_string(steps) + "\n")) << ending.out;
+    EXPECT_TRUE(has(ending.out, "stopped on request after step " + std::to_string(steps) + ";")) << ending.out;
     expect_steps(metrics(), steps);
   }
 };
