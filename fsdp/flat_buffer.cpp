@@ -1,6 +1,7 @@
 #include "fsdp/flat_buffer.h"
 
 #include <ATen/ops/zeros.h>
+#include <c10/util/accumulate.h>
 
 #include <algorithm>
 #include <map>
@@ -13,12 +14,6 @@ constexpr int64_t kAlignmentBytes = 256;
 
 int64_t round_up(int64_t value, int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
-}
-
-int64_t local_numel(const Parameter& parameter) {
-  int64_t count = 1;
-  for (int64_t extent : parameter.shape) count *= extent;
-  return count;
 }
 
 /// 0: partial gradient, 1: whole, 2: cut along an axis.
@@ -38,7 +33,7 @@ FlatBuffer::FlatBuffer(std::vector<Parameter*> parameters, int64_t num_shards) {
   int64_t end = 0;
   for (Parameter* parameter : parameters) {
     const int64_t offset = parameter->follows_previous ? end : round_up(end, alignment);
-    segments_.push_back({parameter, offset, local_numel(*parameter)});
+    segments_.push_back({parameter, offset, c10::multiply_integers(parameter->shape)});
     end = offset + segments_.back().numel;
     if (region(*parameter) == 0) partial_numel_ = end;
     if (region(*parameter) <= 1) whole_numel_ = end;

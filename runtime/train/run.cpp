@@ -58,7 +58,8 @@ RunEnd train(const Recipe& recipe, const DeviceMesh& mesh, const Dataset& datase
     refuse_non_finite(trainer, metrics);
     if (journal) journal->record(metrics);
     if (outcome.stop.item<double>() > 0 && step < train.steps) {
-      if (journal) journal->say("stopped on request after step " + std::to_string(step) + "; there are no checkpoints yet");
+      if (journal)
+        journal->say("stopped on request after step " + std::to_string(step) + "; there are no checkpoints yet");
       return RunEnd::Stopped;
     }
   }
