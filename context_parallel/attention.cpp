@@ -68,6 +68,9 @@ at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
   switch (algorithm) {
     case ContextAlgorithm::AllGather:
       return all_gather_attention(q, k, v, layout, counted, scale);
+    case ContextAlgorithm::Ring:
+    case ContextAlgorithm::Ulysses:
+      break;
   }
   throw std::invalid_argument("attention: no such algorithm");
 }

@@ -9,7 +9,9 @@ namespace meshtrain {
 
 /// How the ranks of a context-parallel group let their queries meet all keys. One pair of files each.
 enum class ContextAlgorithm {
+  Ring,       ///< keys and values go round the ranks while those that are there compute
   AllGather,  ///< keys and values of the whole sequence on every rank while a layer computes
+  Ulysses,    ///< heads for sequence: each rank computes some heads of the whole sequence
 };
 
 /// Causal attention of the whole sequence, inside documents; each rank computes its own queries. Every rank of `group`

@@ -111,6 +111,8 @@ void fields(Archive& archive, DataRecipe& data) {
   archive.field("ignore_id", data.ignore_id, {.least = 0});
   archive.field("loss_mask", data.loss_mask);
   archive.field("shuffle", data.shuffle);
+  archive.field("documents", data.documents, {.least = 0});
+  archive.field("boundary_labels", data.boundary_labels, {.choices = {"counted", "ignored"}});
 }
 
 template <class Archive>

@@ -42,6 +42,8 @@ struct DataRecipe {
   std::optional<int64_t> ignore_id;
   std::filesystem::path loss_mask;  ///< empty: none
   bool shuffle = false;
+  std::optional<int64_t> documents;         ///< the token that ends a document: attention stays inside documents
+  std::string boundary_labels = "counted";  ///< counted ignored: the first token of a document as the label of the last
 };
 
 struct TrainRecipe {

@@ -6,17 +6,15 @@
 
 #include "runtime/config/recipe.h"
 #include "runtime/data/mapped_file.h"
+#include "runtime/data/samples.h"
 #include "runtime/data/token_file.h"
 
 namespace meshtrain {
 
-/// The label of a token that the loss does not count.
-inline constexpr int64_t kIgnoredLabel = -100;
-
 /// The samples of a token file, S tokens and their labels each, addressed by global sample index g from 0 on: epoch
 /// g / n, place g % n of it, for n samples in the file. What g is depends on the file, the recipe and the seed alone,
 /// so every rank of every mesh finds the same. Any thread may call; no collective.
-class Dataset {
+class Dataset final : public Samples {
  public:
   /// `sequence_length`: S, at least 1. Throws InputError, with what was found and what fits, when there are no tokens
   /// (naming data.source), when they are no whole number of records (layout records), are fewer than one sample, hold
@@ -34,9 +32,8 @@ class Dataset {
   /// How many of the S labels of sample g count. Does not check token ids.
   int64_t counted_tokens(int64_t g) const;
 
-  /// The first S tokens of sample g into `inputs` and its last S into `labels`, kIgnoredLabel where they do not count.
   /// Throws InputError with file, token index, id and vocab_size when an id is beyond the vocabulary.
-  void read(int64_t g, int64_t* inputs, int64_t* labels) const;
+  void read(int64_t g, int64_t* inputs, int64_t* labels) const override;
 
  private:
   int64_t first_token(int64_t g) const;

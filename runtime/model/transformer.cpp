@@ -1,6 +1,6 @@
 #include "runtime/model/transformer.h"
 
-#include "runtime/data/dataset.h"
+#include "runtime/data/samples.h"
 #include "tensor_parallel/cross_entropy.h"
 
 namespace meshtrain {

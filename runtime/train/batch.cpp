@@ -4,8 +4,9 @@
 
 namespace meshtrain {
 
-StepBatch read_step(const Dataset& dataset, const TrainRecipe& train, const DeviceMesh& mesh,
+StepBatch read_step(const Samples& samples, const Recipe& recipe, const DeviceMesh& mesh,
                     const SequenceLayout& layout, int64_t step) {
+  const TrainRecipe& train = recipe.train;
   const int64_t per_rank = train.global_batch / mesh.size("dp");
   const int64_t first = step * train.global_batch + mesh.coordinate("dp") * per_rank;
 
@@ -14,7 +15,7 @@ StepBatch read_step(const Dataset& dataset, const TrainRecipe& train, const Devi
     at::Tensor ids = at::empty({train.micro_batch, train.sequence_length}, at::kLong);
     at::Tensor labels = at::empty_like(ids);
     for (int64_t row = 0; row < train.micro_batch; ++row) {
-      dataset.read(first + begin + row, ids.data_ptr<int64_t>() + row * train.sequence_length,
+      samples.read(first + begin + row, ids.data_ptr<int64_t>() + row * train.sequence_length,
                    labels.data_ptr<int64_t>() + row * train.sequence_length);
     }
     MicroBatch micro_batch{layout.take(ids, 1).reshape(-1), layout.take(labels, 1).reshape(-1)};

@@ -6,6 +6,7 @@
 
 #include "mesh/agree.h"
 #include "runtime/config/validate.h"
+#include "runtime/data/dataset.h"
 #include "runtime/hf/export.h"
 #include "runtime/model/export_model.h"
 #include "runtime/optimizer/schedule.h"
@@ -45,7 +46,7 @@ RunEnd train(const Recipe& recipe, const DeviceMesh& mesh, const Dataset& datase
   const TrainRecipe& train = recipe.train;
   for (int64_t step = 1; step <= train.steps; ++step) {
     const Clock::time_point step_start = Clock::now();
-    const StepBatch batch = read_step(dataset, train, mesh, trainer.layout(), step - 1);
+    const StepBatch batch = read_step(dataset, recipe, mesh, trainer.layout(), step - 1);
     const int64_t num_counted = trainer.count_tokens(batch);
     const double rate = learning_rate(recipe.schedule, recipe.optimizer.learning_rate, step, train.steps);
     const bool stop = stop_request.requested() || (train.time_limit > 0 && seconds_since(start) > train.time_limit);

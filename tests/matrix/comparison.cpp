@@ -6,6 +6,8 @@
 #include <cmath>
 #include <sstream>
 
+#include "runtime/data/dataset.h"
+
 namespace meshtrain::testing {
 namespace {
 
@@ -57,7 +59,7 @@ Trace run_steps(Trainer& trainer, const Recipe& recipe, const DeviceMesh& mesh) 
   Trace trace;
   trace.first_weights = copy_parts(trainer, /*gradients=*/false);
   for (int64_t step = 0; step < recipe.train.steps; ++step) {
-    const StepBatch batch = read_step(dataset, recipe.train, mesh, trainer.layout(), step);
+    const StepBatch batch = read_step(dataset, recipe, mesh, trainer.layout(), step);
     const StepOutcome outcome =
         trainer.step(batch, trainer.count_tokens(batch), recipe.optimizer.learning_rate, /*stop=*/false);
     trace.losses.push_back(outcome.loss.item<double>());

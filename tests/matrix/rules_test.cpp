@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include "runtime/data/dataset.h"
 #include "runtime/model/initialize.h"
 #include "runtime/train/assemble.h"
 #include "tests/matrix/cell.h"
@@ -26,7 +27,7 @@ struct FirstStep {
   FirstStep(Recipe the_recipe, DeviceMesh the_mesh)
       : recipe(std::move(the_recipe)), mesh(std::move(the_mesh)), trainer(recipe, mesh, at::kCPU) {
     const Dataset dataset(recipe.data, recipe.train.sequence_length, recipe.model.shape.vocab_size, 0);
-    batch = read_step(dataset, recipe.train, mesh, trainer.layout(), 0);
+    batch = read_step(dataset, recipe, mesh, trainer.layout(), 0);
   }
 
   /// The loss of the step with the labels that `counted` says.
