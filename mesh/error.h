@@ -1,6 +1,8 @@
 #pragma once
 
+#include <exception>
 #include <stdexcept>
+#include <string>
 
 namespace meshtrain {
 
@@ -10,5 +12,9 @@ class InputError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
+
+/// What an error says to people: LibTorch's without its backtrace; of memory that was refused, how much and what
+/// needs less.
+std::string message_of(const std::exception& error);
 
 }  // namespace meshtrain

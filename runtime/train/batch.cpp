@@ -4,8 +4,8 @@
 
 namespace meshtrain {
 
-StepBatch read_step(const Samples& samples, const Recipe& recipe, const DeviceMesh& mesh,
-                    const SequenceLayout& layout, int64_t step) {
+StepBatch read_step(const Samples& samples, const Recipe& recipe, const DeviceMesh& mesh, const SequenceLayout& layout,
+                    int64_t step) {
   const TrainRecipe& train = recipe.train;
   const int64_t per_rank = train.global_batch / mesh.size("dp");
   const int64_t first = step * train.global_batch + mesh.coordinate("dp") * per_rank;
@@ -22,6 +22,17 @@ StepBatch read_step(const Samples& samples, const Recipe& recipe, const DeviceMe
     batch.num_counted += micro_batch.labels.ne(kIgnoredLabel).sum().item<int64_t>();
     batch.micro_batches.push_back(std::move(micro_batch));
   }
+  return batch;
+}
+
+StepBatch made_step(const Recipe& recipe, const SequenceLayout& layout, int64_t num_micro_batches, at::Device device) {
+  const int64_t num_tokens = recipe.train.micro_batch * layout.local_length();
+  const auto tokens = [&] {
+    return at::randint(recipe.model.shape.vocab_size, {num_tokens}, at::TensorOptions(device).dtype(at::kLong));
+  };
+  StepBatch batch;
+  for (int64_t i = 0; i < num_micro_batches; ++i) batch.micro_batches.push_back({tokens(), tokens()});
+  batch.num_counted = num_tokens * num_micro_batches;
   return batch;
 }
 

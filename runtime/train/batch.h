@@ -23,7 +23,11 @@ struct StepBatch {
 
 /// Reads what this rank computes of step `step` (from 0): samples step * B .. step * B + B - 1, of which data-parallel
 /// rank d takes the d-th run of B / dp (design rule 5). tp and cp peers read the same samples. No collective.
-StepBatch read_step(const Samples& samples, const Recipe& recipe, const DeviceMesh& mesh,
-                    const SequenceLayout& layout, int64_t step);
+StepBatch read_step(const Samples& samples, const Recipe& recipe, const DeviceMesh& mesh, const SequenceLayout& layout,
+                    int64_t step);
+
+/// What a rank computes of a step of `num_micro_batches`, with drawn tokens that all count in the place of data: to
+/// measure or to predict a step. On the Meta device the tokens have no values. No collective.
+StepBatch made_step(const Recipe& recipe, const SequenceLayout& layout, int64_t num_micro_batches, at::Device device);
 
 }  // namespace meshtrain

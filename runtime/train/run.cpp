@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "mesh/agree.h"
+#include "mesh/error.h"
 #include "runtime/config/validate.h"
 #include "runtime/data/dataset.h"
 #include "runtime/hf/export.h"
@@ -96,7 +97,7 @@ RunEnd run(const Recipe& recipe, const Group& world, const RunOptions& options) 
   } catch (const AgreedError&) {
     throw;
   } catch (const std::exception& error) {  // of this rank alone, whatever its type
-    throw std::runtime_error(mesh.world().place() + ": " + error.what());
+    throw std::runtime_error(mesh.world().place() + ": " + message_of(error));
   }
   if (!recipe.train.export_folder.empty()) {
     export_model(trainer->model().parameters(), recipe.model.shape, mesh, recipe.train.export_folder);

@@ -36,15 +36,6 @@ Recipe large_recipe() {
   return recipe;
 }
 
-StepBatch meta_batch(const Recipe& recipe, const SequenceLayout& layout, int num_micro_batches) {
-  const at::Tensor tokens =
-      at::empty({recipe.train.micro_batch * layout.local_length()}, at::TensorOptions(at::kMeta).dtype(at::kLong));
-  StepBatch batch;
-  for (int i = 0; i < num_micro_batches; ++i) batch.micro_batches.push_back({tokens, tokens});
-  batch.num_counted = tokens.numel() * num_micro_batches;
-  return batch;
-}
-
 TEST(DryRun, TrainerStepsOnTheMetaDeviceOver1024Ranks) {
   const Recipe recipe = large_recipe();
   const int64_t dp = 16, cp = 8, tp = 8, local = recipe.train.sequence_length / cp;
@@ -53,7 +44,7 @@ TEST(DryRun, TrainerStepsOnTheMetaDeviceOver1024Ranks) {
     Trainer trainer(recipe, mesh, at::kMeta);
     ASSERT_TRUE(trainer.sequence_parallel());
     ASSERT_EQ(trainer.layout().local_length(), local);
-    const StepBatch batch = meta_batch(recipe, trainer.layout(), 2);
+    const StepBatch batch = made_step(recipe, trainer.layout(), 2, at::kMeta);
     mesh.traffic().clear();
     const StepOutcome outcome = trainer.step(batch, trainer.count_tokens(batch), 1e-3, false);
     EXPECT_EQ(outcome.loss.device().type(), at::kMeta);

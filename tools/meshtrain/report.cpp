@@ -1,7 +1,5 @@
 #include "tools/meshtrain/report.h"
 
-#include <c10/util/Exception.h>
-
 #include <algorithm>
 #include <cstdio>
 
@@ -24,8 +22,7 @@ std::string one_line(std::string text) {
 
 Failure describe_failure(const std::exception& error, const std::string& place) {
   if (dynamic_cast<const InputError*>(&error) != nullptr) return {one_line(error.what()), 2};
-  const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
-  const std::string what = one_line(torch_error ? torch_error->what_without_backtrace() : error.what());
+  const std::string what = one_line(message_of(error));
   const bool says_where = place.empty() || what.rfind("rank ", 0) == 0;
   return {says_where ? what : place + ": " + what, 1};
 }

@@ -1,0 +1,94 @@
+#include "mesh/memory.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <thread>
+#include <vector>
+
+#include "mesh/error.h"
+
+namespace meshtrain {
+namespace {
+
+TEST(HostMemory, CountsTensorsWhileTheyAreThere) {
+  HostMemory& memory = HostMemory::counted();
+  const int64_t before = memory.live();
+  memory.restart_peak();
+  {
+    const at::Tensor kept = at::empty({1000}, at::kFloat);
+    EXPECT_EQ(memory.live() - before, 4000);
+    { const at::Tensor gone = at::empty({500}, at::kDouble); }
+    const at::Tensor view = kept.view({10, 100}).select(0, 3);
+    EXPECT_EQ(memory.live() - before, 4000) << "a view holds nothing of its own";
+    EXPECT_EQ(memory.peak() - before, 8000);
+    memory.restart_peak();
+    EXPECT_EQ(memory.peak() - before, 4000);
+  }
+  EXPECT_EQ(memory.live(), before);
+  EXPECT_EQ(memory.peak() - before, 4000);
+}
+
+TEST(HostMemory, KeepsLibTorchsAlignment) {
+  HostMemory::counted();
+  std::vector<at::Tensor> tensors;
+  for (int64_t numel = 1; numel < 200; numel += 7) {
+    tensors.push_back(at::empty({numel}, at::kByte));
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(tensors.back().data_ptr()) % 64, 0u) << numel;
+  }
+}
+
+TEST(HostMemory, CountsEveryThread) {
+  HostMemory& memory = HostMemory::counted();
+  const int64_t before = memory.live();
+  constexpr int kThreads = 4;
+  std::vector<at::Tensor> kept(kThreads);
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kThreads; ++i) {
+    threads.emplace_back([&kept, i] {
+      for (int times = 0; times < 1000; ++times) kept[i] = at::empty({times + 1}, at::kByte);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(memory.live() - before, kThreads * 1000);
+  kept.clear();
+  EXPECT_EQ(memory.live(), before);
+}
+
+// Kernels that take raw memory: products of halves, attention; and tensors that grow in place.
+TEST(HostMemory, ServesEveryKernel) {
+  HostMemory& memory = HostMemory::counted();
+  const int64_t before = memory.live();
+  {
+    const at::Tensor a = at::randn({64, 64}).to(at::kBFloat16);
+    EXPECT_EQ(at::mm(a, a).numel(), 64 * 64);
+    const at::Tensor q = at::randn({1, 2, 32, 16});
+    EXPECT_TRUE(at::scaled_dot_product_attention(q, q, q, {}, 0, true).isfinite().all().item<bool>());
+    at::Tensor grown = at::arange(10);
+    grown.resize_({1000});
+    EXPECT_EQ(grown[9].item<int64_t>(), 9);
+  }
+  EXPECT_EQ(memory.live(), before);
+}
+
+TEST(HostMemory, WhatIsRefusedIsSaidInOneMessage) {
+  HostMemory& memory = HostMemory::counted();
+  const int64_t before = memory.live();
+  constexpr int64_t kTooMuch = int64_t{1} << 60;
+  try {
+    at::empty({kTooMuch}, at::kByte);
+    FAIL() << "an exbibyte was given";
+  } catch (const std::exception& error) {
+    const std::string message = message_of(error);
+    EXPECT_EQ(message.rfind("out of memory: the host refused " + std::to_string(kTooMuch + 64) + " bytes more; ", 0),
+              0u)
+        << message;
+    EXPECT_EQ(message.find('\n'), std::string::npos) << message;
+  }
+  EXPECT_EQ(memory.live(), before);
+  EXPECT_EQ(message_of(std::bad_alloc()).rfind("out of memory: ", 0), 0u);
+  EXPECT_EQ(message_of(std::runtime_error("anything else")), "anything else");
+}
+
+}  // namespace
+}  // namespace meshtrain
