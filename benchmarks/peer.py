@@ -3,7 +3,7 @@
 Started by train_peers.py with torchrun's variables (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT). Every mode has the
 fastest settings that keep its arithmetic: scaled_dot_product_attention, the fused AdamW, gradients freed rather than
 zeroed, DDP's buckets as gradient views and its static graph, a vocabulary-parallel loss under tensor parallelism, and
-no value read before the clock of a step has stopped.
+no value read before the clock of a step has stopped. Under context parallelism DDP sums the gradients.
 """
 
 import argparse
@@ -20,7 +20,9 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor import parallel as tp
 from transformers import AutoModelForCausalLM
 
-MODES = ("single", "ddp", "tp", "tp_sp")
+import peer_attention
+
+MODES = ("single", "ddp", "tp", "tp_sp", "cp")
 
 
 def tensor_parallel(model, mesh, sequence_parallel):
@@ -64,9 +66,10 @@ def clip_gradients(groups, limit):
 
 def assemble(arguments, world):
     """The model in the dress of its mode."""
-    model = AutoModelForCausalLM.from_pretrained(arguments.model, dtype=torch.float32, attn_implementation="sdpa")
+    attention = "context" if arguments.mode == "cp" else "sdpa"
+    model = AutoModelForCausalLM.from_pretrained(arguments.model, dtype=torch.float32, attn_implementation=attention)
     model.train()
-    if arguments.mode == "ddp":
+    if arguments.mode in ("ddp", "cp"):
         model = torch.nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True, static_graph=True)
     elif arguments.mode != "single":
         mesh = dist.device_mesh.init_device_mesh("cpu", (world,), mesh_dim_names=("tp",))
@@ -75,14 +78,17 @@ def assemble(arguments, world):
 
 
 def batches(arguments, rank, world):
-    """Each step's inputs, labels: the same sequences in every mode, DDP's ranks taking their part of them."""
+    """Each step's inputs, labels and positions: the same sequences in every mode, the ranks of DDP taking some of them,
+    those of context parallelism some positions of each."""
     tokens = torch.from_numpy(np.fromfile(arguments.tokens, np.uint16).astype(np.int64))
     samples = tokens.view(-1, arguments.sequence + 1)
+    positions = torch.arange(arguments.sequence).unsqueeze(0)
     for step in range(arguments.steps):
         batch = samples[step * arguments.batch : (step + 1) * arguments.batch]
         if arguments.mode == "ddp":
             batch = batch.chunk(world)[rank]
-        yield batch[:, :-1].contiguous(), batch[:, 1:].contiguous()
+        parts = batch[:, :-1], batch[:, 1:], positions
+        yield [(peer_attention.take(part) if arguments.mode == "cp" else part).contiguous() for part in parts]
 
 
 def update(model, optimizer, inputs, labels, positions):
@@ -102,7 +108,7 @@ def whole(loss, mode, world):
     """The loss over the tokens of all ranks."""
     if isinstance(loss, DTensor):
         loss = loss.full_tensor()
-    if mode == "ddp":
+    if mode in ("ddp", "cp"):
         dist.all_reduce(loss)
         loss = loss / world
     return loss.item()
@@ -112,9 +118,8 @@ def train(arguments, rank, world):
     model = assemble(arguments, world)
     groups = [{"params": group} for group in by_kind(model.parameters())]
     optimizer = torch.optim.AdamW(groups, lr=arguments.learning_rate, weight_decay=0.1, fused=True)
-    positions = torch.arange(arguments.sequence).unsqueeze(0)
     losses, seconds = [], []
-    for inputs, labels in batches(arguments, rank, world):
+    for inputs, labels, positions in batches(arguments, rank, world):
         start = time.perf_counter()
         loss = update(model, optimizer, inputs, labels, positions)
         seconds.append(time.perf_counter() - start)

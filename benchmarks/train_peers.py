@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
-"""Trains one model with this program and with PyTorch, in turn, and prints tokens per second side by side.
+"""Trains models with this program and with PyTorch, in turn, and prints tokens per second side by side.
 
   pip install torch==2.11.0 transformers safetensors numpy
   tools/build && python3 benchmarks/train_peers.py
 
-The model is a Llama of width 512 with 8 layers, in fp32, AdamW, gradients clipped to norm 1; everyone starts from the
+The models are Llamas of width 512, in fp32, AdamW, gradients clipped to norm 1. There are two tables: "training", two
+sequences a step and 8 layers; and "context", one long sequence a step and 4 layers. Everyone in a table starts from the
 same weights, sees the same sequences in the same steps, and has one thread a process. Each repetition runs every
 contestant once, one after the other, so that a machine that slows down slows all of them. A contestant's number is the
 median over repetitions of (tokens of the steps after the warm-up) / (their time); peak memory is that of its largest
-process. The losses of all must agree step by step, else the exit status is 1.
+process. The losses of all in a table must agree step by step, else the exit status is 1.
 """
 
 import argparse
@@ -23,8 +24,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-WORK = ROOT / "build" / "benchmarks"  # where peers.yaml looks for the model and the tokens
-SEQUENCE, VOCABULARY, LEARNING_RATE = 512, 4096, 3e-4
+WORK = ROOT / "build" / "benchmarks"
+VOCABULARY, LEARNING_RATE, SAMPLES = 4096, 3e-4, 512
 LOSS_TOLERANCE = 1e-4
 
 
@@ -44,50 +45,73 @@ class Contestant:
         return "=" in self.mode
 
 
-def contestants(arguments):
-    peers = [
+@dataclass
+class Table:
+    name: str  # also that of the folder with its model and tokens
+    layers: int
+    sequence: int
+    batch: int  # sequences a step, over all ranks
+    everyone: list
+
+    @property
+    def folder(self):
+        return WORK / self.name
+
+
+def tables(arguments):
+    """Those in which someone is asked for."""
+    training = [
         Contestant("transformers", 1, "single"),
         Contestant("transformers + DDP", 2, "ddp"),
         Contestant("transformers + parallelize_module", 2, "tp"),
         Contestant("transformers + parallelize_module, sequence parallel", 2, "tp_sp"),
-    ]
-    if arguments.compile:
-        peers.append(Contestant("transformers, torch.compile", 1, "single", compile=True))
-    ours = [
         Contestant("meshtrain", 1, "dp=1", against="single"),
         Contestant("meshtrain dp=2", 2, "dp=2", against="ddp"),
         Contestant("meshtrain tp=2", 2, "tp=2", against="tp tp_sp"),
-        Contestant("meshtrain cp=2", 2, "cp=2", against="single"),
     ]
-    everyone = peers + ours
-    return [c for c in everyone if arguments.only is None or arguments.only in c.name]
+    context = [
+        Contestant("transformers", 1, "single"),
+        Contestant("transformers + all-gather attention + DDP, cp=2", 2, "cp"),
+        Contestant("transformers + all-gather attention + DDP, cp=4", 4, "cp"),
+        Contestant("meshtrain", 1, "dp=1", against="single"),
+        Contestant("meshtrain cp=2", 2, "cp=2", against="cp"),
+        Contestant("meshtrain cp=4", 4, "cp=4", against="cp"),
+    ]
+    if arguments.compile:
+        training.append(Contestant("transformers, torch.compile", 1, "single", compile=True))
+    everything = [Table("training", 8, 512, 2, training), Table("context", 4, 2048, 1, context)]
+    for table in everything:
+        if arguments.only is not None and arguments.only != table.name:
+            table.everyone = [c for c in table.everyone if arguments.only in c.name]
+    return [table for table in everything if table.everyone]
 
 
 # ---- what everyone trains
 
 
-def write_model():
+def write_model(table):
     """A randomly initialised model and its tokens; kept between calls."""
     import numpy as np
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    if not (WORK / "model" / "model.safetensors").exists():
+    table.folder.mkdir(parents=True, exist_ok=True)
+    if not (table.folder / "model" / "model.safetensors").exists():
         torch.manual_seed(0)
         config = LlamaConfig(
             hidden_size=512,
             intermediate_size=1376,
-            num_hidden_layers=8,
+            num_hidden_layers=table.layers,
             num_attention_heads=8,
             num_key_value_heads=8,
             vocab_size=VOCABULARY,
-            max_position_embeddings=SEQUENCE,
+            max_position_embeddings=table.sequence,
             tie_word_embeddings=False,
         )
-        LlamaForCausalLM(config).save_pretrained(WORK / "model")
+        LlamaForCausalLM(config).save_pretrained(table.folder / "model")
     # Skewed ids, so that there is something to learn.
-    ids = np.random.default_rng(0).exponential(VOCABULARY / 8, size=512 * (SEQUENCE + 1)).astype(np.int64)
-    (ids % VOCABULARY).astype("<u2").tofile(WORK / "tokens.bin")
+    ids = np.random.default_rng(0).exponential(VOCABULARY / 8, size=SAMPLES * (table.sequence + 1)).astype(np.int64)
+    (ids % VOCABULARY).astype("<u2").tofile(table.folder / "tokens.bin")
 
 
 # ---- runs
@@ -107,9 +131,10 @@ def finish(processes, log):
     return peak
 
 
-def run_peer(contestant, arguments, folder):
-    command = [sys.executable, ROOT / "benchmarks" / "peer.py", "--mode", contestant.mode, "--model", WORK / "model"]
-    command += ["--tokens", WORK / "tokens.bin", "--sequence", SEQUENCE, "--batch", arguments.batch]
+def run_peer(contestant, table, arguments, folder):
+    command = [sys.executable, ROOT / "benchmarks" / "peer.py", "--mode", contestant.mode]
+    command += ["--model", table.folder / "model", "--tokens", table.folder / "tokens.bin"]
+    command += ["--sequence", table.sequence, "--batch", table.batch]
     command += ["--steps", arguments.steps, "--learning-rate", LEARNING_RATE]
     command += ["--compile"] if contestant.compile else []
     with socket.socket() as free:
@@ -126,13 +151,20 @@ def run_peer(contestant, arguments, folder):
     return result["losses"], result["seconds"], memory
 
 
-def run_ours(contestant, arguments, folder):
-    micro_batch = arguments.batch // 2 if contestant.mode == "dp=2" else arguments.batch
+def run_ours(contestant, table, arguments, folder):
+    micro_batch = table.batch // 2 if contestant.mode == "dp=2" else table.batch
     command = [ROOT / "tools" / "ranks", contestant.ranks, arguments.program, "train"]
     command += [ROOT / "benchmarks" / "peers.yaml", "--mesh", contestant.mode, "--run-dir", folder / "run"]
-    settings = dict(steps=arguments.steps, global_batch=arguments.batch, micro_batch=micro_batch)
+    settings = {
+        "model.hf": table.folder / "model",
+        "data.tokens": table.folder / "tokens.bin",
+        "train.sequence_length": table.sequence,
+        "train.global_batch": table.batch,
+        "train.micro_batch": micro_batch,
+        "train.steps": arguments.steps,
+    }
     for key, value in settings.items():
-        command += ["--set", f"train.{key}={value}"]
+        command += ["--set", f"{key}={value}"]
     with open(folder / "log", "w") as log:
         environment = os.environ | {"OMP_NUM_THREADS": "1"}
         process = subprocess.Popen([str(c) for c in command], env=environment, stdout=log, stderr=log)
@@ -141,15 +173,15 @@ def run_ours(contestant, arguments, folder):
     return [s["loss"] for s in steps], [s["step_seconds"] for s in steps], memory
 
 
-def race(everyone, arguments, folder):
+def race(table, arguments, folder):
     for repetition in range(arguments.repetitions):
-        for number, contestant in enumerate(everyone):
+        for number, contestant in enumerate(table.everyone):
             here = folder / f"{repetition}-{number}"
             here.mkdir()
             run = run_ours if contestant.ours else run_peer
-            losses, seconds, memory = run(contestant, arguments, here)
+            losses, seconds, memory = run(contestant, table, arguments, here)
             timed = seconds[arguments.warm_up :]
-            contestant.speeds.append(arguments.batch * SEQUENCE * len(timed) / sum(timed))
+            contestant.speeds.append(table.batch * table.sequence * len(timed) / sum(timed))
             contestant.memory.append(memory)
             contestant.losses = losses
             print(f"{repetition + 1}/{arguments.repetitions}  {contestant.name:52}{contestant.speeds[-1]:9.1f} tokens/s"
@@ -163,12 +195,13 @@ def median(contestant):
     return statistics.median(contestant.speeds)
 
 
-def table(everyone):
-    """A row each; ours divided by the fastest peer that splits the work the same way (cp: the one process)."""
+def rows(everyone):
+    """A row each; ours divided by the fastest peer that splits the work the same way."""
     lines = ["| | processes | tokens/s | range | ratio | peak memory of a process | loss of the last step |"]
     lines += ["|---|---|---|---|---|---|---|"]
     for contestant in everyone:
-        peers = [p for p in everyone if not p.ours and not p.compile and p.mode in contestant.against.split()]
+        peers = [p for p in everyone if not p.ours and not p.compile and p.ranks == contestant.ranks
+                 and p.mode in contestant.against.split()]
         ratio = f"{median(contestant) / max(map(median, peers)):.2f}" if peers else ""
         speeds, memory = contestant.speeds, statistics.median(contestant.memory) / 2**20
         lines.append(f"| {contestant.name} | {contestant.ranks} | {median(contestant):.0f} | {min(speeds):.0f}–"
@@ -185,27 +218,28 @@ def disagreement(everyone):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--program", type=Path, default=ROOT / "build" / "release" / "meshtrain")
-    parser.add_argument("--batch", type=int, default=2, help="sequences a step, over all ranks; even (default: 2)")
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--warm-up", type=int, default=2, help="first steps that are not timed (default: 2)")
     parser.add_argument("--repetitions", type=int, default=5)
-    parser.add_argument("--only", help="contestants whose name contains this")
+    parser.add_argument("--only", help="a table, or the contestants whose name contains this")
     parser.add_argument("--compile", action="store_true", help="transformers under torch.compile as well")
     arguments = parser.parse_args()
-    if arguments.batch % 2 or not 0 <= arguments.warm_up < arguments.steps <= 512 // arguments.batch:
-        parser.error("--batch is even, and warm-up < steps <= 512 / batch")
-    everyone = contestants(arguments)
-    if not everyone:
-        parser.error(f"no contestant's name contains {arguments.only!r}")
-    WORK.mkdir(parents=True, exist_ok=True)
-    write_model()
-    with tempfile.TemporaryDirectory(dir=WORK) as folder:
-        race(everyone, arguments, Path(folder))
-    print(table(everyone))
-    difference = disagreement(everyone)
-    print(f"\nLosses agree to {difference:.1e}; {arguments.repetitions} repetitions of {arguments.steps} steps, "
-          f"{arguments.warm_up} of them warm-up, {arguments.batch} x {SEQUENCE} tokens a step.")
-    return difference > LOSS_TOLERANCE
+    if not 0 <= arguments.warm_up < arguments.steps <= SAMPLES // 2:
+        parser.error(f"warm-up < steps <= {SAMPLES // 2}")
+    asked = tables(arguments)
+    if not asked:
+        parser.error(f"no table is called {arguments.only!r}, and no contestant's name contains it")
+    agree = True
+    for table in asked:
+        write_model(table)
+        with tempfile.TemporaryDirectory(dir=WORK) as folder:
+            race(table, arguments, Path(folder))
+        difference = disagreement(table.everyone)
+        agree = agree and difference <= LOSS_TOLERANCE
+        print(rows(table.everyone))
+        print(f"\nLosses agree to {difference:.1e}; {arguments.repetitions} repetitions of {arguments.steps} steps, "
+              f"{arguments.warm_up} of them warm-up, {table.batch} x {table.sequence} tokens a step.\n", flush=True)
+    return not agree
 
 
 if __name__ == "__main__":
