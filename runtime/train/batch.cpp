@@ -4,8 +4,8 @@
 
 namespace meshtrain {
 
-StepBatch read_step(const Samples& samples, const Recipe& recipe, const DeviceMesh& mesh,
-                    const SequenceLayout& layout, int64_t step) {
+StepBatch read_step(const Samples& samples, const Recipe& recipe, const DeviceMesh& mesh, const SequenceLayout& layout,
+                    int64_t step) {
   const TrainRecipe& train = recipe.train;
   const int64_t per_rank = train.global_batch / mesh.size("dp");
   const int64_t first = step * train.global_batch + mesh.coordinate("dp") * per_rank;

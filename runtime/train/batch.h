@@ -23,7 +23,7 @@ struct StepBatch {
 
 /// Reads what this rank computes of step `step` (from 0): samples step * B .. step * B + B - 1, of which data-parallel
 /// rank d takes the d-th run of B / dp (design rule 5). tp and cp peers read the same samples. No collective.
-StepBatch read_step(const Samples& samples, const Recipe& recipe, const DeviceMesh& mesh,
-                    const SequenceLayout& layout, int64_t step);
+StepBatch read_step(const Samples& samples, const Recipe& recipe, const DeviceMesh& mesh, const SequenceLayout& layout,
+                    int64_t step);
 
 }  // namespace meshtrain
