@@ -1,16 +1,27 @@
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
+#include "context_parallel/attention_call.h"
+#include "context_parallel/blocks.h"
 #include "context_parallel/sequence_layout.h"
 #include "mesh/group.h"
 
 namespace meshtrain {
 
-/// attention() with all keys and values gathered on every rank: one all-gather forward; one more and one
-/// reduce-scatter backward, since a rank keeps its own part of them only. Diagonals, which need local keys alone,
-/// compute while these travel. On one rank nothing travels.
-at::Tensor all_gather_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                                const SequenceLayout& layout, const Group& group, double scale);
+/// All keys and values gathered on every rank: one all-gather forward; one more and one reduce-scatter backward, since
+/// a rank keeps its own part of them only. Diagonals, which need local keys alone, compute while these travel.
+class AllGatherAttention final : public AttentionCall {
+ public:
+  AllGatherAttention(const SequenceLayout& layout, const Group& group, int64_t batch, double scale)
+      : layout_(layout), group_(group), scale_(scale), plan_(plan_whole(layout, batch)) {}
+
+  Forward forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) override;
+  AttentionGradients backward(const at::Tensor& grad_out, const std::vector<at::Tensor>& saved) override;
+
+ private:
+  SequenceLayout layout_;
+  Group group_;
+  double scale_;
+  WholePlan plan_;
+};
 
 }  // namespace meshtrain

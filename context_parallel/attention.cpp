@@ -3,13 +3,15 @@
 #include <ATen/ATen.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <torch/csrc/autograd/custom_function.h>
+#include <torch/custom_class.h>
 
 #include <sstream>
 #include <stdexcept>
 
 #include "context_parallel/all_gather.h"
-#include "context_parallel/attention_kernels.h"
-#include "context_parallel/blocks.h"
+#include "context_parallel/local.h"
+#include "context_parallel/ring.h"
+#include "context_parallel/ulysses.h"
 
 namespace meshtrain {
 
@@ -18,22 +20,20 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-/// The keys of a sequence all here, one document: the kernel alone.
-struct PlainAttention : torch::autograd::Function<PlainAttention> {
+struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                            double scale) {
+                            const c10::intrusive_ptr<AttentionCall>& call) {
     at::AutoDispatchBelowADInplaceOrView below_autograd;
-    const Attended attended = attend(q, k, v, /*causal=*/true, scale);
-    context->save_for_backward({q, k, v, attended.out, attended.lse});
-    context->saved_data["scale"] = scale;
-    return attended.out;
+    AttentionCall::Forward result = call->forward(q, k, v);
+    context->save_for_backward(std::move(result.saved));
+    context->saved_data["call"] = c10::IValue::make_capsule(call);
+    return result.out;
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& grad_out) {
-    const variable_list saved = context->get_saved_variables();
-    AttentionGradients gradients = attend_backward(grad_out[0], saved[0], saved[1], saved[2], {saved[3], saved[4]},
-                                                   /*causal=*/true, context->saved_data["scale"].toDouble());
-    return {gradients.q, gradients.k, gradients.v, at::Tensor()};
+    const auto call = c10::static_intrusive_pointer_cast<AttentionCall>(context->saved_data["call"].toCapsule());
+    AttentionGradients gradients = call->backward(grad_out[0], context->get_saved_variables());
+    return {std::move(gradients.q), std::move(gradients.k), std::move(gradients.v), at::Tensor()};
   }
 };
 
@@ -58,21 +58,28 @@ void check(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const 
   if (q.scalar_type() != k.scalar_type() || q.scalar_type() != v.scalar_type()) refuse("dtypes differ");
 }
 
+c10::intrusive_ptr<AttentionCall> make_call(const at::Tensor& q, const at::Tensor& k, const SequenceLayout& layout,
+                                            const Group& group, ContextAlgorithm algorithm, double scale) {
+  const int64_t batch = q.size(0);
+  if (group.size() == 1) return c10::make_intrusive<LocalAttention>(layout, batch, scale);
+  const Group counted = group.with_purpose("cp.attention");
+  switch (algorithm) {
+    case ContextAlgorithm::Ring:
+      return c10::make_intrusive<RingAttention>(layout, counted, batch, scale);
+    case ContextAlgorithm::AllGather:
+      return c10::make_intrusive<AllGatherAttention>(layout, counted, batch, scale);
+    case ContextAlgorithm::Ulysses:
+      return c10::make_intrusive<UlyssesAttention>(layout, counted, batch, q.size(1), k.size(1), scale);
+  }
+  throw std::invalid_argument("attention: no such algorithm");
+}
+
 }  // namespace
 
 at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const SequenceLayout& layout,
                      const Group& group, ContextAlgorithm algorithm, double scale) {
   check(q, k, v, layout, group);
-  if (group.size() == 1 && layout.documents().empty()) return PlainAttention::apply(q, k, v, scale);
-  const Group counted = group.with_purpose("cp.attention");
-  switch (algorithm) {
-    case ContextAlgorithm::AllGather:
-      return all_gather_attention(q, k, v, layout, counted, scale);
-    case ContextAlgorithm::Ring:
-    case ContextAlgorithm::Ulysses:
-      break;
-  }
-  throw std::invalid_argument("attention: no such algorithm");
+  return AttentionFunction::apply(q, k, v, make_call(q, k, layout, group, algorithm, scale));
 }
 
 }  // namespace meshtrain

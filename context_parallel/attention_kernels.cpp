@@ -4,6 +4,8 @@
 #include <torch/library.h>
 
 #include <optional>
+#include <stdexcept>
+#include <string>
 #include <tuple>
 
 namespace meshtrain {
@@ -15,6 +17,16 @@ at::Tensor ordered(const at::Tensor& tensor) {
   return tensor.transpose(1, 2).contiguous().transpose(1, 2);
 }
 
+/// One place says which kernel computes what: LibTorch's flash attention for the CPU, in every dtype of ours (it has
+/// an fp64 path), and its shapes on the Meta device.
+void check_kernel(const at::Tensor& q) {
+  const at::ScalarType dtype = q.scalar_type();
+  const bool known = dtype == at::kDouble || dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf;
+  if (known && (q.is_cpu() || q.is_meta())) return;
+  throw std::invalid_argument("attention: there is no kernel for " + std::string(c10::toString(dtype)) + " on " +
+                              q.device().str());
+}
+
 /// What the kernels can read: D contiguous.
 at::Tensor readable(const at::Tensor& tensor) {
   return tensor.stride(-1) == 1 ? tensor : ordered(tensor);
@@ -22,7 +34,14 @@ at::Tensor readable(const at::Tensor& tensor) {
 
 }  // namespace
 
+at::Tensor empty_by_position(const at::Tensor& like, at::ScalarType dtype) {
+  std::vector<int64_t> sizes = like.sizes().vec();
+  std::swap(sizes[1], sizes[2]);
+  return at::empty(sizes, like.options().dtype(dtype)).transpose(1, 2);
+}
+
 Attended attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, bool causal, double scale) {
+  check_kernel(q);
   auto [out, lse] = at::_scaled_dot_product_flash_attention_for_cpu(
       readable(q), readable(k), readable(v), /*dropout_p=*/0.0, causal, /*attn_mask=*/std::nullopt, scale);
   return {ordered(out), std::move(lse)};  // the kernel writes in the order of q

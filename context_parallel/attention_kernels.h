@@ -7,10 +7,10 @@ namespace meshtrain {
 /// Attention of one block, forward and backward, on one device: the only callers of LibTorch's own kernels.
 ///
 /// q [B, H, n, D], k and v [B, K, m, D] with H a multiple of K: heads are shared in the kernel, nothing is repeated.
-/// fp64, fp32, bf16 or fp16, on the CPU or the Meta device. Any strides; a tensor whose D is not contiguous is copied
-/// first, and so is the output of a q that is not [B, n, H, D] in memory. `causal` needs n == m and lets query i see
-/// keys up to i. Every query must see at least one key. Neither function records for autograd of its own accord:
-/// callers are autograd functions.
+/// fp64, fp32, bf16 or fp16, on the CPU or the Meta device; std::invalid_argument for any other. Any strides; a tensor
+/// whose D is not contiguous is copied first, and so is the output of a q that is not [B, n, H, D] in memory. `causal`
+/// needs n == m and lets query i see keys up to i. Every query must see at least one key. Neither function records for
+/// autograd of its own accord: callers are autograd functions.
 
 struct Attended {
   at::Tensor out;  ///< [B, H, n, D], in memory [B, n, H, D]
@@ -20,6 +20,12 @@ struct Attended {
 struct AttentionGradients {
   at::Tensor q, k, v;  ///< shapes and dtypes of q, k and v; in memory [B, n, H, D] and [B, m, K, D]
 };
+
+/// Uninitialised, [B, heads, n, ...] as `like`, in memory [B, n, heads, ...].
+at::Tensor empty_by_position(const at::Tensor& like, at::ScalarType dtype);
+inline at::Tensor empty_by_position(const at::Tensor& like) {
+  return empty_by_position(like, like.scalar_type());
+}
 
 Attended attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, bool causal, double scale);
 

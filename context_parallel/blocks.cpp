@@ -26,16 +26,66 @@ void cut_document(int64_t q0, int64_t q1, int64_t k0, int64_t k1, std::vector<Bl
   add(last, q1, first, last, false);
 }
 
-std::vector<SequenceLayout::Chunk> joined(const std::vector<SequenceLayout::Chunk>& chunks) {
-  std::vector<SequenceLayout::Chunk> runs;
-  for (const SequenceLayout::Chunk& chunk : chunks) {
-    if (!runs.empty() && runs.back().start + runs.back().size == chunk.start) {
-      runs.back().size += chunk.size;
+/// Positions that lie together, and where they stand in a rank's local order.
+struct Run {
+  SequenceLayout::Chunk chunk;
+  int64_t local;
+};
+
+std::vector<Run> runs_of(const SequenceLayout& layout, int rank) {
+  std::vector<Run> runs;
+  int64_t local = 0;
+  for (const SequenceLayout::Chunk& chunk : layout.chunks(rank)) {
+    if (!runs.empty() && runs.back().chunk.start + runs.back().chunk.size == chunk.start) {
+      runs.back().chunk.size += chunk.size;
     } else {
-      runs.push_back(chunk);
+      runs.push_back({chunk, local});
     }
+    local += chunk.size;
   }
   return runs;
+}
+
+/// Consecutive rows with the same documents.
+struct Rows {
+  int64_t first;
+  int64_t count;
+  const std::vector<int64_t>* starts;
+};
+
+std::vector<Rows> rows_of(const SequenceLayout& layout, int64_t batch) {
+  static const std::vector<int64_t> one_document;
+  const std::vector<std::vector<int64_t>>& documents = layout.documents();
+  if (documents.empty()) return {{0, batch, &one_document}};
+  if (static_cast<int64_t>(documents.size()) != batch) {
+    throw std::invalid_argument("attention: the layout has documents for " + std::to_string(documents.size()) +
+                                " sequences, the batch has " + std::to_string(batch));
+  }
+  std::vector<Rows> groups;
+  for (int64_t row = 0; row < batch; ++row) {
+    if (row > 0 && documents[row] == documents[row - 1]) {
+      ++groups.back().count;
+    } else {
+      groups.push_back({row, 1, &documents[row]});
+    }
+  }
+  return groups;
+}
+
+/// Two rectangles side by side in both orders are one: true when `block` could be joined to `previous`.
+bool join(Block& previous, const Block& block) {
+  if (previous.causal || block.causal || previous.first_row != block.first_row) return false;
+  if (previous.query == block.query && previous.num_queries == block.num_queries &&
+      previous.key + previous.num_keys == block.key) {
+    previous.num_keys += block.num_keys;
+    return true;
+  }
+  if (previous.key == block.key && previous.num_keys == block.num_keys &&
+      previous.query + previous.num_queries == block.query) {
+    previous.num_queries += block.num_queries;
+    return true;
+  }
+  return false;
 }
 
 }  // namespace
@@ -55,33 +105,44 @@ std::vector<Block> cut(const SequenceLayout::Chunk& queries, const SequenceLayou
   return blocks;
 }
 
-std::vector<RowPlan> plan_rows(const SequenceLayout& layout, int64_t batch) {
-  static const std::vector<int64_t> one_document;
-  const std::vector<std::vector<int64_t>>& documents = layout.documents();
-  if (!documents.empty() && static_cast<int64_t>(documents.size()) != batch) {
-    throw std::invalid_argument("attention: the layout has documents for " + std::to_string(documents.size()) +
-                                " sequences, the batch has " + std::to_string(batch));
-  }
-  const std::vector<SequenceLayout::Chunk> runs = joined(layout.chunks(layout.rank()));
-
-  std::vector<RowPlan> plans;
-  for (int64_t row = 0; row < batch; ++row) {
-    const std::vector<int64_t>& starts = documents.empty() ? one_document : documents[row];
-    if (row > 0 && (documents.empty() || starts == documents[row - 1])) {
-      ++plans.back().num_rows;
-      continue;
-    }
-    RowPlan& plan = plans.emplace_back(RowPlan{row, 1, {}, {}});
-    int64_t local = 0;
-    for (const SequenceLayout::Chunk& run : runs) {
-      for (Block block : cut(run, {0, run.start + run.size}, starts)) {
-        block.query += local - run.start;
+WholePlan plan_whole(const SequenceLayout& layout, int64_t batch) {
+  WholePlan plan;
+  for (const Rows& rows : rows_of(layout, batch)) {
+    for (const Run& run : runs_of(layout, layout.rank())) {
+      for (Block block : cut(run.chunk, {0, run.chunk.start + run.chunk.size}, *rows.starts)) {
+        block.query += run.local - run.chunk.start;
+        block.first_row = rows.first;
+        block.num_rows = rows.count;
+        if (block.causal) block.key = block.query;
         (block.causal ? plan.diagonals : plan.rectangles).push_back(block);
       }
-      local += run.size;
     }
   }
-  return plans;
+  return plan;
+}
+
+std::vector<Block> plan_hop(const SequenceLayout& layout, int64_t batch, int source) {
+  const std::vector<Run> queries = runs_of(layout, layout.rank()), keys = runs_of(layout, source);
+  std::vector<Block> diagonals, rectangles;
+  for (const Rows& rows : rows_of(layout, batch)) {
+    for (const Run& query_run : queries) {
+      for (const Run& key_run : keys) {
+        for (Block block : cut(query_run.chunk, key_run.chunk, *rows.starts)) {
+          block.query += query_run.local - query_run.chunk.start;
+          block.key += key_run.local - key_run.chunk.start;
+          block.first_row = rows.first;
+          block.num_rows = rows.count;
+          if (block.causal) {
+            diagonals.push_back(block);
+          } else if (rectangles.empty() || !join(rectangles.back(), block)) {
+            rectangles.push_back(block);
+          }
+        }
+      }
+    }
+  }
+  diagonals.insert(diagonals.end(), rectangles.begin(), rectangles.end());
+  return diagonals;
 }
 
 }  // namespace meshtrain

@@ -14,18 +14,11 @@ KeyValues KeyValues::zeros(int64_t num_positions, const at::Tensor& like, at::Sc
   return {at::zeros({num_positions, like.size(0), 2, like.size(1), like.size(3)}, like.options().dtype(dtype))};
 }
 
-std::vector<WirePlace> wire_order(const SequenceLayout& layout) {
-  std::vector<WirePlace> places;
-  int64_t offset = 0;
-  for (int rank = 0; rank < layout.ranks(); ++rank) {
-    for (const SequenceLayout::Chunk& chunk : layout.chunks(rank)) {
-      places.push_back({chunk, offset});
-      offset += chunk.size;
-    }
-  }
-  std::sort(places.begin(), places.end(),
-            [](const WirePlace& a, const WirePlace& b) { return a.chunk.start < b.chunk.start; });
-  return places;
+KeyValues KeyValues::pack(const at::Tensor& k, const at::Tensor& v) {
+  KeyValues packed = empty(k.size(2), k, k.scalar_type());
+  packed.keys().copy_(k);
+  packed.values().copy_(v);
+  return packed;
 }
 
 KeyValueGather::KeyValueGather(const at::Tensor& k, const at::Tensor& v, const SequenceLayout& layout,
@@ -40,12 +33,7 @@ KeyValueGather::KeyValueGather(const at::Tensor& k, const at::Tensor& v, const S
 
 KeyValues KeyValueGather::wait() {
   work_.wait();
-  if (layout_.kind() == SequenceLayout::Kind::Contiguous) return std::move(wire_);
-  std::vector<at::Tensor> parts;
-  for (const WirePlace& place : wire_order(layout_)) {
-    parts.push_back(wire_.packed.narrow(0, place.offset, place.chunk.size));
-  }
-  KeyValues ordered{at::cat(parts, 0)};
+  KeyValues ordered{by_position(wire_.packed, layout_)};
   wire_ = {};
   return ordered;
 }

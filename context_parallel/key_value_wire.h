@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "context_parallel/sequence_layout.h"
+#include "context_parallel/wire_order.h"
 #include "mesh/group.h"
 
 namespace meshtrain {
@@ -17,20 +18,14 @@ struct KeyValues {
 
   static KeyValues empty(int64_t num_positions, const at::Tensor& like, at::ScalarType dtype);
   static KeyValues zeros(int64_t num_positions, const at::Tensor& like, at::ScalarType dtype);
+  /// k and v [B, K, s, D] of any strides, copied.
+  static KeyValues pack(const at::Tensor& k, const at::Tensor& v);
   at::Tensor keys() const { return of(0); }    ///< a view, [B, K, n, D]
   at::Tensor values() const { return of(1); }  ///< a view, [B, K, n, D]
 
  private:
   at::Tensor of(int64_t which) const { return packed.select(2, which).permute({1, 2, 0, 3}); }
 };
-
-/// Where a chunk lies in what the ranks of a layout send, end to end.
-struct WirePlace {
-  SequenceLayout::Chunk chunk;
-  int64_t offset;
-};
-/// All chunks of the sequence, ascending by position.
-std::vector<WirePlace> wire_order(const SequenceLayout& layout);
 
 /// Local keys and values on their way to every rank. Construction issues one all-gather.
 class KeyValueGather {

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "mesh/error.h"
+#include "runtime/config/context.h"
 #include "runtime/config/suggest.h"
 
 namespace meshtrain {
@@ -22,7 +23,6 @@ void refuse_unavailable(const std::string& key, const std::string& value, const 
 
 void check_available(const Recipe& recipe) {
   refuse_unavailable("parallel.fsdp.mode", recipe.parallel.fsdp_mode, {"auto", "no_shard"});
-  refuse_unavailable("parallel.context.algorithm", recipe.parallel.context.algorithm, {"auto", "all_gather"});
   refuse_unavailable("parallel.backend", recipe.parallel.backend, {"auto", "mpi"});
   refuse_unavailable("train.precision", recipe.train.precision, {"fp64", "fp32", "bf16"});
   if (recipe.device == "cuda") throw InputError("device: cuda is not available in this build: use auto, cpu");
@@ -49,14 +49,17 @@ void check_batch(const TrainRecipe& train, int64_t dp) {
                    " = " + number(at_once) + ": change train.global_batch, train.micro_batch or the mesh");
 }
 
-void check_sequence(const Recipe& recipe, int64_t tp, int64_t cp) {
-  const int64_t length = recipe.train.sequence_length;
-  const bool zigzag = recipe.parallel.context.layout == "zigzag" && cp > 1;
+void check_sequence(const Recipe& recipe, const MeshLayout& layout) {
+  const int64_t length = recipe.train.sequence_length, tp = layout.size("tp"), cp = layout.size("cp");
+  const ContextChoice choice = context_choice(recipe, layout);
+  check_heads(context_shape(recipe, layout), choice.algorithm);
+  const bool zigzag = choice.layout == SequenceLayout::Kind::ZigZag && cp > 1;
   const int64_t chunks = zigzag ? 2 * cp : cp;
   if (length % chunks != 0) {
     throw InputError("train.sequence_length: " + number(length) + " is not a multiple of " +
                      (zigzag ? "2 x cp = " : "cp = ") + number(chunks) + ", the " + (zigzag ? "zigzag" : "contiguous") +
-                     " chunks that cp=" + number(cp) + " cuts it into: change train.sequence_length or the mesh");
+                     " chunks that cp=" + number(cp) + " cuts it into: change train.sequence_length or the mesh" +
+                     (zigzag && length % cp == 0 ? ", or set parallel.context.layout: contiguous" : ""));
   }
   const int64_t tokens = recipe.train.micro_batch * (length / cp);
   if (recipe.parallel.sequence_parallel == "on" && tokens % tp != 0) {
@@ -94,7 +97,7 @@ void validate(const Recipe& recipe, const MeshLayout& layout) {
   check_available(recipe);
   check_model(recipe.model.shape, layout.size("tp"));
   check_batch(recipe.train, layout.size("dp"));
-  check_sequence(recipe, layout.size("tp"), layout.size("cp"));
+  check_sequence(recipe, layout);
   check_schedule(recipe.schedule, recipe.train.steps);
   check_data(recipe.data);
 }

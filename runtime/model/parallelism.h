@@ -11,7 +11,7 @@ namespace meshtrain {
 struct Parallelism {
   TensorParallel tensor;
   Group context;
-  ContextAlgorithm context_algorithm = ContextAlgorithm::AllGather;
+  ContextAlgorithm context_algorithm = ContextAlgorithm::Ring;
 
   /// The axis over which gradients of norms over the residual stream must be summed: under sequence parallel each
   /// tp rank sees its own rows only.

@@ -2,6 +2,8 @@
 
 #include <map>
 
+#include "runtime/config/context.h"
+
 namespace meshtrain {
 
 at::ScalarType dtype_of(const std::string& precision) {
@@ -11,18 +13,15 @@ at::ScalarType dtype_of(const std::string& precision) {
 }
 
 SequenceLayout make_layout(const Recipe& recipe, const DeviceMesh& mesh) {
-  const int64_t length = recipe.train.sequence_length, cp = mesh.size("cp");
-  const std::string& asked = recipe.parallel.context.layout;
-  const bool zigzag = asked == "zigzag" || (asked == "auto" && cp > 1 && length % (2 * cp) == 0);
-  return SequenceLayout(zigzag ? SequenceLayout::Kind::ZigZag : SequenceLayout::Kind::Contiguous, length,
-                        static_cast<int>(cp), static_cast<int>(mesh.coordinate("cp")));
+  return SequenceLayout(context_choice(recipe, mesh.layout()).layout, recipe.train.sequence_length,
+                        static_cast<int>(mesh.size("cp")), static_cast<int>(mesh.coordinate("cp")));
 }
 
 Parallelism make_parallelism(const Recipe& recipe, const DeviceMesh& mesh, const SequenceLayout& layout) {
   const int64_t tokens = recipe.train.micro_batch * layout.local_length(), tp = mesh.size("tp");
   const std::string& asked = recipe.parallel.sequence_parallel;
   const bool sequence_parallel = tp > 1 && (asked == "on" || (asked == "auto" && tokens % tp == 0));
-  return {{mesh.group("tp"), sequence_parallel}, mesh.group("cp"), ContextAlgorithm::AllGather};
+  return {{mesh.group("tp"), sequence_parallel}, mesh.group("cp"), context_choice(recipe, mesh.layout()).algorithm};
 }
 
 }  // namespace meshtrain

@@ -11,7 +11,7 @@ namespace meshtrain {
 /// "fp32" -> at::kFloat, ...
 at::ScalarType dtype_of(const std::string& precision);
 
-/// Which positions this rank holds. `auto` is zig-zag when 2 * cp divides the sequence, contiguous otherwise.
+/// Which positions this rank holds.
 SequenceLayout make_layout(const Recipe& recipe, const DeviceMesh& mesh);
 
 /// How the recipe's model is cut on `mesh`. Sequence parallel `auto` is on when tp > 1 divides the tokens of a

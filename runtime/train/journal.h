@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <string>
 
+#include "context_parallel/choice.h"
 #include "mesh/layout.h"
 #include "runtime/config/recipe.h"
 #include "runtime/telemetry/metrics.h"
@@ -17,8 +18,8 @@ class Journal {
   /// `layout`. Throws InputError when the folder cannot be had, std::runtime_error when it cannot be written.
   Journal(const Recipe& recipe, const MeshLayout& layout, const std::filesystem::path& folder, bool resume);
 
-  /// The lines before the first step.
-  void announce(int64_t num_parameters, bool sequence_parallel) const;
+  /// The lines before the first step. `context`: how attention is cut over cp.
+  void announce(int64_t num_parameters, bool sequence_parallel, const ContextChoice& context) const;
   /// A step: a line of metrics, and one on the console every train.log_every steps. Throws std::runtime_error.
   void record(const StepMetrics& metrics);
   void say(const std::string& line) const;

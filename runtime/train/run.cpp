@@ -6,6 +6,7 @@
 
 #include "mesh/agree.h"
 #include "mesh/error.h"
+#include "runtime/config/context.h"
 #include "runtime/config/validate.h"
 #include "runtime/data/dataset.h"
 #include "runtime/hf/export.h"
@@ -90,7 +91,9 @@ RunEnd run(const Recipe& recipe, const Group& world, const RunOptions& options) 
         options.run_dir.empty() ? std::filesystem::path("runs") / recipe.name : options.run_dir;
     journal = std::make_unique<Journal>(recipe, mesh_layout, folder, options.resume);
   });
-  if (journal) journal->announce(num_parameters(*trainer), trainer->sequence_parallel());
+  if (journal) {
+    journal->announce(num_parameters(*trainer), trainer->sequence_parallel(), context_choice(recipe, mesh_layout));
+  }
   try {
     const RunEnd end = train(recipe, mesh, *dataset, *trainer, journal.get(), stop_request, start);
     if (end == RunEnd::Stopped) return end;

@@ -8,9 +8,11 @@
 #include <numeric>
 
 #include "context_parallel/attention.h"
+#include "context_parallel/choice.h"
 #include "mesh/backends/dry_run.h"
 #include "mesh/device_mesh.h"
 #include "tests/context_parallel/reference.h"
+#include "tests/context_parallel/score_counter.h"
 #include "tests/support/world.h"
 
 namespace meshtrain {
@@ -47,9 +49,13 @@ class OperatorCounter {
   at::CallbackHandle handle_;
 };
 
-at::Tensor run(const at::Tensor& fused, const SequenceLayout& layout, const Group& group) {
-  const testing::Heads heads = split_heads(fused, 4, 2);
-  return attention(heads.q, heads.k, heads.v, layout, group, ContextAlgorithm::AllGather, 0.25);
+constexpr ContextAlgorithm kAlgorithms[] = {ContextAlgorithm::Ring, ContextAlgorithm::AllGather,
+                                            ContextAlgorithm::Ulysses};
+
+at::Tensor run(const at::Tensor& fused, const SequenceLayout& layout, const Group& group,
+               ContextAlgorithm algorithm = ContextAlgorithm::Ring, int64_t num_heads = 4) {
+  const testing::Heads heads = split_heads(fused, num_heads, (fused.size(2) - num_heads) / 2);
+  return attention(heads.q, heads.k, heads.v, layout, group, algorithm, 0.25);
 }
 
 TEST(AttentionCost, OneRankIsOneKernelCallEachWay) {
@@ -59,8 +65,7 @@ TEST(AttentionCost, OneRankIsOneKernelCallEachWay) {
   at::Tensor out;
   {
     const OperatorCounter counter;
-    out =
-        attention(leaves.q, leaves.k, leaves.v, SequenceLayout::whole(10), Group(), ContextAlgorithm::AllGather, 0.25);
+    out = attention(leaves.q, leaves.k, leaves.v, SequenceLayout::whole(10), Group(), ContextAlgorithm::Ring, 0.25);
     EXPECT_EQ(counter.attention_calls, 1);
     EXPECT_EQ(counter.copies, 0);
   }
@@ -83,23 +88,85 @@ TEST(AttentionCost, SequencesWithEqualDocumentsShareKernelCalls) {
   EXPECT_EQ(counter.attention_calls, 7);
 }
 
-TEST(AttentionCost, KeysAndValuesTravelOnceWithTheirOwnHeads) {
+/// What a rank sends for `group` of c ranks: ../docs/architecture.md, "What attention sends". K_ = 2 B s K D elements
+/// of keys and values, Q = 2 B s H D of queries and outputs, R repetitions of each KV head; e and w bytes.
+struct Expected {
+  int64_t forward, backward;
+  int64_t calls_forward, calls_backward;
+};
+
+Expected expected_traffic(ContextAlgorithm algorithm, int64_t c, int64_t b, int64_t s, int64_t heads, int64_t kv_heads,
+                          int64_t head_dim, int64_t e, int64_t w) {
+  if (c == 1) return {0, 0, 0, 0};
+  const int64_t key_values = 2 * b * s * kv_heads * head_dim, queries = 2 * b * s * heads * head_dim;
+  int64_t repeats = 1;  // as few as let c divide the KV heads
+  while (kv_heads * repeats % c != 0) ++repeats;
+  switch (algorithm) {
+    case ContextAlgorithm::Ring:
+      return {(c - 1) * key_values * e, (c - 1) * key_values * (e + w), c - 1, 2 * (c - 1)};
+    case ContextAlgorithm::AllGather:
+      return {(c - 1) * key_values * e, (c - 1) * key_values * (e + w), 1, 2};
+    case ContextAlgorithm::Ulysses:
+      return {(c - 1) * (queries + repeats * key_values) * e / c,
+              (c - 1) * (queries * e + repeats * key_values * (repeats > 1 ? w : e)) / c, 2, repeats > 1 ? 3 : 2};
+  }
+  return {};
+}
+
+TEST(AttentionCost, WhatTravelsIsWhatTheFormulasSay) {
   const int ranks = world().size();
   const DeviceMesh mesh(MeshLayout({{"cp", ranks}}), world());
-  const SequenceLayout layout(kZigZag, 12 * ranks, ranks, world().rank());
-  const at::Tensor local = layout.take(random_tensor({3, 12 * ranks, 8, 8}, 1, at::kBFloat16), 1).clone();
-  const at::Tensor out = run(local.set_requires_grad(true), layout, mesh.group("cp"));
+  const int64_t b = 3, s = 12, head_dim = 8;
+  for (const ContextAlgorithm algorithm : kAlgorithms) {
+    for (const auto kind : {kZigZag, SequenceLayout::Kind::Contiguous}) {
+      const SequenceLayout layout(kind, s * ranks, ranks, world().rank());
+      for (const auto& [heads, kv_heads] : {std::pair{4, 4}, {4, 2}, {4, 1}, {12, 3}}) {
+        for (const at::ScalarType dtype : {at::kBFloat16, at::kFloat, at::kDouble}) {
+          SCOPED_TRACE(::testing::Message()
+                       << name(algorithm) << ", heads " << heads << ", KV heads " << kv_heads << ", " << dtype);
+          const int64_t e = static_cast<int64_t>(c10::elementSize(dtype)), w = std::max<int64_t>(e, 4);
+          const at::Tensor whole = random_tensor({b, s * ranks, heads + 2 * kv_heads, head_dim}, 1, dtype);
+          const at::Tensor local = layout.take(whole, 1).clone().set_requires_grad(true);
+          const Expected expected = expected_traffic(algorithm, ranks, b, s, heads, kv_heads, head_dim, e, w);
+          const auto total = [&] { return mesh.traffic().total("cp", "cp.attention"); };
 
-  const int64_t elements = 3 * 12 * ranks * 2 * 2 * 8;  // B S (k, v) K D
-  const int64_t calls = ranks == 1 ? 0 : 1;
-  const auto total = [&] { return mesh.traffic().total("cp", "cp.attention"); };
-  EXPECT_EQ(total().calls, calls);
-  EXPECT_EQ(total().buffer_bytes, calls * 2 * elements);
+          mesh.traffic().clear();
+          const at::Tensor out = run(local, layout, mesh.group("cp"), algorithm, heads);
+          EXPECT_EQ(total().sent_bytes, expected.forward);
+          EXPECT_EQ(total().calls, expected.calls_forward);
 
-  mesh.traffic().clear();
-  out.backward(at::ones_like(out));  // gathered again, not kept; gradients in fp32
-  EXPECT_EQ(total().calls, 2 * calls);
-  EXPECT_EQ(total().buffer_bytes, calls * (2 + 4) * elements);
+          mesh.traffic().clear();
+          out.backward(at::ones_like(out));
+          EXPECT_EQ(total().sent_bytes, expected.backward);
+          EXPECT_EQ(total().calls, expected.calls_backward);
+
+          const ContextShape shape{s * ranks, heads, kv_heads, ranks};  // what `meshtrain mesh` prints
+          const AttentionBytes bytes = attention_bytes(shape, algorithm, b, head_dim, e, w);
+          EXPECT_EQ(bytes.forward, expected.forward);
+          EXPECT_EQ(bytes.backward, expected.backward);
+        }
+      }
+    }
+  }
+}
+
+TEST(AttentionCost, ZigZagGivesEachRankExactlyEqualWork) {
+  const int64_t ranks = world().size(), length = 12 * ranks, b = 3, heads = 4;
+  const int64_t fair = b * heads * length * (length + 1) / 2 / ranks;
+  for (const ContextAlgorithm algorithm : kAlgorithms) {
+    SCOPED_TRACE(name(algorithm));
+    const SequenceLayout layout(kZigZag, length, world().size(), world().rank());
+    const at::Tensor local = layout.take(random_tensor({b, length, 8, 8}, 1), 1).clone().set_requires_grad(true);
+    at::Tensor out;
+    {
+      const testing::ScoreCounter counter;
+      out = run(local, layout, world(), algorithm);
+      EXPECT_EQ(counter.scores(), fair);
+    }
+    const testing::ScoreCounter counter;
+    out.backward(at::ones_like(out));
+    EXPECT_EQ(counter.scores(), fair);
+  }
 }
 
 TEST(AttentionCost, DryRunOnManyRanks) {
@@ -111,11 +178,16 @@ TEST(AttentionCost, DryRunOnManyRanks) {
     const SequenceLayout layout = SequenceLayout(kZigZag, 8 * ranks, ranks, rank).with_documents({{}, {100}});
     for (const at::ScalarType dtype : {at::kDouble, at::kBFloat16}) {
       const at::Tensor local = at::empty({2, 8, 8, 16}, at::TensorOptions(at::kMeta).dtype(dtype));
-      const at::Tensor out = run(local.set_requires_grad(true), layout, group);
-      EXPECT_EQ(out.sizes(), at::IntArrayRef({2, 4, 8, 16}));
-      EXPECT_EQ(out.scalar_type(), dtype);
+      for (const ContextAlgorithm algorithm : {ContextAlgorithm::Ring, ContextAlgorithm::AllGather}) {
+        const at::Tensor out = run(local.detach().set_requires_grad(true), layout, group, algorithm);
+        EXPECT_EQ(out.sizes(), at::IntArrayRef({2, 4, 8, 16}));
+        EXPECT_EQ(out.scalar_type(), dtype);
+      }
+      const at::Tensor many = at::empty({2, 8, 1024 + 2 * 8, 16}, local.options()).set_requires_grad(true);
+      const at::Tensor out = run(many, layout, group, ContextAlgorithm::Ulysses, 1024);
+      EXPECT_EQ(out.sizes(), at::IntArrayRef({2, 1024, 8, 16}));
       out.backward(at::ones_like(out));
-      EXPECT_EQ(local.grad().sizes(), local.sizes());
+      EXPECT_EQ(many.grad().sizes(), many.sizes());
     }
   }
 }

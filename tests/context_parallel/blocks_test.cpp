@@ -37,13 +37,25 @@ at::Tensor visible(const std::vector<int64_t>& starts) {
   return ids.unsqueeze(1).eq(ids.unsqueeze(0)).tril().to(at::kLong);
 }
 
-int64_t num_scores(const std::vector<RowPlan>& plans) {
+int64_t num_scores(const std::vector<Block>& blocks) {
   int64_t sum = 0;
-  for (const RowPlan& plan : plans) {
-    for (const Block& block : plan.diagonals) sum += plan.num_rows * block.num_scores();
-    for (const Block& block : plan.rectangles) sum += plan.num_rows * block.num_scores();
-  }
+  for (const Block& block : blocks) sum += block.num_scores();
   return sum;
+}
+
+/// All that a rank computes as the keys of all ranks come by.
+std::vector<std::vector<Block>> plan_ring(const SequenceLayout& layout, int64_t batch) {
+  std::vector<std::vector<Block>> hops;
+  for (int source = 0; source < layout.ranks(); ++source) hops.push_back(plan_hop(layout, batch, source));
+  return hops;
+}
+
+/// Adds a block in local order, whose queries and keys have these positions, to `count` [S, S].
+void add_block(const at::Tensor& count, const Block& block, const at::Tensor& queries, const at::Tensor& keys) {
+  const at::Tensor all = at::ones({block.num_queries, block.num_keys}, at::kLong);
+  count.index_put_({queries.narrow(0, block.query, block.num_queries).unsqueeze(1),
+                    keys.narrow(0, block.key, block.num_keys).unsqueeze(0)},
+                   block.causal ? all.tril() : all, /*accumulate=*/true);
 }
 
 TEST(Blocks, CutCoversEveryVisiblePairOnce) {
@@ -74,73 +86,118 @@ TEST(Blocks, CutMakesTheFewestBlocks) {
             (std::vector<Block>{{4, 2, 0, 4, false}, {4, 2, 4, 2, true}, {6, 2, 6, 2, true}}));
 }
 
-TEST(Blocks, RanksTogetherComputeEveryVisiblePairOnce) {
+/// Runs `check(starts, ranks, layouts)` for all kinds, documents and numbers of ranks.
+template <class Check>
+void for_all_layouts(const Check& check) {
   for (const std::vector<int64_t>& starts : kStarts) {
     for (const Kind kind : {Kind::Contiguous, Kind::ZigZag}) {
       for (const int ranks : {1, 2, 3, 6}) {
-        at::Tensor count = at::zeros({kLength, kLength}, at::kLong);
+        std::vector<SequenceLayout> layouts;
         for (int rank = 0; rank < ranks; ++rank) {
-          const SequenceLayout layout = SequenceLayout(kind, kLength, ranks, rank).with_documents({starts});
-          const at::Tensor positions = layout.positions();
-          const std::vector<RowPlan> plans = plan_rows(layout, 1);
-          ASSERT_EQ(plans.size(), 1);
-          std::vector<Block> blocks;
-          at::Tensor queries_on_diagonals = at::zeros({layout.local_length()}, at::kLong);
-          for (Block block : plans[0].diagonals) {
-            queries_on_diagonals.narrow(0, block.query, block.num_queries).add_(1);
-            EXPECT_EQ(positions[block.query].item<int64_t>(), block.key) << "keys of a diagonal are its queries";
-            block.query = block.key;
-            blocks.push_back(block);
-          }
-          EXPECT_TRUE(queries_on_diagonals.eq(1).all().item<bool>());
-          for (Block block : plans[0].rectangles) {
-            const auto same_queries = [&](const Block& diagonal) {
-              return diagonal.query == block.query && diagonal.num_queries == block.num_queries;
-            };
-            EXPECT_EQ(std::count_if(plans[0].diagonals.begin(), plans[0].diagonals.end(), same_queries), 1);
-            block.query = positions[block.query].item<int64_t>();
-            blocks.push_back(block);
-          }
-          count.add_(pairs(blocks));
+          layouts.push_back(SequenceLayout(kind, kLength, ranks, rank).with_documents({starts}));
         }
-        ASSERT_TRUE(count.equal(visible(starts))) << ranks << " ranks, documents " << at::IntArrayRef(starts);
+        SCOPED_TRACE(::testing::Message() << ranks << " ranks, documents " << at::IntArrayRef(starts));
+        check(starts, layouts);
       }
     }
   }
 }
 
-TEST(Blocks, ZigZagGivesEachRankTheSameWork) {
-  for (const int ranks : {2, 3, 4, 8, 64}) {
-    const int64_t length = 10 * ranks;
-    for (int rank = 0; rank < ranks; ++rank) {
-      EXPECT_EQ(num_scores(plan_rows(SequenceLayout(Kind::ZigZag, length, ranks, rank), 3)) * ranks,
-                3 * length * (length + 1) / 2);
+void expect_diagonals_hold_each_query_once(const std::vector<Block>& blocks, int64_t length) {
+  at::Tensor seen = at::zeros({length}, at::kLong);
+  for (const Block& block : blocks) {
+    if (!block.causal) continue;
+    EXPECT_EQ(block.query, block.key) << "keys of a diagonal are its queries";
+    seen.narrow(0, block.query, block.num_queries).add_(1);
+  }
+  EXPECT_TRUE(seen.eq(1).all().item<bool>());
+}
+
+TEST(Blocks, WholePlansComputeEveryVisiblePairOnce) {
+  for_all_layouts([](const std::vector<int64_t>& starts, const std::vector<SequenceLayout>& layouts) {
+    at::Tensor count = at::zeros({kLength, kLength}, at::kLong);
+    for (const SequenceLayout& layout : layouts) {
+      const at::Tensor positions = layout.positions(), all = at::arange(kLength);
+      const WholePlan plan = plan_whole(layout, 1);
+      expect_diagonals_hold_each_query_once(plan.diagonals, layout.local_length());
+      for (const Block& block : plan.diagonals) add_block(count, block, positions, positions);
+      for (const Block& block : plan.rectangles) {
+        EXPECT_FALSE(block.causal);
+        add_block(count, block, positions, all);
+      }
     }
-    EXPECT_LT(num_scores(plan_rows(SequenceLayout(Kind::Contiguous, length, ranks, 0), 3)),
-              num_scores(plan_rows(SequenceLayout(Kind::Contiguous, length, ranks, ranks - 1), 3)));
+    ASSERT_TRUE(count.equal(visible(starts)));
+  });
+}
+
+TEST(Blocks, HopsComputeEveryVisiblePairOnce) {
+  for_all_layouts([](const std::vector<int64_t>& starts, const std::vector<SequenceLayout>& layouts) {
+    at::Tensor count = at::zeros({kLength, kLength}, at::kLong);
+    for (const SequenceLayout& layout : layouts) {
+      const std::vector<std::vector<Block>> hops = plan_ring(layout, 1);
+      for (size_t source = 0; source < hops.size(); ++source) {
+        const bool own = static_cast<int>(source) == layout.rank();
+        if (own) expect_diagonals_hold_each_query_once(hops[source], layout.local_length());
+        bool rectangles = false;
+        for (const Block& block : hops[source]) {
+          EXPECT_TRUE(own || !block.causal);
+          EXPECT_FALSE(rectangles && block.causal) << "diagonals come first";
+          rectangles = rectangles || !block.causal;
+          add_block(count, block, layout.positions(), layouts[source].positions());
+        }
+      }
+    }
+    ASSERT_TRUE(count.equal(visible(starts)));
+  });
+}
+
+TEST(Blocks, ZigZagGivesEachRankTheSameWorkInEveryHop) {
+  for (const int ranks : {2, 3, 4, 8, 64}) {
+    const int64_t length = 10 * ranks, half = length / (2 * ranks);
+    for (int rank = 0; rank < ranks; ++rank) {
+      const SequenceLayout layout(Kind::ZigZag, length, ranks, rank);
+      const WholePlan plan = plan_whole(layout, 3);
+      EXPECT_EQ((num_scores(plan.diagonals) + num_scores(plan.rectangles)) * ranks, 3 * length * (length + 1) / 2);
+      const std::vector<std::vector<Block>> hops = plan_ring(layout, 3);
+      for (int source = 0; source < ranks; ++source) {
+        EXPECT_EQ(num_scores(hops[source]), 3 * (2 * half * half + (source == rank ? half : 0)))
+            << "ranks " << rank << " and " << source;
+        EXPECT_TRUE(source == rank || hops[source].size() == 1) << "one kernel call a hop";
+      }
+    }
+    const auto contiguous = [&](int rank) {
+      return num_scores(plan_whole(SequenceLayout(Kind::Contiguous, length, ranks, rank), 3).rectangles);
+    };
+    EXPECT_LT(contiguous(0), contiguous(ranks - 1));
+  }
+}
+
+TEST(Blocks, ContiguousHopsFromLaterRanksAreSkipped) {
+  for (int source = 0; source < 4; ++source) {
+    EXPECT_EQ(plan_hop(SequenceLayout(Kind::Contiguous, 16, 4, 1), 1, source).empty(), source > 1);
   }
 }
 
 TEST(Blocks, AdjoiningChunksAreOne) {
-  const std::vector<RowPlan> plans = plan_rows(SequenceLayout(Kind::ZigZag, 16, 2, 1), 1);  // chunks 1 and 2 of 4
-  ASSERT_EQ(plans.size(), 1);
-  EXPECT_EQ(plans[0].diagonals, (std::vector<Block>{{0, 8, 4, 8, true}}));
-  EXPECT_EQ(plans[0].rectangles, (std::vector<Block>{{0, 8, 0, 4, false}}));
+  const SequenceLayout layout(Kind::ZigZag, 16, 2, 1);  // chunks 1 and 2 of 4
+  const WholePlan plan = plan_whole(layout, 1);
+  EXPECT_EQ(plan.diagonals, (std::vector<Block>{{0, 8, 0, 8, true}}));
+  EXPECT_EQ(plan.rectangles, (std::vector<Block>{{0, 8, 0, 4, false}}));
+  EXPECT_EQ(plan_hop(layout, 1, 1), (std::vector<Block>{{0, 8, 0, 8, true}}));
+  EXPECT_EQ(plan_hop(layout, 1, 0), (std::vector<Block>{{0, 8, 0, 4, false}}));
+  EXPECT_EQ(plan_hop(SequenceLayout(Kind::ZigZag, 16, 2, 0), 1, 1), (std::vector<Block>{{4, 4, 0, 8, false}}));
 }
 
 TEST(Blocks, RowsWithTheSameDocumentsAreTakenTogether) {
   const SequenceLayout layout(Kind::Contiguous, 12, 2, 1);
-  const std::vector<RowPlan> alike = plan_rows(layout, 5);
-  ASSERT_EQ(alike.size(), 1);
-  EXPECT_EQ(alike[0].num_rows, 5);
-
-  const std::vector<RowPlan> plans = plan_rows(layout.with_documents({{4}, {4}, {8}, {}, {}}), 5);
-  ASSERT_EQ(plans.size(), 3);
-  for (size_t i = 0; i < 3; ++i) {
-    EXPECT_EQ(plans[i].first_row, (std::vector<int64_t>{0, 2, 3})[i]);
-    EXPECT_EQ(plans[i].num_rows, (std::vector<int64_t>{2, 1, 2})[i]);
-  }
-  EXPECT_THROW(plan_rows(layout.with_documents({{4}, {4}}), 3), std::invalid_argument);
+  EXPECT_EQ(plan_whole(layout, 5).diagonals, (std::vector<Block>{{0, 6, 0, 6, true, 0, 5}}));
+  const SequenceLayout documents = layout.with_documents({{4}, {4}, {8}, {}, {}});
+  const std::vector<Block> diagonals = {
+      {0, 6, 0, 6, true, 0, 2}, {0, 2, 0, 2, true, 2, 1}, {2, 4, 2, 4, true, 2, 1}, {0, 6, 0, 6, true, 3, 2}};
+  EXPECT_EQ(plan_whole(documents, 5).diagonals, diagonals);
+  EXPECT_EQ(plan_hop(documents, 5, 1), diagonals);
+  EXPECT_THROW(plan_whole(layout.with_documents({{4}, {4}}), 3), std::invalid_argument);
+  EXPECT_THROW(plan_hop(layout.with_documents({{4}, {4}}), 3, 0), std::invalid_argument);
 }
 
 }  // namespace

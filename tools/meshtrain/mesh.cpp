@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <string>
@@ -7,6 +8,10 @@
 
 #include "mesh/error.h"
 #include "mesh/layout.h"
+#include "runtime/config/context.h"
+#include "runtime/config/load.h"
+#include "runtime/config/validate.h"
+#include "runtime/telemetry/console.h"
 #include "tools/meshtrain/commands.h"
 #include "tools/meshtrain/mesh_picture.h"
 
@@ -16,6 +21,7 @@ namespace {
 constexpr int64_t kMaxRanks = 1 << 20;  // beyond this the groups take too long to count
 
 struct MeshArguments {
+  std::filesystem::path recipe;
   std::string mesh;
   int64_t ranks = 0;
   std::vector<std::string> order = {"dp", "cp", "tp"};
@@ -33,26 +39,62 @@ int64_t product(const std::map<std::string, int64_t>& sizes) {
   return ranks;
 }
 
-void print(const MeshArguments& arguments) {
+MeshLayout fit(const std::map<std::string, int64_t>& sizes, const std::vector<std::string>& order, int64_t ranks) {
+  if (ranks == 0) ranks = product(sizes);
+  if (ranks > kMaxRanks) throw InputError("--ranks: more than " + std::to_string(kMaxRanks) + " ranks to print");
+  return MeshLayout::fit(sizes, order, ranks);
+}
+
+MeshLayout layout_of(const MeshArguments& arguments) {
+  if (arguments.mesh.empty()) throw InputError("give a recipe or --mesh, as in --mesh dp=2,tp=2,cp=2");
   std::vector<std::string> sorted = arguments.order;
   std::sort(sorted.begin(), sorted.end());
   if (sorted != std::vector<std::string>{"cp", "dp", "tp"}) {
     throw InputError("--order must name each of dp, tp, cp once, as in --order dp,cp,tp");
   }
-  const std::map<std::string, int64_t> sizes = parse_mesh(arguments.mesh);
-  const int64_t ranks = arguments.ranks > 0 ? arguments.ranks : product(sizes);
-  if (ranks > kMaxRanks) throw InputError("--ranks: more than " + std::to_string(kMaxRanks) + " ranks to print");
-  const MeshLayout layout = MeshLayout::fit(sizes, arguments.order, ranks);
-  std::fputs(draw_mesh(layout, arguments.ranks_per_host).c_str(), stdout);
+  return fit(parse_mesh(arguments.mesh), arguments.order, arguments.ranks);
+}
+
+int64_t element_bytes(const std::string& precision) {
+  return precision == "fp64" ? 8 : precision == "fp32" ? 4 : 2;
+}
+
+/// How the recipe's attention is cut over cp, and what it sends.
+std::string describe_context(const Recipe& recipe, const MeshLayout& layout) {
+  const ContextShape shape = context_shape(recipe, layout);
+  if (shape.ranks == 1) return "";
+  const ContextChoice choice = context_choice(recipe, layout);
+  const int64_t element = element_bytes(recipe.train.precision);
+  const AttentionBytes bytes = attention_bytes(shape, choice.algorithm, recipe.train.micro_batch,
+                                               recipe.model.shape.head_dim, element, std::max<int64_t>(element, 4));
+  std::string text = "\n  attention over cp: " + describe(choice) + "\n";
+  text += "  each rank holds " + with_separators(shape.sequence_length / shape.ranks) + " of " +
+          with_separators(shape.sequence_length) + " positions";
+  if (choice.layout == SequenceLayout::Kind::ZigZag) text += ": of 2 x cp chunks rank r the r-th from either end";
+  return text + "\n  each sends, for a layer and micro-batch, " + with_separators(bytes.forward) +
+         " bytes forward and " + with_separators(bytes.backward) + " backward\n";
+}
+
+void print(const MeshArguments& arguments) {
+  if (arguments.recipe.empty()) {
+    std::fputs(draw_mesh(layout_of(arguments), arguments.ranks_per_host).c_str(), stdout);
+    return;
+  }
+  const Recipe recipe = load_recipe(arguments.recipe, {"model.init=random"}, arguments.mesh);
+  const MeshLayout layout = fit(recipe.parallel.mesh, recipe.parallel.order, arguments.ranks);
+  validate(recipe, layout);
+  std::fputs((draw_mesh(layout, arguments.ranks_per_host) + describe_context(recipe, layout)).c_str(), stdout);
 }
 
 }  // namespace
 
 void add_mesh_command(CLI::App& app, int& status) {
-  CLI::App* command = app.add_subcommand("mesh", "Prints a mesh: who sits where, which groups, which cross a host");
+  CLI::App* command = app.add_subcommand(
+      "mesh",
+      "Prints a mesh: who sits where, which groups, which cross a host; with a recipe also how its attention is cut");
   const auto arguments = std::make_shared<MeshArguments>();
+  command->add_option("recipe", arguments->recipe, "A recipe: its mesh, unless --mesh gives another, and its order");
   command->add_option("--mesh", arguments->mesh, "Sizes of the axes, one may be auto; those left out are 1")
-      ->required()
       ->type_name("dp=N,tp=N,cp=N");
   command->add_option("--ranks", arguments->ranks, "Ranks in all; without it the product of the sizes")
       ->check(CLI::PositiveNumber)
@@ -66,7 +108,9 @@ void add_mesh_command(CLI::App& app, int& status) {
       ->type_name("N");
   command->footer(
       "Starts no ranks. Example: a cluster of hosts with 8 ranks each\n"
-      "  meshtrain mesh --mesh dp=auto,tp=4,cp=2 --ranks 32 --hosts-of 8");
+      "  meshtrain mesh --mesh dp=auto,tp=4,cp=2 --ranks 32 --hosts-of 8\n"
+      "How attention is cut over cp, and why\n"
+      "  meshtrain mesh recipes/quickstart.yaml --mesh cp=4");
   command->callback([arguments, &status] {
     print(*arguments);
     status = 0;

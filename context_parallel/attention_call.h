@@ -1,0 +1,26 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/custom_class.h>
+
+#include <vector>
+
+#include "context_parallel/attention_kernels.h"
+
+namespace meshtrain {
+
+/// One call of attention, from its forward to its backward: what an algorithm of context parallelism is. Tensors are
+/// those of attention(); neither function records for autograd.
+class AttentionCall : public torch::CustomClassHolder {
+ public:
+  struct Forward {
+    at::Tensor out;                 ///< [B, H, s, D], in memory [B, s, H, D]
+    std::vector<at::Tensor> saved;  ///< what backward() needs
+  };
+
+  virtual Forward forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) = 0;
+  /// Gradients in memory [B, s, heads, D], in the dtypes of q, k and v.
+  virtual AttentionGradients backward(const at::Tensor& grad_out, const std::vector<at::Tensor>& saved) = 0;
+};
+
+}  // namespace meshtrain

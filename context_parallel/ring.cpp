@@ -1,0 +1,111 @@
+#include "context_parallel/ring.h"
+
+#include <ATen/ATen.h>
+
+#include <numeric>
+#include <utility>
+
+#include "context_parallel/block_attention.h"
+#include "context_parallel/key_value_wire.h"
+
+namespace meshtrain {
+
+namespace {
+
+/// What travels round a ring: one buffer here, one that the next is received into while this one is sent on.
+class Carousel {
+ public:
+  Carousel(const Group& group, KeyValues here)
+      : group_(group), here_(std::move(here)), coming_{at::empty_like(here_.packed)} {}
+
+  const KeyValues& here() const { return here_; }
+
+  /// Starts the next hop: what is here goes to the next rank, while it may be read.
+  void depart() {
+    const int rank = group_.rank(), size = group_.size();
+    work_ = group_.exchange(coming_.packed, (rank + size - 1) % size, here_.packed, (rank + 1) % size);
+  }
+  /// What the previous rank sent is here.
+  void arrive() {
+    work_.wait();
+    std::swap(here_, coming_);
+  }
+
+ private:
+  Group group_;
+  KeyValues here_;
+  KeyValues coming_;
+  Work work_;
+};
+
+/// How many of `blocks`, from the first on, make up half of their scores.
+size_t half_of(const std::vector<Block>& blocks) {
+  const auto scores = [](int64_t sum, const Block& block) { return sum + block.num_scores(); };
+  const int64_t all = std::accumulate(blocks.begin(), blocks.end(), int64_t{0}, scores);
+  int64_t sum = 0;
+  size_t count = 0;
+  while (count < blocks.size() && 2 * sum < all) sum += blocks[count++].num_scores();
+  return count;
+}
+
+}  // namespace
+
+RingAttention::RingAttention(const SequenceLayout& layout, const Group& group, int64_t batch, double scale)
+    : group_(group), scale_(scale) {
+  const int size = group.size();
+  for (int hop = 0; hop < size; ++hop) {
+    hops_.push_back(plan_hop(layout, batch, (group.rank() + size - hop) % size));
+  }
+}
+
+AttentionCall::Forward RingAttention::forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
+  Carousel carousel(group_, KeyValues::pack(k, v));
+  RunningAttention running(q, scale_);
+  for (size_t hop = 0; hop < hops_.size(); ++hop) {
+    const bool last = hop + 1 == hops_.size();
+    if (!last) carousel.depart();
+    for (const Block& block : hops_[hop]) running.add(block, carousel.here().keys(), carousel.here().values());
+    if (!last) carousel.arrive();
+  }
+  const Attended attended = running.finish();
+  return {attended.out, {q, k, v, attended.out, attended.lse}};
+}
+
+AttentionGradients RingAttention::backward(const at::Tensor& grad_out, const std::vector<at::Tensor>& saved) {
+  const at::Tensor &q = saved[0], &k = saved[1], &v = saved[2];
+  const Attended attended{saved[3], saved[4]};
+  const at::ScalarType dtype = attended.lse.scalar_type();
+  RunningGradients running(grad_out, q, attended, scale_);
+  const KeyValues own = KeyValues::zeros(k.size(2), k, dtype);
+  const size_t first_half = half_of(hops_[0]);
+  const auto compute_own = [&](size_t begin, size_t end) {
+    for (size_t i = begin; i < end; ++i) running.add(hops_[0][i], k, v, own.keys(), own.values());
+  };
+
+  Carousel keys(group_, KeyValues::pack(k, v));
+  Carousel gradients(group_, KeyValues::zeros(k.size(2), k, dtype));  // of the keys that are here
+  KeyValues share;                                                    // this rank's part of those under way
+  if (hops_.size() > 2) share = KeyValues::empty(k.size(2), k, dtype);
+  keys.depart();
+  compute_own(0, first_half);
+  for (size_t hop = 1; hop < hops_.size(); ++hop) {
+    keys.arrive();
+    if (hop + 1 < hops_.size()) keys.depart();
+    if (hop > 1) share.packed.zero_();
+    const KeyValues& sum = hop > 1 ? share : gradients.here();
+    for (const Block& block : hops_[hop]) {
+      running.add(block, keys.here().keys(), keys.here().values(), sum.keys(), sum.values());
+    }
+    if (hop > 1) {
+      gradients.arrive();
+      gradients.here().packed.add_(share.packed);
+    }
+    gradients.depart();
+  }
+  compute_own(first_half, hops_[0].size());
+  gradients.arrive();
+  own.packed.add_(gradients.here().packed);
+  return {running.queries(), own.keys().to(k.scalar_type()), own.values().to(v.scalar_type())};
+}
+
+}  // namespace meshtrain

@@ -1,0 +1,63 @@
+#include "context_parallel/ulysses.h"
+
+#include <ATen/ATen.h>
+
+#include <numeric>
+#include <stdexcept>
+#include <string>
+
+#include "context_parallel/head_exchange.h"
+
+namespace meshtrain {
+
+namespace {
+
+/// The layout of a rank that holds whole sequences with the same documents.
+SequenceLayout whole(const SequenceLayout& layout) {
+  const SequenceLayout all = SequenceLayout::whole(layout.sequence_length());
+  return layout.documents().empty() ? all : all.with_documents(layout.documents());
+}
+
+}  // namespace
+
+int64_t kv_head_repeats(int64_t num_kv_heads, int64_t ranks) {
+  return ranks / std::gcd(num_kv_heads, ranks);
+}
+
+UlyssesAttention::UlyssesAttention(const SequenceLayout& layout, const Group& group, int64_t batch, int64_t num_heads,
+                                   int64_t num_kv_heads, double scale)
+    : layout_(layout),
+      group_(group),
+      repeats_(kv_head_repeats(num_kv_heads, group.size())),
+      local_(whole(layout), batch, scale) {
+  if (num_heads % group.size() != 0) {
+    throw std::invalid_argument(group.place() + ": Ulysses attention over group " + group.name() + " of " +
+                                std::to_string(group.size()) + " ranks: they cannot share out " +
+                                std::to_string(num_heads) + " query heads evenly");
+  }
+}
+
+AttentionCall::Forward UlyssesAttention::forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
+  const auto repeated = [&](const at::Tensor& x) { return repeats_ == 1 ? x : x.repeat_interleave(repeats_, 1); };
+  const std::vector<at::Tensor> heads = sequence_to_heads({q, repeated(k), repeated(v)}, layout_, group_);
+  Forward local = local_.forward(heads[0], heads[1], heads[2]);
+  return {heads_to_sequence({local.out}, layout_, group_)[0], std::move(local.saved)};
+}
+
+AttentionGradients UlyssesAttention::backward(const at::Tensor& grad_out, const std::vector<at::Tensor>& saved) {
+  const at::Tensor grad = sequence_to_heads({grad_out}, layout_, group_)[0];
+  const AttentionGradients local = local_.backward(grad, saved);
+  if (repeats_ == 1) {
+    const std::vector<at::Tensor> all = heads_to_sequence({local.q, local.k, local.v}, layout_, group_);
+    return {all[0], all[1], all[2]};
+  }
+  const at::ScalarType dtype = local.q.scalar_type(), wide = dtype == at::kDouble ? at::kDouble : at::kFloat;
+  const at::Tensor q = heads_to_sequence({local.q}, layout_, group_)[0];
+  const std::vector<at::Tensor> repeated = heads_to_sequence({local.k.to(wide), local.v.to(wide)}, layout_, group_);
+  const auto summed = [&](const at::Tensor& x) {  // over the repetitions of each KV head
+    return x.transpose(1, 2).unflatten(2, {-1, repeats_}).sum(3).to(dtype).transpose(1, 2);
+  };
+  return {q, summed(repeated[0]), summed(repeated[1])};
+}
+
+}  // namespace meshtrain

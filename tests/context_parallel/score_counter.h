@@ -1,0 +1,22 @@
+#pragma once
+
+#include <cstdint>
+
+namespace meshtrain::testing {
+
+/// Counts query-key pairs that attention kernels compute in this process, in all batch rows and heads, from
+/// construction to destruction. One at a time.
+class ScoreCounter {
+ public:
+  ScoreCounter();
+  ~ScoreCounter();
+  ScoreCounter(const ScoreCounter&) = delete;
+  ScoreCounter& operator=(const ScoreCounter&) = delete;
+
+  int64_t scores() const;
+
+ private:
+  uint64_t handle_;
+};
+
+}  // namespace meshtrain::testing
