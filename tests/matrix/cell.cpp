@@ -1,6 +1,7 @@
 #include "tests/matrix/cell.h"
 
 #include <algorithm>
+#include <array>
 #include <fstream>
 #include <map>
 #include <random>
@@ -13,15 +14,18 @@ constexpr int64_t kVocabulary = 97;  // divides by no number of ranks
 constexpr int64_t kSequence = 32;
 constexpr int64_t kGlobalBatch = 16;
 constexpr int64_t kSteps = 3;
+constexpr int64_t kSeparator = 0;
 
 std::vector<std::string> factors_of(const Cell& cell) {
-  return {cell.layout,
+  return {cell.algorithm,
+          cell.layout,
           cell.sequence_parallel ? "sp" : "-",
           "acc=" + std::to_string(cell.accumulation),
           cell.variant.family,
           cell.variant.tied ? "tied" : "-",
-          cell.variant.grouped ? "gqa" : "-",
+          cell.variant.heads,
           cell.variant.ignored,
+          cell.variant.documents,
           cell.variant.precision,
           cell.variant.optimizer};
 }
@@ -59,6 +63,94 @@ std::vector<Cell> cover_of_one_mesh(std::vector<Cell> candidates, std::mt19937_6
   return cover;
 }
 
+const std::vector<std::string> kFamilies = {"llama", "qwen2", "qwen3"};
+const std::vector<std::string> kAlgorithms = {"ring", "all_gather", "ulysses"};
+const std::vector<std::string> kLayouts = {"contiguous", "zigzag"};
+const std::vector<std::string> kIgnored = {"none", "uneven"};
+const std::vector<std::string> kDocuments = {"one", "packed", "ignored"};
+const std::vector<std::string> kPrecisions = {"fp64", "fp32"};
+const std::vector<std::string> kOptimizers = {"adamw", "adamw-unclipped", "sgd"};
+
+/// Values of the factors that are not multiplied out.
+class Draw {
+ public:
+  template <class T>
+  const T& operator()(const std::vector<T>& values) {
+    return values[generator_() % values.size()];
+  }
+
+ private:
+  std::mt19937_64 generator_{4};
+};
+
+std::vector<std::array<int64_t, 3>> meshes(int64_t num_ranks) {
+  std::vector<std::array<int64_t, 3>> all;
+  for (int64_t dp = 1; dp <= num_ranks; ++dp) {
+    for (int64_t tp = 1; dp * tp <= num_ranks; ++tp) {
+      if (num_ranks % (dp * tp) == 0) all.push_back({dp, tp, num_ranks / (dp * tp)});
+    }
+  }
+  return all;
+}
+
+std::vector<bool> sequence_parallel_of(int64_t tp) {
+  return tp > 1 ? std::vector<bool>{false, true} : std::vector<bool>{false};
+}
+
+void add_model_cells(int64_t dp, int64_t tp, int64_t cp, Draw& draw, std::vector<Cell>& cells) {
+  const std::vector<std::string> layouts = cp > 1 ? kLayouts : std::vector<std::string>{"contiguous"};
+  for (const std::string& family : kFamilies)
+    for (bool tied : {false, true})
+      for (const char* heads : {"mha", "gqa"})
+        for (const std::string& ignored : kIgnored)
+          for (const std::string& precision : kPrecisions)
+            for (const std::string& layout : layouts)
+              for (bool sequence_parallel : sequence_parallel_of(tp))
+                for (int64_t accumulation : {1, 2}) {
+                  const Variant variant{family, tied, heads, ignored, draw(kDocuments), precision, draw(kOptimizers)};
+                  const std::string algorithm = cp > 1 ? draw(kAlgorithms) : "none";
+                  cells.push_back({variant, dp, tp, cp, algorithm, layout, sequence_parallel, accumulation});
+                }
+}
+
+void add_context_cells(int64_t dp, int64_t tp, int64_t cp, Draw& draw, std::vector<Cell>& cells) {
+  const std::vector<std::string> packed = {"packed", "ignored"};
+  for (const std::string& algorithm : kAlgorithms)
+    for (const std::string& layout : kLayouts)
+      for (bool documents : {false, true})
+        for (bool sequence_parallel : sequence_parallel_of(tp))
+          for (const char* heads : {"mha", "few"})
+            for (const std::string& precision : kPrecisions) {
+              const Variant variant{draw(kFamilies),  draw(std::vector<int>{0, 1}) == 1,        heads,
+                                    draw(kIgnored),   documents ? draw(packed) : kDocuments[0], precision,
+                                    draw(kOptimizers)};
+              const int64_t accumulation = draw(std::vector<int64_t>{1, 2});
+              cells.push_back({variant, dp, tp, cp, algorithm, layout, sequence_parallel, accumulation});
+            }
+}
+
+/// Where documents end in the samples of a file, in turn. A rank holds 32 / cp positions, in chunks of 16 to 2.
+bool ends_document(int64_t sample, int64_t position, bool chance) {
+  switch (sample % 8) {
+    case 0:
+      return false;  // one document
+    case 1:
+      return true;  // documents of one token
+    case 2:
+      return position % 2 == 1;  // of exactly a zig-zag chunk with cp=8
+    case 3:
+      return position % 4 == 3;  // with cp=4, and of a contiguous one with cp=8
+    case 4:
+      return position % 8 == 7;  // with cp=2, and of a contiguous one with cp=4
+    case 5:
+      return position % 4 == 0;  // across every chunk border
+    case 6:
+      return position == 4;  // one that is longer than any rank's part, cp=1 apart
+    default:
+      return chance;
+  }
+}
+
 }  // namespace
 
 std::string Cell::describe() const {
@@ -70,32 +162,11 @@ std::string Cell::describe() const {
 }
 
 std::vector<Cell> all_cells(int64_t num_ranks) {
-  std::vector<Variant> variants;
-  for (const char* family : {"llama", "qwen2", "qwen3"})
-    for (bool tied : {false, true})
-      for (bool grouped : {false, true})
-        for (const char* ignored : {"none", "uneven"})
-          for (const char* precision : {"fp64", "fp32"}) {
-            variants.push_back({family, tied, grouped, ignored, precision, ""});
-          }
-
-  // The optimizer is no factor of its own: cells take turns, so that each of the three meets every other value.
-  const std::vector<std::string> optimizers = {"adamw", "adamw-unclipped", "sgd"};
+  Draw draw;
   std::vector<Cell> cells;
-  for (int64_t dp = 1; dp <= num_ranks; ++dp) {
-    for (int64_t tp = 1; dp * tp <= num_ranks; ++tp) {
-      const int64_t cp = num_ranks / (dp * tp);
-      if (dp * tp * cp != num_ranks) continue;
-      for (Variant variant : variants)
-        for (const char* layout : {"contiguous", "zigzag"})
-          for (bool sequence_parallel : {false, true})
-            for (int64_t accumulation : {1, 2}) {
-              if (cp == 1 && layout != std::string("contiguous")) continue;
-              if (tp == 1 && sequence_parallel) continue;
-              variant.optimizer = optimizers[cells.size() % optimizers.size()];
-              cells.push_back({variant, dp, tp, cp, layout, sequence_parallel, accumulation});
-            }
-    }
+  for (const auto& [dp, tp, cp] : meshes(num_ranks)) {
+    add_model_cells(dp, tp, cp, draw, cells);
+    if (cp > 1 && tp <= 2 && dp <= 2) add_context_cells(dp, tp, cp, draw, cells);
   }
   return cells;
 }
@@ -119,8 +190,8 @@ Recipe recipe_of(const Cell& cell, bool alone, const std::filesystem::path& fold
   shape.hidden_size = 64;
   shape.intermediate_size = 80;
   shape.num_hidden_layers = 2;
-  shape.num_attention_heads = cell.variant.grouped ? 16 : 8;  // at least one KV head for each of 8 tp ranks
-  shape.num_key_value_heads = 8;
+  shape.num_attention_heads = cell.variant.heads == "mha" ? 8 : 16;
+  shape.num_key_value_heads = cell.variant.heads == "few" ? 2 : 8;  // one or more for each of 2 or 8 tp ranks
   shape.head_dim = 8;
   shape.vocab_size = kVocabulary;
   shape.initializer_range = 0.1;
@@ -131,10 +202,13 @@ Recipe recipe_of(const Cell& cell, bool alone, const std::filesystem::path& fold
   const int64_t dp = alone ? 1 : cell.dp;
   if (!alone) recipe.parallel.mesh = {{"dp", cell.dp}, {"tp", cell.tp}, {"cp", cell.cp}};
   recipe.parallel.sequence_parallel = cell.sequence_parallel && !alone ? "on" : "off";
-  recipe.parallel.context = {"all_gather", alone ? "contiguous" : cell.layout};
+  if (!alone && cell.cp > 1) recipe.parallel.context = {cell.algorithm, cell.layout};
 
   recipe.data.tokens = folder / "tokens.bin";
   if (cell.variant.ignored == "uneven") recipe.data.loss_mask = folder / "mask.bin";
+
+  if (cell.variant.documents != "one") recipe.data.documents = kSeparator;
+  if (cell.variant.documents == "ignored") recipe.data.boundary_labels = "ignored";
 
   recipe.train.sequence_length = kSequence;
   recipe.train.global_batch = kGlobalBatch;
@@ -156,7 +230,8 @@ void write_tokens(const std::filesystem::path& folder) {
   std::ofstream tokens(folder / "tokens.bin", std::ios::binary), mask(folder / "mask.bin", std::ios::binary);
   for (int64_t sample = 0; sample < kGlobalBatch * kSteps; ++sample) {
     for (int64_t position = 0; position <= kSequence; ++position) {
-      const uint16_t id = static_cast<uint16_t>(generator() % kVocabulary);
+      const bool ends = ends_document(sample, position, generator() % 5 == 0);
+      const uint16_t id = ends ? kSeparator : static_cast<uint16_t>(1 + generator() % (kVocabulary - 1));
       tokens.write(reinterpret_cast<const char*>(&id), sizeof id);
       // A quarter of the samples counts nowhere, another only in its first quarter: with many ranks some count none.
       const bool counts = sample % 4 == 1 ? false : sample % 4 == 2 ? position <= kSequence / 4 : generator() % 5 != 0;

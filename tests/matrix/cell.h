@@ -12,8 +12,9 @@ namespace meshtrain::testing {
 struct Variant {
   std::string family;  ///< llama qwen2 qwen3
   bool tied;
-  bool grouped;         ///< grouped-query attention instead of one KV head per head
-  std::string ignored;  ///< none, uneven: counts of counted labels differ between ranks, some have none
+  std::string heads;      ///< mha (8 on 8), gqa (16 on 8), few (16 on 2: fewer KV heads than ranks)
+  std::string ignored;    ///< none, uneven: counts of counted labels differ between ranks, some have none
+  std::string documents;  ///< one, packed, or ignored: packed, with labels across a boundary ignored
   std::string precision;
   std::string optimizer;  ///< adamw, adamw without clipping, sgd
 
@@ -23,15 +24,20 @@ struct Variant {
 struct Cell {
   Variant variant;
   int64_t dp, tp, cp;
-  std::string layout;  ///< contiguous zigzag
+  std::string algorithm;  ///< ring all_gather ulysses; none for cp=1
+  std::string layout;     ///< contiguous zigzag
   bool sequence_parallel;
   int64_t accumulation;  ///< micro-batches a step
 
-  /// "dp=2,tp=2,cp=2 zigzag sp acc=2 qwen3 tied gqa uneven fp64 sgd": for messages and for the list of a run.
+  /// "dp=2,tp=2,cp=2 ring zigzag sp acc=2 qwen3 tied gqa uneven packed fp64 sgd": for messages and the list of a run.
   std::string describe() const;
 };
 
-/// Every cell for `num_ranks` ranks.
+/// Every cell for `num_ranks` ranks. Twice a product of factors, the others drawn for each cell from a fixed seed, so
+/// that each of their values meets every other:
+///   mesh x layout x sequence parallel x accumulation x family x tied x mha, gqa x ignored x precision;
+///   with cp >= 2, tp and dp <= 2: mesh x algorithm x layout x packed or not x sequence parallel x mha, few x
+///   precision.
 std::vector<Cell> all_cells(int64_t num_ranks);
 
 /// For each mesh a few cells of `cells` in which every pair of values of two factors occurs that occurs in `cells`.

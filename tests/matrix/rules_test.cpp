@@ -18,8 +18,9 @@ namespace {
 /// A cell in fp64 on a mesh of all ranks along one axis.
 Cell cell_along(const std::string& axis) {
   const int64_t n = world().size();
-  const Variant variant{"llama", false, false, "uneven", "fp64", "adamw"};
-  return {variant, axis == "dp" ? n : 1, axis == "tp" ? n : 1, axis == "cp" ? n : 1, "contiguous", axis == "tp", 1};
+  const Variant variant{"llama", false, "mha", "uneven", "one", "fp64", "adamw"};
+  return {variant,      axis == "dp" ? n : 1, axis == "tp" ? n : 1, axis == "cp" ? n : 1,
+          "all_gather", "contiguous",         axis == "tp",         1};
 }
 
 /// A trainer and what it reads for its first step.
