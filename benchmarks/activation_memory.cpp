@@ -53,7 +53,7 @@ void run(const Group& world, const std::string& file, const std::vector<std::str
     std::printf("| | cp | parameters, gradients, optimizer, MiB | peak activations, MiB | of cp=1 |\n");
     std::printf("|---|---|---|---|---|\n");
   }
-  for (const char* algorithm : {"all_gather"}) {
+  for (const char* algorithm : {"ring", "all_gather", "ulysses"}) {
     int64_t alone = 0;
     for (int64_t cp = 1; cp <= world.size(); cp *= 2) {
       const int64_t dp = world.size() / cp;
