@@ -45,30 +45,35 @@ Measured measure(const Recipe& recipe, const DeviceMesh& mesh) {
   return {most[0].item<int64_t>(), most[1].item<int64_t>()};
 }
 
+/// A row: what `cp` ranks to a sequence take, with one rank's activations `alone` (0: that is this row). Returns the
+/// activations.
+int64_t row(Recipe recipe, const Group& world, const std::string& algorithm, int64_t cp, int64_t alone) {
+  const int64_t dp = world.size() / cp;
+  recipe.parallel.mesh = {{"dp", dp}, {"cp", cp}};
+  recipe.parallel.context.algorithm = algorithm;
+  recipe.train.global_batch = dp * recipe.train.micro_batch;
+  const MeshLayout layout = MeshLayout::fit(recipe.parallel.mesh, recipe.parallel.order, world.size());
+  validate(recipe, layout);
+  const Measured measured = measure(recipe, DeviceMesh(layout, world));
+  if (world.rank() == 0) {
+    const auto activations = static_cast<double>(measured.activations);
+    std::printf("| %s | %d | %.1f | %.1f | %.3f |\n", cp == 1 ? "" : algorithm.c_str(), static_cast<int>(cp),
+                static_cast<double>(measured.held) / kMiB, activations / kMiB,
+                alone == 0 ? 1 : activations / static_cast<double>(alone));
+  }
+  return measured.activations;
+}
+
 void run(const Group& world, const std::string& file, const std::vector<std::string>& overrides) {
-  Recipe recipe = load_recipe(file, overrides, "");
-  const bool speaks = world.rank() == 0;
-  if (speaks) {
-    std::printf("%s, sequence %lld\n\n", recipe.name.c_str(), static_cast<long long>(recipe.train.sequence_length));
+  const Recipe recipe = load_recipe(file, overrides, "");
+  if (world.rank() == 0) {
+    std::printf("%s, sequence %d\n\n", recipe.name.c_str(), static_cast<int>(recipe.train.sequence_length));
     std::printf("| | cp | parameters, gradients, optimizer, MiB | peak activations, MiB | of cp=1 |\n");
     std::printf("|---|---|---|---|---|\n");
   }
+  const int64_t alone = row(recipe, world, "auto", 1, 0);
   for (const char* algorithm : {"ring", "all_gather", "ulysses"}) {
-    int64_t alone = 0;
-    for (int64_t cp = 1; cp <= world.size(); cp *= 2) {
-      const int64_t dp = world.size() / cp;
-      recipe.parallel.mesh = {{"dp", dp}, {"cp", cp}};
-      recipe.parallel.context.algorithm = algorithm;
-      recipe.train.global_batch = dp * recipe.train.micro_batch;
-      const MeshLayout layout = MeshLayout::fit(recipe.parallel.mesh, recipe.parallel.order, world.size());
-      validate(recipe, layout);
-      const Measured measured = measure(recipe, DeviceMesh(layout, world));
-      if (cp == 1) alone = measured.activations;
-      if (!speaks) continue;
-      std::printf("| %s | %lld | %.1f | %.1f | %.3f |\n", algorithm, static_cast<long long>(cp),
-                  static_cast<double>(measured.held) / kMiB, static_cast<double>(measured.activations) / kMiB,
-                  static_cast<double>(measured.activations) / static_cast<double>(alone));
-    }
+    for (int64_t cp = 2; cp <= world.size(); cp *= 2) row(recipe, world, algorithm, cp, alone);
   }
 }
 
