@@ -39,7 +39,12 @@ TEST(Validate, AcceptsWhatFits) {
   validate(recipe, kMesh);
   validate(recipe, MeshLayout({{"tp", 4}, {"dp", 1}, {"cp", 1}}));
   recipe.parallel.fsdp_mode = "no_shard";
-  recipe.parallel.context = {"all_gather", "zigzag"};
+  for (const char* algorithm : {"ring", "ulysses", "all_gather"}) {
+    for (const char* layout : {"auto", "contiguous", "zigzag"}) {
+      recipe.parallel.context = {algorithm, layout};
+      validate(recipe, kMesh);
+    }
+  }
   recipe.parallel.sequence_parallel = "on";
   recipe.parallel.backend = "mpi";
   recipe.train.precision = "bf16";
@@ -78,12 +83,23 @@ TEST(Validate, NamesTheSequence) {
             "change train.sequence_length or the mesh");
   EXPECT_EQ(refusal(length(34, "zigzag")),
             "train.sequence_length: 34 is not a multiple of 2 x cp = 4, the zigzag chunks that cp=2 cuts it into: "
-            "change train.sequence_length or the mesh");
+            "change train.sequence_length or the mesh, or set parallel.context.layout: contiguous");
   Recipe recipe = fitting_recipe();
   length(34, "auto")(recipe);
   validate(recipe, kMesh);
   length(33, "zigzag")(recipe);
   validate(recipe, MeshLayout({{"dp", 2}, {"cp", 1}, {"tp", 2}}));  // nothing is cut
+}
+
+TEST(Validate, NamesHeadsThatUlyssesCannotShareOut) {
+  const auto ulysses = [](Recipe& recipe) { recipe.parallel.context.algorithm = "ulysses"; };
+  Recipe recipe = fitting_recipe();
+  ulysses(recipe);
+  validate(recipe, kMesh);                                          // two KV heads on each tp rank
+  validate(recipe, MeshLayout({{"dp", 1}, {"cp", 2}, {"tp", 4}}));  // one, which is there twice
+  EXPECT_EQ(refusal(ulysses, MeshLayout({{"dp", 1}, {"cp", 4}, {"tp", 4}})),
+            "parallel.context.algorithm: ulysses shares the 2 query heads of a tensor-parallel rank out over cp=4, "
+            "which does not divide them: use ring, or a mesh with num_attention_heads a multiple of tp x cp");
 }
 
 TEST(Validate, NamesSequenceParallel) {
@@ -104,8 +120,6 @@ TEST(Validate, NamesSequenceParallel) {
 TEST(Validate, NamesWhatIsNotAvailableYet) {
   EXPECT_EQ(refusal([](Recipe& recipe) { recipe.parallel.fsdp_mode = "full_shard"; }),
             "parallel.fsdp.mode: full_shard is not available yet: use auto, no_shard");
-  EXPECT_EQ(refusal([](Recipe& recipe) { recipe.parallel.context.algorithm = "ring"; }),
-            "parallel.context.algorithm: ring is not available yet: use auto, all_gather");
   EXPECT_EQ(refusal([](Recipe& recipe) { recipe.parallel.backend = "nccl"; }),
             "parallel.backend: nccl is not available yet: use auto, mpi");
   EXPECT_EQ(refusal([](Recipe& recipe) { recipe.train.precision = "bf16_mixed"; }),
