@@ -66,8 +66,13 @@ Rotary make_rotary(const ModelShape& shape, const at::Tensor& positions, at::Sca
   const bool wide = dtype == at::kDouble;
   const at::Tensor frequencies = wide ? inverse_frequencies<double>(shape) : inverse_frequencies<float>(shape);
   const at::Tensor angles =
-      (positions.to(at::kCPU, frequencies.scalar_type()).unsqueeze(-1) * frequencies).unsqueeze(1);
+      (positions.to(at::kCPU, frequencies.scalar_type()).unsqueeze(-1) * frequencies).unsqueeze(-2);
   return {angles.cos().to(dtype).to(device), angles.sin().to(dtype).to(device)};
+}
+
+Rotary Rotary::select(const at::Tensor& rows) const {
+  const at::Tensor there = rows.to(cos.device());
+  return {cos.index({there}), sin.index({there})};
 }
 
 at::Tensor rotate(const at::Tensor& x, const Rotary& rotary) {

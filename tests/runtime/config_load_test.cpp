@@ -28,6 +28,8 @@ TEST(LoadRecipe, FillsInDefaults) {
   EXPECT_EQ(recipe.train.micro_batch, 1);
   EXPECT_EQ(recipe.train.clip_norm, 1.0);
   EXPECT_FALSE(recipe.data.ignore_id.has_value());
+  EXPECT_FALSE(recipe.data.documents.has_value());
+  EXPECT_EQ(recipe.data.boundary_labels, "counted");
   EXPECT_EQ(recipe.optimizer.learning_rate, 1e-3);
   EXPECT_EQ(recipe.schedule.name, "constant");
 }
@@ -43,7 +45,8 @@ model: {family: llama, hidden_size: 64, intermediate_size: 96, num_hidden_layers
         rms_norm_eps: 1e-5, initializer_range: 0.01, tie_word_embeddings: true, attention_bias: true, mlp_bias: True}
 parallel: {mesh: {dp: 2, cp: auto}, order: [dp, tp, cp], fsdp: {mode: no_shard}, sequence_parallel: off,
            context: {algorithm: all_gather, layout: zigzag}, backend: mpi}
-data: {tokens: a/b.bin, dtype: uint32, layout: stream, ignore_id: 7, loss_mask: /m.bin, shuffle: true}
+data: {tokens: a/b.bin, dtype: uint32, layout: stream, ignore_id: 7, loss_mask: /m.bin, shuffle: true,
+       documents: 9, boundary_labels: ignored}
 train: {sequence_length: 32, global_batch: 8, micro_batch: 2, steps: +10, precision: bf16, clip_norm: 0, seed: 5,
         log_every: 3, time_limit: 60.5, export: ../out/}
 optimizer: {name: sgd, learning_rate: .5, betas: [0.8, 0.95], eps: 1.0e-7, weight_decay: 0.1, momentum: 0.9,
@@ -68,6 +71,8 @@ device: cpu
   EXPECT_EQ(recipe.data.tokens, folder.path() / "a/b.bin");
   EXPECT_EQ(recipe.data.loss_mask, "/m.bin");
   EXPECT_EQ(recipe.data.ignore_id, 7);
+  EXPECT_EQ(recipe.data.documents, 9);
+  EXPECT_EQ(recipe.data.boundary_labels, "ignored");
   EXPECT_EQ(recipe.train.steps, 10);
   EXPECT_EQ(recipe.train.time_limit, 60.5);
   EXPECT_EQ(recipe.train.export_folder, folder.path().parent_path() / "out");

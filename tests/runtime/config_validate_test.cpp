@@ -51,6 +51,8 @@ TEST(Validate, AcceptsWhatFits) {
   recipe.device = "cpu";
   recipe.schedule = {"wsd", 4, 6, 0.1};
   recipe.data.ignore_id = 65535;
+  recipe.data.documents = 255;
+  recipe.data.boundary_labels = "ignored";
   recipe.train.global_batch = 4;
   validate(recipe, kMesh);
 }
@@ -148,6 +150,20 @@ TEST(Validate, NamesAnIdThatTheFileCannotHold) {
               recipe.data.ignore_id = 256;
             }),
             "data.ignore_id: 256 cannot stand in a file of uint8, whose ids end at 255");
+  EXPECT_EQ(refusal([](Recipe& recipe) { recipe.data.documents = 65536; }),
+            "data.documents: 65536 cannot stand in a file of uint16, whose ids end at 65535");
+}
+
+TEST(Validate, NamesASeparatorThatTheModelDoesNotHave) {
+  EXPECT_EQ(refusal([](Recipe& recipe) { recipe.data.documents = 256; }),
+            "data.documents: 256 is not a token of the model, whose ids end at 255: name the id that ends a document, "
+            "or use a model.vocab_size above it");
+}
+
+TEST(Validate, NamesBoundariesWithoutDocuments) {
+  EXPECT_EQ(refusal([](Recipe& recipe) { recipe.data.boundary_labels = "ignored"; }),
+            "data.boundary_labels: ignored needs data.documents, the id of the token that ends a document: name it, or "
+            "leave data.boundary_labels out");
 }
 
 }  // namespace
