@@ -26,6 +26,7 @@ struct Rule {
   std::optional<double> most = {};
   std::optional<double> below = {};
   std::vector<std::string> choices = {};
+  std::string refused = {};  ///< why the key may not stand here, as others decide; it is then not needed nor written
 };
 
 /// With `model.hf` and `model.init` known: the folder's shape, which the keys beside it must agree with.
