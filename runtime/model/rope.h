@@ -16,8 +16,8 @@ struct Rotary {
 };
 
 /// Angles for `positions` (int64 [s] or [B, s], global under context parallelism). Frequencies and angles are fp32,
-/// fp64 when `dtype` is; cos and sin are then rounded to `dtype`. Su et al., "RoFormer", 2021; llama3 scaling as in
-/// transformers.
+/// fp64 when `dtype` is; cos and sin are multiplied by the scaling's attention factor, then rounded to `dtype`. Su et
+/// al., "RoFormer", 2021; scaling as in transformers (rope_scaling.h).
 Rotary make_rotary(const ModelShape& shape, const at::Tensor& positions, at::ScalarType dtype, at::Device device);
 
 /// Rotates x [B, s, heads, D]: feature i with feature i + D/2. Differentiable; keeps the angles alone.

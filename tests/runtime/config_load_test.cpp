@@ -85,6 +85,64 @@ device: cpu
   EXPECT_EQ(to_yaml(load_recipe(folder.write("elsewhere/recipe.yaml", yaml), {}, "")), yaml);
 }
 
+TEST(LoadRecipe, ReadsEveryRotaryScaling) {
+  const RecipeFolder folder;
+  const fs::path file = folder.write("small.yaml", kSmallRecipe);
+  const auto load = [&](const std::string& scaling, const std::string& more = "model.max_position_embeddings=256") {
+    const Recipe recipe = load_recipe(file, {"model.rope_scaling=" + scaling, more}, "");
+    const std::string yaml = to_yaml(recipe);
+    EXPECT_EQ(to_yaml(parse_recipe(yaml)), yaml) << scaling;
+    return std::pair(recipe.model.shape.rope_scaling, yaml.substr(yaml.find("  rope_scaling:")));
+  };
+  EXPECT_FALSE(load("{rope_type: default}").first);
+  EXPECT_EQ(load("{rope_type: default}").second.find("  rope_scaling: null\n"), 0u);
+
+  const auto [linear, linear_text] = load("{rope_type: linear, factor: 2.5}");
+  EXPECT_EQ(linear.value().factor, 2.5);
+  EXPECT_EQ(linear_text.find("  rope_scaling:\n    rope_type: linear\n    factor: 2.5\n  rms_norm_eps"), 0u);
+
+  const auto [llama3, llama3_text] = load(
+      "{rope_type: llama3, factor: 8, low_freq_factor: 1, high_freq_factor: 3, "
+      "original_max_position_embeddings: 128}");
+  EXPECT_EQ(llama3.value().high_freq_factor, 3);
+  EXPECT_EQ(llama3_text.find("beta_fast"), std::string::npos);
+
+  const RopeScaling least = load("{rope_type: yarn, factor: 4}").first.value();
+  EXPECT_EQ(least.original_max_position_embeddings, 0);
+  EXPECT_EQ(least.beta_fast, 32);
+  EXPECT_EQ(least.beta_slow, 1);
+  EXPECT_FALSE(least.attention_factor || least.mscale || least.mscale_all_dim);
+  EXPECT_TRUE(least.truncate);
+
+  const auto [most, most_text] = load(
+      "{rope_type: yarn, factor: 4, original_max_position_embeddings: 64, beta_fast: 16, beta_slow: 0.5, "
+      "mscale: 0.7, mscale_all_dim: 1.2, truncate: false}");
+  EXPECT_EQ(most->original_max_position_embeddings, 64);
+  EXPECT_EQ(most->beta_fast, 16);
+  EXPECT_EQ(most->beta_slow, 0.5);
+  EXPECT_EQ(most->mscale, 0.7);
+  EXPECT_EQ(most->mscale_all_dim, 1.2);
+  EXPECT_FALSE(most->truncate);
+  EXPECT_EQ(most_text.find("low_freq_factor"), std::string::npos);
+  EXPECT_EQ(load("{rope_type: yarn, factor: 4, attention_factor: 1.5}").first->attention_factor, 1.5);
+}
+
+TEST(LoadRecipe, RotaryScalingOfAFolderMayBeRepeated) {
+  const RecipeFolder folder;
+  folder.write("m/config.json",
+               R"({"model_type": "llama", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3,
+                   "num_attention_heads": 4, "vocab_size": 256, "max_position_embeddings": 64,
+                   "rope_scaling": {"type": "yarn", "factor": 4, "attention_factor": 1.5, "mscale": 2}})");
+  const std::string rest = kSmallRecipe.substr(kSmallRecipe.find("data:"));
+  const fs::path file = folder.write("hf.yaml", "model: {hf: m, init: random}\n" + rest);
+  const std::string yaml = to_yaml(load_recipe(file, {}, ""));
+  EXPECT_EQ(to_yaml(load_recipe(folder.write("again.yaml", yaml), {}, "")), yaml);
+  const std::string other = "model.rope_scaling.attention_factor=1.25";
+  EXPECT_EQ(input_error([&] { load_recipe(folder.path() / "again.yaml", {other}, ""); }),
+            "--set " + other + ": 1.25 differs from the 1.5 of " + (folder.path() / "m/config.json").string() +
+                "; leave it out, or set model.hf to null");
+}
+
 TEST(LoadRecipe, FamilyBringsItsBiasesAndNorms) {
   const RecipeFolder folder;
   const fs::path file = folder.write("small.yaml", kSmallRecipe);
