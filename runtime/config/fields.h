@@ -26,8 +26,11 @@ struct Rule {
   std::optional<double> most = {};
   std::optional<double> below = {};
   std::vector<std::string> choices = {};
+  std::string refused = {};  ///< why the key may not stand here, as others decide; it is then not needed nor written
 };
 
+/// For a Rule: why a key of these types of rotary scaling may not stand beside `type`; empty when it may.
+std::string other_types_key(const std::string& type, const std::vector<std::string>& types_of_key);
 /// With `model.hf` and `model.init` known: the folder's shape, which the keys beside it must agree with.
 void begin_shape(Reader& reader, ModelRecipe& model);
 /// With the whole model known: sizes that follow from others, and what the numbers demand of each other.
@@ -39,12 +42,25 @@ inline constexpr double kMaxSize = 2147483647;
 
 template <class Archive>
 void fields(Archive& archive, RopeScaling& scaling) {
-  archive.field("rope_type", scaling.type, {.choices = {"llama3"}});
-  archive.field("factor", scaling.factor, {.required = true, .least = 1});
-  archive.field("low_freq_factor", scaling.low_freq_factor, {.required = true, .above = 0});
-  archive.field("high_freq_factor", scaling.high_freq_factor, {.required = true, .above = 0});
+  archive.field("rope_type", scaling.type, {.required = true, .choices = {"default", "linear", "llama3", "yarn"}});
+  const std::string& type = scaling.type;
+  const std::string unscaled = other_types_key(type, {"linear", "llama3", "yarn"});
+  const std::string not_llama3 = other_types_key(type, {"llama3"}), not_yarn = other_types_key(type, {"yarn"});
+  archive.field("factor", scaling.factor, {.required = true, .least = 1, .refused = unscaled});
+  archive.field("low_freq_factor", scaling.low_freq_factor, {.required = true, .above = 0, .refused = not_llama3});
+  archive.field("high_freq_factor", scaling.high_freq_factor, {.required = true, .above = 0, .refused = not_llama3});
+  const bool needs_original = type == "llama3";
   archive.field("original_max_position_embeddings", scaling.original_max_position_embeddings,
-                {.required = true, .least = 1, .most = kMaxSize});
+                {.required = needs_original,
+                 .least = needs_original ? 1 : 0,
+                 .most = kMaxSize,
+                 .refused = other_types_key(type, {"llama3", "yarn"})});
+  archive.field("beta_fast", scaling.beta_fast, {.above = 0, .refused = not_yarn});
+  archive.field("beta_slow", scaling.beta_slow, {.above = 0, .refused = not_yarn});
+  archive.field("attention_factor", scaling.attention_factor, {.above = 0, .refused = not_yarn});
+  archive.field("mscale", scaling.mscale, {.above = 0, .refused = not_yarn});
+  archive.field("mscale_all_dim", scaling.mscale_all_dim, {.above = 0, .refused = not_yarn});
+  archive.field("truncate", scaling.truncate, {.refused = not_yarn});
 }
 
 template <class Archive>

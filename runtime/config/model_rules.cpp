@@ -3,7 +3,9 @@
 
 #include "runtime/config/fields.h"
 #include "runtime/config/reader.h"
+#include "runtime/config/suggest.h"
 #include "runtime/hf/config_json.h"
+#include "runtime/model/rope_scaling.h"
 
 namespace meshtrain {
 namespace {
@@ -35,11 +37,7 @@ void check_shape(const Reader& reader, const ModelShape& shape) {
   if (shape.head_dim % 2 != 0) {
     reader.fail("head_dim", std::to_string(shape.head_dim) + " is odd: rotary positions turn pairs");
   }
-  if (shape.rope_scaling && shape.rope_scaling->high_freq_factor <= shape.rope_scaling->low_freq_factor) {
-    reader.fail("rope_scaling", "high_freq_factor " + scalar_text(shape.rope_scaling->high_freq_factor) +
-                                    " must be above low_freq_factor " +
-                                    scalar_text(shape.rope_scaling->low_freq_factor));
-  }
+  if (const auto mistake = rope_mistake(shape)) reader.fail("rope_scaling", mistake->key + " " + mistake->what);
   if (shape.output_bias && shape.family != "llama" && shape.family != "qwen3") {
     reader.fail("attention_bias", "true is not something that a " + shape.family + " has");
   }
@@ -49,6 +47,11 @@ void check_shape(const Reader& reader, const ModelShape& shape) {
 }
 
 }  // namespace
+
+std::string other_types_key(const std::string& type, const std::vector<std::string>& types_of_key) {
+  if (std::find(types_of_key.begin(), types_of_key.end(), type) != types_of_key.end()) return {};
+  return "is a key of rope_type " + joined(types_of_key) + ", not of " + type;
+}
 
 void begin_shape(Reader& reader, ModelRecipe& model) {
   if (model.hf.empty()) {
@@ -68,6 +71,7 @@ void begin_shape(Reader& reader, ModelRecipe& model) {
 void finish_model(Reader& reader, ModelRecipe& model) {
   ModelShape& shape = model.shape;
   derive_sizes(reader, shape);
+  if (shape.rope_scaling && shape.rope_scaling->type == "default") shape.rope_scaling.reset();
   check_shape(reader, shape);
   shape.qkv_bias = shape.output_bias || shape.family == "qwen2";
   shape.qk_norm = shape.family == "qwen3";

@@ -134,13 +134,6 @@ void Reader::read(const std::string& key, const YamlValue& given, const Rule&, s
 }
 
 void Reader::read(const std::string& key, const YamlValue& given, const Rule& rule,
-                  std::optional<int64_t>& value) const {
-  int64_t number = 0;
-  read(key, given, rule, number);
-  value = number;
-}
-
-void Reader::read(const std::string& key, const YamlValue& given, const Rule& rule,
                   std::array<double, 2>& value) const {
   if (given.kind != YamlValue::Kind::List || given.items.size() != value.size()) {
     fail(key, given.shown() + (given.kind == YamlValue::Kind::List ? " of " + std::to_string(given.items.size()) : "") +

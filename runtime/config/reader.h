@@ -60,7 +60,12 @@ class Reader {
   void read(const std::string& key, const YamlValue& given, const Rule& rule, bool& value) const;
   void read(const std::string& key, const YamlValue& given, const Rule& rule, std::string& value) const;
   void read(const std::string& key, const YamlValue& given, const Rule& rule, std::filesystem::path& value) const;
-  void read(const std::string& key, const YamlValue& given, const Rule& rule, std::optional<int64_t>& value) const;
+  template <class T>
+  void read(const std::string& key, const YamlValue& given, const Rule& rule, std::optional<T>& value) const {
+    T found{};
+    read(key, given, rule, found);
+    value = found;
+  }
   void read(const std::string& key, const YamlValue& given, const Rule& rule, std::array<double, 2>& value) const;
   void read(const std::string& key, const YamlValue& given, const Rule& rule, std::vector<std::string>& value) const;
   void read(const std::string& key, const YamlValue& given, const Rule& rule,
@@ -82,9 +87,10 @@ template <class T>
 void Reader::field(const std::string& key, T& value, const Rule& rule) {
   const YamlValue* given = ask(key);
   if (given == nullptr) {
-    if (rule.required && owner_.empty()) fail(key, "must be given");
+    if (rule.required && rule.refused.empty() && owner_.empty()) fail(key, "must be given");
     return;
   }
+  if (!rule.refused.empty()) fail(key, rule.refused);
   T found = value;
   read(key, *given, rule, found);
   if (!owner_.empty() && found != value) fail_settled(key, scalar_text(found), scalar_text(value));

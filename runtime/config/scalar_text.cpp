@@ -68,6 +68,10 @@ std::string scalar_text(const std::optional<int64_t>& value) {
   return value ? scalar_text(*value) : "null";
 }
 
+std::string scalar_text(const std::optional<double>& value) {
+  return value ? scalar_text(*value) : "null";
+}
+
 std::string scalar_text(const std::array<double, 2>& value) {
   return "[" + scalar_text(value[0]) + ", " + scalar_text(value[1]) + "]";
 }

@@ -1,5 +1,6 @@
 #include "runtime/config/validate.h"
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -83,11 +84,24 @@ void check_schedule(const ScheduleRecipe& schedule, int64_t steps) {
   }
 }
 
-void check_data(const DataRecipe& data) {
-  const int64_t largest = data.dtype == "uint8" ? 0xff : data.dtype == "uint16" ? 0xffff : 0xffffffff;
-  if (data.ignore_id && *data.ignore_id > largest) {
-    throw InputError("data.ignore_id: " + number(*data.ignore_id) + " cannot stand in a file of " + data.dtype +
-                     ", whose ids end at " + number(largest));
+void check_id(const std::string& key, std::optional<int64_t> id, const std::string& dtype) {
+  const int64_t largest = dtype == "uint8" ? 0xff : dtype == "uint16" ? 0xffff : 0xffffffff;
+  if (!id || *id <= largest) return;
+  throw InputError(key + ": " + number(*id) + " cannot stand in a file of " + dtype + ", whose ids end at " +
+                   number(largest));
+}
+
+void check_data(const DataRecipe& data, int64_t vocab_size) {
+  check_id("data.ignore_id", data.ignore_id, data.dtype);
+  check_id("data.documents", data.documents, data.dtype);
+  if (data.documents && *data.documents >= vocab_size) {
+    throw InputError("data.documents: " + number(*data.documents) + " is not a token of the model, whose ids end at " +
+                     number(vocab_size - 1) + ": name the id that ends a document, or use a model.vocab_size above it");
+  }
+  if (data.boundary_labels == "ignored" && !data.documents) {
+    throw InputError(
+        "data.boundary_labels: ignored needs data.documents, the id of the token that ends a document: "
+        "name it, or leave data.boundary_labels out");
   }
 }
 
@@ -99,7 +113,7 @@ void validate(const Recipe& recipe, const MeshLayout& layout) {
   check_batch(recipe.train, layout.size("dp"));
   check_sequence(recipe, layout);
   check_schedule(recipe.schedule, recipe.train.steps);
-  check_data(recipe.data);
+  check_data(recipe.data, recipe.model.shape.vocab_size);
 }
 
 }  // namespace meshtrain

@@ -8,11 +8,12 @@
 
 namespace meshtrain {
 
-/// The archive that says a recipe as YAML, every key of it.
+/// The archive that says a recipe as YAML, every key of it that may stand there.
 class Writer {
  public:
   template <class T>
-  void field(const std::string& key, const T& value, const Rule& = {}) {
+  void field(const std::string& key, const T& value, const Rule& rule = {}) {
+    if (!rule.refused.empty()) return;
     text_ += indent_ + key + ": " + scalar_text(value) + "\n";
   }
 

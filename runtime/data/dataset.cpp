@@ -5,7 +5,6 @@
 #include <filesystem>
 #include <stdexcept>
 #include <system_error>
-#include <vector>
 
 #include "mesh/error.h"
 #include "runtime/data/permutation.h"
@@ -79,20 +78,6 @@ int64_t Dataset::place(int64_t g) const {
   if (!shuffle_) return index;
   const uint64_t epoch = static_cast<uint64_t>(g / num_samples_);
   return Permutation(num_samples_, mix(seed_, epoch))(index);
-}
-
-int64_t Dataset::counted_tokens(int64_t g) const {
-  const int64_t first = first_token(g) + 1;
-  if (!ignore_id_ && !loss_mask_) return sequence_length_;
-  std::vector<int64_t> labels(static_cast<size_t>(sequence_length_));
-  if (ignore_id_) tokens_.read(first, sequence_length_, labels.data());
-  int64_t counted = 0;
-  for (int64_t i = 0; i < sequence_length_; ++i) {
-    const bool ignored = ignore_id_ && labels[static_cast<size_t>(i)] == *ignore_id_;
-    const bool masked = loss_mask_ && loss_mask_->data()[first + i] == std::byte{0};
-    counted += !ignored && !masked;
-  }
-  return counted;
 }
 
 void Dataset::read(int64_t g, int64_t* inputs, int64_t* labels) const {

@@ -29,9 +29,6 @@ class Dataset final : public Samples {
   /// Which sample of the file g is: g % n, or, with shuffle, its place in the epoch's permutation.
   int64_t place(int64_t g) const;
 
-  /// How many of the S labels of sample g count. Does not check token ids.
-  int64_t counted_tokens(int64_t g) const;
-
   /// Throws InputError with file, token index, id and vocab_size when an id is beyond the vocabulary.
   void read(int64_t g, int64_t* inputs, int64_t* labels) const override;
 

@@ -23,6 +23,39 @@ struct Statistics {
   std::vector<int64_t> by_id;         // empty when the file has ids of kCountedIds or more
 };
 
+struct Documents {
+  int64_t count = 0;
+  int64_t shortest = 0;
+  int64_t longest = 0;
+};
+
+template <typename Visit>
+void for_each_id(const TokenFile& tokens, Visit&& visit) {
+  std::vector<int64_t> ids(static_cast<size_t>(kBlockTokens));
+  for (int64_t first = 0; first < tokens.size(); first += kBlockTokens) {
+    const int64_t count = std::min(kBlockTokens, tokens.size() - first);
+    tokens.read(first, count, ids.data());
+    for (int64_t i = 0; i < count; ++i) visit(ids[static_cast<size_t>(i)]);
+  }
+}
+
+Documents measure_documents(const TokenFile& tokens, int64_t separator) {
+  Documents result;
+  int64_t length = 0;
+  const auto end_document = [&] {
+    result.shortest = result.count == 0 ? length : std::min(result.shortest, length);
+    result.longest = std::max(result.longest, length);
+    ++result.count;
+    length = 0;
+  };
+  for_each_id(tokens, [&](int64_t id) {
+    ++length;
+    if (id == separator) end_document();
+  });
+  if (length > 0) end_document();
+  return result;
+}
+
 Statistics measure(const TokenFile& tokens) {
   Statistics result;
   for (int64_t first = 0; first < tokens.size(); first += kBlockTokens) {
@@ -30,17 +63,11 @@ Statistics measure(const TokenFile& tokens) {
   }
   result.min = result.max;
   if (result.max < kCountedIds) result.by_id.resize(static_cast<size_t>(result.max) + 1);
-  std::vector<int64_t> ids(static_cast<size_t>(kBlockTokens));
-  for (int64_t first = 0; first < tokens.size(); first += kBlockTokens) {
-    const int64_t count = std::min(kBlockTokens, tokens.size() - first);
-    tokens.read(first, count, ids.data());
-    for (int64_t i = 0; i < count; ++i) {
-      const int64_t id = ids[static_cast<size_t>(i)];
-      result.min = std::min(result.min, id);
-      ++result.by_bits[static_cast<size_t>(std::bit_width(static_cast<uint64_t>(id)))];
-      if (!result.by_id.empty()) ++result.by_id[static_cast<size_t>(id)];
-    }
-  }
+  for_each_id(tokens, [&](int64_t id) {
+    result.min = std::min(result.min, id);
+    ++result.by_bits[static_cast<size_t>(std::bit_width(static_cast<uint64_t>(id)))];
+    if (!result.by_id.empty()) ++result.by_id[static_cast<size_t>(id)];
+  });
   return result;
 }
 
@@ -88,8 +115,10 @@ void write_frequent(const Statistics& statistics, int64_t size, std::ostream& ou
 
 }  // namespace
 
-std::string inspect_tokens(const std::filesystem::path& file, const std::string& dtype, int64_t count) {
+std::string inspect_tokens(const std::filesystem::path& file, const std::string& dtype, int64_t count,
+                           std::optional<int64_t> separator) {
   if (count < 0) throw InputError("cannot show the first " + std::to_string(count) + " tokens");
+  if (separator) check_token("--separator", *separator, dtype);
   const TokenFile tokens(file, dtype);
   const Statistics statistics = measure(tokens);
   std::ostringstream out;
@@ -105,6 +134,11 @@ std::string inspect_tokens(const std::filesystem::path& file, const std::string&
         << percent(statistics.by_bits[bits], tokens.size()) << ")\n";
   }
   if (!statistics.by_id.empty()) write_frequent(statistics, tokens.size(), out);
+  if (separator) {
+    const Documents documents = measure_documents(tokens, *separator);
+    out << "documents     " << documents.count << " by separator " << *separator << ", of " << documents.shortest
+        << " to " << documents.longest << " tokens\n";
+  }
   std::vector<int64_t> first(static_cast<size_t>(std::min(count, tokens.size())));
   if (first.empty()) return out.str();
   tokens.read(0, static_cast<int64_t>(first.size()), first.data());

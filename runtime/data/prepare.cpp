@@ -55,8 +55,10 @@ void append_widened(const MappedFile& file, int64_t width, OutputFile& output) {
 
 }  // namespace
 
-int64_t prepare_bytes(const std::vector<fs::path>& inputs, const fs::path& output, const std::string& dtype) {
+int64_t prepare_bytes(const std::vector<fs::path>& inputs, const fs::path& output, const std::string& dtype,
+                      std::optional<int64_t> separator) {
   const int64_t width = token_width(dtype);
+  if (separator) check_token("--separator", *separator, dtype);
   std::vector<fs::path> files;
   for (const fs::path& input : inputs) {
     const std::vector<fs::path> found = files_of(input);
@@ -70,8 +72,12 @@ int64_t prepare_bytes(const std::vector<fs::path>& inputs, const fs::path& outpu
     std::error_code ignored;
     if (fs::equivalent(file, output, ignored) || fs::equivalent(file, partial, ignored)) continue;
     const MappedFile bytes(file);
+    if (bytes.size() == 0) continue;
     append_widened(bytes, width, tokens);
     written += bytes.size();
+    if (!separator) continue;
+    tokens.append(&*separator, static_cast<size_t>(width));  // little-endian: its low bytes
+    ++written;
   }
   if (written == 0) throw InputError("nothing to write to " + output.string() + ": the inputs hold no bytes");
   tokens.finish();

@@ -2,22 +2,26 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
 namespace meshtrain {
 
-/// Writes the bytes of `inputs`, one after the other, as the token ids 0 to 255 of a token file of `dtype`, and returns
-/// how many. A folder stands for the files below it in the order of their paths, hidden folders (.git) left out; links
-/// to folders are not followed, and `output` itself is never read. `output` appears whole or not at all.
-/// Throws InputError when an input is missing or cannot be read or there are no bytes at all, std::runtime_error when
-/// the disk fails (full).
+/// Writes the bytes of `inputs`, one after the other, as the token ids 0 to 255 of a token file of `dtype`, each file
+/// that is not empty followed by `separator` when there is one, and returns how many tokens that is. A folder stands
+/// for the files below it in the order of their paths, hidden folders (.git) left out; links to folders are not
+/// followed, and `output` itself is never read. `output` appears whole or not at all. Throws InputError when an input
+/// is missing or cannot be read, there are no bytes at all, or the separator does not fit into `dtype`;
+/// std::runtime_error when the disk fails (full).
 int64_t prepare_bytes(const std::vector<std::filesystem::path>& inputs, const std::filesystem::path& output,
-                      const std::string& dtype);
+                      const std::string& dtype, std::optional<int64_t> separator = {});
 
 /// A few lines about a token file: how many tokens, smallest and largest id, how the ids are spread, which are the most
-/// frequent, and the first `count` ids, as text too when every id of the file is a byte. Throws InputError as
-/// TokenFile does.
-std::string inspect_tokens(const std::filesystem::path& file, const std::string& dtype, int64_t count);
+/// frequent, how many documents end with `separator` when there is one and how long they are, and the first `count`
+/// ids, as text too when every id of the file is a byte. Throws InputError as TokenFile does, and when the separator
+/// does not fit into `dtype`.
+std::string inspect_tokens(const std::filesystem::path& file, const std::string& dtype, int64_t count,
+                           std::optional<int64_t> separator = {});
 
 }  // namespace meshtrain

@@ -41,6 +41,13 @@ int64_t token_width(const std::string& dtype) {
   throw InputError("token dtype \"" + dtype + "\" is not one of uint8, uint16, uint32");
 }
 
+void check_token(const std::string& option, int64_t id, const std::string& dtype) {
+  const int64_t largest = (int64_t{1} << (8 * token_width(dtype))) - 1;
+  if (id >= 0 && id <= largest) return;
+  throw InputError(option + ": " + std::to_string(id) + " cannot stand in a file of " + dtype +
+                   ", whose ids are 0 to " + std::to_string(largest) + ": name one of these, or use a wider --dtype");
+}
+
 TokenFile::TokenFile(const std::filesystem::path& path, const std::string& dtype)
     : file_(path), width_(token_width(dtype)), size_(file_.size() / width_) {
   if (file_.size() == 0) throw InputError(path.string() + ": the token file is empty");

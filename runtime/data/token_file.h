@@ -11,6 +11,9 @@ namespace meshtrain {
 /// Bytes of one token id in a file of `dtype`: 1 for uint8, 2 for uint16, 4 for uint32. Throws InputError for others.
 int64_t token_width(const std::string& dtype);
 
+/// Throws InputError, naming the option that gave `id` ("--separator"), unless it can stand in a file of `dtype`.
+void check_token(const std::string& option, int64_t id, const std::string& dtype);
+
 /// A memory-mapped file of little-endian token ids, one after the other and nothing else.
 class TokenFile {
  public:

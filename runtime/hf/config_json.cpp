@@ -8,6 +8,7 @@
 
 #include "mesh/error.h"
 #include "runtime/hf/config_reader.h"
+#include "runtime/model/rope_scaling.h"
 
 namespace meshtrain {
 namespace {
@@ -101,15 +102,31 @@ void check_window(ConfigReader& config, const ModelShape& shape) {
                                     "): sliding windows are not available; null stands for none");
 }
 
-RopeScaling read_llama3(ConfigReader& rope) {
+// What transformers reads of each type. Keys of another one it ignores, and so do the numbers.
+RopeScaling read_scaling(ConfigReader& rope, const std::string& type) {
+  for (const char* key : {"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings",
+                          "beta_fast", "beta_slow", "attention_factor", "mscale", "mscale_all_dim", "truncate"}) {
+    rope.ignore(key);
+  }
   RopeScaling scaling;
-  scaling.type = "llama3";
+  scaling.type = type;
+  if (type == "default") return scaling;
   scaling.factor = rope.number("factor");
-  scaling.low_freq_factor = rope.number("low_freq_factor");
-  scaling.high_freq_factor = rope.number("high_freq_factor");
-  scaling.original_max_position_embeddings = rope.integer("original_max_position_embeddings");
-  if (scaling.high_freq_factor <= scaling.low_freq_factor) {
-    rope.fail("high_freq_factor", "is not above low_freq_factor");
+  if (type == "llama3") {
+    scaling.low_freq_factor = rope.number("low_freq_factor");
+    scaling.high_freq_factor = rope.number("high_freq_factor");
+    scaling.original_max_position_embeddings = rope.integer("original_max_position_embeddings");
+  } else if (type == "yarn") {
+    scaling.original_max_position_embeddings = rope.integer_or("original_max_position_embeddings", 0);
+    scaling.beta_fast = rope.number_or("beta_fast", scaling.beta_fast);
+    scaling.beta_slow = rope.number_or("beta_slow", scaling.beta_slow);
+    if (rope.has("attention_factor")) {
+      scaling.attention_factor = rope.number("attention_factor");
+    } else if (rope.has("mscale") && rope.has("mscale_all_dim")) {  // one alone has no effect
+      scaling.mscale = rope.number("mscale");
+      scaling.mscale_all_dim = rope.number("mscale_all_dim");
+    }
+    scaling.truncate = rope.boolean_or("truncate", !rope.mentions("truncate"));  // null is false to transformers
   }
   return scaling;
 }
@@ -139,11 +156,12 @@ void read_rope(ConfigReader& config, ModelShape& shape) {
   if (rope.has("partial_rotary_factor") && rope.number("partial_rotary_factor") != 1) {
     rope.fail("partial_rotary_factor", "is not 1: only whole heads are available");
   }
-  if (type == "llama3") {
-    shape.rope_scaling = read_llama3(rope);
-  } else if (type != "default") {
-    rope.fail("rope_type", "is \"" + type + "\", which is not available yet (default and llama3 are)");
+  if (type != "default" && type != "linear" && type != "llama3" && type != "yarn") {
+    rope.fail("rope_type", "is \"" + type + "\", which is not available yet (default, linear, llama3 and yarn are)");
   }
+  const RopeScaling scaling = read_scaling(rope, type);
+  if (type != "default") shape.rope_scaling = scaling;
+  if (const auto mistake = rope_mistake(shape)) rope.fail(mistake->key, mistake->what);
   rope.refuse_others();
 }
 
@@ -187,6 +205,27 @@ void read_biases(ConfigReader& config, ModelShape& shape) {
   if (shape.mlp_bias && shape.family != "llama") {
     config.fail("mlp_bias", "is true, which a " + shape.family + " does not have");
   }
+}
+
+// The keys of its type. Yarn's that are left out have transformers' defaults; some of its versions do not know them.
+nlohmann::ordered_json said(const RopeScaling& scaling) {
+  nlohmann::ordered_json keys = {{"rope_type", scaling.type}, {"factor", scaling.factor}};
+  if (scaling.type == "llama3") {
+    keys["low_freq_factor"] = scaling.low_freq_factor;
+    keys["high_freq_factor"] = scaling.high_freq_factor;
+  }
+  if (scaling.original_max_position_embeddings > 0) {
+    keys["original_max_position_embeddings"] = scaling.original_max_position_embeddings;
+  }
+  if (scaling.type == "yarn") {
+    keys["beta_fast"] = scaling.beta_fast;
+    keys["beta_slow"] = scaling.beta_slow;
+    if (scaling.attention_factor) keys["attention_factor"] = *scaling.attention_factor;
+    if (scaling.mscale) keys["mscale"] = *scaling.mscale;
+    if (scaling.mscale_all_dim) keys["mscale_all_dim"] = *scaling.mscale_all_dim;
+    if (!scaling.truncate) keys["truncate"] = false;
+  }
+  return keys;
 }
 
 }  // namespace
@@ -247,14 +286,7 @@ std::string write_config_json(const ModelShape& shape, const std::string& dtype)
   if (qwen2 || shape.family == "qwen3") config["use_sliding_window"] = false;
   config["rope_theta"] = shape.rope_theta;
   config["rope_scaling"] = nullptr;
-  if (shape.rope_scaling) {
-    const RopeScaling& scaling = *shape.rope_scaling;
-    config["rope_scaling"] = {{"rope_type", scaling.type},
-                              {"factor", scaling.factor},
-                              {"low_freq_factor", scaling.low_freq_factor},
-                              {"high_freq_factor", scaling.high_freq_factor},
-                              {"original_max_position_embeddings", scaling.original_max_position_embeddings}};
-  }
+  if (shape.rope_scaling) config["rope_scaling"] = said(*shape.rope_scaling);
   return config.dump(2) + "\n";
 }
 

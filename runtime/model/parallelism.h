@@ -21,7 +21,7 @@ struct Parallelism {
 /// The tokens of a micro-batch as attention sees them: B sequences, of which this rank holds s positions each.
 struct Sequence {
   SequenceLayout layout;
-  Rotary rotary;  ///< of layout.positions()
+  Rotary rotary;  ///< of layout.positions(), or of positions that begin at 0 in each of layout.documents()
 };
 
 }  // namespace meshtrain

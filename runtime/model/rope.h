@@ -8,12 +8,16 @@ namespace meshtrain {
 
 /// Rotary angles of some token positions, for heads of D features.
 struct Rotary {
-  at::Tensor cos;  ///< [s, 1, D/2]
-  at::Tensor sin;  ///< [s, 1, D/2]
+  at::Tensor cos;  ///< [s, 1, D/2], or [B, s, 1, D/2] where sequences of a batch differ
+  at::Tensor sin;  ///< as cos
+
+  /// The angles of some rows of these, which are [n, 1, D/2]: `rows` int64 [B, s] on any device, in [0, n).
+  Rotary select(const at::Tensor& rows) const;
 };
 
-/// Angles for `positions` (int64 [s], global under context parallelism). Frequencies and angles are fp32, fp64 when
-/// `dtype` is; cos and sin are then rounded to `dtype`. Su et al., "RoFormer", 2021; llama3 scaling as in transformers.
+/// Angles for `positions` (int64 [s] or [B, s], global under context parallelism). Frequencies and angles are fp32,
+/// fp64 when `dtype` is; cos and sin are multiplied by the scaling's attention factor, then rounded to `dtype`. Su et
+/// al., "RoFormer", 2021; scaling as in transformers (rope_scaling.h).
 Rotary make_rotary(const ModelShape& shape, const at::Tensor& positions, at::ScalarType dtype, at::Device device);
 
 /// Rotates x [B, s, heads, D]: feature i with feature i + D/2. Differentiable; keeps the angles alone.

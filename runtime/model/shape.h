@@ -6,13 +6,19 @@
 
 namespace meshtrain {
 
-/// Frequencies of rotary embeddings for contexts longer than the pre-trained one (transformers' "llama3").
+/// Frequencies of rotary embeddings for contexts longer than the pre-trained one, under transformers' names and with
+/// its defaults. The comments say which types have a key.
 struct RopeScaling {
-  std::string type = "llama3";
-  double factor = 8;
-  double low_freq_factor = 1;
-  double high_freq_factor = 4;
-  int64_t original_max_position_embeddings = 8192;
+  std::string type;                              ///< linear llama3 yarn
+  double factor = 1;                             ///< all; at least 1
+  double low_freq_factor = 1;                    ///< llama3
+  double high_freq_factor = 4;                   ///< llama3; above low_freq_factor
+  int64_t original_max_position_embeddings = 0;  ///< llama3 yarn; yarn's 0 stands for max_position_embeddings
+  double beta_fast = 32;                         ///< yarn; above beta_slow
+  double beta_slow = 1;                          ///< yarn
+  std::optional<double> attention_factor;        ///< yarn; none: from factor and the mscales
+  std::optional<double> mscale, mscale_all_dim;  ///< yarn; both or none, none beside attention_factor
+  bool truncate = true;                          ///< yarn; the ramp begins and ends at whole features
 };
 
 /// The shape of a Llama-family model, under Hugging Face's config.json names.

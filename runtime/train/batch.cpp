@@ -18,7 +18,12 @@ StepBatch read_step(const Samples& samples, const Recipe& recipe, const DeviceMe
       samples.read(first + begin + row, ids.data_ptr<int64_t>() + row * train.sequence_length,
                    labels.data_ptr<int64_t>() + row * train.sequence_length);
     }
-    MicroBatch micro_batch{layout.take(ids, 1).reshape(-1), layout.take(labels, 1).reshape(-1)};
+    DocumentStarts documents;
+    if (recipe.data.documents) {
+      documents = find_documents(ids, *recipe.data.documents);
+      if (recipe.data.boundary_labels == "ignored") labels.masked_fill_(ids.eq(*recipe.data.documents), kIgnoredLabel);
+    }
+    MicroBatch micro_batch{layout.take(ids, 1).reshape(-1), layout.take(labels, 1).reshape(-1), std::move(documents)};
     batch.num_counted += micro_batch.labels.ne(kIgnoredLabel).sum().item<int64_t>();
     batch.micro_batches.push_back(std::move(micro_batch));
   }

@@ -5,14 +5,16 @@
 #include "context_parallel/sequence_layout.h"
 #include "mesh/device_mesh.h"
 #include "runtime/config/recipe.h"
+#include "runtime/data/documents.h"
 #include "runtime/data/samples.h"
 
 namespace meshtrain {
 
 /// The tokens of some samples that this rank computes: its context-parallel positions of each.
 struct MicroBatch {
-  at::Tensor ids;     ///< int64 [T], T = micro_batch * s
-  at::Tensor labels;  ///< int64 [T], already shifted; kIgnoredLabel where not counted
+  at::Tensor ids;                 ///< int64 [T], T = micro_batch * s
+  at::Tensor labels;              ///< int64 [T], already shifted; kIgnoredLabel where not counted
+  DocumentStarts documents = {};  ///< of the whole sequences, all S positions; empty: each is one document
 };
 
 /// A data-parallel rank's share of one global batch.
@@ -22,7 +24,8 @@ struct StepBatch {
 };
 
 /// Reads what this rank computes of step `step` (from 0): samples step * B .. step * B + B - 1, of which data-parallel
-/// rank d takes the d-th run of B / dp (design rule 5). tp and cp peers read the same samples. No collective.
+/// rank d takes the d-th run of B / dp (design rule 5). tp and cp peers read the same samples and find the same
+/// documents in them. No collective.
 StepBatch read_step(const Samples& samples, const Recipe& recipe, const DeviceMesh& mesh, const SequenceLayout& layout,
                     int64_t step);
 

@@ -11,19 +11,10 @@
 #include "runtime/train/assemble.h"
 
 namespace meshtrain {
-namespace {
-
-Sequence make_sequence(const Recipe& recipe, const DeviceMesh& mesh, at::Device device) {
-  SequenceLayout layout = make_layout(recipe, mesh);
-  Rotary rotary = make_rotary(recipe.model.shape, layout.positions(), dtype_of(recipe.train.precision), device);
-  return {std::move(layout), std::move(rotary)};
-}
-
-}  // namespace
 
 Trainer::Trainer(const Recipe& recipe, const DeviceMesh& mesh, at::Device device)
-    : mesh_(mesh), train_(recipe.train), device_(device), sequence_(make_sequence(recipe, mesh, device)), sums_(mesh) {
-  parallelism_ = make_parallelism(recipe, mesh, sequence_.layout);
+    : mesh_(mesh), train_(recipe.train), device_(device), sequences_(recipe, mesh, device), sums_(mesh) {
+  parallelism_ = make_parallelism(recipe, mesh, sequences_.layout());
   const at::TensorOptions options = at::TensorOptions(device).dtype(dtype_of(recipe.train.precision));
   model_ = std::make_unique<Transformer>(recipe.model.shape, parallelism_, options);
   fsdp_ = std::make_unique<Fsdp>(model_->units(), mesh.group("dp"),
@@ -44,7 +35,8 @@ int64_t Trainer::count_tokens(const StepBatch& batch) const {
   mesh_.group(std::set<std::string>{"dp", "cp"}).with_purpose("count").all_reduce(count).wait();
   const int64_t total = count.item<int64_t>();
   if (total == 0) {
-    throw AgreedError("no label of this step counts: data.ignore_id or data.loss_mask ignores every one");
+    throw AgreedError(
+        "no label of this step counts: data.ignore_id, data.loss_mask or data.boundary_labels ignores every one");
   }
   return total;
 }
@@ -65,7 +57,8 @@ at::Tensor Trainer::backward(const StepBatch& batch, int64_t num_counted) {
   at::Tensor loss_sum = at::zeros({}, at::TensorOptions(device_).dtype(at::kDouble));
   for (size_t i = 0; i < batch.micro_batches.size(); ++i) {
     const MicroBatch& micro_batch = batch.micro_batches[i];
-    const at::Tensor loss = model_->loss(micro_batch.ids.to(device_), micro_batch.labels.to(device_), sequence_);
+    const Sequence sequence = sequences_.of(micro_batch.documents);
+    const at::Tensor loss = model_->loss(micro_batch.ids.to(device_), micro_batch.labels.to(device_), sequence);
     fsdp_->begin_backward(/*synchronize=*/i + 1 == batch.micro_batches.size());
     torch::autograd::backward({loss}, {at::full_like(loss, 1.0 / static_cast<double>(num_counted))});
     fsdp_->end_backward();

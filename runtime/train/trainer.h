@@ -11,6 +11,7 @@
 #include "runtime/train/batch.h"
 #include "runtime/train/gradient_sums.h"
 #include "runtime/train/ownership.h"
+#include "runtime/train/sequences.h"
 
 namespace meshtrain {
 
@@ -40,7 +41,7 @@ class Trainer {
   /// units, on any rank; empty when there is none. After a step; for the message.
   std::string find_non_finite() const;
 
-  const SequenceLayout& layout() const { return sequence_.layout; }
+  const SequenceLayout& layout() const { return sequences_.layout(); }
   bool sequence_parallel() const { return parallelism_.tensor.sequence_parallel; }
   Transformer& model() { return *model_; }
   const Fsdp& fsdp() const { return *fsdp_; }
@@ -54,7 +55,7 @@ class Trainer {
   TrainRecipe train_;
   at::Device device_;
   Parallelism parallelism_;
-  Sequence sequence_;
+  Sequences sequences_;
   std::unique_ptr<Transformer> model_;
   GradientSums sums_;
   std::unique_ptr<Fsdp> fsdp_;

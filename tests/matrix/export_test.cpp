@@ -20,7 +20,8 @@ class Export : public ::testing::TestWithParam<std::tuple<const char*, bool>> {}
 TEST_P(Export, IsTheModelOfOneRank) {
   const auto [family, tied] = GetParam();
   const ScratchFolder folder(world());
-  const Cell cell{{family, tied, true, "none", "fp32", "adamw"}, 1, world().size(), 1, "contiguous", false, 1};
+  const Cell cell{
+      {family, tied, "gqa", "none", "one", "fp32", "adamw"}, 1, world().size(), 1, "none", "contiguous", false, 1};
   const DeviceMesh mesh(MeshLayout({{"dp", 1}, {"cp", 1}, {"tp", world().size()}}), world()), alone = one_rank_mesh();
   const Recipe recipe = recipe_of(cell, /*alone=*/false, folder.path());
   Trainer on_mesh(recipe, mesh, at::kCPU);
@@ -40,7 +41,8 @@ TEST_P(Export, IsTheModelOfOneRank) {
 TEST_P(Export, IsReadBackByAnotherMesh) {
   const auto [family, tied] = GetParam();
   const ScratchFolder folder(world());
-  const Cell cell{{family, tied, true, "none", "fp32", "adamw"}, world().size(), 1, 1, "contiguous", false, 1};
+  const Cell cell{
+      {family, tied, "gqa", "none", "one", "fp32", "adamw"}, world().size(), 1, 1, "none", "contiguous", false, 1};
   const DeviceMesh written(MeshLayout({{"dp", world().size()}, {"cp", 1}, {"tp", 1}}), world());
   const DeviceMesh read(MeshLayout({{"dp", 1}, {"cp", 1}, {"tp", world().size()}}), world());
   Recipe recipe = recipe_of(cell, /*alone=*/false, folder.path());

@@ -130,13 +130,49 @@ INSTANTIATE_TEST_SUITE_P(
                    "--set model.attention_bias=true: true is not something that a qwen2 has"},
         BadSetting{{"model.family=qwen3", "model.mlp_bias=true"},
                    "--set model.mlp_bias=true: true is not something that a qwen3 has"},
-        BadSetting{{"model.rope_scaling={factor: 8, low_freq_factor: 4, high_freq_factor: 1, "
-                    "original_max_position_embeddings: 64}"},
-                   "--set model.rope_scaling={factor: 8, low_freq_factor: 4, high_freq_factor: 1, "
-                   "original_max_position_embeddings: 64}: high_freq_factor 1 must be above low_freq_factor 4"},
         BadSetting{{"model.init=pretrained"},
                    "--set model.init=pretrained: pretrained needs model.hf, the folder with the weights"},
         BadSetting{{"model.hf=/nowhere"}, "--set model.hf=/nowhere: there is no folder /nowhere"}));
+
+// Setting and error of model.rope_scaling.
+std::vector<BadSetting> bad_scalings() {
+  const std::string key = "model.rope_scaling";
+  const auto whole = [&](const std::string& map, const std::string& expected) {
+    return BadSetting{{key + "=" + map}, "--set " + key + "=" + map + ": " + expected};
+  };
+  return {
+      whole("{rope_type: dynamic, factor: 8}",
+            key + ".rope_type: \"dynamic\" is not one of default, linear, llama3, yarn"),
+      whole("{rope_type: linear, factor: 0.5}", key + ".factor: 0.5 is impossible: it must be at least 1"),
+      whole("{rope_type: linear, factor: 2, low_freq_factor: 1}",
+            key + ".low_freq_factor: is a key of rope_type llama3, not of linear"),
+      whole("{rope_type: linear, factor: 2, original_max_position_embeddings: 1}",
+            key + ".original_max_position_embeddings: is a key of rope_type llama3, yarn, not of linear"),
+      whole("{rope_type: llama3, factor: 2, low_freq_factor: 1, high_freq_factor: 4, "
+            "original_max_position_embeddings: 64, truncate: true}",
+            key + ".truncate: is a key of rope_type yarn, not of llama3"),
+      whole("{rope_type: default, factor: 2}",
+            key + ".factor: is a key of rope_type linear, llama3, yarn, not of default"),
+      whole("{rope_type: llama3, factor: 8, low_freq_factor: 4, high_freq_factor: 1, "
+            "original_max_position_embeddings: 64}",
+            "high_freq_factor is 1: it must be above low_freq_factor 4"),
+      whole("{rope_type: yarn, factor: 8}",
+            "original_max_position_embeddings is missing, and so is max_position_embeddings: yarn needs one of them"),
+      whole("{rope_type: yarn, factor: 8, original_max_position_embeddings: 64, beta_fast: 1}",
+            "beta_fast is 1: it must be above beta_slow 1"),
+      whole("{rope_type: yarn, factor: 8, original_max_position_embeddings: 64, mscale: 1}",
+            "mscale has no effect alone: give both of mscale and mscale_all_dim, or none"),
+      whole("{rope_type: yarn, factor: 8, attention_factor: 0}",
+            key + ".attention_factor: 0 is impossible: it must be above 0"),
+      whole("{rope_type: yarn, factor: 8, attention_factor: much}",
+            key + ".attention_factor: \"much\" is not a number"),
+      whole("{rope_type: yarn, factor: 8, high_freq_factor: 4}",
+            key + ".high_freq_factor: is a key of rope_type llama3, not of yarn"),
+      whole("{rope_type: yarn, factor: 8, beta_fats: 4}", key + ".beta_fats: unknown key; did you mean \"beta_fast\"?"),
+  };
+}
+
+INSTANTIATE_TEST_SUITE_P(RotaryScalings, Override, ::testing::ValuesIn(bad_scalings()));
 
 TEST(RecipeErrors, NameWhatIsMissing) {
   const RecipeFolder folder;
@@ -146,6 +182,13 @@ TEST(RecipeErrors, NameWhatIsMissing) {
   EXPECT_EQ(input_error([&] { load_recipe(file, {"data=null"}, ""); }), name + ": data.tokens: must be given");
   EXPECT_EQ(input_error([&] { load_recipe(file, {"model=null"}, ""); }),
             name + ": model.hf: must be given (a Hugging Face folder), or the shape spelled out: hidden_size, ...");
+  const auto scaling = [&](const std::string& map) {
+    return input_error([&] { load_recipe(file, {"model.rope_scaling=" + map}, ""); });
+  };
+  EXPECT_EQ(scaling("{factor: 8}"), name + ": model.rope_scaling.rope_type: must be given");
+  EXPECT_EQ(scaling("{rope_type: linear}"), name + ": model.rope_scaling.factor: must be given");
+  EXPECT_EQ(scaling("{rope_type: llama3, factor: 8, low_freq_factor: 1, high_freq_factor: 4}"),
+            name + ": model.rope_scaling.original_max_position_embeddings: must be given");
 }
 
 TEST(RecipeErrors, NameTheMesh) {

@@ -28,6 +28,8 @@ TEST(LoadRecipe, FillsInDefaults) {
   EXPECT_EQ(recipe.train.micro_batch, 1);
   EXPECT_EQ(recipe.train.clip_norm, 1.0);
   EXPECT_FALSE(recipe.data.ignore_id.has_value());
+  EXPECT_FALSE(recipe.data.documents.has_value());
+  EXPECT_EQ(recipe.data.boundary_labels, "counted");
   EXPECT_EQ(recipe.optimizer.learning_rate, 1e-3);
   EXPECT_EQ(recipe.schedule.name, "constant");
 }
@@ -43,7 +45,8 @@ model: {family: llama, hidden_size: 64, intermediate_size: 96, num_hidden_layers
         rms_norm_eps: 1e-5, initializer_range: 0.01, tie_word_embeddings: true, attention_bias: true, mlp_bias: True}
 parallel: {mesh: {dp: 2, cp: auto}, order: [dp, tp, cp], fsdp: {mode: no_shard}, sequence_parallel: off,
            context: {algorithm: all_gather, layout: zigzag}, backend: mpi}
-data: {tokens: a/b.bin, dtype: uint32, layout: stream, ignore_id: 7, loss_mask: /m.bin, shuffle: true}
+data: {tokens: a/b.bin, dtype: uint32, layout: stream, ignore_id: 7, loss_mask: /m.bin, shuffle: true,
+       documents: 9, boundary_labels: ignored}
 train: {sequence_length: 32, global_batch: 8, micro_batch: 2, steps: +10, precision: bf16, clip_norm: 0, seed: 5,
         log_every: 3, time_limit: 60.5, export: ../out/}
 optimizer: {name: sgd, learning_rate: .5, betas: [0.8, 0.95], eps: 1.0e-7, weight_decay: 0.1, momentum: 0.9,
@@ -68,6 +71,8 @@ device: cpu
   EXPECT_EQ(recipe.data.tokens, folder.path() / "a/b.bin");
   EXPECT_EQ(recipe.data.loss_mask, "/m.bin");
   EXPECT_EQ(recipe.data.ignore_id, 7);
+  EXPECT_EQ(recipe.data.documents, 9);
+  EXPECT_EQ(recipe.data.boundary_labels, "ignored");
   EXPECT_EQ(recipe.train.steps, 10);
   EXPECT_EQ(recipe.train.time_limit, 60.5);
   EXPECT_EQ(recipe.train.export_folder, folder.path().parent_path() / "out");
@@ -78,6 +83,64 @@ device: cpu
   const std::string yaml = to_yaml(recipe);
   EXPECT_EQ(to_yaml(parse_recipe(yaml)), yaml);
   EXPECT_EQ(to_yaml(load_recipe(folder.write("elsewhere/recipe.yaml", yaml), {}, "")), yaml);
+}
+
+TEST(LoadRecipe, ReadsEveryRotaryScaling) {
+  const RecipeFolder folder;
+  const fs::path file = folder.write("small.yaml", kSmallRecipe);
+  const auto load = [&](const std::string& scaling, const std::string& more = "model.max_position_embeddings=256") {
+    const Recipe recipe = load_recipe(file, {"model.rope_scaling=" + scaling, more}, "");
+    const std::string yaml = to_yaml(recipe);
+    EXPECT_EQ(to_yaml(parse_recipe(yaml)), yaml) << scaling;
+    return std::pair(recipe.model.shape.rope_scaling, yaml.substr(yaml.find("  rope_scaling:")));
+  };
+  EXPECT_FALSE(load("{rope_type: default}").first);
+  EXPECT_EQ(load("{rope_type: default}").second.find("  rope_scaling: null\n"), 0u);
+
+  const auto [linear, linear_text] = load("{rope_type: linear, factor: 2.5}");
+  EXPECT_EQ(linear.value().factor, 2.5);
+  EXPECT_EQ(linear_text.find("  rope_scaling:\n    rope_type: linear\n    factor: 2.5\n  rms_norm_eps"), 0u);
+
+  const auto [llama3, llama3_text] = load(
+      "{rope_type: llama3, factor: 8, low_freq_factor: 1, high_freq_factor: 3, "
+      "original_max_position_embeddings: 128}");
+  EXPECT_EQ(llama3.value().high_freq_factor, 3);
+  EXPECT_EQ(llama3_text.find("beta_fast"), std::string::npos);
+
+  const RopeScaling least = load("{rope_type: yarn, factor: 4}").first.value();
+  EXPECT_EQ(least.original_max_position_embeddings, 0);
+  EXPECT_EQ(least.beta_fast, 32);
+  EXPECT_EQ(least.beta_slow, 1);
+  EXPECT_FALSE(least.attention_factor || least.mscale || least.mscale_all_dim);
+  EXPECT_TRUE(least.truncate);
+
+  const auto [most, most_text] = load(
+      "{rope_type: yarn, factor: 4, original_max_position_embeddings: 64, beta_fast: 16, beta_slow: 0.5, "
+      "mscale: 0.7, mscale_all_dim: 1.2, truncate: false}");
+  EXPECT_EQ(most->original_max_position_embeddings, 64);
+  EXPECT_EQ(most->beta_fast, 16);
+  EXPECT_EQ(most->beta_slow, 0.5);
+  EXPECT_EQ(most->mscale, 0.7);
+  EXPECT_EQ(most->mscale_all_dim, 1.2);
+  EXPECT_FALSE(most->truncate);
+  EXPECT_EQ(most_text.find("low_freq_factor"), std::string::npos);
+  EXPECT_EQ(load("{rope_type: yarn, factor: 4, attention_factor: 1.5}").first->attention_factor, 1.5);
+}
+
+TEST(LoadRecipe, RotaryScalingOfAFolderMayBeRepeated) {
+  const RecipeFolder folder;
+  folder.write("m/config.json",
+               R"({"model_type": "llama", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3,
+                   "num_attention_heads": 4, "vocab_size": 256, "max_position_embeddings": 64,
+                   "rope_scaling": {"type": "yarn", "factor": 4, "attention_factor": 1.5, "mscale": 2}})");
+  const std::string rest = kSmallRecipe.substr(kSmallRecipe.find("data:"));
+  const fs::path file = folder.write("hf.yaml", "model: {hf: m, init: random}\n" + rest);
+  const std::string yaml = to_yaml(load_recipe(file, {}, ""));
+  EXPECT_EQ(to_yaml(load_recipe(folder.write("again.yaml", yaml), {}, "")), yaml);
+  const std::string other = "model.rope_scaling.attention_factor=1.25";
+  EXPECT_EQ(input_error([&] { load_recipe(folder.path() / "again.yaml", {other}, ""); }),
+            "--set " + other + ": 1.25 differs from the 1.5 of " + (folder.path() / "m/config.json").string() +
+                "; leave it out, or set model.hf to null");
 }
 
 TEST(LoadRecipe, FamilyBringsItsBiasesAndNorms) {

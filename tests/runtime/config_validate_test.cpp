@@ -39,13 +39,20 @@ TEST(Validate, AcceptsWhatFits) {
   validate(recipe, kMesh);
   validate(recipe, MeshLayout({{"tp", 4}, {"dp", 1}, {"cp", 1}}));
   recipe.parallel.fsdp_mode = "no_shard";
-  recipe.parallel.context = {"all_gather", "zigzag"};
+  for (const char* algorithm : {"ring", "ulysses", "all_gather"}) {
+    for (const char* layout : {"auto", "contiguous", "zigzag"}) {
+      recipe.parallel.context = {algorithm, layout};
+      validate(recipe, kMesh);
+    }
+  }
   recipe.parallel.sequence_parallel = "on";
   recipe.parallel.backend = "mpi";
   recipe.train.precision = "bf16";
   recipe.device = "cpu";
   recipe.schedule = {"wsd", 4, 6, 0.1};
   recipe.data.ignore_id = 65535;
+  recipe.data.documents = 255;
+  recipe.data.boundary_labels = "ignored";
   recipe.train.global_batch = 4;
   validate(recipe, kMesh);
 }
@@ -78,12 +85,23 @@ TEST(Validate, NamesTheSequence) {
             "change train.sequence_length or the mesh");
   EXPECT_EQ(refusal(length(34, "zigzag")),
             "train.sequence_length: 34 is not a multiple of 2 x cp = 4, the zigzag chunks that cp=2 cuts it into: "
-            "change train.sequence_length or the mesh");
+            "change train.sequence_length or the mesh, or set parallel.context.layout: contiguous");
   Recipe recipe = fitting_recipe();
   length(34, "auto")(recipe);
   validate(recipe, kMesh);
   length(33, "zigzag")(recipe);
   validate(recipe, MeshLayout({{"dp", 2}, {"cp", 1}, {"tp", 2}}));  // nothing is cut
+}
+
+TEST(Validate, NamesHeadsThatUlyssesCannotShareOut) {
+  const auto ulysses = [](Recipe& recipe) { recipe.parallel.context.algorithm = "ulysses"; };
+  Recipe recipe = fitting_recipe();
+  ulysses(recipe);
+  validate(recipe, kMesh);                                          // two KV heads on each tp rank
+  validate(recipe, MeshLayout({{"dp", 1}, {"cp", 2}, {"tp", 4}}));  // one, which is there twice
+  EXPECT_EQ(refusal(ulysses, MeshLayout({{"dp", 1}, {"cp", 4}, {"tp", 4}})),
+            "parallel.context.algorithm: ulysses shares the 2 query heads of a tensor-parallel rank out over cp=4, "
+            "which does not divide them: use ring, or a mesh with num_attention_heads a multiple of tp x cp");
 }
 
 TEST(Validate, NamesSequenceParallel) {
@@ -104,8 +122,6 @@ TEST(Validate, NamesSequenceParallel) {
 TEST(Validate, NamesWhatIsNotAvailableYet) {
   EXPECT_EQ(refusal([](Recipe& recipe) { recipe.parallel.fsdp_mode = "full_shard"; }),
             "parallel.fsdp.mode: full_shard is not available yet: use auto, no_shard");
-  EXPECT_EQ(refusal([](Recipe& recipe) { recipe.parallel.context.algorithm = "ring"; }),
-            "parallel.context.algorithm: ring is not available yet: use auto, all_gather");
   EXPECT_EQ(refusal([](Recipe& recipe) { recipe.parallel.backend = "nccl"; }),
             "parallel.backend: nccl is not available yet: use auto, mpi");
   EXPECT_EQ(refusal([](Recipe& recipe) { recipe.train.precision = "bf16_mixed"; }),
@@ -134,6 +150,20 @@ TEST(Validate, NamesAnIdThatTheFileCannotHold) {
               recipe.data.ignore_id = 256;
             }),
             "data.ignore_id: 256 cannot stand in a file of uint8, whose ids end at 255");
+  EXPECT_EQ(refusal([](Recipe& recipe) { recipe.data.documents = 65536; }),
+            "data.documents: 65536 cannot stand in a file of uint16, whose ids end at 65535");
+}
+
+TEST(Validate, NamesASeparatorThatTheModelDoesNotHave) {
+  EXPECT_EQ(refusal([](Recipe& recipe) { recipe.data.documents = 256; }),
+            "data.documents: 256 is not a token of the model, whose ids end at 255: name the id that ends a document, "
+            "or use a model.vocab_size above it");
+}
+
+TEST(Validate, NamesBoundariesWithoutDocuments) {
+  EXPECT_EQ(refusal([](Recipe& recipe) { recipe.data.boundary_labels = "ignored"; }),
+            "data.boundary_labels: ignored needs data.documents, the id of the token that ends a document: name it, or "
+            "leave data.boundary_labels out");
 }
 
 }  // namespace

@@ -44,6 +44,43 @@ TEST(PrepareBytes, TakesFilesAndFoldersInOrder) {
   }
 }
 
+TEST(PrepareBytes, EndsEachFileThatHasBytesWithTheSeparator) {
+  const ScratchFolder scratch;
+  write_file(scratch.path() / "a", "AB");
+  write_file(scratch.path() / "b", "");
+  write_file(scratch.path() / "c", "C");
+  const auto ids = [&](const std::string& dtype, int64_t separator) {
+    const auto output = scratch.path() / "out";
+    const int64_t written = prepare_bytes({scratch.path()}, output, dtype, separator);
+    const TokenFile tokens(output, dtype);
+    EXPECT_EQ(tokens.size(), written);
+    std::vector<int64_t> all(static_cast<size_t>(tokens.size()));
+    tokens.read(0, tokens.size(), all.data());
+    return all;
+  };
+  EXPECT_EQ(ids("uint8", 0), (std::vector<int64_t>{'A', 'B', 0, 'C', 0}));
+  EXPECT_EQ(ids("uint8", 255), (std::vector<int64_t>{'A', 'B', 255, 'C', 255}));
+  EXPECT_EQ(ids("uint16", 256), (std::vector<int64_t>{'A', 'B', 256, 'C', 256}));
+  EXPECT_EQ(ids("uint32", 4'000'000'000), (std::vector<int64_t>{'A', 'B', 4'000'000'000, 'C', 4'000'000'000}));
+}
+
+TEST(PrepareBytes, RefusesASeparatorThatTheFileCannotHold) {
+  const ScratchFolder scratch;
+  write_file(scratch.path() / "a", "AB");
+  const auto refusal = [&](const std::string& dtype, int64_t separator) {
+    return message<InputError>(
+        [&] { prepare_bytes({scratch.path() / "a"}, scratch.path() / "out", dtype, separator); });
+  };
+  EXPECT_EQ(refusal("uint8", 256),
+            "--separator: 256 cannot stand in a file of uint8, whose ids are 0 to 255: name one of these, or use a "
+            "wider --dtype");
+  EXPECT_TRUE(has(refusal("uint16", 65'536), "65536 cannot stand in a file of uint16, whose ids are 0 to 65535"));
+  EXPECT_TRUE(has(refusal("uint32", -1), "-1 cannot stand in a file of uint32, whose ids are 0 to 4294967295"));
+  EXPECT_FALSE(std::filesystem::exists(scratch.path() / "out"));
+  EXPECT_TRUE(has(refusal("uint32", int64_t{1} << 32), "4294967296 cannot"));
+  EXPECT_TRUE(has(message<InputError>([&] { inspect_tokens(scratch.path() / "a", "uint8", 1, 256); }), "256 cannot"));
+}
+
 TEST(PrepareBytes, TakesAHiddenFolderThatIsNamed) {
   const ScratchFolder scratch;
   write_file(scratch.path() / ".notes" / "a", "A");
@@ -121,6 +158,23 @@ TEST(InspectTokens, ShowsOtherIdsAsNumbers) {
   EXPECT_FALSE(has(inspect_tokens(scratch.path() / "tokens", "uint32", 0), "first"));
   EXPECT_NE(message<InputError>([&] { inspect_tokens(scratch.path() / "tokens", "uint32", -1); }), "");
   EXPECT_NE(message<InputError>([&] { inspect_tokens(scratch.path() / "none", "uint32", 1); }), "");
+}
+
+TEST(InspectTokens, MeasuresDocuments) {
+  const ScratchFolder scratch;
+  const auto documents = [&](const std::vector<int64_t>& ids) {
+    write_ids<uint16_t>(scratch.path() / "tokens", ids);
+    const std::string text = inspect_tokens(scratch.path() / "tokens", "uint16", 0, 256);
+    const size_t begin = text.find("documents"), end = text.find('\n', begin);
+    return begin == std::string::npos ? text : text.substr(begin, end - begin);
+  };
+  EXPECT_EQ(documents({1, 2, 256, 256, 3, 4, 5, 256}), "documents     3 by separator 256, of 1 to 4 tokens");
+  EXPECT_EQ(documents({256, 1, 2}), "documents     2 by separator 256, of 1 to 2 tokens") << "the last has no end";
+  EXPECT_EQ(documents({1, 2, 3}), "documents     1 by separator 256, of 3 to 3 tokens");
+  EXPECT_FALSE(has(inspect_tokens(scratch.path() / "tokens", "uint16", 0), "documents"));
+  std::vector<int64_t> long_one((size_t{1} << 16) * 2 + 3, 7);  // longer than what is read at once
+  long_one.insert(long_one.end(), {256, 7, 7});
+  EXPECT_EQ(documents(long_one), "documents     2 by separator 256, of 2 to 131076 tokens");
 }
 
 }  // namespace

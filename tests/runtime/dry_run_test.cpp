@@ -36,11 +36,15 @@ Recipe large_recipe() {
   return recipe;
 }
 
+DeviceMesh large_mesh(int rank) {
+  return DeviceMesh(MeshLayout({{"dp", 16}, {"cp", 8}, {"tp", 8}}), dry_world(rank, 1024));
+}
+
 TEST(DryRun, TrainerStepsOnTheMetaDeviceOver1024Ranks) {
   const Recipe recipe = large_recipe();
-  const int64_t dp = 16, cp = 8, tp = 8, local = recipe.train.sequence_length / cp;
+  const int64_t cp = 8, tp = 8, local = recipe.train.sequence_length / cp;
   for (int rank : {0, 517, 1023}) {
-    const DeviceMesh mesh(MeshLayout({{"dp", dp}, {"cp", cp}, {"tp", tp}}), dry_world(rank, 1024));
+    const DeviceMesh mesh = large_mesh(rank);
     Trainer trainer(recipe, mesh, at::kMeta);
     ASSERT_TRUE(trainer.sequence_parallel());
     ASSERT_EQ(trainer.layout().local_length(), local);
@@ -60,6 +64,23 @@ TEST(DryRun, TrainerStepsOnTheMetaDeviceOver1024Ranks) {
     // gather of x and scatter of its gradient, with the regathering of x between them.
     const int64_t x = local * 4096 * 2;
     EXPECT_EQ(mesh.traffic().total("tp", "tp.linear").sent_bytes, 2 * (8 * 10 + 3) * x * (tp - 1) / tp);
+    EXPECT_EQ(mesh.traffic().total("", "vote").calls, 1);
+  }
+}
+
+TEST(DryRun, TrainerStepsWithDocuments) {
+  Recipe recipe = large_recipe();
+  recipe.model.shape.num_hidden_layers = 2;
+  recipe.train.micro_batch = 2;
+  recipe.data.documents = 0;
+  for (int rank : {0, 517, 1023}) {
+    const DeviceMesh mesh = large_mesh(rank);
+    Trainer trainer(recipe, mesh, at::kMeta);
+    StepBatch batch = made_step(recipe, trainer.layout(), 2, at::kMeta);
+    for (MicroBatch& micro_batch : batch.micro_batches) micro_batch.documents = {{1, 2, 700, 4096, 8191}, {}};
+    const StepOutcome outcome = trainer.step(batch, trainer.count_tokens(batch), 1e-3, false);
+    EXPECT_EQ(outcome.loss.device().type(), at::kMeta);
+    EXPECT_EQ(outcome.grad_norm.device().type(), at::kMeta);
     EXPECT_EQ(mesh.traffic().total("", "vote").calls, 1);
   }
 }

@@ -95,8 +95,8 @@ TEST_P(Transformers, WeightsAfterThreeSteps) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Transformers,
-                         ::testing::Combine(::testing::Values("llama", "llama_gqa_tied", "llama3_rope", "llama_bias",
-                                                              "mistral", "qwen2", "qwen3"),
+                         ::testing::Combine(::testing::Values("llama", "llama_gqa_tied", "llama3_rope", "llama_linear",
+                                                              "llama_yarn", "llama_bias", "mistral", "qwen2", "qwen3"),
                                             ::testing::Values("fp64", "fp32")),
                          [](const auto& test) {
                            return std::string(std::get<0>(test.param)) + "_" + std::get<1>(test.param);

@@ -37,6 +37,30 @@ TEST(DataCommand, PreparesAndInspects) {
   EXPECT_TRUE(has(inspected.out, "97 98 99") || has(inspected.out, "97, 98, 99")) << inspected.out;
 }
 
+TEST(DataCommand, EndsDocumentsWithASeparator) {
+  const ScratchFolder folder;
+  std::ofstream(folder.path() / "a.txt") << "abc";
+  std::ofstream(folder.path() / "b.txt") << "d";
+  const std::string out = folder.path() / "tokens.bin";
+  const std::vector<std::string> prepare = {
+      "data", "prepare", "--bytes", folder.path() / "a.txt", folder.path() / "b.txt", "--out", out, "--separator"};
+  const auto with = [&](const std::string& separator) {
+    std::vector<std::string> words = prepare;
+    words.push_back(separator);
+    return run_meshtrain(words);
+  };
+  const Ending prepared = with("256");
+  ASSERT_EQ(prepared.status, 0) << prepared.err;
+  EXPECT_EQ(prepared.out, out + ": 6 tokens, uint16\n");
+  const Ending inspected = run_meshtrain({"data", "inspect", out, "--separator", "256"});
+  ASSERT_EQ(inspected.status, 0) << inspected.err;
+  EXPECT_TRUE(has(inspected.out, "2 by separator 256, of 2 to 4 tokens\n")) << inspected.out;
+  EXPECT_TRUE(has(inspected.out, "97 98 99 256 100 256\n")) << inspected.out;
+  for (const char* separator : {"-1", "65536", "newline"}) {
+    EXPECT_TRUE(has(only_complaint(with(separator)), "--separator")) << separator;
+  }
+}
+
 TEST(DataCommand, RefusesWhatItCannotRead) {
   const ScratchFolder folder;
   const std::string missing = folder.path() / "missing.txt", out = folder.path() / "tokens.bin";

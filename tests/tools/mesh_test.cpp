@@ -69,5 +69,28 @@ TEST(MeshCommand, RefusesWhatDoesNotFit) {
   EXPECT_TRUE(has(complaint({"--mesh", "dp=auto", "--ranks", "0"}), "--ranks"));
 }
 
+TEST(MeshCommand, SaysHowARecipesAttentionIsCut) {
+  const std::string recipe = source_folder() + "/recipes/quickstart.yaml";
+  const Ending ring = run_meshtrain({"mesh", recipe, "--mesh", "dp=2,cp=2"});
+  ASSERT_EQ(ring.status, 0) << ring.err;
+  EXPECT_TRUE(has(ring.out, "mesh dp=2,cp=2,tp=1: 4 ranks on 1 host;")) << ring.out;
+  EXPECT_TRUE(has(ring.out, "attention over cp: ")) << ring.out;
+  EXPECT_TRUE(has(ring.out, " tokens a rank are too few to hide the hops of a ring")) << ring.out;
+  EXPECT_TRUE(has(ring.out, "each rank holds 128 of 256 positions")) << ring.out;
+  EXPECT_TRUE(has(ring.out, " bytes forward and ")) << ring.out;
+
+  const Ending alone = run_meshtrain({"mesh", recipe});
+  ASSERT_EQ(alone.status, 0) << alone.err;
+  EXPECT_FALSE(has(alone.out, "attention over cp")) << alone.out;
+
+  const Ending wrong = run_meshtrain({"mesh", recipe, "--mesh", "cp=7"});
+  EXPECT_EQ(wrong.status, 2);
+  EXPECT_TRUE(has(wrong.err, "train.sequence_length: 256 is not a multiple of cp = 7")) << wrong.err;
+
+  const Ending neither = run_meshtrain({"mesh"});
+  EXPECT_EQ(neither.status, 2);
+  EXPECT_TRUE(has(neither.err, "give a recipe or --mesh")) << neither.err;
+}
+
 }  // namespace
 }  // namespace meshtrain::testing

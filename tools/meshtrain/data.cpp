@@ -1,6 +1,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,12 +15,14 @@ struct PrepareArguments {
   std::vector<std::filesystem::path> inputs;
   std::filesystem::path output;
   std::string dtype = "uint16";
+  std::optional<int64_t> separator;
 };
 
 struct InspectArguments {
   std::filesystem::path file;
   std::string dtype = "uint16";
   int64_t count = 32;
+  std::optional<int64_t> separator;
 };
 
 constexpr const char* kDtypeHelp = "Integer of a token in the file: uint8, uint16 or uint32";
@@ -32,9 +35,15 @@ void add_prepare(CLI::App& data, int& status) {
       ->type_name("FILE...");
   command->add_option("--out", arguments->output, "The token file")->required()->type_name("FILE");
   command->add_option("--dtype", arguments->dtype, kDtypeHelp)->capture_default_str()->type_name("TYPE");
-  command->footer("Example: meshtrain data prepare --bytes README.md docs --out data/mine.bin --dtype uint8");
+  command
+      ->add_option("--separator", arguments->separator,
+                   "Token to write after each file that is not empty: the one to name as data.documents")
+      ->type_name("ID");
+  command->footer(
+      "Example: meshtrain data prepare --bytes README.md docs --out data/mine.bin --dtype uint8\n"
+      "Packed documents: meshtrain data prepare --bytes docs --out data/docs.bin --separator 256");
   command->callback([arguments, &status] {
-    const int64_t tokens = prepare_bytes(arguments->inputs, arguments->output, arguments->dtype);
+    const int64_t tokens = prepare_bytes(arguments->inputs, arguments->output, arguments->dtype, arguments->separator);
     std::printf("%s: %lld tokens, %s\n", arguments->output.c_str(), static_cast<long long>(tokens),
                 arguments->dtype.c_str());
     status = 0;
@@ -50,9 +59,11 @@ void add_inspect(CLI::App& data, int& status) {
       ->capture_default_str()
       ->check(CLI::NonNegativeNumber)
       ->type_name("N");
+  command->add_option("--separator", arguments->separator, "Token that ends a document: says how many there are")
+      ->type_name("ID");
   command->footer("Example: meshtrain data inspect data/mine.bin --dtype uint8 --count 100");
   command->callback([arguments, &status] {
-    std::string text = inspect_tokens(arguments->file, arguments->dtype, arguments->count);
+    std::string text = inspect_tokens(arguments->file, arguments->dtype, arguments->count, arguments->separator);
     if (text.empty() || text.back() != '\n') text += '\n';
     std::fputs(text.c_str(), stdout);
     status = 0;

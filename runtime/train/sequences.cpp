@@ -1,0 +1,33 @@
+#include "runtime/train/sequences.h"
+
+#include <ATen/ATen.h>
+
+#include "runtime/train/assemble.h"
+
+namespace meshtrain {
+namespace {
+
+Rotary angles_of(const at::Tensor& positions, const Recipe& recipe, at::Device device) {
+  return make_rotary(recipe.model.shape, positions, dtype_of(recipe.train.precision), device);
+}
+
+Sequence one_document_each(SequenceLayout layout, const Recipe& recipe, at::Device device) {
+  Rotary rotary = angles_of(layout.positions(), recipe, device);
+  return {std::move(layout), std::move(rotary)};
+}
+
+}  // namespace
+
+Sequences::Sequences(const Recipe& recipe, const DeviceMesh& mesh, at::Device device)
+    : undivided_(one_document_each(make_layout(recipe, mesh), recipe, device)) {
+  if (recipe.data.documents) angles_ = angles_of(at::arange(recipe.train.sequence_length), recipe, device);
+}
+
+Sequence Sequences::of(const DocumentStarts& documents) const {
+  if (documents.empty()) return undivided_;
+  const SequenceLayout& layout = undivided_.layout;
+  const at::Tensor positions = layout.take(document_positions(documents, layout.sequence_length()), 1);
+  return {layout.with_documents(documents), angles_.value().select(positions)};
+}
+
+}  // namespace meshtrain
