@@ -64,6 +64,10 @@ TEST(DryRun, TrainerStepsOnTheMetaDeviceOver1024Ranks) {
     // gather of x and scatter of its gradient, with the regathering of x between them.
     const int64_t x = local * 4096 * 2;
     EXPECT_EQ(mesh.traffic().total("tp", "tp.linear").sent_bytes, 2 * (8 * 10 + 3) * x * (tp - 1) / tp);
+    // Attention by ring: keys and values of one KV head twice, their gradients in fp32 once, in 8 layers and 2
+    // micro-batches.
+    const int64_t key_values = 2 * local * 128;
+    EXPECT_EQ(mesh.traffic().total("cp", "cp.attention").sent_bytes, 2 * 8 * (cp - 1) * key_values * (2 + 2 + 4));
     EXPECT_EQ(mesh.traffic().total("", "vote").calls, 1);
   }
 }
