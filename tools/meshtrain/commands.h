@@ -10,6 +10,7 @@ namespace meshtrain {
 // Each adds one command to the program: its options, its help, and what happens when it is asked for, whose exit status
 // (0, 1, 2 or 75) goes to `status`, which outlives `app`. Errors are thrown: main reports them.
 void add_train_command(CLI::App& app, int& status);
+void add_verify_command(CLI::App& app, int& status);
 void add_mesh_command(CLI::App& app, int& status);
 void add_data_command(CLI::App& app, int& status);
 

@@ -64,7 +64,8 @@ int run(int argc, char** argv) {
       "Trains Llama-family language models on a data x tensor x context parallel mesh. Started alone it is one rank;\n"
       "under mpirun or srun it is as many as they start, and computes the same.\n\n"
       "  meshtrain data prepare --bytes README.md docs --out data/mine.bin\n"
-      "  mpirun -n 8 meshtrain train recipes/quickstart.yaml --mesh dp=2,tp=2,cp=2",
+      "  mpirun -n 8 meshtrain train recipes/quickstart.yaml --mesh dp=2,tp=2,cp=2\n"
+      "  mpirun -n 8 meshtrain verify recipes/quickstart.yaml --mesh dp=2,tp=2,cp=2",
       "meshtrain");
   app.set_version_flag("--version", "meshtrain " MESHTRAIN_VERSION);
   app.footer(
@@ -75,6 +76,7 @@ int run(int argc, char** argv) {
   app.require_subcommand(0, 1);
   int status = 0;
   add_train_command(app, status);
+  add_verify_command(app, status);
   add_mesh_command(app, status);
   add_data_command(app, status);
   try {

@@ -1,0 +1,22 @@
+#pragma once
+
+#include <memory>
+#include <set>
+#include <string>
+
+#include "mesh/group.h"
+
+namespace meshtrain {
+
+/// What has been summed on the groups that skip_sums() made, and how many of those sums were left out.
+struct SumsSeen {
+  std::set<std::string> purposes;
+  int64_t num_skipped = 0;
+};
+
+/// `world` with a fault, to see that a check notices: sums (all_reduce, reduce_scatter) are left out when their purpose
+/// is `skipped` or begins with it and a point ("dp" takes "dp.gradients"), on every rank alike and in every group split
+/// from it. Each rank then keeps its own contribution. Groups of one rank have nothing to sum. `seen` may be null.
+Group skip_sums(const Group& world, const std::string& skipped, std::shared_ptr<SumsSeen> seen = nullptr);
+
+}  // namespace meshtrain

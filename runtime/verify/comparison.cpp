@@ -1,0 +1,199 @@
+#include "runtime/verify/comparison.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "runtime/verify/worst_rank.h"
+
+namespace meshtrain {
+namespace {
+
+using Kind = Compared::Kind;
+
+constexpr double kNearlyZero = 1e-6;     // of the model's scale
+constexpr double kRoundedFactor = 2;     // of the distance that one rank in bf16 has
+constexpr double kRounding = 1.0 / 256;  // one of bf16
+
+/// By what the size of a tensor is told.
+enum class Measure { Largest, Length };
+
+Measure measure_of(Kind kind, const std::string& precision) {
+  return kind == Kind::Gradient && precision != "bf16" ? Measure::Largest : Measure::Length;
+}
+
+double movement_tolerance(const std::string& precision) {
+  return precision == "fp64" ? 1e-10 : 1e-3;
+}
+
+double size_of(const at::Tensor& tensor, Measure measure) {
+  if (tensor.numel() == 0) return 0;
+  if (measure == Measure::Largest) return tensor.abs().max().item<double>();
+  return at::linalg_vector_norm(tensor, 2, at::OptionalIntArrayRef{}, false, at::kDouble).item<double>();
+}
+
+/// max|a-b| or |a-b|, in fp32 at least.
+double distance(const at::Tensor& a, const at::Tensor& b, Measure measure) {
+  const at::ScalarType dtype = at::promote_types(at::promote_types(a.scalar_type(), b.scalar_type()), at::kFloat);
+  return size_of(a.to(dtype) - b.to(dtype), measure);
+}
+
+/// What a difference is divided by, and what it may then be.
+struct Yardstick {
+  double reference, scale, bound;
+};
+
+Yardstick yardstick(double exact, double scale, std::optional<double> rounded_distance, double tolerance) {
+  if (scale == 0) scale = 1;
+  if (!rounded_distance) return {exact, scale, tolerance};
+  return {exact, scale, kRoundedFactor * *rounded_distance / scale + kRounding};
+}
+
+const at::Tensor& tensor_of(const TracedParameter& parameter, Kind kind) {
+  return kind == Kind::Gradient ? parameter.gradient : parameter.movement;
+}
+
+/// What rank 0 knows of the reference before any tensor is compared, in the order of the result.
+class Yardsticks {
+ public:
+  Yardsticks(const Reference& reference, const std::string& precision) : reference_(reference), precision_(precision) {
+    add_values(&Trace::losses);
+    add_values(&Trace::grad_norms);
+    add_tensors(Kind::Gradient, value_tolerance(precision));
+    add_tensors(Kind::Weight, movement_tolerance(precision));
+  }
+  const std::vector<Yardstick>& all() const { return all_; }
+
+ private:
+  void add_values(std::vector<double> Trace::*values) {
+    const std::vector<double>& exact = reference_.exact.*values;
+    for (size_t i = 0; i < exact.size(); ++i) {
+      std::optional<double> rounded;
+      if (reference_.rounded) rounded = std::abs(((*reference_.rounded).*values)[i] - exact[i]);
+      all_.push_back(yardstick(exact[i], std::abs(exact[i]), rounded, value_tolerance(precision_)));
+    }
+  }
+
+  void add_tensors(Kind kind, double tolerance) {
+    const Measure measure = measure_of(kind, precision_);
+    const auto per_element = [&](const at::Tensor& tensor) {
+      return measure == Measure::Largest ? 1 : std::sqrt(static_cast<double>(std::max<int64_t>(tensor.numel(), 1)));
+    };
+    const std::vector<TracedParameter>& exact = reference_.exact.parameters;
+    std::vector<double> sizes;
+    double model_scale = 0;
+    for (const TracedParameter& parameter : exact) {
+      sizes.push_back(size_of(tensor_of(parameter, kind), measure));
+      model_scale = std::max(model_scale, sizes.back() / per_element(tensor_of(parameter, kind)));
+    }
+    for (size_t i = 0; i < exact.size(); ++i) {
+      const at::Tensor& tensor = tensor_of(exact[i], kind);
+      const double model_size = model_scale * per_element(tensor);
+      const double scale = sizes[i] < kNearlyZero * model_size ? model_size : sizes[i];
+      std::optional<double> rounded;
+      if (reference_.rounded) {
+        rounded = distance(tensor_of(reference_.rounded->parameters[i], kind), tensor, measure);
+      }
+      all_.push_back(yardstick(sizes[i], scale, rounded, tolerance));
+    }
+  }
+
+  const Reference& reference_;
+  const std::string& precision_;
+  std::vector<Yardstick> all_;
+};
+
+std::vector<Yardstick> receive_yardsticks(const Reference* reference, size_t count, const DeviceMesh& mesh,
+                                          const std::string& precision) {
+  std::vector<Yardstick> all(count);
+  at::Tensor numbers = at::empty({static_cast<int64_t>(count), 3}, at::kDouble);
+  double* number = numbers.data_ptr<double>();
+  if (mesh.rank() == 0) {
+    all = Yardsticks(*reference, precision).all();
+    for (size_t i = 0; i < count; ++i) {
+      number[3 * i] = all[i].reference;
+      number[3 * i + 1] = all[i].scale;
+      number[3 * i + 2] = all[i].bound;
+    }
+  }
+  mesh.world().broadcast(numbers, 0).wait();
+  for (size_t i = 0; i < count; ++i) all[i] = {number[3 * i], number[3 * i + 1], number[3 * i + 2]};
+  return all;
+}
+
+/// The reference's tensor for `parameter`, on every rank.
+at::Tensor receive_whole(const TracedParameter& parameter, Kind kind, const TracedParameter* reference,
+                         const DeviceMesh& mesh, const std::string& precision) {
+  const at::ScalarType dtype = precision == "fp64" ? at::kDouble : at::kFloat;
+  at::Tensor whole = reference ? tensor_of(*reference, kind) : at::empty(parameter.global_shape, dtype);
+  mesh.world().broadcast(whole, 0).wait();
+  return whole;
+}
+
+/// Distance and size of the whole tensor that this rank's part belongs to.
+Measured measure_tensor(const TracedParameter& parameter, Kind kind, const at::Tensor& whole, const DeviceMesh& mesh,
+                        const std::string& precision) {
+  const Measure measure = measure_of(kind, precision);
+  const at::Tensor& mine = tensor_of(parameter, kind);
+  const double own = distance(mine, part(whole, parameter.box), measure), size = size_of(mine, measure);
+  if (parameter.sharded_over.empty()) return {own, own, size};
+  const Group& shards = mesh.group(parameter.sharded_over);
+  at::Tensor both = at::tensor({own, size}, at::kDouble);
+  if (measure == Measure::Largest) {
+    shards.all_reduce(both, Reduce::Max).wait();
+  } else {
+    both.square_();
+    shards.with_purpose("verify").all_reduce(both).wait();
+    both.sqrt_();
+  }
+  return {both[0].item<double>(), own, both[1].item<double>()};
+}
+
+}  // namespace
+
+double value_tolerance(const std::string& precision) {
+  return precision == "fp64" ? 1e-10 : precision == "fp32" ? 1e-5 : kRounding;
+}
+
+std::vector<Compared> compare(const Trace& trace, const Reference* reference, const DeviceMesh& mesh,
+                              const std::string& precision) {
+  const at::NoGradGuard no_grad;
+  std::vector<Compared> all;
+  for (const Kind kind : {Kind::Loss, Kind::GradientNorm}) {
+    for (size_t step = 0; step < trace.losses.size(); ++step) {
+      all.push_back({kind, "step " + std::to_string(step + 1), 0, 0, 0, 0});
+    }
+  }
+  for (const Kind kind : {Kind::Gradient, Kind::Weight}) {
+    for (const TracedParameter& parameter : trace.parameters) all.push_back({kind, parameter.name, 0, 0, 0, 0});
+  }
+  const std::vector<Yardstick> yardsticks = receive_yardsticks(reference, all.size(), mesh, precision);
+
+  std::vector<Measured> measured;
+  const auto add_value = [&](double value) {
+    const double difference = std::abs(value - yardsticks[measured.size()].reference);
+    measured.push_back({difference, difference, value});
+  };
+  for (const double loss : trace.losses) add_value(loss);
+  for (const double norm : trace.grad_norms) add_value(norm);
+  for (const Kind kind : {Kind::Gradient, Kind::Weight}) {
+    for (size_t i = 0; i < trace.parameters.size(); ++i) {
+      const TracedParameter& parameter = trace.parameters[i];
+      const TracedParameter* whole = reference ? &reference->exact.parameters[i] : nullptr;
+      measured.push_back(
+          measure_tensor(parameter, kind, receive_whole(parameter, kind, whole, mesh, precision), mesh, precision));
+    }
+  }
+  const std::vector<Measured> worst = worst_of_ranks(mesh.world(), measured);
+  for (size_t i = 0; i < all.size(); ++i) {
+    all[i].value = worst[i].value;
+    all[i].reference = yardsticks[i].reference;
+    all[i].difference = worst[i].difference / yardsticks[i].scale;
+    all[i].bound = yardsticks[i].bound;
+    all[i].rank = worst[i].rank;
+  }
+  return all;
+}
+
+}  // namespace meshtrain

@@ -1,0 +1,58 @@
+#include "runtime/verify/plan.h"
+
+#include <algorithm>
+
+#include "mesh/error.h"
+#include "runtime/config/validate.h"
+#include "runtime/verify/shrink.h"
+
+namespace meshtrain {
+namespace {
+
+constexpr double kLeastLearningRate = 1e-3;  // weights must move
+constexpr double kLeastEps = 1e-6;  // below fp64: above the noise in gradients, which AdamW would turn into whole steps
+
+/// Says how to start as many ranks as the mesh has.
+MeshLayout fit(const Recipe& recipe, int64_t num_ranks) {
+  int64_t needed = 1;
+  bool given = true;
+  for (const auto& [axis, size] : recipe.parallel.mesh) {
+    given = given && size != MeshLayout::kAuto && size < (int64_t{1} << 40) / needed;
+    if (given) needed *= size;
+  }
+  if (given && needed != num_ranks) {
+    throw InputError("mesh " + MeshLayout::fit(recipe.parallel.mesh, recipe.parallel.order, needed).describe() +
+                     " needs " + std::to_string(needed) + (needed == 1 ? " rank" : " ranks") + ", but " +
+                     std::to_string(num_ranks) + (num_ranks == 1 ? " was" : " were") + " started: start mpirun -n " +
+                     std::to_string(needed) + " meshtrain verify ..., or give another --mesh");
+  }
+  return MeshLayout::fit(recipe.parallel.mesh, recipe.parallel.order, num_ranks);
+}
+
+}  // namespace
+
+VerifyPlan plan_verification(const Recipe& recipe, const VerifyOptions& options, int64_t num_ranks) try {
+  const MeshLayout layout = fit(recipe, num_ranks);
+  Recipe asked = recipe;
+  asked.train.precision = options.precision;
+  asked.device = options.device;
+  validate(asked, layout);
+
+  Recipe verified = options.shrink ? shrink(asked, layout) : asked;
+  verified.model.init = "random";
+  verified.train.steps = options.steps;
+  verified.train.export_folder.clear();
+  verified.schedule = {};
+  verified.optimizer.learning_rate = std::max(verified.optimizer.learning_rate, kLeastLearningRate);
+  if (options.precision != "fp64") verified.optimizer.eps = std::max(verified.optimizer.eps, kLeastEps);
+  return {recipe, layout, verified};
+} catch (const InputError& error) {
+  throw InputError((recipe.file.empty() ? recipe.name : recipe.file.string()) + ": " + error.what());
+}
+
+Recipe on_one_rank(Recipe recipe) {
+  recipe.parallel = {};
+  return recipe;
+}
+
+}  // namespace meshtrain

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <string>
+
+#include "mesh/layout.h"
+#include "runtime/config/recipe.h"
+
+namespace meshtrain {
+
+struct VerifyOptions {
+  std::string precision = "fp64";  ///< fp64 fp32 bf16
+  std::string device = "cpu";
+  bool shrink = false;
+  bool every_parameter = false;  ///< in the table
+  int64_t steps = 1;
+  std::string skipped_sums;  ///< a fault to be found, as skip_sums() takes it; empty: none
+};
+
+/// A recipe, and what verify makes of it: what is compared must show in few steps, and what cannot matter is left out.
+struct VerifyPlan {
+  Recipe asked;
+  MeshLayout layout;
+  Recipe recipe;  ///< random weights, a constant learning rate that shows, the options' precision, steps and model
+};
+
+/// Throws InputError, naming the recipe, when it cannot run on its mesh, whatever it is shrunk to, or when its mesh is
+/// not of `num_ranks`. No communication.
+VerifyPlan plan_verification(const Recipe& recipe, const VerifyOptions& options, int64_t num_ranks);
+
+/// The same training on one rank.
+Recipe on_one_rank(Recipe recipe);
+
+}  // namespace meshtrain

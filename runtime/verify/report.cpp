@@ -1,0 +1,232 @@
+#include "runtime/verify/report.h"
+
+#include <spdlog/fmt/fmt.h>
+
+#include <algorithm>
+
+#include "runtime/config/context.h"
+#include "runtime/telemetry/console.h"
+#include "runtime/train/assemble.h"
+
+namespace meshtrain {
+namespace {
+
+using Kind = Compared::Kind;
+
+constexpr Kind kKinds[] = {Kind::Loss, Kind::GradientNorm, Kind::Gradient, Kind::Weight};
+
+std::string counted(int64_t count, const std::string& what) {
+  return with_separators(count) + " " + what + (count == 1 ? "" : "s");
+}
+
+std::string describe_model(const ModelShape& shape) {
+  return fmt::format("{} of hidden size {}, {} of {} with {}, feed-forward {}, vocabulary {}",
+                     counted(shape.num_hidden_layers, "layer"), with_separators(shape.hidden_size),
+                     counted(shape.num_attention_heads, "head"), shape.head_dim,
+                     counted(shape.num_key_value_heads, "KV head"), with_separators(shape.intermediate_size),
+                     with_separators(shape.vocab_size));
+}
+
+/// " (the recipe's: bf16)" where the recipe has something else.
+template <class Value>
+std::string instead_of(const Value& asked, const Value& used) {
+  return asked == used ? "" : fmt::format(" (the recipe's: {})", asked);
+}
+
+std::string describe_optimizer(const Recipe& recipe, const Recipe& asked) {
+  const OptimizerRecipe& optimizer = recipe.optimizer;
+  std::string text = fmt::format("{}, constant learning rate {}{}", optimizer.name, optimizer.learning_rate,
+                                 instead_of(asked.optimizer.learning_rate, optimizer.learning_rate));
+  if (optimizer.name == "adamw" && optimizer.eps != asked.optimizer.eps) {
+    text += fmt::format(", eps {}{}", optimizer.eps, instead_of(asked.optimizer.eps, optimizer.eps));
+  }
+  return text + (recipe.train.clip_norm == 0 ? ", no clipping" : fmt::format(", clip {}", recipe.train.clip_norm));
+}
+
+std::string describe_parallelism(const Recipe& recipe, const DeviceMesh& mesh) {
+  const Parallelism parallelism = make_parallelism(recipe, mesh, make_layout(recipe, mesh));
+  std::vector<std::string> parts;
+  if (mesh.size("tp") > 1) {
+    parts.push_back(std::string("sequence parallel ") + (parallelism.tensor.sequence_parallel ? "on" : "off"));
+  }
+  if (mesh.size("cp") > 1) parts.push_back("context parallel " + describe(context_choice(recipe, mesh.layout())));
+  return fmt::format("{}", fmt::join(parts, "; "));
+}
+
+const char* title(Kind kind) {
+  switch (kind) {
+    case Kind::Loss:
+      return "loss";
+    case Kind::GradientNorm:
+      return "gradient norm";
+    case Kind::Gradient:
+      return "gradient";
+    case Kind::Weight:
+      return "weight update";
+  }
+  return "";
+}
+
+std::vector<const Compared*> of_kind(const std::vector<Compared>& all, Kind kind) {
+  std::vector<const Compared*> found;
+  for (const Compared& each : all) {
+    if (each.kind == kind) found.push_back(&each);
+  }
+  return found;
+}
+
+/// The furthest beyond its bound, or the closest to it.
+const Compared& worst_of(const std::vector<const Compared*>& some) {
+  const auto excess = [](const Compared* each) {  // a difference that is not a number is beyond every bound
+    return each->difference == each->difference ? each->difference / each->bound : 1e300;
+  };
+  return **std::max_element(some.begin(), some.end(),
+                            [&](const Compared* a, const Compared* b) { return excess(a) < excess(b); });
+}
+
+std::string place(const Compared& each, const MeshLayout& layout) {
+  return layout.size() == 1 ? "" : fmt::format(" on rank {} ({})", each.rank, layout.describe(each.rank));
+}
+
+std::string row(const std::string& what, const Compared& each, const MeshLayout& layout) {
+  const bool is_value = each.kind == Kind::Loss || each.kind == Kind::GradientNorm;
+  const std::string name = is_value && each.name == "step 1" ? "" : each.name;
+  std::string text = fmt::format("  {:<20} {:>18.12g} {:>18.12g}  {:>10.1e} {:>8.1e}  {}", what, each.value,
+                                 each.reference, each.difference, each.bound, name);
+  if (!each.equal()) text += fmt::format("{}differs{}", name.empty() ? "" : "  ", place(each, layout));
+  text.erase(text.find_last_not_of(' ') + 1);
+  return text + "\n";
+}
+
+/// "gradient of NAME": what is furthest off, among gradients when some are, as they come before updates and norm.
+std::string most_different(const std::vector<Compared>& all) {
+  for (const Kind kind : {Kind::Gradient, Kind::Weight, Kind::Loss, Kind::GradientNorm}) {
+    const std::vector<const Compared*> some = of_kind(all, kind);
+    const Compared& worst = worst_of(some);
+    if (!worst.equal()) return fmt::format("{} of {}", title(kind), worst.name);
+  }
+  return "nothing";
+}
+
+bool kind_equal(const std::vector<Compared>& all, Kind kind) {
+  return worst_of(of_kind(all, kind)).equal();
+}
+
+/// How far the computation got before something was wrong.
+std::string describe_stage(const std::vector<Compared>& all) {
+  if (kind_equal(all, Kind::Gradient)) {
+    return kind_equal(all, Kind::Weight)
+               ? "every gradient and every weight is equal: look at how the loss and the norm "
+                 "are put together, not at the model"
+               : "every gradient of the first step is equal: look at the optimizer";
+  }
+  return of_kind(all, Kind::Loss).front()->equal()
+             ? "the loss of the first step is equal: the forward is right; look in the backward and the sums behind it"
+             : "the loss of the first step differs: the forward, or the data that it is given, is wrong already";
+}
+
+std::string describe_axis(const AxisFinding& finding, bool gradients_equal, const MeshLayout& layout) {
+  const Replicas& replicas = finding.replicas;
+  const std::string& axis = replicas.axis;
+  const bool single = finding.alone.empty(), alone_differs = single || !all_equal(finding.alone);
+  std::string text, cause;
+  if (replicas.num_different > 0) {
+    text = fmt::format("gradients differ between {} replicas ({} of {}, most: {})", axis, replicas.num_different,
+                       replicas.num_compared, replicas.worst);
+    cause = fmt::format("a sum over {}{} is missing or wrong", axis, alone_differs ? "" : " and another axis together");
+  } else {
+    text = axis + " replicas hold the same gradients";
+    if (alone_differs && !gradients_equal) {
+      cause = "what " + axis + " exchanges inside the layers, or what each of its ranks is given, is wrong";
+    }
+  }
+  if (!single) {
+    text += fmt::format("; {}={} alone is {}", axis, layout.size(axis), alone_differs ? "DIFFERENT" : "equal");
+    if (alone_differs) text += " (most: " + most_different(finding.alone) + ")";
+  }
+  return "  " + text + (cause.empty() ? "" : ": " + cause) + "\n";
+}
+
+}  // namespace
+
+std::string describe_verification(const VerifyPlan& plan, const VerifyOptions& options, const VerifyData& data,
+                                  const DeviceMesh& mesh) {
+  const Recipe &asked = plan.asked, &recipe = plan.recipe;
+  std::string text = fmt::format("{}: mesh {} against one rank\n",
+                                 asked.file.empty() ? asked.name : asked.file.string(), plan.layout.describe());
+  const auto line = [&](const char* what, const std::string& content) {
+    if (!content.empty()) text += fmt::format("  {:<10} {}\n", what, content);
+  };
+  line("model", asked.model.shape.family + ", " + describe_model(asked.model.shape));
+  if (options.shrink) line("shrunk to", describe_model(recipe.model.shape));
+  line("weights", fmt::format("drawn from train.seed {}", recipe.train.seed) +
+                      (asked.model.hf.empty() ? "" : "; none are read from " + asked.model.hf.string()));
+  line("data", data.made ? "made, as there is no " + asked.data.tokens.string()
+                         : fmt::format("{}, {}", asked.data.tokens.string(), counted(data.num_samples, "sample")));
+  line("training",
+       fmt::format("{} of {} of {}, micro-batch {}; {}", counted(options.steps, "step"),
+                   counted(recipe.train.global_batch, "sample"), counted(recipe.train.sequence_length, "token"),
+                   recipe.train.micro_batch, describe_optimizer(recipe, asked)));
+  line("parallel", describe_parallelism(recipe, mesh));
+  line("precision", fmt::format("{}{} on {}", options.precision, instead_of(asked.train.precision, options.precision),
+                                options.device));
+  if (options.precision == "bf16") line("", "differences are those from one rank in fp32");
+  if (!options.skipped_sums.empty()) {
+    line("fault", "sums for " + options.skipped_sums + " are left out: each rank keeps its own contribution");
+  }
+  return text;
+}
+
+std::string comparison_table(const std::vector<Compared>& all, const MeshLayout& layout, bool every_parameter) {
+  std::string text = fmt::format("  {:<20} {:>18} {:>18}  {:>10} {:>8}\n", "",
+                                 layout.size() == 1 ? "again" : std::to_string(layout.size()) + " ranks", "1 rank",
+                                 "difference", "bound");
+  for (const Kind kind : kKinds) {
+    const std::vector<const Compared*> some = of_kind(all, kind);
+    if (every_parameter || some.size() == 1) {
+      for (const Compared* each : some) text += row(title(kind), *each, layout);
+    } else {
+      text += row(std::string("worst ") + title(kind), worst_of(some), layout);
+    }
+  }
+  return text;
+}
+
+bool all_equal(const std::vector<Compared>& all) {
+  return std::all_of(all.begin(), all.end(), [](const Compared& each) { return each.equal(); });
+}
+
+std::string verdict(const std::vector<Compared>& all) {
+  if (all_equal(all)) {
+    const int64_t parameters = static_cast<int64_t>(of_kind(all, Kind::Gradient).size());
+    return fmt::format("equal: loss, gradient norm, {} and {} are within their bounds\n",
+                       counted(parameters, "gradient"), counted(parameters, "weight update"));
+  }
+  std::vector<std::string> parts;
+  for (const Kind kind : kKinds) {
+    const std::vector<const Compared*> some = of_kind(all, kind);
+    const auto equal = std::count_if(some.begin(), some.end(), [](const Compared* each) { return each->equal(); });
+    const int64_t different = static_cast<int64_t>(some.size()) - equal;
+    if (different == 0) continue;
+    parts.push_back(some.size() == 1
+                        ? title(kind)
+                        : fmt::format("{} of {}", different, counted(static_cast<int64_t>(some.size()), title(kind))));
+  }
+  return fmt::format("DIFFERENT: {}\n", fmt::join(parts, "; "));
+}
+
+std::string diagnosis(const std::vector<Compared>& all, const std::vector<AxisFinding>& axes,
+                      const MeshLayout& layout) {
+  if (axes.empty())
+    return "where to look:\n  the same training on one rank gave two results: something is not seeded\n";
+  std::string text = "where to look:\n  " + describe_stage(all) + "\n";
+  for (const AxisFinding& finding : axes) text += describe_axis(finding, kind_equal(all, Kind::Gradient), layout);
+  const bool each_equal = std::all_of(axes.begin(), axes.end(), [](const AxisFinding& finding) {
+    return !finding.alone.empty() && all_equal(finding.alone);
+  });
+  if (each_equal)
+    text += "  each axis alone is equal: the fault is where several meet, such as the sums over cp and tp\n";
+  return text;
+}
+
+}  // namespace meshtrain

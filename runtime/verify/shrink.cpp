@@ -1,0 +1,75 @@
+#include "runtime/verify/shrink.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+namespace meshtrain {
+namespace {
+
+constexpr int64_t kLayers = 2, kHeadDim = 8, kLeastHidden = 8, kVocabulary = 64;
+
+/// The smallest divisor of `n` above 1; 1 for 1.
+int64_t smallest_factor(int64_t n) {
+  for (int64_t factor = 2; factor * factor <= n; ++factor) {
+    if (n % factor == 0) return factor;
+  }
+  return n;
+}
+
+/// KV heads of a tp rank: those that Ulysses over cp shares out, times a factor when that would leave one of several.
+/// The factor divides what it is taken from, so the greatest common divisor with cp stays.
+int64_t local_kv_heads(int64_t heads, int64_t cp) {
+  const int64_t shared = std::gcd(heads, cp);
+  return shared > 1 ? shared : smallest_factor(heads);
+}
+
+/// `size` * `numerator` / `denominator` to the nearest whole number.
+int64_t scaled(int64_t size, int64_t numerator, int64_t denominator) {
+  return std::llround(static_cast<double>(size) * static_cast<double>(numerator) / static_cast<double>(denominator));
+}
+
+/// Large enough that every tp rank which held rows still holds some.
+int64_t shrunk_vocabulary(int64_t size, int64_t tp) {
+  const int64_t rest = size % tp;
+  int64_t rows = (kVocabulary + tp - 1) / tp;
+  if (rest > 0) rows = std::max(rows, tp - rest);
+  return std::min(rows, size / tp) * tp + rest;
+}
+
+}  // namespace
+
+Recipe shrink(const Recipe& recipe, const MeshLayout& layout) {
+  const int64_t tp = layout.size("tp"), cp = layout.size("cp");
+  const ModelShape& from = recipe.model.shape;
+  Recipe small = recipe;
+  ModelShape& to = small.model.shape;
+  to.num_hidden_layers = std::min(from.num_hidden_layers, kLayers);
+  to.num_key_value_heads = tp * local_kv_heads(from.num_key_value_heads / tp, cp);
+  to.num_attention_heads = to.num_key_value_heads * (from.num_attention_heads / from.num_key_value_heads);
+  to.head_dim = std::min(from.head_dim, kHeadDim);
+
+  const int64_t hidden =
+      scaled(from.hidden_size, to.num_attention_heads * to.head_dim, from.num_attention_heads * from.head_dim);
+  to.hidden_size = std::clamp(hidden, std::min(from.hidden_size, kLeastHidden), from.hidden_size);
+  const int64_t local_features = scaled(from.intermediate_size, to.hidden_size, from.hidden_size * tp);
+  to.intermediate_size = std::clamp(local_features, int64_t{1}, from.intermediate_size / tp) * tp;
+  to.initializer_range *= std::sqrt(static_cast<double>(from.hidden_size) / static_cast<double>(to.hidden_size));
+
+  to.vocab_size = shrunk_vocabulary(from.vocab_size, tp);
+  if (small.data.ignore_id) *small.data.ignore_id %= to.vocab_size;
+  if (small.data.documents) *small.data.documents %= to.vocab_size;
+  return small;
+}
+
+void fold_ids(StepBatch& batch, int64_t vocab_size) {
+  for (MicroBatch& micro_batch : batch.micro_batches) {
+    micro_batch.ids = micro_batch.ids.remainder(vocab_size);
+    const at::Tensor ignored = micro_batch.labels.eq(kIgnoredLabel);
+    micro_batch.labels = micro_batch.labels.remainder(vocab_size).masked_fill_(ignored, kIgnoredLabel);
+  }
+}
+
+}  // namespace meshtrain

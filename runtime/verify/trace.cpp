@@ -1,0 +1,62 @@
+#include "runtime/verify/trace.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <stdexcept>
+
+namespace meshtrain {
+namespace {
+
+/// Differences of bf16 weights are kept exactly.
+at::ScalarType movement_dtype(const at::Tensor& weight) {
+  return weight.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+}
+
+/// A copy of the parameter's gradient, without padding.
+at::Tensor gradient_of(const Parameter& parameter) {
+  Parameter view = parameter;
+  view.tensor = parameter.tensor.grad();
+  return view.valid().detach().clone(at::MemoryFormat::Contiguous);
+}
+
+}  // namespace
+
+const TracedParameter& Trace::at(const std::string& name) const {
+  const auto found = std::find_if(parameters.begin(), parameters.end(),
+                                  [&](const TracedParameter& parameter) { return parameter.name == name; });
+  if (found == parameters.end()) throw std::out_of_range("there is no parameter " + name);
+  return *found;
+}
+
+Trace trace_steps(Trainer& trainer, const std::vector<StepBatch>& batches, double learning_rate) {
+  const std::vector<Parameter*> parameters = trainer.model().parameters();
+  Trace trace;
+  for (const Parameter* parameter : parameters) {
+    const at::Tensor weight = parameter->valid().detach();
+    const at::Tensor minus_first = weight.to(movement_dtype(weight), /*non_blocking=*/false, /*copy=*/true).neg_();
+    trace.parameters.push_back(
+        {parameter->name, parameter->global_shape, parameter->box, parameter->sharded_over, {}, minus_first});
+  }
+  for (size_t step = 0; step < batches.size(); ++step) {
+    const int64_t num_counted = trainer.count_tokens(batches[step]);
+    const StepOutcome outcome = trainer.step(batches[step], num_counted, learning_rate, /*stop=*/false);
+    trace.losses.push_back(outcome.loss.item<double>());
+    trace.grad_norms.push_back(outcome.grad_norm.item<double>());
+    for (size_t i = 0; step == 0 && i < parameters.size(); ++i) {
+      trace.parameters[i].gradient = gradient_of(*parameters[i]);
+    }
+  }
+  for (size_t i = 0; i < parameters.size(); ++i) trace.parameters[i].movement.add_(parameters[i]->valid().detach());
+  return trace;
+}
+
+at::Tensor part(const at::Tensor& whole, const Box& box) {
+  at::Tensor view = whole;
+  for (size_t dim = 0; dim < box.start.size(); ++dim) {
+    view = view.narrow(static_cast<int64_t>(dim), box.start[dim], box.size[dim]);
+  }
+  return view;
+}
+
+}  // namespace meshtrain

@@ -1,0 +1,183 @@
+#include "runtime/verify/verify.h"
+
+#include <ATen/ATen.h>
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "mesh/agree.h"
+#include "mesh/error.h"
+#include "mesh/skipped_sums.h"
+#include "runtime/config/suggest.h"
+#include "runtime/data/dataset.h"
+#include "runtime/train/assemble.h"
+#include "runtime/verify/made_samples.h"
+#include "runtime/verify/replicas.h"
+#include "runtime/verify/report.h"
+#include "runtime/verify/shrink.h"
+
+namespace meshtrain {
+namespace {
+
+using Print = std::function<void(const std::string&)>;
+
+DeviceMesh one_rank_mesh() {
+  return DeviceMesh(MeshLayout({{"dp", 1}, {"cp", 1}, {"tp", 1}}), Group());
+}
+
+class Verification {
+ public:
+  Verification(const VerifyPlan& plan, const VerifyOptions& options, const Group& world)
+      : plan_(plan),
+        options_(options),
+        world_(world),
+        seen_(std::make_shared<SumsSeen>()),
+        mesh_(plan.layout, options.skipped_sums.empty() ? world : skip_sums(world, options.skipped_sums, seen_)) {}
+
+  bool run(const Print& print) {
+    open_data();
+    tell(print, [&] { return describe_verification(plan_, options_, data_, mesh_) + "\n"; });
+    if (world_.rank() == 0) reference_.emplace();
+    agree(world_, [&] {
+      if (reference_) run_on_one_rank();
+    });
+    const Trace trace = run_on(mesh_, plan_.recipe);
+    refuse_unused_fault();
+
+    const std::vector<Compared> all = compare_with_reference(trace, mesh_);
+    tell(print, [&] { return comparison_table(all, plan_.layout, options_.every_parameter) + verdict(all); });
+    if (!all_equal(all)) {
+      const std::vector<AxisFinding> findings = look_at_axes(trace);
+      tell(print, [&] { return diagnosis(all, findings, plan_.layout); });
+    }
+    return all_equal(all);
+  }
+
+ private:
+  void tell(const Print& print, const std::function<std::string()>& text) const {
+    if (world_.rank() == 0) print(text());
+  }
+
+  /// What rank 0 finds decides for all: a file that only some ranks see is an error and no second set of tokens.
+  void open_data() {
+    const DataRecipe& data = plan_.asked.data;
+    std::error_code unreadable;
+    at::Tensor made = at::full({1}, std::filesystem::exists(data.tokens, unreadable) ? 0 : 1, at::kLong);
+    world_.broadcast(made, 0).wait();
+    data_.made = made.item<int64_t>() != 0;
+    agree(world_, [&] {
+      const TrainRecipe& train = plan_.asked.train;
+      const int64_t vocab_size = plan_.asked.model.shape.vocab_size;
+      const uint64_t seed = static_cast<uint64_t>(train.seed);
+      if (data_.made) {
+        samples_ = std::make_unique<MadeSamples>(data, train.sequence_length, vocab_size, seed);
+      } else {
+        auto dataset = std::make_unique<Dataset>(data, train.sequence_length, vocab_size, seed);
+        data_.num_samples = dataset->num_samples();
+        samples_ = std::move(dataset);
+      }
+    });
+  }
+
+  std::vector<StepBatch> read(const DeviceMesh& mesh, const SequenceLayout& layout) const {
+    std::vector<StepBatch> batches;
+    for (int64_t step = 0; step < options_.steps; ++step) {
+      batches.push_back(read_step(*samples_, plan_.asked, mesh, layout, step));
+      if (options_.shrink) fold_ids(batches.back(), plan_.recipe.model.shape.vocab_size);
+    }
+    return batches;
+  }
+
+  void run_on_one_rank() {
+    const DeviceMesh alone = one_rank_mesh();
+    Recipe recipe = on_one_rank(plan_.recipe);
+    const auto trace = [&] {
+      Trainer trainer(recipe, alone, at::kCPU);
+      return trace_steps(trainer, read(alone, trainer.layout()), recipe.optimizer.learning_rate);
+    };
+    if (options_.precision == "bf16") {
+      reference_->rounded = trace();
+      recipe.train.precision = "fp32";
+    }
+    reference_->exact = trace();
+  }
+
+  /// What goes wrong on one rank between collectives leaves the others waiting: it must not look like a failure that
+  /// all ranks agree on.
+  Trace run_on(const DeviceMesh& mesh, const Recipe& recipe) const {
+    std::unique_ptr<Trainer> trainer;
+    std::vector<StepBatch> batches;
+    agree(mesh.world(), [&] {
+      trainer = std::make_unique<Trainer>(recipe, mesh, at::kCPU);
+      batches = read(mesh, trainer->layout());
+    });
+    try {
+      return trace_steps(*trainer, batches, recipe.optimizer.learning_rate);
+    } catch (const AgreedError& error) {
+      if (options_.skipped_sums.empty()) throw;
+      throw std::runtime_error(mesh.world().place() + ": " + error.what());
+    } catch (const std::exception& error) {
+      throw std::runtime_error(mesh.world().place() + ": " + error.what());
+    }
+  }
+
+  void refuse_unused_fault() const {
+    if (options_.skipped_sums.empty() || seen_->num_skipped > 0) return;
+    std::set<std::string> possible = seen_->purposes;
+    for (const std::string& purpose : seen_->purposes) possible.insert(purpose.substr(0, purpose.find('.')));
+    throw InputError(
+        "--inject skip-reduce:" + options_.skipped_sums + ": mesh " + plan_.layout.describe() + " sums nothing for " +
+        options_.skipped_sums +
+        (possible.empty() ? ", nor for anything else" : ": use " + joined({possible.begin(), possible.end()})));
+  }
+
+  std::vector<Compared> compare_with_reference(const Trace& trace, const DeviceMesh& mesh) const {
+    return compare(trace, reference_ ? &*reference_ : nullptr, mesh, options_.precision);
+  }
+
+  /// Each axis by itself: whether its ranks hold the same gradients, and what the mesh of this axis alone computes.
+  std::vector<AxisFinding> look_at_axes(const Trace& trace) const {
+    std::vector<AxisFinding> findings;
+    for (const Replicas& replicas : compare_replicas(trace, mesh_, value_tolerance(options_.precision))) {
+      findings.push_back({replicas, {}});
+    }
+    for (AxisFinding& finding : findings) {
+      const std::string& axis = finding.replicas.axis;
+      bool takes_part = findings.size() > 1;
+      for (const Axis& other : plan_.layout.axes()) {
+        takes_part = takes_part && (other.name == axis || mesh_.coordinate(other.name) == 0);
+      }
+      if (takes_part) finding.alone = run_alone(axis);
+    }
+    world_.barrier();  // a rank that ended before the others with status 1 would end them too
+    return findings;
+  }
+
+  /// The mesh of one axis, on the ranks that are the first of every other: rank 0 is its rank 0.
+  std::vector<Compared> run_alone(const std::string& axis) const {
+    std::vector<Axis> axes = plan_.layout.axes();
+    for (Axis& each : axes) {
+      if (each.name != axis) each.size = 1;
+    }
+    const DeviceMesh mesh(MeshLayout(axes), mesh_.group(axis));
+    return compare_with_reference(run_on(mesh, plan_.recipe), mesh);
+  }
+
+  const VerifyPlan& plan_;
+  const VerifyOptions& options_;
+  Group world_;
+  std::shared_ptr<SumsSeen> seen_;
+  DeviceMesh mesh_;
+  VerifyData data_;
+  std::unique_ptr<Samples> samples_;
+  std::optional<Reference> reference_;  // of rank 0
+};
+
+}  // namespace
+
+bool verify(const VerifyPlan& plan, const VerifyOptions& options, const Group& world, const Print& print) {
+  return Verification(plan, options, world).run(print);
+}
+
+}  // namespace meshtrain

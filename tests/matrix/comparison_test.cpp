@@ -1,0 +1,131 @@
+// The comparison notices one copy on one rank, in each kind of number, and says which rank has it.
+
+#include "runtime/verify/comparison.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "runtime/verify/replicas.h"
+#include "tests/support/world.h"
+
+namespace meshtrain::testing {
+namespace {
+
+/// Two parameters, one cut over tp and one that every rank holds whole, on a mesh of dp x tp.
+class Comparing : public ::testing::Test {
+ protected:
+  static constexpr int64_t kRows = 12, kColumns = 5;
+
+  Comparing() {
+    const int64_t tp = world().size() >= 4 ? 2 : world().size();
+    mesh_ = std::make_unique<DeviceMesh>(MeshLayout({{"dp", world().size() / tp}, {"cp", 1}, {"tp", tp}}), world());
+  }
+
+  Trace whole(at::ScalarType dtype = at::kDouble) const {
+    Trace trace{{2.5}, {0.7}, {}};
+    trace.parameters.push_back({"cut", {kRows, kColumns}, {{0, 0}, {kRows, kColumns}}, "", drawn(1), drawn(2)});
+    trace.parameters.push_back({"norm", {kColumns}, {{0}, {kColumns}}, "", drawn(3)[0].clone(), drawn(4)[0].clone()});
+    for (TracedParameter& parameter : trace.parameters) {
+      parameter.gradient = parameter.gradient.to(dtype);
+      parameter.movement = parameter.movement.to(dtype);
+    }
+    return trace;
+  }
+
+  /// What the mesh would have computed: this rank's part of `whole`, rows without their last column's padding.
+  Trace own_part(Trace trace) const {
+    if (mesh_->size("tp") == 1) return trace;
+    TracedParameter& cut = trace.parameters[0];
+    const int64_t rows = kRows / mesh_->size("tp");
+    cut.box = {{mesh_->coordinate("tp") * rows, 0}, {rows, kColumns}};
+    cut.sharded_over = "tp";
+    cut.gradient = part(cut.gradient, cut.box).clone();
+    cut.movement = part(cut.movement, cut.box).clone();
+    return trace;
+  }
+
+  std::vector<Compared> compared(const Trace& trace, const Reference& reference,
+                                 const std::string& precision = "fp64") const {
+    return compare(trace, mesh_->rank() == 0 ? &reference : nullptr, *mesh_, precision);
+  }
+
+  /// Changes the last rank's trace with `change`; that entry alone, `index`, must then be off, on that rank.
+  template <class Change>
+  void expect_found(size_t index, const Change& change) const {
+    Trace trace = own_part(whole());
+    const int64_t last = world().size() - 1;
+    if (world().rank() == last) change(trace);
+    const std::vector<Compared> all = compared(trace, {whole(), {}});
+    for (size_t i = 0; i < all.size(); ++i) {
+      EXPECT_EQ(all[i].equal(), i != index) << all[i].name << " differs by " << all[i].difference;
+    }
+    EXPECT_EQ(all[index].rank, last);
+  }
+
+  std::unique_ptr<DeviceMesh> mesh_;
+
+ private:
+  static at::Tensor drawn(uint64_t seed) { return random_tensor({kRows, kColumns}, seed); }
+};
+
+TEST_F(Comparing, FindsNothingWhereNothingDiffers) {
+  for (const Compared& each : compared(own_part(whole()), {whole(), {}})) {
+    EXPECT_TRUE(each.equal());
+    EXPECT_NEAR(each.value, each.reference, 1e-12) << each.name;
+  }
+}
+
+TEST_F(Comparing, FindsEachKindOnOneRank) {
+  expect_found(0, [](Trace& trace) { trace.losses[0] += 1e-8; });
+  expect_found(1, [](Trace& trace) { trace.grad_norms[0] += 1e-8; });
+  expect_found(2, [](Trace& trace) { trace.parameters[0].gradient[0][0] += 1e-8; });
+  expect_found(3, [](Trace& trace) { trace.parameters[1].gradient[4] += 1e-8; });
+  expect_found(4, [](Trace& trace) { trace.parameters[0].movement[1][2] += 1e-7; });
+  expect_found(5, [](Trace& trace) { trace.parameters[1].movement[2] += 1e-7; });
+}
+
+TEST_F(Comparing, FindsWhatIsNoNumber) {
+  expect_found(0, [](Trace& trace) { trace.losses[0] = std::numeric_limits<double>::quiet_NaN(); });
+  expect_found(2, [](Trace& trace) { trace.parameters[0].gradient[0][0] = std::numeric_limits<double>::quiet_NaN(); });
+  expect_found(5, [](Trace& trace) { trace.parameters[1].movement[0] = std::numeric_limits<double>::infinity(); });
+}
+
+TEST_F(Comparing, HoldsBf16AgainstOneRankInFp32) {
+  const Trace exact = whole(at::kFloat);
+  Trace rounded = exact, mesh = exact;
+  for (Trace* trace : {&rounded, &mesh}) {
+    for (TracedParameter& parameter : trace->parameters) parameter.gradient = parameter.gradient.to(at::kBFloat16);
+  }
+  mesh.parameters[0].gradient = (exact.parameters[0].gradient * 1.002).to(at::kBFloat16);
+  for (const Compared& each : compared(own_part(mesh), {exact, rounded}, "bf16"))
+    EXPECT_TRUE(each.equal()) << each.name;
+  mesh.parameters[0].gradient = (exact.parameters[0].gradient * 1.02).to(at::kBFloat16);
+  EXPECT_FALSE(compared(own_part(mesh), {exact, rounded}, "bf16")[2].equal());
+}
+
+TEST_F(Comparing, MeasuresWhatIsNearlyZeroOnTheModelsScale) {
+  Trace reference = whole(), trace = whole();
+  reference.parameters[1].gradient.mul_(1e-14);
+  reference.parameters[1].movement.mul_(1e-14);
+  trace.parameters[1].gradient.mul_(2e-14);
+  trace.parameters[1].movement.mul_(2e-14);
+  for (const Compared& each : compared(own_part(trace), {reference, {}})) EXPECT_TRUE(each.equal()) << each.name;
+}
+
+TEST_F(Comparing, TellsWhichReplicasDiffer) {
+  Trace trace = own_part(whole());
+  for (const Replicas& replicas : compare_replicas(trace, *mesh_, 1e-10)) EXPECT_EQ(replicas.num_different, 0);
+  if (world().size() == 1) return;
+  if (mesh_->coordinate("tp") == 1) trace.parameters[1].gradient[0] += 1e-3;
+  for (const Replicas& replicas : compare_replicas(trace, *mesh_, 1e-10)) {
+    const bool along_tp = replicas.axis == "tp";
+    EXPECT_EQ(replicas.num_compared, along_tp ? 1 : 2);
+    EXPECT_EQ(replicas.num_different, along_tp ? 1 : 0);
+    EXPECT_EQ(replicas.worst, along_tp ? "norm" : "");
+  }
+}
+
+}  // namespace
+}  // namespace meshtrain::testing

@@ -1,0 +1,25 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "mesh/group.h"
+#include "runtime/config/recipe.h"
+
+namespace meshtrain {
+
+/// What a command line says of the recipes that a command works on.
+struct RecipeArguments {
+  std::string mesh;
+  std::vector<std::string> overrides;
+};
+
+/// --mesh and --set.
+void add_recipe_options(CLI::App& command, RecipeArguments& arguments);
+
+/// The recipe in `file`, read by rank 0, on every rank of `world`. Throws InputError on all of them.
+Recipe receive_recipe(const std::filesystem::path& file, const RecipeArguments& arguments, const Group& world);
+
+}  // namespace meshtrain

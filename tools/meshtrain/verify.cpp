@@ -1,0 +1,104 @@
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "mesh/error.h"
+#include "runtime/train/connect.h"
+#include "runtime/verify/verify.h"
+#include "tools/meshtrain/commands.h"
+#include "tools/meshtrain/recipe_arguments.h"
+
+namespace meshtrain {
+namespace {
+
+struct VerifyArguments {
+  std::vector<std::filesystem::path> recipes;
+  RecipeArguments recipe;
+  VerifyOptions options;
+  std::string fault;
+};
+
+void read_fault(const std::string& fault, VerifyOptions& options) {
+  const std::string skip = "skip-reduce:";
+  if (fault.empty()) return;
+  if (!fault.starts_with(skip) || fault.size() == skip.size()) {
+    throw InputError("--inject " + fault + ": there is no such fault: use skip-reduce:X, X an axis (dp, tp, cp) or " +
+                     "what is summed, such as dp.gradients or tp.linear");
+  }
+  options.skipped_sums = fault.substr(skip.size());
+}
+
+void print(const std::string& text) {
+  std::fputs(text.c_str(), stdout);
+  std::fflush(stdout);
+}
+
+int verify_all(VerifyArguments arguments, const Group& world) {
+  read_fault(arguments.fault, arguments.options);
+  arguments.recipe.overrides.emplace_back("model.init=random");  // config.json suffices
+  std::vector<VerifyPlan> plans;                                 // every mistake is told before anything runs
+  for (const std::filesystem::path& file : arguments.recipes) {
+    Recipe recipe = receive_recipe(file, arguments.recipe, world);
+    recipe.file = file;  // as the user wrote it
+    plans.push_back(plan_verification(recipe, arguments.options, world.size()));
+  }
+  std::vector<std::string> different;
+  for (const VerifyPlan& plan : plans) {
+    if (!verify(plan, arguments.options, world, print)) different.push_back(plan.asked.file);
+    if (world.rank() == 0) print("\n");
+  }
+  if (world.rank() == 0 && plans.size() > 1) {
+    std::string text = std::to_string(plans.size() - different.size()) + " of " + std::to_string(plans.size()) +
+                       " recipes compute on their mesh what one rank computes";
+    for (const std::string& file : different) text += (&file == &different.front() ? "; DIFFERENT: " : ", ") + file;
+    print(text + "\n");
+  }
+  return different.empty() ? 0 : 1;
+}
+
+int verify_on_ranks(const VerifyArguments& arguments) {
+  const Group world = connect_world();
+  return run_on_all_ranks(world, [&] { return verify_all(arguments, world); });
+}
+
+}  // namespace
+
+void add_verify_command(CLI::App& app, int& status) {
+  auto arguments = std::make_shared<VerifyArguments>();
+  VerifyOptions& options = arguments->options;
+  CLI::App* command = app.add_subcommand(
+      "verify",
+      "Proves that a mesh computes what one rank computes. The recipe's model, with random weights, is trained on the\n"
+      "mesh and on one rank from the same seed and data; loss, gradient norm, every gradient and every updated weight\n"
+      "are compared. Exit status: 0 equal, 1 different, 2 the input is wrong.\n\n"
+      "  mpirun -n 8 meshtrain verify recipes/quickstart.yaml --mesh dp=2,tp=2,cp=2\n"
+      "  mpirun -n 4 meshtrain verify recipes/hf_3d/a_dp2_tp2.yaml recipes/hf_3d/e_cp4.yaml --shrink");
+  command->add_option("recipes", arguments->recipes, "Recipes, YAML files")->required()->type_name("RECIPE...");
+  add_recipe_options(*command, arguments->recipe);
+  command->add_flag("--shrink", options.shrink,
+                    "Compare a small model that the mesh cuts in the same way: heads, KV heads, feed-forward and "
+                    "vocabulary keep what divides them");
+  command->add_option("--precision", options.precision, "fp64, fp32 or bf16; decides how close the two must be")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"fp64", "fp32", "bf16"}))
+      ->type_name("PRECISION");
+  command->add_option("--device", options.device, "cpu or cuda")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"cpu", "cuda"}))
+      ->type_name("DEVICE");
+  command->add_option("--steps", options.steps, "Steps that both train; gradients are those of the first")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber)
+      ->type_name("N");
+  command->add_flag("--all", options.every_parameter, "Print every parameter, not the worst alone");
+  command
+      ->add_option("--inject", arguments->fault,
+                   "Break the mesh on purpose, to see it found: skip-reduce:X leaves out the sums of an axis (dp, tp, "
+                   "cp) or for a purpose (dp.gradients, tp.linear, ...)")
+      ->type_name("FAULT");
+  command->callback([arguments, &status] { status = verify_on_ranks(*arguments); });
+}
+
+}  // namespace meshtrain
