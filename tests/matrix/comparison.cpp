@@ -3,7 +3,6 @@
 #include <sstream>
 
 #include "runtime/data/dataset.h"
-#include "runtime/verify/comparison.h"
 
 namespace meshtrain::testing {
 
@@ -21,11 +20,17 @@ Trace train(const Recipe& recipe, const DeviceMesh& mesh) {
   return trace_steps(trainer, batches, recipe.optimizer.learning_rate);
 }
 
-std::string train_and_compare(const Recipe& recipe, const DeviceMesh& mesh, const Trace& reference) {
+Reference train_reference(Recipe recipe) {
+  const Trace own = train(recipe, one_rank_mesh());
+  if (recipe.train.precision != "bf16") return {own, {}};
+  recipe.train.precision = "fp32";
+  return {train(recipe, one_rank_mesh()), own};
+}
+
+std::string train_and_compare(const Recipe& recipe, const DeviceMesh& mesh, const Reference& reference) {
   const Trace trace = train(recipe, mesh);
-  const Reference exact{reference, {}};
   std::ostringstream lines;
-  for (const Compared& each : compare(trace, mesh.rank() == 0 ? &exact : nullptr, mesh, recipe.train.precision)) {
+  for (const Compared& each : compare(trace, mesh.rank() == 0 ? &reference : nullptr, mesh, recipe.train.precision)) {
     if (each.equal()) continue;
     const char* kinds[] = {"loss of ", "gradient norm of ", "gradient of ", "movement of "};
     lines << kinds[static_cast<int>(each.kind)] << each.name << ": differs by " << each.difference << ", bound "

@@ -30,11 +30,11 @@ TEST(Matrix, EveryMeshComputesWhatOneRankComputes) {
   if (std::getenv("MESHTRAIN_FULL_MATRIX") == nullptr) cells = pairwise_cover(cells, /*seed=*/2026);
   if (world().rank() == 0) std::cout << cells.size() << " of " << num_all << " cells\n";
 
-  std::map<Variant, Trace> references;
+  std::map<Variant, Reference> references;
   for (const Cell& cell : cells) {
     if (world().rank() == 0) std::cout << "  " << cell.describe() << std::endl;
     if (world().rank() == 0 && references.count(cell.variant) == 0) {
-      references[cell.variant] = train(recipe_of(cell, /*alone=*/true, folder.path()), one_rank_mesh());
+      references[cell.variant] = train_reference(recipe_of(cell, /*alone=*/true, folder.path()));
     }
     const std::string differences =
         train_and_compare(recipe_of(cell, /*alone=*/false, folder.path()), mesh_of(cell), references[cell.variant]);

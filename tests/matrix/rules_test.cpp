@@ -66,9 +66,9 @@ class Rules : public ::testing::Test {
   /// Trains on a mesh whose sums for `purpose` are left out, and, to know that it is the sums, on one with them.
   void expect_noticed_without(const std::string& purpose, const Cell& cell) const {
     const Trace reference = reference_for(cell);
-    EXPECT_EQ(train_and_compare(recipe_for(cell), mesh_of(cell), reference), "");
+    EXPECT_EQ(train_and_compare(recipe_for(cell), mesh_of(cell), {reference, {}}), "");
     const DeviceMesh broken = mesh_of(cell, skip_sums(world(), purpose));
-    EXPECT_TRUE(noticed(train_and_compare(recipe_for(cell), broken, reference))) << "without " << purpose;
+    EXPECT_TRUE(noticed(train_and_compare(recipe_for(cell), broken, {reference, {}}))) << "without " << purpose;
   }
 
   /// Loss of the first step as `trainer` computes it for `batch` with `sequence`.
