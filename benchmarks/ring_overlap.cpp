@@ -1,5 +1,6 @@
-// How much of the time that keys and values travel is hidden behind attention: forward and backward over a link that
-// takes a given time for what one rank holds of them (one hop of a ring), and in proportion for more or less.
+// How much of the time that keys and values travel is hidden behind attention: forward and backward over links on which
+// all hops of a ring together take a given share of the time that its attention takes without a delay. The other
+// algorithms have the same links.
 //
 //   tools/build release ring_overlap_benchmark
 //   tools/ranks 2 build/release/benchmarks/ring_overlap_benchmark    # and 4
@@ -29,7 +30,7 @@ using Clock = std::chrono::steady_clock;
 using Milliseconds = std::chrono::duration<double, std::milli>;
 
 constexpr int kRepetitions = 11;
-constexpr double kHops[] = {2, 8, 32};  // ms
+constexpr double kShares[] = {0.25, 0.5, 1};
 constexpr int64_t kHeads = 8, kKeyValueHeads = 2, kHeadDim = 64;
 
 /// A collective that is not done before a moment.
@@ -58,21 +59,21 @@ class SlowLink final : public Backend {
     Work work = inner_->issue(collective);
     TrafficLedger ledger;
     ledger.record("", size(), collective);
-    const Milliseconds time = per_byte_ * static_cast<double>(ledger.total().sent_bytes);
-    busy_ += time;
+    const double bytes = static_cast<double>(ledger.total().sent_bytes);
+    const Milliseconds time = per_byte_ * bytes;
+    sent_ += bytes;
     free_ = std::max(free_, Clock::now()) + std::chrono::duration_cast<Clock::duration>(time);
     return Work(std::make_shared<Arrival>(std::move(work), free_));
   }
   std::shared_ptr<Backend> split(const std::vector<int>& members) override { return inner_->split(members); }
 
-  void restart(Milliseconds per_byte) { per_byte_ = per_byte, busy_ = Milliseconds(0); }
-  /// How long it has been in use.
-  Milliseconds busy() const { return busy_; }
+  void restart(Milliseconds per_byte) { per_byte_ = per_byte, sent_ = 0; }
+  double sent_bytes() const { return sent_; }
 
  private:
   std::shared_ptr<Backend> inner_;
   Milliseconds per_byte_{0};
-  Milliseconds busy_{0};
+  double sent_ = 0;
   Clock::time_point free_;
 };
 
@@ -89,12 +90,12 @@ class Benchmark {
       std::printf("%d ranks, fp32, %d heads, %d KV heads of %d; best of %d\n\n", world_.size(),
                   static_cast<int>(kHeads), static_cast<int>(kKeyValueHeads), static_cast<int>(kHeadDim), kRepetitions);
       std::printf("| tokens a rank | | no delay, ms |");
-      for (const double hop : kHops) std::printf(" a hop of %.0f ms: all travel, with it, hidden |", hop);
+      for (const double share : kShares) std::printf(" travel %.2f: ms, with it, hidden |", share);
       std::printf("\n|---|---|---|");
-      for (size_t i = 0; i < std::size(kHops); ++i) std::printf("---|");
+      for (size_t i = 0; i < std::size(kShares); ++i) std::printf("---|");
       std::printf("\n");
     }
-    for (const int64_t tokens : {256, 512, 1024}) compare(tokens);
+    for (const int64_t tokens : {128, 256, 512, 1024, 2048}) compare(tokens);
   }
 
  private:
@@ -108,30 +109,30 @@ class Benchmark {
   /// Attention of one algorithm over one link: the shortest of its times.
   struct Run {
     ContextAlgorithm algorithm;
-    double hop;
+    double share;
     double time = std::numeric_limits<double>::infinity();
     double travel = 0;
   };
 
   /// Rows of one length: every algorithm and link in turn, again and again.
   void compare(int64_t tokens) {
+    const double per_byte = attention_time_per_byte(tokens);
     std::vector<Run> runs;
     for (const auto algorithm : {ContextAlgorithm::Ring, ContextAlgorithm::AllGather, ContextAlgorithm::Ulysses}) {
       runs.push_back({algorithm, 0});
-      for (const double hop : kHops) runs.push_back({algorithm, hop});
+      for (const double share : kShares) runs.push_back({algorithm, share});
     }
-    const double hop_bytes = static_cast<double>(2 * tokens * kKeyValueHeads * kHeadDim * 4);
     for (int i = 0; i < kRepetitions; ++i) {
       for (Run& run : runs) {
-        link_->restart(Milliseconds(run.hop / hop_bytes));
+        link_->restart(Milliseconds(run.share * per_byte));
         run.time = std::min(run.time, attend(tokens, run.algorithm));
-        run.travel = link_->busy().count();
+        run.travel = run.share * per_byte * link_->sent_bytes();
       }
     }
     if (world_.rank() != 0) return;
     double without = 0;
     for (const Run& run : runs) {
-      if (run.hop == 0) {
+      if (run.share == 0) {
         without = run.time;
         std::printf("%s| %d | %s | %.1f |", &run == &runs.front() ? "" : "\n", static_cast<int>(tokens),
                     name(run.algorithm), without);
@@ -140,6 +141,18 @@ class Benchmark {
       }
     }
     std::printf("\n");
+  }
+
+  /// Milliseconds of a ring's attention for each byte that it sends.
+  double attention_time_per_byte(int64_t tokens) {
+    double time = std::numeric_limits<double>::infinity();
+    for (int i = 0; i < kRepetitions; ++i) {
+      link_->restart(Milliseconds(0));
+      time = std::min(time, attend(tokens, ContextAlgorithm::Ring));
+    }
+    at::Tensor of_rank_0 = at::tensor({time / link_->sent_bytes()}, at::kDouble);
+    world_.broadcast(of_rank_0, 0).wait();
+    return of_rank_0.item<double>();
   }
 
   /// Milliseconds of one forward and backward, of the slowest rank.

@@ -19,10 +19,11 @@ struct Reference {
 
 /// One number or tensor, held against one rank's.
 struct Compared {
-  enum class Kind { Loss, GradientNorm, Gradient, Weight };
+  /// The last two are the tensors of all parameters as one, in bf16 only.
+  enum class Kind { Loss, GradientNorm, Gradient, Weight, AllGradients, AllWeights };
 
   Kind kind;
-  std::string name;   ///< the parameter, or "step 3"
+  std::string name;   ///< the parameter; "step 3" of several; or empty
   double value;       ///< of the mesh: the number; the largest or the length of the gradient; how far weights moved
   double reference;   ///< of one rank
   double difference;  ///< relative to the scale of the reference
@@ -34,12 +35,15 @@ struct Compared {
 
 /// Holds the mesh's `trace` against the run on one rank (design rule 9). Each rank compares its own part or copy of
 /// every parameter, which rank 0 sends one tensor at a time; the worst rank counts, so a copy that alone is wrong is
-/// found. Returns losses, norms, gradients, weights, the same on every rank.
+/// found. Returns losses, norms, gradients, weights, all gradients, all weights, the same on every rank.
 ///
 ///   fp64, fp32   loss and norm relative, to 1e-10 and 1e-5; a gradient by max|a-b| / max|b|, to the same; weights by
 ///                |movement - movement_ref| / |movement_ref|, to 1e-10 and 1e-3
-///   bf16         everything by its distance from one rank in fp32, which may be twice that of one rank in bf16 and
-///                2^-8 of the reference more; tensors by their length
+///   bf16         everything by its distance from one rank in fp32, tensors by their length, all relative. It may be
+///                that of one rank in bf16 times a factor, and 2^-8 more. For loss and norm the factor is 2; for the
+///                tensors of all parameters as one 1.5. For a single tensor it is 4, of its own distance or of that of
+///                all as one, whichever is larger: few elements are far off by luck, above all in Adam's update, which
+///                makes a whole step of a gradient that is mostly rounding
 ///
 /// A reference that is nearly zero, a millionth of the model's, is measured on the model's scale.
 /// `reference`: of rank 0, null on the others. Every rank of `mesh` must call it.

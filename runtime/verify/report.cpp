@@ -13,7 +13,8 @@ namespace {
 
 using Kind = Compared::Kind;
 
-constexpr Kind kKinds[] = {Kind::Loss, Kind::GradientNorm, Kind::Gradient, Kind::Weight};
+constexpr Kind kKinds[] = {Kind::Loss,         Kind::GradientNorm, Kind::Gradient,
+                            Kind::AllGradients, Kind::Weight,       Kind::AllWeights};
 
 std::string counted(int64_t count, const std::string& what) {
   return with_separators(count) + " " + what + (count == 1 ? "" : "s");
@@ -53,7 +54,7 @@ std::string describe_parallelism(const Recipe& recipe, const DeviceMesh& mesh) {
   return fmt::format("{}", fmt::join(parts, "; "));
 }
 
-const char* title(Kind kind) {
+std::string title(Kind kind) {
   switch (kind) {
     case Kind::Loss:
       return "loss";
@@ -63,6 +64,10 @@ const char* title(Kind kind) {
       return "gradient";
     case Kind::Weight:
       return "weight update";
+    case Kind::AllGradients:
+      return "all gradients";
+    case Kind::AllWeights:
+      return "all weight updates";
   }
   return "";
 }
@@ -89,33 +94,36 @@ std::string place(const Compared& each, const MeshLayout& layout) {
 }
 
 std::string row(const std::string& what, const Compared& each, const MeshLayout& layout) {
-  const bool is_value = each.kind == Kind::Loss || each.kind == Kind::GradientNorm;
-  const std::string name = is_value && each.name == "step 1" ? "" : each.name;
   std::string text = fmt::format("  {:<20} {:>18.12g} {:>18.12g}  {:>10.1e} {:>8.1e}  {}", what, each.value,
-                                 each.reference, each.difference, each.bound, name);
-  if (!each.equal()) text += fmt::format("{}differs{}", name.empty() ? "" : "  ", place(each, layout));
+                                 each.reference, each.difference, each.bound, each.name);
+  if (!each.equal()) text += fmt::format("{}differs{}", each.name.empty() ? "" : "  ", place(each, layout));
   text.erase(text.find_last_not_of(' ') + 1);
   return text + "\n";
 }
 
+bool kind_equal(const std::vector<Compared>& all, Kind kind) {
+  return std::all_of(all.begin(), all.end(), [&](const Compared& each) { return each.kind != kind || each.equal(); });
+}
+
+bool gradients_equal(const std::vector<Compared>& all) {
+  return kind_equal(all, Kind::Gradient) && kind_equal(all, Kind::AllGradients);
+}
+
 /// "gradient of NAME": what is furthest off, among gradients when some are, as they come before updates and norm.
 std::string most_different(const std::vector<Compared>& all) {
-  for (const Kind kind : {Kind::Gradient, Kind::Weight, Kind::Loss, Kind::GradientNorm}) {
-    const std::vector<const Compared*> some = of_kind(all, kind);
-    const Compared& worst = worst_of(some);
-    if (!worst.equal()) return fmt::format("{} of {}", title(kind), worst.name);
+  for (const Kind kind : {Kind::Gradient, Kind::AllGradients, Kind::Weight, Kind::AllWeights, Kind::Loss,
+                          Kind::GradientNorm}) {
+    if (kind_equal(all, kind)) continue;
+    const std::string& name = worst_of(of_kind(all, kind)).name;
+    return title(kind) + (name.empty() ? "" : " of " + name);
   }
   return "nothing";
 }
 
-bool kind_equal(const std::vector<Compared>& all, Kind kind) {
-  return worst_of(of_kind(all, kind)).equal();
-}
-
 /// How far the computation got before something was wrong.
 std::string describe_stage(const std::vector<Compared>& all) {
-  if (kind_equal(all, Kind::Gradient)) {
-    return kind_equal(all, Kind::Weight)
+  if (gradients_equal(all)) {
+    return kind_equal(all, Kind::Weight) && kind_equal(all, Kind::AllWeights)
                ? "every gradient and every weight is equal: look at how the loss and the norm "
                  "are put together, not at the model"
                : "every gradient of the first step is equal: look at the optimizer";
@@ -125,7 +133,7 @@ std::string describe_stage(const std::vector<Compared>& all) {
              : "the loss of the first step differs: the forward, or the data that it is given, is wrong already";
 }
 
-std::string describe_axis(const AxisFinding& finding, bool gradients_equal, const MeshLayout& layout) {
+std::string describe_axis(const AxisFinding& finding, bool all_gradients_equal, const MeshLayout& layout) {
   const Replicas& replicas = finding.replicas;
   const std::string& axis = replicas.axis;
   const bool single = finding.alone.empty(), alone_differs = single || !all_equal(finding.alone);
@@ -136,7 +144,7 @@ std::string describe_axis(const AxisFinding& finding, bool gradients_equal, cons
     cause = fmt::format("a sum over {}{} is missing or wrong", axis, alone_differs ? "" : " and another axis together");
   } else {
     text = axis + " replicas hold the same gradients";
-    if (alone_differs && !gradients_equal) {
+    if (alone_differs && !all_gradients_equal) {
       cause = "what " + axis + " exchanges inside the layers, or what each of its ranks is given, is wrong";
     }
   }
@@ -183,6 +191,7 @@ std::string comparison_table(const std::vector<Compared>& all, const MeshLayout&
                                  "difference", "bound");
   for (const Kind kind : kKinds) {
     const std::vector<const Compared*> some = of_kind(all, kind);
+    if (some.empty()) continue;
     if (every_parameter || some.size() == 1) {
       for (const Compared* each : some) text += row(title(kind), *each, layout);
     } else {
@@ -220,7 +229,7 @@ std::string diagnosis(const std::vector<Compared>& all, const std::vector<AxisFi
   if (axes.empty())
     return "where to look:\n  the same training on one rank gave two results: something is not seeded\n";
   std::string text = "where to look:\n  " + describe_stage(all) + "\n";
-  for (const AxisFinding& finding : axes) text += describe_axis(finding, kind_equal(all, Kind::Gradient), layout);
+  for (const AxisFinding& finding : axes) text += describe_axis(finding, gradients_equal(all), layout);
   const bool each_equal = std::all_of(axes.begin(), axes.end(), [](const AxisFinding& finding) {
     return !finding.alone.empty() && all_equal(finding.alone);
   });
