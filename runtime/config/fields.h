@@ -104,15 +104,23 @@ void fields(Archive& archive, ContextRecipe& context) {
 }
 
 template <class Archive>
+void fields(Archive& archive, FsdpRecipe& fsdp) {
+  archive.field("mode", fsdp.mode,
+                {.choices = {"auto", "no_shard", "shard_optimizer", "shard_grad_op", "full_shard", "hybrid_shard"}});
+  archive.field("shard_size", fsdp.shard_size, {.least = 1, .most = kMaxSize});
+  archive.field("shard_axes", fsdp.shard_axes, {.choices = {"dp", "cp"}});
+  archive.field("reshard_after_forward", fsdp.reshard_after_forward);
+  archive.field("no_sync", fsdp.no_sync);
+  archive.field("prefetch", fsdp.prefetch, {.least = 0, .most = 64});
+}
+
+template <class Archive>
 void fields(Archive& archive, ParallelRecipe& parallel) {
   const std::vector<std::string> axes = {"dp", "tp", "cp"};
   archive.field("mesh", parallel.mesh, {.least = 1, .most = kMaxSize, .choices = axes});
   archive.field("order", parallel.order, {.choices = axes});
   archive.when_reading([&](Reader& reader) { check_order(reader, parallel); });
-  archive.map("fsdp", [&](auto& fsdp) {
-    fsdp.field("mode", parallel.fsdp_mode,
-               {.choices = {"auto", "no_shard", "shard_optimizer", "shard_grad_op", "full_shard", "hybrid_shard"}});
-  });
+  archive.section("fsdp", parallel.fsdp);
   archive.field("sequence_parallel", parallel.sequence_parallel, {.choices = {"auto", "on", "off"}});
   archive.section("context", parallel.context);
   archive.field("backend", parallel.backend, {.choices = {"auto", "mpi", "nccl"}});

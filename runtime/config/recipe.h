@@ -25,10 +25,19 @@ struct ContextRecipe {
   std::string layout = "auto";     ///< auto contiguous zigzag
 };
 
+struct FsdpRecipe {
+  std::string mode = "auto";             ///< auto no_shard shard_optimizer shard_grad_op full_shard hybrid_shard
+  std::optional<int64_t> shard_size;     ///< hybrid_shard: ranks that share one copy; none: those of a host
+  std::vector<std::string> shard_axes;   ///< dp, or dp and cp; empty: both
+  bool reshard_after_forward = true;     ///< full_shard, hybrid_shard
+  bool no_sync = false;                  ///< micro-batches before the last do not communicate gradients
+  int64_t prefetch = 1;                  ///< units gathered ahead
+};
+
 struct ParallelRecipe {
   std::map<std::string, int64_t> mesh;  ///< as asked for: MeshLayout::kAuto for one axis that takes the rest
   std::vector<std::string> order = {"dp", "cp", "tp"};
-  std::string fsdp_mode = "auto";
+  FsdpRecipe fsdp;
   std::string sequence_parallel = "auto";  ///< auto on off
   ContextRecipe context;
   std::string backend = "auto";  ///< auto mpi nccl

@@ -6,6 +6,7 @@
 
 #include "mesh/error.h"
 #include "runtime/config/context.h"
+#include "runtime/config/sharding.h"
 #include "runtime/config/suggest.h"
 
 namespace meshtrain {
@@ -23,7 +24,6 @@ void refuse_unavailable(const std::string& key, const std::string& value, const 
 }
 
 void check_available(const Recipe& recipe) {
-  refuse_unavailable("parallel.fsdp.mode", recipe.parallel.fsdp_mode, {"auto", "no_shard"});
   refuse_unavailable("parallel.backend", recipe.parallel.backend, {"auto", "mpi"});
   refuse_unavailable("train.precision", recipe.train.precision, {"fp64", "fp32", "bf16"});
   if (recipe.device == "cuda") throw InputError("device: cuda is not available in this build: use auto, cpu");
@@ -110,6 +110,7 @@ void check_data(const DataRecipe& data, int64_t vocab_size) {
 void validate(const Recipe& recipe, const MeshLayout& layout) {
   check_available(recipe);
   check_model(recipe.model.shape, layout.size("tp"));
+  check_sharding(recipe, layout);
   check_batch(recipe.train, layout.size("dp"));
   check_sequence(recipe, layout);
   check_schedule(recipe.schedule, recipe.train.steps);

@@ -19,13 +19,18 @@ Transformer::Transformer(const ModelShape& shape, const Parallelism& parallelism
   }
 }
 
-at::Tensor Transformer::loss(const at::Tensor& ids, const at::Tensor& labels, const Sequence& sequence) const {
-  at::Tensor x = embedding_.forward(ids);
-  for (const auto& block : blocks_) x = block->forward(x, sequence);
-  x = norm_.forward(x);
-  const at::Tensor logits = column_parallel_linear(x, {head().tensor}, {}, parallelism_.tensor);
-  return vocab_parallel_cross_entropy(logits, labels, head().box.start[0], head().box.size[0], kIgnoredLabel,
-                                      parallelism_.tensor);
+at::Tensor Transformer::loss(const at::Tensor& ids, const at::Tensor& labels, const Sequence& sequence,
+                             Fsdp& units) const {
+  at::Tensor x = units.run(0, [&] { return embedding_.forward(ids); });
+  for (size_t layer = 0; layer < blocks_.size(); ++layer) {
+    x = units.run(1 + layer, [&] { return blocks_[layer]->forward(x, sequence); });
+  }
+  const size_t head_unit = head_ ? 1 + blocks_.size() : 0;
+  return units.run(head_unit, [&] {
+    const at::Tensor logits = column_parallel_linear(norm_.forward(x), {head().tensor}, {}, parallelism_.tensor);
+    return vocab_parallel_cross_entropy(logits, labels, head().box.start[0], head().box.size[0], kIgnoredLabel,
+                                        parallelism_.tensor);
+  });
 }
 
 std::vector<UnitSpec> Transformer::units() {
@@ -37,6 +42,7 @@ std::vector<UnitSpec> Transformer::units() {
     units.push_back({"head", {norm_.weight(), &*head_}});
   } else {
     units.front().name = "embedding and head";
+    units.front().whole_step = true;
     units.front().parameters.push_back(norm_.weight());
   }
   return units;

@@ -4,7 +4,7 @@
 #include <optional>
 #include <vector>
 
-#include "fsdp/unit.h"
+#include "fsdp/fsdp.h"
 #include "runtime/model/block.h"
 #include "tensor_parallel/embedding.h"
 
@@ -20,11 +20,12 @@ class Transformer {
   Transformer& operator=(const Transformer&) = delete;
 
   /// Sum of the losses of the counted tokens. ids and labels: int64 [T], the tokens of `sequence`, the same on every
-  /// tp rank; labels are already shifted, kIgnoredLabel where not counted. Every rank of tp and cp must call it.
-  at::Tensor loss(const at::Tensor& ids, const at::Tensor& labels, const Sequence& sequence) const;
+  /// tp rank; labels are already shifted, kIgnoredLabel where not counted. `units` has those of units(). Every rank of
+  /// tp, cp and `units` must call it.
+  at::Tensor loss(const at::Tensor& ids, const at::Tensor& labels, const Sequence& sequence, Fsdp& units) const;
 
   /// What is reduced together, in the order of the forward. With tied embeddings the embedding, the final norm and the
-  /// head are the first unit.
+  /// head are the first unit, one of the whole step.
   std::vector<UnitSpec> units();
   std::vector<Parameter*> parameters();
 

@@ -92,7 +92,8 @@ RunEnd run(const Recipe& recipe, const Group& world, const RunOptions& options) 
     journal = std::make_unique<Journal>(recipe, mesh_layout, folder, options.resume);
   });
   if (journal) {
-    journal->announce(num_parameters(*trainer), trainer->sequence_parallel(), context_choice(recipe, mesh_layout));
+    journal->announce(num_parameters(*trainer), trainer->sequence_parallel(), context_choice(recipe, mesh_layout),
+                      sharding_choice(recipe, mesh_layout));
   }
   try {
     const RunEnd end = train(recipe, mesh, *dataset, *trainer, journal.get(), stop_request, start);
@@ -103,7 +104,7 @@ RunEnd run(const Recipe& recipe, const Group& world, const RunOptions& options) 
     throw std::runtime_error(mesh.world().place() + ": " + message_of(error));
   }
   if (!recipe.train.export_folder.empty()) {
-    export_model(trainer->model().parameters(), recipe.model.shape, mesh, recipe.train.export_folder);
+    export_model(trainer->fsdp(), recipe.model.shape, mesh, recipe.train.export_folder);
     if (journal) journal->say("weights written to " + recipe.train.export_folder.string());
   }
   return RunEnd::Done;

@@ -9,6 +9,7 @@
 #include "runtime/model/transformer.h"
 #include "runtime/optimizer/optimizer.h"
 #include "runtime/train/batch.h"
+#include "runtime/train/data_parallel.h"
 #include "runtime/train/gradient_sums.h"
 #include "runtime/train/ownership.h"
 #include "runtime/train/sequences.h"
@@ -44,7 +45,7 @@ class Trainer {
   const SequenceLayout& layout() const { return sequences_.layout(); }
   bool sequence_parallel() const { return parallelism_.tensor.sequence_parallel; }
   Transformer& model() { return *model_; }
-  const Fsdp& fsdp() const { return *fsdp_; }
+  Fsdp& fsdp() { return *fsdp_; }
 
  private:
   at::Tensor backward(const StepBatch& batch, int64_t num_counted);
@@ -57,6 +58,7 @@ class Trainer {
   Parallelism parallelism_;
   Sequences sequences_;
   std::unique_ptr<Transformer> model_;
+  DataParallel data_parallel_;
   GradientSums sums_;
   std::unique_ptr<Fsdp> fsdp_;
   std::vector<OwnedRange> owned_;

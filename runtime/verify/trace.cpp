@@ -30,24 +30,30 @@ const TracedParameter& Trace::at(const std::string& name) const {
 }
 
 Trace trace_steps(Trainer& trainer, const std::vector<StepBatch>& batches, double learning_rate) {
-  const std::vector<Parameter*> parameters = trainer.model().parameters();
   Trace trace;
-  for (const Parameter* parameter : parameters) {
-    const at::Tensor weight = parameter->valid().detach();
-    const at::Tensor minus_first = weight.to(movement_dtype(weight), /*non_blocking=*/false, /*copy=*/true).neg_();
-    trace.parameters.push_back(
-        {parameter->name, parameter->global_shape, parameter->box, parameter->sharded_over, {}, minus_first});
-  }
+  trainer.fsdp().visit_values([&](const Unit& unit) {
+    for (const Parameter* parameter : unit.parameters()) {
+      const at::Tensor weight = parameter->valid().detach();
+      const at::Tensor minus_first = weight.to(movement_dtype(weight), /*non_blocking=*/false, /*copy=*/true).neg_();
+      trace.parameters.push_back(
+          {parameter->name, parameter->global_shape, parameter->box, parameter->sharded_over, {}, minus_first});
+    }
+  });
   for (size_t step = 0; step < batches.size(); ++step) {
     const int64_t num_counted = trainer.count_tokens(batches[step]);
     const StepOutcome outcome = trainer.step(batches[step], num_counted, learning_rate, /*stop=*/false);
     trace.losses.push_back(outcome.loss.item<double>());
     trace.grad_norms.push_back(outcome.grad_norm.item<double>());
-    for (size_t i = 0; step == 0 && i < parameters.size(); ++i) {
-      trace.parameters[i].gradient = gradient_of(*parameters[i]);
-    }
+    if (step > 0) continue;
+    auto traced = trace.parameters.begin();
+    trainer.fsdp().visit_gradients([&](const Unit& unit) {
+      for (const Parameter* parameter : unit.parameters()) (traced++)->gradient = gradient_of(*parameter);
+    });
   }
-  for (size_t i = 0; i < parameters.size(); ++i) trace.parameters[i].movement.add_(parameters[i]->valid().detach());
+  auto traced = trace.parameters.begin();
+  trainer.fsdp().visit_values([&](const Unit& unit) {
+    for (const Parameter* parameter : unit.parameters()) (traced++)->movement.add_(parameter->valid().detach());
+  });
   return trace;
 }
 

@@ -21,6 +21,7 @@ std::vector<std::string> factors_of(const Cell& cell) {
           cell.layout,
           cell.sequence_parallel ? "sp" : "-",
           "acc=" + std::to_string(cell.accumulation),
+          cell.sharding,
           cell.variant.family,
           cell.variant.tied ? "tied" : "-",
           cell.variant.heads,
@@ -69,6 +70,8 @@ const std::vector<std::string> kLayouts = {"contiguous", "zigzag"};
 const std::vector<std::string> kIgnored = {"none", "uneven"};
 const std::vector<std::string> kDocuments = {"one", "packed", "ignored"};
 const std::vector<std::string> kPrecisions = {"fp64", "fp32"};
+const std::vector<std::string> kShardings = {"no_shard",   "shard_optimizer", "shard_grad_op", "shard_grad_op+",
+                                             "full_shard", "full_shard+",     "hybrid_shard",  "hybrid_shard+"};
 const std::vector<std::string> kOptimizers = {"adamw", "adamw-unclipped", "sgd"};
 
 /// Values of the factors that are not multiplied out.
@@ -109,8 +112,23 @@ void add_model_cells(int64_t dp, int64_t tp, int64_t cp, Draw& draw, std::vector
                 for (int64_t accumulation : {1, 2}) {
                   const Variant variant{family, tied, heads, ignored, draw(kDocuments), precision, draw(kOptimizers)};
                   const std::string algorithm = cp > 1 ? draw(kAlgorithms) : "none";
-                  cells.push_back({variant, dp, tp, cp, algorithm, layout, sequence_parallel, accumulation});
+                  const std::string sharding = dp * cp > 1 ? draw(kShardings) : "no_shard";
+                  cells.push_back({variant, dp, tp, cp, algorithm, layout, sequence_parallel, accumulation, sharding});
                 }
+}
+
+void add_sharding_cells(int64_t dp, int64_t tp, int64_t cp, Draw& draw, std::vector<Cell>& cells) {
+  for (const std::string& sharding : kShardings)
+    for (int64_t accumulation : {1, 2})
+      for (bool tied : {false, true})
+        for (const char* precision : {"fp64", "fp32", "bf16"}) {
+          const Variant variant{draw(kFamilies),  tied,      draw(std::vector<std::string>{"mha", "gqa"}), draw(kIgnored),
+                                draw(kDocuments), precision, draw(kOptimizers)};
+          const std::string algorithm = cp > 1 ? draw(kAlgorithms) : "none";
+          const std::string layout = cp > 1 ? draw(kLayouts) : "contiguous";
+          const bool sequence_parallel = tp > 1 && draw(std::vector<int>{0, 1}) == 1;
+          cells.push_back({variant, dp, tp, cp, algorithm, layout, sequence_parallel, accumulation, sharding});
+        }
 }
 
 void add_context_cells(int64_t dp, int64_t tp, int64_t cp, Draw& draw, std::vector<Cell>& cells) {
@@ -151,6 +169,18 @@ bool ends_document(int64_t sample, int64_t position, bool chance) {
   }
 }
 
+FsdpRecipe fsdp_of(const Cell& cell) {
+  const bool other = cell.sharding.ends_with("+");
+  FsdpRecipe fsdp;
+  fsdp.mode = cell.sharding.substr(0, cell.sharding.size() - other);
+  if (fsdp.mode == "hybrid_shard") fsdp.shard_size = cell.dp * cell.cp / 2;
+  if (other) fsdp.shard_axes = {"dp"};
+  if (other && fsdp.mode == "hybrid_shard") fsdp.shard_size = cell.dp % 2 == 0 ? 2 : 1;
+  fsdp.reshard_after_forward = !other;
+  fsdp.no_sync = other;
+  return fsdp;
+}
+
 }  // namespace
 
 std::string Cell::describe() const {
@@ -166,6 +196,7 @@ std::vector<Cell> all_cells(int64_t num_ranks) {
   std::vector<Cell> cells;
   for (const auto& [dp, tp, cp] : meshes(num_ranks)) {
     add_model_cells(dp, tp, cp, draw, cells);
+    if (dp * cp > 1) add_sharding_cells(dp, tp, cp, draw, cells);
     if (cp > 1 && tp <= 2 && dp <= 2) add_context_cells(dp, tp, cp, draw, cells);
   }
   return cells;
@@ -203,6 +234,7 @@ Recipe recipe_of(const Cell& cell, bool alone, const std::filesystem::path& fold
   if (!alone) recipe.parallel.mesh = {{"dp", cell.dp}, {"tp", cell.tp}, {"cp", cell.cp}};
   recipe.parallel.sequence_parallel = cell.sequence_parallel && !alone ? "on" : "off";
   if (!alone && cell.cp > 1) recipe.parallel.context = {cell.algorithm, cell.layout};
+  if (!alone) recipe.parallel.fsdp = fsdp_of(cell);
 
   recipe.data.tokens = folder / "tokens.bin";
   if (cell.variant.ignored == "uneven") recipe.data.loss_mask = folder / "mask.bin";

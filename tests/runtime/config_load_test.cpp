@@ -24,7 +24,7 @@ TEST(LoadRecipe, FillsInDefaults) {
   EXPECT_FALSE(recipe.model.shape.qkv_bias);
   EXPECT_TRUE(recipe.parallel.mesh.empty());
   EXPECT_EQ(recipe.parallel.order, (std::vector<std::string>{"dp", "cp", "tp"}));
-  EXPECT_EQ(recipe.parallel.fsdp_mode, "auto");
+  EXPECT_EQ(recipe.parallel.fsdp.mode, "auto");
   EXPECT_EQ(recipe.train.micro_batch, 1);
   EXPECT_EQ(recipe.train.clip_norm, 1.0);
   EXPECT_FALSE(recipe.data.ignore_id.has_value());
@@ -213,7 +213,7 @@ TEST(LoadRecipe, OverridesWinAndMeshReplaces) {
                   "cp=2,tp=auto");
   EXPECT_EQ(recipe.train.steps, 30);
   EXPECT_EQ(recipe.data.tokens, fs::current_path() / "x.bin");
-  EXPECT_EQ(recipe.parallel.fsdp_mode, "no_shard");
+  EXPECT_EQ(recipe.parallel.fsdp.mode, "no_shard");
   EXPECT_EQ(recipe.optimizer.betas[0], 0.5);
   EXPECT_EQ(recipe.parallel.mesh, (std::map<std::string, int64_t>{{"cp", 2}, {"tp", MeshLayout::kAuto}}));
 }
