@@ -10,7 +10,7 @@ namespace meshtrain {
 namespace {
 
 constexpr double kLeastLearningRate = 1e-3;  // weights must move
-constexpr double kLeastEps = 1e-6;  // below fp64: above the noise in gradients, which AdamW would turn into whole steps
+constexpr double kLeastEps = 1e-5;  // below fp64: above the noise in gradients, which AdamW would turn into whole steps
 
 /// Says how to start as many ranks as the mesh has.
 MeshLayout fit(const Recipe& recipe, int64_t num_ranks) {

@@ -251,7 +251,8 @@ Recipe recipe_of(const Cell& cell, bool alone, const std::filesystem::path& fold
 
   recipe.optimizer.name = cell.variant.optimizer == "sgd" ? "sgd" : "adamw";
   recipe.optimizer.learning_rate = cell.variant.optimizer == "sgd" ? 0.1 : 1e-3;
-  recipe.optimizer.eps = 1e-6;  // above fp32's noise in gradients, which 1e-8 would turn into whole steps
+  // Well above the noise in gradients, which the default would turn into whole steps.
+  recipe.optimizer.eps = cell.variant.precision == "fp64" ? 1e-8 : 1e-5;
   recipe.optimizer.weight_decay = 0.1;
   recipe.optimizer.decay = cell.variant.tied ? "all" : "matrices";
   return recipe;
