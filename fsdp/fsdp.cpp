@@ -76,7 +76,8 @@ Fsdp::Fsdp(std::vector<UnitSpec> units, FsdpOptions options) {
       std::weak_ptr<State> state = state_;
       torch::autograd::impl::set_post_acc_grad_hooks(parameter->tensor,
                                                      std::make_unique<WhenGradientIsFinal>([state, unit] {
-                                                       if (auto alive = state.lock()) alive->reduction.count_final(unit);
+                                                       if (auto alive = state.lock())
+                                                         alive->reduction.count_final(unit);
                                                      }));
     }
   }

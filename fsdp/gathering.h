@@ -44,8 +44,8 @@ class Gathering {
 
   std::vector<Unit>& units_;
   Group group_;
-  bool whole_;       // parameters have memory of their own
-  bool reshard_;     // after the forward
+  bool whole_;    // parameters have memory of their own
+  bool reshard_;  // after the forward
   int64_t ahead_;
   size_t kept_ = 0;  // the last unit of the forward, which is the first of the backward
   std::vector<Gathered> gathered_;

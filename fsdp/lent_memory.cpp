@@ -4,7 +4,6 @@
 
 #include <cstddef>
 
-
 namespace meshtrain {
 
 void lend_memory(const at::Tensor& tensor, const at::Tensor& memory, int64_t offset) {

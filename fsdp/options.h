@@ -23,10 +23,10 @@ struct FsdpOptions {
   Group shards;    ///< ranks over which units are cut; NoShard: this rank alone
   Group replicas;  ///< ranks that keep the same shard, over which its gradient is summed. HYBRID_SHARD: FullShard and
                    ///< several replicas
-  bool reshard_after_forward = true;   ///< FullShard: false keeps a unit gathered from its forward to its backward
-  bool accumulate_unsharded = false;   ///< gradients of a step's micro-batches are added up whole and reduced once,
-                                       ///< for the memory of whole gradients: ShardGradOp, FullShard
-  int64_t prefetch = 1;                ///< units gathered ahead of the one that computes: 0 and more
+  bool reshard_after_forward = true;  ///< FullShard: false keeps a unit gathered from its forward to its backward
+  bool accumulate_unsharded = false;  ///< gradients of a step's micro-batches are added up whole and reduced once,
+                                      ///< for the memory of whole gradients: ShardGradOp, FullShard
+  int64_t prefetch = 1;               ///< units gathered ahead of the one that computes: 0 and more
 
   /// Called on each rank, in issue order, when a buffer's gradients are summed over shards and replicas: the place to
   /// issue the sums of its shard over other axes. They must not be waited for there.

@@ -48,10 +48,10 @@ class Reduction {
   std::vector<Unit>& units_;
   Group shards_, replicas_;
   std::function<void(FlatBuffer&)> on_reduced_;
-  bool whole_;                      // gradients have memory of their own
+  bool whole_;  // gradients have memory of their own
   bool last_ = false;
-  bool reducing_ = false;           // in this backward
-  int64_t next_ = -1;               // the unit whose reduction is issued next; those behind it are issued
+  bool reducing_ = false;  // in this backward
+  int64_t next_ = -1;      // the unit whose reduction is issued next; those behind it are issued
   std::deque<UnderWay> scattering_;
   std::deque<UnderWay> summing_;
   std::vector<bool> lent_;

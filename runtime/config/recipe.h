@@ -26,12 +26,12 @@ struct ContextRecipe {
 };
 
 struct FsdpRecipe {
-  std::string mode = "auto";             ///< auto no_shard shard_optimizer shard_grad_op full_shard hybrid_shard
-  std::optional<int64_t> shard_size;     ///< hybrid_shard: ranks that share one copy; none: those of a host
-  std::vector<std::string> shard_axes;   ///< dp, or dp and cp; empty: both
-  bool reshard_after_forward = true;     ///< full_shard, hybrid_shard
-  bool no_sync = false;                  ///< micro-batches before the last do not communicate gradients
-  int64_t prefetch = 1;                  ///< units gathered ahead
+  std::string mode = "auto";            ///< auto no_shard shard_optimizer shard_grad_op full_shard hybrid_shard
+  std::optional<int64_t> shard_size;    ///< hybrid_shard: ranks that share one copy; none: those of a host
+  std::vector<std::string> shard_axes;  ///< dp, or dp and cp; empty: both
+  bool reshard_after_forward = true;    ///< full_shard, hybrid_shard
+  bool no_sync = false;                 ///< micro-batches before the last do not communicate gradients
+  int64_t prefetch = 1;                 ///< units gathered ahead
 };
 
 struct ParallelRecipe {

@@ -6,7 +6,6 @@
 #include "mesh/error.h"
 
 namespace meshtrain {
-namespace {
 
 const char* name(ShardingMode mode) {
   switch (mode) {
@@ -21,6 +20,8 @@ const char* name(ShardingMode mode) {
   }
   return "";
 }
+
+namespace {
 
 ShardingMode mode_of(const std::string& word) {
   static const std::map<std::string, ShardingMode> modes = {{"no_shard", ShardingMode::NoShard},
@@ -66,8 +67,8 @@ std::string describe(const ShardingChoice& choice) {
 void check_sharding(const Recipe& recipe, const MeshLayout& layout) {
   const FsdpRecipe& asked = recipe.parallel.fsdp;
   const ShardingChoice choice = sharding_choice(recipe, layout);
-  if (!asked.shard_axes.empty() && std::find(asked.shard_axes.begin(), asked.shard_axes.end(), "dp") ==
-                                       asked.shard_axes.end()) {
+  if (!asked.shard_axes.empty() &&
+      std::find(asked.shard_axes.begin(), asked.shard_axes.end(), "dp") == asked.shard_axes.end()) {
     throw InputError("parallel.fsdp.shard_axes: parameters are cut over dp, or over dp and cp: use [dp] or [dp, cp]");
   }
   if (asked.shard_size && asked.mode != "hybrid_shard") {
@@ -75,8 +76,8 @@ void check_sharding(const Recipe& recipe, const MeshLayout& layout) {
                      ": change the mode or leave shard_size out");
   }
   if (asked.shard_size && choice.num_ranks % *asked.shard_size != 0) {
-    throw InputError("parallel.fsdp.shard_size: " + std::to_string(*asked.shard_size) + " does not divide the " + ranks(choice) +
-                     " of " + mode_and_axes(choice) + ": use a size that does");
+    throw InputError("parallel.fsdp.shard_size: " + std::to_string(*asked.shard_size) + " does not divide the " +
+                     ranks(choice) + " of " + mode_and_axes(choice) + ": use a size that does");
   }
 }
 

@@ -19,6 +19,9 @@ struct ShardingChoice {
 /// What parallel.fsdp asks for, `auto` settled: no_shard with tp > 1 or one rank, else full_shard; over dp and cp.
 ShardingChoice sharding_choice(const Recipe& recipe, const MeshLayout& layout);
 
+/// As parallel.fsdp.mode has it: "full_shard".
+const char* name(ShardingMode mode);
+
 /// "full_shard over dp x cp, 4 ranks": for logs.
 std::string describe(const ShardingChoice& choice);
 

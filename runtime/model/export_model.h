@@ -9,8 +9,8 @@
 namespace meshtrain {
 
 /// Writes the model as a Hugging Face folder (config.json, safetensors), readable by transformers: gathered one unit at
-/// a time, and over tp one tensor, without padding, written by rank 0. Every rank must call it. Throws on every rank when writing
-/// fails (a full disk); the folder then does not appear.
+/// a time, and over tp one tensor, without padding, written by rank 0. Every rank must call it. Throws on every rank
+/// when writing fails (a full disk); the folder then does not appear.
 void export_model(Fsdp& fsdp, const ModelShape& shape, const DeviceMesh& mesh, const std::filesystem::path& folder);
 
 }  // namespace meshtrain

@@ -64,6 +64,7 @@ DataParallel make_data_parallel(const Recipe& recipe, const DeviceMesh& mesh) {
   const bool over_cp = cut.contains("cp");
 
   DataParallel parallel;
+  if (choice.mode != ShardingMode::NoShard) parallel.cut_axes = choice.axes;
   FsdpOptions& options = parallel.options;
   options.mode = choice.mode;
   options.reshard_after_forward = asked.reshard_after_forward;

@@ -19,6 +19,7 @@ struct DataParallel {
                         ///< of a hybrid, in one all-reduce
   Group partial_sums;   ///< and gradients that are partial over tp over these
   Holders holders;
+  std::vector<std::string> cut_axes;  ///< over whose ranks units are cut
 };
 
 /// What the recipe asks for on `mesh`. Collective under hybrid_shard, whose groups are made here. Throws InputError

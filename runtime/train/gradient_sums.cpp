@@ -4,8 +4,7 @@
 
 namespace meshtrain {
 
-GradientSums::GradientSums(Group every, Group partial)
-    : every_(std::move(every)), partial_(std::move(partial)) {}
+GradientSums::GradientSums(Group every, Group partial) : every_(std::move(every)), partial_(std::move(partial)) {}
 
 void GradientSums::issue(const FlatBuffer& buffer) {
   issue(buffer, {0, buffer.partial_numel()}, partial_);

@@ -43,6 +43,8 @@ class Trainer {
   std::string find_non_finite() const;
 
   const SequenceLayout& layout() const { return sequences_.layout(); }
+  /// Over whose ranks parameters, gradients or optimizer are cut.
+  const std::vector<std::string>& cut_axes() const { return data_parallel_.cut_axes; }
   bool sequence_parallel() const { return parallelism_.tensor.sequence_parallel; }
   Transformer& model() { return *model_; }
   Fsdp& fsdp() { return *fsdp_; }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "mesh/error.h"
+#include "runtime/config/sharding.h"
 #include "runtime/config/validate.h"
 #include "runtime/verify/shrink.h"
 
@@ -44,6 +45,9 @@ VerifyPlan plan_verification(const Recipe& recipe, const VerifyOptions& options,
   verified.train.export_folder.clear();
   verified.schedule = {};
   verified.optimizer.learning_rate = std::max(verified.optimizer.learning_rate, kLeastLearningRate);
+  if (asked.parallel.fsdp.mode == "auto") {  // what it means on this mesh, on each of its axes too
+    verified.parallel.fsdp.mode = name(sharding_choice(asked, layout).mode);
+  }
   if (options.precision != "fp64") verified.optimizer.eps = std::max(verified.optimizer.eps, kLeastEps);
   return {recipe, layout, verified};
 } catch (const InputError& error) {

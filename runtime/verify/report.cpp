@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "runtime/config/context.h"
+#include "runtime/config/sharding.h"
 #include "runtime/telemetry/console.h"
 #include "runtime/train/assemble.h"
 
@@ -14,7 +15,7 @@ namespace {
 using Kind = Compared::Kind;
 
 constexpr Kind kKinds[] = {Kind::Loss,         Kind::GradientNorm, Kind::Gradient,
-                            Kind::AllGradients, Kind::Weight,       Kind::AllWeights};
+                           Kind::AllGradients, Kind::Weight,       Kind::AllWeights};
 
 std::string counted(int64_t count, const std::string& what) {
   return with_separators(count) + " " + what + (count == 1 ? "" : "s");
@@ -51,6 +52,8 @@ std::string describe_parallelism(const Recipe& recipe, const DeviceMesh& mesh) {
     parts.push_back(std::string("sequence parallel ") + (parallelism.tensor.sequence_parallel ? "on" : "off"));
   }
   if (mesh.size("cp") > 1) parts.push_back("context parallel " + describe(context_choice(recipe, mesh.layout())));
+  if (mesh.size("dp") * mesh.size("cp") > 1)
+    parts.push_back("fsdp " + describe(sharding_choice(recipe, mesh.layout())));
   return fmt::format("{}", fmt::join(parts, "; "));
 }
 
@@ -111,8 +114,8 @@ bool gradients_equal(const std::vector<Compared>& all) {
 
 /// "gradient of NAME": what is furthest off, among gradients when some are, as they come before updates and norm.
 std::string most_different(const std::vector<Compared>& all) {
-  for (const Kind kind : {Kind::Gradient, Kind::AllGradients, Kind::Weight, Kind::AllWeights, Kind::Loss,
-                          Kind::GradientNorm}) {
+  for (const Kind kind :
+       {Kind::Gradient, Kind::AllGradients, Kind::Weight, Kind::AllWeights, Kind::Loss, Kind::GradientNorm}) {
     if (kind_equal(all, kind)) continue;
     const std::string& name = worst_of(of_kind(all, kind)).name;
     return title(kind) + (name.empty() ? "" : " of " + name);
@@ -142,6 +145,11 @@ std::string describe_axis(const AxisFinding& finding, bool all_gradients_equal, 
     text = fmt::format("gradients differ between {} replicas ({} of {}, most: {})", axis, replicas.num_different,
                        replicas.num_compared, replicas.worst);
     cause = fmt::format("a sum over {}{} is missing or wrong", axis, alone_differs ? "" : " and another axis together");
+  } else if (replicas.num_compared == 0) {
+    text = axis + " ranks keep shards of the gradients";
+    if (alone_differs && !all_gradients_equal) {
+      cause = "a sum over " + axis + ", or what each of its ranks is given, is wrong";
+    }
   } else {
     text = axis + " replicas hold the same gradients";
     if (alone_differs && !all_gradients_equal) {

@@ -31,6 +31,7 @@ const TracedParameter& Trace::at(const std::string& name) const {
 
 Trace trace_steps(Trainer& trainer, const std::vector<StepBatch>& batches, double learning_rate) {
   Trace trace;
+  trace.cut_axes = trainer.cut_axes();
   trainer.fsdp().visit_values([&](const Unit& unit) {
     for (const Parameter* parameter : unit.parameters()) {
       const at::Tensor weight = parameter->valid().detach();

@@ -26,6 +26,7 @@ struct Trace {
   std::vector<double> losses;
   std::vector<double> grad_norms;
   std::vector<TracedParameter> parameters;
+  std::vector<std::string> cut_axes = {};  ///< whose ranks keep shards of the gradients, not each the whole
 
   /// Throws std::out_of_range for a name that is not there.
   const TracedParameter& at(const std::string& name) const;

@@ -100,30 +100,28 @@ class FullShardSchedule : public ::testing::Test {
 
 TEST_F(FullShardSchedule, WithoutPrefetch) {
   const Record seen = record(0);
-  EXPECT_EQ(seen.events,
-            (Events{"gather 0", "wait gather 0", "forward 0",  //
-                    "gather 1", "wait gather 1", "forward 1",  //
-                    "gather 2", "wait gather 2", "forward 2",  //
-                    "gather 3", "wait gather 3", "forward 3",  // kept for the backward
-                    "backward 3", "scatter 3",                 //
-                    "gather 2", "wait gather 2", "backward 2", "scatter 2", "wait scatter 3",  //
-                    "gather 1", "wait gather 1", "backward 1", "scatter 1", "wait scatter 2",  //
-                    "gather 0", "wait gather 0", "backward 0", "scatter 0", "wait scatter 1",  //
-                    "wait scatter 0"}));
+  EXPECT_EQ(seen.events, (Events{"gather 0",      "wait gather 0", "forward 0",  //
+                                 "gather 1",      "wait gather 1", "forward 1",  //
+                                 "gather 2",      "wait gather 2", "forward 2",  //
+                                 "gather 3",      "wait gather 3", "forward 3",  // kept for the backward
+                                 "backward 3",    "scatter 3",                   //
+                                 "gather 2",      "wait gather 2", "backward 2", "scatter 2", "wait scatter 3",  //
+                                 "gather 1",      "wait gather 1", "backward 1", "scatter 1", "wait scatter 2",  //
+                                 "gather 0",      "wait gather 0", "backward 0", "scatter 0", "wait scatter 1",  //
+                                 "wait scatter 0"}));
 }
 
 TEST_F(FullShardSchedule, TheNextUnitIsGatheredWhileOneComputes) {
   const Record seen = record(1);
-  EXPECT_EQ(seen.events,
-            (Events{"gather 0", "wait gather 0", "gather 1", "forward 0",  //
-                    "wait gather 1", "gather 2", "forward 1",              //
-                    "wait gather 2", "gather 3", "forward 2",              //
-                    "wait gather 3", "forward 3",                          //
-                    "gather 2", "backward 3", "scatter 3",                 //
-                    "wait gather 2", "gather 1", "backward 2", "scatter 2", "wait scatter 3",  //
-                    "wait gather 1", "gather 0", "backward 1", "scatter 1", "wait scatter 2",  //
-                    "wait gather 0", "backward 0", "scatter 0", "wait scatter 1",              //
-                    "wait scatter 0"}));
+  EXPECT_EQ(seen.events, (Events{"gather 0",      "wait gather 0", "gather 1",   "forward 0",                         //
+                                 "wait gather 1", "gather 2",      "forward 1",                                       //
+                                 "wait gather 2", "gather 3",      "forward 2",                                       //
+                                 "wait gather 3", "forward 3",                                                        //
+                                 "gather 2",      "backward 3",    "scatter 3",                                       //
+                                 "wait gather 2", "gather 1",      "backward 2", "scatter 2",      "wait scatter 3",  //
+                                 "wait gather 1", "gather 0",      "backward 1", "scatter 1",      "wait scatter 2",  //
+                                 "wait gather 0", "backward 0",    "scatter 0",  "wait scatter 1",                    //
+                                 "wait scatter 0"}));
 }
 
 }  // namespace

@@ -122,8 +122,13 @@ void add_sharding_cells(int64_t dp, int64_t tp, int64_t cp, Draw& draw, std::vec
     for (int64_t accumulation : {1, 2})
       for (bool tied : {false, true})
         for (const char* precision : {"fp64", "fp32", "bf16"}) {
-          const Variant variant{draw(kFamilies),  tied,      draw(std::vector<std::string>{"mha", "gqa"}), draw(kIgnored),
-                                draw(kDocuments), precision, draw(kOptimizers)};
+          const Variant variant{draw(kFamilies),
+                                tied,
+                                draw(std::vector<std::string>{"mha", "gqa"}),
+                                draw(kIgnored),
+                                draw(kDocuments),
+                                precision,
+                                draw(kOptimizers)};
           const std::string algorithm = cp > 1 ? draw(kAlgorithms) : "none";
           const std::string layout = cp > 1 ? draw(kLayouts) : "contiguous";
           const bool sequence_parallel = tp > 1 && draw(std::vector<int>{0, 1}) == 1;

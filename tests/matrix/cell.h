@@ -27,7 +27,7 @@ struct Cell {
   std::string algorithm;  ///< ring all_gather ulysses; none for cp=1
   std::string layout;     ///< contiguous zigzag
   bool sequence_parallel;
-  int64_t accumulation;  ///< micro-batches a step
+  int64_t accumulation;               ///< micro-batches a step
   std::string sharding = "no_shard";  ///< mode of fsdp; with "+" parameters are kept to the backward,
                                       ///< gradients reduced once a step, and units cut over dp alone
 

@@ -32,8 +32,8 @@ std::string train_and_compare(const Recipe& recipe, const DeviceMesh& mesh, cons
   std::ostringstream lines;
   for (const Compared& each : compare(trace, mesh.rank() == 0 ? &reference : nullptr, mesh, recipe.train.precision)) {
     if (each.equal()) continue;
-    const char* kinds[] = {"loss of ", "gradient norm of ", "gradient of ", "movement of ", "all gradients",
-                           "all movements"};
+    const char* kinds[] = {"loss of ",     "gradient norm of ", "gradient of ",
+                           "movement of ", "all gradients",     "all movements"};
     lines << kinds[static_cast<int>(each.kind)] << each.name << ": differs by " << each.difference << ", bound "
           << each.bound << ", on rank " << each.rank << "\n";
   }

@@ -126,11 +126,10 @@ TEST(Validate, NamesSequenceParallel) {
 }
 
 TEST(Validate, NamesWhatCannotBeSharded) {
-  const auto with = [](FsdpRecipe fsdp) {
-    return refusal([&](Recipe& recipe) { recipe.parallel.fsdp = fsdp; });
-  };
-  EXPECT_EQ(with({"hybrid_shard", 3}),
-            "parallel.fsdp.shard_size: 3 does not divide the 4 ranks of hybrid_shard over dp x cp: use a size that does");
+  const auto with = [](FsdpRecipe fsdp) { return refusal([&](Recipe& recipe) { recipe.parallel.fsdp = fsdp; }); };
+  EXPECT_EQ(
+      with({"hybrid_shard", 3}),
+      "parallel.fsdp.shard_size: 3 does not divide the 4 ranks of hybrid_shard over dp x cp: use a size that does");
   EXPECT_EQ(with({"full_shard", 2}),
             "parallel.fsdp.shard_size: belongs to mode hybrid_shard, but the mode is full_shard: change the mode or "
             "leave shard_size out");

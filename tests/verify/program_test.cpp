@@ -134,10 +134,17 @@ TEST_F(Verify, ShrinksButNeverHidesAnImpossibleMesh) {
 }
 
 TEST_F(Verify, FindsMissingSumsOverDp) {
-  const std::string out = found(2, "dp=2", "dp");
+  const std::string out = found(2, "dp=2", "dp", {"--set", "parallel.fsdp.mode=no_shard"});
   EXPECT_TRUE(has(out, "the loss of the first step is equal")) << out;
   EXPECT_TRUE(has(out, "gradients differ between dp replicas (14 of 14")) << out;
   EXPECT_TRUE(has(out, ": a sum over dp is missing or wrong")) << out;
+}
+
+TEST_F(Verify, FindsMissingSumsOfShards) {
+  const std::string out = found(2, "dp=2", "dp");
+  EXPECT_TRUE(has(out, "the loss of the first step is equal")) << out;
+  EXPECT_TRUE(has(out, "dp ranks keep shards of the gradients: a sum over dp, or what each of its ranks is given"))
+      << out;
 }
 
 TEST_F(Verify, FindsMissingSumsOverTp) {
@@ -148,7 +155,7 @@ TEST_F(Verify, FindsMissingSumsOverTp) {
 }
 
 TEST_F(Verify, FindsMissingSumsOverCp) {
-  const std::string out = found(2, "cp=2", "cp");
+  const std::string out = found(2, "cp=2", "cp", {"--set", "parallel.fsdp.mode=no_shard"});
   EXPECT_TRUE(has(out, "gradients differ between cp replicas")) << out;
   EXPECT_TRUE(has(out, "a sum over cp is missing or wrong")) << out;
 }
@@ -162,7 +169,7 @@ TEST_F(Verify, FindsMissingSumsInsideLayers) {
 }
 
 TEST_F(Verify, FindsMissingSumsOfGradientsOverCp) {
-  const std::string out = found(4, "dp=2,cp=2", "cp.gradients");
+  const std::string out = found(4, "dp=2,cp=2", "cp.gradients", {"--set", "parallel.fsdp.mode=no_shard"});
   EXPECT_TRUE(has(out, "dp replicas hold the same gradients; dp=2 alone is equal\n")) << out;
   EXPECT_TRUE(has(out, "gradients differ between cp replicas")) << out;
   EXPECT_TRUE(has(out, "cp=2 alone is DIFFERENT")) << out;
