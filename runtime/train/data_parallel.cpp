@@ -14,14 +14,21 @@ int64_t position(const std::vector<int64_t>& ranks, int64_t rank) {
   return std::find(ranks.begin(), ranks.end(), rank) - ranks.begin();
 }
 
-/// Ranks of the first host along the axes that are cut, when all hosts have as many.
-int64_t ranks_of_a_host(const std::vector<int64_t>& ranks, int64_t num_ranks) {
-  const int64_t on_host = ranks_on_this_host(static_cast<int>(num_ranks));
-  const auto of_first = std::count_if(ranks.begin(), ranks.end(),
-                                      [&](int64_t rank) { return rank / on_host == ranks.front() / on_host; });
-  if (static_cast<int64_t>(ranks.size()) % of_first == 0) return of_first;
-  throw InputError("parallel.fsdp: hybrid_shard cuts over the ranks of a host, " + std::to_string(of_first) +
-                   " of these " + std::to_string(ranks.size()) + " here, which do not divide evenly: set shard_size");
+/// How many of the ranks that are cut over share a host, when that is the same number everywhere; the same result on
+/// every rank.
+int64_t ranks_of_a_host(const MeshLayout& layout, const std::vector<std::string>& axes) {
+  const int64_t on_host = ranks_on_this_host(static_cast<int>(layout.size()));
+  int64_t least = layout.size(), most = 1;
+  for (int64_t rank = 0; rank < layout.size(); ++rank) {
+    const std::vector<int64_t> ranks = layout.group(axes, rank);
+    const int64_t together =
+        std::count_if(ranks.begin(), ranks.end(), [&](int64_t other) { return other / on_host == rank / on_host; });
+    least = std::min(least, together);
+    most = std::max(most, together);
+  }
+  if (least == most) return most;
+  throw InputError("parallel.fsdp: hybrid_shard cuts over the ranks of a host, which are " + std::to_string(least) +
+                   " on one and " + std::to_string(most) + " on another: set parallel.fsdp.shard_size");
 }
 
 /// Splits for HYBRID_SHARD: runs of `shard_size` ranks along the cut axes share a model, the others repeat it.
@@ -71,8 +78,8 @@ DataParallel make_data_parallel(const Recipe& recipe, const DeviceMesh& mesh) {
   options.accumulate_unsharded = asked.no_sync;
   options.prefetch = asked.prefetch;
   if (choice.hybrid) {
-    const std::vector<int64_t> ranks = mesh.layout().group(choice.axes, mesh.rank());
-    const Hybrid hybrid(mesh, choice, asked.shard_size ? *asked.shard_size : ranks_of_a_host(ranks, mesh.size()));
+    const Hybrid hybrid(mesh, choice,
+                        asked.shard_size ? *asked.shard_size : ranks_of_a_host(mesh.layout(), choice.axes));
     options.shards = hybrid.shards();
     parallel.sums = hybrid.same_place({"dp", "cp"}, "replicas").with_purpose("dp.gradients");
     parallel.partial_sums = hybrid.same_place({"dp", "cp", "tp"}, "replicas_tp").with_purpose("tp.gradients");

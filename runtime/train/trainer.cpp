@@ -12,12 +12,12 @@
 
 namespace meshtrain {
 
-Trainer::Trainer(const Recipe& recipe, const DeviceMesh& mesh, at::Device device)
+Trainer::Trainer(const Recipe& recipe, const DeviceMesh& mesh, at::Device device, DataParallel data_parallel)
     : mesh_(mesh),
       train_(recipe.train),
       device_(device),
       sequences_(recipe, mesh, device),
-      data_parallel_(make_data_parallel(recipe, mesh)),
+      data_parallel_(std::move(data_parallel)),
       sums_(data_parallel_.sums, data_parallel_.partial_sums) {
   parallelism_ = make_parallelism(recipe, mesh, sequences_.layout());
   const at::TensorOptions options = at::TensorOptions(device).dtype(dtype_of(recipe.train.precision));

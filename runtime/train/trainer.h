@@ -29,7 +29,10 @@ class Trainer {
  public:
   /// Declares, cuts and initialises the model that `recipe` asks for; weights of a Hugging Face folder are read in
   /// part, each rank its own. Throws InputError. No collective.
-  Trainer(const Recipe& recipe, const DeviceMesh& mesh, at::Device device);
+  Trainer(const Recipe& recipe, const DeviceMesh& mesh, at::Device device, DataParallel data_parallel);
+  /// With make_data_parallel(), which may be collective.
+  Trainer(const Recipe& recipe, const DeviceMesh& mesh, at::Device device)
+      : Trainer(recipe, mesh, device, make_data_parallel(recipe, mesh)) {}
 
   /// One update: forward and backward of every micro-batch, sums of gradients, norm, clip, optimizer. `num_counted`:
   /// counted tokens of the whole step over dp x cp, at least 1. `stop`: this rank asks to stop.

@@ -29,7 +29,7 @@ std::vector<Replicas> compare_replicas(const Trace& trace, const DeviceMesh& mes
   for (const Axis& axis : mesh.layout().axes()) {
     if (axis.size == 1) continue;
     if (std::count(trace.cut_axes.begin(), trace.cut_axes.end(), axis.name) > 0) {
-      all.push_back({axis.name});
+      all.push_back({axis.name, 0, 0, ""});
       continue;
     }
     std::vector<std::string> names;

@@ -128,9 +128,9 @@ TEST(Validate, NamesSequenceParallel) {
 TEST(Validate, NamesWhatCannotBeSharded) {
   const auto with = [](FsdpRecipe fsdp) { return refusal([&](Recipe& recipe) { recipe.parallel.fsdp = fsdp; }); };
   EXPECT_EQ(
-      with({"hybrid_shard", 3}),
+      with({"hybrid_shard", 3, {}}),
       "parallel.fsdp.shard_size: 3 does not divide the 4 ranks of hybrid_shard over dp x cp: use a size that does");
-  EXPECT_EQ(with({"full_shard", 2}),
+  EXPECT_EQ(with({"full_shard", 2, {}}),
             "parallel.fsdp.shard_size: belongs to mode hybrid_shard, but the mode is full_shard: change the mode or "
             "leave shard_size out");
   EXPECT_EQ(with({"full_shard", {}, {"cp"}}),
@@ -149,7 +149,7 @@ TEST(ShardingChoice, OfAutoIsFullShardWithoutTp) {
   EXPECT_EQ(chosen({}, 1, 1, 1), "no_shard over dp, 1 rank");
   EXPECT_EQ(chosen({"full_shard", {}, {"dp"}}, 2, 2, 2), "full_shard over dp, 2 ranks");
   EXPECT_EQ(chosen({"full_shard", {}, {"dp"}}, 1, 2, 2), "no_shard over dp, 1 rank");
-  EXPECT_EQ(chosen({"hybrid_shard", 2}, 4, 1, 2), "hybrid_shard over dp, 4 ranks");
+  EXPECT_EQ(chosen({"hybrid_shard", 2, {}}, 4, 1, 2), "hybrid_shard over dp, 4 ranks");
 }
 
 TEST(Validate, NamesWhatIsNotAvailableYet) {
