@@ -46,22 +46,24 @@ FlatBuffer::FlatBuffer(std::vector<Parameter*> parameters, const Sharding& shard
   const bool trainable = parameters.front()->tensor.requires_grad();
   values_ = at::zeros({total}, options.requires_grad(false));
   for (const Segment& segment : segments_) place(*segment.parameter, values_, segment.offset);
+  const at::ScalarType dtype = values_.scalar_type();
+  const at::ScalarType kept = trainable ? sharding.shard_dtype.value_or(dtype) : dtype;
   shard_values_ = values_.narrow(0, first, share);
-  if (!sharding.whole_parameters) {
-    shard_values_ = shard_values_.clone();
-    take_memory(values_);
+  if (!sharding.whole_parameters || kept != dtype) {
+    shard_values_ = shard_values_.to(kept, /*non_blocking=*/false, /*copy=*/true);
   }
+  if (!sharding.whole_parameters) take_memory(values_);
   if (!trainable) return;
-  gradients_ = at::zeros_like(values_);
+  gradients_ = at::zeros({total}, values_.options().dtype(sharding.gradient_dtype.value_or(dtype)));
   for (const Segment& segment : segments_) {
     segment.parameter->tensor.mutable_grad() =
         gradients_.narrow(0, segment.offset, segment.numel).view(segment.parameter->shape);
   }
   shard_gradients_ = gradients_.narrow(0, first, share);
-  if (!sharding.whole_gradients) {
-    shard_gradients_ = at::zeros_like(shard_values_);
-    take_memory(gradients_);
+  if (!sharding.whole_gradients || gradients_.scalar_type() != kept) {
+    shard_gradients_ = at::zeros({share}, shard_values_.options());
   }
+  if (!sharding.whole_gradients) take_memory(gradients_);
 }
 
 Range FlatBuffer::in_shard(Range range) const {

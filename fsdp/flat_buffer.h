@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <optional>
 #include <vector>
 
 #include "mesh/parameter.h"
@@ -24,9 +25,11 @@ struct Range {
 /// How flat buffers are cut over ranks, and what of them stays on each.
 struct Sharding {
   int64_t num_shards = 1;
-  int64_t index = 0;             ///< which shard this rank keeps
-  bool whole_parameters = true;  ///< memory for whole parameters is kept; else it is lent for a time
-  bool whole_gradients = true;   ///< the same for gradients
+  int64_t index = 0;                               ///< which shard this rank keeps
+  bool whole_parameters = true;                    ///< memory for whole parameters is kept; else it is lent for a time
+  bool whole_gradients = true;                     ///< the same for gradients
+  std::optional<at::ScalarType> shard_dtype = {};  ///< of what trainable shards are kept in; none: the parameters'
+  std::optional<at::ScalarType> gradient_dtype = {};  ///< gradients are added up and reduced in; none: the parameters'
 };
 
 /// Parameters of one dtype and device, all trainable or all frozen, laid end to end in one buffer. Their tensors are
@@ -44,21 +47,22 @@ class FlatBuffer {
 
   const std::vector<Segment>& segments() const { return segments_; }
   int64_t numel() const { return values_.numel(); }
-  int64_t num_bytes() const { return numel() * static_cast<int64_t>(values_.element_size()); }
   bool trainable() const { return gradients_.defined(); }
 
   /// [numel]. Has memory while the parameters are gathered.
   const at::Tensor& values() const { return values_; }
-  /// [numel]; undefined when frozen. Has memory during the backward of its unit.
+  /// [numel], perhaps of another dtype; undefined when frozen. Has memory during the backward of its unit.
   const at::Tensor& gradients() const { return gradients_; }
 
   /// This rank's elements.
   Range shard() const { return {sharding_.index * shard_values_.numel(), shard_values_.numel()}; }
-  /// [shard().numel]: what this rank keeps; part of values() where these are always whole.
+  /// [shard().numel]: what this rank keeps; part of values() where these are always whole and of the same dtype.
   const at::Tensor& shard_values() const { return shard_values_; }
-  /// [shard().numel], reduced after a backward; part of gradients() where these are always whole. Undefined when
-  /// frozen.
+  /// [shard().numel] of the dtype of shard_values(), reduced after a backward; part of gradients() where these are
+  /// always whole and of the same dtype. Undefined when frozen.
   const at::Tensor& shard_gradients() const { return shard_gradients_; }
+  bool keeps_values_apart() const { return !shard_values_.is_alias_of(values_); }
+  bool keeps_gradients_apart() const { return !shard_gradients_.is_alias_of(gradients_); }
   /// What of `range` of the buffer this rank keeps: a range of its shard, perhaps empty.
   Range in_shard(Range range) const;
   /// This rank's shard within values() and gradients().

@@ -5,6 +5,7 @@
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <map>
 #include <stdexcept>
 #include <utility>
 
@@ -25,6 +26,8 @@ class WhenGradientIsFinal final : public torch::autograd::PostAccumulateGradHook
 
 Sharding sharding_of(const FsdpOptions& options) {
   Sharding sharding;
+  sharding.shard_dtype = options.shard_dtype;
+  sharding.gradient_dtype = options.reduce_dtype;
   if (options.mode == ShardingMode::NoShard || options.shards.size() == 1) return sharding;
   sharding.num_shards = options.shards.size();
   sharding.index = options.shards.rank();
@@ -56,11 +59,13 @@ std::vector<Unit> make_units(std::vector<UnitSpec> specs, const Sharding& shardi
 struct Fsdp::State {
   State(std::vector<UnitSpec> specs, const FsdpOptions& options)
       : sharding(sharding_of(options)),
+        group(options.shards),
         units(make_units(std::move(specs), sharding)),
         gathering(units, options, sharding),
         reduction(units, options, sharding) {}
 
   Sharding sharding;
+  Group group;
   std::vector<Unit> units;
   Gathering gathering;
   Reduction reduction;
@@ -129,17 +134,17 @@ void Fsdp::write_values(const std::function<void(const Parameter&)>& write) {
   const at::NoGradGuard no_grad;
   for (Unit& unit : state_->units) {
     for (FlatBuffer& buffer : unit.buffers()) {
-      const at::Tensor whole =
-          state_->sharding.whole_parameters ? buffer.values().zero_() : at::zeros_like(buffer.values());
+      const at::Tensor whole = buffer.keeps_values_apart()
+                                   ? at::zeros({buffer.numel()}, buffer.shard_values().options())
+                                   : buffer.values().zero_();
       for (const Segment& segment : buffer.segments()) {
         Parameter target = *segment.parameter;
         target.tensor = whole.narrow(0, segment.offset, segment.numel).view(segment.parameter->shape);
         write(target);
       }
-      const Range shard = buffer.shard();
-      if (!state_->sharding.whole_parameters) {
-        at::Tensor(buffer.shard_values()).copy_(whole.narrow(0, shard.offset, shard.numel));
-      }
+      if (!buffer.keeps_values_apart()) continue;
+      buffer.shard_values().copy_(whole.narrow(0, buffer.shard().offset, buffer.shard().numel));
+      if (state_->sharding.whole_parameters) buffer.values().copy_(whole);
     }
   }
 }
@@ -149,6 +154,21 @@ void Fsdp::visit_values(const std::function<void(const Unit&)>& visit) {
     const bool gathered = state_->gathering.need(unit);
     visit(state_->units[unit]);
     if (gathered) state_->gathering.let_go(unit);
+  }
+}
+
+void Fsdp::visit_shards(const std::function<void(const Parameter&)>& visit) {
+  for (const Unit& unit : state_->units) {
+    std::map<const Parameter*, Parameter> gathered;
+    for (const FlatBuffer& buffer : unit.buffers()) {
+      at::Tensor whole = at::empty({buffer.numel()}, buffer.shard_values().options());
+      state_->group.all_gather(whole, buffer.shard_values()).wait();
+      for (const Segment& segment : buffer.segments()) {
+        Parameter& copy = gathered[segment.parameter] = *segment.parameter;
+        copy.tensor = whole.narrow(0, segment.offset, segment.numel).view(copy.shape);
+      }
+    }
+    for (const Parameter* parameter : unit.parameters()) visit(gathered.at(parameter));
   }
 }
 

@@ -51,6 +51,8 @@ class Fsdp {
   void write_values(const std::function<void(const Parameter&)>& write);
   /// Calls `visit` with each unit while its parameters have their values.
   void visit_values(const std::function<void(const Unit&)>& visit);
+  /// Calls `visit` with each parameter, its tensor what the shards hold: of their dtype.
+  void visit_shards(const std::function<void(const Parameter&)>& visit);
   /// Calls `visit` with each unit while the .grad of its trainable parameters is the reduced gradient.
   void visit_gradients(const std::function<void(const Unit&)>& visit);
 

@@ -2,6 +2,8 @@
 
 #include <c10/core/GradMode.h>
 
+#include <algorithm>
+
 #include "fsdp/lent_memory.h"
 
 namespace meshtrain {
@@ -31,8 +33,9 @@ void Gathering::start(size_t unit) {
     arena_.lend(unit, values);
   }
   for (const FlatBuffer& buffer : units_[unit].buffers()) {
-    at::Tensor whole = buffer.values();
-    gathered.works.push_back(group_.all_gather(whole, buffer.shard_values()));
+    at::Tensor whole = buffer.values(), shard = buffer.shard_values();
+    if (shard.scalar_type() != whole.scalar_type()) shard = buffer.values_of_shard().copy_(shard);
+    gathered.works.push_back(group_.all_gather(whole, shard));
   }
   gathered.state = State::Coming;
 }
@@ -97,7 +100,10 @@ void Gathering::shards_changed() {
   for (size_t unit = 0; unit < units_.size(); ++unit) {
     if (gathered_[unit].state == State::Coming) need(unit);
     let_go(unit);
-    if (group_.size() > 1) gathered_[unit].state = State::Away;
+    const std::vector<FlatBuffer>& buffers = units_[unit].buffers();
+    const bool apart = std::any_of(buffers.begin(), buffers.end(),
+                                   [](const FlatBuffer& buffer) { return buffer.keeps_values_apart(); });
+    if (group_.size() > 1 || apart) gathered_[unit].state = State::Away;
   }
 }
 

@@ -26,7 +26,11 @@ struct FsdpOptions {
   bool reshard_after_forward = true;  ///< FullShard: false keeps a unit gathered from its forward to its backward
   bool accumulate_unsharded = false;  ///< gradients of a step's micro-batches are added up whole and reduced once,
                                       ///< for the memory of whole gradients: ShardGradOp, FullShard
-  int64_t prefetch = 1;               ///< units gathered ahead of the one that computes: 0 and more
+  std::optional<at::ScalarType> shard_dtype;   ///< of trainable shards, which the optimizer changes; none: the
+                                               ///< parameters'. Mixed precision: fp32 behind parameters in bf16
+  std::optional<at::ScalarType> reduce_dtype;  ///< of gradients while they are added up and reduced over shards, and
+                                               ///< under NoShard over replicas; none: the parameters'
+  int64_t prefetch = 1;                        ///< units gathered ahead of the one that computes: 0 and more
 
   /// Called on each rank, in issue order, when a buffer's gradients are summed over shards and replicas: the place to
   /// issue the sums of its shard over other axes. They must not be waited for there.

@@ -24,7 +24,10 @@ std::vector<FlatBuffer*> Reduction::trainable(size_t unit) {
 
 void Reduction::begin_step() {
   for (size_t unit = 0; unit < units_.size(); ++unit) {
-    for (FlatBuffer* buffer : trainable(unit)) (whole_ ? buffer->gradients() : buffer->shard_gradients()).zero_();
+    for (FlatBuffer* buffer : trainable(unit)) {
+      if (whole_) buffer->gradients().zero_();
+      if (buffer->keeps_gradients_apart()) buffer->shard_gradients().zero_();
+    }
   }
 }
 
@@ -89,8 +92,12 @@ void Reduction::finish_scatter() {
   for (const Work& work : scatter.works) work.wait();
   UnderWay sum{scatter.unit, {}};
   for (FlatBuffer* buffer : trainable(scatter.unit)) {
-    at::Tensor shard = buffer->shard_gradients();
-    if (!whole_) shard.add_(buffer->gradients_of_shard());
+    at::Tensor shard = buffer->shard_gradients(), whole = buffer->gradients();
+    if (sums_whole(*buffer)) {
+      sum.works.push_back(replicas_.all_reduce(whole));
+      continue;
+    }
+    if (buffer->keeps_gradients_apart()) shard.add_(buffer->gradients_of_shard());
     if (last_) sum.works.push_back(replicas_.all_reduce(shard));
   }
   let_go(scatter.unit);
@@ -101,8 +108,15 @@ void Reduction::finish_sum() {
   const UnderWay sum = std::move(summing_.front());
   summing_.pop_front();
   for (const Work& work : sum.works) work.wait();
-  if (!on_reduced_) return;
-  for (FlatBuffer* buffer : trainable(sum.unit)) on_reduced_(*buffer);
+  for (FlatBuffer* buffer : trainable(sum.unit)) {
+    if (sums_whole(*buffer)) buffer->shard_gradients().copy_(buffer->gradients());
+    if (on_reduced_) on_reduced_(*buffer);
+  }
+}
+
+// Replicas of whole gradients sum them in their own dtype.
+bool Reduction::sums_whole(const FlatBuffer& buffer) const {
+  return whole_ && shards_.size() == 1 && buffer.keeps_gradients_apart();
 }
 
 void Reduction::end_backward() {
@@ -117,8 +131,9 @@ void Reduction::end_backward() {
 void Reduction::gather(size_t unit) {
   lend(unit);
   for (FlatBuffer* buffer : trainable(unit)) {
-    at::Tensor whole = buffer->gradients();
-    shards_.all_gather(whole, buffer->shard_gradients()).wait();
+    at::Tensor whole = buffer->gradients(), shard = buffer->gradients_of_shard();
+    if (buffer->keeps_gradients_apart()) shard.copy_(buffer->shard_gradients());
+    shards_.all_gather(whole, shard).wait();
   }
 }
 

@@ -43,6 +43,7 @@ class Reduction {
   /// Shards have their part of the sum: on to the replicas, or to whoever sums over other axes.
   void finish_scatter();
   void finish_sum();
+  bool sums_whole(const FlatBuffer& buffer) const;
   std::vector<FlatBuffer*> trainable(size_t unit);
 
   std::vector<Unit>& units_;

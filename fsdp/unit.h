@@ -27,8 +27,8 @@ class Unit {
   const std::vector<FlatBuffer>& buffers() const { return buffers_; }
 
   /// Memory that its parameters take while gathered, and its gradients during its backward.
-  Tenant parameter_tenant() const { return tenant(/*trainable_only=*/false); }
-  Tenant gradient_tenant() const { return tenant(/*trainable_only=*/true); }
+  Tenant parameter_tenant() const { return tenant(/*gradients=*/false); }
+  Tenant gradient_tenant() const { return tenant(/*gradients=*/true); }
 
   int num_trainable() const { return num_trainable_; }
   void begin_backward() { num_final_ = 0; }
@@ -38,7 +38,7 @@ class Unit {
   bool complete() const { return num_final_ >= num_trainable_; }
 
  private:
-  Tenant tenant(bool trainable_only) const;
+  Tenant tenant(bool gradients) const;
 
   UnitSpec spec_;
   std::vector<FlatBuffer> buffers_;

@@ -112,6 +112,7 @@ void fields(Archive& archive, FsdpRecipe& fsdp) {
   archive.field("reshard_after_forward", fsdp.reshard_after_forward);
   archive.field("no_sync", fsdp.no_sync);
   archive.field("prefetch", fsdp.prefetch, {.least = 0, .most = 64});
+  archive.field("reduce_dtype", fsdp.reduce_dtype, {.choices = {"fp32", "bf16"}});
 }
 
 template <class Archive>

@@ -32,6 +32,7 @@ struct FsdpRecipe {
   bool reshard_after_forward = true;    ///< full_shard, hybrid_shard
   bool no_sync = false;                 ///< micro-batches before the last do not communicate gradients
   int64_t prefetch = 1;                 ///< units gathered ahead
+  std::string reduce_dtype = "fp32";    ///< fp32 bf16: of gradients, under bf16_mixed
 };
 
 struct ParallelRecipe {

@@ -25,7 +25,7 @@ void refuse_unavailable(const std::string& key, const std::string& value, const 
 
 void check_available(const Recipe& recipe) {
   refuse_unavailable("parallel.backend", recipe.parallel.backend, {"auto", "mpi"});
-  refuse_unavailable("train.precision", recipe.train.precision, {"fp64", "fp32", "bf16"});
+  refuse_unavailable("train.precision", recipe.train.precision, {"fp64", "fp32", "bf16", "bf16_mixed"});
   if (recipe.device == "cuda") throw InputError("device: cuda is not available in this build: use auto, cpu");
 }
 

@@ -77,6 +77,10 @@ DataParallel make_data_parallel(const Recipe& recipe, const DeviceMesh& mesh) {
   options.reshard_after_forward = asked.reshard_after_forward;
   options.accumulate_unsharded = asked.no_sync;
   options.prefetch = asked.prefetch;
+  if (recipe.train.precision == "bf16_mixed") {
+    options.shard_dtype = at::kFloat;
+    options.reduce_dtype = asked.reduce_dtype == "bf16" ? at::kBFloat16 : at::kFloat;
+  }
   if (choice.hybrid) {
     const Hybrid hybrid(mesh, choice,
                         asked.shard_size ? *asked.shard_size : ranks_of_a_host(mesh.layout(), choice.axes));

@@ -25,7 +25,7 @@ constexpr double kAllFactor = 1.5;
 enum class Measure { Largest, Length };
 
 Measure measure_of(Kind kind, const std::string& precision) {
-  return kind == Kind::Gradient && precision != "bf16" ? Measure::Largest : Measure::Length;
+  return kind == Kind::Gradient && !is_rounded(precision) ? Measure::Largest : Measure::Length;
 }
 
 double movement_tolerance(const std::string& precision) {
@@ -173,6 +173,10 @@ Measured measure_tensor(const TracedParameter& parameter, Kind kind, const at::T
 
 }  // namespace
 
+bool is_rounded(const std::string& precision) {
+  return precision.starts_with("bf16");
+}
+
 double value_tolerance(const std::string& precision) {
   return precision == "fp64" ? 1e-10 : precision == "fp32" ? 1e-5 : kRounding;
 }
@@ -189,7 +193,7 @@ std::vector<Compared> compare(const Trace& trace, const Reference* reference, co
   for (const Kind kind : {Kind::Gradient, Kind::Weight}) {
     for (const TracedParameter& parameter : trace.parameters) all.push_back({kind, parameter.name, 0, 0, 0, 0});
   }
-  if (precision == "bf16") {
+  if (is_rounded(precision)) {
     for (const Kind kind : {Kind::AllGradients, Kind::AllWeights}) all.push_back({kind, "", 0, 0, 0, 0});
   }
   const std::vector<Yardstick> yardsticks = receive_yardsticks(reference, all.size(), mesh, precision);
@@ -214,7 +218,7 @@ std::vector<Compared> compare(const Trace& trace, const Reference* reference, co
     }
     together.push_back({length_of(differences), length_of(differences), length_of(sizes)});
   }
-  if (precision == "bf16") measured.insert(measured.end(), together.begin(), together.end());
+  if (is_rounded(precision)) measured.insert(measured.end(), together.begin(), together.end());
   const std::vector<Measured> worst = worst_of_ranks(mesh.world(), measured);
   for (size_t i = 0; i < all.size(); ++i) {
     all[i].value = worst[i].value;

@@ -186,7 +186,7 @@ std::string describe_verification(const VerifyPlan& plan, const VerifyOptions& o
   line("parallel", describe_parallelism(recipe, mesh));
   line("precision", fmt::format("{}{} on {}", options.precision, instead_of(asked.train.precision, options.precision),
                                 options.device));
-  if (options.precision == "bf16") line("", "differences are those from one rank in fp32");
+  if (is_rounded(options.precision)) line("", "differences are those from one rank in fp32");
   if (!options.skipped_sums.empty()) {
     line("fault", "sums for " + options.skipped_sums + " are left out: each rank keeps its own contribution");
   }

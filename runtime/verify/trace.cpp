@@ -32,13 +32,11 @@ const TracedParameter& Trace::at(const std::string& name) const {
 Trace trace_steps(Trainer& trainer, const std::vector<StepBatch>& batches, double learning_rate) {
   Trace trace;
   trace.cut_axes = trainer.cut_axes();
-  trainer.fsdp().visit_values([&](const Unit& unit) {
-    for (const Parameter* parameter : unit.parameters()) {
-      const at::Tensor weight = parameter->valid().detach();
-      const at::Tensor minus_first = weight.to(movement_dtype(weight), /*non_blocking=*/false, /*copy=*/true).neg_();
-      trace.parameters.push_back(
-          {parameter->name, parameter->global_shape, parameter->box, parameter->sharded_over, {}, minus_first});
-    }
+  trainer.fsdp().visit_shards([&](const Parameter& parameter) {
+    const at::Tensor weight = parameter.valid();
+    const at::Tensor minus_first = weight.to(movement_dtype(weight), /*non_blocking=*/false, /*copy=*/true).neg_();
+    trace.parameters.push_back(
+        {parameter.name, parameter.global_shape, parameter.box, parameter.sharded_over, {}, minus_first});
   });
   for (size_t step = 0; step < batches.size(); ++step) {
     const int64_t num_counted = trainer.count_tokens(batches[step]);
@@ -52,9 +50,7 @@ Trace trace_steps(Trainer& trainer, const std::vector<StepBatch>& batches, doubl
     });
   }
   auto traced = trace.parameters.begin();
-  trainer.fsdp().visit_values([&](const Unit& unit) {
-    for (const Parameter* parameter : unit.parameters()) (traced++)->movement.add_(parameter->valid().detach());
-  });
+  trainer.fsdp().visit_shards([&](const Parameter& parameter) { (traced++)->movement.add_(parameter.valid()); });
   return trace;
 }
 

@@ -96,7 +96,7 @@ class Verification {
       Trainer trainer(recipe, alone, at::kCPU);
       return trace_steps(trainer, read(alone, trainer.layout()), recipe.optimizer.learning_rate);
     };
-    if (options_.precision == "bf16") {
+    if (is_rounded(options_.precision)) {
       reference_->rounded = trace();
       recipe.train.precision = "fp32";
     }

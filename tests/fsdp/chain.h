@@ -14,12 +14,12 @@ namespace meshtrain::testing {
 /// A model that knows nothing of meshes: a chain of matrices of different sizes, one unit each. Tied: the first is used
 /// once more at the end, transposed.
 struct Chain {
-  explicit Chain(bool first_is_last = false) : tied(first_is_last) {
+  explicit Chain(bool first_is_last = false, at::ScalarType dtype = at::kDouble) : tied(first_is_last) {
     for (size_t i = 0; i + 1 < kWidths.size(); ++i) {
       const std::vector<int64_t> shape = {kWidths[i], kWidths[i + 1]};
       weights.push_back(std::make_unique<Parameter>(
-          whole_parameter("weight " + std::to_string(i), shape, {}, at::TensorOptions().dtype(at::kDouble))));
-      weights.back()->tensor = (random_tensor(shape, 10 + i) / 4).requires_grad_();
+          whole_parameter("weight " + std::to_string(i), shape, {}, at::TensorOptions().dtype(dtype))));
+      weights.back()->tensor = (random_tensor(shape, 10 + i) / 4).to(dtype).requires_grad_();
     }
   }
 

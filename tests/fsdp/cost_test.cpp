@@ -20,7 +20,7 @@ constexpr int64_t kMicroBatches = 3, kBytes = 8;
 
 int64_t bytes_of(const Unit& unit) {
   int64_t bytes = 0;
-  for (const FlatBuffer& buffer : unit.buffers()) bytes += buffer.num_bytes();
+  for (const FlatBuffer& buffer : unit.buffers()) bytes += buffer.numel() * kBytes;
   return bytes;
 }
 

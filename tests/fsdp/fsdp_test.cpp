@@ -134,6 +134,51 @@ TEST_P(FsdpWays, TakeTheValuesThatAreWritten) {
   });
 }
 
+// Parameters in fp32 in front of shards in fp64 that are changed by less than an fp32 sees.
+TEST_P(FsdpWays, KeepShardsInAnotherDtype) {
+  const auto [way, tied] = GetParam();
+  const Chain alone(tied, at::kFloat);
+  FsdpOptions options = way.options(world());
+  options.shard_dtype = at::kDouble;
+  for (const auto reduce_dtype : {at::kFloat, at::kDouble}) {
+    const Chain chain(tied, at::kFloat);
+    options.reduce_dtype = reduce_dtype;
+    Fsdp fsdp(chain.units(), options);
+    std::vector<at::Tensor> expected;
+    fsdp.visit_shards([&](const Parameter& parameter) { expected.push_back(parameter.tensor.clone()); });
+    for (int step = 0; step < 3; ++step) {
+      fsdp.begin_step();
+      for (int i = 0; i < kMicroBatches; ++i) {
+        const at::Tensor loss = chain.loss(input_of(world().rank(), i).to(at::kFloat), fsdp);
+        fsdp.begin_backward(i + 1 == kMicroBatches);
+        loss.backward();
+        fsdp.end_backward();
+      }
+      for (const auto& weight : alone.weights) weight->tensor.mutable_grad() = at::Tensor();
+      for (int rank = 0; rank < world().size(); ++rank) {
+        for (int i = 0; i < kMicroBatches; ++i) alone.loss(input_of(rank, i).to(at::kFloat)).backward();
+      }
+      for (const Unit& unit : fsdp.units()) {
+        for (const FlatBuffer& buffer : unit.buffers()) {
+          EXPECT_EQ(buffer.shard_gradients().scalar_type(), at::kDouble);
+          at::Tensor(buffer.shard_values()).sub_(buffer.shard_gradients(), 1e-9);
+        }
+      }
+      fsdp.shards_changed();
+      size_t i = 0;
+      fsdp.visit_shards([&](const Parameter& parameter) {
+        expected[i].sub_(alone.weights[i]->tensor.grad().to(at::kDouble), 1e-9);
+        EXPECT_LT((parameter.tensor - expected[i]).abs().max().item<double>(), 1e-12) << parameter.name;
+        expected[i++] = parameter.tensor.clone();
+      });
+      i = 0;
+      fsdp.visit_values([&](const Unit& unit) {
+        EXPECT_TRUE(at::equal(unit.parameters()[0]->tensor, expected[i++].to(at::kFloat))) << unit.name();
+      });
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(All, FsdpWays, ::testing::Combine(::testing::ValuesIn(kWays), ::testing::Bool()),
                          [](const auto& test) {
                            return std::get<0>(test.param).name + (std::get<1>(test.param) ? "Tied" : "");

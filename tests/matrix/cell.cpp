@@ -121,7 +121,7 @@ void add_sharding_cells(int64_t dp, int64_t tp, int64_t cp, Draw& draw, std::vec
   for (const std::string& sharding : kShardings)
     for (int64_t accumulation : {1, 2})
       for (bool tied : {false, true})
-        for (const char* precision : {"fp64", "fp32", "bf16"}) {
+        for (const char* precision : {"fp64", "fp32", "bf16", "bf16_mixed"}) {
           const Variant variant{draw(kFamilies),
                                 tied,
                                 draw(std::vector<std::string>{"mha", "gqa"}),

@@ -22,7 +22,7 @@ Trace train(const Recipe& recipe, const DeviceMesh& mesh) {
 
 Reference train_reference(Recipe recipe) {
   const Trace own = train(recipe, one_rank_mesh());
-  if (recipe.train.precision != "bf16") return {own, {}};
+  if (!is_rounded(recipe.train.precision)) return {own, {}};
   recipe.train.precision = "fp32";
   return {train(recipe, one_rank_mesh()), own};
 }

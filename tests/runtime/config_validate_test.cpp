@@ -155,8 +155,8 @@ TEST(ShardingChoice, OfAutoIsFullShardWithoutTp) {
 TEST(Validate, NamesWhatIsNotAvailableYet) {
   EXPECT_EQ(refusal([](Recipe& recipe) { recipe.parallel.backend = "nccl"; }),
             "parallel.backend: nccl is not available yet: use auto, mpi");
-  EXPECT_EQ(refusal([](Recipe& recipe) { recipe.train.precision = "bf16_mixed"; }),
-            "train.precision: bf16_mixed is not available yet: use fp64, fp32, bf16");
+  EXPECT_EQ(refusal([](Recipe& recipe) { recipe.train.precision = "fp16_mixed"; }),
+            "train.precision: fp16_mixed is not available yet: use fp64, fp32, bf16, bf16_mixed");
   EXPECT_EQ(refusal([](Recipe& recipe) { recipe.device = "cuda"; }),
             "device: cuda is not available in this build: use auto, cpu");
 }
