@@ -8,16 +8,17 @@
 namespace meshtrain {
 namespace {
 
-/// Differences of bf16 weights are kept exactly.
+/// What is computed from bf16 is not rounded to it.
 at::ScalarType movement_dtype(const at::Tensor& weight) {
   return weight.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
 }
 
-/// A copy of the parameter's gradient, without padding.
-at::Tensor gradient_of(const Parameter& parameter) {
+/// A copy of the parameter's gradient as it was before it was multiplied by `clip`, without padding.
+at::Tensor gradient_of(const Parameter& parameter, const at::Tensor& clip) {
   Parameter view = parameter;
   view.tensor = parameter.tensor.grad();
-  return view.valid().detach().clone(at::MemoryFormat::Contiguous);
+  const at::Tensor gradient = view.valid().detach();
+  return gradient.to(movement_dtype(gradient), false, /*copy=*/true, at::MemoryFormat::Contiguous).div_(clip);
 }
 
 }  // namespace
@@ -44,7 +45,7 @@ Trace trace_steps(Trainer& trainer, const std::vector<StepBatch>& batches, doubl
     trace.losses.push_back(outcome.loss.item<double>());
     trace.grad_norms.push_back(outcome.grad_norm.item<double>());
     for (size_t i = 0; step == 0 && i < parameters.size(); ++i) {
-      trace.parameters[i].gradient = gradient_of(*parameters[i]);
+      trace.parameters[i].gradient = gradient_of(*parameters[i], outcome.clip);
     }
   }
   for (size_t i = 0; i < parameters.size(); ++i) trace.parameters[i].movement.add_(parameters[i]->valid().detach());
