@@ -58,8 +58,9 @@ void check_sequence(const Recipe& recipe, const MeshLayout& layout) {
   const int64_t chunks = zigzag ? 2 * cp : cp;
   if (length % chunks != 0) {
     throw InputError("train.sequence_length: " + number(length) + " is not a multiple of " +
-                     (zigzag ? "2 x cp = " : "cp = ") + number(chunks) + ", the " + (zigzag ? "zigzag" : "contiguous") +
-                     " chunks that cp=" + number(cp) + " cuts it into: change train.sequence_length or the mesh" +
+                     (zigzag ? "2 x cp = " : "cp = ") + number(chunks) +
+                     (zigzag ? ", the chunks of layout zigzag" : ", the parts that ranks hold") +
+                     ": change train.sequence_length or the mesh" +
                      (zigzag && length % cp == 0 ? ", or set parallel.context.layout: contiguous" : ""));
   }
   const int64_t tokens = recipe.train.micro_batch * (length / cp);

@@ -51,11 +51,10 @@ StepOutcome Trainer::step(const StepBatch& batch, int64_t num_counted, double le
   fsdp_->begin_step();
   const at::Tensor loss_sum = backward(batch, num_counted);
   const at::Tensor votes = vote(loss_sum, stop);
-  const StepOutcome outcome{votes[0] / num_counted, votes[1].sqrt(), votes[2]};
-  clip(outcome.grad_norm);
+  const at::Tensor grad_norm = votes[1].sqrt(), factor = clip(grad_norm);
   optimizer_->step(learning_rate);
   fsdp_->shards_changed();
-  return outcome;
+  return {votes[0] / num_counted, grad_norm, factor, votes[2]};
 }
 
 // The loss of each micro-batch is a sum; its backward starts from 1 / (counted tokens of the step), so gradients of
@@ -86,8 +85,8 @@ at::Tensor Trainer::vote(const at::Tensor& loss_sum, bool stop) const {
 }
 
 // Scaled by min(1, c / (norm + 1e-6)). A norm that is not finite leaves the gradients as they are, for find_non_finite.
-void Trainer::clip(const at::Tensor& grad_norm) {
-  if (train_.clip_norm == 0) return;
+at::Tensor Trainer::clip(const at::Tensor& grad_norm) {
+  if (train_.clip_norm == 0) return at::ones_like(grad_norm);
   const at::Tensor ratio = grad_norm.add(1e-6).reciprocal_().mul_(train_.clip_norm);
   const at::Tensor factor = at::fmin(ratio, at::ones_like(ratio));  // 1 where the ratio is not a number
   for (const Unit& unit : fsdp_->units()) {
@@ -95,6 +94,7 @@ void Trainer::clip(const at::Tensor& grad_norm) {
       if (buffer.trainable()) at::Tensor(buffer.shard_gradients()).mul_(factor);
     }
   }
+  return factor;
 }
 
 namespace {

@@ -20,6 +20,7 @@ namespace meshtrain {
 struct StepOutcome {
   at::Tensor loss;       ///< mean over the counted tokens of the whole step
   at::Tensor grad_norm;  ///< of the whole model, before clipping
+  at::Tensor clip;       ///< what gradients were then multiplied by: 1 when they were not clipped
   at::Tensor stop;       ///< number of ranks that asked to stop
 };
 
@@ -55,7 +56,7 @@ class Trainer {
  private:
   at::Tensor backward(const StepBatch& batch, int64_t num_counted);
   at::Tensor vote(const at::Tensor& loss_sum, bool stop) const;
-  void clip(const at::Tensor& grad_norm);
+  at::Tensor clip(const at::Tensor& grad_norm);
 
   const DeviceMesh& mesh_;
   TrainRecipe train_;

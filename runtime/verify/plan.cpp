@@ -4,6 +4,7 @@
 
 #include "mesh/error.h"
 #include "runtime/config/sharding.h"
+#include "runtime/config/suggest.h"
 #include "runtime/config/validate.h"
 #include "runtime/verify/shrink.h"
 
@@ -30,6 +31,24 @@ MeshLayout fit(const Recipe& recipe, int64_t num_ranks) {
   return MeshLayout::fit(recipe.parallel.mesh, recipe.parallel.order, num_ranks);
 }
 
+/// Refuses a fault that no mesh of this layout can have; whether sums are made for a purpose is seen when it runs.
+void check_fault(const std::string& skipped, const MeshLayout& layout) {
+  const std::vector<std::string> known = {
+      "dp",           "tp",        "cp",           "dp.gradients",     "cp.gradients", "cp.attention",
+      "tp.gradients", "tp.linear", "tp.embedding", "tp.cross_entropy", "count",        "vote"};
+  if (skipped.empty()) return;
+  const std::string asked = "--inject skip-reduce:" + skipped + ": ";
+  if (std::find(known.begin(), known.end(), skipped) == known.end()) {
+    const std::string meant = nearest(skipped, known);
+    throw InputError(asked + "nothing is summed for " + skipped +
+                     (meant.empty() ? "" : "; did you mean " + meant + "?") + ": use " + joined(known));
+  }
+  const std::string axis = skipped.substr(0, skipped.find('.'));
+  if (axis != "count" && axis != "vote" && layout.size(axis) == 1) {
+    throw InputError(asked + "mesh " + layout.describe() + " has one rank along " + axis + ", which sums nothing");
+  }
+}
+
 }  // namespace
 
 VerifyPlan plan_verification(const Recipe& recipe, const VerifyOptions& options, int64_t num_ranks) try {
@@ -38,6 +57,7 @@ VerifyPlan plan_verification(const Recipe& recipe, const VerifyOptions& options,
   asked.train.precision = options.precision;
   asked.device = options.device;
   validate(asked, layout);
+  check_fault(options.skipped_sums, layout);
 
   Recipe verified = options.shrink ? shrink(asked, layout) : asked;
   verified.model.init = "random";

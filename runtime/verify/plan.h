@@ -23,8 +23,8 @@ struct VerifyPlan {
   Recipe recipe;  ///< random weights, a constant learning rate that shows, the options' precision, steps and model
 };
 
-/// Throws InputError, naming the recipe, when it cannot run on its mesh, whatever it is shrunk to, or when its mesh is
-/// not of `num_ranks`. No communication.
+/// Throws InputError, naming the recipe, when it cannot run on its mesh, whatever it is shrunk to, when its mesh is
+/// not of `num_ranks`, or when a fault is asked for that the mesh cannot have. No communication.
 VerifyPlan plan_verification(const Recipe& recipe, const VerifyOptions& options, int64_t num_ranks);
 
 /// The same training on one rank.

@@ -8,16 +8,17 @@
 namespace meshtrain {
 namespace {
 
-/// Differences of bf16 weights are kept exactly.
+/// What is computed from bf16 is not rounded to it.
 at::ScalarType movement_dtype(const at::Tensor& weight) {
   return weight.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
 }
 
-/// A copy of the parameter's gradient, without padding.
-at::Tensor gradient_of(const Parameter& parameter) {
+/// A copy of the parameter's gradient as it was before it was multiplied by `clip`, without padding.
+at::Tensor gradient_of(const Parameter& parameter, const at::Tensor& clip) {
   Parameter view = parameter;
   view.tensor = parameter.tensor.grad();
-  return view.valid().detach().clone(at::MemoryFormat::Contiguous);
+  const at::Tensor gradient = view.valid().detach();
+  return gradient.to(movement_dtype(gradient), false, /*copy=*/true, at::MemoryFormat::Contiguous).div_(clip);
 }
 
 }  // namespace
@@ -46,7 +47,7 @@ Trace trace_steps(Trainer& trainer, const std::vector<StepBatch>& batches, doubl
     if (step > 0) continue;
     auto traced = trace.parameters.begin();
     trainer.fsdp().visit_gradients([&](const Unit& unit) {
-      for (const Parameter* parameter : unit.parameters()) (traced++)->gradient = gradient_of(*parameter);
+      for (const Parameter* parameter : unit.parameters()) (traced++)->gradient = gradient_of(*parameter, outcome.clip);
     });
   }
   auto traced = trace.parameters.begin();

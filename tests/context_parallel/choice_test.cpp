@@ -66,7 +66,7 @@ TEST(Choice, HeadsThatUlyssesCannotShareOutAreRefused) {
   EXPECT_EQ(refusal(6, Algorithm::Ring), "");
   EXPECT_EQ(refusal(6, Algorithm::Ulysses),
             "parallel.context.algorithm: ulysses shares the 6 query heads of a tensor-parallel rank out over cp=4, "
-            "which does not divide them: use ring, or a mesh with num_attention_heads a multiple of tp x cp");
+            "which does not divide them: use ring or all_gather, or a mesh with num_attention_heads a multiple of tp x cp");
 }
 
 }  // namespace

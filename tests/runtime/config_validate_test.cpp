@@ -87,10 +87,10 @@ TEST(Validate, NamesTheSequence) {
     };
   };
   EXPECT_EQ(refusal(length(33, "auto")),
-            "train.sequence_length: 33 is not a multiple of cp = 2, the contiguous chunks that cp=2 cuts it into: "
+            "train.sequence_length: 33 is not a multiple of cp = 2, the parts that ranks hold: "
             "change train.sequence_length or the mesh");
   EXPECT_EQ(refusal(length(34, "zigzag")),
-            "train.sequence_length: 34 is not a multiple of 2 x cp = 4, the zigzag chunks that cp=2 cuts it into: "
+            "train.sequence_length: 34 is not a multiple of 2 x cp = 4, the chunks of layout zigzag: "
             "change train.sequence_length or the mesh, or set parallel.context.layout: contiguous");
   Recipe recipe = fitting_recipe();
   length(34, "auto")(recipe);
@@ -107,7 +107,7 @@ TEST(Validate, NamesHeadsThatUlyssesCannotShareOut) {
   validate(recipe, MeshLayout({{"dp", 1}, {"cp", 2}, {"tp", 4}}));  // one, which is there twice
   EXPECT_EQ(refusal(ulysses, MeshLayout({{"dp", 1}, {"cp", 4}, {"tp", 4}})),
             "parallel.context.algorithm: ulysses shares the 2 query heads of a tensor-parallel rank out over cp=4, "
-            "which does not divide them: use ring, or a mesh with num_attention_heads a multiple of tp x cp");
+            "which does not divide them: use ring or all_gather, or a mesh with num_attention_heads a multiple of tp x cp");
 }
 
 TEST(Validate, NamesSequenceParallel) {
