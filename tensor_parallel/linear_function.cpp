@@ -8,7 +8,6 @@
 #include "tensor_parallel/collectives.h"
 #include "tensor_parallel/leaf_gradient.h"
 #include "tensor_parallel/matrix_product.h"
-#include "tensor_parallel/row_chunks.h"
 
 namespace meshtrain {
 namespace {
@@ -40,19 +39,6 @@ using LayerPointer = c10::intrusive_ptr<Layer>;
 at::Tensor forward_product(const at::Tensor& x, const Layer& layer, bool with_bias) {
   at::Tensor y = product(x, join(layer.weights));
   return with_bias ? y.add_(join(layer.biases)) : y;
-}
-
-/// into [F, in] += dy^T x. In place where the library can; else (another dtype, or oneDNN, which only returns) through
-/// a temporary of bounded size.
-void add_product(at::Tensor into, const at::Tensor& dy, const at::Tensor& x) {
-  if (into.scalar_type() == x.scalar_type() && !(x.device().is_cpu() && x.scalar_type() == at::kFloat)) {
-    into.addmm_(dy.t(), x);
-    return;
-  }
-  const int64_t row_bytes = x.size(1) * static_cast<int64_t>(x.element_size());
-  for_row_chunks(into.size(0), row_bytes, [&](int64_t first, int64_t count) {
-    into.narrow(0, first, count).add_(product(dy.narrow(1, first, count).t(), x.t()));
-  });
 }
 
 /// Puts the gradients of a run that autograd is to have into their places.

@@ -1,7 +1,7 @@
 #include "runtime/model/transformer.h"
 
 #include "runtime/data/samples.h"
-#include "tensor_parallel/cross_entropy.h"
+#include "tensor_parallel/linear_cross_entropy.h"
 
 namespace meshtrain {
 
@@ -23,9 +23,7 @@ at::Tensor Transformer::loss(const at::Tensor& ids, const at::Tensor& labels, co
   at::Tensor x = embedding_.forward(ids);
   for (const auto& block : blocks_) x = block->forward(x, sequence);
   x = norm_.forward(x);
-  const at::Tensor logits = column_parallel_linear(x, {head().tensor}, {}, parallelism_.tensor);
-  return vocab_parallel_cross_entropy(logits, labels, head().box.start[0], head().box.size[0], kIgnoredLabel,
-                                      parallelism_.tensor);
+  return linear_cross_entropy(x, head(), labels, kIgnoredLabel, parallelism_.tensor);
 }
 
 std::vector<UnitSpec> Transformer::units() {

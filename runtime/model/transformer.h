@@ -20,7 +20,8 @@ class Transformer {
   Transformer& operator=(const Transformer&) = delete;
 
   /// Sum of the losses of the counted tokens. ids and labels: int64 [T], the tokens of `sequence`, the same on every
-  /// tp rank; labels are already shifted, kIgnoredLabel where not counted. Every rank of tp and cp must call it.
+  /// tp rank; labels are already shifted, kIgnoredLabel where not counted. Every rank of tp and cp must call it. The
+  /// value is there when its backward has run (linear_cross_entropy.h); without recording, at once.
   at::Tensor loss(const at::Tensor& ids, const at::Tensor& labels, const Sequence& sequence) const;
 
   /// What is reduced together, in the order of the forward. With tied embeddings the embedding, the final norm and the
