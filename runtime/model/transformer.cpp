@@ -5,13 +5,15 @@
 
 namespace meshtrain {
 
-Transformer::Transformer(const ModelShape& shape, const Parallelism& parallelism, const at::TensorOptions& options)
+Transformer::Transformer(const ModelShape& shape, const Parallelism& parallelism, const at::TensorOptions& options,
+                         const Recomputation& recomputation)
     : parallelism_(parallelism),
       embedding_(parallelism.tensor, "model.embed_tokens", shape.vocab_size, shape.hidden_size,
                  {Initializer::Kind::Normal, shape.initializer_range}, options),
       norm_("model.norm.weight", shape.hidden_size, shape.rms_norm_eps, parallelism.stream_partial_over(), options) {
   for (int64_t layer = 0; layer < shape.num_hidden_layers; ++layer) {
-    blocks_.push_back(std::make_unique<Block>("model.layers." + std::to_string(layer), shape, parallelism, options));
+    blocks_.push_back(std::make_unique<Block>("model.layers." + std::to_string(layer), shape, parallelism, options,
+                                              recomputation.of(layer)));
   }
   if (!shape.tie_word_embeddings) {
     head_ = sharded_parameter("lm_head.weight", {shape.vocab_size, shape.hidden_size}, 0, parallelism.tensor.group,

@@ -15,7 +15,8 @@ class Transformer {
  public:
   /// Declares the parameters; they have no storage until `units()` have been given some. Throws InputError when heads,
   /// KV heads or feed-forward features do not divide over tp.
-  Transformer(const ModelShape& shape, const Parallelism& parallelism, const at::TensorOptions& options);
+  Transformer(const ModelShape& shape, const Parallelism& parallelism, const at::TensorOptions& options,
+              const Recomputation& recomputation = {});
   Transformer(const Transformer&) = delete;
   Transformer& operator=(const Transformer&) = delete;
 

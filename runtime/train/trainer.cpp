@@ -16,7 +16,8 @@ Trainer::Trainer(const Recipe& recipe, const DeviceMesh& mesh, at::Device device
     : mesh_(mesh), train_(recipe.train), device_(device), sequences_(recipe, mesh, device), sums_(mesh) {
   parallelism_ = make_parallelism(recipe, mesh, sequences_.layout());
   const at::TensorOptions options = at::TensorOptions(device).dtype(dtype_of(recipe.train.precision));
-  model_ = std::make_unique<Transformer>(recipe.model.shape, parallelism_, options);
+  model_ = std::make_unique<Transformer>(recipe.model.shape, parallelism_, options,
+                                         make_recomputation(recipe.train.activation_checkpointing));
   fsdp_ = std::make_unique<Fsdp>(model_->units(), mesh.group("dp"),
                                  [this](const FlatBuffer& buffer) { sums_.issue(buffer); });
   if (recipe.model.init == "pretrained") {

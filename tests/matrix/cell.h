@@ -27,9 +27,11 @@ struct Cell {
   std::string algorithm;  ///< ring all_gather ulysses; none for cp=1
   std::string layout;     ///< contiguous zigzag
   bool sequence_parallel;
-  int64_t accumulation;  ///< micro-batches a step
+  int64_t accumulation;            ///< micro-batches a step
+  std::string recompute = "none";  ///< activation checkpointing: none, full, selective, or alternate: full, every 2
 
-  /// "dp=2,tp=2,cp=2 ring zigzag sp acc=2 qwen3 tied gqa uneven packed fp64 sgd": for messages and the list of a run.
+  /// "dp=2,tp=2,cp=2 ring zigzag sp acc=2 full qwen3 tied gqa uneven packed fp64 sgd": for messages and the list of a
+  /// run.
   std::string describe() const;
 };
 

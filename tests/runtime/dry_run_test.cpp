@@ -72,6 +72,29 @@ TEST(DryRun, TrainerStepsOnTheMetaDeviceOver1024Ranks) {
   }
 }
 
+// What is computed again is sent again: forward volumes of all blocks, or of every second, and no others.
+TEST(DryRun, RecomputationSendsTheForwardAgain) {
+  const int64_t cp = 8, tp = 8, local = 8192 / cp, x = local * 4096 * 2;
+  const int64_t key_values = 2 * local * 128 * 2;
+  const DeviceMesh mesh = large_mesh(517);
+  for (const bool sequence_parallel : {false, true}) {
+    for (const auto& [mode, every, again] :
+         {std::tuple{"none", 1, 0}, {"selective", 1, 0}, {"full", 1, 8}, {"full", 2, 4}}) {
+      Recipe recipe = large_recipe();
+      recipe.parallel.sequence_parallel = sequence_parallel ? "on" : "off";
+      recipe.train.activation_checkpointing = {mode, every};
+      Trainer trainer(recipe, mesh, at::kMeta);
+      const StepBatch batch = made_step(recipe, trainer.layout(), 1, at::kMeta);
+      mesh.traffic().clear();
+      trainer.step(batch, trainer.count_tokens(batch), 1e-3, false);
+      const int64_t layers = 8 * (sequence_parallel ? 10 : 8) + again * 4 + 2;
+      EXPECT_EQ(mesh.traffic().total("tp", "tp.linear").sent_bytes, layers * x * (tp - 1) / tp) << mode << every;
+      EXPECT_EQ(mesh.traffic().total("cp", "cp.attention").sent_bytes, (8 * 4 + again) * (cp - 1) * key_values)
+          << mode << every;
+    }
+  }
+}
+
 TEST(DryRun, TrainerStepsWithDocuments) {
   Recipe recipe = large_recipe();
   recipe.model.shape.num_hidden_layers = 2;
