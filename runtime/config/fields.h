@@ -141,6 +141,14 @@ void fields(Archive& archive, DataRecipe& data) {
 }
 
 template <class Archive>
+void fields(Archive& archive, CheckpointingRecipe& checkpointing) {
+  archive.field("mode", checkpointing.mode, {.choices = {"none", "full", "selective"}});
+  const bool none = checkpointing.mode == "none";
+  archive.field("every", checkpointing.every,
+                {.least = 1, .most = kMaxSize, .refused = none ? "needs a mode: full or selective beside it" : ""});
+}
+
+template <class Archive>
 void fields(Archive& archive, TrainRecipe& train) {
   const Rule size = {.required = true, .least = 1, .most = kMaxSize};
   archive.field("sequence_length", train.sequence_length, size);
@@ -150,6 +158,7 @@ void fields(Archive& archive, TrainRecipe& train) {
   archive.field("precision", train.precision, {.choices = {"fp64", "fp32", "bf16", "bf16_mixed", "fp16_mixed"}});
   archive.field("clip_norm", train.clip_norm, {.least = 0});
   archive.field("seed", train.seed, {.least = 0});
+  archive.section("activation_checkpointing", train.activation_checkpointing);
   archive.field("log_every", train.log_every, {.least = 1});
   archive.field("time_limit", train.time_limit, {.least = 0});
   archive.field("export", train.export_folder);

@@ -56,6 +56,11 @@ struct DataRecipe {
   std::string boundary_labels = "counted";  ///< counted ignored: the first token of a document as the label of the last
 };
 
+struct CheckpointingRecipe {
+  std::string mode = "none";  ///< none full selective
+  int64_t every = 1;          ///< of so many blocks one, from the first on
+};
+
 struct TrainRecipe {
   int64_t sequence_length = 0;
   int64_t global_batch = 0;
@@ -64,6 +69,7 @@ struct TrainRecipe {
   std::string precision = "fp32";  ///< fp64 fp32 bf16 bf16_mixed fp16_mixed
   double clip_norm = 1.0;          ///< 0: no clipping
   int64_t seed = 42;
+  CheckpointingRecipe activation_checkpointing;
   int64_t log_every = 1;                ///< steps between console lines
   double time_limit = 0;                ///< seconds after which the run stops by itself; 0: none
   std::filesystem::path export_folder;  ///< key `export`: the final weights as a Hugging Face folder; empty: none

@@ -1,17 +1,19 @@
 #include "runtime/model/transformer.h"
 
 #include "runtime/data/samples.h"
-#include "tensor_parallel/cross_entropy.h"
+#include "tensor_parallel/linear_cross_entropy.h"
 
 namespace meshtrain {
 
-Transformer::Transformer(const ModelShape& shape, const Parallelism& parallelism, const at::TensorOptions& options)
+Transformer::Transformer(const ModelShape& shape, const Parallelism& parallelism, const at::TensorOptions& options,
+                         const Recomputation& recomputation)
     : parallelism_(parallelism),
       embedding_(parallelism.tensor, "model.embed_tokens", shape.vocab_size, shape.hidden_size,
                  {Initializer::Kind::Normal, shape.initializer_range}, options),
       norm_("model.norm.weight", shape.hidden_size, shape.rms_norm_eps, parallelism.stream_partial_over(), options) {
   for (int64_t layer = 0; layer < shape.num_hidden_layers; ++layer) {
-    blocks_.push_back(std::make_unique<Block>("model.layers." + std::to_string(layer), shape, parallelism, options));
+    blocks_.push_back(std::make_unique<Block>("model.layers." + std::to_string(layer), shape, parallelism, options,
+                                              recomputation.of(layer)));
   }
   if (!shape.tie_word_embeddings) {
     head_ = sharded_parameter("lm_head.weight", {shape.vocab_size, shape.hidden_size}, 0, parallelism.tensor.group,
@@ -27,9 +29,7 @@ at::Tensor Transformer::loss(const at::Tensor& ids, const at::Tensor& labels, co
   }
   const size_t head_unit = head_ ? 1 + blocks_.size() : 0;
   return units.run(head_unit, [&] {
-    const at::Tensor logits = column_parallel_linear(norm_.forward(x), {head().tensor}, {}, parallelism_.tensor);
-    return vocab_parallel_cross_entropy(logits, labels, head().box.start[0], head().box.size[0], kIgnoredLabel,
-                                        parallelism_.tensor);
+    return linear_cross_entropy(norm_.forward(x), head(), labels, kIgnoredLabel, parallelism_.tensor);
   });
 }
 

@@ -12,6 +12,12 @@ at::ScalarType dtype_of(const std::string& precision) {
   return dtypes.at(precision);
 }
 
+Recomputation make_recomputation(const CheckpointingRecipe& recipe) {
+  static const std::map<std::string, Recompute> modes = {
+      {"none", Recompute::Nothing}, {"selective", Recompute::Elementwise}, {"full", Recompute::All}};
+  return {modes.at(recipe.mode), recipe.every};
+}
+
 SequenceLayout make_layout(const Recipe& recipe, const DeviceMesh& mesh) {
   return SequenceLayout(context_choice(recipe, mesh.layout()).layout, recipe.train.sequence_length,
                         static_cast<int>(mesh.size("cp")), static_cast<int>(mesh.coordinate("cp")));

@@ -21,7 +21,8 @@ Trainer::Trainer(const Recipe& recipe, const DeviceMesh& mesh, at::Device device
       sums_(data_parallel_.sums, data_parallel_.partial_sums) {
   parallelism_ = make_parallelism(recipe, mesh, sequences_.layout());
   const at::TensorOptions options = at::TensorOptions(device).dtype(dtype_of(recipe.train.precision));
-  model_ = std::make_unique<Transformer>(recipe.model.shape, parallelism_, options);
+  model_ = std::make_unique<Transformer>(recipe.model.shape, parallelism_, options,
+                                          make_recomputation(recipe.train.activation_checkpointing));
   FsdpOptions options_of_units = data_parallel_.options;
   options_of_units.on_reduced = [this](const FlatBuffer& buffer) { sums_.issue(buffer); };
   fsdp_ = std::make_unique<Fsdp>(model_->units(), std::move(options_of_units));

@@ -22,6 +22,7 @@ std::vector<std::string> factors_of(const Cell& cell) {
           cell.sequence_parallel ? "sp" : "-",
           "acc=" + std::to_string(cell.accumulation),
           cell.sharding,
+          cell.recompute,
           cell.variant.family,
           cell.variant.tied ? "tied" : "-",
           cell.variant.heads,
@@ -72,6 +73,7 @@ const std::vector<std::string> kDocuments = {"one", "packed", "ignored"};
 const std::vector<std::string> kPrecisions = {"fp64", "fp32"};
 const std::vector<std::string> kShardings = {"no_shard",   "shard_optimizer", "shard_grad_op", "shard_grad_op+",
                                              "full_shard", "full_shard+",     "hybrid_shard",  "hybrid_shard+"};
+const std::vector<std::string> kRecompute = {"none", "full", "selective", "alternate"};
 const std::vector<std::string> kOptimizers = {"adamw", "adamw-unclipped", "sgd"};
 
 /// Values of the factors that are not multiplied out.
@@ -113,7 +115,8 @@ void add_model_cells(int64_t dp, int64_t tp, int64_t cp, Draw& draw, std::vector
                   const Variant variant{family, tied, heads, ignored, draw(kDocuments), precision, draw(kOptimizers)};
                   const std::string algorithm = cp > 1 ? draw(kAlgorithms) : "none";
                   const std::string sharding = dp * cp > 1 ? draw(kShardings) : "no_shard";
-                  cells.push_back({variant, dp, tp, cp, algorithm, layout, sequence_parallel, accumulation, sharding});
+                  cells.push_back({variant, dp, tp, cp, algorithm, layout, sequence_parallel, accumulation, sharding,
+                                   draw(kRecompute)});
                 }
 }
 
@@ -132,7 +135,8 @@ void add_sharding_cells(int64_t dp, int64_t tp, int64_t cp, Draw& draw, std::vec
           const std::string algorithm = cp > 1 ? draw(kAlgorithms) : "none";
           const std::string layout = cp > 1 ? draw(kLayouts) : "contiguous";
           const bool sequence_parallel = tp > 1 && draw(std::vector<int>{0, 1}) == 1;
-          cells.push_back({variant, dp, tp, cp, algorithm, layout, sequence_parallel, accumulation, sharding});
+          cells.push_back(
+              {variant, dp, tp, cp, algorithm, layout, sequence_parallel, accumulation, sharding, draw(kRecompute)});
         }
 }
 
@@ -148,7 +152,8 @@ void add_context_cells(int64_t dp, int64_t tp, int64_t cp, Draw& draw, std::vect
                                     draw(kIgnored),   documents ? draw(packed) : kDocuments[0], precision,
                                     draw(kOptimizers)};
               const int64_t accumulation = draw(std::vector<int64_t>{1, 2});
-              cells.push_back({variant, dp, tp, cp, algorithm, layout, sequence_parallel, accumulation});
+              cells.push_back({variant, dp, tp, cp, algorithm, layout, sequence_parallel, accumulation,
+                               draw(kShardings), draw(kRecompute)});
             }
 }
 
@@ -252,6 +257,10 @@ Recipe recipe_of(const Cell& cell, bool alone, const std::filesystem::path& fold
   recipe.train.micro_batch = alone ? kGlobalBatch : kGlobalBatch / (dp * cell.accumulation);
   recipe.train.steps = kSteps;
   recipe.train.precision = cell.variant.precision;
+  if (!alone) {
+    const bool alternate = cell.recompute == "alternate";
+    recipe.train.activation_checkpointing = {alternate ? "full" : cell.recompute, alternate ? 2 : 1};
+  }
   recipe.train.clip_norm = cell.variant.optimizer == "adamw-unclipped" ? 0 : 0.5;
 
   recipe.optimizer.name = cell.variant.optimizer == "sgd" ? "sgd" : "adamw";

@@ -30,8 +30,10 @@ struct Cell {
   int64_t accumulation;               ///< micro-batches a step
   std::string sharding = "no_shard";  ///< mode of fsdp; with "+" parameters are kept to the backward,
                                       ///< gradients reduced once a step, and units cut over dp alone
+  std::string recompute = "none";  ///< activation checkpointing: none, full, selective, or alternate: full, every 2
 
-  /// "dp=2,tp=2,cp=2 ring zigzag sp acc=2 qwen3 tied gqa uneven packed fp64 sgd": for messages and the list of a run.
+  /// "dp=2,tp=2,cp=2 ring zigzag sp acc=2 full qwen3 tied gqa uneven packed fp64 sgd": for messages and the list of a
+  /// run.
   std::string describe() const;
 };
 
