@@ -159,6 +159,7 @@ void fields(Archive& archive, TrainRecipe& train) {
   archive.field("clip_norm", train.clip_norm, {.least = 0});
   archive.field("seed", train.seed, {.least = 0});
   archive.section("activation_checkpointing", train.activation_checkpointing);
+  archive.field("offload_activations", train.offload_activations);
   archive.field("log_every", train.log_every, {.least = 1});
   archive.field("time_limit", train.time_limit, {.least = 0});
   archive.field("export", train.export_folder);

@@ -70,6 +70,7 @@ struct TrainRecipe {
   double clip_norm = 1.0;          ///< 0: no clipping
   int64_t seed = 42;
   CheckpointingRecipe activation_checkpointing;
+  bool offload_activations = false;     ///< to host memory, where a CPU rank has them anyway
   int64_t log_every = 1;                ///< steps between console lines
   double time_limit = 0;                ///< seconds after which the run stops by itself; 0: none
   std::filesystem::path export_folder;  ///< key `export`: the final weights as a Hugging Face folder; empty: none

@@ -34,6 +34,9 @@ void Journal::announce(int64_t num_parameters, bool sequence_parallel, const Con
   if (mesh.at("tp") > 1 && !sequence_parallel && recipe_.parallel.sequence_parallel == "auto") {
     spdlog::info("sequence parallel is off because tp does not divide the tokens of a micro-batch");
   }
+  if (recipe_.train.offload_activations) {
+    spdlog::info("train.offload_activations moves nothing: ranks of this run have their activations in host memory");
+  }
 }
 
 void Journal::record(const StepMetrics& metrics) {

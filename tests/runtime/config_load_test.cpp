@@ -49,7 +49,7 @@ parallel: {mesh: {dp: 2, cp: auto}, order: [dp, tp, cp], fsdp: {mode: no_shard},
 data: {tokens: a/b.bin, dtype: uint32, layout: stream, ignore_id: 7, loss_mask: /m.bin, shuffle: true,
        documents: 9, boundary_labels: ignored}
 train: {sequence_length: 32, global_batch: 8, micro_batch: 2, steps: +10, precision: bf16, clip_norm: 0, seed: 5,
-        activation_checkpointing: {mode: full, every: 2},
+        activation_checkpointing: {mode: full, every: 2}, offload_activations: true,
         log_every: 3, time_limit: 60.5, export: ../out/}
 optimizer: {name: sgd, learning_rate: .5, betas: [0.8, 0.95], eps: 1.0e-7, weight_decay: 0.1, momentum: 0.9,
             decay: matrices}
@@ -78,6 +78,7 @@ device: cpu
   EXPECT_EQ(recipe.train.steps, 10);
   EXPECT_EQ(recipe.train.activation_checkpointing.mode, "full");
   EXPECT_EQ(recipe.train.activation_checkpointing.every, 2);
+  EXPECT_TRUE(recipe.train.offload_activations);
   EXPECT_EQ(recipe.train.time_limit, 60.5);
   EXPECT_EQ(recipe.train.export_folder, folder.path().parent_path() / "out");
   EXPECT_EQ(recipe.optimizer.learning_rate, 0.5);
