@@ -130,7 +130,7 @@ void expect_documented_slope(const Measured& measured) {
   const auto peak = [&](int64_t num_layers) {
     return static_cast<double>(peak_activations(recipe_of(measured, num_layers), mesh));
   };
-  const double slope = (peak(6) - peak(2)) / 4, documented = documented_bytes(measured);
+  const double slope = (peak(4) - peak(2)) / 2, documented = documented_bytes(measured);
   EXPECT_NEAR(slope / documented, 1, 0.03) << measured.describe() << ": " << slope << " against " << documented;
 }
 
