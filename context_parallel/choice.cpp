@@ -11,7 +11,7 @@ using Kind = SequenceLayout::Kind;
 
 /// Positions of a rank from which on a hop of a ring is hidden behind the blocks that compute beside it
 /// (docs/benchmarks.md, "Context parallel").
-constexpr int64_t kLongPart = 512;
+constexpr int64_t kLongPart = 256;
 
 bool divides_in_pairs(const ContextShape& shape) {
   return shape.sequence_length % (2 * shape.ranks) == 0;

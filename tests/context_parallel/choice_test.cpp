@@ -27,7 +27,7 @@ TEST(Choice, LongPartsGoRound) {
 }
 
 TEST(Choice, ShortPartsAreGathered) {
-  expect(choose({512, 32, 4, 2}), Algorithm::AllGather, Kind::ZigZag, "256 tokens a rank are too few");
+  expect(choose({500, 32, 4, 2}), Algorithm::AllGather, Kind::ZigZag, "250 tokens a rank are too few");
 }
 
 TEST(Choice, ManyHeadsOfShortPartsAreExchanged) {
