@@ -7,8 +7,9 @@
 namespace meshtrain {
 
 Arena::Arena(const std::vector<Unit>& units, const std::function<Tenant(const Unit&)>& tenant, int64_t reach) {
-  for (const Unit& unit : units) tenants_.push_back(tenant(unit));
-  places_ = plan_places(tenants_, reach);
+  std::vector<Tenant> tenants;
+  for (const Unit& unit : units) tenants.push_back(tenant(unit));
+  places_ = plan_places(tenants, reach);
   const at::Device device = units.front().buffers().front().values().device();
   memory_ = at::empty({places_.total}, at::TensorOptions(device).dtype(at::kByte));
 }
@@ -19,11 +20,6 @@ void Arena::lend(size_t unit, const std::vector<at::Tensor>& tensors) const {
     lend_memory(tensor, memory_, offset);
     offset += tensor.numel() * static_cast<int64_t>(tensor.element_size());
   }
-}
-
-bool Arena::overlap(size_t a, size_t b) const {
-  return places_.offsets[a] < places_.offsets[b] + tenants_[b].size &&
-         places_.offsets[b] < places_.offsets[a] + tenants_[a].size;
 }
 
 }  // namespace meshtrain

@@ -180,8 +180,4 @@ void Fsdp::visit_gradients(const std::function<void(const Unit&)>& visit) {
   }
 }
 
-int64_t Fsdp::num_lent_bytes() const {
-  return state_->gathering.num_bytes() + state_->reduction.num_bytes();
-}
-
 }  // namespace meshtrain

@@ -56,9 +56,6 @@ class Fsdp {
   /// Calls `visit` with each unit while the .grad of its trainable parameters is the reduced gradient.
   void visit_gradients(const std::function<void(const Unit&)>& visit);
 
-  /// Bytes of memory that gathered parameters and gradients under way take in turn.
-  int64_t num_lent_bytes() const;
-
  private:
   struct State;  // shared with the hooks on the parameters, which may outlive this object
   std::shared_ptr<State> state_;

@@ -28,8 +28,6 @@ class Gathering {
   bool need(size_t unit);
   void let_go(size_t unit);
 
-  int64_t num_bytes() const { return arena_.num_bytes(); }
-
  private:
   enum class State { Away, Coming, Here };
   struct Gathered {

@@ -29,8 +29,6 @@ class Reduction {
   void gather(size_t unit);
   void let_go(size_t unit);
 
-  int64_t num_bytes() const { return arena_.num_bytes(); }
-
  private:
   struct UnderWay {
     size_t unit;
