@@ -67,6 +67,10 @@ class Yardsticks {
     add_values(&Trace::grad_norms);
     add_tensors(Kind::Gradient, value_tolerance(precision));
     add_tensors(Kind::Weight, movement_tolerance(precision));
+    if (!together_.empty()) {  // norms are no further apart than the gradients themselves
+      const size_t losses = reference.exact.losses.size(), norms = reference.exact.grad_norms.size();
+      for (size_t i = losses; i < losses + norms; ++i) all_[i].bound = std::max(all_[i].bound, together_[0].bound);
+    }
     all_.insert(all_.end(), together_.begin(), together_.end());
   }
   const std::vector<Yardstick>& all() const { return all_; }

@@ -41,7 +41,7 @@ struct Compared {
 ///                |movement - movement_ref| / |movement_ref|, to 1e-10 and 1e-3
 ///   bf16,        everything by its distance from one rank in fp32, tensors by their length, all relative. It may be
 ///   bf16_mixed   that of one rank in bf16 times a factor, and 2^-8 more. For loss and norm the factor is 2; for the
-///                tensors of all parameters as one 1.5. For a single tensor it is 4, of its own distance or of that of
+///                tensors of all parameters as one 1.5, and a norm may be as far off as these. For a single tensor it is 4, of its own distance or of that of
 ///                all as one, whichever is larger: few elements are far off by luck, above all in Adam's update, which
 ///                makes a whole step of a gradient that is mostly rounding
 ///

@@ -182,7 +182,7 @@ TEST_F(Verify, FindsAMissingVote) {
 }
 
 TEST_F(Verify, FindsAMissingVoteWhereGradientsAreClipped) {
-  const std::string out = found(2, "dp=2", "vote", {"--set", "train.clip_norm=0.1"});
+  const std::string out = found(2, "dp=2", "vote", {"--set", "train.clip_norm=0.1", "--set", "parallel.fsdp.mode=no_shard"});
   EXPECT_TRUE(has(out, "\nDIFFERENT: loss; gradient norm; ")) << out;
   EXPECT_TRUE(has(out, "every gradient of the first step is equal: look at how the loss and the norm")) << out;
 }
@@ -225,7 +225,7 @@ TEST_F(Verify, RefusesWhatItDoesNotKnow) {
   EXPECT_TRUE(has(complaint(2, {"--mesh", "dp=2", "--inject", "skip-reduce:tp.linaer"}), "did you mean tp.linear?"));
   EXPECT_TRUE(has(complaint(2, {"--mesh", "cp=2", "--set", "parallel.context.algorithm=ring", "--inject",
                                 "skip-reduce:cp.attention"}),
-                  "sums nothing for cp.attention: use count, cp, cp.gradients, vote"));
+                  "sums nothing for cp.attention: use count, dp, dp.gradients, vote"));
   EXPECT_TRUE(has(complaint(1, {"--steps", "0"}), "0 is not a whole number of at least 1"));
   EXPECT_TRUE(has(complaint(1, {"--device", "cuda"}), "device: cuda is not available in this build"));
   EXPECT_TRUE(has(complaint(1, {"--precision", "fp8"}), "--precision"));
