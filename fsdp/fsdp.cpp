@@ -46,6 +46,13 @@ void check(const std::vector<UnitSpec>& units) {
   }
 }
 
+/// The parameter of `segment` with its part of `whole`, a tensor laid out as its buffer, in the place of its own.
+Parameter parameter_in(const at::Tensor& whole, const Segment& segment) {
+  Parameter parameter = *segment.parameter;
+  parameter.tensor = whole.narrow(0, segment.offset, segment.numel).view(parameter.shape);
+  return parameter;
+}
+
 std::vector<Unit> make_units(std::vector<UnitSpec> specs, const Sharding& sharding) {
   check(specs);
   std::vector<Unit> units;
@@ -137,11 +144,7 @@ void Fsdp::write_values(const std::function<void(const Parameter&)>& write) {
       const at::Tensor whole = buffer.keeps_values_apart()
                                    ? at::zeros({buffer.numel()}, buffer.shard_values().options())
                                    : buffer.values().zero_();
-      for (const Segment& segment : buffer.segments()) {
-        Parameter target = *segment.parameter;
-        target.tensor = whole.narrow(0, segment.offset, segment.numel).view(segment.parameter->shape);
-        write(target);
-      }
+      for (const Segment& segment : buffer.segments()) write(parameter_in(whole, segment));
       if (!buffer.keeps_values_apart()) continue;
       buffer.shard_values().copy_(whole.narrow(0, buffer.shard().offset, buffer.shard().numel));
       if (state_->sharding.whole_parameters) buffer.values().copy_(whole);
@@ -163,10 +166,7 @@ void Fsdp::visit_shards(const std::function<void(const Parameter&)>& visit) {
     for (const FlatBuffer& buffer : unit.buffers()) {
       at::Tensor whole = at::empty({buffer.numel()}, buffer.shard_values().options());
       state_->group.all_gather(whole, buffer.shard_values()).wait();
-      for (const Segment& segment : buffer.segments()) {
-        Parameter& copy = gathered[segment.parameter] = *segment.parameter;
-        copy.tensor = whole.narrow(0, segment.offset, segment.numel).view(copy.shape);
-      }
+      for (const Segment& segment : buffer.segments()) gathered[segment.parameter] = parameter_in(whole, segment);
     }
     for (const Parameter* parameter : unit.parameters()) visit(gathered.at(parameter));
   }

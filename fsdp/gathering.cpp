@@ -1,7 +1,5 @@
 #include "fsdp/gathering.h"
 
-#include <c10/core/GradMode.h>
-
 #include <algorithm>
 
 #include "fsdp/lent_memory.h"

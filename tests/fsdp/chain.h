@@ -60,6 +60,19 @@ inline at::Tensor input_of(int64_t rank, int64_t micro_batch) {
   return random_tensor({4, 8}, static_cast<uint64_t>(100 + 10 * rank + micro_batch));
 }
 
+constexpr int64_t kMicroBatches = 3;
+
+/// Forward and backward of a step's micro-batches, each rank its own.
+inline void backward_of_step(const Chain& chain, Fsdp& fsdp) {
+  fsdp.begin_step();
+  for (int64_t i = 0; i < kMicroBatches; ++i) {
+    const at::Tensor loss = chain.loss(input_of(world().rank(), i), fsdp);
+    fsdp.begin_backward(i + 1 == kMicroBatches);
+    loss.backward();
+    fsdp.end_backward();
+  }
+}
+
 /// One way to cut a model over the world.
 struct Way {
   std::string name;

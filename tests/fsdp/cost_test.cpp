@@ -10,13 +10,14 @@
 namespace meshtrain {
 namespace {
 
+using testing::backward_of_step;
 using testing::Chain;
-using testing::input_of;
+using testing::kMicroBatches;
 using testing::kWays;
 using testing::Way;
 using testing::world;
 
-constexpr int64_t kMicroBatches = 3, kBytes = 8;
+constexpr int64_t kBytes = 8;
 
 int64_t bytes_of(const Unit& unit) {
   int64_t bytes = 0;
@@ -25,13 +26,7 @@ int64_t bytes_of(const Unit& unit) {
 }
 
 void step(const Chain& chain, Fsdp& fsdp) {
-  fsdp.begin_step();
-  for (int64_t i = 0; i < kMicroBatches; ++i) {
-    const at::Tensor loss = chain.loss(input_of(world().rank(), i), fsdp);
-    fsdp.begin_backward(i + 1 == kMicroBatches);
-    loss.backward();
-    fsdp.end_backward();
-  }
+  backward_of_step(chain, fsdp);
   fsdp.shards_changed();
 }
 

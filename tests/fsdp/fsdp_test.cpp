@@ -11,13 +11,15 @@
 namespace meshtrain {
 namespace {
 
+using testing::backward_of_step;
 using testing::Chain;
 using testing::input_of;
+using testing::kMicroBatches;
 using testing::kWays;
 using testing::Way;
 using testing::world;
 
-constexpr int kMicroBatches = 3, kSteps = 3;
+constexpr int kSteps = 3;
 constexpr double kRate = 0.01;
 
 /// The model after each step of plain descent on every rank's micro-batches, computed here alone.
@@ -29,16 +31,6 @@ void step_alone(const Chain& chain) {
   const at::NoGradGuard no_grad;
   for (const auto& weight : chain.weights) {
     if (weight->tensor.requires_grad()) weight->tensor.sub_(weight->tensor.grad(), kRate);
-  }
-}
-
-void backward_of_step(const Chain& chain, Fsdp& fsdp) {
-  fsdp.begin_step();
-  for (int i = 0; i < kMicroBatches; ++i) {
-    const at::Tensor loss = chain.loss(input_of(world().rank(), i), fsdp);
-    fsdp.begin_backward(i + 1 == kMicroBatches);
-    loss.backward();
-    fsdp.end_backward();
   }
 }
 
