@@ -50,7 +50,9 @@ FlatBuffer::FlatBuffer(std::vector<Parameter*> parameters, const Sharding& shard
   const at::ScalarType kept = trainable ? sharding.shard_dtype.value_or(dtype) : dtype;
   shard_values_ = values_.narrow(0, first, share);
   if (!sharding.whole_parameters || kept != dtype) {
-    shard_values_ = shard_values_.to(kept, /*non_blocking=*/false, /*copy=*/true);
+    const at::Tensor part = shard_values_;
+    shard_values_ = sharding.memory.zeros(share, options.requires_grad(false).dtype(kept)).copy_(part);
+    set_aside(shard_values_);
   }
   if (!sharding.whole_parameters) take_memory(values_);
   if (!trainable) return;
@@ -61,7 +63,7 @@ FlatBuffer::FlatBuffer(std::vector<Parameter*> parameters, const Sharding& shard
   }
   shard_gradients_ = gradients_.narrow(0, first, share);
   if (!sharding.whole_gradients || gradients_.scalar_type() != kept) {
-    shard_gradients_ = at::zeros({share}, shard_values_.options());
+    shard_gradients_ = sharding.memory.zeros(share, shard_values_.options());
   }
   if (!sharding.whole_gradients) take_memory(gradients_);
 }

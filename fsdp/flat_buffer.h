@@ -5,6 +5,7 @@
 #include <optional>
 #include <vector>
 
+#include "fsdp/shard_memory.h"
 #include "mesh/parameter.h"
 
 namespace meshtrain {
@@ -30,6 +31,7 @@ struct Sharding {
   bool whole_gradients = true;                     ///< the same for gradients
   std::optional<at::ScalarType> shard_dtype = {};  ///< of what trainable shards are kept in; none: the parameters'
   std::optional<at::ScalarType> gradient_dtype = {};  ///< gradients are added up and reduced in; none: the parameters'
+  ShardMemory memory = {};                            ///< of what a rank keeps apart from whole tensors
 };
 
 /// Parameters of one dtype and device, all trainable or all frozen, laid end to end in one buffer. Their tensors are

@@ -28,7 +28,9 @@ Sharding sharding_of(const FsdpOptions& options) {
   Sharding sharding;
   sharding.shard_dtype = options.shard_dtype;
   sharding.gradient_dtype = options.reduce_dtype;
-  if (options.mode == ShardingMode::NoShard || options.shards.size() == 1) return sharding;
+  sharding.memory = options.memory;
+  const bool apart = options.shards.size() > 1 || options.memory.is_on_disk();
+  if (options.mode == ShardingMode::NoShard || !apart) return sharding;
   sharding.num_shards = options.shards.size();
   sharding.index = options.shards.rank();
   sharding.whole_parameters = options.mode != ShardingMode::FullShard;
@@ -147,6 +149,7 @@ void Fsdp::write_values(const std::function<void(const Parameter&)>& write) {
       for (const Segment& segment : buffer.segments()) write(parameter_in(whole, segment));
       if (!buffer.keeps_values_apart()) continue;
       buffer.shard_values().copy_(whole.narrow(0, buffer.shard().offset, buffer.shard().numel));
+      set_aside(buffer.shard_values());
       if (state_->sharding.whole_parameters) buffer.values().copy_(whole);
     }
   }
@@ -166,6 +169,7 @@ void Fsdp::visit_shards(const std::function<void(const Parameter&)>& visit) {
     for (const FlatBuffer& buffer : unit.buffers()) {
       at::Tensor whole = at::empty({buffer.numel()}, buffer.shard_values().options());
       state_->group.all_gather(whole, buffer.shard_values()).wait();
+      set_aside(buffer.shard_values());
       for (const Segment& segment : buffer.segments()) gathered[segment.parameter] = parameter_in(whole, segment);
     }
     for (const Parameter* parameter : unit.parameters()) visit(gathered.at(parameter));

@@ -39,10 +39,15 @@ void Gathering::start(size_t unit) {
 }
 
 void Gathering::prefetch(size_t unit, int step) {
-  for (int64_t i = 1; i <= ahead_; ++i) {
+  for (int64_t i = 1; i <= ahead_ + 1; ++i) {
     const int64_t next = static_cast<int64_t>(unit) + step * i;
     if (next < 0 || next >= static_cast<int64_t>(units_.size())) return;
-    if (step > 0 || gathered_[next].in_backward) start(static_cast<size_t>(next));
+    if (step < 0 && !gathered_[next].in_backward) continue;
+    if (i <= ahead_) {
+      start(static_cast<size_t>(next));
+    } else if (gathered_[next].state == State::Away) {
+      for (const FlatBuffer& buffer : units_[next].buffers()) fetch_ahead(buffer.shard_values());
+    }
   }
 }
 
@@ -52,6 +57,7 @@ bool Gathering::need(size_t unit) {
   start(unit);
   for (const Work& work : gathered.works) work.wait();
   gathered.works.clear();
+  for (const FlatBuffer& buffer : units_[unit].buffers()) set_aside(buffer.shard_values());
   gathered.state = State::Here;
   return true;
 }

@@ -37,7 +37,7 @@ class Gathering {
   };
 
   void start(size_t unit);
-  /// Starts the units after `unit` in the direction `step`, +1 or -1.
+  /// Starts the units after `unit` in the direction `step`, +1 or -1, and reads ahead what the next one will need.
   void prefetch(size_t unit, int step);
 
   std::vector<Unit>& units_;

@@ -31,6 +31,8 @@ struct FsdpOptions {
   std::optional<at::ScalarType> reduce_dtype;  ///< of gradients while they are added up and reduced over shards, and
                                                ///< under NoShard over replicas; none: the parameters'
   int64_t prefetch = 1;                        ///< units gathered ahead of the one that computes: 0 and more
+  ShardMemory memory;                          ///< of shards, and of their gradients, where they lie apart from whole
+                                               ///< ones. On disk FullShard gathers from it on one rank too
 
   /// Called on each rank, in issue order, when a buffer's gradients are summed over shards and replicas: the place to
   /// issue the sums of its shard over other axes. They must not be waited for there.

@@ -26,7 +26,9 @@ void Reduction::begin_step() {
   for (size_t unit = 0; unit < units_.size(); ++unit) {
     for (FlatBuffer* buffer : trainable(unit)) {
       if (whole_) buffer->gradients().zero_();
-      if (buffer->keeps_gradients_apart()) buffer->shard_gradients().zero_();
+      if (!buffer->keeps_gradients_apart()) continue;
+      buffer->shard_gradients().zero_();
+      set_aside(buffer->shard_gradients());
     }
   }
 }
@@ -79,6 +81,7 @@ void Reduction::issue_next() {
   for (FlatBuffer* buffer : trainable(unit)) {
     at::Tensor shard = buffer->gradients_of_shard();
     scatter.works.push_back(shards_.reduce_scatter(shard, buffer->gradients()));
+    fetch_ahead(buffer->shard_gradients());
   }
   scattering_.push_back(std::move(scatter));
   // Whoever waits now had the backward of a whole unit; with one rank there is nothing to wait for.
@@ -98,6 +101,7 @@ void Reduction::finish_scatter() {
       continue;
     }
     if (buffer->keeps_gradients_apart()) shard.add_(buffer->gradients_of_shard());
+    set_aside(shard);
     if (last_) sum.works.push_back(replicas_.all_reduce(shard));
   }
   let_go(scatter.unit);

@@ -104,6 +104,13 @@ void fields(Archive& archive, ContextRecipe& context) {
 }
 
 template <class Archive>
+void fields(Archive& archive, OffloadRecipe& offload) {
+  archive.field("to", offload.to, {.choices = {"none", "host", "disk"}});
+  archive.field("path", offload.path,
+                {.required = true, .refused = offload.to == "disk" ? "" : "needs to: disk beside it"});
+}
+
+template <class Archive>
 void fields(Archive& archive, FsdpRecipe& fsdp) {
   archive.field("mode", fsdp.mode,
                 {.choices = {"auto", "no_shard", "shard_optimizer", "shard_grad_op", "full_shard", "hybrid_shard"}});
@@ -113,6 +120,7 @@ void fields(Archive& archive, FsdpRecipe& fsdp) {
   archive.field("no_sync", fsdp.no_sync);
   archive.field("prefetch", fsdp.prefetch, {.least = 0, .most = 64});
   archive.field("reduce_dtype", fsdp.reduce_dtype, {.choices = {"fp32", "bf16"}});
+  archive.section("offload", fsdp.offload);
 }
 
 template <class Archive>

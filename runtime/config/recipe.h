@@ -25,6 +25,11 @@ struct ContextRecipe {
   std::string layout = "auto";     ///< auto contiguous zigzag
 };
 
+struct OffloadRecipe {
+  std::string to = "none";     ///< none host disk
+  std::filesystem::path path;  ///< disk: the folder of the ranks' files
+};
+
 struct FsdpRecipe {
   std::string mode = "auto";            ///< auto no_shard shard_optimizer shard_grad_op full_shard hybrid_shard
   std::optional<int64_t> shard_size;    ///< hybrid_shard: ranks that share one copy; none: those of a host
@@ -33,6 +38,7 @@ struct FsdpRecipe {
   bool no_sync = false;                 ///< micro-batches before the last do not communicate gradients
   int64_t prefetch = 1;                 ///< units gathered ahead
   std::string reduce_dtype = "fp32";    ///< fp32 bf16: of gradients, under bf16_mixed
+  OffloadRecipe offload;                ///< of shards, their gradients and the optimizer's state
 };
 
 struct ParallelRecipe {

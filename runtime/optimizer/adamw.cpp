@@ -5,14 +5,16 @@
 
 namespace meshtrain {
 
-AdamW::AdamW(const OptimizerRecipe& recipe, const std::vector<Unit>& units) : recipe_(recipe) {
+AdamW::AdamW(const OptimizerRecipe& recipe, const std::vector<Unit>& units, const ShardMemory& memory)
+    : recipe_(recipe) {
   for (const Unit& unit : units) {
     for (const FlatBuffer& buffer : unit.buffers()) {
       if (!buffer.trainable()) continue;
       for (const DecayRange& range : decay_ranges(buffer, recipe)) {
         const at::Tensor values = buffer.shard_values().narrow(0, range.offset, range.numel);
-        parts_.push_back({values, buffer.shard_gradients().narrow(0, range.offset, range.numel), at::zeros_like(values),
-                          at::zeros_like(values), range.weight_decay});
+        parts_.push_back({values, buffer.shard_gradients().narrow(0, range.offset, range.numel),
+                          memory.zeros(range.numel, values.options()), memory.zeros(range.numel, values.options()),
+                          range.weight_decay});
       }
     }
   }
@@ -23,12 +25,12 @@ void AdamW::step(double learning_rate) {
   if (parts_.empty()) return;
   at::NoGradGuard no_grad;
   num_steps_.add_(1);
-  for (const Part& part : parts_) {
+  stream(parts_, [&](const Part& part) {
     const std::vector<at::Tensor> values = {part.values}, gradients = {part.gradients}, first = {part.first_moment},
                                   second = {part.second_moment}, steps = {num_steps_};
     at::_fused_adamw_(values, gradients, first, second, /*max_exp_avg_sqs=*/{}, steps, learning_rate, recipe_.betas[0],
                       recipe_.betas[1], part.weight_decay, recipe_.eps, /*amsgrad=*/false, /*maximize=*/false);
-  }
+  });
 }
 
 namespace {

@@ -7,13 +7,15 @@ namespace meshtrain {
 /// Loshchilov and Hutter, "Decoupled weight decay regularization", 2019. Moments have the dtype of the parameters.
 class AdamW final : public Optimizer {
  public:
-  AdamW(const OptimizerRecipe& recipe, const std::vector<Unit>& units);
+  AdamW(const OptimizerRecipe& recipe, const std::vector<Unit>& units, const ShardMemory& memory);
   void step(double learning_rate) override;
 
  private:
   struct Part {  // one range of one buffer
     at::Tensor values, gradients, first_moment, second_moment;
     double weight_decay;
+
+    std::array<at::Tensor, 4> tensors() const { return {values, gradients, first_moment, second_moment}; }
   };
 
   OptimizerRecipe recipe_;

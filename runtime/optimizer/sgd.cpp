@@ -4,14 +4,16 @@
 
 namespace meshtrain {
 
-Sgd::Sgd(const OptimizerRecipe& recipe, const std::vector<Unit>& units) : momentum_(recipe.momentum) {
+Sgd::Sgd(const OptimizerRecipe& recipe, const std::vector<Unit>& units, const ShardMemory& memory)
+    : momentum_(recipe.momentum) {
   for (const Unit& unit : units) {
     for (const FlatBuffer& buffer : unit.buffers()) {
       if (!buffer.trainable()) continue;
       for (const DecayRange& range : decay_ranges(buffer, recipe)) {
         const at::Tensor values = buffer.shard_values().narrow(0, range.offset, range.numel);
         parts_.push_back({values, buffer.shard_gradients().narrow(0, range.offset, range.numel),
-                          momentum_ != 0 ? at::zeros_like(values) : at::Tensor(), range.weight_decay});
+                          momentum_ != 0 ? memory.zeros(range.numel, values.options()) : at::Tensor(),
+                          range.weight_decay});
       }
     }
   }
@@ -19,12 +21,12 @@ Sgd::Sgd(const OptimizerRecipe& recipe, const std::vector<Unit>& units) : moment
 
 void Sgd::step(double learning_rate) {
   at::NoGradGuard no_grad;
-  for (Part& part : parts_) {
-    at::Tensor update = part.gradients;
+  stream(parts_, [&](const Part& part) {
+    at::Tensor update = part.gradients, values = part.values, velocity = part.velocity;
     if (part.weight_decay != 0) update = at::add(update, part.values, part.weight_decay);
-    if (momentum_ != 0) update = part.velocity.mul_(momentum_).add_(update);
-    part.values.add_(update, -learning_rate);
-  }
+    if (momentum_ != 0) update = velocity.mul_(momentum_).add_(update);
+    values.add_(update, -learning_rate);
+  });
 }
 
 }  // namespace meshtrain

@@ -7,13 +7,17 @@ namespace meshtrain {
 /// Stochastic gradient descent, with momentum on request; weight decay is added to the gradient.
 class Sgd final : public Optimizer {
  public:
-  Sgd(const OptimizerRecipe& recipe, const std::vector<Unit>& units);
+  Sgd(const OptimizerRecipe& recipe, const std::vector<Unit>& units, const ShardMemory& memory);
   void step(double learning_rate) override;
 
  private:
   struct Part {
     at::Tensor values, gradients, velocity;  // velocity: undefined without momentum
     double weight_decay;
+
+    std::vector<at::Tensor> tensors() const {
+      return velocity.defined() ? std::vector{values, gradients, velocity} : std::vector{values, gradients};
+    }
   };
 
   double momentum_;

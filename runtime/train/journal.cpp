@@ -23,12 +23,16 @@ Journal::Journal(const Recipe& recipe, const MeshLayout& layout, const std::file
 }
 
 void Journal::announce(int64_t num_parameters, bool sequence_parallel, const ContextChoice& context,
-                       const ShardingChoice& sharding) const {
+                       const ShardingChoice& sharding, int64_t disk_bytes) const {
   const auto& mesh = recipe_.parallel.mesh;
   spdlog::info("{}: {} parameters, mesh dp={},tp={},cp={}, sequence parallel {}, {}", recipe_.name,
                with_separators(num_parameters), mesh.at("dp"), mesh.at("tp"), mesh.at("cp"),
                sequence_parallel ? "on" : "off", recipe_.train.precision);
   if (mesh.at("dp") * mesh.at("cp") > 1) spdlog::info("fsdp {}", describe(sharding));
+  if (disk_bytes > 0) {
+    spdlog::info("offload to disk: {} MiB a rank in {}", with_separators((disk_bytes + (1 << 20) - 1) >> 20),
+                 recipe_.parallel.fsdp.offload.path.string());
+  }
   if (mesh.at("cp") > 1) spdlog::info("context parallel {}", describe(context));
   spdlog::info("run directory {}", directory_.folder().string());
   if (mesh.at("tp") > 1 && !sequence_parallel && recipe_.parallel.sequence_parallel == "auto") {
@@ -36,6 +40,9 @@ void Journal::announce(int64_t num_parameters, bool sequence_parallel, const Con
   }
   if (recipe_.train.offload_activations) {
     spdlog::info("train.offload_activations moves nothing: ranks of this run have their activations in host memory");
+  }
+  if (recipe_.parallel.fsdp.offload.to == "host") {
+    spdlog::info("parallel.fsdp.offload to host moves nothing: ranks of this run have their shards in host memory");
   }
 }
 

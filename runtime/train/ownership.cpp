@@ -27,6 +27,7 @@ at::Tensor owned_squares(const std::vector<OwnedRange>& ranges, at::Device devic
   for (const OwnedRange& range : ranges) {
     const at::Tensor gradients = range.buffer->shard_gradients().narrow(0, range.offset, range.numel);
     squares.add_(at::linalg_vector_norm(gradients, 2, at::OptionalIntArrayRef{}, false, at::kDouble).square_());
+    set_aside(gradients);
   }
   return squares;
 }

@@ -94,7 +94,7 @@ RunEnd run(const Recipe& recipe, const Group& world, const RunOptions& options) 
   });
   if (journal) {
     journal->announce(num_parameters(*trainer), trainer->sequence_parallel(), context_choice(recipe, mesh_layout),
-                      sharding_choice(recipe, mesh_layout));
+                      sharding_choice(recipe, mesh_layout), trainer->shard_memory().disk_bytes());
   }
   try {
     const RunEnd end = train(recipe, mesh, *dataset, *trainer, journal.get(), stop_request, start);

@@ -22,9 +22,13 @@ Trainer::Trainer(const Recipe& recipe, const DeviceMesh& mesh, at::Device device
   parallelism_ = make_parallelism(recipe, mesh, sequences_.layout());
   const at::TensorOptions options = at::TensorOptions(device).dtype(dtype_of(recipe.train.precision));
   model_ = std::make_unique<Transformer>(recipe.model.shape, parallelism_, options,
-                                          make_recomputation(recipe.train.activation_checkpointing));
+                                         make_recomputation(recipe.train.activation_checkpointing));
   FsdpOptions options_of_units = data_parallel_.options;
+  if (recipe.parallel.fsdp.offload.to == "disk" && device == at::kCPU) {
+    options_of_units.memory = ShardMemory::on_disk(recipe.parallel.fsdp.offload.path);
+  }
   options_of_units.on_reduced = [this](const FlatBuffer& buffer) { sums_.issue(buffer); };
+  shard_memory_ = options_of_units.memory;
   fsdp_ = std::make_unique<Fsdp>(model_->units(), std::move(options_of_units));
   if (recipe.model.init == "pretrained") {
     const PretrainedWeights weights(recipe.model.hf);
@@ -34,7 +38,7 @@ Trainer::Trainer(const Recipe& recipe, const DeviceMesh& mesh, at::Device device
         [&](const Parameter& parameter) { initialize(parameter, static_cast<uint64_t>(recipe.train.seed)); });
   }
   owned_ = owned_ranges(fsdp_->units(), data_parallel_.holders, mesh.coordinate("tp"));
-  optimizer_ = make_optimizer(recipe.optimizer, fsdp_->units());
+  optimizer_ = make_optimizer(recipe.optimizer, fsdp_->units(), shard_memory_);
 }
 
 int64_t Trainer::count_tokens(const StepBatch& batch) const {
@@ -92,7 +96,9 @@ at::Tensor Trainer::clip(const at::Tensor& grad_norm) {
   const at::Tensor factor = at::fmin(ratio, at::ones_like(ratio));  // 1 where the ratio is not a number
   for (const Unit& unit : fsdp_->units()) {
     for (const FlatBuffer& buffer : unit.buffers()) {
-      if (buffer.trainable()) at::Tensor(buffer.shard_gradients()).mul_(factor);
+      if (!buffer.trainable()) continue;
+      at::Tensor(buffer.shard_gradients()).mul_(factor);
+      set_aside(buffer.shard_gradients());
     }
   }
   return factor;

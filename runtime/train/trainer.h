@@ -49,6 +49,8 @@ class Trainer {
   const SequenceLayout& layout() const { return sequences_.layout(); }
   /// Over whose ranks parameters, gradients or optimizer are cut.
   const std::vector<std::string>& cut_axes() const { return data_parallel_.cut_axes; }
+  /// Where this rank's shards and the optimizer's state lie.
+  const ShardMemory& shard_memory() const { return shard_memory_; }
   bool sequence_parallel() const { return parallelism_.tensor.sequence_parallel; }
   Transformer& model() { return *model_; }
   Fsdp& fsdp() { return *fsdp_; }
@@ -66,6 +68,7 @@ class Trainer {
   std::unique_ptr<Transformer> model_;
   DataParallel data_parallel_;
   GradientSums sums_;
+  ShardMemory shard_memory_;
   std::unique_ptr<Fsdp> fsdp_;
   std::vector<OwnedRange> owned_;
   std::unique_ptr<Optimizer> optimizer_;

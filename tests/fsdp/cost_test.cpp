@@ -6,6 +6,7 @@
 #include "mesh/device_mesh.h"
 #include "mesh/memory.h"
 #include "tests/fsdp/chain.h"
+#include "tests/support/scratch.h"
 
 namespace meshtrain {
 namespace {
@@ -28,6 +29,17 @@ int64_t bytes_of(const Unit& unit) {
 void step(const Chain& chain, Fsdp& fsdp) {
   backward_of_step(chain, fsdp);
   fsdp.shards_changed();
+}
+
+/// Bytes of the units at most `at_once` in a row, of those that take their memory in turn, and of a tied one always.
+int64_t most_at_once(const std::vector<int64_t>& sizes, bool tied, int64_t at_once) {
+  int64_t largest = 0;
+  for (size_t i = tied; i < sizes.size(); ++i) {
+    int64_t sum = tied ? sizes[0] : 0;
+    for (size_t k = i; k < sizes.size() && k < i + static_cast<size_t>(at_once); ++k) sum += sizes[k];
+    largest = std::max(largest, sum);
+  }
+  return largest;
 }
 
 class FsdpCost : public ::testing::TestWithParam<std::tuple<Way, bool>> {};
@@ -77,19 +89,10 @@ TEST_P(FsdpCost, MemoryIsThatOfTheFormulas) {
   const int64_t n = options.shards.size();
   const bool full = way.mode == ShardingMode::FullShard && n > 1;
   const bool whole_gradients = n == 1 || way.mode == ShardingMode::ShardOptimizer || way.accumulate_unsharded;
-  // Of the units in a row 1 + prefetch have their parameters, and 2 their gradients; a tied one always.
-  const auto most = [&](int64_t at_once) {
-    int64_t largest = 0;
-    for (size_t i = tied; i < sizes.size(); ++i) {
-      int64_t sum = tied ? sizes[0] : 0;
-      for (size_t k = i; k < sizes.size() && k < i + static_cast<size_t>(at_once); ++k) sum += sizes[k];
-      largest = std::max(largest, sum);
-    }
-    return largest;
-  };
-  const int64_t gathered = way.reshard_after_forward ? most(1 + way.prefetch) : all;
+  // Of the units in a row 1 + prefetch have their parameters, and 2 their gradients.
+  const int64_t gathered = way.reshard_after_forward ? most_at_once(sizes, tied, 1 + way.prefetch) : all;
   const int64_t parameters = full ? all / n + gathered : all;
-  const int64_t gradients = whole_gradients ? all : all / n + most(2);
+  const int64_t gradients = whole_gradients ? all : all / n + most_at_once(sizes, tied, 2);
   EXPECT_EQ(memory.live() - before, parameters + gradients);
 
   step(chain, fsdp);
@@ -103,6 +106,34 @@ TEST_P(FsdpCost, MemoryIsThatOfTheFormulas) {
   fsdp.end_backward();
   fsdp.shards_changed();
   EXPECT_EQ(memory.peak(), held);
+}
+
+// What lies apart from whole tensors is in the file, the rest in memory; under FullShard on one rank too.
+TEST_P(FsdpCost, ShardsOnDiskTakeNoMemory) {
+  const auto [way, tied] = GetParam();
+  const testing::ScratchFolder folder(world());
+  HostMemory& memory = HostMemory::counted();
+  const Chain chain(tied);
+  FsdpOptions options = way.options(world());
+  options.memory = ShardMemory::on_disk(folder.path());
+  int64_t before = memory.live();
+  for (const auto& weight : chain.weights) before -= weight->tensor.numel() * kBytes;
+  const Fsdp fsdp(chain.units(), options);
+
+  std::vector<int64_t> sizes;
+  int64_t all = 0, pages = 0;
+  const int64_t n = options.shards.size();
+  for (const Unit& unit : fsdp.units()) {
+    all += sizes.emplace_back(bytes_of(unit));
+    pages += (bytes_of(unit) / n + 4095) / 4096 * 4096;
+  }
+  const bool parameters_apart = way.mode == ShardingMode::FullShard;
+  const bool gradients_apart = parameters_apart || way.mode == ShardingMode::ShardGradOp;
+  const bool gradients_on_disk = gradients_apart && !way.accumulate_unsharded;
+  const int64_t gathered = way.reshard_after_forward ? most_at_once(sizes, tied, 1 + way.prefetch) : all;
+  EXPECT_EQ(memory.live() - before,
+            (parameters_apart ? gathered : all) + (gradients_on_disk ? most_at_once(sizes, tied, 2) : all));
+  EXPECT_EQ(options.memory.disk_bytes(), pages * (parameters_apart + gradients_on_disk));
 }
 
 INSTANTIATE_TEST_SUITE_P(All, FsdpCost, ::testing::Combine(::testing::ValuesIn(kWays), ::testing::Bool()),

@@ -7,6 +7,7 @@
 #include <stdexcept>
 
 #include "tests/fsdp/chain.h"
+#include "tests/support/scratch.h"
 
 namespace meshtrain {
 namespace {
@@ -75,6 +76,20 @@ TEST_P(FsdpWays, ComputeWhatOneRankComputes) {
     reduced.clear();
     backward_of_step(chain, fsdp);
     EXPECT_EQ(reduced, (std::vector<std::string>{"weight 4", "weight 3", "weight 2", "weight 1", "weight 0"}));
+    step_alone(alone);
+    expect_equal(fsdp, alone);
+  }
+}
+
+TEST_P(FsdpWays, ComputeTheSameFromTheDisk) {
+  const auto [way, tied] = GetParam();
+  const testing::ScratchFolder folder(world());
+  const Chain chain(tied), alone(tied);
+  FsdpOptions options = way.options(world());
+  options.memory = ShardMemory::on_disk(folder.path());
+  Fsdp fsdp(chain.units(), options);
+  for (int step = 0; step < kSteps; ++step) {
+    backward_of_step(chain, fsdp);
     step_alone(alone);
     expect_equal(fsdp, alone);
   }

@@ -136,6 +136,10 @@ INSTANTIATE_TEST_SUITE_P(
             "mean \"full\"?"},
         BadSetting{{"train.activation_checkpointing.every=2"},
                    "--set train.activation_checkpointing.every=2: needs a mode: full or selective beside it"},
+        BadSetting{{"parallel.fsdp.offload.path=/tmp"},
+                   "--set parallel.fsdp.offload.path=/tmp: needs to: disk beside it"},
+        BadSetting{{"parallel.fsdp.offload={to: disk}"},
+                   "--set parallel.fsdp.offload={to: disk}: parallel.fsdp.offload.path: must be given"},
         BadSetting{
             {"train.activation_checkpointing={mode: full, every: 0}"},
             "--set train.activation_checkpointing={mode: full, every: 0}: train.activation_checkpointing.every: 0 "

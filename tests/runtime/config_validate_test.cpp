@@ -105,9 +105,10 @@ TEST(Validate, NamesHeadsThatUlyssesCannotShareOut) {
   ulysses(recipe);
   validate(recipe, kMesh);                                          // two KV heads on each tp rank
   validate(recipe, MeshLayout({{"dp", 1}, {"cp", 2}, {"tp", 4}}));  // one, which is there twice
-  EXPECT_EQ(refusal(ulysses, MeshLayout({{"dp", 1}, {"cp", 4}, {"tp", 4}})),
-            "parallel.context.algorithm: ulysses shares the 2 query heads of a tensor-parallel rank out over cp=4, "
-            "which does not divide them: use ring or all_gather, or a mesh with num_attention_heads a multiple of tp x cp");
+  EXPECT_EQ(
+      refusal(ulysses, MeshLayout({{"dp", 1}, {"cp", 4}, {"tp", 4}})),
+      "parallel.context.algorithm: ulysses shares the 2 query heads of a tensor-parallel rank out over cp=4, "
+      "which does not divide them: use ring or all_gather, or a mesh with num_attention_heads a multiple of tp x cp");
 }
 
 TEST(Validate, NamesSequenceParallel) {

@@ -36,6 +36,18 @@ TEST_F(TrainFailure, FullDiskWhileExporting) {
   expect_steps(metrics(), 4);
 }
 
+TEST_F(TrainFailure, FullDiskForOffload) {
+  const std::filesystem::path folder = path("shards");
+  const std::string message =
+      complaint(2, {"--mesh", "dp=2", "--set", "parallel.fsdp.offload={to: disk, path: " + folder.string() + "}"}, 1,
+                "[ $OMPI_COMM_WORLD_RANK != 1 ] || ulimit -f 64");
+  EXPECT_TRUE(has(message, "rank 1")) << message;
+  EXPECT_TRUE(has(message, "offload to disk: cannot reserve ") && has(message, " in " + folder.string())) << message;
+  EXPECT_TRUE(has(message, "File too large: make room, or give a folder on another disk")) << message;
+  EXPECT_TRUE(std::filesystem::is_empty(folder));
+  expect_steps(metrics(), 0);
+}
+
 // A file too large to be searched wholly at the start: in its second block stands an id that only one rank reads.
 TEST_F(TrainFailure, IdBeyondTheVocabularyThatOneRankMeets) {
   write("tokens.bin", "");

@@ -72,6 +72,32 @@ TEST_F(TrainRun, CheckpointsActivationsToTheSameLosses) {
   }
 }
 
+TEST_F(TrainRun, TrainsFromTheDiskToTheSameLosses) {
+  const Words sharded = {"--set", "train.steps=4", "--set", "parallel.fsdp.mode=full_shard", "--mesh", "dp=auto"};
+  for (const int ranks : {1, 2}) {
+    EXPECT_EQ(train(ranks, sharded).status, 0);
+    const auto in_memory = metrics();
+    run_dir = path("disk " + std::to_string(ranks));
+    Words offloaded = sharded;
+    const std::filesystem::path folder = path("shards");
+    offloaded.insert(offloaded.end(), {"--set", "parallel.fsdp.offload={to: disk, path: " + folder.string() + "}"});
+    const Ending ending = train(ranks, offloaded);
+    EXPECT_EQ(ending.status, 0) << ending.err;
+    EXPECT_EQ(count(ending.out, "offload to disk: 1 MiB a rank in " + folder.string()), 1) << ending.out;
+    const auto from_disk = metrics();
+    ASSERT_EQ(from_disk.size(), in_memory.size());
+    for (size_t i = 0; i < in_memory.size(); ++i) EXPECT_EQ(from_disk[i].at("loss"), in_memory[i].at("loss"));
+    EXPECT_TRUE(std::filesystem::is_empty(folder));
+    run_dir = path("memory again");
+  }
+}
+
+TEST_F(TrainRun, OffloadToTheHostMovesNothing) {
+  const Ending ending = train(1, {"--set", "train.steps=1", "--set", "parallel.fsdp.offload={to: host}"});
+  EXPECT_EQ(ending.status, 0) << ending.err;
+  EXPECT_EQ(count(ending.out, "parallel.fsdp.offload to host moves nothing"), 1) << ending.out;
+}
+
 TEST_F(TrainRun, StopsOnASignalThatMpirunForwards) {
   expect_stop(2, SIGUSR1);
 }

@@ -1,0 +1,129 @@
+#include "fsdp/shard_memory.h"
+
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/StorageImpl.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+namespace meshtrain {
+namespace {
+
+std::string in_mib(int64_t bytes) {
+  return std::to_string((bytes + (1 << 20) - 1) >> 20) + " MiB";
+}
+
+int64_t whole_pages(int64_t bytes) {
+  static const int64_t page = ::sysconf(_SC_PAGESIZE);
+  return (bytes + page - 1) / page * page;
+}
+
+}  // namespace
+
+class ShardMemory::File {
+ public:
+  explicit File(const std::filesystem::path& folder) : folder_(folder) {
+    std::error_code failed;  // mkstemp says why
+    std::filesystem::create_directories(folder, failed);
+    std::string name = (folder / "meshtrain-shards-XXXXXX").string();
+    descriptor_ = ::mkostemp(name.data(), O_CLOEXEC);
+    if (descriptor_ < 0) fail("cannot make a file", errno);
+    ::unlink(name.c_str());
+  }
+  ~File() { ::close(descriptor_); }
+  File(const File&) = delete;
+  File& operator=(const File&) = delete;
+
+  /// Space for `bytes` more at the end; where it begins.
+  int64_t reserve(int64_t bytes) {
+    const int64_t begin = size_;
+    const int error = ::posix_fallocate(descriptor_, begin, bytes);
+    if (error != 0) fail("cannot reserve " + in_mib(bytes) + " behind " + in_mib(begin), error);
+    size_ += bytes;
+    return begin;
+  }
+
+  [[noreturn]] void fail(const std::string& what, int error) const {
+    throw std::runtime_error("offload to disk: " + what + " in " + folder_.string() + ": " + std::strerror(error) +
+                             ": make room, or give a folder on another disk");
+  }
+
+  int descriptor() const { return descriptor_; }
+  int64_t size() const { return size_; }
+
+ private:
+  std::filesystem::path folder_;
+  int descriptor_ = -1;
+  int64_t size_ = 0;
+};
+
+namespace {
+
+/// A piece of the file in memory, the context of the storage that lies in it.
+struct Mapping {
+  std::shared_ptr<void> file;  // stays open as long as its pieces
+  int descriptor;
+  int64_t offset;
+  void* address;
+  int64_t bytes;
+};
+
+void unmap(void* context) {
+  const std::unique_ptr<Mapping> mapping(static_cast<Mapping*>(context));
+  ::munmap(mapping->address, static_cast<size_t>(mapping->bytes));
+}
+
+/// nullptr for a tensor in memory.
+const Mapping* mapping_of(const at::Tensor& tensor) {
+  const c10::DataPtr& data = tensor.storage().data_ptr();
+  return data.get_deleter() == &unmap ? static_cast<const Mapping*>(data.get_context()) : nullptr;
+}
+
+}  // namespace
+
+ShardMemory ShardMemory::on_disk(const std::filesystem::path& folder) {
+  ShardMemory memory;
+  memory.file_ = std::make_shared<File>(folder);
+  return memory;
+}
+
+int64_t ShardMemory::disk_bytes() const {
+  return file_ ? file_->size() : 0;
+}
+
+at::Tensor ShardMemory::zeros(int64_t numel, const at::TensorOptions& options) const {
+  if (!file_ || options.device() != at::kCPU || numel == 0) return at::zeros({numel}, options);
+  const int64_t bytes = whole_pages(numel * static_cast<int64_t>(options.dtype().itemsize()));
+  const int64_t offset = file_->reserve(bytes);
+  void* address =
+      ::mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE, MAP_SHARED, file_->descriptor(), offset);
+  if (address == MAP_FAILED) file_->fail("cannot map " + in_mib(bytes), errno);
+  auto* mapping = new Mapping{file_, file_->descriptor(), offset, address, bytes};
+  const c10::Storage storage(c10::Storage::use_byte_size_t(), static_cast<size_t>(bytes),
+                             c10::DataPtr(address, mapping, &unmap, at::kCPU), /*allocator=*/nullptr,
+                             /*resizable=*/false);
+  return at::empty({0}, options).set_(storage, 0, {numel});
+}
+
+void fetch_ahead(const at::Tensor& tensor) {
+  const Mapping* mapping = mapping_of(tensor);
+  if (mapping) ::madvise(mapping->address, static_cast<size_t>(mapping->bytes), MADV_WILLNEED);
+}
+
+void set_aside(const at::Tensor& tensor) {
+  const Mapping* mapping = mapping_of(tensor);
+  if (!mapping) return;
+  ::madvise(mapping->address, static_cast<size_t>(mapping->bytes), MADV_DONTNEED);
+  ::sync_file_range(mapping->descriptor, mapping->offset, mapping->bytes, SYNC_FILE_RANGE_WRITE);
+}
+
+}  // namespace meshtrain

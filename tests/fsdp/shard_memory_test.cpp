@@ -1,0 +1,119 @@
+#include "fsdp/shard_memory.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <csignal>
+#include <filesystem>
+#include <string>
+
+#include "mesh/memory.h"
+#include "tests/support/scratch.h"
+#include "tests/support/world.h"
+
+namespace meshtrain {
+namespace {
+
+constexpr int64_t kNumel = 1 << 20, kBytes = kNumel * 4;
+
+/// Bytes of the tensor that this process has mapped right now, as the system counts them.
+int64_t resident_bytes(const at::Tensor& tensor) {
+  FILE* file = std::fopen("/proc/self/smaps", "r");
+  char line[512];
+  bool inside = false;
+  long kib = 0;
+  const auto address = reinterpret_cast<unsigned long>(tensor.storage().data_ptr().get());
+  while (std::fgets(line, sizeof line, file)) {
+    unsigned long begin = 0, end = 0;
+    if (std::sscanf(line, "%lx-%lx ", &begin, &end) == 2) inside = begin <= address && address < end;
+    if (inside && std::sscanf(line, "Rss: %ld kB", &kib) == 1) break;
+  }
+  std::fclose(file);
+  return kib << 10;
+}
+
+class ShardMemoryOnDisk : public ::testing::Test {
+ protected:
+  testing::ScratchFolder folder;
+  ShardMemory memory = ShardMemory::on_disk(folder.path());
+};
+
+TEST_F(ShardMemoryOnDisk, GivesZerosThatKeepWhatIsWrittenWhileTheyAreAside) {
+  const at::Tensor tensor = memory.zeros(kNumel, at::kFloat), other = memory.zeros(3, at::kDouble);
+  EXPECT_TRUE(tensor.eq(0).all().item<bool>());
+  const at::Tensor values = testing::random_tensor({kNumel}, 1, at::kFloat);
+  at::Tensor(tensor).copy_(values);
+  at::Tensor(other).fill_(7);
+  EXPECT_GE(resident_bytes(tensor), kBytes);
+  set_aside(tensor);
+  EXPECT_EQ(resident_bytes(tensor), 0);
+  fetch_ahead(tensor);
+  EXPECT_TRUE(at::equal(tensor, values));
+  EXPECT_TRUE(other.eq(7).all().item<bool>());
+}
+
+TEST_F(ShardMemoryOnDisk, CountsItsBytesAndTakesNoneOfTheHosts) {
+  HostMemory& host = HostMemory::counted();
+  const int64_t before = host.live();
+  const at::Tensor tensor = memory.zeros(kNumel, at::kFloat), small = memory.zeros(1, at::kFloat);
+  EXPECT_EQ(host.live(), before);
+  EXPECT_EQ(memory.disk_bytes(), kBytes + 4096);
+}
+
+TEST_F(ShardMemoryOnDisk, HasAFileWithoutAName) {
+  const at::Tensor tensor = memory.zeros(kNumel, at::kFloat);
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
+}
+
+TEST_F(ShardMemoryOnDisk, TensorsOutliveIt) {
+  const at::Tensor tensor = memory.zeros(kNumel, at::kFloat);
+  memory = ShardMemory();
+  at::Tensor(tensor).fill_(1);
+  set_aside(tensor);
+  EXPECT_EQ(tensor.sum().item<float>(), kNumel);
+}
+
+TEST_F(ShardMemoryOnDisk, LeavesMemoryAlone) {
+  const at::Tensor tensor = at::ones({kNumel});
+  set_aside(tensor);
+  fetch_ahead(tensor);
+  set_aside(at::Tensor(tensor).narrow(0, 5, 10));
+  EXPECT_EQ(tensor.sum().item<float>(), kNumel);
+  EXPECT_EQ(ShardMemory().zeros(4, at::kFloat).sum().item<float>(), 0);
+  EXPECT_TRUE(memory.zeros(kNumel, at::device(at::kMeta).dtype(at::kFloat)).is_meta());
+  EXPECT_EQ(memory.disk_bytes(), 0);
+}
+
+TEST_F(ShardMemoryOnDisk, SaysAtOnceThatTheDiskIsTooSmall) {
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  rlimit before{};
+  getrlimit(RLIMIT_FSIZE, &before);
+  const rlimit limit{1 << 20, before.rlim_max};
+  setrlimit(RLIMIT_FSIZE, &limit);
+  std::string message;
+  try {
+    memory.zeros(kNumel, at::kFloat);
+  } catch (const std::runtime_error& error) {
+    message = error.what();
+  }
+  setrlimit(RLIMIT_FSIZE, &before);
+  std::signal(SIGXFSZ, handler);
+  EXPECT_EQ(message, "offload to disk: cannot reserve 4 MiB behind 0 MiB in " + folder.path().string() +
+                         ": File too large: make room, or give a folder on another disk");
+}
+
+TEST(ShardMemory, SaysThatAFolderCannotBeMade) {
+  try {
+    ShardMemory::on_disk("/proc/none");
+    FAIL();
+  } catch (const std::runtime_error& error) {
+    EXPECT_NE(std::string(error.what()).find("cannot make a file in /proc/none: No such file"), std::string::npos)
+        << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace meshtrain
