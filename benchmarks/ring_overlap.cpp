@@ -66,6 +66,9 @@ class SlowLink final : public Backend {
     return Work(std::make_shared<Arrival>(std::move(work), free_));
   }
   std::shared_ptr<Backend> split(const std::vector<int>& members) override { return inner_->split(members); }
+  GroupMemory allocate(int64_t numel, const at::TensorOptions& options, Placement placement) override {
+    return inner_->allocate(numel, options, placement);
+  }
 
   void restart(Milliseconds per_byte) { per_byte_ = per_byte, sent_ = 0; }
   double sent_bytes() const { return sent_; }

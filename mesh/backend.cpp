@@ -39,4 +39,8 @@ std::string describe(const Collective& collective, int size) {
   return text.str();
 }
 
+GroupMemory Backend::allocate(int64_t numel, const at::TensorOptions& options, Placement) {
+  return {at::zeros({numel}, options), Placement::Private};
+}
+
 }  // namespace meshtrain

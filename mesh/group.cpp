@@ -130,6 +130,14 @@ Group Group::split(const std::vector<int>& members, std::string name) const {
   return group;
 }
 
+GroupMemory Group::allocate(int64_t numel, const at::TensorOptions& options, Placement placement) const {
+  if (numel < 0) {
+    throw std::invalid_argument(place() + ": group " + name() + " cannot allocate " + std::to_string(numel) +
+                                " elements");
+  }
+  return backend_->allocate(numel, options, placement);
+}
+
 std::string Group::problem(const Collective& collective) const {
   const at::Tensor& output = collective.output;
   const at::Tensor& input = collective.input;

@@ -17,6 +17,9 @@ class InstrumentedBackend final : public Backend {
   }
 
   std::shared_ptr<Backend> split(const std::vector<int>& members) override { return inner_->split(members); }
+  GroupMemory allocate(int64_t numel, const at::TensorOptions& options, Placement placement) override {
+    return inner_->allocate(numel, options, placement);
+  }
 
   const std::shared_ptr<TrafficLedger>& ledger() const { return ledger_; }
 

@@ -31,6 +31,10 @@ class SkippedSums final : public Backend {
     return std::make_shared<SkippedSums>(inner_->split(members), skipped_, seen_);
   }
 
+  GroupMemory allocate(int64_t numel, const at::TensorOptions& options, Placement placement) override {
+    return inner_->allocate(numel, options, placement);
+  }
+
  private:
   bool matches(std::string_view purpose) const {
     return purpose.starts_with(skipped_) && (purpose.size() == skipped_.size() || purpose[skipped_.size()] == '.');
