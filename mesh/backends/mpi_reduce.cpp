@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <type_traits>
 
 /// Into functions for other processors too, which do not call those for all.
 #define MESHTRAIN_INLINE __attribute__((always_inline)) inline
@@ -11,19 +12,30 @@
 namespace meshtrain {
 namespace {
 
-/// c10::BFloat16 with its conversions, and their bits, in a form that compilers vectorise.
-struct Bf16 {
-  uint16_t bits;
+/// c10::BFloat16 as its bits: compilers vectorise these conversions, and neither c10's nor a class's own.
+enum class Bf16 : uint16_t {};
 
-  Bf16() = default;
-  explicit MESHTRAIN_INLINE Bf16(float value) {
-    const auto wide = std::bit_cast<uint32_t>(value);
-    const uint32_t rounded = (wide + 0x7fff + (wide >> 16 & 1)) >> 16;  // to nearest, ties to even
-    const bool is_nan = (wide & 0x7fffffff) > 0x7f800000;
-    bits = static_cast<uint16_t>(is_nan ? 0x7fc0 : rounded);
+template <typename Sum, typename Element>
+MESHTRAIN_INLINE Sum widened(Element value) {
+  if constexpr (std::is_same_v<Element, Bf16>) {
+    return std::bit_cast<float>(static_cast<uint32_t>(value) << 16);
+  } else {
+    return static_cast<Sum>(value);
   }
-  explicit MESHTRAIN_INLINE operator float() const { return std::bit_cast<float>(uint32_t{bits} << 16); }
-};
+}
+
+/// To nearest, ties to even; a NaN to c10's.
+template <typename Element, typename Sum>
+MESHTRAIN_INLINE Element rounded(Sum value) {
+  if constexpr (std::is_same_v<Element, Bf16>) {
+    const auto bits = std::bit_cast<uint32_t>(value);
+    const uint32_t nearest = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+    const bool is_nan = (bits & 0x7fffffff) > 0x7f800000;
+    return static_cast<Bf16>(is_nan ? 0x7fc0 : nearest);
+  } else {
+    return static_cast<Element>(value);
+  }
+}
 
 template <Reduce op, typename Sum>
 MESHTRAIN_INLINE Sum combined(Sum a, Sum b) {
@@ -43,15 +55,15 @@ MESHTRAIN_INLINE void reduce_blocks(const std::byte* const* parts, int ranks, st
     const int64_t n = std::min(kBlock, count - begin);
     const Element* first = reinterpret_cast<const Element*>(parts[0]) + begin;
 #pragma omp simd
-    for (int64_t i = 0; i < n; ++i) sums[i] = static_cast<Sum>(first[i]);
+    for (int64_t i = 0; i < n; ++i) sums[i] = widened<Sum>(first[i]);
     for (int rank = 1; rank < ranks; ++rank) {
       const Element* part = reinterpret_cast<const Element*>(parts[rank]) + begin;
 #pragma omp simd
-      for (int64_t i = 0; i < n; ++i) sums[i] = combined<op>(sums[i], static_cast<Sum>(part[i]));
+      for (int64_t i = 0; i < n; ++i) sums[i] = combined<op>(sums[i], widened<Sum>(part[i]));
     }
     Result* result = reinterpret_cast<Result*>(output) + begin;
 #pragma omp simd
-    for (int64_t i = 0; i < n; ++i) result[i] = static_cast<Result>(sums[i]);
+    for (int64_t i = 0; i < n; ++i) result[i] = rounded<Result>(sums[i]);
   }
 }
 
