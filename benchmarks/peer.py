@@ -3,7 +3,8 @@
 Started by train_peers.py with torchrun's variables (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT). Every mode has the
 fastest settings that keep its arithmetic: scaled_dot_product_attention, the fused AdamW, gradients freed rather than
 zeroed, DDP's buckets as gradient views and its static graph, a vocabulary-parallel loss under tensor parallelism, and
-no value read before the clock of a step has stopped. Under context parallelism DDP sums the gradients.
+no value read before the clock of a step has stopped. Under context parallelism DDP sums the gradients. FSDP1
+and FSDP2 have their defaults: parameters are given back after the forward, the next unit's are gathered ahead.
 """
 
 import argparse
@@ -16,13 +17,16 @@ import numpy as np
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor import parallel as tp
 from transformers import AutoModelForCausalLM
 
 import peer_attention
 
-MODES = ("single", "ddp", "tp", "tp_sp", "cp")
+MODES = ("single", "ddp", "fsdp1", "fsdp2", "hsdp", "tp", "tp_sp", "fsdp2_tp", "cp")
+TENSOR_RANKS = 2  # of fsdp2_tp; and ranks that share a copy of the model under hsdp
 
 
 def tensor_parallel(model, mesh, sequence_parallel):
@@ -48,11 +52,18 @@ def tensor_parallel(model, mesh, sequence_parallel):
     return tp.parallelize_module(model, mesh, plan)
 
 
+def sharded(model, mesh):
+    """FSDP2 over `mesh`: each layer a unit, and the rest; of two axes the first has the replicas."""
+    for layer in model.model.layers:
+        fully_shard(layer, mesh=mesh)
+    return fully_shard(model, mesh=mesh)
+
+
 def by_kind(parameters):
-    """Distributed and plain parameters apart: neither the fused AdamW nor a gradient norm takes a mixture."""
+    """Parameters of different meshes, and plain ones, apart: neither the fused AdamW nor a norm takes a mixture."""
     groups = {}
     for parameter in parameters:
-        groups.setdefault(isinstance(parameter, DTensor), []).append(parameter)
+        groups.setdefault(parameter.device_mesh if isinstance(parameter, DTensor) else None, []).append(parameter)
     return list(groups.values())
 
 
@@ -71,6 +82,21 @@ def assemble(arguments, world):
     model.train()
     if arguments.mode in ("ddp", "cp"):
         model = torch.nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True, static_graph=True)
+    elif arguments.mode == "fsdp1":
+        policy = ModuleWrapPolicy({type(model.model.layers[0])})
+        model = FullyShardedDataParallel(
+            model, auto_wrap_policy=policy, use_orig_params=True, device_id=torch.device("cpu")
+        )
+    elif arguments.mode == "fsdp2":
+        model = sharded(model, dist.device_mesh.init_device_mesh("cpu", (world,)))
+    elif arguments.mode in ("hsdp", "fsdp2_tp"):
+        axes = ("replicas", "shards") if arguments.mode == "hsdp" else ("dp", "tp")
+        shape = (world // TENSOR_RANKS, TENSOR_RANKS)
+        mesh = dist.device_mesh.init_device_mesh("cpu", shape, mesh_dim_names=axes)
+        if arguments.mode == "fsdp2_tp":
+            model = tensor_parallel(model, mesh["tp"], sequence_parallel=False)
+            mesh = mesh["dp"]
+        model = sharded(model, mesh)
     elif arguments.mode != "single":
         mesh = dist.device_mesh.init_device_mesh("cpu", (world,), mesh_dim_names=("tp",))
         model = tensor_parallel(model, mesh, sequence_parallel=arguments.mode == "tp_sp")
@@ -85,8 +111,10 @@ def batches(arguments, rank, world):
     positions = torch.arange(arguments.sequence).unsqueeze(0)
     for step in range(arguments.steps):
         batch = samples[step * arguments.batch : (step + 1) * arguments.batch]
-        if arguments.mode == "ddp":
+        if arguments.mode in ("ddp", "fsdp1", "fsdp2", "hsdp"):
             batch = batch.chunk(world)[rank]
+        elif arguments.mode == "fsdp2_tp":
+            batch = batch.chunk(world // TENSOR_RANKS)[rank // TENSOR_RANKS]
         parts = batch[:, :-1], batch[:, 1:], positions
         yield [(peer_attention.take(part) if arguments.mode == "cp" else part).contiguous() for part in parts]
 
@@ -99,7 +127,7 @@ def update(model, optimizer, inputs, labels, positions):
     with tp.loss_parallel() if cut else contextlib.nullcontext():
         loss = F.cross_entropy(logits.flatten(0, 1), labels.flatten())
         loss.backward()
-    clip_gradients([group["params"] for group in optimizer.param_groups], 1.0)
+    clip(model, [group["params"] for group in optimizer.param_groups], 1.0)
     optimizer.step()
     return loss.detach()
 
@@ -108,10 +136,18 @@ def whole(loss, mode, world):
     """The loss over the tokens of all ranks."""
     if isinstance(loss, DTensor):
         loss = loss.full_tensor()
-    if mode in ("ddp", "cp"):
+    if mode not in ("single", "tp", "tp_sp"):
         dist.all_reduce(loss)
         loss = loss / world
     return loss.item()
+
+
+def clip(model, groups, limit):
+    """FSDP1 knows alone what of a flat parameter lies where."""
+    if isinstance(model, FullyShardedDataParallel):
+        model.clip_grad_norm_(limit)
+    else:
+        clip_gradients(groups, limit)
 
 
 def train(arguments, rank, world):

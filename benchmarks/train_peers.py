@@ -4,8 +4,9 @@
   pip install torch==2.11.0 transformers safetensors numpy
   tools/build && python3 benchmarks/train_peers.py
 
-The models are Llamas of width 512, in fp32, AdamW, gradients clipped to norm 1. There are two tables: "training", two
-sequences a step and 8 layers; and "context", one long sequence a step and 4 layers. Everyone in a table starts from the
+The models are Llamas of width 512, in fp32, AdamW, gradients clipped to norm 1. There are three tables: "training", two
+sequences a step and 8 layers; "context", one long sequence a step and 4 layers; and "sharding", four sequences a step
+and 8 layers. Everyone in a table starts from the
 same weights, sees the same sequences in the same steps, and has one thread a process. Each repetition runs every
 contestant once, one after the other, so that a machine that slows down slows all of them. A contestant's number is the
 median over repetitions of (tokens of the steps after the warm-up) / (their time); peak memory is that of its largest
@@ -66,7 +67,7 @@ def tables(arguments):
         Contestant("transformers + parallelize_module", 2, "tp"),
         Contestant("transformers + parallelize_module, sequence parallel", 2, "tp_sp"),
         Contestant("meshtrain", 1, "dp=1", against="single"),
-        Contestant("meshtrain dp=2", 2, "dp=2", against="ddp"),
+        Contestant("meshtrain dp=2", 2, "dp=2 no_shard", against="ddp"),
         Contestant("meshtrain tp=2", 2, "tp=2", against="tp tp_sp"),
     ]
     context = [
@@ -77,9 +78,25 @@ def tables(arguments):
         Contestant("meshtrain cp=2", 2, "cp=2", against="cp"),
         Contestant("meshtrain cp=4", 4, "cp=4", against="cp"),
     ]
+    sharding = [
+        Contestant("transformers + DDP", 2, "ddp"),
+        Contestant("transformers + FSDP1", 2, "fsdp1"),
+        Contestant("transformers + FSDP2", 2, "fsdp2"),
+        Contestant("transformers + FSDP2 x TP", 4, "fsdp2_tp"),
+        Contestant("transformers + HSDP (FSDP2)", 4, "hsdp"),
+        Contestant("meshtrain no_shard dp=2", 2, "dp=2 no_shard", against="ddp"),
+        Contestant("meshtrain shard_grad_op dp=2", 2, "dp=2 shard_grad_op", against="fsdp1 fsdp2"),
+        Contestant("meshtrain full_shard dp=2", 2, "dp=2 full_shard", against="fsdp1 fsdp2"),
+        Contestant("meshtrain full_shard dp=2,tp=2", 4, "dp=2,tp=2 full_shard", against="fsdp2_tp"),
+        Contestant("meshtrain hybrid_shard dp=4", 4, "dp=4 hybrid_shard", against="hsdp"),
+    ]
     if arguments.compile:
         training.append(Contestant("transformers, torch.compile", 1, "single", compile=True))
-    everything = [Table("training", 8, 512, 2, training), Table("context", 4, 2048, 1, context)]
+    everything = [
+        Table("training", 8, 512, 2, training),
+        Table("context", 4, 2048, 1, context),
+        Table("sharding", 8, 512, 4, sharding),
+    ]
     for table in everything:
         if arguments.only is not None and arguments.only != table.name:
             table.everyone = [c for c in table.everyone if arguments.only in c.name]
@@ -152,17 +169,22 @@ def run_peer(contestant, table, arguments, folder):
 
 
 def run_ours(contestant, table, arguments, folder):
-    micro_batch = table.batch // 2 if contestant.mode == "dp=2" else table.batch
+    mesh, _, sharding = contestant.mode.partition(" ")
+    dp = int(dict(axis.split("=") for axis in mesh.split(",")).get("dp", 1))
     command = [ROOT / "tools" / "ranks", contestant.ranks, arguments.program, "train"]
-    command += [ROOT / "benchmarks" / "peers.yaml", "--mesh", contestant.mode, "--run-dir", folder / "run"]
+    command += [ROOT / "benchmarks" / "peers.yaml", "--mesh", mesh, "--run-dir", folder / "run"]
     settings = {
         "model.hf": table.folder / "model",
         "data.tokens": table.folder / "tokens.bin",
         "train.sequence_length": table.sequence,
         "train.global_batch": table.batch,
-        "train.micro_batch": micro_batch,
+        "train.micro_batch": table.batch // dp,
         "train.steps": arguments.steps,
     }
+    if sharding:
+        settings["parallel.fsdp.mode"] = sharding
+    if sharding == "hybrid_shard":
+        settings["parallel.fsdp.shard_size"] = 2
     for key, value in settings.items():
         command += ["--set", f"{key}={value}"]
     with open(folder / "log", "w") as log:

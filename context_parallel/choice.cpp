@@ -11,7 +11,7 @@ using Kind = SequenceLayout::Kind;
 
 /// Positions of a rank from which on a hop of a ring is hidden behind the blocks that compute beside it
 /// (docs/benchmarks.md, "Context parallel").
-constexpr int64_t kLongPart = 512;
+constexpr int64_t kLongPart = 256;
 
 bool divides_in_pairs(const ContextShape& shape) {
   return shape.sequence_length % (2 * shape.ranks) == 0;
@@ -55,14 +55,19 @@ ContextChoice choose_context(const ContextShape& shape, std::optional<ContextAlg
                                                  " are too few to hide the hops of a ring, and heads travel lighter "
                                                  "than all keys and values");
   }
-  return choice(ContextAlgorithm::AllGather, part + " are too few to hide the hops of a ring");
+  return choice(ContextAlgorithm::AllGather,
+                part + " are too few to hide the hops of a ring" +
+                    (layout                ? ""
+                     : shares_heads(shape) ? ", and heads travel no lighter than all keys and values"
+                                           : ", and cp does not divide the KV heads"));
 }
 
 void check_heads(const ContextShape& shape, ContextAlgorithm algorithm) {
   if (algorithm != ContextAlgorithm::Ulysses || shape.num_heads % shape.ranks == 0) return;
-  throw InputError("parallel.context.algorithm: ulysses shares the " + std::to_string(shape.num_heads) +
-                   " query heads of a tensor-parallel rank out over cp=" + std::to_string(shape.ranks) +
-                   ", which does not divide them: use ring, or a mesh with num_attention_heads a multiple of tp x cp");
+  throw InputError(
+      "parallel.context.algorithm: ulysses shares the " + std::to_string(shape.num_heads) +
+      " query heads of a tensor-parallel rank out over cp=" + std::to_string(shape.ranks) +
+      ", which does not divide them: use ring or all_gather, or a mesh with num_attention_heads a multiple of tp x cp");
 }
 
 AttentionBytes attention_bytes(const ContextShape& shape, ContextAlgorithm algorithm, int64_t batch, int64_t head_dim,

@@ -7,6 +7,8 @@
 #include <map>
 #include <utility>
 
+#include "fsdp/lent_memory.h"
+
 namespace meshtrain {
 namespace {
 
@@ -24,7 +26,7 @@ int region(const Parameter& parameter) {
 
 }  // namespace
 
-FlatBuffer::FlatBuffer(std::vector<Parameter*> parameters, int64_t num_shards) {
+FlatBuffer::FlatBuffer(std::vector<Parameter*> parameters, const Sharding& sharding) : sharding_(sharding) {
   std::stable_sort(parameters.begin(), parameters.end(),
                    [](const Parameter* a, const Parameter* b) { return region(*a) < region(*b); });
   const at::TensorOptions options = parameters.front()->tensor.options();
@@ -38,27 +40,46 @@ FlatBuffer::FlatBuffer(std::vector<Parameter*> parameters, int64_t num_shards) {
     if (region(*parameter) == 0) partial_numel_ = end;
     if (region(*parameter) <= 1) whole_numel_ = end;
   }
-  const int64_t total = round_up(round_up(end, alignment), alignment * num_shards);
+  const int64_t total = round_up(round_up(end, alignment), alignment * sharding.num_shards);
+  const int64_t share = total / sharding.num_shards, first = share * sharding.index;
 
   const bool trainable = parameters.front()->tensor.requires_grad();
   values_ = at::zeros({total}, options.requires_grad(false));
-  if (trainable) gradients_ = at::zeros_like(values_);
-  for (const Segment& segment : segments_) {
-    Parameter& parameter = *segment.parameter;
-    place(parameter, values_, segment.offset);
-    if (trainable) {
-      parameter.tensor.mutable_grad() = gradients_.narrow(0, segment.offset, segment.numel).view(parameter.shape);
-    }
+  for (const Segment& segment : segments_) place(*segment.parameter, values_, segment.offset);
+  const at::ScalarType dtype = values_.scalar_type();
+  const at::ScalarType kept = trainable ? sharding.shard_dtype.value_or(dtype) : dtype;
+  shard_values_ = values_.narrow(0, first, share);
+  if (!sharding.whole_parameters || kept != dtype) {
+    shard_values_ = shard_values_.to(kept, /*non_blocking=*/false, /*copy=*/true);
   }
+  if (!sharding.whole_parameters) take_memory(values_);
+  if (!trainable) return;
+  gradients_ = at::zeros({total}, values_.options().dtype(sharding.gradient_dtype.value_or(dtype)));
+  for (const Segment& segment : segments_) {
+    segment.parameter->tensor.mutable_grad() =
+        gradients_.narrow(0, segment.offset, segment.numel).view(segment.parameter->shape);
+  }
+  shard_gradients_ = gradients_.narrow(0, first, share);
+  if (!sharding.whole_gradients || gradients_.scalar_type() != kept) {
+    shard_gradients_ = at::zeros({share}, shard_values_.options());
+  }
+  if (!sharding.whole_gradients) take_memory(gradients_);
 }
 
-std::vector<FlatBuffer> make_flat_buffers(const std::vector<Parameter*>& parameters, int64_t num_shards) {
+Range FlatBuffer::in_shard(Range range) const {
+  const Range own = shard();
+  const int64_t begin = std::clamp<int64_t>(range.offset - own.offset, 0, own.numel);
+  const int64_t end = std::clamp<int64_t>(range.offset + range.numel - own.offset, 0, own.numel);
+  return {begin, end - begin};
+}
+
+std::vector<FlatBuffer> make_flat_buffers(const std::vector<Parameter*>& parameters, const Sharding& sharding) {
   std::map<std::pair<bool, at::ScalarType>, std::vector<Parameter*>> kinds;
   for (Parameter* parameter : parameters) {
     kinds[{parameter->tensor.requires_grad(), parameter->tensor.scalar_type()}].push_back(parameter);
   }
   std::vector<FlatBuffer> buffers;
-  for (const auto& [kind, members] : kinds) buffers.emplace_back(members, num_shards);
+  for (const auto& [kind, members] : kinds) buffers.emplace_back(members, sharding);
   return buffers;
 }
 

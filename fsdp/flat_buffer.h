@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <optional>
 #include <vector>
 
 #include "mesh/parameter.h"
@@ -15,9 +16,26 @@ struct Segment {
   int64_t numel;
 };
 
+/// Some elements of a flat buffer, or of a shard of it.
+struct Range {
+  int64_t offset;
+  int64_t numel;
+};
+
+/// How flat buffers are cut over ranks, and what of them stays on each.
+struct Sharding {
+  int64_t num_shards = 1;
+  int64_t index = 0;                               ///< which shard this rank keeps
+  bool whole_parameters = true;                    ///< memory for whole parameters is kept; else it is lent for a time
+  bool whole_gradients = true;                     ///< the same for gradients
+  std::optional<at::ScalarType> shard_dtype = {};  ///< of what trainable shards are kept in; none: the parameters'
+  std::optional<at::ScalarType> gradient_dtype = {};  ///< gradients are added up and reduced in; none: the parameters'
+};
+
 /// Parameters of one dtype and device, all trainable or all frozen, laid end to end in one buffer. Their tensors are
-/// views of `values()`, their gradients views of `gradients()`, so collectives, optimizer and norm work on whole
-/// buffers, and the segments say whose elements are whose.
+/// views of `values()`, their gradients views of `gradients()`, so collectives work on whole buffers in place, and the
+/// segments say whose elements are whose. Of both this rank keeps a shard, one of `num_shards` equal ranges, on which
+/// optimizer and norm work.
 ///
 /// Order: [gradients partial over an axis | whole on every rank | cut along an axis], so that what is summed or
 /// counted together is one range. Parameters start at 256 bytes, except those that follow their predecessor directly;
@@ -25,16 +43,31 @@ struct Segment {
 class FlatBuffer {
  public:
   /// `parameters` stay where they are as long as the buffer lives; values they already have are kept.
-  FlatBuffer(std::vector<Parameter*> parameters, int64_t num_shards);
+  FlatBuffer(std::vector<Parameter*> parameters, const Sharding& sharding);
 
   const std::vector<Segment>& segments() const { return segments_; }
   int64_t numel() const { return values_.numel(); }
   bool trainable() const { return gradients_.defined(); }
 
-  /// [numel]
+  /// [numel]. Has memory while the parameters are gathered.
   const at::Tensor& values() const { return values_; }
-  /// [numel]; undefined when frozen.
+  /// [numel], perhaps of another dtype; undefined when frozen. Has memory during the backward of its unit.
   const at::Tensor& gradients() const { return gradients_; }
+
+  /// This rank's elements.
+  Range shard() const { return {sharding_.index * shard_values_.numel(), shard_values_.numel()}; }
+  /// [shard().numel]: what this rank keeps; part of values() where these are always whole and of the same dtype.
+  const at::Tensor& shard_values() const { return shard_values_; }
+  /// [shard().numel] of the dtype of shard_values(), reduced after a backward; part of gradients() where these are
+  /// always whole and of the same dtype. Undefined when frozen.
+  const at::Tensor& shard_gradients() const { return shard_gradients_; }
+  bool keeps_values_apart() const { return !shard_values_.is_alias_of(values_); }
+  bool keeps_gradients_apart() const { return !shard_gradients_.is_alias_of(gradients_); }
+  /// What of `range` of the buffer this rank keeps: a range of its shard, perhaps empty.
+  Range in_shard(Range range) const;
+  /// This rank's shard within values() and gradients().
+  at::Tensor values_of_shard() const { return values_.narrow(0, shard().offset, shard().numel); }
+  at::Tensor gradients_of_shard() const { return gradients_.narrow(0, shard().offset, shard().numel); }
 
   /// The first elements: parameters whose gradients must still be summed over their `partial_over` axis.
   int64_t partial_numel() const { return partial_numel_; }
@@ -42,14 +75,15 @@ class FlatBuffer {
   int64_t whole_numel() const { return whole_numel_; }
 
  private:
+  Sharding sharding_;
   std::vector<Segment> segments_;
-  at::Tensor values_;
-  at::Tensor gradients_;
+  at::Tensor values_, shard_values_;
+  at::Tensor gradients_, shard_gradients_;
   int64_t partial_numel_ = 0;
   int64_t whole_numel_ = 0;
 };
 
 /// One buffer for each kind (trainable or frozen, dtype) among `parameters`.
-std::vector<FlatBuffer> make_flat_buffers(const std::vector<Parameter*>& parameters, int64_t num_shards);
+std::vector<FlatBuffer> make_flat_buffers(const std::vector<Parameter*>& parameters, const Sharding& sharding);
 
 }  // namespace meshtrain

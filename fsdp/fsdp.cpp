@@ -1,9 +1,16 @@
 #include "fsdp/fsdp.h"
 
+#include <ATen/ops/zeros.h>
+#include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <map>
+#include <stdexcept>
 #include <utility>
+
+#include "fsdp/gathering.h"
+#include "fsdp/reduction.h"
 
 namespace meshtrain {
 namespace {
@@ -17,60 +24,73 @@ class WhenGradientIsFinal final : public torch::autograd::PostAccumulateGradHook
   std::function<void()> action_;
 };
 
+Sharding sharding_of(const FsdpOptions& options) {
+  Sharding sharding;
+  sharding.shard_dtype = options.shard_dtype;
+  sharding.gradient_dtype = options.reduce_dtype;
+  if (options.mode == ShardingMode::NoShard || options.shards.size() == 1) return sharding;
+  sharding.num_shards = options.shards.size();
+  sharding.index = options.shards.rank();
+  sharding.whole_parameters = options.mode != ShardingMode::FullShard;
+  sharding.whole_gradients = options.mode == ShardingMode::ShardOptimizer || options.accumulate_unsharded;
+  return sharding;
+}
+
+void check(const std::vector<UnitSpec>& units) {
+  for (size_t unit = 0; unit < units.size(); ++unit) {
+    if (units[unit].parameters.empty()) throw std::invalid_argument("unit " + units[unit].name + " has no parameters");
+    if (unit > 0 && units[unit].whole_step && !units[unit - 1].whole_step) {
+      throw std::invalid_argument("unit " + units[unit].name + " of the whole step comes behind " +
+                                  units[unit - 1].name + ": put it before the others");
+    }
+  }
+}
+
+/// The parameter of `segment` with its part of `whole`, a tensor laid out as its buffer, in the place of its own.
+Parameter parameter_in(const at::Tensor& whole, const Segment& segment) {
+  Parameter parameter = *segment.parameter;
+  parameter.tensor = whole.narrow(0, segment.offset, segment.numel).view(parameter.shape);
+  return parameter;
+}
+
+std::vector<Unit> make_units(std::vector<UnitSpec> specs, const Sharding& sharding) {
+  check(specs);
+  std::vector<Unit> units;
+  units.reserve(specs.size());  // hooks keep references
+  for (UnitSpec& spec : specs) units.emplace_back(std::move(spec), sharding);
+  return units;
+}
+
 }  // namespace
 
 struct Fsdp::State {
-  std::vector<Unit> units;
+  State(std::vector<UnitSpec> specs, const FsdpOptions& options)
+      : sharding(sharding_of(options)),
+        group(options.shards),
+        units(make_units(std::move(specs), sharding)),
+        gathering(units, options, sharding),
+        reduction(units, options, sharding) {}
+
+  Sharding sharding;
   Group group;
-  OnReduced on_reduced;
-  bool synchronize = false;
-  int64_t next = -1;  // the unit whose reduction is issued next; units behind it are issued
-  std::vector<std::pair<FlatBuffer*, Work>> in_flight;  // of the unit issued last
-
-  // A unit is reduced when it and all units behind it are complete.
-  void on_final(Unit& unit) {
-    if (!unit.count_final() || !synchronize) return;
-    while (next >= 0 && units[next].complete()) issue_next();
-  }
-
-  void issue_next() {
-    Unit& unit = units[next--];
-    std::vector<std::pair<FlatBuffer*, Work>> issued;
-    for (FlatBuffer& buffer : unit.buffers()) {
-      if (!buffer.trainable()) continue;
-      at::Tensor gradients = buffer.gradients();
-      issued.emplace_back(&buffer, group.all_reduce(gradients));
-    }
-    hand_over();
-    in_flight = std::move(issued);
-    if (group.size() == 1) hand_over();  // nothing to wait for
-  }
-
-  // Waits for the unit issued last: its reduction had the backward of a whole unit to finish.
-  void hand_over() {
-    for (auto& [buffer, work] : in_flight) {
-      work.wait();
-      if (on_reduced) on_reduced(*buffer);
-    }
-    in_flight.clear();
-  }
+  std::vector<Unit> units;
+  Gathering gathering;
+  Reduction reduction;
+  bool last = false;  // backward of the step
 };
 
-Fsdp::Fsdp(std::vector<UnitSpec> units, Group group, OnReduced on_reduced) : state_(std::make_shared<State>()) {
-  state_->group = group.with_purpose("dp.gradients");
-  state_->on_reduced = std::move(on_reduced);
-  state_->units.reserve(units.size());  // hooks keep references
-  for (UnitSpec& spec : units) {
-    Unit& unit = state_->units.emplace_back(std::move(spec), group.size());
-    for (FlatBuffer& buffer : unit.buffers()) {
-      if (!buffer.trainable()) continue;
-      for (const Segment& segment : buffer.segments()) {
-        std::weak_ptr<State> state = state_;
-        torch::autograd::impl::set_post_acc_grad_hooks(segment.parameter->tensor,
-                                                       std::make_unique<WhenGradientIsFinal>([state, &unit] {
-                                                         if (auto alive = state.lock()) alive->on_final(unit);
-                                                       }));
-      }
+Fsdp::Fsdp(std::vector<UnitSpec> units, FsdpOptions options) {
+  if (options.mode == ShardingMode::NoShard) options.shards = Group();
+  state_ = std::make_shared<State>(std::move(units), options);
+  for (size_t unit = 0; unit < state_->units.size(); ++unit) {
+    for (Parameter* parameter : state_->units[unit].parameters()) {
+      if (!parameter->tensor.requires_grad()) continue;
+      std::weak_ptr<State> state = state_;
+      torch::autograd::impl::set_post_acc_grad_hooks(parameter->tensor,
+                                                     std::make_unique<WhenGradientIsFinal>([state, unit] {
+                                                       if (auto alive = state.lock())
+                                                         alive->reduction.count_final(unit);
+                                                     }));
     }
   }
 }
@@ -81,25 +101,83 @@ const std::vector<Unit>& Fsdp::units() const {
   return state_->units;
 }
 
-void Fsdp::zero_gradients() {
+at::Tensor Fsdp::run(size_t unit, const std::function<at::Tensor()>& forward) {
+  state_->gathering.before_forward(unit);
+  const at::Tensor output = forward();
+  const bool in_backward = output.requires_grad();
+  const bool whole = state_->sharding.whole_parameters && state_->sharding.whole_gradients;
+  if (in_backward && !whole) {
+    std::weak_ptr<State> state = state_;
+    output.register_hook([state, unit](const at::Tensor&) {
+      const auto alive = state.lock();
+      if (!alive) return;
+      alive->gathering.before_backward(unit);
+      alive->reduction.before_backward(unit);
+    });
+  }
+  state_->gathering.after_forward(unit, in_backward);
+  return output;
+}
+
+void Fsdp::begin_step() {
+  state_->reduction.begin_step();
+}
+
+void Fsdp::begin_backward(bool last) {
+  state_->last = last;
+  state_->reduction.begin_backward(last);
+}
+
+void Fsdp::end_backward() {
+  state_->gathering.end_backward(state_->last);
+  state_->reduction.end_backward();
+}
+
+void Fsdp::shards_changed() {
+  state_->gathering.shards_changed();
+}
+
+void Fsdp::write_values(const std::function<void(const Parameter&)>& write) {
+  const at::NoGradGuard no_grad;
   for (Unit& unit : state_->units) {
     for (FlatBuffer& buffer : unit.buffers()) {
-      if (buffer.trainable()) buffer.gradients().zero_();
+      const at::Tensor whole = buffer.keeps_values_apart()
+                                   ? at::zeros({buffer.numel()}, buffer.shard_values().options())
+                                   : buffer.values().zero_();
+      for (const Segment& segment : buffer.segments()) write(parameter_in(whole, segment));
+      if (!buffer.keeps_values_apart()) continue;
+      buffer.shard_values().copy_(whole.narrow(0, buffer.shard().offset, buffer.shard().numel));
+      if (state_->sharding.whole_parameters) buffer.values().copy_(whole);
     }
   }
 }
 
-void Fsdp::begin_backward(bool synchronize) {
-  state_->synchronize = synchronize;
-  state_->next = static_cast<int64_t>(state_->units.size()) - 1;
-  for (Unit& unit : state_->units) unit.begin_backward();
+void Fsdp::visit_values(const std::function<void(const Unit&)>& visit) {
+  for (size_t unit = 0; unit < state_->units.size(); ++unit) {
+    const bool gathered = state_->gathering.need(unit);
+    visit(state_->units[unit]);
+    if (gathered) state_->gathering.let_go(unit);
+  }
 }
 
-void Fsdp::end_backward() {
-  if (!state_->synchronize) return;
-  while (state_->next >= 0) state_->issue_next();
-  state_->hand_over();
-  state_->synchronize = false;
+void Fsdp::visit_shards(const std::function<void(const Parameter&)>& visit) {
+  for (const Unit& unit : state_->units) {
+    std::map<const Parameter*, Parameter> gathered;
+    for (const FlatBuffer& buffer : unit.buffers()) {
+      at::Tensor whole = at::empty({buffer.numel()}, buffer.shard_values().options());
+      state_->group.all_gather(whole, buffer.shard_values()).wait();
+      for (const Segment& segment : buffer.segments()) gathered[segment.parameter] = parameter_in(whole, segment);
+    }
+    for (const Parameter* parameter : unit.parameters()) visit(gathered.at(parameter));
+  }
+}
+
+void Fsdp::visit_gradients(const std::function<void(const Unit&)>& visit) {
+  for (size_t unit = 0; unit < state_->units.size(); ++unit) {
+    state_->reduction.gather(unit);
+    visit(state_->units[unit]);
+    state_->reduction.let_go(unit);
+  }
 }
 
 }  // namespace meshtrain

@@ -4,40 +4,57 @@
 #include <memory>
 #include <vector>
 
+#include "fsdp/options.h"
 #include "fsdp/unit.h"
-#include "mesh/group.h"
 
 namespace meshtrain {
 
-/// Data parallelism over flat buffers, for any model: all that is known of it is a list of units in the order of their
-/// forward. Parameters are whole on each rank (NO_SHARD); gradients are summed, never averaged, over `group` alone,
-/// each unit's while the units before it are still in backward.
+/// Fully sharded data parallelism over flat buffers, for any model: all that is known of it is a list of units in the
+/// order of their forward. Gradients are summed, never averaged, over shards and replicas alone, each unit's while the
+/// units before it are still in backward; parameters are gathered while the units before (in backward: behind) compute.
 ///
-/// A step:   zero_gradients();
-///           for each micro-batch { begin_backward(last); loss.backward(...); end_backward(); }
+/// A step:   begin_step();
+///           for each micro-batch { loss = ... run(unit, forward) ...;
+///                                  begin_backward(last); loss.backward(...); end_backward(); }
+///           change shard_values() from shard_gradients() of every buffer; shards_changed();
 ///
-/// Collectives are issued in the reverse order of the unit list, whatever the order in which gradients become final,
-/// and for units without gradients too, so that every rank issues the same ones.
+/// A unit's parameters may be used only between the input and the output of its forward in run(), unless the unit is
+/// of the whole step. Under NoShard, run() may be left out. Every rank of the groups makes the same calls in the same
+/// order; after the first step nothing is allocated.
 class Fsdp {
  public:
-  /// Called on each rank, in issue order, when a buffer's gradients are summed over `group`: the place to issue the
-  /// sums over other axes. They must not be waited for there.
-  using OnReduced = std::function<void(FlatBuffer& buffer)>;
-
-  /// Gives every parameter its storage. Collective calls are made in backward only.
-  Fsdp(std::vector<UnitSpec> units, Group group, OnReduced on_reduced = {});
+  /// Gives every parameter its storage; values that they already have are kept. Units of the whole step come first.
+  /// Throws std::invalid_argument when they do not, or for a unit without parameters.
+  Fsdp(std::vector<UnitSpec> units, FsdpOptions options);
   ~Fsdp();
   Fsdp(const Fsdp&) = delete;
   Fsdp& operator=(const Fsdp&) = delete;
 
   const std::vector<Unit>& units() const;
 
-  void zero_gradients();
+  /// `forward()` with the unit's parameters gathered, and gathered again for its backward.
+  at::Tensor run(size_t unit, const std::function<at::Tensor()>& forward);
 
-  /// Call before each backward. Without `synchronize` gradients only accumulate: micro-batches before the last.
-  void begin_backward(bool synchronize);
-  /// Call after it, on every rank of the group: returns when every unit has been reduced and handed to `on_reduced`.
+  /// Gradients are zero.
+  void begin_step();
+  /// Call before each backward; `last`: of the step.
+  void begin_backward(bool last);
+  /// Call after it. After the last one every unit has been reduced and handed to on_reduced.
   void end_backward();
+  /// Call when the shards have been changed.
+  void shards_changed();
+
+  // Between steps, for whoever needs whole parameters. Every rank of the shard group calls them.
+
+  /// Calls `write` with each parameter, its tensor all of its local elements, zero at first: what it writes is the
+  /// parameter's value. Every rank must write the same. Holds one unit at a time.
+  void write_values(const std::function<void(const Parameter&)>& write);
+  /// Calls `visit` with each unit while its parameters have their values.
+  void visit_values(const std::function<void(const Unit&)>& visit);
+  /// Calls `visit` with each parameter, its tensor what the shards hold: of their dtype.
+  void visit_shards(const std::function<void(const Parameter&)>& visit);
+  /// Calls `visit` with each unit while the .grad of its trainable parameters is the reduced gradient.
+  void visit_gradients(const std::function<void(const Unit&)>& visit);
 
  private:
   struct State;  // shared with the hooks on the parameters, which may outlive this object

@@ -1,12 +1,30 @@
 #include "fsdp/unit.h"
 
-namespace meshtrain {
+#include <utility>
 
-Unit::Unit(UnitSpec spec, int64_t num_shards)
-    : name_(std::move(spec.name)), buffers_(make_flat_buffers(spec.parameters, num_shards)) {
+namespace meshtrain {
+namespace {
+
+int64_t num_bytes(const at::Tensor& tensor) {
+  return tensor.numel() * static_cast<int64_t>(tensor.element_size());
+}
+
+}  // namespace
+
+Unit::Unit(UnitSpec spec, const Sharding& sharding)
+    : spec_(std::move(spec)), buffers_(make_flat_buffers(spec_.parameters, sharding)) {
   for (const FlatBuffer& buffer : buffers_) {
     if (buffer.trainable()) num_trainable_ += static_cast<int>(buffer.segments().size());
   }
+}
+
+Tenant Unit::tenant(bool gradients) const {
+  Tenant tenant{0, whole_step()};
+  for (const FlatBuffer& buffer : buffers_) {
+    if (!gradients) tenant.size += num_bytes(buffer.values());
+    if (gradients && buffer.trainable()) tenant.size += num_bytes(buffer.gradients());
+  }
+  return tenant;
 }
 
 }  // namespace meshtrain

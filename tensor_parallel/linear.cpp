@@ -39,7 +39,7 @@ ColumnParallelLinear::ColumnParallelLinear(const TensorParallel& tp, int64_t in_
   }
 }
 
-at::Tensor ColumnParallelLinear::forward(const at::Tensor& x) const {
+at::Tensor ColumnParallelLinear::forward(const LayerInput& x) const {
   return column_parallel_linear(x, tensors(weights_), tensors(biases_), tp_);
 }
 
@@ -61,7 +61,7 @@ RowParallelLinear::RowParallelLinear(const TensorParallel& tp, const std::string
   if (tp.splits_rows()) bias_.back().partial_over = tp.group.name();
 }
 
-at::Tensor RowParallelLinear::forward(const at::Tensor& x) const {
+at::Tensor RowParallelLinear::forward(const LayerInput& x) const {
   return row_parallel_linear(x, weight_.tensor, bias_.empty() ? at::Tensor() : bias_.front().tensor, tp_);
 }
 

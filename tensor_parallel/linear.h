@@ -28,7 +28,7 @@ class ColumnParallelLinear {
 
   /// x [T/tp, in] under sequence parallel, else [T, in] -> [T, sum of features / tp], this rank's part of each output
   /// side by side. Every tp rank must call it, and its backward.
-  at::Tensor forward(const at::Tensor& x) const;
+  at::Tensor forward(const LayerInput& x) const;
 
   /// Weights first, then biases.
   std::vector<Parameter*> parameters();
@@ -50,7 +50,7 @@ class RowParallelLinear {
 
   /// x [T, in/tp] -> [T/tp, out] under sequence parallel, else [T, out]. The bias is added once, after the reduction.
   /// Every tp rank must call it, and its backward.
-  at::Tensor forward(const at::Tensor& x) const;
+  at::Tensor forward(const LayerInput& x) const;
 
   std::vector<Parameter*> parameters();
 

@@ -8,7 +8,6 @@
 #include "tensor_parallel/collectives.h"
 #include "tensor_parallel/leaf_gradient.h"
 #include "tensor_parallel/matrix_product.h"
-#include "tensor_parallel/row_chunks.h"
 
 namespace meshtrain {
 namespace {
@@ -19,8 +18,12 @@ using torch::autograd::variable_list;
 /// What backward needs besides x. Parameters are kept here and not among the saved variables, so that hooks on those
 /// never copy them and a refilled storage is not taken for an error.
 struct Layer : torch::CustomClassHolder {
-  Layer(std::vector<at::Tensor> all_weights, std::vector<at::Tensor> all_biases, TensorParallel parallel)
-      : weights(std::move(all_weights)), biases(std::move(all_biases)), tp(std::move(parallel)) {
+  Layer(std::vector<at::Tensor> all_weights, std::vector<at::Tensor> all_biases, TensorParallel parallel,
+        LayerInput::Again input_again)
+      : weights(std::move(all_weights)),
+        biases(std::move(all_biases)),
+        tp(std::move(parallel)),
+        again(std::move(input_again)) {
     tp.group = tp.group.with_purpose("tp.linear");
   }
 
@@ -33,6 +36,7 @@ struct Layer : torch::CustomClassHolder {
   std::vector<at::Tensor> weights;
   std::vector<at::Tensor> biases;
   TensorParallel tp;
+  LayerInput::Again again;
 };
 
 using LayerPointer = c10::intrusive_ptr<Layer>;
@@ -40,19 +44,6 @@ using LayerPointer = c10::intrusive_ptr<Layer>;
 at::Tensor forward_product(const at::Tensor& x, const Layer& layer, bool with_bias) {
   at::Tensor y = product(x, join(layer.weights));
   return with_bias ? y.add_(join(layer.biases)) : y;
-}
-
-/// into [F, in] += dy^T x. In place where the library can; else (another dtype, or oneDNN, which only returns) through
-/// a temporary of bounded size.
-void add_product(at::Tensor into, const at::Tensor& dy, const at::Tensor& x) {
-  if (into.scalar_type() == x.scalar_type() && !(x.device().is_cpu() && x.scalar_type() == at::kFloat)) {
-    into.addmm_(dy.t(), x);
-    return;
-  }
-  const int64_t row_bytes = x.size(1) * static_cast<int64_t>(x.element_size());
-  for_row_chunks(into.size(0), row_bytes, [&](int64_t first, int64_t count) {
-    into.narrow(0, first, count).add_(product(dy.narrow(1, first, count).t(), x.t()));
-  });
 }
 
 /// Puts the gradients of a run that autograd is to have into their places.
@@ -69,11 +60,12 @@ void hand_back(const LeafRun& run, const std::vector<at::Tensor>& leaves, at::Te
   }
 }
 
-/// The gradients of a layer, in the order of what its Function was applied to: x, weights, biases, the layer.
+/// The gradients of a layer, in the order of what its Function was applied to: x, weights, biases, the layer, what
+/// is kept of x.
 class Gradients {
  public:
   Gradients(AutogradContext* ctx, const Layer& layer)
-      : layer_(layer), list_(2 + layer.weights.size() + layer.biases.size()), needs_input_(ctx->needs_input_grad(0)) {
+      : layer_(layer), list_(3 + layer.weights.size() + layer.biases.size()), needs_input_(ctx->needs_input_grad(0)) {
     for (size_t i = 0; i < layer.weights.size(); ++i) needed_weights_.push_back(ctx->needs_input_grad(1 + i));
     for (size_t i = 0; i < layer.biases.size(); ++i) {
       needed_biases_.push_back(ctx->needs_input_grad(1 + layer.weights.size() + i));
@@ -118,10 +110,10 @@ class Gradients {
   std::vector<bool> needed_biases_;
 };
 
-/// x is saved where a weight will need it.
-void save(AutogradContext* ctx, const at::Tensor& x, const LayerPointer& layer) {
+/// What is kept of x is saved where a weight will need it.
+void save(AutogradContext* ctx, const std::vector<at::Tensor>& kept, const LayerPointer& layer) {
   const auto trainable = [](const at::Tensor& weight) { return weight.requires_grad(); };
-  if (std::any_of(layer->weights.begin(), layer->weights.end(), trainable)) ctx->save_for_backward({x});
+  if (std::any_of(layer->weights.begin(), layer->weights.end(), trainable)) ctx->save_for_backward(kept);
   ctx->saved_data["layer"] = c10::IValue::make_capsule(layer);
 }
 
@@ -129,9 +121,15 @@ LayerPointer saved_layer(AutogradContext* ctx) {
   return c10::static_intrusive_pointer_cast<Layer>(ctx->saved_data["layer"].toCapsule());
 }
 
+at::Tensor input_again(AutogradContext* ctx, const Layer& layer) {
+  const variable_list kept = ctx->get_saved_variables();
+  return layer.again ? layer.again(kept) : kept[0];
+}
+
 struct ColumnLinear : torch::autograd::Function<ColumnLinear> {
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, at::TensorList, const LayerPointer& layer) {
-    save(ctx, x, layer);
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, at::TensorList, const LayerPointer& layer,
+                            const std::vector<at::Tensor>* kept) {
+    save(ctx, *kept, layer);
     const at::Tensor rows = layer->tp.splits_rows() ? start_gather_rows(x, layer->tp.group).wait() : x;
     return forward_product(rows, *layer, /*with_bias=*/!layer->biases.empty());
   }
@@ -145,7 +143,7 @@ struct ColumnLinear : torch::autograd::Function<ColumnLinear> {
 
     Pending x;
     if (gradients.needs_weights()) {
-      x.tensor = ctx->get_saved_variables()[0];
+      x.tensor = input_again(ctx, *layer);
       if (tp.splits_rows()) x = start_gather_rows(x.tensor, tp.group);
     }
     Pending dx;
@@ -165,8 +163,9 @@ struct ColumnLinear : torch::autograd::Function<ColumnLinear> {
 };
 
 struct RowLinear : torch::autograd::Function<RowLinear> {
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, at::TensorList, const LayerPointer& layer) {
-    save(ctx, x, layer);
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, at::TensorList, const LayerPointer& layer,
+                            const std::vector<at::Tensor>* kept) {
+    save(ctx, *kept, layer);
     const TensorParallel& tp = layer->tp;
     const bool has_bias = !layer->biases.empty();
     if (tp.group.size() == 1) return forward_product(x, *layer, has_bias);
@@ -194,29 +193,31 @@ struct RowLinear : torch::autograd::Function<RowLinear> {
     gradients.of_biases(own_rows);
     dy.work.wait();
     if (gradients.needs_input()) gradients.of_input(product(dy.tensor, layer->weights[0].t()));
-    if (gradients.needs_weights()) gradients.of_weights(dy.tensor, ctx->get_saved_variables()[0]);
+    if (gradients.needs_weights()) gradients.of_weights(dy.tensor, input_again(ctx, *layer));
     return gradients.list();
   }
 };
 
 template <class Function>
-at::Tensor apply(const at::Tensor& x, LayerPointer layer) {
+at::Tensor apply(const LayerInput& x, const std::vector<at::Tensor>& weights, const std::vector<at::Tensor>& biases,
+                 const TensorParallel& tp) {
+  const auto layer = c10::make_intrusive<Layer>(weights, biases, tp, x.again);
   const std::vector<at::Tensor> leaves = layer->leaves();
   at::TensorList list = leaves;
-  return Function::apply(x, list, layer);
+  return Function::apply(x.value, list, layer, &x.kept);
 }
 
 }  // namespace
 
-at::Tensor column_parallel_linear(const at::Tensor& x, const std::vector<at::Tensor>& weights,
+at::Tensor column_parallel_linear(const LayerInput& x, const std::vector<at::Tensor>& weights,
                                   const std::vector<at::Tensor>& biases, const TensorParallel& tp) {
-  return apply<ColumnLinear>(x, c10::make_intrusive<Layer>(weights, biases, tp));
+  return apply<ColumnLinear>(x, weights, biases, tp);
 }
 
-at::Tensor row_parallel_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
+at::Tensor row_parallel_linear(const LayerInput& x, const at::Tensor& weight, const at::Tensor& bias,
                                const TensorParallel& tp) {
   const std::vector<at::Tensor> biases = bias.defined() ? std::vector{bias} : std::vector<at::Tensor>{};
-  return apply<RowLinear>(x, c10::make_intrusive<Layer>(std::vector{weight}, biases, tp));
+  return apply<RowLinear>(x, {weight}, biases, tp);
 }
 
 }  // namespace meshtrain

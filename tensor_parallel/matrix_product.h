@@ -10,4 +10,8 @@ namespace meshtrain {
 /// fp32, whose kernels for processors of other makers than Intel run at half the speed (docs/benchmarks.md).
 at::Tensor product(const at::Tensor& a, const at::Tensor& b);
 
+/// into [m, n] += a^T b for a [T, m] and b [T, n] of one dtype; that of `into` may be another. In place where the
+/// library can, else through temporaries of kTemporaryBytes at most. Not differentiable.
+void add_product(at::Tensor into, const at::Tensor& a, const at::Tensor& b);
+
 }  // namespace meshtrain

@@ -104,15 +104,24 @@ void fields(Archive& archive, ContextRecipe& context) {
 }
 
 template <class Archive>
+void fields(Archive& archive, FsdpRecipe& fsdp) {
+  archive.field("mode", fsdp.mode,
+                {.choices = {"auto", "no_shard", "shard_optimizer", "shard_grad_op", "full_shard", "hybrid_shard"}});
+  archive.field("shard_size", fsdp.shard_size, {.least = 1, .most = kMaxSize});
+  archive.field("shard_axes", fsdp.shard_axes, {.choices = {"dp", "cp"}});
+  archive.field("reshard_after_forward", fsdp.reshard_after_forward);
+  archive.field("no_sync", fsdp.no_sync);
+  archive.field("prefetch", fsdp.prefetch, {.least = 0, .most = 64});
+  archive.field("reduce_dtype", fsdp.reduce_dtype, {.choices = {"fp32", "bf16"}});
+}
+
+template <class Archive>
 void fields(Archive& archive, ParallelRecipe& parallel) {
   const std::vector<std::string> axes = {"dp", "tp", "cp"};
   archive.field("mesh", parallel.mesh, {.least = 1, .most = kMaxSize, .choices = axes});
   archive.field("order", parallel.order, {.choices = axes});
   archive.when_reading([&](Reader& reader) { check_order(reader, parallel); });
-  archive.map("fsdp", [&](auto& fsdp) {
-    fsdp.field("mode", parallel.fsdp_mode,
-               {.choices = {"auto", "no_shard", "shard_optimizer", "shard_grad_op", "full_shard", "hybrid_shard"}});
-  });
+  archive.section("fsdp", parallel.fsdp);
   archive.field("sequence_parallel", parallel.sequence_parallel, {.choices = {"auto", "on", "off"}});
   archive.section("context", parallel.context);
   archive.field("backend", parallel.backend, {.choices = {"auto", "mpi", "nccl"}});
@@ -132,6 +141,14 @@ void fields(Archive& archive, DataRecipe& data) {
 }
 
 template <class Archive>
+void fields(Archive& archive, CheckpointingRecipe& checkpointing) {
+  archive.field("mode", checkpointing.mode, {.choices = {"none", "full", "selective"}});
+  const bool none = checkpointing.mode == "none";
+  archive.field("every", checkpointing.every,
+                {.least = 1, .most = kMaxSize, .refused = none ? "needs a mode: full or selective beside it" : ""});
+}
+
+template <class Archive>
 void fields(Archive& archive, TrainRecipe& train) {
   const Rule size = {.required = true, .least = 1, .most = kMaxSize};
   archive.field("sequence_length", train.sequence_length, size);
@@ -141,6 +158,8 @@ void fields(Archive& archive, TrainRecipe& train) {
   archive.field("precision", train.precision, {.choices = {"fp64", "fp32", "bf16", "bf16_mixed", "fp16_mixed"}});
   archive.field("clip_norm", train.clip_norm, {.least = 0});
   archive.field("seed", train.seed, {.least = 0});
+  archive.section("activation_checkpointing", train.activation_checkpointing);
+  archive.field("offload_activations", train.offload_activations);
   archive.field("log_every", train.log_every, {.least = 1});
   archive.field("time_limit", train.time_limit, {.least = 0});
   archive.field("export", train.export_folder);

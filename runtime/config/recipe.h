@@ -25,10 +25,20 @@ struct ContextRecipe {
   std::string layout = "auto";     ///< auto contiguous zigzag
 };
 
+struct FsdpRecipe {
+  std::string mode = "auto";            ///< auto no_shard shard_optimizer shard_grad_op full_shard hybrid_shard
+  std::optional<int64_t> shard_size;    ///< hybrid_shard: ranks that share one copy; none: those of a host
+  std::vector<std::string> shard_axes;  ///< dp, or dp and cp; empty: both
+  bool reshard_after_forward = true;    ///< full_shard, hybrid_shard
+  bool no_sync = false;                 ///< micro-batches before the last do not communicate gradients
+  int64_t prefetch = 1;                 ///< units gathered ahead
+  std::string reduce_dtype = "fp32";    ///< fp32 bf16: of gradients, under bf16_mixed
+};
+
 struct ParallelRecipe {
   std::map<std::string, int64_t> mesh;  ///< as asked for: MeshLayout::kAuto for one axis that takes the rest
   std::vector<std::string> order = {"dp", "cp", "tp"};
-  std::string fsdp_mode = "auto";
+  FsdpRecipe fsdp;
   std::string sequence_parallel = "auto";  ///< auto on off
   ContextRecipe context;
   std::string backend = "auto";  ///< auto mpi nccl
@@ -46,6 +56,11 @@ struct DataRecipe {
   std::string boundary_labels = "counted";  ///< counted ignored: the first token of a document as the label of the last
 };
 
+struct CheckpointingRecipe {
+  std::string mode = "none";  ///< none full selective
+  int64_t every = 1;          ///< of so many blocks one, from the first on
+};
+
 struct TrainRecipe {
   int64_t sequence_length = 0;
   int64_t global_batch = 0;
@@ -54,6 +69,8 @@ struct TrainRecipe {
   std::string precision = "fp32";  ///< fp64 fp32 bf16 bf16_mixed fp16_mixed
   double clip_norm = 1.0;          ///< 0: no clipping
   int64_t seed = 42;
+  CheckpointingRecipe activation_checkpointing;
+  bool offload_activations = false;     ///< to host memory, where a CPU rank has them anyway
   int64_t log_every = 1;                ///< steps between console lines
   double time_limit = 0;                ///< seconds after which the run stops by itself; 0: none
   std::filesystem::path export_folder;  ///< key `export`: the final weights as a Hugging Face folder; empty: none

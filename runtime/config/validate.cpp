@@ -6,6 +6,7 @@
 
 #include "mesh/error.h"
 #include "runtime/config/context.h"
+#include "runtime/config/sharding.h"
 #include "runtime/config/suggest.h"
 
 namespace meshtrain {
@@ -23,9 +24,8 @@ void refuse_unavailable(const std::string& key, const std::string& value, const 
 }
 
 void check_available(const Recipe& recipe) {
-  refuse_unavailable("parallel.fsdp.mode", recipe.parallel.fsdp_mode, {"auto", "no_shard"});
   refuse_unavailable("parallel.backend", recipe.parallel.backend, {"auto", "mpi"});
-  refuse_unavailable("train.precision", recipe.train.precision, {"fp64", "fp32", "bf16"});
+  refuse_unavailable("train.precision", recipe.train.precision, {"fp64", "fp32", "bf16", "bf16_mixed"});
   if (recipe.device == "cuda") throw InputError("device: cuda is not available in this build: use auto, cpu");
 }
 
@@ -58,8 +58,9 @@ void check_sequence(const Recipe& recipe, const MeshLayout& layout) {
   const int64_t chunks = zigzag ? 2 * cp : cp;
   if (length % chunks != 0) {
     throw InputError("train.sequence_length: " + number(length) + " is not a multiple of " +
-                     (zigzag ? "2 x cp = " : "cp = ") + number(chunks) + ", the " + (zigzag ? "zigzag" : "contiguous") +
-                     " chunks that cp=" + number(cp) + " cuts it into: change train.sequence_length or the mesh" +
+                     (zigzag ? "2 x cp = " : "cp = ") + number(chunks) +
+                     (zigzag ? ", the chunks of layout zigzag" : ", the parts that ranks hold") +
+                     ": change train.sequence_length or the mesh" +
                      (zigzag && length % cp == 0 ? ", or set parallel.context.layout: contiguous" : ""));
   }
   const int64_t tokens = recipe.train.micro_batch * (length / cp);
@@ -110,6 +111,7 @@ void check_data(const DataRecipe& data, int64_t vocab_size) {
 void validate(const Recipe& recipe, const MeshLayout& layout) {
   check_available(recipe);
   check_model(recipe.model.shape, layout.size("tp"));
+  check_sharding(recipe, layout);
   check_batch(recipe.train, layout.size("dp"));
   check_sequence(recipe, layout);
   check_schedule(recipe.schedule, recipe.train.steps);

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstring>
 #include <stdexcept>
+#include <system_error>
 #include <utility>
 
 #include "mesh/error.h"
@@ -28,6 +29,8 @@ bool is_wrong_path(int error) {
 OutputFile::OutputFile(std::filesystem::path path) : path_(std::move(path)), partial_(path_) {
   if (!path_.has_filename() || std::filesystem::is_directory(path_)) throw InputError(reason(path_, EISDIR));
   partial_ += ".partial";
+  std::error_code failed;  // open() says why
+  if (path_.has_parent_path()) std::filesystem::create_directories(path_.parent_path(), failed);
   descriptor_ = ::open(partial_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
   if (descriptor_ >= 0) return;
   if (is_wrong_path(errno)) throw InputError(reason(path_, errno));

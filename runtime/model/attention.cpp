@@ -23,7 +23,7 @@ Attention::Attention(const std::string& name, const ModelShape& shape, const Par
   }
 }
 
-at::Tensor Attention::forward(const at::Tensor& x, const Sequence& sequence) const {
+at::Tensor Attention::forward(const LayerInput& x, const Sequence& sequence) const {
   const int64_t s = sequence.layout.local_length(), heads = num_heads_ + 2 * num_kv_heads_;
   const at::Tensor qkv = query_key_value_.forward(x).view({-1, s, heads, head_dim_});
 

@@ -15,7 +15,7 @@ class Attention {
             const at::TensorOptions& options);
 
   /// x [T, M] (its tp part under sequence parallel) -> the same shape; T = B * s tokens of `sequence`.
-  at::Tensor forward(const at::Tensor& x, const Sequence& sequence) const;
+  at::Tensor forward(const LayerInput& x, const Sequence& sequence) const;
   std::vector<Parameter*> parameters();
 
  private:

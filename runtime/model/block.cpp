@@ -1,15 +1,41 @@
 #include "runtime/model/block.h"
 
+#include <algorithm>
+
 namespace meshtrain {
 
 Block::Block(const std::string& name, const ModelShape& shape, const Parallelism& parallelism,
-             const at::TensorOptions& options)
+             const at::TensorOptions& options, Recompute recompute)
     : attention_norm_(name + ".input_layernorm.weight", shape.hidden_size, shape.rms_norm_eps,
                       parallelism.stream_partial_over(), options),
       attention_(name + ".self_attn", shape, parallelism, options),
       feed_forward_norm_(name + ".post_attention_layernorm.weight", shape.hidden_size, shape.rms_norm_eps,
                          parallelism.stream_partial_over(), options),
-      feed_forward_(name + ".mlp", shape, parallelism, options) {}
+      feed_forward_(name + ".mlp", shape, parallelism, options),
+      recompute_(recompute) {
+  for (const Parameter* parameter : parameters()) all_.push_back(parameter);
+}
+
+at::Tensor Block::forward(const at::Tensor& x, const Sequence& sequence) const {
+  if (recompute_ != Recompute::All) return compute(x, sequence);
+  return recomputed(
+      x, [this, sequence](const at::Tensor& again) { return compute(again, sequence); }, trainable());
+}
+
+at::Tensor Block::compute(at::Tensor x, const Sequence& sequence) const {
+  x = x + attention_.forward(normed(attention_norm_, x), sequence);
+  x = x + feed_forward_.forward(normed(feed_forward_norm_, x), recompute_ == Recompute::Elementwise);
+  return x;
+}
+
+LayerInput Block::normed(const RmsNorm& norm, const at::Tensor& x) const {
+  return recompute_ == Recompute::Elementwise ? norm.recomputed(x) : LayerInput(norm.forward(x));
+}
+
+bool Block::trainable() const {
+  return std::any_of(all_.begin(), all_.end(),
+                     [](const Parameter* parameter) { return parameter->tensor.requires_grad(); });
+}
 
 std::vector<Parameter*> Block::parameters() {
   std::vector<Parameter*> all = {attention_norm_.weight()};

@@ -2,6 +2,7 @@
 
 #include "runtime/model/attention.h"
 #include "runtime/model/feed_forward.h"
+#include "runtime/model/recompute.h"
 
 namespace meshtrain {
 
@@ -9,22 +10,27 @@ namespace meshtrain {
 class Block {
  public:
   Block(const std::string& name, const ModelShape& shape, const Parallelism& parallelism,
-        const at::TensorOptions& options);
+        const at::TensorOptions& options, Recompute recompute);
+  Block(const Block&) = delete;
+  Block& operator=(const Block&) = delete;
 
-  /// x [T, M] (its tp part under sequence parallel) -> the same shape.
-  at::Tensor forward(at::Tensor x, const Sequence& sequence) const {
-    x = x + attention_.forward(attention_norm_.forward(x), sequence);
-    x = x + feed_forward_.forward(feed_forward_norm_.forward(x));
-    return x;
-  }
+  /// x [T, M] (its tp part under sequence parallel) -> the same shape. Collectives that are computed again in backward
+  /// are issued again there, in the same order on every rank.
+  at::Tensor forward(const at::Tensor& x, const Sequence& sequence) const;
 
   std::vector<Parameter*> parameters();
 
  private:
+  at::Tensor compute(at::Tensor x, const Sequence& sequence) const;
+  LayerInput normed(const RmsNorm& norm, const at::Tensor& x) const;
+  bool trainable() const;
+
   RmsNorm attention_norm_;
   Attention attention_;
   RmsNorm feed_forward_norm_;
   FeedForward feed_forward_;
+  Recompute recompute_;
+  std::vector<const Parameter*> all_;
 };
 
 }  // namespace meshtrain

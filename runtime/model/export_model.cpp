@@ -25,24 +25,27 @@ at::Tensor gather(const Parameter& parameter, const Group& group) {
 
 }  // namespace
 
-void export_model(const std::vector<Parameter*>& parameters, const ModelShape& shape, const DeviceMesh& mesh,
-                  const std::filesystem::path& folder) {
+void export_model(Fsdp& fsdp, const ModelShape& shape, const DeviceMesh& mesh, const std::filesystem::path& folder) {
   std::optional<FolderWriter> writer;
   agree(mesh.world(), [&] {
     if (mesh.rank() != 0) return;
     std::vector<TensorEntry> entries;
-    for (const Parameter* parameter : parameters) {
-      entries.push_back({parameter->name, parameter->tensor.scalar_type(), parameter->global_shape});
+    for (const Unit& unit : fsdp.units()) {
+      for (const Parameter* parameter : unit.parameters()) {
+        entries.push_back({parameter->name, parameter->tensor.scalar_type(), parameter->global_shape});
+      }
     }
     writer.emplace(folder, shape, entries);
   });
   const Group group = mesh.group("tp").with_purpose("export");
-  for (const Parameter* parameter : parameters) {
-    const at::Tensor whole = gather(*parameter, group);
-    agree(mesh.world(), [&] {
-      if (writer) writer->write(parameter->name, whole.contiguous());
-    });
-  }
+  fsdp.visit_values([&](const Unit& unit) {
+    for (const Parameter* parameter : unit.parameters()) {
+      const at::Tensor whole = gather(*parameter, group);
+      agree(mesh.world(), [&] {
+        if (writer) writer->write(parameter->name, whole.contiguous());
+      });
+    }
+  });
   agree(mesh.world(), [&] {
     if (writer) writer->finish();
   });

@@ -12,8 +12,9 @@ FeedForward::FeedForward(const std::string& name, const ModelShape& shape, const
       down_(parallelism.tensor, name + ".down_proj", shape.intermediate_size, shape.hidden_size, shape.mlp_bias,
             {Initializer::Kind::Normal, shape.initializer_range}, options) {}
 
-at::Tensor FeedForward::forward(const at::Tensor& x) const {
-  return down_.forward(swiglu(gate_up_.forward(x)));
+at::Tensor FeedForward::forward(const LayerInput& x, bool recompute) const {
+  const at::Tensor gate_up = gate_up_.forward(x);
+  return down_.forward(recompute ? recomputed_swiglu(gate_up) : LayerInput(swiglu(gate_up)));
 }
 
 std::vector<Parameter*> FeedForward::parameters() {

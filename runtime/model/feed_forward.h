@@ -12,8 +12,9 @@ class FeedForward {
   FeedForward(const std::string& name, const ModelShape& shape, const Parallelism& parallelism,
               const at::TensorOptions& options);
 
-  /// x [T, M] (its tp part under sequence parallel) -> the same shape.
-  at::Tensor forward(const at::Tensor& x) const;
+  /// x [T, M] (its tp part under sequence parallel) -> the same shape. `recompute`: what silu and product give is not
+  /// kept for the backward.
+  at::Tensor forward(const LayerInput& x, bool recompute) const;
   std::vector<Parameter*> parameters();
 
  private:

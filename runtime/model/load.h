@@ -1,15 +1,25 @@
 #pragma once
 
 #include <filesystem>
-#include <vector>
 
 #include "mesh/parameter.h"
+#include "runtime/hf/safetensors.h"
 
 namespace meshtrain {
 
-/// Fills `parameters` from the safetensors of a Hugging Face folder, reading of each tensor only the part that lies
-/// here, rounded to the parameter's dtype. Throws InputError when a tensor is missing or has another shape, or when a
-/// file is damaged. No collective.
-void load_pretrained(const std::vector<Parameter*>& parameters, const std::filesystem::path& folder);
+/// The safetensors of a Hugging Face folder, for parameters.
+class PretrainedWeights {
+ public:
+  /// Throws InputError when there are none, or when a file is damaged.
+  explicit PretrainedWeights(const std::filesystem::path& folder);
+
+  /// Fills `parameter`, reading only the part that lies here, rounded to the parameter's dtype. Throws InputError when
+  /// the tensor is missing or has another shape. No collective.
+  void read(const Parameter& parameter) const;
+
+ private:
+  std::filesystem::path folder_;
+  SafetensorsFolder source_;
+};
 
 }  // namespace meshtrain

@@ -14,13 +14,22 @@ at::ScalarType accumulation_dtype(const at::Tensor& x) {
   return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
 }
 
+/// 1/sqrt(mean(x^2) + eps) of each row of `wide`, [..., 1].
+at::Tensor inverse_lengths(const at::Tensor& wide, double eps) {
+  return wide.square().mean(-1, /*keepdim=*/true).add_(eps).rsqrt_();
+}
+
+at::Tensor scaled(const at::Tensor& wide, const at::Tensor& rstd, const at::Tensor& weight) {
+  return (wide * rstd).to(weight.scalar_type()).mul_(weight);
+}
+
 // dx = r (g - n mean(g n)), with n = x r, r = 1/sqrt(mean(x^2) + eps), g = dy weight; dweight = sum of dy n.
 struct RmsNormFunction : torch::autograd::Function<RmsNormFunction> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight, double eps) {
     const at::Tensor wide = x.to(accumulation_dtype(x));
-    const at::Tensor rstd = wide.square().mean(-1, /*keepdim=*/true).add_(eps).rsqrt_();
+    const at::Tensor rstd = inverse_lengths(wide, eps);
     ctx->save_for_backward({x, weight, rstd});
-    return (wide * rstd).to(x.scalar_type()).mul_(weight);
+    return scaled(wide, rstd, weight);
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
@@ -48,6 +57,14 @@ struct RmsNormFunction : torch::autograd::Function<RmsNormFunction> {
 
 at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps) {
   return RmsNormFunction::apply(x, weight, eps);
+}
+
+LayerInput RmsNorm::recomputed(const at::Tensor& x) const {
+  return {forward(x), {x, weight_.tensor}, [eps = eps_](const std::vector<at::Tensor>& kept) {
+            const at::NoGradGuard no_grad;
+            const at::Tensor wide = kept[0].to(accumulation_dtype(kept[0]));
+            return scaled(wide, inverse_lengths(wide, eps), kept[1]);
+          }};
 }
 
 RmsNorm::RmsNorm(std::string name, int64_t size, double eps, std::string partial_over, const at::TensorOptions& options)

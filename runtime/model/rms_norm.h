@@ -3,6 +3,7 @@
 #include <string>
 
 #include "mesh/parameter.h"
+#include "tensor_parallel/layer_input.h"
 
 namespace meshtrain {
 
@@ -19,6 +20,8 @@ class RmsNorm {
   RmsNorm(std::string name, int64_t size, double eps, std::string partial_over, const at::TensorOptions& options);
 
   at::Tensor forward(const at::Tensor& x) const { return rms_norm(x, weight_.tensor, eps_); }
+  /// forward(x) for a layer that computes it again in its backward, from x.
+  LayerInput recomputed(const at::Tensor& x) const;
   Parameter* weight() { return &weight_; }
 
  private:

@@ -10,26 +10,29 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// Out-of-place rotation by the angle, or by its negative.
-at::Tensor turn(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, bool back) {
+// x rotated by the angle, or by its negative, into `out`, which may be x.
+at::Tensor turn(const at::Tensor& x, const at::Tensor& out, const at::Tensor& cos, const at::Tensor& sin, bool back) {
   const int64_t half = x.size(-1) / 2;
   const at::Tensor first = x.narrow(-1, 0, half), second = x.narrow(-1, half, half);
-  at::Tensor out = at::empty(x.sizes(), x.options());
   at::Tensor out_first = out.narrow(-1, 0, half), out_second = out.narrow(-1, half, half);
+  const at::Tensor first_before = out.is_alias_of(x) ? first.clone() : first;
   at::mul_out(out_first, first, cos).addcmul_(second, sin, back ? 1 : -1);
-  at::mul_out(out_second, second, cos).addcmul_(first, sin, back ? -1 : 1);
+  at::mul_out(out_second, second, cos).addcmul_(first_before, sin, back ? -1 : 1);
   return out;
 }
 
 struct RotateFunction : torch::autograd::Function<RotateFunction> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin) {
     ctx->save_for_backward({cos, sin});
-    return turn(x, cos, sin, /*back=*/false);
+    const bool is_kept = x.is_leaf() && x.requires_grad();
+    // With a version counter of its own: other views of x's memory are as they were.
+    return turn(x, is_kept ? at::empty(x.sizes(), x.options()) : x.variable_data(), cos, sin, /*back=*/false);
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const variable_list saved = ctx->get_saved_variables();
-    return {turn(grads[0], saved[0], saved[1], /*back=*/true), at::Tensor(), at::Tensor()};
+    const at::Tensor grad = at::empty(grads[0].sizes(), grads[0].options());  // others may need grads[0]
+    return {turn(grads[0], grad, saved[0], saved[1], /*back=*/true), at::Tensor(), at::Tensor()};
   }
 };
 

@@ -20,7 +20,8 @@ struct Rotary {
 /// al., "RoFormer", 2021; scaling as in transformers (rope_scaling.h).
 Rotary make_rotary(const ModelShape& shape, const at::Tensor& positions, at::ScalarType dtype, at::Device device);
 
-/// Rotates x [B, s, heads, D]: feature i with feature i + D/2. Differentiable; keeps the angles alone.
+/// Rotates x [B, s, heads, D]: feature i with feature i + D/2. Differentiable; keeps the angles alone. The result is
+/// written over x unless that is a leaf that wants a gradient, so nobody else may need its values after the call.
 at::Tensor rotate(const at::Tensor& x, const Rotary& rotary);
 
 }  // namespace meshtrain

@@ -8,11 +8,15 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
+at::Tensor product_of(const at::Tensor& gate_up) {
+  const int64_t features = gate_up.size(1) / 2;
+  return at::silu(gate_up.narrow(1, 0, features)).mul_(gate_up.narrow(1, features, features));
+}
+
 struct SwiGluFunction : torch::autograd::Function<SwiGluFunction> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& gate_up) {
     ctx->save_for_backward({gate_up});
-    const int64_t features = gate_up.size(1) / 2;
-    return at::silu(gate_up.narrow(1, 0, features)).mul_(gate_up.narrow(1, features, features));
+    return product_of(gate_up);
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
@@ -31,6 +35,13 @@ struct SwiGluFunction : torch::autograd::Function<SwiGluFunction> {
 
 at::Tensor swiglu(const at::Tensor& gate_up) {
   return SwiGluFunction::apply(gate_up);
+}
+
+LayerInput recomputed_swiglu(const at::Tensor& gate_up) {
+  return {swiglu(gate_up), {gate_up}, [](const std::vector<at::Tensor>& kept) {
+            const at::NoGradGuard no_grad;
+            return product_of(kept[0]);
+          }};
 }
 
 }  // namespace meshtrain

@@ -1,17 +1,19 @@
 #include "runtime/model/transformer.h"
 
 #include "runtime/data/samples.h"
-#include "tensor_parallel/cross_entropy.h"
+#include "tensor_parallel/linear_cross_entropy.h"
 
 namespace meshtrain {
 
-Transformer::Transformer(const ModelShape& shape, const Parallelism& parallelism, const at::TensorOptions& options)
+Transformer::Transformer(const ModelShape& shape, const Parallelism& parallelism, const at::TensorOptions& options,
+                         const Recomputation& recomputation)
     : parallelism_(parallelism),
       embedding_(parallelism.tensor, "model.embed_tokens", shape.vocab_size, shape.hidden_size,
                  {Initializer::Kind::Normal, shape.initializer_range}, options),
       norm_("model.norm.weight", shape.hidden_size, shape.rms_norm_eps, parallelism.stream_partial_over(), options) {
   for (int64_t layer = 0; layer < shape.num_hidden_layers; ++layer) {
-    blocks_.push_back(std::make_unique<Block>("model.layers." + std::to_string(layer), shape, parallelism, options));
+    blocks_.push_back(std::make_unique<Block>("model.layers." + std::to_string(layer), shape, parallelism, options,
+                                              recomputation.of(layer)));
   }
   if (!shape.tie_word_embeddings) {
     head_ = sharded_parameter("lm_head.weight", {shape.vocab_size, shape.hidden_size}, 0, parallelism.tensor.group,
@@ -19,13 +21,16 @@ Transformer::Transformer(const ModelShape& shape, const Parallelism& parallelism
   }
 }
 
-at::Tensor Transformer::loss(const at::Tensor& ids, const at::Tensor& labels, const Sequence& sequence) const {
-  at::Tensor x = embedding_.forward(ids);
-  for (const auto& block : blocks_) x = block->forward(x, sequence);
-  x = norm_.forward(x);
-  const at::Tensor logits = column_parallel_linear(x, {head().tensor}, {}, parallelism_.tensor);
-  return vocab_parallel_cross_entropy(logits, labels, head().box.start[0], head().box.size[0], kIgnoredLabel,
-                                      parallelism_.tensor);
+at::Tensor Transformer::loss(const at::Tensor& ids, const at::Tensor& labels, const Sequence& sequence,
+                             Fsdp& units) const {
+  at::Tensor x = units.run(0, [&] { return embedding_.forward(ids); });
+  for (size_t layer = 0; layer < blocks_.size(); ++layer) {
+    x = units.run(1 + layer, [&] { return blocks_[layer]->forward(x, sequence); });
+  }
+  const size_t head_unit = head_ ? 1 + blocks_.size() : 0;
+  return units.run(head_unit, [&] {
+    return linear_cross_entropy(norm_.forward(x), head(), labels, kIgnoredLabel, parallelism_.tensor);
+  });
 }
 
 std::vector<UnitSpec> Transformer::units() {
@@ -37,6 +42,7 @@ std::vector<UnitSpec> Transformer::units() {
     units.push_back({"head", {norm_.weight(), &*head_}});
   } else {
     units.front().name = "embedding and head";
+    units.front().whole_step = true;
     units.front().parameters.push_back(norm_.weight());
   }
   return units;

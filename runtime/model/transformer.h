@@ -4,7 +4,7 @@
 #include <optional>
 #include <vector>
 
-#include "fsdp/unit.h"
+#include "fsdp/fsdp.h"
 #include "runtime/model/block.h"
 #include "tensor_parallel/embedding.h"
 
@@ -15,16 +15,19 @@ class Transformer {
  public:
   /// Declares the parameters; they have no storage until `units()` have been given some. Throws InputError when heads,
   /// KV heads or feed-forward features do not divide over tp.
-  Transformer(const ModelShape& shape, const Parallelism& parallelism, const at::TensorOptions& options);
+  Transformer(const ModelShape& shape, const Parallelism& parallelism, const at::TensorOptions& options,
+              const Recomputation& recomputation = {});
   Transformer(const Transformer&) = delete;
   Transformer& operator=(const Transformer&) = delete;
 
   /// Sum of the losses of the counted tokens. ids and labels: int64 [T], the tokens of `sequence`, the same on every
-  /// tp rank; labels are already shifted, kIgnoredLabel where not counted. Every rank of tp and cp must call it.
-  at::Tensor loss(const at::Tensor& ids, const at::Tensor& labels, const Sequence& sequence) const;
+  /// tp rank; labels are already shifted, kIgnoredLabel where not counted. `units` has those of units(). Every rank of
+  /// tp, cp and `units` must call it. The value is there when its backward has run (linear_cross_entropy.h); without
+  /// recording, at once.
+  at::Tensor loss(const at::Tensor& ids, const at::Tensor& labels, const Sequence& sequence, Fsdp& units) const;
 
   /// What is reduced together, in the order of the forward. With tied embeddings the embedding, the final norm and the
-  /// head are the first unit.
+  /// head are the first unit, one of the whole step.
   std::vector<UnitSpec> units();
   std::vector<Parameter*> parameters();
 

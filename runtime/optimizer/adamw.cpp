@@ -10,8 +10,8 @@ AdamW::AdamW(const OptimizerRecipe& recipe, const std::vector<Unit>& units) : re
     for (const FlatBuffer& buffer : unit.buffers()) {
       if (!buffer.trainable()) continue;
       for (const DecayRange& range : decay_ranges(buffer, recipe)) {
-        const at::Tensor values = buffer.values().narrow(0, range.offset, range.numel);
-        parts_.push_back({values, buffer.gradients().narrow(0, range.offset, range.numel), at::zeros_like(values),
+        const at::Tensor values = buffer.shard_values().narrow(0, range.offset, range.numel);
+        parts_.push_back({values, buffer.shard_gradients().narrow(0, range.offset, range.numel), at::zeros_like(values),
                           at::zeros_like(values), range.weight_decay});
       }
     }

@@ -17,10 +17,10 @@ std::vector<DecayRange> decay_ranges(const FlatBuffer& buffer, const OptimizerRe
   for (const Segment& segment : buffer.segments()) {
     const bool decays = recipe.decay == "all" || segment.parameter->global_shape.size() > 1;
     const double weight_decay = decays ? recipe.weight_decay : 0;
-    if (ranges.empty() || ranges.back().weight_decay != weight_decay) {
-      ranges.push_back({segment.offset, 0, weight_decay});
-    }
-    ranges.back().numel = segment.offset + segment.numel - ranges.back().offset;  // padding between is zero
+    const Range kept = buffer.in_shard({segment.offset, segment.numel});
+    if (kept.numel == 0) continue;
+    if (ranges.empty() || ranges.back().weight_decay != weight_decay) ranges.push_back({kept.offset, 0, weight_decay});
+    ranges.back().numel = kept.offset + kept.numel - ranges.back().offset;  // padding between is zero
   }
   return ranges;
 }

@@ -8,7 +8,7 @@
 
 namespace meshtrain {
 
-/// Updates the values of flat buffers from their gradients; its state lies in buffers of the same layout.
+/// Updates the shards of flat buffers from those of their gradients; its state lies in buffers of the same layout.
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
@@ -19,14 +19,14 @@ class Optimizer {
 /// The optimizer that the recipe names, over the trainable buffers of `units`, which must outlive it.
 std::unique_ptr<Optimizer> make_optimizer(const OptimizerRecipe& recipe, const std::vector<Unit>& units);
 
-/// A range of a buffer whose elements share one weight decay.
+/// A range of this rank's shard of a buffer whose elements share one weight decay.
 struct DecayRange {
   int64_t offset;
   int64_t numel;
   double weight_decay;
 };
 
-/// Cuts a buffer into ranges, as few as possible: `decay: all` is one; `decay: matrices` leaves out tensors of one dim.
+/// Cuts the shard that this rank keeps of a buffer into ranges, as few as possible: `decay: all` is one; `decay: matrices` leaves out tensors of one dim.
 std::vector<DecayRange> decay_ranges(const FlatBuffer& buffer, const OptimizerRecipe& recipe);
 
 }  // namespace meshtrain

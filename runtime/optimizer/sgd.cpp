@@ -9,8 +9,8 @@ Sgd::Sgd(const OptimizerRecipe& recipe, const std::vector<Unit>& units) : moment
     for (const FlatBuffer& buffer : unit.buffers()) {
       if (!buffer.trainable()) continue;
       for (const DecayRange& range : decay_ranges(buffer, recipe)) {
-        const at::Tensor values = buffer.values().narrow(0, range.offset, range.numel);
-        parts_.push_back({values, buffer.gradients().narrow(0, range.offset, range.numel),
+        const at::Tensor values = buffer.shard_values().narrow(0, range.offset, range.numel);
+        parts_.push_back({values, buffer.shard_gradients().narrow(0, range.offset, range.numel),
                           momentum_ != 0 ? at::zeros_like(values) : at::Tensor(), range.weight_decay});
       }
     }

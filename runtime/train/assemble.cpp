@@ -8,8 +8,14 @@ namespace meshtrain {
 
 at::ScalarType dtype_of(const std::string& precision) {
   static const std::map<std::string, at::ScalarType> dtypes = {
-      {"fp64", at::kDouble}, {"fp32", at::kFloat}, {"bf16", at::kBFloat16}};
+      {"fp64", at::kDouble}, {"fp32", at::kFloat}, {"bf16", at::kBFloat16}, {"bf16_mixed", at::kBFloat16}};
   return dtypes.at(precision);
+}
+
+Recomputation make_recomputation(const CheckpointingRecipe& recipe) {
+  static const std::map<std::string, Recompute> modes = {
+      {"none", Recompute::Nothing}, {"selective", Recompute::Elementwise}, {"full", Recompute::All}};
+  return {modes.at(recipe.mode), recipe.every};
 }
 
 SequenceLayout make_layout(const Recipe& recipe, const DeviceMesh& mesh) {

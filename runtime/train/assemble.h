@@ -3,6 +3,7 @@
 #include "mesh/device_mesh.h"
 #include "runtime/config/recipe.h"
 #include "runtime/model/parallelism.h"
+#include "runtime/model/recompute.h"
 
 namespace meshtrain {
 
@@ -10,6 +11,9 @@ namespace meshtrain {
 
 /// "fp32" -> at::kFloat, ...
 at::ScalarType dtype_of(const std::string& precision);
+
+/// Which blocks compute their activations again in the backward.
+Recomputation make_recomputation(const CheckpointingRecipe& recipe);
 
 /// Which positions this rank holds.
 SequenceLayout make_layout(const Recipe& recipe, const DeviceMesh& mesh);

@@ -13,14 +13,6 @@
 namespace meshtrain {
 namespace {
 
-/// Ranks on this host, as Open MPI or Slurm announce them; all of them when neither does.
-int ranks_on_this_host(int num_ranks) {
-  for (const char* variable : {"OMPI_COMM_WORLD_LOCAL_SIZE", "SLURM_NTASKS_PER_NODE", "MPI_LOCALNRANKS"}) {
-    if (const char* value = std::getenv(variable)) return std::clamp(std::atoi(value), 1, num_ranks);
-  }
-  return num_ranks;
-}
-
 Group connect_launched() {
   std::shared_ptr<Backend> backend = mpi_backend();
   std::vector<int64_t> ranks(backend->size());
@@ -30,6 +22,13 @@ Group connect_launched() {
 }
 
 }  // namespace
+
+int ranks_on_this_host(int num_ranks) {
+  for (const char* variable : {"OMPI_COMM_WORLD_LOCAL_SIZE", "SLURM_NTASKS_PER_NODE", "MPI_LOCALNRANKS"}) {
+    if (const char* value = std::getenv(variable)) return std::clamp(std::atoi(value), 1, num_ranks);
+  }
+  return num_ranks;
+}
 
 Group connect_world() {
   const Group world = launched_by_mpi() ? connect_launched() : Group();

@@ -9,4 +9,7 @@ namespace meshtrain {
 /// several ranks that cannot see each other: a foreign mpirun.
 Group connect_world();
 
+/// Ranks on this host, as Open MPI or Slurm announce them; all of them when neither does.
+int ranks_on_this_host(int num_ranks);
+
 }  // namespace meshtrain

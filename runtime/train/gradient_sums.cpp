@@ -1,21 +1,21 @@
 #include "runtime/train/gradient_sums.h"
 
+#include <utility>
+
 namespace meshtrain {
 
-GradientSums::GradientSums(const DeviceMesh& mesh)
-    : context_(mesh.group("cp").with_purpose("cp.gradients")),
-      context_tensor_(mesh.group(std::set<std::string>{"cp", "tp"}).with_purpose("tp.gradients")) {}
+GradientSums::GradientSums(Group every, Group partial) : every_(std::move(every)), partial_(std::move(partial)) {}
 
 void GradientSums::issue(const FlatBuffer& buffer) {
-  const int64_t partial = buffer.partial_numel();
-  if (partial > 0 && context_tensor_.size() > 1) {
-    at::Tensor gradients = buffer.gradients().narrow(0, 0, partial);
-    works_.push_back(context_tensor_.all_reduce(gradients));
-  }
-  if (context_.size() > 1) {
-    at::Tensor gradients = buffer.gradients().narrow(0, partial, buffer.numel() - partial);
-    works_.push_back(context_.all_reduce(gradients));
-  }
+  issue(buffer, {0, buffer.partial_numel()}, partial_);
+  issue(buffer, {buffer.partial_numel(), buffer.numel() - buffer.partial_numel()}, every_);
+}
+
+void GradientSums::issue(const FlatBuffer& buffer, Range range, const Group& group) {
+  const Range kept = buffer.in_shard(range);
+  if (kept.numel == 0 || group.size() == 1) return;
+  at::Tensor gradients = buffer.shard_gradients().narrow(0, kept.offset, kept.numel);
+  works_.push_back(group.all_reduce(gradients));
 }
 
 void GradientSums::wait() {

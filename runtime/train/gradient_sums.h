@@ -3,16 +3,17 @@
 #include <vector>
 
 #include "fsdp/flat_buffer.h"
-#include "mesh/device_mesh.h"
+#include "mesh/group.h"
 
 namespace meshtrain {
 
 /// The sums of gradients that data parallelism does not make: over cp for every parameter, and over tp for those whose
 /// gradient is partial there (design rule 2). Fsdp calls `issue` as each buffer's data-parallel sum is done, in the
-/// same order on all ranks.
+/// same order on all ranks; each rank sums the shard that it keeps.
 class GradientSums {
  public:
-  explicit GradientSums(const DeviceMesh& mesh);
+  /// `every`: what every parameter is summed over; `partial`: for partial ones, over tp too.
+  GradientSums(Group every, Group partial);
 
   /// Starts the sums of one buffer. The two parts of the buffer are disjoint and travel side by side.
   void issue(const FlatBuffer& buffer);
@@ -20,8 +21,10 @@ class GradientSums {
   void wait();
 
  private:
-  Group context_;         // for parameters that are cut over tp, or equal there
-  Group context_tensor_;  // for partial ones
+  void issue(const FlatBuffer& buffer, Range range, const Group& group);
+
+  Group every_;
+  Group partial_;
   std::vector<Work> works_;
 };
 

@@ -77,6 +77,7 @@ RunEnd run(const Recipe& recipe, const Group& world, const RunOptions& options) 
   const MeshLayout mesh_layout = MeshLayout::fit(recipe.parallel.mesh, recipe.parallel.order, world.size());
   validate(recipe, mesh_layout);
   const DeviceMesh mesh(mesh_layout, world);
+  DataParallel data_parallel = make_data_parallel(recipe, mesh);  // collective: while every rank is as the others
 
   std::unique_ptr<Dataset> dataset;
   std::unique_ptr<Trainer> trainer;
@@ -84,7 +85,7 @@ RunEnd run(const Recipe& recipe, const Group& world, const RunOptions& options) 
   agree(world, [&] {
     dataset = std::make_unique<Dataset>(recipe.data, recipe.train.sequence_length, recipe.model.shape.vocab_size,
                                         static_cast<uint64_t>(recipe.train.seed));
-    trainer = std::make_unique<Trainer>(recipe, mesh, at::kCPU);
+    trainer = std::make_unique<Trainer>(recipe, mesh, at::kCPU, std::move(data_parallel));
     if (mesh.rank() != 0) return;
     if (!recipe.train.export_folder.empty()) check_export_folder(recipe.train.export_folder);
     const std::filesystem::path folder =
@@ -92,7 +93,8 @@ RunEnd run(const Recipe& recipe, const Group& world, const RunOptions& options) 
     journal = std::make_unique<Journal>(recipe, mesh_layout, folder, options.resume);
   });
   if (journal) {
-    journal->announce(num_parameters(*trainer), trainer->sequence_parallel(), context_choice(recipe, mesh_layout));
+    journal->announce(num_parameters(*trainer), trainer->sequence_parallel(), context_choice(recipe, mesh_layout),
+                      sharding_choice(recipe, mesh_layout));
   }
   try {
     const RunEnd end = train(recipe, mesh, *dataset, *trainer, journal.get(), stop_request, start);
@@ -103,7 +105,7 @@ RunEnd run(const Recipe& recipe, const Group& world, const RunOptions& options) 
     throw std::runtime_error(mesh.world().place() + ": " + message_of(error));
   }
   if (!recipe.train.export_folder.empty()) {
-    export_model(trainer->model().parameters(), recipe.model.shape, mesh, recipe.train.export_folder);
+    export_model(trainer->fsdp(), recipe.model.shape, mesh, recipe.train.export_folder);
     if (journal) journal->say("weights written to " + recipe.train.export_folder.string());
   }
   return RunEnd::Done;

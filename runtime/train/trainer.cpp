@@ -12,21 +12,28 @@
 
 namespace meshtrain {
 
-Trainer::Trainer(const Recipe& recipe, const DeviceMesh& mesh, at::Device device)
-    : mesh_(mesh), train_(recipe.train), device_(device), sequences_(recipe, mesh, device), sums_(mesh) {
+Trainer::Trainer(const Recipe& recipe, const DeviceMesh& mesh, at::Device device, DataParallel data_parallel)
+    : mesh_(mesh),
+      train_(recipe.train),
+      device_(device),
+      sequences_(recipe, mesh, device),
+      data_parallel_(std::move(data_parallel)),
+      sums_(data_parallel_.sums, data_parallel_.partial_sums) {
   parallelism_ = make_parallelism(recipe, mesh, sequences_.layout());
   const at::TensorOptions options = at::TensorOptions(device).dtype(dtype_of(recipe.train.precision));
-  model_ = std::make_unique<Transformer>(recipe.model.shape, parallelism_, options);
-  fsdp_ = std::make_unique<Fsdp>(model_->units(), mesh.group("dp"),
-                                 [this](const FlatBuffer& buffer) { sums_.issue(buffer); });
+  model_ = std::make_unique<Transformer>(recipe.model.shape, parallelism_, options,
+                                          make_recomputation(recipe.train.activation_checkpointing));
+  FsdpOptions options_of_units = data_parallel_.options;
+  options_of_units.on_reduced = [this](const FlatBuffer& buffer) { sums_.issue(buffer); };
+  fsdp_ = std::make_unique<Fsdp>(model_->units(), std::move(options_of_units));
   if (recipe.model.init == "pretrained") {
-    load_pretrained(model_->parameters(), recipe.model.hf);
+    const PretrainedWeights weights(recipe.model.hf);
+    fsdp_->write_values([&](const Parameter& parameter) { weights.read(parameter); });
   } else {
-    for (const Parameter* parameter : model_->parameters()) {
-      initialize(*parameter, static_cast<uint64_t>(recipe.train.seed));
-    }
+    fsdp_->write_values(
+        [&](const Parameter& parameter) { initialize(parameter, static_cast<uint64_t>(recipe.train.seed)); });
   }
-  owned_ = owned_ranges(fsdp_->units(), mesh);
+  owned_ = owned_ranges(fsdp_->units(), data_parallel_.holders, mesh.coordinate("tp"));
   optimizer_ = make_optimizer(recipe.optimizer, fsdp_->units());
 }
 
@@ -42,13 +49,13 @@ int64_t Trainer::count_tokens(const StepBatch& batch) const {
 }
 
 StepOutcome Trainer::step(const StepBatch& batch, int64_t num_counted, double learning_rate, bool stop) {
-  fsdp_->zero_gradients();
+  fsdp_->begin_step();
   const at::Tensor loss_sum = backward(batch, num_counted);
   const at::Tensor votes = vote(loss_sum, stop);
-  const StepOutcome outcome{votes[0] / num_counted, votes[1].sqrt(), votes[2]};
-  clip(outcome.grad_norm);
+  const at::Tensor grad_norm = votes[1].sqrt(), factor = clip(grad_norm);
   optimizer_->step(learning_rate);
-  return outcome;
+  fsdp_->shards_changed();
+  return {votes[0] / num_counted, grad_norm, factor, votes[2]};
 }
 
 // The loss of each micro-batch is a sum; its backward starts from 1 / (counted tokens of the step), so gradients of
@@ -58,8 +65,8 @@ at::Tensor Trainer::backward(const StepBatch& batch, int64_t num_counted) {
   for (size_t i = 0; i < batch.micro_batches.size(); ++i) {
     const MicroBatch& micro_batch = batch.micro_batches[i];
     const Sequence sequence = sequences_.of(micro_batch.documents);
-    const at::Tensor loss = model_->loss(micro_batch.ids.to(device_), micro_batch.labels.to(device_), sequence);
-    fsdp_->begin_backward(/*synchronize=*/i + 1 == batch.micro_batches.size());
+    const at::Tensor loss = model_->loss(micro_batch.ids.to(device_), micro_batch.labels.to(device_), sequence, *fsdp_);
+    fsdp_->begin_backward(/*last=*/i + 1 == batch.micro_batches.size());
     torch::autograd::backward({loss}, {at::full_like(loss, 1.0 / static_cast<double>(num_counted))});
     fsdp_->end_backward();
     loss_sum.add_(loss.detach());
@@ -79,16 +86,28 @@ at::Tensor Trainer::vote(const at::Tensor& loss_sum, bool stop) const {
 }
 
 // Scaled by min(1, c / (norm + 1e-6)). A norm that is not finite leaves the gradients as they are, for find_non_finite.
-void Trainer::clip(const at::Tensor& grad_norm) {
-  if (train_.clip_norm == 0) return;
+at::Tensor Trainer::clip(const at::Tensor& grad_norm) {
+  if (train_.clip_norm == 0) return at::ones_like(grad_norm);
   const at::Tensor ratio = grad_norm.add(1e-6).reciprocal_().mul_(train_.clip_norm);
   const at::Tensor factor = at::fmin(ratio, at::ones_like(ratio));  // 1 where the ratio is not a number
   for (const Unit& unit : fsdp_->units()) {
     for (const FlatBuffer& buffer : unit.buffers()) {
-      if (buffer.trainable()) at::Tensor(buffer.gradients()).mul_(factor);
+      if (buffer.trainable()) at::Tensor(buffer.shard_gradients()).mul_(factor);
     }
   }
+  return factor;
 }
+
+namespace {
+
+/// Of what this rank keeps of a parameter.
+bool finite_gradient(const FlatBuffer& buffer, const Segment& segment) {
+  if (!buffer.trainable()) return true;
+  const Range kept = buffer.in_shard({segment.offset, segment.numel});
+  return buffer.shard_gradients().narrow(0, kept.offset, kept.numel).isfinite().all().item<bool>();
+}
+
+}  // namespace
 
 std::string Trainer::find_non_finite() const {
   std::vector<std::string> names;
@@ -96,9 +115,7 @@ std::string Trainer::find_non_finite() const {
   for (const Unit& unit : fsdp_->units()) {
     for (const FlatBuffer& buffer : unit.buffers()) {
       for (const Segment& segment : buffer.segments()) {
-        if (buffer.trainable() && !segment.parameter->tensor.grad().isfinite().all().item<bool>()) {
-          first = std::min(first, static_cast<int64_t>(names.size()));
-        }
+        if (!finite_gradient(buffer, segment)) first = std::min(first, static_cast<int64_t>(names.size()));
         names.push_back(segment.parameter->name);
       }
     }

@@ -9,6 +9,7 @@
 #include "runtime/model/transformer.h"
 #include "runtime/optimizer/optimizer.h"
 #include "runtime/train/batch.h"
+#include "runtime/train/data_parallel.h"
 #include "runtime/train/gradient_sums.h"
 #include "runtime/train/ownership.h"
 #include "runtime/train/sequences.h"
@@ -19,6 +20,7 @@ namespace meshtrain {
 struct StepOutcome {
   at::Tensor loss;       ///< mean over the counted tokens of the whole step
   at::Tensor grad_norm;  ///< of the whole model, before clipping
+  at::Tensor clip;       ///< what gradients were then multiplied by: 1 when they were not clipped
   at::Tensor stop;       ///< number of ranks that asked to stop
 };
 
@@ -28,7 +30,10 @@ class Trainer {
  public:
   /// Declares, cuts and initialises the model that `recipe` asks for; weights of a Hugging Face folder are read in
   /// part, each rank its own. Throws InputError. No collective.
-  Trainer(const Recipe& recipe, const DeviceMesh& mesh, at::Device device);
+  Trainer(const Recipe& recipe, const DeviceMesh& mesh, at::Device device, DataParallel data_parallel);
+  /// With make_data_parallel(), which may be collective.
+  Trainer(const Recipe& recipe, const DeviceMesh& mesh, at::Device device)
+      : Trainer(recipe, mesh, device, make_data_parallel(recipe, mesh)) {}
 
   /// One update: forward and backward of every micro-batch, sums of gradients, norm, clip, optimizer. `num_counted`:
   /// counted tokens of the whole step over dp x cp, at least 1. `stop`: this rank asks to stop.
@@ -42,14 +47,16 @@ class Trainer {
   std::string find_non_finite() const;
 
   const SequenceLayout& layout() const { return sequences_.layout(); }
+  /// Over whose ranks parameters, gradients or optimizer are cut.
+  const std::vector<std::string>& cut_axes() const { return data_parallel_.cut_axes; }
   bool sequence_parallel() const { return parallelism_.tensor.sequence_parallel; }
   Transformer& model() { return *model_; }
-  const Fsdp& fsdp() const { return *fsdp_; }
+  Fsdp& fsdp() { return *fsdp_; }
 
  private:
   at::Tensor backward(const StepBatch& batch, int64_t num_counted);
   at::Tensor vote(const at::Tensor& loss_sum, bool stop) const;
-  void clip(const at::Tensor& grad_norm);
+  at::Tensor clip(const at::Tensor& grad_norm);
 
   const DeviceMesh& mesh_;
   TrainRecipe train_;
@@ -57,6 +64,7 @@ class Trainer {
   Parallelism parallelism_;
   Sequences sequences_;
   std::unique_ptr<Transformer> model_;
+  DataParallel data_parallel_;
   GradientSums sums_;
   std::unique_ptr<Fsdp> fsdp_;
   std::vector<OwnedRange> owned_;

@@ -25,7 +25,7 @@ constexpr double kAllFactor = 1.5;
 enum class Measure { Largest, Length };
 
 Measure measure_of(Kind kind, const std::string& precision) {
-  return kind == Kind::Gradient && precision != "bf16" ? Measure::Largest : Measure::Length;
+  return kind == Kind::Gradient && !is_rounded(precision) ? Measure::Largest : Measure::Length;
 }
 
 double movement_tolerance(const std::string& precision) {
@@ -67,6 +67,10 @@ class Yardsticks {
     add_values(&Trace::grad_norms);
     add_tensors(Kind::Gradient, value_tolerance(precision));
     add_tensors(Kind::Weight, movement_tolerance(precision));
+    if (!together_.empty()) {  // norms are no further apart than the gradients themselves
+      const size_t losses = reference.exact.losses.size(), norms = reference.exact.grad_norms.size();
+      for (size_t i = losses; i < losses + norms; ++i) all_[i].bound = std::max(all_[i].bound, together_[0].bound);
+    }
     all_.insert(all_.end(), together_.begin(), together_.end());
   }
   const std::vector<Yardstick>& all() const { return all_; }
@@ -173,6 +177,10 @@ Measured measure_tensor(const TracedParameter& parameter, Kind kind, const at::T
 
 }  // namespace
 
+bool is_rounded(const std::string& precision) {
+  return precision.starts_with("bf16");
+}
+
 double value_tolerance(const std::string& precision) {
   return precision == "fp64" ? 1e-10 : precision == "fp32" ? 1e-5 : kRounding;
 }
@@ -189,7 +197,7 @@ std::vector<Compared> compare(const Trace& trace, const Reference* reference, co
   for (const Kind kind : {Kind::Gradient, Kind::Weight}) {
     for (const TracedParameter& parameter : trace.parameters) all.push_back({kind, parameter.name, 0, 0, 0, 0});
   }
-  if (precision == "bf16") {
+  if (is_rounded(precision)) {
     for (const Kind kind : {Kind::AllGradients, Kind::AllWeights}) all.push_back({kind, "", 0, 0, 0, 0});
   }
   const std::vector<Yardstick> yardsticks = receive_yardsticks(reference, all.size(), mesh, precision);
@@ -214,7 +222,7 @@ std::vector<Compared> compare(const Trace& trace, const Reference* reference, co
     }
     together.push_back({length_of(differences), length_of(differences), length_of(sizes)});
   }
-  if (precision == "bf16") measured.insert(measured.end(), together.begin(), together.end());
+  if (is_rounded(precision)) measured.insert(measured.end(), together.begin(), together.end());
   const std::vector<Measured> worst = worst_of_ranks(mesh.world(), measured);
   for (size_t i = 0; i < all.size(); ++i) {
     all[i].value = worst[i].value;

@@ -14,7 +14,7 @@ namespace meshtrain {
 /// in bf16 gets from it says how far the mesh may.
 struct Reference {
   Trace exact;
-  std::optional<Trace> rounded;  ///< bf16 only
+  std::optional<Trace> rounded;  ///< of a precision that is_rounded()
 };
 
 /// One number or tensor, held against one rank's.
@@ -39,9 +39,9 @@ struct Compared {
 ///
 ///   fp64, fp32   loss and norm relative, to 1e-10 and 1e-5; a gradient by max|a-b| / max|b|, to the same; weights by
 ///                |movement - movement_ref| / |movement_ref|, to 1e-10 and 1e-3
-///   bf16         everything by its distance from one rank in fp32, tensors by their length, all relative. It may be
-///                that of one rank in bf16 times a factor, and 2^-8 more. For loss and norm the factor is 2; for the
-///                tensors of all parameters as one 1.5. For a single tensor it is 4, of its own distance or of that of
+///   bf16,        everything by its distance from one rank in fp32, tensors by their length, all relative. It may be
+///   bf16_mixed   that of one rank in bf16 times a factor, and 2^-8 more. For loss and norm the factor is 2; for the
+///                tensors of all parameters as one 1.5, and a norm may be as far off as these. For a single tensor it is 4, of its own distance or of that of
 ///                all as one, whichever is larger: few elements are far off by luck, above all in Adam's update, which
 ///                makes a whole step of a gradient that is mostly rounding
 ///
@@ -49,6 +49,9 @@ struct Compared {
 /// `reference`: of rank 0, null on the others. Every rank of `mesh` must call it.
 std::vector<Compared> compare(const Trace& trace, const Reference* reference, const DeviceMesh& mesh,
                               const std::string& precision);
+
+/// Whether runs of `precision` are held against fp32, as bf16 is.
+bool is_rounded(const std::string& precision);
 
 /// What gradients of `precision` are compared to: the bound of a loss, a norm or a gradient on a sound machine.
 double value_tolerance(const std::string& precision);

@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "mesh/error.h"
+#include "runtime/config/sharding.h"
+#include "runtime/config/suggest.h"
 #include "runtime/config/validate.h"
 #include "runtime/verify/shrink.h"
 
@@ -10,7 +12,7 @@ namespace meshtrain {
 namespace {
 
 constexpr double kLeastLearningRate = 1e-3;  // weights must move
-constexpr double kLeastEps = 1e-6;  // below fp64: above the noise in gradients, which AdamW would turn into whole steps
+constexpr double kLeastEps = 1e-5;  // below fp64: above the noise in gradients, which AdamW would turn into whole steps
 
 /// Says how to start as many ranks as the mesh has.
 MeshLayout fit(const Recipe& recipe, int64_t num_ranks) {
@@ -29,6 +31,24 @@ MeshLayout fit(const Recipe& recipe, int64_t num_ranks) {
   return MeshLayout::fit(recipe.parallel.mesh, recipe.parallel.order, num_ranks);
 }
 
+/// Refuses a fault that no mesh of this layout can have; whether sums are made for a purpose is seen when it runs.
+void check_fault(const std::string& skipped, const MeshLayout& layout) {
+  const std::vector<std::string> known = {
+      "dp",           "tp",        "cp",           "dp.gradients",     "cp.gradients", "cp.attention",
+      "tp.gradients", "tp.linear", "tp.embedding", "tp.cross_entropy", "count",        "vote"};
+  if (skipped.empty()) return;
+  const std::string asked = "--inject skip-reduce:" + skipped + ": ";
+  if (std::find(known.begin(), known.end(), skipped) == known.end()) {
+    const std::string meant = nearest(skipped, known);
+    throw InputError(asked + "nothing is summed for " + skipped +
+                     (meant.empty() ? "" : "; did you mean " + meant + "?") + ": use " + joined(known));
+  }
+  const std::string axis = skipped.substr(0, skipped.find('.'));
+  if (axis != "count" && axis != "vote" && layout.size(axis) == 1) {
+    throw InputError(asked + "mesh " + layout.describe() + " has one rank along " + axis + ", which sums nothing");
+  }
+}
+
 }  // namespace
 
 VerifyPlan plan_verification(const Recipe& recipe, const VerifyOptions& options, int64_t num_ranks) try {
@@ -37,6 +57,7 @@ VerifyPlan plan_verification(const Recipe& recipe, const VerifyOptions& options,
   asked.train.precision = options.precision;
   asked.device = options.device;
   validate(asked, layout);
+  check_fault(options.skipped_sums, layout);
 
   Recipe verified = options.shrink ? shrink(asked, layout) : asked;
   verified.model.init = "random";
@@ -44,6 +65,9 @@ VerifyPlan plan_verification(const Recipe& recipe, const VerifyOptions& options,
   verified.train.export_folder.clear();
   verified.schedule = {};
   verified.optimizer.learning_rate = std::max(verified.optimizer.learning_rate, kLeastLearningRate);
+  if (asked.parallel.fsdp.mode == "auto") {  // what it means on this mesh, on each of its axes too
+    verified.parallel.fsdp.mode = name(sharding_choice(asked, layout).mode);
+  }
   if (options.precision != "fp64") verified.optimizer.eps = std::max(verified.optimizer.eps, kLeastEps);
   return {recipe, layout, verified};
 } catch (const InputError& error) {

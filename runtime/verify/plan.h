@@ -8,7 +8,7 @@
 namespace meshtrain {
 
 struct VerifyOptions {
-  std::string precision = "fp64";  ///< fp64 fp32 bf16
+  std::string precision = "fp64";  ///< fp64 fp32 bf16 bf16_mixed
   std::string device = "cpu";
   bool shrink = false;
   bool every_parameter = false;  ///< in the table
@@ -23,8 +23,8 @@ struct VerifyPlan {
   Recipe recipe;  ///< random weights, a constant learning rate that shows, the options' precision, steps and model
 };
 
-/// Throws InputError, naming the recipe, when it cannot run on its mesh, whatever it is shrunk to, or when its mesh is
-/// not of `num_ranks`. No communication.
+/// Throws InputError, naming the recipe, when it cannot run on its mesh, whatever it is shrunk to, when its mesh is
+/// not of `num_ranks`, or when a fault is asked for that the mesh cannot have. No communication.
 VerifyPlan plan_verification(const Recipe& recipe, const VerifyOptions& options, int64_t num_ranks);
 
 /// The same training on one rank.

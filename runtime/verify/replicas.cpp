@@ -28,6 +28,10 @@ std::vector<Replicas> compare_replicas(const Trace& trace, const DeviceMesh& mes
   std::vector<Replicas> all;
   for (const Axis& axis : mesh.layout().axes()) {
     if (axis.size == 1) continue;
+    if (std::count(trace.cut_axes.begin(), trace.cut_axes.end(), axis.name) > 0) {
+      all.push_back({axis.name, 0, 0, ""});
+      continue;
+    }
     std::vector<std::string> names;
     std::vector<Measured> measured;
     for (const TracedParameter& parameter : trace.parameters) {

@@ -10,10 +10,10 @@
 namespace meshtrain {
 
 /// Whether the ranks along one axis hold the same gradients, as after every sum over it they must. Along tp only those
-/// of parameters that each of its ranks holds whole.
+/// of parameters that each of its ranks holds whole; none along an axis whose ranks keep shards.
 struct Replicas {
   std::string axis;
-  int64_t num_compared = 0;
+  int64_t num_compared = 0;   ///< 0: its ranks keep different parts
   int64_t num_different = 0;  ///< by more than the tolerance
   std::string worst;          ///< the parameter; empty when none differs
 };

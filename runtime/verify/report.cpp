@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "runtime/config/context.h"
+#include "runtime/config/sharding.h"
 #include "runtime/telemetry/console.h"
 #include "runtime/train/assemble.h"
 
@@ -14,7 +15,7 @@ namespace {
 using Kind = Compared::Kind;
 
 constexpr Kind kKinds[] = {Kind::Loss,         Kind::GradientNorm, Kind::Gradient,
-                            Kind::AllGradients, Kind::Weight,       Kind::AllWeights};
+                           Kind::AllGradients, Kind::Weight,       Kind::AllWeights};
 
 std::string counted(int64_t count, const std::string& what) {
   return with_separators(count) + " " + what + (count == 1 ? "" : "s");
@@ -44,6 +45,12 @@ std::string describe_optimizer(const Recipe& recipe, const Recipe& asked) {
   return text + (recipe.train.clip_norm == 0 ? ", no clipping" : fmt::format(", clip {}", recipe.train.clip_norm));
 }
 
+std::string describe_documents(const DataRecipe& data) {
+  if (!data.documents) return "";
+  return fmt::format("; documents end with token {}, labels across their ends {}", *data.documents,
+                     data.boundary_labels == "ignored" ? "do not count" : "count");
+}
+
 std::string describe_parallelism(const Recipe& recipe, const DeviceMesh& mesh) {
   const Parallelism parallelism = make_parallelism(recipe, mesh, make_layout(recipe, mesh));
   std::vector<std::string> parts;
@@ -51,6 +58,8 @@ std::string describe_parallelism(const Recipe& recipe, const DeviceMesh& mesh) {
     parts.push_back(std::string("sequence parallel ") + (parallelism.tensor.sequence_parallel ? "on" : "off"));
   }
   if (mesh.size("cp") > 1) parts.push_back("context parallel " + describe(context_choice(recipe, mesh.layout())));
+  if (mesh.size("dp") * mesh.size("cp") > 1)
+    parts.push_back("fsdp " + describe(sharding_choice(recipe, mesh.layout())));
   return fmt::format("{}", fmt::join(parts, "; "));
 }
 
@@ -80,10 +89,16 @@ std::vector<const Compared*> of_kind(const std::vector<Compared>& all, Kind kind
   return found;
 }
 
-/// The furthest beyond its bound, or the closest to it.
+/// In bf16 a tensor may be nothing but rounding: a movement that is lost whole is within its bound.
+bool says_nothing(const Compared& each) {
+  return each.bound >= 1;
+}
+
+/// The furthest beyond its bound, or the closest to it of those that say something.
 const Compared& worst_of(const std::vector<const Compared*>& some) {
   const auto excess = [](const Compared* each) {  // a difference that is not a number is beyond every bound
-    return each->difference == each->difference ? each->difference / each->bound : 1e300;
+    if (each->difference != each->difference) return 1e300;
+    return each->equal() && says_nothing(*each) ? 0 : each->difference / each->bound;
   };
   return **std::max_element(some.begin(), some.end(),
                             [&](const Compared* a, const Compared* b) { return excess(a) < excess(b); });
@@ -96,6 +111,7 @@ std::string place(const Compared& each, const MeshLayout& layout) {
 std::string row(const std::string& what, const Compared& each, const MeshLayout& layout) {
   std::string text = fmt::format("  {:<20} {:>18.12g} {:>18.12g}  {:>10.1e} {:>8.1e}  {}", what, each.value,
                                  each.reference, each.difference, each.bound, each.name);
+  if (each.equal() && says_nothing(each)) text += fmt::format("{}rounding alone", each.name.empty() ? "" : "  ");
   if (!each.equal()) text += fmt::format("{}differs{}", each.name.empty() ? "" : "  ", place(each, layout));
   text.erase(text.find_last_not_of(' ') + 1);
   return text + "\n";
@@ -111,8 +127,8 @@ bool gradients_equal(const std::vector<Compared>& all) {
 
 /// "gradient of NAME": what is furthest off, among gradients when some are, as they come before updates and norm.
 std::string most_different(const std::vector<Compared>& all) {
-  for (const Kind kind : {Kind::Gradient, Kind::AllGradients, Kind::Weight, Kind::AllWeights, Kind::Loss,
-                          Kind::GradientNorm}) {
+  for (const Kind kind :
+       {Kind::Gradient, Kind::AllGradients, Kind::Weight, Kind::AllWeights, Kind::Loss, Kind::GradientNorm}) {
     if (kind_equal(all, kind)) continue;
     const std::string& name = worst_of(of_kind(all, kind)).name;
     return title(kind) + (name.empty() ? "" : " of " + name);
@@ -123,14 +139,17 @@ std::string most_different(const std::vector<Compared>& all) {
 /// How far the computation got before something was wrong.
 std::string describe_stage(const std::vector<Compared>& all) {
   if (gradients_equal(all)) {
-    return kind_equal(all, Kind::Weight) && kind_equal(all, Kind::AllWeights)
-               ? "every gradient and every weight is equal: look at how the loss and the norm "
-                 "are put together, not at the model"
-               : "every gradient of the first step is equal: look at the optimizer";
+    return kind_equal(all, Kind::Loss) && kind_equal(all, Kind::GradientNorm)
+               ? "every gradient of the first step is equal: look at the optimizer"
+               : "every gradient of the first step is equal: look at how the loss and the norm are put together, not "
+                 "at "
+                 "the model; weights follow from the norm where gradients are clipped";
   }
   return of_kind(all, Kind::Loss).front()->equal()
              ? "the loss of the first step is equal: the forward is right; look in the backward and the sums behind it"
-             : "the loss of the first step differs: the forward, or the data that it is given, is wrong already";
+             : "the loss of the first step differs: the forward, the data that it is given, or the count of labels "
+               "that "
+               "it is divided by is wrong already";
 }
 
 std::string describe_axis(const AxisFinding& finding, bool all_gradients_equal, const MeshLayout& layout) {
@@ -142,6 +161,11 @@ std::string describe_axis(const AxisFinding& finding, bool all_gradients_equal, 
     text = fmt::format("gradients differ between {} replicas ({} of {}, most: {})", axis, replicas.num_different,
                        replicas.num_compared, replicas.worst);
     cause = fmt::format("a sum over {}{} is missing or wrong", axis, alone_differs ? "" : " and another axis together");
+  } else if (replicas.num_compared == 0) {
+    text = axis + " ranks keep shards of the gradients";
+    if (alone_differs && !all_gradients_equal) {
+      cause = "a sum over " + axis + ", or what each of its ranks is given, is wrong";
+    }
   } else {
     text = axis + " replicas hold the same gradients";
     if (alone_differs && !all_gradients_equal) {
@@ -169,8 +193,9 @@ std::string describe_verification(const VerifyPlan& plan, const VerifyOptions& o
   if (options.shrink) line("shrunk to", describe_model(recipe.model.shape));
   line("weights", fmt::format("drawn from train.seed {}", recipe.train.seed) +
                       (asked.model.hf.empty() ? "" : "; none are read from " + asked.model.hf.string()));
-  line("data", data.made ? "made, as there is no " + asked.data.tokens.string()
-                         : fmt::format("{}, {}", asked.data.tokens.string(), counted(data.num_samples, "sample")));
+  line("data", (data.made ? "made, as there is no " + asked.data.tokens.string()
+                          : fmt::format("{}, {}", asked.data.tokens.string(), counted(data.num_samples, "sample"))) +
+                   describe_documents(asked.data));
   line("training",
        fmt::format("{} of {} of {}, micro-batch {}; {}", counted(options.steps, "step"),
                    counted(recipe.train.global_batch, "sample"), counted(recipe.train.sequence_length, "token"),
@@ -178,7 +203,9 @@ std::string describe_verification(const VerifyPlan& plan, const VerifyOptions& o
   line("parallel", describe_parallelism(recipe, mesh));
   line("precision", fmt::format("{}{} on {}", options.precision, instead_of(asked.train.precision, options.precision),
                                 options.device));
-  if (options.precision == "bf16") line("", "differences are those from one rank in fp32");
+  if (is_rounded(options.precision)) {
+    line("", "compared with one rank in fp32; bounds follow from one rank in " + options.precision);
+  }
   if (!options.skipped_sums.empty()) {
     line("fault", "sums for " + options.skipped_sums + " are left out: each rank keeps its own contribution");
   }
@@ -186,9 +213,10 @@ std::string describe_verification(const VerifyPlan& plan, const VerifyOptions& o
 }
 
 std::string comparison_table(const std::vector<Compared>& all, const MeshLayout& layout, bool every_parameter) {
+  const bool rounded = !of_kind(all, Kind::AllGradients).empty();
   std::string text = fmt::format("  {:<20} {:>18} {:>18}  {:>10} {:>8}\n", "",
-                                 layout.size() == 1 ? "again" : std::to_string(layout.size()) + " ranks", "1 rank",
-                                 "difference", "bound");
+                                 layout.size() == 1 ? "again" : std::to_string(layout.size()) + " ranks",
+                                 rounded ? "1 rank in fp32" : "1 rank", "difference", "bound");
   for (const Kind kind : kKinds) {
     const std::vector<const Compared*> some = of_kind(all, kind);
     if (some.empty()) continue;

@@ -8,16 +8,17 @@
 namespace meshtrain {
 namespace {
 
-/// Differences of bf16 weights are kept exactly.
+/// What is computed from bf16 is not rounded to it.
 at::ScalarType movement_dtype(const at::Tensor& weight) {
   return weight.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
 }
 
-/// A copy of the parameter's gradient, without padding.
-at::Tensor gradient_of(const Parameter& parameter) {
+/// A copy of the parameter's gradient as it was before it was multiplied by `clip`, without padding.
+at::Tensor gradient_of(const Parameter& parameter, const at::Tensor& clip) {
   Parameter view = parameter;
   view.tensor = parameter.tensor.grad();
-  return view.valid().detach().clone(at::MemoryFormat::Contiguous);
+  const at::Tensor gradient = view.valid().detach();
+  return gradient.to(movement_dtype(gradient), false, /*copy=*/true, at::MemoryFormat::Contiguous).div_(clip);
 }
 
 }  // namespace
@@ -30,24 +31,27 @@ const TracedParameter& Trace::at(const std::string& name) const {
 }
 
 Trace trace_steps(Trainer& trainer, const std::vector<StepBatch>& batches, double learning_rate) {
-  const std::vector<Parameter*> parameters = trainer.model().parameters();
   Trace trace;
-  for (const Parameter* parameter : parameters) {
-    const at::Tensor weight = parameter->valid().detach();
+  trace.cut_axes = trainer.cut_axes();
+  trainer.fsdp().visit_shards([&](const Parameter& parameter) {
+    const at::Tensor weight = parameter.valid();
     const at::Tensor minus_first = weight.to(movement_dtype(weight), /*non_blocking=*/false, /*copy=*/true).neg_();
     trace.parameters.push_back(
-        {parameter->name, parameter->global_shape, parameter->box, parameter->sharded_over, {}, minus_first});
-  }
+        {parameter.name, parameter.global_shape, parameter.box, parameter.sharded_over, {}, minus_first});
+  });
   for (size_t step = 0; step < batches.size(); ++step) {
     const int64_t num_counted = trainer.count_tokens(batches[step]);
     const StepOutcome outcome = trainer.step(batches[step], num_counted, learning_rate, /*stop=*/false);
     trace.losses.push_back(outcome.loss.item<double>());
     trace.grad_norms.push_back(outcome.grad_norm.item<double>());
-    for (size_t i = 0; step == 0 && i < parameters.size(); ++i) {
-      trace.parameters[i].gradient = gradient_of(*parameters[i]);
-    }
+    if (step > 0) continue;
+    auto traced = trace.parameters.begin();
+    trainer.fsdp().visit_gradients([&](const Unit& unit) {
+      for (const Parameter* parameter : unit.parameters()) (traced++)->gradient = gradient_of(*parameter, outcome.clip);
+    });
   }
-  for (size_t i = 0; i < parameters.size(); ++i) trace.parameters[i].movement.add_(parameters[i]->valid().detach());
+  auto traced = trace.parameters.begin();
+  trainer.fsdp().visit_shards([&](const Parameter& parameter) { (traced++)->movement.add_(parameter.valid()); });
   return trace;
 }
 

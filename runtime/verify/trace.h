@@ -16,7 +16,7 @@ struct TracedParameter {
   std::vector<int64_t> global_shape;
   Box box;                   ///< where the part lies in the whole tensor
   std::string sharded_over;  ///< as Parameter's
-  at::Tensor gradient;       ///< of the first step, clipped
+  at::Tensor gradient;       ///< of the first step, before clipping; of fp32 or fp64
   at::Tensor movement;       ///< last weights minus first ones; of fp32 or fp64
 };
 
@@ -26,6 +26,7 @@ struct Trace {
   std::vector<double> losses;
   std::vector<double> grad_norms;
   std::vector<TracedParameter> parameters;
+  std::vector<std::string> cut_axes = {};  ///< whose ranks keep shards of the gradients, not each the whole
 
   /// Throws std::out_of_range for a name that is not there.
   const TracedParameter& at(const std::string& name) const;

@@ -18,7 +18,7 @@ TEST(FlatBuffer, LaysRegionsOutInOrderAndAligned) {
   Parameter cut = parameter("cut", {5, 3}), whole = parameter("whole", {7}), partial = parameter("partial", {2});
   cut.sharded_over = "tp";
   partial.partial_over = "tp";
-  const FlatBuffer buffer({&cut, &whole, &partial}, 3);
+  const FlatBuffer buffer({&cut, &whole, &partial}, {.num_shards = 3});
 
   ASSERT_EQ(buffer.segments().size(), 3u);
   EXPECT_EQ(buffer.segments()[0].parameter, &partial);
@@ -33,7 +33,7 @@ TEST(FlatBuffer, LaysRegionsOutInOrderAndAligned) {
 TEST(FlatBuffer, NeighboursLieTogetherAsOneMatrix) {
   Parameter q = parameter("q", {3, 5}), k = parameter("k", {2, 5});
   k.follows_previous = true;
-  const FlatBuffer buffer({&q, &k}, 1);
+  const FlatBuffer buffer({&q, &k}, {});
   EXPECT_EQ(buffer.segments()[1].offset, 15);
   const at::Tensor fused = q.tensor.detach().as_strided({5, 5}, {5, 1});
   k.tensor.detach().fill_(2);
@@ -45,14 +45,14 @@ TEST(FlatBuffer, KeepsValuesAndIdentityOfLeaves) {
   const at::Tensor values = testing::random_tensor({4, 4}, 1);
   weight.tensor = values.clone().requires_grad_();
   const at::Tensor same_leaf = weight.tensor;
-  const FlatBuffer buffer({&weight}, 1);
+  const FlatBuffer buffer({&weight}, {});
   EXPECT_TRUE(at::equal(buffer.values().narrow(0, 0, 16).view({4, 4}), values));
   EXPECT_EQ(same_leaf.data_ptr(), buffer.values().data_ptr());
 }
 
 TEST(FlatBuffer, GradientsArriveInPlaceAndAccumulate) {
   Parameter weight = parameter("weight", {3});
-  const FlatBuffer buffer({&weight}, 1);
+  const FlatBuffer buffer({&weight}, {});
   weight.tensor.detach().fill_(1);
   for (int i = 0; i < 2; ++i) (weight.tensor * 3).sum().backward();
   EXPECT_TRUE(buffer.gradients().narrow(0, 0, 3).eq(6).all().item<bool>());
@@ -60,7 +60,7 @@ TEST(FlatBuffer, GradientsArriveInPlaceAndAccumulate) {
 
 TEST(FlatBuffer, MayBeRefilledBetweenForwardAndBackward) {
   Parameter weight = parameter("weight", {3});
-  const FlatBuffer buffer({&weight}, 1);
+  const FlatBuffer buffer({&weight}, {});
   weight.tensor.detach().fill_(2);
   const at::Tensor loss = weight.tensor.square().sum();
   at::Tensor(buffer.values()).fill_(5);  // as a gather would
@@ -72,7 +72,7 @@ TEST(FlatBuffer, KindsAreKeptApart) {
   Parameter trainable = parameter("a", {3}), frozen = parameter("b", {3});
   Parameter narrow = whole_parameter("c", {3}, {}, at::TensorOptions().dtype(at::kFloat));
   frozen.tensor.set_requires_grad(false);
-  const std::vector<FlatBuffer> buffers = make_flat_buffers({&trainable, &frozen, &narrow}, 1);
+  const std::vector<FlatBuffer> buffers = make_flat_buffers({&trainable, &frozen, &narrow}, {});
   ASSERT_EQ(buffers.size(), 3u);
   int num_trainable = 0;
   for (const FlatBuffer& buffer : buffers) num_trainable += buffer.trainable();
@@ -81,7 +81,7 @@ TEST(FlatBuffer, KindsAreKeptApart) {
 
 TEST(FlatBuffer, WorksOnTheMetaDevice) {
   Parameter weight = whole_parameter("weight", {1000, 1000}, {}, at::TensorOptions(at::kMeta).dtype(at::kFloat));
-  const FlatBuffer buffer({&weight}, 8);
+  const FlatBuffer buffer({&weight}, {.num_shards = 8});
   EXPECT_EQ(weight.tensor.sizes(), (std::vector<int64_t>{1000, 1000}));
   EXPECT_EQ(buffer.gradients().device().type(), at::kMeta);
 }

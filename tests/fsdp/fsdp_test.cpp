@@ -4,137 +4,253 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
-#include <memory>
+#include <stdexcept>
 
-#include "mesh/device_mesh.h"
-#include "tests/support/world.h"
+#include "tests/fsdp/chain.h"
 
 namespace meshtrain {
 namespace {
 
-using testing::random_tensor;
+using testing::backward_of_step;
+using testing::Chain;
+using testing::input_of;
+using testing::kMicroBatches;
+using testing::kWays;
+using testing::Way;
 using testing::world;
 
-/// A model that knows nothing of meshes: a chain of matrices, one unit each, the first of them used at the end too.
-struct Chain {
-  explicit Chain(int length) {
-    for (int i = 0; i < length; ++i) {
-      weights.push_back(std::make_unique<Parameter>(
-          whole_parameter("weight " + std::to_string(i), {8, 8}, {}, at::TensorOptions().dtype(at::kDouble))));
-      weights.back()->tensor = random_tensor({8, 8}, 10 + i).requires_grad_();
-    }
+constexpr int kSteps = 3;
+constexpr double kRate = 0.01;
+
+/// The model after each step of plain descent on every rank's micro-batches, computed here alone.
+void step_alone(const Chain& chain) {
+  for (const auto& weight : chain.weights) weight->tensor.mutable_grad() = at::Tensor();
+  for (int rank = 0; rank < world().size(); ++rank) {
+    for (int i = 0; i < kMicroBatches; ++i) chain.loss(input_of(rank, i)).backward();
   }
-
-  std::vector<UnitSpec> units() const {
-    std::vector<UnitSpec> specs;
-    for (const auto& weight : weights) specs.push_back({weight->name, {weight.get()}});
-    return specs;
-  }
-
-  at::Tensor loss(at::Tensor x, size_t num_used) const {
-    for (size_t i = 0; i < num_used; ++i) x = at::tanh(at::matmul(x, weights[i]->tensor));
-    return at::matmul(x, weights[0]->tensor).square().sum();
-  }
-
-  std::vector<std::unique_ptr<Parameter>> weights;
-};
-
-at::Tensor input_of(int rank, int micro_batch) {
-  return random_tensor({4, 8}, 100 + 10 * rank + micro_batch);
-}
-
-/// Gradients of the sum of every rank's micro-batches, computed here alone.
-std::vector<at::Tensor> expected_gradients(int length, size_t num_used, int num_ranks, int num_micro_batches) {
-  const Chain chain(length);
-  at::Tensor total = at::zeros({}, at::kDouble);
-  for (int rank = 0; rank < num_ranks; ++rank) {
-    for (int i = 0; i < num_micro_batches; ++i) total = total + chain.loss(input_of(rank, i), num_used);
-  }
-  total.backward();
-  std::vector<at::Tensor> gradients;
+  const at::NoGradGuard no_grad;
   for (const auto& weight : chain.weights) {
-    gradients.push_back(weight->tensor.grad().defined() ? weight->tensor.grad() : at::zeros({8, 8}, at::kDouble));
+    if (weight->tensor.requires_grad()) weight->tensor.sub_(weight->tensor.grad(), kRate);
   }
-  return gradients;
 }
 
-class FsdpTest : public ::testing::TestWithParam<std::tuple<int, int>> {};
+void update(Fsdp& fsdp) {
+  const at::NoGradGuard no_grad;
+  for (const Unit& unit : fsdp.units()) {
+    for (const FlatBuffer& buffer : unit.buffers()) {
+      if (buffer.trainable()) at::Tensor(buffer.shard_values()).sub_(buffer.shard_gradients(), kRate);
+    }
+  }
+  fsdp.shards_changed();
+}
 
-TEST_P(FsdpTest, SumsGradientsOverTheGroup) {
-  const auto [num_micro_batches, num_used] = GetParam();
-  Chain chain(4);
+/// Gradients and values of `fsdp`, unit by unit, beside those of `alone`.
+void expect_equal(Fsdp& fsdp, const Chain& alone) {
+  size_t i = 0;
+  fsdp.visit_gradients([&](const Unit& unit) {
+    const at::Tensor& own = unit.parameters()[0]->tensor;
+    if (own.requires_grad()) {
+      EXPECT_LT((own.grad() - alone.weights[i]->tensor.grad()).abs().max().item<double>(), 1e-12) << unit.name();
+    }
+    ++i;
+  });
+  update(fsdp);
+  i = 0;
+  fsdp.visit_values([&](const Unit& unit) {
+    const at::Tensor own = unit.parameters()[0]->tensor.detach(), expected = alone.weights[i++]->tensor.detach();
+    EXPECT_LT((own - expected).abs().max().item<double>(), 1e-12) << unit.name();
+  });
+}
+
+class FsdpWays : public ::testing::TestWithParam<std::tuple<Way, bool>> {};
+
+TEST_P(FsdpWays, ComputeWhatOneRankComputes) {
+  const auto [way, tied] = GetParam();
+  const Chain chain(tied), alone(tied);
   std::vector<std::string> reduced;
-  Fsdp fsdp(chain.units(), world(),
-            [&](FlatBuffer& buffer) { reduced.push_back(buffer.segments()[0].parameter->name); });
-  for (int step = 0; step < 2; ++step) {
+  FsdpOptions options = way.options(world());
+  options.on_reduced = [&](FlatBuffer& buffer) { reduced.push_back(buffer.segments()[0].parameter->name); };
+  Fsdp fsdp(chain.units(), options);
+  for (int step = 0; step < kSteps; ++step) {
     reduced.clear();
-    fsdp.zero_gradients();
-    for (int i = 0; i < num_micro_batches; ++i) {
-      fsdp.begin_backward(i + 1 == num_micro_batches);
-      chain.loss(input_of(world().rank(), i), num_used).backward();
-      fsdp.end_backward();
+    backward_of_step(chain, fsdp);
+    EXPECT_EQ(reduced, (std::vector<std::string>{"weight 4", "weight 3", "weight 2", "weight 1", "weight 0"}));
+    step_alone(alone);
+    expect_equal(fsdp, alone);
+  }
+}
+
+// The first unit needs no backward; the last has nothing to reduce.
+TEST_P(FsdpWays, LeaveFrozenParametersAlone) {
+  const auto [way, tied] = GetParam();
+  const Chain chain(tied), alone(tied);
+  for (const Chain* each : {&chain, &alone}) {
+    for (const size_t i : {0u, 4u}) each->weights[i]->tensor.set_requires_grad(false);
+  }
+  Fsdp fsdp(chain.units(), way.options(world()));
+  for (int step = 0; step < kSteps; ++step) {
+    backward_of_step(chain, fsdp);
+    step_alone(alone);
+    expect_equal(fsdp, alone);
+  }
+  for (const size_t i : {0u, 4u}) EXPECT_FALSE(chain.weights[i]->tensor.grad().defined());
+}
+
+TEST_P(FsdpWays, EvaluateBetweenSteps) {
+  const auto [way, tied] = GetParam();
+  const Chain chain(tied), alone(tied);
+  Fsdp fsdp(chain.units(), way.options(world()));
+  for (int step = 0; step < 2; ++step) {
+    {
+      const at::NoGradGuard no_grad;
+      const at::Tensor own = chain.loss(input_of(7, 7), fsdp), expected = alone.loss(input_of(7, 7));
+      EXPECT_NEAR(own.item<double>(), expected.item<double>(), 1e-12 * expected.item<double>());
     }
-    EXPECT_EQ(reduced, (std::vector<std::string>{"weight 3", "weight 2", "weight 1", "weight 0"}));
-    const auto expected = expected_gradients(4, num_used, world().size(), num_micro_batches);
-    for (int i = 0; i < 4; ++i) {
-      EXPECT_LT((chain.weights[i]->tensor.grad() - expected[i]).abs().max().item<double>(), 1e-12) << i;
+    backward_of_step(chain, fsdp);
+    step_alone(alone);
+    update(fsdp);
+  }
+}
+
+TEST_P(FsdpWays, TakeTheValuesThatAreWritten) {
+  const auto [way, tied] = GetParam();
+  const Chain chain(tied);
+  Fsdp fsdp(chain.units(), way.options(world()));
+  fsdp.write_values([](const Parameter& parameter) {
+    EXPECT_TRUE(parameter.tensor.eq(0).all().item<bool>());
+    parameter.tensor.fill_(static_cast<double>(parameter.name.back()));
+  });
+  fsdp.visit_values([](const Unit& unit) {
+    const Parameter& parameter = *unit.parameters()[0];
+    EXPECT_TRUE(parameter.tensor.eq(static_cast<double>(parameter.name.back())).all().item<bool>()) << unit.name();
+  });
+}
+
+// Parameters in fp32 in front of shards in fp64 that are changed by less than an fp32 sees.
+TEST_P(FsdpWays, KeepShardsInAnotherDtype) {
+  const auto [way, tied] = GetParam();
+  const Chain alone(tied, at::kFloat);
+  FsdpOptions options = way.options(world());
+  options.shard_dtype = at::kDouble;
+  for (const auto reduce_dtype : {at::kFloat, at::kDouble}) {
+    const Chain chain(tied, at::kFloat);
+    options.reduce_dtype = reduce_dtype;
+    Fsdp fsdp(chain.units(), options);
+    std::vector<at::Tensor> expected;
+    fsdp.visit_shards([&](const Parameter& parameter) { expected.push_back(parameter.tensor.clone()); });
+    for (int step = 0; step < 3; ++step) {
+      fsdp.begin_step();
+      for (int i = 0; i < kMicroBatches; ++i) {
+        const at::Tensor loss = chain.loss(input_of(world().rank(), i).to(at::kFloat), fsdp);
+        fsdp.begin_backward(i + 1 == kMicroBatches);
+        loss.backward();
+        fsdp.end_backward();
+      }
+      for (const auto& weight : alone.weights) weight->tensor.mutable_grad() = at::Tensor();
+      for (int rank = 0; rank < world().size(); ++rank) {
+        for (int i = 0; i < kMicroBatches; ++i) alone.loss(input_of(rank, i).to(at::kFloat)).backward();
+      }
+      for (const Unit& unit : fsdp.units()) {
+        for (const FlatBuffer& buffer : unit.buffers()) {
+          EXPECT_EQ(buffer.shard_gradients().scalar_type(), at::kDouble);
+          at::Tensor(buffer.shard_values()).sub_(buffer.shard_gradients(), 1e-9);
+        }
+      }
+      fsdp.shards_changed();
+      size_t i = 0;
+      fsdp.visit_shards([&](const Parameter& parameter) {
+        expected[i].sub_(alone.weights[i]->tensor.grad().to(at::kDouble), 1e-9);
+        EXPECT_LT((parameter.tensor - expected[i]).abs().max().item<double>(), 1e-12) << parameter.name;
+        expected[i++] = parameter.tensor.clone();
+      });
+      i = 0;
+      fsdp.visit_values([&](const Unit& unit) {
+        EXPECT_TRUE(at::equal(unit.parameters()[0]->tensor, expected[i++].to(at::kFloat))) << unit.name();
+      });
     }
   }
 }
 
-// All four weights used, and two of them unused: a unit without gradients still reduces zeros.
-INSTANTIATE_TEST_SUITE_P(All, FsdpTest, ::testing::Combine(::testing::Values(1, 3), ::testing::Values(4, 2)));
+INSTANTIATE_TEST_SUITE_P(All, FsdpWays, ::testing::Combine(::testing::ValuesIn(kWays), ::testing::Bool()),
+                         [](const auto& test) {
+                           return std::get<0>(test.param).name + (std::get<1>(test.param) ? "Tied" : "");
+                         });
 
-TEST(Fsdp, CommunicatesOnceAStepAndOnItsGroupAlone) {
-  const DeviceMesh mesh(MeshLayout({{"dp", world().size()}, {"tp", 1}}), world());
-  Chain chain(3);
-  Fsdp fsdp(chain.units(), mesh.group("dp"));
-  for (bool last : {false, false, true}) {
-    fsdp.begin_backward(last);
-    chain.loss(input_of(0, 0), 3).backward();
+TEST(Fsdp, NoShardNeedsNoRun) {
+  const Chain chain;
+  FsdpOptions options;
+  options.replicas = world();
+  Fsdp fsdp(chain.units(), options);
+  fsdp.begin_step();
+  fsdp.begin_backward(true);
+  chain.loss(input_of(0, 0)).backward();
+  fsdp.end_backward();
+  const Chain alone;
+  alone.loss(input_of(0, 0)).backward();
+  EXPECT_LT(testing::relative_error(chain.weights[2]->tensor.grad(),
+                                    alone.weights[2]->tensor.grad() * static_cast<double>(world().size())),
+            1e-12);
+}
+
+TEST(Fsdp, ReducesAUnitThatWasNotUsed) {
+  for (const Way& way : kWays) {
+    const Chain chain;
+    int num_reduced = 0;
+    FsdpOptions options = way.options(world());
+    options.on_reduced = [&](FlatBuffer&) { ++num_reduced; };
+    Fsdp fsdp(chain.units(), options);
+    fsdp.begin_step();
+    const at::Tensor x = fsdp.run(0, [&] { return at::matmul(input_of(0, 0), chain.weights[0]->tensor); });
+    const at::Tensor loss = fsdp.run(3, [&] { return at::matmul(x, chain.weights[3]->tensor).sum(); });
+    fsdp.begin_backward(true);
+    loss.backward();
     fsdp.end_backward();
-    if (last) break;
-    EXPECT_EQ(mesh.traffic().total().calls, 0) << "accumulation must not communicate";
-  }
-  const Traffic all = mesh.traffic().total(), gradients = mesh.traffic().total("", "dp.gradients");
-  EXPECT_EQ(all.calls, gradients.calls);
-  if (world().size() > 1) {
-    EXPECT_EQ(gradients.calls, 3);
-    EXPECT_EQ(gradients.buffer_bytes, 3 * fsdp.units()[0].buffers()[0].numel() * 8);
+    EXPECT_EQ(num_reduced, 5) << way.name;
+    fsdp.visit_gradients([&](const Unit& unit) {
+      const bool used = &unit == &fsdp.units()[0] || &unit == &fsdp.units()[3];
+      EXPECT_EQ(unit.parameters()[0]->tensor.grad().abs().max().item<double>() > 0, used) << way.name << unit.name();
+    });
   }
 }
 
 TEST(Fsdp, ReducesAUnitWhileTheOnesBeforeItAreInBackward) {
-  Chain chain(3);
-  int num_reduced = 0, reduced_before_first = -1;
-  Fsdp fsdp(chain.units(), world(), [&](FlatBuffer&) { ++num_reduced; });
-  fsdp.begin_backward(true);
-  at::Tensor x = input_of(0, 0);
-  x = at::tanh(at::matmul(x, chain.weights[0]->tensor));
-  x.register_hook([&](const at::Tensor&) { reduced_before_first = num_reduced; });
-  for (int i : {1, 2}) x = at::tanh(at::matmul(x, chain.weights[i]->tensor));
-  x.sum().backward();
-  fsdp.end_backward();
-  EXPECT_EQ(num_reduced, 3);
-  EXPECT_GE(reduced_before_first, 1) << "no unit was reduced before the backward reached the first";
+  for (const Way& way : kWays) {
+    const Chain chain;
+    int num_reduced = 0, before_first = -1;
+    FsdpOptions options = way.options(world());
+    options.on_reduced = [&](FlatBuffer&) { ++num_reduced; };
+    Fsdp fsdp(chain.units(), options);
+    fsdp.begin_step();
+    const at::Tensor loss = chain.loss(input_of(0, 0), [&](size_t unit, const auto& forward) {
+      const at::Tensor y = fsdp.run(unit, forward);
+      if (unit == 0) y.register_hook([&](const at::Tensor&) { before_first = num_reduced; });
+      return y;
+    });
+    fsdp.begin_backward(true);
+    loss.backward();
+    fsdp.end_backward();
+    EXPECT_EQ(num_reduced, 5);
+    EXPECT_GE(before_first, 2) << way.name << ": nothing was reduced before the backward reached the first unit";
+  }
 }
 
-TEST(Fsdp, ParametersMayOutliveIt) {
-  Chain chain(2);
-  { Fsdp fsdp(chain.units(), world()); }
-  EXPECT_NO_THROW(chain.loss(input_of(0, 0), 2).backward());
+TEST(Fsdp, WholeParametersMayOutliveIt) {
+  const Chain chain;
+  {
+    FsdpOptions options;
+    options.replicas = world();
+    Fsdp fsdp(chain.units(), options);
+  }
+  EXPECT_NO_THROW(chain.loss(input_of(0, 0)).backward());
 }
 
-TEST(Fsdp, LeavesFrozenParametersAlone) {
-  Chain chain(2);
-  chain.weights[1]->tensor.set_requires_grad(false);
-  const at::Tensor before = chain.weights[1]->tensor.clone();
-  Fsdp fsdp(chain.units(), world());
-  fsdp.begin_backward(true);
-  chain.loss(input_of(world().rank(), 0), 2).backward();
-  fsdp.end_backward();
-  EXPECT_FALSE(chain.weights[1]->tensor.grad().defined());
-  EXPECT_TRUE(at::equal(chain.weights[1]->tensor, before));
+TEST(Fsdp, RefusesUnitsThatItCannotSchedule) {
+  const Chain chain;
+  std::vector<UnitSpec> units = chain.units();
+  units[2].whole_step = true;
+  EXPECT_THROW(Fsdp(units, {}), std::invalid_argument);
+  units[2] = {"nothing", {}};
+  EXPECT_THROW(Fsdp(units, {}), std::invalid_argument);
 }
 
 }  // namespace

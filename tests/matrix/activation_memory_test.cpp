@@ -1,7 +1,10 @@
-// What context parallelism is for: the activations of a step, shared out over the ranks.
+// The activations of a step: shared out over context-parallel ranks, and as many for each layer as the documentation
+// says.
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
+
+#include <numeric>
 
 #include "mesh/memory.h"
 #include "runtime/train/trainer.h"
@@ -56,6 +59,99 @@ TEST(ActivationMemory, FallsWithTheContextRanks) {
     const double share = static_cast<double>(peak_activations(long_recipe(algorithm, cp), mesh)) / alone;
     EXPECT_LT(share, 1.05 / static_cast<double>(cp)) << algorithm;
     EXPECT_GT(share, 0.95 / static_cast<double>(cp)) << algorithm << ": what is measured is not the activations";
+  }
+}
+
+/// A model and a way to train it whose activations are counted.
+struct Measured {
+  std::string family, precision, checkpointing;
+  int64_t tp, cp;
+  bool sequence_parallel;
+  std::string algorithm;
+
+  std::string describe() const {
+    return family + " " + precision + " " + checkpointing + " tp=" + std::to_string(tp) + " cp=" + std::to_string(cp) +
+           (sequence_parallel ? " sp " : " ") + algorithm;
+  }
+};
+
+Recipe recipe_of(const Measured& measured, int64_t num_layers) {
+  Recipe recipe;
+  ModelShape& shape = recipe.model.shape;
+  shape.family = measured.family;
+  shape.qk_norm = measured.family == "qwen3";
+  shape.hidden_size = 64;
+  shape.intermediate_size = 208;
+  shape.num_hidden_layers = num_layers;
+  shape.num_attention_heads = 12;
+  shape.num_key_value_heads = 4;
+  shape.head_dim = 8;
+  shape.vocab_size = 64;
+  recipe.parallel.mesh = {{"tp", measured.tp}, {"cp", measured.cp}};
+  recipe.parallel.sequence_parallel = measured.sequence_parallel ? "on" : "off";
+  if (measured.cp > 1) recipe.parallel.context = {measured.algorithm, "zigzag"};
+  recipe.train.sequence_length = 512;
+  recipe.train.global_batch = 1;
+  recipe.train.precision = measured.precision;
+  const bool alternate = measured.checkpointing == "alternate";
+  recipe.train.activation_checkpointing = {alternate ? "full" : measured.checkpointing, alternate ? 2 : 1};
+  return recipe;
+}
+
+/// Bytes of a layer, by docs/architecture.md, "Activations".
+double documented_bytes(const Measured& measured) {
+  const Recipe recipe = recipe_of(measured, 1);
+  const ModelShape& shape = recipe.model.shape;
+  const double e = measured.precision == "bf16" ? 2 : 4, w = 4, t = static_cast<double>(measured.tp);
+  const double rows = measured.sequence_parallel ? t : 1;
+  const auto M = static_cast<double>(shape.hidden_size), F = static_cast<double>(shape.intermediate_size);
+  const auto H = static_cast<double>(shape.num_attention_heads), K = static_cast<double>(shape.num_key_value_heads);
+  const double D = 8, Q = H * D, KV = K * D;
+  const auto tokens = static_cast<double>(recipe.train.sequence_length / measured.cp);
+
+  const double full = M * e / rows;
+  const double kept_products = (2 * M * e + 2 * w) / rows + (2 * Q + 2 * KV + 2 * F) * e / t + H * w / t;
+  const double elementwise = 2 * M * e / rows + F * e / t;
+  const double qk_norm = shape.qk_norm ? ((Q + KV) * e + (H + K) * w) / t : 0;
+  const int64_t repeats = measured.cp / std::gcd(measured.cp, shape.num_key_value_heads / measured.tp);
+  double exchanged = 0;
+  if (measured.algorithm == "ulysses") {
+    exchanged = (Q + (2 * static_cast<double>(repeats) - (shape.qk_norm ? 1 : 2)) * KV) * e / t;
+  }
+  const double selective = kept_products + qk_norm + exchanged, none = selective + elementwise;
+  if (measured.checkpointing == "full") return tokens * full;
+  if (measured.checkpointing == "selective") return tokens * selective;
+  if (measured.checkpointing == "alternate") return tokens * (full + none) / 2;
+  return tokens * none;
+}
+
+void expect_documented_slope(const Measured& measured) {
+  const DeviceMesh mesh(MeshLayout({{"dp", 1}, {"cp", measured.cp}, {"tp", measured.tp}}), world());
+  const auto peak = [&](int64_t num_layers) {
+    return static_cast<double>(peak_activations(recipe_of(measured, num_layers), mesh));
+  };
+  const double slope = (peak(4) - peak(2)) / 2, documented = documented_bytes(measured);
+  EXPECT_NEAR(slope / documented, 1, 0.03) << measured.describe() << ": " << slope << " against " << documented;
+}
+
+TEST(ActivationMemory, OfALayerIsTheDocumentedFormula) {
+  const int64_t n = world().size();
+  for (const char* checkpointing : {"none", "selective", "full", "alternate"}) {
+    if (n == 1) {
+      expect_documented_slope({"llama", "fp32", checkpointing, 1, 1, false, "none"});
+      expect_documented_slope({"llama", "bf16", checkpointing, 1, 1, false, "none"});
+      expect_documented_slope({"qwen3", "fp32", checkpointing, 1, 1, false, "none"});
+    } else if (n <= 4) {
+      for (const bool sequence_parallel : {false, true}) {
+        expect_documented_slope(
+            {"llama", "fp32", checkpointing, 2, n / 2, sequence_parallel, n == 2 ? "none" : "ring"});
+      }
+      if (n > 2) continue;
+      for (const char* algorithm : {"ring", "all_gather", "ulysses"}) {
+        expect_documented_slope({"llama", "fp32", checkpointing, 1, 2, false, algorithm});
+        expect_documented_slope({"qwen3", "fp32", checkpointing, 1, 2, false, algorithm});
+      }
+    }
   }
 }
 

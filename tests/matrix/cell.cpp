@@ -21,6 +21,8 @@ std::vector<std::string> factors_of(const Cell& cell) {
           cell.layout,
           cell.sequence_parallel ? "sp" : "-",
           "acc=" + std::to_string(cell.accumulation),
+          cell.sharding,
+          cell.recompute,
           cell.variant.family,
           cell.variant.tied ? "tied" : "-",
           cell.variant.heads,
@@ -69,6 +71,9 @@ const std::vector<std::string> kLayouts = {"contiguous", "zigzag"};
 const std::vector<std::string> kIgnored = {"none", "uneven"};
 const std::vector<std::string> kDocuments = {"one", "packed", "ignored"};
 const std::vector<std::string> kPrecisions = {"fp64", "fp32"};
+const std::vector<std::string> kShardings = {"no_shard",   "shard_optimizer", "shard_grad_op", "shard_grad_op+",
+                                             "full_shard", "full_shard+",     "hybrid_shard",  "hybrid_shard+"};
+const std::vector<std::string> kRecompute = {"none", "full", "selective", "alternate"};
 const std::vector<std::string> kOptimizers = {"adamw", "adamw-unclipped", "sgd"};
 
 /// Values of the factors that are not multiplied out.
@@ -109,8 +114,30 @@ void add_model_cells(int64_t dp, int64_t tp, int64_t cp, Draw& draw, std::vector
                 for (int64_t accumulation : {1, 2}) {
                   const Variant variant{family, tied, heads, ignored, draw(kDocuments), precision, draw(kOptimizers)};
                   const std::string algorithm = cp > 1 ? draw(kAlgorithms) : "none";
-                  cells.push_back({variant, dp, tp, cp, algorithm, layout, sequence_parallel, accumulation});
+                  const std::string sharding = dp * cp > 1 ? draw(kShardings) : "no_shard";
+                  cells.push_back({variant, dp, tp, cp, algorithm, layout, sequence_parallel, accumulation, sharding,
+                                   draw(kRecompute)});
                 }
+}
+
+void add_sharding_cells(int64_t dp, int64_t tp, int64_t cp, Draw& draw, std::vector<Cell>& cells) {
+  for (const std::string& sharding : kShardings)
+    for (int64_t accumulation : {1, 2})
+      for (bool tied : {false, true})
+        for (const char* precision : {"fp64", "fp32", "bf16", "bf16_mixed"}) {
+          const Variant variant{draw(kFamilies),
+                                tied,
+                                draw(std::vector<std::string>{"mha", "gqa"}),
+                                draw(kIgnored),
+                                draw(kDocuments),
+                                precision,
+                                draw(kOptimizers)};
+          const std::string algorithm = cp > 1 ? draw(kAlgorithms) : "none";
+          const std::string layout = cp > 1 ? draw(kLayouts) : "contiguous";
+          const bool sequence_parallel = tp > 1 && draw(std::vector<int>{0, 1}) == 1;
+          cells.push_back(
+              {variant, dp, tp, cp, algorithm, layout, sequence_parallel, accumulation, sharding, draw(kRecompute)});
+        }
 }
 
 void add_context_cells(int64_t dp, int64_t tp, int64_t cp, Draw& draw, std::vector<Cell>& cells) {
@@ -125,7 +152,8 @@ void add_context_cells(int64_t dp, int64_t tp, int64_t cp, Draw& draw, std::vect
                                     draw(kIgnored),   documents ? draw(packed) : kDocuments[0], precision,
                                     draw(kOptimizers)};
               const int64_t accumulation = draw(std::vector<int64_t>{1, 2});
-              cells.push_back({variant, dp, tp, cp, algorithm, layout, sequence_parallel, accumulation});
+              cells.push_back({variant, dp, tp, cp, algorithm, layout, sequence_parallel, accumulation,
+                               draw(kShardings), draw(kRecompute)});
             }
 }
 
@@ -151,6 +179,18 @@ bool ends_document(int64_t sample, int64_t position, bool chance) {
   }
 }
 
+FsdpRecipe fsdp_of(const Cell& cell) {
+  const bool other = cell.sharding.ends_with("+");
+  FsdpRecipe fsdp;
+  fsdp.mode = cell.sharding.substr(0, cell.sharding.size() - other);
+  if (fsdp.mode == "hybrid_shard") fsdp.shard_size = cell.dp * cell.cp / 2;
+  if (other) fsdp.shard_axes = {"dp"};
+  if (other && fsdp.mode == "hybrid_shard") fsdp.shard_size = cell.dp % 2 == 0 ? 2 : 1;
+  fsdp.reshard_after_forward = !other;
+  fsdp.no_sync = other;
+  return fsdp;
+}
+
 }  // namespace
 
 std::string Cell::describe() const {
@@ -166,6 +206,7 @@ std::vector<Cell> all_cells(int64_t num_ranks) {
   std::vector<Cell> cells;
   for (const auto& [dp, tp, cp] : meshes(num_ranks)) {
     add_model_cells(dp, tp, cp, draw, cells);
+    if (dp * cp > 1) add_sharding_cells(dp, tp, cp, draw, cells);
     if (cp > 1 && tp <= 2 && dp <= 2) add_context_cells(dp, tp, cp, draw, cells);
   }
   return cells;
@@ -203,6 +244,7 @@ Recipe recipe_of(const Cell& cell, bool alone, const std::filesystem::path& fold
   if (!alone) recipe.parallel.mesh = {{"dp", cell.dp}, {"tp", cell.tp}, {"cp", cell.cp}};
   recipe.parallel.sequence_parallel = cell.sequence_parallel && !alone ? "on" : "off";
   if (!alone && cell.cp > 1) recipe.parallel.context = {cell.algorithm, cell.layout};
+  if (!alone) recipe.parallel.fsdp = fsdp_of(cell);
 
   recipe.data.tokens = folder / "tokens.bin";
   if (cell.variant.ignored == "uneven") recipe.data.loss_mask = folder / "mask.bin";
@@ -215,11 +257,16 @@ Recipe recipe_of(const Cell& cell, bool alone, const std::filesystem::path& fold
   recipe.train.micro_batch = alone ? kGlobalBatch : kGlobalBatch / (dp * cell.accumulation);
   recipe.train.steps = kSteps;
   recipe.train.precision = cell.variant.precision;
+  if (!alone) {
+    const bool alternate = cell.recompute == "alternate";
+    recipe.train.activation_checkpointing = {alternate ? "full" : cell.recompute, alternate ? 2 : 1};
+  }
   recipe.train.clip_norm = cell.variant.optimizer == "adamw-unclipped" ? 0 : 0.5;
 
   recipe.optimizer.name = cell.variant.optimizer == "sgd" ? "sgd" : "adamw";
   recipe.optimizer.learning_rate = cell.variant.optimizer == "sgd" ? 0.1 : 1e-3;
-  recipe.optimizer.eps = 1e-6;  // above fp32's noise in gradients, which 1e-8 would turn into whole steps
+  // Well above the noise in gradients, which the default would turn into whole steps.
+  recipe.optimizer.eps = cell.variant.precision == "fp64" ? 1e-8 : 1e-5;
   recipe.optimizer.weight_decay = 0.1;
   recipe.optimizer.decay = cell.variant.tied ? "all" : "matrices";
   return recipe;

@@ -27,9 +27,13 @@ struct Cell {
   std::string algorithm;  ///< ring all_gather ulysses; none for cp=1
   std::string layout;     ///< contiguous zigzag
   bool sequence_parallel;
-  int64_t accumulation;  ///< micro-batches a step
+  int64_t accumulation;               ///< micro-batches a step
+  std::string sharding = "no_shard";  ///< mode of fsdp; with "+" parameters are kept to the backward,
+                                      ///< gradients reduced once a step, and units cut over dp alone
+  std::string recompute = "none";  ///< activation checkpointing: none, full, selective, or alternate: full, every 2
 
-  /// "dp=2,tp=2,cp=2 ring zigzag sp acc=2 qwen3 tied gqa uneven packed fp64 sgd": for messages and the list of a run.
+  /// "dp=2,tp=2,cp=2 ring zigzag sp acc=2 full qwen3 tied gqa uneven packed fp64 sgd": for messages and the list of a
+  /// run.
   std::string describe() const;
 };
 
@@ -37,7 +41,8 @@ struct Cell {
 /// that each of their values meets every other:
 ///   mesh x layout x sequence parallel x accumulation x family x tied x mha, gqa x ignored x precision;
 ///   with cp >= 2, tp and dp <= 2: mesh x algorithm x layout x packed or not x sequence parallel x mha, few x
-///   precision.
+///   precision;
+///   with dp x cp >= 2: mesh x sharding x accumulation x tied x precision.
 std::vector<Cell> all_cells(int64_t num_ranks);
 
 /// For each mesh a few cells of `cells` in which every pair of values of two factors occurs that occurs in `cells`.

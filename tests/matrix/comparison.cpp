@@ -22,7 +22,7 @@ Trace train(const Recipe& recipe, const DeviceMesh& mesh) {
 
 Reference train_reference(Recipe recipe) {
   const Trace own = train(recipe, one_rank_mesh());
-  if (recipe.train.precision != "bf16") return {own, {}};
+  if (!is_rounded(recipe.train.precision)) return {own, {}};
   recipe.train.precision = "fp32";
   return {train(recipe, one_rank_mesh()), own};
 }
@@ -32,8 +32,8 @@ std::string train_and_compare(const Recipe& recipe, const DeviceMesh& mesh, cons
   std::ostringstream lines;
   for (const Compared& each : compare(trace, mesh.rank() == 0 ? &reference : nullptr, mesh, recipe.train.precision)) {
     if (each.equal()) continue;
-    const char* kinds[] = {"loss of ", "gradient norm of ", "gradient of ", "movement of ", "all gradients",
-                           "all movements"};
+    const char* kinds[] = {"loss of ",     "gradient norm of ", "gradient of ",
+                           "movement of ", "all gradients",     "all movements"};
     lines << kinds[static_cast<int>(each.kind)] << each.name << ": differs by " << each.difference << ", bound "
           << each.bound << ", on rank " << each.rank << "\n";
   }

@@ -74,7 +74,7 @@ class Rules : public ::testing::Test {
   /// Loss of the first step as `trainer` computes it for `batch` with `sequence`.
   double loss(Trainer& trainer, const MicroBatch& batch, const Sequence& sequence, const DeviceMesh& mesh) const {
     at::NoGradGuard no_grad;
-    at::Tensor sum = trainer.model().loss(batch.ids, batch.labels, sequence).reshape({1}).clone();
+    at::Tensor sum = trainer.model().loss(batch.ids, batch.labels, sequence, trainer.fsdp()).reshape({1}).clone();
     mesh.group(std::set<std::string>{"dp", "cp"}).all_reduce(sum).wait();
     return sum.item<double>();
   }
@@ -123,7 +123,8 @@ TEST_F(Rules, Ownership_EachElementHasOneOwner) {
     Trainer trainer(recipe_for(cell), mesh, at::kCPU);
     // Counted as the norm counts: each rank marks what it owns; parameters must then be marked once each, globally.
     int64_t owned = 0, elements = 0, padding = 0;
-    for (const OwnedRange& range : owned_ranges(trainer.fsdp().units(), mesh)) {
+    for (const OwnedRange& range : owned_ranges(
+             trainer.fsdp().units(), make_data_parallel(recipe_for(cell), mesh).holders, mesh.coordinate("tp"))) {
       for (const Segment& segment : range.buffer->segments()) {
         const int64_t begin = std::max(range.offset, segment.offset);
         const int64_t end = std::min(range.offset + range.numel, segment.offset + segment.numel);

@@ -8,6 +8,11 @@
 
 #include "mesh/error.h"
 
+// Read by the address sanitizer, which else ends the program where memory is refused.
+extern "C" const char* __asan_default_options() {
+  return "allocator_may_return_null=1";
+}
+
 namespace meshtrain {
 namespace {
 

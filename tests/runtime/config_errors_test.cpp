@@ -130,6 +130,18 @@ INSTANTIATE_TEST_SUITE_P(
                    "--set model.attention_bias=true: true is not something that a qwen2 has"},
         BadSetting{{"model.family=qwen3", "model.mlp_bias=true"},
                    "--set model.mlp_bias=true: true is not something that a qwen3 has"},
+        BadSetting{
+            {"train.activation_checkpointing.mode=ful"},
+            "--set train.activation_checkpointing.mode=ful: \"ful\" is not one of none, full, selective; did you "
+            "mean \"full\"?"},
+        BadSetting{{"train.activation_checkpointing.every=2"},
+                   "--set train.activation_checkpointing.every=2: needs a mode: full or selective beside it"},
+        BadSetting{
+            {"train.activation_checkpointing={mode: full, every: 0}"},
+            "--set train.activation_checkpointing={mode: full, every: 0}: train.activation_checkpointing.every: 0 "
+            "is impossible: it must be at least 1"},
+        BadSetting{{"train.activation_checkpointing=full"},
+                   "--set train.activation_checkpointing=full: \"full\" is not a map of keys"},
         BadSetting{{"model.init=pretrained"},
                    "--set model.init=pretrained: pretrained needs model.hf, the folder with the weights"},
         BadSetting{{"model.hf=/nowhere"}, "--set model.hf=/nowhere: there is no folder /nowhere"}));

@@ -24,9 +24,10 @@ TEST(LoadRecipe, FillsInDefaults) {
   EXPECT_FALSE(recipe.model.shape.qkv_bias);
   EXPECT_TRUE(recipe.parallel.mesh.empty());
   EXPECT_EQ(recipe.parallel.order, (std::vector<std::string>{"dp", "cp", "tp"}));
-  EXPECT_EQ(recipe.parallel.fsdp_mode, "auto");
+  EXPECT_EQ(recipe.parallel.fsdp.mode, "auto");
   EXPECT_EQ(recipe.train.micro_batch, 1);
   EXPECT_EQ(recipe.train.clip_norm, 1.0);
+  EXPECT_EQ(recipe.train.activation_checkpointing.mode, "none");
   EXPECT_FALSE(recipe.data.ignore_id.has_value());
   EXPECT_FALSE(recipe.data.documents.has_value());
   EXPECT_EQ(recipe.data.boundary_labels, "counted");
@@ -48,6 +49,7 @@ parallel: {mesh: {dp: 2, cp: auto}, order: [dp, tp, cp], fsdp: {mode: no_shard},
 data: {tokens: a/b.bin, dtype: uint32, layout: stream, ignore_id: 7, loss_mask: /m.bin, shuffle: true,
        documents: 9, boundary_labels: ignored}
 train: {sequence_length: 32, global_batch: 8, micro_batch: 2, steps: +10, precision: bf16, clip_norm: 0, seed: 5,
+        activation_checkpointing: {mode: full, every: 2}, offload_activations: true,
         log_every: 3, time_limit: 60.5, export: ../out/}
 optimizer: {name: sgd, learning_rate: .5, betas: [0.8, 0.95], eps: 1.0e-7, weight_decay: 0.1, momentum: 0.9,
             decay: matrices}
@@ -74,6 +76,9 @@ device: cpu
   EXPECT_EQ(recipe.data.documents, 9);
   EXPECT_EQ(recipe.data.boundary_labels, "ignored");
   EXPECT_EQ(recipe.train.steps, 10);
+  EXPECT_EQ(recipe.train.activation_checkpointing.mode, "full");
+  EXPECT_EQ(recipe.train.activation_checkpointing.every, 2);
+  EXPECT_TRUE(recipe.train.offload_activations);
   EXPECT_EQ(recipe.train.time_limit, 60.5);
   EXPECT_EQ(recipe.train.export_folder, folder.path().parent_path() / "out");
   EXPECT_EQ(recipe.optimizer.learning_rate, 0.5);
@@ -213,7 +218,7 @@ TEST(LoadRecipe, OverridesWinAndMeshReplaces) {
                   "cp=2,tp=auto");
   EXPECT_EQ(recipe.train.steps, 30);
   EXPECT_EQ(recipe.data.tokens, fs::current_path() / "x.bin");
-  EXPECT_EQ(recipe.parallel.fsdp_mode, "no_shard");
+  EXPECT_EQ(recipe.parallel.fsdp.mode, "no_shard");
   EXPECT_EQ(recipe.optimizer.betas[0], 0.5);
   EXPECT_EQ(recipe.parallel.mesh, (std::map<std::string, int64_t>{{"cp", 2}, {"tp", MeshLayout::kAuto}}));
 }

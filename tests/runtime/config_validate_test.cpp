@@ -1,3 +1,4 @@
+#include "runtime/config/sharding.h"
 #include "runtime/config/validate.h"
 
 #include <gtest/gtest.h>
@@ -38,7 +39,12 @@ TEST(Validate, AcceptsWhatFits) {
   Recipe recipe = fitting_recipe();
   validate(recipe, kMesh);
   validate(recipe, MeshLayout({{"tp", 4}, {"dp", 1}, {"cp", 1}}));
-  recipe.parallel.fsdp_mode = "no_shard";
+  for (const char* mode : {"no_shard", "shard_optimizer", "shard_grad_op", "full_shard", "hybrid_shard"}) {
+    recipe.parallel.fsdp.mode = mode;
+    validate(recipe, kMesh);
+  }
+  recipe.parallel.fsdp = {"hybrid_shard", 2, {"dp"}};
+  validate(recipe, kMesh);
   for (const char* algorithm : {"ring", "ulysses", "all_gather"}) {
     for (const char* layout : {"auto", "contiguous", "zigzag"}) {
       recipe.parallel.context = {algorithm, layout};
@@ -81,10 +87,10 @@ TEST(Validate, NamesTheSequence) {
     };
   };
   EXPECT_EQ(refusal(length(33, "auto")),
-            "train.sequence_length: 33 is not a multiple of cp = 2, the contiguous chunks that cp=2 cuts it into: "
+            "train.sequence_length: 33 is not a multiple of cp = 2, the parts that ranks hold: "
             "change train.sequence_length or the mesh");
   EXPECT_EQ(refusal(length(34, "zigzag")),
-            "train.sequence_length: 34 is not a multiple of 2 x cp = 4, the zigzag chunks that cp=2 cuts it into: "
+            "train.sequence_length: 34 is not a multiple of 2 x cp = 4, the chunks of layout zigzag: "
             "change train.sequence_length or the mesh, or set parallel.context.layout: contiguous");
   Recipe recipe = fitting_recipe();
   length(34, "auto")(recipe);
@@ -101,7 +107,7 @@ TEST(Validate, NamesHeadsThatUlyssesCannotShareOut) {
   validate(recipe, MeshLayout({{"dp", 1}, {"cp", 2}, {"tp", 4}}));  // one, which is there twice
   EXPECT_EQ(refusal(ulysses, MeshLayout({{"dp", 1}, {"cp", 4}, {"tp", 4}})),
             "parallel.context.algorithm: ulysses shares the 2 query heads of a tensor-parallel rank out over cp=4, "
-            "which does not divide them: use ring, or a mesh with num_attention_heads a multiple of tp x cp");
+            "which does not divide them: use ring or all_gather, or a mesh with num_attention_heads a multiple of tp x cp");
 }
 
 TEST(Validate, NamesSequenceParallel) {
@@ -119,13 +125,38 @@ TEST(Validate, NamesSequenceParallel) {
   validate(recipe, kMesh);
 }
 
+TEST(Validate, NamesWhatCannotBeSharded) {
+  const auto with = [](FsdpRecipe fsdp) { return refusal([&](Recipe& recipe) { recipe.parallel.fsdp = fsdp; }); };
+  EXPECT_EQ(
+      with({"hybrid_shard", 3, {}}),
+      "parallel.fsdp.shard_size: 3 does not divide the 4 ranks of hybrid_shard over dp x cp: use a size that does");
+  EXPECT_EQ(with({"full_shard", 2, {}}),
+            "parallel.fsdp.shard_size: belongs to mode hybrid_shard, but the mode is full_shard: change the mode or "
+            "leave shard_size out");
+  EXPECT_EQ(with({"full_shard", {}, {"cp"}}),
+            "parallel.fsdp.shard_axes: parameters are cut over dp, or over dp and cp: use [dp] or [dp, cp]");
+}
+
+TEST(ShardingChoice, OfAutoIsFullShardWithoutTp) {
+  const auto chosen = [](const FsdpRecipe& fsdp, int64_t dp, int64_t cp, int64_t tp) {
+    Recipe recipe = fitting_recipe();
+    recipe.parallel.fsdp = fsdp;
+    return describe(sharding_choice(recipe, MeshLayout({{"dp", dp}, {"cp", cp}, {"tp", tp}})));
+  };
+  EXPECT_EQ(chosen({}, 2, 2, 2), "no_shard over dp, 2 ranks");
+  EXPECT_EQ(chosen({}, 2, 1, 1), "full_shard over dp, 2 ranks");
+  EXPECT_EQ(chosen({}, 2, 2, 1), "full_shard over dp x cp, 4 ranks");
+  EXPECT_EQ(chosen({}, 1, 1, 1), "no_shard over dp, 1 rank");
+  EXPECT_EQ(chosen({"full_shard", {}, {"dp"}}, 2, 2, 2), "full_shard over dp, 2 ranks");
+  EXPECT_EQ(chosen({"full_shard", {}, {"dp"}}, 1, 2, 2), "no_shard over dp, 1 rank");
+  EXPECT_EQ(chosen({"hybrid_shard", 2, {}}, 4, 1, 2), "hybrid_shard over dp, 4 ranks");
+}
+
 TEST(Validate, NamesWhatIsNotAvailableYet) {
-  EXPECT_EQ(refusal([](Recipe& recipe) { recipe.parallel.fsdp_mode = "full_shard"; }),
-            "parallel.fsdp.mode: full_shard is not available yet: use auto, no_shard");
   EXPECT_EQ(refusal([](Recipe& recipe) { recipe.parallel.backend = "nccl"; }),
             "parallel.backend: nccl is not available yet: use auto, mpi");
-  EXPECT_EQ(refusal([](Recipe& recipe) { recipe.train.precision = "bf16_mixed"; }),
-            "train.precision: bf16_mixed is not available yet: use fp64, fp32, bf16");
+  EXPECT_EQ(refusal([](Recipe& recipe) { recipe.train.precision = "fp16_mixed"; }),
+            "train.precision: fp16_mixed is not available yet: use fp64, fp32, bf16, bf16_mixed");
   EXPECT_EQ(refusal([](Recipe& recipe) { recipe.device = "cuda"; }),
             "device: cuda is not available in this build: use auto, cpu");
 }

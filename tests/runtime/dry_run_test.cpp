@@ -61,14 +61,37 @@ TEST(DryRun, TrainerStepsOnTheMetaDeviceOver1024Ranks) {
     EXPECT_EQ(gradients.calls, num_buffers) << "once a unit and step, whatever the accumulation";
     EXPECT_EQ(gradients.buffer_bytes, num_elements * 2);
     // Tensor parallel with sequence parallel, formulas 4.3: 10 (t-1)/t x for each layer and micro-batch, and the head's
-    // gather of x and scatter of its gradient, with the regathering of x between them.
+    // gather of x and scatter of its gradient.
     const int64_t x = local * 4096 * 2;
-    EXPECT_EQ(mesh.traffic().total("tp", "tp.linear").sent_bytes, 2 * (8 * 10 + 3) * x * (tp - 1) / tp);
+    EXPECT_EQ(mesh.traffic().total("tp", "tp.linear").sent_bytes, 2 * (8 * 10 + 2) * x * (tp - 1) / tp);
     // Attention by ring: keys and values of one KV head twice, their gradients in fp32 once, in 8 layers and 2
     // micro-batches.
     const int64_t key_values = 2 * local * 128;
     EXPECT_EQ(mesh.traffic().total("cp", "cp.attention").sent_bytes, 2 * 8 * (cp - 1) * key_values * (2 + 2 + 4));
     EXPECT_EQ(mesh.traffic().total("", "vote").calls, 1);
+  }
+}
+
+// What is computed again is sent again: forward volumes of all blocks, or of every second, and no others.
+TEST(DryRun, RecomputationSendsTheForwardAgain) {
+  const int64_t cp = 8, tp = 8, local = 8192 / cp, x = local * 4096 * 2;
+  const int64_t key_values = 2 * local * 128 * 2;
+  const DeviceMesh mesh = large_mesh(517);
+  for (const bool sequence_parallel : {false, true}) {
+    for (const auto& [mode, every, again] :
+         {std::tuple{"none", 1, 0}, {"selective", 1, 0}, {"full", 1, 8}, {"full", 2, 4}}) {
+      Recipe recipe = large_recipe();
+      recipe.parallel.sequence_parallel = sequence_parallel ? "on" : "off";
+      recipe.train.activation_checkpointing = {mode, every};
+      Trainer trainer(recipe, mesh, at::kMeta);
+      const StepBatch batch = made_step(recipe, trainer.layout(), 1, at::kMeta);
+      mesh.traffic().clear();
+      trainer.step(batch, trainer.count_tokens(batch), 1e-3, false);
+      const int64_t layers = 8 * (sequence_parallel ? 10 : 8) + again * 4 + 2;
+      EXPECT_EQ(mesh.traffic().total("tp", "tp.linear").sent_bytes, layers * x * (tp - 1) / tp) << mode << every;
+      EXPECT_EQ(mesh.traffic().total("cp", "cp.attention").sent_bytes, (8 * 4 + again) * (cp - 1) * key_values)
+          << mode << every;
+    }
   }
 }
 

@@ -18,7 +18,7 @@ struct Fixture {
          std::vector<std::pair<std::string, std::vector<int64_t>>>{{"a", {3, 5}}, {"b", {7}}, {"c", {2, 2}}}) {
       parameters.push_back(std::make_unique<Parameter>(whole_parameter(name, shape, {}, options)));
     }
-    units.emplace_back(UnitSpec{"unit", {parameters[0].get(), parameters[1].get(), parameters[2].get()}}, 1);
+    units.emplace_back(UnitSpec{"unit", {parameters[0].get(), parameters[1].get(), parameters[2].get()}}, Sharding{});
     for (size_t i = 0; i < parameters.size(); ++i) {
       parameters[i]->tensor.detach().copy_(random_tensor(parameters[i]->shape, 1 + i));
     }

@@ -3,6 +3,8 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <memory>
+
 #include "mesh/error.h"
 #include "tests/support/world.h"
 #include "tests/tensor_parallel/layers.h"
@@ -176,6 +178,62 @@ TEST(LinearLayers, OverOneRankAreThePlainProduct) {
     const at::Tensor expected = at::addmm(leaves[1]->tensor, x, leaves[0]->tensor.t());
     EXPECT_TRUE(at::equal(is_column ? column.forward(x) : row.forward(x), expected));
   }
+}
+
+/// x, and the same to be computed again from its half.
+std::pair<at::Tensor, LayerInput> doubled(const at::Tensor& half, int* count) {
+  const at::Tensor x = half * 2;
+  return {x, LayerInput(x, {half}, [count](const std::vector<at::Tensor>& kept) {
+            ++*count;
+            const at::NoGradGuard no_grad;
+            return kept[0] * 2;
+          })};
+}
+
+TEST(LinearLayers, ComputeTheirInputAgainWhereAWeightNeedsIt) {
+  for (const bool sequence_parallel : {false, true}) {
+    const TensorParallel tp = tensor_parallel(sequence_parallel);
+    ColumnParallelLinear column(tp, kIn, {{"up", 2 * kOut}}, true, {}, of(at::kDouble));
+    RowParallelLinear row(tp, "down", kIn, kOut, true, {}, of(at::kDouble));
+    for (const bool is_column : {true, false}) {
+      const std::vector<Parameter*> leaves = is_column ? column.parameters() : row.parameters();
+      materialize(leaves, whole_values(leaves), Storage::Loose);
+      const at::Tensor whole = random_tensor({kTokens, kIn}, 1);
+      const at::Tensor half = (is_column ? own_rows(whole, tp) : own_part(whole, 1)).requires_grad_();
+      int count = 0;
+      const auto forward = [&](const LayerInput& x) { return is_column ? column.forward(x) : row.forward(x); };
+      const auto gradients = [&](const at::Tensor& y) {
+        y.square().sum().backward();
+        std::vector<at::Tensor> all = {half.grad().clone(), leaves[0]->tensor.grad().clone()};
+        half.mutable_grad().reset();
+        for (Parameter* leaf : leaves) leaf->tensor.mutable_grad().reset();
+        return all;
+      };
+      const std::vector<at::Tensor> wanted = gradients(forward(doubled(half, &count).first));
+      const std::vector<at::Tensor> seen = gradients(forward(doubled(half, &count).second));
+      EXPECT_TRUE(at::equal(seen[0], wanted[0]) && at::equal(seen[1], wanted[1]));
+      EXPECT_EQ(count, 1);
+
+      leaves[0]->tensor.set_requires_grad(false);
+      forward(doubled(half, &count).second).square().sum().backward();
+      EXPECT_EQ(count, 1) << "a frozen weight needs no input";
+    }
+  }
+}
+
+TEST(LinearLayers, KeepNothingOfAnInputThatIsComputedAgain) {
+  ColumnParallelLinear layer({}, kIn, {{"up", kOut}}, false, {}, of(at::kDouble));
+  materialize(layer.parameters(), whole_values(layer.parameters()), Storage::Loose);
+  int count = 0;
+  const at::Tensor half = random_tensor({kTokens, kIn}, 1).requires_grad_();
+  auto input = std::make_unique<std::pair<at::Tensor, LayerInput>>(doubled(half, &count));
+  const c10::weak_intrusive_ptr<c10::StorageImpl> memory = input->first.storage().getWeakStorageImpl();
+  const at::Tensor y = layer.forward(input->second);
+  EXPECT_FALSE(memory.expired());
+  input.reset();
+  EXPECT_TRUE(memory.expired());
+  y.sum().backward();
+  EXPECT_EQ(count, 1);
 }
 
 TEST(LinearLayers, SequenceParallelRefusesRowsThatDoNotDivide) {

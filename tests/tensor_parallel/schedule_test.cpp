@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "tensor_parallel/cross_entropy.h"
 #include "tensor_parallel/embedding.h"
 #include "tensor_parallel/linear.h"
+#include "tensor_parallel/linear_cross_entropy.h"
 #include "tensor_parallel/row_chunks.h"
 #include "tests/tensor_parallel/layers.h"
 
@@ -161,6 +161,37 @@ TEST(Schedule, FrozenParametersCostNothing) {
   EXPECT_EQ(row_backward({.sequence_parallel = true, .frozen = true}), (Events{"all_gather", "wait all_gather", "mm"}));
 }
 
+/// Of 8 tokens in chunks of `tokens`.
+Events loss_backward(int64_t tokens, bool sequence_parallel) {
+  const TensorParallel tp = recorded_tp(2, sequence_parallel);
+  Parameter head = sharded_parameter("head", {32, 8}, 0, tp.group, {}, kMeta);
+  materialize({&head}, {{"head", at::empty({32, 8}, kMeta)}}, Storage::Flat);
+  const at::Tensor x = at::empty({tp.splits_rows() ? 4 : 8, 8}, kMeta).requires_grad_();
+  at::Tensor loss;
+  const Events forward = recorded([&] {
+    const at::Tensor labels = at::empty({8}, kMeta.dtype(at::kLong));
+    loss = linear_cross_entropy(x, head, labels, -100, tp, tokens * 16 * 4);
+  });
+  EXPECT_EQ(forward, Events{});
+  return recorded([&] { loss.backward(); });
+}
+
+TEST(Schedule, TheLossReducesTheInputGradientBesideTheLastWeightGradient) {
+  const Events statistics = {"mm",         "all_reduce",      "wait all_reduce", "exp_", "sum",
+                             "all_reduce", "wait all_reduce", "sum",             "sum"};  // a full sum is two
+  const auto joined = [](const std::vector<Events>& parts) {
+    Events all;
+    for (const Events& part : parts) all.insert(all.end(), part.begin(), part.end());
+    return all;
+  };
+  EXPECT_EQ(loss_backward(8, false), joined({statistics, {"mm", "all_reduce", "addmm_", "wait all_reduce"}}));
+  EXPECT_EQ(loss_backward(4, true), joined({{"all_gather", "wait all_gather"},
+                                            statistics,
+                                            {"mm", "addmm_"},
+                                            statistics,
+                                            {"mm", "reduce_scatter", "addmm_", "wait reduce_scatter"}}));
+}
+
 template <class Run>
 int64_t count(const std::string& event, Run run) {
   const Events seen = recorded(run);
@@ -186,11 +217,11 @@ TEST(Schedule, LargeTemporariesAreCutIntoPieces) {
   const at::Tensor rows = embedding.forward(ids);
   EXPECT_EQ(count("index_add_", [&] { rows.backward(at::empty_like(rows)); }), pieces(3000, 2048 * 4));
 
-  const at::Tensor logits = at::empty({3000, 5000}, half).requires_grad_();
-  at::Tensor loss;
-  EXPECT_EQ(count("exp_", [&] { loss = vocab_parallel_cross_entropy(logits, ids, 0, 5000, -100, {}); }),
-            pieces(3000, 5000 * 4));
-  EXPECT_EQ(count("exp_", [&] { loss.backward(); }), pieces(3000, 5000 * 4));
+  Parameter head = whole_parameter("head", {5000, 8}, {}, half);
+  materialize({&head}, {{"head", at::empty({5000, 8}, kMeta)}}, Storage::Flat);
+  const at::Tensor labels = at::empty({3000}, kMeta.dtype(at::kLong));
+  const at::Tensor loss = linear_cross_entropy(at::empty({3000, 8}, half), head, labels, -100, {});
+  EXPECT_EQ(count("exp_", [&] { loss.backward(); }), 2 * pieces(3000, 5000 * 4)) << "for the sum and the gradient";
 }
 
 }  // namespace

@@ -1,9 +1,9 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include "tensor_parallel/cross_entropy.h"
 #include "tensor_parallel/embedding.h"
 #include "tensor_parallel/linear.h"
+#include "tensor_parallel/linear_cross_entropy.h"
 #include "tests/support/world.h"
 #include "tests/tensor_parallel/layers.h"
 
@@ -52,13 +52,11 @@ struct Model {
   }
 
   at::Tensor loss(const at::Tensor& ids) const {
-    const at::Tensor logits =
-        column_parallel_linear(block(embedding.forward(ids)), {embedding.weight().tensor}, {}, tp);
-    return vocab_parallel_cross_entropy(logits, ids, embedding.weight().box.start[0], embedding.weight().box.size[0],
-                                        kIgnored, tp);
+    return linear_cross_entropy(block(embedding.forward(ids)), embedding.weight(), ids, kIgnored, tp, logit_bytes);
   }
 
   TensorParallel tp;
+  int64_t logit_bytes = kLogitBytes;
   VocabParallelEmbedding embedding;
   ColumnParallelLinear query_key_value;
   RowParallelLinear output;
@@ -111,10 +109,30 @@ TEST_P(TrafficTest, OfEmbeddingHeadAndLossIsTheFormula) {
   EXPECT_EQ(mesh.traffic().total("", "tp.embedding").sent_bytes, all_reduced(stream, size));
   EXPECT_EQ(mesh.traffic().total("", "tp.cross_entropy").sent_bytes, all_reduced(scalars, size));
   EXPECT_EQ(mesh.traffic().total("", "tp.cross_entropy").calls, size == 1 ? 0 : 2);
-  // The head: an all-reduce in backward; under sequence parallel a gather, and in backward a gather and a scatter.
+  // The head: an all-reduce of the gradient; under sequence parallel a gather and a scatter instead.
   const int64_t block = (sequence_parallel ? 10 : 8) * stream * (size - 1) / size;
-  const int64_t head = (sequence_parallel ? 3 : 2) * stream * (size - 1) / size;
+  const int64_t head = 2 * stream * (size - 1) / size;
   EXPECT_EQ(mesh.traffic().total("", "tp.linear").sent_bytes, block + head);
+}
+
+TEST(Traffic, OfALossInChunksIsTheSameInMoreCalls) {
+  const DeviceMesh mesh = imagined_mesh(1, 4);
+  for (const bool sequence_parallel : {false, true}) {
+    Model model({mesh.group("tp"), sequence_parallel}, at::TensorOptions().device(at::kMeta).dtype(at::kFloat));
+    const auto traffic_of = [&](int64_t logit_bytes) {
+      mesh.traffic().clear();
+      model.logit_bytes = logit_bytes;
+      model.loss(at::empty({kTokens}, at::device(at::kMeta).dtype(at::kLong))).backward();
+      return std::pair(mesh.traffic().total("", "tp.cross_entropy"), mesh.traffic().total("", "tp.linear"));
+    };
+    const auto [whole_statistics, whole_head] = traffic_of(kLogitBytes);
+    const auto [statistics, head] = traffic_of(5 * 25 * 4);  // 25 rows of the vocabulary a rank: 5 tokens of 32
+    EXPECT_EQ(statistics.sent_bytes, whole_statistics.sent_bytes);
+    EXPECT_EQ(whole_statistics.calls, 2);
+    EXPECT_EQ(statistics.calls, 2 * 7);
+    EXPECT_EQ(head.sent_bytes, whole_head.sent_bytes);
+    EXPECT_EQ(head.calls, whole_head.calls);
+  }
 }
 
 TEST(Traffic, OfRanksThatAreThereIsTheSame) {
@@ -125,7 +143,7 @@ TEST(Traffic, OfRanksThatAreThereIsTheSame) {
     const Model model(tp, at::TensorOptions().dtype(at::kDouble));
     model.loss(at::arange(kTokens)).backward();
     const int64_t stream = kTokens * kHidden * 8, t = world().size();
-    EXPECT_EQ(mesh.traffic().total("", "tp.linear").sent_bytes, (sequence_parallel ? 13 : 10) * stream * (t - 1) / t);
+    EXPECT_EQ(mesh.traffic().total("", "tp.linear").sent_bytes, (sequence_parallel ? 12 : 10) * stream * (t - 1) / t);
     EXPECT_EQ(mesh.traffic().total("", "tp.embedding").sent_bytes, all_reduced(stream, t));
     EXPECT_EQ(mesh.traffic().total("", "tp.cross_entropy").sent_bytes, all_reduced(3 * kTokens * 8, t));
   }

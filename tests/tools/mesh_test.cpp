@@ -79,6 +79,9 @@ TEST(MeshCommand, SaysHowARecipesAttentionIsCut) {
   EXPECT_TRUE(has(ring.out, "each rank holds 128 of 256 positions")) << ring.out;
   EXPECT_TRUE(has(ring.out, " bytes forward and ")) << ring.out;
 
+  const Ending other = run_meshtrain({"mesh", recipe, "--mesh=cp=2", "--set", "parallel.context.algorithm=ulysses"});
+  EXPECT_TRUE(has(other.out, "attention over cp: ulysses, contiguous: as asked for")) << other.out << other.err;
+
   const Ending alone = run_meshtrain({"mesh", recipe});
   ASSERT_EQ(alone.status, 0) << alone.err;
   EXPECT_FALSE(has(alone.out, "attention over cp")) << alone.out;

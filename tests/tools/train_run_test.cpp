@@ -56,6 +56,22 @@ TEST_F(TrainRun, TellsWhatItDidAndCanBeDoneAgain) {
   }
 }
 
+TEST_F(TrainRun, CheckpointsActivationsToTheSameLosses) {
+  EXPECT_EQ(train(1, {"--set", "train.steps=4"}).status, 0);
+  const auto kept = metrics();
+  for (const char* mode : {"full", "selective"}) {
+    run_dir = path(mode);
+    const std::string checkpointing = std::string("train.activation_checkpointing={mode: ") + mode + ", every: 1}";
+    const Ending ending =
+        train(1, {"--set", "train.steps=4", "--set", checkpointing, "--set", "train.offload_activations=true"});
+    EXPECT_EQ(ending.status, 0) << ending.err;
+    EXPECT_EQ(count(ending.out, "train.offload_activations moves nothing"), 1) << ending.out;
+    const auto again = metrics();
+    ASSERT_EQ(again.size(), kept.size());
+    for (size_t i = 0; i < kept.size(); ++i) EXPECT_EQ(again[i].at("loss"), kept[i].at("loss")) << mode;
+  }
+}
+
 TEST_F(TrainRun, StopsOnASignalThatMpirunForwards) {
   expect_stop(2, SIGUSR1);
 }

@@ -134,10 +134,17 @@ TEST_F(Verify, ShrinksButNeverHidesAnImpossibleMesh) {
 }
 
 TEST_F(Verify, FindsMissingSumsOverDp) {
-  const std::string out = found(2, "dp=2", "dp");
+  const std::string out = found(2, "dp=2", "dp", {"--set", "parallel.fsdp.mode=no_shard"});
   EXPECT_TRUE(has(out, "the loss of the first step is equal")) << out;
   EXPECT_TRUE(has(out, "gradients differ between dp replicas (14 of 14")) << out;
   EXPECT_TRUE(has(out, ": a sum over dp is missing or wrong")) << out;
+}
+
+TEST_F(Verify, FindsMissingSumsOfShards) {
+  const std::string out = found(2, "dp=2", "dp");
+  EXPECT_TRUE(has(out, "the loss of the first step is equal")) << out;
+  EXPECT_TRUE(has(out, "dp ranks keep shards of the gradients: a sum over dp, or what each of its ranks is given"))
+      << out;
 }
 
 TEST_F(Verify, FindsMissingSumsOverTp) {
@@ -148,7 +155,7 @@ TEST_F(Verify, FindsMissingSumsOverTp) {
 }
 
 TEST_F(Verify, FindsMissingSumsOverCp) {
-  const std::string out = found(2, "cp=2", "cp");
+  const std::string out = found(2, "cp=2", "cp", {"--set", "parallel.fsdp.mode=no_shard"});
   EXPECT_TRUE(has(out, "gradients differ between cp replicas")) << out;
   EXPECT_TRUE(has(out, "a sum over cp is missing or wrong")) << out;
 }
@@ -162,7 +169,7 @@ TEST_F(Verify, FindsMissingSumsInsideLayers) {
 }
 
 TEST_F(Verify, FindsMissingSumsOfGradientsOverCp) {
-  const std::string out = found(4, "dp=2,cp=2", "cp.gradients");
+  const std::string out = found(4, "dp=2,cp=2", "cp.gradients", {"--set", "parallel.fsdp.mode=no_shard"});
   EXPECT_TRUE(has(out, "dp replicas hold the same gradients; dp=2 alone is equal\n")) << out;
   EXPECT_TRUE(has(out, "gradients differ between cp replicas")) << out;
   EXPECT_TRUE(has(out, "cp=2 alone is DIFFERENT")) << out;
@@ -171,7 +178,19 @@ TEST_F(Verify, FindsMissingSumsOfGradientsOverCp) {
 TEST_F(Verify, FindsAMissingVote) {
   const std::string out = found(2, "dp=2", "vote", {"--set", "train.clip_norm=0"});
   EXPECT_TRUE(has(out, "\nDIFFERENT: loss; gradient norm\n")) << out;
-  EXPECT_TRUE(has(out, "every gradient and every weight is equal: look at how the loss and the norm")) << out;
+  EXPECT_TRUE(has(out, "every gradient of the first step is equal: look at how the loss and the norm")) << out;
+}
+
+TEST_F(Verify, FindsAMissingVoteWhereGradientsAreClipped) {
+  const std::string out = found(2, "dp=2", "vote", {"--set", "train.clip_norm=0.1", "--set", "parallel.fsdp.mode=no_shard"});
+  EXPECT_TRUE(has(out, "\nDIFFERENT: loss; gradient norm; ")) << out;
+  EXPECT_TRUE(has(out, "every gradient of the first step is equal: look at how the loss and the norm")) << out;
+}
+
+TEST_F(Verify, SaysWhatItDoesWithDocuments) {
+  const Ending ending = verify(2, {"--mesh", "cp=2", "--set", "data.documents=0"});
+  EXPECT_EQ(ending.status, 0) << ending.err << ending.out;
+  EXPECT_TRUE(has(ending.out, "; documents end with token 0, labels across their ends count\n")) << ending.out;
 }
 
 TEST_F(Verify, SumsUpSeveralRecipes) {
@@ -202,7 +221,12 @@ TEST_F(Verify, RefusesWhatItDoesNotKnow) {
   EXPECT_TRUE(
       has(complaint(2, {"--mesh", "dp=2", "--inject", "melt:dp"}), "there is no such fault: use skip-reduce:X"));
   EXPECT_TRUE(has(complaint(2, {"--mesh", "dp=2", "--inject", "skip-reduce:tp"}),
-                  "mesh dp=2,cp=1,tp=1 sums nothing for tp: use count, dp, dp.gradients, vote"));
+                  "mesh dp=2,cp=1,tp=1 has one rank along tp, which sums nothing"));
+  EXPECT_TRUE(has(complaint(2, {"--mesh", "dp=2", "--inject", "skip-reduce:tp.linaer"}), "did you mean tp.linear?"));
+  EXPECT_TRUE(has(complaint(2, {"--mesh", "cp=2", "--set", "parallel.context.algorithm=ring", "--inject",
+                                "skip-reduce:cp.attention"}),
+                  "sums nothing for cp.attention: use count, dp, dp.gradients, vote"));
+  EXPECT_TRUE(has(complaint(1, {"--steps", "0"}), "0 is not a whole number of at least 1"));
   EXPECT_TRUE(has(complaint(1, {"--device", "cuda"}), "device: cuda is not available in this build"));
   EXPECT_TRUE(has(complaint(1, {"--precision", "fp8"}), "--precision"));
   EXPECT_TRUE(has(complaint(1, {path("absent.yaml")}), "absent.yaml"));

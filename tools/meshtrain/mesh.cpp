@@ -14,6 +14,7 @@
 #include "runtime/telemetry/console.h"
 #include "tools/meshtrain/commands.h"
 #include "tools/meshtrain/mesh_picture.h"
+#include "tools/meshtrain/recipe_arguments.h"
 
 namespace meshtrain {
 namespace {
@@ -22,6 +23,7 @@ constexpr int64_t kMaxRanks = 1 << 20;  // beyond this the groups take too long 
 
 struct MeshArguments {
   std::filesystem::path recipe;
+  std::vector<std::string> overrides;
   std::string mesh;
   int64_t ranks = 0;
   std::vector<std::string> order = {"dp", "cp", "tp"};
@@ -76,11 +78,16 @@ std::string describe_context(const Recipe& recipe, const MeshLayout& layout) {
 }
 
 void print(const MeshArguments& arguments) {
+  if (arguments.recipe.empty() && !arguments.overrides.empty()) {
+    throw InputError("--set changes a recipe: give one, as in meshtrain mesh recipes/quickstart.yaml --set ...");
+  }
   if (arguments.recipe.empty()) {
     std::fputs(draw_mesh(layout_of(arguments), arguments.ranks_per_host).c_str(), stdout);
     return;
   }
-  const Recipe recipe = load_recipe(arguments.recipe, {"model.init=random"}, arguments.mesh);
+  std::vector<std::string> overrides = arguments.overrides;
+  overrides.emplace_back("model.init=random");  // config.json suffices
+  const Recipe recipe = load_recipe(arguments.recipe, overrides, arguments.mesh);
   const MeshLayout layout = fit(recipe.parallel.mesh, recipe.parallel.order, arguments.ranks);
   validate(recipe, layout);
   std::fputs((draw_mesh(layout, arguments.ranks_per_host) + describe_context(recipe, layout)).c_str(), stdout);
@@ -96,21 +103,26 @@ void add_mesh_command(CLI::App& app, int& status) {
   command->add_option("recipe", arguments->recipe, "A recipe: its mesh, unless --mesh gives another, and its order");
   command->add_option("--mesh", arguments->mesh, "Sizes of the axes, one may be auto; those left out are 1")
       ->type_name("dp=N,tp=N,cp=N");
+  command->add_option("--set", arguments->overrides, "Sets one key of the recipe. May be repeated")
+      ->type_name("KEY=VALUE")
+      ->expected(1)
+      ->allow_extra_args(false)
+      ->take_all();
   command->add_option("--ranks", arguments->ranks, "Ranks in all; without it the product of the sizes")
-      ->check(CLI::PositiveNumber)
+      ->check(at_least_one())
       ->type_name("N");
   command->add_option("--order", arguments->order, "Axes, outermost first: the last one has neighbouring ranks")
       ->delimiter(',')
       ->default_str("dp,cp,tp")
       ->type_name("AXES");
   command->add_option("--hosts-of", arguments->ranks_per_host, "Ranks on each host; without it there is one host")
-      ->check(CLI::PositiveNumber)
+      ->check(at_least_one())
       ->type_name("N");
   command->footer(
       "Starts no ranks. Example: a cluster of hosts with 8 ranks each\n"
       "  meshtrain mesh --mesh dp=auto,tp=4,cp=2 --ranks 32 --hosts-of 8\n"
       "How attention is cut over cp, and why\n"
-      "  meshtrain mesh recipes/quickstart.yaml --mesh cp=4");
+      "  meshtrain mesh recipes/quickstart.yaml --mesh cp=4 --set parallel.context.algorithm=ulysses");
   command->callback([arguments, &status] {
     print(*arguments);
     status = 0;

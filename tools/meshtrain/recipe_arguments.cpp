@@ -5,6 +5,18 @@
 
 namespace meshtrain {
 
+CLI::Validator at_least_one() {
+  return CLI::Validator(
+      [](const std::string& text) {
+        constexpr size_t kMostDigits = 18;
+        const bool number =
+            !text.empty() && text.size() <= kMostDigits && text.find_first_not_of("0123456789") == std::string::npos;
+        const bool fits = number && text.find_first_not_of('0') != std::string::npos;
+        return fits ? std::string() : text + " is not a whole number of at least 1";
+      },
+      "");
+}
+
 void add_recipe_options(CLI::App& command, RecipeArguments& arguments) {
   command.add_option("--mesh", arguments.mesh,
                      "Shape of the mesh, as dp=2,tp=2,cp=2; an axis left out is 1, one may be auto. "

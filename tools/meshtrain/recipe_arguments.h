@@ -16,6 +16,9 @@ struct RecipeArguments {
   std::vector<std::string> overrides;
 };
 
+/// A check of options: whole numbers of at least 1.
+CLI::Validator at_least_one();
+
 /// --mesh and --set.
 void add_recipe_options(CLI::App& command, RecipeArguments& arguments);
 

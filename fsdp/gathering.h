@@ -1,0 +1,53 @@
+#pragma once
+
+#include <vector>
+
+#include "fsdp/arena.h"
+#include "fsdp/options.h"
+
+namespace meshtrain {
+
+/// Whole parameters where and when units need them: gathered ahead of the unit that computes, let go of behind it.
+class Gathering {
+ public:
+  Gathering(std::vector<Unit>& units, const FsdpOptions& options, const Sharding& sharding);
+
+  /// Returns when the unit's parameters may be used.
+  void before_forward(size_t unit);
+  /// `in_backward`: its backward will come.
+  void after_forward(size_t unit, bool in_backward);
+  /// Returns when the unit's parameters may be used. Units behind it are done with theirs.
+  void before_backward(size_t unit);
+  /// `last`: of the step.
+  void end_backward(bool last);
+
+  /// Every rank has changed its shards: what is whole is no longer right.
+  void shards_changed();
+
+  /// Gathers a unit's parameters, unless they are there already, until let_go(). Returns whether it did.
+  bool need(size_t unit);
+  void let_go(size_t unit);
+
+ private:
+  enum class State { Away, Coming, Here };
+  struct Gathered {
+    State state = State::Here;
+    bool in_backward = false;
+    std::vector<Work> works;
+  };
+
+  void start(size_t unit);
+  /// Starts the units after `unit` in the direction `step`, +1 or -1.
+  void prefetch(size_t unit, int step);
+
+  std::vector<Unit>& units_;
+  Group group_;
+  bool whole_;    // parameters have memory of their own
+  bool reshard_;  // after the forward
+  int64_t ahead_;
+  size_t kept_ = 0;  // the last unit of the forward, which is the first of the backward
+  std::vector<Gathered> gathered_;
+  Arena arena_;
+};
+
+}  // namespace meshtrain

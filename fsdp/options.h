@@ -1,0 +1,40 @@
+#pragma once
+
+#include <functional>
+
+#include "fsdp/flat_buffer.h"
+#include "mesh/group.h"
+
+namespace meshtrain {
+
+/// What of parameters and gradients is cut over the ranks of the shard group. The optimizer's work is in every mode
+/// but NoShard (Rajbhandari et al., "ZeRO", 2020; Zhao et al., "PyTorch FSDP", 2023).
+///
+/// Bytes that a rank sends in a step of m micro-batches, P parameters, n shards, times (n - 1) / n:
+///   NoShard         2 P of gradients, over the replicas
+///   ShardOptimizer  P of gradients and P of parameters
+///   ShardGradOp     m P of gradients and P of parameters
+///   FullShard       m P of gradients and m (2 P - P_last) of parameters: the last unit is kept from forward to
+///                   backward. A unit of the whole step is gathered once a step
+enum class ShardingMode { NoShard, ShardOptimizer, ShardGradOp, FullShard };
+
+struct FsdpOptions {
+  ShardingMode mode = ShardingMode::NoShard;
+  Group shards;    ///< ranks over which units are cut; NoShard: this rank alone
+  Group replicas;  ///< ranks that keep the same shard, over which its gradient is summed. HYBRID_SHARD: FullShard and
+                   ///< several replicas
+  bool reshard_after_forward = true;  ///< FullShard: false keeps a unit gathered from its forward to its backward
+  bool accumulate_unsharded = false;  ///< gradients of a step's micro-batches are added up whole and reduced once,
+                                      ///< for the memory of whole gradients: ShardGradOp, FullShard
+  std::optional<at::ScalarType> shard_dtype;   ///< of trainable shards, which the optimizer changes; none: the
+                                               ///< parameters'. Mixed precision: fp32 behind parameters in bf16
+  std::optional<at::ScalarType> reduce_dtype;  ///< of gradients while they are added up and reduced over shards, and
+                                               ///< under NoShard over replicas; none: the parameters'
+  int64_t prefetch = 1;                        ///< units gathered ahead of the one that computes: 0 and more
+
+  /// Called on each rank, in issue order, when a buffer's gradients are summed over shards and replicas: the place to
+  /// issue the sums of its shard over other axes. They must not be waited for there.
+  std::function<void(FlatBuffer& buffer)> on_reduced;
+};
+
+}  // namespace meshtrain

@@ -1,0 +1,43 @@
+#include "fsdp/places.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <numeric>
+
+namespace meshtrain {
+namespace {
+
+/// The lowest offset at which `size` bytes are free of the `taken` ranges.
+int64_t lowest_free(std::vector<std::pair<int64_t, int64_t>> taken, int64_t size) {
+  std::sort(taken.begin(), taken.end());
+  int64_t offset = 0;
+  for (const auto& [begin, end] : taken) {
+    if (offset + size <= begin) break;
+    offset = std::max(offset, end);
+  }
+  return offset;
+}
+
+}  // namespace
+
+Places plan_places(const std::vector<Tenant>& tenants, int64_t reach) {
+  std::vector<int64_t> order(tenants.size()), placed;
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
+    return std::pair(tenants[a].always, tenants[a].size) > std::pair(tenants[b].always, tenants[b].size);
+  });
+  Places places{std::vector<int64_t>(tenants.size()), 0};
+  for (const int64_t tenant : order) {
+    std::vector<std::pair<int64_t, int64_t>> taken;
+    for (const int64_t other : placed) {
+      if (!tenants[other].always && std::abs(other - tenant) > reach) continue;
+      taken.emplace_back(places.offsets[other], places.offsets[other] + tenants[other].size);
+    }
+    places.offsets[tenant] = lowest_free(std::move(taken), tenants[tenant].size);
+    places.total = std::max(places.total, places.offsets[tenant] + tenants[tenant].size);
+    placed.push_back(tenant);
+  }
+  return places;
+}
+
+}  // namespace meshtrain

@@ -1,0 +1,25 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace meshtrain {
+
+/// Something that needs memory while its neighbours in a row have some.
+struct Tenant {
+  int64_t size;         ///< bytes
+  bool always = false;  ///< at all times, rather than with its neighbours
+};
+
+/// Where each lies in one piece of memory.
+struct Places {
+  std::vector<int64_t> offsets;  ///< bytes
+  int64_t total = 0;             ///< bytes
+};
+
+/// Places for `tenants`, of which up to `reach` + 1 neighbours have their memory at once: those at most `reach` apart
+/// lie apart, others may share. The largest are placed first, each as low as it can be; a row of blocks between a large
+/// embedding and a large head takes the larger of these and `reach` blocks.
+Places plan_places(const std::vector<Tenant>& tenants, int64_t reach);
+
+}  // namespace meshtrain

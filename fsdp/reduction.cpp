@@ -1,0 +1,140 @@
+#include "fsdp/reduction.h"
+
+#include "fsdp/lent_memory.h"
+
+namespace meshtrain {
+
+Reduction::Reduction(std::vector<Unit>& units, const FsdpOptions& options, const Sharding& sharding)
+    : units_(units),
+      shards_(options.shards.with_purpose("dp.gradients")),
+      replicas_(options.replicas.with_purpose("dp.gradients")),
+      on_reduced_(options.on_reduced),
+      whole_(sharding.whole_gradients),
+      lent_(units.size(), false) {
+  if (!whole_) arena_ = Arena(units, &Unit::gradient_tenant, /*reach=*/1);
+}
+
+std::vector<FlatBuffer*> Reduction::trainable(size_t unit) {
+  std::vector<FlatBuffer*> buffers;
+  for (FlatBuffer& buffer : units_[unit].buffers()) {
+    if (buffer.trainable()) buffers.push_back(&buffer);
+  }
+  return buffers;
+}
+
+void Reduction::begin_step() {
+  for (size_t unit = 0; unit < units_.size(); ++unit) {
+    for (FlatBuffer* buffer : trainable(unit)) {
+      if (whole_) buffer->gradients().zero_();
+      if (buffer->keeps_gradients_apart()) buffer->shard_gradients().zero_();
+    }
+  }
+}
+
+void Reduction::begin_backward(bool last) {
+  last_ = last;
+  reducing_ = last || !whole_;
+  next_ = static_cast<int64_t>(units_.size()) - 1;
+  for (Unit& unit : units_) unit.begin_backward();
+}
+
+void Reduction::lend(size_t unit) {
+  if (whole_ || lent_[unit]) return;
+  std::vector<at::Tensor> gradients;
+  for (FlatBuffer* buffer : trainable(unit)) gradients.push_back(buffer->gradients());
+  arena_.lend(unit, gradients);
+  lent_[unit] = true;
+}
+
+// Two units have memory: this one, and the one behind it, which is being reduced.
+void Reduction::lend_zeros(size_t unit) {
+  while (!scattering_.empty() && scattering_.front().unit > unit + 1) finish_scatter();
+  lend(unit);
+  for (FlatBuffer* buffer : trainable(unit)) buffer->gradients().zero_();
+}
+
+void Reduction::let_go(size_t unit) {
+  if (whole_ || !lent_[unit]) return;
+  for (FlatBuffer* buffer : trainable(unit)) take_memory(buffer->gradients());
+  lent_[unit] = false;
+}
+
+void Reduction::before_backward(size_t unit) {
+  if (whole_ || lent_[unit]) return;
+  if (!units_[unit].whole_step()) {
+    while (next_ > static_cast<int64_t>(unit)) issue_next();
+  }
+  lend_zeros(unit);
+}
+
+void Reduction::count_final(size_t unit) {
+  if (!units_[unit].count_final() || !reducing_) return;
+  while (next_ >= 0 && units_[next_].complete()) issue_next();
+}
+
+void Reduction::issue_next() {
+  const size_t unit = static_cast<size_t>(next_--);
+  if (!whole_ && !lent_[unit]) lend_zeros(unit);  // it had no backward here
+  UnderWay scatter{unit, {}};
+  for (FlatBuffer* buffer : trainable(unit)) {
+    at::Tensor shard = buffer->gradients_of_shard();
+    scatter.works.push_back(shards_.reduce_scatter(shard, buffer->gradients()));
+  }
+  scattering_.push_back(std::move(scatter));
+  // Whoever waits now had the backward of a whole unit; with one rank there is nothing to wait for.
+  while (scattering_.size() > (shards_.size() > 1 ? 1 : 0)) finish_scatter();
+  while (summing_.size() > (replicas_.size() > 1 ? 1 : 0)) finish_sum();
+}
+
+void Reduction::finish_scatter() {
+  const UnderWay scatter = std::move(scattering_.front());
+  scattering_.pop_front();
+  for (const Work& work : scatter.works) work.wait();
+  UnderWay sum{scatter.unit, {}};
+  for (FlatBuffer* buffer : trainable(scatter.unit)) {
+    at::Tensor shard = buffer->shard_gradients(), whole = buffer->gradients();
+    if (sums_whole(*buffer)) {
+      sum.works.push_back(replicas_.all_reduce(whole));
+      continue;
+    }
+    if (buffer->keeps_gradients_apart()) shard.add_(buffer->gradients_of_shard());
+    if (last_) sum.works.push_back(replicas_.all_reduce(shard));
+  }
+  let_go(scatter.unit);
+  if (last_) summing_.push_back(std::move(sum));
+}
+
+void Reduction::finish_sum() {
+  const UnderWay sum = std::move(summing_.front());
+  summing_.pop_front();
+  for (const Work& work : sum.works) work.wait();
+  for (FlatBuffer* buffer : trainable(sum.unit)) {
+    if (sums_whole(*buffer)) buffer->shard_gradients().copy_(buffer->gradients());
+    if (on_reduced_) on_reduced_(*buffer);
+  }
+}
+
+// Replicas of whole gradients sum them in their own dtype.
+bool Reduction::sums_whole(const FlatBuffer& buffer) const {
+  return whole_ && shards_.size() == 1 && buffer.keeps_gradients_apart();
+}
+
+void Reduction::end_backward() {
+  if (reducing_) {
+    while (next_ >= 0) issue_next();
+    while (!scattering_.empty()) finish_scatter();
+    while (!summing_.empty()) finish_sum();
+  }
+  reducing_ = false;
+}
+
+void Reduction::gather(size_t unit) {
+  lend(unit);
+  for (FlatBuffer* buffer : trainable(unit)) {
+    at::Tensor whole = buffer->gradients(), shard = buffer->gradients_of_shard();
+    if (buffer->keeps_gradients_apart()) shard.copy_(buffer->shard_gradients());
+    shards_.all_gather(whole, shard).wait();
+  }
+}
+
+}  // namespace meshtrain

@@ -1,0 +1,60 @@
+#pragma once
+
+#include <deque>
+#include <vector>
+
+#include "fsdp/arena.h"
+#include "fsdp/options.h"
+
+namespace meshtrain {
+
+/// Sums of gradients, each unit's while the units before it are still in backward. Collectives are issued in the
+/// reverse order of the units, whatever the order in which gradients become final, and for units without gradients
+/// too, so that every rank issues the same ones.
+class Reduction {
+ public:
+  Reduction(std::vector<Unit>& units, const FsdpOptions& options, const Sharding& sharding);
+
+  void begin_step();
+  /// `last`: of the step.
+  void begin_backward(bool last);
+  /// The unit's gradients need memory now, and those behind it are final.
+  void before_backward(size_t unit);
+  /// One more parameter's gradient is final.
+  void count_final(size_t unit);
+  /// Returns when every unit has been reduced and handed on.
+  void end_backward();
+
+  /// Lends the whole gradients of a unit memory and fills it with everyone's reduced shards, until let_go().
+  void gather(size_t unit);
+  void let_go(size_t unit);
+
+ private:
+  struct UnderWay {
+    size_t unit;
+    std::vector<Work> works;
+  };
+
+  void lend(size_t unit);
+  void lend_zeros(size_t unit);
+  void issue_next();
+  /// Shards have their part of the sum: on to the replicas, or to whoever sums over other axes.
+  void finish_scatter();
+  void finish_sum();
+  bool sums_whole(const FlatBuffer& buffer) const;
+  std::vector<FlatBuffer*> trainable(size_t unit);
+
+  std::vector<Unit>& units_;
+  Group shards_, replicas_;
+  std::function<void(FlatBuffer&)> on_reduced_;
+  bool whole_;  // gradients have memory of their own
+  bool last_ = false;
+  bool reducing_ = false;  // in this backward
+  int64_t next_ = -1;      // the unit whose reduction is issued next; those behind it are issued
+  std::deque<UnderWay> scattering_;
+  std::deque<UnderWay> summing_;
+  std::vector<bool> lent_;
+  Arena arena_;
+};
+
+}  // namespace meshtrain

@@ -1,0 +1,84 @@
+#include "runtime/config/sharding.h"
+
+#include <algorithm>
+#include <map>
+
+#include "mesh/error.h"
+
+namespace meshtrain {
+
+const char* name(ShardingMode mode) {
+  switch (mode) {
+    case ShardingMode::NoShard:
+      return "no_shard";
+    case ShardingMode::ShardOptimizer:
+      return "shard_optimizer";
+    case ShardingMode::ShardGradOp:
+      return "shard_grad_op";
+    case ShardingMode::FullShard:
+      return "full_shard";
+  }
+  return "";
+}
+
+namespace {
+
+ShardingMode mode_of(const std::string& word) {
+  static const std::map<std::string, ShardingMode> modes = {{"no_shard", ShardingMode::NoShard},
+                                                            {"shard_optimizer", ShardingMode::ShardOptimizer},
+                                                            {"shard_grad_op", ShardingMode::ShardGradOp},
+                                                            {"full_shard", ShardingMode::FullShard},
+                                                            {"hybrid_shard", ShardingMode::FullShard}};
+  return modes.at(word);
+}
+
+/// "full_shard over dp x cp"
+std::string mode_and_axes(const ShardingChoice& choice) {
+  std::string text = choice.hybrid ? "hybrid_shard" : name(choice.mode);
+  for (const std::string& axis : choice.axes) text += (axis == choice.axes.front() ? " over " : " x ") + axis;
+  return text;
+}
+
+std::string ranks(const ShardingChoice& choice) {
+  return std::to_string(choice.num_ranks) + (choice.num_ranks == 1 ? " rank" : " ranks");
+}
+
+}  // namespace
+
+ShardingChoice sharding_choice(const Recipe& recipe, const MeshLayout& layout) {
+  const FsdpRecipe& asked = recipe.parallel.fsdp;
+  const std::string word = asked.mode != "auto" ? asked.mode : layout.size("tp") > 1 ? "no_shard" : "full_shard";
+  ShardingChoice choice{mode_of(word), asked.shard_axes, 1, word == "hybrid_shard"};
+  if (choice.axes.empty()) choice.axes = {"dp", "cp"};
+  if (choice.mode == ShardingMode::NoShard) choice.axes = {"dp"};
+  std::erase_if(choice.axes, [&](const std::string& axis) { return axis != "dp" && layout.size(axis) == 1; });
+  for (const std::string& axis : choice.axes) choice.num_ranks *= layout.size(axis);
+  if (choice.num_ranks == 1) {
+    choice.mode = ShardingMode::NoShard;
+    choice.hybrid = false;
+  }
+  return choice;
+}
+
+std::string describe(const ShardingChoice& choice) {
+  return mode_and_axes(choice) + ", " + ranks(choice);
+}
+
+void check_sharding(const Recipe& recipe, const MeshLayout& layout) {
+  const FsdpRecipe& asked = recipe.parallel.fsdp;
+  const ShardingChoice choice = sharding_choice(recipe, layout);
+  if (!asked.shard_axes.empty() &&
+      std::find(asked.shard_axes.begin(), asked.shard_axes.end(), "dp") == asked.shard_axes.end()) {
+    throw InputError("parallel.fsdp.shard_axes: parameters are cut over dp, or over dp and cp: use [dp] or [dp, cp]");
+  }
+  if (asked.shard_size && asked.mode != "hybrid_shard") {
+    throw InputError("parallel.fsdp.shard_size: belongs to mode hybrid_shard, but the mode is " + asked.mode +
+                     ": change the mode or leave shard_size out");
+  }
+  if (asked.shard_size && choice.num_ranks % *asked.shard_size != 0) {
+    throw InputError("parallel.fsdp.shard_size: " + std::to_string(*asked.shard_size) + " does not divide the " +
+                     ranks(choice) + " of " + mode_and_axes(choice) + ": use a size that does");
+  }
+}
+
+}  // namespace meshtrain

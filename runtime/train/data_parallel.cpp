@@ -1,0 +1,107 @@
+#include "runtime/train/data_parallel.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "mesh/error.h"
+#include "runtime/config/sharding.h"
+#include "runtime/train/connect.h"
+
+namespace meshtrain {
+namespace {
+
+int64_t position(const std::vector<int64_t>& ranks, int64_t rank) {
+  return std::find(ranks.begin(), ranks.end(), rank) - ranks.begin();
+}
+
+/// How many of the ranks that are cut over share a host, when that is the same number everywhere; the same result on
+/// every rank.
+int64_t ranks_of_a_host(const MeshLayout& layout, const std::vector<std::string>& axes) {
+  const int64_t on_host = ranks_on_this_host(static_cast<int>(layout.size()));
+  int64_t least = layout.size(), most = 1;
+  for (int64_t rank = 0; rank < layout.size(); ++rank) {
+    const std::vector<int64_t> ranks = layout.group(axes, rank);
+    const int64_t together =
+        std::count_if(ranks.begin(), ranks.end(), [&](int64_t other) { return other / on_host == rank / on_host; });
+    least = std::min(least, together);
+    most = std::max(most, together);
+  }
+  if (least == most) return most;
+  throw InputError("parallel.fsdp: hybrid_shard cuts over the ranks of a host, which are " + std::to_string(least) +
+                   " on one and " + std::to_string(most) + " on another: set parallel.fsdp.shard_size");
+}
+
+/// Splits for HYBRID_SHARD: runs of `shard_size` ranks along the cut axes share a model, the others repeat it.
+class Hybrid {
+ public:
+  Hybrid(const DeviceMesh& mesh, const ShardingChoice& choice, int64_t shard_size)
+      : mesh_(mesh), axes_(choice.axes), shard_size_(shard_size) {}
+
+  Group shards() const {
+    const Group& all = mesh_.group(std::set<std::string>(axes_.begin(), axes_.end()));
+    std::vector<int> members(shard_size_);
+    std::iota(members.begin(), members.end(), static_cast<int>(all.rank() / shard_size_ * shard_size_));
+    return all.split(members, "shards");
+  }
+
+  /// Of the ranks that differ along `axes`, those that hold the same place of their shard group.
+  Group same_place(const std::set<std::string>& axes, const std::string& name) const {
+    const Group& all = mesh_.group(axes);
+    std::vector<int> members;
+    for (int member = 0; member < all.size(); ++member) {
+      if (place(all.ranks()[member]) == place(mesh_.rank())) members.push_back(member);
+    }
+    return all.split(members, name);
+  }
+
+ private:
+  int64_t place(int64_t rank) const { return position(mesh_.layout().group(axes_, rank), rank) % shard_size_; }
+
+  const DeviceMesh& mesh_;
+  std::vector<std::string> axes_;
+  int64_t shard_size_;
+};
+
+}  // namespace
+
+DataParallel make_data_parallel(const Recipe& recipe, const DeviceMesh& mesh) {
+  const FsdpRecipe& asked = recipe.parallel.fsdp;
+  const ShardingChoice choice = sharding_choice(recipe, mesh.layout());
+  const std::set<std::string> cut(choice.axes.begin(), choice.axes.end());
+  const bool over_cp = cut.contains("cp");
+
+  DataParallel parallel;
+  if (choice.mode != ShardingMode::NoShard) parallel.cut_axes = choice.axes;
+  FsdpOptions& options = parallel.options;
+  options.mode = choice.mode;
+  options.reshard_after_forward = asked.reshard_after_forward;
+  options.accumulate_unsharded = asked.no_sync;
+  options.prefetch = asked.prefetch;
+  if (recipe.train.precision == "bf16_mixed") {
+    options.shard_dtype = at::kFloat;
+    options.reduce_dtype = asked.reduce_dtype == "bf16" ? at::kBFloat16 : at::kFloat;
+  }
+  if (choice.hybrid) {
+    const Hybrid hybrid(mesh, choice,
+                        asked.shard_size ? *asked.shard_size : ranks_of_a_host(mesh.layout(), choice.axes));
+    options.shards = hybrid.shards();
+    parallel.sums = hybrid.same_place({"dp", "cp"}, "replicas").with_purpose("dp.gradients");
+    parallel.partial_sums = hybrid.same_place({"dp", "cp", "tp"}, "replicas_tp").with_purpose("tp.gradients");
+    parallel.holders = {parallel.sums.rank(), parallel.sums.size()};
+    return parallel;
+  }
+  parallel.sums = (over_cp ? Group() : mesh.group("cp")).with_purpose("cp.gradients");
+  parallel.partial_sums =
+      (over_cp ? mesh.group("tp") : mesh.group(std::set<std::string>{"cp", "tp"})).with_purpose("tp.gradients");
+  if (choice.mode == ShardingMode::NoShard) {
+    options.replicas = mesh.group("dp");
+    const Group& holders = mesh.group(std::set<std::string>{"dp", "cp"});
+    parallel.holders = {holders.rank(), holders.size()};
+  } else {
+    options.shards = mesh.group(cut);
+    parallel.holders = {parallel.sums.rank(), parallel.sums.size()};
+  }
+  return parallel;
+}
+
+}  // namespace meshtrain

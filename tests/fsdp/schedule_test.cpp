@@ -1,0 +1,128 @@
+// Collectives overlap with computing, and work in place: what is issued, waited for and computed, in order.
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/fsdp/chain.h"
+
+namespace meshtrain {
+namespace {
+
+using testing::Chain;
+using testing::input_of;
+
+using Events = std::vector<std::string>;
+
+/// What happens on rank 0 of two ranks, the other of which is not there.
+struct Record {
+  Events events;
+  std::vector<const void*> gathered;  // where, by unit
+  std::vector<int64_t> numels;        // of the units
+};
+
+class RecordedWait final : public Work::State {
+ public:
+  RecordedWait(Record& record, std::string name) : record_(record), name_(std::move(name)) {}
+  void wait() override { record_.events.push_back("wait " + name_); }
+
+ private:
+  Record& record_;
+  std::string name_;
+};
+
+class RecordedBackend final : public Backend {
+ public:
+  explicit RecordedBackend(Record& record) : record_(record) {}
+  int rank() const override { return 0; }
+  int size() const override { return 2; }
+  Work issue(const Collective& collective) override {
+    const bool gather = collective.kind == Collective::Kind::AllGather;
+    const at::Tensor& whole = gather ? collective.output : collective.input;
+    size_t unit = 0;
+    while (record_.numels[unit] != whole.numel()) ++unit;
+    const std::string what = (gather ? "gather " : "scatter ") + std::to_string(unit);
+    if (gather) {
+      at::Tensor(whole).fill_(0.1);
+      record_.gathered.resize(record_.numels.size());
+      record_.gathered[unit] = whole.data_ptr();
+    }
+    record_.events.push_back(what);
+    return Work(std::make_shared<RecordedWait>(record_, what));
+  }
+  std::shared_ptr<Backend> split(const std::vector<int>&) override { return nullptr; }
+
+ private:
+  Record& record_;
+};
+
+/// A step of a model whose units all differ in size.
+class FullShardSchedule : public ::testing::Test {
+ protected:
+  static Record record(int64_t prefetch) {
+    Record record;
+    const Chain chain;
+    FsdpOptions options;
+    options.mode = ShardingMode::FullShard;
+    options.prefetch = prefetch;
+    options.shards = Group(std::make_shared<RecordedBackend>(record), "dp", {0, 1}, "rank 0");
+    std::vector<UnitSpec> units = chain.units();
+    units.erase(units.begin() + 2);  // as large as the one before it
+    Fsdp fsdp(units, options);
+    for (const Unit& unit : fsdp.units()) record.numels.push_back(unit.buffers()[0].numel());
+
+    fsdp.begin_step();
+    at::Tensor x = input_of(0, 0);
+    size_t unit = 0;
+    for (const size_t weight : {0u, 1u, 3u, 4u}) {
+      x = fsdp.run(unit, [&] {
+        const at::Tensor& leaf = chain.weights[weight]->tensor;
+        EXPECT_EQ(leaf.data_ptr(), record.gathered[unit]) << "parameters are used where they were gathered";
+        record.events.push_back("forward " + std::to_string(unit));
+        return at::matmul(x, leaf);
+      });
+      x.register_hook(
+          [&record, unit](const at::Tensor&) { record.events.push_back("backward " + std::to_string(unit)); });
+      ++unit;
+    }
+    fsdp.begin_backward(true);
+    x.sum().backward();
+    fsdp.end_backward();
+    for (const size_t weight : {0u, 1u, 3u, 4u}) {
+      EXPECT_EQ(chain.weights[weight]->tensor.grad().data_ptr(), nullptr) << "given back";
+    }
+    return record;
+  }
+};
+
+TEST_F(FullShardSchedule, WithoutPrefetch) {
+  const Record seen = record(0);
+  EXPECT_EQ(seen.events, (Events{"gather 0",      "wait gather 0", "forward 0",  //
+                                 "gather 1",      "wait gather 1", "forward 1",  //
+                                 "gather 2",      "wait gather 2", "forward 2",  //
+                                 "gather 3",      "wait gather 3", "forward 3",  // kept for the backward
+                                 "backward 3",    "scatter 3",                   //
+                                 "gather 2",      "wait gather 2", "backward 2", "scatter 2", "wait scatter 3",  //
+                                 "gather 1",      "wait gather 1", "backward 1", "scatter 1", "wait scatter 2",  //
+                                 "gather 0",      "wait gather 0", "backward 0", "scatter 0", "wait scatter 1",  //
+                                 "wait scatter 0"}));
+}
+
+TEST_F(FullShardSchedule, TheNextUnitIsGatheredWhileOneComputes) {
+  const Record seen = record(1);
+  EXPECT_EQ(seen.events, (Events{"gather 0",      "wait gather 0", "gather 1",   "forward 0",                         //
+                                 "wait gather 1", "gather 2",      "forward 1",                                       //
+                                 "wait gather 2", "gather 3",      "forward 2",                                       //
+                                 "wait gather 3", "forward 3",                                                        //
+                                 "gather 2",      "backward 3",    "scatter 3",                                       //
+                                 "wait gather 2", "gather 1",      "backward 2", "scatter 2",      "wait scatter 3",  //
+                                 "wait gather 1", "gather 0",      "backward 1", "scatter 1",      "wait scatter 2",  //
+                                 "wait gather 0", "backward 0",    "scatter 0",  "wait scatter 1",                    //
+                                 "wait scatter 0"}));
+}
+
+}  // namespace
+}  // namespace meshtrain

@@ -1,0 +1,257 @@
+#include "tensor_parallel/linear_cross_entropy.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <limits>
+#include <stdexcept>
+
+#include "mesh/memory.h"
+#include "mesh/parameter.h"
+#include "tensor_parallel/row_chunks.h"
+#include "tests/support/world.h"
+#include "tests/tensor_parallel/layers.h"
+
+namespace meshtrain {
+namespace {
+
+using namespace testing;
+
+constexpr int64_t kIgnored = -100;
+
+at::Tensor make_labels(int64_t tokens, int64_t vocab_size, uint64_t seed) {
+  return random_tensor({tokens}, seed).mul(1000).to(at::kLong).remainder(vocab_size);
+}
+
+struct Options {
+  int64_t ignored = kIgnored;
+  double factor = 1;  ///< of the loss, before its backward
+  bool sequence_parallel = false;
+  Storage storage = Storage::Flat;
+  int64_t tokens_at_once = 1 << 20;
+};
+
+struct Outcome {
+  at::Tensor loss;
+  at::Tensor x;       ///< gradient of the rows that this rank holds
+  at::Tensor weight;  ///< gradient of this rank's rows of the vocabulary, padding included
+};
+
+Parameter make_head(const at::Tensor& weight, const TensorParallel& tp, Storage storage) {
+  Parameter head = sharded_parameter("head", weight.sizes().vec(), 0, tp.group, {}, weight.options());
+  materialize({&head}, {{"head", weight}}, storage);
+  // Padding must take no part whatever it holds.
+  const int64_t valid = head.box.size[0];
+  head.tensor.detach().narrow(0, valid, head.shape[0] - valid).fill_(std::numeric_limits<double>::quiet_NaN());
+  return head;
+}
+
+/// On the whole x [T, M] and weight [V, M].
+Outcome run(const at::Tensor& whole_x, const at::Tensor& weight, const at::Tensor& labels, const Options& options) {
+  const TensorParallel tp = tensor_parallel(options.sequence_parallel);
+  const Parameter head = make_head(weight, tp, options.storage);
+  const at::Tensor x = own_rows(whole_x, tp).requires_grad_();
+  const int64_t bytes = options.tokens_at_once * head.shape[0] * static_cast<int64_t>(x.element_size());
+  const at::Tensor loss = linear_cross_entropy(x, head, labels, options.ignored, tp, bytes);
+  (loss * options.factor).backward();
+  return {loss.detach(), x.grad(), head.tensor.grad()};
+}
+
+Outcome plain(const at::Tensor& whole_x, const at::Tensor& weight, const at::Tensor& labels, const Options& options) {
+  const TensorParallel tp = tensor_parallel(options.sequence_parallel);
+  const at::Tensor x = whole_x.to(at::kDouble).detach().clone().requires_grad_();
+  const at::Tensor w = weight.to(at::kDouble).detach().clone().requires_grad_();
+  const at::Tensor loss = at::cross_entropy_loss(x.mm(w.t()), labels, {}, at::Reduction::Sum, options.ignored);
+  (loss * options.factor).backward();
+  return {loss.detach(), own_rows(x.grad(), tp), own_box(make_head(weight, tp, Storage::Loose), w.grad())};
+}
+
+void expect_equal(const Outcome& seen, const Outcome& expected, double tolerance) {
+  const auto difference = [](const at::Tensor& a, const at::Tensor& b) {
+    EXPECT_FALSE(a.isnan().any().item<bool>());
+    return (a.to(at::kDouble) - b).abs().max().item<double>();
+  };
+  EXPECT_LT(relative_error(seen.loss, expected.loss), tolerance);
+  EXPECT_LT(difference(seen.x, expected.x), tolerance);
+  EXPECT_LT(difference(seen.weight, expected.weight), tolerance);
+}
+
+// 5 rows over 4 ranks leave the last rank without any; 97 divide over no number of ranks. 12 tokens at once, or 5.
+class LinearCrossEntropyTest
+    : public ::testing::TestWithParam<std::tuple<int64_t, at::ScalarType, bool, Storage, int64_t>> {};
+
+INSTANTIATE_TEST_SUITE_P(Vocabularies, LinearCrossEntropyTest,
+                         ::testing::Combine(::testing::Values(1, 5, 8, 97), ::testing::Values(at::kDouble, at::kFloat),
+                                            ::testing::Bool(), ::testing::Values(Storage::Loose, Storage::Flat),
+                                            ::testing::Values(12, 5)));
+
+TEST_P(LinearCrossEntropyTest, IsThePlainLossOfThePlainLayer) {
+  const auto& [vocab_size, dtype, sequence_parallel, storage, tokens_at_once] = GetParam();
+  const Options options{kIgnored, 0.25, sequence_parallel, storage, tokens_at_once};
+  const double tolerance = dtype == at::kDouble ? 1e-12 : 1e-5;
+  const at::Tensor x = random_tensor({12, 6}, 1, dtype), weight = random_tensor({vocab_size, 6}, 2, dtype);
+  at::Tensor labels = make_labels(12, vocab_size, 3);
+  expect_equal(run(x, weight, labels, options), plain(x, weight, labels, options), tolerance);
+  labels.narrow(0, 2, 6).fill_(kIgnored);  // a whole chunk, too
+  expect_equal(run(x, weight, labels, options), plain(x, weight, labels, options), tolerance);
+  labels.fill_(kIgnored);
+  const Outcome none = run(x, weight, labels, options);
+  EXPECT_EQ(none.loss.item<double>(), 0);
+  EXPECT_EQ(none.x.abs().sum().item<double>(), 0);
+  EXPECT_EQ(none.weight.abs().sum().item<double>(), 0);
+  EXPECT_EQ(none.loss.scalar_type(), dtype);
+}
+
+TEST(LinearCrossEntropy, AddsUpOverMicroBatches) {
+  const at::Tensor weight = random_tensor({97, 6}, 2);
+  const TensorParallel tp = tensor_parallel(false);
+  const Parameter head = make_head(weight, tp, Storage::Flat);
+  const void* buffer = head.tensor.grad().data_ptr();
+  at::Tensor expected = at::zeros(head.shape, at::kDouble);
+  for (uint64_t seed = 10; seed < 13; ++seed) {
+    const at::Tensor x = random_tensor({12, 6}, seed), labels = make_labels(12, 97, seed);
+    linear_cross_entropy(x, head, labels, kIgnored, tp, 1).backward();
+    expected.add_(plain(x, weight, labels, {}).weight);
+  }
+  EXPECT_EQ(head.tensor.grad().data_ptr(), buffer);
+  EXPECT_LT(relative_error(head.tensor.grad(), expected), 1e-12);
+}
+
+TEST(LinearCrossEntropy, IgnoresAnIdOfTheVocabularyToo) {
+  const at::Tensor x = random_tensor({12, 6}, 1), weight = random_tensor({8, 6}, 2);
+  const at::Tensor labels = at::arange(12).remainder(8);
+  for (const int64_t ignored : {0, 5}) {
+    const Options options{.ignored = ignored};
+    expect_equal(run(x, weight, labels, options), plain(x, weight, labels, options), 1e-12);
+  }
+}
+
+// With the identity for a weight x are the logits.
+TEST(LinearCrossEntropy, IsStableForLargeLogits) {
+  const at::Tensor labels = make_labels(6, 97, 2), identity = at::eye(97, at::kDouble);
+  for (const double offset : {-1e4, 1e4}) {
+    const at::Tensor logits = random_tensor({6, 97}, 1).mul(100).add(offset);
+    const Outcome seen = run(logits, identity, labels, {}), expected = plain(logits, identity, labels, {});
+    EXPECT_LT(relative_error(seen.loss, expected.loss), 1e-11);
+    EXPECT_LT((seen.x - expected.x).abs().max().item<double>(), 1e-11);
+    const Outcome single = run(logits.to(at::kFloat), identity.to(at::kFloat), labels, {});
+    EXPECT_TRUE(single.loss.isfinite().item<bool>());
+    EXPECT_TRUE(single.x.isfinite().all().item<bool>());
+  }
+}
+
+TEST(LinearCrossEntropy, OfHalvesIsComputedInFp32) {
+  const at::Tensor labels = make_labels(64, 97, 2);
+  for (const at::ScalarType half : {at::kBFloat16, at::kHalf}) {
+    const at::Tensor logits = random_tensor({64, 97}, 1, half), identity = at::eye(97, half);
+    for (const int64_t tokens_at_once : {64, 10}) {
+      const Options options{.tokens_at_once = tokens_at_once};
+      const Outcome seen = run(logits, identity, labels, options), expected = plain(logits, identity, labels, options);
+      EXPECT_EQ(seen.loss.scalar_type(), at::kFloat);
+      EXPECT_EQ(seen.x.scalar_type(), half);
+      EXPECT_LT(relative_error(seen.loss, expected.loss), 1e-5);
+      // Only the rounding of the result is in halves.
+      EXPECT_TRUE(at::allclose(seen.x.to(at::kDouble), expected.x, half == at::kHalf ? 1e-3 : 8e-3, 1e-7));
+    }
+  }
+}
+
+TEST(LinearCrossEntropy, AddsHalvesToAGradientInFp32) {
+  const at::Tensor x = random_tensor({64, 6}, 1, at::kBFloat16), weight = random_tensor({97, 6}, 2, at::kBFloat16);
+  const at::Tensor labels = make_labels(64, 97, 3);
+  const TensorParallel tp = tensor_parallel(false);
+  Parameter head = sharded_parameter("head", {97, 6}, 0, tp.group, {}, weight.options());
+  materialize({&head}, {{"head", weight}}, Storage::Flat, at::kFloat);
+  linear_cross_entropy(x, head, labels, kIgnored, tp, 10 * 97 * 2).backward();
+  EXPECT_EQ(head.tensor.grad().scalar_type(), at::kFloat);
+  EXPECT_LT(relative_error(head.tensor.grad(), plain(x, weight, labels, {}).weight), 2e-2);
+}
+
+TEST(LinearCrossEntropy, IsTheSameOnEveryRank) {
+  const at::Tensor x = random_tensor({32, 6}, 1, at::kFloat), weight = random_tensor({97, 6}, 2, at::kFloat);
+  const Outcome own = run(x, weight, make_labels(32, 97, 2), {.tokens_at_once = 10});
+  const at::Tensor flat = at::cat({own.loss.view({1}), own.x.flatten()});
+  const Group& group = tensor_parallel(false).group;
+  at::Tensor all = at::empty({group.size() * flat.numel()}, at::kFloat);
+  group.all_gather(all, flat).wait();
+  EXPECT_TRUE(all.view({group.size(), -1}).eq(flat).all().item<bool>());
+}
+
+TEST(LinearCrossEntropy, HasItsValueWhenBackwardHasRunOrNothingIsRecorded) {
+  const at::Tensor x = random_tensor({12, 6}, 1), weight = random_tensor({97, 6}, 2), labels = make_labels(12, 97, 3);
+  const TensorParallel tp = tensor_parallel(false);
+  const Parameter head = make_head(weight, tp, Storage::Flat);
+  const at::Tensor expected = plain(x, weight, labels, {}).loss;
+  const at::Tensor loss = linear_cross_entropy(x, head, labels, kIgnored, tp);
+  EXPECT_TRUE(loss.isnan().item<bool>()) << "a value that is not there cannot be taken for one";
+  loss.backward();
+  EXPECT_LT(relative_error(loss, expected), 1e-12);
+
+  const at::NoGradGuard no_grad;
+  const at::Tensor at_once = linear_cross_entropy(x, head, labels, kIgnored, tp);
+  EXPECT_FALSE(at_once.requires_grad());
+  EXPECT_TRUE(at::equal(at_once, loss));
+}
+
+TEST(LinearCrossEntropy, ComputesNoGradientThatNobodyWants) {
+  const DeviceMesh mesh(MeshLayout({{"tp", world().size()}}), world());
+  const TensorParallel tp{mesh.group("tp"), false};
+  const at::Tensor x = random_tensor({12, 6}, 1), weight = random_tensor({97, 6}, 2), labels = make_labels(12, 97, 3);
+  const Outcome expected = plain(x, weight, labels, {});
+
+  Parameter head = make_head(weight, tp, Storage::Flat);
+  mesh.traffic().clear();
+  linear_cross_entropy(x, head, labels, kIgnored, tp).backward();
+  EXPECT_LT(relative_error(head.tensor.grad(), expected.weight), 1e-12);
+  EXPECT_EQ(mesh.traffic().total("", "tp.linear").calls, 0);
+
+  head.tensor.mutable_grad().reset();
+  head.tensor.set_requires_grad(false);
+  const at::Tensor leaf = x.clone().requires_grad_();
+  linear_cross_entropy(leaf, head, labels, kIgnored, tp).backward();
+  EXPECT_LT(relative_error(leaf.grad(), expected.x), 1e-12);
+  EXPECT_FALSE(head.tensor.grad().defined());
+
+  EXPECT_LT(relative_error(linear_cross_entropy(x, head, labels, kIgnored, tp), expected.loss), 1e-12);
+}
+
+TEST(LinearCrossEntropy, ReturnsGradientsThatAreAskedFor) {
+  const at::Tensor x = random_tensor({12, 6}, 1), weight = random_tensor({97, 6}, 2), labels = make_labels(12, 97, 3);
+  const TensorParallel tp = tensor_parallel(false);
+  const Parameter head = make_head(weight, tp, Storage::Flat);
+  const at::Tensor loss = linear_cross_entropy(x, head, labels, kIgnored, tp, 1);
+  const at::Tensor gradient = torch::autograd::grad({loss}, {head.tensor})[0];
+  EXPECT_LT(relative_error(gradient, plain(x, weight, labels, {}).weight), 1e-12);
+  EXPECT_EQ(head.tensor.grad().abs().sum().item<double>(), 0);
+}
+
+TEST(LinearCrossEntropy, RefusesASecondDerivative) {
+  const at::Tensor x = random_tensor({12, 6}, 1).requires_grad_();
+  const Parameter head = make_head(random_tensor({97, 6}, 2), tensor_parallel(false), Storage::Loose);
+  const at::Tensor loss = linear_cross_entropy(x, head, make_labels(12, 97, 3), kIgnored, tensor_parallel(false));
+  EXPECT_THROW(torch::autograd::grad({loss}, {x}, {}, std::nullopt, /*create_graph=*/true), std::logic_error);
+}
+
+/// Bytes that loss and backward of 2,048 tokens take at their peak.
+int64_t peak_of(int64_t vocab_size) {
+  HostMemory& memory = HostMemory::counted();
+  const TensorParallel tp = tensor_parallel(false);
+  const at::Tensor x = random_tensor({2048, 16}, 1, at::kFloat).requires_grad_();
+  const Parameter head = make_head(at::zeros({vocab_size, 16}, at::kFloat), tp, Storage::Flat);
+  const at::Tensor labels = make_labels(2048, vocab_size, 3);
+  const int64_t before = memory.live();
+  memory.restart_peak();
+  linear_cross_entropy(x, head, labels, kIgnored, tp).backward();
+  return memory.peak() - before;
+}
+
+TEST(LinearCrossEntropy, TakesMemoryThatDoesNotGrowWithTheVocabulary) {
+  const int64_t ranks = world().size(), small = peak_of(20000 * ranks), large = peak_of(80000 * ranks);
+  const int64_t stream = 2048 * 16 * 4;
+  EXPECT_LT(small, 2048 * 20000 * 4 / 2) << "less than half of the logits";
+  EXPECT_LT(large, kLogitBytes + 2 * kTemporaryBytes + 4 * stream);
+}
+
+}  // namespace
+}  // namespace meshtrain
