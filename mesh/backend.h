@@ -77,8 +77,9 @@ class Backend {
   /// The backend of a smaller group. `members`: ranks of this group, this one among them, in the new order. Every
   /// rank of this group must call it, each with the list of its own new group.
   virtual std::shared_ptr<Backend> split(const std::vector<int>& members) = 0;
-  /// Group::allocate(). Without windows: ordinary memory, Private.
-  virtual GroupMemory allocate(int64_t numel, const at::TensorOptions& options, Placement placement);
+  /// Group::window() and Group::host_ranks(). Without windows: none, and this rank alone.
+  virtual at::Tensor window(int64_t numel, const at::TensorOptions& options, Placement placement);
+  virtual int host_ranks() const;
 };
 
 }  // namespace meshtrain

@@ -31,9 +31,10 @@ class SkippedSums final : public Backend {
     return std::make_shared<SkippedSums>(inner_->split(members), skipped_, seen_);
   }
 
-  GroupMemory allocate(int64_t numel, const at::TensorOptions& options, Placement placement) override {
-    return inner_->allocate(numel, options, placement);
+  at::Tensor window(int64_t numel, const at::TensorOptions& options, Placement placement) override {
+    return inner_->window(numel, options, placement);
   }
+  int host_ranks() const override { return inner_->host_ranks(); }
 
  private:
   bool matches(std::string_view purpose) const {

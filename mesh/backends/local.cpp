@@ -28,10 +28,6 @@ class LocalBackend final : public Backend {
     if (members.size() != 1) throw std::invalid_argument("a group of one has no larger part");
     return local_backend();
   }
-
-  GroupMemory allocate(int64_t numel, const at::TensorOptions& options, Placement placement) override {
-    return {at::zeros({numel}, options), placement};  // of this rank, and common to all ranks there are
-  }
 };
 
 }  // namespace

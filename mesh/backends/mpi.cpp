@@ -106,15 +106,14 @@ class MpiBackend final : public Backend {
     return std::make_shared<MpiBackend>(part);
   }
 
-  GroupMemory allocate(int64_t numel, const at::TensorOptions& options, Placement placement) override {
+  at::Tensor window(int64_t numel, const at::TensorOptions& options, Placement placement) override {
     const int64_t bytes = numel * static_cast<int64_t>(options.dtype().itemsize());
-    if (options.device().is_cpu() && placement != Placement::Private && bytes > 0) {
-      if (const std::shared_ptr<HostWindow> window = make_window(bytes, placement)) {
-        return {HostWindow::tensor(window, numel, options), placement};
-      }
-    }
-    return Backend::allocate(numel, options, placement);
+    if (!options.device().is_cpu() || placement == Placement::Private || bytes == 0) return {};
+    const std::shared_ptr<HostWindow> window = make_window(bytes, placement);
+    return window ? HostWindow::tensor(window, numel, options) : at::Tensor();
   }
+
+  int host_ranks() const override { return communicator_->board ? communicator_->board->layout().places : 1; }
 
  private:
   template <class Operation>

@@ -23,12 +23,15 @@ Journal::Journal(const Recipe& recipe, const MeshLayout& layout, const std::file
 }
 
 void Journal::announce(int64_t num_parameters, bool sequence_parallel, const ContextChoice& context,
-                       const ShardingChoice& sharding) const {
+                       const ShardingChoice& sharding, const UnitMemory& memory) const {
   const auto& mesh = recipe_.parallel.mesh;
   spdlog::info("{}: {} parameters, mesh dp={},tp={},cp={}, sequence parallel {}, {}", recipe_.name,
                with_separators(num_parameters), mesh.at("dp"), mesh.at("tp"), mesh.at("cp"),
                sequence_parallel ? "on" : "off", recipe_.train.precision);
-  if (mesh.at("dp") * mesh.at("cp") > 1) spdlog::info("fsdp {}", describe(sharding));
+  if (mesh.at("dp") * mesh.at("cp") > 1) {
+    spdlog::info("fsdp {}", describe(sharding));
+    spdlog::info("fsdp memory: {}", describe(memory));
+  }
   if (mesh.at("cp") > 1) spdlog::info("context parallel {}", describe(context));
   spdlog::info("run directory {}", directory_.folder().string());
   if (mesh.at("tp") > 1 && !sequence_parallel && recipe_.parallel.sequence_parallel == "auto") {

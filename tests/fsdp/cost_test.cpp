@@ -12,10 +12,13 @@ namespace {
 
 using testing::backward_of_step;
 using testing::Chain;
+using testing::Hosts;
+using testing::kHosts;
 using testing::kMicroBatches;
 using testing::kWays;
 using testing::Way;
 using testing::world;
+using testing::world_on;
 
 constexpr int64_t kBytes = 8;
 
@@ -30,11 +33,11 @@ void step(const Chain& chain, Fsdp& fsdp) {
   fsdp.shards_changed();
 }
 
-class FsdpCost : public ::testing::TestWithParam<std::tuple<Way, bool>> {};
+class FsdpCost : public ::testing::TestWithParam<std::tuple<Way, bool, Hosts>> {};
 
 TEST_P(FsdpCost, BytesAreThoseOfTheFormulas) {
-  const auto [way, tied] = GetParam();
-  const DeviceMesh mesh(MeshLayout({{"dp", world().size()}, {"tp", 1}}), world());
+  const auto [way, tied, hosts] = GetParam();
+  const DeviceMesh mesh(MeshLayout({{"dp", world().size()}, {"tp", 1}}), world_on(hosts));
   const Chain chain(tied);
   const FsdpOptions options = way.options(mesh.group("dp"));
   Fsdp fsdp(chain.units(), options);
@@ -62,35 +65,64 @@ TEST_P(FsdpCost, BytesAreThoseOfTheFormulas) {
   EXPECT_EQ(gradients.sent_bytes, scattered * (n - 1) / n + 2 * summed * (r - 1) / r);
 }
 
-TEST_P(FsdpCost, MemoryIsThatOfTheFormulas) {
-  const auto [way, tied] = GetParam();
-  HostMemory& memory = HostMemory::counted();
-  const Chain chain(tied);
-  const FsdpOptions options = way.options(world());
-  int64_t before = memory.live();
-  for (const auto& weight : chain.weights) before -= weight->tensor.numel() * kBytes;  // of before they had a place
-  Fsdp fsdp(chain.units(), options);
+/// Bytes of a rank, and of a copy that the ranks of a host have together.
+struct Bytes {
+  int64_t ordinary = 0, own = 0, common = 0;
 
-  std::vector<int64_t> sizes;
+  static Bytes counted() {
+    const WindowMemory& windows = WindowMemory::counted();
+    return {HostMemory::counted().live(), windows.own(), windows.common()};
+  }
+};
+
+/// The table in unit_memory.h. Its rows and columns in the order there.
+Bytes expected_bytes(const Way& way, const FsdpOptions& options, const std::vector<int64_t>& sizes, bool tied) {
   int64_t all = 0;
-  for (const Unit& unit : fsdp.units()) all += sizes.emplace_back(bytes_of(unit));
-  const int64_t n = options.shards.size();
-  const bool full = way.mode == ShardingMode::FullShard && n > 1;
-  const bool whole_gradients = n == 1 || way.mode == ShardingMode::ShardOptimizer || way.accumulate_unsharded;
-  // Of the units in a row 1 + prefetch have their parameters, and 2 their gradients; a tied one always.
-  const auto most = [&](int64_t at_once) {
+  for (const int64_t size : sizes) all += size;
+  // The largest sum of so many neighbours; a tied unit always has its memory.
+  const auto arena = [&](int64_t neighbours) {
     int64_t largest = 0;
     for (size_t i = tied; i < sizes.size(); ++i) {
       int64_t sum = tied ? sizes[0] : 0;
-      for (size_t k = i; k < sizes.size() && k < i + static_cast<size_t>(at_once); ++k) sum += sizes[k];
+      for (size_t k = i; k < sizes.size() && k < i + static_cast<size_t>(neighbours); ++k) sum += sizes[k];
       largest = std::max(largest, sum);
     }
     return largest;
   };
-  const int64_t gathered = way.reshard_after_forward ? most(1 + way.prefetch) : all;
-  const int64_t parameters = full ? all / n + gathered : all;
-  const int64_t gradients = whole_gradients ? all : all / n + most(2);
-  EXPECT_EQ(memory.live() - before, parameters + gradients);
+  const int64_t n = options.shards.size(), p = options.shards.host_ranks();
+  const bool full = way.mode == ShardingMode::FullShard && n > 1;
+  const bool common = n > 1 && (full ? p == n : p > 1);
+  Bytes bytes;
+  if (common) {
+    bytes.common += all;
+  } else if (full) {
+    bytes.ordinary += all / n;
+    (p > 1 ? bytes.own : bytes.ordinary) += way.reshard_after_forward ? arena(1 + way.prefetch) : all;
+  } else {
+    bytes.ordinary += all;
+  }
+  const bool whole_gradients = n == 1 || way.mode == ShardingMode::ShardOptimizer || way.accumulate_unsharded;
+  int64_t& gradients = options.summed_over.host_ranks() > 1 ? bytes.own : bytes.ordinary;
+  gradients += whole_gradients ? all : arena(2);
+  if (!whole_gradients) (options.summed_over.size() > n ? gradients : bytes.ordinary) += all / n;
+  return bytes;
+}
+
+TEST_P(FsdpCost, MemoryIsThatOfTheFormulas) {
+  const auto [way, tied, hosts] = GetParam();
+  HostMemory& memory = HostMemory::counted();
+  const FsdpOptions options = way.options(world_on(hosts));
+  const Bytes before = Bytes::counted();
+  const Chain chain(tied);
+  Fsdp fsdp(chain.units(), options);
+  const Bytes after = Bytes::counted();
+
+  std::vector<int64_t> sizes;
+  for (const Unit& unit : fsdp.units()) sizes.push_back(bytes_of(unit));
+  const Bytes expected = expected_bytes(way, options, sizes, tied);
+  EXPECT_EQ(after.ordinary - before.ordinary, expected.ordinary);
+  EXPECT_EQ(after.own - before.own, expected.own);
+  EXPECT_EQ(after.common - before.common, expected.common);
 
   step(chain, fsdp);
   // A step that computes nothing allocates nothing: what fsdp holds it holds from the start.
@@ -103,11 +135,15 @@ TEST_P(FsdpCost, MemoryIsThatOfTheFormulas) {
   fsdp.end_backward();
   fsdp.shards_changed();
   EXPECT_EQ(memory.peak(), held);
+  EXPECT_EQ(WindowMemory::counted().own(), after.own);
+  EXPECT_EQ(WindowMemory::counted().common(), after.common);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, FsdpCost, ::testing::Combine(::testing::ValuesIn(kWays), ::testing::Bool()),
+INSTANTIATE_TEST_SUITE_P(All, FsdpCost,
+                         ::testing::Combine(::testing::ValuesIn(kWays), ::testing::Bool(), ::testing::ValuesIn(kHosts)),
                          [](const auto& test) {
-                           return std::get<0>(test.param).name + (std::get<1>(test.param) ? "Tied" : "");
+                           return std::get<0>(test.param).name + (std::get<1>(test.param) ? "Tied_" : "_") +
+                                  name_of(std::get<2>(test.param));
                          });
 
 }  // namespace

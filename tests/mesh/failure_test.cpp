@@ -13,7 +13,7 @@
 #include <thread>
 
 #include "mesh/backends/mpi.h"
-#include "tests/mesh/commands.h"
+#include "tests/support/commands.h"
 #include "tests/support/world.h"
 
 namespace meshtrain {

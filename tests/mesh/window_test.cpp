@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <array>
-#include <map>
 #include <random>
 
 #include "mesh/backends/dry_run.h"
@@ -16,15 +15,20 @@
 #include "mesh/instrumented.h"
 #include "mesh/memory.h"
 #include "mesh/skipped_sums.h"
-#include "tests/mesh/commands.h"
 #include "tests/mesh/worlds.h"
+#include "tests/support/commands.h"
+#include "tests/support/hosts.h"
 #include "tests/support/world.h"
 
 namespace meshtrain {
 namespace {
 
+using testing::Hosts;
+using testing::name_of;
 using testing::Watchdog;
 using testing::world;
+using testing::world_on;
+using testing::world_over;
 
 constexpr int kPatience = 120;
 const std::vector<at::ScalarType> kDtypes{at::kDouble, at::kFloat, at::kBFloat16, at::kHalf, at::kLong};
@@ -32,11 +36,6 @@ const std::vector<at::ScalarType> kDtypes{at::kDouble, at::kFloat, at::kBFloat16
 /// hosts. They divide nothing.
 std::vector<int64_t> lengths(at::ScalarType dtype) {
   return dtype == at::kDouble ? std::vector<int64_t>{1, 1000, 150'001} : std::vector<int64_t>{3, 1000, 70'001};
-}
-
-Group world_over(const MpiOptions& options) {
-  if (world().size() == 1) return world();
-  return Group(mpi_backend(options), "windows", world().ranks(), world().place());
 }
 
 /// Whole numbers from -3 to 3, told apart by rank and place: sums of eight are exact in every dtype, in any order.
@@ -55,37 +54,6 @@ std::string of(at::ScalarType dtype, int64_t length, Placement placement) {
          std::to_string(static_cast<int>(placement));
 }
 
-/// As MPI finds them, which is one in most runs; or taken to be so many; and with no space for windows.
-enum class Hosts { Found, Two, Each, Refused };
-
-MpiOptions options_of(Hosts hosts) {
-  switch (hosts) {
-    case Hosts::Found:
-      return {};
-    case Hosts::Two:
-      return {.host_ranks = std::max(world().size() / 2, 1)};
-    case Hosts::Each:
-      return {.host_ranks = 1};
-    case Hosts::Refused:
-      return {.window_bytes = 0};
-  }
-  return {};
-}
-
-std::string name_of(Hosts hosts) {
-  switch (hosts) {
-    case Hosts::Found:
-      return "hosts_as_found";
-    case Hosts::Two:
-      return "two_hosts";
-    case Hosts::Each:
-      return "a_host_each";
-    case Hosts::Refused:
-      return "refused";
-  }
-  return "";
-}
-
 /// Ranks on each of the hosts that MPI finds.
 int places_found() {
   std::array<char, 256> name{};
@@ -98,13 +66,6 @@ int places_found() {
 
 class Windows : public ::testing::TestWithParam<Hosts> {
  protected:
-  /// Made once for each kind of world: communicators are few.
-  static const Group& group_of(Hosts hosts) {
-    static std::map<Hosts, Group> groups;
-    const auto found = groups.find(hosts);
-    return found != groups.end() ? found->second : groups.emplace(hosts, world_over(options_of(hosts))).first->second;
-  }
-
   /// What a group should give where `wanted` is asked for.
   Placement given(Placement wanted) const {
     if (size_ == 1) return wanted;
@@ -125,7 +86,7 @@ class Windows : public ::testing::TestWithParam<Hosts> {
     return memory.tensor;
   }
 
-  const Group& group_ = group_of(GetParam());
+  const Group& group_ = world_on(GetParam());
   const int rank_ = group_.rank();
   const int size_ = group_.size();
   const int places_ = places_of(GetParam());  ///< ranks on each host
@@ -138,6 +99,15 @@ TEST_P(Windows, HoldZerosUntilTheyAreWritten) {
   }
   EXPECT_EQ(group_.allocate(0, at::kFloat, Placement::Own).tensor.numel(), 0);
   EXPECT_THROW(group_.allocate(-1, at::kFloat, Placement::Own), std::invalid_argument);
+}
+
+TEST_P(Windows, AreSharedByTheRanksOfAHost) {
+  const bool any = size_ > 1 && given(Placement::Own) == Placement::Own;
+  EXPECT_EQ(group_.host_ranks(), any ? places_ : 1);
+  for (const Placement placement : {Placement::Own, Placement::Common}) {
+    EXPECT_EQ(group_.window(1000, at::kFloat, placement).defined(), any);
+  }
+  EXPECT_FALSE(group_.window(1000, at::kFloat, Placement::Private).defined());
 }
 
 TEST_P(Windows, ReduceScatter) {

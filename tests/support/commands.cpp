@@ -1,4 +1,4 @@
-#include "tests/mesh/commands.h"
+#include "tests/support/commands.h"
 
 #include <sys/wait.h>
 #include <unistd.h>
