@@ -66,6 +66,10 @@ class SlowLink final : public Backend {
     return Work(std::make_shared<Arrival>(std::move(work), free_));
   }
   std::shared_ptr<Backend> split(const std::vector<int>& members) override { return inner_->split(members); }
+  at::Tensor window(int64_t numel, const at::TensorOptions& options, Placement placement) override {
+    return inner_->window(numel, options, placement);
+  }
+  int host_ranks() const override { return inner_->host_ranks(); }
 
   void restart(Milliseconds per_byte) { per_byte_ = per_byte, sent_ = 0; }
   double sent_bytes() const { return sent_; }

@@ -1,24 +1,50 @@
 #include "fsdp/arena.h"
 
-#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
 
 #include "fsdp/lent_memory.h"
 
 namespace meshtrain {
 
-Arena::Arena(const std::vector<Unit>& units, const std::function<Tenant(const Unit&)>& tenant, int64_t reach) {
+Arena::Arena(const std::vector<Unit>& units, const TensorsOf& tensors, std::optional<int64_t> reach)
+    : in_turns_(reach.has_value()) {
   std::vector<Tenant> tenants;
-  for (const Unit& unit : units) tenants.push_back(tenant(unit));
-  places_ = plan_places(tenants, reach);
-  const at::Device device = units.front().buffers().front().values().device();
-  memory_ = at::empty({places_.total}, at::TensorOptions(device).dtype(at::kByte));
+  for (const Unit& unit : units) {
+    Tenant& tenant = tenants.emplace_back(Tenant{0, unit.whole_step()});
+    for (const at::Tensor& tensor : tensors_.emplace_back(tensors(unit))) {
+      tenant.size += static_cast<int64_t>(tensor.nbytes());
+    }
+  }
+  places_ = plan_places(tenants, reach.value_or(static_cast<int64_t>(units.size())));
+  options_ = at::TensorOptions(units.front().buffers().front().values().device()).dtype(at::kByte);
 }
 
-void Arena::lend(size_t unit, const std::vector<at::Tensor>& tensors) const {
+bool Arena::share(const Group& group, Placement placement) {
+  memory_ = group.window(places_.total, options_, placement);
+  if (memory_.defined()) placement_ = placement;
+  return memory_.defined();
+}
+
+void Arena::settle() {
+  if (!memory_.defined()) memory_ = at::zeros({places_.total}, options_);
+  if (in_turns_) return;
+  for (size_t unit = 0; unit < tensors_.size(); ++unit) give(unit);
+}
+
+void Arena::lend(size_t unit) const {
+  if (in_turns_) give(unit);
+}
+
+void Arena::take_back(size_t unit) const {
+  if (!in_turns_) return;
+  for (const at::Tensor& tensor : tensors_[unit]) take_memory(tensor);
+}
+
+void Arena::give(size_t unit) const {
   int64_t offset = places_.offsets[unit];
-  for (const at::Tensor& tensor : tensors) {
+  for (const at::Tensor& tensor : tensors_[unit]) {
     lend_memory(tensor, memory_, offset);
-    offset += tensor.numel() * static_cast<int64_t>(tensor.element_size());
+    offset += static_cast<int64_t>(tensor.nbytes());
   }
 }
 

@@ -1,23 +1,48 @@
 #pragma once
 
 #include <functional>
+#include <optional>
+#include <vector>
 
+#include "fsdp/places.h"
 #include "fsdp/unit.h"
+#include "mesh/group.h"
 
 namespace meshtrain {
 
-/// Memory that units take in turn, each always the same place of it, given out once.
+/// Memory for tensors of units: for good, or in turns, each unit then always in the same place of it. Made in three
+/// steps, of which only share() is collective and only settle() may find no memory.
 class Arena {
  public:
-  Arena() = default;
-  /// Places for units of which neighbours at most `reach` apart have theirs at once.
-  Arena(const std::vector<Unit>& units, const std::function<Tenant(const Unit&)>& tenant, int64_t reach);
+  using TensorsOf = std::function<std::vector<at::Tensor>(const Unit&)>;
 
-  /// Lends `tensors`, end to end, the memory of unit `unit`.
-  void lend(size_t unit, const std::vector<at::Tensor>& tensors) const;
+  Arena() = default;
+  /// Places for `tensors` of each unit, which have no memory. `reach`: only neighbours at most so far apart, and units
+  /// of the whole step, have theirs at once; none: all have it for good.
+  Arena(const std::vector<Unit>& units, const TensorsOf& tensors, std::optional<int64_t> reach = {});
+
+  /// Asks for a window of `group`, every rank of which must call it. False where there are none.
+  bool share(const Group& group, Placement placement);
+  /// Takes ordinary memory unless it has a window, and lends it to all units when that is for good.
+  void settle();
+
+  /// Where the memory lies, and how much it is.
+  Placement placement() const { return placement_; }
+  int64_t bytes() const { return places_.total; }
+  bool in_turns() const { return in_turns_; }
+
+  /// In turns: gives the unit's tensors memory, of what content ever, until it is taken back.
+  void lend(size_t unit) const;
+  void take_back(size_t unit) const;
 
  private:
+  void give(size_t unit) const;
+
+  std::vector<std::vector<at::Tensor>> tensors_;
   Places places_;
+  bool in_turns_ = false;
+  Placement placement_ = Placement::Private;
+  at::TensorOptions options_;
   at::Tensor memory_;
 };
 

@@ -1,6 +1,8 @@
 #include "fsdp/flat_buffer.h"
 
+#include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
+#include <c10/core/GradMode.h>
 #include <c10/util/accumulate.h>
 
 #include <algorithm>
@@ -41,31 +43,41 @@ FlatBuffer::FlatBuffer(std::vector<Parameter*> parameters, const Sharding& shard
     if (region(*parameter) <= 1) whole_numel_ = end;
   }
   const int64_t total = round_up(round_up(end, alignment), alignment * sharding.num_shards);
-  const int64_t share = total / sharding.num_shards, first = share * sharding.index;
+  share_ = total / sharding.num_shards;
 
+  values_ = without_memory(total, options.requires_grad(false));
   const bool trainable = parameters.front()->tensor.requires_grad();
-  values_ = at::zeros({total}, options.requires_grad(false));
-  for (const Segment& segment : segments_) place(*segment.parameter, values_, segment.offset);
   const at::ScalarType dtype = values_.scalar_type();
-  const at::ScalarType kept = trainable ? sharding.shard_dtype.value_or(dtype) : dtype;
-  shard_values_ = values_.narrow(0, first, share);
-  if (!sharding.whole_parameters || kept != dtype) {
-    const at::Tensor part = shard_values_;
-    shard_values_ = sharding.memory.zeros(share, options.requires_grad(false).dtype(kept)).copy_(part);
-    set_aside(shard_values_);
-  }
-  if (!sharding.whole_parameters) take_memory(values_);
+  shard_dtype_ = trainable ? sharding.shard_dtype.value_or(dtype) : dtype;
   if (!trainable) return;
-  gradients_ = at::zeros({total}, values_.options().dtype(sharding.gradient_dtype.value_or(dtype)));
+  gradients_ = without_memory(total, values_.options().dtype(sharding.gradient_dtype.value_or(dtype)));
+  shard_gradients_ = sharding.whole_gradients && gradients_.scalar_type() == shard_dtype_
+                         ? gradients_of_shard()
+                         : without_memory(share_, values_.options().dtype(shard_dtype_));
+}
+
+void FlatBuffer::settle(bool values_stay) {
+  const at::NoGradGuard no_grad;
+  shard_values_ = values_stay && shard_dtype_ == values_.scalar_type()
+                      ? values_of_shard()
+                      : sharding_.memory.zeros(share_, values_.options().dtype(shard_dtype_));
+  if (trainable() && keeps_gradients_apart() && sharding_.memory.is_on_disk()) {
+    shard_gradients_ = sharding_.memory.zeros(share_, shard_gradients_.options());
+  }
   for (const Segment& segment : segments_) {
-    segment.parameter->tensor.mutable_grad() =
-        gradients_.narrow(0, segment.offset, segment.numel).view(segment.parameter->shape);
+    at::Tensor& leaf = segment.parameter->tensor;
+    const Range kept = in_shard({segment.offset, segment.numel});
+    if (leaf.numel() == segment.numel && kept.numel > 0) {
+      const int64_t first = shard().offset + kept.offset - segment.offset;
+      shard_values_.narrow(0, kept.offset, kept.numel).copy_(leaf.flatten().narrow(0, first, kept.numel));
+    }
+    leaf.set_(at::empty({0}, values_.options()));
+    place(*segment.parameter, values_, segment.offset);
+    if (trainable()) {
+      leaf.mutable_grad() = gradients_.narrow(0, segment.offset, segment.numel).view(segment.parameter->shape);
+    }
   }
-  shard_gradients_ = gradients_.narrow(0, first, share);
-  if (!sharding.whole_gradients || gradients_.scalar_type() != kept) {
-    shard_gradients_ = sharding.memory.zeros(share, shard_values_.options());
-  }
-  if (!sharding.whole_gradients) take_memory(gradients_);
+  set_aside(shard_values_);
 }
 
 Range FlatBuffer::in_shard(Range range) const {

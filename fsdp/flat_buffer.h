@@ -26,10 +26,9 @@ struct Range {
 /// How flat buffers are cut over ranks, and what of them stays on each.
 struct Sharding {
   int64_t num_shards = 1;
-  int64_t index = 0;                               ///< which shard this rank keeps
-  bool whole_parameters = true;                    ///< memory for whole parameters is kept; else it is lent for a time
-  bool whole_gradients = true;                     ///< the same for gradients
-  std::optional<at::ScalarType> shard_dtype = {};  ///< of what trainable shards are kept in; none: the parameters'
+  int64_t index = 0;                                  ///< which shard this rank keeps
+  bool whole_gradients = true;                        ///< have memory for good; else their shards are kept apart
+  std::optional<at::ScalarType> shard_dtype = {};     ///< of what trainable shards are kept in; none: the parameters'
   std::optional<at::ScalarType> gradient_dtype = {};  ///< gradients are added up and reduced in; none: the parameters'
   ShardMemory memory = {};                            ///< of what a rank keeps apart from whole tensors
 };
@@ -44,8 +43,13 @@ struct Sharding {
 /// the end is padded to a multiple of the number of shards. Padding is zero and stays zero.
 class FlatBuffer {
  public:
-  /// `parameters` stay where they are as long as the buffer lives; values they already have are kept.
+  /// Where everything lies; nothing has memory yet. `parameters` stay where they are as long as the buffer lives.
   FlatBuffer(std::vector<Parameter*> parameters, const Sharding& sharding);
+
+  /// Parameters and gradients have their storage from here on, views of values() and gradients(); what parameters had
+  /// is in the shard, of which every rank writes its own. Whatever has memory for good must have it by now.
+  /// `values_stay`: values() do, so that a shard of their dtype is a slice of them.
+  void settle(bool values_stay);
 
   const std::vector<Segment>& segments() const { return segments_; }
   int64_t numel() const { return values_.numel(); }
@@ -57,8 +61,8 @@ class FlatBuffer {
   const at::Tensor& gradients() const { return gradients_; }
 
   /// This rank's elements.
-  Range shard() const { return {sharding_.index * shard_values_.numel(), shard_values_.numel()}; }
-  /// [shard().numel]: what this rank keeps; part of values() where these are always whole and of the same dtype.
+  Range shard() const { return {sharding_.index * share_, share_}; }
+  /// [shard().numel]: what this rank keeps; part of values() where these have memory for good and the same dtype.
   const at::Tensor& shard_values() const { return shard_values_; }
   /// [shard().numel] of the dtype of shard_values(), reduced after a backward; part of gradients() where these are
   /// always whole and of the same dtype. Undefined when frozen.
@@ -79,6 +83,8 @@ class FlatBuffer {
  private:
   Sharding sharding_;
   std::vector<Segment> segments_;
+  int64_t share_ = 0;
+  at::ScalarType shard_dtype_;
   at::Tensor values_, shard_values_;
   at::Tensor gradients_, shard_gradients_;
   int64_t partial_numel_ = 0;

@@ -29,12 +29,10 @@ Sharding sharding_of(const FsdpOptions& options) {
   sharding.shard_dtype = options.shard_dtype;
   sharding.gradient_dtype = options.reduce_dtype;
   sharding.memory = options.memory;
-  const bool apart = options.shards.size() > 1 || options.memory.is_on_disk();
-  if (options.mode == ShardingMode::NoShard || !apart) return sharding;
+  sharding.whole_gradients = keeps_whole_gradients(options);
+  if (!cuts_units(options)) return sharding;
   sharding.num_shards = options.shards.size();
   sharding.index = options.shards.rank();
-  sharding.whole_parameters = options.mode != ShardingMode::FullShard;
-  sharding.whole_gradients = options.mode == ShardingMode::ShardOptimizer || options.accumulate_unsharded;
   return sharding;
 }
 
@@ -67,15 +65,15 @@ std::vector<Unit> make_units(std::vector<UnitSpec> specs, const Sharding& shardi
 
 struct Fsdp::State {
   State(std::vector<UnitSpec> specs, const FsdpOptions& options)
-      : sharding(sharding_of(options)),
-        group(options.shards),
-        units(make_units(std::move(specs), sharding)),
-        gathering(units, options, sharding),
-        reduction(units, options, sharding) {}
+      : group(options.shards),
+        units(make_units(std::move(specs), sharding_of(options))),
+        memory(units, options),
+        gathering(units, options, memory.parameters),
+        reduction(units, options, memory.gradients) {}
 
-  Sharding sharding;
   Group group;
   std::vector<Unit> units;
+  UnitMemory memory;
   Gathering gathering;
   Reduction reduction;
   bool last = false;  // backward of the step
@@ -103,12 +101,15 @@ const std::vector<Unit>& Fsdp::units() const {
   return state_->units;
 }
 
+const UnitMemory& Fsdp::memory() const {
+  return state_->memory;
+}
+
 at::Tensor Fsdp::run(size_t unit, const std::function<at::Tensor()>& forward) {
   state_->gathering.before_forward(unit);
   const at::Tensor output = forward();
   const bool in_backward = output.requires_grad();
-  const bool whole = state_->sharding.whole_parameters && state_->sharding.whole_gradients;
-  if (in_backward && !whole) {
+  if (in_backward && (state_->gathering.lets_go() || state_->memory.gradients.in_turns())) {
     std::weak_ptr<State> state = state_;
     output.register_hook([state, unit](const at::Tensor&) {
       const auto alive = state.lock();
@@ -143,16 +144,15 @@ void Fsdp::write_values(const std::function<void(const Parameter&)>& write) {
   const at::NoGradGuard no_grad;
   for (Unit& unit : state_->units) {
     for (FlatBuffer& buffer : unit.buffers()) {
-      const at::Tensor whole = buffer.keeps_values_apart()
-                                   ? at::zeros({buffer.numel()}, buffer.shard_values().options())
-                                   : buffer.values().zero_();
+      at::Tensor shard = buffer.shard_values();
+      const bool in_place = shard.numel() == buffer.numel();
+      const at::Tensor whole = in_place ? shard.zero_() : at::zeros({buffer.numel()}, shard.options());
       for (const Segment& segment : buffer.segments()) write(parameter_in(whole, segment));
-      if (!buffer.keeps_values_apart()) continue;
-      buffer.shard_values().copy_(whole.narrow(0, buffer.shard().offset, buffer.shard().numel));
-      set_aside(buffer.shard_values());
-      if (state_->sharding.whole_parameters) buffer.values().copy_(whole);
+      if (!in_place) shard.copy_(whole.narrow(0, buffer.shard().offset, buffer.shard().numel));
+      set_aside(shard);
     }
   }
+  shards_changed();
 }
 
 void Fsdp::visit_values(const std::function<void(const Unit&)>& visit) {
@@ -161,6 +161,7 @@ void Fsdp::visit_values(const std::function<void(const Unit&)>& visit) {
     visit(state_->units[unit]);
     if (gathered) state_->gathering.let_go(unit);
   }
+  if (state_->memory.parameters.placement() == Placement::Common) state_->group.barrier();
 }
 
 void Fsdp::visit_shards(const std::function<void(const Parameter&)>& visit) {

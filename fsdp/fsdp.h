@@ -4,8 +4,7 @@
 #include <memory>
 #include <vector>
 
-#include "fsdp/options.h"
-#include "fsdp/unit.h"
+#include "fsdp/unit_memory.h"
 
 namespace meshtrain {
 
@@ -23,14 +22,17 @@ namespace meshtrain {
 /// order; after the first step nothing is allocated.
 class Fsdp {
  public:
-  /// Gives every parameter its storage; values that they already have are kept. Units of the whole step come first.
-  /// Throws std::invalid_argument when they do not, or for a unit without parameters.
+  /// Gives every parameter its storage; values that they already have are kept, and the same on every rank. Units of
+  /// the whole step come first. Collective: where they share a host, ranks share memory (UnitMemory). Throws
+  /// std::invalid_argument when units of the whole step do not come first, or for a unit without parameters.
   Fsdp(std::vector<UnitSpec> units, FsdpOptions options);
   ~Fsdp();
   Fsdp(const Fsdp&) = delete;
   Fsdp& operator=(const Fsdp&) = delete;
 
   const std::vector<Unit>& units() const;
+  /// Where whole parameters and gradients came to lie.
+  const UnitMemory& memory() const;
 
   /// `forward()` with the unit's parameters gathered, and gathered again for its backward.
   at::Tensor run(size_t unit, const std::function<at::Tensor()>& forward);
@@ -41,15 +43,16 @@ class Fsdp {
   void begin_backward(bool last);
   /// Call after it. After the last one every unit has been reduced and handed to on_reduced.
   void end_backward();
-  /// Call when the shards have been changed.
+  /// Call when the shards have been changed: after end_backward() of a step's last micro-batch, and before anything
+  /// else is asked for.
   void shards_changed();
 
   // Between steps, for whoever needs whole parameters. Every rank of the shard group calls them.
 
   /// Calls `write` with each parameter, its tensor all of its local elements, zero at first: what it writes is the
-  /// parameter's value. Every rank must write the same. Holds one unit at a time.
+  /// parameter's value. Every rank must write the same. Holds one unit at a time, and issues no collective.
   void write_values(const std::function<void(const Parameter&)>& write);
-  /// Calls `visit` with each unit while its parameters have their values.
+  /// Calls `visit` with each unit while its parameters have their values. Returns when every rank is through.
   void visit_values(const std::function<void(const Unit&)>& visit);
   /// Calls `visit` with each parameter, its tensor what the shards hold: of their dtype.
   void visit_shards(const std::function<void(const Parameter&)>& visit);

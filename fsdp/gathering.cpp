@@ -2,39 +2,35 @@
 
 #include <algorithm>
 
-#include "fsdp/lent_memory.h"
-
 namespace meshtrain {
 
-Gathering::Gathering(std::vector<Unit>& units, const FsdpOptions& options, const Sharding& sharding)
+Gathering::Gathering(std::vector<Unit>& units, const FsdpOptions& options, const Arena& memory)
     : units_(units),
       group_(options.shards.with_purpose("dp.parameters")),
-      whole_(sharding.whole_parameters),
+      memory_(memory),
+      lets_go_(cuts_units(options) && options.mode == ShardingMode::FullShard),
       reshard_(options.reshard_after_forward),
       ahead_(options.prefetch),
       gathered_(units.size()) {
   for (size_t unit = 0; unit < units.size(); ++unit) {
     if (!units[unit].whole_step()) kept_ = unit;
   }
-  if (whole_) return;
-  for (Gathered& gathered : gathered_) gathered.state = State::Away;
-  const int64_t reach = reshard_ ? ahead_ : static_cast<int64_t>(units.size());
-  arena_ = Arena(units, &Unit::parameter_tenant, reach);
+  shards_changed();
 }
 
 void Gathering::start(size_t unit) {
   Gathered& gathered = gathered_[unit];
   if (gathered.state != State::Away) return;
-  if (!whole_) {
-    std::vector<at::Tensor> values;
-    for (const FlatBuffer& buffer : units_[unit].buffers()) values.push_back(buffer.values());
-    arena_.lend(unit, values);
-  }
+  memory_.lend(unit);
   for (const FlatBuffer& buffer : units_[unit].buffers()) {
     at::Tensor whole = buffer.values(), shard = buffer.shard_values();
-    if (shard.scalar_type() != whole.scalar_type()) shard = buffer.values_of_shard().copy_(shard);
+    if (shard.scalar_type() != whole.scalar_type()) {
+      if (gathered.stale) buffer.values_of_shard().copy_(shard);
+      shard = buffer.values_of_shard();
+    }
     gathered.works.push_back(group_.all_gather(whole, shard));
   }
+  gathered.stale = memory_.in_turns();
   gathered.state = State::Coming;
 }
 
@@ -64,9 +60,9 @@ bool Gathering::need(size_t unit) {
 
 void Gathering::let_go(size_t unit) {
   Gathered& gathered = gathered_[unit];
-  if (whole_ || gathered.state == State::Away) return;
+  if (!lets_go_ || gathered.state == State::Away) return;
   need(unit);  // what is under way must arrive before its memory is another's
-  for (const FlatBuffer& buffer : units_[unit].buffers()) take_memory(buffer.values());
+  memory_.take_back(unit);
   gathered.state = State::Away;
 }
 
@@ -108,6 +104,8 @@ void Gathering::shards_changed() {
     const bool apart = std::any_of(buffers.begin(), buffers.end(),
                                    [](const FlatBuffer& buffer) { return buffer.keeps_values_apart(); });
     if (group_.size() > 1 || apart) gathered_[unit].state = State::Away;
+    gathered_[unit].stale = true;
+    if (group_.size() == 1 && !lets_go_) need(unit);  // even those that are used without run()
   }
 }
 

@@ -2,15 +2,15 @@
 
 #include <vector>
 
-#include "fsdp/arena.h"
-#include "fsdp/options.h"
+#include "fsdp/unit_memory.h"
 
 namespace meshtrain {
 
 /// Whole parameters where and when units need them: gathered ahead of the unit that computes, let go of behind it.
 class Gathering {
  public:
-  Gathering(std::vector<Unit>& units, const FsdpOptions& options, const Sharding& sharding);
+  /// `memory`: of whole parameters.
+  Gathering(std::vector<Unit>& units, const FsdpOptions& options, const Arena& memory);
 
   /// Returns when the unit's parameters may be used.
   void before_forward(size_t unit);
@@ -28,10 +28,14 @@ class Gathering {
   bool need(size_t unit);
   void let_go(size_t unit);
 
+  /// Units have their parameters only from a gather to the end of their forward, or of their backward.
+  bool lets_go() const { return lets_go_; }
+
  private:
   enum class State { Away, Coming, Here };
   struct Gathered {
     State state = State::Here;
+    bool stale = true;  ///< this rank's slice of the whole is not what its shard is
     bool in_backward = false;
     std::vector<Work> works;
   };
@@ -42,12 +46,12 @@ class Gathering {
 
   std::vector<Unit>& units_;
   Group group_;
-  bool whole_;    // parameters have memory of their own
+  const Arena& memory_;
+  bool lets_go_;
   bool reshard_;  // after the forward
   int64_t ahead_;
   size_t kept_ = 0;  // the last unit of the forward, which is the first of the backward
   std::vector<Gathered> gathered_;
-  Arena arena_;
 };
 
 }  // namespace meshtrain

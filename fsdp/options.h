@@ -23,6 +23,8 @@ struct FsdpOptions {
   Group shards;    ///< ranks over which units are cut; NoShard: this rank alone
   Group replicas;  ///< ranks that keep the same shard, over which its gradient is summed. HYBRID_SHARD: FullShard and
                    ///< several replicas
+  Group summed_over;  ///< ranks that any sum of gradients is over, those of on_reduced included, whose gradients lie in
+                      ///< windows together; one rank: those of shards, or of replicas
   bool reshard_after_forward = true;  ///< FullShard: false keeps a unit gathered from its forward to its backward
   bool accumulate_unsharded = false;  ///< gradients of a step's micro-batches are added up whole and reduced once,
                                       ///< for the memory of whole gradients: ShardGradOp, FullShard
@@ -38,5 +40,11 @@ struct FsdpOptions {
   /// issue the sums of its shard over other axes. They must not be waited for there.
   std::function<void(FlatBuffer& buffer)> on_reduced;
 };
+
+/// Units are cut over ranks: several, or one that has its shards on disk.
+bool cuts_units(const FsdpOptions& options);
+
+/// Gradients have memory of their own for a whole step, not for the backward of their unit alone.
+bool keeps_whole_gradients(const FsdpOptions& options);
 
 }  // namespace meshtrain

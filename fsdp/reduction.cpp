@@ -1,18 +1,15 @@
 #include "fsdp/reduction.h"
 
-#include "fsdp/lent_memory.h"
-
 namespace meshtrain {
 
-Reduction::Reduction(std::vector<Unit>& units, const FsdpOptions& options, const Sharding& sharding)
+Reduction::Reduction(std::vector<Unit>& units, const FsdpOptions& options, const Arena& memory)
     : units_(units),
       shards_(options.shards.with_purpose("dp.gradients")),
       replicas_(options.replicas.with_purpose("dp.gradients")),
       on_reduced_(options.on_reduced),
-      whole_(sharding.whole_gradients),
-      lent_(units.size(), false) {
-  if (!whole_) arena_ = Arena(units, &Unit::gradient_tenant, /*reach=*/1);
-}
+      memory_(memory),
+      whole_(!memory.in_turns()),
+      lent_(units.size(), false) {}
 
 std::vector<FlatBuffer*> Reduction::trainable(size_t unit) {
   std::vector<FlatBuffer*> buffers;
@@ -42,9 +39,7 @@ void Reduction::begin_backward(bool last) {
 
 void Reduction::lend(size_t unit) {
   if (whole_ || lent_[unit]) return;
-  std::vector<at::Tensor> gradients;
-  for (FlatBuffer* buffer : trainable(unit)) gradients.push_back(buffer->gradients());
-  arena_.lend(unit, gradients);
+  memory_.lend(unit);
   lent_[unit] = true;
 }
 
@@ -57,7 +52,7 @@ void Reduction::lend_zeros(size_t unit) {
 
 void Reduction::let_go(size_t unit) {
   if (whole_ || !lent_[unit]) return;
-  for (FlatBuffer* buffer : trainable(unit)) take_memory(buffer->gradients());
+  memory_.take_back(unit);
   lent_[unit] = false;
 }
 

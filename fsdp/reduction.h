@@ -3,8 +3,7 @@
 #include <deque>
 #include <vector>
 
-#include "fsdp/arena.h"
-#include "fsdp/options.h"
+#include "fsdp/unit_memory.h"
 
 namespace meshtrain {
 
@@ -13,7 +12,8 @@ namespace meshtrain {
 /// too, so that every rank issues the same ones.
 class Reduction {
  public:
-  Reduction(std::vector<Unit>& units, const FsdpOptions& options, const Sharding& sharding);
+  /// `memory`: of whole gradients.
+  Reduction(std::vector<Unit>& units, const FsdpOptions& options, const Arena& memory);
 
   void begin_step();
   /// `last`: of the step.
@@ -47,14 +47,14 @@ class Reduction {
   std::vector<Unit>& units_;
   Group shards_, replicas_;
   std::function<void(FlatBuffer&)> on_reduced_;
-  bool whole_;  // gradients have memory of their own
+  const Arena& memory_;
+  bool whole_;  // gradients have memory for good
   bool last_ = false;
   bool reducing_ = false;  // in this backward
   int64_t next_ = -1;      // the unit whose reduction is issued next; those behind it are issued
   std::deque<UnderWay> scattering_;
   std::deque<UnderWay> summing_;
   std::vector<bool> lent_;
-  Arena arena_;
 };
 
 }  // namespace meshtrain

@@ -3,28 +3,12 @@
 #include <utility>
 
 namespace meshtrain {
-namespace {
-
-int64_t num_bytes(const at::Tensor& tensor) {
-  return tensor.numel() * static_cast<int64_t>(tensor.element_size());
-}
-
-}  // namespace
 
 Unit::Unit(UnitSpec spec, const Sharding& sharding)
     : spec_(std::move(spec)), buffers_(make_flat_buffers(spec_.parameters, sharding)) {
   for (const FlatBuffer& buffer : buffers_) {
     if (buffer.trainable()) num_trainable_ += static_cast<int>(buffer.segments().size());
   }
-}
-
-Tenant Unit::tenant(bool gradients) const {
-  Tenant tenant{0, whole_step()};
-  for (const FlatBuffer& buffer : buffers_) {
-    if (!gradients) tenant.size += num_bytes(buffer.values());
-    if (gradients && buffer.trainable()) tenant.size += num_bytes(buffer.gradients());
-  }
-  return tenant;
 }
 
 }  // namespace meshtrain

@@ -4,7 +4,6 @@
 #include <vector>
 
 #include "fsdp/flat_buffer.h"
-#include "fsdp/places.h"
 
 namespace meshtrain {
 
@@ -26,10 +25,6 @@ class Unit {
   std::vector<FlatBuffer>& buffers() { return buffers_; }
   const std::vector<FlatBuffer>& buffers() const { return buffers_; }
 
-  /// Memory that its parameters take while gathered, and its gradients during its backward.
-  Tenant parameter_tenant() const { return tenant(/*gradients=*/false); }
-  Tenant gradient_tenant() const { return tenant(/*gradients=*/true); }
-
   int num_trainable() const { return num_trainable_; }
   void begin_backward() { num_final_ = 0; }
   /// One more parameter's gradient is final; true when it was the last.
@@ -38,8 +33,6 @@ class Unit {
   bool complete() const { return num_final_ >= num_trainable_; }
 
  private:
-  Tenant tenant(bool gradients) const;
-
   UnitSpec spec_;
   std::vector<FlatBuffer> buffers_;
   int num_trainable_ = 0;

@@ -11,6 +11,18 @@ namespace meshtrain {
 
 enum class Reduce { Sum, Max };
 
+/// Where memory lies that a group gives out.
+enum class Placement {
+  Private,  ///< ordinary memory of this rank
+  Own,      ///< this rank's own, which the group's ranks on the same host read and write in place
+  Common,   ///< one copy for all the group's ranks on a host: what one of them writes all see
+};
+
+struct GroupMemory {
+  at::Tensor tensor;
+  Placement placement = Placement::Private;  ///< what was given, the same on every rank of the group
+};
+
 /// A collective under way. A value: copies wait for the same operation.
 class Work {
  public:
@@ -65,6 +77,9 @@ class Backend {
   /// The backend of a smaller group. `members`: ranks of this group, this one among them, in the new order. Every
   /// rank of this group must call it, each with the list of its own new group.
   virtual std::shared_ptr<Backend> split(const std::vector<int>& members) = 0;
+  /// Group::window() and Group::host_ranks(). Without windows: none, and this rank alone.
+  virtual at::Tensor window(int64_t numel, const at::TensorOptions& options, Placement placement);
+  virtual int host_ranks() const;
 };
 
 }  // namespace meshtrain

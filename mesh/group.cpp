@@ -130,6 +130,24 @@ Group Group::split(const std::vector<int>& members, std::string name) const {
   return group;
 }
 
+int Group::host_ranks() const {
+  return backend_->host_ranks();
+}
+
+at::Tensor Group::window(int64_t numel, const at::TensorOptions& options, Placement placement) const {
+  if (numel < 0) {
+    throw std::invalid_argument(place() + ": group " + name() + " cannot allocate " + std::to_string(numel) +
+                                " elements");
+  }
+  return backend_->window(numel, options, placement);
+}
+
+GroupMemory Group::allocate(int64_t numel, const at::TensorOptions& options, Placement placement) const {
+  const at::Tensor shared = window(numel, options, placement);
+  if (shared.defined()) return {shared, placement};
+  return {at::zeros({numel}, options), size() == 1 ? placement : Placement::Private};
+}
+
 std::string Group::problem(const Collective& collective) const {
   const at::Tensor& output = collective.output;
   const at::Tensor& input = collective.input;

@@ -56,6 +56,26 @@ class Group {
   /// ledger, under `name`.
   Group split(const std::vector<int>& members, std::string name) const;
 
+  /// How many of its ranks share memory with this one, itself included: consecutive ones of one host, the same number
+  /// on each. 1 where there are no windows.
+  int host_ranks() const;
+
+  /// A tensor [numel] of zeros that collectives of this group, and of groups within it, take in place between ranks of
+  /// one host. Every rank of the group calls it, with the same arguments, before training starts: it blocks, and space
+  /// is reserved for good or refused. It lives until the last rank's last view of it is gone; each rank frees alone.
+  ///
+  /// Own: reduce_scatter reads the peers' inputs, all_gather and all_reduce write the peers' outputs.
+  /// Common: write your own part and all_gather it from there: nothing moves on the host. A rank may write its part
+  ///   again once every rank has begun a collective after its last look (a barrier, or any sum that all have the result
+  ///   of). all_reduce refuses such a tensor.
+  /// Undefined where windows are not to be had (one rank, other devices than the CPU, a host without the space, hosts
+  ///   with different numbers of the group's ranks), on all ranks alike; one line on stderr says so where space lacks.
+  /// Bytes in windows are counted by WindowMemory, not by HostMemory.
+  at::Tensor window(int64_t numel, const at::TensorOptions& options, Placement placement) const;
+
+  /// A window, or ordinary memory, Private, where there is none. A group of one rank gives what is asked for.
+  GroupMemory allocate(int64_t numel, const at::TensorOptions& options, Placement placement) const;
+
   /// What carries the collectives out: for decorating it, and for groups made of it.
   const std::shared_ptr<Backend>& backend() const { return backend_; }
 

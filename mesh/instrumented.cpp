@@ -17,6 +17,10 @@ class InstrumentedBackend final : public Backend {
   }
 
   std::shared_ptr<Backend> split(const std::vector<int>& members) override { return inner_->split(members); }
+  at::Tensor window(int64_t numel, const at::TensorOptions& options, Placement placement) override {
+    return inner_->window(numel, options, placement);
+  }
+  int host_ranks() const override { return inner_->host_ranks(); }
 
   const std::shared_ptr<TrafficLedger>& ledger() const { return ledger_; }
 

@@ -68,4 +68,9 @@ void HostMemory::restart_peak() {
   peak_bytes = live_bytes.load();
 }
 
+WindowMemory& WindowMemory::counted() {
+  static WindowMemory memory;
+  return memory;
+}
+
 }  // namespace meshtrain

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 
 namespace meshtrain {
@@ -30,6 +31,29 @@ class HostMemory {
 
  private:
   HostMemory();
+};
+
+/// Bytes of the windows that ranks of one host share, apart from HostMemory: what was asked for, without rounding.
+///
+///   of a rank:  own() + common() / ranks of the host that share it + exchange()
+class WindowMemory {
+ public:
+  static WindowMemory& counted();
+
+  /// Of this rank's tensors of Placement::Own.
+  int64_t own() const { return own_; }
+  /// Of tensors of Placement::Common, which the host holds once.
+  int64_t common() const { return common_; }
+  /// What this rank's groups hold for flags, and for small tensors on their way: HostBoard::kRankBytes for each group
+  /// that has several ranks of this host.
+  int64_t exchange() const { return exchange_; }
+
+  void add_own(int64_t bytes) { own_ += bytes; }
+  void add_common(int64_t bytes) { common_ += bytes; }
+  void add_exchange(int64_t bytes) { exchange_ += bytes; }
+
+ private:
+  std::atomic<int64_t> own_ = 0, common_ = 0, exchange_ = 0;
 };
 
 }  // namespace meshtrain

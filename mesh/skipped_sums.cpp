@@ -31,6 +31,11 @@ class SkippedSums final : public Backend {
     return std::make_shared<SkippedSums>(inner_->split(members), skipped_, seen_);
   }
 
+  at::Tensor window(int64_t numel, const at::TensorOptions& options, Placement placement) override {
+    return inner_->window(numel, options, placement);
+  }
+  int host_ranks() const override { return inner_->host_ranks(); }
+
  private:
   bool matches(std::string_view purpose) const {
     return purpose.starts_with(skipped_) && (purpose.size() == skipped_.size() || purpose[skipped_.size()] == '.');

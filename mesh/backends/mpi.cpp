@@ -3,10 +3,14 @@
 #include <mpi.h>
 
 #include <algorithm>
+#include <atomic>
+#include <charconv>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <stdexcept>
 
+#include "mesh/backends/host_transfer.h"
 #include "mesh/backends/local.h"
 #include "mesh/backends/mpi_engine.h"
 #include "mesh/backends/mpi_transfer.h"
@@ -14,6 +18,60 @@
 
 namespace meshtrain {
 namespace {
+
+/// One line a process: what is refused once is refused again.
+void report_refusal(const MpiCommunicator& communicator, const std::string& refusal) {
+  static std::atomic<bool> reported = false;
+  if (communicator.rank != 0 || communicator.options.window_bytes == 0 || reported.exchange(true)) return;
+  std::fprintf(stderr,
+               "meshtrain: %s. These ranks communicate through MPI instead, and keep a copy each: give the host or its "
+               "container more memory, start fewer ranks on it, or raise MESHTRAIN_WINDOW_MIB where it is set\n",
+               refusal.c_str());
+}
+
+/// Gives a communicator its board where several of its ranks are on one host. Collective over it, and blocks.
+void share_host(MpiCommunicator& communicator) {
+  std::vector<int> hosts(static_cast<size_t>(communicator.size));
+  check_mpi(MPI_Allgather(&communicator.host, 1, MPI_INT, hosts.data(), 1, MPI_INT, communicator.comm),
+            "MPI_Allgather");
+  const HostLayout layout = HostLayout::of(hosts, communicator.rank);
+  if (layout.places == 1) return;
+  SharedMemory memory =
+      share_memory(communicator.comm, layout, HostBoard::kRankBytes, communicator.options.window_bytes);
+  if (!memory.mapping) return report_refusal(communicator, memory.refusal);
+  std::shared_ptr<MpiCommunicator> across;
+  if (layout.hosts > 1) {
+    across = MpiEngine::get().split(communicator.comm, layout.place, layout.host, communicator.options);
+  }
+  communicator.board = std::make_unique<HostBoard>(std::move(memory.mapping), layout, std::move(across));
+}
+
+/// The lowest rank of the world on this rank's host.
+int host_of(const MpiCommunicator& world) {
+  if (world.options.host_ranks > 0) return world.rank - world.rank % world.options.host_ranks;
+  MPI_Comm host = MPI_COMM_NULL;
+  check_mpi(MPI_Comm_split_type(world.comm, MPI_COMM_TYPE_SHARED, world.rank, MPI_INFO_NULL, &host),
+            "MPI_Comm_split_type");
+  int first = world.rank;
+  const int code = MPI_Bcast(&first, 1, MPI_INT, 0, host);
+  MPI_Comm_free(&host);
+  check_mpi(code, "MPI_Bcast");
+  return first;
+}
+
+/// Of the environment.
+int64_t window_limit() {
+  const char* const text = std::getenv("MESHTRAIN_WINDOW_MIB");
+  if (!text) return std::numeric_limits<int64_t>::max();
+  int64_t mib = -1;
+  const char* const end = text + std::strlen(text);
+  const auto [rest, error] = std::from_chars(text, end, mib);
+  if (error != std::errc{} || rest != end || mib < 0) {
+    throw InputError("MESHTRAIN_WINDOW_MIB is '" + std::string(text) +
+                     "': expected the MiB that a rank may hold in memory shared with others of its host, 0 for none");
+  }
+  return std::min(mib, std::numeric_limits<int64_t>::max() >> 20) << 20;
+}
 
 class MpiBackend final : public Backend {
  public:
@@ -23,9 +81,8 @@ class MpiBackend final : public Backend {
   int size() const override { return communicator_->size; }
 
   Work issue(const Collective& collective) override {
-    const auto transfer = std::make_shared<MpiTransfer>(*communicator_, collective);
-    MpiEngine::get().submit(communicator_, transfer);
-    return Work(transfer);
+    if (HostTransfer::takes(*communicator_, collective)) return submit<HostTransfer>(collective);
+    return submit<MpiTransfer>(collective);
   }
 
   std::shared_ptr<Backend> split(const std::vector<int>& members) override {
@@ -33,8 +90,14 @@ class MpiBackend final : public Backend {
     if (self == members.end()) throw std::invalid_argument("split: a rank must be in its own part");
     const bool alone = members.size() == 1;
     const int color = alone ? MPI_UNDEFINED : *std::min_element(members.begin(), members.end());
-    const auto part = MpiEngine::get().split(communicator_->comm, color, static_cast<int>(self - members.begin()),
-                                             communicator_->piece_bytes);
+    std::shared_ptr<MpiCommunicator> part;
+    MpiEngine::get().block([&] {
+      part = MpiEngine::get().split(communicator_->comm, color, static_cast<int>(self - members.begin()),
+                                    communicator_->options);
+      if (alone) return;
+      part->host = communicator_->host;
+      share_host(*part);
+    });
     if (alone) return local_backend();
     if (part->size != static_cast<int>(members.size())) {
       throw std::invalid_argument("split: this rank listed " + std::to_string(members.size()) + " members, but " +
@@ -43,7 +106,36 @@ class MpiBackend final : public Backend {
     return std::make_shared<MpiBackend>(part);
   }
 
+  at::Tensor window(int64_t numel, const at::TensorOptions& options, Placement placement) override {
+    const int64_t bytes = numel * static_cast<int64_t>(options.dtype().itemsize());
+    if (!options.device().is_cpu() || placement == Placement::Private || bytes == 0) return {};
+    const std::shared_ptr<HostWindow> window = make_window(bytes, placement);
+    return window ? HostWindow::tensor(window, numel, options) : at::Tensor();
+  }
+
+  int host_ranks() const override { return communicator_->board ? communicator_->board->layout().places : 1; }
+
  private:
+  template <class Operation>
+  Work submit(const Collective& collective) {
+    const auto operation = std::make_shared<Operation>(*communicator_, collective);
+    MpiEngine::get().submit(communicator_, operation);
+    return Work(operation);
+  }
+
+  std::shared_ptr<HostWindow> make_window(int64_t bytes, Placement placement) {
+    if (!communicator_->board) return nullptr;
+    const HostLayout& layout = communicator_->board->layout();
+    SharedMemory memory;
+    MpiEngine::get().block([&] {
+      memory = share_memory(communicator_->comm, layout, HostWindow::rank_bytes(layout, bytes, placement),
+                            communicator_->options.window_bytes);
+    });
+    if (memory.mapping) return std::make_shared<HostWindow>(std::move(memory.mapping), layout, bytes, placement);
+    report_refusal(*communicator_, memory.refusal);
+    return nullptr;
+  }
+
   std::shared_ptr<MpiCommunicator> communicator_;
 };
 
@@ -54,7 +146,14 @@ std::shared_ptr<Backend> mpi_backend(const MpiOptions& options) {
     throw std::invalid_argument("MPI pieces of " + std::to_string(options.piece_bytes) +
                                 " bytes: at least 1 is needed");
   }
-  auto world = MpiEngine::get().split(MPI_COMM_WORLD, 0, 0, options.piece_bytes);
+  MpiOptions limited = options;
+  limited.window_bytes = std::min(options.window_bytes, window_limit());
+  std::shared_ptr<MpiCommunicator> world;
+  MpiEngine::get().block([&] {
+    world = MpiEngine::get().split(MPI_COMM_WORLD, 0, 0, limited);
+    world->host = host_of(*world);
+    if (world->size > 1) share_host(*world);
+  });
   if (world->size == 1 && announced_ranks() > 1) {
     throw InputError("the launcher announces " + std::to_string(announced_ranks()) +
                      " ranks, but MPI finds this one alone: start the program with the mpirun of the MPI library "

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 
 #include "mesh/backend.h"
@@ -11,15 +12,23 @@ struct MpiOptions {
   /// Largest message. Longer tensors travel in pieces of this many bytes, several in flight. It also keeps every
   /// count that MPI sees far below 2^31. At least 1; a piece holds one element at the least.
   int64_t piece_bytes = 4 << 20;
+  /// The most that a rank may hold in windows, memory that ranks of one host share (Group::allocate), and in what the
+  /// groups need beside: without it collectives go through MPI. The environment's MESHTRAIN_WINDOW_MIB lowers it.
+  int64_t window_bytes = std::numeric_limits<int64_t>::max();
+  /// Takes each `host_ranks` consecutive ranks of the world for a host; 0: as MPI finds them. For tests.
+  int host_ranks = 0;
 };
 
 /// The ranks that a launcher (mpirun, srun --mpi=pmix) started. One communicator and one queue per group, all
-/// progressed by one thread; reductions are computed here, in the order of ranks, halves in fp32.
+/// progressed by one thread; reductions are computed here, in the order of ranks, halves in fp32. Ranks of one host
+/// share memory. Groups with the same number of consecutive ranks on each of several hosts sum inside each host, then
+/// across: the same bits on every rank and in every run, but in another order than on one host.
 ///
 /// MPI is initialised at the first call and finalised at exit. Collective: every rank of the job calls it, as often
 /// as the others, and gets a communicator of its own each time. Takes host tensors: of any dtype where values are
 /// moved; fp64, fp32, bf16, fp16 and int64 where they are reduced (std::invalid_argument otherwise).
-/// Throws InputError when a launcher announced several ranks and MPI finds one: a foreign mpirun.
+/// Throws InputError when a launcher announced several ranks and MPI finds one (a foreign mpirun), and for a
+/// MESHTRAIN_WINDOW_MIB that is no number.
 ///
 /// What goes wrong in a collective is thrown by its Work's wait(), and by that of every later one on the same group.
 /// A process that exits with a status other than 0, or with collectives unfinished, and that the other ranks do not

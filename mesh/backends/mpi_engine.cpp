@@ -36,7 +36,8 @@ void MpiOperation::settle(std::exception_ptr error) {
   settled_.store(true, std::memory_order_release);
 }
 
-MpiCommunicator::MpiCommunicator(MPI_Comm communicator, int64_t bytes) : comm(communicator), piece_bytes(bytes) {
+MpiCommunicator::MpiCommunicator(MPI_Comm communicator, const MpiOptions& chosen)
+    : comm(communicator), options(chosen) {
   check_mpi(MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
   check_mpi(MPI_Comm_rank(comm, &rank), "MPI_Comm_rank");
   check_mpi(MPI_Comm_size(comm, &size), "MPI_Comm_size");
@@ -113,11 +114,15 @@ void MpiEngine::wait(const MpiOperation& operation) {
   if (operation.error_) std::rethrow_exception(operation.error_);
 }
 
-std::shared_ptr<MpiCommunicator> MpiEngine::split(MPI_Comm parent, int color, int key, int64_t piece_bytes) {
+void MpiEngine::block(const std::function<void()>& calls) {
   Turn turn(*this);
   while (!active_.empty()) {
     if (!progress()) turn.yield();
   }
+  calls();
+}
+
+std::shared_ptr<MpiCommunicator> MpiEngine::split(MPI_Comm parent, int color, int key, const MpiOptions& options) {
   {
     const std::lock_guard lock(retired_mutex_);
     for (MPI_Comm& comm : retired_) MPI_Comm_free(&comm);
@@ -125,7 +130,7 @@ std::shared_ptr<MpiCommunicator> MpiEngine::split(MPI_Comm parent, int color, in
   }
   MPI_Comm comm = MPI_COMM_NULL;
   check_mpi(MPI_Comm_split(parent, color, key, &comm), "MPI_Comm_split");
-  return comm == MPI_COMM_NULL ? nullptr : std::make_shared<MpiCommunicator>(comm, piece_bytes);
+  return comm == MPI_COMM_NULL ? nullptr : std::make_shared<MpiCommunicator>(comm, options);
 }
 
 void MpiEngine::retire(MPI_Comm comm) {

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <deque>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -15,6 +16,8 @@
 #include <vector>
 
 #include "mesh/backend.h"
+#include "mesh/backends/host_board.h"
+#include "mesh/backends/mpi.h"
 
 namespace meshtrain {
 
@@ -60,7 +63,7 @@ struct MpiSlot {
 struct MpiCommunicator {
   static constexpr int kInFlight = 3;
 
-  MpiCommunicator(MPI_Comm communicator, int64_t piece_bytes);
+  MpiCommunicator(MPI_Comm communicator, const MpiOptions& options);
   ~MpiCommunicator();
   MpiCommunicator(const MpiCommunicator&) = delete;
   MpiCommunicator& operator=(const MpiCommunicator&) = delete;
@@ -68,11 +71,16 @@ struct MpiCommunicator {
   MPI_Comm comm;
   int rank = 0;
   int size = 1;
-  int64_t piece_bytes;
+  MpiOptions options;
+  int host = 0;         ///< a number for this rank's host, another on each
   uint32_t issued = 0;  ///< operations so far: the same on every rank of the group
   std::array<MpiSlot, kInFlight> slots;
   std::deque<std::shared_ptr<MpiOperation>> queue;  ///< the first one is under way
   std::exception_ptr error;                         ///< what ended this communicator's use
+
+  std::unique_ptr<HostBoard> board;     ///< where several of its ranks are on this host
+  std::vector<std::byte> scratch;       ///< of the operation under way, kept for the next
+  std::vector<const std::byte*> parts;  ///< likewise
 };
 
 /// All of this process's communication. One thread at a time is inside MPI: a thread that waits polls for everyone,
@@ -87,9 +95,12 @@ class MpiEngine {
   void submit(const std::shared_ptr<MpiCommunicator>& communicator, std::shared_ptr<MpiOperation> operation);
   void wait(const MpiOperation& operation);
 
-  /// Collective over `parent`: ranks of one color get a communicator together, ordered by key; nullptr for
-  /// MPI_UNDEFINED. Everything under way on this rank is finished first, because this call blocks.
-  std::shared_ptr<MpiCommunicator> split(MPI_Comm parent, int color, int key, int64_t piece_bytes);
+  /// Runs blocking calls of MPI, after everything under way on this rank is finished.
+  void block(const std::function<void()>& calls);
+
+  /// Within block(). Collective over `parent`: ranks of one color get a communicator together, ordered by key; nullptr
+  /// for MPI_UNDEFINED.
+  std::shared_ptr<MpiCommunicator> split(MPI_Comm parent, int color, int key, const MpiOptions& options);
 
   /// Frees it the next time that communicators are made.
   void retire(MPI_Comm comm);

@@ -56,7 +56,7 @@ MpiTransfer::MpiTransfer(MpiCommunicator& communicator, const Collective& collec
 void MpiTransfer::plan() {
   const int size = communicator_.size;
   const int64_t numel = collective_.output.defined() ? collective_.output.numel() : 0;
-  const int64_t piece_bytes = std::min<int64_t>(communicator_.piece_bytes, std::numeric_limits<int>::max());
+  const int64_t piece_bytes = std::min<int64_t>(communicator_.options.piece_bytes, std::numeric_limits<int>::max());
   int64_t piece_elements = piece_bytes / element_bytes_;
   if (reduce_) {
     const int64_t pieces = int64_t{MpiCommunicator::kInFlight} * (size - 1);

@@ -28,6 +28,9 @@ class MpiTransfer final : public MpiOperation {
 
   bool advance() override;
   bool finished() const override { return next_chunk_ == chunks_ && in_flight_ == 0; }
+  void release() override;
+  /// With texts of its own; without tensors once it is released.
+  const Collective& collective() const { return collective_; }
 
  private:
   struct Span {
@@ -36,7 +39,6 @@ class MpiTransfer final : public MpiOperation {
   };
   static constexpr int64_t kTagChunks = 32;  ///< chunks that tags tell apart
 
-  void release() override;
   void plan();
   bool may_start_chunk() const;
 

@@ -38,7 +38,7 @@ struct FsdpRecipe {
   bool no_sync = false;                 ///< micro-batches before the last do not communicate gradients
   int64_t prefetch = 1;                 ///< units gathered ahead
   std::string reduce_dtype = "fp32";    ///< fp32 bf16: of gradients, under bf16_mixed
-  OffloadRecipe offload;                ///< of shards, their gradients and the optimizer's state
+  OffloadRecipe offload = {};           ///< of shards, their gradients and the optimizer's state
 };
 
 struct ParallelRecipe {

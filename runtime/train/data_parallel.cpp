@@ -74,6 +74,7 @@ DataParallel make_data_parallel(const Recipe& recipe, const DeviceMesh& mesh) {
   if (choice.mode != ShardingMode::NoShard) parallel.cut_axes = choice.axes;
   FsdpOptions& options = parallel.options;
   options.mode = choice.mode;
+  options.summed_over = mesh.group(std::set<std::string>{"dp", "cp"});
   options.reshard_after_forward = asked.reshard_after_forward;
   options.accumulate_unsharded = asked.no_sync;
   options.prefetch = asked.prefetch;

@@ -23,12 +23,15 @@ Journal::Journal(const Recipe& recipe, const MeshLayout& layout, const std::file
 }
 
 void Journal::announce(int64_t num_parameters, bool sequence_parallel, const ContextChoice& context,
-                       const ShardingChoice& sharding, int64_t disk_bytes) const {
+                       const ShardingChoice& sharding, const UnitMemory& memory, int64_t disk_bytes) const {
   const auto& mesh = recipe_.parallel.mesh;
   spdlog::info("{}: {} parameters, mesh dp={},tp={},cp={}, sequence parallel {}, {}", recipe_.name,
                with_separators(num_parameters), mesh.at("dp"), mesh.at("tp"), mesh.at("cp"),
                sequence_parallel ? "on" : "off", recipe_.train.precision);
-  if (mesh.at("dp") * mesh.at("cp") > 1) spdlog::info("fsdp {}", describe(sharding));
+  if (mesh.at("dp") * mesh.at("cp") > 1) {
+    spdlog::info("fsdp {}", describe(sharding));
+    spdlog::info("fsdp memory: {}", describe(memory));
+  }
   if (disk_bytes > 0) {
     spdlog::info("offload to disk: {} MiB a rank in {}", with_separators((disk_bytes + (1 << 20) - 1) >> 20),
                  recipe_.parallel.fsdp.offload.path.string());

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "context_parallel/choice.h"
+#include "fsdp/unit_memory.h"
 #include "mesh/layout.h"
 #include "runtime/config/recipe.h"
 #include "runtime/config/sharding.h"
@@ -19,10 +20,10 @@ class Journal {
   /// `layout`. Throws InputError when the folder cannot be had, std::runtime_error when it cannot be written.
   Journal(const Recipe& recipe, const MeshLayout& layout, const std::filesystem::path& folder, bool resume);
 
-  /// The lines before the first step. `context`: how attention is cut over cp; `sharding`: parameters over dp;
-  /// `disk_bytes`: what this rank keeps on disk.
+  /// The lines before the first step. `context`: how attention is cut over cp; `sharding`: parameters over dp, which
+  /// lie in `memory`; `disk_bytes`: what this rank keeps on disk.
   void announce(int64_t num_parameters, bool sequence_parallel, const ContextChoice& context,
-                const ShardingChoice& sharding, int64_t disk_bytes) const;
+                const ShardingChoice& sharding, const UnitMemory& memory, int64_t disk_bytes) const;
   /// A step: a line of metrics, and one on the console every train.log_every steps. Throws std::runtime_error.
   void record(const StepMetrics& metrics);
   void say(const std::string& line) const;

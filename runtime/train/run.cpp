@@ -80,11 +80,13 @@ RunEnd run(const Recipe& recipe, const Group& world, const RunOptions& options) 
   DataParallel data_parallel = make_data_parallel(recipe, mesh);  // collective: while every rank is as the others
 
   std::unique_ptr<Dataset> dataset;
-  std::unique_ptr<Trainer> trainer;
-  std::unique_ptr<Journal> journal;
   agree(world, [&] {
     dataset = std::make_unique<Dataset>(recipe.data, recipe.train.sequence_length, recipe.model.shape.vocab_size,
                                         static_cast<uint64_t>(recipe.train.seed));
+  });
+  std::unique_ptr<Trainer> trainer;
+  std::unique_ptr<Journal> journal;
+  agree(world, [&] {
     trainer = std::make_unique<Trainer>(recipe, mesh, at::kCPU, std::move(data_parallel));
     if (mesh.rank() != 0) return;
     if (!recipe.train.export_folder.empty()) check_export_folder(recipe.train.export_folder);
@@ -94,7 +96,8 @@ RunEnd run(const Recipe& recipe, const Group& world, const RunOptions& options) 
   });
   if (journal) {
     journal->announce(num_parameters(*trainer), trainer->sequence_parallel(), context_choice(recipe, mesh_layout),
-                      sharding_choice(recipe, mesh_layout), trainer->shard_memory().disk_bytes());
+                      sharding_choice(recipe, mesh_layout), trainer->fsdp().memory(),
+                      trainer->shard_memory().disk_bytes());
   }
   try {
     const RunEnd end = train(recipe, mesh, *dataset, *trainer, journal.get(), stop_request, start);

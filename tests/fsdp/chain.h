@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "fsdp/fsdp.h"
+#include "tests/support/hosts.h"
 #include "tests/support/world.h"
 
 namespace meshtrain::testing {
@@ -89,6 +90,7 @@ struct Way {
     options.reshard_after_forward = reshard_after_forward;
     options.accumulate_unsharded = accumulate_unsharded;
     options.prefetch = prefetch;
+    options.summed_over = world;
     if (mode == ShardingMode::NoShard) {
       options.replicas = world;
     } else if (!hybrid || world.size() < 4) {
@@ -103,6 +105,9 @@ struct Way {
     return options;
   }
 };
+
+/// Hosts that make a difference to fsdp.
+inline const std::vector<Hosts> kHosts = {Hosts::Found, Hosts::Two, Hosts::Refused};
 
 inline const std::vector<Way> kWays = {{"NoShard", ShardingMode::NoShard},
                                        {"ShardOptimizer", ShardingMode::ShardOptimizer},

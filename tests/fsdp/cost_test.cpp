@@ -13,10 +13,13 @@ namespace {
 
 using testing::backward_of_step;
 using testing::Chain;
+using testing::Hosts;
+using testing::kHosts;
 using testing::kMicroBatches;
 using testing::kWays;
 using testing::Way;
 using testing::world;
+using testing::world_on;
 
 constexpr int64_t kBytes = 8;
 
@@ -31,22 +34,11 @@ void step(const Chain& chain, Fsdp& fsdp) {
   fsdp.shards_changed();
 }
 
-/// Bytes of the units at most `at_once` in a row, of those that take their memory in turn, and of a tied one always.
-int64_t most_at_once(const std::vector<int64_t>& sizes, bool tied, int64_t at_once) {
-  int64_t largest = 0;
-  for (size_t i = tied; i < sizes.size(); ++i) {
-    int64_t sum = tied ? sizes[0] : 0;
-    for (size_t k = i; k < sizes.size() && k < i + static_cast<size_t>(at_once); ++k) sum += sizes[k];
-    largest = std::max(largest, sum);
-  }
-  return largest;
-}
-
-class FsdpCost : public ::testing::TestWithParam<std::tuple<Way, bool>> {};
+class FsdpCost : public ::testing::TestWithParam<std::tuple<Way, bool, Hosts>> {};
 
 TEST_P(FsdpCost, BytesAreThoseOfTheFormulas) {
-  const auto [way, tied] = GetParam();
-  const DeviceMesh mesh(MeshLayout({{"dp", world().size()}, {"tp", 1}}), world());
+  const auto [way, tied, hosts] = GetParam();
+  const DeviceMesh mesh(MeshLayout({{"dp", world().size()}, {"tp", 1}}), world_on(hosts));
   const Chain chain(tied);
   const FsdpOptions options = way.options(mesh.group("dp"));
   Fsdp fsdp(chain.units(), options);
@@ -74,26 +66,72 @@ TEST_P(FsdpCost, BytesAreThoseOfTheFormulas) {
   EXPECT_EQ(gradients.sent_bytes, scattered * (n - 1) / n + 2 * summed * (r - 1) / r);
 }
 
+/// Bytes of a rank, and of a copy that the ranks of a host have together.
+struct Bytes {
+  int64_t ordinary = 0, own = 0, common = 0;
+  int64_t disk = 0;
+
+  static Bytes counted() {
+    const WindowMemory& windows = WindowMemory::counted();
+    return {HostMemory::counted().live(), windows.own(), windows.common(), 0};
+  }
+};
+
+/// The table in unit_memory.h. Its rows and columns in the order there.
+Bytes expected_bytes(const Way& way, const FsdpOptions& options, const std::vector<int64_t>& sizes, bool tied) {
+  int64_t all = 0;
+  for (const int64_t size : sizes) all += size;
+  // The largest sum of so many neighbours; a tied unit always has its memory.
+  const auto arena = [&](int64_t neighbours) {
+    int64_t largest = 0;
+    for (size_t i = tied; i < sizes.size(); ++i) {
+      int64_t sum = tied ? sizes[0] : 0;
+      for (size_t k = i; k < sizes.size() && k < i + static_cast<size_t>(neighbours); ++k) sum += sizes[k];
+      largest = std::max(largest, sum);
+    }
+    return largest;
+  };
+  const int64_t n = options.shards.size(), p = options.shards.host_ranks();
+  const bool disk = options.memory.is_on_disk(), cut = way.mode != ShardingMode::NoShard && (n > 1 || disk);
+  const bool full = way.mode == ShardingMode::FullShard && cut;
+  const bool common = n > 1 && (full ? p == n && !disk : p > 1);
+  int64_t pages = 0;  // of one shard, each unit's rounded up
+  for (const int64_t size : sizes) pages += (size / n + 4095) / 4096 * 4096;
+  Bytes bytes;
+  if (common) {
+    bytes.common += all;
+  } else if (full) {
+    (disk ? bytes.disk : bytes.ordinary) += disk ? pages : all / n;
+    (p > 1 ? bytes.own : bytes.ordinary) += way.reshard_after_forward ? arena(1 + way.prefetch) : all;
+  } else {
+    bytes.ordinary += all;
+  }
+  const bool whole_gradients = !cut || way.mode == ShardingMode::ShardOptimizer || way.accumulate_unsharded;
+  int64_t& gradients = options.summed_over.host_ranks() > 1 ? bytes.own : bytes.ordinary;
+  gradients += whole_gradients ? all : arena(2);
+  if (whole_gradients) return bytes;
+  if (disk)
+    bytes.disk += pages;
+  else
+    (options.summed_over.size() > n ? gradients : bytes.ordinary) += all / n;
+  return bytes;
+}
+
 TEST_P(FsdpCost, MemoryIsThatOfTheFormulas) {
-  const auto [way, tied] = GetParam();
+  const auto [way, tied, hosts] = GetParam();
   HostMemory& memory = HostMemory::counted();
+  const FsdpOptions options = way.options(world_on(hosts));
+  const Bytes before = Bytes::counted();
   const Chain chain(tied);
-  const FsdpOptions options = way.options(world());
-  int64_t before = memory.live();
-  for (const auto& weight : chain.weights) before -= weight->tensor.numel() * kBytes;  // of before they had a place
   Fsdp fsdp(chain.units(), options);
+  const Bytes after = Bytes::counted();
 
   std::vector<int64_t> sizes;
-  int64_t all = 0;
-  for (const Unit& unit : fsdp.units()) all += sizes.emplace_back(bytes_of(unit));
-  const int64_t n = options.shards.size();
-  const bool full = way.mode == ShardingMode::FullShard && n > 1;
-  const bool whole_gradients = n == 1 || way.mode == ShardingMode::ShardOptimizer || way.accumulate_unsharded;
-  // Of the units in a row 1 + prefetch have their parameters, and 2 their gradients.
-  const int64_t gathered = way.reshard_after_forward ? most_at_once(sizes, tied, 1 + way.prefetch) : all;
-  const int64_t parameters = full ? all / n + gathered : all;
-  const int64_t gradients = whole_gradients ? all : all / n + most_at_once(sizes, tied, 2);
-  EXPECT_EQ(memory.live() - before, parameters + gradients);
+  for (const Unit& unit : fsdp.units()) sizes.push_back(bytes_of(unit));
+  const Bytes expected = expected_bytes(way, options, sizes, tied);
+  EXPECT_EQ(after.ordinary - before.ordinary, expected.ordinary);
+  EXPECT_EQ(after.own - before.own, expected.own);
+  EXPECT_EQ(after.common - before.common, expected.common);
 
   step(chain, fsdp);
   // A step that computes nothing allocates nothing: what fsdp holds it holds from the start.
@@ -106,39 +144,35 @@ TEST_P(FsdpCost, MemoryIsThatOfTheFormulas) {
   fsdp.end_backward();
   fsdp.shards_changed();
   EXPECT_EQ(memory.peak(), held);
+  EXPECT_EQ(WindowMemory::counted().own(), after.own);
+  EXPECT_EQ(WindowMemory::counted().common(), after.common);
 }
 
 // What lies apart from whole tensors is in the file, the rest in memory; under FullShard on one rank too.
 TEST_P(FsdpCost, ShardsOnDiskTakeNoMemory) {
-  const auto [way, tied] = GetParam();
+  const auto [way, tied, hosts] = GetParam();
   const testing::ScratchFolder folder(world());
-  HostMemory& memory = HostMemory::counted();
-  const Chain chain(tied);
-  FsdpOptions options = way.options(world());
+  FsdpOptions options = way.options(world_on(hosts));
   options.memory = ShardMemory::on_disk(folder.path());
-  int64_t before = memory.live();
-  for (const auto& weight : chain.weights) before -= weight->tensor.numel() * kBytes;
+  const Bytes before = Bytes::counted();
+  const Chain chain(tied);
   const Fsdp fsdp(chain.units(), options);
+  const Bytes after = Bytes::counted();
 
   std::vector<int64_t> sizes;
-  int64_t all = 0, pages = 0;
-  const int64_t n = options.shards.size();
-  for (const Unit& unit : fsdp.units()) {
-    all += sizes.emplace_back(bytes_of(unit));
-    pages += (bytes_of(unit) / n + 4095) / 4096 * 4096;
-  }
-  const bool parameters_apart = way.mode == ShardingMode::FullShard;
-  const bool gradients_apart = parameters_apart || way.mode == ShardingMode::ShardGradOp;
-  const bool gradients_on_disk = gradients_apart && !way.accumulate_unsharded;
-  const int64_t gathered = way.reshard_after_forward ? most_at_once(sizes, tied, 1 + way.prefetch) : all;
-  EXPECT_EQ(memory.live() - before,
-            (parameters_apart ? gathered : all) + (gradients_on_disk ? most_at_once(sizes, tied, 2) : all));
-  EXPECT_EQ(options.memory.disk_bytes(), pages * (parameters_apart + gradients_on_disk));
+  for (const Unit& unit : fsdp.units()) sizes.push_back(bytes_of(unit));
+  const Bytes expected = expected_bytes(way, options, sizes, tied);
+  EXPECT_EQ(after.ordinary - before.ordinary, expected.ordinary);
+  EXPECT_EQ(after.own - before.own, expected.own);
+  EXPECT_EQ(after.common - before.common, expected.common);
+  EXPECT_EQ(options.memory.disk_bytes(), expected.disk);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, FsdpCost, ::testing::Combine(::testing::ValuesIn(kWays), ::testing::Bool()),
+INSTANTIATE_TEST_SUITE_P(All, FsdpCost,
+                         ::testing::Combine(::testing::ValuesIn(kWays), ::testing::Bool(), ::testing::ValuesIn(kHosts)),
                          [](const auto& test) {
-                           return std::get<0>(test.param).name + (std::get<1>(test.param) ? "Tied" : "");
+                           return std::get<0>(test.param).name + (std::get<1>(test.param) ? "Tied_" : "_") +
+                                  name_of(std::get<2>(test.param));
                          });
 
 }  // namespace

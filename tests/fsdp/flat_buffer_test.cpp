@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include "fsdp/lent_memory.h"
 #include "tests/support/world.h"
 
 namespace meshtrain {
@@ -12,6 +13,16 @@ const at::TensorOptions kDouble = at::TensorOptions().dtype(at::kDouble);
 
 Parameter parameter(const std::string& name, std::vector<int64_t> shape) {
   return whole_parameter(name, std::move(shape), {}, kDouble);
+}
+
+/// With memory for good, ordinary and all of it.
+FlatBuffer settled(std::vector<Parameter*> parameters, const Sharding& sharding = {}) {
+  FlatBuffer buffer(std::move(parameters), sharding);
+  for (const at::Tensor& tensor : {buffer.values(), buffer.gradients()}) {
+    if (tensor.defined()) lend_memory(tensor, at::zeros({tensor.numel()}, tensor.options()), 0);
+  }
+  buffer.settle(/*values_stay=*/true);
+  return buffer;
 }
 
 TEST(FlatBuffer, LaysRegionsOutInOrderAndAligned) {
@@ -33,7 +44,7 @@ TEST(FlatBuffer, LaysRegionsOutInOrderAndAligned) {
 TEST(FlatBuffer, NeighboursLieTogetherAsOneMatrix) {
   Parameter q = parameter("q", {3, 5}), k = parameter("k", {2, 5});
   k.follows_previous = true;
-  const FlatBuffer buffer({&q, &k}, {});
+  const FlatBuffer buffer = settled({&q, &k});
   EXPECT_EQ(buffer.segments()[1].offset, 15);
   const at::Tensor fused = q.tensor.detach().as_strided({5, 5}, {5, 1});
   k.tensor.detach().fill_(2);
@@ -45,14 +56,14 @@ TEST(FlatBuffer, KeepsValuesAndIdentityOfLeaves) {
   const at::Tensor values = testing::random_tensor({4, 4}, 1);
   weight.tensor = values.clone().requires_grad_();
   const at::Tensor same_leaf = weight.tensor;
-  const FlatBuffer buffer({&weight}, {});
+  const FlatBuffer buffer = settled({&weight});
   EXPECT_TRUE(at::equal(buffer.values().narrow(0, 0, 16).view({4, 4}), values));
   EXPECT_EQ(same_leaf.data_ptr(), buffer.values().data_ptr());
 }
 
 TEST(FlatBuffer, GradientsArriveInPlaceAndAccumulate) {
   Parameter weight = parameter("weight", {3});
-  const FlatBuffer buffer({&weight}, {});
+  const FlatBuffer buffer = settled({&weight});
   weight.tensor.detach().fill_(1);
   for (int i = 0; i < 2; ++i) (weight.tensor * 3).sum().backward();
   EXPECT_TRUE(buffer.gradients().narrow(0, 0, 3).eq(6).all().item<bool>());
@@ -60,7 +71,7 @@ TEST(FlatBuffer, GradientsArriveInPlaceAndAccumulate) {
 
 TEST(FlatBuffer, MayBeRefilledBetweenForwardAndBackward) {
   Parameter weight = parameter("weight", {3});
-  const FlatBuffer buffer({&weight}, {});
+  const FlatBuffer buffer = settled({&weight});
   weight.tensor.detach().fill_(2);
   const at::Tensor loss = weight.tensor.square().sum();
   at::Tensor(buffer.values()).fill_(5);  // as a gather would
@@ -81,7 +92,7 @@ TEST(FlatBuffer, KindsAreKeptApart) {
 
 TEST(FlatBuffer, WorksOnTheMetaDevice) {
   Parameter weight = whole_parameter("weight", {1000, 1000}, {}, at::TensorOptions(at::kMeta).dtype(at::kFloat));
-  const FlatBuffer buffer({&weight}, {.num_shards = 8});
+  const FlatBuffer buffer = settled({&weight}, {.num_shards = 8});
   EXPECT_EQ(weight.tensor.sizes(), (std::vector<int64_t>{1000, 1000}));
   EXPECT_EQ(buffer.gradients().device().type(), at::kMeta);
 }

@@ -14,11 +14,14 @@ namespace {
 
 using testing::backward_of_step;
 using testing::Chain;
+using testing::Hosts;
 using testing::input_of;
+using testing::kHosts;
 using testing::kMicroBatches;
 using testing::kWays;
 using testing::Way;
 using testing::world;
+using testing::world_on;
 
 constexpr int kSteps = 3;
 constexpr double kRate = 0.01;
@@ -63,13 +66,13 @@ void expect_equal(Fsdp& fsdp, const Chain& alone) {
   });
 }
 
-class FsdpWays : public ::testing::TestWithParam<std::tuple<Way, bool>> {};
+class FsdpWays : public ::testing::TestWithParam<std::tuple<Way, bool, Hosts>> {};
 
 TEST_P(FsdpWays, ComputeWhatOneRankComputes) {
-  const auto [way, tied] = GetParam();
+  const auto [way, tied, hosts] = GetParam();
   const Chain chain(tied), alone(tied);
   std::vector<std::string> reduced;
-  FsdpOptions options = way.options(world());
+  FsdpOptions options = way.options(world_on(hosts));
   options.on_reduced = [&](FlatBuffer& buffer) { reduced.push_back(buffer.segments()[0].parameter->name); };
   Fsdp fsdp(chain.units(), options);
   for (int step = 0; step < kSteps; ++step) {
@@ -82,10 +85,10 @@ TEST_P(FsdpWays, ComputeWhatOneRankComputes) {
 }
 
 TEST_P(FsdpWays, ComputeTheSameFromTheDisk) {
-  const auto [way, tied] = GetParam();
+  const auto [way, tied, hosts] = GetParam();
   const testing::ScratchFolder folder(world());
   const Chain chain(tied), alone(tied);
-  FsdpOptions options = way.options(world());
+  FsdpOptions options = way.options(world_on(hosts));
   options.memory = ShardMemory::on_disk(folder.path());
   Fsdp fsdp(chain.units(), options);
   for (int step = 0; step < kSteps; ++step) {
@@ -97,12 +100,12 @@ TEST_P(FsdpWays, ComputeTheSameFromTheDisk) {
 
 // The first unit needs no backward; the last has nothing to reduce.
 TEST_P(FsdpWays, LeaveFrozenParametersAlone) {
-  const auto [way, tied] = GetParam();
+  const auto [way, tied, hosts] = GetParam();
   const Chain chain(tied), alone(tied);
   for (const Chain* each : {&chain, &alone}) {
     for (const size_t i : {0u, 4u}) each->weights[i]->tensor.set_requires_grad(false);
   }
-  Fsdp fsdp(chain.units(), way.options(world()));
+  Fsdp fsdp(chain.units(), way.options(world_on(hosts)));
   for (int step = 0; step < kSteps; ++step) {
     backward_of_step(chain, fsdp);
     step_alone(alone);
@@ -112,9 +115,9 @@ TEST_P(FsdpWays, LeaveFrozenParametersAlone) {
 }
 
 TEST_P(FsdpWays, EvaluateBetweenSteps) {
-  const auto [way, tied] = GetParam();
+  const auto [way, tied, hosts] = GetParam();
   const Chain chain(tied), alone(tied);
-  Fsdp fsdp(chain.units(), way.options(world()));
+  Fsdp fsdp(chain.units(), way.options(world_on(hosts)));
   for (int step = 0; step < 2; ++step) {
     {
       const at::NoGradGuard no_grad;
@@ -128,9 +131,9 @@ TEST_P(FsdpWays, EvaluateBetweenSteps) {
 }
 
 TEST_P(FsdpWays, TakeTheValuesThatAreWritten) {
-  const auto [way, tied] = GetParam();
+  const auto [way, tied, hosts] = GetParam();
   const Chain chain(tied);
-  Fsdp fsdp(chain.units(), way.options(world()));
+  Fsdp fsdp(chain.units(), way.options(world_on(hosts)));
   fsdp.write_values([](const Parameter& parameter) {
     EXPECT_TRUE(parameter.tensor.eq(0).all().item<bool>());
     parameter.tensor.fill_(static_cast<double>(parameter.name.back()));
@@ -143,9 +146,9 @@ TEST_P(FsdpWays, TakeTheValuesThatAreWritten) {
 
 // Parameters in fp32 in front of shards in fp64 that are changed by less than an fp32 sees.
 TEST_P(FsdpWays, KeepShardsInAnotherDtype) {
-  const auto [way, tied] = GetParam();
+  const auto [way, tied, hosts] = GetParam();
   const Chain alone(tied, at::kFloat);
-  FsdpOptions options = way.options(world());
+  FsdpOptions options = way.options(world_on(hosts));
   options.shard_dtype = at::kDouble;
   for (const auto reduce_dtype : {at::kFloat, at::kDouble}) {
     const Chain chain(tied, at::kFloat);
@@ -186,9 +189,11 @@ TEST_P(FsdpWays, KeepShardsInAnotherDtype) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, FsdpWays, ::testing::Combine(::testing::ValuesIn(kWays), ::testing::Bool()),
+INSTANTIATE_TEST_SUITE_P(All, FsdpWays,
+                         ::testing::Combine(::testing::ValuesIn(kWays), ::testing::Bool(), ::testing::ValuesIn(kHosts)),
                          [](const auto& test) {
-                           return std::get<0>(test.param).name + (std::get<1>(test.param) ? "Tied" : "");
+                           return std::get<0>(test.param).name + (std::get<1>(test.param) ? "Tied_" : "_") +
+                                  name_of(std::get<2>(test.param));
                          });
 
 TEST(Fsdp, NoShardNeedsNoRun) {

@@ -2,28 +2,28 @@
 // The tests of suite Victim fail on purpose; they are run by the others, under an mpirun of their own.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
-#include <sys/wait.h>
+#include <signal.h>
 #include <unistd.h>
 
-#include <array>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
+#include <set>
 #include <thread>
 
 #include "mesh/backends/mpi.h"
+#include "tests/support/commands.h"
 #include "tests/support/world.h"
 
 namespace meshtrain {
 namespace {
 
+using testing::now_ms;
+using testing::Outcome;
+using testing::run;
+using testing::this_program;
 using testing::world;
-
-int64_t now_ms() {
-  using std::chrono::duration_cast;
-  return duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 /// What the parent learns of a victim: who was there, and when the failure came.
 void announce() {
@@ -90,47 +90,25 @@ TEST(Victim, DISABLED_CallsWithATensorOfItsOwnLength) {
   wait_for_everyone();
 }
 
+TEST(Victim, DISABLED_IsKilledInAWindow) {
+  at::Tensor tensor = world().allocate(16 << 20, at::kFloat, Placement::Own).tensor;
+  at::Tensor common = world().allocate(3 << 20, at::kFloat, Placement::Common).tensor;
+  announce();
+  if (world().rank() == 1) {
+    world().all_reduce(tensor);
+    announce_failure();
+    kill(getpid(), SIGKILL);
+  }
+  for (;;) {
+    world().all_reduce(tensor).wait();
+    world().all_gather(common, common.narrow(0, world().rank() << 20, 1 << 20)).wait();
+  }
+}
+
 TEST(Victim, DISABLED_ExitsTogether) {
   announce();
   announce_failure();
   std::exit(2);
-}
-
-struct Outcome {
-  int status = 0;
-  int signal = 0;
-  std::string output;
-  int64_t ended_ms = 0;
-
-  std::vector<int64_t> after(const std::string& word) const {
-    std::vector<int64_t> numbers;
-    for (size_t at = output.find(word + " "); at != std::string::npos; at = output.find(word + " ", at + 1)) {
-      numbers.push_back(std::strtoll(output.c_str() + at + word.size(), nullptr, 10));
-    }
-    return numbers;
-  }
-};
-
-Outcome run(const std::string& command) {
-  Outcome outcome;
-  std::FILE* pipe = popen(("{ " + command + "; } 2>&1").c_str(), "r");
-  if (!pipe) throw std::runtime_error("cannot start " + command);
-  std::array<char, 4096> buffer;
-  while (const size_t bytes = std::fread(buffer.data(), 1, buffer.size(), pipe)) {
-    outcome.output.append(buffer.data(), bytes);
-  }
-  const int status = pclose(pipe);
-  outcome.status = WIFEXITED(status) ? WEXITSTATUS(status) : 0;
-  outcome.signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
-  outcome.ended_ms = now_ms();
-  return outcome;
-}
-
-std::string this_program() {
-  std::array<char, 4096> path{};
-  const ssize_t length = readlink("/proc/self/exe", path.data(), path.size());
-  if (length < 0) throw std::runtime_error("no /proc/self/exe");
-  return "'" + std::string(path.data(), static_cast<size_t>(length)) + "'";
 }
 
 /// Zombies, which some containers never clear away, are gone as well.
@@ -201,6 +179,32 @@ TEST_F(Failure, RanksThatCallWithDifferentTensorsAreTold) {
   EXPECT_NE(outcome.output.find("all_gather on group world (3 ranks)"), std::string::npos) << outcome.output;
   EXPECT_NE(outcome.output.find("the ranks called with different tensors"), std::string::npos) << outcome.output;
   expect_swift_end(outcome);
+}
+
+/// What is in /dev/shm, without what Open MPI puts there for itself.
+std::set<std::string> shared_files() {
+  std::set<std::string> names;
+  for (const auto& file : std::filesystem::directory_iterator("/dev/shm")) {
+    const std::string name = file.path().filename();
+    if (!name.starts_with("vader_segment")) names.insert(name);
+  }
+  return names;
+}
+
+TEST_F(Failure, ARankThatIsKilledLeavesNoMemoryBehind) {
+  const std::set<std::string> before = shared_files();
+  const Outcome outcome = run_victim("IsKilledInAWindow");
+  EXPECT_NE(outcome.status, 0) << outcome.output;
+  expect_swift_end(outcome);
+  EXPECT_EQ(shared_files(), before);
+}
+
+TEST_F(Failure, ARankThatOrdersAWindowLimitThatIsNoNumberIsTold) {
+  setenv("MESHTRAIN_WINDOW_MIB", "much", 1);
+  const Outcome outcome = run_victim("Throws");
+  unsetenv("MESHTRAIN_WINDOW_MIB");
+  EXPECT_NE(outcome.status, 0);
+  EXPECT_NE(outcome.output.find("MESHTRAIN_WINDOW_MIB is 'much'"), std::string::npos) << outcome.output;
 }
 
 TEST_F(Failure, RanksThatExitTogetherEndWithTheirStatusAndWithoutAnAbort) {

@@ -86,7 +86,11 @@ TEST_F(TrainRun, TrainsFromTheDiskToTheSameLosses) {
     EXPECT_EQ(count(ending.out, "offload to disk: 1 MiB a rank in " + folder.string()), 1) << ending.out;
     const auto from_disk = metrics();
     ASSERT_EQ(from_disk.size(), in_memory.size());
-    for (size_t i = 0; i < in_memory.size(); ++i) EXPECT_EQ(from_disk[i].at("loss"), in_memory[i].at("loss"));
+    for (size_t i = 0; i < in_memory.size(); ++i) {
+      // On one rank only the disk makes it full_shard, which adds micro-batches up in another order.
+      const double own = from_disk[i].at("loss"), expected = in_memory[i].at("loss");
+      EXPECT_NEAR(own, expected, ranks == 1 ? 1e-5 * expected : 0);
+    }
     EXPECT_TRUE(std::filesystem::is_empty(folder));
     run_dir = path("memory again");
   }

@@ -1,0 +1,13 @@
+#include "fsdp/options.h"
+
+namespace meshtrain {
+
+bool cuts_units(const FsdpOptions& options) {
+  return options.mode != ShardingMode::NoShard && (options.shards.size() > 1 || options.memory.is_on_disk());
+}
+
+bool keeps_whole_gradients(const FsdpOptions& options) {
+  return !cuts_units(options) || options.mode == ShardingMode::ShardOptimizer || options.accumulate_unsharded;
+}
+
+}  // namespace meshtrain

@@ -1,0 +1,85 @@
+#include "fsdp/unit_memory.h"
+
+#include <cstdio>
+
+namespace meshtrain {
+namespace {
+
+using Tensors = std::vector<at::Tensor>;
+
+Tensors whole_values(const Unit& unit) {
+  Tensors values;
+  for (const FlatBuffer& buffer : unit.buffers()) values.push_back(buffer.values());
+  return values;
+}
+
+Tensors whole_gradients(const Unit& unit) {
+  Tensors gradients;
+  for (const FlatBuffer& buffer : unit.buffers()) {
+    if (buffer.trainable()) gradients.push_back(buffer.gradients());
+  }
+  return gradients;
+}
+
+Tensors apart_gradients(const Unit& unit) {
+  Tensors gradients;
+  for (const FlatBuffer& buffer : unit.buffers()) {
+    if (buffer.trainable() && buffer.keeps_gradients_apart()) gradients.push_back(buffer.shard_gradients());
+  }
+  return gradients;
+}
+
+Arena for_parameters(const std::vector<Unit>& units, const FsdpOptions& options) {
+  const Group& shards = options.shards;
+  Arena for_good(units, whole_values);
+  if (!cuts_units(options)) return for_good;
+  const bool needed = options.mode != ShardingMode::FullShard;
+  const bool one_host = shards.host_ranks() == shards.size() && !options.memory.is_on_disk();
+  const bool shared = (needed || one_host) && for_good.share(shards, Placement::Common);
+  if (needed || shared) return for_good;
+  const int64_t reach = options.reshard_after_forward ? options.prefetch : static_cast<int64_t>(units.size());
+  Arena in_turns(units, whole_values, reach);
+  in_turns.share(shards, Placement::Own);
+  return in_turns;
+}
+
+std::string describe(const Arena& arena) {
+  char size[32];
+  std::snprintf(size, sizeof size, "%.1f MiB", static_cast<double>(arena.bytes()) / (1 << 20));
+  switch (arena.placement()) {
+    case Placement::Private:
+      return std::string(size) + " a rank";
+    case Placement::Own:
+      return std::string(size) + " a rank, in memory shared with its host";
+    case Placement::Common:
+      return std::string(size) + ", one copy on each host";
+  }
+  return size;
+}
+
+}  // namespace
+
+UnitMemory::UnitMemory(std::vector<Unit>& units, const FsdpOptions& options) {
+  // 1. Windows, for which every rank asks alike, while none can have failed alone.
+  parameters = for_parameters(units, options);
+  const Group& cut = options.shards.size() > 1 ? options.shards : options.replicas;
+  const Group& summed = options.summed_over.size() > 1 ? options.summed_over : cut;
+  gradients = Arena(units, whole_gradients, keeps_whole_gradients(options) ? std::nullopt : std::optional<int64_t>(1));
+  gradients.share(summed, Placement::Own);
+  if (!options.memory.is_on_disk()) {
+    shard_gradients = Arena(units, apart_gradients);
+    if (summed.size() > options.shards.size()) shard_gradients.share(summed, Placement::Own);
+  }
+
+  // 2. Ordinary memory for the rest.
+  for (Arena* arena : {&parameters, &gradients, &shard_gradients}) arena->settle();
+  for (Unit& unit : units) {
+    for (FlatBuffer& buffer : unit.buffers()) buffer.settle(/*values_stay=*/!parameters.in_turns());
+  }
+}
+
+std::string describe(const UnitMemory& memory) {
+  return "parameters " + describe(memory.parameters) + "; gradients " + describe(memory.gradients);
+}
+
+}  // namespace meshtrain

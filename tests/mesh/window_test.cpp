@@ -1,0 +1,428 @@
+// Memory that a group gives out, and collectives in it: on the hosts that there are, on ranks of one that are taken to
+// be on several, and where the space is refused.
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <unistd.h>
+
+#include <array>
+#include <random>
+
+#include "mesh/backends/dry_run.h"
+#include "mesh/backends/host_board.h"
+#include "mesh/backends/mpi.h"
+#include "mesh/device_mesh.h"
+#include "mesh/instrumented.h"
+#include "mesh/memory.h"
+#include "mesh/skipped_sums.h"
+#include "tests/mesh/worlds.h"
+#include "tests/support/commands.h"
+#include "tests/support/hosts.h"
+#include "tests/support/world.h"
+
+namespace meshtrain {
+namespace {
+
+using testing::Hosts;
+using testing::name_of;
+using testing::Watchdog;
+using testing::world;
+using testing::world_on;
+using testing::world_over;
+
+constexpr int kPatience = 120;
+const std::vector<at::ScalarType> kDtypes{at::kDouble, at::kFloat, at::kBFloat16, at::kHalf, at::kLong};
+/// Short, of one piece on the board, of several; the longest of several turns in place, and of several chunks between
+/// hosts. They divide nothing.
+std::vector<int64_t> lengths(at::ScalarType dtype) {
+  return dtype == at::kDouble ? std::vector<int64_t>{1, 1000, 150'001} : std::vector<int64_t>{3, 1000, 70'001};
+}
+
+/// Whole numbers from -3 to 3, told apart by rank and place: sums of eight are exact in every dtype, in any order.
+at::Tensor values(int rank, int64_t length, at::ScalarType dtype) {
+  return ((at::arange(length, at::kLong) * 5 + rank * 3).remainder(7) - 3).to(dtype);
+}
+
+at::Tensor summed(int size, int64_t length, at::ScalarType dtype) {
+  at::Tensor sum = values(0, length, at::kLong);
+  for (int rank = 1; rank < size; ++rank) sum += values(rank, length, at::kLong);
+  return sum.to(dtype);
+}
+
+std::string of(at::ScalarType dtype, int64_t length, Placement placement) {
+  return std::string(c10::toString(dtype)) + ", length " + std::to_string(length) + ", placement " +
+         std::to_string(static_cast<int>(placement));
+}
+
+/// Ranks on each of the hosts that MPI finds.
+int places_found() {
+  std::array<char, 256> name{};
+  gethostname(name.data(), name.size() - 1);
+  const auto mine = static_cast<int64_t>(std::hash<std::string>{}(name.data()));
+  at::Tensor all = at::empty({world().size()}, at::kLong);
+  world().all_gather(all, at::full({1}, mine, at::kLong)).wait();
+  return all.eq(mine).sum().item<int>();
+}
+
+class Windows : public ::testing::TestWithParam<Hosts> {
+ protected:
+  /// What a group should give where `wanted` is asked for.
+  Placement given(Placement wanted) const {
+    if (size_ == 1) return wanted;
+    return places_ == 1 || GetParam() == Hosts::Refused ? Placement::Private : wanted;
+  }
+
+  static int places_of(Hosts hosts) {
+    static const int found = places_found();
+    if (hosts == Hosts::Each) return 1;
+    return hosts == Hosts::Two ? std::max(world().size() / 2, 1) : found;
+  }
+
+  at::Tensor allocate(int64_t numel, at::ScalarType dtype, Placement placement) const {
+    const GroupMemory memory = group_.allocate(numel, dtype, placement);
+    EXPECT_EQ(memory.placement, given(placement));
+    EXPECT_EQ(memory.tensor.numel(), numel);
+    EXPECT_EQ(memory.tensor.scalar_type(), dtype);
+    return memory.tensor;
+  }
+
+  const Group& group_ = world_on(GetParam());
+  const int rank_ = group_.rank();
+  const int size_ = group_.size();
+  const int places_ = places_of(GetParam());  ///< ranks on each host
+  const Watchdog watchdog_{kPatience};
+};
+
+TEST_P(Windows, HoldZerosUntilTheyAreWritten) {
+  for (const Placement placement : {Placement::Private, Placement::Own, Placement::Common}) {
+    EXPECT_TRUE(at::equal(allocate(5000, at::kFloat, placement), at::zeros({5000})));
+  }
+  EXPECT_EQ(group_.allocate(0, at::kFloat, Placement::Own).tensor.numel(), 0);
+  EXPECT_THROW(group_.allocate(-1, at::kFloat, Placement::Own), std::invalid_argument);
+}
+
+TEST_P(Windows, AreSharedByTheRanksOfAHost) {
+  const bool any = size_ > 1 && given(Placement::Own) == Placement::Own;
+  EXPECT_EQ(group_.host_ranks(), any ? places_ : 1);
+  for (const Placement placement : {Placement::Own, Placement::Common}) {
+    EXPECT_EQ(group_.window(1000, at::kFloat, placement).defined(), any);
+  }
+  EXPECT_FALSE(group_.window(1000, at::kFloat, Placement::Private).defined());
+}
+
+TEST_P(Windows, ReduceScatter) {
+  for (const at::ScalarType dtype : kDtypes) {
+    for (const int64_t length : lengths(dtype)) {
+      const at::Tensor sums = summed(size_, length * size_, dtype).view({size_, length});
+      const at::Tensor mine = values(rank_, length * size_, dtype).view({size_, length});
+      const at::Tensor input = allocate(length * size_, dtype, Placement::Own).view({size_, length});
+      for (const int place : {-1, 0, size_ - 1}) {  // into a tensor of its own, and into parts of the input
+        input.copy_(mine);
+        group_.barrier();
+        at::Tensor shard = place < 0 ? at::zeros({1, length}, input.options()) : input.narrow(0, place, 1);
+        group_.reduce_scatter(shard, input).wait();
+        ASSERT_TRUE(at::equal(shard[0], sums[rank_])) << of(dtype, length, Placement::Own) << ", place " << place;
+        for (int part = 0; part < size_; ++part) {
+          ASSERT_TRUE(part == place || at::equal(input[part], mine[part])) << "part " << part;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(Windows, AllReduce) {
+  for (const at::ScalarType dtype : kDtypes) {
+    for (const int64_t part : lengths(dtype)) {
+      const int64_t length = 4 * part + 1;
+      at::Tensor tensor = allocate(length, dtype, Placement::Own);
+      tensor.copy_(values(rank_, length, dtype));
+      group_.all_reduce(tensor).wait();
+      ASSERT_TRUE(at::equal(tensor, summed(size_, length, dtype))) << of(dtype, length, Placement::Own);
+      tensor.copy_(values(rank_, length, dtype));
+      group_.all_reduce(tensor, Reduce::Max).wait();
+      at::Tensor largest = values(0, length, dtype);
+      for (int rank = 1; rank < size_; ++rank) largest = at::maximum(largest, values(rank, length, dtype));
+      ASSERT_TRUE(at::equal(tensor, largest)) << of(dtype, length, Placement::Own);
+    }
+  }
+}
+
+TEST_P(Windows, AllGather) {
+  for (const at::ScalarType dtype : kDtypes) {
+    for (const int64_t length : lengths(dtype)) {
+      for (const Placement placement : {Placement::Own, Placement::Common}) {
+        at::Tensor output = allocate(length * size_, dtype, placement).view({size_, length});
+        for (const bool in_place : {false, true}) {
+          const at::Tensor mine = values(rank_, length, dtype) + static_cast<int>(in_place);
+          at::Tensor shard = in_place ? output.narrow(0, rank_, 1) : mine.view({1, length});
+          if (in_place) shard.copy_(mine);
+          group_.all_gather(output, shard).wait();
+          for (int rank = 0; rank < size_; ++rank) {
+            ASSERT_TRUE(at::equal(output[rank], values(rank, length, dtype) + static_cast<int>(in_place)))
+                << of(dtype, length, placement) << " of " << rank;
+          }
+          group_.barrier();  // before anyone writes what others look at
+        }
+      }
+    }
+  }
+}
+
+TEST_P(Windows, OrdinaryTensorsBesideThem) {
+  for (const int64_t length : {3, 1000, 70'001}) {
+    const at::Tensor window = allocate(length * size_, at::kFloat, Placement::Own);
+    for (int odd = 0; odd < size_; ++odd) {  // one rank brings a tensor from elsewhere
+      at::Tensor tensor = rank_ == odd ? at::zeros({length * size_}) : window;
+      tensor.copy_(values(rank_, length * size_, at::kFloat));
+      const at::Tensor sums = summed(size_, length * size_, at::kFloat);
+      at::Tensor shard = at::zeros({length});
+      group_.reduce_scatter(shard, tensor).wait();
+      ASSERT_TRUE(at::equal(shard, sums.narrow(0, rank_ * length, length)));
+      group_.all_reduce(tensor).wait();
+      ASSERT_TRUE(at::equal(tensor, sums));
+      group_.all_gather(tensor, at::full({length}, 1.0f + static_cast<float>(rank_))).wait();
+      for (int rank = 0; rank < size_; ++rank) {
+        ASSERT_TRUE(at::equal(tensor.narrow(0, rank * length, length), at::full({length}, 1.0f + rank)));
+      }
+    }
+  }
+}
+
+/// Values that round: the same bits on every rank, in every run, in windows and without.
+TEST_P(Windows, SumsHaveTheSameBitsEverywhere) {
+  for (const at::ScalarType dtype : {at::kDouble, at::kFloat, at::kBFloat16, at::kHalf}) {
+    const int64_t length = 6'007;
+    const at::Tensor mine = testing::random_tensor({length * size_}, 100 + static_cast<uint64_t>(rank_), dtype);
+    at::Tensor first;
+    for (const Placement placement : {Placement::Private, Placement::Own, Placement::Own}) {
+      at::Tensor tensor = allocate(length * size_, dtype, placement);
+      tensor.copy_(mine);
+      group_.barrier();
+      at::Tensor shard = at::empty({length}, dtype);
+      group_.reduce_scatter(shard, tensor).wait();
+      group_.all_reduce(tensor).wait();
+      EXPECT_TRUE(at::equal(shard, tensor.narrow(0, rank_ * length, length)));
+      if (!first.defined()) first = tensor.clone();
+      EXPECT_TRUE(at::equal(tensor, first)) << of(dtype, length, placement);
+    }
+    at::Tensor everyones = at::empty({size_ * first.numel()}, dtype);
+    group_.all_gather(everyones, first).wait();
+    for (int rank = 0; rank < size_; ++rank) ASSERT_TRUE(at::equal(everyones.view({size_, -1})[rank], first));
+
+    // In the order of ranks inside each host, then of hosts; halves are rounded once.
+    const at::ScalarType wide = dtype == at::kDouble ? at::kDouble : at::kFloat;
+    // Without windows, and where no two ranks share a host, there is one order.
+    const int together = given(Placement::Own) == Placement::Own ? places_ : size_;
+    at::Tensor sum;
+    for (int host = 0; host < size_ / together; ++host) {
+      at::Tensor part;
+      for (int rank = host * together; rank < (host + 1) * together; ++rank) {
+        const at::Tensor theirs =
+            testing::random_tensor({length * size_}, 100 + static_cast<uint64_t>(rank), dtype).to(wide);
+        part = part.defined() ? part + theirs : theirs;
+      }
+      sum = sum.defined() ? sum + part : part;
+    }
+    EXPECT_TRUE(at::equal(first, sum.to(dtype))) << c10::toString(dtype);
+  }
+}
+
+TEST_P(Windows, CommonMemoryIsThereOnce) {
+  if (given(Placement::Common) != Placement::Common) GTEST_SKIP() << "this world has none";
+  const at::Tensor common = allocate(1000 * size_, at::kLong, Placement::Common);
+  // The first rank of each host writes everything; all see it without a collective of data.
+  if (rank_ % places_ == 0) common.fill_(7 + rank_);
+  group_.barrier();
+  EXPECT_TRUE(at::equal(common, at::full_like(common, 7 + rank_ / places_ * places_)));
+  group_.barrier();
+  if (size_ == 1) return;
+  at::Tensor tensor = common;
+  EXPECT_THROW(group_.all_reduce(tensor), std::invalid_argument);
+}
+
+TEST_P(Windows, AreCountedApart) {
+  HostMemory& host = HostMemory::counted();
+  WindowMemory& windows = WindowMemory::counted();
+  const int64_t before = host.live(), own = windows.own(), common = windows.common();
+  {
+    const at::Tensor a = allocate(1001, at::kFloat, Placement::Own);
+    const at::Tensor b = allocate(2003, at::kDouble, Placement::Common);
+    const bool really = size_ > 1 && given(Placement::Own) == Placement::Own;
+    EXPECT_EQ(windows.own() - own, really ? 4004 : 0);
+    EXPECT_EQ(windows.common() - common, really ? 16024 : 0);
+    EXPECT_EQ(host.live() - before, really ? 0 : 4004 + 16024);
+    if (size_ > 1) {
+      EXPECT_EQ(windows.exchange() % HostBoard::kRankBytes, 0);
+      EXPECT_TRUE(!really || windows.exchange() > 0);
+    }
+  }
+  EXPECT_EQ(windows.own(), own);
+  EXPECT_EQ(windows.common(), common);
+  EXPECT_EQ(host.live(), before);
+}
+
+TEST_P(Windows, AViewKeepsItsWindow) {
+  at::Tensor view = allocate(5000, at::kFloat, Placement::Own).narrow(0, 1000, 2000);
+  view.fill_(1);
+  group_.all_reduce(view).wait();
+  EXPECT_TRUE(at::equal(view, at::full({2000}, static_cast<float>(size_))));
+}
+
+/// Sums and gathers in windows of several groups, in one random order, waited for at times of each rank's own.
+TEST_P(Windows, ManyUnderWayOnSeveralGroups) {
+  const int tp = size_ % 2 == 0 ? 2 : 1;
+  const DeviceMesh mesh(MeshLayout({{"dp", size_ / tp}, {"tp", tp}}), group_);
+  const std::vector<Group> groups{mesh.group("dp"), mesh.group("tp"), mesh.world(), mesh.world()};
+  constexpr int64_t kLength = 20'000;
+  struct Buffers {
+    at::Tensor own, common, shard;
+    Work work;
+    double expected = 0;
+    int kind = -1;
+  };
+  std::vector<Buffers> buffers;
+  for (const Group& group : groups) {
+    Buffers& buffer = buffers.emplace_back();
+    buffer.own = group.allocate(kLength * group.size(), at::kDouble, Placement::Own).tensor;
+    buffer.common = group.allocate(kLength * group.size(), at::kDouble, Placement::Common).tensor;
+    buffer.shard = at::zeros({kLength}, at::kDouble);
+  }
+  std::mt19937 shared(11);
+  std::mt19937 own(static_cast<unsigned>(rank_));
+  const auto finish = [&](size_t i) {
+    Buffers& buffer = buffers[i];
+    if (buffer.kind < 0) return;
+    buffer.work.wait();
+    const Group& group = groups[i];
+    const at::Tensor& result = buffer.kind == 0 ? buffer.own : buffer.kind == 1 ? buffer.shard : buffer.common;
+    if (buffer.kind == 2) {
+      for (int rank = 0; rank < group.size(); ++rank) {
+        const at::Tensor part = result.narrow(0, rank * kLength, kLength);
+        ASSERT_TRUE(at::equal(part, at::full_like(part, buffer.expected + group.ranks()[rank])));
+      }
+    } else {
+      ASSERT_TRUE(at::equal(result, at::full_like(result, buffer.expected)));
+    }
+    buffer.kind = -1;
+  };
+  for (int round = 0; round < 300; ++round) {
+    const size_t i = shared() % groups.size();
+    const int kind = static_cast<int>(shared() % 3);
+    const Group& group = groups[i];
+    Buffers& buffer = buffers[i];
+    finish(i);
+    double sum = 0;
+    for (const int64_t rank : group.ranks()) sum += round + static_cast<double>(rank);
+    const double mine = round + static_cast<double>(group.ranks()[group.rank()]);
+    buffer.kind = kind;
+    buffer.expected = kind == 2 ? round : sum;
+    if (kind == 2) {
+      group.barrier();  // nobody looks at the last gather any more
+      at::Tensor part = buffer.common.narrow(0, group.rank() * kLength, kLength);
+      part.fill_(mine);
+      buffer.work = group.all_gather(buffer.common, part);
+    } else {
+      buffer.own.fill_(mine);
+      buffer.work = kind == 0 ? group.all_reduce(buffer.own) : group.reduce_scatter(buffer.shard, buffer.own);
+    }
+    if (own() % 4 == 0) finish(own() % groups.size());
+  }
+  for (size_t i = 0; i < groups.size(); ++i) finish(i);
+}
+
+INSTANTIATE_TEST_SUITE_P(On, Windows, ::testing::Values(Hosts::Found, Hosts::Two, Hosts::Each, Hosts::Refused),
+                         [](const auto& tested) { return name_of(tested.param); });
+
+TEST(WindowSpace, IsGivenToAllRanksOrNone) {
+  if (world().size() == 1) GTEST_SKIP() << "needs several ranks";
+  // Of the last rank alone the limit is low.
+  const int64_t room = HostBoard::kRankBytes + WindowMemory::counted().exchange() + (1 << 20);
+  const Group group = world_over({.window_bytes = room + (world().rank() == world().size() - 1 ? 0 : 8 << 20)});
+  EXPECT_EQ(group.allocate(1 << 18, at::kFloat, Placement::Own).placement, Placement::Own);
+  ::testing::internal::CaptureStderr();
+  const GroupMemory refused = group.allocate(1 << 19, at::kFloat, Placement::Own);
+  group.allocate(1 << 19, at::kFloat, Placement::Own);
+  const std::string log = ::testing::internal::GetCapturedStderr();
+  EXPECT_EQ(refused.placement, Placement::Private);
+  at::Tensor tensor = refused.tensor;
+  group.all_reduce(tensor.fill_(1)).wait();
+  EXPECT_EQ(tensor[77].item<float>(), world().size());
+  if (world().rank() != 0) {
+    EXPECT_EQ(log, "");
+    return;
+  }
+  EXPECT_EQ(std::count(log.begin(), log.end(), '\n'), 1) << log;
+  for (const char* part : {"asked for 2.0 MiB", "a rank may hold ", " in windows and holds ",
+                           "communicate through MPI instead", "raise MESHTRAIN_WINDOW_MIB"}) {
+    EXPECT_NE(log.find(part), std::string::npos) << log;
+  }
+}
+
+TEST(WindowSpace, AGroupWithinAnotherUsesItsWindows) {
+  const int size = world().size();
+  if (size < 4) GTEST_SKIP() << "needs four ranks";
+  at::Tensor tensor = world().allocate(300'000, at::kFloat, Placement::Own).tensor;
+  tensor.fill_(world().rank());
+  std::vector<int> members;
+  for (int rank = world().rank() % 2; rank < size; rank += 2) members.push_back(rank);
+  const Group half = world().split(members, "half");
+  half.all_reduce(tensor).wait();
+  double sum = 0;
+  for (const int member : members) sum += member;
+  EXPECT_EQ(tensor[299'999].item<float>(), sum);
+}
+
+TEST(WindowSpace, PassesThroughWhatDecoratesABackend) {
+  const auto ledger = std::make_shared<TrafficLedger>();
+  const Group counted(instrument(world().backend(), "counted", ledger), "counted", world().ranks(), world().place());
+  for (const Group& group : {counted, skip_sums(counted, "nothing")}) {
+    EXPECT_EQ(group.allocate(10, at::kFloat, Placement::Common).placement, Placement::Common);
+  }
+  EXPECT_EQ(ledger->total().calls, 0);
+}
+
+TEST(WindowSpace, OfADryRunIsOrdinary) {
+  const Group dry(dry_run_backend(0, 4), "dry", {0, 1, 2, 3}, "rank 0");
+  const GroupMemory memory = dry.allocate(10, at::TensorOptions(at::kFloat).device(at::kMeta), Placement::Common);
+  EXPECT_EQ(memory.placement, Placement::Private);
+  EXPECT_TRUE(memory.tensor.is_meta());
+}
+
+TEST(TwoHosts, DISABLED_AreFound) {
+  EXPECT_EQ(world().size(), 4);
+  EXPECT_EQ(places_found(), 2);
+}
+
+/// Over TCP, between two network namespaces.
+TEST(TwoHosts, PassTheSameTests) {
+  if (world().size() > 1) GTEST_SKIP() << "starts an mpirun of its own";
+  const char* const source = std::getenv("MESHTRAIN_SOURCE");
+  if (!source) GTEST_SKIP() << "MESHTRAIN_SOURCE is not set";
+  const testing::Outcome outcome = testing::run(
+      "timeout 300 '" + std::string(source) + "/tests/support/two_hosts' " + testing::this_program() +
+      " --gtest_also_run_disabled_tests "
+      "--gtest_filter='TwoHosts.DISABLED_*:On/Windows.*/hosts_as_found:CollectiveArithmetic.*-*SumsInTheOrder*'");
+  if (outcome.status == 77) GTEST_SKIP() << outcome.output;
+  EXPECT_EQ(outcome.status, 0) << outcome.output;
+  EXPECT_NE(outcome.output.find("[  PASSED  ]"), std::string::npos) << outcome.output;
+}
+
+TEST(HostLayout, TakesRegularGroupsTogether) {
+  const auto expect = [](const std::vector<int>& hosts_of_ranks, int rank, int hosts, int host, int places, int place) {
+    const HostLayout layout = HostLayout::of(hosts_of_ranks, rank);
+    EXPECT_EQ(layout.hosts, hosts);
+    EXPECT_EQ(layout.host, host);
+    EXPECT_EQ(layout.places, places);
+    EXPECT_EQ(layout.place, place);
+  };
+  expect({0, 0, 0, 0}, 2, 1, 0, 4, 2);
+  expect({0, 0, 2, 2, 4, 4}, 3, 3, 1, 2, 1);
+  expect({4, 4, 0, 0}, 1, 2, 0, 2, 1);
+  expect({0, 0, 2, 2, 2}, 4, 5, 4, 1, 0);  // other numbers
+  expect({0, 0, 0, 3, 3, 3, 3}, 4, 7, 4, 1, 0);
+  expect({0, 1, 0, 1}, 2, 4, 2, 1, 0);  // in turn
+  expect({0, 0, 1, 1, 0, 0}, 5, 6, 5, 1, 0);
+}
+
+}  // namespace
+}  // namespace meshtrain

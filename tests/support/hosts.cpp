@@ -1,0 +1,52 @@
+#include "tests/support/hosts.h"
+
+#include <algorithm>
+#include <map>
+
+#include "tests/support/world.h"
+
+namespace meshtrain::testing {
+namespace {
+
+MpiOptions options_of(Hosts hosts) {
+  switch (hosts) {
+    case Hosts::Found:
+      return {};
+    case Hosts::Two:
+      return {.host_ranks = std::max(world().size() / 2, 1)};
+    case Hosts::Each:
+      return {.host_ranks = 1};
+    case Hosts::Refused:
+      return {.window_bytes = 0};
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string name_of(Hosts hosts) {
+  switch (hosts) {
+    case Hosts::Found:
+      return "hosts_as_found";
+    case Hosts::Two:
+      return "two_hosts";
+    case Hosts::Each:
+      return "a_host_each";
+    case Hosts::Refused:
+      return "refused";
+  }
+  return "";
+}
+
+const Group& world_on(Hosts hosts) {
+  static std::map<Hosts, Group> groups;
+  const auto found = groups.find(hosts);
+  return found != groups.end() ? found->second : groups.emplace(hosts, world_over(options_of(hosts))).first->second;
+}
+
+Group world_over(const MpiOptions& options) {
+  if (world().size() == 1) return world();
+  return Group(mpi_backend(options), "windows", world().ranks(), world().place());
+}
+
+}  // namespace meshtrain::testing

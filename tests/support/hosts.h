@@ -1,0 +1,22 @@
+#pragma once
+
+#include <string>
+
+#include "mesh/backends/mpi.h"
+#include "mesh/group.h"
+
+namespace meshtrain::testing {
+
+/// As MPI finds them, which is one in most runs; or the world's ranks taken to be on two, or on one each; and with no
+/// space for windows.
+enum class Hosts { Found, Two, Each, Refused };
+
+std::string name_of(Hosts hosts);
+
+/// The world's ranks on such hosts; made once for each, as communicators are few. Collective the first time.
+const Group& world_on(Hosts hosts);
+
+/// The world's ranks, in a group of its own. Collective.
+Group world_over(const MpiOptions& options);
+
+}  // namespace meshtrain::testing
