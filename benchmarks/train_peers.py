@@ -9,8 +9,8 @@ sequences a step and 8 layers; "context", one long sequence a step and 4 layers;
 and 8 layers. Everyone in a table starts from the
 same weights, sees the same sequences in the same steps, and has one thread a process. Each repetition runs every
 contestant once, one after the other, so that a machine that slows down slows all of them. A contestant's number is the
-median over repetitions of (tokens of the steps after the warm-up) / (their time); peak memory is that of its largest
-process. The losses of all in a table must agree step by step, else the exit status is 1.
+median over repetitions of (tokens of the steps after the warm-up) / (their time); peak memory is the most that one of its
+processes was seen with, five times a second: pages that several share count in part (PSS). The losses of all in a table must agree step by step, else the exit status is 1.
 """
 
 import argparse
@@ -21,6 +21,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -134,13 +135,34 @@ def write_model(table):
 # ---- runs
 
 
+def family(pid):
+    """The process and all that it started."""
+    try:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except OSError:
+        return []
+    return [pid] + [one for child in children for one in family(int(child))]
+
+
+def proportional_bytes(pid):
+    """Of its memory, where several processes share a page its part of it."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
+
+
 def finish(processes, log):
-    """Waits for all; the largest peak memory, in bytes, of one of them or of what it waited for."""
+    """Waits for all; the most memory, in bytes, that one of them or of those it started was seen with."""
     running, peak = {process.pid: process for process in processes}, 0
     while running:
-        pid, status, usage = os.wait4(-1, 0)
+        peak = max([peak] + [proportional_bytes(pid) for first in running for pid in family(first)])
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        if pid == 0:
+            time.sleep(0.2)
+            continue
         running.pop(pid).returncode = os.waitstatus_to_exitcode(status)
-        peak = max(peak, usage.ru_maxrss * 1024)
         if status != 0:
             for process in running.values():
                 process.kill()

@@ -12,18 +12,19 @@ namespace meshtrain {
 /// that gives windows (Group::window); P parameters, G gradients; arena(k): the largest sum of k neighbours, units of
 /// the whole step besides:
 ///
-/// |                             | parameters                             | gradients           |
-/// | NoShard, or n = 1           | P, of this rank alone                  | G                   |
-/// | ShardOptimizer              | P, one copy a host: P / p              | G                   |
-/// | ShardGradOp                 | P, one copy a host: P / p              | arena(2)            |
-/// | FullShard, n ranks of one host | P, one copy: P / n                  | arena(2)            |
-/// | FullShard, otherwise        | arena(1 + prefetch)                    | arena(2)            |
+/// |                                | parameters                | gradients |
+/// | NoShard, or n = 1              | P, of this rank alone     | G         |
+/// | ShardOptimizer                 | P / p: one copy on a host | G         |
+/// | ShardGradOp                    | P / p: one copy on a host | arena(2)  |
+/// | FullShard, n ranks of one host | P / n: one copy           | arena(2)  |
+/// | FullShard, otherwise           | arena(1 + prefetch)       | arena(2)  |
 ///
-/// (accumulate_unsharded: G.) A copy of a host is common memory: shards of the parameters' own dtype are slices of it,
-/// so what their owners write is everywhere at once, and a gather moves nothing inside the host. Gradients, and an
-/// arena of parameters, are this rank's own, read and written in place by the peers' collectives; so are the shards of
-/// gradients that are kept apart where they are summed over more ranks. Without windows it is all ordinary memory, a
-/// copy each, and FullShard has its arena. With shards on disk FullShard has its arena too, wherever its ranks are.
+/// With accumulate_unsharded gradients are G; FullShard's arena is P where units are kept to the backward. A copy of a
+/// host is common memory: shards of the parameters' own dtype are slices of it, so what their owners write is
+/// everywhere at once, and a gather moves nothing inside the host. Gradients, and an arena of parameters, are this
+/// rank's own, read and written in place by the peers' collectives; so are the shards of gradients that are kept apart,
+/// where they are summed over more ranks. Without windows it is all ordinary memory, a copy each, and FullShard has its
+/// arena; with shards on disk it has it too, wherever its ranks are.
 ///
 /// **When an owner may write its shard of common memory.** Peers read a unit's parameters until their backward is
 /// through with it. A rank issues the reduction of the lowest trainable unit last of all, when the gradients of that
