@@ -31,6 +31,7 @@ void Gathering::start(size_t unit) {
     arena_.lend(unit, values);
   }
   for (const FlatBuffer& buffer : units_[unit].buffers()) {
+    if (whole_ && !buffer.trainable()) continue;  // it is as it was
     at::Tensor whole = buffer.values(), shard = buffer.shard_values();
     if (shard.scalar_type() != whole.scalar_type()) shard = buffer.values_of_shard().copy_(shard);
     gathered.works.push_back(group_.all_gather(whole, shard));

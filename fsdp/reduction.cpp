@@ -11,20 +11,18 @@ Reduction::Reduction(std::vector<Unit>& units, const FsdpOptions& options, const
       on_reduced_(options.on_reduced),
       whole_(sharding.whole_gradients),
       lent_(units.size(), false) {
-  if (!whole_) arena_ = Arena(units, &Unit::gradient_tenant, /*reach=*/1);
-}
-
-std::vector<FlatBuffer*> Reduction::trainable(size_t unit) {
-  std::vector<FlatBuffer*> buffers;
-  for (FlatBuffer& buffer : units_[unit].buffers()) {
-    if (buffer.trainable()) buffers.push_back(&buffer);
+  behind_.resize(units.size());
+  size_t behind = units.size();
+  for (size_t unit = units.size(); unit-- > 0;) {
+    behind_[unit] = behind;
+    if (units[unit].num_trainable() > 0) behind = unit;
   }
-  return buffers;
+  if (!whole_) arena_ = Arena(units, &Unit::gradient_tenant, /*reach=*/1);
 }
 
 void Reduction::begin_step() {
   for (size_t unit = 0; unit < units_.size(); ++unit) {
-    for (FlatBuffer* buffer : trainable(unit)) {
+    for (FlatBuffer* buffer : units_[unit].trainable()) {
       if (whole_) buffer->gradients().zero_();
       if (buffer->keeps_gradients_apart()) buffer->shard_gradients().zero_();
     }
@@ -41,21 +39,21 @@ void Reduction::begin_backward(bool last) {
 void Reduction::lend(size_t unit) {
   if (whole_ || lent_[unit]) return;
   std::vector<at::Tensor> gradients;
-  for (FlatBuffer* buffer : trainable(unit)) gradients.push_back(buffer->gradients());
+  for (FlatBuffer* buffer : units_[unit].trainable()) gradients.push_back(buffer->gradients());
   arena_.lend(unit, gradients);
   lent_[unit] = true;
 }
 
 // Two units have memory: this one, and the one behind it, which is being reduced.
 void Reduction::lend_zeros(size_t unit) {
-  while (!scattering_.empty() && scattering_.front().unit > unit + 1) finish_scatter();
+  while (!scattering_.empty() && scattering_.front().unit > behind_[unit]) finish_scatter();
   lend(unit);
-  for (FlatBuffer* buffer : trainable(unit)) buffer->gradients().zero_();
+  for (FlatBuffer* buffer : units_[unit].trainable()) buffer->gradients().zero_();
 }
 
 void Reduction::let_go(size_t unit) {
   if (whole_ || !lent_[unit]) return;
-  for (FlatBuffer* buffer : trainable(unit)) take_memory(buffer->gradients());
+  for (FlatBuffer* buffer : units_[unit].trainable()) take_memory(buffer->gradients());
   lent_[unit] = false;
 }
 
@@ -64,7 +62,7 @@ void Reduction::before_backward(size_t unit) {
   if (!units_[unit].whole_step()) {
     while (next_ > static_cast<int64_t>(unit)) issue_next();
   }
-  lend_zeros(unit);
+  if (units_[unit].num_trainable() > 0) lend_zeros(unit);
 }
 
 void Reduction::count_final(size_t unit) {
@@ -74,9 +72,10 @@ void Reduction::count_final(size_t unit) {
 
 void Reduction::issue_next() {
   const size_t unit = static_cast<size_t>(next_--);
+  if (units_[unit].num_trainable() == 0) return;  // nobody waits for it: the unit behind it is on its way still
   if (!whole_ && !lent_[unit]) lend_zeros(unit);  // it had no backward here
   UnderWay scatter{unit, {}};
-  for (FlatBuffer* buffer : trainable(unit)) {
+  for (FlatBuffer* buffer : units_[unit].trainable()) {
     at::Tensor shard = buffer->gradients_of_shard();
     scatter.works.push_back(shards_.reduce_scatter(shard, buffer->gradients()));
   }
@@ -91,7 +90,7 @@ void Reduction::finish_scatter() {
   scattering_.pop_front();
   for (const Work& work : scatter.works) work.wait();
   UnderWay sum{scatter.unit, {}};
-  for (FlatBuffer* buffer : trainable(scatter.unit)) {
+  for (FlatBuffer* buffer : units_[scatter.unit].trainable()) {
     at::Tensor shard = buffer->shard_gradients(), whole = buffer->gradients();
     if (sums_whole(*buffer)) {
       sum.works.push_back(replicas_.all_reduce(whole));
@@ -108,7 +107,7 @@ void Reduction::finish_sum() {
   const UnderWay sum = std::move(summing_.front());
   summing_.pop_front();
   for (const Work& work : sum.works) work.wait();
-  for (FlatBuffer* buffer : trainable(sum.unit)) {
+  for (FlatBuffer* buffer : units_[sum.unit].trainable()) {
     if (sums_whole(*buffer)) buffer->shard_gradients().copy_(buffer->gradients());
     if (on_reduced_) on_reduced_(*buffer);
   }
@@ -130,7 +129,7 @@ void Reduction::end_backward() {
 
 void Reduction::gather(size_t unit) {
   lend(unit);
-  for (FlatBuffer* buffer : trainable(unit)) {
+  for (FlatBuffer* buffer : units_[unit].trainable()) {
     at::Tensor whole = buffer->gradients(), shard = buffer->gradients_of_shard();
     if (buffer->keeps_gradients_apart()) shard.copy_(buffer->shard_gradients());
     shards_.all_gather(whole, shard).wait();

@@ -18,6 +18,14 @@ Unit::Unit(UnitSpec spec, const Sharding& sharding)
   }
 }
 
+std::vector<FlatBuffer*> Unit::trainable() {
+  std::vector<FlatBuffer*> trained;
+  for (FlatBuffer& buffer : buffers_) {
+    if (buffer.trainable()) trained.push_back(&buffer);
+  }
+  return trained;
+}
+
 Tenant Unit::tenant(bool gradients) const {
   Tenant tenant{0, whole_step()};
   for (const FlatBuffer& buffer : buffers_) {
@@ -25,6 +33,16 @@ Tenant Unit::tenant(bool gradients) const {
     if (gradients && buffer.trainable()) tenant.size += num_bytes(buffer.gradients());
   }
   return tenant;
+}
+
+std::vector<const FlatBuffer*> trainable_buffers(const std::vector<Unit>& units) {
+  std::vector<const FlatBuffer*> trained;
+  for (const Unit& unit : units) {
+    for (const FlatBuffer& buffer : unit.buffers()) {
+      if (buffer.trainable()) trained.push_back(&buffer);
+    }
+  }
+  return trained;
 }
 
 }  // namespace meshtrain

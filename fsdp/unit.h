@@ -26,6 +26,9 @@ class Unit {
   std::vector<FlatBuffer>& buffers() { return buffers_; }
   const std::vector<FlatBuffer>& buffers() const { return buffers_; }
 
+  /// Those of its buffers that are trained.
+  std::vector<FlatBuffer*> trainable();
+
   /// Memory that its parameters take while gathered, and its gradients during its backward.
   Tenant parameter_tenant() const { return tenant(/*gradients=*/false); }
   Tenant gradient_tenant() const { return tenant(/*gradients=*/true); }
@@ -45,5 +48,8 @@ class Unit {
   int num_trainable_ = 0;
   int num_final_ = 0;
 };
+
+/// Every buffer of `units` that is trained, in their order: whose shards an optimizer changes.
+std::vector<const FlatBuffer*> trainable_buffers(const std::vector<Unit>& units);
 
 }  // namespace meshtrain

@@ -105,6 +105,50 @@ TEST_P(FsdpCost, MemoryIsThatOfTheFormulas) {
   EXPECT_EQ(memory.peak(), held);
 }
 
+// Units 0, 1 and 3 of five are frozen: no gradients of them are held or sent, and in the backward the first two are not
+// gathered. Where parameters are whole on each rank, those that do not change are not gathered at all.
+TEST_P(FsdpCost, OfFrozenUnitsIsTheirParametersAlone) {
+  const auto [way, tied] = GetParam();
+  if (tied) GTEST_SKIP() << "the first is also the last";
+  HostMemory& memory = HostMemory::counted();
+  const DeviceMesh mesh(MeshLayout({{"dp", world().size()}, {"tp", 1}}), world());
+  const Chain chain;
+  for (const size_t i : {0u, 1u, 3u}) chain.weights[i]->tensor.set_requires_grad(false);
+  const FsdpOptions options = way.options(mesh.group("dp"));
+  int64_t before = memory.live();
+  for (const auto& weight : chain.weights) before -= weight->tensor.numel() * kBytes;
+  Fsdp fsdp(chain.units(), options);
+
+  std::vector<int64_t> sizes;
+  int64_t all = 0;
+  for (const Unit& unit : fsdp.units()) all += sizes.emplace_back(bytes_of(unit));
+  const int64_t n = options.shards.size(), r = options.replicas.size();
+  const int64_t trained = sizes[2] + sizes[4];
+  const bool full = way.mode == ShardingMode::FullShard && n > 1;
+  const bool whole_gradients = n == 1 || way.mode == ShardingMode::ShardOptimizer || way.accumulate_unsharded;
+  int64_t gathered = all;
+  if (way.reshard_after_forward) {
+    gathered = 0;
+    for (size_t i = 0; i < sizes.size(); ++i) {
+      int64_t sum = 0;
+      for (size_t k = i; k < sizes.size() && k <= i + static_cast<size_t>(way.prefetch); ++k) sum += sizes[k];
+      gathered = std::max(gathered, sum);
+    }
+  }
+  const int64_t parameters = full ? all / n + gathered : all;
+  EXPECT_EQ(memory.live() - before, parameters + (whole_gradients ? trained : trained / n + trained));
+
+  step(chain, fsdp);
+  mesh.traffic().clear();
+  step(chain, fsdp);
+  const int64_t m = way.mode == ShardingMode::ShardOptimizer || way.accumulate_unsharded ? 1 : kMicroBatches;
+  int64_t sent = n == 1 ? 0 : trained;
+  if (full) sent = kMicroBatches * (way.reshard_after_forward ? all + sizes[2] + sizes[3] : all);
+  EXPECT_EQ(mesh.traffic().total("", "dp.parameters").buffer_bytes, sent);
+  EXPECT_EQ(mesh.traffic().total("", "dp.gradients").buffer_bytes,
+            (n == 1 ? 0 : m * trained) + (r == 1 ? 0 : trained / n));
+}
+
 INSTANTIATE_TEST_SUITE_P(All, FsdpCost, ::testing::Combine(::testing::ValuesIn(kWays), ::testing::Bool()),
                          [](const auto& test) {
                            return std::get<0>(test.param).name + (std::get<1>(test.param) ? "Tied" : "");
