@@ -1,6 +1,7 @@
 #pragma once
 
 #include "runtime/optimizer/optimizer.h"
+#include "runtime/optimizer/rules.h"
 
 namespace meshtrain {
 
@@ -13,7 +14,7 @@ class Sgd final : public Optimizer {
  private:
   struct Part {
     at::Tensor values, gradients, velocity;  // velocity: undefined without momentum
-    double weight_decay;
+    UpdateRule rule;
   };
 
   double momentum_;
