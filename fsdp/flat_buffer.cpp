@@ -36,7 +36,10 @@ FlatBuffer::FlatBuffer(std::vector<Parameter*> parameters, const Sharding& shard
 
   int64_t end = 0;
   for (Parameter* parameter : parameters) {
-    const int64_t offset = parameter->follows_previous ? end : round_up(end, alignment);
+    // What it follows may be in another buffer, frozen; then it begins where any parameter does.
+    const bool follows =
+        parameter->follows_previous && !segments_.empty() && region(*segments_.back().parameter) == region(*parameter);
+    const int64_t offset = follows ? end : round_up(end, alignment);
     segments_.push_back({parameter, offset, c10::multiply_integers(parameter->shape)});
     end = offset + segments_.back().numel;
     if (region(*parameter) == 0) partial_numel_ = end;

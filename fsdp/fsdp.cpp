@@ -152,7 +152,7 @@ void Fsdp::write_values(const std::function<void(const Parameter&)>& write) {
       set_aside(shard);
     }
   }
-  shards_changed();
+  state_->gathering.shards_changed(/*frozen=*/true);
 }
 
 void Fsdp::visit_values(const std::function<void(const Unit&)>& visit) {

@@ -15,7 +15,7 @@ Gathering::Gathering(std::vector<Unit>& units, const FsdpOptions& options, const
   for (size_t unit = 0; unit < units.size(); ++unit) {
     if (!units[unit].whole_step()) kept_ = unit;
   }
-  shards_changed();
+  shards_changed(/*frozen=*/true);
 }
 
 void Gathering::start(size_t unit) {
@@ -23,6 +23,7 @@ void Gathering::start(size_t unit) {
   if (gathered.state != State::Away) return;
   memory_.lend(unit);
   for (const FlatBuffer& buffer : units_[unit].buffers()) {
+    if (!lets_go_ && !buffer.trainable() && !gathered.frozen_stale) continue;  // it is as it was
     at::Tensor whole = buffer.values(), shard = buffer.shard_values();
     if (shard.scalar_type() != whole.scalar_type()) {
       if (gathered.stale) buffer.values_of_shard().copy_(shard);
@@ -31,6 +32,7 @@ void Gathering::start(size_t unit) {
     gathered.works.push_back(group_.all_gather(whole, shard));
   }
   gathered.stale = memory_.in_turns();
+  gathered.frozen_stale = false;
   gathered.state = State::Coming;
 }
 
@@ -96,8 +98,9 @@ void Gathering::end_backward(bool last) {
   }
 }
 
-void Gathering::shards_changed() {
+void Gathering::shards_changed(bool frozen) {
   for (size_t unit = 0; unit < units_.size(); ++unit) {
+    if (frozen) gathered_[unit].frozen_stale = true;
     if (gathered_[unit].state == State::Coming) need(unit);
     let_go(unit);
     const std::vector<FlatBuffer>& buffers = units_[unit].buffers();

@@ -21,8 +21,8 @@ class Gathering {
   /// `last`: of the step.
   void end_backward(bool last);
 
-  /// Every rank has changed its shards: what is whole is no longer right.
-  void shards_changed();
+  /// Every rank has changed its shards, of `frozen` parameters too or not: what is whole is no longer right.
+  void shards_changed(bool frozen = false);
 
   /// Gathers a unit's parameters, unless they are there already, until let_go(). Returns whether it did.
   bool need(size_t unit);
@@ -35,7 +35,8 @@ class Gathering {
   enum class State { Away, Coming, Here };
   struct Gathered {
     State state = State::Here;
-    bool stale = true;  ///< this rank's slice of the whole is not what its shard is
+    bool stale = true;         ///< this rank's slice of the whole is not what its shard is
+    bool frozen_stale = true;  ///< what is whole of frozen parameters is not everyone's shards
     bool in_backward = false;
     std::vector<Work> works;
   };

@@ -26,11 +26,14 @@ Places plan_places(const std::vector<Tenant>& tenants, int64_t reach) {
   std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
     return std::pair(tenants[a].always, tenants[a].size) > std::pair(tenants[b].always, tenants[b].size);
   });
+  std::vector<int64_t> position(tenants.size());  // among those of any size
+  for (size_t i = 1; i < tenants.size(); ++i) position[i] = position[i - 1] + (tenants[i - 1].size > 0 ? 1 : 0);
   Places places{std::vector<int64_t>(tenants.size()), 0};
   for (const int64_t tenant : order) {
+    if (tenants[tenant].size == 0) continue;
     std::vector<std::pair<int64_t, int64_t>> taken;
     for (const int64_t other : placed) {
-      if (!tenants[other].always && std::abs(other - tenant) > reach) continue;
+      if (!tenants[other].always && std::abs(position[other] - position[tenant]) > reach) continue;
       taken.emplace_back(places.offsets[other], places.offsets[other] + tenants[other].size);
     }
     places.offsets[tenant] = lowest_free(std::move(taken), tenants[tenant].size);

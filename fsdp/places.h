@@ -7,7 +7,7 @@ namespace meshtrain {
 
 /// Something that needs memory while its neighbours in a row have some.
 struct Tenant {
-  int64_t size;         ///< bytes
+  int64_t size;         ///< bytes; 0: it takes no place, and its neighbours are each other's
   bool always = false;  ///< at all times, rather than with its neighbours
 };
 

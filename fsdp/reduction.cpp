@@ -9,19 +9,18 @@ Reduction::Reduction(std::vector<Unit>& units, const FsdpOptions& options, const
       on_reduced_(options.on_reduced),
       memory_(memory),
       whole_(!memory.in_turns()),
-      lent_(units.size(), false) {}
-
-std::vector<FlatBuffer*> Reduction::trainable(size_t unit) {
-  std::vector<FlatBuffer*> buffers;
-  for (FlatBuffer& buffer : units_[unit].buffers()) {
-    if (buffer.trainable()) buffers.push_back(&buffer);
+      behind_(units.size()),
+      lent_(units.size(), false) {
+  size_t behind = units.size();
+  for (size_t unit = units.size(); unit-- > 0;) {
+    behind_[unit] = behind;
+    if (units[unit].num_trainable() > 0) behind = unit;
   }
-  return buffers;
 }
 
 void Reduction::begin_step() {
   for (size_t unit = 0; unit < units_.size(); ++unit) {
-    for (FlatBuffer* buffer : trainable(unit)) {
+    for (FlatBuffer* buffer : units_[unit].trainable()) {
       if (whole_) buffer->gradients().zero_();
       if (!buffer->keeps_gradients_apart()) continue;
       buffer->shard_gradients().zero_();
@@ -45,9 +44,9 @@ void Reduction::lend(size_t unit) {
 
 // Two units have memory: this one, and the one behind it, which is being reduced.
 void Reduction::lend_zeros(size_t unit) {
-  while (!scattering_.empty() && scattering_.front().unit > unit + 1) finish_scatter();
+  while (!scattering_.empty() && scattering_.front().unit > behind_[unit]) finish_scatter();
   lend(unit);
-  for (FlatBuffer* buffer : trainable(unit)) buffer->gradients().zero_();
+  for (FlatBuffer* buffer : units_[unit].trainable()) buffer->gradients().zero_();
 }
 
 void Reduction::let_go(size_t unit) {
@@ -61,7 +60,7 @@ void Reduction::before_backward(size_t unit) {
   if (!units_[unit].whole_step()) {
     while (next_ > static_cast<int64_t>(unit)) issue_next();
   }
-  lend_zeros(unit);
+  if (units_[unit].num_trainable() > 0) lend_zeros(unit);
 }
 
 void Reduction::count_final(size_t unit) {
@@ -71,9 +70,10 @@ void Reduction::count_final(size_t unit) {
 
 void Reduction::issue_next() {
   const size_t unit = static_cast<size_t>(next_--);
+  if (units_[unit].num_trainable() == 0) return;  // nobody waits for it: the unit behind it is on its way still
   if (!whole_ && !lent_[unit]) lend_zeros(unit);  // it had no backward here
   UnderWay scatter{unit, {}};
-  for (FlatBuffer* buffer : trainable(unit)) {
+  for (FlatBuffer* buffer : units_[unit].trainable()) {
     at::Tensor shard = buffer->gradients_of_shard();
     scatter.works.push_back(shards_.reduce_scatter(shard, buffer->gradients()));
     fetch_ahead(buffer->shard_gradients());
@@ -89,7 +89,7 @@ void Reduction::finish_scatter() {
   scattering_.pop_front();
   for (const Work& work : scatter.works) work.wait();
   UnderWay sum{scatter.unit, {}};
-  for (FlatBuffer* buffer : trainable(scatter.unit)) {
+  for (FlatBuffer* buffer : units_[scatter.unit].trainable()) {
     at::Tensor shard = buffer->shard_gradients(), whole = buffer->gradients();
     if (sums_whole(*buffer)) {
       sum.works.push_back(replicas_.all_reduce(whole));
@@ -107,7 +107,7 @@ void Reduction::finish_sum() {
   const UnderWay sum = std::move(summing_.front());
   summing_.pop_front();
   for (const Work& work : sum.works) work.wait();
-  for (FlatBuffer* buffer : trainable(sum.unit)) {
+  for (FlatBuffer* buffer : units_[sum.unit].trainable()) {
     if (sums_whole(*buffer)) buffer->shard_gradients().copy_(buffer->gradients());
     if (on_reduced_) on_reduced_(*buffer);
   }
@@ -129,7 +129,7 @@ void Reduction::end_backward() {
 
 void Reduction::gather(size_t unit) {
   lend(unit);
-  for (FlatBuffer* buffer : trainable(unit)) {
+  for (FlatBuffer* buffer : units_[unit].trainable()) {
     at::Tensor whole = buffer->gradients(), shard = buffer->gradients_of_shard();
     if (buffer->keeps_gradients_apart()) shard.copy_(buffer->shard_gradients());
     shards_.all_gather(whole, shard).wait();

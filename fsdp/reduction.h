@@ -8,8 +8,8 @@
 namespace meshtrain {
 
 /// Sums of gradients, each unit's while the units before it are still in backward. Collectives are issued in the
-/// reverse order of the units, whatever the order in which gradients become final, and for units without gradients
-/// too, so that every rank issues the same ones.
+/// reverse order of the units, whatever the order in which gradients become final, and for units whose gradients had no
+/// backward here too, so that every rank issues the same ones. Units without trainable parameters take no part.
 class Reduction {
  public:
   /// `memory`: of whole gradients.
@@ -42,13 +42,13 @@ class Reduction {
   void finish_scatter();
   void finish_sum();
   bool sums_whole(const FlatBuffer& buffer) const;
-  std::vector<FlatBuffer*> trainable(size_t unit);
 
   std::vector<Unit>& units_;
   Group shards_, replicas_;
   std::function<void(FlatBuffer&)> on_reduced_;
   const Arena& memory_;
-  bool whole_;  // gradients have memory for good
+  bool whole_;                  // gradients have memory for good
+  std::vector<size_t> behind_;  // by unit: the next one behind it that has gradients
   bool last_ = false;
   bool reducing_ = false;  // in this backward
   int64_t next_ = -1;      // the unit whose reduction is issued next; those behind it are issued

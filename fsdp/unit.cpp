@@ -11,4 +11,22 @@ Unit::Unit(UnitSpec spec, const Sharding& sharding)
   }
 }
 
+std::vector<FlatBuffer*> Unit::trainable() {
+  std::vector<FlatBuffer*> trained;
+  for (FlatBuffer& buffer : buffers_) {
+    if (buffer.trainable()) trained.push_back(&buffer);
+  }
+  return trained;
+}
+
+std::vector<const FlatBuffer*> trainable_buffers(const std::vector<Unit>& units) {
+  std::vector<const FlatBuffer*> trained;
+  for (const Unit& unit : units) {
+    for (const FlatBuffer& buffer : unit.buffers()) {
+      if (buffer.trainable()) trained.push_back(&buffer);
+    }
+  }
+  return trained;
+}
+
 }  // namespace meshtrain

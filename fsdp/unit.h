@@ -25,6 +25,9 @@ class Unit {
   std::vector<FlatBuffer>& buffers() { return buffers_; }
   const std::vector<FlatBuffer>& buffers() const { return buffers_; }
 
+  /// Those of its buffers that are trained.
+  std::vector<FlatBuffer*> trainable();
+
   int num_trainable() const { return num_trainable_; }
   void begin_backward() { num_final_ = 0; }
   /// One more parameter's gradient is final; true when it was the last.
@@ -38,5 +41,8 @@ class Unit {
   int num_trainable_ = 0;
   int num_final_ = 0;
 };
+
+/// Every buffer of `units` that is trained, in their order: whose shards an optimizer changes.
+std::vector<const FlatBuffer*> trainable_buffers(const std::vector<Unit>& units);
 
 }  // namespace meshtrain

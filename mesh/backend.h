@@ -54,6 +54,8 @@ struct Collective {
   Reduce reduce = Reduce::Sum;
   int from = -1;  ///< exchange: group rank received from; broadcast: root
   int to = -1;    ///< exchange: group rank sent to
+  /// All-to-all of parts that differ: rows that come from each rank and that go to each; empty: equal parts.
+  std::vector<int64_t> received = {}, sent = {};
   // Whose it is, for messages and counters; the texts live as long as the call that issues.
   std::string_view purpose = "other";
   std::string_view group = "group";  ///< name of the group

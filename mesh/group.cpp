@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <numeric>
 #include <stdexcept>
 
 #include "mesh/backends/local.h"
@@ -33,6 +34,15 @@ std::string misfit(const char* whole_name, const at::Tensor& whole, const char* 
                     whole.sizes().slice(1) == part.sizes().slice(1);
   if (fits) return "";
   return whole_name + (" must be " + std::to_string(size)) + " times " + part_name + " along dim 0";
+}
+
+/// What is wrong with parts of so many `rows` of `whole`, one for each rank; empty when they fit.
+std::string misfit(const char* name, const at::Tensor& whole, const std::vector<int64_t>& rows, int size) {
+  const bool counts = static_cast<int>(rows.size()) == size &&
+                      std::all_of(rows.begin(), rows.end(), [](int64_t count) { return count >= 0; });
+  const int64_t sum = std::accumulate(rows.begin(), rows.end(), int64_t{0});
+  if (counts && whole.dim() > 0 && whole.size(0) == sum) return "";
+  return name + (" must have the rows of " + std::to_string(size)) + " parts, which are " + std::to_string(sum);
 }
 
 bool in_group(int rank, int size) {
@@ -93,6 +103,15 @@ Work Group::reduce_scatter(at::Tensor& shard, const at::Tensor& input, Reduce op
 
 Work Group::all_to_all(at::Tensor& output, const at::Tensor& input) const {
   return issue({.kind = Kind::AllToAll, .output = output, .input = input});
+}
+
+Work Group::all_to_all(at::Tensor& output, std::vector<int64_t> received, const at::Tensor& input,
+                       std::vector<int64_t> sent) const {
+  return issue({.kind = Kind::AllToAll,
+                .output = output,
+                .input = input,
+                .received = std::move(received),
+                .sent = std::move(sent)});
 }
 
 Work Group::exchange(at::Tensor& received, int from, const at::Tensor& sent, int to) const {
@@ -185,6 +204,14 @@ std::string Group::problem(const Collective& collective) const {
       return overlap(input, output) == Overlap::Partial ? "a shard that lies in the input must be a whole part of it"
                                                         : "";
     case Kind::AllToAll:
+      if (!collective.sent.empty() || !collective.received.empty()) {
+        misfits = misfit("output", output, collective.received, size());
+        if (misfits.empty()) misfits = misfit("input", input, collective.sent, size());
+        if (!misfits.empty()) return misfits;
+        if (output.sizes().slice(1) != input.sizes().slice(1)) return "output and input must have rows of one shape";
+        if (collective.received[rank()] != collective.sent[rank()]) return "this rank's own part has two sizes";
+        return overlap(output, input) == Overlap::None ? "" : "output and input overlap";
+      }
       if (output.sizes() != input.sizes()) return "output and input must have the same shape";
       if (input.dim() == 0 || input.size(0) % size() != 0) return "dim 0 must divide by the group's size";
       return overlap(output, input) == Overlap::None ? "" : "output and input overlap";

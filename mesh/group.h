@@ -44,6 +44,11 @@ class Group {
   Work reduce_scatter(at::Tensor& shard, const at::Tensor& input, Reduce op = Reduce::Sum) const;
   /// Part i of input [n * size, ...] goes to rank i; output [n * size, ...], apart from it, holds what each rank sent.
   Work all_to_all(at::Tensor& output, const at::Tensor& input) const;
+  /// The same with parts of any size, none included: the first sent[0] rows of `input` go to rank 0, the next sent[1]
+  /// to rank 1, ...; `output` holds received[0] rows of rank 0, and so on. What one rank says it sends to another, that
+  /// one must say it receives.
+  Work all_to_all(at::Tensor& output, std::vector<int64_t> received, const at::Tensor& input,
+                  std::vector<int64_t> sent) const;
   /// `sent` goes to group rank `to` while `received`, of the same shape, comes from group rank `from`: one hop of a
   /// ring.
   Work exchange(at::Tensor& received, int from, const at::Tensor& sent, int to) const;

@@ -12,7 +12,7 @@ class InstrumentedBackend final : public Backend {
   int size() const override { return inner_->size(); }
 
   Work issue(const Collective& collective) override {
-    ledger_->record(group_, inner_->size(), collective);
+    ledger_->record(group_, inner_->rank(), inner_->size(), collective);
     return inner_->issue(collective);
   }
 

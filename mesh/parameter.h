@@ -29,6 +29,7 @@ struct Parameter {
   std::string sharded_over;       ///< the axis that cuts the tensor ("tp"); empty: every rank holds the whole
   int64_t sharded_dim = 0;        ///< the dim that is cut
   std::string partial_over;       ///< the axis over whose ranks the local gradients must still be summed
+  bool of_tokens = false;         ///< a matrix whose rows belong to tokens of the vocabulary: embedding, head
   bool follows_previous = false;  ///< lies in memory directly behind the parameter before it (q, k, v)
 
   /// The part of the local tensor that is not padding; a view.

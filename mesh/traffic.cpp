@@ -11,15 +11,20 @@ int64_t buffer_bytes(const Collective& collective) {
   switch (collective.kind) {
     case Collective::Kind::ReduceScatter:
     case Collective::Kind::Exchange:
+    case Collective::Kind::AllToAll:
       return bytes(collective.input);
     default:
       return bytes(collective.output);
   }
 }
 
-int64_t sent_bytes(Collective::Kind kind, int64_t buffer, int64_t size) {
+int64_t sent_bytes(const Collective& collective, int64_t buffer, int64_t rank, int64_t size) {
   if (size == 1) return 0;
-  switch (kind) {
+  if (!collective.sent.empty()) {  // parts that differ
+    const int64_t rows = collective.input.size(0);
+    return rows == 0 ? 0 : buffer / rows * (rows - collective.sent[rank]);
+  }
+  switch (collective.kind) {
     case Collective::Kind::AllReduce:
       return 2 * buffer * (size - 1) / size;
     case Collective::Kind::AllGather:
@@ -33,12 +38,12 @@ int64_t sent_bytes(Collective::Kind kind, int64_t buffer, int64_t size) {
 
 }  // namespace
 
-void TrafficLedger::record(const std::string& group, int size, const Collective& collective) {
+void TrafficLedger::record(const std::string& group, int rank, int size, const Collective& collective) {
   const int64_t buffer = buffer_bytes(collective);
   Traffic& entry = entries_[Key{group, std::string(collective.purpose), collective.kind}];
   entry.calls += 1;
   entry.buffer_bytes += buffer;
-  entry.sent_bytes += sent_bytes(collective.kind, buffer, size);
+  entry.sent_bytes += sent_bytes(collective, buffer, rank, size);
 }
 
 Traffic TrafficLedger::total(const std::string& group, const std::string& purpose) const {

@@ -12,8 +12,9 @@ namespace meshtrain {
 /// Calls and bytes of one kind of collective on one group for one purpose.
 struct Traffic {
   int64_t calls = 0;
-  int64_t buffer_bytes = 0;  ///< the whole buffer: output of a gather, input of a scatter, the tensor otherwise
-  int64_t sent_bytes = 0;    ///< what a rank sends under a bandwidth-optimal algorithm, from the buffer and group size
+  int64_t buffer_bytes =
+      0;  ///< the whole buffer: output of a gather, input of a scatter or all-to-all, the tensor otherwise
+  int64_t sent_bytes = 0;  ///< what a rank sends under a bandwidth-optimal algorithm, from the buffer and group size
 };
 
 /// What this rank has communicated, counted where collectives are issued (../docs/architecture.md).
@@ -26,7 +27,7 @@ class TrafficLedger {
     auto operator<=>(const Key&) const = default;
   };
 
-  void record(const std::string& group, int size, const Collective& collective);
+  void record(const std::string& group, int rank, int size, const Collective& collective);
   /// Sum over all entries that match; an empty string matches any.
   Traffic total(const std::string& group = "", const std::string& purpose = "") const;
   const std::map<Key, Traffic>& entries() const { return entries_; }

@@ -79,7 +79,9 @@ VocabParallelEmbedding::VocabParallelEmbedding(const TensorParallel& tp, const s
                                                int64_t hidden_size, Initializer initializer,
                                                const at::TensorOptions& options)
     : tp_(tp),
-      weight_(sharded_parameter(name + ".weight", {vocab_size, hidden_size}, 0, tp.group, initializer, options)) {}
+      weight_(sharded_parameter(name + ".weight", {vocab_size, hidden_size}, 0, tp.group, initializer, options)) {
+  weight_.of_tokens = true;
+}
 
 at::Tensor VocabParallelEmbedding::forward(const at::Tensor& ids) const {
   return Lookup::apply(ids, weight_.tensor,

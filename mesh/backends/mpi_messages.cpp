@@ -42,17 +42,20 @@ void MpiTransfer::post(MpiSlot& slot) {
       if (own != input(part.begin)) std::memcpy(own, input(part.begin), part.size * element_bytes_);
       return;
     }
-    case Kind::AllToAll:
+    case Kind::AllToAll: {
       for (int i = 1; i < communicator_.size; ++i) {
         const int from = peer(communicator_.size - i);
-        receive(slot, from, output(from * elements_ + part.begin), part.size);
+        const Span theirs = span(slot, received_[from]);
+        receive(slot, from, output(theirs.begin), theirs.size);
       }
       for (int i = 1; i < communicator_.size; ++i) {
-        send(slot, peer(i), input(peer(i) * elements_ + part.begin), part.size);
+        const Span theirs = span(slot, sent_[peer(i)]);
+        send(slot, peer(i), input(theirs.begin), theirs.size);
       }
-      std::memcpy(output(rank * elements_ + part.begin), input(rank * elements_ + part.begin),
-                  part.size * element_bytes_);
+      const Span to = span(slot, received_[rank]), from = span(slot, sent_[rank]);
+      if (from.size > 0) std::memcpy(output(to.begin), input(from.begin), from.size * element_bytes_);
       return;
+    }
     case Kind::Exchange:
       receive(slot, collective_.from, output(part.begin), part.size);
       send(slot, collective_.to, input(part.begin), part.size);
@@ -159,6 +162,11 @@ int MpiTransfer::tag(const MpiSlot& slot) const {
 MpiTransfer::Span MpiTransfer::span(const MpiSlot& slot) const {
   const int64_t begin = slot.chunk * chunk_elements_;
   return {begin, std::min(chunk_elements_, elements_ - begin)};
+}
+
+MpiTransfer::Span MpiTransfer::span(const MpiSlot& slot, const Span& part) const {
+  const int64_t begin = std::min(slot.chunk * chunk_elements_, part.size);
+  return {part.begin + begin, std::min(chunk_elements_, part.size - begin)};
 }
 
 MpiTransfer::Span MpiTransfer::slice(const MpiSlot& slot, int rank) const {

@@ -72,8 +72,14 @@ void MpiTransfer::plan() {
       chunk_elements_ = one_round_ ? std::max<int64_t>(numel, 1) : chunk_elements_ * size;
       break;
     case Kind::AllGather:
-    case Kind::AllToAll:
       elements_ = numel / size;
+      break;
+    case Kind::AllToAll:
+      received_ = parts(collective_.output, collective_.received);
+      sent_ = parts(collective_.input, collective_.sent);
+      for (const std::vector<Span>* spans : {&received_, &sent_}) {
+        for (const Span& part : *spans) elements_ = std::max(elements_, part.size);
+      }
       break;
     case Kind::Broadcast:
       elements_ = numel;
@@ -90,6 +96,18 @@ void MpiTransfer::plan() {
       break;
   }
   chunks_ = (elements_ + chunk_elements_ - 1) / chunk_elements_;
+}
+
+std::vector<MpiTransfer::Span> MpiTransfer::parts(const at::Tensor& whole, const std::vector<int64_t>& rows) const {
+  std::vector<Span> parts;
+  int64_t begin = 0;
+  for (int rank = 0; rank < communicator_.size; ++rank) {
+    const int64_t row_elements = rows.empty() || whole.size(0) == 0 ? 0 : whole.numel() / whole.size(0);
+    const int64_t size = rows.empty() ? whole.numel() / communicator_.size : rows[rank] * row_elements;
+    parts.push_back({begin, size});
+    begin += size;
+  }
+  return parts;
 }
 
 void MpiTransfer::release() {

@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "mesh/backends/mpi_engine.h"
 #include "mesh/backends/mpi_reduce.h"
@@ -40,6 +41,8 @@ class MpiTransfer final : public MpiOperation {
   static constexpr int64_t kTagChunks = 32;  ///< chunks that tags tell apart
 
   void plan();
+  /// The parts of `whole`, of so many `rows` or equal ones.
+  std::vector<Span> parts(const at::Tensor& whole, const std::vector<int64_t>& rows) const;
   bool may_start_chunk() const;
 
   bool advance_chunks();
@@ -63,6 +66,8 @@ class MpiTransfer final : public MpiOperation {
 
   /// Elements of the chunk in a slot, counted in the tensor (all-reduce, exchange, broadcast) or in a part of it.
   Span span(const MpiSlot& slot) const;
+  /// Those of an all-to-all's part, counted in the tensor; parts may be shorter than others.
+  Span span(const MpiSlot& slot, const Span& part) const;
   /// Rank's slice of an all-reduce's chunk.
   Span slice(const MpiSlot& slot, int rank) const;
   std::byte* output(int64_t element) const { return output_ + element * element_bytes_; }
@@ -80,6 +85,8 @@ class MpiTransfer final : public MpiOperation {
   int64_t element_bytes_ = 1;
   int64_t elements_ = 0;  ///< to be cut into chunks: of the tensor, or of a part of it
   ReduceKernel reduce_ = nullptr;
+
+  std::vector<Span> received_, sent_;  ///< parts of an all-to-all, by rank
 
   uint32_t sequence_ = 0;
   bool one_round_ = false;

@@ -12,6 +12,7 @@
 ///   field(key, value, rule)   one key
 ///   map(key, body)            a map of further keys; `body` gets the archive inside of it
 ///   section(key, value)       a map that is one of our structs, described by its own `fields`
+///   list(key, values)         a list of such maps
 ///   when_reading(action)      what defaults and demands depend on several keys; ignored unless reading
 namespace meshtrain {
 
@@ -37,6 +38,8 @@ void begin_shape(Reader& reader, ModelRecipe& model);
 void finish_model(Reader& reader, ModelRecipe& model);
 void check_order(Reader& reader, const ParallelRecipe& parallel);
 void check_name(Reader& reader, const Recipe& recipe);
+/// With the whole recipe known: patterns match parameters of the model, and something is left to train.
+void check_patterns(Reader& reader, const Recipe& recipe);
 
 inline constexpr double kMaxSize = 2147483647;
 
@@ -119,6 +122,7 @@ void fields(Archive& archive, FsdpRecipe& fsdp) {
   archive.field("reshard_after_forward", fsdp.reshard_after_forward);
   archive.field("no_sync", fsdp.no_sync);
   archive.field("prefetch", fsdp.prefetch, {.least = 0, .most = 64});
+  archive.field("unit_layers", fsdp.unit_layers, {.least = 1, .most = kMaxSize});
   archive.field("reduce_dtype", fsdp.reduce_dtype, {.choices = {"fp32", "bf16"}});
   archive.section("offload", fsdp.offload);
 }
@@ -157,6 +161,11 @@ void fields(Archive& archive, CheckpointingRecipe& checkpointing) {
 }
 
 template <class Archive>
+void fields(Archive& archive, ParameterMetricsRecipe& metrics) {
+  archive.field("every", metrics.every, {.least = 0});
+}
+
+template <class Archive>
 void fields(Archive& archive, TrainRecipe& train) {
   const Rule size = {.required = true, .least = 1, .most = kMaxSize};
   archive.field("sequence_length", train.sequence_length, size);
@@ -166,6 +175,8 @@ void fields(Archive& archive, TrainRecipe& train) {
   archive.field("precision", train.precision, {.choices = {"fp64", "fp32", "bf16", "bf16_mixed", "fp16_mixed"}});
   archive.field("clip_norm", train.clip_norm, {.least = 0});
   archive.field("seed", train.seed, {.least = 0});
+  archive.field("freeze", train.freeze);
+  archive.section("parameter_metrics", train.parameter_metrics);
   archive.section("activation_checkpointing", train.activation_checkpointing);
   archive.field("offload_activations", train.offload_activations);
   archive.field("log_every", train.log_every, {.least = 1});
@@ -174,14 +185,32 @@ void fields(Archive& archive, TrainRecipe& train) {
 }
 
 template <class Archive>
+void fields(Archive& archive, GroupRecipe& group) {
+  archive.field("pattern", group.pattern, {.required = true});
+  archive.field("learning_rate_factor", group.learning_rate_factor, {.least = 0});
+  archive.field("weight_decay", group.weight_decay, {.least = 0});
+}
+
+template <class Archive>
 void fields(Archive& archive, OptimizerRecipe& optimizer) {
-  archive.field("name", optimizer.name, {.choices = {"adamw", "sgd"}});
+  archive.field("name", optimizer.name, {.choices = {"adamw", "sgd", "muon"}});
+  const bool is_muon = optimizer.name == "muon";
   archive.field("learning_rate", optimizer.learning_rate, {.required = true, .least = 0});
   archive.field("betas", optimizer.betas, {.least = 0, .below = 1});
   archive.field("eps", optimizer.eps, {.least = 0});
   archive.field("weight_decay", optimizer.weight_decay, {.least = 0});
+  archive.when_reading([&](Reader&) { optimizer.momentum = is_muon ? 0.95 : 0; });
   archive.field("momentum", optimizer.momentum, {.least = 0, .below = 1});
   archive.field("decay", optimizer.decay, {.choices = {"all", "matrices"}});
+  archive.map("muon", [&](Archive& inner) {
+    const std::string refused = is_muon ? "" : "belongs to optimizer.name muon, not " + optimizer.name;
+    MuonRecipe& muon = optimizer.muon;
+    inner.field("scale", muon.scale, {.choices = {"match_rms_adamw", "original"}, .refused = refused});
+    inner.field("nesterov", muon.nesterov, {.refused = refused});
+    inner.field("newton_schulz_steps", muon.newton_schulz_steps, {.least = 1, .most = 100, .refused = refused});
+    inner.field("adamw_learning_rate", muon.adamw_learning_rate, {.least = 0, .refused = refused});
+  });
+  archive.list("groups", optimizer.groups);
 }
 
 template <class Archive>
@@ -203,6 +232,7 @@ void fields(Archive& archive, Recipe& recipe) {
   archive.section("optimizer", recipe.optimizer);
   archive.section("schedule", recipe.schedule);
   archive.field("device", recipe.device, {.choices = {"auto", "cpu", "cuda"}});
+  archive.when_reading([&](Reader& reader) { check_patterns(reader, recipe); });
 }
 
 }  // namespace meshtrain

@@ -40,6 +40,12 @@ class KeyNames {
     section(key, value);
   }
 
+  template <class T>
+  void list(const std::string& key, std::vector<T>&) {
+    T value;
+    section(key, value);
+  }
+
   template <class Action>
   void when_reading(const Action&) {}
 

@@ -12,7 +12,11 @@
 namespace meshtrain {
 namespace {
 
-const YamlValue kEmptyMap;
+const YamlValue kEmptyMap = [] {
+  YamlValue map;
+  map.kind = YamlValue::Kind::Map;
+  return map;
+}();
 
 /// The whole of `text` as a number; a leading + is fine.
 template <class T>
@@ -42,9 +46,13 @@ const YamlValue* Reader::ask(const std::string& key) {
 
 Reader Reader::enter(const std::string& key) {
   const YamlValue* given = ask(key);
-  if (given != nullptr && given->kind != YamlValue::Kind::Map) fail(key, given->shown() + " is not a map of keys");
+  return enter(key, given == nullptr ? kEmptyMap : *given);
+}
+
+Reader Reader::enter(const std::string& key, const YamlValue& map) const {
+  if (map.kind != YamlValue::Kind::Map) fail_at(map.place, path_of(key), map.shown() + " is not a map of keys");
   Reader inner = *this;
-  inner.map_ = given == nullptr ? &kEmptyMap : given;
+  inner.map_ = &map;
   inner.path_ = path_of(key);
   inner.known_.clear();
   return inner;
@@ -60,6 +68,19 @@ void Reader::refuse_others() const {
 void Reader::fail(const std::string& key, const std::string& what) const {
   const YamlValue* given = map_->find(key);  // a null has a place too
   fail_at(given == nullptr ? recipe_ : given->place, path_of(key), what);
+}
+
+void Reader::fail_item(const std::string& path, size_t item, const std::string& key, const std::string& what) const {
+  const YamlValue* given = map_;
+  for (size_t begin = 0; given != nullptr && begin <= path.size();) {
+    const size_t end = std::min(path.find('.', begin), path.size());
+    given = given->find(path.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  const YamlValue* each = given != nullptr && item < given->items.size() ? &given->items[item] : given;
+  const YamlValue* value = each != nullptr && !key.empty() ? each->find(key) : nullptr;
+  const YamlValue* place = value != nullptr ? value : each;
+  fail_at(place == nullptr ? recipe_ : place->place, path_of(path) + (key.empty() ? "" : "." + key), what);
 }
 
 void Reader::fail_settled(const std::string& key, const std::string& given, const std::string& settled) const {

@@ -32,6 +32,8 @@ class Reader {
   void section(const std::string& key, T& value);
   template <class T>
   void section(const std::string& key, std::optional<T>& value);
+  template <class T>
+  void list(const std::string& key, std::vector<T>& values);
   template <class Action>
   void when_reading(const Action& action) {
     action(*this);
@@ -46,12 +48,17 @@ class Reader {
   void refuse_others() const;
   /// Throws about a key of this map: at its value, or about the recipe when it is absent.
   [[noreturn]] void fail(const std::string& key, const std::string& what) const;
+  /// Throws about item `item` of the list `path` ("train.freeze"), counted from here; in a list of maps about its
+  /// `key`.
+  [[noreturn]] void fail_item(const std::string& path, size_t item, const std::string& key,
+                              const std::string& what) const;
 
  private:
   const YamlValue* find(const std::string& key) const;  // null when absent or null
   const YamlValue* ask(const std::string& key);         // the same; the key is known from now on
   std::string path_of(const std::string& key) const { return path_.empty() ? key : path_ + "." + key; }
   Reader enter(const std::string& key);
+  Reader enter(const std::string& key, const YamlValue& map) const;
   [[noreturn]] void fail_settled(const std::string& key, const std::string& given, const std::string& settled) const;
 
   // Each reads the value of `key` or throws.
@@ -107,6 +114,21 @@ void Reader::map(const std::string& key, const Body& body) {
 template <class T>
 void Reader::section(const std::string& key, T& value) {
   map(key, [&](Reader& inner) { fields(inner, value); });
+}
+
+template <class T>
+void Reader::list(const std::string& key, std::vector<T>& values) {
+  const YamlValue* given = ask(key);
+  if (given == nullptr) return;
+  if (given->kind != YamlValue::Kind::List) fail(key, given->shown() + " is not a list");
+  std::vector<T> found;
+  for (const YamlValue& item : given->items) {
+    Reader inner = enter(key, item);
+    inner.recipe_ = item.place;
+    fields(inner, found.emplace_back());
+    inner.refuse_others();
+  }
+  values = std::move(found);
 }
 
 template <class T>

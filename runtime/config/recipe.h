@@ -37,6 +37,7 @@ struct FsdpRecipe {
   bool reshard_after_forward = true;    ///< full_shard, hybrid_shard
   bool no_sync = false;                 ///< micro-batches before the last do not communicate gradients
   int64_t prefetch = 1;                 ///< units gathered ahead
+  int64_t unit_layers = 1;              ///< blocks of a unit
   std::string reduce_dtype = "fp32";    ///< fp32 bf16: of gradients, under bf16_mixed
   OffloadRecipe offload = {};           ///< of shards, their gradients and the optimizer's state
 };
@@ -67,6 +68,10 @@ struct CheckpointingRecipe {
   int64_t every = 1;          ///< of so many blocks one, from the first on
 };
 
+struct ParameterMetricsRecipe {
+  int64_t every = 0;  ///< steps between lines of parameters.jsonl; 0: none
+};
+
 struct TrainRecipe {
   int64_t sequence_length = 0;
   int64_t global_batch = 0;
@@ -75,6 +80,8 @@ struct TrainRecipe {
   std::string precision = "fp32";  ///< fp64 fp32 bf16 bf16_mixed fp16_mixed
   double clip_norm = 1.0;          ///< 0: no clipping
   int64_t seed = 42;
+  std::vector<std::string> freeze;  ///< globs of the names of parameters that are not trained
+  ParameterMetricsRecipe parameter_metrics;
   CheckpointingRecipe activation_checkpointing;
   bool offload_activations = false;     ///< to host memory, where a CPU rank has them anyway
   int64_t log_every = 1;                ///< steps between console lines
@@ -82,14 +89,32 @@ struct TrainRecipe {
   std::filesystem::path export_folder;  ///< key `export`: the final weights as a Hugging Face folder; empty: none
 };
 
+/// Parameters with settings of their own.
+struct GroupRecipe {
+  std::string pattern;                 ///< glob of their names
+  double learning_rate_factor = 1;     ///< times the learning rate
+  std::optional<double> weight_decay;  ///< in the place of the optimizer's; none: that one
+
+  bool operator==(const GroupRecipe&) const = default;
+};
+
+struct MuonRecipe {
+  std::string scale = "match_rms_adamw";  ///< match_rms_adamw original
+  bool nesterov = true;
+  int64_t newton_schulz_steps = 5;
+  std::optional<double> adamw_learning_rate;  ///< of what is no matrix, embedding and head; none: the learning rate
+};
+
 struct OptimizerRecipe {
-  std::string name = "adamw";  ///< adamw sgd
+  std::string name = "adamw";  ///< adamw sgd muon
   double learning_rate = 0;
   std::array<double, 2> betas = {0.9, 0.999};
   double eps = 1e-8;
   double weight_decay = 0;
-  double momentum = 0;        ///< sgd
+  double momentum = 0;        ///< sgd muon
   std::string decay = "all";  ///< all matrices
+  MuonRecipe muon;
+  std::vector<GroupRecipe> groups;  ///< the first whose pattern matches counts
 };
 
 struct ScheduleRecipe {

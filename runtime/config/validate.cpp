@@ -85,6 +85,14 @@ void check_schedule(const ScheduleRecipe& schedule, int64_t steps) {
   }
 }
 
+void check_optimizer(const OptimizerRecipe& optimizer) {
+  if (!optimizer.muon.adamw_learning_rate || optimizer.learning_rate > 0) return;
+  throw InputError(
+      "optimizer.muon.adamw_learning_rate: follows the schedule of optimizer.learning_rate, which is 0: use a peak "
+      "above "
+      "0, or leave adamw_learning_rate out");
+}
+
 void check_id(const std::string& key, std::optional<int64_t> id, const std::string& dtype) {
   const int64_t largest = dtype == "uint8" ? 0xff : dtype == "uint16" ? 0xffff : 0xffffffff;
   if (!id || *id <= largest) return;
@@ -115,6 +123,7 @@ void validate(const Recipe& recipe, const MeshLayout& layout) {
   check_batch(recipe.train, layout.size("dp"));
   check_sequence(recipe, layout);
   check_schedule(recipe.schedule, recipe.train.steps);
+  check_optimizer(recipe.optimizer);
   check_data(recipe.data, recipe.model.shape.vocab_size);
 }
 

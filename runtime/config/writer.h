@@ -39,6 +39,17 @@ class Writer {
     }
   }
 
+  template <class T>
+  void list(const std::string& key, std::vector<T>& values) {
+    text_ += indent_ + key + (values.empty() ? ": []\n" : ":\n");
+    for (T& value : values) {
+      text_ += indent_ + "  -\n";
+      indent_ += "    ";
+      fields(*this, value);
+      indent_.resize(indent_.size() - 4);
+    }
+  }
+
   template <class Action>
   void when_reading(const Action&) {}
 

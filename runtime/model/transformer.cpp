@@ -1,13 +1,16 @@
 #include "runtime/model/transformer.h"
 
+#include <algorithm>
+
 #include "runtime/data/samples.h"
 #include "tensor_parallel/linear_cross_entropy.h"
 
 namespace meshtrain {
 
 Transformer::Transformer(const ModelShape& shape, const Parallelism& parallelism, const at::TensorOptions& options,
-                         const Recomputation& recomputation)
+                         const Recomputation& recomputation, int64_t unit_layers)
     : parallelism_(parallelism),
+      unit_layers_(static_cast<size_t>(unit_layers)),
       embedding_(parallelism.tensor, "model.embed_tokens", shape.vocab_size, shape.hidden_size,
                  {Initializer::Kind::Normal, shape.initializer_range}, options),
       norm_("model.norm.weight", shape.hidden_size, shape.rms_norm_eps, parallelism.stream_partial_over(), options) {
@@ -18,25 +21,40 @@ Transformer::Transformer(const ModelShape& shape, const Parallelism& parallelism
   if (!shape.tie_word_embeddings) {
     head_ = sharded_parameter("lm_head.weight", {shape.vocab_size, shape.hidden_size}, 0, parallelism.tensor.group,
                               {Initializer::Kind::Normal, shape.initializer_range}, options);
+    head_->of_tokens = true;
   }
 }
 
 at::Tensor Transformer::loss(const at::Tensor& ids, const at::Tensor& labels, const Sequence& sequence,
                              Fsdp& units) const {
   at::Tensor x = units.run(0, [&] { return embedding_.forward(ids); });
-  for (size_t layer = 0; layer < blocks_.size(); ++layer) {
-    x = units.run(1 + layer, [&] { return blocks_[layer]->forward(x, sequence); });
+  size_t unit = 1;
+  for (size_t first = 0; first < blocks_.size(); first += unit_layers_) {
+    x = units.run(unit++, [&] {
+      at::Tensor y = x;
+      for (size_t layer = first; layer < end_of_unit(first); ++layer) y = blocks_[layer]->forward(y, sequence);
+      return y;
+    });
   }
-  const size_t head_unit = head_ ? 1 + blocks_.size() : 0;
-  return units.run(head_unit, [&] {
+  return units.run(head_ ? unit : 0, [&] {
     return linear_cross_entropy(norm_.forward(x), head(), labels, kIgnoredLabel, parallelism_.tensor);
   });
 }
 
+size_t Transformer::end_of_unit(size_t first) const {
+  return std::min(first + unit_layers_, blocks_.size());
+}
+
 std::vector<UnitSpec> Transformer::units() {
   std::vector<UnitSpec> units = {{"embedding", embedding_.parameters()}};
-  for (size_t layer = 0; layer < blocks_.size(); ++layer) {
-    units.push_back({"block " + std::to_string(layer), blocks_[layer]->parameters()});
+  for (size_t first = 0; first < blocks_.size(); first += unit_layers_) {
+    const size_t last = end_of_unit(first) - 1;
+    UnitSpec& unit = units.emplace_back();
+    unit.name = first == last ? "block " + std::to_string(first)
+                              : "blocks " + std::to_string(first) + " to " + std::to_string(last);
+    for (size_t layer = first; layer <= last; ++layer) {
+      for (Parameter* parameter : blocks_[layer]->parameters()) unit.parameters.push_back(parameter);
+    }
   }
   if (head_) {
     units.push_back({"head", {norm_.weight(), &*head_}});

@@ -14,9 +14,10 @@ namespace meshtrain {
 class Transformer {
  public:
   /// Declares the parameters; they have no storage until `units()` have been given some. Throws InputError when heads,
-  /// KV heads or feed-forward features do not divide over tp.
+  /// KV heads or feed-forward features do not divide over tp. `unit_layers`: blocks of a unit, at least 1; the last may
+  /// have fewer.
   Transformer(const ModelShape& shape, const Parallelism& parallelism, const at::TensorOptions& options,
-              const Recomputation& recomputation = {});
+              const Recomputation& recomputation = {}, int64_t unit_layers = 1);
   Transformer(const Transformer&) = delete;
   Transformer& operator=(const Transformer&) = delete;
 
@@ -35,7 +36,11 @@ class Transformer {
   /// The head's weight: the embedding's when they are tied.
   const Parameter& head() const { return head_ ? *head_ : embedding_.weight(); }
 
+  /// Behind the last block of the unit that begins with `first`.
+  size_t end_of_unit(size_t first) const;
+
   Parallelism parallelism_;
+  size_t unit_layers_;
   VocabParallelEmbedding embedding_;
   std::vector<std::unique_ptr<Block>> blocks_;
   RmsNorm norm_;

@@ -3,19 +3,19 @@
 #include <ATen/ATen.h>
 #include <torch/library.h>
 
+#include "runtime/optimizer/stream.h"
+
 namespace meshtrain {
 
 AdamW::AdamW(const OptimizerRecipe& recipe, const std::vector<Unit>& units, const ShardMemory& memory)
     : recipe_(recipe) {
-  for (const Unit& unit : units) {
-    for (const FlatBuffer& buffer : unit.buffers()) {
-      if (!buffer.trainable()) continue;
-      for (const DecayRange& range : decay_ranges(buffer, recipe)) {
-        const at::Tensor values = buffer.shard_values().narrow(0, range.offset, range.numel);
-        parts_.push_back({values, buffer.shard_gradients().narrow(0, range.offset, range.numel),
-                          memory.zeros(range.numel, values.options()), memory.zeros(range.numel, values.options()),
-                          range.weight_decay});
-      }
+  for (const FlatBuffer* buffer : trainable_buffers(units)) {
+    for (const auto& [range, rule] : update_ranges(*buffer, recipe)) {
+      if (rule.whole_matrix) continue;
+      const at::Tensor values = buffer->shard_values().narrow(0, range.offset, range.numel);
+      parts_.push_back({values, buffer->shard_gradients().narrow(0, range.offset, range.numel),
+                        memory.zeros(range.numel, values.options()), memory.zeros(range.numel, values.options()),
+                        rule});
     }
   }
   if (!parts_.empty()) num_steps_ = at::zeros({}, parts_.front().values.options().dtype(at::kFloat));
@@ -28,8 +28,9 @@ void AdamW::step(double learning_rate) {
   stream(parts_, [&](const Part& part) {
     const std::vector<at::Tensor> values = {part.values}, gradients = {part.gradients}, first = {part.first_moment},
                                   second = {part.second_moment}, steps = {num_steps_};
-    at::_fused_adamw_(values, gradients, first, second, /*max_exp_avg_sqs=*/{}, steps, learning_rate, recipe_.betas[0],
-                      recipe_.betas[1], part.weight_decay, recipe_.eps, /*amsgrad=*/false, /*maximize=*/false);
+    at::_fused_adamw_(values, gradients, first, second, /*max_exp_avg_sqs=*/{}, steps, learning_rate * part.rule.rate,
+                      recipe_.betas[0], recipe_.betas[1], part.rule.weight_decay, recipe_.eps, /*amsgrad=*/false,
+                      /*maximize=*/false);
   });
 }
 

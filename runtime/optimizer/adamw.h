@@ -1,10 +1,12 @@
 #pragma once
 
 #include "runtime/optimizer/optimizer.h"
+#include "runtime/optimizer/rules.h"
 
 namespace meshtrain {
 
-/// Loshchilov and Hutter, "Decoupled weight decay regularization", 2019. Moments have the dtype of the parameters.
+/// Loshchilov and Hutter, "Decoupled weight decay regularization", 2019. Moments have the dtype of the shards.
+/// Leaves alone what is updated as whole matrices.
 class AdamW final : public Optimizer {
  public:
   AdamW(const OptimizerRecipe& recipe, const std::vector<Unit>& units, const ShardMemory& memory);
@@ -13,7 +15,7 @@ class AdamW final : public Optimizer {
  private:
   struct Part {  // one range of one buffer
     at::Tensor values, gradients, first_moment, second_moment;
-    double weight_decay;
+    UpdateRule rule;
 
     std::array<at::Tensor, 4> tensors() const { return {values, gradients, first_moment, second_moment}; }
   };

@@ -5,44 +5,22 @@
 
 #include "fsdp/unit.h"
 #include "runtime/config/recipe.h"
+#include "runtime/optimizer/keepers.h"
 
 namespace meshtrain {
 
-/// Updates the shards of flat buffers from those of their gradients; its state lies in buffers of the same layout.
+/// Updates the shards of flat buffers from those of their gradients, which it leaves as they are; its state lies in
+/// buffers of the same layout. Frozen parameters have none.
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
-  /// One update of everything trainable. No collective: gradients are reduced and clipped already.
+  /// One update of everything trainable, after gradients have been reduced and clipped. Every rank must call it.
   virtual void step(double learning_rate) = 0;
 };
 
-/// The optimizer that the recipe names, over the trainable buffers of `units`, which must outlive it. Its state lies in
-/// `memory`.
+/// The optimizer that the recipe names, over the trainable buffers of `units`, which must outlive it. Its state lies
+/// in `memory`. No collective.
 std::unique_ptr<Optimizer> make_optimizer(const OptimizerRecipe& recipe, const std::vector<Unit>& units,
-                                          const ShardMemory& memory = {});
-
-/// A range of this rank's shard of a buffer whose elements share one weight decay.
-struct DecayRange {
-  int64_t offset;
-  int64_t numel;
-  double weight_decay;
-};
-
-/// Calls `update` with each of `parts` in turn, while the tensors() of the next are read from the disk and those of the
-/// last are written, if that is where they are.
-template <class Part, class Update>
-void stream(const std::vector<Part>& parts, const Update& update) {
-  for (size_t i = 0; i < parts.size(); ++i) {
-    if (i + 1 < parts.size()) {
-      for (const at::Tensor& tensor : parts[i + 1].tensors()) fetch_ahead(tensor);
-    }
-    update(parts[i]);
-    for (const at::Tensor& tensor : parts[i].tensors()) set_aside(tensor);
-  }
-}
-
-/// Cuts the shard that this rank keeps of a buffer into ranges, as few as possible: `decay: all` is one; `decay:
-/// matrices` leaves out tensors of one dim.
-std::vector<DecayRange> decay_ranges(const FlatBuffer& buffer, const OptimizerRecipe& recipe);
+                                          const Keepers& keepers = {}, const ShardMemory& memory = {});
 
 }  // namespace meshtrain

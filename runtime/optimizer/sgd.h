@@ -1,6 +1,7 @@
 #pragma once
 
 #include "runtime/optimizer/optimizer.h"
+#include "runtime/optimizer/rules.h"
 
 namespace meshtrain {
 
@@ -13,7 +14,7 @@ class Sgd final : public Optimizer {
  private:
   struct Part {
     at::Tensor values, gradients, velocity;  // velocity: undefined without momentum
-    double weight_decay;
+    UpdateRule rule;
 
     std::vector<at::Tensor> tensors() const {
       return velocity.defined() ? std::vector{values, gradients, velocity} : std::vector{values, gradients};

@@ -2,6 +2,11 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/telemetry/json_lines.h"
 
 namespace meshtrain {
 
@@ -20,17 +25,32 @@ struct StepMetrics {
 class MetricsFile {
  public:
   /// Opens `file` to append; lines of steps after `last_step` are cut off. Throws std::runtime_error.
-  MetricsFile(std::filesystem::path file, int64_t last_step);
-  ~MetricsFile();
-  MetricsFile(const MetricsFile&) = delete;
-  MetricsFile& operator=(const MetricsFile&) = delete;
+  MetricsFile(std::filesystem::path file, int64_t last_step) : lines_(std::move(file), last_step) {}
 
   /// Throws std::runtime_error, naming the file, when it cannot be written (a full disk).
   void append(const StepMetrics& metrics);
 
  private:
-  std::filesystem::path file_;
-  int descriptor_;
+  JsonLines lines_;
+};
+
+/// One parameter in one step: lengths of the whole tensor.
+struct ParameterMetrics {
+  std::string name;
+  double grad_norm = 0;    ///< before clipping
+  double weight_norm = 0;  ///< after the update
+  double update_norm = 0;  ///< of what the update added
+};
+
+/// RUN_DIR/parameters.jsonl: {"step": 10, "parameters": {NAME: {"grad_norm": ...}}}, as MetricsFile.
+class ParameterMetricsFile {
+ public:
+  ParameterMetricsFile(std::filesystem::path file, int64_t last_step) : lines_(std::move(file), last_step) {}
+
+  void append(int64_t step, const std::vector<ParameterMetrics>& parameters);
+
+ private:
+  JsonLines lines_;
 };
 
 }  // namespace meshtrain

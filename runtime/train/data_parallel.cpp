@@ -14,6 +14,24 @@ int64_t position(const std::vector<int64_t>& ranks, int64_t rank) {
   return std::find(ranks.begin(), ranks.end(), rank) - ranks.begin();
 }
 
+/// Who keeps what, by rank: runs of `num_shards` ranks along `axes` keep the shards of one model each.
+std::vector<Keepers::Place> places(const MeshLayout& layout, const std::vector<std::string>& axes, int64_t num_shards) {
+  std::vector<Keepers::Place> all(static_cast<size_t>(layout.size()));
+  for (int64_t rank = 0; rank < layout.size(); ++rank) {
+    Keepers::Place& place = all[static_cast<size_t>(rank)];
+    place.tp = layout.coordinate(rank, "tp");
+    place.shard = position(layout.group(axes, rank), rank) % num_shards;
+  }
+  for (int64_t rank = 0; rank < layout.size(); ++rank) {
+    Keepers::Place& place = all[static_cast<size_t>(rank)];
+    for (const int64_t other : layout.group({"dp", "cp"}, rank)) {
+      if (other == rank) break;
+      if (all[static_cast<size_t>(other)].shard == place.shard) ++place.copy;
+    }
+  }
+  return all;
+}
+
 /// How many of the ranks that are cut over share a host, when that is the same number everywhere; the same result on
 /// every rank.
 int64_t ranks_of_a_host(const MeshLayout& layout, const std::vector<std::string>& axes) {
@@ -88,7 +106,7 @@ DataParallel make_data_parallel(const Recipe& recipe, const DeviceMesh& mesh) {
     options.shards = hybrid.shards();
     parallel.sums = hybrid.same_place({"dp", "cp"}, "replicas").with_purpose("dp.gradients");
     parallel.partial_sums = hybrid.same_place({"dp", "cp", "tp"}, "replicas_tp").with_purpose("tp.gradients");
-    parallel.holders = {parallel.sums.rank(), parallel.sums.size()};
+    parallel.keepers = {mesh.world(), parallel.sums, places(mesh.layout(), choice.axes, options.shards.size())};
     return parallel;
   }
   parallel.sums = (over_cp ? Group() : mesh.group("cp")).with_purpose("cp.gradients");
@@ -96,12 +114,13 @@ DataParallel make_data_parallel(const Recipe& recipe, const DeviceMesh& mesh) {
       (over_cp ? mesh.group("tp") : mesh.group(std::set<std::string>{"cp", "tp"})).with_purpose("tp.gradients");
   if (choice.mode == ShardingMode::NoShard) {
     options.replicas = mesh.group("dp");
-    const Group& holders = mesh.group(std::set<std::string>{"dp", "cp"});
-    parallel.holders = {holders.rank(), holders.size()};
+    parallel.keepers.copies = mesh.group(std::set<std::string>{"dp", "cp"});
   } else {
     options.shards = mesh.group(cut);
-    parallel.holders = {parallel.sums.rank(), parallel.sums.size()};
+    parallel.keepers.copies = parallel.sums;
   }
+  parallel.keepers.world = mesh.world();
+  parallel.keepers.places = places(mesh.layout(), choice.axes, options.shards.size());
   return parallel;
 }
 

@@ -3,14 +3,9 @@
 #include "fsdp/options.h"
 #include "mesh/device_mesh.h"
 #include "runtime/config/recipe.h"
+#include "runtime/optimizer/keepers.h"
 
 namespace meshtrain {
-
-/// The ranks that hold the same shard of the same part of the model, and which of them this one is.
-struct Holders {
-  int64_t index = 0;
-  int64_t count = 1;
-};
 
 /// Who shares the model with this rank, and who sums which gradients (design rule 2).
 struct DataParallel {
@@ -18,7 +13,7 @@ struct DataParallel {
   Group sums;           ///< what Fsdp has reduced is summed over these: cp, unless units are cut over it; and replicas
                         ///< of a hybrid, in one all-reduce
   Group partial_sums;   ///< and gradients that are partial over tp over these
-  Holders holders;
+  Keepers keepers;
   std::vector<std::string> cut_axes;  ///< over whose ranks units are cut
 };
 

@@ -19,14 +19,17 @@ Recipe as_run(Recipe recipe, const MeshLayout& layout) {
 Journal::Journal(const Recipe& recipe, const MeshLayout& layout, const std::filesystem::path& folder, bool resume)
     : recipe_(as_run(recipe, layout)), directory_(folder, resume), metrics_(directory_.metrics(), /*last_step=*/0) {
   directory_.write_recipe(to_yaml(recipe_));
+  if (recipe.train.parameter_metrics.every > 0) parameters_.emplace(directory_.parameter_metrics(), /*last_step=*/0);
   spdlog::set_pattern("%v");
 }
 
-void Journal::announce(int64_t num_parameters, bool sequence_parallel, const ContextChoice& context,
+void Journal::announce(const ModelSize& size, bool sequence_parallel, const ContextChoice& context,
                        const ShardingChoice& sharding, const UnitMemory& memory, int64_t disk_bytes) const {
   const auto& mesh = recipe_.parallel.mesh;
-  spdlog::info("{}: {} parameters, mesh dp={},tp={},cp={}, sequence parallel {}, {}", recipe_.name,
-               with_separators(num_parameters), mesh.at("dp"), mesh.at("tp"), mesh.at("cp"),
+  const std::string frozen =
+      size.num_trainable < size.num_parameters ? " (" + with_separators(size.num_trainable) + " of them trained)" : "";
+  spdlog::info("{}: {} parameters{}, mesh dp={},tp={},cp={}, sequence parallel {}, {}", recipe_.name,
+               with_separators(size.num_parameters), frozen, mesh.at("dp"), mesh.at("tp"), mesh.at("cp"),
                sequence_parallel ? "on" : "off", recipe_.train.precision);
   if (mesh.at("dp") * mesh.at("cp") > 1) {
     spdlog::info("fsdp {}", describe(sharding));
@@ -57,6 +60,10 @@ void Journal::record(const StepMetrics& metrics) {
       metrics.step > 1 ? seconds_of_steady_steps_ / static_cast<double>(metrics.step - 1) : metrics.step_seconds;
   if (metrics.step % recipe_.train.log_every != 0 && metrics.step != num_steps) return;
   spdlog::info(console_line(metrics, num_steps, mean * static_cast<double>(num_steps - metrics.step)));
+}
+
+void Journal::record(int64_t step, const std::vector<ParameterMetrics>& parameters) {
+  parameters_->append(step, parameters);
 }
 
 void Journal::say(const std::string& line) const {

@@ -6,17 +6,16 @@
 
 namespace meshtrain {
 
-std::vector<OwnedRange> owned_ranges(const std::vector<Unit>& units, const Holders& holders, int64_t tp_coordinate) {
+std::vector<OwnedRange> owned_ranges(const std::vector<Unit>& units, const Keepers& keepers) {
+  const Keepers::Place& place = keepers.own();
+  const int64_t num_copies = keepers.copies.size();
   std::vector<OwnedRange> ranges;
-  for (const Unit& unit : units) {
-    for (const FlatBuffer& buffer : unit.buffers()) {
-      if (!buffer.trainable()) continue;
-      const int64_t kept = buffer.shard().numel, share = (kept + holders.count - 1) / holders.count;
-      const int64_t end = std::min(share * (holders.index + 1), kept);
-      int64_t begin = std::min(share * holders.index, kept);
-      if (tp_coordinate != 0) begin = std::max(begin, buffer.in_shard({0, buffer.whole_numel()}).numel);
-      if (begin < end) ranges.push_back({&buffer, begin, end - begin});
-    }
+  for (const FlatBuffer* buffer : trainable_buffers(units)) {
+    const int64_t kept = buffer->shard().numel, share = (kept + num_copies - 1) / num_copies;
+    const int64_t end = std::min(share * (place.copy + 1), kept);
+    int64_t begin = std::min(share * place.copy, kept);
+    if (place.tp != 0) begin = std::max(begin, buffer->in_shard({0, buffer->whole_numel()}).numel);
+    if (begin < end) ranges.push_back({buffer, begin, end - begin});
   }
   return ranges;
 }

@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "fsdp/unit.h"
-#include "runtime/train/data_parallel.h"
+#include "runtime/optimizer/keepers.h"
 
 namespace meshtrain {
 
@@ -17,7 +17,7 @@ struct OwnedRange {
 /// What this rank owns of the trainable buffers of `units`: every element of the model has exactly one owner among
 /// its replicas (design rule 3). Those who hold the same shard own equal ranges of it; what all tp ranks hold whole
 /// belongs to the first of them.
-std::vector<OwnedRange> owned_ranges(const std::vector<Unit>& units, const Holders& holders, int64_t tp_coordinate);
+std::vector<OwnedRange> owned_ranges(const std::vector<Unit>& units, const Keepers& keepers);
 
 /// Sum over `ranges` of the squared gradients: an fp64 scalar on the buffers' device. No collective.
 at::Tensor owned_squares(const std::vector<OwnedRange>& ranges, at::Device device);

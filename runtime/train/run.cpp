@@ -25,12 +25,14 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-int64_t num_parameters(Trainer& trainer) {
-  int64_t count = 0;
+ModelSize size_of(Trainer& trainer) {
+  ModelSize size;
   for (const Parameter* parameter : trainer.model().parameters()) {
-    count += c10::multiply_integers(parameter->global_shape);
+    const int64_t count = c10::multiply_integers(parameter->global_shape);
+    size.num_parameters += count;
+    if (parameter->tensor.requires_grad()) size.num_trainable += count;
   }
-  return count;
+  return size;
 }
 
 void refuse_non_finite(const Trainer& trainer, const StepMetrics& metrics) {
@@ -52,7 +54,9 @@ RunEnd train(const Recipe& recipe, const DeviceMesh& mesh, const Dataset& datase
     const int64_t num_counted = trainer.count_tokens(batch);
     const double rate = learning_rate(recipe.schedule, recipe.optimizer.learning_rate, step, train.steps);
     const bool stop = stop_request.requested() || (train.time_limit > 0 && seconds_since(start) > train.time_limit);
-    const StepOutcome outcome = trainer.step(batch, num_counted, rate, stop);
+    const int64_t every = train.parameter_metrics.every;
+    const bool measure = every > 0 && step % every == 0;
+    const StepOutcome outcome = trainer.step(batch, num_counted, rate, stop, measure);
 
     StepMetrics metrics{step, outcome.loss.item<double>(), outcome.grad_norm.item<double>(), rate};
     metrics.tokens = step * train.global_batch * train.sequence_length;
@@ -60,6 +64,7 @@ RunEnd train(const Recipe& recipe, const DeviceMesh& mesh, const Dataset& datase
     metrics.tokens_per_second = static_cast<double>(train.global_batch * train.sequence_length) / metrics.step_seconds;
     refuse_non_finite(trainer, metrics);
     if (journal) journal->record(metrics);
+    if (journal && measure) journal->record(step, trainer.read_parameters(outcome));
     if (outcome.stop.item<double>() > 0 && step < train.steps) {
       if (journal)
         journal->say("stopped on request after step " + std::to_string(step) + "; there are no checkpoints yet");
@@ -95,7 +100,7 @@ RunEnd run(const Recipe& recipe, const Group& world, const RunOptions& options) 
     journal = std::make_unique<Journal>(recipe, mesh_layout, folder, options.resume);
   });
   if (journal) {
-    journal->announce(num_parameters(*trainer), trainer->sequence_parallel(), context_choice(recipe, mesh_layout),
+    journal->announce(size_of(*trainer), trainer->sequence_parallel(), context_choice(recipe, mesh_layout),
                       sharding_choice(recipe, mesh_layout), trainer->fsdp().memory(),
                       trainer->shard_memory().disk_bytes());
   }

@@ -5,8 +5,8 @@
 
 namespace meshtrain {
 
-/// The folder of one run: metrics.jsonl, recipe.yaml and later its checkpoints. Locked as long as this lives. Of one
-/// rank; the lock is the kernel's, so a run that was killed leaves none behind.
+/// The folder of one run: metrics.jsonl, parameters.jsonl on request, recipe.yaml and later its checkpoints. Locked as
+/// long as this lives. Of one rank; the lock is the kernel's, so a run that was killed leaves none behind.
 class RunDirectory {
  public:
   /// Creates `folder` where it is absent. Throws InputError when it is in use by another process, or when it holds a
@@ -18,6 +18,7 @@ class RunDirectory {
 
   const std::filesystem::path& folder() const { return folder_; }
   std::filesystem::path metrics() const { return folder_ / "metrics.jsonl"; }
+  std::filesystem::path parameter_metrics() const { return folder_ / "parameters.jsonl"; }
   /// Keeps the recipe as run: recipe.yaml. Throws as OutputFile.
   void write_recipe(const std::string& yaml) const;
 

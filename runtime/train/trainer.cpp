@@ -6,11 +6,26 @@
 #include <limits>
 
 #include "mesh/agree.h"
+#include "mesh/error.h"
+#include "runtime/config/patterns.h"
 #include "runtime/model/initialize.h"
 #include "runtime/model/load.h"
 #include "runtime/train/assemble.h"
 
 namespace meshtrain {
+namespace {
+
+/// Parameters whose names a pattern matches are not trained.
+void freeze(Transformer& model, const std::vector<std::string>& patterns) {
+  bool trains = false;
+  for (Parameter* parameter : model.parameters()) {
+    if (first_match(patterns, parameter->name)) parameter->tensor.set_requires_grad(false);
+    trains = trains || parameter->tensor.requires_grad();
+  }
+  if (!trains) throw InputError("train.freeze: every parameter is frozen: leave one of its patterns out");
+}
+
+}  // namespace
 
 Trainer::Trainer(const Recipe& recipe, const DeviceMesh& mesh, at::Device device, DataParallel data_parallel)
     : mesh_(mesh),
@@ -22,7 +37,9 @@ Trainer::Trainer(const Recipe& recipe, const DeviceMesh& mesh, at::Device device
   parallelism_ = make_parallelism(recipe, mesh, sequences_.layout());
   const at::TensorOptions options = at::TensorOptions(device).dtype(dtype_of(recipe.train.precision));
   model_ = std::make_unique<Transformer>(recipe.model.shape, parallelism_, options,
-                                         make_recomputation(recipe.train.activation_checkpointing));
+                                         make_recomputation(recipe.train.activation_checkpointing),
+                                         recipe.parallel.fsdp.unit_layers);
+  freeze(*model_, recipe.train.freeze);
   FsdpOptions options_of_units = data_parallel_.options;
   if (recipe.parallel.fsdp.offload.to == "disk" && device == at::kCPU) {
     options_of_units.memory = ShardMemory::on_disk(recipe.parallel.fsdp.offload.path);
@@ -37,8 +54,8 @@ Trainer::Trainer(const Recipe& recipe, const DeviceMesh& mesh, at::Device device
     fsdp_->write_values(
         [&](const Parameter& parameter) { initialize(parameter, static_cast<uint64_t>(recipe.train.seed)); });
   }
-  owned_ = owned_ranges(fsdp_->units(), data_parallel_.holders, mesh.coordinate("tp"));
-  optimizer_ = make_optimizer(recipe.optimizer, fsdp_->units(), shard_memory_);
+  owned_ = owned_ranges(fsdp_->units(), data_parallel_.keepers);
+  optimizer_ = make_optimizer(recipe.optimizer, fsdp_->units(), data_parallel_.keepers, shard_memory_);
 }
 
 int64_t Trainer::count_tokens(const StepBatch& batch) const {
@@ -52,14 +69,16 @@ int64_t Trainer::count_tokens(const StepBatch& batch) const {
   return total;
 }
 
-StepOutcome Trainer::step(const StepBatch& batch, int64_t num_counted, double learning_rate, bool stop) {
+StepOutcome Trainer::step(const StepBatch& batch, int64_t num_counted, double learning_rate, bool stop, bool measure) {
   fsdp_->begin_step();
   const at::Tensor loss_sum = backward(batch, num_counted);
   const at::Tensor votes = vote(loss_sum, stop);
+  if (measure && !meter_) meter_ = std::make_unique<ParameterMeter>(owned_, fsdp_->units(), mesh_.world());
+  if (measure) meter_->before_update();
   const at::Tensor grad_norm = votes[1].sqrt(), factor = clip(grad_norm);
   optimizer_->step(learning_rate);
   fsdp_->shards_changed();
-  return {votes[0] / num_counted, grad_norm, factor, votes[2]};
+  return {votes[0] / num_counted, grad_norm, factor, votes[2], measure ? meter_->after_update() : at::Tensor()};
 }
 
 // The loss of each micro-batch is a sum; its backward starts from 1 / (counted tokens of the step), so gradients of
@@ -94,12 +113,9 @@ at::Tensor Trainer::clip(const at::Tensor& grad_norm) {
   if (train_.clip_norm == 0) return at::ones_like(grad_norm);
   const at::Tensor ratio = grad_norm.add(1e-6).reciprocal_().mul_(train_.clip_norm);
   const at::Tensor factor = at::fmin(ratio, at::ones_like(ratio));  // 1 where the ratio is not a number
-  for (const Unit& unit : fsdp_->units()) {
-    for (const FlatBuffer& buffer : unit.buffers()) {
-      if (!buffer.trainable()) continue;
-      at::Tensor(buffer.shard_gradients()).mul_(factor);
-      set_aside(buffer.shard_gradients());
-    }
+  for (const FlatBuffer* buffer : trainable_buffers(fsdp_->units())) {
+    at::Tensor(buffer->shard_gradients()).mul_(factor);
+    set_aside(buffer->shard_gradients());
   }
   return factor;
 }
@@ -108,7 +124,6 @@ namespace {
 
 /// Of what this rank keeps of a parameter.
 bool finite_gradient(const FlatBuffer& buffer, const Segment& segment) {
-  if (!buffer.trainable()) return true;
   const Range kept = buffer.in_shard({segment.offset, segment.numel});
   return buffer.shard_gradients().narrow(0, kept.offset, kept.numel).isfinite().all().item<bool>();
 }
@@ -118,12 +133,10 @@ bool finite_gradient(const FlatBuffer& buffer, const Segment& segment) {
 std::string Trainer::find_non_finite() const {
   std::vector<std::string> names;
   int64_t first = std::numeric_limits<int64_t>::max();
-  for (const Unit& unit : fsdp_->units()) {
-    for (const FlatBuffer& buffer : unit.buffers()) {
-      for (const Segment& segment : buffer.segments()) {
-        if (!finite_gradient(buffer, segment)) first = std::min(first, static_cast<int64_t>(names.size()));
-        names.push_back(segment.parameter->name);
-      }
+  for (const FlatBuffer* buffer : trainable_buffers(fsdp_->units())) {
+    for (const Segment& segment : buffer->segments()) {
+      if (!finite_gradient(*buffer, segment)) first = std::min(first, static_cast<int64_t>(names.size()));
+      names.push_back(segment.parameter->name);
     }
   }
   at::Tensor vote = at::full({1}, -first, at::kLong);

@@ -12,16 +12,18 @@
 #include "runtime/train/data_parallel.h"
 #include "runtime/train/gradient_sums.h"
 #include "runtime/train/ownership.h"
+#include "runtime/train/parameter_meter.h"
 #include "runtime/train/sequences.h"
 
 namespace meshtrain {
 
 /// What all ranks know after a step, still on the device: fp64 scalars, the same on every rank.
 struct StepOutcome {
-  at::Tensor loss;       ///< mean over the counted tokens of the whole step
-  at::Tensor grad_norm;  ///< of the whole model, before clipping
-  at::Tensor clip;       ///< what gradients were then multiplied by: 1 when they were not clipped
-  at::Tensor stop;       ///< number of ranks that asked to stop
+  at::Tensor loss;             ///< mean over the counted tokens of the whole step
+  at::Tensor grad_norm;        ///< of the whole model, before clipping
+  at::Tensor clip;             ///< what gradients were then multiplied by: 1 when they were not clipped
+  at::Tensor stop;             ///< number of ranks that asked to stop
+  at::Tensor parameters = {};  ///< for read_parameters(), when they were to be measured
 };
 
 /// The model on its mesh, its optimizer, and the step. It reads no values on the host, so the same step runs on the
@@ -37,8 +39,9 @@ class Trainer {
       : Trainer(recipe, mesh, device, make_data_parallel(recipe, mesh)) {}
 
   /// One update: forward and backward of every micro-batch, sums of gradients, norm, clip, optimizer. `num_counted`:
-  /// counted tokens of the whole step over dp x cp, at least 1. `stop`: this rank asks to stop.
-  StepOutcome step(const StepBatch& batch, int64_t num_counted, double learning_rate, bool stop);
+  /// counted tokens of the whole step over dp x cp, at least 1. `stop`: this rank asks to stop. `measure`: each
+  /// parameter by itself, the same on every rank.
+  StepOutcome step(const StepBatch& batch, int64_t num_counted, double learning_rate, bool stop, bool measure = false);
 
   /// The batch's counted tokens, summed over dp x cp. Throws when there are none at all.
   int64_t count_tokens(const StepBatch& batch) const;
@@ -46,6 +49,11 @@ class Trainer {
   /// "model.layers.3.mlp.up_proj.weight": the first parameter with a gradient that is not finite, in the order of the
   /// units, on any rank; empty when there is none. After a step; for the message.
   std::string find_non_finite() const;
+
+  /// Of a step that measured them, for metrics.
+  std::vector<ParameterMetrics> read_parameters(const StepOutcome& outcome) const {
+    return meter_->read(outcome.parameters);
+  }
 
   const SequenceLayout& layout() const { return sequences_.layout(); }
   /// Over whose ranks parameters, gradients or optimizer are cut.
@@ -73,6 +81,7 @@ class Trainer {
   std::unique_ptr<Fsdp> fsdp_;
   std::vector<OwnedRange> owned_;
   std::unique_ptr<Optimizer> optimizer_;
+  std::unique_ptr<ParameterMeter> meter_;  // once something is measured
 };
 
 }  // namespace meshtrain

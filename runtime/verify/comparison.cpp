@@ -59,6 +59,15 @@ const at::Tensor& tensor_of(const TracedParameter& parameter, Kind kind) {
   return kind == Kind::Gradient ? parameter.gradient : parameter.movement;
 }
 
+/// Indices of the parameters that have one: frozen ones move, by nothing, but have no gradient.
+std::vector<size_t> compared(const Trace& trace, Kind kind) {
+  std::vector<size_t> indices;
+  for (size_t i = 0; i < trace.parameters.size(); ++i) {
+    if (tensor_of(trace.parameters[i], kind).defined()) indices.push_back(i);
+  }
+  return indices;
+}
+
 /// What rank 0 knows of the reference before any tensor is compared, in the order of the result.
 class Yardsticks {
  public:
@@ -93,16 +102,17 @@ class Yardsticks {
     const auto per_element = [&](const at::Tensor& tensor) {
       return measure == Measure::Largest ? 1 : std::sqrt(static_cast<double>(std::max<int64_t>(tensor.numel(), 1)));
     };
-    const std::vector<TracedParameter>& exact = reference_.exact.parameters;
+    std::vector<at::Tensor> tensors;
     std::vector<double> sizes;
     double model_scale = 0;
-    for (const TracedParameter& parameter : exact) {
-      sizes.push_back(size_of(tensor_of(parameter, kind), measure));
-      model_scale = std::max(model_scale, sizes.back() / per_element(tensor_of(parameter, kind)));
+    for (const size_t i : compared(reference_.exact, kind)) {
+      tensors.push_back(tensor_of(reference_.exact.parameters[i], kind));
+      sizes.push_back(size_of(tensors.back(), measure));
+      model_scale = std::max(model_scale, sizes.back() / per_element(tensors.back()));
     }
     const size_t first = all_.size();
-    for (size_t i = 0; i < exact.size(); ++i) {
-      const double model_size = model_scale * per_element(tensor_of(exact[i], kind));
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      const double model_size = model_scale * per_element(tensors[i]);
       const double scale = sizes[i] < kNearlyZero * model_size ? model_size : sizes[i];
       all_.push_back({sizes[i], scale == 0 ? 1 : scale, tolerance});
     }
@@ -112,10 +122,10 @@ class Yardsticks {
   /// Widens the bounds of the tensors from `first` on by how far one rank in bf16 is off.
   void allow_rounding(Kind kind, Measure measure, size_t first) {
     std::vector<double> distances, sizes;
-    for (size_t i = first; i < all_.size(); ++i) {
-      distances.push_back(distance(tensor_of(reference_.rounded->parameters[i - first], kind),
-                                   tensor_of(reference_.exact.parameters[i - first], kind), measure));
-      sizes.push_back(all_[i].reference);
+    for (const size_t i : compared(reference_.exact, kind)) {
+      distances.push_back(distance(tensor_of(reference_.rounded->parameters[i], kind),
+                                   tensor_of(reference_.exact.parameters[i], kind), measure));
+      sizes.push_back(all_[first + sizes.size()].reference);
     }
     const double size = length_of(sizes), scale = size == 0 ? 1 : size, of_all = length_of(distances) / scale;
     for (size_t i = first; i < all_.size(); ++i) {
@@ -195,7 +205,7 @@ std::vector<Compared> compare(const Trace& trace, const Reference* reference, co
     }
   }
   for (const Kind kind : {Kind::Gradient, Kind::Weight}) {
-    for (const TracedParameter& parameter : trace.parameters) all.push_back({kind, parameter.name, 0, 0, 0, 0});
+    for (const size_t i : compared(trace, kind)) all.push_back({kind, trace.parameters[i].name, 0, 0, 0, 0});
   }
   if (is_rounded(precision)) {
     for (const Kind kind : {Kind::AllGradients, Kind::AllWeights}) all.push_back({kind, "", 0, 0, 0, 0});
@@ -212,7 +222,7 @@ std::vector<Compared> compare(const Trace& trace, const Reference* reference, co
   std::vector<Measured> together;
   for (const Kind kind : {Kind::Gradient, Kind::Weight}) {
     std::vector<double> differences, sizes;
-    for (size_t i = 0; i < trace.parameters.size(); ++i) {
+    for (const size_t i : compared(trace, kind)) {
       const TracedParameter& parameter = trace.parameters[i];
       const TracedParameter* whole = reference ? &reference->exact.parameters[i] : nullptr;
       measured.push_back(

@@ -65,6 +65,8 @@ VerifyPlan plan_verification(const Recipe& recipe, const VerifyOptions& options,
   verified.train.export_folder.clear();
   verified.schedule = {};
   verified.optimizer.learning_rate = std::max(verified.optimizer.learning_rate, kLeastLearningRate);
+  if (std::optional<double>& rate = verified.optimizer.muon.adamw_learning_rate)
+    rate = std::max(*rate, kLeastLearningRate);
   if (asked.parallel.fsdp.mode == "auto") {  // what it means on this mesh, on each of its axes too
     verified.parallel.fsdp.mode = name(sharding_choice(asked, layout).mode);
   }

@@ -35,7 +35,7 @@ std::vector<Replicas> compare_replicas(const Trace& trace, const DeviceMesh& mes
     std::vector<std::string> names;
     std::vector<Measured> measured;
     for (const TracedParameter& parameter : trace.parameters) {
-      if (parameter.sharded_over == axis.name) continue;
+      if (!parameter.gradient.defined() || parameter.sharded_over == axis.name) continue;
       const double difference = distance_from_first(parameter.gradient, mesh.group(axis.name));
       names.push_back(parameter.name);
       measured.push_back({difference, difference});

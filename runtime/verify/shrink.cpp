@@ -5,6 +5,10 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <optional>
+#include <string_view>
+
+#include "runtime/config/patterns.h"
 
 namespace meshtrain {
 namespace {
@@ -39,6 +43,71 @@ int64_t shrunk_vocabulary(int64_t size, int64_t tp) {
   return std::min(rows, size / tp) * tp + rest;
 }
 
+/// "model.layers.12.mlp.up_proj.weight" -> 12; -1 outside of layers.
+int64_t layer_of(const std::string& name) {
+  constexpr std::string_view kPrefix = "model.layers.";
+  return name.starts_with(kPrefix) ? std::stoll(name.substr(kPrefix.size())) : -1;
+}
+
+std::string in_layer(const std::string& name, int64_t layer) {
+  if (layer_of(name) < 0) return name;
+  const size_t number = std::string_view("model.layers.").size();
+  return name.substr(0, number) + std::to_string(layer) + name.substr(name.find('.', number));
+}
+
+/// What the recipe says of single parameters, for a model that `small` has fewer layers of. The first of its layers
+/// stands for the first; the second for the first that is treated differently, one that is trained if that is not, or
+/// for the last.
+class Treatment {
+ public:
+  Treatment(const Recipe& recipe, const ModelShape& small) : recipe_(recipe), names_(parameter_names(small)) {
+    for (const GroupRecipe& group : recipe.optimizer.groups) patterns_.push_back(group.pattern);
+    const int64_t num_layers = recipe.model.shape.num_hidden_layers;
+    second_ = num_layers - 1;
+    bool found = false;
+    for (int64_t layer = 1; layer < num_layers && !(found && trains(second_)); ++layer) {
+      if (treatment(layer) == treatment(0) || (found && !trains(layer))) continue;
+      second_ = layer;
+      found = true;
+      if (trains(0)) break;
+    }
+  }
+
+  void carry_over(Recipe& small) const {
+    small.train.freeze.clear();
+    small.optimizer.groups.clear();
+    for (const std::string& name : names_) {
+      const std::string original = in_layer(name, layer_of(name) == 1 ? second_ : 0);
+      if (first_match(recipe_.train.freeze, original)) small.train.freeze.push_back(name);
+      const auto group = first_match(patterns_, original);
+      if (!group) continue;
+      small.optimizer.groups.push_back(recipe_.optimizer.groups[*group]);
+      small.optimizer.groups.back().pattern = name;
+    }
+  }
+
+ private:
+  /// One entry for each parameter of a layer: whether it is frozen, and its group.
+  std::vector<std::pair<bool, std::optional<size_t>>> treatment(int64_t layer) const {
+    std::vector<std::pair<bool, std::optional<size_t>>> all;
+    for (const std::string& name : names_) {
+      if (layer_of(name) != 0) continue;
+      const std::string there = in_layer(name, layer);
+      all.emplace_back(first_match(recipe_.train.freeze, there).has_value(), first_match(patterns_, there));
+    }
+    return all;
+  }
+  bool trains(int64_t layer) const {
+    const auto all = treatment(layer);
+    return std::any_of(all.begin(), all.end(), [](const auto& each) { return !each.first; });
+  }
+
+  const Recipe& recipe_;
+  std::vector<std::string> names_;  // of the small model
+  std::vector<std::string> patterns_;
+  int64_t second_;
+};
+
 }  // namespace
 
 Recipe shrink(const Recipe& recipe, const MeshLayout& layout) {
@@ -61,6 +130,7 @@ Recipe shrink(const Recipe& recipe, const MeshLayout& layout) {
   to.vocab_size = shrunk_vocabulary(from.vocab_size, tp);
   if (small.data.ignore_id) *small.data.ignore_id %= to.vocab_size;
   if (small.data.documents) *small.data.documents %= to.vocab_size;
+  if (to.num_hidden_layers < from.num_hidden_layers) Treatment(recipe, to).carry_over(small);
   return small;
 }
 

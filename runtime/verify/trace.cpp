@@ -47,7 +47,10 @@ Trace trace_steps(Trainer& trainer, const std::vector<StepBatch>& batches, doubl
     if (step > 0) continue;
     auto traced = trace.parameters.begin();
     trainer.fsdp().visit_gradients([&](const Unit& unit) {
-      for (const Parameter* parameter : unit.parameters()) (traced++)->gradient = gradient_of(*parameter, outcome.clip);
+      for (const Parameter* parameter : unit.parameters()) {
+        if (parameter->tensor.requires_grad()) traced->gradient = gradient_of(*parameter, outcome.clip);
+        ++traced;
+      }
     });
   }
   auto traced = trace.parameters.begin();

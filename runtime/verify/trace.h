@@ -16,7 +16,7 @@ struct TracedParameter {
   std::vector<int64_t> global_shape;
   Box box;                   ///< where the part lies in the whole tensor
   std::string sharded_over;  ///< as Parameter's
-  at::Tensor gradient;       ///< of the first step, before clipping; of fp32 or fp64
+  at::Tensor gradient;       ///< of the first step, before clipping; of fp32 or fp64; undefined when frozen
   at::Tensor movement;       ///< last weights minus first ones; of fp32 or fp64
 };
 

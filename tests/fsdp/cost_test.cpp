@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <numeric>
+
 #include "mesh/device_mesh.h"
 #include "mesh/memory.h"
 #include "tests/fsdp/chain.h"
@@ -27,6 +29,10 @@ int64_t bytes_of(const Unit& unit) {
   int64_t bytes = 0;
   for (const FlatBuffer& buffer : unit.buffers()) bytes += buffer.numel() * kBytes;
   return bytes;
+}
+
+int64_t sum(const std::vector<int64_t>& sizes) {
+  return std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
 }
 
 void step(const Chain& chain, Fsdp& fsdp) {
@@ -77,20 +83,20 @@ struct Bytes {
   }
 };
 
-/// The table in unit_memory.h. Its rows and columns in the order there.
-Bytes expected_bytes(const Way& way, const FsdpOptions& options, const std::vector<int64_t>& sizes, bool tied) {
-  int64_t all = 0;
-  for (const int64_t size : sizes) all += size;
-  // The largest sum of so many neighbours; a tied unit always has its memory.
-  const auto arena = [&](int64_t neighbours) {
-    int64_t largest = 0;
-    for (size_t i = tied; i < sizes.size(); ++i) {
-      int64_t sum = tied ? sizes[0] : 0;
-      for (size_t k = i; k < sizes.size() && k < i + static_cast<size_t>(neighbours); ++k) sum += sizes[k];
-      largest = std::max(largest, sum);
-    }
-    return largest;
-  };
+/// The largest sum of so many neighbours; a tied unit always has its memory.
+int64_t arena(const std::vector<int64_t>& sizes, bool tied, int64_t neighbours) {
+  int64_t largest = 0;
+  for (size_t i = tied; i < sizes.size(); ++i) {
+    int64_t sum = tied ? sizes[0] : 0;
+    for (size_t k = i; k < sizes.size() && k < i + static_cast<size_t>(neighbours); ++k) sum += sizes[k];
+    largest = std::max(largest, sum);
+  }
+  return largest;
+}
+
+/// The table in unit_memory.h. Its rows and columns in the order there. `trained`: sizes of the units that are.
+Bytes expected_bytes(const Way& way, const FsdpOptions& options, const std::vector<int64_t>& sizes,
+                     const std::vector<int64_t>& trained, bool tied) {
   const int64_t n = options.shards.size(), p = options.shards.host_ranks();
   const bool disk = options.memory.is_on_disk(), cut = way.mode != ShardingMode::NoShard && (n > 1 || disk);
   const bool full = way.mode == ShardingMode::FullShard && cut;
@@ -99,21 +105,22 @@ Bytes expected_bytes(const Way& way, const FsdpOptions& options, const std::vect
   for (const int64_t size : sizes) pages += (size / n + 4095) / 4096 * 4096;
   Bytes bytes;
   if (common) {
-    bytes.common += all;
+    bytes.common += sum(sizes);
   } else if (full) {
-    (disk ? bytes.disk : bytes.ordinary) += disk ? pages : all / n;
-    (p > 1 ? bytes.own : bytes.ordinary) += way.reshard_after_forward ? arena(1 + way.prefetch) : all;
+    (disk ? bytes.disk : bytes.ordinary) += disk ? pages : sum(sizes) / n;
+    (p > 1 ? bytes.own : bytes.ordinary) +=
+        way.reshard_after_forward ? arena(sizes, tied, 1 + way.prefetch) : sum(sizes);
   } else {
-    bytes.ordinary += all;
+    bytes.ordinary += sum(sizes);
   }
   const bool whole_gradients = !cut || way.mode == ShardingMode::ShardOptimizer || way.accumulate_unsharded;
   int64_t& gradients = options.summed_over.host_ranks() > 1 ? bytes.own : bytes.ordinary;
-  gradients += whole_gradients ? all : arena(2);
+  gradients += whole_gradients ? sum(trained) : arena(trained, tied, 2);
   if (whole_gradients) return bytes;
   if (disk)
     bytes.disk += pages;
   else
-    (options.summed_over.size() > n ? gradients : bytes.ordinary) += all / n;
+    (options.summed_over.size() > n ? gradients : bytes.ordinary) += sum(trained) / n;
   return bytes;
 }
 
@@ -128,7 +135,7 @@ TEST_P(FsdpCost, MemoryIsThatOfTheFormulas) {
 
   std::vector<int64_t> sizes;
   for (const Unit& unit : fsdp.units()) sizes.push_back(bytes_of(unit));
-  const Bytes expected = expected_bytes(way, options, sizes, tied);
+  const Bytes expected = expected_bytes(way, options, sizes, sizes, tied);
   EXPECT_EQ(after.ordinary - before.ordinary, expected.ordinary);
   EXPECT_EQ(after.own - before.own, expected.own);
   EXPECT_EQ(after.common - before.common, expected.common);
@@ -161,11 +168,46 @@ TEST_P(FsdpCost, ShardsOnDiskTakeNoMemory) {
 
   std::vector<int64_t> sizes;
   for (const Unit& unit : fsdp.units()) sizes.push_back(bytes_of(unit));
-  const Bytes expected = expected_bytes(way, options, sizes, tied);
+  const Bytes expected = expected_bytes(way, options, sizes, sizes, tied);
   EXPECT_EQ(after.ordinary - before.ordinary, expected.ordinary);
   EXPECT_EQ(after.own - before.own, expected.own);
   EXPECT_EQ(after.common - before.common, expected.common);
   EXPECT_EQ(options.memory.disk_bytes(), expected.disk);
+}
+
+// Units 0, 1 and 3 of five are frozen: no gradients of them are held or sent, and in the backward the first two are not
+// gathered. Where parameters are whole on each rank, those that do not change are not gathered at all.
+TEST_P(FsdpCost, OfFrozenUnitsIsTheirParametersAlone) {
+  const auto [way, tied, hosts] = GetParam();
+  if (tied) GTEST_SKIP() << "the first is also the last";
+  const DeviceMesh mesh(MeshLayout({{"dp", world().size()}, {"tp", 1}}), world_on(hosts));
+  const FsdpOptions options = way.options(mesh.group("dp"));
+  const Bytes before = Bytes::counted();
+  const Chain chain;
+  for (const size_t i : {0u, 1u, 3u}) chain.weights[i]->tensor.set_requires_grad(false);
+  Fsdp fsdp(chain.units(), options);
+  const Bytes after = Bytes::counted();
+
+  std::vector<int64_t> sizes;
+  for (const Unit& unit : fsdp.units()) sizes.push_back(bytes_of(unit));
+  const Bytes expected = expected_bytes(way, options, sizes, {sizes[2], sizes[4]}, tied);
+  EXPECT_EQ(after.ordinary - before.ordinary, expected.ordinary);
+  EXPECT_EQ(after.own - before.own, expected.own);
+  EXPECT_EQ(after.common - before.common, expected.common);
+
+  step(chain, fsdp);
+  mesh.traffic().clear();
+  step(chain, fsdp);
+  const int64_t n = options.shards.size(), r = options.replicas.size();
+  const int64_t all = sum(sizes), trained = sizes[2] + sizes[4];
+  const int64_t m = way.mode == ShardingMode::ShardOptimizer || way.accumulate_unsharded ? 1 : kMicroBatches;
+  int64_t sent = n == 1 ? 0 : trained;
+  if (way.mode == ShardingMode::FullShard && n > 1) {
+    sent = kMicroBatches * (way.reshard_after_forward ? all + sizes[2] + sizes[3] : all);
+  }
+  EXPECT_EQ(mesh.traffic().total("", "dp.parameters").buffer_bytes, sent);
+  EXPECT_EQ(mesh.traffic().total("", "dp.gradients").buffer_bytes,
+            (n == 1 ? 0 : m * trained) + (r == 1 ? 0 : trained / n));
 }
 
 INSTANTIATE_TEST_SUITE_P(All, FsdpCost,

@@ -51,6 +51,18 @@ TEST(FlatBuffer, NeighboursLieTogetherAsOneMatrix) {
   EXPECT_TRUE(fused.narrow(0, 3, 2).eq(2).all().item<bool>());
 }
 
+TEST(FlatBuffer, WhatFollowsAFrozenOneBeginsAligned) {
+  Parameter norm = parameter("norm", {7}), q = parameter("q", {3, 5}), k = parameter("k", {2, 5});
+  q.sharded_over = k.sharded_over = "tp";
+  k.follows_previous = true;
+  q.tensor.set_requires_grad(false);
+  const std::vector<FlatBuffer> buffers = make_flat_buffers({&norm, &q, &k}, {});
+  ASSERT_EQ(buffers.size(), 2u);
+  const FlatBuffer& trained = buffers[0].trainable() ? buffers[0] : buffers[1];
+  EXPECT_EQ(trained.segments()[1].parameter, &k);
+  EXPECT_EQ(trained.segments()[1].offset, 32);
+}
+
 TEST(FlatBuffer, KeepsValuesAndIdentityOfLeaves) {
   Parameter weight = parameter("weight", {4, 4});
   const at::Tensor values = testing::random_tensor({4, 4}, 1);

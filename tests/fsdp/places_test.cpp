@@ -30,6 +30,12 @@ TEST(Places, OfATenantThatStaysAreItsOwn) {
   for (size_t i = 1; i < tenants.size(); ++i) EXPECT_GE(places.offsets[i], 100);
 }
 
+TEST(Places, OfThoseWithoutSizeAreNoneAndTheirNeighboursMeet) {
+  EXPECT_EQ(plan_places({{10}, {0}, {0}, {7}, {0}, {9}}, 1).total, 19 - 2);
+  EXPECT_EQ(plan_places({{10}, {0}, {0}, {7}, {0}, {9}}, 0).total, 10);
+  EXPECT_EQ(plan_places({{0}, {0}}, 1).total, 0);
+}
+
 TEST(Places, OfNeighboursAreApart) {
   const std::vector<Tenant> tenants = {{5}, {9}, {2}, {7}, {7}, {1}, {8}, {3}};
   for (int64_t reach = 0; reach < 4; ++reach) {

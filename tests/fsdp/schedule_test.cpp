@@ -62,9 +62,12 @@ class RecordedBackend final : public Backend {
 /// A step of a model whose units all differ in size.
 class FullShardSchedule : public ::testing::Test {
  protected:
-  static Record record(int64_t prefetch) {
+  /// `frozen`: a unit without trainable parameters; -1: none.
+  static Record record(int64_t prefetch, int64_t frozen = -1) {
     Record record;
     const Chain chain;
+    const std::vector<size_t> weights = {0, 1, 3, 4};
+    if (frozen >= 0) chain.weights[weights[static_cast<size_t>(frozen)]]->tensor.set_requires_grad(false);
     FsdpOptions options;
     options.mode = ShardingMode::FullShard;
     options.prefetch = prefetch;
@@ -77,22 +80,25 @@ class FullShardSchedule : public ::testing::Test {
     fsdp.begin_step();
     at::Tensor x = input_of(0, 0);
     size_t unit = 0;
-    for (const size_t weight : {0u, 1u, 3u, 4u}) {
+    for (const size_t weight : weights) {
       x = fsdp.run(unit, [&] {
         const at::Tensor& leaf = chain.weights[weight]->tensor;
         EXPECT_EQ(leaf.data_ptr(), record.gathered[unit]) << "parameters are used where they were gathered";
         record.events.push_back("forward " + std::to_string(unit));
         return at::matmul(x, leaf);
       });
-      x.register_hook(
-          [&record, unit](const at::Tensor&) { record.events.push_back("backward " + std::to_string(unit)); });
+      if (x.requires_grad())
+        x.register_hook(
+            [&record, unit](const at::Tensor&) { record.events.push_back("backward " + std::to_string(unit)); });
       ++unit;
     }
     fsdp.begin_backward(true);
     x.sum().backward();
     fsdp.end_backward();
-    for (const size_t weight : {0u, 1u, 3u, 4u}) {
-      EXPECT_EQ(chain.weights[weight]->tensor.grad().data_ptr(), nullptr) << "given back";
+    for (const size_t weight : weights) {
+      const at::Tensor gradient = chain.weights[weight]->tensor.grad();
+      EXPECT_EQ(gradient.defined(), chain.weights[weight]->tensor.requires_grad());
+      EXPECT_TRUE(!gradient.defined() || gradient.data_ptr() == nullptr) << "given back";
     }
     return record;
   }
@@ -109,6 +115,32 @@ TEST_F(FullShardSchedule, WithoutPrefetch) {
                                  "gather 1",      "wait gather 1", "backward 1", "scatter 1", "wait scatter 2",  //
                                  "gather 0",      "wait gather 0", "backward 0", "scatter 0", "wait scatter 1",  //
                                  "wait scatter 0"}));
+}
+
+// The reduction of the unit behind a frozen one is waited for no earlier than without it.
+TEST_F(FullShardSchedule, AFrozenUnitIsGatheredAndNotReduced) {
+  const Record seen = record(0, /*frozen=*/2);
+  EXPECT_EQ(seen.events, (Events{"gather 0",      "wait gather 0", "forward 0",                                  //
+                                 "gather 1",      "wait gather 1", "forward 1",                                  //
+                                 "gather 2",      "wait gather 2", "forward 2",                                  //
+                                 "gather 3",      "wait gather 3", "forward 3",                                  //
+                                 "backward 3",    "scatter 3",                                                   //
+                                 "gather 2",      "wait gather 2", "backward 2",                                 //
+                                 "gather 1",      "wait gather 1", "backward 1", "scatter 1", "wait scatter 3",  //
+                                 "gather 0",      "wait gather 0", "backward 0", "scatter 0", "wait scatter 1",  //
+                                 "wait scatter 0"}));
+}
+
+TEST_F(FullShardSchedule, NothingIsGatheredAgainBelowTheLowestTrainableParameter) {
+  const Record seen = record(1, /*frozen=*/0);
+  EXPECT_EQ(seen.events, (Events{"gather 0",      "wait gather 0", "gather 1",   "forward 0",                         //
+                                 "wait gather 1", "gather 2",      "forward 1",                                       //
+                                 "wait gather 2", "gather 3",      "forward 2",                                       //
+                                 "wait gather 3", "forward 3",                                                        //
+                                 "gather 2",      "backward 3",    "scatter 3",                                       //
+                                 "wait gather 2", "gather 1",      "backward 2", "scatter 2",      "wait scatter 3",  //
+                                 "wait gather 1", "backward 1",    "scatter 1",  "wait scatter 2",                    //
+                                 "wait scatter 1"}));
 }
 
 TEST_F(FullShardSchedule, TheNextUnitIsGatheredWhileOneComputes) {

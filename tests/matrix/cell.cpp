@@ -29,7 +29,9 @@ std::vector<std::string> factors_of(const Cell& cell) {
           cell.variant.ignored,
           cell.variant.documents,
           cell.variant.precision,
-          cell.variant.optimizer};
+          cell.variant.optimizer,
+          cell.variant.frozen == "none" ? "-" : "frozen-" + cell.variant.frozen,
+          cell.variant.groups ? "groups" : "-"};
 }
 
 std::string mesh_of(const Cell& cell) {
@@ -74,13 +76,15 @@ const std::vector<std::string> kPrecisions = {"fp64", "fp32"};
 const std::vector<std::string> kShardings = {"no_shard",   "shard_optimizer", "shard_grad_op", "shard_grad_op+",
                                              "full_shard", "full_shard+",     "hybrid_shard",  "hybrid_shard+"};
 const std::vector<std::string> kRecompute = {"none", "full", "selective", "alternate"};
-const std::vector<std::string> kOptimizers = {"adamw", "adamw-unclipped", "sgd"};
+const std::vector<std::string> kOptimizers = {"adamw", "adamw-unclipped", "sgd", "muon"};
+const std::vector<std::string> kFrozen = {"none", "none", "bottom", "top", "parts"};
+const std::vector<bool> kGroups = {false, true};
 
 /// Values of the factors that are not multiplied out.
 class Draw {
  public:
   template <class T>
-  const T& operator()(const std::vector<T>& values) {
+  T operator()(const std::vector<T>& values) {
     return values[generator_() % values.size()];
   }
 
@@ -112,7 +116,9 @@ void add_model_cells(int64_t dp, int64_t tp, int64_t cp, Draw& draw, std::vector
             for (const std::string& layout : layouts)
               for (bool sequence_parallel : sequence_parallel_of(tp))
                 for (int64_t accumulation : {1, 2}) {
-                  const Variant variant{family, tied, heads, ignored, draw(kDocuments), precision, draw(kOptimizers)};
+                  const Variant variant{
+                      family,        tied,         heads, ignored, draw(kDocuments), precision, draw(kOptimizers),
+                      draw(kFrozen), draw(kGroups)};
                   const std::string algorithm = cp > 1 ? draw(kAlgorithms) : "none";
                   const std::string sharding = dp * cp > 1 ? draw(kShardings) : "no_shard";
                   cells.push_back({variant, dp, tp, cp, algorithm, layout, sequence_parallel, accumulation, sharding,
@@ -131,7 +137,9 @@ void add_sharding_cells(int64_t dp, int64_t tp, int64_t cp, Draw& draw, std::vec
                                 draw(kIgnored),
                                 draw(kDocuments),
                                 precision,
-                                draw(kOptimizers)};
+                                draw(kOptimizers),
+                                draw(kFrozen),
+                                draw(kGroups)};
           const std::string algorithm = cp > 1 ? draw(kAlgorithms) : "none";
           const std::string layout = cp > 1 ? draw(kLayouts) : "contiguous";
           const bool sequence_parallel = tp > 1 && draw(std::vector<int>{0, 1}) == 1;
@@ -148,9 +156,15 @@ void add_context_cells(int64_t dp, int64_t tp, int64_t cp, Draw& draw, std::vect
         for (bool sequence_parallel : sequence_parallel_of(tp))
           for (const char* heads : {"mha", "few"})
             for (const char* precision : {"fp64", "fp32", "bf16"}) {
-              const Variant variant{draw(kFamilies),  draw(std::vector<int>{0, 1}) == 1,        heads,
-                                    draw(kIgnored),   documents ? draw(packed) : kDocuments[0], precision,
-                                    draw(kOptimizers)};
+              const Variant variant{draw(kFamilies),
+                                    draw(std::vector<int>{0, 1}) == 1,
+                                    heads,
+                                    draw(kIgnored),
+                                    documents ? draw(packed) : kDocuments[0],
+                                    precision,
+                                    draw(kOptimizers),
+                                    draw(kFrozen),
+                                    draw(kGroups)};
               const int64_t accumulation = draw(std::vector<int64_t>{1, 2});
               cells.push_back({variant, dp, tp, cp, algorithm, layout, sequence_parallel, accumulation,
                                draw(kShardings), draw(kRecompute)});
@@ -188,7 +202,15 @@ FsdpRecipe fsdp_of(const Cell& cell) {
   if (other && fsdp.mode == "hybrid_shard") fsdp.shard_size = cell.dp % 2 == 0 ? 2 : 1;
   fsdp.reshard_after_forward = !other;
   fsdp.no_sync = other;
+  fsdp.unit_layers = other ? 2 : 1;
   return fsdp;
+}
+
+std::vector<std::string> patterns_of(const std::string& frozen) {
+  if (frozen == "bottom") return {"model.embed_tokens.*", "model.layers.0.*"};
+  if (frozen == "top") return {"model.layers.1.*", "model.norm.weight", "lm_head.weight"};
+  if (frozen == "parts") return {"*.k_proj.*", "*.gate_proj.*", "*.1.input_layernorm.*", "*.0.mlp.down_proj.*"};
+  return {};
 }
 
 }  // namespace
@@ -261,9 +283,13 @@ Recipe recipe_of(const Cell& cell, bool alone, const std::filesystem::path& fold
     const bool alternate = cell.recompute == "alternate";
     recipe.train.activation_checkpointing = {alternate ? "full" : cell.recompute, alternate ? 2 : 1};
   }
+  recipe.train.freeze = patterns_of(cell.variant.frozen);
   recipe.train.clip_norm = cell.variant.optimizer == "adamw-unclipped" ? 0 : 0.5;
 
-  recipe.optimizer.name = cell.variant.optimizer == "sgd" ? "sgd" : "adamw";
+  const bool is_adamw = cell.variant.optimizer.starts_with("adamw");
+  recipe.optimizer.name = is_adamw ? "adamw" : cell.variant.optimizer;
+  if (cell.variant.optimizer == "muon") recipe.optimizer.momentum = 0.95;
+  if (cell.variant.groups) recipe.optimizer.groups = {{"*norm.weight", 3, 0}, {"*.layers.1.*", 0.5, 0.3}};
   recipe.optimizer.learning_rate = cell.variant.optimizer == "sgd" ? 0.1 : 1e-3;
   // Well above the noise in gradients, which the default would turn into whole steps.
   recipe.optimizer.eps = cell.variant.precision == "fp64" ? 1e-8 : 1e-5;

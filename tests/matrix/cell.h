@@ -16,7 +16,10 @@ struct Variant {
   std::string ignored;    ///< none, uneven: counts of counted labels differ between ranks, some have none
   std::string documents;  ///< one, packed, or ignored: packed, with labels across a boundary ignored
   std::string precision;
-  std::string optimizer;  ///< adamw, adamw without clipping, sgd
+  std::string optimizer;        ///< adamw, adamw without clipping, sgd, muon
+  std::string frozen = "none";  ///< none; bottom: embedding and first block; top: last block, norm and head; or parts
+                                ///< of what is fused and normed
+  bool groups = false;          ///< learning rates and weight decays of their own
 
   auto operator<=>(const Variant&) const = default;
 };
@@ -29,8 +32,9 @@ struct Cell {
   bool sequence_parallel;
   int64_t accumulation;               ///< micro-batches a step
   std::string sharding = "no_shard";  ///< mode of fsdp; with "+" parameters are kept to the backward,
-                                      ///< gradients reduced once a step, and units cut over dp alone
-  std::string recompute = "none";  ///< activation checkpointing: none, full, selective, or alternate: full, every 2
+                                      ///< gradients reduced once a step, units cut over dp alone,
+                                      ///< both blocks in one
+  std::string recompute = "none";     ///< activation checkpointing: none, full, selective, or alternate: full, every 2
 
   /// "dp=2,tp=2,cp=2 ring zigzag sp acc=2 full qwen3 tied gqa uneven packed fp64 sgd": for messages and the list of a
   /// run.

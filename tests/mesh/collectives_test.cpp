@@ -2,6 +2,8 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <numeric>
+
 #include "mesh/group.h"
 #include "tests/mesh/worlds.h"
 #include "tests/support/world.h"
@@ -107,6 +109,30 @@ TEST_P(Collectives, AllToAll) {
       group_.all_to_all(output, parts(rank_, size_, length, dtype)).wait();
       for (int rank = 0; rank < size_; ++rank) {
         ASSERT_TRUE(at::equal(output[rank], values(rank, length, dtype, rank_))) << of(dtype, length);
+      }
+    }
+  }
+}
+
+// Rank a sends (a + 2 b) % 3 * length elements to rank b: nothing between some of them, and not the same both ways.
+TEST_P(Collectives, AllToAllOfPartsThatDiffer) {
+  for (const at::ScalarType dtype : kMoved) {
+    for (const int64_t length : lengths_) {
+      const auto count = [&](int from, int to) { return (from + 2 * to) % 3 * length; };
+      std::vector<int64_t> sent, received;
+      std::vector<at::Tensor> parts;
+      for (int rank = 0; rank < size_; ++rank) {
+        sent.push_back(count(rank_, rank));
+        received.push_back(count(rank, rank_));
+        parts.push_back(values(rank_, sent.back(), dtype, rank));
+      }
+      at::Tensor output = at::zeros({std::accumulate(received.begin(), received.end(), int64_t{0})}, dtype);
+      group_.all_to_all(output, received, at::cat(parts), sent).wait();
+      int64_t begin = 0;
+      for (int rank = 0; rank < size_; ++rank) {
+        ASSERT_TRUE(at::equal(output.narrow(0, begin, received[rank]), values(rank, received[rank], dtype, rank_)))
+            << of(dtype, length) << " of " << rank;
+        begin += received[rank];
       }
     }
   }

@@ -105,6 +105,10 @@ TEST(Group, RefusesTensorsThatDoNotFit) {
   EXPECT_REFUSED(group.all_to_all(eight, two), "same shape");
   at::Tensor six = zeros({6});
   EXPECT_REFUSED(group.all_to_all(six, zeros({6})), "must divide");
+  EXPECT_REFUSED(group.all_to_all(six, {1, 1, 1}, eight, {2, 2, 2, 2}), "output must have the rows of 4 parts");
+  EXPECT_REFUSED(group.all_to_all(six, {1, 1, 2, 2}, eight, {2, 2, 2, 3}), "input must have the rows of 4 parts");
+  EXPECT_REFUSED(group.all_to_all(six, {7, 1, -1, -1}, eight, {2, 2, 2, 2}), "output must have the rows of 4 parts");
+  EXPECT_REFUSED(group.all_to_all(six, {1, 0, 3, 2}, eight, {2, 2, 2, 2}), "own part has two sizes");
   EXPECT_REFUSED(group.exchange(eight, 0, two, 2), "shape of what is sent");
 }
 

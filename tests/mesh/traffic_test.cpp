@@ -56,6 +56,17 @@ TEST(Traffic, FollowsTheBandwidthOptimalFormulas) {
   EXPECT_EQ(ledger->total().sent_bytes, 144 + 3 * 72 + 2 * 96);
 }
 
+TEST(Traffic, OfPartsThatDifferIsWhatIsNotThisRanksOwn) {
+  const auto ledger = std::make_shared<TrafficLedger>();
+  const Group group = Group(instrument(dry_run_backend(1, 3), "tp", ledger), "tp", {0, 1, 2}, "rank 1");
+  const at::TensorOptions meta = at::TensorOptions(at::kBFloat16).device(at::kMeta);
+  at::Tensor received = at::empty({5, 6}, meta);
+  group.all_to_all(received, {0, 2, 3}, at::empty({7, 6}, meta), {4, 2, 1});
+  const Traffic& traffic = ledger->entries().at({"tp", "other", Kind::AllToAll});
+  EXPECT_EQ(traffic.buffer_bytes, 7 * 12);
+  EXPECT_EQ(traffic.sent_bytes, 5 * 12);
+}
+
 TEST(Traffic, IsToldApartByGroupAndPurpose) {
   const DeviceMesh mesh(MeshLayout({{"dp", 2}, {"tp", 4}}), dry_world(3, 8));
   at::Tensor tensor = at::empty({64}, at::TensorOptions(at::kFloat).device(at::kMeta));

@@ -95,6 +95,30 @@ TEST(DryRun, RecomputationSendsTheForwardAgain) {
   }
 }
 
+TEST(DryRun, TrainerStepsWithFrozenParametersAndMuon) {
+  Recipe recipe = large_recipe();
+  recipe.optimizer.name = "muon";
+  recipe.parallel.fsdp.unit_layers = 3;
+  recipe.train.freeze = {"*embed*", "model.layers.[0-3].*", "*.k_proj.*"};
+  for (const char* mode : {"no_shard", "full_shard"}) {
+    recipe.parallel.fsdp.mode = mode;
+    for (int rank : {0, 517, 1023}) {
+      const DeviceMesh mesh = large_mesh(rank);
+      Trainer trainer(recipe, mesh, at::kMeta);
+      EXPECT_EQ(trainer.fsdp().units().size(), 1 + 3 + 1u);
+      const StepBatch batch = made_step(recipe, trainer.layout(), 2, at::kMeta);
+      mesh.traffic().clear();
+      const StepOutcome outcome = trainer.step(batch, trainer.count_tokens(batch), 1e-3, false, /*measure=*/true);
+      EXPECT_EQ(outcome.parameters.sizes(), (at::IntArrayRef{4 * 8 + 2, 3}));
+      // Of four layers six matrices each on 1,024 ranks: all are gathered in one round, and sent back.
+      EXPECT_EQ(mesh.traffic().entries().at({"world", "optimizer", Collective::Kind::AllToAll}).calls, 2);
+      const Traffic pieces = mesh.traffic().total("dp_cp", "optimizer");
+      const int64_t numel = (2 * 4096 + 1024) * 4096 + 3 * 4096 * 14336;
+      EXPECT_EQ(pieces.buffer_bytes, mode == std::string("no_shard") ? 4 * numel / 8 * 4 : 0);
+    }
+  }
+}
+
 TEST(DryRun, TrainerStepsWithDocuments) {
   Recipe recipe = large_recipe();
   recipe.model.shape.num_hidden_layers = 2;

@@ -3,6 +3,10 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <set>
+
+#include "mesh/memory.h"
+#include "runtime/optimizer/rules.h"
 #include "tests/support/world.h"
 
 namespace meshtrain {
@@ -12,11 +16,12 @@ using testing::random_tensor;
 
 /// A unit of a matrix, a vector and a matrix, with values and gradients of their own.
 struct Fixture {
-  explicit Fixture(at::ScalarType dtype = at::kDouble) {
+  explicit Fixture(at::ScalarType dtype = at::kDouble, const std::set<std::string>& frozen = {}) {
     const at::TensorOptions options = at::TensorOptions().dtype(dtype);
     for (auto& [name, shape] :
          std::vector<std::pair<std::string, std::vector<int64_t>>>{{"a", {3, 5}}, {"b", {7}}, {"c", {2, 2}}}) {
       parameters.push_back(std::make_unique<Parameter>(whole_parameter(name, shape, {}, options)));
+      parameters.back()->tensor.set_requires_grad(!frozen.contains(name));
     }
     units.emplace_back(UnitSpec{"unit", {parameters[0].get(), parameters[1].get(), parameters[2].get()}}, Sharding{});
     for (size_t i = 0; i < parameters.size(); ++i) {
@@ -26,6 +31,7 @@ struct Fixture {
 
   void set_gradients(uint64_t seed) {
     for (size_t i = 0; i < parameters.size(); ++i) {
+      if (!parameters[i]->tensor.requires_grad()) continue;
       parameters[i]->tensor.mutable_grad().copy_(random_tensor(parameters[i]->shape, 100 * seed + i));
     }
   }
@@ -108,11 +114,71 @@ TEST(Optimizer, PaddingStaysZero) {
   EXPECT_EQ(rest.abs().max().item<double>(), 0);
 }
 
-TEST(Optimizer, DecayRangesAreFew) {
+TEST(Optimizer, RangesAreFew) {
   Fixture fixture;
   const FlatBuffer& buffer = fixture.units[0].buffers()[0];
-  EXPECT_EQ(decay_ranges(buffer, recipe("adamw", "all")).size(), 1u);
-  EXPECT_EQ(decay_ranges(buffer, recipe("adamw", "matrices")).size(), 3u);
+  EXPECT_EQ(update_ranges(buffer, recipe("adamw", "all")).size(), 1u);
+  EXPECT_EQ(update_ranges(buffer, recipe("adamw", "matrices")).size(), 3u);
+  OptimizerRecipe same = recipe("adamw", "all");
+  same.groups = {{"a", 1, 0.1}, {"b", 2, {}}};
+  EXPECT_EQ(update_ranges(buffer, same).size(), 3u);
+  same.groups = {{"*", 2, 0}};
+  EXPECT_EQ(update_ranges(buffer, same).size(), 1u);
+}
+
+// A group's parameters move as in a run of their own with its learning rate and weight decay.
+TEST(Optimizer, GroupsAreRunsOfTheirOwn) {
+  for (const char* name : {"adamw", "sgd"}) {
+    OptimizerRecipe grouped = recipe(name, "matrices");
+    grouped.groups = {{"a", 0.5, 0.3}, {"[ab]", 3, 0.2}, {"*", 1, {}}};
+    const std::vector<std::pair<double, double>> rate_and_decay = {{0.5, 0.3}, {3, 0.2}, {1, 0.1}};
+    Fixture fixture;
+    const auto optimizer = make_optimizer(grouped, fixture.units);
+    std::vector<std::unique_ptr<Fixture>> alone;
+    std::vector<std::unique_ptr<Optimizer>> optimizers;
+    for (const auto& [rate, decay] : rate_and_decay) {
+      OptimizerRecipe one = recipe(name, "all");
+      one.weight_decay = decay;
+      alone.push_back(std::make_unique<Fixture>());
+      optimizers.push_back(make_optimizer(one, alone.back()->units));
+    }
+    for (int step = 1; step <= 3; ++step) {
+      fixture.set_gradients(step);
+      optimizer->step(1e-2);
+      for (size_t i = 0; i < 3; ++i) {
+        alone[i]->set_gradients(step);
+        optimizers[i]->step(1e-2 * rate_and_decay[i].first);
+      }
+    }
+    for (size_t i = 0; i < 3; ++i) {
+      const at::Tensor difference = fixture.parameters[i]->tensor - alone[i]->parameters[i]->tensor;
+      EXPECT_LT(difference.abs().max().item<double>(), 1e-15) << name << " " << i;
+    }
+  }
+}
+
+TEST(Optimizer, FrozenParametersHaveNeitherStateNorGradientNorMovement) {
+  for (const char* name : {"adamw", "sgd", "muon"}) {
+    OptimizerRecipe with_momentum = recipe(name, "all");
+    with_momentum.momentum = 0.9;
+    const auto state_bytes = [&](const Fixture& fixture) {
+      HostMemory& memory = HostMemory::counted();
+      const int64_t before = memory.live();
+      const auto optimizer = make_optimizer(with_momentum, fixture.units);
+      return memory.live() - before;
+    };
+    Fixture all, some(at::kDouble, {"a", "b"});
+    const at::Tensor a = some.parameters[0]->tensor.detach().clone(), b = some.parameters[1]->tensor.detach().clone();
+    EXPECT_FALSE(some.parameters[0]->tensor.grad().defined());
+    EXPECT_LT(state_bytes(some), state_bytes(all)) << name;
+    const auto optimizer = make_optimizer(with_momentum, some.units);
+    some.set_gradients(1);
+    const at::Tensor c = some.parameters[2]->tensor.detach().clone();
+    optimizer->step(1e-1);
+    EXPECT_TRUE(at::equal(some.parameters[0]->tensor.detach(), a));
+    EXPECT_TRUE(at::equal(some.parameters[1]->tensor.detach(), b));
+    EXPECT_FALSE(at::equal(some.parameters[2]->tensor.detach(), c));
+  }
 }
 
 TEST(Optimizer, PureBf16KeepsItsStateInBf16) {

@@ -102,6 +102,54 @@ TEST_F(TrainRun, OffloadToTheHostMovesNothing) {
   EXPECT_EQ(count(ending.out, "parallel.fsdp.offload to host moves nothing"), 1) << ending.out;
 }
 
+// Frozen parts of fused matrices and the tied embedding, matrices by Muon and a group, on dp=2,tp=2 in every mode.
+TEST_F(TrainRun, FreezesAndGroupsOnEveryMeshAlike) {
+  const auto run = [&](int ranks, const std::string& mesh, const std::string& mode, const std::string& optimizer) {
+    run_dir = path(mode + optimizer);
+    const Ending ending =
+        train(ranks, {"--mesh", mesh,
+                      "--set",  "parallel.fsdp=" + mode,
+                      "--set",  "train.steps=3",
+                      "--set",  "train.precision=fp64",
+                      "--set",  "model.num_hidden_layers=3",
+                      "--set",  "optimizer.name=" + optimizer,
+                      "--set",  "train.freeze=[\"*embed*\", \"*.0.*\", \"*.1.*k_proj*\", \"*.2.*gate*\"]",
+                      "--set",  "optimizer.groups=[{pattern: \"*norm*\", learning_rate_factor: 2, weight_decay: 0}]",
+                      "--set",  "optimizer.weight_decay=0.1",
+                      "--set",  "train.parameter_metrics={every: 3}"});
+    EXPECT_EQ(ending.status, 0) << ending.err;
+    EXPECT_TRUE(has(ending.out, " of them trained)")) << ending.out;
+    std::ifstream file(run_dir / "parameters.jsonl");
+    std::string line, more;
+    EXPECT_TRUE(std::getline(file, line) && !std::getline(file, more));
+    return std::pair(metrics(), nlohmann::json::parse(line));
+  };
+  for (const char* optimizer : {"adamw", "muon"}) {
+    const auto [alone, parameters_alone] = run(1, "dp=1", "{mode: no_shard}", optimizer);
+    EXPECT_EQ(parameters_alone["step"], 3);
+    EXPECT_EQ(parameters_alone["parameters"].size(), 2 * 9 - 2 + 1u);
+    for (const char* mode : {"no_shard", "shard_optimizer", "shard_grad_op", "full_shard", "hybrid_shard"}) {
+      if (optimizer == std::string("muon") && mode[0] == 's') continue;
+      const std::string size = mode == std::string("hybrid_shard") ? ", shard_size: 2" : "";
+      const auto [many, parameters] = run(4, "dp=2,tp=2", "{mode: " + std::string(mode) + size + "}", optimizer);
+      ASSERT_EQ(many.size(), alone.size());
+      for (size_t i = 0; i < alone.size(); ++i) {
+        for (const char* key : {"loss", "grad_norm"}) {
+          const double one = alone[i].at(key);
+          EXPECT_NEAR(many[i].at(key).get<double>(), one, 1e-10 * one) << mode << " " << optimizer << " " << key;
+        }
+      }
+      for (const auto& [name, one] : parameters_alone["parameters"].items()) {
+        for (const char* key : {"grad_norm", "weight_norm", "update_norm"}) {
+          const double wanted = one.at(key);
+          EXPECT_NEAR(parameters["parameters"][name].at(key).get<double>(), wanted, 1e-8 * wanted)
+              << name << " " << key;
+        }
+      }
+    }
+  }
+}
+
 TEST_F(TrainRun, StopsOnASignalThatMpirunForwards) {
   expect_stop(2, SIGUSR1);
 }

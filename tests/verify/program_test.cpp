@@ -182,7 +182,8 @@ TEST_F(Verify, FindsAMissingVote) {
 }
 
 TEST_F(Verify, FindsAMissingVoteWhereGradientsAreClipped) {
-  const std::string out = found(2, "dp=2", "vote", {"--set", "train.clip_norm=0.1", "--set", "parallel.fsdp.mode=no_shard"});
+  const std::string out =
+      found(2, "dp=2", "vote", {"--set", "train.clip_norm=0.1", "--set", "parallel.fsdp.mode=no_shard"});
   EXPECT_TRUE(has(out, "\nDIFFERENT: loss; gradient norm; ")) << out;
   EXPECT_TRUE(has(out, "every gradient of the first step is equal: look at how the loss and the norm")) << out;
 }
@@ -230,6 +231,17 @@ TEST_F(Verify, RefusesWhatItDoesNotKnow) {
   EXPECT_TRUE(has(complaint(1, {"--device", "cuda"}), "device: cuda is not available in this build"));
   EXPECT_TRUE(has(complaint(1, {"--precision", "fp8"}), "--precision"));
   EXPECT_TRUE(has(complaint(1, {path("absent.yaml")}), "absent.yaml"));
+}
+
+TEST_F(Verify, ComparesFrozenParametersGroupsAndMuon) {
+  write("tiny.yaml", kRecipe + std::string(R"(  name: muon
+  groups: [{pattern: "*norm*", weight_decay: 0.5}]
+)"));
+  const Ending ending =
+      verify(4, {"--mesh", "dp=2,tp=2", "--all", "--set", "train.freeze=[\"*embed*\", \"*.k_proj.*\"]", "--set",
+                 "parallel.fsdp.mode=full_shard"});
+  EXPECT_EQ(ending.status, 0) << ending.err << ending.out;
+  EXPECT_TRUE(has(ending.out, "equal: loss, gradient norm, 12 gradients and 14 weight updates")) << ending.out;
 }
 
 }  // namespace

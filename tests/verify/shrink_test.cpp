@@ -9,6 +9,7 @@
 
 #include "mesh/error.h"
 #include "runtime/config/load.h"
+#include "runtime/config/patterns.h"
 #include "runtime/config/validate.h"
 
 namespace meshtrain {
@@ -182,6 +183,38 @@ TEST(FoldIds, KeepsWhatIsIgnored) {
   fold_ids(batch, 64);
   EXPECT_TRUE(at::equal(batch.micro_batches[0].ids, at::tensor({5, 0, 1}, at::kLong)));
   EXPECT_TRUE(at::equal(batch.micro_batches[0].labels, at::tensor({0, -100, 5}, at::kLong)));
+}
+
+TEST(Shrink, KeepsWhatIsSaidOfSingleParameters) {
+  const MeshLayout layout({{"dp", 1}, {"cp", 1}, {"tp", 1}});
+  const auto shrunk = [&](std::vector<std::string> freeze, std::vector<GroupRecipe> groups) {
+    Recipe recipe;
+    recipe.model.shape.hidden_size = 64;
+    recipe.model.shape.intermediate_size = 128;
+    recipe.model.shape.num_hidden_layers = 12;
+    recipe.model.shape.num_attention_heads = recipe.model.shape.num_key_value_heads = 4;
+    recipe.model.shape.head_dim = 16;
+    recipe.model.shape.vocab_size = 100;
+    recipe.train.freeze = std::move(freeze);
+    recipe.optimizer.groups = std::move(groups);
+    return shrink(recipe, layout);
+  };
+  const auto frozen = [](const Recipe& recipe, const std::string& name) {
+    return first_match(recipe.train.freeze, name).has_value();
+  };
+  const Recipe bottom = shrunk({"model.embed_tokens.*", "model.layers.[0-9].*"}, {{"*.layers.11.*", 3, 0.5}});
+  EXPECT_EQ(bottom.model.shape.num_hidden_layers, 2);
+  EXPECT_TRUE(frozen(bottom, "model.embed_tokens.weight"));
+  EXPECT_TRUE(frozen(bottom, "model.layers.0.mlp.up_proj.weight"));
+  EXPECT_FALSE(frozen(bottom, "model.layers.1.mlp.up_proj.weight")) << "stands for 10, not for 11";
+  EXPECT_TRUE(bottom.optimizer.groups.empty());
+  // Of 12 layers one alone is trained, and another is in a group.
+  const Recipe one = shrunk({"model.layers.[0-68-9].*", "model.layers.1?.*", "lm_head.*", "model.norm.*", "*embed*"},
+                            {{"model.layers.3.*", 2, {}}, {"*.7.mlp.*", 3, 0.5}});
+  EXPECT_TRUE(frozen(one, "model.layers.0.mlp.up_proj.weight"));
+  EXPECT_FALSE(frozen(one, "model.layers.1.mlp.up_proj.weight"));
+  ASSERT_EQ(one.optimizer.groups.size(), 3u);
+  EXPECT_EQ(one.optimizer.groups[0], (GroupRecipe{"model.layers.1.mlp.gate_proj.weight", 3, 0.5}));
 }
 
 }  // namespace

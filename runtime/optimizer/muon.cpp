@@ -1,0 +1,158 @@
+#include "runtime/optimizer/muon.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "runtime/optimizer/newton_schulz.h"
+
+namespace meshtrain {
+namespace {
+
+double scale_of(const CutMatrix& matrix, const std::string& name) {
+  const double rows = static_cast<double>(matrix.rows()), cols = static_cast<double>(matrix.cols());
+  if (name == "original") return std::sqrt(std::max(1.0, rows / cols));
+  return 0.2 * std::sqrt(std::max(rows, cols));
+}
+
+at::TensorOptions options_on_the_way(const at::Tensor& values) {
+  return values.options().dtype(values.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
+}
+
+int64_t sum(const std::vector<int64_t>& counts) {
+  int64_t total = 0;
+  for (const int64_t count : counts) total += count;
+  return total;
+}
+
+}  // namespace
+
+Muon::Muon(const OptimizerRecipe& recipe, const std::vector<Unit>& units, const Keepers& keepers,
+           const ShardMemory& memory)
+    : recipe_(recipe), keepers_(keepers), others_(recipe, units, memory), rank_(keepers.world.rank()) {
+  keepers_.world = keepers.world.with_purpose("optimizer");
+  keepers_.copies = keepers.copies.with_purpose("optimizer");
+  for (const FlatBuffer* buffer : trainable_buffers(units)) {
+    for (const Segment& segment : buffer->segments()) {
+      const UpdateRule rule = rule_of(*segment.parameter, recipe);
+      if (!rule.whole_matrix) continue;
+      const CutMatrix layout(*buffer, segment, keepers_);
+      const Range kept = buffer->in_shard({segment.offset, segment.numel});
+      const at::Tensor values = buffer->shard_values().narrow(0, kept.offset, kept.numel);
+      matrices_.push_back({layout, rule, scale_of(layout, recipe.muon.scale), 0, values,
+                           buffer->shard_gradients().narrow(0, kept.offset, kept.numel),
+                           memory.zeros(kept.numel, values.options())});
+    }
+  }
+  make_rounds();
+}
+
+void Muon::make_rounds() {
+  std::vector<CutMatrix> layouts;
+  for (const Matrix& matrix : matrices_) layouts.push_back(matrix.layout);
+  const std::vector<int> owners = choose_owners(layouts, keepers_.world.size());
+  std::vector<const Matrix*> order;
+  for (size_t i = 0; i < matrices_.size(); ++i) {
+    matrices_[i].owner = owners[i];
+    order.push_back(&matrices_[i]);
+  }
+  // Each owner's largest first, so that the matrices of a round are about as large.
+  std::stable_sort(order.begin(), order.end(),
+                   [](const Matrix* a, const Matrix* b) { return a->layout.work() > b->layout.work(); });
+  std::vector<size_t> num_owned(static_cast<size_t>(keepers_.world.size()), 0);
+  for (const Matrix* matrix : order) {
+    const size_t round = num_owned[static_cast<size_t>(matrix->owner)]++;
+    if (round == rounds_.size()) rounds_.emplace_back();
+    rounds_[round].push_back(matrix);
+  }
+  for (Round& round : rounds_) {
+    std::sort(round.begin(), round.end(), [](const Matrix* a, const Matrix* b) { return a->owner < b->owner; });
+  }
+}
+
+void Muon::step(double learning_rate) {
+  const at::NoGradGuard no_grad;
+  others_.step(learning_rate);
+  Gathered next;
+  if (!rounds_.empty()) next = gather(rounds_[0]);
+  for (size_t i = 0; i < rounds_.size(); ++i) {
+    const Round& round = rounds_[i];
+    const Gathered now = std::exchange(next, {});
+    if (i + 1 < rounds_.size()) next = gather(rounds_[i + 1]);
+    const at::Tensor own_copys = scatter(round, now);
+    for (int64_t copy = 0; copy < keepers_.copies.size(); ++copy) {
+      std::vector<const Matrix*> matrices;
+      int64_t numel = 0;
+      for (const Matrix* matrix : round) {
+        if (keepers_.places[static_cast<size_t>(matrix->owner)].copy != copy) continue;
+        matrices.push_back(matrix);
+        numel += matrix->values.numel();
+      }
+      if (numel == 0) continue;
+      at::Tensor updates = copy == keepers_.own().copy ? own_copys : at::empty({numel}, own_copys.options());
+      keepers_.copies.broadcast(updates, static_cast<int>(copy)).wait();
+      int64_t begin = 0;
+      for (const Matrix* matrix : matrices) {
+        apply(*matrix, updates.narrow(0, begin, matrix->values.numel()), learning_rate * matrix->rule.rate);
+        begin += matrix->values.numel();
+      }
+    }
+  }
+}
+
+Muon::Gathered Muon::gather(const Round& round) {
+  std::vector<int64_t> sent(keepers_.places.size(), 0), received(keepers_.places.size(), 0);
+  const at::TensorOptions options = options_on_the_way(round.front()->values);
+  std::vector<at::Tensor> pieces = {at::empty({0}, options)};
+  for (const Matrix* matrix : round) {
+    at::Tensor velocity = matrix->momentum.mul_(recipe_.momentum).add_(matrix->gradients);
+    if (matrix->layout.gives(rank_, matrix->owner)) {
+      pieces.push_back(velocity.to(options.dtype()));
+      if (recipe_.muon.nesterov) {
+        pieces.back() = at::add(matrix->gradients.to(options.dtype()), pieces.back(), recipe_.momentum);
+      }
+      sent[static_cast<size_t>(matrix->owner)] = velocity.numel();
+    }
+    set_aside(matrix->momentum);
+    set_aside(matrix->gradients);
+    if (matrix->owner != rank_) continue;
+    for (int rank = 0; rank < keepers_.world.size(); ++rank) {
+      if (matrix->layout.gives(rank, rank_)) received[static_cast<size_t>(rank)] = matrix->layout.kept(rank).numel;
+    }
+  }
+  Gathered gathered{at::cat(pieces), at::empty({sum(received)}, options), {}};
+  gathered.work = keepers_.world.all_to_all(gathered.received, received, gathered.sent, sent);
+  return gathered;
+}
+
+at::Tensor Muon::scatter(const Round& round, const Gathered& gathered) {
+  std::vector<int64_t> sent(keepers_.places.size(), 0), received(keepers_.places.size(), 0);
+  gathered.work.wait();
+  at::Tensor pieces = at::empty({0}, gathered.received.options());
+  for (const Matrix* matrix : round) {
+    if (matrix->layout.takes(rank_, matrix->owner)) {
+      received[static_cast<size_t>(matrix->owner)] = matrix->values.numel();
+    }
+    if (matrix->owner != rank_) continue;
+    const at::Tensor whole = matrix->layout.assemble(gathered.received, rank_);
+    pieces = matrix->layout.cut(newton_schulz(whole, recipe_.muon.newton_schulz_steps).mul_(matrix->scale), rank_);
+    for (int rank = 0; rank < keepers_.world.size(); ++rank) {
+      if (matrix->layout.takes(rank, rank_)) sent[static_cast<size_t>(rank)] = matrix->layout.kept(rank).numel;
+    }
+  }
+  at::Tensor updates = at::empty({sum(received)}, pieces.options());
+  keepers_.world.all_to_all(updates, received, pieces, sent).wait();
+  return updates;
+}
+
+void Muon::apply(const Matrix& matrix, const at::Tensor& update, double learning_rate) {
+  at::Tensor change = update.mul(-learning_rate);
+  const double decay = matrix.rule.weight_decay;
+  if (decay != 0) change.add_(matrix.values.to(change.scalar_type()), -learning_rate * decay);
+  at::Tensor(matrix.values).add_(change);  // rounded once
+  set_aside(matrix.values);
+}
+
+}  // namespace meshtrain

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+namespace meshtrain {
+
+/// A file of one JSON object a line and step, in the order of steps, each written through at once. Of one rank.
+class JsonLines {
+ public:
+  /// Opens `file` to append; lines of steps after `last_step` are cut off. Throws std::runtime_error.
+  JsonLines(std::filesystem::path file, int64_t last_step);
+  ~JsonLines();
+  JsonLines(const JsonLines&) = delete;
+  JsonLines& operator=(const JsonLines&) = delete;
+
+  /// `object`: JSON on one line, with a key `step`. Throws std::runtime_error, naming the file, when it cannot be
+  /// written (a full disk).
+  void append(const std::string& object);
+
+ private:
+  std::filesystem::path file_;
+  int descriptor_;
+};
+
+}  // namespace meshtrain

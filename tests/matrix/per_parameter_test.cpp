@@ -1,0 +1,271 @@
+// What is of single parameters, on every mesh: frozen ones, Muon's matrices, their metrics; and blocks grouped to
+// units.
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <map>
+
+#include "runtime/data/dataset.h"
+#include "runtime/optimizer/cut_matrix.h"
+#include "runtime/optimizer/rules.h"
+#include "tests/matrix/cell.h"
+#include "tests/matrix/comparison.h"
+#include "tests/support/scratch.h"
+#include "tests/support/world.h"
+
+namespace meshtrain::testing {
+namespace {
+
+const std::vector<std::string> kModes = {"no_shard",   "shard_optimizer", "shard_grad_op", "shard_grad_op+",
+                                         "full_shard", "full_shard+",     "hybrid_shard"};
+
+class PerParameter : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (world().size() == 8) GTEST_SKIP() << "4 ranks have shown it";
+    if (world().rank() == 0) write_tokens(folder_.path());
+    world().barrier();
+  }
+
+  /// Meshes of all ranks along one axis, and of two along two.
+  static std::vector<std::array<int64_t, 3>> meshes() {
+    const int64_t n = world().size();
+    if (n == 1) return {{1, 1, 1}};
+    std::vector<std::array<int64_t, 3>> all = {{n, 1, 1}, {1, n, 1}, {1, 1, n}};
+    if (n == 4) all.insert(all.end(), {{2, 2, 1}, {2, 1, 2}, {1, 2, 2}});
+    return all;
+  }
+
+  static Cell cell_of(const std::array<int64_t, 3>& mesh, const std::string& sharding, bool tied = false) {
+    const auto [dp, tp, cp] = mesh;
+    const Variant variant{"qwen2", tied, "mha", "uneven", "one", "fp64", "adamw"};
+    return {variant, dp, tp, cp, "all_gather", "contiguous", tp > 1, 2, dp * cp > 1 ? sharding : "no_shard"};
+  }
+  static DeviceMesh mesh_of(const Cell& cell) {
+    return DeviceMesh(MeshLayout({{"dp", cell.dp}, {"cp", cell.cp}, {"tp", cell.tp}}), world());
+  }
+  Recipe recipe_for(const Cell& cell) const { return recipe_of(cell, /*alone=*/false, folder_.path()); }
+
+  /// The steps of `recipe` on `mesh`; `after` each with what it gave.
+  template <class After>
+  void steps(Trainer& trainer, const Recipe& recipe, const DeviceMesh& mesh, const After& after) const {
+    const Dataset dataset(recipe.data, recipe.train.sequence_length, recipe.model.shape.vocab_size, 0);
+    for (int64_t step = 0; step < recipe.train.steps; ++step) {
+      const StepBatch batch = read_step(dataset, recipe, mesh, trainer.layout(), step);
+      after(trainer.step(batch, trainer.count_tokens(batch), recipe.optimizer.learning_rate, false, /*measure=*/true));
+    }
+  }
+
+  const ScratchFolder folder_{world()};
+};
+
+std::map<std::string, at::Tensor> weights_of(Trainer& trainer) {
+  std::map<std::string, at::Tensor> weights;
+  trainer.fsdp().visit_shards([&](const Parameter& parameter) { weights[parameter.name] = parameter.tensor.clone(); });
+  return weights;
+}
+
+TEST_F(PerParameter, FrozenOnesStayAsTheyAreAndAreNotSent) {
+  for (const auto& sizes : meshes()) {
+    for (const std::string& mode : kModes) {
+      for (const char* frozen : {"bottom", "top", "parts"}) {
+        Cell cell = cell_of(sizes, mode);
+        cell.variant.frozen = frozen;
+        const DeviceMesh mesh = mesh_of(cell);
+        const Recipe recipe = recipe_for(cell);
+        Trainer trainer(recipe, mesh, at::kCPU);
+        const std::map<std::string, at::Tensor> before = weights_of(trainer);
+        mesh.traffic().clear();
+        steps(trainer, recipe, mesh, [](const StepOutcome&) {});
+
+        const FsdpOptions options = make_data_parallel(recipe, mesh).options;
+        const int64_t times = mode == "shard_grad_op" || mode == "full_shard" || mode == "hybrid_shard" ? 2 : 1;
+        int64_t trained = 0, scattered = 0;
+        for (const FlatBuffer* buffer : trainable_buffers(trainer.fsdp().units())) trained += buffer->numel();
+        if (options.shards.size() > 1) scattered = times * trained;
+        const int64_t summed = options.replicas.size() > 1 ? trained : 0;
+        int64_t buffers = 0;
+        for (const auto& [key, traffic] : mesh.traffic().entries()) {
+          if (key.purpose == "dp.gradients" && key.kind == Collective::Kind::ReduceScatter)
+            buffers += traffic.buffer_bytes;
+          if (key.purpose == "dp.gradients" && key.group == "dp" && key.kind == Collective::Kind::AllReduce) {
+            buffers += traffic.buffer_bytes;
+          }
+        }
+        EXPECT_EQ(buffers, recipe.train.steps * 8 * (scattered + summed)) << cell.describe();
+
+        const std::map<std::string, at::Tensor> after = weights_of(trainer);
+        for (const Parameter* parameter : trainer.model().parameters()) {
+          const bool moved = !at::equal(before.at(parameter->name), after.at(parameter->name));
+          EXPECT_EQ(moved, parameter->tensor.requires_grad()) << cell.describe() << " " << parameter->name;
+          EXPECT_EQ(parameter->tensor.grad().defined(), parameter->tensor.requires_grad()) << parameter->name;
+        }
+      }
+    }
+  }
+}
+
+// Nothing is computed below the lowest trainable parameter: no collective of tp, no gathering for a backward.
+TEST_F(PerParameter, NothingGoesBackBelowTheLowestTrainableParameter) {
+  if (world().size() == 1) GTEST_SKIP() << "counted by collectives";
+  const auto traffic_of = [&](const std::string& frozen, const std::array<int64_t, 3>& sizes,
+                              const std::string& recompute, const std::string& purpose) {
+    Cell cell = cell_of(sizes, "full_shard");
+    cell.variant.frozen = frozen;
+    cell.accumulation = 1;
+    cell.recompute = recompute;
+    const DeviceMesh mesh = mesh_of(cell);
+    Recipe recipe = recipe_for(cell);
+    recipe.train.steps = 1;
+    Trainer trainer(recipe, mesh, at::kCPU);
+    mesh.traffic().clear();
+    steps(trainer, recipe, mesh, [](const StepOutcome&) {});
+    return mesh.traffic().total("", purpose);
+  };
+  const int64_t n = world().size();
+  for (const char* recompute : {"none", "full"}) {
+    // Under sequence parallel a block sends 4 times forward and 6 times backward, 4 more when it is computed again; the
+    // embedding, under a purpose of its own, once each way.
+    const int64_t saved = recompute == std::string("full") ? 10 : 6;
+    const Traffic all = traffic_of("none", {1, n, 1}, recompute, "tp.linear");
+    const Traffic bottom = traffic_of("bottom", {1, n, 1}, recompute, "tp.linear");
+    EXPECT_EQ(all.calls - bottom.calls, saved) << recompute;
+    EXPECT_EQ(traffic_of("bottom", {1, n, 1}, recompute, "tp.embedding").calls, 1);
+    // Of embedding, two blocks and head all are gathered once, and again for the backward but the head. With the bottom
+    // frozen only the second block is.
+    EXPECT_EQ(traffic_of("none", {n, 1, 1}, recompute, "dp.parameters").calls, 4 + 3);
+    EXPECT_EQ(traffic_of("bottom", {n, 1, 1}, recompute, "dp.parameters").calls, 4 + 1);
+  }
+}
+
+TEST_F(PerParameter, MetricsAreThoseOfOneRank) {
+  for (const auto& sizes : meshes()) {
+    for (const std::string& mode : kModes) {
+      Cell cell = cell_of(sizes, mode, /*tied=*/mode == "full_shard");
+      cell.variant.frozen = mode == "no_shard" ? "parts" : "none";
+      cell.variant.optimizer = mode == "full_shard" ? "muon" : "adamw";
+      const auto measured = [&](const Recipe& recipe, const DeviceMesh& mesh) {
+        Trainer trainer(recipe, mesh, at::kCPU);
+        std::vector<ParameterMetrics> last;
+        int64_t calls = 0;
+        steps(trainer, recipe, mesh, [&](const StepOutcome& outcome) {
+          last = trainer.read_parameters(outcome);
+          double squares = 0;
+          for (const ParameterMetrics& each : last) squares += each.grad_norm * each.grad_norm;
+          EXPECT_NEAR(std::sqrt(squares), outcome.grad_norm.item<double>(), 1e-9 * std::sqrt(squares));
+          ++calls;
+        });
+        EXPECT_EQ(mesh.traffic().total("", "parameter_metrics").calls, mesh.size() > 1 ? calls : 0);
+        std::map<std::string, ParameterMetrics> by_name;
+        for (const ParameterMetrics& each : last) by_name[each.name] = each;
+        return by_name;
+      };
+      const auto wanted = measured(recipe_of(cell, /*alone=*/true, folder_.path()), one_rank_mesh());
+      const auto seen = measured(recipe_for(cell), mesh_of(cell));
+      ASSERT_EQ(seen.size(), wanted.size());
+      for (const auto& [name, one] : wanted) {
+        const ParameterMetrics& many = seen.at(name);
+        EXPECT_NEAR(many.grad_norm, one.grad_norm, 1e-9 * one.grad_norm) << cell.describe() << " " << name;
+        EXPECT_NEAR(many.weight_norm, one.weight_norm, 1e-9 * one.weight_norm) << cell.describe() << " " << name;
+        EXPECT_NEAR(many.update_norm, one.update_norm, 1e-8 * one.update_norm) << cell.describe() << " " << name;
+        EXPECT_GT(one.update_norm, 0) << name;
+      }
+    }
+  }
+}
+
+// Formula of muon.h: pieces to the owner and back, 2 (N - H) w, and broadcasts of R N w where R ranks keep the same.
+TEST_F(PerParameter, MuonSendsWhatItsFormulaSays) {
+  for (const auto& sizes : meshes()) {
+    for (const std::string& mode : kModes) {
+      for (const char* precision : {"fp64", "bf16"}) {
+        Cell cell = cell_of(sizes, mode);
+        cell.variant.optimizer = "muon";
+        cell.variant.precision = precision;
+        const DeviceMesh mesh = mesh_of(cell);
+        Recipe recipe = recipe_for(cell);
+        recipe.train.steps = 1;
+        Trainer trainer(recipe, mesh, at::kCPU);
+        mesh.traffic().clear();
+        steps(trainer, recipe, mesh, [](const StepOutcome&) {});
+
+        const Keepers keepers = make_data_parallel(recipe, mesh).keepers;
+        int64_t numel = 0, held = 0;
+        std::vector<CutMatrix> matrices;
+        for (const FlatBuffer* buffer : trainable_buffers(trainer.fsdp().units())) {
+          for (const Segment& segment : buffer->segments()) {
+            if (!rule_of(*segment.parameter, recipe.optimizer).whole_matrix) continue;
+            matrices.emplace_back(*buffer, segment, keepers);
+            numel += matrices.back().rows() * matrices.back().cols();
+          }
+        }
+        ASSERT_EQ(matrices.size(), 14u);  // q, k, v, o, gate, up, down of two blocks
+        const std::vector<int> owners = choose_owners(matrices, world().size());
+        for (size_t i = 0; i < matrices.size(); ++i) held += matrices[i].kept(owners[i]).numel;
+        if (cell.dp * cell.cp == 1) {
+          EXPECT_EQ(held * cell.tp, numel) << "tp cuts evenly";
+        }
+
+        at::Tensor sent = at::zeros({2}, at::kLong);
+        for (const auto& [key, traffic] : mesh.traffic().entries()) {
+          if (key.purpose != "optimizer") continue;
+          const bool pieces = key.kind == Collective::Kind::AllToAll;
+          EXPECT_TRUE(pieces || key.kind == Collective::Kind::Broadcast);
+          sent[pieces ? 0 : 1].add_(traffic.sent_bytes);
+        }
+        world().all_reduce(sent).wait();
+        const int64_t w = precision == std::string("fp64") ? 8 : 4, copies = keepers.copies.size();
+        EXPECT_EQ(sent[0].item<int64_t>(), 2 * (numel - held) * w) << cell.describe();
+        EXPECT_EQ(sent[1].item<int64_t>(), copies == 1 ? 0 : copies * numel * w) << cell.describe();
+      }
+    }
+  }
+}
+
+TEST_F(PerParameter, BlocksInOneUnitComputeTheSameWithFewerCollectives) {
+  for (const auto& sizes : meshes()) {
+    for (const char* sharding : {"no_shard", "shard_optimizer", "shard_grad_op+", "full_shard"}) {
+      const std::string mode = sharding;
+      for (const char* recompute : {"none", "full"}) {
+        Cell cell = cell_of(sizes, mode, /*tied=*/mode == "shard_optimizer");
+        cell.recompute = recompute;
+        Recipe recipe = recipe_for(cell);
+        recipe.model.shape.num_hidden_layers = 5;
+        recipe.parallel.fsdp.unit_layers = 1;
+        const Trace wanted = train(recipe, mesh_of(cell));
+        for (const int64_t unit_layers : {2, 9}) {
+          recipe.parallel.fsdp.unit_layers = unit_layers;
+          const DeviceMesh mesh = mesh_of(cell);
+          Trainer trainer(recipe, mesh, at::kCPU);
+          const int64_t blocks = (5 + unit_layers - 1) / unit_layers, others = cell.variant.tied ? 1 : 2;
+          EXPECT_EQ(static_cast<int64_t>(trainer.fsdp().units().size()), blocks + others);
+
+          const Trace trace = train(recipe, mesh);
+          EXPECT_EQ(trace.losses.size(), wanted.losses.size());
+          for (size_t i = 0; i < wanted.losses.size(); ++i) {
+            EXPECT_NEAR(trace.losses[i], wanted.losses[i], 1e-12 * wanted.losses[i]) << cell.describe();
+          }
+          for (const TracedParameter& parameter : wanted.parameters) {
+            EXPECT_LT(relative_error(trace.at(parameter.name).movement, parameter.movement), 1e-10)
+                << cell.describe() << " " << parameter.name;
+          }
+          if (mode != "full_shard" || cell.dp * cell.cp == 1) continue;
+          // Two micro-batches: every unit is gathered once forward and once backward, the last not for the backward.
+          const int64_t gathers = recipe.train.steps * 2 * (2 * (blocks + others) - 1);
+          int64_t calls = 0, scatters = 0;
+          for (const auto& [key, traffic] : mesh.traffic().entries()) {
+            if (key.purpose == "dp.parameters") calls += traffic.calls;
+            if (key.purpose == "dp.gradients") scatters += traffic.calls;
+          }
+          EXPECT_EQ(calls, gathers);
+          EXPECT_EQ(scatters, (recipe.train.steps * 2 + 1) * (blocks + others)) << "once for the trace";
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace meshtrain::testing
