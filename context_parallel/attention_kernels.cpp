@@ -8,6 +8,8 @@
 #include <string>
 #include <tuple>
 
+#include "mesh/accumulation_dtype.h"
+
 namespace meshtrain {
 
 namespace {
@@ -65,7 +67,7 @@ at::Tensor as_written(const at::Tensor& like) {
 
 std::tuple<at::Tensor, at::Tensor> meta_forward(const at::Tensor& q, const at::Tensor&, const at::Tensor&, double, bool,
                                                 const std::optional<at::Tensor>&, std::optional<double>) {
-  const at::ScalarType lse_dtype = q.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  const at::ScalarType lse_dtype = accumulation_dtype(q.scalar_type());
   return {at::empty_like(q),
           at::empty({q.size(0), q.size(2), q.size(1)}, q.options().dtype(lse_dtype)).transpose(1, 2)};
 }
