@@ -5,14 +5,20 @@
 
 namespace meshtrain {
 
-AdamW::AdamW(const OptimizerRecipe& recipe, const std::vector<Unit>& units) : recipe_(recipe) {
+AdamW::AdamW(const OptimizerRecipe& recipe, const std::vector<Unit>& units, std::optional<StochasticRounding> rounding)
+    : recipe_(recipe), rounding_(rounding) {
   for (const Unit& unit : units) {
     for (const FlatBuffer& buffer : unit.buffers()) {
       if (!buffer.trainable()) continue;
       for (const DecayRange& range : decay_ranges(buffer, recipe)) {
         const at::Tensor values = buffer.shard_values().narrow(0, range.offset, range.numel);
-        parts_.push_back({values, buffer.shard_gradients().narrow(0, range.offset, range.numel), at::zeros_like(values),
-                          at::zeros_like(values), range.weight_decay});
+        parts_.push_back({values,
+                          buffer.shard_gradients().narrow(0, range.offset, range.numel),
+                          at::zeros_like(values),
+                          at::zeros_like(values),
+                          range.weight_decay,
+                          {}});
+        if (rounding_) parts_.back().runs = rounding_->runs(buffer, {range.offset, range.numel});
       }
     }
   }
@@ -23,11 +29,19 @@ void AdamW::step(double learning_rate) {
   if (parts_.empty()) return;
   at::NoGradGuard no_grad;
   num_steps_.add_(1);
+  if (rounding_) rounding_->begin_step();
   for (const Part& part : parts_) {
-    const std::vector<at::Tensor> values = {part.values}, gradients = {part.gradients}, first = {part.first_moment},
-                                  second = {part.second_moment}, steps = {num_steps_};
-    at::_fused_adamw_(values, gradients, first, second, /*max_exp_avg_sqs=*/{}, steps, learning_rate, recipe_.betas[0],
-                      recipe_.betas[1], part.weight_decay, recipe_.eps, /*amsgrad=*/false, /*maximize=*/false);
+    const auto update = [&](const std::vector<at::Tensor>& tensors, const at::Tensor& gradients) {
+      at::_fused_adamw_(tensors[0], gradients, tensors[1], tensors[2], /*max_exp_avg_sqs=*/{}, num_steps_,
+                        learning_rate, recipe_.betas[0], recipe_.betas[1], part.weight_decay, recipe_.eps,
+                        /*amsgrad=*/false, /*maximize=*/false);
+    };
+    const std::vector<at::Tensor> tensors = {part.values, part.first_moment, part.second_moment};
+    if (rounding_) {
+      rounding_->apply(tensors, part.gradients, part.runs, update);
+    } else {
+      update(tensors, part.gradients);
+    }
   }
 }
 

@@ -6,9 +6,10 @@
 
 namespace meshtrain {
 
-std::unique_ptr<Optimizer> make_optimizer(const OptimizerRecipe& recipe, const std::vector<Unit>& units) {
-  if (recipe.name == "adamw") return std::make_unique<AdamW>(recipe, units);
-  if (recipe.name == "sgd") return std::make_unique<Sgd>(recipe, units);
+std::unique_ptr<Optimizer> make_optimizer(const OptimizerRecipe& recipe, const std::vector<Unit>& units,
+                                          std::optional<StochasticRounding> rounding) {
+  if (recipe.name == "adamw") return std::make_unique<AdamW>(recipe, units, rounding);
+  if (recipe.name == "sgd") return std::make_unique<Sgd>(recipe, units, rounding);
   throw InputError("optimizer.name: there is no \"" + recipe.name + "\"; use adamw or sgd");
 }
 

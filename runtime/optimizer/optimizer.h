@@ -1,10 +1,12 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "fsdp/unit.h"
 #include "runtime/config/recipe.h"
+#include "runtime/optimizer/stochastic_rounding.h"
 
 namespace meshtrain {
 
@@ -16,8 +18,10 @@ class Optimizer {
   virtual void step(double learning_rate) = 0;
 };
 
-/// The optimizer that the recipe names, over the trainable buffers of `units`, which must outlive it.
-std::unique_ptr<Optimizer> make_optimizer(const OptimizerRecipe& recipe, const std::vector<Unit>& units);
+/// The optimizer that the recipe names, over the trainable buffers of `units`, which must outlive it. `rounding`: of
+/// weights and state in bf16; none rounds to the nearest.
+std::unique_ptr<Optimizer> make_optimizer(const OptimizerRecipe& recipe, const std::vector<Unit>& units,
+                                          std::optional<StochasticRounding> rounding = {});
 
 /// A range of this rank's shard of a buffer whose elements share one weight decay.
 struct DecayRange {
@@ -26,7 +30,8 @@ struct DecayRange {
   double weight_decay;
 };
 
-/// Cuts the shard that this rank keeps of a buffer into ranges, as few as possible: `decay: all` is one; `decay: matrices` leaves out tensors of one dim.
+/// Cuts the shard that this rank keeps of a buffer into ranges, as few as possible: `decay: all` is one; `decay:
+/// matrices` leaves out tensors of one dim.
 std::vector<DecayRange> decay_ranges(const FlatBuffer& buffer, const OptimizerRecipe& recipe);
 
 }  // namespace meshtrain
