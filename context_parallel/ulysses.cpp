@@ -7,7 +7,7 @@
 #include <string>
 
 #include "context_parallel/head_exchange.h"
-#include "mesh/accumulation_dtype.h"
+#include "mesh/half_precision.h"
 
 namespace meshtrain {
 

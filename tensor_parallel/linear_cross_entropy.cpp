@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "mesh/accumulation_dtype.h"
+#include "mesh/half_precision.h"
 #include "tensor_parallel/collectives.h"
 #include "tensor_parallel/leaf_gradient.h"
 #include "tensor_parallel/matrix_product.h"

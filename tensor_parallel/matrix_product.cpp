@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "mesh/half_precision.h"
 #include "tensor_parallel/row_chunks.h"
 
 namespace meshtrain {
@@ -32,18 +33,6 @@ bool suits_onednn(const at::Tensor& a, const at::Tensor& b) {
          onednn_linear().has_value();
 }
 
-/// Whether LibTorch multiplies this half by its own loops, at a tenth of the speed of fp32: it calls oneDNN where the
-/// processor has AVX-512, for fp16 with its own instructions.
-bool is_slow(const at::Tensor& tensor) {
-#if defined(__x86_64__)
-  static const bool slow_bf16 = !__builtin_cpu_supports("avx512bw"), slow_fp16 = !__builtin_cpu_supports("avx512fp16");
-  if (!tensor.device().is_cpu()) return false;
-  return tensor.scalar_type() == at::kBFloat16 ? slow_bf16 : tensor.scalar_type() == at::kHalf && slow_fp16;
-#else
-  return false;
-#endif
-}
-
 /// a b^T of halves, computed in fp32 and rounded once: `a` is converted as a whole, `b` and the result in pieces.
 at::Tensor product_in_fp32(const at::Tensor& a, const at::Tensor& b) {
   const at::Tensor wide = a.to(at::kFloat);
@@ -58,7 +47,7 @@ at::Tensor product_in_fp32(const at::Tensor& a, const at::Tensor& b) {
 }  // namespace
 
 at::Tensor product(const at::Tensor& a, const at::Tensor& b) {
-  if (is_slow(a)) return product_in_fp32(a, b);
+  if (multiplied_in_fp32(a)) return product_in_fp32(a, b);
   if (!suits_onednn(a, b)) return at::mm(a, b.t());
   const at::AutoDispatchBelowAutograd below;
   return onednn_linear()->call(a, b, std::nullopt, "none", Attributes(), std::nullopt);
@@ -66,7 +55,7 @@ at::Tensor product(const at::Tensor& a, const at::Tensor& b) {
 
 // oneDNN only returns its product, and has `a` copied to lie as it reads it.
 void add_product(at::Tensor into, const at::Tensor& a, const at::Tensor& b) {
-  const bool in_fp32 = is_slow(b) || (b.device().is_cpu() && b.scalar_type() == at::kFloat);
+  const bool in_fp32 = multiplied_in_fp32(b) || (b.device().is_cpu() && b.scalar_type() == at::kFloat);
   if (into.scalar_type() == b.scalar_type() && !in_fp32) {
     into.addmm_(a.t(), b);
     return;

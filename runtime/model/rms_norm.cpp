@@ -4,7 +4,7 @@
 
 #include <utility>
 
-#include "mesh/accumulation_dtype.h"
+#include "mesh/half_precision.h"
 #include "tensor_parallel/leaf_gradient.h"
 
 namespace meshtrain {

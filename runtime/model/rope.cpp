@@ -2,7 +2,7 @@
 
 #include <torch/csrc/autograd/custom_function.h>
 
-#include "mesh/accumulation_dtype.h"
+#include "mesh/half_precision.h"
 #include "runtime/model/rope_scaling.h"
 
 namespace meshtrain {
