@@ -30,8 +30,10 @@ int64_t length_through(const std::filesystem::path& file, int64_t last_step) {
 
 }  // namespace
 
-MetricsFile::MetricsFile(std::filesystem::path file, int64_t last_step)
-    : file_(std::move(file)), descriptor_(open(file_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644)) {
+MetricsFile::MetricsFile(std::filesystem::path file, int64_t last_step, bool tells_skipped)
+    : file_(std::move(file)),
+      descriptor_(open(file_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644)),
+      tells_skipped_(tells_skipped) {
   if (descriptor_ < 0) fail(file_);
   if (ftruncate(descriptor_, length_through(file_, last_step)) != 0) fail(file_);
 }
@@ -41,13 +43,16 @@ MetricsFile::~MetricsFile() {
 }
 
 void MetricsFile::append(const StepMetrics& metrics) {
-  const nlohmann::ordered_json entry = {{"step", metrics.step},
-                                        {"loss", metrics.loss},
-                                        {"grad_norm", metrics.grad_norm},
-                                        {"learning_rate", metrics.learning_rate},
-                                        {"tokens", metrics.tokens},
-                                        {"step_seconds", metrics.step_seconds},
-                                        {"tokens_per_second", metrics.tokens_per_second}};
+  nlohmann::ordered_json entry = {{"step", metrics.step},
+                                  {"loss", metrics.loss},
+                                  {"grad_norm", metrics.grad_norm},
+                                  {"learning_rate", metrics.learning_rate},
+                                  {"tokens", metrics.tokens},
+                                  {"step_seconds", metrics.step_seconds},
+                                  {"tokens_per_second", metrics.tokens_per_second}};
+  if (metrics.loss_scale) entry["loss_scale"] = *metrics.loss_scale;
+  if (tells_skipped_) entry["skipped"] = metrics.skipped;
+  if (!metrics.non_finite.empty()) entry["non_finite"] = metrics.non_finite;
   const std::string line = entry.dump() + "\n";
   size_t written = 0;
   while (written < line.size()) {

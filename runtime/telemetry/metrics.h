@@ -2,6 +2,8 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
+#include <string>
 
 namespace meshtrain {
 
@@ -14,23 +16,29 @@ struct StepMetrics {
   int64_t tokens = 0;  ///< seen so far, this step's included
   double step_seconds = 0;
   double tokens_per_second = 0;
+  std::optional<double> loss_scale = {};  ///< under fp16_mixed: of this step's backward
+  bool skipped = false;                   ///< loss or gradients were not finite, and nothing was changed
+  std::string non_finite = {};            ///< then: the first parameter with a gradient that is not finite, if any
 };
 
 /// RUN_DIR/metrics.jsonl: one JSON object a line and step, written through at once. Of one rank.
 class MetricsFile {
  public:
-  /// Opens `file` to append; lines of steps after `last_step` are cut off. Throws std::runtime_error.
-  MetricsFile(std::filesystem::path file, int64_t last_step);
+  /// Opens `file` to append; lines of steps after `last_step` are cut off. `tells_skipped`: each line says whether its
+  /// step was. Throws std::runtime_error.
+  MetricsFile(std::filesystem::path file, int64_t last_step, bool tells_skipped = false);
   ~MetricsFile();
   MetricsFile(const MetricsFile&) = delete;
   MetricsFile& operator=(const MetricsFile&) = delete;
 
-  /// Throws std::runtime_error, naming the file, when it cannot be written (a full disk).
+  /// Numbers that are not finite are null. Throws std::runtime_error, naming the file, when it cannot be written (a
+  /// full disk).
   void append(const StepMetrics& metrics);
 
  private:
   std::filesystem::path file_;
   int descriptor_;
+  bool tells_skipped_;
 };
 
 }  // namespace meshtrain

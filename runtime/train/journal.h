@@ -22,7 +22,8 @@ class Journal {
   /// The lines before the first step. `context`: how attention is cut over cp; `sharding`: parameters over dp.
   void announce(int64_t num_parameters, bool sequence_parallel, const ContextChoice& context,
                 const ShardingChoice& sharding) const;
-  /// A step: a line of metrics, and one on the console every train.log_every steps. Throws std::runtime_error.
+  /// A step: a line of metrics, and one on the console every train.log_every steps and for each that was skipped.
+  /// Throws std::runtime_error.
   void record(const StepMetrics& metrics);
   void say(const std::string& line) const;
 
