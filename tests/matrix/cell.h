@@ -30,19 +30,20 @@ struct Cell {
   int64_t accumulation;               ///< micro-batches a step
   std::string sharding = "no_shard";  ///< mode of fsdp; with "+" parameters are kept to the backward,
                                       ///< gradients reduced once a step, and units cut over dp alone
-  std::string recompute = "none";  ///< activation checkpointing: none, full, selective, or alternate: full, every 2
+  std::string recompute = "none";     ///< activation checkpointing: none, full, selective, or alternate: full, every 2
 
   /// "dp=2,tp=2,cp=2 ring zigzag sp acc=2 full qwen3 tied gqa uneven packed fp64 sgd": for messages and the list of a
   /// run.
   std::string describe() const;
 };
 
-/// Every cell for `num_ranks` ranks. Twice a product of factors, the others drawn for each cell from a fixed seed, so
+/// Every cell for `num_ranks` ranks. Three products of factors, the others drawn for each cell from a fixed seed, so
 /// that each of their values meets every other:
 ///   mesh x layout x sequence parallel x accumulation x family x tied x mha, gqa x ignored x precision;
 ///   with cp >= 2, tp and dp <= 2: mesh x algorithm x layout x packed or not x sequence parallel x mha, few x
 ///   precision;
 ///   with dp x cp >= 2: mesh x sharding x accumulation x tied x precision.
+/// Precision is fp64, fp32 and, in the last two, once and twice one drawn of bf16, bf16_mixed and fp16_mixed.
 std::vector<Cell> all_cells(int64_t num_ranks);
 
 /// For each mesh a few cells of `cells` in which every pair of values of two factors occurs that occurs in `cells`.
