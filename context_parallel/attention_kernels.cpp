@@ -8,6 +8,8 @@
 #include <string>
 #include <tuple>
 
+#include "mesh/half_precision.h"
+
 namespace meshtrain {
 
 namespace {
@@ -42,6 +44,10 @@ at::Tensor empty_by_position(const at::Tensor& like, at::ScalarType dtype) {
 
 Attended attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, bool causal, double scale) {
   check_kernel(q);
+  if (multiplied_in_fp32(q)) {
+    Attended wide = attend(q.to(at::kFloat), k.to(at::kFloat), v.to(at::kFloat), causal, scale);
+    return {wide.out.to(q.scalar_type()), std::move(wide.lse)};
+  }
   auto [out, lse] = at::_scaled_dot_product_flash_attention_for_cpu(
       readable(q), readable(k), readable(v), /*dropout_p=*/0.0, causal, /*attn_mask=*/std::nullopt, scale);
   return {ordered(out), std::move(lse)};  // the kernel writes in the order of q
@@ -49,6 +55,13 @@ Attended attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, b
 
 AttentionGradients attend_backward(const at::Tensor& grad_out, const at::Tensor& q, const at::Tensor& k,
                                    const at::Tensor& v, const Attended& attended, bool causal, double scale) {
+  if (multiplied_in_fp32(q)) {
+    const at::ScalarType dtype = q.scalar_type();
+    const AttentionGradients wide =
+        attend_backward(grad_out.to(at::kFloat), q.to(at::kFloat), k.to(at::kFloat), v.to(at::kFloat),
+                        {attended.out.to(at::kFloat), attended.lse}, causal, scale);
+    return {wide.q.to(dtype), wide.k.to(dtype), wide.v.to(dtype)};
+  }
   auto [dq, dk, dv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
       readable(grad_out), readable(q), readable(k), readable(v), attended.out, attended.lse, /*dropout_p=*/0.0, causal,
       /*attn_mask=*/std::nullopt, scale);
@@ -65,7 +78,7 @@ at::Tensor as_written(const at::Tensor& like) {
 
 std::tuple<at::Tensor, at::Tensor> meta_forward(const at::Tensor& q, const at::Tensor&, const at::Tensor&, double, bool,
                                                 const std::optional<at::Tensor>&, std::optional<double>) {
-  const at::ScalarType lse_dtype = q.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  const at::ScalarType lse_dtype = accumulation_dtype(q.scalar_type());
   return {at::empty_like(q),
           at::empty({q.size(0), q.size(2), q.size(1)}, q.options().dtype(lse_dtype)).transpose(1, 2)};
 }

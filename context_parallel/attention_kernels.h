@@ -9,8 +9,9 @@ namespace meshtrain {
 /// q [B, H, n, D], k and v [B, K, m, D] with H a multiple of K: heads are shared in the kernel, nothing is repeated.
 /// fp64, fp32, bf16 or fp16, on the CPU or the Meta device; std::invalid_argument for any other. Any strides; a tensor
 /// whose D is not contiguous is copied first, and so is the output of a q that is not [B, n, H, D] in memory. `causal`
-/// needs n == m and lets query i see keys up to i. Every query must see at least one key. Neither function records for
-/// autograd of its own accord: callers are autograd functions.
+/// needs n == m and lets query i see keys up to i. Halves that the processor is slow at are computed in fp32 and
+/// rounded. Every query must see at least one key. Neither function records for autograd of its own accord: callers are
+/// autograd functions.
 
 struct Attended {
   at::Tensor out;  ///< [B, H, n, D], in memory [B, n, H, D]

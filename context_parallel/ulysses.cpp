@@ -7,6 +7,7 @@
 #include <string>
 
 #include "context_parallel/head_exchange.h"
+#include "mesh/half_precision.h"
 
 namespace meshtrain {
 
@@ -51,7 +52,7 @@ AttentionGradients UlyssesAttention::backward(const at::Tensor& grad_out, const 
     const std::vector<at::Tensor> all = heads_to_sequence({local.q, local.k, local.v}, layout_, group_);
     return {all[0], all[1], all[2]};
   }
-  const at::ScalarType dtype = local.q.scalar_type(), wide = dtype == at::kDouble ? at::kDouble : at::kFloat;
+  const at::ScalarType dtype = local.q.scalar_type(), wide = accumulation_dtype(dtype);
   const at::Tensor q = heads_to_sequence({local.q}, layout_, group_)[0];
   const std::vector<at::Tensor> repeated = heads_to_sequence({local.k.to(wide), local.v.to(wide)}, layout_, group_);
   const auto summed = [&](const at::Tensor& x) {  // over the repetitions of each KV head

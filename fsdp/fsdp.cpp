@@ -5,6 +5,7 @@
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <atomic>
 #include <map>
 #include <stdexcept>
 #include <utility>
@@ -77,6 +78,8 @@ struct Fsdp::State {
   Gathering gathering;
   Reduction reduction;
   bool last = false;  // backward of the step
+  std::atomic<const char*> pass = "forward";
+  std::atomic<size_t> unit = 0;  // of that pass
 };
 
 Fsdp::Fsdp(std::vector<UnitSpec> units, FsdpOptions options) {
@@ -105,15 +108,23 @@ const UnitMemory& Fsdp::memory() const {
   return state_->memory;
 }
 
+std::string Fsdp::place() const {
+  return std::string(state_->pass.load()) + " of " + state_->units[state_->unit].name();
+}
+
 at::Tensor Fsdp::run(size_t unit, const std::function<at::Tensor()>& forward) {
+  state_->pass = "forward";
+  state_->unit = unit;
   state_->gathering.before_forward(unit);
   const at::Tensor output = forward();
   const bool in_backward = output.requires_grad();
-  if (in_backward && (state_->gathering.lets_go() || state_->memory.gradients.in_turns())) {
+  if (in_backward) {
     std::weak_ptr<State> state = state_;
     output.register_hook([state, unit](const at::Tensor&) {
       const auto alive = state.lock();
       if (!alive) return;
+      alive->pass = "backward";
+      alive->unit = unit;
       alive->gathering.before_backward(unit);
       alive->reduction.before_backward(unit);
     });
@@ -164,25 +175,30 @@ void Fsdp::visit_values(const std::function<void(const Unit&)>& visit) {
   if (state_->memory.parameters.placement() == Placement::Common) state_->group.barrier();
 }
 
-void Fsdp::visit_shards(const std::function<void(const Parameter&)>& visit) {
+void Fsdp::visit_whole(const at::Tensor& (FlatBuffer::*shard)() const,
+                       const std::function<void(const Parameter&)>& visit) {
   for (const Unit& unit : state_->units) {
     std::map<const Parameter*, Parameter> gathered;
     for (const FlatBuffer& buffer : unit.buffers()) {
-      at::Tensor whole = at::empty({buffer.numel()}, buffer.shard_values().options());
-      state_->group.all_gather(whole, buffer.shard_values()).wait();
-      set_aside(buffer.shard_values());
+      const at::Tensor& own = (buffer.*shard)();
+      if (!own.defined()) continue;
+      at::Tensor whole = at::empty({buffer.numel()}, own.options());
+      state_->group.all_gather(whole, own).wait();
+      set_aside(own);
       for (const Segment& segment : buffer.segments()) gathered[segment.parameter] = parameter_in(whole, segment);
     }
-    for (const Parameter* parameter : unit.parameters()) visit(gathered.at(parameter));
+    for (const Parameter* parameter : unit.parameters()) {
+      if (gathered.contains(parameter)) visit(gathered.at(parameter));
+    }
   }
 }
 
-void Fsdp::visit_gradients(const std::function<void(const Unit&)>& visit) {
-  for (size_t unit = 0; unit < state_->units.size(); ++unit) {
-    state_->reduction.gather(unit);
-    visit(state_->units[unit]);
-    state_->reduction.let_go(unit);
-  }
+void Fsdp::visit_shards(const std::function<void(const Parameter&)>& visit) {
+  visit_whole(&FlatBuffer::shard_values, visit);
+}
+
+void Fsdp::visit_gradients(const std::function<void(const Parameter&)>& visit) {
+  visit_whole(&FlatBuffer::shard_gradients, visit);
 }
 
 }  // namespace meshtrain

@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "fsdp/unit_memory.h"
@@ -47,6 +48,10 @@ class Fsdp {
   /// else is asked for.
   void shards_changed();
 
+  /// "backward of model.layers.3": what this rank began last of a step, for messages about what went wrong in it.
+  /// On any thread.
+  std::string place() const;
+
   // Between steps, for whoever needs whole parameters. Every rank of the shard group calls them.
 
   /// Calls `write` with each parameter, its tensor all of its local elements, zero at first: what it writes is the
@@ -56,10 +61,12 @@ class Fsdp {
   void visit_values(const std::function<void(const Unit&)>& visit);
   /// Calls `visit` with each parameter, its tensor what the shards hold: of their dtype.
   void visit_shards(const std::function<void(const Parameter&)>& visit);
-  /// Calls `visit` with each unit while the .grad of its trainable parameters is the reduced gradient.
-  void visit_gradients(const std::function<void(const Unit&)>& visit);
+  /// Calls `visit` with each trainable parameter, its tensor the reduced gradient, as the shards have it.
+  void visit_gradients(const std::function<void(const Parameter&)>& visit);
 
  private:
+  void visit_whole(const at::Tensor& (FlatBuffer::*shard)() const, const std::function<void(const Parameter&)>& visit);
+
   struct State;  // shared with the hooks on the parameters, which may outlive this object
   std::shared_ptr<State> state_;
 };

@@ -127,13 +127,4 @@ void Reduction::end_backward() {
   reducing_ = false;
 }
 
-void Reduction::gather(size_t unit) {
-  lend(unit);
-  for (FlatBuffer* buffer : units_[unit].trainable()) {
-    at::Tensor whole = buffer->gradients(), shard = buffer->gradients_of_shard();
-    if (buffer->keeps_gradients_apart()) shard.copy_(buffer->shard_gradients());
-    shards_.all_gather(whole, shard).wait();
-  }
-}
-
 }  // namespace meshtrain

@@ -25,10 +25,6 @@ class Reduction {
   /// Returns when every unit has been reduced and handed on.
   void end_backward();
 
-  /// Lends the whole gradients of a unit memory and fills it with everyone's reduced shards, until let_go().
-  void gather(size_t unit);
-  void let_go(size_t unit);
-
  private:
   struct UnderWay {
     size_t unit;
@@ -36,6 +32,7 @@ class Reduction {
   };
 
   void lend(size_t unit);
+  void let_go(size_t unit);
   void lend_zeros(size_t unit);
   void issue_next();
   /// Shards have their part of the sum: on to the replicas, or to whoever sums over other axes.

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "mesh/half_precision.h"
 #include "tensor_parallel/collectives.h"
 #include "tensor_parallel/leaf_gradient.h"
 #include "tensor_parallel/matrix_product.h"
@@ -17,10 +18,6 @@ namespace {
 
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
-
-at::ScalarType accumulation_dtype(const at::Tensor& x) {
-  return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-}
 
 /// What there is besides x and labels. The weight is kept here and not among the saved variables: its storage may be
 /// refilled between forward and backward.
@@ -73,7 +70,7 @@ class Chunk {
     label_ = ids.local.unsqueeze(1);
     absent_ = ids.absent.bitwise_or_(ignored_);
 
-    const at::TensorOptions wide = logits_.options().dtype(accumulation_dtype(logits_));
+    const at::TensorOptions wide = logits_.options().dtype(accumulation_dtype(logits_.scalar_type()));
     const bool any = head.valid > 0;
     constexpr double kInfinity = std::numeric_limits<double>::infinity();
     max_ = any ? logits_.amax(1).to(wide.dtype()) : at::full({labels.numel()}, -kInfinity, wide);
@@ -148,7 +145,7 @@ Pending start_sum(const at::Tensor& dx, const TensorParallel& tp) {
 at::Tensor loss_alone(const at::Tensor& x, const at::Tensor& labels, const Head& head) {
   const at::NoGradGuard no_grad;
   const at::Tensor rows = start_gather(x, head.tp).wait();
-  at::Tensor loss = at::zeros({}, x.options().dtype(accumulation_dtype(x)).requires_grad(false));
+  at::Tensor loss = at::zeros({}, x.options().dtype(accumulation_dtype(x.scalar_type())).requires_grad(false));
   head.for_chunks(labels.numel(), [&](int64_t first, int64_t count) {
     loss.add_(Chunk(rows.narrow(0, first, count), labels.narrow(0, first, count), head).loss());
   });
@@ -159,7 +156,8 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor&, const at::Tensor& labels,
                             const HeadPointer& head) {
     constexpr double kNotYet = std::numeric_limits<double>::quiet_NaN();
-    const at::Tensor value = at::full({}, kNotYet, x.options().dtype(accumulation_dtype(x)).requires_grad(false));
+    const at::Tensor value =
+        at::full({}, kNotYet, x.options().dtype(accumulation_dtype(x.scalar_type())).requires_grad(false));
     ctx->save_for_backward({x, labels});
     ctx->saved_data["head"] = c10::IValue::make_capsule(head);
     ctx->saved_data["value"] = value;

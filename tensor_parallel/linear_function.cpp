@@ -91,11 +91,11 @@ class Gradients {
 
   void of_biases(const at::Tensor& dy) {
     for (const LeafRun& run : leaf_runs(layer_.biases, needed_biases_)) {
-      const at::Tensor sum = dy.narrow(1, run.first_row, run.rows).sum(0);
+      const at::Tensor columns = dy.narrow(1, run.first_row, run.rows);
       if (run.in_place.defined()) {
-        at::Tensor(run.in_place).add_(sum);
+        at::Tensor(run.in_place).add_(columns.sum(0, /*keepdim=*/false, run.in_place.scalar_type()));
       } else {
-        hand_back(run, layer_.biases, sum, &list_[1 + layer_.weights.size()]);
+        hand_back(run, layer_.biases, columns.sum(0), &list_[1 + layer_.weights.size()]);
       }
     }
   }

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "mesh/half_precision.h"
 #include "tensor_parallel/row_chunks.h"
 
 namespace meshtrain {
@@ -32,9 +33,21 @@ bool suits_onednn(const at::Tensor& a, const at::Tensor& b) {
          onednn_linear().has_value();
 }
 
+/// a b^T of halves, computed in fp32 and rounded once: `a` is converted as a whole, `b` and the result in pieces.
+at::Tensor product_in_fp32(const at::Tensor& a, const at::Tensor& b) {
+  const at::Tensor wide = a.to(at::kFloat);
+  const at::Tensor result = at::empty({a.size(0), b.size(0)}, a.options());
+  const int64_t row_bytes = std::max(a.size(0), a.size(1)) * static_cast<int64_t>(wide.element_size());
+  for_row_chunks(b.size(0), row_bytes, [&](int64_t first, int64_t count) {
+    result.narrow(1, first, count).copy_(product(wide, b.narrow(0, first, count).to(at::kFloat)));
+  });
+  return result;
+}
+
 }  // namespace
 
 at::Tensor product(const at::Tensor& a, const at::Tensor& b) {
+  if (multiplied_in_fp32(a)) return product_in_fp32(a, b);
   if (!suits_onednn(a, b)) return at::mm(a, b.t());
   const at::AutoDispatchBelowAutograd below;
   return onednn_linear()->call(a, b, std::nullopt, "none", Attributes(), std::nullopt);
@@ -42,13 +55,16 @@ at::Tensor product(const at::Tensor& a, const at::Tensor& b) {
 
 // oneDNN only returns its product, and has `a` copied to lie as it reads it.
 void add_product(at::Tensor into, const at::Tensor& a, const at::Tensor& b) {
-  if (into.scalar_type() == b.scalar_type() && !(b.device().is_cpu() && b.scalar_type() == at::kFloat)) {
+  const bool in_fp32 = multiplied_in_fp32(b) || (b.device().is_cpu() && b.scalar_type() == at::kFloat);
+  if (into.scalar_type() == b.scalar_type() && !in_fp32) {
     into.addmm_(a.t(), b);
     return;
   }
-  const int64_t row_bytes = std::max(a.size(0), b.size(1)) * static_cast<int64_t>(b.element_size());
+  const at::ScalarType dtype = in_fp32 ? at::kFloat : b.scalar_type();
+  const at::Tensor columns = b.to(dtype).t();
+  const int64_t row_bytes = std::max(a.size(0), b.size(1)) * static_cast<int64_t>(columns.element_size());
   for_row_chunks(into.size(0), row_bytes, [&](int64_t first, int64_t count) {
-    into.narrow(0, first, count).add_(product(a.narrow(1, first, count).t(), b.t()));
+    into.narrow(0, first, count).add_(product(a.narrow(1, first, count).to(dtype).t(), columns));
   });
 }
 

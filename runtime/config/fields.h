@@ -123,7 +123,7 @@ void fields(Archive& archive, FsdpRecipe& fsdp) {
   archive.field("no_sync", fsdp.no_sync);
   archive.field("prefetch", fsdp.prefetch, {.least = 0, .most = 64});
   archive.field("unit_layers", fsdp.unit_layers, {.least = 1, .most = kMaxSize});
-  archive.field("reduce_dtype", fsdp.reduce_dtype, {.choices = {"fp32", "bf16"}});
+  archive.field("reduce_dtype", fsdp.reduce_dtype, {.choices = {"fp32", "bf16", "fp16"}});
   archive.section("offload", fsdp.offload);
 }
 
@@ -166,6 +166,18 @@ void fields(Archive& archive, ParameterMetricsRecipe& metrics) {
 }
 
 template <class Archive>
+void fields(Archive& archive, LossScaleRecipe& scale) {
+  archive.field("static", scale.fixed, {.above = 0});
+  const std::string fixed =
+      scale.fixed ? "belongs to a scale that changes: leave it or train.loss_scale.static out" : "";
+  archive.field("initial", scale.initial, {.above = 0, .refused = fixed});
+  archive.field("growth_interval", scale.growth_interval, {.least = 1, .refused = fixed});
+  archive.field("growth_factor", scale.growth_factor, {.least = 1, .refused = fixed});
+  archive.field("backoff_factor", scale.backoff_factor, {.above = 0, .below = 1, .refused = fixed});
+  archive.field("min", scale.min, {.above = 0, .refused = fixed});
+}
+
+template <class Archive>
 void fields(Archive& archive, TrainRecipe& train) {
   const Rule size = {.required = true, .least = 1, .most = kMaxSize};
   archive.field("sequence_length", train.sequence_length, size);
@@ -173,6 +185,13 @@ void fields(Archive& archive, TrainRecipe& train) {
   archive.field("micro_batch", train.micro_batch, {.least = 1, .most = kMaxSize});
   archive.field("steps", train.steps, {.required = true, .least = 1});
   archive.field("precision", train.precision, {.choices = {"fp64", "fp32", "bf16", "bf16_mixed", "fp16_mixed"}});
+  archive.section("loss_scale", train.loss_scale);
+  archive.when_reading([&](Reader&) {
+    if (train.precision == "fp16_mixed" && !train.loss_scale) train.loss_scale.emplace();
+  });
+  archive.field("stochastic_rounding", train.stochastic_rounding);
+  archive.field("non_finite", train.non_finite, {.choices = {"stop", "skip"}});
+  archive.field("max_skipped", train.max_skipped, {.least = 1});
   archive.field("clip_norm", train.clip_norm, {.least = 0});
   archive.field("seed", train.seed, {.least = 0});
   archive.field("freeze", train.freeze);

@@ -38,7 +38,7 @@ struct FsdpRecipe {
   bool no_sync = false;                 ///< micro-batches before the last do not communicate gradients
   int64_t prefetch = 1;                 ///< units gathered ahead
   int64_t unit_layers = 1;              ///< blocks of a unit
-  std::string reduce_dtype = "fp32";    ///< fp32 bf16: of gradients, under bf16_mixed
+  std::string reduce_dtype = "fp32";    ///< fp32 bf16 fp16: of gradients, under mixed precision
   OffloadRecipe offload = {};           ///< of shards, their gradients and the optimizer's state
 };
 
@@ -72,13 +72,27 @@ struct ParameterMetricsRecipe {
   int64_t every = 0;  ///< steps between lines of parameters.jsonl; 0: none
 };
 
+/// fp16_mixed: what the start of the backward is multiplied by.
+struct LossScaleRecipe {
+  std::optional<double> fixed = {};  ///< key `static`: a scale that never changes, instead of all that follows
+  double initial = 65536;
+  int64_t growth_interval = 2000;  ///< finite steps in a row after which it grows
+  double growth_factor = 2;
+  double backoff_factor = 0.5;  ///< after a step that was skipped
+  double min = 1;
+};
+
 struct TrainRecipe {
   int64_t sequence_length = 0;
   int64_t global_batch = 0;
   int64_t micro_batch = 1;
   int64_t steps = 0;
-  std::string precision = "fp32";  ///< fp64 fp32 bf16 bf16_mixed fp16_mixed
-  double clip_norm = 1.0;          ///< 0: no clipping
+  std::string precision = "fp32";             ///< fp64 fp32 bf16 bf16_mixed fp16_mixed
+  std::optional<LossScaleRecipe> loss_scale;  ///< fp16_mixed alone
+  bool stochastic_rounding = false;           ///< of what the optimizer changes: bf16 alone
+  std::string non_finite = "stop";            ///< stop skip: after a step whose loss or gradients are not finite
+  int64_t max_skipped = 25;                   ///< in a row
+  double clip_norm = 1.0;                     ///< 0: no clipping
   int64_t seed = 42;
   std::vector<std::string> freeze;  ///< globs of the names of parameters that are not trained
   ParameterMetricsRecipe parameter_metrics;

@@ -1,7 +1,6 @@
 #include "runtime/config/sharding.h"
 
 #include <algorithm>
-#include <map>
 
 #include "mesh/error.h"
 
@@ -23,13 +22,12 @@ const char* name(ShardingMode mode) {
 
 namespace {
 
+/// hybrid_shard is full_shard among some of the ranks.
 ShardingMode mode_of(const std::string& word) {
-  static const std::map<std::string, ShardingMode> modes = {{"no_shard", ShardingMode::NoShard},
-                                                            {"shard_optimizer", ShardingMode::ShardOptimizer},
-                                                            {"shard_grad_op", ShardingMode::ShardGradOp},
-                                                            {"full_shard", ShardingMode::FullShard},
-                                                            {"hybrid_shard", ShardingMode::FullShard}};
-  return modes.at(word);
+  for (const ShardingMode mode : {ShardingMode::NoShard, ShardingMode::ShardOptimizer, ShardingMode::ShardGradOp}) {
+    if (word == name(mode)) return mode;
+  }
+  return ShardingMode::FullShard;
 }
 
 /// "full_shard over dp x cp"

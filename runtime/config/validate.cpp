@@ -6,6 +6,7 @@
 
 #include "mesh/error.h"
 #include "runtime/config/context.h"
+#include "runtime/config/scalar_text.h"
 #include "runtime/config/sharding.h"
 #include "runtime/config/suggest.h"
 
@@ -25,8 +26,33 @@ void refuse_unavailable(const std::string& key, const std::string& value, const 
 
 void check_available(const Recipe& recipe) {
   refuse_unavailable("parallel.backend", recipe.parallel.backend, {"auto", "mpi"});
-  refuse_unavailable("train.precision", recipe.train.precision, {"fp64", "fp32", "bf16", "bf16_mixed"});
   if (recipe.device == "cuda") throw InputError("device: cuda is not available in this build: use auto, cpu");
+}
+
+/// Throws unless `key` has the precision that it needs.
+void check_needs(const std::string& key, const std::string& needed, const TrainRecipe& train) {
+  if (train.precision == needed) return;
+  throw InputError(key + " needs train.precision " + needed + ", but it is " + train.precision +
+                   ": change the precision or leave it out");
+}
+
+void check_precision(const Recipe& recipe) {
+  const TrainRecipe& train = recipe.train;
+  const std::string& reduced = recipe.parallel.fsdp.reduce_dtype;
+  if (reduced != "fp32") check_needs("parallel.fsdp.reduce_dtype: " + reduced, reduced + "_mixed", train);
+  if (train.stochastic_rounding) check_needs("train.stochastic_rounding: true", "bf16", train);
+  if (train.stochastic_rounding && recipe.optimizer.name == "muon") {
+    throw InputError(
+        "train.stochastic_rounding: true rounds what adamw and sgd change, but optimizer.name is muon: use one of "
+        "them, "
+        "or train.precision bf16_mixed");
+  }
+  if (!train.loss_scale) return;
+  check_needs("train.loss_scale:", "fp16_mixed", train);
+  const LossScaleRecipe& scale = *train.loss_scale;
+  if (scale.fixed || scale.min <= scale.initial) return;
+  throw InputError("train.loss_scale.min: " + scalar_text(scale.min) + " is more than train.loss_scale.initial " +
+                   scalar_text(scale.initial));
 }
 
 /// `key` counts things that the tensor-parallel ranks share out.
@@ -118,6 +144,7 @@ void check_data(const DataRecipe& data, int64_t vocab_size) {
 
 void validate(const Recipe& recipe, const MeshLayout& layout) {
   check_available(recipe);
+  check_precision(recipe);
   check_model(recipe.model.shape, layout.size("tp"));
   check_sharding(recipe, layout);
   check_batch(recipe.train, layout.size("dp"));

@@ -6,34 +6,11 @@
 #include <array>
 #include <cmath>
 #include <numbers>
-#include <string_view>
+
+#include "runtime/random/philox.h"
 
 namespace meshtrain {
 namespace {
-
-using Counter = std::array<uint32_t, 4>;
-
-/// 128 random bits for a counter and a 64-bit key.
-Counter philox(Counter counter, uint32_t key0, uint32_t key1) {
-  for (int round = 0; round < 10; ++round) {
-    const uint64_t product0 = uint64_t{0xD2511F53} * counter[0];
-    const uint64_t product1 = uint64_t{0xCD9E8D57} * counter[2];
-    counter = {static_cast<uint32_t>(product1 >> 32) ^ counter[1] ^ key0, static_cast<uint32_t>(product1),
-               static_cast<uint32_t>(product0 >> 32) ^ counter[3] ^ key1, static_cast<uint32_t>(product0)};
-    key0 += 0x9E3779B9;
-    key1 += 0xBB67AE85;
-  }
-  return counter;
-}
-
-/// FNV-1a over the name, then the finaliser of splitmix64.
-uint64_t key_of(uint64_t seed, std::string_view name) {
-  uint64_t hash = 0xCBF29CE484222325 ^ seed;
-  for (unsigned char c : name) hash = (hash ^ c) * 0x100000001B3;
-  hash = (hash ^ (hash >> 30)) * 0xBF58476D1CE4E5B9;
-  hash = (hash ^ (hash >> 27)) * 0x94D049BB133111EB;
-  return hash ^ (hash >> 31);
-}
 
 /// In (0, 1]: safe under a logarithm.
 double uniform(uint32_t high, uint32_t low) {
@@ -42,8 +19,7 @@ double uniform(uint32_t high, uint32_t low) {
 
 /// The two standard-normal values of elements 2 * pair and 2 * pair + 1.
 std::array<double, 2> normal_pair(uint64_t pair, uint64_t key) {
-  const Counter bits = philox({static_cast<uint32_t>(pair), static_cast<uint32_t>(pair >> 32), 0, 0},
-                              static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32));
+  const Counter bits = philox({static_cast<uint32_t>(pair), static_cast<uint32_t>(pair >> 32), 0, 0}, key);
   const double radius = std::sqrt(-2 * std::log(uniform(bits[0], bits[1])));
   const double angle = 2 * std::numbers::pi * uniform(bits[2], bits[3]);
   return {radius * std::cos(angle), radius * std::sin(angle)};
@@ -99,7 +75,8 @@ void initialize(const Parameter& parameter, uint64_t seed) {
   }
   if (local.device().type() == at::kMeta) return;
   at::Tensor valid = parameter.valid().detach();
-  valid.copy_(draw_box(parameter.box, parameter.global_shape, key_of(seed, parameter.name), parameter.initializer.std));
+  valid.copy_(
+      draw_box(parameter.box, parameter.global_shape, philox_key(seed, parameter.name), parameter.initializer.std));
 }
 
 }  // namespace meshtrain

@@ -11,7 +11,7 @@ namespace meshtrain {
 /// the element's index in the global tensor alone, so every mesh and every device creates the same model, and no rank
 /// ever holds what it does not keep. Drawn in double and rounded to the parameter's dtype. No collective.
 ///
-/// Philox4x32-10: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC11. Normal values: Box-Muller.
+/// Philox4x32-10 (runtime/random/philox.h), normal values by Box-Muller.
 void initialize(const Parameter& parameter, uint64_t seed);
 
 }  // namespace meshtrain

@@ -4,15 +4,14 @@
 
 #include <utility>
 
+#include "mesh/half_precision.h"
+#include "tensor_parallel/leaf_gradient.h"
+
 namespace meshtrain {
 namespace {
 
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
-
-at::ScalarType accumulation_dtype(const at::Tensor& x) {
-  return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-}
 
 /// 1/sqrt(mean(x^2) + eps) of each row of `wide`, [..., 1].
 at::Tensor inverse_lengths(const at::Tensor& wide, double eps) {
@@ -26,7 +25,7 @@ at::Tensor scaled(const at::Tensor& wide, const at::Tensor& rstd, const at::Tens
 // dx = r (g - n mean(g n)), with n = x r, r = 1/sqrt(mean(x^2) + eps), g = dy weight; dweight = sum of dy n.
 struct RmsNormFunction : torch::autograd::Function<RmsNormFunction> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight, double eps) {
-    const at::Tensor wide = x.to(accumulation_dtype(x));
+    const at::Tensor wide = x.to(accumulation_dtype(x.scalar_type()));
     const at::Tensor rstd = inverse_lengths(wide, eps);
     ctx->save_for_backward({x, weight, rstd});
     return scaled(wide, rstd, weight);
@@ -41,7 +40,13 @@ struct RmsNormFunction : torch::autograd::Function<RmsNormFunction> {
 
     at::Tensor grad_weight;
     if (ctx->needs_input_grad(1)) {
-      grad_weight = (grad * normalised).reshape({-1, x.size(-1)}).sum(0).to(weight.scalar_type());
+      const at::Tensor sum = (grad * normalised).reshape({-1, x.size(-1)}).sum(0);
+      const at::Tensor in_place = gradient_in_place(weight);
+      if (in_place.defined()) {
+        at::Tensor(in_place).add_(sum);  // not rounded on its way
+      } else {
+        grad_weight = sum.to(weight.scalar_type());
+      }
     }
     at::Tensor grad_x;
     if (ctx->needs_input_grad(0)) {
@@ -62,7 +67,7 @@ at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps) {
 LayerInput RmsNorm::recomputed(const at::Tensor& x) const {
   return {forward(x), {x, weight_.tensor}, [eps = eps_](const std::vector<at::Tensor>& kept) {
             const at::NoGradGuard no_grad;
-            const at::Tensor wide = kept[0].to(accumulation_dtype(kept[0]));
+            const at::Tensor wide = kept[0].to(accumulation_dtype(kept[0].scalar_type()));
             return scaled(wide, inverse_lengths(wide, eps), kept[1]);
           }};
 }

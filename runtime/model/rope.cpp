@@ -2,6 +2,7 @@
 
 #include <torch/csrc/autograd/custom_function.h>
 
+#include "mesh/half_precision.h"
 #include "runtime/model/rope_scaling.h"
 
 namespace meshtrain {
@@ -39,7 +40,7 @@ struct RotateFunction : torch::autograd::Function<RotateFunction> {
 }  // namespace
 
 Rotary make_rotary(const ModelShape& shape, const at::Tensor& positions, at::ScalarType dtype, at::Device device) {
-  const auto [frequencies, scale] = rope_frequencies(shape, dtype == at::kDouble ? at::kDouble : at::kFloat);
+  const auto [frequencies, scale] = rope_frequencies(shape, accumulation_dtype(dtype));
   const at::Tensor angles =
       (positions.to(at::kCPU, frequencies.scalar_type()).unsqueeze(-1) * frequencies).unsqueeze(-2);
   return {(angles.cos() * scale).to(dtype).to(device), (angles.sin() * scale).to(dtype).to(device)};

@@ -7,15 +7,16 @@
 
 namespace meshtrain {
 
-AdamW::AdamW(const OptimizerRecipe& recipe, const std::vector<Unit>& units, const ShardMemory& memory)
-    : recipe_(recipe) {
+AdamW::AdamW(const OptimizerRecipe& recipe, const std::vector<Unit>& units, const OptimizerOptions& options)
+    : recipe_(recipe), rounding_(options.rounding) {
   for (const FlatBuffer* buffer : trainable_buffers(units)) {
     for (const auto& [range, rule] : update_ranges(*buffer, recipe)) {
       if (rule.whole_matrix) continue;
       const at::Tensor values = buffer->shard_values().narrow(0, range.offset, range.numel);
       parts_.push_back({values, buffer->shard_gradients().narrow(0, range.offset, range.numel),
-                        memory.zeros(range.numel, values.options()), memory.zeros(range.numel, values.options()),
-                        rule});
+                        options.memory.zeros(range.numel, values.options()),
+                        options.memory.zeros(range.numel, values.options()), rule,
+                        rounding_ ? rounding_->runs(*buffer, range) : std::vector<ElementRun>{}});
     }
   }
   if (!parts_.empty()) num_steps_ = at::zeros({}, parts_.front().values.options().dtype(at::kFloat));
@@ -25,12 +26,19 @@ void AdamW::step(double learning_rate) {
   if (parts_.empty()) return;
   at::NoGradGuard no_grad;
   num_steps_.add_(1);
+  if (rounding_) rounding_->begin_step();
   stream(parts_, [&](const Part& part) {
-    const std::vector<at::Tensor> values = {part.values}, gradients = {part.gradients}, first = {part.first_moment},
-                                  second = {part.second_moment}, steps = {num_steps_};
-    at::_fused_adamw_(values, gradients, first, second, /*max_exp_avg_sqs=*/{}, steps, learning_rate * part.rule.rate,
-                      recipe_.betas[0], recipe_.betas[1], part.rule.weight_decay, recipe_.eps, /*amsgrad=*/false,
-                      /*maximize=*/false);
+    const auto update = [&](const std::vector<at::Tensor>& tensors, const at::Tensor& gradients) {
+      at::_fused_adamw_(tensors[0], gradients, tensors[1], tensors[2], /*max_exp_avg_sqs=*/{}, num_steps_,
+                        learning_rate * part.rule.rate, recipe_.betas[0], recipe_.betas[1], part.rule.weight_decay,
+                        recipe_.eps, /*amsgrad=*/false, /*maximize=*/false);
+    };
+    const std::vector<at::Tensor> tensors = {part.values, part.first_moment, part.second_moment};
+    if (rounding_) {
+      rounding_->apply(tensors, part.gradients, part.runs, update);
+    } else {
+      update(tensors, part.gradients);
+    }
   });
 }
 

@@ -9,18 +9,20 @@ namespace meshtrain {
 /// Leaves alone what is updated as whole matrices.
 class AdamW final : public Optimizer {
  public:
-  AdamW(const OptimizerRecipe& recipe, const std::vector<Unit>& units, const ShardMemory& memory);
+  AdamW(const OptimizerRecipe& recipe, const std::vector<Unit>& units, const OptimizerOptions& options);
   void step(double learning_rate) override;
 
  private:
   struct Part {  // one range of one buffer
     at::Tensor values, gradients, first_moment, second_moment;
     UpdateRule rule;
+    std::vector<ElementRun> runs;  // to round stochastically
 
     std::array<at::Tensor, 4> tensors() const { return {values, gradients, first_moment, second_moment}; }
   };
 
   OptimizerRecipe recipe_;
+  std::optional<StochasticRounding> rounding_;
   std::vector<Part> parts_;
   at::Tensor num_steps_;  // scalar
 };

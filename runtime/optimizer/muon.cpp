@@ -29,11 +29,10 @@ int64_t sum(const std::vector<int64_t>& counts) {
 
 }  // namespace
 
-Muon::Muon(const OptimizerRecipe& recipe, const std::vector<Unit>& units, const Keepers& keepers,
-           const ShardMemory& memory)
-    : recipe_(recipe), keepers_(keepers), others_(recipe, units, memory), rank_(keepers.world.rank()) {
-  keepers_.world = keepers.world.with_purpose("optimizer");
-  keepers_.copies = keepers.copies.with_purpose("optimizer");
+Muon::Muon(const OptimizerRecipe& recipe, const std::vector<Unit>& units, const OptimizerOptions& options)
+    : recipe_(recipe), keepers_(options.keepers), others_(recipe, units, options), rank_(keepers_.world.rank()) {
+  keepers_.world = keepers_.world.with_purpose("optimizer");
+  keepers_.copies = keepers_.copies.with_purpose("optimizer");
   for (const FlatBuffer* buffer : trainable_buffers(units)) {
     for (const Segment& segment : buffer->segments()) {
       const UpdateRule rule = rule_of(*segment.parameter, recipe);
@@ -43,7 +42,7 @@ Muon::Muon(const OptimizerRecipe& recipe, const std::vector<Unit>& units, const 
       const at::Tensor values = buffer->shard_values().narrow(0, kept.offset, kept.numel);
       matrices_.push_back({layout, rule, scale_of(layout, recipe.muon.scale), 0, values,
                            buffer->shard_gradients().narrow(0, kept.offset, kept.numel),
-                           memory.zeros(kept.numel, values.options())});
+                           options.memory.zeros(kept.numel, values.options())});
     }
   }
   make_rounds();

@@ -23,8 +23,7 @@ namespace meshtrain {
 ///   2 (N - H) w, and take part in broadcasts of R N w where R > 1 ranks keep the same
 class Muon final : public Optimizer {
  public:
-  Muon(const OptimizerRecipe& recipe, const std::vector<Unit>& units, const Keepers& keepers,
-       const ShardMemory& memory);
+  Muon(const OptimizerRecipe& recipe, const std::vector<Unit>& units, const OptimizerOptions& options);
   void step(double learning_rate) override;
 
  private:

@@ -1,11 +1,13 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "fsdp/unit.h"
 #include "runtime/config/recipe.h"
 #include "runtime/optimizer/keepers.h"
+#include "runtime/optimizer/stochastic_rounding.h"
 
 namespace meshtrain {
 
@@ -18,9 +20,15 @@ class Optimizer {
   virtual void step(double learning_rate) = 0;
 };
 
-/// The optimizer that the recipe names, over the trainable buffers of `units`, which must outlive it. Its state lies
-/// in `memory`. No collective.
+/// What an optimizer needs to know besides its recipe.
+struct OptimizerOptions {
+  Keepers keepers = {};                             ///< Muon: who keeps which part of the model
+  ShardMemory memory = {};                          ///< where its state lies
+  std::optional<StochasticRounding> rounding = {};  ///< of weights and state in bf16; none: to the nearest
+};
+
+/// The optimizer that the recipe names, over the trainable buffers of `units`, which must outlive it. No collective.
 std::unique_ptr<Optimizer> make_optimizer(const OptimizerRecipe& recipe, const std::vector<Unit>& units,
-                                          const Keepers& keepers = {}, const ShardMemory& memory = {});
+                                          const OptimizerOptions& options = {});
 
 }  // namespace meshtrain

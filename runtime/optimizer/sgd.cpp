@@ -6,24 +6,35 @@
 
 namespace meshtrain {
 
-Sgd::Sgd(const OptimizerRecipe& recipe, const std::vector<Unit>& units, const ShardMemory& memory)
-    : momentum_(recipe.momentum) {
+Sgd::Sgd(const OptimizerRecipe& recipe, const std::vector<Unit>& units, const OptimizerOptions& options)
+    : momentum_(recipe.momentum), rounding_(options.rounding) {
   for (const FlatBuffer* buffer : trainable_buffers(units)) {
     for (const auto& [range, rule] : update_ranges(*buffer, recipe)) {
       const at::Tensor values = buffer->shard_values().narrow(0, range.offset, range.numel);
       parts_.push_back({values, buffer->shard_gradients().narrow(0, range.offset, range.numel),
-                        momentum_ != 0 ? memory.zeros(range.numel, values.options()) : at::Tensor(), rule});
+                        momentum_ != 0 ? options.memory.zeros(range.numel, values.options()) : at::Tensor(), rule,
+                        rounding_ ? rounding_->runs(*buffer, range) : std::vector<ElementRun>{}});
     }
   }
 }
 
 void Sgd::step(double learning_rate) {
   at::NoGradGuard no_grad;
+  if (rounding_) rounding_->begin_step();
   stream(parts_, [&](const Part& part) {
-    at::Tensor update = part.gradients, values = part.values, velocity = part.velocity;
-    if (part.rule.weight_decay != 0) update = at::add(update, part.values, part.rule.weight_decay);
-    if (momentum_ != 0) update = velocity.mul_(momentum_).add_(update);
-    values.add_(update, -learning_rate * part.rule.rate);
+    const auto update = [&](std::vector<at::Tensor> tensors, const at::Tensor& gradients) {
+      at::Tensor change = gradients;
+      if (part.rule.weight_decay != 0) change = at::add(change, tensors[0], part.rule.weight_decay);
+      if (momentum_ != 0) change = tensors[1].mul_(momentum_).add_(change);
+      tensors[0].add_(change, -learning_rate * part.rule.rate);
+    };
+    std::vector<at::Tensor> tensors = {part.values};
+    if (momentum_ != 0) tensors.push_back(part.velocity);
+    if (rounding_) {
+      rounding_->apply(tensors, part.gradients, part.runs, update);
+    } else {
+      update(tensors, part.gradients);
+    }
   });
 }
 

@@ -8,13 +8,14 @@ namespace meshtrain {
 /// Stochastic gradient descent, with momentum on request; weight decay is added to the gradient.
 class Sgd final : public Optimizer {
  public:
-  Sgd(const OptimizerRecipe& recipe, const std::vector<Unit>& units, const ShardMemory& memory);
+  Sgd(const OptimizerRecipe& recipe, const std::vector<Unit>& units, const OptimizerOptions& options);
   void step(double learning_rate) override;
 
  private:
   struct Part {
     at::Tensor values, gradients, velocity;  // velocity: undefined without momentum
     UpdateRule rule;
+    std::vector<ElementRun> runs;  // to round stochastically
 
     std::vector<at::Tensor> tensors() const {
       return velocity.defined() ? std::vector{values, gradients, velocity} : std::vector{values, gradients};
@@ -22,6 +23,7 @@ class Sgd final : public Optimizer {
   };
 
   double momentum_;
+  std::optional<StochasticRounding> rounding_;
   std::vector<Part> parts_;
 };
 

@@ -5,13 +5,16 @@
 namespace meshtrain {
 
 void MetricsFile::append(const StepMetrics& metrics) {
-  const nlohmann::ordered_json entry = {{"step", metrics.step},
-                                        {"loss", metrics.loss},
-                                        {"grad_norm", metrics.grad_norm},
-                                        {"learning_rate", metrics.learning_rate},
-                                        {"tokens", metrics.tokens},
-                                        {"step_seconds", metrics.step_seconds},
-                                        {"tokens_per_second", metrics.tokens_per_second}};
+  nlohmann::ordered_json entry = {{"step", metrics.step},
+                                  {"loss", metrics.loss},
+                                  {"grad_norm", metrics.grad_norm},
+                                  {"learning_rate", metrics.learning_rate},
+                                  {"tokens", metrics.tokens},
+                                  {"step_seconds", metrics.step_seconds},
+                                  {"tokens_per_second", metrics.tokens_per_second}};
+  if (metrics.loss_scale) entry["loss_scale"] = *metrics.loss_scale;
+  if (tells_skipped_) entry["skipped"] = metrics.skipped;
+  if (!metrics.non_finite.empty()) entry["non_finite"] = metrics.non_finite;
   lines_.append(entry.dump());
 }
 

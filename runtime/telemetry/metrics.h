@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,19 +20,26 @@ struct StepMetrics {
   int64_t tokens = 0;  ///< seen so far, this step's included
   double step_seconds = 0;
   double tokens_per_second = 0;
+  std::optional<double> loss_scale = {};  ///< under fp16_mixed: of this step's backward
+  bool skipped = false;                   ///< loss or gradients were not finite, and nothing was changed
+  std::string non_finite = {};            ///< then: the first parameter with a gradient that is not finite, if any
 };
 
 /// RUN_DIR/metrics.jsonl: one JSON object a line and step, written through at once. Of one rank.
 class MetricsFile {
  public:
-  /// Opens `file` to append; lines of steps after `last_step` are cut off. Throws std::runtime_error.
-  MetricsFile(std::filesystem::path file, int64_t last_step) : lines_(std::move(file), last_step) {}
+  /// Opens `file` to append; lines of steps after `last_step` are cut off. `tells_skipped`: each line says whether its
+  /// step was. Throws std::runtime_error.
+  MetricsFile(std::filesystem::path file, int64_t last_step, bool tells_skipped = false)
+      : lines_(std::move(file), last_step), tells_skipped_(tells_skipped) {}
 
-  /// Throws std::runtime_error, naming the file, when it cannot be written (a full disk).
+  /// Numbers that are not finite are null. Throws std::runtime_error, naming the file, when it cannot be written (a
+  /// full disk).
   void append(const StepMetrics& metrics);
 
  private:
   JsonLines lines_;
+  bool tells_skipped_;
 };
 
 /// One parameter in one step: lengths of the whole tensor.

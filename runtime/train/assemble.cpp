@@ -8,7 +8,8 @@ namespace meshtrain {
 
 at::ScalarType dtype_of(const std::string& precision) {
   static const std::map<std::string, at::ScalarType> dtypes = {
-      {"fp64", at::kDouble}, {"fp32", at::kFloat}, {"bf16", at::kBFloat16}, {"bf16_mixed", at::kBFloat16}};
+      {"fp64", at::kDouble},   {"fp32", at::kFloat},          {"fp16", at::kHalf},
+      {"bf16", at::kBFloat16}, {"bf16_mixed", at::kBFloat16}, {"fp16_mixed", at::kHalf}};
   return dtypes.at(precision);
 }
 

@@ -9,7 +9,7 @@ namespace meshtrain {
 
 // From a recipe that validate() has passed to what the floors below are built with.
 
-/// "fp32" -> at::kFloat, ...
+/// "fp32" -> at::kFloat, ...; of a mixed precision, in what parameters are used: "bf16_mixed" -> at::kBFloat16
 at::ScalarType dtype_of(const std::string& precision);
 
 /// Which blocks compute their activations again in the backward.

@@ -5,6 +5,7 @@
 
 #include "mesh/error.h"
 #include "runtime/config/sharding.h"
+#include "runtime/train/assemble.h"
 #include "runtime/train/connect.h"
 
 namespace meshtrain {
@@ -96,9 +97,9 @@ DataParallel make_data_parallel(const Recipe& recipe, const DeviceMesh& mesh) {
   options.reshard_after_forward = asked.reshard_after_forward;
   options.accumulate_unsharded = asked.no_sync;
   options.prefetch = asked.prefetch;
-  if (recipe.train.precision == "bf16_mixed") {
+  if (recipe.train.precision.ends_with("_mixed")) {
     options.shard_dtype = at::kFloat;
-    options.reduce_dtype = asked.reduce_dtype == "bf16" ? at::kBFloat16 : at::kFloat;
+    options.reduce_dtype = dtype_of(asked.reduce_dtype);
   }
   if (choice.hybrid) {
     const Hybrid hybrid(mesh, choice,

@@ -5,6 +5,7 @@
 #include "runtime/config/context.h"
 #include "runtime/config/load.h"
 #include "runtime/telemetry/console.h"
+#include "runtime/train/skipped_steps.h"
 
 namespace meshtrain {
 namespace {
@@ -17,7 +18,9 @@ Recipe as_run(Recipe recipe, const MeshLayout& layout) {
 }  // namespace
 
 Journal::Journal(const Recipe& recipe, const MeshLayout& layout, const std::filesystem::path& folder, bool resume)
-    : recipe_(as_run(recipe, layout)), directory_(folder, resume), metrics_(directory_.metrics(), /*last_step=*/0) {
+    : recipe_(as_run(recipe, layout)),
+      directory_(folder, resume),
+      metrics_(directory_.metrics(), /*last_step=*/0, may_skip(recipe.train)) {
   directory_.write_recipe(to_yaml(recipe_));
   if (recipe.train.parameter_metrics.every > 0) parameters_.emplace(directory_.parameter_metrics(), /*last_step=*/0);
   spdlog::set_pattern("%v");
@@ -58,7 +61,7 @@ void Journal::record(const StepMetrics& metrics) {
   const int64_t num_steps = recipe_.train.steps;
   const double mean =
       metrics.step > 1 ? seconds_of_steady_steps_ / static_cast<double>(metrics.step - 1) : metrics.step_seconds;
-  if (metrics.step % recipe_.train.log_every != 0 && metrics.step != num_steps) return;
+  if (metrics.step % recipe_.train.log_every != 0 && metrics.step != num_steps && !metrics.skipped) return;
   spdlog::info(console_line(metrics, num_steps, mean * static_cast<double>(num_steps - metrics.step)));
 }
 

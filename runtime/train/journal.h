@@ -31,7 +31,8 @@ class Journal {
   /// lie in `memory`; `disk_bytes`: what this rank keeps on disk.
   void announce(const ModelSize& size, bool sequence_parallel, const ContextChoice& context,
                 const ShardingChoice& sharding, const UnitMemory& memory, int64_t disk_bytes) const;
-  /// A step: a line of metrics, and one on the console every train.log_every steps. Throws std::runtime_error.
+  /// A step: a line of metrics, and one on the console every train.log_every steps and for each that was skipped.
+  /// Throws std::runtime_error.
   void record(const StepMetrics& metrics);
   /// The step's parameters, each by itself: a line of parameters.jsonl. Throws std::runtime_error.
   void record(int64_t step, const std::vector<ParameterMetrics>& parameters);

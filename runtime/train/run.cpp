@@ -1,7 +1,7 @@
 #include "runtime/train/run.h"
 
+#include <atomic>
 #include <chrono>
-#include <cmath>
 #include <memory>
 
 #include "mesh/agree.h"
@@ -13,8 +13,10 @@
 #include "runtime/model/export_model.h"
 #include "runtime/optimizer/schedule.h"
 #include "runtime/train/journal.h"
+#include "runtime/train/skipped_steps.h"
 #include "runtime/train/stop_request.h"
 #include "runtime/train/trainer.h"
+#include "runtime/train/watch.h"
 
 namespace meshtrain {
 namespace {
@@ -35,34 +37,51 @@ ModelSize size_of(Trainer& trainer) {
   return size;
 }
 
-void refuse_non_finite(const Trainer& trainer, const StepMetrics& metrics) {
-  if (std::isfinite(metrics.loss) && std::isfinite(metrics.grad_norm)) return;
-  const std::string name = trainer.find_non_finite();
-  throw AgreedError("step " + std::to_string(metrics.step) + ": loss " + std::to_string(metrics.loss) +
-                    ", gradient norm " + std::to_string(metrics.grad_norm) +
-                    (name.empty() ? "; every gradient is finite by itself"
-                                  : "; the first gradient that is not finite is that of " + name));
+/// Where a rank is in its run: for messages, on any thread.
+struct Progress {
+  std::string describe() const { return "step " + std::to_string(step) + ", " + trainer.fsdp().place(); }
+
+  const Trainer& trainer;
+  std::atomic<int64_t> step = 0;
+};
+
+/// Says of what goes wrong on this rank alone where that was.
+template <class Step>
+StepOutcome make_step(const Progress& progress, const Step& make) try {
+  return make();
+} catch (const AgreedError&) {
+  throw;
+} catch (const std::exception& error) {
+  throw std::runtime_error(progress.describe() + ": " + message_of(error));
 }
 
 /// The steps, from the first to the last, or until a rank asks to stop.
 RunEnd train(const Recipe& recipe, const DeviceMesh& mesh, const Dataset& dataset, Trainer& trainer, Journal* journal,
              const StopRequest& stop_request, Clock::time_point start) {
+  Progress progress{trainer};
+  const Watch watch(mesh.world(), [&] { return progress.describe(); });
   const TrainRecipe& train = recipe.train;
+  SkippedSteps skipped(train);
   for (int64_t step = 1; step <= train.steps; ++step) {
     const Clock::time_point step_start = Clock::now();
+    progress.step = step;
     const StepBatch batch = read_step(dataset, recipe, mesh, trainer.layout(), step - 1);
     const int64_t num_counted = trainer.count_tokens(batch);
     const double rate = learning_rate(recipe.schedule, recipe.optimizer.learning_rate, step, train.steps);
     const bool stop = stop_request.requested() || (train.time_limit > 0 && seconds_since(start) > train.time_limit);
     const int64_t every = train.parameter_metrics.every;
     const bool measure = every > 0 && step % every == 0;
-    const StepOutcome outcome = trainer.step(batch, num_counted, rate, stop, measure);
+    const StepOutcome outcome =
+        make_step(progress, [&] { return trainer.step(batch, num_counted, rate, stop, measure); });
 
     StepMetrics metrics{step, outcome.loss.item<double>(), outcome.grad_norm.item<double>(), rate};
     metrics.tokens = step * train.global_batch * train.sequence_length;
     metrics.step_seconds = seconds_since(step_start);
     metrics.tokens_per_second = static_cast<double>(train.global_batch * train.sequence_length) / metrics.step_seconds;
-    refuse_non_finite(trainer, metrics);
+    if (train.precision == "fp16_mixed") metrics.loss_scale = outcome.loss_scale;
+    metrics.skipped = outcome.non_finite.item<bool>();
+    if (metrics.skipped) metrics.non_finite = trainer.find_non_finite();
+    skipped.judge(metrics);
     if (journal) journal->record(metrics);
     if (journal && measure) journal->record(step, trainer.read_parameters(outcome));
     if (outcome.stop.item<double>() > 0 && step < train.steps) {

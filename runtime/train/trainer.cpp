@@ -55,7 +55,12 @@ Trainer::Trainer(const Recipe& recipe, const DeviceMesh& mesh, at::Device device
         [&](const Parameter& parameter) { initialize(parameter, static_cast<uint64_t>(recipe.train.seed)); });
   }
   owned_ = owned_ranges(fsdp_->units(), data_parallel_.keepers);
-  optimizer_ = make_optimizer(recipe.optimizer, fsdp_->units(), data_parallel_.keepers, shard_memory_);
+  OptimizerOptions options_of_optimizer{data_parallel_.keepers, shard_memory_, {}};
+  if (train_.stochastic_rounding && train_.precision == "bf16") {
+    options_of_optimizer.rounding.emplace(static_cast<uint64_t>(train_.seed));
+  }
+  optimizer_ = make_optimizer(recipe.optimizer, fsdp_->units(), options_of_optimizer);
+  if (train_.precision == "fp16_mixed") loss_scale_ = LossScale(train_.loss_scale.value_or(LossScaleRecipe{}));
 }
 
 int64_t Trainer::count_tokens(const StepBatch& batch) const {
@@ -70,27 +75,54 @@ int64_t Trainer::count_tokens(const StepBatch& batch) const {
 }
 
 StepOutcome Trainer::step(const StepBatch& batch, int64_t num_counted, double learning_rate, bool stop, bool measure) {
-  fsdp_->begin_step();
-  const at::Tensor loss_sum = backward(batch, num_counted);
-  const at::Tensor votes = vote(loss_sum, stop);
+  StepOutcome outcome = compute_gradients(batch, num_counted, stop);
   if (measure && !meter_) meter_ = std::make_unique<ParameterMeter>(owned_, fsdp_->units(), mesh_.world());
   if (measure) meter_->before_update();
-  const at::Tensor grad_norm = votes[1].sqrt(), factor = clip(grad_norm);
-  optimizer_->step(learning_rate);
-  fsdp_->shards_changed();
-  return {votes[0] / num_counted, grad_norm, factor, votes[2], measure ? meter_->after_update() : at::Tensor()};
+  update(outcome, learning_rate);
+  if (measure) outcome.parameters = meter_->after_update();
+  return outcome;
 }
 
-// The loss of each micro-batch is a sum; its backward starts from 1 / (counted tokens of the step), so gradients of
-// micro-batches and ranks are added up to the gradient of the mean.
-at::Tensor Trainer::backward(const StepBatch& batch, int64_t num_counted) {
+StepOutcome Trainer::compute_gradients(const StepBatch& batch, int64_t num_counted, bool stop) {
+  fsdp_->begin_step();
+  const double scale = loss_scale_.value();
+  const at::Tensor loss_sum = backward(batch, scale / static_cast<double>(num_counted));
+  if (scale != 1) multiply_gradients(at::scalar_tensor(1 / scale, loss_sum.options()));
+  const at::Tensor votes = vote(loss_sum, stop);
+  const at::Tensor loss = votes[0] / num_counted, grad_norm = votes[1].sqrt();
+  const at::Tensor both = loss + grad_norm;
+  return {loss, grad_norm, both.sub(both).ne(0), votes[2], scale};  // infinite minus infinite is not a number
+}
+
+namespace {
+
+/// The host reads what it has computed itself; a device whose values would have to be waited for would hand the flag to
+/// the optimizer's kernels. On the Meta device there is nothing to read.
+bool read(const at::Tensor& flag) {
+  return !flag.is_meta() && flag.item<bool>();
+}
+
+}  // namespace
+
+void Trainer::update(const StepOutcome& outcome, double learning_rate) {
+  const bool finite = !read(outcome.non_finite);
+  loss_scale_.update(finite);
+  if (!finite) return;
+  clip(outcome.grad_norm);
+  optimizer_->step(learning_rate);
+  fsdp_->shards_changed();
+}
+
+// The loss of each micro-batch is a sum; its backward starts from scale / (counted tokens of the step), so gradients of
+// micro-batches and ranks are added up to the gradient of the mean, times the scale.
+at::Tensor Trainer::backward(const StepBatch& batch, double start) {
   at::Tensor loss_sum = at::zeros({}, at::TensorOptions(device_).dtype(at::kDouble));
   for (size_t i = 0; i < batch.micro_batches.size(); ++i) {
     const MicroBatch& micro_batch = batch.micro_batches[i];
     const Sequence sequence = sequences_.of(micro_batch.documents);
     const at::Tensor loss = model_->loss(micro_batch.ids.to(device_), micro_batch.labels.to(device_), sequence, *fsdp_);
     fsdp_->begin_backward(/*last=*/i + 1 == batch.micro_batches.size());
-    torch::autograd::backward({loss}, {at::full_like(loss, 1.0 / static_cast<double>(num_counted))});
+    torch::autograd::backward({loss}, {at::full_like(loss, start)});
     fsdp_->end_backward();
     loss_sum.add_(loss.detach());
   }
@@ -108,16 +140,17 @@ at::Tensor Trainer::vote(const at::Tensor& loss_sum, bool stop) const {
   return votes;
 }
 
-// Scaled by min(1, c / (norm + 1e-6)). A norm that is not finite leaves the gradients as they are, for find_non_finite.
-at::Tensor Trainer::clip(const at::Tensor& grad_norm) {
-  if (train_.clip_norm == 0) return at::ones_like(grad_norm);
-  const at::Tensor ratio = grad_norm.add(1e-6).reciprocal_().mul_(train_.clip_norm);
-  const at::Tensor factor = at::fmin(ratio, at::ones_like(ratio));  // 1 where the ratio is not a number
+// By min(1, c / (norm + 1e-6)).
+void Trainer::clip(const at::Tensor& grad_norm) {
+  if (train_.clip_norm == 0) return;
+  multiply_gradients(grad_norm.add(1e-6).reciprocal_().mul_(train_.clip_norm).clamp_max_(1));
+}
+
+void Trainer::multiply_gradients(const at::Tensor& factor) {
   for (const FlatBuffer* buffer : trainable_buffers(fsdp_->units())) {
     at::Tensor(buffer->shard_gradients()).mul_(factor);
     set_aside(buffer->shard_gradients());
   }
-  return factor;
 }
 
 namespace {

@@ -11,6 +11,7 @@
 #include "runtime/train/batch.h"
 #include "runtime/train/data_parallel.h"
 #include "runtime/train/gradient_sums.h"
+#include "runtime/train/loss_scale.h"
 #include "runtime/train/ownership.h"
 #include "runtime/train/parameter_meter.h"
 #include "runtime/train/sequences.h"
@@ -21,13 +22,15 @@ namespace meshtrain {
 struct StepOutcome {
   at::Tensor loss;             ///< mean over the counted tokens of the whole step
   at::Tensor grad_norm;        ///< of the whole model, before clipping
-  at::Tensor clip;             ///< what gradients were then multiplied by: 1 when they were not clipped
+  at::Tensor non_finite;       ///< bool: loss or norm is not finite, and the step changes nothing
   at::Tensor stop;             ///< number of ranks that asked to stop
+  double loss_scale = 1;       ///< of its backward
   at::Tensor parameters = {};  ///< for read_parameters(), when they were to be measured
 };
 
-/// The model on its mesh, its optimizer, and the step. It reads no values on the host, so the same step runs on the
-/// Meta device. Every rank constructs the same trainer and calls each function.
+/// The model on its mesh, its optimizer, and the step. Of a step it reads one value, whether to change anything, when
+/// all else is computed; none on the Meta device, where the same step runs. Every rank constructs the same trainer and
+/// calls each function.
 class Trainer {
  public:
   /// Declares, cuts and initialises the model that `recipe` asks for; weights of a Hugging Face folder are read in
@@ -38,16 +41,22 @@ class Trainer {
   Trainer(const Recipe& recipe, const DeviceMesh& mesh, at::Device device)
       : Trainer(recipe, mesh, device, make_data_parallel(recipe, mesh)) {}
 
-  /// One update: forward and backward of every micro-batch, sums of gradients, norm, clip, optimizer. `num_counted`:
-  /// counted tokens of the whole step over dp x cp, at least 1. `stop`: this rank asks to stop. `measure`: each
-  /// parameter by itself, the same on every rank.
+  /// One update: compute_gradients(), then update(). `measure`: each parameter by itself, the same on every rank.
   StepOutcome step(const StepBatch& batch, int64_t num_counted, double learning_rate, bool stop, bool measure = false);
+
+  /// Forward and backward of every micro-batch, sums of gradients, norm: each shard then has the gradient of the mean
+  /// loss, neither scaled nor clipped. `num_counted`: counted tokens of the whole step over dp x cp, at least 1.
+  /// `stop`: this rank asks to stop.
+  StepOutcome compute_gradients(const StepBatch& batch, int64_t num_counted, bool stop);
+  /// Clips them and changes the parameters. When the outcome is not finite nothing is changed but the loss scale: every
+  /// rank decides alike, from the vote.
+  void update(const StepOutcome& outcome, double learning_rate);
 
   /// The batch's counted tokens, summed over dp x cp. Throws when there are none at all.
   int64_t count_tokens(const StepBatch& batch) const;
 
   /// "model.layers.3.mlp.up_proj.weight": the first parameter with a gradient that is not finite, in the order of the
-  /// units, on any rank; empty when there is none. After a step; for the message.
+  /// units, on any rank; empty when there is none. After a step that was not finite.
   std::string find_non_finite() const;
 
   /// Of a step that measured them, for metrics.
@@ -63,11 +72,13 @@ class Trainer {
   bool sequence_parallel() const { return parallelism_.tensor.sequence_parallel; }
   Transformer& model() { return *model_; }
   Fsdp& fsdp() { return *fsdp_; }
+  const Fsdp& fsdp() const { return *fsdp_; }
 
  private:
-  at::Tensor backward(const StepBatch& batch, int64_t num_counted);
+  at::Tensor backward(const StepBatch& batch, double start);
   at::Tensor vote(const at::Tensor& loss_sum, bool stop) const;
-  at::Tensor clip(const at::Tensor& grad_norm);
+  void clip(const at::Tensor& grad_norm);
+  void multiply_gradients(const at::Tensor& factor);
 
   const DeviceMesh& mesh_;
   TrainRecipe train_;
@@ -82,6 +93,7 @@ class Trainer {
   std::vector<OwnedRange> owned_;
   std::unique_ptr<Optimizer> optimizer_;
   std::unique_ptr<ParameterMeter> meter_;  // once something is measured
+  LossScale loss_scale_;
 };
 
 }  // namespace meshtrain

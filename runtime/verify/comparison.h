@@ -10,8 +10,8 @@
 
 namespace meshtrain {
 
-/// What the mesh is held against: the same training on one rank. In bf16 that is the one in fp32, and how far one rank
-/// in bf16 gets from it says how far the mesh may.
+/// What the mesh is held against: the same training on one rank. In halves that is the one in fp32, and how far one
+/// rank in the half gets from it says how far the mesh may.
 struct Reference {
   Trace exact;
   std::optional<Trace> rounded;  ///< of a precision that is_rounded()
@@ -19,7 +19,7 @@ struct Reference {
 
 /// One number or tensor, held against one rank's.
 struct Compared {
-  /// The last two are the tensors of all parameters as one, in bf16 only.
+  /// The last two are the tensors of all parameters as one, in halves only.
   enum class Kind { Loss, GradientNorm, Gradient, Weight, AllGradients, AllWeights };
 
   Kind kind;
@@ -39,18 +39,20 @@ struct Compared {
 ///
 ///   fp64, fp32   loss and norm relative, to 1e-10 and 1e-5; a gradient by max|a-b| / max|b|, to the same; weights by
 ///                |movement - movement_ref| / |movement_ref|, to 1e-10 and 1e-3
-///   bf16,        everything by its distance from one rank in fp32, tensors by their length, all relative. It may be
-///   bf16_mixed   that of one rank in bf16 times a factor, and 2^-8 more. For loss and norm the factor is 2; for the
-///                tensors of all parameters as one 1.5, and a norm may be as far off as these. For a single tensor it is 4, of its own distance or of that of
-///                all as one, whichever is larger: few elements are far off by luck, above all in Adam's update, which
-///                makes a whole step of a gradient that is mostly rounding
+///   halves       everything by its distance from one rank in fp32, tensors by their length, all relative. It may be
+///                that of one rank in the same precision times a factor, and one rounding more: 2^-8, in fp16 2^-11.
+///                For loss and norm the factor is 2; for the tensors of all parameters as one 1.5, and a norm may be
+///                as far off as these. For a single tensor it is 4, of its own distance or of that of all as one,
+///                whichever is larger: few elements are far off by luck, above all in Adam's update, which makes a
+///                whole step of a gradient that is mostly rounding
 ///
-/// A reference that is nearly zero, a millionth of the model's, is measured on the model's scale.
+/// A reference that is nearly zero, a millionth of the model's, is measured on the model's scale. What is not finite
+/// differs from everything: a step that both left out proves nothing.
 /// `reference`: of rank 0, null on the others. Every rank of `mesh` must call it.
 std::vector<Compared> compare(const Trace& trace, const Reference* reference, const DeviceMesh& mesh,
                               const std::string& precision);
 
-/// Whether runs of `precision` are held against fp32, as bf16 is.
+/// Whether runs of `precision` are held against fp32, as those of halves are.
 bool is_rounded(const std::string& precision);
 
 /// What gradients of `precision` are compared to: the bound of a loss, a norm or a gradient on a sound machine.

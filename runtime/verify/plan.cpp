@@ -49,12 +49,21 @@ void check_fault(const std::string& skipped, const MeshLayout& layout) {
   }
 }
 
+/// What belongs to a precision goes with it.
+Recipe in_precision(Recipe recipe, const std::string& precision) {
+  if (recipe.train.precision == precision) return recipe;
+  recipe.train.precision = precision;
+  recipe.train.loss_scale.reset();
+  recipe.train.stochastic_rounding = false;
+  recipe.parallel.fsdp.reduce_dtype = "fp32";
+  return recipe;
+}
+
 }  // namespace
 
 VerifyPlan plan_verification(const Recipe& recipe, const VerifyOptions& options, int64_t num_ranks) try {
   const MeshLayout layout = fit(recipe, num_ranks);
-  Recipe asked = recipe;
-  asked.train.precision = options.precision;
+  Recipe asked = in_precision(recipe, options.precision);
   asked.device = options.device;
   validate(asked, layout);
   check_fault(options.skipped_sums, layout);
@@ -77,7 +86,9 @@ VerifyPlan plan_verification(const Recipe& recipe, const VerifyOptions& options,
 }
 
 Recipe on_one_rank(Recipe recipe) {
+  const std::string reduced = recipe.parallel.fsdp.reduce_dtype;
   recipe.parallel = {};
+  recipe.parallel.fsdp.reduce_dtype = reduced;  // rounds gradients of micro-batches on one rank too
   return recipe;
 }
 

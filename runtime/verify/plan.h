@@ -8,7 +8,7 @@
 namespace meshtrain {
 
 struct VerifyOptions {
-  std::string precision = "fp64";  ///< fp64 fp32 bf16 bf16_mixed
+  std::string precision = "fp64";  ///< fp64 fp32 bf16 bf16_mixed fp16_mixed
   std::string device = "cpu";
   bool shrink = false;
   bool every_parameter = false;  ///< in the table

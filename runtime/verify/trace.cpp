@@ -3,22 +3,19 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <map>
 #include <stdexcept>
+
+#include "mesh/half_precision.h"
 
 namespace meshtrain {
 namespace {
 
-/// What is computed from bf16 is not rounded to it.
-at::ScalarType movement_dtype(const at::Tensor& weight) {
-  return weight.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-}
-
-/// A copy of the parameter's gradient as it was before it was multiplied by `clip`, without padding.
-at::Tensor gradient_of(const Parameter& parameter, const at::Tensor& clip) {
-  Parameter view = parameter;
-  view.tensor = parameter.tensor.grad();
-  const at::Tensor gradient = view.valid().detach();
-  return gradient.to(movement_dtype(gradient), false, /*copy=*/true, at::MemoryFormat::Contiguous).div_(clip);
+/// A copy without padding; what is computed from halves is not rounded to them.
+at::Tensor wide_copy(const Parameter& parameter) {
+  const at::Tensor valid = parameter.valid();
+  return valid.to(accumulation_dtype(valid.scalar_type()), /*non_blocking=*/false, /*copy=*/true,
+                  at::MemoryFormat::Contiguous);
 }
 
 }  // namespace
@@ -34,24 +31,25 @@ Trace trace_steps(Trainer& trainer, const std::vector<StepBatch>& batches, doubl
   Trace trace;
   trace.cut_axes = trainer.cut_axes();
   trainer.fsdp().visit_shards([&](const Parameter& parameter) {
-    const at::Tensor weight = parameter.valid();
-    const at::Tensor minus_first = weight.to(movement_dtype(weight), /*non_blocking=*/false, /*copy=*/true).neg_();
-    trace.parameters.push_back(
-        {parameter.name, parameter.global_shape, parameter.box, parameter.sharded_over, {}, minus_first});
+    trace.parameters.push_back({parameter.name,
+                                parameter.global_shape,
+                                parameter.box,
+                                parameter.sharded_over,
+                                {},
+                                wide_copy(parameter).neg_()});
   });
   for (size_t step = 0; step < batches.size(); ++step) {
     const int64_t num_counted = trainer.count_tokens(batches[step]);
-    const StepOutcome outcome = trainer.step(batches[step], num_counted, learning_rate, /*stop=*/false);
+    const StepOutcome outcome = trainer.compute_gradients(batches[step], num_counted, /*stop=*/false);
     trace.losses.push_back(outcome.loss.item<double>());
     trace.grad_norms.push_back(outcome.grad_norm.item<double>());
-    if (step > 0) continue;
-    auto traced = trace.parameters.begin();
-    trainer.fsdp().visit_gradients([&](const Unit& unit) {
-      for (const Parameter* parameter : unit.parameters()) {
-        if (parameter->tensor.requires_grad()) traced->gradient = gradient_of(*parameter, outcome.clip);
-        ++traced;
-      }
-    });
+    if (step == 0) {
+      std::map<std::string, TracedParameter*> traced;
+      for (TracedParameter& parameter : trace.parameters) traced[parameter.name] = &parameter;
+      trainer.fsdp().visit_gradients(
+          [&](const Parameter& parameter) { traced.at(parameter.name)->gradient = wide_copy(parameter); });
+    }
+    trainer.update(outcome, learning_rate);
   }
   auto traced = trace.parameters.begin();
   trainer.fsdp().visit_shards([&](const Parameter& parameter) { (traced++)->movement.add_(parameter.valid()); });

@@ -73,6 +73,8 @@ const std::vector<std::string> kLayouts = {"contiguous", "zigzag"};
 const std::vector<std::string> kIgnored = {"none", "uneven"};
 const std::vector<std::string> kDocuments = {"one", "packed", "ignored"};
 const std::vector<std::string> kPrecisions = {"fp64", "fp32"};
+const std::vector<std::string> kFp64 = {"fp64"}, kFp32 = {"fp32"};
+const std::vector<std::string> kHalves = {"bf16", "bf16_mixed", "fp16_mixed"};
 const std::vector<std::string> kShardings = {"no_shard",   "shard_optimizer", "shard_grad_op", "shard_grad_op+",
                                              "full_shard", "full_shard+",     "hybrid_shard",  "hybrid_shard+"};
 const std::vector<std::string> kRecompute = {"none", "full", "selective", "alternate"};
@@ -130,13 +132,13 @@ void add_sharding_cells(int64_t dp, int64_t tp, int64_t cp, Draw& draw, std::vec
   for (const std::string& sharding : kShardings)
     for (int64_t accumulation : {1, 2})
       for (bool tied : {false, true})
-        for (const char* precision : {"fp64", "fp32", "bf16", "bf16_mixed"}) {
+        for (const std::vector<std::string>& precisions : {kFp64, kFp32, kHalves, kHalves}) {
           const Variant variant{draw(kFamilies),
                                 tied,
                                 draw(std::vector<std::string>{"mha", "gqa"}),
                                 draw(kIgnored),
                                 draw(kDocuments),
-                                precision,
+                                draw(precisions),
                                 draw(kOptimizers),
                                 draw(kFrozen),
                                 draw(kGroups)};
@@ -155,13 +157,13 @@ void add_context_cells(int64_t dp, int64_t tp, int64_t cp, Draw& draw, std::vect
       for (bool documents : {false, true})
         for (bool sequence_parallel : sequence_parallel_of(tp))
           for (const char* heads : {"mha", "few"})
-            for (const char* precision : {"fp64", "fp32", "bf16"}) {
+            for (const std::vector<std::string>& precisions : {kFp64, kFp32, kHalves}) {
               const Variant variant{draw(kFamilies),
                                     draw(std::vector<int>{0, 1}) == 1,
                                     heads,
                                     draw(kIgnored),
                                     documents ? draw(packed) : kDocuments[0],
-                                    precision,
+                                    draw(precisions),
                                     draw(kOptimizers),
                                     draw(kFrozen),
                                     draw(kGroups)};

@@ -41,12 +41,13 @@ struct Cell {
   std::string describe() const;
 };
 
-/// Every cell for `num_ranks` ranks. Twice a product of factors, the others drawn for each cell from a fixed seed, so
+/// Every cell for `num_ranks` ranks. Three products of factors, the others drawn for each cell from a fixed seed, so
 /// that each of their values meets every other:
 ///   mesh x layout x sequence parallel x accumulation x family x tied x mha, gqa x ignored x precision;
 ///   with cp >= 2, tp and dp <= 2: mesh x algorithm x layout x packed or not x sequence parallel x mha, few x
 ///   precision;
 ///   with dp x cp >= 2: mesh x sharding x accumulation x tied x precision.
+/// Precision is fp64, fp32 and, in the last two, once and twice one drawn of bf16, bf16_mixed and fp16_mixed.
 std::vector<Cell> all_cells(int64_t num_ranks);
 
 /// For each mesh a few cells of `cells` in which every pair of values of two factors occurs that occurs in `cells`.

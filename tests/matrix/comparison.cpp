@@ -1,5 +1,6 @@
 #include "tests/matrix/comparison.h"
 
+#include <algorithm>
 #include <sstream>
 
 #include "runtime/data/dataset.h"
@@ -27,15 +28,21 @@ Reference train_reference(Recipe recipe) {
   return {train(recipe, one_rank_mesh()), own};
 }
 
-std::string train_and_compare(const Recipe& recipe, const DeviceMesh& mesh, const Reference& reference) {
+std::string train_and_compare(const Recipe& recipe, const DeviceMesh& mesh, const Reference& reference,
+                              std::map<std::string, double>* shares) {
   const Trace trace = train(recipe, mesh);
   std::ostringstream lines;
   for (const Compared& each : compare(trace, mesh.rank() == 0 ? &reference : nullptr, mesh, recipe.train.precision)) {
-    if (each.equal()) continue;
     const char* kinds[] = {"loss of ",     "gradient norm of ", "gradient of ",
                            "movement of ", "all gradients",     "all movements"};
-    lines << kinds[static_cast<int>(each.kind)] << each.name << ": differs by " << each.difference << ", bound "
-          << each.bound << ", on rank " << each.rank << "\n";
+    const char* kind = kinds[static_cast<int>(each.kind)];
+    if (shares != nullptr) {
+      double& share = (*shares)[recipe.train.precision + " " + kind];
+      share = std::max(share, each.difference / each.bound);
+    }
+    if (each.equal()) continue;
+    lines << kind << each.name << ": differs by " << each.difference << ", bound " << each.bound << ", on rank "
+          << each.rank << "\n";
   }
   return lines.str();
 }

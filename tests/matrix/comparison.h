@@ -1,5 +1,6 @@
 #pragma once
 
+#include <map>
 #include <string>
 
 #include "mesh/device_mesh.h"
@@ -17,7 +18,9 @@ Reference train_reference(Recipe recipe);
 /// Trains `recipe` on `mesh` and says where the result differs from `reference`, the run on one rank, by more than
 /// design rule 9 allows: a line with name, difference, bound and rank for each, the same on every rank; empty when they
 /// are equal. `reference` is that of rank 0; others may have an empty one. Every rank of the mesh must call it.
-std::string train_and_compare(const Recipe& recipe, const DeviceMesh& mesh, const Reference& reference);
+/// `shares`: becomes at least what share of its bound each kind of number took, by precision and kind.
+std::string train_and_compare(const Recipe& recipe, const DeviceMesh& mesh, const Reference& reference,
+                              std::map<std::string, double>* shares = nullptr);
 
 /// The mesh of one rank.
 DeviceMesh one_rank_mesh();

@@ -92,6 +92,14 @@ TEST_F(Comparing, FindsWhatIsNoNumber) {
   expect_found(5, [](Trace& trace) { trace.parameters[1].movement[0] = std::numeric_limits<double>::infinity(); });
 }
 
+/// A step that one rank and the mesh both left out is no proof of anything.
+TEST_F(Comparing, FindsAStepThatBothSkipped) {
+  Trace skipped = whole();
+  skipped.grad_norms[0] = std::numeric_limits<double>::infinity();
+  const std::vector<Compared> all = compared(own_part(skipped), {skipped, {}});
+  for (size_t i = 0; i < all.size(); ++i) EXPECT_EQ(all[i].equal(), i != 1) << all[i].name;
+}
+
 /// Where one rank in bf16 is off by 0.02 in the one gradient and by 0.002 in the other, a mesh may be off by about
 /// 0.08 in each, which is larger than 4 x 0.002, but not in both: all together only by 1.5 x 0.02.
 TEST_F(Comparing, HoldsBf16AgainstOneRankInFp32) {

@@ -112,6 +112,12 @@ INSTANTIATE_TEST_SUITE_P(
         BadSetting{{"data.tokens=\"a\\0b\""},
                    "--set data.tokens=\"a\\0b\": \"a\\x00b\" has characters that do not print"},
         BadSetting{{"data.shuffle=yes"}, "--set data.shuffle=yes: \"yes\" is neither true nor false"},
+        BadSetting{{"train.loss_scale={static: 4, initial: 8}"},
+                   "--set train.loss_scale={static: 4, initial: 8}: train.loss_scale.initial: belongs to a scale that "
+                   "changes: leave it or train.loss_scale.static out"},
+        BadSetting{{"train.loss_scale.backoff_factor=1"},
+                   "--set train.loss_scale.backoff_factor=1: 1 is impossible: it must be below 1"},
+        BadSetting{{"train.non_finite=ignore"}, "--set train.non_finite=ignore: \"ignore\" is not one of stop, skip"},
         BadSetting{{"optimizer.betas=[1]"}, "--set optimizer.betas=[1]: a list of 1 is not a list of two numbers"},
         BadSetting{{"optimizer.betas=[0, 1]"}, "--set optimizer.betas=[0, 1]: 1 is impossible: it must be below 1"}));
 

@@ -50,6 +50,7 @@ parallel: {mesh: {dp: 2, cp: auto}, order: [dp, tp, cp], fsdp: {mode: no_shard, 
 data: {tokens: a/b.bin, dtype: uint32, layout: stream, ignore_id: 7, loss_mask: /m.bin, shuffle: true,
        documents: 9, boundary_labels: ignored}
 train: {sequence_length: 32, global_batch: 8, micro_batch: 2, steps: +10, precision: bf16, clip_norm: 0, seed: 5,
+        stochastic_rounding: true, non_finite: skip, max_skipped: 3,
         activation_checkpointing: {mode: full, every: 2}, offload_activations: true,
         log_every: 3, time_limit: 60.5, export: ../out/}
 optimizer: {name: sgd, learning_rate: .5, betas: [0.8, 0.95], eps: 1.0e-7, weight_decay: 0.1, momentum: 0.9,
@@ -82,6 +83,9 @@ device: cpu
   EXPECT_EQ(recipe.train.activation_checkpointing.mode, "full");
   EXPECT_EQ(recipe.train.activation_checkpointing.every, 2);
   EXPECT_TRUE(recipe.train.offload_activations);
+  EXPECT_TRUE(recipe.train.stochastic_rounding);
+  EXPECT_EQ(recipe.train.non_finite, "skip");
+  EXPECT_EQ(recipe.train.max_skipped, 3);
   EXPECT_EQ(recipe.train.time_limit, 60.5);
   EXPECT_EQ(recipe.train.export_folder, folder.path().parent_path() / "out");
   EXPECT_EQ(recipe.optimizer.learning_rate, 0.5);
@@ -91,6 +95,32 @@ device: cpu
   const std::string yaml = to_yaml(recipe);
   EXPECT_EQ(to_yaml(parse_recipe(yaml)), yaml);
   EXPECT_EQ(to_yaml(load_recipe(folder.write("elsewhere/recipe.yaml", yaml), {}, "")), yaml);
+}
+
+TEST(LoadRecipe, ReadsEveryLossScale) {
+  const RecipeFolder folder;
+  const fs::path file = folder.write("recipe.yaml", kSmallRecipe);
+  EXPECT_FALSE(load_recipe(file, {}, "").train.loss_scale);
+  const auto loaded = [&](const std::string& scale) {
+    const Recipe recipe = load_recipe(file, {"train.precision=fp16_mixed", "train.loss_scale=" + scale}, "");
+    EXPECT_EQ(to_yaml(parse_recipe(to_yaml(recipe))), to_yaml(recipe));
+    return *recipe.train.loss_scale;
+  };
+  const LossScaleRecipe standard = loaded("null");
+  EXPECT_FALSE(standard.fixed);
+  EXPECT_EQ(standard.initial, 65536);
+  EXPECT_EQ(standard.growth_interval, 2000);
+  EXPECT_EQ(standard.growth_factor, 2);
+  EXPECT_EQ(standard.backoff_factor, 0.5);
+  EXPECT_EQ(standard.min, 1);
+  EXPECT_EQ(loaded("{static: 128}").fixed, 128);
+  const LossScaleRecipe other =
+      loaded("{initial: 16, growth_interval: 5, growth_factor: 4, backoff_factor: 0.25, min: 2}");
+  EXPECT_EQ(other.initial, 16);
+  EXPECT_EQ(other.growth_interval, 5);
+  EXPECT_EQ(other.growth_factor, 4);
+  EXPECT_EQ(other.backoff_factor, 0.25);
+  EXPECT_EQ(other.min, 2);
 }
 
 TEST(LoadRecipe, ReadsEveryRotaryScaling) {

@@ -54,6 +54,12 @@ TEST(Validate, AcceptsWhatFits) {
   recipe.parallel.sequence_parallel = "on";
   recipe.parallel.backend = "mpi";
   recipe.train.precision = "bf16";
+  recipe.train.stochastic_rounding = true;
+  validate(recipe, kMesh);
+  recipe.train.precision = "fp16_mixed";
+  recipe.train.stochastic_rounding = false;
+  recipe.train.loss_scale.emplace();
+  recipe.parallel.fsdp.reduce_dtype = "fp16";
   recipe.device = "cpu";
   recipe.schedule = {"wsd", 4, 6, 0.1};
   recipe.data.ignore_id = 65535;
@@ -156,10 +162,41 @@ TEST(ShardingChoice, OfAutoIsFullShardWithoutTp) {
 TEST(Validate, NamesWhatIsNotAvailableYet) {
   EXPECT_EQ(refusal([](Recipe& recipe) { recipe.parallel.backend = "nccl"; }),
             "parallel.backend: nccl is not available yet: use auto, mpi");
-  EXPECT_EQ(refusal([](Recipe& recipe) { recipe.train.precision = "fp16_mixed"; }),
-            "train.precision: fp16_mixed is not available yet: use fp64, fp32, bf16, bf16_mixed");
   EXPECT_EQ(refusal([](Recipe& recipe) { recipe.device = "cuda"; }),
             "device: cuda is not available in this build: use auto, cpu");
+}
+
+TEST(Validate, NamesWhatBelongsToAnotherPrecision) {
+  EXPECT_EQ(
+      refusal([](Recipe& recipe) { recipe.parallel.fsdp.reduce_dtype = "fp16"; }),
+      "parallel.fsdp.reduce_dtype: fp16 needs train.precision fp16_mixed, but it is fp32: change the precision or "
+      "leave it out");
+  EXPECT_EQ(refusal([](Recipe& recipe) {
+              recipe.train.precision = "fp16_mixed";
+              recipe.parallel.fsdp.reduce_dtype = "bf16";
+            }),
+            "parallel.fsdp.reduce_dtype: bf16 needs train.precision bf16_mixed, but it is fp16_mixed: change the "
+            "precision or leave it out");
+  EXPECT_EQ(refusal([](Recipe& recipe) {
+              recipe.train.precision = "bf16_mixed";
+              recipe.train.stochastic_rounding = true;
+            }),
+            "train.stochastic_rounding: true needs train.precision bf16, but it is bf16_mixed: change the precision or "
+            "leave it out");
+  EXPECT_EQ(refusal([](Recipe& recipe) {
+              recipe.train.precision = "bf16";
+              recipe.train.stochastic_rounding = true;
+              recipe.optimizer.name = "muon";
+            }),
+            "train.stochastic_rounding: true rounds what adamw and sgd change, but optimizer.name is muon: use one of "
+            "them, or train.precision bf16_mixed");
+  EXPECT_EQ(refusal([](Recipe& recipe) { recipe.train.loss_scale.emplace(); }),
+            "train.loss_scale: needs train.precision fp16_mixed, but it is fp32: change the precision or leave it out");
+  EXPECT_EQ(refusal([](Recipe& recipe) {
+              recipe.train.precision = "fp16_mixed";
+              recipe.train.loss_scale = LossScaleRecipe{.initial = 2, .min = 4};
+            }),
+            "train.loss_scale.min: 4 is more than train.loss_scale.initial 2");
 }
 
 TEST(Validate, NamesTheSchedule) {

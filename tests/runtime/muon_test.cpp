@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include "fsdp/unit_memory.h"
 #include "mesh/backends/dry_run.h"
 #include "runtime/optimizer/newton_schulz.h"
 #include "tests/support/world.h"
@@ -52,6 +53,7 @@ struct Model {
     std::vector<Parameter*> all;
     for (const auto& parameter : parameters) all.push_back(parameter.get());
     units.emplace_back(UnitSpec{"unit", all}, Sharding{});
+    const UnitMemory memory(units, {});
     for (size_t i = 0; i < parameters.size(); ++i) {
       parameters[i]->tensor.detach().copy_(random_tensor(parameters[i]->shape, 1 + i));
     }

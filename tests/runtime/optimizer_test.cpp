@@ -5,6 +5,7 @@
 
 #include <set>
 
+#include "fsdp/unit_memory.h"
 #include "mesh/memory.h"
 #include "runtime/optimizer/rules.h"
 #include "tests/support/world.h"
@@ -24,6 +25,7 @@ struct Fixture {
       parameters.back()->tensor.set_requires_grad(!frozen.contains(name));
     }
     units.emplace_back(UnitSpec{"unit", {parameters[0].get(), parameters[1].get(), parameters[2].get()}}, Sharding{});
+    const UnitMemory memory(units, {});
     for (size_t i = 0; i < parameters.size(); ++i) {
       parameters[i]->tensor.detach().copy_(random_tensor(parameters[i]->shape, 1 + i));
     }

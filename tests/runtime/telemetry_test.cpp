@@ -3,6 +3,7 @@
 
 #include <csignal>
 #include <fstream>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "mesh/error.h"
@@ -36,6 +37,26 @@ TEST(Metrics, OneObjectAStep) {
   EXPECT_EQ(line["tokens"], 1024);
   EXPECT_EQ(line["step_seconds"], 0.5);
   EXPECT_EQ(line["tokens_per_second"], 2048.0);
+}
+
+TEST(Metrics, SayOfEachStepWhetherItWasSkippedWhereThatMayBe) {
+  const ScratchFolder folder;
+  const std::filesystem::path file = folder.path() / "metrics.jsonl";
+  MetricsFile metrics(file, 0, /*tells_skipped=*/true);
+  StepMetrics step{1, 2.5, 0.75};
+  metrics.append(step);
+  step.grad_norm = std::numeric_limits<double>::infinity();
+  step.loss_scale = 1024;
+  step.skipped = true;
+  step.non_finite = "model.norm.weight";
+  metrics.append(step);
+  const auto lines = lines_of(file);
+  EXPECT_EQ(lines[0]["skipped"], false);
+  EXPECT_FALSE(lines[0].contains("loss_scale") || lines[0].contains("non_finite"));
+  EXPECT_EQ(lines[1]["skipped"], true);
+  EXPECT_EQ(lines[1]["loss_scale"], 1024);
+  EXPECT_EQ(lines[1]["non_finite"], "model.norm.weight");
+  EXPECT_TRUE(lines[1]["grad_norm"].is_null());
 }
 
 TEST(Metrics, AreCutBackToTheResumedStep) {
@@ -101,6 +122,13 @@ TEST(RunDirectory, OneThatCannotBeMadeIsNamed) {
 TEST(Console, ALineAStep) {
   EXPECT_EQ(console_line({12, 2.12345, 0.5, 1e-3, 0, 0, 12345.4}, 600, 75),
             "step  12/600  loss 2.1235  norm 0.500  lr 1.00e-03  12,345 tok/s  eta 1:15");
+  StepMetrics skipped{12, 2.12345, 0.5, 1e-3};
+  skipped.skipped = true;
+  EXPECT_TRUE(console_line(skipped, 600, 75).ends_with("  skipped: the loss is not finite"));
+  skipped.non_finite = "model.norm.weight";
+  skipped.loss_scale = 65536;
+  EXPECT_TRUE(console_line(skipped, 600, 75)
+                  .ends_with("  skipped: the gradient of model.norm.weight is not finite with loss scale 65536"));
   EXPECT_EQ(with_separators(999), "999");
   EXPECT_EQ(with_separators(-1234567), "-1,234,567");
   EXPECT_EQ(duration(2 * 3600 + 5), "2:00:05");

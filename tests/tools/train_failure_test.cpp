@@ -75,6 +75,18 @@ TEST_F(TrainFailure, LossThatIsNotFinite) {
   EXPECT_TRUE(has(message, "step 2: loss ")) << message;
   EXPECT_TRUE(has(message, "the first gradient that is not finite is that of model.")) << message;
   expect_steps(metrics(), 1);
+  EXPECT_FALSE(metrics()[0].contains("skipped"));
+}
+
+TEST_F(TrainFailure, StepsThatAreSkippedForever) {
+  const std::string message = complaint(2,
+                                        {"--mesh", "dp=2", "--set", "train.steps=100", "--set", "train.non_finite=skip",
+                                         "--set", "train.max_skipped=5", "--set", "optimizer.learning_rate=1e38"},
+                                        1);
+  EXPECT_TRUE(has(message, "step 6: loss ")) << message;
+  EXPECT_TRUE(has(message, "; 5 steps in a row were skipped, as many as train.max_skipped allows")) << message;
+  expect_steps(metrics(), 5);
+  for (const nlohmann::json& step : metrics()) EXPECT_EQ(step.at("skipped"), step.at("step") > 1);
 }
 
 }  // namespace

@@ -150,6 +150,28 @@ TEST_F(TrainRun, FreezesAndGroupsOnEveryMeshAlike) {
   }
 }
 
+TEST_F(TrainRun, InFp16FindsItsLossScale) {
+  const Ending ending = train(2, {"--mesh", "dp=2", "--set", "train.steps=60", "--set", "train.precision=fp16_mixed",
+                                  "--set", "train.loss_scale={initial: 67108864, growth_interval: 100}", "--set",
+                                  "train.log_every=1000", "--set", "schedule={name: linear, warmup_steps: 10}"});
+  EXPECT_EQ(ending.status, 0) << ending.err;
+  const auto steps = metrics();
+  expect_steps(steps, 60);
+  double scale = 67108864;
+  size_t num_skipped = 0;
+  for (const nlohmann::json& step : steps) {
+    EXPECT_EQ(step.at("loss_scale"), scale);
+    EXPECT_EQ(step.contains("non_finite"), step.at("skipped").get<bool>());
+    if (step.at("skipped")) scale /= 2, ++num_skipped;
+  }
+  EXPECT_GT(num_skipped, 0u);
+  EXPECT_LT(num_skipped, 20u);
+  EXPECT_EQ(steps[9].at("learning_rate"), 1e-2) << "the schedule goes on";
+  EXPECT_LT(steps.back().at("loss"), 0.5 * steps[0].at("loss").get<double>());
+  const std::string line = "skipped: the gradient of ";
+  EXPECT_EQ(count(ending.out, line), static_cast<int>(num_skipped)) << ending.out;
+}
+
 TEST_F(TrainRun, StopsOnASignalThatMpirunForwards) {
   expect_stop(2, SIGUSR1);
 }

@@ -80,9 +80,11 @@ void add_verify_command(CLI::App& app, int& status) {
   command->add_flag("--shrink", options.shrink,
                     "Compare a small model that the mesh cuts in the same way: heads, KV heads, feed-forward and "
                     "vocabulary keep what divides them");
-  command->add_option("--precision", options.precision, "fp64, fp32, bf16 or bf16_mixed; decides how close the two must be")
+  command
+      ->add_option("--precision", options.precision,
+                   "fp64, fp32, bf16, bf16_mixed or fp16_mixed; decides how close the two must be")
       ->capture_default_str()
-      ->check(CLI::IsMember({"fp64", "fp32", "bf16", "bf16_mixed"}))
+      ->check(CLI::IsMember({"fp64", "fp32", "bf16", "bf16_mixed", "fp16_mixed"}))
       ->type_name("PRECISION");
   command->add_option("--device", options.device, "cpu or cuda")
       ->capture_default_str()

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <cstdint>
+
+#include "runtime/config/recipe.h"
+#include "runtime/telemetry/metrics.h"
+
+namespace meshtrain {
+
+/// Whether a run goes on after steps whose loss or gradients were not finite, which changed nothing. Equal on all ranks
+/// that see the same steps. Skipped under train.non_finite: skip, and under fp16_mixed where the loss is finite and
+/// gradients alone overflowed; up to train.max_skipped in a row.
+class SkippedSteps {
+ public:
+  explicit SkippedSteps(const TrainRecipe& train) : train_(train) {}
+
+  /// Of a step that the run has just made. Throws AgreedError when the run ends with it: step, loss, norm and the first
+  /// parameter, if any, whose gradient is not finite.
+  void judge(const StepMetrics& metrics);
+
+ private:
+  TrainRecipe train_;
+  int64_t in_a_row_ = 0;
+};
+
+/// Whether metrics say of each step if it was skipped.
+bool may_skip(const TrainRecipe& train);
+
+}  // namespace meshtrain
