@@ -9,8 +9,9 @@ sequences a step and 8 layers; "context", one long sequence a step and 4 layers;
 and 8 layers. Everyone in a table starts from the
 same weights, sees the same sequences in the same steps, and has one thread a process. Each repetition runs every
 contestant once, one after the other, so that a machine that slows down slows all of them. A contestant's number is the
-median over repetitions of (tokens of the steps after the warm-up) / (their time); peak memory is the most that one of its
-processes was seen with, five times a second: pages that several share count in part (PSS). The losses of all in a table must agree step by step, else the exit status is 1.
+median over repetitions of (tokens of the steps after the warm-up) / (their time); peak memory is the most
+that its processes were seen with together, five times a second, divided by their number: pages that several share count
+once (PSS). The losses of all in a table must agree step by step, else the exit status is 1.
 """
 
 import argparse
@@ -154,10 +155,10 @@ def proportional_bytes(pid):
 
 
 def finish(processes, log):
-    """Waits for all; the most memory, in bytes, that one of them or of those it started was seen with."""
+    """Waits for all; the most memory, in bytes, that they and those they started were seen with together."""
     running, peak = {process.pid: process for process in processes}, 0
     while running:
-        peak = max([peak] + [proportional_bytes(pid) for first in running for pid in family(first)])
+        peak = max(peak, sum(proportional_bytes(pid) for first in running for pid in family(first)))
         pid, status = os.waitpid(-1, os.WNOHANG)
         if pid == 0:
             time.sleep(0.2)
@@ -226,7 +227,7 @@ def race(table, arguments, folder):
             losses, seconds, memory = run(contestant, table, arguments, here)
             timed = seconds[arguments.warm_up :]
             contestant.speeds.append(table.batch * table.sequence * len(timed) / sum(timed))
-            contestant.memory.append(memory)
+            contestant.memory.append(memory / contestant.ranks)
             contestant.losses = losses
             print(f"{repetition + 1}/{arguments.repetitions}  {contestant.name:52}{contestant.speeds[-1]:9.1f} tokens/s"
                   f"  loss {losses[0]:.6f} -> {losses[-1]:.6f}", file=sys.stderr, flush=True)
