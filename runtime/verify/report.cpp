@@ -235,9 +235,9 @@ bool all_equal(const std::vector<Compared>& all) {
 
 std::string verdict(const std::vector<Compared>& all) {
   if (all_equal(all)) {
-    const int64_t parameters = static_cast<int64_t>(of_kind(all, Kind::Gradient).size());
+    const auto number = [&](Kind kind) { return static_cast<int64_t>(of_kind(all, kind).size()); };
     return fmt::format("equal: loss, gradient norm, {} and {} are within their bounds\n",
-                       counted(parameters, "gradient"), counted(parameters, "weight update"));
+                       counted(number(Kind::Gradient), "gradient"), counted(number(Kind::Weight), "weight update"));
   }
   std::vector<std::string> parts;
   for (const Kind kind : kKinds) {
