@@ -144,8 +144,6 @@ INSTANTIATE_TEST_SUITE_P(
                    "--set train.activation_checkpointing.every=2: needs a mode: full or selective beside it"},
         BadSetting{{"parallel.fsdp.offload.path=/tmp"},
                    "--set parallel.fsdp.offload.path=/tmp: needs to: disk beside it"},
-        BadSetting{{"parallel.fsdp.offload={to: disk}"},
-                   "--set parallel.fsdp.offload={to: disk}: parallel.fsdp.offload.path: must be given"},
         BadSetting{
             {"train.activation_checkpointing={mode: full, every: 0}"},
             "--set train.activation_checkpointing={mode: full, every: 0}: train.activation_checkpointing.every: 0 "
@@ -207,6 +205,8 @@ TEST(RecipeErrors, NameWhatIsMissing) {
   const auto scaling = [&](const std::string& map) {
     return input_error([&] { load_recipe(file, {"model.rope_scaling=" + map}, ""); });
   };
+  EXPECT_EQ(input_error([&] { load_recipe(file, {"parallel.fsdp.offload={to: disk}"}, ""); }),
+            name + ": parallel.fsdp.offload.path: must be given");
   EXPECT_EQ(scaling("{factor: 8}"), name + ": model.rope_scaling.rope_type: must be given");
   EXPECT_EQ(scaling("{rope_type: linear}"), name + ": model.rope_scaling.factor: must be given");
   EXPECT_EQ(scaling("{rope_type: llama3, factor: 8, low_freq_factor: 1, high_freq_factor: 4}"),

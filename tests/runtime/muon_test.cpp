@@ -173,7 +173,11 @@ TEST(CutMatrix, IsWholeOnItsOwnerAndCutAgain) {
         Parameter matrix =
             dim < 0 ? whole_parameter("m", shape, {}, options)
                     : sharded_parameter("m", shape, dim, dry_group(static_cast<int>(place.tp), num_tp), {}, options);
-        const FlatBuffer buffer({&first, &matrix}, {.num_shards = num_shards, .index = place.shard});
+        std::vector<Unit> units;
+        units.emplace_back(UnitSpec{"unit", {&first, &matrix}},
+                           Sharding{.num_shards = num_shards, .index = place.shard});
+        const UnitMemory memory(units, {});
+        const FlatBuffer& buffer = units[0].buffers()[0];
         const Segment segment = buffer.segments().back();
         ASSERT_EQ(segment.parameter, &matrix);
         at::Tensor local = whole;
