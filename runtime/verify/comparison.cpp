@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "runtime/verify/worst_rank.h"
 
@@ -127,14 +128,19 @@ class Yardsticks {
   /// Widens the bounds of the tensors from `first` on by how far one rank in bf16 is off.
   void allow_rounding(Kind kind, Measure measure, size_t first) {
     std::vector<double> distances, sizes;
-    for (const size_t i : compared(reference_.exact, kind)) {
+    const std::vector<size_t> parameters = compared(reference_.exact, kind);
+    for (const size_t i : parameters) {
       distances.push_back(distance(tensor_of(reference_.rounded->parameters[i], kind),
                                    tensor_of(reference_.exact.parameters[i], kind), measure));
       sizes.push_back(all_[first + sizes.size()].reference);
     }
     const double size = length_of(sizes), scale = size == 0 ? 1 : size, of_all = length_of(distances) / scale;
-    for (size_t i = first; i < all_.size(); ++i) {
-      all_[i].bound += kTensorFactor * std::max(distances[i - first] / all_[i].scale, of_all);
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      Yardstick& yardstick = all_[first + i];
+      const double own = distances[i] / yardstick.scale;
+      double& gradient = off_by_[parameters[i]];  // 0 for those without one
+      if (kind == Kind::Gradient) gradient = own;
+      yardstick.bound += kTensorFactor * std::max({own, gradient, of_all});
     }
     together_.push_back({size, scale, kAllFactor * of_all + rounding_of(precision_)});
   }
@@ -142,6 +148,7 @@ class Yardsticks {
   const Reference& reference_;
   const std::string& precision_;
   std::vector<Yardstick> all_, together_;
+  std::map<size_t, double> off_by_;  // by parameter: one rank's gradient in the half precision
 };
 
 std::vector<Yardstick> receive_yardsticks(const Reference* reference, size_t count, const DeviceMesh& mesh,

@@ -42,9 +42,9 @@ struct Compared {
 ///   halves       everything by its distance from one rank in fp32, tensors by their length, all relative. It may be
 ///                that of one rank in the same precision times a factor, and one rounding more: 2^-8, in fp16 2^-11.
 ///                For loss and norm the factor is 2; for the tensors of all parameters as one 1.5, and a norm may be
-///                as far off as these. For a single tensor it is 4, of its own distance or of that of all as one,
-///                whichever is larger: few elements are far off by luck, above all in Adam's update, which makes a
-///                whole step of a gradient that is mostly rounding
+///                as far off as these. For a single tensor it is 4, of the largest of its own distance, that of all as
+///                one and, for weights, that of its gradient: few elements are far off by luck, above all in Adam's
+///                update, which makes a whole step of a gradient that is mostly rounding
 ///
 /// A reference that is nearly zero, a millionth of the model's, is measured on the model's scale. What is not finite
 /// differs from everything: a step that both left out proves nothing.

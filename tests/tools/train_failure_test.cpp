@@ -10,7 +10,7 @@ class TrainFailure : public TrainProgram {};
 
 /// No file of rank 0 may become longer than so many blocks of 512 bytes, which write() says as it says a full disk.
 std::string limit_files(int blocks) {
-  return "[ $OMPI_COMM_WORLD_RANK != 0 ] || ulimit -f " + std::to_string(blocks);
+  return "export MESHTRAIN_WINDOW_MIB=0; [ $OMPI_COMM_WORLD_RANK != 0 ] || ulimit -f " + std::to_string(blocks);
 }
 
 TEST_F(TrainFailure, FullDiskWhileWritingMetrics) {

@@ -105,7 +105,7 @@ TEST_F(TrainRun, OffloadToTheHostMovesNothing) {
 // Frozen parts of fused matrices and the tied embedding, matrices by Muon and a group, on dp=2,tp=2 in every mode.
 TEST_F(TrainRun, FreezesAndGroupsOnEveryMeshAlike) {
   const auto run = [&](int ranks, const std::string& mesh, const std::string& mode, const std::string& optimizer) {
-    run_dir = path(mode + optimizer);
+    run_dir = path(std::to_string(ranks) + mode + optimizer);
     const Ending ending =
         train(ranks, {"--mesh", mesh,
                       "--set",  "parallel.fsdp=" + mode,
