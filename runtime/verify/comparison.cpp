@@ -207,6 +207,10 @@ double value_tolerance(const std::string& precision) {
   return precision == "fp64" ? 1e-10 : precision == "fp32" ? 1e-5 : rounding_of(precision);
 }
 
+double least_eps(const std::string& precision) {
+  return precision == "fp64" ? 0 : precision == "fp32" ? 1e-5 : 1e-3;
+}
+
 std::vector<Compared> compare(const Trace& trace, const Reference* reference, const DeviceMesh& mesh,
                               const std::string& precision) {
   const at::NoGradGuard no_grad;

@@ -58,4 +58,8 @@ bool is_rounded(const std::string& precision);
 /// What gradients of `precision` are compared to: the bound of a loss, a norm or a gradient on a sound machine.
 double value_tolerance(const std::string& precision);
 
+/// AdamW's least eps in runs of `precision` that are to be compared: above the noise in gradients, of which it would
+/// make whole steps. 0 in fp64.
+double least_eps(const std::string& precision);
+
 }  // namespace meshtrain

@@ -6,13 +6,13 @@
 #include "runtime/config/sharding.h"
 #include "runtime/config/suggest.h"
 #include "runtime/config/validate.h"
+#include "runtime/verify/comparison.h"
 #include "runtime/verify/shrink.h"
 
 namespace meshtrain {
 namespace {
 
 constexpr double kLeastLearningRate = 1e-3;  // weights must move
-constexpr double kLeastEps = 1e-5;  // below fp64: above the noise in gradients, which AdamW would turn into whole steps
 
 /// Says how to start as many ranks as the mesh has.
 MeshLayout fit(const Recipe& recipe, int64_t num_ranks) {
@@ -79,7 +79,7 @@ VerifyPlan plan_verification(const Recipe& recipe, const VerifyOptions& options,
   if (asked.parallel.fsdp.mode == "auto") {  // what it means on this mesh, on each of its axes too
     verified.parallel.fsdp.mode = name(sharding_choice(asked, layout).mode);
   }
-  if (options.precision != "fp64") verified.optimizer.eps = std::max(verified.optimizer.eps, kLeastEps);
+  verified.optimizer.eps = std::max(verified.optimizer.eps, least_eps(options.precision));
   return {recipe, layout, verified};
 } catch (const InputError& error) {
   throw InputError((recipe.file.empty() ? recipe.name : recipe.file.string()) + ": " + error.what());
