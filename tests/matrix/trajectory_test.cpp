@@ -105,8 +105,8 @@ double deviation(const Losses& losses, const Spread& spread, bool rounds_partial
   return largest;
 }
 
-/// Measured on 2 and 4 ranks: at most 0.7 under dp and 1.1 under tp and cp.
-constexpr double kMostSpreads = 1.5;
+/// Measured on 2 and 4 ranks: at most 0.7 under dp; 0.9 under tp and 1.8 under cp, whose partial sums are rounded too.
+constexpr double kMostSpreads = 2.5;
 
 TEST(Trajectory, MeshesStayWithinTheSpreadOfSummationOrders) {
   if (world().size() != 2 && world().size() != 4) GTEST_SKIP() << "meshes of 2 and 4 ranks";
