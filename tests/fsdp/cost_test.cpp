@@ -83,6 +83,13 @@ struct Bytes {
   }
 };
 
+/// In memory, between two counts.
+void expect_taken(const Bytes& before, const Bytes& after, const Bytes& expected) {
+  EXPECT_EQ(after.ordinary - before.ordinary, expected.ordinary);
+  EXPECT_EQ(after.own - before.own, expected.own);
+  EXPECT_EQ(after.common - before.common, expected.common);
+}
+
 /// The largest sum of so many neighbours; a tied unit always has its memory.
 int64_t arena(const std::vector<int64_t>& sizes, bool tied, int64_t neighbours) {
   int64_t largest = 0;
@@ -136,9 +143,7 @@ TEST_P(FsdpCost, MemoryIsThatOfTheFormulas) {
   std::vector<int64_t> sizes;
   for (const Unit& unit : fsdp.units()) sizes.push_back(bytes_of(unit));
   const Bytes expected = expected_bytes(way, options, sizes, sizes, tied);
-  EXPECT_EQ(after.ordinary - before.ordinary, expected.ordinary);
-  EXPECT_EQ(after.own - before.own, expected.own);
-  EXPECT_EQ(after.common - before.common, expected.common);
+  expect_taken(before, after, expected);
 
   step(chain, fsdp);
   // A step that computes nothing allocates nothing: what fsdp holds it holds from the start.
@@ -169,9 +174,7 @@ TEST_P(FsdpCost, ShardsOnDiskTakeNoMemory) {
   std::vector<int64_t> sizes;
   for (const Unit& unit : fsdp.units()) sizes.push_back(bytes_of(unit));
   const Bytes expected = expected_bytes(way, options, sizes, sizes, tied);
-  EXPECT_EQ(after.ordinary - before.ordinary, expected.ordinary);
-  EXPECT_EQ(after.own - before.own, expected.own);
-  EXPECT_EQ(after.common - before.common, expected.common);
+  expect_taken(before, after, expected);
   EXPECT_EQ(options.memory.disk_bytes(), expected.disk);
 }
 
@@ -192,9 +195,7 @@ TEST_P(FsdpCostOfFrozenUnits, IsTheirParametersAlone) {
   std::vector<int64_t> sizes;
   for (const Unit& unit : fsdp.units()) sizes.push_back(bytes_of(unit));
   const Bytes expected = expected_bytes(way, options, sizes, {sizes[2], sizes[4]}, /*tied=*/false);
-  EXPECT_EQ(after.ordinary - before.ordinary, expected.ordinary);
-  EXPECT_EQ(after.own - before.own, expected.own);
-  EXPECT_EQ(after.common - before.common, expected.common);
+  expect_taken(before, after, expected);
 
   step(chain, fsdp);
   mesh.traffic().clear();
