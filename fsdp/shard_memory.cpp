@@ -31,20 +31,16 @@ int64_t whole_pages(int64_t bytes) {
 
 class ShardMemory::File {
  public:
-  explicit File(const std::filesystem::path& folder) : folder_(folder) {
-    std::error_code failed;  // mkstemp says why
-    std::filesystem::create_directories(folder, failed);
-    std::string name = (folder / "meshtrain-shards-XXXXXX").string();
-    descriptor_ = ::mkostemp(name.data(), O_CLOEXEC);
-    if (descriptor_ < 0) fail("cannot make a file", errno);
-    ::unlink(name.c_str());
+  explicit File(const std::filesystem::path& folder) : folder_(folder) {}
+  ~File() {
+    if (descriptor_ >= 0) ::close(descriptor_);
   }
-  ~File() { ::close(descriptor_); }
   File(const File&) = delete;
   File& operator=(const File&) = delete;
 
   /// Space for `bytes` more at the end; where it begins.
   int64_t reserve(int64_t bytes) {
+    if (descriptor_ < 0) open();
     const int64_t begin = size_;
     const int error = ::posix_fallocate(descriptor_, begin, bytes);
     if (error != 0) fail("cannot reserve " + in_mib(bytes) + " behind " + in_mib(begin), error);
@@ -61,6 +57,15 @@ class ShardMemory::File {
   int64_t size() const { return size_; }
 
  private:
+  void open() {
+    std::error_code failed;  // mkostemp says why
+    std::filesystem::create_directories(folder_, failed);
+    std::string name = (folder_ / "meshtrain-shards-XXXXXX").string();
+    descriptor_ = ::mkostemp(name.data(), O_CLOEXEC);
+    if (descriptor_ < 0) fail("cannot make a file", errno);
+    ::unlink(name.c_str());
+  }
+
   std::filesystem::path folder_;
   int descriptor_ = -1;
   int64_t size_ = 0;
