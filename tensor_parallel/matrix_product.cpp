@@ -33,6 +33,16 @@ bool suits_onednn(const at::Tensor& a, const at::Tensor& b) {
          onednn_linear().has_value();
 }
 
+/// Whether MKL leaves most of this processor unused: for AVX-512 of other makers than Intel it has no kernels.
+bool mkl_is_slow() {
+#if defined(__x86_64__)
+  static const bool slow = __builtin_cpu_supports("avx512f") && !__builtin_cpu_is("intel");
+  return slow;
+#else
+  return false;
+#endif
+}
+
 /// a b^T of halves, computed in fp32 and rounded once: `a` is converted as a whole, `b` and the result in pieces.
 at::Tensor product_in_fp32(const at::Tensor& a, const at::Tensor& b) {
   const at::Tensor wide = a.to(at::kFloat);
@@ -53,18 +63,22 @@ at::Tensor product(const at::Tensor& a, const at::Tensor& b) {
   return onednn_linear()->call(a, b, std::nullopt, "none", Attributes(), std::nullopt);
 }
 
-// oneDNN only returns its product, and has `a` copied to lie as it reads it.
 void add_product(at::Tensor into, const at::Tensor& a, const at::Tensor& b) {
-  const bool in_fp32 = multiplied_in_fp32(b) || (b.device().is_cpu() && b.scalar_type() == at::kFloat);
-  if (into.scalar_type() == b.scalar_type() && !in_fp32) {
+  const at::ScalarType dtype = multiplied_in_fp32(b) ? at::kFloat : b.scalar_type();
+  const bool in_place = into.scalar_type() == dtype && !(b.device().is_cpu() && dtype == at::kFloat && mkl_is_slow());
+  if (in_place && b.scalar_type() == dtype) {
     into.addmm_(a.t(), b);
     return;
   }
-  const at::ScalarType dtype = in_fp32 ? at::kFloat : b.scalar_type();
-  const at::Tensor columns = b.to(dtype).t();
-  const int64_t row_bytes = std::max(a.size(0), b.size(1)) * static_cast<int64_t>(columns.element_size());
+  const at::Tensor rows = b.to(dtype);
+  const int64_t row_bytes = std::max(a.size(0), b.size(1)) * static_cast<int64_t>(rows.element_size());
   for_row_chunks(into.size(0), row_bytes, [&](int64_t first, int64_t count) {
-    into.narrow(0, first, count).add_(product(a.narrow(1, first, count).to(dtype).t(), columns));
+    const at::Tensor part = into.narrow(0, first, count), columns = a.narrow(1, first, count).to(dtype);
+    if (in_place) {
+      at::Tensor(part).addmm_(columns.t(), rows);
+    } else {
+      at::Tensor(part).add_(product(columns.t(), rows.t()));
+    }
   });
 }
 

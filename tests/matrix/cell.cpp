@@ -5,7 +5,6 @@
 #include <fstream>
 #include <map>
 #include <random>
-#include <set>
 
 #include "runtime/verify/comparison.h"
 
@@ -40,34 +39,26 @@ std::string mesh_of(const Cell& cell) {
   return "dp=" + std::to_string(cell.dp) + ",tp=" + std::to_string(cell.tp) + ",cp=" + std::to_string(cell.cp);
 }
 
-using Pair = std::tuple<size_t, std::string, size_t, std::string>;
-
-std::set<Pair> pairs_of(const Cell& cell) {
-  const std::vector<std::string> factors = factors_of(cell);
-  std::set<Pair> pairs;
-  for (size_t a = 0; a < factors.size(); ++a) {
-    for (size_t b = a + 1; b < factors.size(); ++b) pairs.insert({a, factors[a], b, factors[b]});
+/// What a cell covers, by number: each pair of values of two factors, of which the mesh is one.
+class Pairs {
+ public:
+  std::vector<size_t> operator()(const Cell& cell) {
+    std::vector<std::string> factors = factors_of(cell);
+    factors.push_back(mesh_of(cell));
+    std::vector<size_t> pairs;
+    for (size_t a = 0; a < factors.size(); ++a) {
+      for (size_t b = a + 1; b < factors.size(); ++b) {
+        pairs.push_back(numbers_.try_emplace({a, factors[a], b, factors[b]}, numbers_.size()).first->second);
+      }
+    }
+    return pairs;
   }
-  return pairs;
-}
 
-std::vector<Cell> cover_of_one_mesh(std::vector<Cell> candidates, std::mt19937_64& generator) {
-  std::shuffle(candidates.begin(), candidates.end(), generator);
-  std::set<Pair> missing;
-  for (const Cell& cell : candidates) missing.merge(pairs_of(cell));
-  std::vector<Cell> cover;
-  while (!missing.empty()) {
-    const auto gain = [&](const Cell& cell) {
-      const std::set<Pair> pairs = pairs_of(cell);
-      return std::count_if(pairs.begin(), pairs.end(), [&](const Pair& pair) { return missing.count(pair) > 0; });
-    };
-    const Cell best = *std::max_element(candidates.begin(), candidates.end(),
-                                        [&](const Cell& a, const Cell& b) { return gain(a) < gain(b); });
-    for (const Pair& pair : pairs_of(best)) missing.erase(pair);
-    cover.push_back(best);
-  }
-  return cover;
-}
+  size_t size() const { return numbers_.size(); }
+
+ private:
+  std::map<std::tuple<size_t, std::string, size_t, std::string>, size_t> numbers_;
+};
 
 const std::vector<std::string> kFamilies = {"llama", "qwen2", "qwen3"};
 const std::vector<std::string> kAlgorithms = {"ring", "all_gather", "ulysses"};
@@ -238,15 +229,25 @@ std::vector<Cell> all_cells(int64_t num_ranks) {
   return cells;
 }
 
-std::vector<Cell> pairwise_cover(const std::vector<Cell>& cells, uint64_t seed) {
-  std::map<std::string, std::vector<Cell>> by_mesh;
-  for (const Cell& cell : cells) by_mesh[mesh_of(cell)].push_back(cell);
-  std::mt19937_64 generator(seed);
+std::vector<Cell> pairwise_cover(std::vector<Cell> candidates, uint64_t seed) {
+  std::shuffle(candidates.begin(), candidates.end(), std::mt19937_64(seed));
+  Pairs pairs;
+  std::vector<std::vector<size_t>> pairs_of;
+  for (const Cell& cell : candidates) pairs_of.push_back(pairs(cell));
+
+  std::vector<bool> missing(pairs.size(), true);
+  const auto gain = [&](const std::vector<size_t>& covered) {
+    return std::count_if(covered.begin(), covered.end(), [&](size_t pair) { return missing[pair]; });
+  };
   std::vector<Cell> cover;
-  for (auto& [mesh, candidates] : by_mesh) {
-    for (Cell& cell : cover_of_one_mesh(std::move(candidates), generator)) cover.push_back(std::move(cell));
+  for (;;) {
+    std::vector<int64_t> gains;
+    std::transform(pairs_of.begin(), pairs_of.end(), std::back_inserter(gains), gain);
+    const auto best = std::max_element(gains.begin(), gains.end()) - gains.begin();
+    if (gains.empty() || gains[best] == 0) return cover;
+    for (const size_t pair : pairs_of[best]) missing[pair] = false;
+    cover.push_back(candidates[best]);
   }
-  return cover;
 }
 
 Recipe recipe_of(const Cell& cell, bool alone, const std::filesystem::path& folder) {

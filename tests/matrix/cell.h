@@ -50,9 +50,9 @@ struct Cell {
 /// Precision is fp64, fp32 and, in the last two, once and twice one drawn of bf16, bf16_mixed and fp16_mixed.
 std::vector<Cell> all_cells(int64_t num_ranks);
 
-/// For each mesh a few cells of `cells` in which every pair of values of two factors occurs that occurs in `cells`.
+/// A few of the cells in which every pair of values of two factors, the mesh among them, occurs that occurs in all.
 /// Greedy; the order of candidates is drawn from `seed`, so the cover is the same on every rank.
-std::vector<Cell> pairwise_cover(const std::vector<Cell>& cells, uint64_t seed);
+std::vector<Cell> pairwise_cover(std::vector<Cell> candidates, uint64_t seed);
 
 /// The recipe of a cell, or with `alone` that of the same training on one rank. `tokens` and `mask` come from
 /// write_tokens().
