@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <cstring>
+#include <numeric>
 
 #include "mesh/error.h"
 
@@ -22,6 +23,25 @@ std::string broadcast_text(const Group& world, const std::string& text, int root
 
 std::string broadcast_text(const Group& world, const std::string& text) {
   return broadcast_text(world, text, 0);
+}
+
+std::vector<std::string> gather_texts(const Group& world, const std::string& text) {
+  const auto size = static_cast<size_t>(world.size());
+  at::Tensor lengths = at::empty({world.size()}, at::kLong);
+  world.all_gather(lengths, at::full({1}, static_cast<int64_t>(text.size()), at::kLong)).wait();
+  const int64_t* length = lengths.const_data_ptr<int64_t>();
+  std::vector<int64_t> received(size, 0), sent(size, 0);
+  sent[0] = static_cast<int64_t>(text.size());
+  if (world.rank() == 0) received.assign(length, length + size);
+  const at::Tensor bytes = at::from_blob(const_cast<char*>(text.data()), {sent[0]}, at::kByte);
+  at::Tensor all = at::empty({std::accumulate(received.begin(), received.end(), int64_t{0})}, at::kByte);
+  world.all_to_all(all, received, bytes, sent).wait();
+  std::vector<std::string> texts;
+  const char* next = static_cast<const char*>(all.const_data_ptr());
+  for (size_t rank = 0; world.rank() == 0 && rank < size; next += received[rank++]) {
+    texts.emplace_back(next, static_cast<size_t>(received[rank]));
+  }
+  return texts;
 }
 
 void agree(const Group& world, const std::function<void()>& action) {

@@ -3,6 +3,7 @@
 #include <functional>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "mesh/group.h"
 
@@ -21,5 +22,8 @@ void agree(const Group& world, const std::function<void()>& action);
 
 /// `text` of rank 0, on every rank.
 std::string broadcast_text(const Group& world, const std::string& text);
+
+/// What each rank of `world` says, in their order, on rank 0; nothing on the others. Every rank must call it.
+std::vector<std::string> gather_texts(const Group& world, const std::string& text);
 
 }  // namespace meshtrain

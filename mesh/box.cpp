@@ -1,10 +1,40 @@
 #include "mesh/box.h"
 
+#include <ATen/ops/narrow.h>
+
 #include <algorithm>
 #include <stdexcept>
-#include <string>
 
 namespace meshtrain {
+namespace {
+
+/// Those of elements [begin, end) of the slice that `box` has in its dims before `dim`, of extent 1 there.
+void add_boxes(const std::vector<int64_t>& shape, size_t dim, const Box& slice, int64_t begin, int64_t end,
+               std::vector<Box>& boxes) {
+  if (begin >= end) return;
+  int64_t row = 1;
+  for (size_t inner = dim + 1; inner < shape.size(); ++inner) row *= shape[inner];
+  int64_t first = begin / row, last = end / row;
+  const auto add_of_row = [&](int64_t index, int64_t from, int64_t to) {
+    Box inside = slice;
+    inside.start[dim] = index;
+    inside.size[dim] = 1;
+    add_boxes(shape, dim + 1, inside, from, to, boxes);
+  };
+  if (begin % row != 0) {
+    add_of_row(first, begin % row, first == last ? end % row : row);
+    if (first++ == last) return;
+  }
+  if (first < last) {
+    Box rows = slice;
+    rows.start[dim] = first;
+    rows.size[dim] = last - first;
+    boxes.push_back(std::move(rows));
+  }
+  add_of_row(last, 0, end % row);
+}
+
+}  // namespace
 
 int64_t Box::numel() const {
   int64_t elements = 1;
@@ -26,6 +56,31 @@ std::optional<Box> intersect(const Box& a, const Box& b) {
     shared.size.push_back(end - begin);
   }
   return shared;
+}
+
+std::vector<Box> boxes_of(const std::vector<int64_t>& shape, int64_t begin, int64_t end) {
+  std::vector<Box> boxes;
+  const Box whole{std::vector<int64_t>(shape.size(), 0), shape};
+  if (shape.empty() && begin < end) return {whole};
+  add_boxes(shape, 0, whole, begin, end, boxes);
+  return boxes;
+}
+
+at::Tensor part(const at::Tensor& whole, const Box& box) {
+  at::Tensor view = whole;
+  for (size_t dim = 0; dim < box.start.size(); ++dim) {
+    view = view.narrow(static_cast<int64_t>(dim), box.start[dim], box.size[dim]);
+  }
+  return view;
+}
+
+std::string describe(const Box& box) {
+  std::string text = "[";
+  for (size_t dim = 0; dim < box.start.size(); ++dim) {
+    text +=
+        (dim == 0 ? "" : ", ") + std::to_string(box.start[dim]) + ":" + std::to_string(box.start[dim] + box.size[dim]);
+  }
+  return text + "]";
 }
 
 }  // namespace meshtrain

@@ -56,12 +56,4 @@ Trace trace_steps(Trainer& trainer, const std::vector<StepBatch>& batches, doubl
   return trace;
 }
 
-at::Tensor part(const at::Tensor& whole, const Box& box) {
-  at::Tensor view = whole;
-  for (size_t dim = 0; dim < box.start.size(); ++dim) {
-    view = view.narrow(static_cast<int64_t>(dim), box.start[dim], box.size[dim]);
-  }
-  return view;
-}
-
 }  // namespace meshtrain

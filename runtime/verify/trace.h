@@ -35,7 +35,4 @@ struct Trace {
 /// One step of `trainer` on each batch, at a constant learning rate. Every rank of the trainer's mesh must call it.
 Trace trace_steps(Trainer& trainer, const std::vector<StepBatch>& batches, double learning_rate);
 
-/// `box` of `whole`: a view.
-at::Tensor part(const at::Tensor& whole, const Box& box);
-
 }  // namespace meshtrain

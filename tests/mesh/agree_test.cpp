@@ -47,5 +47,14 @@ TEST(Agree, TextOfRankZeroReachesAll) {
   EXPECT_EQ(broadcast_text(world(), ""), "");
 }
 
+TEST(Agree, TextsOfAllReachRankZero) {
+  for (const int longest : {0, 1, 100'000}) {
+    const auto text = [&](int rank) { return std::string(static_cast<size_t>(rank % 3 * longest), 'a' + rank % 26); };
+    const std::vector<std::string> texts = gather_texts(world(), text(world().rank()));
+    ASSERT_EQ(texts.size(), world().rank() == 0 ? static_cast<size_t>(world().size()) : 0u);
+    for (size_t rank = 0; rank < texts.size(); ++rank) EXPECT_EQ(texts[rank], text(static_cast<int>(rank)));
+  }
+}
+
 }  // namespace
 }  // namespace meshtrain
