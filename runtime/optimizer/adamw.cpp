@@ -15,31 +15,40 @@ AdamW::AdamW(const OptimizerRecipe& recipe, const std::vector<Unit>& units, cons
       const at::Tensor values = buffer->shard_values().narrow(0, range.offset, range.numel);
       parts_.push_back({values, buffer->shard_gradients().narrow(0, range.offset, range.numel),
                         options.memory.zeros(range.numel, values.options()),
-                        options.memory.zeros(range.numel, values.options()), rule,
+                        options.memory.zeros(range.numel, values.options()), rule, buffer, range,
                         rounding_ ? rounding_->runs(*buffer, range) : std::vector<ElementRun>{}});
     }
   }
-  if (!parts_.empty()) num_steps_ = at::zeros({}, parts_.front().values.options().dtype(at::kFloat));
+  if (!parts_.empty()) count_ = at::zeros({}, parts_.front().values.options().dtype(at::kFloat));
 }
 
 void AdamW::step(double learning_rate) {
+  ++num_steps_;
   if (parts_.empty()) return;
   at::NoGradGuard no_grad;
-  num_steps_.add_(1);
-  if (rounding_) rounding_->begin_step();
+  count_.fill_(num_steps_);
   stream(parts_, [&](const Part& part) {
     const auto update = [&](const std::vector<at::Tensor>& tensors, const at::Tensor& gradients) {
-      at::_fused_adamw_(tensors[0], gradients, tensors[1], tensors[2], /*max_exp_avg_sqs=*/{}, num_steps_,
+      at::_fused_adamw_(tensors[0], gradients, tensors[1], tensors[2], /*max_exp_avg_sqs=*/{}, count_,
                         learning_rate * part.rule.rate, recipe_.betas[0], recipe_.betas[1], part.rule.weight_decay,
                         recipe_.eps, /*amsgrad=*/false, /*maximize=*/false);
     };
     const std::vector<at::Tensor> tensors = {part.values, part.first_moment, part.second_moment};
     if (rounding_) {
-      rounding_->apply(tensors, part.gradients, part.runs, update);
+      rounding_->apply(tensors, part.gradients, part.runs, num_steps_, update);
     } else {
       update(tensors, part.gradients);
     }
   });
+}
+
+std::vector<ShardTensor> AdamW::state() const {
+  std::vector<ShardTensor> state;
+  for (const Part& part : parts_) {
+    state.push_back({"exp_avg", part.buffer, part.range, part.first_moment});
+    state.push_back({"exp_avg_sq", part.buffer, part.range, part.second_moment});
+  }
+  return state;
 }
 
 namespace {

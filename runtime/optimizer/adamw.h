@@ -11,11 +11,14 @@ class AdamW final : public Optimizer {
  public:
   AdamW(const OptimizerRecipe& recipe, const std::vector<Unit>& units, const OptimizerOptions& options);
   void step(double learning_rate) override;
+  std::vector<ShardTensor> state() const override;
 
  private:
   struct Part {  // one range of one buffer
     at::Tensor values, gradients, first_moment, second_moment;
     UpdateRule rule;
+    const FlatBuffer* buffer;
+    Range range;                   // of its shard
     std::vector<ElementRun> runs;  // to round stochastically
 
     std::array<at::Tensor, 4> tensors() const { return {values, gradients, first_moment, second_moment}; }
@@ -24,7 +27,7 @@ class AdamW final : public Optimizer {
   OptimizerRecipe recipe_;
   std::optional<StochasticRounding> rounding_;
   std::vector<Part> parts_;
-  at::Tensor num_steps_;  // scalar
+  at::Tensor count_;  // num_steps(): a scalar
 };
 
 }  // namespace meshtrain

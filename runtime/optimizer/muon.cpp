@@ -40,7 +40,7 @@ Muon::Muon(const OptimizerRecipe& recipe, const std::vector<Unit>& units, const 
       const CutMatrix layout(*buffer, segment, keepers_);
       const Range kept = buffer->in_shard({segment.offset, segment.numel});
       const at::Tensor values = buffer->shard_values().narrow(0, kept.offset, kept.numel);
-      matrices_.push_back({layout, rule, scale_of(layout, recipe.muon.scale), 0, values,
+      matrices_.push_back({layout, rule, scale_of(layout, recipe.muon.scale), 0, buffer, kept, values,
                            buffer->shard_gradients().narrow(0, kept.offset, kept.numel),
                            options.memory.zeros(kept.numel, values.options())});
     }
@@ -73,6 +73,7 @@ void Muon::make_rounds() {
 
 void Muon::step(double learning_rate) {
   const at::NoGradGuard no_grad;
+  ++num_steps_;
   others_.step(learning_rate);
   Gathered next;
   if (!rounds_.empty()) next = gather(rounds_[0]);
@@ -99,6 +100,19 @@ void Muon::step(double learning_rate) {
       }
     }
   }
+}
+
+std::vector<ShardTensor> Muon::state() const {
+  std::vector<ShardTensor> state = others_.state();
+  for (const Matrix& matrix : matrices_) {
+    state.push_back({"momentum", matrix.buffer, matrix.range, matrix.momentum});
+  }
+  return state;
+}
+
+void Muon::resume(int64_t num_steps) {
+  Optimizer::resume(num_steps);
+  others_.resume(num_steps);
 }
 
 Muon::Gathered Muon::gather(const Round& round) {

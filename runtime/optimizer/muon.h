@@ -25,6 +25,8 @@ class Muon final : public Optimizer {
  public:
   Muon(const OptimizerRecipe& recipe, const std::vector<Unit>& units, const OptimizerOptions& options);
   void step(double learning_rate) override;
+  std::vector<ShardTensor> state() const override;
+  void resume(int64_t num_steps) override;
 
  private:
   struct Matrix {
@@ -32,6 +34,8 @@ class Muon final : public Optimizer {
     UpdateRule rule;
     double scale;
     int owner;
+    const FlatBuffer* buffer;
+    Range range;                             // of its shard: n elements
     at::Tensor values, gradients, momentum;  // [n]: what this rank keeps
   };
   /// Matrices of different owners, in the order of these.

@@ -7,6 +7,7 @@
 #include "fsdp/unit.h"
 #include "runtime/config/recipe.h"
 #include "runtime/optimizer/keepers.h"
+#include "runtime/optimizer/shard_tensor.h"
 #include "runtime/optimizer/stochastic_rounding.h"
 
 namespace meshtrain {
@@ -18,6 +19,16 @@ class Optimizer {
   virtual ~Optimizer() = default;
   /// One update of everything trainable, after gradients have been reduced and clipped. Every rank must call it.
   virtual void step(double learning_rate) = 0;
+
+  /// What it keeps on this rank between steps, under the names that checkpoints have.
+  virtual std::vector<ShardTensor> state() const = 0;
+  /// Steps made so far.
+  int64_t num_steps() const { return num_steps_; }
+  /// state() has been written, as it was after so many steps.
+  virtual void resume(int64_t num_steps) { num_steps_ = num_steps; }
+
+ protected:
+  int64_t num_steps_ = 0;
 };
 
 /// What an optimizer needs to know besides its recipe.

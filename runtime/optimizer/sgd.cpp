@@ -13,14 +13,14 @@ Sgd::Sgd(const OptimizerRecipe& recipe, const std::vector<Unit>& units, const Op
       const at::Tensor values = buffer->shard_values().narrow(0, range.offset, range.numel);
       parts_.push_back({values, buffer->shard_gradients().narrow(0, range.offset, range.numel),
                         momentum_ != 0 ? options.memory.zeros(range.numel, values.options()) : at::Tensor(), rule,
-                        rounding_ ? rounding_->runs(*buffer, range) : std::vector<ElementRun>{}});
+                        buffer, range, rounding_ ? rounding_->runs(*buffer, range) : std::vector<ElementRun>{}});
     }
   }
 }
 
 void Sgd::step(double learning_rate) {
   at::NoGradGuard no_grad;
-  if (rounding_) rounding_->begin_step();
+  ++num_steps_;
   stream(parts_, [&](const Part& part) {
     const auto update = [&](std::vector<at::Tensor> tensors, const at::Tensor& gradients) {
       at::Tensor change = gradients;
@@ -31,11 +31,19 @@ void Sgd::step(double learning_rate) {
     std::vector<at::Tensor> tensors = {part.values};
     if (momentum_ != 0) tensors.push_back(part.velocity);
     if (rounding_) {
-      rounding_->apply(tensors, part.gradients, part.runs, update);
+      rounding_->apply(tensors, part.gradients, part.runs, num_steps_, update);
     } else {
       update(tensors, part.gradients);
     }
   });
+}
+
+std::vector<ShardTensor> Sgd::state() const {
+  std::vector<ShardTensor> state;
+  for (const Part& part : parts_) {
+    if (part.velocity.defined()) state.push_back({"momentum", part.buffer, part.range, part.velocity});
+  }
+  return state;
 }
 
 }  // namespace meshtrain

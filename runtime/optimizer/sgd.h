@@ -10,11 +10,14 @@ class Sgd final : public Optimizer {
  public:
   Sgd(const OptimizerRecipe& recipe, const std::vector<Unit>& units, const OptimizerOptions& options);
   void step(double learning_rate) override;
+  std::vector<ShardTensor> state() const override;
 
  private:
   struct Part {
     at::Tensor values, gradients, velocity;  // velocity: undefined without momentum
     UpdateRule rule;
+    const FlatBuffer* buffer;
+    Range range;                   // of its shard
     std::vector<ElementRun> runs;  // to round stochastically
 
     std::vector<at::Tensor> tensors() const {

@@ -110,7 +110,7 @@ std::vector<ElementRun> StochasticRounding::runs(const FlatBuffer& buffer, Range
 }
 
 void StochasticRounding::apply(const std::vector<at::Tensor>& tensors, const at::Tensor& gradients,
-                               const std::vector<ElementRun>& runs, const Update& update) const {
+                               const std::vector<ElementRun>& runs, int64_t step, const Update& update) const {
   if (gradients.is_meta()) return;
   const int64_t longest = (std::min(gradients.numel(), kPiece) + kVector - 1) / kVector * kVector;
   const at::TensorOptions wide = gradients.options().dtype(at::kFloat);
@@ -123,8 +123,8 @@ void StochasticRounding::apply(const std::vector<at::Tensor>& tensors, const at:
     exact_gradients.narrow(0, 0, count).copy_(gradients.narrow(0, first, count));
     update(exact, exact_gradients);
     for (size_t i = 0; i < tensors.size(); ++i) {
-      round_stochastically(tensors[i].narrow(0, first, count), exact[i].narrow(0, 0, count), runs, first, step_,
-                           static_cast<uint32_t>(i));
+      round_stochastically(tensors[i].narrow(0, first, count), exact[i].narrow(0, 0, count), runs, first,
+                           static_cast<uint32_t>(step), static_cast<uint32_t>(i));
     }
   }
 }

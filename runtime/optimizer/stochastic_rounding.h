@@ -36,20 +36,17 @@ class StochasticRounding {
   /// Where `range` of the shard that this rank keeps of `buffer` lies in the global tensors.
   std::vector<ElementRun> runs(const FlatBuffer& buffer, Range range) const;
 
-  /// Before each step of the optimizer.
-  void begin_step() { ++step_; }
-
   /// In fp32: what `tensors` and gradients become, piece by piece. Changes `tensors` element by element, in place; the
   /// pieces are whole vectors of the processor, so that no element is treated otherwise than its neighbours.
   using Update = std::function<void(const std::vector<at::Tensor>& tensors, const at::Tensor& gradients)>;
 
-  /// `tensors`: weights, then state; [n] bf16 as `gradients`, a range with `runs`. Nothing on the Meta device.
+  /// `tensors`: weights, then state; [n] bf16 as `gradients`, a range with `runs`, in the optimizer's `step`, from 1
+  /// on. Nothing on the Meta device.
   void apply(const std::vector<at::Tensor>& tensors, const at::Tensor& gradients, const std::vector<ElementRun>& runs,
-             const Update& update) const;
+             int64_t step, const Update& update) const;
 
  private:
   uint64_t seed_;
-  uint32_t step_ = 0;
 };
 
 }  // namespace meshtrain
