@@ -147,8 +147,8 @@ void Fsdp::end_backward() {
   state_->reduction.end_backward();
 }
 
-void Fsdp::shards_changed() {
-  state_->gathering.shards_changed();
+void Fsdp::shards_changed(bool frozen) {
+  state_->gathering.shards_changed(frozen);
 }
 
 void Fsdp::write_values(const std::function<void(const Parameter&)>& write) {

@@ -141,7 +141,7 @@ SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : file_(path
 void SafetensorsFile::parse(int64_t header_bytes) {
   const char* header = reinterpret_cast<const char*>(file_.data()) + kLengthBytes;
   const json object = parse_object(path(), header, header + header_bytes);
-  const int64_t data_begin = kLengthBytes + header_bytes;
+  data_begin_ = kLengthBytes + header_bytes;
   std::vector<Placed> tensors;
   for (const auto& [name, value] : object.items()) {
     if (name != "__metadata__") {
@@ -156,7 +156,7 @@ void SafetensorsFile::parse(int64_t header_bytes) {
   }
   std::sort(tensors.begin(), tensors.end(),
             [](const Placed& a, const Placed& b) { return std::pair(a.begin, a.end) < std::pair(b.begin, b.end); });
-  const int64_t data_bytes = file_.size() - data_begin;
+  const int64_t data_bytes = file_.size() - data_begin_;
   int64_t expected = 0;
   for (Placed& tensor : tensors) {
     if (tensor.end > data_bytes) {
@@ -169,7 +169,7 @@ void SafetensorsFile::parse(int64_t header_bytes) {
     }
     expected = tensor.end;
     index_[tensor.entry.name] = entries_.size();
-    offsets_.push_back(data_begin + tensor.begin);
+    offsets_.push_back(data_begin_ + tensor.begin);
     entries_.push_back(std::move(tensor.entry));
   }
   if (expected != data_bytes) {
@@ -209,6 +209,15 @@ at::Tensor SafetensorsFile::read(const std::string& name, const Box& box) const 
   copy_box(file_.data() + offsets_[index], static_cast<std::byte*>(result.mutable_data_ptr()), found.shape, box,
            static_cast<int64_t>(c10::elementSize(found.dtype)));
   return result;
+}
+
+std::span<const std::byte> SafetensorsFile::bytes(const std::string& name) const {
+  const size_t index = find(name);
+  return {file_.data() + offsets_[index], static_cast<size_t>(num_bytes(entries_[index]))};
+}
+
+std::span<const std::byte> SafetensorsFile::header() const {
+  return {file_.data(), static_cast<size_t>(data_begin_)};
 }
 
 SafetensorsFolder::SafetensorsFolder(const std::filesystem::path& folder) : folder_(folder) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -36,12 +37,17 @@ class SafetensorsFile {
   /// InputError when there is no such tensor or the box does not lie in it.
   at::Tensor read(const std::string& name) const;
   at::Tensor read(const std::string& name, const Box& box) const;
+  /// The tensor's bytes where they are mapped, as long as this lives. Throws InputError when there is no such tensor.
+  std::span<const std::byte> bytes(const std::string& name) const;
+  /// The file's bytes before those of the tensors.
+  std::span<const std::byte> header() const;
 
  private:
   size_t find(const std::string& name) const;
   void parse(int64_t header_bytes);
 
   MappedFile file_;
+  int64_t data_begin_ = 0;
   std::vector<TensorEntry> entries_;
   std::vector<int64_t> offsets_;         // of each entry's data in the file
   std::map<std::string, size_t> index_;  // into entries_

@@ -30,9 +30,10 @@ SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path, const st
   std::string text = header.dump();
   text.resize((text.size() + 7) / 8 * 8, ' ');
   const uint64_t length = text.size();
-  file_.append(&length, sizeof length);
-  file_.append(text.data(), text.size());
-  for (auto& [name, place] : places_) place.offset += static_cast<int64_t>(sizeof length + length);
+  header_.assign(reinterpret_cast<const char*>(&length), sizeof length);
+  header_ += text;
+  file_.append(header_.data(), header_.size());
+  for (auto& [name, place] : places_) place.offset += static_cast<int64_t>(header_.size());
 }
 
 void SafetensorsWriter::write(const std::string& name, const at::Tensor& tensor) {

@@ -28,6 +28,8 @@ class SafetensorsWriter {
   /// nothing is left of the file.
   void write(const std::string& name, const at::Tensor& tensor);
 
+  /// The file's bytes before those of the tensors.
+  const std::string& header() const { return header_; }
   /// Tensors declared and not yet written.
   int64_t num_missing() const { return num_missing_; }
 
@@ -42,6 +44,7 @@ class SafetensorsWriter {
   };
 
   OutputFile file_;
+  std::string header_;
   std::map<std::string, Place> places_;
   int64_t num_missing_ = 0;
 };

@@ -4,11 +4,11 @@
 
 namespace meshtrain {
 
-StepBatch read_step(const Samples& samples, const Recipe& recipe, const DeviceMesh& mesh, const SequenceLayout& layout,
-                    int64_t step) {
+StepBatch read_batch(const Samples& samples, const Recipe& recipe, const DeviceMesh& mesh, const SequenceLayout& layout,
+                     int64_t first) {
   const TrainRecipe& train = recipe.train;
   const int64_t per_rank = train.global_batch / mesh.size("dp");
-  const int64_t first = step * train.global_batch + mesh.coordinate("dp") * per_rank;
+  first += mesh.coordinate("dp") * per_rank;
 
   StepBatch batch;
   for (int64_t begin = 0; begin < per_rank; begin += train.micro_batch) {
@@ -28,6 +28,11 @@ StepBatch read_step(const Samples& samples, const Recipe& recipe, const DeviceMe
     batch.micro_batches.push_back(std::move(micro_batch));
   }
   return batch;
+}
+
+StepBatch read_step(const Samples& samples, const Recipe& recipe, const DeviceMesh& mesh, const SequenceLayout& layout,
+                    int64_t step) {
+  return read_batch(samples, recipe, mesh, layout, step * recipe.train.global_batch);
 }
 
 StepBatch made_step(const Recipe& recipe, const SequenceLayout& layout, int64_t num_micro_batches, at::Device device) {

@@ -23,9 +23,13 @@ struct StepBatch {
   int64_t num_counted = 0;  ///< labels that count on this rank: to be summed over dp x cp
 };
 
-/// Reads what this rank computes of step `step` (from 0): samples step * B .. step * B + B - 1, of which data-parallel
-/// rank d takes the d-th run of B / dp (design rule 5). tp and cp peers read the same samples and find the same
-/// documents in them. No collective.
+/// Reads what this rank computes of a step over samples `first` .. `first` + B - 1, of which data-parallel rank d takes
+/// the d-th run of B / dp (design rule 5). tp and cp peers read the same samples and find the same documents in them.
+/// No collective.
+StepBatch read_batch(const Samples& samples, const Recipe& recipe, const DeviceMesh& mesh, const SequenceLayout& layout,
+                     int64_t first);
+
+/// The same of step `step` (from 0) of a run whose global batch is always the same: samples from step * B on.
 StepBatch read_step(const Samples& samples, const Recipe& recipe, const DeviceMesh& mesh, const SequenceLayout& layout,
                     int64_t step);
 
