@@ -241,6 +241,14 @@ void fields(Archive& archive, ScheduleRecipe& schedule) {
 }
 
 template <class Archive>
+void fields(Archive& archive, CheckpointRecipe& checkpoint) {
+  archive.field("every", checkpoint.every, {.least = 0});
+  archive.field("keep_last", checkpoint.keep_last, {.least = 0});
+  const std::string none = checkpoint.keep_last == 0 ? "needs keep_last beside it: without it all are kept" : "";
+  archive.field("keep_every", checkpoint.keep_every, {.least = 0, .refused = none});
+}
+
+template <class Archive>
 void fields(Archive& archive, Recipe& recipe) {
   archive.field("name", recipe.name);
   archive.when_reading([&](Reader& reader) { check_name(reader, recipe); });
@@ -250,6 +258,7 @@ void fields(Archive& archive, Recipe& recipe) {
   archive.section("train", recipe.train);
   archive.section("optimizer", recipe.optimizer);
   archive.section("schedule", recipe.schedule);
+  archive.section("checkpoint", recipe.checkpoint);
   archive.field("device", recipe.device, {.choices = {"auto", "cpu", "cuda"}});
   archive.when_reading([&](Reader& reader) { check_patterns(reader, recipe); });
 }

@@ -138,6 +138,12 @@ struct ScheduleRecipe {
   double min_ratio = 0;     ///< cosine, linear, wsd: last learning rate over the peak
 };
 
+struct CheckpointRecipe {
+  int64_t every = 0;       ///< steps between checkpoints; 0: none but where the run is stopped
+  int64_t keep_last = 0;   ///< the newest so many are kept; 0: all
+  int64_t keep_every = 0;  ///< and those of steps that are multiples of this; 0: no others
+};
+
 struct Recipe {
   std::string name;  ///< the file's stem
   std::filesystem::path file;
@@ -147,6 +153,7 @@ struct Recipe {
   TrainRecipe train;
   OptimizerRecipe optimizer;
   ScheduleRecipe schedule;
+  CheckpointRecipe checkpoint;
   std::string device = "auto";  ///< auto cpu cuda
 };
 

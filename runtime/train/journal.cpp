@@ -8,21 +8,14 @@
 #include "runtime/train/skipped_steps.h"
 
 namespace meshtrain {
-namespace {
 
-Recipe as_run(Recipe recipe, const MeshLayout& layout) {
-  for (const Axis& axis : layout.axes()) recipe.parallel.mesh[axis.name] = axis.size;
-  return recipe;
-}
-
-}  // namespace
-
-Journal::Journal(const Recipe& recipe, const MeshLayout& layout, const std::filesystem::path& folder, bool resume)
-    : recipe_(as_run(recipe, layout)),
-      directory_(folder, resume),
-      metrics_(directory_.metrics(), /*last_step=*/0, may_skip(recipe.train)) {
-  directory_.write_recipe(to_yaml(recipe_));
-  if (recipe.train.parameter_metrics.every > 0) parameters_.emplace(directory_.parameter_metrics(), /*last_step=*/0);
+Journal::Journal(const Recipe& recipe, std::unique_ptr<RunDirectory> directory, int64_t last_step)
+    : recipe_(recipe),
+      directory_(std::move(directory)),
+      first_step_(last_step + 1),
+      metrics_(directory_->metrics(), last_step, may_skip(recipe.train)) {
+  directory_->write_recipe(to_yaml(recipe_));
+  if (recipe.train.parameter_metrics.every > 0) parameters_.emplace(directory_->parameter_metrics(), last_step);
   spdlog::set_pattern("%v");
 }
 
@@ -43,7 +36,7 @@ void Journal::announce(const ModelSize& size, bool sequence_parallel, const Cont
                  recipe_.parallel.fsdp.offload.path.string());
   }
   if (mesh.at("cp") > 1) spdlog::info("context parallel {}", describe(context));
-  spdlog::info("run directory {}", directory_.folder().string());
+  spdlog::info("run directory {}", directory_->folder().string());
   if (mesh.at("tp") > 1 && !sequence_parallel && recipe_.parallel.sequence_parallel == "auto") {
     spdlog::info("sequence parallel is off because tp does not divide the tokens of a micro-batch");
   }
@@ -55,12 +48,18 @@ void Journal::announce(const ModelSize& size, bool sequence_parallel, const Cont
   }
 }
 
+void Journal::announce(const Resumed& resumed) const {
+  spdlog::info("resumed after step {}, from {}", resumed.state.step, resumed.folder.string());
+  for (const std::string& change : resumed.changes) spdlog::info("  {}", change);
+}
+
 void Journal::record(const StepMetrics& metrics) {
   metrics_.append(metrics);
-  if (metrics.step > 1) seconds_of_steady_steps_ += metrics.step_seconds;  // the first step warms up
+  const int64_t steady_steps = metrics.step - first_step_;  // the first step warms up
+  if (steady_steps > 0) seconds_of_steady_steps_ += metrics.step_seconds;
   const int64_t num_steps = recipe_.train.steps;
   const double mean =
-      metrics.step > 1 ? seconds_of_steady_steps_ / static_cast<double>(metrics.step - 1) : metrics.step_seconds;
+      steady_steps > 0 ? seconds_of_steady_steps_ / static_cast<double>(steady_steps) : metrics.step_seconds;
   if (metrics.step % recipe_.train.log_every != 0 && metrics.step != num_steps && !metrics.skipped) return;
   spdlog::info(console_line(metrics, num_steps, mean * static_cast<double>(num_steps - metrics.step)));
 }

@@ -1,15 +1,15 @@
 #pragma once
 
-#include <filesystem>
+#include <memory>
 #include <optional>
 #include <string>
 
 #include "context_parallel/choice.h"
 #include "fsdp/unit_memory.h"
-#include "mesh/layout.h"
 #include "runtime/config/recipe.h"
 #include "runtime/config/sharding.h"
 #include "runtime/telemetry/metrics.h"
+#include "runtime/train/resume.h"
 #include "runtime/train/run_directory.h"
 
 namespace meshtrain {
@@ -23,14 +23,16 @@ struct ModelSize {
 /// What one rank writes of a run: its folder, its metrics, its lines on the console.
 class Journal {
  public:
-  /// Takes `folder` as RunDirectory does and keeps the recipe there, with the sizes that its mesh came to have in
-  /// `layout`. Throws InputError when the folder cannot be had, std::runtime_error when it cannot be written.
-  Journal(const Recipe& recipe, const MeshLayout& layout, const std::filesystem::path& folder, bool resume);
+  /// Keeps the recipe, as run, in `directory`. Of metrics that are there only those of steps up to `last_step` stay:
+  /// the run goes on behind it. Throws std::runtime_error when the folder cannot be written.
+  Journal(const Recipe& recipe, std::unique_ptr<RunDirectory> directory, int64_t last_step);
 
   /// The lines before the first step. `context`: how attention is cut over cp; `sharding`: parameters over dp, which
   /// lie in `memory`; `disk_bytes`: what this rank keeps on disk.
   void announce(const ModelSize& size, bool sequence_parallel, const ContextChoice& context,
                 const ShardingChoice& sharding, const UnitMemory& memory, int64_t disk_bytes) const;
+  /// Where it goes on, and what of the recipe is not as it was.
+  void announce(const Resumed& resumed) const;
   /// A step: a line of metrics, and one on the console every train.log_every steps and for each that was skipped.
   /// Throws std::runtime_error.
   void record(const StepMetrics& metrics);
@@ -39,8 +41,9 @@ class Journal {
   void say(const std::string& line) const;
 
  private:
-  Recipe recipe_;  // as run
-  RunDirectory directory_;
+  Recipe recipe_;
+  std::unique_ptr<RunDirectory> directory_;
+  int64_t first_step_;
   MetricsFile metrics_;
   std::optional<ParameterMetricsFile> parameters_;  // with train.parameter_metrics
   double seconds_of_steady_steps_ = 0;

@@ -19,4 +19,15 @@ void LossScale::update(bool finite) {
   }
 }
 
+std::optional<TrainingState::LossScale> LossScale::state() const {
+  if (recipe_.fixed) return std::nullopt;
+  return TrainingState::LossScale{value_, num_finite_};
+}
+
+void LossScale::resume(const TrainingState::LossScale& state) {
+  if (recipe_.fixed) return;
+  value_ = state.value;
+  num_finite_ = state.num_finite;
+}
+
 }  // namespace meshtrain

@@ -1,7 +1,9 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
+#include "runtime/checkpoint/training_state.h"
 #include "runtime/config/recipe.h"
 
 namespace meshtrain {
@@ -18,6 +20,11 @@ class LossScale {
   double value() const { return value_; }
   /// After each step: whether its gradients were finite.
   void update(bool finite);
+
+  /// What changes of it, for checkpoints; none of a scale that never does.
+  std::optional<TrainingState::LossScale> state() const;
+  /// As it was; a scale that never changes stays what it is.
+  void resume(const TrainingState::LossScale& state);
 
  private:
   LossScaleRecipe recipe_ = {.fixed = 1};

@@ -1,8 +1,10 @@
 #include "runtime/train/run.h"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <memory>
+#include <optional>
 
 #include "mesh/agree.h"
 #include "mesh/error.h"
@@ -12,7 +14,11 @@
 #include "runtime/hf/export.h"
 #include "runtime/model/export_model.h"
 #include "runtime/optimizer/schedule.h"
+#include "runtime/train/checkpoints.h"
+#include "runtime/train/connect.h"
 #include "runtime/train/journal.h"
+#include "runtime/train/resume.h"
+#include "runtime/train/run_directory.h"
 #include "runtime/train/skipped_steps.h"
 #include "runtime/train/stop_request.h"
 #include "runtime/train/trainer.h"
@@ -55,28 +61,51 @@ StepOutcome make_step(const Progress& progress, const Step& make) try {
   throw std::runtime_error(progress.describe() + ": " + message_of(error));
 }
 
-/// The steps, from the first to the last, or until a rank asks to stop.
-RunEnd train(const Recipe& recipe, const DeviceMesh& mesh, const Dataset& dataset, Trainer& trainer, Journal* journal,
-             const StopRequest& stop_request, Clock::time_point start) {
+/// A run under way: what its steps work on.
+struct Running {
+  const Recipe& recipe;
+  const DeviceMesh& mesh;
+  const Dataset& dataset;
+  Trainer& trainer;
+  Checkpoints& checkpoints;
+  Journal* journal;  // of rank 0
+  const StopRequest& stop_request;
+  Clock::time_point start;
+
+  void say(const std::string& line) const {
+    if (journal) journal->say(line);
+  }
+};
+
+/// The steps after `state`, to the last, or until a rank asks to stop.
+RunEnd train(const Running& run, TrainingState state) {
+  const auto& [recipe, mesh, dataset, trainer, checkpoints, journal, stop_request, start] = run;
   Progress progress{trainer};
   const Watch watch(mesh.world(), [&] { return progress.describe(); });
   const TrainRecipe& train = recipe.train;
-  SkippedSteps skipped(train);
-  for (int64_t step = 1; step <= train.steps; ++step) {
-    const Clock::time_point step_start = Clock::now();
+  SkippedSteps skipped(train, state.num_skipped);
+  const auto say_written = [&](std::optional<int64_t> step) {
+    if (step) run.say("checkpoint of step " + std::to_string(*step) + " written");
+  };
+  Clock::time_point step_start = Clock::now();
+  for (int64_t step = state.step + 1; step <= train.steps; ++step) {
     progress.step = step;
-    const StepBatch batch = read_step(dataset, recipe, mesh, trainer.layout(), step - 1);
+    const StepBatch batch = read_batch(dataset, recipe, mesh, trainer.layout(), state.num_samples);
     const int64_t num_counted = trainer.count_tokens(batch);
     const double rate = learning_rate(recipe.schedule, recipe.optimizer.learning_rate, step, train.steps);
     const bool stop = stop_request.requested() || (train.time_limit > 0 && seconds_since(start) > train.time_limit);
+    const bool saved = checkpoints.done();
     const int64_t every = train.parameter_metrics.every;
     const bool measure = every > 0 && step % every == 0;
     const StepOutcome outcome =
-        make_step(progress, [&] { return trainer.step(batch, num_counted, rate, stop, measure); });
+        make_step(progress, [&] { return trainer.step(batch, num_counted, rate, stop, measure, saved); });
 
+    state.step = step;
+    state.num_samples += train.global_batch;
     StepMetrics metrics{step, outcome.loss.item<double>(), outcome.grad_norm.item<double>(), rate};
-    metrics.tokens = step * train.global_batch * train.sequence_length;
+    metrics.tokens = state.num_samples * train.sequence_length;
     metrics.step_seconds = seconds_since(step_start);
+    step_start = Clock::now();  // a checkpoint begun below counts for the step that waits for it
     metrics.tokens_per_second = static_cast<double>(train.global_batch * train.sequence_length) / metrics.step_seconds;
     if (train.precision == "fp16_mixed") metrics.loss_scale = outcome.loss_scale;
     metrics.skipped = outcome.non_finite.item<bool>();
@@ -84,47 +113,99 @@ RunEnd train(const Recipe& recipe, const DeviceMesh& mesh, const Dataset& datase
     skipped.judge(metrics);
     if (journal) journal->record(metrics);
     if (journal && measure) journal->record(step, trainer.read_parameters(outcome));
-    if (outcome.stop.item<double>() > 0 && step < train.steps) {
-      if (journal)
-        journal->say("stopped on request after step " + std::to_string(step) + "; there are no checkpoints yet");
-      return RunEnd::Stopped;
+
+    if (outcome.saved.item<double>() == mesh.size()) say_written(checkpoints.advance());
+    const bool stopped = outcome.stop.item<double>() > 0 && step < train.steps;
+    const int64_t period = recipe.checkpoint.every;
+    if (stopped || (period > 0 && (step % period == 0 || step == train.steps))) {
+      state.num_skipped = skipped.in_a_row();
+      trainer.write(state);
+      say_written(checkpoints.finish());  // should the one before not be durable yet
+      checkpoints.save(state);
     }
+    if (!stopped) continue;
+    say_written(checkpoints.finish());
+    run.say("stopped on request after step " + std::to_string(step) + "; go on with --resume");
+    return RunEnd::Stopped;
   }
+  say_written(checkpoints.finish());
   return RunEnd::Done;
+}
+
+/// `asked`, with the sizes that its mesh came to have in `layout`.
+Recipe as_run(Recipe asked, const MeshLayout& layout) {
+  for (const Axis& axis : layout.axes()) asked.parallel.mesh[axis.name] = axis.size;
+  return asked;
+}
+
+/// The folder of the checkpoint to go on from; none when there is none and none was asked for by its step. Of one rank.
+std::optional<std::filesystem::path> to_resume(const CheckpointFolder& checkpoints, const RunOptions& options) {
+  const std::vector<int64_t> steps = checkpoints.steps();
+  if (!options.resume_step) {
+    if (!options.resume || steps.empty()) return std::nullopt;
+    return checkpoints.step(steps.back());
+  }
+  if (std::find(steps.begin(), steps.end(), *options.resume_step) != steps.end()) {
+    return checkpoints.step(*options.resume_step);
+  }
+  std::string there;
+  for (const int64_t step : steps) there += (there.empty() ? "" : ", ") + std::to_string(step);
+  throw InputError("--resume-step " + std::to_string(*options.resume_step) + ": " +
+                   checkpoints.step(*options.resume_step).string() + " is not there; " +
+                   (there.empty() ? "there are no checkpoints" : "there are those of steps " + there));
 }
 
 }  // namespace
 
-RunEnd run(const Recipe& recipe, const Group& world, const RunOptions& options) {
+RunEnd run(const Recipe& asked, const Group& world, const RunOptions& options) {
   const Clock::time_point start = Clock::now();
   const StopRequest stop_request;  // a request while weights are loaded waits for the first step
-  const MeshLayout mesh_layout = MeshLayout::fit(recipe.parallel.mesh, recipe.parallel.order, world.size());
+  const MeshLayout mesh_layout = MeshLayout::fit(asked.parallel.mesh, asked.parallel.order, world.size());
+  const Recipe recipe = as_run(asked, mesh_layout);
   validate(recipe, mesh_layout);
   const DeviceMesh mesh(mesh_layout, world);
   DataParallel data_parallel = make_data_parallel(recipe, mesh);  // collective: while every rank is as the others
 
   std::unique_ptr<Dataset> dataset;
+  CheckpointHead head;
   agree(world, [&] {
     dataset = std::make_unique<Dataset>(recipe.data, recipe.train.sequence_length, recipe.model.shape.vocab_size,
                                         static_cast<uint64_t>(recipe.train.seed));
+    if (mesh.rank() == 0) head = describe_run(recipe, mesh_layout);
   });
+  const std::filesystem::path folder =
+      options.run_dir.empty() ? std::filesystem::path("runs") / recipe.name : options.run_dir;
+  const CheckpointFolder checkpoint_folder(RunDirectory::checkpoints_of(folder));
   std::unique_ptr<Trainer> trainer;
-  std::unique_ptr<Journal> journal;
+  std::unique_ptr<RunDirectory> directory;
+  std::optional<std::filesystem::path> checkpoint;
   agree(world, [&] {
     trainer = std::make_unique<Trainer>(recipe, mesh, at::kCPU, std::move(data_parallel));
     if (mesh.rank() != 0) return;
     if (!recipe.train.export_folder.empty()) check_export_folder(recipe.train.export_folder);
-    const std::filesystem::path folder =
-        options.run_dir.empty() ? std::filesystem::path("runs") / recipe.name : options.run_dir;
-    journal = std::make_unique<Journal>(recipe, mesh_layout, folder, options.resume);
+    directory = std::make_unique<RunDirectory>(folder, options.resume || options.resume_step);
+    checkpoint = to_resume(checkpoint_folder, options);
+  });
+  Resumed resumed;
+  const bool resumes = !broadcast_text(world, checkpoint ? "yes" : "").empty();
+  if (resumes) resumed = resume(checkpoint.value_or(""), head, *trainer, world);
+  std::unique_ptr<Journal> journal;
+  agree(world, [&] {
+    if (mesh.rank() == 0) journal = std::make_unique<Journal>(recipe, std::move(directory), resumed.state.step);
+    if (mesh.rank() % ranks_on_this_host(world.size()) != 0) return;
+    checkpoint_folder.clean();
+    if (resumes) checkpoint_folder.abandon_after(resumed.state.step);
   });
   if (journal) {
     journal->announce(size_of(*trainer), trainer->sequence_parallel(), context_choice(recipe, mesh_layout),
                       sharding_choice(recipe, mesh_layout), trainer->fsdp().memory(),
                       trainer->shard_memory().disk_bytes());
+    if (resumes) journal->announce(resumed);
   }
+  Checkpoints checkpoints(recipe.checkpoint, checkpoint_folder, std::move(head), *trainer, world);
   try {
-    const RunEnd end = train(recipe, mesh, *dataset, *trainer, journal.get(), stop_request, start);
+    const RunEnd end =
+        train({recipe, mesh, *dataset, *trainer, checkpoints, journal.get(), stop_request, start}, resumed.state);
     if (end == RunEnd::Stopped) return end;
   } catch (const AgreedError&) {
     throw;

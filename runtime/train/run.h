@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
+#include <optional>
 
 #include "mesh/group.h"
 #include "runtime/config/recipe.h"
@@ -11,12 +13,14 @@ namespace meshtrain {
 enum class RunEnd { Done = 0, Stopped = 75 };
 
 struct RunOptions {
-  std::filesystem::path run_dir;  ///< empty: runs/<recipe name>
-  bool resume = false;
+  std::filesystem::path run_dir;            ///< empty: runs/<recipe name>
+  bool resume = false;                      ///< from the newest checkpoint, if there is one
+  std::optional<int64_t> resume_step = {};  ///< from the checkpoint of this step
 };
 
 /// A whole training run on the ranks of `world`: the recipe's model on the recipe's mesh, step after step, metrics and
-/// console lines from rank 0, the final weights exported on request. Every rank calls it with the same recipe.
+/// console lines from rank 0, checkpoints, the final weights exported on request. Every rank calls it with the same
+/// recipe. Goes on from a checkpoint, of whatever mesh, when it is asked to resume.
 /// Throws InputError, the same on all ranks, for what is wrong before the first step.
 RunEnd run(const Recipe& recipe, const Group& world, const RunOptions& options);
 

@@ -18,6 +18,10 @@ InputError holds_a_run(const std::filesystem::path& folder) {
                     " holds a run; continue it with --resume, choose another --run-dir, or remove it");
 }
 
+bool holds_run(const RunDirectory& directory) {
+  return std::filesystem::exists(directory.metrics()) || std::filesystem::exists(directory.checkpoints());
+}
+
 }  // namespace
 
 RunDirectory::RunDirectory(std::filesystem::path folder, bool resume) : folder_(std::move(folder)) {
@@ -25,7 +29,7 @@ RunDirectory::RunDirectory(std::filesystem::path folder, bool resume) : folder_(
   std::filesystem::create_directories(folder_, error);
   if (error) throw InputError("cannot create the run directory " + folder_.string() + ": " + error.message());
   const bool unlocked = !std::filesystem::exists(folder_ / "lock");
-  if (unlocked && !resume && std::filesystem::exists(metrics())) throw holds_a_run(folder_);  // no lock file is made
+  if (unlocked && !resume && holds_run(*this)) throw holds_a_run(folder_);  // no lock file is made
   lock_ = open((folder_ / "lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
   if (lock_ < 0)
     throw InputError("cannot write in the run directory " + folder_.string() + ": " + std::strerror(errno));
@@ -33,7 +37,7 @@ RunDirectory::RunDirectory(std::filesystem::path folder, bool resume) : folder_(
     close(lock_);
     throw InputError("the run directory " + folder_.string() + " is in use by another run; choose another --run-dir");
   }
-  if (!resume && std::filesystem::exists(metrics())) {
+  if (!resume && holds_run(*this)) {
     close(lock_);
     throw holds_a_run(folder_);
   }

@@ -5,8 +5,8 @@
 
 namespace meshtrain {
 
-/// The folder of one run: metrics.jsonl, parameters.jsonl on request, recipe.yaml and later its checkpoints. Locked as
-/// long as this lives. Of one rank; the lock is the kernel's, so a run that was killed leaves none behind.
+/// The folder of one run: metrics.jsonl, parameters.jsonl on request, recipe.yaml and its checkpoints. Locked as long
+/// as this lives. Of one rank; the lock is the kernel's, so a run that was killed leaves none behind.
 class RunDirectory {
  public:
   /// Creates `folder` where it is absent. Throws InputError when it is in use by another process, or when it holds a
@@ -19,6 +19,8 @@ class RunDirectory {
   const std::filesystem::path& folder() const { return folder_; }
   std::filesystem::path metrics() const { return folder_ / "metrics.jsonl"; }
   std::filesystem::path parameter_metrics() const { return folder_ / "parameters.jsonl"; }
+  std::filesystem::path checkpoints() const { return checkpoints_of(folder_); }
+  static std::filesystem::path checkpoints_of(const std::filesystem::path& run) { return run / "checkpoints"; }
   /// Keeps the recipe as run: recipe.yaml. Throws as OutputFile.
   void write_recipe(const std::string& yaml) const;
 

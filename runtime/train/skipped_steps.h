@@ -12,7 +12,11 @@ namespace meshtrain {
 /// gradients alone overflowed; up to train.max_skipped in a row.
 class SkippedSteps {
  public:
-  explicit SkippedSteps(const TrainRecipe& train) : train_(train) {}
+  /// `in_a_row`: of those before the first that it judges.
+  explicit SkippedSteps(const TrainRecipe& train, int64_t in_a_row = 0) : train_(train), in_a_row_(in_a_row) {}
+
+  /// Skipped so far, up to the last step.
+  int64_t in_a_row() const { return in_a_row_; }
 
   /// Of a step that the run has just made. Throws AgreedError when the run ends with it: step, loss, norm and the first
   /// parameter, if any, whose gradient is not finite.
@@ -20,7 +24,7 @@ class SkippedSteps {
 
  private:
   TrainRecipe train_;
-  int64_t in_a_row_ = 0;
+  int64_t in_a_row_;
 };
 
 /// Whether metrics say of each step if it was skipped.

@@ -74,8 +74,9 @@ int64_t Trainer::count_tokens(const StepBatch& batch) const {
   return total;
 }
 
-StepOutcome Trainer::step(const StepBatch& batch, int64_t num_counted, double learning_rate, bool stop, bool measure) {
-  StepOutcome outcome = compute_gradients(batch, num_counted, stop);
+StepOutcome Trainer::step(const StepBatch& batch, int64_t num_counted, double learning_rate, bool stop, bool measure,
+                          bool saved) {
+  StepOutcome outcome = compute_gradients(batch, num_counted, stop, saved);
   if (measure && !meter_) meter_ = std::make_unique<ParameterMeter>(owned_, fsdp_->units(), mesh_.world());
   if (measure) meter_->before_update();
   update(outcome, learning_rate);
@@ -83,15 +84,15 @@ StepOutcome Trainer::step(const StepBatch& batch, int64_t num_counted, double le
   return outcome;
 }
 
-StepOutcome Trainer::compute_gradients(const StepBatch& batch, int64_t num_counted, bool stop) {
+StepOutcome Trainer::compute_gradients(const StepBatch& batch, int64_t num_counted, bool stop, bool saved) {
   fsdp_->begin_step();
   const double scale = loss_scale_.value();
   const at::Tensor loss_sum = backward(batch, scale / static_cast<double>(num_counted));
   if (scale != 1) multiply_gradients(at::scalar_tensor(1 / scale, loss_sum.options()));
-  const at::Tensor votes = vote(loss_sum, stop);
+  const at::Tensor votes = vote(loss_sum, stop, saved);
   const at::Tensor loss = votes[0] / num_counted, grad_norm = votes[1].sqrt();
   const at::Tensor both = loss + grad_norm;
-  return {loss, grad_norm, both.sub(both).ne(0), votes[2], scale};  // infinite minus infinite is not a number
+  return {loss, grad_norm, both.sub(both).ne(0), votes[2], votes[3], scale};  // infinite minus infinite is not a number
 }
 
 namespace {
@@ -131,11 +132,12 @@ at::Tensor Trainer::backward(const StepBatch& batch, double start) {
 }
 
 // What the ranks learnt in this step becomes everyone's in one small all-reduce: loss sum (tp peers computed the same
-// one, so the first of them speaks), squares of the owned gradients, requests to stop.
-at::Tensor Trainer::vote(const at::Tensor& loss_sum, bool stop) const {
+// one, so the first of them speaks), squares of the owned gradients, requests to stop, parts of a checkpoint that are
+// durable.
+at::Tensor Trainer::vote(const at::Tensor& loss_sum, bool stop, bool saved) const {
   const bool speaks = mesh_.coordinate("tp") == 0;
   at::Tensor votes = at::stack({speaks ? loss_sum : at::zeros_like(loss_sum), owned_squares(owned_, device_),
-                                at::full_like(loss_sum, stop ? 1.0 : 0.0)});
+                                at::full_like(loss_sum, stop ? 1.0 : 0.0), at::full_like(loss_sum, saved ? 1.0 : 0.0)});
   mesh_.world().with_purpose("vote").all_reduce(votes).wait();
   return votes;
 }
@@ -151,6 +153,29 @@ void Trainer::multiply_gradients(const at::Tensor& factor) {
     at::Tensor(buffer->shard_gradients()).mul_(factor);
     set_aside(buffer->shard_gradients());
   }
+}
+
+std::vector<ShardTensor> Trainer::shards() const {
+  std::vector<ShardTensor> shards;
+  for (const Unit& unit : fsdp_->units()) {
+    for (const FlatBuffer& buffer : unit.buffers()) {
+      shards.push_back({"", &buffer, {0, buffer.shard().numel}, buffer.shard_values()});
+    }
+  }
+  const std::vector<ShardTensor> state = optimizer_->state();
+  shards.insert(shards.end(), state.begin(), state.end());
+  return shards;
+}
+
+void Trainer::write(TrainingState& state) const {
+  state.num_updates = optimizer_->num_steps();
+  state.loss_scale = loss_scale_.state();
+}
+
+void Trainer::resume(const TrainingState& state) {
+  optimizer_->resume(state.num_updates);
+  if (state.loss_scale) loss_scale_.resume(*state.loss_scale);
+  fsdp_->shards_changed(/*frozen=*/true);
 }
 
 namespace {

@@ -5,6 +5,7 @@
 
 #include "fsdp/fsdp.h"
 #include "mesh/device_mesh.h"
+#include "runtime/checkpoint/training_state.h"
 #include "runtime/config/recipe.h"
 #include "runtime/model/transformer.h"
 #include "runtime/optimizer/optimizer.h"
@@ -24,6 +25,7 @@ struct StepOutcome {
   at::Tensor grad_norm;        ///< of the whole model, before clipping
   at::Tensor non_finite;       ///< bool: loss or norm is not finite, and the step changes nothing
   at::Tensor stop;             ///< number of ranks that asked to stop
+  at::Tensor saved;            ///< number of ranks that said they are done with a checkpoint
   double loss_scale = 1;       ///< of its backward
   at::Tensor parameters = {};  ///< for read_parameters(), when they were to be measured
 };
@@ -42,12 +44,13 @@ class Trainer {
       : Trainer(recipe, mesh, device, make_data_parallel(recipe, mesh)) {}
 
   /// One update: compute_gradients(), then update(). `measure`: each parameter by itself, the same on every rank.
-  StepOutcome step(const StepBatch& batch, int64_t num_counted, double learning_rate, bool stop, bool measure = false);
+  StepOutcome step(const StepBatch& batch, int64_t num_counted, double learning_rate, bool stop, bool measure = false,
+                   bool saved = false);
 
   /// Forward and backward of every micro-batch, sums of gradients, norm: each shard then has the gradient of the mean
   /// loss, neither scaled nor clipped. `num_counted`: counted tokens of the whole step over dp x cp, at least 1.
-  /// `stop`: this rank asks to stop.
-  StepOutcome compute_gradients(const StepBatch& batch, int64_t num_counted, bool stop);
+  /// `stop`: this rank asks to stop; `saved`: it is done with its part of a checkpoint.
+  StepOutcome compute_gradients(const StepBatch& batch, int64_t num_counted, bool stop, bool saved = false);
   /// Clips them and changes the parameters. When the outcome is not finite nothing is changed but the loss scale: every
   /// rank decides alike, from the vote.
   void update(const StepOutcome& outcome, double learning_rate);
@@ -64,6 +67,17 @@ class Trainer {
     return meter_->read(outcome.parameters);
   }
 
+  // What a checkpoint holds of it.
+
+  /// This rank's shards of every parameter, frozen ones too, and the state of the optimizer.
+  std::vector<ShardTensor> shards() const;
+  /// Which of the ranks that keep the same shards keeps what of them.
+  const Keepers& keepers() const { return data_parallel_.keepers; }
+  /// Sets what this knows of `state`: updates and loss scale.
+  void write(TrainingState& state) const;
+  /// shards() have been written: it goes on as it was then. Between steps, on every rank.
+  void resume(const TrainingState& state);
+
   const SequenceLayout& layout() const { return sequences_.layout(); }
   /// Over whose ranks parameters, gradients or optimizer are cut.
   const std::vector<std::string>& cut_axes() const { return data_parallel_.cut_axes; }
@@ -76,7 +90,7 @@ class Trainer {
 
  private:
   at::Tensor backward(const StepBatch& batch, double start);
-  at::Tensor vote(const at::Tensor& loss_sum, bool stop) const;
+  at::Tensor vote(const at::Tensor& loss_sum, bool stop, bool saved) const;
   void clip(const at::Tensor& grad_norm);
   void multiply_gradients(const at::Tensor& factor);
 

@@ -27,6 +27,12 @@ class TrainRun : public TrainProgram {
     const size_t steps = metrics().size();
     EXPECT_TRUE(has(ending.out, "stopped on request after step " + std::to_string(steps) + ";")) << ending.out;
     expect_steps(metrics(), steps);
+    recipe = run_dir / "recipe.yaml";
+    const std::string more = "train.steps=" + std::to_string(steps + 2);
+    const Ending resumed = train(ranks, {"--resume", "--set", more});
+    EXPECT_EQ(resumed.status, 0) << resumed.err;
+    EXPECT_TRUE(has(resumed.out, "resumed after step " + std::to_string(steps) + ",")) << resumed.out;
+    expect_steps(metrics(), steps + 2);
   }
 };
 
@@ -184,9 +190,11 @@ TEST_F(TrainRun, StopsAtItsTimeLimitAndIsResumed) {
   const Ending stopped = train(2, {"--mesh", "dp=2", "--set", "train.steps=1000000", "--set", "train.time_limit=0.2"});
   EXPECT_EQ(stopped.status, 75) << stopped.err;
   EXPECT_EQ(count(stopped.out, "stopped on request after step "), 1) << stopped.out;
-  expect_steps(metrics(), metrics().size());
-  EXPECT_EQ(train(2, {"--mesh", "dp=2", "--resume"}).status, 0);
-  expect_steps(metrics(), 4);
+  const size_t steps = metrics().size();
+  expect_steps(metrics(), steps);
+  const std::string more = "train.steps=" + std::to_string(steps + 2);
+  EXPECT_EQ(train(2, {"--mesh", "dp=2", "--resume", "--set", more}).status, 0);
+  expect_steps(metrics(), steps + 2);
 }
 
 TEST_F(TrainRun, IsCheckedWithoutItsRanks) {

@@ -58,9 +58,14 @@ void add_train_command(CLI::App& app, int& status) {
   command->add_option("recipe", arguments->recipe, "The recipe, a YAML file")->required();
   add_recipe_options(*command, arguments->with);
   command->add_option("--run-dir", arguments->options.run_dir,
-                      "Folder of the run: metrics.jsonl, recipe.yaml. Default: runs/<recipe name>");
+                      "Folder of the run: metrics.jsonl, recipe.yaml, checkpoints. Default: runs/<recipe name>");
   command->add_flag("--resume", arguments->options.resume,
-                    "Continue in a run directory that holds a run; without a checkpoint there, from step 1");
+                    "Go on from the newest checkpoint of the run directory, on any mesh; without one, from step 1");
+  command
+      ->add_option("--resume-step", arguments->options.resume_step,
+                   "Go on from the checkpoint of this step; later ones are set aside")
+      ->check(at_least_one())
+      ->type_name("N");
   command->add_flag("--check", arguments->check, "Check recipe, mesh, model and data, and start nothing");
   command->callback([arguments, &status] { status = train(*arguments); });
 }

@@ -1,0 +1,90 @@
+#include "runtime/checkpoint/checkpoint_reader.h"
+
+#include <ATen/ATen.h>
+
+#include "mesh/error.h"
+#include "runtime/data/mapped_file.h"
+
+namespace meshtrain {
+namespace {
+
+/// `box`, as seen from the first element of `outer`.
+Box within(Box box, const Box& outer) {
+  for (size_t dim = 0; dim < box.start.size(); ++dim) box.start[dim] -= outer.start[dim];
+  return box;
+}
+
+}  // namespace
+
+std::string read_manifest_text(const std::filesystem::path& folder) {
+  const MappedFile file(folder / "manifest.json");
+  return {reinterpret_cast<const char*>(file.data()), static_cast<size_t>(file.size())};
+}
+
+Manifest read_manifest(const std::filesystem::path& folder) {
+  return parse_manifest(read_manifest_text(folder), (folder / "manifest.json").string());
+}
+
+CheckpointReader::CheckpointReader(std::filesystem::path folder, const Manifest& manifest)
+    : folder_(std::move(folder)), manifest_(manifest) {}
+
+void CheckpointReader::read(const Piece& piece) {
+  const at::NoGradGuard no_grad;
+  const auto found = manifest_.tensors.find(piece.tensor);
+  if (found == manifest_.tensors.end()) {
+    throw InputError(folder_.string() + " has no " + piece.tensor +
+                     ": the recipe trains now what was not trained then (train.freeze, optimizer.momentum)");
+  }
+  const StoredTensor& stored = found->second;
+  if (stored.shape != piece.shape) {
+    throw InputError(folder_.string() + ": " + piece.tensor + " has shape " + describe_shape(stored.shape) +
+                     ", the recipe's model has " + describe_shape(piece.shape));
+  }
+  for (const StoredPiece& source : stored.pieces) {
+    const std::optional<Box> shared = intersect(source.box, piece.box);
+    if (!shared) continue;
+    prove(piece.tensor, source);
+    const at::Tensor values = file(source).read(piece_name(piece.tensor, source.box), within(*shared, source.box));
+    part(piece.values, within(*shared, piece.box)).copy_(values);
+  }
+}
+
+const SafetensorsFile& CheckpointReader::file(const StoredPiece& piece) {
+  const auto found = files_.find(piece.file);
+  if (found != files_.end()) return found->second;
+  const StoredFile& stored = manifest_.files[piece.file];
+  SafetensorsFile opened(folder_ / stored.name);
+  const std::span<const std::byte> header = opened.header();
+  const uint64_t sum = checksum(header.data(), header.size());
+  if (sum != stored.header) {
+    throw InputError(opened.path().string() + ": its header is damaged: its checksum is " + checksum_text(sum) +
+                     ", manifest.json says " + checksum_text(stored.header));
+  }
+  return files_.emplace(piece.file, std::move(opened)).first->second;
+}
+
+void CheckpointReader::prove(const std::string& tensor, const StoredPiece& piece) {
+  if (proven_.contains(&piece)) return;
+  const std::string name = piece_name(tensor, piece.box);
+  const auto fail = [&](const std::string& what) {
+    throw InputError((folder_ / manifest_.files[piece.file].name).string() + ": " + name + " " + what);
+  };
+  const SafetensorsFile* source = nullptr;
+  try {
+    source = &file(piece);
+  } catch (const InputError& error) {
+    throw InputError(name + " cannot be had: " + error.what());
+  }
+  if (!source->contains(name)) fail("is not there, which manifest.json says");
+  const TensorEntry& entry = source->entry(name);
+  if (entry.dtype != manifest_.tensors.at(tensor).dtype || entry.shape != piece.box.size)
+    fail("has another dtype or shape than manifest.json says");
+  const std::span<const std::byte> bytes = source->bytes(name);
+  const uint64_t sum = checksum(bytes.data(), bytes.size());
+  if (sum != piece.checksum) {
+    fail("is damaged: its checksum is " + checksum_text(sum) + ", manifest.json says " + checksum_text(piece.checksum));
+  }
+  proven_.insert(&piece);
+}
+
+}  // namespace meshtrain

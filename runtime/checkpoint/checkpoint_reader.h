@@ -1,0 +1,44 @@
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "runtime/checkpoint/manifest.h"
+#include "runtime/checkpoint/piece.h"
+#include "runtime/hf/safetensors.h"
+
+namespace meshtrain {
+
+/// manifest.json of the checkpoint in `folder`, as it is. Throws InputError when it cannot be read.
+std::string read_manifest_text(const std::filesystem::path& folder);
+/// What it says. Throws InputError when it is damaged, too.
+Manifest read_manifest(const std::filesystem::path& folder);
+
+/// Reads pieces of a checkpoint, whatever pieces it was written in. Opens files and reads pieces only when they are
+/// needed, and proves each of them by its checksum before anything is taken from it. What is wrong is an InputError
+/// that names file, tensor and box. No collective.
+class CheckpointReader {
+ public:
+  /// `manifest` outlives this.
+  CheckpointReader(std::filesystem::path folder, const Manifest& manifest);
+
+  /// Fills piece.values, converted to their dtype. Throws InputError when the checkpoint has no such tensor, or one of
+  /// another shape.
+  void read(const Piece& piece);
+  /// Proves `piece` of manifest.tensors.at(tensor): its file has it, every byte as it was written. Throws InputError.
+  void prove(const std::string& tensor, const StoredPiece& piece);
+
+ private:
+  const SafetensorsFile& file(const StoredPiece& piece);
+
+  std::filesystem::path folder_;
+  const Manifest& manifest_;
+  std::map<size_t, SafetensorsFile> files_;
+  std::set<const StoredPiece*> proven_;
+};
+
+}  // namespace meshtrain

@@ -1,0 +1,73 @@
+#include "runtime/checkpoint/piece_writer.h"
+
+#include <ATen/ops/empty.h>
+
+#include <chrono>
+#include <stdexcept>
+
+#include "fsdp/shard_memory.h"
+#include "mesh/error.h"
+#include "runtime/checkpoint/manifest.h"
+#include "runtime/hf/safetensors_writer.h"
+
+namespace meshtrain {
+namespace {
+
+std::vector<TensorEntry> entries_of(const std::vector<Piece>& pieces) {
+  std::vector<TensorEntry> entries;
+  for (const Piece& piece : pieces) {
+    entries.push_back({piece_name(piece.tensor, piece.box), piece.values.scalar_type(), piece.box.size});
+  }
+  return entries;
+}
+
+}  // namespace
+
+PieceWriter::PieceWriter(std::vector<Piece> pieces, std::string file_name, bool copies)
+    : pieces_(std::move(pieces)), file_name_(std::move(file_name)), copies_(copies) {
+  for (const Piece& piece : pieces_) values_.push_back(piece.values);
+}
+
+void PieceWriter::save(const std::filesystem::path& folder) {
+  if (copies_) copy();
+  const auto policy = copies_ ? std::launch::async : std::launch::deferred;
+  writing_ = std::async(policy, [this, folder] { return pieces_.empty() ? "" : write(folder); });
+  if (!copies_) writing_.wait();
+}
+
+bool PieceWriter::done() const {
+  return !writing_.valid() || writing_.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+}
+
+std::string PieceWriter::wait() {
+  return writing_.get();
+}
+
+void PieceWriter::copy() {
+  for (size_t i = 0; i < pieces_.size(); ++i) {
+    const at::Tensor& values = pieces_[i].values;
+    if (values_[i].is_same(values)) {
+      values_[i] = at::empty(values.sizes(), at::TensorOptions(at::kCPU).dtype(values.dtype()));
+    }
+    values_[i].copy_(values);
+  }
+}
+
+std::string PieceWriter::write(const std::filesystem::path& folder) const try {
+  SafetensorsWriter file(folder / file_name_, entries_of(pieces_));
+  ManifestPart part({file_name_, checksum(file.header().data(), file.header().size())});
+  for (size_t i = 0; i < pieces_.size(); ++i) {
+    const Piece& piece = pieces_[i];
+    const at::Tensor values = values_[i].contiguous();
+    file.write(piece_name(piece.tensor, piece.box), values);
+    part.add(piece.tensor, values.scalar_type(), piece.shape, piece.box,
+             checksum(values.const_data_ptr(), values.nbytes()));
+    set_aside(piece.values);
+  }
+  file.finish();
+  return part.text();
+} catch (const InputError& error) {  // of a path, which the user cannot have given wrongly by now
+  throw std::runtime_error(error.what());
+}
+
+}  // namespace meshtrain

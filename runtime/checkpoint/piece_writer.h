@@ -1,0 +1,40 @@
+#pragma once
+
+#include <filesystem>
+#include <future>
+#include <string>
+#include <vector>
+
+#include "runtime/checkpoint/piece.h"
+
+namespace meshtrain {
+
+/// Writes the pieces that one rank owns, again and again, as a safetensors file each time. No collective.
+class PieceWriter {
+ public:
+  /// Pieces are views of numbers that change. `copies`: a save copies them to host memory, which is kept for the next,
+  /// and writes in the background; else it writes them as they are and returns when that is done, for numbers that
+  /// memory has no room for twice.
+  PieceWriter(std::vector<Piece> pieces, std::string file_name, bool copies);
+
+  /// Begins to write FOLDER/file_name, and makes the folder where it is absent. wait() comes before the next save().
+  /// Without pieces there is no file.
+  void save(const std::filesystem::path& folder);
+  /// Whether wait() will return at once.
+  bool done() const;
+  /// The file is durable: its part of the manifest, of ManifestPart; empty without pieces. Throws std::runtime_error
+  /// when it could not be written.
+  std::string wait();
+
+ private:
+  void copy();
+  std::string write(const std::filesystem::path& folder) const;
+
+  std::vector<Piece> pieces_;
+  std::string file_name_;
+  bool copies_;
+  std::vector<at::Tensor> values_;  // of pieces_: themselves, or copies
+  std::future<std::string> writing_;
+};
+
+}  // namespace meshtrain

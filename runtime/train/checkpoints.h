@@ -1,0 +1,60 @@
+#pragma once
+
+#include <filesystem>
+#include <future>
+#include <optional>
+#include <string>
+
+#include "mesh/group.h"
+#include "runtime/checkpoint/checkpoint_folder.h"
+#include "runtime/checkpoint/manifest.h"
+#include "runtime/checkpoint/piece_writer.h"
+#include "runtime/config/recipe.h"
+#include "runtime/train/trainer.h"
+
+namespace meshtrain {
+
+/// The checkpoints that a run writes. A save copies what this rank owns to host memory; a thread writes it. When every
+/// rank has said in a step's vote that its part is durable, rank 0 is told of all parts and writes the manifest, in the
+/// background too; when that is durable, it gives the folder its name. Every rank constructs the same and makes the
+/// same calls. A failure on one rank is thrown by all as AgreedError.
+class Checkpoints {
+ public:
+  /// `head`: what every checkpoint says, whose state is not looked at. `trainer` outlives this. Nothing is written yet.
+  Checkpoints(const CheckpointRecipe& recipe, CheckpointFolder folder, CheckpointHead head, const Trainer& trainer,
+              const Group& world);
+
+  /// Begins the checkpoint of `state`. Nothing else may go on: finish() comes before.
+  void save(const TrainingState& state);
+  /// Whether this rank has nothing left to do for what goes on: for the vote. No collective.
+  bool done() const;
+  /// Call when every rank is done. The step whose checkpoint is complete by this, if any.
+  std::optional<int64_t> advance();
+  /// Waits until nothing goes on. The step whose checkpoint is complete by this, if any.
+  std::optional<int64_t> finish();
+
+ private:
+  enum class Stage { Idle, Pieces, Manifest };
+
+  void gather_parts();
+  void complete();
+  /// Throws, on every rank, what is thrown on any, after the folder has been removed.
+  void agree_or_remove(const std::function<void()>& action);
+  [[noreturn]] void remove(const std::string& reason);
+
+  CheckpointRecipe recipe_;
+  CheckpointFolder folder_;
+  CheckpointHead head_;
+  Group world_;
+  bool first_of_host_;
+  PieceWriter pieces_;
+  Stage stage_ = Stage::Idle;
+  std::future<void> manifest_;  // of rank 0
+  std::future<void> removal_;   // of checkpoints that are not kept
+};
+
+/// Puts into `trainer`, from pieces of the checkpoint in `folder`, what this rank keeps. Throws InputError, before
+/// anything is used, when a piece is missing or damaged. No collective; Trainer::resume() comes next.
+void read_shards(const std::filesystem::path& folder, const Manifest& manifest, const Trainer& trainer);
+
+}  // namespace meshtrain

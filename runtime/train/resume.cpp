@@ -1,0 +1,91 @@
+#include "runtime/train/resume.h"
+
+#include <unistd.h>
+
+#include "mesh/agree.h"
+#include "mesh/error.h"
+#include "runtime/checkpoint/checkpoint_reader.h"
+#include "runtime/checkpoint/recipe_changes.h"
+#include "runtime/config/load.h"
+#include "runtime/train/checkpoints.h"
+
+namespace meshtrain {
+namespace {
+
+std::string describe(const Fingerprint& print) {
+  return std::to_string(print.bytes) + " bytes with checksum " + checksum_text(print.checksum);
+}
+
+std::vector<std::string> other_data(const CheckpointHead& own, const CheckpointHead& saved) {
+  std::vector<std::string> differences;
+  for (const auto& [key, print] : own.data) {
+    const auto found = saved.data.find(key);
+    if (found != saved.data.end() && found->second == print) continue;
+    differences.push_back(key + ": a file of " + describe(print) + ", was " +
+                          (found == saved.data.end() ? "none" : "one of " + describe(found->second)));
+  }
+  for (const auto& [key, print] : saved.data) {
+    if (!own.data.contains(key)) differences.push_back(key + ": none, was a file of " + describe(print));
+  }
+  return differences;
+}
+
+std::string joined_lines(const std::vector<std::string>& lines) {
+  std::string text;
+  for (const std::string& line : lines) text += (text.empty() ? "" : "; ") + line;
+  return text;
+}
+
+/// The changes of the recipe that are allowed. Throws InputError when there are others.
+std::vector<std::string> check_same_run(const std::filesystem::path& folder, const CheckpointHead& own,
+                                        const CheckpointHead& saved) {
+  RecipeChanges changes = compare_recipes(saved.recipe, own.recipe);
+  std::vector<std::string>& contradictions = changes.contradictions;
+  const std::vector<std::string> data = other_data(own, saved);
+  contradictions.insert(contradictions.end(), data.begin(), data.end());
+  if (contradictions.empty()) return changes.allowed;
+  throw InputError("the recipe contradicts the checkpoint " + folder.string() + ": " + joined_lines(contradictions) +
+                   ": go on with the recipe of that run, or begin another one with --run-dir");
+}
+
+std::string host_name() {
+  char name[256] = {};
+  return gethostname(name, sizeof name - 1) == 0 ? name : "this host";
+}
+
+}  // namespace
+
+CheckpointHead describe_run(const Recipe& recipe, const MeshLayout& layout) {
+  CheckpointHead head;
+  head.recipe = to_yaml(recipe);
+  head.mesh = layout.describe();
+  head.data["data.tokens"] = fingerprint(recipe.data.tokens);
+  if (!recipe.data.loss_mask.empty()) head.data["data.loss_mask"] = fingerprint(recipe.data.loss_mask);
+  return head;
+}
+
+Resumed resume(const std::filesystem::path& folder, const CheckpointHead& own, Trainer& trainer, const Group& world) {
+  std::string text;
+  Resumed resumed;
+  agree(world, [&] {
+    if (world.rank() != 0) return;
+    text = read_manifest_text(folder);
+    const Manifest manifest = parse_manifest(text, (folder / "manifest.json").string());
+    resumed.changes = check_same_run(folder, own, manifest.head);
+  });
+  text = broadcast_text(world, text);
+  resumed.folder = broadcast_text(world, folder.string());
+  const Manifest manifest = parse_manifest(text, "the manifest");
+  agree(world, [&] {
+    try {
+      read_shards(resumed.folder, manifest, trainer);
+    } catch (const InputError& error) {
+      throw InputError(world.place() + " on " + host_name() + ": " + error.what());
+    }
+  });
+  trainer.resume(manifest.head.state);
+  resumed.state = manifest.head.state;
+  return resumed;
+}
+
+}  // namespace meshtrain

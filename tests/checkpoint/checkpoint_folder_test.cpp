@@ -1,0 +1,84 @@
+#include "runtime/checkpoint/checkpoint_folder.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "tests/support/scratch.h"
+
+namespace meshtrain {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::ScratchFolder;
+
+std::vector<std::string> names_in(const fs::path& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(folder)) names.push_back(entry.path().filename());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+void make(const fs::path& folder) {
+  fs::create_directories(folder / "inside");
+}
+
+TEST(CheckpointFolder, OnlyWhatIsCompleteCounts) {
+  const ScratchFolder scratch;
+  const CheckpointFolder folder(scratch.path() / "checkpoints");
+  EXPECT_TRUE(folder.steps().empty()) << "there is no folder";
+  for (const char* name :
+       {"step-00000010", "step-00000009", "step-123456789", "step-00000011.tmp", "step-11", "step-00000012.removed",
+        "abandoned-step-00000013", "step-", "step-0000001x", "latest", "step-99999999999999999999"}) {
+    make(scratch.path() / "checkpoints" / name);
+  }
+  EXPECT_EQ(folder.steps(), (std::vector<int64_t>{9, 10, 123456789}));
+  make(folder.partial(20));
+  folder.complete(20);
+  folder.complete(20);  // another rank's turn
+  EXPECT_EQ(folder.steps().back(), 123456789);
+  EXPECT_TRUE(fs::exists(folder.step(20) / "inside"));
+  EXPECT_FALSE(fs::exists(folder.partial(20)));
+}
+
+TEST(CheckpointFolder, LeftoversAreRemovedAndNothingElse) {
+  const ScratchFolder scratch;
+  const CheckpointFolder folder(scratch.path());
+  for (const char* name : {"step-00000010", "step-00000011.tmp", "step-00000012.removed", "mine.tmp"}) {
+    make(scratch.path() / name);
+  }
+  folder.clean();
+  EXPECT_EQ(names_in(scratch.path()), (std::vector<std::string>{"mine.tmp", "step-00000010"}));
+}
+
+TEST(CheckpointFolder, LaterOnesAreSetAside) {
+  const ScratchFolder scratch;
+  const CheckpointFolder folder(scratch.path());
+  for (const int64_t step : {5, 10, 15}) make(folder.step(step));
+  EXPECT_FALSE(folder.abandon_after(15));
+  EXPECT_TRUE(folder.abandon_after(5));
+  EXPECT_EQ(folder.steps(), std::vector<int64_t>{5});
+  make(folder.step(10));
+  EXPECT_TRUE(folder.abandon_after(5)) << "again";
+  EXPECT_EQ(names_in(scratch.path()),
+            (std::vector<std::string>{"abandoned-step-00000010", "abandoned-step-00000015", "step-00000005"}));
+}
+
+TEST(CheckpointFolder, TheLastAndTheMultiplesAreKept) {
+  const auto kept = [](int64_t keep_last, int64_t keep_every) {
+    const ScratchFolder scratch;
+    const CheckpointFolder folder(scratch.path());
+    for (int64_t step = 10; step <= 60; step += 10) make(folder.step(step));
+    for (const fs::path& retired : folder.retire(keep_last, keep_every)) fs::remove_all(retired);
+    EXPECT_EQ(names_in(scratch.path()).size(), folder.steps().size()) << "nothing else is there";
+    return folder.steps();
+  };
+  EXPECT_EQ(kept(0, 0).size(), 6u);
+  EXPECT_EQ(kept(9, 0).size(), 6u);
+  EXPECT_EQ(kept(2, 0), (std::vector<int64_t>{50, 60}));
+  EXPECT_EQ(kept(1, 30), (std::vector<int64_t>{30, 60}));
+  EXPECT_EQ(kept(2, 20), (std::vector<int64_t>{20, 40, 50, 60}));
+}
+
+}  // namespace
+}  // namespace meshtrain

@@ -1,0 +1,167 @@
+#include "runtime/checkpoint/manifest.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "mesh/error.h"
+#include "tests/support/world.h"
+
+namespace meshtrain {
+namespace {
+
+CheckpointHead head() {
+  CheckpointHead head;
+  head.state = {12, 96, 11, 1, TrainingState::LossScale{1024, 5}};
+  head.recipe = "name: \"x\"\n";
+  head.mesh = "dp=2,cp=1,tp=1";
+  head.data["data.tokens"] = {100, 0xabcdef};
+  return head;
+}
+
+/// What a rank says of boxes of one tensor, model.x of [4, 3].
+std::string part(const std::string& file, const std::vector<Box>& boxes, const std::string& name = "model.x",
+                 at::ScalarType dtype = at::kFloat) {
+  ManifestPart part({file, 7});
+  for (const Box& box : boxes) part.add(name, dtype, {4, 3}, box, 42);
+  return part.text();
+}
+
+const std::vector<Box> kUpper = {{{0, 0}, {2, 3}}, {{2, 0}, {1, 1}}}, kLower = {{{2, 1}, {1, 2}}, {{3, 0}, {1, 3}}};
+
+std::string complaint(const std::string& text) {
+  try {
+    parse_manifest(text, "M");
+  } catch (const InputError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+std::string complaint_of(const std::vector<std::string>& parts) {
+  return complaint(manifest_text(head(), parts));
+}
+
+/// `text` with `from` replaced, and the checksum as it has to be.
+std::string changed(const std::string& text, const std::string& from, const std::string& to) {
+  std::string other = text.substr(0, text.rfind(",\n \"xxh3\""));
+  const size_t at = other.find(from);
+  EXPECT_NE(at, std::string::npos) << from;
+  other.replace(at, from.size(), to);
+  return other + ",\n \"xxh3\": \"" + checksum_text(checksum(other.data(), other.size())) + "\"\n}\n";
+}
+
+TEST(Manifest, IsReadAsItWasWritten) {
+  const Manifest read = parse_manifest(manifest_text(head(), {part("a", kUpper), "", part("b", kLower)}), "M");
+  const CheckpointHead expected = head();
+  EXPECT_EQ(read.head.state.step, 12);
+  EXPECT_EQ(read.head.state.num_samples, 96);
+  EXPECT_EQ(read.head.state.num_updates, 11);
+  EXPECT_EQ(read.head.state.num_skipped, 1);
+  ASSERT_TRUE(read.head.state.loss_scale.has_value());
+  EXPECT_EQ(read.head.state.loss_scale->value, 1024);
+  EXPECT_EQ(read.head.state.loss_scale->num_finite, 5);
+  EXPECT_EQ(read.head.recipe, expected.recipe);
+  EXPECT_EQ(read.head.mesh, expected.mesh);
+  EXPECT_EQ(read.head.data, expected.data);
+  EXPECT_TRUE(read.head.versions.contains("meshtrain") && read.head.versions.contains("torch"));
+  ASSERT_EQ(read.files.size(), 2u);
+  EXPECT_EQ(read.files[1].name, "b");
+  EXPECT_EQ(read.files[1].header, 7u);
+  const StoredTensor& tensor = read.tensors.at("model.x");
+  EXPECT_EQ(tensor.dtype, at::kFloat);
+  EXPECT_EQ(tensor.shape, (std::vector<int64_t>{4, 3}));
+  ASSERT_EQ(tensor.pieces.size(), 4u);
+  EXPECT_EQ(tensor.pieces[2].box, kLower[0]);
+  EXPECT_EQ(tensor.pieces[2].file, 1u);
+  EXPECT_EQ(tensor.pieces[2].checksum, 42u);
+  EXPECT_EQ(read.num_bytes(), 48);
+}
+
+TEST(Manifest, PiecesThatAreNotTheWholeTensorAreRefused) {
+  EXPECT_EQ(complaint_of({part("a", kUpper)}), "M is damaged: the pieces of model.x lack some of its 12 elements");
+  EXPECT_EQ(complaint_of({part("a", kUpper), part("b", kUpper)}),
+            "M is damaged: the pieces of model.x have more than its 12 elements");
+}
+
+TEST(Manifest, OverlapsAndBoxesOutsideAreRefused) {
+  const std::vector<Box> twice = {{{0, 0}, {2, 3}}, {{1, 0}, {2, 3}}};
+  EXPECT_EQ(complaint_of({part("a", twice)}), "M is damaged: pieces [0:2, 0:3] and [1:3, 0:3] of model.x overlap");
+  EXPECT_EQ(complaint_of({part("a", {{{3, 0}, {2, 3}}})}), "M is damaged: a piece of model.x does not lie in [4, 3]");
+  EXPECT_EQ(complaint_of({part("a", {{{0}, {4}}})}), "M is damaged: a piece of model.x does not lie in [4, 3]");
+  EXPECT_EQ(complaint_of({part("a", {{{0, 0}, {0, 3}}})}), "M is damaged: a piece of model.x does not lie in [4, 3]");
+}
+
+TEST(Manifest, WhatRanksSayDifferentlyIsRefused) {
+  EXPECT_EQ(complaint_of({part("a", kUpper), part("b", kLower, "model.x", at::kHalf)}),
+            "M is damaged: model.x has another dtype or shape in b");
+  EXPECT_EQ(complaint_of({part("a", kUpper), part("a", kLower)}), "M is damaged: it names a twice");
+}
+
+TEST(Manifest, OtherValuesAreRefused) {
+  const std::string text = manifest_text(head(), {part("a", kUpper), part("b", kLower)});
+  ASSERT_EQ(complaint(text), "");
+  const auto refused = [&](const std::string& from, const std::string& to) {
+    return complaint(changed(text, from, to));
+  };
+  EXPECT_EQ(refused("\"format\": 1", "\"format\": 2"), "M is damaged: it is of format 2, this program reads format 1");
+  EXPECT_EQ(refused("\"step\": 12", "\"step\": -12"), "M is damaged: \"step\" of it is not a whole number");
+  EXPECT_EQ(refused("\"step\": 12", "\"step\": 1.5"), "M is damaged: \"step\" of it is not a whole number");
+  EXPECT_EQ(refused("\"samples\": 96", "\"sample\": 96"), "M is damaged: it has no \"samples\"");
+  EXPECT_EQ(refused("\"name\":\"a\"", "\"name\":\"../a\""),
+            "M is damaged: \"../a\" is not the name of a file beside it");
+  EXPECT_EQ(refused("\"F32\"", "\"F3\""), "M is damaged: model.x has dtype F3, which is not known");
+  EXPECT_EQ(refused("[4,3]", "[9000000000,9000000000]").substr(0, 20), "M is damaged: model.");
+  EXPECT_EQ(refused("000000000000002a", "000000000000002A"),
+            "M is damaged: \"xxh3\" of a piece of model.x is not a checksum of 16 hexadecimal digits");
+  EXPECT_NE(refused("{", "[{").find("M is damaged: it is not JSON"), std::string::npos);
+  EXPECT_EQ(complaint(std::string()), "M is damaged: it was cut short: it does not end with its checksum");
+}
+
+TEST(Manifest, NoByteOfItChangesUnseen) {
+  const std::string text = manifest_text(head(), {part("a", kUpper), part("b", kLower)});
+  std::mt19937_64 generator(3);
+  for (size_t at = 0; at < text.size(); ++at) {
+    std::string other = text;
+    other[at] = static_cast<char>(other[at] ^ (1 << generator() % 8));
+    EXPECT_NE(complaint(other), "") << at;
+    EXPECT_NE(complaint(text.substr(0, at)), "") << at;
+  }
+}
+
+/// What anyone could write, with a checksum that is right: it is refused or says something, and nothing else happens.
+TEST(Manifest, AnyTextIsReadOrRefused) {
+  if (testing::world().size() > 1) GTEST_SKIP() << "one rank is as good as many";
+  const std::string text = manifest_text(head(), {part("a", kUpper), part("b", kLower)});
+  const std::string body = text.substr(0, text.rfind(",\n \"xxh3\""));
+  const std::vector<std::string> words = {"-1",
+                                          "1e300",
+                                          "9223372036854775807",
+                                          "18446744073709551615",
+                                          "null",
+                                          "{}",
+                                          "[]",
+                                          "[[",
+                                          "\"",
+                                          "\\u0000",
+                                          "true",
+                                          ",",
+                                          "0",
+                                          "\xff"};
+  std::mt19937_64 generator(5);
+  int read = 0;
+  for (int i = 0; i < 20000; ++i) {
+    std::string other = body;
+    for (uint64_t changes = 1 + generator() % 3; changes > 0; --changes) {
+      const size_t begin = generator() % other.size(), length = generator() % 6;
+      other.replace(begin, length, generator() % 4 == 0 ? "" : words[generator() % words.size()]);
+    }
+    read += complaint(changed(other + ",\n \"xxh3\"", "", "")).empty();
+  }
+  EXPECT_GT(read, 0) << "some changes are harmless";
+  const std::string deep(1'000'000, '[');
+  EXPECT_NE(complaint(changed(deep + ",\n \"xxh3\"", "", "")), "");
+}
+
+}  // namespace
+}  // namespace meshtrain

@@ -1,0 +1,226 @@
+// Whatever mesh wrote a checkpoint, every other reads it to the bit, and goes on.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+
+#include "runtime/checkpoint/checkpoint_reader.h"
+#include "tests/checkpoint/training.h"
+#include "tests/matrix/cell.h"
+#include "tests/support/scratch.h"
+#include "tests/support/world.h"
+
+namespace meshtrain::testing {
+namespace {
+
+/// A mesh of some of the world's ranks, and how the model is cut there.
+struct Place {
+  int64_t dp, tp, cp;
+  std::string sharding;
+  std::vector<std::string> order = {"dp", "cp", "tp"};
+
+  int64_t size() const { return dp * tp * cp; }
+};
+
+const std::vector<Place> kPlaces = {
+    {1, 1, 1, "no_shard"},
+    {2, 1, 1, "full_shard"},
+    {1, 2, 1, "no_shard"},
+    {2, 1, 1, "shard_optimizer"},
+    {1, 1, 2, "shard_grad_op"},
+    {4, 1, 1, "hybrid_shard+"},
+    {2, 2, 1, "full_shard", {"tp", "dp", "cp"}},
+    {2, 1, 2, "shard_grad_op", {"cp", "dp", "tp"}},
+    {1, 4, 1, "no_shard"},
+    {2, 2, 2, "full_shard"},
+    {4, 2, 1, "shard_optimizer", {"tp", "cp", "dp"}},
+    {2, 1, 4, "hybrid_shard"},
+    {8, 1, 1, "shard_grad_op+"},
+};
+
+/// Those of as many ranks as the world has, and of fewer.
+std::vector<Place> places(const std::vector<int64_t>& sizes) {
+  std::vector<Place> fitting;
+  for (const Place& place : kPlaces) {
+    if (std::find(sizes.begin(), sizes.end(), place.size()) != sizes.end()) fitting.push_back(place);
+  }
+  return fitting;
+}
+
+/// In which numbers are stored, and what of them.
+struct Kind {
+  std::string precision, optimizer, frozen;
+  bool tied, rounds_stochastically = false;
+
+  std::string name() const {
+    return precision + " " + optimizer + (frozen == "none" ? "" : " frozen " + frozen) + (tied ? " tied" : "") +
+           (rounds_stochastically ? " rounded by chance" : "");
+  }
+};
+
+Recipe recipe_on(const Place& place, const Kind& kind, const std::filesystem::path& folder) {
+  const Variant variant{"qwen3", kind.tied, "mha", "none", "one", kind.precision, kind.optimizer, kind.frozen};
+  const bool alone = place.size() == 1;
+  const Cell cell{variant,      place.dp,     place.tp, place.cp,      place.cp > 1 ? "ring" : "none",
+                  "contiguous", place.tp > 1, 1,        place.sharding};
+  Recipe recipe = recipe_of(cell, alone, folder);
+  recipe.parallel.order = place.order;
+  recipe.train.stochastic_rounding = kind.rounds_stochastically;
+  if (kind.precision == "fp16_mixed") recipe.train.loss_scale = LossScaleRecipe{.initial = 1024, .growth_interval = 3};
+  if (kind.optimizer == "sgd") recipe.optimizer.momentum = 0.9;
+  return recipe;
+}
+
+/// The first `size` ranks of the world; of the others, those that are like them. Collective.
+Group first_ranks(int64_t size) {
+  static std::map<int64_t, Group> groups = {{world().size(), world()}};  // communicators are few
+  if (groups.contains(size)) return groups.at(size);
+  const int64_t begin = world().rank() / size * size;
+  std::vector<int> members;
+  for (int64_t rank = begin; rank < begin + size; ++rank) members.push_back(static_cast<int>(rank));
+  return groups.emplace(size, world().split(members, "ranks")).first->second;
+}
+
+bool takes_part(const Place& place) {
+  return world().rank() < place.size();
+}
+
+void every_mesh_reads_every_other(const Kind& kind, const std::vector<Place>& all) {
+  SCOPED_TRACE(kind.name());
+  const ScratchFolder folder(world());
+  if (world().rank() == 0) write_tokens(folder.path());
+  world().barrier();
+  const auto path = [&](size_t from, const std::string& to) { return folder.path() / (std::to_string(from) + to); };
+  std::vector<std::unique_ptr<Training>> trainings(all.size());
+  for (size_t i = 0; i < all.size(); ++i) {
+    const Group ranks = first_ranks(all[i].size());
+    if (!takes_part(all[i])) continue;
+    trainings[i] = std::make_unique<Training>(recipe_on(all[i], kind, folder.path()), ranks);
+    trainings[i]->run(1 + static_cast<int64_t>(i) % 3);  // so that none has what another is to get
+    trainings[i]->save(path(i, ""));
+  }
+  world().barrier();
+  for (size_t from = 0; from < all.size(); ++from) {
+    for (size_t to = 0; to < all.size(); ++to) {
+      if (!takes_part(all[to])) continue;
+      trainings[to]->resume(path(from, ""));
+      trainings[to]->save(path(from, "." + std::to_string(to)));
+    }
+    world().barrier();
+    for (size_t to = 0; world().rank() == 0 && to < all.size(); ++to) {
+      EXPECT_EQ(difference(newest(path(from, "")), newest(path(from, "." + std::to_string(to)))), "")
+          << "from place " << from << " to " << to;
+    }
+  }
+  world().barrier();
+}
+
+TEST(MeshChange, EveryMeshReadsEveryOtherToTheBit) {
+  const std::vector<Kind> kinds = {{"fp32", "adamw", "parts", false},
+                                   {"bf16", "adamw", "none", true, /*rounds_stochastically=*/true},
+                                   {"bf16_mixed", "muon", "bottom", false},
+                                   {"fp16_mixed", "sgd", "none", true}};
+  if (world().size() == 8) {
+    every_mesh_reads_every_other(kinds[0], places({1, 4, 8}));
+  } else if (world().size() == 4) {
+    every_mesh_reads_every_other(kinds[1], places({1, 2, 4}));
+    every_mesh_reads_every_other(kinds[2], places({2, 4}));
+  } else {
+    for (const Kind& kind : kinds) every_mesh_reads_every_other(kind, places({1, world().size()}));
+  }
+}
+
+constexpr int64_t kSteps = 20, kSaved = 7;
+
+/// Saved after some steps, another training goes on from there, and one that was never interrupted beside it.
+void goes_on_as_if_nothing_was(const Place& place, const Kind& kind) {
+  SCOPED_TRACE(kind.name() + " " + place.sharding);
+  const ScratchFolder folder(world());
+  if (world().rank() == 0) write_tokens(folder.path());
+  world().barrier();
+  const Recipe recipe = recipe_on(place, kind, folder.path());
+  Training uninterrupted(recipe, world());
+  uninterrupted.run(kSaved);
+  uninterrupted.save(folder.path() / "run");
+  const std::vector<double> expected = uninterrupted.run(kSteps - kSaved);
+  Training resumed(recipe, world());
+  EXPECT_TRUE(resumed.resume(folder.path() / "run").changes.empty());
+  EXPECT_EQ(resumed.run(kSteps - kSaved), expected);
+  EXPECT_EQ(resumed.state().num_samples, uninterrupted.state().num_samples);
+}
+
+TEST(MeshChange, OnTheSameMeshLossesAreThoseOfOneRunToTheBit) {
+  const std::vector<Kind> kinds = {{"fp32", "adamw", "none", true},
+                                   {"bf16", "adamw", "none", false, /*rounds_stochastically=*/true},
+                                   {"fp16_mixed", "adamw", "none", true},
+                                   {"bf16_mixed", "muon", "parts", false},
+                                   {"bf16", "sgd", "none", false, /*rounds_stochastically=*/true}};
+  size_t next = 0;
+  for (const Place& place : places({world().size()})) {
+    goes_on_as_if_nothing_was(place, kinds[next++ % kinds.size()]);
+    if (world().size() <= 2) goes_on_as_if_nothing_was(place, kinds[next++ % kinds.size()]);
+  }
+}
+
+TEST(MeshChange, OnAnotherMeshLossesAreThoseOfOneRun) {
+  if (world().size() == 1) GTEST_SKIP() << "there is one mesh";
+  const ScratchFolder folder(world());
+  if (world().rank() == 0) write_tokens(folder.path());
+  world().barrier();
+  const Kind kind{"fp64", "adamw", "none", true};
+  const std::vector<Place> all = places({world().size()});
+  Training first(recipe_on(all[0], kind, folder.path()), world());
+  first.run(2);
+  first.save(folder.path() / "run");
+  const std::vector<double> expected = first.run(3);
+  for (const Place& place : all) {
+    Training other(recipe_on(place, kind, folder.path()), world());
+    other.resume(folder.path() / "run");
+    const std::vector<double> losses = other.run(3);
+    for (size_t i = 0; i < losses.size(); ++i) EXPECT_NEAR(losses[i], expected[i], 1e-10 * expected[i]);
+  }
+}
+
+/// Saved in one precision, gone on with in another.
+TEST(MeshChange, NumbersAreRoundedToThePrecisionThatIsAskedFor) {
+  const ScratchFolder folder(world());
+  if (world().rank() == 0) write_tokens(folder.path());
+  world().barrier();
+  const Place place = places({world().size()}).front();
+  const auto train = [&](const std::string& precision) {
+    return Training(recipe_on(place, {precision, "adamw", "none", false}, folder.path()), world());
+  };
+  Training wide = train("fp32");
+  wide.run(3);
+  wide.save(folder.path() / "fp32");
+  for (const auto& [precision, dtype] : {std::pair("bf16_mixed", at::kFloat),
+                                         {"bf16", at::kBFloat16},
+                                         {"fp16_mixed", at::kFloat},
+                                         {"fp64", at::kDouble}}) {
+    Training other = train(precision);
+    const Resumed resumed = other.resume(folder.path() / "fp32");
+    if (world().rank() == 0) {
+      const std::string change = "train.precision: " + std::string(precision) + ", was fp32";
+      EXPECT_NE(std::find(resumed.changes.begin(), resumed.changes.end(), change), resumed.changes.end());
+    }
+    other.save(folder.path() / precision);
+    world().barrier();
+    if (world().rank() != 0) continue;
+    const Manifest from = read_manifest(newest(folder.path() / "fp32")),
+                   to = read_manifest(newest(folder.path() / precision));
+    CheckpointReader exact(newest(folder.path() / "fp32"), from), rounded(newest(folder.path() / precision), to);
+    for (const auto& [name, stored] : from.tensors) {
+      const Box all{std::vector<int64_t>(stored.shape.size(), 0), stored.shape};
+      const at::Tensor a = at::empty(stored.shape, at::kFloat), b = at::empty(stored.shape, dtype);
+      exact.read({name, stored.shape, all, a});
+      rounded.read({name, stored.shape, all, b});
+      EXPECT_EQ(to.tensors.at(name).dtype, dtype) << name;
+      EXPECT_TRUE(at::equal(a.to(dtype), b)) << name << " in " << precision;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace meshtrain::testing

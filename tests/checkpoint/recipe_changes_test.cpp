@@ -1,0 +1,86 @@
+#include "runtime/checkpoint/recipe_changes.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "runtime/config/load.h"
+
+namespace meshtrain {
+namespace {
+
+using Lines = std::vector<std::string>;
+
+Recipe recipe() {
+  Recipe recipe;
+  recipe.name = "tiny";
+  recipe.model.shape.family = "llama";
+  recipe.model.shape.vocab_size = 64;
+  recipe.parallel.mesh = {{"dp", 2}, {"tp", 1}, {"cp", 1}};
+  recipe.data.tokens = "/data/tokens.bin";
+  recipe.train.sequence_length = 16;
+  recipe.optimizer.learning_rate = 1e-3;
+  return recipe;
+}
+
+RecipeChanges after(const std::function<void(Recipe&)>& change) {
+  Recipe changed = recipe();
+  change(changed);
+  return compare_recipes(to_yaml(recipe()), to_yaml(changed));
+}
+
+TEST(RecipeChanges, TheSameRecipeHasNone) {
+  const RecipeChanges changes = after([](Recipe&) {});
+  EXPECT_EQ(changes.contradictions, Lines{});
+  EXPECT_EQ(changes.allowed, Lines{});
+}
+
+TEST(RecipeChanges, AnotherTrainingIsAContradiction) {
+  const RecipeChanges changes = after([](Recipe& changed) {
+    changed.model.shape.vocab_size = 96;
+    changed.model.shape.tie_word_embeddings = true;
+    changed.model.shape.rope_scaling.emplace().type = "linear";
+    changed.data.shuffle = true;
+    changed.data.documents = 0;
+    changed.train.sequence_length = 32;
+    changed.train.seed = 7;
+    changed.optimizer.name = "sgd";
+  });
+  EXPECT_EQ(changes.contradictions,
+            (Lines{"model.vocab_size: 96, was 64", "model.rope_scaling.rope_type: linear, was none",
+                   "model.rope_scaling.factor: 1, was none", "model.tie_word_embeddings: true, was false",
+                   "data.shuffle: true, was false", "data.documents: 0, was none", "train.sequence_length: 32, was 16",
+                   "train.seed: 7, was 42", "optimizer.name: sgd, was adamw"}));
+  EXPECT_EQ(changes.allowed, Lines{});
+}
+
+TEST(RecipeChanges, HowItIsTrainedMayChange) {
+  const RecipeChanges changes = after([](Recipe& changed) {
+    changed.model.hf = "/models/other place";
+    changed.parallel.mesh = {{"dp", 1}, {"tp", 2}, {"cp", 1}};
+    changed.parallel.order = {"tp", "dp", "cp"};
+    changed.data.tokens = "/moved/tokens.bin";
+    changed.train.precision = "bf16_mixed";
+    changed.train.freeze = {"*embed*", "a b"};
+    changed.optimizer.learning_rate = 2e-3;
+    changed.optimizer.groups = {{"*norm*", 2, 0.5}};
+    changed.checkpoint.every = 10;
+  });
+  EXPECT_EQ(changes.contradictions, Lines{});
+  EXPECT_EQ(changes.allowed,
+            (Lines{"model.hf: /models/other place, was none", "parallel.mesh.dp: 1, was 2",
+                   "parallel.mesh.tp: 2, was 1", "parallel.order: [tp, dp, cp], was [dp, cp, tp]",
+                   "data.tokens: /moved/tokens.bin, was /data/tokens.bin", "train.precision: bf16_mixed, was fp32",
+                   "train.freeze: [*embed*, a b], was []", "optimizer.learning_rate: 0.002, was 0.001",
+                   "optimizer.groups: [{pattern: *norm*, learning_rate_factor: 2, weight_decay: 0.5}], was []",
+                   "checkpoint.every: 10, was 0"}));
+}
+
+TEST(RecipeChanges, KeysThatAreNotThereAnyMoreAreTold) {
+  const RecipeChanges changes = compare_recipes("train: {seed: 1, old: 2}\ndata: {gone: null}", "train: {seed: 1}");
+  EXPECT_EQ(changes.allowed, Lines{"train.old: none, was 2"});
+  EXPECT_EQ(changes.contradictions, Lines{});
+}
+
+}  // namespace
+}  // namespace meshtrain

@@ -1,0 +1,90 @@
+#include "tests/checkpoint/training.h"
+
+#include <ATen/ATen.h>
+
+#include <cstring>
+
+#include "runtime/checkpoint/checkpoint_reader.h"
+#include "runtime/train/batch.h"
+#include "runtime/train/checkpoints.h"
+
+namespace meshtrain::testing {
+namespace {
+
+/// The whole of it, in one tensor.
+at::Tensor whole(CheckpointReader& reader, const std::string& name, const StoredTensor& stored) {
+  const Box box{std::vector<int64_t>(stored.shape.size(), 0), stored.shape};
+  const at::Tensor values = at::empty(stored.shape, stored.dtype);
+  reader.read({name, stored.shape, box, values});
+  return values;
+}
+
+std::string difference(const TrainingState& a, const TrainingState& b) {
+  const auto numbers = [](const TrainingState& state) {
+    const TrainingState::LossScale scale = state.loss_scale.value_or(TrainingState::LossScale{-1, -1});
+    return std::vector<double>{static_cast<double>(state.step),
+                               static_cast<double>(state.num_samples),
+                               static_cast<double>(state.num_updates),
+                               static_cast<double>(state.num_skipped),
+                               scale.value,
+                               static_cast<double>(scale.num_finite)};
+  };
+  return numbers(a) == numbers(b) ? "" : "the state differs";
+}
+
+}  // namespace
+
+Training::Training(const Recipe& recipe, const Group& ranks)
+    : recipe_(recipe),
+      ranks_(ranks),
+      layout_(MeshLayout::fit(recipe.parallel.mesh, recipe.parallel.order, ranks.size())),
+      mesh_(layout_, ranks),
+      dataset_(recipe.data, recipe.train.sequence_length, recipe.model.shape.vocab_size,
+               static_cast<uint64_t>(recipe.train.seed)),
+      trainer_(recipe_, mesh_, at::kCPU) {}
+
+std::vector<double> Training::run(int64_t steps) {
+  std::vector<double> losses;
+  for (int64_t i = 0; i < steps; ++i) {
+    const StepBatch batch = read_batch(dataset_, recipe_, mesh_, trainer_.layout(), state_.num_samples);
+    const StepOutcome outcome =
+        trainer_.step(batch, trainer_.count_tokens(batch), recipe_.optimizer.learning_rate, /*stop=*/false);
+    losses.push_back(outcome.loss.item<double>());
+    ++state_.step;
+    state_.num_samples += recipe_.train.global_batch;
+  }
+  return losses;
+}
+
+void Training::save(const std::filesystem::path& folder) {
+  Checkpoints checkpoints({}, CheckpointFolder(folder), describe_run(recipe_, layout_), trainer_, ranks_);
+  trainer_.write(state_);
+  checkpoints.save(state_);
+  checkpoints.finish();
+}
+
+Resumed Training::resume(const std::filesystem::path& folder) {
+  const Resumed resumed = meshtrain::resume(newest(folder), describe_run(recipe_, layout_), trainer_, ranks_);
+  state_ = resumed.state;
+  return resumed;
+}
+
+std::filesystem::path newest(const std::filesystem::path& folder) {
+  const CheckpointFolder checkpoints(folder);
+  return checkpoints.step(checkpoints.steps().at(checkpoints.steps().size() - 1));
+}
+
+std::string difference(const std::filesystem::path& a, const std::filesystem::path& b) {
+  const Manifest first = read_manifest(a), second = read_manifest(b);
+  if (first.tensors.size() != second.tensors.size()) return "other tensors";
+  CheckpointReader from_first(a, first), from_second(b, second);
+  for (const auto& [name, stored] : first.tensors) {
+    if (!second.tensors.contains(name)) return name + " is not in " + b.string();
+    const at::Tensor one = whole(from_first, name, stored), other = whole(from_second, name, second.tensors.at(name));
+    const bool alike = one.scalar_type() == other.scalar_type() && one.sizes() == other.sizes();
+    if (!alike || std::memcmp(one.data_ptr(), other.data_ptr(), one.nbytes()) != 0) return name + " differs";
+  }
+  return difference(first.head.state, second.head.state);
+}
+
+}  // namespace meshtrain::testing

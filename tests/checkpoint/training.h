@@ -1,0 +1,46 @@
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "mesh/device_mesh.h"
+#include "runtime/data/dataset.h"
+#include "runtime/train/resume.h"
+#include "runtime/train/trainer.h"
+
+namespace meshtrain::testing {
+
+/// A training that is saved and gone on with, on the ranks of one group. Each of them makes the same calls.
+class Training {
+ public:
+  /// Of `recipe`, on its mesh and in its order.
+  Training(const Recipe& recipe, const Group& ranks);
+
+  /// The losses of so many more steps.
+  std::vector<double> run(int64_t steps);
+  /// Writes the checkpoint of where it is below `folder`, and waits for it.
+  void save(const std::filesystem::path& folder);
+  /// Goes on from the newest checkpoint below `folder`.
+  Resumed resume(const std::filesystem::path& folder);
+
+  const TrainingState& state() const { return state_; }
+  Trainer& trainer() { return trainer_; }
+
+ private:
+  Recipe recipe_;
+  Group ranks_;
+  MeshLayout layout_;
+  DeviceMesh mesh_;
+  Dataset dataset_;
+  Trainer trainer_;
+  TrainingState state_;
+};
+
+/// The newest checkpoint below `folder`.
+std::filesystem::path newest(const std::filesystem::path& folder);
+
+/// How the tensors and the state of two checkpoints differ, to the bit; empty when they do not. Of one rank.
+std::string difference(const std::filesystem::path& a, const std::filesystem::path& b);
+
+}  // namespace meshtrain::testing
