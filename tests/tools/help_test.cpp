@@ -8,8 +8,16 @@ namespace {
 using Words = std::vector<std::string>;
 
 TEST(Help, IsThereForEveryCommand) {
-  for (const Words& command :
-       {Words{}, {"train"}, {"verify"}, {"mesh"}, {"data"}, {"data", "prepare"}, {"data", "inspect"}}) {
+  for (const Words& command : {Words{},
+                               {"train"},
+                               {"verify"},
+                               {"mesh"},
+                               {"data"},
+                               {"data", "prepare"},
+                               {"data", "inspect"},
+                               {"checkpoint"},
+                               {"checkpoint", "inspect"},
+                               {"checkpoint", "verify"}}) {
     Words words = command;
     words.push_back("--help");
     const Ending ending = run_meshtrain(words);
@@ -34,7 +42,7 @@ TEST(Help, DoesNotStartMpi) {
 
 TEST(Arguments, AreExplained) {
   EXPECT_EQ(only_complaint(run_meshtrain({})),
-            "give a command: train, verify, mesh, data; meshtrain --help says what they do");
+            "give a command: train, verify, mesh, data, checkpoint; meshtrain --help says what they do");
   EXPECT_EQ(only_complaint(run_meshtrain({"trian"})),
             "meshtrain does not know trian; did you mean train?: see meshtrain --help");
   EXPECT_EQ(only_complaint(run_meshtrain({"mesh", "--mesh", "dp=2", "--rank", "2"})),

@@ -79,6 +79,7 @@ int run(int argc, char** argv) {
   add_verify_command(app, status);
   add_mesh_command(app, status);
   add_data_command(app, status);
+  add_checkpoint_command(app, status);
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& asked) {  // --help, --version

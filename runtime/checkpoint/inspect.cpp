@@ -1,0 +1,130 @@
+#include "runtime/checkpoint/inspect.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <map>
+#include <utility>
+
+#include "mesh/error.h"
+#include "runtime/checkpoint/checkpoint_folder.h"
+#include "runtime/checkpoint/checkpoint_reader.h"
+#include "runtime/checkpoint/piece.h"
+#include "runtime/hf/tensor_entry.h"
+#include "runtime/telemetry/console.h"
+
+namespace meshtrain {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string plural(size_t count, const std::string& word) {
+  return with_separators(static_cast<int64_t>(count)) + " " + word + (count == 1 ? "" : "s");
+}
+
+std::string size_text(int64_t bytes) {
+  char text[32];
+  const double mib = static_cast<double>(bytes) / (1 << 20);
+  std::snprintf(text, sizeof text, mib < 1024 ? "%.1f MiB" : "%.2f GiB", mib < 1024 ? mib : mib / 1024);
+  return text;
+}
+
+int64_t bytes_of(const StoredTensor& tensor) {
+  return num_bytes(TensorEntry{"", tensor.dtype, tensor.shape});
+}
+
+/// "exp_avg" of "model.norm.weight.exp_avg"; "weights" of a parameter.
+std::string kind_of(const std::string& name) {
+  const std::string last = name.substr(name.rfind('.') + 1);
+  return last == "weight" || last == "bias" ? "weights" : last;
+}
+
+struct Total {
+  size_t num_tensors = 0;
+  int64_t num_bytes = 0;
+};
+
+std::string describe_totals(const Manifest& manifest) {
+  std::map<std::pair<std::string, std::string>, Total> totals;
+  for (const auto& [name, tensor] : manifest.tensors) {
+    Total& total = totals[{kind_of(name), *safetensors_dtype(tensor.dtype)}];
+    ++total.num_tensors;
+    total.num_bytes += bytes_of(tensor);
+  }
+  std::string text;
+  for (const auto& [kind, total] : totals) {
+    text += "  " + kind.first + " in " + kind.second + ": " + plural(total.num_tensors, "tensor") + ", " +
+            size_text(total.num_bytes) + "\n";
+  }
+  return text;
+}
+
+std::string describe_state(const CheckpointHead& head) {
+  const TrainingState& state = head.state;
+  std::string text = "  step " + std::to_string(state.step) + ": " + with_separators(state.num_samples) +
+                     " samples seen, " + plural(static_cast<size_t>(state.num_updates), "update") + " made";
+  if (state.num_skipped > 0)
+    text += ", the last " + plural(static_cast<size_t>(state.num_skipped), "step") + " skipped";
+  if (state.loss_scale) {
+    text += ", loss scale " + std::to_string(state.loss_scale->value) + " for " +
+            plural(static_cast<size_t>(state.loss_scale->num_finite), "step");
+  }
+  text += "\n  written on mesh " + head.mesh + " by";
+  for (const auto& [program, version] : head.versions) text += " " + program + " " + version;
+  for (const auto& [key, file] : head.data) {
+    text += "\n  " + key + ": " + with_separators(file.bytes) + " bytes, checksum " + checksum_text(file.checksum);
+  }
+  return text + "\n";
+}
+
+}  // namespace
+
+fs::path find_checkpoint(const fs::path& path) {
+  std::error_code error;
+  if (fs::exists(path / "manifest.json", error)) return path;
+  for (const fs::path& folder : {path / "checkpoints", path}) {
+    const CheckpointFolder checkpoints(folder);
+    const std::vector<int64_t> steps = checkpoints.steps();
+    if (!steps.empty()) return checkpoints.step(steps.back());
+  }
+  throw InputError("there is no checkpoint in " + path.string() +
+                   ": give a folder that has a manifest.json, or the directory of a run that has written one");
+}
+
+std::string inspect_checkpoint(const fs::path& folder, bool pieces) {
+  const Manifest manifest = read_manifest(folder);
+  size_t num_pieces = 0;
+  for (const auto& [name, tensor] : manifest.tensors) num_pieces += tensor.pieces.size();
+  std::string text = folder.string() + "\n" + describe_state(manifest.head);
+  text += "  " + plural(manifest.tensors.size(), "tensor") + " in " + plural(num_pieces, "piece") + " in " +
+          plural(manifest.files.size(), "file") + ", " + size_text(manifest.num_bytes()) + "\n" +
+          describe_totals(manifest);
+  for (const auto& [name, tensor] : manifest.tensors) {
+    text += name + " " + *safetensors_dtype(tensor.dtype) + " " + describe_shape(tensor.shape) + ", " +
+            plural(tensor.pieces.size(), "piece") + "\n";
+    for (size_t i = 0; pieces && i < tensor.pieces.size(); ++i) {
+      const StoredPiece& piece = tensor.pieces[i];
+      text += "  " + describe(piece.box) + " in " + manifest.files[piece.file].name + ", checksum " +
+              checksum_text(piece.checksum) + "\n";
+    }
+  }
+  return text;
+}
+
+VerifiedCheckpoint verify_checkpoint(const fs::path& folder) {
+  const Manifest manifest = read_manifest(folder);
+  CheckpointReader reader(folder, manifest);
+  VerifiedCheckpoint verified{0, manifest.num_bytes(), {}};
+  for (const auto& [name, tensor] : manifest.tensors) {
+    for (const StoredPiece& piece : tensor.pieces) {
+      ++verified.num_pieces;
+      try {
+        reader.prove(name, piece);
+      } catch (const InputError& error) {
+        verified.damage.emplace_back(error.what());
+      }
+    }
+  }
+  return verified;
+}
+
+}  // namespace meshtrain

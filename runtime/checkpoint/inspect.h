@@ -1,0 +1,27 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace meshtrain {
+
+/// The folder of one checkpoint: `path` itself, or the newest of those in it, where it is a run directory or the folder
+/// of its checkpoints. Throws InputError when there is none.
+std::filesystem::path find_checkpoint(const std::filesystem::path& path);
+
+/// What is in the checkpoint `folder`, for people, without looking at its pieces: step, mesh, sizes, tensors, and
+/// with `pieces` each box and the file it is in. Throws InputError.
+std::string inspect_checkpoint(const std::filesystem::path& folder, bool pieces);
+
+struct VerifiedCheckpoint {
+  int64_t num_pieces = 0;
+  int64_t num_bytes = 0;
+  std::vector<std::string> damage;  ///< a line for each piece that is missing or damaged
+};
+
+/// Reads every byte of the checkpoint `folder`. Throws InputError when its manifest cannot be read or is damaged.
+VerifiedCheckpoint verify_checkpoint(const std::filesystem::path& folder);
+
+}  // namespace meshtrain

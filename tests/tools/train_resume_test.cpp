@@ -1,0 +1,280 @@
+// A run that goes on: what it was is what it would have been.
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <fstream>
+#include <map>
+#include <random>
+#include <sstream>
+#include <thread>
+
+#include "tests/tools/train_program.h"
+
+namespace meshtrain::testing {
+namespace {
+
+namespace fs = std::filesystem;
+
+class TrainResume : public TrainProgram {
+ protected:
+  fs::path checkpoints() const { return run_dir / "checkpoints"; }
+  std::vector<std::string> names() const {
+    std::vector<std::string> names;
+    for (const auto& entry : fs::directory_iterator(checkpoints())) names.push_back(entry.path().filename());
+    std::sort(names.begin(), names.end());
+    return names;
+  }
+
+  /// Trains so many steps; the ending has to be that of a run that is done.
+  Ending run(int ranks, const std::string& mesh, int steps, const Words& more = {}) const {
+    Words words = {"--mesh", mesh, "--set", "train.steps=" + std::to_string(steps)};
+    words.insert(words.end(), more.begin(), more.end());
+    const Ending ending = train(ranks, words);
+    EXPECT_EQ(ending.status, 0) << ending.err;
+    return ending;
+  }
+};
+
+const std::vector<std::string> kEvery3 = {"--set", "checkpoint.every=3"};
+const std::vector<std::string> kResume = {"--resume", "--set", "checkpoint.every=3"};
+
+/// `key` of each line.
+std::vector<double> column(const std::vector<nlohmann::json>& metrics, const std::string& key) {
+  std::vector<double> values;
+  for (const nlohmann::json& line : metrics) values.push_back(line.at(key));
+  return values;
+}
+
+TEST_F(TrainResume, GoesOnToTheSameLosses) {
+  for (const auto& [ranks, mesh] : {std::pair{1, "dp=1"}, {2, "dp=2"}, {4, "dp=2,tp=2"}}) {
+    run_dir = path("whole" + std::to_string(ranks));
+    run(ranks, mesh, 11);
+    const auto whole = metrics();
+    EXPECT_FALSE(fs::exists(checkpoints())) << "none was asked for";
+
+    run_dir = path("parts" + std::to_string(ranks));
+    run(ranks, mesh, 8, kEvery3);
+    EXPECT_EQ(names(), (Words{"step-00000003", "step-00000006", "step-00000008"}));
+    fs::remove_all(checkpoints() / "step-00000008");  // as if it had been killed before
+    const Ending ending = run(ranks, mesh, 11, kResume);
+    EXPECT_TRUE(has(ending.out, "\nresumed after step 6, from " + (checkpoints() / "step-00000006").string() + "\n"))
+        << ending.out;
+    EXPECT_TRUE(has(ending.out, "\n  train.steps: 11, was 8\n")) << ending.out;
+    const auto parts = metrics();
+    expect_steps(parts, 11);
+    for (const char* key : {"loss", "grad_norm", "tokens"}) EXPECT_EQ(column(parts, key), column(whole, key)) << key;
+    EXPECT_EQ(names().back(), "step-00000011");
+
+    EXPECT_TRUE(has(run(ranks, mesh, 11, kResume).out, "resumed after step 11,"));
+    expect_steps(metrics(), 11);
+  }
+}
+
+TEST_F(TrainResume, GoesOnOnAnotherMeshWithAnotherBatch) {
+  run(4, "dp=2,tp=2", 6, {"--set", "checkpoint.every=3", "--set", "train.precision=fp64"});
+  const Ending ending = run(2, "cp=2", 9,
+                            {"--resume", "--set", "train.precision=fp64", "--set", "train.global_batch=2", "--set",
+                             "optimizer.learning_rate=1e-3"});
+  for (const char* change : {"parallel.mesh.dp: 1, was 2", "parallel.mesh.tp: 1, was 2", "parallel.mesh.cp: 2, was 1",
+                             "train.global_batch: 2, was 4", "optimizer.learning_rate: 0.001, was 0.01"}) {
+    EXPECT_TRUE(has(ending.out, "\n  " + std::string(change) + "\n")) << change << " is not in " << ending.out;
+  }
+  expect_steps(metrics(), 9);
+  const std::vector<double> samples = {4, 8, 12, 16, 20, 24, 26, 28, 30};
+  std::vector<double> tokens;
+  for (const double seen : samples) tokens.push_back(16 * seen);
+  EXPECT_EQ(column(metrics(), "tokens"), tokens);
+  EXPECT_LT(metrics()[6].at("loss"), metrics()[0].at("loss"));
+}
+
+TEST_F(TrainResume, FromAnEarlierStepSetsLaterOnesAside) {
+  run(1, "dp=1", 8, kEvery3);
+  const auto before = metrics();
+  run(1, "dp=1", 5, {"--resume-step", "3"});
+  EXPECT_EQ(names(), (Words{"abandoned-step-00000006", "abandoned-step-00000008", "step-00000003"}));
+  expect_steps(metrics(), 5);
+  EXPECT_EQ(metrics()[4].at("loss"), before[4].at("loss"));
+  const std::string message = complaint(1, {"--resume-step", "6"});
+  EXPECT_EQ(message, "--resume-step 6: " + (checkpoints() / "step-00000006").string() +
+                         " is not there; there are those of steps 3");
+}
+
+TEST_F(TrainResume, OldCheckpointsGo) {
+  run(2, "dp=2", 10, {"--set", "checkpoint={every: 1, keep_last: 2, keep_every: 4}"});
+  EXPECT_EQ(names(), (Words{"step-00000004", "step-00000008", "step-00000009", "step-00000010"}));
+}
+
+TEST_F(TrainResume, LossScaleAndSkippedStepsGoOn) {
+  const Words fp16 = {"--set", "train.precision=fp16_mixed",
+                      "--set", "train.loss_scale={initial: 67108864, growth_interval: 4}",
+                      "--set", "checkpoint.every=5"};
+  run(2, "dp=2", 15, fp16);
+  const auto whole = metrics();
+  run_dir = path("parts");
+  run(2, "dp=2", 5, fp16);
+  Words resume = fp16;
+  resume.emplace_back("--resume");
+  run(2, "dp=2", 15, resume);
+  for (const char* key : {"loss_scale", "skipped", "loss"}) {
+    for (size_t i = 0; i < whole.size(); ++i) EXPECT_EQ(metrics().at(i).at(key), whole[i].at(key)) << key << " " << i;
+  }
+}
+
+TEST_F(TrainResume, FromTheDiskAsFromMemory) {
+  const Words offload = {
+      "--set", "parallel.fsdp={mode: full_shard, offload: {to: disk, path: " + path("shards").string() + "}}"};
+  Words saving = offload, resuming = offload;
+  saving.insert(saving.end(), kEvery3.begin(), kEvery3.end());
+  resuming.insert(resuming.end(), kResume.begin(), kResume.end());
+  run(2, "dp=2", 9, offload);
+  const auto whole = metrics();
+  run_dir = path("parts");
+  run(2, "dp=2", 6, saving);
+  run(2, "dp=2", 9, resuming);
+  EXPECT_EQ(column(metrics(), "loss"), column(whole, "loss"));
+}
+
+/// Every file below `folder` with its content.
+std::map<std::string, std::string> contents(const fs::path& folder) {
+  std::map<std::string, std::string> files;
+  for (const auto& entry : fs::recursive_directory_iterator(folder)) {
+    std::ostringstream text;
+    if (entry.is_regular_file()) text << std::ifstream(entry.path()).rdbuf();
+    files[entry.path()] = text.str();
+  }
+  return files;
+}
+
+TEST_F(TrainResume, WhatContradictsTheCheckpointChangesNothing) {
+  run(2, "dp=2", 4, kEvery3);
+  const auto before = contents(run_dir);
+  const auto refused = [&](const Words& arguments) {
+    Words words = {"--mesh", "dp=2"};
+    words.insert(words.end(), arguments.begin(), arguments.end());
+    const std::string message = complaint(2, words);
+    EXPECT_EQ(contents(run_dir), before) << message;
+    return message;
+  };
+  const std::string start =
+      "the recipe contradicts the checkpoint " + (checkpoints() / "step-00000004").string() + ": ";
+  EXPECT_TRUE(has(refused({}), " holds a run; continue it with --resume"));
+  EXPECT_EQ(refused({"--resume", "--set", "model.num_hidden_layers=2"}).substr(0, start.size() + 35),
+            start + "model.num_hidden_layers: 2, was 1: ");
+  EXPECT_TRUE(has(refused({"--resume", "--set", "optimizer.name=sgd"}), start + "optimizer.name: sgd, was adamw"));
+  write("other.bin", std::string(100 * 17, 'x' - 64));
+  EXPECT_TRUE(has(refused({"--resume", "--set", "data.tokens=" + path("other.bin").string()}),
+                  start + "data.tokens: a file of 1700 bytes with checksum "));
+  const fs::path file = checkpoints() / "step-00000004/rank-00001.safetensors";
+  fs::rename(file, path("away"));
+  const auto without = contents(run_dir);
+  const std::string message = complaint(2, {"--mesh", "dp=2", "--resume"});
+  EXPECT_TRUE(has(message, "rank ") && has(message, " cannot be had: cannot read " + file.string())) << message;
+  EXPECT_EQ(contents(run_dir), without);
+}
+
+TEST_F(TrainResume, AFullDiskEndsTheRunWithTheLastCheckpointWhole) {
+  const std::string message =
+      complaint(2, {"--mesh", "dp=2", "--set", "checkpoint.every=2"}, 1,
+                "export MESHTRAIN_WINDOW_MIB=0; [ $OMPI_COMM_WORLD_RANK != 1 ] || ulimit -f 16");
+  EXPECT_TRUE(has(message, "the checkpoint of step 2 is not written: rank 1") && has(message, ": File too large"))
+      << message;
+  EXPECT_EQ(names(), Words{});
+}
+
+TEST_F(TrainResume, IsLookedInto) {
+  run(2, "dp=2", 4, kEvery3);
+  const fs::path folder = checkpoints() / "step-00000004";
+  for (const fs::path& path : {run_dir, checkpoints(), folder}) {
+    const Ending ending = run_meshtrain({"checkpoint", "inspect", path.string()});
+    EXPECT_EQ(ending.status, 0) << ending.err;
+    for (const std::string& part :
+         {folder.string() +
+              "\n  step 4: 16 samples seen, 4 updates made\n  written on mesh dp=2,cp=1,tp=1 by meshtrain 0.",
+          std::string("\n  data.tokens: 1,700 bytes, checksum "), std::string("\n  exp_avg in F32: 11 tensors, "),
+          std::string("\n  weights in F32: 11 tensors, "), std::string("\nmodel.norm.weight F32 [32], ")}) {
+      EXPECT_TRUE(has(ending.out, part)) << part << " is not in " << ending.out;
+    }
+    EXPECT_FALSE(has(ending.out, " in rank-"));
+  }
+  const Ending pieces = run_meshtrain({"checkpoint", "inspect", folder.string(), "--pieces"});
+  EXPECT_TRUE(has(pieces.out, "\n  [0:32] in rank-0000")) << pieces.out;
+
+  const Ending whole = run_meshtrain({"checkpoint", "verify", run_dir.string()});
+  EXPECT_EQ(whole.status, 0) << whole.out;
+  EXPECT_TRUE(has(whole.out, " bytes: every byte is as it was written\n")) << whole.out;
+
+  const fs::path file = folder / "rank-00001.safetensors";
+  std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
+  stream.seekp(-1, std::ios::end);
+  const int last = stream.peek();
+  stream.put(static_cast<char>(last ^ 4));
+  stream.close();
+  const Ending damaged = run_meshtrain({"checkpoint", "verify", folder.string()});
+  EXPECT_EQ(damaged.status, 1) << damaged.out;
+  EXPECT_TRUE(has(damaged.out, file.string() + ": model.") && has(damaged.out, "] is damaged: its checksum is "))
+      << damaged.out;
+  EXPECT_TRUE(has(damaged.out, " bytes: 1 pieces are missing or damaged\n")) << damaged.out;
+
+  EXPECT_EQ(only_complaint(run_meshtrain({"checkpoint", "verify", path("tokens.bin").string()})),
+            "there is no checkpoint in " + path("tokens.bin").string() +
+                ": give a folder that has a manifest.json, or the directory of a run that has written one");
+}
+
+/// Killed at random instants, with a checkpoint of every step, again and again, until it is done.
+class TrainKilled : public TrainResume {
+ protected:
+  static constexpr int kSteps = 400;
+
+  void SetUp() override {
+    run(1, "dp=1", kSteps, {"--set", "train.log_every=1000"});
+    whole_ = column(metrics(), "loss");
+    run_dir = path("killed");
+  }
+
+  Words words() const {
+    return {"--resume",
+            "--mesh",
+            "dp=1",
+            "--set",
+            "train.steps=" + std::to_string(kSteps),
+            "--set",
+            "train.log_every=1000",
+            "--set",
+            "checkpoint={every: 1, keep_last: 2}"};
+  }
+
+  std::vector<double> whole_;
+};
+
+TEST_F(TrainKilled, IsAlwaysResumed) {
+  constexpr int kKills = 25;
+  std::mt19937_64 generator(17);
+  int interrupted = 0;
+  size_t furthest = 0;
+  for (int i = 0; i < kKills; ++i) {
+    Program program(command(1, words()));
+    const size_t lines = metrics().size();
+    const auto start = std::chrono::steady_clock::now();
+    while (metrics().size() <= lines && std::chrono::steady_clock::now() - start < std::chrono::seconds(10)) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+    std::this_thread::sleep_for(std::chrono::microseconds(generator() % 30000));
+    program.signal(SIGKILL);
+    const Ending ending = program.wait();
+    EXPECT_TRUE(ending.status == 128 + SIGKILL || ending.status == 0) << ending.err;
+    interrupted += ending.status != 0;
+    const auto killed = metrics();
+    for (size_t step = 0; step < killed.size(); ++step) ASSERT_EQ(killed[step].at("loss"), whole_[step]);
+    furthest = std::max(furthest, killed.size());
+  }
+  EXPECT_GT(interrupted, kKills / 2);
+  EXPECT_GT(furthest, static_cast<size_t>(kKills));
+  const Ending ending = train(1, words());
+  EXPECT_EQ(ending.status, 0) << ending.err;
+  EXPECT_EQ(column(metrics(), "loss"), whole_);
+  EXPECT_EQ(names().size(), 2u) << "nothing half written is left";
+}
+
+}  // namespace
+}  // namespace meshtrain::testing
