@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "fsdp/flat_buffer.h"
@@ -51,5 +52,10 @@ class StochasticRounding {
   uint64_t seed_;
   uint32_t step_ = 0;
 };
+
+/// The update of `tensors` itself, or where `rounding` is given the update as it makes it.
+void apply_update(const std::optional<StochasticRounding>& rounding, const std::vector<at::Tensor>& tensors,
+                  const at::Tensor& gradients, const std::vector<ElementRun>& runs,
+                  const StochasticRounding::Update& update);
 
 }  // namespace meshtrain
