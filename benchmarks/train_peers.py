@@ -9,9 +9,10 @@ sequences a step and 8 layers; "context", one long sequence a step and 4 layers;
 and 8 layers. Everyone in a table starts from the
 same weights, sees the same sequences in the same steps, and has one thread a process. Each repetition runs every
 contestant once, one after the other, so that a machine that slows down slows all of them. A contestant's number is the
-median over repetitions of (tokens of the steps after the warm-up) / (their time); peak memory is the most
-that its processes were seen with together, five times a second, divided by their number: pages that several share count
-once (PSS). The losses of all in a table must agree step by step, else the exit status is 1.
+median over repetitions of (tokens of the steps after the warm-up) / (their time). Peak memory is the most that its
+processes were seen with together, five times a second, divided by their number: pages that several share count once
+(PSS). Counting them takes time, so memory has a first round of its own, of a few steps whose speed does not count. The
+losses of all in a table must agree step by step, else the exit status is 1.
 """
 
 import argparse
@@ -30,6 +31,7 @@ ROOT = Path(__file__).resolve().parent.parent
 WORK = ROOT / "build" / "benchmarks"
 VOCABULARY, LEARNING_RATE, SAMPLES = 4096, 3e-4, 512
 LOSS_TOLERANCE = 1e-4
+MEMORY_STEPS = 3  # the optimizer's state is there from the second on
 
 
 @dataclass
@@ -40,7 +42,7 @@ class Contestant:
     against: str = ""  # whom its speed is divided by
     compile: bool = False
     speeds: list = field(default_factory=list)
-    memory: list = field(default_factory=list)
+    memory: float = 0
     losses: list = field(default_factory=list)
 
     @property
@@ -154,11 +156,12 @@ def proportional_bytes(pid):
     return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
 
 
-def finish(processes, log):
-    """Waits for all; the most memory, in bytes, that they and those they started were seen with together."""
+def finish(processes, log, watched):
+    """Waits for all; the most memory, in bytes, that they and those they started were seen with together, if watched."""
     running, peak = {process.pid: process for process in processes}, 0
     while running:
-        peak = max(peak, sum(proportional_bytes(pid) for first in running for pid in family(first)))
+        if watched:
+            peak = max(peak, sum(proportional_bytes(pid) for first in running for pid in family(first)))
         pid, status = os.waitpid(-1, os.WNOHANG)
         if pid == 0:
             time.sleep(0.2)
@@ -167,15 +170,16 @@ def finish(processes, log):
         if status != 0:
             for process in running.values():
                 process.kill()
-            sys.exit(f"train_peers: a contestant failed:\n{log.read_text()[-3000:]}")
+                process.wait()
+            raise ChildProcessError(f"train_peers: a contestant failed:\n{log.read_text()[-3000:]}")
     return peak
 
 
-def run_peer(contestant, table, arguments, folder):
+def run_peer(contestant, table, arguments, folder, steps, watched):
     command = [sys.executable, ROOT / "benchmarks" / "peer.py", "--mode", contestant.mode]
     command += ["--model", table.folder / "model", "--tokens", table.folder / "tokens.bin"]
     command += ["--sequence", table.sequence, "--batch", table.batch]
-    command += ["--steps", arguments.steps, "--learning-rate", LEARNING_RATE]
+    command += ["--steps", steps, "--learning-rate", LEARNING_RATE]
     command += ["--compile"] if contestant.compile else []
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -186,12 +190,12 @@ def run_peer(contestant, table, arguments, folder):
         for rank in range(contestant.ranks):
             environment = os.environ | world | {"RANK": str(rank)}
             processes.append(subprocess.Popen([str(c) for c in command], env=environment, stdout=output, stderr=log))
-        memory = finish(processes, folder / "log")
+        memory = finish(processes, folder / "log", watched)
     result = json.loads((folder / "result.json").read_text())
     return result["losses"], result["seconds"], memory
 
 
-def run_ours(contestant, table, arguments, folder):
+def run_ours(contestant, table, arguments, folder, steps, watched):
     mesh, _, sharding = contestant.mode.partition(" ")
     dp = int(dict(axis.split("=") for axis in mesh.split(",")).get("dp", 1))
     command = [ROOT / "tools" / "ranks", contestant.ranks, arguments.program, "train"]
@@ -202,7 +206,7 @@ def run_ours(contestant, table, arguments, folder):
         "train.sequence_length": table.sequence,
         "train.global_batch": table.batch,
         "train.micro_batch": table.batch // dp,
-        "train.steps": arguments.steps,
+        "train.steps": steps,
     }
     if sharding:
         settings["parallel.fsdp.mode"] = sharding
@@ -213,24 +217,35 @@ def run_ours(contestant, table, arguments, folder):
     with open(folder / "log", "w") as log:
         environment = os.environ | {"OMP_NUM_THREADS": "1"}
         process = subprocess.Popen([str(c) for c in command], env=environment, stdout=log, stderr=log)
-        memory = finish([process], folder / "log")
+        memory = finish([process], folder / "log", watched)
     steps = [json.loads(line) for line in (folder / "run" / "metrics.jsonl").read_text().splitlines()]
     return [s["loss"] for s in steps], [s["step_seconds"] for s in steps], memory
 
 
 def race(table, arguments, folder):
-    for repetition in range(arguments.repetitions):
+    for repetition in range(arguments.repetitions + 1):
+        watched = repetition == 0
+        steps = MEMORY_STEPS if watched else arguments.steps
         for number, contestant in enumerate(table.everyone):
             here = folder / f"{repetition}-{number}"
             here.mkdir()
             run = run_ours if contestant.ours else run_peer
-            losses, seconds, memory = run(contestant, table, arguments, here)
-            timed = seconds[arguments.warm_up :]
-            contestant.speeds.append(table.batch * table.sequence * len(timed) / sum(timed))
-            contestant.memory.append(memory / contestant.ranks)
-            contestant.losses = losses
-            print(f"{repetition + 1}/{arguments.repetitions}  {contestant.name:52}{contestant.speeds[-1]:9.1f} tokens/s"
-                  f"  loss {losses[0]:.6f} -> {losses[-1]:.6f}", file=sys.stderr, flush=True)
+            try:
+                losses, seconds, memory = run(contestant, table, arguments, here, steps, watched)
+            except ChildProcessError as failure:
+                if contestant.ours:
+                    raise
+                print(f"{failure}\nonce more", file=sys.stderr, flush=True)  # PyTorch's processes crash at exit at times
+                losses, seconds, memory = run(contestant, table, arguments, here, steps, watched)
+            if watched:
+                contestant.memory = memory / contestant.ranks
+                found = f"{contestant.memory / 2**20:9.1f} MiB a process"
+            else:
+                timed = seconds[arguments.warm_up :]
+                contestant.speeds.append(table.batch * table.sequence * len(timed) / sum(timed))
+                contestant.losses = losses
+                found = f"{contestant.speeds[-1]:9.1f} tokens/s  loss {losses[0]:.6f} -> {losses[-1]:.6f}"
+            print(f"{repetition}/{arguments.repetitions}  {contestant.name:52}{found}", file=sys.stderr, flush=True)
 
 
 # ---- the table
@@ -248,7 +263,7 @@ def rows(everyone):
         peers = [p for p in everyone if not p.ours and not p.compile and p.ranks == contestant.ranks
                  and p.mode in contestant.against.split()]
         ratio = f"{median(contestant) / max(map(median, peers)):.2f}" if peers else ""
-        speeds, memory = contestant.speeds, statistics.median(contestant.memory) / 2**20
+        speeds, memory = contestant.speeds, contestant.memory / 2**20
         lines.append(f"| {contestant.name} | {contestant.ranks} | {median(contestant):.0f} | {min(speeds):.0f}–"
                      f"{max(speeds):.0f} | {ratio} | {memory:.0f} MiB | {contestant.losses[-1]:.5f} |")
     return "\n".join(lines)

@@ -45,8 +45,7 @@ at::Tensor empty_by_position(const at::Tensor& like, at::ScalarType dtype) {
 Attended attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, bool causal, double scale) {
   check_kernel(q);
   if (multiplied_in_fp32(q)) {
-    Attended wide = attend(q.to(at::kFloat), k.to(at::kFloat), v.to(at::kFloat), causal, scale);
-    return {wide.out.to(q.scalar_type()), std::move(wide.lse)};
+    return attend(q.to(at::kFloat), k.to(at::kFloat), v.to(at::kFloat), causal, scale);
   }
   auto [out, lse] = at::_scaled_dot_product_flash_attention_for_cpu(
       readable(q), readable(k), readable(v), /*dropout_p=*/0.0, causal, /*attn_mask=*/std::nullopt, scale);
@@ -56,11 +55,8 @@ Attended attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, b
 AttentionGradients attend_backward(const at::Tensor& grad_out, const at::Tensor& q, const at::Tensor& k,
                                    const at::Tensor& v, const Attended& attended, bool causal, double scale) {
   if (multiplied_in_fp32(q)) {
-    const at::ScalarType dtype = q.scalar_type();
-    const AttentionGradients wide =
-        attend_backward(grad_out.to(at::kFloat), q.to(at::kFloat), k.to(at::kFloat), v.to(at::kFloat),
-                        {attended.out.to(at::kFloat), attended.lse}, causal, scale);
-    return {wide.q.to(dtype), wide.k.to(dtype), wide.v.to(dtype)};
+    return attend_backward(grad_out.to(at::kFloat), q.to(at::kFloat), k.to(at::kFloat), v.to(at::kFloat),
+                           {attended.out.to(at::kFloat), attended.lse}, causal, scale);
   }
   auto [dq, dk, dv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
       readable(grad_out), readable(q), readable(k), readable(v), attended.out, attended.lse, /*dropout_p=*/0.0, causal,

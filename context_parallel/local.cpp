@@ -23,7 +23,10 @@ AttentionCall::Forward LocalAttention::forward(const at::Tensor& q, const at::Te
 AttentionGradients LocalAttention::backward(const at::Tensor& grad_out, const std::vector<at::Tensor>& saved) {
   const at::Tensor &q = saved[0], &k = saved[1], &v = saved[2];
   const Attended attended{saved[3], saved[4]};
-  if (documents_.size() == 1) return attend_backward(grad_out, q, k, v, attended, /*causal=*/true, scale_);
+  if (documents_.size() == 1) {
+    const AttentionGradients all = attend_backward(grad_out, q, k, v, attended, /*causal=*/true, scale_);
+    return {all.q.to(q.scalar_type()), all.k.to(k.scalar_type()), all.v.to(v.scalar_type())};
+  }
 
   const auto part = [](const at::Tensor& tensor, const Block& block) {  // queries and keys are the same positions
     return tensor.narrow(0, block.first_row, block.num_rows).narrow(2, block.query, block.num_queries);

@@ -33,12 +33,8 @@ void AdamW::step(double learning_rate) {
                         learning_rate * part.rule.rate, recipe_.betas[0], recipe_.betas[1], part.rule.weight_decay,
                         recipe_.eps, /*amsgrad=*/false, /*maximize=*/false);
     };
-    const std::vector<at::Tensor> tensors = {part.values, part.first_moment, part.second_moment};
-    if (rounding_) {
-      rounding_->apply(tensors, part.gradients, part.runs, num_steps_, update);
-    } else {
-      update(tensors, part.gradients);
-    }
+    apply_update(rounding_, {part.values, part.first_moment, part.second_moment}, part.gradients, part.runs, num_steps_,
+                 update);
   });
 }
 

@@ -30,11 +30,7 @@ void Sgd::step(double learning_rate) {
     };
     std::vector<at::Tensor> tensors = {part.values};
     if (momentum_ != 0) tensors.push_back(part.velocity);
-    if (rounding_) {
-      rounding_->apply(tensors, part.gradients, part.runs, num_steps_, update);
-    } else {
-      update(tensors, part.gradients);
-    }
+    apply_update(rounding_, tensors, part.gradients, part.runs, num_steps_, update);
   });
 }
 

@@ -129,4 +129,14 @@ void StochasticRounding::apply(const std::vector<at::Tensor>& tensors, const at:
   }
 }
 
+void apply_update(const std::optional<StochasticRounding>& rounding, const std::vector<at::Tensor>& tensors,
+                  const at::Tensor& gradients, const std::vector<ElementRun>& runs, int64_t step,
+                  const StochasticRounding::Update& update) {
+  if (rounding) {
+    rounding->apply(tensors, gradients, runs, step, update);
+  } else {
+    update(tensors, gradients);
+  }
+}
+
 }  // namespace meshtrain

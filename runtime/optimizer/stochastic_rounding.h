@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "fsdp/flat_buffer.h"
@@ -48,5 +49,10 @@ class StochasticRounding {
  private:
   uint64_t seed_;
 };
+
+/// The update of `tensors` itself, or where `rounding` is given the update as it makes it.
+void apply_update(const std::optional<StochasticRounding>& rounding, const std::vector<at::Tensor>& tensors,
+                  const at::Tensor& gradients, const std::vector<ElementRun>& runs, int64_t step,
+                  const StochasticRounding::Update& update);
 
 }  // namespace meshtrain

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "runtime/optimizer/stream.h"
+
 namespace meshtrain {
 namespace {
 
@@ -38,19 +40,19 @@ ParameterMeter::ParameterMeter(const std::vector<OwnedRange>& owned, const std::
 void ParameterMeter::before_update() {
   const at::NoGradGuard no_grad;
   squares_.zero_();
-  for (Piece& piece : pieces_) {
+  stream(pieces_, [&](Piece& piece) {
     squares_[piece.parameter][0].add_(squares_of(piece.gradients));
     piece.values_before = piece.values.clone();
-  }
+  });
 }
 
 at::Tensor ParameterMeter::after_update() {
   const at::NoGradGuard no_grad;
-  for (Piece& piece : pieces_) {
+  stream(pieces_, [&](Piece& piece) {
     squares_[piece.parameter][1].add_(squares_of(piece.values));
     squares_[piece.parameter][2].add_(squares_of(piece.values - piece.values_before));
     piece.values_before.reset();
-  }
+  });
   at::Tensor squares = squares_.clone();
   world_.all_reduce(squares).wait();
   return squares;

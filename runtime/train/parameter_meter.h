@@ -30,6 +30,7 @@ class ParameterMeter {
     int64_t parameter;
     at::Tensor values, gradients;
     at::Tensor values_before = {};
+    std::vector<at::Tensor> tensors() const { return {values, gradients}; }
   };
 
   Group world_;

@@ -4,9 +4,9 @@
 // Those runs shuffle the samples of each step and cut them into micro-batches of different sizes. Gradients are added
 // up in fp32, so at first they differ in the last bits of fp32; by step 5 enough of the weights have rounded to another
 // bf16 number that losses of 3.5 are 4e-4 apart, by step 15 1.6e-3, and there it stays. A mesh of dp alone adds up what
-// they add up and is held, at each step, against the widest spread so far. Under tp and cp a rank rounds its part of a
-// sum to bf16 before it is added: such a mesh is 7e-4 off from the first step on, which grows no further, and is held
-// against the widest spread of all steps.
+// they add up and is held, at each step, against the widest spread so far. Under cp and tp outputs of layers, which are
+// rounded to bf16, are summed in another order from the first step on; that grows no further, and is held against the
+// widest spread of all steps.
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -18,6 +18,7 @@
 #include <numeric>
 #include <random>
 
+#include "mesh/half_precision.h"
 #include "mesh/skipped_sums.h"
 #include "runtime/data/dataset.h"
 #include "tests/matrix/cell.h"
@@ -96,17 +97,18 @@ struct Spread {
 };
 
 /// Largest deviation from one rank, in spreads.
-double deviation(const Losses& losses, const Spread& spread, bool rounds_partial_sums) {
+double deviation(const Losses& losses, const Spread& spread, bool rounds_sums) {
   double largest = 0;
   for (int64_t step = 0; step < kSteps; ++step) {
-    const double allowed = rounds_partial_sums ? spread.widest.back() : spread.widest[step];
+    const double allowed = rounds_sums ? spread.widest.back() : spread.widest[step];
     largest = std::max(largest, std::abs(losses[step] - spread.means[step]) / allowed);
   }
   return largest;
 }
 
-/// Measured on 2 and 4 ranks: at most 0.7 under dp; 0.9 under tp and 1.8 under cp, whose partial sums are rounded too.
-constexpr double kMostSpreads = 2.5;
+/// In spreads. Measured on 2 and 4 ranks: at most 0.6 under dp and cp; 1.4 under tp, whose parts of a sum are rounded
+/// too. On a processor with instructions for bf16 parts of attention are rounded as well, hence not 1 under cp there.
+constexpr double kMost = 1, kMostWherePartsAreRounded = 2.5;
 
 TEST(Trajectory, MeshesStayWithinTheSpreadOfSummationOrders) {
   if (world().size() != 2 && world().size() != 4) GTEST_SKIP() << "meshes of 2 and 4 ranks";
@@ -135,13 +137,14 @@ TEST(Trajectory, MeshesStayWithinTheSpreadOfSummationOrders) {
     if (world().rank() != 0) continue;
     const double largest = deviation(losses, Spread(alone), cell.tp * cell.cp > 1);
     std::cout << "  " << largest << " spreads: " << cell.describe() << std::endl;
-    EXPECT_LT(largest, kMostSpreads) << cell.describe();
+    const bool rounds_parts = cell.tp > 1 || (cell.cp > 1 && !multiplied_in_fp32(at::empty({0}, at::kBFloat16)));
+    EXPECT_LT(largest, rounds_parts ? kMostWherePartsAreRounded : kMost) << cell.describe();
   }
   const Losses broken = train_on(cells[0], skip_sums(world(), "dp.gradients"));
   if (world().rank() != 0) return;
-  const double noticed = deviation(broken, Spread(alone), /*rounds_partial_sums=*/true);
+  const double noticed = deviation(broken, Spread(alone), /*rounds_sums=*/true);
   std::cout << "  " << noticed << " spreads without sums over dp" << std::endl;
-  EXPECT_GT(noticed, 5 * kMostSpreads);
+  EXPECT_GT(noticed, 5 * kMostWherePartsAreRounded);
 }
 
 }  // namespace
