@@ -191,10 +191,10 @@ RunEnd run(const Recipe& asked, const Group& world, const RunOptions& options) {
   if (resumes) resumed = resume(checkpoint.value_or(""), head, *trainer, world);
   std::unique_ptr<Journal> journal;
   agree(world, [&] {
-    if (mesh.rank() == 0) journal = std::make_unique<Journal>(recipe, std::move(directory), resumed.state.step);
     if (mesh.rank() % ranks_on_this_host(world.size()) != 0) return;
     checkpoint_folder.clean();
-    if (resumes) checkpoint_folder.abandon_after(resumed.state.step);
+    if (resumes) checkpoint_folder.abandon_after(resumed.state.step);  // before their metrics are cut off
+    if (mesh.rank() == 0) journal = std::make_unique<Journal>(recipe, std::move(directory), resumed.state.step);
   });
   if (journal) {
     journal->announce(size_of(*trainer), trainer->sequence_parallel(), context_choice(recipe, mesh_layout),
