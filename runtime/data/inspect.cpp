@@ -8,6 +8,8 @@
 #include "mesh/error.h"
 #include "runtime/data/prepare.h"
 #include "runtime/data/token_file.h"
+#include "runtime/tokenizer/tokenizer.h"
+#include "runtime/tokenizer/utf8.h"
 
 namespace meshtrain {
 namespace {
@@ -77,24 +79,63 @@ std::string percent(int64_t part, int64_t whole) {
   return text;
 }
 
-std::string as_text(const std::vector<int64_t>& bytes) {
+// On one line; bytes that are not to be seen, or no UTF-8, as \\xHH.
+std::string as_text(std::string_view bytes) {
   std::string text;
-  for (const int64_t byte : bytes) {
-    char escaped[8];
-    if (byte == '\n') {
-      text += "\\n";
-    } else if (byte == '\t') {
-      text += "\\t";
-    } else if (byte == '\\') {
-      text += "\\\\";
-    } else if (byte < 0x20 || byte >= 0x7F) {
-      std::snprintf(escaped, sizeof escaped, "\\x%02x", static_cast<unsigned>(byte));
+  const auto escape = [&](std::string_view part) {
+    for (const char c : part) {
+      char escaped[8];
+      std::snprintf(escaped, sizeof escaped, "\\x%02x", static_cast<unsigned>(static_cast<unsigned char>(c)));
       text += escaped;
-    } else {
-      text += static_cast<char>(byte);
     }
+  };
+  while (!bytes.empty()) {
+    const char *begin = bytes.data(), *end = begin + valid_utf8(bytes);
+    for (const char* at = begin; at != end;) {
+      const char* const character = at;
+      const uint32_t c = next_code_point(at);
+      const std::string_view part(character, static_cast<size_t>(at - character));
+      if (c == '\n') {
+        text += "\\n";
+      } else if (c == '\t') {
+        text += "\\t";
+      } else if (c == '\\') {
+        text += "\\\\";
+      } else if (c < 0x20 || (c >= 0x7F && c < 0xA0)) {
+        escape(part);
+      } else {
+        text += part;
+      }
+    }
+    bytes.remove_prefix(static_cast<size_t>(end - begin));
+    if (bytes.empty()) break;
+    escape(bytes.substr(0, 1));
+    bytes.remove_prefix(1);
   }
   return text;
+}
+
+int64_t behind_separator(const TokenFile& tokens, int64_t from, int64_t separator) {
+  std::vector<int64_t> ids(static_cast<size_t>(kBlockTokens));
+  for (int64_t first = from; first < tokens.size(); first += kBlockTokens) {
+    const int64_t count = std::min(kBlockTokens, tokens.size() - first);
+    tokens.read(first, count, ids.data());
+    const auto end = ids.begin() + count;
+    const auto found = std::find(ids.begin(), end, separator);
+    if (found != end) return first + (found - ids.begin()) + 1;
+  }
+  return tokens.size();
+}
+
+void write_sample(const TokenFile& tokens, int64_t first, int64_t count, const Tokenizer* text_of, std::ostream& out) {
+  std::vector<int64_t> ids(static_cast<size_t>(std::min(count, tokens.size() - first)));
+  if (ids.empty()) return;
+  tokens.read(first, static_cast<int64_t>(ids.size()), ids.data());
+  const std::string label = first == 0 ? "first" : "at " + std::to_string(first);
+  out << label << std::string(label.size() < 13 ? 13 - label.size() : 0, ' ');
+  for (const int64_t id : ids) out << " " << id;
+  out << "\n";
+  if (text_of != nullptr) out << "as text       " << as_text(text_of->decode(ids)) << "\n";
 }
 
 void write_frequent(const Statistics& statistics, int64_t size, std::ostream& out) {
@@ -116,9 +157,10 @@ void write_frequent(const Statistics& statistics, int64_t size, std::ostream& ou
 }  // namespace
 
 std::string inspect_tokens(const std::filesystem::path& file, const std::string& dtype, int64_t count,
-                           std::optional<int64_t> separator) {
+                           std::optional<int64_t> separator, const Tokenizer* tokenizer, int64_t samples) {
   if (count < 0) throw InputError("cannot show the first " + std::to_string(count) + " tokens");
   if (separator) check_token("--separator", *separator, dtype);
+  if (samples < 1) throw InputError("cannot show " + std::to_string(samples) + " samples");
   const TokenFile tokens(file, dtype);
   const Statistics statistics = measure(tokens);
   std::ostringstream out;
@@ -139,13 +181,17 @@ std::string inspect_tokens(const std::filesystem::path& file, const std::string&
     out << "documents     " << documents.count << " by separator " << *separator << ", of " << documents.shortest
         << " to " << documents.longest << " tokens\n";
   }
-  std::vector<int64_t> first(static_cast<size_t>(std::min(count, tokens.size())));
-  if (first.empty()) return out.str();
-  tokens.read(0, static_cast<int64_t>(first.size()), first.data());
-  out << "first         ";
-  for (size_t i = 0; i < first.size(); ++i) out << (i == 0 ? "" : " ") << first[i];
-  out << "\n";
-  if (statistics.max < 256) out << "as text       " << as_text(first) << "\n";
+  if (tokenizer != nullptr && statistics.max >= tokenizer->vocabulary_size()) {
+    out << "unknown       ids of " << tokenizer->vocabulary_size() << " and above are not of the tokenizer\n";
+  }
+  const std::shared_ptr<const Tokenizer> bytes = load_tokenizer("bytes");
+  if (tokenizer == nullptr && statistics.max < 256) tokenizer = bytes.get();
+  for (int64_t sample = 0; sample < samples; ++sample) {
+    // size / samples * sample, without overflow
+    int64_t first = tokens.size() / samples * sample + tokens.size() % samples * sample / samples;
+    if (sample > 0 && separator) first = behind_separator(tokens, first, *separator);
+    write_sample(tokens, first, count, tokenizer, out);
+  }
   return out.str();
 }
 

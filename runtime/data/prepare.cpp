@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <system_error>
 
 #include "mesh/error.h"
+#include "runtime/data/input_files.h"
 #include "runtime/data/mapped_file.h"
 #include "runtime/data/output_file.h"
 #include "runtime/data/token_file.h"
@@ -15,32 +15,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int64_t kBlockTokens = int64_t{1} << 20;
-
-void collect(const fs::path& folder, std::vector<fs::path>& files) {
-  try {
-    for (fs::recursive_directory_iterator entry(folder), end; entry != end; ++entry) {
-      if (entry->is_directory() && entry->path().filename().string().starts_with('.')) {
-        entry.disable_recursion_pending();
-      } else if (entry->is_regular_file()) {
-        files.push_back(entry->path());
-      }
-    }
-  } catch (const fs::filesystem_error& error) {
-    throw InputError("cannot read " + folder.string() + ": " + error.code().message());
-  }
-}
-
-std::vector<fs::path> files_of(const fs::path& input) {
-  std::error_code error;
-  const fs::file_status status = fs::status(input, error);
-  if (!fs::exists(status)) throw InputError("cannot read " + input.string() + ": there is no such file or folder");
-  std::vector<fs::path> files;
-  if (!fs::is_directory(status)) return {input};
-  collect(input, files);
-  std::sort(files.begin(), files.end(),
-            [](const fs::path& a, const fs::path& b) { return a.generic_string() < b.generic_string(); });
-  return files;
-}
 
 void append_widened(const MappedFile& file, int64_t width, OutputFile& output) {
   if (width == 1) return output.append(file.data(), static_cast<size_t>(file.size()));
@@ -59,18 +33,10 @@ int64_t prepare_bytes(const std::vector<fs::path>& inputs, const fs::path& outpu
                       std::optional<int64_t> separator) {
   const int64_t width = token_width(dtype);
   if (separator) check_token("--separator", *separator, dtype);
-  std::vector<fs::path> files;
-  for (const fs::path& input : inputs) {
-    const std::vector<fs::path> found = files_of(input);
-    files.insert(files.end(), found.begin(), found.end());
-  }
-  fs::path partial = output;
-  partial += ".partial";
+  const std::vector<fs::path> files = input_files(inputs, output);
   OutputFile tokens(output);
   int64_t written = 0;
   for (const fs::path& file : files) {
-    std::error_code ignored;
-    if (fs::equivalent(file, output, ignored) || fs::equivalent(file, partial, ignored)) continue;
     const MappedFile bytes(file);
     if (bytes.size() == 0) continue;
     append_widened(bytes, width, tokens);

@@ -160,6 +160,24 @@ TEST(InspectTokens, ShowsOtherIdsAsNumbers) {
   EXPECT_NE(message<InputError>([&] { inspect_tokens(scratch.path() / "none", "uint32", 1); }), "");
 }
 
+TEST(InspectTokens, ShowsSamplesAsText) {
+  const ScratchFolder scratch;
+  const auto bytes = load_tokenizer("bytes");
+  std::vector<int64_t> ids;
+  for (const char* document : {"first", "a second document", "caf\u00e9 \x1b", "four"}) {
+    bytes->encode(document, ids);
+    ids.push_back(256);
+  }
+  write_ids<uint16_t>(scratch.path() / "tokens", ids);
+  const std::string text = inspect_tokens(scratch.path() / "tokens", "uint16", 8, 256, bytes.get(), 3);
+  EXPECT_TRUE(has(text, "first         102 105 114 115 116 256 97 32\nas text       firsta \n")) << text;
+  EXPECT_TRUE(has(text, "at 24         99 97 102")) << text;
+  EXPECT_TRUE(has(text, "as text       caf\u00e9 \\x1b\n")) << text;
+  EXPECT_TRUE(has(text, "at 32         102 111 117 114 256\nas text       four\n")) << text;
+  EXPECT_TRUE(has(text, "unknown       ids of 256 and above are not of the tokenizer\n")) << text;
+  EXPECT_TRUE(has(inspect_tokens(scratch.path() / "tokens", "uint16", 2, {}, bytes.get(), 2), "at 18         117 109"));
+}
+
 TEST(InspectTokens, MeasuresDocuments) {
   const ScratchFolder scratch;
   const auto documents = [&](const std::vector<int64_t>& ids) {

@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -59,6 +61,89 @@ TEST(DataCommand, EndsDocumentsWithASeparator) {
   for (const char* separator : {"-1", "65536", "newline"}) {
     EXPECT_TRUE(has(only_complaint(with(separator)), "--separator")) << separator;
   }
+}
+
+fs::path gpt2_fixture() {
+  return fs::path(source_folder()) / "tests/tokenizer/fixtures/gpt2";
+}
+
+TEST(DataCommand, TokenisesText) {
+  const ScratchFolder folder;
+  std::ofstream(folder.path() / "a.txt") << "Hello, world!";
+  std::ofstream(folder.path() / "b.jsonl") << "{\"body\": \"one\"}\n{\"body\": \"two <|endoftext|>\"}\n";
+  const std::string out = folder.path() / "tokens.bin", tokenizer = gpt2_fixture();
+  const std::vector<std::string> words = {"data",
+                                          "prepare",
+                                          "--text",
+                                          folder.path() / "a.txt",
+                                          folder.path() / "b.jsonl",
+                                          "--field",
+                                          "body",
+                                          "--tokenizer",
+                                          tokenizer,
+                                          "--out",
+                                          out};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), words.begin(), words.end());
+    return run_meshtrain(more);
+  };
+  const Ending prepared = with({});
+  ASSERT_EQ(prepared.status, 0) << prepared.err;
+  EXPECT_TRUE(has(prepared.out, "uint16, of 3 documents in 59 bytes, separator 1100\n")) << prepared.out;
+  EXPECT_TRUE(has(prepared.err, "100 % of 0 MB")) << prepared.err;
+  const Ending inspected = run_meshtrain(
+      {"data", "inspect", out, "--tokenizer", tokenizer, "--separator", "<|endoftext|>", "--samples", "2"});
+  ASSERT_EQ(inspected.status, 0) << inspected.err;
+  EXPECT_TRUE(has(inspected.out, "documents     4 by separator 1100")) << inspected.out;
+  EXPECT_TRUE(has(inspected.out, "as text       Hello, world!<|endoftext|>one<|endoftext|>two <|endoftext|>"))
+      << inspected.out;
+  EXPECT_TRUE(has(with({"--separator", "none"}).out, ", no separator\n"));
+  EXPECT_TRUE(
+      has(with({"--separator", "7", "--dtype", "uint32"}).out, "uint32, of 3 documents in 59 bytes, separator 7"));
+  EXPECT_TRUE(
+      has(only_complaint(with({"--separator", "</s>"})), "\"</s>\" is neither an id nor a token of --tokenizer"));
+  EXPECT_TRUE(has(only_complaint(with({"--dtype", "uint8"})), "--dtype: uint8 cannot hold the ids of"));
+  EXPECT_TRUE(
+      has(only_complaint(run_meshtrain({"data", "prepare", "--text", tokenizer, "--out", out})), "--tokenizer"));
+  EXPECT_TRUE(has(only_complaint(run_meshtrain({"data", "prepare", "--out", out})), "--text or --bytes"));
+  EXPECT_TRUE(
+      has(only_complaint(run_meshtrain({"data", "prepare", "--text", tokenizer, "--tokenizer", "bytes", "--out", out})),
+          "no token ends documents: bytes names none"));
+}
+
+TEST(DataCommand, GoesOnAfterItWasKilled) {
+  const ScratchFolder folder;
+  {
+    std::ofstream text(folder.path() / "text.jsonl");
+    for (int i = 0; i < 250'000; ++i) {
+      text << "{\"text\": \"Line " << i % 1009 * 7919 << " of a text that takes a while, " << i << ".\"}\n";
+    }
+  }
+  const auto words = [&](const std::string& out) {
+    return std::vector<std::string>{
+        "data", "prepare", "--text", folder.path() / "text.jsonl", "--tokenizer", gpt2_fixture(), "--workers",
+        "1",    "--out",   out};
+  };
+  const fs::path whole = folder.path() / "whole.bin", killed = folder.path() / "killed.bin";
+  ASSERT_EQ(run_meshtrain(words(whole)).status, 0);
+  {
+    std::vector<std::string> program = words(killed);
+    program.insert(program.begin(), build_folder() + "/meshtrain");
+    Program running(program);
+    while (!fs::exists(killed.string() + ".parts/0.tokens") && !fs::exists(killed)) usleep(1000);
+    running.signal(SIGKILL);
+    EXPECT_EQ(running.wait().status, 128 + SIGKILL);
+  }
+  EXPECT_FALSE(fs::exists(killed));
+  const Ending resumed = run_meshtrain(words(killed));
+  ASSERT_EQ(resumed.status, 0) << resumed.err;
+  EXPECT_TRUE(has(resumed.err, "parts were there from an earlier run")) << resumed.err;
+  const auto read = [](const fs::path& file) {
+    std::ifstream stream(file, std::ios::binary);
+    return std::string(std::istreambuf_iterator<char>(stream), {});
+  };
+  EXPECT_TRUE(read(killed) == read(whole)) << "another token file than that of a run that was not killed";
+  EXPECT_FALSE(fs::exists(killed.string() + ".parts"));
 }
 
 TEST(DataCommand, RefusesWhatItCannotRead) {

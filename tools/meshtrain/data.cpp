@@ -1,52 +1,173 @@
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "mesh/error.h"
 #include "runtime/data/prepare.h"
+#include "runtime/data/prepare_text.h"
+#include "runtime/telemetry/console.h"
 #include "tools/meshtrain/commands.h"
 
 namespace meshtrain {
 namespace {
 
 struct PrepareArguments {
-  std::vector<std::filesystem::path> inputs;
-  std::filesystem::path output;
-  std::string dtype = "uint16";
-  std::optional<int64_t> separator;
+  std::vector<std::filesystem::path> bytes;
+  PrepareTextOptions text;
+  std::optional<std::string> dtype;
+  std::optional<std::string> separator;
 };
 
 struct InspectArguments {
   std::filesystem::path file;
   std::string dtype = "uint16";
   int64_t count = 32;
-  std::optional<int64_t> separator;
+  int64_t samples = 1;
+  std::optional<std::string> separator;
+  std::optional<std::string> tokenizer;
 };
 
 constexpr const char* kDtypeHelp = "Integer of a token in the file: uint8, uint16 or uint32";
+constexpr const char* kTokenizerHelp =
+    "bytes, or a tokenizer.json, a SentencePiece *.model, or a folder with tokenizer.json or tokenizer.model";
+
+// A token by its id or, where there is a tokenizer, by its text.
+int64_t separator_id(const std::string& separator, const Tokenizer* tokenizer) {
+  const std::optional<int64_t> token = tokenizer == nullptr ? std::nullopt : tokenizer->token_id(separator);
+  const size_t sign = separator.starts_with('-') ? 1 : 0;
+  const bool number = separator.size() > sign && separator.size() - sign < 18 &&
+                      separator.find_first_not_of("0123456789", sign) == std::string::npos;
+  if (number) return std::stoll(separator);
+  if (token) return *token;
+  throw InputError("--separator: \"" + separator + "\" is neither an id nor " +
+                   (tokenizer == nullptr ? "none" : "a token of --tokenizer nor none"));
+}
+
+/// One line on a terminal, rewritten; elsewhere a line every half minute.
+class ProgressLine {
+ public:
+  void show(const PrepareTextProgress& now) {
+    using namespace std::chrono;
+    if (ended_) return;
+    ended_ = now.parts == now.total_parts;
+    const auto time = steady_clock::now();
+    if (!first_bytes_) first_bytes_ = now.bytes;
+    if (!ended_ && !terminal_ && time - shown_ < seconds(30)) return;
+    shown_ = time;
+    const double elapsed = duration_cast<milliseconds>(time - began_).count() / 1e3;
+    const double rate = static_cast<double>(now.bytes - *first_bytes_) / std::max(elapsed, 1e-3);
+    const std::string left =
+        rate > 0 ? duration(static_cast<double>(now.total_bytes - now.bytes) / rate) : std::string("?");
+    std::fprintf(stderr, "%s%3.0f %% of %s MB, %.1f MB/s, %s documents, %s tokens, %s left%s", terminal_ ? "\r" : "",
+                 100.0 * static_cast<double>(now.bytes) / static_cast<double>(now.total_bytes),
+                 with_separators(now.total_bytes / 1'000'000).c_str(), rate / 1e6,
+                 with_separators(now.documents).c_str(), with_separators(now.tokens).c_str(), left.c_str(),
+                 terminal_ && !ended_ ? "\x1b[K" : "\n");
+  }
+
+ private:
+  bool terminal_ = isatty(STDERR_FILENO) != 0;
+  bool ended_ = false;
+  std::optional<int64_t> first_bytes_;
+  std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now(), shown_ = began_;
+};
+
+int prepare_from_bytes(const PrepareArguments& arguments) {
+  const std::string dtype = arguments.dtype.value_or("uint16");
+  std::optional<int64_t> separator;
+  if (arguments.separator && *arguments.separator != "none") separator = separator_id(*arguments.separator, nullptr);
+  const int64_t tokens = prepare_bytes(arguments.bytes, arguments.text.output, dtype, separator);
+  std::printf("%s: %lld tokens, %s\n", arguments.text.output.c_str(), static_cast<long long>(tokens), dtype.c_str());
+  return 0;
+}
+
+std::string describe_separator(const PrepareTextOptions& options) {
+  return options.separator ? ", separator " + std::to_string(*options.separator) : ", no separator";
+}
+
+int prepare_from_text(const PrepareArguments& arguments) {
+  PrepareTextOptions options = arguments.text;
+  const std::shared_ptr<const Tokenizer> tokenizer = load_tokenizer(options.tokenizer);
+  options.separator = tokenizer->eos();
+  if (arguments.separator) {
+    options.separator = *arguments.separator == "none"
+                            ? std::nullopt
+                            : std::optional<int64_t>(separator_id(*arguments.separator, tokenizer.get()));
+  } else if (!options.separator) {
+    throw InputError("no token ends documents: " + options.tokenizer +
+                     " names none; say --separator with an id, a token or none");
+  }
+  const int64_t largest = std::max(tokenizer->vocabulary_size() - 1, options.separator.value_or(0));
+  options.dtype = arguments.dtype.value_or(largest < 1 << 16 ? "uint16" : "uint32");
+  ProgressLine line;
+  const PrepareTextProgress done =
+      prepare_text(*tokenizer, options, [&](const PrepareTextProgress& now) { line.show(now); });
+  if (done.kept_parts > 0) {
+    std::fprintf(stderr, "%lld of %lld parts were there from an earlier run\n", static_cast<long long>(done.kept_parts),
+                 static_cast<long long>(done.total_parts));
+  }
+  std::printf("%s: %lld tokens, %s, of %lld documents in %lld bytes%s\n", options.output.c_str(),
+              static_cast<long long>(done.tokens), options.dtype.c_str(), static_cast<long long>(done.documents),
+              static_cast<long long>(done.bytes), describe_separator(options).c_str());
+  return 0;
+}
 
 void add_prepare(CLI::App& data, int& status) {
-  CLI::App* command = data.add_subcommand("prepare", "Makes a token file of text, one token a byte");
+  CLI::App* command = data.add_subcommand("prepare", "Makes a token file of text");
   const auto arguments = std::make_shared<PrepareArguments>();
-  command->add_option("--bytes", arguments->inputs, "Files, and folders for all files below them, joined in this order")
-      ->required()
-      ->type_name("FILE...");
-  command->add_option("--out", arguments->output, "The token file")->required()->type_name("FILE");
-  command->add_option("--dtype", arguments->dtype, kDtypeHelp)->capture_default_str()->type_name("TYPE");
+  arguments->text.threads = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  CLI::Option* text =
+      command
+          ->add_option("--text", arguments->text.inputs,
+                       "Files, and folders for all files below them, to tokenise: each is a document, but of *.jsonl, "
+                       "JSON lines, each line is")
+          ->type_name("FILE...");
+  CLI::Option* tokenizer =
+      command->add_option("--tokenizer", arguments->text.tokenizer, std::string("Of --text: ") + kTokenizerHelp)
+          ->type_name("NAME");
+  CLI::Option* bytes = command
+                           ->add_option("--bytes", arguments->bytes,
+                                        "The same with a token for each byte: files as they are, joined in this order")
+                           ->type_name("FILE...");
+  command->add_option("--out", arguments->text.output, "The token file")->required()->type_name("FILE");
+  command
+      ->add_option("--dtype", arguments->dtype,
+                   std::string(kDtypeHelp) + "; uint16 unless ids of the tokenizer need more")
+      ->type_name("TYPE");
   command
       ->add_option("--separator", arguments->separator,
-                   "Token to write after each file that is not empty: the one to name as data.documents")
-      ->type_name("ID");
+                   "Token to write after each document that is not empty, the one to name as data.documents: an id, a "
+                   "token, or none. Of --text by default the tokenizer's eos_token, of --bytes none")
+      ->type_name("TOKEN");
+  CLI::Option* per_line = command->add_flag("--document-per-line", arguments->text.format.document_per_line,
+                                            "Of --text: each line of a text file is a document");
+  CLI::Option* field =
+      command->add_option("--field", arguments->text.format.field, "Of JSON lines: the key of the text")
+          ->capture_default_str()
+          ->type_name("KEY");
+  CLI::Option* workers = command->add_option("--workers", arguments->text.threads, "Of --text: threads that tokenise")
+                             ->capture_default_str()
+                             ->check(CLI::Range(1, 4096))
+                             ->type_name("N");
+  text->needs(tokenizer);
+  for (CLI::Option* of_text : {tokenizer, per_line, field, workers}) of_text->needs(text);
+  bytes->excludes(text);
   command->footer(
-      "Example: meshtrain data prepare --bytes README.md docs --out data/mine.bin --dtype uint8\n"
-      "Packed documents: meshtrain data prepare --bytes docs --out data/docs.bin --separator 256");
-  command->callback([arguments, &status] {
-    const int64_t tokens = prepare_bytes(arguments->inputs, arguments->output, arguments->dtype, arguments->separator);
-    std::printf("%s: %lld tokens, %s\n", arguments->output.c_str(), static_cast<long long>(tokens),
-                arguments->dtype.c_str());
-    status = 0;
+      "Example: meshtrain data prepare --text books/ pages.jsonl --tokenizer models/SmolLM2-1.7B --out data/mine.bin\n"
+      "A run that was stopped goes on where it was when it is given again: parts are kept in OUT.parts.\n"
+      "Bytes: meshtrain data prepare --bytes README.md docs --out data/mine.bin --dtype uint8\n"
+      "Packed documents of bytes: meshtrain data prepare --bytes docs --out data/docs.bin --separator 256");
+  command->callback([arguments, text, bytes, &status] {
+    if (text->count() == 0 && bytes->count() == 0) throw InputError("what to prepare is missing: --text or --bytes");
+    status = text->count() > 0 ? prepare_from_text(*arguments) : prepare_from_bytes(*arguments);
   });
 }
 
@@ -55,15 +176,32 @@ void add_inspect(CLI::App& data, int& status) {
   const auto arguments = std::make_shared<InspectArguments>();
   command->add_option("file", arguments->file, "The token file")->required()->type_name("FILE");
   command->add_option("--dtype", arguments->dtype, kDtypeHelp)->capture_default_str()->type_name("TYPE");
-  command->add_option("--count", arguments->count, "How many of the first tokens to show")
+  command->add_option("--count", arguments->count, "How many tokens to show of a sample")
       ->capture_default_str()
       ->check(CLI::NonNegativeNumber)
       ->type_name("N");
-  command->add_option("--separator", arguments->separator, "Token that ends a document: says how many there are")
-      ->type_name("ID");
-  command->footer("Example: meshtrain data inspect data/mine.bin --dtype uint8 --count 100");
+  command
+      ->add_option("--samples", arguments->samples, "How many samples to show: the first tokens, and others further on")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1'000'000))
+      ->type_name("N");
+  command->add_option("--tokenizer", arguments->tokenizer, std::string("Shows tokens as text: ") + kTokenizerHelp)
+      ->type_name("NAME");
+  command
+      ->add_option(
+          "--separator", arguments->separator,
+          "Token that ends a document, an id or a token: says how many there are, and samples begin behind one")
+      ->type_name("TOKEN");
+  command->footer(
+      "Example: meshtrain data inspect data/mine.bin --tokenizer models/SmolLM2-1.7B --samples 3\n"
+      "Bytes: meshtrain data inspect data/mine.bin --dtype uint8 --count 100");
   command->callback([arguments, &status] {
-    std::string text = inspect_tokens(arguments->file, arguments->dtype, arguments->count, arguments->separator);
+    std::shared_ptr<const Tokenizer> tokenizer;
+    if (arguments->tokenizer) tokenizer = load_tokenizer(*arguments->tokenizer);
+    std::optional<int64_t> separator;
+    if (arguments->separator) separator = separator_id(*arguments->separator, tokenizer.get());
+    std::string text = inspect_tokens(arguments->file, arguments->dtype, arguments->count, separator, tokenizer.get(),
+                                      arguments->samples);
     if (text.empty() || text.back() != '\n') text += '\n';
     std::fputs(text.c_str(), stdout);
     status = 0;

@@ -1,0 +1,67 @@
+#include "runtime/data/input_files.h"
+
+#include <algorithm>
+#include <string>
+#include <system_error>
+
+#include "mesh/error.h"
+
+namespace meshtrain {
+namespace {
+
+namespace fs = std::filesystem;
+
+fs::path with_ending(fs::path path, const char* ending) {
+  path += ending;
+  return path;
+}
+
+bool same(const fs::path& a, const fs::path& b) {
+  std::error_code ignored;
+  return fs::equivalent(a, b, ignored);
+}
+
+void collect(const fs::path& folder, const fs::path& parts, std::vector<fs::path>& files) {
+  try {
+    for (fs::recursive_directory_iterator entry(folder), end; entry != end; ++entry) {
+      if (entry->is_directory() && (entry->path().filename().string().starts_with('.') || same(entry->path(), parts))) {
+        entry.disable_recursion_pending();
+      } else if (entry->is_regular_file()) {
+        files.push_back(entry->path());
+      }
+    }
+  } catch (const fs::filesystem_error& error) {
+    throw InputError("cannot read " + folder.string() + ": " + error.code().message());
+  }
+}
+
+std::vector<fs::path> files_of(const fs::path& input, const fs::path& parts) {
+  std::error_code error;
+  const fs::file_status status = fs::status(input, error);
+  if (!fs::exists(status)) throw InputError("cannot read " + input.string() + ": there is no such file or folder");
+  std::vector<fs::path> files;
+  if (!fs::is_directory(status)) return {input};
+  collect(input, parts, files);
+  std::sort(files.begin(), files.end(),
+            [](const fs::path& a, const fs::path& b) { return a.generic_string() < b.generic_string(); });
+  return files;
+}
+
+}  // namespace
+
+fs::path parts_folder(const fs::path& output) {
+  return with_ending(output, ".parts");
+}
+
+std::vector<fs::path> input_files(const std::vector<fs::path>& inputs, const fs::path& output) {
+  std::vector<fs::path> files;
+  const fs::path partial = with_ending(output, ".partial");
+  for (const fs::path& input : inputs) {
+    for (fs::path& file : files_of(input, parts_folder(output))) {
+      if (!same(file, output) && !same(file, partial)) files.push_back(std::move(file));
+    }
+  }
+  return files;
+}
+
+}  // namespace meshtrain

@@ -1,0 +1,17 @@
+#pragma once
+
+#include <filesystem>
+#include <vector>
+
+namespace meshtrain {
+
+/// The files that `inputs` name, in their order. A folder stands for the files below it in the order of their paths,
+/// hidden folders (.git) left out; links to folders are not followed. `output` itself, OUT.partial and the folder
+/// OUT.parts are left out. Throws InputError when an input is missing or cannot be read.
+std::vector<std::filesystem::path> input_files(const std::vector<std::filesystem::path>& inputs,
+                                               const std::filesystem::path& output);
+
+/// Where parts of `output` are while it is being made: OUT.parts.
+std::filesystem::path parts_folder(const std::filesystem::path& output);
+
+}  // namespace meshtrain

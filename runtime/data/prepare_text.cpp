@@ -1,0 +1,327 @@
+#include "runtime/data/prepare_text.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <condition_variable>
+#include <cstring>
+#include <exception>
+#include <fstream>
+#include <iterator>
+#include <limits>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include "mesh/error.h"
+#include "runtime/data/input_files.h"
+#include "runtime/data/mapped_file.h"
+#include "runtime/data/output_file.h"
+#include "runtime/data/token_file.h"
+
+namespace meshtrain {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kMostParts = 4096;
+constexpr size_t kBlockBytes = size_t{1} << 22;  // written at once
+constexpr int64_t kReportedBytes = 1 << 16;      // of text, at once
+constexpr const char* kEnding = ".tokens";
+constexpr auto kReportInterval = std::chrono::seconds(1);
+
+// What a part's file begins with; the tokens follow.
+struct PartHeader {
+  int64_t documents = 0;
+  int64_t tokens = 0;
+  int64_t bytes = 0;  // of the inputs
+};
+
+/// OUT.parts, held by one run.
+class PartsFolder {
+ public:
+  // `plan`: all that the parts depend on. Parts of another plan are removed.
+  PartsFolder(fs::path folder, const std::string& plan) : folder_(std::move(folder)) {
+    std::error_code error;
+    fs::create_directories(folder_, error);
+    lock_ = open((folder_ / "lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+    if (lock_ < 0) throw InputError("cannot write in " + folder_.string() + ": " + std::strerror(errno));
+    if (flock(lock_, LOCK_EX | LOCK_NB) != 0) {
+      close(lock_);
+      throw InputError(folder_.string() + " is in use: another data prepare writes the same --out");
+    }
+    std::ifstream stream(folder_ / "plan.json", std::ios::binary);
+    if (std::string(std::istreambuf_iterator<char>(stream), {}) == plan) return;
+    for (const fs::directory_entry& entry : fs::directory_iterator(folder_)) {
+      if (entry.path().filename() != "lock") fs::remove(entry.path());
+    }
+    OutputFile file(folder_ / "plan.json");
+    file.append(plan.data(), plan.size());
+    file.finish();
+  }
+  // Without a part there is nothing to go on from.
+  ~PartsFolder() {
+    std::error_code error;
+    fs::directory_iterator entry(folder_, error);
+    const bool parts = std::any_of(
+        begin(entry), end(entry), [](const fs::directory_entry& found) { return found.path().extension() == kEnding; });
+    if (!parts) remove();
+    close(lock_);
+  }
+  PartsFolder(const PartsFolder&) = delete;
+  PartsFolder& operator=(const PartsFolder&) = delete;
+
+  fs::path file(size_t part) const { return folder_ / (std::to_string(part) + kEnding); }
+
+  // Nothing: it is not there, or not whole.
+  std::optional<PartHeader> find(size_t part, int64_t width) const {
+    std::error_code error;
+    const auto size = fs::file_size(file(part), error);
+    PartHeader header;
+    if (error || size < sizeof header) return std::nullopt;
+    std::ifstream(file(part), std::ios::binary).read(reinterpret_cast<char*>(&header), sizeof header);
+    const bool whole = header.tokens >= 0 && header.tokens < std::numeric_limits<int64_t>::max() / 8 &&
+                       size == sizeof header + static_cast<uint64_t>(header.tokens * width);
+    return whole ? std::optional(header) : std::nullopt;
+  }
+
+  void remove() {
+    std::error_code ignored;
+    fs::remove_all(folder_, ignored);
+  }
+
+ private:
+  fs::path folder_;
+  int lock_ = -1;
+};
+
+std::string plan_of(const PrepareTextOptions& options, const std::vector<fs::path>& files, int64_t part_bytes) {
+  nlohmann::json plan = {{"version", 1},
+                         {"tokenizer", tokenizer_fingerprint(options.tokenizer)},
+                         {"dtype", options.dtype},
+                         {"document_per_line", options.format.document_per_line},
+                         {"field", options.format.field},
+                         {"part_bytes", part_bytes}};
+  if (options.separator) plan["separator"] = *options.separator;
+  nlohmann::json& inputs = plan["files"] = nlohmann::json::array();
+  for (const fs::path& file : files) {
+    std::error_code error;
+    const auto time = fs::last_write_time(file, error).time_since_epoch().count();
+    const auto size = error ? 0 : fs::file_size(file, error);
+    if (error) throw InputError("cannot read " + file.string() + ": " + error.message());
+    inputs.push_back({fs::absolute(file).string(), size, static_cast<int64_t>(time)});
+  }
+  return plan.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
+/// The tokens of a part on their way into its file.
+class PartWriter {
+ public:
+  PartWriter(const fs::path& path, int64_t width) : file_(path), width_(static_cast<size_t>(width)) {
+    file_.append(&header_, sizeof header_);
+  }
+
+  void add(const std::vector<int64_t>& ids) {
+    const size_t before = block_.size();
+    block_.resize(before + ids.size() * width_);
+    std::byte* out = block_.data() + before;
+    for (const int64_t id : ids) {
+      std::memcpy(out, &id, width_);  // little-endian: its low bytes
+      out += width_;
+    }
+    header_.tokens += static_cast<int64_t>(ids.size());
+    ++header_.documents;
+    if (block_.size() >= kBlockBytes) write();
+  }
+
+  void finish(int64_t bytes) {
+    write();
+    header_.bytes = bytes;
+    file_.write_at(0, &header_, sizeof header_);
+    file_.finish();
+  }
+
+ private:
+  void write() {
+    file_.append(block_.data(), block_.size());
+    block_.clear();
+  }
+
+  OutputFile file_;
+  size_t width_;
+  PartHeader header_;
+  std::vector<std::byte> block_;
+};
+
+/// The parts that are to be made, and the threads that make them.
+class Work {
+ public:
+  Work(const Tokenizer& tokenizer, const PrepareTextOptions& options, const PartsFolder& folder,
+       const std::vector<std::vector<TextPart>>& parts)
+      : tokenizer_(tokenizer), options_(options), folder_(folder), parts_(parts), width_(token_width(options.dtype)) {
+    progress_.total_parts = static_cast<int64_t>(parts.size());
+    for (size_t i = 0; i < parts.size(); ++i) {
+      progress_.total_bytes += bytes_of(i);
+      const std::optional<PartHeader> done = folder.find(i, width_);
+      if (!done) {
+        waiting_.push_back(i);
+        continue;
+      }
+      ++progress_.parts;
+      ++progress_.kept_parts;
+      progress_.bytes += done->bytes;
+      progress_.tokens += done->tokens;
+      progress_.documents += done->documents;
+    }
+  }
+
+  PrepareTextProgress run(const std::function<void(const PrepareTextProgress&)>& report) {
+    std::vector<std::thread> threads;
+    running_ = std::clamp(static_cast<size_t>(options_.threads), size_t{1}, std::max(waiting_.size(), size_t{1}));
+    for (size_t i = running_; i > 0; --i) threads.emplace_back([this] { take_parts(); });
+    std::unique_lock lock(mutex_);
+    while (!changed_.wait_for(lock, kReportInterval, [this] { return running_ == 0; })) {
+      const PrepareTextProgress now = progress_;
+      lock.unlock();
+      if (report) report(now);
+      lock.lock();
+    }
+    lock.unlock();
+    for (std::thread& thread : threads) thread.join();
+    if (error_) std::rethrow_exception(error_);
+    if (report) report(progress_);
+    return progress_;
+  }
+
+ private:
+  int64_t bytes_of(size_t part) const {
+    int64_t bytes = 0;
+    for (const TextPart& piece : parts_[part]) bytes += piece.end - piece.begin;
+    return bytes;
+  }
+
+  void take_parts() {
+    while (!stopped_) {
+      const size_t next = next_++;
+      if (next >= waiting_.size()) break;
+      try {
+        make(waiting_[next]);
+      } catch (...) {
+        const std::lock_guard lock(mutex_);
+        if (!error_ || waiting_[next] < failed_part_) {
+          error_ = std::current_exception();
+          failed_part_ = waiting_[next];
+        }
+        stopped_ = true;
+      }
+    }
+    const std::lock_guard lock(mutex_);
+    --running_;
+    changed_.notify_all();
+  }
+
+  void make(size_t part) {
+    PartWriter writer(folder_.file(part), width_);
+    std::vector<int64_t> ids;
+    PrepareTextProgress made;  // not reported yet
+    int64_t left = bytes_of(part);
+    for (const TextPart& piece : parts_[part]) {
+      for_each_document(piece, options_.format, [&](std::string_view text, int64_t bytes) {
+        if (stopped_) return;
+        ids.clear();
+        tokenizer_.encode(text, ids);
+        if (options_.separator) ids.push_back(*options_.separator);
+        writer.add(ids);
+        const int64_t reported = std::min(bytes, left);  // a line may go on in the next part
+        left -= reported;
+        made.bytes += reported;
+        made.tokens += static_cast<int64_t>(ids.size());
+        ++made.documents;
+        if (made.bytes >= kReportedBytes) add(std::exchange(made, {}));
+      });
+    }
+    if (stopped_) return;  // unfinished, and removed by its writer
+    writer.finish(bytes_of(part));
+    made.bytes += left;
+    made.parts = 1;
+    add(made);
+  }
+
+  void add(const PrepareTextProgress& made) {
+    const std::lock_guard lock(mutex_);
+    progress_.bytes += made.bytes;
+    progress_.tokens += made.tokens;
+    progress_.documents += made.documents;
+    progress_.parts += made.parts;
+  }
+
+  const Tokenizer& tokenizer_;
+  const PrepareTextOptions& options_;
+  const PartsFolder& folder_;
+  const std::vector<std::vector<TextPart>>& parts_;
+  int64_t width_;
+  std::vector<size_t> waiting_;
+
+  std::atomic<size_t> next_ = 0;
+  std::atomic<bool> stopped_ = false;
+  std::mutex mutex_;  // of all below
+  std::condition_variable changed_;
+  PrepareTextProgress progress_;
+  size_t running_ = 0;
+  size_t failed_part_ = 0;
+  std::exception_ptr error_;
+};
+
+void check_ids(const Tokenizer& tokenizer, const PrepareTextOptions& options) {
+  const int64_t largest = tokenizer.vocabulary_size() - 1;
+  if (largest >> (8 * token_width(options.dtype)) != 0) {
+    throw InputError("--dtype: " + options.dtype + " cannot hold the ids of " + options.tokenizer +
+                     ", which are 0 to " + std::to_string(largest) + ": use a wider one");
+  }
+  if (options.separator) check_token("--separator", *options.separator, options.dtype);
+}
+
+void join(const PartsFolder& folder, size_t num_parts, const fs::path& output) {
+  OutputFile tokens(output);
+  for (size_t part = 0; part < num_parts; ++part) {
+    const MappedFile file(folder.file(part));
+    for (auto at = static_cast<int64_t>(sizeof(PartHeader)); at < file.size(); at += int64_t{kBlockBytes}) {
+      tokens.append(file.data() + at, static_cast<size_t>(std::min(file.size() - at, int64_t{kBlockBytes})));
+    }
+  }
+  tokens.finish();
+}
+
+}  // namespace
+
+PrepareTextProgress prepare_text(const Tokenizer& tokenizer, const PrepareTextOptions& options,
+                                 const std::function<void(const PrepareTextProgress&)>& report) {
+  check_ids(tokenizer, options);
+  if (fs::is_directory(options.output))
+    throw InputError("cannot write " + options.output.string() + ": it is a folder");
+  const std::vector<fs::path> files = input_files(options.inputs, options.output);
+  int64_t total = 0;
+  for (const std::vector<TextPart>& part : divide_text(files, options.format, options.part_bytes)) {
+    for (const TextPart& piece : part) total += piece.end - piece.begin;
+  }
+  const int64_t part_bytes = std::max(options.part_bytes, total / kMostParts);
+  const std::vector<std::vector<TextPart>> parts = divide_text(files, options.format, part_bytes);
+  if (parts.empty()) throw InputError("nothing to write to " + options.output.string() + ": the inputs hold no text");
+  PartsFolder folder(parts_folder(options.output), plan_of(options, files, part_bytes));
+  const PrepareTextProgress done = Work(tokenizer, options, folder, parts).run(report);
+  if (done.tokens == 0) {
+    folder.remove();
+    throw InputError("nothing to write to " + options.output.string() + ": the inputs hold no text");
+  }
+  join(folder, parts.size(), options.output);
+  folder.remove();
+  return done;
+}
+
+}  // namespace meshtrain

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/data/text_parts.h"
+#include "runtime/tokenizer/tokenizer.h"
+
+namespace meshtrain {
+
+struct PrepareTextOptions {
+  std::vector<std::filesystem::path> inputs;  ///< files, and folders for all files below them (input_files())
+  std::filesystem::path output;
+  std::string dtype = "uint16";
+  std::string tokenizer;             ///< as given to load_tokenizer()
+  std::optional<int64_t> separator;  ///< written after each document
+  TextFormat format;
+  int threads = 1;
+  int64_t part_bytes = int64_t{8} << 20;  ///< of text, at least: larger when there were more than 4096 parts
+};
+
+struct PrepareTextProgress {
+  int64_t bytes = 0, total_bytes = 0;  ///< of the inputs
+  int64_t tokens = 0;
+  int64_t documents = 0;
+  int64_t parts = 0, total_parts = 0;
+  int64_t kept_parts = 0;  ///< done by an earlier run that did not end; counted in all the others too
+};
+
+/// Tokenises text on several threads into a token file of `dtype`, which appears whole or not at all: the documents in
+/// the order of their files, each with the tokens that the tokenizer puts around a text and the separator.
+///
+/// The work is divided into parts of the inputs; each is written, whole or not at all, into the folder OUT.parts, and
+/// when all are there they are joined and the folder is removed. A run that was killed is continued by one with the
+/// same inputs (names, sizes, times of change), tokenizer, dtype, separator and format; the number of threads may
+/// change. Parts of anything else are removed. On the disk there is room needed for the tokens twice.
+///
+/// `report` is called on the calling thread about once a second, and at the end. Throws InputError when an input cannot
+/// be read or is malformed, ids do not fit into `dtype`, there are no documents, or another run is writing the same
+/// file; std::runtime_error when the disk fails. Parts that are done are kept then.
+PrepareTextProgress prepare_text(const Tokenizer& tokenizer, const PrepareTextOptions& options,
+                                 const std::function<void(const PrepareTextProgress&)>& report = {});
+
+}  // namespace meshtrain

@@ -1,0 +1,229 @@
+#include <nlohmann/json.hpp>
+#include <set>
+#include <utility>
+
+#include "mesh/error.h"
+#include "runtime/tokenizer/byte_alphabet.h"
+#include "runtime/tokenizer/hugging_face.h"
+#include "runtime/tokenizer/json_cursor.h"
+#include "runtime/tokenizer/unicode.h"
+
+namespace meshtrain {
+namespace {
+
+// Of GPT-2, and ByteLevel's own.
+constexpr const char* kByteLevelPattern =
+    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+constexpr int kDeepest = 20;  // Sequences within Sequences
+
+void refuse_deep(const JsonCursor& at, int depth) {
+  if (depth > kDeepest) at.fail("is a Sequence within too many others");
+}
+
+void read_normalizer(const JsonCursor& normalizer, HuggingFaceParts& parts, int depth = 0) {
+  refuse_deep(normalizer, depth);
+  if (normalizer.type_of("NFC, Sequence") == "NFC") {
+    parts.nfc = true;
+    return;
+  }
+  const JsonCursor all = normalizer.at("normalizers");
+  for (size_t i = 0; i < all.size(); ++i) read_normalizer(all.at(i), parts, depth + 1);
+}
+
+SplitBehavior read_behavior(const JsonCursor& behavior) {
+  const std::string name = behavior.text();
+  if (name == "Removed") return SplitBehavior::Removed;
+  if (name == "Isolated") return SplitBehavior::Isolated;
+  if (name == "MergedWithPrevious") return SplitBehavior::MergedWithPrevious;
+  if (name == "MergedWithNext") return SplitBehavior::MergedWithNext;
+  if (name == "Contiguous") return SplitBehavior::Contiguous;
+  behavior.fail("is \"" + name + "\", none of Removed, Isolated, MergedWithPrevious, MergedWithNext, Contiguous");
+}
+
+Pattern read_pattern(const JsonCursor& pattern) {
+  const std::optional<JsonCursor> expression = pattern.find("Regex");
+  const std::string text = expression ? expression->text() : pattern.at("String").text();
+  try {
+    return expression ? Pattern(text) : Pattern::literal(text);
+  } catch (const InputError& error) {
+    pattern.fail(std::string("is refused: ") + error.what());
+  }
+}
+
+SplitStep read_split(const JsonCursor& split) {
+  return {read_pattern(split.at("pattern")), read_behavior(split.at("behavior")), split.flag_or("invert", false)};
+}
+
+// Whether a ByteLevel was among them: nothing may follow.
+bool read_pre_tokenizer(const JsonCursor& pre_tokenizer, HuggingFaceParts& parts, int depth = 0) {
+  refuse_deep(pre_tokenizer, depth);
+  const std::string type = pre_tokenizer.type_of("ByteLevel, Split, Digits, Sequence");
+  if (type == "Split") {
+    parts.steps.emplace_back(read_split(pre_tokenizer));
+  } else if (type == "Digits") {
+    parts.steps.emplace_back(DigitsStep{pre_tokenizer.flag_or("individual_digits", false)});
+  } else if (type == "ByteLevel") {
+    if (pre_tokenizer.at("add_prefix_space").flag()) parts.steps.emplace_back(PrefixSpaceStep{});
+    if (pre_tokenizer.flag_or("use_regex", true)) parts.steps.emplace_back(SplitStep{Pattern(kByteLevelPattern)});
+    return true;
+  } else {
+    const JsonCursor all = pre_tokenizer.at("pretokenizers");
+    for (size_t i = 0; i < all.size(); ++i) {
+      if (!read_pre_tokenizer(all.at(i), parts, depth + 1)) continue;
+      if (i + 1 < all.size()) all.at(i + 1).fail("follows a ByteLevel, which has to be the last one");
+      return true;
+    }
+  }
+  return false;
+}
+
+void read_template(const JsonCursor& processor, HuggingFaceParts& parts) {
+  const JsonCursor pieces = processor.at("single");
+  std::vector<int64_t> before, after;
+  bool text_seen = false;
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    const JsonCursor piece = pieces.at(i);
+    if (const std::optional<JsonCursor> sequence = piece.find("Sequence")) {
+      if (text_seen || sequence->at("id").text() != "A") piece.fail("is not the one Sequence A that a text is");
+      text_seen = true;
+      continue;
+    }
+    const std::string name = piece.at("SpecialToken").at("id").text();
+    const JsonCursor ids = processor.at("special_tokens").at(name).at("ids");
+    for (size_t k = 0; k < ids.size(); ++k) (text_seen ? after : before).push_back(ids.at(k).id());
+  }
+  if (!text_seen) pieces.fail("has no Sequence");
+  parts.before.insert(parts.before.begin(), before.begin(), before.end());
+  parts.after.insert(parts.after.end(), after.begin(), after.end());
+}
+
+void read_post_processor(const JsonCursor& processor, HuggingFaceParts& parts, int depth = 0) {
+  refuse_deep(processor, depth);
+  const std::string type = processor.type_of("ByteLevel, TemplateProcessing, Sequence");
+  if (type == "TemplateProcessing") read_template(processor, parts);
+  if (type != "Sequence") return;
+  const JsonCursor all = processor.at("processors");
+  for (size_t i = 0; i < all.size(); ++i) read_post_processor(all.at(i), parts, depth + 1);
+}
+
+void read_vocabulary(const JsonCursor& vocabulary, HuggingFaceParts& parts) {
+  if (!vocabulary.value().is_object()) vocabulary.fail("is not an object of tokens and their ids");
+  std::unordered_map<uint32_t, std::string> texts;
+  for (const auto& [text, unused] : vocabulary.value().items()) {
+    const uint32_t id = vocabulary.at(text).id();
+    if (const auto [other, fresh] = texts.emplace(id, text); !fresh) {
+      vocabulary.fail("has id " + std::to_string(id) + " twice: \"" + other->second + "\" and \"" + text + "\"");
+    }
+    parts.ids.emplace(text, id);
+    if (const std::optional<std::string> bytes = bytes_of_token(text)) parts.bpe.ids.emplace(*bytes, id);
+  }
+}
+
+std::pair<std::string, std::string> read_pair(const JsonCursor& merge) {
+  if (merge.value().is_array()) {
+    if (merge.size() != 2) merge.fail("is not of two tokens");
+    return {merge.at(0).text(), merge.at(1).text()};
+  }
+  const std::string text = merge.text();
+  const size_t space = text.find(' ');
+  if (space == std::string::npos || text.find(' ', space + 1) != std::string::npos) {
+    merge.fail("is not two tokens with one space between: \"" + text + "\"");
+  }
+  return {text.substr(0, space), text.substr(space + 1)};
+}
+
+void read_merges(const JsonCursor& merges, HuggingFaceParts& parts) {
+  parts.bpe.merges.reserve(merges.size());
+  for (size_t i = 0; i < merges.size(); ++i) {
+    const JsonCursor merge = merges.at(i);
+    if (merge.value().is_string() && merge.text().starts_with("#version")) continue;
+    const auto [left, right] = read_pair(merge);
+    const auto id = [&](const std::string& token) {
+      const auto found = parts.ids.find(token);
+      if (found == parts.ids.end()) merge.fail("has the token \"" + token + "\", which model.vocab has not");
+      return found->second;
+    };
+    const auto rank = static_cast<uint32_t>(parts.bpe.merges.size());
+    parts.bpe.merges.push_back({id(left), id(right), rank, id(left + right)});
+  }
+}
+
+void read_model(const JsonCursor& model, HuggingFaceParts& parts) {
+  if (model.find("type")) model.type_of("BPE");  // older files have none
+  for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
+    if (!model.text_or(key, "").empty()) model.at(key).fail("is not empty, which is not supported in byte-level BPE");
+  }
+  if (model.flag_or("byte_fallback", false)) {
+    model.at("byte_fallback").fail("is true, which is not supported: every byte is a token in byte-level BPE");
+  }
+  if (const auto dropout = model.find("dropout"); dropout && dropout->value() != 0) {
+    dropout->fail("is not 0: the ids of a text would be random");
+  }
+  read_vocabulary(model.at("vocab"), parts);
+  read_merges(model.at("merges"), parts);
+  parts.bpe.whole_words = model.flag_or("ignore_merges", false);
+  parts.bpe.fuse_unknown = model.flag_or("fuse_unk", false);
+  if (const std::string unknown = model.text_or("unk_token", ""); !unknown.empty()) {
+    if (const auto found = parts.ids.find(unknown); found != parts.ids.end()) parts.bpe.unknown = found->second;
+  }
+  if (parts.bpe.unknown) return;
+  for (int byte = 0; byte < 256; ++byte) {
+    if (parts.bpe.ids.contains(std::string(1, static_cast<char>(byte)))) continue;
+    if (model.text_or("unk_token", "").empty()) return;  // such bytes are left out, as in the package
+    model.at("unk_token")
+        .fail("is not in model.vocab, and neither is the byte " + std::to_string(byte) + ", \"" +
+              written_byte(static_cast<unsigned char>(byte)) + "\"");
+  }
+}
+
+// The ids are those of the model where it has such a token, else the next free ones, as the package gives them.
+void read_added_tokens(const JsonCursor& tokens, HuggingFaceParts& parts) {
+  auto next = static_cast<uint32_t>(parts.ids.size());
+  std::set<std::pair<bool, std::string>> patterns;
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    const JsonCursor token = tokens.at(i);
+    AddedToken added;
+    added.content = token.at("content").text();
+    added.single_word = token.at("single_word").flag();
+    added.strip_left = token.at("lstrip").flag();
+    added.strip_right = token.at("rstrip").flag();
+    added.normalized = token.at("normalized").flag();
+    added.special = token.at("special").flag();
+    const uint32_t wanted = token.at("id").id();
+    if (added.content.empty()) continue;
+    const auto known = parts.ids.find(added.content);
+    added.id = known != parts.ids.end() ? known->second : next++;
+    if (added.id != wanted) {
+      token.at("id").fail("is " + std::to_string(wanted) + ", but \"" + added.content + "\" has to be " +
+                          std::to_string(added.id) + ": its id in model.vocab, or the next one behind it");
+    }
+    added.pattern = added.normalized && parts.nfc ? nfc(added.content) : added.content;
+    if (!patterns.emplace(added.normalized, added.pattern).second) {
+      token.fail("is found as the same text as one before it, \"" + added.pattern + "\"");
+    }
+    parts.added.push_back(std::move(added));
+  }
+}
+
+}  // namespace
+
+HuggingFaceParts read_hugging_face(const std::string& file) {
+  const nlohmann::json document = read_json_object(file);
+  const JsonCursor root(file, document);
+  HuggingFaceParts parts;
+  if (const std::string version = root.text_or("version", "1.0"); version != "1.0") {
+    root.at("version").fail("is \"" + version + "\", not \"1.0\"");
+  }
+  if (const auto normalizer = root.find("normalizer")) read_normalizer(*normalizer, parts);
+  const JsonCursor pre_tokenizer = root.at("pre_tokenizer");
+  if (!read_pre_tokenizer(pre_tokenizer, parts)) {
+    pre_tokenizer.fail("has no ByteLevel: only byte-level BPE is supported");
+  }
+  root.at("decoder").type_of("ByteLevel");
+  if (const auto processor = root.find("post_processor")) read_post_processor(*processor, parts);
+  read_model(root.at("model"), parts);
+  if (const auto tokens = root.find("added_tokens")) read_added_tokens(*tokens, parts);
+  return parts;
+}
+
+}  // namespace meshtrain

@@ -1,0 +1,141 @@
+#include <nlohmann/json.hpp>
+
+#include "mesh/error.h"
+#include "runtime/data/mapped_file.h"
+#include "runtime/tokenizer/hugging_face.h"
+#include "runtime/tokenizer/json_cursor.h"
+#include "runtime/tokenizer/sentencepiece.h"
+#include "runtime/tokenizer/tokenizer.h"
+
+namespace meshtrain {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+constexpr const char* kBytes = "bytes";
+
+class BytesTokenizer final : public Tokenizer {
+ public:
+  void encode(std::string_view text, std::vector<int64_t>& ids, bool) const override {
+    for (const char c : text) ids.push_back(static_cast<unsigned char>(c));
+  }
+
+  std::string decode(const std::vector<int64_t>& ids, bool) const override {
+    std::string bytes;
+    for (const int64_t id : ids) {
+      if (id >= 0 && id < 256) bytes += static_cast<char>(id);
+    }
+    return bytes;
+  }
+
+  int64_t vocabulary_size() const override { return 256; }
+
+  std::optional<int64_t> token_id(const std::string& text) const override {
+    return text.size() == 1 ? std::optional<int64_t>(static_cast<unsigned char>(text[0])) : std::nullopt;
+  }
+
+  const std::vector<SpecialToken>& special_tokens() const override {
+    static const std::vector<SpecialToken> none;
+    return none;
+  }
+};
+
+bool is_file(const fs::path& path) {
+  std::error_code ignored;
+  return fs::exists(path, ignored) && !fs::is_directory(path, ignored);
+}
+
+// The file that a tokenizer is in.
+fs::path tokenizer_file(const fs::path& name) {
+  std::error_code ignored;
+  if (!fs::is_directory(name, ignored)) {
+    if (!fs::exists(name, ignored)) {
+      throw InputError("cannot read " + name.string() +
+                       ": there is no such file or folder; a tokenizer is a folder with tokenizer.json or "
+                       "tokenizer.model, one of these files, or the word bytes");
+    }
+    return name;
+  }
+  for (const char* file : {"tokenizer.json", "tokenizer.model"}) {
+    if (is_file(name / file)) return name / file;
+  }
+  throw InputError(name.string() + ": the folder has neither tokenizer.json nor tokenizer.model");
+}
+
+// The token that `key` of tokenizer_config.json names: its text, or an object with that as "content".
+std::optional<int64_t> configured(const JsonCursor& config, const std::string& key, const Tokenizer& tokenizer) {
+  const std::optional<JsonCursor> found = config.find(key);
+  if (!found) return std::nullopt;
+  const std::string text = found->value().is_object() ? found->at("content").text() : found->text();
+  const std::optional<int64_t> id = tokenizer.token_id(text);
+  if (!id) found->fail("is \"" + text + "\", which the tokenizer beside it does not know");
+  return id;
+}
+
+// `key` of config.json: an id, or a list of several.
+std::optional<int64_t> numbered(const JsonCursor& config, const std::string& key) {
+  const std::optional<JsonCursor> found = config.find(key);
+  if (!found) return std::nullopt;
+  if (!found->value().is_array()) return found->id();
+  return found->size() == 0 ? std::nullopt : std::optional<int64_t>(found->at(size_t{0}).id());
+}
+
+void read_ends(const fs::path& folder, Tokenizer& tokenizer) {
+  if (const fs::path file = folder / "tokenizer_config.json"; is_file(file)) {
+    const json document = read_json_object(file.string());
+    const JsonCursor config(file.string(), document);
+    tokenizer.set_ends(configured(config, "bos_token", tokenizer), configured(config, "eos_token", tokenizer));
+  }
+  if (const fs::path file = folder / "config.json"; (!tokenizer.bos() || !tokenizer.eos()) && is_file(file)) {
+    const json document = read_json_object(file.string());
+    const JsonCursor config(file.string(), document);
+    tokenizer.set_ends(tokenizer.bos() ? std::nullopt : numbered(config, "bos_token_id"),
+                       tokenizer.eos() ? std::nullopt : numbered(config, "eos_token_id"));
+  }
+}
+
+// What LlamaTokenizer of transformers asks before it puts the beginning's token before a text.
+bool adds_begin(const fs::path& folder) {
+  const fs::path file = folder / "tokenizer_config.json";
+  if (!is_file(file)) return false;
+  const json document = read_json_object(file.string());
+  return JsonCursor(file.string(), document).flag_or("add_bos_token", false);
+}
+
+}  // namespace
+
+void Tokenizer::set_ends(std::optional<int64_t> bos, std::optional<int64_t> eos) {
+  if (bos) bos_ = bos;
+  if (eos) eos_ = eos;
+}
+
+std::vector<int64_t> Tokenizer::ids(std::string_view text, bool add_special) const {
+  std::vector<int64_t> result;
+  encode(text, result, add_special);
+  return result;
+}
+
+std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& name) {
+  if (name == kBytes) return std::make_shared<BytesTokenizer>();
+  const fs::path file = tokenizer_file(name);
+  const fs::path folder = file.parent_path();
+  const bool sentencepiece = file.extension() == ".model";
+  const std::shared_ptr<Tokenizer> tokenizer = sentencepiece
+                                                   ? sentencepiece_tokenizer(file.string(), adds_begin(folder))
+                                                   : hugging_face_tokenizer(file.string());
+  read_ends(folder, *tokenizer);
+  return tokenizer;
+}
+
+std::string tokenizer_fingerprint(const std::string& name) {
+  if (name == kBytes) return name;
+  uint64_t hash = 0xCBF29CE484222325;  // FNV-1a
+  const MappedFile file(tokenizer_file(name));
+  for (int64_t i = 0; i < file.size(); ++i) {
+    hash = (hash ^ static_cast<uint64_t>(file.data()[i])) * 0x100000001B3;
+  }
+  return std::to_string(hash);
+}
+
+}  // namespace meshtrain

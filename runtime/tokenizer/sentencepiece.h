@@ -1,0 +1,14 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "runtime/tokenizer/tokenizer.h"
+
+namespace meshtrain {
+
+/// A SentencePiece model. `begin`: encode() puts the model's token for the beginning before each text. Throws
+/// InputError when the file cannot be read or is no such model.
+std::shared_ptr<Tokenizer> sentencepiece_tokenizer(const std::string& file, bool begin);
+
+}  // namespace meshtrain

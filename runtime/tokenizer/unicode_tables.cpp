@@ -1,0 +1,35 @@
+#include "runtime/tokenizer/unicode_tables.h"
+
+#include <algorithm>
+
+#include "runtime/tokenizer/utf8.h"
+
+namespace meshtrain {
+namespace {
+
+#include "runtime/tokenizer/unicode_data.inc"
+
+std::unique_ptr<uint8_t[]> expand(std::span<const uint32_t> runs) {
+  auto values = std::make_unique<uint8_t[]>(kCodePoints);
+  for (size_t i = 0; i < runs.size(); ++i) {
+    const uint32_t end = i + 1 < runs.size() ? runs[i + 1] >> 8 : kCodePoints;
+    std::fill(values.get() + (runs[i] >> 8), values.get() + end, static_cast<uint8_t>(runs[i]));
+  }
+  return values;
+}
+
+}  // namespace
+
+std::unique_ptr<uint8_t[]> expand_class_runs() {
+  return expand(kClassRuns);
+}
+
+std::unique_ptr<uint8_t[]> expand_combining_runs() {
+  return expand(kCombiningRuns);
+}
+
+std::span<const Decomposition> decompositions() {
+  return kDecompositions;
+}
+
+}  // namespace meshtrain

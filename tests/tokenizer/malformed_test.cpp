@@ -1,0 +1,175 @@
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "mesh/error.h"
+#include "runtime/tokenizer/tokenizer.h"
+#include "tests/support/scratch.h"
+#include "tests/tokenizer/fixtures.h"
+
+namespace meshtrain {
+namespace {
+
+using nlohmann::json;
+using testing::damaged;
+using testing::fixture;
+using testing::has;
+using testing::message;
+using testing::read_file;
+using testing::ScratchFolder;
+using testing::write_file;
+
+/// Whatever is in the file, it is a tokenizer or it is refused in one line.
+void expect_no_surprise(const std::filesystem::path& file, const std::string& bytes) {
+  write_file(file, bytes);
+  try {
+    const auto tokenizer = load_tokenizer(file);
+    const std::vector<int64_t> ids = tokenizer->ids("It's 12 <mask> caf\u00e9\r\n<|endoftext|> \xff x");
+    tokenizer->decode(ids);
+  } catch (const InputError& error) {
+    EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos) << error.what();
+  }
+}
+
+TEST(Malformed, TokenizerJson) {
+  const ScratchFolder scratch;
+  std::mt19937_64 random(1);
+  for (const std::string& name : testing::kHuggingFaceFixtures) {
+    const std::string whole = read_file(fixture(name) / "tokenizer.json");
+    for (int round = 0; round < 60; ++round) {
+      expect_no_surprise(scratch.path() / "tokenizer.json", damaged(whole, random));
+    }
+    // The vocabulary is most of the file; what stands around it is damaged apart.
+    const size_t model = whole.find("\"vocab\"");
+    ASSERT_NE(model, std::string::npos);
+    for (int round = 0; round < 60; ++round) {
+      std::string text = whole;
+      for (uint64_t flips = 1 + random() % 2; flips > 0; --flips) {
+        text[random() % model] = "{}[]\",:0179 aeltx\\+*?(|)^-"[random() % 26];
+      }
+      expect_no_surprise(scratch.path() / "tokenizer.json", text);
+    }
+  }
+}
+
+// Every value of the document, one after the other, is replaced by one of another kind.
+void replace_each(const json& whole, json& value, const std::filesystem::path& file, int depth = 0) {
+  if (value.is_structured() && depth < 6) {
+    int left = 6;  // of long lists the first ones
+    for (json& inner : value) {
+      if (left-- == 0) break;
+      replace_each(whole, inner, file, depth + 1);
+    }
+  }
+  const json before = value;
+  for (const json& other : {json(), json(-1), json(1e300), json("x"), json::array(), json::object(), json(true)}) {
+    value = other;
+    expect_no_surprise(file, whole.dump());
+  }
+  value = before;
+}
+
+TEST(Malformed, ValuesOfOtherKinds) {
+  const ScratchFolder scratch;
+  json document = json::parse(read_file(fixture("flags") / "tokenizer.json"));
+  document["model"]["merges"].erase(document["model"]["merges"].begin() + 8, document["model"]["merges"].end());
+  replace_each(document, document, scratch.path() / "tokenizer.json");
+}
+
+TEST(Malformed, SentencePieceModel) {
+  const ScratchFolder scratch;
+  std::mt19937_64 random(1);
+  const std::string whole = read_file(fixture("sentencepiece") / "tokenizer.model");
+  for (int round = 0; round < 100; ++round) {
+    expect_no_surprise(scratch.path() / "tokenizer.model", whole.substr(0, random() % whole.size()));
+  }
+}
+
+class Refused : public ::testing::Test {
+ protected:
+  json document_ = json::parse(read_file(fixture("qwen") / "tokenizer.json"));
+
+  std::string refusal() {
+    write_file(scratch_.path() / "tokenizer.json", document_.dump());
+    const std::string text = message<InputError>([&] { load_tokenizer(scratch_.path()); });
+    const std::string file = (scratch_.path() / "tokenizer.json").string() + ": ";
+    EXPECT_TRUE(text.starts_with(file)) << text;
+    return text.substr(std::min(text.size(), file.size()));
+  }
+
+  ScratchFolder scratch_;
+};
+
+TEST_F(Refused, ComponentsByName) {
+  const json whole = document_;
+  document_["pre_tokenizer"]["pretokenizers"][0]["type"] = "Whitespace";
+  EXPECT_EQ(
+      refusal(),
+      "pre_tokenizer.pretokenizers[0].type is \"Whitespace\", which is not supported; these are: ByteLevel, Split, "
+      "Digits, Sequence");
+  document_ = whole;
+  document_["normalizer"]["type"] = "Lowercase";
+  EXPECT_EQ(refusal(), "normalizer.type is \"Lowercase\", which is not supported; these are: NFC, Sequence");
+  document_ = whole;
+  document_["model"]["type"] = "WordPiece";
+  EXPECT_EQ(refusal(), "model.type is \"WordPiece\", which is not supported; these are: BPE");
+  document_ = whole;
+  document_["decoder"]["type"] = "Metaspace";
+  EXPECT_TRUE(has(refusal(), "decoder.type is \"Metaspace\""));
+  document_ = whole;
+  document_["post_processor"]["type"] = "BertProcessing";
+  EXPECT_TRUE(has(refusal(), "post_processor.type is \"BertProcessing\""));
+  document_ = whole;
+  document_["pre_tokenizer"] = nullptr;
+  EXPECT_EQ(refusal(), "no pre_tokenizer");
+  document_["pre_tokenizer"] = {{"type", "Digits"}, {"individual_digits", true}};
+  EXPECT_EQ(refusal(), "pre_tokenizer has no ByteLevel: only byte-level BPE is supported");
+  document_ = whole;
+  document_["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = "a\\b";
+  EXPECT_EQ(
+      refusal(),
+      "pre_tokenizer.pretokenizers[0].pattern is refused: the regular expression a\\b has the escape \\b, which is not "
+      "supported, at byte 3");
+}
+
+TEST_F(Refused, ModelsThatContradictThemselves) {
+  const json whole = document_;
+  document_["model"]["merges"][3] = {"a", "nothing like it"};
+  EXPECT_EQ(refusal(), "model.merges[3] has the token \"nothing like it\", which model.vocab has not");
+  document_ = whole;
+  document_["model"]["merges"][3] = "one two three";
+  EXPECT_TRUE(has(refusal(), "model.merges[3] is not two tokens with one space between"));
+  document_ = whole;
+  document_["model"]["vocab"]["another"] = 5;
+  EXPECT_TRUE(has(refusal(), "model.vocab has id 5 twice"));
+  document_ = whole;
+  document_["model"]["vocab"]["another"] = -5;
+  EXPECT_EQ(refusal(), "model.vocab.another is -5, not a token id");
+  document_ = whole;
+  document_["model"]["byte_fallback"] = true;
+  EXPECT_TRUE(has(refusal(), "model.byte_fallback is true"));
+  document_ = whole;
+  document_["model"]["dropout"] = 0.1;
+  EXPECT_TRUE(has(refusal(), "model.dropout is not 0"));
+  document_ = whole;
+  document_["added_tokens"][1]["id"] = 9;
+  EXPECT_TRUE(has(refusal(), "added_tokens[1].id is 9, but \"<|im_start|>\" has to be 1101"));
+}
+
+TEST(LoadTokenizer, RefusesWhatIsNone) {
+  const ScratchFolder scratch;
+  const auto refusal = [](const std::string& name) { return message<InputError>([&] { load_tokenizer(name); }); };
+  EXPECT_TRUE(has(refusal(scratch.path() / "none"), "there is no such file or folder; a tokenizer is a folder with"));
+  EXPECT_TRUE(has(refusal(scratch.path()), "the folder has neither tokenizer.json nor tokenizer.model"));
+  write_file(scratch.path() / "tokenizer.model", "no model");
+  EXPECT_TRUE(has(refusal(scratch.path()), "not a SentencePiece model"));
+  write_file(scratch.path() / "tokenizer.json", "{");
+  EXPECT_TRUE(has(refusal(scratch.path()), "not valid JSON"));
+  std::filesystem::copy(fixture("gpt2") / "tokenizer.json", scratch.path() / "gpt2.json");
+  write_file(scratch.path() / "tokenizer_config.json", R"({"eos_token": "</s>"})");
+  EXPECT_TRUE(has(refusal(scratch.path() / "gpt2.json"),
+                  "tokenizer_config.json: eos_token is \"</s>\", which the tokenizer beside it does not know"));
+}
+
+}  // namespace
+}  // namespace meshtrain

@@ -1,0 +1,133 @@
+#include "runtime/tokenizer/pattern.h"
+
+#include <gtest/gtest.h>
+
+#include "mesh/error.h"
+#include "tests/runtime/data_files.h"
+
+namespace meshtrain {
+namespace {
+
+using testing::has;
+using testing::message;
+
+std::vector<std::string> matches(const std::string& expression, const std::string& text) {
+  const Pattern pattern(expression);
+  Pattern::Places places;
+  std::vector<std::string> all;
+  for (size_t from = 0; from < text.size();) {
+    const std::string_view match = pattern.find(text, from, places);
+    if (match.empty()) break;
+    all.emplace_back(match);
+    from = static_cast<size_t>(match.data() + match.size() - text.data());
+  }
+  EXPECT_TRUE(places.empty()) << expression;
+  return all;
+}
+
+using Texts = std::vector<std::string>;
+
+// What Oniguruma gives for these.
+TEST(Pattern, MatchesAsOniguruma) {
+  EXPECT_EQ(matches("a|ab", "abab"), (Texts{"a", "a"})) << "the first alternative, not the longest";
+  EXPECT_EQ(matches("ab|a", "aba"), (Texts{"ab", "a"}));
+  EXPECT_EQ(matches("a+b", "aab aac ab"), (Texts{"aab", "ab"}));
+  EXPECT_EQ(matches("a*ab", "aaab"), (Texts{"aaab"}));
+  EXPECT_EQ(matches("a++ab", "aaab"), (Texts{}));
+  EXPECT_EQ(matches("a+?b?", "aab"), (Texts{"a", "ab"}));
+  EXPECT_EQ(matches("(ab)*?c", "ababc"), (Texts{"ababc"}));
+  EXPECT_EQ(matches("(?:ab|a)*+b", "ababb aab"), (Texts{"ababb", "b"}));
+  EXPECT_EQ(matches("(?:a|b){2,3}", "abbab"), (Texts{"abb", "ab"}));
+  EXPECT_EQ(matches("x{2}", "xxxxx"), (Texts{"xx", "xx"}));
+  EXPECT_EQ(matches("x{2,}", "x xx xxxx"), (Texts{"xx", "xxxx"}));
+  EXPECT_EQ(matches("\\s+(?!\\S)|\\s+", "a   b "), (Texts{"  ", " ", " "}));
+  EXPECT_EQ(matches("a(?=b)", "ab ac"), (Texts{"a"}));
+  EXPECT_EQ(matches("[^a-c\\s]+", "abcd ef"), (Texts{"d", "ef"}));
+  EXPECT_EQ(matches("[\\-a]+", "b-a-b"), (Texts{"-a-"}));
+  EXPECT_EQ(matches("[a-]+", "b-a-b"), (Texts{"-a-"}));
+  EXPECT_EQ(matches("(?i:'s|k)+", "'S'\u017F\u212AK"), (Texts{"'S'\u017F\u212AK"}));
+  EXPECT_EQ(matches("(?i:a)b", "AbAB"), (Texts{"Ab"}));
+  EXPECT_EQ(matches(".+", "ab\ncd"), (Texts{"ab", "cd"}));
+  EXPECT_EQ(matches("\\p{Lu}\\P{Lu}+", "AbcÄöü1"), (Texts{"Abc", "Äöü1"}));
+  EXPECT_EQ(matches("\\p{^L}+", "a1 2b"), (Texts{"1 2"}));
+  EXPECT_EQ(matches("[\\p{N}\\D]", "1a"), (Texts{"1", "a"}));
+  EXPECT_EQ(matches("\\x41\\x{1F600}", "A\U0001F600"), (Texts{"A\U0001F600"}));
+  EXPECT_EQ(matches("\\d+", "1\u0663a"), (Texts{"1\u0663"}));
+}
+
+TEST(Pattern, FindsLiterals) {
+  const std::string text = "a.b*c\\(d)[e]{f}^$|?+";
+  const Pattern pattern = Pattern::literal(text);
+  Pattern::Places places;
+  const std::string around = "x" + text + "x";
+  EXPECT_EQ(pattern.find(around, 0, places), text);
+}
+
+TEST(Pattern, RefusesWhatItDoesNotKnow) {
+  const auto refusal = [](const std::string& expression) {
+    return message<InputError>([&] { Pattern p(expression); });
+  };
+  EXPECT_EQ(
+      refusal("a(?<=b)"),
+      "the regular expression a(?<=b) has a group that is none of (...), (?:...), (?i:...), (?=...) and (?!...) at "
+      "byte 2");
+  EXPECT_TRUE(has(refusal("\\w+"), "the escape \\w, which is not supported, at byte 2"));
+  EXPECT_TRUE(has(refusal("\\p{Greek}"), "the property \"Greek\""));
+  for (const char* expression : {"^a",
+                                 "a$",
+                                 "[a",
+                                 "(a",
+                                 "a)",
+                                 "a**",
+                                 "a{2}{3}",
+                                 "*a",
+                                 "[[:alpha:]]",
+                                 "[a&&b]",
+                                 "[z-a]",
+                                 "[]",
+                                 "a{",
+                                 "a{3,2}",
+                                 "a{0}",
+                                 "a{99999999999}",
+                                 "\\",
+                                 "[\\",
+                                 "(?",
+                                 "(?i:\u00e4)",
+                                 "(?i:ss)",
+                                 "(?i:[a-z])",
+                                 "(a*)*",
+                                 "a*",
+                                 "|a",
+                                 "",
+                                 "(?=a)",
+                                 "(?!a)*b",
+                                 "\\p{L",
+                                 "\\pL",
+                                 "\\x{110000}",
+                                 "\\x{D800}",
+                                 "\\xff",
+                                 "(?i)a",
+                                 "\\1",
+                                 "\xff",
+                                 "((((a{1000}){1000}){1000}){1000})"}) {
+    EXPECT_NE(refusal(expression), "") << expression;
+  }
+  EXPECT_NE(refusal(std::string(10'000, 'a')), "");
+  EXPECT_NE(refusal(std::string(200, '(') + "a" + std::string(200, ')')), "");
+}
+
+TEST(Pattern, GivesUpInsteadOfHanging) {
+  const Pattern pattern("(?:a|aa)+b");
+  const std::string text(60, 'a');
+  Pattern::Places places;
+  EXPECT_TRUE(has(message<InputError>([&] { pattern.find(text, 0, places); }), "steps back"));
+}
+
+TEST(Pattern, NeedsNoDepthForLongTexts) {
+  const std::string text(3'000'000, 'a');
+  EXPECT_EQ(matches("(?:a|b)+", text).size(), 1U);
+  EXPECT_EQ(matches("a+", text).size(), 1U);
+}
+
+}  // namespace
+}  // namespace meshtrain
