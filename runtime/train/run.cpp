@@ -90,6 +90,7 @@ RunEnd train(const Recipe& recipe, const DeviceMesh& mesh, const Dataset& datase
       return RunEnd::Stopped;
     }
   }
+  skipped.finish();
   return RunEnd::Done;
 }
 
