@@ -49,8 +49,9 @@ class ShardMemory::File {
   }
 
   [[noreturn]] void fail(const std::string& what, int error) const {
-    throw std::runtime_error("offload to disk: " + what + " in " + folder_.string() + ": " + std::strerror(error) +
-                             ": make room, or give a folder on another disk");
+    throw std::runtime_error(
+        "offload to disk: " + what + " in " + folder_.string() + ": " + std::strerror(error) +
+        (descriptor_ < 0 ? ": give a folder that can be written to" : ": make room, or give a folder on another disk"));
   }
 
   int descriptor() const { return descriptor_; }
@@ -59,7 +60,7 @@ class ShardMemory::File {
  private:
   void open() {
     std::error_code failed;  // mkostemp says why
-    std::filesystem::create_directories(folder_, failed);
+    std::filesystem::create_directory(folder_, failed);
     std::string name = (folder_ / "meshtrain-shards-XXXXXX").string();
     descriptor_ = ::mkostemp(name.data(), O_CLOEXEC);
     if (descriptor_ < 0) fail("cannot make a file", errno);

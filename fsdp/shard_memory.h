@@ -14,8 +14,8 @@ class ShardMemory {
  public:
   /// In memory.
   ShardMemory() = default;
-  /// In a file of this rank in `folder`, which is made when it is not there. Both are made by the first zeros(): what
-  /// may fail on one rank alone waits until no rank is in a collective. The file has no name from the moment it is
+  /// In a file of this rank in `folder`, which is made when it alone is not there. Both are made by the first zeros():
+  /// what may fail on one rank alone waits until no rank is in a collective. The file has no name from the moment it is
   /// opened: it is gone when the process is, whatever ends it.
   static ShardMemory on_disk(const std::filesystem::path& folder);
 

@@ -62,7 +62,7 @@ int host_of(const MpiCommunicator& world) {
 /// Of the environment.
 int64_t window_limit() {
   const char* const text = std::getenv("MESHTRAIN_WINDOW_MIB");
-  if (!text) return std::numeric_limits<int64_t>::max();
+  if (!text || *text == '\0') return std::numeric_limits<int64_t>::max();
   int64_t mib = -1;
   const char* const end = text + std::strlen(text);
   const auto [rest, error] = std::from_chars(text, end, mib);

@@ -1,8 +1,10 @@
 #include "runtime/config/sharding.h"
 
 #include <algorithm>
+#include <set>
 
 #include "mesh/error.h"
+#include "runtime/config/suggest.h"
 
 namespace meshtrain {
 
@@ -30,11 +32,20 @@ ShardingMode mode_of(const std::string& word) {
   return ShardingMode::FullShard;
 }
 
-/// "full_shard over dp x cp"
-std::string mode_and_axes(const ShardingChoice& choice) {
-  std::string text = choice.hybrid ? "hybrid_shard" : name(choice.mode);
-  for (const std::string& axis : choice.axes) text += (axis == choice.axes.front() ? " over " : " x ") + axis;
+/// " over dp x cp"
+std::string axes(const ShardingChoice& choice) {
+  std::string text;
+  for (const std::string& axis : choice.axes) text += (text.empty() ? " over " : " x ") + axis;
   return text;
+}
+
+/// "1, 2, 4"
+std::string divisors(int64_t number) {
+  std::vector<std::string> all;
+  for (int64_t size = 1; size <= number; ++size) {
+    if (number % size == 0) all.push_back(std::to_string(size));
+  }
+  return joined(all);
 }
 
 std::string ranks(const ShardingChoice& choice) {
@@ -55,11 +66,15 @@ ShardingChoice sharding_choice(const Recipe& recipe, const MeshLayout& layout) {
     choice.mode = ShardingMode::NoShard;
     choice.hybrid = false;
   }
+  if (choice.hybrid) choice.shard_size = asked.shard_size;
   return choice;
 }
 
 std::string describe(const ShardingChoice& choice) {
-  return mode_and_axes(choice) + ", " + ranks(choice);
+  const std::string copies =
+      choice.shard_size ? ", " + std::to_string(*choice.shard_size) + " to a copy" : ", those of a host to a copy";
+  return (choice.hybrid ? "hybrid_shard" : name(choice.mode)) + axes(choice) + ", " + ranks(choice) +
+         (choice.hybrid ? copies : "");
 }
 
 void check_sharding(const Recipe& recipe, const MeshLayout& layout) {
@@ -69,13 +84,17 @@ void check_sharding(const Recipe& recipe, const MeshLayout& layout) {
       std::find(asked.shard_axes.begin(), asked.shard_axes.end(), "dp") == asked.shard_axes.end()) {
     throw InputError("parallel.fsdp.shard_axes: parameters are cut over dp, or over dp and cp: use [dp] or [dp, cp]");
   }
+  if (std::set<std::string>(asked.shard_axes.begin(), asked.shard_axes.end()).size() < asked.shard_axes.size()) {
+    throw InputError("parallel.fsdp.shard_axes: " + asked.shard_axes.front() + " is named twice: use [dp] or [dp, cp]");
+  }
   if (asked.shard_size && asked.mode != "hybrid_shard") {
     throw InputError("parallel.fsdp.shard_size: belongs to mode hybrid_shard, but the mode is " + asked.mode +
                      ": change the mode or leave shard_size out");
   }
   if (asked.shard_size && choice.num_ranks % *asked.shard_size != 0) {
     throw InputError("parallel.fsdp.shard_size: " + std::to_string(*asked.shard_size) + " does not divide the " +
-                     ranks(choice) + " of " + mode_and_axes(choice) + ": use a size that does");
+                     ranks(choice) + axes(choice) + " that hybrid_shard has on this mesh: use " +
+                     divisors(choice.num_ranks));
   }
 }
 

@@ -1,6 +1,7 @@
 #include "runtime/config/suggest.h"
 
 #include <algorithm>
+#include <cctype>
 
 namespace meshtrain {
 namespace {
@@ -26,10 +27,12 @@ size_t distance(const std::string& a, const std::string& b) {
 std::string nearest(const std::string& word, const std::vector<std::string>& candidates) {
   constexpr size_t kLongest = 64;  // no key is as long
   if (word.size() > kLongest) return {};
-  std::string best;
+  std::string best, small = word;
+  std::transform(small.begin(), small.end(), small.begin(), [](unsigned char letter) { return std::tolower(letter); });
   size_t best_distance = word.size();
   for (const std::string& candidate : candidates) {
-    const size_t found = distance(word, candidate);
+    if (!small.empty() && candidate.starts_with(small + "_")) return candidate;
+    const size_t found = distance(small, candidate);
     const size_t allowed = std::max<size_t>(1, std::min(word.size(), candidate.size()) / 3);
     if (found > allowed || found >= best_distance) continue;
     best = candidate;

@@ -35,6 +35,11 @@ fs::path plain(const fs::path& folder) {
   return path.has_filename() ? path : path.parent_path();
 }
 
+// Where a folder is written before it has its name.
+fs::path partial_of(fs::path folder) {
+  return folder += ".partial";
+}
+
 }  // namespace
 
 void check_export_folder(const fs::path& folder) {
@@ -50,16 +55,20 @@ void check_export_folder(const fs::path& folder) {
   while (!fs::exists(existing, error) && existing.has_relative_path()) existing = existing.parent_path();
   if (!fs::is_directory(existing, error)) fail(existing.string() + " is not a folder");
   if (::access(existing.c_str(), W_OK | X_OK) != 0) fail(existing.string() + ": " + std::strerror(errno));
+  const fs::path partial = partial_of(path);
+  fs::create_directories(partial, error);  // where even those who may write cannot make anything
+  if (error) fail("its folder cannot be made: " + error.message() + ": name one elsewhere");
+  for (fs::path made = partial; made != existing && fs::remove(made, error); made = made.parent_path()) {
+  }
 }
 
 FolderWriter::FolderWriter(const fs::path& folder, const ModelShape& shape, const std::vector<TensorEntry>& tensors,
                            int64_t max_file_bytes)
-    : folder_(plain(folder)), partial_(folder_), tied_(shape.tie_word_embeddings) {
+    : folder_(plain(folder)), partial_(partial_of(folder_)), tied_(shape.tie_word_embeddings) {
   if (tensors.empty()) throw std::invalid_argument("an export without tensors");
   check_export_folder(folder_);
   divide(tensors, max_file_bytes);
   const std::string config = write_config_json(shape, torch_name(tensors.front().dtype));
-  partial_ += ".partial";
   std::error_code error;
   fs::remove_all(partial_, error);  // of a run that was killed
   fs::create_directories(partial_, error);

@@ -30,6 +30,8 @@ void Journal::announce(const ModelSize& size, bool sequence_parallel, const Cont
   if (mesh.at("dp") * mesh.at("cp") > 1) {
     spdlog::info("fsdp {}", describe(sharding));
     spdlog::info("fsdp memory: {}", describe(memory));
+  } else if (const std::string& mode = recipe_.parallel.fsdp.mode; mode != "auto" && mode != name(sharding.mode)) {
+    spdlog::info("fsdp {}: this mesh has one rank to cut over, so {} changes nothing", name(sharding.mode), mode);
   }
   if (disk_bytes > 0) {
     spdlog::info("offload to disk: {} MiB a rank in {}", with_separators((disk_bytes + (1 << 20) - 1) >> 20),

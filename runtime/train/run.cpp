@@ -129,6 +129,7 @@ RunEnd train(const Running& run, TrainingState state) {
     return RunEnd::Stopped;
   }
   say_written(checkpoints.finish());
+  skipped.finish();
   return RunEnd::Done;
 }
 

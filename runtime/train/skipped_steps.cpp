@@ -9,9 +9,13 @@
 namespace meshtrain {
 namespace {
 
+std::string number(double value) {
+  return std::isnan(value) ? "nan" : std::to_string(value);
+}
+
 std::string describe(const StepMetrics& metrics) {
-  return "step " + std::to_string(metrics.step) + ": loss " + std::to_string(metrics.loss) + ", gradient norm " +
-         std::to_string(metrics.grad_norm) +
+  return "step " + std::to_string(metrics.step) + ": loss " + number(metrics.loss) + ", gradient norm " +
+         number(metrics.grad_norm) +
          (metrics.non_finite.empty() ? "; every gradient is finite by itself"
                                      : "; the first gradient that is not finite is that of " + metrics.non_finite);
 }
@@ -23,17 +27,36 @@ bool may_skip(const TrainRecipe& train) {
 }
 
 void SkippedSteps::judge(const StepMetrics& metrics) {
+  ++num_made_;
   if (!metrics.skipped) {
     in_a_row_ = 0;
     return;
   }
+  ++num_skipped_;
   // An overflow of scaled gradients is no more than a scale that was too large; a loss knows nothing of the scale.
   const bool overflow = train_.precision == "fp16_mixed" && std::isfinite(metrics.loss);
-  if (train_.non_finite != "skip" && !overflow) throw AgreedError(describe(metrics));
+  if (train_.non_finite != "skip" && !overflow) {
+    throw AgreedError(describe(metrics) + "; " + advice() + ", or go on without such steps by train.non_finite: skip");
+  }
   if (++in_a_row_ < train_.max_skipped) return;
-  throw AgreedError(describe(metrics) + "; " + std::to_string(in_a_row_) +
-                    " steps in a row were skipped, as many as train.max_skipped allows" +
-                    (metrics.loss_scale ? ", down to a loss scale of " + scalar_text(*metrics.loss_scale) : ""));
+  throw AgreedError(
+      describe(metrics) + "; " + std::to_string(in_a_row_) +
+      " steps in a row were skipped, as many as train.max_skipped allows" +
+      (metrics.loss_scale ? ", with a loss scale of " + scalar_text(*metrics.loss_scale) + " at last" : "") + ": " +
+      advice());
+}
+
+void SkippedSteps::finish() const {
+  if (num_made_ == 0 || num_skipped_ < num_made_) return;
+  throw AgreedError("every one of the " + std::to_string(num_made_) +
+                    " steps was skipped, as its loss or gradients were not finite: nothing was trained; " + advice());
+}
+
+std::string SkippedSteps::advice() const {
+  const std::string rate = "lower optimizer.learning_rate or lengthen schedule.warmup_steps";
+  if (train_.precision != "fp16_mixed") return rate;
+  const bool is_static = train_.loss_scale && train_.loss_scale->fixed;
+  return std::string("lower train.loss_scale.") + (is_static ? "static" : "initial") + ", or " + rate;
 }
 
 }  // namespace meshtrain

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "runtime/config/recipe.h"
 #include "runtime/telemetry/metrics.h"
@@ -21,10 +22,16 @@ class SkippedSteps {
   /// Of a step that the run has just made. Throws AgreedError when the run ends with it: step, loss, norm and the first
   /// parameter, if any, whose gradient is not finite.
   void judge(const StepMetrics& metrics);
+  /// When the run has made its last step. Throws AgreedError when every step was skipped.
+  void finish() const;
 
  private:
+  std::string advice() const;
+
   TrainRecipe train_;
   int64_t in_a_row_;
+  int64_t num_made_ = 0;
+  int64_t num_skipped_ = 0;
 };
 
 /// Whether metrics say of each step if it was skipped.

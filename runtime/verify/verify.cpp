@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
+#include <cmath>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -98,9 +100,19 @@ class Verification {
     };
     if (is_rounded(options_.precision)) {
       reference_->rounded = trace();
+      refuse_overflow(*reference_->rounded);
       recipe.train.precision = "fp32";
     }
     reference_->exact = trace();
+  }
+
+  /// Steps whose gradients overflow change nothing: there would be nothing to compare.
+  void refuse_overflow(const Trace& alone) const {
+    const auto is_finite = [](double value) { return std::isfinite(value); };
+    if (std::all_of(alone.grad_norms.begin(), alone.grad_norms.end(), is_finite)) return;
+    throw InputError("in " + options_.precision + " the gradients of one rank are not finite already" +
+                     (options_.precision == "fp16_mixed" ? ": lower train.loss_scale.initial, or static where it is set"
+                                                         : ": compare in fp32 or fp64, or start from smaller weights"));
   }
 
   /// What goes wrong on one rank between collectives leaves the others waiting: it must not look like a failure that

@@ -352,7 +352,7 @@ TEST(WindowSpace, IsGivenToAllRanksOrNone) {
     return;
   }
   EXPECT_EQ(std::count(log.begin(), log.end(), '\n'), 1) << log;
-  for (const char* part : {"asked for 2.0 MiB", "a rank may hold ", " in windows and holds ",
+  for (const char* part : {"asked for 2 MiB", "a rank may hold ", " in windows and holds ",
                            "communicate through MPI instead", "raise MESHTRAIN_WINDOW_MIB"}) {
     EXPECT_NE(log.find(part), std::string::npos) << log;
   }

@@ -276,6 +276,8 @@ TEST(Suggestions, FindTheNearest) {
   EXPECT_EQ(nearest("stpes", words), "steps");
   EXPECT_EQ(nearest("step", words), "steps");
   EXPECT_EQ(nearest("precission", words), "precision");
+  EXPECT_EQ(nearest("STEPS", words), "steps");
+  EXPECT_EQ(nearest("fp16", {"fp64", "fp32", "bf16", "fp16_mixed"}), "fp16_mixed");
   EXPECT_EQ(nearest("weights", words), "");
   EXPECT_EQ(nearest("", words), "");
   EXPECT_EQ(nearest(std::string(1000, 's'), words), "");

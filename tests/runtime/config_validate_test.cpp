@@ -136,12 +136,15 @@ TEST(Validate, NamesWhatCannotBeSharded) {
   const auto with = [](FsdpRecipe fsdp) { return refusal([&](Recipe& recipe) { recipe.parallel.fsdp = fsdp; }); };
   EXPECT_EQ(
       with({"hybrid_shard", 3, {}}),
-      "parallel.fsdp.shard_size: 3 does not divide the 4 ranks of hybrid_shard over dp x cp: use a size that does");
+      "parallel.fsdp.shard_size: 3 does not divide the 4 ranks over dp x cp that hybrid_shard has on this mesh: use "
+      "1, 2, 4");
   EXPECT_EQ(with({"full_shard", 2, {}}),
             "parallel.fsdp.shard_size: belongs to mode hybrid_shard, but the mode is full_shard: change the mode or "
             "leave shard_size out");
   EXPECT_EQ(with({"full_shard", {}, {"cp"}}),
             "parallel.fsdp.shard_axes: parameters are cut over dp, or over dp and cp: use [dp] or [dp, cp]");
+  EXPECT_EQ(with({"full_shard", {}, {"dp", "dp"}}),
+            "parallel.fsdp.shard_axes: dp is named twice: use [dp] or [dp, cp]");
 }
 
 TEST(ShardingChoice, OfAutoIsFullShardWithoutTp) {
@@ -156,7 +159,8 @@ TEST(ShardingChoice, OfAutoIsFullShardWithoutTp) {
   EXPECT_EQ(chosen({}, 1, 1, 1), "no_shard over dp, 1 rank");
   EXPECT_EQ(chosen({"full_shard", {}, {"dp"}}, 2, 2, 2), "full_shard over dp, 2 ranks");
   EXPECT_EQ(chosen({"full_shard", {}, {"dp"}}, 1, 2, 2), "no_shard over dp, 1 rank");
-  EXPECT_EQ(chosen({"hybrid_shard", 2, {}}, 4, 1, 2), "hybrid_shard over dp, 4 ranks");
+  EXPECT_EQ(chosen({"hybrid_shard", 2, {}}, 4, 1, 2), "hybrid_shard over dp, 4 ranks, 2 to a copy");
+  EXPECT_EQ(chosen({"hybrid_shard", {}, {}}, 4, 1, 2), "hybrid_shard over dp, 4 ranks, those of a host to a copy");
 }
 
 TEST(Validate, NamesWhatIsNotAvailableYet) {

@@ -111,7 +111,9 @@ TEST_F(ExportTest, RefusesAPlaceThatIsTaken) {
   EXPECT_TRUE(has(refusal(), "config.json is not a folder")) << refusal();
   folder_ = scratch_.path() / "new" / "deep";
   EXPECT_EQ(refusal(), "");
-  EXPECT_FALSE(std::filesystem::exists(scratch_.path() / "new")) << "checking changes nothing";
+  EXPECT_FALSE(std::filesystem::exists(scratch_.path() / "new")) << "checking leaves nothing";
+  EXPECT_TRUE(has(message<InputError>([] { check_export_folder("/proc/weights"); }),
+                  "cannot export to /proc/weights: its folder cannot be made: "));
   FolderWriter writer(folder_, shape_, entries_);
   write_all(writer);
   writer.finish();

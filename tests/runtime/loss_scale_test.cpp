@@ -85,7 +85,9 @@ TEST(SkippedSteps, StopAtTheFirstUnlessAsked) {
   SkippedSteps skipped(recipe("fp32", "stop", 25));
   EXPECT_EQ(end_of(skipped, step(1, 2, 1)), "");
   EXPECT_EQ(end_of(skipped, step(2, 2, kInfinity, "w")),
-            "step 2: loss 2.000000, gradient norm inf; the first gradient that is not finite is that of w");
+            "step 2: loss 2.000000, gradient norm inf; the first gradient that is not finite is that of w; lower "
+            "optimizer.learning_rate or lengthen schedule.warmup_steps, or go on without such steps by "
+            "train.non_finite: skip");
 }
 
 TEST(SkippedSteps, GoOnUntilThereAreTooManyInARow) {
@@ -95,7 +97,25 @@ TEST(SkippedSteps, GoOnUntilThereAreTooManyInARow) {
   EXPECT_EQ(end_of(skipped, step(3, 2, kInfinity)), "");
   EXPECT_EQ(end_of(skipped, step(4, 2, kInfinity)),
             "step 4: loss 2.000000, gradient norm inf; every gradient is finite by itself; 2 steps in a row were "
-            "skipped, as many as train.max_skipped allows");
+            "skipped, as many as train.max_skipped allows: lower optimizer.learning_rate or lengthen "
+            "schedule.warmup_steps");
+}
+
+TEST(SkippedSteps, ARunOfNothingElseHasTrainedNothing) {
+  const auto end = [](const SkippedSteps& skipped) -> std::string {
+    try {
+      skipped.finish();
+    } catch (const AgreedError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  SkippedSteps skipped(recipe("fp32", "skip", 25));
+  for (int64_t number = 1; number <= 2; ++number) EXPECT_EQ(end_of(skipped, step(number, 2, kInfinity)), "");
+  EXPECT_TRUE(end(skipped).starts_with("every one of the 2 steps was skipped")) << end(skipped);
+  EXPECT_EQ(end_of(skipped, step(3, 2, 1)), "");
+  EXPECT_EQ(end(skipped), "");
+  EXPECT_EQ(end(SkippedSteps(recipe("fp32", "skip", 25))), "");
 }
 
 TEST(SkippedSteps, OverflowOfScaledGradientsIsNoReasonToStopButALossIs) {
@@ -103,7 +123,9 @@ TEST(SkippedSteps, OverflowOfScaledGradientsIsNoReasonToStopButALossIs) {
   StepMetrics overflow = step(1, 2, kInfinity, "w");
   overflow.loss_scale = 4;
   EXPECT_EQ(end_of(skipped, overflow), "");
-  EXPECT_TRUE(end_of(skipped, overflow).ends_with("train.max_skipped allows, down to a loss scale of 4"));
+  EXPECT_TRUE(end_of(skipped, overflow)
+                  .ends_with("train.max_skipped allows, with a loss scale of 4 at last: lower train.loss_scale.initial, "
+                             "or lower optimizer.learning_rate or lengthen schedule.warmup_steps"));
   SkippedSteps fresh(recipe("fp16_mixed", "stop", 2));
   EXPECT_NE(end_of(fresh, step(1, kInfinity, kInfinity, "w")), "");
   SkippedSteps patient(recipe("fp16_mixed", "skip", 2));

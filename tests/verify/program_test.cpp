@@ -231,6 +231,9 @@ TEST_F(Verify, RefusesWhatItDoesNotKnow) {
   EXPECT_TRUE(has(complaint(1, {"--device", "cuda"}), "device: cuda is not available in this build"));
   EXPECT_TRUE(has(complaint(1, {"--precision", "fp8"}), "--precision"));
   EXPECT_TRUE(has(complaint(1, {path("absent.yaml")}), "absent.yaml"));
+  EXPECT_TRUE(has(complaint(2, {"--mesh", "dp=2", "--precision", "fp16_mixed", "--set", "train.precision=fp16_mixed",
+                                "--set", "train.loss_scale.initial=1e12"}),
+                  "the gradients of one rank are not finite already: lower train.loss_scale.initial"));
 }
 
 TEST_F(Verify, ComparesFrozenParametersGroupsAndMuon) {

@@ -5,6 +5,7 @@
 #include "runtime/config/load.h"
 #include "runtime/config/validate.h"
 #include "runtime/data/dataset.h"
+#include "runtime/hf/export.h"
 #include "runtime/telemetry/console.h"
 #include "runtime/train/connect.h"
 #include "runtime/train/run.h"
@@ -30,6 +31,7 @@ int check(const TrainArguments& arguments) {
   }
   const MeshLayout layout = MeshLayout::fit(recipe.parallel.mesh, recipe.parallel.order, num_ranks);
   validate(recipe, layout);
+  if (!recipe.train.export_folder.empty()) check_export_folder(recipe.train.export_folder);
   const Dataset dataset(recipe.data, recipe.train.sequence_length, recipe.model.shape.vocab_size,
                         static_cast<uint64_t>(recipe.train.seed));
   std::printf("%s: fits mesh %s; %s samples of %s tokens\n", recipe.name.c_str(), layout.describe().c_str(),
