@@ -1,5 +1,6 @@
 #include "runtime/config/reader.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <utility>
@@ -105,7 +106,9 @@ void Reader::check_choice(const YamlPlace& place, const std::string& path, const
   for (const std::string& choice : rule.choices) {
     if (word == choice) return;
   }
-  const std::string meant = nearest(word, rule.choices);
+  const auto longer = std::find_if(rule.choices.begin(), rule.choices.end(),
+                                   [&](const std::string& choice) { return choice.starts_with(word + "_"); });
+  const std::string meant = longer != rule.choices.end() ? *longer : nearest(word, rule.choices);
   fail_at(place, path,
           quoted(word) + " is not one of " + joined(rule.choices) +
               (meant.empty() ? "" : "; did you mean \"" + meant + "\"?"));

@@ -31,7 +31,6 @@ std::string nearest(const std::string& word, const std::vector<std::string>& can
   std::transform(small.begin(), small.end(), small.begin(), [](unsigned char letter) { return std::tolower(letter); });
   size_t best_distance = word.size();
   for (const std::string& candidate : candidates) {
-    if (!small.empty() && candidate.starts_with(small + "_")) return candidate;
     const size_t found = distance(small, candidate);
     const size_t allowed = std::max<size_t>(1, std::min(word.size(), candidate.size()) / 3);
     if (found > allowed || found >= best_distance) continue;

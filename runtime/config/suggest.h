@@ -5,8 +5,8 @@
 
 namespace meshtrain {
 
-/// The candidate, in small letters, that `word` most likely means: one that goes on after it (fp16, fp16_mixed), or
-/// with a letter or two left out, added, changed or swapped, whatever their case. Empty when none is near.
+/// The candidate, in small letters, that `word` is most likely a misspelling of: a letter or two left out, added,
+/// changed or swapped, whatever their case. Empty when none is near.
 std::string nearest(const std::string& word, const std::vector<std::string>& candidates);
 
 /// "a, b, c".
