@@ -156,6 +156,10 @@ def proportional_bytes(pid):
     return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
 
 
+class ContestantFailed(Exception):
+    """With the end of what it wrote."""
+
+
 def finish(processes, log, watched):
     """Waits for all; the most memory, in bytes, that they and those they started were seen with together, if watched."""
     running, peak = {process.pid: process for process in processes}, 0
@@ -171,7 +175,7 @@ def finish(processes, log, watched):
             for process in running.values():
                 process.kill()
                 process.wait()
-            raise ChildProcessError(f"train_peers: a contestant failed:\n{log.read_text()[-3000:]}")
+            raise ContestantFailed(f"train_peers: a contestant failed:\n{log.read_text()[-3000:]}")
     return peak
 
 
@@ -222,6 +226,19 @@ def run_ours(contestant, table, arguments, folder, steps, watched):
     return [s["loss"] for s in steps], [s["step_seconds"] for s in steps], memory
 
 
+def run_again_once(run):
+    """`run`, and once more if it fails: processes of PyTorch crash at exit at times."""
+
+    def run_twice(*arguments):
+        try:
+            return run(*arguments)
+        except ContestantFailed as failure:
+            print(f"{failure}\nonce more", file=sys.stderr, flush=True)
+            return run(*arguments)
+
+    return run_twice
+
+
 def race(table, arguments, folder):
     for repetition in range(arguments.repetitions + 1):
         watched = repetition == 0
@@ -229,14 +246,8 @@ def race(table, arguments, folder):
         for number, contestant in enumerate(table.everyone):
             here = folder / f"{repetition}-{number}"
             here.mkdir()
-            run = run_ours if contestant.ours else run_peer
-            try:
-                losses, seconds, memory = run(contestant, table, arguments, here, steps, watched)
-            except ChildProcessError as failure:
-                if contestant.ours:
-                    raise
-                print(f"{failure}\nonce more", file=sys.stderr, flush=True)  # PyTorch's processes crash at exit at times
-                losses, seconds, memory = run(contestant, table, arguments, here, steps, watched)
+            run = run_ours if contestant.ours else run_again_once(run_peer)
+            losses, seconds, memory = run(contestant, table, arguments, here, steps, watched)
             if watched:
                 contestant.memory = memory / contestant.ranks
                 found = f"{contestant.memory / 2**20:9.1f} MiB a process"
@@ -293,7 +304,10 @@ def main():
     for table in asked:
         write_model(table)
         with tempfile.TemporaryDirectory(dir=WORK) as folder:
-            race(table, arguments, Path(folder))
+            try:
+                race(table, arguments, Path(folder))
+            except ContestantFailed as failure:
+                sys.exit(str(failure))
         difference = disagreement(table.everyone)
         agree = agree and difference <= LOSS_TOLERANCE
         print(rows(table.everyone))

@@ -71,10 +71,10 @@ ShardingChoice sharding_choice(const Recipe& recipe, const MeshLayout& layout) {
 }
 
 std::string describe(const ShardingChoice& choice) {
-  const std::string copies =
-      choice.shard_size ? ", " + std::to_string(*choice.shard_size) + " to a copy" : ", those of a host to a copy";
-  return (choice.hybrid ? "hybrid_shard" : name(choice.mode)) + axes(choice) + ", " + ranks(choice) +
-         (choice.hybrid ? copies : "");
+  const std::string where = axes(choice) + ", " + ranks(choice);
+  if (!choice.hybrid) return name(choice.mode) + where;
+  const std::string share = choice.shard_size ? std::to_string(*choice.shard_size) : "those of a host";
+  return "hybrid_shard" + where + ", " + share + " to a copy";
 }
 
 void check_sharding(const Recipe& recipe, const MeshLayout& layout) {

@@ -27,12 +27,11 @@ bool may_skip(const TrainRecipe& train) {
 }
 
 void SkippedSteps::judge(const StepMetrics& metrics) {
-  ++num_made_;
   if (!metrics.skipped) {
+    has_trained_ = true;
     in_a_row_ = 0;
     return;
   }
-  ++num_skipped_;
   // An overflow of scaled gradients is no more than a scale that was too large; a loss knows nothing of the scale.
   const bool overflow = train_.precision == "fp16_mixed" && std::isfinite(metrics.loss);
   if (train_.non_finite != "skip" && !overflow) {
@@ -47,8 +46,8 @@ void SkippedSteps::judge(const StepMetrics& metrics) {
 }
 
 void SkippedSteps::finish() const {
-  if (num_made_ == 0 || num_skipped_ < num_made_) return;
-  throw AgreedError("every one of the " + std::to_string(num_made_) +
+  if (has_trained_ || in_a_row_ == 0) return;
+  throw AgreedError("every one of the " + std::to_string(in_a_row_) +
                     " steps was skipped, as its loss or gradients were not finite: nothing was trained; " + advice());
 }
 

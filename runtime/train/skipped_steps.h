@@ -30,8 +30,7 @@ class SkippedSteps {
 
   TrainRecipe train_;
   int64_t in_a_row_;
-  int64_t num_made_ = 0;
-  int64_t num_skipped_ = 0;
+  bool has_trained_ = false;
 };
 
 /// Whether metrics say of each step if it was skipped.
