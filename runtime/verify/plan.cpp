@@ -23,8 +23,9 @@ MeshLayout fit(const Recipe& recipe, int64_t num_ranks) {
     if (given) needed *= size;
   }
   if (given && needed != num_ranks) {
-    throw InputError("mesh " + MeshLayout::fit(recipe.parallel.mesh, recipe.parallel.order, needed).describe() +
-                     " needs " + std::to_string(needed) + (needed == 1 ? " rank" : " ranks") + ", but " +
+    throw InputError((recipe.file.empty() ? recipe.name : recipe.file.string()) + ": mesh " +
+                     MeshLayout::fit(recipe.parallel.mesh, recipe.parallel.order, needed).describe() + " needs " +
+                     std::to_string(needed) + (needed == 1 ? " rank" : " ranks") + ", but " +
                      std::to_string(num_ranks) + (num_ranks == 1 ? " was" : " were") + " started: start mpirun -n " +
                      std::to_string(needed) + " meshtrain verify ..., or give another --mesh");
   }
