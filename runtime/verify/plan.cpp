@@ -61,7 +61,7 @@ Recipe in_precision(Recipe recipe, const std::string& precision) {
 
 }  // namespace
 
-VerifyPlan plan_verification(const Recipe& recipe, const VerifyOptions& options, int64_t num_ranks) try {
+VerifyPlan plan_verification(const Recipe& recipe, const VerifyOptions& options, int64_t num_ranks) {
   const MeshLayout layout = fit(recipe, num_ranks);
   Recipe asked = in_precision(recipe, options.precision);
   asked.device = options.device;
@@ -81,8 +81,6 @@ VerifyPlan plan_verification(const Recipe& recipe, const VerifyOptions& options,
   }
   verified.optimizer.eps = std::max(verified.optimizer.eps, least_eps(options.precision));
   return {recipe, layout, verified};
-} catch (const InputError& error) {
-  throw InputError((recipe.file.empty() ? recipe.name : recipe.file.string()) + ": " + error.what());
 }
 
 Recipe on_one_rank(Recipe recipe) {
