@@ -17,6 +17,7 @@ using Keys = std::vector<std::pair<std::string, std::string>>;  // in the order 
 /// What must stay as it is: a whole map where it ends with a dot.
 constexpr std::array<std::string_view, 5> kFixed = {"model.", "data.", "train.sequence_length", "train.seed",
                                                     "optimizer.name"};
+constexpr std::string_view kMixture = "data.mixture";
 /// But for these: where files lie, and what mattered at the start alone.
 constexpr std::array<std::string_view, 5> kFree = {"model.hf", "model.init", "data.tokens", "data.source",
                                                    "data.loss_mask"};
@@ -33,6 +34,11 @@ std::string value_text(const YamlValue& value) {
 }
 
 void add_keys(const YamlValue& value, const std::string& path, Keys& keys) {
+  if (path == kMixture) {  // its entries are known by their place: another order is another order of samples
+    for (size_t i = 0; i < value.items.size(); ++i)
+      add_keys(value.items[i], path + "[" + std::to_string(i) + "]", keys);
+    return;
+  }
   if (value.kind != YamlValue::Kind::Map) {
     keys.emplace_back(path, value_text(value));
     return;
@@ -50,7 +56,13 @@ Keys keys_of(const std::string& yaml, const std::string& name) {
   return keys;
 }
 
-bool is_fixed(const std::string& key) {
+/// "data.weight" of "data.mixture[1].weight".
+std::string without_entry(const std::string& key) {
+  return key.starts_with(std::string(kMixture) + "[") ? "data" + key.substr(key.find(']') + 1) : key;
+}
+
+bool is_fixed(const std::string& full_key) {
+  const std::string key = without_entry(full_key);
   if (std::find(kFree.begin(), kFree.end(), key) != kFree.end()) return false;
   return std::any_of(kFixed.begin(), kFixed.end(), [&](std::string_view fixed) {
     return fixed.ends_with('.') ? key.starts_with(fixed) : key == fixed;
