@@ -51,7 +51,12 @@ void Journal::announce(const ModelSize& size, bool sequence_parallel, const Cont
 }
 
 void Journal::announce(const Resumed& resumed) const {
-  spdlog::info("resumed after step {}, from {}", resumed.state.step, resumed.folder.string());
+  const std::string folder = resumed.folder.string();
+  if (resumed.state.step == 0) {
+    spdlog::info("begins with the weights of {}", folder);
+  } else {
+    spdlog::info("resumed after step {}, from {}", resumed.state.step, folder);
+  }
   for (const std::string& change : resumed.changes) spdlog::info("  {}", change);
 }
 

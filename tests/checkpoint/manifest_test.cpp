@@ -51,6 +51,16 @@ std::string changed(const std::string& text, const std::string& from, const std:
   return other + ",\n \"xxh3\": \"" + checksum_text(checksum(other.data(), other.size())) + "\"\n}\n";
 }
 
+TEST(Manifest, OfStep0HasWeightsAlone) {
+  CheckpointHead start = head();
+  start.state = {};
+  const std::vector<std::string> parts = {part("a", kUpper), part("b", kLower)};
+  EXPECT_EQ(complaint(manifest_text(start, parts)), "");
+  start.state.num_updates = 1;
+  EXPECT_EQ(complaint(manifest_text(start, parts)),
+            "M is damaged: it is of step 0, before which nothing can have been trained");
+}
+
 TEST(Manifest, IsReadAsItWasWritten) {
   const Manifest read = parse_manifest(manifest_text(head(), {part("a", kUpper), "", part("b", kLower)}), "M");
   const CheckpointHead expected = head();

@@ -17,7 +17,9 @@ TEST(Help, IsThereForEveryCommand) {
                                {"data", "inspect"},
                                {"checkpoint"},
                                {"checkpoint", "inspect"},
-                               {"checkpoint", "verify"}}) {
+                               {"checkpoint", "verify"},
+                               {"checkpoint", "export"},
+                               {"checkpoint", "import"}}) {
     Words words = command;
     words.push_back("--help");
     const Ending ending = run_meshtrain(words);
