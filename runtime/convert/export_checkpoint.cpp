@@ -8,6 +8,7 @@
 #include "mesh/error.h"
 #include "runtime/checkpoint/checkpoint_reader.h"
 #include "runtime/config/load.h"
+#include "runtime/convert/give_back.h"
 #include "runtime/model/declared_tensors.h"
 #include "runtime/train/assemble.h"
 
@@ -74,10 +75,13 @@ ExportedCheckpoint export_checkpoint(const fs::path& folder, const fs::path& out
   FolderWriter writer(out, shape, exported.carried, tensors, options.max_file_bytes);
   CheckpointReader reader(folder, manifest);
   for (const TensorEntry& tensor : tensors) {
-    const at::Tensor values = reader.read(tensor.name);
-    check_range(tensor.name, values, dtype);
-    writer.write(tensor.name, values);
+    {
+      const at::Tensor values = reader.read(tensor.name);
+      check_range(tensor.name, values, dtype);
+      writer.write(tensor.name, values);
+    }
     reader.let_go();
+    give_back_memory();
     exported.num_bytes += num_bytes(tensor);
   }
   writer.finish();

@@ -14,6 +14,7 @@
 #include "runtime/checkpoint/piece.h"
 #include "runtime/checkpoint/recipe_changes.h"
 #include "runtime/config/load.h"
+#include "runtime/convert/give_back.h"
 #include "runtime/data/output_file.h"
 #include "runtime/hf/config_json.h"
 #include "runtime/hf/safetensors.h"
@@ -93,11 +94,14 @@ std::string write_pieces(const fs::path& folder, const SafetensorsFolder& source
   SafetensorsWriter file(folder / kFile, pieces);
   ManifestPart part({kFile, checksum(file.header().data(), file.header().size())});
   for (size_t i = 0; i < tensors.size(); ++i) {
-    const at::Tensor values = source.read(tensors[i].name);
-    file.write(pieces[i].name, values);
-    part.add(tensors[i].name, tensors[i].dtype, tensors[i].shape, boxes[i],
-             checksum(values.const_data_ptr(), values.nbytes()));
+    {
+      const at::Tensor values = source.read(tensors[i].name);
+      file.write(pieces[i].name, values);
+      part.add(tensors[i].name, tensors[i].dtype, tensors[i].shape, boxes[i],
+               checksum(values.const_data_ptr(), values.nbytes()));
+    }
     source.let_go();
+    give_back_memory();
   }
   file.finish();
   return part.text();

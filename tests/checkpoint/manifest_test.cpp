@@ -124,7 +124,7 @@ TEST(Manifest, OtherValuesAreRefused) {
   EXPECT_EQ(refused("[4,3]", "[9000000000,9000000000]").substr(0, 20), "M is damaged: model.");
   EXPECT_EQ(refused("000000000000002a", "000000000000002A"),
             "M is damaged: \"xxh3\" of a piece of model.x is not a checksum of 16 hexadecimal digits");
-  EXPECT_NE(refused("{", "[{").find("M is damaged: it is not JSON"), std::string::npos);
+  EXPECT_NE(refused("{", "[{").find("M is damaged: it is not valid JSON"), std::string::npos);
   EXPECT_EQ(complaint(std::string()), "M is damaged: it was cut short: it does not end with its checksum");
 }
 

@@ -46,6 +46,7 @@ Peak convert(int64_t num_layers) {
   Recipe recipe;
   recipe.name = "deep";
   recipe.train.sequence_length = 16;
+  recipe.train.global_batch = recipe.train.steps = 1;
   recipe.optimizer.learning_rate = 1;
   recipe.data.tokens = "/tokens.bin";
   ModelShape& shape = recipe.model.shape;
