@@ -49,6 +49,20 @@ void CheckpointReader::read(const Piece& piece) {
   }
 }
 
+at::Tensor CheckpointReader::read(const std::string& tensor) {
+  const auto found = manifest_.tensors.find(tensor);
+  if (found == manifest_.tensors.end()) throw InputError(folder_.string() + " has no " + tensor);
+  const StoredTensor& stored = found->second;
+  for (const StoredPiece& piece : stored.pieces) prove(tensor, piece);
+  const at::Tensor values = at::empty(stored.shape, at::TensorOptions().dtype(stored.dtype));
+  read({tensor, stored.shape, {std::vector<int64_t>(stored.shape.size(), 0), stored.shape}, values});
+  return values;
+}
+
+void CheckpointReader::let_go() const {
+  for (const auto& [index, file] : files_) file.let_go();
+}
+
 const SafetensorsFile& CheckpointReader::file(const StoredPiece& piece) {
   const auto found = files_.find(piece.file);
   if (found != files_.end()) return found->second;

@@ -31,6 +31,10 @@ class CheckpointReader {
   void read(const Piece& piece);
   /// Proves `piece` of manifest.tensors.at(tensor): its file has it, every byte as it was written. Throws InputError.
   void prove(const std::string& tensor, const StoredPiece& piece);
+  /// The whole tensor, in the dtype that it is stored in. Throws as read(), before it makes room for anything.
+  at::Tensor read(const std::string& tensor);
+  /// MappedFile::let_go() of every file that is open.
+  void let_go() const;
 
  private:
   const SafetensorsFile& file(const StoredPiece& piece);

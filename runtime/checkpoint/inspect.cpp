@@ -60,8 +60,10 @@ std::string describe_totals(const Manifest& manifest) {
 
 std::string describe_state(const CheckpointHead& head) {
   const TrainingState& state = head.state;
-  std::string text = "  step " + std::to_string(state.step) + ": " + with_separators(state.num_samples) +
-                     " samples seen, " + plural(static_cast<size_t>(state.num_updates), "update") + " made";
+  std::string text = "  step " + std::to_string(state.step) + ": ";
+  text += state.step == 0 ? "weights alone, before the first step"
+                          : with_separators(state.num_samples) + " samples seen, " +
+                                plural(static_cast<size_t>(state.num_updates), "update") + " made";
   if (state.num_skipped > 0)
     text += ", the last " + plural(static_cast<size_t>(state.num_skipped), "step") + " skipped";
   if (state.loss_scale) {
@@ -123,6 +125,7 @@ VerifiedCheckpoint verify_checkpoint(const fs::path& folder) {
         verified.damage.emplace_back(error.what());
       }
     }
+    reader.let_go();
   }
   return verified;
 }

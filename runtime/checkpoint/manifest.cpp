@@ -3,11 +3,11 @@
 #include <torch/version.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <stdexcept>
 
 #include "mesh/error.h"
+#include "runtime/data/json_object.h"
 #include "runtime/hf/tensor_entry.h"
 
 namespace meshtrain {
@@ -148,6 +148,8 @@ CheckpointHead parse_head(const Fields& fields) {
     state.loss_scale = {scale.real("value"), scale.number("finite_steps")};
     if (!(state.loss_scale->value > 0)) throw std::invalid_argument("its loss scale is not above 0");
   }
+  if (state.step == 0 && (state.num_samples > 0 || state.num_updates > 0 || state.num_skipped > 0 || state.loss_scale))
+    throw std::invalid_argument("it is of step 0, before which nothing can have been trained");
   head.mesh = fields.text("mesh");
   head.recipe = fields.text("recipe");
   for (const auto& [program, version] : fields.map("versions").items()) {
@@ -171,9 +173,9 @@ void check_seal(const std::string& text) {
   if (said != found) throw std::invalid_argument("its checksum is " + found + ", not " + said.substr(0, 16));
 }
 
-Manifest parse(const std::string& text) {
+Manifest parse(const std::string& text, const std::string& file_name) {
   check_seal(text);
-  const json object = json::parse(text);
+  const json object = parse_json_object(file_name + " is damaged: it", text);
   const Fields fields(object);
   const int64_t format = fields.number("format");
   if (format != kFormat) {
@@ -264,9 +266,7 @@ std::string manifest_text(const CheckpointHead& head, const std::vector<std::str
 }
 
 Manifest parse_manifest(const std::string& text, const std::string& name) try {
-  return parse(text);
-} catch (const json::exception& error) {
-  throw InputError(name + " is damaged: it is not JSON: " + std::string(error.what()).substr(0, 200));
+  return parse(text, name);
 } catch (const std::invalid_argument& error) {
   throw InputError(name + " is damaged: " + error.what());
 } catch (const std::overflow_error& error) {

@@ -14,9 +14,10 @@ namespace {
 
 using Keys = std::vector<std::pair<std::string, std::string>>;  // in the order of the text
 
-/// What must stay as it is: a whole map where it ends with a dot.
-constexpr std::array<std::string_view, 5> kFixed = {"model.", "data.", "train.sequence_length", "train.seed",
-                                                    "optimizer.name"};
+constexpr std::string_view kModel = "model.";
+/// What must stay as it is besides, once something was trained: a whole map where it ends with a dot.
+constexpr std::array<std::string_view, 4> kTraining = {"data.", "train.sequence_length", "train.seed",
+                                                       "optimizer.name"};
 constexpr std::string_view kMixture = "data.mixture";
 /// But for these: where files lie, and what mattered at the start alone.
 constexpr std::array<std::string_view, 5> kFree = {"model.hf", "model.init", "data.tokens", "data.source",
@@ -61,22 +62,23 @@ std::string without_entry(const std::string& key) {
   return key.starts_with(std::string(kMixture) + "[") ? "data" + key.substr(key.find(']') + 1) : key;
 }
 
-bool is_fixed(const std::string& full_key) {
+bool is_fixed(const std::string& full_key, bool trained) {
   const std::string key = without_entry(full_key);
   if (std::find(kFree.begin(), kFree.end(), key) != kFree.end()) return false;
-  return std::any_of(kFixed.begin(), kFixed.end(), [&](std::string_view fixed) {
+  if (key.starts_with(kModel) || !trained) return key.starts_with(kModel);
+  return std::any_of(kTraining.begin(), kTraining.end(), [&](std::string_view fixed) {
     return fixed.ends_with('.') ? key.starts_with(fixed) : key == fixed;
   });
 }
 
 }  // namespace
 
-RecipeChanges compare_recipes(const std::string& saved, const std::string& asked) {
+RecipeChanges compare_recipes(const std::string& saved, const std::string& asked, bool trained) {
   const Keys before = keys_of(saved, "the checkpoint's recipe"), now = keys_of(asked, "the recipe");
   std::map<std::string, std::string> old(before.begin(), before.end());
   RecipeChanges changes;
   const auto add = [&](const std::string& key, const std::string& value, const std::string& was) {
-    (is_fixed(key) ? changes.contradictions : changes.allowed).push_back(key + ": " + value + ", was " + was);
+    (is_fixed(key, trained) ? changes.contradictions : changes.allowed).push_back(key + ": " + value + ", was " + was);
   };
   for (const auto& [key, value] : now) {
     const auto found = old.find(key);

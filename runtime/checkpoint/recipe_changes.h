@@ -12,7 +12,8 @@ struct RecipeChanges {
 };
 
 /// Compares the YAML of to_yaml(). Where files lie is no contradiction; whether they are the same files is not asked
-/// here. Throws InputError when `saved` is no YAML.
-RecipeChanges compare_recipes(const std::string& saved, const std::string& asked);
+/// here. `trained`: steps were made; before the first one only another model contradicts. Throws InputError when
+/// `saved` is no YAML.
+RecipeChanges compare_recipes(const std::string& saved, const std::string& asked, bool trained = true);
 
 }  // namespace meshtrain

@@ -6,7 +6,7 @@
 namespace meshtrain {
 
 /// How far a training has come, apart from its tensors: the same on every rank. With the seed it is the state of all
-/// that is drawn too.
+/// that is drawn too. Step 0 is before the first: there are weights alone, all else is as at a beginning.
 struct TrainingState {
   struct LossScale {
     double value = 1;

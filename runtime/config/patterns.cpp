@@ -8,7 +8,7 @@
 #include "runtime/config/fields.h"
 #include "runtime/config/reader.h"
 #include "runtime/config/suggest.h"
-#include "runtime/model/transformer.h"
+#include "runtime/model/declared_tensors.h"
 
 namespace meshtrain {
 
@@ -24,9 +24,8 @@ std::optional<size_t> first_match(const std::vector<std::string>& patterns, cons
 }
 
 std::vector<std::string> parameter_names(const ModelShape& shape) {
-  Transformer model(shape, {}, at::TensorOptions(at::kMeta));
   std::vector<std::string> names;
-  for (const Parameter* parameter : model.parameters()) names.push_back(parameter->name);
+  for (TensorEntry& tensor : declared_tensors(shape, at::kFloat)) names.push_back(std::move(tensor.name));
   return names;
 }
 

@@ -22,6 +22,9 @@ class MappedFile {
   const std::byte* data() const { return data_; }
   int64_t size() const { return size_; }
 
+  /// What has been read no longer counts as memory of this process; it is read again where it is asked for.
+  void let_go() const;
+
  private:
   std::filesystem::path path_;
   const std::byte* data_ = nullptr;

@@ -77,6 +77,12 @@ void OutputFile::discard() noexcept {
   partial_.clear();
 }
 
+void write_whole(const std::filesystem::path& path, const std::string& text) {
+  OutputFile file(path);
+  file.append(text.data(), text.size());
+  file.finish();
+}
+
 void sync_folder(const std::filesystem::path& folder) {
   const char* name = folder.empty() ? "." : folder.c_str();
   const int descriptor = ::open(name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);

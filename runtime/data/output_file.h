@@ -37,6 +37,9 @@ class OutputFile {
   int64_t end_ = 0;  // where append() goes on
 };
 
+/// Writes a file that has `text` alone. Throws as OutputFile.
+void write_whole(const std::filesystem::path& path, const std::string& text);
+
 /// Makes renames and new files in `folder` durable. Throws std::runtime_error.
 void sync_folder(const std::filesystem::path& folder);
 

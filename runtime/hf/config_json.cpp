@@ -250,7 +250,7 @@ ModelShape read_config_json(const std::filesystem::path& file) {
   return shape;
 }
 
-std::string write_config_json(const ModelShape& shape, const std::string& dtype) {
+std::string write_config_json(const ModelShape& shape, const std::string& dtype, const std::string& others) {
   static const std::map<std::string, std::string> architectures = {{"llama", "LlamaForCausalLM"},
                                                                    {"mistral", "MistralForCausalLM"},
                                                                    {"qwen2", "Qwen2ForCausalLM"},
@@ -287,6 +287,10 @@ std::string write_config_json(const ModelShape& shape, const std::string& dtype)
   config["rope_theta"] = shape.rope_theta;
   config["rope_scaling"] = nullptr;
   if (shape.rope_scaling) config["rope_scaling"] = said(*shape.rope_scaling);
+  const nlohmann::ordered_json further = nlohmann::ordered_json::parse(others);
+  for (const auto& [key, value] : further.items()) {
+    if (key != "dtype" && key != "rope_parameters" && !config.contains(key)) config[key] = value;
+  }
   return config.dump(2) + "\n";
 }
 

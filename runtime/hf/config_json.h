@@ -21,7 +21,8 @@ namespace meshtrain {
 ModelShape read_config_json(const std::filesystem::path& file);
 
 /// The config.json of `shape`, for transformers 4 and 5. `dtype`: of the weights beside it, as torch names it
-/// ("bfloat16"). Throws InputError for a shape that the family's config.json cannot say.
-std::string write_config_json(const ModelShape& shape, const std::string& dtype);
+/// ("bfloat16"). `others`: a JSON object of further keys, which come last; what `shape` and `dtype` say is not taken
+/// from there. Throws InputError for a shape that the family's config.json cannot say.
+std::string write_config_json(const ModelShape& shape, const std::string& dtype, const std::string& others = "{}");
 
 }  // namespace meshtrain

@@ -5,22 +5,13 @@
 #include <utility>
 
 #include "mesh/error.h"
-#include "runtime/data/mapped_file.h"
+#include "runtime/data/json_object.h"
 
 namespace meshtrain {
 
 using nlohmann::json;
 
-ConfigReader::ConfigReader(const std::filesystem::path& file) : file_(file) {
-  const MappedFile bytes(file);
-  const char* begin = reinterpret_cast<const char*>(bytes.data());
-  try {
-    object_ = json::parse(begin, begin + bytes.size());
-  } catch (const json::exception& error) {
-    throw InputError(file.string() + ": not valid JSON: " + std::string(error.what()).substr(0, 200));
-  }
-  if (!object_.is_object()) throw InputError(file.string() + ": not a JSON object");
-}
+ConfigReader::ConfigReader(const std::filesystem::path& file) : file_(file), object_(read_json_object(file)) {}
 
 ConfigReader::ConfigReader(std::filesystem::path file, std::string prefix, json object)
     : file_(std::move(file)), prefix_(std::move(prefix)), object_(std::move(object)) {}

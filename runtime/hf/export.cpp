@@ -62,19 +62,20 @@ void check_export_folder(const fs::path& folder) {
   }
 }
 
-FolderWriter::FolderWriter(const fs::path& folder, const ModelShape& shape, const std::vector<TensorEntry>& tensors,
-                           int64_t max_file_bytes)
+FolderWriter::FolderWriter(const fs::path& folder, const ModelShape& shape, const CarriedOver& carried,
+                           const std::vector<TensorEntry>& tensors, int64_t max_file_bytes)
     : folder_(plain(folder)), partial_(partial_of(folder_)), tied_(shape.tie_word_embeddings) {
   if (tensors.empty()) throw std::invalid_argument("an export without tensors");
   check_export_folder(folder_);
   divide(tensors, max_file_bytes);
-  const std::string config = write_config_json(shape, torch_name(tensors.front().dtype));
+  const std::string config = write_config_json(shape, torch_name(tensors.front().dtype), further_keys(carried));
   std::error_code error;
   fs::remove_all(partial_, error);  // of a run that was killed
   fs::create_directories(partial_, error);
   if (error) throw std::runtime_error("cannot make " + partial_.string() + ": " + error.message());
   try {
-    write_text("config.json", config);
+    write_whole(partial_ / "config.json", config);
+    copy_carried(carried, partial_);
   } catch (...) {
     fs::remove_all(partial_, error);
     throw;
@@ -144,13 +145,7 @@ void FolderWriter::write_index() {
   nlohmann::ordered_json index;
   index["metadata"]["total_size"] = total_bytes_;
   for (const auto& [name, part] : part_of_) index["weight_map"][name] = parts_[part].file_name;
-  write_text("model.safetensors.index.json", index.dump(2) + "\n");
-}
-
-void FolderWriter::write_text(const std::string& file_name, const std::string& text) {
-  OutputFile file(partial_ / file_name);
-  file.append(text.data(), text.size());
-  file.finish();
+  write_whole(partial_ / "model.safetensors.index.json", index.dump(2) + "\n");
 }
 
 }  // namespace meshtrain

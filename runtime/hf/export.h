@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/hf/carried_over.h"
 #include "runtime/hf/safetensors_writer.h"
 #include "runtime/hf/tensor_entry.h"
 #include "runtime/model/shape.h"
@@ -19,16 +20,19 @@ namespace meshtrain {
 /// that it should be made in cannot be made or written to. Changes nothing that was there.
 void check_export_folder(const std::filesystem::path& folder);
 
+/// Data of one of the files that an export is divided into, as transformers divides.
+inline constexpr int64_t kMostFileBytes = int64_t{5} << 30;
+
 /// Writes a Hugging Face folder, config.json and safetensors, tensor by tensor in any order. One rank calls. The folder
 /// appears under its name at finish(), whole; what an unfinished writer wrote (FOLDER.partial) is removed.
 class FolderWriter {
  public:
   /// `tensors`: the model's, with their global shapes; with tied embeddings lm_head.weight is left out, here and in
   /// write(). Files hold at most `max_file_bytes` of data, or one tensor that is larger; several have an index. The
-  /// first tensor's dtype is what config.json states. Throws InputError as check_export_folder and write_config_json
-  /// do, std::runtime_error when the disk fails (full).
-  FolderWriter(const std::filesystem::path& folder, const ModelShape& shape, const std::vector<TensorEntry>& tensors,
-               int64_t max_file_bytes = int64_t{5} << 30);
+  /// first tensor's dtype is what config.json states. What is `carried` over is copied. Throws InputError as
+  /// check_export_folder, write_config_json and copy_carried do, std::runtime_error when the disk fails (full).
+  FolderWriter(const std::filesystem::path& folder, const ModelShape& shape, const CarriedOver& carried,
+               const std::vector<TensorEntry>& tensors, int64_t max_file_bytes = kMostFileBytes);
   ~FolderWriter();
   FolderWriter(const FolderWriter&) = delete;
   FolderWriter& operator=(const FolderWriter&) = delete;
@@ -46,7 +50,6 @@ class FolderWriter {
   };
 
   void divide(const std::vector<TensorEntry>& tensors, int64_t max_file_bytes);
-  void write_text(const std::string& file_name, const std::string& text);
   void write_index();
 
   std::filesystem::path folder_;

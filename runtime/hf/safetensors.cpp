@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "mesh/error.h"
+#include "runtime/data/json_object.h"
 
 namespace meshtrain {
 namespace {
@@ -38,14 +39,7 @@ json parse_object(const std::filesystem::path& file, const char* begin, const ch
     }
     return true;
   };
-  json object;
-  try {
-    object = json::parse(begin, end, refuse_twice);
-  } catch (const json::exception& error) {
-    fail(file, "damaged, its header is not valid JSON: " + std::string(error.what()).substr(0, 200));
-  }
-  if (!object.is_object()) fail(file, "damaged, its header is not a JSON object");
-  return object;
+  return parse_json_object(file.string() + ": damaged, its header", {begin, end}, refuse_twice);
 }
 
 // A list of whole numbers that are not negative; nothing when it is anything else.
@@ -262,6 +256,10 @@ std::vector<std::string> SafetensorsFolder::names() const {
   std::vector<std::string> names;
   for (const auto& [name, file] : file_of_) names.push_back(name);
   return names;
+}
+
+void SafetensorsFolder::let_go() const {
+  for (const SafetensorsFile& file : files_) file.let_go();
 }
 
 const SafetensorsFile& SafetensorsFolder::file(const std::string& name) const {

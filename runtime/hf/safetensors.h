@@ -41,6 +41,8 @@ class SafetensorsFile {
   std::span<const std::byte> bytes(const std::string& name) const;
   /// The file's bytes before those of the tensors.
   std::span<const std::byte> header() const;
+  /// MappedFile::let_go(): for whoever goes through more than memory holds.
+  void let_go() const { file_.let_go(); }
 
  private:
   size_t find(const std::string& name) const;
@@ -67,6 +69,8 @@ class SafetensorsFolder {
   at::Tensor read(const std::string& name) const { return file(name).read(name); }
   at::Tensor read(const std::string& name, const Box& box) const { return file(name).read(name, box); }
   std::vector<std::string> names() const;
+  /// MappedFile::let_go() of every file.
+  void let_go() const;
 
  private:
   const SafetensorsFile& file(const std::string& name) const;

@@ -25,7 +25,8 @@ at::Tensor gather(const Parameter& parameter, const Group& group) {
 
 }  // namespace
 
-void export_model(Fsdp& fsdp, const ModelShape& shape, const DeviceMesh& mesh, const std::filesystem::path& folder) {
+void export_model(Fsdp& fsdp, const ModelShape& shape, const CarriedOver& carried, const DeviceMesh& mesh,
+                  const std::filesystem::path& folder) {
   std::optional<FolderWriter> writer;
   agree(mesh.world(), [&] {
     if (mesh.rank() != 0) return;
@@ -35,7 +36,7 @@ void export_model(Fsdp& fsdp, const ModelShape& shape, const DeviceMesh& mesh, c
         entries.push_back({parameter->name, parameter->tensor.scalar_type(), parameter->global_shape});
       }
     }
-    writer.emplace(folder, shape, entries);
+    writer.emplace(folder, shape, carried, entries);
   });
   const Group group = mesh.group("tp").with_purpose("export");
   fsdp.visit_values([&](const Unit& unit) {

@@ -4,7 +4,6 @@
 #include <nlohmann/json.hpp>
 
 #include "mesh/error.h"
-#include "runtime/data/mapped_file.h"
 
 namespace meshtrain {
 
@@ -93,19 +92,6 @@ void JsonCursor::fail(const std::string& what) const {
   std::replace_if(
       line.begin(), line.end(), [](char c) { return c >= 0 && c < ' '; }, ' ');
   throw InputError(file_ + ": " + line);
-}
-
-json read_json_object(const std::string& file) {
-  const MappedFile bytes(file);
-  const char* begin = reinterpret_cast<const char*>(bytes.data());
-  json document;
-  try {
-    document = json::parse(begin, begin + bytes.size());
-  } catch (const json::exception& error) {
-    throw InputError(file + ": not valid JSON: " + std::string(error.what()).substr(0, 200));
-  }
-  if (!document.is_object()) throw InputError(file + ": not a JSON object");
-  return document;
 }
 
 }  // namespace meshtrain

@@ -40,7 +40,4 @@ class JsonCursor {
   const nlohmann::json* value_;
 };
 
-/// Throws InputError when the file cannot be read or holds no JSON object.
-nlohmann::json read_json_object(const std::string& file);
-
 }  // namespace meshtrain

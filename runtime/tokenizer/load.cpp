@@ -1,6 +1,7 @@
 #include <nlohmann/json.hpp>
 
 #include "mesh/error.h"
+#include "runtime/data/json_object.h"
 #include "runtime/data/mapped_file.h"
 #include "runtime/tokenizer/hugging_face.h"
 #include "runtime/tokenizer/json_cursor.h"

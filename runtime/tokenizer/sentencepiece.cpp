@@ -4,6 +4,7 @@
 
 #include "mesh/error.h"
 #include "runtime/data/mapped_file.h"
+#include "runtime/tokenizer/sentencepiece_check.h"
 #include "runtime/tokenizer/utf8.h"
 
 namespace meshtrain {
@@ -13,9 +14,11 @@ class SentencePieceTokenizer final : public Tokenizer {
  public:
   SentencePieceTokenizer(const std::string& file, bool begin) : begin_(begin) {
     const MappedFile model(file);
-    const auto loaded = processor_.LoadFromSerializedProto(
-        {reinterpret_cast<const char*>(model.data()), static_cast<size_t>(model.size())});
-    if (!loaded.ok()) throw InputError(file + ": not a SentencePiece model: " + std::string(loaded.message()));
+    const std::string_view bytes(reinterpret_cast<const char*>(model.data()), static_cast<size_t>(model.size()));
+    check_sentencepiece_tables(file, bytes);
+    if (const std::string reason = load(bytes); !reason.empty()) {
+      throw InputError(file + ": not a SentencePiece model: " + reason);
+    }
     for (int id = 0; id < processor_.GetPieceSize(); ++id) {
       if (processor_.IsControl(id)) special_tokens_.push_back({processor_.IdToPiece(id), id});
     }
@@ -55,6 +58,14 @@ class SentencePieceTokenizer final : public Tokenizer {
   const std::vector<SpecialToken>& special_tokens() const override { return special_tokens_; }
 
  private:
+  /// Why the library does not take it; empty when it does.
+  std::string load(std::string_view bytes) try {
+    const auto loaded = processor_.LoadFromSerializedProto({bytes.data(), bytes.size()});
+    return loaded.ok() ? "" : "it is refused: " + std::string(loaded.message());
+  } catch (const std::exception& error) {  // of its tries, for pieces that are none
+    return error.what();
+  }
+
   sentencepiece::SentencePieceProcessor processor_;
   bool begin_;
   std::vector<SpecialToken> special_tokens_;

@@ -13,6 +13,12 @@ at::ScalarType dtype_of(const std::string& precision) {
   return dtypes.at(precision);
 }
 
+ModelShape shape_to_export(const Recipe& recipe) {
+  ModelShape shape = recipe.model.shape;
+  if (shape.max_position_embeddings == 0) shape.max_position_embeddings = recipe.train.sequence_length;
+  return shape;
+}
+
 Recomputation make_recomputation(const CheckpointingRecipe& recipe) {
   static const std::map<std::string, Recompute> modes = {
       {"none", Recompute::Nothing}, {"selective", Recompute::Elementwise}, {"full", Recompute::All}};

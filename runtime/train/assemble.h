@@ -12,6 +12,10 @@ namespace meshtrain {
 /// "fp32" -> at::kFloat, ...; of a mixed precision, in what parameters are used: "bf16_mixed" -> at::kBFloat16
 at::ScalarType dtype_of(const std::string& precision);
 
+/// Of the model that `recipe` trains, as an export's config.json says it: where nobody said for how many positions it
+/// is, for those of a sequence.
+ModelShape shape_to_export(const Recipe& recipe);
+
 /// Which blocks compute their activations again in the backward.
 Recomputation make_recomputation(const CheckpointingRecipe& recipe);
 

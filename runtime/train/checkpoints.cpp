@@ -1,5 +1,7 @@
 #include "runtime/train/checkpoints.h"
 
+#include <ATen/ATen.h>
+
 #include <cstdio>
 #include <system_error>
 
@@ -79,13 +81,8 @@ void Checkpoints::gather_parts() {
   const std::vector<std::string> parts = gather_texts(world_, part);
   stage_ = Stage::Manifest;
   if (world_.rank() != 0) return;
-  manifest_ =
-      std::async(std::launch::async, [file = folder_.partial(head_.state.step) / "manifest.json", head = head_, parts] {
-        const std::string text = manifest_text(head, parts);
-        OutputFile manifest(file);
-        manifest.append(text.data(), text.size());
-        manifest.finish();
-      });
+  manifest_ = std::async(std::launch::async, [file = folder_.partial(head_.state.step) / "manifest.json", head = head_,
+                                              parts] { write_whole(file, manifest_text(head, parts)); });
 }
 
 void Checkpoints::complete() {
@@ -118,8 +115,13 @@ void Checkpoints::remove(const std::string& reason) {
 
 void read_shards(const std::filesystem::path& folder, const Manifest& manifest, const Trainer& trainer) {
   CheckpointReader reader(folder, manifest);
+  const bool trained = manifest.head.state.step > 0;
   for (const ShardTensor& numbers : trainer.shards()) {
-    for (const Piece& piece : pieces_of(numbers, numbers.range)) reader.read(piece);
+    if (trained || numbers.name.empty()) {
+      for (const Piece& piece : pieces_of(numbers, numbers.range)) reader.read(piece);
+    } else {
+      at::Tensor(numbers.values).zero_();  // what an optimizer keeps, before its first step
+    }
     set_aside(numbers.values);
   }
 }

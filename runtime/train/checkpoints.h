@@ -60,8 +60,9 @@ class Checkpoints {
   std::future<void> removal_;                    // of checkpoints that are not kept
 };
 
-/// Puts into `trainer`, from pieces of the checkpoint in `folder`, what this rank keeps. Throws InputError, before
-/// anything is used, when a piece is missing or damaged. No collective; Trainer::resume() comes next.
+/// Puts into `trainer`, from pieces of the checkpoint in `folder`, what this rank keeps; from one of step 0 weights,
+/// and zeros into what the optimizer keeps. Throws InputError, before anything is used, when a piece is missing or
+/// damaged. No collective; Trainer::resume() comes next.
 void read_shards(const std::filesystem::path& folder, const Manifest& manifest, const Trainer& trainer);
 
 }  // namespace meshtrain

@@ -55,8 +55,12 @@ void Journal::announce(const Mixture& data, int64_t num_samples, const Evaluatio
 }
 
 void Journal::announce(const Resumed& resumed) const {
-  spdlog::info("resumed after step {}, from {} in {:.3g} s", resumed.state.step, resumed.folder.string(),
-               resumed.seconds);
+  const std::string folder = resumed.folder.string();
+  if (resumed.state.step == 0) {
+    spdlog::info("begins with the weights of {}", folder);
+  } else {
+    spdlog::info("resumed after step {}, from {} in {:.3g} s", resumed.state.step, folder, resumed.seconds);
+  }
   for (const std::string& change : resumed.changes) spdlog::info("  {}", change);
 }
 

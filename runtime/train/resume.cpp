@@ -42,10 +42,13 @@ std::string joined_lines(const std::vector<std::string>& lines) {
 /// The changes of the recipe that are allowed. Throws InputError when there are others.
 std::vector<std::string> check_same_run(const std::filesystem::path& folder, const CheckpointHead& own,
                                         const CheckpointHead& saved) {
-  RecipeChanges changes = compare_recipes(saved.recipe, own.recipe);
+  const bool trained = saved.state.step > 0;
+  RecipeChanges changes = compare_recipes(saved.recipe, own.recipe, trained);
   std::vector<std::string>& contradictions = changes.contradictions;
-  const std::vector<std::string> data = other_data(own, saved);
-  contradictions.insert(contradictions.end(), data.begin(), data.end());
+  if (trained) {
+    const std::vector<std::string> data = other_data(own, saved);
+    contradictions.insert(contradictions.end(), data.begin(), data.end());
+  }
   if (contradictions.empty()) return changes.allowed;
   throw InputError("the recipe contradicts the checkpoint " + folder.string() + ": " + joined_lines(contradictions) +
                    ": go on with the recipe of that run, or begin another one with --run-dir");

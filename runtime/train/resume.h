@@ -26,7 +26,7 @@ CheckpointHead describe_run(const Recipe& recipe, const MeshLayout& layout);
 /// Puts the checkpoint in `folder` into `trainer`, on whatever mesh it was written. `own`: of describe_run(). `folder`
 /// and `own` are those of rank 0. Every rank must call it; throws InputError on all of them, with what is different,
 /// when the checkpoint is of another model, other data or another optimizer, or is damaged: the trainer is then of no
-/// use.
+/// use. One of step 0 has weights alone: only another model contradicts it, and the optimizer begins anew.
 Resumed resume(const std::filesystem::path& folder, const CheckpointHead& own, Trainer& trainer, const Group& world);
 
 }  // namespace meshtrain

@@ -14,6 +14,7 @@
 #include "runtime/hf/export.h"
 #include "runtime/model/export_model.h"
 #include "runtime/optimizer/schedule.h"
+#include "runtime/train/assemble.h"
 #include "runtime/train/checkpoints.h"
 #include "runtime/train/connect.h"
 #include "runtime/train/evaluation.h"
@@ -186,8 +187,7 @@ RunEnd run(const Recipe& asked, const Group& world, const RunOptions& options) {
     evaluation = make_evaluation(recipe);
     if (mesh.rank() == 0) head = describe_run(recipe, mesh_layout);
   });
-  const std::filesystem::path folder =
-      options.run_dir.empty() ? std::filesystem::path("runs") / recipe.name : options.run_dir;
+  const std::filesystem::path folder = RunDirectory::folder_of(recipe, options.run_dir);
   const CheckpointFolder checkpoint_folder(RunDirectory::checkpoints_of(folder));
   std::unique_ptr<Trainer> trainer;
   std::unique_ptr<RunDirectory> directory;
@@ -228,8 +228,9 @@ RunEnd run(const Recipe& asked, const Group& world, const RunOptions& options) {
     throw std::runtime_error(mesh.world().place() + ": " + message_of(error));
   }
   if (!recipe.train.export_folder.empty()) {
-    export_model(trainer->fsdp(), recipe.model.shape, mesh, recipe.train.export_folder);
-    if (journal) journal->say("weights written to " + recipe.train.export_folder.string());
+    const CarriedOver carried = carried_over(recipe.model.hf, recipe.model.shape);
+    export_model(trainer->fsdp(), shape_to_export(recipe), carried, mesh, recipe.train.export_folder);
+    if (journal) journal->say("weights written to " + recipe.train.export_folder.string() + describe(carried));
   }
   return RunEnd::Done;
 }

@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "mesh/error.h"
+#include "runtime/checkpoint/checkpoint_folder.h"
 #include "runtime/data/output_file.h"
 
 namespace meshtrain {
@@ -19,7 +20,7 @@ InputError holds_a_run(const std::filesystem::path& folder) {
 }
 
 bool holds_run(const RunDirectory& directory) {
-  return std::filesystem::exists(directory.metrics()) || std::filesystem::exists(directory.checkpoints());
+  return std::filesystem::exists(directory.metrics()) || !CheckpointFolder(directory.checkpoints()).steps().empty();
 }
 
 }  // namespace
@@ -43,14 +44,16 @@ RunDirectory::RunDirectory(std::filesystem::path folder, bool resume) : folder_(
   }
 }
 
+std::filesystem::path RunDirectory::folder_of(const Recipe& recipe, const std::filesystem::path& asked) {
+  return asked.empty() ? std::filesystem::path("runs") / recipe.name : asked;
+}
+
 RunDirectory::~RunDirectory() {
   close(lock_);
 }
 
 void RunDirectory::write_recipe(const std::string& yaml) const {
-  OutputFile file(folder_ / "recipe.yaml");
-  file.append(yaml.data(), yaml.size());
-  file.finish();
+  write_whole(folder_ / "recipe.yaml", yaml);
 }
 
 }  // namespace meshtrain

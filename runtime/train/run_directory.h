@@ -3,6 +3,8 @@
 #include <filesystem>
 #include <string>
 
+#include "runtime/config/recipe.h"
+
 namespace meshtrain {
 
 /// The folder of one run: metrics.jsonl, parameters.jsonl on request, recipe.yaml and its checkpoints. Locked as long
@@ -16,6 +18,8 @@ class RunDirectory {
   RunDirectory(const RunDirectory&) = delete;
   RunDirectory& operator=(const RunDirectory&) = delete;
 
+  /// Where a run of `recipe` has its folder: `asked`, or runs/<recipe name> when that is empty.
+  static std::filesystem::path folder_of(const Recipe& recipe, const std::filesystem::path& asked);
   const std::filesystem::path& folder() const { return folder_; }
   std::filesystem::path metrics() const { return folder_ / "metrics.jsonl"; }
   std::filesystem::path parameter_metrics() const { return folder_ / "parameters.jsonl"; }

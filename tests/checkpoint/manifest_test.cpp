@@ -51,6 +51,16 @@ std::string changed(const std::string& text, const std::string& from, const std:
   return other + ",\n \"xxh3\": \"" + checksum_text(checksum(other.data(), other.size())) + "\"\n}\n";
 }
 
+TEST(Manifest, OfStep0HasWeightsAlone) {
+  CheckpointHead start = head();
+  start.state = {};
+  const std::vector<std::string> parts = {part("a", kUpper), part("b", kLower)};
+  EXPECT_EQ(complaint(manifest_text(start, parts)), "");
+  start.state.num_updates = 1;
+  EXPECT_EQ(complaint(manifest_text(start, parts)),
+            "M is damaged: it is of step 0, before which nothing can have been trained");
+}
+
 TEST(Manifest, IsReadAsItWasWritten) {
   const Manifest read = parse_manifest(manifest_text(head(), {part("a", kUpper), "", part("b", kLower)}), "M");
   const CheckpointHead expected = head();
@@ -114,7 +124,7 @@ TEST(Manifest, OtherValuesAreRefused) {
   EXPECT_EQ(refused("[4,3]", "[9000000000,9000000000]").substr(0, 20), "M is damaged: model.");
   EXPECT_EQ(refused("000000000000002a", "000000000000002A"),
             "M is damaged: \"xxh3\" of a piece of model.x is not a checksum of 16 hexadecimal digits");
-  EXPECT_NE(refused("{", "[{").find("M is damaged: it is not JSON"), std::string::npos);
+  EXPECT_NE(refused("{", "[{").find("M is damaged: it is not valid JSON"), std::string::npos);
   EXPECT_EQ(complaint(std::string()), "M is damaged: it was cut short: it does not end with its checksum");
 }
 

@@ -54,6 +54,18 @@ TEST(RecipeChanges, AnotherTrainingIsAContradiction) {
   EXPECT_EQ(changes.allowed, Lines{});
 }
 
+TEST(RecipeChanges, BeforeTheFirstStepOnlyAnotherModelIsAContradiction) {
+  Recipe changed = recipe();
+  changed.model.shape.vocab_size = 96;
+  changed.data.shuffle = true;
+  changed.train.seed = 7;
+  changed.optimizer.name = "sgd";
+  const RecipeChanges changes = compare_recipes(to_yaml(recipe()), to_yaml(changed), /*trained=*/false);
+  EXPECT_EQ(changes.contradictions, Lines{"model.vocab_size: 96, was 64"});
+  EXPECT_EQ(changes.allowed,
+            (Lines{"data.shuffle: true, was false", "train.seed: 7, was 42", "optimizer.name: sgd, was adamw"}));
+}
+
 TEST(RecipeChanges, HowItIsTrainedMayChange) {
   const RecipeChanges changes = after([](Recipe& changed) {
     changed.model.hf = "/models/other place";

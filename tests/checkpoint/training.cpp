@@ -5,6 +5,8 @@
 #include <cstring>
 
 #include "runtime/checkpoint/checkpoint_reader.h"
+#include "runtime/model/export_model.h"
+#include "runtime/train/assemble.h"
 #include "runtime/train/batch.h"
 #include "runtime/train/checkpoints.h"
 
@@ -69,6 +71,10 @@ void Training::save(const std::filesystem::path& folder) {
   trainer_.write(state_);
   checkpoints.save(state_);
   checkpoints.finish();
+}
+
+void Training::export_to(const std::filesystem::path& folder) {
+  export_model(trainer_.fsdp(), shape_to_export(recipe_), {}, mesh_, folder);
 }
 
 Resumed Training::resume(const std::filesystem::path& folder) {

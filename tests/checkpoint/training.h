@@ -37,6 +37,8 @@ class Training {
   std::vector<double> run(int64_t steps);
   /// Writes the checkpoint of where it is below `folder`, and waits for it.
   void save(const std::filesystem::path& folder);
+  /// Its weights, gathered over the mesh, as a Hugging Face folder.
+  void export_to(const std::filesystem::path& folder);
   /// Goes on from the newest checkpoint below `folder`.
   Resumed resume(const std::filesystem::path& folder);
 

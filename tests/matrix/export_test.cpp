@@ -28,7 +28,7 @@ TEST_P(Export, IsTheModelOfOneRank) {
   Trainer on_one_rank(recipe_of(cell, /*alone=*/true, folder.path()), alone, at::kCPU);
 
   const std::filesystem::path exported = folder.path() / "exported";
-  export_model(on_mesh.fsdp(), recipe.model.shape, mesh, exported);
+  export_model(on_mesh.fsdp(), recipe.model.shape, {}, mesh, exported);
 
   EXPECT_EQ(read_config_json(exported / "config.json").vocab_size, recipe.model.shape.vocab_size);
   const SafetensorsFolder weights(exported);
@@ -47,7 +47,7 @@ TEST_P(Export, IsReadBackByAnotherMesh) {
   const DeviceMesh read(MeshLayout({{"dp", 1}, {"cp", 1}, {"tp", world().size()}}), world());
   Recipe recipe = recipe_of(cell, /*alone=*/false, folder.path());
   Trainer first(recipe, written, at::kCPU);
-  export_model(first.fsdp(), recipe.model.shape, written, folder.path() / "exported");
+  export_model(first.fsdp(), recipe.model.shape, {}, written, folder.path() / "exported");
 
   recipe.model.hf = folder.path() / "exported";
   recipe.model.init = "pretrained";

@@ -54,7 +54,7 @@ class ExportTest : public ::testing::Test {
 
 TEST_F(ExportTest, OneFileAndConfig) {
   {
-    FolderWriter writer(folder_ / "", shape_, entries_);
+    FolderWriter writer(folder_ / "", shape_, {}, entries_);
     write_all(writer);
     EXPECT_FALSE(std::filesystem::exists(folder_));
     writer.finish();
@@ -70,7 +70,7 @@ TEST_F(ExportTest, SeveralFilesAndTheirIndex) {
   for (TensorEntry& entry : entries_) entry.dtype = at::kBFloat16;  // 160 bytes each
   entries_.push_back({"model.layers.0.mlp.up_proj.weight", at::kBFloat16, {100, 8}});
   {
-    FolderWriter writer(folder_, shape_, entries_, 320);
+    FolderWriter writer(folder_, shape_, {}, entries_, 320);
     for (size_t i = entries_.size(); i-- > 0;) writer.write(entries_[i].name, value(entries_[i]));  // any order
     writer.finish();
   }
@@ -87,7 +87,7 @@ TEST_F(ExportTest, SeveralFilesAndTheirIndex) {
 
 TEST_F(ExportTest, ATiedHeadIsLeftOut) {
   shape_.tie_word_embeddings = true;
-  FolderWriter writer(folder_, shape_, entries_);
+  FolderWriter writer(folder_, shape_, {}, entries_);
   write_all(writer);
   writer.finish();
   EXPECT_EQ(SafetensorsFolder(folder_).names(),
@@ -99,12 +99,12 @@ TEST_F(ExportTest, RefusesAPlaceThatIsTaken) {
   std::filesystem::create_directory(folder_);
   EXPECT_EQ(refusal(), "") << "an empty folder will do";
   {
-    FolderWriter writer(folder_, shape_, entries_);
+    FolderWriter writer(folder_, shape_, {}, entries_);
     write_all(writer);
     writer.finish();
   }
   EXPECT_TRUE(has(refusal(), "cannot export to " + folder_.string() + ": the folder is not empty")) << refusal();
-  EXPECT_THROW(FolderWriter(folder_, shape_, entries_), InputError);
+  EXPECT_THROW(FolderWriter(folder_, shape_, {}, entries_), InputError);
   folder_ = folder_ / "config.json";
   EXPECT_TRUE(has(refusal(), "it is a file"));
   folder_ = folder_ / "deeper" / "still";
@@ -114,7 +114,7 @@ TEST_F(ExportTest, RefusesAPlaceThatIsTaken) {
   EXPECT_FALSE(std::filesystem::exists(scratch_.path() / "new")) << "checking leaves nothing";
   EXPECT_TRUE(has(message<InputError>([] { check_export_folder("/proc/weights"); }),
                   "cannot export to /proc/weights: its folder cannot be made: "));
-  FolderWriter writer(folder_, shape_, entries_);
+  FolderWriter writer(folder_, shape_, {}, entries_);
   write_all(writer);
   writer.finish();
   EXPECT_TRUE(std::filesystem::exists(folder_ / "model.safetensors"));
@@ -123,7 +123,7 @@ TEST_F(ExportTest, RefusesAPlaceThatIsTaken) {
 TEST_F(ExportTest, AnUnfinishedExportLeavesNothing) {
   write_file(scratch_.path() / "out.partial" / "model.safetensors", "of a run that was killed");
   {
-    FolderWriter writer(folder_, shape_, entries_);
+    FolderWriter writer(folder_, shape_, {}, entries_);
     writer.write("model.norm.weight", value(entries_[1]));
     EXPECT_THROW(writer.write("model.norm.weight", value(entries_[1])), std::invalid_argument);
     EXPECT_THROW(writer.write("other", value(entries_[1])), std::invalid_argument);
@@ -134,11 +134,11 @@ TEST_F(ExportTest, AnUnfinishedExportLeavesNothing) {
 
 TEST_F(ExportTest, WrongShapesAndDtypesAreRefusedBeforeAnythingIsWritten) {
   shape_.qk_norm = true;
-  EXPECT_THROW(FolderWriter(folder_, shape_, entries_), InputError);
+  EXPECT_THROW(FolderWriter(folder_, shape_, {}, entries_), InputError);
   shape_.qk_norm = false;
   entries_[0].dtype = at::kLong;
-  EXPECT_THROW(FolderWriter(folder_, shape_, entries_), std::invalid_argument);
-  EXPECT_THROW(FolderWriter(folder_, shape_, {}), std::invalid_argument);
+  EXPECT_THROW(FolderWriter(folder_, shape_, {}, entries_), std::invalid_argument);
+  EXPECT_THROW(FolderWriter(folder_, shape_, {}, {}), std::invalid_argument);
   EXPECT_TRUE(nothing_left());
 }
 
@@ -146,12 +146,12 @@ TEST_F(ExportTest, AFullDiskLeavesNothing) {
   std::string error;
   {
     const SmallDisk disk(100);
-    error = message<std::runtime_error>([&] { FolderWriter writer(folder_, shape_, entries_); });
+    error = message<std::runtime_error>([&] { FolderWriter writer(folder_, shape_, {}, entries_); });
   }
   EXPECT_TRUE(has(error, "config.json")) << error;
   EXPECT_TRUE(nothing_left());
   {
-    FolderWriter writer(folder_, shape_, entries_);
+    FolderWriter writer(folder_, shape_, {}, entries_);
     const SmallDisk disk(800);
     error = message<std::runtime_error>([&] { write_all(writer); });
   }

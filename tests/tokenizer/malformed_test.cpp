@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "mesh/error.h"
@@ -81,8 +82,67 @@ TEST(Malformed, SentencePieceModel) {
   std::mt19937_64 random(1);
   const std::string whole = read_file(fixture("sentencepiece") / "tokenizer.model");
   for (int round = 0; round < 100; ++round) {
-    expect_no_surprise(scratch.path() / "tokenizer.model", whole.substr(0, random() % whole.size()));
+    expect_no_surprise(scratch.path() / "tokenizer.model", damaged(whole, random));
   }
+}
+
+/// A field of a message in Protocol Buffers' encoding, of less than 128 * 128 bytes.
+std::string field(int number, const std::string& content) {
+  std::string text(1, static_cast<char>(number << 3 | 2));
+  text += static_cast<char>(content.size() % 128 | 128);
+  text += static_cast<char>(content.size() / 128);
+  return text + content;
+}
+
+/// The fixture's model with another table of characters, whose units are these, at their places, and 0.
+class SentencePieceTable : public ::testing::Test {
+ protected:
+  static constexpr uint32_t kLeaf = 1U << 8, kValue = 1U << 31;
+  static uint32_t offset(uint32_t value) { return value << 10; }
+
+  /// 'a', one unit, is replaced by what is at `place` of `replacements`.
+  std::map<uint32_t, uint32_t> rule(uint32_t place = 0) const {
+    return {{0, offset(256)}, {256 ^ 'a', offset(1) | kLeaf | 'a'}, {256 ^ 'a' ^ 1, kValue | place}};
+  }
+  std::filesystem::path model(const std::map<uint32_t, uint32_t>& units,
+                              const std::string& replacements = std::string("b\0", 2)) const {
+    std::vector<uint32_t> table(512);
+    for (const auto& [place, bits] : units) table[place] = bits;
+    const auto bytes = static_cast<uint32_t>(table.size() * sizeof(uint32_t));
+    const std::string blob = std::string(reinterpret_cast<const char*>(&bytes), sizeof bytes) +
+                             std::string(reinterpret_cast<const char*>(table.data()), bytes) + replacements;
+    write_file(file_, read_file(fixture("sentencepiece") / "tokenizer.model") + field(3, field(2, blob)));
+    return file_;
+  }
+  std::string refusal(const std::map<uint32_t, uint32_t>& units,
+                      const std::string& replacements = std::string("b\0", 2)) const {
+    const std::string text = message<InputError>([&] { load_tokenizer(model(units, replacements)); });
+    const std::string start = file_.string() + ": not a SentencePiece model: ";
+    EXPECT_TRUE(text.starts_with(start)) << text;
+    return text.substr(std::min(text.size(), start.size()));
+  }
+
+  ScratchFolder scratch_;
+  std::filesystem::path file_ = scratch_.path() / "tokenizer.model";
+};
+
+TEST_F(SentencePieceTable, IsFollowed) {
+  const auto tokenizer = load_tokenizer(model(rule()));
+  EXPECT_EQ(tokenizer->ids("xaxa"), tokenizer->ids("xbxb"));
+}
+
+TEST_F(SentencePieceTable, LeadsNowhereElse) {
+  EXPECT_EQ(refusal({{0, offset(1U << 20)}}), "its table of characters leads beyond its end");
+  auto beyond = rule();
+  beyond[256 ^ 'a'] = offset(1U << 20) | kLeaf | 'a';
+  EXPECT_EQ(refusal(beyond), "its table of characters leads beyond its end");
+  EXPECT_EQ(refusal(rule(2)), "its table of characters leads beyond its replacements");
+  EXPECT_EQ(refusal(rule(), std::string(5000, 'x')), "its table of characters has a replacement without an end");
+  auto circle = rule();
+  circle[256 ^ 'a'] = offset('a') | kLeaf | 'a';  // from 'a' to where 'a' is asked for
+  circle[256] = kValue;
+  EXPECT_EQ(refusal(circle), "its table of characters leads back into itself");
+  EXPECT_EQ(refusal({}, ""), "its table of characters was cut short");
 }
 
 class Refused : public ::testing::Test {

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Proves by hand that transformers reads what `train.export` writes (the tests themselves need no Python).
+"""Proves by hand that transformers reads what `train.export` and `checkpoint export` write (the tests themselves need no
+Python).
 
   pip install torch==2.11.0 transformers safetensors numpy
   python3 tests/tools/export_readable.py                            # every fixture model, on one rank
-  python3 tests/tools/export_readable.py --ranks 4 --mesh dp=2,tp=2 qwen3
+  python3 tests/tools/export_readable.py --ranks 8 --mesh dp=2,tp=2,cp=2 --sharding full_shard qwen3
 
-Trains a fixture model for a few steps with this program and with transformers, on the same tokens in fp32. The exported
-folder must load without a missing, unexpected or mismatched tensor, state the shape of the model it came from, and give
+Trains a fixture model for a few steps with this program and with transformers, on the same tokens in fp32. The folders
+that the run exports, and those made of its checkpoint and of an import of that, must be the same and load without a missing, unexpected or mismatched tensor, state the shape of the model it came from, and give
 the logits of the model that transformers trained.
 """
 
@@ -33,7 +34,7 @@ FREE_KEYS = set(
 )
 
 
-def recipe(model, tokens, export):
+def recipe(arguments, model, tokens, export):
     return {
         "model": {"hf": str(model), "init": "pretrained"},
         "data": {"tokens": str(tokens), "dtype": "uint16", "layout": "records"},
@@ -46,21 +47,35 @@ def recipe(model, tokens, export):
             "export": str(export),
         },
         "optimizer": {"name": "adamw", "learning_rate": RATE, "weight_decay": DECAY, "decay": "all"},
+        "checkpoint": {"every": STEPS},
+        "parallel": {"fsdp": {"mode": arguments.sharding}},
         "device": "cpu",
     }
+
+
+def run(*command):
+    result = subprocess.run([str(c) for c in command], capture_output=True, text=True, env=os.environ)
+    if result.returncode:
+        sys.exit(f"export_readable: meshtrain ended with {result.returncode}:\n{result.stderr[-2000:]}")
+
+
+def files(folder):
+    return {file.name: file.read_bytes() for file in folder.iterdir()}
 
 
 def train_ours(arguments, model, tokens, folder):
     """The exported folder."""
     file = folder / "recipe.yaml"
-    file.write_text(json.dumps(recipe(model, folder / "tokens.bin", folder / "export"), indent=1))
+    file.write_text(json.dumps(recipe(arguments, model, folder / "tokens.bin", folder / "export"), indent=1))
     tokens.to(torch.uint16).numpy().tofile(folder / "tokens.bin")
-    command = [ROOT / "tools" / "ranks", arguments.ranks, arguments.program, "train", file]
-    command += ["--mesh", arguments.mesh, "--run-dir", folder / "run"]
-    result = subprocess.run([str(c) for c in command], capture_output=True, text=True, env=os.environ)
-    if result.returncode:
-        sys.exit(f"export_readable: meshtrain ended with {result.returncode}:\n{result.stderr[-2000:]}")
-    return folder / "export"
+    run(ROOT / "tools" / "ranks", arguments.ranks, arguments.program, "train", file, "--mesh", arguments.mesh,
+        "--run-dir", folder / "run")
+    checkpoint = [arguments.program, "checkpoint"]
+    run(*checkpoint, "export", folder / "run", folder / "converted")
+    run(*checkpoint, "import", folder / "converted", file, "--run-dir", folder / "next")
+    run(*checkpoint, "export", folder / "next", folder / "again")
+    assert files(folder / "export") == files(folder / "converted") == files(folder / "again")
+    return folder / "again"
 
 
 def train_theirs(model, tokens):
@@ -121,6 +136,7 @@ def main():
     parser.add_argument("--program", type=Path, default=ROOT / "build" / "release" / "meshtrain")
     parser.add_argument("--ranks", type=int, default=1)
     parser.add_argument("--mesh", default="dp=1")
+    parser.add_argument("--sharding", default="auto")
     arguments = parser.parse_args()
     unknown = set(arguments.models) - set(models)
     if unknown:

@@ -18,6 +18,8 @@ TEST(Help, IsThereForEveryCommand) {
                                {"checkpoint"},
                                {"checkpoint", "inspect"},
                                {"checkpoint", "verify"},
+                               {"checkpoint", "export"},
+                               {"checkpoint", "import"},
                                {"generate"}}) {
     Words words = command;
     words.push_back("--help");

@@ -1,11 +1,18 @@
+#include <algorithm>
+#include <cstdint>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
 #include <string>
 
 #include "runtime/checkpoint/inspect.h"
+#include "runtime/config/load.h"
+#include "runtime/convert/export_checkpoint.h"
+#include "runtime/convert/import_checkpoint.h"
 #include "runtime/telemetry/console.h"
+#include "runtime/train/assemble.h"
 #include "tools/meshtrain/commands.h"
+#include "tools/meshtrain/recipe_arguments.h"
 
 namespace meshtrain {
 namespace {
@@ -55,13 +62,98 @@ void add_verify(CLI::App& checkpoint, int& status) {
   });
 }
 
+struct ExportArguments {
+  std::filesystem::path path, out;
+  std::string dtype;
+  uint64_t max_file_bytes = kMostFileBytes;
+  std::filesystem::path tokenizer;
+};
+
+int export_to(const ExportArguments& arguments) {
+  ExportOptions options;
+  if (!arguments.dtype.empty()) options.dtype = dtype_of(arguments.dtype);
+  options.max_file_bytes = static_cast<int64_t>(std::min<uint64_t>(arguments.max_file_bytes, INT64_MAX));
+  options.tokenizer = arguments.tokenizer;
+  const ExportedCheckpoint exported = export_checkpoint(find_checkpoint(arguments.path), arguments.out, options);
+  std::printf("%s: the weights of step %s, %s tensors in %s, %s bytes%s\n", arguments.out.c_str(),
+              with_separators(exported.step).c_str(),
+              with_separators(static_cast<int64_t>(exported.num_tensors)).c_str(),
+              safetensors_dtype(exported.dtype)->c_str(), with_separators(exported.num_bytes).c_str(),
+              describe(exported.carried).c_str());
+  return 0;
+}
+
+void add_export(CLI::App& checkpoint, int& status) {
+  CLI::App* command = checkpoint.add_subcommand(
+      "export",
+      "Writes the weights of a checkpoint, of whatever mesh, as a Hugging Face folder: config.json, safetensors,\n"
+      "generation_config.json and the tokenizer's files. In one process, which holds two tensors at a time.");
+  const auto arguments = std::make_shared<ExportArguments>();
+  command->add_option("path", arguments->path, "A checkpoint's folder, or a run directory: then the newest that it has")
+      ->required()
+      ->type_name("FOLDER");
+  command->add_option("out", arguments->out, "The folder to write, which must be empty or absent")
+      ->required()
+      ->type_name("OUT");
+  command
+      ->add_option("--dtype", arguments->dtype,
+                   "Of the weights: fp64, fp32, bf16 or fp16. Default: what the recipe's layers compute in")
+      ->check(CLI::IsMember({"fp64", "fp32", "bf16", "fp16"}))
+      ->type_name("DTYPE");
+  command
+      ->add_option("--max-file-size", arguments->max_file_bytes,
+                   "Of one safetensors file, unless a tensor alone is larger; several have an index. Default: 5GiB")
+      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/true))
+      ->type_name("SIZE");
+  command
+      ->add_option("--tokenizer", arguments->tokenizer,
+                   "A folder with the files of a tokenizer. Default: the recipe's model.hf, when it is there")
+      ->type_name("FOLDER");
+  command->footer("Example: meshtrain checkpoint export runs/mine models/mine --dtype bf16");
+  command->callback([arguments, &status] { status = export_to(*arguments); });
+}
+
+struct ImportArguments {
+  std::filesystem::path hf, recipe, run_dir;
+  RecipeArguments with;
+};
+
+void add_import(CLI::App& checkpoint, int& status) {
+  CLI::App* command = checkpoint.add_subcommand(
+      "import",
+      "Writes the weights of a Hugging Face folder as the checkpoint of step 0 of a run, from which\n"
+      "`meshtrain train RECIPE --resume` begins on any mesh. In one process, which holds one tensor at a time.");
+  const auto arguments = std::make_shared<ImportArguments>();
+  command->add_option("hf", arguments->hf, "The folder: config.json and *.safetensors")
+      ->required()
+      ->type_name("FOLDER");
+  command->add_option("recipe", arguments->recipe, "The recipe of the run, whose model must be that of the folder")
+      ->required()
+      ->type_name("RECIPE");
+  add_set_option(*command, arguments->with);
+  command->add_option("--run-dir", arguments->run_dir, "Folder of the run. Default: runs/<recipe name>")
+      ->type_name("FOLDER");
+  command->footer(
+      "Example: meshtrain checkpoint import models/SmolLM2-1.7B recipe.yaml --run-dir runs/mine\n"
+      "         meshtrain train recipe.yaml --run-dir runs/mine --resume");
+  command->callback([arguments, &status] {
+    const Recipe recipe = load_recipe(arguments->recipe, arguments->with.overrides, "");
+    const std::filesystem::path folder = import_checkpoint(arguments->hf, recipe, arguments->run_dir);
+    std::printf("%s: the weights of %s; begin with meshtrain train --resume\n", folder.c_str(), arguments->hf.c_str());
+    status = 0;
+  });
+}
+
 }  // namespace
 
 void add_checkpoint_command(CLI::App& app, int& status) {
-  CLI::App* command = app.add_subcommand("checkpoint", "Looks into checkpoints, and proves them");
+  CLI::App* command = app.add_subcommand(
+      "checkpoint", "Looks into checkpoints, proves them, and turns them into Hugging Face folders and back");
   command->require_subcommand(1);
   add_inspect(*command, status);
   add_verify(*command, status);
+  add_export(*command, status);
+  add_import(*command, status);
 }
 
 }  // namespace meshtrain

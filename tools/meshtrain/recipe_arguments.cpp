@@ -21,6 +21,10 @@ void add_recipe_options(CLI::App& command, RecipeArguments& arguments) {
   command.add_option("--mesh", arguments.mesh,
                      "Shape of the mesh, as dp=2,tp=2,cp=2; an axis left out is 1, one may be auto. "
                      "Replaces parallel.mesh");
+  add_set_option(command, arguments);
+}
+
+void add_set_option(CLI::App& command, RecipeArguments& arguments) {
   command.add_option("--set", arguments.overrides, "Sets one key of the recipe: train.steps=20. May be repeated")
       ->type_name("KEY=VALUE")
       ->expected(1)

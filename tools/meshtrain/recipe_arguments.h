@@ -21,6 +21,8 @@ CLI::Validator at_least_one();
 
 /// --mesh and --set.
 void add_recipe_options(CLI::App& command, RecipeArguments& arguments);
+/// --set alone, where there is no mesh.
+void add_set_option(CLI::App& command, RecipeArguments& arguments);
 
 /// The recipe in `file`, read by rank 0, on every rank of `world`. Throws InputError on all of them.
 Recipe receive_recipe(const std::filesystem::path& file, const RecipeArguments& arguments, const Group& world);

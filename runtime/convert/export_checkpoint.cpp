@@ -1,0 +1,91 @@
+#include "runtime/convert/export_checkpoint.h"
+
+#include <ATen/ATen.h>
+
+#include <limits>
+#include <vector>
+
+#include "mesh/error.h"
+#include "runtime/checkpoint/checkpoint_reader.h"
+#include "runtime/config/load.h"
+#include "runtime/convert/give_back.h"
+#include "runtime/model/declared_tensors.h"
+#include "runtime/train/assemble.h"
+
+namespace meshtrain {
+namespace {
+
+namespace fs = std::filesystem;
+
+Recipe recipe_of(const fs::path& folder, const Manifest& manifest) try {
+  return parse_recipe(manifest.head.recipe);
+} catch (const InputError& error) {
+  throw InputError("the recipe in " + (folder / "manifest.json").string() + " cannot be read: " + error.what());
+}
+
+/// The tensors of the recipe's model, all of which the checkpoint has.
+std::vector<TensorEntry> tensors_of(const fs::path& folder, const Manifest& manifest, const ModelShape& shape,
+                                    at::ScalarType dtype) {
+  const auto fail = [&](const std::string& what) {
+    throw InputError((folder / "manifest.json").string() + " contradicts its recipe: " + what);
+  };
+  if (shape.num_hidden_layers > static_cast<int64_t>(manifest.tensors.size())) {
+    fail("the model has " + std::to_string(shape.num_hidden_layers) + " layers, there are " +
+         std::to_string(manifest.tensors.size()) + " tensors");
+  }
+  std::vector<TensorEntry> tensors = declared_tensors(shape, dtype);
+  for (const TensorEntry& tensor : tensors) {
+    const auto found = manifest.tensors.find(tensor.name);
+    if (found == manifest.tensors.end()) fail(tensor.name + " is missing");
+    if (found->second.shape != tensor.shape || !at::isFloatingType(found->second.dtype)) {
+      fail(tensor.name + " has " + *safetensors_dtype(found->second.dtype) + " " + describe_shape(found->second.shape) +
+           ", the model has " + describe_shape(tensor.shape));
+    }
+  }
+  return tensors;
+}
+
+/// Rounding to fp16 makes nothing infinite.
+void check_range(const std::string& name, const at::Tensor& values, at::ScalarType dtype) {
+  if (dtype != at::kHalf || values.scalar_type() == at::kHalf) return;
+  const auto [least, most] = at::aminmax(values);
+  const double largest = std::max(-least.item<double>(), most.item<double>());
+  if (largest <= std::numeric_limits<at::Half>::max() || largest == std::numeric_limits<double>::infinity()) return;
+  throw InputError(name + " has values up to " + std::to_string(largest) +
+                   ", which fp16 has not: give --dtype bf16 or fp32");
+}
+
+}  // namespace
+
+ExportedCheckpoint export_checkpoint(const fs::path& folder, const fs::path& out, const ExportOptions& options) {
+  const Manifest manifest = read_manifest(folder);
+  const Recipe recipe = recipe_of(folder, manifest);
+  const ModelShape shape = shape_to_export(recipe);
+  const at::ScalarType dtype = options.dtype.value_or(dtype_of(recipe.train.precision));
+  const std::vector<TensorEntry> tensors = tensors_of(folder, manifest, shape, dtype);
+
+  ExportedCheckpoint exported{manifest.head.state.step, dtype, tensors.size(), 0, {}};
+  exported.carried = carried_over(recipe.model.hf, recipe.model.shape);
+  if (!options.tokenizer.empty()) {
+    if (tokenizer_files(options.tokenizer).empty()) {
+      throw InputError("--tokenizer " + options.tokenizer.string() + ": there are no files of a tokenizer in it");
+    }
+    exported.carried.tokenizer = options.tokenizer;
+  }
+  FolderWriter writer(out, shape, exported.carried, tensors, options.max_file_bytes);
+  CheckpointReader reader(folder, manifest);
+  for (const TensorEntry& tensor : tensors) {
+    {
+      const at::Tensor values = reader.read(tensor.name);
+      check_range(tensor.name, values, dtype);
+      writer.write(tensor.name, values);
+    }
+    reader.let_go();
+    give_back_memory();
+    exported.num_bytes += num_bytes(tensor);
+  }
+  writer.finish();
+  return exported;
+}
+
+}  // namespace meshtrain

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <c10/core/ScalarType.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+
+#include "runtime/hf/carried_over.h"
+#include "runtime/hf/export.h"
+
+namespace meshtrain {
+
+struct ExportOptions {
+  std::optional<at::ScalarType> dtype;      ///< none: in what the recipe's layers compute, as train.export has it
+  int64_t max_file_bytes = kMostFileBytes;  ///< data of one safetensors file, unless a tensor alone is larger
+  std::filesystem::path tokenizer = {};     ///< a folder with a tokenizer's files; empty: that of the recipe's model.hf
+};
+
+struct ExportedCheckpoint {
+  int64_t step;
+  at::ScalarType dtype;
+  size_t num_tensors;
+  int64_t num_bytes;
+  CarriedOver carried;
+};
+
+/// Writes the weights of the checkpoint in `folder`, of whatever mesh, as the Hugging Face folder `out`: as the
+/// optimizer has them, in fp32 where those that layers compute with are narrower, rounded once. Goes through the model
+/// tensor by tensor, and holds no more than two. Every piece is proved by its checksum. `out` appears when it is whole.
+/// One process; no collective. Throws InputError when something is missing or damaged, naming file, tensor and box,
+/// when a value is beyond what fp16 has, and as FolderWriter does.
+ExportedCheckpoint export_checkpoint(const std::filesystem::path& folder, const std::filesystem::path& out,
+                                     const ExportOptions& options);
+
+}  // namespace meshtrain

@@ -1,0 +1,137 @@
+#include "runtime/convert/import_checkpoint.h"
+
+#include <ATen/core/Tensor.h>
+
+#include <map>
+#include <string>
+#include <system_error>
+#include <vector>
+
+#include "mesh/error.h"
+#include "mesh/layout.h"
+#include "runtime/checkpoint/checkpoint_folder.h"
+#include "runtime/checkpoint/manifest.h"
+#include "runtime/checkpoint/piece.h"
+#include "runtime/checkpoint/recipe_changes.h"
+#include "runtime/config/load.h"
+#include "runtime/convert/give_back.h"
+#include "runtime/data/output_file.h"
+#include "runtime/hf/config_json.h"
+#include "runtime/hf/safetensors.h"
+#include "runtime/hf/safetensors_writer.h"
+#include "runtime/model/declared_tensors.h"
+#include "runtime/train/run_directory.h"
+
+namespace meshtrain {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kFile = "rank-00000.safetensors";
+
+[[noreturn]] void refuse(const fs::path& hf, const std::vector<std::string>& differences) {
+  constexpr size_t kMost = 8;
+  std::string text;
+  for (size_t i = 0; i < differences.size() && i < kMost; ++i) text += (i == 0 ? "" : "; ") + differences[i];
+  if (differences.size() > kMost) text += "; and " + std::to_string(differences.size() - kMost) + " more";
+  throw InputError("the model in " + hf.string() + " is not the recipe's: " + text);
+}
+
+/// The shape in config.json, but for what says nothing of the weights.
+void check_shape(const fs::path& hf, const Recipe& recipe) {
+  Recipe theirs = recipe;
+  theirs.model.shape = read_config_json(hf / "config.json");
+  theirs.model.shape.initializer_range = recipe.model.shape.initializer_range;
+  const auto& scaling = theirs.model.shape.rope_scaling;
+  if (scaling && scaling->type == "default") theirs.model.shape.rope_scaling.reset();
+  if (!scaling) theirs.model.shape.max_position_embeddings = recipe.model.shape.max_position_embeddings;
+  std::vector<std::string> differences = compare_recipes(to_yaml(theirs), to_yaml(recipe)).contradictions;
+  for (std::string& difference : differences) difference += " there";
+  if (!differences.empty()) refuse(hf, differences);
+}
+
+/// Files have it that no model reads: a tied head, tables that older versions of transformers kept.
+bool is_spare(const std::string& name, const ModelShape& shape) {
+  return (shape.tie_word_embeddings && name == "lm_head.weight") || name.ends_with(".rotary_emb.inv_freq");
+}
+
+/// The model's tensors, in the dtypes that they have in `source`.
+std::vector<TensorEntry> tensors_of(const fs::path& hf, const SafetensorsFolder& source, const ModelShape& shape) {
+  std::vector<TensorEntry> tensors = declared_tensors(shape, at::kFloat);
+  std::vector<std::string> differences;
+  std::map<std::string, bool> known;
+  for (TensorEntry& tensor : tensors) {
+    known[tensor.name] = true;
+    if (!source.contains(tensor.name)) {
+      differences.push_back(tensor.name + " is missing there");
+      continue;
+    }
+    const TensorEntry& found = source.entry(tensor.name);
+    if (found.shape != tensor.shape) {
+      differences.push_back(tensor.name + ": " + describe_shape(tensor.shape) + ", was " + describe_shape(found.shape) +
+                            " there");
+    } else if (!at::isFloatingType(found.dtype) || c10::elementSize(found.dtype) == 1) {
+      differences.push_back(tensor.name + " is of dtype " + *safetensors_dtype(found.dtype) + " there");
+    }
+    tensor.dtype = found.dtype;
+  }
+  for (const std::string& name : source.names()) {
+    if (!known.contains(name) && !is_spare(name, shape)) differences.push_back(name + " is no part of it");
+  }
+  if (!differences.empty()) refuse(hf, differences);
+  return tensors;
+}
+
+/// The pieces, whole tensors, as a file in `folder`; its part of the manifest.
+std::string write_pieces(const fs::path& folder, const SafetensorsFolder& source,
+                         const std::vector<TensorEntry>& tensors) {
+  std::vector<TensorEntry> pieces;
+  std::vector<Box> boxes;
+  for (const TensorEntry& tensor : tensors) {
+    boxes.push_back({std::vector<int64_t>(tensor.shape.size(), 0), tensor.shape});
+    pieces.push_back({piece_name(tensor.name, boxes.back()), tensor.dtype, tensor.shape});
+  }
+  SafetensorsWriter file(folder / kFile, pieces);
+  ManifestPart part({kFile, checksum(file.header().data(), file.header().size())});
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    {
+      const at::Tensor values = source.read(tensors[i].name);
+      file.write(pieces[i].name, values);
+      part.add(tensors[i].name, tensors[i].dtype, tensors[i].shape, boxes[i],
+               checksum(values.const_data_ptr(), values.nbytes()));
+    }
+    source.let_go();
+    give_back_memory();
+  }
+  file.finish();
+  return part.text();
+}
+
+}  // namespace
+
+fs::path import_checkpoint(const fs::path& hf, const Recipe& recipe, const fs::path& run_dir) {
+  check_shape(hf, recipe);
+  const SafetensorsFolder source(hf);
+  const std::vector<TensorEntry> tensors = tensors_of(hf, source, recipe.model.shape);
+
+  CheckpointHead head;
+  head.recipe = to_yaml(recipe);
+  head.mesh = MeshLayout::fit({}, recipe.parallel.order, 1).describe();
+  const RunDirectory directory(RunDirectory::folder_of(recipe, run_dir), /*resume=*/false);
+  const CheckpointFolder checkpoints(directory.checkpoints());
+  checkpoints.clean();
+  const fs::path partial = checkpoints.partial(0);
+  std::error_code error;
+  fs::create_directories(partial, error);
+  if (error) throw InputError("cannot make " + partial.string() + ": " + error.message());
+  try {
+    write_whole(partial / "manifest.json", manifest_text(head, {write_pieces(partial, source, tensors)}));
+    checkpoints.complete(0);
+  } catch (...) {
+    fs::remove_all(partial, error);
+    throw;
+  }
+  return checkpoints.step(0);
+}
+
+}  // namespace meshtrain

@@ -1,0 +1,116 @@
+#include "runtime/hf/carried_over.h"
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <string_view>
+#include <system_error>
+
+#include "mesh/error.h"
+#include "runtime/data/json_object.h"
+#include "runtime/data/mapped_file.h"
+#include "runtime/data/output_file.h"
+#include "runtime/hf/config_json.h"
+#include "runtime/tokenizer/tokenizer.h"
+
+namespace meshtrain {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+constexpr std::array<std::string_view, 8> kTokenizerFiles = {
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "tokenizer.model", "vocab.json", "vocab.txt",
+    "merges.txt",     "added_tokens.json"};
+constexpr std::string_view kTemplate = "chat_template.";
+constexpr const char* kGeneration = "generation_config.json";
+
+bool is_file(const fs::path& path) {
+  std::error_code ignored;
+  return fs::is_regular_file(path, ignored);
+}
+
+void carry(const fs::path& from, const fs::path& to) {
+  const MappedFile source(from);
+  OutputFile file(to);
+  file.append(source.data(), static_cast<size_t>(source.size()));
+  file.finish();
+}
+
+/// bos_token_id and eos_token_id, where `keys` have none and the tokenizer is one that can be asked.
+void add_ends(const fs::path& tokenizer, json& keys) try {
+  if (keys.contains("bos_token_id") || keys.contains("eos_token_id")) return;
+  const auto loaded = load_tokenizer(tokenizer);
+  if (loaded->bos()) keys["bos_token_id"] = *loaded->bos();
+  if (loaded->eos()) keys["eos_token_id"] = *loaded->eos();
+} catch (const InputError&) {  // of another kind than can be read here: its files are carried over all the same
+}
+
+json keys_of(const CarriedOver& carried) {
+  json keys = json::object();
+  if (!carried.model.empty()) keys = read_json_object(carried.model / "config.json");
+  if (!carried.tokenizer.empty()) add_ends(carried.tokenizer, keys);
+  return keys;
+}
+
+/// What transformers makes of a config.json itself; none when it would say nothing.
+std::optional<std::string> made_generation_config(const CarriedOver& carried) {
+  const json keys = keys_of(carried);
+  json made = {{"_from_model_config", true}};
+  for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id"}) {
+    if (keys.contains(key) && !keys.at(key).is_null()) made[key] = keys.at(key);
+  }
+  if (!made.contains("bos_token_id") && !made.contains("eos_token_id")) return std::nullopt;
+  return made.dump(2) + "\n";
+}
+
+}  // namespace
+
+CarriedOver carried_over(const fs::path& folder, const ModelShape& shape) {
+  if (folder.empty()) return {};
+  if (!is_file(folder / "config.json")) return {{}, {}, folder.string() + " is not there any more"};
+  try {
+    const ModelShape found = read_config_json(folder / "config.json");
+    if (write_config_json(found, "") != write_config_json(shape, "")) {
+      return {{}, {}, folder.string() + " has another model by now"};
+    }
+  } catch (const InputError& error) {
+    return {{}, {}, error.what()};
+  }
+  return {folder, tokenizer_files(folder).empty() ? fs::path() : folder, {}};
+}
+
+std::vector<std::string> tokenizer_files(const fs::path& folder) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
+    const std::string name = at->path().filename();
+    const bool known = std::find(kTokenizerFiles.begin(), kTokenizerFiles.end(), name) != kTokenizerFiles.end();
+    if ((known || name.starts_with(kTemplate)) && is_file(at->path())) names.push_back(name);
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+std::string further_keys(const CarriedOver& carried) {
+  return keys_of(carried).dump();
+}
+
+void copy_carried(const CarriedOver& carried, const fs::path& folder) {
+  if (!carried.tokenizer.empty()) {
+    for (const std::string& name : tokenizer_files(carried.tokenizer)) carry(carried.tokenizer / name, folder / name);
+  }
+  for (const fs::path& source : {carried.model, carried.tokenizer}) {
+    if (!source.empty() && is_file(source / kGeneration)) return carry(source / kGeneration, folder / kGeneration);
+  }
+  if (const auto made = made_generation_config(carried)) write_whole(folder / kGeneration, *made);
+}
+
+std::string describe(const CarriedOver& carried) {
+  std::string text;
+  if (!carried.tokenizer.empty()) text += ", with the tokenizer of " + carried.tokenizer.string();
+  if (!carried.left_out.empty()) text += "; nothing is taken over from the recipe's model.hf: " + carried.left_out;
+  return text;
+}
+
+}  // namespace meshtrain

@@ -1,0 +1,14 @@
+#pragma once
+
+#include <vector>
+
+#include "runtime/hf/tensor_entry.h"
+#include "runtime/model/shape.h"
+
+namespace meshtrain {
+
+/// The parameters of the model of this shape, whole, as if each were of `dtype`: in the order of its units, without any
+/// memory for them.
+std::vector<TensorEntry> declared_tensors(const ModelShape& shape, at::ScalarType dtype);
+
+}  // namespace meshtrain

@@ -1,0 +1,159 @@
+// Checkpoints of every mesh, to Hugging Face folders and from them.
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <map>
+#include <sstream>
+
+#include "runtime/convert/export_checkpoint.h"
+#include "runtime/convert/import_checkpoint.h"
+#include "runtime/hf/safetensors.h"
+#include "runtime/model/declared_tensors.h"
+#include "tests/checkpoint/training.h"
+#include "tests/matrix/cell.h"
+#include "tests/support/scratch.h"
+#include "tests/support/world.h"
+
+namespace meshtrain::testing {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Every file in `folder` with its content.
+std::map<std::string, std::string> contents(const fs::path& folder) {
+  std::map<std::string, std::string> files;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    std::ostringstream text;
+    text << std::ifstream(entry.path(), std::ios::binary).rdbuf();
+    files[entry.path().filename()] = text.str();
+  }
+  return files;
+}
+
+struct Place {
+  int64_t dp, tp, cp;
+  std::string sharding;
+};
+
+/// Meshes of the whole world.
+std::vector<Place> places() {
+  switch (world().size()) {
+    case 1:
+      return {{1, 1, 1, "no_shard"}};
+    case 2:
+      return {{2, 1, 1, "full_shard"}, {1, 2, 1, "no_shard"}, {2, 1, 1, "shard_optimizer"}};
+    case 4:
+      return {{2, 2, 1, "full_shard"}, {2, 1, 2, "shard_grad_op"}, {1, 4, 1, "no_shard"}, {4, 1, 1, "hybrid_shard+"}};
+    default:
+      return {{2, 2, 2, "full_shard"}, {4, 2, 1, "hybrid_shard"}, {2, 1, 4, "shard_grad_op+"}};
+  }
+}
+
+struct Kind {
+  std::string family, precision, optimizer, frozen = "none";
+  bool tied = false;
+};
+
+class Convert : public ::testing::Test {
+ protected:
+  Convert() : scratch_(world()) {
+    if (world().rank() == 0) write_tokens(scratch_.path());
+    world().barrier();
+  }
+
+  fs::path path(const std::string& name) const { return scratch_.path() / name; }
+
+  Recipe recipe(const Place& place, const Kind& kind) const {
+    const Variant variant{kind.family, kind.tied, "mha", "none", "one", kind.precision, kind.optimizer, kind.frozen};
+    const Cell cell{variant,      place.dp,     place.tp, place.cp,      place.cp > 1 ? "ring" : "none",
+                    "contiguous", place.tp > 1, 1,        place.sharding};
+    return recipe_of(cell, world().size() == 1, scratch_.path());
+  }
+
+  ScratchFolder scratch_;
+};
+
+TEST_F(Convert, ExportsWhatTheTrainerWouldExport) {
+  const std::vector<Kind> kinds = {{"qwen3", "fp32", "adamw", "parts", true},
+                                   {"llama", "bf16_mixed", "muon"},
+                                   {"qwen2", "fp16_mixed", "sgd"},
+                                   {"llama", "bf16", "adamw"}};
+  int number = 0;
+  for (const Place& place : places()) {
+    const Kind& kind = kinds[static_cast<size_t>(number) % kinds.size()];
+    SCOPED_TRACE(place.sharding + " " + kind.family + " " + kind.precision);
+    const std::string name = std::to_string(number++);
+    Training training(recipe(place, kind), world());
+    training.run(2);
+    training.save(path("run" + name));
+    training.export_to(path("gathered" + name));
+    world().barrier();
+    if (world().rank() != 0) continue;
+    const ExportedCheckpoint exported = export_checkpoint(newest(path("run" + name)), path("exported" + name), {});
+    EXPECT_EQ(exported.step, 2);
+    EXPECT_TRUE(contents(path("exported" + name)) == contents(path("gathered" + name)));
+
+    // As the optimizer has them, rounded once.
+    export_checkpoint(newest(path("run" + name)), path("wide" + name), {.dtype = at::kDouble});
+    const SafetensorsFolder narrow(path("exported" + name)), wide(path("wide" + name));
+    bool rounded = false;
+    for (const std::string& tensor : narrow.names()) {
+      const at::Tensor values = wide.read(tensor), stored = narrow.read(tensor);
+      EXPECT_TRUE(at::equal(values.to(stored.scalar_type()), stored)) << tensor;
+      rounded = rounded || !at::equal(stored.to(at::kDouble), values);
+    }
+    EXPECT_EQ(rounded, kind.precision.ends_with("_mixed"));
+  }
+  world().barrier();
+}
+
+/// A folder of weights of `dtype` for the recipe's model.
+void write_folder(const fs::path& folder, const ModelShape& shape, at::ScalarType dtype) {
+  const std::vector<TensorEntry> tensors = declared_tensors(shape, dtype);
+  FolderWriter writer(folder, shape, {}, tensors, /*max_file_bytes=*/100'000);
+  uint64_t seed = 1;
+  for (const TensorEntry& tensor : tensors) writer.write(tensor.name, random_tensor(tensor.shape, seed++).mul(0.1));
+  writer.finish();
+}
+
+TEST_F(Convert, TrainsFromAnImportAsFromTheFolderItself) {
+  const std::vector<std::pair<Kind, at::ScalarType>> kinds = {{{"qwen3", "fp32", "adamw", "none", true}, at::kFloat},
+                                                              {{"llama", "bf16_mixed", "muon"}, at::kFloat},
+                                                              {{"qwen2", "fp16_mixed", "sgd"}, at::kBFloat16},
+                                                              {{"llama", "bf16", "adamw", "parts"}, at::kBFloat16}};
+  int number = 0;
+  for (const Place& place : places()) {
+    const auto& [kind, dtype] = kinds[static_cast<size_t>(number) % kinds.size()];
+    SCOPED_TRACE(place.sharding + " " + kind.family + " " + kind.precision);
+    const std::string name = std::to_string(number++);
+    Recipe fresh = recipe(place, kind), pretrained = fresh;
+    if (kind.optimizer == "sgd") fresh.optimizer.momentum = pretrained.optimizer.momentum = 0.9;
+    pretrained.model.hf = path("folder" + name);
+    pretrained.model.init = "pretrained";
+    if (world().rank() == 0) {
+      write_folder(pretrained.model.hf, fresh.model.shape, dtype);
+      import_checkpoint(pretrained.model.hf, fresh, path("run" + name));
+      export_checkpoint(path("run" + name) / "checkpoints/step-00000000", path("back" + name), {.dtype = dtype});
+      const SafetensorsFolder source(pretrained.model.hf), back(path("back" + name));
+      EXPECT_EQ(source.names(), back.names());
+      for (const std::string& tensor : source.names()) {
+        EXPECT_TRUE(at::equal(source.read(tensor), back.read(tensor))) << tensor;
+      }
+    }
+    world().barrier();
+    const std::vector<double> expected = Training(pretrained, world()).run(3);
+    Training training(fresh, world());
+    const Resumed resumed = training.resume(path("run" + name) / "checkpoints");
+    EXPECT_EQ(resumed.state.step, 0);
+    EXPECT_EQ(training.run(3), expected);
+    if (kind.precision == "fp16_mixed") continue;  // whose scale goes on from where it is
+    training.resume(path("run" + name) / "checkpoints");
+    EXPECT_EQ(training.run(3), expected) << "with moments that were there before";
+  }
+  world().barrier();
+}
+
+}  // namespace
+}  // namespace meshtrain::testing
