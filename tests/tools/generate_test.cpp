@@ -48,7 +48,7 @@ TEST(Generate, IdsWithoutATokenizerOnAnyMesh) {
   EXPECT_EQ(alone.status, 0) << alone.err;
   EXPECT_EQ(alone.out, expected.first(64));
   EXPECT_TRUE(has(alone.err, " parameters in fp32 on 1 rank, loaded in ")) << alone.err;
-  EXPECT_TRUE(has(alone.err, "7 tokens of prompt in ") && has(alone.err, "then 63 more in ")) << alone.err;
+  EXPECT_TRUE(has(alone.err, "prompt of 7 in ") && has(alone.err, "then 63 more in ")) << alone.err;
   for (const Words& mesh : {Words{}, {"--mesh", "tp=2"}}) {
     const Ending both = run_meshtrain_on_ranks(2, with(words, mesh));
     EXPECT_EQ(both.status, 0) << both.err;
@@ -96,7 +96,11 @@ TEST(Generate, WhatIsWrongIsSaidInOneLine) {
   EXPECT_TRUE(has(complaint({llama, "--tokens", "1", "--top-p", "0.5"}), "--temperature"));
   EXPECT_TRUE(has(complaint({llama, "--tokens", "1", "--top-p", "1.5"}), "--top-p"));
   EXPECT_TRUE(has(complaint({llama, "--tokens", "1", "--max-tokens", "0"}), "--max-tokens"));
-  EXPECT_TRUE(has(complaint({llama, "--tokens", "1,2", "--max-tokens", "255"}), "give at most --max-tokens 254"));
+  EXPECT_TRUE(has(complaint({llama, "--tokens", "1,2", "--max-tokens", "255"}),
+                  "prompt 1 takes 2 of max_position_embeddings 256: give at most --max-tokens 254"));
+  std::string long_prompt = "1";
+  for (int i = 1; i < 256; ++i) long_prompt += ",1";
+  EXPECT_TRUE(has(complaint({llama, "--tokens", long_prompt}), "256: nothing can follow"));
   EXPECT_TRUE(has(complaint({llama, "--tokens", "1", "--mesh", "tp=2"}), "tp=2"));
   EXPECT_TRUE(has(complaint({source_folder(), "--tokens", "1"}), "there is no model in " + source_folder()));
   EXPECT_TRUE(has(complaint({llama, "--tokens", "1", "--precision", "fp8"}), "--precision"));

@@ -15,10 +15,10 @@
 #include "runtime/generate/model_source.h"
 #include "runtime/generate/prompts.h"
 #include "runtime/telemetry/console.h"
-#include "runtime/tokenizer/text_stream.h"
 #include "runtime/train/assemble.h"
 #include "runtime/train/connect.h"
 #include "tools/meshtrain/commands.h"
+#include "tools/meshtrain/generated_output.h"
 #include "tools/meshtrain/recipe_arguments.h"
 
 namespace meshtrain {
@@ -78,11 +78,11 @@ std::vector<Prompt> asked_prompts(const GenerateArguments& arguments) {
 int64_t allowed_tokens(int64_t prompt, const std::optional<int64_t>& asked, int64_t positions,
                        const std::string& where) {
   if (positions == 0) return asked.value_or(kMaxTokens);
-  const std::string has = where + " has " + std::to_string(prompt) + " tokens, ";
-  const std::string most = "the model's max_position_embeddings is " + std::to_string(positions);
-  if (prompt >= positions) throw InputError(has + most + ": nothing can follow");
+  const std::string takes =
+      where + " takes " + std::to_string(prompt) + " of max_position_embeddings " + std::to_string(positions) + ": ";
   const int64_t room = positions - prompt;
-  if (asked.value_or(0) > room) throw InputError(has + most + ": give at most --max-tokens " + std::to_string(room));
+  if (room <= 0) throw InputError(takes + "nothing can follow");
+  if (asked.value_or(0) > room) throw InputError(takes + "give at most --max-tokens " + std::to_string(room));
   return asked.value_or(std::min(kMaxTokens, room));
 }
 
@@ -109,89 +109,6 @@ Request make_request(const GenerateArguments& arguments, const std::vector<Promp
   if (arguments.stop_at_eos) request.stop = stop_tokens(source, tokenizer);
   return request;
 }
-
-/// What rank 0 prints: on stdout what is generated, as it comes; how fast on stderr.
-class Output {
- public:
-  Output(std::vector<Prompt> prompts, std::shared_ptr<const Tokenizer> tokenizer, bool json_lines)
-      : prompts_(std::move(prompts)), tokenizer_(std::move(tokenizer)), json_lines_(json_lines) {}
-
-  const std::vector<Prompt>& prompts() const { return prompts_; }
-  const Tokenizer* tokenizer() const { return tokenizer_.get(); }
-
-  void begin(size_t index, const std::vector<int64_t>& prompt) {
-    text_.clear();
-    stream_.reset();
-    first_ = true;
-    if (tokenizer_) stream_.emplace(*tokenizer_, prompt);
-    if (json_lines_ || prompts_.size() == 1) return;
-    show((index == 0 ? "==> prompt " : "\n==> prompt ") + std::to_string(index + 1) + " <==\n");
-  }
-
-  void add(int64_t token) {
-    if (stream_) {
-      say(stream_->add(token));
-    } else {
-      say((first_ ? "" : " ") + std::to_string(token));
-    }
-    first_ = false;
-  }
-
-  void end(size_t index, const std::vector<int64_t>& prompt, const Generated& generated) {
-    if (stream_) say(stream_->finish());
-    if (json_lines_) {
-      json line;
-      if (prompts_[index].is_text) line["prompt"] = prompts_[index].text;
-      line["prompt_tokens"] = prompt;
-      line["tokens"] = generated.tokens;
-      if (stream_) line["text"] = text_;
-      line["ended"] = generated.stopped ? "eos" : "length";
-      text_ = line.dump(-1, ' ', false, json::error_handler_t::replace);
-      show(text_);
-    }
-    show("\n");
-    tell_speed(prompt.size(), generated);
-  }
-
- private:
-  void say(const std::string& text) {
-    if (json_lines_) {
-      text_ += text;
-    } else {
-      show(text);
-    }
-  }
-
-  static void show(const std::string& text) {
-    if (text.empty()) return;
-    std::fwrite(text.data(), 1, text.size(), stdout);
-    std::fflush(stdout);
-  }
-
-  static void tell_speed(size_t prompt, const Generated& generated) {
-    const auto rate = [](size_t tokens, double seconds) {
-      return static_cast<double>(tokens) / std::max(seconds, 1e-9);
-    };
-    const size_t others = generated.tokens.size() - 1;
-    std::fprintf(stderr, "%zu tokens of prompt in %.3f s (%.1f tok/s)", prompt, generated.prefill_seconds,
-                 rate(prompt, generated.prefill_seconds));
-    if (others > 0) {
-      std::fprintf(stderr, ", then %zu more in %.3f s (%.1f tok/s)", others, generated.decode_seconds,
-                   rate(others, generated.decode_seconds));
-    }
-    if (generated.stopped) {
-      std::fprintf(stderr, ", ended by token %lld", static_cast<long long>(generated.tokens.back()));
-    }
-    std::fputc('\n', stderr);
-  }
-
-  std::vector<Prompt> prompts_;
-  std::shared_ptr<const Tokenizer> tokenizer_;
-  bool json_lines_;
-  std::optional<TextStream> stream_;
-  std::string text_;
-  bool first_ = true;
-};
 
 int64_t num_parameters(LanguageModel& model) {
   int64_t count = 0;
@@ -232,7 +149,7 @@ void generate_all(const GenerateArguments& arguments, const Group& world) {
   ModelSource source;
   agree(world, [&] { source = read_model_source(folder); });
 
-  std::optional<Output> output;  // of rank 0
+  std::optional<GeneratedOutput> output;  // of rank 0
   Request request;
   agree(world, [&] {
     if (!first) return;
@@ -300,7 +217,7 @@ void add_sampling_options(CLI::App& command, GenerateArguments& arguments) {
       .add_option("--temperature", arguments.sampling.temperature,
                   "What logits are divided by before a token is drawn; 0 takes the likeliest")
       ->capture_default_str()
-      ->check(CLI::Range(0.0, 1e6))
+      ->check(CLI::Range(0.0, 1e6).description(""))
       ->type_name("T");
   command.add_option("--top-k", arguments.sampling.top_k, "Draws from the K likeliest tokens alone")
       ->check(at_least_one())
@@ -308,7 +225,7 @@ void add_sampling_options(CLI::App& command, GenerateArguments& arguments) {
   command
       .add_option("--top-p", arguments.sampling.top_p,
                   "Of these from the likeliest whose probabilities reach P, above 0 and at most 1")
-      ->check(CLI::Range(1e-300, 1.0))
+      ->check(CLI::Range(1e-300, 1.0).description(""))
       ->type_name("P");
   command.add_option("--seed", arguments.sampling.seed, "What is drawn depends on it, on any mesh alike")
       ->capture_default_str()

@@ -1,0 +1,40 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/generate/generate.h"
+#include "runtime/generate/prompts.h"
+#include "runtime/tokenizer/text_stream.h"
+
+namespace meshtrain {
+
+/// What `meshtrain generate` prints, on one rank: on stdout what is generated, as it comes or, in JSON, when a prompt
+/// is done; on stderr how fast.
+class GeneratedOutput {
+ public:
+  /// `tokenizer`: null prints ids.
+  GeneratedOutput(std::vector<Prompt> prompts, std::shared_ptr<const Tokenizer> tokenizer, bool json_lines);
+
+  const std::vector<Prompt>& prompts() const { return prompts_; }
+  const Tokenizer* tokenizer() const { return tokenizer_.get(); }
+
+  /// For each of prompts() in turn, whose ids are `prompt`: begin(), a token after the other, end().
+  void begin(size_t index, const std::vector<int64_t>& prompt);
+  void add(int64_t token);
+  void end(size_t index, const std::vector<int64_t>& prompt, const Generated& generated);
+
+ private:
+  void say(const std::string& text);
+
+  std::vector<Prompt> prompts_;
+  std::shared_ptr<const Tokenizer> tokenizer_;
+  bool json_lines_;
+  std::optional<TextStream> stream_;  // of the prompt under way
+  std::string text_;                  // of it, in JSON
+  bool first_ = true;                 // no token of it yet
+};
+
+}  // namespace meshtrain
