@@ -51,13 +51,17 @@ void Journal::announce(const ModelSize& size, bool sequence_parallel, const Cont
 }
 
 void Journal::announce(const Resumed& resumed) const {
-  const std::string folder = resumed.folder.string();
+  const std::string source = fmt::format("{} in {:.3g} s", resumed.folder.string(), resumed.seconds);
   if (resumed.state.step == 0) {
-    spdlog::info("begins with the weights of {}", folder);
+    spdlog::info("begins with the weights of {}", source);
   } else {
-    spdlog::info("resumed after step {}, from {}", resumed.state.step, folder);
+    spdlog::info("resumed after step {}, from {}", resumed.state.step, source);
   }
   for (const std::string& change : resumed.changes) spdlog::info("  {}", change);
+}
+
+void Journal::announce(const WrittenCheckpoint& written) const {
+  spdlog::info("checkpoint of step {} written in {:.3g} s", written.step, written.seconds);
 }
 
 void Journal::record(const StepMetrics& metrics) {

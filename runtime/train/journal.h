@@ -9,6 +9,7 @@
 #include "runtime/config/recipe.h"
 #include "runtime/config/sharding.h"
 #include "runtime/telemetry/metrics.h"
+#include "runtime/train/checkpoints.h"
 #include "runtime/train/resume.h"
 #include "runtime/train/run_directory.h"
 
@@ -33,6 +34,7 @@ class Journal {
                 const ShardingChoice& sharding, const UnitMemory& memory, int64_t disk_bytes) const;
   /// Where it goes on, and what of the recipe is not as it was.
   void announce(const Resumed& resumed) const;
+  void announce(const WrittenCheckpoint& written) const;
   /// A step: a line of metrics, and one on the console every train.log_every steps and for each that was skipped.
   /// Throws std::runtime_error.
   void record(const StepMetrics& metrics);

@@ -84,9 +84,9 @@ RunEnd train(const Running& run, TrainingState state) {
   Progress progress{trainer};
   const Watch watch(mesh.world(), [&] { return progress.describe(); });
   const TrainRecipe& train = recipe.train;
-  SkippedSteps skipped(train, state.num_skipped);
-  const auto say_written = [&](std::optional<int64_t> step) {
-    if (step) run.say("checkpoint of step " + std::to_string(*step) + " written");
+  SkippedSteps skipped(train, state.step, state.num_skipped);
+  const auto say_written = [&](const std::optional<WrittenCheckpoint>& written) {
+    if (written && journal) journal->announce(*written);
   };
   Clock::time_point step_start = Clock::now();
   for (int64_t step = state.step + 1; step <= train.steps; ++step) {
