@@ -147,6 +147,10 @@ void Fsdp::end_backward() {
   state_->reduction.end_backward();
 }
 
+void Fsdp::end_forward() {
+  state_->gathering.end_backward(/*last=*/true);
+}
+
 void Fsdp::shards_changed(bool frozen) {
   state_->gathering.shards_changed(frozen);
 }

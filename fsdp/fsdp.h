@@ -52,6 +52,9 @@ class Fsdp {
   /// On any thread.
   std::string place() const;
 
+  /// Call after forwards whose backward does not come, between steps and without recording.
+  void end_forward();
+
   // Between steps, for whoever needs whole parameters. Every rank of the shard group calls them.
 
   /// Calls `write` with each parameter, its tensor all of its local elements, zero at first: what it writes is the

@@ -18,6 +18,7 @@ constexpr std::string_view kModel = "model.";
 /// What must stay as it is besides, once something was trained: a whole map where it ends with a dot.
 constexpr std::array<std::string_view, 4> kTraining = {"data.", "train.sequence_length", "train.seed",
                                                        "optimizer.name"};
+constexpr std::string_view kMixture = "data.mixture";
 /// But for these: where files lie, and what mattered at the start alone.
 constexpr std::array<std::string_view, 5> kFree = {"model.hf", "model.init", "data.tokens", "data.source",
                                                    "data.loss_mask"};
@@ -34,6 +35,11 @@ std::string value_text(const YamlValue& value) {
 }
 
 void add_keys(const YamlValue& value, const std::string& path, Keys& keys) {
+  if (path == kMixture) {  // its entries are known by their place: another order is another order of samples
+    for (size_t i = 0; i < value.items.size(); ++i)
+      add_keys(value.items[i], path + "[" + std::to_string(i) + "]", keys);
+    return;
+  }
   if (value.kind != YamlValue::Kind::Map) {
     keys.emplace_back(path, value_text(value));
     return;
@@ -51,7 +57,13 @@ Keys keys_of(const std::string& yaml, const std::string& name) {
   return keys;
 }
 
-bool is_fixed(const std::string& key, bool trained) {
+/// "data.weight" of "data.mixture[1].weight".
+std::string without_entry(const std::string& key) {
+  return key.starts_with(std::string(kMixture) + "[") ? "data" + key.substr(key.find(']') + 1) : key;
+}
+
+bool is_fixed(const std::string& full_key, bool trained) {
+  const std::string key = without_entry(full_key);
   if (std::find(kFree.begin(), kFree.end(), key) != kFree.end()) return false;
   if (key.starts_with(kModel) || !trained) return key.starts_with(kModel);
   return std::any_of(kTraining.begin(), kTraining.end(), [&](std::string_view fixed) {

@@ -12,7 +12,7 @@
 ///   field(key, value, rule)   one key
 ///   map(key, body)            a map of further keys; `body` gets the archive inside of it
 ///   section(key, value)       a map that is one of our structs, described by its own `fields`
-///   list(key, values)         a list of such maps
+///   list(key, values, item)   a list of such maps; what they leave out is as in `item`
 ///   when_reading(action)      what defaults and demands depend on several keys; ignored unless reading
 namespace meshtrain {
 
@@ -27,7 +27,8 @@ struct Rule {
   std::optional<double> most = {};
   std::optional<double> below = {};
   std::vector<std::string> choices = {};
-  std::string refused = {};  ///< why the key may not stand here, as others decide; it is then not needed nor written
+  std::string minus_one = {};  ///< of a whole number: a word that may stand in the place of -1
+  std::string refused = {};    ///< why the key may not stand here, as others decide; it is then not needed nor written
 };
 
 /// For a Rule: why a key of these types of rotary scaling may not stand beside `type`; empty when it may.
@@ -36,6 +37,12 @@ std::string other_types_key(const std::string& type, const std::vector<std::stri
 void begin_shape(Reader& reader, ModelRecipe& model);
 /// With the whole model known: sizes that follow from others, and what the numbers demand of each other.
 void finish_model(Reader& reader, ModelRecipe& model);
+/// The keys of a source with its dtype known: Megatron's files are streams.
+void begin_layout(const Reader& reader, SourceRecipe& source);
+/// Whether the map of `data:` has a mixture.
+bool names_mixture(const Reader& reader);
+/// With the data known: what the held-out samples are read as unless they say otherwise.
+void begin_evaluate(const DataRecipe& data, EvaluateRecipe& evaluate);
 void check_order(Reader& reader, const ParallelRecipe& parallel);
 void check_name(Reader& reader, const Recipe& recipe);
 /// With the whole recipe known: patterns match parameters of the model, and something is left to train.
@@ -139,17 +146,45 @@ void fields(Archive& archive, ParallelRecipe& parallel) {
   archive.field("backend", parallel.backend, {.choices = {"auto", "mpi", "nccl"}});
 }
 
+/// What is said of a token file besides its name. `refused`: why nothing may be; `no_mask`: why no loss mask.
+template <class Archive>
+void source_fields(Archive& archive, SourceRecipe& source, const std::string& refused, const std::string& no_mask) {
+  archive.field("source", source.source, {.refused = refused});
+  archive.field("dtype", source.dtype, {.choices = {"uint8", "uint16", "uint32", "megatron"}, .refused = refused});
+  archive.when_reading([&](Reader& reader) { begin_layout(reader, source); });
+  archive.field("layout", source.layout, {.choices = {"records", "stream"}, .refused = refused});
+  archive.field("ignore_id", source.ignore_id, {.least = 0, .refused = refused});
+  archive.field("loss_mask", source.loss_mask, {.refused = no_mask});
+  archive.field("shuffle", source.shuffle, {.refused = refused});
+  archive.field("documents", source.documents, {.least = 0, .minus_one = "index", .refused = refused});
+  archive.field("boundary_labels", source.boundary_labels, {.choices = {"counted", "ignored"}, .refused = refused});
+}
+
+template <class Archive>
+void fields(Archive& archive, MixedSourceRecipe& source) {
+  archive.field("tokens", source.tokens, {.required = true});
+  archive.field("weight", source.weight, {.required = true, .above = 0});
+  source_fields(archive, source, "", "");
+}
+
 template <class Archive>
 void fields(Archive& archive, DataRecipe& data) {
-  archive.field("tokens", data.tokens, {.required = true});
-  archive.field("source", data.source);
-  archive.field("dtype", data.dtype, {.choices = {"uint8", "uint16", "uint32"}});
-  archive.field("layout", data.layout, {.choices = {"records", "stream"}});
-  archive.field("ignore_id", data.ignore_id, {.least = 0});
-  archive.field("loss_mask", data.loss_mask);
-  archive.field("shuffle", data.shuffle);
-  archive.field("documents", data.documents, {.least = 0});
-  archive.field("boundary_labels", data.boundary_labels, {.choices = {"counted", "ignored"}});
+  bool mixed = !data.mixture.empty();
+  archive.when_reading([&](Reader& reader) { mixed = names_mixture(reader); });
+  const std::string refused =
+      mixed ? "belongs to one file: name it in the entries of data.mixture, or leave that out" : "";
+  archive.field("tokens", data.tokens, {.required = !mixed, .refused = refused});
+  source_fields(archive, data, "", refused);
+  archive.list("mixture", data.mixture, MixedSourceRecipe{data});
+}
+
+template <class Archive>
+void fields(Archive& archive, EvaluateRecipe& evaluate) {
+  archive.field("every", evaluate.every, {.least = 0});
+  archive.field("tokens", evaluate.tokens, {.required = evaluate.every > 0});
+  const std::string none = evaluate.tokens.empty() ? "needs evaluate.tokens beside it, the file to evaluate on" : "";
+  archive.field("samples", evaluate.samples, {.least = 1, .refused = none});
+  source_fields(archive, evaluate, none, none);
 }
 
 template <class Archive>
@@ -229,7 +264,7 @@ void fields(Archive& archive, OptimizerRecipe& optimizer) {
     inner.field("newton_schulz_steps", muon.newton_schulz_steps, {.least = 1, .most = 100, .refused = refused});
     inner.field("adamw_learning_rate", muon.adamw_learning_rate, {.least = 0, .refused = refused});
   });
-  archive.list("groups", optimizer.groups);
+  archive.list("groups", optimizer.groups, {});
 }
 
 template <class Archive>
@@ -255,6 +290,8 @@ void fields(Archive& archive, Recipe& recipe) {
   archive.section("model", recipe.model);
   archive.section("parallel", recipe.parallel);
   archive.section("data", recipe.data);
+  archive.when_reading([&](Reader&) { begin_evaluate(recipe.data, recipe.evaluate); });
+  archive.section("evaluate", recipe.evaluate);
   archive.section("train", recipe.train);
   archive.section("optimizer", recipe.optimizer);
   archive.section("schedule", recipe.schedule);

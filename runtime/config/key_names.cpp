@@ -2,6 +2,7 @@
 
 #include <map>
 #include <optional>
+#include <type_traits>
 
 #include "runtime/config/fields.h"
 #include "runtime/config/suggest.h"
@@ -41,7 +42,7 @@ class KeyNames {
   }
 
   template <class T>
-  void list(const std::string& key, std::vector<T>&) {
+  void list(const std::string& key, std::vector<T>&, const std::type_identity_t<T>&) {
     T value;
     section(key, value);
   }

@@ -22,13 +22,15 @@ Recipe read_recipe(const YamlValue& root, const std::filesystem::path& file, Rea
   return recipe;
 }
 
-void note_places(const YamlValue& map, const std::string& path, std::map<std::string, std::string>& places) {
-  for (const YamlEntry& entry : map.entries) {
-    const std::string key = path.empty() ? entry.key : path + "." + entry.key;
-    const YamlPlace& place = entry.value.place;
-    const bool says_key = place.source && place.source->option_key == key;
-    places[key] = place.text() + (says_key ? "" : ": " + key);
-    note_places(entry.value, key, places);
+/// `key`: of `value`; "" is the recipe.
+void note_places(const YamlValue& value, const std::string& key, std::map<std::string, std::string>& places) {
+  const bool says_key = key.empty() || (value.place.source && value.place.source->option_key == key);
+  places[key] = value.place.text() + (says_key ? "" : ": " + key);
+  for (const YamlEntry& entry : value.entries) {
+    note_places(entry.value, key.empty() ? entry.key : key + "." + entry.key, places);
+  }
+  for (size_t i = 0; i < value.items.size(); ++i) {
+    note_places(value.items[i], key + "[" + std::to_string(i) + "]", places);
   }
 }
 
@@ -42,7 +44,6 @@ Recipe load_recipe(const std::filesystem::path& file, const std::vector<std::str
   if (!mesh.empty()) replace_mesh(root, mesh);
   root.place = place;
   Recipe recipe = read_recipe(root, std::filesystem::absolute(file).lexically_normal(), Reader::Files::Open);
-  recipe.places[""] = place.text();
   note_places(root, "", recipe.places);
   return recipe;
 }

@@ -40,6 +40,11 @@ const YamlValue* Reader::find(const std::string& key) const {
   return given == nullptr || given->kind == YamlValue::Kind::Null ? nullptr : given;
 }
 
+bool Reader::has_items(const std::string& key) const {
+  const YamlValue* given = find(key);
+  return given != nullptr && !(given->kind == YamlValue::Kind::List && given->items.empty());
+}
+
 const YamlValue* Reader::ask(const std::string& key) {
   known_.insert(key);
   return find(key);
@@ -125,8 +130,13 @@ void Reader::check_bounds(const std::string& key, const YamlValue& given, const 
 }
 
 void Reader::read(const std::string& key, const YamlValue& given, const Rule& rule, int64_t& value) const {
+  if (given.kind == YamlValue::Kind::Scalar && !rule.minus_one.empty() && given.text == rule.minus_one) {
+    value = -1;
+    return;
+  }
   if (given.kind != YamlValue::Kind::Scalar || given.quoted || !parse_number(given.text, value)) {
-    fail_at(given.place, path_of(key), given.shown() + " is not a whole number");
+    fail_at(given.place, path_of(key),
+            given.shown() + " is not a whole number" + (rule.minus_one.empty() ? "" : " nor " + rule.minus_one));
   }
   check_bounds(key, given, rule, static_cast<double>(value));
 }

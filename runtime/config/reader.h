@@ -7,6 +7,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "runtime/config/fields.h"
@@ -33,7 +34,7 @@ class Reader {
   template <class T>
   void section(const std::string& key, std::optional<T>& value);
   template <class T>
-  void list(const std::string& key, std::vector<T>& values);
+  void list(const std::string& key, std::vector<T>& values, const std::type_identity_t<T>& item);
   template <class Action>
   void when_reading(const Action& action) {
     action(*this);
@@ -41,6 +42,8 @@ class Reader {
 
   bool opens_files() const { return files_ == Files::Open; }
   bool has(const std::string& key) const { return find(key) != nullptr; }
+  /// Whether `key` is there and not an empty list.
+  bool has_items(const std::string& key) const;
   /// From here on the values are settled: keys may repeat them, and differ from them only to be refused, in the name of
   /// `owner`. An empty owner settles nothing.
   void settle(std::string owner) { owner_ = std::move(owner); }
@@ -117,15 +120,15 @@ void Reader::section(const std::string& key, T& value) {
 }
 
 template <class T>
-void Reader::list(const std::string& key, std::vector<T>& values) {
+void Reader::list(const std::string& key, std::vector<T>& values, const std::type_identity_t<T>& item) {
   const YamlValue* given = ask(key);
   if (given == nullptr) return;
   if (given->kind != YamlValue::Kind::List) fail(key, given->shown() + " is not a list");
   std::vector<T> found;
-  for (const YamlValue& item : given->items) {
-    Reader inner = enter(key, item);
-    inner.recipe_ = item.place;
-    fields(inner, found.emplace_back());
+  for (const YamlValue& each : given->items) {
+    Reader inner = enter(key, each);
+    inner.recipe_ = each.place;
+    fields(inner, found.emplace_back(item));
     inner.refuse_others();
   }
   values = std::move(found);

@@ -51,16 +51,46 @@ struct ParallelRecipe {
   std::string backend = "auto";  ///< auto mpi nccl
 };
 
-struct DataRecipe {
+/// SourceRecipe::documents, the word `index`: as the index of a Megatron file says.
+inline constexpr int64_t kDocumentsOfIndex = -1;
+
+/// A token file and what is read of it.
+struct SourceRecipe {
   std::filesystem::path tokens;
   std::string source;              ///< the command that makes `tokens`, told when the file is missing; may be empty
-  std::string dtype = "uint16";    ///< uint8 uint16 uint32
+  std::string dtype = "uint16";    ///< uint8 uint16 uint32, or megatron: as the index beside it says
   std::string layout = "records";  ///< records stream
   std::optional<int64_t> ignore_id;
   std::filesystem::path loss_mask;  ///< empty: none
   bool shuffle = false;
   std::optional<int64_t> documents;         ///< the token that ends a document: attention stays inside documents
   std::string boundary_labels = "counted";  ///< counted ignored: the first token of a document as the label of the last
+};
+
+/// One of several files that samples are taken from in turns.
+struct MixedSourceRecipe : SourceRecipe {
+  double weight = 1;  ///< its part of the samples is this over the sum of all
+};
+
+struct DataRecipe : SourceRecipe {
+  std::vector<MixedSourceRecipe> mixture;  ///< empty: the one file `tokens`; else that is empty
+
+  /// What samples are taken from: one file or more.
+  std::vector<MixedSourceRecipe> sources() const {
+    if (!mixture.empty()) return mixture;
+    const MixedSourceRecipe only{*this};
+    return {only};
+  }
+  /// The map that source `i` stands in: "data", "data.mixture[1]".
+  std::string source_key(size_t i) const {
+    return mixture.empty() ? "data" : "data.mixture[" + std::to_string(i) + "]";
+  }
+};
+
+/// The file of samples that the model is evaluated on; no tokens: none.
+struct EvaluateRecipe : SourceRecipe {
+  int64_t every = 0;               ///< steps between evaluations; 0: after the last step alone
+  std::optional<int64_t> samples;  ///< the first so many; none: all
 };
 
 struct CheckpointingRecipe {
@@ -150,6 +180,7 @@ struct Recipe {
   ModelRecipe model;
   ParallelRecipe parallel;
   DataRecipe data;
+  EvaluateRecipe evaluate;
   TrainRecipe train;
   OptimizerRecipe optimizer;
   ScheduleRecipe schedule;

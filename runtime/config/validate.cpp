@@ -121,24 +121,38 @@ void check_optimizer(const OptimizerRecipe& optimizer) {
 }
 
 void check_id(const std::string& key, std::optional<int64_t> id, const std::string& dtype) {
+  if (dtype == "megatron") return;
   const int64_t largest = dtype == "uint8" ? 0xff : dtype == "uint16" ? 0xffff : 0xffffffff;
   if (!id || *id <= largest) return;
   throw InputError(key + ": " + number(*id) + " cannot stand in a file of " + dtype + ", whose ids end at " +
                    number(largest));
 }
 
-void check_data(const DataRecipe& data, int64_t vocab_size) {
-  check_id("data.ignore_id", data.ignore_id, data.dtype);
-  check_id("data.documents", data.documents, data.dtype);
-  if (data.documents && *data.documents >= vocab_size) {
-    throw InputError("data.documents: " + number(*data.documents) + " is not a token of the model, whose ids end at " +
-                     number(vocab_size - 1) + ": name the id that ends a document, or use a model.vocab_size above it");
+/// `key`: the map that it stands in.
+void check_source(const std::string& key, const SourceRecipe& source, int64_t vocab_size) {
+  check_id(key + ".ignore_id", source.ignore_id, source.dtype);
+  check_id(key + ".documents", source.documents, source.dtype);
+  if (source.documents == kDocumentsOfIndex && source.dtype != "megatron") {
+    throw InputError(key + ".documents: index is that of a file of Megatron, but " + key + ".dtype is " + source.dtype +
+                     ": name the id that ends a document, or use dtype megatron");
   }
-  if (data.boundary_labels == "ignored" && !data.documents) {
-    throw InputError(
-        "data.boundary_labels: ignored needs data.documents, the id of the token that ends a document: "
-        "name it, or leave data.boundary_labels out");
+  if (source.documents && *source.documents >= vocab_size) {
+    throw InputError(key + ".documents: " + number(*source.documents) +
+                     " is not a token of the model, whose ids end at " + number(vocab_size - 1) +
+                     ": name the id that ends a document, or use a model.vocab_size above it");
   }
+  if (source.boundary_labels == "ignored" && !source.documents) {
+    throw InputError(key + ".boundary_labels: ignored needs " + key +
+                     ".documents, the id of the token that ends a document: name it, or leave " + key +
+                     ".boundary_labels out");
+  }
+}
+
+void check_data(const Recipe& recipe) {
+  const int64_t vocab_size = recipe.model.shape.vocab_size;
+  const std::vector<MixedSourceRecipe> sources = recipe.data.sources();
+  for (size_t i = 0; i < sources.size(); ++i) check_source(recipe.data.source_key(i), sources[i], vocab_size);
+  if (!recipe.evaluate.tokens.empty()) check_source("evaluate", recipe.evaluate, vocab_size);
 }
 
 /// `message`, which begins with a key, with the place of that key before it.
@@ -160,7 +174,7 @@ void validate(const Recipe& recipe, const MeshLayout& layout) try {
   check_sequence(recipe, layout);
   check_schedule(recipe.schedule, recipe.train.steps);
   check_optimizer(recipe.optimizer);
-  check_data(recipe.data, recipe.model.shape.vocab_size);
+  check_data(recipe);
 } catch (const InputError& error) {
   throw InputError(placed(error.what(), recipe.places));
 }

@@ -2,6 +2,7 @@
 
 #include <optional>
 #include <string>
+#include <type_traits>
 
 #include "runtime/config/fields.h"
 #include "runtime/config/scalar_text.h"
@@ -14,7 +15,8 @@ class Writer {
   template <class T>
   void field(const std::string& key, const T& value, const Rule& rule = {}) {
     if (!rule.refused.empty()) return;
-    text_ += indent_ + key + ": " + scalar_text(value) + "\n";
+    text_ += indent_ + key + ": " +
+             (is_minus_one(value) && !rule.minus_one.empty() ? rule.minus_one : scalar_text(value)) + "\n";
   }
 
   template <class Body>
@@ -40,7 +42,7 @@ class Writer {
   }
 
   template <class T>
-  void list(const std::string& key, std::vector<T>& values) {
+  void list(const std::string& key, std::vector<T>& values, const std::type_identity_t<T>& /*item*/) {
     text_ += indent_ + key + (values.empty() ? ": []\n" : ":\n");
     for (T& value : values) {
       text_ += indent_ + "  -\n";
@@ -56,6 +58,12 @@ class Writer {
   const std::string& text() const { return text_; }
 
  private:
+  static bool is_minus_one(const std::optional<int64_t>& value) { return value == -1; }
+  template <class T>
+  static bool is_minus_one(const T&) {
+    return false;
+  }
+
   std::string text_;
   std::string indent_;
 };

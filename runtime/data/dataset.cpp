@@ -7,6 +7,7 @@
 #include <system_error>
 
 #include "mesh/error.h"
+#include "runtime/data/documents.h"
 #include "runtime/data/permutation.h"
 
 namespace meshtrain {
@@ -16,37 +17,42 @@ constexpr int64_t kBlockBytes = int64_t{64} << 10;
 constexpr int64_t kScannedBytes = int64_t{256} << 20;  // files up to this size are searched wholly
 constexpr int64_t kSampledBlocks = 1024;
 
-TokenFile open_tokens(const DataRecipe& recipe) {
+TokenFile open_tokens(const SourceRecipe& recipe, const std::string& key) {
   std::error_code unreadable;
   if (!recipe.source.empty() && !std::filesystem::exists(recipe.tokens, unreadable)) {
-    throw InputError("data.tokens: there is no " + recipe.tokens.string() +
+    throw InputError(key + ".tokens: there is no " + recipe.tokens.string() +
                      "; the recipe says that it comes from: " + recipe.source);
   }
   return TokenFile(recipe.tokens, recipe.dtype);
 }
 
-int64_t count_samples(const TokenFile& tokens, const std::string& layout, int64_t sequence_length) {
+int64_t count_samples(const TokenFile& tokens, const std::string& layout, int64_t sequence_length,
+                      const std::string& key) {
   const std::string found = tokens.path().string() + ": " + std::to_string(tokens.size()) + " tokens";
   const int64_t record = sequence_length + 1;
   const std::string needed = std::to_string(record) + " (train.sequence_length + 1)";
   if (tokens.size() < record) throw InputError(found + " are fewer than one sample of " + needed);
   if (layout == "stream") return (tokens.size() - 1) / sequence_length;
-  if (layout != "records") throw InputError("data.layout \"" + layout + "\" is not one of records, stream");
+  if (layout != "records") throw InputError(key + ".layout \"" + layout + "\" is not one of records, stream");
   const int64_t rest = tokens.size() % record;
   if (rest != 0) {
     throw InputError(found + " are not a whole number of records of " + needed + ": " +
                      std::to_string(tokens.size() / record) + " fit and " + std::to_string(rest) +
                      " are left over; the file was cut short, has records of another length, or is a stream "
-                     "(data.layout: stream)");
+                     "(" +
+                     key + ".layout: stream)");
   }
   return tokens.size() / record;
 }
 
 }  // namespace
 
-Dataset::Dataset(const DataRecipe& recipe, int64_t sequence_length, int64_t vocab_size, uint64_t seed)
-    : tokens_(open_tokens(recipe)),
+Dataset::Dataset(const SourceRecipe& recipe, int64_t sequence_length, int64_t vocab_size, uint64_t seed,
+                 const std::string& key)
+    : tokens_(open_tokens(recipe, key)),
       ignore_id_(recipe.ignore_id),
+      documents_(recipe.documents),
+      boundaries_count_(recipe.boundary_labels != "ignored"),
       shuffle_(recipe.shuffle),
       sequence_length_(sequence_length),
       vocab_size_(vocab_size),
@@ -57,10 +63,14 @@ Dataset::Dataset(const DataRecipe& recipe, int64_t sequence_length, int64_t voca
   }
   if (vocab_size < 1) throw InputError("vocab_size is " + std::to_string(vocab_size) + ", it must be at least 1");
   if (ignore_id_ && (*ignore_id_ < 0 || *ignore_id_ >= vocab_size)) {
-    throw InputError("data.ignore_id is " + std::to_string(*ignore_id_) + ", token ids are 0 to " +
+    throw InputError(key + ".ignore_id is " + std::to_string(*ignore_id_) + ", token ids are 0 to " +
                      std::to_string(vocab_size - 1) + ": name the id whose labels do not count, or leave it out");
   }
-  num_samples_ = count_samples(tokens_, recipe.layout, sequence_length);
+  if (documents_ == kDocumentsOfIndex && !tokens_.index()) {
+    throw InputError(key + ".documents: index needs a file of Megatron, with dtype megatron; " +
+                     tokens_.path().string() + " is read as " + recipe.dtype);
+  }
+  num_samples_ = count_samples(tokens_, recipe.layout, sequence_length, key);
   if (!recipe.loss_mask.empty()) {
     loss_mask_.emplace(recipe.loss_mask);
     if (loss_mask_->size() != tokens_.size()) {
@@ -80,16 +90,24 @@ int64_t Dataset::place(int64_t g) const {
   return Permutation(num_samples_, mix(seed_, epoch))(index);
 }
 
-void Dataset::read(int64_t g, int64_t* inputs, int64_t* labels) const {
+std::vector<int64_t> Dataset::read(int64_t g, int64_t* inputs, int64_t* labels) const {
   const int64_t first = first_token(g);
   check_ids(first, sequence_length_ + 1);
   tokens_.read(first, sequence_length_, inputs);
   tokens_.read(first + 1, sequence_length_, labels);
   if (ignore_id_) std::replace(labels, labels + sequence_length_, *ignore_id_, kIgnoredLabel);
-  if (!loss_mask_) return;
-  for (int64_t i = 0; i < sequence_length_; ++i) {
+  for (int64_t i = 0; loss_mask_ && i < sequence_length_; ++i) {
     if (loss_mask_->data()[first + 1 + i] == std::byte{0}) labels[i] = kIgnoredLabel;
   }
+  if (!documents_) return {};
+  return divide_sample(find_starts(first, inputs), sequence_length_, boundaries_count_ ? nullptr : labels);
+}
+
+std::vector<int64_t> Dataset::find_starts(int64_t first, const int64_t* inputs) const {
+  if (*documents_ != kDocumentsOfIndex) return find_documents(inputs, sequence_length_, *documents_);
+  std::vector<int64_t> starts = tokens_.index()->document_starts(first + 1, first + sequence_length_ + 1);
+  for (int64_t& start : starts) start -= first;
+  return starts;
 }
 
 int64_t Dataset::first_token(int64_t g) const {
@@ -97,18 +115,20 @@ int64_t Dataset::first_token(int64_t g) const {
 }
 
 void Dataset::check_ids(int64_t first, int64_t count) const {
-  if (tokens_.max(first, count) < vocab_size_) return;
+  const auto is_token = [&](const IdRange& range) { return range.least >= 0 && range.most < vocab_size_; };
+  if (is_token(tokens_.range(first, count))) return;
   for (int64_t i = first; i < first + count; ++i) {
-    const int64_t id = tokens_.max(i, 1);
-    if (id < vocab_size_) continue;
-    throw InputError(tokens_.path().string() + ": token " + std::to_string(i) + " has id " + std::to_string(id) +
-                     ", beyond the vocabulary of " + std::to_string(vocab_size_) +
+    const IdRange id = tokens_.range(i, 1);
+    if (is_token(id)) continue;
+    throw InputError(tokens_.path().string() + ": token " + std::to_string(i) + " has id " + std::to_string(id.most) +
+                     (id.most < 0 ? ", which is negative and no token"
+                                  : ", beyond the vocabulary of " + std::to_string(vocab_size_)) +
                      ": the file was made for another model, or data.dtype is wrong");
   }
 }
 
 void Dataset::check_vocabulary() const {
-  if (vocab_size_ >> (8 * tokens_.width()) != 0) return;  // the dtype cannot hold a larger id
+  if (!tokens_.is_signed() && vocab_size_ >> (8 * tokens_.width()) != 0) return;  // it cannot hold a larger id
   const int64_t block = kBlockBytes / tokens_.width();
   const int64_t num_blocks = (tokens_.size() + block - 1) / block;
   const bool whole = tokens_.size() * tokens_.width() <= kScannedBytes;

@@ -2,21 +2,26 @@
 
 #include <ATen/ATen.h>
 
-#include <algorithm>
 #include <numeric>
+
+#include "runtime/data/samples.h"
 
 namespace meshtrain {
 
-DocumentStarts find_documents(const at::Tensor& tokens, int64_t separator) {
-  const auto ids = tokens.accessor<int64_t, 2>();
-  DocumentStarts starts(static_cast<size_t>(ids.size(0)));
-  for (int64_t row = 0; row < ids.size(0); ++row) {
-    for (int64_t i = 1; i < ids.size(1); ++i) {
-      if (ids[row][i - 1] == separator) starts[static_cast<size_t>(row)].push_back(i);
-    }
+std::vector<int64_t> find_documents(const int64_t* tokens, int64_t count, int64_t separator) {
+  std::vector<int64_t> starts;
+  for (int64_t i = 0; i < count; ++i) {
+    if (tokens[i] == separator) starts.push_back(i + 1);
   }
-  const bool undivided = std::ranges::all_of(starts, [](const auto& row) { return row.empty(); });
-  return undivided ? DocumentStarts() : starts;
+  return starts;
+}
+
+std::vector<int64_t> divide_sample(std::vector<int64_t> starts, int64_t sequence_length, int64_t* labels) {
+  for (const int64_t start : starts) {
+    if (labels != nullptr) labels[start - 1] = kIgnoredLabel;
+  }
+  if (!starts.empty() && starts.back() == sequence_length) starts.pop_back();
+  return starts;
 }
 
 at::Tensor document_positions(const DocumentStarts& starts, int64_t sequence_length) {

@@ -21,7 +21,7 @@ constexpr size_t kMostFrequent = 8;
 struct Statistics {
   int64_t min = 0;
   int64_t max = 0;
-  std::array<int64_t, 33> by_bits{};  // [b]: ids of b binary digits
+  std::array<int64_t, 64> by_bits{};  // [b]: ids of b binary digits
   std::vector<int64_t> by_id;         // empty when the file has ids of kCountedIds or more
 };
 
@@ -41,32 +41,44 @@ void for_each_id(const TokenFile& tokens, Visit&& visit) {
   }
 }
 
+void add_document(Documents& documents, int64_t length) {
+  documents.shortest = documents.count == 0 ? length : std::min(documents.shortest, length);
+  documents.longest = std::max(documents.longest, length);
+  ++documents.count;
+}
+
 Documents measure_documents(const TokenFile& tokens, int64_t separator) {
   Documents result;
   int64_t length = 0;
-  const auto end_document = [&] {
-    result.shortest = result.count == 0 ? length : std::min(result.shortest, length);
-    result.longest = std::max(result.longest, length);
-    ++result.count;
-    length = 0;
-  };
   for_each_id(tokens, [&](int64_t id) {
     ++length;
-    if (id == separator) end_document();
+    if (id != separator) return;
+    add_document(result, length);
+    length = 0;
   });
-  if (length > 0) end_document();
+  if (length > 0) add_document(result, length);
+  return result;
+}
+
+Documents measure_documents(const MegatronIndex& index) {
+  Documents result;
+  for (int64_t i = 0; i < index.num_documents(); ++i) {
+    add_document(result, index.document_start(i + 1) - index.document_start(i));
+  }
   return result;
 }
 
 Statistics measure(const TokenFile& tokens) {
   Statistics result;
-  for (int64_t first = 0; first < tokens.size(); first += kBlockTokens) {
-    result.max = std::max(result.max, tokens.max(first, std::min(kBlockTokens, tokens.size() - first)));
+  const IdRange ids = tokens.range(0, tokens.size());
+  if (ids.least < 0) {
+    throw InputError(tokens.path().string() + ": it has the id " + std::to_string(ids.least) +
+                     ", which is negative and no token: it holds something else than ids");
   }
-  result.min = result.max;
+  result.min = ids.least;
+  result.max = ids.most;
   if (result.max < kCountedIds) result.by_id.resize(static_cast<size_t>(result.max) + 1);
   for_each_id(tokens, [&](int64_t id) {
-    result.min = std::min(result.min, id);
     ++result.by_bits[static_cast<size_t>(std::bit_width(static_cast<uint64_t>(id)))];
     if (!result.by_id.empty()) ++result.by_id[static_cast<size_t>(id)];
   });
@@ -159,14 +171,14 @@ void write_frequent(const Statistics& statistics, int64_t size, std::ostream& ou
 std::string inspect_tokens(const std::filesystem::path& file, const std::string& dtype, int64_t count,
                            std::optional<int64_t> separator, const Tokenizer* tokenizer, int64_t samples) {
   if (count < 0) throw InputError("cannot show the first " + std::to_string(count) + " tokens");
-  if (separator) check_token("--separator", *separator, dtype);
+  if (separator && dtype != "megatron") check_token("--separator", *separator, dtype);
   if (samples < 1) throw InputError("cannot show " + std::to_string(samples) + " samples");
   const TokenFile tokens(file, dtype);
   const Statistics statistics = measure(tokens);
   std::ostringstream out;
   out << "file          " << file.string() << "\n";
   out << "tokens        " << tokens.size() << " of " << tokens.width() << (tokens.width() == 1 ? " byte" : " bytes")
-      << " (" << dtype << ")\n";
+      << " (" << (tokens.index() ? "Megatron's " : "") << tokens.dtype() << ")\n";
   out << "ids           " << statistics.min << " to " << statistics.max << "\n";
   for (size_t bits = 0; bits < statistics.by_bits.size(); ++bits) {
     if (statistics.by_bits[bits] == 0) continue;
@@ -176,10 +188,13 @@ std::string inspect_tokens(const std::filesystem::path& file, const std::string&
         << percent(statistics.by_bits[bits], tokens.size()) << ")\n";
   }
   if (!statistics.by_id.empty()) write_frequent(statistics, tokens.size(), out);
+  const auto write_documents = [&](const Documents& documents, const std::string& by) {
+    out << "documents     " << documents.count << " by " << by << ", of " << documents.shortest << " to "
+        << documents.longest << " tokens\n";
+  };
+  if (tokens.index()) write_documents(measure_documents(*tokens.index()), "the index");
   if (separator) {
-    const Documents documents = measure_documents(tokens, *separator);
-    out << "documents     " << documents.count << " by separator " << *separator << ", of " << documents.shortest
-        << " to " << documents.longest << " tokens\n";
+    write_documents(measure_documents(tokens, *separator), "separator " + std::to_string(*separator));
   }
   if (tokenizer != nullptr && statistics.max >= tokenizer->vocabulary_size()) {
     out << "unknown       ids of " << tokenizer->vocabulary_size() << " and above are not of the tokenizer\n";

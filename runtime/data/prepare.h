@@ -22,8 +22,9 @@ int64_t prepare_bytes(const std::vector<std::filesystem::path>& inputs, const st
 /// A few lines about a token file: how many tokens, smallest and largest id, how the ids are spread, which are the most
 /// frequent, how many documents end with `separator` when there is one and how long they are, and `samples` runs of
 /// `count` ids: the first ids of the file, and of equal pieces of it, behind the next separator when there is one. They
-/// are shown as text too, of `tokenizer`, or without one when every id of the file is a byte. Throws InputError as
-/// TokenFile does, and when the separator does not fit into `dtype`.
+/// are shown as text too, of `tokenizer`, or without one when every id of the file is a byte. Of a file of Megatron
+/// (dtype megatron) it also says how many documents its index lists. Throws InputError as TokenFile does, for an id
+/// that is negative, and when the separator does not fit into `dtype`.
 std::string inspect_tokens(const std::filesystem::path& file, const std::string& dtype, int64_t count,
                            std::optional<int64_t> separator = {}, const Tokenizer* tokenizer = nullptr,
                            int64_t samples = 1);

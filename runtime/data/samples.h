@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 namespace meshtrain {
 
@@ -14,7 +15,9 @@ class Samples {
   virtual ~Samples() = default;
 
   /// The first S tokens of sample g into `inputs` and its last S into `labels`, kIgnoredLabel where they do not count.
-  virtual void read(int64_t g, int64_t* inputs, int64_t* labels) const = 0;
+  /// Returns the positions at which documents begin that are to be kept apart: ascending, 1 to S - 1; none when the
+  /// sample is one document.
+  virtual std::vector<int64_t> read(int64_t g, int64_t* inputs, int64_t* labels) const = 0;
 };
 
 }  // namespace meshtrain

@@ -4,6 +4,7 @@
 #include <bit>
 #include <limits>
 #include <stdexcept>
+#include <type_traits>
 
 #include "mesh/error.h"
 
@@ -12,24 +13,32 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "token files are mapped, not converted");
 
+// The sign bit of unsigned ids is flipped because SSE2, the least an x86-64 has, compares 16- and 32-bit integers as
+// signed.
 template <typename Id>
-void widen(const std::byte* bytes, int64_t count, int64_t* out) {
-  const Id* ids = reinterpret_cast<const Id*>(bytes);
-  std::copy(ids, ids + count, out);
-}
-
-// The sign bit is flipped because SSE2, the least an x86-64 has, compares 16- and 32-bit integers as signed.
-template <typename Id, typename Signed>
-int64_t max_id(const std::byte* bytes, int64_t count) {
-  const Id* ids = reinterpret_cast<const Id*>(bytes);
-  constexpr Id kSign = Id(1) << (8 * sizeof(Id) - 1);
-  Signed largest = std::numeric_limits<Signed>::min();
-#pragma omp simd reduction(max : largest)
+IdRange range_of(const Id* ids, int64_t count) {
+  using Signed = std::make_signed_t<Id>;
+  constexpr Id kSign = std::is_signed_v<Id> ? 0 : static_cast<Id>(Id(1) << (8 * sizeof(Id) - 1));
+  Signed least = std::numeric_limits<Signed>::max(), most = std::numeric_limits<Signed>::min();
+#pragma omp simd reduction(min : least) reduction(max : most)
   for (int64_t i = 0; i < count; ++i) {
     const Signed id = static_cast<Signed>(ids[i] ^ kSign);
-    largest = id > largest ? id : largest;
+    least = id < least ? id : least;
+    most = id > most ? id : most;
   }
-  return static_cast<Id>(static_cast<Id>(largest) ^ kSign);
+  return {static_cast<Id>(static_cast<Id>(least) ^ kSign), static_cast<Id>(static_cast<Id>(most) ^ kSign)};
+}
+
+/// Calls `visit` with `bytes` as the ids that they are.
+template <class Visit>
+void visit_ids(const std::string& dtype, const std::byte* bytes, const Visit& visit) {
+  if (dtype == "uint8") return visit(reinterpret_cast<const uint8_t*>(bytes));
+  if (dtype == "uint16") return visit(reinterpret_cast<const uint16_t*>(bytes));
+  if (dtype == "uint32") return visit(reinterpret_cast<const uint32_t*>(bytes));
+  if (dtype == "int8") return visit(reinterpret_cast<const int8_t*>(bytes));
+  if (dtype == "int16") return visit(reinterpret_cast<const int16_t*>(bytes));
+  if (dtype == "int32") return visit(reinterpret_cast<const int32_t*>(bytes));
+  visit(reinterpret_cast<const int64_t*>(bytes));
 }
 
 }  // namespace
@@ -48,9 +57,23 @@ void check_token(const std::string& option, int64_t id, const std::string& dtype
                    ", whose ids are 0 to " + std::to_string(largest) + ": name one of these, or use a wider --dtype");
 }
 
-TokenFile::TokenFile(const std::filesystem::path& path, const std::string& dtype)
-    : file_(path), width_(token_width(dtype)), size_(file_.size() / width_) {
+TokenFile::TokenFile(const std::filesystem::path& path, const std::string& dtype) : file_(path), dtype_(dtype) {
+  if (dtype == "megatron") {
+    index_.emplace(path, file_.size());
+    dtype_ = index_->dtype();
+    width_ = dtype_ == "int64" ? 8 : token_width(is_signed() ? "u" + dtype_ : dtype_);
+    size_ = index_->num_tokens();
+    if (size_ == 0) throw InputError(path.string() + ": its index lists no tokens");
+    return;
+  }
+  width_ = token_width(dtype);
+  size_ = file_.size() / width_;
   if (file_.size() == 0) throw InputError(path.string() + ": the token file is empty");
+  if (MegatronIndex::is_beside(path)) {
+    throw InputError(
+        path.string() + ": " + MegatronIndex::path_of(path).filename().string() +
+        " beside it is an index of Megatron: use dtype megatron, or move the index away to read the file as " + dtype);
+  }
   if (file_.size() % width_ != 0) {
     throw InputError(path.string() + ": " + std::to_string(file_.size()) + " bytes are not a whole number of " + dtype +
                      " tokens: the file was cut short, or its dtype is another");
@@ -58,26 +81,37 @@ TokenFile::TokenFile(const std::filesystem::path& path, const std::string& dtype
 }
 
 void TokenFile::read(int64_t first, int64_t count, int64_t* out) const {
-  const std::byte* bytes = at(first, count);
-  if (width_ == 1) return widen<uint8_t>(bytes, count, out);
-  if (width_ == 2) return widen<uint16_t>(bytes, count, out);
-  widen<uint32_t>(bytes, count, out);
+  for_each_run(first, count, [&](const std::byte* bytes, int64_t in_run) {
+    visit_ids(dtype_, bytes, [&](const auto* ids) { out = std::copy(ids, ids + in_run, out); });
+  });
 }
 
-int64_t TokenFile::max(int64_t first, int64_t count) const {
-  const std::byte* bytes = at(first, count);
-  if (count == 0) return -1;
-  if (width_ == 1) return max_id<uint8_t, int8_t>(bytes, count);
-  if (width_ == 2) return max_id<uint16_t, int16_t>(bytes, count);
-  return max_id<uint32_t, int32_t>(bytes, count);
+IdRange TokenFile::range(int64_t first, int64_t count) const {
+  IdRange range;
+  bool begun = false;
+  for_each_run(first, count, [&](const std::byte* bytes, int64_t in_run) {
+    visit_ids(dtype_, bytes, [&](const auto* ids) {
+      const IdRange here = range_of(ids, in_run);
+      range = begun ? IdRange{std::min(range.least, here.least), std::max(range.most, here.most)} : here;
+      begun = true;
+    });
+  });
+  return range;
 }
 
-const std::byte* TokenFile::at(int64_t first, int64_t count) const {
+template <class Visit>
+void TokenFile::for_each_run(int64_t first, int64_t count, const Visit& visit) const {
   if (first < 0 || count < 0 || first > size_ - count) {
     throw std::out_of_range(path().string() + ": tokens [" + std::to_string(first) + ", +" + std::to_string(count) +
                             ") of " + std::to_string(size_));
   }
-  return file_.data() + first * width_;
+  while (count > 0) {
+    const MegatronIndex::Run run = index_ ? index_->run_at(first) : MegatronIndex::Run{first * width_, count};
+    const int64_t here = std::min(count, run.num_tokens);
+    visit(file_.data() + run.first_byte, here);
+    first += here;
+    count -= here;
+  }
 }
 
 }  // namespace meshtrain

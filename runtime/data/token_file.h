@@ -2,9 +2,12 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "runtime/data/mapped_file.h"
+#include "runtime/data/megatron_index.h"
 
 namespace meshtrain {
 
@@ -14,27 +17,46 @@ int64_t token_width(const std::string& dtype);
 /// Throws InputError, naming the option that gave `id` ("--separator"), unless it can stand in a file of `dtype`.
 void check_token(const std::string& option, int64_t id, const std::string& dtype);
 
-/// A memory-mapped file of little-endian token ids, one after the other and nothing else.
+/// The smallest and the largest of some ids.
+struct IdRange {
+  int64_t least = 0;
+  int64_t most = -1;
+};
+
+/// A memory-mapped file of little-endian token ids, one after the other and nothing else, or one of Megatron, whose
+/// tokens are those that its index lists. Any thread may call.
 class TokenFile {
  public:
-  /// `dtype`: uint8, uint16 or uint32. Throws InputError when the file is missing, empty or cut short within a token.
+  /// `dtype`: uint8, uint16 or uint32; or megatron, for `path` NAME.bin beside NAME.idx. Throws InputError when the
+  /// file is missing, empty or cut short within a token, or its index is wrong or not asked for.
   TokenFile(const std::filesystem::path& path, const std::string& dtype);
 
   const std::filesystem::path& path() const { return file_.path(); }
   /// Number of tokens.
   int64_t size() const { return size_; }
+  /// Bytes of a token.
   int64_t width() const { return width_; }
+  /// What a token is: "uint16", of a file of Megatron "int32" and others too.
+  const std::string& dtype() const { return dtype_; }
+  /// Whether ids can be negative, which no token is.
+  bool is_signed() const { return dtype_[0] == 'i'; }
+  /// Of a file of Megatron.
+  const std::optional<MegatronIndex>& index() const { return index_; }
 
   /// Token ids [first, first + count) into out. Throws std::out_of_range beyond the file.
   void read(int64_t first, int64_t count, int64_t* out) const;
 
-  /// The largest id of [first, first + count); -1 when count is 0. Throws std::out_of_range beyond the file.
-  int64_t max(int64_t first, int64_t count) const;
+  /// Of the ids of [first, first + count). Throws std::out_of_range beyond the file.
+  IdRange range(int64_t first, int64_t count) const;
 
  private:
-  const std::byte* at(int64_t first, int64_t count) const;
+  /// Calls `visit` with the bytes of each run of these tokens that lie side by side, and how many they are.
+  template <class Visit>
+  void for_each_run(int64_t first, int64_t count, const Visit& visit) const;
 
   MappedFile file_;
+  std::optional<MegatronIndex> index_;
+  std::string dtype_;
   int64_t width_ = 0;
   int64_t size_ = 0;
 };

@@ -4,9 +4,10 @@
 
 namespace meshtrain {
 
-Attention::Attention(const std::string& name, const ModelShape& shape, const Parallelism& parallelism,
+Attention::Attention(int64_t layer, const std::string& name, const ModelShape& shape, const Parallelism& parallelism,
                      const at::TensorOptions& options)
-    : num_heads_(shape.num_attention_heads / parallelism.tensor.group.size()),
+    : layer_(layer),
+      num_heads_(shape.num_attention_heads / parallelism.tensor.group.size()),
       num_kv_heads_(shape.num_key_value_heads / parallelism.tensor.group.size()),
       head_dim_(shape.head_dim),
       parallelism_(parallelism),
@@ -41,10 +42,15 @@ at::Tensor Attention::forward(const LayerInput& x, const Sequence& sequence) con
     k = turned[1];
     v = parts[1];
   }
-  const at::Tensor mixed =
-      attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), sequence.layout, parallelism_.context,
-                parallelism_.context_algorithm, 1 / std::sqrt(static_cast<double>(head_dim_)));
+  const at::Tensor mixed = mix(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), sequence);
   return output_.forward(mixed.transpose(1, 2).reshape({-1, num_heads_ * head_dim_}));
+}
+
+at::Tensor Attention::mix(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                          const Sequence& sequence) const {
+  const double scale = 1 / std::sqrt(static_cast<double>(head_dim_));
+  if (sequence.cache != nullptr) return sequence.cache->attend(layer_, q, k, v, scale);
+  return attention(q, k, v, sequence.layout, parallelism_.context, parallelism_.context_algorithm, scale);
 }
 
 std::vector<Parameter*> Attention::parameters() {

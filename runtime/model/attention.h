@@ -11,7 +11,8 @@ namespace meshtrain {
 /// Grouped-query self-attention with rotary positions.
 class Attention {
  public:
-  Attention(const std::string& name, const ModelShape& shape, const Parallelism& parallelism,
+  /// `layer`: the index of its block.
+  Attention(int64_t layer, const std::string& name, const ModelShape& shape, const Parallelism& parallelism,
             const at::TensorOptions& options);
 
   /// x [T, M] (its tp part under sequence parallel) -> the same shape; T = B * s tokens of `sequence`.
@@ -19,6 +20,9 @@ class Attention {
   std::vector<Parameter*> parameters();
 
  private:
+  at::Tensor mix(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const Sequence& sequence) const;
+
+  int64_t layer_;
   int64_t num_heads_;     // of this tp rank
   int64_t num_kv_heads_;  // of this tp rank
   int64_t head_dim_;

@@ -9,7 +9,8 @@ namespace meshtrain {
 /// One layer of the transformer.
 class Block {
  public:
-  Block(const std::string& name, const ModelShape& shape, const Parallelism& parallelism,
+  /// `layer`: its index in the model.
+  Block(int64_t layer, const std::string& name, const ModelShape& shape, const Parallelism& parallelism,
         const at::TensorOptions& options, Recompute recompute);
   Block(const Block&) = delete;
   Block& operator=(const Block&) = delete;

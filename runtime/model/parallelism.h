@@ -2,6 +2,7 @@
 
 #include "context_parallel/attention.h"
 #include "context_parallel/sequence_layout.h"
+#include "runtime/model/key_value_cache.h"
 #include "runtime/model/rope.h"
 #include "tensor_parallel/tensor_parallel.h"
 
@@ -18,10 +19,13 @@ struct Parallelism {
   std::string stream_partial_over() const { return tensor.sequence_parallel ? "tp" : ""; }
 };
 
-/// The tokens of a micro-batch as attention sees them: B sequences, of which this rank holds s positions each.
+/// The tokens of a micro-batch as attention sees them: B sequences, of which this rank holds s positions each. With a
+/// cache they go on from the positions in it: B = 1, s tokens, whole on this rank.
 struct Sequence {
   SequenceLayout layout;
-  Rotary rotary;  ///< of layout.positions(), or of positions that begin at 0 in each of layout.documents()
+  Rotary rotary;  ///< of layout.positions(), or of positions that begin at 0 in each of layout.documents(), or at the
+                  ///< cache's length
+  KeyValueCache* cache = nullptr;  ///< of earlier positions, and then of these; null: there are none
 };
 
 }  // namespace meshtrain

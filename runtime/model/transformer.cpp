@@ -15,8 +15,8 @@ Transformer::Transformer(const ModelShape& shape, const Parallelism& parallelism
                  {Initializer::Kind::Normal, shape.initializer_range}, options),
       norm_("model.norm.weight", shape.hidden_size, shape.rms_norm_eps, parallelism.stream_partial_over(), options) {
   for (int64_t layer = 0; layer < shape.num_hidden_layers; ++layer) {
-    blocks_.push_back(std::make_unique<Block>("model.layers." + std::to_string(layer), shape, parallelism, options,
-                                              recomputation.of(layer)));
+    blocks_.push_back(std::make_unique<Block>(layer, "model.layers." + std::to_string(layer), shape, parallelism,
+                                              options, recomputation.of(layer)));
   }
   if (!shape.tie_word_embeddings) {
     head_ = sharded_parameter("lm_head.weight", {shape.vocab_size, shape.hidden_size}, 0, parallelism.tensor.group,
@@ -27,6 +27,25 @@ Transformer::Transformer(const ModelShape& shape, const Parallelism& parallelism
 
 at::Tensor Transformer::loss(const at::Tensor& ids, const at::Tensor& labels, const Sequence& sequence,
                              Fsdp& units) const {
+  const at::Tensor x = stream(ids, sequence, units);
+  return units.run(unit_of_head(), [&] {
+    return linear_cross_entropy(norm_.forward(x), head(), labels, kIgnoredLabel, parallelism_.tensor);
+  });
+}
+
+VocabularyLogits Transformer::next_logits(const at::Tensor& ids, const Sequence& sequence, Fsdp& units) const {
+  const at::NoGradGuard no_grad;
+  const at::Tensor x = stream(ids, sequence, units);
+  std::optional<VocabularyLogits> logits;
+  units.run(unit_of_head(), [&] {
+    const at::Tensor last = norm_.forward(x[-1]);
+    logits.emplace(last, head(), parallelism_.tensor);
+    return last;
+  });
+  return std::move(*logits);
+}
+
+at::Tensor Transformer::stream(const at::Tensor& ids, const Sequence& sequence, Fsdp& units) const {
   at::Tensor x = units.run(0, [&] { return embedding_.forward(ids); });
   size_t unit = 1;
   for (size_t first = 0; first < blocks_.size(); first += unit_layers_) {
@@ -36,9 +55,11 @@ at::Tensor Transformer::loss(const at::Tensor& ids, const at::Tensor& labels, co
       return y;
     });
   }
-  return units.run(head_ ? unit : 0, [&] {
-    return linear_cross_entropy(norm_.forward(x), head(), labels, kIgnoredLabel, parallelism_.tensor);
-  });
+  return x;
+}
+
+size_t Transformer::unit_of_head() const {
+  return head_ ? 1 + (blocks_.size() + unit_layers_ - 1) / unit_layers_ : 0;
 }
 
 size_t Transformer::end_of_unit(size_t first) const {

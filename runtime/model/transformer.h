@@ -7,6 +7,7 @@
 #include "fsdp/fsdp.h"
 #include "runtime/model/block.h"
 #include "tensor_parallel/embedding.h"
+#include "tensor_parallel/vocabulary_logits.h"
 
 namespace meshtrain {
 
@@ -27,15 +28,24 @@ class Transformer {
   /// recording, at once.
   at::Tensor loss(const at::Tensor& ids, const at::Tensor& labels, const Sequence& sequence, Fsdp& units) const;
 
+  /// Logits of what follows the last token of one sequence: ids int64 [s], those of `sequence`, whole on every tp rank,
+  /// without sequence parallel and context parallel. Records nothing for autograd. Every rank of tp and `units` must
+  /// call it.
+  VocabularyLogits next_logits(const at::Tensor& ids, const Sequence& sequence, Fsdp& units) const;
+
   /// What is reduced together, in the order of the forward. With tied embeddings the embedding, the final norm and the
   /// head are the first unit, one of the whole step.
   std::vector<UnitSpec> units();
   std::vector<Parameter*> parameters();
 
  private:
+  /// What the last block gives: [T, M] (its tp part under sequence parallel).
+  at::Tensor stream(const at::Tensor& ids, const Sequence& sequence, Fsdp& units) const;
   /// The head's weight: the embedding's when they are tied.
   const Parameter& head() const { return head_ ? *head_ : embedding_.weight(); }
 
+  /// The unit that the final norm and the head are in.
+  size_t unit_of_head() const;
   /// Behind the last block of the unit that begins with `first`.
   size_t end_of_unit(size_t first) const;
 

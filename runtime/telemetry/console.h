@@ -7,7 +7,8 @@
 namespace meshtrain {
 
 /// "step  12/60  loss 2.1234  norm 0.81  lr 1.0e-03  12,345 tok/s  eta 0:34". `eta_seconds`: time that the remaining
-/// steps will take. Of a step that was skipped it says so, with the parameter and the loss scale.
+/// steps will take. Behind it "  eval loss 2.3456" when the model was evaluated. Of a step that was skipped it says so,
+/// with the parameter and the loss scale.
 std::string console_line(const StepMetrics& metrics, int64_t num_steps, double eta_seconds);
 
 /// 1234567 -> "1,234,567"

@@ -15,6 +15,11 @@ void MetricsFile::append(const StepMetrics& metrics) {
   if (metrics.loss_scale) entry["loss_scale"] = *metrics.loss_scale;
   if (tells_skipped_) entry["skipped"] = metrics.skipped;
   if (!metrics.non_finite.empty()) entry["non_finite"] = metrics.non_finite;
+  if (metrics.evaluation) {
+    entry["eval_loss"] = metrics.evaluation->loss;
+    entry["eval_tokens"] = metrics.evaluation->tokens;
+    entry["eval_seconds"] = metrics.evaluation->seconds;
+  }
   lines_.append(entry.dump());
 }
 

@@ -11,6 +11,13 @@
 
 namespace meshtrain {
 
+/// The model on held-out samples.
+struct EvaluationMetrics {
+  double loss = 0;     ///< mean over counted tokens
+  int64_t tokens = 0;  ///< that counted
+  double seconds = 0;  ///< not part of a step's
+};
+
 /// One step as people look at it.
 struct StepMetrics {
   int64_t step = 0;      ///< from 1
@@ -23,6 +30,7 @@ struct StepMetrics {
   std::optional<double> loss_scale = {};  ///< under fp16_mixed: of this step's backward
   bool skipped = false;                   ///< loss or gradients were not finite, and nothing was changed
   std::string non_finite = {};            ///< then: the first parameter with a gradient that is not finite, if any
+  std::optional<EvaluationMetrics> evaluation = {};  ///< when the model was evaluated after it
 };
 
 /// RUN_DIR/metrics.jsonl: one JSON object a line and step, written through at once. Of one rank.

@@ -2,32 +2,39 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
+
 namespace meshtrain {
+
+MicroBatch read_micro_batch(const Samples& samples, const TrainRecipe& train, const SequenceLayout& layout,
+                            int64_t first, int64_t end) {
+  const int64_t length = train.sequence_length, read = std::clamp<int64_t>(end - first, 0, train.micro_batch);
+  const at::Tensor ids = at::zeros({train.micro_batch, length}, at::kLong);
+  const at::Tensor labels = at::full_like(ids, kIgnoredLabel);
+  DocumentStarts documents(static_cast<size_t>(train.micro_batch));
+  for (int64_t row = 0; row < read; ++row) {
+    documents[static_cast<size_t>(row)] =
+        samples.read(first + row, ids.data_ptr<int64_t>() + row * length, labels.data_ptr<int64_t>() + row * length);
+  }
+  if (std::ranges::all_of(documents, [](const auto& starts) { return starts.empty(); })) documents.clear();
+  return {layout.take(ids, 1).reshape(-1), layout.take(labels, 1).reshape(-1), std::move(documents)};
+}
 
 StepBatch read_batch(const Samples& samples, const Recipe& recipe, const DeviceMesh& mesh, const SequenceLayout& layout,
                      int64_t first) {
   const TrainRecipe& train = recipe.train;
   const int64_t per_rank = train.global_batch / mesh.size("dp");
   first += mesh.coordinate("dp") * per_rank;
-
   StepBatch batch;
-  for (int64_t begin = 0; begin < per_rank; begin += train.micro_batch) {
-    at::Tensor ids = at::empty({train.micro_batch, train.sequence_length}, at::kLong);
-    at::Tensor labels = at::empty_like(ids);
-    for (int64_t row = 0; row < train.micro_batch; ++row) {
-      samples.read(first + begin + row, ids.data_ptr<int64_t>() + row * train.sequence_length,
-                   labels.data_ptr<int64_t>() + row * train.sequence_length);
-    }
-    DocumentStarts documents;
-    if (recipe.data.documents) {
-      documents = find_documents(ids, *recipe.data.documents);
-      if (recipe.data.boundary_labels == "ignored") labels.masked_fill_(ids.eq(*recipe.data.documents), kIgnoredLabel);
-    }
-    MicroBatch micro_batch{layout.take(ids, 1).reshape(-1), layout.take(labels, 1).reshape(-1), std::move(documents)};
-    batch.num_counted += micro_batch.labels.ne(kIgnoredLabel).sum().item<int64_t>();
-    batch.micro_batches.push_back(std::move(micro_batch));
+  for (int64_t begin = first; begin < first + per_rank; begin += train.micro_batch) {
+    batch.micro_batches.push_back(read_micro_batch(samples, train, layout, begin, first + per_rank));
+    batch.num_counted += count_labels(batch.micro_batches.back());
   }
   return batch;
+}
+
+int64_t count_labels(const MicroBatch& micro_batch) {
+  return micro_batch.labels.ne(kIgnoredLabel).sum().item<int64_t>();
 }
 
 StepBatch read_step(const Samples& samples, const Recipe& recipe, const DeviceMesh& mesh, const SequenceLayout& layout,

@@ -17,6 +17,9 @@ struct MicroBatch {
   DocumentStarts documents = {};  ///< of the whole sequences, all S positions; empty: each is one document
 };
 
+/// Labels that count.
+int64_t count_labels(const MicroBatch& micro_batch);
+
 /// A data-parallel rank's share of one global batch.
 struct StepBatch {
   std::vector<MicroBatch> micro_batches;
@@ -32,6 +35,11 @@ StepBatch read_batch(const Samples& samples, const Recipe& recipe, const DeviceM
 /// The same of step `step` (from 0) of a run whose global batch is always the same: samples from step * B on.
 StepBatch read_step(const Samples& samples, const Recipe& recipe, const DeviceMesh& mesh, const SequenceLayout& layout,
                     int64_t step);
+
+/// One micro-batch of samples: those with indices below `end` of `first`, `first` + 1, ..., as many as
+/// train.micro_batch; in the place of others are tokens that do not count. No collective.
+MicroBatch read_micro_batch(const Samples& samples, const TrainRecipe& train, const SequenceLayout& layout,
+                            int64_t first, int64_t end);
 
 /// What a rank computes of a step of `num_micro_batches`, with drawn tokens that all count in the place of data: to
 /// measure or to predict a step. On the Meta device the tokens have no values. No collective.

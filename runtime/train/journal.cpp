@@ -50,12 +50,16 @@ void Journal::announce(const ModelSize& size, bool sequence_parallel, const Cont
   }
 }
 
+void Journal::announce(const Mixture& data, int64_t num_samples, const Evaluation* evaluation) const {
+  for (const std::string& line : describe_data(recipe_, data, num_samples, evaluation)) spdlog::info(line);
+}
+
 void Journal::announce(const Resumed& resumed) const {
-  const std::string source = fmt::format("{} in {:.3g} s", resumed.folder.string(), resumed.seconds);
+  const std::string folder = resumed.folder.string();
   if (resumed.state.step == 0) {
-    spdlog::info("begins with the weights of {}", source);
+    spdlog::info("begins with the weights of {}", folder);
   } else {
-    spdlog::info("resumed after step {}, from {}", resumed.state.step, source);
+    spdlog::info("resumed after step {}, from {} in {:.3g} s", resumed.state.step, folder, resumed.seconds);
   }
   for (const std::string& change : resumed.changes) spdlog::info("  {}", change);
 }
@@ -68,10 +72,12 @@ void Journal::record(const StepMetrics& metrics) {
   metrics_.append(metrics);
   const int64_t steady_steps = metrics.step - first_step_;  // the first step warms up
   if (steady_steps > 0) seconds_of_steady_steps_ += metrics.step_seconds;
+  if (metrics.evaluation) seconds_of_evaluation_ += metrics.evaluation->seconds;
   const int64_t num_steps = recipe_.train.steps;
-  const double mean =
-      steady_steps > 0 ? seconds_of_steady_steps_ / static_cast<double>(steady_steps) : metrics.step_seconds;
-  if (metrics.step % recipe_.train.log_every != 0 && metrics.step != num_steps && !metrics.skipped) return;
+  double mean = steady_steps > 0 ? seconds_of_steady_steps_ / static_cast<double>(steady_steps) : metrics.step_seconds;
+  mean += seconds_of_evaluation_ / static_cast<double>(steady_steps + 1);
+  const bool due = metrics.step % recipe_.train.log_every == 0 || metrics.step == num_steps;
+  if (!due && !metrics.skipped && !metrics.evaluation) return;
   spdlog::info(console_line(metrics, num_steps, mean * static_cast<double>(num_steps - metrics.step)));
 }
 

@@ -10,6 +10,7 @@
 #include "runtime/config/sharding.h"
 #include "runtime/telemetry/metrics.h"
 #include "runtime/train/checkpoints.h"
+#include "runtime/train/describe_data.h"
 #include "runtime/train/resume.h"
 #include "runtime/train/run_directory.h"
 
@@ -32,10 +33,13 @@ class Journal {
   /// lie in `memory`; `disk_bytes`: what this rank keeps on disk.
   void announce(const ModelSize& size, bool sequence_parallel, const ContextChoice& context,
                 const ShardingChoice& sharding, const UnitMemory& memory, int64_t disk_bytes) const;
+  /// What the whole run of `num_samples` reads.
+  void announce(const Mixture& data, int64_t num_samples, const Evaluation* evaluation) const;
   /// Where it goes on, and what of the recipe is not as it was.
   void announce(const Resumed& resumed) const;
   void announce(const WrittenCheckpoint& written) const;
-  /// A step: a line of metrics, and one on the console every train.log_every steps and for each that was skipped.
+  /// A step: a line of metrics, and one on the console every train.log_every steps and for each that was skipped
+  /// or evaluated.
   /// Throws std::runtime_error.
   void record(const StepMetrics& metrics);
   /// The step's parameters, each by itself: a line of parameters.jsonl. Throws std::runtime_error.
@@ -49,6 +53,7 @@ class Journal {
   MetricsFile metrics_;
   std::optional<ParameterMetricsFile> parameters_;  // with train.parameter_metrics
   double seconds_of_steady_steps_ = 0;
+  double seconds_of_evaluation_ = 0;
 };
 
 }  // namespace meshtrain

@@ -9,6 +9,7 @@
 #include "runtime/checkpoint/checkpoint_reader.h"
 #include "runtime/checkpoint/recipe_changes.h"
 #include "runtime/config/load.h"
+#include "runtime/data/megatron_index.h"
 #include "runtime/train/checkpoints.h"
 
 namespace meshtrain {
@@ -64,8 +65,14 @@ CheckpointHead describe_run(const Recipe& recipe, const MeshLayout& layout) {
   CheckpointHead head;
   head.recipe = to_yaml(recipe);
   head.mesh = layout.describe();
-  head.data["data.tokens"] = fingerprint(recipe.data.tokens);
-  if (!recipe.data.loss_mask.empty()) head.data["data.loss_mask"] = fingerprint(recipe.data.loss_mask);
+  const std::vector<MixedSourceRecipe> sources = recipe.data.sources();
+  for (size_t i = 0; i < sources.size(); ++i) {
+    const SourceRecipe& source = sources[i];
+    const std::string key = recipe.data.source_key(i);
+    head.data[key + ".tokens"] = fingerprint(source.tokens);
+    if (source.dtype == "megatron") head.data[key + ".tokens.idx"] = fingerprint(MegatronIndex::path_of(source.tokens));
+    if (!source.loss_mask.empty()) head.data[key + ".loss_mask"] = fingerprint(source.loss_mask);
+  }
   return head;
 }
 

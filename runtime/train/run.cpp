@@ -10,14 +10,16 @@
 #include "mesh/error.h"
 #include "runtime/config/context.h"
 #include "runtime/config/validate.h"
-#include "runtime/data/dataset.h"
+#include "runtime/data/mixture.h"
 #include "runtime/hf/export.h"
 #include "runtime/model/export_model.h"
 #include "runtime/optimizer/schedule.h"
 #include "runtime/train/assemble.h"
 #include "runtime/train/checkpoints.h"
 #include "runtime/train/connect.h"
+#include "runtime/train/evaluation.h"
 #include "runtime/train/journal.h"
+#include "runtime/train/read_ahead.h"
 #include "runtime/train/resume.h"
 #include "runtime/train/run_directory.h"
 #include "runtime/train/skipped_steps.h"
@@ -54,7 +56,7 @@ struct Progress {
 
 /// Says of what goes wrong on this rank alone where that was.
 template <class Step>
-StepOutcome make_step(const Progress& progress, const Step& make) try {
+auto make_step(const Progress& progress, const Step& make) -> decltype(make()) try {
   return make();
 } catch (const AgreedError&) {
   throw;
@@ -66,7 +68,8 @@ StepOutcome make_step(const Progress& progress, const Step& make) try {
 struct Running {
   const Recipe& recipe;
   const DeviceMesh& mesh;
-  const Dataset& dataset;
+  const Mixture& data;
+  const Evaluation* evaluation;  // null: none is asked for
   Trainer& trainer;
   Checkpoints& checkpoints;
   Journal* journal;  // of rank 0
@@ -80,7 +83,7 @@ struct Running {
 
 /// The steps after `state`, to the last, or until a rank asks to stop.
 RunEnd train(const Running& run, TrainingState state) {
-  const auto& [recipe, mesh, dataset, trainer, checkpoints, journal, stop_request, start] = run;
+  const auto& [recipe, mesh, data, evaluation, trainer, checkpoints, journal, stop_request, start] = run;
   Progress progress{trainer};
   const Watch watch(mesh.world(), [&] { return progress.describe(); });
   const TrainRecipe& train = recipe.train;
@@ -88,10 +91,13 @@ RunEnd train(const Running& run, TrainingState state) {
   const auto say_written = [&](const std::optional<WrittenCheckpoint>& written) {
     if (written && journal) journal->announce(*written);
   };
+  ReadAhead<StepBatch> batches(0, train.steps - state.step, [&run, first = state.num_samples](int64_t i) {
+    return read_batch(run.data, run.recipe, run.mesh, run.trainer.layout(), first + i * run.recipe.train.global_batch);
+  });
   Clock::time_point step_start = Clock::now();
   for (int64_t step = state.step + 1; step <= train.steps; ++step) {
     progress.step = step;
-    const StepBatch batch = read_batch(dataset, recipe, mesh, trainer.layout(), state.num_samples);
+    const StepBatch batch = batches.next();
     const int64_t num_counted = trainer.count_tokens(batch);
     const double rate = learning_rate(recipe.schedule, recipe.optimizer.learning_rate, step, train.steps);
     const bool stop = stop_request.requested() || (train.time_limit > 0 && seconds_since(start) > train.time_limit);
@@ -112,11 +118,15 @@ RunEnd train(const Running& run, TrainingState state) {
     metrics.skipped = outcome.non_finite.item<bool>();
     if (metrics.skipped) metrics.non_finite = trainer.find_non_finite();
     skipped.judge(metrics);
+    const bool stopped = outcome.stop.item<double>() > 0 && step < train.steps;
+    if (evaluation && evaluation->is_due(step) && !stopped) {  // who asks to stop waits for no more than a checkpoint
+      metrics.evaluation = make_step(progress, [&] { return evaluation->run(trainer, mesh); });
+      step_start = Clock::now();
+    }
     if (journal) journal->record(metrics);
     if (journal && measure) journal->record(step, trainer.read_parameters(outcome));
 
     if (outcome.saved.item<double>() == mesh.size()) say_written(checkpoints.advance());
-    const bool stopped = outcome.stop.item<double>() > 0 && step < train.steps;
     const int64_t period = recipe.checkpoint.every;
     if (stopped || (period > 0 && (step % period == 0 || step == train.steps))) {
       state.num_skipped = skipped.in_a_row();
@@ -168,11 +178,13 @@ RunEnd run(const Recipe& asked, const Group& world, const RunOptions& options) {
   const DeviceMesh mesh(mesh_layout, world);
   DataParallel data_parallel = make_data_parallel(recipe, mesh);  // collective: while every rank is as the others
 
-  std::unique_ptr<Dataset> dataset;
+  std::unique_ptr<Mixture> data;
+  std::unique_ptr<Evaluation> evaluation;
   CheckpointHead head;
   agree(world, [&] {
-    dataset = std::make_unique<Dataset>(recipe.data, recipe.train.sequence_length, recipe.model.shape.vocab_size,
-                                        static_cast<uint64_t>(recipe.train.seed));
+    data = std::make_unique<Mixture>(recipe.data, recipe.train.sequence_length, recipe.model.shape.vocab_size,
+                                     static_cast<uint64_t>(recipe.train.seed));
+    evaluation = make_evaluation(recipe);
     if (mesh.rank() == 0) head = describe_run(recipe, mesh_layout);
   });
   const std::filesystem::path folder = RunDirectory::folder_of(recipe, options.run_dir);
@@ -201,12 +213,14 @@ RunEnd run(const Recipe& asked, const Group& world, const RunOptions& options) {
     journal->announce(size_of(*trainer), trainer->sequence_parallel(), context_choice(recipe, mesh_layout),
                       sharding_choice(recipe, mesh_layout), trainer->fsdp().memory(),
                       trainer->shard_memory().disk_bytes());
+    journal->announce(*data, samples_of_run(recipe.train, resumed.state), evaluation.get());
     if (resumes) journal->announce(resumed);
   }
   Checkpoints checkpoints(recipe.checkpoint, checkpoint_folder, std::move(head), *trainer, world);
   try {
     const RunEnd end =
-        train({recipe, mesh, *dataset, *trainer, checkpoints, journal.get(), stop_request, start}, resumed.state);
+        train({recipe, mesh, *data, evaluation.get(), *trainer, checkpoints, journal.get(), stop_request, start},
+              resumed.state);
     if (end == RunEnd::Stopped) return end;
   } catch (const AgreedError&) {
     throw;

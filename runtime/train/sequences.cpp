@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
+
 #include "runtime/train/assemble.h"
 
 namespace meshtrain {
@@ -9,6 +11,12 @@ namespace {
 
 Rotary angles_of(const at::Tensor& positions, const Recipe& recipe, at::Device device) {
   return make_rotary(recipe.model.shape, positions, dtype_of(recipe.train.precision), device);
+}
+
+bool packs_documents(const Recipe& recipe) {
+  const auto divided = [](const SourceRecipe& source) { return source.documents.has_value(); };
+  return std::ranges::any_of(recipe.data.sources(), divided) ||
+         (!recipe.evaluate.tokens.empty() && divided(recipe.evaluate));
 }
 
 Sequence one_document_each(SequenceLayout layout, const Recipe& recipe, at::Device device) {
@@ -20,7 +28,7 @@ Sequence one_document_each(SequenceLayout layout, const Recipe& recipe, at::Devi
 
 Sequences::Sequences(const Recipe& recipe, const DeviceMesh& mesh, at::Device device)
     : undivided_(one_document_each(make_layout(recipe, mesh), recipe, device)) {
-  if (recipe.data.documents) angles_ = angles_of(at::arange(recipe.train.sequence_length), recipe, device);
+  if (packs_documents(recipe)) angles_ = angles_of(at::arange(recipe.train.sequence_length), recipe, device);
 }
 
 Sequence Sequences::of(const DocumentStarts& documents) const {

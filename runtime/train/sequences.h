@@ -18,12 +18,12 @@ class Sequences {
   const SequenceLayout& layout() const { return undivided_.layout; }
 
   /// The Sequence of sequences with these documents, whose positions begin at 0 in each; empty: one document each,
-  /// and nothing is computed. Others only with data.documents.
+  /// and nothing is computed. Others only where a source of the recipe has documents.
   Sequence of(const DocumentStarts& documents) const;
 
  private:
   Sequence undivided_;            // one document each
-  std::optional<Rotary> angles_;  // of the positions 0 to S - 1, with data.documents
+  std::optional<Rotary> angles_;  // of the positions 0 to S - 1, where a source has documents
 };
 
 }  // namespace meshtrain

@@ -114,14 +114,39 @@ void Trainer::update(const StepOutcome& outcome, double learning_rate) {
   fsdp_->shards_changed();
 }
 
+at::Tensor Trainer::forward(const MicroBatch& micro_batch) {
+  const Sequence sequence = sequences_.of(micro_batch.documents);
+  return model_->loss(micro_batch.ids.to(device_), micro_batch.labels.to(device_), sequence, *fsdp_);
+}
+
+HeldOutLoss Trainer::evaluate(int64_t count, const std::function<MicroBatch()>& next) {
+  const at::NoGradGuard no_grad;
+  at::Tensor loss_sum = at::zeros({}, at::TensorOptions(device_).dtype(at::kDouble));
+  at::Tensor num_counted = at::zeros({1}, at::kLong);
+  for (int64_t i = 0; i < count; ++i) {
+    const MicroBatch micro_batch = next();
+    loss_sum.add_(forward(micro_batch));
+    num_counted.add_(count_labels(micro_batch));
+  }
+  fsdp_->end_forward();
+  const Group group = mesh_.group(std::set<std::string>{"dp", "cp"}).with_purpose("evaluate");
+  group.all_reduce(loss_sum).wait();
+  group.all_reduce(num_counted).wait();
+  const int64_t total = num_counted.item<int64_t>();
+  if (total == 0) {
+    throw AgreedError(
+        "no label of the held-out samples counts: evaluate.ignore_id, evaluate.loss_mask or evaluate.boundary_labels "
+        "ignores every one");
+  }
+  return {loss_sum.item<double>() / static_cast<double>(total), total};
+}
+
 // The loss of each micro-batch is a sum; its backward starts from scale / (counted tokens of the step), so gradients of
 // micro-batches and ranks are added up to the gradient of the mean, times the scale.
 at::Tensor Trainer::backward(const StepBatch& batch, double start) {
   at::Tensor loss_sum = at::zeros({}, at::TensorOptions(device_).dtype(at::kDouble));
   for (size_t i = 0; i < batch.micro_batches.size(); ++i) {
-    const MicroBatch& micro_batch = batch.micro_batches[i];
-    const Sequence sequence = sequences_.of(micro_batch.documents);
-    const at::Tensor loss = model_->loss(micro_batch.ids.to(device_), micro_batch.labels.to(device_), sequence, *fsdp_);
+    const at::Tensor loss = forward(batch.micro_batches[i]);
     fsdp_->begin_backward(/*last=*/i + 1 == batch.micro_batches.size());
     torch::autograd::backward({loss}, {at::full_like(loss, start)});
     fsdp_->end_backward();

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -30,6 +31,12 @@ struct StepOutcome {
   at::Tensor parameters = {};  ///< for read_parameters(), when they were to be measured
 };
 
+/// Of tokens that are not trained on; the same on every rank.
+struct HeldOutLoss {
+  double mean = 0;
+  int64_t num_counted = 0;
+};
+
 /// The model on its mesh, its optimizer, and the step. Of a step it reads one value, whether to change anything, when
 /// all else is computed; none on the Meta device, where the same step runs. Every rank constructs the same trainer and
 /// calls each function.
@@ -54,6 +61,11 @@ class Trainer {
   /// Clips them and changes the parameters. When the outcome is not finite nothing is changed but the loss scale: every
   /// rank decides alike, from the vote.
   void update(const StepOutcome& outcome, double learning_rate);
+
+  /// The mean loss over all counted tokens of the micro-batches that every dp rank has `count` of, this one those that
+  /// `next` gives: sum of token losses over dp x cp by their number, exactly. Nothing is recorded and nothing changed;
+  /// between steps. Throws AgreedError when no label counts.
+  HeldOutLoss evaluate(int64_t count, const std::function<MicroBatch()>& next);
 
   /// The batch's counted tokens, summed over dp x cp. Throws when there are none at all.
   int64_t count_tokens(const StepBatch& batch) const;
@@ -89,6 +101,7 @@ class Trainer {
   const Fsdp& fsdp() const { return *fsdp_; }
 
  private:
+  at::Tensor forward(const MicroBatch& micro_batch);
   at::Tensor backward(const StepBatch& batch, double start);
   at::Tensor vote(const at::Tensor& loss_sum, bool stop, bool saved) const;
   void clip(const at::Tensor& grad_norm);

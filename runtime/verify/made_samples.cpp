@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "mesh/error.h"
+#include "runtime/data/documents.h"
 #include "runtime/data/permutation.h"
 
 namespace meshtrain {
@@ -22,14 +23,14 @@ double uniform(uint64_t bits) {
   return static_cast<double>(bits >> 11) * 0x1p-53;
 }
 
-/// Puts separators behind documents whose lengths are uniform in their logarithm: 1 to the whole sample.
-void divide(std::vector<int64_t>& tokens, int64_t separator, uint64_t key) {
-  const double most = std::log(static_cast<double>(tokens.size()));
-  size_t end = 0;
-  for (uint64_t document = 0;; ++document) {
-    end += static_cast<size_t>(std::exp(uniform(mix(key, document)) * most));
-    if (end > tokens.size()) return;
-    tokens[end - 1] = separator;
+/// Where documents end whose lengths are uniform in their logarithm: 1 to the whole of `length`.
+std::vector<int64_t> draw_ends(int64_t length, uint64_t key) {
+  const double most = std::log(static_cast<double>(length));
+  std::vector<int64_t> ends;
+  for (int64_t end = 0, document = 0;; ++document) {
+    end += static_cast<int64_t>(std::exp(uniform(mix(key, static_cast<uint64_t>(document))) * most));
+    if (end > length) return ends;
+    ends.push_back(end);
   }
 }
 
@@ -43,35 +44,40 @@ bool counts(int64_t g, int64_t position, int64_t length, uint64_t bits) {
 
 }  // namespace
 
-MadeSamples::MadeSamples(const DataRecipe& recipe, int64_t sequence_length, int64_t vocab_size, uint64_t seed)
-    : separator_(recipe.documents),
+MadeSamples::MadeSamples(const SourceRecipe& recipe, int64_t sequence_length, int64_t vocab_size, uint64_t seed)
+    : documents_(recipe.documents),
       ignore_id_(recipe.ignore_id),
       some_ignored_(recipe.ignore_id || !recipe.loss_mask.empty()),
       boundary_ignored_(recipe.documents && recipe.boundary_labels == "ignored"),
       sequence_length_(sequence_length),
       vocab_size_(vocab_size),
       seed_(seed) {
-  check_id("data.documents", separator_, vocab_size);
+  if (documents_ != kDocumentsOfIndex) check_id("data.documents", documents_, vocab_size);
   check_id("data.ignore_id", ignore_id_, vocab_size);
 }
 
-void MadeSamples::read(int64_t g, int64_t* inputs, int64_t* labels) const {
+std::vector<int64_t> MadeSamples::read(int64_t g, int64_t* inputs, int64_t* labels) const {
   const uint64_t sample = mix(seed_, static_cast<uint64_t>(g)), places = mix(sample, 1), mask = mix(sample, 2);
   std::vector<int64_t> tokens(static_cast<size_t>(sequence_length_) + 1);
   for (size_t i = 0; i < tokens.size(); ++i) {
     const uint64_t vocabulary = static_cast<uint64_t>(vocab_size_);
     tokens[i] = static_cast<int64_t>(mix(sample, 3 + i) % vocabulary);
-    if (tokens[i] == separator_) tokens[i] = (tokens[i] + 1) % vocab_size_;
+    if (tokens[i] == documents_) tokens[i] = (tokens[i] + 1) % vocab_size_;
   }
-  if (separator_ && g % 4 != 3) divide(tokens, *separator_, places);
+  std::vector<int64_t> ends;
+  if (documents_ && g % 4 != 3) ends = draw_ends(sequence_length_ + 1, places);
+  for (const int64_t end : ends) {
+    if (*documents_ != kDocumentsOfIndex) tokens[static_cast<size_t>(end - 1)] = *documents_;
+  }
+  if (!ends.empty() && ends.back() > sequence_length_) ends.pop_back();
 
   std::copy(tokens.begin(), tokens.end() - 1, inputs);
   std::copy(tokens.begin() + 1, tokens.end(), labels);
   for (int64_t i = 0; i < sequence_length_; ++i) {
     const bool masked = some_ignored_ && !counts(g, i, sequence_length_, mix(mask, static_cast<uint64_t>(i)));
-    const bool crosses = boundary_ignored_ && inputs[i] == separator_;
-    if (masked || crosses || labels[i] == ignore_id_) labels[i] = kIgnoredLabel;
+    if (masked || labels[i] == ignore_id_) labels[i] = kIgnoredLabel;
   }
+  return divide_sample(std::move(ends), sequence_length_, boundary_ignored_ ? labels : nullptr);
 }
 
 }  // namespace meshtrain

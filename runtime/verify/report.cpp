@@ -45,10 +45,23 @@ std::string describe_optimizer(const Recipe& recipe, const Recipe& asked) {
   return text + (recipe.train.clip_norm == 0 ? ", no clipping" : fmt::format(", clip {}", recipe.train.clip_norm));
 }
 
-std::string describe_documents(const DataRecipe& data) {
-  if (!data.documents) return "";
-  return fmt::format("; documents end with token {}, labels across their ends {}", *data.documents,
-                     data.boundary_labels == "ignored" ? "do not count" : "count");
+std::string describe_documents(const SourceRecipe& source) {
+  if (!source.documents) return "";
+  return fmt::format("; documents {}, labels across their ends {}",
+                     *source.documents == kDocumentsOfIndex ? "are those of the index"
+                                                            : fmt::format("end with token {}", *source.documents),
+                     source.boundary_labels == "ignored" ? "do not count" : "count");
+}
+
+std::string describe_data(const DataRecipe& recipe, const VerifyData& data) {
+  std::vector<std::string> files, documents;
+  for (const SourceRecipe& source : recipe.sources()) {
+    files.push_back(source.tokens.string());
+    documents.push_back(describe_documents(source));
+  }
+  const std::string all = fmt::format("{}", fmt::join(files, ", "));
+  return (data.made ? "made, as there is no " + all : fmt::format("{}, {}", all, counted(data.num_samples, "sample"))) +
+         fmt::format("{}", fmt::join(documents, ""));
 }
 
 std::string describe_parallelism(const Recipe& recipe, const DeviceMesh& mesh) {
@@ -193,9 +206,7 @@ std::string describe_verification(const VerifyPlan& plan, const VerifyOptions& o
   if (options.shrink) line("shrunk to", describe_model(recipe.model.shape));
   line("weights", fmt::format("drawn from train.seed {}", recipe.train.seed) +
                       (asked.model.hf.empty() ? "" : "; none are read from " + asked.model.hf.string()));
-  line("data", (data.made ? "made, as there is no " + asked.data.tokens.string()
-                          : fmt::format("{}, {}", asked.data.tokens.string(), counted(data.num_samples, "sample"))) +
-                   describe_documents(asked.data));
+  line("data", describe_data(asked.data, data));
   line("training",
        fmt::format("{} of {} of {}, micro-batch {}; {}", counted(options.steps, "step"),
                    counted(recipe.train.global_batch, "sample"), counted(recipe.train.sequence_length, "token"),

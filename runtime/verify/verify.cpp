@@ -12,7 +12,7 @@
 #include "mesh/error.h"
 #include "mesh/skipped_sums.h"
 #include "runtime/config/suggest.h"
-#include "runtime/data/dataset.h"
+#include "runtime/data/mixture.h"
 #include "runtime/train/assemble.h"
 #include "runtime/verify/made_samples.h"
 #include "runtime/verify/replicas.h"
@@ -65,7 +65,11 @@ class Verification {
   void open_data() {
     const DataRecipe& data = plan_.asked.data;
     std::error_code unreadable;
-    at::Tensor made = at::full({1}, std::filesystem::exists(data.tokens, unreadable) ? 0 : 1, at::kLong);
+    const std::vector<MixedSourceRecipe> sources = data.sources();
+    const auto is_there = [&](const SourceRecipe& source) {
+      return std::filesystem::exists(source.tokens, unreadable);
+    };
+    at::Tensor made = at::full({1}, std::ranges::all_of(sources, is_there) ? 0 : 1, at::kLong);
     world_.broadcast(made, 0).wait();
     data_.made = made.item<int64_t>() != 0;
     agree(world_, [&] {
@@ -73,11 +77,14 @@ class Verification {
       const int64_t vocab_size = plan_.asked.model.shape.vocab_size;
       const uint64_t seed = static_cast<uint64_t>(train.seed);
       if (data_.made) {
-        samples_ = std::make_unique<MadeSamples>(data, train.sequence_length, vocab_size, seed);
+        const auto packed =
+            std::ranges::find_if(sources, [](const auto& source) { return source.documents.has_value(); });
+        samples_ = std::make_unique<MadeSamples>(packed == sources.end() ? sources.front() : *packed,
+                                                 train.sequence_length, vocab_size, seed);
       } else {
-        auto dataset = std::make_unique<Dataset>(data, train.sequence_length, vocab_size, seed);
-        data_.num_samples = dataset->num_samples();
-        samples_ = std::move(dataset);
+        auto mixture = std::make_unique<Mixture>(data, train.sequence_length, vocab_size, seed);
+        data_.num_samples = mixture->num_samples();
+        samples_ = std::move(mixture);
       }
     });
   }

@@ -88,6 +88,38 @@ TEST(RecipeChanges, HowItIsTrainedMayChange) {
                    "checkpoint.every: 10, was 0"}));
 }
 
+TEST(RecipeChanges, AnotherMixtureIsAContradictionByEntryAndKey) {
+  Recipe mixed = recipe();
+  mixed.data.tokens.clear();
+  mixed.data.mixture.resize(2);
+  mixed.data.mixture[0].tokens = "/data/a.bin";
+  mixed.data.mixture[1].tokens = "/data/b.bin";
+  Recipe changed = mixed;
+  changed.data.mixture[0].tokens = "/moved/a.bin";
+  EXPECT_EQ(compare_recipes(to_yaml(mixed), to_yaml(changed)).contradictions, Lines{});
+  EXPECT_EQ(compare_recipes(to_yaml(mixed), to_yaml(changed)).allowed,
+            Lines{"data.mixture[0].tokens: /moved/a.bin, was /data/a.bin"});
+  changed.data.mixture[1].weight = 0.5;
+  changed.data.mixture[1].shuffle = true;
+  EXPECT_EQ(compare_recipes(to_yaml(mixed), to_yaml(changed)).contradictions,
+            (Lines{"data.mixture[1].weight: 0.5, was 1", "data.mixture[1].shuffle: true, was false"}));
+  changed.data.mixture.resize(1);
+  EXPECT_EQ(compare_recipes(to_yaml(mixed), to_yaml(changed)).contradictions.front(),
+            "data.mixture[1].boundary_labels: none, was counted");
+  EXPECT_FALSE(compare_recipes(to_yaml(mixed), to_yaml(recipe())).contradictions.empty());
+  EXPECT_FALSE(compare_recipes(to_yaml(recipe()), to_yaml(mixed)).contradictions.empty());
+}
+
+TEST(RecipeChanges, EvaluationMayChange) {
+  const RecipeChanges changes = after([](Recipe& changed) {
+    changed.evaluate.every = 100;
+    changed.evaluate.tokens = "/data/held_out.bin";
+  });
+  EXPECT_EQ(changes.contradictions, Lines{});
+  EXPECT_EQ((Lines{changes.allowed[0], changes.allowed[1]}),
+            (Lines{"evaluate.every: 100, was 0", "evaluate.tokens: /data/held_out.bin, was none"}));
+}
+
 TEST(RecipeChanges, KeysThatAreNotThereAnyMoreAreTold) {
   const RecipeChanges changes = compare_recipes("train: {seed: 1, old: 2}\ndata: {gone: null}", "train: {seed: 1}");
   EXPECT_EQ(changes.allowed, Lines{"train.old: none, was 2"});

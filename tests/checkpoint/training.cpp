@@ -36,19 +36,27 @@ std::string difference(const TrainingState& a, const TrainingState& b) {
 
 }  // namespace
 
+ListedSamples::ListedSamples(const Recipe& recipe)
+    : mixture_(recipe.data, recipe.train.sequence_length, recipe.model.shape.vocab_size,
+               static_cast<uint64_t>(recipe.train.seed)) {}
+
+std::vector<int64_t> ListedSamples::read(int64_t g, int64_t* inputs, int64_t* labels) const {
+  list_.push_back(mixture_.place(g));
+  return mixture_.read(g, inputs, labels);
+}
+
 Training::Training(const Recipe& recipe, const Group& ranks)
     : recipe_(recipe),
       ranks_(ranks),
       layout_(MeshLayout::fit(recipe.parallel.mesh, recipe.parallel.order, ranks.size())),
       mesh_(layout_, ranks),
-      dataset_(recipe.data, recipe.train.sequence_length, recipe.model.shape.vocab_size,
-               static_cast<uint64_t>(recipe.train.seed)),
+      samples_(recipe),
       trainer_(recipe_, mesh_, at::kCPU) {}
 
 std::vector<double> Training::run(int64_t steps) {
   std::vector<double> losses;
   for (int64_t i = 0; i < steps; ++i) {
-    const StepBatch batch = read_batch(dataset_, recipe_, mesh_, trainer_.layout(), state_.num_samples);
+    const StepBatch batch = read_batch(samples_, recipe_, mesh_, trainer_.layout(), state_.num_samples);
     const StepOutcome outcome =
         trainer_.step(batch, trainer_.count_tokens(batch), recipe_.optimizer.learning_rate, /*stop=*/false);
     losses.push_back(outcome.loss.item<double>());

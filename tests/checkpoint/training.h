@@ -2,14 +2,30 @@
 
 #include <filesystem>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "mesh/device_mesh.h"
-#include "runtime/data/dataset.h"
+#include "runtime/data/mixture.h"
 #include "runtime/train/resume.h"
 #include "runtime/train/trainer.h"
 
 namespace meshtrain::testing {
+
+/// Samples of a recipe's data, and which of them were read, in this order. One thread at a time may read.
+class ListedSamples final : public Samples {
+ public:
+  explicit ListedSamples(const Recipe& recipe);
+
+  std::vector<int64_t> read(int64_t g, int64_t* inputs, int64_t* labels) const override;
+  const Mixture& mixture() const { return mixture_; }
+  /// What has been read since this was asked last.
+  std::vector<Mixture::Place> take_list() const { return std::exchange(list_, {}); }
+
+ private:
+  Mixture mixture_;
+  mutable std::vector<Mixture::Place> list_;
+};
 
 /// A training that is saved and gone on with, on the ranks of one group. Each of them makes the same calls.
 class Training {
@@ -28,13 +44,14 @@ class Training {
 
   const TrainingState& state() const { return state_; }
   Trainer& trainer() { return trainer_; }
+  const ListedSamples& samples() const { return samples_; }
 
  private:
   Recipe recipe_;
   Group ranks_;
   MeshLayout layout_;
   DeviceMesh mesh_;
-  Dataset dataset_;
+  ListedSamples samples_;
   Trainer trainer_;
   TrainingState state_;
 };

@@ -77,6 +77,56 @@ INSTANTIATE_TEST_SUITE_P(
         BadLine{"device: !gpu cpu\n", ":16:9: the tag \"!gpu\" means nothing here: remove it"}));
 
 INSTANTIATE_TEST_SUITE_P(
+    Data, RecipeLine,
+    ::testing::Values(BadLine{"evaluate: {every: 3}\n", ": evaluate.tokens: must be given"},
+                      BadLine{"evaluate: {samples: 3}\n",
+                              ":16:21: evaluate.samples: needs evaluate.tokens beside it, the file to evaluate on"},
+                      BadLine{"evaluate: {dtype: uint8}\n",
+                              ":16:19: evaluate.dtype: needs evaluate.tokens beside it, the file to evaluate on"},
+                      BadLine{"evaluate: {tokens: a, samples: 0}\n",
+                              ":16:32: evaluate.samples: 0 is impossible: it must be at least 1"},
+                      BadLine{"evaluate: {tokens: a, documents: ends}\n",
+                              ":16:34: evaluate.documents: \"ends\" is not a whole number nor index"},
+                      BadLine{"evaluate: {tokens: a, documents: -1}\n",
+                              ":16:34: evaluate.documents: -1 is impossible: it must be at least 0"},
+                      BadLine{"evaluate: {tokens: a, weight: 2}\n",
+                              ":16:23: evaluate.weight: unknown key; did you mean \"data.mixture.weight\"?"}));
+
+struct BadMixture {
+  std::string text;  // in the place of data.tokens, line 9
+  std::string expected;
+};
+
+class RecipeMixture : public ::testing::TestWithParam<BadMixture> {};
+
+TEST_P(RecipeMixture, IsRefusedWithItsPlace) {
+  const RecipeFolder folder;
+  std::string text = kSmallRecipe;
+  const std::string line = "  tokens: tokens.bin\n";
+  text.replace(text.find(line), line.size(), GetParam().text);
+  const fs::path file = folder.write("r.yaml", text);
+  EXPECT_EQ(input_error([&] { load_recipe(file, {}, ""); }), file.string() + GetParam().expected);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Mixtures, RecipeMixture,
+    ::testing::Values(
+        BadMixture{"  mixture: [{tokens: a}]\n", ":9:13: data.mixture.weight: must be given"},
+        BadMixture{"  mixture: [{weight: 1}]\n", ":9:13: data.mixture.tokens: must be given"},
+        BadMixture{"  mixture: [{tokens: a, weight: 0}]\n",
+                   ":9:33: data.mixture.weight: 0 is impossible: it must be above 0"},
+        BadMixture{"  mixture: [{tokens: a, weight: 1, wieght: 2}]\n",
+                   ":9:36: data.mixture.wieght: unknown key; did you mean \"weight\"?"},
+        BadMixture{"  mixture: []\n", ": data.tokens: must be given"},
+        BadMixture{"  mixture: 3\n", ":9:12: data.mixture: \"3\" is not a list"},
+        BadMixture{"  mixture: [{tokens: a, weight: 1}]\n  tokens: b\n",
+                   ":10:11: data.tokens: belongs to one file: name it in the entries of data.mixture, or leave that "
+                   "out"},
+        BadMixture{"  mixture: [{tokens: a, weight: 1}]\n  loss_mask: b\n",
+                   ":10:14: data.loss_mask: belongs to one file: name it in the entries of data.mixture, or leave that "
+                   "out"}));
+
+INSTANTIATE_TEST_SUITE_P(
     Texts, RecipeLine,
     ::testing::Values(BadLine{"device: [cpu\n", ":17:1: not valid YAML: end of sequence flow not found"},
                       BadLine{"device: cpu\n---\na: 1\n", ":17:1: a second document begins here: a recipe is one"},

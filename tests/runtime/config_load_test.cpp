@@ -97,6 +97,63 @@ device: cpu
   EXPECT_EQ(to_yaml(load_recipe(folder.write("elsewhere/recipe.yaml", yaml), {}, "")), yaml);
 }
 
+/// kSmallRecipe with other data.
+std::string with_data(const std::string& text) {
+  std::string recipe = kSmallRecipe;
+  const std::string line = "  tokens: tokens.bin\n";
+  return recipe.replace(recipe.find(line), line.size(), text);
+}
+
+TEST(LoadRecipe, SourcesAreAsDataSaysUnlessTheySayOtherwise) {
+  const RecipeFolder folder;
+  const std::string text = with_data(R"(  dtype: uint32
+  shuffle: true
+  documents: 5
+  ignore_id: 6
+  mixture:
+    - {tokens: a.bin, weight: 0.7}
+    - {tokens: b.bin, weight: 3, dtype: megatron, documents: index, shuffle: false, loss_mask: b.mask}
+evaluate: {every: 10, tokens: held_out.bin, samples: 40, ignore_id: 7}
+)");
+  const Recipe recipe = load_recipe(folder.write("recipe.yaml", text), {}, "");
+  ASSERT_EQ(recipe.data.mixture.size(), 2u);
+  const MixedSourceRecipe &a = recipe.data.mixture[0], &b = recipe.data.mixture[1];
+  EXPECT_EQ(a.tokens, folder.path() / "a.bin");
+  EXPECT_EQ(a.weight, 0.7);
+  EXPECT_EQ(a.dtype, "uint32");
+  EXPECT_EQ(a.layout, "records");
+  EXPECT_EQ(a.documents, 5);
+  EXPECT_TRUE(a.shuffle && !b.shuffle);
+  EXPECT_EQ(b.dtype, "megatron");
+  EXPECT_EQ(b.layout, "stream");
+  EXPECT_EQ(b.documents, kDocumentsOfIndex);
+  EXPECT_EQ(b.loss_mask, folder.path() / "b.mask");
+  EXPECT_EQ(b.ignore_id, 6);
+  EXPECT_EQ(recipe.data.sources().size(), 2u);
+  EXPECT_EQ(recipe.evaluate.every, 10);
+  EXPECT_EQ(recipe.evaluate.tokens, folder.path() / "held_out.bin");
+  EXPECT_EQ(recipe.evaluate.samples, 40);
+  EXPECT_EQ(recipe.evaluate.dtype, "uint32");
+  EXPECT_EQ(recipe.evaluate.documents, 5);
+  EXPECT_EQ(recipe.evaluate.ignore_id, 7);
+  EXPECT_FALSE(recipe.evaluate.shuffle) << "the order of training alone";
+
+  const std::string yaml = to_yaml(recipe);
+  EXPECT_NE(yaml.find("documents: index\n"), std::string::npos) << yaml;
+  EXPECT_EQ(to_yaml(parse_recipe(yaml)), yaml);
+  EXPECT_EQ(to_yaml(load_recipe(folder.write("elsewhere/recipe.yaml", yaml), {}, "")), yaml);
+}
+
+TEST(LoadRecipe, FilesOfMegatronAreStreamsUnlessTheySayOtherwise) {
+  const RecipeFolder folder;
+  const auto layout = [&](const std::string& more) {
+    const std::string text = with_data("  tokens: a.bin\n  dtype: megatron\n" + more);
+    return load_recipe(folder.write("recipe.yaml", text), {}, "").data.layout;
+  };
+  EXPECT_EQ(layout(""), "stream");
+  EXPECT_EQ(layout("  layout: records\n"), "records");
+}
+
 TEST(LoadRecipe, ReadsEveryLossScale) {
   const RecipeFolder folder;
   const fs::path file = folder.write("recipe.yaml", kSmallRecipe);

@@ -250,6 +250,29 @@ TEST(Validate, NamesASeparatorThatTheModelDoesNotHave) {
             "or use a model.vocab_size above it");
 }
 
+TEST(Validate, NamesTheSourceThatIsWrong) {
+  EXPECT_EQ(refusal([](Recipe& recipe) { recipe.data.documents = kDocumentsOfIndex; }),
+            "data.documents: index is that of a file of Megatron, but data.dtype is uint16: name the id that ends a "
+            "document, or use dtype megatron");
+  EXPECT_EQ(refusal([](Recipe& recipe) {
+              recipe.data.mixture.resize(2);
+              recipe.data.mixture[1].documents = 256;
+            }),
+            "data.mixture[1].documents: 256 is not a token of the model, whose ids end at 255: name the id that ends a "
+            "document, or use a model.vocab_size above it");
+  EXPECT_EQ(refusal([](Recipe& recipe) {
+              recipe.evaluate.tokens = "held_out.bin";
+              recipe.evaluate.dtype = "uint8";
+              recipe.evaluate.ignore_id = 256;
+            }),
+            "evaluate.ignore_id: 256 cannot stand in a file of uint8, whose ids end at 255");
+  Recipe megatron = fitting_recipe();
+  megatron.data.dtype = "megatron";
+  megatron.data.documents = kDocumentsOfIndex;
+  megatron.data.ignore_id = 70000;
+  validate(megatron, kMesh);
+}
+
 TEST(Validate, NamesBoundariesWithoutDocuments) {
   EXPECT_EQ(refusal([](Recipe& recipe) { recipe.data.boundary_labels = "ignored"; }),
             "data.boundary_labels: ignored needs data.documents, the id of the token that ends a document: name it, or "

@@ -3,15 +3,18 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include "runtime/data/samples.h"
+
 namespace meshtrain {
 namespace {
 
+using Starts = std::vector<int64_t>;
+
 constexpr int64_t kEnd = 9;  // the separator
 
-DocumentStarts found(const std::vector<std::vector<int64_t>>& rows) {
-  std::vector<at::Tensor> tokens;
-  for (const std::vector<int64_t>& row : rows) tokens.push_back(at::tensor(row, at::kLong));
-  return find_documents(at::stack(tokens), kEnd);
+std::vector<int64_t> found(const std::vector<int64_t>& tokens) {
+  const int64_t length = static_cast<int64_t>(tokens.size());
+  return divide_sample(find_documents(tokens.data(), length, kEnd), length, nullptr);
 }
 
 void expect_positions(const DocumentStarts& starts, const std::vector<std::vector<int64_t>>& wanted) {
@@ -23,17 +26,22 @@ void expect_positions(const DocumentStarts& starts, const std::vector<std::vecto
 }
 
 TEST(Documents, BeginBehindEachSeparator) {
-  EXPECT_EQ(found({{1, 2, kEnd, 3, kEnd, 4}}), (DocumentStarts{{3, 5}}));
-  EXPECT_EQ(found({{kEnd, 1, 2, 3, 4, 5}}), (DocumentStarts{{1}})) << "the first token is a document";
-  EXPECT_EQ(found({{1, kEnd, kEnd, kEnd, 2, 3}}), (DocumentStarts{{2, 3, 4}})) << "documents of one token";
-  EXPECT_EQ(found({{kEnd, kEnd, kEnd}}), (DocumentStarts{{1, 2}}));
+  EXPECT_EQ(found({1, 2, kEnd, 3, kEnd, 4}), (Starts{3, 5}));
+  EXPECT_EQ(found({kEnd, 1, 2, 3, 4, 5}), (Starts{1})) << "the first token is a document";
+  EXPECT_EQ(found({1, kEnd, kEnd, kEnd, 2, 3}), (Starts{2, 3, 4})) << "documents of one token";
+  EXPECT_EQ(found({kEnd, kEnd, kEnd}), (Starts{1, 2}));
 }
 
 TEST(Documents, ASequenceWithoutInnerSeparatorIsOne) {
-  EXPECT_TRUE(found({{1, 2, 3}, {4, 5, 6}}).empty());
-  EXPECT_TRUE(found({{1, 2, kEnd}}).empty()) << "nothing begins behind the last token";
-  EXPECT_TRUE(found({{kEnd}}).empty());
-  EXPECT_EQ(found({{1, 2, kEnd}, {1, kEnd, 2}, {1, 2, 3}}), (DocumentStarts{{}, {2}, {}})) << "a row each";
+  EXPECT_TRUE(found({1, 2, 3}).empty());
+  EXPECT_TRUE(found({1, 2, kEnd}).empty()) << "nothing begins behind the last token";
+  EXPECT_TRUE(found({kEnd}).empty());
+}
+
+TEST(Documents, LabelsAcrossABoundaryStopCounting) {
+  std::vector<int64_t> labels = {2, 3, 4, 5};
+  EXPECT_EQ(divide_sample({1, 3, 4}, 4, labels.data()), (Starts{1, 3}));
+  EXPECT_EQ(labels, (std::vector<int64_t>{kIgnoredLabel, 3, kIgnoredLabel, kIgnoredLabel}));
 }
 
 TEST(Documents, PositionsBeginAnewInEach) {

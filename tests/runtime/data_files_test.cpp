@@ -100,11 +100,14 @@ void expect_round_trip(const std::string& dtype, const std::vector<int64_t>& ids
     tokens.read(first, 1, &one);
     EXPECT_EQ(one, ids[static_cast<size_t>(first)]);
     for (int64_t count = 1; first + count <= tokens.size(); ++count) {
-      EXPECT_EQ(tokens.max(first, count), *std::max_element(ids.begin() + first, ids.begin() + first + count))
+      const IdRange range = tokens.range(first, count);
+      EXPECT_EQ(range.least, *std::min_element(ids.begin() + first, ids.begin() + first + count))
+          << first << " + " << count;
+      EXPECT_EQ(range.most, *std::max_element(ids.begin() + first, ids.begin() + first + count))
           << dtype << " " << first << " " << count;
     }
   }
-  EXPECT_EQ(tokens.max(0, 0), -1);
+  EXPECT_EQ(tokens.range(0, 0).most, -1);
 }
 
 TEST(TokenFile, ReadsEachDtypeToItsLargestId) {
@@ -136,7 +139,7 @@ TEST(TokenFile, DoesNotReadBeyondItsEnd) {
   EXPECT_THROW(tokens.read(3, 3, out.data()), std::out_of_range);
   EXPECT_THROW(tokens.read(-1, 1, out.data()), std::out_of_range);
   EXPECT_THROW(tokens.read(0, INT64_MAX, out.data()), std::out_of_range);
-  EXPECT_THROW(tokens.max(6, 0), std::out_of_range);
+  EXPECT_THROW(tokens.range(6, 0), std::out_of_range);
 }
 
 }  // namespace

@@ -23,16 +23,22 @@ class Listed final : public Samples {
   struct Sample {
     std::vector<int64_t> inputs, labels;
   };
-  explicit Listed(std::vector<Sample> samples) : samples_(std::move(samples)) {}
+  /// With the documents that `data` says.
+  Listed(std::vector<Sample> samples, const DataRecipe& data) : samples_(std::move(samples)), data_(data) {}
 
-  void read(int64_t g, int64_t* inputs, int64_t* labels) const override {
+  std::vector<int64_t> read(int64_t g, int64_t* inputs, int64_t* labels) const override {
     const Sample& sample = samples_.at(static_cast<size_t>(g));
     std::ranges::copy(sample.inputs, inputs);
     std::ranges::copy(sample.labels, labels);
+    if (!data_.documents) return {};
+    const int64_t length = static_cast<int64_t>(sample.inputs.size());
+    return divide_sample(find_documents(inputs, length, *data_.documents), length,
+                         data_.boundary_labels == "ignored" ? labels : nullptr);
   }
 
  private:
   std::vector<Sample> samples_;
+  DataRecipe data_;
 };
 
 /// Four samples: lengths of their documents. The last of each is ended by a separator in the second sample alone.
@@ -59,10 +65,10 @@ std::vector<std::vector<int64_t>> packed_tokens() {
   return all;
 }
 
-Listed packed_samples() {
+Listed packed_samples(const Recipe& recipe) {
   std::vector<Listed::Sample> samples;
   for (const std::vector<int64_t>& tokens : packed_tokens()) samples.push_back(part_of(tokens, 0, kS));
-  return Listed(std::move(samples));
+  return Listed(std::move(samples), recipe.data);
 }
 
 Recipe recipe_for(const std::string& family, int64_t sequence_length, int64_t num_samples) {
@@ -132,7 +138,7 @@ Result one_by_one(const std::string& family, bool boundaries_count, int64_t num_
     for (const int64_t length : kLengths[row]) {
       Listed::Sample document = part_of(tokens[row], begin, length);
       if (!boundaries_count && document.inputs.back() == kEnd) document.labels.back() = kIgnoredLabel;
-      add_step(result, recipe_for(family, length, 1), Listed({document}), num_counted);
+      add_step(result, recipe_for(family, length, 1), Listed({document}, {}), num_counted);
       begin += length;
     }
   }
@@ -154,13 +160,15 @@ TEST(PackedDocuments, ComputeWhatEachComputesAlone) {
     for (const bool counted : {true, false}) {
       const Recipe recipe = packed_recipe(family, counted ? "counted" : "ignored");
       const int64_t num_counted = 4 * kS - (counted ? 0 : num_boundaries);
-      EXPECT_EQ(read_step(packed_samples(), recipe, one_rank(), SequenceLayout::whole(kS), 0).num_counted, num_counted);
+      EXPECT_EQ(read_step(packed_samples(recipe), recipe, one_rank(), SequenceLayout::whole(kS), 0).num_counted,
+                num_counted);
       Result packed, undivided;
-      add_step(packed, recipe, packed_samples(), num_counted);
+      add_step(packed, recipe, packed_samples(recipe), num_counted);
       const Result wanted = one_by_one(family, counted, num_counted);
       EXPECT_LE(largest_difference(packed, wanted), 1e-10) << family << (counted ? " counted" : " ignored");
 
-      add_step(undivided, recipe_for(family, kS, 4), packed_samples(), num_counted);
+      const Recipe one_document = recipe_for(family, kS, 4);
+      add_step(undivided, one_document, packed_samples(one_document), num_counted);
       EXPECT_GT(largest_difference(undivided, wanted), 1e-3) << "attention across documents goes unnoticed";
     }
   }
@@ -172,7 +180,7 @@ TEST(PackedDocuments, AnglesBeginAnewInEach) {
     recipe.train.precision = precision;
     const DeviceMesh mesh = one_rank();
     const Sequences sequences(recipe, mesh, at::kCPU);
-    const StepBatch batch = read_step(packed_samples(), recipe, mesh, sequences.layout(), 0);
+    const StepBatch batch = read_step(packed_samples(recipe), recipe, mesh, sequences.layout(), 0);
     for (int64_t row = 0; row < 4; ++row) {
       const Sequence sequence = sequences.of(batch.micro_batches[static_cast<size_t>(row / 2)].documents);
       ASSERT_EQ(sequence.rotary.cos.sizes(), (at::IntArrayRef{2, kS, 1, 4}));
@@ -200,12 +208,12 @@ TEST(PackedDocuments, PeersFindTheSameOnes) {
   for (const char* layout : {"contiguous", "zigzag"}) {
     Recipe recipe = packed_recipe("llama", "ignored");
     recipe.parallel.context.layout = layout;
-    const StepBatch whole = read_step(packed_samples(), recipe, one_rank(), SequenceLayout::whole(kS), 0);
+    const StepBatch whole = read_step(packed_samples(recipe), recipe, one_rank(), SequenceLayout::whole(kS), 0);
     int64_t num_counted = 0;
     for (int rank = 0; rank < 4; ++rank) {
       const DeviceMesh mesh = mesh_of_four(rank);
       const Sequences sequences(recipe, mesh, at::kCPU);
-      const StepBatch batch = read_step(packed_samples(), recipe, mesh, sequences.layout(), 0);
+      const StepBatch batch = read_step(packed_samples(recipe), recipe, mesh, sequences.layout(), 0);
       if (mesh.coordinate("tp") == 0) num_counted += batch.num_counted;
       for (size_t i = 0; i < 2; ++i) {
         const MicroBatch& micro_batch = batch.micro_batches[i];
@@ -228,7 +236,7 @@ TEST(PackedDocuments, AStepOfSeparatorsAloneCountsNothing) {
   recipe.train.global_batch = recipe.train.micro_batch = 1;
   const DeviceMesh mesh = one_rank();
   const Trainer trainer(recipe, mesh, at::kCPU);
-  const StepBatch batch = read_step(Listed({{separators, separators}}), recipe, mesh, trainer.layout(), 0);
+  const StepBatch batch = read_step(Listed({{separators, separators}}, recipe.data), recipe, mesh, trainer.layout(), 0);
   EXPECT_EQ(batch.num_counted, 0);
   EXPECT_THROW(trainer.count_tokens(batch), std::exception);
 }

@@ -39,6 +39,20 @@ TEST(Metrics, OneObjectAStep) {
   EXPECT_EQ(line["tokens_per_second"], 2048.0);
 }
 
+TEST(Metrics, OfAnEvaluationAreInItsStepsLine) {
+  const ScratchFolder folder;
+  MetricsFile metrics(folder.path() / "metrics.jsonl", 0);
+  StepMetrics step{1, 2.5};
+  metrics.append(step);
+  step.evaluation = EvaluationMetrics{2.25, 1000, 0.5};
+  metrics.append(step);
+  const auto lines = lines_of(folder.path() / "metrics.jsonl");
+  EXPECT_FALSE(lines[0].contains("eval_loss"));
+  EXPECT_EQ(lines[1]["eval_loss"], 2.25);
+  EXPECT_EQ(lines[1]["eval_tokens"], 1000);
+  EXPECT_EQ(lines[1]["eval_seconds"], 0.5);
+}
+
 TEST(Metrics, SayOfEachStepWhetherItWasSkippedWhereThatMayBe) {
   const ScratchFolder folder;
   const std::filesystem::path file = folder.path() / "metrics.jsonl";
@@ -129,6 +143,9 @@ TEST(Console, ALineAStep) {
   skipped.loss_scale = 65536;
   EXPECT_TRUE(console_line(skipped, 600, 75)
                   .ends_with("  skipped: the gradient of model.norm.weight is not finite with loss scale 65536"));
+  StepMetrics evaluated{12, 2.12345, 0.5, 1e-3};
+  evaluated.evaluation = EvaluationMetrics{1.98766, 100, 2};
+  EXPECT_TRUE(console_line(evaluated, 600, 75).ends_with("  eta 1:15  eval loss 1.9877"));
   EXPECT_EQ(with_separators(999), "999");
   EXPECT_EQ(with_separators(-1234567), "-1,234,567");
   EXPECT_EQ(duration(2 * 3600 + 5), "2:00:05");

@@ -166,7 +166,7 @@ optimizer: {learning_rate: 1.0e-2}
   resume.emplace_back("--resume");
   const Ending ending = train(4, resume);
   EXPECT_EQ(ending.status, 0) << ending.err;
-  EXPECT_TRUE(has(ending.out, "\nbegins with the weights of " + step0.string() + " in ")) << ending.out;
+  EXPECT_TRUE(has(ending.out, "\nbegins with the weights of " + step0.string() + "\n")) << ending.out;
   EXPECT_TRUE(has(ending.out, "\n  train.seed: 7, was 42\n")) << "nothing was trained with the other seed";
   expect_steps(metrics(), 3);
   EXPECT_EQ(losses(), expected);

@@ -19,7 +19,8 @@ TEST(Help, IsThereForEveryCommand) {
                                {"checkpoint", "inspect"},
                                {"checkpoint", "verify"},
                                {"checkpoint", "export"},
-                               {"checkpoint", "import"}}) {
+                               {"checkpoint", "import"},
+                               {"generate"}}) {
     Words words = command;
     words.push_back("--help");
     const Ending ending = run_meshtrain(words);
@@ -44,7 +45,7 @@ TEST(Help, DoesNotStartMpi) {
 
 TEST(Arguments, AreExplained) {
   EXPECT_EQ(only_complaint(run_meshtrain({})),
-            "give a command: train, verify, mesh, data, checkpoint; meshtrain --help says what they do");
+            "give a command: train, verify, mesh, data, checkpoint, generate; meshtrain --help says what they do");
   EXPECT_EQ(only_complaint(run_meshtrain({"trian"})),
             "meshtrain does not know trian; did you mean train?: see meshtrain --help");
   EXPECT_EQ(only_complaint(run_meshtrain({"mesh", "--mesh", "dp=2", "--rank", "2"})),

@@ -200,7 +200,8 @@ TEST_F(TrainRun, StopsAtItsTimeLimitAndIsResumed) {
 TEST_F(TrainRun, IsCheckedWithoutItsRanks) {
   const Ending ending = train(1, {"--check", "--mesh", "dp=2,tp=2,cp=2"});
   EXPECT_EQ(ending.status, 0) << ending.err;
-  EXPECT_EQ(ending.out, "tiny: fits mesh dp=2,cp=2,tp=2; 100 samples of 16 tokens\n");
+  EXPECT_EQ(ending.out, "tiny: fits mesh dp=2,cp=2,tp=2; 100 samples of 16 tokens\ndata: " +
+                            path("tokens.bin").string() + ": 16 samples, 256 tokens, 0.16 epochs\n");
   EXPECT_FALSE(std::filesystem::exists(run_dir));
   EXPECT_TRUE(has(complaint(1, {"--check", "--mesh", "dp=3"}), "train.global_batch: 4 is not a multiple of"));
 }

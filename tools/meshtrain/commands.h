@@ -14,6 +14,7 @@ void add_verify_command(CLI::App& app, int& status);
 void add_mesh_command(CLI::App& app, int& status);
 void add_data_command(CLI::App& app, int& status);
 void add_checkpoint_command(CLI::App& app, int& status);
+void add_generate_command(CLI::App& app, int& status);
 
 /// Runs a command's `body` on the ranks of `world` and returns the exit status of this rank. InputError and AgreedError
 /// are what all ranks throw alike: rank 0 reports them. Anything else is thrown by a rank alone: it reports it and ends

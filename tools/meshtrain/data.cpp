@@ -175,7 +175,11 @@ void add_inspect(CLI::App& data, int& status) {
   CLI::App* command = data.add_subcommand("inspect", "Looks into a token file: how many tokens, which, the first ones");
   const auto arguments = std::make_shared<InspectArguments>();
   command->add_option("file", arguments->file, "The token file")->required()->type_name("FILE");
-  command->add_option("--dtype", arguments->dtype, kDtypeHelp)->capture_default_str()->type_name("TYPE");
+  command
+      ->add_option("--dtype", arguments->dtype,
+                   std::string(kDtypeHelp) + ", or megatron: FILE is NAME.bin and NAME.idx beside it says")
+      ->capture_default_str()
+      ->type_name("TYPE");
   command->add_option("--count", arguments->count, "How many tokens to show of a sample")
       ->capture_default_str()
       ->check(CLI::NonNegativeNumber)
@@ -194,7 +198,8 @@ void add_inspect(CLI::App& data, int& status) {
       ->type_name("TOKEN");
   command->footer(
       "Example: meshtrain data inspect data/mine.bin --tokenizer models/SmolLM2-1.7B --samples 3\n"
-      "Bytes: meshtrain data inspect data/mine.bin --dtype uint8 --count 100");
+      "Bytes: meshtrain data inspect data/mine.bin --dtype uint8 --count 100\n"
+      "Of Megatron: meshtrain data inspect data/theirs.bin --dtype megatron");
   command->callback([arguments, &status] {
     std::shared_ptr<const Tokenizer> tokenizer;
     if (arguments->tokenizer) tokenizer = load_tokenizer(*arguments->tokenizer);

@@ -4,10 +4,11 @@
 
 #include "runtime/config/load.h"
 #include "runtime/config/validate.h"
-#include "runtime/data/dataset.h"
+#include "runtime/data/mixture.h"
 #include "runtime/hf/export.h"
 #include "runtime/telemetry/console.h"
 #include "runtime/train/connect.h"
+#include "runtime/train/describe_data.h"
 #include "runtime/train/run.h"
 #include "tools/meshtrain/commands.h"
 #include "tools/meshtrain/recipe_arguments.h"
@@ -32,10 +33,14 @@ int check(const TrainArguments& arguments) {
   const MeshLayout layout = MeshLayout::fit(recipe.parallel.mesh, recipe.parallel.order, num_ranks);
   validate(recipe, layout);
   if (!recipe.train.export_folder.empty()) check_export_folder(recipe.train.export_folder);
-  const Dataset dataset(recipe.data, recipe.train.sequence_length, recipe.model.shape.vocab_size,
-                        static_cast<uint64_t>(recipe.train.seed));
+  const Mixture data(recipe.data, recipe.train.sequence_length, recipe.model.shape.vocab_size,
+                     static_cast<uint64_t>(recipe.train.seed));
+  const std::unique_ptr<Evaluation> evaluation = make_evaluation(recipe);
   std::printf("%s: fits mesh %s; %s samples of %s tokens\n", recipe.name.c_str(), layout.describe().c_str(),
-              with_separators(dataset.num_samples()).c_str(), with_separators(recipe.train.sequence_length).c_str());
+              with_separators(data.num_samples()).c_str(), with_separators(recipe.train.sequence_length).c_str());
+  for (const std::string& line : describe_data(recipe, data, samples_of_run(recipe.train), evaluation.get())) {
+    std::printf("%s\n", line.c_str());
+  }
   return 0;
 }
 
@@ -68,7 +73,8 @@ void add_train_command(CLI::App& app, int& status) {
                    "Go on from the checkpoint of this step; later ones are set aside")
       ->check(at_least_one())
       ->type_name("N");
-  command->add_flag("--check", arguments->check, "Check recipe, mesh, model and data, and start nothing");
+  command->add_flag("--check", arguments->check,
+                    "Check recipe, mesh, model and data, say what of the data a run would use, and start nothing");
   command->callback([arguments, &status] { status = train(*arguments); });
 }
 

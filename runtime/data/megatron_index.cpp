@@ -1,0 +1,156 @@
+#include "runtime/data/megatron_index.h"
+
+#include <algorithm>
+#include <cstring>
+#include <fstream>
+#include <limits>
+#include <string_view>
+
+#include "mesh/error.h"
+
+namespace meshtrain {
+namespace {
+
+constexpr std::string_view kMagic("MMIDIDX\0\0", 9);
+constexpr int64_t kHeaderBytes = 9 + 8 + 1 + 8 + 8;
+
+struct Code {
+  uint8_t code;
+  const char* dtype;
+  int64_t width;
+};
+constexpr Code kCodes[] = {{1, "uint8", 1}, {2, "int8", 1},  {3, "int16", 2},
+                           {4, "int32", 4}, {5, "int64", 8}, {8, "uint16", 2}};
+
+template <class Number>
+Number number_at(const std::byte* bytes) {
+  Number value;  // they are not aligned
+  std::memcpy(&value, bytes, sizeof value);
+  return value;
+}
+
+}  // namespace
+
+MegatronIndex::MegatronIndex(const std::filesystem::path& tokens, int64_t num_bytes) : file_(path_of(tokens)) {
+  read_header();
+  read_sequences(num_bytes);
+  check_documents();
+}
+
+bool MegatronIndex::is_beside(const std::filesystem::path& tokens) {
+  if (tokens.extension() != ".bin") return false;
+  std::error_code unreadable;
+  const std::filesystem::path index = path_of(tokens);
+  if (!std::filesystem::is_regular_file(index, unreadable)) return false;
+  char begin[kMagic.size()] = {};
+  std::ifstream(index, std::ios::binary).read(begin, sizeof begin);
+  return std::string_view(begin, sizeof begin) == kMagic;
+}
+
+std::filesystem::path MegatronIndex::path_of(const std::filesystem::path& tokens) {
+  if (tokens.extension() == ".bin") return std::filesystem::path(tokens).replace_extension(".idx");
+  throw InputError(tokens.string() + ": dtype megatron needs the path of a file NAME.bin, beside which is NAME.idx");
+}
+
+void MegatronIndex::read_header() {
+  const std::byte* const data = file_.data();
+  if (file_.size() < kHeaderBytes || std::memcmp(data, kMagic.data(), kMagic.size()) != 0) {
+    fail("it does not begin as an index of Megatron does (MMIDIDX)");
+  }
+  const auto version = number_at<uint64_t>(data + 9);
+  if (version != 1) fail("it is of version " + std::to_string(version) + ", version 1 can be read");
+  const auto code = number_at<uint8_t>(data + 17);
+  const auto* const known = std::ranges::find(kCodes, code, &Code::code);
+  if (known == std::end(kCodes)) {
+    fail("its dtype has code " + std::to_string(code) +
+         ", whole numbers are 1 (uint8), 2 (int8), 3 (int16), 4 (int32), 5 (int64) and 8 (uint16)");
+  }
+  dtype_ = known->dtype;
+  width_ = known->width;
+  const auto sequences = number_at<uint64_t>(data + 18), bounds = number_at<uint64_t>(data + 26);
+  const auto room = static_cast<uint64_t>(file_.size() - kHeaderBytes);
+  if (sequences > room / 12 || bounds > room / 8 || 12 * sequences + 8 * bounds != room) {
+    fail("its " + std::to_string(file_.size()) + " bytes do not fit its header, which counts " +
+         std::to_string(sequences) + " sequences (12 bytes each) and " + std::to_string(bounds) +
+         " bounds of documents (8 each): it was cut short, or is of another kind");
+  }
+  num_sequences_ = static_cast<int64_t>(sequences);
+  num_bounds_ = static_cast<int64_t>(bounds);
+}
+
+void MegatronIndex::read_sequences(int64_t num_bytes) {
+  int64_t next = -1;  // byte behind the sequence before
+  for (int64_t i = 0; i < num_sequences_; ++i) {
+    const int64_t tokens = length(i), first = pointer(i);
+    const bool inside = tokens >= 0 && first >= 0 && first <= num_bytes && tokens <= (num_bytes - first) / width_;
+    if (!inside || first % width_ != 0) {
+      fail("sequence " + std::to_string(i) + ", " + std::to_string(tokens) + " tokens of " + dtype_ + " from byte " +
+           std::to_string(first) + " on, does not lie in the " + std::to_string(num_bytes) + " bytes of the .bin file");
+    }
+    if (first != next) stretches_.push_back({num_tokens_, first, i});
+    if (tokens > std::numeric_limits<int64_t>::max() - num_tokens_) fail("it lists more tokens than can be counted");
+    num_tokens_ += tokens;
+    next = first + tokens * width_;
+  }
+}
+
+void MegatronIndex::check_documents() const {
+  if (num_bounds_ == 0 || bound(0) != 0 || bound(num_bounds_ - 1) != num_sequences_) {
+    fail("its bounds of documents do not go from 0 to its " + std::to_string(num_sequences_) + " sequences");
+  }
+  for (int64_t i = 1; i < num_bounds_; ++i) {
+    if (bound(i) < bound(i - 1)) fail("document " + std::to_string(i - 1) + " ends before it begins");
+  }
+}
+
+MegatronIndex::Run MegatronIndex::run_at(int64_t token) const {
+  const auto behind = std::ranges::upper_bound(stretches_, token, {}, &Stretch::first_token);
+  const Stretch& stretch = *std::prev(behind);
+  const int64_t end = behind == stretches_.end() ? num_tokens_ : behind->first_token;
+  return {stretch.first_byte + (token - stretch.first_token) * width_, end - token};
+}
+
+std::vector<int64_t> MegatronIndex::document_starts(int64_t first, int64_t end) const {
+  int64_t low = 0, high = num_documents();  // the first that begins there is in [low, high]
+  while (low < high) {
+    const int64_t middle = low + (high - low) / 2;
+    if (document_start(middle) < first) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  std::vector<int64_t> starts;
+  for (; low < num_documents(); ++low) {
+    const int64_t start = document_start(low);
+    if (start >= end) break;
+    if (starts.empty() || starts.back() != start) starts.push_back(start);
+  }
+  return starts;
+}
+
+int64_t MegatronIndex::document_start(int64_t document) const {
+  const int64_t sequence = bound(document);
+  if (sequence == num_sequences_) return num_tokens_;
+  const auto behind = std::ranges::upper_bound(stretches_, sequence, {}, &Stretch::first_sequence);
+  const Stretch& stretch = *std::prev(behind);
+  return stretch.first_token + (pointer(sequence) - stretch.first_byte) / width_;
+}
+
+int64_t MegatronIndex::length(int64_t sequence) const {
+  return number_at<int32_t>(file_.data() + kHeaderBytes + 4 * sequence);
+}
+
+int64_t MegatronIndex::pointer(int64_t sequence) const {
+  return number_at<int64_t>(file_.data() + kHeaderBytes + 4 * num_sequences_ + 8 * sequence);
+}
+
+int64_t MegatronIndex::bound(int64_t document) const {
+  return number_at<int64_t>(file_.data() + kHeaderBytes + 12 * num_sequences_ + 8 * document);
+}
+
+void MegatronIndex::fail(const std::string& what) const {
+  throw InputError(file_.path().string() + ": " + what);
+}
+
+}  // namespace meshtrain

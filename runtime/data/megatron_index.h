@@ -1,0 +1,80 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "runtime/data/mapped_file.h"
+
+namespace meshtrain {
+
+/// The index NAME.idx that Megatron writes beside NAME.bin. It lists sequences by their lengths and where they are in
+/// the .bin file, and documents as runs of sequences. Here its sequences are one stream of tokens, end to end in the
+/// order of the index. The format is that of Megatron-LM's megatron/core/datasets/indexed_dataset.py, little-endian:
+///
+///   "MMIDIDX\0\0"   9 bytes
+///   version         uint64, 1
+///   dtype           uint8: 1 uint8, 2 int8, 3 int16, 4 int32, 5 int64, 8 uint16 (6 and 7 are no integers)
+///   n, d            uint64 each: sequences; documents and one more
+///   lengths         int32 [n], in tokens
+///   pointers        int64 [n], in bytes of the .bin file
+///   documents       int64 [d], ascending from 0 to n: the first sequence of each, and the end
+///
+/// Any thread may call.
+class MegatronIndex {
+ public:
+  /// Reads and checks the whole index of `tokens`, a file of `num_bytes` bytes. Throws InputError, one line with the
+  /// path, when it is missing, malformed, or points outside of `tokens`.
+  MegatronIndex(const std::filesystem::path& tokens, int64_t num_bytes);
+
+  /// Whether there is an index beside `tokens`: NAME.idx that begins as one does.
+  static bool is_beside(const std::filesystem::path& tokens);
+  /// NAME.idx of NAME.bin. Throws InputError when `tokens` has another extension.
+  static std::filesystem::path path_of(const std::filesystem::path& tokens);
+
+  /// "int32"
+  const std::string& dtype() const { return dtype_; }
+  int64_t num_tokens() const { return num_tokens_; }
+  int64_t num_documents() const { return num_bounds_ - 1; }
+
+  /// Tokens that lie side by side.
+  struct Run {
+    int64_t first_byte;
+    int64_t num_tokens;
+  };
+  /// Those from token `token` of the stream on, which is there.
+  Run run_at(int64_t token) const;
+
+  /// The tokens from `first` on, below `end`, with which a document begins. Ascending; documents without tokens are
+  /// left out.
+  std::vector<int64_t> document_starts(int64_t first, int64_t end) const;
+  /// The token with which document `document` begins, or with num_documents() the last one ends.
+  int64_t document_start(int64_t document) const;
+
+ private:
+  /// Sequences that lie side by side in the .bin file: usually all of them.
+  struct Stretch {
+    int64_t first_token;
+    int64_t first_byte;
+    int64_t first_sequence;
+  };
+
+  void read_header();
+  void read_sequences(int64_t num_bytes);
+  void check_documents() const;
+  int64_t length(int64_t sequence) const;
+  int64_t pointer(int64_t sequence) const;
+  int64_t bound(int64_t document) const;
+  [[noreturn]] void fail(const std::string& what) const;
+
+  MappedFile file_;
+  std::string dtype_;
+  int64_t width_ = 0;
+  int64_t num_sequences_ = 0;
+  int64_t num_bounds_ = 0;
+  int64_t num_tokens_ = 0;
+  std::vector<Stretch> stretches_;
+};
+
+}  // namespace meshtrain

@@ -1,0 +1,41 @@
+#include "runtime/data/mixture.h"
+
+#include "runtime/data/permutation.h"
+
+namespace meshtrain {
+namespace {
+
+std::vector<double> weights_of(const DataRecipe& recipe) {
+  std::vector<double> weights;
+  for (const MixedSourceRecipe& source : recipe.sources()) weights.push_back(source.weight);
+  return weights;
+}
+
+}  // namespace
+
+Mixture::Mixture(const DataRecipe& recipe, int64_t sequence_length, int64_t vocab_size, uint64_t seed)
+    : interleave_(weights_of(recipe)) {
+  for (const MixedSourceRecipe& source : recipe.sources()) {
+    const size_t i = sources_.size();
+    const uint64_t own_seed = i == 0 ? seed : mix(seed, i);  // two entries of one file are shuffled differently
+    sources_.emplace_back(source, sequence_length, vocab_size, own_seed, recipe.source_key(i));
+  }
+}
+
+int64_t Mixture::num_samples() const {
+  int64_t sum = 0;
+  for (const Dataset& source : sources_) sum += source.num_samples();
+  return sum;
+}
+
+Mixture::Place Mixture::place(int64_t g) const {
+  const auto [source, index] = interleave_.at(g);
+  return {source, sources_[source].place(index)};
+}
+
+std::vector<int64_t> Mixture::read(int64_t g, int64_t* inputs, int64_t* labels) const {
+  const auto [source, index] = interleave_.at(g);
+  return sources_[source].read(index, inputs, labels);
+}
+
+}  // namespace meshtrain

@@ -1,0 +1,40 @@
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "fsdp/fsdp.h"
+#include "mesh/device_mesh.h"
+#include "runtime/model/transformer.h"
+
+namespace meshtrain {
+
+/// A model that says what comes next, cut over the tp axis of a mesh. No gradient, and no memory for one.
+class LanguageModel {
+ public:
+  /// `read` fills a parameter, the part that lies on this rank; it issues no collective. Every rank of the mesh must
+  /// construct it. Throws InputError, on all ranks alike, when the mesh has another axis than tp, when tp does not
+  /// divide the model's heads, and what `read` throws on any of them.
+  LanguageModel(const ModelShape& shape, const DeviceMesh& mesh, at::ScalarType dtype,
+                const std::function<void(const Parameter&)>& read);
+
+  /// An empty cache for `capacity` positions.
+  KeyValueCache make_cache(int64_t capacity) const;
+
+  /// Goes through `ids`, one or more, which follow the positions in `cache`, and says what follows the last of them.
+  /// Every tp rank must call it, with the same ids.
+  VocabularyLogits next(const std::vector<int64_t>& ids, KeyValueCache& cache);
+
+  const ModelShape& shape() const { return shape_; }
+  const Transformer& model() const { return model_; }
+  Fsdp& units() { return *units_; }
+
+ private:
+  ModelShape shape_;
+  Parallelism parallelism_;
+  at::TensorOptions options_;
+  Transformer model_;
+  std::unique_ptr<Fsdp> units_;
+};
+
+}  // namespace meshtrain

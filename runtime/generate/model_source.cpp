@@ -1,0 +1,124 @@
+#include "runtime/generate/model_source.h"
+
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "mesh/error.h"
+#include "runtime/checkpoint/checkpoint_reader.h"
+#include "runtime/checkpoint/inspect.h"
+#include "runtime/config/load.h"
+#include "runtime/hf/config_json.h"
+#include "runtime/model/load.h"
+#include "runtime/tokenizer/json_cursor.h"
+#include "runtime/tokenizer/tokenizer.h"
+
+namespace meshtrain {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool is_there(const fs::path& file) {
+  std::error_code unreadable;
+  return fs::exists(file, unreadable);
+}
+
+std::string precision_of(at::ScalarType dtype) {
+  static const std::map<at::ScalarType, std::string> names = {
+      {at::kDouble, "fp64"}, {at::kFloat, "fp32"}, {at::kBFloat16, "bf16"}, {at::kHalf, "fp16"}};
+  const auto found = names.find(dtype);
+  return found == names.end() ? "fp32" : found->second;
+}
+
+ModelSource of_hugging_face(const fs::path& folder) {
+  const SafetensorsFolder weights(folder);
+  return {folder, folder, false, read_config_json(folder / "config.json"),
+          precision_of(weights.entry("model.embed_tokens.weight").dtype)};
+}
+
+ModelSource of_checkpoint(const fs::path& folder) {
+  const Recipe recipe = parse_recipe(read_manifest(folder).head.recipe);
+  const std::string& precision = recipe.train.precision;
+  return {folder, recipe.model.hf, true, recipe.model.shape, precision.substr(0, precision.find('_'))};
+}
+
+/// eos_token_id of `file`: an id, or a list.
+std::vector<int64_t> eos_in(const fs::path& file) {
+  if (!is_there(file)) return {};
+  const nlohmann::json document = read_json_object(file.string());
+  const std::optional<JsonCursor> found = JsonCursor(file.string(), document).find("eos_token_id");
+  if (!found) return {};
+  if (!found->value().is_array()) return {found->id()};
+  std::vector<int64_t> ids;
+  for (size_t i = 0; i < found->size(); ++i) ids.push_back(found->at(i).id());
+  return ids;
+}
+
+}  // namespace
+
+fs::path find_model(const fs::path& path) {
+  if (is_there(path / "config.json")) return path;
+  try {
+    return find_checkpoint(path);
+  } catch (const InputError&) {
+    throw InputError("there is no model in " + path.string() +
+                     ": give a Hugging Face folder, which has a config.json, a checkpoint's folder, which has a "
+                     "manifest.json, or the directory of a run that has written one");
+  }
+}
+
+ModelSource read_model_source(const fs::path& folder) {
+  return is_there(folder / "manifest.json") ? of_checkpoint(folder) : of_hugging_face(folder);
+}
+
+std::vector<int64_t> stop_tokens(const ModelSource& source, const Tokenizer* tokenizer) {
+  for (const char* file : {"generation_config.json", "config.json"}) {
+    if (source.hugging_face.empty()) break;
+    std::vector<int64_t> ids = eos_in(source.hugging_face / file);
+    if (!ids.empty()) return ids;
+  }
+  if (tokenizer != nullptr && tokenizer->eos()) return {*tokenizer->eos()};
+  return {};
+}
+
+class ModelWeights::Reader {
+ public:
+  virtual ~Reader() = default;
+  virtual void read(const Parameter& parameter) = 0;
+};
+
+class ModelWeights::FolderReader final : public Reader {
+ public:
+  explicit FolderReader(const fs::path& folder) : weights_(folder) {}
+  void read(const Parameter& parameter) override { weights_.read(parameter); }
+
+ private:
+  PretrainedWeights weights_;
+};
+
+class ModelWeights::CheckpointPieces final : public Reader {
+ public:
+  explicit CheckpointPieces(const fs::path& folder) : manifest_(read_manifest(folder)), pieces_(folder, manifest_) {}
+  void read(const Parameter& parameter) override {
+    pieces_.read({parameter.name, parameter.global_shape, parameter.box, parameter.valid().detach()});
+  }
+
+ private:
+  Manifest manifest_;
+  CheckpointReader pieces_;
+};
+
+ModelWeights::ModelWeights(const ModelSource& source) {
+  if (source.is_checkpoint) {
+    reader_ = std::make_unique<CheckpointPieces>(source.folder);
+  } else {
+    reader_ = std::make_unique<FolderReader>(source.folder);
+  }
+}
+
+ModelWeights::~ModelWeights() = default;
+
+void ModelWeights::read(const Parameter& parameter) {
+  reader_->read(parameter);
+}
+
+}  // namespace meshtrain

@@ -1,0 +1,93 @@
+#include "runtime/generate/prompts.h"
+
+#include <charconv>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <string_view>
+
+#include "mesh/error.h"
+#include "runtime/data/mapped_file.h"
+#include "runtime/tokenizer/json_cursor.h"
+
+namespace meshtrain {
+namespace {
+
+using nlohmann::json;
+
+void for_each_line(std::string_view text, const std::function<void(std::string_view line, int64_t number)>& action) {
+  for (int64_t number = 1; !text.empty(); ++number) {
+    const size_t end = std::min(text.find('\n'), text.size());
+    std::string_view line = text.substr(0, end);
+    if (line.ends_with('\r')) line.remove_suffix(1);
+    if (line.find_first_not_of(" \t") != std::string_view::npos) action(line, number);
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+}
+
+Prompt json_prompt(std::string_view line, const std::string& place) {
+  const json document = json::parse(line, nullptr, /*allow_exceptions=*/false);
+  if (document.is_string()) return {document.get<std::string>()};
+  const JsonCursor object(place, document);
+  if (document.is_discarded() || !document.is_object()) {
+    throw InputError(place + ": neither a JSON string nor an object with \"prompt\" or \"tokens\"");
+  }
+  if (const auto text = object.find("prompt")) return {text->text()};
+  const JsonCursor tokens = object.at("tokens");
+  Prompt prompt{"", {}, false};
+  for (size_t i = 0; i < tokens.size(); ++i) prompt.tokens.push_back(tokens.at(i).id());
+  return prompt;
+}
+
+}  // namespace
+
+Prompt parse_token_prompt(const std::string& list, const std::string& where) {
+  Prompt prompt{"", {}, false};
+  const char *next = list.data(), *end = next + list.size();
+  while (true) {
+    uint32_t id = 0;
+    const auto [stop, error] = std::from_chars(next, end, id);
+    if (error != std::errc() || (stop != end && *stop != ',')) {
+      throw InputError(where + ": \"" + list + "\" is not a list of token ids, as 1,2,3");
+    }
+    prompt.tokens.push_back(id);
+    if (stop == end) return prompt;
+    next = stop + 1;
+  }
+}
+
+std::vector<Prompt> prompts_of_lines(const std::string& text) {
+  std::vector<Prompt> prompts;
+  for_each_line(text, [&](std::string_view line, int64_t) { prompts.push_back({std::string(line)}); });
+  return prompts;
+}
+
+std::vector<Prompt> read_prompts(const std::filesystem::path& file) {
+  const MappedFile mapped(file);
+  const std::string text(reinterpret_cast<const char*>(mapped.data()), static_cast<size_t>(mapped.size()));
+  if (file.extension() != ".jsonl") return prompts_of_lines(text);
+  std::vector<Prompt> prompts;
+  for_each_line(text, [&](std::string_view line, int64_t number) {
+    prompts.push_back(json_prompt(line, file.string() + ":" + std::to_string(number)));
+  });
+  return prompts;
+}
+
+std::vector<int64_t> encode_prompt(const Prompt& prompt, const Tokenizer* tokenizer, int64_t vocab_size,
+                                   const std::string& where) {
+  if (prompt.is_text && tokenizer == nullptr) {
+    throw InputError(where +
+                     " is a text, and the model has no tokenizer beside it: give --tokenizer, a folder, a file or the "
+                     "word bytes, or token ids with --tokens");
+  }
+  std::vector<int64_t> ids = prompt.is_text ? tokenizer->ids(prompt.text) : prompt.tokens;
+  if (ids.empty() && tokenizer != nullptr && tokenizer->bos()) ids.push_back(*tokenizer->bos());
+  if (ids.empty()) throw InputError(where + " is empty, and no token is known that begins a text: give one");
+  for (const int64_t id : ids) {
+    if (id < vocab_size) continue;
+    throw InputError(where + " has token " + std::to_string(id) + ", the model's vocabulary has " +
+                     std::to_string(vocab_size) + (prompt.is_text ? ": its tokenizer is another one" : ""));
+  }
+  return ids;
+}
+
+}  // namespace meshtrain

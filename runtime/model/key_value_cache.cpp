@@ -1,0 +1,60 @@
+#include "runtime/model/key_value_cache.h"
+
+#include <ATen/ATen.h>
+
+#include <stdexcept>
+#include <string>
+
+#include "context_parallel/block_attention.h"
+
+namespace meshtrain {
+namespace {
+
+/// One query sees every key, so no mask is needed, and heads that share keys are rows of one rectangle: keys and values
+/// are read once.
+at::Tensor attend_one(const at::Tensor& q, const at::Tensor& keys, const at::Tensor& values, double scale) {
+  const int64_t kv_heads = keys.size(1);
+  const at::Tensor rows = q.reshape({1, kv_heads, q.size(1) / kv_heads, q.size(3)});
+  return attend(rows, keys, values, /*causal=*/false, scale).out.to(q.scalar_type()).reshape(q.sizes());
+}
+
+}  // namespace
+
+KeyValueCache::KeyValueCache(const ModelShape& shape, int64_t tp, int64_t capacity, const at::TensorOptions& options) {
+  const std::vector<int64_t> sizes = {1, shape.num_key_value_heads / tp, capacity, shape.head_dim};
+  for (int64_t layer = 0; layer < shape.num_hidden_layers; ++layer) {
+    layers_.push_back({at::empty(sizes, options), at::empty(sizes, options)});
+  }
+}
+
+int64_t KeyValueCache::num_bytes() const {
+  int64_t bytes = 0;
+  for (const Layer& layer : layers_) bytes += static_cast<int64_t>(layer.keys.nbytes() + layer.values.nbytes());
+  return bytes;
+}
+
+void KeyValueCache::clear() {
+  for (Layer& layer : layers_) layer.length = 0;
+}
+
+at::Tensor KeyValueCache::attend(int64_t layer, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                 double scale) {
+  Layer& here = layers_[static_cast<size_t>(layer)];
+  const int64_t past = here.length, count = k.size(2);
+  if (past + count > capacity()) {
+    throw std::logic_error("key-value cache: " + std::to_string(past) + " and " + std::to_string(count) +
+                           " more positions, room for " + std::to_string(capacity()));
+  }
+  here.keys.narrow(2, past, count).copy_(k);
+  here.values.narrow(2, past, count).copy_(v);
+  here.length += count;
+  if (count == 1) {
+    return attend_one(q, here.keys.narrow(2, 0, here.length), here.values.narrow(2, 0, here.length), scale);
+  }
+  RunningAttention running(q, scale);
+  running.add({0, count, 0, count, /*causal=*/true}, k, v);
+  if (past > 0) running.add({0, count, 0, past, /*causal=*/false}, here.keys, here.values);
+  return running.finish().out;
+}
+
+}  // namespace meshtrain

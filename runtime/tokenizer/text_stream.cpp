@@ -1,0 +1,67 @@
+#include "runtime/tokenizer/text_stream.h"
+
+#include <algorithm>
+
+#include "runtime/tokenizer/utf8.h"
+
+namespace meshtrain {
+namespace {
+
+/// How many tokens decide how the next one begins: a character of single bytes, and the space before it.
+constexpr size_t kContext = 8;
+
+constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
+
+/// Whether more bytes can make a character of `bytes`, which are 1 to 3.
+bool begins_character(std::string_view bytes) {
+  const unsigned char first = static_cast<unsigned char>(bytes[0]);
+  const size_t length = first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : 2;
+  if (first < 0xC2 || bytes.size() >= length) return false;
+  for (const char second : {'\x80', '\xBF'}) {  // of four first bytes the second has half the range
+    const std::string whole = std::string(bytes) + second + std::string(length - bytes.size() - 1, '\x80');
+    if (valid_utf8(whole) == length) return true;
+  }
+  return false;
+}
+
+/// Bytes at the end of `text` that may become a character.
+size_t unfinished(std::string_view text) {
+  for (size_t count = std::min<size_t>(3, text.size()); count > 0; --count) {
+    if (begins_character(text.substr(text.size() - count))) return count;
+  }
+  return 0;
+}
+
+}  // namespace
+
+TextStream::TextStream(const Tokenizer& tokenizer, const std::vector<int64_t>& before)
+    : tokenizer_(tokenizer),
+      ids_(before.end() - static_cast<int64_t>(std::min(kContext, before.size())), before.end()),
+      num_said_(ids_.size()) {}
+
+std::string TextStream::add(int64_t id) {
+  ids_.push_back(id);
+  return settle(/*last=*/false);
+}
+
+std::string TextStream::finish() {
+  return settle(/*last=*/true);
+}
+
+std::string TextStream::settle(bool last) {
+  const std::vector<int64_t> said(ids_.begin(), ids_.begin() + static_cast<int64_t>(num_said_));
+  const std::string before = tokenizer_.decode(said, /*skip_special=*/true);
+  const std::string all = tokenizer_.decode(ids_, /*skip_special=*/true);
+  // A tokenizer that replaces what it cannot decode yet shows so at the end.
+  if (last || !all.ends_with(kReplacement)) {
+    bytes_ += all.size() > before.size() ? all.substr(before.size()) : std::string();
+    ids_.erase(ids_.begin(), ids_.end() - static_cast<int64_t>(std::min(kContext, ids_.size())));
+    num_said_ = ids_.size();
+  }
+  const size_t kept = last ? 0 : unfinished(bytes_);
+  const std::string text = with_replacements(std::string_view(bytes_).substr(0, bytes_.size() - kept));
+  bytes_.erase(0, bytes_.size() - kept);
+  return text;
+}
+
+}  // namespace meshtrain

@@ -1,0 +1,53 @@
+#include "tensor_parallel/vocabulary_logits.h"
+
+#include <ATen/ATen.h>
+
+#include <cmath>
+#include <limits>
+#include <sstream>
+#include <stdexcept>
+
+#include "tensor_parallel/matrix_product.h"
+
+namespace meshtrain {
+
+VocabularyLogits::VocabularyLogits(const at::Tensor& x, const Parameter& head, const TensorParallel& tp)
+    : group_(tp.group.with_purpose("tp.logits")),
+      vocab_size_(head.global_shape[0]),
+      first_(head.box.start[0]),
+      valid_(head.box.size[0]) {
+  if (x.dim() != 1 || x.size(0) != head.global_shape[1]) {
+    std::ostringstream message;
+    message << tp.group.place() << ": logits of one token need x [" << head.global_shape[1] << "], not " << x.sizes();
+    throw std::invalid_argument(message.str());
+  }
+  const at::NoGradGuard no_grad;
+  local_ = product(x.unsqueeze(0), head.tensor.detach()).squeeze(0);
+}
+
+VocabularyLogits::Largest VocabularyLogits::largest() const {
+  at::Tensor here = at::full({2}, -std::numeric_limits<double>::infinity(), at::kDouble);  // of a rank without rows
+  if (valid_ > 0) {
+    const auto [value, index] = local_.narrow(0, 0, valid_).max(0);
+    here[0] = value.to(at::kDouble);
+    here[1] = index + first_;
+  }
+  at::Tensor all = at::empty({2 * group_.size()}, at::kDouble);
+  group_.all_gather(all, here).wait();
+  const double* number = all.const_data_ptr<double>();
+  int best = 0;  // ids ascend with ranks, so the first of equal ones has the lowest
+  for (int rank = 1; rank < group_.size(); ++rank) {
+    const double value = number[2 * rank], before = number[2 * best];
+    if (value > before || (std::isnan(value) && !std::isnan(before))) best = rank;
+  }
+  return {static_cast<int64_t>(number[2 * best + 1]), number[2 * best]};
+}
+
+at::Tensor VocabularyLogits::whole() const {
+  if (group_.size() == 1) return local_;
+  at::Tensor all = at::empty({local_.size(0) * group_.size()}, local_.options());
+  group_.all_gather(all, local_).wait();
+  return all.narrow(0, 0, vocab_size_);
+}
+
+}  // namespace meshtrain

@@ -1,0 +1,200 @@
+// The loss on held-out samples is that of one rank over all their counted tokens, and training does not notice.
+
+#include "runtime/train/evaluation.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <fstream>
+#include <limits>
+#include <map>
+
+#include "mesh/agree.h"
+#include "mesh/error.h"
+#include "mesh/memory.h"
+#include "tests/matrix/cell.h"
+#include "tests/matrix/comparison.h"
+#include "tests/support/scratch.h"
+#include "tests/support/world.h"
+
+namespace meshtrain::testing {
+namespace {
+
+/// Meshes of all ranks; tied weights are a unit of the whole step.
+std::vector<Cell> cells(const std::string& precision) {
+  const int64_t n = world().size();
+  const auto variant = [&](const std::string& family, bool tied, const std::string& ignored,
+                           const std::string& documents) {
+    return Variant{family, tied, "mha", ignored, documents, precision, "adamw"};
+  };
+  const Variant plain = variant("llama", false, "uneven", "one"), tied = variant("qwen3", true, "none", "ignored"),
+                packed = variant("qwen2", false, "uneven", "packed");
+  if (n == 1)
+    return {{tied, 1, 1, 1, "none", "contiguous", false, 2}, {plain, 1, 1, 1, "none", "contiguous", false, 1}};
+  std::vector<Cell> all = {{plain, n, 1, 1, "none", "contiguous", false, 2, "no_shard"},
+                           {tied, n, 1, 1, "none", "contiguous", false, 1, "full_shard"},
+                           {packed, n, 1, 1, "none", "contiguous", false, 2, "shard_grad_op"},
+                           {tied, n, 1, 1, "none", "contiguous", false, 1, "hybrid_shard"},
+                           {plain, n, 1, 1, "none", "contiguous", false, 1, "full_shard+"},
+                           {packed, 1, n, 1, "none", "contiguous", true, 2, "no_shard"},
+                           {tied, 1, 1, n, "ring", "zigzag", false, 1, "shard_optimizer"},
+                           {plain, 1, 1, n, "all_gather", "contiguous", false, 1, "full_shard"}};
+  if (n == 4) all.push_back({packed, 2, 2, 1, "none", "contiguous", true, 1, "full_shard"});
+  if (n == 8) all.push_back({tied, 2, 2, 2, "ring", "zigzag", true, 2, "full_shard"});
+  if (n == 8) all.push_back({packed, 2, 2, 2, "ulysses", "contiguous", false, 1, "shard_optimizer"});
+  return all;
+}
+
+DeviceMesh mesh_of(const Cell& cell) {
+  return DeviceMesh(MeshLayout({{"dp", cell.dp}, {"cp", cell.cp}, {"tp", cell.tp}}), world());
+}
+
+class EvaluationTest : public ::testing::Test {
+ protected:
+  EvaluationTest() {
+    if (world().rank() == 0) write_tokens(folder_.path());
+    world().barrier();
+  }
+
+  /// Of the training that `cell` is, with the file's first `samples` held out too.
+  Recipe recipe(const Cell& cell, bool alone, int64_t samples) const {
+    Recipe recipe = recipe_of(cell, alone || world().size() == 1, folder_.path());
+    static_cast<SourceRecipe&>(recipe.evaluate) = recipe.data;
+    recipe.evaluate.samples = samples;
+    return recipe;
+  }
+
+  const ScratchFolder folder_{world()};
+};
+
+/// What one rank trains on in a step of these samples: another way to the same numbers.
+HeldOutLoss as_a_step(Recipe recipe) {
+  recipe.train.global_batch = *recipe.evaluate.samples;
+  recipe.train.micro_batch = 1;
+  const DeviceMesh mesh = one_rank_mesh();
+  Trainer trainer(recipe, mesh, at::kCPU);
+  const Dataset dataset(recipe.evaluate, recipe.train.sequence_length, recipe.model.shape.vocab_size, 0);
+  const StepBatch batch = read_batch(dataset, recipe, mesh, trainer.layout(), 0);
+  return {trainer.compute_gradients(batch, batch.num_counted, false).loss.item<double>(), batch.num_counted};
+}
+
+TEST_F(EvaluationTest, IsTheExactMeanOverAllTokensOnEveryMesh) {
+  for (const Cell& cell : cells("fp64")) {
+    for (const int64_t samples : {1, 13, 16, 37}) {  // fewer than the ranks, no multiple of them
+      const Recipe asked = recipe(cell, /*alone=*/false, samples);
+      const DeviceMesh mesh = mesh_of(cell);
+      Trainer trainer(asked, mesh, at::kCPU);
+      const EvaluationMetrics found = Evaluation(asked).run(trainer, mesh);
+      if (world().rank() != 0) continue;
+      const HeldOutLoss wanted = as_a_step(recipe(cell, /*alone=*/true, samples));
+      EXPECT_EQ(found.tokens, wanted.num_counted) << cell.describe();
+      EXPECT_NEAR(found.loss, wanted.mean, 1e-10 * wanted.mean) << cell.describe() << ", " << samples << " samples";
+    }
+    world().barrier();
+  }
+}
+
+/// Losses of a few steps, and what the weights are then.
+struct Trained {
+  std::vector<double> losses;
+  std::map<std::string, at::Tensor> weights;
+};
+
+Trained train(const Recipe& recipe, const DeviceMesh& mesh, const Evaluation* evaluation) {
+  Trainer trainer(recipe, mesh, at::kCPU);
+  const Dataset dataset(recipe.data, recipe.train.sequence_length, recipe.model.shape.vocab_size, 0);
+  Trained trained;
+  if (evaluation != nullptr) evaluation->run(trainer, mesh);
+  for (int64_t step = 0; step < 3; ++step) {
+    const StepBatch batch = read_step(dataset, recipe, mesh, trainer.layout(), step);
+    trained.losses.push_back(trainer.step(batch, trainer.count_tokens(batch), 1e-3, false).loss.item<double>());
+    if (evaluation != nullptr) evaluation->run(trainer, mesh);
+  }
+  trainer.fsdp().visit_shards(
+      [&](const Parameter& parameter) { trained.weights[parameter.name] = parameter.valid().clone(); });
+  return trained;
+}
+
+TEST_F(EvaluationTest, DoesNotChangeABitOfTheTraining) {
+  for (const char* precision : {"fp32", "bf16_mixed"}) {
+    for (const Cell& cell : cells(precision)) {
+      const Recipe asked = recipe(cell, /*alone=*/false, 13);
+      const DeviceMesh mesh = mesh_of(cell);
+      const Evaluation evaluation(asked);
+      const Trained with = train(asked, mesh, &evaluation), without = train(asked, mesh, nullptr);
+      EXPECT_EQ(with.losses, without.losses) << cell.describe();
+      for (const auto& [name, weights] : without.weights) {
+        EXPECT_TRUE(at::equal(with.weights.at(name), weights)) << name << " on " << cell.describe();
+      }
+    }
+  }
+}
+
+TEST_F(EvaluationTest, NeedsNoMoreMemoryThanAStep) {
+  for (const Cell& cell : cells("fp32")) {
+    const Recipe asked = recipe(cell, /*alone=*/false, 13);
+    const DeviceMesh mesh = mesh_of(cell);
+    HostMemory& memory = HostMemory::counted();
+    Trainer trainer(asked, mesh, at::kCPU);
+    const Dataset dataset(asked.data, asked.train.sequence_length, asked.model.shape.vocab_size, 0);
+    const Evaluation evaluation(asked);
+    const StepBatch batch = read_step(dataset, asked, mesh, trainer.layout(), 0);
+    const int64_t counted = trainer.count_tokens(batch);
+    trainer.step(batch, counted, 1e-3, false);
+    const auto peak = [&](const std::function<void()>& action) {
+      int64_t least = std::numeric_limits<int64_t>::max();
+      for (int i = 0; i < 4; ++i) {  // how long a collective's tensors are held is the communication thread's to say
+        const int64_t before = memory.live();
+        memory.restart_peak();
+        action();
+        least = std::min(least, memory.peak() - before);
+      }
+      return least;
+    };
+    const int64_t of_step = peak([&] { trainer.step(batch, counted, 1e-3, false); });
+    const int64_t of_evaluation = peak([&] { evaluation.run(trainer, mesh); });
+    EXPECT_LT(of_evaluation, of_step) << cell.describe();
+  }
+}
+
+TEST_F(EvaluationTest, SaysWhenNothingCounts) {
+  Cell cell = cells("fp32").front();
+  cell.variant.ignored = "uneven";
+  Recipe asked = recipe(cell, /*alone=*/false, 5);
+  asked.evaluate.loss_mask = folder_.path() / "none.bin";
+  if (world().rank() == 0) {
+    const auto size = std::filesystem::file_size(folder_.path() / "mask.bin");
+    std::ofstream(asked.evaluate.loss_mask, std::ios::binary) << std::string(size, '\0');
+  }
+  world().barrier();
+  const DeviceMesh mesh = mesh_of(cell);
+  Trainer trainer(asked, mesh, at::kCPU);
+  EXPECT_THROW(Evaluation(asked).run(trainer, mesh), AgreedError);
+}
+
+TEST_F(EvaluationTest, ComesEveryFewStepsAndAtTheLast) {
+  Recipe asked = recipe(cells("fp32").front(), /*alone=*/true, 5);
+  asked.train.steps = 10;
+  const auto due = [&](int64_t every) {
+    asked.evaluate.every = every;
+    const Evaluation evaluation(asked);
+    std::vector<int64_t> steps;
+    for (int64_t step = 1; step <= 10; ++step) {
+      if (evaluation.is_due(step)) steps.push_back(step);
+    }
+    return steps;
+  };
+  EXPECT_EQ(due(4), (std::vector<int64_t>{4, 8, 10}));
+  EXPECT_EQ(due(0), (std::vector<int64_t>{10}));
+  asked.evaluate.samples = 1000;
+  try {
+    Evaluation{asked};
+    ADD_FAILURE() << "there are not so many";
+  } catch (const InputError& error) {
+    EXPECT_NE(std::string(error.what()).find("evaluate.samples: 1000 are asked for, but "), std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace meshtrain::testing

@@ -1,0 +1,145 @@
+// `meshtrain generate` as its users meet it.
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "tests/tools/train_program.h"
+
+namespace meshtrain::testing {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using Words = std::vector<std::string>;
+
+std::string model(const std::string& name) {
+  return source_folder() + "/tests/fixtures/" + name;
+}
+
+/// A prompt of a fixture and what transformers goes on with.
+struct Expected {
+  explicit Expected(const std::string& name, size_t index = 1) {
+    const json each = json::parse(std::ifstream(model(name) + "/generated.json"))[index];
+    prompt = joined(each.at("prompt"), ",");
+    tokens = each.at("tokens").get<std::vector<int64_t>>();
+  }
+  static std::string joined(const std::vector<int64_t>& ids, const std::string& between) {
+    std::string text;
+    for (const int64_t id : ids) text += (text.empty() ? "" : between) + std::to_string(id);
+    return text;
+  }
+  std::string first(size_t count) const {
+    return joined({tokens.begin(), tokens.begin() + static_cast<int64_t>(count)}, " ") + "\n";
+  }
+  std::string prompt;
+  std::vector<int64_t> tokens;
+};
+
+Words with(Words words, const Words& more) {
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+TEST(Generate, IdsWithoutATokenizerOnAnyMesh) {
+  const Expected expected("qwen3");
+  const Words words = {"generate", model("qwen3"), "--tokens", expected.prompt, "--max-tokens", "64", "--ignore-eos"};
+  const Ending alone = run_meshtrain(words);
+  EXPECT_EQ(alone.status, 0) << alone.err;
+  EXPECT_EQ(alone.out, expected.first(64));
+  EXPECT_TRUE(has(alone.err, " parameters in fp32 on 1 rank, loaded in ")) << alone.err;
+  EXPECT_TRUE(has(alone.err, "7 tokens of prompt in ") && has(alone.err, "then 63 more in ")) << alone.err;
+  for (const Words& mesh : {Words{}, {"--mesh", "tp=2"}}) {
+    const Ending both = run_meshtrain_on_ranks(2, with(words, mesh));
+    EXPECT_EQ(both.status, 0) << both.err;
+    EXPECT_EQ(both.out, expected.first(64));
+    EXPECT_EQ(count(both.err, "loaded in"), 1) << both.err;
+  }
+}
+
+TEST(Generate, EndsAtTheEndOfTextOrNot) {
+  // config.json names token 2.
+  const Words words = {"generate",      model("llama"), "--tokens", "5,6", "--max-tokens", "200",
+                       "--temperature", "1.5",          "--seed",   "3",   "--json"};
+  const Ending stops = run_meshtrain(words), ignores = run_meshtrain(with(words, {"--ignore-eos"}));
+  ASSERT_EQ(stops.status, 0) << stops.err;
+  const json ended = json::parse(stops.out), whole = json::parse(ignores.out);
+  EXPECT_EQ(whole.at("tokens").size(), 200u);
+  EXPECT_EQ(whole.at("ended"), "length");
+  const std::vector<int64_t> all = whole.at("tokens"), some = ended.at("tokens");
+  const auto end = std::find(all.begin(), all.end(), 2);
+  ASSERT_NE(end, all.end()) << "take another seed";
+  EXPECT_EQ(some, std::vector<int64_t>(all.begin(), end + 1));
+  EXPECT_EQ(ended.at("ended"), "eos");
+  EXPECT_TRUE(has(stops.err, "ended by token 2")) << stops.err;
+  EXPECT_EQ(ended.at("prompt_tokens"), (std::vector<int64_t>{5, 6}));
+  EXPECT_FALSE(ended.contains("text"));
+  EXPECT_EQ(run_meshtrain(with(words, {"--stop-at-eos"})).out, stops.out);
+}
+
+TEST(Generate, SeveralPromptsOneAfterAnother) {
+  const Expected first("llama", 1), second("llama", 2);
+  const Ending ending = run_meshtrain({"generate", model("llama"), "--tokens", first.prompt, "--tokens", second.prompt,
+                                       "--max-tokens", "20", "--ignore-eos"});
+  EXPECT_EQ(ending.status, 0) << ending.err;
+  EXPECT_EQ(ending.out, "==> prompt 1 <==\n" + first.first(20) + "\n==> prompt 2 <==\n" + second.first(20));
+}
+
+TEST(Generate, WhatIsWrongIsSaidInOneLine) {
+  const auto complaint = [](const Words& more) { return only_complaint(run_meshtrain(with({"generate"}, more))); };
+  const std::string llama = model("llama");
+  EXPECT_TRUE(has(complaint({llama}), "--prompt, --prompt-file or --tokens"));
+  EXPECT_TRUE(has(complaint({llama, "--prompt", "a"}), "prompt 1 is a text, and the model has no tokenizer"));
+  EXPECT_TRUE(has(complaint({llama, "--tokens", "1,x"}), "--tokens: \"1,x\""));
+  EXPECT_TRUE(has(complaint({llama, "--tokens", "1,97"}), "prompt 1 has token 97, the model's vocabulary has 97"));
+  EXPECT_TRUE(has(complaint({llama, "--tokens", "1", "--prompt", "a"}), "--prompt"));
+  EXPECT_TRUE(has(complaint({llama, "--tokens", "1", "--top-p", "0.5"}), "--temperature"));
+  EXPECT_TRUE(has(complaint({llama, "--tokens", "1", "--top-p", "1.5"}), "--top-p"));
+  EXPECT_TRUE(has(complaint({llama, "--tokens", "1", "--max-tokens", "0"}), "--max-tokens"));
+  EXPECT_TRUE(has(complaint({llama, "--tokens", "1,2", "--max-tokens", "255"}), "give at most --max-tokens 254"));
+  EXPECT_TRUE(has(complaint({llama, "--tokens", "1", "--mesh", "tp=2"}), "tp=2"));
+  EXPECT_TRUE(has(complaint({source_folder(), "--tokens", "1"}), "there is no model in " + source_folder()));
+  EXPECT_TRUE(has(complaint({llama, "--tokens", "1", "--precision", "fp8"}), "--precision"));
+  EXPECT_TRUE(has(complaint({llama, "--prompt", "a", "--tokenizer", "/nowhere"}), "/nowhere"));
+}
+
+TEST(Generate, WhatIsWrongOnAMeshIsSaidOnce) {
+  for (const char* mesh : {"dp=2", "cp=2"}) {
+    const Ending ending = run_meshtrain_on_ranks(2, {"generate", model("llama"), "--tokens", "1", "--mesh", mesh});
+    EXPECT_EQ(count(ending.err, "meshtrain: "), 1) << ending.err;
+    EXPECT_TRUE(has(ending.err, "text is generated over tp alone") && has(ending.err, "--mesh tp=2")) << ending.err;
+  }
+  const Ending heads = run_meshtrain_on_ranks(3, {"generate", model("llama"), "--tokens", "1"});
+  EXPECT_EQ(count(heads.err, "meshtrain: "), 1) << heads.err;
+  EXPECT_TRUE(has(heads.err, "tp")) << heads.err;
+}
+
+class GenerateFromRun : public TrainProgram {};
+
+TEST_F(GenerateFromRun, TextOfBytes) {
+  // Its tokens are 0 to 49, over and over.
+  ASSERT_EQ(train(2, {"--mesh", "dp=2", "--set", "train.steps=60", "--set", "checkpoint.every=60", "--set",
+                      "parallel.fsdp.mode=full_shard"})
+                .status,
+            0);
+  write("prompt", "!\"#$\n");
+  const auto text = [&](const Words& more) {
+    const Ending ending = run_meshtrain(with({"generate", run_dir, "--tokenizer", "bytes", "--max-tokens", "6"}, more));
+    EXPECT_EQ(ending.status, 0) << ending.err;
+    return ending.out;
+  };
+  EXPECT_EQ(text({"--prompt", "!\"#$"}), "%&'()*\n") << "what it has been trained on";
+  EXPECT_EQ(text({"--prompt-file", path("prompt")}), "%&'()*\n");
+  const Ending from_stdin =
+      run_program({"/bin/sh", "-c",
+                   "'" + build_folder() + "/meshtrain' generate '" + run_dir.string() +
+                       "' --tokenizer bytes --max-tokens 6 --prompt - < '" + path("prompt").string() + "'"});
+  EXPECT_EQ(from_stdin.out, "%&'()*\n") << from_stdin.err;
+  const json line = json::parse(text({"--prompt", "!\"#$", "--json"}));
+  EXPECT_EQ(line.at("prompt"), "!\"#$");
+  EXPECT_EQ(line.at("text"), "%&'()*");
+  EXPECT_EQ(line.at("tokens"), (std::vector<int64_t>{37, 38, 39, 40, 41, 42}));
+}
+
+}  // namespace
+}  // namespace meshtrain::testing

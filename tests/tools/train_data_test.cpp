@@ -1,0 +1,154 @@
+// What a run reads, besides one file in its order: mixtures, files of Megatron, held-out samples.
+
+#include <cmath>
+
+#include "tests/runtime/megatron_files.h"
+#include "tests/tools/train_program.h"
+
+namespace meshtrain::testing {
+namespace {
+
+class TrainData : public TrainProgram {
+ protected:
+  /// Some ids below 64.
+  static std::string ids(size_t count, unsigned seed) {
+    std::mt19937_64 random(seed);
+    std::string text(count, '\0');
+    for (char& id : text) id = static_cast<char>(random() % 64);
+    return text;
+  }
+
+  Ending run(int ranks, Words words) const {
+    const Ending ending = train(ranks, words);
+    EXPECT_EQ(ending.status, 0) << ending.err;
+    return ending;
+  }
+
+  std::vector<double> losses() const {
+    std::vector<double> losses;
+    for (const nlohmann::json& line : metrics()) losses.push_back(line.at("loss"));
+    return losses;
+  }
+  /// step: eval_loss, where there is one.
+  std::map<int, double> evaluations() const {
+    std::map<int, double> found;
+    for (const nlohmann::json& line : metrics()) {
+      if (line.contains("eval_loss")) found[line.at("step")] = line.at("eval_loss");
+    }
+    return found;
+  }
+};
+
+TEST_F(TrainData, EvaluationIsToldAndChangesNothing) {
+  write("held_out.bin", ids(21 * 17, 5));
+  const std::string held_out = path("held_out.bin").string();
+  const Words plain = {"--mesh", "dp=2", "--set", "train.steps=7", "--set", "train.log_every=5"};
+  run(2, plain);
+  const std::vector<double> without = losses();
+  EXPECT_TRUE(evaluations().empty());
+
+  run_dir = path("evaluated");
+  Words words = plain;
+  words.insert(words.end(), {"--set", "evaluate={every: 3, tokens: " + held_out + "}", "--set", "checkpoint.every=3"});
+  const Ending ending = run(2, words);
+  EXPECT_EQ(losses(), without) << "to the bit";
+  const std::map<int, double> found = evaluations();
+  ASSERT_EQ(found.size(), 3u);
+  EXPECT_TRUE(found.contains(3) && found.contains(6) && found.contains(7));
+  EXPECT_NEAR(found.at(3), std::log(64), 1);
+  EXPECT_NE(found.at(3), found.at(6));
+  for (const nlohmann::json& line : metrics()) {
+    if (!line.contains("eval_loss")) continue;
+    EXPECT_EQ(line.at("eval_tokens"), 21 * 16) << "of all samples, though 2 ranks do not divide them";
+    EXPECT_GT(line.at("eval_seconds").get<double>(), 0);
+  }
+  EXPECT_TRUE(
+      has(ending.out, "\nheld out: " + held_out + ": 21 samples, 336 tokens, after every 3 steps and the last\n"))
+      << ending.out;
+  for (const int step : {3, 6, 7}) {
+    char text[32];
+    std::snprintf(text, sizeof text, "  eval loss %.4f\n", found.at(step));
+    EXPECT_TRUE(has(ending.out, text)) << "whatever train.log_every is: " << ending.out;
+  }
+
+  run_dir = path("alone");
+  words[1] = "dp=1";
+  run(1, words);
+  for (const auto& [step, loss] : found) EXPECT_NEAR(evaluations().at(step), loss, 1e-5 * loss);
+
+  run_dir = path("evaluated");  // goes on with other settings
+  const Ending resumed = run(2, {"--resume-step", "6", "--set", "train.steps=9", "--set",
+                                 "evaluate={every: 2, samples: 4, tokens: " + held_out + "}"});
+  EXPECT_TRUE(has(resumed.out, "\n  evaluate.every: 2, was 3\n")) << resumed.out;
+  EXPECT_TRUE(has(resumed.out, "\n  evaluate.samples: 4, was none\n")) << resumed.out;
+  EXPECT_EQ(evaluations().size(), 4u) << "3, 6, 8, 9";
+  EXPECT_EQ(metrics().back().at("eval_tokens"), 4 * 16);
+}
+
+TEST_F(TrainData, HeldOutTokensAreCheckedBeforeTheStart) {
+  const Words words = {"--mesh", "dp=2", "--set", "evaluate.tokens=" + path("held_out.bin").string()};
+  EXPECT_EQ(complaint(2, words), "cannot read " + path("held_out.bin").string() + ": No such file or directory");
+  write("held_out.bin", ids(17, 5) + std::string(17, '\x41'));
+  EXPECT_TRUE(has(complaint(2, words), "held_out.bin: token 17 has id 65, beyond the vocabulary of 64"));
+  write("held_out.bin", ids(16, 5));
+  EXPECT_TRUE(has(complaint(2, words), "16 tokens are fewer than one sample of 17"));
+  EXPECT_FALSE(std::filesystem::exists(run_dir));
+}
+
+TEST_F(TrainData, MixturesAreToldAndGoOn) {
+  write("b.bin", ids(10 * 17, 2));
+  const std::string mixture = "data={tokens: null, mixture: [{tokens: " + path("tokens.bin").string() +
+                              ", weight: 0.7}, {tokens: " + path("b.bin").string() + ", weight: 0.3, shuffle: true}]}";
+  const Words words = {"--mesh", "dp=2", "--set", mixture, "--set", "train.steps=10", "--set", "checkpoint.every=4"};
+  const std::string first = "data: " + path("tokens.bin").string() +
+                            ": 28 samples, 448 tokens, 0.28 epochs, 70.0 % of the run\n",
+                    second = "data: " + path("b.bin").string() +
+                             ": 12 samples, 192 tokens, 1.20 epochs, 30.0 % of the run\n";
+  Words check = words;
+  check.emplace_back("--check");
+  EXPECT_EQ(run(1, check).out, "tiny: fits mesh dp=2,cp=1,tp=1; 110 samples of 16 tokens\n" + first + second);
+  const Ending ending = run(2, words);
+  EXPECT_TRUE(has(ending.out, "\n" + first + second)) << ending.out;
+  const std::vector<double> whole = losses();
+
+  Words resume = words;
+  resume.insert(resume.end(), {"--resume-step", "4"});
+  EXPECT_TRUE(has(run(2, resume).out, "\n" + first + second)) << "of the whole run";
+  EXPECT_EQ(losses(), whole);
+  Words other = resume;
+  other[3] = mixture;
+  other[3].replace(other[3].find("0.7"), 3, "0.6");
+  EXPECT_TRUE(has(complaint(2, other), "data.mixture[0].weight: 0.6, was 0.7"));
+
+  EXPECT_TRUE(has(complaint(1, {"--set", "data.mixture=[{tokens: b.bin, weight: 1}]"}),
+                  ": data.tokens: belongs to one file: name it in the entries of data.mixture, or leave that out"));
+  write("b.bin", std::string(170, 'x'));
+  run_dir = path("another");
+  EXPECT_TRUE(has(complaint(2, words), "b.bin: token 0 has id 120, beyond the vocabulary of 64"));
+}
+
+TEST_F(TrainData, FilesOfMegatronAreRead) {
+  std::vector<int64_t> tokens;
+  for (const char id : ids(40 * 17, 3)) tokens.push_back(id);
+  write_ids<int32_t>(path("theirs.bin"), tokens);
+  std::vector<int32_t> lengths(40, 17);
+  write("theirs.idx", megatron_fields(4, 4, lengths).bytes());
+  write("ours.bin", ids(40 * 17, 3));
+  run(1, {"--set", "data={tokens: " + path("ours.bin").string() + ", layout: stream}"});
+  const std::vector<double> ours = losses();
+  run_dir = path("theirs");
+  const std::string theirs = "data={tokens: " + path("theirs.bin").string() + ", dtype: megatron, layout: null}";
+  run(1, {"--set", theirs, "--set", "checkpoint.every=2"});
+  EXPECT_EQ(losses(), ours);
+  run_dir = path("packed");
+  run(2, {"--mesh", "cp=2", "--set", theirs, "--set", "data.documents=index"});
+  EXPECT_NE(losses(), ours) << "attention stays inside documents";
+
+  run_dir = path("theirs");
+  lengths.back() = 16;  // another index of the same ids
+  write("theirs.idx", megatron_fields(4, 4, lengths).bytes());
+  EXPECT_TRUE(has(complaint(1, {"--resume", "--set", theirs}), "data.tokens.idx: a file of "));
+}
+
+}  // namespace
+}  // namespace meshtrain::testing

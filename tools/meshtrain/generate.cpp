@@ -1,0 +1,352 @@
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <iostream>
+#include <iterator>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "mesh/agree.h"
+#include "mesh/error.h"
+#include "runtime/generate/generate.h"
+#include "runtime/generate/model_source.h"
+#include "runtime/generate/prompts.h"
+#include "runtime/telemetry/console.h"
+#include "runtime/tokenizer/text_stream.h"
+#include "runtime/train/assemble.h"
+#include "runtime/train/connect.h"
+#include "tools/meshtrain/commands.h"
+#include "tools/meshtrain/recipe_arguments.h"
+
+namespace meshtrain {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using Clock = std::chrono::steady_clock;
+
+constexpr int64_t kMaxTokens = 128;  // of a prompt when nobody says
+
+struct GenerateArguments {
+  fs::path model;
+  std::vector<std::string> prompts, tokens;
+  std::optional<std::string> prompt_file, tokenizer, precision;
+  std::optional<int64_t> max_tokens;
+  SamplingOptions sampling;
+  bool stop_at_eos = true;
+  std::string mesh = "tp=auto";
+  bool json_lines = false;
+};
+
+/// What all ranks have to know of what is asked.
+struct Request {
+  std::vector<std::vector<int64_t>> prompts;
+  std::vector<int64_t> max_tokens;  // of each
+  std::vector<int64_t> stop;
+
+  std::string text() const { return json{prompts, max_tokens, stop}.dump(); }
+  static Request parse(const std::string& text) {
+    const json list = json::parse(text);
+    return {list[0].get<decltype(prompts)>(), list[1].get<decltype(max_tokens)>(), list[2].get<decltype(stop)>()};
+  }
+};
+
+std::string standard_input() {
+  return {std::istreambuf_iterator<char>(std::cin), {}};
+}
+
+std::vector<Prompt> asked_prompts(const GenerateArguments& arguments) {
+  std::vector<Prompt> prompts;
+  for (const std::string& text : arguments.prompts) {
+    prompts.push_back({text == "-" ? standard_input() : text});
+    if (text == "-" && prompts.back().text.ends_with('\n')) prompts.back().text.pop_back();
+  }
+  for (const std::string& list : arguments.tokens) prompts.push_back(parse_token_prompt(list, "--tokens"));
+  if (arguments.prompt_file) {
+    const std::string& file = *arguments.prompt_file;
+    prompts = file == "-" ? prompts_of_lines(standard_input()) : read_prompts(file);
+    if (prompts.empty()) throw InputError("--prompt-file " + file + ": there is no prompt in it");
+  }
+  if (prompts.empty()) throw InputError("what to go on with is missing: --prompt, --prompt-file or --tokens");
+  return prompts;
+}
+
+/// How many tokens a prompt of so many may be given.
+int64_t allowed_tokens(int64_t prompt, const std::optional<int64_t>& asked, int64_t positions,
+                       const std::string& where) {
+  if (positions == 0) return asked.value_or(kMaxTokens);
+  const std::string has = where + " has " + std::to_string(prompt) + " tokens, ";
+  const std::string most = "the model's max_position_embeddings is " + std::to_string(positions);
+  if (prompt >= positions) throw InputError(has + most + ": nothing can follow");
+  const int64_t room = positions - prompt;
+  if (asked.value_or(0) > room) throw InputError(has + most + ": give at most --max-tokens " + std::to_string(room));
+  return asked.value_or(std::min(kMaxTokens, room));
+}
+
+std::shared_ptr<const Tokenizer> tokenizer_of(const GenerateArguments& arguments, const ModelSource& source) {
+  if (arguments.tokenizer) return load_tokenizer(*arguments.tokenizer);
+  for (const char* file : {"tokenizer.json", "tokenizer.model"}) {
+    std::error_code unreadable;
+    if (!source.hugging_face.empty() && fs::exists(source.hugging_face / file, unreadable)) {
+      return load_tokenizer(source.hugging_face.string());
+    }
+  }
+  return nullptr;
+}
+
+Request make_request(const GenerateArguments& arguments, const std::vector<Prompt>& prompts, const ModelSource& source,
+                     const Tokenizer* tokenizer) {
+  Request request;
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    const std::string where = "prompt " + std::to_string(i + 1);
+    request.prompts.push_back(encode_prompt(prompts[i], tokenizer, source.shape.vocab_size, where));
+    request.max_tokens.push_back(allowed_tokens(static_cast<int64_t>(request.prompts.back().size()),
+                                                arguments.max_tokens, source.shape.max_position_embeddings, where));
+  }
+  if (arguments.stop_at_eos) request.stop = stop_tokens(source, tokenizer);
+  return request;
+}
+
+/// What rank 0 prints: on stdout what is generated, as it comes; how fast on stderr.
+class Output {
+ public:
+  Output(std::vector<Prompt> prompts, std::shared_ptr<const Tokenizer> tokenizer, bool json_lines)
+      : prompts_(std::move(prompts)), tokenizer_(std::move(tokenizer)), json_lines_(json_lines) {}
+
+  const std::vector<Prompt>& prompts() const { return prompts_; }
+  const Tokenizer* tokenizer() const { return tokenizer_.get(); }
+
+  void begin(size_t index, const std::vector<int64_t>& prompt) {
+    text_.clear();
+    stream_.reset();
+    first_ = true;
+    if (tokenizer_) stream_.emplace(*tokenizer_, prompt);
+    if (json_lines_ || prompts_.size() == 1) return;
+    show((index == 0 ? "==> prompt " : "\n==> prompt ") + std::to_string(index + 1) + " <==\n");
+  }
+
+  void add(int64_t token) {
+    if (stream_) {
+      say(stream_->add(token));
+    } else {
+      say((first_ ? "" : " ") + std::to_string(token));
+    }
+    first_ = false;
+  }
+
+  void end(size_t index, const std::vector<int64_t>& prompt, const Generated& generated) {
+    if (stream_) say(stream_->finish());
+    if (json_lines_) {
+      json line;
+      if (prompts_[index].is_text) line["prompt"] = prompts_[index].text;
+      line["prompt_tokens"] = prompt;
+      line["tokens"] = generated.tokens;
+      if (stream_) line["text"] = text_;
+      line["ended"] = generated.stopped ? "eos" : "length";
+      text_ = line.dump(-1, ' ', false, json::error_handler_t::replace);
+      show(text_);
+    }
+    show("\n");
+    tell_speed(prompt.size(), generated);
+  }
+
+ private:
+  void say(const std::string& text) {
+    if (json_lines_) {
+      text_ += text;
+    } else {
+      show(text);
+    }
+  }
+
+  static void show(const std::string& text) {
+    if (text.empty()) return;
+    std::fwrite(text.data(), 1, text.size(), stdout);
+    std::fflush(stdout);
+  }
+
+  static void tell_speed(size_t prompt, const Generated& generated) {
+    const auto rate = [](size_t tokens, double seconds) {
+      return static_cast<double>(tokens) / std::max(seconds, 1e-9);
+    };
+    const size_t others = generated.tokens.size() - 1;
+    std::fprintf(stderr, "%zu tokens of prompt in %.3f s (%.1f tok/s)", prompt, generated.prefill_seconds,
+                 rate(prompt, generated.prefill_seconds));
+    if (others > 0) {
+      std::fprintf(stderr, ", then %zu more in %.3f s (%.1f tok/s)", others, generated.decode_seconds,
+                   rate(others, generated.decode_seconds));
+    }
+    if (generated.stopped) {
+      std::fprintf(stderr, ", ended by token %lld", static_cast<long long>(generated.tokens.back()));
+    }
+    std::fputc('\n', stderr);
+  }
+
+  std::vector<Prompt> prompts_;
+  std::shared_ptr<const Tokenizer> tokenizer_;
+  bool json_lines_;
+  std::optional<TextStream> stream_;
+  std::string text_;
+  bool first_ = true;
+};
+
+int64_t num_parameters(LanguageModel& model) {
+  int64_t count = 0;
+  for (const Unit& unit : model.units().units()) {
+    for (const Parameter* parameter : unit.parameters()) {
+      int64_t elements = 1;
+      for (const int64_t extent : parameter->global_shape) elements *= extent;
+      count += elements;
+    }
+  }
+  return count;
+}
+
+std::unique_ptr<LanguageModel> load_model(const ModelSource& source, const std::string& precision,
+                                          const DeviceMesh& mesh) {
+  const Clock::time_point start = Clock::now();
+  std::unique_ptr<ModelWeights> weights;
+  agree(mesh.world(), [&] { weights = std::make_unique<ModelWeights>(source); });
+  auto model = std::make_unique<LanguageModel>(source.shape, mesh, dtype_of(precision),
+                                               [&](const Parameter& parameter) { weights->read(parameter); });
+  if (mesh.rank() == 0) {
+    std::fprintf(stderr, "%s: %s parameters in %s on %lld rank%s, loaded in %.2f s\n", source.folder.c_str(),
+                 with_separators(num_parameters(*model)).c_str(), precision.c_str(),
+                 static_cast<long long>(mesh.size()), mesh.size() == 1 ? "" : "s",
+                 std::chrono::duration<double>(Clock::now() - start).count());
+  }
+  return model;
+}
+
+void generate_all(const GenerateArguments& arguments, const Group& world) {
+  const DeviceMesh mesh(MeshLayout::fit(parse_mesh(arguments.mesh), {"dp", "cp", "tp"}, world.size()), world);
+  const bool first = mesh.rank() == 0;
+  std::string folder;  // the newest checkpoint may be another one a moment later
+  agree(world, [&] {
+    if (first) folder = find_model(arguments.model).string();
+  });
+  folder = broadcast_text(world, folder);
+  ModelSource source;
+  agree(world, [&] { source = read_model_source(folder); });
+
+  std::optional<Output> output;  // of rank 0
+  Request request;
+  agree(world, [&] {
+    if (!first) return;
+    output.emplace(asked_prompts(arguments), tokenizer_of(arguments, source), arguments.json_lines);
+    request = make_request(arguments, output->prompts(), source, output->tokenizer());
+  });
+  request = Request::parse(broadcast_text(world, request.text()));
+
+  const std::unique_ptr<LanguageModel> model = load_model(source, arguments.precision.value_or(source.precision), mesh);
+  GenerateOptions options{kMaxTokens, request.stop, arguments.sampling};
+  for (size_t i = 0; i < request.prompts.size(); ++i) {
+    const std::vector<int64_t>& prompt = request.prompts[i];
+    options.max_tokens = request.max_tokens[i];
+    if (output) output->begin(i, prompt);
+    const Generated generated = generate(*model, prompt, i, options, [&](int64_t token) {
+      if (output) output->add(token);
+    });
+    if (output) output->end(i, prompt, generated);
+  }
+}
+
+int generate_on_ranks(const GenerateArguments& arguments) {
+  const bool narrowed = arguments.sampling.top_k > 0 || arguments.sampling.top_p < 1;
+  if (narrowed && arguments.sampling.temperature == 0) {
+    throw InputError("--top-k and --top-p narrow what is drawn, and temperature 0 draws nothing: give --temperature");
+  }
+  const Group world = connect_world();
+  return run_on_all_ranks(world, [&] {
+    generate_all(arguments, world);
+    return 0;
+  });
+}
+
+void add_prompt_options(CLI::App& command, GenerateArguments& arguments) {
+  const auto repeatable = [](CLI::Option* option) { return option->expected(1)->allow_extra_args(false)->take_all(); };
+  CLI::Option* prompt =
+      repeatable(command.add_option("--prompt", arguments.prompts,
+                                    "A text to go on with; -: what is on stdin, without its last line break. May be "
+                                    "repeated: one after another"))
+          ->type_name("TEXT");
+  CLI::Option* file = command
+                          .add_option("--prompt-file", arguments.prompt_file,
+                                      "A prompt on each line; of *.jsonl a JSON string, or an object with \"prompt\" "
+                                      "or \"tokens\"; -: lines of stdin")
+                          ->type_name("FILE");
+  CLI::Option* tokens =
+      repeatable(command.add_option("--tokens", arguments.tokens, "Token ids to go on with, as 1,2,3. May be repeated"))
+          ->type_name("IDS");
+  prompt->excludes(file)->excludes(tokens);
+  file->excludes(tokens);
+  command
+      .add_option("--tokenizer", arguments.tokenizer,
+                  "bytes, or a tokenizer.json, a SentencePiece *.model, or a folder with one of them; without it the "
+                  "one beside the model, or beside the model that a run started from")
+      ->type_name("NAME");
+}
+
+void add_sampling_options(CLI::App& command, GenerateArguments& arguments) {
+  command
+      .add_option("--max-tokens", arguments.max_tokens,
+                  "Tokens to generate at most; 128, or what max_position_embeddings leaves")
+      ->check(at_least_one())
+      ->type_name("N");
+  command
+      .add_option("--temperature", arguments.sampling.temperature,
+                  "What logits are divided by before a token is drawn; 0 takes the likeliest")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 1e6))
+      ->type_name("T");
+  command.add_option("--top-k", arguments.sampling.top_k, "Draws from the K likeliest tokens alone")
+      ->check(at_least_one())
+      ->type_name("K");
+  command
+      .add_option("--top-p", arguments.sampling.top_p,
+                  "Of these from the likeliest whose probabilities reach P, above 0 and at most 1")
+      ->check(CLI::Range(1e-300, 1.0))
+      ->type_name("P");
+  command.add_option("--seed", arguments.sampling.seed, "What is drawn depends on it, on any mesh alike")
+      ->capture_default_str()
+      ->type_name("S");
+  command.add_flag(
+      "--stop-at-eos,!--ignore-eos", arguments.stop_at_eos,
+      "Whether a token that ends a text ends it: eos_token_id of generation_config.json or config.json, or "
+      "the tokenizer's. Default: it does");
+}
+
+}  // namespace
+
+void add_generate_command(CLI::App& app, int& status) {
+  const auto arguments = std::make_shared<GenerateArguments>();
+  CLI::App* command = app.add_subcommand(
+      "generate",
+      "Goes on with a text, from a Hugging Face folder or a run's checkpoint. Alone, or on several ranks, which share\n"
+      "the model over tp. Text goes to stdout as it comes, everything else to stderr.\n\n"
+      "  meshtrain generate models/SmolLM2-1.7B --prompt 'Once upon a time' --temperature 0.8 --top-p 0.95\n"
+      "  mpirun -n 2 meshtrain generate runs/quickstart --tokenizer bytes --prompt '#include' --max-tokens 200");
+  command
+      ->add_option("model", arguments->model,
+                   "A Hugging Face folder; a run directory, or its checkpoints: then the newest; or the folder of one")
+      ->required()
+      ->type_name("MODEL");
+  add_prompt_options(*command, *arguments);
+  add_sampling_options(*command, *arguments);
+  command->add_option("--mesh", arguments->mesh, "Ranks that share the model, as tp=2; without it all of them")
+      ->type_name("tp=N");
+  command
+      ->add_option("--precision", arguments->precision,
+                   "fp64, fp32, bf16 or fp16; without it that of the weights, or of the run")
+      ->check(CLI::IsMember({"fp64", "fp32", "bf16", "fp16"}))
+      ->type_name("PRECISION");
+  command->add_flag(
+      "--json", arguments->json_lines,
+      "A JSON object on a line for each prompt: prompt, prompt_tokens, tokens, text, ended (eos, length)");
+  command->callback([arguments, &status] { status = generate_on_ranks(*arguments); });
+}
+
+}  // namespace meshtrain
