@@ -22,6 +22,19 @@ Recipe read_recipe(const YamlValue& root, const std::filesystem::path& file, Rea
   return recipe;
 }
 
+void note_places(const YamlValue& map, const std::string& path, std::map<std::string, std::string>& places) {
+  for (const YamlEntry& entry : map.entries) {
+    const std::string key = path.empty() ? entry.key : path + "." + entry.key;
+    const YamlPlace& place = entry.value.place;
+    const bool says_key = place.source && place.source->option_key == key;
+    places[key] = place.text() + (says_key ? "" : ": " + key);
+    note_places(entry.value, key, places);
+    for (size_t i = 0; i < entry.value.items.size(); ++i) {
+      note_places(entry.value.items[i], key + "[" + std::to_string(i) + "]", places);
+    }
+  }
+}
+
 }  // namespace
 
 Recipe load_recipe(const std::filesystem::path& file, const std::vector<std::string>& overrides,
@@ -31,7 +44,10 @@ Recipe load_recipe(const std::filesystem::path& file, const std::vector<std::str
   for (const std::string& text : overrides) merge_yaml(root, override_layer(text));
   if (!mesh.empty()) replace_mesh(root, mesh);
   root.place = place;
-  return read_recipe(root, std::filesystem::absolute(file).lexically_normal(), Reader::Files::Open);
+  Recipe recipe = read_recipe(root, std::filesystem::absolute(file).lexically_normal(), Reader::Files::Open);
+  recipe.places[""] = place.text();
+  note_places(root, "", recipe.places);
+  return recipe;
 }
 
 std::string to_yaml(const Recipe& recipe) {

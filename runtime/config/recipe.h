@@ -186,6 +186,9 @@ struct Recipe {
   ScheduleRecipe schedule;
   CheckpointRecipe checkpoint;
   std::string device = "auto";  ///< auto cpu cuda
+  /// What messages call a key that the recipe gives, "train.steps": "x.yaml:12:5: train.steps" or
+  /// "--set train.steps=20"; under "" the recipe itself, "x.yaml". Empty where no file was read.
+  std::map<std::string, std::string> places = {};
 };
 
 }  // namespace meshtrain

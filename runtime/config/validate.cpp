@@ -1,5 +1,6 @@
 #include "runtime/config/validate.h"
 
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -154,9 +155,17 @@ void check_data(const Recipe& recipe) {
   if (!recipe.evaluate.tokens.empty()) check_source("evaluate", recipe.evaluate, vocab_size);
 }
 
+/// `message`, which begins with a key, with the place of that key before it.
+std::string placed(const std::string& message, const std::map<std::string, std::string>& places) {
+  if (places.empty()) return message;
+  const size_t end = message.find_first_of(": ");
+  const auto found = places.find(message.substr(0, end));
+  return found != places.end() ? found->second + message.substr(end) : places.at("") + ": " + message;
+}
+
 }  // namespace
 
-void validate(const Recipe& recipe, const MeshLayout& layout) {
+void validate(const Recipe& recipe, const MeshLayout& layout) try {
   check_available(recipe);
   check_precision(recipe);
   check_model(recipe.model.shape, layout.size("tp"));
@@ -166,6 +175,8 @@ void validate(const Recipe& recipe, const MeshLayout& layout) {
   check_schedule(recipe.schedule, recipe.train.steps);
   check_optimizer(recipe.optimizer);
   check_data(recipe);
+} catch (const InputError& error) {
+  throw InputError(placed(error.what(), recipe.places));
 }
 
 }  // namespace meshtrain

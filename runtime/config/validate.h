@@ -6,7 +6,8 @@
 namespace meshtrain {
 
 /// What the mesh, the model and the batch demand of each other, and what is not available yet: throws InputError
-/// naming keys and numbers. `layout` has the axes dp, tp and cp. No communication; every rank comes to the same end.
+/// naming keys, with their places where the recipe knows them, and numbers. `layout` has the axes dp, tp and cp. No
+/// communication; every rank comes to the same end.
 void validate(const Recipe& recipe, const MeshLayout& layout);
 
 }  // namespace meshtrain

@@ -1,6 +1,5 @@
 #include "runtime/train/checkpoints.h"
 
-#include <chrono>
 #include <cstdio>
 #include <system_error>
 
@@ -46,6 +45,7 @@ Checkpoints::Checkpoints(const CheckpointRecipe& recipe, CheckpointFolder folder
       pieces_(owned_pieces(trainer), file_of(world.rank()), /*copies=*/!trainer.shard_memory().is_on_disk()) {}
 
 void Checkpoints::save(const TrainingState& state) {
+  begun_ = std::chrono::steady_clock::now();
   head_.state = state;
   pieces_.save(folder_.partial(state.step));
   stage_ = Stage::Pieces;
@@ -56,18 +56,19 @@ bool Checkpoints::done() const {
   return !manifest_.valid() || manifest_.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
 }
 
-std::optional<int64_t> Checkpoints::advance() {
+std::optional<WrittenCheckpoint> Checkpoints::advance() {
   if (stage_ == Stage::Idle) return std::nullopt;
   if (stage_ == Stage::Pieces) {
     gather_parts();
     return std::nullopt;
   }
   complete();
-  return head_.state.step;
+  const std::chrono::duration<double> time = std::chrono::steady_clock::now() - begun_;
+  return WrittenCheckpoint{head_.state.step, time.count()};
 }
 
-std::optional<int64_t> Checkpoints::finish() {
-  std::optional<int64_t> completed;
+std::optional<WrittenCheckpoint> Checkpoints::finish() {
+  std::optional<WrittenCheckpoint> completed;
   while (stage_ != Stage::Idle) completed = advance();
   return completed;
 }

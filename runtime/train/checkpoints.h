@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <filesystem>
 #include <future>
 #include <optional>
@@ -13,6 +14,11 @@
 #include "runtime/train/trainer.h"
 
 namespace meshtrain {
+
+struct WrittenCheckpoint {
+  int64_t step;
+  double seconds;  ///< from the end of the step to that of the one that found it durable
+};
 
 /// The checkpoints that a run writes. A save copies what this rank owns to host memory; a thread writes it. When every
 /// rank has said in a step's vote that its part is durable, rank 0 is told of all parts and writes the manifest, in the
@@ -28,10 +34,10 @@ class Checkpoints {
   void save(const TrainingState& state);
   /// Whether this rank has nothing left to do for what goes on: for the vote. No collective.
   bool done() const;
-  /// Call when every rank is done. The step whose checkpoint is complete by this, if any.
-  std::optional<int64_t> advance();
-  /// Waits until nothing goes on. The step whose checkpoint is complete by this, if any.
-  std::optional<int64_t> finish();
+  /// Call when every rank is done. The checkpoint that is complete by this, if any.
+  std::optional<WrittenCheckpoint> advance();
+  /// Waits until nothing goes on. The checkpoint that is complete by this, if any.
+  std::optional<WrittenCheckpoint> finish();
 
  private:
   enum class Stage { Idle, Pieces, Manifest };
@@ -49,8 +55,9 @@ class Checkpoints {
   bool first_of_host_;
   PieceWriter pieces_;
   Stage stage_ = Stage::Idle;
-  std::future<void> manifest_;  // of rank 0
-  std::future<void> removal_;   // of checkpoints that are not kept
+  std::chrono::steady_clock::time_point begun_;  // what goes on
+  std::future<void> manifest_;                   // of rank 0
+  std::future<void> removal_;                    // of checkpoints that are not kept
 };
 
 /// Puts into `trainer`, from pieces of the checkpoint in `folder`, what this rank keeps. Throws InputError, before

@@ -55,8 +55,13 @@ void Journal::announce(const Mixture& data, int64_t num_samples, const Evaluatio
 }
 
 void Journal::announce(const Resumed& resumed) const {
-  spdlog::info("resumed after step {}, from {}", resumed.state.step, resumed.folder.string());
+  spdlog::info("resumed after step {}, from {} in {:.3g} s", resumed.state.step, resumed.folder.string(),
+               resumed.seconds);
   for (const std::string& change : resumed.changes) spdlog::info("  {}", change);
+}
+
+void Journal::announce(const WrittenCheckpoint& written) const {
+  spdlog::info("checkpoint of step {} written in {:.3g} s", written.step, written.seconds);
 }
 
 void Journal::record(const StepMetrics& metrics) {

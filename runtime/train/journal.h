@@ -9,6 +9,7 @@
 #include "runtime/config/recipe.h"
 #include "runtime/config/sharding.h"
 #include "runtime/telemetry/metrics.h"
+#include "runtime/train/checkpoints.h"
 #include "runtime/train/describe_data.h"
 #include "runtime/train/resume.h"
 #include "runtime/train/run_directory.h"
@@ -36,6 +37,7 @@ class Journal {
   void announce(const Mixture& data, int64_t num_samples, const Evaluation* evaluation) const;
   /// Where it goes on, and what of the recipe is not as it was.
   void announce(const Resumed& resumed) const;
+  void announce(const WrittenCheckpoint& written) const;
   /// A step: a line of metrics, and one on the console every train.log_every steps and for each that was skipped
   /// or evaluated.
   /// Throws std::runtime_error.

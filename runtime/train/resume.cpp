@@ -2,6 +2,8 @@
 
 #include <unistd.h>
 
+#include <chrono>
+
 #include "mesh/agree.h"
 #include "mesh/error.h"
 #include "runtime/checkpoint/checkpoint_reader.h"
@@ -72,6 +74,7 @@ CheckpointHead describe_run(const Recipe& recipe, const MeshLayout& layout) {
 }
 
 Resumed resume(const std::filesystem::path& folder, const CheckpointHead& own, Trainer& trainer, const Group& world) {
+  const auto start = std::chrono::steady_clock::now();
   std::string text;
   Resumed resumed;
   agree(world, [&] {
@@ -92,6 +95,7 @@ Resumed resume(const std::filesystem::path& folder, const CheckpointHead& own, T
   });
   trainer.resume(manifest.head.state);
   resumed.state = manifest.head.state;
+  resumed.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return resumed;
 }
 

@@ -16,6 +16,7 @@ struct Resumed {
   TrainingState state;
   std::filesystem::path folder;      ///< of the checkpoint
   std::vector<std::string> changes;  ///< of the recipe, a line each, that are allowed
+  double seconds = 0;                ///< that reading it took
 };
 
 /// What every checkpoint of a run of `recipe` says: the recipe, the mesh, what its data are known by. Throws

@@ -86,9 +86,9 @@ RunEnd train(const Running& run, TrainingState state) {
   Progress progress{trainer};
   const Watch watch(mesh.world(), [&] { return progress.describe(); });
   const TrainRecipe& train = recipe.train;
-  SkippedSteps skipped(train, state.num_skipped);
-  const auto say_written = [&](std::optional<int64_t> step) {
-    if (step) run.say("checkpoint of step " + std::to_string(*step) + " written");
+  SkippedSteps skipped(train, state.step, state.num_skipped);
+  const auto say_written = [&](const std::optional<WrittenCheckpoint>& written) {
+    if (written && journal) journal->announce(*written);
   };
   ReadAhead<StepBatch> batches(0, train.steps - state.step, [&run, first = state.num_samples](int64_t i) {
     return read_batch(run.data, run.recipe, run.mesh, run.trainer.layout(), first + i * run.recipe.train.global_batch);

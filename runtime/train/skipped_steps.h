@@ -13,8 +13,9 @@ namespace meshtrain {
 /// gradients alone overflowed; up to train.max_skipped in a row.
 class SkippedSteps {
  public:
-  /// `in_a_row`: of those before the first that it judges.
-  explicit SkippedSteps(const TrainRecipe& train, int64_t in_a_row = 0) : train_(train), in_a_row_(in_a_row) {}
+  /// Of a run that has made `steps_made` steps, the last `in_a_row` of which were skipped.
+  explicit SkippedSteps(const TrainRecipe& train, int64_t steps_made = 0, int64_t in_a_row = 0)
+      : train_(train), in_a_row_(in_a_row), has_trained_(steps_made > in_a_row) {}
 
   /// Skipped so far, up to the last step.
   int64_t in_a_row() const { return in_a_row_; }
@@ -22,7 +23,7 @@ class SkippedSteps {
   /// Of a step that the run has just made. Throws AgreedError when the run ends with it: step, loss, norm and the first
   /// parameter, if any, whose gradient is not finite.
   void judge(const StepMetrics& metrics);
-  /// When the run has made its last step. Throws AgreedError when every step was skipped.
+  /// When the run has made its last step. Throws AgreedError when every step from the first on was skipped.
   void finish() const;
 
  private:
@@ -30,7 +31,7 @@ class SkippedSteps {
 
   TrainRecipe train_;
   int64_t in_a_row_;
-  bool has_trained_ = false;
+  bool has_trained_;
 };
 
 /// Whether metrics say of each step if it was skipped.

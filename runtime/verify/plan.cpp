@@ -23,8 +23,9 @@ MeshLayout fit(const Recipe& recipe, int64_t num_ranks) {
     if (given) needed *= size;
   }
   if (given && needed != num_ranks) {
-    throw InputError("mesh " + MeshLayout::fit(recipe.parallel.mesh, recipe.parallel.order, needed).describe() +
-                     " needs " + std::to_string(needed) + (needed == 1 ? " rank" : " ranks") + ", but " +
+    throw InputError((recipe.file.empty() ? recipe.name : recipe.file.string()) + ": mesh " +
+                     MeshLayout::fit(recipe.parallel.mesh, recipe.parallel.order, needed).describe() + " needs " +
+                     std::to_string(needed) + (needed == 1 ? " rank" : " ranks") + ", but " +
                      std::to_string(num_ranks) + (num_ranks == 1 ? " was" : " were") + " started: start mpirun -n " +
                      std::to_string(needed) + " meshtrain verify ..., or give another --mesh");
   }
@@ -61,7 +62,7 @@ Recipe in_precision(Recipe recipe, const std::string& precision) {
 
 }  // namespace
 
-VerifyPlan plan_verification(const Recipe& recipe, const VerifyOptions& options, int64_t num_ranks) try {
+VerifyPlan plan_verification(const Recipe& recipe, const VerifyOptions& options, int64_t num_ranks) {
   const MeshLayout layout = fit(recipe, num_ranks);
   Recipe asked = in_precision(recipe, options.precision);
   asked.device = options.device;
@@ -81,8 +82,6 @@ VerifyPlan plan_verification(const Recipe& recipe, const VerifyOptions& options,
   }
   verified.optimizer.eps = std::max(verified.optimizer.eps, least_eps(options.precision));
   return {recipe, layout, verified};
-} catch (const InputError& error) {
-  throw InputError((recipe.file.empty() ? recipe.name : recipe.file.string()) + ": " + error.what());
 }
 
 Recipe on_one_rank(Recipe recipe) {

@@ -135,8 +135,9 @@ TEST(Validate, NamesARateThatHasNoScheduleToFollow) {
   EXPECT_EQ(input_error([&] {
               validate(recipe, MeshLayout({{"dp", 1}, {"cp", 1}, {"tp", 1}}));
             }),
-            "optimizer.muon.adamw_learning_rate: follows the schedule of optimizer.learning_rate, which is 0: use a "
-            "peak above 0, or leave adamw_learning_rate out");
+            recipe.places.at("optimizer.muon.adamw_learning_rate") +
+                ": follows the schedule of optimizer.learning_rate, which is 0: use a "
+                "peak above 0, or leave adamw_learning_rate out");
 }
 
 }  // namespace

@@ -1,3 +1,4 @@
+#include "runtime/config/load.h"
 #include "runtime/config/sharding.h"
 #include "runtime/config/validate.h"
 
@@ -67,6 +68,22 @@ TEST(Validate, AcceptsWhatFits) {
   recipe.data.boundary_labels = "ignored";
   recipe.train.global_batch = 4;
   validate(recipe, kMesh);
+}
+
+TEST(Validate, NamesPlacesThatTheRecipeKnows) {
+  const RecipeFolder folder;
+  folder.write("tokens.bin", std::string(64, 'a'));
+  const std::string file = folder.write("a.yaml", kSmallRecipe).string();
+  const auto refused = [&](const std::vector<std::string>& overrides) {
+    return input_error([&] { validate(load_recipe(file, overrides, ""), kMesh); });
+  };
+  EXPECT_EQ(refused({"train.micro_batch=8"}),
+            file +
+                ":12:17: train.global_batch: 8 is not a multiple of dp x micro_batch = 2 x 8 = 16: change "
+                "train.global_batch, train.micro_batch or the mesh");
+  EXPECT_EQ(refused({"schedule.warmup_steps=11"}), "--set schedule.warmup_steps=11: 11 is more than train.steps 10");
+  EXPECT_EQ(refused({"schedule={name: wsd}"}),
+            file + ": schedule.decay_steps: wsd needs at least 1, the length of its decay");
 }
 
 TEST(Validate, NamesWhatTpDoesNotDivide) {

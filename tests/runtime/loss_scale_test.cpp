@@ -116,6 +116,8 @@ TEST(SkippedSteps, ARunOfNothingElseHasTrainedNothing) {
   EXPECT_EQ(end_of(skipped, step(3, 2, 1)), "");
   EXPECT_EQ(end(skipped), "");
   EXPECT_EQ(end(SkippedSteps(recipe("fp32", "skip", 25))), "");
+  EXPECT_EQ(end(SkippedSteps(recipe("fp32", "skip", 25), /*steps_made=*/7, /*in_a_row=*/3)), "") << "resumed";
+  EXPECT_NE(end(SkippedSteps(recipe("fp32", "skip", 25), /*steps_made=*/3, /*in_a_row=*/3)), "");
 }
 
 TEST(SkippedSteps, OverflowOfScaledGradientsIsNoReasonToStopButALossIs) {
@@ -123,9 +125,10 @@ TEST(SkippedSteps, OverflowOfScaledGradientsIsNoReasonToStopButALossIs) {
   StepMetrics overflow = step(1, 2, kInfinity, "w");
   overflow.loss_scale = 4;
   EXPECT_EQ(end_of(skipped, overflow), "");
-  EXPECT_TRUE(end_of(skipped, overflow)
-                  .ends_with("train.max_skipped allows, with a loss scale of 4 at last: lower train.loss_scale.initial, "
-                             "or lower optimizer.learning_rate or lengthen schedule.warmup_steps"));
+  EXPECT_TRUE(
+      end_of(skipped, overflow)
+          .ends_with("train.max_skipped allows, with a loss scale of 4 at last: lower train.loss_scale.initial, "
+                     "or lower optimizer.learning_rate or lengthen schedule.warmup_steps"));
   SkippedSteps fresh(recipe("fp16_mixed", "stop", 2));
   EXPECT_NE(end_of(fresh, step(1, kInfinity, kInfinity, "w")), "");
   SkippedSteps patient(recipe("fp16_mixed", "skip", 2));

@@ -113,7 +113,7 @@ TEST(Pattern, RefusesWhatItDoesNotKnow) {
     EXPECT_NE(refusal(expression), "") << expression;
   }
   EXPECT_NE(refusal(std::string(10'000, 'a')), "");
-  EXPECT_NE(refusal(std::string(200, '(') + "a" + std::string(200, ')')), "");
+  EXPECT_NE(refusal(std::string(200, '(').append("a").append(200, ')')), "");
 }
 
 TEST(Pattern, GivesUpInsteadOfHanging) {

@@ -43,8 +43,9 @@ TEST_F(TrainInput, ForeignLauncher) {
 TEST_F(TrainInput, CountsThatDoNotDivideOverTp) {
   EXPECT_TRUE(has(complaint(3, {"--mesh", "tp=3"}), "model.num_attention_heads: 4 does not divide over tp=3"));
   for (const Words& count : {Words{"num_key_value_heads", "1"}, {"intermediate_size", "49"}}) {
-    const std::string message = complaint(2, {"--mesh", "tp=2", "--set", "model." + count[0] + "=" + count[1]});
-    EXPECT_TRUE(has(message, "model." + count[0] + ": " + count[1] + " does not divide over tp=2")) << message;
+    const std::string set = "model." + count[0] + "=" + count[1];
+    const std::string message = complaint(2, {"--mesh", "tp=2", "--set", set});
+    EXPECT_TRUE(has(message, "--set " + set + ": " + count[1] + " does not divide over tp=2")) << message;
   }
 }
 
