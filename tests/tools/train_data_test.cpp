@@ -77,7 +77,7 @@ TEST_F(TrainData, EvaluationIsToldAndChangesNothing) {
   for (const auto& [step, loss] : found) EXPECT_NEAR(evaluations().at(step), loss, 1e-5 * loss);
 
   run_dir = path("evaluated");  // goes on with other settings
-  const Ending resumed = run(2, {"--resume-step", "6", "--set", "train.steps=9", "--set",
+  const Ending resumed = run(2, {"--mesh", "dp=2", "--resume-step", "6", "--set", "train.steps=9", "--set",
                                  "evaluate={every: 2, samples: 4, tokens: " + held_out + "}"});
   EXPECT_TRUE(has(resumed.out, "\n  evaluate.every: 2, was 3\n")) << resumed.out;
   EXPECT_TRUE(has(resumed.out, "\n  evaluate.samples: 4, was none\n")) << resumed.out;
