@@ -7,6 +7,7 @@
 #include "runtime/checkpoint/checkpoint_reader.h"
 #include "runtime/checkpoint/inspect.h"
 #include "runtime/config/load.h"
+#include "runtime/data/json_object.h"
 #include "runtime/hf/config_json.h"
 #include "runtime/model/load.h"
 #include "runtime/tokenizer/json_cursor.h"
