@@ -12,7 +12,6 @@
 #include "runtime/checkpoint/piece.h"
 #include "runtime/generate/model_source.h"
 #include "runtime/hf/safetensors.h"
-#include "runtime/model/export_model.h"
 #include "runtime/model/initialize.h"
 #include "tests/checkpoint/training.h"
 #include "tests/matrix/cell.h"
@@ -95,8 +94,7 @@ class GenerateFromCheckpoint : public ::testing::Test {
     Training training(recipe, world());
     training.run(2);
     training.save(run() / "checkpoints");
-    const DeviceMesh mesh(MeshLayout::fit(recipe.parallel.mesh, recipe.parallel.order, n), world());
-    export_model(training.trainer().fsdp(), recipe.model.shape, mesh, exported());
+    training.export_to(exported());
     world().barrier();
   }
 
