@@ -88,8 +88,9 @@ void ConfigReader::fail(const std::string& key, const std::string& what) const {
 
 std::string shown(const json& value) {
   constexpr size_t kMost = 60;
-  const std::string text = value.dump();
-  return text.size() <= kMost ? text : text.substr(0, kMost) + "...";
+  std::string text = value.dump();
+  if (text.size() > kMost) text.replace(kMost, std::string::npos, "...");
+  return text;
 }
 
 }  // namespace meshtrain
