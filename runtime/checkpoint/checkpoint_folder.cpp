@@ -89,8 +89,9 @@ bool CheckpointFolder::abandon_after(int64_t step) const {
   std::error_code ignored;
   for (const int64_t later : steps()) {
     if (later <= step) continue;
-    const fs::path away = folder_ / ("abandoned-" + name_of(later));
-    fs::remove_all(away, ignored);
+    const std::string name = "abandoned-" + name_of(later);
+    fs::path away = folder_ / name;
+    for (int n = 2; fs::exists(away, ignored); ++n) away = folder_ / (name + "-" + std::to_string(n));
     any = rename_folder(this->step(later), away) || any;
   }
   if (any) sync_folder(folder_);

@@ -63,12 +63,6 @@ void check_shared(const std::string& key, int64_t count, int64_t tp) {
                    ": use a mesh whose tp divides it");
 }
 
-void check_model(const ModelShape& shape, int64_t tp) {
-  check_shared("num_attention_heads", shape.num_attention_heads, tp);
-  check_shared("num_key_value_heads", shape.num_key_value_heads, tp);
-  check_shared("intermediate_size", shape.intermediate_size, tp);
-}
-
 void check_batch(const TrainRecipe& train, int64_t dp) {
   const int64_t at_once = dp * train.micro_batch;
   if (train.global_batch % at_once == 0) return;
@@ -168,7 +162,7 @@ std::string placed(const std::string& message, const std::map<std::string, std::
 void validate(const Recipe& recipe, const MeshLayout& layout) try {
   check_available(recipe);
   check_precision(recipe);
-  check_model(recipe.model.shape, layout.size("tp"));
+  check_tensor_parallel(recipe.model.shape, layout.size("tp"));
   check_sharding(recipe, layout);
   check_batch(recipe.train, layout.size("dp"));
   check_sequence(recipe, layout);
@@ -177,6 +171,12 @@ void validate(const Recipe& recipe, const MeshLayout& layout) try {
   check_data(recipe);
 } catch (const InputError& error) {
   throw InputError(placed(error.what(), recipe.places));
+}
+
+void check_tensor_parallel(const ModelShape& shape, int64_t tp) {
+  check_shared("num_attention_heads", shape.num_attention_heads, tp);
+  check_shared("num_key_value_heads", shape.num_key_value_heads, tp);
+  check_shared("intermediate_size", shape.intermediate_size, tp);
 }
 
 }  // namespace meshtrain

@@ -10,4 +10,7 @@ namespace meshtrain {
 /// communication; every rank comes to the same end.
 void validate(const Recipe& recipe, const MeshLayout& layout);
 
+/// Throws InputError, naming the key, for a count of `shape` that `tp` tensor-parallel ranks cannot share out.
+void check_tensor_parallel(const ModelShape& shape, int64_t tp);
+
 }  // namespace meshtrain

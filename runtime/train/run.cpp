@@ -202,6 +202,10 @@ RunEnd run(const Recipe& asked, const Group& world, const RunOptions& options) {
   Resumed resumed;
   const bool resumes = !broadcast_text(world, checkpoint ? "yes" : "").empty();
   if (resumes) resumed = resume(checkpoint.value_or(""), head, *trainer, world);
+  if (resumed.state.step > recipe.train.steps) {
+    throw InputError("train.steps: " + std::to_string(recipe.train.steps) + ", but " + resumed.folder.string() +
+                     " is of a later step: ask for more steps, or go on from an earlier checkpoint by --resume-step");
+  }
   std::unique_ptr<Journal> journal;
   agree(world, [&] {
     if (mesh.rank() % ranks_on_this_host(world.size()) != 0) return;
@@ -215,6 +219,8 @@ RunEnd run(const Recipe& asked, const Group& world, const RunOptions& options) {
                       trainer->shard_memory().disk_bytes());
     journal->announce(*data, samples_of_run(recipe.train, resumed.state), evaluation.get());
     if (resumes) journal->announce(resumed);
+    if (resumed.state.step == recipe.train.steps)
+      journal->say("all steps of train.steps are made: nothing is left to do");
   }
   Checkpoints checkpoints(recipe.checkpoint, checkpoint_folder, std::move(head), *trainer, world);
   try {

@@ -61,7 +61,8 @@ TEST(CheckpointFolder, LaterOnesAreSetAside) {
   make(folder.step(10));
   EXPECT_TRUE(folder.abandon_after(5)) << "again";
   EXPECT_EQ(names_in(scratch.path()),
-            (std::vector<std::string>{"abandoned-step-00000010", "abandoned-step-00000015", "step-00000005"}));
+            (std::vector<std::string>{"abandoned-step-00000010", "abandoned-step-00000010-2", "abandoned-step-00000015",
+                                      "step-00000005"}));
 }
 
 TEST(CheckpointFolder, TheLastAndTheMultiplesAreKept) {

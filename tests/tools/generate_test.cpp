@@ -85,6 +85,11 @@ TEST(Generate, SeveralPromptsOneAfterAnother) {
   EXPECT_EQ(ending.out, "==> prompt 1 <==\n" + first.first(20) + "\n==> prompt 2 <==\n" + second.first(20));
 }
 
+TEST(Generate, HeadsThatDoNotDivideOverTpAreRefused) {
+  const Ending ending = run_meshtrain_on_ranks(4, {"generate", model("llama_gqa_tied"), "--tokens", "1"});
+  EXPECT_TRUE(has(ending.err, "meshtrain: model.num_key_value_heads: 2 does not divide over tp=4")) << ending.err;
+}
+
 TEST(Generate, WhatIsWrongIsSaidInOneLine) {
   const auto complaint = [](const Words& more) { return only_complaint(run_meshtrain(with({"generate"}, more))); };
   const std::string llama = model("llama");
@@ -95,6 +100,8 @@ TEST(Generate, WhatIsWrongIsSaidInOneLine) {
   EXPECT_TRUE(has(complaint({llama, "--tokens", "1", "--prompt", "a"}), "--prompt"));
   EXPECT_TRUE(has(complaint({llama, "--tokens", "1", "--top-p", "0.5"}), "--temperature"));
   EXPECT_TRUE(has(complaint({llama, "--tokens", "1", "--top-p", "1.5"}), "--top-p"));
+  EXPECT_TRUE(has(complaint({llama, "--tokens", "1", "--top-p", "nan"}), "--top-p: nan"));
+  EXPECT_TRUE(has(complaint({llama, "--tokens", "1", "--temperature", "nan"}), "--temperature: nan"));
   EXPECT_TRUE(has(complaint({llama, "--tokens", "1", "--max-tokens", "0"}), "--max-tokens"));
   EXPECT_TRUE(has(complaint({llama, "--tokens", "1,2", "--max-tokens", "255"}),
                   "prompt 1 takes 2 of max_position_embeddings 256: give at most --max-tokens 254"));

@@ -100,6 +100,14 @@ TEST_F(TrainResume, FromAnEarlierStepSetsLaterOnesAside) {
                          " is not there; there are those of steps 3");
 }
 
+TEST_F(TrainResume, SaysWhenNothingIsLeftToDo) {
+  run(1, "dp=1", 6, kEvery3);
+  EXPECT_TRUE(has(run(1, "dp=1", 6, kResume).out, "all steps of train.steps are made: nothing is left to do\n"));
+  const std::string message = complaint(1, {"--resume", "--set", "train.steps=4"});
+  EXPECT_TRUE(message.starts_with("train.steps: 4, but ")) << message;
+  expect_steps(metrics(), 6);
+}
+
 TEST_F(TrainResume, OldCheckpointsGo) {
   run(2, "dp=2", 10, {"--set", "checkpoint={every: 1, keep_last: 2, keep_every: 4}"});
   EXPECT_EQ(names(), (Words{"step-00000004", "step-00000008", "step-00000009", "step-00000010"}));

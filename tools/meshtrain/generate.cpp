@@ -1,4 +1,5 @@
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <iostream>
@@ -11,6 +12,8 @@
 
 #include "mesh/agree.h"
 #include "mesh/error.h"
+#include "runtime/config/scalar_text.h"
+#include "runtime/config/validate.h"
 #include "runtime/generate/generate.h"
 #include "runtime/generate/model_source.h"
 #include "runtime/generate/prompts.h"
@@ -147,7 +150,10 @@ void generate_all(const GenerateArguments& arguments, const Group& world) {
   });
   folder = broadcast_text(world, folder);
   ModelSource source;
-  agree(world, [&] { source = read_model_source(folder); });
+  agree(world, [&] {
+    source = read_model_source(folder);
+    check_tensor_parallel(source.shape, mesh.size("tp"));
+  });
 
   std::optional<GeneratedOutput> output;  // of rank 0
   Request request;
@@ -171,11 +177,20 @@ void generate_all(const GenerateArguments& arguments, const Group& world) {
   }
 }
 
-int generate_on_ranks(const GenerateArguments& arguments) {
-  const bool narrowed = arguments.sampling.top_k > 0 || arguments.sampling.top_p < 1;
-  if (narrowed && arguments.sampling.temperature == 0) {
+void check_sampling(const SamplingOptions& asked) {
+  if (!std::isfinite(asked.temperature) || asked.temperature < 0) {
+    throw InputError("--temperature: " + scalar_text(asked.temperature) + " is not a finite number of at least 0");
+  }
+  if (!(asked.top_p > 0 && asked.top_p <= 1)) {
+    throw InputError("--top-p: " + scalar_text(asked.top_p) + " is not a number above 0 and at most 1");
+  }
+  if (asked.temperature == 0 && (asked.top_k > 0 || asked.top_p < 1)) {
     throw InputError("--top-k and --top-p narrow what is drawn, and temperature 0 draws nothing: give --temperature");
   }
+}
+
+int generate_on_ranks(const GenerateArguments& arguments) {
+  check_sampling(arguments.sampling);
   const Group world = connect_world();
   return run_on_all_ranks(world, [&] {
     generate_all(arguments, world);
@@ -217,7 +232,6 @@ void add_sampling_options(CLI::App& command, GenerateArguments& arguments) {
       .add_option("--temperature", arguments.sampling.temperature,
                   "What logits are divided by before a token is drawn; 0 takes the likeliest")
       ->capture_default_str()
-      ->check(CLI::Range(0.0, 1e6).description(""))
       ->type_name("T");
   command.add_option("--top-k", arguments.sampling.top_k, "Draws from the K likeliest tokens alone")
       ->check(at_least_one())
@@ -225,7 +239,6 @@ void add_sampling_options(CLI::App& command, GenerateArguments& arguments) {
   command
       .add_option("--top-p", arguments.sampling.top_p,
                   "Of these from the likeliest whose probabilities reach P, above 0 and at most 1")
-      ->check(CLI::Range(1e-300, 1.0).description(""))
       ->type_name("P");
   command.add_option("--seed", arguments.sampling.seed, "What is drawn depends on it, on any mesh alike")
       ->capture_default_str()

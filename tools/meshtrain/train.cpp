@@ -71,7 +71,7 @@ void add_train_command(CLI::App& app, int& status) {
   command
       ->add_option("--resume-step", arguments->options.resume_step,
                    "Go on from the checkpoint of this step; later ones are set aside")
-      ->check(at_least_one())
+      ->check(CLI::NonNegativeNumber)
       ->type_name("N");
   command->add_flag("--check", arguments->check,
                     "Check recipe, mesh, model and data, say what of the data a run would use, and start nothing");
