@@ -449,7 +449,6 @@ class NcclBackend final : public Backend {
 
 std::shared_ptr<Backend> nccl_backend(std::shared_ptr<Backend> host, const MeshLayout& layout,
                                       const NcclOptions& options) {
-  if (host->size() == 1) return host;
   std::vector<int> everyone(static_cast<size_t>(host->size()));
   std::iota(everyone.begin(), everyone.end(), 0);
   auto job = std::make_shared<Job>(c10::cuda::current_device(), options);

@@ -21,7 +21,7 @@ class CudaPlugin {
   /// missing and what to do.
   virtual int prepare() = 0;
 
-  /// Makes `gpu` the one that this process computes on. After prepare().
+  /// Makes `gpu` the one that this thread computes on. After prepare(). Throws InputError when it does not work.
   virtual void use(int gpu) = 0;
   /// "NVIDIA H100 80GB HBM3 (sm_90), 79.2 GiB".
   virtual std::string describe(int gpu) const = 0;

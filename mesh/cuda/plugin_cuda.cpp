@@ -1,6 +1,4 @@
 #include <ATen/Context.h>
-#include <c10/cuda/CUDAFunctions.h>
-#include <c10/cuda/CUDAStream.h>
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
 #include <nccl.h>
@@ -103,15 +101,15 @@ void check_libraries() {
   }
   int runtime = 0, nccl = 0;
   cudaRuntimeGetVersion(&runtime);
-  if (runtime < CUDART_VERSION) {
+  if (runtime / 1000 != CUDART_VERSION / 1000) {
     refuse(
         "libcudart is of CUDA " + cuda_version(runtime) + ", but this was built with " + cuda_version(CUDART_VERSION),
-        "build again with that one, or put the newer one first");
+        "build with nvcc of that version, or change LD_LIBRARY_PATH");
   }
   ncclGetVersion(&nccl);
   if (nccl < NCCL_VERSION_CODE) {
     refuse("libnccl is " + nccl_version(nccl) + ", but this was built with " + nccl_version(NCCL_VERSION_CODE),
-           "build again with that one, or put the newer one first");
+           "build again with that one, or change LD_LIBRARY_PATH");
   }
 }
 
@@ -129,7 +127,14 @@ class Plugin final : public CudaPlugin {
     return count_ = count;
   }
 
-  void use(int gpu) override { c10::cuda::set_device(static_cast<c10::DeviceIndex>(gpu)); }
+  void use(int gpu) override {
+    cudaError_t error = cudaSetDevice(gpu);
+    if (error == cudaSuccess) error = cudaFree(nullptr);  // makes what a first allocation would
+    if (error != cudaSuccess) {
+      refuse("GPU " + std::to_string(gpu) + " cannot be used: " + cudaGetErrorString(error), "see nvidia-smi");
+    }
+    at::globalContext().lazyInitDevice(at::kCUDA);
+  }
 
   std::string describe(int gpu) const override {
     cudaDeviceProp about{};
