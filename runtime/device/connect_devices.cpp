@@ -80,7 +80,7 @@ Computing connect_devices(const DeviceRequest& request, const MeshLayout& layout
   } else if (is_cuda_driver_there()) {
     try {
       gpu = find_gpu(world);
-    } catch (const InputError&) {  // then it is the CPU
+    } catch (const std::exception&) {  // then it is the CPU
     }
   }
   const std::string shared = shared_gpu(gpu.plugin ? gpu.plugin->identity(gpu.number) : "", world);

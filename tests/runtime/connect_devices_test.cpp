@@ -1,0 +1,37 @@
+#include "runtime/device/connect_devices.h"
+
+#include <gtest/gtest.h>
+
+#include "mesh/cuda/plugin.h"
+#include "mesh/error.h"
+
+namespace meshtrain {
+namespace {
+
+const MeshLayout kAlone({{"dp", 1}});
+
+TEST(ConnectDevices, WithoutADriverAutoIsTheCpuAndTheSameWorld) {
+  if (is_cuda_driver_there()) GTEST_SKIP() << "this machine has a driver";
+  const Group world;
+  for (const char* backend : {"auto", "mpi"}) {
+    const Computing computing = connect_devices({"auto", backend}, kAlone, world);
+    EXPECT_TRUE(computing.device.is_cpu());
+    EXPECT_EQ(computing.world.backend(), world.backend());
+  }
+  EXPECT_THROW(connect_devices({"cuda"}, kAlone, world), InputError);
+  EXPECT_THROW(connect_devices({"auto", "nccl"}, kAlone, world), InputError) << "asks for GPUs as much";
+}
+
+TEST(ConnectDevices, WhatCpusAloneDoStaysThere) {
+  Recipe recipe;
+  EXPECT_FALSE(device_request(recipe).cpu_only);
+  recipe.train.offload_activations = true;
+  EXPECT_TRUE(device_request(recipe).cpu_only);
+  EXPECT_TRUE(connect_devices(device_request(recipe), kAlone, Group()).device.is_cpu());
+  recipe = {};
+  recipe.parallel.fsdp.offload.to = "disk";
+  EXPECT_TRUE(device_request(recipe).cpu_only);
+}
+
+}  // namespace
+}  // namespace meshtrain
