@@ -1,8 +1,11 @@
+#include <sys/stat.h>
+
 #include <chrono>
 #include <csignal>
 #include <fstream>
 #include <thread>
 
+#include "tests/support/files.h"
 #include "tests/tools/train_program.h"
 
 namespace meshtrain::testing {
@@ -184,6 +187,35 @@ TEST_F(TrainRun, StopsOnASignalThatMpirunForwards) {
 
 TEST_F(TrainRun, StopsOnATermSignalAlone) {
   expect_stop(1, SIGTERM);
+}
+
+// While the recipe is read, from a pipe that nobody has written to yet.
+TEST_F(TrainRun, StopsOnASignalThatCameBeforeItBegan) {
+  const std::string text = content(recipe);
+  std::filesystem::remove(recipe);
+  ASSERT_EQ(mkfifo(recipe.c_str(), 0600), 0);
+  Program program(command(1, {"--set", "train.steps=1000000"}));
+  const auto catches = [&] {  // SIGUSR1
+    for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+      const std::string words = content(entry.path() / "cmdline");
+      if (!words.starts_with(build_folder() + "/meshtrain") || !has(words, recipe.string())) continue;
+      std::ifstream status(entry.path() / "status");
+      for (std::string line; std::getline(status, line);) {
+        if (line.starts_with("SigCgt:")) return (std::stoull(line.substr(7), nullptr, 16) >> (SIGUSR1 - 1) & 1) != 0;
+      }
+    }
+    return false;
+  };
+  const auto start = std::chrono::steady_clock::now();
+  while (!catches() && std::chrono::steady_clock::now() - start < std::chrono::seconds(20)) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  const bool ready = catches();
+  program.signal(ready ? SIGUSR1 : SIGKILL);
+  if (ready) std::ofstream(recipe) << text;
+  const Ending ending = program.wait();
+  EXPECT_EQ(ending.status, 75) << ending.err;
+  expect_steps(metrics(), 1);
 }
 
 TEST_F(TrainRun, StopsAtItsTimeLimitAndIsResumed) {
