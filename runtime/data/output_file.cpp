@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -15,6 +16,8 @@
 namespace meshtrain {
 namespace {
 
+constexpr size_t kStretch = 8 << 20;  // bytes
+
 std::string reason(const std::filesystem::path& path, int error) {
   return "cannot write " + path.string() + ": " + std::strerror(error);
 }
@@ -26,7 +29,8 @@ bool is_wrong_path(int error) {
 
 }  // namespace
 
-OutputFile::OutputFile(std::filesystem::path path) : path_(std::move(path)), partial_(path_) {
+OutputFile::OutputFile(std::filesystem::path path, PageCache cache)
+    : path_(std::move(path)), partial_(path_), cache_(cache) {
   if (!path_.has_filename() || std::filesystem::is_directory(path_)) throw InputError(reason(path_, EISDIR));
   partial_ += ".partial";
   std::error_code failed;  // open() says why
@@ -49,13 +53,33 @@ void OutputFile::append(const void* data, size_t bytes) {
 void OutputFile::write_at(int64_t offset, const void* data, size_t bytes) {
   const char* next = static_cast<const char*>(data);
   while (bytes > 0) {
-    const ssize_t written = ::pwrite(descriptor_, next, bytes, offset);
+    const size_t most = cache_ == PageCache::Dropped ? std::min(bytes, kStretch) : bytes;
+    const ssize_t written = ::pwrite(descriptor_, next, most, offset);
     if (written < 0 && errno == EINTR) continue;
     if (written <= 0) fail(written < 0 ? errno : ENOSPC);
+    if (cache_ == PageCache::Dropped) pass_on({offset, offset + written});
     next += written;
     offset += written;
     bytes -= static_cast<size_t>(written);
   }
+}
+
+// A file system that cannot do it keeps the pages. An error of the disk is told once, here or in finish().
+void OutputFile::pass_on(Stretch written) {
+  if (written.begin == in_memory_.end) written.begin = in_memory_.begin;
+  in_memory_ = written;
+  const auto size = [](const Stretch& stretch) { return stretch.end - stretch.begin; };
+  if (size(in_memory_) < static_cast<int64_t>(kStretch)) return;
+  ::sync_file_range(descriptor_, in_memory_.begin, size(in_memory_), SYNC_FILE_RANGE_WRITE);
+  if (size(on_their_way_) > 0) {
+    const int failed =
+        ::sync_file_range(descriptor_, on_their_way_.begin, size(on_their_way_),
+                          SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER);
+    if (failed != 0 && (errno == EIO || errno == ENOSPC || errno == EDQUOT)) fail(errno);
+    ::posix_fadvise(descriptor_, on_their_way_.begin, size(on_their_way_), POSIX_FADV_DONTNEED);
+  }
+  on_their_way_ = in_memory_;
+  in_memory_ = {in_memory_.end, in_memory_.end};
 }
 
 void OutputFile::finish() {

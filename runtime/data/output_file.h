@@ -7,13 +7,20 @@
 
 namespace meshtrain {
 
+/// What the system keeps in memory of a file that has been written.
+enum class PageCache {
+  Kept,     ///< as much as it likes: for what is read soon
+  Dropped,  ///< little: what is written goes to the disk at once and out of memory. For large files, which would take
+            ///< the place of what is in use, and fresh pages for each of which cost more than writing does
+};
+
 /// A file that appears under its name whole or not at all: written beside it as NAME.partial, made durable and
 /// renamed by finish(). A file of that name is replaced.
 class OutputFile {
  public:
   /// Throws InputError when no file can be created there (no such folder, no permission), std::runtime_error when the
   /// disk fails.
-  explicit OutputFile(std::filesystem::path path);
+  explicit OutputFile(std::filesystem::path path, PageCache cache = PageCache::Kept);
   /// Removes what was written unless finish() was reached.
   ~OutputFile();
   OutputFile(const OutputFile&) = delete;
@@ -28,13 +35,23 @@ class OutputFile {
   const std::filesystem::path& path() const { return path_; }
 
  private:
+  /// Bytes [begin, end) of the file.
+  struct Stretch {
+    int64_t begin = 0, end = 0;
+  };
+
+  /// Hands what was written to the disk, stretch by stretch.
+  void pass_on(Stretch written);
   [[noreturn]] void fail(int error);
   void discard() noexcept;
 
   std::filesystem::path path_;
   std::filesystem::path partial_;
+  PageCache cache_;
   int descriptor_ = -1;
-  int64_t end_ = 0;  // where append() goes on
+  int64_t end_ = 0;       // where append() goes on
+  Stretch in_memory_;     // PageCache::Dropped: the last that was written,
+  Stretch on_their_way_;  // and before it what the disk is writing
 };
 
 /// Writes a file that has `text` alone. Throws as OutputFile.

@@ -8,7 +8,7 @@ namespace meshtrain {
 
 SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path, const std::vector<TensorEntry>& entries,
                                      const std::map<std::string, std::string>& metadata)
-    : file_(path), num_missing_(static_cast<int64_t>(entries.size())) {
+    : file_(path, PageCache::Dropped), num_missing_(static_cast<int64_t>(entries.size())) {
   std::vector<TensorEntry> ordered = entries;
   std::stable_sort(ordered.begin(), ordered.end(), [](const TensorEntry& a, const TensorEntry& b) {
     return c10::elementSize(a.dtype) > c10::elementSize(b.dtype);

@@ -2,6 +2,7 @@
 
 #include <ATen/Parallel.h>
 #include <omp.h>
+#include <pthread.h>
 
 #include <condition_variable>
 #include <exception>
@@ -13,7 +14,8 @@
 
 namespace meshtrain {
 
-/// Items that a thread reads while the one before is worked on: one ahead, no more. The thread issues no collectives.
+/// Items that a thread reads while the one before is worked on: one ahead, no more. The thread issues no collectives;
+/// debuggers know it as "read-ahead".
 template <class Item>
 class ReadAhead {
  public:
@@ -47,6 +49,7 @@ class ReadAhead {
 
  private:
   void run(int64_t begin, int64_t end, const std::function<Item(int64_t)>& read) try {
+    pthread_setname_np(pthread_self(), "read-ahead");
     at::get_num_threads();   // has this thread take over the number of threads,
     omp_set_num_threads(1);  // which are those of the step
     for (int64_t i = begin; i < end; ++i) {

@@ -1,7 +1,13 @@
 #include <gtest/gtest.h>
+#include <linux/magic.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cstring>
+#include <random>
 #include <utility>
 
 #include "mesh/error.h"
@@ -65,17 +71,55 @@ TEST(OutputFile, AppearsWholeOrNotAtAll) {
   EXPECT_FALSE(std::filesystem::exists(folder.path() / "out.partial"));
 }
 
+/// Bytes of the file that the system has in memory, and those of its pages.
+std::pair<int64_t, int64_t> cached_bytes(const std::filesystem::path& path) {
+  const MappedFile file(path);
+  const int64_t page = sysconf(_SC_PAGESIZE);
+  std::vector<unsigned char> resident(static_cast<size_t>((file.size() + page - 1) / page));
+  EXPECT_EQ(mincore(const_cast<std::byte*>(file.data()), static_cast<size_t>(file.size()), resident.data()), 0);
+  const auto pages = std::count_if(resident.begin(), resident.end(), [](unsigned char flags) { return flags & 1; });
+  return {pages * page, static_cast<int64_t>(resident.size()) * page};
+}
+
+TEST(OutputFile, LargeFilesNeedNotStayInMemory) {
+  const ScratchFolder folder;
+  std::string bytes(48 << 20, '\0');
+  std::mt19937_64 random(1);
+  for (size_t i = 0; i + 8 <= bytes.size(); i += 8) {
+    const uint64_t value = random();
+    std::memcpy(bytes.data() + i, &value, 8);
+  }
+  OutputFile file(folder.path() / "out", PageCache::Dropped);
+  const size_t half = bytes.size() / 2;
+  file.write_at(static_cast<int64_t>(half), bytes.data() + half, half);  // in any order, in any size
+  size_t size = 1;
+  for (size_t begin = 0; begin < half; begin += size, size *= 3) {
+    size = std::min(size, half - begin);
+    file.append(bytes.data() + begin, size);
+  }
+  file.finish();
+  const auto [in_memory, all] = cached_bytes(file.path());
+  struct statfs system;
+  ASSERT_EQ(statfs(folder.path().c_str(), &system), 0);
+  if (system.f_type != TMPFS_MAGIC) {  // which has nowhere else
+    EXPECT_LT(in_memory, all / 2) << "of " << all;
+  }
+  EXPECT_TRUE(read_file(file.path()) == bytes);
+}
+
 TEST(OutputFile, SaysThatTheDiskIsFullAndLeavesNothing) {
   const ScratchFolder folder;
   const std::string bytes(5000, 'x');
-  OutputFile file(folder.path() / "out");
-  std::string error;
-  {
-    const SmallDisk disk(4096);
-    error = message<std::runtime_error>([&] { file.append(bytes.data(), bytes.size()); });
+  for (const PageCache cache : {PageCache::Kept, PageCache::Dropped}) {
+    OutputFile file(folder.path() / "out", cache);
+    std::string error;
+    {
+      const SmallDisk disk(4096);
+      error = message<std::runtime_error>([&] { file.append(bytes.data(), bytes.size()); });
+    }
+    EXPECT_TRUE(has(error, "cannot write " + (folder.path() / "out").string() + ": ")) << error;
+    EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
   }
-  EXPECT_TRUE(has(error, "cannot write " + (folder.path() / "out").string() + ": ")) << error;
-  EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
 }
 
 TEST(OutputFile, RefusesAPlaceWhereNoFileCanBe) {

@@ -56,14 +56,28 @@ TrainProgram::~TrainProgram() {
   EXPECT_FALSE(is_running()) << "a rank was left behind";
 }
 
-bool TrainProgram::is_running() const {
+std::vector<std::filesystem::path> TrainProgram::processes() const {
+  std::vector<std::filesystem::path> found;
   std::error_code gone;
   for (const auto& entry : std::filesystem::directory_iterator("/proc", gone)) {
     std::ostringstream line;  // processes have one, with the folder's name in ours
     line << std::ifstream(entry.path() / "cmdline").rdbuf();
-    if (entry.path().filename() != "self" && has(line.str(), folder_.path().string() + "/")) return true;
+    if (entry.path().filename() != "self" && has(line.str(), folder_.path().string() + "/")) {
+      found.push_back(entry.path());
+    }
   }
-  return false;
+  return found;
+}
+
+std::vector<std::string> TrainProgram::threads() const {
+  std::vector<std::string> names;
+  for (const std::filesystem::path& process : processes()) {
+    std::error_code gone;
+    for (const auto& thread : std::filesystem::directory_iterator(process / "task", gone)) {
+      std::getline(std::ifstream(thread.path() / "comm"), names.emplace_back());
+    }
+  }
+  return names;
 }
 
 void TrainProgram::write(const std::string& name, const std::string& content) const {

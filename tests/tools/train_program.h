@@ -34,7 +34,11 @@ class TrainProgram : public ::testing::Test {
   static std::string complaint(const Ending& ending, int status);
 
   /// Whether a process that command() describes is alive.
-  bool is_running() const;
+  bool is_running() const { return !processes().empty(); }
+  /// Their folders in /proc.
+  std::vector<std::filesystem::path> processes() const;
+  /// The names of the threads of all processes that command() describes.
+  std::vector<std::string> threads() const;
 
   /// The lines of metrics.jsonl that are there by now.
   std::vector<nlohmann::json> metrics() const;

@@ -1,5 +1,6 @@
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <fstream>
@@ -13,18 +14,26 @@ namespace {
 
 class TrainRun : public TrainProgram {
  protected:
-  /// Starts a run without an end, sends `signal` to the program that was started once steps are done, and sees all
-  /// ranks stop with 75.
+  /// A run without an end.
+  Words endless(int ranks) const { return command(ranks, {"--mesh", "dp=auto", "--set", "train.steps=1000000"}); }
+
+  void wait_for_steps(size_t steps) const {
+    const auto start = std::chrono::steady_clock::now();
+    while (metrics().size() < steps && std::chrono::steady_clock::now() - start < std::chrono::seconds(30)) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+  }
+
+  /// Starts an endless run, sends `signal` to the program that was started once steps are done, and sees all ranks stop
+  /// with 75.
   void expect_stop(int ranks, int signal) {
-    Program program(command(ranks, {"--mesh", "dp=auto", "--set", "train.steps=1000000"}));
-    auto start = std::chrono::steady_clock::now();
-    const auto seconds = [&] { return (std::chrono::steady_clock::now() - start) / std::chrono::seconds(1); };
-    while (metrics().size() < 3 && seconds() < 30) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    Program program(endless(ranks));
+    wait_for_steps(3);
     EXPECT_TRUE(is_running());
-    start = std::chrono::steady_clock::now();
+    const auto start = std::chrono::steady_clock::now();
     program.signal(signal);
     const Ending ending = program.wait();
-    EXPECT_LT(seconds(), 10);
+    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
     EXPECT_EQ(ending.status, 75) << ending.err;
     EXPECT_EQ(count(ending.err, "meshtrain:"), 0) << ending.err;
     const size_t steps = metrics().size();
@@ -38,6 +47,15 @@ class TrainRun : public TrainProgram {
     expect_steps(metrics(), steps + 2);
   }
 };
+
+TEST_F(TrainRun, ReadsTheNextStepWhileItWorksOnOne) {
+  Program program(endless(2));
+  wait_for_steps(1);
+  const std::vector<std::string> names = threads();
+  EXPECT_EQ(std::count(names.begin(), names.end(), "read-ahead"), 2) << "one a rank";
+  program.signal(SIGUSR1);
+  EXPECT_EQ(program.wait().status, 75);
+}
 
 TEST_F(TrainRun, TellsWhatItDidAndCanBeDoneAgain) {
   const Ending ending = train(2, {"--mesh", "dp=2", "--set", "train.steps=12"});
@@ -196,10 +214,8 @@ TEST_F(TrainRun, StopsOnASignalThatCameBeforeItBegan) {
   ASSERT_EQ(mkfifo(recipe.c_str(), 0600), 0);
   Program program(command(1, {"--set", "train.steps=1000000"}));
   const auto catches = [&] {  // SIGUSR1
-    for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
-      const std::string words = content(entry.path() / "cmdline");
-      if (!words.starts_with(build_folder() + "/meshtrain") || !has(words, recipe.string())) continue;
-      std::ifstream status(entry.path() / "status");
+    for (const std::filesystem::path& process : processes()) {
+      std::ifstream status(process / "status");
       for (std::string line; std::getline(status, line);) {
         if (line.starts_with("SigCgt:")) return (std::stoull(line.substr(7), nullptr, 16) >> (SIGUSR1 - 1) & 1) != 0;
       }
