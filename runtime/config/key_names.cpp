@@ -81,10 +81,8 @@ SplitKey split(const std::string& path) {
 std::string without_items(const std::string& path) {
   std::string text;
   for (size_t at = 0; at < path.size(); ++at) {
-    if (path[at] == '[')
-      at = path.find(']', at);
-    else
-      text += path[at];
+    if (path[at] == '[') at = path.find(']', at) + 1;
+    if (at < path.size()) text += path[at];
   }
   return text;
 }

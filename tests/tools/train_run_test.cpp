@@ -215,10 +215,9 @@ TEST_F(TrainRun, StopsOnASignalThatCameBeforeItBegan) {
   Program program(command(1, {"--set", "train.steps=1000000"}));
   const auto catches = [&] {  // SIGUSR1
     for (const std::filesystem::path& process : processes()) {
-      std::ifstream status(process / "status");
-      for (std::string line; std::getline(status, line);) {
-        if (line.starts_with("SigCgt:")) return (std::stoull(line.substr(7), nullptr, 16) >> (SIGUSR1 - 1) & 1) != 0;
-      }
+      const std::string status = content(process / "status"), caught = "SigCgt:";
+      if (!has(status, "Name:\tmeshtrain\n")) continue;  // a shell yet
+      return (std::stoull(status.substr(status.find(caught) + caught.size()), nullptr, 16) >> (SIGUSR1 - 1) & 1) != 0;
     }
     return false;
   };
