@@ -70,6 +70,10 @@ void add_product(at::Tensor into, const at::Tensor& a, const at::Tensor& b) {
     into.addmm_(a.t(), b);
     return;
   }
+  if (into.is_cuda() && into.scalar_type() == at::kFloat && c10::isReducedFloatingType(b.scalar_type())) {
+    at::addmm_out(into, into, a.t(), b, at::kFloat);  // halves into fp32: one product, nothing beside it
+    return;
+  }
   const at::Tensor rows = b.to(dtype);
   const int64_t row_bytes = std::max(a.size(0), b.size(1)) * static_cast<int64_t>(rows.element_size());
   for_row_chunks(into.size(0), row_bytes, [&](int64_t first, int64_t count) {

@@ -7,6 +7,7 @@
 
 #include "mesh/error.h"
 #include "runtime/config/context.h"
+#include "runtime/config/cpu_only.h"
 #include "runtime/config/scalar_text.h"
 #include "runtime/config/sharding.h"
 #include "runtime/config/suggest.h"
@@ -18,16 +19,17 @@ std::string number(int64_t value) {
   return std::to_string(value);
 }
 
-void refuse_unavailable(const std::string& key, const std::string& value, const std::vector<std::string>& available) {
-  for (const std::string& word : available) {
-    if (value == word) return;
+/// What GPUs there are is seen when the run starts (connect_devices()).
+void check_device(const Recipe& recipe) {
+  const bool nccl = recipe.parallel.backend == "nccl";
+  if (nccl && recipe.device == "cpu") {
+    throw InputError(
+        "parallel.backend: nccl moves what is on GPUs, but device is cpu: use device cuda, or backend mpi");
   }
-  throw InputError(key + ": " + value + " is not available yet: use " + joined(available));
-}
-
-void check_available(const Recipe& recipe) {
-  refuse_unavailable("parallel.backend", recipe.parallel.backend, {"auto", "mpi"});
-  if (recipe.device == "cuda") throw InputError("device: cuda is not available in this build: use auto, cpu");
+  const std::string key = cpu_only(recipe);
+  if (key.empty() || (recipe.device != "cuda" && !nccl)) return;
+  throw InputError(key + " is done on CPUs alone, but " + (nccl ? "parallel.backend is nccl" : "device is cuda") +
+                   ": leave it out, or use device: cpu");
 }
 
 /// Throws unless `key` has the precision that it needs.
@@ -160,7 +162,7 @@ std::string placed(const std::string& message, const std::map<std::string, std::
 }  // namespace
 
 void validate(const Recipe& recipe, const MeshLayout& layout) try {
-  check_available(recipe);
+  check_device(recipe);
   check_precision(recipe);
   check_tensor_parallel(recipe.model.shape, layout.size("tp"));
   check_sharding(recipe, layout);

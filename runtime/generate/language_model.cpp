@@ -21,10 +21,10 @@ Parallelism over_tp(const DeviceMesh& mesh) {
 }  // namespace
 
 LanguageModel::LanguageModel(const ModelShape& shape, const DeviceMesh& mesh, at::ScalarType dtype,
-                             const std::function<void(const Parameter&)>& read)
+                             const std::function<void(const Parameter&)>& read, at::Device device)
     : shape_(shape),
       parallelism_(over_tp(mesh)),
-      options_(at::TensorOptions().dtype(dtype)),
+      options_(at::TensorOptions(device).dtype(dtype)),
       model_(shape, parallelism_, options_) {
   for (Parameter* parameter : model_.parameters()) parameter->tensor.set_requires_grad(false);
   units_ = std::make_unique<Fsdp>(model_.units(), FsdpOptions{});
@@ -39,8 +39,8 @@ VocabularyLogits LanguageModel::next(const std::vector<int64_t>& ids, KeyValueCa
   const int64_t count = static_cast<int64_t>(ids.size());
   const at::Tensor positions = at::arange(cache.length(), cache.length() + count);
   const Sequence sequence{SequenceLayout::whole(count),
-                          make_rotary(shape_, positions, options_.dtype().toScalarType(), at::kCPU), &cache};
-  return model_.next_logits(at::tensor(ids, at::kLong), sequence, *units_);
+                          make_rotary(shape_, positions, options_.dtype().toScalarType(), options_.device()), &cache};
+  return model_.next_logits(at::tensor(ids, at::kLong).to(options_.device()), sequence, *units_);
 }
 
 }  // namespace meshtrain

@@ -16,7 +16,7 @@ class LanguageModel {
   /// construct it. Throws InputError, on all ranks alike, when the mesh has another axis than tp, when tp does not
   /// divide the model's heads, and what `read` throws on any of them.
   LanguageModel(const ModelShape& shape, const DeviceMesh& mesh, at::ScalarType dtype,
-                const std::function<void(const Parameter&)>& read);
+                const std::function<void(const Parameter&)>& read, at::Device device = at::kCPU);
 
   /// An empty cache for `capacity` positions.
   KeyValueCache make_cache(int64_t capacity) const;

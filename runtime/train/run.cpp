@@ -10,6 +10,7 @@
 #include "runtime/config/context.h"
 #include "runtime/config/validate.h"
 #include "runtime/data/mixture.h"
+#include "runtime/device/connect_devices.h"
 #include "runtime/hf/export.h"
 #include "runtime/model/export_model.h"
 #include "runtime/optimizer/schedule.h"
@@ -154,7 +155,8 @@ RunEnd run(const Recipe& asked, const Group& world, const RunOptions& options, c
   const MeshLayout mesh_layout = MeshLayout::fit(asked.parallel.mesh, asked.parallel.order, world.size());
   const Recipe recipe = as_run(asked, mesh_layout);
   validate(recipe, mesh_layout);
-  const DeviceMesh mesh(mesh_layout, world);
+  const Computing computing = connect_devices(device_request(recipe), mesh_layout, world);
+  const DeviceMesh mesh(mesh_layout, computing.world);
   DataParallel data_parallel = make_data_parallel(recipe, mesh);  // collective: while every rank is as the others
 
   std::unique_ptr<Mixture> data;
@@ -172,7 +174,7 @@ RunEnd run(const Recipe& asked, const Group& world, const RunOptions& options, c
   std::unique_ptr<RunDirectory> directory;
   std::optional<std::filesystem::path> checkpoint;
   agree(world, [&] {
-    trainer = std::make_unique<Trainer>(recipe, mesh, at::kCPU, std::move(data_parallel));
+    trainer = std::make_unique<Trainer>(recipe, mesh, computing.device, std::move(data_parallel));
     if (mesh.rank() != 0) return;
     if (!recipe.train.export_folder.empty()) check_export_folder(recipe.train.export_folder);
     const bool may_resume = options.resume || options.resume_step;
@@ -190,6 +192,7 @@ RunEnd run(const Recipe& asked, const Group& world, const RunOptions& options, c
     if (mesh.rank() == 0) journal = std::make_unique<Journal>(recipe, std::move(directory), resumed.state.step);
   });
   if (journal) {
+    if (!computing.device.is_cpu()) journal->say("device " + computing.description);
     journal->announce(size_of(*trainer), trainer->sequence_parallel(), context_choice(recipe, mesh_layout),
                       sharding_choice(recipe, mesh_layout), trainer->fsdp().memory(),
                       trainer->shard_memory().disk_bytes());

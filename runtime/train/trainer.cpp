@@ -41,7 +41,7 @@ Trainer::Trainer(const Recipe& recipe, const DeviceMesh& mesh, at::Device device
                                          recipe.parallel.fsdp.unit_layers);
   freeze(*model_, recipe.train.freeze);
   FsdpOptions options_of_units = data_parallel_.options;
-  if (recipe.parallel.fsdp.offload.to == "disk" && device == at::kCPU) {
+  if (recipe.parallel.fsdp.offload.to == "disk" && device.is_cpu()) {
     options_of_units.memory = ShardMemory::on_disk(recipe.parallel.fsdp.offload.path);
   }
   options_of_units.on_reduced = [this](const FlatBuffer& buffer) { sums_.issue(buffer); };
@@ -114,9 +114,18 @@ void Trainer::update(const StepOutcome& outcome, double learning_rate) {
   fsdp_->shards_changed();
 }
 
+namespace {
+
+/// To a GPU from pinned memory, in the order of its stream: the host does not wait.
+at::Tensor on_device(const at::Tensor& tokens, at::Device device) {
+  return device.is_cuda() ? tokens.pin_memory().to(device, /*non_blocking=*/true) : tokens.to(device);
+}
+
+}  // namespace
+
 at::Tensor Trainer::forward(const MicroBatch& micro_batch) {
   const Sequence sequence = sequences_.of(micro_batch.documents);
-  return model_->loss(micro_batch.ids.to(device_), micro_batch.labels.to(device_), sequence, *fsdp_);
+  return model_->loss(on_device(micro_batch.ids, device_), on_device(micro_batch.labels, device_), sequence, *fsdp_);
 }
 
 HeldOutLoss Trainer::evaluate(int64_t count, const std::function<MicroBatch()>& next) {

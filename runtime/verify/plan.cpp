@@ -66,6 +66,7 @@ VerifyPlan plan_verification(const Recipe& recipe, const VerifyOptions& options,
   const MeshLayout layout = fit(recipe, num_ranks);
   Recipe asked = in_precision(recipe, options.precision);
   asked.device = options.device;
+  if (options.device == "cpu") asked.parallel.backend = "auto";  // the recipe's may be of GPUs
   validate(asked, layout);
   check_fault(options.skipped_sums, layout);
 

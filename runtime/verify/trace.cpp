@@ -11,10 +11,10 @@
 namespace meshtrain {
 namespace {
 
-/// A copy without padding; what is computed from halves is not rounded to them.
+/// A copy without padding, in host memory; what is computed from halves is not rounded to them.
 at::Tensor wide_copy(const Parameter& parameter) {
   const at::Tensor valid = parameter.valid();
-  return valid.to(accumulation_dtype(valid.scalar_type()), /*non_blocking=*/false, /*copy=*/true,
+  return valid.to(at::kCPU, accumulation_dtype(valid.scalar_type()), /*non_blocking=*/false, /*copy=*/true,
                   at::MemoryFormat::Contiguous);
 }
 
@@ -52,7 +52,7 @@ Trace trace_steps(Trainer& trainer, const std::vector<StepBatch>& batches, doubl
     trainer.update(outcome, learning_rate);
   }
   auto traced = trace.parameters.begin();
-  trainer.fsdp().visit_shards([&](const Parameter& parameter) { (traced++)->movement.add_(parameter.valid()); });
+  trainer.fsdp().visit_shards([&](const Parameter& parameter) { (traced++)->movement.add_(parameter.valid().cpu()); });
   return trace;
 }
 

@@ -13,6 +13,7 @@
 #include "mesh/skipped_sums.h"
 #include "runtime/config/suggest.h"
 #include "runtime/data/mixture.h"
+#include "runtime/device/connect_devices.h"
 #include "runtime/train/assemble.h"
 #include "runtime/verify/made_samples.h"
 #include "runtime/verify/replicas.h"
@@ -33,9 +34,10 @@ class Verification {
   Verification(const VerifyPlan& plan, const VerifyOptions& options, const Group& world)
       : plan_(plan),
         options_(options),
-        world_(world),
+        computing_(connect_devices(device_request(plan.recipe), plan.layout, world)),
+        world_(computing_.world),
         seen_(std::make_shared<SumsSeen>()),
-        mesh_(plan.layout, options.skipped_sums.empty() ? world : skip_sums(world, options.skipped_sums, seen_)) {}
+        mesh_(plan.layout, options.skipped_sums.empty() ? world_ : skip_sums(world_, options.skipped_sums, seen_)) {}
 
   bool run(const Print& print) {
     open_data();
@@ -102,7 +104,7 @@ class Verification {
     const DeviceMesh alone = one_rank_mesh();
     Recipe recipe = on_one_rank(plan_.recipe);
     const auto trace = [&] {
-      Trainer trainer(recipe, alone, at::kCPU);
+      Trainer trainer(recipe, alone, computing_.device);
       return trace_steps(trainer, read(alone, trainer.layout()), recipe.optimizer.learning_rate);
     };
     if (is_rounded(options_.precision)) {
@@ -128,7 +130,7 @@ class Verification {
     std::unique_ptr<Trainer> trainer;
     std::vector<StepBatch> batches;
     agree(mesh.world(), [&] {
-      trainer = std::make_unique<Trainer>(recipe, mesh, at::kCPU);
+      trainer = std::make_unique<Trainer>(recipe, mesh, computing_.device);
       batches = read(mesh, trainer->layout());
     });
     try {
@@ -188,6 +190,7 @@ class Verification {
 
   const VerifyPlan& plan_;
   const VerifyOptions& options_;
+  Computing computing_;
   Group world_;
   std::shared_ptr<SumsSeen> seen_;
   DeviceMesh mesh_;

@@ -180,11 +180,25 @@ TEST(ShardingChoice, OfAutoIsFullShardWithoutTp) {
   EXPECT_EQ(chosen({"hybrid_shard", {}, {}}, 4, 1, 2), "hybrid_shard over dp, 4 ranks, those of a host to a copy");
 }
 
-TEST(Validate, NamesWhatIsNotAvailableYet) {
-  EXPECT_EQ(refusal([](Recipe& recipe) { recipe.parallel.backend = "nccl"; }),
-            "parallel.backend: nccl is not available yet: use auto, mpi");
-  EXPECT_EQ(refusal([](Recipe& recipe) { recipe.device = "cuda"; }),
-            "device: cuda is not available in this build: use auto, cpu");
+TEST(Validate, NamesWhatDoesNotGoWithADevice) {
+  EXPECT_EQ(refusal([](Recipe& recipe) {
+              recipe.parallel.backend = "nccl";
+              recipe.device = "cpu";
+            }),
+            "parallel.backend: nccl moves what is on GPUs, but device is cpu: use device cuda, or backend mpi");
+  EXPECT_EQ(refusal([](Recipe& recipe) {
+              recipe.device = "cuda";
+              recipe.train.offload_activations = true;
+            }),
+            "train.offload_activations: true is done on CPUs alone, but device is cuda: leave it out, or use device: "
+            "cpu");
+  EXPECT_EQ(refusal([](Recipe& recipe) {
+              recipe.parallel.backend = "nccl";
+              recipe.parallel.fsdp.offload.to = "host";
+            }),
+            "parallel.fsdp.offload.to: host is done on CPUs alone, but parallel.backend is nccl: leave it out, or use "
+            "device: cpu");
+  EXPECT_EQ(refusal([](Recipe& recipe) { recipe.device = "cuda"; }), "");
 }
 
 TEST(Validate, NamesWhatBelongsToAnotherPrecision) {

@@ -7,6 +7,7 @@
 #include <map>
 #include <sstream>
 
+#include "mesh/cuda/plugin.h"
 #include "tests/tools/train_program.h"
 
 // What is wrong before the first step: status 2 and one line from one rank.
@@ -20,6 +21,21 @@ TEST_F(TrainInput, MisspeltAndDuplicateKeys) {
   std::ofstream(recipe, std::ios::app) << "device: cpu\ndevice: auto\n";
   const std::string twice = complaint(2, {});
   EXPECT_TRUE(has(twice, recipe.string() + ":") && has(twice, ": device: stands there twice")) << twice;
+}
+
+TEST_F(TrainInput, CudaWithoutADriver) {
+  if (is_cuda_driver_there()) GTEST_SKIP() << "this machine has a driver";
+  const bool built = std::filesystem::exists(build_folder() + "/libmeshtrain_cuda.so");
+  const std::string expected =
+      built ? "device: cuda: this machine has no NVIDIA driver (libcuda.so.1 is not found): install one, of CUDA 13"
+            : "device: cuda needs libmeshtrain_cuda.so, which is not in " + build_folder();
+  for (const int ranks : {1, 2}) {
+    const std::string message = complaint(ranks, {"--mesh", "dp=auto", "--set", "device=cuda"});
+    EXPECT_TRUE(message.starts_with(expected) && message.ends_with(", or use device: cpu")) << message;
+  }
+  const std::string message = complaint(1, {"--set", "parallel.backend=nccl"});
+  EXPECT_TRUE(message.starts_with(expected)) << message;
+  EXPECT_FALSE(std::filesystem::exists(run_dir)) << "nothing is left behind";
 }
 
 TEST_F(TrainInput, MeshThatDoesNotFitTheRanks) {

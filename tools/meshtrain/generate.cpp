@@ -16,6 +16,7 @@
 #include "mesh/layout.h"
 #include "runtime/config/scalar_text.h"
 #include "runtime/config/validate.h"
+#include "runtime/device/connect_devices.h"
 #include "runtime/generate/generate.h"
 #include "runtime/generate/model_source.h"
 #include "runtime/generate/prompts.h"
@@ -42,7 +43,7 @@ struct GenerateArguments {
   std::optional<int64_t> max_tokens;
   SamplingOptions sampling;
   bool stop_at_eos = true;
-  std::string mesh = "tp=auto";
+  std::string mesh = "tp=auto", device = "auto";
   bool json_lines = false;
 };
 
@@ -128,12 +129,12 @@ int64_t num_parameters(LanguageModel& model) {
 }
 
 std::unique_ptr<LanguageModel> load_model(const ModelSource& source, const std::string& precision,
-                                          const DeviceMesh& mesh) {
+                                          const DeviceMesh& mesh, at::Device device) {
   const Clock::time_point start = Clock::now();
   std::unique_ptr<ModelWeights> weights;
   agree(mesh.world(), [&] { weights = std::make_unique<ModelWeights>(source); });
-  auto model = std::make_unique<LanguageModel>(source.shape, mesh, dtype_of(precision),
-                                               [&](const Parameter& parameter) { weights->read(parameter); });
+  auto model = std::make_unique<LanguageModel>(
+      source.shape, mesh, dtype_of(precision), [&](const Parameter& parameter) { weights->read(parameter); }, device);
   if (mesh.rank() == 0) {
     std::fprintf(stderr, "%s: %s parameters in %s on %lld rank%s, loaded in %.2f s\n", source.folder.c_str(),
                  with_separators(num_parameters(*model)).c_str(), precision.c_str(),
@@ -155,7 +156,9 @@ MeshLayout layout_of(const std::string& asked, int num_ranks) {
 }
 
 void generate_all(const GenerateArguments& arguments, const Group& world) {
-  const DeviceMesh mesh(layout_of(arguments.mesh, world.size()), world);
+  const MeshLayout layout = layout_of(arguments.mesh, world.size());
+  const Computing computing = connect_devices({arguments.device}, layout, world);
+  const DeviceMesh mesh(layout, computing.world);
   const bool first = mesh.rank() == 0;
   std::string folder;  // the newest checkpoint may be another one a moment later
   agree(world, [&] {
@@ -179,7 +182,8 @@ void generate_all(const GenerateArguments& arguments, const Group& world) {
   });
   request = Request::parse(broadcast_text(world, request.text()));
 
-  const std::unique_ptr<LanguageModel> model = load_model(source, arguments.precision.value_or(source.precision), mesh);
+  const std::unique_ptr<LanguageModel> model =
+      load_model(source, arguments.precision.value_or(source.precision), mesh, computing.device);
   GenerateOptions options{kMaxTokens, request.stop, arguments.sampling};
   for (size_t i = 0; i < request.prompts.size(); ++i) {
     const std::vector<int64_t>& prompt = request.prompts[i];
@@ -289,6 +293,11 @@ void add_generate_command(CLI::App& app, int& status) {
                    "fp64, fp32, bf16 or fp16; without it that of the weights, or of the run")
       ->check(CLI::IsMember({"fp64", "fp32", "bf16", "fp16"}))
       ->type_name("PRECISION");
+  command
+      ->add_option("--device", arguments->device, "auto, cpu or cuda; auto: cuda where each rank has a GPU of its own")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
+      ->type_name("DEVICE");
   command->add_flag(
       "--json", arguments->json_lines,
       "A JSON object on a line for each prompt: prompt, prompt_tokens, tokens, text, ended (eos, length)");

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <string>
+
+#include "mesh/group.h"
+#include "mesh/layout.h"
+#include "runtime/config/recipe.h"
+
+namespace meshtrain {
+
+/// What is asked for: device auto, cpu or cuda; backend auto, mpi or nccl.
+struct DeviceRequest {
+  std::string device = "auto";
+  std::string backend = "auto";
+  bool cpu_only = false;  ///< device auto is then cpu
+};
+
+DeviceRequest device_request(const Recipe& recipe);
+
+/// What a process computes on.
+struct Computing {
+  at::Device device = at::kCPU;
+  Group world;              ///< the same ranks, taking tensors of the device too
+  std::string description;  ///< "cuda, NVIDIA H100 80GB HBM3 (sm_90), 79.2 GiB on the first of 4 ranks, through nccl"
+};
+
+/// Finds the device of each rank of `world` and what they communicate through: NCCL where each rank has a GPU of its
+/// own, else host memory and MPI. auto is cuda where each rank has a GPU of its own, else, without a word, cpu; it
+/// looks for a driver before it opens anything. `layout`: the mesh of the ranks. Every rank calls it with the same
+/// request. Throws InputError, the same on all ranks, one line, when what is asked for is not to be had.
+Computing connect_devices(const DeviceRequest& request, const MeshLayout& layout, const Group& world);
+
+}  // namespace meshtrain

@@ -1,0 +1,153 @@
+// Collectives of tensors on a GPU, by everything that carries them, against those of host tensors. Ranks may share a
+// GPU; NCCL runs where none is shared, on one rank as well. Without a GPU there is nothing to run.
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <numeric>
+
+#include "mesh/agree.h"
+#include "mesh/cuda/plugin.h"
+#include "mesh/device_mesh.h"
+#include "mesh/staged.h"
+#include "tests/support/world.h"
+
+namespace meshtrain {
+namespace {
+
+using testing::world;
+
+class DeviceCollectives : public ::testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    const char* const build = std::getenv("MESHTRAIN_BUILD");
+    const bool built = build && std::filesystem::exists(std::filesystem::path(build) / "libmeshtrain_cuda.so");
+    if (!is_cuda_driver_there() || !built) GTEST_SKIP() << "needs a GPU and the plug-in";
+    CudaPlugin& plugin = open_cuda_plugin(build);
+    const int gpu = world().rank() % plugin.prepare();
+    plugin.use(gpu);
+    device_ = at::Device(at::kCUDA, static_cast<at::DeviceIndex>(gpu));
+    std::shared_ptr<Backend> backend = staged(world().backend());
+    if (std::string(GetParam()) == "nccl") {
+      const std::vector<std::string> gpus = gather_texts(world(), plugin.identity(gpu));
+      const bool apart = std::set<std::string>(gpus.begin(), gpus.end()).size() == gpus.size();
+      if (broadcast_text(world(), apart ? "yes" : "").empty()) GTEST_SKIP() << "NCCL needs a GPU for each rank";
+      backend = plugin.nccl(world().backend(), MeshLayout({{"dp", size_}}));
+    }
+    group_ = Group(backend, "device", world().ranks(), world().place());
+  }
+
+  at::Tensor mine(at::IntArrayRef shape, at::ScalarType dtype) const {
+    return testing::random_tensor(shape, 70 + world().rank(), dtype);
+  }
+
+  at::Device device_ = at::kCPU;
+  Group group_;
+  const int size_ = world().size();
+};
+
+TEST_P(DeviceCollectives, SumsAndMaxima) {
+  for (const at::ScalarType dtype : {at::kDouble, at::kFloat, at::kBFloat16, at::kHalf}) {
+    const double tolerance = dtype == at::kDouble ? 1e-14 : dtype == at::kFloat ? 1e-6 : 0.02;
+    for (const Reduce op : {Reduce::Sum, Reduce::Max}) {
+      at::Tensor expected = mine({1001, 3}, dtype), tensor = expected.to(device_);
+      world().all_reduce(expected, op).wait();
+      group_.all_reduce(tensor, op).wait();
+      EXPECT_LE(testing::relative_error(tensor.cpu(), expected), tolerance);
+
+      // Into a tensor of its own (-1), and into each part of the input.
+      const at::Tensor input = mine({3 * size_, 7}, dtype);
+      at::Tensor of_host = at::zeros({3, 7}, dtype);
+      world().reduce_scatter(of_host, input, op).wait();
+      for (int place = -1; place < size_; ++place) {
+        const at::Tensor there = input.to(device_, /*non_blocking=*/false, /*copy=*/true);
+        at::Tensor shard = place < 0 ? at::zeros({3, 7}, there.options()) : there.narrow(0, 3 * place, 3);
+        group_.reduce_scatter(shard, there, op).wait();
+        EXPECT_LE(testing::relative_error(shard.cpu(), of_host), tolerance) << place;
+      }
+    }
+  }
+}
+
+TEST_P(DeviceCollectives, WhatMovesArrivesAsItWas) {
+  const int rank = group_.rank(), next = (rank + 1) % size_, previous = (rank + size_ - 1) % size_;
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kLong, at::kByte, at::kBool}) {
+    const auto of = [&](int from, int to) { return at::full({2, 3}, from * 7 + to + 1, at::kLong).to(dtype); };
+    const auto expect = [&](const at::Tensor& found, const at::Tensor& expected) {
+      EXPECT_TRUE(at::equal(found.cpu(), expected)) << c10::toString(dtype);
+    };
+    at::Tensor received = at::zeros({2, 3}, at::TensorOptions(device_).dtype(dtype));
+    group_.exchange(received, previous, of(rank, next).to(device_), next).wait();
+    expect(received, of(previous, rank));
+
+    std::vector<at::Tensor> parts, arrived, all;
+    for (int other = 0; other < size_; ++other) {
+      parts.push_back(of(rank, other));
+      arrived.push_back(of(other, rank));
+      all.push_back(of(other, 0));
+    }
+    at::Tensor output = at::zeros({2 * size_, 3}, received.options());
+    group_.all_to_all(output, at::cat(parts).to(device_)).wait();
+    expect(output, at::cat(arrived));
+
+    output.zero_();
+    at::Tensor own = output.narrow(0, 2 * rank, 2);
+    own.copy_(of(rank, 0));
+    group_.all_gather(output, own).wait();
+    expect(output, at::cat(all));
+
+    at::Tensor tensor = of(rank, 0).to(device_);
+    group_.broadcast(tensor, size_ - 1).wait();
+    expect(tensor, of(size_ - 1, 0));
+  }
+}
+
+// Rank a sends (a + 2 b) % 3 rows to rank b.
+TEST_P(DeviceCollectives, PartsThatDiffer) {
+  const int rank = group_.rank();
+  std::vector<int64_t> sent, received;
+  std::vector<at::Tensor> expected;
+  for (int other = 0; other < size_; ++other) {
+    sent.push_back((rank + 2 * other) % 3);
+    received.push_back((other + 2 * rank) % 3);
+    expected.push_back(at::full({received.back(), 5}, other, at::kFloat));
+  }
+  const int64_t rows = std::accumulate(sent.begin(), sent.end(), int64_t{0});
+  at::Tensor output = at::zeros({at::cat(expected).size(0), 5}, device_);
+  group_.all_to_all(output, received, at::full({rows, 5}, rank, at::kFloat).to(device_), sent).wait();
+  EXPECT_TRUE(at::equal(output.cpu(), at::cat(expected)));
+}
+
+// What is computed before and after a collective on the current stream comes before and after it.
+TEST_P(DeviceCollectives, KeepTheOrderOfTheStream) {
+  at::Tensor tensor = at::zeros({1 << 20}, device_);
+  for (int step = 0; step < 50; ++step) {
+    tensor.add_(1);
+    group_.all_reduce(tensor).wait();
+    tensor.div_(size_);
+  }
+  EXPECT_TRUE(at::equal(tensor.cpu(), at::full({1 << 20}, 50, at::kFloat)));
+}
+
+TEST_P(DeviceCollectives, GroupsOfAMeshAndHostTensors) {
+  const DeviceMesh mesh(MeshLayout({{"dp", size_ % 2 == 0 ? size_ / 2 : size_}, {"tp", size_ % 2 == 0 ? 2 : 1}}),
+                        group_);
+  for (const char* axis : {"dp", "tp"}) {
+    const Group& group = mesh.group(axis);
+    for (const at::Device device : {device_, at::Device(at::kCPU)}) {
+      at::Tensor tensor = at::full({3}, world().rank(), at::TensorOptions(device).dtype(at::kDouble));
+      group.all_reduce(tensor).wait();
+      const double sum = std::accumulate(group.ranks().begin(), group.ranks().end(), 0.0);
+      EXPECT_EQ(tensor[0].item<double>(), sum) << axis << " on " << device;
+    }
+  }
+  group_.barrier();
+}
+
+INSTANTIATE_TEST_SUITE_P(Carriers, DeviceCollectives, ::testing::Values("staged", "nccl"),
+                         [](const auto& carrier) { return std::string(carrier.param); });
+
+}  // namespace
+}  // namespace meshtrain
