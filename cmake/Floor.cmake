@@ -14,3 +14,11 @@ function(meshtrain_floor name)
   target_link_libraries(${target} PUBLIC ${FLOOR_DEPENDS} ${FLOOR_LINK} meshtrain_torch PRIVATE meshtrain_flags)
   target_precompile_headers(${target} REUSE_FROM meshtrain_pch)
 endfunction()
+
+# meshtrain_opens_plugins(TARGET): a program in which plug-ins find what they need of the floors. It holds the whole of
+# mesh/, for parts that only a plug-in calls.
+function(meshtrain_opens_plugins target)
+  set_target_properties(${target} PROPERTIES ENABLE_EXPORTS ON)
+  target_link_options(${target} PRIVATE
+    "LINKER:--whole-archive,$<TARGET_FILE:meshtrain_mesh>,--no-whole-archive")
+endfunction()

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <chrono>
+#include <memory>
+
+#include "mesh/backend.h"
+#include "mesh/layout.h"
+
+namespace meshtrain {
+
+struct NcclOptions {
+  std::chrono::seconds connect_limit{120};      ///< to make a communicator
+  std::chrono::seconds collective_limit{1800};  ///< from the issue of a collective to its end
+};
+
+/// Of the plug-in: CUDA tensors through NCCL, others through `host`, whose ranks these are. Each rank has a GPU of its
+/// own as its current device. One communicator and one stream of high priority a group. `issue` orders the collective
+/// after what the current stream was given, and returns; Work::wait() orders the current stream after it, and never
+/// blocks the host. A captured graph takes both in. One thread at a time issues, in one order on all ranks.
+/// `layout`: the mesh of these ranks, by whose axes groups are named and given their share of the GPU.
+///
+/// What goes wrong in any group, also without a call (a thread asks NCCL four times a second), ends all of them: what
+/// runs is aborted, and every later issue() and wait() throws it, as one message: place, collective, group, shapes,
+/// NCCL's text. Collective over `host`. Throws, on all ranks alike, when the ranks cannot be connected within the
+/// limit.
+std::shared_ptr<Backend> nccl_backend(std::shared_ptr<Backend> host, const MeshLayout& layout,
+                                      const NcclOptions& options = {});
+
+}  // namespace meshtrain

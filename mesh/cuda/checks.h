@@ -1,0 +1,17 @@
+#pragma once
+
+#include <istream>
+#include <string>
+#include <vector>
+
+namespace meshtrain {
+
+/// Whether kernels compiled for `architectures` run on a GPU of compute capability major.minor. The list is CMake's:
+/// "90" is code and PTX, "90-real" code alone, "90-virtual" PTX alone, divided by ";". Code runs on its own major
+/// version from its minor one on, PTX on everything later; with a letter, "90a", on that capability alone.
+bool runs_on(const std::string& architectures, int major, int minor);
+
+/// The files of `library` ("libnccl.so") that a process has mapped, each once, by /proc/self/maps.
+std::vector<std::string> mapped_files(std::istream& maps, const std::string& library);
+
+}  // namespace meshtrain

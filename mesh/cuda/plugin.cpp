@@ -1,0 +1,57 @@
+#include "mesh/cuda/plugin.h"
+
+#include <dlfcn.h>
+
+#include <mutex>
+#include <system_error>
+
+#include "mesh/error.h"
+
+namespace meshtrain {
+namespace {
+
+constexpr const char* kFile = "libmeshtrain_cuda.so";
+
+/// A library's constructors run once, and there is one dispatcher: for good, whatever becomes of the caller.
+CudaPlugin& open(const std::filesystem::path& file) {
+  std::error_code unreadable;
+  if (!std::filesystem::exists(file, unreadable)) {
+    throw InputError("device: cuda needs " + std::string(kFile) + ", which is not in " + file.parent_path().string() +
+                     ": build where nvcc of CUDA 13 is found (build/release/configure.log says why it was left out), "
+                     "or use device: cpu");
+  }
+  void* const library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) {
+    const char* const problem = dlerror();
+    throw InputError("device: cuda: " + std::string(kFile) +
+                     " cannot be opened: " + (problem != nullptr ? problem : "no reason given") +
+                     ": run tools/setup --cuda and build again, or use device: cpu");
+  }
+  const auto plugin = reinterpret_cast<CudaPlugin* (*)()>(dlsym(library, "meshtrain_cuda_plugin"));
+  if (plugin == nullptr) throw InputError("device: cuda: " + file.string() + " is of another version: build again");
+  return *plugin();
+}
+
+}  // namespace
+
+bool is_cuda_driver_there() {
+  std::error_code unreadable;
+  for (const char* trace : {"/dev/nvidiactl", "/proc/driver/nvidia/version", "/dev/dxg", "/dev/nvgpu"}) {
+    if (std::filesystem::exists(trace, unreadable)) return true;
+  }
+  return false;
+}
+
+CudaPlugin& open_cuda_plugin(const std::filesystem::path& folder) {
+  static std::mutex mutex;
+  static CudaPlugin* plugin = nullptr;
+  const std::lock_guard lock(mutex);
+  if (plugin == nullptr) {
+    std::error_code unreadable;
+    const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", unreadable);
+    plugin = &open((folder.empty() ? program.parent_path() : folder) / kFile);
+  }
+  return *plugin;
+}
+
+}  // namespace meshtrain

@@ -1,0 +1,168 @@
+#include <ATen/Context.h>
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAStream.h>
+#include <cuda_runtime_api.h>
+#include <dlfcn.h>
+#include <nccl.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+
+#include "mesh/backends/nccl.h"
+#include "mesh/cuda/checks.h"
+#include "mesh/cuda/plugin.h"
+#include "mesh/error.h"
+
+namespace meshtrain {
+namespace {
+
+constexpr const char* kInstead = ", or use device: cpu";
+
+[[noreturn]] void refuse(const std::string& problem, const std::string& remedy) {
+  throw InputError("device: cuda: " + problem + ": " + remedy + kInstead);
+}
+
+/// "13.0" of 13000.
+std::string cuda_version(int number) {
+  return std::to_string(number / 1000) + "." + std::to_string(number % 1000 / 10);
+}
+
+/// "2.28.9" of 22809.
+std::string nccl_version(int number) {
+  return std::to_string(number / 10000) + "." + std::to_string(number / 100 % 100) + "." + std::to_string(number % 100);
+}
+
+void check_driver() {
+  int driver = 0;
+  const cudaError_t error = cudaDriverGetVersion(&driver);
+  if (error != cudaSuccess || driver == 0) {
+    refuse("this machine has no NVIDIA driver (libcuda.so.1 is not found)",
+           "install one, of CUDA " + cuda_version(CUDART_VERSION) + " or later");
+  }
+  if (driver / 1000 < CUDART_VERSION / 1000) {
+    refuse("the NVIDIA driver is too old, of CUDA " + cuda_version(driver),
+           "install one of CUDA " + cuda_version(CUDART_VERSION / 1000 * 1000) + " or later");
+  }
+}
+
+int count_gpus() {
+  int count = 0;
+  const cudaError_t error = cudaGetDeviceCount(&count);
+  if (error == cudaErrorNoDevice || (error == cudaSuccess && count == 0)) {
+    const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");
+    refuse("the driver finds no GPU" +
+               (visible != nullptr ? " (CUDA_VISIBLE_DEVICES is '" + std::string(visible) + "')" : std::string()),
+           "start on a machine with one, or make it visible");
+  }
+  if (error != cudaSuccess) {
+    refuse(std::string("the driver does not answer: ") + cudaGetErrorString(error), "see nvidia-smi");
+  }
+  return count;
+}
+
+void check_architectures(int count) {
+  for (int gpu = 0; gpu < count; ++gpu) {
+    cudaDeviceProp about{};
+    const cudaError_t error = cudaGetDeviceProperties(&about, gpu);
+    if (error != cudaSuccess) {
+      refuse("GPU " + std::to_string(gpu) + " does not answer: " + cudaGetErrorString(error), "see nvidia-smi");
+    }
+    if (runs_on(MESHTRAIN_CUDA_ARCHITECTURES, about.major, about.minor)) continue;
+    const std::string number = std::to_string(10 * about.major + about.minor);
+    refuse("GPU " + std::to_string(gpu) + ", " + about.name + ", is of architecture " + number +
+               ", but the kernels are built for " MESHTRAIN_CUDA_ARCHITECTURES,
+           "configure with -DMESHTRAIN_CUDA_ARCHITECTURES=" + number + " and build again");
+  }
+}
+
+/// LibTorch's CUDA kernels, from the folder that the rest of it came from. For all: others find its symbols.
+void open_torch_cuda() {
+  Dl_info about{};
+  const auto address = reinterpret_cast<const void*>(&at::globalContext);
+  if (dladdr(address, &about) == 0 || about.dli_fname == nullptr) {
+    refuse("LibTorch's own folder is not found", "run tools/setup --cuda");
+  }
+  const std::string file = about.dli_fname;
+  const std::string library = file.substr(0, file.rfind('/') + 1) + "libtorch_cuda.so";
+  if (dlopen(library.c_str(), RTLD_NOW | RTLD_GLOBAL) == nullptr) {
+    const char* const problem = dlerror();
+    refuse("LibTorch's CUDA library cannot be opened: " + std::string(problem != nullptr ? problem : library),
+           "run tools/setup --cuda, or build with -DMESHTRAIN_LIBTORCH=DIR, a complete LibTorch 2.11 of CUDA 13");
+  }
+  if (!at::hasCUDA()) refuse(library + " is opened, but LibTorch does not see it", "build LibTorch and this alike");
+}
+
+void check_libraries() {
+  for (const char* library : {"libcudart.so", "libnccl.so", "libc10_cuda.so", "libtorch_cuda.so"}) {
+    std::ifstream maps("/proc/self/maps");
+    const std::vector<std::string> files = mapped_files(maps, library);
+    if (files.size() < 2) continue;
+    refuse(std::string(library) + " is there twice, as " + files[0] + " and " + files[1],
+           "leave one of them out of LD_LIBRARY_PATH and LD_PRELOAD");
+  }
+  int runtime = 0, nccl = 0;
+  cudaRuntimeGetVersion(&runtime);
+  if (runtime < CUDART_VERSION) {
+    refuse(
+        "libcudart is of CUDA " + cuda_version(runtime) + ", but this was built with " + cuda_version(CUDART_VERSION),
+        "build again with that one, or put the newer one first");
+  }
+  ncclGetVersion(&nccl);
+  if (nccl < NCCL_VERSION_CODE) {
+    refuse("libnccl is " + nccl_version(nccl) + ", but this was built with " + nccl_version(NCCL_VERSION_CODE),
+           "build again with that one, or put the newer one first");
+  }
+}
+
+class Plugin final : public CudaPlugin {
+ public:
+  int prepare() override {
+    if (count_ > 0) return count_;
+    check_driver();
+    const int count = count_gpus();
+    check_architectures(count);
+    // One thread issues all collectives, in one order on all ranks: NCCL may rely on it.
+    setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", /*overwrite=*/0);
+    open_torch_cuda();
+    check_libraries();
+    return count_ = count;
+  }
+
+  void use(int gpu) override { c10::cuda::set_device(static_cast<c10::DeviceIndex>(gpu)); }
+
+  std::string describe(int gpu) const override {
+    cudaDeviceProp about{};
+    if (cudaGetDeviceProperties(&about, gpu) != cudaSuccess) return "GPU " + std::to_string(gpu);
+    char memory[32];
+    std::snprintf(memory, sizeof memory, "%.1f GiB", static_cast<double>(about.totalGlobalMem) / (1 << 30));
+    return std::string(about.name) + " (sm_" + std::to_string(10 * about.major + about.minor) + "), " + memory;
+  }
+
+  std::string identity(int gpu) const override {
+    cudaDeviceProp about{};
+    if (cudaGetDeviceProperties(&about, gpu) != cudaSuccess) return "";
+    std::string text;
+    for (const char byte : about.uuid.bytes) {
+      char digits[3];
+      std::snprintf(digits, sizeof digits, "%02x", static_cast<unsigned char>(byte));
+      text += digits;
+    }
+    return text;
+  }
+
+  std::shared_ptr<Backend> nccl(std::shared_ptr<Backend> host, const MeshLayout& layout) override {
+    return nccl_backend(std::move(host), layout);
+  }
+
+ private:
+  int count_ = 0;
+};
+
+}  // namespace
+}  // namespace meshtrain
+
+extern "C" meshtrain::CudaPlugin* meshtrain_cuda_plugin() {
+  static meshtrain::Plugin plugin;
+  return &plugin;
+}

@@ -1,0 +1,96 @@
+#include "mesh/staged.h"
+
+#include <ATen/ATen.h>
+#include <c10/core/Event.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <mutex>
+
+namespace meshtrain {
+namespace {
+
+using Kind = Collective::Kind;
+
+/// The same tensor, whose version is counted apart: to communicate is no change that autograd has to know of.
+at::Tensor uncounted(const at::Tensor& tensor) {
+  return tensor.variable_data();
+}
+
+at::Tensor host_like(const at::Tensor& tensor) {
+  return at::empty(tensor.sizes(),
+                   at::TensorOptions(at::kCPU).dtype(tensor.dtype()).pinned_memory(!tensor.device().is_cpu()));
+}
+
+/// Returns when the current stream of `device` has done all that it was given.
+void wait_for_stream(c10::Device device) {
+  if (device.is_cpu()) return;
+  const c10::impl::VirtualGuardImpl of_device(device.type());
+  c10::Event event(device.type());
+  event.record(of_device.getStream(device));
+  event.synchronize();
+}
+
+/// Of a collective on host memory whose result belongs elsewhere.
+class StagedWork final : public Work::State {
+ public:
+  StagedWork(Work work, at::Tensor output, at::Tensor host)
+      : work_(std::move(work)), output_(std::move(output)), host_(std::move(host)) {}
+
+  void wait() override {
+    const std::lock_guard lock(mutex_);
+    work_.wait();
+    if (!host_.defined()) return;
+    const at::NoGradGuard no_grad;
+    uncounted(output_).copy_(host_, /*non_blocking=*/true);
+    host_.reset();  // pinned memory is not given out again before the copy has read it
+    output_.reset();
+  }
+
+ private:
+  std::mutex mutex_;
+  Work work_;
+  at::Tensor output_, host_;
+};
+
+class StagedBackend final : public Backend {
+ public:
+  StagedBackend(std::shared_ptr<Backend> host, Stage stage) : host_(std::move(host)), stage_(stage) {}
+
+  int rank() const override { return host_->rank(); }
+  int size() const override { return host_->size(); }
+
+  Work issue(const Collective& collective) override {
+    if (collective.kind == Kind::Barrier || (stage_ == Stage::Devices && collective.output.is_cpu())) {
+      return host_->issue(collective);
+    }
+    const at::NoGradGuard no_grad;
+    Collective on_host = collective;
+    on_host.output = host_like(collective.output);
+    const bool root = collective.kind == Kind::Broadcast && collective.from == rank();
+    if (collective.kind == Kind::AllReduce || root) on_host.output.copy_(uncounted(collective.output), true);
+    if (collective.input.defined()) {
+      on_host.input = host_like(collective.input);
+      on_host.input.copy_(uncounted(collective.input), true);
+    }
+    wait_for_stream(collective.output.device());
+    const Work work = host_->issue(on_host);
+    return Work(std::make_shared<StagedWork>(work, collective.output, on_host.output));
+  }
+
+  std::shared_ptr<Backend> split(const std::vector<int>& members) override {
+    return staged(host_->split(members), stage_);
+  }
+
+ private:
+  std::shared_ptr<Backend> host_;
+  Stage stage_;
+};
+
+}  // namespace
+
+std::shared_ptr<Backend> staged(std::shared_ptr<Backend> host, Stage stage) {
+  if (host->size() == 1 && stage == Stage::Devices) return host;  // copies within the device
+  return std::make_shared<StagedBackend>(std::move(host), stage);
+}
+
+}  // namespace meshtrain

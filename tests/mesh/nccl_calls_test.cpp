@@ -1,0 +1,119 @@
+// What the nccl backend would call, for ranks and sizes that need no GPU.
+#include "mesh/backends/nccl_calls.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+namespace meshtrain {
+namespace {
+
+using Kind = NcclCall::Kind;
+using Calls = std::vector<NcclCall>;
+
+at::Tensor meta(at::IntArrayRef shape) {
+  return at::empty(shape, at::TensorOptions(at::kMeta).dtype(at::kFloat));
+}
+
+TEST(NcclCalls, WholeTensorsAreOneCall) {
+  using Asked = Collective::Kind;
+  EXPECT_EQ(nccl_calls({.kind = Asked::AllReduce, .output = meta({3, 2}), .input = {}}, 1, 4),
+            (Calls{{Kind::AllReduce, -1, 0, 0, 6}}));
+  EXPECT_EQ(nccl_calls({.kind = Asked::AllGather, .output = meta({8, 2}), .input = meta({2, 2})}, 1, 4),
+            (Calls{{Kind::AllGather, -1, 0, 0, 4}}));
+  EXPECT_EQ(nccl_calls({.kind = Asked::ReduceScatter, .output = meta({2, 2}), .input = meta({8, 2})}, 1, 4),
+            (Calls{{Kind::ReduceScatter, -1, 0, 0, 4}}));
+  EXPECT_EQ(nccl_calls({.kind = Asked::Broadcast, .output = meta({5}), .input = {}, .from = 2}, 1, 4),
+            (Calls{{Kind::Broadcast, 2, 0, 0, 5}}));
+  EXPECT_EQ(nccl_calls({.kind = Asked::Barrier, .output = {}, .input = {}}, 1, 4), Calls{});
+  EXPECT_EQ(nccl_calls({.kind = Asked::AllReduce, .output = meta({0}), .input = {}}, 1, 4), Calls{});
+}
+
+TEST(NcclCalls, ARingHopIsAReceiveAndASendAndOneToItselfACopy) {
+  const Collective hop{.kind = Collective::Kind::Exchange, .output = meta({3}), .input = meta({3}), .from = 0, .to = 2};
+  EXPECT_EQ(nccl_calls(hop, 1, 4), (Calls{{Kind::Receive, 0, 0, 0, 3}, {Kind::Send, 2, 0, 0, 3}}));
+  const Collective self{
+      .kind = Collective::Kind::Exchange, .output = meta({3}), .input = meta({3}), .from = 1, .to = 1};
+  EXPECT_EQ(nccl_calls(self, 1, 4), (Calls{{Kind::Copy, -1, 0, 0, 3}}));
+}
+
+TEST(NcclCalls, EqualPartsGoToTheirRanksAndTheOwnOneIsCopied) {
+  const Collective all{.kind = Collective::Kind::AllToAll, .output = meta({6, 5}), .input = meta({6, 5})};
+  EXPECT_EQ(nccl_calls(all, 1, 3), (Calls{{Kind::Receive, 0, 0, 0, 10},
+                                          {Kind::Send, 0, 0, 0, 10},
+                                          {Kind::Copy, -1, 10, 10, 10},
+                                          {Kind::Receive, 2, 0, 20, 10},
+                                          {Kind::Send, 2, 20, 0, 10}}));
+}
+
+// What one rank sends to another is what that one receives from it, whatever the sizes.
+TEST(NcclCalls, UnequalPartsAgreeBetweenRanksAndEmptyOnesAreLeftOut) {
+  const int size = 4;
+  const auto rows = [](int from, int to) { return static_cast<int64_t>((from + 2 * to) % 3); };
+  std::vector<Calls> of_ranks;
+  for (int rank = 0; rank < size; ++rank) {
+    Collective all{.kind = Collective::Kind::AllToAll, .output = {}, .input = {}};
+    int64_t in = 0, out = 0;
+    for (int other = 0; other < size; ++other) {
+      all.sent.push_back(rows(rank, other));
+      all.received.push_back(rows(other, rank));
+      in += all.sent.back();
+      out += all.received.back();
+    }
+    all.input = meta({in, 5});
+    all.output = meta({out, 5});
+    of_ranks.push_back(nccl_calls(all, rank, size));
+    int64_t from = 0, to = 0;
+    for (int other = 0; other < size; ++other) {
+      for (const NcclCall& call : of_ranks.back()) {
+        const bool own = call.kind == Kind::Copy && other == rank;
+        if (call.peer != other && !own) continue;
+        EXPECT_GT(call.count, 0);
+        EXPECT_EQ(call.from, call.kind == Kind::Receive ? 0 : from) << rank << " to " << other;
+        EXPECT_EQ(call.to, call.kind == Kind::Send ? 0 : to) << rank << " from " << other;
+      }
+      from += 5 * rows(rank, other);
+      to += 5 * rows(other, rank);
+    }
+  }
+  const auto count = [&](int rank, Kind kind, int peer) {
+    for (const NcclCall& call : of_ranks[static_cast<size_t>(rank)]) {
+      if (call.kind == kind && call.peer == peer) return call.count;
+    }
+    return int64_t{0};
+  };
+  for (int a = 0; a < size; ++a) {
+    for (int b = 0; b < size; ++b) {
+      if (a == b) continue;
+      EXPECT_EQ(count(a, Kind::Send, b), 5 * rows(a, b));
+      EXPECT_EQ(count(b, Kind::Receive, a), 5 * rows(a, b));
+    }
+  }
+}
+
+TEST(NcclCalls, AShardInAnotherPlaceOfTheInputIsWrittenApart) {
+  const at::Tensor input = meta({4, 2});
+  const auto reduce_scatter = [&](const at::Tensor& shard) {
+    return Collective{.kind = Collective::Kind::ReduceScatter, .output = shard, .input = input};
+  };
+  EXPECT_FALSE(needs_output_apart(reduce_scatter(input.narrow(0, 1, 1)), 1));
+  EXPECT_TRUE(needs_output_apart(reduce_scatter(input.narrow(0, 0, 1)), 1));
+  EXPECT_FALSE(needs_output_apart(reduce_scatter(meta({1, 2})), 1));
+  const at::Tensor both = meta({5, 2});  // beside each other in one storage
+  EXPECT_FALSE(needs_output_apart(
+      {.kind = Collective::Kind::ReduceScatter, .output = both.narrow(0, 4, 1), .input = both.narrow(0, 0, 4)}, 1));
+}
+
+TEST(NcclGroups, AreNamedAfterTheAxesThatTheirRanksDifferIn) {
+  const MeshLayout layout({{"dp", 2}, {"cp", 1}, {"tp", 3}});
+  EXPECT_EQ(nccl_group_name(layout, {1, 4}), "dp");
+  EXPECT_EQ(nccl_group_name(layout, {3, 4, 5}), "tp");
+  EXPECT_EQ(nccl_group_name(layout, {0, 1, 2, 3, 4, 5}), "world");
+  EXPECT_EQ(nccl_group_name(layout, {4}), "");
+  const MeshLayout cube({{"dp", 2}, {"cp", 2}, {"tp", 2}});
+  EXPECT_EQ(nccl_group_name(cube, {0, 2, 4, 6}), "dp_cp");
+  EXPECT_EQ(nccl_max_blocks("tp"), 0);
+  EXPECT_GT(nccl_max_blocks("dp_cp"), 0);
+}
+
+}  // namespace
+}  // namespace meshtrain
