@@ -59,6 +59,7 @@ if(CCACHE)
   set(CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE})
 endif()
 enable_language(CUDA)
+set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)   # CMake 3.25 does not know that nvcc has it
 
 set(floors mesh tensor_parallel context_parallel fsdp runtime)
 list(TRANSFORM floors PREPEND "${PROJECT_SOURCE_DIR}/")
@@ -80,11 +81,11 @@ target_link_libraries(meshtrain_cuda PRIVATE meshtrain_torch "${MESHTRAIN_LIBTOR
   "${MESHTRAIN_CUDA_TOOLKIT}/lib64/libcudart.so" "${MESHTRAIN_NCCL}" meshtrain_flags)
 target_precompile_headers(meshtrain_cuda REUSE_FROM meshtrain_pch)
 
-# Apart from the rest, whose warnings nvcc does not know. (CMake 3.25 does not know that nvcc speaks C++20.)
+# Apart from the rest, whose warnings nvcc does not know.
 if(kernels)
   add_library(meshtrain_cuda_kernels OBJECT ${kernels})
   set_target_properties(meshtrain_cuda_kernels PROPERTIES POSITION_INDEPENDENT_CODE ON CUDA_RUNTIME_LIBRARY None)
-  target_compile_options(meshtrain_cuda_kernels PRIVATE -std=c++20 -Xcompiler=-Wall,-Wextra)
+  target_compile_options(meshtrain_cuda_kernels PRIVATE -Xcompiler=-Wall,-Wextra)
   target_include_directories(meshtrain_cuda_kernels PRIVATE
     $<TARGET_PROPERTY:meshtrain_runtime,INTERFACE_INCLUDE_DIRECTORIES>)
   target_link_libraries(meshtrain_cuda PRIVATE meshtrain_cuda_kernels)

@@ -8,6 +8,7 @@
 #include <string>
 #include <tuple>
 
+#include "context_parallel/gpu_attention.h"
 #include "mesh/half_precision.h"
 
 namespace meshtrain {
@@ -20,7 +21,7 @@ at::Tensor ordered(const at::Tensor& tensor) {
 }
 
 /// One place says which kernel computes what: LibTorch's flash attention for the CPU, in every dtype of ours (it has
-/// an fp64 path), and its shapes on the Meta device.
+/// an fp64 path), and its shapes on the Meta device. On CUDA the shape decides (attention_choice.h).
 void check_kernel(const at::Tensor& q) {
   const at::ScalarType dtype = q.scalar_type();
   const bool known = dtype == at::kDouble || dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf;
@@ -43,6 +44,10 @@ at::Tensor empty_by_position(const at::Tensor& like, at::ScalarType dtype) {
 }
 
 Attended attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, bool causal, double scale) {
+  if (q.is_cuda()) {
+    const Attended attended = attend_on_gpu(readable(q), readable(k), readable(v), causal, scale);
+    return {ordered(attended.out), attended.lse};
+  }
   check_kernel(q);
   if (multiplied_in_fp32(q)) {
     return attend(q.to(at::kFloat), k.to(at::kFloat), v.to(at::kFloat), causal, scale);
@@ -54,6 +59,10 @@ Attended attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, b
 
 AttentionGradients attend_backward(const at::Tensor& grad_out, const at::Tensor& q, const at::Tensor& k,
                                    const at::Tensor& v, const Attended& attended, bool causal, double scale) {
+  if (q.is_cuda()) {  // gradients and output in one order, as cuDNN wants them
+    return attend_backward_on_gpu(ordered(grad_out), readable(q), readable(k), readable(v),
+                                  {ordered(attended.out), attended.lse}, causal, scale);
+  }
   if (multiplied_in_fp32(q)) {
     return attend_backward(grad_out.to(at::kFloat), q.to(at::kFloat), k.to(at::kFloat), v.to(at::kFloat),
                            {attended.out.to(at::kFloat), attended.lse}, causal, scale);

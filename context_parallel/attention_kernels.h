@@ -7,7 +7,8 @@ namespace meshtrain {
 /// Attention of one block, forward and backward, on one device: the only callers of LibTorch's own kernels.
 ///
 /// q [B, H, n, D], k and v [B, K, m, D] with H a multiple of K: heads are shared in the kernel, nothing is repeated.
-/// fp64, fp32, bf16 or fp16, on the CPU or the Meta device; std::invalid_argument for any other. Any strides; a tensor
+/// fp64, fp32, bf16 or fp16, on the CPU or the Meta device, and on CUDA what attention_choice.h has a kernel for;
+/// std::invalid_argument for any other. Any strides; a tensor
 /// whose D is not contiguous is copied first, and so is the output of a q that is not [B, n, H, D] in memory. `causal`
 /// needs n == m and lets query i see keys up to i. Halves that the processor is slow at are computed in fp32, and
 /// results come so: whoever adds parts of a sum up rounds it once. Every query must see at least one key. Neither

@@ -5,6 +5,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "context_parallel/merge.h"
+
 namespace meshtrain {
 
 namespace {
@@ -47,10 +49,7 @@ void RunningAttention::start(const Block& block, Attended part) {
 void RunningAttention::merge(const Block& block, const Attended& part) {
   const at::ScalarType dtype = part.lse.scalar_type();
   if (merged_.out.scalar_type() != dtype) merged_.out = merged_.out.to(dtype);
-  at::Tensor lse = queries_of(merged_.lse, block);
-  const at::Tensor share = at::sigmoid(part.lse - lse).unsqueeze_(-1);  // of the new keys in the sum of both
-  queries_of(merged_.out, block).lerp_(part.out.to(dtype), share);
-  at::logaddexp_out(lse, lse, part.lse);
+  meshtrain::merge({queries_of(merged_.out, block), queries_of(merged_.lse, block)}, part);
 }
 
 Attended RunningAttention::finish() {

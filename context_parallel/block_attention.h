@@ -10,7 +10,7 @@
 namespace meshtrain {
 
 /// Attention of the local queries while their keys come block by block. Outputs are merged by their log-sum-exp, in its
-/// dtype (fp32 for halves): with share = sigmoid(lse_new - lse), out += share (out_new - out), lse = logaddexp.
+/// dtype (fp32 for halves; merge.h).
 ///
 /// "No key yet" is a state of its own, never a log-sum-exp: the kernels give 0, not minus infinity, to a query without
 /// keys. A query's first block is the one diagonal that it is in; rectangles come after all diagonals.

@@ -8,9 +8,9 @@
 
 #include "mesh/half_precision.h"
 #include "tensor_parallel/collectives.h"
+#include "tensor_parallel/cross_entropy_rows.h"
 #include "tensor_parallel/leaf_gradient.h"
 #include "tensor_parallel/matrix_product.h"
-#include "tensor_parallel/row_chunks.h"
 #include "tensor_parallel/vocabulary_shard.h"
 
 namespace meshtrain {
@@ -64,25 +64,21 @@ using HeadPointer = c10::intrusive_ptr<Head>;
 class Chunk {
  public:
   /// x [n, M], labels [n]. Collective.
-  Chunk(const at::Tensor& x, const at::Tensor& labels, const Head& head)
-      : logits_(product(x, head.rows())), ignored_(labels.eq(head.ignored)) {
+  Chunk(const at::Tensor& x, const at::Tensor& labels, const Head& head) : logits_(product(x, head.rows())) {
+    labels_.ignored = labels.eq(head.ignored);
     ShardIds ids = shard_ids(labels, head.first, head.valid);
-    label_ = ids.local.unsqueeze(1);
-    absent_ = ids.absent.bitwise_or_(ignored_);
+    labels_.column = ids.local;
+    labels_.absent = ids.absent.bitwise_or_(labels_.ignored);
 
     const at::TensorOptions wide = logits_.options().dtype(accumulation_dtype(logits_.scalar_type()));
-    const bool any = head.valid > 0;
     constexpr double kInfinity = std::numeric_limits<double>::infinity();
-    max_ = any ? logits_.amax(1).to(wide.dtype()) : at::full({labels.numel()}, -kInfinity, wide);
-    const Work reducing_max = head.statistics.all_reduce(max_, Reduce::Max);
+    max_ = any() ? row_maxima(logits_) : at::full({labels.numel()}, -kInfinity, wide);
+    head.statistics.all_reduce(max_, Reduce::Max).wait();
     at::Tensor sums = at::zeros({2, labels.numel()}, wide);
-    at::Tensor label_logit = sums[1];
-    sum_exp_ = sums[0];
-    if (any) label_logit.copy_(logits_.gather(1, label_).squeeze(1)).masked_fill_(absent_, 0);
-    reducing_max.wait();
-    for_rows([&](const auto& part) { part(sum_exp_).copy_(exponentials(part).sum(1)); });
+    if (any()) row_sums(logits_, max_, labels_, sums);
     head.statistics.all_reduce(sums).wait();
-    loss_ = sum_exp_.log().add_(max_).sub_(label_logit).masked_fill_(ignored_, 0).sum();
+    sum_exp_ = sums[0];
+    loss_ = sum_exp_.log().add_(max_).sub_(sums[1]).masked_fill_(labels_.ignored, 0).sum();
   }
 
   /// The sum over the tokens, and over the whole vocabulary.
@@ -90,41 +86,16 @@ class Chunk {
 
   /// [n, valid], when that of the loss is the scalar `upstream`; in the memory of the logits. Once.
   const at::Tensor& gradient(const at::Tensor& upstream) {
-    const at::Tensor scale = upstream.div(sum_exp_).masked_fill_(ignored_, 0).unsqueeze(1);
-    const at::Tensor at_label = upstream.neg().expand_as(max_).masked_fill(absent_, 0).unsqueeze(1);
-    for_rows([&](const auto& part) {
-      at::Tensor rows = in_place() ? part(logits_) : exponentials(part);
-      rows.mul_(part(scale)).scatter_add_(1, part(label_), part(at_label));
-      if (!in_place()) part(logits_).copy_(rows);
-    });
+    if (any()) row_gradients(logits_, max_, sum_exp_, labels_, upstream);
     return logits_;
   }
 
  private:
-  /// Whether the exponentials take the place of the logits. Halves are kept for the gradient instead, as a rounded
-  /// exponential would be rounded twice.
-  bool in_place() const { return logits_.scalar_type() == max_.scalar_type(); }
+  /// Whether there are ids on this rank at all.
+  bool any() const { return logits_.size(1) > 0; }
 
-  /// exp(logits - max) of some rows, in the accumulation dtype.
-  template <class Part>
-  at::Tensor exponentials(const Part& part) const {
-    return part(logits_).to(max_.scalar_type()).sub_(part(max_).unsqueeze(1)).exp_();
-  }
-
-  /// `piece` for ranges of rows whose exponentials are a bounded temporary, as a function that takes those rows.
-  template <class Piece>
-  void for_rows(Piece piece) const {
-    if (logits_.size(1) == 0) return;
-    const int64_t row_bytes = logits_.size(1) * static_cast<int64_t>(max_.element_size());
-    for_row_chunks(logits_.size(0), row_bytes, [&](int64_t first, int64_t count) {
-      piece([&](const at::Tensor& whole) { return whole.narrow(0, first, count); });
-    });
-  }
-
-  at::Tensor logits_;   // [n, valid]; exponentials, then the gradient
-  at::Tensor ignored_;  // bool [n]
-  at::Tensor label_;    // int64 [n, 1]: column of the label, 0 where absent
-  at::Tensor absent_;   // bool [n]: labels of other ranks, and ignored ones
+  at::Tensor logits_;  // [n, valid]; then the gradient
+  RowLabels labels_;
   at::Tensor max_;      // [n], over the whole vocabulary, as all below
   at::Tensor sum_exp_;  // [n]
   at::Tensor loss_;     // []

@@ -53,6 +53,10 @@ std::vector<fs::path> entries(const fs::path& folder) {
 
 }  // namespace
 
+bool has_name_of_step(const fs::path& folder) {
+  return step_of((folder.has_filename() ? folder : folder.parent_path()).filename().string()).has_value();
+}
+
 fs::path CheckpointFolder::step(int64_t step) const {
   return folder_ / name_of(step);
 }
@@ -68,6 +72,17 @@ std::vector<int64_t> CheckpointFolder::steps() const {
   }
   std::sort(steps.begin(), steps.end());
   return steps;
+}
+
+std::string CheckpointFolder::describe_others(const fs::path& but) const {
+  std::string text;
+  int64_t count = 0;
+  for (const int64_t other : steps()) {
+    if (step(other).filename() == but.filename()) continue;
+    text += (text.empty() ? "" : ", ") + std::to_string(other);
+    ++count;
+  }
+  return text.empty() ? "" : (count == 1 ? "step " : "steps ") + text;
 }
 
 void CheckpointFolder::clean() const {

@@ -8,12 +8,16 @@
 
 namespace meshtrain {
 
+/// Whether `folder` is named as the checkpoint of a step is.
+bool has_name_of_step(const std::filesystem::path& folder);
+
 /// The checkpoints of a run: RUN_DIR/checkpoints, a folder for each step in it. One that bears the name of a step is
 /// complete: it was written under another and renamed. Ranks of a host see the same files; hosts may or may not.
 class CheckpointFolder {
  public:
   explicit CheckpointFolder(std::filesystem::path folder) : folder_(std::move(folder)) {}
 
+  const std::filesystem::path& folder() const { return folder_; }
   /// "FOLDER/step-00000012"
   std::filesystem::path step(int64_t step) const;
   /// "FOLDER/step-00000012.tmp": where it is written.
@@ -21,6 +25,8 @@ class CheckpointFolder {
 
   /// Those that are complete, ascending.
   std::vector<int64_t> steps() const;
+  /// "steps 3, 6": of these but the one in folder `but`. Empty when there are no others.
+  std::string describe_others(const std::filesystem::path& but) const;
 
   /// Removes what runs that were killed left behind: folders half written or half removed.
   void clean() const;

@@ -2,7 +2,7 @@
 
 #include <ATen/ATen.h>
 
-#include "mesh/error.h"
+#include "runtime/checkpoint/damage.h"
 #include "runtime/data/mapped_file.h"
 
 namespace meshtrain {
@@ -16,9 +16,11 @@ Box within(Box box, const Box& outer) {
 
 }  // namespace
 
-std::string read_manifest_text(const std::filesystem::path& folder) {
+std::string read_manifest_text(const std::filesystem::path& folder) try {
   const MappedFile file(folder / "manifest.json");
   return {reinterpret_cast<const char*>(file.data()), static_cast<size_t>(file.size())};
+} catch (const InputError& error) {
+  throw DamagedCheckpoint(error.what());
 }
 
 Manifest read_manifest(const std::filesystem::path& folder) {
@@ -44,7 +46,7 @@ void CheckpointReader::read(const Piece& piece) {
     const std::optional<Box> shared = intersect(source.box, piece.box);
     if (!shared) continue;
     prove(piece.tensor, source);
-    const at::Tensor values = file(source).read(piece_name(piece.tensor, source.box), within(*shared, source.box));
+    const at::Tensor values = file(source.file).read(piece_name(piece.tensor, source.box), within(*shared, source.box));
     part(piece.values, within(*shared, piece.box)).copy_(values);
   }
 }
@@ -63,10 +65,10 @@ void CheckpointReader::let_go() const {
   for (const auto& [index, file] : files_) file.let_go();
 }
 
-const SafetensorsFile& CheckpointReader::file(const StoredPiece& piece) {
-  const auto found = files_.find(piece.file);
+const SafetensorsFile& CheckpointReader::file(size_t index) try {
+  const auto found = files_.find(index);
   if (found != files_.end()) return found->second;
-  const StoredFile& stored = manifest_.files[piece.file];
+  const StoredFile& stored = manifest_.files[index];
   SafetensorsFile opened(folder_ / stored.name);
   const std::span<const std::byte> header = opened.header();
   const uint64_t sum = checksum(header.data(), header.size());
@@ -74,20 +76,22 @@ const SafetensorsFile& CheckpointReader::file(const StoredPiece& piece) {
     throw InputError(opened.path().string() + ": its header is damaged: its checksum is " + checksum_text(sum) +
                      ", manifest.json says " + checksum_text(stored.header));
   }
-  return files_.emplace(piece.file, std::move(opened)).first->second;
+  return files_.emplace(index, std::move(opened)).first->second;
+} catch (const InputError& error) {
+  throw DamagedCheckpoint(error.what());
 }
 
 void CheckpointReader::prove(const std::string& tensor, const StoredPiece& piece) {
   if (proven_.contains(&piece)) return;
   const std::string name = piece_name(tensor, piece.box);
   const auto fail = [&](const std::string& what) {
-    throw InputError((folder_ / manifest_.files[piece.file].name).string() + ": " + name + " " + what);
+    throw DamagedCheckpoint((folder_ / manifest_.files[piece.file].name).string() + ": " + name + " " + what);
   };
   const SafetensorsFile* source = nullptr;
   try {
-    source = &file(piece);
-  } catch (const InputError& error) {
-    throw InputError(name + " cannot be had: " + error.what());
+    source = &file(piece.file);
+  } catch (const DamagedCheckpoint& error) {
+    throw DamagedCheckpoint(name + " cannot be had: " + error.what());
   }
   if (!source->contains(name)) fail("is not there, which manifest.json says");
   const TensorEntry& entry = source->entry(name);

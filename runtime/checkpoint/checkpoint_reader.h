@@ -13,14 +13,14 @@
 
 namespace meshtrain {
 
-/// manifest.json of the checkpoint in `folder`, as it is. Throws InputError when it cannot be read.
+/// manifest.json of the checkpoint in `folder`, as it is. Throws DamagedCheckpoint when it cannot be read.
 std::string read_manifest_text(const std::filesystem::path& folder);
-/// What it says. Throws InputError when it is damaged, too.
+/// What it says. Throws DamagedCheckpoint when it is damaged, too.
 Manifest read_manifest(const std::filesystem::path& folder);
 
 /// Reads pieces of a checkpoint, whatever pieces it was written in. Opens files and reads pieces only when they are
-/// needed, and proves each of them by its checksum before anything is taken from it. What is wrong is an InputError
-/// that names file, tensor and box. No collective.
+/// needed, and proves each of them by its checksum before anything is taken from it. What is wrong is a
+/// DamagedCheckpoint that names file, tensor and box. No collective.
 class CheckpointReader {
  public:
   /// `manifest` outlives this.
@@ -29,7 +29,10 @@ class CheckpointReader {
   /// Fills piece.values, converted to their dtype. Throws InputError when the checkpoint has no such tensor, or one of
   /// another shape.
   void read(const Piece& piece);
-  /// Proves `piece` of manifest.tensors.at(tensor): its file has it, every byte as it was written. Throws InputError.
+  /// Opens file `index` of the manifest and proves its header. Throws DamagedCheckpoint.
+  void open(size_t index) { file(index); }
+  /// Proves `piece` of manifest.tensors.at(tensor): its file has it, every byte as it was written. Throws
+  /// DamagedCheckpoint.
   void prove(const std::string& tensor, const StoredPiece& piece);
   /// The whole tensor, in the dtype that it is stored in. Throws as read(), before it makes room for anything.
   at::Tensor read(const std::string& tensor);
@@ -37,7 +40,7 @@ class CheckpointReader {
   void let_go() const;
 
  private:
-  const SafetensorsFile& file(const StoredPiece& piece);
+  const SafetensorsFile& file(size_t index);
 
   std::filesystem::path folder_;
   const Manifest& manifest_;

@@ -8,6 +8,7 @@
 #include "mesh/error.h"
 #include "runtime/checkpoint/checkpoint_folder.h"
 #include "runtime/checkpoint/checkpoint_reader.h"
+#include "runtime/checkpoint/damage.h"
 #include "runtime/checkpoint/piece.h"
 #include "runtime/hf/tensor_entry.h"
 #include "runtime/telemetry/console.h"
@@ -18,7 +19,7 @@ namespace {
 namespace fs = std::filesystem;
 
 std::string plural(size_t count, const std::string& word) {
-  return with_separators(static_cast<int64_t>(count)) + " " + word + (count == 1 ? "" : "s");
+  return counted(static_cast<int64_t>(count), word);
 }
 
 std::string size_text(int64_t bytes) {
@@ -41,6 +42,12 @@ std::string kind_of(const std::string& name) {
 struct Total {
   size_t num_tensors = 0;
   int64_t num_bytes = 0;
+};
+
+/// A file of which nothing can be had.
+struct LostFile {
+  std::string reason;
+  int64_t num_pieces = 0;
 };
 
 std::string describe_totals(const Manifest& manifest) {
@@ -80,9 +87,11 @@ std::string describe_state(const CheckpointHead& head) {
 
 }  // namespace
 
-fs::path find_checkpoint(const fs::path& path) {
+fs::path find_checkpoint(const fs::path& given) {
+  const fs::path path = given.has_filename() ? given : given.parent_path();
   std::error_code error;
   if (fs::exists(path / "manifest.json", error)) return path;
+  if (has_name_of_step(path) && fs::is_directory(path, error)) return path;  // a damaged one
   for (const fs::path& folder : {path / "checkpoints", path}) {
     const CheckpointFolder checkpoints(folder);
     const std::vector<int64_t> steps = checkpoints.steps();
@@ -115,17 +124,34 @@ std::string inspect_checkpoint(const fs::path& folder, bool pieces) {
 VerifiedCheckpoint verify_checkpoint(const fs::path& folder) {
   const Manifest manifest = read_manifest(folder);
   CheckpointReader reader(folder, manifest);
-  VerifiedCheckpoint verified{0, manifest.num_bytes(), {}};
+  VerifiedCheckpoint verified{0, 0, manifest.num_bytes(), {}};
+  std::map<size_t, LostFile> lost;
+  for (size_t i = 0; i < manifest.files.size(); ++i) {
+    try {
+      reader.open(i);
+    } catch (const DamagedCheckpoint& error) {
+      lost[i].reason = error.what();
+    }
+  }
   for (const auto& [name, tensor] : manifest.tensors) {
     for (const StoredPiece& piece : tensor.pieces) {
       ++verified.num_pieces;
+      if (const auto found = lost.find(piece.file); found != lost.end()) {
+        ++found->second.num_pieces;
+        continue;
+      }
       try {
         reader.prove(name, piece);
-      } catch (const InputError& error) {
+      } catch (const DamagedCheckpoint& error) {
+        ++verified.num_damaged;
         verified.damage.emplace_back(error.what());
       }
     }
     reader.let_go();
+  }
+  for (const auto& [index, file] : lost) {
+    verified.num_damaged += file.num_pieces;
+    verified.damage.push_back(file.reason + "; it held " + counted(file.num_pieces, "piece"));
   }
   return verified;
 }

@@ -6,7 +6,7 @@
 #include <set>
 #include <stdexcept>
 
-#include "mesh/error.h"
+#include "runtime/checkpoint/damage.h"
 #include "runtime/data/json_object.h"
 #include "runtime/hf/tensor_entry.h"
 
@@ -267,10 +267,12 @@ std::string manifest_text(const CheckpointHead& head, const std::vector<std::str
 
 Manifest parse_manifest(const std::string& text, const std::string& name) try {
   return parse(text, name);
+} catch (const InputError& error) {
+  throw DamagedCheckpoint(error.what());
 } catch (const std::invalid_argument& error) {
-  throw InputError(name + " is damaged: " + error.what());
+  throw DamagedCheckpoint(name + " is damaged: " + error.what());
 } catch (const std::overflow_error& error) {
-  throw InputError(name + " is damaged: " + error.what());
+  throw DamagedCheckpoint(name + " is damaged: " + error.what());
 }
 
 }  // namespace meshtrain

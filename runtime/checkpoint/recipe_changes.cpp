@@ -7,6 +7,8 @@
 #include <string_view>
 #include <utility>
 
+#include "mesh/error.h"
+#include "runtime/config/load.h"
 #include "runtime/config/yaml_value.h"
 
 namespace meshtrain {
@@ -19,6 +21,7 @@ constexpr std::string_view kModel = "model.";
 constexpr std::array<std::string_view, 4> kTraining = {"data.", "train.sequence_length", "train.seed",
                                                        "optimizer.name"};
 constexpr std::string_view kMixture = "data.mixture";
+constexpr std::string_view kMesh = "parallel.mesh.";
 /// But for these: where files lie, and what mattered at the start alone.
 constexpr std::array<std::string_view, 5> kFree = {"model.hf", "model.init", "data.tokens", "data.source",
                                                    "data.loss_mask"};
@@ -49,12 +52,33 @@ void add_keys(const YamlValue& value, const std::string& path, Keys& keys) {
   }
 }
 
-Keys keys_of(const std::string& yaml, const std::string& name) {
+YamlValue parse(const std::string& yaml, const std::string& name) {
   auto source = std::make_shared<YamlSource>();
   source->name = name;
+  source->folder = "/";
+  return parse_yaml(yaml, source);
+}
+
+Keys keys_of(const YamlValue& recipe) {
   Keys keys;
-  add_keys(parse_yaml(yaml, source), "", keys);
+  add_keys(recipe, "", keys);
   return keys;
+}
+
+/// Whether `recipe` has `value` under `key` whether it says so or not.
+bool goes_without_saying(YamlValue recipe, const std::string& key, const std::string& value) try {
+  YamlValue* at = &recipe;
+  for (size_t begin = 0; at != nullptr && begin <= key.size();) {
+    const size_t end = std::min(key.find('.', begin), key.size());
+    at = at->find(key.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  if (at == nullptr) return false;
+  *at = YamlValue();
+  const Keys unsaid = keys_of(parse(to_yaml(parse_recipe(recipe)), "the recipe"));
+  return std::find(unsaid.begin(), unsaid.end(), std::pair(key, value)) != unsaid.end();
+} catch (const InputError&) {  // it has to be said, or another version of the program said it
+  return false;
 }
 
 /// "data.weight" of "data.mixture[1].weight".
@@ -74,20 +98,30 @@ bool is_fixed(const std::string& full_key, bool trained) {
 }  // namespace
 
 RecipeChanges compare_recipes(const std::string& saved, const std::string& asked, bool trained) {
-  const Keys before = keys_of(saved, "the checkpoint's recipe"), now = keys_of(asked, "the recipe");
-  std::map<std::string, std::string> old(before.begin(), before.end());
+  const YamlValue before = parse(saved, "the checkpoint's recipe"), now = parse(asked, "the recipe");
+  const Keys saved_keys = keys_of(before);
+  std::map<std::string, std::string> old(saved_keys.begin(), saved_keys.end());
   RecipeChanges changes;
   const auto add = [&](const std::string& key, const std::string& value, const std::string& was) {
     (is_fixed(key, trained) ? changes.contradictions : changes.allowed).push_back(key + ": " + value + ", was " + was);
   };
-  for (const auto& [key, value] : now) {
+  // Of a key that only one of them may have, what it has by itself is no change that anybody made.
+  const auto is_news = [&](const YamlValue& recipe, const std::string& key, const std::string& value) {
+    if (value == "none") return false;
+    return is_fixed(key, trained) || !goes_without_saying(recipe, key, value);
+  };
+  for (const auto& [key, value] : keys_of(now)) {
     const auto found = old.find(key);
-    const std::string was = found == old.end() ? "none" : found->second;
-    if (was != value) add(key, value, was);
-    if (found != old.end()) old.erase(found);
+    if (found == old.end()) {
+      const bool first_mesh = key.starts_with(kMesh);  // an import has none
+      if (!first_mesh && is_news(now, key, value)) add(key, value, "none");
+      continue;
+    }
+    if (found->second != value) add(key, value, found->second);
+    old.erase(found);
   }
   for (const auto& [key, was] : old) {
-    if (was != "none") add(key, "none", was);
+    if (is_news(before, key, was)) add(key, "none", was);
   }
   return changes;
 }

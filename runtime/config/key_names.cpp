@@ -1,5 +1,6 @@
 #include "runtime/config/key_names.h"
 
+#include <algorithm>
 #include <map>
 #include <optional>
 #include <type_traits>
@@ -76,6 +77,16 @@ SplitKey split(const std::string& path) {
   return {path.substr(0, dot), path.substr(dot + 1)};
 }
 
+/// "data.mixture" of "data.mixture[0]".
+std::string without_items(const std::string& path) {
+  std::string text;
+  for (size_t at = 0; at < path.size(); ++at) {
+    if (path[at] == '[') at = path.find(']', at) + 1;
+    if (at < path.size()) text += path[at];
+  }
+  return text;
+}
+
 }  // namespace
 
 const std::vector<std::string>& recipe_keys() {
@@ -83,7 +94,14 @@ const std::vector<std::string>& recipe_keys() {
   return keys;
 }
 
-std::string key_suggestion(const std::string& path, const std::string& key) {
+bool is_recipe_key(const std::string& path, const std::string& key) {
+  const std::vector<std::string>& keys = recipe_keys();
+  const std::string whole = path.empty() ? key : without_items(path) + "." + key;
+  return key.find('.') == std::string::npos && std::find(keys.begin(), keys.end(), whole) != keys.end();
+}
+
+std::string key_suggestion(const std::string& given_path, const std::string& key) {
+  const std::string path = without_items(given_path);
   std::vector<std::string> siblings, names;
   std::map<std::string, std::string> path_of_name;
   for (const std::string& known : recipe_keys()) {

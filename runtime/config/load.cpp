@@ -18,7 +18,6 @@ Recipe read_recipe(const YamlValue& root, const std::filesystem::path& file, Rea
   recipe.name = file.stem().string();
   Reader reader(root, files);
   fields(reader, recipe);
-  reader.refuse_others();
   return recipe;
 }
 
@@ -59,7 +58,11 @@ Recipe parse_recipe(const std::string& yaml) {
   auto source = std::make_shared<YamlSource>();
   source->name = "recipe";
   source->folder = "/";
-  return read_recipe(parse_yaml(yaml, source), {}, Reader::Files::LeaveAlone);
+  return parse_recipe(parse_yaml(yaml, source));
+}
+
+Recipe parse_recipe(const YamlValue& yaml) {
+  return read_recipe(yaml, {}, Reader::Files::LeaveAlone);
 }
 
 }  // namespace meshtrain

@@ -8,6 +8,8 @@
 
 namespace meshtrain {
 
+struct YamlValue;
+
 /// Reads a recipe strictly: `file`, laid over those it `extends`, under `overrides` ("train.steps=20", values are
 /// YAML, the last one of a key counts), under `mesh` ("dp=2,tp=auto"; empty: none), which replaces the whole mesh.
 /// Paths in a file are relative to that file, those of overrides to the working directory. The shape of a model given
@@ -23,5 +25,6 @@ std::string to_yaml(const Recipe& recipe);
 
 /// The recipe that `yaml`, of to_yaml, says. Opens no file. Throws InputError as load_recipe.
 Recipe parse_recipe(const std::string& yaml);
+Recipe parse_recipe(const YamlValue& yaml);
 
 }  // namespace meshtrain

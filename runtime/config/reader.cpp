@@ -31,8 +31,8 @@ bool parse_number(const std::string& text, T& value) {
 
 }  // namespace
 
-Reader::Reader(const YamlValue& root, Files files) : map_(&root), recipe_{root.place.source}, files_(files) {
-  known_.insert("extends");
+Reader::Reader(const YamlValue& root, Files files) : map_(&root), place_{root.place.source}, files_(files) {
+  refuse_unknown_keys();
 }
 
 const YamlValue* Reader::find(const std::string& key) const {
@@ -45,13 +45,8 @@ bool Reader::has_items(const std::string& key) const {
   return given != nullptr && !(given->kind == YamlValue::Kind::List && given->items.empty());
 }
 
-const YamlValue* Reader::ask(const std::string& key) {
-  known_.insert(key);
-  return find(key);
-}
-
-Reader Reader::enter(const std::string& key) {
-  const YamlValue* given = ask(key);
+Reader Reader::enter(const std::string& key) const {
+  const YamlValue* given = find(key);
   return enter(key, given == nullptr ? kEmptyMap : *given);
 }
 
@@ -60,20 +55,21 @@ Reader Reader::enter(const std::string& key, const YamlValue& map) const {
   Reader inner = *this;
   inner.map_ = &map;
   inner.path_ = path_of(key);
-  inner.known_.clear();
+  if (map.place.source) inner.place_ = map.place;
+  inner.refuse_unknown_keys();
   return inner;
 }
 
-void Reader::refuse_others() const {
+void Reader::refuse_unknown_keys() const {
   for (const YamlEntry& entry : map_->entries) {
-    if (known_.count(entry.key) > 0) continue;
+    if (is_recipe_key(path_, entry.key)) continue;
     fail_at(entry.place, path_of(entry.key), "unknown key" + key_suggestion(path_, entry.key));
   }
 }
 
 void Reader::fail(const std::string& key, const std::string& what) const {
   const YamlValue* given = map_->find(key);  // a null has a place too
-  fail_at(given == nullptr ? recipe_ : given->place, path_of(key), what);
+  fail_at(given == nullptr ? place_ : given->place, path_of(key), what);
 }
 
 void Reader::fail_item(const std::string& path, size_t item, const std::string& key, const std::string& what) const {
@@ -86,7 +82,8 @@ void Reader::fail_item(const std::string& path, size_t item, const std::string& 
   const YamlValue* each = given != nullptr && item < given->items.size() ? &given->items[item] : given;
   const YamlValue* value = each != nullptr && !key.empty() ? each->find(key) : nullptr;
   const YamlValue* place = value != nullptr ? value : each;
-  fail_at(place == nullptr ? recipe_ : place->place, path_of(path) + (key.empty() ? "" : "." + key), what);
+  const std::string of_item = key.empty() ? "" : "[" + std::to_string(item) + "]." + key;
+  fail_at(place == nullptr ? place_ : place->place, path_of(path) + of_item, what);
 }
 
 void Reader::fail_settled(const std::string& key, const std::string& given, const std::string& settled) const {

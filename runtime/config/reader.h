@@ -5,7 +5,6 @@
 #include <filesystem>
 #include <map>
 #include <optional>
-#include <set>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -17,12 +16,13 @@
 namespace meshtrain {
 
 /// The archive that fills our structs from one YAML map, strictly. Keys that are absent or null leave a value as it
-/// was. Every error is an InputError "PLACE: KEY PATH: what is wrong".
+/// was. Keys that a map cannot have are refused before anything of it is read, so that a misspelt key is told as that
+/// and not as one that is missing. Every error is an InputError "PLACE: KEY PATH: what is wrong".
 class Reader {
  public:
   enum class Files { Open, LeaveAlone };  ///< whether files that a recipe names are looked at
 
-  /// `root`: the map of the whole recipe; outlives the reader.
+  /// `root`: the map of the whole recipe; outlives the reader. Throws for a key that it cannot have.
   Reader(const YamlValue& root, Files files);
 
   template <class T>
@@ -47,9 +47,7 @@ class Reader {
   /// From here on the values are settled: keys may repeat them, and differ from them only to be refused, in the name of
   /// `owner`. An empty owner settles nothing.
   void settle(std::string owner) { owner_ = std::move(owner); }
-  /// Throws for the first key that no field asked for.
-  void refuse_others() const;
-  /// Throws about a key of this map: at its value, or about the recipe when it is absent.
+  /// Throws about a key of this map: at its value, or about the map when it is absent.
   [[noreturn]] void fail(const std::string& key, const std::string& what) const;
   /// Throws about item `item` of the list `path` ("train.freeze"), counted from here; in a list of maps about its
   /// `key`.
@@ -58,10 +56,10 @@ class Reader {
 
  private:
   const YamlValue* find(const std::string& key) const;  // null when absent or null
-  const YamlValue* ask(const std::string& key);         // the same; the key is known from now on
   std::string path_of(const std::string& key) const { return path_.empty() ? key : path_ + "." + key; }
-  Reader enter(const std::string& key);
+  Reader enter(const std::string& key) const;
   Reader enter(const std::string& key, const YamlValue& map) const;
+  void refuse_unknown_keys() const;
   [[noreturn]] void fail_settled(const std::string& key, const std::string& given, const std::string& settled) const;
 
   // Each reads the value of `key` or throws.
@@ -86,16 +84,15 @@ class Reader {
   [[noreturn]] void fail_at(const YamlPlace& place, const std::string& path, const std::string& what) const;
 
   const YamlValue* map_;
-  YamlPlace recipe_;  // for what is nowhere
-  std::string path_;  // "train": where this map stands
+  YamlPlace place_;   // of the map, for what is not in it; where that is nowhere either, of what it is in
+  std::string path_;  // "train", "data.mixture[0]": where this map stands
   Files files_;
   std::string owner_;
-  std::set<std::string> known_;
 };
 
 template <class T>
 void Reader::field(const std::string& key, T& value, const Rule& rule) {
-  const YamlValue* given = ask(key);
+  const YamlValue* given = find(key);
   if (given == nullptr) {
     if (rule.required && rule.refused.empty() && owner_.empty()) fail(key, "must be given");
     return;
@@ -111,7 +108,6 @@ template <class Body>
 void Reader::map(const std::string& key, const Body& body) {
   Reader inner = enter(key);
   body(inner);
-  inner.refuse_others();
 }
 
 template <class T>
@@ -121,22 +117,20 @@ void Reader::section(const std::string& key, T& value) {
 
 template <class T>
 void Reader::list(const std::string& key, std::vector<T>& values, const std::type_identity_t<T>& item) {
-  const YamlValue* given = ask(key);
+  const YamlValue* given = find(key);
   if (given == nullptr) return;
   if (given->kind != YamlValue::Kind::List) fail(key, given->shown() + " is not a list");
   std::vector<T> found;
   for (const YamlValue& each : given->items) {
-    Reader inner = enter(key, each);
-    inner.recipe_ = each.place;
+    Reader inner = enter(key + "[" + std::to_string(found.size()) + "]", each);
     fields(inner, found.emplace_back(item));
-    inner.refuse_others();
   }
   values = std::move(found);
 }
 
 template <class T>
 void Reader::section(const std::string& key, std::optional<T>& value) {
-  if (ask(key) == nullptr) return;
+  if (find(key) == nullptr) return;
   if (!owner_.empty() && !value) fail_settled(key, "a map", "none");
   T found = value.value_or(T{});
   map(key, [&](Reader& inner) { fields(inner, found); });

@@ -2,7 +2,10 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <limits>
+#include <string>
+#include <system_error>
 #include <vector>
 
 #include "mesh/error.h"
@@ -10,12 +13,20 @@
 #include "runtime/config/load.h"
 #include "runtime/convert/give_back.h"
 #include "runtime/model/declared_tensors.h"
+#include "runtime/tokenizer/tokenizer.h"
 #include "runtime/train/assemble.h"
 
 namespace meshtrain {
 namespace {
 
 namespace fs = std::filesystem;
+
+/// None of a tokenizer of another kind than can be read here.
+std::optional<int64_t> vocabulary_size(const fs::path& tokenizer) try {
+  return load_tokenizer(tokenizer)->vocabulary_size();
+} catch (const InputError&) {
+  return std::nullopt;
+}
 
 Recipe recipe_of(const fs::path& folder, const Manifest& manifest) try {
   return parse_recipe(manifest.head.recipe);
@@ -45,6 +56,29 @@ std::vector<TensorEntry> tensors_of(const fs::path& folder, const Manifest& mani
   return tensors;
 }
 
+/// The folder of the tokenizer `path`, which has no ids that a model of `vocab_size` has not.
+fs::path tokenizer_folder(const fs::path& path, int64_t vocab_size) {
+  const std::string asked = "--tokenizer " + path.string() + ": ";
+  std::error_code error;
+  fs::path folder = path;
+  if (fs::is_regular_file(path, error)) {
+    folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
+    const std::vector<std::string> names = tokenizer_files(folder);
+    if (std::find(names.begin(), names.end(), path.filename().string()) == names.end()) {
+      throw InputError(asked +
+                       "no file of a tokenizer has this name: give its tokenizer.json or tokenizer.model, or "
+                       "the folder with its files");
+    }
+  }
+  if (tokenizer_files(folder).empty()) throw InputError(asked + "there are no files of a tokenizer in it");
+  const std::optional<int64_t> size = vocabulary_size(folder);
+  if (size && *size > vocab_size) {
+    throw InputError(asked + "its ids go up to " + std::to_string(*size - 1) + ", those of the model to " +
+                     std::to_string(vocab_size - 1) + ": give the tokenizer that the model was trained with");
+  }
+  return folder;
+}
+
 /// Rounding to fp16 makes nothing infinite.
 void check_range(const std::string& name, const at::Tensor& values, at::ScalarType dtype) {
   if (dtype != at::kHalf || values.scalar_type() == at::kHalf) return;
@@ -66,12 +100,7 @@ ExportedCheckpoint export_checkpoint(const fs::path& folder, const fs::path& out
 
   ExportedCheckpoint exported{manifest.head.state.step, dtype, tensors.size(), 0, {}};
   exported.carried = carried_over(recipe.model.hf, recipe.model.shape);
-  if (!options.tokenizer.empty()) {
-    if (tokenizer_files(options.tokenizer).empty()) {
-      throw InputError("--tokenizer " + options.tokenizer.string() + ": there are no files of a tokenizer in it");
-    }
-    exported.carried.tokenizer = options.tokenizer;
-  }
+  if (!options.tokenizer.empty()) exported.carried.tokenizer = tokenizer_folder(options.tokenizer, shape.vocab_size);
   FolderWriter writer(out, shape, exported.carried, tensors, options.max_file_bytes);
   CheckpointReader reader(folder, manifest);
   for (const TensorEntry& tensor : tensors) {

@@ -14,7 +14,7 @@ namespace meshtrain {
 struct ExportOptions {
   std::optional<at::ScalarType> dtype;      ///< none: in what the recipe's layers compute, as train.export has it
   int64_t max_file_bytes = kMostFileBytes;  ///< data of one safetensors file, unless a tensor alone is larger
-  std::filesystem::path tokenizer = {};     ///< a folder with a tokenizer's files; empty: that of the recipe's model.hf
+  std::filesystem::path tokenizer = {};     ///< a tokenizer's folder or a file in it; empty: of the recipe's model.hf
 };
 
 struct ExportedCheckpoint {
@@ -29,7 +29,7 @@ struct ExportedCheckpoint {
 /// optimizer has them, in fp32 where those that layers compute with are narrower, rounded once. Goes through the model
 /// tensor by tensor, and holds no more than two. Every piece is proved by its checksum. `out` appears when it is whole.
 /// One process; no collective. Throws InputError when something is missing or damaged, naming file, tensor and box,
-/// when a value is beyond what fp16 has, and as FolderWriter does.
+/// when a value is beyond what fp16 has, when the tokenizer has ids that the model has not, and as FolderWriter does.
 ExportedCheckpoint export_checkpoint(const std::filesystem::path& folder, const std::filesystem::path& out,
                                      const ExportOptions& options);
 

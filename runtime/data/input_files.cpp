@@ -57,6 +57,10 @@ std::vector<fs::path> input_files(const std::vector<fs::path>& inputs, const fs:
   std::vector<fs::path> files;
   const fs::path partial = with_ending(output, ".partial");
   for (const fs::path& input : inputs) {
+    if (same(input, output)) {
+      throw InputError("--out " + output.string() + " is the same file as the input " + input.string() +
+                       ": name another one to write");
+    }
     for (fs::path& file : files_of(input, parts_folder(output))) {
       if (!same(file, output) && !same(file, partial)) files.push_back(std::move(file));
     }

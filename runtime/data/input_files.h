@@ -7,7 +7,7 @@ namespace meshtrain {
 
 /// The files that `inputs` name, in their order. A folder stands for the files below it in the order of their paths,
 /// hidden folders (.git) left out; links to folders are not followed. `output` itself, OUT.partial and the folder
-/// OUT.parts are left out. Throws InputError when an input is missing or cannot be read.
+/// OUT.parts are left out. Throws InputError when an input is missing, cannot be read, or is itself `output`.
 std::vector<std::filesystem::path> input_files(const std::vector<std::filesystem::path>& inputs,
                                                const std::filesystem::path& output);
 

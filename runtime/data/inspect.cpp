@@ -3,7 +3,7 @@
 #include <bit>
 #include <cstdio>
 #include <numeric>
-#include <sstream>
+#include <ostream>
 
 #include "mesh/error.h"
 #include "runtime/data/prepare.h"
@@ -168,14 +168,13 @@ void write_frequent(const Statistics& statistics, int64_t size, std::ostream& ou
 
 }  // namespace
 
-std::string inspect_tokens(const std::filesystem::path& file, const std::string& dtype, int64_t count,
-                           std::optional<int64_t> separator, const Tokenizer* tokenizer, int64_t samples) {
+void inspect_tokens(std::ostream& out, const std::filesystem::path& file, const std::string& dtype, int64_t count,
+                    std::optional<int64_t> separator, const Tokenizer* tokenizer, int64_t samples) {
   if (count < 0) throw InputError("cannot show the first " + std::to_string(count) + " tokens");
   if (separator && dtype != "megatron") check_token("--separator", *separator, dtype);
   if (samples < 1) throw InputError("cannot show " + std::to_string(samples) + " samples");
   const TokenFile tokens(file, dtype);
   const Statistics statistics = measure(tokens);
-  std::ostringstream out;
   out << "file          " << file.string() << "\n";
   out << "tokens        " << tokens.size() << " of " << tokens.width() << (tokens.width() == 1 ? " byte" : " bytes")
       << " (" << (tokens.index() ? "Megatron's " : "") << tokens.dtype() << ")\n";
@@ -207,7 +206,6 @@ std::string inspect_tokens(const std::filesystem::path& file, const std::string&
     if (sample > 0 && separator) first = behind_separator(tokens, first, *separator);
     write_sample(tokens, first, count, tokenizer, out);
   }
-  return out.str();
 }
 
 }  // namespace meshtrain

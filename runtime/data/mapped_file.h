@@ -3,6 +3,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <utility>
+
+#include "runtime/data/file_mapping.h"
 
 namespace meshtrain {
 
@@ -10,25 +13,19 @@ namespace meshtrain {
 class MappedFile {
  public:
   /// Throws InputError when `path` is not a file that can be read. An empty file is mapped as no bytes.
-  explicit MappedFile(std::filesystem::path path);
-  ~MappedFile();
-  MappedFile(MappedFile&& other) noexcept;
-  MappedFile& operator=(MappedFile&& other) noexcept;
-  MappedFile(const MappedFile&) = delete;
-  MappedFile& operator=(const MappedFile&) = delete;
+  explicit MappedFile(std::filesystem::path path) : path_(std::move(path)), mapping_(path_) {}
 
   const std::filesystem::path& path() const { return path_; }
   /// nullptr when the file is empty.
-  const std::byte* data() const { return data_; }
-  int64_t size() const { return size_; }
+  const std::byte* data() const { return mapping_.data(); }
+  int64_t size() const { return mapping_.size(); }
 
   /// What has been read no longer counts as memory of this process; it is read again where it is asked for.
-  void let_go() const;
+  void let_go() const { mapping_.let_go(); }
 
  private:
   std::filesystem::path path_;
-  const std::byte* data_ = nullptr;
-  int64_t size_ = 0;
+  FileMapping mapping_;
 };
 
 }  // namespace meshtrain

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <iosfwd>
 #include <optional>
 #include <string>
 #include <vector>
@@ -23,10 +24,10 @@ int64_t prepare_bytes(const std::vector<std::filesystem::path>& inputs, const st
 /// frequent, how many documents end with `separator` when there is one and how long they are, and `samples` runs of
 /// `count` ids: the first ids of the file, and of equal pieces of it, behind the next separator when there is one. They
 /// are shown as text too, of `tokenizer`, or without one when every id of the file is a byte. Of a file of Megatron
-/// (dtype megatron) it also says how many documents its index lists. Throws InputError as TokenFile does, for an id
-/// that is negative, and when the separator does not fit into `dtype`.
-std::string inspect_tokens(const std::filesystem::path& file, const std::string& dtype, int64_t count,
-                           std::optional<int64_t> separator = {}, const Tokenizer* tokenizer = nullptr,
-                           int64_t samples = 1);
+/// (dtype megatron) it also says how many documents its index lists. Writes to `out` as it goes, and nothing before
+/// all of the file has been looked at. Throws InputError as TokenFile does, for an id that is negative, and when the
+/// separator does not fit into `dtype`.
+void inspect_tokens(std::ostream& out, const std::filesystem::path& file, const std::string& dtype, int64_t count,
+                    std::optional<int64_t> separator = {}, const Tokenizer* tokenizer = nullptr, int64_t samples = 1);
 
 }  // namespace meshtrain

@@ -182,6 +182,7 @@ class Work {
   }
 
   PrepareTextProgress run(const std::function<void(const PrepareTextProgress&)>& report) {
+    if (report) report(progress_);
     std::vector<std::thread> threads;
     running_ = std::clamp(static_cast<size_t>(options_.threads), size_t{1}, std::max(waiting_.size(), size_t{1}));
     for (size_t i = running_; i > 0; --i) threads.emplace_back([this] { take_parts(); });

@@ -39,9 +39,9 @@ struct PrepareTextProgress {
 /// same inputs (names, sizes, times of change), tokenizer, dtype, separator and format; the number of threads may
 /// change. Parts of anything else are removed. On the disk there is room needed for the tokens twice.
 ///
-/// `report` is called on the calling thread about once a second, and at the end. Throws InputError when an input cannot
-/// be read or is malformed, ids do not fit into `dtype`, there are no documents, or another run is writing the same
-/// file; std::runtime_error when the disk fails. Parts that are done are kept then.
+/// `report` is called on the calling thread at the beginning, about once a second, and at the end. Throws InputError
+/// when an input cannot be read or is malformed, ids do not fit into `dtype`, there are no documents, or another run is
+/// writing the same file; std::runtime_error when the disk fails. Parts that are done are kept then.
 PrepareTextProgress prepare_text(const Tokenizer& tokenizer, const PrepareTextOptions& options,
                                  const std::function<void(const PrepareTextProgress&)>& report = {});
 

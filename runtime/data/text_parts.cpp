@@ -29,6 +29,14 @@ int64_t size_of(const fs::path& file) {
   return static_cast<int64_t>(size);
 }
 
+/// "column 9: syntax error while parsing value ...": of a text on one line.
+std::string reason_of(const json::exception& error) {
+  const std::string what = error.what();  // "[json.exception.parse_error.101] parse error at line 1, column 9: ..."
+  const size_t column = what.find("column "), kind = what.find("] ");
+  const size_t begin = column != std::string::npos ? column : kind != std::string::npos ? kind + 2 : 0;
+  return what.substr(begin, 200);
+}
+
 std::string document_of(std::string_view line, const TextFormat& format, const std::function<std::string()>& place) {
   std::string replaced;
   if (valid_utf8(line) != line.size()) line = replaced = with_replacements(line);
@@ -36,7 +44,7 @@ std::string document_of(std::string_view line, const TextFormat& format, const s
   try {
     object = json::parse(line);
   } catch (const json::exception& error) {
-    throw InputError(place() + "not valid JSON: " + std::string(error.what()).substr(0, 200));
+    throw InputError(place() + "not valid JSON: " + reason_of(error));
   }
   if (!object.is_object()) throw InputError(place() + "not a JSON object");
   const auto found = object.find(format.field);

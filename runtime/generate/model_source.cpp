@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "mesh/error.h"
+#include "runtime/checkpoint/checkpoint_folder.h"
 #include "runtime/checkpoint/checkpoint_reader.h"
 #include "runtime/checkpoint/inspect.h"
 #include "runtime/config/load.h"
@@ -58,17 +59,23 @@ std::vector<int64_t> eos_in(const fs::path& file) {
 
 fs::path find_model(const fs::path& path) {
   if (is_there(path / "config.json")) return path;
+  fs::path folder;
   try {
-    return find_checkpoint(path);
+    folder = find_checkpoint(path);
   } catch (const InputError&) {
     throw InputError("there is no model in " + path.string() +
                      ": give a Hugging Face folder, which has a config.json, a checkpoint's folder, which has a "
                      "manifest.json, or the directory of a run that has written one");
   }
+  if (is_there(folder / "manifest.json")) return folder;
+  const std::string others = CheckpointFolder(folder.parent_path()).describe_others(folder);
+  throw InputError("the checkpoint " + folder.string() + " has no manifest.json: it is damaged" +
+                   (others.empty() ? ", and there is no other beside it"
+                                   : "; beside it there are checkpoints of " + others + ": give the folder of one"));
 }
 
 ModelSource read_model_source(const fs::path& folder) {
-  return is_there(folder / "manifest.json") ? of_checkpoint(folder) : of_hugging_face(folder);
+  return is_there(folder / "config.json") ? of_hugging_face(folder) : of_checkpoint(folder);
 }
 
 std::vector<int64_t> stop_tokens(const ModelSource& source, const Tokenizer* tokenizer) {

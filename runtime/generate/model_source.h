@@ -23,7 +23,7 @@ struct ModelSource {
 };
 
 /// The folder that `path` means: itself where it has a config.json, else a checkpoint as find_checkpoint() finds it.
-/// Throws InputError when it is neither.
+/// Throws InputError when it is neither, and when the checkpoint has no manifest.json, with the others beside it.
 std::filesystem::path find_model(const std::filesystem::path& path);
 
 /// What the model in `folder`, of find_model(), is. Reads no weights. Throws InputError.

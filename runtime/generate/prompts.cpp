@@ -32,6 +32,7 @@ Prompt json_prompt(std::string_view line, const std::string& place) {
     throw InputError(place + ": neither a JSON string nor an object with \"prompt\" or \"tokens\"");
   }
   if (const auto text = object.find("prompt")) return {text->text()};
+  if (!object.find("tokens")) throw InputError(place + ": the object has neither \"prompt\" nor \"tokens\"");
   const JsonCursor tokens = object.at("tokens");
   Prompt prompt{"", {}, false};
   for (size_t i = 0; i < tokens.size(); ++i) prompt.tokens.push_back(tokens.at(i).id());

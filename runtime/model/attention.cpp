@@ -1,6 +1,7 @@
 #include "runtime/model/attention.h"
 
 #include <cmath>
+#include <tuple>
 
 namespace meshtrain {
 
@@ -34,13 +35,8 @@ at::Tensor Attention::forward(const LayerInput& x, const Sequence& sequence) con
     q = rotate(query_norm_->forward(parts[0]), sequence.rotary);
     k = rotate(key_norm_->forward(parts[1]), sequence.rotary);
     v = parts[2];
-  } else {  // queries and keys are turned in one pass
-    const std::vector<at::Tensor> parts = qkv.split_with_sizes({num_heads_ + num_kv_heads_, num_kv_heads_}, 2);
-    const std::vector<at::Tensor> turned =
-        rotate(parts[0], sequence.rotary).split_with_sizes({num_heads_, num_kv_heads_}, 2);
-    q = turned[0];
-    k = turned[1];
-    v = parts[1];
+  } else {
+    std::tie(q, k, v) = split_rotated(qkv, sequence.rotary, num_heads_, num_kv_heads_);
   }
   const at::Tensor mixed = mix(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), sequence);
   return output_.forward(mixed.transpose(1, 2).reshape({-1, num_heads_ * head_dim_}));

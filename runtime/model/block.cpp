@@ -22,14 +22,15 @@ at::Tensor Block::forward(const at::Tensor& x, const Sequence& sequence) const {
       x, [this, sequence](const at::Tensor& again) { return compute(again, sequence); }, trainable());
 }
 
-at::Tensor Block::compute(at::Tensor x, const Sequence& sequence) const {
-  x = x + attention_.forward(normed(attention_norm_, x), sequence);
-  x = x + feed_forward_.forward(normed(feed_forward_norm_, x), recompute_ == Recompute::Elementwise);
-  return x;
+at::Tensor Block::compute(const at::Tensor& x, const Sequence& sequence) const {
+  const bool again = recompute_ == Recompute::Elementwise;
+  const RmsNorm::Sum stream = feed_forward_norm_.of_sum(attend(x, sequence), x, again);
+  return stream.sum + feed_forward_.forward(stream.normed, again);
 }
 
-LayerInput Block::normed(const RmsNorm& norm, const at::Tensor& x) const {
-  return recompute_ == Recompute::Elementwise ? norm.recomputed(x) : LayerInput(norm.forward(x));
+at::Tensor Block::attend(const at::Tensor& x, const Sequence& sequence) const {
+  const bool again = recompute_ == Recompute::Elementwise;
+  return attention_.forward(again ? attention_norm_.recomputed(x) : LayerInput(attention_norm_.forward(x)), sequence);
 }
 
 bool Block::trainable() const {

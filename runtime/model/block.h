@@ -22,8 +22,8 @@ class Block {
   std::vector<Parameter*> parameters();
 
  private:
-  at::Tensor compute(at::Tensor x, const Sequence& sequence) const;
-  LayerInput normed(const RmsNorm& norm, const at::Tensor& x) const;
+  at::Tensor compute(const at::Tensor& x, const Sequence& sequence) const;
+  at::Tensor attend(const at::Tensor& x, const Sequence& sequence) const;
   bool trainable() const;
 
   RmsNorm attention_norm_;

@@ -1,10 +1,14 @@
 #include "runtime/model/rms_norm.h"
 
 #include <torch/csrc/autograd/custom_function.h>
+#include <torch/library.h>
 
+#include <optional>
+#include <tuple>
 #include <utility>
 
 #include "mesh/half_precision.h"
+#include "mesh/operator.h"
 #include "tensor_parallel/leaf_gradient.h"
 
 namespace meshtrain {
@@ -13,50 +17,109 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
+using Normed = std::tuple<at::Tensor, at::Tensor>;                 // out, rstd [..., 1]
+using NormedSum = std::tuple<at::Tensor, at::Tensor, at::Tensor>;  // sum, out, rstd
+using NormGradients = std::tuple<at::Tensor, at::Tensor>;          // of x, of the weight
+
 /// 1/sqrt(mean(x^2) + eps) of each row of `wide`, [..., 1].
 at::Tensor inverse_lengths(const at::Tensor& wide, double eps) {
   return wide.square().mean(-1, /*keepdim=*/true).add_(eps).rsqrt_();
 }
 
-at::Tensor scaled(const at::Tensor& wide, const at::Tensor& rstd, const at::Tensor& weight) {
-  return (wide * rstd).to(weight.scalar_type()).mul_(weight);
+Normed norm_forward(const at::Tensor& x, const at::Tensor& weight, double eps) {
+  const at::Tensor wide = x.to(accumulation_dtype(x.scalar_type()));
+  const at::Tensor rstd = inverse_lengths(wide, eps);
+  return {(wide * rstd).to(weight.scalar_type()).mul_(weight), rstd};
+}
+
+NormedSum sum_norm_forward(const at::Tensor& x, const at::Tensor& residual, const at::Tensor& weight, double eps) {
+  const at::Tensor sum = x + residual;
+  auto [out, rstd] = norm_forward(sum, weight, eps);
+  return {sum, out, rstd};
 }
 
 // dx = r (g - n mean(g n)), with n = x r, r = 1/sqrt(mean(x^2) + eps), g = dy weight; dweight = sum of dy n.
+NormGradients norm_backward(const at::Tensor& grad_out, const std::optional<at::Tensor>& grad_sum, const at::Tensor& x,
+                            const at::Tensor& weight, const at::Tensor& rstd, bool needs_x, bool needs_weight,
+                            const std::optional<at::Tensor>& weight_gradient) {
+  const at::ScalarType wide = rstd.scalar_type();
+  const at::Tensor grad = grad_out.to(wide);
+  const at::Tensor normalised = x.to(wide) * rstd;
+
+  at::Tensor grad_weight;
+  if (needs_weight) {
+    const at::Tensor sum = (grad * normalised).reshape({-1, x.size(-1)}).sum(0);
+    if (weight_gradient) {
+      at::Tensor(*weight_gradient).add_(sum);  // not rounded on its way
+    } else {
+      grad_weight = sum.to(weight.scalar_type());
+    }
+  }
+  at::Tensor grad_x;
+  if (needs_x) {
+    at::Tensor scaled = grad * weight.to(wide);
+    const at::Tensor projection = (scaled * normalised).mean(-1, /*keepdim=*/true);
+    grad_x = scaled.sub_(normalised.mul_(projection)).mul_(rstd).to(x.scalar_type());
+    if (grad_sum) grad_x.add_(*grad_sum);
+  }
+  return {grad_x, grad_weight};
+}
+
+Normed normed(const at::Tensor& x, const at::Tensor& weight, double eps) {
+  static const Operator<Normed(const at::Tensor&, const at::Tensor&, double)> forward("meshtrain::rms_norm");
+  return forward(x, weight, eps);
+}
+
+/// Of what is normalised, and of the weight. `grad_sum`: what else the first of them has.
+NormGradients gradients_of(AutogradContext* ctx, const at::Tensor& grad_out, const std::optional<at::Tensor>& grad_sum,
+                           bool needs_x, bool needs_weight) {
+  static const Operator<decltype(norm_backward)> backward("meshtrain::rms_norm_backward");
+  const variable_list saved = ctx->get_saved_variables();
+  const at::Tensor &x = saved[0], &weight = saved[1], &rstd = saved[2];
+  const at::Tensor in_place = needs_weight ? gradient_in_place(weight) : at::Tensor();
+  return backward(grad_out, grad_sum, x, weight, rstd, needs_x, needs_weight,
+                  in_place.defined() ? std::optional(in_place) : std::nullopt);
+}
+
 struct RmsNormFunction : torch::autograd::Function<RmsNormFunction> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight, double eps) {
-    const at::Tensor wide = x.to(accumulation_dtype(x.scalar_type()));
-    const at::Tensor rstd = inverse_lengths(wide, eps);
+    const auto [out, rstd] = normed(x, weight, eps);
     ctx->save_for_backward({x, weight, rstd});
-    return scaled(wide, rstd, weight);
+    return out;
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
-    const variable_list saved = ctx->get_saved_variables();
-    const at::Tensor &x = saved[0], &weight = saved[1], &rstd = saved[2];
-    const at::ScalarType wide = rstd.scalar_type();
-    const at::Tensor grad = grads[0].to(wide);
-    const at::Tensor normalised = x.to(wide) * rstd;
-
-    at::Tensor grad_weight;
-    if (ctx->needs_input_grad(1)) {
-      const at::Tensor sum = (grad * normalised).reshape({-1, x.size(-1)}).sum(0);
-      const at::Tensor in_place = gradient_in_place(weight);
-      if (in_place.defined()) {
-        at::Tensor(in_place).add_(sum);  // not rounded on its way
-      } else {
-        grad_weight = sum.to(weight.scalar_type());
-      }
-    }
-    at::Tensor grad_x;
-    if (ctx->needs_input_grad(0)) {
-      at::Tensor scaled = grad * weight.to(wide);
-      const at::Tensor projection = (scaled * normalised).mean(-1, /*keepdim=*/true);
-      grad_x = scaled.sub_(normalised.mul_(projection)).mul_(rstd).to(x.scalar_type());
-    }
-    return {grad_x, grad_weight, at::Tensor()};
+    const auto [x, weight] =
+        gradients_of(ctx, grads[0], std::nullopt, ctx->needs_input_grad(0), ctx->needs_input_grad(1));
+    return {x, weight, at::Tensor()};
   }
 };
+
+struct SumNormFunction : torch::autograd::Function<SumNormFunction> {
+  static variable_list forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& residual,
+                               const at::Tensor& weight, double eps) {
+    static const Operator<decltype(sum_norm_forward)> forward("meshtrain::rms_norm_of_sum");
+    const auto [sum, out, rstd] = forward(x, residual, weight, eps);
+    ctx->save_for_backward({sum, weight, rstd});
+    ctx->set_materialize_grads(false);
+    return {sum, out};
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    const bool needs_sum = ctx->needs_input_grad(0) || ctx->needs_input_grad(1);
+    if (!grads[1].defined()) return {grads[0], grads[0], at::Tensor(), at::Tensor()};
+    const auto [sum, weight] = gradients_of(ctx, grads[1], grads[0].defined() ? std::optional(grads[0]) : std::nullopt,
+                                            needs_sum, ctx->needs_input_grad(2));
+    return {sum, sum, weight, at::Tensor()};
+  }
+};
+
+LayerInput::Again again(double eps) {
+  return [eps](const std::vector<at::Tensor>& kept) {
+    const at::NoGradGuard no_grad;
+    return std::get<0>(normed(kept[0], kept[1], eps));
+  };
+}
 
 }  // namespace
 
@@ -65,16 +128,38 @@ at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps) {
 }
 
 LayerInput RmsNorm::recomputed(const at::Tensor& x) const {
-  return {forward(x), {x, weight_.tensor}, [eps = eps_](const std::vector<at::Tensor>& kept) {
-            const at::NoGradGuard no_grad;
-            const at::Tensor wide = kept[0].to(accumulation_dtype(kept[0].scalar_type()));
-            return scaled(wide, inverse_lengths(wide, eps), kept[1]);
-          }};
+  return {forward(x), {x, weight_.tensor}, again(eps_)};
+}
+
+RmsNorm::Sum RmsNorm::of_sum(const at::Tensor& x, const at::Tensor& residual, bool recompute) const {
+  const variable_list both = SumNormFunction::apply(x, residual, weight_.tensor, eps_);
+  if (!recompute) return {both[0], both[1]};
+  return {both[0], {both[1], {both[0], weight_.tensor}, again(eps_)}};
 }
 
 RmsNorm::RmsNorm(std::string name, int64_t size, double eps, std::string partial_over, const at::TensorOptions& options)
     : weight_(whole_parameter(std::move(name), {size}, {Initializer::Kind::Ones}, options)), eps_(eps) {
   weight_.partial_over = std::move(partial_over);
+}
+
+TORCH_LIBRARY_FRAGMENT(meshtrain, library) {
+  library.def("rms_norm(Tensor x, Tensor weight, float eps) -> (Tensor, Tensor)");
+  library.def("rms_norm_of_sum(Tensor x, Tensor residual, Tensor weight, float eps) -> (Tensor, Tensor, Tensor)");
+  library.def(
+      "rms_norm_backward(Tensor grad, Tensor? grad_sum, Tensor x, Tensor weight, Tensor rstd, bool needs_x, "
+      "bool needs_weight, Tensor(a!)? weight_gradient) -> (Tensor, Tensor)");
+}
+
+TORCH_LIBRARY_IMPL(meshtrain, CPU, library) {
+  library.impl("rms_norm", norm_forward);
+  library.impl("rms_norm_of_sum", sum_norm_forward);
+  library.impl("rms_norm_backward", norm_backward);
+}
+
+TORCH_LIBRARY_IMPL(meshtrain, Meta, library) {
+  library.impl("rms_norm", norm_forward);
+  library.impl("rms_norm_of_sum", sum_norm_forward);
+  library.impl("rms_norm_backward", norm_backward);
 }
 
 }  // namespace meshtrain

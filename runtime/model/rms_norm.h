@@ -22,6 +22,14 @@ class RmsNorm {
   at::Tensor forward(const at::Tensor& x) const { return rms_norm(x, weight_.tensor, eps_); }
   /// forward(x) for a layer that computes it again in its backward, from x.
   LayerInput recomputed(const at::Tensor& x) const;
+
+  struct Sum {
+    at::Tensor sum;
+    LayerInput normed;
+  };
+  /// x + residual, and that normalised: one pass over both. `recompute`: a layer that `normed` is given to computes it
+  /// again in its backward, from the sum.
+  Sum of_sum(const at::Tensor& x, const at::Tensor& residual, bool recompute) const;
   Parameter* weight() { return &weight_; }
 
  private:

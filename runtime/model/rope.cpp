@@ -1,8 +1,15 @@
 #include "runtime/model/rope.h"
 
+#include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <tuple>
+#include <utility>
 
 #include "mesh/half_precision.h"
+#include "mesh/operator.h"
 #include "runtime/model/rope_scaling.h"
 
 namespace meshtrain {
@@ -12,28 +19,79 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 // x rotated by the angle, or by its negative, into `out`, which may be x.
-at::Tensor turn(const at::Tensor& x, const at::Tensor& out, const at::Tensor& cos, const at::Tensor& sin, bool back) {
+void turn(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, bool back, at::Tensor& out) {
   const int64_t half = x.size(-1) / 2;
   const at::Tensor first = x.narrow(-1, 0, half), second = x.narrow(-1, half, half);
   at::Tensor out_first = out.narrow(-1, 0, half), out_second = out.narrow(-1, half, half);
   const at::Tensor first_before = out.is_alias_of(x) ? first.clone() : first;
   at::mul_out(out_first, first, cos).addcmul_(second, sin, back ? 1 : -1);
   at::mul_out(out_second, second, cos).addcmul_(first_before, sin, back ? -1 : 1);
-  return out;
+}
+
+void turn_into(at::Tensor out, const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, bool back) {
+  static const Operator<decltype(turn)> rotate("meshtrain::rotate");
+  rotate(x, cos, sin, back, out);
+}
+
+/// Memory for what x becomes: its own, with a version counter of its own, so that other views of it are as they were;
+/// new where x is a leaf.
+at::Tensor place_for(const at::Tensor& x) {
+  const bool is_kept = x.is_leaf() && x.requires_grad();
+  return is_kept ? at::empty(x.sizes(), x.options()) : x.variable_data();
 }
 
 struct RotateFunction : torch::autograd::Function<RotateFunction> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin) {
     ctx->save_for_backward({cos, sin});
-    const bool is_kept = x.is_leaf() && x.requires_grad();
-    // With a version counter of its own: other views of x's memory are as they were.
-    return turn(x, is_kept ? at::empty(x.sizes(), x.options()) : x.variable_data(), cos, sin, /*back=*/false);
+    const at::Tensor out = place_for(x);
+    turn_into(out, x, cos, sin, /*back=*/false);
+    return out;
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const variable_list saved = ctx->get_saved_variables();
     const at::Tensor grad = at::empty(grads[0].sizes(), grads[0].options());  // others may need grads[0]
-    return {turn(grads[0], grad, saved[0], saved[1], /*back=*/true), at::Tensor(), at::Tensor()};
+    turn_into(grad, grads[0], saved[0], saved[1], /*back=*/true);
+    return {grad, at::Tensor(), at::Tensor()};
+  }
+};
+
+struct SplitRotated : torch::autograd::Function<SplitRotated> {
+  static variable_list forward(AutogradContext* ctx, const at::Tensor& qkv, const at::Tensor& cos,
+                               const at::Tensor& sin, int64_t num_heads, int64_t num_kv_heads) {
+    ctx->save_for_backward({cos, sin});
+    ctx->set_materialize_grads(false);
+    const at::AutoDispatchBelowADInplaceOrView below;  // the parts are results, not views, to autograd
+    const at::Tensor out = place_for(qkv);
+    const int64_t turned = num_heads + num_kv_heads;
+    turn_into(out.narrow(2, 0, turned), qkv.narrow(2, 0, turned), cos, sin, /*back=*/false);
+    const at::Tensor values = out.narrow(2, turned, num_kv_heads);
+    if (!out.is_alias_of(qkv)) at::Tensor(values).copy_(qkv.narrow(2, turned, num_kv_heads));
+    ctx->saved_data["sizes"] = std::vector<int64_t>{num_heads, num_kv_heads, num_kv_heads};
+    return {out.narrow(2, 0, num_heads), out.narrow(2, num_heads, num_kv_heads), values};
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    const variable_list saved = ctx->get_saved_variables();
+    const std::vector<int64_t> heads = ctx->saved_data["sizes"].toIntVector();
+    const auto some = std::find_if(grads.begin(), grads.end(), [](const at::Tensor& grad) { return grad.defined(); });
+    if (some == grads.end()) return variable_list(5);
+    std::vector<int64_t> sizes = some->sizes().vec();
+    sizes[2] = heads[0] + heads[1] + heads[2];
+    const at::Tensor grad = at::empty(sizes, some->options());
+    int64_t first = 0;
+    for (size_t i = 0; i < 3; ++i) {
+      at::Tensor part = grad.narrow(2, first, heads[i]);
+      if (!grads[i].defined()) {
+        part.zero_();
+      } else if (i < 2) {
+        turn_into(part, grads[i], saved[0], saved[1], /*back=*/true);
+      } else {
+        part.copy_(grads[i]);
+      }
+      first += heads[i];
+    }
+    return {grad, at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor()};
   }
 };
 
@@ -53,6 +111,24 @@ Rotary Rotary::select(const at::Tensor& rows) const {
 
 at::Tensor rotate(const at::Tensor& x, const Rotary& rotary) {
   return RotateFunction::apply(x, rotary.cos, rotary.sin);
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> split_rotated(const at::Tensor& qkv, const Rotary& rotary,
+                                                             int64_t num_heads, int64_t num_kv_heads) {
+  variable_list parts = SplitRotated::apply(qkv, rotary.cos, rotary.sin, num_heads, num_kv_heads);
+  return {std::move(parts[0]), std::move(parts[1]), std::move(parts[2])};
+}
+
+TORCH_LIBRARY_FRAGMENT(meshtrain, library) {
+  library.def("rotate(Tensor x, Tensor cos, Tensor sin, bool back, Tensor(a!) out) -> ()");
+}
+
+TORCH_LIBRARY_IMPL(meshtrain, CPU, library) {
+  library.impl("rotate", turn);
+}
+
+TORCH_LIBRARY_IMPL(meshtrain, Meta, library) {
+  library.impl("rotate", turn);
 }
 
 }  // namespace meshtrain

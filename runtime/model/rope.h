@@ -2,6 +2,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <tuple>
+
 #include "runtime/model/shape.h"
 
 namespace meshtrain {
@@ -23,5 +25,11 @@ Rotary make_rotary(const ModelShape& shape, const at::Tensor& positions, at::Sca
 /// Rotates x [B, s, heads, D]: feature i with feature i + D/2. Differentiable; keeps the angles alone. The result is
 /// written over x unless that is a leaf that wants a gradient, so nobody else may need its values after the call.
 at::Tensor rotate(const at::Tensor& x, const Rotary& rotary);
+
+/// Queries, keys and values of qkv [B, s, H + 2K, D], which has them side by side: [B, s, H, D], and twice [B, s, K,
+/// D]. Queries and keys are rotated as by rotate(), in one pass and in place like there; the backward writes the
+/// gradient of qkv in one.
+std::tuple<at::Tensor, at::Tensor, at::Tensor> split_rotated(const at::Tensor& qkv, const Rotary& rotary,
+                                                             int64_t num_heads, int64_t num_kv_heads);
 
 }  // namespace meshtrain

@@ -1,6 +1,9 @@
 #include "runtime/model/swiglu.h"
 
 #include <torch/csrc/autograd/custom_function.h>
+#include <torch/library.h>
+
+#include "mesh/operator.h"
 
 namespace meshtrain {
 namespace {
@@ -8,9 +11,24 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-at::Tensor product_of(const at::Tensor& gate_up) {
+at::Tensor swiglu_forward(const at::Tensor& gate_up) {
   const int64_t features = gate_up.size(1) / 2;
   return at::silu(gate_up.narrow(1, 0, features)).mul_(gate_up.narrow(1, features, features));
+}
+
+at::Tensor swiglu_backward(const at::Tensor& grad, const at::Tensor& gate_up) {
+  const int64_t features = gate_up.size(1) / 2;
+  const at::Tensor gate = gate_up.narrow(1, 0, features), up = gate_up.narrow(1, features, features);
+  at::Tensor grad_gate_up = at::empty_like(gate_up);
+  at::Tensor grad_gate = grad_gate_up.narrow(1, 0, features), grad_up = grad_gate_up.narrow(1, features, features);
+  at::mul_out(grad_up, grad, at::silu(gate));
+  at::silu_backward_out(grad_gate, grad * up, gate);
+  return grad_gate_up;
+}
+
+at::Tensor product_of(const at::Tensor& gate_up) {
+  static const Operator<at::Tensor(const at::Tensor&)> forward("meshtrain::swiglu");
+  return forward(gate_up);
 }
 
 struct SwiGluFunction : torch::autograd::Function<SwiGluFunction> {
@@ -20,14 +38,8 @@ struct SwiGluFunction : torch::autograd::Function<SwiGluFunction> {
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
-    const at::Tensor gate_up = ctx->get_saved_variables()[0];
-    const int64_t features = gate_up.size(1) / 2;
-    const at::Tensor gate = gate_up.narrow(1, 0, features), up = gate_up.narrow(1, features, features);
-    at::Tensor grad = at::empty_like(gate_up);
-    at::Tensor grad_gate = grad.narrow(1, 0, features), grad_up = grad.narrow(1, features, features);
-    at::mul_out(grad_up, grads[0], at::silu(gate));
-    at::silu_backward_out(grad_gate, grads[0] * up, gate);
-    return {grad};
+    static const Operator<at::Tensor(const at::Tensor&, const at::Tensor&)> backward("meshtrain::swiglu_backward");
+    return {backward(grads[0], ctx->get_saved_variables()[0])};
   }
 };
 
@@ -42,6 +54,21 @@ LayerInput recomputed_swiglu(const at::Tensor& gate_up) {
             const at::NoGradGuard no_grad;
             return product_of(kept[0]);
           }};
+}
+
+TORCH_LIBRARY_FRAGMENT(meshtrain, library) {
+  library.def("swiglu(Tensor gate_up) -> Tensor");
+  library.def("swiglu_backward(Tensor grad, Tensor gate_up) -> Tensor");
+}
+
+TORCH_LIBRARY_IMPL(meshtrain, CPU, library) {
+  library.impl("swiglu", swiglu_forward);
+  library.impl("swiglu_backward", swiglu_backward);
+}
+
+TORCH_LIBRARY_IMPL(meshtrain, Meta, library) {
+  library.impl("swiglu", swiglu_forward);
+  library.impl("swiglu_backward", swiglu_backward);
 }
 
 }  // namespace meshtrain

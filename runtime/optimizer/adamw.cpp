@@ -3,6 +3,10 @@
 #include <ATen/ATen.h>
 #include <torch/library.h>
 
+#include <optional>
+#include <utility>
+
+#include "mesh/operator.h"
 #include "runtime/optimizer/stream.h"
 
 namespace meshtrain {
@@ -19,19 +23,44 @@ AdamW::AdamW(const OptimizerRecipe& recipe, const std::vector<Unit>& units, cons
                         rounding_ ? rounding_->runs(*buffer, range) : std::vector<ElementRun>{}});
     }
   }
-  if (!parts_.empty()) count_ = at::zeros({}, parts_.front().values.options().dtype(at::kFloat));
+  if (parts_.empty()) return;
+  count_ = at::zeros({}, parts_.front().values.options().dtype(at::kFloat));
+  learning_rate_ = at::zeros({}, count_.options().dtype(at::kDouble));
 }
 
-void AdamW::step(double learning_rate) {
+namespace {
+
+/// Gradients may be of another dtype, and are multiplied by `factor` where that is given: here in place. `rounded`, of
+/// another dtype, becomes what values become.
+void adamw(at::Tensor& values, at::Tensor& first_moment, at::Tensor& second_moment, at::Tensor& gradients,
+           const std::optional<at::Tensor>& rounded, const at::Tensor& learning_rate, const at::Tensor& count,
+           const std::optional<at::Tensor>& factor, double rate, double beta1, double beta2, double weight_decay,
+           double eps) {
+  if (factor) gradients.mul_(*factor);
+  const double now = learning_rate.is_meta() ? 0 : learning_rate.item<double>();
+  at::_fused_adamw_(values, gradients.to(values.scalar_type()), first_moment, second_moment, /*max_exp_avg_sqs=*/{},
+                    count, now * rate, beta1, beta2, weight_decay, eps, /*amsgrad=*/false, /*maximize=*/false);
+  if (rounded) rounded->copy_(values);
+}
+
+}  // namespace
+
+void AdamW::step(double learning_rate, const at::Tensor& gradient_factor) {
   ++num_steps_;
   if (parts_.empty()) return;
   at::NoGradGuard no_grad;
   count_.fill_(num_steps_);
+  learning_rate_.fill_(learning_rate);
   stream(parts_, [&](const Part& part) {
-    const auto update = [&](const std::vector<at::Tensor>& tensors, const at::Tensor& gradients) {
-      at::_fused_adamw_(tensors[0], gradients, tensors[1], tensors[2], /*max_exp_avg_sqs=*/{}, count_,
-                        learning_rate * part.rule.rate, recipe_.betas[0], recipe_.betas[1], part.rule.weight_decay,
-                        recipe_.eps, /*amsgrad=*/false, /*maximize=*/false);
+    std::optional<at::Tensor> factor;
+    if (gradient_factor.defined()) factor = gradient_factor;
+    if (factor && rounding_) {  // rounded like the gradients are, before they are widened
+      at::Tensor(part.gradients).mul_(*std::exchange(factor, std::nullopt));
+    }
+    const auto update = [&](std::vector<at::Tensor> tensors, at::Tensor gradients) {
+      static const Operator<decltype(adamw)> adamw_("meshtrain::adamw_");
+      adamw_(tensors[0], tensors[1], tensors[2], gradients, /*rounded=*/std::nullopt, learning_rate_, count_, factor,
+             part.rule.rate, recipe_.betas[0], recipe_.betas[1], part.rule.weight_decay, recipe_.eps);
     };
     apply_update(rounding_, {part.values, part.first_moment, part.second_moment}, part.gradients, part.runs, num_steps_,
                  update);
@@ -53,6 +82,21 @@ namespace {
 void fused_adamw_meta(at::TensorList, at::TensorList, at::TensorList, at::TensorList, at::TensorList, at::TensorList,
                       double, double, double, double, double, bool, bool, const std::optional<at::Tensor>&,
                       const std::optional<at::Tensor>&) {}
+
+TORCH_LIBRARY_FRAGMENT(meshtrain, library) {
+  library.def(
+      "adamw_(Tensor(a!) values, Tensor(b!) first_moment, Tensor(c!) second_moment, Tensor(d!) gradients, "
+      "Tensor(e!)? rounded, Tensor learning_rate, Tensor step, Tensor? factor, float rate, float beta1, float beta2, "
+      "float weight_decay, float eps) -> ()");
+}
+
+TORCH_LIBRARY_IMPL(meshtrain, CPU, library) {
+  library.impl("adamw_", adamw);
+}
+
+TORCH_LIBRARY_IMPL(meshtrain, Meta, library) {
+  library.impl("adamw_", adamw);
+}
 
 TORCH_LIBRARY_IMPL(aten, Meta, library) {
   library.impl("_fused_adamw_", fused_adamw_meta);

@@ -10,7 +10,8 @@ namespace meshtrain {
 class AdamW final : public Optimizer {
  public:
   AdamW(const OptimizerRecipe& recipe, const std::vector<Unit>& units, const OptimizerOptions& options);
-  void step(double learning_rate) override;
+  using Optimizer::step;
+  void step(double learning_rate, const at::Tensor& gradient_factor) override;
   std::vector<ShardTensor> state() const override;
 
  private:
@@ -27,7 +28,8 @@ class AdamW final : public Optimizer {
   OptimizerRecipe recipe_;
   std::optional<StochasticRounding> rounding_;
   std::vector<Part> parts_;
-  at::Tensor count_;  // num_steps(): a scalar
+  at::Tensor count_;          // num_steps(), fp32: a scalar on the device, as the learning rate
+  at::Tensor learning_rate_;  // fp64
 };
 
 }  // namespace meshtrain

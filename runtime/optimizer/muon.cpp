@@ -71,16 +71,16 @@ void Muon::make_rounds() {
   }
 }
 
-void Muon::step(double learning_rate) {
+void Muon::step(double learning_rate, const at::Tensor& gradient_factor) {
   const at::NoGradGuard no_grad;
   ++num_steps_;
-  others_.step(learning_rate);
+  others_.step(learning_rate, gradient_factor);
   Gathered next;
-  if (!rounds_.empty()) next = gather(rounds_[0]);
+  if (!rounds_.empty()) next = gather(rounds_[0], gradient_factor);
   for (size_t i = 0; i < rounds_.size(); ++i) {
     const Round& round = rounds_[i];
     const Gathered now = std::exchange(next, {});
-    if (i + 1 < rounds_.size()) next = gather(rounds_[i + 1]);
+    if (i + 1 < rounds_.size()) next = gather(rounds_[i + 1], gradient_factor);
     const at::Tensor own_copys = scatter(round, now);
     for (int64_t copy = 0; copy < keepers_.copies.size(); ++copy) {
       std::vector<const Matrix*> matrices;
@@ -115,11 +115,12 @@ void Muon::resume(int64_t num_steps) {
   others_.resume(num_steps);
 }
 
-Muon::Gathered Muon::gather(const Round& round) {
+Muon::Gathered Muon::gather(const Round& round, const at::Tensor& gradient_factor) {
   std::vector<int64_t> sent(keepers_.places.size(), 0), received(keepers_.places.size(), 0);
   const at::TensorOptions options = options_on_the_way(round.front()->values);
   std::vector<at::Tensor> pieces = {at::empty({0}, options)};
   for (const Matrix* matrix : round) {
+    if (gradient_factor.defined()) at::Tensor(matrix->gradients).mul_(gradient_factor);
     at::Tensor velocity = matrix->momentum.mul_(recipe_.momentum).add_(matrix->gradients);
     if (matrix->layout.gives(rank_, matrix->owner)) {
       pieces.push_back(velocity.to(options.dtype()));

@@ -24,7 +24,8 @@ namespace meshtrain {
 class Muon final : public Optimizer {
  public:
   Muon(const OptimizerRecipe& recipe, const std::vector<Unit>& units, const OptimizerOptions& options);
-  void step(double learning_rate) override;
+  using Optimizer::step;
+  void step(double learning_rate, const at::Tensor& gradient_factor) override;
   std::vector<ShardTensor> state() const override;
   void resume(int64_t num_steps) override;
 
@@ -47,7 +48,7 @@ class Muon final : public Optimizer {
 
   void make_rounds();
   /// Starts bringing a round's matrices to their owners.
-  Gathered gather(const Round& round);
+  Gathered gather(const Round& round, const at::Tensor& gradient_factor);
   /// What they make of them, for what the ranks of this copy keep: [n], end to end in the order of the round.
   at::Tensor scatter(const Round& round, const Gathered& gathered);
   void apply(const Matrix& matrix, const at::Tensor& update, double learning_rate);

@@ -12,13 +12,16 @@
 
 namespace meshtrain {
 
-/// Updates the shards of flat buffers from those of their gradients, which it leaves as they are; its state lies in
-/// buffers of the same layout. Frozen parameters have none.
+/// Updates the shards of flat buffers from those of their gradients; its state lies in buffers of the same layout.
+/// Frozen parameters have none.
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
-  /// One update of everything trainable, after gradients have been reduced and clipped. Every rank must call it.
-  virtual void step(double learning_rate) = 0;
+  /// One update of everything trainable, after gradients have been reduced. Every rank must call it.
+  /// `gradient_factor`: an fp64 scalar on their device that gradients are multiplied by, in place or on their way into
+  /// the update; undefined: 1, and they stay as they are.
+  virtual void step(double learning_rate, const at::Tensor& gradient_factor) = 0;
+  void step(double learning_rate) { step(learning_rate, at::Tensor()); }
 
   /// What it keeps on this rank between steps, under the names that checkpoints have.
   virtual std::vector<ShardTensor> state() const = 0;

@@ -18,10 +18,11 @@ Sgd::Sgd(const OptimizerRecipe& recipe, const std::vector<Unit>& units, const Op
   }
 }
 
-void Sgd::step(double learning_rate) {
+void Sgd::step(double learning_rate, const at::Tensor& gradient_factor) {
   at::NoGradGuard no_grad;
   ++num_steps_;
   stream(parts_, [&](const Part& part) {
+    if (gradient_factor.defined()) at::Tensor(part.gradients).mul_(gradient_factor);
     const auto update = [&](std::vector<at::Tensor> tensors, const at::Tensor& gradients) {
       at::Tensor change = gradients;
       if (part.rule.weight_decay != 0) change = at::add(change, tensors[0], part.rule.weight_decay);

@@ -9,7 +9,8 @@ namespace meshtrain {
 class Sgd final : public Optimizer {
  public:
   Sgd(const OptimizerRecipe& recipe, const std::vector<Unit>& units, const OptimizerOptions& options);
-  void step(double learning_rate) override;
+  using Optimizer::step;
+  void step(double learning_rate, const at::Tensor& gradient_factor) override;
   std::vector<ShardTensor> state() const override;
 
  private:

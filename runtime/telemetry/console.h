@@ -13,6 +13,8 @@ std::string console_line(const StepMetrics& metrics, int64_t num_steps, double e
 
 /// 1234567 -> "1,234,567"
 std::string with_separators(int64_t value);
+/// (1234, "piece") -> "1,234 pieces", (1, "piece") -> "1 piece"
+std::string counted(int64_t count, const std::string& word);
 /// Seconds -> "34:05" or "2:34:05"
 std::string duration(double seconds);
 

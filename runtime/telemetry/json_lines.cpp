@@ -16,23 +16,35 @@ namespace {
   throw std::runtime_error("cannot write " + file.string() + ": " + std::strerror(errno));
 }
 
-/// Length of the leading lines that are whole and belong to steps up to `last_step`.
-int64_t length_through(const std::filesystem::path& file, int64_t last_step) {
-  std::ifstream in(file);
-  int64_t length = 0;
-  for (std::string line; std::getline(in, line) && !in.eof(); length += static_cast<int64_t>(line.size()) + 1) {
-    const nlohmann::json entry = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
-    if (!entry.is_object() || entry.value("step", last_step + 1) > last_step) break;
-  }
-  return length;
+bool belongs(const std::string& line, int64_t last_step) {
+  const nlohmann::json entry = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+  return entry.is_object() && entry.value("step", last_step + 1) <= last_step;
 }
+
+/// What of a file is kept: its leading lines that are whole and belong to steps up to `last_step`.
+struct Kept {
+  Kept(const std::filesystem::path& file, int64_t last_step) {
+    std::ifstream in(file);
+    for (std::string line; std::getline(in, line);) {
+      if (num_cut == 0 && !in.eof() && belongs(line, last_step)) {
+        length += static_cast<int64_t>(line.size()) + 1;
+      } else {
+        ++num_cut;
+      }
+    }
+  }
+  int64_t length = 0;
+  int64_t num_cut = 0;  // lines behind it
+};
 
 }  // namespace
 
 JsonLines::JsonLines(std::filesystem::path file, int64_t last_step)
     : file_(std::move(file)), descriptor_(open(file_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644)) {
   if (descriptor_ < 0) fail(file_);
-  if (ftruncate(descriptor_, length_through(file_, last_step)) != 0) fail(file_);
+  const Kept kept(file_, last_step);
+  if (ftruncate(descriptor_, kept.length) != 0) fail(file_);
+  num_cut_ = kept.num_cut;
 }
 
 JsonLines::~JsonLines() {

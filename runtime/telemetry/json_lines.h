@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <string>
 
@@ -17,10 +18,13 @@ class JsonLines {
   /// `object`: JSON on one line, with a key `step`. Throws std::runtime_error, naming the file, when it cannot be
   /// written (a full disk).
   void append(const std::string& object);
+  /// How many lines were cut off at the beginning.
+  int64_t num_cut() const { return num_cut_; }
 
  private:
   std::filesystem::path file_;
   int descriptor_;
+  int64_t num_cut_ = 0;
 };
 
 }  // namespace meshtrain

@@ -44,6 +44,8 @@ class MetricsFile {
   /// Numbers that are not finite are null. Throws std::runtime_error, naming the file, when it cannot be written (a
   /// full disk).
   void append(const StepMetrics& metrics);
+  /// JsonLines::num_cut().
+  int64_t num_cut() const { return lines_.num_cut(); }
 
  private:
   JsonLines lines_;

@@ -3,7 +3,9 @@
 #include <spdlog/fmt/fmt.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <limits>
+#include <system_error>
 
 #include "runtime/telemetry/console.h"
 
@@ -37,6 +39,13 @@ std::vector<std::string> describe_data(const Recipe& recipe, const Mixture& data
                               with_separators(evaluation->num_samples()),
                               with_separators(evaluation->num_samples() * length),
                               every > 0 ? "every " + with_separators(every) + " steps and the last" : "the last step"));
+  for (size_t i = 0; i < counts.size(); ++i) {
+    std::error_code ignored;
+    if (!std::filesystem::equivalent(data.sources()[i].path(), recipe.evaluate.tokens, ignored)) continue;
+    lines.push_back(fmt::format("warning: evaluate.tokens and {}.tokens are the same file: nothing of it is held out",
+                                recipe.data.source_key(i)));
+    break;
+  }
   return lines;
 }
 

@@ -64,6 +64,12 @@ void Journal::announce(const Resumed& resumed) const {
   for (const std::string& change : resumed.changes) spdlog::info("  {}", change);
 }
 
+void Journal::announce_beginning() const {
+  const int64_t cut = metrics_.num_cut();
+  spdlog::info("--resume: no checkpoint in {}: begins at step 1{}", directory_->checkpoints().string(),
+               cut == 0 ? "" : "; what was in metrics.jsonl, " + counted(cut, "line") + ", is replaced");
+}
+
 void Journal::announce(const WrittenCheckpoint& written) const {
   spdlog::info("checkpoint of step {} written in {:.3g} s", written.step, written.seconds);
 }

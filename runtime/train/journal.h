@@ -37,6 +37,8 @@ class Journal {
   void announce(const Mixture& data, int64_t num_samples, const Evaluation* evaluation) const;
   /// Where it goes on, and what of the recipe is not as it was.
   void announce(const Resumed& resumed) const;
+  /// That it begins at the first step though it was asked to resume, and what it takes the place of.
+  void announce_beginning() const;
   void announce(const WrittenCheckpoint& written) const;
   /// A step: a line of metrics, and one on the console every train.log_every steps and for each that was skipped
   /// or evaluated.

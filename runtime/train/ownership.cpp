@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "runtime/train/squared_norm.h"
+
 namespace meshtrain {
 
 Range owned_range(const FlatBuffer& buffer, const Keepers& keepers) {
@@ -30,7 +32,7 @@ at::Tensor owned_squares(const std::vector<OwnedRange>& ranges, at::Device devic
   at::Tensor squares = at::zeros({}, at::TensorOptions(device).dtype(at::kDouble));
   for (const OwnedRange& range : ranges) {
     const at::Tensor gradients = range.buffer->shard_gradients().narrow(0, range.offset, range.numel);
-    squares.add_(at::linalg_vector_norm(gradients, 2, at::OptionalIntArrayRef{}, false, at::kDouble).square_());
+    squares.add_(squared_norm(gradients));
     set_aside(gradients);
   }
   return squares;

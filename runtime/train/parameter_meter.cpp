@@ -6,16 +6,9 @@
 #include <cmath>
 
 #include "runtime/optimizer/stream.h"
+#include "runtime/train/squared_norm.h"
 
 namespace meshtrain {
-namespace {
-
-at::Tensor squares_of(const at::Tensor& elements) {
-  return at::linalg_vector_norm(elements, 2, at::OptionalIntArrayRef{}, false, at::kDouble).square_();
-}
-
-}  // namespace
-
 ParameterMeter::ParameterMeter(const std::vector<OwnedRange>& owned, const std::vector<Unit>& units, const Group& world)
     : world_(world.with_purpose("parameter_metrics")) {
   at::Device device = at::kCPU;
@@ -41,7 +34,7 @@ void ParameterMeter::before_update() {
   const at::NoGradGuard no_grad;
   squares_.zero_();
   stream(pieces_, [&](Piece& piece) {
-    squares_[piece.parameter][0].add_(squares_of(piece.gradients));
+    squares_[piece.parameter][0].add_(squared_norm(piece.gradients));
     piece.values_before = piece.values.clone();
   });
 }
@@ -49,8 +42,8 @@ void ParameterMeter::before_update() {
 at::Tensor ParameterMeter::after_update() {
   const at::NoGradGuard no_grad;
   stream(pieces_, [&](Piece& piece) {
-    squares_[piece.parameter][1].add_(squares_of(piece.values));
-    squares_[piece.parameter][2].add_(squares_of(piece.values - piece.values_before));
+    squares_[piece.parameter][1].add_(squared_norm(piece.values));
+    squares_[piece.parameter][2].add_(squared_norm(piece.values - piece.values_before));
     piece.values_before.reset();
   });
   at::Tensor squares = squares_.clone();

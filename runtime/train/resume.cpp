@@ -2,11 +2,13 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 
 #include "mesh/agree.h"
 #include "mesh/error.h"
 #include "runtime/checkpoint/checkpoint_reader.h"
+#include "runtime/checkpoint/damage.h"
 #include "runtime/checkpoint/recipe_changes.h"
 #include "runtime/config/load.h"
 #include "runtime/data/megatron_index.h"
@@ -39,9 +41,17 @@ std::string joined_lines(const std::vector<std::string>& lines) {
   return text;
 }
 
+/// What to do about the checkpoint in `folder`, which is damaged.
+std::string advice(const std::filesystem::path& folder) {
+  const std::string others = CheckpointFolder(folder.parent_path()).describe_others(folder);
+  return others.empty() ? "; there is no other checkpoint beside it: begin another run with --run-dir"
+                        : "; beside it there are checkpoints of " + others +
+                              ": go on from one of them with --resume-step N, or put the damaged one back";
+}
+
 /// The changes of the recipe that are allowed. Throws InputError when there are others.
 std::vector<std::string> check_same_run(const std::filesystem::path& folder, const CheckpointHead& own,
-                                        const CheckpointHead& saved) {
+                                        const CheckpointHead& saved, int64_t num_steps) {
   const bool trained = saved.state.step > 0;
   RecipeChanges changes = compare_recipes(saved.recipe, own.recipe, trained);
   std::vector<std::string>& contradictions = changes.contradictions;
@@ -49,9 +59,15 @@ std::vector<std::string> check_same_run(const std::filesystem::path& folder, con
     const std::vector<std::string> data = other_data(own, saved);
     contradictions.insert(contradictions.end(), data.begin(), data.end());
   }
-  if (contradictions.empty()) return changes.allowed;
-  throw InputError("the recipe contradicts the checkpoint " + folder.string() + ": " + joined_lines(contradictions) +
-                   ": go on with the recipe of that run, or begin another one with --run-dir");
+  if (!contradictions.empty()) {
+    throw InputError("the recipe contradicts the checkpoint " + folder.string() + ": " + joined_lines(contradictions) +
+                     ": go on with the recipe of that run, or begin another one with --run-dir");
+  }
+  if (saved.state.step > num_steps) {
+    throw InputError("train.steps: " + std::to_string(num_steps) + ", but " + folder.string() +
+                     " is of a later step: ask for more steps, or go on from an earlier checkpoint by --resume-step");
+  }
+  return changes.allowed;
 }
 
 std::string host_name() {
@@ -76,15 +92,33 @@ CheckpointHead describe_run(const Recipe& recipe, const MeshLayout& layout) {
   return head;
 }
 
-Resumed resume(const std::filesystem::path& folder, const CheckpointHead& own, Trainer& trainer, const Group& world) {
+std::optional<std::filesystem::path> checkpoint_to_resume(const CheckpointFolder& checkpoints,
+                                                          const std::optional<int64_t>& step) {
+  const std::vector<int64_t> steps = checkpoints.steps();
+  if (!step && steps.empty()) return std::nullopt;
+  if (!step) return checkpoints.step(steps.back());
+  if (std::find(steps.begin(), steps.end(), *step) != steps.end()) return checkpoints.step(*step);
+  const std::string there = checkpoints.describe_others({});
+  throw InputError("--resume-step " + std::to_string(*step) + ": " + checkpoints.step(*step).string() +
+                   " is not there; " + (there.empty() ? "there are no checkpoints" : "there are those of " + there));
+}
+
+Resumed plan_resume(const std::filesystem::path& folder, const CheckpointHead& own, int64_t num_steps) try {
+  const CheckpointHead saved = read_manifest(folder).head;
+  return {saved.state, folder, check_same_run(folder, own, saved, num_steps)};
+} catch (const DamagedCheckpoint& error) {
+  throw InputError(error.what() + advice(folder));
+}
+
+Resumed resume(const std::filesystem::path& folder, const CheckpointHead& own, int64_t num_steps, Trainer& trainer,
+               const Group& world) {
   const auto start = std::chrono::steady_clock::now();
   std::string text;
   Resumed resumed;
   agree(world, [&] {
     if (world.rank() != 0) return;
+    resumed = plan_resume(folder, own, num_steps);
     text = read_manifest_text(folder);
-    const Manifest manifest = parse_manifest(text, (folder / "manifest.json").string());
-    resumed.changes = check_same_run(folder, own, manifest.head);
   });
   text = broadcast_text(world, text);
   resumed.folder = broadcast_text(world, folder.string());
@@ -92,6 +126,8 @@ Resumed resume(const std::filesystem::path& folder, const CheckpointHead& own, T
   agree(world, [&] {
     try {
       read_shards(resumed.folder, manifest, trainer);
+    } catch (const DamagedCheckpoint& error) {
+      throw InputError(world.place() + " on " + host_name() + ": " + error.what() + advice(resumed.folder));
     } catch (const InputError& error) {
       throw InputError(world.place() + " on " + host_name() + ": " + error.what());
     }

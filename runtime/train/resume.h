@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "mesh/group.h"
+#include "runtime/checkpoint/checkpoint_folder.h"
 #include "runtime/checkpoint/manifest.h"
 #include "runtime/train/trainer.h"
 
@@ -23,10 +24,21 @@ struct Resumed {
 /// InputError.
 CheckpointHead describe_run(const Recipe& recipe, const MeshLayout& layout);
 
-/// Puts the checkpoint in `folder` into `trainer`, on whatever mesh it was written. `own`: of describe_run(). `folder`
-/// and `own` are those of rank 0. Every rank must call it; throws InputError on all of them, with what is different,
-/// when the checkpoint is of another model, other data or another optimizer, or is damaged: the trainer is then of no
-/// use. One of step 0 has weights alone: only another model contradicts it, and the optimizer begins anew.
-Resumed resume(const std::filesystem::path& folder, const CheckpointHead& own, Trainer& trainer, const Group& world);
+/// The folder of the checkpoint to go on from: that of `step`, or without one the newest, where there is any. Throws
+/// InputError when there is none of `step`. Of one rank.
+std::optional<std::filesystem::path> checkpoint_to_resume(const CheckpointFolder& checkpoints,
+                                                          const std::optional<int64_t>& step);
+
+/// What a run of `own`, of describe_run(), whose last step is `num_steps`, goes on with from the checkpoint in
+/// `folder`. Reads the manifest and no pieces. One of step 0 has weights alone: only another model contradicts it.
+/// Throws InputError, with what is different, when the checkpoint is of another model, other data, another optimizer or
+/// a step behind the last, and when its manifest is damaged: then with the checkpoints beside it. Of one rank.
+Resumed plan_resume(const std::filesystem::path& folder, const CheckpointHead& own, int64_t num_steps);
+
+/// Puts the checkpoint in `folder` into `trainer`, on whatever mesh it was written. `folder` and `own` are those of
+/// rank 0. Every rank must call it; throws InputError on all of them as plan_resume() does, and when pieces are missing
+/// or damaged: the trainer is then of no use. From one of step 0 the optimizer begins anew.
+Resumed resume(const std::filesystem::path& folder, const CheckpointHead& own, int64_t num_steps, Trainer& trainer,
+               const Group& world);
 
 }  // namespace meshtrain

@@ -1,6 +1,5 @@
 #include "runtime/train/run.h"
 
-#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <memory>
@@ -24,7 +23,6 @@
 #include "runtime/train/resume.h"
 #include "runtime/train/run_directory.h"
 #include "runtime/train/skipped_steps.h"
-#include "runtime/train/stop_request.h"
 #include "runtime/train/trainer.h"
 #include "runtime/train/watch.h"
 
@@ -145,34 +143,15 @@ RunEnd train(const Running& run, TrainingState state) {
   return RunEnd::Done;
 }
 
-/// `asked`, with the sizes that its mesh came to have in `layout`.
+}  // namespace
+
 Recipe as_run(Recipe asked, const MeshLayout& layout) {
   for (const Axis& axis : layout.axes()) asked.parallel.mesh[axis.name] = axis.size;
   return asked;
 }
 
-/// The folder of the checkpoint to go on from; none when there is none and none was asked for by its step. Of one rank.
-std::optional<std::filesystem::path> to_resume(const CheckpointFolder& checkpoints, const RunOptions& options) {
-  const std::vector<int64_t> steps = checkpoints.steps();
-  if (!options.resume_step) {
-    if (!options.resume || steps.empty()) return std::nullopt;
-    return checkpoints.step(steps.back());
-  }
-  if (std::find(steps.begin(), steps.end(), *options.resume_step) != steps.end()) {
-    return checkpoints.step(*options.resume_step);
-  }
-  std::string there;
-  for (const int64_t step : steps) there += (there.empty() ? "" : ", ") + std::to_string(step);
-  throw InputError("--resume-step " + std::to_string(*options.resume_step) + ": " +
-                   checkpoints.step(*options.resume_step).string() + " is not there; " +
-                   (there.empty() ? "there are no checkpoints" : "there are those of steps " + there));
-}
-
-}  // namespace
-
-RunEnd run(const Recipe& asked, const Group& world, const RunOptions& options) {
+RunEnd run(const Recipe& asked, const Group& world, const RunOptions& options, const StopRequest& stop_request) {
   const Clock::time_point start = Clock::now();
-  const StopRequest stop_request;  // a request while weights are loaded waits for the first step
   const MeshLayout mesh_layout = MeshLayout::fit(asked.parallel.mesh, asked.parallel.order, world.size());
   const Recipe recipe = as_run(asked, mesh_layout);
   validate(recipe, mesh_layout);
@@ -198,16 +177,13 @@ RunEnd run(const Recipe& asked, const Group& world, const RunOptions& options) {
     trainer = std::make_unique<Trainer>(recipe, mesh, computing.device, std::move(data_parallel));
     if (mesh.rank() != 0) return;
     if (!recipe.train.export_folder.empty()) check_export_folder(recipe.train.export_folder);
-    directory = std::make_unique<RunDirectory>(folder, options.resume || options.resume_step);
-    checkpoint = to_resume(checkpoint_folder, options);
+    const bool may_resume = options.resume || options.resume_step;
+    directory = std::make_unique<RunDirectory>(folder, may_resume);
+    if (may_resume) checkpoint = checkpoint_to_resume(checkpoint_folder, options.resume_step);
   });
   Resumed resumed;
   const bool resumes = !broadcast_text(world, checkpoint ? "yes" : "").empty();
-  if (resumes) resumed = resume(checkpoint.value_or(""), head, *trainer, world);
-  if (resumed.state.step > recipe.train.steps) {
-    throw InputError("train.steps: " + std::to_string(recipe.train.steps) + ", but " + resumed.folder.string() +
-                     " is of a later step: ask for more steps, or go on from an earlier checkpoint by --resume-step");
-  }
+  if (resumes) resumed = resume(checkpoint.value_or(""), head, recipe.train.steps, *trainer, world);
   std::unique_ptr<Journal> journal;
   agree(world, [&] {
     if (mesh.rank() % ranks_on_this_host(world.size()) != 0) return;
@@ -221,7 +197,11 @@ RunEnd run(const Recipe& asked, const Group& world, const RunOptions& options) {
                       sharding_choice(recipe, mesh_layout), trainer->fsdp().memory(),
                       trainer->shard_memory().disk_bytes());
     journal->announce(*data, samples_of_run(recipe.train, resumed.state), evaluation.get());
-    if (resumes) journal->announce(resumed);
+    if (resumes) {
+      journal->announce(resumed);
+    } else if (options.resume) {
+      journal->announce_beginning();
+    }
     if (resumed.state.step == recipe.train.steps)
       journal->say("all steps of train.steps are made: nothing is left to do");
   }

@@ -5,7 +5,9 @@
 #include <optional>
 
 #include "mesh/group.h"
+#include "mesh/layout.h"
 #include "runtime/config/recipe.h"
+#include "runtime/train/stop_request.h"
 
 namespace meshtrain {
 
@@ -18,10 +20,14 @@ struct RunOptions {
   std::optional<int64_t> resume_step = {};  ///< from the checkpoint of this step
 };
 
+/// `asked`, with the sizes that its mesh has in `layout`.
+Recipe as_run(Recipe asked, const MeshLayout& layout);
+
 /// A whole training run on the ranks of `world`: the recipe's model on the recipe's mesh, step after step, metrics and
 /// console lines from rank 0, checkpoints, the final weights exported on request. Every rank calls it with the same
-/// recipe. Goes on from a checkpoint, of whatever mesh, when it is asked to resume.
+/// recipe. Goes on from a checkpoint, of whatever mesh, when it is asked to resume. Ends after the step in which
+/// `stop_request` is seen; one that came before waits for the first step.
 /// Throws InputError, the same on all ranks, for what is wrong before the first step.
-RunEnd run(const Recipe& recipe, const Group& world, const RunOptions& options);
+RunEnd run(const Recipe& recipe, const Group& world, const RunOptions& options, const StopRequest& stop_request);
 
 }  // namespace meshtrain

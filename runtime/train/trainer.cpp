@@ -109,8 +109,7 @@ void Trainer::update(const StepOutcome& outcome, double learning_rate) {
   const bool finite = !read(outcome.non_finite);
   loss_scale_.update(finite);
   if (!finite) return;
-  clip(outcome.grad_norm);
-  optimizer_->step(learning_rate);
+  optimizer_->step(learning_rate, clip_factor(outcome.grad_norm));
   fsdp_->shards_changed();
 }
 
@@ -176,10 +175,10 @@ at::Tensor Trainer::vote(const at::Tensor& loss_sum, bool stop, bool saved) cons
   return votes;
 }
 
-// By min(1, c / (norm + 1e-6)).
-void Trainer::clip(const at::Tensor& grad_norm) {
-  if (train_.clip_norm == 0) return;
-  multiply_gradients(grad_norm.add(1e-6).reciprocal_().mul_(train_.clip_norm).clamp_max_(1));
+// min(1, c / (norm + 1e-6)); undefined: gradients are not clipped.
+at::Tensor Trainer::clip_factor(const at::Tensor& grad_norm) const {
+  if (train_.clip_norm == 0) return {};
+  return grad_norm.add(1e-6).reciprocal_().mul_(train_.clip_norm).clamp_max_(1);
 }
 
 void Trainer::multiply_gradients(const at::Tensor& factor) {

@@ -104,7 +104,7 @@ class Trainer {
   at::Tensor forward(const MicroBatch& micro_batch);
   at::Tensor backward(const StepBatch& batch, double start);
   at::Tensor vote(const at::Tensor& loss_sum, bool stop, bool saved) const;
-  void clip(const at::Tensor& grad_norm);
+  at::Tensor clip_factor(const at::Tensor& grad_norm) const;
   void multiply_gradients(const at::Tensor& factor);
 
   const DeviceMesh& mesh_;

@@ -17,10 +17,6 @@ using Kind = Compared::Kind;
 constexpr Kind kKinds[] = {Kind::Loss,         Kind::GradientNorm, Kind::Gradient,
                            Kind::AllGradients, Kind::Weight,       Kind::AllWeights};
 
-std::string counted(int64_t count, const std::string& what) {
-  return with_separators(count) + " " + what + (count == 1 ? "" : "s");
-}
-
 std::string describe_model(const ModelShape& shape) {
   return fmt::format("{} of hidden size {}, {} of {} with {}, feed-forward {}, vocabulary {}",
                      counted(shape.num_hidden_layers, "layer"), with_separators(shape.hidden_size),

@@ -3,16 +3,13 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include <fstream>
-#include <map>
-#include <sstream>
-
 #include "runtime/convert/export_checkpoint.h"
 #include "runtime/convert/import_checkpoint.h"
 #include "runtime/hf/safetensors.h"
 #include "runtime/model/declared_tensors.h"
 #include "tests/checkpoint/training.h"
 #include "tests/matrix/cell.h"
+#include "tests/support/files.h"
 #include "tests/support/scratch.h"
 #include "tests/support/world.h"
 
@@ -20,17 +17,6 @@ namespace meshtrain::testing {
 namespace {
 
 namespace fs = std::filesystem;
-
-/// Every file in `folder` with its content.
-std::map<std::string, std::string> contents(const fs::path& folder) {
-  std::map<std::string, std::string> files;
-  for (const auto& entry : fs::directory_iterator(folder)) {
-    std::ostringstream text;
-    text << std::ifstream(entry.path(), std::ios::binary).rdbuf();
-    files[entry.path().filename()] = text.str();
-  }
-  return files;
-}
 
 struct Place {
   int64_t dp, tp, cp;

@@ -6,13 +6,13 @@
 #include <fstream>
 #include <functional>
 #include <random>
-#include <sstream>
 
 #include "mesh/error.h"
 #include "runtime/checkpoint/checkpoint_reader.h"
 #include "runtime/hf/safetensors.h"
 #include "tests/checkpoint/training.h"
 #include "tests/matrix/cell.h"
+#include "tests/support/files.h"
 #include "tests/support/scratch.h"
 #include "tests/support/world.h"
 
@@ -20,12 +20,6 @@ namespace meshtrain::testing {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string content(const fs::path& file) {
-  std::ostringstream text;
-  text << std::ifstream(file, std::ios::binary).rdbuf();
-  return text.str();
-}
 
 void write(const fs::path& file, const std::string& content) {
   std::ofstream(file, std::ios::binary) << content;

@@ -120,6 +120,37 @@ TEST(RecipeChanges, EvaluationMayChange) {
             (Lines{"evaluate.every: 100, was 0", "evaluate.tokens: /data/held_out.bin, was none"}));
 }
 
+/// One that could be read again, with `more` lines.
+std::string whole(const std::string& more) {
+  return to_yaml(parse_recipe(R"(
+model: {hidden_size: 8, intermediate_size: 8, num_hidden_layers: 1, num_attention_heads: 1, vocab_size: 64}
+data: {tokens: /data/tokens.bin, dtype: uint8, layout: stream}
+train: {sequence_length: 16, global_batch: 4, steps: 3}
+optimizer: {learning_rate: 0.1}
+)" + more));
+}
+
+TEST(RecipeChanges, WhatGoesWithoutSayingIsNotTold) {
+  const std::string plain = whole(""), evaluated = whole("evaluate: {every: 3, tokens: /data/b.bin, shuffle: true}\n");
+  EXPECT_EQ(compare_recipes(plain, evaluated).allowed,
+            (Lines{"evaluate.every: 3, was 0", "evaluate.tokens: /data/b.bin, was none",
+                   "evaluate.shuffle: true, was none"}));
+  EXPECT_EQ(compare_recipes(evaluated, plain).allowed,
+            (Lines{"evaluate.every: 0, was 3", "evaluate.tokens: none, was /data/b.bin",
+                   "evaluate.shuffle: none, was true"}));
+  EXPECT_EQ(compare_recipes(plain, whole("checkpoint: {keep_last: 2}\n")).allowed,
+            Lines{"checkpoint.keep_last: 2, was 0"});
+  EXPECT_EQ(compare_recipes(plain, whole("parallel: {fsdp: {offload: {to: disk, path: /disk}}}\n")).allowed,
+            (Lines{"parallel.fsdp.offload.to: disk, was none", "parallel.fsdp.offload.path: /disk, was none"}));
+}
+
+TEST(RecipeChanges, TheMeshOfAnImportIsNone) {
+  const std::string imported = whole(""), run = whole("parallel: {mesh: {dp: 2, tp: 1, cp: 1}}\n");
+  EXPECT_EQ(compare_recipes(imported, run, /*trained=*/false).allowed, Lines{});
+  EXPECT_EQ(compare_recipes(run, whole("parallel: {mesh: {dp: 1, tp: 1, cp: 1}}\n")).allowed,
+            Lines{"parallel.mesh.dp: 1, was 2"});
+}
+
 TEST(RecipeChanges, KeysThatAreNotThereAnyMoreAreTold) {
   const RecipeChanges changes = compare_recipes("train: {seed: 1, old: 2}\ndata: {gone: null}", "train: {seed: 1}");
   EXPECT_EQ(changes.allowed, Lines{"train.old: none, was 2"});

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <cstring>
+#include <limits>
 
 #include "runtime/checkpoint/checkpoint_reader.h"
 #include "runtime/model/export_model.h"
@@ -78,7 +79,8 @@ void Training::export_to(const std::filesystem::path& folder) {
 }
 
 Resumed Training::resume(const std::filesystem::path& folder) {
-  const Resumed resumed = meshtrain::resume(newest(folder), describe_run(recipe_, layout_), trainer_, ranks_);
+  const int64_t any_step = std::numeric_limits<int64_t>::max();
+  const Resumed resumed = meshtrain::resume(newest(folder), describe_run(recipe_, layout_), any_step, trainer_, ranks_);
   state_ = resumed.state;
   return resumed;
 }

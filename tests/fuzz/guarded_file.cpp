@@ -1,4 +1,4 @@
-// MappedFile for the fuzzed readers: its last byte is the last before memory that nobody may touch, so that reading
+// FileMapping for the fuzzed readers: its last byte is the last before memory that nobody may touch, so that reading
 // beyond the file ends the test. Linked before the library that has the usual one.
 
 #include <sys/mman.h>
@@ -9,10 +9,9 @@
 #include <iterator>
 #include <new>
 #include <string>
-#include <utility>
 
 #include "mesh/error.h"
-#include "runtime/data/mapped_file.h"
+#include "runtime/data/file_mapping.h"
 
 namespace meshtrain {
 namespace {
@@ -24,9 +23,9 @@ size_t whole_pages(size_t bytes) {
 
 }  // namespace
 
-MappedFile::MappedFile(std::filesystem::path path) : path_(std::move(path)) {
-  std::ifstream file(path_, std::ios::binary);
-  if (!file || std::filesystem::is_directory(path_)) throw InputError("cannot read " + path_.string());
+FileMapping::FileMapping(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file || std::filesystem::is_directory(path)) throw InputError("cannot read " + path.string());
   const std::string bytes{std::istreambuf_iterator<char>(file), {}};
   if (bytes.empty()) return;
   const size_t readable = whole_pages(bytes.size());
@@ -34,27 +33,16 @@ MappedFile::MappedFile(std::filesystem::path path) : path_(std::move(path)) {
   if (memory == MAP_FAILED) throw std::bad_alloc();
   auto* begin = static_cast<std::byte*>(memory);
   ::mprotect(begin + readable, whole_pages(1), PROT_NONE);
-  data_ = begin + (readable - bytes.size());
-  size_ = static_cast<int64_t>(bytes.size());
-  std::memcpy(const_cast<std::byte*>(data_), bytes.data(), bytes.size());
+  std::byte* copy = begin + (readable - bytes.size());
+  std::memcpy(copy, bytes.data(), bytes.size());
+  bytes_ = {copy, Unmap{static_cast<int64_t>(bytes.size())}};
 }
 
-MappedFile::~MappedFile() {
-  if (data_ == nullptr) return;
-  const size_t readable = whole_pages(static_cast<size_t>(size_));
-  ::munmap(const_cast<std::byte*>(data_) - (readable - static_cast<size_t>(size_)), readable + whole_pages(1));
+void FileMapping::Unmap::operator()(const std::byte* bytes) const {
+  const size_t readable = whole_pages(static_cast<size_t>(size));
+  ::munmap(const_cast<std::byte*>(bytes) - (readable - static_cast<size_t>(size)), readable + whole_pages(1));
 }
 
-MappedFile::MappedFile(MappedFile&& other) noexcept
-    : path_(std::move(other.path_)), data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
-
-MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
-  std::swap(path_, other.path_);
-  std::swap(data_, other.data_);
-  std::swap(size_, other.size_);
-  return *this;
-}
-
-void MappedFile::let_go() const {}
+void FileMapping::let_go() const {}
 
 }  // namespace meshtrain

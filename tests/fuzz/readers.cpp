@@ -4,6 +4,7 @@
 
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "mesh/error.h"
 #include "runtime/checkpoint/checkpoint_reader.h"
@@ -294,7 +295,8 @@ void read_samples(const DataRecipe& recipe) {
 }
 
 void read_as(const fs::path& folder, const std::string& dtype) {
-  inspect_tokens(folder / "tokens.bin", dtype, 8, 3, nullptr, 3);
+  std::ostringstream text;
+  inspect_tokens(text, folder / "tokens.bin", dtype, 8, 3, nullptr, 3);
   DataRecipe recipe;
   recipe.tokens = folder / "tokens.bin";
   recipe.dtype = dtype;

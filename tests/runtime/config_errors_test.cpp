@@ -78,7 +78,9 @@ INSTANTIATE_TEST_SUITE_P(
 
 INSTANTIATE_TEST_SUITE_P(
     Data, RecipeLine,
-    ::testing::Values(BadLine{"evaluate: {every: 3}\n", ": evaluate.tokens: must be given"},
+    ::testing::Values(BadLine{"evaluate: {every: 3}\n", ":16:11: evaluate.tokens: must be given"},
+                      BadLine{"evaluate: {every: 3, tokns: a}\n",
+                              ":16:22: evaluate.tokns: unknown key; did you mean \"tokens\"?"},
                       BadLine{"evaluate: {samples: 3}\n",
                               ":16:21: evaluate.samples: needs evaluate.tokens beside it, the file to evaluate on"},
                       BadLine{"evaluate: {dtype: uint8}\n",
@@ -111,13 +113,16 @@ TEST_P(RecipeMixture, IsRefusedWithItsPlace) {
 INSTANTIATE_TEST_SUITE_P(
     Mixtures, RecipeMixture,
     ::testing::Values(
-        BadMixture{"  mixture: [{tokens: a}]\n", ":9:13: data.mixture.weight: must be given"},
-        BadMixture{"  mixture: [{weight: 1}]\n", ":9:13: data.mixture.tokens: must be given"},
+        BadMixture{"  mixture: [{tokens: a}]\n", ":9:13: data.mixture[0].weight: must be given"},
+        BadMixture{"  mixture: [{weight: 1}]\n", ":9:13: data.mixture[0].tokens: must be given"},
+        BadMixture{"  mixture:\n    - {tokens: a, weight: 1}\n    - {tokns: b, weight: 1}\n",
+                   ":11:8: data.mixture[1].tokns: unknown key; did you mean \"tokens\"?"},
+        BadMixture{"  tokns: a\n", ":9:3: data.tokns: unknown key; did you mean \"tokens\"?"},
         BadMixture{"  mixture: [{tokens: a, weight: 0}]\n",
-                   ":9:33: data.mixture.weight: 0 is impossible: it must be above 0"},
+                   ":9:33: data.mixture[0].weight: 0 is impossible: it must be above 0"},
         BadMixture{"  mixture: [{tokens: a, weight: 1, wieght: 2}]\n",
-                   ":9:36: data.mixture.wieght: unknown key; did you mean \"weight\"?"},
-        BadMixture{"  mixture: []\n", ": data.tokens: must be given"},
+                   ":9:36: data.mixture[0].wieght: unknown key; did you mean \"weight\"?"},
+        BadMixture{"  mixture: []\n", ":9:3: data.tokens: must be given"},
         BadMixture{"  mixture: 3\n", ":9:12: data.mixture: \"3\" is not a list"},
         BadMixture{"  mixture: [{tokens: a, weight: 1}]\n  tokens: b\n",
                    ":10:11: data.tokens: belongs to one file: name it in the entries of data.mixture, or leave that "
@@ -259,11 +264,14 @@ TEST(RecipeErrors, NameWhatIsMissing) {
     return input_error([&] { load_recipe(file, {"model.rope_scaling=" + map}, ""); });
   };
   EXPECT_EQ(input_error([&] { load_recipe(file, {"parallel.fsdp.offload={to: disk}"}, ""); }),
-            name + ": parallel.fsdp.offload.path: must be given");
-  EXPECT_EQ(scaling("{factor: 8}"), name + ": model.rope_scaling.rope_type: must be given");
-  EXPECT_EQ(scaling("{rope_type: linear}"), name + ": model.rope_scaling.factor: must be given");
-  EXPECT_EQ(scaling("{rope_type: llama3, factor: 8, low_freq_factor: 1, high_freq_factor: 4}"),
-            name + ": model.rope_scaling.original_max_position_embeddings: must be given");
+            "--set parallel.fsdp.offload={to: disk}: parallel.fsdp.offload.path: must be given");
+  EXPECT_EQ(scaling("{factor: 8}"),
+            "--set model.rope_scaling={factor: 8}: model.rope_scaling.rope_type: must be given");
+  EXPECT_EQ(scaling("{rope_type: linear}"),
+            "--set model.rope_scaling={rope_type: linear}: model.rope_scaling.factor: must be given");
+  const std::string llama3 = "{rope_type: llama3, factor: 8, low_freq_factor: 1, high_freq_factor: 4}";
+  EXPECT_EQ(scaling(llama3), "--set model.rope_scaling=" + llama3 +
+                                 ": model.rope_scaling.original_max_position_embeddings: must be given");
 }
 
 TEST(RecipeErrors, NameTheMesh) {

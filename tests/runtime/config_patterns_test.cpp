@@ -105,18 +105,19 @@ INSTANTIATE_TEST_SUITE_P(
             ":14:23: train.freeze: with this every parameter is frozen: leave one of the patterns out, so that "
             "something is trained"},
         Bad{kOptimizer + "  groups: {pattern: x}\n", ":16:11: optimizer.groups: a map is not a list"},
-        Bad{kOptimizer + "  groups: [\"*\"]\n", ":16:12: optimizer.groups: \"*\" is not a map of keys"},
-        Bad{kOptimizer + "  groups: [{weight_decay: 0}]\n", ":16:12: optimizer.groups.pattern: must be given"},
-        Bad{kOptimizer + "  groups: [{pattern: \"*\", rate: 2}]\n", ":16:27: optimizer.groups.rate: unknown key"},
+        Bad{kOptimizer + "  groups: [\"*\"]\n", ":16:12: optimizer.groups[0]: \"*\" is not a map of keys"},
+        Bad{kOptimizer + "  groups: [{weight_decay: 0}]\n", ":16:12: optimizer.groups[0].pattern: must be given"},
+        Bad{kOptimizer + "  groups: [{pattern: \"*\", rate: 2}]\n", ":16:27: optimizer.groups[0].rate: unknown key"},
         Bad{kOptimizer + "  groups: [{pattern: \"*\", weight_decy: 2}]\n",
-            ":16:27: optimizer.groups.weight_decy: unknown key; did you mean \"weight_decay\"?"},
+            ":16:27: optimizer.groups[0].weight_decy: unknown key; did you mean \"weight_decay\"?"},
         Bad{kOptimizer + "  groups: [{pattern: \"*\", weight_decay: -2}]\n",
-            ":16:41: optimizer.groups.weight_decay: -2 is impossible: it must be at least 0"},
+            ":16:41: optimizer.groups[0].weight_decay: -2 is impossible: it must be at least 0"},
         Bad{kOptimizer + "  groups:\n    - {pattern: \"*.self_attn.*\"}\n    - {pattern: \"*.mpl.*\"}\n",
-            ":18:17: optimizer.groups.pattern: \"*.mpl.*\" matches no parameter of the model; did you mean "
+            ":18:17: optimizer.groups[1].pattern: \"*.mpl.*\" matches no parameter of the model; did you mean "
             "\"*.mlp.*\"?"},
         Bad{kOptimizer + "  groups: [{pattern: \"*.mlp.*\"}, {pattern: \"*.up_proj.*\"}]\n",
-            ":16:44: optimizer.groups.pattern: every parameter that \"*.up_proj.*\" matches belongs to a group before "
+            ":16:44: optimizer.groups[1].pattern: every parameter that \"*.up_proj.*\" matches belongs to a group "
+            "before "
             "it, and the first that matches counts: move this one up"},
         Bad{kOptimizer + "  muon: {nesterov: true}\n",
             ":16:20: optimizer.muon.nesterov: belongs to optimizer.name muon, not adamw"}));

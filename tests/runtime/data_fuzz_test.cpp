@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <numeric>
+#include <sstream>
 
 #include "mesh/error.h"
 #include "runtime/data/dataset.h"
@@ -21,7 +22,8 @@ bool expect_no_surprise(const SourceRecipe& recipe) {
     EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos) << error.what();
   };
   try {
-    inspect_tokens(recipe.tokens, recipe.dtype, 4, 7, nullptr, 2);
+    std::ostringstream text;
+    inspect_tokens(text, recipe.tokens, recipe.dtype, 4, 7, nullptr, 2);
   } catch (const InputError& error) {
     one_line(error);
   }

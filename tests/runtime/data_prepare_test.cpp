@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <sstream>
+
 #include "mesh/error.h"
 #include "runtime/data/token_file.h"
 #include "tests/runtime/data_files.h"
@@ -17,6 +19,14 @@ using testing::ScratchFolder;
 using testing::SmallDisk;
 using testing::write_file;
 using testing::write_ids;
+
+std::string inspected(const std::filesystem::path& file, const std::string& dtype, int64_t count,
+                      std::optional<int64_t> separator = {}, const Tokenizer* tokenizer = nullptr,
+                      int64_t samples = 1) {
+  std::ostringstream text;
+  inspect_tokens(text, file, dtype, count, separator, tokenizer, samples);
+  return text.str();
+}
 
 std::string as_bytes(const std::filesystem::path& file, const std::string& dtype) {
   const TokenFile tokens(file, dtype);
@@ -78,7 +88,7 @@ TEST(PrepareBytes, RefusesASeparatorThatTheFileCannotHold) {
   EXPECT_TRUE(has(refusal("uint32", -1), "-1 cannot stand in a file of uint32, whose ids are 0 to 4294967295"));
   EXPECT_FALSE(std::filesystem::exists(scratch.path() / "out"));
   EXPECT_TRUE(has(refusal("uint32", int64_t{1} << 32), "4294967296 cannot"));
-  EXPECT_TRUE(has(message<InputError>([&] { inspect_tokens(scratch.path() / "a", "uint8", 1, 256); }), "256 cannot"));
+  EXPECT_TRUE(has(message<InputError>([&] { inspected(scratch.path() / "a", "uint8", 1, 256); }), "256 cannot"));
 }
 
 TEST(PrepareBytes, TakesAHiddenFolderThatIsNamed) {
@@ -93,6 +103,12 @@ TEST(PrepareBytes, DoesNotReadItsOwnOutput) {
   for (int run = 0; run < 3; ++run) {
     EXPECT_EQ(prepare_bytes({scratch.path()}, scratch.path() / "tokens.bin", "uint16"), 2);
   }
+  const std::string a = scratch.path() / "a", same = scratch.path() / "." / "a";
+  EXPECT_EQ(message<InputError>([&] {
+              prepare_bytes({scratch.path(), same}, a, "uint16");
+            }),
+            "--out " + a + " is the same file as the input " + same + ": name another one to write");
+  EXPECT_EQ(read_file(a), "AB");
 }
 
 TEST(PrepareBytes, KeepsBlocksTogether) {
@@ -137,7 +153,7 @@ TEST(PrepareBytes, LeavesNothingOnAFullDisk) {
 TEST(InspectTokens, ShowsBytesAsText) {
   const ScratchFolder scratch;
   write_ids<uint16_t>(scratch.path() / "tokens", {'h', 'i', '\n', '\\', 255, 'i', 'i', 0});
-  const std::string text = inspect_tokens(scratch.path() / "tokens", "uint16", 5);
+  const std::string text = inspected(scratch.path() / "tokens", "uint16", 5);
   EXPECT_TRUE(has(text, "tokens        8 of 2 bytes (uint16)\n")) << text;
   EXPECT_TRUE(has(text, "ids           0 to 255\n")) << text;
   EXPECT_TRUE(has(text, "64 to 127: 5 (62.50 %)\n")) << text;
@@ -150,14 +166,14 @@ TEST(InspectTokens, ShowsBytesAsText) {
 TEST(InspectTokens, ShowsOtherIdsAsNumbers) {
   const ScratchFolder scratch;
   write_ids<uint32_t>(scratch.path() / "tokens", {4'000'000'000, 5, 65'536});
-  const std::string text = inspect_tokens(scratch.path() / "tokens", "uint32", 100);
+  const std::string text = inspected(scratch.path() / "tokens", "uint32", 100);
   EXPECT_TRUE(has(text, "ids           5 to 4000000000\n")) << text;
   EXPECT_TRUE(has(text, "2147483648 to 4294967295: 1 (33.33 %)")) << text;
   EXPECT_TRUE(has(text, "first         4000000000 5 65536\n")) << text;
   EXPECT_FALSE(has(text, "as text"));
-  EXPECT_FALSE(has(inspect_tokens(scratch.path() / "tokens", "uint32", 0), "first"));
-  EXPECT_NE(message<InputError>([&] { inspect_tokens(scratch.path() / "tokens", "uint32", -1); }), "");
-  EXPECT_NE(message<InputError>([&] { inspect_tokens(scratch.path() / "none", "uint32", 1); }), "");
+  EXPECT_FALSE(has(inspected(scratch.path() / "tokens", "uint32", 0), "first"));
+  EXPECT_NE(message<InputError>([&] { inspected(scratch.path() / "tokens", "uint32", -1); }), "");
+  EXPECT_NE(message<InputError>([&] { inspected(scratch.path() / "none", "uint32", 1); }), "");
 }
 
 TEST(InspectTokens, ShowsSamplesAsText) {
@@ -169,27 +185,27 @@ TEST(InspectTokens, ShowsSamplesAsText) {
     ids.push_back(256);
   }
   write_ids<uint16_t>(scratch.path() / "tokens", ids);
-  const std::string text = inspect_tokens(scratch.path() / "tokens", "uint16", 8, 256, bytes.get(), 3);
+  const std::string text = inspected(scratch.path() / "tokens", "uint16", 8, 256, bytes.get(), 3);
   EXPECT_TRUE(has(text, "first         102 105 114 115 116 256 97 32\nas text       firsta \n")) << text;
   EXPECT_TRUE(has(text, "at 24         99 97 102")) << text;
   EXPECT_TRUE(has(text, "as text       caf\u00e9 \\x1b\n")) << text;
   EXPECT_TRUE(has(text, "at 32         102 111 117 114 256\nas text       four\n")) << text;
   EXPECT_TRUE(has(text, "unknown       ids of 256 and above are not of the tokenizer\n")) << text;
-  EXPECT_TRUE(has(inspect_tokens(scratch.path() / "tokens", "uint16", 2, {}, bytes.get(), 2), "at 18         117 109"));
+  EXPECT_TRUE(has(inspected(scratch.path() / "tokens", "uint16", 2, {}, bytes.get(), 2), "at 18         117 109"));
 }
 
 TEST(InspectTokens, MeasuresDocuments) {
   const ScratchFolder scratch;
   const auto documents = [&](const std::vector<int64_t>& ids) {
     write_ids<uint16_t>(scratch.path() / "tokens", ids);
-    const std::string text = inspect_tokens(scratch.path() / "tokens", "uint16", 0, 256);
+    const std::string text = inspected(scratch.path() / "tokens", "uint16", 0, 256);
     const size_t begin = text.find("documents"), end = text.find('\n', begin);
     return begin == std::string::npos ? text : text.substr(begin, end - begin);
   };
   EXPECT_EQ(documents({1, 2, 256, 256, 3, 4, 5, 256}), "documents     3 by separator 256, of 1 to 4 tokens");
   EXPECT_EQ(documents({256, 1, 2}), "documents     2 by separator 256, of 1 to 2 tokens") << "the last has no end";
   EXPECT_EQ(documents({1, 2, 3}), "documents     1 by separator 256, of 3 to 3 tokens");
-  EXPECT_FALSE(has(inspect_tokens(scratch.path() / "tokens", "uint16", 0), "documents"));
+  EXPECT_FALSE(has(inspected(scratch.path() / "tokens", "uint16", 0), "documents"));
   std::vector<int64_t> long_one((size_t{1} << 16) * 2 + 3, 7);  // longer than what is read at once
   long_one.insert(long_one.end(), {256, 7, 7});
   EXPECT_EQ(documents(long_one), "documents     2 by separator 256, of 2 to 131076 tokens");

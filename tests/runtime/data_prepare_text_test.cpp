@@ -129,7 +129,10 @@ TEST_F(PrepareText, RefusesMalformedLines) {
   };
   for (const int64_t part_bytes : {1, 20, 1000}) {
     options_.part_bytes = part_bytes;
-    EXPECT_TRUE(has(refusal("{\"text\": "), "not valid JSON"));
+    const std::string cut = refusal("{\"text\": ");
+    EXPECT_TRUE(has(cut, ", line 3: not valid JSON: column 10: syntax error")) << cut;
+    EXPECT_EQ(cut.find("line", cut.find("line 3") + 1), std::string::npos) << "one number of a line: " << cut;
+    EXPECT_TRUE(has(refusal("{\"text\": 1e999}"), ", line 3: not valid JSON: number overflow"));
     EXPECT_TRUE(has(refusal("[1]"), "not a JSON object"));
     EXPECT_TRUE(has(refusal("{\"body\": \"\"}"), "no \"text\": name the text's key with --field"));
     EXPECT_TRUE(has(refusal("{\"text\": 5}"), "\"text\" is not a text"));

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <numeric>
+#include <sstream>
 
 #include "mesh/error.h"
 #include "runtime/data/dataset.h"
@@ -34,6 +35,11 @@ class MegatronTest : public ::testing::Test {
     std::vector<int64_t> ids(static_cast<size_t>(file.size()));
     file.read(0, file.size(), ids.data());
     return ids;
+  }
+  std::string inspected(int64_t count, std::optional<int64_t> separator = {}) const {
+    std::ostringstream text;
+    inspect_tokens(text, tokens(), "megatron", count, separator);
+    return text.str();
   }
   std::string refusal() const {
     const std::string text = message<InputError>([&] { open(); });
@@ -132,15 +138,15 @@ TEST_F(MegatronTest, NegativeIdsAreNoTokens) {
   EXPECT_TRUE(has(refused(), "token 0 has id -4, which is negative and no token")) << refused();
   write<int32_t>(megatron_fields(4, 4, {6}), 6, -1);
   EXPECT_TRUE(has(refused(), "token 0 has id -1, which is negative and no token")) << refused();
-  EXPECT_TRUE(has(message<InputError>([&] { inspect_tokens(tokens(), "megatron", 4); }), "it has the id -1"));
+  EXPECT_TRUE(has(message<InputError>([&] { inspected(4); }), "it has the id -1"));
   write<int64_t>(megatron_fields(5, 8, {6}), 6, int64_t{1} << 40);
   EXPECT_TRUE(has(refused(), "token 0 has id 1099511627776, beyond the vocabulary of 1000")) << refused();
-  EXPECT_TRUE(has(inspect_tokens(tokens(), "megatron", 4), "ids           1099511627776 to 1099511627781\n"));
+  EXPECT_TRUE(has(inspected(4), "ids           1099511627776 to 1099511627781\n"));
 }
 
 TEST_F(MegatronTest, IsInspected) {
   write<int32_t>(megatron_fields(4, 4, {2, 3, 0, 4}), 9, 'a');
-  const std::string text = inspect_tokens(tokens(), "megatron", 4, 'c');
+  const std::string text = inspected(4, 'c');
   EXPECT_TRUE(has(text, "tokens        9 of 4 bytes (Megatron's int32)\n")) << text;
   EXPECT_TRUE(has(text, "documents     4 by the index, of 0 to 4 tokens\n")) << text;
   EXPECT_TRUE(has(text, "documents     2 by separator 99, of 3 to 6 tokens\n")) << text;

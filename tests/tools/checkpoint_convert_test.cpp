@@ -3,10 +3,9 @@
 #include <ATen/ATen.h>
 
 #include <fstream>
-#include <map>
-#include <sstream>
 
 #include "runtime/hf/safetensors.h"
+#include "tests/support/files.h"
 #include "tests/tools/train_program.h"
 
 namespace meshtrain::testing {
@@ -33,15 +32,6 @@ class ConvertProgram : public TrainProgram {
     Words words = {"checkpoint"};
     words.insert(words.end(), arguments.begin(), arguments.end());
     return only_complaint(run_meshtrain(words));
-  }
-  static std::map<std::string, std::string> contents(const fs::path& folder) {
-    std::map<std::string, std::string> files;
-    for (const auto& entry : fs::directory_iterator(folder)) {
-      std::ostringstream text;
-      text << std::ifstream(entry.path(), std::ios::binary).rdbuf();
-      files[entry.path().filename()] = text.str();
-    }
-    return files;
   }
   std::vector<double> losses() const {
     std::vector<double> losses;
@@ -134,9 +124,30 @@ TEST_F(ConvertProgram, ExportIsRefusedWithAReason) {
   EXPECT_TRUE(has(refusal({"export", run_dir, run_dir}), "the folder is not empty; name a new one, or empty it"));
   EXPECT_TRUE(has(refusal({"export", run_dir, path("out"), "--dtype", "int8"}), "--dtype"));
   EXPECT_TRUE(has(refusal({"export", run_dir, path("out"), "--max-file-size", "much"}), "--max-file-size"));
+  EXPECT_TRUE(has(refusal({"export", run_dir, path("out"), "--max-file-size", "0"}), "--max-file-size: 0 bytes"));
   EXPECT_EQ(refusal({"export", run_dir, path("out"), "--tokenizer", run_dir}),
             "--tokenizer " + run_dir.string() + ": there are no files of a tokenizer in it");
+  EXPECT_TRUE(has(refusal({"export", run_dir, path("out"), "--tokenizer", path("tokens.bin")}),
+                  "tokens.bin: no file of a tokenizer has this name: give its tokenizer.json"));
   EXPECT_FALSE(fs::exists(path("out")));
+}
+
+TEST_F(ConvertProgram, TheTokenizerIsOneOfTheModel) {
+  run(1, {"--set", "checkpoint.every=4"});
+  const fs::path gpt2 = fs::path(source_folder()) / "tests/tokenizer/fixtures/gpt2";
+  for (const fs::path& given : {gpt2, gpt2 / "tokenizer.json"}) {
+    EXPECT_EQ(refusal({"export", run_dir, path("out"), "--tokenizer", given}),
+              "--tokenizer " + given.string() +
+                  ": its ids go up to 1100, those of the model to 63: give the tokenizer "
+                  "that the model was trained with");
+  }
+  EXPECT_FALSE(fs::exists(path("out")));
+  run_dir = path("large");
+  run(1, {"--set", "checkpoint.every=4", "--set", "model.vocab_size=1101"});
+  checkpoint({"export", run_dir, path("folder"), "--tokenizer", gpt2});
+  checkpoint({"export", run_dir, path("file"), "--tokenizer", gpt2 / "tokenizer.json"});
+  EXPECT_EQ(contents(path("folder")), contents(path("file")));
+  EXPECT_EQ(contents(path("file")).at("tokenizer.json"), content(gpt2 / "tokenizer.json"));
 }
 
 // The longest way: a folder, a run of it, an export, an import, and on from there.
@@ -168,6 +179,7 @@ optimizer: {learning_rate: 1.0e-2}
   EXPECT_EQ(ending.status, 0) << ending.err;
   EXPECT_TRUE(has(ending.out, "\nbegins with the weights of " + step0.string() + "\n")) << ending.out;
   EXPECT_TRUE(has(ending.out, "\n  train.seed: 7, was 42\n")) << "nothing was trained with the other seed";
+  EXPECT_FALSE(has(ending.out, "parallel.mesh.")) << "an import has no mesh: " << ending.out;
   expect_steps(metrics(), 3);
   EXPECT_EQ(losses(), expected);
   EXPECT_EQ(contents(path("first")).at("model.safetensors"), [&] {

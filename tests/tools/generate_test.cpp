@@ -79,10 +79,24 @@ TEST(Generate, EndsAtTheEndOfTextOrNot) {
 
 TEST(Generate, SeveralPromptsOneAfterAnother) {
   const Expected first("llama", 1), second("llama", 2);
-  const Ending ending = run_meshtrain({"generate", model("llama"), "--tokens", first.prompt, "--tokens", second.prompt,
-                                       "--max-tokens", "20", "--ignore-eos"});
-  EXPECT_EQ(ending.status, 0) << ending.err;
-  EXPECT_EQ(ending.out, "==> prompt 1 <==\n" + first.first(20) + "\n==> prompt 2 <==\n" + second.first(20));
+  const Words words = {"generate",    model("llama"), "--tokens", first.prompt,  "--tokens",
+                       second.prompt, "--max-tokens", "20",       "--ignore-eos"};
+  for (const Ending& ending : {run_meshtrain(words), run_meshtrain_on_ranks(2, words)}) {
+    EXPECT_EQ(ending.status, 0) << ending.err;
+    EXPECT_EQ(ending.out, "==> prompt 1 <==\n" + first.first(20) + "\n==> prompt 2 <==\n" + second.first(20));
+  }
+}
+
+// stdout and stderr into one pipe, as a launcher puts them onto one terminal: what one write() gives stays together.
+TEST(Generate, OnSeveralRanksATextIsWholeAmongTheLines) {
+  const Expected first("llama", 1), second("llama", 2);
+  const Ending ending = run_program({"/bin/sh", "-c",
+                                     "exec 2>&1; exec '" + source_folder() + "/tools/ranks' 2 '" + build_folder() +
+                                         "/meshtrain' generate '" + model("llama") + "' --tokens " + first.prompt +
+                                         " --tokens " + second.prompt + " --max-tokens 20 --ignore-eos"});
+  EXPECT_EQ(ending.status, 0) << ending.out;
+  EXPECT_TRUE(has("\n" + ending.out, "\n==> prompt 1 <==\n" + first.first(20))) << ending.out;
+  EXPECT_TRUE(has(ending.out, "\n\n==> prompt 2 <==\n" + second.first(20))) << ending.out;
 }
 
 TEST(Generate, HeadsThatDoNotDivideOverTpAreRefused) {
@@ -109,6 +123,14 @@ TEST(Generate, WhatIsWrongIsSaidInOneLine) {
   for (int i = 1; i < 256; ++i) long_prompt += ",1";
   EXPECT_TRUE(has(complaint({llama, "--tokens", long_prompt}), "256: nothing can follow"));
   EXPECT_TRUE(has(complaint({llama, "--tokens", "1", "--mesh", "tp=2"}), "tp=2"));
+  EXPECT_EQ(complaint({llama, "--tokens", "1", "--mesh", "dp=2"}),
+            "--mesh dp=2: text is generated over tp alone, whose ranks share one sequence: give --mesh tp=1, or leave "
+            "it out");
+  const ScratchFolder folder;
+  const std::string prompts = folder.path() / "prompts.jsonl";
+  std::ofstream(prompts) << "{\"tokens\": [1]}\n{\"foo\": 1}\n";
+  EXPECT_EQ(complaint({llama, "--prompt-file", prompts}),
+            prompts + ":2: the object has neither \"prompt\" nor \"tokens\"");
   EXPECT_TRUE(has(complaint({source_folder(), "--tokens", "1"}), "there is no model in " + source_folder()));
   EXPECT_TRUE(has(complaint({llama, "--tokens", "1", "--precision", "fp8"}), "--precision"));
   EXPECT_TRUE(has(complaint({llama, "--prompt", "a", "--tokenizer", "/nowhere"}), "/nowhere"));
@@ -150,6 +172,20 @@ TEST_F(GenerateFromRun, TextOfBytes) {
   EXPECT_EQ(line.at("prompt"), "!\"#$");
   EXPECT_EQ(line.at("text"), "%&'()*");
   EXPECT_EQ(line.at("tokens"), (std::vector<int64_t>{37, 38, 39, 40, 41, 42}));
+}
+
+TEST_F(GenerateFromRun, ACheckpointWithoutItsManifestIsNamedWithTheOthers) {
+  ASSERT_EQ(train(1, {"--set", "checkpoint.every=2"}).status, 0);
+  const fs::path newest = run_dir / "checkpoints/step-00000004";
+  fs::remove(newest / "manifest.json");
+  const std::string damaged = "the checkpoint " + newest.string() + " has no manifest.json: it is damaged";
+  for (const fs::path& folder : {run_dir, newest}) {
+    EXPECT_EQ(only_complaint(run_meshtrain({"generate", folder, "--tokens", "1"})),
+              damaged + "; beside it there are checkpoints of step 2: give the folder of one");
+  }
+  fs::remove_all(run_dir / "checkpoints/step-00000002");
+  EXPECT_EQ(only_complaint(run_meshtrain({"generate", run_dir, "--tokens", "1"})),
+            damaged + ", and there is no other beside it");
 }
 
 }  // namespace

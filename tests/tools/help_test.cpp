@@ -48,12 +48,30 @@ TEST(Arguments, AreExplained) {
             "give a command: train, verify, mesh, data, checkpoint, generate; meshtrain --help says what they do");
   EXPECT_EQ(only_complaint(run_meshtrain({"trian"})),
             "meshtrain does not know trian; did you mean train?: see meshtrain --help");
+  EXPECT_EQ(only_complaint(run_meshtrain({"checkpoint", "exprt", "run", "out"})),
+            "meshtrain checkpoint does not know exprt; did you mean export?: see meshtrain checkpoint --help");
   EXPECT_EQ(only_complaint(run_meshtrain({"mesh", "--mesh", "dp=2", "--rank", "2"})),
             "meshtrain mesh does not know --rank; did you mean --ranks?: see meshtrain mesh --help");
   EXPECT_EQ(only_complaint(run_meshtrain({"mesh"})), "give a recipe or --mesh, as in --mesh dp=2,tp=2,cp=2");
   EXPECT_NE(only_complaint(run_meshtrain({"data"})).find("meshtrain data"), std::string::npos);
   EXPECT_NE(only_complaint(run_meshtrain({"mesh", "--mesh", "dp=2", "--ranks", "two"})).find("--ranks"),
             std::string::npos);
+}
+
+TEST(Arguments, WhatOneProcessDoesIsRefusedOnSeveral) {
+  for (const Words& command : {Words{"data", "prepare", "--bytes", "a", "--out", "b"},
+                               {"data", "inspect", "a"},
+                               {"checkpoint", "inspect", "a"},
+                               {"checkpoint", "verify", "a"},
+                               {"checkpoint", "export", "a", "b"},
+                               {"checkpoint", "import", "a", "b"}}) {
+    const std::string name = "meshtrain " + command[0] + " " + command[1];
+    EXPECT_EQ(only_complaint(run_meshtrain(command, {"OMPI_COMM_WORLD_SIZE=2", "OMPI_COMM_WORLD_RANK=0"})),
+              name + " is the work of one process, and the launcher started 2: run it without mpirun or srun");
+    const Ending other = run_meshtrain(command, {"OMPI_COMM_WORLD_SIZE=2", "OMPI_COMM_WORLD_RANK=1"});
+    EXPECT_EQ(other.status, 2);
+    EXPECT_EQ(other.err, "");
+  }
 }
 
 TEST(Arguments, AreExplainedByOneRank) {

@@ -9,19 +9,13 @@
 #include <array>
 #include <csignal>
 #include <cstdlib>
-#include <fstream>
-#include <sstream>
 #include <stdexcept>
 #include <utility>
 
+#include "tests/support/files.h"
+
 namespace meshtrain::testing {
 namespace {
-
-std::string content(const std::filesystem::path& file) {
-  std::ostringstream text;
-  text << std::ifstream(file, std::ios::binary).rdbuf();
-  return text.str();
-}
 
 std::vector<char*> pointers(std::vector<std::string>& words) {
   std::vector<char*> list;

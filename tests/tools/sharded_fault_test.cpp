@@ -52,7 +52,7 @@ TEST(Victim, DISABLED_Trains) {
   std::exit(run_on_all_ranks(faulty, [&] {
     const Recipe recipe = load_recipe(required("VICTIM_RECIPE"), {"train.steps=1000", required("VICTIM_SETTING")},
                                       required("VICTIM_MESH"));
-    return static_cast<int>(run(recipe, faulty, {.run_dir = required("VICTIM_RUN_DIR")}));
+    return static_cast<int>(run(recipe, faulty, {.run_dir = required("VICTIM_RUN_DIR")}, StopRequest()));
   }));
 }
 

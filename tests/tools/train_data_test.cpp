@@ -85,6 +85,18 @@ TEST_F(TrainData, EvaluationIsToldAndChangesNothing) {
   EXPECT_EQ(metrics().back().at("eval_tokens"), 4 * 16);
 }
 
+TEST_F(TrainData, AFileThatIsTrainedOnIsNotHeldOut) {
+  write("held_out.bin", ids(21 * 17, 5));
+  std::filesystem::create_hard_link(path("tokens.bin"), path("linked.bin"));
+  const auto said = [&](const std::string& file) {
+    const Ending ending = run(1, {"--check", "--set", "evaluate.tokens=" + path(file).string()});
+    return count(ending.out, "warning: evaluate.tokens and data.tokens are the same file: nothing of it is held out");
+  };
+  EXPECT_EQ(said("held_out.bin"), 0);
+  EXPECT_EQ(said("tokens.bin"), 1);
+  EXPECT_EQ(said("linked.bin"), 1);
+}
+
 TEST_F(TrainData, HeldOutTokensAreCheckedBeforeTheStart) {
   const Words words = {"--mesh", "dp=2", "--set", "evaluate.tokens=" + path("held_out.bin").string()};
   EXPECT_EQ(complaint(2, words), "cannot read " + path("held_out.bin").string() + ": No such file or directory");

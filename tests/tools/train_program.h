@@ -35,6 +35,8 @@ class TrainProgram : public ::testing::Test {
 
   /// Whether a process that command() describes is alive.
   bool is_running() const { return !processes().empty(); }
+  /// Their folders in /proc.
+  std::vector<std::filesystem::path> processes() const;
   /// The names of the threads of all processes that command() describes.
   std::vector<std::string> threads() const;
 
@@ -45,9 +47,6 @@ class TrainProgram : public ::testing::Test {
   std::filesystem::path run_dir;
 
  private:
-  /// Their folders in /proc.
-  std::vector<std::filesystem::path> processes() const;
-
   ScratchFolder folder_;
 };
 

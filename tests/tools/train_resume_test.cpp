@@ -4,11 +4,10 @@
 #include <chrono>
 #include <csignal>
 #include <fstream>
-#include <map>
 #include <random>
-#include <sstream>
 #include <thread>
 
+#include "tests/support/files.h"
 #include "tests/tools/train_program.h"
 
 namespace meshtrain::testing {
@@ -97,7 +96,7 @@ TEST_F(TrainResume, FromAnEarlierStepSetsLaterOnesAside) {
   EXPECT_EQ(metrics()[4].at("loss"), before[4].at("loss"));
   const std::string message = complaint(1, {"--resume-step", "6"});
   EXPECT_EQ(message, "--resume-step 6: " + (checkpoints() / "step-00000006").string() +
-                         " is not there; there are those of steps 3");
+                         " is not there; there are those of step 3");
 }
 
 TEST_F(TrainResume, SaysWhenNothingIsLeftToDo) {
@@ -141,17 +140,6 @@ TEST_F(TrainResume, FromTheDiskAsFromMemory) {
   EXPECT_EQ(column(metrics(), "loss"), column(whole, "loss"));
 }
 
-/// Every file below `folder` with its content.
-std::map<std::string, std::string> contents(const fs::path& folder) {
-  std::map<std::string, std::string> files;
-  for (const auto& entry : fs::recursive_directory_iterator(folder)) {
-    std::ostringstream text;
-    if (entry.is_regular_file()) text << std::ifstream(entry.path()).rdbuf();
-    files[entry.path()] = text.str();
-  }
-  return files;
-}
-
 TEST_F(TrainResume, WhatContradictsTheCheckpointChangesNothing) {
   run(2, "dp=2", 4, kEvery3);
   const auto before = contents(run_dir);
@@ -176,7 +164,49 @@ TEST_F(TrainResume, WhatContradictsTheCheckpointChangesNothing) {
   const auto without = contents(run_dir);
   const std::string message = complaint(2, {"--mesh", "dp=2", "--resume"});
   EXPECT_TRUE(has(message, "rank ") && has(message, " cannot be had: cannot read " + file.string())) << message;
+  EXPECT_TRUE(has(message, "; beside it there are checkpoints of step 3: go on from one of them with --resume-step N"))
+      << message;
   EXPECT_EQ(contents(run_dir), without);
+  EXPECT_TRUE(has(complaint(2, {"--mesh", "dp=2", "--resume", "--set", "train.steps=3"}), "train.steps: 3, but "))
+      << "before a piece is read";
+  fs::remove(checkpoints() / "step-00000004/manifest.json");
+  fs::rename(checkpoints() / "step-00000003", path("first"));
+  const std::string alone = complaint(2, {"--mesh", "dp=2", "--resume"});
+  EXPECT_TRUE(has(alone, "cannot read " + (checkpoints() / "step-00000004/manifest.json").string())) << alone;
+  EXPECT_TRUE(has(alone, "there is no other checkpoint beside it")) << alone;
+}
+
+TEST_F(TrainResume, SaysThatItBeginsAnew) {
+  const std::string said = "\n--resume: no checkpoint in " + checkpoints().string() + ": begins at step 1";
+  EXPECT_TRUE(has(run(1, "dp=1", 3, {"--resume"}).out, said + "\n"));
+  const Ending again = run(1, "dp=1", 2, {"--resume"});
+  EXPECT_TRUE(has(again.out, said + "; what was in metrics.jsonl, 3 lines, is replaced\n")) << again.out;
+  expect_steps(metrics(), 2);
+}
+
+TEST_F(TrainResume, IsCheckedWithoutReadingPieces) {
+  const auto check = [&](Words more) {
+    more.insert(more.begin(), {"--check", "--mesh", "dp=2"});
+    return more;
+  };
+  EXPECT_TRUE(has(train(1, check({"--resume"})).out,
+                  "\n--resume: no checkpoint in " + checkpoints().string() + ": begins at step 1\n"));
+  EXPECT_FALSE(fs::exists(run_dir));
+  run(2, "dp=2", 6, kEvery3);
+  const fs::path step3 = checkpoints() / "step-00000003";
+  fs::remove(step3 / "rank-00001.safetensors");
+  const auto before = contents(run_dir);
+  const Ending ending = train(2, check({"--resume-step", "3", "--set", "train.steps=9"}));
+  EXPECT_EQ(ending.status, 0) << ending.err;
+  EXPECT_EQ(count(ending.out, "tiny: fits mesh dp=2,cp=1,tp=1;"), 1) << ending.out;
+  EXPECT_TRUE(
+      has(ending.out, "\ngoes on after step 3, from " + step3.string() +
+                          ", whose pieces were not read\n  train.steps: 9, was 6\n  checkpoint.every: 0, was 3\n"))
+      << ending.out;
+  EXPECT_TRUE(has(complaint(1, check({"--resume-step", "4"})), "is not there; there are those of steps 3, 6"));
+  EXPECT_TRUE(has(complaint(1, check({"--resume", "--set", "train.seed=7"})), "train.seed: 7, was 42"));
+  EXPECT_TRUE(has(complaint(1, check({"--resume", "--set", "train.steps=4"})), "train.steps: 4, but "));
+  EXPECT_EQ(contents(run_dir), before);
 }
 
 TEST_F(TrainResume, AFullDiskEndsTheRunWithTheLastCheckpointWhole) {
@@ -220,7 +250,27 @@ TEST_F(TrainResume, IsLookedInto) {
   EXPECT_EQ(damaged.status, 1) << damaged.out;
   EXPECT_TRUE(has(damaged.out, file.string() + ": model.") && has(damaged.out, "] is damaged: its checksum is "))
       << damaged.out;
-  EXPECT_TRUE(has(damaged.out, " bytes: 1 pieces are missing or damaged\n")) << damaged.out;
+  EXPECT_TRUE(has(damaged.out, " bytes: 1 piece is missing or damaged\n")) << damaged.out;
+
+  fs::remove(file);
+  const Ending missing = run_meshtrain({"checkpoint", "verify", folder.string()});
+  EXPECT_EQ(missing.status, 1) << missing.out;
+  EXPECT_EQ(count(missing.out, "\n"), 2) << missing.out;
+  EXPECT_TRUE(has(missing.out, "cannot read " + file.string() + ": No such file or directory; it held "))
+      << missing.out;
+  EXPECT_TRUE(has(missing.out, " bytes: ") && has(missing.out, " pieces are missing or damaged\n")) << missing.out;
+
+  const fs::path manifest = folder / "manifest.json";
+  std::ofstream(manifest, std::ios::app) << "}";
+  const Ending changed = run_meshtrain({"checkpoint", "verify", folder.string()});
+  EXPECT_EQ(changed.status, 1) << changed.err;
+  EXPECT_EQ(changed.out, manifest.string() + " is damaged: it was cut short: it does not end with its checksum\n");
+  fs::remove(manifest);
+  for (const fs::path& path : {run_dir, folder}) {
+    const Ending without = run_meshtrain({"checkpoint", "verify", path.string()});
+    EXPECT_EQ(without.status, 1) << without.err;
+    EXPECT_EQ(without.out, "cannot read " + manifest.string() + ": No such file or directory\n");
+  }
 
   EXPECT_EQ(only_complaint(run_meshtrain({"checkpoint", "verify", path("tokens.bin").string()})),
             "there is no checkpoint in " + path("tokens.bin").string() +

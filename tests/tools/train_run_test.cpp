@@ -1,9 +1,12 @@
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <fstream>
 #include <thread>
 
+#include "tests/support/files.h"
 #include "tests/tools/train_program.h"
 
 namespace meshtrain::testing {
@@ -202,6 +205,32 @@ TEST_F(TrainRun, StopsOnASignalThatMpirunForwards) {
 
 TEST_F(TrainRun, StopsOnATermSignalAlone) {
   expect_stop(1, SIGTERM);
+}
+
+// While the recipe is read, from a pipe that nobody has written to yet.
+TEST_F(TrainRun, StopsOnASignalThatCameBeforeItBegan) {
+  const std::string text = content(recipe);
+  std::filesystem::remove(recipe);
+  ASSERT_EQ(mkfifo(recipe.c_str(), 0600), 0);
+  Program program(command(1, {"--set", "train.steps=1000000"}));
+  const auto catches = [&] {  // SIGUSR1
+    for (const std::filesystem::path& process : processes()) {
+      const std::string status = content(process / "status"), caught = "SigCgt:";
+      if (!has(status, "Name:\tmeshtrain\n")) continue;  // a shell yet
+      return (std::stoull(status.substr(status.find(caught) + caught.size()), nullptr, 16) >> (SIGUSR1 - 1) & 1) != 0;
+    }
+    return false;
+  };
+  const auto start = std::chrono::steady_clock::now();
+  while (!catches() && std::chrono::steady_clock::now() - start < std::chrono::seconds(20)) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  const bool ready = catches();
+  program.signal(ready ? SIGUSR1 : SIGKILL);
+  if (ready) std::ofstream(recipe) << text;
+  const Ending ending = program.wait();
+  EXPECT_EQ(ending.status, 75) << ending.err;
+  expect_steps(metrics(), 1);
 }
 
 TEST_F(TrainRun, StopsAtItsTimeLimitAndIsResumed) {

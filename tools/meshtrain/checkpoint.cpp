@@ -5,6 +5,8 @@
 #include <memory>
 #include <string>
 
+#include "mesh/error.h"
+#include "runtime/checkpoint/damage.h"
 #include "runtime/checkpoint/inspect.h"
 #include "runtime/config/load.h"
 #include "runtime/convert/export_checkpoint.h"
@@ -12,6 +14,7 @@
 #include "runtime/telemetry/console.h"
 #include "runtime/train/assemble.h"
 #include "tools/meshtrain/commands.h"
+#include "tools/meshtrain/launcher.h"
 #include "tools/meshtrain/recipe_arguments.h"
 
 namespace meshtrain {
@@ -36,29 +39,37 @@ void add_inspect(CLI::App& checkpoint, int& status) {
   command->add_flag("--pieces", arguments->pieces, "Each piece too: its box in the tensor, its file, its checksum");
   command->footer("Example: meshtrain checkpoint inspect runs/quickstart --pieces");
   command->callback([arguments, &status] {
+    refuse_several_ranks("meshtrain checkpoint inspect");
     std::fputs(inspect_checkpoint(find_checkpoint(arguments->path), arguments->pieces).c_str(), stdout);
     status = 0;
   });
 }
 
+/// Says what is damaged; the exit status.
+int verify(const std::filesystem::path& folder) try {
+  const VerifiedCheckpoint verified = verify_checkpoint(folder);
+  for (const std::string& line : verified.damage) std::printf("%s\n", line.c_str());
+  const std::string verdict = verified.damage.empty()
+                                  ? "every byte is as it was written"
+                                  : counted(verified.num_damaged, "piece") +
+                                        (verified.num_damaged == 1 ? " is" : " are") + " missing or damaged";
+  std::printf("%s: %s, %s: %s\n", folder.c_str(), counted(verified.num_pieces, "piece").c_str(),
+              counted(verified.num_bytes, "byte").c_str(), verdict.c_str());
+  return verified.damage.empty() ? 0 : 1;
+} catch (const DamagedCheckpoint& error) {
+  std::printf("%s\n", error.what());
+  return 1;
+}
+
 void add_verify(CLI::App& checkpoint, int& status) {
   CLI::App* command = checkpoint.add_subcommand(
-      "verify", "Reads a checkpoint and proves every byte; status 1 when pieces are missing or damaged");
+      "verify", "Reads a checkpoint and proves every byte; status 1 when it is damaged, pieces or manifest.json");
   const auto arguments = std::make_shared<CheckpointArguments>();
   add_path(*command, *arguments);
   command->footer("Example: meshtrain checkpoint verify runs/quickstart/checkpoints/step-00000060");
   command->callback([arguments, &status] {
-    const std::filesystem::path folder = find_checkpoint(arguments->path);
-    const VerifiedCheckpoint verified = verify_checkpoint(folder);
-    for (const std::string& line : verified.damage) std::printf("%s\n", line.c_str());
-    const std::string pieces =
-        with_separators(verified.num_pieces) + " pieces, " + with_separators(verified.num_bytes) + " bytes: ";
-    const std::string verdict =
-        verified.damage.empty()
-            ? "every byte is as it was written"
-            : with_separators(static_cast<int64_t>(verified.damage.size())) + " pieces are missing or damaged";
-    std::printf("%s: %s%s\n", folder.c_str(), pieces.c_str(), verdict.c_str());
-    status = verified.damage.empty() ? 0 : 1;
+    refuse_several_ranks("meshtrain checkpoint verify");
+    status = verify(find_checkpoint(arguments->path));
   });
 }
 
@@ -70,6 +81,7 @@ struct ExportArguments {
 };
 
 int export_to(const ExportArguments& arguments) {
+  if (arguments.max_file_bytes == 0) throw InputError("--max-file-size: 0 bytes hold no tensor: give a size, as 5GiB");
   ExportOptions options;
   if (!arguments.dtype.empty()) options.dtype = dtype_of(arguments.dtype);
   options.max_file_bytes = static_cast<int64_t>(std::min<uint64_t>(arguments.max_file_bytes, INT64_MAX));
@@ -107,10 +119,14 @@ void add_export(CLI::App& checkpoint, int& status) {
       ->type_name("SIZE");
   command
       ->add_option("--tokenizer", arguments->tokenizer,
-                   "A folder with the files of a tokenizer. Default: the recipe's model.hf, when it is there")
-      ->type_name("FOLDER");
+                   "A folder with the files of a tokenizer, or the tokenizer.json in one. Default: the recipe's "
+                   "model.hf, when it is there")
+      ->type_name("PATH");
   command->footer("Example: meshtrain checkpoint export runs/mine models/mine --dtype bf16");
-  command->callback([arguments, &status] { status = export_to(*arguments); });
+  command->callback([arguments, &status] {
+    refuse_several_ranks("meshtrain checkpoint export");
+    status = export_to(*arguments);
+  });
 }
 
 struct ImportArguments {
@@ -137,6 +153,7 @@ void add_import(CLI::App& checkpoint, int& status) {
       "Example: meshtrain checkpoint import models/SmolLM2-1.7B recipe.yaml --run-dir runs/mine\n"
       "         meshtrain train recipe.yaml --run-dir runs/mine --resume");
   command->callback([arguments, &status] {
+    refuse_several_ranks("meshtrain checkpoint import");
     const Recipe recipe = load_recipe(arguments->recipe, arguments->with.overrides, "");
     const std::filesystem::path folder = import_checkpoint(arguments->hf, recipe, arguments->run_dir);
     std::printf("%s: the weights of %s; begin with meshtrain train --resume\n", folder.c_str(), arguments->hf.c_str());

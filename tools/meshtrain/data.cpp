@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
+#include <iostream>
 #include <memory>
 #include <optional>
 #include <string>
@@ -15,6 +16,7 @@
 #include "runtime/data/prepare_text.h"
 #include "runtime/telemetry/console.h"
 #include "tools/meshtrain/commands.h"
+#include "tools/meshtrain/launcher.h"
 
 namespace meshtrain {
 namespace {
@@ -51,7 +53,7 @@ int64_t separator_id(const std::string& separator, const Tokenizer* tokenizer) {
                    (tokenizer == nullptr ? "none" : "a token of --tokenizer nor none"));
 }
 
-/// One line on a terminal, rewritten; elsewhere a line every half minute.
+/// One line on a terminal, rewritten; elsewhere a line every half minute. None of what is done within a second.
 class ProgressLine {
  public:
   void show(const PrepareTextProgress& now) {
@@ -60,12 +62,13 @@ class ProgressLine {
     ended_ = now.parts == now.total_parts;
     const auto time = steady_clock::now();
     if (!first_bytes_) first_bytes_ = now.bytes;
+    const bool soon = time - began_ < seconds(1);  // the counts on stdout say it all
+    if (soon || now.bytes == *first_bytes_) return;
     if (!ended_ && !terminal_ && time - shown_ < seconds(30)) return;
     shown_ = time;
     const double elapsed = duration_cast<milliseconds>(time - began_).count() / 1e3;
     const double rate = static_cast<double>(now.bytes - *first_bytes_) / std::max(elapsed, 1e-3);
-    const std::string left =
-        rate > 0 ? duration(static_cast<double>(now.total_bytes - now.bytes) / rate) : std::string("?");
+    const std::string left = duration(static_cast<double>(now.total_bytes - now.bytes) / rate);
     std::fprintf(stderr, "%s%3.0f %% of %s MB, %.1f MB/s, %s documents, %s tokens, %s left%s", terminal_ ? "\r" : "",
                  100.0 * static_cast<double>(now.bytes) / static_cast<double>(now.total_bytes),
                  with_separators(now.total_bytes / 1'000'000).c_str(), rate / 1e6,
@@ -166,6 +169,7 @@ void add_prepare(CLI::App& data, int& status) {
       "Bytes: meshtrain data prepare --bytes README.md docs --out data/mine.bin --dtype uint8\n"
       "Packed documents of bytes: meshtrain data prepare --bytes docs --out data/docs.bin --separator 256");
   command->callback([arguments, text, bytes, &status] {
+    refuse_several_ranks("meshtrain data prepare");
     if (text->count() == 0 && bytes->count() == 0) throw InputError("what to prepare is missing: --text or --bytes");
     status = text->count() > 0 ? prepare_from_text(*arguments) : prepare_from_bytes(*arguments);
   });
@@ -201,14 +205,14 @@ void add_inspect(CLI::App& data, int& status) {
       "Bytes: meshtrain data inspect data/mine.bin --dtype uint8 --count 100\n"
       "Of Megatron: meshtrain data inspect data/theirs.bin --dtype megatron");
   command->callback([arguments, &status] {
+    refuse_several_ranks("meshtrain data inspect");
     std::shared_ptr<const Tokenizer> tokenizer;
     if (arguments->tokenizer) tokenizer = load_tokenizer(*arguments->tokenizer);
     std::optional<int64_t> separator;
     if (arguments->separator) separator = separator_id(*arguments->separator, tokenizer.get());
-    std::string text = inspect_tokens(arguments->file, arguments->dtype, arguments->count, separator, tokenizer.get(),
-                                      arguments->samples);
-    if (text.empty() || text.back() != '\n') text += '\n';
-    std::fputs(text.c_str(), stdout);
+    inspect_tokens(std::cout, arguments->file, arguments->dtype, arguments->count, separator, tokenizer.get(),
+                   arguments->samples);
+    std::cout.flush();
     status = 0;
   });
 }

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <iostream>
 #include <iterator>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -12,6 +13,7 @@
 
 #include "mesh/agree.h"
 #include "mesh/error.h"
+#include "mesh/layout.h"
 #include "runtime/config/scalar_text.h"
 #include "runtime/config/validate.h"
 #include "runtime/device/connect_devices.h"
@@ -142,8 +144,19 @@ std::unique_ptr<LanguageModel> load_model(const ModelSource& source, const std::
   return model;
 }
 
+MeshLayout layout_of(const std::string& asked, int num_ranks) {
+  const std::map<std::string, int64_t> sizes = parse_mesh(asked);
+  for (const auto& [axis, size] : sizes) {
+    if (axis == "tp" || size == 1) continue;
+    throw InputError("--mesh " + asked +
+                     ": text is generated over tp alone, whose ranks share one sequence: give --mesh tp=" +
+                     std::to_string(num_ranks) + ", or leave it out");
+  }
+  return MeshLayout::fit(sizes, {"dp", "cp", "tp"}, num_ranks);
+}
+
 void generate_all(const GenerateArguments& arguments, const Group& world) {
-  const MeshLayout layout = MeshLayout::fit(parse_mesh(arguments.mesh), {"dp", "cp", "tp"}, world.size());
+  const MeshLayout layout = layout_of(arguments.mesh, world.size());
   const Computing computing = connect_devices({arguments.device}, layout, world);
   const DeviceMesh mesh(layout, computing.world);
   const bool first = mesh.rank() == 0;
@@ -162,7 +175,9 @@ void generate_all(const GenerateArguments& arguments, const Group& world) {
   Request request;
   agree(world, [&] {
     if (!first) return;
-    output.emplace(asked_prompts(arguments), tokenizer_of(arguments, source), arguments.json_lines);
+    using Style = GeneratedOutput::Style;
+    const Style style = arguments.json_lines ? Style::Json : world.size() > 1 ? Style::Whole : Style::Stream;
+    output.emplace(asked_prompts(arguments), tokenizer_of(arguments, source), style);
     request = make_request(arguments, output->prompts(), source, output->tokenizer());
   });
   request = Request::parse(broadcast_text(world, request.text()));
@@ -206,7 +221,8 @@ void add_prompt_options(CLI::App& command, GenerateArguments& arguments) {
   const auto repeatable = [](CLI::Option* option) { return option->expected(1)->allow_extra_args(false)->take_all(); };
   CLI::Option* prompt =
       repeatable(command.add_option("--prompt", arguments.prompts,
-                                    "A text to go on with; -: what is on stdin, without its last line break. May be "
+                                    "A text to go on with; -: what is on stdin, without its last line break; an empty "
+                                    "one is the tokenizer's token that begins a text, where it names one. May be "
                                     "repeated: one after another"))
           ->type_name("TEXT");
   CLI::Option* file = command
@@ -222,7 +238,7 @@ void add_prompt_options(CLI::App& command, GenerateArguments& arguments) {
   command
       .add_option("--tokenizer", arguments.tokenizer,
                   "bytes, or a tokenizer.json, a SentencePiece *.model, or a folder with one of them; without it the "
-                  "one beside the model, or beside the model that a run started from")
+                  "one in a Hugging Face folder, of a run in the folder that its recipe's model.hf names")
       ->type_name("NAME");
 }
 
@@ -260,7 +276,7 @@ void add_generate_command(CLI::App& app, int& status) {
   CLI::App* command = app.add_subcommand(
       "generate",
       "Goes on with a text, from a Hugging Face folder or a run's checkpoint. Alone, or on several ranks, which share\n"
-      "the model over tp. Text goes to stdout as it comes, everything else to stderr.\n\n"
+      "the model over tp. Text goes to stdout, alone as it comes, everything else to stderr.\n\n"
       "  meshtrain generate models/SmolLM2-1.7B --prompt 'Once upon a time' --temperature 0.8 --top-p 0.95\n"
       "  mpirun -n 2 meshtrain generate runs/quickstart --tokenizer bytes --prompt '#include' --max-tokens 200");
   command

@@ -11,12 +11,16 @@
 
 namespace meshtrain {
 
-/// What `meshtrain generate` prints, on one rank: on stdout what is generated, as it comes or, in JSON, when a prompt
-/// is done; on stderr how fast.
+/// What `meshtrain generate` prints, on one rank: on stdout what is generated, on stderr how fast, each line at once.
 class GeneratedOutput {
  public:
+  enum class Style {
+    Stream,  ///< text as it comes
+    Whole,   ///< the text of a prompt when it is done: a launcher mixes what comes in pieces with other lines
+    Json     ///< an object when it is done
+  };
   /// `tokenizer`: null prints ids.
-  GeneratedOutput(std::vector<Prompt> prompts, std::shared_ptr<const Tokenizer> tokenizer, bool json_lines);
+  GeneratedOutput(std::vector<Prompt> prompts, std::shared_ptr<const Tokenizer> tokenizer, Style style);
 
   const std::vector<Prompt>& prompts() const { return prompts_; }
   const Tokenizer* tokenizer() const { return tokenizer_.get(); }
@@ -31,9 +35,9 @@ class GeneratedOutput {
 
   std::vector<Prompt> prompts_;
   std::shared_ptr<const Tokenizer> tokenizer_;
-  bool json_lines_;
+  Style style_;
   std::optional<TextStream> stream_;  // of the prompt under way
-  std::string text_;                  // of it, in JSON
+  std::string text_;                  // of it, not shown yet
   bool first_ = true;                 // no token of it yet
 };
 

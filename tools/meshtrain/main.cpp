@@ -1,14 +1,13 @@
 #include <CLI/CLI.hpp>
 #include <csignal>
 #include <cstdio>
-#include <cstdlib>
 #include <string>
 #include <vector>
 
-#include "mesh/backends/mpi.h"
 #include "mesh/error.h"
 #include "runtime/config/suggest.h"
 #include "tools/meshtrain/commands.h"
+#include "tools/meshtrain/launcher.h"
 #include "tools/meshtrain/report.h"
 
 namespace meshtrain {
@@ -26,10 +25,20 @@ std::string chosen_command(const CLI::App& app) {
   return path;
 }
 
-/// The command or the option that a word which nobody expected was meant to be.
-std::string suggestion(const CLI::App& app, const std::string& word) {
+const CLI::App* innermost(const CLI::App& app) {
   const CLI::App* at = &app;
   while (!at->get_subcommands().empty()) at = at->get_subcommands().front();
+  return at;
+}
+
+/// Whether what was understood so far is a command that only other ones follow.
+bool lists_commands(const CLI::App& app) {
+  return !innermost(app)->get_subcommands([](const CLI::App*) { return true; }).empty();
+}
+
+/// The command or the option that a word which nobody expected was meant to be.
+std::string suggestion(const CLI::App& app, const std::string& word) {
+  const CLI::App* at = innermost(app);
   std::vector<std::string> known;
   for (const CLI::App* command : at->get_subcommands([](const CLI::App*) { return true; })) {
     known.push_back(command->get_name());
@@ -44,19 +53,11 @@ std::string suggestion(const CLI::App& app, const std::string& word) {
 InputError explain(const CLI::App& app, const CLI::ParseError& error) {
   const std::string command = chosen_command(app), help = ": see " + command + " --help";
   const std::vector<std::string> rest = app.remaining(/*recurse=*/true);
-  if (!rest.empty() && dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) {
+  const bool lacks_command = dynamic_cast<const CLI::RequiredError*>(&error) != nullptr && lists_commands(app);
+  if (!rest.empty() && (lacks_command || dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr)) {
     return InputError(command + " does not know " + rest.front() + suggestion(app, rest.front()) + help);
   }
   return InputError(command + ": " + error.what() + help);
-}
-
-/// Every rank finds the same mistake in its arguments; the first one tells.
-bool is_announced_first() {
-  for (const char* variable :
-       {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID"}) {
-    if (const char* rank = std::getenv(variable)) return std::string(rank) == "0";
-  }
-  return true;
 }
 
 int run(int argc, char** argv) {
@@ -105,7 +106,7 @@ int main(int argc, char** argv) {
   std::signal(SIGXFSZ, SIG_IGN);  // a limit on file sizes is a full disk: write() tells
   try {
     return meshtrain::run(argc, argv);
-  } catch (const std::exception& error) {
+  } catch (const std::exception& error) {  // of an InputError all ranks find the same
     const meshtrain::Failure failure = meshtrain::describe_failure(error, "");
     if (failure.status != meshtrain::kInputError || meshtrain::is_announced_first()) print_failure(failure);
     return failure.status;

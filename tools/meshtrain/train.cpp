@@ -1,6 +1,8 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "runtime/config/load.h"
 #include "runtime/config/validate.h"
@@ -9,8 +11,12 @@
 #include "runtime/telemetry/console.h"
 #include "runtime/train/connect.h"
 #include "runtime/train/describe_data.h"
+#include "runtime/train/resume.h"
 #include "runtime/train/run.h"
+#include "runtime/train/run_directory.h"
+#include "runtime/train/stop_request.h"
 #include "tools/meshtrain/commands.h"
+#include "tools/meshtrain/launcher.h"
 #include "tools/meshtrain/recipe_arguments.h"
 
 namespace meshtrain {
@@ -23,8 +29,29 @@ struct TrainArguments {
   bool check = false;
 };
 
-/// What can be known of a run without starting its ranks: a login node suffices.
+/// What the run would go on from.
+struct Beginning {
+  TrainingState state;
+  std::vector<std::string> lines;  // what is said of it
+};
+
+Beginning find_beginning(const Recipe& recipe, const MeshLayout& layout, const RunOptions& options) {
+  if (!options.resume && !options.resume_step) return {};
+  const CheckpointFolder checkpoints(RunDirectory::checkpoints_of(RunDirectory::folder_of(recipe, options.run_dir)));
+  const auto folder = checkpoint_to_resume(checkpoints, options.resume_step);
+  if (!folder) return {{}, {"--resume: no checkpoint in " + checkpoints.folder().string() + ": begins at step 1"}};
+  const Resumed resumed = plan_resume(*folder, describe_run(as_run(recipe, layout), layout), recipe.train.steps);
+  std::vector<std::string> lines = {resumed.state.step == 0
+                                        ? "begins with the weights of " + folder->string()
+                                        : "goes on after step " + std::to_string(resumed.state.step) + ", from " +
+                                              folder->string() + ", whose pieces were not read"};
+  for (const std::string& change : resumed.changes) lines.push_back("  " + change);
+  return {resumed.state, std::move(lines)};
+}
+
+/// What can be known of a run without starting its ranks: a login node suffices. Of several ranks one looks.
 int check(const TrainArguments& arguments) {
+  if (!is_announced_first()) return 0;
   const Recipe recipe = load_recipe(arguments.recipe, arguments.with.overrides, arguments.with.mesh);
   int64_t num_ranks = 1;
   for (const auto& [axis, size] : recipe.parallel.mesh) {
@@ -36,20 +63,23 @@ int check(const TrainArguments& arguments) {
   const Mixture data(recipe.data, recipe.train.sequence_length, recipe.model.shape.vocab_size,
                      static_cast<uint64_t>(recipe.train.seed));
   const std::unique_ptr<Evaluation> evaluation = make_evaluation(recipe);
+  const Beginning beginning = find_beginning(recipe, layout, arguments.options);
   std::printf("%s: fits mesh %s; %s samples of %s tokens\n", recipe.name.c_str(), layout.describe().c_str(),
               with_separators(data.num_samples()).c_str(), with_separators(recipe.train.sequence_length).c_str());
-  for (const std::string& line : describe_data(recipe, data, samples_of_run(recipe.train), evaluation.get())) {
-    std::printf("%s\n", line.c_str());
-  }
+  std::vector<std::string> lines =
+      describe_data(recipe, data, samples_of_run(recipe.train, beginning.state), evaluation.get());
+  lines.insert(lines.end(), beginning.lines.begin(), beginning.lines.end());
+  for (const std::string& line : lines) std::printf("%s\n", line.c_str());
   return 0;
 }
 
 int train(const TrainArguments& arguments) {
   if (arguments.check) return check(arguments);
+  const StopRequest stop_request;  // before MPI starts: what comes by then waits for the first step
   const Group world = connect_world();
   return run_on_all_ranks(world, [&] {
     const Recipe recipe = receive_recipe(arguments.recipe, arguments.with, world);
-    return static_cast<int>(run(recipe, world, arguments.options));
+    return static_cast<int>(run(recipe, world, arguments.options, stop_request));
   });
 }
 
@@ -73,8 +103,10 @@ void add_train_command(CLI::App& app, int& status) {
                    "Go on from the checkpoint of this step; later ones are set aside")
       ->check(CLI::NonNegativeNumber)
       ->type_name("N");
-  command->add_flag("--check", arguments->check,
-                    "Check recipe, mesh, model and data, say what of the data a run would use, and start nothing");
+  command->add_flag(
+      "--check", arguments->check,
+      "Check recipe, mesh, model and data, with --resume also whether the run can go on from its checkpoint, "
+      "say what would be used, and start nothing");
   command->callback([arguments, &status] { status = train(*arguments); });
 }
 

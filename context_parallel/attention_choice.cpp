@@ -1,0 +1,68 @@
+#include "context_parallel/attention_choice.h"
+
+#include <limits>
+#include <optional>
+#include <stdexcept>
+#include <string>
+
+namespace meshtrain {
+namespace {
+
+enum class Numbers { Halves, Fp32 };
+
+/// Which shapes a kernel is taken for. What it cannot do is no matter of taste: head dims above the largest, or not of
+/// its multiple, and cuDNN a single key.
+struct Line {
+  Numbers numbers;
+  std::optional<bool> causal;        // none: either
+  std::optional<bool> shared_heads;  // several query heads to a KV head
+  int64_t largest_head_dim, multiple_of_head_dim;
+  int64_t least_queries, least_keys;
+  AttentionKernel kernel;
+};
+
+constexpr int64_t kAny = std::numeric_limits<int64_t>::max();
+
+// From the top. Not measured yet: cuDNN where there is enough work for its set-up, as Hopper's own instructions are in
+// its kernels and not in those of flash.
+constexpr Line kTable[] = {
+    {Numbers::Halves, {}, {}, 128, 8, 512, 512, AttentionKernel::CuDnn},
+    {Numbers::Halves, {}, {}, 256, 8, 1, 1, AttentionKernel::Flash},
+    {Numbers::Halves, {}, {}, kAny, 8, 1, 1, AttentionKernel::Efficient},
+    {Numbers::Fp32, {}, {}, kAny, 4, 1, 1, AttentionKernel::Efficient},
+};
+
+bool fits(const Line& line, const AttentionShape& shape) {
+  const bool halves = shape.dtype == c10::kBFloat16 || shape.dtype == c10::kHalf;
+  if (line.numbers == Numbers::Halves ? !halves : shape.dtype != c10::kFloat) return false;
+  if (line.causal.value_or(shape.causal) != shape.causal) return false;
+  const bool shared_heads = shape.num_heads != shape.num_kv_heads;
+  if (line.shared_heads.value_or(shared_heads) != shared_heads) return false;
+  return shape.head_dim <= line.largest_head_dim && shape.head_dim % line.multiple_of_head_dim == 0 &&
+         shape.num_queries >= line.least_queries && shape.num_keys >= line.least_keys;
+}
+
+}  // namespace
+
+AttentionKernel choose_attention(const AttentionShape& shape) {
+  for (const Line& line : kTable) {
+    if (fits(line, shape)) return line.kernel;
+  }
+  throw std::invalid_argument("attention on CUDA: there is no kernel for " + std::string(c10::toString(shape.dtype)) +
+                              " and heads of " + std::to_string(shape.head_dim) +
+                              ": bf16 and fp16 take multiples of 8, fp32 multiples of 4; fp64 is for the CPU");
+}
+
+const char* name(AttentionKernel kernel) {
+  switch (kernel) {
+    case AttentionKernel::CuDnn:
+      return "cudnn";
+    case AttentionKernel::Flash:
+      return "flash";
+    case AttentionKernel::Efficient:
+      return "efficient";
+  }
+  return "";
+}
+
+}  // namespace meshtrain

@@ -1,0 +1,99 @@
+#include "context_parallel/gpu_attention.h"
+
+#include <ATen/ATen.h>
+
+#include <limits>
+#include <tuple>
+
+#include "context_parallel/attention_choice.h"
+
+namespace meshtrain {
+namespace {
+
+constexpr int64_t kEfficientRows = 32;  // queries that the log-sum-exp of Efficient is padded to a multiple of
+
+AttentionKernel kernel_for(const at::Tensor& q, const at::Tensor& k, bool causal) {
+  return choose_attention({q.scalar_type(), q.size(1), k.size(1), q.size(3), q.size(2), k.size(2), causal});
+}
+
+/// Each KV head as often as queries share it. [B, K, m, D] -> [B, H, m, D]
+at::Tensor repeated(const at::Tensor& x, int64_t times) {
+  return times == 1 ? x : x.repeat_interleave(times, 1);
+}
+
+/// The sum of the gradients of each KV head's repetitions, in fp32. [B, H, m, D] -> [B, K, m, D]
+at::Tensor summed(const at::Tensor& grad, int64_t times) {
+  if (times == 1) return grad;
+  return grad.transpose(1, 2).unflatten(2, {-1, times}).sum(3, /*keepdim=*/false, at::kFloat).transpose(1, 2);
+}
+
+/// Without dropout nobody reads it.
+at::Tensor no_random_numbers(const at::Tensor& like) {
+  return at::empty({}, like.options().dtype(at::kLong));
+}
+
+}  // namespace
+
+Attended attend_on_gpu(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, bool causal, double scale) {
+  at::Tensor out, lse;
+  const AttentionKernel kernel = kernel_for(q, k, causal);
+  switch (kernel) {
+    case AttentionKernel::CuDnn: {
+      auto result = at::_scaled_dot_product_cudnn_attention(q, k, v, /*attn_bias=*/std::nullopt,
+                                                            /*compute_log_sumexp=*/true, /*dropout_p=*/0.0, causal,
+                                                            /*return_debug_mask=*/false, scale);
+      out = std::get<0>(result);
+      lse = std::get<1>(result);
+      break;
+    }
+    case AttentionKernel::Flash: {
+      auto result = at::_scaled_dot_product_flash_attention(q, k, v, /*dropout_p=*/0.0, causal,
+                                                            /*return_debug_mask=*/false, scale);
+      out = std::get<0>(result);
+      lse = std::get<1>(result);
+      break;
+    }
+    case AttentionKernel::Efficient: {
+      const int64_t times = q.size(1) / k.size(1);
+      auto result = at::_scaled_dot_product_efficient_attention(q, repeated(k, times), repeated(v, times),
+                                                                /*attn_bias=*/std::nullopt, /*compute_log_sumexp=*/true,
+                                                                /*dropout_p=*/0.0, causal, scale);
+      out = std::get<0>(result);
+      lse = std::get<1>(result).narrow(2, 0, q.size(2));
+      break;
+    }
+  }
+  return {std::move(out), lse.reshape({q.size(0), q.size(1), q.size(2)})};  // cuDNN's has a dim of 1 behind
+}
+
+AttentionGradients attend_backward_on_gpu(const at::Tensor& grad_out, const at::Tensor& q, const at::Tensor& k,
+                                          const at::Tensor& v, const Attended& attended, bool causal, double scale) {
+  const at::Tensor none = no_random_numbers(q), lse = attended.lse.contiguous();
+  const at::Tensor& out = attended.out;
+  switch (kernel_for(q, k, causal)) {
+    case AttentionKernel::CuDnn: {
+      auto [dq, dk, dv] = at::_scaled_dot_product_cudnn_attention_backward(
+          grad_out, q, k, v, out, lse.unsqueeze(-1), none, none, /*attn_bias=*/{}, /*cum_seq_q=*/{}, /*cum_seq_k=*/{},
+          q.size(2), k.size(2), /*dropout_p=*/0.0, causal, scale);
+      return {std::move(dq), std::move(dk), std::move(dv)};
+    }
+    case AttentionKernel::Flash: {
+      auto [dq, dk, dv] = at::_scaled_dot_product_flash_attention_backward(
+          grad_out, q, k, v, out, lse, /*cum_seq_q=*/{}, /*cum_seq_k=*/{}, q.size(2), k.size(2), /*dropout_p=*/0.0,
+          causal, none, none, scale);
+      return {std::move(dq), std::move(dk), std::move(dv)};
+    }
+    case AttentionKernel::Efficient: {
+      const int64_t times = q.size(1) / k.size(1), beyond = -q.size(2) & (kEfficientRows - 1);
+      constexpr double kInfinity = std::numeric_limits<double>::infinity();  // of queries that are not there
+      const at::Tensor padded = beyond == 0 ? lse : at::constant_pad_nd(lse, {0, beyond}, kInfinity);
+      auto [dq, dk, dv, unused] = at::_scaled_dot_product_efficient_attention_backward(
+          grad_out, q, repeated(k, times), repeated(v, times), /*attn_bias=*/{}, out, padded, none, none,
+          /*dropout_p=*/0.0, {true, true, true, false}, causal, scale);
+      return {std::move(dq), summed(dk, times).to(k.scalar_type()), summed(dv, times).to(v.scalar_type())};
+    }
+  }
+  return {};
+}
+
+}  // namespace meshtrain

@@ -1,0 +1,15 @@
+#pragma once
+
+#include "context_parallel/attention_kernels.h"
+
+namespace meshtrain {
+
+// attend() and attend_backward() of CUDA tensors, by the kernel that choose_attention() says. LibTorch's operators are
+// found through the dispatcher: there are some once its CUDA library is there.
+
+Attended attend_on_gpu(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, bool causal, double scale);
+
+AttentionGradients attend_backward_on_gpu(const at::Tensor& grad_out, const at::Tensor& q, const at::Tensor& k,
+                                          const at::Tensor& v, const Attended& attended, bool causal, double scale);
+
+}  // namespace meshtrain

@@ -1,0 +1,37 @@
+#include "context_parallel/merge.h"
+
+#include <ATen/ATen.h>
+#include <torch/library.h>
+
+#include "mesh/operator.h"
+
+namespace meshtrain {
+namespace {
+
+void merge_in_place(at::Tensor& out, at::Tensor& lse, const at::Tensor& part_out, const at::Tensor& part_lse) {
+  const at::Tensor share = at::sigmoid(part_lse - lse).unsqueeze_(-1);  // of the new keys in the sum of both
+  out.lerp_(part_out.to(out.scalar_type()), share);
+  at::logaddexp_out(lse, lse, part_lse);
+}
+
+}  // namespace
+
+void merge(const Attended& merged, const Attended& part) {
+  static const Operator<decltype(merge_in_place)> merge_("meshtrain::merge_attention_");
+  at::Tensor out = merged.out, lse = merged.lse;
+  merge_(out, lse, part.out, part.lse);
+}
+
+TORCH_LIBRARY_FRAGMENT(meshtrain, library) {
+  library.def("merge_attention_(Tensor(a!) out, Tensor(b!) lse, Tensor part_out, Tensor part_lse) -> ()");
+}
+
+TORCH_LIBRARY_IMPL(meshtrain, CPU, library) {
+  library.impl("merge_attention_", merge_in_place);
+}
+
+TORCH_LIBRARY_IMPL(meshtrain, Meta, library) {
+  library.impl("merge_attention_", merge_in_place);
+}
+
+}  // namespace meshtrain

@@ -1,0 +1,8 @@
+#pragma once
+
+namespace meshtrain::cuda {
+
+/// Of what a kernel reads and writes; it computes in fp32.
+enum class Element { Float, BFloat16, Half };
+
+}  // namespace meshtrain::cuda

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include <utility>
+
+namespace meshtrain {
+
+/// An operator of the dispatcher's library meshtrain::, as its callers see it. The device of what it is given decides
+/// which of its siblings computes: for the CPU and for the Meta device they are in the file that defines it; for CUDA
+/// in the plug-in. It records nothing for autograd: whoever calls it is an autograd function.
+///
+///   static const Operator<at::Tensor(const at::Tensor&)> forward("meshtrain::swiglu");
+template <class Signature>
+class Operator;
+
+template <class Result, class... Arguments>
+class Operator<Result(Arguments...)> {
+ public:
+  /// Throws c10::Error when there is no such operator, or of other types.
+  explicit Operator(const char* name)
+      : handle_(c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Result(Arguments...)>()) {}
+
+  Result operator()(Arguments... arguments) const {
+    const at::AutoDispatchBelowADInplaceOrView below;
+    return handle_.call(std::forward<Arguments>(arguments)...);
+  }
+
+ private:
+  c10::TypedOperatorHandle<Result(Arguments...)> handle_;
+};
+
+}  // namespace meshtrain

@@ -1,0 +1,257 @@
+#include "mesh/cuda/kernel.cuh"
+#include "runtime/model/rms_norm_kernel.h"
+
+namespace meshtrain::cuda {
+namespace {
+
+constexpr int kMaxThreads = 512;
+
+/// N elements at a time, V times: what one thread holds of its row.
+template <class T, int N, int V>
+struct Part {
+  Pack<T, N> packs[V];
+
+  __device__ __forceinline__ static int64_t column(int v) {
+    return (static_cast<int64_t>(v) * blockDim.x + threadIdx.x) * N;
+  }
+  /// `size`: 0 for a row that is not there.
+  __device__ __forceinline__ void load(const T* row, int64_t size) {
+#pragma unroll
+    for (int v = 0; v < V; ++v) {
+      if (column(v) < size) {
+        packs[v].load(row + column(v));
+      } else {
+        packs[v].zero();
+      }
+    }
+  }
+};
+
+template <class T>
+__device__ __forceinline__ const T* row_of(const Rows& rows, int64_t row) {
+  const int64_t outer = row / rows.inner, inner = row - outer * rows.inner;
+  return static_cast<const T*>(rows.data) + outer * rows.outer_stride + inner * rows.inner_stride;
+}
+
+template <class T, int N, int V>
+__global__ void __launch_bounds__(kMaxThreads)
+    forward(Rows x, const T* __restrict__ residual, const T* __restrict__ weight, T* __restrict__ sum,
+            T* __restrict__ out, float* __restrict__ rstd, int64_t rows, int64_t size, float eps) {
+  __shared__ float shared[2][kWarp];
+  RowSum row_sum(shared);
+  const int64_t rows_at_once = static_cast<int64_t>(gridDim.x) * blockDim.y;
+  for (int64_t first = static_cast<int64_t>(blockIdx.x) * blockDim.y; first < rows; first += rows_at_once) {
+    const int64_t row = first + threadIdx.y, length = row < rows ? size : 0;
+    Part<T, N, V> part, added;
+    part.load(length > 0 ? row_of<T>(x, row) : nullptr, length);
+    if (residual != nullptr) added.load(residual + row * size, length);
+    float squares = 0;
+#pragma unroll
+    for (int v = 0; v < V; ++v) {
+      float values[N];
+      part.packs[v].to(values);
+      if (residual != nullptr) {
+        float others[N];
+        added.packs[v].to(others);
+#pragma unroll
+        for (int i = 0; i < N; ++i) values[i] = rounded<T>(values[i] + others[i]);
+        part.packs[v].from(values);
+        if (part.column(v) < length) part.packs[v].store(sum + row * size + part.column(v));
+      }
+#pragma unroll
+      for (int i = 0; i < N; ++i) squares += values[i] * values[i];
+    }
+    const float r = rsqrtf(row_sum(squares) / static_cast<float>(size) + eps);
+    if (length > 0 && threadIdx.x == 0) rstd[row] = r;
+#pragma unroll
+    for (int v = 0; v < V; ++v) {
+      const int64_t column = part.column(v);
+      if (column >= length) continue;
+      Pack<T, N> pack;
+      pack.load(weight + column);
+      float values[N], weights[N];
+      part.packs[v].to(values);
+      pack.to(weights);
+#pragma unroll
+      for (int i = 0; i < N; ++i) values[i] = rounded<T>(values[i] * r) * weights[i];
+      pack.from(values);
+      pack.store(out + row * size + column);
+    }
+  }
+}
+
+// dx = r (g - n mean(g n)), with n = x r and g = dy weight; partial sums of dy n over the rows of these threads.
+template <class T, int N, int V>
+__global__ void __launch_bounds__(kMaxThreads)
+    backward(const T* __restrict__ grad, const T* __restrict__ grad_sum, Rows x, const T* __restrict__ weight,
+             const float* __restrict__ rstd, T* __restrict__ dx, float* __restrict__ partial, int64_t rows,
+             int64_t size) {
+  __shared__ float shared[2][kWarp];
+  RowSum row_sum(shared);
+  float of_weight[V][N] = {};
+  const int64_t rows_at_once = static_cast<int64_t>(gridDim.x) * blockDim.y;
+  for (int64_t first = static_cast<int64_t>(blockIdx.x) * blockDim.y; first < rows; first += rows_at_once) {
+    const int64_t row = first + threadIdx.y, length = row < rows ? size : 0;
+    Part<T, N, V> grads, values, weights;
+    grads.load(grad + row * size, length);
+    values.load(length > 0 ? row_of<T>(x, row) : nullptr, length);
+    weights.load(weight, length);
+    const float r = length > 0 ? rstd[row] : 0.0f;
+    float projection = 0;
+#pragma unroll
+    for (int v = 0; v < V; ++v) {
+      float g[N], n[N], w[N];
+      grads.packs[v].to(g);
+      values.packs[v].to(n);
+      weights.packs[v].to(w);
+#pragma unroll
+      for (int i = 0; i < N; ++i) {
+        const float product = g[i] * (n[i] * r);
+        of_weight[v][i] += product;
+        projection += product * w[i];
+      }
+    }
+    if (dx == nullptr) continue;
+    projection = row_sum(projection) / static_cast<float>(size);
+#pragma unroll
+    for (int v = 0; v < V; ++v) {
+      const int64_t column = values.column(v);
+      if (column >= length) continue;
+      float g[N], n[N], w[N];
+      grads.packs[v].to(g);
+      values.packs[v].to(n);
+      weights.packs[v].to(w);
+#pragma unroll
+      for (int i = 0; i < N; ++i) g[i] = r * (g[i] * w[i] - n[i] * r * projection);
+      Pack<T, N> pack;
+      if (grad_sum != nullptr) {
+        pack.load(grad_sum + row * size + column);
+        pack.to(n);
+#pragma unroll
+        for (int i = 0; i < N; ++i) g[i] += n[i];
+      }
+      pack.from(g);
+      pack.store(dx + row * size + column);
+    }
+  }
+  if (partial == nullptr) return;
+  float* to = partial + (static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y) * size;
+#pragma unroll
+  for (int v = 0; v < V; ++v) {
+    const int64_t column = Part<T, N, V>::column(v);
+    if (column >= size) continue;
+#pragma unroll
+    for (int i = 0; i < N; ++i) to[column + i] = of_weight[v][i];
+  }
+}
+
+template <class T>
+__global__ void sum_columns(const float* __restrict__ partial, int64_t count, int64_t size, T* __restrict__ out,
+                            bool add) {
+  __shared__ float sums[kWarp][kWarp + 1];
+  const int64_t column = static_cast<int64_t>(blockIdx.x) * kWarp + threadIdx.x;
+  float sum = 0;
+  if (column < size) {
+#pragma unroll 4
+    for (int64_t row = threadIdx.y; row < count; row += kWarp) sum += partial[row * size + column];
+  }
+  sums[threadIdx.y][threadIdx.x] = sum;
+  __syncthreads();
+  const float total = sum_of_lanes(sums[threadIdx.x][threadIdx.y]);
+  const int64_t of_warp = static_cast<int64_t>(blockIdx.x) * kWarp + threadIdx.y;
+  if (threadIdx.x == 0 && of_warp < size) out[of_warp] = narrow<T>(add ? wide(out[of_warp]) + total : total);
+}
+
+/// Elements of a row that a thread holds.
+int per_thread(int64_t size) {
+  return size < 1024 ? 8 : size <= 16 * kMaxThreads ? 16 : 32;
+}
+
+dim3 block_of(int64_t size, int elements) {
+  const int64_t threads = divided_up(size, elements);
+  if (threads > kWarp) return dim3(static_cast<unsigned>(divided_up(threads, kWarp) * kWarp));
+  const auto columns = static_cast<unsigned>(power_of_two_from(threads));
+  return dim3(columns, 128 / columns);
+}
+
+unsigned blocks_of_backward(int64_t rows, dim3 block) {
+  const int64_t threads = static_cast<int64_t>(block.x) * block.y;
+  return grid_for(divided_up(rows, block.y), std::max<int64_t>(1, 512 / threads));
+}
+
+/// Calls with<T, N, V>(block) for how a row of `size` is cut: 16 bytes at a time where `vectors`, else one by one.
+template <class T, class With>
+void for_shape(int64_t size, bool vectors, With with) {
+  constexpr int kN = kVector<T>;
+  const int elements = per_thread(size);
+  if (!vectors) return with.template operator()<1, 32>(block_of(size, 32));
+  if (elements == 8) return with.template operator()<kN, 8 / kN>(block_of(size, 8));
+  if (elements == 16) return with.template operator()<kN, 16 / kN>(block_of(size, 16));
+  return with.template operator()<kN, 32 / kN>(block_of(size, 32));
+}
+
+template <class T>
+bool vectors_in(const Rows& x, int64_t size) {
+  return size % kVector<T> == 0 && x.inner_stride % kVector<T> == 0 && x.outer_stride % kVector<T> == 0 &&
+         aligned(x.data);
+}
+
+}  // namespace
+
+void rms_norm(Element element, const Rows& x, const void* residual, const void* weight, void* sum, void* out,
+              float* rstd, int64_t rows, int64_t size, double eps, cudaStream_t stream) {
+  if (rows == 0 || size == 0) return;
+  for_element(element, [&]<class T>() {
+    const bool vectors = vectors_in<T>(x, size) && aligned(residual, weight, sum, out);
+    for_shape<T>(size, vectors, [&]<int N, int V>(dim3 block) {
+      forward<T, N, V><<<grid_for(divided_up(rows, block.y), 32), block, 0, stream>>>(
+          x, static_cast<const T*>(residual), static_cast<const T*>(weight), static_cast<T*>(sum),
+          static_cast<T*>(out), rstd, rows, size, static_cast<float>(eps));
+    });
+  });
+  check_launch("rms_norm");
+}
+
+int64_t rms_norm_partial_rows(int64_t rows, int64_t size) {
+  // The most that any way to cut the row makes: that depends on alignment, too.
+  int64_t most = 0;
+  for (const int elements : {per_thread(size), 32}) {
+    const dim3 block = block_of(size, elements);
+    most = std::max(most, static_cast<int64_t>(blocks_of_backward(rows, block)) * block.y);
+  }
+  return most;
+}
+
+void rms_norm_backward(Element element, const void* grad, const void* grad_sum, const Rows& x, const void* weight,
+                       const float* rstd, const RmsNormGradients& gradients, int64_t rows, int64_t size,
+                       cudaStream_t stream) {
+  if (rows == 0 || size == 0) return;
+  for_element(element, [&]<class T>() {
+    const bool vectors = vectors_in<T>(x, size) && aligned(grad, grad_sum, weight, gradients.x);
+    for_shape<T>(size, vectors, [&]<int N, int V>(dim3 block) {
+      const unsigned blocks = blocks_of_backward(rows, block);
+      const int64_t written = static_cast<int64_t>(blocks) * block.y, there = rms_norm_partial_rows(rows, size);
+      if (gradients.partial != nullptr && written < there) {
+        check(cudaMemsetAsync(gradients.partial + written * size, 0,
+                              static_cast<size_t>((there - written) * size) * sizeof(float), stream),
+              "rms_norm_backward");
+      }
+      backward<T, N, V><<<blocks, block, 0, stream>>>(static_cast<const T*>(grad), static_cast<const T*>(grad_sum), x,
+                                                      static_cast<const T*>(weight), rstd,
+                                                      static_cast<T*>(gradients.x), gradients.partial, rows, size);
+    });
+  });
+  check_launch("rms_norm_backward");
+}
+
+void sum_rows(Element element, const float* partial, int64_t count, int64_t size, void* out, bool add,
+              cudaStream_t stream) {
+  if (size == 0) return;
+  for_element(element, [&]<class T>() {
+    sum_columns<T><<<static_cast<unsigned>(divided_up(size, kWarp)), dim3(kWarp, kWarp), 0, stream>>>(
+        partial, count, size, static_cast<T*>(out), add);
+  });
+  check_launch("sum_rows");
+}
+
+}  // namespace meshtrain::cuda

@@ -1,0 +1,112 @@
+#include <torch/library.h>
+
+#include <optional>
+#include <tuple>
+
+#include "mesh/cuda/tensors.h"
+#include "runtime/model/rms_norm_kernel.h"
+
+namespace meshtrain::cuda {
+namespace {
+
+/// `x` as rows of its last dim, without a copy where its rows lie at two distances at most: heads of tokens that are
+/// part of more heads do. `holder` keeps what they point to.
+Rows rows_of(const at::Tensor& x, at::Tensor& holder) {
+  holder = x.stride(-1) == 1 || x.size(-1) == 1 ? x : x.contiguous();
+  int64_t inner = 1, dim = holder.dim() - 2;  // dims that follow one another
+  int64_t inner_stride = dim >= 0 ? holder.stride(dim) : 0;
+  for (; dim >= 0 && (holder.size(dim) == 1 || holder.stride(dim) == inner * inner_stride); --dim) {
+    inner *= holder.size(dim);
+  }
+  int64_t outer = 1, outer_stride = dim >= 0 ? holder.stride(dim) : 0;
+  for (; dim >= 0 && (holder.size(dim) == 1 || holder.stride(dim) == outer * outer_stride); --dim) {
+    outer *= holder.size(dim);
+  }
+  if (dim < 0) return {holder.const_data_ptr(), inner, inner_stride, outer_stride};
+  holder = x.contiguous();
+  return {holder.const_data_ptr(), holder.numel() / holder.size(-1), holder.size(-1), 0};
+}
+
+void check_norm(const char* name, const at::Tensor& x, const at::Tensor& weight) {
+  check_alike(name, x, {weight});
+  TORCH_CHECK(x.size(-1) <= kLongestNorm && weight.is_contiguous(), name, ": rows of ", x.size(-1),
+              ", and a kernel for up to ", kLongestNorm);
+}
+
+std::vector<int64_t> lengths_of(const at::Tensor& x) {
+  std::vector<int64_t> sizes = x.sizes().vec();
+  sizes.back() = 1;
+  return sizes;
+}
+
+std::tuple<at::Tensor, at::Tensor> norm(const at::Tensor& x, const at::Tensor& weight, double eps) {
+  const Element element = element_of("rms_norm", x);
+  check_norm("rms_norm", x, weight);
+  const OnDevice device(x);
+  at::Tensor out = at::empty(x.sizes(), x.options()), rstd = at::empty(lengths_of(x), x.options().dtype(at::kFloat));
+  at::Tensor holder;
+  if (x.numel() == 0) return {out, rstd};
+  rms_norm(element, rows_of(x, holder), nullptr, weight.const_data_ptr(), nullptr, out.data_ptr(),
+           rstd.data_ptr<float>(), rstd.numel(), x.size(-1), eps, device.stream());
+  return {out, rstd};
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> norm_of_sum(const at::Tensor& x, const at::Tensor& residual,
+                                                           const at::Tensor& weight, double eps) {
+  const Element element = element_of("rms_norm_of_sum", x);
+  check_norm("rms_norm_of_sum", x, weight);
+  check_alike("rms_norm_of_sum", x, {residual});
+  TORCH_CHECK(x.sizes() == residual.sizes(), "rms_norm_of_sum: ", x.sizes(), " and ", residual.sizes());
+  const OnDevice device(x);
+  at::Tensor sum = at::empty(x.sizes(), x.options()), out = at::empty(x.sizes(), x.options());
+  at::Tensor rstd = at::empty(lengths_of(x), x.options().dtype(at::kFloat)), holder;
+  if (x.numel() == 0) return {sum, out, rstd};
+  const at::Tensor added = residual.contiguous();
+  rms_norm(element, rows_of(x, holder), added.const_data_ptr(), weight.const_data_ptr(), sum.data_ptr(), out.data_ptr(),
+           rstd.data_ptr<float>(), rstd.numel(), x.size(-1), eps, device.stream());
+  return {sum, out, rstd};
+}
+
+std::tuple<at::Tensor, at::Tensor> norm_backward(const at::Tensor& grad, const std::optional<at::Tensor>& grad_sum,
+                                                 const at::Tensor& x, const at::Tensor& weight, const at::Tensor& rstd,
+                                                 bool needs_x, bool needs_weight,
+                                                 const std::optional<at::Tensor>& weight_gradient) {
+  const Element element = element_of("rms_norm_backward", x);
+  check_norm("rms_norm_backward", x, weight);
+  check_alike("rms_norm_backward", x, {grad});
+  const OnDevice device(x);
+  const int64_t size = x.size(-1), rows = rstd.numel();
+  at::Tensor of_x, of_weight, partial, into;
+  if (needs_x) of_x = at::empty(x.sizes(), x.options());
+  if (needs_weight && !weight_gradient) of_weight = at::zeros(weight.sizes(), weight.options());
+  if (needs_weight) into = weight_gradient ? *weight_gradient : of_weight;
+  if (x.numel() == 0) return {of_x, of_weight};
+
+  const at::TensorOptions wide = x.options().dtype(at::kFloat);
+  if (needs_weight) partial = at::empty({rms_norm_partial_rows(rows, size), size}, wide);
+  const at::Tensor grads = grad.contiguous(), lengths = rstd.contiguous();
+  const at::Tensor added = needs_x && grad_sum ? grad_sum->contiguous() : at::Tensor();
+  if (added.defined()) check_alike("rms_norm_backward", x, {added});
+  RmsNormGradients gradients;
+  if (needs_x) gradients.x = of_x.data_ptr();
+  if (needs_weight) gradients.partial = partial.data_ptr<float>();
+  at::Tensor holder;
+  rms_norm_backward(element, grads.const_data_ptr(), added.defined() ? added.const_data_ptr() : nullptr,
+                    rows_of(x, holder), weight.const_data_ptr(), lengths.const_data_ptr<float>(), gradients, rows, size,
+                    device.stream());
+  if (needs_weight) {
+    TORCH_CHECK(into.is_contiguous(), "rms_norm_backward: the weight's gradient is not contiguous");
+    sum_rows(element_of("rms_norm_backward", into), partial.const_data_ptr<float>(), partial.size(0), size,
+             into.data_ptr(), weight_gradient.has_value(), device.stream());
+  }
+  return {of_x, of_weight};
+}
+
+TORCH_LIBRARY_IMPL(meshtrain, CUDA, library) {
+  library.impl("rms_norm", norm);
+  library.impl("rms_norm_of_sum", norm_of_sum);
+  library.impl("rms_norm_backward", norm_backward);
+}
+
+}  // namespace
+}  // namespace meshtrain::cuda

@@ -1,0 +1,138 @@
+#include "mesh/cuda/kernel.cuh"
+#include "runtime/model/swiglu_kernel.h"
+
+namespace meshtrain::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kUnroll = 2;  // vectors of a thread on their way at once
+
+__device__ __forceinline__ float sigmoid(float x) {
+  return __fdividef(1.0f, 1.0f + expf(-x));
+}
+
+/// Where a thread works: column(i), i < kUnroll, in rows from `row` on in steps of `rows_at_once`.
+template <int N>
+struct Place {
+  int64_t row = static_cast<int64_t>(blockIdx.y) * blockDim.y + threadIdx.y;
+  int64_t rows_at_once = static_cast<int64_t>(gridDim.y) * blockDim.y;
+
+  __device__ __forceinline__ int64_t column(int i) const {
+    return ((static_cast<int64_t>(blockIdx.x) * kUnroll + i) * blockDim.x + threadIdx.x) * N;
+  }
+};
+
+template <class T, int N>
+__global__ void __launch_bounds__(kThreads)
+    forward(const T* __restrict__ gate_up, T* __restrict__ out, int64_t rows, int64_t features) {
+  const Place<N> place;
+  for (int64_t row = place.row; row < rows; row += place.rows_at_once) {
+    const T* gates = gate_up + row * 2 * features;
+    Pack<T, N> gate_pack[kUnroll], up_pack[kUnroll];
+#pragma unroll
+    for (int i = 0; i < kUnroll; ++i) {
+      const int64_t column = place.column(i);
+      if (column >= features) continue;
+      gate_pack[i].load(gates + column);
+      up_pack[i].load(gates + features + column);
+    }
+#pragma unroll
+    for (int i = 0; i < kUnroll; ++i) {
+      const int64_t column = place.column(i);
+      if (column >= features) continue;
+      float gate[N], up[N];
+      gate_pack[i].to(gate);
+      up_pack[i].to(up);
+#pragma unroll
+      for (int j = 0; j < N; ++j) up[j] *= gate[j] * sigmoid(gate[j]);
+      up_pack[i].from(up);
+      up_pack[i].store(out + row * features + column);
+    }
+  }
+}
+
+// d gate = g up s (1 + gate (1 - s)), d up = g gate s, with s = sigmoid(gate).
+template <class T, int N>
+__global__ void __launch_bounds__(kThreads)
+    backward(const T* __restrict__ grad, const T* __restrict__ gate_up, T* __restrict__ out, int64_t rows,
+             int64_t features) {
+  const Place<N> place;
+  for (int64_t row = place.row; row < rows; row += place.rows_at_once) {
+    const T* gates = gate_up + row * 2 * features;
+    T* to = out + row * 2 * features;
+    Pack<T, N> gate_pack[kUnroll], up_pack[kUnroll], grad_pack[kUnroll];
+#pragma unroll
+    for (int i = 0; i < kUnroll; ++i) {
+      const int64_t column = place.column(i);
+      if (column >= features) continue;
+      gate_pack[i].load(gates + column);
+      up_pack[i].load(gates + features + column);
+      grad_pack[i].load(grad + row * features + column);
+    }
+#pragma unroll
+    for (int i = 0; i < kUnroll; ++i) {
+      const int64_t column = place.column(i);
+      if (column >= features) continue;
+      float gate[N], up[N], g[N];
+      gate_pack[i].to(gate);
+      up_pack[i].to(up);
+      grad_pack[i].to(g);
+#pragma unroll
+      for (int j = 0; j < N; ++j) {
+        const float s = sigmoid(gate[j]), grad_up = g[j] * gate[j] * s;
+        gate[j] = g[j] * up[j] * s * (1.0f + gate[j] * (1.0f - s));
+        up[j] = grad_up;
+      }
+      gate_pack[i].from(gate);
+      up_pack[i].from(up);
+      gate_pack[i].store(to + column);
+      up_pack[i].store(to + features + column);
+    }
+  }
+}
+
+struct Shape {
+  dim3 grid, block;
+};
+
+Shape shape_of(int64_t rows, int64_t features, int vector) {
+  const int64_t each = divided_up(divided_up(features, vector), kUnroll);  // threads that a row takes
+  const unsigned columns = static_cast<unsigned>(std::min(kThreads, power_of_two_from(each)));
+  const dim3 block(columns, kThreads / columns);
+  const auto across = static_cast<unsigned>(divided_up(each, columns));
+  const unsigned down = grid_for(divided_up(rows, block.y), divided_up(32, across));
+  return {dim3(across, std::min(down, 65535u)), block};
+}
+
+}  // namespace
+
+void swiglu(Element element, const void* gate_up, void* out, int64_t rows, int64_t features, cudaStream_t stream) {
+  if (rows == 0 || features == 0) return;
+  for_element(element, [&]<class T>() {
+    const auto launch = [&](auto kernel, int vector) {
+      const Shape shape = shape_of(rows, features, vector);
+      kernel<<<shape.grid, shape.block, 0, stream>>>(static_cast<const T*>(gate_up), static_cast<T*>(out), rows,
+                                                     features);
+    };
+    const bool vectors = features % kVector<T> == 0 && aligned(gate_up, out);
+    vectors ? launch(forward<T, kVector<T>>, kVector<T>) : launch(forward<T, 1>, 1);
+  });
+  check_launch("swiglu");
+}
+
+void swiglu_backward(Element element, const void* grad, const void* gate_up, void* out, int64_t rows, int64_t features,
+                     cudaStream_t stream) {
+  if (rows == 0 || features == 0) return;
+  for_element(element, [&]<class T>() {
+    const auto launch = [&](auto kernel, int vector) {
+      const Shape shape = shape_of(rows, features, vector);
+      kernel<<<shape.grid, shape.block, 0, stream>>>(static_cast<const T*>(grad), static_cast<const T*>(gate_up),
+                                                     static_cast<T*>(out), rows, features);
+    };
+    const bool vectors = features % kVector<T> == 0 && aligned(grad, gate_up, out);
+    vectors ? launch(backward<T, kVector<T>>, kVector<T>) : launch(backward<T, 1>, 1);
+  });
+  check_launch("swiglu_backward");
+}
+
+}  // namespace meshtrain::cuda

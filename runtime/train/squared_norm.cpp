@@ -1,0 +1,34 @@
+#include "runtime/train/squared_norm.h"
+
+#include <ATen/ATen.h>
+#include <torch/library.h>
+
+#include "mesh/operator.h"
+
+namespace meshtrain {
+namespace {
+
+at::Tensor square_of_norm(const at::Tensor& elements) {
+  return at::linalg_vector_norm(elements, 2, at::OptionalIntArrayRef{}, false, at::kDouble).square_();
+}
+
+}  // namespace
+
+at::Tensor squared_norm(const at::Tensor& elements) {
+  static const Operator<at::Tensor(const at::Tensor&)> norm("meshtrain::squared_norm");
+  return norm(elements);
+}
+
+TORCH_LIBRARY_FRAGMENT(meshtrain, library) {
+  library.def("squared_norm(Tensor elements) -> Tensor");
+}
+
+TORCH_LIBRARY_IMPL(meshtrain, CPU, library) {
+  library.impl("squared_norm", square_of_norm);
+}
+
+TORCH_LIBRARY_IMPL(meshtrain, Meta, library) {
+  library.impl("squared_norm", square_of_norm);
+}
+
+}  // namespace meshtrain

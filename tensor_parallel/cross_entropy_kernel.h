@@ -1,0 +1,29 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "mesh/cuda/element.h"
+
+namespace meshtrain::cuda {
+
+// logits [rows, columns], contiguous; all numbers of a row are [rows].
+
+void row_maxima(Element element, const void* logits, float* max, int64_t rows, int64_t columns, cudaStream_t stream);
+
+/// Does not change the logits.
+void row_sums(Element element, const void* logits, const float* max, const int64_t* column, const bool* absent,
+              float* sum_exp, float* label_logit, int64_t rows, int64_t columns, cudaStream_t stream);
+
+struct GradientRows {
+  const float *max, *sum_exp;
+  const int64_t* column;
+  const bool *absent, *ignored;
+  const float* upstream;  ///< a scalar
+};
+
+void row_gradients(Element element, void* logits, const GradientRows& of, int64_t rows, int64_t columns,
+                   cudaStream_t stream);
+
+}  // namespace meshtrain::cuda

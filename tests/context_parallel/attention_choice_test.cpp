@@ -1,0 +1,52 @@
+#include "context_parallel/attention_choice.h"
+
+#include <gtest/gtest.h>
+
+#include <stdexcept>
+#include <string>
+
+namespace meshtrain {
+namespace {
+
+AttentionShape llama(c10::ScalarType dtype, int64_t positions, int64_t head_dim = 64) {
+  return {dtype, 32, 8, head_dim, positions, positions, true};
+}
+
+TEST(AttentionChoice, IsByShape) {
+  for (const c10::ScalarType half : {c10::kBFloat16, c10::kHalf}) {
+    EXPECT_EQ(choose_attention(llama(half, 4096)), AttentionKernel::CuDnn);
+    EXPECT_EQ(choose_attention(llama(half, 4096, 128)), AttentionKernel::CuDnn);
+    EXPECT_EQ(choose_attention(llama(half, 4096, 256)), AttentionKernel::Flash);
+    EXPECT_EQ(choose_attention(llama(half, 4096, 512)), AttentionKernel::Efficient);
+    EXPECT_EQ(choose_attention(llama(half, 1)), AttentionKernel::Flash);
+    // One token of a sequence that is generated, and a rectangle of few keys.
+    EXPECT_EQ(choose_attention({half, 32, 8, 64, 1, 4096, false}), AttentionKernel::Flash);
+    EXPECT_EQ(choose_attention({half, 32, 32, 64, 4096, 1, false}), AttentionKernel::Flash);
+  }
+  EXPECT_EQ(choose_attention(llama(c10::kFloat, 4096)), AttentionKernel::Efficient);
+  EXPECT_EQ(choose_attention(llama(c10::kFloat, 1, 4)), AttentionKernel::Efficient);
+}
+
+std::string refusal(const AttentionShape& shape) {
+  try {
+    choose_attention(shape);
+  } catch (const std::invalid_argument& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(AttentionChoice, SaysWhatThereIsNoKernelFor) {
+  EXPECT_NE(refusal(llama(c10::kBFloat16, 128, 12)).find("BFloat16 and heads of 12"), std::string::npos);
+  EXPECT_NE(refusal(llama(c10::kFloat, 128, 6)).find("multiples of 4"), std::string::npos);
+  EXPECT_NE(refusal(llama(c10::kDouble, 128)).find("fp64 is for the CPU"), std::string::npos);
+}
+
+TEST(AttentionChoice, Names) {
+  EXPECT_STREQ(name(AttentionKernel::CuDnn), "cudnn");
+  EXPECT_STREQ(name(AttentionKernel::Flash), "flash");
+  EXPECT_STREQ(name(AttentionKernel::Efficient), "efficient");
+}
+
+}  // namespace
+}  // namespace meshtrain

@@ -1,0 +1,30 @@
+#include "runtime/train/squared_norm.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/world.h"
+
+namespace meshtrain {
+namespace {
+
+using testing::random_tensor;
+
+TEST(SquaredNorm, IsInFp64) {
+  for (const at::ScalarType dtype : {at::kDouble, at::kFloat, at::kBFloat16, at::kHalf}) {
+    const at::Tensor x = random_tensor({1001}, 1, dtype);
+    const at::Tensor seen = squared_norm(x.narrow(0, 3, 900));
+    EXPECT_EQ(seen.scalar_type(), at::kDouble);
+    EXPECT_EQ(seen.dim(), 0);
+    const double expected = x.narrow(0, 3, 900).to(at::kDouble).square().sum().item<double>();
+    EXPECT_NEAR(seen.item<double>(), expected, 1e-12 * expected) << dtype;
+    EXPECT_EQ(squared_norm(x.narrow(0, 0, 0)).item<double>(), 0);
+    const at::Tensor meta = squared_norm(x.to(at::kMeta));
+    EXPECT_TRUE(meta.is_meta());
+    EXPECT_EQ(meta.scalar_type(), at::kDouble);
+    EXPECT_EQ(meta.dim(), 0);
+  }
+}
+
+}  // namespace
+}  // namespace meshtrain

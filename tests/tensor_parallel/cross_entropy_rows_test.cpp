@@ -1,0 +1,72 @@
+#include "tensor_parallel/cross_entropy_rows.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "mesh/half_precision.h"
+#include "tests/support/world.h"
+
+namespace meshtrain {
+namespace {
+
+using testing::random_tensor;
+using testing::relative_error;
+
+constexpr int64_t kRows = 6, kColumns = 21;
+
+/// Labels of one rank whose first id is 100 and that has 21: one of another rank, and one that is ignored.
+RowLabels some_labels() {
+  const at::Tensor column = at::tensor({0, 20, 5, 0, 0, 7}, at::kLong);
+  const at::Tensor ignored = at::tensor({0, 0, 0, 0, 1, 0}, at::kLong).to(at::kBool);
+  return {column, at::tensor({0, 0, 0, 1, 1, 0}, at::kLong).to(at::kBool), ignored};
+}
+
+// With the exponentials of 3 more ids elsewhere.
+TEST(CrossEntropyRows, AreTheDefinition) {
+  for (const auto& [dtype, tolerance] : std::vector<std::pair<at::ScalarType, double>>{
+           {at::kDouble, 1e-13}, {at::kFloat, 2e-6}, {at::kBFloat16, 1e-2}, {at::kHalf, 2e-3}}) {
+    const RowLabels labels = some_labels();
+    at::Tensor logits = random_tensor({kRows, kColumns}, 1, dtype).mul_(20);
+    const at::Tensor wide = logits.to(at::kDouble, /*non_blocking=*/false, /*copy=*/true);
+    const at::Tensor elsewhere = random_tensor({kRows, 3}, 2).mul_(20).to(dtype).to(at::kDouble);
+
+    const at::Tensor own_max = row_maxima(logits);
+    EXPECT_EQ(own_max.scalar_type(), accumulation_dtype(dtype));
+    EXPECT_TRUE(at::equal(own_max.to(at::kDouble), wide.amax(1)));
+    const at::Tensor wide_max = at::cat({wide, elsewhere}, 1).amax(1), max = wide_max.to(own_max.scalar_type());
+
+    at::Tensor sums = at::zeros({2, kRows}, max.options());
+    row_sums(logits, max, labels, sums);
+    const at::Tensor sum_exp = (wide - wide_max.unsqueeze(1)).exp().sum(1);
+    const at::Tensor label_logit = wide.gather(1, labels.column.unsqueeze(1)).squeeze(1).masked_fill(labels.absent, 0);
+    EXPECT_LE(relative_error(sums[0], sum_exp), 2e-6);
+    EXPECT_TRUE(at::equal(sums[1].to(at::kDouble), label_logit));
+
+    const at::Tensor total = sum_exp + (elsewhere - wide_max.unsqueeze(1)).exp().sum(1);
+    const at::Tensor upstream = at::full({}, 0.3, max.options());
+    row_gradients(logits, max, total.to(max.scalar_type()), labels, upstream);
+    at::Tensor expected = 0.3 * (wide - wide_max.unsqueeze(1)).exp() / total.unsqueeze(1);
+    expected.masked_fill_(labels.ignored.unsqueeze(1), 0);
+    for (int64_t row = 0; row < kRows; ++row) {
+      if (!labels.absent[row].item<bool>()) expected[row][labels.column[row].item<int64_t>()].sub_(0.3);
+    }
+    EXPECT_LE(relative_error(logits, expected), tolerance) << dtype;
+  }
+}
+
+TEST(CrossEntropyRows, MetaTensorsHaveTheFormOfCpuTensors) {
+  for (const at::ScalarType dtype : {at::kDouble, at::kFloat, at::kBFloat16}) {
+    const RowLabels cpu = some_labels();
+    const RowLabels labels{cpu.column.to(at::kMeta), cpu.absent.to(at::kMeta), cpu.ignored.to(at::kMeta)};
+    const at::Tensor logits = at::empty({kRows, kColumns}, at::TensorOptions(at::kMeta).dtype(dtype));
+    const at::Tensor max = row_maxima(logits);
+    EXPECT_EQ(max.sizes(), at::IntArrayRef{kRows});
+    EXPECT_EQ(max.scalar_type(), accumulation_dtype(dtype));
+    const at::Tensor sums = at::zeros({2, kRows}, max.options());
+    row_sums(logits, max, labels, sums);
+    row_gradients(logits, max, sums[0], labels, at::ones({}, max.options()));
+  }
+}
+
+}  // namespace
+}  // namespace meshtrain
