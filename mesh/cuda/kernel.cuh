@@ -86,8 +86,9 @@ struct Pack {
     for (int i = 0; i < kWords; ++i) words[i] = reinterpret_cast<const Type*>(from)[i];
   }
   __device__ __forceinline__ void store(T* to) const {
+    // The compiler would take a word apart again into what it was put together from.
 #pragma unroll
-    for (int i = 0; i < kWords; ++i) reinterpret_cast<Type*>(to)[i] = words[i];
+    for (int i = 0; i < kWords; ++i) __stwb(reinterpret_cast<Type*>(to) + i, words[i]);
   }
   __device__ __forceinline__ void zero() {
 #pragma unroll

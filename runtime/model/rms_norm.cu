@@ -140,8 +140,9 @@ __global__ void __launch_bounds__(kMaxThreads)
   for (int v = 0; v < V; ++v) {
     const int64_t column = Part<T, N, V>::column(v);
     if (column >= size) continue;
-#pragma unroll
-    for (int i = 0; i < N; ++i) to[column + i] = of_weight[v][i];
+    Pack<float, N> pack;
+    pack.from(of_weight[v]);
+    pack.store(to + column);
   }
 }
 

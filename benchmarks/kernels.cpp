@@ -1,0 +1,211 @@
+// GB/s of each CUDA kernel of the plug-in, bytes that it has to read and write counted once, beside a copy on the
+// device; and attention in TFLOP/s. Shapes are SmolLM2-1.7B's. Needs a GPU.
+//
+//   tools/build release kernels_benchmark && build/release/benchmarks/kernels_benchmark
+
+#include <ATen/ATen.h>
+#include <c10/core/Event.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "context_parallel/attention_choice.h"
+#include "context_parallel/attention_kernels.h"
+#include "context_parallel/merge.h"
+#include "mesh/cuda/plugin.h"
+#include "mesh/error.h"
+#include "mesh/operator.h"
+#include "runtime/train/squared_norm.h"
+#include "tensor_parallel/cross_entropy_rows.h"
+
+namespace meshtrain {
+namespace {
+
+constexpr int kRepetitions = 30;
+
+/// Median, after a few that warm up.
+double seconds(const std::function<void()>& action) {
+  const c10::impl::VirtualGuardImpl device(at::kCUDA);
+  const c10::Stream stream = device.getStream(c10::Device(at::kCUDA, 0));
+  std::vector<double> all;
+  for (int i = -5; i < kRepetitions; ++i) {
+    c10::Event begin(at::kCUDA, c10::EventFlag::BACKEND_DEFAULT), end(at::kCUDA, c10::EventFlag::BACKEND_DEFAULT);
+    begin.record(stream);
+    action();
+    end.record(stream);
+    end.synchronize();
+    if (i >= 0) all.push_back(begin.elapsedTime(end) / 1e3);
+  }
+  std::nth_element(all.begin(), all.begin() + kRepetitions / 2, all.end());
+  return all[kRepetitions / 2];
+}
+
+at::Tensor made(at::IntArrayRef shape, at::ScalarType dtype) {
+  return at::randn(shape, at::TensorOptions(at::kCUDA).dtype(at::kFloat)).to(dtype);
+}
+
+double bytes_of(const std::vector<at::Tensor>& tensors) {
+  double bytes = 0;
+  for (const at::Tensor& tensor : tensors) bytes += static_cast<double>(tensor.nbytes());
+  return bytes;
+}
+
+class Table {
+ public:
+  Table() {
+    const at::Tensor from = made({1 << 28}, at::kFloat), to = at::empty_like(from);
+    copy_ = 2 * bytes_of({from}) / seconds([&] { at::Tensor(to).copy_(from); }) / 1e9;
+    std::printf(
+        "copy on the device: %.0f GB/s\n\n| kernel | dtype | us | GB/s | of the copy |\n|---|---|---|---|---|\n",
+        copy_);
+  }
+
+  void add(const char* kernel, at::ScalarType dtype, double bytes, const std::function<void()>& action) const {
+    const double time = seconds(action), speed = bytes / time / 1e9;
+    std::printf("| %s | %s | %.1f | %.0f | %.0f %% |\n", kernel, c10::toString(dtype), time * 1e6, speed,
+                100 * speed / copy_);
+    std::fflush(stdout);
+  }
+
+ private:
+  double copy_ = 0;
+};
+
+void model(const Table& table, at::ScalarType dtype) {
+  using at::Tensor;
+  constexpr int64_t kTokens = 16384, kHidden = 2048, kFeatures = 8192;
+  {
+    static const Operator<Tensor(const Tensor&)> forward("meshtrain::swiglu");
+    static const Operator<Tensor(const Tensor&, const Tensor&)> backward("meshtrain::swiglu_backward");
+    const Tensor x = made({kTokens, 2 * kFeatures}, dtype), grad = made({kTokens, kFeatures}, dtype);
+    table.add("swiglu", dtype, bytes_of({x, grad}), [&] { forward(x); });
+    table.add("swiglu backward", dtype, bytes_of({x, x, grad}), [&] { backward(grad, x); });
+  }
+  {
+    static const Operator<std::tuple<Tensor, Tensor>(const Tensor&, const Tensor&, double)> forward(
+        "meshtrain::rms_norm");
+    static const Operator<std::tuple<Tensor, Tensor, Tensor>(const Tensor&, const Tensor&, const Tensor&, double)>
+        of_sum("meshtrain::rms_norm_of_sum");
+    static const Operator<std::tuple<Tensor, Tensor>(const Tensor&, const std::optional<Tensor>&, const Tensor&,
+                                                     const Tensor&, const Tensor&, bool, bool,
+                                                     const std::optional<Tensor>&)>
+        backward("meshtrain::rms_norm_backward");
+    const Tensor x = made({4 * kTokens, kHidden}, dtype), residual = made({4 * kTokens, kHidden}, dtype);
+    const Tensor grad = made({4 * kTokens, kHidden}, dtype), weight = made({kHidden}, dtype);
+    const Tensor rstd = std::get<1>(forward(x, weight, 1e-5)), buffer = at::zeros({kHidden}, rstd.options());
+    table.add("rms_norm", dtype, bytes_of({x, x, rstd}), [&] { forward(x, weight, 1e-5); });
+    table.add("rms_norm of a sum", dtype, bytes_of({x, x, x, x, rstd}), [&] { of_sum(x, residual, weight, 1e-5); });
+    table.add("rms_norm backward", dtype, bytes_of({x, x, x, rstd}),
+              [&] { backward(grad, std::nullopt, x, weight, rstd, true, true, buffer); });
+    table.add("rms_norm backward of a sum", dtype, bytes_of({x, x, x, x, rstd}),
+              [&] { backward(grad, residual, x, weight, rstd, true, true, buffer); });
+  }
+  {
+    static const Operator<void(const Tensor&, const Tensor&, const Tensor&, bool, Tensor&)> rotate("meshtrain::rotate");
+    const Tensor angle = made({4096, 1, 32}, at::kFloat), cos = angle.cos().to(dtype), sin = angle.sin().to(dtype);
+    const Tensor qkv = made({16, 4096, 96, 64}, dtype);
+    Tensor turned = qkv.narrow(2, 0, 64);
+    table.add("rope of q and k in place", dtype, 2 * bytes_of({turned}),
+              [&] { rotate(turned, cos, sin, false, turned); });
+  }
+  {
+    constexpr int64_t kRows = 341, kVocabulary = 49152, kChunks = 8;  // one after the other: not from the cache
+    const Tensor logits = made({kChunks * kRows, kVocabulary}, dtype);
+    const at::TensorOptions options(at::kCUDA);
+    const RowLabels labels{at::randint(kVocabulary, {kRows}, options.dtype(at::kLong)),
+                           at::zeros({kRows}, options.dtype(at::kBool)), at::zeros({kRows}, options.dtype(at::kBool))};
+    const Tensor max = row_maxima(logits.narrow(0, 0, kRows)), sums = at::ones({2, kRows}, max.options());
+    const Tensor upstream = at::ones({}, max.options());
+    const auto each = [&](const std::function<void(const Tensor&)>& action) {
+      for (int64_t i = 0; i < kChunks; ++i) action(logits.narrow(0, i * kRows, kRows));
+    };
+    table.add("cross-entropy, maxima", dtype, bytes_of({logits}),
+              [&] { each([](const Tensor& x) { row_maxima(x); }); });
+    table.add("cross-entropy, sums", dtype, bytes_of({logits}),
+              [&] { each([&](const Tensor& x) { row_sums(x, max, labels, sums); }); });
+    table.add("cross-entropy, gradients", dtype, 2 * bytes_of({logits}),
+              [&] { each([&](const Tensor& x) { row_gradients(x, max, sums[0], labels, upstream); }); });
+  }
+  {
+    const Attended merged{made({4, 8192, 32, 64}, at::kFloat).transpose(1, 2),
+                          made({4, 8192, 32}, at::kFloat).transpose(1, 2)};
+    const Attended part{made({4, 8192, 32, 64}, dtype).transpose(1, 2), made({4, 32, 8192}, at::kFloat)};
+    table.add("merge of attention", dtype,
+              bytes_of({merged.out, merged.out, merged.lse, merged.lse, part.out, part.lse}),
+              [&] { merge(merged, part); });
+  }
+}
+
+void optimizer(const Table& table, at::ScalarType dtype, at::ScalarType gradients_dtype, bool rounds) {
+  using at::Tensor;
+  static const Operator<void(Tensor&, Tensor&, Tensor&, Tensor&, const std::optional<Tensor>&, const Tensor&,
+                             const Tensor&, const std::optional<Tensor>&, double, double, double, double, double)>
+      adamw("meshtrain::adamw_");
+  constexpr int64_t kElements = 1 << 27;
+  Tensor values = made({kElements}, dtype), first = made({kElements}, dtype), second = made({kElements}, dtype).abs_();
+  Tensor gradients = made({kElements}, gradients_dtype);
+  const at::TensorOptions options(at::kCUDA);
+  std::optional<Tensor> rounded;
+  if (rounds) rounded = at::empty({kElements}, options.dtype(at::kBFloat16));
+  const Tensor rate = at::full({}, 1e-5, options.dtype(at::kDouble)), step = at::ones({}, options.dtype(at::kFloat));
+  const std::optional<Tensor> factor = at::full({}, 0.5, options.dtype(at::kDouble));
+  const double bytes = 2 * bytes_of({values, first, second}) + bytes_of({gradients}) + (rounds ? 2.0 * kElements : 0);
+  table.add(rounds ? "adamw, rounded to bf16 too" : "adamw", dtype, bytes,
+            [&] { adamw(values, first, second, gradients, rounded, rate, step, factor, 1, 0.9, 0.999, 0.1, 1e-8); });
+  table.add("squared norm", gradients_dtype, bytes_of({gradients}), [&] { squared_norm(gradients); });
+}
+
+void attention() {
+  std::printf("\n| attention, causal | dtype | forward TFLOP/s | backward TFLOP/s |\n|---|---|---|---|\n");
+  for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf, at::kFloat}) {
+    for (const auto& [heads, kv_heads, head_dim] :
+         {std::tuple<int64_t, int64_t, int64_t>{32, 32, 64}, {32, 8, 64}, {32, 8, 128}}) {
+      for (const int64_t length : {256, 1024, 4096, 8192}) {
+        const int64_t batch = 32768 / length, queries = length, dim = head_dim, query_heads = heads;
+        const auto of = [&](int64_t count) { return made({batch, queries, count, dim}, dtype).transpose(1, 2); };
+        const at::Tensor q = of(heads), k = of(kv_heads), v = of(kv_heads), grad = of(heads);
+        const double scale = 1 / std::sqrt(static_cast<double>(dim));
+        const double operations = 2.0 * static_cast<double>(batch * query_heads * queries * queries * dim);
+        const Attended attended = attend(q, k, v, true, scale);
+        const double forward = seconds([&] { attend(q, k, v, true, scale); });
+        const double backward = seconds([&] { attend_backward(grad, q, k, v, attended, true, scale); });
+        std::printf("| %s %ld x %ld, heads %ld / %ld of %ld | %s | %.0f | %.0f |\n",
+                    name(choose_attention({dtype, heads, kv_heads, dim, length, length, true})), batch, length, heads,
+                    kv_heads, dim, c10::toString(dtype), operations / forward / 1e12,
+                    2.5 * operations / backward / 1e12);
+        std::fflush(stdout);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace meshtrain
+
+int main() {
+  using namespace meshtrain;
+  const at::NoGradGuard no_grad;
+  try {
+    const auto folder = std::filesystem::read_symlink("/proc/self/exe").parent_path().parent_path();
+    CudaPlugin& plugin = open_cuda_plugin(folder);
+    plugin.prepare();
+    plugin.use(0);
+    std::printf("%s\n", plugin.describe(0).c_str());
+  } catch (const InputError& error) {
+    std::printf("kernels_benchmark: nothing is measured: %s\n", error.what());
+    return 2;
+  }
+  const Table table;
+  for (const at::ScalarType dtype : {at::kBFloat16, at::kFloat}) model(table, dtype);
+  optimizer(table, at::kFloat, at::kFloat, false);
+  optimizer(table, at::kFloat, at::kFloat, true);
+  optimizer(table, at::kBFloat16, at::kBFloat16, false);
+  attention();
+}

@@ -1,0 +1,118 @@
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "context_parallel/attention_choice.h"
+#include "context_parallel/attention_kernels.h"
+#include "context_parallel/block_attention.h"
+#include "context_parallel/merge.h"
+#include "tests/gpu/reference.h"
+
+namespace meshtrain {
+namespace {
+
+using namespace testing;
+
+constexpr double kScale = 0.1;
+
+struct Shape {
+  int64_t batch, heads, kv_heads, queries, keys, head_dim;
+  bool causal;
+};
+
+/// q, k and v as layers give them: heads of a token beside each other, part of a larger tensor.
+std::vector<at::Tensor> made(const Shape& shape, at::ScalarType dtype) {
+  const auto heads_of = [&](int64_t heads, int64_t n) {
+    return fresh({shape.batch, n, heads + 1, shape.head_dim})
+        .to(dtype)
+        .to(at::kCUDA)
+        .narrow(2, 0, heads)
+        .transpose(1, 2);
+  };
+  return {heads_of(shape.heads, shape.queries), heads_of(shape.kv_heads, shape.keys),
+          heads_of(shape.kv_heads, shape.keys), heads_of(shape.heads, shape.queries)};
+}
+
+std::vector<at::Tensor> on_host(const std::vector<at::Tensor>& tensors) {
+  std::vector<at::Tensor> all;
+  for (const at::Tensor& tensor : tensors) all.push_back(tensor.to(at::kCPU).to(at::kDouble));
+  return all;
+}
+
+TEST(AttentionOnGpu, EveryKernelIsAsOnTheHost) {
+  const std::vector<Shape> shapes = {
+      {2, 6, 2, 700, 700, 64, true}, {1, 4, 4, 1024, 1024, 128, true}, {2, 6, 2, 513, 640, 64, false},
+      {2, 4, 2, 100, 100, 64, true}, {1, 4, 2, 77, 77, 256, true},     {1, 6, 3, 1, 333, 64, false},
+      {2, 4, 2, 65, 33, 32, false},  {1, 2, 1, 1, 1, 64, true},        {1, 3, 1, 600, 600, 96, true}};
+  for (const auto& [dtype, tolerance] :
+       std::vector<Precision>{{at::kFloat, 1e-4}, {at::kBFloat16, 1e-2}, {at::kHalf, 2e-3}}) {
+    for (const Shape& shape : shapes) {
+      const std::vector<at::Tensor> device = made(shape, dtype), host = on_host(device);
+      const std::string what =
+          c10::str(name(choose_attention(
+                       {dtype, shape.heads, shape.kv_heads, shape.head_dim, shape.queries, shape.keys, shape.causal})),
+                   " ", dtype, " ", device[0].sizes(), " ", device[1].sizes(), shape.causal ? " causal" : "");
+      poison({device[0], device[1]});
+      const Attended seen = attend(device[0], device[1], device[2], shape.causal, kScale);
+      const Attended wanted = attend(host[0], host[1], host[2], shape.causal, kScale);
+      EXPECT_TRUE(seen.out.transpose(1, 2).is_contiguous()) << what;
+      EXPECT_EQ(seen.lse.scalar_type(), at::kFloat) << what;
+      EXPECT_LE(error_of(seen.out, wanted.out), tolerance) << what;
+      EXPECT_LE(error_of(seen.lse, wanted.lse), 1e-3) << what;
+      // The backward is given what all of the keys came to: here, as if there were more than these.
+      const Attended given{seen.out, seen.lse + 0.5},
+          wanted_given{seen.out.to(at::kCPU).to(at::kDouble), wanted.lse + 0.5};
+      poison({device[0], device[1]});
+      const AttentionGradients gradients =
+          attend_backward(device[3], device[0], device[1], device[2], given, shape.causal, kScale);
+      const AttentionGradients expected =
+          attend_backward(host[3], host[0], host[1], host[2], wanted_given, shape.causal, kScale);
+      EXPECT_LE(error_of(gradients.q, expected.q), tolerance) << what;
+      EXPECT_LE(error_of(gradients.k, expected.k), tolerance) << what;
+      EXPECT_LE(error_of(gradients.v, expected.v), tolerance) << what;
+    }
+  }
+}
+
+TEST(MergeOnGpu, IsAsOnTheHost) {
+  for (const auto& [dtype, tolerance] : kPrecisions) {
+    for (const int64_t head_dim : {1, 7, 64, 128, 256, 520}) {
+      for (const int64_t queries : {0, 1, 333}) {
+        const at::Tensor out = fresh({2, queries, 5, head_dim}), part = fresh({2, queries, 5, head_dim}).to(dtype);
+        const at::Tensor lse = fresh({2, queries, 5}).mul_(20), part_lse = fresh({2, 5, queries}).mul_(20);
+        const auto run = [&](at::Device device, at::ScalarType wide, at::ScalarType of_part) {
+          const Attended merged{out.to(at::kFloat).to(wide).to(device).transpose(1, 2),
+                                lse.to(at::kFloat).to(wide).to(device).transpose(1, 2)};
+          merge(merged, {part.to(of_part).to(device).transpose(1, 2), part_lse.to(at::kFloat).to(wide).to(device)});
+          return merged;
+        };
+        const Attended wanted = run(at::kCPU, at::kDouble, at::kDouble), seen = run(at::kCUDA, at::kFloat, dtype);
+        EXPECT_LE(error_of(seen.out, wanted.out), 1e-5) << dtype << " " << head_dim << " " << queries;
+        EXPECT_LE(error_of(seen.lse, wanted.lse), 1e-6) << dtype << " " << head_dim << " " << queries;
+      }
+    }
+  }
+}
+
+// Keys that come block by block, as they do round a ring: 700 queries at the end of 1,500 positions.
+TEST(RunningAttentionOnGpu, IsAsOnTheHost) {
+  for (const auto& [dtype, tolerance] : std::vector<Precision>{{at::kFloat, 1e-4}, {at::kBFloat16, 1e-2}}) {
+    const std::vector<at::Tensor> device = made({2, 6, 2, 700, 1500, 64, false}, dtype), host = on_host(device);
+    const std::vector<Block> blocks = {
+        {0, 700, 800, 700, true, 0, 2}, {0, 700, 0, 300, false, 0, 2}, {0, 700, 300, 500, false, 0, 2}};
+    const auto run = [&](const std::vector<at::Tensor>& of) {
+      RunningAttention running(of[0], kScale);
+      for (const Block& block : blocks) running.add(block, of[1], of[2]);
+      const Attended attended = running.finish();
+      RunningGradients gradients(of[3], of[0], attended, kScale);
+      const at::TensorOptions wide = attended.lse.options();
+      const at::Tensor dk = at::zeros(of[1].sizes(), wide), dv = at::zeros(of[2].sizes(), wide);
+      for (const Block& block : blocks) gradients.add(block, of[1], of[2], dk, dv);
+      return std::vector<at::Tensor>{attended.out, attended.lse, gradients.queries(), dk, dv};
+    };
+    const std::vector<at::Tensor> seen = run(device), wanted = run(host);
+    for (size_t i = 0; i < seen.size(); ++i) EXPECT_LE(error_of(seen[i], wanted[i]), tolerance) << i << " " << dtype;
+  }
+}
+
+}  // namespace
+}  // namespace meshtrain

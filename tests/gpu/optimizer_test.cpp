@@ -1,0 +1,94 @@
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <optional>
+
+#include "mesh/operator.h"
+#include "runtime/train/squared_norm.h"
+#include "tests/gpu/reference.h"
+
+namespace meshtrain {
+namespace {
+
+using namespace testing;
+
+using Update = void(at::Tensor&, at::Tensor&, at::Tensor&, at::Tensor&, const std::optional<at::Tensor>&,
+                    const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&, double, double, double,
+                    double, double);
+
+struct Kind {
+  at::ScalarType values, gradients;
+  std::optional<at::ScalarType> rounded;
+  double tolerance;
+};
+
+/// Whole vectors, odd numbers, and ranges that begin where no vector does.
+void expect_formula(const Kind& kind, int64_t n, int64_t first, std::optional<double> factor) {
+  const auto made = [&](at::ScalarType dtype, bool positive = false) {
+    const at::Tensor values = fresh({n + first});
+    return (positive ? values.abs() : values).to(dtype).to(at::kCUDA).narrow(0, first, n);
+  };
+  at::Tensor values = made(kind.values), first_moment = made(kind.values), second_moment = made(kind.values, true);
+  at::Tensor gradients = made(kind.gradients);
+  const at::Tensor gradients_before = gradients.clone();
+  const auto wide = [](const at::Tensor& tensor) { return tensor.to(at::kCPU).to(at::kDouble); };
+  const double rate = 3e-3 * 0.5;
+  const at::Tensor w = wide(values), g = wide(gradients) * factor.value_or(1);
+  const at::Tensor m = 0.9 * wide(first_moment) + 0.1 * g, v = 0.99 * wide(second_moment) + 0.01 * g * g;
+  const at::Tensor update =
+      -rate * 0.1 * w - rate * m / (1 - std::pow(0.9, 7)) / ((v / (1 - std::pow(0.99, 7))).sqrt() + 1e-8);
+  const at::TensorOptions options(at::kCUDA);
+  std::optional<at::Tensor> rounded, scalar;
+  if (kind.rounded) rounded = at::full({n}, NAN, options.dtype(*kind.rounded));
+  if (factor) scalar = at::full({}, *factor, options.dtype(at::kDouble));
+
+  static const Operator<Update> adamw("meshtrain::adamw_");
+  adamw(values, first_moment, second_moment, gradients, rounded, at::full({}, 3e-3, options.dtype(at::kDouble)),
+        at::full({}, 7, options.dtype(at::kFloat)), scalar, 0.5, 0.9, 0.99, 0.1, 1e-8);
+
+  const std::string what = c10::str("adamw of ", n, " from ", first, ", ", kind.values, " ", kind.gradients);
+  EXPECT_LE(error_of(values, w + update), kind.tolerance) << what;
+  EXPECT_LE(error_of(first_moment, m), kind.tolerance) << what;
+  EXPECT_LE(error_of(second_moment, v), kind.tolerance) << what;
+  if (kind.values == at::kFloat && n > 100) {  // what changed, and not only where it began
+    EXPECT_LE(error_of(wide(values) - w, update), 1e-3) << what;
+  }
+  EXPECT_TRUE(at::equal(gradients, gradients_before)) << what;
+  if (rounded) {
+    EXPECT_TRUE(at::equal(*rounded, values.to(*kind.rounded))) << what;
+  }
+}
+
+TEST(AdamWOnGpu, IsTheFormula) {
+  const std::vector<Kind> kinds = {
+      {at::kFloat, at::kFloat, std::nullopt, 1e-6},   {at::kFloat, at::kFloat, at::kBFloat16, 1e-6},
+      {at::kFloat, at::kFloat, at::kHalf, 1e-6},      {at::kFloat, at::kBFloat16, at::kBFloat16, 2e-3},
+      {at::kFloat, at::kHalf, at::kHalf, 3e-4},       {at::kBFloat16, at::kBFloat16, std::nullopt, 4e-3},
+      {at::kBFloat16, at::kFloat, std::nullopt, 4e-3}};
+  for (const Kind& kind : kinds) {
+    for (const int64_t n : {0, 1, 8, 1001, 3000017}) {
+      for (const int64_t first : {0, 1, 16}) {
+        if (n <= 1001 || first == 0) expect_formula(kind, n, first, first == 0 ? std::nullopt : std::optional(0.37));
+      }
+    }
+  }
+}
+
+TEST(SquaredNormOnGpu, IsInFp64AndRepeatable) {
+  for (const auto& [dtype, tolerance] : kPrecisions) {
+    for (const int64_t n : {0, 1, 7, 4096, 100003, 20000001}) {
+      for (const int64_t first : {0, 3}) {
+        const at::Tensor x = fresh({n + first}).to(dtype).to(at::kCUDA).narrow(0, first, n);
+        poison({at::empty({1 << 12}, at::kDouble)});
+        const at::Tensor once = squared_norm(x);
+        EXPECT_EQ(once.scalar_type(), at::kDouble);
+        EXPECT_LE(error_of(once, x.to(at::kCPU).to(at::kDouble).square().sum()), 1e-12) << n << " " << dtype;
+        EXPECT_TRUE(at::equal(once, squared_norm(x)));
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace meshtrain

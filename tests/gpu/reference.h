@@ -1,0 +1,35 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace meshtrain::testing {
+
+/// How far numbers of a dtype may be from those in fp64: ||a - b|| / ||b||. Halves are rounded once or twice, by 2^-9
+/// (bf16) and 2^-12 (fp16) of themselves at most.
+struct Precision {
+  at::ScalarType dtype;
+  double tolerance;
+};
+inline const std::vector<Precision> kPrecisions = {{at::kFloat, 1e-5}, {at::kBFloat16, 4e-3}, {at::kHalf, 6e-4}};
+
+/// Standard-normal values on the host, in fp64; others in every run.
+at::Tensor fresh(at::IntArrayRef shape);
+
+/// ||a - b|| / ||b||, in fp64 on the host; infinite where an element of `a` is no number.
+double error_of(const at::Tensor& a, const at::Tensor& b);
+
+/// Memory that tensors like these will be given next holds no numbers: what a kernel leaves out is seen.
+void poison(const std::vector<at::Tensor>& like);
+
+using Function = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>&)>;
+
+/// Results and gradients of `function` of `inputs`, rounded to the precision's dtype, on the GPU and in fp64 on the
+/// host. The last `num_fixed` inputs want no gradient.
+void expect_as_on_host(const std::string& what, const Precision& precision, const std::vector<at::Tensor>& inputs,
+                       const Function& function, size_t num_fixed = 0);
+
+}  // namespace meshtrain::testing
