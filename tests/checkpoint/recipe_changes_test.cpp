@@ -123,6 +123,7 @@ TEST(RecipeChanges, EvaluationMayChange) {
 /// One that could be read again, with `more` lines.
 std::string whole(const std::string& more) {
   return to_yaml(parse_recipe(R"(
+name: tiny
 model: {hidden_size: 8, intermediate_size: 8, num_hidden_layers: 1, num_attention_heads: 1, vocab_size: 64}
 data: {tokens: /data/tokens.bin, dtype: uint8, layout: stream}
 train: {sequence_length: 16, global_batch: 4, steps: 3}

@@ -82,9 +82,10 @@ TEST(ConvertMemory, DoesNotGrowWithTheModel) {
   const Peak shallow = convert(2), deep = convert(20);
   const double largest = 384 * 768 * 4 / kMiB;
   ASSERT_GT(deep.model - shallow.model, 80 * largest);
+  const double mapped = 2;  // what the system may map of a file around a byte that is read, when it comes from the disk
   for (const auto& [few, many] : {std::pair(shallow.writing, deep.writing), {shallow.reading, deep.reading}}) {
-    EXPECT_LT(many, 6 * largest) << "MiB of a model of " << deep.model;
-    EXPECT_LT(many, few + 2 * largest) << "MiB of a model of " << deep.model;
+    EXPECT_LT(many, 6 * largest + mapped) << "MiB of a model of " << deep.model;
+    EXPECT_LT(many, few + 2 * largest + mapped) << "MiB of a model of " << deep.model;
   }
 }
 
