@@ -165,9 +165,9 @@ device: {arguments.device}
     run_dir = scratch / "run"
     output = run([arguments.program, "train", recipe, "--run-dir", run_dir], arguments.log, arguments.limit)
     lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
-    found = re.search(r"peak memory of the GPU ([\d.]+) GiB", output)
+    found = re.search(r"GPU memory: tensors took (\d+) MiB", output)
     return {"seconds": statistics.median(line["step_seconds"] for line in lines[WARMUP:]),
-            "memory": float(found[1]) * 2**30 if found else 0, "losses": [line["loss"] for line in lines]}
+            "memory": int(found[1]) * 2**20 if found else 0, "losses": [line["loss"] for line in lines]}
 
 
 def compare(arguments, name, folder):

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -27,6 +28,8 @@ class CudaPlugin {
   virtual std::string describe(int gpu) const = 0;
   /// Another one for each GPU of the world.
   virtual std::string identity(int gpu) const = 0;
+  /// The most bytes that this process's tensors have taken on it, as LibTorch's allocator counts them.
+  virtual int64_t peak_bytes(int gpu) const = 0;
 
   /// NCCL between the ranks of `host`, each with a GPU of its own, which it uses already (nccl_backend()). Collective.
   virtual std::shared_ptr<Backend> nccl(std::shared_ptr<Backend> host, const MeshLayout& layout) = 0;

@@ -1,4 +1,5 @@
 #include <ATen/Context.h>
+#include <c10/cuda/CUDACachingAllocator.h>
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
 #include <nccl.h>
@@ -154,6 +155,12 @@ class Plugin final : public CudaPlugin {
       text += digits;
     }
     return text;
+  }
+
+  int64_t peak_bytes(int gpu) const override {
+    namespace allocator = c10::cuda::CUDACachingAllocator;
+    const auto stats = allocator::getDeviceStats(static_cast<c10::DeviceIndex>(gpu));
+    return stats.allocated_bytes[static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE)].peak;
   }
 
   std::shared_ptr<Backend> nccl(std::shared_ptr<Backend> host, const MeshLayout& layout) override {

@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <string>
 
 #include "mesh/group.h"
@@ -24,6 +25,7 @@ struct Computing {
   at::Device device = at::kCPU;
   Group world;              ///< the same ranks, taking tensors of the device too
   std::string description;  ///< "cuda, NVIDIA H100 80GB HBM3 (sm_90), 79.2 GiB on the first of 4 ranks, through nccl"
+  std::function<int64_t()> peak_bytes = {};  ///< of a GPU: the most that this rank's tensors have taken there so far
 };
 
 /// Finds the device of each rank of `world` and what they communicate through: NCCL where each rank has a GPU of its

@@ -210,6 +210,9 @@ RunEnd run(const Recipe& asked, const Group& world, const RunOptions& options, c
     const RunEnd end =
         train({recipe, mesh, *data, evaluation.get(), *trainer, checkpoints, journal.get(), stop_request, start},
               resumed.state);
+    if (journal && computing.peak_bytes) {
+      journal->say("GPU memory: tensors took " + std::to_string(computing.peak_bytes() >> 20) + " MiB at the most");
+    }
     if (end == RunEnd::Stopped) return end;
   } catch (const AgreedError&) {
     throw;
