@@ -70,6 +70,19 @@ std::vector<std::string> check_same_run(const std::filesystem::path& folder, con
   return changes.allowed;
 }
 
+struct Plan {
+  Resumed resumed;
+  std::string manifest;  // its text
+};
+
+Plan plan(const std::filesystem::path& folder, const CheckpointHead& own, int64_t num_steps) try {
+  std::string text = read_manifest_text(folder);
+  const CheckpointHead saved = parse_manifest(text, (folder / "manifest.json").string()).head;
+  return {{saved.state, folder, check_same_run(folder, own, saved, num_steps)}, std::move(text)};
+} catch (const DamagedCheckpoint& error) {
+  throw InputError(error.what() + advice(folder));
+}
+
 std::string host_name() {
   char name[256] = {};
   return gethostname(name, sizeof name - 1) == 0 ? name : "this host";
@@ -103,24 +116,19 @@ std::optional<std::filesystem::path> checkpoint_to_resume(const CheckpointFolder
                    " is not there; " + (there.empty() ? "there are no checkpoints" : "there are those of " + there));
 }
 
-Resumed plan_resume(const std::filesystem::path& folder, const CheckpointHead& own, int64_t num_steps) try {
-  const CheckpointHead saved = read_manifest(folder).head;
-  return {saved.state, folder, check_same_run(folder, own, saved, num_steps)};
-} catch (const DamagedCheckpoint& error) {
-  throw InputError(error.what() + advice(folder));
+Resumed plan_resume(const std::filesystem::path& folder, const CheckpointHead& own, int64_t num_steps) {
+  return plan(folder, own, num_steps).resumed;
 }
 
 Resumed resume(const std::filesystem::path& folder, const CheckpointHead& own, int64_t num_steps, Trainer& trainer,
                const Group& world) {
   const auto start = std::chrono::steady_clock::now();
-  std::string text;
-  Resumed resumed;
+  Plan planned;
   agree(world, [&] {
-    if (world.rank() != 0) return;
-    resumed = plan_resume(folder, own, num_steps);
-    text = read_manifest_text(folder);
+    if (world.rank() == 0) planned = plan(folder, own, num_steps);
   });
-  text = broadcast_text(world, text);
+  Resumed resumed = std::move(planned.resumed);
+  const std::string text = broadcast_text(world, planned.manifest);
   resumed.folder = broadcast_text(world, folder.string());
   const Manifest manifest = parse_manifest(text, "the manifest");
   agree(world, [&] {
