@@ -63,18 +63,17 @@ void merge_attention(Element element, float* out, float* lse, const void* part_o
   const int64_t rows = shape.batch * shape.heads * shape.queries;
   if (rows == 0) return;
   for_element(element, [&]<class T>() {
-    const auto launch = [&](auto kernel, int vector) {
+    const auto with = [&](auto kernel, int vector) {
       const int columns = std::min(kWarp, power_of_two_from(divided_up(shape.head_dim, vector)));
       const dim3 block(columns, kThreads / columns);
-      kernel<<<grid_for(divided_up(rows, block.y), 32), block, 0, stream>>>(out, lse, static_cast<const T*>(part_out),
-                                                                            part_lse, shape);
+      launch("merge_attention_", kernel, grid_for(divided_up(rows, block.y), 32), block, stream, out, lse,
+             static_cast<const T*>(part_out), part_lse, shape);
     };
     constexpr int kN = 4;
     const bool vectors = shape.head_dim % kVector<T> == 0 && multiples(kVector<T>, shape.out) &&
                          multiples(kVector<T>, shape.part_out) && aligned(out, part_out);
-    vectors ? launch(merge<T, kN>, kN) : launch(merge<T, 1>, 1);
+    vectors ? with(merge<T, kN>, kN) : with(merge<T, 1>, 1);
   });
-  check_launch("merge_attention_");
 }
 
 }  // namespace meshtrain::cuda

@@ -112,28 +112,27 @@ __global__ void __launch_bounds__(kThreads) gradients(T* logits, GradientRows of
 void row_maxima(Element element, const void* logits, float* max, int64_t rows, int64_t columns, cudaStream_t stream) {
   if (rows == 0) return;
   for_element(element, [&]<class T>() {
-    maxima<T><<<grid_for(rows, 16), kThreads, 0, stream>>>(static_cast<const T*>(logits), max, rows, columns);
+    launch("cross_entropy_maxima", maxima<T>, grid_for(rows, 16), kThreads, stream, static_cast<const T*>(logits), max,
+           rows, columns);
   });
-  check_launch("cross_entropy_maxima");
 }
 
 void row_sums(Element element, const void* logits, const float* max, const int64_t* column, const bool* absent,
               float* sum_exp, float* label_logit, int64_t rows, int64_t columns, cudaStream_t stream) {
   if (rows == 0) return;
   for_element(element, [&]<class T>() {
-    sums<T><<<grid_for(rows, 16), kThreads, 0, stream>>>(static_cast<const T*>(logits), max, column, absent, sum_exp,
-                                                         label_logit, rows, columns);
+    launch("cross_entropy_sums_", sums<T>, grid_for(rows, 16), kThreads, stream, static_cast<const T*>(logits), max,
+           column, absent, sum_exp, label_logit, rows, columns);
   });
-  check_launch("cross_entropy_sums_");
 }
 
 void row_gradients(Element element, void* logits, const GradientRows& of, int64_t rows, int64_t columns,
                    cudaStream_t stream) {
   if (rows == 0) return;
   for_element(element, [&]<class T>() {
-    gradients<T><<<grid_for(rows, 16), kThreads, 0, stream>>>(static_cast<T*>(logits), of, rows, columns);
+    launch("cross_entropy_gradients_", gradients<T>, grid_for(rows, 16), kThreads, stream, static_cast<T*>(logits), of,
+           rows, columns);
   });
-  check_launch("cross_entropy_gradients_");
 }
 
 }  // namespace meshtrain::cuda

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <stdexcept>
 #include <string>
 
@@ -171,9 +172,17 @@ inline void check(cudaError_t status, const char* what) {
   if (status != cudaSuccess) throw std::runtime_error(std::string(what) + ": " + cudaGetErrorString(status));
 }
 
-/// After each launch.
-inline void check_launch(const char* kernel) {
-  check(cudaGetLastError(), kernel);
+/// kernel<<<grid, block, 0, stream>>>(arguments...), checked. Written so that any C++ compiler reads it: tests/emulated
+/// has kernels run on the CPU.
+template <class... Parameters, class... Arguments>
+void launch(const char* name, void (*kernel)(Parameters...), dim3 grid, dim3 block, cudaStream_t stream,
+            Arguments... arguments) {
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = block;
+  config.stream = stream;
+  cudaLaunchKernelEx(&config, kernel, arguments...);
+  check(cudaGetLastError(), name);
 }
 
 inline int64_t multiprocessors() {

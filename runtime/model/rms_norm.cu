@@ -5,6 +5,7 @@ namespace meshtrain::cuda {
 namespace {
 
 constexpr int kMaxThreads = 512;
+constexpr int kTile = kWarp * kWarp;  // threads that sum up columns
 
 /// N elements at a time, V times: what one thread holds of its row.
 template <class T, int N, int V>
@@ -147,8 +148,8 @@ __global__ void __launch_bounds__(kMaxThreads)
 }
 
 template <class T>
-__global__ void sum_columns(const float* __restrict__ partial, int64_t count, int64_t size, T* __restrict__ out,
-                            bool add) {
+__global__ void __launch_bounds__(kTile)
+    sum_columns(const float* __restrict__ partial, int64_t count, int64_t size, T* __restrict__ out, bool add) {
   __shared__ float sums[kWarp][kWarp + 1];
   const int64_t column = static_cast<int64_t>(blockIdx.x) * kWarp + threadIdx.x;
   float sum = 0;
@@ -205,12 +206,11 @@ void rms_norm(Element element, const Rows& x, const void* residual, const void* 
   for_element(element, [&]<class T>() {
     const bool vectors = vectors_in<T>(x, size) && aligned(residual, weight, sum, out);
     for_shape<T>(size, vectors, [&]<int N, int V>(dim3 block) {
-      forward<T, N, V><<<grid_for(divided_up(rows, block.y), 32), block, 0, stream>>>(
-          x, static_cast<const T*>(residual), static_cast<const T*>(weight), static_cast<T*>(sum),
-          static_cast<T*>(out), rstd, rows, size, static_cast<float>(eps));
+      launch("rms_norm", forward<T, N, V>, grid_for(divided_up(rows, block.y), 32), block, stream, x,
+             static_cast<const T*>(residual), static_cast<const T*>(weight), static_cast<T*>(sum), static_cast<T*>(out),
+             rstd, rows, size, static_cast<float>(eps));
     });
   });
-  check_launch("rms_norm");
 }
 
 int64_t rms_norm_partial_rows(int64_t rows, int64_t size) {
@@ -237,22 +237,20 @@ void rms_norm_backward(Element element, const void* grad, const void* grad_sum, 
                               static_cast<size_t>((there - written) * size) * sizeof(float), stream),
               "rms_norm_backward");
       }
-      backward<T, N, V><<<blocks, block, 0, stream>>>(static_cast<const T*>(grad), static_cast<const T*>(grad_sum), x,
-                                                      static_cast<const T*>(weight), rstd,
-                                                      static_cast<T*>(gradients.x), gradients.partial, rows, size);
+      launch("rms_norm_backward", backward<T, N, V>, blocks, block, stream, static_cast<const T*>(grad),
+             static_cast<const T*>(grad_sum), x, static_cast<const T*>(weight), rstd, static_cast<T*>(gradients.x),
+             gradients.partial, rows, size);
     });
   });
-  check_launch("rms_norm_backward");
 }
 
 void sum_rows(Element element, const float* partial, int64_t count, int64_t size, void* out, bool add,
               cudaStream_t stream) {
   if (size == 0) return;
   for_element(element, [&]<class T>() {
-    sum_columns<T><<<static_cast<unsigned>(divided_up(size, kWarp)), dim3(kWarp, kWarp), 0, stream>>>(
-        partial, count, size, static_cast<T*>(out), add);
+    launch("sum_rows", sum_columns<T>, static_cast<unsigned>(divided_up(size, kWarp)), dim3(kWarp, kWarp), stream,
+           partial, count, size, static_cast<T*>(out), add);
   });
-  check_launch("sum_rows");
 }
 
 }  // namespace meshtrain::cuda

@@ -60,21 +60,19 @@ void rotate(Element element, const void* x, const void* cos, const void* sin, vo
   const int64_t positions = shape.batch * shape.positions;
   if (positions == 0 || shape.heads == 0 || shape.half == 0) return;
   for_element(element, [&]<class T>() {
-    const auto launch = [&](auto kernel, int vector) {
+    const auto with = [&](auto kernel, int vector) {
       const int columns = std::min(kThreads, power_of_two_from(divided_up(shape.half, vector)));
       const int rows = static_cast<int>(std::min<int64_t>(kThreads / columns, shape.heads));
       const int64_t blocks = std::max<int64_t>(1, 4096 / (columns * rows));
-      kernel<<<grid_for(positions, blocks), dim3(columns, rows), 0, stream>>>(
-          static_cast<const T*>(x), static_cast<const T*>(cos), static_cast<const T*>(sin), static_cast<T*>(out), shape,
-          back ? -1.0f : 1.0f);
+      launch("rotate", kernel, grid_for(positions, blocks), dim3(columns, rows), stream, static_cast<const T*>(x),
+             static_cast<const T*>(cos), static_cast<const T*>(sin), static_cast<T*>(out), shape, back ? -1.0f : 1.0f);
     };
     constexpr int kN = kVector<T>;
     const bool vectors = multiples(kN, shape.half, shape.x.batch, shape.x.position, shape.x.head, shape.out.batch,
                                    shape.out.position, shape.out.head, shape.angle_batch, shape.angle_position) &&
                          aligned(x, cos, sin, out);
-    vectors ? launch(rotation<T, kN>, kN) : launch(rotation<T, 1>, 1);
+    vectors ? with(rotation<T, kN>, kN) : with(rotation<T, 1>, 1);
   });
-  check_launch("rotate");
 }
 
 }  // namespace meshtrain::cuda

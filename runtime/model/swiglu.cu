@@ -53,9 +53,8 @@ __global__ void __launch_bounds__(kThreads)
 
 // d gate = g up s (1 + gate (1 - s)), d up = g gate s, with s = sigmoid(gate).
 template <class T, int N>
-__global__ void __launch_bounds__(kThreads)
-    backward(const T* __restrict__ grad, const T* __restrict__ gate_up, T* __restrict__ out, int64_t rows,
-             int64_t features) {
+__global__ void __launch_bounds__(kThreads) backward(const T* __restrict__ grad, const T* __restrict__ gate_up,
+                                                     T* __restrict__ out, int64_t rows, int64_t features) {
   const Place<N> place;
   for (int64_t row = place.row; row < rows; row += place.rows_at_once) {
     const T* gates = gate_up + row * 2 * features;
@@ -109,30 +108,28 @@ Shape shape_of(int64_t rows, int64_t features, int vector) {
 void swiglu(Element element, const void* gate_up, void* out, int64_t rows, int64_t features, cudaStream_t stream) {
   if (rows == 0 || features == 0) return;
   for_element(element, [&]<class T>() {
-    const auto launch = [&](auto kernel, int vector) {
+    const auto with = [&](auto kernel, int vector) {
       const Shape shape = shape_of(rows, features, vector);
-      kernel<<<shape.grid, shape.block, 0, stream>>>(static_cast<const T*>(gate_up), static_cast<T*>(out), rows,
-                                                     features);
+      launch("swiglu", kernel, shape.grid, shape.block, stream, static_cast<const T*>(gate_up), static_cast<T*>(out),
+             rows, features);
     };
     const bool vectors = features % kVector<T> == 0 && aligned(gate_up, out);
-    vectors ? launch(forward<T, kVector<T>>, kVector<T>) : launch(forward<T, 1>, 1);
+    vectors ? with(forward<T, kVector<T>>, kVector<T>) : with(forward<T, 1>, 1);
   });
-  check_launch("swiglu");
 }
 
 void swiglu_backward(Element element, const void* grad, const void* gate_up, void* out, int64_t rows, int64_t features,
                      cudaStream_t stream) {
   if (rows == 0 || features == 0) return;
   for_element(element, [&]<class T>() {
-    const auto launch = [&](auto kernel, int vector) {
+    const auto with = [&](auto kernel, int vector) {
       const Shape shape = shape_of(rows, features, vector);
-      kernel<<<shape.grid, shape.block, 0, stream>>>(static_cast<const T*>(grad), static_cast<const T*>(gate_up),
-                                                     static_cast<T*>(out), rows, features);
+      launch("swiglu_backward", kernel, shape.grid, shape.block, stream, static_cast<const T*>(grad),
+             static_cast<const T*>(gate_up), static_cast<T*>(out), rows, features);
     };
     const bool vectors = features % kVector<T> == 0 && aligned(grad, gate_up, out);
-    vectors ? launch(backward<T, kVector<T>>, kVector<T>) : launch(backward<T, 1>, 1);
+    vectors ? with(backward<T, kVector<T>>, kVector<T>) : with(backward<T, 1>, 1);
   });
-  check_launch("swiglu_backward");
 }
 
 }  // namespace meshtrain::cuda

@@ -62,11 +62,10 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <class V, class G, class W, int N>
-void launch(const AdamWBuffers& buffers, int64_t n, const AdamWRule& rule, cudaStream_t stream) {
-  update<V, G, W, N><<<grid_for(divided_up(n, int64_t{kThreads} * N), 8), kThreads, 0, stream>>>(
-      static_cast<V*>(buffers.values), static_cast<V*>(buffers.first_moment), static_cast<V*>(buffers.second_moment),
-      static_cast<const G*>(buffers.gradients), static_cast<W*>(buffers.rounded), n, rule);
-  check_launch("adamw");
+void update_by(const AdamWBuffers& buffers, int64_t n, const AdamWRule& rule, cudaStream_t stream) {
+  launch("adamw_", update<V, G, W, N>, grid_for(divided_up(n, int64_t{kThreads} * N), 8), kThreads, stream,
+         static_cast<V*>(buffers.values), static_cast<V*>(buffers.first_moment), static_cast<V*>(buffers.second_moment),
+         static_cast<const G*>(buffers.gradients), static_cast<W*>(buffers.rounded), n, rule);
 }
 
 /// The first elements of each, and what follows them.
@@ -86,12 +85,12 @@ AdamWBuffers behind(const AdamWBuffers& buffers, int64_t count) {
 }
 
 template <class V, class G, class W>
-void launch_all(const AdamWBuffers& buffers, int64_t n, const AdamWRule& rule, cudaStream_t stream) {
-  const bool vectors = aligned(buffers.values, buffers.first_moment, buffers.second_moment, buffers.gradients,
-                               buffers.rounded);
+void update_all(const AdamWBuffers& buffers, int64_t n, const AdamWRule& rule, cudaStream_t stream) {
+  const bool vectors =
+      aligned(buffers.values, buffers.first_moment, buffers.second_moment, buffers.gradients, buffers.rounded);
   const int64_t whole = vectors ? n - n % kAtOnce : 0;
-  if (whole > 0) launch<V, G, W, kAtOnce>(buffers, whole, rule, stream);
-  if (whole < n) launch<V, G, W, 1>(behind(buffers, whole), n - whole, rule, stream);
+  if (whole > 0) update_by<V, G, W, kAtOnce>(buffers, whole, rule, stream);
+  if (whole < n) update_by<V, G, W, 1>(behind(buffers, whole), n - whole, rule, stream);
 }
 
 }  // namespace
@@ -100,11 +99,11 @@ void adamw(const AdamWBuffers& buffers, int64_t n, const AdamWRule& rule, cudaSt
   if (n == 0) return;
   for_element(buffers.gradients_element, [&]<class G>() {
     if (buffers.values_element == Element::BFloat16) {
-      launch_all<__nv_bfloat16, G, __nv_bfloat16>(buffers, n, rule, stream);
+      update_all<__nv_bfloat16, G, __nv_bfloat16>(buffers, n, rule, stream);
     } else if (buffers.rounded_element == Element::Half) {
-      launch_all<float, G, __half>(buffers, n, rule, stream);
+      update_all<float, G, __half>(buffers, n, rule, stream);
     } else {
-      launch_all<float, G, __nv_bfloat16>(buffers, n, rule, stream);
+      update_all<float, G, __nv_bfloat16>(buffers, n, rule, stream);
     }
   });
 }

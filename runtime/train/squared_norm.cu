@@ -64,15 +64,10 @@ void squared_norm(Element element, const void* elements, int64_t n, double* part
   const auto blocks = static_cast<unsigned>(squared_norm_partials(n));
   for_element(element, [&]<class T>() {
     const auto* from = static_cast<const T*>(elements);
-    if (aligned(elements)) {
-      squares<T, kVector<T>><<<blocks, kThreads, 0, stream>>>(from, n, partials);
-    } else {
-      squares<T, 1><<<blocks, kThreads, 0, stream>>>(from, n, partials);
-    }
+    launch("squared_norm", aligned(elements) ? squares<T, kVector<T>> : squares<T, 1>, blocks, kThreads, stream, from,
+           n, partials);
   });
-  check_launch("squared_norm");
-  sum_up<<<1, kThreads, 0, stream>>>(partials, blocks, sum);
-  check_launch("squared_norm");
+  launch("squared_norm", sum_up, 1, kThreads, stream, partials, blocks, sum);
 }
 
 }  // namespace meshtrain::cuda
