@@ -4,7 +4,6 @@
 #include "context_parallel/attention_choice.h"
 #include "context_parallel/attention_kernels.h"
 #include "context_parallel/block_attention.h"
-#include "context_parallel/merge.h"
 #include "tests/gpu/reference.h"
 
 namespace meshtrain {
@@ -22,11 +21,7 @@ struct Shape {
 /// q, k and v as layers give them: heads of a token beside each other, part of a larger tensor.
 std::vector<at::Tensor> made(const Shape& shape, at::ScalarType dtype) {
   const auto heads_of = [&](int64_t heads, int64_t n) {
-    return fresh({shape.batch, n, heads + 1, shape.head_dim})
-        .to(dtype)
-        .to(at::kCUDA)
-        .narrow(2, 0, heads)
-        .transpose(1, 2);
+    return fresh({shape.batch, n, heads + 1, shape.head_dim}).to(dtype).to(gpu()).narrow(2, 0, heads).transpose(1, 2);
   };
   return {heads_of(shape.heads, shape.queries), heads_of(shape.kv_heads, shape.keys),
           heads_of(shape.kv_heads, shape.keys), heads_of(shape.heads, shape.queries)};
@@ -69,26 +64,6 @@ TEST(AttentionOnGpu, EveryKernelIsAsOnTheHost) {
       EXPECT_LE(error_of(gradients.q, expected.q), tolerance) << what;
       EXPECT_LE(error_of(gradients.k, expected.k), tolerance) << what;
       EXPECT_LE(error_of(gradients.v, expected.v), tolerance) << what;
-    }
-  }
-}
-
-TEST(MergeOnGpu, IsAsOnTheHost) {
-  for (const auto& [dtype, tolerance] : kPrecisions) {
-    for (const int64_t head_dim : {1, 7, 64, 128, 256, 520}) {
-      for (const int64_t queries : {0, 1, 333}) {
-        const at::Tensor out = fresh({2, queries, 5, head_dim}), part = fresh({2, queries, 5, head_dim}).to(dtype);
-        const at::Tensor lse = fresh({2, queries, 5}).mul_(20), part_lse = fresh({2, 5, queries}).mul_(20);
-        const auto run = [&](at::Device device, at::ScalarType wide, at::ScalarType of_part) {
-          const Attended merged{out.to(at::kFloat).to(wide).to(device).transpose(1, 2),
-                                lse.to(at::kFloat).to(wide).to(device).transpose(1, 2)};
-          merge(merged, {part.to(of_part).to(device).transpose(1, 2), part_lse.to(at::kFloat).to(wide).to(device)});
-          return merged;
-        };
-        const Attended wanted = run(at::kCPU, at::kDouble, at::kDouble), seen = run(at::kCUDA, at::kFloat, dtype);
-        EXPECT_LE(error_of(seen.out, wanted.out), 1e-5) << dtype << " " << head_dim << " " << queries;
-        EXPECT_LE(error_of(seen.lse, wanted.lse), 1e-6) << dtype << " " << head_dim << " " << queries;
-      }
     }
   }
 }

@@ -17,11 +17,16 @@ RowLabels labels_of(int64_t rows, int64_t columns) {
 
 TEST(CrossEntropyOnGpu, IsAsOnTheHost) {
   for (const auto& [dtype, tolerance] : kPrecisions) {
-    for (const auto& [rows, columns] :
-         {std::pair<int64_t, int64_t>{0, 8}, {1, 1}, {3, 5}, {7, 1000}, {300, 50257}, {17, 151936}, {5000, 33}}) {
+    for (const auto& [rows, columns] : {std::pair<int64_t, int64_t>{0, 8},
+                                        {1, 1},
+                                        {3, 5},
+                                        {7, 1000},
+                                        {many(300), 50257},
+                                        {17, 151936},
+                                        {many(5000), 33}}) {
       const RowLabels host = labels_of(rows, columns);
-      const RowLabels device{host.column.to(at::kCUDA), host.absent.to(at::kCUDA), host.ignored.to(at::kCUDA)};
-      const at::Tensor logits = fresh({rows, columns}).mul_(8).to(dtype).to(at::kCUDA);
+      const RowLabels device{host.column.to(gpu()), host.absent.to(gpu()), host.ignored.to(gpu())};
+      const at::Tensor logits = fresh({rows, columns}).mul_(8).to(dtype).to(gpu());
       const at::Tensor wide = logits.to(at::kCPU).to(at::kDouble);
       const std::string what = c10::str(logits.sizes(), " ", dtype);
 
@@ -41,7 +46,7 @@ TEST(CrossEntropyOnGpu, IsAsOnTheHost) {
 }
 
 TEST(CrossEntropyOnGpu, WhatIsNoNumberIsTheLargest) {
-  at::Tensor logits = fresh({3, 5000}).to(at::kFloat).to(at::kCUDA);
+  at::Tensor logits = fresh({3, 5000}).to(at::kFloat).to(gpu());
   logits[1][4321] = NAN;
   const at::Tensor max = row_maxima(logits).to(at::kCPU);
   EXPECT_TRUE(at::equal(max.isnan(), at::tensor({0, 1, 0}, at::kLong).to(at::kBool)));

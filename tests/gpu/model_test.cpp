@@ -20,8 +20,13 @@ std::string shape_of(const at::Tensor& tensor) {
 // Widths of whole vectors and others, more rows than blocks, one row, none.
 TEST(SwiGluOnGpu, IsAsOnTheHost) {
   for (const Precision& precision : kPrecisions) {
-    for (const auto& [rows, features] :
-         {std::pair<int64_t, int64_t>{0, 8}, {1, 1}, {3, 7}, {5, 8}, {33, 1000}, {1027, 2752}, {70000, 24}}) {
+    for (const auto& [rows, features] : {std::pair<int64_t, int64_t>{0, 8},
+                                         {1, 1},
+                                         {3, 7},
+                                         {5, 8},
+                                         {33, 1000},
+                                         {many(1027), 2752},
+                                         {many(70000), 24}}) {
       const at::Tensor x = fresh({rows, 2 * features});
       expect_as_on_host("swiglu " + shape_of(x), precision, {x},
                         [](const auto& inputs) { return std::vector<at::Tensor>{swiglu(inputs[0])}; });
@@ -44,12 +49,12 @@ TEST(RmsNormOnGpu, IsAsOnTheHost) {
                                      {1, 3},
                                      {3, 6},
                                      {7, 64},
-                                     {1000, 100},
+                                     {many(1000), 100},
                                      {5, 1023},
-                                     {2049, 2048},
+                                     {many(2049), 2048},
                                      {65, 5120},
                                      {9, 8193},
-                                     {70000, 128},
+                                     {many(70000), 128},
                                      {3, 16384}}) {
       const at::Tensor x = fresh({rows, size}), weight = fresh({size});
       expect_as_on_host("rms_norm " + shape_of(x), precision, {x, weight}, [](const auto& inputs) {
@@ -61,7 +66,8 @@ TEST(RmsNormOnGpu, IsAsOnTheHost) {
 
 TEST(RmsNormOnGpu, OfASum) {
   for (const Precision& precision : kPrecisions) {
-    for (const auto& [rows, size] : {std::pair<int64_t, int64_t>{1, 5}, {131, 2048}, {1000, 576}, {33, 999}}) {
+    for (const auto& [rows, size] :
+         {std::pair<int64_t, int64_t>{1, 5}, {many(131), 2048}, {many(1000), 576}, {33, 999}}) {
       const at::Tensor x = fresh({rows, size});
       expect_as_on_host("rms_norm_of_sum " + shape_of(x), precision, {x, fresh({rows, size}), fresh({size})},
                         [&](const auto& inputs) {
@@ -85,11 +91,12 @@ TEST(RmsNormOnGpu, OfSomeHeads) {
 
 // An fp32 buffer gets what a half's gradient is before it is rounded; twice the same bits.
 TEST(RmsNormOnGpu, WeightGradientsAreAddedInPlaceAndRepeatable) {
-  const at::Tensor x = fresh({4099, 2048}).to(at::kBFloat16).to(at::kCUDA);
-  const at::Tensor grad = fresh({4099, 2048}).to(at::kBFloat16).to(at::kCUDA), weight = fresh({2048}).to(at::kBFloat16);
+  const int64_t rows = many(4099);
+  const at::Tensor x = fresh({rows, 2048}).to(at::kBFloat16).to(gpu());
+  const at::Tensor grad = fresh({rows, 2048}).to(at::kBFloat16).to(gpu()), weight = fresh({2048}).to(at::kBFloat16);
   const auto gradient = [&] {
-    const at::Tensor leaf = weight.to(at::kCUDA).set_requires_grad(true);
-    leaf.mutable_grad() = at::ones({2048}, at::TensorOptions(at::kCUDA).dtype(at::kFloat));
+    const at::Tensor leaf = weight.to(gpu()).set_requires_grad(true);
+    leaf.mutable_grad() = at::ones({2048}, at::TensorOptions(gpu()).dtype(at::kFloat));
     rms_norm(x, leaf, kEps).backward(grad);
     return leaf.grad();
   };
@@ -110,7 +117,7 @@ at::Tensor with_angles(const std::vector<at::Tensor>& inputs, int64_t heads, int
 TEST(RopeOnGpu, IsAsOnTheHost) {
   for (const Precision& precision : kPrecisions) {
     for (const int64_t half : {1, 3, 8, 32, 40, 64, 300}) {
-      const int64_t positions = half == 32 ? 2049 : 19;
+      const int64_t positions = half == 32 ? many(2049) : 19;
       for (const bool each : {false, true}) {
         const at::Tensor angle = each ? fresh({2, positions, 1, half}) : fresh({positions, 1, half});
         const std::vector<at::Tensor> inputs = {fresh({2, positions, 8, 2 * half}), angle.cos(), angle.sin()};

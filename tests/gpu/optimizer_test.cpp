@@ -27,7 +27,7 @@ struct Kind {
 void expect_formula(const Kind& kind, int64_t n, int64_t first, std::optional<double> factor) {
   const auto made = [&](at::ScalarType dtype, bool positive = false) {
     const at::Tensor values = fresh({n + first});
-    return (positive ? values.abs() : values).to(dtype).to(at::kCUDA).narrow(0, first, n);
+    return (positive ? values.abs() : values).to(dtype).to(gpu()).narrow(0, first, n);
   };
   at::Tensor values = made(kind.values), first_moment = made(kind.values), second_moment = made(kind.values, true);
   at::Tensor gradients = made(kind.gradients);
@@ -38,7 +38,7 @@ void expect_formula(const Kind& kind, int64_t n, int64_t first, std::optional<do
   const at::Tensor m = 0.9 * wide(first_moment) + 0.1 * g, v = 0.99 * wide(second_moment) + 0.01 * g * g;
   const at::Tensor update =
       -rate * 0.1 * w - rate * m / (1 - std::pow(0.9, 7)) / ((v / (1 - std::pow(0.99, 7))).sqrt() + 1e-8);
-  const at::TensorOptions options(at::kCUDA);
+  const at::TensorOptions options(gpu());
   std::optional<at::Tensor> rounded, scalar;
   if (kind.rounded) rounded = at::full({n}, NAN, options.dtype(*kind.rounded));
   if (factor) scalar = at::full({}, *factor, options.dtype(at::kDouble));
@@ -67,7 +67,7 @@ TEST(AdamWOnGpu, IsTheFormula) {
       {at::kFloat, at::kHalf, at::kHalf, 3e-4},       {at::kBFloat16, at::kBFloat16, std::nullopt, 4e-3},
       {at::kBFloat16, at::kFloat, std::nullopt, 4e-3}};
   for (const Kind& kind : kinds) {
-    for (const int64_t n : {0, 1, 8, 1001, 3000017}) {
+    for (const int64_t n : {int64_t{0}, int64_t{1}, int64_t{8}, int64_t{1001}, many(3000017)}) {
       for (const int64_t first : {0, 1, 16}) {
         if (n <= 1001 || first == 0) expect_formula(kind, n, first, first == 0 ? std::nullopt : std::optional(0.37));
       }
@@ -77,9 +77,9 @@ TEST(AdamWOnGpu, IsTheFormula) {
 
 TEST(SquaredNormOnGpu, IsInFp64AndRepeatable) {
   for (const auto& [dtype, tolerance] : kPrecisions) {
-    for (const int64_t n : {0, 1, 7, 4096, 100003, 20000001}) {
+    for (const int64_t n : {int64_t{0}, int64_t{1}, int64_t{7}, int64_t{4096}, int64_t{100003}, many(20000001)}) {
       for (const int64_t first : {0, 3}) {
-        const at::Tensor x = fresh({n + first}).to(dtype).to(at::kCUDA).narrow(0, first, n);
+        const at::Tensor x = fresh({n + first}).to(dtype).to(gpu()).narrow(0, first, n);
         poison({at::empty({1 << 12}, at::kDouble)});
         const at::Tensor once = squared_norm(x);
         EXPECT_EQ(once.scalar_type(), at::kDouble);

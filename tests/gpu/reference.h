@@ -1,6 +1,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
 
 #include <functional>
 #include <string>
@@ -15,6 +16,12 @@ struct Precision {
   double tolerance;
 };
 inline const std::vector<Precision> kPrecisions = {{at::kFloat, 1e-5}, {at::kBFloat16, 4e-3}, {at::kHalf, 6e-4}};
+
+/// What computes: a GPU, or what stands for one (tests/emulated).
+at::Device gpu();
+
+/// n of something, more than a GPU does at once; where less of it is enough for that, an odd number that is smaller.
+int64_t many(int64_t n);
 
 /// Standard-normal values on the host, in fp64; others in every run.
 at::Tensor fresh(at::IntArrayRef shape);

@@ -1,0 +1,13 @@
+#pragma once
+
+#include <c10/core/Device.h>
+
+// Of LibTorch's header what mesh/cuda/tensors.h uses.
+namespace c10::cuda {
+
+class CUDAGuard {
+ public:
+  explicit CUDAGuard(c10::Device) {}
+};
+
+}  // namespace c10::cuda

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <cstddef>
+#include <cstring>
+
+#include "tests/emulated/machine.h"
+
+// What meshtrain's kernels and those who launch them use of CUDA, in place of CUDA's own headers. A launch is over when
+// it returns; what goes wrong in it is thrown there.
+
+struct CUstream_st;
+using cudaStream_t = CUstream_st*;
+
+enum cudaError_t { cudaSuccess };
+
+inline const char* cudaGetErrorString(cudaError_t) {
+  return "no error";
+}
+inline cudaError_t cudaGetLastError() {
+  return cudaSuccess;
+}
+
+enum cudaDeviceAttr { cudaDevAttrMultiProcessorCount };
+
+inline cudaError_t cudaGetDevice(int* device) {
+  *device = 0;
+  return cudaSuccess;
+}
+/// So few that kernels have to loop over their work.
+inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) {
+  *value = 3;
+  return cudaSuccess;
+}
+
+inline cudaError_t cudaMemsetAsync(void* to, int byte, size_t count, cudaStream_t) {
+  std::memset(to, byte, count);
+  return cudaSuccess;
+}
