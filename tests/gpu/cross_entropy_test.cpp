@@ -23,7 +23,8 @@ TEST(CrossEntropyOnGpu, IsAsOnTheHost) {
                                         {7, 1000},
                                         {many(300), 50257},
                                         {17, 151936},
-                                        {many(5000), 33}}) {
+                                        {many(5000), 33},
+                                        {many(5000), 1500}}) {
       const RowLabels host = labels_of(rows, columns);
       const RowLabels device{host.column.to(gpu()), host.absent.to(gpu()), host.ignored.to(gpu())};
       const at::Tensor logits = fresh({rows, columns}).mul_(8).to(dtype).to(gpu());

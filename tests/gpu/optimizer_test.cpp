@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "mesh/operator.h"
+#include "runtime/optimizer/adamw.h"
 #include "runtime/train/squared_norm.h"
 #include "tests/gpu/reference.h"
 
@@ -17,13 +18,16 @@ using Update = void(at::Tensor&, at::Tensor&, at::Tensor&, at::Tensor&, const st
                     const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&, double, double, double,
                     double, double);
 
+const AdamW nothing_to_update({}, {}, {});  // so that the linker takes the file that defines the operator
+
 struct Kind {
   at::ScalarType values, gradients;
   std::optional<at::ScalarType> rounded;
   double tolerance;
 };
 
-/// Whole vectors, odd numbers, and ranges that begin where no vector does.
+/// Whole vectors, odd numbers, and ranges that begin where no vector does. `factor`: of few bits, so that a product
+/// with it is rounded once.
 void expect_formula(const Kind& kind, int64_t n, int64_t first, std::optional<double> factor) {
   const auto made = [&](at::ScalarType dtype, bool positive = false) {
     const at::Tensor values = fresh({n + first});
@@ -34,7 +38,7 @@ void expect_formula(const Kind& kind, int64_t n, int64_t first, std::optional<do
   const at::Tensor gradients_before = gradients.clone();
   const auto wide = [](const at::Tensor& tensor) { return tensor.to(at::kCPU).to(at::kDouble); };
   const double rate = 3e-3 * 0.5;
-  const at::Tensor w = wide(values), g = wide(gradients) * factor.value_or(1);
+  const at::Tensor w = wide(values), g = wide((wide(gradients) * factor.value_or(1)).to(kind.gradients));
   const at::Tensor m = 0.9 * wide(first_moment) + 0.1 * g, v = 0.99 * wide(second_moment) + 0.01 * g * g;
   const at::Tensor update =
       -rate * 0.1 * w - rate * m / (1 - std::pow(0.9, 7)) / ((v / (1 - std::pow(0.99, 7))).sqrt() + 1e-8);
@@ -48,9 +52,10 @@ void expect_formula(const Kind& kind, int64_t n, int64_t first, std::optional<do
         at::full({}, 7, options.dtype(at::kFloat)), scalar, 0.5, 0.9, 0.99, 0.1, 1e-8);
 
   const std::string what = c10::str("adamw of ", n, " from ", first, ", ", kind.values, " ", kind.gradients);
-  EXPECT_LE(error_of(values, w + update), kind.tolerance) << what;
-  EXPECT_LE(error_of(first_moment, m), kind.tolerance) << what;
-  EXPECT_LE(error_of(second_moment, v), kind.tolerance) << what;
+  const double tolerance = tolerance_for(n, kind.tolerance);
+  EXPECT_LE(error_of(values, w + update), tolerance) << what;
+  EXPECT_LE(error_of(first_moment, m), tolerance) << what;
+  EXPECT_LE(error_of(second_moment, v), tolerance) << what;
   if (kind.values == at::kFloat && n > 100) {  // what changed, and not only where it began
     EXPECT_LE(error_of(wide(values) - w, update), 1e-3) << what;
   }
@@ -63,13 +68,13 @@ void expect_formula(const Kind& kind, int64_t n, int64_t first, std::optional<do
 TEST(AdamWOnGpu, IsTheFormula) {
   const std::vector<Kind> kinds = {
       {at::kFloat, at::kFloat, std::nullopt, 1e-6},   {at::kFloat, at::kFloat, at::kBFloat16, 1e-6},
-      {at::kFloat, at::kFloat, at::kHalf, 1e-6},      {at::kFloat, at::kBFloat16, at::kBFloat16, 2e-3},
-      {at::kFloat, at::kHalf, at::kHalf, 3e-4},       {at::kBFloat16, at::kBFloat16, std::nullopt, 4e-3},
+      {at::kFloat, at::kFloat, at::kHalf, 1e-6},      {at::kFloat, at::kBFloat16, at::kBFloat16, 1e-6},
+      {at::kFloat, at::kHalf, at::kHalf, 1e-6},       {at::kBFloat16, at::kBFloat16, std::nullopt, 4e-3},
       {at::kBFloat16, at::kFloat, std::nullopt, 4e-3}};
   for (const Kind& kind : kinds) {
     for (const int64_t n : {int64_t{0}, int64_t{1}, int64_t{8}, int64_t{1001}, many(3000017)}) {
       for (const int64_t first : {0, 1, 16}) {
-        if (n <= 1001 || first == 0) expect_formula(kind, n, first, first == 0 ? std::nullopt : std::optional(0.37));
+        if (n <= 1001 || first == 0) expect_formula(kind, n, first, first == 0 ? std::nullopt : std::optional(0.375));
       }
     }
   }

@@ -9,13 +9,16 @@
 
 namespace meshtrain::testing {
 
-/// How far numbers of a dtype may be from those in fp64: ||a - b|| / ||b||. Halves are rounded once or twice, by 2^-9
-/// (bf16) and 2^-12 (fp16) of themselves at most.
+/// How far many numbers of a dtype may be from those in fp64: ||a - b|| / ||b||. Halves are rounded up to three times,
+/// by 2^-8 (bf16) and 2^-11 (fp16) of themselves at most.
 struct Precision {
   at::ScalarType dtype;
   double tolerance;
 };
 inline const std::vector<Precision> kPrecisions = {{at::kFloat, 1e-5}, {at::kBFloat16, 4e-3}, {at::kHalf, 6e-4}};
+
+/// `tolerance`, and three times as much for so few numbers that their errors may not average out.
+double tolerance_for(int64_t count, double tolerance);
 
 /// What computes: a GPU, or what stands for one (tests/emulated).
 at::Device gpu();
