@@ -116,6 +116,11 @@ TEST(Generate, WhatIsWrongIsSaidInOneLine) {
   EXPECT_TRUE(has(complaint({llama, "--tokens", "1", "--top-p", "1.5"}), "--top-p"));
   EXPECT_TRUE(has(complaint({llama, "--tokens", "1", "--top-p", "nan"}), "--top-p: nan"));
   EXPECT_TRUE(has(complaint({llama, "--tokens", "1", "--temperature", "nan"}), "--temperature: nan"));
+  for (const std::string seed : {"-1", "ten", "9223372036854775808", "99999999999999999999"}) {
+    EXPECT_EQ(complaint({llama, "--tokens", "1", "--seed", seed}),
+              "meshtrain generate: --seed: " + seed +
+                  " is not a whole number from 0 to 9223372036854775807: see meshtrain generate --help");
+  }
   EXPECT_TRUE(has(complaint({llama, "--tokens", "1", "--max-tokens", "0"}), "--max-tokens"));
   EXPECT_TRUE(has(complaint({llama, "--tokens", "1,2", "--max-tokens", "255"}),
                   "prompt 1 takes 2 of max_position_embeddings 256: give at most --max-tokens 254"));

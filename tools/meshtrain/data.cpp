@@ -17,6 +17,7 @@
 #include "runtime/telemetry/console.h"
 #include "tools/meshtrain/commands.h"
 #include "tools/meshtrain/launcher.h"
+#include "tools/meshtrain/recipe_arguments.h"
 
 namespace meshtrain {
 namespace {
@@ -186,7 +187,7 @@ void add_inspect(CLI::App& data, int& status) {
       ->type_name("TYPE");
   command->add_option("--count", arguments->count, "How many tokens to show of a sample")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber)
+      ->check(whole_number(0))
       ->type_name("N");
   command
       ->add_option("--samples", arguments->samples, "How many samples to show: the first tokens, and others further on")

@@ -246,7 +246,7 @@ void add_sampling_options(CLI::App& command, GenerateArguments& arguments) {
   command
       .add_option("--max-tokens", arguments.max_tokens,
                   "Tokens to generate at most; 128, or what max_position_embeddings leaves")
-      ->check(at_least_one())
+      ->check(whole_number(1))
       ->type_name("N");
   command
       .add_option("--temperature", arguments.sampling.temperature,
@@ -254,7 +254,7 @@ void add_sampling_options(CLI::App& command, GenerateArguments& arguments) {
       ->capture_default_str()
       ->type_name("T");
   command.add_option("--top-k", arguments.sampling.top_k, "Draws from the K likeliest tokens alone")
-      ->check(at_least_one())
+      ->check(whole_number(1))
       ->type_name("K");
   command
       .add_option("--top-p", arguments.sampling.top_p,
@@ -279,6 +279,7 @@ void add_generate_command(CLI::App& app, int& status) {
       "the model over tp. Text goes to stdout, alone as it comes, everything else to stderr.\n\n"
       "  meshtrain generate models/SmolLM2-1.7B --prompt 'Once upon a time' --temperature 0.8 --top-p 0.95\n"
       "  mpirun -n 2 meshtrain generate runs/quickstart --tokenizer bytes --prompt '#include' --max-tokens 200");
+      ->check(whole_number(0))
   command
       ->add_option("model", arguments->model,
                    "A Hugging Face folder; a run directory, or its checkpoints: then the newest; or the folder of one")

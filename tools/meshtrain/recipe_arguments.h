@@ -1,6 +1,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <cstdint>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -16,8 +17,8 @@ struct RecipeArguments {
   std::vector<std::string> overrides;
 };
 
-/// A check of options: whole numbers of at least 1.
-CLI::Validator at_least_one();
+/// A check of options: whole numbers of at least `least`, up to 2^63 - 1.
+CLI::Validator whole_number(int64_t least);
 
 /// --mesh and --set.
 void add_recipe_options(CLI::App& command, RecipeArguments& arguments);

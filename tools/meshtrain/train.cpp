@@ -101,7 +101,7 @@ void add_train_command(CLI::App& app, int& status) {
   command
       ->add_option("--resume-step", arguments->options.resume_step,
                    "Go on from the checkpoint of this step; later ones are set aside")
-      ->check(CLI::NonNegativeNumber)
+      ->check(whole_number(0))
       ->type_name("N");
   command->add_flag(
       "--check", arguments->check,
