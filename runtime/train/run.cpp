@@ -220,7 +220,7 @@ RunEnd run(const Recipe& asked, const Group& world, const RunOptions& options, c
     throw std::runtime_error(mesh.world().place() + ": " + message_of(error));
   }
   if (!recipe.train.export_folder.empty()) {
-    const CarriedOver carried = carried_over(recipe.model.hf, recipe.model.shape);
+    const CarriedOver carried = carried_over(recipe);
     export_model(trainer->fsdp(), shape_to_export(recipe), carried, mesh, recipe.train.export_folder);
     if (journal) journal->say("weights written to " + recipe.train.export_folder.string() + describe(carried));
   }
