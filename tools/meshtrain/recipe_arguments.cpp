@@ -4,7 +4,6 @@
 #include <string>
 
 #include "mesh/agree.h"
-#include "runtime/config/load.h"
 
 namespace meshtrain {
 
@@ -35,10 +34,11 @@ void add_set_option(CLI::App& command, RecipeArguments& arguments) {
       ->take_all();
 }
 
-Recipe receive_recipe(const std::filesystem::path& file, const RecipeArguments& arguments, const Group& world) {
+Recipe receive_recipe(const std::filesystem::path& file, const RecipeArguments& arguments, const Group& world,
+                      const SavedRecipe& saved) {
   Recipe recipe;
   agree(world, [&] {
-    if (world.rank() == 0) recipe = load_recipe(file, arguments.overrides, arguments.mesh);
+    if (world.rank() == 0) recipe = load_recipe(file, arguments.overrides, arguments.mesh, saved);
   });
   if (world.size() == 1) return recipe;
   const std::string yaml = broadcast_text(world, world.rank() == 0 ? to_yaml(recipe) : "");

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "mesh/group.h"
+#include "runtime/config/load.h"
 #include "runtime/config/recipe.h"
 
 namespace meshtrain {
@@ -25,7 +26,9 @@ void add_recipe_options(CLI::App& command, RecipeArguments& arguments);
 /// --set alone, where there is no mesh.
 void add_set_option(CLI::App& command, RecipeArguments& arguments);
 
-/// The recipe in `file`, read by rank 0, on every rank of `world`. Throws InputError on all of them.
-Recipe receive_recipe(const std::filesystem::path& file, const RecipeArguments& arguments, const Group& world);
+/// The recipe in `file`, read by rank 0 as load_recipe() does, on every rank of `world`. Throws InputError on all of
+/// them.
+Recipe receive_recipe(const std::filesystem::path& file, const RecipeArguments& arguments, const Group& world,
+                      const SavedRecipe& saved = {});
 
 }  // namespace meshtrain
