@@ -92,19 +92,12 @@ void fused_adamw_meta(at::TensorList, at::TensorList, at::TensorList, at::Tensor
                       const std::optional<at::Tensor>&) {}
 
 TORCH_LIBRARY_FRAGMENT(meshtrain, library) {
-  library.def(
+  define(
+      library,
       "adamw_(Tensor(a!) values, Tensor(b!) first_moment, Tensor(c!) second_moment, Tensor(d!) gradients, "
       "Tensor(e!)? rounded, Tensor learning_rate, Tensor step, Tensor? factor, Tensor? skip, float rate, float beta1, "
-      "float beta2, "
-      "float weight_decay, float eps) -> ()");
-}
-
-TORCH_LIBRARY_IMPL(meshtrain, CPU, library) {
-  library.impl("adamw_", adamw);
-}
-
-TORCH_LIBRARY_IMPL(meshtrain, Meta, library) {
-  library.impl("adamw_", adamw);
+      "float beta2, float weight_decay, float eps) -> ()",
+      adamw);
 }
 
 TORCH_LIBRARY_IMPL(aten, Meta, library) {

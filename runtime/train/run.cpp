@@ -172,19 +172,25 @@ RunEnd run(const Recipe& asked, const Group& world, const RunOptions& options, c
   });
   const std::filesystem::path folder = RunDirectory::folder_of(recipe, options.run_dir);
   const CheckpointFolder checkpoint_folder(RunDirectory::checkpoints_of(folder));
-  std::unique_ptr<Trainer> trainer;
-  std::unique_ptr<RunDirectory> directory;
+  const bool may_resume = options.resume || options.resume_step;
   std::optional<std::filesystem::path> checkpoint;
   agree(world, [&] {
-    trainer = std::make_unique<Trainer>(recipe, mesh, computing.device, std::move(data_parallel));
+    if (mesh.rank() == 0 && may_resume) checkpoint = checkpoint_to_resume(checkpoint_folder, options.resume_step);
+  });
+  const bool resumes = !broadcast_text(world, checkpoint ? "yes" : "").empty();
+  std::unique_ptr<Trainer> trainer;
+  std::unique_ptr<RunDirectory> directory;
+  agree(world, [&] {
+    trainer = std::make_unique<Trainer>(recipe, mesh, computing.device, std::move(data_parallel), resumes);
     if (mesh.rank() != 0) return;
     if (!recipe.train.export_folder.empty()) check_export_folder(recipe.train.export_folder);
-    const bool may_resume = options.resume || options.resume_step;
     directory = std::make_unique<RunDirectory>(folder, may_resume);
-    if (may_resume) checkpoint = checkpoint_to_resume(checkpoint_folder, options.resume_step);
+    if (may_resume) checkpoint = checkpoint_to_resume(checkpoint_folder, options.resume_step);  // the newest by now
+    if (checkpoint.has_value() == resumes) return;
+    throw InputError("another run changed the checkpoints in " + checkpoint_folder.folder().string() +
+                     " meanwhile: start again");
   });
   Resumed resumed;
-  const bool resumes = !broadcast_text(world, checkpoint ? "yes" : "").empty();
   if (resumes) resumed = resume(checkpoint.value_or(""), head, recipe.train.steps, *trainer, world);
   std::unique_ptr<Journal> journal;
   agree(world, [&] {
@@ -231,7 +237,7 @@ RunEnd run(const Recipe& asked, const Group& world, const RunOptions& options, c
     throw std::runtime_error(mesh.world().place() + ": " + message_of(error));
   }
   if (!recipe.train.export_folder.empty()) {
-    const CarriedOver carried = carried_over(recipe.model.hf, recipe.model.shape);
+    const CarriedOver carried = carried_over(recipe);
     export_model(trainer->fsdp(), shape_to_export(recipe), carried, mesh, recipe.train.export_folder);
     if (journal) journal->say("weights written to " + recipe.train.export_folder.string() + describe(carried));
   }

@@ -29,7 +29,8 @@ void freeze(Transformer& model, const std::vector<std::string>& patterns) {
 
 }  // namespace
 
-Trainer::Trainer(const Recipe& recipe, const DeviceMesh& mesh, at::Device device, DataParallel data_parallel)
+Trainer::Trainer(const Recipe& recipe, const DeviceMesh& mesh, at::Device device, DataParallel data_parallel,
+                 bool resumes)
     : mesh_(mesh),
       train_(recipe.train),
       device_(device),
@@ -49,7 +50,9 @@ Trainer::Trainer(const Recipe& recipe, const DeviceMesh& mesh, at::Device device
   options_of_units.on_reduced = [this](const FlatBuffer& buffer) { sums_.issue(buffer); };
   shard_memory_ = options_of_units.memory;
   fsdp_ = std::make_unique<Fsdp>(model_->units(), std::move(options_of_units));
-  if (recipe.model.init == "pretrained") {
+  if (resumes) {
+    fsdp_->write_values([](const Parameter&) {});
+  } else if (recipe.model.init == "pretrained") {
     const PretrainedWeights weights(recipe.model.hf);
     fsdp_->write_values([&](const Parameter& parameter) { weights.read(parameter); });
   } else {

@@ -34,9 +34,11 @@ struct HeldOutLoss {
 class Trainer {
  public:
   /// Declares, cuts and initialises the model that `recipe` asks for; weights of a Hugging Face folder are read in
-  /// part, each rank its own. Throws InputError. Collective at its beginning, where ranks of a host come to share
+  /// part, each rank its own. `resumes`: parameters are zero, and no weights are read, as shards() are written next and
+  /// resume() is called. Throws InputError. Collective at its beginning, where ranks of a host come to share
   /// memory (Fsdp) and nothing can have failed on one rank alone.
-  Trainer(const Recipe& recipe, const DeviceMesh& mesh, at::Device device, DataParallel data_parallel);
+  Trainer(const Recipe& recipe, const DeviceMesh& mesh, at::Device device, DataParallel data_parallel,
+          bool resumes = false);
   /// With make_data_parallel(), which may be collective too.
   Trainer(const Recipe& recipe, const DeviceMesh& mesh, at::Device device)
       : Trainer(recipe, mesh, device, make_data_parallel(recipe, mesh)) {}
