@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Trains models on one GPU with this program and with transformers under torch.compile, in turn, and prints both.
+"""Trains models on one GPU with this program, its steps given to the GPU one kernel at a time and as one CUDA graph, and
+with transformers under torch.compile, in turn, and prints all three.
 
   pip install torch==2.11.0 transformers safetensors numpy
   tools/build && python3 benchmarks/gpu_train.py [--device cpu --models tiny --sequences 64]
@@ -7,8 +8,8 @@
 The models have the shapes in recipes/models and random weights, in bf16 (weights, gradients and the optimizer's state),
 AdamW, gradients clipped to norm 1. A step has the same number of tokens at every length. transformers runs its own model
 with torch.compile, scaled_dot_product_attention (flash or cuDNN, whichever it chooses), the fused AdamW, and cross-entropy
-by PyTorch. Both see the same tokens; each repetition runs both, one after the other, in processes of their own. The first
-steps, in which kernels are compiled, are left out; numbers are medians over the repetitions of the median step.
+by PyTorch. All see the same tokens; each repetition runs all, one after the other, in processes of their own. The first
+steps, in which kernels are compiled or a graph is recorded, are left out; numbers are medians over the repetitions of the median step.
 
 Utilisation is of --peak TFLOP/s (989: dense bf16 of an H100 or H200): 6 (P - V M) + 12 L Q S operations a token with the
 whole square of attention, half of its term with what a causal model needs (P parameters, V vocabulary, M width, L layers,
@@ -29,7 +30,7 @@ ROOT = Path(__file__).resolve().parent.parent
 TINY = dict(model_type="llama", architectures=["LlamaForCausalLM"], hidden_size=64, intermediate_size=128,
             num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, vocab_size=512, rms_norm_eps=1e-5,
             hidden_act="silu", max_position_embeddings=8192, tie_word_embeddings=True, rope_theta=10000.0)
-WARMUP = 3  # steps
+WARMUP = 5  # steps
 LEARNING_RATE = 3e-4
 
 
@@ -150,7 +151,7 @@ def run(words, log, limit):
     return result.stdout
 
 
-def ours(arguments, folder, scratch):
+def ours(arguments, folder, scratch, graph):
     tokens = scratch / "tokens.bin"
     config = json.loads((folder / "config.json").read_text())
     samples(arguments, config).tofile(tokens)
@@ -158,7 +159,8 @@ def ours(arguments, folder, scratch):
     recipe.write_text(f"""model: {{hf: {folder}, init: random}}
 data: {{tokens: {tokens}, dtype: uint32, layout: records}}
 train: {{sequence_length: {arguments.sequence}, global_batch: {arguments.batch}, micro_batch: {arguments.batch},
-  steps: {arguments.steps}, precision: bf16, clip_norm: 1.0}}
+  steps: {arguments.steps}, precision: bf16, clip_norm: 1.0,
+  cuda_graph: {str(graph).lower()}}}
 optimizer: {{name: adamw, learning_rate: {LEARNING_RATE}, betas: [0.9, 0.999], weight_decay: 0.1}}
 device: {arguments.device}
 """)
@@ -172,10 +174,11 @@ device: {arguments.device}
 
 def compare(arguments, name, folder):
     config = json.loads((folder / "config.json").read_text())
-    mine, theirs = [], []
+    mine, recorded, theirs = [], [], []
     for _ in range(arguments.repetitions):
-        with tempfile.TemporaryDirectory() as scratch:
-            mine.append(ours(arguments, folder, Path(scratch)))
+        for rows, graph in ((mine, False), (recorded, True)):
+            with tempfile.TemporaryDirectory() as scratch:
+                rows.append(ours(arguments, folder, Path(scratch), graph))
         words = [arguments.python, __file__, "--peer", folder, "--device", arguments.device, "--sequence",
                  arguments.sequence, "--batch", arguments.batch, "--steps", arguments.steps]
         words += [] if arguments.compile else ["--no-compile"]
@@ -183,10 +186,10 @@ def compare(arguments, name, folder):
     tokens = arguments.batch * arguments.sequence
     full, causal = operations(config, arguments.sequence)
     speeds = {}
-    for who, rows in (("transformers", theirs), ("meshtrain", mine)):
+    for who, rows in (("transformers", theirs), ("meshtrain", mine), ("meshtrain, as a graph", recorded)):
         seconds = statistics.median(row["seconds"] for row in rows)
         speeds[who] = tokens / seconds
-        ratio = f"{speeds[who] / speeds['transformers']:.2f}" if who == "meshtrain" else ""
+        ratio = f"{speeds[who] / speeds['transformers']:.2f}" if who != "transformers" else ""
         utilisation = [100 * speeds[who] * each / arguments.peak / 1e12 for each in (full, causal)]
         print(f"| {name} | {arguments.sequence} | {who} | {speeds[who]:.0f} | {ratio} | {utilisation[0]:.1f} % | "
               f"{utilisation[1]:.1f} % | {rows[0]['memory'] / 2**30:.1f} | {rows[0]['losses'][-1]:.4f} |", flush=True)
@@ -200,7 +203,7 @@ def main():
                         help="folders in recipes/models, or tiny")
     parser.add_argument("--sequences", type=int, nargs="*", default=[1024, 4096, 8192])
     parser.add_argument("--tokens", type=int, default=8192, help="of a step")
-    parser.add_argument("--steps", type=int, default=13)
+    parser.add_argument("--steps", type=int, default=15)
     parser.add_argument("--repetitions", type=int, default=1)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=True, help="the peer")

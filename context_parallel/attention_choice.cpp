@@ -1,6 +1,8 @@
 #include "context_parallel/attention_choice.h"
 
 #include <limits>
+#include <map>
+#include <mutex>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -42,11 +44,38 @@ bool fits(const Line& line, const AttentionShape& shape) {
          shape.num_queries >= line.least_queries && shape.num_keys >= line.least_keys;
 }
 
+constexpr size_t kMostLines = 8;
+
+/// What was chosen so far.
+struct Notes {
+  std::mutex mutex;
+  std::map<AttentionShape, AttentionKernel> kernels;
+};
+
+Notes& notes() {
+  static Notes notes;
+  return notes;
+}
+
+void note(const AttentionShape& shape, AttentionKernel kernel) {
+  const std::lock_guard lock(notes().mutex);
+  notes().kernels.emplace(shape, kernel);
+}
+
+std::string describe(const AttentionShape& shape) {
+  return std::to_string(shape.num_queries) + " queries, " + std::to_string(shape.num_keys) + " keys, " +
+         (shape.causal ? "causal, " : "") + std::to_string(shape.num_heads) + " heads of " +
+         std::to_string(shape.head_dim) + " over " + std::to_string(shape.num_kv_heads) + " KV heads, " +
+         c10::toString(shape.dtype);
+}
+
 }  // namespace
 
 AttentionKernel choose_attention(const AttentionShape& shape) {
   for (const Line& line : kTable) {
-    if (fits(line, shape)) return line.kernel;
+    if (!fits(line, shape)) continue;
+    note(shape, line.kernel);
+    return line.kernel;
   }
   throw std::invalid_argument("attention on CUDA: there is no kernel for " + std::string(c10::toString(shape.dtype)) +
                               " and heads of " + std::to_string(shape.head_dim) +
@@ -63,6 +92,20 @@ const char* name(AttentionKernel kernel) {
       return "efficient";
   }
   return "";
+}
+
+std::vector<std::string> chosen_attention() {
+  const std::lock_guard lock(notes().mutex);
+  const size_t count = notes().kernels.size();
+  std::vector<std::string> lines;
+  for (const auto& [shape, kernel] : notes().kernels) {
+    if (lines.size() == kMostLines) {
+      lines.push_back("and " + std::to_string(count - kMostLines) + " more shapes");
+      break;
+    }
+    lines.push_back(std::string(name(kernel)) + ": " + describe(shape));
+  }
+  return lines;
 }
 
 }  // namespace meshtrain

@@ -2,7 +2,10 @@
 
 #include <c10/core/ScalarType.h>
 
+#include <compare>
 #include <cstdint>
+#include <string>
+#include <vector>
 
 namespace meshtrain {
 
@@ -22,6 +25,8 @@ struct AttentionShape {
   int64_t num_queries;  ///< of a sequence
   int64_t num_keys;
   bool causal;
+
+  auto operator<=>(const AttentionShape&) const = default;
 };
 
 /// Who computes it, forward and backward: the first line of a fixed table that fits, so that every rank and every run
@@ -30,5 +35,9 @@ AttentionKernel choose_attention(const AttentionShape& shape);
 
 /// "cudnn", "flash", "efficient".
 const char* name(AttentionKernel kernel);
+
+/// The choices that this process has made, a line each: "cudnn: 4096 queries, 4096 keys, causal, 32 heads of 64 over 8
+/// KV heads, BFloat16"; of many shapes, as packed documents have, some, and how many more. On any thread.
+std::vector<std::string> chosen_attention();
 
 }  // namespace meshtrain

@@ -23,15 +23,8 @@ void merge(const Attended& merged, const Attended& part) {
 }
 
 TORCH_LIBRARY_FRAGMENT(meshtrain, library) {
-  library.def("merge_attention_(Tensor(a!) out, Tensor(b!) lse, Tensor part_out, Tensor part_lse) -> ()");
-}
-
-TORCH_LIBRARY_IMPL(meshtrain, CPU, library) {
-  library.impl("merge_attention_", merge_in_place);
-}
-
-TORCH_LIBRARY_IMPL(meshtrain, Meta, library) {
-  library.impl("merge_attention_", merge_in_place);
+  define(library, "merge_attention_(Tensor(a!) out, Tensor(b!) lse, Tensor part_out, Tensor part_lse) -> ()",
+         merge_in_place);
 }
 
 }  // namespace meshtrain

@@ -61,6 +61,7 @@ FlatBuffer::FlatBuffer(std::vector<Parameter*> parameters, const Sharding& shard
 
 void FlatBuffer::settle(bool values_stay) {
   const at::NoGradGuard no_grad;
+  values_stay_ = values_stay;
   shard_values_ = values_stay && shard_dtype_ == values_.scalar_type()
                       ? values_of_shard()
                       : sharding_.memory.zeros(share_, values_.options().dtype(shard_dtype_));

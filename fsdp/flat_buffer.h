@@ -67,6 +67,12 @@ class FlatBuffer {
   /// [shard().numel] of the dtype of shard_values(), reduced after a backward; part of gradients() where these are
   /// always whole and of the same dtype. Undefined when frozen.
   const at::Tensor& shard_gradients() const { return shard_gradients_; }
+  /// [shard().numel]: what units compute with of shard_values(), rounded to the parameters' dtype, where that has
+  /// memory for good; else undefined, and each gather rounds. Whoever changes shard_values() may write it too
+  /// (ShardChange).
+  at::Tensor rounded_shard() const {
+    return values_stay_ && shard_dtype_ != values_.scalar_type() ? values_of_shard() : at::Tensor();
+  }
   bool keeps_values_apart() const { return !shard_values_.is_alias_of(values_); }
   bool keeps_gradients_apart() const { return !shard_gradients_.is_alias_of(gradients_); }
   /// What of `range` of the buffer this rank keeps: a range of its shard, perhaps empty.
@@ -85,6 +91,7 @@ class FlatBuffer {
   std::vector<Segment> segments_;
   int64_t share_ = 0;
   at::ScalarType shard_dtype_;
+  bool values_stay_ = false;
   at::Tensor values_, shard_values_;
   at::Tensor gradients_, shard_gradients_;
   int64_t partial_numel_ = 0;

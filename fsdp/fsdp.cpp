@@ -151,8 +151,8 @@ void Fsdp::end_forward() {
   state_->gathering.end_backward(/*last=*/true);
 }
 
-void Fsdp::shards_changed(bool frozen) {
-  state_->gathering.shards_changed(frozen);
+void Fsdp::shards_changed(const ShardChange& change) {
+  state_->gathering.shards_changed(change);
 }
 
 void Fsdp::write_values(const std::function<void(const Parameter&)>& write) {
@@ -167,7 +167,7 @@ void Fsdp::write_values(const std::function<void(const Parameter&)>& write) {
       set_aside(shard);
     }
   }
-  state_->gathering.shards_changed(/*frozen=*/true);
+  state_->gathering.shards_changed({.frozen = true});
 }
 
 void Fsdp::visit_values(const std::function<void(const Unit&)>& visit) {

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "fsdp/shard_change.h"
 #include "fsdp/unit_memory.h"
 
 namespace meshtrain {
@@ -45,8 +46,8 @@ class Fsdp {
   /// Call after it. After the last one every unit has been reduced and handed to on_reduced.
   void end_backward();
   /// Call when the shards have been changed: after end_backward() of a step's last micro-batch, and before anything
-  /// else is asked for. `frozen`: those of frozen parameters too.
-  void shards_changed(bool frozen = false);
+  /// else is asked for.
+  void shards_changed(const ShardChange& change = {});
 
   /// "backward of model.layers.3": what this rank began last of a step, for messages about what went wrong in it.
   /// On any thread.

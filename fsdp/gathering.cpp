@@ -15,7 +15,7 @@ Gathering::Gathering(std::vector<Unit>& units, const FsdpOptions& options, const
   for (size_t unit = 0; unit < units.size(); ++unit) {
     if (!units[unit].whole_step()) kept_ = unit;
   }
-  shards_changed(/*frozen=*/true);
+  shards_changed({.frozen = true});
 }
 
 void Gathering::start(size_t unit) {
@@ -98,16 +98,16 @@ void Gathering::end_backward(bool last) {
   }
 }
 
-void Gathering::shards_changed(bool frozen) {
+void Gathering::shards_changed(const ShardChange& change) {
   for (size_t unit = 0; unit < units_.size(); ++unit) {
-    if (frozen) gathered_[unit].frozen_stale = true;
+    if (change.frozen) gathered_[unit].frozen_stale = true;
     if (gathered_[unit].state == State::Coming) need(unit);
     let_go(unit);
     const std::vector<FlatBuffer>& buffers = units_[unit].buffers();
     const bool apart = std::any_of(buffers.begin(), buffers.end(),
                                    [](const FlatBuffer& buffer) { return buffer.keeps_values_apart(); });
     if (group_.size() > 1 || apart) gathered_[unit].state = State::Away;
-    gathered_[unit].stale = true;
+    gathered_[unit].stale = !change.rounded || memory_.in_turns();
     if (group_.size() == 1 && !lets_go_) need(unit);  // even those that are used without run()
   }
 }

@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "fsdp/shard_change.h"
 #include "fsdp/unit_memory.h"
 
 namespace meshtrain {
@@ -21,8 +22,8 @@ class Gathering {
   /// `last`: of the step.
   void end_backward(bool last);
 
-  /// Every rank has changed its shards, of `frozen` parameters too or not: what is whole is no longer right.
-  void shards_changed(bool frozen = false);
+  /// Every rank has changed its shards: what is whole is no longer right.
+  void shards_changed(const ShardChange& change);
 
   /// Gathers a unit's parameters, unless they are there already, until let_go(). Returns whether it did.
   bool need(size_t unit);

@@ -15,12 +15,10 @@
 #include <string>
 #include <utility>
 
+#include "mesh/size_text.h"
+
 namespace meshtrain {
 namespace {
-
-std::string in_mib(int64_t bytes) {
-  return std::to_string((bytes + (1 << 20) - 1) >> 20) + " MiB";
-}
 
 int64_t whole_pages(int64_t bytes) {
   static const int64_t page = ::sysconf(_SC_PAGESIZE);
@@ -43,7 +41,7 @@ class ShardMemory::File {
     if (descriptor_ < 0) open();
     const int64_t begin = size_;
     const int error = ::posix_fallocate(descriptor_, begin, bytes);
-    if (error != 0) fail("cannot reserve " + in_mib(bytes) + " behind " + in_mib(begin), error);
+    if (error != 0) fail("cannot reserve " + size_text(bytes) + " behind " + size_text(begin), error);
     size_ += bytes;
     return begin;
   }
@@ -112,7 +110,7 @@ at::Tensor ShardMemory::zeros(int64_t numel, const at::TensorOptions& options) c
   const int64_t offset = file_->reserve(bytes);
   void* address =
       ::mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE, MAP_SHARED, file_->descriptor(), offset);
-  if (address == MAP_FAILED) file_->fail("cannot map " + in_mib(bytes), errno);
+  if (address == MAP_FAILED) file_->fail("cannot map " + size_text(bytes), errno);
   auto* mapping = new Mapping{file_, file_->descriptor(), offset, address, bytes};
   const c10::Storage storage(c10::Storage::use_byte_size_t(), static_cast<size_t>(bytes),
                              c10::DataPtr(address, mapping, &unmap, at::kCPU), /*allocator=*/nullptr,

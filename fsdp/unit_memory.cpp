@@ -1,6 +1,8 @@
 #include "fsdp/unit_memory.h"
 
-#include <cstdio>
+#include <string>
+
+#include "mesh/size_text.h"
 
 namespace meshtrain {
 namespace {
@@ -44,15 +46,14 @@ Arena for_parameters(const std::vector<Unit>& units, const FsdpOptions& options)
 }
 
 std::string describe(const Arena& arena) {
-  char size[32];
-  std::snprintf(size, sizeof size, "%.1f MiB", static_cast<double>(arena.bytes()) / (1 << 20));
+  const std::string size = size_text(arena.bytes());
   switch (arena.placement()) {
     case Placement::Private:
-      return std::string(size) + " a rank";
+      return size + " a rank";
     case Placement::Own:
-      return std::string(size) + " a rank, in memory shared with its host";
+      return size + " a rank, in memory shared with its host";
     case Placement::Common:
-      return std::string(size) + ", one copy on each host";
+      return size + ", one copy on each host";
   }
   return size;
 }

@@ -32,8 +32,8 @@ namespace meshtrain {
 /// lies below that unit has no backward. That reduction is done when every rank of the shard group has begun it.
 /// Therefore: when the last end_backward() of a step returns, every peer has looked at parameters for the last time in
 /// this step, and shards may be changed until the next gather is begun. A gather is done when every rank has begun it,
-/// thus has written its shard. Shards of another dtype are written to the slice when the first gather after a change
-/// begins. visit_values() ends with a barrier, for a change without a step.
+/// thus has written its shard. Shards of another dtype are written to the slice with them (ShardChange), or when the
+/// first gather after a change begins. visit_values() ends with a barrier, for a change without a step.
 ///
 /// **When memory of gradients may be another unit's.** A reduction is done when the peers have read their parts, which
 /// is waited for before the memory is lent again, or set to zero by the next step.

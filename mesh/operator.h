@@ -2,7 +2,9 @@
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <torch/library.h>
 
+#include <string>
 #include <utility>
 
 namespace meshtrain {
@@ -30,5 +32,16 @@ class Operator<Result(Arguments...)> {
  private:
   c10::TypedOperatorHandle<Result(Arguments...)> handle_;
 };
+
+/// In a TORCH_LIBRARY_FRAGMENT: the operator of `schema`, "swiglu(Tensor gate_up) -> Tensor". `function` is its sibling
+/// for the CPU and for the Meta device: it is made of LibTorch's own operators, which both have.
+template <class Function>
+void define(torch::Library& library, const std::string& schema, Function* function) {
+  library.def(schema.c_str());
+  const std::string name = schema.substr(0, schema.find('('));
+  for (const c10::DispatchKey device : {c10::DispatchKey::CPU, c10::DispatchKey::Meta}) {
+    library.impl(name.c_str(), torch::dispatch(device, function));
+  }
+}
 
 }  // namespace meshtrain

@@ -1,10 +1,10 @@
 #include "mesh/staged.h"
 
 #include <ATen/ATen.h>
-#include <c10/core/Event.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <mutex>
+
+#include "mesh/wait_for_stream.h"
 
 namespace meshtrain {
 namespace {
@@ -19,15 +19,6 @@ at::Tensor uncounted(const at::Tensor& tensor) {
 at::Tensor host_like(const at::Tensor& tensor) {
   return at::empty(tensor.sizes(),
                    at::TensorOptions(at::kCPU).dtype(tensor.dtype()).pinned_memory(!tensor.device().is_cpu()));
-}
-
-/// Returns when the current stream of `device` has done all that it was given.
-void wait_for_stream(c10::Device device) {
-  if (device.is_cpu()) return;
-  const c10::impl::VirtualGuardImpl of_device(device.type());
-  c10::Event event(device.type());
-  event.record(of_device.getStream(device));
-  event.synchronize();
 }
 
 /// Of a collective on host memory whose result belongs elsewhere.

@@ -78,24 +78,14 @@ void row_gradients(const at::Tensor& logits, const at::Tensor& max, const at::Te
 }
 
 TORCH_LIBRARY_FRAGMENT(meshtrain, library) {
-  library.def("cross_entropy_maxima(Tensor logits) -> Tensor");
-  library.def(
-      "cross_entropy_sums_(Tensor(a!) logits, Tensor max, Tensor column, Tensor absent, Tensor(b!) sums) -> ()");
-  library.def(
-      "cross_entropy_gradients_(Tensor(a!) logits, Tensor max, Tensor sum_exp, Tensor column, Tensor absent, "
-      "Tensor ignored, Tensor upstream) -> ()");
-}
-
-TORCH_LIBRARY_IMPL(meshtrain, CPU, library) {
-  library.impl("cross_entropy_maxima", maxima);
-  library.impl("cross_entropy_sums_", sums_of);
-  library.impl("cross_entropy_gradients_", gradients_of);
-}
-
-TORCH_LIBRARY_IMPL(meshtrain, Meta, library) {
-  library.impl("cross_entropy_maxima", maxima);
-  library.impl("cross_entropy_sums_", sums_of);
-  library.impl("cross_entropy_gradients_", gradients_of);
+  define(library, "cross_entropy_maxima(Tensor logits) -> Tensor", maxima);
+  define(library,
+         "cross_entropy_sums_(Tensor(a!) logits, Tensor max, Tensor column, Tensor absent, Tensor(b!) sums) -> ()",
+         sums_of);
+  define(library,
+         "cross_entropy_gradients_(Tensor(a!) logits, Tensor max, Tensor sum_exp, Tensor column, Tensor absent, "
+         "Tensor ignored, Tensor upstream) -> ()",
+         gradients_of);
 }
 
 }  // namespace meshtrain

@@ -9,12 +9,12 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
 #include <fstream>
 #include <limits>
 
 #include "mesh/backends/mpi_engine.h"
+#include "mesh/size_text.h"
 
 namespace meshtrain {
 namespace {
@@ -51,14 +51,6 @@ Text text(const std::string& from) {
   Text to{};
   std::snprintf(to.data(), to.size(), "%s", from.c_str());
   return to;
-}
-
-std::string size_of(int64_t bytes) {
-  char number[32];
-  const int64_t kib = (bytes + 1023) / 1024;
-  std::snprintf(number, sizeof number, "%lld %s", static_cast<long long>(kib % 1024 == 0 ? kib / 1024 : kib),
-                kib % 1024 == 0 ? "MiB" : "KiB");
-  return number;
 }
 
 int64_t number_in(const char* path) {
@@ -148,13 +140,13 @@ SharedMemory share_memory(MPI_Comm comm, const HostLayout& layout, int64_t rank_
   int made = -1;
   Ticket ticket;
   if (rank_bytes > rank_limit - held_bytes) {
-    problem = "a rank may hold " + size_of(rank_limit) + " in windows and holds " + size_of(held_bytes);
+    problem = "a rank may hold " + size_text(rank_limit) + " in windows and holds " + size_text(held_bytes);
   } else if (layout.place == 0) {
     static std::atomic<uint32_t> counter = 0;
     const int64_t available = available_bytes();
     struct stat found {};
     if (bytes > available) {
-      problem = "the host has " + size_of(available) + " left";
+      problem = "the host has " + size_text(available) + " left";
     } else if ((made = memfd_create("meshtrain", MFD_CLOEXEC)) < 0 || ftruncate(made, bytes) != 0 ||
                fstat(made, &found) != 0) {
       problem = std::string("memfd_create failed: ") + std::strerror(errno);
@@ -183,7 +175,7 @@ SharedMemory share_memory(MPI_Comm comm, const HostLayout& layout, int64_t rank_
             "MPI_Allgather");
   const auto failing = std::find_if(problems.begin(), problems.end(), [](const Text& one) { return one[0] != '\0'; });
   if (failing != problems.end()) {
-    return {nullptr, "asked for " + size_of(rank_bytes) + " of memory that ranks of one host share, for each of " +
+    return {nullptr, "asked for " + size_text(rank_bytes) + " of memory that ranks of one host share, for each of " +
                          std::to_string(layout.places) + " ranks; " + failing->data()};
   }
 #ifdef MADV_POPULATE_WRITE

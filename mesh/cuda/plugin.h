@@ -6,6 +6,7 @@
 #include <string>
 
 #include "mesh/backend.h"
+#include "mesh/cuda/device_graph.h"
 #include "mesh/layout.h"
 
 namespace meshtrain {
@@ -22,7 +23,8 @@ class CudaPlugin {
   /// missing and what to do.
   virtual int prepare() = 0;
 
-  /// Makes `gpu` the one that this thread computes on. After prepare(). Throws InputError when it does not work.
+  /// Makes `gpu` the one that this thread computes on, on a stream that can be recorded. After prepare(). Throws
+  /// InputError when it does not work.
   virtual void use(int gpu) = 0;
   /// "NVIDIA H100 80GB HBM3 (sm_90), 79.2 GiB".
   virtual std::string describe(int gpu) const = 0;
@@ -30,6 +32,9 @@ class CudaPlugin {
   virtual std::string identity(int gpu) const = 0;
   /// The most bytes that this process's tensors have taken on it, as LibTorch's allocator counts them.
   virtual int64_t peak_bytes(int gpu) const = 0;
+
+  /// On a GPU that is used.
+  virtual std::unique_ptr<DeviceGraph> make_graph(int gpu) const = 0;
 
   /// NCCL between the ranks of `host`, each with a GPU of its own, which it uses already (nccl_backend()). Collective.
   virtual std::shared_ptr<Backend> nccl(std::shared_ptr<Backend> host, const MeshLayout& layout) = 0;

@@ -1,5 +1,6 @@
 #include <ATen/Context.h>
 #include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAStream.h>
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
 #include <nccl.h>
@@ -10,6 +11,7 @@
 
 #include "mesh/backends/nccl.h"
 #include "mesh/cuda/checks.h"
+#include "mesh/cuda/device_graph_cuda.h"
 #include "mesh/cuda/plugin.h"
 #include "mesh/error.h"
 
@@ -135,6 +137,8 @@ class Plugin final : public CudaPlugin {
       refuse("GPU " + std::to_string(gpu) + " cannot be used: " + cudaGetErrorString(error), "see nvidia-smi");
     }
     at::globalContext().lazyInitDevice(at::kCUDA);
+    c10::cuda::setCurrentCUDAStream(
+        c10::cuda::getStreamFromPool(/*isHighPriority=*/false, static_cast<c10::DeviceIndex>(gpu)));
   }
 
   std::string describe(int gpu) const override {
@@ -162,6 +166,8 @@ class Plugin final : public CudaPlugin {
     const auto stats = allocator::getDeviceStats(static_cast<c10::DeviceIndex>(gpu));
     return stats.allocated_bytes[static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE)].peak;
   }
+
+  std::unique_ptr<DeviceGraph> make_graph(int gpu) const override { return cuda::make_graph(gpu); }
 
   std::shared_ptr<Backend> nccl(std::shared_ptr<Backend> host, const MeshLayout& layout) override {
     return nccl_backend(std::move(host), layout);

@@ -1,11 +1,11 @@
 #include "runtime/checkpoint/inspect.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <map>
 #include <utility>
 
 #include "mesh/error.h"
+#include "mesh/size_text.h"
 #include "runtime/checkpoint/checkpoint_folder.h"
 #include "runtime/checkpoint/checkpoint_reader.h"
 #include "runtime/checkpoint/damage.h"
@@ -20,13 +20,6 @@ namespace fs = std::filesystem;
 
 std::string plural(size_t count, const std::string& word) {
   return counted(static_cast<int64_t>(count), word);
-}
-
-std::string size_text(int64_t bytes) {
-  char text[32];
-  const double mib = static_cast<double>(bytes) / (1 << 20);
-  std::snprintf(text, sizeof text, mib < 1024 ? "%.1f MiB" : "%.2f GiB", mib < 1024 ? mib : mib / 1024);
-  return text;
 }
 
 int64_t bytes_of(const StoredTensor& tensor) {

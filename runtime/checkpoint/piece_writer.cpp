@@ -7,6 +7,7 @@
 
 #include "fsdp/shard_memory.h"
 #include "mesh/error.h"
+#include "mesh/wait_for_stream.h"
 #include "runtime/checkpoint/manifest.h"
 #include "runtime/hf/safetensors_writer.h"
 
@@ -47,10 +48,12 @@ void PieceWriter::copy() {
   for (size_t i = 0; i < pieces_.size(); ++i) {
     const at::Tensor& values = pieces_[i].values;
     if (values_[i].is_same(values)) {
-      values_[i] = at::empty(values.sizes(), at::TensorOptions(at::kCPU).dtype(values.dtype()));
+      values_[i] = at::empty(values.sizes(),
+                             at::TensorOptions(at::kCPU).dtype(values.dtype()).pinned_memory(values.is_cuda()));
     }
-    values_[i].copy_(values);
+    values_[i].copy_(values, /*non_blocking=*/true);
   }
+  if (!pieces_.empty()) wait_for_stream(pieces_.front().values.device());
 }
 
 std::string PieceWriter::write(const std::filesystem::path& folder) const try {

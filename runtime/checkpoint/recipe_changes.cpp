@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string_view>
@@ -21,6 +22,8 @@ constexpr std::string_view kModel = "model.";
 constexpr std::array<std::string_view, 4> kTraining = {"data.", "train.sequence_length", "train.seed",
                                                        "optimizer.name"};
 constexpr std::string_view kMixture = "data.mixture";
+/// What stands beside one file and not beside a mixture.
+constexpr std::array<std::string_view, 3> kOfOneFile = {"data.tokens", "data.source", "data.loss_mask"};
 constexpr std::string_view kMesh = "parallel.mesh.";
 /// But for these: where files lie, and what mattered at the start alone.
 constexpr std::array<std::string_view, 5> kFree = {"model.hf", "model.init", "data.tokens", "data.source",
@@ -65,6 +68,56 @@ Keys keys_of(const YamlValue& recipe) {
   return keys;
 }
 
+/// "/data/a.bin": the file of a map of `data`.
+std::string tokens_of(const YamlValue& source) {
+  const YamlValue* tokens = source.find("tokens");
+  return tokens == nullptr ? "none" : value_text(*tokens);
+}
+
+/// What data are, in a few words.
+std::string describe_sources(const YamlValue& data, const std::vector<YamlValue>& mixture) {
+  constexpr size_t kMost = 4;
+  if (mixture.empty()) return "the one file " + tokens_of(data);
+  std::string text = "a mixture of " + std::to_string(mixture.size()) + (mixture.size() == 1 ? " file (" : " files (");
+  for (size_t i = 0; i < mixture.size() && i < kMost; ++i) text += (i == 0 ? "" : ", ") + tokens_of(mixture[i]);
+  return text + (mixture.size() > kMost ? ", ...)" : ")");
+}
+
+/// In the place of those of `keys` that `is_one` says, where there are any, one alone.
+void fold(Keys& keys, const std::string& key, const std::string& value,
+          const std::function<bool(const std::string&)>& is_one) {
+  const auto says = [&](const auto& each) { return is_one(each.first); };
+  const auto first = std::find_if(keys.begin(), keys.end(), says);
+  if (first == keys.end()) return;
+  *first = {key, value};
+  keys.erase(std::remove_if(first + 1, keys.end(), says), keys.end());
+}
+
+/// The entries of a mixture that the other recipe has none of are a line each, and so is that one has a mixture and the
+/// other a file alone.
+void fold_sources(Keys& keys, const YamlValue& recipe, const YamlValue& other) {
+  static const YamlValue none;
+  const auto data_of = [](const YamlValue& any) { return any.find("data") == nullptr ? &none : any.find("data"); };
+  const auto mixture_of = [](const YamlValue* data) {
+    const YamlValue* found = data->find("mixture");
+    return found == nullptr ? none.items : found->items;
+  };
+  const YamlValue* data = data_of(recipe);
+  const std::vector<YamlValue> mixture = mixture_of(data), others = mixture_of(data_of(other));
+  const std::string entries = std::string(kMixture) + "[";
+  if (mixture.empty() != others.empty()) {
+    fold(keys, std::string(kMixture), describe_sources(*data, mixture), [&](const std::string& key) {
+      return key.starts_with(entries) ||
+             (mixture.empty() && std::find(kOfOneFile.begin(), kOfOneFile.end(), key) != kOfOneFile.end());
+    });
+    return;
+  }
+  for (size_t i = others.size(); i < mixture.size(); ++i) {
+    const std::string entry = entries + std::to_string(i) + "]";
+    fold(keys, entry, tokens_of(mixture[i]), [&](const std::string& key) { return key.starts_with(entry + "."); });
+  }
+}
+
 /// Whether `recipe` has `value` under `key` whether it says so or not.
 bool goes_without_saying(YamlValue recipe, const std::string& key, const std::string& value) try {
   YamlValue* at = &recipe;
@@ -83,7 +136,8 @@ bool goes_without_saying(YamlValue recipe, const std::string& key, const std::st
 
 /// "data.weight" of "data.mixture[1].weight".
 std::string without_entry(const std::string& key) {
-  return key.starts_with(std::string(kMixture) + "[") ? "data" + key.substr(key.find(']') + 1) : key;
+  if (!key.starts_with(std::string(kMixture) + "[") || key.ends_with(']')) return key;
+  return "data" + key.substr(key.find(']') + 1);
 }
 
 bool is_fixed(const std::string& full_key, bool trained) {
@@ -99,7 +153,9 @@ bool is_fixed(const std::string& full_key, bool trained) {
 
 RecipeChanges compare_recipes(const std::string& saved, const std::string& asked, bool trained) {
   const YamlValue before = parse(saved, "the checkpoint's recipe"), now = parse(asked, "the recipe");
-  const Keys saved_keys = keys_of(before);
+  Keys saved_keys = keys_of(before), asked_keys = keys_of(now);
+  fold_sources(saved_keys, before, now);
+  fold_sources(asked_keys, now, before);
   std::map<std::string, std::string> old(saved_keys.begin(), saved_keys.end());
   RecipeChanges changes;
   const auto add = [&](const std::string& key, const std::string& value, const std::string& was) {
@@ -110,7 +166,7 @@ RecipeChanges compare_recipes(const std::string& saved, const std::string& asked
     if (value == "none") return false;
     return is_fixed(key, trained) || !goes_without_saying(recipe, key, value);
   };
-  for (const auto& [key, value] : keys_of(now)) {
+  for (const auto& [key, value] : asked_keys) {
     const auto found = old.find(key);
     if (found == old.end()) {
       const bool first_mesh = key.starts_with(kMesh);  // an import has none

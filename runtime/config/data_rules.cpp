@@ -8,6 +8,9 @@ void begin_layout(const Reader& reader, SourceRecipe& source) {
 }
 
 bool names_mixture(const Reader& reader) {
+  if (reader.has("mixture") && !reader.has_items("mixture") && !reader.has("tokens")) {
+    reader.fail("mixture", "is an empty list: name its files, or one file alone as data.tokens");
+  }
   return reader.has_items("mixture");
 }
 

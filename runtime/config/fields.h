@@ -233,6 +233,7 @@ void fields(Archive& archive, TrainRecipe& train) {
   archive.section("parameter_metrics", train.parameter_metrics);
   archive.section("activation_checkpointing", train.activation_checkpointing);
   archive.field("offload_activations", train.offload_activations);
+  archive.field("cuda_graph", train.cuda_graph);
   archive.field("log_every", train.log_every, {.least = 1});
   archive.field("time_limit", train.time_limit, {.least = 0});
   archive.field("export", train.export_folder);

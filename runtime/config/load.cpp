@@ -33,16 +33,44 @@ void note_places(const YamlValue& value, const std::string& key, std::map<std::s
   }
 }
 
+YamlValue parse_saved(const std::string& yaml) {
+  auto source = std::make_shared<YamlSource>();
+  source->name = "recipe";
+  source->folder = "/";
+  return parse_yaml(yaml, source);
+}
+
+/// Where the folder of model.hf is gone: puts what `saved` says of the model under what `recipe` says of it. Whether it
+/// did; then no file needs to be opened for the model.
+bool recall_model(YamlValue& recipe, const std::string& name, const SavedRecipe& saved) {
+  YamlValue* model = recipe.find("model");
+  const YamlValue* hf = model == nullptr ? nullptr : model->find("hf");
+  if (!saved || hf == nullptr || hf->kind != YamlValue::Kind::Scalar || hf->text.empty()) return false;
+  std::error_code ignored;
+  if (std::filesystem::exists(hf->place.source->folder / hf->text / "config.json", ignored)) return false;
+  const std::string yaml = saved(name);
+  if (yaml.empty()) return false;
+  YamlValue before = parse_saved(yaml);
+  YamlValue* known = before.find("model");
+  if (known == nullptr) return false;
+  merge_yaml(*known, std::move(*model));
+  *model = std::move(*known);
+  return true;
+}
+
 }  // namespace
 
 Recipe load_recipe(const std::filesystem::path& file, const std::vector<std::string>& overrides,
-                   const std::string& mesh) {
+                   const std::string& mesh, const SavedRecipe& saved) {
   YamlValue root = read_layers(file);
   const YamlPlace place = root.place;
   for (const std::string& text : overrides) merge_yaml(root, override_layer(text));
   if (!mesh.empty()) replace_mesh(root, mesh);
   root.place = place;
-  Recipe recipe = read_recipe(root, std::filesystem::absolute(file).lexically_normal(), Reader::Files::Open);
+  const YamlValue* name = root.find("name");
+  const bool recalled = recall_model(root, name == nullptr ? file.stem().string() : name->text, saved);
+  Recipe recipe = read_recipe(root, std::filesystem::absolute(file).lexically_normal(),
+                              recalled ? Reader::Files::LeaveAlone : Reader::Files::Open);
   note_places(root, "", recipe.places);
   return recipe;
 }
@@ -55,10 +83,7 @@ std::string to_yaml(const Recipe& recipe) {
 }
 
 Recipe parse_recipe(const std::string& yaml) {
-  auto source = std::make_shared<YamlSource>();
-  source->name = "recipe";
-  source->folder = "/";
-  return parse_recipe(parse_yaml(yaml, source));
+  return parse_recipe(parse_saved(yaml));
 }
 
 Recipe parse_recipe(const YamlValue& yaml) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <limits>
 #include <utility>
 
 #include "mesh/error.h"
@@ -19,14 +20,14 @@ const YamlValue kEmptyMap = [] {
   return map;
 }();
 
-/// The whole of `text` as a number; a leading + is fine.
+/// The whole of `text` as a number; a leading + is fine. What is wrong with it.
 template <class T>
-bool parse_number(const std::string& text, T& value) {
+std::errc parse_number(const std::string& text, T& value) {
   const char* begin = text.data();
   const char* end = begin + text.size();
   if (text.size() > 1 && text[0] == '+' && text[1] != '-') ++begin;
   const auto [last, error] = std::from_chars(begin, end, value);
-  return error == std::errc() && last == end;
+  return last == end ? error : std::errc::invalid_argument;
 }
 
 }  // namespace
@@ -131,7 +132,17 @@ void Reader::read(const std::string& key, const YamlValue& given, const Rule& ru
     value = -1;
     return;
   }
-  if (given.kind != YamlValue::Kind::Scalar || given.quoted || !parse_number(given.text, value)) {
+  const bool plain = given.kind == YamlValue::Kind::Scalar && !given.quoted;
+  const std::errc error = plain ? parse_number(given.text, value) : std::errc::invalid_argument;
+  if (error == std::errc::result_out_of_range) {
+    using Limits = std::numeric_limits<int64_t>;
+    const bool below = given.text.starts_with('-');
+    const std::optional<double>& bound = below ? rule.least : rule.most;
+    fail_at(given.place, path_of(key),
+            given.text + " is impossible: it must be at " + (below ? "least " : "most ") +
+                (bound ? scalar_text(*bound) : scalar_text(below ? Limits::min() : Limits::max())));
+  }
+  if (error != std::errc()) {
     fail_at(given.place, path_of(key),
             given.shown() + " is not a whole number" + (rule.minus_one.empty() ? "" : " nor " + rule.minus_one));
   }
@@ -139,7 +150,8 @@ void Reader::read(const std::string& key, const YamlValue& given, const Rule& ru
 }
 
 void Reader::read(const std::string& key, const YamlValue& given, const Rule& rule, double& value) const {
-  const bool is_number = given.kind == YamlValue::Kind::Scalar && !given.quoted && parse_number(given.text, value);
+  const bool is_number =
+      given.kind == YamlValue::Kind::Scalar && !given.quoted && parse_number(given.text, value) == std::errc();
   if (!is_number || !std::isfinite(value)) fail_at(given.place, path_of(key), given.shown() + " is not a number");
   check_bounds(key, given, rule, value);
 }

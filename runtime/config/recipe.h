@@ -120,6 +120,7 @@ struct TrainRecipe {
   std::string precision = "fp32";             ///< fp64 fp32 bf16 bf16_mixed fp16_mixed
   std::optional<LossScaleRecipe> loss_scale;  ///< fp16_mixed alone
   bool stochastic_rounding = false;           ///< of what the optimizer changes: bf16 alone
+  bool cuda_graph = false;                    ///< a step is recorded once and replayed, where that can be done
   std::string non_finite = "stop";            ///< stop skip: after a step whose loss or gradients are not finite
   int64_t max_skipped = 25;                   ///< in a row
   double clip_norm = 1.0;                     ///< 0: no clipping

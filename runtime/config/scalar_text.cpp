@@ -6,6 +6,7 @@
 #include <set>
 
 #include "mesh/layout.h"
+#include "runtime/config/small_letters.h"
 
 namespace meshtrain {
 namespace {
@@ -13,10 +14,7 @@ namespace {
 /// What YAML, 1.1 or 1.2, takes for something else than a text.
 bool looks_like_text(const std::string& value) {
   static const std::set<std::string> taken = {"null", "true", "false", "yes", "no", "on", "off", "y", "n"};
-  std::string lower = value;
-  std::transform(lower.begin(), lower.end(), lower.begin(),
-                 [](unsigned char letter) { return static_cast<char>(std::tolower(letter)); });
-  return taken.count(lower) == 0;
+  return !taken.contains(small_letters(value));
 }
 
 bool is_plain(const std::string& value) {

@@ -1,7 +1,8 @@
 #include "runtime/config/suggest.h"
 
 #include <algorithm>
-#include <cctype>
+
+#include "runtime/config/small_letters.h"
 
 namespace meshtrain {
 namespace {
@@ -27,8 +28,8 @@ size_t distance(const std::string& a, const std::string& b) {
 std::string nearest(const std::string& word, const std::vector<std::string>& candidates) {
   constexpr size_t kLongest = 64;  // no key is as long
   if (word.size() > kLongest) return {};
-  std::string best, small = word;
-  std::transform(small.begin(), small.end(), small.begin(), [](unsigned char letter) { return std::tolower(letter); });
+  const std::string small = small_letters(word);
+  std::string best;
   size_t best_distance = word.size();
   for (const std::string& candidate : candidates) {
     const size_t found = distance(small, candidate);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <memory>
 #include <string>
 #include <system_error>
 #include <vector>
@@ -21,11 +22,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// None of a tokenizer of another kind than can be read here.
-std::optional<int64_t> vocabulary_size(const fs::path& tokenizer) try {
-  return load_tokenizer(tokenizer)->vocabulary_size();
+/// Null for a tokenizer of another kind than can be read here.
+std::shared_ptr<const Tokenizer> loaded(const fs::path& tokenizer) try {
+  return load_tokenizer(tokenizer);
 } catch (const InputError&) {
-  return std::nullopt;
+  return nullptr;
 }
 
 Recipe recipe_of(const fs::path& folder, const Manifest& manifest) try {
@@ -58,7 +59,7 @@ std::vector<TensorEntry> tensors_of(const fs::path& folder, const Manifest& mani
 
 /// The folder of the tokenizer `path`, which has no ids that a model of `vocab_size` has not.
 fs::path tokenizer_folder(const fs::path& path, int64_t vocab_size) {
-  const std::string asked = "--tokenizer " + path.string() + ": ";
+  const std::string asked = "--tokenizer " + path.string();
   std::error_code error;
   fs::path folder = path;
   if (fs::is_regular_file(path, error)) {
@@ -66,16 +67,12 @@ fs::path tokenizer_folder(const fs::path& path, int64_t vocab_size) {
     const std::vector<std::string> names = tokenizer_files(folder);
     if (std::find(names.begin(), names.end(), path.filename().string()) == names.end()) {
       throw InputError(asked +
-                       "no file of a tokenizer has this name: give its tokenizer.json or tokenizer.model, or "
+                       ": no file of a tokenizer has this name: give its tokenizer.json or tokenizer.model, or "
                        "the folder with its files");
     }
   }
-  if (tokenizer_files(folder).empty()) throw InputError(asked + "there are no files of a tokenizer in it");
-  const std::optional<int64_t> size = vocabulary_size(folder);
-  if (size && *size > vocab_size) {
-    throw InputError(asked + "its ids go up to " + std::to_string(*size - 1) + ", those of the model to " +
-                     std::to_string(vocab_size - 1) + ": give the tokenizer that the model was trained with");
-  }
+  if (tokenizer_files(folder).empty()) throw InputError(asked + ": there are no files of a tokenizer in it");
+  if (const auto tokenizer = loaded(folder)) check_vocabulary(*tokenizer, vocab_size, asked);
   return folder;
 }
 
@@ -99,7 +96,7 @@ ExportedCheckpoint export_checkpoint(const fs::path& folder, const fs::path& out
   const std::vector<TensorEntry> tensors = tensors_of(folder, manifest, shape, dtype);
 
   ExportedCheckpoint exported{manifest.head.state.step, dtype, tensors.size(), 0, {}};
-  exported.carried = carried_over(recipe.model.hf, recipe.model.shape);
+  exported.carried = carried_over(recipe);
   if (!options.tokenizer.empty()) exported.carried.tokenizer = tokenizer_folder(options.tokenizer, shape.vocab_size);
   FolderWriter writer(out, shape, exported.carried, tensors, options.max_file_bytes);
   CheckpointReader reader(folder, manifest);

@@ -1,10 +1,15 @@
 #include "runtime/data/input_files.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
+#include <map>
 #include <string>
 #include <system_error>
+#include <utility>
 
 #include "mesh/error.h"
+#include "runtime/config/small_letters.h"
 
 namespace meshtrain {
 namespace {
@@ -21,9 +26,18 @@ bool same(const fs::path& a, const fs::path& b) {
   return fs::equivalent(a, b, ignored);
 }
 
+/// Throws for a link to what is not there.
+void refuse_dangling(const fs::path& path) {
+  std::error_code ignored;
+  if (!fs::is_symlink(path, ignored) || fs::exists(path, ignored)) return;
+  throw InputError("cannot read " + path.string() + ": it is a link to " + fs::read_symlink(path, ignored).string() +
+                   ", which is not there: mend it, or remove it");
+}
+
 void collect(const fs::path& folder, const fs::path& parts, std::vector<fs::path>& files) {
   try {
     for (fs::recursive_directory_iterator entry(folder), end; entry != end; ++entry) {
+      refuse_dangling(entry->path());
       if (entry->is_directory() && (entry->path().filename().string().starts_with('.') || same(entry->path(), parts))) {
         entry.disable_recursion_pending();
       } else if (entry->is_regular_file()) {
@@ -36,6 +50,7 @@ void collect(const fs::path& folder, const fs::path& parts, std::vector<fs::path
 }
 
 std::vector<fs::path> files_of(const fs::path& input, const fs::path& parts) {
+  refuse_dangling(input);
   std::error_code error;
   const fs::file_status status = fs::status(input, error);
   if (!fs::exists(status)) throw InputError("cannot read " + input.string() + ": there is no such file or folder");
@@ -66,6 +81,24 @@ std::vector<fs::path> input_files(const std::vector<fs::path>& inputs, const fs:
     }
   }
   return files;
+}
+
+void refuse_repeated(const std::vector<fs::path>& files) {
+  std::map<std::pair<dev_t, ino_t>, const fs::path*> known;
+  for (const fs::path& file : files) {
+    struct stat found {};
+    if (::stat(file.c_str(), &found) != 0) continue;  // who opens it says why
+    const auto [first, is_new] = known.try_emplace({found.st_dev, found.st_ino}, &file);
+    if (is_new) continue;
+    throw InputError("the inputs " + first->second->string() + " and " + file.string() +
+                     " are the same file: leave one out (to take a text more often, give its token file a weight in "
+                     "data.mixture)");
+  }
+}
+
+bool is_json_lines(const fs::path& file) {
+  const std::string ending = small_letters(file.extension());
+  return ending == ".jsonl" || ending == ".ndjson";
 }
 
 }  // namespace meshtrain

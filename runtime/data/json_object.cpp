@@ -34,6 +34,16 @@ int depth_of(std::string_view text) {
 
 }  // namespace
 
+std::string reason_of(const json::exception& error) {
+  constexpr size_t kMost = 200;
+  std::string what = error.what();  // "[json.exception.parse_error.101] parse error at line 1, column 9: ..."
+  for (const std::string_view before : {"] ", "parse error at "}) {
+    const size_t found = what.find(before);
+    if (found != std::string::npos) what.erase(0, found + before.size());
+  }
+  return what.substr(0, kMost);
+}
+
 json parse_json_object(const std::string& subject, std::string_view text, const json::parser_callback_t& callback) {
   if (depth_of(text) > kDeepest) {
     throw InputError(subject + " is not read: its values lie more than " + std::to_string(kDeepest) +
@@ -43,7 +53,7 @@ json parse_json_object(const std::string& subject, std::string_view text, const 
   try {
     object = json::parse(text.begin(), text.end(), callback);
   } catch (const json::exception& error) {
-    throw InputError(subject + " is not valid JSON: " + std::string(error.what()).substr(0, 200));
+    throw InputError(subject + " is not valid JSON: " + reason_of(error));
   }
   if (!object.is_object()) throw InputError(subject + " is not a JSON object");
   return object;

@@ -12,6 +12,9 @@ namespace meshtrain {
 nlohmann::json parse_json_object(const std::string& subject, std::string_view text,
                                  const nlohmann::json::parser_callback_t& callback = nullptr);
 
+/// "line 3, column 9: syntax error while parsing value ...": what is wrong, without the library's own words around it.
+std::string reason_of(const nlohmann::json::exception& error);
+
 /// The same of a file. Throws InputError when it cannot be read, too.
 nlohmann::json read_json_object(const std::string& file);
 

@@ -40,7 +40,8 @@ constexpr auto kReportInterval = std::chrono::seconds(1);
 struct PartHeader {
   int64_t documents = 0;
   int64_t tokens = 0;
-  int64_t bytes = 0;  // of the inputs
+  int64_t bytes = 0;     // of the inputs
+  int64_t not_utf8 = 0;  // of these
 };
 
 /// OUT.parts, held by one run.
@@ -102,11 +103,11 @@ class PartsFolder {
 };
 
 std::string plan_of(const PrepareTextOptions& options, const std::vector<fs::path>& files, int64_t part_bytes) {
-  nlohmann::json plan = {{"version", 1},
+  nlohmann::json plan = {{"version", 2},
                          {"tokenizer", tokenizer_fingerprint(options.tokenizer)},
                          {"dtype", options.dtype},
                          {"document_per_line", options.format.document_per_line},
-                         {"field", options.format.field},
+                         {"field", options.format.key()},
                          {"part_bytes", part_bytes}};
   if (options.separator) plan["separator"] = *options.separator;
   nlohmann::json& inputs = plan["files"] = nlohmann::json::array();
@@ -140,9 +141,10 @@ class PartWriter {
     if (block_.size() >= kBlockBytes) write();
   }
 
-  void finish(int64_t bytes) {
+  void finish(int64_t bytes, int64_t not_utf8) {
     write();
     header_.bytes = bytes;
+    header_.not_utf8 = not_utf8;
     file_.write_at(0, &header_, sizeof header_);
     file_.finish();
   }
@@ -178,6 +180,7 @@ class Work {
       progress_.bytes += done->bytes;
       progress_.tokens += done->tokens;
       progress_.documents += done->documents;
+      progress_.not_utf8 += done->not_utf8;
     }
   }
 
@@ -231,25 +234,27 @@ class Work {
     PartWriter writer(folder_.file(part), width_);
     std::vector<int64_t> ids;
     PrepareTextProgress made;  // not reported yet
-    int64_t left = bytes_of(part);
+    int64_t left = bytes_of(part), not_utf8 = 0;
     for (const TextPart& piece : parts_[part]) {
-      for_each_document(piece, options_.format, [&](std::string_view text, int64_t bytes) {
+      for_each_document(piece, options_.format, [&](const TextDocument& document) {
         if (stopped_) return;
         ids.clear();
-        tokenizer_.encode(text, ids);
+        tokenizer_.encode(document.text, ids);
         if (options_.separator) ids.push_back(*options_.separator);
         writer.add(ids);
-        const int64_t reported = std::min(bytes, left);  // a line may go on in the next part
+        const int64_t reported = std::min(document.bytes, left);  // a line may go on in the next part
         left -= reported;
         made.bytes += reported;
         made.tokens += static_cast<int64_t>(ids.size());
         ++made.documents;
+        not_utf8 += document.not_utf8;
         if (made.bytes >= kReportedBytes) add(std::exchange(made, {}));
       });
     }
     if (stopped_) return;  // unfinished, and removed by its writer
-    writer.finish(bytes_of(part));
+    writer.finish(bytes_of(part), not_utf8);
     made.bytes += left;
+    made.not_utf8 = not_utf8;
     made.parts = 1;
     add(made);
   }
@@ -259,6 +264,7 @@ class Work {
     progress_.bytes += made.bytes;
     progress_.tokens += made.tokens;
     progress_.documents += made.documents;
+    progress_.not_utf8 += made.not_utf8;
     progress_.parts += made.parts;
   }
 
@@ -307,6 +313,7 @@ PrepareTextProgress prepare_text(const Tokenizer& tokenizer, const PrepareTextOp
   if (fs::is_directory(options.output))
     throw InputError("cannot write " + options.output.string() + ": it is a folder");
   const std::vector<fs::path> files = input_files(options.inputs, options.output);
+  check_texts(files, options.format);
   int64_t total = 0;
   for (const std::vector<TextPart>& part : divide_text(files, options.format, options.part_bytes)) {
     for (const TextPart& piece : part) total += piece.end - piece.begin;

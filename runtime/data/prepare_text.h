@@ -27,6 +27,7 @@ struct PrepareTextProgress {
   int64_t bytes = 0, total_bytes = 0;  ///< of the inputs
   int64_t tokens = 0;
   int64_t documents = 0;
+  int64_t not_utf8 = 0;  ///< bytes of the inputs that are no UTF-8
   int64_t parts = 0, total_parts = 0;
   int64_t kept_parts = 0;  ///< done by an earlier run that did not end; counted in all the others too
 };
@@ -40,8 +41,9 @@ struct PrepareTextProgress {
 /// change. Parts of anything else are removed. On the disk there is room needed for the tokens twice.
 ///
 /// `report` is called on the calling thread at the beginning, about once a second, and at the end. Throws InputError
-/// when an input cannot be read or is malformed, ids do not fit into `dtype`, there are no documents, or another run is
-/// writing the same file; std::runtime_error when the disk fails. Parts that are done are kept then.
+/// when an input cannot be read, is malformed or no text (check_texts()), ids do not fit into `dtype`, there are no
+/// documents, or another run is writing the same file; std::runtime_error when the disk fails. Parts that are done are
+/// kept then.
 PrepareTextProgress prepare_text(const Tokenizer& tokenizer, const PrepareTextOptions& options,
                                  const std::function<void(const PrepareTextProgress&)>& report = {});
 

@@ -1,10 +1,13 @@
 #include "runtime/data/text_parts.h"
 
 #include <algorithm>
+#include <array>
 #include <nlohmann/json.hpp>
 #include <system_error>
 
 #include "mesh/error.h"
+#include "runtime/data/input_files.h"
+#include "runtime/data/json_object.h"
 #include "runtime/data/mapped_file.h"
 #include "runtime/tokenizer/utf8.h"
 
@@ -14,8 +17,28 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-bool is_json_lines(const fs::path& file) {
-  return file.extension() == ".jsonl";
+/// What the files of programs that compress begin with.
+struct Signature {
+  size_t place;
+  std::string_view bytes;
+  const char* program;
+};
+constexpr std::array<Signature, 5> kSignatures = {{{0, "\x1f\x8b", "gzip"},
+                                                   {0, "\x28\xb5\x2f\xfd", "zstd"},
+                                                   {4, "1AY&SY", "bzip2"},
+                                                   {0, "\xfd\x37zXZ", "xz"},
+                                                   {0, "PK\x03\x04", "zip"}}};
+
+/// Throws when `text`, which stands at `place` in `file`, has a byte 0: no text that is read here has one.
+void refuse_binary(const fs::path& file, size_t place, std::string_view text) {
+  const size_t zero = text.find('\0');
+  if (zero == std::string_view::npos) return;
+  throw InputError(file.string() + " is no text: its byte " + std::to_string(place + zero) +
+                   " is 0: decompress it or convert it to UTF-8 first, or take its bytes as they are by --bytes");
+}
+
+std::string_view bytes_of(const MappedFile& file) {
+  return {reinterpret_cast<const char*>(file.data()), static_cast<size_t>(file.size())};
 }
 
 bool has_lines(const fs::path& file, const TextFormat& format) {
@@ -29,32 +52,47 @@ int64_t size_of(const fs::path& file) {
   return static_cast<int64_t>(size);
 }
 
-/// "column 9: syntax error while parsing value ...": of a text on one line.
-std::string reason_of(const json::exception& error) {
-  const std::string what = error.what();  // "[json.exception.parse_error.101] parse error at line 1, column 9: ..."
-  const size_t column = what.find("column "), kind = what.find("] ");
-  const size_t begin = column != std::string::npos ? column : kind != std::string::npos ? kind + 2 : 0;
-  return what.substr(begin, 200);
+/// "column 9: syntax error while parsing value ...": of a text on one line, whose number is that of a line of the file.
+std::string without_line(const std::string& reason) {
+  constexpr std::string_view kLine = "line 1, ";
+  return reason.starts_with(kLine) ? reason.substr(kLine.size()) : reason;
 }
 
-std::string document_of(std::string_view line, const TextFormat& format, const std::function<std::string()>& place) {
-  std::string replaced;
-  if (valid_utf8(line) != line.size()) line = replaced = with_replacements(line);
+std::string document_of(std::string_view line, const std::string& key, const std::function<std::string()>& place) {
   json object;
   try {
     object = json::parse(line);
   } catch (const json::exception& error) {
-    throw InputError(place() + "not valid JSON: " + reason_of(error));
+    throw InputError(place() + "not valid JSON: " + without_line(reason_of(error)));
   }
   if (!object.is_object()) throw InputError(place() + "not a JSON object");
-  const auto found = object.find(format.field);
-  if (found == object.end())
-    throw InputError(place() + "no \"" + format.field + "\": name the text's key with --field");
-  if (!found->is_string()) throw InputError(place() + "\"" + format.field + "\" is not a text");
+  const auto found = object.find(key);
+  if (found == object.end()) throw InputError(place() + "no \"" + key + "\": name the text's key with --field");
+  if (!found->is_string()) throw InputError(place() + "\"" + key + "\" is not a text");
   return found->get<std::string>();
 }
 
 }  // namespace
+
+void check_texts(const std::vector<fs::path>& files, const TextFormat& format) {
+  constexpr size_t kBeginning = 1 << 16;
+  refuse_repeated(files);
+  if (format.field && std::none_of(files.begin(), files.end(), is_json_lines)) {
+    throw InputError("--field " + *format.field +
+                     " is a key of JSON lines, and no input is *.jsonl or *.ndjson: leave it out, or give a file of "
+                     "JSON lines such a name");
+  }
+  for (const fs::path& file : files) {
+    const MappedFile mapped(file);
+    const std::string_view beginning = bytes_of(mapped).substr(0, kBeginning);
+    for (const auto& [place, bytes, program] : kSignatures) {
+      if (beginning.size() < place || !beginning.substr(place).starts_with(bytes)) continue;
+      throw InputError(file.string() + " is no text: at byte " + std::to_string(place) + " it has the mark of " +
+                       program + ": decompress it first, and give what comes out");
+    }
+    refuse_binary(file, 0, beginning);
+  }
+}
 
 std::vector<std::vector<TextPart>> divide_text(const std::vector<fs::path>& files, const TextFormat& format,
                                                int64_t bytes) {
@@ -78,13 +116,17 @@ std::vector<std::vector<TextPart>> divide_text(const std::vector<fs::path>& file
 }
 
 void for_each_document(const TextPart& part, const TextFormat& format,
-                       const std::function<void(std::string_view text, int64_t bytes)>& visit) {
+                       const std::function<void(const TextDocument& document)>& visit) {
   const MappedFile file(part.file);
-  const std::string_view all(reinterpret_cast<const char*>(file.data()), static_cast<size_t>(file.size()));
+  const std::string_view all = bytes_of(file);
+  const auto not_utf8 = [](std::string_view text) { return static_cast<int64_t>(invalid_utf8(text)); };
   if (!has_lines(part.file, format)) {
-    if (!all.empty()) visit(all, file.size());
+    refuse_binary(part.file, 0, all);
+    if (!all.empty()) visit({all, file.size(), not_utf8(all)});
     return;
   }
+  const bool is_json = is_json_lines(part.file);
+  const std::string key = format.key();
   const auto line_behind = [&](size_t at) { return std::min(all.find('\n', at), all.size() - 1) + 1; };
   const size_t end = std::min(static_cast<size_t>(part.end), all.size());
   auto at = static_cast<size_t>(part.begin);
@@ -96,16 +138,19 @@ void for_each_document(const TextPart& part, const TextFormat& format,
     if (line.ends_with('\n')) line.remove_suffix(1);
     if (line.ends_with('\r')) line.remove_suffix(1);
     const auto bytes = static_cast<int64_t>(at - begin);
-    if (!is_json_lines(part.file)) {
-      if (!line.empty()) visit(line, bytes);
+    refuse_binary(part.file, begin, line);
+    const int64_t invalid = not_utf8(line);
+    if (!is_json) {
+      if (!line.empty()) visit({line, bytes, invalid});
       continue;
     }
     if (line.find_first_not_of(" \t") == std::string_view::npos) continue;
-    const std::string document = document_of(line, format, [&] {
+    const std::string replaced = invalid > 0 ? with_replacements(line) : "";
+    const std::string document = document_of(invalid > 0 ? replaced : line, key, [&] {
       const auto lines = std::count(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(begin), '\n');
       return part.file.string() + ", line " + std::to_string(lines + 1) + ": ";
     });
-    if (!document.empty()) visit(document, bytes);
+    if (!document.empty()) visit({document, bytes, invalid});
   }
 }
 

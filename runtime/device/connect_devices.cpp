@@ -57,6 +57,7 @@ Computing on_gpus(const Gpu& gpu, bool nccl, const MeshLayout& layout, const Gro
   const std::shared_ptr<Backend> backend = nccl ? gpu.plugin->nccl(world.backend(), layout) : staged(world.backend());
   computing.world = Group(backend, world.name(), world.ranks(), world.place());
   computing.description = "cuda, " + gpu.plugin->describe(gpu.number);
+  computing.make_graph = [gpu] { return gpu.plugin->make_graph(gpu.number); };
   computing.peak_bytes = [gpu] { return gpu.plugin->peak_bytes(gpu.number); };
   if (world.size() > 1) {
     computing.description += " on the first of " + std::to_string(world.size()) + " ranks, through " +
@@ -73,7 +74,7 @@ DeviceRequest device_request(const Recipe& recipe) {
 
 Computing connect_devices(const DeviceRequest& request, const MeshLayout& layout, const Group& world) {
   const bool needs_nccl = request.backend == "nccl", needs_gpu = request.device == "cuda" || needs_nccl;
-  const Computing on_cpus{at::kCPU, world, "cpu", {}};
+  const Computing on_cpus{at::kCPU, world, "cpu"};
   if (request.device == "cpu" || (!needs_gpu && request.cpu_only)) return on_cpus;
   Gpu gpu;
   if (needs_gpu) {

@@ -3,8 +3,10 @@
 #include <ATen/core/Tensor.h>
 
 #include <functional>
+#include <memory>
 #include <string>
 
+#include "mesh/cuda/device_graph.h"
 #include "mesh/group.h"
 #include "mesh/layout.h"
 #include "runtime/config/recipe.h"
@@ -25,6 +27,7 @@ struct Computing {
   at::Device device = at::kCPU;
   Group world;              ///< the same ranks, taking tensors of the device too
   std::string description;  ///< "cuda, NVIDIA H100 80GB HBM3 (sm_90), 79.2 GiB on the first of 4 ranks, through nccl"
+  std::function<std::unique_ptr<DeviceGraph>()> make_graph = {};  ///< on a GPU
   std::function<int64_t()> peak_bytes = {};  ///< of a GPU: the most that this rank's tensors have taken there so far
 };
 

@@ -13,6 +13,7 @@
 #include "runtime/model/load.h"
 #include "runtime/tokenizer/json_cursor.h"
 #include "runtime/tokenizer/tokenizer.h"
+#include "runtime/train/assemble.h"
 
 namespace meshtrain {
 namespace {
@@ -33,14 +34,20 @@ std::string precision_of(at::ScalarType dtype) {
 
 ModelSource of_hugging_face(const fs::path& folder) {
   const SafetensorsFolder weights(folder);
-  return {folder, folder, false, read_config_json(folder / "config.json"),
-          precision_of(weights.entry("model.embed_tokens.weight").dtype)};
+  return {folder, folder,
+          false,  read_config_json(folder / "config.json"),
+          {},     precision_of(weights.entry("model.embed_tokens.weight").dtype)};
 }
 
 ModelSource of_checkpoint(const fs::path& folder) {
   const Recipe recipe = parse_recipe(read_manifest(folder).head.recipe);
   const std::string& precision = recipe.train.precision;
-  return {folder, recipe.model.hf, true, recipe.model.shape, precision.substr(0, precision.find('_'))};
+  return {folder,
+          recipe.model.hf,
+          true,
+          recipe.model.shape,
+          document_end(recipe.data),
+          precision.substr(0, precision.find('_'))};
 }
 
 /// eos_token_id of `file`: an id, or a list.
@@ -78,6 +85,11 @@ ModelSource read_model_source(const fs::path& folder) {
   return is_there(folder / "config.json") ? of_hugging_face(folder) : of_checkpoint(folder);
 }
 
+std::string describe_missing(const ModelSource& source) {
+  if (source.hugging_face.empty() || is_there(source.hugging_face)) return {};
+  return "model.hf of the run's recipe, " + source.hugging_face.string() + ", is not there any more";
+}
+
 std::vector<int64_t> stop_tokens(const ModelSource& source, const Tokenizer* tokenizer) {
   for (const char* file : {"generation_config.json", "config.json"}) {
     if (source.hugging_face.empty()) break;
@@ -85,6 +97,7 @@ std::vector<int64_t> stop_tokens(const ModelSource& source, const Tokenizer* tok
     if (!ids.empty()) return ids;
   }
   if (tokenizer != nullptr && tokenizer->eos()) return {*tokenizer->eos()};
+  if (source.document_end) return {*source.document_end};
   return {};
 }
 

@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,8 @@ struct ModelSource {
                                        ///< started from; may be empty, or not there any more
   bool is_checkpoint = false;
   ModelShape shape;
+  /// The token that ends a document of what a run was trained on (document_end()).
+  std::optional<int64_t> document_end = {};
   std::string precision;  ///< fp64 fp32 bf16 fp16: of the weights in a folder, of what layers of the run computed with
 };
 
@@ -29,8 +32,13 @@ std::filesystem::path find_model(const std::filesystem::path& path);
 /// What the model in `folder`, of find_model(), is. Reads no weights. Throws InputError.
 ModelSource read_model_source(const std::filesystem::path& folder);
 
+/// What is wrong with `hugging_face`, as "model.hf of the run's recipe, X, is not there any more"; empty when nothing
+/// is.
+std::string describe_missing(const ModelSource& source);
+
 /// The ids that end a text: eos_token_id of generation_config.json, else of config.json, else what `tokenizer`, which
-/// may be null, names. Empty when nobody names one. Throws InputError for one that is no id.
+/// may be null, names, else what ends the documents of a run's data. Empty when nobody names one. Throws InputError for
+/// one that is no id.
 std::vector<int64_t> stop_tokens(const ModelSource& source, const Tokenizer* tokenizer);
 
 /// The weights of a model, for parameters cut in any way. Each read takes what lies in the parameter alone; of a

@@ -3,9 +3,11 @@
 #include <charconv>
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string_view>
 
 #include "mesh/error.h"
+#include "runtime/data/input_files.h"
 #include "runtime/data/mapped_file.h"
 #include "runtime/tokenizer/json_cursor.h"
 
@@ -31,11 +33,13 @@ Prompt json_prompt(std::string_view line, const std::string& place) {
   if (document.is_discarded() || !document.is_object()) {
     throw InputError(place + ": neither a JSON string nor an object with \"prompt\" or \"tokens\"");
   }
-  if (const auto text = object.find("prompt")) return {text->text()};
-  if (!object.find("tokens")) throw InputError(place + ": the object has neither \"prompt\" nor \"tokens\"");
-  const JsonCursor tokens = object.at("tokens");
+  const std::optional<JsonCursor> text = object.find("prompt"), tokens = object.find("tokens");
+  if (text && tokens) throw InputError(place + ": the object has both \"prompt\" and \"tokens\": leave one out");
+  if (text) return {text->text()};
+  if (!tokens) throw InputError(place + ": the object has neither \"prompt\" nor \"tokens\"");
   Prompt prompt{"", {}, false};
-  for (size_t i = 0; i < tokens.size(); ++i) prompt.tokens.push_back(tokens.at(i).id());
+  for (size_t i = 0; i < tokens->size(); ++i) prompt.tokens.push_back(tokens->at(i).id());
+  if (prompt.tokens.empty()) tokens->fail("is an empty list: name a token to go on from");
   return prompt;
 }
 
@@ -65,7 +69,7 @@ std::vector<Prompt> prompts_of_lines(const std::string& text) {
 std::vector<Prompt> read_prompts(const std::filesystem::path& file) {
   const MappedFile mapped(file);
   const std::string text(reinterpret_cast<const char*>(mapped.data()), static_cast<size_t>(mapped.size()));
-  if (file.extension() != ".jsonl") return prompts_of_lines(text);
+  if (!is_json_lines(file)) return prompts_of_lines(text);
   std::vector<Prompt> prompts;
   for_each_line(text, [&](std::string_view line, int64_t number) {
     prompts.push_back(json_prompt(line, file.string() + ":" + std::to_string(number)));

@@ -19,9 +19,9 @@ struct Prompt {
 /// "1,2,3". Throws InputError that begins with `where`.
 Prompt parse_token_prompt(const std::string& list, const std::string& where);
 
-/// The prompts in `file`: of *.jsonl each line is one, a JSON string or an object with "prompt", a string, or "tokens",
-/// a list of ids; of any other file the lines themselves. Lines with nothing on them are left out. Throws InputError
-/// that names file and line.
+/// The prompts in `file`: of JSON lines (is_json_lines()) each is one, a JSON string or an object with either "prompt",
+/// a string, or "tokens", a list of ids that is not empty; of any other file the lines themselves. Lines with nothing
+/// on them are left out. Throws InputError that names file and line.
 std::vector<Prompt> read_prompts(const std::filesystem::path& file);
 /// As lines of a file; the same of stdin, with the name "stdin".
 std::vector<Prompt> prompts_of_lines(const std::string& text);

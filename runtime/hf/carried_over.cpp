@@ -46,11 +46,25 @@ void add_ends(const fs::path& tokenizer, json& keys) try {
 } catch (const InputError&) {  // of another kind than can be read here: its files are carried over all the same
 }
 
+bool names_end(const json& keys) {
+  const auto found = keys.find("eos_token_id");
+  return found != keys.end() && !found->is_null();
+}
+
 json keys_of(const CarriedOver& carried) {
   json keys = json::object();
   if (!carried.model.empty()) keys = read_json_object(carried.model / "config.json");
   if (!carried.tokenizer.empty()) add_ends(carried.tokenizer, keys);
+  if (carried.document_end && !names_end(keys)) keys["eos_token_id"] = *carried.document_end;
   return keys;
+}
+
+/// The generation_config.json that is copied; empty: none.
+fs::path generation_config(const CarriedOver& carried) {
+  for (const fs::path& source : {carried.model, carried.tokenizer}) {
+    if (!source.empty() && is_file(source / kGeneration)) return source / kGeneration;
+  }
+  return {};
 }
 
 /// What transformers makes of a config.json itself; none when it would say nothing.
@@ -100,9 +114,7 @@ void copy_carried(const CarriedOver& carried, const fs::path& folder) {
   if (!carried.tokenizer.empty()) {
     for (const std::string& name : tokenizer_files(carried.tokenizer)) carry(carried.tokenizer / name, folder / name);
   }
-  for (const fs::path& source : {carried.model, carried.tokenizer}) {
-    if (!source.empty() && is_file(source / kGeneration)) return carry(source / kGeneration, folder / kGeneration);
-  }
+  if (const fs::path source = generation_config(carried); !source.empty()) return carry(source, folder / kGeneration);
   if (const auto made = made_generation_config(carried)) write_whole(folder / kGeneration, *made);
 }
 
@@ -110,7 +122,11 @@ std::string describe(const CarriedOver& carried) {
   std::string text;
   if (!carried.tokenizer.empty()) text += ", with the tokenizer of " + carried.tokenizer.string();
   if (!carried.left_out.empty()) text += "; nothing is taken over from the recipe's model.hf: " + carried.left_out;
-  return text;
+  const fs::path generation = generation_config(carried);
+  if (names_end(keys_of(carried)) || (!generation.empty() && names_end(read_json_object(generation)))) return text;
+  return text +
+         "; it has no eos_token_id, as no token is known that ends a text: meshtrain checkpoint export takes it from a "
+         "--tokenizer that names one";
 }
 
 }  // namespace meshtrain

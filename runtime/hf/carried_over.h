@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,6 +15,7 @@ struct CarriedOver {
   std::filesystem::path model;      ///< the keys of its config.json that do not say the shape; generation_config.json
   std::filesystem::path tokenizer;  ///< the files of its tokenizer
   std::string left_out;             ///< why there is nothing from a folder that was asked for
+  std::optional<int64_t> document_end = {};  ///< what ended a document in training: eos_token_id where nobody names one
 };
 
 /// All of `folder`, where a model of `shape` came from; from an empty path nothing. Nothing either, and it is said,
@@ -23,7 +26,7 @@ CarriedOver carried_over(const std::filesystem::path& folder, const ModelShape& 
 std::vector<std::string> tokenizer_files(const std::filesystem::path& folder);
 
 /// For write_config_json: the keys of model/config.json; bos_token_id and eos_token_id of the tokenizer when there are
-/// none. Throws InputError when a file cannot be read.
+/// none, else document_end. Throws InputError when a file cannot be read.
 std::string further_keys(const CarriedOver& carried);
 
 /// Copies the files into `folder`. generation_config.json is that of the model, else that of the tokenizer, else made
@@ -31,7 +34,8 @@ std::string further_keys(const CarriedOver& carried);
 /// file cannot be read.
 void copy_carried(const CarriedOver& carried, const std::filesystem::path& folder);
 
-/// ", with the tokenizer of FOLDER", and what was left out: behind a sentence.
+/// ", with the tokenizer of FOLDER", what was left out, and that no token is known which ends a text: behind a
+/// sentence.
 std::string describe(const CarriedOver& carried);
 
 }  // namespace meshtrain

@@ -143,23 +143,13 @@ RmsNorm::RmsNorm(std::string name, int64_t size, double eps, std::string partial
 }
 
 TORCH_LIBRARY_FRAGMENT(meshtrain, library) {
-  library.def("rms_norm(Tensor x, Tensor weight, float eps) -> (Tensor, Tensor)");
-  library.def("rms_norm_of_sum(Tensor x, Tensor residual, Tensor weight, float eps) -> (Tensor, Tensor, Tensor)");
-  library.def(
-      "rms_norm_backward(Tensor grad, Tensor? grad_sum, Tensor x, Tensor weight, Tensor rstd, bool needs_x, "
-      "bool needs_weight, Tensor(a!)? weight_gradient) -> (Tensor, Tensor)");
-}
-
-TORCH_LIBRARY_IMPL(meshtrain, CPU, library) {
-  library.impl("rms_norm", norm_forward);
-  library.impl("rms_norm_of_sum", sum_norm_forward);
-  library.impl("rms_norm_backward", norm_backward);
-}
-
-TORCH_LIBRARY_IMPL(meshtrain, Meta, library) {
-  library.impl("rms_norm", norm_forward);
-  library.impl("rms_norm_of_sum", sum_norm_forward);
-  library.impl("rms_norm_backward", norm_backward);
+  define(library, "rms_norm(Tensor x, Tensor weight, float eps) -> (Tensor, Tensor)", norm_forward);
+  define(library, "rms_norm_of_sum(Tensor x, Tensor residual, Tensor weight, float eps) -> (Tensor, Tensor, Tensor)",
+         sum_norm_forward);
+  define(library,
+         "rms_norm_backward(Tensor grad, Tensor? grad_sum, Tensor x, Tensor weight, Tensor rstd, bool needs_x, "
+         "bool needs_weight, Tensor(a!)? weight_gradient) -> (Tensor, Tensor)",
+         norm_backward);
 }
 
 }  // namespace meshtrain

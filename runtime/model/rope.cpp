@@ -120,15 +120,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> split_rotated(const at::Tensor& q
 }
 
 TORCH_LIBRARY_FRAGMENT(meshtrain, library) {
-  library.def("rotate(Tensor x, Tensor cos, Tensor sin, bool back, Tensor(a!) out) -> ()");
-}
-
-TORCH_LIBRARY_IMPL(meshtrain, CPU, library) {
-  library.impl("rotate", turn);
-}
-
-TORCH_LIBRARY_IMPL(meshtrain, Meta, library) {
-  library.impl("rotate", turn);
+  define(library, "rotate(Tensor x, Tensor cos, Tensor sin, bool back, Tensor(a!) out) -> ()", turn);
 }
 
 }  // namespace meshtrain

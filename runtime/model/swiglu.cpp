@@ -57,18 +57,8 @@ LayerInput recomputed_swiglu(const at::Tensor& gate_up) {
 }
 
 TORCH_LIBRARY_FRAGMENT(meshtrain, library) {
-  library.def("swiglu(Tensor gate_up) -> Tensor");
-  library.def("swiglu_backward(Tensor grad, Tensor gate_up) -> Tensor");
-}
-
-TORCH_LIBRARY_IMPL(meshtrain, CPU, library) {
-  library.impl("swiglu", swiglu_forward);
-  library.impl("swiglu_backward", swiglu_backward);
-}
-
-TORCH_LIBRARY_IMPL(meshtrain, Meta, library) {
-  library.impl("swiglu", swiglu_forward);
-  library.impl("swiglu_backward", swiglu_backward);
+  define(library, "swiglu(Tensor gate_up) -> Tensor", swiglu_forward);
+  define(library, "swiglu_backward(Tensor grad, Tensor gate_up) -> Tensor", swiglu_backward);
 }
 
 }  // namespace meshtrain

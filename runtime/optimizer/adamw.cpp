@@ -7,62 +7,70 @@
 #include <utility>
 
 #include "mesh/operator.h"
+#include "runtime/optimizer/host_value.h"
 #include "runtime/optimizer/stream.h"
 
 namespace meshtrain {
 
 AdamW::AdamW(const OptimizerRecipe& recipe, const std::vector<Unit>& units, const OptimizerOptions& options)
-    : recipe_(recipe), rounding_(options.rounding) {
+    : Optimizer(units), recipe_(recipe), rounding_(options.rounding) {
   for (const FlatBuffer* buffer : trainable_buffers(units)) {
     for (const auto& [range, rule] : update_ranges(*buffer, recipe)) {
       if (rule.whole_matrix) continue;
       const at::Tensor values = buffer->shard_values().narrow(0, range.offset, range.numel);
+      std::optional<at::Tensor> rounded;
+      if (const at::Tensor all = buffer->rounded_shard(); all.defined()) {
+        rounded = all.narrow(0, range.offset, range.numel);
+      }
       parts_.push_back({values, buffer->shard_gradients().narrow(0, range.offset, range.numel),
                         options.memory.zeros(range.numel, values.options()),
-                        options.memory.zeros(range.numel, values.options()), rule, buffer, range,
+                        options.memory.zeros(range.numel, values.options()), rounded, rule, buffer, range,
                         rounding_ ? rounding_->runs(*buffer, range) : std::vector<ElementRun>{}});
     }
   }
-  if (parts_.empty()) return;
-  count_ = at::zeros({}, parts_.front().values.options().dtype(at::kFloat));
-  learning_rate_ = at::zeros({}, count_.options().dtype(at::kDouble));
 }
 
 namespace {
 
 /// Gradients may be of another dtype, and are multiplied by `factor` where that is given: here in place. `rounded`, of
-/// another dtype, becomes what values become.
+/// another dtype, becomes what values become. Where `skip` is true all stays as it is.
 void adamw(at::Tensor& values, at::Tensor& first_moment, at::Tensor& second_moment, at::Tensor& gradients,
            const std::optional<at::Tensor>& rounded, const at::Tensor& learning_rate, const at::Tensor& count,
-           const std::optional<at::Tensor>& factor, double rate, double beta1, double beta2, double weight_decay,
-           double eps) {
+           const std::optional<at::Tensor>& factor, const std::optional<at::Tensor>& skip, double rate, double beta1,
+           double beta2, double weight_decay, double eps) {
+  if (skip && host_value(*skip) != 0) return;
   if (factor) gradients.mul_(*factor);
-  const double now = learning_rate.is_meta() ? 0 : learning_rate.item<double>();
   at::_fused_adamw_(values, gradients.to(values.scalar_type()), first_moment, second_moment, /*max_exp_avg_sqs=*/{},
-                    count, now * rate, beta1, beta2, weight_decay, eps, /*amsgrad=*/false, /*maximize=*/false);
+                    count, host_value(learning_rate) * rate, beta1, beta2, weight_decay, eps, /*amsgrad=*/false,
+                    /*maximize=*/false);
   if (rounded) rounded->copy_(values);
 }
 
 }  // namespace
 
-void AdamW::step(double learning_rate, const at::Tensor& gradient_factor) {
-  ++num_steps_;
-  if (parts_.empty()) return;
-  at::NoGradGuard no_grad;
-  count_.fill_(num_steps_);
-  learning_rate_.fill_(learning_rate);
+namespace {
+
+std::optional<at::Tensor> if_defined(const at::Tensor& tensor) {
+  return tensor.defined() ? std::optional(tensor) : std::nullopt;
+}
+
+}  // namespace
+
+void AdamW::update(const UpdateInputs& inputs) {
+  const std::optional<at::Tensor> skip = if_defined(inputs.skip);
+  if (rounding_ && skip && host_value(*skip) != 0) return;
+  const int64_t step = rounding_ ? num_steps() : 0;
   stream(parts_, [&](const Part& part) {
-    std::optional<at::Tensor> factor;
-    if (gradient_factor.defined()) factor = gradient_factor;
+    std::optional<at::Tensor> factor = if_defined(inputs.gradient_factor);
     if (factor && rounding_) {  // rounded like the gradients are, before they are widened
       at::Tensor(part.gradients).mul_(*std::exchange(factor, std::nullopt));
     }
     const auto update = [&](std::vector<at::Tensor> tensors, at::Tensor gradients) {
       static const Operator<decltype(adamw)> adamw_("meshtrain::adamw_");
-      adamw_(tensors[0], tensors[1], tensors[2], gradients, /*rounded=*/std::nullopt, learning_rate_, count_, factor,
+      adamw_(tensors[0], tensors[1], tensors[2], gradients, part.rounded, inputs.learning_rate, count(), factor, skip,
              part.rule.rate, recipe_.betas[0], recipe_.betas[1], part.rule.weight_decay, recipe_.eps);
     };
-    apply_update(rounding_, {part.values, part.first_moment, part.second_moment}, part.gradients, part.runs, num_steps_,
+    apply_update(rounding_, {part.values, part.first_moment, part.second_moment}, part.gradients, part.runs, step,
                  update);
   });
 }
@@ -84,18 +92,12 @@ void fused_adamw_meta(at::TensorList, at::TensorList, at::TensorList, at::Tensor
                       const std::optional<at::Tensor>&) {}
 
 TORCH_LIBRARY_FRAGMENT(meshtrain, library) {
-  library.def(
+  define(
+      library,
       "adamw_(Tensor(a!) values, Tensor(b!) first_moment, Tensor(c!) second_moment, Tensor(d!) gradients, "
-      "Tensor(e!)? rounded, Tensor learning_rate, Tensor step, Tensor? factor, float rate, float beta1, float beta2, "
-      "float weight_decay, float eps) -> ()");
-}
-
-TORCH_LIBRARY_IMPL(meshtrain, CPU, library) {
-  library.impl("adamw_", adamw);
-}
-
-TORCH_LIBRARY_IMPL(meshtrain, Meta, library) {
-  library.impl("adamw_", adamw);
+      "Tensor(e!)? rounded, Tensor learning_rate, Tensor step, Tensor? factor, Tensor? skip, float rate, float beta1, "
+      "float beta2, float weight_decay, float eps) -> ()",
+      adamw);
 }
 
 TORCH_LIBRARY_IMPL(aten, Meta, library) {

@@ -13,6 +13,7 @@ template <class V, class G, class W, int N>
 __global__ void __launch_bounds__(kThreads)
     update(V* __restrict__ values, V* __restrict__ first_moment, V* __restrict__ second_moment,
            const G* __restrict__ gradients, W* __restrict__ rounded_values, int64_t n, AdamWRule rule) {
+  if (rule.skip != nullptr && *rule.skip) return;
   __shared__ float decay, step_size, scale, factor;
   if (threadIdx.x == 0) {
     const double rate = *rule.learning_rate * rule.rate, step = *rule.step;

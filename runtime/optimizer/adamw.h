@@ -10,13 +10,16 @@ namespace meshtrain {
 class AdamW final : public Optimizer {
  public:
   AdamW(const OptimizerRecipe& recipe, const std::vector<Unit>& units, const OptimizerOptions& options);
-  using Optimizer::step;
-  void step(double learning_rate, const at::Tensor& gradient_factor) override;
+  bool rounds() const override { return true; }
   std::vector<ShardTensor> state() const override;
+
+ protected:
+  void update(const UpdateInputs& inputs) override;
 
  private:
   struct Part {  // one range of one buffer
     at::Tensor values, gradients, first_moment, second_moment;
+    std::optional<at::Tensor> rounded;  // of the buffer's rounded_shard(), if it has one
     UpdateRule rule;
     const FlatBuffer* buffer;
     Range range;                   // of its shard
@@ -28,8 +31,6 @@ class AdamW final : public Optimizer {
   OptimizerRecipe recipe_;
   std::optional<StochasticRounding> rounding_;
   std::vector<Part> parts_;
-  at::Tensor count_;          // num_steps(), fp32: a scalar on the device, as the learning rate
-  at::Tensor learning_rate_;  // fp64
 };
 
 }  // namespace meshtrain

@@ -10,8 +10,8 @@ namespace {
 
 void step(at::Tensor& values, at::Tensor& first_moment, at::Tensor& second_moment, at::Tensor& gradients,
           const std::optional<at::Tensor>& rounded, const at::Tensor& learning_rate, const at::Tensor& count,
-          const std::optional<at::Tensor>& factor, double rate, double beta1, double beta2, double weight_decay,
-          double eps) {
+          const std::optional<at::Tensor>& factor, const std::optional<at::Tensor>& skip, double rate, double beta1,
+          double beta2, double weight_decay, double eps) {
   AdamWBuffers buffers{};
   buffers.values_element = element_of("adamw_", values);
   buffers.gradients_element = element_of("adamw_", gradients);
@@ -37,6 +37,10 @@ void step(at::Tensor& values, at::Tensor& first_moment, at::Tensor& second_momen
     TORCH_CHECK(factor->scalar_type() == at::kDouble && factor->device() == values.device(),
                 "adamw_: the gradients' factor is an fp64 scalar on ", values.device());
   }
+  if (skip) {
+    TORCH_CHECK(skip->scalar_type() == at::kBool && skip->device() == values.device(),
+                "adamw_: whether to skip is a bool on ", values.device());
+  }
   const OnDevice device(values);
   buffers.values = values.data_ptr();
   buffers.first_moment = first_moment.data_ptr();
@@ -44,7 +48,8 @@ void step(at::Tensor& values, at::Tensor& first_moment, at::Tensor& second_momen
   buffers.gradients = gradients.const_data_ptr();
   adamw(buffers, values.numel(),
         {learning_rate.const_data_ptr<double>(), count.const_data_ptr<float>(),
-         factor ? factor->const_data_ptr<double>() : nullptr, rate, beta1, beta2, weight_decay, eps},
+         factor ? factor->const_data_ptr<double>() : nullptr, skip ? skip->const_data_ptr<bool>() : nullptr, rate,
+         beta1, beta2, weight_decay, eps},
         device.stream());
 }
 

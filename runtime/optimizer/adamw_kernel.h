@@ -23,6 +23,7 @@ struct AdamWRule {
   const double* learning_rate;
   const float* step;     ///< from 1 on
   const double* factor;  ///< of the gradients; null: 1
+  const bool* skip;      ///< where it is true nothing is changed; null: false
   double rate, beta1, beta2, weight_decay, eps;
 };
 

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <utility>
 
+#include "runtime/optimizer/host_value.h"
 #include "runtime/optimizer/newton_schulz.h"
 
 namespace meshtrain {
@@ -30,7 +31,11 @@ int64_t sum(const std::vector<int64_t>& counts) {
 }  // namespace
 
 Muon::Muon(const OptimizerRecipe& recipe, const std::vector<Unit>& units, const OptimizerOptions& options)
-    : recipe_(recipe), keepers_(options.keepers), others_(recipe, units, options), rank_(keepers_.world.rank()) {
+    : Optimizer(units),
+      recipe_(recipe),
+      keepers_(options.keepers),
+      others_(recipe, units, options),
+      rank_(keepers_.world.rank()) {
   keepers_.world = keepers_.world.with_purpose("optimizer");
   keepers_.copies = keepers_.copies.with_purpose("optimizer");
   for (const FlatBuffer* buffer : trainable_buffers(units)) {
@@ -71,10 +76,11 @@ void Muon::make_rounds() {
   }
 }
 
-void Muon::step(double learning_rate, const at::Tensor& gradient_factor) {
-  const at::NoGradGuard no_grad;
-  ++num_steps_;
-  others_.step(learning_rate, gradient_factor);
+void Muon::update(const UpdateInputs& inputs) {
+  others_.step(inputs);
+  if (inputs.skip.defined() && host_value(inputs.skip) != 0) return;
+  const double learning_rate = host_value(inputs.learning_rate);
+  const at::Tensor& gradient_factor = inputs.gradient_factor;
   Gathered next;
   if (!rounds_.empty()) next = gather(rounds_[0], gradient_factor);
   for (size_t i = 0; i < rounds_.size(); ++i) {

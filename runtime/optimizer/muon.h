@@ -24,10 +24,11 @@ namespace meshtrain {
 class Muon final : public Optimizer {
  public:
   Muon(const OptimizerRecipe& recipe, const std::vector<Unit>& units, const OptimizerOptions& options);
-  using Optimizer::step;
-  void step(double learning_rate, const at::Tensor& gradient_factor) override;
   std::vector<ShardTensor> state() const override;
   void resume(int64_t num_steps) override;
+
+ protected:
+  void update(const UpdateInputs& inputs) override;
 
  private:
   struct Matrix {

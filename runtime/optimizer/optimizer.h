@@ -12,26 +12,48 @@
 
 namespace meshtrain {
 
+/// What an update takes besides gradients: scalars on their device, so that the host need not wait for what computes
+/// them.
+struct UpdateInputs {
+  at::Tensor learning_rate;         ///< fp64
+  at::Tensor gradient_factor = {};  ///< fp64; gradients are multiplied by it, in place or on their way into the
+                                    ///< update; undefined: 1, and they stay as they are
+  at::Tensor skip = {};             ///< bool; where it is true nothing is changed, gradients neither; undefined: false
+};
+
 /// Updates the shards of flat buffers from those of their gradients; its state lies in buffers of the same layout.
 /// Frozen parameters have none.
 class Optimizer {
  public:
+  /// `units`: with something trainable.
+  explicit Optimizer(const std::vector<Unit>& units);
   virtual ~Optimizer() = default;
+
   /// One update of everything trainable, after gradients have been reduced. Every rank must call it.
-  /// `gradient_factor`: an fp64 scalar on their device that gradients are multiplied by, in place or on their way into
-  /// the update; undefined: 1, and they stay as they are.
-  virtual void step(double learning_rate, const at::Tensor& gradient_factor) = 0;
-  void step(double learning_rate) { step(learning_rate, at::Tensor()); }
+  void step(const UpdateInputs& inputs);
+  void step(double learning_rate) { step(inputs_of(learning_rate)); }
+
+  /// Inputs on the device of what is updated.
+  UpdateInputs inputs_of(double learning_rate) const;
+
+  /// Whether an update writes FlatBuffer::rounded_shard() too, of every trainable buffer that has it.
+  virtual bool rounds() const { return false; }
 
   /// What it keeps on this rank between steps, under the names that checkpoints have.
   virtual std::vector<ShardTensor> state() const = 0;
-  /// Steps made so far.
-  int64_t num_steps() const { return num_steps_; }
+  /// Updates made so far, without those that were skipped. Waits for the last.
+  int64_t num_steps() const;
   /// state() has been written, as it was after so many steps.
-  virtual void resume(int64_t num_steps) { num_steps_ = num_steps; }
+  virtual void resume(int64_t num_steps);
 
  protected:
-  int64_t num_steps_ = 0;
+  /// Of step(); the update is counted already.
+  virtual void update(const UpdateInputs& inputs) = 0;
+  /// num_steps() as a scalar on the device, fp32 as LibTorch's optimizers have it.
+  const at::Tensor& count() const { return count_; }
+
+ private:
+  at::Tensor count_;
 };
 
 /// What an optimizer needs to know besides its recipe.

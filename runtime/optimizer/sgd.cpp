@@ -2,12 +2,13 @@
 
 #include <ATen/ATen.h>
 
+#include "runtime/optimizer/host_value.h"
 #include "runtime/optimizer/stream.h"
 
 namespace meshtrain {
 
 Sgd::Sgd(const OptimizerRecipe& recipe, const std::vector<Unit>& units, const OptimizerOptions& options)
-    : momentum_(recipe.momentum), rounding_(options.rounding) {
+    : Optimizer(units), momentum_(recipe.momentum), rounding_(options.rounding) {
   for (const FlatBuffer* buffer : trainable_buffers(units)) {
     for (const auto& [range, rule] : update_ranges(*buffer, recipe)) {
       const at::Tensor values = buffer->shard_values().narrow(0, range.offset, range.numel);
@@ -18,11 +19,12 @@ Sgd::Sgd(const OptimizerRecipe& recipe, const std::vector<Unit>& units, const Op
   }
 }
 
-void Sgd::step(double learning_rate, const at::Tensor& gradient_factor) {
-  at::NoGradGuard no_grad;
-  ++num_steps_;
+void Sgd::update(const UpdateInputs& inputs) {
+  if (inputs.skip.defined() && host_value(inputs.skip) != 0) return;
+  const double learning_rate = host_value(inputs.learning_rate);
+  const int64_t step = num_steps();
   stream(parts_, [&](const Part& part) {
-    if (gradient_factor.defined()) at::Tensor(part.gradients).mul_(gradient_factor);
+    if (inputs.gradient_factor.defined()) at::Tensor(part.gradients).mul_(inputs.gradient_factor);
     const auto update = [&](std::vector<at::Tensor> tensors, const at::Tensor& gradients) {
       at::Tensor change = gradients;
       if (part.rule.weight_decay != 0) change = at::add(change, tensors[0], part.rule.weight_decay);
@@ -31,7 +33,7 @@ void Sgd::step(double learning_rate, const at::Tensor& gradient_factor) {
     };
     std::vector<at::Tensor> tensors = {part.values};
     if (momentum_ != 0) tensors.push_back(part.velocity);
-    apply_update(rounding_, tensors, part.gradients, part.runs, num_steps_, update);
+    apply_update(rounding_, tensors, part.gradients, part.runs, step, update);
   });
 }
 

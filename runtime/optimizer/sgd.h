@@ -9,9 +9,10 @@ namespace meshtrain {
 class Sgd final : public Optimizer {
  public:
   Sgd(const OptimizerRecipe& recipe, const std::vector<Unit>& units, const OptimizerOptions& options);
-  using Optimizer::step;
-  void step(double learning_rate, const at::Tensor& gradient_factor) override;
   std::vector<ShardTensor> state() const override;
+
+ protected:
+  void update(const UpdateInputs& inputs) override;
 
  private:
   struct Part {

@@ -211,6 +211,12 @@ void read_added_tokens(const JsonCursor& tokens, HuggingFaceParts& parts) {
 HuggingFaceParts read_hugging_face(const std::string& file) {
   const nlohmann::json document = read_json_object(file);
   const JsonCursor root(file, document);
+  if (!root.find("model")) {
+    root.fail(
+        "is no tokenizer.json, as it has no model: give a tokenizer.json, a SentencePiece *.model, a folder with one "
+        "of "
+        "them, or the word bytes");
+  }
   HuggingFaceParts parts;
   if (const std::string version = root.text_or("version", "1.0"); version != "1.0") {
     root.at("version").fail("is \"" + version + "\", not \"1.0\"");

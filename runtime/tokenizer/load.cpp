@@ -129,6 +129,13 @@ std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& name) {
   return tokenizer;
 }
 
+void check_vocabulary(const Tokenizer& tokenizer, int64_t vocab_size, const std::string& where) {
+  const int64_t size = tokenizer.vocabulary_size();
+  if (size <= vocab_size) return;
+  throw InputError(where + ": its ids go up to " + std::to_string(size - 1) + ", those of the model to " +
+                   std::to_string(vocab_size - 1) + ": give the tokenizer that the model was trained with");
+}
+
 std::string tokenizer_fingerprint(const std::string& name) {
   if (name == kBytes) return name;
   uint64_t hash = 0xCBF29CE484222325;  // FNV-1a

@@ -46,6 +46,17 @@ size_t valid_utf8(std::string_view text) {
   return at;
 }
 
+size_t invalid_utf8(std::string_view text) {
+  size_t invalid = 0;
+  while (true) {
+    text.remove_prefix(valid_utf8(text));
+    if (text.empty()) return invalid;
+    const size_t bytes = character(text).bytes;
+    invalid += bytes;
+    text.remove_prefix(bytes);
+  }
+}
+
 std::string with_replacements(std::string_view text) {
   std::string result;
   result.reserve(text.size());

@@ -4,13 +4,16 @@
 #include <string>
 #include <string_view>
 
-/// UTF-8. Everything but valid_utf8() and with_replacements() takes text that is valid.
+/// UTF-8. Everything but the first three takes text that is valid.
 namespace meshtrain {
 
 constexpr uint32_t kCodePoints = 0x110000;
 
 /// How many bytes at the beginning of `text` are valid UTF-8: all of them, or up to the first that are not.
 size_t valid_utf8(std::string_view text);
+
+/// How many bytes of `text` belong to no character.
+size_t invalid_utf8(std::string_view text);
 
 /// Invalid bytes replaced by U+FFFD, one for each maximal part of a character (Unicode, chapter 3, table 3-8), as
 /// Python's bytes.decode("utf-8", errors="replace") has it.

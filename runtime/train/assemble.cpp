@@ -1,6 +1,8 @@
 #include "runtime/train/assemble.h"
 
+#include <algorithm>
 #include <map>
+#include <vector>
 
 #include "runtime/config/context.h"
 
@@ -17,6 +19,20 @@ ModelShape shape_to_export(const Recipe& recipe) {
   ModelShape shape = recipe.model.shape;
   if (shape.max_position_embeddings == 0) shape.max_position_embeddings = recipe.train.sequence_length;
   return shape;
+}
+
+std::optional<int64_t> document_end(const DataRecipe& data) {
+  const std::vector<MixedSourceRecipe> sources = data.sources();
+  const std::optional<int64_t> end = sources.front().documents;
+  const bool same =
+      std::all_of(sources.begin(), sources.end(), [&](const SourceRecipe& source) { return source.documents == end; });
+  return same && end != kDocumentsOfIndex ? end : std::nullopt;
+}
+
+CarriedOver carried_over(const Recipe& recipe) {
+  CarriedOver carried = carried_over(recipe.model.hf, recipe.model.shape);
+  carried.document_end = document_end(recipe.data);
+  return carried;
 }
 
 Recomputation make_recomputation(const CheckpointingRecipe& recipe) {

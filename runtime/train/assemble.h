@@ -1,7 +1,11 @@
 #pragma once
 
+#include <cstdint>
+#include <optional>
+
 #include "mesh/device_mesh.h"
 #include "runtime/config/recipe.h"
+#include "runtime/hf/carried_over.h"
 #include "runtime/model/parallelism.h"
 #include "runtime/model/recompute.h"
 
@@ -15,6 +19,12 @@ at::ScalarType dtype_of(const std::string& precision);
 /// Of the model that `recipe` trains, as an export's config.json says it: where nobody said for how many positions it
 /// is, for those of a sequence.
 ModelShape shape_to_export(const Recipe& recipe);
+
+/// The token that ends a document in every file of `data`, where one is named and it is the same in all.
+std::optional<int64_t> document_end(const DataRecipe& data);
+
+/// What an export of the model that `recipe` trains takes over.
+CarriedOver carried_over(const Recipe& recipe);
 
 /// Which blocks compute their activations again in the backward.
 Recomputation make_recomputation(const CheckpointingRecipe& recipe);

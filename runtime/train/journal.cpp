@@ -2,6 +2,8 @@
 
 #include <spdlog/spdlog.h>
 
+#include "mesh/layout.h"
+#include "mesh/size_text.h"
 #include "runtime/config/context.h"
 #include "runtime/config/load.h"
 #include "runtime/telemetry/console.h"
@@ -24,8 +26,10 @@ void Journal::announce(const ModelSize& size, bool sequence_parallel, const Cont
   const auto& mesh = recipe_.parallel.mesh;
   const std::string frozen =
       size.num_trainable < size.num_parameters ? " (" + with_separators(size.num_trainable) + " of them trained)" : "";
-  spdlog::info("{}: {} parameters{}, mesh dp={},tp={},cp={}, sequence parallel {}, {}", recipe_.name,
-               with_separators(size.num_parameters), frozen, mesh.at("dp"), mesh.at("tp"), mesh.at("cp"),
+  std::vector<Axis> axes;
+  for (const std::string& axis : recipe_.parallel.order) axes.push_back({axis, mesh.at(axis)});
+  spdlog::info("{}: {} parameters{}, mesh {}, sequence parallel {}, {}", recipe_.name,
+               with_separators(size.num_parameters), frozen, MeshLayout(axes).describe(),
                sequence_parallel ? "on" : "off", recipe_.train.precision);
   if (mesh.at("dp") * mesh.at("cp") > 1) {
     spdlog::info("fsdp {}", describe(sharding));
@@ -34,7 +38,7 @@ void Journal::announce(const ModelSize& size, bool sequence_parallel, const Cont
     spdlog::info("fsdp {}: this mesh has one rank to cut over, so {} changes nothing", name(sharding.mode), mode);
   }
   if (disk_bytes > 0) {
-    spdlog::info("offload to disk: {} MiB a rank in {}", with_separators((disk_bytes + (1 << 20) - 1) >> 20),
+    spdlog::info("offload to disk: {} a rank in {}", size_text(disk_bytes),
                  recipe_.parallel.fsdp.offload.path.string());
   }
   if (mesh.at("cp") > 1) spdlog::info("context parallel {}", describe(context));

@@ -18,6 +18,7 @@ class LossScale {
   explicit LossScale(const LossScaleRecipe& recipe);
 
   double value() const { return value_; }
+  bool changes() const { return !recipe_.fixed; }
   /// After each step: whether its gradients were finite.
   void update(bool finite);
 

@@ -21,16 +21,25 @@ std::string describe(const Fingerprint& print) {
   return std::to_string(print.bytes) + " bytes with checksum " + checksum_text(print.checksum);
 }
 
+/// Whether the source of `key`, "data.mixture[0].loss_mask", is there in `other` too. Where it is not,
+/// compare_recipes() has said so.
+bool in_both(const std::string& key, const std::map<std::string, Fingerprint>& other) {
+  constexpr std::string_view kMixture = "data.mixture[";
+  const size_t end = key.starts_with(kMixture) ? key.find(']') + 1 : key.find('.');
+  return other.contains(key.substr(0, end) + ".tokens");
+}
+
 std::vector<std::string> other_data(const CheckpointHead& own, const CheckpointHead& saved) {
   std::vector<std::string> differences;
   for (const auto& [key, print] : own.data) {
     const auto found = saved.data.find(key);
-    if (found != saved.data.end() && found->second == print) continue;
+    if ((found != saved.data.end() && found->second == print) || !in_both(key, saved.data)) continue;
     differences.push_back(key + ": a file of " + describe(print) + ", was " +
                           (found == saved.data.end() ? "none" : "one of " + describe(found->second)));
   }
   for (const auto& [key, print] : saved.data) {
-    if (!own.data.contains(key)) differences.push_back(key + ": none, was a file of " + describe(print));
+    if (!own.data.contains(key) && in_both(key, own.data))
+      differences.push_back(key + ": none, was a file of " + describe(print));
   }
   return differences;
 }
@@ -78,7 +87,13 @@ struct Plan {
 Plan plan(const std::filesystem::path& folder, const CheckpointHead& own, int64_t num_steps) try {
   std::string text = read_manifest_text(folder);
   const CheckpointHead saved = parse_manifest(text, (folder / "manifest.json").string()).head;
-  return {{saved.state, folder, check_same_run(folder, own, saved, num_steps)}, std::move(text)};
+  std::vector<std::string> changes = check_same_run(folder, own, saved, num_steps);
+  const std::filesystem::path hf = parse_recipe(own.recipe).model.hf;
+  std::error_code ignored;
+  if (!hf.empty() && !std::filesystem::exists(hf / "config.json", ignored)) {
+    changes.push_back("model.hf: " + hf.string() + " is not there any more: the model is that of the checkpoint");
+  }
+  return {{saved.state, folder, std::move(changes)}, std::move(text)};
 } catch (const DamagedCheckpoint& error) {
   throw InputError(error.what() + advice(folder));
 }
@@ -114,6 +129,12 @@ std::optional<std::filesystem::path> checkpoint_to_resume(const CheckpointFolder
   const std::string there = checkpoints.describe_others({});
   throw InputError("--resume-step " + std::to_string(*step) + ": " + checkpoints.step(*step).string() +
                    " is not there; " + (there.empty() ? "there are no checkpoints" : "there are those of " + there));
+}
+
+std::string read_saved_recipe(const std::filesystem::path& folder) try {
+  return read_manifest(folder).head.recipe;
+} catch (const DamagedCheckpoint& error) {
+  throw InputError(error.what() + advice(folder));
 }
 
 Resumed plan_resume(const std::filesystem::path& folder, const CheckpointHead& own, int64_t num_steps) {

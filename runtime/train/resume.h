@@ -16,7 +16,7 @@ namespace meshtrain {
 struct Resumed {
   TrainingState state;
   std::filesystem::path folder;      ///< of the checkpoint
-  std::vector<std::string> changes;  ///< of the recipe, a line each, that are allowed
+  std::vector<std::string> changes;  ///< of the recipe, a line each, that are allowed; and that model.hf is gone
   double seconds = 0;                ///< that reading it took
 };
 
@@ -28,6 +28,9 @@ CheckpointHead describe_run(const Recipe& recipe, const MeshLayout& layout);
 /// InputError when there is none of `step`. Of one rank.
 std::optional<std::filesystem::path> checkpoint_to_resume(const CheckpointFolder& checkpoints,
                                                           const std::optional<int64_t>& step);
+
+/// The recipe of the checkpoint in `folder`, in YAML. Throws InputError as plan_resume() does for a damaged manifest.
+std::string read_saved_recipe(const std::filesystem::path& folder);
 
 /// What a run of `own`, of describe_run(), whose last step is `num_steps`, goes on with from the checkpoint in
 /// `folder`. Reads the manifest and no pieces. One of step 0 has weights alone: only another model contradicts it.

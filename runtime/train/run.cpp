@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 
+#include "context_parallel/attention_choice.h"
 #include "mesh/agree.h"
 #include "mesh/error.h"
 #include "runtime/config/context.h"
@@ -108,16 +109,17 @@ RunEnd train(const Running& run, TrainingState state) {
 
     state.step = step;
     state.num_samples += train.global_batch;
-    StepMetrics metrics{step, outcome.loss.item<double>(), outcome.grad_norm.item<double>(), rate};
+    const StepResult result = outcome.read();  // the one time in a step that the host waits for a device
+    StepMetrics metrics{step, result.loss, result.grad_norm, rate};
     metrics.tokens = state.num_samples * train.sequence_length;
     metrics.step_seconds = seconds_since(step_start);
     step_start = Clock::now();  // a checkpoint begun below counts for the step that waits for it
     metrics.tokens_per_second = static_cast<double>(train.global_batch * train.sequence_length) / metrics.step_seconds;
     if (train.precision == "fp16_mixed") metrics.loss_scale = outcome.loss_scale;
-    metrics.skipped = outcome.non_finite.item<bool>();
+    metrics.skipped = result.non_finite;
     if (metrics.skipped) metrics.non_finite = trainer.find_non_finite();
     skipped.judge(metrics);
-    const bool stopped = outcome.stop.item<double>() > 0 && step < train.steps;
+    const bool stopped = result.num_stop > 0 && step < train.steps;
     if (evaluation && evaluation->is_due(step) && !stopped) {  // who asks to stop waits for no more than a checkpoint
       metrics.evaluation = make_step(progress, [&] { return evaluation->run(trainer, mesh); });
       step_start = Clock::now();
@@ -125,7 +127,7 @@ RunEnd train(const Running& run, TrainingState state) {
     if (journal) journal->record(metrics);
     if (journal && measure) journal->record(step, trainer.read_parameters(outcome));
 
-    if (outcome.saved.item<double>() == mesh.size()) say_written(checkpoints.advance());
+    if (result.num_saved == mesh.size()) say_written(checkpoints.advance());
     const int64_t period = recipe.checkpoint.every;
     if (stopped || (period > 0 && (step % period == 0 || step == train.steps))) {
       state.num_skipped = skipped.in_a_row();
@@ -170,19 +172,25 @@ RunEnd run(const Recipe& asked, const Group& world, const RunOptions& options, c
   });
   const std::filesystem::path folder = RunDirectory::folder_of(recipe, options.run_dir);
   const CheckpointFolder checkpoint_folder(RunDirectory::checkpoints_of(folder));
-  std::unique_ptr<Trainer> trainer;
-  std::unique_ptr<RunDirectory> directory;
+  const bool may_resume = options.resume || options.resume_step;
   std::optional<std::filesystem::path> checkpoint;
   agree(world, [&] {
-    trainer = std::make_unique<Trainer>(recipe, mesh, computing.device, std::move(data_parallel));
+    if (mesh.rank() == 0 && may_resume) checkpoint = checkpoint_to_resume(checkpoint_folder, options.resume_step);
+  });
+  const bool resumes = !broadcast_text(world, checkpoint ? "yes" : "").empty();
+  std::unique_ptr<Trainer> trainer;
+  std::unique_ptr<RunDirectory> directory;
+  agree(world, [&] {
+    trainer = std::make_unique<Trainer>(recipe, mesh, computing.device, std::move(data_parallel), resumes);
     if (mesh.rank() != 0) return;
     if (!recipe.train.export_folder.empty()) check_export_folder(recipe.train.export_folder);
-    const bool may_resume = options.resume || options.resume_step;
     directory = std::make_unique<RunDirectory>(folder, may_resume);
-    if (may_resume) checkpoint = checkpoint_to_resume(checkpoint_folder, options.resume_step);
+    if (may_resume) checkpoint = checkpoint_to_resume(checkpoint_folder, options.resume_step);  // the newest by now
+    if (checkpoint.has_value() == resumes) return;
+    throw InputError("another run changed the checkpoints in " + checkpoint_folder.folder().string() +
+                     " meanwhile: start again");
   });
   Resumed resumed;
-  const bool resumes = !broadcast_text(world, checkpoint ? "yes" : "").empty();
   if (resumes) resumed = resume(checkpoint.value_or(""), head, recipe.train.steps, *trainer, world);
   std::unique_ptr<Journal> journal;
   agree(world, [&] {
@@ -205,12 +213,21 @@ RunEnd run(const Recipe& asked, const Group& world, const RunOptions& options, c
     if (resumed.state.step == recipe.train.steps)
       journal->say("all steps of train.steps are made: nothing is left to do");
   }
+  if (recipe.train.cuda_graph) {
+    const std::string hindrance = StepGraph::hindrance(recipe, mesh.size(), computing.device);
+    if (hindrance.empty()) trainer->use_graph(computing.make_graph());
+    if (journal) {
+      journal->say("train.cuda_graph: " +
+                   (hindrance.empty() ? "steps are recorded as one graph" : "no graph, as " + hindrance));
+    }
+  }
   Checkpoints checkpoints(recipe.checkpoint, checkpoint_folder, std::move(head), *trainer, world);
   try {
     const RunEnd end =
         train({recipe, mesh, *data, evaluation.get(), *trainer, checkpoints, journal.get(), stop_request, start},
               resumed.state);
     if (journal && computing.peak_bytes) {
+      for (const std::string& line : chosen_attention()) journal->say("attention by " + line);
       journal->say("GPU memory: tensors took " + std::to_string(computing.peak_bytes() >> 20) + " MiB at the most");
     }
     if (end == RunEnd::Stopped) return end;
@@ -220,7 +237,7 @@ RunEnd run(const Recipe& asked, const Group& world, const RunOptions& options, c
     throw std::runtime_error(mesh.world().place() + ": " + message_of(error));
   }
   if (!recipe.train.export_folder.empty()) {
-    const CarriedOver carried = carried_over(recipe.model.hf, recipe.model.shape);
+    const CarriedOver carried = carried_over(recipe);
     export_model(trainer->fsdp(), shape_to_export(recipe), carried, mesh, recipe.train.export_folder);
     if (journal) journal->say("weights written to " + recipe.train.export_folder.string() + describe(carried));
   }

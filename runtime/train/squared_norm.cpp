@@ -20,15 +20,7 @@ at::Tensor squared_norm(const at::Tensor& elements) {
 }
 
 TORCH_LIBRARY_FRAGMENT(meshtrain, library) {
-  library.def("squared_norm(Tensor elements) -> Tensor");
-}
-
-TORCH_LIBRARY_IMPL(meshtrain, CPU, library) {
-  library.impl("squared_norm", square_of_norm);
-}
-
-TORCH_LIBRARY_IMPL(meshtrain, Meta, library) {
-  library.impl("squared_norm", square_of_norm);
+  define(library, "squared_norm(Tensor elements) -> Tensor", square_of_norm);
 }
 
 }  // namespace meshtrain

@@ -10,7 +10,9 @@
 #include "runtime/config/patterns.h"
 #include "runtime/model/initialize.h"
 #include "runtime/model/load.h"
+#include "runtime/optimizer/host_value.h"
 #include "runtime/train/assemble.h"
+#include "runtime/train/to_device.h"
 
 namespace meshtrain {
 namespace {
@@ -27,7 +29,8 @@ void freeze(Transformer& model, const std::vector<std::string>& patterns) {
 
 }  // namespace
 
-Trainer::Trainer(const Recipe& recipe, const DeviceMesh& mesh, at::Device device, DataParallel data_parallel)
+Trainer::Trainer(const Recipe& recipe, const DeviceMesh& mesh, at::Device device, DataParallel data_parallel,
+                 bool resumes)
     : mesh_(mesh),
       train_(recipe.train),
       device_(device),
@@ -47,7 +50,9 @@ Trainer::Trainer(const Recipe& recipe, const DeviceMesh& mesh, at::Device device
   options_of_units.on_reduced = [this](const FlatBuffer& buffer) { sums_.issue(buffer); };
   shard_memory_ = options_of_units.memory;
   fsdp_ = std::make_unique<Fsdp>(model_->units(), std::move(options_of_units));
-  if (recipe.model.init == "pretrained") {
+  if (resumes) {
+    fsdp_->write_values([](const Parameter&) {});
+  } else if (recipe.model.init == "pretrained") {
     const PretrainedWeights weights(recipe.model.hf);
     fsdp_->write_values([&](const Parameter& parameter) { weights.read(parameter); });
   } else {
@@ -74,57 +79,68 @@ int64_t Trainer::count_tokens(const StepBatch& batch) const {
   return total;
 }
 
+void Trainer::use_graph(std::unique_ptr<DeviceGraph> graph) {
+  graph_ = std::make_unique<StepGraph>(std::move(graph), [this](const StepBatch& batch, const StepInputs& inputs) {
+    const StepOutcome outcome(compute_gradients(batch, inputs));
+    update(outcome.grad_norm, outcome.non_finite, inputs.learning_rate);
+    return outcome.values;
+  });
+}
+
 StepOutcome Trainer::step(const StepBatch& batch, int64_t num_counted, double learning_rate, bool stop, bool measure,
                           bool saved) {
-  StepOutcome outcome = compute_gradients(batch, num_counted, stop, saved);
+  const StepInputs inputs = inputs_of(num_counted, learning_rate, stop, saved);
+  const bool as_graph = graph_ && !measure && StepGraph::takes(batch);
+  StepOutcome outcome(as_graph ? graph_->run(batch, inputs) : compute_gradients(batch, inputs));
+  outcome.loss_scale = loss_scale_.value();
   if (measure && !meter_) meter_ = std::make_unique<ParameterMeter>(owned_, fsdp_->units(), mesh_.world());
   if (measure) meter_->before_update();
-  update(outcome, learning_rate);
+  if (!as_graph) update(outcome.grad_norm, outcome.non_finite, inputs.learning_rate);
   if (measure) outcome.parameters = meter_->after_update();
+  fsdp_->shards_changed({.rounded = optimizer_->rounds()});
+  undecided_ = outcome.non_finite;
   return outcome;
 }
 
 StepOutcome Trainer::compute_gradients(const StepBatch& batch, int64_t num_counted, bool stop, bool saved) {
-  fsdp_->begin_step();
-  const double scale = loss_scale_.value();
-  const at::Tensor loss_sum = backward(batch, scale / static_cast<double>(num_counted));
-  if (scale != 1) multiply_gradients(at::scalar_tensor(1 / scale, loss_sum.options()));
-  const at::Tensor votes = vote(loss_sum, stop, saved);
-  const at::Tensor loss = votes[0] / num_counted, grad_norm = votes[1].sqrt();
-  const at::Tensor both = loss + grad_norm;
-  return {loss, grad_norm, both.sub(both).ne(0), votes[2], votes[3], scale};  // infinite minus infinite is not a number
+  StepOutcome outcome(compute_gradients(batch, inputs_of(num_counted, /*learning_rate=*/0, stop, saved)));
+  outcome.loss_scale = loss_scale_.value();
+  return outcome;
 }
-
-namespace {
-
-/// The host reads what it has computed itself; a device whose values would have to be waited for would hand the flag to
-/// the optimizer's kernels. On the Meta device there is nothing to read.
-bool read(const at::Tensor& flag) {
-  return !flag.is_meta() && flag.item<bool>();
-}
-
-}  // namespace
 
 void Trainer::update(const StepOutcome& outcome, double learning_rate) {
-  const bool finite = !read(outcome.non_finite);
-  loss_scale_.update(finite);
-  if (!finite) return;
-  optimizer_->step(learning_rate, clip_factor(outcome.grad_norm));
-  fsdp_->shards_changed();
+  update(outcome.grad_norm, outcome.non_finite, at::full_like(outcome.grad_norm, learning_rate));
+  fsdp_->shards_changed({.rounded = optimizer_->rounds()});
+  undecided_ = outcome.non_finite;
 }
 
-namespace {
-
-/// To a GPU from pinned memory, in the order of its stream: the host does not wait.
-at::Tensor on_device(const at::Tensor& tokens, at::Device device) {
-  return device.is_cuda() ? tokens.pin_memory().to(device, /*non_blocking=*/true) : tokens.to(device);
+const LossScale& Trainer::loss_scale() {
+  if (undecided_.defined() && loss_scale_.changes()) loss_scale_.update(/*finite=*/host_value(undecided_) == 0);
+  undecided_.reset();
+  return loss_scale_;
 }
 
-}  // namespace
+StepInputs Trainer::inputs_of(int64_t num_counted, double learning_rate, bool stop, bool saved) {
+  return make_step_inputs(num_counted, learning_rate, loss_scale().value(), stop, saved, device_);
+}
+
+at::Tensor Trainer::compute_gradients(const StepBatch& batch, const StepInputs& inputs) {
+  fsdp_->begin_step();
+  const at::Tensor loss_sum = backward(batch, inputs.loss_scale / inputs.num_counted);
+  if (train_.precision == "fp16_mixed") multiply_gradients(inputs.loss_scale.reciprocal());
+  const at::Tensor votes = vote(loss_sum, inputs);
+  const at::Tensor loss = votes[0] / inputs.num_counted, grad_norm = votes[1].sqrt(), both = loss + grad_norm;
+  const at::Tensor non_finite = both.sub(both).ne(0).to(at::kDouble);  // infinite minus infinite is not a number
+  return at::stack({loss, grad_norm, non_finite, votes[2], votes[3]});
+}
+
+void Trainer::update(const at::Tensor& grad_norm, const at::Tensor& non_finite, const at::Tensor& learning_rate) {
+  optimizer_->step({learning_rate, clip_factor(grad_norm), non_finite.to(at::kBool)});
+}
 
 at::Tensor Trainer::forward(const MicroBatch& micro_batch) {
   const Sequence sequence = sequences_.of(micro_batch.documents);
-  return model_->loss(on_device(micro_batch.ids, device_), on_device(micro_batch.labels, device_), sequence, *fsdp_);
+  return model_->loss(to_device(micro_batch.ids, device_), to_device(micro_batch.labels, device_), sequence, *fsdp_);
 }
 
 HeldOutLoss Trainer::evaluate(int64_t count, const std::function<MicroBatch()>& next) {
@@ -149,14 +165,14 @@ HeldOutLoss Trainer::evaluate(int64_t count, const std::function<MicroBatch()>& 
   return {loss_sum.item<double>() / static_cast<double>(total), total};
 }
 
-// The loss of each micro-batch is a sum; its backward starts from scale / (counted tokens of the step), so gradients of
-// micro-batches and ranks are added up to the gradient of the mean, times the scale.
-at::Tensor Trainer::backward(const StepBatch& batch, double start) {
+// The loss of each micro-batch is a sum; its backward starts from scale / (counted tokens of the step), `start`, so
+// gradients of micro-batches and ranks are added up to the gradient of the mean, times the scale.
+at::Tensor Trainer::backward(const StepBatch& batch, const at::Tensor& start) {
   at::Tensor loss_sum = at::zeros({}, at::TensorOptions(device_).dtype(at::kDouble));
   for (size_t i = 0; i < batch.micro_batches.size(); ++i) {
     const at::Tensor loss = forward(batch.micro_batches[i]);
     fsdp_->begin_backward(/*last=*/i + 1 == batch.micro_batches.size());
-    torch::autograd::backward({loss}, {at::full_like(loss, start)});
+    torch::autograd::backward({loss}, {start.to(loss.scalar_type())});
     fsdp_->end_backward();
     loss_sum.add_(loss.detach());
   }
@@ -167,10 +183,10 @@ at::Tensor Trainer::backward(const StepBatch& batch, double start) {
 // What the ranks learnt in this step becomes everyone's in one small all-reduce: loss sum (tp peers computed the same
 // one, so the first of them speaks), squares of the owned gradients, requests to stop, parts of a checkpoint that are
 // durable.
-at::Tensor Trainer::vote(const at::Tensor& loss_sum, bool stop, bool saved) const {
+at::Tensor Trainer::vote(const at::Tensor& loss_sum, const StepInputs& inputs) const {
   const bool speaks = mesh_.coordinate("tp") == 0;
-  at::Tensor votes = at::stack({speaks ? loss_sum : at::zeros_like(loss_sum), owned_squares(owned_, device_),
-                                at::full_like(loss_sum, stop ? 1.0 : 0.0), at::full_like(loss_sum, saved ? 1.0 : 0.0)});
+  at::Tensor votes = at::stack(
+      {speaks ? loss_sum : at::zeros_like(loss_sum), owned_squares(owned_, device_), inputs.stop, inputs.saved});
   mesh_.world().with_purpose("vote").all_reduce(votes).wait();
   return votes;
 }
@@ -200,15 +216,16 @@ std::vector<ShardTensor> Trainer::shards() const {
   return shards;
 }
 
-void Trainer::write(TrainingState& state) const {
+void Trainer::write(TrainingState& state) {
   state.num_updates = optimizer_->num_steps();
-  state.loss_scale = loss_scale_.state();
+  state.loss_scale = loss_scale().state();
 }
 
 void Trainer::resume(const TrainingState& state) {
   optimizer_->resume(state.num_updates);
+  undecided_.reset();
   if (state.loss_scale) loss_scale_.resume(*state.loss_scale);
-  fsdp_->shards_changed(/*frozen=*/true);
+  fsdp_->shards_changed({.frozen = true});
 }
 
 namespace {

@@ -17,19 +17,10 @@
 #include "runtime/train/ownership.h"
 #include "runtime/train/parameter_meter.h"
 #include "runtime/train/sequences.h"
+#include "runtime/train/step_graph.h"
+#include "runtime/train/step_values.h"
 
 namespace meshtrain {
-
-/// What all ranks know after a step, still on the device: fp64 scalars, the same on every rank.
-struct StepOutcome {
-  at::Tensor loss;             ///< mean over the counted tokens of the whole step
-  at::Tensor grad_norm;        ///< of the whole model, before clipping
-  at::Tensor non_finite;       ///< bool: loss or norm is not finite, and the step changes nothing
-  at::Tensor stop;             ///< number of ranks that asked to stop
-  at::Tensor saved;            ///< number of ranks that said they are done with a checkpoint
-  double loss_scale = 1;       ///< of its backward
-  at::Tensor parameters = {};  ///< for read_parameters(), when they were to be measured
-};
 
 /// Of tokens that are not trained on; the same on every rank.
 struct HeldOutLoss {
@@ -37,18 +28,24 @@ struct HeldOutLoss {
   int64_t num_counted = 0;
 };
 
-/// The model on its mesh, its optimizer, and the step. Of a step it reads one value, whether to change anything, when
-/// all else is computed; none on the Meta device, where the same step runs. Every rank constructs the same trainer and
-/// calls each function.
+/// The model on its mesh, its optimizer, and the step. The host reads nothing of a step that a device has to compute
+/// first, but for sgd and muon, and for the loss scale of the next; it runs on the Meta device too. Every rank
+/// constructs the same trainer and calls each function.
 class Trainer {
  public:
   /// Declares, cuts and initialises the model that `recipe` asks for; weights of a Hugging Face folder are read in
-  /// part, each rank its own. Throws InputError. Collective at its beginning, where ranks of a host come to share
+  /// part, each rank its own. `resumes`: parameters are zero, and no weights are read, as shards() are written next and
+  /// resume() is called. Throws InputError. Collective at its beginning, where ranks of a host come to share
   /// memory (Fsdp) and nothing can have failed on one rank alone.
-  Trainer(const Recipe& recipe, const DeviceMesh& mesh, at::Device device, DataParallel data_parallel);
+  Trainer(const Recipe& recipe, const DeviceMesh& mesh, at::Device device, DataParallel data_parallel,
+          bool resumes = false);
   /// With make_data_parallel(), which may be collective too.
   Trainer(const Recipe& recipe, const DeviceMesh& mesh, at::Device device)
       : Trainer(recipe, mesh, device, make_data_parallel(recipe, mesh)) {}
+
+  /// From now on a step() runs as a graph where it can: not when it measures, and only with samples that are one
+  /// document each. Of one rank and the optimizer adamw. `graph`: of the trainer's device.
+  void use_graph(std::unique_ptr<DeviceGraph> graph);
 
   /// One update: compute_gradients(), then update(). `measure`: each parameter by itself, the same on every rank.
   StepOutcome step(const StepBatch& batch, int64_t num_counted, double learning_rate, bool stop, bool measure = false,
@@ -86,7 +83,7 @@ class Trainer {
   /// Which of the ranks that keep the same shards keeps what of them.
   const Keepers& keepers() const { return data_parallel_.keepers; }
   /// Sets what this knows of `state`: updates and loss scale.
-  void write(TrainingState& state) const;
+  void write(TrainingState& state);
   /// shards() have been written: it goes on as it was then. Between steps, on every rank.
   void resume(const TrainingState& state);
 
@@ -101,11 +98,17 @@ class Trainer {
   const Fsdp& fsdp() const { return *fsdp_; }
 
  private:
+  StepInputs inputs_of(int64_t num_counted, double learning_rate, bool stop, bool saved);
+  /// compute_gradients() and update() with nothing but tensors: what a step computes, as StepOutcome has it.
+  at::Tensor compute_gradients(const StepBatch& batch, const StepInputs& inputs);
+  void update(const at::Tensor& grad_norm, const at::Tensor& non_finite, const at::Tensor& learning_rate);
   at::Tensor forward(const MicroBatch& micro_batch);
-  at::Tensor backward(const StepBatch& batch, double start);
-  at::Tensor vote(const at::Tensor& loss_sum, bool stop, bool saved) const;
+  at::Tensor backward(const StepBatch& batch, const at::Tensor& start);
+  at::Tensor vote(const at::Tensor& loss_sum, const StepInputs& inputs) const;
   at::Tensor clip_factor(const at::Tensor& grad_norm) const;
   void multiply_gradients(const at::Tensor& factor);
+  /// The scale of the next backward, which may depend on the last step.
+  const LossScale& loss_scale();
 
   const DeviceMesh& mesh_;
   TrainRecipe train_;
@@ -121,6 +124,8 @@ class Trainer {
   std::unique_ptr<Optimizer> optimizer_;
   std::unique_ptr<ParameterMeter> meter_;  // once something is measured
   LossScale loss_scale_;
+  at::Tensor undecided_;  // whether the last step was not finite, while the loss scale does not know
+  std::unique_ptr<StepGraph> graph_;
 };
 
 }  // namespace meshtrain

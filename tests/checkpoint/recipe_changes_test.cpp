@@ -103,11 +103,32 @@ TEST(RecipeChanges, AnotherMixtureIsAContradictionByEntryAndKey) {
   changed.data.mixture[1].shuffle = true;
   EXPECT_EQ(compare_recipes(to_yaml(mixed), to_yaml(changed)).contradictions,
             (Lines{"data.mixture[1].weight: 0.5, was 1", "data.mixture[1].shuffle: true, was false"}));
-  changed.data.mixture.resize(1);
-  EXPECT_EQ(compare_recipes(to_yaml(mixed), to_yaml(changed)).contradictions.front(),
-            "data.mixture[1].boundary_labels: none, was counted");
-  EXPECT_FALSE(compare_recipes(to_yaml(mixed), to_yaml(recipe())).contradictions.empty());
-  EXPECT_FALSE(compare_recipes(to_yaml(recipe()), to_yaml(mixed)).contradictions.empty());
+}
+
+TEST(RecipeChanges, FilesThatComeOrGoAreALineEach) {
+  Recipe mixed = recipe();
+  mixed.data.tokens.clear();
+  for (const char* file : {"/data/a.bin", "/data/b.bin", "/data/c.bin"}) {
+    mixed.data.mixture.emplace_back().tokens = file;
+    mixed.data.mixture.back().documents = 2;
+  }
+  Recipe fewer = mixed;
+  fewer.data.mixture.resize(1);
+  EXPECT_EQ(compare_recipes(to_yaml(mixed), to_yaml(fewer)).contradictions,
+            (Lines{"data.mixture[1]: none, was /data/b.bin", "data.mixture[2]: none, was /data/c.bin"}));
+  EXPECT_EQ(compare_recipes(to_yaml(fewer), to_yaml(mixed)).contradictions,
+            (Lines{"data.mixture[1]: /data/b.bin, was none", "data.mixture[2]: /data/c.bin, was none"}));
+  const std::string three = "a mixture of 3 files (/data/a.bin, /data/b.bin, /data/c.bin)";
+  const std::string one = "the one file /data/tokens.bin";
+  EXPECT_EQ(compare_recipes(to_yaml(recipe()), to_yaml(mixed)).contradictions,
+            Lines{"data.mixture: " + three + ", was " + one});
+  EXPECT_EQ(compare_recipes(to_yaml(mixed), to_yaml(recipe())).contradictions,
+            Lines{"data.mixture: " + one + ", was " + three});
+  EXPECT_EQ(compare_recipes(to_yaml(recipe()), to_yaml(mixed), /*trained=*/false).allowed,
+            Lines{"data.mixture: " + three + ", was " + one});
+  for (const char* file : {"d", "e"}) mixed.data.mixture.emplace_back().tokens = file;
+  EXPECT_EQ(compare_recipes(to_yaml(recipe()), to_yaml(mixed)).contradictions,
+            Lines{"data.mixture: a mixture of 5 files (/data/a.bin, /data/b.bin, /data/c.bin, d, ...), was " + one});
 }
 
 TEST(RecipeChanges, EvaluationMayChange) {

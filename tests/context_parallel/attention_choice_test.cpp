@@ -42,6 +42,19 @@ TEST(AttentionChoice, SaysWhatThereIsNoKernelFor) {
   EXPECT_NE(refusal(llama(c10::kDouble, 128)).find("fp64 is for the CPU"), std::string::npos);
 }
 
+// A run writes what its shapes came to; each once, and of many not all.
+TEST(AttentionChoice, IsNoted) {
+  const auto count = [](const std::string& part) {
+    int64_t found = 0;
+    for (const std::string& line : chosen_attention()) found += line.find(part) != std::string::npos;
+    return found;
+  };
+  for (int64_t i = 0; i < 9; ++i) choose_attention({c10::kHalf, 1, 1, 8, 1, 1 + i, false});
+  EXPECT_EQ(count("flash: 1 queries, 3 keys, 1 heads of 8 over 1 KV heads, Half"), 1);
+  EXPECT_EQ(chosen_attention().size(), 9u);
+  EXPECT_EQ(count("more shapes"), 1);
+}
+
 TEST(AttentionChoice, Names) {
   EXPECT_STREQ(name(AttentionKernel::CuDnn), "cudnn");
   EXPECT_STREQ(name(AttentionKernel::Flash), "flash");

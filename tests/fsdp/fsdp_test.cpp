@@ -188,6 +188,22 @@ TEST_P(FsdpWays, KeepShardsInAnotherDtype) {
         EXPECT_TRUE(at::equal(unit.parameters()[0]->tensor, expected[i++].to(at::kFloat))) << unit.name();
       });
     }
+    // What is written rounded with the shards is not rounded again, where there is such a place.
+    bool any = false;
+    for (const Unit& unit : fsdp.units()) {
+      for (const FlatBuffer& buffer : unit.buffers()) {
+        const at::Tensor rounded = buffer.rounded_shard();
+        if (!rounded.defined()) continue;
+        any = true;
+        at::Tensor(rounded).copy_(buffer.shard_values()).add_(1);
+      }
+    }
+    fsdp.shards_changed({.rounded = true});
+    size_t i = 0;
+    fsdp.visit_values([&](const Unit& unit) {
+      const at::Tensor shards = expected[i++].to(at::kFloat), values = unit.parameters()[0]->tensor;
+      EXPECT_TRUE(at::equal(values, any ? shards + 1 : shards)) << unit.name();
+    });
   }
 }
 

@@ -101,7 +101,7 @@ TEST_F(ShardMemoryOnDisk, SaysAtOnceThatTheDiskIsTooSmall) {
   }
   setrlimit(RLIMIT_FSIZE, &before);
   std::signal(SIGXFSZ, handler);
-  EXPECT_EQ(message, "offload to disk: cannot reserve 4 MiB behind 0 MiB in " + folder.path().string() +
+  EXPECT_EQ(message, "offload to disk: cannot reserve 4 MiB behind 0 KiB in " + folder.path().string() +
                          ": File too large: make room, or give a folder on another disk");
 }
 
@@ -110,8 +110,10 @@ TEST(ShardMemory, SaysThatAFolderCannotBeMade) {
     ShardMemory::on_disk("/proc/none").zeros(1, at::kFloat);
     FAIL();
   } catch (const std::runtime_error& error) {
-    EXPECT_NE(std::string(error.what()).find("cannot make a file in /proc/none: No such file or "
-                                             "directory: give a folder that can be written to"), std::string::npos)
+    EXPECT_NE(std::string(error.what())
+                  .find("cannot make a file in /proc/none: No such file or "
+                        "directory: give a folder that can be written to"),
+              std::string::npos)
         << error.what();
   }
 }

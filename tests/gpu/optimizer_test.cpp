@@ -15,8 +15,8 @@ namespace {
 using namespace testing;
 
 using Update = void(at::Tensor&, at::Tensor&, at::Tensor&, at::Tensor&, const std::optional<at::Tensor>&,
-                    const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&, double, double, double,
-                    double, double);
+                    const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&,
+                    const std::optional<at::Tensor>&, double, double, double, double, double);
 
 const AdamW nothing_to_update({}, {}, {});  // so that the linker takes the file that defines the operator
 
@@ -38,7 +38,8 @@ void expect_formula(const Kind& kind, int64_t n, int64_t first, std::optional<do
   const at::Tensor gradients_before = gradients.clone();
   const auto wide = [](const at::Tensor& tensor) { return tensor.to(at::kCPU).to(at::kDouble); };
   const double rate = 3e-3 * 0.5;
-  const at::Tensor w = wide(values), g = wide((wide(gradients) * factor.value_or(1)).to(kind.gradients));
+  const at::Tensor w = wide(values), m_before = wide(first_moment);
+  const at::Tensor g = wide((wide(gradients) * factor.value_or(1)).to(kind.gradients));
   const at::Tensor m = 0.9 * wide(first_moment) + 0.1 * g, v = 0.99 * wide(second_moment) + 0.01 * g * g;
   const at::Tensor update =
       -rate * 0.1 * w - rate * m / (1 - std::pow(0.9, 7)) / ((v / (1 - std::pow(0.99, 7))).sqrt() + 1e-8);
@@ -48,8 +49,14 @@ void expect_formula(const Kind& kind, int64_t n, int64_t first, std::optional<do
   if (factor) scalar = at::full({}, *factor, options.dtype(at::kDouble));
 
   static const Operator<Update> adamw("meshtrain::adamw_");
-  adamw(values, first_moment, second_moment, gradients, rounded, at::full({}, 3e-3, options.dtype(at::kDouble)),
-        at::full({}, 7, options.dtype(at::kFloat)), scalar, 0.5, 0.9, 0.99, 0.1, 1e-8);
+  const auto update = [&](bool skip) {
+    adamw(values, first_moment, second_moment, gradients, rounded, at::full({}, 3e-3, options.dtype(at::kDouble)),
+          at::full({}, 7, options.dtype(at::kFloat)), scalar, at::full({}, skip, options.dtype(at::kBool)), 0.5, 0.9,
+          0.99, 0.1, 1e-8);
+  };
+  update(/*skip=*/true);
+  EXPECT_TRUE(at::equal(wide(values), w) && at::equal(wide(first_moment), m_before));
+  update(/*skip=*/false);
 
   const std::string what = c10::str("adamw of ", n, " from ", first, ", ", kind.values, " ", kind.gradients);
   const double tolerance = tolerance_for(n, kind.tolerance);

@@ -127,10 +127,10 @@ class Failure : public ::testing::Test {
   }
 
   static Outcome run_victim(const std::string& name) {
-    return run(
-        "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMP_NUM_THREADS=1 timeout 60 mpirun --oversubscribe "
-        "--bind-to none -n 3 " +
-        this_program() + " --gtest_also_run_disabled_tests --gtest_filter=Victim.DISABLED_" + name);
+    const char* source = std::getenv("MESHTRAIN_SOURCE");
+    if (source == nullptr) throw std::runtime_error("MESHTRAIN_SOURCE is not set; ctest sets it");
+    return run("timeout 60 '" + std::string(source) + "/tools/ranks' 3 " + this_program() +
+               " --gtest_also_run_disabled_tests --gtest_filter=Victim.DISABLED_" + name);
   }
 
   static void expect_swift_end(const Outcome& outcome) {

@@ -17,8 +17,8 @@ using testing::random_tensor;
 using testing::relative_error;
 
 using Update = void(at::Tensor&, at::Tensor&, at::Tensor&, at::Tensor&, const std::optional<at::Tensor>&,
-                    const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&, double, double, double,
-                    double, double);
+                    const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&,
+                    const std::optional<at::Tensor>&, double, double, double, double, double);
 
 constexpr double kRate = 0.03, kPart = 0.5, kBeta1 = 0.8, kBeta2 = 0.99, kDecay = 0.1, kEps = 1e-6;
 constexpr int kStep = 3;
@@ -35,7 +35,7 @@ struct State {
     const at::TensorOptions options = values.options();
     const at::Tensor rate = at::full({}, kRate, options.dtype(at::kDouble));
     adamw(values, first_moment, second_moment, gradients, rounded, rate, at::full({}, kStep, options.dtype(at::kFloat)),
-          factor, kPart, kBeta1, kBeta2, kDecay, kEps);
+          factor, /*skip=*/std::nullopt, kPart, kBeta1, kBeta2, kDecay, kEps);
   }
 
   at::Tensor values, first_moment, second_moment, gradients;

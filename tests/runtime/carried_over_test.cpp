@@ -96,9 +96,20 @@ TEST_F(CarriedOverTest, EndsComeFromATokenizerWhereNoModelSaysThem) {
   EXPECT_EQ(json::parse(read_file(out_ / "generation_config.json"))["eos_token_id"], written["eos_token_id"]);
   carried.model = source_;
   EXPECT_EQ(config(carried)["bos_token_id"], 1) << "the model's own come first";
+  EXPECT_FALSE(has(describe(carried), "eos_token_id"));
+  carried.document_end = 9;
+  EXPECT_EQ(config(carried)["eos_token_id"], json({2, 5})) << "before what ended documents";
   write_file(tokenizer / "tokenizer.json", "{\"of another\": \"kind\"}");
   carried.model.clear();
   EXPECT_FALSE(config(carried).contains("bos_token_id"));
+  EXPECT_EQ(config(carried)["eos_token_id"], 9);
+  EXPECT_EQ(describe(carried), ", with the tokenizer of " + tokenizer.string());
+  carried.document_end.reset();
+  const std::string unknown = "; it has no eos_token_id, as no token is known that ends a text: ";
+  EXPECT_TRUE(has(describe(carried), unknown) && has(describe(carried), " from a --tokenizer that names one"));
+  EXPECT_TRUE(has(describe({}), unknown));
+  write_file(tokenizer / "generation_config.json", "{\"eos_token_id\": 3}");
+  EXPECT_FALSE(has(describe(carried), unknown)) << "there it is named";
 }
 
 TEST_F(CarriedOverTest, NothingOfAFolderThatIsGoneOrHasAnotherModel) {

@@ -51,7 +51,8 @@ INSTANTIATE_TEST_SUITE_P(
         BadLine{"schedule: {warmup_steps: 1.5}\n", ":16:26: schedule.warmup_steps: \"1.5\" is not a whole number"},
         BadLine{"schedule: {warmup_steps: \"1\"}\n", ":16:26: schedule.warmup_steps: \"1\" is not a whole number"},
         BadLine{"schedule: {warmup_steps: 99999999999999999999}\n",
-                ":16:26: schedule.warmup_steps: \"99999999999999999999\" is not a whole number"},
+                ":16:26: schedule.warmup_steps: 99999999999999999999 is impossible: it must be at most "
+                "9223372036854775807"},
         BadLine{"schedule: {warmup_steps: -1}\n",
                 ":16:26: schedule.warmup_steps: -1 is impossible: it must be at least 0"},
         BadLine{"schedule: {min_ratio: 1.5}\n", ":16:23: schedule.min_ratio: 1.5 is impossible: it must be at most 1"},
@@ -122,7 +123,8 @@ INSTANTIATE_TEST_SUITE_P(
                    ":9:33: data.mixture[0].weight: 0 is impossible: it must be above 0"},
         BadMixture{"  mixture: [{tokens: a, weight: 1, wieght: 2}]\n",
                    ":9:36: data.mixture[0].wieght: unknown key; did you mean \"weight\"?"},
-        BadMixture{"  mixture: []\n", ":9:3: data.tokens: must be given"},
+        BadMixture{"  mixture: []\n",
+                   ":9:12: data.mixture: is an empty list: name its files, or one file alone as data.tokens"},
         BadMixture{"  mixture: 3\n", ":9:12: data.mixture: \"3\" is not a list"},
         BadMixture{"  mixture: [{tokens: a, weight: 1}]\n  tokens: b\n",
                    ":10:11: data.tokens: belongs to one file: name it in the entries of data.mixture, or leave that "

@@ -51,7 +51,7 @@ data: {tokens: a/b.bin, dtype: uint32, layout: stream, ignore_id: 7, loss_mask: 
        documents: 9, boundary_labels: ignored}
 train: {sequence_length: 32, global_batch: 8, micro_batch: 2, steps: +10, precision: bf16, clip_norm: 0, seed: 5,
         stochastic_rounding: true, non_finite: skip, max_skipped: 3,
-        activation_checkpointing: {mode: full, every: 2}, offload_activations: true,
+        activation_checkpointing: {mode: full, every: 2}, offload_activations: true, cuda_graph: true,
         log_every: 3, time_limit: 60.5, export: ../out/}
 optimizer: {name: sgd, learning_rate: .5, betas: [0.8, 0.95], eps: 1.0e-7, weight_decay: 0.1, momentum: 0.9,
             decay: matrices}
@@ -83,6 +83,7 @@ device: cpu
   EXPECT_EQ(recipe.train.activation_checkpointing.mode, "full");
   EXPECT_EQ(recipe.train.activation_checkpointing.every, 2);
   EXPECT_TRUE(recipe.train.offload_activations);
+  EXPECT_TRUE(recipe.train.cuda_graph);
   EXPECT_TRUE(recipe.train.stochastic_rounding);
   EXPECT_EQ(recipe.train.non_finite, "skip");
   EXPECT_EQ(recipe.train.max_skipped, 3);

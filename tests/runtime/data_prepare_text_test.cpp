@@ -119,6 +119,77 @@ TEST_F(PrepareText, TakesJsonLines) {
   EXPECT_EQ(documents(), (Texts{"here"}));
 }
 
+TEST_F(PrepareText, KnowsJsonLinesByAnyOfTheirNames) {
+  for (const char* name : {"a.ndjson", "b.JSONL", "c.NdJson"}) file(name, "{\"text\": \"one\"}\n{\"text\": \"two\"}\n");
+  file("d.JSON", "{\"text\": \"whole\"}");
+  prepare_text(tokenizer_, options_);
+  EXPECT_EQ(documents(), (Texts{"one", "two", "one", "two", "one", "two", "{\"text\": \"whole\"}"}));
+}
+
+TEST_F(PrepareText, AKeyWithoutJsonLinesIsRefused) {
+  file("a.txt", "text");
+  options_.format.field = "body";
+  EXPECT_TRUE(has(message<InputError>([&] { prepare_text(tokenizer_, options_); }),
+                  "--field body is a key of JSON lines, and no input is *.jsonl or *.ndjson"));
+  EXPECT_FALSE(std::filesystem::exists(parts()));
+}
+
+TEST_F(PrepareText, RefusesWhatIsNoText) {
+  const auto refusal = [&](const std::string& name, const std::string& bytes) {
+    file(name, bytes);
+    const std::string text = message<InputError>([&] { prepare_text(tokenizer_, options_); });
+    EXPECT_TRUE(has(text, name + " is no text: ")) << text;
+    EXPECT_FALSE(std::filesystem::exists(options_.output));
+    std::filesystem::remove(scratch_.path() / "text" / name);
+    return text;
+  };
+  file("0.txt", "text");
+  EXPECT_TRUE(has(refusal("a.gz", "\x1f\x8b\x08"), "at byte 0 it has the mark of gzip: decompress it first"));
+  EXPECT_TRUE(has(refusal("a.zst", "\x28\xb5\x2f\xfd$"), "the mark of zstd"));
+  EXPECT_TRUE(has(refusal("a.bz2", "BZh91AY&SY#"), "at byte 4 it has the mark of bzip2"));
+  EXPECT_TRUE(has(refusal("a.xz",
+                          "\xfd"
+                          "7zXZ"),
+                  "the mark of xz"));
+  EXPECT_TRUE(has(refusal("a.zip", "PK\x03\x04"), "the mark of zip"));
+  EXPECT_TRUE(has(refusal("a.txt", std::string("ab\0c", 4)), "its byte 2 is 0: decompress it or convert it to UTF-8"));
+  EXPECT_FALSE(std::filesystem::exists(parts())) << "seen before anything was done";
+  const std::string late = std::string(100'000, 'a') + std::string("\n\0", 2);
+  EXPECT_TRUE(has(refusal("a.txt", late), "its byte 100001 is 0"));
+  options_.format.document_per_line = true;
+  EXPECT_TRUE(has(refusal("a.txt", late), "its byte 100001 is 0"));
+  EXPECT_TRUE(has(refusal("a.jsonl", std::string(100'000, '\n') + std::string("{\0", 2)), "its byte 100001 is 0"));
+  file("a.txt", "BZh9 is no mark, nor PK");
+  EXPECT_EQ(prepare_text(tokenizer_, options_).documents, 2);
+}
+
+TEST_F(PrepareText, RefusesTheSameFileTwice) {
+  file("a.txt", "text");
+  file("b.txt", "text");
+  const std::string folder = scratch_.path() / "text", a = folder + "/a.txt";
+  const auto refusal = [&] { return message<InputError>([&] { prepare_text(tokenizer_, options_); }); };
+  options_.inputs = {folder, folder + "/./a.txt"};
+  EXPECT_TRUE(has(refusal(), "the inputs " + a + " and " + folder + "/./a.txt are the same file: leave one out"));
+  options_.inputs = {folder};
+  std::filesystem::create_symlink("a.txt", folder + "/c.txt");
+  EXPECT_TRUE(has(refusal(), "the inputs " + a + " and " + folder + "/c.txt are the same file"));
+  EXPECT_FALSE(std::filesystem::exists(parts()));
+}
+
+TEST_F(PrepareText, CountsBytesThatAreNoUtf8) {
+  file("a.txt",
+       "\xff"
+       "fine\xe2\x82");  // half of a euro sign
+  file("b.jsonl", "{\"text\": \"\xfe\"}\n{\"text\": \"\u00e9\"}");
+  file("c.txt", "text");
+  options_.part_bytes = 1;
+  const auto failing = [&] { prepare_text(CountingTokenizer(2), options_); };
+  EXPECT_EQ(message<std::runtime_error>(failing), "the machine is gone");
+  const PrepareTextProgress done = prepare_text(tokenizer_, options_);
+  EXPECT_GT(done.kept_parts, 0);
+  EXPECT_EQ(done.not_utf8, 4) << "those of an earlier run too";
+}
+
 TEST_F(PrepareText, RefusesMalformedLines) {
   const auto refusal = [&](const std::string& line) {
     file("a.jsonl", "{\"text\": \"fine\"}\n\n" + line + "\n{\"text\": \"fine\"}\n");
@@ -210,9 +281,10 @@ TEST_F(PrepareText, BeginsAnewWhenSomethingElseIsAsked) {
   options_.threads = 1;
   EXPECT_EQ(kept_after([&] { options_.separator = 401; }), 0);
   EXPECT_EQ(kept_after([&] { options_.dtype = "uint32"; }), 0);
+  file("c.jsonl", "");
   EXPECT_EQ(kept_after([&] { options_.format.field = "other"; }), 0);
   EXPECT_EQ(kept_after([&] { file("b", "another length"); }), 0);
-  EXPECT_EQ(kept_after([&] { file("c", "more"); }), 0);
+  EXPECT_EQ(kept_after([&] { file("d", "more"); }), 0);
 }
 
 TEST_F(PrepareText, IsDoneByOneAtATime) {
@@ -237,6 +309,13 @@ TEST_F(PrepareText, RefusesWhatDoesNotFit) {
   options_.separator = 400;
   options_.inputs = {scratch_.path() / "none"};
   EXPECT_TRUE(has(refusal(), "none: there is no such file or folder"));
+  std::filesystem::create_symlink("gone", scratch_.path() / "link");
+  options_.inputs = {scratch_.path() / "link"};
+  EXPECT_TRUE(has(refusal(), "link: it is a link to gone, which is not there: mend it, or remove it"));
+  std::filesystem::rename(scratch_.path() / "link", scratch_.path() / "text" / "link");
+  options_.inputs = {scratch_.path() / "text"};
+  EXPECT_TRUE(has(refusal(), "text/link: it is a link to gone, which is not there"));
+  std::filesystem::remove(scratch_.path() / "text" / "link");
   options_.inputs = {scratch_.path() / "text"};
   file("a", "");
   EXPECT_TRUE(has(refusal(), "the inputs hold no text"));

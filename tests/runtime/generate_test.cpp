@@ -210,6 +210,8 @@ TEST(StopTokens, AreThoseOfTheFirstFileThatNamesOne) {
   ModelSource source;
   source.hugging_face = scratch.path();
   EXPECT_TRUE(stop_tokens(source, nullptr).empty());
+  source.document_end = 4;
+  EXPECT_EQ(stop_tokens(source, nullptr), (std::vector<int64_t>{4}));
   write(scratch.path() / "config.json", R"({"eos_token_id": 7})");
   EXPECT_EQ(stop_tokens(source, nullptr), (std::vector<int64_t>{7}));
   write(scratch.path() / "generation_config.json", R"({"eos_token_id": [3, 5]})");
@@ -240,7 +242,8 @@ TEST(Prompts, AreReadFromLinesAndJson) {
   EXPECT_EQ(prompts[1].text, "c");
   EXPECT_FALSE(prompts[2].is_text);
   EXPECT_EQ(prompts[2].tokens, (std::vector<int64_t>{1, 2}));
-  for (const char* bad : {"{", "5", "{}", "{\"prompt\": 5}", "{\"tokens\": [-1]}", "{\"tokens\": 1}", "[1]"}) {
+  for (const char* bad : {"{", "5", "{}", "{\"prompt\": 5}", "{\"tokens\": [-1]}", "{\"tokens\": 1}", "[1]",
+                          "{\"tokens\": []}", "{\"prompt\": \"\", \"tokens\": [1]}"}) {
     write(json, std::string("\"fine\"\n") + bad + "\n");
     EXPECT_TRUE(has(input_error([&] { read_prompts(json); }), json.string() + ":2: ")) << bad;
   }

@@ -122,10 +122,70 @@ TEST(Optimizer, TakesAFactorOfTheGradients) {
         along.set_gradients(step);
         for (const auto& parameter : before.parameters) parameter->tensor.mutable_grad().mul_(factor);
         by_hand->step(1e-2);
-        by_factor->step(1e-2, factor);
+        UpdateInputs inputs = by_factor->inputs_of(1e-2);
+        inputs.gradient_factor = factor;
+        by_factor->step(inputs);
       }
       for (size_t i = 0; i < 3; ++i) {
         EXPECT_TRUE(at::equal(before.parameters[i]->tensor, along.parameters[i]->tensor)) << name << " " << dtype;
+      }
+    }
+  }
+}
+
+// What units compute with is written by the update where it lies there for good; other optimizers leave it to Fsdp.
+TEST(Optimizer, AdamWWritesRoundedWeightsToo) {
+  std::vector<Parameter> parameters;
+  for (const char* name : {"a", "b"}) {
+    parameters.push_back(whole_parameter(name, {5, 3}, {}, at::TensorOptions().dtype(at::kBFloat16)));
+    parameters.back().tensor.set_requires_grad(true);
+  }
+  std::vector<Unit> units;
+  units.emplace_back(UnitSpec{"unit", {&parameters[0], &parameters[1]}}, Sharding{.shard_dtype = at::kFloat});
+  const UnitMemory memory(units, {});
+  const FlatBuffer& buffer = units[0].buffers()[0];
+  at::Tensor(buffer.shard_values()).copy_(random_tensor({buffer.shard().numel}, 1));
+  at::Tensor(buffer.shard_gradients()).copy_(random_tensor({buffer.shard().numel}, 2));
+  for (const char* name : {"adamw", "sgd", "muon"}) {
+    const auto optimizer = make_optimizer(recipe(name, "matrices"), units);
+    at::Tensor(buffer.rounded_shard()).fill_(7);
+    optimizer->step(1e-1);
+    EXPECT_EQ(optimizer->rounds(), std::string(name) == "adamw");
+    for (const Segment& segment : buffer.segments()) {
+      const at::Tensor wanted = buffer.shard_values().narrow(0, segment.offset, segment.numel).to(at::kBFloat16);
+      EXPECT_EQ(at::equal(segment.parameter->tensor.flatten(), wanted), optimizer->rounds()) << name;
+    }
+  }
+}
+
+// Whatever the gradients are: the next update is the one that it would have been.
+TEST(Optimizer, ASkippedUpdateLeavesNoTrace) {
+  for (const char* name : {"adamw", "sgd", "muon"}) {
+    for (const at::ScalarType dtype : {at::kDouble, at::kBFloat16}) {
+      Fixture with(dtype), without(dtype);
+      OptimizerOptions options;
+      if (dtype == at::kBFloat16 && std::string(name) != "muon") options.rounding.emplace(7);
+      OptimizerRecipe of = recipe(name, "all");
+      of.momentum = 0.5;
+      const auto skips = make_optimizer(of, with.units, options), goes_on = make_optimizer(of, without.units, options);
+      UpdateInputs inputs = skips->inputs_of(1e-2);
+      inputs.gradient_factor = at::full({}, NAN, at::kDouble);
+      for (int step = 1; step <= 3; ++step) {
+        with.set_gradients(10 + step);
+        const at::Tensor gradient = with.parameters[0]->tensor.grad().clone();
+        inputs.skip = at::scalar_tensor(true, at::kBool);
+        skips->step(inputs);
+        EXPECT_TRUE(at::equal(with.parameters[0]->tensor.grad(), gradient)) << name;
+        UpdateInputs now = skips->inputs_of(1e-2);
+        now.skip = at::scalar_tensor(false, at::kBool);
+        with.set_gradients(step);
+        without.set_gradients(step);
+        skips->step(now);
+        goes_on->step(1e-2);
+      }
+      EXPECT_EQ(skips->num_steps(), 3) << name;
+      for (size_t i = 0; i < 3; ++i) {
+        EXPECT_TRUE(at::equal(with.parameters[i]->tensor, without.parameters[i]->tensor)) << name << " " << dtype;
       }
     }
   }

@@ -19,6 +19,14 @@ TEST(Utf8, ReplacesMaximalParts) {
   EXPECT_EQ(with_replacements("\xf4\x8f\xbf\xbf\xef\xbf\xbf"), "\xf4\x8f\xbf\xbf\xef\xbf\xbf");
 }
 
+TEST(Utf8, CountsBytesOfNoCharacter) {
+  EXPECT_EQ(invalid_utf8("all of it, \u20AC too"), 0u);
+  EXPECT_EQ(invalid_utf8("a\xff"
+                         "b\xe2\x82"),
+            3u);
+  EXPECT_EQ(invalid_utf8("\xed\xa0\x80\u20AC\xc0"), 4u);
+}
+
 TEST(Utf8, WritesWhatItReads) {
   for (uint32_t c = 0; c < kCodePoints; ++c) {
     if (c == 0xD800) c = 0xE000;

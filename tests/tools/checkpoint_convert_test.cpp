@@ -81,12 +81,28 @@ optimizer: {learning_rate: 1.0e-2}
   EXPECT_TRUE(has(without, ", with the tokenizer of " + path("other").string() +
                                "; nothing is taken over from the "
                                "recipe's model.hf: " +
-                               hf.string() + " is not there any more\n"))
+                               hf.string() + " is not there any more; it has no eos_token_id, as no token is known"))
       << without;
   const auto small = contents(path("small files"));
   EXPECT_TRUE(small.contains("model.safetensors.index.json") && small.contains("vocab.json"));
   EXPECT_FALSE(small.contains("tokenizer.json"));
   for (const auto& [name, content] : small) EXPECT_LT(content.size(), 12'000u) << name;
+}
+
+TEST_F(ConvertProgram, WhatEndsATextIsWhatEndedDocuments) {
+  run(1, {"--set", "checkpoint.every=4"});
+  EXPECT_TRUE(has(checkpoint({"export", run_dir, path("without")}),
+                  " bytes; it has no eos_token_id, as no token is known that ends a text: meshtrain checkpoint export "
+                  "takes it from a --tokenizer that names one\n"));
+  EXPECT_FALSE(has(contents(path("without")).at("config.json"), "eos_token_id"));
+  run_dir = path("documents");
+  run(1,
+      {"--set", "checkpoint.every=4", "--set", "data.documents=7", "--set", "train.export=" + path("by run").string()});
+  EXPECT_TRUE(has(checkpoint({"export", run_dir, path("by command"), "--dtype", "fp32"}), " bytes\n"));
+  const auto files = contents(path("by command"));
+  EXPECT_TRUE(has(files.at("config.json"), "\"eos_token_id\": 7"));
+  EXPECT_TRUE(has(files.at("generation_config.json"), "\"eos_token_id\": 7"));
+  EXPECT_EQ(files, contents(path("by run")));
 }
 
 TEST_F(ConvertProgram, WithoutAFolderPositionsAreThoseOfASequence) {

@@ -98,8 +98,10 @@ TEST(DataCommand, TokenisesText) {
   EXPECT_TRUE(has(inspected.out, "as text       Hello, world!<|endoftext|>one<|endoftext|>two <|endoftext|>"))
       << inspected.out;
   EXPECT_TRUE(has(with({"--separator", "none"}).out, ", no separator\n"));
-  EXPECT_TRUE(
-      has(with({"--separator", "7", "--dtype", "uint32"}).out, "uint32, of 3 documents in 59 bytes, separator 7"));
+  std::ofstream(folder.path() / "a.txt") << "Hello, w\xff\xferld!";
+  EXPECT_TRUE(has(with({}).out, "of 3 documents in 60 bytes, 2 of them no UTF-8, separator 1100\n"));
+  EXPECT_TRUE(has(with({"--separator", "7", "--dtype", "uint32"}).out,
+                  "uint32, of 3 documents in 60 bytes, 2 of them no UTF-8, separator 7"));
   EXPECT_TRUE(
       has(only_complaint(with({"--separator", "</s>"})), "\"</s>\" is neither an id nor a token of --tokenizer"));
   EXPECT_TRUE(has(only_complaint(with({"--dtype", "uint8"})), "--dtype: uint8 cannot hold the ids of"));

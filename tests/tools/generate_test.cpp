@@ -116,6 +116,11 @@ TEST(Generate, WhatIsWrongIsSaidInOneLine) {
   EXPECT_TRUE(has(complaint({llama, "--tokens", "1", "--top-p", "1.5"}), "--top-p"));
   EXPECT_TRUE(has(complaint({llama, "--tokens", "1", "--top-p", "nan"}), "--top-p: nan"));
   EXPECT_TRUE(has(complaint({llama, "--tokens", "1", "--temperature", "nan"}), "--temperature: nan"));
+  for (const std::string seed : {"-1", "ten", "9223372036854775808", "99999999999999999999"}) {
+    EXPECT_EQ(complaint({llama, "--tokens", "1", "--seed", seed}),
+              "meshtrain generate: --seed: " + seed +
+                  " is not a whole number from 0 to 9223372036854775807: see meshtrain generate --help");
+  }
   EXPECT_TRUE(has(complaint({llama, "--tokens", "1", "--max-tokens", "0"}), "--max-tokens"));
   EXPECT_TRUE(has(complaint({llama, "--tokens", "1,2", "--max-tokens", "255"}),
                   "prompt 1 takes 2 of max_position_embeddings 256: give at most --max-tokens 254"));
@@ -131,6 +136,22 @@ TEST(Generate, WhatIsWrongIsSaidInOneLine) {
   std::ofstream(prompts) << "{\"tokens\": [1]}\n{\"foo\": 1}\n";
   EXPECT_EQ(complaint({llama, "--prompt-file", prompts}),
             prompts + ":2: the object has neither \"prompt\" nor \"tokens\"");
+  std::ofstream(prompts) << "{\"tokens\": [1]}\n{\"tokens\": []}\n";
+  EXPECT_EQ(complaint({llama, "--prompt-file", prompts}),
+            prompts + ":2: tokens is an empty list: name a token to go on from");
+  const std::string both = folder.path() / "both.NDJSON";
+  std::ofstream(both) << "\n{\"tokens\": [1], \"text\": \"a\"}\n{\"tokens\": [1], \"prompt\": \"a\"}\n";
+  EXPECT_EQ(complaint({llama, "--prompt-file", both}),
+            both + ":3: the object has both \"prompt\" and \"tokens\": leave one out");
+  const std::string gpt2 = source_folder() + "/tests/tokenizer/fixtures/gpt2";
+  EXPECT_EQ(
+      complaint({llama, "--prompt", "a", "--tokenizer", gpt2}),
+      "--tokenizer " + gpt2 +
+          ": its ids go up to 1100, those of the model to 96: give the tokenizer that the model was trained with");
+  EXPECT_EQ(complaint({llama, "--prompt", "a", "--tokenizer", llama + "/config.json"}),
+            llama +
+                "/config.json: is no tokenizer.json, as it has no model: give a tokenizer.json, a SentencePiece "
+                "*.model, a folder with one of them, or the word bytes");
   EXPECT_TRUE(has(complaint({source_folder(), "--tokens", "1"}), "there is no model in " + source_folder()));
   EXPECT_TRUE(has(complaint({llama, "--tokens", "1", "--precision", "fp8"}), "--precision"));
   EXPECT_TRUE(has(complaint({llama, "--prompt", "a", "--tokenizer", "/nowhere"}), "/nowhere"));
@@ -172,6 +193,35 @@ TEST_F(GenerateFromRun, TextOfBytes) {
   EXPECT_EQ(line.at("prompt"), "!\"#$");
   EXPECT_EQ(line.at("text"), "%&'()*");
   EXPECT_EQ(line.at("tokens"), (std::vector<int64_t>{37, 38, 39, 40, 41, 42}));
+}
+
+TEST_F(GenerateFromRun, AFolderThatIsGoneIsNamedWithWhatToDo) {
+  fs::create_directory(path("hf"));
+  for (const char* file : {"config.json", "model.safetensors"})
+    fs::copy(model("llama") + "/" + file, path("hf") / file);
+  ASSERT_EQ(train(1, {"--set", "model=null", "--set", "model.hf=" + path("hf").string(), "--set", "checkpoint.every=4"})
+                .status,
+            0);
+  const Words words = {"generate", run_dir, "--max-tokens", "2"};
+  EXPECT_FALSE(has(run_meshtrain(with(words, {"--tokens", "1"})).err, "model.hf"));
+  fs::remove_all(path("hf"));
+  const std::string gone = "model.hf of the run's recipe, " + path("hf").string() + ", is not there any more";
+  EXPECT_EQ(only_complaint(run_meshtrain(with(words, {"--prompt", "a"}))),
+            "prompt 1 is a text, and " + gone + ": give --tokenizer, its tokenizer where it is now");
+  const Ending ending = run_meshtrain(with(words, {"--tokens", "1"}));
+  EXPECT_EQ(ending.status, 0) << ending.err;
+  EXPECT_TRUE(has(ending.err, gone + ", and no token is known that ends a text: give a --tokenizer that names one\n"))
+      << ending.err;
+  EXPECT_FALSE(has(run_meshtrain(with(words, {"--tokens", "1", "--ignore-eos"})).err, gone));
+}
+
+TEST_F(GenerateFromRun, WhatEndsItsDocumentsEndsItsTexts) {
+  // Its tokens are 0 to 49, over and over.
+  ASSERT_EQ(train(1, {"--set", "train.steps=60", "--set", "checkpoint.every=60", "--set", "data.documents=40"}).status,
+            0);
+  const Words words = {"generate", run_dir, "--tokens", "33,34,35,36", "--max-tokens", "6"};
+  EXPECT_EQ(run_meshtrain(words).out, "37 38 39 40\n");
+  EXPECT_EQ(run_meshtrain(with(words, {"--ignore-eos"})).out.substr(0, 12), "37 38 39 40 ");
 }
 
 TEST_F(GenerateFromRun, ACheckpointWithoutItsManifestIsNamedWithTheOthers) {

@@ -176,6 +176,51 @@ TEST_F(TrainResume, WhatContradictsTheCheckpointChangesNothing) {
   EXPECT_TRUE(has(alone, "there is no other checkpoint beside it")) << alone;
 }
 
+TEST_F(TrainResume, NeedsNoFolderOfTheModelAnyMore) {
+  fs::create_directory(path("hf"));
+  for (const char* file : {"config.json", "model.safetensors"}) {
+    fs::copy(source_folder() + "/tests/fixtures/llama_gqa_tied/" + file, path("hf") / file);
+  }
+  write("hf.yaml", R"(model: {hf: hf}
+data: {tokens: tokens.bin, dtype: uint8}
+train: {sequence_length: 16, global_batch: 4, steps: 6}
+optimizer: {learning_rate: 1.0e-2}
+)");
+  recipe = path("hf.yaml");
+  run(2, "dp=2", 6);
+  const auto whole = metrics();
+  run_dir = path("parts");
+  run(2, "dp=2", 3, kEvery3);
+  fs::remove(path("hf/model.safetensors"));
+  fs::rename(path("hf"), path("moved"));
+  const auto before = contents(run_dir);
+  const std::string gone =
+      "\n  model.hf: " + path("hf").string() + " is not there any more: the model is that of the checkpoint\n";
+  const Ending checked = train(1, {"--check", "--mesh", "dp=2", "--resume"});
+  EXPECT_TRUE(has(checked.out, "\ngoes on after step 3") && has(checked.out, gone)) << checked.out << checked.err;
+  EXPECT_TRUE(has(complaint(2, {"--mesh", "dp=2", "--resume", "--set", "model.num_hidden_layers=7"}),
+                  ": model.num_hidden_layers: 7, was "));
+  EXPECT_TRUE(has(complaint(2, {"--mesh", "dp=2"}), ": model.hf: there is no folder " + path("hf").string()));
+  EXPECT_EQ(contents(run_dir), before);
+  const Ending ending = run(2, "dp=2", 6, kResume);
+  EXPECT_TRUE(has(ending.out, gone)) << ending.out;
+  EXPECT_EQ(column(metrics(), "loss"), column(whole, "loss"));
+  recipe = run_dir / "recipe.yaml";
+  EXPECT_TRUE(has(run(2, "dp=2", 7, kResume).out, gone)) << "the recipe as it ran does as well";
+  run_dir = path("another");
+  EXPECT_TRUE(has(complaint(2, {"--mesh", "dp=2", "--resume"}), ": model.hf: there is no folder "));
+}
+
+TEST_F(TrainResume, AMixtureInThePlaceOfOneFileIsOneDifference) {
+  run(1, "dp=1", 4, kEvery3);
+  const std::string tokens = path("tokens.bin").string();
+  const std::string mixture = "{tokens: null, mixture: [{tokens: " + tokens + ", weight: 1}]}";
+  EXPECT_EQ(complaint(1, {"--resume", "--set", "data=" + mixture}),
+            "the recipe contradicts the checkpoint " + (checkpoints() / "step-00000004").string() +
+                ": data.mixture: a mixture of 1 file (" + tokens + "), was the one file " + tokens +
+                ": go on with the recipe of that run, or begin another one with --run-dir");
+}
+
 TEST_F(TrainResume, SaysThatItBeginsAnew) {
   const std::string said = "\n--resume: no checkpoint in " + checkpoints().string() + ": begins at step 1";
   EXPECT_TRUE(has(run(1, "dp=1", 3, {"--resume"}).out, said + "\n"));

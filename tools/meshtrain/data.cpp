@@ -17,6 +17,7 @@
 #include "runtime/telemetry/console.h"
 #include "tools/meshtrain/commands.h"
 #include "tools/meshtrain/launcher.h"
+#include "tools/meshtrain/recipe_arguments.h"
 
 namespace meshtrain {
 namespace {
@@ -117,9 +118,10 @@ int prepare_from_text(const PrepareArguments& arguments) {
     std::fprintf(stderr, "%lld of %lld parts were there from an earlier run\n", static_cast<long long>(done.kept_parts),
                  static_cast<long long>(done.total_parts));
   }
-  std::printf("%s: %lld tokens, %s, of %lld documents in %lld bytes%s\n", options.output.c_str(),
+  const std::string invalid = done.not_utf8 > 0 ? ", " + std::to_string(done.not_utf8) + " of them no UTF-8" : "";
+  std::printf("%s: %lld tokens, %s, of %lld documents in %lld bytes%s%s\n", options.output.c_str(),
               static_cast<long long>(done.tokens), options.dtype.c_str(), static_cast<long long>(done.documents),
-              static_cast<long long>(done.bytes), describe_separator(options).c_str());
+              static_cast<long long>(done.bytes), invalid.c_str(), describe_separator(options).c_str());
   return 0;
 }
 
@@ -130,8 +132,8 @@ void add_prepare(CLI::App& data, int& status) {
   CLI::Option* text =
       command
           ->add_option("--text", arguments->text.inputs,
-                       "Files, and folders for all files below them, to tokenise: each is a document, but of *.jsonl, "
-                       "JSON lines, each line is")
+                       "Files, and folders for all files below them, to tokenise: each is a document, but of *.jsonl "
+                       "and *.ndjson, JSON lines, each line is")
           ->type_name("FILE...");
   CLI::Option* tokenizer =
       command->add_option("--tokenizer", arguments->text.tokenizer, std::string("Of --text: ") + kTokenizerHelp)
@@ -154,7 +156,7 @@ void add_prepare(CLI::App& data, int& status) {
                                             "Of --text: each line of a text file is a document");
   CLI::Option* field =
       command->add_option("--field", arguments->text.format.field, "Of JSON lines: the key of the text")
-          ->capture_default_str()
+          ->default_str("text")
           ->type_name("KEY");
   CLI::Option* workers = command->add_option("--workers", arguments->text.threads, "Of --text: threads that tokenise")
                              ->capture_default_str()
@@ -186,7 +188,7 @@ void add_inspect(CLI::App& data, int& status) {
       ->type_name("TYPE");
   command->add_option("--count", arguments->count, "How many tokens to show of a sample")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber)
+      ->check(whole_number(0))
       ->type_name("N");
   command
       ->add_option("--samples", arguments->samples, "How many samples to show: the first tokens, and others further on")

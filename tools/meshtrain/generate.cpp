@@ -92,12 +92,20 @@ int64_t allowed_tokens(int64_t prompt, const std::optional<int64_t>& asked, int6
   return asked.value_or(std::min(kMaxTokens, room));
 }
 
+/// With ids of the model alone. Those of bytes may go beyond: a model of ASCII has the lower ones.
+std::shared_ptr<const Tokenizer> load(const std::string& name, const ModelSource& source, const std::string& where) {
+  const std::shared_ptr<const Tokenizer> tokenizer = load_tokenizer(name);
+  if (name != "bytes") check_vocabulary(*tokenizer, source.shape.vocab_size, where);
+  return tokenizer;
+}
+
 std::shared_ptr<const Tokenizer> tokenizer_of(const GenerateArguments& arguments, const ModelSource& source) {
-  if (arguments.tokenizer) return load_tokenizer(*arguments.tokenizer);
+  if (arguments.tokenizer) return load(*arguments.tokenizer, source, "--tokenizer " + *arguments.tokenizer);
   for (const char* file : {"tokenizer.json", "tokenizer.model"}) {
     std::error_code unreadable;
     if (!source.hugging_face.empty() && fs::exists(source.hugging_face / file, unreadable)) {
-      return load_tokenizer(source.hugging_face.string());
+      const std::string folder = source.hugging_face.string();
+      return load(folder, source, "the tokenizer in " + folder);
     }
   }
   return nullptr;
@@ -106,13 +114,22 @@ std::shared_ptr<const Tokenizer> tokenizer_of(const GenerateArguments& arguments
 Request make_request(const GenerateArguments& arguments, const std::vector<Prompt>& prompts, const ModelSource& source,
                      const Tokenizer* tokenizer) {
   Request request;
+  const std::string missing = describe_missing(source);
   for (size_t i = 0; i < prompts.size(); ++i) {
     const std::string where = "prompt " + std::to_string(i + 1);
+    if (prompts[i].is_text && tokenizer == nullptr && !missing.empty()) {
+      throw InputError(where + " is a text, and " + missing + ": give --tokenizer, its tokenizer where it is now");
+    }
     request.prompts.push_back(encode_prompt(prompts[i], tokenizer, source.shape.vocab_size, where));
     request.max_tokens.push_back(allowed_tokens(static_cast<int64_t>(request.prompts.back().size()),
                                                 arguments.max_tokens, source.shape.max_position_embeddings, where));
   }
-  if (arguments.stop_at_eos) request.stop = stop_tokens(source, tokenizer);
+  if (!arguments.stop_at_eos) return request;
+  request.stop = stop_tokens(source, tokenizer);
+  if (request.stop.empty() && !missing.empty()) {
+    std::fprintf(stderr, "%s, and no token is known that ends a text: give a --tokenizer that names one\n",
+                 missing.c_str());
+  }
   return request;
 }
 
@@ -227,8 +244,8 @@ void add_prompt_options(CLI::App& command, GenerateArguments& arguments) {
           ->type_name("TEXT");
   CLI::Option* file = command
                           .add_option("--prompt-file", arguments.prompt_file,
-                                      "A prompt on each line; of *.jsonl a JSON string, or an object with \"prompt\" "
-                                      "or \"tokens\"; -: lines of stdin")
+                                      "A prompt on each line; of *.jsonl and *.ndjson a JSON string, or an object with "
+                                      "\"prompt\" or \"tokens\"; -: lines of stdin")
                           ->type_name("FILE");
   CLI::Option* tokens =
       repeatable(command.add_option("--tokens", arguments.tokens, "Token ids to go on with, as 1,2,3. May be repeated"))
@@ -246,7 +263,7 @@ void add_sampling_options(CLI::App& command, GenerateArguments& arguments) {
   command
       .add_option("--max-tokens", arguments.max_tokens,
                   "Tokens to generate at most; 128, or what max_position_embeddings leaves")
-      ->check(at_least_one())
+      ->check(whole_number(1))
       ->type_name("N");
   command
       .add_option("--temperature", arguments.sampling.temperature,
@@ -254,7 +271,7 @@ void add_sampling_options(CLI::App& command, GenerateArguments& arguments) {
       ->capture_default_str()
       ->type_name("T");
   command.add_option("--top-k", arguments.sampling.top_k, "Draws from the K likeliest tokens alone")
-      ->check(at_least_one())
+      ->check(whole_number(1))
       ->type_name("K");
   command
       .add_option("--top-p", arguments.sampling.top_p,
@@ -262,11 +279,11 @@ void add_sampling_options(CLI::App& command, GenerateArguments& arguments) {
       ->type_name("P");
   command.add_option("--seed", arguments.sampling.seed, "What is drawn depends on it, on any mesh alike")
       ->capture_default_str()
+      ->check(whole_number(0))
       ->type_name("S");
-  command.add_flag(
-      "--stop-at-eos,!--ignore-eos", arguments.stop_at_eos,
-      "Whether a token that ends a text ends it: eos_token_id of generation_config.json or config.json, or "
-      "the tokenizer's. Default: it does");
+  command.add_flag("--stop-at-eos,!--ignore-eos", arguments.stop_at_eos,
+                   "Whether a token that ends a text ends it: eos_token_id of generation_config.json or config.json, "
+                   "the tokenizer's, or what ends the documents of a run's data. Default: it does");
 }
 
 }  // namespace

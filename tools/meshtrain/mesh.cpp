@@ -109,14 +109,14 @@ void add_mesh_command(CLI::App& app, int& status) {
       ->allow_extra_args(false)
       ->take_all();
   command->add_option("--ranks", arguments->ranks, "Ranks in all; without it the product of the sizes")
-      ->check(at_least_one())
+      ->check(whole_number(1))
       ->type_name("N");
   command->add_option("--order", arguments->order, "Axes, outermost first: the last one has neighbouring ranks")
       ->delimiter(',')
       ->default_str("dp,cp,tp")
       ->type_name("AXES");
   command->add_option("--hosts-of", arguments->ranks_per_host, "Ranks on each host; without it there is one host")
-      ->check(at_least_one())
+      ->check(whole_number(1))
       ->type_name("N");
   command->footer(
       "Starts no ranks. Example: a cluster of hosts with 8 ranks each\n"

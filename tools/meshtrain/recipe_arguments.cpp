@@ -1,18 +1,20 @@
 #include "tools/meshtrain/recipe_arguments.h"
 
+#include <charconv>
+#include <string>
+
 #include "mesh/agree.h"
-#include "runtime/config/load.h"
 
 namespace meshtrain {
 
-CLI::Validator at_least_one() {
+CLI::Validator whole_number(int64_t least) {
   return CLI::Validator(
-      [](const std::string& text) {
-        constexpr size_t kMostDigits = 18;
-        const bool number =
-            !text.empty() && text.size() <= kMostDigits && text.find_first_not_of("0123456789") == std::string::npos;
-        const bool fits = number && text.find_first_not_of('0') != std::string::npos;
-        return fits ? std::string() : text + " is not a whole number of at least 1";
+      [least](const std::string& text) {
+        int64_t number = 0;
+        const char* end = text.data() + text.size();
+        const auto [last, error] = std::from_chars(text.data(), end, number);
+        if (error == std::errc() && last == end && number >= least) return std::string();
+        return text + " is not a whole number from " + std::to_string(least) + " to " + std::to_string(INT64_MAX);
       },
       "");
 }
@@ -32,10 +34,11 @@ void add_set_option(CLI::App& command, RecipeArguments& arguments) {
       ->take_all();
 }
 
-Recipe receive_recipe(const std::filesystem::path& file, const RecipeArguments& arguments, const Group& world) {
+Recipe receive_recipe(const std::filesystem::path& file, const RecipeArguments& arguments, const Group& world,
+                      const SavedRecipe& saved) {
   Recipe recipe;
   agree(world, [&] {
-    if (world.rank() == 0) recipe = load_recipe(file, arguments.overrides, arguments.mesh);
+    if (world.rank() == 0) recipe = load_recipe(file, arguments.overrides, arguments.mesh, saved);
   });
   if (world.size() == 1) return recipe;
   const std::string yaml = broadcast_text(world, world.rank() == 0 ? to_yaml(recipe) : "");

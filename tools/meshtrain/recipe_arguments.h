@@ -1,11 +1,13 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <cstdint>
 #include <filesystem>
 #include <string>
 #include <vector>
 
 #include "mesh/group.h"
+#include "runtime/config/load.h"
 #include "runtime/config/recipe.h"
 
 namespace meshtrain {
@@ -16,15 +18,17 @@ struct RecipeArguments {
   std::vector<std::string> overrides;
 };
 
-/// A check of options: whole numbers of at least 1.
-CLI::Validator at_least_one();
+/// A check of options: whole numbers of at least `least`, up to 2^63 - 1.
+CLI::Validator whole_number(int64_t least);
 
 /// --mesh and --set.
 void add_recipe_options(CLI::App& command, RecipeArguments& arguments);
 /// --set alone, where there is no mesh.
 void add_set_option(CLI::App& command, RecipeArguments& arguments);
 
-/// The recipe in `file`, read by rank 0, on every rank of `world`. Throws InputError on all of them.
-Recipe receive_recipe(const std::filesystem::path& file, const RecipeArguments& arguments, const Group& world);
+/// The recipe in `file`, read by rank 0 as load_recipe() does, on every rank of `world`. Throws InputError on all of
+/// them.
+Recipe receive_recipe(const std::filesystem::path& file, const RecipeArguments& arguments, const Group& world,
+                      const SavedRecipe& saved = {});
 
 }  // namespace meshtrain

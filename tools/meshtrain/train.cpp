@@ -49,10 +49,23 @@ Beginning find_beginning(const Recipe& recipe, const MeshLayout& layout, const R
   return {resumed.state, std::move(lines)};
 }
 
+/// What the checkpoint says that the run goes on from: the model's shape, should model.hf be gone.
+SavedRecipe saved_recipe(const RunOptions& options) {
+  if (!options.resume && !options.resume_step) return {};
+  return [&options](const std::string& name) -> std::string {
+    Recipe recipe;
+    recipe.name = name;
+    const CheckpointFolder checkpoints(RunDirectory::checkpoints_of(RunDirectory::folder_of(recipe, options.run_dir)));
+    const auto folder = checkpoint_to_resume(checkpoints, options.resume_step);
+    return folder ? read_saved_recipe(*folder) : "";
+  };
+}
+
 /// What can be known of a run without starting its ranks: a login node suffices. Of several ranks one looks.
 int check(const TrainArguments& arguments) {
   if (!is_announced_first()) return 0;
-  const Recipe recipe = load_recipe(arguments.recipe, arguments.with.overrides, arguments.with.mesh);
+  const Recipe recipe =
+      load_recipe(arguments.recipe, arguments.with.overrides, arguments.with.mesh, saved_recipe(arguments.options));
   int64_t num_ranks = 1;
   for (const auto& [axis, size] : recipe.parallel.mesh) {
     if (size != MeshLayout::kAuto) num_ranks *= size;
@@ -78,7 +91,7 @@ int train(const TrainArguments& arguments) {
   const StopRequest stop_request;  // before MPI starts: what comes by then waits for the first step
   const Group world = connect_world();
   return run_on_all_ranks(world, [&] {
-    const Recipe recipe = receive_recipe(arguments.recipe, arguments.with, world);
+    const Recipe recipe = receive_recipe(arguments.recipe, arguments.with, world, saved_recipe(arguments.options));
     return static_cast<int>(run(recipe, world, arguments.options, stop_request));
   });
 }
@@ -101,7 +114,7 @@ void add_train_command(CLI::App& app, int& status) {
   command
       ->add_option("--resume-step", arguments->options.resume_step,
                    "Go on from the checkpoint of this step; later ones are set aside")
-      ->check(CLI::NonNegativeNumber)
+      ->check(whole_number(0))
       ->type_name("N");
   command->add_flag(
       "--check", arguments->check,

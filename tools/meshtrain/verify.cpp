@@ -92,7 +92,7 @@ void add_verify_command(CLI::App& app, int& status) {
       ->type_name("DEVICE");
   command->add_option("--steps", options.steps, "Steps that both train; gradients are those of the first")
       ->capture_default_str()
-      ->check(at_least_one())
+      ->check(whole_number(1))
       ->type_name("N");
   command->add_flag("--all", options.every_parameter, "Print every parameter, not the worst alone");
   command

@@ -1,0 +1,102 @@
+#include "mesh/cuda/device_graph_cuda.h"
+
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+#include <cuda_runtime_api.h>
+
+#include <atomic>
+#include <stdexcept>
+#include <string>
+
+namespace meshtrain::cuda {
+namespace {
+
+namespace allocator = c10::cuda::CUDACachingAllocator;
+
+void check(cudaError_t error, const char* what) {
+  if (error == cudaSuccess) return;
+  cudaGetLastError();  // it is told here
+  throw std::runtime_error(std::string("CUDA graph: ") + what + ": " + cudaGetErrorString(error));
+}
+
+bool is_recording(cudaStream_t stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  check(cudaStreamIsCapturing(stream, &status), "cudaStreamIsCapturing");
+  return status == cudaStreamCaptureStatusActive;
+}
+
+c10::MempoolId_t fresh_pool() {
+  static std::atomic<c10::CaptureId_t> last = 0;
+  return {++last, 0};
+}
+
+/// What recording threads allocate comes from the pool while this lives.
+class FromPool {
+ public:
+  FromPool(c10::DeviceIndex gpu, c10::MempoolId_t pool) : gpu_(gpu), pool_(pool) {
+    allocator::beginAllocateToPool(gpu, pool, is_recording);
+  }
+  ~FromPool() { allocator::endAllocateToPool(gpu_, pool_); }
+  FromPool(const FromPool&) = delete;
+  FromPool& operator=(const FromPool&) = delete;
+
+ private:
+  c10::DeviceIndex gpu_;
+  c10::MempoolId_t pool_;
+};
+
+class Graph final : public DeviceGraph {
+ public:
+  explicit Graph(int gpu) : gpu_(static_cast<c10::DeviceIndex>(gpu)) {}
+
+  ~Graph() override {
+    if (run_ == nullptr) return;
+    const c10::cuda::CUDAGuard guard(gpu_);
+    cudaDeviceSynchronize();  // it may still run
+    cudaGraphExecDestroy(run_);
+    allocator::releasePool(gpu_, pool_);
+  }
+
+  void record(const std::function<void()>& work) override {
+    if (run_ != nullptr) throw std::logic_error("a graph is recorded once");
+    const c10::cuda::CUDAGuard guard(gpu_);
+    const cudaStream_t stream = c10::cuda::getCurrentCUDAStream(gpu_).stream();
+    check(cudaStreamSynchronize(stream), "what ran before it");
+    allocator::emptyCache();  // the graph will have memory of its own for what used it so far
+    cudaGraph_t graph = nullptr;
+    {
+      const FromPool from_pool(gpu_, pool_);
+      check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
+      try {
+        work();
+      } catch (...) {
+        cudaStreamEndCapture(stream, &graph);
+        if (graph != nullptr) cudaGraphDestroy(graph);
+        cudaGetLastError();
+        throw;
+      }
+      check(cudaStreamEndCapture(stream, &graph), "cudaStreamEndCapture");
+    }
+    const cudaError_t error = cudaGraphInstantiate(&run_, graph, 0);
+    cudaGraphDestroy(graph);
+    check(error, "cudaGraphInstantiate");
+  }
+
+  void replay() override {
+    check(cudaGraphLaunch(run_, c10::cuda::getCurrentCUDAStream(gpu_).stream()), "cudaGraphLaunch");
+  }
+
+ private:
+  c10::DeviceIndex gpu_;
+  c10::MempoolId_t pool_ = fresh_pool();
+  cudaGraphExec_t run_ = nullptr;
+};
+
+}  // namespace
+
+std::unique_ptr<DeviceGraph> make_graph(int gpu) {
+  return std::make_unique<Graph>(gpu);
+}
+
+}  // namespace meshtrain::cuda

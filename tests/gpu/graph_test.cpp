@@ -1,0 +1,48 @@
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <stdexcept>
+
+#include "mesh/cuda/plugin.h"
+
+namespace meshtrain {
+namespace {
+
+at::Tensor on_gpu(const at::Tensor& host) {
+  return host.to(at::kCUDA);
+}
+
+// Matrix products and memory of its own; what it was recorded with may have other numbers each time.
+TEST(GraphOnGpu, ReplaysWhatWasRecorded) {
+  const at::Tensor x = on_gpu(at::randn({64, 32})), w = on_gpu(at::randn({32, 48}));
+  const auto work = [&] { return at::mm(x, w).tanh().sum(0) * 2; };
+  work();
+  const auto graph = open_cuda_plugin().make_graph(0);
+  at::Tensor result;
+  graph->record([&] { result = work(); });
+  for (int i = 0; i < 3; ++i) {
+    x.copy_(on_gpu(at::randn({64, 32})));
+    graph->replay();
+    const at::Tensor others = on_gpu(at::full({1 << 16}, NAN));  // may not lie where the graph works
+    EXPECT_TRUE(at::equal(result, work()));
+  }
+}
+
+TEST(GraphOnGpu, SaysWhatWentWrongAndLeavesTheStreamAsItWas) {
+  const auto graph = open_cuda_plugin().make_graph(0);
+  const at::Tensor x = on_gpu(at::ones({5}));
+  EXPECT_THROW(graph->record([&] {
+    (x + 1).sum();
+    throw std::runtime_error("no");
+  }),
+               std::runtime_error);
+  EXPECT_EQ((x + 1).sum().item<double>(), 10);
+  const auto next = open_cuda_plugin().make_graph(0);
+  at::Tensor sum;
+  next->record([&] { sum = x.sum(); });
+  next->replay();
+  EXPECT_EQ(sum.item<double>(), 5);
+}
+
+}  // namespace
+}  // namespace meshtrain
