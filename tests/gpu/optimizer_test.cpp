@@ -49,14 +49,14 @@ void expect_formula(const Kind& kind, int64_t n, int64_t first, std::optional<do
   if (factor) scalar = at::full({}, *factor, options.dtype(at::kDouble));
 
   static const Operator<Update> adamw("meshtrain::adamw_");
-  const auto update = [&](bool skip) {
+  const auto step = [&](bool skip) {
     adamw(values, first_moment, second_moment, gradients, rounded, at::full({}, 3e-3, options.dtype(at::kDouble)),
           at::full({}, 7, options.dtype(at::kFloat)), scalar, at::full({}, skip, options.dtype(at::kBool)), 0.5, 0.9,
           0.99, 0.1, 1e-8);
   };
-  update(/*skip=*/true);
+  step(/*skip=*/true);
   EXPECT_TRUE(at::equal(wide(values), w) && at::equal(wide(first_moment), m_before));
-  update(/*skip=*/false);
+  step(/*skip=*/false);
 
   const std::string what = c10::str("adamw of ", n, " from ", first, ", ", kind.values, " ", kind.gradients);
   const double tolerance = tolerance_for(n, kind.tolerance);
