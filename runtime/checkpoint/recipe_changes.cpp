@@ -22,7 +22,7 @@ constexpr std::string_view kModel = "model.";
 constexpr std::array<std::string_view, 4> kTraining = {"data.", "train.sequence_length", "train.seed",
                                                        "optimizer.name"};
 constexpr std::string_view kMixture = "data.mixture";
-/// What stands beside one file and not beside a mixture.
+/// What says something of one file alone, and nothing beside a mixture.
 constexpr std::array<std::string_view, 3> kOfOneFile = {"data.tokens", "data.source", "data.loss_mask"};
 constexpr std::string_view kMesh = "parallel.mesh.";
 /// But for these: where files lie, and what mattered at the start alone.
@@ -107,8 +107,7 @@ void fold_sources(Keys& keys, const YamlValue& recipe, const YamlValue& other) {
   const std::string entries = std::string(kMixture) + "[";
   if (mixture.empty() != others.empty()) {
     fold(keys, std::string(kMixture), describe_sources(*data, mixture), [&](const std::string& key) {
-      return key.starts_with(entries) ||
-             (mixture.empty() && std::find(kOfOneFile.begin(), kOfOneFile.end(), key) != kOfOneFile.end());
+      return key.starts_with(entries) || std::find(kOfOneFile.begin(), kOfOneFile.end(), key) != kOfOneFile.end();
     });
     return;
   }

@@ -165,7 +165,7 @@ TEST_F(SampleOrder, OtherDataAreRefusedByName) {
   };
   EXPECT_EQ(refusal([](DataRecipe&) {}), "");
   EXPECT_TRUE(has(refusal([](DataRecipe& data) { data.mixture[1].weight = 3; }), "data.mixture[1].weight: 3, was 2"));
-  EXPECT_TRUE(has(refusal([](DataRecipe& data) { data.mixture.pop_back(); }), "data.mixture[2].weight: none, was 1"));
+  EXPECT_TRUE(has(refusal([](DataRecipe& data) { data.mixture.pop_back(); }), "data.mixture[2]: none, was /"));
   EXPECT_TRUE(has(refusal([](DataRecipe& data) { std::swap(data.mixture[0].tokens, data.mixture[2].tokens); }),
                   "data.mixture[0].tokens: a file of 462 bytes with checksum "));
   world().barrier();
