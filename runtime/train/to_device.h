@@ -4,9 +4,11 @@
 
 namespace meshtrain {
 
-/// A host tensor on `device`: to a GPU from pinned memory in the order of its stream, so that the host does not wait.
-inline at::Tensor to_device(const at::Tensor& host, at::Device device) {
-  return device.is_cuda() ? host.pin_memory().to(device, /*non_blocking=*/true) : host.to(device);
+/// `tensor` on `device`, itself where it is there: from the host to a GPU through pinned memory, in the order of the
+/// stream, so that the host does not wait.
+inline at::Tensor to_device(const at::Tensor& tensor, at::Device device) {
+  const bool through_pinned = tensor.is_cpu() && device.is_cuda();
+  return (through_pinned ? tensor.pin_memory() : tensor).to(device, /*non_blocking=*/through_pinned);
 }
 
 }  // namespace meshtrain
