@@ -38,7 +38,7 @@ void adamw(at::Tensor& values, at::Tensor& first_moment, at::Tensor& second_mome
            const std::optional<at::Tensor>& rounded, const at::Tensor& learning_rate, const at::Tensor& count,
            const std::optional<at::Tensor>& factor, const std::optional<at::Tensor>& skip, double rate, double beta1,
            double beta2, double weight_decay, double eps) {
-  if (skip && host_value(*skip) != 0) return;
+  if (skip && is_true(*skip)) return;
   if (factor) gradients.mul_(*factor);
   at::_fused_adamw_(values, gradients.to(values.scalar_type()), first_moment, second_moment, /*max_exp_avg_sqs=*/{},
                     count, host_value(learning_rate) * rate, beta1, beta2, weight_decay, eps, /*amsgrad=*/false,
@@ -57,8 +57,8 @@ std::optional<at::Tensor> if_defined(const at::Tensor& tensor) {
 }  // namespace
 
 void AdamW::update(const UpdateInputs& inputs) {
+  if (rounding_ && is_true(inputs.skip)) return;
   const std::optional<at::Tensor> skip = if_defined(inputs.skip);
-  if (rounding_ && skip && host_value(*skip) != 0) return;
   const int64_t step = rounding_ ? num_steps() : 0;
   stream(parts_, [&](const Part& part) {
     std::optional<at::Tensor> factor = if_defined(inputs.gradient_factor);

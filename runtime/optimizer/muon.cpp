@@ -78,7 +78,7 @@ void Muon::make_rounds() {
 
 void Muon::update(const UpdateInputs& inputs) {
   others_.step(inputs);
-  if (inputs.skip.defined() && host_value(inputs.skip) != 0) return;
+  if (is_true(inputs.skip)) return;
   const double learning_rate = host_value(inputs.learning_rate);
   const at::Tensor& gradient_factor = inputs.gradient_factor;
   Gathered next;

@@ -20,9 +20,9 @@ Sgd::Sgd(const OptimizerRecipe& recipe, const std::vector<Unit>& units, const Op
 }
 
 void Sgd::update(const UpdateInputs& inputs) {
-  if (inputs.skip.defined() && host_value(inputs.skip) != 0) return;
+  if (is_true(inputs.skip)) return;
   const double learning_rate = host_value(inputs.learning_rate);
-  const int64_t step = num_steps();
+  const int64_t step = rounding_ ? num_steps() : 0;
   stream(parts_, [&](const Part& part) {
     if (inputs.gradient_factor.defined()) at::Tensor(part.gradients).mul_(inputs.gradient_factor);
     const auto update = [&](std::vector<at::Tensor> tensors, const at::Tensor& gradients) {
