@@ -28,6 +28,7 @@ class Arena {
 
   /// Where the memory lies, and how much it is.
   Placement placement() const { return placement_; }
+  at::Device device() const { return options_.device(); }
   int64_t bytes() const { return places_.total; }
   bool in_turns() const { return in_turns_; }
 

@@ -51,7 +51,8 @@ std::string describe(const Arena& arena) {
     case Placement::Private:
       return size + " a rank";
     case Placement::Own:
-      return size + " a rank, in memory shared with its host";
+      return size + " a rank, in memory " +
+             (arena.device().is_cpu() ? "shared with its host" : "that its communicators register");
     case Placement::Common:
       return size + ", one copy on each host";
   }

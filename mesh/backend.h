@@ -82,6 +82,8 @@ class Backend {
   /// Group::window() and Group::host_ranks(). Without windows: none, and this rank alone.
   virtual at::Tensor window(int64_t numel, const at::TensorOptions& options, Placement placement);
   virtual int host_ranks() const;
+  /// Group::check(). Backends whose Work::wait() waits for the result have nothing to add.
+  virtual void check() const {}
 };
 
 }  // namespace meshtrain

@@ -19,7 +19,13 @@ std::string message_of(const std::exception& error) {
   if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) return out_of_memory("the host gave no more");
   const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
   const std::string text = torch_error ? torch_error->what_without_backtrace() : error.what();
-  // LibTorch's allocator throws an error of no type of its own.
+  if (dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr) {
+    const std::string asked = "Tried to allocate ";
+    const size_t found = text.find(asked), end = text.find(". ", found + asked.size());
+    if (found == std::string::npos) return out_of_memory(text);
+    return out_of_memory("the GPU refused " + text.substr(found + asked.size(), end - found - asked.size()) + " more");
+  }
+  // LibTorch's allocator of the host throws an error of no type of its own.
   const std::string refused = "can't allocate memory: you tried to allocate ";
   const size_t found = text.find(refused);
   if (found == std::string::npos) return text;

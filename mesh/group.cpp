@@ -153,6 +153,10 @@ int Group::host_ranks() const {
   return backend_->host_ranks();
 }
 
+void Group::check() const {
+  backend_->check();
+}
+
 at::Tensor Group::window(int64_t numel, const at::TensorOptions& options, Placement placement) const {
   if (numel < 0) {
     throw std::invalid_argument(place() + ": group " + name() + " cannot allocate " + std::to_string(numel) +

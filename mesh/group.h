@@ -56,6 +56,11 @@ class Group {
   Work broadcast(at::Tensor& tensor, int root) const;
   void barrier() const;
 
+  /// Throws what has ended the communication of this process's groups, if anything has. To be called when the host has
+  /// read what a device computed from collectives: Work::wait() does not wait for those of a device, and what they gave
+  /// counts only if they have not failed until then. Not collective.
+  void check() const;
+
   /// A smaller group. `members`: ranks of this group, this one among them, in the new order. Every rank of this
   /// group must call it, each with the list of its own new group. Traffic of the new group is counted in the same
   /// ledger, under `name`.

@@ -12,6 +12,7 @@ class SkippedSums final : public Backend {
 
   int rank() const override { return inner_->rank(); }
   int size() const override { return inner_->size(); }
+  void check() const override { inner_->check(); }
 
   Work issue(const Collective& collective) override {
     const bool all_reduce = collective.kind == Collective::Kind::AllReduce;

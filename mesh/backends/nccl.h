@@ -11,6 +11,7 @@ namespace meshtrain {
 struct NcclOptions {
   std::chrono::seconds connect_limit{120};      ///< to make a communicator
   std::chrono::seconds collective_limit{1800};  ///< from the issue of a collective to its end
+  bool user_buffers = false;                    ///< windows of Placement::Own are memory that NCCL registers
 };
 
 /// Of the plug-in: CUDA tensors through NCCL, others through `host`, whose ranks these are. Each rank has a GPU of its
@@ -18,6 +19,9 @@ struct NcclOptions {
 /// after what the current stream was given, and returns; Work::wait() orders the current stream after it, and never
 /// blocks the host. A captured graph takes both in. One thread at a time issues, in one order on all ranks.
 /// `layout`: the mesh of these ranks, by whose axes groups are named and given their share of the GPU.
+///
+/// Windows: with user_buffers, of CUDA tensors, Placement::Own; a group registers one when it first communicates what
+/// lies in it. Otherwise none.
 ///
 /// What goes wrong in any group, also without a call (a thread asks NCCL four times a second), ends all of them: what
 /// runs is aborted, and every later issue() and wait() throws it, as one message: place, collective, group, shapes,

@@ -51,15 +51,17 @@ class Graph final : public DeviceGraph {
   explicit Graph(int gpu) : gpu_(static_cast<c10::DeviceIndex>(gpu)) {}
 
   ~Graph() override {
-    if (run_ == nullptr) return;
+    if (!has_pool_) return;
     const c10::cuda::CUDAGuard guard(gpu_);
-    cudaDeviceSynchronize();  // it may still run
-    cudaGraphExecDestroy(run_);
+    if (run_ != nullptr) {
+      cudaDeviceSynchronize();  // it may still run
+      cudaGraphExecDestroy(run_);
+    }
     allocator::releasePool(gpu_, pool_);
   }
 
   void record(const std::function<void()>& work) override {
-    if (run_ != nullptr) throw std::logic_error("a graph is recorded once");
+    if (has_pool_) throw std::logic_error("a graph is recorded once");
     const c10::cuda::CUDAGuard guard(gpu_);
     const cudaStream_t stream = c10::cuda::getCurrentCUDAStream(gpu_).stream();
     check(cudaStreamSynchronize(stream), "what ran before it");
@@ -67,6 +69,7 @@ class Graph final : public DeviceGraph {
     cudaGraph_t graph = nullptr;
     {
       const FromPool from_pool(gpu_, pool_);
+      has_pool_ = true;
       check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
       try {
         work();
@@ -90,6 +93,7 @@ class Graph final : public DeviceGraph {
  private:
   c10::DeviceIndex gpu_;
   c10::MempoolId_t pool_ = fresh_pool();
+  bool has_pool_ = false;  // the allocator keeps it until it is released
   cudaGraphExec_t run_ = nullptr;
 };
 

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "mesh/backend.h"
+#include "mesh/backends/nccl.h"
 #include "mesh/cuda/device_graph.h"
 #include "mesh/layout.h"
 
@@ -23,6 +24,10 @@ class CudaPlugin {
   /// missing and what to do.
   virtual int prepare() = 0;
 
+  /// Settings of LibTorch's allocator of GPU memory, "expandable_segments:True,max_split_size_mb:512", instead of those
+  /// of PYTORCH_ALLOC_CONF. After prepare(), before use(). Throws InputError for what it does not take.
+  virtual void set_allocator(const std::string& settings) = 0;
+
   /// Makes `gpu` the one that this thread computes on, on a stream that can be recorded. After prepare(). Throws
   /// InputError when it does not work.
   virtual void use(int gpu) = 0;
@@ -37,7 +42,8 @@ class CudaPlugin {
   virtual std::unique_ptr<DeviceGraph> make_graph(int gpu) const = 0;
 
   /// NCCL between the ranks of `host`, each with a GPU of its own, which it uses already (nccl_backend()). Collective.
-  virtual std::shared_ptr<Backend> nccl(std::shared_ptr<Backend> host, const MeshLayout& layout) = 0;
+  virtual std::shared_ptr<Backend> nccl(std::shared_ptr<Backend> host, const MeshLayout& layout,
+                                        const NcclOptions& options) = 0;
 };
 
 /// True where there are traces of an NVIDIA driver: costs nothing, opens nothing. Without it no GPU can be used.

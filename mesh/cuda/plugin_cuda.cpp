@@ -1,4 +1,5 @@
 #include <ATen/Context.h>
+#include <c10/core/AllocatorConfig.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAStream.h>
 #include <cuda_runtime_api.h>
@@ -9,7 +10,6 @@
 #include <cstdlib>
 #include <fstream>
 
-#include "mesh/backends/nccl.h"
 #include "mesh/cuda/checks.h"
 #include "mesh/cuda/device_graph_cuda.h"
 #include "mesh/cuda/plugin.h"
@@ -79,6 +79,7 @@ void check_architectures(int count) {
 
 /// LibTorch's CUDA kernels, from the folder that the rest of it came from. For all: others find its symbols.
 void open_torch_cuda() {
+  if (at::hasCUDA()) return;
   Dl_info about{};
   const auto address = reinterpret_cast<const void*>(&at::globalContext);
   if (dladdr(address, &about) == 0 || about.dli_fname == nullptr) {
@@ -130,6 +131,15 @@ class Plugin final : public CudaPlugin {
     return count_ = count;
   }
 
+  void set_allocator(const std::string& settings) override {
+    try {
+      c10::CachingAllocator::setAllocatorSettings(settings);
+    } catch (const c10::Error& error) {
+      throw InputError("train.cuda_allocator: LibTorch does not take '" + settings +
+                       "': " + error.what_without_backtrace());
+    }
+  }
+
   void use(int gpu) override {
     cudaError_t error = cudaSetDevice(gpu);
     if (error == cudaSuccess) error = cudaFree(nullptr);  // makes what a first allocation would
@@ -169,8 +179,9 @@ class Plugin final : public CudaPlugin {
 
   std::unique_ptr<DeviceGraph> make_graph(int gpu) const override { return cuda::make_graph(gpu); }
 
-  std::shared_ptr<Backend> nccl(std::shared_ptr<Backend> host, const MeshLayout& layout) override {
-    return nccl_backend(std::move(host), layout);
+  std::shared_ptr<Backend> nccl(std::shared_ptr<Backend> host, const MeshLayout& layout,
+                                const NcclOptions& options) override {
+    return nccl_backend(std::move(host), layout, options);
   }
 
  private:

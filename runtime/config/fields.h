@@ -144,6 +144,7 @@ void fields(Archive& archive, ParallelRecipe& parallel) {
   archive.field("sequence_parallel", parallel.sequence_parallel, {.choices = {"auto", "on", "off"}});
   archive.section("context", parallel.context);
   archive.field("backend", parallel.backend, {.choices = {"auto", "mpi", "nccl"}});
+  archive.field("nccl_user_buffers", parallel.nccl_user_buffers);
 }
 
 /// What is said of a token file besides its name. `refused`: why nothing may be; `no_mask`: why no loss mask.
@@ -234,6 +235,7 @@ void fields(Archive& archive, TrainRecipe& train) {
   archive.section("activation_checkpointing", train.activation_checkpointing);
   archive.field("offload_activations", train.offload_activations);
   archive.field("cuda_graph", train.cuda_graph);
+  archive.field("cuda_allocator", train.cuda_allocator);
   archive.field("log_every", train.log_every, {.least = 1});
   archive.field("time_limit", train.time_limit, {.least = 0});
   archive.field("export", train.export_folder);

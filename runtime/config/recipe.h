@@ -48,7 +48,8 @@ struct ParallelRecipe {
   FsdpRecipe fsdp;
   std::string sequence_parallel = "auto";  ///< auto on off
   ContextRecipe context;
-  std::string backend = "auto";  ///< auto mpi nccl
+  std::string backend = "auto";     ///< auto mpi nccl
+  bool nccl_user_buffers = false;  ///< FSDP's memory is NCCL's own, which it reads and writes in place
 };
 
 /// SourceRecipe::documents, the word `index`: as the index of a Megatron file says.
@@ -121,6 +122,7 @@ struct TrainRecipe {
   std::optional<LossScaleRecipe> loss_scale;  ///< fp16_mixed alone
   bool stochastic_rounding = false;           ///< of what the optimizer changes: bf16 alone
   bool cuda_graph = false;                    ///< a step is recorded once and replayed, where that can be done
+  std::string cuda_allocator;                 ///< settings of LibTorch's allocator; empty: its own
   std::string non_finite = "stop";            ///< stop skip: after a step whose loss or gradients are not finite
   int64_t max_skipped = 25;                   ///< in a row
   double clip_norm = 1.0;                     ///< 0: no clipping

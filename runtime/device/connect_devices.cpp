@@ -28,9 +28,11 @@ struct Gpu {
   int number = 0;
 };
 
-Gpu find_gpu(const Group& world) {
+Gpu find_gpu(const DeviceRequest& request, const Group& world) {
   CudaPlugin& plugin = open_cuda_plugin();
-  return {&plugin, local_rank(world) % plugin.prepare()};
+  const int count = plugin.prepare();
+  if (!request.allocator.empty()) plugin.set_allocator(request.allocator);
+  return {&plugin, local_rank(world) % count};
 }
 
 /// Empty when each rank has a GPU of its own, else what stands against it. `identity`: of this rank's GPU, empty when
@@ -50,14 +52,17 @@ std::string shared_gpu(const std::string& identity, const Group& world) {
   return broadcast_text(world, problem);
 }
 
-Computing on_gpus(const Gpu& gpu, bool nccl, const MeshLayout& layout, const Group& world) {
+Computing on_gpus(const Gpu& gpu, bool nccl, const DeviceRequest& request, const MeshLayout& layout,
+                  const Group& world) {
   agree(world, [&] { gpu.plugin->use(gpu.number); });
   Computing computing;
   computing.device = at::Device(at::kCUDA, static_cast<at::DeviceIndex>(gpu.number));
-  const std::shared_ptr<Backend> backend = nccl ? gpu.plugin->nccl(world.backend(), layout) : staged(world.backend());
+  const std::shared_ptr<Backend> backend =
+      nccl ? gpu.plugin->nccl(world.backend(), layout, {.user_buffers = request.nccl_user_buffers})
+           : staged(world.backend());
   computing.world = Group(backend, world.name(), world.ranks(), world.place());
   computing.description = "cuda, " + gpu.plugin->describe(gpu.number);
-  computing.make_graph = [gpu] { return gpu.plugin->make_graph(gpu.number); };
+  if (nccl || world.size() == 1) computing.make_graph = [gpu] { return gpu.plugin->make_graph(gpu.number); };
   computing.peak_bytes = [gpu] { return gpu.plugin->peak_bytes(gpu.number); };
   if (world.size() > 1) {
     computing.description += " on the first of " + std::to_string(world.size()) + " ranks, through " +
@@ -69,7 +74,8 @@ Computing on_gpus(const Gpu& gpu, bool nccl, const MeshLayout& layout, const Gro
 }  // namespace
 
 DeviceRequest device_request(const Recipe& recipe) {
-  return {recipe.device, recipe.parallel.backend, !cpu_only(recipe).empty()};
+  return {recipe.device, recipe.parallel.backend, !cpu_only(recipe).empty(), recipe.train.cuda_allocator,
+          recipe.parallel.nccl_user_buffers};
 }
 
 Computing connect_devices(const DeviceRequest& request, const MeshLayout& layout, const Group& world) {
@@ -78,10 +84,10 @@ Computing connect_devices(const DeviceRequest& request, const MeshLayout& layout
   if (request.device == "cpu" || (!needs_gpu && request.cpu_only)) return on_cpus;
   Gpu gpu;
   if (needs_gpu) {
-    agree(world, [&] { gpu = find_gpu(world); });
+    agree(world, [&] { gpu = find_gpu(request, world); });
   } else if (is_cuda_driver_there()) {
     try {
-      gpu = find_gpu(world);
+      gpu = find_gpu(request, world);
     } catch (const std::exception&) {  // then it is the CPU
     }
   }
@@ -92,7 +98,7 @@ Computing connect_devices(const DeviceRequest& request, const MeshLayout& layout
                      ": start fewer ranks on a machine, or use parallel.backend: mpi, where ranks may share one");
   }
   const bool nccl = world.size() > 1 && shared.empty() && request.backend != "mpi";
-  return on_gpus(gpu, nccl, layout, world);
+  return on_gpus(gpu, nccl, request, layout, world);
 }
 
 }  // namespace meshtrain

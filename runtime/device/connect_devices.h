@@ -17,7 +17,9 @@ namespace meshtrain {
 struct DeviceRequest {
   std::string device = "auto";
   std::string backend = "auto";
-  bool cpu_only = false;  ///< device auto is then cpu
+  bool cpu_only = false;           ///< device auto is then cpu
+  std::string allocator = {};      ///< of a GPU's memory: CudaPlugin::set_allocator()
+  bool nccl_user_buffers = false;  ///< NcclOptions::user_buffers
 };
 
 DeviceRequest device_request(const Recipe& recipe);
@@ -27,7 +29,8 @@ struct Computing {
   at::Device device = at::kCPU;
   Group world;              ///< the same ranks, taking tensors of the device too
   std::string description;  ///< "cuda, NVIDIA H100 80GB HBM3 (sm_90), 79.2 GiB on the first of 4 ranks, through nccl"
-  std::function<std::unique_ptr<DeviceGraph>()> make_graph = {};  ///< on a GPU
+  /// On a GPU, unless ranks communicate through the host, which no graph takes in.
+  std::function<std::unique_ptr<DeviceGraph>()> make_graph = {};
   std::function<int64_t()> peak_bytes = {};  ///< of a GPU: the most that this rank's tensors have taken there so far
 };
 

@@ -109,7 +109,11 @@ RunEnd train(const Running& run, TrainingState state) {
 
     state.step = step;
     state.num_samples += train.global_batch;
-    const StepResult result = outcome.read();  // the one time in a step that the host waits for a device
+    const StepResult result = make_step(progress, [&] {
+      const StepResult read = outcome.read();  // the one time in a step that the host waits for a device
+      mesh.world().check();
+      return read;
+    });
     StepMetrics metrics{step, result.loss, result.grad_norm, rate};
     metrics.tokens = state.num_samples * train.sequence_length;
     metrics.step_seconds = seconds_since(step_start);
@@ -214,7 +218,7 @@ RunEnd run(const Recipe& asked, const Group& world, const RunOptions& options, c
       journal->say("all steps of train.steps are made: nothing is left to do");
   }
   if (recipe.train.cuda_graph) {
-    const std::string hindrance = StepGraph::hindrance(recipe, mesh.size(), computing.device);
+    const std::string hindrance = StepGraph::hindrance(recipe, computing.device, computing.make_graph != nullptr);
     if (hindrance.empty()) trainer->use_graph(computing.make_graph());
     if (journal) {
       journal->say("train.cuda_graph: " +

@@ -17,9 +17,9 @@ constexpr int kAsTheyAre = 3;  // steps before the one that is recorded
 StepGraph::StepGraph(std::unique_ptr<DeviceGraph> graph, Step step)
     : graph_(std::move(graph)), step_(std::move(step)) {}
 
-std::string StepGraph::hindrance(const Recipe& recipe, int num_ranks, at::Device device) {
+std::string StepGraph::hindrance(const Recipe& recipe, at::Device device, bool can_record) {
   if (!device.is_cuda()) return "there is none on the CPU";
-  if (num_ranks > 1) return "what ranks send each other is not recorded";
+  if (!can_record) return "what ranks send each other goes through the host";
   if (recipe.optimizer.name != "adamw") return "the host takes part in the updates of " + recipe.optimizer.name;
   return "";
 }

@@ -23,7 +23,8 @@ class StepGraph {
   StepGraph(std::unique_ptr<DeviceGraph> graph, Step step);
 
   /// What stands against it in a run, "optimizer is sgd, ..."; empty: nothing.
-  static std::string hindrance(const Recipe& recipe, int num_ranks, at::Device device);
+  /// `can_record`: the device and what its ranks communicate through can be.
+  static std::string hindrance(const Recipe& recipe, at::Device device, bool can_record);
 
   /// Whether all batches like this one are the same work: its samples have no documents of their own.
   static bool takes(const StepBatch& batch);

@@ -92,6 +92,7 @@ StepOutcome Trainer::step(const StepBatch& batch, int64_t num_counted, double le
   const StepInputs inputs = inputs_of(num_counted, learning_rate, stop, saved);
   const bool as_graph = graph_ && !measure && StepGraph::takes(batch);
   StepOutcome outcome(as_graph ? graph_->run(batch, inputs) : compute_gradients(batch, inputs));
+  if (as_graph) limit_graph();
   outcome.loss_scale = loss_scale_.value();
   if (measure && !meter_) meter_ = std::make_unique<ParameterMeter>(owned_, fsdp_->units(), mesh_.world());
   if (measure) meter_->before_update();
@@ -132,6 +133,12 @@ at::Tensor Trainer::compute_gradients(const StepBatch& batch, const StepInputs& 
   const at::Tensor loss = votes[0] / inputs.num_counted, grad_norm = votes[1].sqrt(), both = loss + grad_norm;
   const at::Tensor non_finite = both.sub(both).ne(0).to(at::kDouble);  // infinite minus infinite is not a number
   return at::stack({loss, grad_norm, non_finite, votes[2], votes[3]});
+}
+
+// What a graph holds of communication has no limit of time. This comes after it, and has.
+void Trainer::limit_graph() const {
+  at::Tensor after = at::zeros({1}, device_);
+  mesh_.world().with_purpose("graph").all_reduce(after).wait();
 }
 
 void Trainer::update(const at::Tensor& grad_norm, const at::Tensor& non_finite, const at::Tensor& learning_rate) {

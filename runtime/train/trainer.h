@@ -106,6 +106,7 @@ class Trainer {
   at::Tensor backward(const StepBatch& batch, const at::Tensor& start);
   at::Tensor vote(const at::Tensor& loss_sum, const StepInputs& inputs) const;
   at::Tensor clip_factor(const at::Tensor& grad_norm) const;
+  void limit_graph() const;
   void multiply_gradients(const at::Tensor& factor);
   /// The scale of the next backward, which may depend on the last step.
   const LossScale& loss_scale();

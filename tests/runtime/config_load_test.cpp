@@ -45,13 +45,14 @@ model: {family: llama, hidden_size: 64, intermediate_size: 96, num_hidden_layers
                        original_max_position_embeddings: 128},
         rms_norm_eps: 1e-5, initializer_range: 0.01, tie_word_embeddings: true, attention_bias: true, mlp_bias: True}
 parallel: {mesh: {dp: 2, cp: auto}, order: [dp, tp, cp], fsdp: {mode: no_shard, offload: {to: disk, path: shards}},
-           sequence_parallel: off,
+           sequence_parallel: off, nccl_user_buffers: true,
            context: {algorithm: all_gather, layout: zigzag}, backend: mpi}
 data: {tokens: a/b.bin, dtype: uint32, layout: stream, ignore_id: 7, loss_mask: /m.bin, shuffle: true,
        documents: 9, boundary_labels: ignored}
 train: {sequence_length: 32, global_batch: 8, micro_batch: 2, steps: +10, precision: bf16, clip_norm: 0, seed: 5,
         stochastic_rounding: true, non_finite: skip, max_skipped: 3,
         activation_checkpointing: {mode: full, every: 2}, offload_activations: true, cuda_graph: true,
+        cuda_allocator: "max_split_size_mb:64",
         log_every: 3, time_limit: 60.5, export: ../out/}
 optimizer: {name: sgd, learning_rate: .5, betas: [0.8, 0.95], eps: 1.0e-7, weight_decay: 0.1, momentum: 0.9,
             decay: matrices}
@@ -71,6 +72,7 @@ device: cpu
   EXPECT_EQ(recipe.parallel.mesh, (std::map<std::string, int64_t>{{"dp", 2}, {"cp", MeshLayout::kAuto}}));
   EXPECT_EQ(recipe.parallel.order.back(), "cp");
   EXPECT_EQ(recipe.parallel.sequence_parallel, "off");
+  EXPECT_TRUE(recipe.parallel.nccl_user_buffers);
   EXPECT_EQ(recipe.parallel.context.layout, "zigzag");
   EXPECT_EQ(recipe.parallel.fsdp.offload.to, "disk");
   EXPECT_EQ(recipe.parallel.fsdp.offload.path, folder.path() / "shards");
@@ -84,6 +86,7 @@ device: cpu
   EXPECT_EQ(recipe.train.activation_checkpointing.every, 2);
   EXPECT_TRUE(recipe.train.offload_activations);
   EXPECT_TRUE(recipe.train.cuda_graph);
+  EXPECT_EQ(recipe.train.cuda_allocator, "max_split_size_mb:64");
   EXPECT_TRUE(recipe.train.stochastic_rounding);
   EXPECT_EQ(recipe.train.non_finite, "skip");
   EXPECT_EQ(recipe.train.max_skipped, 3);

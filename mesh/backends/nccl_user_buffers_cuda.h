@@ -1,0 +1,44 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "mesh/backends/nccl_job_cuda.h"
+
+namespace meshtrain::nccl {
+
+/// Memory from ncclMemAlloc. A communicator registers a buffer before it first communicates what lies in it: NCCL then
+/// reads and writes it in place where links allow, by fewer thread blocks. (NCCL user guide, "User Buffer
+/// Registration": all ranks of a collective use registered buffers, or none.)
+class UserBuffers : public std::enable_shared_from_this<UserBuffers> {
+ public:
+  struct Buffer {
+    void* begin = nullptr;
+    size_t bytes = 0;
+  };
+
+  explicit UserBuffers(std::shared_ptr<Job> job) : job_(std::move(job)) {}
+  ~UserBuffers();
+  UserBuffers(const UserBuffers&) = delete;
+  UserBuffers& operator=(const UserBuffers&) = delete;
+
+  /// A tensor [numel] of zeros on the job's GPU in a buffer of its own; undefined when there is no memory for it.
+  at::Tensor zeros(int64_t numel, const at::TensorOptions& options);
+
+  /// The one that `address` lies in, or one without memory.
+  Buffer holding(const void* address) const;
+
+ private:
+  /// Nobody has a tensor of it. It is freed later, by who makes another one: this may be called under any lock.
+  void retire(const Buffer& buffer);
+  void free_retired();
+
+  std::shared_ptr<Job> job_;
+  mutable std::mutex mutex_;
+  std::vector<Buffer> used_, retired_;
+};
+
+}  // namespace meshtrain::nccl
