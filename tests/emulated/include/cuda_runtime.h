@@ -27,8 +27,9 @@ template <class... Parameters, class... Arguments>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...),
                                Arguments&&... arguments) {
   const std::tuple<Parameters...> given(std::forward<Arguments>(arguments)...);
-  meshtrain::emulated::run(reinterpret_cast<const void*>(kernel), config->gridDim, config->blockDim,
-                           [&] { std::apply(kernel, given); });
+  meshtrain::emulated::in_stream(config->stream, [kernel, grid = config->gridDim, block = config->blockDim, given] {
+    meshtrain::emulated::run(reinterpret_cast<const void*>(kernel), grid, block, [&] { std::apply(kernel, given); });
+  });
   return cudaSuccess;
 }
 

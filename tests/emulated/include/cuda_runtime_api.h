@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "tests/emulated/machine.h"
+#include "tests/emulated/stream.h"
 
 // What meshtrain's kernels and those who launch them use of CUDA, in place of CUDA's own headers. A launch is over when
 // it returns; what goes wrong in it is thrown there.
@@ -32,7 +33,7 @@ inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) {
   return cudaSuccess;
 }
 
-inline cudaError_t cudaMemsetAsync(void* to, int byte, size_t count, cudaStream_t) {
-  std::memset(to, byte, count);
+inline cudaError_t cudaMemsetAsync(void* to, int byte, size_t count, cudaStream_t stream) {
+  meshtrain::emulated::in_stream(stream, [=] { std::memset(to, byte, count); });
   return cudaSuccess;
 }
