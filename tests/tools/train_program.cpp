@@ -119,9 +119,13 @@ std::string TrainProgram::complaint(const Ending& ending, int status) {
 }
 
 std::vector<nlohmann::json> TrainProgram::metrics() const {
+  return lines(run_dir / "metrics.jsonl");
+}
+
+std::vector<nlohmann::json> lines(const std::filesystem::path& file) {
   std::vector<nlohmann::json> entries;
-  std::ifstream file(run_dir / "metrics.jsonl");
-  for (std::string line; std::getline(file, line) && !file.eof();) entries.push_back(nlohmann::json::parse(line));
+  std::ifstream stream(file);
+  for (std::string line; std::getline(stream, line) && !stream.eof();) entries.push_back(nlohmann::json::parse(line));
   return entries;
 }
 

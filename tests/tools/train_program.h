@@ -50,6 +50,9 @@ class TrainProgram : public ::testing::Test {
   ScratchFolder folder_;
 };
 
+/// The whole lines of a file of JSON objects that are there by now.
+std::vector<nlohmann::json> lines(const std::filesystem::path& file);
+
 /// 1, 2, ..., count are the steps of `metrics`.
 void expect_steps(const std::vector<nlohmann::json>& metrics, size_t count);
 

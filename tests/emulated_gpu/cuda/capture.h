@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+/// A piece of work kept in a graph.
+struct CUgraphNode_st {
+  std::function<void()> work;
+  std::vector<cudaGraphNode_t> after;
+};
+
+struct CUgraph_st {
+  std::vector<std::unique_ptr<CUgraphNode_st>> nodes;  ///< as they were given
+};
+
+namespace meshtrain::emulated {
+
+/// A capture in progress, or one that has ended and is known to events that were recorded in it.
+struct Capture {
+  unsigned long long id = 0;
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
+  std::thread::id thread;
+  CUstream_st* origin = nullptr;
+  std::vector<CUstream_st*> streams;
+  std::unique_ptr<CUgraph_st> graph;
+  bool is_invalid = false;
+  bool has_ended = false;
+};
+
+/// Keeps `work` for the graph that `stream` is captured for.
+cudaError_t keep(CUstream_st& stream, std::function<void()> work, const std::unique_lock<std::mutex>& lock);
+
+/// For calls that a stream or event in a capture does not allow: spoils it and says so on stderr.
+cudaError_t spoil(Capture& capture, cudaError_t error, const char* call);
+
+/// For calls that CUDA calls potentially unsafe, such as cudaMalloc: refused where this thread captures, unless its
+/// mode or the capture's is relaxed, and where both this thread's mode and another thread's capture are global.
+cudaError_t refuse_while_capturing(const char* call);
+
+/// The default stream may not be used while a blocking stream is captured.
+cudaError_t refuse_implicit(const CUstream_st& stream, const char* call, const std::unique_lock<std::mutex>& lock);
+
+}  // namespace meshtrain::emulated

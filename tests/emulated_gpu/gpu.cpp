@@ -1,0 +1,39 @@
+// The emulated GPU for tests of tests/gpu.
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "mesh/cuda/plugin.h"
+#include "tests/gpu/reference.h"
+#include "tests/support/world.h"
+
+namespace meshtrain::testing {
+
+at::Device gpu() {
+  return {at::kCUDA, c10::impl::getDeviceGuardImpl(at::kCUDA)->getDevice().index()};
+}
+
+int64_t many(int64_t n) {
+  return n / 16 | 1;
+}
+
+void poison(const std::vector<at::Tensor>& like) {
+  std::vector<at::Tensor> poisoned;
+  for (const at::Tensor& tensor : like) poisoned.push_back(at::full_like(tensor, NAN, gpu()));
+}
+
+namespace {
+
+class Gpu : public ::testing::Environment {
+ public:
+  void SetUp() override {
+    CudaPlugin& plugin = open_cuda_plugin();
+    plugin.use(world().rank() % plugin.prepare());
+  }
+};
+
+[[maybe_unused]] const auto* const kGpu = ::testing::AddGlobalTestEnvironment(new Gpu);
+
+}  // namespace
+}  // namespace meshtrain::testing

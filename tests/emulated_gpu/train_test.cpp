@@ -1,0 +1,137 @@
+// Training with device: cuda on the emulated GPU, against the same on the CPU.
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "tests/tools/train_program.h"
+
+namespace meshtrain::testing {
+namespace {
+
+using Words = std::vector<std::string>;
+
+class TrainOnGpu : public TrainProgram {
+ protected:
+  /// Losses and gradient norms of a run.
+  struct Steps {
+    std::vector<double> losses, norms;
+    std::string log;
+  };
+
+  Steps steps(int ranks, const Words& arguments) const {
+    std::filesystem::remove_all(run_dir);
+    const Ending ending = train(ranks, arguments);
+    EXPECT_EQ(ending.status, 0) << ending.err;
+    Steps steps;
+    for (const nlohmann::json& entry : metrics()) {
+      steps.losses.push_back(entry.at("loss").get<double>());
+      steps.norms.push_back(entry.at("grad_norm").get<double>());
+    }
+    steps.log = ending.out + ending.err;
+    return steps;
+  }
+
+  static Words on_gpu(Words arguments) {
+    arguments.insert(arguments.end(), {"--set", "device=cuda"});
+    return arguments;
+  }
+
+  static void expect_near(const std::vector<double>& found, const std::vector<double>& expected, double tolerance) {
+    ASSERT_EQ(found.size(), expected.size());
+    for (size_t i = 0; i < found.size(); ++i)
+      EXPECT_NEAR(found[i], expected[i], tolerance * expected[i]) << "step " << i;
+  }
+};
+
+/// A mesh, and whether each rank has a GPU of its own, so that they communicate by NCCL.
+struct Case {
+  const char* mesh;
+  int ranks;
+  bool own_gpus;
+  Words settings = {};
+};
+
+void PrintTo(const Case& at, std::ostream* out) {
+  *out << at.mesh << (at.own_gpus ? ", nccl" : ", one GPU");
+  for (const std::string& setting : at.settings) *out << " " << setting;
+}
+
+class TrainOnGpuMesh : public TrainOnGpu, public ::testing::WithParamInterface<Case> {
+ protected:
+  void SetUp() override { setenv("MESHTRAIN_EMULATED_GPUS", std::to_string(GetParam().own_gpus ? 4 : 1).c_str(), 1); }
+
+  Words arguments() const {
+    Words words = {"--mesh", GetParam().mesh};
+    for (const std::string& setting : GetParam().settings) words.insert(words.end(), {"--set", setting});
+    return words;
+  }
+};
+
+TEST_P(TrainOnGpuMesh, AsOnTheCpu) {
+  for (const auto& [precision, tolerance] : {std::pair{"fp32", 2e-6}, std::pair{"bf16_mixed", 1e-2}}) {
+    Words words = arguments();
+    words.insert(words.end(), {"--set", std::string("train.precision=") + precision});
+    const Steps expected = steps(GetParam().ranks, words), found = steps(GetParam().ranks, on_gpu(words));
+    expect_near(found.losses, expected.losses, tolerance);
+    expect_near(found.norms, expected.norms, 5 * tolerance);
+    EXPECT_TRUE(has(found.log, "device cuda, emulated GPU")) << found.log;
+    EXPECT_EQ(has(found.log, "in memory that its communicators register"),
+              has(::testing::PrintToString(GetParam()), "user_buffers"));
+    if (GetParam().ranks > 1) {
+      EXPECT_TRUE(has(found.log, GetParam().own_gpus ? "through nccl" : "through host memory and mpi")) << found.log;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Meshes, TrainOnGpuMesh,
+    ::testing::Values(Case{"dp=1", 1, true}, Case{"dp=2,tp=2", 4, false}, Case{"cp=2", 2, false},
+                      Case{"dp=2,tp=2", 4, true}, Case{"tp=2,cp=2", 4, true}, Case{"dp=2,cp=2", 4, true},
+                      Case{"dp=2", 2, true, {"parallel.fsdp.mode=full_shard"}},
+                      Case{"dp=2,tp=2", 4, true, {"parallel.fsdp.mode=full_shard", "parallel.nccl_user_buffers=true"}},
+                      Case{"dp=2", 2, true, {"parallel.fsdp.mode=shard_grad_op", "parallel.nccl_user_buffers=true"}}));
+
+// The same kernels on the same numbers; the learning rate of every step is its own.
+TEST_P(TrainOnGpuMesh, AGraphGivesTheSameLossesToTheLastDigit) {
+  Words words = on_gpu(arguments());
+  words.insert(words.end(), {"--set", "train.steps=8", "--set", "schedule.warmup_steps=6"});
+  const Steps expected = steps(GetParam().ranks, words);
+  words.insert(words.end(), {"--set", "train.cuda_graph=true"});
+  const Steps found = steps(GetParam().ranks, words);
+  EXPECT_EQ(found.losses, expected.losses);
+  EXPECT_EQ(found.norms, expected.norms);
+  const bool recorded = GetParam().own_gpus || GetParam().ranks == 1;
+  EXPECT_EQ(has(found.log, "steps are recorded as one graph"), recorded) << found.log;
+}
+
+TEST_F(TrainOnGpu, ResumesWhatTheCpuBeganAndTheOtherWayRound) {
+  setenv("MESHTRAIN_EMULATED_GPUS", "2", 1);
+  const Words whole = {"--mesh", "dp=2", "--set", "checkpoint.every=2"};
+  const Steps expected = steps(2, whole);
+  for (const bool gpu_first : {true, false}) {
+    std::filesystem::remove_all(run_dir);
+    Words first = whole, second = {"--mesh", "tp=2", "--set", "checkpoint.every=2", "--resume"};
+    first.insert(first.end(), {"--set", "train.steps=2"});
+    (gpu_first ? first : second) = on_gpu(gpu_first ? first : second);
+    EXPECT_EQ(train(2, first).status, 0);
+    const Ending ending = train(2, second);
+    EXPECT_EQ(ending.status, 0) << ending.err;
+    std::vector<double> losses;
+    for (const nlohmann::json& entry : metrics()) losses.push_back(entry.at("loss").get<double>());
+    expect_near(losses, expected.losses, 2e-6);
+  }
+}
+
+TEST_F(TrainOnGpu, AllocatorSettings) {
+  setenv("MESHTRAIN_EMULATED_GPUS", "1", 1);
+  const Words cuda = on_gpu({"--set", "train.steps=1"});
+  Words words = cuda;
+  words.insert(words.end(), {"--set", "train.cuda_allocator=max_split_size_mb:64"});
+  EXPECT_EQ(train(1, words).status, 0);
+  words.back() = "train.cuda_allocator=max_split:64";
+  const std::string message = complaint(1, words);
+  EXPECT_TRUE(has(message, "train.cuda_allocator: LibTorch does not take 'max_split:64': ")) << message;
+}
+
+}  // namespace
+}  // namespace meshtrain::testing

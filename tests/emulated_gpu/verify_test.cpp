@@ -1,0 +1,114 @@
+// Proofs of `meshtrain verify`, and what else the program does with a model, on the emulated GPU.
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "tests/tools/train_program.h"
+
+namespace meshtrain::testing {
+namespace {
+
+using Words = std::vector<std::string>;
+
+class VerifyOnGpu : public TrainProgram {
+ protected:
+  Ending verify(int ranks, int gpus, Words arguments) const {
+    setenv("MESHTRAIN_EMULATED_GPUS", std::to_string(gpus).c_str(), 1);
+    Words words = {"verify", recipe, "--device", "cuda", "--steps", "2"};
+    words.insert(words.end(), arguments.begin(), arguments.end());
+    return run_meshtrain_on_ranks(ranks, words);
+  }
+
+  void expect_equal(int ranks, int gpus, const Words& arguments) const {
+    const Ending ending = verify(ranks, gpus, arguments);
+    EXPECT_EQ(ending.status, 0) << ending.out << ending.err;
+    EXPECT_TRUE(has(ending.out, "\nequal: loss, gradient norm, ")) << ending.out << ending.err;
+  }
+};
+
+TEST_F(VerifyOnGpu, MuonOverPackedDocuments) {
+  expect_equal(
+      4, 4,
+      {"--mesh", "dp=2,tp=2", "--precision", "fp32", "--set", "optimizer.name=muon", "--set", "data.documents=0"});
+}
+
+TEST_F(VerifyOnGpu, HalvesOverARingWithActivationCheckpointing) {
+  expect_equal(4, 4,
+               {"--mesh", "dp=2,cp=2", "--precision", "fp16_mixed", "--set", "parallel.context.algorithm=ring", "--set",
+                "train.activation_checkpointing.mode=full"});
+}
+
+TEST_F(VerifyOnGpu, HybridShardsOnOneGpu) {
+  expect_equal(2, 1,
+               {"--mesh", "dp=2", "--precision", "bf16_mixed", "--set", "parallel.fsdp.mode=hybrid_shard", "--set",
+                "parallel.fsdp.shard_size=1"});
+}
+
+TEST_F(VerifyOnGpu, SeesWhatIsMissing) {
+  const Ending ending = verify(2, 2, {"--mesh", "dp=2", "--precision", "fp32", "--inject", "skip-reduce:dp"});
+  EXPECT_EQ(ending.status, 1) << ending.out << ending.err;
+}
+
+// Norms of every parameter at every step, in float on the GPU.
+TEST_F(VerifyOnGpu, ParameterMetricsAreThoseOfTheCpu) {
+  setenv("MESHTRAIN_EMULATED_GPUS", "2", 1);
+  std::vector<nlohmann::json> expected;
+  for (const std::string device : {"cpu", "cuda"}) {
+    std::filesystem::remove_all(run_dir);
+    const Ending ending =
+        train(2, {"--mesh", "dp=2", "--set", "train.parameter_metrics.every=2", "--set", "device=" + device});
+    ASSERT_EQ(ending.status, 0) << ending.err;
+    const std::vector<nlohmann::json> found = lines(run_dir / "parameters.jsonl");
+    ASSERT_EQ(found.size(), 2u);
+    if (device == "cpu") expected = found;
+    for (size_t i = 0; i < found.size(); ++i) {
+      for (const auto& [name, norms] : expected[i].at("parameters").items()) {
+        for (const auto& [key, value] : norms.items()) {
+          const double norm = value.get<double>();
+          EXPECT_NEAR(found[i].at("parameters").at(name).at(key).get<double>(), norm, 1e-4 * norm)
+              << name << " " << key;
+        }
+      }
+    }
+  }
+}
+
+// The loss scale begins too large: the first steps change nothing.
+TEST_F(VerifyOnGpu, SkipsTheStepsThatTheCpuSkips) {
+  setenv("MESHTRAIN_EMULATED_GPUS", "2", 1);
+  std::vector<nlohmann::json> expected;
+  for (const std::string device : {"cpu", "cuda"}) {
+    std::filesystem::remove_all(run_dir);
+    const Ending ending =
+        train(2, {"--mesh", "dp=2", "--set", "train.precision=fp16_mixed", "--set", "train.loss_scale.initial=4194304",
+                  "--set", "train.steps=10", "--set", "device=" + device});
+    ASSERT_EQ(ending.status, 0) << ending.err;
+    const std::vector<nlohmann::json> found = metrics();
+    expect_steps(found, 10);
+    if (device == "cpu") expected = found;
+    EXPECT_TRUE(found.front().at("grad_norm").is_null()) << found.front();
+    EXPECT_FALSE(found.back().at("grad_norm").is_null()) << found.back();
+    for (size_t i = 0; i < found.size(); ++i) {
+      const double loss = expected[i].at("loss").get<double>();
+      EXPECT_EQ(found[i].at("grad_norm").is_null(), expected[i].at("grad_norm").is_null()) << i;
+      EXPECT_NEAR(found[i].at("loss").get<double>(), loss, 0.01 * loss) << i;
+    }
+  }
+}
+
+TEST_F(VerifyOnGpu, GeneratesAsOnTheCpu) {
+  setenv("MESHTRAIN_EMULATED_GPUS", "2", 1);
+  ASSERT_EQ(train(2, {"--mesh", "dp=2", "--set", "device=cuda", "--set", "checkpoint.every=4"}).status, 0);
+  std::vector<std::string> texts;
+  for (const char* const device : {"cpu", "cuda"}) {
+    const Ending ending = run_meshtrain_on_ranks(2, {"generate", run_dir, "--tokens", "1,2,3,4,5", "--max-tokens", "8",
+                                                     "--json", "--mesh", "tp=2", "--device", device});
+    EXPECT_EQ(ending.status, 0) << ending.err;
+    texts.push_back(ending.out);
+  }
+  EXPECT_EQ(texts[0], texts[1]);
+  EXPECT_TRUE(has(texts[0], "\"tokens\":[")) << texts[0];
+}
+
+}  // namespace
+}  // namespace meshtrain::testing
