@@ -61,8 +61,14 @@ TEST(AttentionOnGpu, EveryKernelIsAsOnTheHost) {
           attend_backward(device[3], device[0], device[1], device[2], given, shape.causal, kScale);
       const AttentionGradients expected =
           attend_backward(host[3], host[0], host[1], host[2], wanted_given, shape.causal, kScale);
-      EXPECT_LE(error_of(gradients.q, expected.q), tolerance) << what;
-      EXPECT_LE(error_of(gradients.k, expected.k), tolerance) << what;
+      if (shape.keys == 1) {  // with one key there is nothing to learn about where to look
+        for (const at::Tensor& none : {gradients.q, gradients.k}) {
+          EXPECT_LE(none.norm().item<double>(), tolerance * expected.v.norm().item<double>()) << what;
+        }
+      } else {
+        EXPECT_LE(error_of(gradients.q, expected.q), tolerance) << what;
+        EXPECT_LE(error_of(gradients.k, expected.k), tolerance) << what;
+      }
       EXPECT_LE(error_of(gradients.v, expected.v), tolerance) << what;
     }
   }

@@ -88,8 +88,8 @@ TEST_P(StepGraphIn, StepsAreThoseWithoutIt) {
     EXPECT_EQ(outcome.read().num_stop, stop ? 1 : 0);
     EXPECT_EQ(outcome.read().num_saved, saved ? 1 : 0);
     skipped = skipped || outcome.read().non_finite;
-    if (measure) {
-      EXPECT_TRUE(at::equal(outcome.parameters, expected.parameters));
+    if (measure) {  // not numbers where the step is skipped
+      EXPECT_TRUE(at::allclose(outcome.parameters, expected.parameters, 0, 0, /*equal_nan=*/true)) << "step " << step;
     }
     if (step == 17) {
       const auto next = [&] { return batch.micro_batches[0]; };
@@ -109,11 +109,11 @@ INSTANTIATE_TEST_SUITE_P(All, StepGraphIn, ::testing::Values("fp32", "bf16_mixed
 TEST(StepGraph, SaysWhatStandsAgainstIt) {
   Recipe recipe;
   recipe.optimizer.name = "adamw";
-  EXPECT_EQ(StepGraph::hindrance(recipe, 1, at::kCUDA), "");
-  EXPECT_NE(StepGraph::hindrance(recipe, 1, at::kCPU), "");
-  EXPECT_NE(StepGraph::hindrance(recipe, 2, at::kCUDA), "");
+  EXPECT_EQ(StepGraph::hindrance(recipe, at::kCUDA, true), "");
+  EXPECT_NE(StepGraph::hindrance(recipe, at::kCPU, true), "");
+  EXPECT_NE(StepGraph::hindrance(recipe, at::kCUDA, false), "");
   recipe.optimizer.name = "muon";
-  EXPECT_NE(StepGraph::hindrance(recipe, 1, at::kCUDA).find("muon"), std::string::npos);
+  EXPECT_NE(StepGraph::hindrance(recipe, at::kCUDA, true).find("muon"), std::string::npos);
 }
 
 }  // namespace
