@@ -2,8 +2,6 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include <cmath>
-
 #include "mesh/cuda/plugin.h"
 #include "tests/gpu/reference.h"
 #include "tests/support/world.h"
@@ -18,10 +16,8 @@ int64_t many(int64_t n) {
   return n / 16 | 1;
 }
 
-void poison(const std::vector<at::Tensor>& like) {
-  std::vector<at::Tensor> poisoned;
-  for (const at::Tensor& tensor : like) poisoned.push_back(at::full_like(tensor, NAN, gpu()));
-}
+// There is no number in any memory that the stand-in for LibTorch gives out (torch/memory.cpp).
+void poison(const std::vector<at::Tensor>&) {}
 
 namespace {
 
