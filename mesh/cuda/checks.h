@@ -4,7 +4,20 @@
 #include <string>
 #include <vector>
 
+#include "mesh/error.h"
+
 namespace meshtrain {
+
+/// device: cuda cannot be had in this process. The message is "device: cuda: PROBLEM: REMEDY, or use device: cpu".
+class CudaUnavailable : public InputError {
+ public:
+  CudaUnavailable(const std::string& problem, const std::string& remedy);
+  /// "PROBLEM: REMEDY", for those who did not ask for cuda.
+  const std::string& reason() const { return reason_; }
+
+ private:
+  std::string reason_;
+};
 
 /// Whether kernels compiled for `architectures` run on a GPU of compute capability major.minor. The list is CMake's:
 /// "90" is code and PTX, "90-real" code alone, "90-virtual" PTX alone, divided by ";". Code runs on its own major

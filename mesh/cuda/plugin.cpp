@@ -5,7 +5,7 @@
 #include <mutex>
 #include <system_error>
 
-#include "mesh/error.h"
+#include "mesh/cuda/checks.h"
 
 namespace meshtrain {
 namespace {
@@ -16,19 +16,19 @@ constexpr const char* kFile = "libmeshtrain_cuda.so";
 CudaPlugin& open(const std::filesystem::path& file) {
   std::error_code unreadable;
   if (!std::filesystem::exists(file, unreadable)) {
-    throw InputError("device: cuda needs " + std::string(kFile) + ", which is not in " + file.parent_path().string() +
-                     ": build where nvcc of CUDA 13 is found (build/release/configure.log says why it was left out), "
-                     "or use device: cpu");
+    throw CudaUnavailable(
+        std::string(kFile) + " is not in " + file.parent_path().string(),
+        "build where nvcc of CUDA 13 is found (build/release/configure.log says why it was left out)");
   }
   void* const library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     const char* const problem = dlerror();
-    throw InputError("device: cuda: " + std::string(kFile) +
-                     " cannot be opened: " + (problem != nullptr ? problem : "no reason given") +
-                     ": run tools/setup --cuda and build again, or use device: cpu");
+    throw CudaUnavailable(
+        std::string(kFile) + " cannot be opened: " + (problem != nullptr ? problem : "no reason given"),
+        "run tools/setup --cuda and build again");
   }
   const auto plugin = reinterpret_cast<CudaPlugin* (*)()>(dlsym(library, "meshtrain_cuda_plugin"));
-  if (plugin == nullptr) throw InputError("device: cuda: " + file.string() + " is of another version: build again");
+  if (plugin == nullptr) throw CudaUnavailable(file.string() + " is of another version", "build again");
   return *plugin();
 }
 

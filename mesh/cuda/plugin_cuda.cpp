@@ -3,25 +3,24 @@
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAStream.h>
 #include <cuda_runtime_api.h>
-#include <dlfcn.h>
 #include <nccl.h>
 
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 
 #include "mesh/cuda/checks.h"
 #include "mesh/cuda/device_graph_cuda.h"
+#include "mesh/cuda/libraries.h"
 #include "mesh/cuda/plugin.h"
 #include "mesh/error.h"
 
 namespace meshtrain {
 namespace {
 
-constexpr const char* kInstead = ", or use device: cpu";
-
 [[noreturn]] void refuse(const std::string& problem, const std::string& remedy) {
-  throw InputError("device: cuda: " + problem + ": " + remedy + kInstead);
+  throw CudaUnavailable(problem, remedy);
 }
 
 /// "13.0" of 13000.
@@ -77,24 +76,6 @@ void check_architectures(int count) {
   }
 }
 
-/// LibTorch's CUDA kernels, from the folder that the rest of it came from. For all: others find its symbols.
-void open_torch_cuda() {
-  if (at::hasCUDA()) return;
-  Dl_info about{};
-  const auto address = reinterpret_cast<const void*>(&at::globalContext);
-  if (dladdr(address, &about) == 0 || about.dli_fname == nullptr) {
-    refuse("LibTorch's own folder is not found", "run tools/setup --cuda");
-  }
-  const std::string file = about.dli_fname;
-  const std::string library = file.substr(0, file.rfind('/') + 1) + "libtorch_cuda.so";
-  if (dlopen(library.c_str(), RTLD_NOW | RTLD_GLOBAL) == nullptr) {
-    const char* const problem = dlerror();
-    refuse("LibTorch's CUDA library cannot be opened: " + std::string(problem != nullptr ? problem : library),
-           "run tools/setup --cuda, or build with -DMESHTRAIN_LIBTORCH=DIR, a complete LibTorch 2.11 of CUDA 13");
-  }
-  if (!at::hasCUDA()) refuse(library + " is opened, but LibTorch does not see it", "build LibTorch and this alike");
-}
-
 void check_libraries() {
   for (const char* library : {"libcudart.so", "libnccl.so", "libc10_cuda.so", "libtorch_cuda.so"}) {
     std::ifstream maps("/proc/self/maps");
@@ -126,7 +107,9 @@ class Plugin final : public CudaPlugin {
     check_architectures(count);
     // One thread issues all collectives, in one order on all ranks: NCCL may rely on it.
     setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", /*overwrite=*/0);
-    open_torch_cuda();
+    const std::filesystem::path libtorch = libtorch_folder();
+    open_runtime_compiler(libtorch, CUDART_VERSION / 1000);
+    open_torch_cuda(libtorch);  // nothing may ask LibTorch about CUDA before this
     check_libraries();
     return count_ = count;
   }

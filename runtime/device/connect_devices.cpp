@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "mesh/agree.h"
+#include "mesh/cuda/checks.h"
 #include "mesh/cuda/plugin.h"
 #include "mesh/error.h"
 #include "mesh/staged.h"
@@ -35,21 +36,33 @@ Gpu find_gpu(const DeviceRequest& request, const Group& world) {
   return {&plugin, local_rank(world) % count};
 }
 
-/// Empty when each rank has a GPU of its own, else what stands against it. `identity`: of this rank's GPU, empty when
-/// it has none. Collective.
-std::string shared_gpu(const std::string& identity, const Group& world) {
+/// A rank's GPU, as the driver names it, or why it has none.
+struct Claim {
+  std::string identity;
   std::string problem;
+};
+
+/// Empty when each rank has a GPU of its own, else what prevents it. Collective.
+std::string missing_gpu(const Claim& claim, const Group& world) {
+  const std::vector<std::string> identities = gather_texts(world, claim.identity);
+  const std::vector<std::string> problems = gather_texts(world, claim.problem);
   std::map<std::string, size_t> owners;
-  const std::vector<std::string> identities = gather_texts(world, identity);
-  for (size_t rank = 0; rank < identities.size() && problem.empty(); ++rank) {
+  std::string missing;
+  for (size_t rank = 0; rank < identities.size() && missing.empty(); ++rank) {
     const auto [owner, is_new] = owners.emplace(identities[rank], rank);
     if (identities[rank].empty()) {
-      problem = "rank " + std::to_string(rank) + " has none";
+      missing = "rank " + std::to_string(rank) + " has none" + (problems[rank].empty() ? "" : ": " + problems[rank]);
     } else if (!is_new) {
-      problem = "ranks " + std::to_string(owner->second) + " and " + std::to_string(rank) + " share one";
+      missing = "ranks " + std::to_string(owner->second) + " and " + std::to_string(rank) + " share one";
     }
   }
-  return broadcast_text(world, problem);
+  return broadcast_text(world, missing);
+}
+
+Computing on_cpus(const Group& world, const std::string& reason = "") {
+  Computing computing{at::kCPU, world, "cpu"};
+  if (!reason.empty() && is_cuda_driver_there()) computing.fallback = "device: auto is the CPU here, as " + reason;
+  return computing;
 }
 
 Computing on_gpus(const Gpu& gpu, bool nccl, const DeviceRequest& request, const MeshLayout& layout,
@@ -74,30 +87,35 @@ Computing on_gpus(const Gpu& gpu, bool nccl, const DeviceRequest& request, const
 }  // namespace
 
 DeviceRequest device_request(const Recipe& recipe) {
-  return {recipe.device, recipe.parallel.backend, !cpu_only(recipe).empty(), recipe.train.cuda_allocator,
+  return {recipe.device, recipe.parallel.backend, cpu_only(recipe), recipe.train.cuda_allocator,
           recipe.parallel.nccl_user_buffers};
 }
 
 Computing connect_devices(const DeviceRequest& request, const MeshLayout& layout, const Group& world) {
   const bool needs_nccl = request.backend == "nccl", needs_gpu = request.device == "cuda" || needs_nccl;
-  const Computing on_cpus{at::kCPU, world, "cpu"};
-  if (request.device == "cpu" || (!needs_gpu && request.cpu_only)) return on_cpus;
+  if (request.device == "cpu") return on_cpus(world);
+  if (!needs_gpu && !request.cpu_only.empty()) return on_cpus(world, request.cpu_only + " runs on CPUs alone");
   Gpu gpu;
+  Claim claim;
   if (needs_gpu) {
     agree(world, [&] { gpu = find_gpu(request, world); });
   } else if (is_cuda_driver_there()) {
     try {
       gpu = find_gpu(request, world);
-    } catch (const std::exception&) {  // then it is the CPU
+    } catch (const CudaUnavailable& error) {
+      claim.problem = error.reason();
+    } catch (const std::exception& error) {
+      claim.problem = message_of(error);
     }
   }
-  const std::string shared = shared_gpu(gpu.plugin ? gpu.plugin->identity(gpu.number) : "", world);
-  if (!needs_gpu && !shared.empty()) return on_cpus;
-  if (needs_nccl && !shared.empty()) {
-    throw InputError("parallel.backend: nccl needs a GPU for each rank, but " + shared +
+  if (gpu.plugin != nullptr) claim.identity = gpu.plugin->identity(gpu.number);
+  const std::string missing = missing_gpu(claim, world);
+  if (!needs_gpu && !missing.empty()) return on_cpus(world, "each rank needs a GPU of its own, but " + missing);
+  if (needs_nccl && !missing.empty()) {
+    throw InputError("parallel.backend: nccl needs a GPU for each rank, but " + missing +
                      ": start fewer ranks on a machine, or use parallel.backend: mpi, where ranks may share one");
   }
-  const bool nccl = world.size() > 1 && shared.empty() && request.backend != "mpi";
+  const bool nccl = world.size() > 1 && missing.empty() && request.backend != "mpi";
   return on_gpus(gpu, nccl, request, layout, world);
 }
 

@@ -17,7 +17,7 @@ namespace meshtrain {
 struct DeviceRequest {
   std::string device = "auto";
   std::string backend = "auto";
-  bool cpu_only = false;           ///< device auto is then cpu
+  std::string cpu_only = {};       ///< the setting, if any, for which device auto is cpu (cpu_only())
   std::string allocator = {};      ///< of a GPU's memory: CudaPlugin::set_allocator()
   bool nccl_user_buffers = false;  ///< NcclOptions::user_buffers
 };
@@ -32,11 +32,14 @@ struct Computing {
   /// On a GPU, unless ranks communicate through the host, which no graph takes in.
   std::function<std::unique_ptr<DeviceGraph>()> make_graph = {};
   std::function<int64_t()> peak_bytes = {};  ///< of a GPU: the most that this rank's tensors have taken there so far
+  /// Why device: auto is the CPU, one line for people, where rank 0's machine has an NVIDIA driver; else empty. Rank
+  /// 0's.
+  std::string fallback = {};
 };
 
 /// Finds the device of each rank of `world` and what they communicate through: NCCL where each rank has a GPU of its
-/// own, else host memory and MPI. auto is cuda where each rank has a GPU of its own, else, without a word, cpu; it
-/// looks for a driver before it opens anything. `layout`: the mesh of the ranks. Every rank calls it with the same
+/// own, else host memory and MPI. auto is cuda where each rank has a GPU of its own, else cpu, and `fallback` says why;
+/// it looks for a driver before it opens anything. `layout`: the mesh of the ranks. Every rank calls it with the same
 /// request. Throws InputError, the same on all ranks, one line, when what is asked for is not to be had.
 Computing connect_devices(const DeviceRequest& request, const MeshLayout& layout, const Group& world);
 

@@ -205,6 +205,7 @@ RunEnd run(const Recipe& asked, const Group& world, const RunOptions& options, c
   });
   if (journal) {
     if (!computing.device.is_cpu()) journal->say("device " + computing.description);
+    if (!computing.fallback.empty()) journal->say(computing.fallback);
     journal->announce(size_of(*trainer), trainer->sequence_parallel(), context_choice(recipe, mesh_layout),
                       sharding_choice(recipe, mesh_layout), trainer->fsdp().memory(),
                       trainer->shard_memory().disk_bytes());

@@ -41,6 +41,7 @@ class Verification {
 
   bool run(const Print& print) {
     open_data();
+    if (!computing_.fallback.empty()) tell(print, [&] { return computing_.fallback + "\n"; });
     tell(print, [&] { return describe_verification(plan_, options_, data_, mesh_) + "\n"; });
     if (world_.rank() == 0) reference_.emplace();
     agree(world_, [&] {

@@ -31,10 +31,12 @@ class TrainOnGpu : public TrainProgram {
     return steps;
   }
 
-  static Words on_gpu(Words arguments) {
-    arguments.insert(arguments.end(), {"--set", "device=cuda"});
+  static Words on(const std::string& device, Words arguments) {
+    arguments.insert(arguments.end(), {"--set", "device=" + device});
     return arguments;
   }
+  static Words on_gpu(const Words& arguments) { return on("cuda", arguments); }
+  static Words on_cpu(const Words& arguments) { return on("cpu", arguments); }
 
   static void expect_near(const std::vector<double>& found, const std::vector<double>& expected, double tolerance) {
     ASSERT_EQ(found.size(), expected.size());
@@ -71,7 +73,7 @@ TEST_P(TrainOnGpuMesh, AsOnTheCpu) {
   for (const auto& [precision, tolerance] : {std::pair{"fp32", 2e-6}, std::pair{"bf16_mixed", 1e-2}}) {
     Words words = arguments();
     words.insert(words.end(), {"--set", std::string("train.precision=") + precision});
-    const Steps expected = steps(GetParam().ranks, words), found = steps(GetParam().ranks, on_gpu(words));
+    const Steps expected = steps(GetParam().ranks, on_cpu(words)), found = steps(GetParam().ranks, on_gpu(words));
     expect_near(found.losses, expected.losses, tolerance);
     expect_near(found.norms, expected.norms, 5 * tolerance);
     EXPECT_TRUE(has(found.log, "device cuda, emulated GPU")) << found.log;
@@ -107,12 +109,13 @@ TEST_P(TrainOnGpuMesh, AGraphGivesTheSameLossesToTheLastDigit) {
 TEST_F(TrainOnGpu, ResumesWhatTheCpuBeganAndTheOtherWayRound) {
   setenv("MESHTRAIN_EMULATED_GPUS", "2", 1);
   const Words whole = {"--mesh", "dp=2", "--set", "checkpoint.every=2"};
-  const Steps expected = steps(2, whole);
+  const Steps expected = steps(2, on_cpu(whole));
   for (const bool gpu_first : {true, false}) {
     std::filesystem::remove_all(run_dir);
     Words first = whole, second = {"--mesh", "tp=2", "--set", "checkpoint.every=2", "--resume"};
     first.insert(first.end(), {"--set", "train.steps=2"});
-    (gpu_first ? first : second) = on_gpu(gpu_first ? first : second);
+    first = on(gpu_first ? "cuda" : "cpu", first);
+    second = on(gpu_first ? "cpu" : "cuda", second);
     EXPECT_EQ(train(2, first).status, 0);
     const Ending ending = train(2, second);
     EXPECT_EQ(ending.status, 0) << ending.err;

@@ -47,7 +47,7 @@ std::string refusal_from(const std::filesystem::path& folder) {
 TEST(CudaPlugin, SaysThatItIsNotThereOrWhyItCannotBeOpened) {
   const testing::ScratchFolder folder;
   EXPECT_EQ(refusal_from(folder.path()),
-            "device: cuda needs libmeshtrain_cuda.so, which is not in " + folder.path().string() +
+            "device: cuda: libmeshtrain_cuda.so is not in " + folder.path().string() +
                 ": build where nvcc of CUDA 13 is found (build/release/configure.log says why it was left out), or use "
                 "device: cpu");
   std::ofstream(folder.path() / "libmeshtrain_cuda.so") << "no library";

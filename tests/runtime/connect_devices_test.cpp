@@ -17,6 +17,7 @@ TEST(ConnectDevices, WithoutADriverAutoIsTheCpuAndTheSameWorld) {
     const Computing computing = connect_devices({"auto", backend}, kAlone, world);
     EXPECT_TRUE(computing.device.is_cpu());
     EXPECT_EQ(computing.world.backend(), world.backend());
+    EXPECT_EQ(computing.fallback, "") << "nobody expects a GPU here";
   }
   EXPECT_THROW(connect_devices({"cuda"}, kAlone, world), InputError);
   EXPECT_THROW(connect_devices({"auto", "nccl"}, kAlone, world), InputError) << "asks for GPUs as much";
@@ -24,13 +25,13 @@ TEST(ConnectDevices, WithoutADriverAutoIsTheCpuAndTheSameWorld) {
 
 TEST(ConnectDevices, WhatCpusAloneDoStaysThere) {
   Recipe recipe;
-  EXPECT_FALSE(device_request(recipe).cpu_only);
+  EXPECT_EQ(device_request(recipe).cpu_only, "");
   recipe.train.offload_activations = true;
-  EXPECT_TRUE(device_request(recipe).cpu_only);
+  EXPECT_EQ(device_request(recipe).cpu_only, "train.offload_activations: true");
   EXPECT_TRUE(connect_devices(device_request(recipe), kAlone, Group()).device.is_cpu());
   recipe = {};
   recipe.parallel.fsdp.offload.to = "disk";
-  EXPECT_TRUE(device_request(recipe).cpu_only);
+  EXPECT_NE(device_request(recipe).cpu_only, "");
 }
 
 }  // namespace

@@ -55,7 +55,7 @@ TEST_F(TrainInput, CudaWithoutADriver) {
   const bool built = std::filesystem::exists(build_folder() + "/libmeshtrain_cuda.so");
   const std::string expected =
       built ? "device: cuda: this machine has no NVIDIA driver (libcuda.so.1 is not found): install one, of CUDA 13"
-            : "device: cuda needs libmeshtrain_cuda.so, which is not in " + build_folder();
+            : "device: cuda: libmeshtrain_cuda.so is not in " + build_folder();
   for (const int ranks : {1, 2}) {
     const std::string message = complaint(ranks, {"--mesh", "dp=auto", "--set", "device=cuda"});
     EXPECT_TRUE(message.starts_with(expected) && message.ends_with(", or use device: cpu")) << message;

@@ -177,6 +177,7 @@ void generate_all(const GenerateArguments& arguments, const Group& world) {
   const Computing computing = connect_devices({arguments.device}, layout, world);
   const DeviceMesh mesh(layout, computing.world);
   const bool first = mesh.rank() == 0;
+  if (first && !computing.fallback.empty()) std::fprintf(stderr, "%s\n", computing.fallback.c_str());
   std::string folder;  // the newest checkpoint may be another one a moment later
   agree(world, [&] {
     if (first) folder = find_model(arguments.model).string();

@@ -6,6 +6,8 @@
 #include <array>
 #include <tuple>
 
+#include "tests/emulated_gpu/torch/cudnn.h"
+
 namespace meshtrain::emulated {
 namespace {
 
@@ -83,6 +85,7 @@ Gradients flash_backward(const Tensor& grad_out, const Tensor& q, const Tensor& 
 
 Forward cudnn(const Tensor& q, const Tensor& k, const Tensor& v, const std::optional<Tensor>&, bool, double,
               bool causal, bool, std::optional<double> scale) {
+  require_runtime_compiler();
   check("cudnn", q, k, v, causal, 8, 128, /*halves=*/true, /*shares_heads=*/true);
   auto [out, lse] = attend(q, k, v, causal, scale);
   return {out, lse.unsqueeze(-1), none(), none(), q.size(2), k.size(2), none(), none(), none()};

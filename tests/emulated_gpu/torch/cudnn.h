@@ -1,0 +1,8 @@
+#pragma once
+
+namespace meshtrain::emulated {
+
+/// Demands that the process has CUDA's run-time compiler, which cuDNN opens by its bare name to compile fused attention.
+void require_runtime_compiler();
+
+}  // namespace meshtrain::emulated
