@@ -1,6 +1,7 @@
 #include "mesh/cuda/libraries.h"
 
 #include <ATen/Context.h>
+#include <ATen/detail/CUDAHooksInterface.h>
 #include <dlfcn.h>
 
 #include <algorithm>
@@ -56,8 +57,11 @@ path libtorch_folder() {
 
 std::vector<path> nvidia_folders(const path& torch_lib, int major) {
   const path wheels = (torch_lib / "../../nvidia").lexically_normal();
-  std::vector<path> folders = {wheels / ("cu" + std::to_string(major)) / "lib"};
-  for (const path& wheel : entries(wheels)) folders.push_back(wheel / "lib");
+  const path best = wheels / ("cu" + std::to_string(major));
+  std::vector<path> folders = {best / "lib"};
+  for (const path& wheel : entries(wheels)) {
+    if (wheel != best) folders.push_back(wheel / "lib");
+  }
   folders.push_back(torch_lib);
   std::error_code unreadable;
   std::erase_if(folders, [&](const path& folder) { return !std::filesystem::is_directory(folder, unreadable); });
@@ -88,10 +92,13 @@ void open_torch_cuda(const path& torch_lib) {
   if (dlopen(kLibrary, RTLD_NOW | RTLD_GLOBAL | RTLD_NOLOAD) == nullptr) {
     open_library(torch_lib / kLibrary, "LibTorch's CUDA library", kCompleteLibTorch);
   }
-  if (at::hasCUDA()) return;
-  throw CudaUnavailable("LibTorch does not see its CUDA library " + (torch_lib / kLibrary).string() +
-                            ": something in this process asked LibTorch about CUDA before the library was open",
-                        "open the device before any other call that may ask, and report this if it is meshtrain's own");
+  if (!at::detail::getCUDAHooks().hasCUDART()) {  // false of the hooks that stand in where the library is missing
+    throw CudaUnavailable(
+        "LibTorch does not see its CUDA library " + (torch_lib / kLibrary).string() +
+            ": something in this process asked LibTorch about CUDA before the library was open",
+        "open the device before any other call that may ask, and report this if it is meshtrain's own");
+  }
+  if (!at::hasCUDA()) throw CudaUnavailable("LibTorch finds no GPU, though the driver does", "see nvidia-smi");
 }
 
 }  // namespace meshtrain
