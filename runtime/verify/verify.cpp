@@ -8,6 +8,7 @@
 #include <optional>
 #include <vector>
 
+#include "context_parallel/attention_choice.h"
 #include "mesh/agree.h"
 #include "mesh/error.h"
 #include "mesh/skipped_sums.h"
@@ -27,6 +28,13 @@ using Print = std::function<void(const std::string&)>;
 
 DeviceMesh one_rank_mesh() {
   return DeviceMesh(MeshLayout({{"dp", 1}, {"cp", 1}, {"tp", 1}}), Group());
+}
+
+/// The kernels that attention took on this rank's GPU, a line each.
+std::string describe_attention() {
+  std::string text;
+  for (const std::string& line : chosen_attention()) text += "attention by " + line + "\n";
+  return text;
 }
 
 class Verification {
@@ -52,6 +60,7 @@ class Verification {
 
     const std::vector<Compared> all = compare_with_reference(trace, mesh_);
     tell(print, [&] { return comparison_table(all, plan_.layout, options_.every_parameter) + verdict(all); });
+    if (computing_.device.is_cuda()) tell(print, describe_attention);
     if (!all_equal(all)) {
       const std::vector<AxisFinding> findings = look_at_axes(trace);
       tell(print, [&] { return diagnosis(all, findings, plan_.layout); });

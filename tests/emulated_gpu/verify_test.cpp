@@ -23,6 +23,7 @@ class VerifyOnGpu : public TrainProgram {
     const Ending ending = verify(ranks, gpus, arguments);
     EXPECT_EQ(ending.status, 0) << ending.out << ending.err;
     EXPECT_TRUE(has(ending.out, "\nequal: loss, gradient norm, ")) << ending.out << ending.err;
+    EXPECT_TRUE(has(ending.out, "\nattention by ")) << ending.out;
   }
 };
 

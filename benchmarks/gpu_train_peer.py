@@ -1,0 +1,145 @@
+#!/usr/bin/env python3
+"""The peer of gpu_train.py, in processes of its own: draws a model's first weights, and trains it with transformers.
+
+  gpu_train_peer.py --draw FOLDER       config.json gets a model.safetensors beside it, in bf16
+  gpu_train_peer.py --train FOLDER ...  prints one line of JSON at the end
+"""
+
+import argparse
+import json
+import re
+import statistics
+import time
+from pathlib import Path
+
+import numpy
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+
+def draw(folder, device):
+    torch.manual_seed(1)
+    with torch.device(device):
+        model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder), dtype=torch.bfloat16)
+    config = (folder / "config.json").read_bytes()
+    model.save_pretrained(folder, max_shard_size="100GB")
+    (folder / "config.json").write_bytes(config)  # as both programs know it
+
+
+def wait(device):
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def median_seconds(call, device, repetitions=10):
+    times = []
+    for _ in range(repetitions + 2):
+        wait(device)
+        begin = time.perf_counter()
+        call()
+        wait(device)
+        times.append(time.perf_counter() - begin)
+    return statistics.median(times[2:])
+
+
+def product_seconds(config, tokens, device):
+    """Of a step's matrix products in bf16: each forward, and both of its backward."""
+    width, heads, layers = config["hidden_size"], config["num_attention_heads"], config["num_hidden_layers"]
+    head, features = config.get("head_dim") or width // heads, config["intermediate_size"]
+    queries, keys = heads * head, config["num_key_value_heads"] * head
+    shapes = [(width, queries + 2 * keys, layers), (queries, width, layers), (width, 2 * features, layers),
+              (features, width, layers), (width, config["vocab_size"], 1)]
+    total = 0.0
+    for inputs, outputs, times in shapes:
+        x = torch.randn(tokens, inputs, device=device, dtype=torch.bfloat16)
+        w = torch.randn(outputs, inputs, device=device, dtype=torch.bfloat16)
+        y = torch.randn(tokens, outputs, device=device, dtype=torch.bfloat16)
+        for product in (lambda: x @ w.t(), lambda: y @ w, lambda: y.t() @ x):
+            total += times * median_seconds(product, device)
+    return total
+
+
+def attention_kernels(step, device):
+    """Which of scaled_dot_product_attention's kernels a step calls, by the names of its operators."""
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    if device == "cuda":
+        activities.append(torch.profiler.ProfilerActivity.CUDA)
+    with torch.profiler.profile(activities=activities) as profile:
+        step()
+        wait(device)
+    found, names = set(), {event.key for event in profile.key_averages()}
+    for name in names:
+        match = re.search(r"_scaled_dot_product_(?:fused_)?(\w+?)_?attention(?:_math)?(?:_for_cpu)?(?:_backward)?$", name)
+        if match:
+            found.add(match[1])
+        elif "_scaled_dot_product_attention_math" in name:
+            found.add("math")
+    kernels = sorted(name for name in names if re.search(r"sdpa|flash|fmha|attention", name, re.IGNORECASE))
+    print("operators and kernels of attention: " + ", ".join(kernels), flush=True)
+    return sorted(found)
+
+
+def train(arguments):
+    folder, device = arguments.train, arguments.device
+    config = json.loads((folder / "config.json").read_text())
+    mixed = arguments.precision == "bf16_mixed"
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32 if mixed else torch.bfloat16,
+                                                 attn_implementation="sdpa").to(device)
+    model.train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=arguments.learning_rate, weight_decay=0.1, fused=True)
+
+    def loss_of(ids, labels):
+        with torch.autocast(device, dtype=torch.bfloat16, enabled=mixed):
+            logits = model(input_ids=ids, use_cache=False).logits
+        return torch.nn.functional.cross_entropy(logits.flatten(0, 1).float(), labels.flatten())
+
+    compiled = torch.compile(loss_of) if arguments.compile else loss_of
+    records = torch.from_numpy(numpy.fromfile(arguments.tokens, dtype=numpy.uint32).astype("int64"))
+    seconds, losses = [], []
+
+    def step(batch):
+        optimizer.zero_grad(set_to_none=True)
+        loss = compiled(batch[:, :-1].contiguous(), batch[:, 1:].contiguous())
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        return loss
+
+    for batch in records.view(arguments.steps, arguments.batch, arguments.sequence + 1):
+        batch = batch.to(device)
+        wait(device)
+        begin = time.perf_counter()
+        loss = step(batch)
+        wait(device)
+        seconds.append(time.perf_counter() - begin)
+        losses.append(loss.item())
+    memory = torch.cuda.max_memory_allocated() if device == "cuda" else 0
+    attention = attention_kernels(lambda: step(batch), device)
+    del model, optimizer, compiled, loss, step
+    if device == "cuda":
+        torch.cuda.empty_cache()
+    products = product_seconds(config, arguments.batch * arguments.sequence, device)
+    print(json.dumps({"seconds": statistics.median(seconds[arguments.warmup:]), "memory": memory, "losses": losses,
+                      "products": products, "attention": attention}))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--draw", type=Path)
+    parser.add_argument("--train", type=Path)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--tokens", type=Path)
+    parser.add_argument("--precision", default="bf16_mixed")
+    parser.add_argument("--learning-rate", type=float)
+    parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=True)
+    for number in ("--batch", "--sequence", "--steps", "--warmup"):
+        parser.add_argument(number, type=int)
+    arguments = parser.parse_args()
+    if arguments.draw:
+        draw(arguments.draw, arguments.device)
+    else:
+        train(arguments)
+
+
+if __name__ == "__main__":
+    main()

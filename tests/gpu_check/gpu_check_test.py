@@ -1,0 +1,230 @@
+#!/usr/bin/env python3
+"""tools/gpu_check turns red for every fault, and is green without. With programs that only say things (stub.py) each
+verdict; with those of the emulated GPU, in MESHTRAIN_EMULATED, the rehearsal from end to end."""
+
+import contextlib
+import io
+import os
+import shutil
+import sys
+import tarfile
+import tempfile
+import time
+import types
+import unittest
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(ROOT / "tools/gpu"))
+
+import checks  # noqa: E402
+import machine  # noqa: E402
+import verdicts  # noqa: E402
+from session import Check, Session  # noqa: E402
+
+
+def script(file, text):
+    file.write_text(text)
+    file.chmod(0o755)
+
+
+class Rehearsal(unittest.TestCase):
+    def setUp(self):
+        self.enterContext(contextlib.redirect_stdout(io.StringIO()))
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+        self.programs = self.folder / "programs"
+        self.programs.mkdir()
+
+    def rehearse(self, part, pattern="*", programs=None):
+        """Runs checks; (green, their lines by name)."""
+        found = machine.emulated(ROOT, programs or self.programs)
+        results = self.folder / "results"
+        session = Session(found, results, pattern)
+        options = types.SimpleNamespace(session=session, model="tiny", sequences=["64"], precision="bf16_mixed")
+        session.run_part(part, checks.PARTS[part](options), checks.BUDGETS[part])
+        green = session.finish()
+        lines = (results / "summary.txt").read_text().splitlines()
+        self.assertEqual(lines[-1].split(":")[0], "GREEN" if green else "RED")
+        return green, {line.split()[0]: line for line in lines}
+
+
+class Stubs(Rehearsal):
+    """Programs that say what the real ones say."""
+
+    def setUp(self):
+        super().setUp()
+        for name in ("meshtrain", "emulated_gpu_tests", "kernels_benchmark"):
+            shutil.copy(HERE / "stub.py", self.programs / name)
+        self.addCleanup(os.environ.pop, "GPU_CHECK_STUB_FAULT", None)
+
+    def expect_red(self, fault, part, check, why):
+        os.environ["GPU_CHECK_STUB_FAULT"] = fault
+        green, lines = self.rehearse(part, check)
+        with self.subTest(fault=fault, check=check):
+            self.assertFalse(green)
+            self.assertIn("FAILED", lines[check])
+            self.assertIn(why, lines[check])
+
+    def test_green_without_a_fault(self):
+        os.environ["LD_LIBRARY_PATH"] = "/nowhere"  # a check may not be helped by it
+        self.addCleanup(os.environ.pop, "LD_LIBRARY_PATH")
+        for part, pattern, count in (("correctness", "[!cv]*", 4), ("correctness", "collectives_1_*", 3),
+                                     ("correctness", "verify_dp=1*", 4), ("kernels", "*", 1), ("training", "*", 1)):
+            green, lines = self.rehearse(part, pattern)
+            self.assertTrue(green, lines)
+            self.assertIn(f"{count} passed, 0 failed", lines["GREEN:"])
+
+    def test_correctness(self):
+        for fault, why in (("skipped test", "1 tests were skipped: AdamWOnGpu.IsAsOnTheHost"), ("no test", "no test ran"),
+                           ("failed test", "status 1: [  FAILED  ] AdamWOnGpu"), ("status", "status 3")):
+            self.expect_red(fault, "correctness", "gpu_tests", why)
+        self.expect_red("skipped test", "correctness", "collectives_1_nccl", "skipped")
+        for fault, why in (("different", "status 1: DIFFERENT: gradient norm"), ("silent", "did not say 'equal'")):
+            self.expect_red(fault, "correctness", "verify_dp=1_fp16_mixed", why)
+        self.expect_red("flash", "correctness", "verify_long_bf16_mixed", "but by flash")
+        self.expect_red("flash", "correctness", "cudnn_in_plain_environment", "but by flash")
+        self.expect_red("blind", "correctness", "verify_sees_faults", "ended with 0")
+        self.expect_red("other than the CPU", "correctness", "as_on_cpu", "from the CPU's")
+        self.expect_red("train ends", "correctness", "as_on_cpu", "status 1: meshtrain: step 3: out of memory")
+
+    def test_graph(self):
+        os.environ["GPU_CHECK_STUB_FAULT"] = "small graph"  # within the noise of runs without a graph
+        self.assertTrue(self.rehearse("correctness", "graph_fp32")[0])
+        for fault, why in (("graph", "graph 1.0e-04 from eager, eager 1.0e-05 from itself"), ("a step short", "5 of 6 steps"),
+                           ("no graph", "no graph was recorded"), ("no number", "step 3 has loss nan")):
+            self.expect_red(fault, "correctness", "graph_fp32", why)
+
+    def test_kernels(self):
+        for fault, why in (("no rate", "no rate in: swiglu"), ("zero", "no rate in: cudnn"), ("no table", "there is no table"),
+                           ("one table", "a table is missing"), ("no GPU", "status 2")):
+            self.expect_red(fault, "kernels", "kernel_rates", why)
+
+    def test_training(self):
+        for fault, why in (("train ends", "status 1: "), ("other graph", "meshtrain, as a graph: first loss"),
+                           ("no number", "a loss is no number")):
+            self.expect_red(fault, "training", "training", why)
+
+    def test_results_are_three_files(self):
+        self.rehearse("kernels")
+        results = self.folder / "results"
+        self.assertEqual(sorted(file.name for file in results.iterdir()), ["all.tar.gz", "summary.txt", "table.md"])
+        self.assertIn("| swiglu | BFloat16 |", (results / "table.md").read_text())
+        with tarfile.open(results / "all.tar.gz") as archive:
+            self.assertEqual(sorted(archive.getnames()), ["kernel_rates/log.txt", "summary.txt"])
+
+
+class Verdicts(Rehearsal):
+    """What no emulated GPU can show."""
+
+    def test_time(self):
+        session = Session(machine.Machine(ROOT, {}, ROOT, True, 1, dict(os.environ)), self.folder / "results")
+        begin = time.monotonic()
+        session.run_part("part", [Check("slow", 1, lambda running: running.run(["sleep", "60"]))], 60)
+        self.assertLess(time.monotonic() - begin, 10)
+        session.run_part("late", [Check("never", 1, lambda running: self.fail())], 5)
+        self.assertFalse(session.finish())
+        text = (self.folder / "results/summary.txt").read_text()
+        self.assertRegex(text, "slow +FAILED .* it had not ended after its time")
+        self.assertRegex(text, "never +NOT RUN .* the part's time is over: counts as failed")
+        self.assertIn("RED: 0 passed, 2 failed", text)
+
+    def test_what_a_machine_cannot_run_is_not_red(self):
+        real = machine.Machine(ROOT, {"matrix_tests": "/bin/false"}, ROOT, False, 1, dict(os.environ))
+        session = Session(real, self.folder / "results")
+        session.run_part("part", [Check("nccl", 9, checks.collectives(2, "nccl"))], 60)
+        self.assertEqual((session.num_failed, session.num_not_here), (0, 1))
+        self.assertFalse(session.finish(), "nothing passed")
+        session = Session(real, self.folder / "results")
+        session.run_part("part", [Check("nccl", 9, checks.collectives(1, "nccl"))], 60)
+        self.assertEqual(session.num_failed, 1)
+
+    def test_libraries_lie_as_setup_leaves_them(self):
+        for site in ("first", "second"):  # a folder that was carried over has links to nowhere
+            (self.folder / site / "torch/lib").mkdir(parents=True)
+            (self.folder / site / "nvidia/cu13/lib").mkdir(parents=True)
+            machine.link(self.folder / "libtorch-2.11.0", self.folder / site / "torch")
+            for folder in ("torch/lib", "nvidia/cu13/lib"):
+                self.assertTrue((self.folder / "libtorch-2.11.0" / folder).samefile(self.folder / site / folder))
+            shutil.rmtree(self.folder / site)
+
+    def test_memory(self):
+        verdicts.flat_memory([(1, 10), (20, 50), (40, 52), (60, 52), (90, 50)], 100)
+        for samples in ([(20, 50), (40, 50), (60, 50), (90, 51)], [(20, 50), (60, 50), (90, 50)], []):
+            with self.assertRaises(verdicts.Failed):
+                verdicts.flat_memory(samples, 100)
+
+    def test_peer(self):
+        def row(program, **more):
+            return {"program": program, "tokens_per_second": 9.0, "causal_mfu": 1.0, "attention": ["cudnn"],
+                    "losses": [6.0, 5.0], **more}
+        ours = [row("meshtrain"), row("meshtrain, as a graph")]
+        verdicts.training([row("transformers"), *ours], True, True)
+        for wrong in ([], [row("transformers", losses=[6.1, 5.0])], [row("transformers", losses=[6.0, 5.5])],
+                      [row("transformers", attention=[])], [row("transformers", tokens_per_second=float("nan"))]):
+            with self.subTest(wrong=wrong), self.assertRaises(verdicts.Failed):
+                verdicts.training([*wrong, *ours], True, True)
+
+
+@unittest.skipUnless("MESHTRAIN_EMULATED" in os.environ, "MESHTRAIN_EMULATED names no programs")
+class Emulated(Rehearsal):
+    """The program itself with device: cuda, without a fault and with one."""
+
+    def setUp(self):
+        super().setUp()
+        self.real = Path(os.environ["MESHTRAIN_EMULATED"])
+
+    def wrap(self, name, lines):
+        """A program that runs the real one with other words."""
+        for each in ("meshtrain", "emulated_gpu_tests"):
+            script(self.programs / each, f'#!/bin/bash\nexec {self.real}/{each} "$@"\n')
+        script(self.programs / name, f"#!/bin/bash\n{lines}\n")
+        return self.programs
+
+    def test_some_of_each_part_is_green(self):
+        for part, check in (("correctness", "as_on_cpu"), ("correctness", "cudnn_in_plain_environment"),
+                            ("correctness", "collectives_2_nccl"), ("correctness", "verify_sees_faults"),
+                            ("correctness", "verify_dp=2,tp=2_fp16_mixed"), ("correctness", "graph_fp32"),
+                            ("training", "training")):
+            green, lines = self.rehearse(part, check, self.real)
+            self.assertTrue(green, lines)
+            self.assertIn("passed", lines[check])
+
+    def test_what_cannot_run_is_listed(self):
+        for part, name in (("correctness", "flat_memory"), ("kernels", "kernel_rates"), ("training", "peer_is_there")):
+            _, lines = self.rehearse(part, name, self.real)
+            self.assertIn("NOT RUN", lines[name])
+
+    def test_a_sum_that_is_missing(self):
+        programs = self.wrap("meshtrain", f'[ "$1" = verify ] && set -- "$@" --inject skip-reduce:dp\n'
+                                          f'exec {self.real}/meshtrain "$@"')
+        green, lines = self.rehearse("correctness", "verify_dp=2_bf16_mixed", programs)
+        self.assertFalse(green)
+        self.assertIn("status 1: DIFFERENT: ", lines["verify_dp=2_bf16_mixed"])
+
+    def test_tests_that_do_not_run(self):
+        programs = self.wrap("emulated_gpu_tests", f'exec {self.real}/emulated_gpu_tests "--gtest_filter=None.*"')
+        green, lines = self.rehearse("correctness", "gpu_tests", programs)
+        self.assertFalse(green)
+        self.assertIn("no test ran", lines["gpu_tests"])
+
+    def test_a_graph_that_computes_something_else(self):
+        programs = self.wrap("meshtrain", f'[[ "$*" = *cuda_graph=true* ]] && set -- "$@" --set optimizer.learning_rate=2e-3\n'
+                                          f'exec {self.real}/meshtrain "$@"')
+        green, lines = self.rehearse("correctness", "graph_fp32", programs)
+        self.assertFalse(green)
+        self.assertIn(" from eager, eager 0.0e+00 from itself", lines["graph_fp32"])
+
+    def test_training_that_computes_something_else(self):
+        programs = self.wrap("meshtrain", f'grep -q "cuda_graph: true" "$2" && set -- "$@" --set train.seed=7\n'
+                                          f'exec {self.real}/meshtrain "$@"')
+        green, lines = self.rehearse("training", "training", programs)
+        self.assertFalse(green)
+        self.assertIn("meshtrain, as a graph: first loss", lines["training"])
+
+
+if __name__ == "__main__":
+    unittest.main()

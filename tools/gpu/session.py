@@ -1,0 +1,164 @@
+"""Runs checks one after another within a budget of time, and writes what became of them."""
+
+import fnmatch
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import tarfile
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Callable
+
+from verdicts import Failed, NotHere, complaint, ended_well
+
+MOST_LOG_BYTES = 1 << 20  # of one file in the archive
+COLOURS = re.compile(r"\x1b\[[0-9;]*m|\r")  # mpirun is a terminal to its ranks
+LEAST_SECONDS = 10  # a check is not begun with less
+
+
+class OutOfTime(Exception):
+    """A check that was not begun, as the time of its part is over."""
+
+
+@dataclass
+class Check:
+    name: str
+    limit: float  # seconds
+    run: Callable  # of a Running; returns a note for the summary
+
+
+class Running:
+    """One check under way: runs programs, keeps what they say."""
+
+    def __init__(self, machine, folder, deadline):
+        self.machine, self.folder, self.deadline = machine, folder, deadline
+        folder.mkdir()
+
+    def run(self, words, ranks=1, environment=None, any_status=False, watch=None):
+        """Runs `words` on so many ranks and returns its output. Fails at the deadline, and when its status is not 0;
+        with `any_status` returns (status, output). `watch` is called every quarter of a second."""
+        words = self.machine.on_ranks(ranks, [str(word) for word in words])
+        log = self.folder / "log.txt"
+        with open(log, "ab") as file:
+            file.write(f"$ {' '.join(words)}\n".encode())
+            file.flush()
+            begin = file.tell()
+            try:
+                process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT,
+                                           cwd=self.folder, start_new_session=True,
+                                           env=self.machine.environment_of(ranks, environment))
+            except OSError as error:
+                raise Failed(f"{words[0]} does not start: {error.strerror}") from None
+            ended = self._wait(process, watch)
+        output = COLOURS.sub("", log.read_bytes()[begin:].decode(errors="replace"))
+        if not ended:
+            raise Failed("it had not ended after its time: " + complaint(output))
+        if any_status:
+            return process.returncode, output
+        ended_well(process.returncode, output)
+        return output
+
+    def _wait(self, process, watch):
+        try:
+            while process.poll() is None:
+                left = self.seconds_left()
+                if left <= 0:
+                    return False
+                if watch:
+                    watch()
+                try:
+                    process.wait(min(left, 0.25))
+                except subprocess.TimeoutExpired:
+                    pass
+            return True
+        finally:  # what it started ends with it: mpirun ends its ranks, if it is asked to
+            for number, patience in ((signal.SIGTERM, 5), (signal.SIGKILL, None)):
+                try:
+                    os.killpg(process.pid, number)
+                    process.wait(patience)
+                except (ProcessLookupError, subprocess.TimeoutExpired):
+                    pass
+
+    def seconds_left(self):
+        return self.deadline - time.monotonic()
+
+    def metrics(self, run_dir):
+        """The lines of a run's metrics.jsonl that are complete."""
+        file = self.folder / run_dir / "metrics.jsonl"
+        text = file.read_text() if file.exists() else ""
+        return [json.loads(line) for line in text[:text.rfind("\n") + 1].splitlines()]
+
+
+class Session:
+    """Checks of some parts, and their results in a folder: summary.txt, table.md, all.tar.gz."""
+
+    def __init__(self, machine, results, pattern="*"):
+        self.machine, self.results, self.pattern = machine, results, pattern
+        self.scratch = Path(tempfile.mkdtemp(prefix="gpu_check_"))
+        self.num_passed = self.num_failed = self.num_not_here = 0
+        self.tables = []
+        results.mkdir(parents=True, exist_ok=True)
+        (results / "summary.txt").write_text("")
+        (results / "table.md").unlink(missing_ok=True)
+
+    def say(self, line):
+        print(line, flush=True)
+        with open(self.results / "summary.txt", "a") as file:
+            file.write(line + "\n")
+
+    def add_table(self, text):
+        self.tables.append(text)
+        (self.results / "table.md").write_text("\n".join(self.tables))
+
+    def run_part(self, name, checks, budget):
+        """Runs the checks of a part in so many seconds."""
+        end = time.monotonic() + budget
+        self.say(f"-- {name}, {budget:.0f} s at the most")
+        for check in checks:
+            if fnmatch.fnmatch(check.name, self.pattern):
+                self._run(check, end)
+
+    def _run(self, check, end):
+        begin = time.monotonic()
+        try:
+            if end - begin < LEAST_SECONDS:
+                raise OutOfTime("the part's time is over: counts as failed")
+            running = Running(self.machine, self.scratch / check.name, min(begin + check.limit, end))
+            verdict, note = "passed", check.run(running) or ""
+        except NotHere as reason:
+            verdict, note = "NOT RUN", str(reason)
+            self.num_not_here += 1
+        except OutOfTime as reason:
+            verdict, note = "NOT RUN", str(reason)
+            self.num_failed += 1
+        except Exception as error:  # Failed, or a defect of the check, which is no pass
+            verdict, note = "FAILED", str(error) if isinstance(error, Failed) else f"{type(error).__name__}: {error}"
+            self.num_failed += 1
+        else:
+            self.num_passed += 1
+        self.say(f"{check.name:<28} {verdict:<8} {time.monotonic() - begin:5.1f} s" + (f"  {note}" if note else ""))
+
+    def finish(self, complete=True):
+        """Writes the archive and the last line; True when everything is green."""
+        green = complete and self.num_failed == 0 and self.num_passed > 0
+        self.say(f"{'GREEN' if green else 'RED'}: {self.num_passed} passed, {self.num_failed} failed, "
+                 f"{self.num_not_here} cannot run here" + ("" if complete else "; ended from outside") +
+                 ("" if self.pattern == "*" else f", of the checks that match {self.pattern}") +
+                 (" (a rehearsal)" if self.machine.emulated else ""))
+        self._archive()
+        shutil.rmtree(self.scratch, ignore_errors=True)
+        return green
+
+    def _archive(self):
+        with tarfile.open(self.results / "all.tar.gz", "w:gz") as archive:
+            for file in sorted(self.scratch.rglob("*")):
+                if file.is_file() and file.suffix in (".txt", ".jsonl", ".json", ".yaml"):
+                    if file.stat().st_size > MOST_LOG_BYTES:
+                        file.write_bytes(file.read_bytes()[-MOST_LOG_BYTES:])
+                    archive.add(file, file.relative_to(self.scratch))
+            archive.add(self.results / "summary.txt", "summary.txt")

@@ -1,0 +1,162 @@
+"""Verdicts on what programs said. Each function returns a note for the summary, or raises Failed."""
+
+import math
+import re
+
+
+class Failed(Exception):
+    """A check that failed; the text says in a line what was wrong."""
+
+
+class NotHere(Exception):
+    """A check that this machine cannot run; the text says why. Anything else that does not run has failed."""
+
+
+def complaint(output):
+    """The line of a failed program's output that says most."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    for telling in (r"DIFFERENT", r"^meshtrain: ", r"\[  FAILED  \] [A-Za-z]", r"[Ee]rror|NOT |nothing is "):
+        for line in lines:
+            if re.search(telling, line):
+                return line[:200]
+    return lines[-1][:200] if lines else "it said nothing"
+
+
+def ended_well(status, output):
+    if status != 0:
+        raise Failed(f"status {status}: {complaint(output)}")
+
+
+def google_test(output):
+    """All tests of a program ran and passed, one at least."""
+    passed = re.search(r"^\[  PASSED  \] (\d+) tests?", output, re.MULTILINE)
+    skipped = re.findall(r"^\[  SKIPPED \] ([\w/]+\.[\w/]+)$", output, re.MULTILINE)
+    if skipped:
+        raise Failed(f"{len(set(skipped))} tests were skipped: {', '.join(sorted(set(skipped)))}"[:200])
+    if not passed or int(passed[1]) == 0:
+        raise Failed("no test ran")
+    return f"{passed[1]} tests"
+
+
+def verification(output):
+    """meshtrain verify found the mesh equal to one rank."""
+    if not re.search(r"^equal: loss, gradient norm, ", output, re.MULTILINE):
+        raise Failed("it did not say 'equal': " + complaint(output))
+    return ""
+
+
+def fault_found(status, output):
+    """meshtrain verify found the fault that was planted."""
+    if status != 1 or not re.search(r"^DIFFERENT: ", output, re.MULTILINE):
+        raise Failed(f"a sum was left out, but verify ended with {status}: {complaint(output)}")
+    return "a sum that is left out is found"
+
+
+def attention_by(output):
+    """The kernels that computed attention, as meshtrain names them."""
+    return sorted(set(re.findall(r"attention by (\w+): \d+ queries", output)))
+
+
+def cudnn_attention(output):
+    kernels = attention_by(output)
+    if "cudnn" not in kernels:
+        raise Failed("attention was not computed by cudnn, but by " + (", ".join(kernels) or "no kernel that it names"))
+    return "attention by " + ", ".join(kernels)
+
+
+def steps_of(metrics, count):
+    """(loss, norm) of each step; `count` finite ones."""
+    steps = [(step.get("loss"), step.get("grad_norm")) for step in metrics]
+    if len(steps) != count:
+        raise Failed(f"{len(steps)} of {count} steps are in metrics.jsonl")
+    for number, step in enumerate(steps, 1):
+        if any(value is None or not math.isfinite(value) for value in step):
+            raise Failed(f"step {number} has loss {step[0]} and gradient norm {step[1]}")
+    return steps
+
+
+def distance(a, b):
+    """The largest relative difference of two runs' numbers, over all steps."""
+    return max(abs(x - y) / max(abs(x), abs(y), 1e-30) for one, other in zip(a, b) for x, y in zip(one, other))
+
+
+def as_on_cpu(gpu, cpu):
+    first, all_steps = distance(gpu[:1], cpu[:1]), distance([step[:1] for step in gpu], [step[:1] for step in cpu])
+    note = f"first step {first:.1e} from the CPU's, losses {all_steps:.1e}"
+    if first > 1e-3 or abs(gpu[0][0] - cpu[0][0]) > 1e-5 * cpu[0][0] or all_steps > 1e-2:
+        raise Failed(note)
+    return note
+
+
+# A difference that a graph may have where runs without one have the same bits: its products may be summed otherwise.
+GRAPH_FLOOR = 1e-6
+GRAPH_MULTIPLE = 4
+
+
+def graph(eager, recorded):
+    """Runs with a graph are as far from those without as these are from each other, by a small multiple."""
+    noise = max(distance(a, b) for i, a in enumerate(eager) for b in eager[:i])
+    difference = max(distance(a, b) for a in eager for b in recorded)
+    note = f"graph {difference:.1e} from eager, eager {noise:.1e} from itself"
+    if difference > max(GRAPH_MULTIPLE * noise, GRAPH_FLOOR):
+        raise Failed(note)
+    return note + (", the same bits" if difference == 0 else "")
+
+
+def flat_memory(samples, last_step):
+    """`samples`: (step, MiB). Memory of the second half of the steps is not above that of the first, without its start."""
+    early = [used for step, used in samples if last_step / 10 <= step <= last_step / 2]
+    late = [used for step, used in samples if last_step / 2 < step]
+    if len(early) < 2 or len(late) < 2:
+        raise Failed(f"memory was read {len(early)} and {len(late)} times in the halves of the run: too few to tell")
+    if max(late) > max(early):
+        raise Failed(f"{max(early)} MiB in the first half, {max(late)} MiB in the second")
+    return f"{max(late)} MiB"
+
+
+def kernel_rates(output):
+    """Every row of kernels_benchmark's tables has numbers, and copies are as fast as a GPU's memory."""
+    copy = re.search(r"copy on the device: (\d+) GB/s", output)
+    rows = [[cell.strip() for cell in line.strip("| \n").split("|")] for line in output.splitlines()
+            if line.startswith("|") and not re.match(r"\|(-+\||.*\| (us|forward TFLOP/s) \|)", line)]
+    if not copy or int(copy[1]) == 0 or not rows:
+        raise Failed("there is no table of rates")
+    shares = []
+    for row in rows:
+        numbers = re.findall(r"(?<![\w.])(?:nan|-?inf|\d+(?:\.\d+)?)", " ".join(row[2:]))
+        if not numbers or any(not math.isfinite(float(n)) or float(n) <= 0 for n in numbers):
+            raise Failed("no rate in: " + " | ".join(row))
+        if row[-1].endswith("%"):
+            shares.append(float(row[-1].rstrip(" %")))
+    if not shares or len(shares) == len(rows):
+        raise Failed("a table is missing: " + ("attention" if shares else "kernels"))
+    return f"{len(rows)} rates; {sum(share >= 85 for share in shares)} of {len(shares)} kernels at 85 % of a copy"
+
+
+FIRST_LOSS, LAST_LOSS = 1e-3, 3e-2  # relative; the same weights and tokens, sums in other orders
+
+
+def training(rows, peer_wanted, attention_wanted):
+    """`rows`: of gpu_train.py. Each program has its speed, and they compute the same."""
+    by_program = {row["program"]: row for row in rows}
+    wanted = ["meshtrain", "meshtrain, as a graph"] + (["transformers"] if peer_wanted else [])
+    missing = [name for name in wanted if name not in by_program]
+    if missing:
+        raise Failed("not measured: " + ", ".join(missing))
+    for row in rows:
+        losses = row["losses"]
+        if not (math.isfinite(row["tokens_per_second"]) and row["tokens_per_second"] > 0):
+            raise Failed(f"{row['program']}: {row['tokens_per_second']} tokens/s")
+        if not losses or not all(isinstance(loss, float) and math.isfinite(loss) for loss in losses):
+            raise Failed(f"{row['program']}: a loss is no number")
+        if attention_wanted and not row["attention"]:
+            raise Failed(f"{row['program']} does not say which attention kernel ran")
+    base = by_program["meshtrain"]["losses"]
+    for name in wanted[1:]:
+        losses = by_program[name]["losses"]
+        for which, bound in ((0, FIRST_LOSS), (-1, LAST_LOSS)):
+            if abs(losses[which] - base[which]) > bound * abs(base[which]):
+                raise Failed(f"{name}: {'first' if which == 0 else 'last'} loss {losses[which]:.4f}, "
+                             f"meshtrain's {base[which]:.4f}")
+    return "; ".join(f"{row['program']} {row['tokens_per_second']:.0f} tokens/s, {row['causal_mfu']:.1f} % MFU"
+                     for row in rows)
