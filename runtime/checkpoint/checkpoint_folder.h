@@ -13,6 +13,7 @@ bool has_name_of_step(const std::filesystem::path& folder);
 
 /// The checkpoints of a run: RUN_DIR/checkpoints, a folder for each step in it. One that bears the name of a step is
 /// complete: it was written under another and renamed. Ranks of a host see the same files; hosts may or may not.
+/// Functions that list the folder take an absent one as empty and throw std::runtime_error when it cannot be read.
 class CheckpointFolder {
  public:
   explicit CheckpointFolder(std::filesystem::path folder) : folder_(std::move(folder)) {}

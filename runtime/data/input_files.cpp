@@ -76,6 +76,11 @@ std::vector<fs::path> input_files(const std::vector<fs::path>& inputs, const fs:
       throw InputError("--out " + output.string() + " is the same file as the input " + input.string() +
                        ": name another one to write");
     }
+    if (same(input, parts_folder(output))) {
+      throw InputError("the input " + input.string() +
+                       " is the folder that data prepare needs for the parts of --out " + output.string() +
+                       ": name another one to write");
+    }
     for (fs::path& file : files_of(input, parts_folder(output))) {
       if (!same(file, output) && !same(file, partial)) files.push_back(std::move(file));
     }

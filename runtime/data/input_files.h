@@ -7,8 +7,8 @@ namespace meshtrain {
 
 /// The files that `inputs` name, in their order. A folder stands for the files below it in the order of their paths,
 /// hidden folders (.git) left out; links to folders are not followed. `output` itself, OUT.partial and the folder
-/// OUT.parts are left out. Throws InputError when an input is missing, cannot be read, or is itself `output`, and for a
-/// link, given or in a folder, to what is not there.
+/// OUT.parts are left out. Throws InputError when an input is missing, cannot be read, or is itself `output` or
+/// OUT.parts, and for a link, given or in a folder, to what is not there.
 std::vector<std::filesystem::path> input_files(const std::vector<std::filesystem::path>& inputs,
                                                const std::filesystem::path& output);
 

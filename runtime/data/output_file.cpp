@@ -1,17 +1,20 @@
 #include "runtime/data/output_file.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <stdexcept>
 #include <system_error>
 #include <utility>
 
 #include "mesh/error.h"
+#include "runtime/data/file_lock.h"
 
 namespace meshtrain {
 namespace {
@@ -20,6 +23,25 @@ constexpr size_t kStretch = 8 << 20;  // bytes
 
 std::string reason(const std::filesystem::path& path, int error) {
   return "cannot write " + path.string() + ": " + std::strerror(error);
+}
+
+/// What a file system answers that cannot do a thing. It keeps what was written by ways of its own; every other error
+/// is one of the disk.
+bool is_unsupported(int error) {
+  return error == ENOSYS || error == EINVAL || error == ESPIPE;
+}
+
+bool is_named(int descriptor, const std::filesystem::path& path) {
+  struct stat open_file {
+  }, named{};
+  return ::fstat(descriptor, &open_file) == 0 && ::lstat(path.c_str(), &named) == 0 &&
+         open_file.st_dev == named.st_dev && open_file.st_ino == named.st_ino;
+}
+
+mode_t file_mode_mask() {
+  const mode_t mask = ::umask(0);
+  ::umask(mask);
+  return mask;
 }
 
 bool is_wrong_path(int error) {
@@ -35,10 +57,33 @@ OutputFile::OutputFile(std::filesystem::path path, PageCache cache)
   partial_ += ".partial";
   std::error_code failed;  // open() says why
   if (path_.has_parent_path()) std::filesystem::create_directories(path_.parent_path(), failed);
-  descriptor_ = ::open(partial_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-  if (descriptor_ >= 0) return;
-  if (is_wrong_path(errno)) throw InputError(reason(path_, errno));
-  throw std::runtime_error(reason(path_, errno));
+  open_partial();
+}
+
+void OutputFile::open_partial() {
+  const auto fail_to_open = [this](int error) {
+    if (is_wrong_path(error)) throw InputError(reason(path_, error));
+    throw std::runtime_error(reason(path_, error));
+  };
+  // Locked while it bears its name: another writer may have renamed it between open() and the lock.
+  do {
+    if (descriptor_ >= 0) ::close(descriptor_);
+    descriptor_ = ::open(partial_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
+    if (descriptor_ < 0) fail_to_open(errno);
+    const LockOutcome outcome = try_lock(descriptor_);
+    if (outcome == LockOutcome::Held) continue;
+    ::close(std::exchange(descriptor_, -1));
+    if (outcome == LockOutcome::Taken) {
+      throw InputError("cannot write " + path_.string() + ": another process is writing it, as " + partial_.string());
+    }
+    std::string name = partial_.string() + "-XXXXXX";
+    descriptor_ = ::mkostemp(name.data(), O_CLOEXEC);
+    if (descriptor_ < 0) fail_to_open(errno);
+    partial_ = name;
+    ::fchmod(descriptor_, 0666 & ~file_mode_mask());
+    return;
+  } while (!is_named(descriptor_, partial_));
+  if (::ftruncate(descriptor_, 0) != 0) fail(errno);
 }
 
 OutputFile::~OutputFile() {
@@ -64,18 +109,19 @@ void OutputFile::write_at(int64_t offset, const void* data, size_t bytes) {
   }
 }
 
-// A file system that cannot do it keeps the pages. An error of the disk is told once, here or in finish().
+// The system reports an error of the disk once, here or in finish().
 void OutputFile::pass_on(Stretch written) {
   if (written.begin == in_memory_.end) written.begin = in_memory_.begin;
   in_memory_ = written;
   const auto size = [](const Stretch& stretch) { return stretch.end - stretch.begin; };
   if (size(in_memory_) < static_cast<int64_t>(kStretch)) return;
-  ::sync_file_range(descriptor_, in_memory_.begin, size(in_memory_), SYNC_FILE_RANGE_WRITE);
+  const auto sync = [&](const Stretch& stretch, unsigned flags) {
+    const int failed = ::sync_file_range(descriptor_, stretch.begin, size(stretch), flags);
+    if (failed != 0 && !is_unsupported(errno)) fail(errno);
+  };
+  sync(in_memory_, SYNC_FILE_RANGE_WRITE);
   if (size(on_their_way_) > 0) {
-    const int failed =
-        ::sync_file_range(descriptor_, on_their_way_.begin, size(on_their_way_),
-                          SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER);
-    if (failed != 0 && (errno == EIO || errno == ENOSPC || errno == EDQUOT)) fail(errno);
+    sync(on_their_way_, SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER);
     ::posix_fadvise(descriptor_, on_their_way_.begin, size(on_their_way_), POSIX_FADV_DONTNEED);
   }
   on_their_way_ = in_memory_;
@@ -83,10 +129,10 @@ void OutputFile::pass_on(Stretch written) {
 }
 
 void OutputFile::finish() {
-  if (::fsync(descriptor_) != 0) fail(errno);
-  if (::close(std::exchange(descriptor_, -1)) != 0) fail(errno);
-  if (std::rename(partial_.c_str(), path_.c_str()) != 0) fail(errno);
+  if (::fsync(descriptor_) != 0 && !is_unsupported(errno)) fail(errno);
+  if (std::rename(partial_.c_str(), path_.c_str()) != 0) fail(errno);  // while it is locked
   partial_.clear();
+  ::close(std::exchange(descriptor_, -1));
   sync_folder(path_.parent_path());
 }
 
@@ -96,9 +142,10 @@ void OutputFile::fail(int error) {
 }
 
 void OutputFile::discard() noexcept {
-  if (descriptor_ >= 0) ::close(std::exchange(descriptor_, -1));
-  if (!partial_.empty()) ::unlink(partial_.c_str());
+  if (descriptor_ < 0) return;
+  if (!partial_.empty()) ::unlink(partial_.c_str());  // while it is locked
   partial_.clear();
+  ::close(std::exchange(descriptor_, -1));
 }
 
 void write_whole(const std::filesystem::path& path, const std::string& text) {
@@ -110,8 +157,7 @@ void write_whole(const std::filesystem::path& path, const std::string& text) {
 void sync_folder(const std::filesystem::path& folder) {
   const char* name = folder.empty() ? "." : folder.c_str();
   const int descriptor = ::open(name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  // File systems that cannot synchronise a folder answer EINVAL.
-  const bool synced = descriptor >= 0 && (::fsync(descriptor) == 0 || errno == EINVAL);
+  const bool synced = descriptor >= 0 && (::fsync(descriptor) == 0 || is_unsupported(errno));
   const int error = errno;
   if (descriptor >= 0) ::close(descriptor);
   if (!synced) throw std::runtime_error(reason(name, error));

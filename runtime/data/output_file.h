@@ -14,12 +14,13 @@ enum class PageCache {
             ///< the place of what is in use, and fresh pages for each of which cost more than writing does
 };
 
-/// A file that appears under its name whole or not at all: written beside it as NAME.partial, made durable and
-/// renamed by finish(). A file of that name is replaced.
+/// A file that appears under its name complete or not at all: written beside it as NAME.partial, made durable and
+/// renamed by finish(). A file of that name is replaced. NAME.partial is locked, so that two processes never write one
+/// file; where the file system has no locks each has a NAME.partial-XXXXXX of its own.
 class OutputFile {
  public:
-  /// Throws InputError when no file can be created there (no such folder, no permission), std::runtime_error when the
-  /// disk fails.
+  /// Throws InputError when no file can be created there (no such folder, no permission) and when another process is
+  /// writing it, std::runtime_error when the disk fails.
   explicit OutputFile(std::filesystem::path path, PageCache cache = PageCache::Kept);
   /// Removes what was written unless finish() was reached.
   ~OutputFile();
@@ -40,6 +41,8 @@ class OutputFile {
     int64_t begin = 0, end = 0;
   };
 
+  /// Opens partial_, empty and for this process alone.
+  void open_partial();
   /// Hands what was written to the disk, stretch by stretch.
   void pass_on(Stretch written);
   [[noreturn]] void fail(int error);

@@ -1,12 +1,7 @@
 #include "runtime/data/prepare_text.h"
 
-#include <fcntl.h>
-#include <sys/file.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <atomic>
-#include <cerrno>
 #include <condition_variable>
 #include <cstring>
 #include <exception>
@@ -15,11 +10,14 @@
 #include <limits>
 #include <mutex>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <regex>
 #include <system_error>
 #include <thread>
 #include <utility>
 
 #include "mesh/error.h"
+#include "runtime/data/file_lock.h"
 #include "runtime/data/input_files.h"
 #include "runtime/data/mapped_file.h"
 #include "runtime/data/output_file.h"
@@ -44,27 +42,45 @@ struct PartHeader {
   int64_t not_utf8 = 0;  // of these
 };
 
+/// The names that data prepare gives to files in OUT.parts.
+bool is_own_name(const fs::path& file) {
+  static const std::regex names(R"((lock|plan\.json|[0-9]+\.tokens)(\.partial(-.{6})?)?)");
+  return std::regex_match(file.filename().string(), names);
+}
+
+/// Refuses a folder with anything but files of data prepare in it, and a link: what lies there is somebody's.
+void check_parts_folder(const fs::path& folder) {
+  const std::string needed = "data prepare keeps its parts in " + folder.string() + ", but ";
+  constexpr const char* kRemedy = ": name another --out, or move it out of the way";
+  std::error_code error;
+  const fs::file_status status = fs::symlink_status(folder, error);
+  if (status.type() == fs::file_type::not_found) return;
+  if (status.type() != fs::file_type::directory) {
+    throw InputError(needed + "that is " + (fs::is_symlink(status) ? "a link" : "not a folder") + kRemedy);
+  }
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
+    if (is_own_name(entry->path()) && entry->symlink_status().type() == fs::file_type::regular) continue;
+    throw InputError(needed + "data prepare did not write " + entry->path().filename().string() + " there" + kRemedy);
+  }
+  if (error) throw InputError("cannot read " + folder.string() + ": " + error.message());
+}
+
 /// OUT.parts, held by one run.
 class PartsFolder {
  public:
   // `plan`: all that the parts depend on. Parts of another plan are removed.
   PartsFolder(fs::path folder, const std::string& plan) : folder_(std::move(folder)) {
+    check_parts_folder(folder_);
     std::error_code error;
     fs::create_directories(folder_, error);
-    lock_ = open((folder_ / "lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-    if (lock_ < 0) throw InputError("cannot write in " + folder_.string() + ": " + std::strerror(errno));
-    if (flock(lock_, LOCK_EX | LOCK_NB) != 0) {
-      close(lock_);
+    lock_.emplace(folder_ / "lock");
+    if (lock_->is_taken()) {
       throw InputError(folder_.string() + " is in use: another data prepare writes the same --out");
     }
     std::ifstream stream(folder_ / "plan.json", std::ios::binary);
     if (std::string(std::istreambuf_iterator<char>(stream), {}) == plan) return;
-    for (const fs::directory_entry& entry : fs::directory_iterator(folder_)) {
-      if (entry.path().filename() != "lock") fs::remove(entry.path());
-    }
-    OutputFile file(folder_ / "plan.json");
-    file.append(plan.data(), plan.size());
-    file.finish();
+    remove_files("lock");
+    write_whole(folder_ / "plan.json", plan);
   }
   // Without a part there is nothing to go on from.
   ~PartsFolder() {
@@ -73,7 +89,6 @@ class PartsFolder {
     const bool parts = std::any_of(
         begin(entry), end(entry), [](const fs::directory_entry& found) { return found.path().extension() == kEnding; });
     if (!parts) remove();
-    close(lock_);
   }
   PartsFolder(const PartsFolder&) = delete;
   PartsFolder& operator=(const PartsFolder&) = delete;
@@ -92,14 +107,25 @@ class PartsFolder {
     return whole ? std::optional(header) : std::nullopt;
   }
 
+  /// Removes the folder, and of what is in it only files of data prepare.
   void remove() {
+    remove_files("");
     std::error_code ignored;
-    fs::remove_all(folder_, ignored);
+    fs::remove(folder_, ignored);
   }
 
  private:
+  void remove_files(const std::string& but) {
+    std::error_code ignored;
+    std::vector<fs::path> own;
+    for (const fs::directory_entry& entry : fs::directory_iterator(folder_, ignored)) {
+      if (is_own_name(entry.path()) && entry.path().filename() != but) own.push_back(entry.path());
+    }
+    for (const fs::path& file : own) fs::remove(file, ignored);
+  }
+
   fs::path folder_;
-  int lock_ = -1;
+  std::optional<LockFile> lock_;
 };
 
 std::string plan_of(const PrepareTextOptions& options, const std::vector<fs::path>& files, int64_t part_bytes) {

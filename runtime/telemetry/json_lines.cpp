@@ -24,7 +24,9 @@ bool belongs(const std::string& line, int64_t last_step) {
 /// What of a file is kept: its leading lines that are whole and belong to steps up to `last_step`.
 struct Kept {
   Kept(const std::filesystem::path& file, int64_t last_step) {
+    errno = EIO;  // of streams that give no reason
     std::ifstream in(file);
+    if (!in) throw std::runtime_error("cannot read " + file.string() + ": " + std::strerror(errno));
     for (std::string line; std::getline(in, line);) {
       if (num_cut == 0 && !in.eof() && belongs(line, last_step)) {
         length += static_cast<int64_t>(line.size()) + 1;
@@ -32,6 +34,7 @@ struct Kept {
         ++num_cut;
       }
     }
+    if (in.bad()) throw std::runtime_error("cannot read " + file.string() + " to its end: " + std::strerror(errno));
   }
   int64_t length = 0;
   int64_t num_cut = 0;  // lines behind it

@@ -19,6 +19,7 @@ Journal::Journal(const Recipe& recipe, std::unique_ptr<RunDirectory> directory, 
   directory_->write_recipe(to_yaml(recipe_));
   if (recipe.train.parameter_metrics.every > 0) parameters_.emplace(directory_->parameter_metrics(), last_step);
   spdlog::set_pattern("%v");
+  if (!directory_->warning().empty()) spdlog::info(directory_->warning());
 }
 
 void Journal::announce(const ModelSize& size, bool sequence_parallel, const ContextChoice& context,

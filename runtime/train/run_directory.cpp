@@ -1,12 +1,5 @@
 #include "runtime/train/run_directory.h"
 
-#include <fcntl.h>
-#include <sys/file.h>
-#include <unistd.h>
-
-#include <cerrno>
-#include <cstring>
-
 #include "mesh/error.h"
 #include "runtime/checkpoint/checkpoint_folder.h"
 #include "runtime/data/output_file.h"
@@ -31,25 +24,15 @@ RunDirectory::RunDirectory(std::filesystem::path folder, bool resume) : folder_(
   if (error) throw InputError("cannot create the run directory " + folder_.string() + ": " + error.message());
   const bool unlocked = !std::filesystem::exists(folder_ / "lock");
   if (unlocked && !resume && holds_run(*this)) throw holds_a_run(folder_);  // no lock file is made
-  lock_ = open((folder_ / "lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-  if (lock_ < 0)
-    throw InputError("cannot write in the run directory " + folder_.string() + ": " + std::strerror(errno));
-  if (flock(lock_, LOCK_EX | LOCK_NB) != 0) {
-    close(lock_);
+  lock_.emplace(folder_ / "lock");
+  if (lock_->is_taken()) {
     throw InputError("the run directory " + folder_.string() + " is in use by another run; choose another --run-dir");
   }
-  if (!resume && holds_run(*this)) {
-    close(lock_);
-    throw holds_a_run(folder_);
-  }
+  if (!resume && holds_run(*this)) throw holds_a_run(folder_);
 }
 
 std::filesystem::path RunDirectory::folder_of(const Recipe& recipe, const std::filesystem::path& asked) {
   return asked.empty() ? std::filesystem::path("runs") / recipe.name : asked;
-}
-
-RunDirectory::~RunDirectory() {
-  close(lock_);
 }
 
 void RunDirectory::write_recipe(const std::string& yaml) const {

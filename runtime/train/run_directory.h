@@ -1,9 +1,11 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <string>
 
 #include "runtime/config/recipe.h"
+#include "runtime/data/file_lock.h"
 
 namespace meshtrain {
 
@@ -11,16 +13,15 @@ namespace meshtrain {
 /// as this lives. Of one rank; the lock is the kernel's, so a run that was killed leaves none behind.
 class RunDirectory {
  public:
-  /// Creates `folder` where it is absent. Throws InputError when it is in use by another process, or when it holds a
-  /// run and `resume` is false: it is then left as it was.
+  /// Creates `folder` where it is absent. Throws InputError when it is in use by another process, cannot be read, or
+  /// holds a run while `resume` is false: it is then left as it was.
   RunDirectory(std::filesystem::path folder, bool resume);
-  ~RunDirectory();
-  RunDirectory(const RunDirectory&) = delete;
-  RunDirectory& operator=(const RunDirectory&) = delete;
 
   /// Where a run of `recipe` has its folder: `asked`, or runs/<recipe name> when that is empty.
   static std::filesystem::path folder_of(const Recipe& recipe, const std::filesystem::path& asked);
   const std::filesystem::path& folder() const { return folder_; }
+  /// LockFile::warning().
+  const std::string& warning() const { return lock_->warning(); }
   std::filesystem::path metrics() const { return folder_ / "metrics.jsonl"; }
   std::filesystem::path parameter_metrics() const { return folder_ / "parameters.jsonl"; }
   std::filesystem::path checkpoints() const { return checkpoints_of(folder_); }
@@ -30,7 +31,7 @@ class RunDirectory {
 
  private:
   std::filesystem::path folder_;
-  int lock_;
+  std::optional<LockFile> lock_;
 };
 
 }  // namespace meshtrain

@@ -298,6 +298,34 @@ TEST_F(PrepareText, IsDoneByOneAtATime) {
   EXPECT_EQ(documents(), (Texts{"text"}));
 }
 
+// What lies where the parts would be is somebody's.
+TEST_F(PrepareText, RemovesNothingThatItDidNotWrite) {
+  file("a", "text");
+  const auto refusal = [&] { return message<InputError>([&] { prepare_text(tokenizer_, options_); }); };
+  write_file(parts() / "chapter one", "a corpus");
+  EXPECT_TRUE(has(refusal(), "but data prepare did not write chapter one there: name another --out"));
+  EXPECT_EQ(read_file(parts() / "chapter one"), "a corpus");
+  EXPECT_FALSE(std::filesystem::exists(parts() / "lock"));
+
+  options_.inputs = {parts()};
+  EXPECT_TRUE(has(refusal(), "is the folder that data prepare needs for the parts of --out"));
+  EXPECT_EQ(read_file(parts() / "chapter one"), "a corpus");
+
+  options_.inputs = {scratch_.path() / "text"};
+  std::filesystem::rename(parts(), scratch_.path() / "elsewhere");
+  std::filesystem::create_symlink("elsewhere", parts());
+  EXPECT_TRUE(has(refusal(), "but that is a link: name another --out"));
+  EXPECT_EQ(read_file(scratch_.path() / "elsewhere" / "chapter one"), "a corpus");
+
+  std::filesystem::remove(parts());
+  write_file(parts() / "plan.json", "of other texts");
+  write_file(parts() / "0.tokens", "of other texts");
+  write_file(parts() / "1.tokens.partial", "of one that was killed");
+  prepare_text(tokenizer_, options_);
+  EXPECT_EQ(documents(), (Texts{"text"}));
+  EXPECT_FALSE(std::filesystem::exists(parts()));
+}
+
 TEST_F(PrepareText, RefusesWhatDoesNotFit) {
   file("a", "text");
   const auto refusal = [&] { return message<InputError>([&] { prepare_text(tokenizer_, options_); }); };

@@ -377,5 +377,31 @@ TEST_F(TrainKilled, IsAlwaysResumed) {
   EXPECT_EQ(names().size(), 2u) << "nothing half written is left";
 }
 
+/// Makes a program's calls fail (tests/support/faults).
+std::string with_faults(const std::string& faults) {
+  return "export LD_PRELOAD=" + build_folder() + "/tests/libfaults.so MESHTRAIN_FAULTS=" + faults;
+}
+
+TEST_F(TrainResume, ARunThatCannotBeReadIsNotBegunAnew) {
+  run(1, "dp=1", 4, kEvery3);
+  const auto before = contents(run_dir);
+  Words words = kResume;
+  words.insert(words.end(), {"--set", "train.steps=6"});
+  EXPECT_TRUE(has(complaint(1, words, 1, with_faults("opendir:/checkpoints:EACCES")),
+                  "cannot read the checkpoints in " + checkpoints().string() + ": Permission denied"));
+  EXPECT_TRUE(has(complaint(1, words, 1, with_faults("read:metrics.jsonl:EIO")),
+                  "cannot read " + (run_dir / "metrics.jsonl").string()));
+  EXPECT_EQ(contents(run_dir), before);
+  EXPECT_EQ(train(1, words).status, 0);
+  expect_steps(metrics(), 6);
+}
+
+TEST_F(TrainResume, AFileSystemWithoutLocksIsTrainedOnWithAWarning) {
+  const Ending ending = train(1, kEvery3, with_faults("flock:/lock:ENOLCK"));
+  EXPECT_EQ(ending.status, 0) << ending.err;
+  EXPECT_TRUE(has(ending.out, "warning: " + (run_dir / "lock").string() + " cannot be locked (No locks available)"))
+      << ending.out;
+}
+
 }  // namespace
 }  // namespace meshtrain::testing

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+namespace meshtrain {
+
+/// An exclusive lock of a file. It is the kernel's, so a process that is killed leaves none behind.
+enum class LockOutcome {
+  Held,         ///< until the descriptor is closed
+  Taken,        ///< another process holds it
+  Unsupported,  ///< the file system has no locks: nobody holds it, and nobody can
+};
+
+/// Tries to lock the file that is open as `descriptor` and returns at once: by flock(), or where the file system has
+/// none by a lock of the open file description (fcntl). `descriptor` must be open for writing. When the outcome is
+/// Unsupported errno says why.
+LockOutcome try_lock(int descriptor);
+
+/// A lock file, held as long as this lives. On a file system without locks it holds nothing.
+class LockFile {
+ public:
+  /// Creates `file` where it is absent. Throws InputError when it cannot be created.
+  explicit LockFile(const std::filesystem::path& file);
+  ~LockFile();
+  LockFile(const LockFile&) = delete;
+  LockFile& operator=(const LockFile&) = delete;
+
+  bool is_taken() const { return outcome_ == LockOutcome::Taken; }
+  /// One line for people when the file system has no locks, so that nothing keeps a second process away; else empty.
+  const std::string& warning() const { return warning_; }
+
+ private:
+  int descriptor_;
+  LockOutcome outcome_;
+  std::string warning_;
+};
+
+}  // namespace meshtrain

@@ -1,0 +1,144 @@
+// Files on disks that fail and on file systems that cannot do everything.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "mesh/error.h"
+#include "runtime/checkpoint/checkpoint_folder.h"
+#include "runtime/data/output_file.h"
+#include "runtime/telemetry/json_lines.h"
+#include "runtime/train/run_directory.h"
+#include "tests/runtime/data_files.h"
+#include "tests/support/faults/faults.h"
+#include "tests/support/scratch.h"
+
+namespace meshtrain {
+namespace {
+
+using testing::has;
+using testing::inject_faults;
+using testing::message;
+using testing::read_file;
+using testing::write_file;
+
+class DiskFaults : public ::testing::Test {
+ protected:
+  ~DiskFaults() override { inject_faults(""); }
+
+  std::filesystem::path path(const std::string& name) const { return folder_.path() / name; }
+
+  /// Writes 40 MiB past the page cache in place of the file "out", which holds "before".
+  void replace_out() const {
+    OutputFile file(path("out"), PageCache::Dropped);
+    const std::string block(size_t{8} << 20, 'x');
+    for (int i = 0; i < 5; ++i) file.append(block.data(), block.size());
+    file.finish();
+  }
+
+  /// The files beside the one that is written.
+  std::vector<std::string> names() const {
+    std::vector<std::string> names;
+    for (const auto& entry : std::filesystem::directory_iterator(folder_.path())) {
+      names.push_back(entry.path().filename().string());
+    }
+    return names;
+  }
+
+ private:
+  testing::ScratchFolder folder_;
+};
+
+TEST_F(DiskFaults, AnyErrorOfTheDiskLeavesWhatWasThere) {
+  const std::string reasons[][2] = {{"EIO", "Input/output error"},
+                                    {"ENOSPC", "No space left on device"},
+                                    {"ENODATA", "No data available"},
+                                    {"ENOLINK", "Link has been severed"},
+                                    {"ESTALE", "Stale file handle"}};
+  for (const std::string call : {"sync_file_range", "fsync", "pwrite", "rename"}) {
+    for (const auto& [error, reason] : reasons) {
+      write_file(path("out"), "before");
+      inject_faults(call + ":out.partial:" + error + (call == "pwrite" ? ":2" : ""));
+      const std::string said = message<std::runtime_error>([&] { replace_out(); });
+      EXPECT_EQ(said, "cannot write " + path("out").string() + ": " + reason) << call << " " << error;
+      EXPECT_EQ(read_file(path("out")), "before") << call << " " << error;
+      EXPECT_EQ(names(), std::vector<std::string>{"out"}) << call << " " << error;
+    }
+  }
+}
+
+TEST_F(DiskFaults, AFileSystemThatCannotSynchroniseIsNoError) {
+  for (const std::string call : {"sync_file_range", "fsync"}) {
+    for (const std::string error : {"ENOSYS", "EINVAL"}) {
+      inject_faults(call + "::" + error);
+      replace_out();
+      EXPECT_EQ(std::filesystem::file_size(path("out")), size_t{40} << 20) << call << " " << error;
+    }
+  }
+}
+
+TEST_F(DiskFaults, AFileHasOneWriter) {
+  {
+    OutputFile first(path("out"));
+    first.append("first", 5);
+    EXPECT_TRUE(has(message<InputError>([&] { OutputFile second(path("out")); }), "another process is writing it"));
+    first.append(" writer", 7);
+    first.finish();
+  }
+  EXPECT_EQ(read_file(path("out")), "first writer");
+  write_file(path("out.partial"), "left behind by one that was killed");
+  write_whole(path("out"), "second");
+  EXPECT_EQ(read_file(path("out")), "second");
+}
+
+TEST_F(DiskFaults, WithoutLocksEachWriterHasAFileOfItsOwn) {
+  inject_faults("flock:out.partial:ENOLCK");
+  {
+    OutputFile first(path("out")), second(path("out"));
+    first.append("first, and longer", 17);
+    second.append("second", 6);
+    first.finish();
+    EXPECT_EQ(read_file(path("out")), "first, and longer");
+    second.finish();
+  }
+  EXPECT_EQ(read_file(path("out")), "second");
+}
+
+TEST_F(DiskFaults, ARunDirectoryWithoutLocksIsUsedWithAWarning) {
+  for (const std::string error : {"ENOSYS", "ENOLCK", "EIO"}) {
+    inject_faults("flock:/lock:" + error);
+    const RunDirectory directory(path("run"), /*resume=*/false);
+    EXPECT_TRUE(has(directory.warning(), "warning: " + path("run/lock").string() + " cannot be locked (")) << error;
+  }
+  inject_faults("");
+  const RunDirectory directory(path("run"), /*resume=*/false);
+  EXPECT_EQ(directory.warning(), "");
+  EXPECT_TRUE(has(message<InputError>([&] { RunDirectory(path("run"), false); }), "is in use by another run"));
+}
+
+TEST_F(DiskFaults, CheckpointsThatCannotBeReadAreNotNone) {
+  std::filesystem::create_directories(path("checkpoints/step-00000003"));
+  const CheckpointFolder folder(path("checkpoints"));
+  inject_faults("opendir:checkpoints:EACCES");
+  EXPECT_EQ(message<std::runtime_error>([&] { folder.steps(); }),
+            "cannot read the checkpoints in " + path("checkpoints").string() + ": Permission denied");
+  inject_faults("");
+  EXPECT_EQ(folder.steps(), std::vector<int64_t>{3});
+  EXPECT_EQ(CheckpointFolder(path("none")).steps(), std::vector<int64_t>{});
+}
+
+TEST_F(DiskFaults, MetricsThatCannotBeReadAreNotCut) {
+  const std::string lines = "{\"step\":1}\n{\"step\":2}\n";
+  for (const std::string fault : {"open:metrics.jsonl:EACCES:1", "read:metrics.jsonl:EIO"}) {
+    write_file(path("metrics.jsonl"), lines);
+    inject_faults(fault);
+    EXPECT_TRUE(has(message<std::runtime_error>([&] { JsonLines file(path("metrics.jsonl"), 2); }),
+                    "cannot read " + path("metrics.jsonl").string()))
+        << fault;
+    inject_faults("");
+    EXPECT_EQ(read_file(path("metrics.jsonl")), lines) << fault;
+  }
+}
+
+}  // namespace
+}  // namespace meshtrain
