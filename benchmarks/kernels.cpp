@@ -19,6 +19,7 @@
 #include "context_parallel/attention_choice.h"
 #include "context_parallel/attention_kernels.h"
 #include "context_parallel/merge.h"
+#include "context_parallel/packed_attention.h"
 #include "mesh/cuda/plugin.h"
 #include "mesh/error.h"
 #include "mesh/operator.h"
@@ -186,6 +187,52 @@ void attention() {
   }
 }
 
+/// Documents of a sample of 32,768 tokens.
+struct Documents {
+  const char* what;
+  std::vector<int64_t> lengths;
+};
+
+std::vector<Documents> packings() {
+  constexpr int64_t kTokens = 32768;
+  std::vector<int64_t> mixed;  // from 16 tokens to 8,192, most of them short
+  for (int64_t left = kTokens, i = 0; left > 0; left -= mixed.back(), ++i) {
+    mixed.push_back(std::min(left, int64_t{8192} >> (7 * i % 10)));
+  }
+  const auto equal = [](int64_t length) { return std::vector<int64_t>(static_cast<size_t>(kTokens / length), length); };
+  return {{"of 128", equal(128)}, {"of 1024", equal(1024)}, {"of 4096", equal(4096)}, {"mixed", mixed}};
+}
+
+/// Documents in one variable-length call; only pairs that count are counted.
+void packed_attention() {
+  std::printf("\n| packed documents | dtype | forward TFLOP/s | backward TFLOP/s |\n|---|---|---|---|\n");
+  for (const auto& [heads, kv_heads, head_dim] :
+       {std::tuple<int64_t, int64_t, int64_t>{32, 32, 64}, {32, 8, 64}, {32, 8, 128}}) {
+    for (const Documents& documents : packings()) {
+      std::vector<int> ends = {0};
+      double pairs = 0;
+      for (const int64_t length : documents.lengths) {
+        ends.push_back(ends.back() + static_cast<int>(length));
+        pairs += static_cast<double>(length * length) / 2;
+      }
+      const int64_t tokens = ends.back(), longest = std::ranges::max(documents.lengths), dim = head_dim;
+      const at::Tensor bounds = at::tensor(ends, at::kInt).to(at::kCUDA);
+      const PackedLengths lengths{bounds, bounds, longest, longest};
+      const auto of = [&](int64_t count) { return made({tokens, count, dim}, at::kBFloat16); };
+      const at::Tensor q = of(heads), k = of(kv_heads), v = of(kv_heads), grad = of(heads);
+      const double scale = 1 / std::sqrt(static_cast<double>(dim));
+      const double operations = 4 * pairs * static_cast<double>(heads * dim);
+      const Attended attended = attend_packed(q, k, v, lengths, true, scale);
+      const double forward = seconds([&] { attend_packed(q, k, v, lengths, true, scale); });
+      const double backward = seconds([&] { attend_packed_backward(grad, q, k, v, attended, lengths, true, scale); });
+      std::printf("| %zu documents, %s, heads %ld / %ld of %ld | BFloat16 | %.0f | %.0f |\n", documents.lengths.size(),
+                  documents.what, heads, kv_heads, dim, operations / forward / 1e12,
+                  2.5 * operations / backward / 1e12);
+      std::fflush(stdout);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace meshtrain
 
@@ -208,4 +255,5 @@ int main() {
   optimizer(table, at::kFloat, at::kFloat, true);
   optimizer(table, at::kBFloat16, at::kBFloat16, false);
   attention();
+  packed_attention();
 }

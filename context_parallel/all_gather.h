@@ -1,7 +1,7 @@
 #pragma once
 
 #include "context_parallel/attention_call.h"
-#include "context_parallel/blocks.h"
+#include "context_parallel/attention_plan.h"
 #include "context_parallel/sequence_layout.h"
 #include "mesh/group.h"
 
@@ -11,8 +11,9 @@ namespace meshtrain {
 /// a rank keeps its own part of them only. Diagonals, which need local keys alone, compute while these travel.
 class AllGatherAttention final : public AttentionCall {
  public:
-  AllGatherAttention(const SequenceLayout& layout, const Group& group, int64_t batch, double scale)
-      : layout_(layout), group_(group), scale_(scale), plan_(plan_whole(layout, batch)) {}
+  AllGatherAttention(const SequenceLayout& layout, const Group& group, int64_t batch, double scale,
+                     const Packing& packing)
+      : layout_(layout), group_(group), scale_(scale), plan_(whole_passes(layout, batch, packing)) {}
 
   Forward forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) override;
   AttentionGradients backward(const at::Tensor& grad_out, const std::vector<at::Tensor>& saved) override;
@@ -21,7 +22,7 @@ class AllGatherAttention final : public AttentionCall {
   SequenceLayout layout_;
   Group group_;
   double scale_;
-  WholePlan plan_;
+  std::shared_ptr<const AttentionPlan> plan_;
 };
 
 }  // namespace meshtrain

@@ -61,15 +61,16 @@ void check(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const 
 c10::intrusive_ptr<AttentionCall> make_call(const at::Tensor& q, const at::Tensor& k, const SequenceLayout& layout,
                                             const Group& group, ContextAlgorithm algorithm, double scale) {
   const int64_t batch = q.size(0);
-  if (group.size() == 1) return c10::make_intrusive<LocalAttention>(layout, batch, scale);
+  const Packing packing = packing_of(q, layout);
+  if (group.size() == 1) return c10::make_intrusive<LocalAttention>(layout, batch, scale, packing);
   const Group counted = group.with_purpose("cp.attention");
   switch (algorithm) {
     case ContextAlgorithm::Ring:
-      return c10::make_intrusive<RingAttention>(layout, counted, batch, scale);
+      return c10::make_intrusive<RingAttention>(layout, counted, batch, scale, packing);
     case ContextAlgorithm::AllGather:
-      return c10::make_intrusive<AllGatherAttention>(layout, counted, batch, scale);
+      return c10::make_intrusive<AllGatherAttention>(layout, counted, batch, scale, packing);
     case ContextAlgorithm::Ulysses:
-      return c10::make_intrusive<UlyssesAttention>(layout, counted, batch, q.size(1), k.size(1), scale);
+      return c10::make_intrusive<UlyssesAttention>(layout, counted, batch, q.size(1), k.size(1), scale, packing);
   }
   throw std::invalid_argument("attention: no such algorithm");
 }

@@ -24,18 +24,23 @@ struct Line {
 };
 
 constexpr int64_t kAny = std::numeric_limits<int64_t>::max();
+constexpr int64_t kLargestFlashHead = 256;
 
 // From the top. Not measured yet: cuDNN where there is enough work for its set-up, as Hopper's own instructions are in
 // its kernels and not in those of flash.
 constexpr Line kTable[] = {
     {Numbers::Halves, {}, {}, 128, 8, 512, 512, AttentionKernel::CuDnn},
-    {Numbers::Halves, {}, {}, 256, 8, 1, 1, AttentionKernel::Flash},
+    {Numbers::Halves, {}, {}, kLargestFlashHead, 8, 1, 1, AttentionKernel::Flash},
     {Numbers::Halves, {}, {}, kAny, 8, 1, 1, AttentionKernel::Efficient},
     {Numbers::Fp32, {}, {}, kAny, 4, 1, 1, AttentionKernel::Efficient},
 };
 
+bool is_half(c10::ScalarType dtype) {
+  return dtype == c10::kBFloat16 || dtype == c10::kHalf;
+}
+
 bool fits(const Line& line, const AttentionShape& shape) {
-  const bool halves = shape.dtype == c10::kBFloat16 || shape.dtype == c10::kHalf;
+  const bool halves = is_half(shape.dtype);
   if (line.numbers == Numbers::Halves ? !halves : shape.dtype != c10::kFloat) return false;
   if (line.causal.value_or(shape.causal) != shape.causal) return false;
   const bool shared_heads = shape.num_heads != shape.num_kv_heads;
@@ -45,6 +50,7 @@ bool fits(const Line& line, const AttentionShape& shape) {
 }
 
 constexpr size_t kMostLines = 8;
+constexpr int64_t kDocuments = 0;  // for the number of queries and keys: any
 
 /// What was chosen so far.
 struct Notes {
@@ -63,7 +69,9 @@ void note(const AttentionShape& shape, AttentionKernel kernel) {
 }
 
 std::string describe(const AttentionShape& shape) {
-  return std::to_string(shape.num_queries) + " queries, " + std::to_string(shape.num_keys) + " keys, " +
+  const bool documents = shape.num_queries == kDocuments;
+  return (documents ? "documents of any lengths, "
+                    : std::to_string(shape.num_queries) + " queries, " + std::to_string(shape.num_keys) + " keys, ") +
          (shape.causal ? "causal, " : "") + std::to_string(shape.num_heads) + " heads of " +
          std::to_string(shape.head_dim) + " over " + std::to_string(shape.num_kv_heads) + " KV heads, " +
          c10::toString(shape.dtype);
@@ -80,6 +88,15 @@ AttentionKernel choose_attention(const AttentionShape& shape) {
   throw std::invalid_argument("attention on CUDA: there is no kernel for " + std::string(c10::toString(shape.dtype)) +
                               " and heads of " + std::to_string(shape.head_dim) +
                               ": bf16 and fp16 take multiples of 8, fp32 multiples of 4; fp64 is for the CPU");
+}
+
+bool takes_documents(c10::ScalarType dtype, int64_t head_dim) {
+  return is_half(dtype) && head_dim % 8 == 0 && head_dim <= kLargestFlashHead;
+}
+
+void note_documents(AttentionShape shape) {
+  shape.num_queries = shape.num_keys = kDocuments;
+  note(shape, AttentionKernel::Flash);
 }
 
 const char* name(AttentionKernel kernel) {

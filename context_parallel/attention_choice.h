@@ -33,11 +33,20 @@ struct AttentionShape {
 /// comes to the same. Throws std::invalid_argument, saying what to change, where none does.
 AttentionKernel choose_attention(const AttentionShape& shape);
 
+/// Whether CUDA computes the documents of divided samples in one call, of variable-length flash attention. A document
+/// that it does not take (fp32, large heads) is a call of its own, of a kernel that keeps nothing by shape. cuDNN,
+/// which builds a plan for each exact shape and keeps it, never sees a divided sample: document lengths have no end.
+bool takes_documents(c10::ScalarType dtype, int64_t head_dim);
+
+/// Notes a call of it for chosen_attention(); of its lengths only whether it is causal.
+void note_documents(AttentionShape shape);
+
 /// "cudnn", "flash", "efficient".
 const char* name(AttentionKernel kernel);
 
 /// The choices that this process has made, a line each: "cudnn: 4096 queries, 4096 keys, causal, 32 heads of 64 over 8
-/// KV heads, BFloat16"; of many shapes, as packed documents have, some, and how many more. On any thread.
+/// KV heads, BFloat16". Calls of many documents are one line, "flash: documents of any lengths, causal, ..."; of many
+/// shapes some are named, and how many more there are. On any thread.
 std::vector<std::string> chosen_attention();
 
 }  // namespace meshtrain

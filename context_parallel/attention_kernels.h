@@ -4,7 +4,8 @@
 
 namespace meshtrain {
 
-/// Attention of one block, forward and backward, on one device: the only callers of LibTorch's own kernels.
+/// Attention of one block, forward and backward, on one device. With packed_attention.h the only callers of LibTorch's
+/// own kernels.
 ///
 /// q [B, H, n, D], k and v [B, K, m, D] with H a multiple of K: heads are shared in the kernel, nothing is repeated.
 /// fp64, fp32, bf16 or fp16, on the CPU or the Meta device, and on CUDA what attention_choice.h has a kernel for;

@@ -19,15 +19,83 @@ at::Tensor keys_of(const at::Tensor& tensor, const Block& block) {
   return tensor.narrow(0, block.first_row, block.num_rows).narrow(2, block.key, block.num_keys);
 }
 
+using Part = at::Tensor (*)(const at::Tensor&, const Block&);
+
+/// The parts of `tensor` [B, heads, n, ...] that are `part` of the blocks, side by side along their positions:
+/// [T, heads, D], or of log-sum-exps [heads, T]. A view of one block in memory that is in order.
+at::Tensor side_by_side(const at::Tensor& tensor, const std::vector<Block>& blocks, Part part) {
+  const int64_t heads = tensor.dim() == 4 ? 2 : 0;  // where the dim of heads goes, before it is the second
+  std::vector<at::Tensor> parts;
+  for (const Block& block : blocks) {
+    const at::Tensor ordered = part(tensor, block).movedim(1, heads);
+    parts.push_back(heads == 0 ? ordered.flatten(1, 2) : ordered.flatten(0, 1));
+  }
+  return parts.size() == 1 ? parts.front() : at::cat(parts, heads == 0 ? 1 : 0);
+}
+
+/// The other way: `count` positions of each row of a block, from `offset` on, as [rows, heads, count, ...].
+at::Tensor block_of(const at::Tensor& packed, int64_t offset, int64_t rows, int64_t count) {
+  const int64_t dim = packed.dim() == 3 ? 0 : 1;
+  const at::Tensor part = packed.narrow(dim, offset, rows * count).unflatten(dim, {rows, count});
+  return dim == 0 ? part.transpose(1, 2) : part.transpose(0, 1);
+}
+
 }  // namespace
 
-void RunningAttention::add(const Block& block, const at::Tensor& keys, const at::Tensor& values) {
-  if (!block.causal && !complete()) {
-    throw std::logic_error("attention: a rectangle of queries from " + std::to_string(block.query) +
+std::vector<Attended> attend(const Pass& pass, const at::Tensor& q, const at::Tensor& keys, const at::Tensor& values,
+                             double scale) {
+  const Block& first = pass.blocks.front();
+  if (!pass.lengths) {
+    return {attend(queries_of(q, first), keys_of(keys, first), keys_of(values, first), first.causal, scale)};
+  }
+  const Attended all = attend_packed(side_by_side(q, pass.blocks, queries_of), side_by_side(keys, pass.blocks, keys_of),
+                                     side_by_side(values, pass.blocks, keys_of), *pass.lengths, first.causal, scale);
+  std::vector<Attended> parts;
+  int64_t offset = 0;
+  for (const Block& block : pass.blocks) {
+    parts.push_back({block_of(all.out, offset, block.num_rows, block.num_queries),
+                     block_of(all.lse, offset, block.num_rows, block.num_queries)});
+    offset += block.num_rows * block.num_queries;
+  }
+  return parts;
+}
+
+std::vector<AttentionGradients> attend_backward(const Pass& pass, const at::Tensor& grad_out, const at::Tensor& q,
+                                                const at::Tensor& keys, const at::Tensor& values,
+                                                const Attended& attended, double scale) {
+  const Block& first = pass.blocks.front();
+  if (!pass.lengths) {
+    return {attend_backward(queries_of(grad_out, first), queries_of(q, first), keys_of(keys, first),
+                            keys_of(values, first), {queries_of(attended.out, first), queries_of(attended.lse, first)},
+                            first.causal, scale)};
+  }
+  const auto of_queries = [&](const at::Tensor& tensor) { return side_by_side(tensor, pass.blocks, queries_of); };
+  const auto of_keys = [&](const at::Tensor& tensor) { return side_by_side(tensor, pass.blocks, keys_of); };
+  const AttentionGradients all =
+      attend_packed_backward(of_queries(grad_out), of_queries(q), of_keys(keys), of_keys(values),
+                             {of_queries(attended.out), of_queries(attended.lse)}, *pass.lengths, first.causal, scale);
+  std::vector<AttentionGradients> parts;
+  int64_t query = 0, key = 0;
+  for (const Block& block : pass.blocks) {
+    parts.push_back({block_of(all.q, query, block.num_rows, block.num_queries),
+                     block_of(all.k, key, block.num_rows, block.num_keys),
+                     block_of(all.v, key, block.num_rows, block.num_keys)});
+    query += block.num_rows * block.num_queries;
+    key += block.num_rows * block.num_keys;
+  }
+  return parts;
+}
+
+void RunningAttention::add(const Pass& pass, const at::Tensor& keys, const at::Tensor& values) {
+  if (!pass.blocks.front().causal && !complete()) {
+    throw std::logic_error("attention: a rectangle of queries from " + std::to_string(pass.blocks.front().query) +
                            " on comes before all queries have met their own keys");
   }
-  Attended part = attend(queries_of(q_, block), keys_of(keys, block), keys_of(values, block), block.causal, scale_);
-  block.causal ? start(block, std::move(part)) : merge(block, part);
+  std::vector<Attended> parts = attend(pass, q_, keys, values, scale_);
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const Block& block = pass.blocks[i];
+    block.causal ? start(block, std::move(parts[i])) : merge(block, parts[i]);
+  }
 }
 
 void RunningAttention::start(const Block& block, Attended part) {
@@ -68,19 +136,20 @@ RunningGradients::RunningGradients(const at::Tensor& grad_out, const at::Tensor&
       scale_(scale),
       dq_(empty_by_position(q, attended.lse.scalar_type()).zero_()) {}
 
-AttentionGradients RunningGradients::compute(const Block& block, const at::Tensor& keys, const at::Tensor& values) {
-  AttentionGradients gradients =
-      attend_backward(queries_of(grad_out_, block), queries_of(q_, block), keys_of(keys, block), keys_of(values, block),
-                      {queries_of(attended_.out, block), queries_of(attended_.lse, block)}, block.causal, scale_);
-  queries_of(dq_, block).add_(gradients.q);
-  return gradients;
+std::vector<AttentionGradients> RunningGradients::compute(const Pass& pass, const at::Tensor& keys,
+                                                          const at::Tensor& values) {
+  std::vector<AttentionGradients> parts = attend_backward(pass, grad_out_, q_, keys, values, attended_, scale_);
+  for (size_t i = 0; i < parts.size(); ++i) queries_of(dq_, pass.blocks[i]).add_(parts[i].q);
+  return parts;
 }
 
-void RunningGradients::add(const Block& block, const at::Tensor& keys, const at::Tensor& values,
+void RunningGradients::add(const Pass& pass, const at::Tensor& keys, const at::Tensor& values,
                            const at::Tensor& key_gradients, const at::Tensor& value_gradients) {
-  const AttentionGradients gradients = compute(block, keys, values);
-  keys_of(key_gradients, block).add_(gradients.k);
-  keys_of(value_gradients, block).add_(gradients.v);
+  const std::vector<AttentionGradients> parts = compute(pass, keys, values);
+  for (size_t i = 0; i < parts.size(); ++i) {
+    keys_of(key_gradients, pass.blocks[i]).add_(parts[i].k);
+    keys_of(value_gradients, pass.blocks[i]).add_(parts[i].v);
+  }
 }
 
 }  // namespace meshtrain

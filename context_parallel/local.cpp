@@ -8,14 +8,15 @@
 
 namespace meshtrain {
 
-LocalAttention::LocalAttention(const SequenceLayout& layout, int64_t batch, double scale) : scale_(scale) {
+LocalAttention::LocalAttention(const SequenceLayout& layout, int64_t batch, double scale, const Packing& packing)
+    : scale_(scale) {
   if (layout.ranks() != 1) throw std::invalid_argument("local attention: the layout has several ranks");
-  documents_ = plan_hop(layout, batch, /*source=*/0);
+  plan_ = hop_passes(layout, batch, /*source=*/0, packing);
 }
 
 AttentionCall::Forward LocalAttention::forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
   RunningAttention running(q, scale_);
-  for (const Block& document : documents_) running.add(document, k, v);
+  for (const Pass& pass : plan_->passes) running.add(pass, k, v);
   const Attended attended = running.finish();
   return {attended.out, {q, k, v, attended.out, attended.lse}};
 }
@@ -23,22 +24,24 @@ AttentionCall::Forward LocalAttention::forward(const at::Tensor& q, const at::Te
 AttentionGradients LocalAttention::backward(const at::Tensor& grad_out, const std::vector<at::Tensor>& saved) {
   const at::Tensor &q = saved[0], &k = saved[1], &v = saved[2];
   const Attended attended{saved[3], saved[4]};
-  if (documents_.size() == 1) {
-    const AttentionGradients all = attend_backward(grad_out, q, k, v, attended, /*causal=*/true, scale_);
+  const auto computed = [&](const Pass& pass) {
+    return std::move(attend_backward(pass, grad_out, q, k, v, attended, scale_).front());
+  };
+  if (plan_->passes.size() == 1) {
+    const AttentionGradients all = computed(plan_->passes.front());
     return {all.q.to(q.scalar_type()), all.k.to(k.scalar_type()), all.v.to(v.scalar_type())};
   }
 
-  const auto part = [](const at::Tensor& tensor, const Block& block) {  // queries and keys are the same positions
-    return tensor.narrow(0, block.first_row, block.num_rows).narrow(2, block.query, block.num_queries);
-  };
   AttentionGradients all{empty_by_position(q), empty_by_position(k), empty_by_position(v)};
-  for (const Block& block : documents_) {
-    const AttentionGradients gradients =
-        attend_backward(part(grad_out, block), part(q, block), part(k, block), part(v, block),
-                        {part(attended.out, block), part(attended.lse, block)}, /*causal=*/true, scale_);
-    part(all.q, block).copy_(gradients.q);
-    part(all.k, block).copy_(gradients.k);
-    part(all.v, block).copy_(gradients.v);
+  for (const Pass& pass : plan_->passes) {
+    const Block& block = pass.blocks.front();
+    const AttentionGradients gradients = computed(pass);
+    const auto part = [&](const at::Tensor& tensor) {  // queries and keys are the same positions
+      return tensor.narrow(0, block.first_row, block.num_rows).narrow(2, block.query, block.num_queries);
+    };
+    part(all.q).copy_(gradients.q);
+    part(all.k).copy_(gradients.k);
+    part(all.v).copy_(gradients.v);
   }
   return all;
 }

@@ -1,23 +1,24 @@
 #pragma once
 
 #include "context_parallel/attention_call.h"
-#include "context_parallel/blocks.h"
+#include "context_parallel/attention_plan.h"
 #include "context_parallel/sequence_layout.h"
 
 namespace meshtrain {
 
-/// Attention of whole sequences on one rank: one kernel call each way without documents, one for each document (of rows
-/// with the same documents) otherwise. Nothing travels and nothing is copied without documents. `batch`: rows.
+/// Attention of whole sequences on one rank: one kernel call each way without documents or with packed ones, one for
+/// each document (of rows with the same documents) otherwise. Nothing travels and nothing is copied without documents.
+/// `batch`: rows.
 /// Throws std::invalid_argument when the layout has several ranks, or documents for another number of rows.
 class LocalAttention final : public AttentionCall {
  public:
-  LocalAttention(const SequenceLayout& layout, int64_t batch, double scale);
+  LocalAttention(const SequenceLayout& layout, int64_t batch, double scale, const Packing& packing);
 
   Forward forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) override;
   AttentionGradients backward(const at::Tensor& grad_out, const std::vector<at::Tensor>& saved) override;
 
  private:
-  std::vector<Block> documents_;  // diagonals: each query is in one
+  std::shared_ptr<const AttentionPlan> plan_;  // diagonals: each query is in one
   double scale_;
 };
 

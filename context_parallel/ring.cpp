@@ -38,23 +38,24 @@ class Carousel {
   Work work_;
 };
 
-/// How many of `blocks`, from the first on, make up half of their scores.
-size_t half_of(const std::vector<Block>& blocks) {
-  const auto scores = [](int64_t sum, const Block& block) { return sum + block.num_scores(); };
-  const int64_t all = std::accumulate(blocks.begin(), blocks.end(), int64_t{0}, scores);
+/// How many of `passes`, from the first on, make up half of their scores.
+size_t half_of(const std::vector<Pass>& passes) {
+  const auto scores = [](int64_t sum, const Pass& pass) { return sum + pass.num_scores; };
+  const int64_t all = std::accumulate(passes.begin(), passes.end(), int64_t{0}, scores);
   int64_t sum = 0;
   size_t count = 0;
-  while (count < blocks.size() && 2 * sum < all) sum += blocks[count++].num_scores();
+  while (count < passes.size() && 2 * sum < all) sum += passes[count++].num_scores;
   return count;
 }
 
 }  // namespace
 
-RingAttention::RingAttention(const SequenceLayout& layout, const Group& group, int64_t batch, double scale)
+RingAttention::RingAttention(const SequenceLayout& layout, const Group& group, int64_t batch, double scale,
+                             const Packing& packing)
     : group_(group), scale_(scale) {
   const int size = group.size();
   for (int hop = 0; hop < size; ++hop) {
-    hops_.push_back(plan_hop(layout, batch, (group.rank() + size - hop) % size));
+    hops_.push_back(hop_passes(layout, batch, (group.rank() + size - hop) % size, packing));
   }
 }
 
@@ -64,7 +65,7 @@ AttentionCall::Forward RingAttention::forward(const at::Tensor& q, const at::Ten
   for (size_t hop = 0; hop < hops_.size(); ++hop) {
     const bool last = hop + 1 == hops_.size();
     if (!last) carousel.depart();
-    for (const Block& block : hops_[hop]) running.add(block, carousel.here().keys(), carousel.here().values());
+    for (const Pass& pass : hops_[hop]->passes) running.add(pass, carousel.here().keys(), carousel.here().values());
     if (!last) carousel.arrive();
   }
   const Attended attended = running.finish();
@@ -77,9 +78,10 @@ AttentionGradients RingAttention::backward(const at::Tensor& grad_out, const std
   const at::ScalarType dtype = attended.lse.scalar_type();
   RunningGradients running(grad_out, q, attended, scale_);
   const KeyValues own = KeyValues::zeros(k.size(2), k, dtype);
-  const size_t first_half = half_of(hops_[0]);
+  const std::vector<Pass>& own_passes = hops_[0]->passes;
+  const size_t first_half = half_of(own_passes);
   const auto compute_own = [&](size_t begin, size_t end) {
-    for (size_t i = begin; i < end; ++i) running.add(hops_[0][i], k, v, own.keys(), own.values());
+    for (size_t i = begin; i < end; ++i) running.add(own_passes[i], k, v, own.keys(), own.values());
   };
 
   Carousel keys(group_, KeyValues::pack(k, v));
@@ -93,8 +95,8 @@ AttentionGradients RingAttention::backward(const at::Tensor& grad_out, const std
     if (hop + 1 < hops_.size()) keys.depart();
     if (hop > 1) share.packed.zero_();
     const KeyValues& sum = hop > 1 ? share : gradients.here();
-    for (const Block& block : hops_[hop]) {
-      running.add(block, keys.here().keys(), keys.here().values(), sum.keys(), sum.values());
+    for (const Pass& pass : hops_[hop]->passes) {
+      running.add(pass, keys.here().keys(), keys.here().values(), sum.keys(), sum.values());
     }
     if (hop > 1) {
       gradients.arrive();
@@ -102,7 +104,7 @@ AttentionGradients RingAttention::backward(const at::Tensor& grad_out, const std
     }
     gradients.depart();
   }
-  compute_own(first_half, hops_[0].size());
+  compute_own(first_half, own_passes.size());
   gradients.arrive();
   own.packed.add_(gradients.here().packed);
   return {running.queries(), own.keys().to(k.scalar_type()), own.values().to(v.scalar_type())};

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "context_parallel/attention_call.h"
-#include "context_parallel/blocks.h"
+#include "context_parallel/attention_plan.h"
 #include "context_parallel/sequence_layout.h"
 #include "mesh/group.h"
 
@@ -15,7 +15,7 @@ namespace meshtrain {
 /// of its own never leaves it. Half of the own blocks compute while the last gradients come home.
 class RingAttention final : public AttentionCall {
  public:
-  RingAttention(const SequenceLayout& layout, const Group& group, int64_t batch, double scale);
+  RingAttention(const SequenceLayout& layout, const Group& group, int64_t batch, double scale, const Packing& packing);
 
   Forward forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) override;
   AttentionGradients backward(const at::Tensor& grad_out, const std::vector<at::Tensor>& saved) override;
@@ -23,7 +23,7 @@ class RingAttention final : public AttentionCall {
  private:
   Group group_;
   double scale_;
-  std::vector<std::vector<Block>> hops_;  // what is computed with the keys that h hops brought here
+  std::vector<std::shared_ptr<const AttentionPlan>> hops_;  // what is computed with the keys that h hops brought here
 };
 
 }  // namespace meshtrain

@@ -2,12 +2,19 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <stdexcept>
 #include <string>
 
+#include "context_parallel/attention_plan.h"
 #include "mesh/error.h"
 
 namespace meshtrain {
+
+struct SequenceLayout::Documents {
+  std::vector<std::vector<int64_t>> starts;
+  std::unique_ptr<AttentionPlans> plans;
+};
 
 SequenceLayout::SequenceLayout(Kind kind, int64_t sequence_length, int ranks, int rank)
     : kind_(kind), sequence_length_(sequence_length), ranks_(ranks), rank_(rank) {
@@ -71,13 +78,28 @@ SequenceLayout SequenceLayout::with_documents(std::vector<std::vector<int64_t>> 
     }
   }
   SequenceLayout result = *this;
-  result.documents_ = std::make_shared<const std::vector<std::vector<int64_t>>>(std::move(starts));
+  result.documents_ =
+      std::make_shared<const Documents>(Documents{std::move(starts), std::make_unique<AttentionPlans>()});
   return result;
 }
 
 const std::vector<std::vector<int64_t>>& SequenceLayout::documents() const {
   static const std::vector<std::vector<int64_t>> none;
-  return documents_ ? *documents_ : none;
+  return documents_ ? documents_->starts : none;
+}
+
+bool SequenceLayout::divided() const {
+  return std::ranges::any_of(documents(), [](const auto& starts) { return !starts.empty(); });
+}
+
+SequenceLayout SequenceLayout::undistributed() const {
+  SequenceLayout all = whole(sequence_length_);
+  all.documents_ = documents_;
+  return all;
+}
+
+AttentionPlans* SequenceLayout::plans() const {
+  return documents_ ? documents_->plans.get() : nullptr;
 }
 
 }  // namespace meshtrain

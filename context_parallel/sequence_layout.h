@@ -8,6 +8,8 @@
 
 namespace meshtrain {
 
+class AttentionPlans;  // attention_plan.h
+
 /// Which token positions of a sequence each context-parallel rank holds, and where documents begin. A value; no
 /// function communicates. S is the length of the whole sequence, s = S / ranks its local part.
 class SequenceLayout {
@@ -50,13 +52,20 @@ class SequenceLayout {
   SequenceLayout with_documents(std::vector<std::vector<int64_t>> starts) const;
   /// As given to with_documents; empty: each sequence is one document.
   const std::vector<std::vector<int64_t>>& documents() const;
+  /// True when a sequence has more than one document.
+  bool divided() const;
+  /// The layout of one rank that holds all S positions, with the same documents.
+  SequenceLayout undistributed() const;
+  /// The plans made so far for these documents; copies of this layout share them. Null without documents.
+  AttentionPlans* plans() const;
 
  private:
   Kind kind_;
   int64_t sequence_length_;
   int ranks_;
   int rank_;
-  std::shared_ptr<const std::vector<std::vector<int64_t>>> documents_;  // null: one document each
+  struct Documents;
+  std::shared_ptr<const Documents> documents_;  // null: one document each
 };
 
 }  // namespace meshtrain

@@ -11,26 +11,16 @@
 
 namespace meshtrain {
 
-namespace {
-
-/// The layout of a rank that holds whole sequences with the same documents.
-SequenceLayout whole(const SequenceLayout& layout) {
-  const SequenceLayout all = SequenceLayout::whole(layout.sequence_length());
-  return layout.documents().empty() ? all : all.with_documents(layout.documents());
-}
-
-}  // namespace
-
 int64_t kv_head_repeats(int64_t num_kv_heads, int64_t ranks) {
   return ranks / std::gcd(num_kv_heads, ranks);
 }
 
 UlyssesAttention::UlyssesAttention(const SequenceLayout& layout, const Group& group, int64_t batch, int64_t num_heads,
-                                   int64_t num_kv_heads, double scale)
+                                   int64_t num_kv_heads, double scale, const Packing& packing)
     : layout_(layout),
       group_(group),
       repeats_(kv_head_repeats(num_kv_heads, group.size())),
-      local_(whole(layout), batch, scale) {
+      local_(layout.undistributed(), batch, scale, packing) {
   if (num_heads % group.size() != 0) {
     throw std::invalid_argument(group.place() + ": Ulysses attention over group " + group.name() + " of " +
                                 std::to_string(group.size()) + " ranks: they cannot share out " +

@@ -10,6 +10,7 @@
 
 #include "mesh/half_precision.h"
 #include "mesh/operator.h"
+#include "mesh/to_device.h"
 #include "runtime/model/rope_scaling.h"
 
 namespace meshtrain {
@@ -105,7 +106,7 @@ Rotary make_rotary(const ModelShape& shape, const at::Tensor& positions, at::Sca
 }
 
 Rotary Rotary::select(const at::Tensor& rows) const {
-  const at::Tensor there = rows.to(cos.device());
+  const at::Tensor there = to_device(rows, cos.device());
   return {cos.index({there}), sin.index({there})};
 }
 

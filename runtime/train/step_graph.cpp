@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "runtime/train/to_device.h"
+#include "mesh/to_device.h"
 
 namespace meshtrain {
 namespace {

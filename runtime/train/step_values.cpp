@@ -4,7 +4,7 @@
 
 #include <utility>
 
-#include "runtime/train/to_device.h"
+#include "mesh/to_device.h"
 
 namespace meshtrain {
 

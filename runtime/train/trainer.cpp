@@ -7,12 +7,12 @@
 
 #include "mesh/agree.h"
 #include "mesh/error.h"
+#include "mesh/to_device.h"
 #include "runtime/config/patterns.h"
 #include "runtime/model/initialize.h"
 #include "runtime/model/load.h"
 #include "runtime/optimizer/host_value.h"
 #include "runtime/train/assemble.h"
-#include "runtime/train/to_device.h"
 
 namespace meshtrain {
 namespace {

@@ -55,6 +55,28 @@ TEST(AttentionChoice, IsNoted) {
   EXPECT_EQ(count("more shapes"), 1);
 }
 
+// What it does not take is never cuDNN's either, which keeps a plan for each shape.
+TEST(AttentionChoice, DocumentsAreOneCallOfFlashOrOneEachOfAKernelWithoutPlans) {
+  for (const c10::ScalarType dtype : {c10::kBFloat16, c10::kHalf, c10::kFloat}) {
+    for (int64_t head_dim = 8; head_dim <= 512; head_dim += 8) {
+      const bool taken = takes_documents(dtype, head_dim);
+      EXPECT_EQ(taken, dtype != c10::kFloat && head_dim <= 256);
+      EXPECT_TRUE(taken || choose_attention(llama(dtype, 4096, head_dim)) != AttentionKernel::CuDnn);
+    }
+  }
+  EXPECT_FALSE(takes_documents(c10::kHalf, 12));
+  EXPECT_FALSE(takes_documents(c10::kDouble, 64));
+}
+
+// One line for all lengths. Before shapes of these heads, so that it is among those that are named.
+TEST(AttentionChoice, DocumentsAreNotedOnce) {
+  for (int64_t i = 1; i < 9; ++i) note_documents({c10::kByte, 1, 1, 8, i, i + 1, i % 2 == 0});
+  std::vector<std::string> lines = chosen_attention();
+  lines.resize(2);
+  EXPECT_EQ(lines[0], "flash: documents of any lengths, 1 heads of 8 over 1 KV heads, Byte");
+  EXPECT_EQ(lines[1], "flash: documents of any lengths, causal, 1 heads of 8 over 1 KV heads, Byte");
+}
+
 TEST(AttentionChoice, Names) {
   EXPECT_STREQ(name(AttentionKernel::CuDnn), "cudnn");
   EXPECT_STREQ(name(AttentionKernel::Flash), "flash");

@@ -64,10 +64,10 @@ TEST(RunningAttention, QueriesHaveKeysOfTheirOwn) {
   const Problem problem(at::kDouble);
   const Attended whole = problem.whole();
   RunningAttention running(problem.q, kScale);
-  running.add({3, 2, 12, 2, true, 0, 2}, problem.keys, problem.values);
-  running.add({0, 3, 9, 3, true, 0, 1}, problem.keys, problem.values);
-  running.add({0, 3, 9, 3, true, 1, 1}, problem.keys, problem.values);
-  running.add({3, 2, 9, 3, false, 0, 2}, problem.keys, problem.values);
+  running.add(Block{3, 2, 12, 2, true, 0, 2}, problem.keys, problem.values);
+  running.add(Block{0, 3, 9, 3, true, 0, 1}, problem.keys, problem.values);
+  running.add(Block{0, 3, 9, 3, true, 1, 1}, problem.keys, problem.values);
+  running.add(Block{3, 2, 9, 3, false, 0, 2}, problem.keys, problem.values);
   running.add(problem.rectangle(0, 9), problem.keys, problem.values);
   const Attended merged = running.finish();
   EXPECT_LE(relative_error(merged.out, whole.out), 1e-13);
@@ -79,8 +79,8 @@ TEST(RunningAttention, HalvesAreMergedInFp32) {
   const at::Tensor q = problem.q.narrow(2, 0, 1), k = random_tensor({2, 4, 64, 8}, 2, at::kBFloat16);
   const Attended exact = attend(q.to(at::kDouble), k.to(at::kDouble), k.to(at::kDouble), false, kScale);
   RunningAttention running(q, kScale);
-  running.add({0, 1, 0, 1, true, 0, 2}, k, k);
-  for (int64_t i = 1; i < k.size(2); ++i) running.add({0, 1, i, 1, false, 0, 2}, k, k);
+  running.add(Block{0, 1, 0, 1, true, 0, 2}, k, k);
+  for (int64_t i = 1; i < k.size(2); ++i) running.add(Block{0, 1, i, 1, false, 0, 2}, k, k);
   EXPECT_LE(relative_error(running.finish().out, exact.out), 1.0 / 256) << "one rounding, not 64";
 }
 
@@ -91,7 +91,7 @@ TEST(RunningAttention, NoKeyYetIsAStateOfItsOwn) {
   EXPECT_THROW(none.add(problem.rectangle(0, 4), problem.keys, problem.values), std::logic_error);
 
   RunningAttention gap(problem.q, kScale);
-  gap.add({0, 4, 9, 4, true, 0, 2}, problem.keys, problem.values);
+  gap.add(Block{0, 4, 9, 4, true, 0, 2}, problem.keys, problem.values);
   EXPECT_THROW(gap.add(problem.rectangle(0, 4), problem.keys, problem.values), std::logic_error);
   EXPECT_THROW(gap.finish(), std::logic_error);
 }

@@ -5,14 +5,9 @@
 #include <vector>
 
 #include "context_parallel/sequence_layout.h"
+#include "tests/support/precision.h"
 
 namespace meshtrain::testing {
-
-/// A dtype and how near to the definition results in it must come.
-struct Precision {
-  at::ScalarType dtype;
-  double tolerance;
-};
 
 /// Document starts for each sequence of a batch, as SequenceLayout::with_documents takes them.
 using Documents = std::vector<std::vector<int64_t>>;

@@ -93,6 +93,22 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{"dp=2,tp=2", 4, true, {"parallel.fsdp.mode=full_shard", "parallel.nccl_user_buffers=true"}},
                       Case{"dp=2", 2, true, {"parallel.fsdp.mode=shard_grad_op", "parallel.nccl_user_buffers=true"}}));
 
+// A token in 50 ends a document: samples of 16 tokens have one or two.
+TEST_F(TrainOnGpu, PackedDocumentsAsOnTheCpu) {
+  setenv("MESHTRAIN_EMULATED_GPUS", "1", 1);
+  for (const auto& [precision, tolerance] : {std::pair{"fp32", 2e-6}, std::pair{"bf16_mixed", 1e-2}}) {
+    const bool packed = std::string(precision) == "bf16_mixed";
+    const Words words = {"--mesh", "cp=2",
+                         "--set",  std::string("train.precision=") + precision,
+                         "--set",  "data.documents=7",
+                         "--set",  "train.micro_batch=2"};
+    const Steps expected = steps(2, on_cpu(words)), found = steps(2, on_gpu(words));
+    expect_near(found.losses, expected.losses, tolerance);
+    expect_near(found.norms, expected.norms, 5 * tolerance);
+    EXPECT_EQ(has(found.log, "attention by flash: documents of any lengths, causal"), packed) << found.log;
+  }
+}
+
 // The same kernels on the same numbers; the learning rate of every step is its own.
 TEST_P(TrainOnGpuMesh, AGraphGivesTheSameLossesToTheLastDigit) {
   Words words = on_gpu(arguments());

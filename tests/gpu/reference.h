@@ -7,14 +7,12 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/precision.h"
+
 namespace meshtrain::testing {
 
-/// How far many numbers of a dtype may be from those in fp64: ||a - b|| / ||b||. Halves are rounded up to three times,
-/// by 2^-8 (bf16) and 2^-11 (fp16) of themselves at most.
-struct Precision {
-  at::ScalarType dtype;
-  double tolerance;
-};
+/// Of many numbers, ||a - b|| / ||b||. Halves are rounded up to three times, by 2^-8 (bf16) and 2^-11 (fp16) of
+/// themselves at most.
 inline const std::vector<Precision> kPrecisions = {{at::kFloat, 1e-5}, {at::kBFloat16, 4e-3}, {at::kHalf, 6e-4}};
 
 /// `tolerance`, and three times as much for so few numbers that their errors may not average out.

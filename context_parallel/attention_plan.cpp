@@ -1,0 +1,127 @@
+#include "context_parallel/attention_plan.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <numeric>
+#include <stdexcept>
+
+#include "context_parallel/attention_choice.h"
+#include "mesh/to_device.h"
+
+namespace meshtrain {
+namespace {
+
+constexpr int kAllKeys = -1;
+
+int64_t scores_of(const std::vector<Block>& blocks) {
+  return std::accumulate(blocks.begin(), blocks.end(), int64_t{0},
+                         [](int64_t sum, const Block& block) { return sum + block.num_scores(); });
+}
+
+/// Lengths of sequences side by side, while they are counted.
+struct Ends {
+  std::vector<int> ends = {0};
+  int64_t longest = 0;
+
+  void add(int64_t length) {
+    ends.push_back(static_cast<int>(ends.back() + length));
+    longest = std::max(longest, length);
+  }
+  at::Tensor on(at::Device device) const { return to_device(at::tensor(ends, at::kInt), device); }
+};
+
+/// All diagonals as one causal pass over all queries. They hold each query once, in the order of rows and positions.
+Pass packed_diagonals(const std::vector<Block>& diagonals, int64_t batch, int64_t num_queries, at::Device device) {
+  Ends ends;
+  for (auto first = diagonals.begin(); first != diagonals.end();) {
+    const auto last = std::find_if(first, diagonals.end(), [&](const Block& block) {
+      return block.first_row != first->first_row;
+    });  // of its rows
+    for (int64_t row = first->first_row; row < first->first_row + first->num_rows; ++row) {
+      for (auto block = first; block != last; ++block) {
+        if (block->key != block->query || row * num_queries + block->query != ends.ends.back()) {
+          throw std::logic_error("attention: diagonals do not lie side by side");
+        }
+        ends.add(block->num_queries);
+      }
+    }
+    first = last;
+  }
+  if (ends.ends.back() != batch * num_queries) throw std::logic_error("attention: a query is in no diagonal");
+  const at::Tensor bounds = ends.on(device);
+  return {{{0, num_queries, 0, num_queries, /*causal=*/true, 0, batch}},
+          PackedLengths{bounds, bounds, ends.longest, ends.longest},
+          scores_of(diagonals)};
+}
+
+Pass packed_rectangles(std::vector<Block> rectangles, at::Device device) {
+  Ends queries, keys;
+  for (const Block& block : rectangles) {
+    for (int64_t row = 0; row < block.num_rows; ++row) {
+      queries.add(block.num_queries);
+      keys.add(block.num_keys);
+    }
+  }
+  const int64_t num_scores = scores_of(rectangles);
+  return {std::move(rectangles), PackedLengths{queries.on(device), keys.on(device), queries.longest, keys.longest},
+          num_scores};
+}
+
+AttentionPlan planned(const std::vector<Block>& diagonals, const std::vector<Block>& rectangles, int64_t batch,
+                      int64_t num_queries, const Packing& packing) {
+  AttentionPlan plan;
+  if (packing) {
+    if (!diagonals.empty()) plan.passes.push_back(packed_diagonals(diagonals, batch, num_queries, *packing));
+    plan.num_diagonals = plan.passes.size();
+    if (!rectangles.empty()) plan.passes.push_back(packed_rectangles(rectangles, *packing));
+    return plan;
+  }
+  for (const std::vector<Block>* blocks : {&diagonals, &rectangles}) {
+    plan.passes.insert(plan.passes.end(), blocks->begin(), blocks->end());
+  }
+  plan.num_diagonals = diagonals.size();
+  return plan;
+}
+
+/// The layout's plan of this name, made now or before.
+std::shared_ptr<const AttentionPlan> plan_of(const SequenceLayout& layout, int64_t batch, int source,
+                                             const Packing& packing, const std::function<AttentionPlan()>& make) {
+  if (layout.plans() == nullptr) return std::make_shared<const AttentionPlan>(make());
+  const int device = packing ? std::max<int>(packing->index(), 0) : -1;
+  return layout.plans()->get({layout.kind(), layout.ranks(), layout.rank(), batch, source, device}, make);
+}
+
+}  // namespace
+
+Packing packing_of(const at::Tensor& q, const SequenceLayout& layout) {
+  const bool packed = q.is_cuda() && layout.divided() && takes_documents(q.scalar_type(), q.size(3));
+  return packed ? Packing(q.device()) : std::nullopt;
+}
+
+std::shared_ptr<const AttentionPlan> hop_passes(const SequenceLayout& layout, int64_t batch, int source,
+                                                const Packing& packing) {
+  return plan_of(layout, batch, source, packing, [&] {
+    std::vector<Block> diagonals = plan_hop(layout, batch, source);
+    const auto first = std::ranges::find(diagonals, false, &Block::causal);
+    const std::vector<Block> rectangles(first, diagonals.end());
+    diagonals.erase(first, diagonals.end());
+    return planned(diagonals, rectangles, batch, layout.local_length(), packing);
+  });
+}
+
+std::shared_ptr<const AttentionPlan> whole_passes(const SequenceLayout& layout, int64_t batch, const Packing& packing) {
+  return plan_of(layout, batch, kAllKeys, packing, [&] {
+    const WholePlan whole = plan_whole(layout, batch);
+    return planned(whole.diagonals, whole.rectangles, batch, layout.local_length(), packing);
+  });
+}
+
+std::shared_ptr<const AttentionPlan> AttentionPlans::get(const Key& key, const std::function<AttentionPlan()>& make) {
+  const std::lock_guard lock(mutex_);
+  std::shared_ptr<const AttentionPlan>& plan = plans_[key];
+  if (!plan) plan = std::make_shared<const AttentionPlan>(make());
+  return plan;
+}
+
+}  // namespace meshtrain

@@ -1,0 +1,139 @@
+#include "context_parallel/attention_plan.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <numeric>
+#include <stdexcept>
+
+#include "tests/context_parallel/reference.h"
+
+namespace meshtrain {
+namespace {
+
+using Kind = SequenceLayout::Kind;
+using testing::Documents;
+
+constexpr int64_t kLength = 48;  // six positions in the chunks of four zig-zag ranks
+const Packing kPacked = at::Device(at::kCPU), kSeparate = std::nullopt;
+
+/// A batch of four: rows with the same documents, one undivided, one of tokens.
+Documents documents() {
+  std::vector<int64_t> tokens(kLength - 1);
+  std::iota(tokens.begin(), tokens.end(), 1);
+  return {{1, 13, 14, 40}, {1, 13, 14, 40}, {}, tokens};
+}
+
+/// One block for each row, with rows that belong together by themselves.
+std::vector<Block> by_row(const std::vector<Block>& blocks) {
+  std::vector<Block> rows;
+  for (Block block : blocks) {
+    const int64_t first = block.first_row, count = std::exchange(block.num_rows, 1);
+    for (block.first_row = first; block.first_row < first + count; ++block.first_row) rows.push_back(block);
+  }
+  return rows;
+}
+
+/// What the sequences of a pass are, as blocks of one row each: `lengths` say how the positions of its blocks are cut.
+std::vector<Block> sequences_of(const Pass& pass, int64_t num_queries) {
+  std::vector<Block> sequences;
+  const at::Tensor queries = pass.lengths->queries, keys = pass.lengths->keys;
+  EXPECT_EQ(queries.scalar_type(), at::kInt);
+  EXPECT_TRUE(queries.is_contiguous() && keys.is_contiguous());
+  const bool causal = pass.blocks.front().causal;
+  const std::vector<Block> rows = by_row(pass.blocks);
+  for (int64_t i = 0; i + 1 < queries.size(0); ++i) {
+    const int64_t query = queries[i].item<int64_t>(), key = keys[i].item<int64_t>();
+    const int64_t num_queries_here = queries[i + 1].item<int64_t>() - query,
+                  num_keys_here = keys[i + 1].item<int64_t>() - key;
+    EXPECT_LE(num_queries_here, pass.lengths->longest_queries);
+    EXPECT_LE(num_keys_here, pass.lengths->longest_keys);
+    if (causal) {  // of all rows, one after the other
+      sequences.push_back(
+          {query % num_queries, num_queries_here, key % num_queries, num_keys_here, true, query / num_queries, 1});
+    } else {
+      const Block& block = rows.at(static_cast<size_t>(i));
+      EXPECT_EQ(num_queries_here, block.num_queries);
+      EXPECT_EQ(num_keys_here, block.num_keys);
+      sequences.push_back(block);
+    }
+  }
+  return sequences;
+}
+
+/// Packed and separate passes are the same work; packed ones are at most two.
+void expect_the_same_work(const AttentionPlan& packed, const AttentionPlan& separate, int64_t num_queries) {
+  EXPECT_LE(packed.passes.size(), 2u);
+  EXPECT_LE(packed.num_diagonals, 1u);
+  std::vector<Block> found, wanted;
+  int64_t scores = 0, wanted_scores = 0;
+  for (const Pass& pass : separate.passes) {
+    EXPECT_FALSE(pass.lengths);
+    const std::vector<Block> rows = by_row(pass.blocks);
+    wanted.insert(wanted.end(), rows.begin(), rows.end());
+    wanted_scores += pass.num_scores;
+  }
+  for (size_t i = 0; i < packed.passes.size(); ++i) {
+    EXPECT_EQ(packed.passes[i].blocks.front().causal, i < packed.num_diagonals);
+    const std::vector<Block> sequences = sequences_of(packed.passes[i], num_queries);
+    found.insert(found.end(), sequences.begin(), sequences.end());
+    scores += packed.passes[i].num_scores;
+  }
+  const auto sort = [](std::vector<Block>& blocks) {
+    std::ranges::sort(blocks, {}, [](const Block& block) {
+      return std::tuple(!block.causal, block.first_row, block.query, block.key);
+    });
+  };
+  sort(found);
+  sort(wanted);
+  EXPECT_EQ(found, wanted);
+  EXPECT_EQ(scores, wanted_scores);
+}
+
+TEST(AttentionPlan, PackedPassesAreTheSameWork) {
+  for (const Kind kind : {Kind::Contiguous, Kind::ZigZag}) {
+    for (const int ranks : {1, 2, 4}) {
+      for (int rank = 0; rank < ranks; ++rank) {
+        const SequenceLayout layout = SequenceLayout(kind, kLength, ranks, rank).with_documents(documents());
+        for (int source = 0; source < ranks; ++source) {
+          SCOPED_TRACE(::testing::Message() << "rank " << rank << " of " << ranks << ", keys of " << source);
+          const std::shared_ptr<const AttentionPlan> packed = hop_passes(layout, 4, source, kPacked);
+          expect_the_same_work(*packed, *hop_passes(layout, 4, source, kSeparate), layout.local_length());
+          if (packed->passes.size() > packed->num_diagonals) {
+            EXPECT_LE(by_row(packed->passes.back().blocks).size(), 4u) << "one rectangle a row";
+          }
+        }
+        expect_the_same_work(*whole_passes(layout, 4, kPacked), *whole_passes(layout, 4, kSeparate),
+                             layout.local_length());
+      }
+    }
+  }
+}
+
+TEST(AttentionPlan, IsMadeOnceForTheDocumentsOfAMicroBatch) {
+  const SequenceLayout layout(Kind::ZigZag, kLength, 2, 0), divided = layout.with_documents(documents()),
+                                                            copy = divided;
+  const auto plan = hop_passes(divided, 4, 0, kPacked);
+  EXPECT_EQ(hop_passes(copy, 4, 0, kPacked), plan);
+  EXPECT_EQ(hop_passes(divided.undistributed(), 4, 0, kPacked), hop_passes(copy.undistributed(), 4, 0, kPacked));
+  EXPECT_NE(hop_passes(divided, 4, 1, kPacked), plan);
+  EXPECT_NE(hop_passes(divided, 4, 0, kSeparate), plan);
+  EXPECT_NE(whole_passes(divided, 4, kPacked), plan);
+  EXPECT_NE(hop_passes(divided.undistributed(), 4, 0, kPacked), plan);
+  EXPECT_NE(hop_passes(layout.with_documents(documents()), 4, 0, kPacked), plan);
+  EXPECT_THROW(hop_passes(divided, 3, 0, kPacked), std::invalid_argument);
+  EXPECT_NE(hop_passes(layout, 4, 0, kSeparate), nullptr) << "one document each";
+}
+
+// Packing is for CUDA alone.
+TEST(AttentionPlan, NothingIsPackedOnTheHost) {
+  const SequenceLayout divided = SequenceLayout::whole(kLength).with_documents({{5}});
+  EXPECT_TRUE(divided.divided());
+  EXPECT_FALSE(SequenceLayout::whole(kLength).with_documents({{}, {}}).divided());
+  EXPECT_EQ(packing_of(at::zeros({1, 2, kLength, 64}, at::kHalf), divided), std::nullopt);
+  EXPECT_EQ(packing_of(at::zeros({1, 2, kLength, 64}, at::TensorOptions(at::kMeta).dtype(at::kHalf)), divided),
+            std::nullopt);
+}
+
+}  // namespace
+}  // namespace meshtrain

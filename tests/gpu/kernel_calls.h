@@ -1,0 +1,26 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace meshtrain::testing {
+
+/// Counts calls of LibTorch's operators of attention, and of pin_memory, in this process, on all threads, from
+/// construction to destruction. One at a time.
+class KernelCalls {
+ public:
+  KernelCalls();
+  ~KernelCalls();
+  KernelCalls(const KernelCalls&) = delete;
+  KernelCalls& operator=(const KernelCalls&) = delete;
+
+  /// Of the operator "_flash_attention_forward" and the like.
+  int64_t count(const std::string& name) const;
+  int64_t cudnn() const;  ///< both ways
+  int64_t all() const;    ///< of attention, whichever
+
+ private:
+  uint64_t handle_;
+};
+
+}  // namespace meshtrain::testing
