@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "fsdp/lent_memory.h"
+#include "mesh/gradient_state.h"
 
 namespace meshtrain {
 namespace {
@@ -82,6 +83,41 @@ void FlatBuffer::settle(bool values_stay) {
     }
   }
   set_aside(shard_values_);
+}
+
+template <class Kept>
+void FlatBuffer::zero_gradients_but(Kept kept) {
+  int64_t begin = 0;  // of what is not kept
+  const auto zero_until = [&](int64_t end) {
+    if (end > begin) gradients_.narrow(0, begin, end - begin).zero_();
+  };
+  for (const Segment& segment : segments_) {
+    if (!kept(segment)) continue;
+    zero_until(segment.offset);
+    begin = segment.offset + segment.numel;
+  }
+  zero_until(numel());
+}
+
+void FlatBuffer::forget_gradients() {
+  zero_gradients_but([](const Segment& segment) {
+    GradientState* const state = GradientState::of(segment.parameter->tensor);
+    if (state == nullptr) return false;
+    state->set_written(!segment.parameter->written_by_layer);
+    return !state->written();
+  });
+}
+
+void FlatBuffer::complete_gradients() {
+  const auto written = [](const Segment& segment) {
+    const GradientState* const state = GradientState::of(segment.parameter->tensor);
+    return state == nullptr || state->written();
+  };
+  if (std::all_of(segments_.begin(), segments_.end(), written)) return;
+  zero_gradients_but(written);
+  for (const Segment& segment : segments_) {
+    if (GradientState* const state = GradientState::of(segment.parameter->tensor)) state->set_written(true);
+  }
 }
 
 Range FlatBuffer::in_shard(Range range) const {

@@ -40,7 +40,8 @@ struct Sharding {
 ///
 /// Order: [gradients partial over an axis | whole on every rank | cut along an axis], so that what is summed or
 /// counted together is one range. Parameters start at 256 bytes, except those that follow their predecessor directly;
-/// the end is padded to a multiple of the number of shards. Padding is zero and stays zero.
+/// the end is padded to a multiple of the number of shards. Padding is zero and stays zero, that of gradients() from
+/// forget_gradients() on.
 class FlatBuffer {
  public:
   /// Where everything lies; nothing has memory yet. `parameters` stay where they are as long as the buffer lives.
@@ -59,6 +60,12 @@ class FlatBuffer {
   const at::Tensor& values() const { return values_; }
   /// [numel], perhaps of another dtype; undefined when frozen. Has memory during the backward of its unit.
   const at::Tensor& gradients() const { return gradients_; }
+
+  /// Makes gradients() mean zero, at the least cost: those that a layer writes itself (Parameter::written_by_layer)
+  /// become unwritten (GradientState), all others and padding are set to zero.
+  void forget_gradients();
+  /// Sets to zero what is still unwritten of gradients(): parameters that had no backward.
+  void complete_gradients();
 
   /// This rank's elements.
   Range shard() const { return {sharding_.index * share_, share_}; }
@@ -87,6 +94,10 @@ class FlatBuffer {
   int64_t whole_numel() const { return whole_numel_; }
 
  private:
+  /// Sets gradients() to zero, but for the segments for which `kept(segment)` is true: each range in one call.
+  template <class Kept>
+  void zero_gradients_but(Kept kept);
+
   Sharding sharding_;
   std::vector<Segment> segments_;
   int64_t share_ = 0;

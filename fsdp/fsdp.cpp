@@ -2,8 +2,6 @@
 
 #include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
-#include <torch/csrc/autograd/function_hook.h>
-#include <torch/csrc/autograd/variable.h>
 
 #include <atomic>
 #include <map>
@@ -12,18 +10,10 @@
 
 #include "fsdp/gathering.h"
 #include "fsdp/reduction.h"
+#include "mesh/gradient_state.h"
 
 namespace meshtrain {
 namespace {
-
-class WhenGradientIsFinal final : public torch::autograd::PostAccumulateGradHook {
- public:
-  explicit WhenGradientIsFinal(std::function<void()> action) : action_(std::move(action)) {}
-  void operator()(const at::Tensor&) override { action_(); }
-
- private:
-  std::function<void()> action_;
-};
 
 Sharding sharding_of(const FsdpOptions& options) {
   Sharding sharding;
@@ -52,6 +42,13 @@ Parameter parameter_in(const at::Tensor& whole, const Segment& segment) {
   Parameter parameter = *segment.parameter;
   parameter.tensor = whole.narrow(0, segment.offset, segment.numel).view(parameter.shape);
   return parameter;
+}
+
+std::logic_error written_by_others(const Parameter& parameter) {
+  return std::logic_error(
+      parameter.name +
+      " has a gradient, but not from the layer that writes it: use it in that layer alone, or leave "
+      "Parameter::written_by_layer false");
 }
 
 std::vector<Unit> make_units(std::vector<UnitSpec> specs, const Sharding& sharding) {
@@ -89,11 +86,12 @@ Fsdp::Fsdp(std::vector<UnitSpec> units, FsdpOptions options) {
     for (Parameter* parameter : state_->units[unit].parameters()) {
       if (!parameter->tensor.requires_grad()) continue;
       std::weak_ptr<State> state = state_;
-      torch::autograd::impl::set_post_acc_grad_hooks(parameter->tensor,
-                                                     std::make_unique<WhenGradientIsFinal>([state, unit] {
-                                                       if (auto alive = state.lock())
-                                                         alive->reduction.count_final(unit);
-                                                     }));
+      GradientState::attach(parameter->tensor, [state, unit, parameter] {
+        const auto alive = state.lock();
+        if (!alive) return;
+        if (!GradientState::of(parameter->tensor)->written()) throw written_by_others(*parameter);
+        alive->reduction.count_final(unit);
+      });
     }
   }
 }

@@ -39,9 +39,11 @@ class Fsdp {
   /// `forward()` with the unit's parameters gathered, and gathered again for its backward.
   at::Tensor run(size_t unit, const std::function<at::Tensor()>& forward);
 
-  /// Gradients are zero.
+  /// Gradients count as zero: those that a layer writes itself (Parameter::written_by_layer) are left as they are until
+  /// it does, or until end_backward() sets them to zero; all others are zero at once.
   void begin_step();
-  /// Call before each backward; `last`: of the step.
+  /// Call before each backward; `last`: of the step. The backward throws std::logic_error when a parameter that its
+  /// layer writes gets its first gradient of the step from elsewhere.
   void begin_backward(bool last);
   /// Call after it. After the last one every unit has been reduced and handed to on_reduced.
   void end_backward();

@@ -19,13 +19,10 @@ Reduction::Reduction(std::vector<Unit>& units, const FsdpOptions& options, const
 }
 
 void Reduction::begin_step() {
-  for (size_t unit = 0; unit < units_.size(); ++unit) {
-    for (FlatBuffer* buffer : units_[unit].trainable()) {
-      if (whole_) buffer->gradients().zero_();
-      if (!buffer->keeps_gradients_apart()) continue;
-      buffer->shard_gradients().zero_();
-      set_aside(buffer->shard_gradients());
-    }
+  first_ = true;
+  if (!whole_) return;
+  for (Unit& unit : units_) {
+    for (FlatBuffer* buffer : unit.trainable()) buffer->forget_gradients();
   }
 }
 
@@ -43,10 +40,14 @@ void Reduction::lend(size_t unit) {
 }
 
 // Two units have memory: this one, and the one behind it, which is being reduced.
-void Reduction::lend_zeros(size_t unit) {
+void Reduction::lend_anew(size_t unit) {
   while (!scattering_.empty() && scattering_.front().unit > behind_[unit]) finish_scatter();
   lend(unit);
-  for (FlatBuffer* buffer : units_[unit].trainable()) buffer->gradients().zero_();
+  for (FlatBuffer* buffer : units_[unit].trainable()) buffer->forget_gradients();
+}
+
+void Reduction::complete(size_t unit) {
+  for (FlatBuffer* buffer : units_[unit].trainable()) buffer->complete_gradients();
 }
 
 void Reduction::let_go(size_t unit) {
@@ -60,7 +61,7 @@ void Reduction::before_backward(size_t unit) {
   if (!units_[unit].whole_step()) {
     while (next_ > static_cast<int64_t>(unit)) issue_next();
   }
-  if (units_[unit].num_trainable() > 0) lend_zeros(unit);
+  if (units_[unit].num_trainable() > 0) lend_anew(unit);
 }
 
 void Reduction::count_final(size_t unit) {
@@ -71,7 +72,8 @@ void Reduction::count_final(size_t unit) {
 void Reduction::issue_next() {
   const size_t unit = static_cast<size_t>(next_--);
   if (units_[unit].num_trainable() == 0) return;  // nobody waits for it: the unit behind it is on its way still
-  if (!whole_ && !lent_[unit]) lend_zeros(unit);  // it had no backward here
+  if (!whole_ && !lent_[unit]) lend_anew(unit);   // it had no backward here
+  complete(unit);
   UnderWay scatter{unit, {}};
   for (FlatBuffer* buffer : units_[unit].trainable()) {
     at::Tensor shard = buffer->gradients_of_shard();
@@ -95,7 +97,10 @@ void Reduction::finish_scatter() {
       sum.works.push_back(replicas_.all_reduce(whole));
       continue;
     }
-    if (buffer->keeps_gradients_apart()) shard.add_(buffer->gradients_of_shard());
+    if (buffer->keeps_gradients_apart()) {
+      const at::Tensor own = buffer->gradients_of_shard();
+      first_ ? shard.copy_(own) : shard.add_(own);
+    }
     set_aside(shard);
     if (last_) sum.works.push_back(replicas_.all_reduce(shard));
   }
@@ -123,6 +128,9 @@ void Reduction::end_backward() {
     while (next_ >= 0) issue_next();
     while (!scattering_.empty()) finish_scatter();
     while (!summing_.empty()) finish_sum();
+    first_ = false;
+  } else {
+    for (size_t unit = 0; unit < units_.size(); ++unit) complete(unit);
   }
   reducing_ = false;
 }

@@ -15,6 +15,7 @@ class Reduction {
   /// `memory`: of whole gradients.
   Reduction(std::vector<Unit>& units, const FsdpOptions& options, const Arena& memory);
 
+  /// What gradients there are count as zero from here on.
   void begin_step();
   /// `last`: of the step.
   void begin_backward(bool last);
@@ -33,7 +34,10 @@ class Reduction {
 
   void lend(size_t unit);
   void let_go(size_t unit);
-  void lend_zeros(size_t unit);
+  /// Lends the unit memory for gradients that count as zero.
+  void lend_anew(size_t unit);
+  /// Gradients of the unit that nobody has written are zero from here on.
+  void complete(size_t unit);
   void issue_next();
   /// Shards have their part of the sum: on to the replicas, or to whoever sums over other axes.
   void finish_scatter();
@@ -48,6 +52,7 @@ class Reduction {
   std::vector<size_t> behind_;  // by unit: the next one behind it that has gradients
   bool last_ = false;
   bool reducing_ = false;  // in this backward
+  bool first_ = false;     // no shard of gradients that lies apart has been written in this step
   int64_t next_ = -1;      // the unit whose reduction is issued next; those behind it are issued
   std::deque<UnderWay> scattering_;
   std::deque<UnderWay> summing_;

@@ -36,7 +36,7 @@ namespace meshtrain {
 /// first gather after a change begins. visit_values() ends with a barrier, for a change without a step.
 ///
 /// **When memory of gradients may be another unit's.** A reduction is done when the peers have read their parts, which
-/// is waited for before the memory is lent again, or set to zero by the next step.
+/// is waited for before the memory is lent again, or written by the next step.
 struct UnitMemory {
   /// Collective over the groups of `options`. Units have their storage from here on; what their parameters had is in
   /// their shards.

@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <functional>
 
+#include "mesh/gradient_state.h"
+
 namespace meshtrain {
 namespace {
 
@@ -18,9 +20,9 @@ bool asked_for(const at::Tensor& leaf) {
   return task != tasks->end() && task->second.captures_ != nullptr;
 }
 
-bool may_join(const LeafRun& run, const at::Tensor& last_gradient, const at::Tensor& gradient) {
-  if (run.in_place.defined() != gradient.defined()) return false;
-  return !gradient.defined() || adjacent(last_gradient, gradient);
+bool may_join(const LeafRun& run, const at::Tensor& last_buffer, const GradientTarget& target) {
+  if (run.target.buffer.defined() != target.buffer.defined() || run.target.unwritten != target.unwritten) return false;
+  return !target.buffer.defined() || adjacent(last_buffer, target.buffer);
 }
 
 }  // namespace
@@ -46,28 +48,37 @@ at::Tensor join(const std::vector<at::Tensor>& parts) {
   return parts.front().as_strided(shape, strides);
 }
 
+GradientTarget gradient_target(const at::Tensor& leaf) {
+  if (!leaf.is_leaf() || asked_for(leaf) || !leaf.grad().defined()) return {};
+  GradientState* const state = GradientState::of(leaf);
+  const bool unwritten = state != nullptr && state->take_unwritten();
+  if (torch::autograd::impl::hooks(leaf).empty()) return {leaf.grad(), unwritten};
+  if (unwritten) leaf.grad().zero_();
+  return {};
+}
+
 at::Tensor gradient_in_place(const at::Tensor& leaf) {
-  if (!leaf.is_leaf() || !torch::autograd::impl::hooks(leaf).empty() || asked_for(leaf)) return {};
-  return leaf.grad();
+  const GradientTarget target = gradient_target(leaf);
+  return target.unwritten ? target.buffer.zero_() : target.buffer;
 }
 
 std::vector<LeafRun> leaf_runs(const std::vector<at::Tensor>& leaves, const std::vector<bool>& needed) {
   std::vector<LeafRun> runs;
-  std::vector<at::Tensor> gradients;  // of the last run
+  std::vector<at::Tensor> buffers;  // of the last run
   int64_t row = 0;
   for (size_t i = 0; i < leaves.size(); ++i) {
     const int64_t rows = leaves[i].size(0);
     if (needed[i]) {
-      const at::Tensor gradient = gradient_in_place(leaves[i]);
-      if (!runs.empty() && runs.back().end == i && may_join(runs.back(), gradients.back(), gradient)) {
+      const GradientTarget target = gradient_target(leaves[i]);
+      if (!runs.empty() && runs.back().end == i && may_join(runs.back(), buffers.back(), target)) {
         runs.back().end = i + 1;
         runs.back().rows += rows;
       } else {
-        gradients.clear();
-        runs.push_back({i, i + 1, row, rows, {}});
+        buffers.clear();
+        runs.push_back({i, i + 1, row, rows, target});
       }
-      gradients.push_back(gradient);
-      if (gradient.defined()) runs.back().in_place = join(gradients);
+      buffers.push_back(target.buffer);
+      if (target.buffer.defined()) runs.back().target.buffer = join(buffers);
     }
     row += rows;
   }

@@ -14,18 +14,28 @@ bool adjacent(const at::Tensor& a, const at::Tensor& b);
 /// differentiable.
 at::Tensor join(const std::vector<at::Tensor>& parts);
 
-/// Inside a backward: the gradient buffer of `leaf`, [its shape], of any floating dtype, that the backward shall add
-/// to. Undefined when the gradient has to be returned to autograd instead: there is no buffer yet, hooks want to see
-/// the gradient, torch::autograd::grad asked for it, or `leaf` is no leaf.
+/// Where a backward puts the gradient of a leaf.
+struct GradientTarget {
+  at::Tensor buffer;       ///< [shape of the leaf], of any floating dtype; undefined: return the gradient to autograd
+  bool unwritten = false;  ///< what the buffer holds is left over, NaN perhaps: write all of it; else add to it
+};
+
+/// Inside a backward, which must then write or add: the gradient buffer of `leaf`, from here on written. Undefined when
+/// the gradient has to be returned to autograd instead: there is no buffer yet, hooks want to see the gradient,
+/// torch::autograd::grad asked for it, or `leaf` is no leaf. An unwritten buffer that autograd will add to is set to
+/// zero.
+GradientTarget gradient_target(const at::Tensor& leaf);
+
+/// The buffer of gradient_target(), to add to: set to zero if it was unwritten.
 at::Tensor gradient_in_place(const at::Tensor& leaf);
 
 /// Neighbours among the leaves of one product whose gradients can be computed at once.
 struct LeafRun {
-  size_t begin;         ///< index of the first leaf
-  size_t end;           ///< index behind the last
-  int64_t first_row;    ///< where the run begins in the leaves joined along dim 0
-  int64_t rows;         ///< and how many rows it has there
-  at::Tensor in_place;  ///< [rows, ...]: the gradient buffers, joined, to add to; undefined: return the gradients
+  size_t begin;           ///< index of the first leaf
+  size_t end;             ///< index behind the last
+  int64_t first_row;      ///< where the run begins in the leaves joined along dim 0
+  int64_t rows;           ///< and how many rows it has there
+  GradientTarget target;  ///< of all its leaves, whose gradient buffers are joined: [rows, ...]
 };
 
 /// The runs of `leaves` whose gradients are `needed`; those that are not take no part.

@@ -33,9 +33,11 @@ ColumnParallelLinear::ColumnParallelLinear(const TensorParallel& tp, int64_t in_
     const int64_t rows = divided(tp, name, "output", features);
     weights_.push_back(sharded_parameter(name + ".weight", {rows, in_features}, 0, tp.group, initializer, options));
     weights_.back().follows_previous = weights_.size() > 1;
+    weights_.back().written_by_layer = true;
     if (!bias) continue;
     biases_.push_back(sharded_parameter(name + ".bias", {rows}, 0, tp.group, Initializer{}, options));
     biases_.back().follows_previous = biases_.size() > 1;
+    biases_.back().written_by_layer = true;
   }
 }
 
@@ -56,8 +58,10 @@ RowParallelLinear::RowParallelLinear(const TensorParallel& tp, const std::string
     : tp_(tp),
       weight_(sharded_parameter(name + ".weight", {out_features, divided(tp, name, "input", in_features)}, 1, tp.group,
                                 initializer, options)) {
+  weight_.written_by_layer = true;
   if (!bias) return;
   bias_.push_back(whole_parameter(name + ".bias", {out_features}, Initializer{}, options));
+  bias_.back().written_by_layer = true;
   if (tp.splits_rows()) bias_.back().partial_over = tp.group.name();
 }
 

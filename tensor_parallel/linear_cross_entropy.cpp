@@ -142,9 +142,11 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
     const at::Tensor &labels = saved[1], &upstream = grads[0];
     const bool needs_x = ctx->needs_input_grad(0), needs_weight = ctx->needs_input_grad(1);
 
-    const at::Tensor in_place = needs_weight ? gradient_in_place(head->weight) : at::Tensor();
-    const bool returned = needs_weight && !in_place.defined();
-    const at::Tensor weight_gradient = returned ? at::zeros_like(head->weight) : in_place;
+    const GradientTarget target = needs_weight ? gradient_target(head->weight) : GradientTarget{};
+    const bool returned = needs_weight && !target.buffer.defined();
+    const at::Tensor weight_gradient = returned ? at::zeros_like(head->weight) : target.buffer;
+    const int64_t written = labels.numel() > 0 ? head->valid : 0;  // rows that products write
+    if (target.unwritten) weight_gradient.narrow(0, written, head->weight.size(0) - written).zero_();
     const at::Tensor x = start_gather(saved[0], head->tp).wait();
     at::Tensor whole_dx;
     Pending dx;
@@ -164,7 +166,8 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
         }
         if (first + count == labels.numel()) dx = start_sum(whole_dx, head->tp);
       }
-      if (needs_weight) add_product(weight_gradient.narrow(0, 0, head->valid), gradient, rows);
+      const bool writes = target.unwritten && first == 0;
+      if (needs_weight) add_product(weight_gradient.narrow(0, 0, head->valid), gradient, rows, writes);
     });
     return {needs_x ? dx.wait() : at::Tensor(), returned ? weight_gradient : at::Tensor(), at::Tensor(), at::Tensor()};
   }

@@ -81,8 +81,8 @@ class Gradients {
   void of_weights(const at::Tensor& dy, const at::Tensor& x) {
     for (const LeafRun& run : leaf_runs(layer_.weights, needed_weights_)) {
       const at::Tensor columns = dy.narrow(1, run.first_row, run.rows);
-      if (run.in_place.defined()) {
-        add_product(run.in_place, columns, x);
+      if (run.target.buffer.defined()) {
+        add_product(run.target.buffer, columns, x, run.target.unwritten);
       } else {
         hand_back(run, layer_.weights, product(columns.t(), x.t()), &list_[1]);
       }
@@ -92,8 +92,10 @@ class Gradients {
   void of_biases(const at::Tensor& dy) {
     for (const LeafRun& run : leaf_runs(layer_.biases, needed_biases_)) {
       const at::Tensor columns = dy.narrow(1, run.first_row, run.rows);
-      if (run.in_place.defined()) {
-        at::Tensor(run.in_place).add_(columns.sum(0, /*keepdim=*/false, run.in_place.scalar_type()));
+      if (run.target.buffer.defined()) {
+        const at::Tensor& buffer = run.target.buffer;
+        const at::Tensor sum = columns.sum(0, /*keepdim=*/false, buffer.scalar_type());
+        run.target.unwritten ? buffer.copy_(sum) : buffer.add_(sum);
       } else {
         hand_back(run, layer_.biases, columns.sum(0), &list_[1 + layer_.weights.size()]);
       }

@@ -10,10 +10,10 @@
 namespace meshtrain {
 
 // The arithmetic of the linear layers, differentiable once. Weights and biases are leaves as a rule; the gradient of
-// one that has a gradient buffer is added there in place, in one product where buffers are adjacent. Weights are read
-// anew in backward: their storage may be refilled, or freed and filled, between forward and backward. Frozen ones and
-// an input that needs no gradient cost nothing in backward. Of x is kept what its LayerInput says, if any weight needs
-// it.
+// one that has a gradient buffer is written or added there (leaf_gradient.h), in one product where buffers are
+// adjacent. Weights are read anew in backward: their storage may be refilled, or freed and filled, between forward and
+// backward. Frozen ones and an input that needs no gradient cost nothing in backward. Of x is kept what its LayerInput
+// says, if any weight needs it.
 //
 // Communication of the backward runs beside the products that do not depend on it.
 

@@ -63,15 +63,16 @@ at::Tensor product(const at::Tensor& a, const at::Tensor& b) {
   return onednn_linear()->call(a, b, std::nullopt, "none", Attributes(), std::nullopt);
 }
 
-void add_product(at::Tensor into, const at::Tensor& a, const at::Tensor& b) {
+void add_product(at::Tensor into, const at::Tensor& a, const at::Tensor& b, bool unwritten) {
+  const int beta = unwritten ? 0 : 1;  // 0: LibTorch and BLAS do not read what is there
   const at::ScalarType dtype = multiplied_in_fp32(b) ? at::kFloat : b.scalar_type();
   const bool in_place = into.scalar_type() == dtype && !(b.device().is_cpu() && dtype == at::kFloat && mkl_is_slow());
   if (in_place && b.scalar_type() == dtype) {
-    into.addmm_(a.t(), b);
+    into.addmm_(a.t(), b, beta);
     return;
   }
   if (into.is_cuda() && into.scalar_type() == at::kFloat && c10::isReducedFloatingType(b.scalar_type())) {
-    at::addmm_out(into, into, a.t(), b, at::kFloat);  // halves into fp32: one product, nothing beside it
+    at::addmm_out(into, into, a.t(), b, at::kFloat, beta);  // halves into fp32: one product, nothing beside it
     return;
   }
   const at::Tensor rows = b.to(dtype);
@@ -79,9 +80,11 @@ void add_product(at::Tensor into, const at::Tensor& a, const at::Tensor& b) {
   for_row_chunks(into.size(0), row_bytes, [&](int64_t first, int64_t count) {
     const at::Tensor part = into.narrow(0, first, count), columns = a.narrow(1, first, count).to(dtype);
     if (in_place) {
-      at::Tensor(part).addmm_(columns.t(), rows);
+      part.addmm_(columns.t(), rows, beta);
+    } else if (unwritten) {
+      part.copy_(product(columns.t(), rows.t()));
     } else {
-      at::Tensor(part).add_(product(columns.t(), rows.t()));
+      part.add_(product(columns.t(), rows.t()));
     }
   });
 }

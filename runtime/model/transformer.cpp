@@ -23,6 +23,7 @@ Transformer::Transformer(const ModelShape& shape, const Parallelism& parallelism
                               {Initializer::Kind::Normal, shape.initializer_range}, options);
     head_->of_tokens = true;
   }
+  (head_ ? *head_ : embedding_.weight()).written_by_layer = true;  // by linear_cross_entropy
 }
 
 at::Tensor Transformer::loss(const at::Tensor& ids, const at::Tensor& labels, const Sequence& sequence,

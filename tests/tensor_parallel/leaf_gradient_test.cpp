@@ -6,9 +6,14 @@
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <limits>
 #include <stdexcept>
 
+#include "mesh/gradient_state.h"
+#include "tensor_parallel/embedding.h"
 #include "tensor_parallel/linear.h"
+#include "tensor_parallel/linear_cross_entropy.h"
+#include "tensor_parallel/matrix_product.h"
 #include "tensor_parallel/row_chunks.h"
 #include "tests/support/world.h"
 #include "tests/tensor_parallel/layers.h"
@@ -234,6 +239,113 @@ TEST(GradientsInPlace, OfHalvesOverManyRowsAreAsAccurateAsThePlainLayers) {
   EXPECT_LE(relative_error(at::cat(weights), exact_weight), 1.01 * weight_error);
   EXPECT_LE(relative_error(at::cat(biases), exact_bias), 1.01 * bias_error);
   EXPECT_LT(weight_error, 5e-3);
+}
+
+/// Gives the leaf's gradient a buffer full of NaN that counts as unwritten, of `dtype` or the leaf's own.
+void leave_unwritten(const at::Tensor& leaf, at::ScalarType dtype = at::ScalarType::Undefined) {
+  if (!leaf.grad().defined()) {
+    leaf.mutable_grad() =
+        at::empty_like(leaf, dtype == at::ScalarType::Undefined ? leaf.scalar_type() : dtype).detach();
+  }
+  leaf.grad().fill_(std::numeric_limits<double>::quiet_NaN());
+  GradientState::attach(leaf, [] {});
+  GradientState::of(leaf)->set_written(false);
+}
+
+TEST(AddProduct, ReadsNothingOfAnUnwrittenResult) {
+  const auto kinds = std::vector<std::pair<at::ScalarType, at::ScalarType>>{
+      {at::kDouble, at::kDouble}, {at::kFloat, at::kFloat},    {at::kBFloat16, at::kBFloat16},
+      {at::kHalf, at::kHalf},     {at::kBFloat16, at::kFloat}, {at::kHalf, at::kFloat}};
+  for (const auto& [dtype, into] : kinds) {
+    // Small; large enough for any library, and a temporary in pieces; no tokens at all.
+    for (const auto& [tokens, rows, columns] :
+         std::vector<std::array<int64_t, 3>>{{5, 3, 7}, {1, 1, 1}, {64, 200, 96}, {8, 3000, 1024}, {0, 4, 6}}) {
+      const at::Tensor a = random_tensor({tokens, rows}, 1, dtype), b = random_tensor({tokens, columns}, 2, dtype);
+      const at::Tensor added = at::zeros({rows, columns}, into), written = at::full_like(added, std::nan(""));
+      add_product(added, a, b);
+      add_product(written, a, b, /*unwritten=*/true);
+      EXPECT_TRUE(at::equal(added, written)) << dtype << " into " << into << ", " << tokens << " tokens";
+      add_product(added, a, b);
+      add_product(written, a, b);
+      EXPECT_TRUE(at::equal(added, written)) << dtype << " into " << into << ", " << tokens << " tokens";
+    }
+  }
+}
+
+TEST(UnwrittenGradients, AreWrittenByTheFirstBackwardAndAddedToByTheNext) {
+  for (const bool joined : {true, false}) {
+    for (const auto& [dtype, buffers] : {std::pair{at::kDouble, at::kDouble}, std::pair{at::kBFloat16, at::kFloat}}) {
+      // Products and sums of fewer columns at once may add in another order.
+      const double tolerance = joined ? 0 : dtype == at::kDouble ? 1e-12 : 0x1p-8;
+      ColumnParallelLinear layer = make_layer(dtype), wanted = make_layer(dtype);
+      materialize(layer.parameters(), whole_values(layer.parameters()), Storage::Flat, buffers);
+      materialize(wanted.parameters(), whole_values(wanted.parameters()), Storage::Flat, buffers);
+      for (const Parameter* parameter : layer.parameters()) {
+        EXPECT_TRUE(parameter->written_by_layer) << parameter->name;
+        if (joined || parameter->name[0] != 'k') leave_unwritten(parameter->tensor);  // k has zeros
+      }
+      for (int i = 0; i < 3; ++i) {
+        layer.forward(x().to(dtype)).backward(dy().to(dtype));
+        wanted.forward(x().to(dtype)).backward(dy().to(dtype));
+        for (size_t j = 0; j < 6; ++j) {
+          const at::Tensor &seen = layer.parameters()[j]->tensor.grad(), &own = wanted.parameters()[j]->tensor.grad();
+          EXPECT_LE(relative_error(seen, own), tolerance) << layer.parameters()[j]->name << " after backward " << i;
+        }
+      }
+    }
+  }
+}
+
+TEST(UnwrittenGradients, AreZeroWhereHooksHaveAutogradAddToThem) {
+  ColumnParallelLinear layer = make_layer();
+  materialize(layer.parameters(), whole_values(layer.parameters()), Storage::Flat);
+  for (const Parameter* parameter : layer.parameters()) leave_unwritten(parameter->tensor);
+  layer.parameters()[1]->tensor.register_hook([](const at::Tensor& gradient) { return gradient * 3; });
+  layer.forward(x()).backward(dy());
+  for (const Parameter* parameter : layer.parameters()) {
+    const double factor = parameter->name == "k.weight" ? 3 : 1;
+    EXPECT_LT(relative_error(parameter->tensor.grad(), gradient_of(parameter->name) * factor), 1e-12)
+        << parameter->name;
+  }
+}
+
+TEST(UnwrittenGradients, StaySoWhereGradientsAreReturned) {
+  ColumnParallelLinear layer = make_layer();
+  materialize(layer.parameters(), whole_values(layer.parameters()), Storage::Flat);
+  std::vector<at::Tensor> leaves;
+  for (const Parameter* parameter : layer.parameters()) {
+    leaves.push_back(parameter->tensor);
+    leave_unwritten(parameter->tensor);
+  }
+  const std::vector<at::Tensor> gradients = torch::autograd::grad({layer.forward(x())}, leaves, {dy()});
+  for (size_t i = 0; i < leaves.size(); ++i) {
+    EXPECT_LT(relative_error(gradients[i], gradient_of(layer.parameters()[i]->name)), 1e-12);
+    EXPECT_FALSE(GradientState::of(leaves[i])->written()) << layer.parameters()[i]->name;
+  }
+}
+
+/// Of a table that is the head, too, after two backwards, each of which adds. `unwritten`: to a buffer of NaN, else to
+/// zeros. Five ids leave the last of several ranks fewer, or none.
+at::Tensor tied_gradient(bool unwritten, bool uses_head, int64_t tokens_at_once) {
+  const TensorParallel tp = tensor_parallel(false);
+  VocabParallelEmbedding embedding(tp, "embed", 5, kIn, {}, at::kDouble);
+  const Parameter& weight = embedding.weight();
+  materialize(embedding.parameters(), whole_values(embedding.parameters()), Storage::Flat);
+  if (unwritten) leave_unwritten(weight.tensor);
+  const at::Tensor ids = at::arange(kTokens, at::kLong).remainder(5);
+  for (int i = 0; i < 2; ++i) {
+    const at::Tensor y = embedding.forward(ids) * x();
+    const int64_t bytes = tokens_at_once * weight.shape[0] * 8;
+    (uses_head ? linear_cross_entropy(y, weight, ids, -100, tp, bytes) : y.sum()).backward();
+  }
+  return weight.tensor.grad();
+}
+
+TEST(UnwrittenGradients, OfATableAreWrittenByTheHeadOrZeroForTheEmbedding) {
+  for (const int64_t tokens_at_once : {3, 100}) {
+    EXPECT_TRUE(at::equal(tied_gradient(true, true, tokens_at_once), tied_gradient(false, true, tokens_at_once)));
+  }
+  EXPECT_TRUE(at::equal(tied_gradient(true, false, 1), tied_gradient(false, false, 1)));
 }
 
 }  // namespace
