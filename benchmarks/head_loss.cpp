@@ -2,15 +2,21 @@
 // layer and cross-entropy.
 //
 //   tools/build release head_loss_benchmark && build/release/benchmarks/head_loss_benchmark
+//
+// With --bytes: what its operators read and write on a GPU, by tokens a chunk, counted as they are called on the Meta
+// device.
 
 #include <ATen/ATen.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <functional>
+#include <string_view>
 #include <vector>
 
+#include "operator_bytes.h"
 #include "mesh/memory.h"
 #include "tensor_parallel/linear_cross_entropy.h"
 
@@ -70,10 +76,44 @@ void row(int64_t tokens, int64_t hidden, int64_t vocab) {
   std::fflush(stdout);
 }
 
+/// Forward and backward in pure bf16.
+OperatorBytes bytes_of(int64_t tokens, int64_t hidden, int64_t vocab, int64_t chunk_tokens) {
+  const at::TensorOptions meta = at::TensorOptions().device(at::kMeta).dtype(at::kBFloat16);
+  const at::Tensor x = at::empty({tokens, hidden}, meta).requires_grad_();
+  Parameter head = whole_parameter("head", {vocab, hidden}, {}, meta);
+  place(head, at::empty({vocab * hidden}, meta), 0);
+  head.tensor.mutable_grad() = at::empty({vocab, hidden}, meta);
+  const at::Tensor labels = at::empty({tokens}, meta.dtype(at::kLong));
+  const CountedOperators operators;
+  torch::autograd::backward({linear_cross_entropy(x, head, labels, -100, {}, chunk_tokens)}, {});
+  return operators.bytes();
+}
+
+void print_bytes() {
+  constexpr int64_t kTokens = 8192, kHidden = 2048, kElementBytes = 2;
+  constexpr double kGiB = 1 << 30;
+  std::printf("| vocabulary | tokens a chunk | chunks | logits alive, MiB | read, GiB | written, GiB | both |\n");
+  std::printf("|---|---|---|---|---|---|---|\n");
+  for (const int64_t vocab : {49152, 128256, 151936}) {
+    for (const at::DeviceType device : {at::kCPU, at::kCUDA}) {
+      const int64_t chunk = head_chunk_tokens(device, kTokens, vocab, kElementBytes, 1);
+      const OperatorBytes bytes = bytes_of(kTokens, kHidden, vocab, chunk);
+      const double read = static_cast<double>(bytes.read) / kGiB, written = static_cast<double>(bytes.written) / kGiB;
+      std::printf("| %d | %d | %d | %.0f | %.1f | %.1f | %.1f |\n", static_cast<int>(vocab), static_cast<int>(chunk),
+                  static_cast<int>((kTokens + chunk - 1) / chunk),
+                  static_cast<double>(chunk * vocab * kElementBytes) / kMiB, read, written, read + written);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace meshtrain
 
-int main() {
+int main(int count, char** arguments) {
+  if (count > 1 && std::string_view(arguments[1]) == "--bytes") {
+    meshtrain::print_bytes();
+    return 0;
+  }
   meshtrain::HostMemory::counted();
   at::set_num_threads(1);
   std::printf("| tokens x M by V | logits, MiB | ours, s | peak, MiB | LibTorch, s | peak, MiB |\n");

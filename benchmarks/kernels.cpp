@@ -25,6 +25,8 @@
 #include "mesh/operator.h"
 #include "runtime/train/squared_norm.h"
 #include "tensor_parallel/cross_entropy_rows.h"
+#include "tensor_parallel/embedding_gradient.h"
+#include "tensor_parallel/linear_cross_entropy.h"
 
 namespace meshtrain {
 namespace {
@@ -117,22 +119,25 @@ void model(const Table& table, at::ScalarType dtype) {
               [&] { rotate(turned, cos, sin, false, turned); });
   }
   {
-    constexpr int64_t kRows = 341, kVocabulary = 49152, kChunks = 8;  // one after the other: not from the cache
-    const Tensor logits = made({kChunks * kRows, kVocabulary}, dtype);
+    constexpr int64_t kVocabulary = 49152;  // the logits of a chunk: not from the cache
     const at::TensorOptions options(at::kCUDA);
-    const RowLabels labels{at::randint(kVocabulary, {kRows}, options.dtype(at::kLong)),
-                           at::zeros({kRows}, options.dtype(at::kBool)), at::zeros({kRows}, options.dtype(at::kBool))};
-    const Tensor max = row_maxima(logits.narrow(0, 0, kRows)), sums = at::ones({2, kRows}, max.options());
-    const Tensor upstream = at::ones({}, max.options());
-    const auto each = [&](const std::function<void(const Tensor&)>& action) {
-      for (int64_t i = 0; i < kChunks; ++i) action(logits.narrow(0, i * kRows, kRows));
-    };
-    table.add("cross-entropy, maxima", dtype, bytes_of({logits}),
-              [&] { each([](const Tensor& x) { row_maxima(x); }); });
-    table.add("cross-entropy, sums", dtype, bytes_of({logits}),
-              [&] { each([&](const Tensor& x) { row_sums(x, max, labels, sums); }); });
+    const Tensor logits = made({kCudaChunkTokens, kVocabulary}, dtype);
+    const Tensor no = at::zeros({kCudaChunkTokens}, options.dtype(at::kBool));
+    const RowLabels labels{at::randint(kVocabulary, {kCudaChunkTokens}, options.dtype(at::kLong)), no, no};
+    const Tensor statistics = row_statistics(logits, labels), upstream = at::ones({}, statistics.options());
+    table.add("cross-entropy, statistics", dtype, bytes_of({logits}), [&] { row_statistics(logits, labels); });
     table.add("cross-entropy, gradients", dtype, 2 * bytes_of({logits}),
-              [&] { each([&](const Tensor& x) { row_gradients(x, max, sums[0], labels, upstream); }); });
+              [&] { row_gradients(logits, statistics[0], statistics[0], statistics[1], labels, upstream); });
+
+    const Tensor grad = made({kTokens, kHidden}, dtype), into = made({kVocabulary, kHidden}, dtype);
+    const Tensor ids = at::randint(kVocabulary, {kTokens}, options.dtype(at::kLong));
+    table.add("gradient of the embedding", dtype, 3 * bytes_of({grad}),  // nearly each token has a row of its own
+              [&] {
+                add_embedding_gradient(into, {ids, {}}, grad);
+              });
+    table.add("the same, one token", dtype, bytes_of({grad}), [&] {
+      add_embedding_gradient(into, {at::zeros_like(ids), {}}, grad);
+    });
   }
   {
     const Attended merged{made({4, 8192, 32, 64}, at::kFloat).transpose(1, 2),

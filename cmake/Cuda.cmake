@@ -85,7 +85,13 @@ target_precompile_headers(meshtrain_cuda REUSE_FROM meshtrain_pch)
 if(kernels)
   add_library(meshtrain_cuda_kernels OBJECT ${kernels})
   set_target_properties(meshtrain_cuda_kernels PROPERTIES POSITION_INDEPENDENT_CODE ON CUDA_RUNTIME_LIBRARY None)
-  target_compile_options(meshtrain_cuda_kernels PRIVATE -Xcompiler=-Wall,-Wextra)
+  # A kernel whose registers do not fit spills into memory unseen: the build fails for the architecture that kernels are
+  # shaped for, and warns for others.
+  set(ptxas --warn-on-spills,--warn-on-local-memory-usage)
+  if(MESHTRAIN_CUDA_ARCHITECTURES STREQUAL "90")
+    string(APPEND ptxas ",--warning-as-error")
+  endif()
+  target_compile_options(meshtrain_cuda_kernels PRIVATE -Xcompiler=-Wall,-Wextra -Xptxas=${ptxas})
   target_include_directories(meshtrain_cuda_kernels PRIVATE
     $<TARGET_PROPERTY:meshtrain_runtime,INTERFACE_INCLUDE_DIRECTORIES>)
   target_link_libraries(meshtrain_cuda PRIVATE meshtrain_cuda_kernels)

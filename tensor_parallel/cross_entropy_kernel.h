@@ -10,11 +10,9 @@ namespace meshtrain::cuda {
 
 // logits [rows, columns], contiguous; all numbers of a row are [rows].
 
-void row_maxima(Element element, const void* logits, float* max, int64_t rows, int64_t columns, cudaStream_t stream);
-
-/// Does not change the logits.
-void row_sums(Element element, const void* logits, const float* max, const int64_t* column, const bool* absent,
-              float* sum_exp, float* label_logit, int64_t rows, int64_t columns, cudaStream_t stream);
+/// Largest logit, sum of the exponentials above it and the label's logit, in one pass. Does not change the logits.
+void row_statistics(Element element, const void* logits, const int64_t* column, const bool* absent, float* max,
+                    float* sum_exp, float* label_logit, int64_t rows, int64_t columns, cudaStream_t stream);
 
 struct GradientRows {
   const float *max, *sum_exp;

@@ -45,42 +45,44 @@ __device__ __forceinline__ void for_elements(const T* row, int64_t columns, With
   }
 }
 
-template <class T>
-__global__ void __launch_bounds__(kThreads)
-    maxima(const T* __restrict__ logits, float* __restrict__ max, int64_t rows, int64_t columns) {
-  __shared__ float of_warps[kThreads / kWarp];
-  for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
-    float largest = -INFINITY;
-    for_elements(logits + row * columns, columns, [&](const auto& values, int64_t) {
-      for (const float value : values) largest = value != value || value > largest ? value : largest;
-    });
-    largest = max_of_lanes(largest);
-    if (threadIdx.x % kWarp == 0) of_warps[threadIdx.x / kWarp] = largest;
-    __syncthreads();
-    if (threadIdx.x < kWarp) {
-      largest = max_of_lanes(threadIdx.x < kThreads / kWarp ? of_warps[threadIdx.x] : -INFINITY);
-      if (threadIdx.x == 0) max[row] = largest;
-    }
-    __syncthreads();
-  }
+/// The largest value of the threads of a block, for each of them; NaN where one is NaN. `shared` may be written again
+/// behind the block's next barrier.
+__device__ __forceinline__ float max_of_block(float value, float (&shared)[kWarp]) {
+  value = max_of_lanes(value);
+  const unsigned lane = threadIdx.x % kWarp;
+  if (lane == 0) shared[threadIdx.x / kWarp] = value;
+  __syncthreads();
+  return max_of_lanes(lane < kThreads / kWarp ? shared[lane] : -INFINITY);
 }
 
+/// What logits are measured from: 0 where all of them are -inf, whose exponentials are 0.
+__device__ __forceinline__ float origin(float max) {
+  return max == -INFINITY ? 0.0f : max;
+}
+
+// A thread measures its sum from the largest logit that it has seen, and scales it where a larger one comes.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    sums(const T* __restrict__ logits, const float* __restrict__ max, const int64_t* __restrict__ column,
-         const bool* __restrict__ absent, float* __restrict__ sum_exp, float* __restrict__ label_logit, int64_t rows,
-         int64_t columns) {
-  __shared__ float shared[2][kWarp];
+    statistics(const T* __restrict__ logits, const int64_t* __restrict__ column, const bool* __restrict__ absent,
+               float* __restrict__ max, float* __restrict__ sum_exp, float* __restrict__ label_logit, int64_t rows,
+               int64_t columns) {
+  __shared__ float shared[2][kWarp], of_warps[kWarp];
   RowSum row_sum(shared);
   for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
     const T* from = logits + row * columns;
-    const float largest = max[row];
-    float sum = 0;
+    float largest = -INFINITY, sum = 0;
     for_elements(from, columns, [&](const auto& values, int64_t) {
-      for (const float value : values) sum += __expf(value - largest);
+      float here = largest;
+      for (const float value : values) here = value != value || value > here ? value : here;
+      const float measured_from = origin(here);
+      if (here != largest) sum *= __expf(largest - measured_from);
+      largest = here;
+      for (const float value : values) sum += __expf(value - measured_from);
     });
-    sum = row_sum(sum);
+    const float of_row = max_of_block(largest, of_warps);
+    sum = row_sum(sum * __expf(largest - origin(of_row)));
     if (threadIdx.x == 0) {
+      max[row] = of_row;
       sum_exp[row] = sum;
       label_logit[row] = absent[row] ? 0.0f : wide(from[column[row]]);
     }
@@ -109,20 +111,12 @@ __global__ void __launch_bounds__(kThreads) gradients(T* logits, GradientRows of
 
 }  // namespace
 
-void row_maxima(Element element, const void* logits, float* max, int64_t rows, int64_t columns, cudaStream_t stream) {
+void row_statistics(Element element, const void* logits, const int64_t* column, const bool* absent, float* max,
+                    float* sum_exp, float* label_logit, int64_t rows, int64_t columns, cudaStream_t stream) {
   if (rows == 0) return;
   for_element(element, [&]<class T>() {
-    launch("cross_entropy_maxima", maxima<T>, grid_for(rows, 16), kThreads, stream, static_cast<const T*>(logits), max,
-           rows, columns);
-  });
-}
-
-void row_sums(Element element, const void* logits, const float* max, const int64_t* column, const bool* absent,
-              float* sum_exp, float* label_logit, int64_t rows, int64_t columns, cudaStream_t stream) {
-  if (rows == 0) return;
-  for_element(element, [&]<class T>() {
-    launch("cross_entropy_sums_", sums<T>, grid_for(rows, 16), kThreads, stream, static_cast<const T*>(logits), max,
-           column, absent, sum_exp, label_logit, rows, columns);
+    launch("cross_entropy_statistics", statistics<T>, grid_for(rows, 16), kThreads, stream,
+           static_cast<const T*>(logits), column, absent, max, sum_exp, label_logit, rows, columns);
   });
 }
 

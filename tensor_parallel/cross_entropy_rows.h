@@ -14,16 +14,16 @@ struct RowLabels {
   at::Tensor ignored;  ///< bool [n]
 };
 
-/// The largest logit of each token.
-at::Tensor row_maxima(const at::Tensor& logits);
+/// Statistics of each token's logits, [3, n], in one pass over them:
+///   [0] the largest, or NaN where one is NaN;
+///   [1] the sum of exp(logit - the largest);
+///   [2] the label's logit, 0 where absent.
+/// `logits` may be written over: what they are afterwards is for row_gradients() alone.
+at::Tensor row_statistics(const at::Tensor& logits, const RowLabels& labels);
 
-/// Of the exponentials of what logits are above `max`, the sum into sums[0]; the label's logit, 0 where absent, into
-/// sums[1]. `logits` may be written over: what they are afterwards is for row_gradients() alone.
-void row_sums(const at::Tensor& logits, const at::Tensor& max, const RowLabels& labels, const at::Tensor& sums);
-
-/// The gradient of the logits in their memory, when that of the sum of the losses is the scalar `upstream`. `max` and
-/// `sum_exp` are those over the whole vocabulary.
-void row_gradients(const at::Tensor& logits, const at::Tensor& max, const at::Tensor& sum_exp, const RowLabels& labels,
-                   const at::Tensor& upstream);
+/// The gradient of the logits in their memory, when that of the sum of the losses is the scalar `upstream`. `own_max`
+/// is row_statistics()[0]; `max` and `sum_exp`, the sum of exp(logit - max), are those over the whole vocabulary.
+void row_gradients(const at::Tensor& logits, const at::Tensor& own_max, const at::Tensor& max,
+                   const at::Tensor& sum_exp, const RowLabels& labels, const at::Tensor& upstream);
 
 }  // namespace meshtrain

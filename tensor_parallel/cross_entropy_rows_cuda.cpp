@@ -22,29 +22,23 @@ void check_labels(const char* name, const at::Tensor& column, std::initializer_l
   }
 }
 
-at::Tensor maxima(const at::Tensor& logits) {
-  const Element element = element_of("cross_entropy_maxima", logits);
-  check_rows("cross_entropy_maxima", logits, {});
-  const OnDevice device(logits);
-  at::Tensor max = at::empty({logits.size(0)}, logits.options().dtype(at::kFloat));
-  row_maxima(element, logits.const_data_ptr(), max.data_ptr<float>(), logits.size(0), logits.size(1), device.stream());
-  return max;
-}
-
-void sums_of(at::Tensor& logits, const at::Tensor& max, const at::Tensor& column, const at::Tensor& absent,
-             at::Tensor& sums) {
-  constexpr const char* kName = "cross_entropy_sums_";
+at::Tensor statistics_of(at::Tensor& logits, const at::Tensor& column, const at::Tensor& absent) {
+  constexpr const char* kName = "cross_entropy_statistics";
   const Element element = element_of(kName, logits);
-  check_rows(kName, logits, {max, sums});
+  check_rows(kName, logits, {});
   check_labels(kName, column, {absent});
   const OnDevice device(logits);
-  row_sums(element, logits.const_data_ptr(), max.const_data_ptr<float>(), column.const_data_ptr<int64_t>(),
-           absent.const_data_ptr<bool>(), sums.data_ptr<float>(), sums.data_ptr<float>() + logits.size(0),
-           logits.size(0), logits.size(1), device.stream());
+  const int64_t rows = logits.size(0);
+  at::Tensor statistics = at::empty({3, rows}, logits.options().dtype(at::kFloat));
+  float* numbers = statistics.data_ptr<float>();
+  row_statistics(element, logits.const_data_ptr(), column.const_data_ptr<int64_t>(), absent.const_data_ptr<bool>(),
+                 numbers, numbers + rows, numbers + 2 * rows, rows, logits.size(1), device.stream());
+  return statistics;
 }
 
-void gradients_of(at::Tensor& logits, const at::Tensor& max, const at::Tensor& sum_exp, const at::Tensor& column,
-                  const at::Tensor& absent, const at::Tensor& ignored, const at::Tensor& upstream) {
+void gradients_of(at::Tensor& logits, const at::Tensor&, const at::Tensor& max, const at::Tensor& sum_exp,
+                  const at::Tensor& column, const at::Tensor& absent, const at::Tensor& ignored,
+                  const at::Tensor& upstream) {
   constexpr const char* kName = "cross_entropy_gradients_";
   const Element element = element_of(kName, logits);
   check_rows(kName, logits, {max, sum_exp, upstream});
@@ -57,8 +51,7 @@ void gradients_of(at::Tensor& logits, const at::Tensor& max, const at::Tensor& s
 }
 
 TORCH_LIBRARY_IMPL(meshtrain, CUDA, library) {
-  library.impl("cross_entropy_maxima", maxima);
-  library.impl("cross_entropy_sums_", sums_of);
+  library.impl("cross_entropy_statistics", statistics_of);
   library.impl("cross_entropy_gradients_", gradients_of);
 }
 

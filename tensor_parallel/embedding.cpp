@@ -5,8 +5,8 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "tensor_parallel/collectives.h"
+#include "tensor_parallel/embedding_gradient.h"
 #include "tensor_parallel/leaf_gradient.h"
-#include "tensor_parallel/row_chunks.h"
 #include "tensor_parallel/vocabulary_shard.h"
 
 namespace meshtrain {
@@ -34,16 +34,6 @@ struct Table : torch::CustomClassHolder {
 
 using TablePointer = c10::intrusive_ptr<Table>;
 
-/// into[local[t]] += dy[t], for the tokens that are not absent.
-void add_rows(at::Tensor into, const ShardIds& ids, const at::Tensor& dy) {
-  const int64_t row_bytes = dy.size(1) * static_cast<int64_t>(into.element_size());
-  for_row_chunks(dy.size(0), row_bytes, [&](int64_t first, int64_t count) {
-    at::Tensor rows = dy.narrow(0, first, count).to(into.scalar_type());
-    if (ids.absent.defined()) rows = rows.masked_fill(ids.absent.narrow(0, first, count).unsqueeze(1), 0);
-    into.index_add_(0, ids.local.narrow(0, first, count), rows);
-  });
-}
-
 struct Lookup : torch::autograd::Function<Lookup> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& ids, const at::Tensor& weight,
                             const TablePointer& table) {
@@ -68,7 +58,7 @@ struct Lookup : torch::autograd::Function<Lookup> {
 
     const at::Tensor in_place = gradient_in_place(table->weight);
     const at::Tensor gradient = in_place.defined() ? in_place : at::zeros_like(table->weight);
-    add_rows(gradient, here, dy.wait());
+    add_embedding_gradient(gradient, here, dy.wait());
     return {at::Tensor(), in_place.defined() ? at::Tensor() : gradient, at::Tensor()};
   }
 };

@@ -17,7 +17,7 @@ class VocabParallelEmbedding {
 
   /// ids int64 [T], the same on every tp rank, each below vocab_size -> [T/tp, M] under sequence parallel, else
   /// [T, M]. Every tp rank must call it, and its backward. Differentiable once; the gradient is added in place where
-  /// the weight has a gradient buffer, in the order of the tokens.
+  /// the weight has a gradient buffer, as add_embedding_gradient() says: with the same bits every run.
   at::Tensor forward(const at::Tensor& ids) const;
 
   Parameter& weight() { return weight_; }

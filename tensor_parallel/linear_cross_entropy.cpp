@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
+#include <utility>
 
 #include "mesh/half_precision.h"
 #include "tensor_parallel/collectives.h"
@@ -22,13 +24,13 @@ using torch::autograd::variable_list;
 /// What there is besides x and labels. The weight is kept here and not among the saved variables: its storage may be
 /// refilled between forward and backward.
 struct Head : torch::CustomClassHolder {
-  Head(const Parameter& parameter, int64_t ignored_id, const TensorParallel& parallel, int64_t bytes)
+  Head(const Parameter& parameter, int64_t ignored_id, const TensorParallel& parallel, int64_t tokens_at_once)
       : weight(parameter.tensor),
         first(parameter.box.start[0]),
         valid(parameter.box.size[0]),
         ignored(ignored_id),
         tp(parallel),
-        logit_bytes(bytes),
+        chunk_tokens(tokens_at_once),
         statistics(parallel.group.with_purpose("tp.cross_entropy")) {
     tp.group = tp.group.with_purpose("tp.linear");
   }
@@ -36,57 +38,58 @@ struct Head : torch::CustomClassHolder {
   /// Without padding. [valid, M]
   at::Tensor rows() const { return weight.detach().narrow(0, 0, valid); }
 
-  /// Calls piece(first, count) for as few ranges of `tokens` tokens as logit_bytes allow, all about as large. The same
-  /// on every rank: padding counts.
-  template <class Piece>
-  void for_chunks(int64_t tokens, Piece piece) const {
-    const int64_t token_bytes = std::max<int64_t>(1, weight.size(0) * static_cast<int64_t>(weight.element_size()));
-    const int64_t most = std::max<int64_t>(1, logit_bytes / token_bytes), chunks = (tokens + most - 1) / most;
-    for (int64_t i = 0; i < chunks; ++i) {
-      const int64_t begin = tokens * i / chunks;
-      piece(begin, tokens * (i + 1) / chunks - begin);
-    }
-  }
-
   at::Tensor
       weight;  ///< [V/tp rounded up, M]: the ids from `first` on, of which `valid` are there (0 and all included)
   int64_t first;
   int64_t valid;
   int64_t ignored;
   TensorParallel tp;
-  int64_t logit_bytes;
+  int64_t chunk_tokens;
   Group statistics;
 };
 
 using HeadPointer = c10::intrusive_ptr<Head>;
 
-/// Some tokens on this rank's part of the vocabulary: their loss, and then the gradient of their logits.
+/// Chunks whose logits are alive at a time: where ranks communicate the next one's are computed meanwhile.
+int chunks_alive(const TensorParallel& tp) {
+  return tp.group.size() > 1 ? 2 : 1;
+}
+
+/// Some tokens on this rank's part of the vocabulary: their loss, and then the gradient of their logits. The functions
+/// are called in the order in which they stand, the first two collectively.
 class Chunk {
  public:
-  /// x [n, M], labels [n]. Collective.
+  /// x [n, M], labels [n]. Computes the logits, and issues the all-reduce of their maxima.
   Chunk(const at::Tensor& x, const at::Tensor& labels, const Head& head) : logits_(product(x, head.rows())) {
     labels_.ignored = labels.eq(head.ignored);
     ShardIds ids = shard_ids(labels, head.first, head.valid);
     labels_.column = ids.local;
     labels_.absent = ids.absent.bitwise_or_(labels_.ignored);
+    statistics_ = any() ? row_statistics(logits_, labels_) : none();
+    max_ = statistics_[0];
+    if (chunks_alive(head.tp) == 1) return;
+    max_ = max_.clone();
+    under_way_ = head.statistics.all_reduce(max_, Reduce::Max);
+  }
 
-    const at::TensorOptions wide = logits_.options().dtype(accumulation_dtype(logits_.scalar_type()));
-    constexpr double kInfinity = std::numeric_limits<double>::infinity();
-    max_ = any() ? row_maxima(logits_) : at::full({labels.numel()}, -kInfinity, wide);
-    head.statistics.all_reduce(max_, Reduce::Max).wait();
-    at::Tensor sums = at::zeros({2, labels.numel()}, wide);
-    if (any()) row_sums(logits_, max_, labels_, sums);
-    head.statistics.all_reduce(sums).wait();
-    sum_exp_ = sums[0];
-    loss_ = sum_exp_.log().add_(max_).sub_(sums[1]).masked_fill_(labels_.ignored, 0).sum();
+  /// Issues the all-reduce of the sums.
+  void start_sums(const Head& head) {
+    if (chunks_alive(head.tp) == 1) return;
+    under_way_.wait();
+    statistics_[1].mul_(statistics_[0].sub(max_).exp_());
+    at::Tensor sums = statistics_.narrow(0, 1, 2);
+    under_way_ = head.statistics.all_reduce(sums);
   }
 
   /// The sum over the tokens, and over the whole vocabulary.
-  const at::Tensor& loss() const { return loss_; }
+  at::Tensor loss() const {
+    under_way_.wait();
+    return statistics_[1].log().add_(max_).sub_(statistics_[2]).masked_fill_(labels_.ignored, 0).sum();
+  }
 
   /// [n, valid], when that of the loss is the scalar `upstream`; in the memory of the logits. Once.
   const at::Tensor& gradient(const at::Tensor& upstream) {
-    if (any()) row_gradients(logits_, max_, sum_exp_, labels_, upstream);
+    if (any()) row_gradients(logits_, statistics_[0], max_, statistics_[1], labels_, upstream);
     return logits_;
   }
 
@@ -94,12 +97,40 @@ class Chunk {
   /// Whether there are ids on this rank at all.
   bool any() const { return logits_.size(1) > 0; }
 
+  /// The statistics where there are none.
+  at::Tensor none() const {
+    const at::ScalarType wide = accumulation_dtype(logits_.scalar_type());
+    at::Tensor statistics = at::zeros({3, logits_.size(0)}, logits_.options().dtype(wide));
+    statistics[0].fill_(-std::numeric_limits<double>::infinity());
+    return statistics;
+  }
+
   at::Tensor logits_;  // [n, valid]; then the gradient
   RowLabels labels_;
-  at::Tensor max_;      // [n], over the whole vocabulary, as all below
-  at::Tensor sum_exp_;  // [n]
-  at::Tensor loss_;     // []
+  at::Tensor statistics_;  // [3, n], see row_statistics(): of this rank; after start_sums() [1] and [2] are over all
+  at::Tensor max_;         // [n], over the whole vocabulary
+  Work under_way_;         // the last all-reduce
 };
+
+/// Calls finish(chunk, first, count) for chunks of as few ranges of tokens as head.chunk_tokens allow, all about as
+/// large. Collective. Where ranks communicate the next chunk is begun before one is finished, the same on all of them.
+template <class Finish>
+void for_chunks(const at::Tensor& x, const at::Tensor& labels, const Head& head, Finish finish) {
+  const int64_t tokens = labels.numel(), chunks = (tokens + head.chunk_tokens - 1) / head.chunk_tokens;
+  std::optional<Chunk> chunk, next;
+  for (int64_t i = 0; i < chunks; ++i) {
+    const auto begin = [&](int64_t chunk_number) { return tokens * chunk_number / chunks; };
+    const auto start = [&](std::optional<Chunk>& to, int64_t from) {
+      const int64_t first = begin(from), count = begin(from + 1) - first;
+      to.emplace(x.narrow(0, first, count), labels.narrow(0, first, count), head);
+    };
+    if (!chunk) start(chunk, i);
+    chunk->start_sums(head);
+    if (chunks_alive(head.tp) > 1 && i + 1 < chunks) start(next, i + 1);
+    finish(*chunk, begin(i), begin(i + 1) - begin(i));
+    chunk = std::exchange(next, std::nullopt);
+  }
+}
 
 Pending start_gather(const at::Tensor& x, const TensorParallel& tp) {
   return tp.splits_rows() ? start_gather_rows(x, tp.group) : Pending{x, {}};
@@ -117,9 +148,7 @@ at::Tensor loss_alone(const at::Tensor& x, const at::Tensor& labels, const Head&
   const at::NoGradGuard no_grad;
   const at::Tensor rows = start_gather(x, head.tp).wait();
   at::Tensor loss = at::zeros({}, x.options().dtype(accumulation_dtype(x.scalar_type())).requires_grad(false));
-  head.for_chunks(labels.numel(), [&](int64_t first, int64_t count) {
-    loss.add_(Chunk(rows.narrow(0, first, count), labels.narrow(0, first, count), head).loss());
-  });
+  for_chunks(rows, labels, head, [&](const Chunk& chunk, int64_t, int64_t) { loss.add_(chunk.loss()); });
   return loss;
 }
 
@@ -148,26 +177,20 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
     const int64_t written = labels.numel() > 0 ? head->valid : 0;  // rows that products write
     if (target.unwritten) weight_gradient.narrow(0, written, head->weight.size(0) - written).zero_();
     const at::Tensor x = start_gather(saved[0], head->tp).wait();
-    at::Tensor whole_dx;
+    const at::Tensor whole_dx = needs_x ? at::empty(x.sizes(), x.options()) : at::Tensor();
     Pending dx;
     at::Tensor value = ctx->saved_data["value"].toTensor().zero_();
-    head->for_chunks(labels.numel(), [&](int64_t first, int64_t count) {
-      const at::Tensor rows = x.narrow(0, first, count);
-      Chunk chunk(rows, labels.narrow(0, first, count), *head);
+    for_chunks(x, labels, *head, [&](Chunk& chunk, int64_t first, int64_t count) {
       value.add_(chunk.loss());
       const at::Tensor gradient = chunk.gradient(upstream);
       if (needs_x) {
-        const at::Tensor part = product(gradient, head->rows().t());
-        if (count == labels.numel()) {
-          whole_dx = part;
-        } else {
-          if (first == 0) whole_dx = at::empty_like(x);
-          whole_dx.narrow(0, first, count).copy_(part);
-        }
+        product_into(whole_dx.narrow(0, first, count), gradient, head->rows().t());
         if (first + count == labels.numel()) dx = start_sum(whole_dx, head->tp);
       }
       const bool writes = target.unwritten && first == 0;
-      if (needs_weight) add_product(weight_gradient.narrow(0, 0, head->valid), gradient, rows, writes);
+      if (needs_weight) {
+        add_product(weight_gradient.narrow(0, 0, head->valid), gradient, x.narrow(0, first, count), writes);
+      }
     });
     return {needs_x ? dx.wait() : at::Tensor(), returned ? weight_gradient : at::Tensor(), at::Tensor(), at::Tensor()};
   }
@@ -175,11 +198,25 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
 
 }  // namespace
 
+int64_t head_chunk_tokens(at::DeviceType device, int64_t tokens, int64_t rows, int64_t element_bytes,
+                          int chunks_alive) {
+  const auto up = [](int64_t a, int64_t b) { return (a + b - 1) / b; };
+  const bool cuda = device == at::kCUDA;
+  const int64_t logit_bytes = (cuda ? kCudaLogitBytes : kHostLogitBytes) / chunks_alive;
+  const int64_t most = std::max<int64_t>(1, logit_bytes / std::max<int64_t>(1, rows * element_bytes));
+  const int64_t chunks = std::max({int64_t{1}, up(tokens, most), cuda ? tokens / kCudaChunkTokens : 0});
+  return std::max<int64_t>(1, up(tokens, chunks));
+}
+
 at::Tensor linear_cross_entropy(const at::Tensor& x, const Parameter& head, const at::Tensor& labels, int64_t ignored,
-                                const TensorParallel& tp, int64_t logit_bytes) {
-  const auto kept = c10::make_intrusive<Head>(head, ignored, tp, logit_bytes);
-  const bool recorded = at::GradMode::is_enabled() && (x.requires_grad() || head.tensor.requires_grad());
-  return recorded ? LinearCrossEntropy::apply(x, head.tensor, labels, kept) : loss_alone(x, labels, *kept);
+                                const TensorParallel& tp, std::optional<int64_t> chunk_tokens) {
+  const at::Tensor& weight = head.tensor;
+  const int64_t tokens_at_once = chunk_tokens ? *chunk_tokens
+                                              : head_chunk_tokens(x.device().type(), labels.numel(), weight.size(0),
+                                                                  weight.element_size(), chunks_alive(tp));
+  const auto kept = c10::make_intrusive<Head>(head, ignored, tp, tokens_at_once);
+  const bool recorded = at::GradMode::is_enabled() && (x.requires_grad() || weight.requires_grad());
+  return recorded ? LinearCrossEntropy::apply(x, weight, labels, kept) : loss_alone(x, labels, *kept);
 }
 
 }  // namespace meshtrain

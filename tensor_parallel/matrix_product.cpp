@@ -44,23 +44,34 @@ bool mkl_is_slow() {
 }
 
 /// a b^T of halves, computed in fp32 and rounded once: `a` is converted as a whole, `b` and the result in pieces.
-at::Tensor product_in_fp32(const at::Tensor& a, const at::Tensor& b) {
+void product_in_fp32(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b) {
   const at::Tensor wide = a.to(at::kFloat);
-  const at::Tensor result = at::empty({a.size(0), b.size(0)}, a.options());
   const int64_t row_bytes = std::max(a.size(0), a.size(1)) * static_cast<int64_t>(wide.element_size());
   for_row_chunks(b.size(0), row_bytes, [&](int64_t first, int64_t count) {
-    result.narrow(1, first, count).copy_(product(wide, b.narrow(0, first, count).to(at::kFloat)));
+    out.narrow(1, first, count).copy_(product(wide, b.narrow(0, first, count).to(at::kFloat)));
   });
-  return result;
 }
 
 }  // namespace
 
 at::Tensor product(const at::Tensor& a, const at::Tensor& b) {
-  if (multiplied_in_fp32(a)) return product_in_fp32(a, b);
-  if (!suits_onednn(a, b)) return at::mm(a, b.t());
-  const at::AutoDispatchBelowAutograd below;
-  return onednn_linear()->call(a, b, std::nullopt, "none", Attributes(), std::nullopt);
+  if (suits_onednn(a, b)) {
+    const at::AutoDispatchBelowAutograd below;
+    return onednn_linear()->call(a, b, std::nullopt, "none", Attributes(), std::nullopt);
+  }
+  if (!multiplied_in_fp32(a)) return at::mm(a, b.t());
+  at::Tensor out = at::empty({a.size(0), b.size(0)}, a.options());
+  product_in_fp32(out, a, b);
+  return out;
+}
+
+void product_into(at::Tensor out, const at::Tensor& a, const at::Tensor& b) {
+  if (multiplied_in_fp32(a)) return product_in_fp32(out, a, b);
+  if (suits_onednn(a, b)) {
+    out.copy_(product(a, b));
+  } else {
+    at::mm_out(out, a, b.t());
+  }
 }
 
 void add_product(at::Tensor into, const at::Tensor& a, const at::Tensor& b, bool unwritten) {

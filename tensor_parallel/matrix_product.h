@@ -12,6 +12,10 @@ namespace meshtrain {
 /// fp32, with temporaries of `a` and of pieces of the others.
 at::Tensor product(const at::Tensor& a, const at::Tensor& b);
 
+/// product(a, b) into `out` [m, n], rows of a larger tensor for one. Written there at once but for oneDNN's, which is
+/// copied: oneDNN gives a tensor of its own.
+void product_into(at::Tensor out, const at::Tensor& a, const at::Tensor& b);
+
 /// into [m, n] += a^T b for a [T, m] and b [T, n] of one dtype; that of `into` may be another. `unwritten`: into = a^T
 /// b, whatever it holds, NaN too. In place by LibTorch's library where that is fast; else through temporaries of
 /// kTemporaryBytes at most, besides `b` in fp32 where halves are multiplied so; halves that are are not rounded on

@@ -7,24 +7,25 @@ namespace {
 constexpr int kMaxThreads = 512;
 constexpr int kTile = kWarp * kWarp;  // threads that sum up columns
 
-/// N elements at a time, V times: what one thread holds of its row.
-template <class T, int N, int V>
+/// N elements at a time, V times: what one of W threads holds of its row. W = 0: of blockDim.x.
+template <class T, int N, int V, int W>
 struct Part {
   Pack<T, N> packs[V];
 
   __device__ __forceinline__ static int64_t column(int v) {
-    return (static_cast<int64_t>(v) * blockDim.x + threadIdx.x) * N;
+    return (static_cast<int64_t>(v) * (W > 0 ? W : blockDim.x) + threadIdx.x) * N;
   }
   /// `size`: 0 for a row that is not there.
+  __device__ __forceinline__ void load(int v, const T* row, int64_t size) {
+    if (column(v) < size) {
+      packs[v].load(row + column(v));
+    } else {
+      packs[v].zero();
+    }
+  }
   __device__ __forceinline__ void load(const T* row, int64_t size) {
 #pragma unroll
-    for (int v = 0; v < V; ++v) {
-      if (column(v) < size) {
-        packs[v].load(row + column(v));
-      } else {
-        packs[v].zero();
-      }
-    }
+    for (int v = 0; v < V; ++v) load(v, row, size);
   }
 };
 
@@ -34,8 +35,8 @@ __device__ __forceinline__ const T* row_of(const Rows& rows, int64_t row) {
   return static_cast<const T*>(rows.data) + outer * rows.outer_stride + inner * rows.inner_stride;
 }
 
-template <class T, int N, int V>
-__global__ void __launch_bounds__(kMaxThreads)
+template <class T, int N, int V, int W>
+__global__ void __launch_bounds__(W > kMaxThreads ? W : kMaxThreads)
     forward(Rows x, const T* __restrict__ residual, const T* __restrict__ weight, T* __restrict__ sum,
             T* __restrict__ out, float* __restrict__ rstd, int64_t rows, int64_t size, float eps) {
   __shared__ float shared[2][kWarp];
@@ -43,7 +44,7 @@ __global__ void __launch_bounds__(kMaxThreads)
   const int64_t rows_at_once = static_cast<int64_t>(gridDim.x) * blockDim.y;
   for (int64_t first = static_cast<int64_t>(blockIdx.x) * blockDim.y; first < rows; first += rows_at_once) {
     const int64_t row = first + threadIdx.y, length = row < rows ? size : 0;
-    Part<T, N, V> part, added;
+    Part<T, N, V, W> part, added;
     part.load(length > 0 ? row_of<T>(x, row) : nullptr, length);
     if (residual != nullptr) added.load(residual + row * size, length);
     float squares = 0;
@@ -81,9 +82,15 @@ __global__ void __launch_bounds__(kMaxThreads)
   }
 }
 
-// dx = r (g - n mean(g n)), with n = x r and g = dy weight; partial sums of dy n over the rows of these threads.
+/// Whether the backward's threads keep gradients, x and weights between its two passes over a row. Where that would be
+/// more than 64 bytes each, or a register for every half, they would not fit beside the sums: the second pass reads
+/// them again, from the cache.
 template <class T, int N, int V>
-__global__ void __launch_bounds__(kMaxThreads)
+constexpr bool kKeeps = N > 1 && sizeof(Pack<T, N>[V]) <= 64;
+
+// dx = r (g - n mean(g n)), with n = x r and g = dy weight; partial sums of dy n over the rows of these threads.
+template <class T, int N, int V, int W>
+__global__ void __launch_bounds__(W > kMaxThreads ? W : kMaxThreads)
     backward(const T* __restrict__ grad, const T* __restrict__ grad_sum, Rows x, const T* __restrict__ weight,
              const float* __restrict__ rstd, T* __restrict__ dx, float* __restrict__ partial, int64_t rows,
              int64_t size) {
@@ -93,14 +100,22 @@ __global__ void __launch_bounds__(kMaxThreads)
   const int64_t rows_at_once = static_cast<int64_t>(gridDim.x) * blockDim.y;
   for (int64_t first = static_cast<int64_t>(blockIdx.x) * blockDim.y; first < rows; first += rows_at_once) {
     const int64_t row = first + threadIdx.y, length = row < rows ? size : 0;
-    Part<T, N, V> grads, values, weights;
-    grads.load(grad + row * size, length);
-    values.load(length > 0 ? row_of<T>(x, row) : nullptr, length);
-    weights.load(weight, length);
+    Part<T, N, V, W> grads, values, weights;
+    const T *of_grad = grad + row * size, *of_x = length > 0 ? row_of<T>(x, row) : nullptr;
+    const auto load = [&](int v) {
+      grads.load(v, of_grad, length);
+      values.load(v, of_x, length);
+      weights.load(v, weight, length);
+    };
+    if constexpr (kKeeps<T, N, V>) {
+#pragma unroll
+      for (int v = 0; v < V; ++v) load(v);
+    }
     const float r = length > 0 ? rstd[row] : 0.0f;
     float projection = 0;
 #pragma unroll
     for (int v = 0; v < V; ++v) {
+      if constexpr (!kKeeps<T, N, V>) load(v);
       float g[N], n[N], w[N];
       grads.packs[v].to(g);
       values.packs[v].to(n);
@@ -118,6 +133,7 @@ __global__ void __launch_bounds__(kMaxThreads)
     for (int v = 0; v < V; ++v) {
       const int64_t column = values.column(v);
       if (column >= length) continue;
+      if constexpr (!kKeeps<T, N, V>) load(v);
       float g[N], n[N], w[N];
       grads.packs[v].to(g);
       values.packs[v].to(n);
@@ -139,7 +155,7 @@ __global__ void __launch_bounds__(kMaxThreads)
   float* to = partial + (static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y) * size;
 #pragma unroll
   for (int v = 0; v < V; ++v) {
-    const int64_t column = Part<T, N, V>::column(v);
+    const int64_t column = Part<T, N, V, W>::column(v);
     if (column >= size) continue;
     Pack<float, N> pack;
     pack.from(of_weight[v]);
@@ -181,15 +197,25 @@ unsigned blocks_of_backward(int64_t rows, dim3 block) {
   return grid_for(divided_up(rows, block.y), std::max<int64_t>(1, 512 / threads));
 }
 
-/// Calls with<T, N, V>(block) for how a row of `size` is cut: 16 bytes at a time where `vectors`, else one by one.
+/// The block of a row that is read element by element, kOddPart a thread. Few widths, which are known at compile time:
+/// the distances between a thread's elements then take no registers.
+constexpr int kOddPart = 16;
+dim3 odd_block_of(int64_t size) {
+  return size <= kOddPart * 32 ? dim3(32, 4) : size <= kOddPart * 256 ? dim3(256) : dim3(1024);
+}
+
+/// Calls with<N, V, W>(block) for how a row of `size` is cut: 16 bytes at a time where `vectors`, else one by one.
 template <class T, class With>
 void for_shape(int64_t size, bool vectors, With with) {
   constexpr int kN = kVector<T>;
   const int elements = per_thread(size);
-  if (!vectors) return with.template operator()<1, 32>(block_of(size, 32));
-  if (elements == 8) return with.template operator()<kN, 8 / kN>(block_of(size, 8));
-  if (elements == 16) return with.template operator()<kN, 16 / kN>(block_of(size, 16));
-  return with.template operator()<kN, 32 / kN>(block_of(size, 32));
+  const dim3 block = vectors ? block_of(size, elements) : odd_block_of(size);
+  if (!vectors && block.x == 32) return with.template operator()<1, kOddPart, 32>(block);
+  if (!vectors && block.x == 256) return with.template operator()<1, kOddPart, 256>(block);
+  if (!vectors) return with.template operator()<1, kOddPart, 1024>(block);
+  if (elements == 8) return with.template operator()<kN, 8 / kN, 0>(block);
+  if (elements == 16) return with.template operator()<kN, 16 / kN, 0>(block);
+  return with.template operator()<kN, 32 / kN, 0>(block);
 }
 
 template <class T>
@@ -205,8 +231,8 @@ void rms_norm(Element element, const Rows& x, const void* residual, const void* 
   if (rows == 0 || size == 0) return;
   for_element(element, [&]<class T>() {
     const bool vectors = vectors_in<T>(x, size) && aligned(residual, weight, sum, out);
-    for_shape<T>(size, vectors, [&]<int N, int V>(dim3 block) {
-      launch("rms_norm", forward<T, N, V>, grid_for(divided_up(rows, block.y), 32), block, stream, x,
+    for_shape<T>(size, vectors, [&]<int N, int V, int W>(dim3 block) {
+      launch("rms_norm", forward<T, N, V, W>, grid_for(divided_up(rows, block.y), 32), block, stream, x,
              static_cast<const T*>(residual), static_cast<const T*>(weight), static_cast<T*>(sum), static_cast<T*>(out),
              rstd, rows, size, static_cast<float>(eps));
     });
@@ -216,8 +242,7 @@ void rms_norm(Element element, const Rows& x, const void* residual, const void* 
 int64_t rms_norm_partial_rows(int64_t rows, int64_t size) {
   // The most that any way to cut the row makes: that depends on alignment, too.
   int64_t most = 0;
-  for (const int elements : {per_thread(size), 32}) {
-    const dim3 block = block_of(size, elements);
+  for (const dim3 block : {block_of(size, per_thread(size)), odd_block_of(size)}) {
     most = std::max(most, static_cast<int64_t>(blocks_of_backward(rows, block)) * block.y);
   }
   return most;
@@ -229,7 +254,7 @@ void rms_norm_backward(Element element, const void* grad, const void* grad_sum, 
   if (rows == 0 || size == 0) return;
   for_element(element, [&]<class T>() {
     const bool vectors = vectors_in<T>(x, size) && aligned(grad, grad_sum, weight, gradients.x);
-    for_shape<T>(size, vectors, [&]<int N, int V>(dim3 block) {
+    for_shape<T>(size, vectors, [&]<int N, int V, int W>(dim3 block) {
       const unsigned blocks = blocks_of_backward(rows, block);
       const int64_t written = static_cast<int64_t>(blocks) * block.y, there = rms_norm_partial_rows(rows, size);
       if (gradients.partial != nullptr && written < there) {
@@ -237,7 +262,7 @@ void rms_norm_backward(Element element, const void* grad, const void* grad_sum, 
                               static_cast<size_t>((there - written) * size) * sizeof(float), stream),
               "rms_norm_backward");
       }
-      launch("rms_norm_backward", backward<T, N, V>, blocks, block, stream, static_cast<const T*>(grad),
+      launch("rms_norm_backward", backward<T, N, V, W>, blocks, block, stream, static_cast<const T*>(grad),
              static_cast<const T*>(grad_sum), x, static_cast<const T*>(weight), rstd, static_cast<T*>(gradients.x),
              gradients.partial, rows, size);
     });

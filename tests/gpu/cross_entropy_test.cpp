@@ -32,25 +32,48 @@ TEST(CrossEntropyOnGpu, IsAsOnTheHost) {
       const std::string what = c10::str(logits.sizes(), " ", dtype);
 
       poison({at::empty({rows}, at::kFloat)});
-      const at::Tensor max = row_maxima(logits), wide_max = row_maxima(wide);
+      const at::Tensor statistics = row_statistics(logits, device), wide_statistics = row_statistics(wide, host);
+      const at::Tensor max = statistics[0], wide_max = wide_statistics[0];
       EXPECT_TRUE(at::equal(max.to(at::kCPU).to(at::kDouble), wide_max)) << what;
-      const at::Tensor sums = at::full({2, rows}, NAN, max.options()), wide_sums = at::zeros({2, rows}, at::kDouble);
-      row_sums(logits, max, device, sums);
-      row_sums(wide, wide_max, host, wide_sums);
-      EXPECT_LE(error_of(sums[0], wide_sums[0]), 1e-5) << what;
-      EXPECT_LE(error_of(sums[1], wide_sums[1]), 0) << what;
-      row_gradients(logits, max, sums[0], device, at::full({}, 0.01, max.options()));
-      row_gradients(wide, wide_max, wide_sums[0], host, at::full({}, 0.01, at::kDouble));
+      EXPECT_LE(error_of(statistics[1], wide_statistics[1]), 1e-5) << what;
+      EXPECT_LE(error_of(statistics[2], wide_statistics[2]), 0) << what;
+      row_gradients(logits, max, max, statistics[1], device, at::full({}, 0.01, max.options()));
+      row_gradients(wide, wide_max, wide_max, wide_statistics[1], host, at::full({}, 0.01, at::kDouble));
       EXPECT_LE(error_of(logits, wide), tolerance) << what;
     }
   }
 }
 
+/// Labels of the first column, in all rows.
+RowLabels first_columns(int64_t rows) {
+  const at::Tensor none = at::zeros({rows}, at::kBool).to(gpu());
+  return {at::zeros({rows}, at::kLong).to(gpu()), none, none};
+}
+
 TEST(CrossEntropyOnGpu, WhatIsNoNumberIsTheLargest) {
   at::Tensor logits = fresh({3, 5000}).to(at::kFloat).to(gpu());
   logits[1][4321] = NAN;
-  const at::Tensor max = row_maxima(logits).to(at::kCPU);
-  EXPECT_TRUE(at::equal(max.isnan(), at::tensor({0, 1, 0}, at::kLong).to(at::kBool)));
+  const at::Tensor statistics = row_statistics(logits, first_columns(3)).to(at::kCPU);
+  const at::Tensor expected = at::tensor({0, 1, 0}, at::kLong).to(at::kBool);
+  EXPECT_TRUE(at::equal(statistics[0].isnan(), expected));
+  EXPECT_TRUE(at::equal(statistics[1].isnan(), expected));
+}
+
+// Fewer columns than threads, whose sums are empty; masked logits; the largest comes last.
+TEST(CrossEntropyOnGpu, SumsFarFromZero) {
+  for (const int64_t columns : {int64_t{3}, int64_t{5000}}) {
+    at::Tensor wide = fresh({5, columns});
+    wide[0].sub_(1e4);
+    wide[1].add_(1e4);
+    wide[2].fill_(-INFINITY);
+    wide[3].slice(0, 0, columns - 1).fill_(-INFINITY);
+    wide[4].copy_(at::arange(columns));
+    wide = wide.to(at::kFloat).to(at::kDouble);
+    const at::Tensor seen = row_statistics(wide.to(at::kFloat).to(gpu()), first_columns(5)).to(at::kCPU);
+    const at::Tensor max = wide.amax(1), origin = max.masked_fill(max.eq(-INFINITY), 0);
+    EXPECT_TRUE(at::equal(seen[0].to(at::kDouble), max));
+    EXPECT_LE(error_of(seen[1], (wide - origin.unsqueeze(1)).exp().sum(1)), 1e-5);
+  }
 }
 
 }  // namespace

@@ -3,6 +3,8 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <limits>
+
 #include "mesh/half_precision.h"
 #include "tests/support/world.h"
 
@@ -30,21 +32,18 @@ TEST(CrossEntropyRows, AreTheDefinition) {
     const at::Tensor wide = logits.to(at::kDouble, /*non_blocking=*/false, /*copy=*/true);
     const at::Tensor elsewhere = random_tensor({kRows, 3}, 2).mul_(20).to(dtype).to(at::kDouble);
 
-    const at::Tensor own_max = row_maxima(logits);
-    EXPECT_EQ(own_max.scalar_type(), accumulation_dtype(dtype));
+    const at::Tensor statistics = row_statistics(logits, labels), own_max = statistics[0];
+    EXPECT_EQ(statistics.scalar_type(), accumulation_dtype(dtype));
     EXPECT_TRUE(at::equal(own_max.to(at::kDouble), wide.amax(1)));
-    const at::Tensor wide_max = at::cat({wide, elsewhere}, 1).amax(1), max = wide_max.to(own_max.scalar_type());
-
-    at::Tensor sums = at::zeros({2, kRows}, max.options());
-    row_sums(logits, max, labels, sums);
-    const at::Tensor sum_exp = (wide - wide_max.unsqueeze(1)).exp().sum(1);
+    const at::Tensor own_sum = (wide - wide.amax(1, /*keepdim=*/true)).exp().sum(1);
     const at::Tensor label_logit = wide.gather(1, labels.column.unsqueeze(1)).squeeze(1).masked_fill(labels.absent, 0);
-    EXPECT_LE(relative_error(sums[0], sum_exp), 2e-6);
-    EXPECT_TRUE(at::equal(sums[1].to(at::kDouble), label_logit));
+    EXPECT_LE(relative_error(statistics[1], own_sum), 2e-6);
+    EXPECT_TRUE(at::equal(statistics[2].to(at::kDouble), label_logit));
 
-    const at::Tensor total = sum_exp + (elsewhere - wide_max.unsqueeze(1)).exp().sum(1);
+    const at::Tensor wide_max = at::cat({wide, elsewhere}, 1).amax(1), max = wide_max.to(own_max.scalar_type());
+    const at::Tensor total = (at::cat({wide, elsewhere}, 1) - wide_max.unsqueeze(1)).exp().sum(1);
     const at::Tensor upstream = at::full({}, 0.3, max.options());
-    row_gradients(logits, max, total.to(max.scalar_type()), labels, upstream);
+    row_gradients(logits, own_max, max, total.to(max.scalar_type()), labels, upstream);
     at::Tensor expected = 0.3 * (wide - wide_max.unsqueeze(1)).exp() / total.unsqueeze(1);
     expected.masked_fill_(labels.ignored.unsqueeze(1), 0);
     for (int64_t row = 0; row < kRows; ++row) {
@@ -54,17 +53,39 @@ TEST(CrossEntropyRows, AreTheDefinition) {
   }
 }
 
+// -inf for a logit is a masked id. A row of nothing else on this rank takes no part in the sum over all ranks.
+TEST(CrossEntropyRows, TakeLogitsThatAreNotFinite) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity(), kNan = std::numeric_limits<double>::quiet_NaN();
+  for (const at::ScalarType dtype : {at::kDouble, at::kFloat, at::kBFloat16}) {
+    at::Tensor logits = random_tensor({kRows, kColumns}, 1, dtype);
+    logits[0].slice(0, 5).fill_(-kInfinity);
+    logits[1].fill_(-kInfinity);
+    logits[2][3] = kNan;
+    logits[3].sub_(1e4);
+    const at::Tensor statistics = row_statistics(logits, some_labels());
+    EXPECT_TRUE(statistics[0].isnan().equal(at::tensor({0, 0, 1, 0, 0, 0}, at::kLong).to(at::kBool)));
+    EXPECT_TRUE(statistics[1].isnan().equal(statistics[0].isnan()));
+    EXPECT_EQ(statistics[0][1].item<double>(), -kInfinity);
+    EXPECT_EQ(statistics[1][1].item<double>(), 0);
+    EXPECT_GE(statistics[1][3].item<double>(), 1);
+    const at::Tensor max = at::full({kRows}, 10, statistics.options());
+    row_gradients(logits, statistics[0], max, at::ones_like(max), some_labels(), at::ones({}, max.options()));
+    EXPECT_EQ(logits[1].abs().sum().item<double>(), 1) << "of the label alone";
+    EXPECT_TRUE(logits[2].isnan().any().item<bool>());
+    EXPECT_TRUE(logits[0].isfinite().all().item<bool>());
+  }
+}
+
 TEST(CrossEntropyRows, MetaTensorsHaveTheFormOfCpuTensors) {
   for (const at::ScalarType dtype : {at::kDouble, at::kFloat, at::kBFloat16}) {
     const RowLabels cpu = some_labels();
     const RowLabels labels{cpu.column.to(at::kMeta), cpu.absent.to(at::kMeta), cpu.ignored.to(at::kMeta)};
     const at::Tensor logits = at::empty({kRows, kColumns}, at::TensorOptions(at::kMeta).dtype(dtype));
-    const at::Tensor max = row_maxima(logits);
-    EXPECT_EQ(max.sizes(), at::IntArrayRef{kRows});
-    EXPECT_EQ(max.scalar_type(), accumulation_dtype(dtype));
-    const at::Tensor sums = at::zeros({2, kRows}, max.options());
-    row_sums(logits, max, labels, sums);
-    row_gradients(logits, max, sums[0], labels, at::ones({}, max.options()));
+    const at::Tensor statistics = row_statistics(logits, labels);
+    EXPECT_EQ(statistics.sizes(), (at::IntArrayRef{3, kRows}));
+    EXPECT_EQ(statistics.scalar_type(), accumulation_dtype(dtype));
+    const at::Tensor max = at::empty_like(statistics[0]);
+    row_gradients(logits, statistics[0], max, statistics[1], labels, at::ones({}, max.options()));
   }
 }
 

@@ -92,6 +92,38 @@ TEST(Embedding, OfHalvesAddsUpInAnFp32Buffer) {
   EXPECT_EQ(flat.sum().item<double>(), tp.group.rank() == 0 ? kRepeats * kHidden : 0);
 }
 
+// One token 10,000 times, far more often than a half can count, between others: the sum of each is rounded once.
+TEST(Embedding, OfHalvesLosesNothingOfAFrequentToken) {
+  constexpr int64_t kFrequent = 10000, kOthers = 96, kVocabulary = 97, kWide = 256;
+  const at::Tensor shuffled = random_tensor({kFrequent + kOthers}, 1).argsort();
+  const at::Tensor ids =
+      at::cat({at::full({kFrequent}, 3, at::kLong), make_ids(kOthers, kVocabulary, 2)}).index({shuffled});
+  for (const at::ScalarType half : {at::kBFloat16, at::kHalf}) {
+    const double half_ulp = half == at::kHalf ? 0x1p-11 : 0x1p-8;
+    for (const bool sequence_parallel : {false, true}) {
+      const TensorParallel tp = tensor_parallel(sequence_parallel);
+      const at::Tensor dy = random_tensor({ids.numel(), kWide}, 3, half).add_(0.5);
+      at::Tensor before, seen;
+      Parameter box;
+      for (int run = 0; run < 2; ++run) {
+        VocabParallelEmbedding embedding(tp, "embed", kVocabulary, kWide, {}, at::TensorOptions().dtype(half));
+        box = embedding.weight();
+        materialize(embedding.parameters(), whole_values(embedding.parameters()), Storage::Flat);
+        const at::Tensor gradient = embedding.weight().tensor.grad();
+        gradient.copy_(random_tensor(gradient.sizes(), 4));
+        before = gradient.clone();
+        embedding.forward(ids).backward(own_rows(dy, tp));
+        EXPECT_TRUE(run == 0 || at::equal(gradient, seen)) << "the same bits every run";
+        seen = gradient.clone();
+      }
+      const at::Tensor sums = at::zeros({kVocabulary, kWide}, at::kDouble).index_add_(0, ids, dy.to(at::kDouble));
+      const at::Tensor exact = before.to(at::kDouble) + own_box(box, sums);
+      const at::Tensor allowed = exact.abs().mul(half_ulp).add(1e-6 * kFrequent);
+      EXPECT_TRUE((seen.to(at::kDouble) - exact).abs().le(allowed).all().item<bool>()) << half;
+    }
+  }
+}
+
 TEST(Embedding, OfManyTokensIsAddedInPieces) {
   constexpr int64_t kWide = 512, kMany = 2400;
   static_assert(kWide * kMany * 8 > 2 * kTemporaryBytes);

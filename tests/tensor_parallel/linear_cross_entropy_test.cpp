@@ -4,9 +4,14 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <algorithm>
 #include <limits>
+#include <optional>
 #include <stdexcept>
+#include <utility>
+#include <vector>
 
+#include "mesh/half_precision.h"
 #include "mesh/memory.h"
 #include "mesh/parameter.h"
 #include "tensor_parallel/row_chunks.h"
@@ -52,8 +57,7 @@ Outcome run(const at::Tensor& whole_x, const at::Tensor& weight, const at::Tenso
   const TensorParallel tp = tensor_parallel(options.sequence_parallel);
   const Parameter head = make_head(weight, tp, options.storage);
   const at::Tensor x = own_rows(whole_x, tp).requires_grad_();
-  const int64_t bytes = options.tokens_at_once * head.shape[0] * static_cast<int64_t>(x.element_size());
-  const at::Tensor loss = linear_cross_entropy(x, head, labels, options.ignored, tp, bytes);
+  const at::Tensor loss = linear_cross_entropy(x, head, labels, options.ignored, tp, options.tokens_at_once);
   (loss * options.factor).backward();
   return {loss.detach(), x.grad(), head.tensor.grad()};
 }
@@ -101,6 +105,74 @@ TEST_P(LinearCrossEntropyTest, IsThePlainLossOfThePlainLayer) {
   EXPECT_EQ(none.x.abs().sum().item<double>(), 0);
   EXPECT_EQ(none.weight.abs().sum().item<double>(), 0);
   EXPECT_EQ(none.loss.scalar_type(), dtype);
+}
+
+// One token a chunk, all, and chunks that differ by one: numbers per token are the same, sums but for their order.
+TEST(LinearCrossEntropy, IsTheSameForEveryChunkSize) {
+  constexpr int64_t kTokens = 24, kVocabulary = 97;
+  const at::Tensor labels = make_labels(kTokens, kVocabulary, 3);
+  for (const auto& [dtype, tolerance] : std::vector<std::pair<at::ScalarType, double>>{
+           {at::kDouble, 1e-13}, {at::kFloat, 1e-5}, {at::kBFloat16, 2e-2}}) {
+    const at::Tensor x = random_tensor({kTokens, 6}, 1, dtype), weight = random_tensor({kVocabulary, 6}, 2, dtype);
+    for (const bool sequence_parallel : {false, true}) {
+      const TensorParallel tp = tensor_parallel(sequence_parallel);
+      const auto outcome = [&](int64_t chunk_tokens) {
+        Parameter head = sharded_parameter("head", {kVocabulary, 6}, 0, tp.group, {}, weight.options());
+        materialize({&head}, {{"head", weight}}, Storage::Flat, accumulation_dtype(dtype));
+        const at::Tensor leaf = own_rows(x, tp).requires_grad_();
+        const at::Tensor loss = linear_cross_entropy(leaf, head, labels, kIgnored, tp, chunk_tokens);
+        loss.backward();
+        const at::NoGradGuard no_grad;
+        EXPECT_LT(relative_error(linear_cross_entropy(leaf, head, labels, kIgnored, tp, chunk_tokens), loss), 1e-6);
+        return Outcome{loss.detach(), leaf.grad(), head.tensor.grad()};
+      };
+      const Outcome whole = outcome(kTokens);
+      for (const int64_t chunk_tokens : {1, 2, 3, 5, 7, 11, 12, 23, 25, 1000}) {
+        const Outcome seen = outcome(chunk_tokens);
+        EXPECT_LT(relative_error(seen.loss, whole.loss), dtype == at::kDouble ? 1e-13 : 1e-6) << chunk_tokens;
+        EXPECT_LT(relative_error(seen.x, whole.x), tolerance) << chunk_tokens;
+        EXPECT_LT(relative_error(seen.weight, whole.weight), tolerance) << chunk_tokens;
+      }
+    }
+  }
+}
+
+TEST(LinearCrossEntropy, CutsByDeviceAndShapeAlone) {
+  const auto chunk = [](at::DeviceType device, int64_t tokens, int64_t rows, int64_t bytes, int alive = 1) {
+    return head_chunk_tokens(device, tokens, rows, bytes, alive);
+  };
+  EXPECT_EQ(chunk(at::kCPU, 8192, 49152, 2), 328) << "25 chunks of 341 at most";
+  EXPECT_EQ(chunk(at::kMeta, 8192, 49152, 2), 328);
+  EXPECT_EQ(chunk(at::kCPU, 8192, 49152, 2, 2), 168);
+  EXPECT_EQ(chunk(at::kCUDA, 8192, 49152, 2), 4096);
+  EXPECT_EQ(chunk(at::kCUDA, 8000, 49152, 2), 8000) << "two chunks would be of less than 4,096";
+  EXPECT_EQ(chunk(at::kCUDA, 8192, 131072, 2), 4096);
+  EXPECT_EQ(chunk(at::kCUDA, 8192, 262144, 2), 2048);
+  EXPECT_EQ(chunk(at::kCUDA, 8192, 262144, 4), 1024);
+  EXPECT_EQ(chunk(at::kCUDA, 8192, 131072, 2, 2), 2048);
+  EXPECT_EQ(chunk(at::kCUDA, 8192, 65536, 2, 2), 4096) << "a rank's half of 131,072";
+  for (const at::DeviceType device : {at::kCPU, at::kCUDA}) {
+    const int64_t bound = device == at::kCUDA ? kCudaLogitBytes : kHostLogitBytes;
+    for (const int64_t tokens : {1, 2, 511, 4095, 4096, 4097, 8191, 8192, 100003}) {
+      for (const int64_t rows : {1, 1000, 49152, 128256, 151936, 262144}) {
+        for (const int64_t bytes : {2, 4, 8}) {
+          for (const int alive : {1, 2}) {
+            const int64_t most = chunk(device, tokens, rows, bytes, alive);
+            EXPECT_GE(most, 1);
+            EXPECT_LE(most, tokens);
+            EXPECT_LE(most * rows * bytes * alive, bound);
+            const bool room = 4096 * rows * bytes * alive <= bound / 2;  // for 8,191
+            if (device == at::kCPU) continue;
+            EXPECT_LT(most, 2 * kCudaChunkTokens);
+            EXPECT_TRUE(!room || most >= std::min(tokens, kCudaChunkTokens));
+          }
+        }
+      }
+    }
+  }
+  EXPECT_EQ(chunk(at::kCUDA, 100, int64_t{1} << 40, 4), 1) << "one token at least";
+  EXPECT_EQ(chunk(at::kCUDA, 0, 8, 4), 1);
+  EXPECT_EQ(chunk(at::kCPU, 8, 0, 4), 8) << "a rank without ids";
 }
 
 TEST(LinearCrossEntropy, AddsUpOverMicroBatches) {
@@ -163,7 +235,7 @@ TEST(LinearCrossEntropy, AddsHalvesToAGradientInFp32) {
   const TensorParallel tp = tensor_parallel(false);
   Parameter head = sharded_parameter("head", {97, 6}, 0, tp.group, {}, weight.options());
   materialize({&head}, {{"head", weight}}, Storage::Flat, at::kFloat);
-  linear_cross_entropy(x, head, labels, kIgnored, tp, 10 * 97 * 2).backward();
+  linear_cross_entropy(x, head, labels, kIgnored, tp, 10).backward();
   EXPECT_EQ(head.tensor.grad().scalar_type(), at::kFloat);
   EXPECT_LT(relative_error(head.tensor.grad(), plain(x, weight, labels, {}).weight), 2e-2);
 }
@@ -234,7 +306,7 @@ TEST(LinearCrossEntropy, RefusesASecondDerivative) {
 }
 
 /// Bytes that loss and backward of 2,048 tokens take at their peak.
-int64_t peak_of(int64_t vocab_size) {
+int64_t peak_of(int64_t vocab_size, std::optional<int64_t> chunk_tokens = std::nullopt) {
   HostMemory& memory = HostMemory::counted();
   const TensorParallel tp = tensor_parallel(false);
   const at::Tensor x = random_tensor({2048, 16}, 1, at::kFloat).requires_grad_();
@@ -242,7 +314,7 @@ int64_t peak_of(int64_t vocab_size) {
   const at::Tensor labels = make_labels(2048, vocab_size, 3);
   const int64_t before = memory.live();
   memory.restart_peak();
-  linear_cross_entropy(x, head, labels, kIgnored, tp).backward();
+  linear_cross_entropy(x, head, labels, kIgnored, tp, chunk_tokens).backward();
   return memory.peak() - before;
 }
 
@@ -250,7 +322,14 @@ TEST(LinearCrossEntropy, TakesMemoryThatDoesNotGrowWithTheVocabulary) {
   const int64_t ranks = world().size(), small = peak_of(20000 * ranks), large = peak_of(80000 * ranks);
   const int64_t stream = 2048 * 16 * 4;
   EXPECT_LT(small, 2048 * 20000 * 4 / 2) << "less than half of the logits";
-  EXPECT_LT(large, kLogitBytes + 2 * kTemporaryBytes + 4 * stream);
+  EXPECT_LT(large, kHostLogitBytes + 2 * kTemporaryBytes + 4 * stream);
+}
+
+TEST(LinearCrossEntropy, HasOneChunkOfLogitsAliveOrTwo) {
+  const int64_t ranks = world().size(), chunk = 256 * 20000 * 4, stream = 2048 * 16 * 4;
+  const int64_t alive = ranks > 1 ? 2 : 1, peak = peak_of(20000 * ranks, 256);
+  EXPECT_GE(peak, alive * chunk);
+  EXPECT_LT(peak, alive * chunk + 2 * kTemporaryBytes + 4 * stream);
 }
 
 }  // namespace

@@ -1,6 +1,8 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <optional>
+
 #include "tensor_parallel/embedding.h"
 #include "tensor_parallel/linear.h"
 #include "tensor_parallel/linear_cross_entropy.h"
@@ -52,11 +54,11 @@ struct Model {
   }
 
   at::Tensor loss(const at::Tensor& ids) const {
-    return linear_cross_entropy(block(embedding.forward(ids)), embedding.weight(), ids, kIgnored, tp, logit_bytes);
+    return linear_cross_entropy(block(embedding.forward(ids)), embedding.weight(), ids, kIgnored, tp, chunk_tokens);
   }
 
   TensorParallel tp;
-  int64_t logit_bytes = kLogitBytes;
+  std::optional<int64_t> chunk_tokens;
   VocabParallelEmbedding embedding;
   ColumnParallelLinear query_key_value;
   RowParallelLinear output;
@@ -119,14 +121,14 @@ TEST(Traffic, OfALossInChunksIsTheSameInMoreCalls) {
   const DeviceMesh mesh = imagined_mesh(1, 4);
   for (const bool sequence_parallel : {false, true}) {
     Model model({mesh.group("tp"), sequence_parallel}, at::TensorOptions().device(at::kMeta).dtype(at::kFloat));
-    const auto traffic_of = [&](int64_t logit_bytes) {
+    const auto traffic_of = [&](std::optional<int64_t> chunk_tokens) {
       mesh.traffic().clear();
-      model.logit_bytes = logit_bytes;
+      model.chunk_tokens = chunk_tokens;
       model.loss(at::empty({kTokens}, at::device(at::kMeta).dtype(at::kLong))).backward();
       return std::pair(mesh.traffic().total("", "tp.cross_entropy"), mesh.traffic().total("", "tp.linear"));
     };
-    const auto [whole_statistics, whole_head] = traffic_of(kLogitBytes);
-    const auto [statistics, head] = traffic_of(5 * 25 * 4);  // 25 rows of the vocabulary a rank: 5 tokens of 32
+    const auto [whole_statistics, whole_head] = traffic_of(std::nullopt);
+    const auto [statistics, head] = traffic_of(5);  // of 32
     EXPECT_EQ(statistics.sent_bytes, whole_statistics.sent_bytes);
     EXPECT_EQ(whole_statistics.calls, 2);
     EXPECT_EQ(statistics.calls, 2 * 7);
