@@ -80,7 +80,7 @@ struct Fsdp::State {
 };
 
 Fsdp::Fsdp(std::vector<UnitSpec> units, FsdpOptions options) {
-  if (options.mode == ShardingMode::NoShard) options.shards = Group();
+  if (options.mode == ShardingMode::NoShard) options.shards = options.gathers = Group();
   state_ = std::make_shared<State>(std::move(units), options);
   for (size_t unit = 0; unit < state_->units.size(); ++unit) {
     for (Parameter* parameter : state_->units[unit].parameters()) {

@@ -6,6 +6,10 @@ bool cuts_units(const FsdpOptions& options) {
   return options.mode != ShardingMode::NoShard && (options.shards.size() > 1 || options.memory.is_on_disk());
 }
 
+bool gathers_beside_reductions(ShardingMode mode) {
+  return mode == ShardingMode::FullShard;
+}
+
 bool keeps_whole_gradients(const FsdpOptions& options) {
   return !cuts_units(options) || options.mode == ShardingMode::ShardOptimizer || options.accumulate_unsharded;
 }

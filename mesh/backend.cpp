@@ -39,6 +39,10 @@ std::string describe(const Collective& collective, int size) {
   return text.str();
 }
 
+std::shared_ptr<Backend> Backend::second_queue() {
+  return nullptr;
+}
+
 at::Tensor Backend::window(int64_t, const at::TensorOptions&, Placement) {
   return {};
 }

@@ -79,6 +79,8 @@ class Backend {
   /// The backend of a smaller group. `members`: ranks of this group, this one among them, in the new order. Every
   /// rank of this group must call it, each with the list of its own new group.
   virtual std::shared_ptr<Backend> split(const std::vector<int>& members) = 0;
+  /// Group::second_queue(). Null where the backend has one queue for all of a group's collectives.
+  virtual std::shared_ptr<Backend> second_queue();
   /// Group::window() and Group::host_ranks(). Without windows: none, and this rank alone.
   virtual at::Tensor window(int64_t numel, const at::TensorOptions& options, Placement placement);
   virtual int host_ranks() const;

@@ -142,11 +142,23 @@ Group Group::split(const std::vector<int>& members, std::string name) const {
                                 std::to_string(rank()) + " must list itself");
   }
   std::shared_ptr<Backend> part = backend_->split(members);
-  const std::shared_ptr<TrafficLedger> ledger = ledger_of(*backend_);
-  if (ledger && members.size() > 1) part = instrument(std::move(part), name, ledger);
+  if (members.size() > 1) part = counted(std::move(part), name);
   Group group(std::move(part), std::move(name), std::move(ranks), place());
   group.purpose_ = purpose_;
   return group;
+}
+
+Group Group::second_queue() const {
+  std::shared_ptr<Backend> queue = backend_->second_queue();
+  if (!queue) return *this;
+  Group group = *this;
+  group.backend_ = counted(std::move(queue), name());
+  return group;
+}
+
+std::shared_ptr<Backend> Group::counted(std::shared_ptr<Backend> part, const std::string& name) const {
+  const std::shared_ptr<TrafficLedger> ledger = ledger_of(*backend_);
+  return ledger ? instrument(std::move(part), name, ledger) : part;
 }
 
 int Group::host_ranks() const {

@@ -66,6 +66,11 @@ class Group {
   /// ledger, under `name`.
   Group split(const std::vector<int>& members, std::string name) const;
 
+  /// The same ranks with a queue of their own: collectives of this group and of that one do not wait for each other,
+  /// and are still issued in one order on all ranks. This group itself where the backend has one queue for all. Every
+  /// rank of the group must call it. Traffic of both is counted under this group's name.
+  Group second_queue() const;
+
   /// How many of its ranks share memory with this one, itself included: consecutive ones of one host, the same number
   /// on each. 1 where there are no windows.
   int host_ranks() const;
@@ -96,6 +101,8 @@ class Group {
     std::string place;
   };
 
+  /// Counts what `part` communicates in the ledger of this group, if it has one, under `name`.
+  std::shared_ptr<Backend> counted(std::shared_ptr<Backend> part, const std::string& name) const;
   Work issue(Collective collective) const;
   /// What keeps the tensors of a collective from being communicated; empty when nothing does.
   std::string problem(const Collective& collective) const;

@@ -17,6 +17,7 @@ class InstrumentedBackend final : public Backend {
   }
 
   std::shared_ptr<Backend> split(const std::vector<int>& members) override { return inner_->split(members); }
+  std::shared_ptr<Backend> second_queue() override { return inner_->second_queue(); }
   at::Tensor window(int64_t numel, const at::TensorOptions& options, Placement placement) override {
     return inner_->window(numel, options, placement);
   }

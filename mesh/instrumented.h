@@ -9,8 +9,8 @@
 namespace meshtrain {
 
 /// Decorates the backend of one group: every collective is entered into `ledger` under the group's name before it
-/// is issued. Whatever has to see each collective belongs here. split() gives a plain backend, for the new group's
-/// owner to decorate under its own name.
+/// is issued. Whatever has to see each collective belongs here. split() and second_queue() give plain backends, for
+/// the new group's owner to decorate under its name.
 std::shared_ptr<Backend> instrument(std::shared_ptr<Backend> inner, std::string group,
                                     std::shared_ptr<TrafficLedger> ledger);
 

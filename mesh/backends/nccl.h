@@ -8,20 +8,31 @@
 
 namespace meshtrain {
 
+/// The ways in which NCCL knows the windows that a group gives out.
+enum class NcclBuffers {
+  Off,         ///< there are none
+  Registered,  ///< ncclCommRegister: read and written in place where links allow
+  Symmetric,   ///< ncclCommWindowRegister: ranks of one NVLink domain read and write each other's by NCCL's symmetric
+               ///< kernels; elsewhere as Registered. A collective passes the same part of a window on every rank.
+};
+
 struct NcclOptions {
   std::chrono::seconds connect_limit{120};      ///< to make a communicator
   std::chrono::seconds collective_limit{1800};  ///< from the issue of a collective to its end
-  bool user_buffers = false;                    ///< windows of Placement::Own are memory that NCCL registers
+  NcclBuffers user_buffers = NcclBuffers::Off;  ///< windows of Placement::Own are memory that NCCL registers
+  bool two_queues = false;  ///< groups over dp get a second queue: the two share the thread blocks of one
 };
 
 /// Of the plug-in: CUDA tensors through NCCL, others through `host`, whose ranks these are. Each rank has a GPU of its
-/// own as its current device. One communicator and one stream of high priority a group. `issue` orders the collective
-/// after what the current stream was given, and returns; Work::wait() orders the current stream after it, and never
-/// blocks the host. A captured graph takes both in. One thread at a time issues, in one order on all ranks.
-/// `layout`: the mesh of these ranks, by whose axes groups are named and given their share of the GPU.
+/// own as its current device. One communicator and one stream of high priority a queue: a group has one queue, and
+/// another by Group::second_queue(). `issue` orders the collective after what the current stream was given, and
+/// returns; Work::wait() orders the current stream after it, and never blocks the host. A captured graph takes both in.
+/// One thread at a time issues, in one order on all ranks. `layout`: the mesh of these ranks, by whose axes groups are
+/// named and given their share of the GPU.
 ///
-/// Windows: with user_buffers, of CUDA tensors, Placement::Own; a group registers one when it first communicates what
-/// lies in it. Otherwise none.
+/// Windows: with user_buffers, of CUDA tensors, Placement::Own; a queue registers one when it first communicates what
+/// lies in it. Otherwise none. Symmetric: by queues of the group that the window was made for and of groups within it;
+/// others register it as Registered does.
 ///
 /// What goes wrong in any group, also without a call (a thread asks NCCL four times a second), ends all of them: what
 /// runs is aborted, and every later issue() and wait() throws it, as one message: place, collective, group, shapes,

@@ -86,10 +86,10 @@ std::string nccl_group_name(const MeshLayout& layout, const std::vector<int>& ra
   return num_wide == num_named && num_named > 1 ? "world" : name;
 }
 
-int nccl_max_blocks(const std::string& group_name) {
+int nccl_max_blocks(const std::string& group_name, bool two_queues) {
   if (group_name == "tp") return 0;
   if (group_name == "cp") return 8;
-  return 16;
+  return two_queues ? 8 : 16;
 }
 
 }  // namespace meshtrain

@@ -34,8 +34,9 @@ bool needs_output_apart(const Collective& collective, int rank);
 /// several axes are wide.
 std::string nccl_group_name(const MeshLayout& layout, const std::vector<int>& ranks);
 
-/// The most thread blocks that a group's collectives may take from computing; 0: as NCCL sees fit. Sums over dp run
-/// beside the backward and may take long; what goes over tp stands in the way of the next product.
-int nccl_max_blocks(const std::string& group_name);
+/// The most thread blocks that the collectives of one queue may take from computing; 0: as NCCL sees fit. Sums over dp
+/// run beside the backward and may take long; what goes over tp stands in the way of the next product. `two_queues`:
+/// groups over dp gather and reduce at once, each with half of what one queue would have.
+int nccl_max_blocks(const std::string& group_name, bool two_queues);
 
 }  // namespace meshtrain

@@ -4,16 +4,23 @@
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <exception>
 #include <stdexcept>
-#include <thread>
+#include <utility>
+
+#include "mesh/cuda/device_graph_cuda.h"
+
+// CUDA 13 has had no older one.
+static_assert(NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0), "symmetric windows need NCCL 2.27");
 
 namespace meshtrain::nccl {
 namespace {
 
 using Kind = Collective::Kind;
 
+constexpr const char* kConnecting = ": NCCL_DEBUG=INFO says more; parallel.backend: mpi goes without NCCL";
 constexpr std::chrono::seconds kFarewell{10};
 
 ncclDataType_t type_of(const Collective& collective) {
@@ -40,12 +47,6 @@ ncclDataType_t type_of(const Collective& collective) {
   }
 }
 
-bool is_captured(cudaStream_t stream) {
-  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  C10_CUDA_CHECK(cudaStreamIsCapturing(stream, &status));
-  return status != cudaStreamCaptureStatusNone;
-}
-
 }  // namespace
 
 void Operation::release() {
@@ -54,65 +55,121 @@ void Operation::release() {
   kept.swap(tensors);
 }
 
-Communicator::Communicator(std::shared_ptr<Job> job, std::shared_ptr<UserBuffers> buffers, std::string name)
+Communicator::Communicator(std::shared_ptr<Job> job, std::shared_ptr<UserBuffers> buffers, std::vector<int> ranks,
+                           std::string name, int max_blocks)
     : job_(std::move(job)),
       buffers_(std::move(buffers)),
+      ranks_(std::move(ranks)),
       name_(std::move(name)),
-      stream_(c10::cuda::getStreamFromPool(/*isHighPriority=*/true, job_->gpu())) {}
+      max_blocks_(max_blocks),
+      stream_(c10::cuda::getStreamFromPool(/*isHighPriority=*/true, job_->gpu())) {
+  job_->enter(this);
+}
 
 Communicator::~Communicator() {
-  // One rank alone would wait for the others in vain.
-  const bool alone = job_->has_failed() || std::uncaught_exceptions() > 0;
-  if (alone) {
-    job_->fail("group " + name_ + ": its communicator is gone, as this rank has failed");
-    job_->abort();
+  try {
+    const std::lock_guard one(calls_);
+    // One rank alone would wait for the others in vain.
+    if (std::uncaught_exceptions() > 0) {
+      job_->fail("group " + name_ + ": its communicator is gone, as this rank has failed");
+    }
+    if (!job_->has_failed() && comm_ != nullptr) {
+      call("group " + name_ + ", its end", kFarewell, [this] { return finish(); });
+    }
+  } catch (const std::exception&) {  // the job has failed
   }
-  if (entered_) job_->leave(this);
-  if (comm_ == nullptr) return;
-  if (!alone && ncclCommFinalize(comm_) != ncclInvalidArgument && settle(kFarewell) == ncclSuccess) {
-    ncclCommDestroy(comm_);
-  } else {
-    ncclCommAbort(comm_);
-  }
+  if (job_->has_failed()) job_->abort();
+  job_->leave(this);
 }
 
 ncclConfig_t Communicator::config() const {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-  config.blocking = 0;
+  config.blocking = 1;
   config.commName = name_.c_str();
   config.splitShare = 0;
-  if (const int blocks = nccl_max_blocks(name_); blocks > 0) config.maxCTAs = blocks;
+  if (max_blocks_ > 0) config.maxCTAs = max_blocks_;
   return config;
 }
 
-void Communicator::connect(const ncclUniqueId& id, int size, int rank) {
+void Communicator::connect(const ncclUniqueId& id, int rank) {
+  const std::lock_guard one(calls_);
   ncclConfig_t asked = config();
-  const ncclResult_t result = ncclCommInitRankConfig(&comm_, size, id, rank, &asked);
-  finish_connecting(result, *this);
+  connect(name_, [&] {
+    // Within a group the communicator exists before the call that waits, so that it can be aborted.
+    ncclGroupStart();
+    ncclComm_t made = nullptr;
+    const ncclResult_t result = ncclCommInitRankConfig(&made, size(), id, rank, &asked);
+    set(made);
+    const ncclResult_t end = ncclGroupEnd();
+    return result != ncclSuccess ? result : end;
+  });
+  const std::lock_guard lock(mutex_);
+  connected_ = true;
 }
 
 void Communicator::split(Communicator& parent, int color, int key) {
-  const std::lock_guard lock(parent.mutex_);
-  job_->check();
+  const std::scoped_lock both(parent.calls_, calls_);
   ncclConfig_t asked = config();
-  finish_connecting(ncclCommSplit(parent.comm_, color, key, &comm_, &asked), parent);
+  // Until it is made its parent's abort is its own, too.
+  parent.connect(name_, [&] {
+    ncclComm_t made = nullptr;
+    const ncclResult_t result = ncclCommSplit(parent.comm_, color, key, &made, &asked);
+    set(made);  // also where it failed: to be aborted
+    return result;
+  });
+  const std::lock_guard lock(mutex_);
+  connected_ = true;
 }
 
-void Communicator::enter() {
-  if (comm_ == nullptr) return;
-  entered_ = true;
-  job_->enter(this);
+void Communicator::set(ncclComm_t comm) {
+  const std::lock_guard lock(mutex_);
+  comm_ = comm;
 }
 
-std::shared_ptr<Operation> Communicator::issue(const Collective& collective, int rank, int size) {
+void Communicator::connect(const std::string& name, c10::function_ref<ncclResult_t()> calls) {
+  const std::string text = "communicator of group " + name;
+  call({&text, /*connects=*/true, Clock::now(), job_->options().connect_limit}, calls);
+}
+
+void Communicator::call(const Call& call, c10::function_ref<ncclResult_t()> calls) {
+  job_->check();
+  const auto mark = [this](const std::optional<Call>& made) {
+    const std::lock_guard lock(mutex_);
+    call_ = made;
+  };
+  mark(call);
+  ncclResult_t result = ncclSuccess;
+  try {
+    result = calls();
+  } catch (...) {
+    mark({});
+    throw;
+  }
+  mark({});
+  if (result == ncclSuccess) return;
+  const std::string why = result == ncclInProgress
+                              ? "NCCL: communicators do not block: unset NCCL_COMM_BLOCKING, also in nccl.conf"
+                              : text_of(result, comm_);
+  job_->fail(*call.text + ": " + why + (call.connects ? kConnecting : ""));
+  job_->check();
+}
+
+std::shared_ptr<Operation> Communicator::issue(const Collective& collective, int rank) {
   const auto operation = std::make_shared<Operation>();
-  operation->text = describe(collective, size);
+  operation->text = describe(collective, size());
   const c10::cuda::CUDAGuard device(job_->gpu());
   const c10::cuda::CUDAStream current = c10::cuda::getCurrentCUDAStream(job_->gpu());
-  const bool captured = is_captured(current);
-  const std::lock_guard lock(mutex_);
+  const bool captured = cuda::is_captured(current);
+  const bool reduces = collective.kind == Kind::AllReduce || collective.kind == Kind::ReduceScatter;
+  if (reduces && collective.output.scalar_type() == at::kBool && collective.reduce == Reduce::Sum) {
+    throw std::invalid_argument(operation->text + ": truth values have no sum");
+  }
+  const std::lock_guard one(calls_);
   job_->check();
-  if (!captured) forget_done();
+  if (!captured) {
+    const std::lock_guard lock(mutex_);
+    forget_done();
+  }
 
   c10::cuda::CUDAEvent before;
   before.record(current);
@@ -122,82 +179,82 @@ std::shared_ptr<Operation> Communicator::issue(const Collective& collective, int
     const c10::cuda::CUDAStreamGuard on_stream(stream_);
     output = at::empty_like(collective.output);
   }
-  run(nccl_calls(collective, rank, size), collective, output, *operation);
+  call(operation->text, job_->options().collective_limit,
+       [&] { return run(nccl_calls(collective, rank, size()), collective, output); });
   if (!output.is_same(collective.output)) copy(output, 0, collective.output, 0, output.numel());
   operation->done.record(stream_);
   operation->tensors = {collective.output, output};
   if (collective.input.defined()) operation->tensors.push_back(collective.input);
   operation->issued = Clock::now();
   // What a graph captured has no event of its own to ask for; the graph keeps its memory.
-  if (!captured) under_way_.push_back(operation);
+  if (captured) return operation;
+  const std::lock_guard lock(mutex_);
+  under_way_.push_back(operation);
   return operation;
 }
 
 void Communicator::look() {
-  const std::unique_lock lock(mutex_, std::try_to_lock);
-  if (!lock.owns_lock() || comm_ == nullptr) return;
+  const std::lock_guard lock(mutex_);
+  if (comm_ == nullptr && !call_) return;
+  const auto is_late = [](Clock::time_point since, std::chrono::seconds limit) { return Clock::now() - since > limit; };
+  const auto late = [&](const std::string& text, std::chrono::seconds limit) {
+    job_->fail(text + ": NCCL: not done " + std::to_string(limit.count()) +
+               " s after it was issued: another rank did not come to it, or is gone");
+  };
+  if (call_ && is_late(call_->since, call_->limit)) {
+    if (!call_->connects) return late(*call_->text, call_->limit);
+    job_->fail(*call_->text + ": no connection within " + std::to_string(call_->limit.count()) + " s" + kConnecting);
+    return;
+  }
+  if (!connected_ || comm_ == nullptr) return;
   ncclResult_t state = ncclSuccess;
   const ncclResult_t result = ncclCommGetAsyncError(comm_, &state);
   forget_done();
-  const std::string at = under_way_.empty() ? "group " + name_ : under_way_.front()->text;
   if (result != ncclSuccess || (state != ncclSuccess && state != ncclInProgress)) {
+    const std::string at = !under_way_.empty() ? under_way_.front()->text : call_ ? *call_->text : "group " + name_;
     job_->fail(at + ": " + text_of(result != ncclSuccess ? result : state, comm_));
-  } else if (!under_way_.empty() && Clock::now() - under_way_.front()->issued > job_->options().collective_limit) {
-    job_->fail(at + ": NCCL: not done " + std::to_string(job_->options().collective_limit.count()) +
-               " s after it was issued: another rank did not come to it, or is gone");
+  } else if (!under_way_.empty() && is_late(under_way_.front()->issued, job_->options().collective_limit)) {
+    late(under_way_.front()->text, job_->options().collective_limit);
   }
 }
 
 void Communicator::abort() {
   const std::lock_guard lock(mutex_);
-  if (comm_ != nullptr) ncclCommAbort(comm_);
-  comm_ = nullptr;
+  if (comm_ == nullptr || aborted_) return;
+  aborted_ = true;
+  ncclCommAbort(comm_);
+}
+
+void Communicator::leave_calls() {
+  const std::lock_guard one(calls_);
+  if (aborted_) set(nullptr);  // else it was split meanwhile, and is aborted when it is destroyed
 }
 
 void Communicator::forget(const void* begin) {
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard one(calls_);
   const auto found = registered_.find(begin);
   if (found == registered_.end()) return;
-  if (comm_ != nullptr) ncclCommDeregister(comm_, found->second);
+  if (comm_ != nullptr) deregister(found->second);
   registered_.erase(found);
 }
 
-void Communicator::finish_connecting(ncclResult_t result, Communicator& busy) {
-  const std::chrono::seconds limit = job_->options().connect_limit;
-  if (result == ncclSuccess || result == ncclInProgress) result = busy.settle(limit);
-  if (result == ncclSuccess && comm_ != nullptr && &busy != this) result = settle(limit);
-  if (result == ncclSuccess) return;
-  const std::string why = result == ncclInProgress ? "no connection within " + std::to_string(limit.count()) + " s"
-                                                   : text_of(result, busy.comm_);
-  if (&busy != this) {  // a thread of NCCL's would go on to write what it makes here
-    ncclCommAbort(busy.comm_);
-    busy.comm_ = nullptr;
+ncclResult_t Communicator::finish() {
+  // NCCL may not use a buffer that is deregistered.
+  if (!registered_.empty()) cudaStreamSynchronize(stream_);
+  for (const auto& [begin, registered] : registered_) deregister(registered);
+  registered_.clear();
+  const ncclResult_t result = ncclCommFinalize(comm_);
+  if (result != ncclSuccess) return result;
+  ncclComm_t finished = nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!aborted_) finished = std::exchange(comm_, nullptr);
   }
-  throw std::runtime_error("communicator of group " + name_ + ": " + why +
-                           ": NCCL_DEBUG=INFO says more; parallel.backend: mpi goes without NCCL");
+  return ncclCommDestroy(finished);
 }
 
-ncclResult_t Communicator::settle(std::chrono::seconds limit) const {
-  const Clock::time_point end = Clock::now() + limit;
-  for (;;) {
-    ncclResult_t state = ncclInProgress;
-    const ncclResult_t result = ncclCommGetAsyncError(comm_, &state);
-    if (result != ncclSuccess) return result;
-    if (state != ncclInProgress || Clock::now() > end || job_->has_failed()) return state;
-    std::this_thread::yield();
-  }
-}
-
-void Communicator::run(const std::vector<NcclCall>& calls, const Collective& collective, const at::Tensor& output,
-                       const Operation& operation) {
-  const bool reduces = collective.kind == Kind::AllReduce || collective.kind == Kind::ReduceScatter;
-  if (reduces && collective.output.scalar_type() == at::kBool && collective.reduce == Reduce::Sum) {
-    throw std::invalid_argument(operation.text + ": truth values have no sum");
-  }
-  ncclResult_t result = ncclSuccess;
-  const auto note = [&](ncclResult_t next) {
-    if (result == ncclSuccess || result == ncclInProgress) result = next;
-  };
+ncclResult_t Communicator::run(const std::vector<NcclCall>& calls, const Collective& collective,
+                               const at::Tensor& output) {
   bool communicates = false;
   for (const NcclCall& each : calls) {
     if (each.kind == NcclCall::Kind::Copy) {
@@ -206,23 +263,21 @@ void Communicator::run(const std::vector<NcclCall>& calls, const Collective& col
       communicates = true;
     }
   }
-  if (!communicates) return;
-  note(register_buffer(output));
-  if (collective.input.defined()) note(register_buffer(collective.input));
-  note(ncclGroupStart());
+  if (!communicates) return ncclSuccess;
+  const ncclDataType_t type = type_of(collective);
+  ncclResult_t result = register_buffer(output);
+  if (result == ncclSuccess && collective.input.defined()) result = register_buffer(collective.input);
+  if (result != ncclSuccess) return result;
+  ncclGroupStart();
   for (const NcclCall& each : calls) {
-    if (each.kind != NcclCall::Kind::Copy) note(call(each, collective, output));
+    if (each.kind != NcclCall::Kind::Copy && result == ncclSuccess) result = run(each, type, collective, output);
   }
-  note(ncclGroupEnd());
-  // Only when NCCL has handed everything to the stream can an event be put after it.
-  if (result == ncclInProgress) result = settle(job_->options().collective_limit);
-  if (result == ncclSuccess) return;
-  job_->fail(operation.text + ": " + text_of(result, comm_));
-  job_->check();
+  const ncclResult_t end = ncclGroupEnd();
+  return result != ncclSuccess ? result : end;
 }
 
-ncclResult_t Communicator::call(const NcclCall& call, const Collective& collective, const at::Tensor& output) {
-  const ncclDataType_t type = type_of(collective);
+ncclResult_t Communicator::run(const NcclCall& call, ncclDataType_t type, const Collective& collective,
+                               const at::Tensor& output) {
   const ncclRedOp_t reduce = collective.reduce == Reduce::Sum ? ncclSum : ncclMax;
   const auto bytes = static_cast<int64_t>(output.element_size());
   const auto count = static_cast<size_t>(call.count);
@@ -258,12 +313,25 @@ void Communicator::copy(const at::Tensor& from, int64_t from_element, const at::
 
 ncclResult_t Communicator::register_buffer(const at::Tensor& tensor) {
   if (!buffers_) return ncclSuccess;
-  const UserBuffers::Buffer buffer = buffers_->holding(tensor.const_data_ptr());
-  if (buffer.begin == nullptr || registered_.contains(buffer.begin)) return ncclSuccess;
-  void* handle = nullptr;
-  const ncclResult_t result = ncclCommRegister(comm_, buffer.begin, buffer.bytes, &handle);
-  if (result == ncclSuccess) registered_.emplace(buffer.begin, handle);
+  const std::shared_ptr<const UserBuffers::Buffer> buffer = buffers_->holding(tensor.const_data_ptr());
+  if (!buffer || registered_.contains(buffer->begin)) return ncclSuccess;
+  Registered made;
+  // Among other ranks than those that made it together, memory may be laid out in another way.
+  const bool symmetric =
+      job_->options().user_buffers == NcclBuffers::Symmetric && std::ranges::all_of(ranks_, [&](int rank) {
+        return std::ranges::find(buffer->ranks, rank) != buffer->ranks.end();
+      });
+  const ncclResult_t result =
+      symmetric ? ncclCommWindowRegister(comm_, buffer->begin, buffer->bytes, &made.window, NCCL_WIN_COLL_SYMMETRIC)
+                : ncclCommRegister(comm_, buffer->begin, buffer->bytes, &made.handle);
+  if (result == ncclSuccess) registered_.emplace(buffer->begin, made);
   return result;
+}
+
+ncclResult_t Communicator::deregister(const Registered& registered) {
+  // Null where NCCL was told to register nothing (NCCL_LOCAL_REGISTER=0).
+  if (registered.window != nullptr) return ncclCommWindowDeregister(comm_, registered.window);
+  return registered.handle != nullptr ? ncclCommDeregister(comm_, registered.handle) : ncclSuccess;
 }
 
 void Communicator::forget_done() {

@@ -69,6 +69,7 @@ void Job::abort() {
 void Job::abort_members() {
   ncclGroupStart();
   for (Member* const member : members_) member->abort();
+  for (Member* const member : members_) member->leave_calls();
   ncclGroupEnd();
 }
 

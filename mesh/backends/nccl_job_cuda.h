@@ -23,13 +23,23 @@ class Member {
   virtual ~Member() = default;
   /// Tells the job when something has gone wrong.
   virtual void look() = 0;
-  /// Ends what runs; its results are worth nothing. Between ncclGroupStart and ncclGroupEnd.
+  /// Ends what runs; its results are worth nothing. Between ncclGroupStart and ncclGroupEnd: NCCL sets the flags that
+  /// end its kernels and its waiting calls at once, and frees the communicator at the group's end.
   virtual void abort() = 0;
+  /// Returns when no thread is in a call of NCCL with it any more. Between abort() and ncclGroupEnd: what the call
+  /// still reads would be freed under it.
+  virtual void leave_calls() = 0;
   /// Is done with a user buffer, which nothing uses any more.
   virtual void forget(const void* begin) = 0;
 };
 
 /// All communicators of this process: they fail together. A thread of its own looks after them; it issues nothing.
+///
+/// NCCL's guide asks for communicators that do not block where they may be aborted, since a thread may be in a call of
+/// one that does. Its source (2.28: src/init.cc, src/group.cc) allows for more, within a group: ncclCommAbort sets the
+/// abort flags, which end waiting calls (src/bootstrap.cc, src/misc/socket.cc, src/proxy.cc look at them) and kernels,
+/// and leaves the freeing, commReclaim, to ncclGroupEnd. Between the two the calls are waited for. In such a group
+/// communicators that block and that do not may be mixed, as destroyFlag is set; elsewhere that is refused.
 class Job {
  public:
   Job(c10::DeviceIndex gpu, const NcclOptions& options) : gpu_(gpu), options_(options) {}

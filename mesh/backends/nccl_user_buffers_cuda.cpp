@@ -10,20 +10,15 @@
 #include <utility>
 
 namespace meshtrain::nccl {
-namespace {
-
-struct Owner {
+struct UserBuffers::Owner {
   std::shared_ptr<UserBuffers> buffers;
-  std::function<void()> let_go;
+  std::shared_ptr<const Buffer> buffer;
 };
 
-void let_go(void* owner) {
-  auto* const self = static_cast<Owner*>(owner);
-  self->let_go();
-  delete self;
+void UserBuffers::let_go(void* owner) {
+  const std::unique_ptr<Owner> self(static_cast<Owner*>(owner));
+  self->buffers->retire(self->buffer);
 }
-
-}  // namespace
 
 UserBuffers::~UserBuffers() {
   try {
@@ -32,45 +27,46 @@ UserBuffers::~UserBuffers() {
   }
 }
 
-at::Tensor UserBuffers::zeros(int64_t numel, const at::TensorOptions& options) {
+at::Tensor UserBuffers::zeros(int64_t numel, const at::TensorOptions& options, std::vector<int> ranks) {
   const c10::cuda::CUDAGuard guard(job_->gpu());
   free_retired();
-  Buffer buffer{nullptr, std::max<size_t>(static_cast<size_t>(numel) * options.dtype().itemsize(), 1)};
-  if (ncclMemAlloc(&buffer.begin, buffer.bytes) != ncclSuccess) {
+  void* begin = nullptr;
+  const size_t bytes = std::max<size_t>(static_cast<size_t>(numel) * options.dtype().itemsize(), 1);
+  if (ncclMemAlloc(&begin, bytes) != ncclSuccess) {
     cudaGetLastError();  // it is told by what this returns
     return {};
   }
+  const auto buffer = std::make_shared<const Buffer>(Buffer{begin, bytes, std::move(ranks)});
   {
     const std::lock_guard lock(mutex_);
     used_.push_back(buffer);
   }
   const c10::Device device(c10::kCUDA, job_->gpu());
-  auto* const owner = new Owner{shared_from_this(), [this, buffer] { retire(buffer); }};
-  const c10::Storage storage(c10::Storage::use_byte_size_t(), buffer.bytes,
-                             c10::DataPtr(buffer.begin, owner, &let_go, device), /*allocator=*/nullptr,
-                             /*resizable=*/false);
+  auto* const owner = new Owner{shared_from_this(), buffer};
+  const c10::Storage storage(c10::Storage::use_byte_size_t(), bytes, c10::DataPtr(begin, owner, &let_go, device),
+                             /*allocator=*/nullptr, /*resizable=*/false);
   at::Tensor tensor = at::empty({0}, options.device(device)).set_(storage, 0, {numel}, {1});
   return tensor.zero_();
 }
 
-UserBuffers::Buffer UserBuffers::holding(const void* address) const {
+std::shared_ptr<const UserBuffers::Buffer> UserBuffers::holding(const void* address) const {
   const std::lock_guard lock(mutex_);
   const auto* const byte = static_cast<const std::byte*>(address);
-  for (const Buffer& buffer : used_) {
-    const auto* const begin = static_cast<const std::byte*>(buffer.begin);
-    if (byte >= begin && byte < begin + buffer.bytes) return buffer;
+  for (const auto& buffer : used_) {
+    const auto* const begin = static_cast<const std::byte*>(buffer->begin);
+    if (byte >= begin && byte < begin + buffer->bytes) return buffer;
   }
-  return {};
+  return nullptr;
 }
 
-void UserBuffers::retire(const Buffer& buffer) {
+void UserBuffers::retire(const std::shared_ptr<const Buffer>& buffer) {
   const std::lock_guard lock(mutex_);
-  std::erase_if(used_, [&](const Buffer& used) { return used.begin == buffer.begin; });
+  std::erase(used_, buffer);
   retired_.push_back(buffer);
 }
 
 void UserBuffers::free_retired() {
-  std::vector<Buffer> retired;
+  std::vector<std::shared_ptr<const Buffer>> retired;
   {
     const std::lock_guard lock(mutex_);
     retired.swap(retired_);
@@ -78,9 +74,9 @@ void UserBuffers::free_retired() {
   if (retired.empty()) return;
   const c10::cuda::CUDAGuard guard(job_->gpu());
   c10::cuda::device_synchronize();
-  for (const Buffer& buffer : retired) {
-    job_->for_each([&](Member& member) { member.forget(buffer.begin); });
-    if (const ncclResult_t result = ncclMemFree(buffer.begin); result != ncclSuccess) {
+  for (const auto& buffer : retired) {
+    job_->for_each([&](Member& member) { member.forget(buffer->begin); });
+    if (const ncclResult_t result = ncclMemFree(buffer->begin); result != ncclSuccess) {
       job_->fail("user buffers: " + text_of(result, nullptr));
     }
   }

@@ -20,12 +20,6 @@ void check(cudaError_t error, const char* what) {
   throw std::runtime_error(std::string("CUDA graph: ") + what + ": " + cudaGetErrorString(error));
 }
 
-bool is_recording(cudaStream_t stream) {
-  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  check(cudaStreamIsCapturing(stream, &status), "cudaStreamIsCapturing");
-  return status == cudaStreamCaptureStatusActive;
-}
-
 c10::MempoolId_t fresh_pool() {
   static std::atomic<c10::CaptureId_t> last = 0;
   return {++last, 0};
@@ -35,7 +29,7 @@ c10::MempoolId_t fresh_pool() {
 class FromPool {
  public:
   FromPool(c10::DeviceIndex gpu, c10::MempoolId_t pool) : gpu_(gpu), pool_(pool) {
-    allocator::beginAllocateToPool(gpu, pool, is_recording);
+    allocator::beginAllocateToPool(gpu, pool, is_captured);
   }
   ~FromPool() { allocator::endAllocateToPool(gpu_, pool_); }
   FromPool(const FromPool&) = delete;
@@ -98,6 +92,12 @@ class Graph final : public DeviceGraph {
 };
 
 }  // namespace
+
+bool is_captured(cudaStream_t stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  check(cudaStreamIsCapturing(stream, &status), "cudaStreamIsCapturing");
+  return status != cudaStreamCaptureStatusNone;
+}
 
 std::unique_ptr<DeviceGraph> make_graph(int gpu) {
   return std::make_unique<Graph>(gpu);

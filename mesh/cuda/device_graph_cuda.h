@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cuda_runtime_api.h>
+
 #include <memory>
 
 #include "mesh/cuda/device_graph.h"
@@ -8,5 +10,8 @@ namespace meshtrain::cuda {
 
 /// A CUDA graph on `gpu`. The current stream must not be the default one while it is recorded.
 std::unique_ptr<DeviceGraph> make_graph(int gpu);
+
+/// Returns whether `stream` is being captured for a graph, also for one that is spoiled: none of its work is run.
+bool is_captured(cudaStream_t stream);
 
 }  // namespace meshtrain::cuda

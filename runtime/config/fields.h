@@ -144,7 +144,12 @@ void fields(Archive& archive, ParallelRecipe& parallel) {
   archive.field("sequence_parallel", parallel.sequence_parallel, {.choices = {"auto", "on", "off"}});
   archive.section("context", parallel.context);
   archive.field("backend", parallel.backend, {.choices = {"auto", "mpi", "nccl"}});
-  archive.field("nccl_user_buffers", parallel.nccl_user_buffers);
+  archive.field("nccl_user_buffers", parallel.nccl_user_buffers,
+                {.choices = {"off", "registered", "symmetric", "true", "false"}});
+  archive.when_reading([&](Reader&) {  // true and false: as recipes had it first
+    if (parallel.nccl_user_buffers == "true") parallel.nccl_user_buffers = "registered";
+    if (parallel.nccl_user_buffers == "false") parallel.nccl_user_buffers = "off";
+  });
 }
 
 /// What is said of a token file besides its name. `refused`: why nothing may be; `no_mask`: why no loss mask.

@@ -49,7 +49,7 @@ struct ParallelRecipe {
   std::string sequence_parallel = "auto";  ///< auto on off
   ContextRecipe context;
   std::string backend = "auto";     ///< auto mpi nccl
-  bool nccl_user_buffers = false;  ///< FSDP's memory is NCCL's own, which it reads and writes in place
+  std::string nccl_user_buffers = "off";  ///< off registered symmetric: FSDP's memory is NCCL's own
 };
 
 /// SourceRecipe::documents, the word `index`: as the index of a Megatron file says.

@@ -11,6 +11,7 @@
 #include "mesh/error.h"
 #include "mesh/staged.h"
 #include "runtime/config/cpu_only.h"
+#include "runtime/config/sharding.h"
 #include "runtime/train/connect.h"
 
 namespace meshtrain {
@@ -65,13 +66,19 @@ Computing on_cpus(const Group& world, const std::string& reason = "") {
   return computing;
 }
 
+NcclBuffers user_buffers(const DeviceRequest& request) {
+  if (request.nccl_user_buffers == "symmetric") return NcclBuffers::Symmetric;
+  return request.nccl_user_buffers == "registered" ? NcclBuffers::Registered : NcclBuffers::Off;
+}
+
 Computing on_gpus(const Gpu& gpu, bool nccl, const DeviceRequest& request, const MeshLayout& layout,
                   const Group& world) {
   agree(world, [&] { gpu.plugin->use(gpu.number); });
   Computing computing;
   computing.device = at::Device(at::kCUDA, static_cast<at::DeviceIndex>(gpu.number));
   const std::shared_ptr<Backend> backend =
-      nccl ? gpu.plugin->nccl(world.backend(), layout, {.user_buffers = request.nccl_user_buffers})
+      nccl ? gpu.plugin->nccl(world.backend(), layout,
+                              {.user_buffers = user_buffers(request), .two_queues = request.two_queues})
            : staged(world.backend());
   computing.world = Group(backend, world.name(), world.ranks(), world.place());
   computing.description = "cuda, " + gpu.plugin->describe(gpu.number);
@@ -86,9 +93,13 @@ Computing on_gpus(const Gpu& gpu, bool nccl, const DeviceRequest& request, const
 
 }  // namespace
 
-DeviceRequest device_request(const Recipe& recipe) {
-  return {recipe.device, recipe.parallel.backend, cpu_only(recipe), recipe.train.cuda_allocator,
-          recipe.parallel.nccl_user_buffers};
+DeviceRequest device_request(const Recipe& recipe, const MeshLayout& layout) {
+  return {recipe.device,
+          recipe.parallel.backend,
+          cpu_only(recipe),
+          recipe.train.cuda_allocator,
+          recipe.parallel.nccl_user_buffers,
+          gathers_beside_reductions(sharding_choice(recipe, layout).mode)};
 }
 
 Computing connect_devices(const DeviceRequest& request, const MeshLayout& layout, const Group& world) {

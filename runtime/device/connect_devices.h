@@ -17,12 +17,14 @@ namespace meshtrain {
 struct DeviceRequest {
   std::string device = "auto";
   std::string backend = "auto";
-  std::string cpu_only = {};       ///< the setting, if any, for which device auto is cpu (cpu_only())
-  std::string allocator = {};      ///< of a GPU's memory: CudaPlugin::set_allocator()
-  bool nccl_user_buffers = false;  ///< NcclOptions::user_buffers
+  std::string cpu_only = {};              ///< the setting, if any, for which device auto is cpu (cpu_only())
+  std::string allocator = {};             ///< of a GPU's memory: CudaPlugin::set_allocator()
+  std::string nccl_user_buffers = "off";  ///< NcclOptions::user_buffers: off, registered, symmetric
+  bool two_queues = false;                ///< NcclOptions::two_queues
 };
 
-DeviceRequest device_request(const Recipe& recipe);
+/// `layout`: the mesh that the recipe runs on.
+DeviceRequest device_request(const Recipe& recipe, const MeshLayout& layout);
 
 /// What a process computes on.
 struct Computing {

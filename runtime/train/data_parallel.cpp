@@ -81,9 +81,8 @@ class Hybrid {
   int64_t shard_size_;
 };
 
-}  // namespace
-
-DataParallel make_data_parallel(const Recipe& recipe, const DeviceMesh& mesh) {
+/// Without a queue for gathers.
+DataParallel make_groups(const Recipe& recipe, const DeviceMesh& mesh) {
   const FsdpRecipe& asked = recipe.parallel.fsdp;
   const ShardingChoice choice = sharding_choice(recipe, mesh.layout());
   const std::set<std::string> cut(choice.axes.begin(), choice.axes.end());
@@ -122,6 +121,17 @@ DataParallel make_data_parallel(const Recipe& recipe, const DeviceMesh& mesh) {
   }
   parallel.keepers.world = mesh.world();
   parallel.keepers.places = places(mesh.layout(), choice.axes, options.shards.size());
+  return parallel;
+}
+
+}  // namespace
+
+DataParallel make_data_parallel(const Recipe& recipe, const DeviceMesh& mesh) {
+  DataParallel parallel = make_groups(recipe, mesh);
+  FsdpOptions& options = parallel.options;
+  if (gathers_beside_reductions(options.mode) && options.shards.size() > 1) {
+    options.gathers = options.shards.second_queue();
+  }
   return parallel;
 }
 

@@ -161,7 +161,7 @@ RunEnd run(const Recipe& asked, const Group& world, const RunOptions& options, c
   const MeshLayout mesh_layout = MeshLayout::fit(asked.parallel.mesh, asked.parallel.order, world.size());
   const Recipe recipe = as_run(asked, mesh_layout);
   validate(recipe, mesh_layout);
-  const Computing computing = connect_devices(device_request(recipe), mesh_layout, world);
+  const Computing computing = connect_devices(device_request(recipe, mesh_layout), mesh_layout, world);
   const DeviceMesh mesh(mesh_layout, computing.world);
   DataParallel data_parallel = make_data_parallel(recipe, mesh);  // collective: while every rank is as the others
 

@@ -42,7 +42,7 @@ class Verification {
   Verification(const VerifyPlan& plan, const VerifyOptions& options, const Group& world)
       : plan_(plan),
         options_(options),
-        computing_(connect_devices(device_request(plan.recipe), plan.layout, world)),
+        computing_(connect_devices(device_request(plan.recipe, plan.layout), plan.layout, world)),
         world_(computing_.world),
         seen_(std::make_shared<SumsSeen>()),
         mesh_(plan.layout, options.skipped_sums.empty() ? world_ : skip_sums(world_, options.skipped_sums, seen_)) {}

@@ -43,14 +43,18 @@ TEST(MemoryOfGpu, GraphsGiveTheirsBack) {
   expect_the_same(free);
 }
 
-Group group_with_user_buffers() {
+Group group_with(NcclBuffers buffers) {
   const auto backend =
-      open_cuda_plugin().nccl(world().backend(), MeshLayout({{"dp", world().size()}}), {.user_buffers = true});
+      open_cuda_plugin().nccl(world().backend(), MeshLayout({{"dp", world().size()}}), {.user_buffers = buffers});
   return Group(backend, "device", world().ranks(), world().place());
 }
 
-TEST(MemoryOfGpu, UserBuffersAreGivenBack) {
-  const Group group = group_with_user_buffers();
+class UserBuffers : public ::testing::TestWithParam<NcclBuffers> {};
+
+INSTANTIATE_TEST_SUITE_P(MemoryOfGpu, UserBuffers, ::testing::Values(NcclBuffers::Registered, NcclBuffers::Symmetric));
+
+TEST_P(UserBuffers, AreGivenBack) {
+  const Group group = group_with(GetParam());
   std::vector<size_t> free;
   for (int time = 0; time < 4; ++time) {
     at::Tensor window = group.window(kLarge, at::TensorOptions(gpu()), Placement::Own);
@@ -61,8 +65,8 @@ TEST(MemoryOfGpu, UserBuffersAreGivenBack) {
   expect_the_same(free);
 }
 
-TEST(MemoryOfGpu, UserBuffersAreThereUntilTheirWorkIsDone) {
-  const Group group = group_with_user_buffers();
+TEST_P(UserBuffers, AreThereUntilTheirWorkIsDone) {
+  const Group group = group_with(GetParam());
   const at::Tensor kept = at::zeros({kLarge}, gpu());
   for (int time = 1; time < 4; ++time) {
     at::Tensor window = group.window(kLarge, kept.options(), Placement::Own);

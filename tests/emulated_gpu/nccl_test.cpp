@@ -1,131 +1,16 @@
-#include <cuda_runtime_api.h>
-#include <gtest/gtest.h>
-#include <nccl.h>
+// What NCCL's stand-in does.
+#include "tests/emulated_gpu/nccl_fixture.h"
 
 #include <algorithm>
-#include <atomic>
-#include <chrono>
-#include <cstdint>
-#include <cstdlib>
-#include <cstring>
-#include <functional>
 #include <string>
-#include <thread>
-#include <vector>
 
 #include "tests/emulated_gpu/cuda/streams.h"
-#include "tests/support/world.h"
 
 namespace meshtrain::emulated {
 namespace {
 
-using meshtrain::testing::world;
-
-/// Waits until `comm` has done what it was asked for.
-ncclResult_t settle(ncclComm_t comm) {
-  ncclResult_t state = ncclInProgress;
-  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-  while (state == ncclInProgress && std::chrono::steady_clock::now() < end) {
-    if (const ncclResult_t result = ncclCommGetAsyncError(comm, &state); result != ncclSuccess) return result;
-    std::this_thread::yield();
-  }
-  return state;
-}
-
-/// `comm` may be what the call made.
-ncclResult_t settle(ncclResult_t result, const ncclComm_t& comm) {
-  return result == ncclInProgress ? settle(comm) : result;
-}
-
-ncclConfig_t config() {
-  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-  config.blocking = 0;
-  return config;
-}
-
-ncclUniqueId shared_id() {
-  ncclUniqueId id{};
-  if (world().rank() == 0) {
-    EXPECT_EQ(ncclGetUniqueId(&id), ncclSuccess);
-  }
-  at::Tensor bytes = at::empty({static_cast<int64_t>(sizeof id)}, at::kByte);
-  std::memcpy(bytes.data_ptr(), &id, sizeof id);
-  world().broadcast(bytes, 0).wait();
-  std::memcpy(&id, bytes.const_data_ptr(), sizeof id);
-  return id;
-}
-
-/// Bytes of NCCL on the device, to be compared on the host.
-class Buffer {
- public:
-  explicit Buffer(size_t bytes) : bytes_(bytes) { EXPECT_EQ(cudaMalloc(&data_, bytes), cudaSuccess); }
-  ~Buffer() { EXPECT_EQ(cudaFree(data_), cudaSuccess); }
-  Buffer(const Buffer&) = delete;
-  Buffer& operator=(const Buffer&) = delete;
-
-  template <typename T>
-  void fill(const std::function<double(size_t)>& value) {
-    std::vector<T> host(bytes_ / sizeof(T));
-    for (size_t index = 0; index < host.size(); ++index) host[index] = static_cast<T>(static_cast<float>(value(index)));
-    EXPECT_EQ(cudaMemcpy(data_, host.data(), bytes_, cudaMemcpyHostToDevice), cudaSuccess);
-  }
-
-  template <typename T>
-  void expect(const std::function<double(size_t)>& value) const {
-    std::vector<T> host(bytes_ / sizeof(T));
-    EXPECT_EQ(cudaMemcpy(host.data(), data_, bytes_, cudaMemcpyDeviceToHost), cudaSuccess);
-    for (size_t index = 0; index < host.size(); ++index) {
-      ASSERT_EQ(static_cast<double>(static_cast<float>(host[index])), value(index)) << "at " << index;
-    }
-  }
-
-  std::byte* get() const { return static_cast<std::byte*>(data_); }
-
- private:
-  size_t bytes_;
-  void* data_ = nullptr;
-};
-
-class EmulatedNccl : public ::testing::Test {
+class EmulatedNcclMoves : public EmulatedNccl {
  protected:
-  void SetUp() override {
-    int count = 0;
-    ASSERT_EQ(cudaGetDeviceCount(&count), cudaSuccess);
-    ASSERT_GE(count, size()) << "MESHTRAIN_EMULATED_GPUS is less than the ranks";
-    ASSERT_EQ(cudaSetDevice(rank()), cudaSuccess);
-    ASSERT_EQ(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), cudaSuccess);
-    comm_ = connect();
-    world().barrier();  // a rank that is connected may fail, which the others would see in place of the connection
-  }
-  void TearDown() override {
-    if (stream_ == nullptr) return;
-    if (comm_ != nullptr) finish(comm_);
-    EXPECT_EQ(cudaStreamDestroy(stream_), cudaSuccess);
-    cudaGetLastError();
-  }
-
-  static int rank() { return world().rank(); }
-  static int size() { return world().size(); }
-  static int next() { return (rank() + 1) % size(); }
-  static int last() { return (rank() + size() - 1) % size(); }
-
-  static ncclComm_t connect() {
-    ncclComm_t comm = nullptr;
-    ncclConfig_t asked = config();
-    EXPECT_EQ(settle(ncclCommInitRankConfig(&comm, size(), shared_id(), rank(), &asked), comm), ncclSuccess);
-    return comm;
-  }
-
-  static void finish(ncclComm_t comm) {
-    EXPECT_EQ(settle(ncclCommFinalize(comm), comm), ncclSuccess);
-    EXPECT_EQ(ncclCommDestroy(comm), ncclSuccess);
-  }
-
-  void synchronize() { EXPECT_EQ(cudaStreamSynchronize(stream_), cudaSuccess); }
-  /// Of a call whose operation fails, maybe before this thread looks.
-  static void expect_begun(ncclResult_t result) { EXPECT_TRUE(result == ncclSuccess || result == ncclInProgress); }
-  void expect_success(ncclResult_t result) { EXPECT_EQ(settle(result, comm_), ncclSuccess); }
-
   /// All collectives, on more than a mailbox holds.
   template <typename T>
   void check_collectives(ncclDataType_t type) {
@@ -190,19 +75,16 @@ class EmulatedNccl : public ::testing::Test {
     synchronize();
     part.expect<T>([&](size_t index) { return of(static_cast<size_t>(last()), index); });
   }
-
-  cudaStream_t stream_ = nullptr;
-  ncclComm_t comm_ = nullptr;
 };
 
-TEST_F(EmulatedNccl, MovesFloats) {
+TEST_F(EmulatedNcclMoves, Floats) {
   check_collectives<float>(ncclFloat32);
   check_collectives<double>(ncclFloat64);
   check_collectives<__half>(ncclFloat16);
   check_collectives<__nv_bfloat16>(ncclBfloat16);
 }
 
-TEST_F(EmulatedNccl, MovesIntegers) {
+TEST_F(EmulatedNcclMoves, Integers) {
   check_collectives<int8_t>(ncclInt8);
   check_collectives<uint8_t>(ncclUint8);
   check_collectives<int32_t>(ncclInt32);
@@ -306,201 +188,6 @@ TEST_F(EmulatedNccl, RepeatsInGraphs) {
   EXPECT_EQ(settle(comm_), ncclSuccess);
   EXPECT_EQ(ncclCommDestroy(comm_), ncclSuccess);
   comm_ = nullptr;
-}
-
-TEST_F(EmulatedNccl, RefusesWhatIsWrong) {
-  Buffer data(64);
-  std::vector<float> host(16);
-  const auto sum = [&](void* from, void* to, size_t count) {
-    return ncclAllReduce(from, to, count, ncclFloat32, ncclSum, comm_, stream_);
-  };
-  EXPECT_EQ(sum(host.data(), host.data(), 16), ncclInvalidArgument);
-  EXPECT_EQ(sum(nullptr, data.get(), 16), ncclInvalidArgument);
-  EXPECT_EQ(sum(data.get(), data.get(), 17), ncclInvalidArgument);
-  EXPECT_EQ(sum(data.get(), data.get() + 4, 8), ncclInvalidUsage);
-  EXPECT_EQ(ncclSend(data.get(), 1, ncclFloat32, size(), comm_, stream_), ncclInvalidArgument);
-  EXPECT_NE(std::string(ncclGetLastError(comm_)).find("send"), std::string::npos);
-  EXPECT_EQ(ncclGroupEnd(), ncclInvalidUsage);
-  ASSERT_EQ(ncclGroupStart(), ncclSuccess);
-  EXPECT_EQ(sum(nullptr, data.get(), 16), ncclInvalidArgument);
-  EXPECT_EQ(ncclGroupEnd(), ncclInvalidArgument);
-  expect_success(sum(nullptr, nullptr, 0));
-  if (size() > 1) {
-    ASSERT_EQ(cudaSetDevice(next()), cudaSuccess);
-    EXPECT_EQ(sum(data.get(), data.get(), 1), ncclInvalidUsage);
-    ASSERT_EQ(cudaSetDevice(rank()), cudaSuccess);
-  }
-  give(stream_, [] { std::this_thread::sleep_for(std::chrono::milliseconds(5)); });
-  expect_success(sum(data.get(), data.get(), 1));
-  ncclComm_t part = nullptr;
-  EXPECT_EQ(ncclCommSplit(comm_, 0, 0, &part, nullptr), ncclInvalidUsage);  // as that is under way
-  synchronize();
-}
-
-TEST_F(EmulatedNccl, IsNotToBeUsedWhileInProgress) {
-  const ncclUniqueId id = shared_id();
-  ncclComm_t comm = nullptr;
-  ncclConfig_t asked = config();
-  if (rank() == 0 && size() > 1) {
-    ASSERT_EQ(ncclCommInitRankConfig(&comm, size(), id, rank(), &asked), ncclInProgress);
-    int count = 0;
-    EXPECT_EQ(ncclCommCount(comm, &count), ncclInvalidUsage);
-  }
-  world().barrier();
-  if (comm == nullptr) ncclCommInitRankConfig(&comm, size(), id, rank(), &asked);
-  ASSERT_EQ(settle(comm), ncclSuccess);
-  finish(comm);
-  ncclResult_t state = ncclSuccess;
-  EXPECT_EQ(ncclCommGetAsyncError(comm, &state), ncclInvalidArgument);
-  EXPECT_EQ(ncclCommDestroy(comm), ncclInvalidArgument);
-}
-
-TEST_F(EmulatedNccl, GivesUpAConnection) {
-  ncclUniqueId id{};
-  ASSERT_EQ(ncclGetUniqueId(&id), ncclSuccess);
-  ncclComm_t comm = nullptr;
-  ncclConfig_t asked = config();
-  ASSERT_EQ(ncclCommInitRankConfig(&comm, 2, id, 0, &asked), ncclInProgress);  // nobody else will come
-  EXPECT_EQ(ncclCommAbort(comm), ncclSuccess);
-}
-
-TEST_F(EmulatedNccl, RefusesOneGpuForTwoRanks) {
-  if (size() < 2) GTEST_SKIP() << "one rank has a GPU of its own";
-  ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
-  ncclComm_t comm = nullptr;
-  ncclConfig_t asked = config();
-  const ncclResult_t result = ncclCommInitRankConfig(&comm, size(), shared_id(), rank(), &asked);
-  EXPECT_EQ(settle(result, comm), ncclInvalidUsage);
-  EXPECT_EQ(ncclCommAbort(comm), ncclSuccess);
-  ASSERT_EQ(cudaSetDevice(rank()), cudaSuccess);
-}
-
-TEST_F(EmulatedNccl, FindsOperationsThatDoNotAgree) {
-  if (size() < 2) GTEST_SKIP() << "one rank agrees with itself";
-  Buffer data(64);
-  const size_t count = rank() == 0 ? 16 : 15;
-  expect_begun(ncclAllReduce(data.get(), data.get(), count, ncclFloat32, ncclSum, comm_, stream_));
-  ncclResult_t state = ncclSuccess;
-  while (state == ncclSuccess || state == ncclInProgress) ASSERT_EQ(ncclCommGetAsyncError(comm_, &state), ncclSuccess);
-  EXPECT_TRUE(state == ncclInvalidUsage || state == ncclRemoteError);
-  EXPECT_EQ(cudaStreamQuery(stream_), cudaErrorNotReady);  // it hangs, as a kernel would
-  EXPECT_EQ(ncclCommAbort(comm_), ncclSuccess);
-  synchronize();
-  comm_ = nullptr;
-  world().barrier();
-}
-
-TEST_F(EmulatedNccl, FailsWhereItIsAskedTo) {
-  const int failing = size() - 1;
-  world().barrier();
-  setenv("MESHTRAIN_EMULATED_NCCL_FAIL", (std::to_string(failing) + ":2").c_str(), 1);
-  Buffer data(4);
-  data.fill<float>([](size_t) { return 1; });
-  expect_success(ncclAllReduce(data.get(), data.get(), 1, ncclFloat32, ncclSum, comm_, stream_));
-  synchronize();
-  data.expect<float>([&](size_t) { return size(); });
-  expect_begun(ncclAllReduce(data.get(), data.get(), 1, ncclFloat32, ncclSum, comm_, stream_));
-  ncclResult_t state = ncclSuccess;
-  while (state == ncclSuccess || state == ncclInProgress) ASSERT_EQ(ncclCommGetAsyncError(comm_, &state), ncclSuccess);
-  EXPECT_EQ(state, rank() == failing ? ncclSystemError : ncclRemoteError);
-  unsetenv("MESHTRAIN_EMULATED_NCCL_FAIL");
-  EXPECT_EQ(ncclCommAbort(comm_), ncclSuccess);
-  synchronize();
-  comm_ = nullptr;
-  world().barrier();
-}
-
-TEST_F(EmulatedNccl, AbortsHangingCommunicatorsTogether) {
-  if (size() < 2) GTEST_SKIP() << "one rank waits for nobody";
-  ncclComm_t other = connect();
-  cudaStream_t other_stream = nullptr;
-  ASSERT_EQ(cudaStreamCreateWithFlags(&other_stream, cudaStreamNonBlocking), cudaSuccess);
-  Buffer data(8);
-  if (rank() != 0) {  // which rank 0 does not come to
-    expect_success(ncclAllReduce(data.get(), data.get(), 1, ncclFloat32, ncclSum, comm_, stream_));
-    EXPECT_EQ(
-        settle(ncclAllReduce(data.get() + 4, data.get() + 4, 1, ncclFloat32, ncclSum, other, other_stream), other),
-        ncclSuccess);
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    EXPECT_EQ(cudaStreamQuery(stream_), cudaErrorNotReady);
-  }
-  ASSERT_EQ(ncclGroupStart(), ncclSuccess);
-  EXPECT_EQ(ncclCommAbort(comm_), ncclSuccess);
-  EXPECT_EQ(ncclCommAbort(other), ncclSuccess);
-  ASSERT_EQ(ncclGroupEnd(), ncclSuccess);
-  synchronize();
-  EXPECT_EQ(ncclCommAbort(other), ncclInvalidArgument);
-  EXPECT_EQ(cudaStreamDestroy(other_stream), cudaSuccess);
-  comm_ = nullptr;
-  world().barrier();
-}
-
-// As NCCL's own issue 1013 has it: an abort frees memory of the device, and so waits for what runs there.
-TEST_F(EmulatedNccl, AbortsNoneAloneWhileAnotherHangs) {
-  if (size() < 2) GTEST_SKIP() << "one rank waits for nobody";
-  ncclComm_t other = connect();
-  cudaStream_t other_stream = nullptr;
-  ASSERT_EQ(cudaStreamCreateWithFlags(&other_stream, cudaStreamNonBlocking), cudaSuccess);
-  Buffer data(8);
-  if (rank() != 0) {
-    expect_success(ncclAllReduce(data.get(), data.get(), 1, ncclFloat32, ncclSum, comm_, stream_));
-    auto* const second = data.get() + 4;
-    EXPECT_EQ(settle(ncclAllReduce(second, second, 1, ncclFloat32, ncclSum, other, other_stream), other), ncclSuccess);
-  }
-  std::atomic<bool> is_done = false;
-  std::thread first([&] {
-    EXPECT_EQ(ncclCommAbort(comm_), ncclSuccess);
-    is_done = true;
-  });
-  if (rank() != 0) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    EXPECT_FALSE(is_done);
-  }
-  EXPECT_EQ(ncclCommAbort(other), ncclSuccess);
-  first.join();
-  EXPECT_EQ(cudaStreamDestroy(other_stream), cudaSuccess);
-  comm_ = nullptr;
-  world().barrier();
-}
-
-TEST_F(EmulatedNccl, RegistersItsOwnMemoryOnly) {
-  Buffer other(4096);
-  void* memory = nullptr;
-  void* handle = nullptr;
-  ncclWindow_t window = nullptr;
-  ASSERT_EQ(ncclMemAlloc(&memory, 8192), ncclSuccess);
-  EXPECT_EQ(ncclCommRegister(comm_, other.get(), 4096, &handle), ncclInvalidArgument);
-  EXPECT_EQ(ncclCommRegister(comm_, memory, 8193, &handle), ncclInvalidArgument);
-  ASSERT_EQ(ncclCommRegister(comm_, memory, 4096, &handle), ncclSuccess);
-  EXPECT_EQ(ncclMemFree(memory), ncclInvalidUsage);
-  expect_success(ncclCommWindowRegister(comm_, memory, 8192, &window, NCCL_WIN_COLL_SYMMETRIC));
-  ASSERT_NE(window, nullptr);
-  EXPECT_EQ(ncclCommDeregister(comm_, handle), ncclSuccess);
-  EXPECT_EQ(ncclCommDeregister(comm_, handle), ncclInvalidUsage);
-  EXPECT_EQ(ncclMemFree(memory), ncclInvalidUsage);
-  EXPECT_EQ(ncclCommWindowDeregister(comm_, window), ncclSuccess);
-  EXPECT_EQ(ncclMemFree(memory), ncclSuccess);
-  EXPECT_EQ(ncclMemFree(memory), ncclInvalidUsage);
-}
-
-TEST_F(EmulatedNccl, HasAllRanksRegisterOrNone) {
-  void* memory = nullptr;
-  void* handle = nullptr;
-  ASSERT_EQ(ncclMemAlloc(&memory, 4096), ncclSuccess);
-  if (rank() == 0) {
-    ASSERT_EQ(ncclCommRegister(comm_, memory, 4096, &handle), ncclSuccess);
-  }
-  expect_begun(ncclAllReduce(memory, memory, 16, ncclFloat32, ncclSum, comm_, stream_));
-  ncclResult_t state = ncclInProgress;
-  while (state == ncclInProgress || (state == ncclSuccess && size() > 1)) {
-    ASSERT_EQ(ncclCommGetAsyncError(comm_, &state), ncclSuccess);
-  }
-  EXPECT_TRUE(state == (size() > 1 ? ncclInvalidUsage : ncclSuccess) || (size() > 1 && state == ncclRemoteError));
-  EXPECT_EQ(ncclCommAbort(comm_), ncclSuccess);  // and what it has registered is forgotten
-  synchronize();
-  EXPECT_EQ(ncclMemFree(memory), ncclSuccess);
-  comm_ = nullptr;
-  world().barrier();
 }
 
 }  // namespace

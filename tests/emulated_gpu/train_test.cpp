@@ -87,11 +87,13 @@ TEST_P(TrainOnGpuMesh, AsOnTheCpu) {
 
 INSTANTIATE_TEST_SUITE_P(
     Meshes, TrainOnGpuMesh,
-    ::testing::Values(Case{"dp=1", 1, true}, Case{"dp=2,tp=2", 4, false}, Case{"cp=2", 2, false},
-                      Case{"dp=2,tp=2", 4, true}, Case{"tp=2,cp=2", 4, true}, Case{"dp=2,cp=2", 4, true},
-                      Case{"dp=2", 2, true, {"parallel.fsdp.mode=full_shard"}},
-                      Case{"dp=2,tp=2", 4, true, {"parallel.fsdp.mode=full_shard", "parallel.nccl_user_buffers=true"}},
-                      Case{"dp=2", 2, true, {"parallel.fsdp.mode=shard_grad_op", "parallel.nccl_user_buffers=true"}}));
+    ::testing::Values(
+        Case{"dp=1", 1, true}, Case{"dp=2,tp=2", 4, false}, Case{"cp=2", 2, false}, Case{"dp=2,tp=2", 4, true},
+        Case{"tp=2,cp=2", 4, true}, Case{"dp=2,cp=2", 4, true},
+        Case{"dp=2", 2, true, {"parallel.fsdp.mode=full_shard"}},
+        Case{"dp=2,tp=2", 4, true, {"parallel.fsdp.mode=full_shard", "parallel.nccl_user_buffers=true"}},
+        Case{"dp=2,cp=2", 4, true, {"parallel.fsdp.mode=full_shard", "parallel.nccl_user_buffers=symmetric"}},
+        Case{"dp=2", 2, true, {"parallel.fsdp.mode=shard_grad_op", "parallel.nccl_user_buffers=true"}}));
 
 // A token in 50 ends a document: samples of 16 tokens have one or two.
 TEST_F(TrainOnGpu, PackedDocumentsAsOnTheCpu) {

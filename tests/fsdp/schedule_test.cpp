@@ -22,6 +22,7 @@ struct Record {
   Events events;
   std::vector<const void*> gathered;  // where, by unit
   std::vector<int64_t> numels;        // of the units
+  Events on_gathers;                  // those of the queue for gathers, if there is one
 };
 
 class RecordedWait final : public Work::State {
@@ -36,7 +37,7 @@ class RecordedWait final : public Work::State {
 
 class RecordedBackend final : public Backend {
  public:
-  explicit RecordedBackend(Record& record) : record_(record) {}
+  explicit RecordedBackend(Record& record, Events* also = nullptr) : record_(record), also_(also) {}
   int rank() const override { return 0; }
   int size() const override { return 2; }
   Work issue(const Collective& collective) override {
@@ -51,19 +52,21 @@ class RecordedBackend final : public Backend {
       record_.gathered[unit] = whole.data_ptr();
     }
     record_.events.push_back(what);
+    if (also_) also_->push_back(what);
     return Work(std::make_shared<RecordedWait>(record_, what));
   }
   std::shared_ptr<Backend> split(const std::vector<int>&) override { return nullptr; }
 
  private:
   Record& record_;
+  Events* also_;
 };
 
 /// A step of a model whose units all differ in size.
 class FullShardSchedule : public ::testing::Test {
  protected:
   /// `frozen`: a unit without trainable parameters; -1: none.
-  static Record record(int64_t prefetch, int64_t frozen = -1) {
+  static Record record(int64_t prefetch, int64_t frozen = -1, bool two_queues = false) {
     Record record;
     const Chain chain;
     const std::vector<size_t> weights = {0, 1, 3, 4};
@@ -72,6 +75,10 @@ class FullShardSchedule : public ::testing::Test {
     options.mode = ShardingMode::FullShard;
     options.prefetch = prefetch;
     options.shards = Group(std::make_shared<RecordedBackend>(record), "dp", {0, 1}, "rank 0");
+    if (two_queues) {
+      auto queue = std::make_shared<RecordedBackend>(record, &record.on_gathers);
+      options.gathers = Group(std::move(queue), "dp", {0, 1}, "rank 0");
+    }
     std::vector<UnitSpec> units = chain.units();
     units.erase(units.begin() + 2);  // as large as the one before it
     Fsdp fsdp(units, options);
@@ -115,6 +122,14 @@ TEST_F(FullShardSchedule, WithoutPrefetch) {
                                  "gather 1",      "wait gather 1", "backward 1", "scatter 1", "wait scatter 2",  //
                                  "gather 0",      "wait gather 0", "backward 0", "scatter 0", "wait scatter 1",  //
                                  "wait scatter 0"}));
+}
+
+TEST_F(FullShardSchedule, GathersHaveAQueueOfTheirOwn) {
+  const Record seen = record(0, -1, /*two_queues=*/true);
+  EXPECT_EQ(seen.events, record(0).events);
+  EXPECT_EQ(seen.on_gathers,
+            (Events{"gather 0", "gather 1", "gather 2", "gather 3", "gather 2", "gather 1", "gather 0"}));
+  EXPECT_TRUE(record(0).on_gathers.empty());
 }
 
 // The reduction of the unit behind a frozen one is waited for no earlier than without it.

@@ -41,10 +41,14 @@ class DeviceCollectives : public ::testing::TestWithParam<const char*> {
       const std::vector<std::string> gpus = gather_texts(world(), plugin.identity(gpu));
       const bool apart = std::set<std::string>(gpus.begin(), gpus.end()).size() == gpus.size();
       if (broadcast_text(world(), apart ? "yes" : "").empty()) GTEST_SKIP() << "NCCL needs a GPU for each rank";
-      const bool user_buffers = std::string(GetParam()) == "nccl_user_buffers";
-      backend = plugin.nccl(world().backend(), MeshLayout({{"dp", size_}}), {.user_buffers = user_buffers});
+      backend = plugin.nccl(world().backend(), MeshLayout({{"dp", size_}}), {.user_buffers = user_buffers()});
     }
     group_ = Group(backend, "device", world().ranks(), world().place());
+  }
+
+  static NcclBuffers user_buffers() {
+    if (std::string(GetParam()) == "nccl_registered") return NcclBuffers::Registered;
+    return std::string(GetParam()) == "nccl_symmetric" ? NcclBuffers::Symmetric : NcclBuffers::Off;
   }
 
   at::Tensor mine(at::IntArrayRef shape, at::ScalarType dtype) const {
@@ -187,7 +191,7 @@ TEST_P(DeviceCollectives, WindowsAreUserBuffers) {
   const DeviceMesh mesh(MeshLayout({{"dp", size_}}), group_);
   for (int time = 0; time < 3; ++time) {
     at::Tensor window = group_.window(size_ * int64_t{1000}, options, Placement::Own);
-    EXPECT_EQ(window.defined(), std::string(GetParam()) == "nccl_user_buffers");
+    EXPECT_EQ(window.defined(), user_buffers() != NcclBuffers::Off);
     if (!window.defined()) return;
     EXPECT_EQ(window.count_nonzero().item<int64_t>(), 0);
     for (const Group& group : {group_, mesh.group("dp")}) {
@@ -202,7 +206,8 @@ TEST_P(DeviceCollectives, WindowsAreUserBuffers) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Carriers, DeviceCollectives, ::testing::Values("staged", "nccl", "nccl_user_buffers"),
+INSTANTIATE_TEST_SUITE_P(Carriers, DeviceCollectives,
+                         ::testing::Values("staged", "nccl", "nccl_registered", "nccl_symmetric"),
                          [](const auto& carrier) { return std::string(carrier.param); });
 
 }  // namespace

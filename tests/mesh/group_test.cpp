@@ -66,6 +66,12 @@ TEST(Group, PurposeIsOfACopy) {
   EXPECT_REFUSED(group.all_reduce(strided), "purpose other");
 }
 
+TEST(Group, HasOneQueueOnTheHost) {
+  const Group purposed = world().with_purpose("dp.parameters"), second = purposed.second_queue();
+  EXPECT_EQ(second.backend(), world().backend());
+  EXPECT_EQ(second.ranks(), world().ranks());
+}
+
 TEST(Group, MessagesSayWhoWhereWhatAndHow) {
   at::Tensor output = at::zeros({8, 3}, at::kFloat);
   const at::Tensor shard = at::zeros({3, 3}, at::kFloat);

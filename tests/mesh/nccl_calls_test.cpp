@@ -111,8 +111,17 @@ TEST(NcclGroups, AreNamedAfterTheAxesThatTheirRanksDifferIn) {
   EXPECT_EQ(nccl_group_name(layout, {4}), "");
   const MeshLayout cube({{"dp", 2}, {"cp", 2}, {"tp", 2}});
   EXPECT_EQ(nccl_group_name(cube, {0, 2, 4, 6}), "dp_cp");
-  EXPECT_EQ(nccl_max_blocks("tp"), 0);
-  EXPECT_GT(nccl_max_blocks("dp_cp"), 0);
+}
+
+TEST(NcclGroups, TwoQueuesShareTheBlocksOfOne) {
+  for (const char* name : {"dp", "dp_cp", "world"}) {
+    EXPECT_EQ(2 * nccl_max_blocks(name, true), nccl_max_blocks(name, false)) << name;
+    EXPECT_GT(nccl_max_blocks(name, true), 0);
+  }
+  for (const bool two_queues : {false, true}) {
+    EXPECT_EQ(nccl_max_blocks("tp", two_queues), 0);
+    EXPECT_GT(nccl_max_blocks("cp", two_queues), 0);
+  }
 }
 
 }  // namespace

@@ -35,6 +35,20 @@ TEST(LoadRecipe, FillsInDefaults) {
   EXPECT_EQ(recipe.schedule.name, "constant");
 }
 
+TEST(LoadRecipe, UserBuffersWereOnceTrueOrFalse) {
+  const RecipeFolder folder;
+  const std::vector<std::pair<std::string, std::string>> words = {{"true", "registered"},
+                                                                  {"false", "off"},
+                                                                  {"off", "off"},
+                                                                  {"registered", "registered"},
+                                                                  {"symmetric", "symmetric"}};
+  for (const auto& [word, meaning] : words) {
+    const fs::path file = folder.write("recipe.yaml", kSmallRecipe);
+    const Recipe recipe = load_recipe(file, {"parallel.nccl_user_buffers=" + word}, "");
+    EXPECT_EQ(recipe.parallel.nccl_user_buffers, meaning) << word;
+  }
+}
+
 TEST(LoadRecipe, ReadsEveryKey) {
   const RecipeFolder folder;
   const fs::path file = folder.write("whole.yaml", R"(
@@ -72,7 +86,7 @@ device: cpu
   EXPECT_EQ(recipe.parallel.mesh, (std::map<std::string, int64_t>{{"dp", 2}, {"cp", MeshLayout::kAuto}}));
   EXPECT_EQ(recipe.parallel.order.back(), "cp");
   EXPECT_EQ(recipe.parallel.sequence_parallel, "off");
-  EXPECT_TRUE(recipe.parallel.nccl_user_buffers);
+  EXPECT_EQ(recipe.parallel.nccl_user_buffers, "registered");
   EXPECT_EQ(recipe.parallel.context.layout, "zigzag");
   EXPECT_EQ(recipe.parallel.fsdp.offload.to, "disk");
   EXPECT_EQ(recipe.parallel.fsdp.offload.path, folder.path() / "shards");

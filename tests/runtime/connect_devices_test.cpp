@@ -25,13 +25,13 @@ TEST(ConnectDevices, WithoutADriverAutoIsTheCpuAndTheSameWorld) {
 
 TEST(ConnectDevices, WhatCpusAloneDoStaysThere) {
   Recipe recipe;
-  EXPECT_EQ(device_request(recipe).cpu_only, "");
+  EXPECT_EQ(device_request(recipe, kAlone).cpu_only, "");
   recipe.train.offload_activations = true;
-  EXPECT_EQ(device_request(recipe).cpu_only, "train.offload_activations: true");
-  EXPECT_TRUE(connect_devices(device_request(recipe), kAlone, Group()).device.is_cpu());
+  EXPECT_EQ(device_request(recipe, kAlone).cpu_only, "train.offload_activations: true");
+  EXPECT_TRUE(connect_devices(device_request(recipe, kAlone), kAlone, Group()).device.is_cpu());
   recipe = {};
   recipe.parallel.fsdp.offload.to = "disk";
-  EXPECT_NE(device_request(recipe).cpu_only, "");
+  EXPECT_NE(device_request(recipe, kAlone).cpu_only, "");
 }
 
 }  // namespace

@@ -147,7 +147,7 @@ def correctness(options):
     checks = [Check("as_on_cpu", 120, as_on_cpu), Check("cudnn_in_plain_environment", 60, cudnn),
               Check("gpu_tests", 150, gpu_tests)]
     for ranks in (1, 2, 4):
-        for carrier in ("staged", "nccl", "nccl_user_buffers"):
+        for carrier in ("staged", "nccl", "nccl_registered", "nccl_symmetric"):
             checks.append(Check(f"collectives_{ranks}_{carrier}", 40, collectives(ranks, carrier)))
     checks += [Check("verify_sees_faults", 40, verify_sees_faults),
                Check("verify_long_bf16_mixed", 60, verify(1, "dp=1", "bf16_mixed", long=True)),

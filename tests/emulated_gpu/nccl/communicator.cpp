@@ -25,6 +25,7 @@ std::vector<ncclComm*>& communicators() {
 }
 
 thread_local std::string last_message;
+thread_local uint64_t polls = 0;
 std::atomic<int> rank_in_world = -1;  // in the first communicator
 
 bool is_known(const ncclComm* comm) {
@@ -35,6 +36,7 @@ bool is_known(const ncclComm* comm) {
 ncclComm* make(const ncclConfig_t* config, const std::string& file) {
   auto* const comm = new ncclComm;
   comm->is_blocking = config == nullptr || config->blocking != 0;
+  if (const char* const asked = std::getenv("NCCL_COMM_BLOCKING")) comm->is_blocking = std::strcmp(asked, "0") != 0;
   if (config != nullptr && config->commName != nullptr) comm->name = config->commName;
   comm->file = file;
   cudaGetDevice(&comm->device);
@@ -47,9 +49,20 @@ bool is_sound(const ncclConfig_t* config) {
   return config == nullptr || (config->size == sizeof *config && config->magic == 0xcafebeef);
 }
 
+/// MESHTRAIN_EMULATED_NCCL_ABSENT="rank:name": whether this process is of that rank and does not come to the
+/// communicator of that name.
+bool is_absent(const ncclComm& comm) {
+  const char* const asked = std::getenv("MESHTRAIN_EMULATED_NCCL_ABSENT");
+  return asked != nullptr && asked == std::to_string(world_rank()) + ":" + comm.name;
+}
+
 ncclResult_t connect(ncclComm& comm) {
   try {
     const auto gives_up = [&] { return comm.ends(); };
+    if (is_absent(comm)) {
+      wait_for([] { return false; }, gives_up);
+      return ncclInternalError;
+    }
     if (!comm.shared.open(comm.file, comm.size, comm.rank, gives_up)) return ncclInternalError;
     Note mine;
     cudaDeviceProp about{};
@@ -91,8 +104,10 @@ ncclResult_t split(ncclComm& parent, int color, int key, ncclComm* child, ncclCo
   child->rank =
       static_cast<int>(std::find(members.begin(), members.end(), std::pair(key, parent.rank)) - members.begin());
   child->file = parent.file + "-" + std::to_string(parent.splits) + "-" + std::to_string(color);
+  child->parent = &parent;
   const ncclResult_t connected = connect(*child);
-  if (connected == ncclSuccess) *result = child;
+  child->parent = nullptr;
+  *result = child;  // also where it failed: its maker aborts it
   return connected;
 }
 
@@ -149,6 +164,13 @@ void join(ncclComm& comm) {
 }
 
 ncclResult_t start(ncclComm& comm, std::function<ncclResult_t()> job) {
+  if (group_depth() == 0) return start_now(comm, std::move(job));
+  start_later(comm, std::move(job));
+  return ncclSuccess;
+}
+
+ncclResult_t start_now(ncclComm& comm, std::function<ncclResult_t()> job) {
+  const Inside inside(comm);
   if (comm.is_blocking) return job();
   join(comm);
   ++comm.busy;
@@ -166,6 +188,11 @@ ncclResult_t start(ncclComm& comm, std::function<ncclResult_t()> job) {
 void abort_all(const std::vector<ncclComm*>& comms) {
   for (ncclComm* const comm : comms) comm->is_aborted = true;
   for (ncclComm* const comm : comms) {
+    if (comm->inside > 0) {
+      std::fprintf(stderr, "emulated NCCL: group '%s' is freed while a thread is in a call of it\n",
+                   comm->name.c_str());
+      std::abort();
+    }
     join(*comm);
     wait_for([&] { return comm->at_work == 0; }, [] { return false; });
     wait_for_graphs(*comm, "ncclCommAbort", [] { return false; });
@@ -222,7 +249,6 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id,
   if (comm == nullptr || size < 1 || size > kMostRanks || rank < 0 || rank >= size || !is_sound(config)) {
     return refuse(nullptr, ncclInvalidArgument, "ncclCommInitRankConfig with a bad rank, size or configuration");
   }
-  if (group_depth() > 0) return refuse(nullptr, ncclInvalidUsage, "ncclCommInitRankConfig in a group is not emulated");
   ncclComm* const made = make(config, id.internal);
   made->size = size;
   made->rank = rank;
@@ -253,6 +279,7 @@ ncclResult_t ncclCommSplit(ncclComm_t parent, int color, int key, ncclComm_t* co
 
 ncclResult_t ncclCommFinalize(ncclComm_t comm) {
   if (const ncclResult_t result = check(comm, __func__); result != ncclSuccess) return result;
+  if (has_windows(*comm)) return refuse(comm, ncclInvalidUsage, "ncclCommFinalize while windows are registered");
   comm->is_finalized = true;
   return start(*comm, [comm] {
     const auto gives_up = [comm] { return comm->ends(); };
@@ -293,11 +320,16 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* state) {
   if (comm == nullptr || state == nullptr || !is_known(comm) || comm->is_gone) {
     return refuse(nullptr, ncclInvalidArgument, "ncclCommGetAsyncError of no communicator");
   }
+  ++polls;
   const bool is_remote = comm->is_ready && comm->shared.has_failed();  // asked first: its own comes before that
   *state = comm->failure;
   if (*state == ncclSuccess && comm->busy > 0) *state = ncclInProgress;
   if (*state == ncclSuccess && is_remote) *state = ncclRemoteError;
   return ncclSuccess;
+}
+
+uint64_t ncclEmulatedPolls() {
+  return polls;
 }
 
 ncclResult_t ncclCommCount(const ncclComm_t comm, int* count) {

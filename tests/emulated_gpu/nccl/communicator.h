@@ -26,7 +26,11 @@ struct ncclComm {
   std::atomic<int> given = 0;                       ///< groups of operations on their way to a stream, or on it
   std::atomic<int> at_work = 0;                     ///< of these, at work
   std::atomic<int> in_graphs = 0;                   ///< groups of operations that graphs hold
+  std::atomic<int> inside = 0;                      ///< threads in a call of it
+  bool is_connected = false;                        ///< collectives have met their peers; of one that blocks
+  const ncclComm* parent = nullptr;                 ///< while it is split from that
   uint64_t operations = 0;                          ///< done collectives; by the stream at work
+  uint64_t windows = 0;                             ///< registered so far
   int splits = 0;
   cudaStream_t last_stream = nullptr;
   cudaEvent_t last = nullptr;  ///< after the last group: another stream waits for it
@@ -36,8 +40,13 @@ struct ncclComm {
   std::thread thread;
 
   /// Whether it waits for others in vain.
-  bool ends() const { return is_aborted || (is_ready && shared.has_failed()); }
+  bool ends() const {
+    return is_aborted || (parent != nullptr && parent->is_aborted) || (is_ready && shared.has_failed());
+  }
 };
+
+/// How often this thread has called ncclCommGetAsyncError.
+extern "C" uint64_t ncclEmulatedPolls();
 
 namespace meshtrain::emulated {
 
@@ -51,8 +60,22 @@ void fail(ncclComm& comm, ncclResult_t result, const std::string& why);
 /// progress.
 ncclResult_t check(ncclComm* comm, const char* call);
 
-/// Does `job`; for a communicator that does not block on another thread, and then returns ncclInProgress.
+/// Counts a thread in a call of NCCL: who frees the communicator meanwhile ends the process (abort_all()).
+class Inside {
+ public:
+  explicit Inside(ncclComm& comm) : comm_(comm) { ++comm_.inside; }
+  ~Inside() { --comm_.inside; }
+  Inside(const Inside&) = delete;
+  Inside& operator=(const Inside&) = delete;
+
+ private:
+  ncclComm& comm_;
+};
+
+/// Does `job`; for a communicator that does not block on another thread, and then returns ncclInProgress. In a group:
+/// at its end.
 ncclResult_t start(ncclComm& comm, std::function<ncclResult_t()> job);
+ncclResult_t start_now(ncclComm& comm, std::function<ncclResult_t()> job);
 
 /// Waits for what start() began before.
 void join(ncclComm& comm);
@@ -62,13 +85,23 @@ int group_depth();
 
 /// Whether all of the memory is registered with `comm`.
 bool is_registered(const ncclComm& comm, const void* data, size_t bytes);
+/// Where memory lies among the symmetric windows of `comm`: which one, and at what byte of it.
+struct WindowPlace {
+  uint64_t window = 0;  ///< from 1 on, in the order of registration; 0: none
+  uint64_t offset = 0;
+  bool ends_inside = true;
+};
+WindowPlace window_place(const ncclComm& comm, const void* data, size_t bytes);
+bool has_windows(const ncclComm& comm);
 /// As NCCL does with what is left when a communicator goes.
 void forget_registered(const ncclComm& comm);
 
 /// At the end of the group that this thread is in.
+void start_later(ncclComm& comm, std::function<ncclResult_t()> job);
+/// Its operations and calls end at once; it is freed at the end of the group that this thread is in.
 void abort_later(ncclComm& comm);
-/// Together. NCCL frees memory of the device, so that it waits for all work on it, also for that of other
-/// communicators.
+/// Together, when no thread is in a call of theirs any more. NCCL frees memory of the device, so that it waits for all
+/// work on it, also for that of other communicators.
 void abort_all(const std::vector<ncclComm*>& comms);
 
 /// Of the process, in its first communicator.

@@ -20,6 +20,7 @@ struct Group {
     std::vector<Operation> operations;
   };
   std::vector<Part> parts;  // by communicator
+  std::vector<std::pair<ncclComm*, std::function<ncclResult_t()>>> jobs;
   std::vector<ncclComm*> aborted;
 };
 
@@ -56,9 +57,30 @@ ncclResult_t hand_over(ncclComm& comm, cudaStream_t stream, const std::vector<Op
   }
 }
 
+/// The first collective connects its peers, within the call; of communicators that block. NCCL does so for others, too,
+/// on a thread of its own.
+ncclResult_t connect_peers(ncclComm& comm, const std::vector<Operation>& operations) {
+  const bool collective = std::any_of(operations.begin(), operations.end(), [](const Operation& operation) {
+    return operation.kind != OperationKind::Send && operation.kind != OperationKind::Receive;
+  });
+  if (!comm.is_blocking || comm.is_connected || !collective) return ncclSuccess;
+  std::vector<Note> notes(static_cast<size_t>(comm.size));
+  const Note mine{.kind = 3};
+  if (!comm.shared.meet(mine, notes.data(), [&] { return comm.ends(); })) {
+    return refuse(&comm, ncclRemoteError, "peers do not come to the first collective");
+  }
+  for (const Note& note : notes) {
+    if (note.kind != mine.kind) return refuse(&comm, ncclInvalidUsage, "not all ranks are in their first collective");
+  }
+  comm.is_connected = true;
+  return ncclSuccess;
+}
+
 /// Half of the time a communicator that does not block is slow to hand its operations over.
 ncclResult_t launch(Group::Part& part) {
   ncclComm& comm = *part.comm;
+  const Inside inside(comm);
+  if (const ncclResult_t result = connect_peers(comm, part.operations); result != ncclSuccess) return result;
   if (comm.is_blocking || random_number() < 0.5) return hand_over(comm, part.stream, part.operations);
   return start(comm, [part = std::move(part)] {
     std::this_thread::sleep_for(std::chrono::microseconds(static_cast<int>(1000 * random_number())));
@@ -71,7 +93,15 @@ ncclResult_t end_group() {
   const Group ended = std::exchange(group, {});
   if (!ended.aborted.empty()) abort_all(ended.aborted);
   if (ended.result != ncclSuccess) return ended.result;
+  bool blocks = false, returns = false;
+  for (const Group::Part& part : ended.parts) (part.comm->is_blocking ? blocks : returns) = true;
+  for (const auto& [comm, job] : ended.jobs) (comm->is_blocking ? blocks : returns) = true;
+  if (blocks && returns) {
+    return refuse(nullptr, ncclInvalidArgument, "communicators that block and that do not in one group");
+  }
+  if (ended.jobs.size() > 1) return refuse(nullptr, ncclInvalidUsage, "several of these in a group are not emulated");
   ncclResult_t result = ncclSuccess;
+  for (const auto& [comm, job] : ended.jobs) result = start_now(*comm, job);
   for (Group::Part part : ended.parts) {
     const ncclResult_t next = launch(part);
     if (result == ncclSuccess || result == ncclInProgress) result = next != ncclSuccess ? next : result;
@@ -155,6 +185,27 @@ ncclResult_t look_at(const Operation& operation, ncclComm& comm) {
   return ncclSuccess;
 }
 
+/// Symmetric kernels write and read others' windows at the place of this rank's own: the same one on all ranks, of what
+/// is theirs as a whole.
+ncclResult_t place_in_windows(Operation& operation, ncclComm& comm) {
+  if (operation.kind == OperationKind::Send || operation.kind == OperationKind::Receive) return ncclSuccess;
+  const auto [reads, writes] = extent(operation, comm);
+  const WindowPlace input = window_place(comm, operation.input, reads);
+  const WindowPlace output = window_place(comm, operation.output, writes);
+  if ((reads > 0 && !input.ends_inside) || (writes > 0 && !output.ends_inside)) {
+    return refuse(&comm, ncclInvalidArgument, std::string(name_of(operation.kind)) + ": it leaves its window");
+  }
+  if (input.window == 0 || output.window == 0) return ncclSuccess;
+  if (operation.kind == OperationKind::AllReduce || operation.kind == OperationKind::ReduceScatter) {
+    operation.input_place = input.offset + 1;
+  }
+  if (operation.kind == OperationKind::AllReduce || operation.kind == OperationKind::AllGather) {
+    operation.output_place = output.offset + 1;
+  }
+  operation.windows = input.window << 32 | output.window;
+  return ncclSuccess;
+}
+
 /// NCCL reads and writes registered memory of others in place, so that all ranks have to register theirs, or none.
 int registration_of(const Operation& operation, const ncclComm& comm) {
   if (operation.kind == OperationKind::Send || operation.kind == OperationKind::Receive) return 0;
@@ -177,7 +228,7 @@ ncclResult_t add(const Operation& operation, ncclComm* comm, cudaStream_t stream
   if (part->stream != stream) return refuse(comm, ncclInvalidUsage, "one communicator on two streams in a group");
   part->operations.push_back(operation);
   part->operations.back().registered = registration_of(operation, *comm);
-  return ncclSuccess;
+  return place_in_windows(part->operations.back(), *comm);
 }
 
 /// A call on its own is a group of one.
@@ -195,7 +246,12 @@ int group_depth() {
   return group.depth;
 }
 
+void start_later(ncclComm& comm, std::function<ncclResult_t()> job) {
+  group.jobs.emplace_back(&comm, std::move(job));
+}
+
 void abort_later(ncclComm& comm) {
+  comm.is_aborted = true;
   group.aborted.push_back(&comm);
 }
 

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <map>
@@ -17,6 +18,7 @@ struct Registered {
   ncclComm* comm;
   uintptr_t begin;
   size_t bytes;
+  uint64_t window = 0;  ///< WindowPlace::window
 };
 
 /// Of the process.
@@ -38,22 +40,29 @@ bool is_inside(uintptr_t begin, size_t bytes) {
   return begin + bytes <= after->first + after->second;
 }
 
-ncclResult_t add(ncclComm* comm, void* data, size_t bytes, void* handle, const char* call) {
+ncclResult_t add(ncclComm* comm, void* data, size_t bytes, void* handle, const char* call, uint64_t window = 0) {
   const auto begin = reinterpret_cast<uintptr_t>(data);
   const std::lock_guard lock(memory().mutex);
   if (data == nullptr || bytes == 0 || !is_inside(begin, bytes)) {
     return refuse(comm, ncclInvalidArgument, std::string(call) + " of what ncclMemAlloc did not give");
   }
-  memory().registered[handle] = {comm, begin, bytes};
+  for (const auto& [other, range] : memory().registered) {
+    if (window > 0 && range.comm == comm && range.window > 0 && begin < range.begin + range.bytes &&
+        range.begin < begin + bytes) {
+      return refuse(comm, ncclInvalidUsage, std::string(call) + " of what lies in a window already");
+    }
+  }
+  memory().registered[handle] = {comm, begin, bytes, window};
   return ncclSuccess;
 }
 
-ncclResult_t remove(ncclComm* comm, void* handle, const char* call) {
+ncclResult_t remove(ncclComm* comm, void* handle, const char* call, bool is_window) {
   const std::lock_guard lock(memory().mutex);
   const auto found = memory().registered.find(handle);
-  if (found == memory().registered.end() || found->second.comm != comm) {
+  if (found == memory().registered.end() || found->second.comm != comm || (found->second.window > 0) != is_window) {
     return refuse(comm, ncclInvalidUsage, std::string(call) + " of what is not registered");
   }
+  if (comm->given > 0) return refuse(comm, ncclInvalidUsage, std::string(call) + " while operations are under way");
   memory().registered.erase(found);
   return ncclSuccess;
 }
@@ -67,6 +76,22 @@ bool is_registered(const ncclComm& comm, const void* data, size_t bytes) {
     if (range.comm == &comm && begin >= range.begin && begin + bytes <= range.begin + range.bytes) return true;
   }
   return false;
+}
+
+WindowPlace window_place(const ncclComm& comm, const void* data, size_t bytes) {
+  const auto begin = reinterpret_cast<uintptr_t>(data);
+  const std::lock_guard lock(memory().mutex);
+  for (const auto& [handle, range] : memory().registered) {
+    if (range.comm != &comm || range.window == 0 || begin < range.begin || begin >= range.begin + range.bytes) continue;
+    return {range.window, begin - range.begin, begin + bytes <= range.begin + range.bytes};
+  }
+  return {};
+}
+
+bool has_windows(const ncclComm& comm) {
+  const std::lock_guard lock(memory().mutex);
+  return std::any_of(memory().registered.begin(), memory().registered.end(),
+                     [&](const auto& each) { return each.second.comm == &comm && each.second.window > 0; });
 }
 
 void forget_registered(const ncclComm& comm) {
@@ -130,7 +155,7 @@ ncclResult_t ncclCommRegister(const ncclComm_t comm, void* data, size_t bytes, v
 
 ncclResult_t ncclCommDeregister(const ncclComm_t comm, void* handle) {
   if (const ncclResult_t result = check(comm, __func__); result != ncclSuccess) return result;
-  const ncclResult_t result = remove(comm, handle, __func__);
+  const ncclResult_t result = remove(comm, handle, __func__, false);
   if (result == ncclSuccess) delete static_cast<char*>(handle);
   return result;
 }
@@ -144,15 +169,16 @@ ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void* data, size_t bytes, n
   *window = nullptr;
   return start(*comm, [=] {
     std::vector<Note> notes(static_cast<size_t>(comm->size));
-    const Note mine{.kind = 2, .color = flags, .key = 0, .device = 0, .bytes = bytes};
+    const uint64_t number = ++comm->windows;
+    const Note mine{.kind = 2, .color = flags, .key = static_cast<int32_t>(number), .device = 0, .bytes = bytes};
     if (!comm->shared.meet(mine, notes.data(), [comm] { return comm->ends(); })) return ncclRemoteError;
     for (const Note& note : notes) {
-      if (note.kind != mine.kind || note.color != flags || note.bytes != bytes) {
+      if (note.kind != mine.kind || note.color != flags || note.key != mine.key || note.bytes != bytes) {
         return refuse(comm, ncclInvalidUsage, "ncclCommWindowRegister is not the same on all ranks");
       }
     }
     auto* const made = new ncclWindow_vidmem{comm};
-    const ncclResult_t result = add(comm, data, bytes, made, "ncclCommWindowRegister");
+    const ncclResult_t result = add(comm, data, bytes, made, "ncclCommWindowRegister", number);
     if (result == ncclSuccess) *window = made;
     return result;
   });
@@ -160,7 +186,7 @@ ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void* data, size_t bytes, n
 
 ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t window) {
   if (const ncclResult_t result = check(comm, __func__); result != ncclSuccess) return result;
-  const ncclResult_t result = remove(comm, window, __func__);
+  const ncclResult_t result = remove(comm, window, __func__, true);
   if (result == ncclSuccess) delete window;
   return result;
 }

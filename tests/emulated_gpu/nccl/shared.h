@@ -17,6 +17,7 @@ constexpr size_t kChunkBytes = 64 << 10;
 struct Heading {
   int32_t kind = 0, type = 0, reduce = 0, root = 0, registered = 0;
   uint64_t count = 0;
+  uint64_t windows = 0, input_place = 0, output_place = 0;  ///< Operation
   uint64_t number = 0;  ///< which operation of the communicator it is; of sends and receives: 0
 
   bool operator==(const Heading&) const = default;

@@ -20,8 +20,9 @@ struct Transfer {
 std::string text_of(const Heading& heading) {
   return std::string(name_of(static_cast<OperationKind>(heading.kind))) + " of " + std::to_string(heading.count) +
          " elements of type " + std::to_string(heading.type) + ", reduction " + std::to_string(heading.reduce) +
-         ", root " + std::to_string(heading.root) + ", registered " + std::to_string(heading.registered) + ", number " +
-         std::to_string(heading.number);
+         ", root " + std::to_string(heading.root) + ", registered " + std::to_string(heading.registered) +
+         ", windows " + std::to_string(heading.windows) + " at " + std::to_string(heading.input_place) + " and " +
+         std::to_string(heading.output_place) + ", number " + std::to_string(heading.number);
 }
 
 /// All that a group's operations send and receive, each pair of ranks in order, and what they do when it is there.
@@ -115,6 +116,9 @@ class Exchange {
             .root = has_root ? operation.peer : 0,
             .registered = operation.registered,
             .count = operation.count,
+            .windows = operation.windows,
+            .input_place = operation.input_place,
+            .output_place = operation.output_place,
             .number = is_pair ? 0 : comm_.operations + 1};
   }
 

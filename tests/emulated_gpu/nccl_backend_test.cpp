@@ -1,0 +1,213 @@
+// Groups over NCCL: queues that do not wait for each other, a host that does not poll, and limits that end what waits.
+#include <ATen/ATen.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "mesh/cuda/plugin.h"
+#include "mesh/device_mesh.h"
+#include "runtime/train/data_parallel.h"
+#include "tests/emulated_gpu/cuda/streams.h"
+#include "tests/emulated_gpu/nccl/communicator.h"
+#include "tests/gpu/reference.h"
+#include "tests/support/world.h"
+
+namespace meshtrain {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::gpu;
+using testing::world;
+
+class EmulatedNcclBackend : public ::testing::Test {
+ protected:
+  static Group connect(const NcclOptions& options = {}) {
+    const auto backend = open_cuda_plugin().nccl(world().backend(), MeshLayout({{"dp", world().size()}}), options);
+    return Group(backend, "dp", world().ranks(), world().place());
+  }
+
+  static at::Tensor zeros(int64_t numel) { return at::zeros({numel}, at::TensorOptions(gpu())); }
+
+  static bool waits_for(const std::function<bool()>& what, std::chrono::seconds limit = 20s) {
+    const auto end = std::chrono::steady_clock::now() + limit;
+    while (!what()) {
+      if (std::chrono::steady_clock::now() > end) return false;
+      std::this_thread::sleep_for(1ms);
+    }
+    return true;
+  }
+
+  /// What `work` throws.
+  static std::string message_of(const std::function<void()>& work) {
+    try {
+      work();
+    } catch (const std::exception& error) {
+      return error.what();
+    }
+    return "";
+  }
+
+  static bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+  void TearDown() override {
+    unsetenv("MESHTRAIN_EMULATED_NCCL_ABSENT");
+    unsetenv("NCCL_COMM_BLOCKING");
+  }
+
+  const int size_ = world().size();
+};
+
+TEST_F(EmulatedNcclBackend, AGatherPassesAReductionThatIsLate) {
+  const Group reductions = connect({.two_queues = true}), gathers = reductions.second_queue();
+  at::Tensor whole = zeros(4 * size_), shard = zeros(4), gathered = zeros(4 * size_);
+  std::atomic<bool> goes_on = false;
+  const c10::cuda::CUDAStream slow = c10::cuda::getStreamFromPool(false, gpu().index());
+  for (const bool first : {true, false}) {  // which connects the queues
+    goes_on = first;
+    Work reduction;
+    {
+      const c10::cuda::CUDAStreamGuard on_slow(slow);
+      emulated::give(slow.stream(), [&] { EXPECT_TRUE(waits_for([&] { return goes_on.load(); })); });
+      whole.fill_(1);
+      reduction = reductions.reduce_scatter(shard, whole);
+    }
+    const at::Tensor mine = at::full({4}, world().rank() + 1.0, gathered.options());
+    gathers.all_gather(gathered, mine).wait();
+    const c10::cuda::CUDAStream current = c10::cuda::getCurrentCUDAStream(gpu().index());
+    EXPECT_TRUE(waits_for([&] { return current.query(); }, 5s)) << "the gather waits behind the reduction";
+    goes_on = true;
+    reduction.wait();
+    EXPECT_EQ(shard.sum().item<double>(), 4.0 * size_);
+    EXPECT_EQ(gathered.sum().item<double>(), 2.0 * size_ * (size_ + 1));
+    world().barrier();
+  }
+}
+
+TEST_F(EmulatedNcclBackend, FsdpHasASecondQueueWhereItGathersBesideReductions) {
+  if (size_ < 2) GTEST_SKIP() << "one rank has nothing to gather";
+  const DeviceMesh mesh(MeshLayout({{"dp", size_}}), connect());
+  Recipe recipe;
+  for (const char* mode : {"no_shard", "shard_optimizer", "shard_grad_op", "full_shard"}) {
+    recipe.parallel.fsdp.mode = mode;
+    const FsdpOptions options = make_data_parallel(recipe, mesh).options;
+    EXPECT_EQ(options.gathers.size(), mode == std::string("full_shard") ? size_ : 1) << mode;
+    if (options.gathers.size() == 1) continue;
+    EXPECT_NE(options.gathers.backend(), options.shards.backend());
+    EXPECT_EQ(options.gathers.ranks(), options.shards.ranks());
+    mesh.traffic().clear();
+    at::Tensor gathered = zeros(size_);
+    options.gathers.all_gather(gathered, zeros(1)).wait();
+    EXPECT_EQ(mesh.traffic().total("dp").calls, 1);
+  }
+}
+
+TEST_F(EmulatedNcclBackend, TheHostDoesNotPoll) {
+  const uint64_t before = ncclEmulatedPolls();
+  const Group group = connect(), other = group.second_queue();
+  at::Tensor tensor = zeros(1000);
+  for (int turn = 0; turn < 10; ++turn) {
+    group.all_reduce(tensor).wait();
+    other.broadcast(tensor, 0).wait();
+  }
+  EXPECT_EQ(tensor.sum().item<double>(), 0);
+  EXPECT_EQ(ncclEmulatedPolls(), before);
+}
+
+// A communicator is not freed under a call (the stand-in ends the process where it is): the first collective of a
+// communicator waits for its peers within the call, later ones wait on the stream.
+TEST_F(EmulatedNcclBackend, ACollectiveThatARankDoesNotComeToEndsWithinTheLimit) {
+  if (size_ < 2) GTEST_SKIP() << "one rank waits for nobody";
+  for (const bool connected : {false, true}) {
+    const Group group = connect({.collective_limit = 1s}), other = group.second_queue();
+    at::Tensor tensor = zeros(100000);  // more than is on its way when a rank goes
+    other.all_reduce(tensor).wait();
+    if (connected) group.all_reduce(tensor).wait();
+    c10::cuda::getCurrentCUDAStream(gpu().index()).synchronize();
+    world().barrier();
+    const auto begin = std::chrono::steady_clock::now();
+    const auto fail = [&] {
+      group.all_reduce(tensor).wait();
+      waits_for([&] { return !message_of([&] { group.check(); }).empty(); });
+      group.check();
+    };
+    std::string message;
+    if (world().rank() != 0) message = message_of(fail);
+    world().barrier();
+    if (world().rank() == 0) message = message_of(fail);
+    EXPECT_TRUE(has(message, "rank " + std::to_string(world().rank()))) << message;
+    EXPECT_TRUE(has(message, "all_reduce on group dp")) << message;
+    EXPECT_TRUE(has(message, "NCCL: not done 1 s after it was issued: another rank did not come to it")) << message;
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, 10s);
+    EXPECT_EQ(message_of([&] { other.all_reduce(tensor); }), message) << "all groups fail together";
+    world().barrier();
+  }
+}
+
+TEST_F(EmulatedNcclBackend, ARankThatDoesNotConnectIsReportedAfterTheLimit) {
+  if (size_ < 2) GTEST_SKIP() << "one rank is there";
+  const std::string absent = std::to_string(size_ - 1);
+  setenv("MESHTRAIN_EMULATED_NCCL_ABSENT", (absent + ":dp").c_str(), 1);
+  const auto begin = std::chrono::steady_clock::now();
+  const std::string world_message = message_of([] { connect({.connect_limit = 1s}); });
+  EXPECT_TRUE(has(world_message, "communicator of group dp: no connection within 1 s: NCCL_DEBUG=INFO says more"))
+      << world_message;
+
+  setenv("MESHTRAIN_EMULATED_NCCL_ABSENT", (absent + ":dp.2").c_str(), 1);
+  const Group group = connect({.connect_limit = 1s});
+  const std::string message = message_of([&] { group.second_queue(); });
+  EXPECT_TRUE(has(message, "communicator of group dp.2: no connection within 1 s")) << message;
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 15s);
+  EXPECT_TRUE(has(message_of([&] { group.check(); }), "communicator of group dp.2: no connection within 1 s"));
+}
+
+TEST_F(EmulatedNcclBackend, CommunicatorsThatDoNotBlockAreRefused) {
+  setenv("NCCL_COMM_BLOCKING", "0", 1);
+  const std::string message = message_of([] { connect(); });
+  EXPECT_TRUE(has(message, "communicators do not block: unset NCCL_COMM_BLOCKING")) << message;
+}
+
+TEST_F(EmulatedNcclBackend, ASymmetricWindowIsUsedAtOnePlaceOfAllRanks) {
+  if (size_ < 2) GTEST_SKIP() << "one rank has one place";
+  const Group group = connect({.user_buffers = NcclBuffers::Symmetric});
+  at::Tensor window = group.window(1000, at::TensorOptions(gpu()), Placement::Own);
+  window.fill_(1);
+  at::Tensor part = window.narrow(0, 100, 50);
+  group.all_reduce(part).wait();
+  EXPECT_EQ(window.sum().item<double>(), 950.0 + 50.0 * size_);
+  world().barrier();
+  at::Tensor elsewhere = window.narrow(0, world().rank() == 0 ? 0 : 4, 50);
+  const std::string message = message_of([&] {
+    group.all_reduce(elsewhere).wait();
+    waits_for([&] { return !message_of([&] { group.check(); }).empty(); });
+    group.check();
+  });
+  EXPECT_TRUE(has(message, "NCCL: invalid usage") || has(message, "remote process exited")) << message;
+  world().barrier();
+}
+
+// Ranks that differ along tp may have windows that differ.
+TEST_F(EmulatedNcclBackend, AWindowIsSymmetricAmongTheRanksThatMadeIt) {
+  if (size_ != 4) GTEST_SKIP() << "four ranks have two axes";
+  const MeshLayout layout({{"dp", 2}, {"tp", 2}});
+  const NcclOptions options{.user_buffers = NcclBuffers::Symmetric};
+  const auto backend = open_cuda_plugin().nccl(world().backend(), layout, options);
+  const DeviceMesh mesh(layout, Group(backend, "world", world().ranks(), world().place()));
+  const int64_t numel = 1000 + 100 * mesh.coordinate("tp");
+  at::Tensor window = mesh.group("dp").window(numel, at::TensorOptions(gpu()), Placement::Own);
+  window.fill_(1);
+  mesh.group("dp").all_reduce(window).wait();
+  at::Tensor last = window.narrow(0, numel - 500, 500);
+  mesh.group("tp").all_reduce(last).wait();
+  EXPECT_EQ(window.sum().item<double>(), 2.0 * static_cast<double>(numel - 500) + 4.0 * 500);
+}
+
+}  // namespace
+}  // namespace meshtrain
