@@ -1,7 +1,7 @@
 // Groups over NCCL: queues that do not wait for each other, a host that does not poll, and limits that end what waits.
 #include <ATen/ATen.h>
-#include <c10/cuda/CUDAGuard.h>
-#include <c10/cuda/CUDAStream.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -14,6 +14,7 @@
 
 #include "mesh/cuda/plugin.h"
 #include "mesh/device_mesh.h"
+#include "mesh/wait_for_stream.h"
 #include "runtime/train/data_parallel.h"
 #include "tests/emulated_gpu/cuda/streams.h"
 #include "tests/emulated_gpu/nccl/communicator.h"
@@ -69,19 +70,20 @@ TEST_F(EmulatedNcclBackend, AGatherPassesAReductionThatIsLate) {
   const Group reductions = connect({.two_queues = true}), gathers = reductions.second_queue();
   at::Tensor whole = zeros(4 * size_), shard = zeros(4), gathered = zeros(4 * size_);
   std::atomic<bool> goes_on = false;
-  const c10::cuda::CUDAStream slow = c10::cuda::getStreamFromPool(false, gpu().index());
+  const c10::impl::VirtualGuardImpl streams(at::kCUDA);
+  const c10::Stream slow = streams.getStreamFromGlobalPool(gpu()), current = streams.getStream(gpu());
   for (const bool first : {true, false}) {  // which connects the queues
     goes_on = first;
     Work reduction;
     {
-      const c10::cuda::CUDAStreamGuard on_slow(slow);
-      emulated::give(slow.stream(), [&] { EXPECT_TRUE(waits_for([&] { return goes_on.load(); })); });
+      const c10::StreamGuard on_slow(slow);
+      emulated::give(static_cast<cudaStream_t>(slow.native_handle()),
+                     [&] { EXPECT_TRUE(waits_for([&] { return goes_on.load(); })); });
       whole.fill_(1);
       reduction = reductions.reduce_scatter(shard, whole);
     }
     const at::Tensor mine = at::full({4}, world().rank() + 1.0, gathered.options());
     gathers.all_gather(gathered, mine).wait();
-    const c10::cuda::CUDAStream current = c10::cuda::getCurrentCUDAStream(gpu().index());
     EXPECT_TRUE(waits_for([&] { return current.query(); }, 5s)) << "the gather waits behind the reduction";
     goes_on = true;
     reduction.wait();
@@ -93,7 +95,7 @@ TEST_F(EmulatedNcclBackend, AGatherPassesAReductionThatIsLate) {
 
 TEST_F(EmulatedNcclBackend, FsdpHasASecondQueueWhereItGathersBesideReductions) {
   if (size_ < 2) GTEST_SKIP() << "one rank has nothing to gather";
-  const DeviceMesh mesh(MeshLayout({{"dp", size_}}), connect());
+  const DeviceMesh mesh(MeshLayout({{"dp", size_}, {"cp", 1}, {"tp", 1}}), connect());
   Recipe recipe;
   for (const char* mode : {"no_shard", "shard_optimizer", "shard_grad_op", "full_shard"}) {
     recipe.parallel.fsdp.mode = mode;
@@ -130,7 +132,7 @@ TEST_F(EmulatedNcclBackend, ACollectiveThatARankDoesNotComeToEndsWithinTheLimit)
     at::Tensor tensor = zeros(100000);  // more than is on its way when a rank goes
     other.all_reduce(tensor).wait();
     if (connected) group.all_reduce(tensor).wait();
-    c10::cuda::getCurrentCUDAStream(gpu().index()).synchronize();
+    wait_for_stream(gpu());
     world().barrier();
     const auto begin = std::chrono::steady_clock::now();
     const auto fail = [&] {

@@ -8,7 +8,7 @@
 namespace meshtrain {
 namespace {
 
-const MeshLayout kAlone({{"dp", 1}});
+const MeshLayout kAlone({{"dp", 1}, {"cp", 1}, {"tp", 1}});
 
 TEST(ConnectDevices, WithoutADriverAutoIsTheCpuAndTheSameWorld) {
   if (is_cuda_driver_there()) GTEST_SKIP() << "this machine has a driver";
