@@ -175,7 +175,9 @@ TEST_P(UnwrittenGradients, AreSetToZeroWhereNobodyWrites) {
         at::Tensor own = times.narrow(0, segment.offset, segment.numel);
         const std::string& name = segment.parameter->name;
         const bool written = segment.parameter->written_by_layer && name != "unused" && name != "never";
-        if (name != "late") EXPECT_EQ(own.eq(0).all().item<bool>(), written) << name;
+        if (name != "late") {
+          EXPECT_EQ(own.eq(0).all().item<bool>(), written) << name;
+        }
         EXPECT_EQ(own.eq(0).any().item<bool>(), own.eq(0).all().item<bool>()) << name << ": in part";
         own.fill_(1);
       }

@@ -22,7 +22,7 @@ struct Case {
   bool tied = false;
   std::string precision = "fp32";
   std::string recompute = "none";
-  std::string frozen;
+  std::string frozen = {};
   std::string family = "llama";
   int64_t tp = 1, cp = 1;
   bool no_sync = false;
