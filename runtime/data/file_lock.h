@@ -17,10 +17,15 @@ enum class LockOutcome {
 /// Unsupported errno says why.
 LockOutcome try_lock(int descriptor);
 
+/// Whether `descriptor` is the file that bears the name `path` now: not one that was removed or renamed since it was
+/// opened.
+bool is_named(int descriptor, const std::filesystem::path& path);
+
 /// A lock file, held as long as this lives. On a file system without locks it holds nothing.
 class LockFile {
  public:
-  /// Creates `file` where it is absent. Throws InputError when it cannot be created.
+  /// Creates `file` where it is absent. Throws InputError when it cannot be created. Between hosts it locks as far as
+  /// the file system's locks reach.
   explicit LockFile(const std::filesystem::path& file);
   ~LockFile();
   LockFile(const LockFile&) = delete;
@@ -31,8 +36,8 @@ class LockFile {
   const std::string& warning() const { return warning_; }
 
  private:
-  int descriptor_;
-  LockOutcome outcome_;
+  int descriptor_ = -1;
+  LockOutcome outcome_ = LockOutcome::Unsupported;
   std::string warning_;
 };
 

@@ -20,6 +20,7 @@ namespace meshtrain {
 namespace {
 
 constexpr size_t kStretch = 8 << 20;  // bytes
+constexpr int kMostTries = 100;
 
 std::string reason(const std::filesystem::path& path, int error) {
   return "cannot write " + path.string() + ": " + std::strerror(error);
@@ -28,20 +29,7 @@ std::string reason(const std::filesystem::path& path, int error) {
 /// What a file system answers that cannot do a thing. It keeps what was written by ways of its own; every other error
 /// is one of the disk.
 bool is_unsupported(int error) {
-  return error == ENOSYS || error == EINVAL || error == ESPIPE;
-}
-
-bool is_named(int descriptor, const std::filesystem::path& path) {
-  struct stat open_file {
-  }, named{};
-  return ::fstat(descriptor, &open_file) == 0 && ::lstat(path.c_str(), &named) == 0 &&
-         open_file.st_dev == named.st_dev && open_file.st_ino == named.st_ino;
-}
-
-mode_t file_mode_mask() {
-  const mode_t mask = ::umask(0);
-  ::umask(mask);
-  return mask;
+  return error == ENOSYS || error == EINVAL || error == ESPIPE || error == EOPNOTSUPP;
 }
 
 bool is_wrong_path(int error) {
@@ -66,24 +54,30 @@ void OutputFile::open_partial() {
     throw std::runtime_error(reason(path_, error));
   };
   // Locked while it bears its name: another writer may have renamed it between open() and the lock.
-  do {
-    if (descriptor_ >= 0) ::close(descriptor_);
+  for (int tries = kMostTries; tries > 0; --tries) {
     descriptor_ = ::open(partial_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
     if (descriptor_ < 0) fail_to_open(errno);
     const LockOutcome outcome = try_lock(descriptor_);
-    if (outcome == LockOutcome::Held) continue;
+    if (outcome == LockOutcome::Held && is_named(descriptor_, partial_)) {
+      if (::ftruncate(descriptor_, 0) != 0) fail(errno);
+      return;
+    }
+    struct stat made {};
+    ::fstat(descriptor_, &made);
     ::close(std::exchange(descriptor_, -1));
+    if (outcome == LockOutcome::Held) continue;
     if (outcome == LockOutcome::Taken) {
       throw InputError("cannot write " + path_.string() + ": another process is writing it, as " + partial_.string());
     }
+    if (made.st_size == 0) ::unlink(partial_.c_str());  // without locks nobody writes under this name
     std::string name = partial_.string() + "-XXXXXX";
     descriptor_ = ::mkostemp(name.data(), O_CLOEXEC);
     if (descriptor_ < 0) fail_to_open(errno);
     partial_ = name;
-    ::fchmod(descriptor_, 0666 & ~file_mode_mask());
+    ::fchmod(descriptor_, made.st_mode & 0777);  // that of any new file here; mkostemp() has its own
     return;
-  } while (!is_named(descriptor_, partial_));
-  if (::ftruncate(descriptor_, 0) != 0) fail(errno);
+  }
+  fail_to_open(ESTALE);
 }
 
 OutputFile::~OutputFile() {
@@ -130,7 +124,10 @@ void OutputFile::pass_on(Stretch written) {
 
 void OutputFile::finish() {
   if (::fsync(descriptor_) != 0 && !is_unsupported(errno)) fail(errno);
-  if (std::rename(partial_.c_str(), path_.c_str()) != 0) fail(errno);  // while it is locked
+  // Some file systems write, and report that they could not, when a file is closed: a twin, so that it stays locked.
+  const int twin = ::fcntl(descriptor_, F_DUPFD_CLOEXEC, 0);
+  if (twin < 0 || ::close(twin) != 0) fail(errno);
+  if (std::rename(partial_.c_str(), path_.c_str()) != 0) fail(errno);
   partial_.clear();
   ::close(std::exchange(descriptor_, -1));
   sync_folder(path_.parent_path());

@@ -15,8 +15,8 @@ enum class PageCache {
 };
 
 /// A file that appears under its name complete or not at all: written beside it as NAME.partial, made durable and
-/// renamed by finish(). A file of that name is replaced. NAME.partial is locked, so that two processes never write one
-/// file; where the file system has no locks each has a NAME.partial-XXXXXX of its own.
+/// renamed by finish(). A file of that name is replaced. NAME.partial is locked, so that two processes do not write one
+/// file, as far as the file system's locks reach; where it has none each has a NAME.partial-XXXXXX of its own.
 class OutputFile {
  public:
   /// Throws InputError when no file can be created there (no such folder, no permission) and when another process is

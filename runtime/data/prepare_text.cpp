@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
+#include <cstdio>
 #include <cstring>
 #include <exception>
 #include <fstream>
@@ -44,7 +45,7 @@ struct PartHeader {
 
 /// The names that data prepare gives to files in OUT.parts.
 bool is_own_name(const fs::path& file) {
-  static const std::regex names(R"((lock|plan\.json|[0-9]+\.tokens)(\.partial(-.{6})?)?)");
+  static const std::regex names(R"((lock|plan\.json|[0-9]+\.tokens)(\.partial(-.{6})?)?|\.nfs[0-9a-f]+)");
   return std::regex_match(file.filename().string(), names);
 }
 
@@ -77,18 +78,17 @@ class PartsFolder {
     if (lock_->is_taken()) {
       throw InputError(folder_.string() + " is in use: another data prepare writes the same --out");
     }
-    std::ifstream stream(folder_ / "plan.json", std::ios::binary);
-    if (std::string(std::istreambuf_iterator<char>(stream), {}) == plan) return;
+    if (!lock_->warning().empty()) std::fprintf(stderr, "%s\n", lock_->warning().c_str());
+    if (plan_text() == plan) return;
     remove_files("lock");
     write_whole(folder_ / "plan.json", plan);
   }
   // Without a part there is nothing to go on from.
   ~PartsFolder() {
-    std::error_code error;
-    fs::directory_iterator entry(folder_, error);
-    const bool parts = std::any_of(
-        begin(entry), end(entry), [](const fs::directory_entry& found) { return found.path().extension() == kEnding; });
-    if (!parts) remove();
+    if (!lock_) return;  // removed
+    const std::vector<fs::path> files = own_files();
+    const auto is_part = [](const fs::path& file) { return file.extension() == kEnding; };
+    if (std::none_of(files.begin(), files.end(), is_part)) remove();
   }
   PartsFolder(const PartsFolder&) = delete;
   PartsFolder& operator=(const PartsFolder&) = delete;
@@ -107,21 +107,45 @@ class PartsFolder {
     return whole ? std::optional(header) : std::nullopt;
   }
 
+  /// Throws when the parts have become another run's, which nothing prevents where the file system has no locks.
+  void check_plan(const std::string& plan) const {
+    if (plan_text() == plan) return;
+    throw std::runtime_error("another data prepare has changed the parts in " + folder_.string() + " meanwhile");
+  }
+
   /// Removes the folder, and of what is in it only files of data prepare.
   void remove() {
     remove_files("");
+    lock_.reset();  // NFS keeps a file that is open under another name
     std::error_code ignored;
     fs::remove(folder_, ignored);
   }
 
  private:
-  void remove_files(const std::string& but) {
+  /// Nothing when there is none; throws when it cannot be read.
+  std::string plan_text() const {
+    const fs::path file = folder_ / "plan.json";
+    if (!fs::exists(file)) return "";
+    std::ifstream stream(file, std::ios::binary);
+    std::string text(std::istreambuf_iterator<char>(stream), {});
+    if (!stream.is_open() || stream.bad()) throw std::runtime_error("cannot read " + file.string());
+    return text;
+  }
+
+  std::vector<fs::path> own_files() const {
     std::error_code ignored;
     std::vector<fs::path> own;
-    for (const fs::directory_entry& entry : fs::directory_iterator(folder_, ignored)) {
-      if (is_own_name(entry.path()) && entry.path().filename() != but) own.push_back(entry.path());
+    for (fs::directory_iterator entry(folder_, ignored), end; !ignored && entry != end; entry.increment(ignored)) {
+      if (is_own_name(entry->path())) own.push_back(entry->path());
     }
-    for (const fs::path& file : own) fs::remove(file, ignored);
+    return own;
+  }
+
+  void remove_files(const std::string& but) const {
+    std::error_code ignored;
+    for (const fs::path& file : own_files()) {
+      if (file.filename() != but) fs::remove(file, ignored);
+    }
   }
 
   fs::path folder_;
@@ -320,7 +344,8 @@ void check_ids(const Tokenizer& tokenizer, const PrepareTextOptions& options) {
   if (options.separator) check_token("--separator", *options.separator, options.dtype);
 }
 
-void join(const PartsFolder& folder, size_t num_parts, const fs::path& output) {
+/// Joins the parts to `output`, for good once `check` has not thrown.
+void join(const PartsFolder& folder, size_t num_parts, const fs::path& output, const std::function<void()>& check) {
   OutputFile tokens(output);
   for (size_t part = 0; part < num_parts; ++part) {
     const MappedFile file(folder.file(part));
@@ -328,6 +353,7 @@ void join(const PartsFolder& folder, size_t num_parts, const fs::path& output) {
       tokens.append(file.data() + at, static_cast<size_t>(std::min(file.size() - at, int64_t{kBlockBytes})));
     }
   }
+  check();
   tokens.finish();
 }
 
@@ -347,13 +373,15 @@ PrepareTextProgress prepare_text(const Tokenizer& tokenizer, const PrepareTextOp
   const int64_t part_bytes = std::max(options.part_bytes, total / kMostParts);
   const std::vector<std::vector<TextPart>> parts = divide_text(files, options.format, part_bytes);
   if (parts.empty()) throw InputError("nothing to write to " + options.output.string() + ": the inputs hold no text");
-  PartsFolder folder(parts_folder(options.output), plan_of(options, files, part_bytes));
+  const std::string plan = plan_of(options, files, part_bytes);
+  PartsFolder folder(parts_folder(options.output), plan);
   const PrepareTextProgress done = Work(tokenizer, options, folder, parts).run(report);
   if (done.tokens == 0) {
     folder.remove();
     throw InputError("nothing to write to " + options.output.string() + ": the inputs hold no text");
   }
-  join(folder, parts.size(), options.output);
+  folder.check_plan(plan);
+  join(folder, parts.size(), options.output, [&] { folder.check_plan(plan); });
   folder.remove();
   return done;
 }

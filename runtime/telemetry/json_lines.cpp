@@ -45,9 +45,14 @@ struct Kept {
 JsonLines::JsonLines(std::filesystem::path file, int64_t last_step)
     : file_(std::move(file)), descriptor_(open(file_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644)) {
   if (descriptor_ < 0) fail(file_);
-  const Kept kept(file_, last_step);
-  if (ftruncate(descriptor_, kept.length) != 0) fail(file_);
-  num_cut_ = kept.num_cut;
+  try {
+    const Kept kept(file_, last_step);
+    if (ftruncate(descriptor_, kept.length) != 0) fail(file_);
+    num_cut_ = kept.num_cut;
+  } catch (...) {
+    close(descriptor_);
+    throw;
+  }
 }
 
 JsonLines::~JsonLines() {

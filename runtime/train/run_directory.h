@@ -13,8 +13,8 @@ namespace meshtrain {
 /// as this lives. Of one rank; the lock is the kernel's, so a run that was killed leaves none behind.
 class RunDirectory {
  public:
-  /// Creates `folder` where it is absent. Throws InputError when it is in use by another process, cannot be read, or
-  /// holds a run while `resume` is false: it is then left as it was.
+  /// Creates `folder` where it is absent. Throws InputError when it is in use by another process, or holds a run while
+  /// `resume` is false: it is then left as it was; std::runtime_error when its checkpoints cannot be read.
   RunDirectory(std::filesystem::path folder, bool resume);
 
   /// Where a run of `recipe` has its folder: `asked`, or runs/<recipe name> when that is empty.

@@ -10,6 +10,7 @@
 #include "mesh/error.h"
 #include "runtime/data/token_file.h"
 #include "tests/runtime/data_files.h"
+#include "tests/support/faults/faults.h"
 #include "tests/support/scratch.h"
 
 namespace meshtrain {
@@ -324,6 +325,30 @@ TEST_F(PrepareText, RemovesNothingThatItDidNotWrite) {
   prepare_text(tokenizer_, options_);
   EXPECT_EQ(documents(), (Texts{"text"}));
   EXPECT_FALSE(std::filesystem::exists(parts()));
+}
+
+TEST_F(PrepareText, KeepsPartsWhosePlanCannotBeRead) {
+  file("a", std::string(1000, 'a'));
+  file("b", std::string(1000, 'b'));
+  options_.part_bytes = 1;
+  EXPECT_EQ(message<std::runtime_error>([&] { prepare_text(CountingTokenizer(1), options_); }), "the machine is gone");
+  testing::inject_faults("open:plan.json:ESTALE");
+  EXPECT_TRUE(has(message<std::runtime_error>([&] { prepare_text(tokenizer_, options_); }), "cannot read "));
+  testing::inject_faults("");
+  EXPECT_EQ(prepare_text(tokenizer_, options_).kept_parts, 1);
+}
+
+// Where the file system has no locks.
+TEST_F(PrepareText, NeverJoinsPartsOfAnotherRun) {
+  file("a", "text");
+  testing::inject_faults("flock:/lock:ENOLCK");
+  const auto other = [&](const PrepareTextProgress& progress) {
+    if (progress.parts > 0) write_file(parts() / "plan.json", "of another run");
+  };
+  EXPECT_TRUE(has(message<std::runtime_error>([&] { prepare_text(tokenizer_, options_, other); }),
+                  "another data prepare has changed the parts in " + parts().string()));
+  testing::inject_faults("");
+  EXPECT_FALSE(std::filesystem::exists(options_.output));
 }
 
 TEST_F(PrepareText, RefusesWhatDoesNotFit) {

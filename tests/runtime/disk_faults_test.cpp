@@ -1,11 +1,13 @@
 // Files on disks that fail and on file systems that cannot do everything.
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "mesh/error.h"
 #include "runtime/checkpoint/checkpoint_folder.h"
+#include "runtime/data/file_lock.h"
 #include "runtime/data/output_file.h"
 #include "runtime/telemetry/json_lines.h"
 #include "runtime/train/run_directory.h"
@@ -55,7 +57,7 @@ TEST_F(DiskFaults, AnyErrorOfTheDiskLeavesWhatWasThere) {
                                     {"ENODATA", "No data available"},
                                     {"ENOLINK", "Link has been severed"},
                                     {"ESTALE", "Stale file handle"}};
-  for (const std::string call : {"sync_file_range", "fsync", "pwrite", "rename"}) {
+  for (const std::string call : {"sync_file_range", "fsync", "pwrite", "close", "rename"}) {
     for (const auto& [error, reason] : reasons) {
       write_file(path("out"), "before");
       inject_faults(call + ":out.partial:" + error + (call == "pwrite" ? ":2" : ""));
@@ -102,6 +104,14 @@ TEST_F(DiskFaults, WithoutLocksEachWriterHasAFileOfItsOwn) {
     second.finish();
   }
   EXPECT_EQ(read_file(path("out")), "second");
+  EXPECT_EQ(names(), std::vector<std::string>{"out"});
+}
+
+TEST_F(DiskFaults, ALockIsThatOfTheFileThatBearsTheName) {
+  const auto lock = std::make_unique<LockFile>(path("lock"));
+  EXPECT_TRUE(LockFile(path("lock")).is_taken());
+  std::filesystem::remove(path("lock"));
+  EXPECT_FALSE(LockFile(path("lock")).is_taken());
 }
 
 TEST_F(DiskFaults, ARunDirectoryWithoutLocksIsUsedWithAWarning) {

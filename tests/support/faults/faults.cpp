@@ -183,6 +183,15 @@ int rename(const char* from, const char* to) noexcept {
   return fails("rename", std::string(from) + "\n" + to) ? -1 : next(from, to);
 }
 
+int close(int descriptor) {  // the descriptor is gone, also where it fails
+  static auto* const next = real<int(int)>("close");
+  const int error = error_of("close", path_of(descriptor));
+  const int closed = next(descriptor);
+  if (error == 0) return closed;
+  errno = error;
+  return -1;
+}
+
 int flock(int descriptor, int operation) noexcept {
   static auto* const next = real<int(int, int)>("flock");
   return fails("flock", path_of(descriptor)) ? -1 : next(descriptor, operation);
