@@ -147,6 +147,7 @@ void Fsdp::end_backward() {
 
 void Fsdp::end_forward() {
   state_->gathering.end_backward(/*last=*/true);
+  state_->gathering.forget_whole();
 }
 
 void Fsdp::shards_changed(const ShardChange& change) {

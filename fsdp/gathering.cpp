@@ -98,6 +98,13 @@ void Gathering::end_backward(bool last) {
   }
 }
 
+void Gathering::forget_whole() {
+  if (group_.size() == 1) return;
+  for (Gathered& gathered : gathered_) {
+    if (gathered.state == State::Here) gathered.state = State::Away;
+  }
+}
+
 void Gathering::shards_changed(const ShardChange& change) {
   for (size_t unit = 0; unit < units_.size(); ++unit) {
     if (change.frozen) gathered_[unit].frozen_stale = true;

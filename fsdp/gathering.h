@@ -22,7 +22,11 @@ class Gathering {
   /// `last`: of the step.
   void end_backward(bool last);
 
-  /// Every rank has changed its shards: what is whole is no longer right.
+  /// Lets every unit be gathered anew for its next use, although its parameters are right: a step that is recorded must
+  /// hold its gathers.
+  void forget_whole();
+
+  /// Marks gathered parameters as stale: every rank has changed its shards.
   void shards_changed(const ShardChange& change);
 
   /// Gathers a unit's parameters, unless they are there already, until let_go(). Returns whether it did.

@@ -126,6 +126,7 @@ class Trainer {
   std::unique_ptr<ParameterMeter> meter_;  // once something is measured
   LossScale loss_scale_;
   at::Tensor undecided_;  // whether the last step was not finite, while the loss scale does not know
+  // The last: NCCL ends no communicator while a graph holds operations of it.
   std::unique_ptr<StepGraph> graph_;
 };
 

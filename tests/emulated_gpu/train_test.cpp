@@ -124,6 +124,22 @@ TEST_P(TrainOnGpuMesh, AGraphGivesTheSameLossesToTheLastDigit) {
   EXPECT_EQ(has(found.log, "steps are recorded as one graph"), recorded) << found.log;
 }
 
+// What an evaluation has gathered is not gathered again in the next step: the fourth, which is recorded.
+TEST_F(TrainOnGpu, AGraphAfterAnEvaluationHoldsItsGathers) {
+  setenv("MESHTRAIN_EMULATED_GPUS", "2", 1);
+  Words words = on_gpu({"--mesh", "dp=2", "--set", "evaluate.tokens=" + path("tokens.bin").string()});
+  for (const char* setting :
+       {"parallel.fsdp.mode=shard_grad_op", "train.steps=7", "evaluate.every=3", "evaluate.samples=4"}) {
+    words.insert(words.end(), {"--set", setting});
+  }
+  const Steps expected = steps(2, words);
+  words.insert(words.end(), {"--set", "train.cuda_graph=true"});
+  const Steps found = steps(2, words);
+  EXPECT_TRUE(has(found.log, "steps are recorded as one graph")) << found.log;
+  EXPECT_EQ(found.losses, expected.losses);
+  EXPECT_EQ(found.norms, expected.norms);
+}
+
 TEST_F(TrainOnGpu, ResumesWhatTheCpuBeganAndTheOtherWayRound) {
   setenv("MESHTRAIN_EMULATED_GPUS", "2", 1);
   const Words whole = {"--mesh", "dp=2", "--set", "checkpoint.every=2"};
