@@ -54,7 +54,7 @@ class Communicator final : public Member {
 
   /// Makes the communicator of the world. Throws when the ranks do not come together within the limit.
   void connect(const ncclUniqueId& id, int rank);
-  /// Makes it a part of `parent`, of the ranks with the same `color`; NCCL_SPLIT_NOCOLOR: of none, but it takes part.
+  /// Makes it a part of `parent`, of the ranks with the same `color`.
   /// Throws as connect().
   void split(Communicator& parent, int color, int key);
 

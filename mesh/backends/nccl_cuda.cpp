@@ -86,7 +86,8 @@ class NcclBackend final : public Backend {
     std::vector<int> ranks;
     for (const int member : members) ranks.push_back(ranks_[static_cast<size_t>(member)]);
     auto part = std::make_shared<NcclBackend>(host, layout_, ranks, job_, buffers_);
-    connect(*part, alone ? NCCL_SPLIT_NOCOLOR : *std::min_element(members.begin(), members.end()), host->rank());
+    // A rank that is alone has a color too: NCCL 2.28 writes through a null pointer when a split without one fails.
+    connect(*part, *std::min_element(members.begin(), members.end()), host->rank());
     if (alone) return local_backend();
     return part;
   }

@@ -4,13 +4,32 @@
 #include <cuda_runtime_api.h>
 
 #include <chrono>
+#include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <stdexcept>
+#include <stop_token>
 
 namespace meshtrain::nccl {
 namespace {
 
 constexpr std::chrono::milliseconds kLook{250};
+constexpr std::chrono::seconds kAbort{60};
+
+/// Ends the process with `message` unless it is destroyed within kAbort: what hangs in NCCL cannot be ended otherwise.
+std::jthread last_resort(const std::string& message) {
+  return std::jthread([message](const std::stop_token& over) {
+    std::mutex mutex;
+    std::condition_variable_any ended;
+    std::unique_lock lock(mutex);
+    ended.wait_for(lock, over, kAbort, [] { return false; });
+    if (over.stop_requested()) return;
+    std::fprintf(stderr, "meshtrain: error: %s; NCCL did not end within %d s of its abort\n", message.c_str(),
+                 static_cast<int>(kAbort.count()));
+    std::_Exit(EXIT_FAILURE);
+  });
+}
 
 }  // namespace
 
@@ -67,6 +86,11 @@ void Job::abort() {
 }
 
 void Job::abort_members() {
+  // Kernels of symmetric windows and ncclShmemAllgather look at no abort flag (NCCL 2.28).
+  const std::jthread limit = last_resort([this] {
+    const std::lock_guard lock(failure_mutex_);
+    return failure_;
+  }());
   ncclGroupStart();
   for (Member* const member : members_) member->abort();
   for (Member* const member : members_) member->leave_calls();
