@@ -22,7 +22,7 @@ enum class ContextAlgorithm {
 /// with their own K heads, their gradients in fp32 (fp64 for fp64).
 ///
 /// On one rank without documents it is one kernel call each way and nothing else. On CUDA halves of divided sequences
-/// are at most two calls for each rank whose keys are met (attention_plan.h), whatever their documents. Throws
+/// are at most two calls for each rank whose keys are met (attention_plan.h), for up to 1,024 documents. Throws
 /// std::invalid_argument when shapes, layout and group do not fit each other.
 at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const SequenceLayout& layout,
                      const Group& group, ContextAlgorithm algorithm, double scale);

@@ -23,36 +23,66 @@ int64_t scores_of(const std::vector<Block>& blocks) {
 struct Ends {
   std::vector<int> ends = {0};
   int64_t longest = 0;
+  int64_t causal_scores = 0;
 
   void add(int64_t length) {
     ends.push_back(static_cast<int>(ends.back() + length));
     longest = std::max(longest, length);
+    causal_scores += length * (length + 1) / 2;
   }
   at::Tensor on(at::Device device) const { return to_device(at::tensor(ends, at::kInt), device); }
 };
 
-/// All diagonals as one causal pass over all queries. They hold each query once, in the order of rows and positions.
-Pass packed_diagonals(const std::vector<Block>& diagonals, int64_t batch, int64_t num_queries, at::Device device) {
-  Ends ends;
-  for (auto first = diagonals.begin(); first != diagonals.end();) {
-    const auto last = std::find_if(first, diagonals.end(), [&](const Block& block) {
-      return block.first_row != first->first_row;
-    });  // of its rows
-    for (int64_t row = first->first_row; row < first->first_row + first->num_rows; ++row) {
-      for (auto block = first; block != last; ++block) {
-        if (block->key != block->query || row * num_queries + block->query != ends.ends.back()) {
-          throw std::logic_error("attention: diagonals do not lie side by side");
-        }
-        ends.add(block->num_queries);
+/// The lengths of each row's diagonals, which hold its queries once and in order.
+std::vector<std::vector<int64_t>> lengths_of_rows(const std::vector<Block>& diagonals, int64_t batch,
+                                                  int64_t num_queries) {
+  std::vector<std::vector<int64_t>> rows(static_cast<size_t>(batch));
+  std::vector<int64_t> ends(static_cast<size_t>(batch));
+  for (const Block& block : diagonals) {
+    for (int64_t row = block.first_row; row < block.first_row + block.num_rows; ++row) {
+      int64_t& end = ends.at(static_cast<size_t>(row));
+      if (block.key != block.query || block.query != end) {
+        throw std::logic_error("attention: diagonals do not lie side by side");
       }
+      end += block.num_queries;
+      rows[static_cast<size_t>(row)].push_back(block.num_queries);
     }
-    first = last;
   }
-  if (ends.ends.back() != batch * num_queries) throw std::logic_error("attention: a query is in no diagonal");
-  const at::Tensor bounds = ends.on(device);
-  return {{{0, num_queries, 0, num_queries, /*causal=*/true, 0, batch}},
-          PackedLengths{bounds, bounds, ends.longest, ends.longest},
-          scores_of(diagonals)};
+  if (std::ranges::any_of(ends, [&](int64_t end) { return end != num_queries; })) {
+    throw std::logic_error("attention: a query is in no diagonal");
+  }
+  return rows;
+}
+
+/// All diagonals as one causal pass over all queries; where they are many, as passes of kMostSequences of a row each.
+std::vector<Pass> packed_diagonals(const std::vector<Block>& diagonals, int64_t batch, int64_t num_queries,
+                                   at::Device device) {
+  const std::vector<std::vector<int64_t>> rows = lengths_of_rows(diagonals, batch, num_queries);
+  const auto pass = [&](const Block& block, const Ends& ends) {
+    const at::Tensor bounds = ends.on(device);
+    return Pass({block}, PackedLengths{bounds, bounds, ends.longest, ends.longest}, ends.causal_scores);
+  };
+  size_t num_sequences = 0;
+  for (const std::vector<int64_t>& row : rows) num_sequences += row.size();
+  if (num_sequences <= kMostSequences) {
+    Ends ends;
+    for (const std::vector<int64_t>& row : rows) {
+      for (const int64_t length : row) ends.add(length);
+    }
+    return {pass({0, num_queries, 0, num_queries, /*causal=*/true, 0, batch}, ends)};
+  }
+  std::vector<Pass> passes;
+  for (size_t row = 0; row < rows.size(); ++row) {
+    int64_t query = 0;
+    for (size_t first = 0; first < rows[row].size(); first += kMostSequences) {
+      Ends ends;
+      for (size_t i = first; i < std::min(first + kMostSequences, rows[row].size()); ++i) ends.add(rows[row][i]);
+      const int64_t count = ends.ends.back();
+      passes.push_back(pass({query, count, query, count, /*causal=*/true, static_cast<int64_t>(row), 1}, ends));
+      query += count;
+    }
+  }
+  return passes;
 }
 
 Pass packed_rectangles(std::vector<Block> rectangles, at::Device device) {
@@ -72,7 +102,7 @@ AttentionPlan planned(const std::vector<Block>& diagonals, const std::vector<Blo
                       int64_t num_queries, const Packing& packing) {
   AttentionPlan plan;
   if (packing) {
-    if (!diagonals.empty()) plan.passes.push_back(packed_diagonals(diagonals, batch, num_queries, *packing));
+    if (!diagonals.empty()) plan.passes = packed_diagonals(diagonals, batch, num_queries, *packing);
     plan.num_diagonals = plan.passes.size();
     if (!rectangles.empty()) plan.passes.push_back(packed_rectangles(rectangles, *packing));
     return plan;

@@ -42,9 +42,13 @@ using Packing = std::optional<at::Device>;
 /// (attention_choice.h): a function of shape, dtype and device, so it is the same on every rank.
 Packing packing_of(const at::Tensor& q, const SequenceLayout& layout);
 
-/// plan_hop() and plan_whole() of blocks.h as passes. With packing there are at most two: all diagonals in one, all
-/// rectangles in the other. Those of a layout with documents are made once and found again by every layer, from any
-/// thread that computes on the same stream; lengths travel to the device in its order, and the host does not wait.
+/// Documents of one call, at most: the backward of flash needs 128 rows of fp32 for each, however short it is.
+inline constexpr size_t kMostSequences = 1024;
+
+/// plan_hop() and plan_whole() of blocks.h as passes. With packing there are two at most for up to kMostSequences
+/// documents: all diagonals in one, all rectangles in the other; of more, diagonals are a call for that many of a row.
+/// Those of a layout with documents are made once and found again by every layer, from any thread that computes on the
+/// same stream; lengths travel to the device in its order, and the host does not wait.
 std::shared_ptr<const AttentionPlan> hop_passes(const SequenceLayout& layout, int64_t batch, int source,
                                                 const Packing& packing);
 std::shared_ptr<const AttentionPlan> whole_passes(const SequenceLayout& layout, int64_t batch, const Packing& packing);

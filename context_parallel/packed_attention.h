@@ -27,7 +27,8 @@ Attended attend_packed(const at::Tensor& q, const at::Tensor& k, const at::Tenso
 
 /// `attended`: over all the keys that the queries have, as in attend_backward(). Gradients in the shapes and dtype of
 /// q, k and v, contiguous. LibTorch's kernel adds parts of dq by atomics, in no fixed order, unless deterministic
-/// algorithms are asked for, and needs 128 rows of fp32 [H, D] for each sequence besides those of T.
+/// algorithms are asked for. It needs fp32 [T + 128 n, H, D] for n sequences, D rounded up to 32 (to 64 above 128), and
+/// where heads share KV heads dk and dv of all H.
 AttentionGradients attend_packed_backward(const at::Tensor& grad_out, const at::Tensor& q, const at::Tensor& k,
                                           const at::Tensor& v, const Attended& attended, const PackedLengths& lengths,
                                           bool causal, double scale);
