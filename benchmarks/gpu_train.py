@@ -116,6 +116,8 @@ device: {a.device}
         with tempfile.TemporaryDirectory(dir=self.scratch) as run_dir:
             output = self.run([a.program, "train", recipe, "--run-dir", Path(run_dir) / "run"])
             metrics = (Path(run_dir) / "run/metrics.jsonl").read_text()
+        if graph and a.device == "cuda" and "steps are recorded as one graph" not in output:
+            sys.exit("no graph was recorded: " + (re.findall("train.cuda_graph: .*", output) or ["it said nothing"])[0])
         lines = [json.loads(line) for line in metrics.splitlines()]
         memory = re.search(r"GPU memory: tensors took (\d+) MiB", output)
         return {"seconds": statistics.median(line["step_seconds"] for line in lines[WARMUP:]),
@@ -134,26 +136,34 @@ device: {a.device}
         config = json.loads((folder / "config.json").read_text())
         batch = max(1, a.tokens // sequence)
         tokens = self.tokens(config["vocab_size"], batch, sequence)
-        runs = {"transformers": []} if a.peer else {}
-        runs.update({"meshtrain": [], "meshtrain, as a graph": []})
-        for _ in range(a.repetitions):
-            for who, results in runs.items():
-                results.append(self.theirs(folder, tokens, batch, sequence) if who == "transformers" else
-                               self.ours(folder, tokens, batch, sequence, who != "meshtrain"))
+        runs = {"meshtrain": [], "meshtrain, as a graph": []}
+        runs.update({"transformers": []} if a.peer else {})
+        problem = None
+        try:
+            for _ in range(a.repetitions):
+                for who, results in runs.items():
+                    results.append(self.theirs(folder, tokens, batch, sequence) if who == "transformers" else
+                                   self.ours(folder, tokens, batch, sequence, who != "meshtrain"))
+        except (NoTime, SystemExit) as error:  # what was measured before is told
+            problem = error
+        runs = {who: results for who, results in runs.items() if results}
         for who, results in runs.items():
             speed = batch * sequence / statistics.median(result["seconds"] for result in results)
             self.rows.append({"model": name, "sequence": sequence, "precision": a.precision, "program": who,
                               "tokens_per_second": speed, "attention": results[0]["attention"],
                               "causal_mfu": 100 * speed * operations(config, sequence) / a.peak / 1e12,
                               "memory": results[0]["memory"], "losses": results[0]["losses"]})
-            print_row(self.rows[-1], self._peer(name, sequence))
-        if a.peer:
+        for row in self.rows[len(self.rows) - len(runs):]:
+            print_row(row, self._peer(name, sequence))
+        if "transformers" in runs:
             products = statistics.median(result["products"] for result in runs["transformers"])
             print(f"| {name} | {sequence} | bf16 | products | {batch * sequence / products:.0f} | | | | | | |", flush=True)
+        if problem:
+            raise problem
 
     def _peer(self, name, sequence):
-        found = [row for row in self.rows if (row["model"], row["sequence"]) == (name, sequence)]
-        return found[0] if found[0]["program"] == "transformers" else None
+        wanted = (name, sequence, "transformers")
+        return next((row for row in self.rows if (row["model"], row["sequence"], row["program"]) == wanted), None)
 
 
 def print_row(row, peer):

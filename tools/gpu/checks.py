@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import verdicts
-from machine import lines_of
+from machine import lines_of, visible_gpus
 from session import Check
 from verdicts import Failed, NotHere
 
@@ -134,7 +134,7 @@ def flat_memory(running):
 
     def sample():
         metrics = running.metrics("run")
-        used = lines_of(["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"])
+        used = lines_of(["nvidia-smi", *visible_gpus(), "--query-gpu=memory.used", "--format=csv,noheader,nounits"])
         if metrics and used:
             samples.append((metrics[-1]["step"], int(used[0])))
 
@@ -195,10 +195,12 @@ def training_run(options):
         options.session.add_table("## Training on one GPU\n\n" + output)
         verdicts.ended_well(status, output)
         rows = json.loads((running.folder / "rows.json").read_text())
-        first = rows[0]["sequence"] if rows else 0
-        note = verdicts.training([row for row in rows if row["sequence"] == first], peer_wanted=with_peer,
-                                 attention_wanted=True)
-        return f"{options.model if not machine.emulated else 'tiny'} at {first}: {note}"
+        notes = []
+        for sequence in dict.fromkeys(row["sequence"] for row in rows) or [0]:
+            note = verdicts.training([row for row in rows if row["sequence"] == sequence], peer_wanted=with_peer,
+                                     attention_wanted=True)
+            notes.append(f"at {sequence}: {note}")
+        return f"{options.model if not machine.emulated else 'tiny'} " + "; ".join(notes)
     return run
 
 

@@ -43,7 +43,8 @@ class Machine:
         """The command that runs `words` on so many ranks."""
         if ranks == 1:
             return words
-        return [self.programs["mpirun"], "--oversubscribe", "--bind-to", "none", "-n", str(ranks)] + words
+        # By a path it would be a prefix, which shows its libraries to the ranks by LD_LIBRARY_PATH.
+        return [self.programs["mpirun"], "--noprefix", "--oversubscribe", "--bind-to", "none", "-n", str(ranks)] + words
 
 
 def plain_environment():
@@ -67,7 +68,8 @@ def bundled(folder):
     if driver:
         environment["LD_LIBRARY_PATH"] = ":".join(driver)
         header.append(f"LD_LIBRARY_PATH={':'.join(driver)}: the driver is found nowhere else")
-    gpus = lines_of(["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"])
+    environment.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # nvidia-smi's
+    gpus = lines_of(["nvidia-smi", *visible_gpus(), "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"])
     header += gpus or ["nvidia-smi finds no GPU"]
     header += [f"torch {importlib.metadata.version('torch')} in {torch}"]
     programs = {"meshtrain": build / "meshtrain", "gpu_tests": build / "tests/gpu_tests",
@@ -102,6 +104,12 @@ def lines_of(words):
     return result.stdout.splitlines() if result.returncode == 0 else []
 
 
+def visible_gpus():
+    """Arguments with which nvidia-smi speaks of the GPUs that programs see."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return ["-i", visible] if visible else []
+
+
 def python_torch():
     """The folder of this python3's torch."""
     found = importlib.util.find_spec("torch")
@@ -118,12 +126,17 @@ def python_torch():
 
 def link(folder, torch):
     """Makes `folder` look as tools/setup --cuda leaves it: torch/ and nvidia/, which are python3's."""
-    folder.mkdir(exist_ok=True)
-    for name, target in (("torch", torch), ("nvidia", torch.parent / "nvidia")):
-        place = folder / name
-        if place.is_symlink():
-            place.unlink()
-        place.symlink_to(target)
+    try:
+        folder.mkdir(exist_ok=True)
+        for name, target in (("torch", torch), ("nvidia", torch.parent / "nvidia")):
+            place = folder / name
+            if place.is_symlink() and os.readlink(place) == str(target):
+                continue
+            if place.is_symlink():
+                place.unlink()
+            place.symlink_to(target)
+    except OSError as error:
+        raise Unusable(f"{error}: copy the programs to a folder that can be written, without {folder.name}/") from None
 
 
 def driver_folders():

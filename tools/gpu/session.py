@@ -104,7 +104,8 @@ class Session:
         self.tables = []
         results.mkdir(parents=True, exist_ok=True)
         (results / "summary.txt").write_text("")
-        (results / "table.md").unlink(missing_ok=True)
+        for earlier in ("table.md", "all.tar.gz"):
+            (results / earlier).unlink(missing_ok=True)
 
     def say(self, line):
         print(line, flush=True)

@@ -115,7 +115,7 @@ def flat_memory(samples, last_step):
 
 
 def kernel_rates(output):
-    """Every row of kernels_benchmark's tables has numbers, and copies are as fast as a GPU's memory."""
+    """Every row of kernels_benchmark's tables has numbers, and so has the copy that kernels are compared with."""
     copy = re.search(r"copy on the device: (\d+) GB/s", output)
     rows = [[cell.strip() for cell in line.strip("| \n").split("|")] for line in output.splitlines()
             if line.startswith("|") and not re.match(r"\|(-+\||.*\| (us|forward TFLOP/s) \|)", line)]
