@@ -93,7 +93,7 @@ template <class T>
 __global__ void __launch_bounds__(kThreads) gradients(T* logits, GradientRows of, int64_t rows, int64_t columns) {
   for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
     T* to = logits + row * columns;
-    const float upstream = *of.upstream, largest = of.max[row];
+    const float upstream = *of.upstream, largest = origin(of.max[row]);
     const float scale = of.ignored[row] ? 0.0f : upstream / of.sum_exp[row];
     const int64_t label = of.absent[row] ? -1 : of.column[row];
     for_elements(to, columns, [&](auto& values, int64_t first) {

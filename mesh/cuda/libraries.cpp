@@ -14,7 +14,7 @@ namespace {
 
 constexpr const char* kSetUp = "run tools/setup --cuda";
 constexpr const char* kCompleteLibTorch =
-    "run tools/setup --cuda, or build with -DMESHTRAIN_LIBTORCH=DIR, a complete LibTorch 2.11 of CUDA 13";
+    "run tools/setup --cuda, or build with -DMESHTRAIN_LIBTORCH=DIR, site-packages/torch of torch 2.11 for CUDA 13";
 
 using std::filesystem::path;
 

@@ -24,7 +24,9 @@ TEST(ProductOnGpu, ReadsNothingOfAnUnwrittenResult) {
         for (int times = 1; times <= 2; ++times) {
           add_product(result, a.to(gpu()), b.to(gpu()), /*unwritten=*/times == 1);
           EXPECT_FALSE(result.isnan().any().item<bool>()) << dtype << " into " << into;
-          if (tokens > 0) EXPECT_LT(error_of(result, wanted * times), tolerance) << dtype << " into " << into;
+          if (tokens > 0) {
+            EXPECT_LT(error_of(result, wanted * times), tolerance) << dtype << " into " << into;
+          }
         }
       }
     }

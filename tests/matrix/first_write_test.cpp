@@ -157,7 +157,8 @@ std::vector<Gradients> train(const Case& each, bool writes, Zeroed& zeroed) {
     const StepOutcome outcome = trainer.compute_gradients(batch, num_counted, false);
     zeroed = zeroed_in(trainer.fsdp(), recorder.tensors());
     Gradients gradients = {{"outcome", outcome.values.clone()}};
-    trainer.fsdp().visit_gradients([&](const Parameter& each) { gradients[each.name] = each.tensor.clone(); });
+    trainer.fsdp().visit_gradients(
+        [&](const Parameter& parameter) { gradients[parameter.name] = parameter.tensor.clone(); });
     trainer.update(outcome, 1e-3);
     seen.push_back(std::move(gradients));
   }
