@@ -1,4 +1,4 @@
-// What a step sets to zero, and how long it takes, when layers write their gradients first and when every buffer is set
+// Measures what a step sets to zero, and its time, when layers write their gradients first and when every buffer is set
 // to zero and all add to it: one trainer, the two in turn. Few tokens, so that gradients weigh against products.
 //
 //   tools/build release gradient_writes_benchmark && build/release/benchmarks/gradient_writes_benchmark

@@ -3,7 +3,7 @@
 //
 //   tools/build release head_loss_benchmark && build/release/benchmarks/head_loss_benchmark
 //
-// With --bytes: what its operators read and write on a GPU, by tokens a chunk, counted as they are called on the Meta
+// --bytes prints what its operators read and write on a GPU, by tokens a chunk, counted as they are called on the Meta
 // device.
 
 #include <ATen/ATen.h>
@@ -16,8 +16,8 @@
 #include <string_view>
 #include <vector>
 
-#include "operator_bytes.h"
 #include "mesh/memory.h"
+#include "operator_bytes.h"
 #include "tensor_parallel/linear_cross_entropy.h"
 
 namespace meshtrain {

@@ -25,12 +25,12 @@ int64_t bytes_of(const c10::IValue& value) {
   return bytes;
 }
 
-/// Whether what is written is not read before.
+/// Returns whether a written tensor is not read before.
 bool overwrites(const std::string& name) {
   return name == "aten::copy_" || name == "aten::zero_" || name == "aten::fill_";
 }
 
-/// Whether the kernel for CUDA leaves alone what the schema, for the CPU's sake, calls written.
+/// Returns whether the kernel for CUDA leaves alone what the schema, for the CPU's sake, calls written.
 bool only_reads(const std::string& name) {
   return name == "meshtrain::cross_entropy_statistics";
 }

@@ -33,7 +33,7 @@ struct AttentionShape {
 /// comes to the same. Throws std::invalid_argument, saying what to change, where none does.
 AttentionKernel choose_attention(const AttentionShape& shape);
 
-/// Whether CUDA computes the documents of divided samples in one call, of variable-length flash attention. A document
+/// True when CUDA computes the documents of divided samples in one call, of variable-length flash attention. A document
 /// that it does not take (fp32, large heads) is a call of its own, of a kernel that keeps nothing by shape. cuDNN,
 /// which builds a plan for each exact shape and keeps it, never sees a divided sample: document lengths have no end.
 bool takes_documents(c10::ScalarType dtype, int64_t head_dim);

@@ -29,13 +29,13 @@ struct Pass {
   int64_t num_scores;                    ///< query-key pairs that count, in all rows
 };
 
-/// What a rank computes with some keys, call by call.
+/// The kernel calls of a rank with some keys.
 struct AttentionPlan {
   std::vector<Pass> passes;  ///< diagonals first
   size_t num_diagonals;      ///< of the passes
 };
 
-/// Where the lengths of packed documents are; none: each block is a call of its own.
+/// The device of the lengths of packed documents; none: each block is a call of its own.
 using Packing = std::optional<at::Device>;
 
 /// The device of q when its sequences are divided into documents that variable-length flash attention takes

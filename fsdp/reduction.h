@@ -15,7 +15,7 @@ class Reduction {
   /// `memory`: of whole gradients.
   Reduction(std::vector<Unit>& units, const FsdpOptions& options, const Arena& memory);
 
-  /// What gradients there are count as zero from here on.
+  /// Makes all gradients count as zero from here on.
   void begin_step();
   /// `last`: of the step.
   void begin_backward(bool last);

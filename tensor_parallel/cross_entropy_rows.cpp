@@ -18,7 +18,7 @@ bool in_place(const at::Tensor& logits) {
   return logits.scalar_type() == accumulation_dtype(logits.scalar_type());
 }
 
-/// What logits are measured from: their largest, and 0 where all of them are -inf, whose exponentials are 0.
+/// The number that logits are measured from: their largest, and 0 where all of them are -inf, whose exponentials are 0.
 at::Tensor origin(const at::Tensor& max) {
   return max.masked_fill(max.eq(-std::numeric_limits<double>::infinity()), 0).unsqueeze(1);
 }

@@ -55,7 +55,7 @@ __device__ __forceinline__ float max_of_block(float value, float (&shared)[kWarp
   return max_of_lanes(lane < kThreads / kWarp ? shared[lane] : -INFINITY);
 }
 
-/// What logits are measured from: 0 where all of them are -inf, whose exponentials are 0.
+/// The number that logits are measured from: 0 where all of them are -inf, whose exponentials are 0.
 __device__ __forceinline__ float origin(float max) {
   return max == -INFINITY ? 0.0f : max;
 }

@@ -14,7 +14,7 @@ bool adjacent(const at::Tensor& a, const at::Tensor& b);
 /// differentiable.
 at::Tensor join(const std::vector<at::Tensor>& parts);
 
-/// Where a backward puts the gradient of a leaf.
+/// The place for the gradient of a leaf in a backward.
 struct GradientTarget {
   at::Tensor buffer;       ///< [shape of the leaf], of any floating dtype; undefined: return the gradient to autograd
   bool unwritten = false;  ///< what the buffer holds is left over, NaN perhaps: write all of it; else add to it

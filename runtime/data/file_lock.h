@@ -17,7 +17,7 @@ enum class LockOutcome {
 /// Unsupported errno says why.
 LockOutcome try_lock(int descriptor);
 
-/// Whether `descriptor` is the file that bears the name `path` now: not one that was removed or renamed since it was
+/// Returns whether `descriptor` is the file of the name `path` now: not one that was removed or renamed since it was
 /// opened.
 bool is_named(int descriptor, const std::filesystem::path& path);
 

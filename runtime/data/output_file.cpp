@@ -26,8 +26,8 @@ std::string reason(const std::filesystem::path& path, int error) {
   return "cannot write " + path.string() + ": " + std::strerror(error);
 }
 
-/// What a file system answers that cannot do a thing. It keeps what was written by ways of its own; every other error
-/// is one of the disk.
+/// True for the answers of a file system that lacks an operation. Such a file system keeps data in other ways; any
+/// other error is one of the disk.
 bool is_unsupported(int error) {
   return error == ENOSYS || error == EINVAL || error == ESPIPE || error == EOPNOTSUPP;
 }

@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(W > kMaxThreads ? W : kMaxThreads)
   }
 }
 
-/// Whether the backward's threads keep gradients, x and weights between its two passes over a row. Where that would be
+/// True when the backward's threads keep gradients, x and weights between its two passes over a row. Where that would be
 /// more than 64 bytes each, or a register for every half, they would not fit beside the sums: the second pass reads
 /// them again, from the cache.
 template <class T, int N, int V>

@@ -55,7 +55,7 @@ TEST(AttentionChoice, IsNoted) {
   EXPECT_EQ(count("more shapes"), 1);
 }
 
-// What it does not take is never cuDNN's either, which keeps a plan for each shape.
+// Divided samples that it does not take never go to cuDNN, which keeps a plan for each shape.
 TEST(AttentionChoice, DocumentsAreOneCallOfFlashOrOneEachOfAKernelWithoutPlans) {
   for (const c10::ScalarType dtype : {c10::kBFloat16, c10::kHalf, c10::kFloat}) {
     for (int64_t head_dim = 8; head_dim <= 512; head_dim += 8) {

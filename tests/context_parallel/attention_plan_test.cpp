@@ -34,7 +34,7 @@ std::vector<Block> by_row(const std::vector<Block>& blocks) {
   return rows;
 }
 
-/// What the sequences of a pass are, as blocks of one row each: `lengths` say how the positions of its blocks are cut.
+/// The sequences of a pass as blocks of one row each: `lengths` say how the positions of its blocks are cut.
 std::vector<Block> sequences_of(const Pass& pass, int64_t num_queries) {
   std::vector<Block> sequences;
   const at::Tensor queries = pass.lengths->queries, keys = pass.lengths->keys;
@@ -112,7 +112,7 @@ TEST(AttentionPlan, PackedPassesAreTheSameWork) {
   }
 }
 
-// As a row that is filled up with separators has them: the memory of a call grows with its documents.
+// A row that is filled up with separators has such documents. The memory of a call grows with their number.
 TEST(AttentionPlan, DocumentsWithoutNumberAreSeveralPasses) {
   constexpr int64_t kMany = 2 * kMostSequences + 500;
   std::vector<int64_t> tokens(kMany - 1);

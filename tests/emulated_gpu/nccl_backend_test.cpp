@@ -46,7 +46,7 @@ class EmulatedNcclBackend : public ::testing::Test {
     return true;
   }
 
-  /// What `work` throws.
+  /// Returns the message that `work` throws.
   static std::string message_of(const std::function<void()>& work) {
     try {
       work();

@@ -1,4 +1,4 @@
-// What NCCL's stand-in refuses, and how it fails.
+// Calls that NCCL's stand-in refuses, and its failures.
 #include "tests/emulated_gpu/nccl_fixture.h"
 
 #include <atomic>
@@ -139,7 +139,7 @@ TEST_F(EmulatedNccl, AbortsHangingCommunicatorsTogether) {
   world().barrier();
 }
 
-// As NCCL's own issue 1013 has it: an abort frees memory of the device, and so waits for what runs there.
+// An abort frees memory of the device, and so waits for what runs there (NCCL's issue 1013).
 TEST_F(EmulatedNccl, AbortsNoneAloneWhileAnotherHangs) {
   if (size() < 2) GTEST_SKIP() << "one rank waits for nobody";
   ncclComm_t other = connect();

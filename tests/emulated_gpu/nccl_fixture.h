@@ -119,7 +119,7 @@ class EmulatedNccl : public ::testing::Test {
   }
 
   void synchronize() { EXPECT_EQ(cudaStreamSynchronize(stream_), cudaSuccess); }
-  /// Of a call whose operation fails, maybe before this thread looks.
+  /// Expects the result of a call whose operation fails, maybe before this thread looks.
   static void expect_begun(ncclResult_t result) { EXPECT_TRUE(result == ncclSuccess || result == ncclInProgress); }
   void expect_success(ncclResult_t result) { EXPECT_EQ(settle(result, comm_), ncclSuccess); }
 

@@ -1,4 +1,4 @@
-// What NCCL's stand-in does.
+// Behaviour of NCCL's stand-in.
 #include "tests/emulated_gpu/nccl_fixture.h"
 
 #include <algorithm>

@@ -190,7 +190,7 @@ TEST(EmulatedFlash, RefusesWhatCudaRefuses) {
   expect(refusal(made({6, 2, 9}, at::kHalf).narrow(2, 0, 8), ends, ends), "16 bytes at once");
 }
 
-// What CUDA does not look at and leaves unwritten is no number.
+// Results that CUDA leaves unwritten are not numbers.
 TEST(EmulatedFlash, WhatLengthsLeaveOutIsNoNumber) {
   const at::Tensor q = fresh({6, 2, 8}).to(at::kHalf).to(gpu());
   const auto out = [&](std::vector<int> ends, int64_t longest) {

@@ -124,7 +124,7 @@ TEST_P(TrainOnGpuMesh, AGraphGivesTheSameLossesToTheLastDigit) {
   EXPECT_EQ(has(found.log, "steps are recorded as one graph"), recorded) << found.log;
 }
 
-// What an evaluation has gathered is not gathered again in the next step: the fourth, which is recorded.
+// An evaluation gathers parameters just before the fourth step, which is recorded.
 TEST_F(TrainOnGpu, AGraphAfterAnEvaluationHoldsItsGathers) {
   setenv("MESHTRAIN_EMULATED_GPUS", "2", 1);
   Words words = on_gpu({"--mesh", "dp=2", "--set", "evaluate.tokens=" + path("tokens.bin").string()});

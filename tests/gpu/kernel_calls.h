@@ -14,7 +14,7 @@ class KernelCalls {
   KernelCalls(const KernelCalls&) = delete;
   KernelCalls& operator=(const KernelCalls&) = delete;
 
-  /// Of the operator "_flash_attention_forward" and the like.
+  /// The calls of an operator, "_flash_attention_forward" for one.
   int64_t count(const std::string& name) const;
   int64_t cudnn() const;  ///< both ways
   int64_t all() const;    ///< of attention, whichever

@@ -30,7 +30,7 @@ at::Tensor on_host(const at::Tensor& tensor) {
   return tensor.to(at::kCPU).to(at::kDouble);
 }
 
-/// Where each of these lengths begins, and the end.
+/// The beginning of each of these lengths, and the end.
 at::Tensor ends_of(const std::vector<int64_t>& lengths) {
   std::vector<int> ends = {0};
   for (const int64_t length : lengths) ends.push_back(ends.back() + static_cast<int>(length));
@@ -97,7 +97,7 @@ TEST(PackedAttentionOnGpu, IsAttentionOfEachSequence) {
         const at::Tensor dv = at::cat(dvs);
         const auto near = [&](const at::Tensor& found, const std::vector<at::Tensor>& parts) {
           const at::Tensor expected = at::cat(parts);
-          // Of sequences with one key those of q and k are zero: what is left of them is measured on that of v.
+          // Gradients of q and k are zero for sequences with one key: their error is measured on the gradient of v.
           const bool zero = expected.norm().item<double>() < 1e-9 * dv.norm().item<double>();
           return zero ? on_host(found).norm().item<double>() / dv.norm().item<double>() : error_of(found, expected);
         };

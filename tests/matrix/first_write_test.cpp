@@ -112,7 +112,7 @@ void poison(const Fsdp& fsdp) {
   world().barrier();
 }
 
-/// Of the flat gradients.
+/// The ranges of the flat gradients that were set to zero.
 struct Zeroed {
   int64_t elements = 0;
   bool of_written = false;  ///< some that a layer writes

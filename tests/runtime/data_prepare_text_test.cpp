@@ -299,7 +299,7 @@ TEST_F(PrepareText, IsDoneByOneAtATime) {
   EXPECT_EQ(documents(), (Texts{"text"}));
 }
 
-// What lies where the parts would be is somebody's.
+// Files in the place of the parts belong to somebody else.
 TEST_F(PrepareText, RemovesNothingThatItDidNotWrite) {
   file("a", "text");
   const auto refusal = [&] { return message<InputError>([&] { prepare_text(tokenizer_, options_); }); };
@@ -338,7 +338,7 @@ TEST_F(PrepareText, KeepsPartsWhosePlanCannotBeRead) {
   EXPECT_EQ(prepare_text(tokenizer_, options_).kept_parts, 1);
 }
 
-// Where the file system has no locks.
+// The file system has no locks here.
 TEST_F(PrepareText, NeverJoinsPartsOfAnotherRun) {
   file("a", "text");
   testing::inject_faults("flock:/lock:ENOLCK");

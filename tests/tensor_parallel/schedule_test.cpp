@@ -161,7 +161,7 @@ TEST(Schedule, FrozenParametersCostNothing) {
   EXPECT_EQ(row_backward({.sequence_parallel = true, .frozen = true}), (Events{"all_gather", "wait all_gather", "mm"}));
 }
 
-/// Of 8 tokens in chunks of `tokens`, over `ranks`.
+/// The events of 8 tokens in chunks of `tokens`, over `ranks`.
 Events loss_backward(int64_t tokens, bool sequence_parallel, int ranks = 2) {
   const TensorParallel tp = recorded_tp(ranks, sequence_parallel);
   Parameter head = sharded_parameter("head", {32, 8}, 0, tp.group, {}, kMeta);

@@ -85,7 +85,7 @@ int group_depth();
 
 /// Whether all of the memory is registered with `comm`.
 bool is_registered(const ncclComm& comm, const void* data, size_t bytes);
-/// Where memory lies among the symmetric windows of `comm`: which one, and at what byte of it.
+/// A location in the symmetric windows of `comm`: the window and the byte in it.
 struct WindowPlace {
   uint64_t window = 0;  ///< from 1 on, in the order of registration; 0: none
   uint64_t offset = 0;

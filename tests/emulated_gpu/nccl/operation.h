@@ -18,7 +18,7 @@ struct Operation {
   ncclRedOp_t reduce = ncclSum;
   int peer = 0;        ///< the other rank, or the root
   int registered = 0;  ///< of a collective: 1 when its input is, 2 when its output is, 3 when both are
-  // Of a collective whose input and output lie in symmetric windows: which ones, and where in them, from 1 on.
+  // The windows and offsets of a collective whose input and output lie in symmetric windows, from 1 on.
   uint64_t windows = 0, input_place = 0, output_place = 0;
 };
 

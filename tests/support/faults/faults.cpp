@@ -66,7 +66,7 @@ std::string path_of(int descriptor) {
   return length > 0 ? std::string(path, static_cast<size_t>(length)) : "";
 }
 
-/// Whether the call fails; errno is then set.
+/// Returns whether the call fails; errno is then set.
 bool fails(const char* call, const std::string& path) {
   const int error = error_of(call, path);
   if (error != 0) errno = error;
