@@ -42,14 +42,14 @@ bool rename_folder(const fs::path& from, const fs::path& to) {
                            std::strerror(errno));
 }
 
-/// None when there is no such folder. One that cannot be read is not an empty one.
+/// None when there is no such folder, nor could be. One that cannot be read is not an empty one.
 std::vector<fs::path> entries(const fs::path& folder) {
   std::error_code error;
   std::vector<fs::path> paths;
   for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
     paths.push_back(at->path());
   }
-  if (error && error != std::errc::no_such_file_or_directory) {
+  if (error && error != std::errc::no_such_file_or_directory && error != std::errc::not_a_directory) {
     throw std::runtime_error("cannot read the checkpoints in " + folder.string() + ": " + error.message());
   }
   return paths;
