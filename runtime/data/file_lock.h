@@ -5,7 +5,7 @@
 
 namespace meshtrain {
 
-/// An exclusive lock of a file. It is the kernel's, so a process that is killed leaves none behind.
+/// The outcome of asking for an exclusive lock. Locks are the kernel's: a process that is killed leaves none behind.
 enum class LockOutcome {
   Held,         ///< until the descriptor is closed
   Taken,        ///< another process holds it

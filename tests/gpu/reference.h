@@ -11,8 +11,8 @@
 
 namespace meshtrain::testing {
 
-/// Of many numbers, ||a - b|| / ||b||. Halves are rounded up to three times, by 2^-8 (bf16) and 2^-11 (fp16) of
-/// themselves at most.
+/// Bounds of ||a - b|| / ||b|| over many numbers. Halves are rounded up to three times, by 2^-8 (bf16) and 2^-11 (fp16)
+/// of themselves at most.
 inline const std::vector<Precision> kPrecisions = {{at::kFloat, 1e-5}, {at::kBFloat16, 4e-3}, {at::kHalf, 6e-4}};
 
 /// `tolerance`, and three times as much for so few numbers that their errors may not average out.

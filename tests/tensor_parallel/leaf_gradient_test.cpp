@@ -329,7 +329,7 @@ TEST(UnwrittenGradients, StaySoWhereGradientsAreReturned) {
   }
 }
 
-/// Of a table that is the head, too, after two backwards, each of which adds. `unwritten`: to a buffer of NaN, else to
+/// The gradient of a table that is the head, too, after two backwards add. `unwritten`: to a buffer of NaN, else to
 /// zeros. Five ids leave the last of several ranks fewer, or none.
 at::Tensor tied_gradient(bool unwritten, bool uses_head, int64_t tokens_at_once) {
   const TensorParallel tp = tensor_parallel(false);
