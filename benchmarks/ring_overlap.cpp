@@ -70,6 +70,7 @@ class SlowLink final : public Backend {
     return inner_->window(numel, options, placement);
   }
   int host_ranks() const override { return inner_->host_ranks(); }
+  std::vector<int> hosts() const override { return inner_->hosts(); }
 
   void restart(Milliseconds per_byte) { per_byte_ = per_byte, sent_ = 0; }
   double sent_bytes() const { return sent_; }

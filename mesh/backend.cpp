@@ -51,4 +51,8 @@ int Backend::host_ranks() const {
   return 1;
 }
 
+std::vector<int> Backend::hosts() const {
+  return std::vector<int>(static_cast<size_t>(size()), 0);
+}
+
 }  // namespace meshtrain

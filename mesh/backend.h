@@ -84,6 +84,9 @@ class Backend {
   /// Group::window() and Group::host_ranks(). Without windows: none, and this rank alone.
   virtual at::Tensor window(int64_t numel, const at::TensorOptions& options, Placement placement);
   virtual int host_ranks() const;
+  /// A number for the host of each rank, by group rank: ranks of one host have the same. All are on one host where a
+  /// backend knows of none. No collective.
+  virtual std::vector<int> hosts() const;
   /// Group::check(). Backends whose Work::wait() waits for the result have nothing to add.
   virtual void check() const {}
 };

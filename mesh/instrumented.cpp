@@ -22,6 +22,7 @@ class InstrumentedBackend final : public Backend {
     return inner_->window(numel, options, placement);
   }
   int host_ranks() const override { return inner_->host_ranks(); }
+  std::vector<int> hosts() const override { return inner_->hosts(); }
   void check() const override { inner_->check(); }
 
   const std::shared_ptr<TrafficLedger>& ledger() const { return ledger_; }

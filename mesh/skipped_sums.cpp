@@ -36,6 +36,7 @@ class SkippedSums final : public Backend {
     return inner_->window(numel, options, placement);
   }
   int host_ranks() const override { return inner_->host_ranks(); }
+  std::vector<int> hosts() const override { return inner_->hosts(); }
 
  private:
   bool matches(std::string_view purpose) const {

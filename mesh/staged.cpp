@@ -49,6 +49,7 @@ class StagedBackend final : public Backend {
 
   int rank() const override { return host_->rank(); }
   int size() const override { return host_->size(); }
+  std::vector<int> hosts() const override { return host_->hosts(); }
 
   Work issue(const Collective& collective) override {
     if (collective.kind == Kind::Barrier || (stage_ == Stage::Devices && collective.output.is_cpu())) {

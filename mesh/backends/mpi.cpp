@@ -31,10 +31,10 @@ void report_refusal(const MpiCommunicator& communicator, const std::string& refu
 
 /// Gives a communicator its board where several of its ranks are on one host. Collective over it, and blocks.
 void share_host(MpiCommunicator& communicator) {
-  std::vector<int> hosts(static_cast<size_t>(communicator.size));
-  check_mpi(MPI_Allgather(&communicator.host, 1, MPI_INT, hosts.data(), 1, MPI_INT, communicator.comm),
+  communicator.hosts.resize(static_cast<size_t>(communicator.size));
+  check_mpi(MPI_Allgather(&communicator.host, 1, MPI_INT, communicator.hosts.data(), 1, MPI_INT, communicator.comm),
             "MPI_Allgather");
-  const HostLayout layout = HostLayout::of(hosts, communicator.rank);
+  const HostLayout layout = HostLayout::of(communicator.hosts, communicator.rank);
   if (layout.places == 1) return;
   SharedMemory memory =
       share_memory(communicator.comm, layout, HostBoard::kRankBytes, communicator.options.window_bytes);
@@ -113,6 +113,7 @@ class MpiBackend final : public Backend {
     return window ? HostWindow::tensor(window, numel, options) : at::Tensor();
   }
 
+  std::vector<int> hosts() const override { return communicator_->hosts; }
   int host_ranks() const override { return communicator_->board ? communicator_->board->layout().places : 1; }
 
  private:

@@ -72,8 +72,9 @@ struct MpiCommunicator {
   int rank = 0;
   int size = 1;
   MpiOptions options;
-  int host = 0;         ///< a number for this rank's host, another on each
-  uint32_t issued = 0;  ///< operations so far: the same on every rank of the group
+  int host = 0;                  ///< a number for this rank's host, another on each
+  std::vector<int> hosts = {0};  ///< that of each of its ranks
+  uint32_t issued = 0;           ///< operations so far: the same on every rank of the group
   std::array<MpiSlot, kInFlight> slots;
   std::deque<std::shared_ptr<MpiOperation>> queue;  ///< the first one is under way
   std::exception_ptr error;                         ///< what ended this communicator's use
