@@ -39,7 +39,7 @@ AttentionGradients AllGatherAttention::backward(const at::Tensor& grad_out, cons
     for (size_t i = plan_->num_diagonals; i < passes.size(); ++i) {
       const std::vector<AttentionGradients> gradients = running.compute(passes[i], all.keys(), all.values());
       for (size_t part = 0; part < gradients.size(); ++part) {
-        const Block& block = passes[i].blocks[part];
+        const ScoreBlock& block = passes[i].blocks[part];
         others.add(block.first_row, block.key, gradients[part].k, gradients[part].v);
       }
     }

@@ -14,9 +14,9 @@ namespace {
 
 constexpr int kAllKeys = -1;
 
-int64_t scores_of(const std::vector<Block>& blocks) {
+int64_t scores_of(const std::vector<ScoreBlock>& blocks) {
   return std::accumulate(blocks.begin(), blocks.end(), int64_t{0},
-                         [](int64_t sum, const Block& block) { return sum + block.num_scores(); });
+                         [](int64_t sum, const ScoreBlock& block) { return sum + block.num_scores(); });
 }
 
 /// Lengths of sequences side by side, while they are counted.
@@ -34,11 +34,11 @@ struct Ends {
 };
 
 /// The lengths of each row's diagonals, which hold its queries once and in order.
-std::vector<std::vector<int64_t>> lengths_of_rows(const std::vector<Block>& diagonals, int64_t batch,
+std::vector<std::vector<int64_t>> lengths_of_rows(const std::vector<ScoreBlock>& diagonals, int64_t batch,
                                                   int64_t num_queries) {
   std::vector<std::vector<int64_t>> rows(static_cast<size_t>(batch));
   std::vector<int64_t> ends(static_cast<size_t>(batch));
-  for (const Block& block : diagonals) {
+  for (const ScoreBlock& block : diagonals) {
     for (int64_t row = block.first_row; row < block.first_row + block.num_rows; ++row) {
       int64_t& end = ends.at(static_cast<size_t>(row));
       if (block.key != block.query || block.query != end) {
@@ -55,10 +55,10 @@ std::vector<std::vector<int64_t>> lengths_of_rows(const std::vector<Block>& diag
 }
 
 /// All diagonals as one causal pass over all queries; where they are many, as passes of kMostSequences of a row each.
-std::vector<Pass> packed_diagonals(const std::vector<Block>& diagonals, int64_t batch, int64_t num_queries,
+std::vector<Pass> packed_diagonals(const std::vector<ScoreBlock>& diagonals, int64_t batch, int64_t num_queries,
                                    at::Device device) {
   const std::vector<std::vector<int64_t>> rows = lengths_of_rows(diagonals, batch, num_queries);
-  const auto pass = [&](const Block& block, const Ends& ends) {
+  const auto pass = [&](const ScoreBlock& block, const Ends& ends) {
     const at::Tensor bounds = ends.on(device);
     return Pass({block}, PackedLengths{bounds, bounds, ends.longest, ends.longest}, ends.causal_scores);
   };
@@ -85,9 +85,9 @@ std::vector<Pass> packed_diagonals(const std::vector<Block>& diagonals, int64_t 
   return passes;
 }
 
-Pass packed_rectangles(std::vector<Block> rectangles, at::Device device) {
+Pass packed_rectangles(std::vector<ScoreBlock> rectangles, at::Device device) {
   Ends queries, keys;
-  for (const Block& block : rectangles) {
+  for (const ScoreBlock& block : rectangles) {
     for (int64_t row = 0; row < block.num_rows; ++row) {
       queries.add(block.num_queries);
       keys.add(block.num_keys);
@@ -98,8 +98,8 @@ Pass packed_rectangles(std::vector<Block> rectangles, at::Device device) {
           num_scores};
 }
 
-AttentionPlan planned(const std::vector<Block>& diagonals, const std::vector<Block>& rectangles, int64_t batch,
-                      int64_t num_queries, const Packing& packing) {
+AttentionPlan planned(const std::vector<ScoreBlock>& diagonals, const std::vector<ScoreBlock>& rectangles,
+                      int64_t batch, int64_t num_queries, const Packing& packing) {
   AttentionPlan plan;
   if (packing) {
     if (!diagonals.empty()) plan.passes = packed_diagonals(diagonals, batch, num_queries, *packing);
@@ -107,7 +107,7 @@ AttentionPlan planned(const std::vector<Block>& diagonals, const std::vector<Blo
     if (!rectangles.empty()) plan.passes.push_back(packed_rectangles(rectangles, *packing));
     return plan;
   }
-  for (const std::vector<Block>* blocks : {&diagonals, &rectangles}) {
+  for (const std::vector<ScoreBlock>* blocks : {&diagonals, &rectangles}) {
     plan.passes.insert(plan.passes.end(), blocks->begin(), blocks->end());
   }
   plan.num_diagonals = diagonals.size();
@@ -132,9 +132,9 @@ Packing packing_of(const at::Tensor& q, const SequenceLayout& layout) {
 std::shared_ptr<const AttentionPlan> hop_passes(const SequenceLayout& layout, int64_t batch, int source,
                                                 const Packing& packing) {
   return plan_of(layout, batch, source, packing, [&] {
-    std::vector<Block> diagonals = plan_hop(layout, batch, source);
-    const auto first = std::ranges::find(diagonals, false, &Block::causal);
-    const std::vector<Block> rectangles(first, diagonals.end());
+    std::vector<ScoreBlock> diagonals = plan_hop(layout, batch, source);
+    const auto first = std::ranges::find(diagonals, false, &ScoreBlock::causal);
+    const std::vector<ScoreBlock> rectangles(first, diagonals.end());
     diagonals.erase(first, diagonals.end());
     return planned(diagonals, rectangles, batch, layout.local_length(), packing);
   });

@@ -20,11 +20,11 @@ namespace meshtrain {
 /// One kernel call of a plan: one block, or blocks packed side by side.
 struct Pass {
   /// One block by itself.
-  Pass(const Block& block) : blocks{block}, num_scores(block.num_scores()) {}
-  Pass(std::vector<Block> packed, PackedLengths of, int64_t count)
+  Pass(const ScoreBlock& block) : blocks{block}, num_scores(block.num_scores()) {}
+  Pass(std::vector<ScoreBlock> packed, PackedLengths of, int64_t count)
       : blocks(std::move(packed)), lengths(std::move(of)), num_scores(count) {}
 
-  std::vector<Block> blocks;             ///< all causal, or none: where queries and keys lie
+  std::vector<ScoreBlock> blocks;        ///< all causal, or none: where queries and keys lie
   std::optional<PackedLengths> lengths;  ///< of the sequences that packed blocks hold, block by block and row by row
   int64_t num_scores;                    ///< query-key pairs that count, in all rows
 };

@@ -11,22 +11,22 @@ namespace meshtrain {
 
 namespace {
 
-at::Tensor queries_of(const at::Tensor& tensor, const Block& block) {
+at::Tensor queries_of(const at::Tensor& tensor, const ScoreBlock& block) {
   return tensor.narrow(0, block.first_row, block.num_rows).narrow(2, block.query, block.num_queries);
 }
 
-at::Tensor keys_of(const at::Tensor& tensor, const Block& block) {
+at::Tensor keys_of(const at::Tensor& tensor, const ScoreBlock& block) {
   return tensor.narrow(0, block.first_row, block.num_rows).narrow(2, block.key, block.num_keys);
 }
 
-using Part = at::Tensor (*)(const at::Tensor&, const Block&);
+using Part = at::Tensor (*)(const at::Tensor&, const ScoreBlock&);
 
 /// The parts of `tensor` [B, heads, n, ...] that are `part` of the blocks, side by side along their positions:
 /// [T, heads, D], or of log-sum-exps [heads, T]. A view of one block in memory that is in order.
-at::Tensor side_by_side(const at::Tensor& tensor, const std::vector<Block>& blocks, Part part) {
+at::Tensor side_by_side(const at::Tensor& tensor, const std::vector<ScoreBlock>& blocks, Part part) {
   const int64_t heads = tensor.dim() == 4 ? 2 : 0;  // where the dim of heads goes, before it is the second
   std::vector<at::Tensor> parts;
-  for (const Block& block : blocks) {
+  for (const ScoreBlock& block : blocks) {
     const at::Tensor ordered = part(tensor, block).movedim(1, heads);
     parts.push_back(heads == 0 ? ordered.flatten(1, 2) : ordered.flatten(0, 1));
   }
@@ -44,7 +44,7 @@ at::Tensor block_of(const at::Tensor& packed, int64_t offset, int64_t rows, int6
 
 std::vector<Attended> attend(const Pass& pass, const at::Tensor& q, const at::Tensor& keys, const at::Tensor& values,
                              double scale) {
-  const Block& first = pass.blocks.front();
+  const ScoreBlock& first = pass.blocks.front();
   if (!pass.lengths) {
     return {attend(queries_of(q, first), keys_of(keys, first), keys_of(values, first), first.causal, scale)};
   }
@@ -52,7 +52,7 @@ std::vector<Attended> attend(const Pass& pass, const at::Tensor& q, const at::Te
                                      side_by_side(values, pass.blocks, keys_of), *pass.lengths, first.causal, scale);
   std::vector<Attended> parts;
   int64_t offset = 0;
-  for (const Block& block : pass.blocks) {
+  for (const ScoreBlock& block : pass.blocks) {
     parts.push_back({block_of(all.out, offset, block.num_rows, block.num_queries),
                      block_of(all.lse, offset, block.num_rows, block.num_queries)});
     offset += block.num_rows * block.num_queries;
@@ -63,7 +63,7 @@ std::vector<Attended> attend(const Pass& pass, const at::Tensor& q, const at::Te
 std::vector<AttentionGradients> attend_backward(const Pass& pass, const at::Tensor& grad_out, const at::Tensor& q,
                                                 const at::Tensor& keys, const at::Tensor& values,
                                                 const Attended& attended, double scale) {
-  const Block& first = pass.blocks.front();
+  const ScoreBlock& first = pass.blocks.front();
   if (!pass.lengths) {
     return {attend_backward(queries_of(grad_out, first), queries_of(q, first), keys_of(keys, first),
                             keys_of(values, first), {queries_of(attended.out, first), queries_of(attended.lse, first)},
@@ -76,7 +76,7 @@ std::vector<AttentionGradients> attend_backward(const Pass& pass, const at::Tens
                              {of_queries(attended.out), of_queries(attended.lse)}, *pass.lengths, first.causal, scale);
   std::vector<AttentionGradients> parts;
   int64_t query = 0, key = 0;
-  for (const Block& block : pass.blocks) {
+  for (const ScoreBlock& block : pass.blocks) {
     parts.push_back({block_of(all.q, query, block.num_rows, block.num_queries),
                      block_of(all.k, key, block.num_rows, block.num_keys),
                      block_of(all.v, key, block.num_rows, block.num_keys)});
@@ -93,12 +93,12 @@ void RunningAttention::add(const Pass& pass, const at::Tensor& keys, const at::T
   }
   std::vector<Attended> parts = attend(pass, q_, keys, values, scale_);
   for (size_t i = 0; i < parts.size(); ++i) {
-    const Block& block = pass.blocks[i];
+    const ScoreBlock& block = pass.blocks[i];
     block.causal ? start(block, std::move(parts[i])) : merge(block, parts[i]);
   }
 }
 
-void RunningAttention::start(const Block& block, Attended part) {
+void RunningAttention::start(const ScoreBlock& block, Attended part) {
   const bool whole = block.num_rows == q_.size(0) && block.num_queries == q_.size(2);
   num_started_ += block.num_rows * block.num_queries;
   if (whole) {
@@ -114,7 +114,7 @@ void RunningAttention::start(const Block& block, Attended part) {
   queries_of(merged_.lse, block).copy_(part.lse);
 }
 
-void RunningAttention::merge(const Block& block, const Attended& part) {
+void RunningAttention::merge(const ScoreBlock& block, const Attended& part) {
   const at::ScalarType dtype = part.lse.scalar_type();
   if (merged_.out.scalar_type() != dtype) merged_.out = merged_.out.to(dtype);
   meshtrain::merge({queries_of(merged_.out, block), queries_of(merged_.lse, block)}, part);

@@ -39,8 +39,8 @@ class RunningAttention {
 
  private:
   bool complete() const { return num_started_ == q_.size(0) * q_.size(2); }
-  void start(const Block& block, Attended part);
-  void merge(const Block& block, const Attended& part);
+  void start(const ScoreBlock& block, Attended part);
+  void merge(const ScoreBlock& block, const Attended& part);
 
   at::Tensor q_;
   double scale_;

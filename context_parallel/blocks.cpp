@@ -10,7 +10,7 @@ namespace meshtrain {
 namespace {
 
 /// The blocks of queries [q0, q1) and keys [k0, k1) of one document.
-void cut_document(int64_t q0, int64_t q1, int64_t k0, int64_t k1, std::vector<Block>& blocks) {
+void cut_document(int64_t q0, int64_t q1, int64_t k0, int64_t k1, std::vector<ScoreBlock>& blocks) {
   const auto add = [&](int64_t query, int64_t query_end, int64_t key, int64_t key_end, bool causal) {
     if (query < query_end && key < key_end) {
       blocks.push_back({query, query_end - query, key, key_end - key, causal});
@@ -73,7 +73,7 @@ std::vector<Rows> rows_of(const SequenceLayout& layout, int64_t batch) {
 }
 
 /// Two rectangles side by side in both orders are one: true when `block` could be joined to `previous`.
-bool join(Block& previous, const Block& block) {
+bool join(ScoreBlock& previous, const ScoreBlock& block) {
   if (previous.causal || block.causal || previous.first_row != block.first_row) return false;
   if (previous.query == block.query && previous.num_queries == block.num_queries &&
       previous.key + previous.num_keys == block.key) {
@@ -90,10 +90,10 @@ bool join(Block& previous, const Block& block) {
 
 }  // namespace
 
-std::vector<Block> cut(const SequenceLayout::Chunk& queries, const SequenceLayout::Chunk& keys,
-                       const std::vector<int64_t>& starts) {
+std::vector<ScoreBlock> cut(const SequenceLayout::Chunk& queries, const SequenceLayout::Chunk& keys,
+                            const std::vector<int64_t>& starts) {
   const int64_t query_end = queries.start + queries.size, key_end = keys.start + keys.size;
-  std::vector<Block> blocks;
+  std::vector<ScoreBlock> blocks;
   auto next = std::upper_bound(starts.begin(), starts.end(), queries.start);  // first start behind the first query
   int64_t begin = next == starts.begin() ? 0 : *std::prev(next);
   while (begin < query_end) {
@@ -109,7 +109,7 @@ WholePlan plan_whole(const SequenceLayout& layout, int64_t batch) {
   WholePlan plan;
   for (const Rows& rows : rows_of(layout, batch)) {
     for (const Run& run : runs_of(layout, layout.rank())) {
-      for (Block block : cut(run.chunk, {0, run.chunk.start + run.chunk.size}, *rows.starts)) {
+      for (ScoreBlock block : cut(run.chunk, {0, run.chunk.start + run.chunk.size}, *rows.starts)) {
         block.query += run.local - run.chunk.start;
         block.first_row = rows.first;
         block.num_rows = rows.count;
@@ -121,13 +121,13 @@ WholePlan plan_whole(const SequenceLayout& layout, int64_t batch) {
   return plan;
 }
 
-std::vector<Block> plan_hop(const SequenceLayout& layout, int64_t batch, int source) {
+std::vector<ScoreBlock> plan_hop(const SequenceLayout& layout, int64_t batch, int source) {
   const std::vector<Run> queries = runs_of(layout, layout.rank()), keys = runs_of(layout, source);
-  std::vector<Block> diagonals, rectangles;
+  std::vector<ScoreBlock> diagonals, rectangles;
   for (const Rows& rows : rows_of(layout, batch)) {
     for (const Run& query_run : queries) {
       for (const Run& key_run : keys) {
-        for (Block block : cut(query_run.chunk, key_run.chunk, *rows.starts)) {
+        for (ScoreBlock block : cut(query_run.chunk, key_run.chunk, *rows.starts)) {
           block.query += query_run.local - query_run.chunk.start;
           block.key += key_run.local - key_run.chunk.start;
           block.first_row = rows.first;

@@ -34,7 +34,7 @@ AttentionGradients LocalAttention::backward(const at::Tensor& grad_out, const st
 
   AttentionGradients all{empty_by_position(q), empty_by_position(k), empty_by_position(v)};
   for (const Pass& pass : plan_->passes) {
-    const Block& block = pass.blocks.front();
+    const ScoreBlock& block = pass.blocks.front();
     const AttentionGradients gradients = computed(pass);
     const auto part = [&](const at::Tensor& tensor) {  // queries and keys are the same positions
       return tensor.narrow(0, block.first_row, block.num_rows).narrow(2, block.query, block.num_queries);

@@ -14,7 +14,7 @@ void note(const at::Tensor& q, const at::Tensor& k, bool causal) {
   note_documents({q.scalar_type(), q.size(1), k.size(1), q.size(2), 0, 0, causal});
 }
 
-at::Tensor readable(const at::Tensor& tensor) {
+at::Tensor unit_stride(const at::Tensor& tensor) {
   return tensor.stride(-1) == 1 ? tensor : tensor.contiguous();
 }
 
@@ -29,9 +29,10 @@ int64_t most_queries(const PackedLengths& lengths) {
 Attended attend_packed(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const PackedLengths& lengths,
                        bool causal, double scale) {
   note(q, k, causal);
-  auto result = at::_flash_attention_forward(readable(q), readable(k), readable(v), lengths.queries, lengths.keys,
-                                             most_queries(lengths), lengths.longest_keys, /*dropout_p=*/0.0, causal,
-                                             /*return_debug_mask=*/false, scale);
+  auto result =
+      at::_flash_attention_forward(unit_stride(q), unit_stride(k), unit_stride(v), lengths.queries, lengths.keys,
+                                   most_queries(lengths), lengths.longest_keys, /*dropout_p=*/0.0, causal,
+                                   /*return_debug_mask=*/false, scale);
   return {std::get<0>(result).contiguous(), std::get<1>(result)};
 }
 
@@ -40,7 +41,7 @@ AttentionGradients attend_packed_backward(const at::Tensor& grad_out, const at::
                                           bool causal, double scale) {
   const at::Tensor none = at::empty({}, q.options().dtype(at::kLong));  // of random numbers: there is no dropout
   auto [dq, dk, dv] = at::_flash_attention_backward(
-      grad_out.contiguous(), readable(q), readable(k), readable(v), attended.out.contiguous(),
+      grad_out.contiguous(), unit_stride(q), unit_stride(k), unit_stride(v), attended.out.contiguous(),
       attended.lse.contiguous(), lengths.queries, lengths.keys, most_queries(lengths), lengths.longest_keys,
       /*dropout_p=*/0.0, causal, none, none, scale);
   return {dq.contiguous(), dk.contiguous(), dv.contiguous()};

@@ -13,7 +13,7 @@
 namespace meshtrain {
 namespace {
 
-constexpr int64_t kBlockBytes = int64_t{64} << 10;
+constexpr int64_t kReadBytes = int64_t{64} << 10;
 constexpr int64_t kScannedBytes = int64_t{256} << 20;  // files up to this size are searched wholly
 constexpr int64_t kSampledBlocks = 1024;
 
@@ -129,7 +129,7 @@ void Dataset::check_ids(int64_t first, int64_t count) const {
 
 void Dataset::check_vocabulary() const {
   if (!tokens_.is_signed() && vocab_size_ >> (8 * tokens_.width()) != 0) return;  // it cannot hold a larger id
-  const int64_t block = kBlockBytes / tokens_.width();
+  const int64_t block = kReadBytes / tokens_.width();
   const int64_t num_blocks = (tokens_.size() + block - 1) / block;
   const bool whole = tokens_.size() * tokens_.width() <= kScannedBytes;
   const int64_t looked_at = whole ? num_blocks : kSampledBlocks;

@@ -14,7 +14,7 @@
 namespace meshtrain {
 namespace {
 
-constexpr int kMostTries = 100;
+constexpr int kMostOpenings = 100;
 
 }  // namespace
 
@@ -40,7 +40,7 @@ bool is_named(int descriptor, const std::filesystem::path& path) {
 
 LockFile::LockFile(const std::filesystem::path& file) {
   // The holder before may remove the file between open() and the lock.
-  for (int tries = kMostTries; tries > 0; --tries) {
+  for (int tries = kMostOpenings; tries > 0; --tries) {
     descriptor_ = ::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
     if (descriptor_ < 0) throw InputError("cannot write " + file.string() + ": " + std::strerror(errno));
     outcome_ = try_lock(descriptor_);

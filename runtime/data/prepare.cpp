@@ -14,13 +14,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kBlockTokens = int64_t{1} << 20;
+constexpr int64_t kTokensAtOnce = int64_t{1} << 20;
 
 void append_widened(const MappedFile& file, int64_t width, OutputFile& output) {
   if (width == 1) return output.append(file.data(), static_cast<size_t>(file.size()));
   std::vector<std::byte> block;
-  for (int64_t first = 0; first < file.size(); first += kBlockTokens) {
-    const int64_t count = std::min(kBlockTokens, file.size() - first);
+  for (int64_t first = 0; first < file.size(); first += kTokensAtOnce) {
+    const int64_t count = std::min(kTokensAtOnce, file.size() - first);
     block.assign(static_cast<size_t>(count * width), std::byte{0});
     for (int64_t i = 0; i < count; ++i) block[static_cast<size_t>(i * width)] = file.data()[first + i];
     output.append(block.data(), block.size());

@@ -30,7 +30,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int64_t kMostParts = 4096;
-constexpr size_t kBlockBytes = size_t{1} << 22;  // written at once
+constexpr size_t kWriteBytes = size_t{1} << 22;  // written at once
 constexpr int64_t kReportedBytes = 1 << 16;      // of text, at once
 constexpr const char* kEnding = ".tokens";
 constexpr auto kReportInterval = std::chrono::seconds(1);
@@ -188,7 +188,7 @@ class PartWriter {
     }
     header_.tokens += static_cast<int64_t>(ids.size());
     ++header_.documents;
-    if (block_.size() >= kBlockBytes) write();
+    if (block_.size() >= kWriteBytes) write();
   }
 
   void finish(int64_t bytes, int64_t not_utf8) {
@@ -349,8 +349,8 @@ void join(const PartsFolder& folder, size_t num_parts, const fs::path& output, c
   OutputFile tokens(output);
   for (size_t part = 0; part < num_parts; ++part) {
     const MappedFile file(folder.file(part));
-    for (auto at = static_cast<int64_t>(sizeof(PartHeader)); at < file.size(); at += int64_t{kBlockBytes}) {
-      tokens.append(file.data() + at, static_cast<size_t>(std::min(file.size() - at, int64_t{kBlockBytes})));
+    for (auto at = static_cast<int64_t>(sizeof(PartHeader)); at < file.size(); at += int64_t{kWriteBytes}) {
+      tokens.append(file.data() + at, static_cast<size_t>(std::min(file.size() - at, int64_t{kWriteBytes})));
     }
   }
   check();

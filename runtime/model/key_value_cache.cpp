@@ -52,8 +52,8 @@ at::Tensor KeyValueCache::attend(int64_t layer, const at::Tensor& q, const at::T
     return attend_one(q, here.keys.narrow(2, 0, here.length), here.values.narrow(2, 0, here.length), scale);
   }
   RunningAttention running(q, scale);
-  running.add(Block{0, count, 0, count, /*causal=*/true}, k, v);
-  if (past > 0) running.add(Block{0, count, 0, past, /*causal=*/false}, here.keys, here.values);
+  running.add(ScoreBlock{0, count, 0, count, /*causal=*/true}, k, v);
+  if (past > 0) running.add(ScoreBlock{0, count, 0, past, /*causal=*/false}, here.keys, here.values);
   return running.finish().out;
 }
 

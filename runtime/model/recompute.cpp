@@ -16,8 +16,8 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-struct Segment : torch::CustomClassHolder {
-  explicit Segment(std::function<at::Tensor(const at::Tensor&)> body) : function(std::move(body)) {}
+struct RecomputedBody : torch::CustomClassHolder {
+  explicit RecomputedBody(std::function<at::Tensor(const at::Tensor&)> body) : function(std::move(body)) {}
   std::function<at::Tensor(const at::Tensor&)> function;
 };
 
@@ -31,7 +31,7 @@ void refuse_selected_gradients() {
 
 struct RecomputedFunction : torch::autograd::Function<RecomputedFunction> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& /*anchor*/,
-                            const c10::intrusive_ptr<Segment>& segment) {
+                            const c10::intrusive_ptr<RecomputedBody>& segment) {
     ctx->save_for_backward({x});
     ctx->saved_data["segment"] = c10::IValue::make_capsule(segment);
     return segment->function(x);  // not recorded here
@@ -40,7 +40,7 @@ struct RecomputedFunction : torch::autograd::Function<RecomputedFunction> {
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     require_first_order("a recomputed part of the model");
     refuse_selected_gradients();
-    const auto segment = c10::static_intrusive_pointer_cast<Segment>(ctx->saved_data["segment"].toCapsule());
+    const auto segment = c10::static_intrusive_pointer_cast<RecomputedBody>(ctx->saved_data["segment"].toCapsule());
     at::Tensor x = ctx->get_saved_variables()[0].detach();
     x.set_requires_grad(ctx->needs_input_grad(0));
     at::Tensor y;
@@ -59,7 +59,7 @@ at::Tensor recomputed(const at::Tensor& x, std::function<at::Tensor(const at::Te
   if (!at::GradMode::is_enabled() || !(x.requires_grad() || trainable)) return function(x);
   const at::Tensor anchor = at::empty({0}, x.options().requires_grad(false));
   anchor.set_requires_grad(trainable);  // makes the result want a gradient when x does not
-  return RecomputedFunction::apply(x, anchor, c10::make_intrusive<Segment>(std::move(function)));
+  return RecomputedFunction::apply(x, anchor, c10::make_intrusive<RecomputedBody>(std::move(function)));
 }
 
 }  // namespace meshtrain

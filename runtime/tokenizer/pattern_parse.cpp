@@ -11,7 +11,7 @@
 namespace meshtrain {
 namespace {
 
-constexpr int kDeepest = 50;  // groups within groups
+constexpr int kDeepestGroup = 50;  // groups within groups
 constexpr uint32_t kMostRepeats = 1000;
 
 class Parser {
@@ -46,7 +46,7 @@ class Parser {
   }
 
   PatternNode choice(int depth) {
-    if (depth > kDeepest) fail("too many groups within groups");
+    if (depth > kDeepestGroup) fail("too many groups within groups");
     PatternNode node{.kind = PatternNode::Kind::Choice};
     do node.children.push_back(sequence(depth));
     while (take("|"));

@@ -25,9 +25,9 @@ Documents documents() {
 }
 
 /// One block for each row, with rows that belong together by themselves.
-std::vector<Block> by_row(const std::vector<Block>& blocks) {
-  std::vector<Block> rows;
-  for (Block block : blocks) {
+std::vector<ScoreBlock> by_row(const std::vector<ScoreBlock>& blocks) {
+  std::vector<ScoreBlock> rows;
+  for (ScoreBlock block : blocks) {
     const int64_t first = block.first_row, count = std::exchange(block.num_rows, 1);
     for (block.first_row = first; block.first_row < first + count; ++block.first_row) rows.push_back(block);
   }
@@ -35,13 +35,13 @@ std::vector<Block> by_row(const std::vector<Block>& blocks) {
 }
 
 /// The sequences of a pass as blocks of one row each: `lengths` say how the positions of its blocks are cut.
-std::vector<Block> sequences_of(const Pass& pass, int64_t num_queries) {
-  std::vector<Block> sequences;
+std::vector<ScoreBlock> sequences_of(const Pass& pass, int64_t num_queries) {
+  std::vector<ScoreBlock> sequences;
   const at::Tensor queries = pass.lengths->queries, keys = pass.lengths->keys;
   EXPECT_EQ(queries.scalar_type(), at::kInt);
   EXPECT_TRUE(queries.is_contiguous() && keys.is_contiguous());
   const bool causal = pass.blocks.front().causal;
-  const std::vector<Block> rows = by_row(pass.blocks);
+  const std::vector<ScoreBlock> rows = by_row(pass.blocks);
   for (int64_t i = 0; i + 1 < queries.size(0); ++i) {
     const int64_t query = queries[i].item<int64_t>(), key = keys[i].item<int64_t>();
     const int64_t num_queries_here = queries[i + 1].item<int64_t>() - query,
@@ -49,11 +49,11 @@ std::vector<Block> sequences_of(const Pass& pass, int64_t num_queries) {
     EXPECT_LE(num_queries_here, pass.lengths->longest_queries);
     EXPECT_LE(num_keys_here, pass.lengths->longest_keys);
     if (causal) {  // of all rows, one after the other, or a part of one
-      const Block& block = pass.blocks.front();
+      const ScoreBlock& block = pass.blocks.front();
       sequences.push_back({block.query + query % num_queries, num_queries_here, block.key + key % num_queries,
                            num_keys_here, true, block.first_row + query / num_queries, 1});
     } else {
-      const Block& block = rows.at(static_cast<size_t>(i));
+      const ScoreBlock& block = rows.at(static_cast<size_t>(i));
       EXPECT_EQ(num_queries_here, block.num_queries);
       EXPECT_EQ(num_keys_here, block.num_keys);
       sequences.push_back(block);
@@ -67,22 +67,22 @@ void expect_the_same_work(const AttentionPlan& packed, const AttentionPlan& sepa
                           size_t most_diagonals = 1) {
   EXPECT_LE(packed.passes.size(), most_diagonals + 1);
   EXPECT_LE(packed.num_diagonals, most_diagonals);
-  std::vector<Block> found, wanted;
+  std::vector<ScoreBlock> found, wanted;
   int64_t scores = 0, wanted_scores = 0;
   for (const Pass& pass : separate.passes) {
     EXPECT_FALSE(pass.lengths);
-    const std::vector<Block> rows = by_row(pass.blocks);
+    const std::vector<ScoreBlock> rows = by_row(pass.blocks);
     wanted.insert(wanted.end(), rows.begin(), rows.end());
     wanted_scores += pass.num_scores;
   }
   for (size_t i = 0; i < packed.passes.size(); ++i) {
     EXPECT_EQ(packed.passes[i].blocks.front().causal, i < packed.num_diagonals);
-    const std::vector<Block> sequences = sequences_of(packed.passes[i], num_queries);
+    const std::vector<ScoreBlock> sequences = sequences_of(packed.passes[i], num_queries);
     found.insert(found.end(), sequences.begin(), sequences.end());
     scores += packed.passes[i].num_scores;
   }
-  const auto sort = [](std::vector<Block>& blocks) {
-    std::ranges::sort(blocks, {}, [](const Block& block) {
+  const auto sort = [](std::vector<ScoreBlock>& blocks) {
+    std::ranges::sort(blocks, {}, [](const ScoreBlock& block) {
       return std::tuple(!block.causal, block.first_row, block.query, block.key);
     });
   };

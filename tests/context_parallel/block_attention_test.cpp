@@ -26,8 +26,8 @@ struct Problem {
         keys(random_tensor({2, 2, 14, 8}, 2, dtype).mul(spread)),
         values(random_tensor({2, 2, 14, 8}, 3, dtype)) {}
 
-  Block diagonal() const { return {0, 5, 9, 5, true, 0, 2}; }
-  Block rectangle(int64_t key, int64_t num_keys) const { return {0, 5, key, num_keys, false, 0, 2}; }
+  ScoreBlock diagonal() const { return {0, 5, 9, 5, true, 0, 2}; }
+  ScoreBlock rectangle(int64_t key, int64_t num_keys) const { return {0, 5, key, num_keys, false, 0, 2}; }
 
   /// By one kernel call over the whole sequence, of which the last 5 queries count.
   Attended whole() const {
@@ -64,10 +64,10 @@ TEST(RunningAttention, QueriesHaveKeysOfTheirOwn) {
   const Problem problem(at::kDouble);
   const Attended whole = problem.whole();
   RunningAttention running(problem.q, kScale);
-  running.add(Block{3, 2, 12, 2, true, 0, 2}, problem.keys, problem.values);
-  running.add(Block{0, 3, 9, 3, true, 0, 1}, problem.keys, problem.values);
-  running.add(Block{0, 3, 9, 3, true, 1, 1}, problem.keys, problem.values);
-  running.add(Block{3, 2, 9, 3, false, 0, 2}, problem.keys, problem.values);
+  running.add(ScoreBlock{3, 2, 12, 2, true, 0, 2}, problem.keys, problem.values);
+  running.add(ScoreBlock{0, 3, 9, 3, true, 0, 1}, problem.keys, problem.values);
+  running.add(ScoreBlock{0, 3, 9, 3, true, 1, 1}, problem.keys, problem.values);
+  running.add(ScoreBlock{3, 2, 9, 3, false, 0, 2}, problem.keys, problem.values);
   running.add(problem.rectangle(0, 9), problem.keys, problem.values);
   const Attended merged = running.finish();
   EXPECT_LE(relative_error(merged.out, whole.out), 1e-13);
@@ -79,8 +79,8 @@ TEST(RunningAttention, HalvesAreMergedInFp32) {
   const at::Tensor q = problem.q.narrow(2, 0, 1), k = random_tensor({2, 4, 64, 8}, 2, at::kBFloat16);
   const Attended exact = attend(q.to(at::kDouble), k.to(at::kDouble), k.to(at::kDouble), false, kScale);
   RunningAttention running(q, kScale);
-  running.add(Block{0, 1, 0, 1, true, 0, 2}, k, k);
-  for (int64_t i = 1; i < k.size(2); ++i) running.add(Block{0, 1, i, 1, false, 0, 2}, k, k);
+  running.add(ScoreBlock{0, 1, 0, 1, true, 0, 2}, k, k);
+  for (int64_t i = 1; i < k.size(2); ++i) running.add(ScoreBlock{0, 1, i, 1, false, 0, 2}, k, k);
   EXPECT_LE(relative_error(running.finish().out, exact.out), 1.0 / 256) << "one rounding, not 64";
 }
 
@@ -91,7 +91,7 @@ TEST(RunningAttention, NoKeyYetIsAStateOfItsOwn) {
   EXPECT_THROW(none.add(problem.rectangle(0, 4), problem.keys, problem.values), std::logic_error);
 
   RunningAttention gap(problem.q, kScale);
-  gap.add(Block{0, 4, 9, 4, true, 0, 2}, problem.keys, problem.values);
+  gap.add(ScoreBlock{0, 4, 9, 4, true, 0, 2}, problem.keys, problem.values);
   EXPECT_THROW(gap.add(problem.rectangle(0, 4), problem.keys, problem.values), std::logic_error);
   EXPECT_THROW(gap.finish(), std::logic_error);
 }
@@ -106,11 +106,11 @@ TEST(RunningGradients, BlocksInAnyOrderAreTheWhole) {
     const Attended all = attend(padded_q, problem.keys, problem.values, true, kScale);
     const AttentionGradients whole =
         attend_backward(padded_grad, padded_q, problem.keys, problem.values, all, true, kScale);
-    std::vector<Block> blocks = {problem.rectangle(0, 4), problem.diagonal(), problem.rectangle(4, 5)};
+    std::vector<ScoreBlock> blocks = {problem.rectangle(0, 4), problem.diagonal(), problem.rectangle(4, 5)};
     for (int turn = 0; turn < 3; ++turn) {
       RunningGradients running(grad, problem.q, {attended.out, attended.lse}, kScale);
       const at::Tensor dk = at::zeros_like(problem.keys, at::kDouble), dv = at::zeros_like(dk);
-      for (const Block& block : blocks) running.add(block, problem.keys, problem.values, dk, dv);
+      for (const ScoreBlock& block : blocks) running.add(block, problem.keys, problem.values, dk, dv);
       EXPECT_LE(relative_error(running.queries(), whole.q.narrow(2, 9, 5)), tolerance) << dtype;
       EXPECT_LE(relative_error(dk, whole.k), tolerance) << dtype;
       EXPECT_LE(relative_error(dv, whole.v), tolerance) << dtype;

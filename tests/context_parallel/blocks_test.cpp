@@ -19,9 +19,9 @@ const std::vector<std::vector<int64_t>> kStarts = {
     {}, {1}, {6}, {11}, {3, 6, 9}, {2, 5, 7}, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}};
 
 /// How often each query-key pair is computed, int64 [S, S].
-at::Tensor pairs(const std::vector<Block>& blocks) {
+at::Tensor pairs(const std::vector<ScoreBlock>& blocks) {
   at::Tensor count = at::zeros({kLength, kLength}, at::kLong);
-  for (const Block& block : blocks) {
+  for (const ScoreBlock& block : blocks) {
     EXPECT_TRUE(!block.causal || block.num_queries == block.num_keys);
     at::Tensor all = at::ones({block.num_queries, block.num_keys}, at::kLong);
     const at::Tensor some = block.causal ? all.tril() : all;
@@ -37,21 +37,21 @@ at::Tensor visible(const std::vector<int64_t>& starts) {
   return ids.unsqueeze(1).eq(ids.unsqueeze(0)).tril().to(at::kLong);
 }
 
-int64_t num_scores(const std::vector<Block>& blocks) {
+int64_t num_scores(const std::vector<ScoreBlock>& blocks) {
   int64_t sum = 0;
-  for (const Block& block : blocks) sum += block.num_scores();
+  for (const ScoreBlock& block : blocks) sum += block.num_scores();
   return sum;
 }
 
 /// All that a rank computes as the keys of all ranks come by.
-std::vector<std::vector<Block>> plan_ring(const SequenceLayout& layout, int64_t batch) {
-  std::vector<std::vector<Block>> hops;
+std::vector<std::vector<ScoreBlock>> plan_ring(const SequenceLayout& layout, int64_t batch) {
+  std::vector<std::vector<ScoreBlock>> hops;
   for (int source = 0; source < layout.ranks(); ++source) hops.push_back(plan_hop(layout, batch, source));
   return hops;
 }
 
 /// Adds a block in local order, whose queries and keys have these positions, to `count` [S, S].
-void add_block(const at::Tensor& count, const Block& block, const at::Tensor& queries, const at::Tensor& keys) {
+void add_block(const at::Tensor& count, const ScoreBlock& block, const at::Tensor& queries, const at::Tensor& keys) {
   const at::Tensor all = at::ones({block.num_queries, block.num_keys}, at::kLong);
   count.index_put_({queries.narrow(0, block.query, block.num_queries).unsqueeze(1),
                     keys.narrow(0, block.key, block.num_keys).unsqueeze(0)},
@@ -78,12 +78,12 @@ TEST(Blocks, CutCoversEveryVisiblePairOnce) {
 }
 
 TEST(Blocks, CutMakesTheFewestBlocks) {
-  EXPECT_EQ(cut({4, 4}, {0, 8}, {}), (std::vector<Block>{{4, 4, 0, 4, false}, {4, 4, 4, 4, true}}));
-  EXPECT_EQ(cut({4, 4}, {0, 4}, {}), (std::vector<Block>{{4, 4, 0, 4, false}}));
-  EXPECT_EQ(cut({4, 4}, {4, 4}, {}), (std::vector<Block>{{4, 4, 4, 4, true}}));
-  EXPECT_EQ(cut({4, 4}, {8, 4}, {}), (std::vector<Block>{}));
+  EXPECT_EQ(cut({4, 4}, {0, 8}, {}), (std::vector<ScoreBlock>{{4, 4, 0, 4, false}, {4, 4, 4, 4, true}}));
+  EXPECT_EQ(cut({4, 4}, {0, 4}, {}), (std::vector<ScoreBlock>{{4, 4, 0, 4, false}}));
+  EXPECT_EQ(cut({4, 4}, {4, 4}, {}), (std::vector<ScoreBlock>{{4, 4, 4, 4, true}}));
+  EXPECT_EQ(cut({4, 4}, {8, 4}, {}), (std::vector<ScoreBlock>{}));
   EXPECT_EQ(cut({4, 4}, {0, 8}, {6}),
-            (std::vector<Block>{{4, 2, 0, 4, false}, {4, 2, 4, 2, true}, {6, 2, 6, 2, true}}));
+            (std::vector<ScoreBlock>{{4, 2, 0, 4, false}, {4, 2, 4, 2, true}, {6, 2, 6, 2, true}}));
 }
 
 /// Runs `check(starts, ranks, layouts)` for all kinds, documents and numbers of ranks.
@@ -103,9 +103,9 @@ void for_all_layouts(const Check& check) {
   }
 }
 
-void expect_diagonals_hold_each_query_once(const std::vector<Block>& blocks, int64_t length) {
+void expect_diagonals_hold_each_query_once(const std::vector<ScoreBlock>& blocks, int64_t length) {
   at::Tensor seen = at::zeros({length}, at::kLong);
-  for (const Block& block : blocks) {
+  for (const ScoreBlock& block : blocks) {
     if (!block.causal) continue;
     EXPECT_EQ(block.query, block.key) << "keys of a diagonal are its queries";
     seen.narrow(0, block.query, block.num_queries).add_(1);
@@ -120,8 +120,8 @@ TEST(Blocks, WholePlansComputeEveryVisiblePairOnce) {
       const at::Tensor positions = layout.positions(), all = at::arange(kLength);
       const WholePlan plan = plan_whole(layout, 1);
       expect_diagonals_hold_each_query_once(plan.diagonals, layout.local_length());
-      for (const Block& block : plan.diagonals) add_block(count, block, positions, positions);
-      for (const Block& block : plan.rectangles) {
+      for (const ScoreBlock& block : plan.diagonals) add_block(count, block, positions, positions);
+      for (const ScoreBlock& block : plan.rectangles) {
         EXPECT_FALSE(block.causal);
         add_block(count, block, positions, all);
       }
@@ -134,12 +134,12 @@ TEST(Blocks, HopsComputeEveryVisiblePairOnce) {
   for_all_layouts([](const std::vector<int64_t>& starts, const std::vector<SequenceLayout>& layouts) {
     at::Tensor count = at::zeros({kLength, kLength}, at::kLong);
     for (const SequenceLayout& layout : layouts) {
-      const std::vector<std::vector<Block>> hops = plan_ring(layout, 1);
+      const std::vector<std::vector<ScoreBlock>> hops = plan_ring(layout, 1);
       for (size_t source = 0; source < hops.size(); ++source) {
         const bool own = static_cast<int>(source) == layout.rank();
         if (own) expect_diagonals_hold_each_query_once(hops[source], layout.local_length());
         bool rectangles = false;
-        for (const Block& block : hops[source]) {
+        for (const ScoreBlock& block : hops[source]) {
           EXPECT_TRUE(own || !block.causal);
           EXPECT_FALSE(rectangles && block.causal) << "diagonals come first";
           rectangles = rectangles || !block.causal;
@@ -158,7 +158,7 @@ TEST(Blocks, ZigZagGivesEachRankTheSameWorkInEveryHop) {
       const SequenceLayout layout(Kind::ZigZag, length, ranks, rank);
       const WholePlan plan = plan_whole(layout, 3);
       EXPECT_EQ((num_scores(plan.diagonals) + num_scores(plan.rectangles)) * ranks, 3 * length * (length + 1) / 2);
-      const std::vector<std::vector<Block>> hops = plan_ring(layout, 3);
+      const std::vector<std::vector<ScoreBlock>> hops = plan_ring(layout, 3);
       for (int source = 0; source < ranks; ++source) {
         EXPECT_EQ(num_scores(hops[source]), 3 * (2 * half * half + (source == rank ? half : 0)))
             << "ranks " << rank << " and " << source;
@@ -181,18 +181,18 @@ TEST(Blocks, ContiguousHopsFromLaterRanksAreSkipped) {
 TEST(Blocks, AdjoiningChunksAreOne) {
   const SequenceLayout layout(Kind::ZigZag, 16, 2, 1);  // chunks 1 and 2 of 4
   const WholePlan plan = plan_whole(layout, 1);
-  EXPECT_EQ(plan.diagonals, (std::vector<Block>{{0, 8, 0, 8, true}}));
-  EXPECT_EQ(plan.rectangles, (std::vector<Block>{{0, 8, 0, 4, false}}));
-  EXPECT_EQ(plan_hop(layout, 1, 1), (std::vector<Block>{{0, 8, 0, 8, true}}));
-  EXPECT_EQ(plan_hop(layout, 1, 0), (std::vector<Block>{{0, 8, 0, 4, false}}));
-  EXPECT_EQ(plan_hop(SequenceLayout(Kind::ZigZag, 16, 2, 0), 1, 1), (std::vector<Block>{{4, 4, 0, 8, false}}));
+  EXPECT_EQ(plan.diagonals, (std::vector<ScoreBlock>{{0, 8, 0, 8, true}}));
+  EXPECT_EQ(plan.rectangles, (std::vector<ScoreBlock>{{0, 8, 0, 4, false}}));
+  EXPECT_EQ(plan_hop(layout, 1, 1), (std::vector<ScoreBlock>{{0, 8, 0, 8, true}}));
+  EXPECT_EQ(plan_hop(layout, 1, 0), (std::vector<ScoreBlock>{{0, 8, 0, 4, false}}));
+  EXPECT_EQ(plan_hop(SequenceLayout(Kind::ZigZag, 16, 2, 0), 1, 1), (std::vector<ScoreBlock>{{4, 4, 0, 8, false}}));
 }
 
 TEST(Blocks, RowsWithTheSameDocumentsAreTakenTogether) {
   const SequenceLayout layout(Kind::Contiguous, 12, 2, 1);
-  EXPECT_EQ(plan_whole(layout, 5).diagonals, (std::vector<Block>{{0, 6, 0, 6, true, 0, 5}}));
+  EXPECT_EQ(plan_whole(layout, 5).diagonals, (std::vector<ScoreBlock>{{0, 6, 0, 6, true, 0, 5}}));
   const SequenceLayout documents = layout.with_documents({{4}, {4}, {8}, {}, {}});
-  const std::vector<Block> diagonals = {
+  const std::vector<ScoreBlock> diagonals = {
       {0, 6, 0, 6, true, 0, 2}, {0, 2, 0, 2, true, 2, 1}, {2, 4, 2, 4, true, 2, 1}, {0, 6, 0, 6, true, 3, 2}};
   EXPECT_EQ(plan_whole(documents, 5).diagonals, diagonals);
   EXPECT_EQ(plan_hop(documents, 5, 1), diagonals);

@@ -78,16 +78,16 @@ TEST(AttentionOnGpu, EveryKernelIsAsOnTheHost) {
 TEST(RunningAttentionOnGpu, IsAsOnTheHost) {
   for (const auto& [dtype, tolerance] : std::vector<Precision>{{at::kFloat, 1e-4}, {at::kBFloat16, 1e-2}}) {
     const std::vector<at::Tensor> device = made({2, 6, 2, 700, 1500, 64, false}, dtype), host = on_host(device);
-    const std::vector<Block> blocks = {
+    const std::vector<ScoreBlock> blocks = {
         {0, 700, 800, 700, true, 0, 2}, {0, 700, 0, 300, false, 0, 2}, {0, 700, 300, 500, false, 0, 2}};
     const auto run = [&](const std::vector<at::Tensor>& of) {
       RunningAttention running(of[0], kScale);
-      for (const Block& block : blocks) running.add(block, of[1], of[2]);
+      for (const ScoreBlock& block : blocks) running.add(block, of[1], of[2]);
       const Attended attended = running.finish();
       RunningGradients gradients(of[3], of[0], attended, kScale);
       const at::TensorOptions wide = attended.lse.options();
       const at::Tensor dk = at::zeros(of[1].sizes(), wide), dv = at::zeros(of[2].sizes(), wide);
-      for (const Block& block : blocks) gradients.add(block, of[1], of[2], dk, dv);
+      for (const ScoreBlock& block : blocks) gradients.add(block, of[1], of[2], dk, dv);
       return std::vector<at::Tensor>{attended.out, attended.lse, gradients.queries(), dk, dv};
     };
     const std::vector<at::Tensor> seen = run(device), wanted = run(host);

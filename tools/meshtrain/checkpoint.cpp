@@ -31,7 +31,7 @@ void add_path(CLI::App& command, CheckpointArguments& arguments) {
       ->type_name("FOLDER");
 }
 
-void add_inspect(CLI::App& checkpoint, int& status) {
+void add_checkpoint_inspect(CLI::App& checkpoint, int& status) {
   CLI::App* command =
       checkpoint.add_subcommand("inspect", "Prints what is in a checkpoint: step, mesh, sizes, tensors, pieces");
   const auto arguments = std::make_shared<CheckpointArguments>();
@@ -46,7 +46,7 @@ void add_inspect(CLI::App& checkpoint, int& status) {
 }
 
 /// Says what is damaged; the exit status.
-int verify(const std::filesystem::path& folder) try {
+int report_damage(const std::filesystem::path& folder) try {
   const VerifiedCheckpoint verified = verify_checkpoint(folder);
   for (const std::string& line : verified.damage) std::printf("%s\n", line.c_str());
   const std::string verdict = verified.damage.empty()
@@ -61,7 +61,7 @@ int verify(const std::filesystem::path& folder) try {
   return 1;
 }
 
-void add_verify(CLI::App& checkpoint, int& status) {
+void add_checkpoint_verify(CLI::App& checkpoint, int& status) {
   CLI::App* command = checkpoint.add_subcommand(
       "verify", "Reads a checkpoint and proves every byte; status 1 when it is damaged, pieces or manifest.json");
   const auto arguments = std::make_shared<CheckpointArguments>();
@@ -69,7 +69,7 @@ void add_verify(CLI::App& checkpoint, int& status) {
   command->footer("Example: meshtrain checkpoint verify runs/quickstart/checkpoints/step-00000060");
   command->callback([arguments, &status] {
     refuse_several_ranks("meshtrain checkpoint verify");
-    status = verify(find_checkpoint(arguments->path));
+    status = report_damage(find_checkpoint(arguments->path));
   });
 }
 
@@ -167,8 +167,8 @@ void add_checkpoint_command(CLI::App& app, int& status) {
   CLI::App* command = app.add_subcommand(
       "checkpoint", "Looks into checkpoints, proves them, and turns them into Hugging Face folders and back");
   command->require_subcommand(1);
-  add_inspect(*command, status);
-  add_verify(*command, status);
+  add_checkpoint_inspect(*command, status);
+  add_checkpoint_verify(*command, status);
   add_export(*command, status);
   add_import(*command, status);
 }

@@ -177,7 +177,7 @@ void add_prepare(CLI::App& data, int& status) {
   });
 }
 
-void add_inspect(CLI::App& data, int& status) {
+void add_data_inspect(CLI::App& data, int& status) {
   CLI::App* command = data.add_subcommand("inspect", "Looks into a token file: how many tokens, which, the first ones");
   const auto arguments = std::make_shared<InspectArguments>();
   command->add_option("file", arguments->file, "The token file")->required()->type_name("FILE");
@@ -225,7 +225,7 @@ void add_data_command(CLI::App& app, int& status) {
   CLI::App* command = app.add_subcommand("data", "Makes token files, and looks into them");
   command->require_subcommand(1);
   add_prepare(*command, status);
-  add_inspect(*command, status);
+  add_data_inspect(*command, status);
 }
 
 }  // namespace meshtrain

@@ -30,7 +30,7 @@ void read_fault(const std::string& fault, VerifyOptions& options) {
   options.skipped_sums = fault.substr(skip.size());
 }
 
-void print(const std::string& text) {
+void print_text(const std::string& text) {
   std::fputs(text.c_str(), stdout);
   std::fflush(stdout);
 }
@@ -46,14 +46,14 @@ int verify_all(VerifyArguments arguments, const Group& world) {
   }
   std::vector<std::string> different;
   for (const VerifyPlan& plan : plans) {
-    if (!verify(plan, arguments.options, world, print)) different.push_back(plan.asked.file);
-    if (world.rank() == 0) print("\n");
+    if (!verify(plan, arguments.options, world, print_text)) different.push_back(plan.asked.file);
+    if (world.rank() == 0) print_text("\n");
   }
   if (world.rank() == 0 && plans.size() > 1) {
     std::string text = std::to_string(plans.size() - different.size()) + " of " + std::to_string(plans.size()) +
                        " recipes compute on their mesh what one rank computes";
     for (const std::string& file : different) text += (&file == &different.front() ? "; DIFFERENT: " : ", ") + file;
-    print(text + "\n");
+    print_text(text + "\n");
   }
   return different.empty() ? 0 : 1;
 }
