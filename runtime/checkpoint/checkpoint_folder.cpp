@@ -1,9 +1,15 @@
 #include "runtime/checkpoint/checkpoint_folder.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <optional>
+#include <random>
 #include <stdexcept>
 #include <system_error>
 
@@ -17,6 +23,7 @@ namespace fs = std::filesystem;
 constexpr const char* kPrefix = "step-";
 constexpr const char* kPartial = ".tmp";
 constexpr const char* kRetired = ".removed";
+constexpr const char* kOwner = "run-";
 
 std::string name_of(int64_t step) {
   char name[32];
@@ -34,12 +41,23 @@ std::optional<int64_t> step_of(const std::string& name) {
   return name == name_of(step) ? std::optional(step) : std::nullopt;
 }
 
-/// False when there is no `from`: another rank has renamed it.
+std::string cannot_rename(const fs::path& from, const fs::path& to, int error) {
+  return "cannot rename " + from.string() + " to " + to.filename().string() + ": " + std::strerror(error);
+}
+
+/// Answers of rename() when `from` is gone. A server that has renamed it gives them too, when its first answer was lost
+/// and it is asked again.
+bool is_gone(int error) {
+  return error == ENOENT || error == ESTALE;
+}
+
+/// False when there is no `from`: another host has renamed it.
 bool rename_folder(const fs::path& from, const fs::path& to) {
   if (std::rename(from.c_str(), to.c_str()) == 0) return true;
-  if (errno == ENOENT) return false;
-  throw std::runtime_error("cannot rename " + from.string() + " to " + to.filename().string() + ": " +
-                           std::strerror(errno));
+  const int error = errno;
+  std::error_code failed;
+  if (is_gone(error) && fs::status(from, failed).type() == fs::file_type::not_found) return false;
+  throw std::runtime_error(cannot_rename(from, to, error));
 }
 
 /// None when there is no such folder, nor could be. One that cannot be read is not an empty one.
@@ -61,12 +79,19 @@ bool has_name_of_step(const fs::path& folder) {
   return step_of((folder.has_filename() ? folder : folder.parent_path()).filename().string()).has_value();
 }
 
+std::string random_id() {
+  std::random_device device;
+  char digits[17];
+  std::snprintf(digits, sizeof digits, "%08x%08x", device(), device());
+  return digits;
+}
+
 fs::path CheckpointFolder::step(int64_t step) const {
   return folder_ / name_of(step);
 }
 
-fs::path CheckpointFolder::partial(int64_t step) const {
-  return folder_ / (name_of(step) + kPartial);
+fs::path CheckpointFolder::partial(int64_t step, const std::string& attempt) const {
+  return folder_ / (name_of(step) + "." + attempt + kPartial);
 }
 
 std::vector<int64_t> CheckpointFolder::steps() const {
@@ -89,18 +114,50 @@ std::string CheckpointFolder::describe_others(const fs::path& but) const {
   return text.empty() ? "" : (count == 1 ? "step " : "steps ") + text;
 }
 
+std::vector<std::string> CheckpointFolder::owners() const {
+  std::vector<std::string> ids;
+  for (const fs::path& path : entries(folder_)) {
+    const std::string name = path.filename().string();
+    if (name.starts_with(kOwner)) ids.push_back(name.substr(std::strlen(kOwner)));
+  }
+  std::sort(ids.begin(), ids.end());
+  return ids;
+}
+
+void CheckpointFolder::claim(const std::string& id) const {
+  make_folders(folder_);
+  const fs::path file = folder_ / (kOwner + id);
+  const int descriptor = ::open(file.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+  if (descriptor < 0 || ::close(descriptor) != 0) {
+    throw std::runtime_error("cannot write " + file.string() + ": " + std::strerror(errno));
+  }
+  sync_folder(folder_);
+}
+
 void CheckpointFolder::clean() const {
   std::error_code ignored;  // what stays is in nobody's way
   for (const fs::path& path : entries(folder_)) {
-    const std::string ending = path.extension().string();
-    if ((ending == kPartial || ending == kRetired) && step_of(path.stem().string())) fs::remove_all(path, ignored);
+    const std::string name = path.filename().string(), ending = path.extension().string();
+    if ((ending == kPartial || ending == kRetired) && step_of(name.substr(0, name.find('.')))) {
+      fs::remove_all(path, ignored);
+    }
   }
 }
 
-void CheckpointFolder::complete(int64_t step) const {
-  if (!rename_folder(partial(step), this->step(step))) return;
+void CheckpointFolder::begin(int64_t step, const std::string& attempt) const {
+  const fs::path folder = partial(step, attempt);
+  if (::mkdir(folder.c_str(), 0777) == 0 || errno == EEXIST) return;
+  throw std::runtime_error("cannot make " + folder.string() + ": " + std::strerror(errno));
+}
+
+void CheckpointFolder::complete(int64_t step, const std::string& attempt) const {
+  const fs::path from = partial(step, attempt), to = this->step(step);
+  if (!rename_folder(from, to)) {
+    sync_folder(folder_);  // which looks anew at a folder that another host has changed
+    std::error_code failed;
+    if (!fs::is_directory(to, failed)) throw std::runtime_error(cannot_rename(from, to, ENOENT));
+  }
   sync_folder(folder_);
-  sync_folder(folder_.parent_path());  // where the first one made this folder
 }
 
 bool CheckpointFolder::abandon_after(int64_t step) const {
@@ -117,16 +174,24 @@ bool CheckpointFolder::abandon_after(int64_t step) const {
   return any;
 }
 
-std::vector<fs::path> CheckpointFolder::retire(int64_t keep_last, int64_t keep_every) const {
-  std::vector<fs::path> retired;
+std::vector<int64_t> CheckpointFolder::outdated(int64_t keep_last, int64_t keep_every) const {
+  std::vector<int64_t> outdated;
   const std::vector<int64_t> all = steps();
   const int64_t num_old = keep_last == 0 ? 0 : static_cast<int64_t>(all.size()) - keep_last;
   for (int64_t i = 0; i < num_old; ++i) {
     const int64_t old = all[static_cast<size_t>(i)];
-    if (keep_every != 0 && old % keep_every == 0) continue;
-    const fs::path away = folder_ / (name_of(old) + kRetired);
+    if (keep_every == 0 || old % keep_every != 0) outdated.push_back(old);
+  }
+  return outdated;
+}
+
+std::vector<fs::path> CheckpointFolder::retire(const std::vector<int64_t>& steps, const std::string& attempt) const {
+  std::vector<fs::path> retired;
+  for (const int64_t old : steps) {
+    const fs::path away = folder_ / (name_of(old) + "." + attempt + kRetired);
     if (rename_folder(step(old), away)) retired.push_back(away);
   }
+  if (!retired.empty()) sync_folder(folder_);
   return retired;
 }
 

@@ -9,6 +9,7 @@
 #include "mesh/error.h"
 #include "mesh/wait_for_stream.h"
 #include "runtime/checkpoint/manifest.h"
+#include "runtime/data/output_file.h"
 #include "runtime/hf/safetensors_writer.h"
 
 namespace meshtrain {
@@ -44,25 +45,31 @@ std::string PieceWriter::wait() {
   return writing_.get();
 }
 
+void PieceWriter::expect_file_in(const std::filesystem::path& folder) const {
+  if (!pieces_.empty()) expect_file(folder / file_name_, num_bytes_);
+}
+
 void PieceWriter::copy() {
   for (size_t i = 0; i < pieces_.size(); ++i) {
     const at::Tensor& values = pieces_[i].values;
     if (values_[i].is_same(values)) {
-      values_[i] = at::empty(values.sizes(),
-                             at::TensorOptions(at::kCPU).dtype(values.dtype()).pinned_memory(values.is_cuda()));
+      values_[i] =
+          at::empty(values.sizes(), at::TensorOptions(at::kCPU).dtype(values.dtype()).pinned_memory(values.is_cuda()));
     }
     values_[i].copy_(values, /*non_blocking=*/true);
   }
   if (!pieces_.empty()) wait_for_stream(pieces_.front().values.device());
 }
 
-std::string PieceWriter::write(const std::filesystem::path& folder) const try {
+std::string PieceWriter::write(const std::filesystem::path& folder) try {
   SafetensorsWriter file(folder / file_name_, entries_of(pieces_));
   ManifestPart part({file_name_, checksum(file.header().data(), file.header().size())});
+  num_bytes_ = file.header().size();
   for (size_t i = 0; i < pieces_.size(); ++i) {
     const Piece& piece = pieces_[i];
     const at::Tensor values = values_[i].contiguous();
     file.write(piece_name(piece.tensor, piece.box), values);
+    num_bytes_ += values.nbytes();
     part.add(piece.tensor, values.scalar_type(), piece.shape, piece.box,
              checksum(values.const_data_ptr(), values.nbytes()));
     set_aside(piece.values);

@@ -17,23 +17,26 @@ class PieceWriter {
   /// memory has no room for twice.
   PieceWriter(std::vector<Piece> pieces, std::string file_name, bool copies);
 
-  /// Begins to write FOLDER/file_name, and makes the folder where it is absent. wait() comes before the next save().
-  /// Without pieces there is no file.
+  /// Begins to write FOLDER/file_name, in a folder that exists. wait() comes before the next save(). Without pieces
+  /// there is no file.
   void save(const std::filesystem::path& folder);
   /// Whether wait() will return at once.
   bool done() const;
   /// The file is durable: its part of the manifest, of ManifestPart; empty without pieces. Throws std::runtime_error
   /// when it could not be written.
   std::string wait();
+  /// Throws std::runtime_error unless the file that wait() was called for is in `folder`, as long as it was written.
+  void expect_file_in(const std::filesystem::path& folder) const;
 
  private:
   void copy();
-  std::string write(const std::filesystem::path& folder) const;
+  std::string write(const std::filesystem::path& folder);
 
   std::vector<Piece> pieces_;
   std::string file_name_;
   bool copies_;
   std::vector<at::Tensor> values_;  // of pieces_: themselves, or copies
+  size_t num_bytes_ = 0;            // of the file
   std::future<std::string> writing_;
 };
 

@@ -120,14 +120,16 @@ fs::path import_checkpoint(const fs::path& hf, const Recipe& recipe, const fs::p
   const RunDirectory directory(RunDirectory::folder_of(recipe, run_dir), /*resume=*/false);
   const CheckpointFolder checkpoints(directory.checkpoints());
   checkpoints.clean();
-  const fs::path partial = checkpoints.partial(0);
-  std::error_code error;
-  fs::create_directories(partial, error);
-  if (error) throw InputError("cannot make " + partial.string() + ": " + error.message());
+  const std::vector<std::string> owners = checkpoints.owners();
+  checkpoints.claim(owners.empty() ? random_id() : owners.front());
+  const std::string attempt = random_id();
+  const fs::path partial = checkpoints.partial(0, attempt);
+  checkpoints.begin(0, attempt);
   try {
     write_whole(partial / "manifest.json", manifest_text(head, {write_pieces(partial, source, tensors)}));
-    checkpoints.complete(0);
+    checkpoints.complete(0, attempt);
   } catch (...) {
+    std::error_code error;
     fs::remove_all(partial, error);
     throw;
   }

@@ -43,8 +43,6 @@ OutputFile::OutputFile(std::filesystem::path path, PageCache cache)
     : path_(std::move(path)), partial_(path_), cache_(cache) {
   if (!path_.has_filename() || std::filesystem::is_directory(path_)) throw InputError(reason(path_, EISDIR));
   partial_ += ".partial";
-  std::error_code failed;  // open() says why
-  if (path_.has_parent_path()) std::filesystem::create_directories(path_.parent_path(), failed);
   open_partial();
 }
 
@@ -151,6 +149,15 @@ void write_whole(const std::filesystem::path& path, const std::string& text) {
   file.finish();
 }
 
+void expect_file(const std::filesystem::path& path, size_t bytes) {
+  std::error_code error;
+  const size_t found = std::filesystem::file_size(path, error);
+  if (error) throw std::runtime_error(path.string() + " was written and cannot be found: " + error.message());
+  if (found == bytes) return;
+  throw std::runtime_error(path.string() + " has " + std::to_string(found) + " bytes, " + std::to_string(bytes) +
+                           " were written");
+}
+
 void sync_folder(const std::filesystem::path& folder) {
   const char* name = folder.empty() ? "." : folder.c_str();
   const int descriptor = ::open(name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -158,6 +165,19 @@ void sync_folder(const std::filesystem::path& folder) {
   const int error = errno;
   if (descriptor >= 0) ::close(descriptor);
   if (!synced) throw std::runtime_error(reason(name, error));
+}
+
+void make_folders(const std::filesystem::path& folder) {
+  std::error_code ignored;
+  if (folder.empty() || std::filesystem::is_directory(folder, ignored)) return;
+  if (!folder.has_filename()) return make_folders(folder.parent_path());  // "folder/"
+  make_folders(folder.parent_path());
+  std::error_code error;
+  std::filesystem::create_directory(folder, error);  // no error where another process was faster
+  const std::string failure = "cannot make the folder " + folder.string() + ": " + error.message();
+  if (is_wrong_path(error.value())) throw InputError(failure);
+  if (error) throw std::runtime_error(failure);
+  sync_folder(folder.parent_path());
 }
 
 }  // namespace meshtrain

@@ -19,8 +19,9 @@ enum class PageCache {
 /// file, as far as the file system's locks reach; where it has none each has a NAME.partial-XXXXXX of its own.
 class OutputFile {
  public:
-  /// Throws InputError when no file can be created there (no such folder, no permission) and when another process is
-  /// writing it, std::runtime_error when the disk fails.
+  /// Makes no folders: in one that has vanished meanwhile a new file would stand alone. Throws InputError when no file
+  /// can be created there (no such folder, no permission) and when another process is writing it, std::runtime_error
+  /// when the disk fails.
   explicit OutputFile(std::filesystem::path path, PageCache cache = PageCache::Kept);
   /// Removes what was written unless finish() was reached.
   ~OutputFile();
@@ -60,7 +61,13 @@ class OutputFile {
 /// Writes a file that has `text` alone. Throws as OutputFile.
 void write_whole(const std::filesystem::path& path, const std::string& text);
 
+/// Throws std::runtime_error unless `path` is a file of so many bytes.
+void expect_file(const std::filesystem::path& path, size_t bytes);
+
 /// Makes renames and new files in `folder` durable. Throws std::runtime_error.
 void sync_folder(const std::filesystem::path& folder);
+
+/// Creates `folder` and those above it, as far as they are absent, durably. Throws as OutputFile.
+void make_folders(const std::filesystem::path& folder);
 
 }  // namespace meshtrain

@@ -3,17 +3,17 @@
 #include <ATen/ATen.h>
 
 #include <cstdio>
-#include <system_error>
 
 #include "mesh/agree.h"
 #include "mesh/error.h"
 #include "runtime/checkpoint/checkpoint_reader.h"
 #include "runtime/data/output_file.h"
-#include "runtime/train/connect.h"
 #include "runtime/train/ownership.h"
 
 namespace meshtrain {
 namespace {
+
+constexpr const char* kManifest = "manifest.json";
 
 std::vector<Piece> owned_pieces(const Trainer& trainer) {
   std::vector<Piece> owned;
@@ -30,26 +30,31 @@ std::string file_of(int rank) {
   return name;
 }
 
-void remove_all(const std::vector<std::filesystem::path>& folders) {
-  std::error_code ignored;  // what stays is removed by the run that resumes
-  for (const std::filesystem::path& folder : folders) std::filesystem::remove_all(folder, ignored);
+/// Returns its bytes.
+size_t write_manifest(const std::filesystem::path& file, const CheckpointHead& head,
+                      const std::vector<std::string>& parts) try {
+  const std::string text = manifest_text(head, parts);
+  write_whole(file, text);
+  return text.size();
+} catch (const InputError& error) {  // of a path, which the user cannot have given wrongly by now
+  throw std::runtime_error(error.what());
 }
 
 }  // namespace
 
-Checkpoints::Checkpoints(const CheckpointRecipe& recipe, CheckpointFolder folder, CheckpointHead head,
+Checkpoints::Checkpoints(const CheckpointRecipe& recipe, CheckpointDisks disks, CheckpointHead head,
                          const Trainer& trainer, const Group& world)
     : recipe_(recipe),
-      folder_(std::move(folder)),
+      disks_(std::move(disks)),
       head_(std::move(head)),
       world_(world.with_purpose("checkpoint")),
-      first_of_host_(world.rank() % ranks_on_this_host(world.size()) == 0),
       pieces_(owned_pieces(trainer), file_of(world.rank()), /*copies=*/!trainer.shard_memory().is_on_disk()) {}
 
 void Checkpoints::save(const TrainingState& state) {
   begun_ = std::chrono::steady_clock::now();
   head_.state = state;
-  pieces_.save(folder_.partial(state.step));
+  complete_or_remove([&] { disks_.begin(state.step); });
+  pieces_.save(disks_.partial(state.step));
   stage_ = Stage::Pieces;
 }
 
@@ -77,30 +82,30 @@ std::optional<WrittenCheckpoint> Checkpoints::finish() {
 
 void Checkpoints::gather_parts() {
   std::string part;
-  agree_or_remove([&] { part = pieces_.wait(); });
+  complete_or_remove([&] { agree(world_, [&] { part = pieces_.wait(); }); });
   const std::vector<std::string> parts = gather_texts(world_, part);
   stage_ = Stage::Manifest;
   if (world_.rank() != 0) return;
-  manifest_ = std::async(std::launch::async, [file = folder_.partial(head_.state.step) / "manifest.json", head = head_,
-                                              parts] { write_whole(file, manifest_text(head, parts)); });
+  const std::filesystem::path file = disks_.partial(head_.state.step) / kManifest;
+  manifest_ = std::async(std::launch::async, [file, head = head_, parts] { return write_manifest(file, head, parts); });
 }
 
 void Checkpoints::complete() {
   const int64_t step = head_.state.step;
-  agree_or_remove([&] {
-    if (world_.rank() != 0) return;
-    manifest_.get();
-    folder_.complete(step);
+  complete_or_remove([&] {
+    const std::filesystem::path folder = disks_.partial(step);
+    agree(world_, [&] {
+      if (world_.rank() == 0) expect_file(folder / kManifest, manifest_.get());
+      pieces_.expect_file_in(folder);
+    });
+    disks_.complete(step);
   });
   stage_ = Stage::Idle;
-  if (!first_of_host_) return;
-  folder_.complete(step);  // where hosts have disks of their own
-  if (removal_.valid()) removal_.wait();
-  removal_ = std::async(std::launch::async, remove_all, folder_.retire(recipe_.keep_last, recipe_.keep_every));
+  disks_.retire(recipe_.keep_last, recipe_.keep_every);
 }
 
-void Checkpoints::agree_or_remove(const std::function<void()>& action) try {
-  agree(world_, action);
+void Checkpoints::complete_or_remove(const std::function<void()>& action) try {
+  action();
 } catch (const AgreedError& error) {
   remove(error.what());
 } catch (const InputError& error) {
@@ -109,7 +114,7 @@ void Checkpoints::agree_or_remove(const std::function<void()>& action) try {
 
 void Checkpoints::remove(const std::string& reason) {
   stage_ = Stage::Idle;
-  if (first_of_host_) remove_all({folder_.partial(head_.state.step)});
+  disks_.remove(head_.state.step);
   throw AgreedError("the checkpoint of step " + std::to_string(head_.state.step) + " is not written: " + reason);
 }
 

@@ -7,10 +7,10 @@
 #include <string>
 
 #include "mesh/group.h"
-#include "runtime/checkpoint/checkpoint_folder.h"
 #include "runtime/checkpoint/manifest.h"
 #include "runtime/checkpoint/piece_writer.h"
 #include "runtime/config/recipe.h"
+#include "runtime/train/checkpoint_disks.h"
 #include "runtime/train/trainer.h"
 
 namespace meshtrain {
@@ -22,15 +22,16 @@ struct WrittenCheckpoint {
 
 /// The checkpoints that a run writes. A save copies what this rank owns to host memory; a thread writes it. When every
 /// rank has said in a step's vote that its part is durable, rank 0 is told of all parts and writes the manifest, in the
-/// background too; when that is durable, it gives the folder its name. Every rank constructs the same and makes the
-/// same calls. A failure on one rank is thrown by all as AgreedError.
+/// background too; when that is durable, every rank looks whether its file is still there, and the folder is given its
+/// name on all hosts. Only then old ones go. Every rank constructs the same and makes the same calls. A failure on one
+/// rank is thrown by all as AgreedError.
 class Checkpoints {
  public:
   /// `head`: what every checkpoint says, whose state is not looked at. `trainer` outlives this. Nothing is written yet.
-  Checkpoints(const CheckpointRecipe& recipe, CheckpointFolder folder, CheckpointHead head, const Trainer& trainer,
+  Checkpoints(const CheckpointRecipe& recipe, CheckpointDisks disks, CheckpointHead head, const Trainer& trainer,
               const Group& world);
 
-  /// Begins the checkpoint of `state`. Nothing else may go on: finish() comes before.
+  /// Begins the checkpoint of `state`. Nothing else may go on: finish() comes before. Collective.
   void save(const TrainingState& state);
   /// Whether this rank has nothing left to do for what goes on: for the vote. No collective.
   bool done() const;
@@ -44,20 +45,18 @@ class Checkpoints {
 
   void gather_parts();
   void complete();
-  /// Throws, on every rank, what is thrown on any, after the folder has been removed.
-  void agree_or_remove(const std::function<void()>& action);
+  /// `action`: collective, throws on all ranks or on none. What it throws is thrown after the folder has been removed.
+  void complete_or_remove(const std::function<void()>& action);
   [[noreturn]] void remove(const std::string& reason);
 
   CheckpointRecipe recipe_;
-  CheckpointFolder folder_;
+  CheckpointDisks disks_;
   CheckpointHead head_;
   Group world_;
-  bool first_of_host_;
   PieceWriter pieces_;
   Stage stage_ = Stage::Idle;
   std::chrono::steady_clock::time_point begun_;  // what goes on
-  std::future<void> manifest_;                   // of rank 0
-  std::future<void> removal_;                    // of checkpoints that are not kept
+  std::future<size_t> manifest_;                 // of rank 0: its bytes
 };
 
 /// Puts into `trainer`, from pieces of the checkpoint in `folder`, what this rank keeps; from one of step 0 weights,

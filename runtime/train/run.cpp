@@ -17,7 +17,6 @@
 #include "runtime/optimizer/schedule.h"
 #include "runtime/train/assemble.h"
 #include "runtime/train/checkpoints.h"
-#include "runtime/train/connect.h"
 #include "runtime/train/evaluation.h"
 #include "runtime/train/journal.h"
 #include "runtime/train/read_ahead.h"
@@ -194,13 +193,12 @@ RunEnd run(const Recipe& asked, const Group& world, const RunOptions& options, c
     throw InputError("another run changed the checkpoints in " + checkpoint_folder.folder().string() +
                      " meanwhile: start again");
   });
+  CheckpointDisks disks(checkpoint_folder, world, checkpoint.value_or(""));
   Resumed resumed;
   if (resumes) resumed = resume(checkpoint.value_or(""), head, recipe.train.steps, *trainer, world);
   std::unique_ptr<Journal> journal;
   agree(world, [&] {
-    if (mesh.rank() % ranks_on_this_host(world.size()) != 0) return;
-    checkpoint_folder.clean();
-    if (resumes) checkpoint_folder.abandon_after(resumed.state.step);  // before their metrics are cut off
+    disks.settle(resumed.state.step);  // before metrics are cut off
     if (mesh.rank() == 0) journal = std::make_unique<Journal>(recipe, std::move(directory), resumed.state.step);
   });
   if (journal) {
@@ -226,7 +224,7 @@ RunEnd run(const Recipe& asked, const Group& world, const RunOptions& options, c
                    (hindrance.empty() ? "steps are recorded as one graph" : "no graph, as " + hindrance));
     }
   }
-  Checkpoints checkpoints(recipe.checkpoint, checkpoint_folder, std::move(head), *trainer, world);
+  Checkpoints checkpoints(recipe.checkpoint, std::move(disks), std::move(head), *trainer, world);
   try {
     const RunEnd end =
         train({recipe, mesh, *data, evaluation.get(), *trainer, checkpoints, journal.get(), stop_request, start},

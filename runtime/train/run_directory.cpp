@@ -19,9 +19,7 @@ bool holds_run(const RunDirectory& directory) {
 }  // namespace
 
 RunDirectory::RunDirectory(std::filesystem::path folder, bool resume) : folder_(std::move(folder)) {
-  std::error_code error;
-  std::filesystem::create_directories(folder_, error);
-  if (error) throw InputError("cannot create the run directory " + folder_.string() + ": " + error.message());
+  make_folders(folder_);
   const bool unlocked = !std::filesystem::exists(folder_ / "lock");
   if (unlocked && !resume && holds_run(*this)) throw holds_a_run(folder_);  // no lock file is made
   lock_.emplace(folder_ / "lock");

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "tests/support/faults/faults.h"
 #include "tests/support/scratch.h"
 
 namespace meshtrain {
@@ -27,28 +28,29 @@ TEST(CheckpointFolder, OnlyWhatIsCompleteCounts) {
   const ScratchFolder scratch;
   const CheckpointFolder folder(scratch.path() / "checkpoints");
   EXPECT_TRUE(folder.steps().empty()) << "there is no folder";
-  for (const char* name :
-       {"step-00000010", "step-00000009", "step-123456789", "step-00000011.tmp", "step-11", "step-00000012.removed",
-        "abandoned-step-00000013", "step-", "step-0000001x", "latest", "step-99999999999999999999"}) {
+  for (const char* name : {"step-00000010", "step-00000009", "step-123456789", "step-00000011.tmp", "step-11",
+                           "step-00000012.removed", "abandoned-step-00000013", "run-0123456789abcdef", "step-",
+                           "step-0000001x", "latest", "step-99999999999999999999"}) {
     make(scratch.path() / "checkpoints" / name);
   }
   EXPECT_EQ(folder.steps(), (std::vector<int64_t>{9, 10, 123456789}));
-  make(folder.partial(20));
-  folder.complete(20);
-  folder.complete(20);  // another rank's turn
+  make(folder.partial(20, "a"));
+  folder.complete(20, "a");
+  folder.complete(20, "a");  // another host's turn
   EXPECT_EQ(folder.steps().back(), 123456789);
   EXPECT_TRUE(fs::exists(folder.step(20) / "inside"));
-  EXPECT_FALSE(fs::exists(folder.partial(20)));
+  EXPECT_FALSE(fs::exists(folder.partial(20, "a")));
 }
 
 TEST(CheckpointFolder, LeftoversAreRemovedAndNothingElse) {
   const ScratchFolder scratch;
   const CheckpointFolder folder(scratch.path());
-  for (const char* name : {"step-00000010", "step-00000011.tmp", "step-00000012.removed", "mine.tmp"}) {
+  for (const char* name : {"step-00000010", "step-00000011.tmp", "step-00000011.0123456789abcdef.tmp",
+                           "step-00000012.0123456789abcdef.removed", "mine.tmp", "step-1.a.tmp"}) {
     make(scratch.path() / name);
   }
   folder.clean();
-  EXPECT_EQ(names_in(scratch.path()), (std::vector<std::string>{"mine.tmp", "step-00000010"}));
+  EXPECT_EQ(names_in(scratch.path()), (std::vector<std::string>{"mine.tmp", "step-00000010", "step-1.a.tmp"}));
 }
 
 TEST(CheckpointFolder, LaterOnesAreSetAside) {
@@ -60,9 +62,8 @@ TEST(CheckpointFolder, LaterOnesAreSetAside) {
   EXPECT_EQ(folder.steps(), std::vector<int64_t>{5});
   make(folder.step(10));
   EXPECT_TRUE(folder.abandon_after(5)) << "again";
-  EXPECT_EQ(names_in(scratch.path()),
-            (std::vector<std::string>{"abandoned-step-00000010", "abandoned-step-00000010-2", "abandoned-step-00000015",
-                                      "step-00000005"}));
+  EXPECT_EQ(names_in(scratch.path()), (std::vector<std::string>{"abandoned-step-00000010", "abandoned-step-00000010-2",
+                                                                "abandoned-step-00000015", "step-00000005"}));
 }
 
 TEST(CheckpointFolder, TheLastAndTheMultiplesAreKept) {
@@ -70,7 +71,7 @@ TEST(CheckpointFolder, TheLastAndTheMultiplesAreKept) {
     const ScratchFolder scratch;
     const CheckpointFolder folder(scratch.path());
     for (int64_t step = 10; step <= 60; step += 10) make(folder.step(step));
-    for (const fs::path& retired : folder.retire(keep_last, keep_every)) fs::remove_all(retired);
+    for (const fs::path& retired : folder.retire(folder.outdated(keep_last, keep_every), "a")) fs::remove_all(retired);
     EXPECT_EQ(names_in(scratch.path()).size(), folder.steps().size()) << "nothing else is there";
     return folder.steps();
   };
@@ -79,6 +80,50 @@ TEST(CheckpointFolder, TheLastAndTheMultiplesAreKept) {
   EXPECT_EQ(kept(2, 0), (std::vector<int64_t>{50, 60}));
   EXPECT_EQ(kept(1, 30), (std::vector<int64_t>{30, 60}));
   EXPECT_EQ(kept(2, 20), (std::vector<int64_t>{20, 40, 50, 60}));
+}
+
+TEST(CheckpointFolder, OnlyAFolderThatIsThereBecomesACheckpoint) {
+  const ScratchFolder scratch;
+  const CheckpointFolder folder(scratch.path() / "checkpoints");
+  const auto message = [](const auto& action) {
+    try {
+      action();
+    } catch (const std::runtime_error& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  EXPECT_EQ(message([&] { folder.begin(3, "a"); }),
+            "cannot make " + folder.partial(3, "a").string() + ": No such file or directory");
+  folder.claim("0123456789abcdef");
+  folder.claim("0123456789abcdef");
+  EXPECT_EQ(folder.owners(), std::vector<std::string>{"0123456789abcdef"});
+  folder.begin(3, "a");
+  folder.begin(3, "a");  // another host's turn
+  fs::remove(folder.partial(3, "a"));
+  EXPECT_EQ(message([&] { folder.complete(3, "a"); }),
+            "cannot rename " + folder.partial(3, "a").string() + " to step-00000003: No such file or directory");
+  EXPECT_EQ(folder.steps(), std::vector<int64_t>{});
+}
+
+// A server of files may do what it is asked, lose the answer and be asked again: it then finds nothing to rename.
+TEST(CheckpointFolder, ARenameWhoseAnswerWasLostIsDone) {
+  for (const std::string error : {"ENOENT", "ESTALE"}) {
+    const ScratchFolder scratch;
+    const CheckpointFolder folder(scratch.path());
+    make(folder.step(1));
+    folder.begin(3, "a");
+    testing::inject_faults("rename:step-:+" + error);
+    folder.complete(3, "a");
+    folder.retire({1}, "a");
+    testing::inject_faults("");
+    EXPECT_EQ(folder.steps(), std::vector<int64_t>{3}) << error;
+    folder.begin(4, "a");
+    testing::inject_faults("rename:step-:" + error);
+    EXPECT_THROW(folder.complete(4, "a"), std::runtime_error) << error;
+    testing::inject_faults("");
+    EXPECT_EQ(folder.steps(), std::vector<int64_t>{3}) << error;
+  }
 }
 
 }  // namespace

@@ -67,11 +67,17 @@ std::vector<double> Training::run(int64_t steps) {
   return losses;
 }
 
-void Training::save(const std::filesystem::path& folder) {
-  Checkpoints checkpoints({}, CheckpointFolder(folder), describe_run(recipe_, layout_), trainer_, ranks_);
+std::unique_ptr<Checkpoints> Training::begin_save(const std::filesystem::path& folder) {
+  auto checkpoints =
+      std::make_unique<Checkpoints>(CheckpointRecipe{}, CheckpointDisks(CheckpointFolder(folder), ranks_, {}),
+                                    describe_run(recipe_, layout_), trainer_, ranks_);
   trainer_.write(state_);
-  checkpoints.save(state_);
-  checkpoints.finish();
+  checkpoints->save(state_);
+  return checkpoints;
+}
+
+void Training::save(const std::filesystem::path& folder) {
+  begin_save(folder)->finish();
 }
 
 void Training::export_to(const std::filesystem::path& folder) {

@@ -1,12 +1,14 @@
 #pragma once
 
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "mesh/device_mesh.h"
 #include "runtime/data/mixture.h"
+#include "runtime/train/checkpoints.h"
 #include "runtime/train/resume.h"
 #include "runtime/train/trainer.h"
 
@@ -35,7 +37,9 @@ class Training {
 
   /// The losses of so many more steps.
   std::vector<double> run(int64_t steps);
-  /// Writes the checkpoint of where it is below `folder`, and waits for it.
+  /// Begins to write the checkpoint of where it is below `folder`. It outlives neither this nor the next step.
+  std::unique_ptr<Checkpoints> begin_save(const std::filesystem::path& folder);
+  /// Writes it, and waits for it.
   void save(const std::filesystem::path& folder);
   /// Its weights, gathered over the mesh, as a Hugging Face folder.
   void export_to(const std::filesystem::path& folder);

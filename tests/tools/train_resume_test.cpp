@@ -18,9 +18,13 @@ namespace fs = std::filesystem;
 class TrainResume : public TrainProgram {
  protected:
   fs::path checkpoints() const { return run_dir / "checkpoints"; }
+  /// Of what is in the folder of checkpoints, but for the file that says of which run they are.
   std::vector<std::string> names() const {
     std::vector<std::string> names;
-    for (const auto& entry : fs::directory_iterator(checkpoints())) names.push_back(entry.path().filename());
+    for (const auto& entry : fs::directory_iterator(checkpoints())) {
+      const std::string name = entry.path().filename();
+      if (!name.starts_with("run-")) names.push_back(name);
+    }
     std::sort(names.begin(), names.end());
     return names;
   }

@@ -3,11 +3,14 @@
 #include <dirent.h>
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <fnmatch.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <climits>
+#include <csignal>
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
@@ -15,21 +18,26 @@
 #include <map>
 #include <mutex>
 #include <sstream>
+#include <utility>
 #include <vector>
 
 namespace meshtrain::testing {
 namespace {
 
 struct Fault {
-  std::string call, part;
+  std::string call, pattern;
   int error = 0;
+  bool is_made = false;  // nevertheless
   long skip = 0, count = LONG_MAX;
 };
 
 struct Faults {
   std::mutex mutex;
   std::vector<Fault> all;
+  int log = -1;
 };
+
+constexpr int kKill = -1;  // for an error
 
 Faults& faults() {
   static auto* const faults = new Faults;  // files are closed after destructors have run
@@ -37,9 +45,10 @@ Faults& faults() {
 }
 
 int number_of(const std::string& error) {
-  static const std::map<std::string, int> numbers = {
-      {"EACCES", EACCES}, {"EDQUOT", EDQUOT},   {"EINVAL", EINVAL}, {"EIO", EIO},       {"ENODATA", ENODATA},
-      {"ENOLCK", ENOLCK}, {"ENOLINK", ENOLINK}, {"ENOSPC", ENOSPC}, {"ENOSYS", ENOSYS}, {"ESTALE", ESTALE}};
+  static const std::map<std::string, int> numbers = {{"EACCES", EACCES}, {"EDQUOT", EDQUOT},   {"EINVAL", EINVAL},
+                                                     {"EIO", EIO},       {"ENOENT", ENOENT},   {"ENODATA", ENODATA},
+                                                     {"ENOLCK", ENOLCK}, {"ENOLINK", ENOLINK}, {"ENOSPC", ENOSPC},
+                                                     {"ENOSYS", ENOSYS}, {"ESTALE", ESTALE},   {"KILL", kKill}};
   const auto found = numbers.find(error);
   if (found == numbers.end()) {
     std::fprintf(stderr, "MESHTRAIN_FAULTS: no error %s\n", error.c_str());
@@ -48,15 +57,36 @@ int number_of(const std::string& error) {
   return found->second;
 }
 
-/// The error that `call` of `path` shall fail with; 0: none.
-int error_of(const char* call, const std::string& path) {
-  const std::lock_guard lock(faults().mutex);
-  for (Fault& fault : faults().all) {
-    if (fault.call != call || path.find(fault.part) == std::string::npos) continue;
-    if (fault.skip-- > 0 || fault.count-- <= 0) continue;
-    return fault.error;
+template <class Function>
+Function* real(const char* name) {
+  return reinterpret_cast<Function*>(dlsym(RTLD_NEXT, name));
+}
+
+/// Whether a line of the log is of use: devices, pipes and the system's own files differ from run to run.
+bool is_logged(const std::string& path) {
+  return path.starts_with("/") && !path.starts_with("/proc") && !path.starts_with("/sys") && !path.starts_with("/dev");
+}
+
+void log_call(const char* call, std::string path) {
+  if (faults().log < 0 || !is_logged(path)) return;
+  for (char& c : path) {
+    if (c == '\n') c = ' ';
   }
-  return 0;
+  const std::string line = std::string(call) + " " + path + "\n";
+  static auto* const next = real<ssize_t(int, const void*, size_t)>("write");
+  [[maybe_unused]] const ssize_t written = next(faults().log, line.data(), line.size());
+}
+
+/// The fault that `call` of `path` shall meet; none: an error of 0.
+Fault fault_of(const char* call, const std::string& path) {
+  const std::lock_guard lock(faults().mutex);
+  log_call(call, path);
+  for (Fault& fault : faults().all) {
+    if (fault.call != call || ::fnmatch(fault.pattern.c_str(), path.c_str(), 0) != 0) continue;
+    if (fault.skip-- > 0 || fault.count-- <= 0) continue;
+    return fault;
+  }
+  return {};
 }
 
 std::string path_of(int descriptor) {
@@ -66,20 +96,20 @@ std::string path_of(int descriptor) {
   return length > 0 ? std::string(path, static_cast<size_t>(length)) : "";
 }
 
-/// Returns whether the call fails; errno is then set.
-bool fails(const char* call, const std::string& path) {
-  const int error = error_of(call, path);
-  if (error != 0) errno = error;
-  return error != 0;
-}
-
-template <class Function>
-Function* real(const char* name) {
-  return reinterpret_cast<Function*>(dlsym(RTLD_NEXT, name));
+/// The result of `make`, the call itself, or `failed` with errno where it fails.
+template <class Result, class Make>
+Result call(const char* name, const std::string& path, Result failed, const Make& make) {
+  const Fault fault = fault_of(name, path);
+  if (fault.error == 0) return make();
+  if (fault.is_made) make();
+  if (fault.error == kKill) ::kill(::getpid(), SIGKILL);
+  errno = fault.error;
+  return failed;
 }
 
 [[maybe_unused]] const bool from_environment = [] {
   if (const char* const text = std::getenv("MESHTRAIN_FAULTS")) inject_faults(text);
+  if (const char* const file = std::getenv("MESHTRAIN_FAULTS_LOG")) log_calls(file);
   return true;
 }();
 
@@ -90,18 +120,36 @@ void inject_faults(const std::string& text) {
   std::istringstream list(text);
   for (std::string entry; std::getline(list, entry, ';');) {
     std::istringstream words(entry);
-    std::string error, number;
+    std::string part, error, number;
     Fault fault;
     std::getline(words, fault.call, ':');
-    std::getline(words, fault.part, ':');
+    std::getline(words, part, ':');
+    fault.pattern = "*" + part;
+    if (part.ends_with("$")) {
+      fault.pattern.pop_back();
+    } else {
+      fault.pattern += "*";
+    }
     std::getline(words, error, ':');
-    fault.error = number_of(error);
+    fault.is_made = error.starts_with("+");
+    fault.error = number_of(error.substr(fault.is_made ? 1 : 0));
     if (std::getline(words, number, ':')) fault.skip = std::stol(number);
     if (std::getline(words, number, ':')) fault.count = std::stol(number);
     all.push_back(fault);
   }
   const std::lock_guard lock(faults().mutex);
   faults().all = all;
+}
+
+void log_calls(const std::string& file) {
+  static auto* const next = real<int(const char*, int, ...)>("open");
+  const int opened = file.empty() ? -1 : next(file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+  int last = -1;
+  {
+    const std::lock_guard lock(faults().mutex);
+    last = std::exchange(faults().log, opened);
+  }
+  if (last >= 0) ::close(last);
 }
 
 }  // namespace meshtrain::testing
@@ -116,7 +164,7 @@ int open(const char* path, int flags, ...) {
   const mode_t mode = (flags & (O_CREAT | O_TMPFILE)) != 0 ? va_arg(rest, mode_t) : 0;
   va_end(rest);
   static auto* const next = real<int(const char*, int, ...)>("open");
-  return fails("open", path) ? -1 : next(path, flags, mode);
+  return call("open", path, -1, [&] { return next(path, flags, mode); });
 }
 
 int open64(const char* path, int flags, ...) {
@@ -125,76 +173,82 @@ int open64(const char* path, int flags, ...) {
   const mode_t mode = (flags & (O_CREAT | O_TMPFILE)) != 0 ? va_arg(rest, mode_t) : 0;
   va_end(rest);
   static auto* const next = real<int(const char*, int, ...)>("open64");
-  return fails("open", path) ? -1 : next(path, flags, mode);
+  return call("open", path, -1, [&] { return next(path, flags, mode); });
 }
 
 FILE* fopen64(const char* path, const char* mode) {  // that of C++ streams
   static auto* const next = real<FILE*(const char*, const char*)>("fopen64");
-  return fails("open", path) ? nullptr : next(path, mode);
+  return call("open", path, static_cast<FILE*>(nullptr), [&] { return next(path, mode); });
 }
 
 DIR* opendir(const char* path) {
   static auto* const next = real<DIR*(const char*)>("opendir");
-  return fails("opendir", path) ? nullptr : next(path);
+  return call("opendir", path, static_cast<DIR*>(nullptr), [&] { return next(path); });
 }
 
 DIR* fdopendir(int descriptor) {
   static auto* const next = real<DIR*(int)>("fdopendir");
-  return fails("opendir", path_of(descriptor)) ? nullptr : next(descriptor);
+  return call("opendir", path_of(descriptor), static_cast<DIR*>(nullptr), [&] { return next(descriptor); });
+}
+
+int mkdir(const char* path, mode_t mode) noexcept {
+  static auto* const next = real<int(const char*, mode_t)>("mkdir");
+  return call("mkdir", path, -1, [&] { return next(path, mode); });
 }
 
 ssize_t read(int descriptor, void* to, size_t bytes) {
   static auto* const next = real<ssize_t(int, void*, size_t)>("read");
-  return fails("read", path_of(descriptor)) ? -1 : next(descriptor, to, bytes);
+  return call("read", path_of(descriptor), ssize_t{-1}, [&] { return next(descriptor, to, bytes); });
 }
 
 ssize_t pread(int descriptor, void* to, size_t bytes, off_t offset) {
   static auto* const next = real<ssize_t(int, void*, size_t, off_t)>("pread");
-  return fails("pread", path_of(descriptor)) ? -1 : next(descriptor, to, bytes, offset);
+  return call("pread", path_of(descriptor), ssize_t{-1}, [&] { return next(descriptor, to, bytes, offset); });
 }
 
 ssize_t write(int descriptor, const void* from, size_t bytes) {
   static auto* const next = real<ssize_t(int, const void*, size_t)>("write");
-  return fails("write", path_of(descriptor)) ? -1 : next(descriptor, from, bytes);
+  return call("write", path_of(descriptor), ssize_t{-1}, [&] { return next(descriptor, from, bytes); });
 }
 
 ssize_t pwrite(int descriptor, const void* from, size_t bytes, off_t offset) {
   static auto* const next = real<ssize_t(int, const void*, size_t, off_t)>("pwrite");
-  return fails("pwrite", path_of(descriptor)) ? -1 : next(descriptor, from, bytes, offset);
+  return call("pwrite", path_of(descriptor), ssize_t{-1}, [&] { return next(descriptor, from, bytes, offset); });
 }
 
 int fsync(int descriptor) {
   static auto* const next = real<int(int)>("fsync");
-  return fails("fsync", path_of(descriptor)) ? -1 : next(descriptor);
+  return call("fsync", path_of(descriptor), -1, [&] { return next(descriptor); });
 }
 
 int sync_file_range(int descriptor, off_t offset, off_t bytes, unsigned flags) {
   static auto* const next = real<int(int, off_t, off_t, unsigned)>("sync_file_range");
-  return fails("sync_file_range", path_of(descriptor)) ? -1 : next(descriptor, offset, bytes, flags);
+  return call("sync_file_range", path_of(descriptor), -1, [&] { return next(descriptor, offset, bytes, flags); });
 }
 
 int ftruncate(int descriptor, off_t length) noexcept {
   static auto* const next = real<int(int, off_t)>("ftruncate");
-  return fails("ftruncate", path_of(descriptor)) ? -1 : next(descriptor, length);
+  return call("ftruncate", path_of(descriptor), -1, [&] { return next(descriptor, length); });
 }
 
 int rename(const char* from, const char* to) noexcept {
   static auto* const next = real<int(const char*, const char*)>("rename");
-  return fails("rename", std::string(from) + "\n" + to) ? -1 : next(from, to);
+  return call("rename", std::string(from) + "\n" + to, -1, [&] { return next(from, to); });
 }
 
 int close(int descriptor) {  // the descriptor is gone, also where it fails
   static auto* const next = real<int(int)>("close");
-  const int error = error_of("close", path_of(descriptor));
+  const Fault fault = fault_of("close", path_of(descriptor));
   const int closed = next(descriptor);
-  if (error == 0) return closed;
-  errno = error;
+  if (fault.error == 0) return closed;
+  if (fault.error == kKill) ::kill(::getpid(), SIGKILL);
+  errno = fault.error;
   return -1;
 }
 
 int flock(int descriptor, int operation) noexcept {
   static auto* const next = real<int(int, int)>("flock");
-  return fails("flock", path_of(descriptor)) ? -1 : next(descriptor, operation);
+  return call("flock", path_of(descriptor), -1, [&] { return next(descriptor, operation); });
 }
 
 int fcntl(int descriptor, int command, ...) {
@@ -203,8 +257,8 @@ int fcntl(int descriptor, int command, ...) {
   void* const argument = va_arg(rest, void*);
   va_end(rest);
   static auto* const next = real<int(int, int, ...)>("fcntl");
-  if (command == F_OFD_SETLK && fails("flock", path_of(descriptor))) return -1;
-  return next(descriptor, command, argument);
+  if (command != F_OFD_SETLK) return next(descriptor, command, argument);
+  return call("flock", path_of(descriptor), -1, [&] { return next(descriptor, command, argument); });
 }
 
 }  // extern "C"

@@ -8,11 +8,18 @@ namespace meshtrain::testing {
 /// starts with it in LD_PRELOAD. MESHTRAIN_FAULTS, read when it is loaded, or inject_faults() say which:
 ///
 ///   CALL:PART:ERROR[:SKIP[:COUNT]] separated by ";"     "fsync:step-00000004:ENODATA",
-///   "flock:/lock:ENOLCK;read::EIO:3:1"
+///   "flock:/lock:ENOLCK;read::EIO:3:1", "rename:step-*.tmp:+ESTALE"
 ///
-/// CALL is open, opendir, read, pread, write, pwrite, fsync, sync_file_range, ftruncate, close, rename or flock
-/// (fcntl's locks included). It fails for files whose path contains PART (for rename: either path), after SKIP such
-/// calls (0), COUNT times (always). ERROR is a name of <errno.h>. Calls of any thread count.
+/// CALL is open, opendir, mkdir, read, pread, write, pwrite, fsync, sync_file_range, ftruncate, close, rename or flock
+/// (fcntl's locks included). It fails for files whose path contains PART, in which "*" is any text, or ends with it
+/// when it is PART$ (for rename: both paths, with a line break in between), after SKIP such calls (0), COUNT times
+/// (always). ERROR is a name of <errno.h>, with "+" before it when the call is made nevertheless, as by a server whose
+/// answer was lost; or KILL, which ends the process as SIGKILL does, before the call or with "+" after it. Calls of any
+/// thread count.
+///
+/// MESHTRAIN_FAULTS_LOG, or log_calls(), names a file that gets a line for each of these calls: "fsync /path/of/file",
+/// "rename /from /to". Those of other files than regular ones and folders are left out.
 void inject_faults(const std::string& faults);
+void log_calls(const std::string& file);
 
 }  // namespace meshtrain::testing

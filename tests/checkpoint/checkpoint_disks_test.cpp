@@ -1,0 +1,208 @@
+// Checkpoints on hosts that share a disk or have one each. Half of the world's ranks are taken to be another host.
+#include "runtime/train/checkpoint_disks.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "mesh/agree.h"
+#include "mesh/error.h"
+#include "tests/support/faults/faults.h"
+#include "tests/support/files.h"
+#include "tests/support/hosts.h"
+#include "tests/support/scratch.h"
+#include "tests/support/world.h"
+
+namespace meshtrain::testing {
+namespace {
+
+namespace fs = std::filesystem;
+using Steps = std::vector<int64_t>;
+
+class CheckpointDisksTest : public ::testing::TestWithParam<bool> {
+ protected:
+  CheckpointDisksTest() : scratch_(world()), ranks_(world_on(Hosts::Two)), hosts_(HostMap::of(ranks_)) {}
+  ~CheckpointDisksTest() override { inject_faults(""); }
+  void SetUp() override {
+    if (world().size() == 1 && own_disks()) GTEST_SKIP() << "one host";
+  }
+
+  static bool own_disks() { return GetParam(); }
+  bool is_first_of_host() const { return hosts_.is_first_of_host(ranks_.rank()); }
+  int host() const { return hosts_.host_of(ranks_.rank()); }
+  CheckpointFolder folder_of(int host) const {
+    return CheckpointFolder(scratch_.path() / ("disk" + std::to_string(own_disks() ? host : 0)) / "run/checkpoints");
+  }
+  CheckpointFolder folder() const { return folder_of(host()); }
+
+  CheckpointDisks start(const fs::path& resumed = {}) const { return {folder(), ranks_, resumed}; }
+
+  /// Every rank writes a file of a checkpoint, rank 0 its manifest; it gets its name.
+  void write(CheckpointDisks& disks, int64_t step) const {
+    disks.begin(step);
+    std::ofstream(disks.partial(step) / std::to_string(ranks_.rank())) << step;
+    if (ranks_.rank() == 0) std::ofstream(disks.partial(step) / "manifest.json") << step;
+    ranks_.barrier();
+    disks.complete(step);
+  }
+
+  /// Looks while no rank changes anything.
+  Steps steps() const {
+    ranks_.barrier();
+    const Steps steps = folder().steps();
+    ranks_.barrier();
+    return steps;
+  }
+  void do_on_host(int host, const std::function<void()>& action) const {
+    ranks_.barrier();
+    if (this->host() == host && is_first_of_host()) action();
+    ranks_.barrier();
+  }
+  /// What all ranks throw.
+  template <class Error>
+  std::string message(const std::function<void()>& action) const {
+    try {
+      action();
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  }
+
+  ScratchFolder scratch_;
+  Group ranks_;
+  HostMap hosts_;
+};
+
+INSTANTIATE_TEST_SUITE_P(, CheckpointDisksTest, ::testing::Bool(),
+                         [](const auto& disks) { return disks.param ? "own" : "shared"; });
+
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+TEST_P(CheckpointDisksTest, OldOnesGoOnEveryHost) {
+  CheckpointDisks disks = start();
+  for (const int64_t step : {10, 20, 30, 40}) {
+    write(disks, step);
+    disks.retire(/*keep_last=*/2, /*keep_every=*/20);
+  }
+  EXPECT_EQ(steps(), (Steps{20, 30, 40}));
+  EXPECT_TRUE(fs::exists(folder().step(40) / std::to_string(ranks_.rank())));
+}
+
+// Names that sort behind every checkpoint to come made a host take away its part of each of them.
+TEST_P(CheckpointDisksTest, RankZeroAloneDecidesWhatGoes) {
+  CheckpointDisks disks = start();
+  write(disks, 10);
+  if (own_disks()) do_on_host(1, [&] { fs::create_directories(folder().step(900)); });
+  for (const int64_t step : {20, 30}) {
+    write(disks, step);
+    disks.retire(1, 0);
+    EXPECT_TRUE(fs::exists(folder().step(step) / std::to_string(ranks_.rank()))) << step;
+    ranks_.barrier();
+  }
+  EXPECT_EQ(steps(), own_disks() && host() == 1 ? (Steps{30, 900}) : Steps{30});
+}
+
+TEST_P(CheckpointDisksTest, AnotherRunsFolderIsRefusedAndLeftAlone) {
+  if (!own_disks()) return;
+  for (const bool has_id : {true, false}) {
+    do_on_host(1, [&] {
+      fs::remove_all(folder().folder());
+      if (has_id) folder().claim("0123456789abcdef");
+      fs::create_directories(folder().step(7));
+      fs::create_directories(folder().partial(8, "a"));
+    });
+    do_on_host(0, [&] { fs::remove_all(folder().folder()); });
+    const auto before = contents(scratch_.path());
+    ranks_.barrier();
+    const std::string refusal = message<InputError>([&] { start(); });
+    EXPECT_TRUE(has(refusal, folder_of(1).folder().string() + " holds checkpoints of another run (of ")) << refusal;
+    EXPECT_TRUE(has(refusal, "rank " + std::to_string(hosts_.ranks_of(1).front())) && has(refusal, " on ")) << refusal;
+    EXPECT_TRUE(has(refusal, ": move or remove that folder on that host, or choose another --run-dir")) << refusal;
+    EXPECT_EQ(contents(scratch_.path()), before);
+  }
+}
+
+TEST_P(CheckpointDisksTest, AnEmptyDiskMayJoin) {
+  if (!own_disks()) return;
+  {
+    CheckpointDisks disks = start();
+    write(disks, 10);
+  }
+  do_on_host(1, [&] { fs::remove_all(folder().folder().parent_path()); });
+  CheckpointDisks disks = start(folder_of(0).step(10));
+  disks.settle(10);
+  write(disks, 20);
+  EXPECT_EQ(steps(), host() == 0 ? (Steps{10, 20}) : Steps{20});
+  EXPECT_EQ(folder().owners().size(), 1u);
+}
+
+TEST_P(CheckpointDisksTest, CheckpointsOfOlderVersionsHaveNoIdAndAreGoneOnFrom) {
+  if (is_first_of_host()) {
+    for (const int64_t step : {10, 20}) fs::create_directories(folder().step(step));
+  }
+  ranks_.barrier();
+  EXPECT_TRUE(has(message<InputError>([&] { start(); }), "of a run without an id, this run begins"));
+  CheckpointDisks disks = start(folder_of(0).step(10));
+  disks.settle(10);
+  write(disks, 30);
+  EXPECT_EQ(steps(), (Steps{10, 30}));
+  EXPECT_TRUE(fs::exists(folder().folder() / "abandoned-step-00000020"));
+  EXPECT_EQ(folder().owners().size(), 1u);
+}
+
+// Where rank 0's host, or the other one, cannot rename: the newest that rank 0 lists is there on both.
+TEST_P(CheckpointDisksTest, ARenameThatFailsLeavesACheckpointOnEveryHost) {
+  for (int failing = 0; failing < hosts_.num_hosts(); ++failing) {
+    const int64_t last = failing == 0 ? 10 : 30, next = last + 10;
+    CheckpointDisks disks = start(failing == 0 ? fs::path() : folder_of(0).step(20));
+    write(disks, last);
+    if (host() == failing) inject_faults("rename:step-000000" + std::to_string(next) + ".:EIO");
+    EXPECT_TRUE(has(message<AgreedError>([&] { write(disks, next); }), "cannot rename ")) << failing;
+    inject_faults("");
+    disks.remove(next);
+    ranks_.barrier();
+    const bool is_complete = !own_disks() && failing == 0 && hosts_.num_hosts() > 1;  // the other host has renamed it
+    const int64_t newest = folder_of(0).steps().back();
+    EXPECT_EQ(newest, is_complete ? next : last);
+    EXPECT_TRUE(fs::exists(folder().step(newest) / std::to_string(ranks_.rank())));
+
+    ranks_.barrier();
+    CheckpointDisks again = start(folder_of(0).step(newest));
+    again.settle(newest);
+    EXPECT_EQ(steps().back(), newest) << "a part of a checkpoint that is not complete is not kept";
+    if (newest == last) write(again, next);
+    EXPECT_EQ(steps().back(), next) << "nor in the way";
+  }
+}
+
+TEST_P(CheckpointDisksTest, WhatRankZeroHasTakenAwayGoesOnTheOthers) {
+  {
+    CheckpointDisks disks = start();
+    for (const int64_t step : {10, 20}) write(disks, step);
+  }
+  if (own_disks()) do_on_host(0, [&] { fs::remove_all(folder().step(10)); });
+  start(folder_of(0).step(20)).settle(20);
+  EXPECT_EQ(steps(), own_disks() ? Steps{20} : (Steps{10, 20}));
+}
+
+TEST_P(CheckpointDisksTest, AFolderThatVanishedIsNotMadeAnew) {
+  CheckpointDisks disks = start();
+  write(disks, 10);
+  do_on_host(0, [&] { fs::rename(folder().folder().parent_path(), scratch_.path() / "unmounted"); });
+  const std::string said = message<AgreedError>([&] { write(disks, 20); });
+  EXPECT_TRUE(has(said, "cannot make " + folder_of(0).folder().string()) && has(said, "No such file")) << said;
+  EXPECT_FALSE(fs::exists(folder_of(0).folder()));
+  do_on_host(0, [&] { fs::rename(scratch_.path() / "unmounted", folder().folder().parent_path()); });
+}
+
+TEST_P(CheckpointDisksTest, NoTwoStartsWriteInOneFolder) {
+  EXPECT_NE(start().partial(10).filename(), start().partial(10).filename());
+  const CheckpointDisks disks = start();
+  EXPECT_EQ(broadcast_text(ranks_, disks.partial(10).filename().string()), disks.partial(10).filename().string());
+}
+
+}  // namespace
+}  // namespace meshtrain::testing

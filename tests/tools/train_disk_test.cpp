@@ -1,0 +1,219 @@
+// A run with checkpoints and an export on a disk that fails: each call that touches a file of the run, with each error.
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <map>
+#include <random>
+#include <regex>
+#include <set>
+
+#include "tests/support/files.h"
+#include "tests/tools/train_program.h"
+
+namespace meshtrain::testing {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Call {
+  std::string name, path;  // of a rename: "FROM TO"
+};
+
+/// The `number`-th of these calls, from 0. In `pattern` "*" stands for what differs from run to run.
+struct Place {
+  std::string call, pattern;
+  int number = 0;
+};
+
+class TrainDisk : public TrainProgram {
+ protected:
+  fs::path checkpoints() const { return run_dir / "checkpoints"; }
+  std::string file_of_log() const { return path("calls").string(); }
+
+  /// Trains to step `steps` with a checkpoint at each, of which the last is kept.
+  Ending run_to(int steps, const Words& more = {}, const Words& environment = {}) const {
+    Words words = {"train",     recipe,
+                   "--run-dir", run_dir,
+                   "--set",     "train.steps=" + std::to_string(steps),
+                   "--set",     "checkpoint={every: 1, keep_last: 1}"};
+    words.insert(words.end(), more.begin(), more.end());
+    return run_meshtrain(words, environment);
+  }
+  Words preload(const std::string& variable) const {
+    return {"LD_PRELOAD=" + build_folder() + "/tests/libfaults.so", variable};
+  }
+
+  /// The calls of a run that goes on from step 2 to step 4 and exports, in order.
+  std::vector<Call> log_calls() {
+    EXPECT_EQ(run_to(2).status, 0);
+    fs::copy(run_dir, path("base"), fs::copy_options::recursive);
+    const Ending ending = resume(preload("MESHTRAIN_FAULTS_LOG=" + file_of_log()));
+    EXPECT_EQ(ending.status, 0) << ending.err;
+    return calls();
+  }
+  Ending resume(const Words& environment = {}) const {
+    return run_to(4, {"--resume", "--set", "train.export=" + path("weights").string()}, environment);
+  }
+  std::vector<Call> calls() const {
+    std::vector<Call> calls;
+    std::ifstream log(file_of_log());
+    const std::string own = run_dir.parent_path();
+    for (std::string line; std::getline(log, line);) {
+      const size_t space = line.find(' ');
+      if (line.compare(space + 1, own.size(), own) == 0)
+        calls.push_back({line.substr(0, space), line.substr(space + 1)});
+    }
+    return calls;
+  }
+
+  /// As it was before log_calls() went on.
+  void start_over() const {
+    for (const fs::path& folder : {run_dir, path("weights"), path("weights.partial")}) fs::remove_all(folder);
+    fs::copy(path("base"), run_dir, fs::copy_options::recursive);
+  }
+
+  std::vector<double> losses() const {
+    std::vector<double> values;
+    for (const nlohmann::json& line : metrics()) values.push_back(line.at("loss"));
+    return values;
+  }
+
+  void expect_that_nothing_is_lost(const Place& place, const std::string& error);
+
+  std::map<std::string, std::string> weights_;                         // that an undisturbed run exports
+  std::map<std::string, std::map<std::string, std::string>> written_;  // and its checkpoints
+  std::vector<double> losses_;
+};
+
+/// Where a path is a pattern in which the name of an attempt is any.
+std::string pattern_of(const std::string& path) {
+  std::string pattern = std::regex_replace(path, std::regex("(step-[0-9]{8}\\.|run-)[0-9a-f]{16}"), "$1*");
+  std::replace(pattern.begin(), pattern.end(), ' ', '*');  // between the paths of a rename
+  return pattern;
+}
+
+std::vector<Place> places_of(const std::vector<Call>& calls) {
+  std::map<std::pair<std::string, std::string>, int> numbers;
+  std::vector<Place> places;
+  for (const Call& call : calls) {
+    const std::string pattern = pattern_of(call.path);
+    places.push_back({call.name, pattern, numbers[{call.name, pattern}]++});
+  }
+  return places;
+}
+
+/// Each sync comes before what depends on it, and nothing is renamed that is not durable.
+TEST_F(TrainDisk, WhatIsRenamedIsDurableAndBecomesSo) {
+  EXPECT_EQ(run_to(3, {}, preload("MESHTRAIN_FAULTS_LOG=" + file_of_log())).status, 0);
+  std::set<std::string> unsynced;  // files written to, folders with new names in them
+  int num_folders = 0, num_files = 0, num_retired = 0;
+  for (const Call& call : calls()) {
+    const fs::path file = call.path.substr(0, call.path.find(' '));
+    const std::string folder = file.parent_path();
+    const bool is_below = file.string().starts_with(checkpoints().string() + "/");
+    if (call.name == "mkdir") unsynced.insert(folder);
+    if (call.name == "open" && is_below && file.filename().string().starts_with("run-")) unsynced.insert(folder);
+    if (call.name == "pwrite" || call.name == "write") unsynced.insert(file);
+    if (call.name == "fsync") unsynced.erase(file);
+    if (call.name != "rename" || !is_below) continue;
+    for (const std::string& written : unsynced) {
+      EXPECT_FALSE(written == file || written.starts_with(file.string() + "/"))
+          << written << " is not durable, and renamed: " << call.path;
+    }
+    if (file.extension() == ".tmp") {
+      ++num_folders;
+      EXPECT_FALSE(unsynced.contains(run_dir.parent_path())) << "the run directory's name";
+      EXPECT_FALSE(unsynced.contains(run_dir)) << "the name of the folder of checkpoints";
+    } else if (call.path.ends_with(".removed")) {
+      ++num_retired;
+      EXPECT_FALSE(unsynced.contains(folder)) << "the newest checkpoint is not durable, and this goes: " << call.path;
+    } else {
+      ++num_files;
+    }
+    unsynced.insert(folder);
+  }
+  EXPECT_EQ(num_folders, 3);
+  EXPECT_EQ(num_files, 6) << "pieces and manifests";
+  EXPECT_EQ(num_retired, 2);
+  for (const std::string& path : unsynced) EXPECT_FALSE(path.starts_with(checkpoints().string())) << path;
+}
+
+/// Files are left as they are where a call fails that a run can do without.
+bool may_fail(const std::string& call) {
+  for (const char* needed : {"write", "pwrite", "fsync", "sync_file_range", "ftruncate", "rename", "mkdir"}) {
+    if (call == needed) return false;
+  }
+  return true;
+}
+
+void TrainDisk::expect_that_nothing_is_lost(const Place& place, const std::string& error) {
+  const std::string fault = place.call + ":" + place.pattern + "$:" + error + ":" + std::to_string(place.number) + ":1";
+  SCOPED_TRACE(fault);
+  start_over();
+  const Ending ending = resume(preload("MESHTRAIN_FAULTS=" + fault));
+  if (error.ends_with("KILL")) {
+    EXPECT_EQ(ending.status, 128 + 9) << ending.err;
+  } else if (ending.status == 0) {
+    EXPECT_TRUE(may_fail(place.call)) << "the failure was not seen";
+    EXPECT_EQ(losses(), losses_);
+    EXPECT_EQ(contents(path("weights")), weights_);
+  } else {
+    EXPECT_TRUE(ending.status == 1 || ending.status == 2) << ending.status;
+    EXPECT_TRUE(ending.err.starts_with("meshtrain: ") && count(ending.err, "\n") == 1) << ending.err;
+    static const std::map<std::string, int> numbers = {
+        {"ENOSPC", ENOSPC}, {"EIO", EIO}, {"ENODATA", ENODATA}, {"EACCES", EACCES}, {"ESTALE", ESTALE}};
+    EXPECT_TRUE(has(ending.err, std::strerror(numbers.at(error)))) << ending.err;
+    const std::string last = place.pattern.substr(place.pattern.rfind('/') + 1);
+    std::string name = last.substr(0, last.find('*'));
+    if (name.ends_with(".partial")) name.resize(name.size() - 8);
+    EXPECT_TRUE(has(ending.err, name)) << ending.err << " does not name " << name;
+  }
+
+  int64_t announced = 2;
+  for (int64_t step = 3; step <= 4; ++step) {
+    if (has(ending.out, "checkpoint of step " + std::to_string(step) + " written")) announced = step;
+  }
+  int64_t newest = 0;
+  for (const auto& entry : fs::directory_iterator(checkpoints())) {
+    const std::string name = entry.path().filename();
+    if (!name.starts_with("step-") || has(name, ".")) continue;
+    newest = std::max<int64_t>(newest, std::stoll(name.substr(5)));
+    EXPECT_EQ(contents(entry.path()), written_.at(name)) << name;
+  }
+  EXPECT_GE(newest, announced) << ending.out << ending.err;
+
+  for (const char* folder : {"weights", "weights.partial"}) fs::remove_all(path(folder));
+  const Ending again = resume();
+  EXPECT_EQ(again.status, 0) << again.err;
+  EXPECT_TRUE(has(again.out, "resumed after step " + std::to_string(newest))) << again.out;
+  EXPECT_EQ(losses(), losses_);
+  EXPECT_EQ(contents(path("weights")), weights_);
+}
+
+TEST_F(TrainDisk, NoCallThatFailsLosesACheckpoint) {
+  const std::vector<Place> places = places_of(log_calls());
+  losses_ = losses();
+  weights_ = contents(path("weights"));
+  written_["step-00000004"] = contents(checkpoints() / "step-00000004");
+  for (int step : {2, 3}) {
+    start_over();
+    if (step == 3) resume(preload("MESHTRAIN_FAULTS=rename:step-00000003*step-*.removed:KILL"));
+    const std::string name = "step-0000000" + std::to_string(step);
+    written_[name] = contents(checkpoints() / name);
+  }
+  std::vector<std::pair<Place, std::string>> cases;
+  for (const Place& place : places) {
+    for (const char* error : {"ENOSPC", "EIO", "ENODATA", "EACCES", "ESTALE", "KILL"}) cases.emplace_back(place, error);
+  }
+  const bool all = std::getenv("MESHTRAIN_FULL_MATRIX") != nullptr;
+  if (!all) {
+    std::shuffle(cases.begin(), cases.end(), std::mt19937(17));
+    cases.resize(12);
+  }
+  std::printf("%zu calls, %zu failures\n", places.size(), cases.size());
+  for (const auto& [place, error] : cases) expect_that_nothing_is_lost(place, error);
+}
+
+}  // namespace
+}  // namespace meshtrain::testing
