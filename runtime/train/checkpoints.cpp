@@ -46,6 +46,10 @@ Checkpoints::Checkpoints(const CheckpointRecipe& recipe, CheckpointFolder folder
       first_of_host_(world.rank() % ranks_on_this_host(world.size()) == 0),
       pieces_(owned_pieces(trainer), file_of(world.rank()), /*copies=*/!trainer.shard_memory().is_on_disk()) {}
 
+Checkpoints::~Checkpoints() {
+  if (stage_ == Stage::Failed && first_of_host_) remove_all({folder_.partial(head_.state.step)});
+}
+
 void Checkpoints::save(const TrainingState& state) {
   begun_ = std::chrono::steady_clock::now();
   head_.state = state;
@@ -77,7 +81,7 @@ std::optional<WrittenCheckpoint> Checkpoints::finish() {
 
 void Checkpoints::gather_parts() {
   std::string part;
-  agree_or_remove([&] { part = pieces_.wait(); });
+  agree_or_fail([&] { part = pieces_.wait(); });
   const std::vector<std::string> parts = gather_texts(world_, part);
   stage_ = Stage::Manifest;
   if (world_.rank() != 0) return;
@@ -87,7 +91,7 @@ void Checkpoints::gather_parts() {
 
 void Checkpoints::complete() {
   const int64_t step = head_.state.step;
-  agree_or_remove([&] {
+  agree_or_fail([&] {
     if (world_.rank() != 0) return;
     manifest_.get();
     folder_.complete(step);
@@ -99,17 +103,16 @@ void Checkpoints::complete() {
   removal_ = std::async(std::launch::async, remove_all, folder_.retire(recipe_.keep_last, recipe_.keep_every));
 }
 
-void Checkpoints::agree_or_remove(const std::function<void()>& action) try {
+void Checkpoints::agree_or_fail(const std::function<void()>& action) try {
   agree(world_, action);
 } catch (const AgreedError& error) {
-  remove(error.what());
+  fail(error.what());
 } catch (const InputError& error) {
-  remove(error.what());
+  fail(error.what());
 }
 
-void Checkpoints::remove(const std::string& reason) {
-  stage_ = Stage::Idle;
-  if (first_of_host_) remove_all({folder_.partial(head_.state.step)});
+void Checkpoints::fail(const std::string& reason) {
+  stage_ = Stage::Failed;
   throw AgreedError("the checkpoint of step " + std::to_string(head_.state.step) + " is not written: " + reason);
 }
 

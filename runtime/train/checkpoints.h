@@ -29,6 +29,10 @@ class Checkpoints {
   /// `head`: what every checkpoint says, whose state is not looked at. `trainer` outlives this. Nothing is written yet.
   Checkpoints(const CheckpointRecipe& recipe, CheckpointFolder folder, CheckpointHead head, const Trainer& trainer,
               const Group& world);
+  /// Removes what is there of a checkpoint that failed: by then its error was reported, however long this takes.
+  ~Checkpoints();
+  Checkpoints(const Checkpoints&) = delete;
+  Checkpoints& operator=(const Checkpoints&) = delete;
 
   /// Begins the checkpoint of `state`. Nothing else may go on: finish() comes before.
   void save(const TrainingState& state);
@@ -40,13 +44,13 @@ class Checkpoints {
   std::optional<WrittenCheckpoint> finish();
 
  private:
-  enum class Stage { Idle, Pieces, Manifest };
+  enum class Stage { Idle, Pieces, Manifest, Failed };
 
   void gather_parts();
   void complete();
-  /// Throws, on every rank, what is thrown on any, after the folder has been removed.
-  void agree_or_remove(const std::function<void()>& action);
-  [[noreturn]] void remove(const std::string& reason);
+  /// Throws, on every rank, what is thrown on any, as the failure of this checkpoint.
+  void agree_or_fail(const std::function<void()>& action);
+  [[noreturn]] void fail(const std::string& reason);
 
   CheckpointRecipe recipe_;
   CheckpointFolder folder_;

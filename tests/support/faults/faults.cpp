@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <climits>
 #include <cstdarg>
 #include <cstdio>
@@ -15,6 +16,7 @@
 #include <map>
 #include <mutex>
 #include <sstream>
+#include <thread>
 #include <vector>
 
 namespace meshtrain::testing {
@@ -23,6 +25,7 @@ namespace {
 struct Fault {
   std::string call, part;
   int error = 0;
+  std::chrono::milliseconds delay{0};
   long skip = 0, count = LONG_MAX;
 };
 
@@ -48,15 +51,22 @@ int number_of(const std::string& error) {
   return found->second;
 }
 
-/// The error that `call` of `path` shall fail with; 0: none.
-int error_of(const char* call, const std::string& path) {
+/// What shall happen to `call` of `path`; no error and no delay: nothing.
+Fault fault_of(const char* call, const std::string& path) {
   const std::lock_guard lock(faults().mutex);
   for (Fault& fault : faults().all) {
     if (fault.call != call || path.find(fault.part) == std::string::npos) continue;
     if (fault.skip-- > 0 || fault.count-- <= 0) continue;
-    return fault.error;
+    return fault;
   }
-  return 0;
+  return {};
+}
+
+/// The error that `call` of `path` shall fail with, after its delay; 0: none.
+int error_of(const char* call, const std::string& path) {
+  const Fault fault = fault_of(call, path);
+  std::this_thread::sleep_for(fault.delay);
+  return fault.error;
 }
 
 std::string path_of(int descriptor) {
@@ -95,7 +105,12 @@ void inject_faults(const std::string& text) {
     std::getline(words, fault.call, ':');
     std::getline(words, fault.part, ':');
     std::getline(words, error, ':');
-    fault.error = number_of(error);
+    const std::string delay = "delay=";
+    if (error.rfind(delay, 0) == 0) {
+      fault.delay = std::chrono::milliseconds(std::stol(error.substr(delay.size())));
+    } else {
+      fault.error = number_of(error);
+    }
     if (std::getline(words, number, ':')) fault.skip = std::stol(number);
     if (std::getline(words, number, ':')) fault.count = std::stol(number);
     all.push_back(fault);
@@ -181,6 +196,16 @@ int ftruncate(int descriptor, off_t length) noexcept {
 int rename(const char* from, const char* to) noexcept {
   static auto* const next = real<int(const char*, const char*)>("rename");
   return fails("rename", std::string(from) + "\n" + to) ? -1 : next(from, to);
+}
+
+int unlink(const char* path) noexcept {
+  static auto* const next = real<int(const char*)>("unlink");
+  return fails("unlink", path) ? -1 : next(path);
+}
+
+int unlinkat(int folder, const char* path, int flags) noexcept {
+  static auto* const next = real<int(int, const char*, int)>("unlinkat");
+  return fails("unlink", path_of(folder) + "/" + path) ? -1 : next(folder, path, flags);
 }
 
 int close(int descriptor) {  // the descriptor is gone, also where it fails
