@@ -165,6 +165,10 @@ std::shared_ptr<Backend> mpi_backend(const MpiOptions& options) {
   return std::make_shared<MpiBackend>(world);
 }
 
+bool meet_at_end(std::optional<std::chrono::milliseconds> limit) {
+  return !MpiEngine::running() || MpiEngine::get().meet_at_end(limit);
+}
+
 void abort_mpi(int status) {
   std::fflush(nullptr);
   if (MpiEngine::running()) MPI_Abort(MPI_COMM_WORLD, status);

@@ -1,8 +1,10 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <optional>
 
 #include "mesh/backend.h"
 
@@ -34,6 +36,11 @@ struct MpiOptions {
 /// A process that exits with a status other than 0, or with collectives unfinished, and that the other ranks do not
 /// follow within seconds, takes the job down with it.
 std::shared_ptr<Backend> mpi_backend(const MpiOptions& options = {});
+
+/// Waits until every rank of the job has called it too, or exits: for an end that all of them come to, however long
+/// some of them still clean up. A process that has met the others may exit with any status and ends nobody. False when
+/// they have not come within `limit`. At once where there is no MPI.
+bool meet_at_end(std::optional<std::chrono::milliseconds> limit = std::nullopt);
 
 /// Ends the whole job, other ranks included, with this exit status. Used when a rank fails alone.
 [[noreturn]] void abort_mpi(int status);

@@ -13,7 +13,7 @@ namespace {
 
 std::atomic<bool> is_running = false;
 
-/// How long a rank that failed waits at exit for the others to fail with it.
+/// How long a rank that exits with an error, and has not met the others, waits for them to exit with it.
 constexpr std::chrono::seconds kFarewell{2};
 
 }  // namespace
@@ -133,6 +133,20 @@ std::shared_ptr<MpiCommunicator> MpiEngine::split(MPI_Comm parent, int color, in
   return comm == MPI_COMM_NULL ? nullptr : std::make_shared<MpiCommunicator>(comm, options);
 }
 
+bool MpiEngine::meet_at_end(std::optional<std::chrono::milliseconds> limit) {
+  const auto start = std::chrono::steady_clock::now();
+  Turn turn(*this);
+  if (!at_end_) MPI_Ibarrier(MPI_COMM_WORLD, &everyone_at_end_);
+  at_end_ = true;
+  for (;;) {
+    const bool moved = progress();
+    int met = 0;
+    if (MPI_Test(&everyone_at_end_, &met, MPI_STATUS_IGNORE) != MPI_SUCCESS || met) return true;
+    if (limit && std::chrono::steady_clock::now() - start > *limit) return false;
+    if (!moved) turn.yield();
+  }
+}
+
 void MpiEngine::retire(MPI_Comm comm) {
   const std::lock_guard lock(retired_mutex_);
   retired_.push_back(comm);
@@ -209,16 +223,9 @@ void MpiEngine::finalize(int status) {
   wake_.notify_one();
   thread_.join();
 
-  const bool alone = status != 0 || !active_.empty() || !failed_.empty();
-  const auto deadline = std::chrono::steady_clock::now() + kFarewell;
-  MPI_Request everyone_left = MPI_REQUEST_NULL;
-  MPI_Ibarrier(MPI_COMM_WORLD, &everyone_left);
-  for (int left = 0; !left;) {
-    progress();
-    if (MPI_Test(&everyone_left, &left, MPI_STATUS_IGNORE) != MPI_SUCCESS) break;
-    if (alone && std::chrono::steady_clock::now() > deadline) abort_mpi(status != 0 ? status : 1);
-    sched_yield();
-  }
+  std::optional<std::chrono::milliseconds> limit;
+  if (status != 0 || !active_.empty() || !failed_.empty()) limit = kFarewell;
+  if (!meet_at_end(limit)) abort_mpi(status != 0 ? status : 1);
   is_running = false;
   MPI_Finalize();
 }

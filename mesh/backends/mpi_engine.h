@@ -4,6 +4,7 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <deque>
@@ -11,6 +12,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -103,6 +105,9 @@ class MpiEngine {
   /// for MPI_UNDEFINED.
   std::shared_ptr<MpiCommunicator> split(MPI_Comm parent, int color, int key, const MpiOptions& options);
 
+  /// See mpi.h.
+  bool meet_at_end(std::optional<std::chrono::milliseconds> limit);
+
   /// Frees it the next time that communicators are made.
   void retire(MPI_Comm comm);
 
@@ -124,6 +129,8 @@ class MpiEngine {
   bool stopping_ = false;
   std::vector<std::shared_ptr<MpiCommunicator>> active_;
   std::vector<std::shared_ptr<MpiCommunicator>> failed_;  // their messages may still be under way
+  bool at_end_ = false;                                   // the barrier of meet_at_end() is under way, or done
+  MPI_Request everyone_at_end_ = MPI_REQUEST_NULL;
   std::thread thread_;
 
   std::mutex retired_mutex_;

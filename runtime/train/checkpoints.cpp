@@ -50,10 +50,14 @@ Checkpoints::Checkpoints(const CheckpointRecipe& recipe, CheckpointDisks disks, 
       world_(world.with_purpose("checkpoint")),
       pieces_(owned_pieces(trainer), file_of(world.rank()), /*copies=*/!trainer.shard_memory().is_on_disk()) {}
 
+Checkpoints::~Checkpoints() {
+  if (stage_ == Stage::Failed) disks_.remove(head_.state.step);
+}
+
 void Checkpoints::save(const TrainingState& state) {
   begun_ = std::chrono::steady_clock::now();
   head_.state = state;
-  complete_or_remove([&] { disks_.begin(state.step); });
+  complete_or_fail([&] { disks_.begin(state.step); });
   pieces_.save(disks_.partial(state.step));
   stage_ = Stage::Pieces;
 }
@@ -82,7 +86,7 @@ std::optional<WrittenCheckpoint> Checkpoints::finish() {
 
 void Checkpoints::gather_parts() {
   std::string part;
-  complete_or_remove([&] { agree(world_, [&] { part = pieces_.wait(); }); });
+  complete_or_fail([&] { agree(world_, [&] { part = pieces_.wait(); }); });
   const std::vector<std::string> parts = gather_texts(world_, part);
   stage_ = Stage::Manifest;
   if (world_.rank() != 0) return;
@@ -92,7 +96,7 @@ void Checkpoints::gather_parts() {
 
 void Checkpoints::complete() {
   const int64_t step = head_.state.step;
-  complete_or_remove([&] {
+  complete_or_fail([&] {
     const std::filesystem::path folder = disks_.partial(step);
     agree(world_, [&] {
       if (world_.rank() == 0) expect_file(folder / kManifest, manifest_.get());
@@ -104,17 +108,16 @@ void Checkpoints::complete() {
   disks_.retire(recipe_.keep_last, recipe_.keep_every);
 }
 
-void Checkpoints::complete_or_remove(const std::function<void()>& action) try {
+void Checkpoints::complete_or_fail(const std::function<void()>& action) try {
   action();
 } catch (const AgreedError& error) {
-  remove(error.what());
+  fail(error.what());
 } catch (const InputError& error) {
-  remove(error.what());
+  fail(error.what());
 }
 
-void Checkpoints::remove(const std::string& reason) {
-  stage_ = Stage::Idle;
-  disks_.remove(head_.state.step);
+void Checkpoints::fail(const std::string& reason) {
+  stage_ = Stage::Failed;
   throw AgreedError("the checkpoint of step " + std::to_string(head_.state.step) + " is not written: " + reason);
 }
 

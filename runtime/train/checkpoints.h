@@ -30,6 +30,10 @@ class Checkpoints {
   /// `head`: what every checkpoint says, whose state is not looked at. `trainer` outlives this. Nothing is written yet.
   Checkpoints(const CheckpointRecipe& recipe, CheckpointDisks disks, CheckpointHead head, const Trainer& trainer,
               const Group& world);
+  /// Removes what is there of a checkpoint that failed: by then its error was reported, however long this takes.
+  ~Checkpoints();
+  Checkpoints(const Checkpoints&) = delete;
+  Checkpoints& operator=(const Checkpoints&) = delete;
 
   /// Begins the checkpoint of `state`. Nothing else may go on: finish() comes before. Collective.
   void save(const TrainingState& state);
@@ -41,13 +45,13 @@ class Checkpoints {
   std::optional<WrittenCheckpoint> finish();
 
  private:
-  enum class Stage { Idle, Pieces, Manifest };
+  enum class Stage { Idle, Pieces, Manifest, Failed };
 
   void gather_parts();
   void complete();
-  /// `action`: collective, throws on all ranks or on none. What it throws is thrown after the folder has been removed.
-  void complete_or_remove(const std::function<void()>& action);
-  [[noreturn]] void remove(const std::string& reason);
+  /// `action`: collective, throws on all ranks or on none; what it throws is thrown as the failure of this checkpoint.
+  void complete_or_fail(const std::function<void()>& action);
+  [[noreturn]] void fail(const std::string& reason);
 
   CheckpointRecipe recipe_;
   CheckpointDisks disks_;

@@ -67,11 +67,11 @@ auto make_step(const Progress& progress, const Step& make) -> decltype(make()) t
 struct Running {
   const Recipe& recipe;
   const DeviceMesh& mesh;
-  const Mixture& data;
   const Evaluation* evaluation;  // null: none is asked for
   Trainer& trainer;
   Checkpoints& checkpoints;
-  Journal* journal;  // of rank 0
+  ReadAhead<StepBatch>& batches;  // of the steps to come
+  Journal* journal;               // of rank 0
   const StopRequest& stop_request;
   Clock::time_point start;
 
@@ -80,9 +80,18 @@ struct Running {
   }
 };
 
+/// Has the caller of run() report what `work` throws before anything that outlives it is cleaned up.
+template <class Work>
+auto report_first(const RunOptions& options, const Work& work) -> decltype(work()) try {
+  return work();
+} catch (const std::exception& error) {
+  if (options.on_failure) options.on_failure(error);
+  throw;
+}
+
 /// The steps after `state`, to the last, or until a rank asks to stop.
 RunEnd train(const Running& run, TrainingState state) {
-  const auto& [recipe, mesh, data, evaluation, trainer, checkpoints, journal, stop_request, start] = run;
+  const auto& [recipe, mesh, evaluation, trainer, checkpoints, batches, journal, stop_request, start] = run;
   Progress progress{trainer};
   const Watch watch(mesh.world(), [&] { return progress.describe(); });
   const TrainRecipe& train = recipe.train;
@@ -90,9 +99,6 @@ RunEnd train(const Running& run, TrainingState state) {
   const auto say_written = [&](const std::optional<WrittenCheckpoint>& written) {
     if (written && journal) journal->announce(*written);
   };
-  ReadAhead<StepBatch> batches(0, train.steps - state.step, [&run, first = state.num_samples](int64_t i) {
-    return read_batch(run.data, run.recipe, run.mesh, run.trainer.layout(), first + i * run.recipe.train.global_batch);
-  });
   Clock::time_point step_start = Clock::now();
   for (int64_t step = state.step + 1; step <= train.steps; ++step) {
     progress.step = step;
@@ -225,26 +231,31 @@ RunEnd run(const Recipe& asked, const Group& world, const RunOptions& options, c
     }
   }
   Checkpoints checkpoints(recipe.checkpoint, std::move(disks), std::move(head), *trainer, world);
-  try {
-    const RunEnd end =
-        train({recipe, mesh, *data, evaluation.get(), *trainer, checkpoints, journal.get(), stop_request, start},
-              resumed.state);
-    if (journal && computing.peak_bytes) {
-      for (const std::string& line : chosen_attention()) journal->say("attention by " + line);
-      journal->say("GPU memory: tensors took " + std::to_string(computing.peak_bytes() >> 20) + " MiB at the most");
+  const TrainingState& state = resumed.state;
+  ReadAhead<StepBatch> batches(0, recipe.train.steps - state.step, [&, first = state.num_samples](int64_t i) {
+    return read_batch(*data, recipe, mesh, trainer->layout(), first + i * recipe.train.global_batch);
+  });
+  return report_first(options, [&] {
+    try {
+      const RunEnd end = train(
+          {recipe, mesh, evaluation.get(), *trainer, checkpoints, batches, journal.get(), stop_request, start}, state);
+      if (journal && computing.peak_bytes) {
+        for (const std::string& line : chosen_attention()) journal->say("attention by " + line);
+        journal->say("GPU memory: tensors took " + std::to_string(computing.peak_bytes() >> 20) + " MiB at the most");
+      }
+      if (end == RunEnd::Stopped) return end;
+    } catch (const AgreedError&) {
+      throw;
+    } catch (const std::exception& error) {  // of this rank alone, whatever its type
+      throw std::runtime_error(mesh.world().place() + ": " + message_of(error));
     }
-    if (end == RunEnd::Stopped) return end;
-  } catch (const AgreedError&) {
-    throw;
-  } catch (const std::exception& error) {  // of this rank alone, whatever its type
-    throw std::runtime_error(mesh.world().place() + ": " + message_of(error));
-  }
-  if (!recipe.train.export_folder.empty()) {
-    const CarriedOver carried = carried_over(recipe);
-    export_model(trainer->fsdp(), shape_to_export(recipe), carried, mesh, recipe.train.export_folder);
-    if (journal) journal->say("weights written to " + recipe.train.export_folder.string() + describe(carried));
-  }
-  return RunEnd::Done;
+    if (!recipe.train.export_folder.empty()) {
+      const CarriedOver carried = carried_over(recipe);
+      export_model(trainer->fsdp(), shape_to_export(recipe), carried, mesh, recipe.train.export_folder);
+      if (journal) journal->say("weights written to " + recipe.train.export_folder.string() + describe(carried));
+    }
+    return RunEnd::Done;
+  });
 }
 
 }  // namespace meshtrain

@@ -1,7 +1,9 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <filesystem>
+#include <functional>
 #include <optional>
 
 #include "mesh/group.h"
@@ -18,6 +20,9 @@ struct RunOptions {
   std::filesystem::path run_dir;            ///< empty: runs/<recipe name>
   bool resume = false;                      ///< from the newest checkpoint, if there is one
   std::optional<int64_t> resume_step = {};  ///< from the checkpoint of this step
+  /// Called with what ends the run while checkpoints may still be written or removed, which is waited for before it is
+  /// thrown on.
+  std::function<void(const std::exception&)> on_failure = {};
 };
 
 /// `asked`, with the sizes that its mesh has in `layout`.

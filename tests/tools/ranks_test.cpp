@@ -21,6 +21,13 @@ namespace {
 TEST(OnRanks, DISABLED_InputErrorOfAll) {
   std::exit(run_on_all_ranks(world(), []() -> int { throw InputError("everyone's\nmistake"); }));
 }
+TEST(OnRanks, DISABLED_InputErrorOfOne) {
+  std::exit(run_on_all_ranks(world(), []() -> int {
+    if (world().rank() == 1) throw InputError("a variable that is set here alone");
+    world().barrier();
+    return 0;
+  }));
+}
 TEST(OnRanks, DISABLED_AgreedFailure) {
   std::exit(run_on_all_ranks(world(), [] {
     agree(world(), [] {
@@ -55,6 +62,13 @@ TEST(OnRanks, InputErrorOfAll) {
   const Ending ending = run_on_three_ranks("InputErrorOfAll");
   EXPECT_EQ(ending.status, 2) << ending.err;
   EXPECT_EQ(count(ending.err, "meshtrain: everyone's mistake\n"), 1) << ending.err;
+}
+
+/// Nobody else throws it, so nobody else says it.
+TEST(OnRanks, InputErrorOfOne) {
+  const Ending ending = run_on_three_ranks("InputErrorOfOne");
+  EXPECT_EQ(ending.status, 2) << ending.err;
+  EXPECT_EQ(count(ending.err, "meshtrain: rank 1 alone: a variable that is set here alone\n"), 1) << ending.err;
 }
 
 TEST(OnRanks, AgreedFailure) {

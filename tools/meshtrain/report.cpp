@@ -1,6 +1,8 @@
 #include "tools/meshtrain/report.h"
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cstdio>
 
 #include "mesh/agree.h"
@@ -18,6 +20,14 @@ std::string one_line(std::string text) {
   return text;
 }
 
+bool is_agreed(const std::exception& error) {
+  return dynamic_cast<const InputError*>(&error) != nullptr || dynamic_cast<const AgreedError*>(&error) != nullptr;
+}
+
+/// How long a rank whose input is wrong waits for the others to find the same. Agreed errors are thrown by all for
+/// certain; an InputError may be of a file or a variable that this rank alone sees.
+constexpr std::chrono::seconds kSameInput{10};
+
 }  // namespace
 
 Failure describe_failure(const std::exception& error, const std::string& place) {
@@ -28,25 +38,35 @@ Failure describe_failure(const std::exception& error, const std::string& place) 
 }
 
 void print_failure(const Failure& failure) {
+  static std::atomic<bool> printed = false;
+  if (printed.exchange(true)) return;
   std::fflush(stdout);
   std::fprintf(stderr, "meshtrain: %s\n", failure.message.c_str());
 }
 
+void report_failure(const Group& world, const std::exception& error) {
+  const bool alone = !is_agreed(error);
+  if (alone || world.rank() == 0)
+    print_failure(describe_failure(error, alone && world.size() > 1 ? world.place() : ""));
+  if (alone && world.size() > 1) abort_mpi(1);
+}
+
 int run_on_all_ranks(const Group& world, const std::function<int()>& body) {
   if (world.size() == 1) return body();
-  Failure failure;
   try {
-    return body();
+    const int status = body();
+    meet_at_end();
+    return status;
   } catch (const InputError& error) {
-    failure = describe_failure(error, "");
-  } catch (const AgreedError& error) {
-    failure = describe_failure(error, "");
+    report_failure(world, error);
+    if (meet_at_end(kSameInput)) return describe_failure(error, "").status;
+    print_failure({world.place() + " alone: " + describe_failure(error, "").message});
+    abort_mpi(describe_failure(error, "").status);
   } catch (const std::exception& error) {
-    print_failure(describe_failure(error, world.place()));
-    abort_mpi(1);
+    report_failure(world, error);
+    meet_at_end();
+    return describe_failure(error, "").status;
   }
-  if (world.rank() == 0) print_failure(failure);
-  return failure.status;
 }
 
 }  // namespace meshtrain

@@ -18,6 +18,7 @@
 #include "tools/meshtrain/commands.h"
 #include "tools/meshtrain/launcher.h"
 #include "tools/meshtrain/recipe_arguments.h"
+#include "tools/meshtrain/report.h"
 
 namespace meshtrain {
 namespace {
@@ -86,10 +87,11 @@ int check(const TrainArguments& arguments) {
   return 0;
 }
 
-int train(const TrainArguments& arguments) {
+int train(TrainArguments& arguments) {
   if (arguments.check) return check(arguments);
   const StopRequest stop_request;  // before MPI starts: what comes by then waits for the first step
   const Group world = connect_world();
+  arguments.options.on_failure = [&](const std::exception& error) { report_failure(world, error); };
   return run_on_all_ranks(world, [&] {
     const Recipe recipe = receive_recipe(arguments.recipe, arguments.with, world, saved_recipe(arguments.options));
     return static_cast<int>(run(recipe, world, arguments.options, stop_request));

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <climits>
 #include <csignal>
 #include <cstdarg>
@@ -18,6 +19,7 @@
 #include <map>
 #include <mutex>
 #include <sstream>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -27,6 +29,7 @@ namespace {
 struct Fault {
   std::string call, pattern;
   int error = 0;
+  std::chrono::milliseconds delay{0};
   bool is_made = false;  // nevertheless
   long skip = 0, count = LONG_MAX;
 };
@@ -100,6 +103,7 @@ std::string path_of(int descriptor) {
 template <class Result, class Make>
 Result call(const char* name, const std::string& path, Result failed, const Make& make) {
   const Fault fault = fault_of(name, path);
+  std::this_thread::sleep_for(fault.delay);
   if (fault.error == 0) return make();
   if (fault.is_made) make();
   if (fault.error == kKill) ::kill(::getpid(), SIGKILL);
@@ -132,7 +136,12 @@ void inject_faults(const std::string& text) {
     }
     std::getline(words, error, ':');
     fault.is_made = error.starts_with("+");
-    fault.error = number_of(error.substr(fault.is_made ? 1 : 0));
+    const std::string delay = "delay=";
+    if (error.starts_with(delay)) {
+      fault.delay = std::chrono::milliseconds(std::stol(error.substr(delay.size())));
+    } else {
+      fault.error = number_of(error.substr(fault.is_made ? 1 : 0));
+    }
     if (std::getline(words, number, ':')) fault.skip = std::stol(number);
     if (std::getline(words, number, ':')) fault.count = std::stol(number);
     all.push_back(fault);
@@ -234,6 +243,16 @@ int ftruncate(int descriptor, off_t length) noexcept {
 int rename(const char* from, const char* to) noexcept {
   static auto* const next = real<int(const char*, const char*)>("rename");
   return call("rename", std::string(from) + "\n" + to, -1, [&] { return next(from, to); });
+}
+
+int unlink(const char* path) noexcept {
+  static auto* const next = real<int(const char*)>("unlink");
+  return call("unlink", path, -1, [&] { return next(path); });
+}
+
+int unlinkat(int folder, const char* path, int flags) noexcept {
+  static auto* const next = real<int(int, const char*, int)>("unlinkat");
+  return call("unlink", path_of(folder) + "/" + path, -1, [&] { return next(folder, path, flags); });
 }
 
 int close(int descriptor) {  // the descriptor is gone, also where it fails

@@ -1,0 +1,84 @@
+// How a run ends while a disk is slow: its reason comes first, whatever is still written or removed.
+#include <chrono>
+#include <thread>
+
+#include "tests/support/files.h"
+#include "tests/tools/train_program.h"
+
+namespace meshtrain::testing {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+class TrainEnding : public TrainProgram {
+ protected:
+  /// Has calls of a rank fail or last (tests/support/faults).
+  static std::string faults_on(int rank, const std::string& faults) {
+    return "[ ${OMPI_COMM_WORLD_RANK:-0} != " + std::to_string(rank) + " ] || export LD_PRELOAD=" + build_folder() +
+           "/tests/libfaults.so MESHTRAIN_FAULTS='" + faults + "'\n";
+  }
+
+  std::vector<std::string> checkpoints() const {
+    std::vector<std::string> names;
+    for (const auto& entry : std::filesystem::directory_iterator(run_dir / "checkpoints")) {
+      names.push_back(entry.path().filename());
+    }
+    return names;
+  }
+};
+
+TEST_F(TrainEnding, AFullDiskIsToldBeforeItsFolderIsRemoved) {
+  const std::string message = complaint(
+      2, {"--mesh", "dp=2", "--set", "checkpoint.every=2"}, 1,
+      faults_on(0, "unlink:step-00000002.*.tmp/:delay=3500:0:1") + faults_on(1, "pwrite:step-00000002.*.tmp/:ENOSPC"));
+  EXPECT_TRUE(has(message, "the checkpoint of step 2 is not written: rank 1") && has(message, ": No space left"))
+      << message;
+  EXPECT_EQ(checkpoints(), Words{});
+}
+
+TEST_F(TrainEnding, ALossThatIsNotFiniteIsToldWhileACheckpointIsWritten) {
+  const std::string message =
+      complaint(2, {"--mesh", "dp=2", "--set", "checkpoint.every=1", "--set", "optimizer.learning_rate=1e38"}, 1,
+                faults_on(0, "pwrite:step-00000001.*.tmp/:delay=4000:0:1"));
+  EXPECT_TRUE(has(message, "step 2: loss ")) << message;
+}
+
+TEST_F(TrainEnding, ARunThatIsStoppedRemovesItsOldCheckpointInPeace) {
+  EXPECT_EQ(train(2, {"--mesh", "dp=2", "--set", "checkpoint.every=4"}).status, 0);
+  const Ending ending = train(2,
+                              {"--mesh", "dp=2", "--resume", "--set", "train.steps=1000000", "--set",
+                               "train.time_limit=0.5", "--set", "checkpoint={every: 1000000, keep_last: 1}"},
+                              faults_on(0, "unlink:step-00000004:delay=3500:0:1"));
+  EXPECT_EQ(ending.status, 75) << ending.err;
+  EXPECT_FALSE(has(ending.err, "MPI_ABORT")) << ending.err;
+  ASSERT_EQ(checkpoints().size(), 1u);
+  EXPECT_TRUE(has(ending.out, "stopped on request after step " + std::to_string(metrics().size()))) << ending.out;
+}
+
+TEST_F(TrainEnding, ARankThatFailsAloneEndsTheJobWhileItsCheckpointIsWritten) {
+  const Clock::time_point start = Clock::now();
+  const std::string message =
+      complaint(2, {"--mesh", "dp=2", "--set", "checkpoint.every=1"}, 1,
+                faults_on(0, "write:metrics.jsonl:ENOSPC:1;pwrite:step-00000001.*.tmp/:delay=15000:0:1"));
+  EXPECT_TRUE(has(message, "rank 0 (dp=0 cp=0 tp=0): cannot write " + (run_dir / "metrics.jsonl").string())) << message;
+  EXPECT_LT(Clock::now() - start, std::chrono::seconds(12));
+}
+
+TEST_F(TrainEnding, OneRankSaysWhyItEndsBeforeItWaitsForItsCheckpoint) {
+  const std::filesystem::path err = path("err");
+  std::thread run([&] {
+    train(1, {"--set", "checkpoint.every=1", "--set", "optimizer.learning_rate=1e38"},
+          faults_on(0, "pwrite:step-00000001.*.tmp/:delay=4000:0:1") + "exec 2>" + err.string());
+  });
+  const Clock::time_point start = Clock::now();
+  while (!has(content(err), "meshtrain: ") && Clock::now() - start < std::chrono::seconds(20)) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+  std::this_thread::sleep_for(std::chrono::seconds(1));
+  EXPECT_TRUE(is_running()) << "the message came when all was over";
+  run.join();
+  EXPECT_EQ(count(content(err), "meshtrain: step 2: loss "), 1) << content(err);
+}
+
+}  // namespace
+}  // namespace meshtrain::testing
