@@ -147,6 +147,7 @@ std::shared_ptr<Backend> mpi_backend(const MpiOptions& options) {
     throw std::invalid_argument("MPI pieces of " + std::to_string(options.piece_bytes) +
                                 " bytes: at least 1 is needed");
   }
+  if (options.fan_out < 2) throw std::invalid_argument("MPI trees of less than 2 branches");
   MpiOptions limited = options;
   limited.window_bytes = std::min(options.window_bytes, window_limit());
   std::shared_ptr<MpiCommunicator> world;

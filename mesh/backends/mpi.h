@@ -17,6 +17,9 @@ struct MpiOptions {
   /// The most that a rank may hold in windows, memory that ranks of one host share (Group::allocate), and in what the
   /// groups need beside: without it collectives go through MPI. The environment's MESHTRAIN_WINDOW_MIB lowers it.
   int64_t window_bytes = std::numeric_limits<int64_t>::max();
+  /// A short call of more ranks than this goes through a tree of runs of as many consecutive ranks, and a longer one
+  /// takes steps in which a rank talks to so many at the most (RankTree, RankGrid). At least 2. For tests.
+  int fan_out = 16;
   /// Takes each `host_ranks` consecutive ranks of the world for a host; 0: as MPI finds them. For tests.
   int host_ranks = 0;
 };
@@ -25,6 +28,12 @@ struct MpiOptions {
 /// progressed by one thread; reductions are computed here, in the order of ranks, halves in fp32. Ranks of one host
 /// share memory. Groups with the same number of consecutive ranks on each of several hosts sum inside each host, then
 /// across: the same bits on every rank and in every run, but in another order than on one host.
+///
+/// Among more than 16 ranks, or hosts, sums are made of sums: of runs of consecutive ranks, in their order, then of runs
+/// of such runs, in theirs. Runs are of 16 (RankTree) for all-reduces of up to 1 KiB a rank, and for others of the
+/// largest factors of the number of ranks that are at most 16 (RankGrid): 48 ranks are three runs of 16, 40 are four of
+/// 10. Partial sums of halves stay in fp32 until the last. So a rank talks to O(log n) others, and bits depend on the
+/// number of ranks alone, as they do in smaller groups. Only all_to_all goes from each rank to each.
 ///
 /// MPI is initialised at the first call and finalised at exit. Collective: every rank of the job calls it, as often
 /// as the others, and gets a communicator of its own each time. Takes host tensors: of any dtype where values are

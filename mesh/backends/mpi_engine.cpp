@@ -41,6 +41,8 @@ MpiCommunicator::MpiCommunicator(MPI_Comm communicator, const MpiOptions& chosen
   check_mpi(MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
   check_mpi(MPI_Comm_rank(comm, &rank), "MPI_Comm_rank");
   check_mpi(MPI_Comm_size(comm, &size), "MPI_Comm_size");
+  tree = RankTree(size, options.fan_out);
+  grid = RankGrid(size, options.fan_out);
 }
 
 MpiCommunicator::~MpiCommunicator() {

@@ -2,6 +2,7 @@
 
 #include <mpi.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -20,6 +21,8 @@
 #include "mesh/backend.h"
 #include "mesh/backends/host_board.h"
 #include "mesh/backends/mpi.h"
+#include "mesh/backends/mpi_reduce.h"
+#include "mesh/backends/rank_pattern.h"
 
 namespace meshtrain {
 
@@ -47,18 +50,39 @@ class MpiOperation : public Work::State {
   std::exception_ptr error_;
 };
 
+/// Uninitialised memory that grows to what was asked for at most.
+class MpiScratch {
+ public:
+  std::byte* of(int64_t bytes) {
+    if (bytes_ < bytes) memory_.reset(new std::byte[static_cast<size_t>(bytes)]);
+    bytes_ = std::max(bytes_, bytes);
+    return memory_.get();
+  }
+  std::byte* get() const { return memory_.get(); }
+
+ private:
+  std::unique_ptr<std::byte[]> memory_;
+  int64_t bytes_ = 0;
+};
+
 /// Working memory of one chunk of a tensor on its way, kept from operation to operation.
 struct MpiSlot {
   bool busy = false;
   int64_t chunk = 0;
   int phase = 0;
-  int64_t reduced = 0;  ///< elements of this chunk that are reduced already
   std::vector<MPI_Request> requests;
   std::vector<MPI_Status> statuses;
   std::vector<int64_t> expected;  ///< by request: bytes to be received; -1 for a send
+
+  // What the phase reduces once its messages have come; nothing where there are no parts.
   std::vector<const std::byte*> parts;
-  std::unique_ptr<std::byte[]> scratch;
-  int64_t scratch_bytes = 0;
+  ReduceKernel kernel = nullptr;
+  std::byte* result = nullptr;
+  int64_t elements = 0;      ///< of each part and of the result, that are yet to be reduced
+  int64_t part_bytes = 1;    ///< of an element of a part
+  int64_t result_bytes = 1;  ///< of one of the result
+
+  MpiScratch received, sums, padded;
 };
 
 /// What one group owns.
@@ -74,6 +98,8 @@ struct MpiCommunicator {
   int rank = 0;
   int size = 1;
   MpiOptions options;
+  RankTree tree{1, 2};
+  RankGrid grid{1, 2};
   int host = 0;                  ///< a number for this rank's host, another on each
   std::vector<int> hosts = {0};  ///< that of each of its ranks
   uint32_t issued = 0;           ///< operations so far: the same on every rank of the group

@@ -125,8 +125,8 @@ ReduceKernel partial_kernel(at::ScalarType dtype, Reduce op) {
   return by_dtype(dtype, [&]<typename E, typename S>(E, S) { return kernel<E, S, S>(op); });
 }
 
-ReduceKernel rounding_kernel(at::ScalarType dtype) {
-  return by_dtype(dtype, []<typename E, typename S>(E, S) { return kernel<S, S, E>(Reduce::Sum); });
+ReduceKernel rounding_kernel(at::ScalarType dtype, Reduce op) {
+  return by_dtype(dtype, [&]<typename E, typename S>(E, S) { return kernel<S, S, E>(op); });
 }
 
 }  // namespace meshtrain

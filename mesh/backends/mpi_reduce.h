@@ -16,10 +16,10 @@ using ReduceKernel = void (*)(const std::byte* const* parts, int ranks, std::byt
 /// that is not reduced.
 ReduceKernel reduce_kernel(at::ScalarType dtype, Reduce op);
 
-/// A reduction in two parts: partial_kernel() leaves its result in the dtype that it is accumulated in, and
-/// rounding_kernel() brings one such part to `dtype`.
+/// A reduction in several: partial_kernel() leaves its result in the dtype that it is accumulated in, and
+/// rounding_kernel() reduces such parts, one or more, to `dtype`.
 at::ScalarType accumulation_dtype(at::ScalarType dtype);
 ReduceKernel partial_kernel(at::ScalarType dtype, Reduce op);
-ReduceKernel rounding_kernel(at::ScalarType dtype);
+ReduceKernel rounding_kernel(at::ScalarType dtype, Reduce op = Reduce::Sum);
 
 }  // namespace meshtrain

@@ -11,9 +11,12 @@ namespace {
 
 using Kind = Collective::Kind;
 
-/// All-reduces up to this size, in groups up to that one, are one round: latency counts, not bandwidth.
+/// All-reduces up to this size are one round in groups up to MpiOptions::fan_out, as latency counts, not bandwidth. In
+/// larger ones those up to that size for each rank go through a tree: slices of fewer bytes would cost more messages.
 constexpr int64_t kShortBytes = 16 << 10;
-constexpr int kShortGroup = 16;
+constexpr int64_t kTreeBytes = 1 << 10;
+/// What a tree sums at a time.
+constexpr int64_t kTreeChunkBytes = 256 << 10;
 
 /// Received parts that wait to be reduced, in pieces for each communicator.
 constexpr int64_t kScratchPieces = 8;
@@ -46,8 +49,10 @@ MpiTransfer::MpiTransfer(MpiCommunicator& communicator, const Collective& collec
     element_bytes_ = static_cast<int64_t>(collective.output.element_size());
   }
   if (collective.kind == Kind::AllReduce || collective.kind == Kind::ReduceScatter) {
-    reduce_ = reduce_kernel(collective.output.scalar_type(), collective.reduce);
-    if (!reduce_) refuse("fp64, fp32, bf16, fp16 and int64 can be reduced; other dtypes can be moved only");
+    reduces_ = true;
+    sum_bytes_ = static_cast<int64_t>(c10::elementSize(accumulation_dtype(collective.output.scalar_type())));
+    if (!reduce_kernel(collective.output.scalar_type(), collective.reduce))
+      refuse("fp64, fp32, bf16, fp16 and int64 can be reduced; other dtypes can be moved only");
   }
   sequence_ = communicator.issued++;
   plan();
@@ -58,18 +63,26 @@ void MpiTransfer::plan() {
   const int64_t numel = collective_.output.defined() ? collective_.output.numel() : 0;
   const int64_t piece_bytes = std::min<int64_t>(communicator_.options.piece_bytes, std::numeric_limits<int>::max());
   int64_t piece_elements = piece_bytes / element_bytes_;
-  if (reduce_) {
+  if (reduces_ || collective_.kind == Kind::AllGather) {
+    const RankGrid& grid = communicator_.grid;
+    const int64_t rows = size / grid.radix(0);  // in the longest message
+    piece_elements = piece_bytes / rows / (grid.steps() > 1 ? std::max(sum_bytes_, element_bytes_) : element_bytes_);
     const int64_t pieces = int64_t{MpiCommunicator::kInFlight} * (size - 1);
-    piece_elements = std::min(piece_elements, kScratchPieces * piece_bytes / pieces / element_bytes_);
+    if (reduces_) piece_elements = std::min(piece_elements, kScratchPieces * piece_bytes / pieces / element_bytes_);
+    phases_ = grid.steps();
   }
   chunk_elements_ = std::max<int64_t>(piece_elements, 1);
 
   switch (collective_.kind) {
     case Kind::AllReduce:
       elements_ = numel;
-      one_round_ = size <= kShortGroup && numel * element_bytes_ <= std::min(kShortBytes, piece_bytes);
-      phases_ = one_round_ ? 1 : 2;
-      chunk_elements_ = one_round_ ? std::max<int64_t>(numel, 1) : chunk_elements_ * size;
+      one_round_ =
+          size <= communicator_.options.fan_out && numel * element_bytes_ <= std::min(kShortBytes, piece_bytes);
+      tree_ = size > communicator_.options.fan_out && numel * element_bytes_ <= kTreeBytes * size;
+      phases_ = one_round_ ? 1 : 2 * (tree_ ? communicator_.tree.levels() : communicator_.grid.steps());
+      chunk_elements_ = one_round_ ? std::max<int64_t>(numel, 1)
+                        : tree_    ? std::max<int64_t>(std::min(kTreeChunkBytes, piece_bytes) / sum_bytes_, 1)
+                                   : chunk_elements_ * size;
       break;
     case Kind::AllGather:
       elements_ = numel / size;
@@ -137,7 +150,6 @@ bool MpiTransfer::advance_chunks() {
       slot.busy = true;
       slot.chunk = next_chunk_++;
       slot.phase = 0;
-      slot.reduced = 0;
       ++in_flight_;
       post(slot);
       moved = true;
@@ -149,10 +161,12 @@ bool MpiTransfer::advance_chunks() {
 
 bool MpiTransfer::step(MpiSlot& slot) {
   if (!arrived(slot)) return false;
-  if (reduce_ && slot.phase == 0 && !reduce_some(slot)) return true;
+  if (!slot.parts.empty() && !reduce_some(slot)) return true;
+  slot.parts.clear();
   if (++slot.phase < phases_) {
     post(slot);
   } else {
+    finish(slot);
     slot.busy = false;
     --in_flight_;
   }
@@ -190,16 +204,15 @@ void MpiTransfer::check_message(const MPI_Status& status, int code, int64_t expe
 }
 
 bool MpiTransfer::reduce_some(MpiSlot& slot) {
-  const Span whole = span(slot);
-  const Span mine = collective_.kind == Kind::AllReduce && !one_round_ ? slice(slot, communicator_.rank) : whole;
-  const int64_t block = std::max<int64_t>(kReduceBytes / communicator_.size / element_bytes_, 1);
-  const int64_t count = std::min(block, mine.size - slot.reduced);
+  const auto ranks = static_cast<int>(slot.parts.size());
+  const int64_t count = std::min(std::max<int64_t>(kReduceBytes / ranks / slot.part_bytes, 1), slot.elements);
   if (count > 0) {
-    reduce_(slot.parts.data(), communicator_.size, output(mine.begin + slot.reduced), count);
-    for (const std::byte*& part : slot.parts) part += count * element_bytes_;
-    slot.reduced += count;
+    slot.kernel(slot.parts.data(), ranks, slot.result, count);
+    for (const std::byte*& part : slot.parts) part += count * slot.part_bytes;
+    slot.result += count * slot.result_bytes;
+    slot.elements -= count;
   }
-  return slot.reduced == mine.size;
+  return slot.elements == 0;
 }
 
 }  // namespace meshtrain

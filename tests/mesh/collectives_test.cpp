@@ -40,13 +40,19 @@ std::string of(at::ScalarType dtype, int64_t length) {
   return std::string(c10::toString(dtype)) + ", length " + std::to_string(length);
 }
 
-class Collectives : public ::testing::TestWithParam<int64_t> {
+/// Of messages: the longest, and to how many ranks at a time (world_in_pieces()).
+struct Messages {
+  int64_t piece_bytes;
+  int fan_out = 0;
+};
+
+class Collectives : public ::testing::TestWithParam<Messages> {
  protected:
-  const Group& group_ = world_in_pieces(GetParam());
+  const Group& group_ = world_in_pieces(GetParam().piece_bytes, GetParam().fan_out);
   const int rank_ = group_.rank();
   const int size_ = group_.size();
   /// In pieces of one element the longest still has more pieces than there are tags for.
-  const std::vector<int64_t> lengths_{0, 1, 2, 3, 17, GetParam() == 1 ? 70 : 1000};
+  const std::vector<int64_t> lengths_{0, 1, 2, 3, 17, GetParam().piece_bytes == 1 ? 70 : 1000};
 };
 
 TEST_P(Collectives, AllReduce) {
@@ -178,8 +184,14 @@ TEST_P(Collectives, ManyUnderWayAtOnce) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Pieces, Collectives, ::testing::Values(1, 64, 300, 4 << 20),
-                         [](const auto& piece) { return std::to_string(piece.param) + "_bytes"; });
+INSTANTIATE_TEST_SUITE_P(Pieces, Collectives,
+                         ::testing::Values(Messages{1}, Messages{64}, Messages{300}, Messages{4 << 20}, Messages{1, 2},
+                                           Messages{64, 3}, Messages{4 << 20, 2}),
+                         [](const auto& each) {
+                           const std::string fan_out = std::to_string(each.param.fan_out);
+                           return std::to_string(each.param.piece_bytes) + "_bytes" +
+                                  (each.param.fan_out == 0 ? "" : "_to_" + fan_out);
+                         });
 
 TEST(CollectiveArithmetic, SumsInTheOrderOfRanksAndHalvesInSinglePrecision) {
   for (const at::ScalarType dtype : {at::kDouble, at::kFloat, at::kBFloat16, at::kHalf}) {
@@ -200,6 +212,55 @@ TEST(CollectiveArithmetic, SumsInTheOrderOfRanksAndHalvesInSinglePrecision) {
         at::Tensor shard = at::empty({1, length}, input.options());
         group.reduce_scatter(shard, input).wait();
         EXPECT_TRUE(at::equal(shard[0], expected)) << of(dtype, length);
+      }
+    }
+  }
+}
+
+/// The sum of `parts` over runs of `run` consecutive ones, then of `run` such sums, and so on.
+at::Tensor sum_of_runs(std::vector<at::Tensor> parts, size_t run) {
+  while (parts.size() > 1) {
+    std::vector<at::Tensor> sums;
+    for (size_t i = 0; i < parts.size(); ++i) {
+      if (i % run == 0) {
+        sums.push_back(parts[i].clone());
+      } else {
+        sums.back() += parts[i];
+      }
+    }
+    parts = std::move(sums);
+  }
+  return parts[0];
+}
+
+// The order of the sums is that which mpi.h promises, in short all-reduces and in long ones; maxima have none.
+TEST(CollectiveArithmetic, SumsOfManyRanksAreSumsOfRunsOfThem) {
+  const int n = world().size();
+  for (const at::ScalarType dtype : {at::kDouble, at::kFloat, at::kBFloat16, at::kHalf}) {
+    for (const int fan_out : {2, 3}) {
+      const Group& group = world_in_pieces(300, fan_out);
+      for (const int64_t length : {5, 20001}) {
+        std::vector<at::Tensor> parts;
+        const at::ScalarType sum_dtype = dtype == at::kDouble ? at::kDouble : at::kFloat;
+        for (int rank = 0; rank < n; ++rank) {
+          parts.push_back(testing::random_tensor({length}, 100 + rank, dtype).to(sum_dtype));
+        }
+        const bool is_short = length == 5;
+        const at::Tensor runs = sum_of_runs(parts, n <= fan_out ? n : fan_out).to(dtype);
+        const at::Tensor pairs = sum_of_runs(parts, 2).to(dtype);  // the largest factor of 4 and of 8 below 4
+
+        at::Tensor tensor = parts[group.rank()].to(dtype, false, /*copy=*/true);
+        group.all_reduce(tensor).wait();
+        EXPECT_TRUE(at::equal(tensor, is_short ? runs : pairs)) << of(dtype, length) << " by " << fan_out;
+
+        const at::Tensor input = parts[group.rank()].to(dtype).repeat({n, 1});
+        at::Tensor shard = at::empty({1, length}, input.options());
+        group.reduce_scatter(shard, input).wait();
+        EXPECT_TRUE(at::equal(shard[0], pairs)) << of(dtype, length) << " by " << fan_out;
+
+        tensor = parts[group.rank()].to(dtype, false, /*copy=*/true);
+        group.all_reduce(tensor, Reduce::Max).wait();
+        EXPECT_TRUE(at::equal(tensor, at::stack(parts).amax(0).to(dtype))) << of(dtype, length) << " by " << fan_out;
       }
     }
   }

@@ -15,13 +15,15 @@
 
 namespace meshtrain::testing {
 
-const Group& world_in_pieces(int64_t piece_bytes) {
-  static std::map<int64_t, Group> worlds;
-  const auto found = worlds.find(piece_bytes);
+const Group& world_in_pieces(int64_t piece_bytes, int fan_out) {
+  static std::map<std::pair<int64_t, int>, Group> worlds;
+  const std::pair key{piece_bytes, fan_out};
+  const auto found = worlds.find(key);
   if (found != worlds.end()) return found->second;
-  if (world().size() == 1) return worlds.emplace(piece_bytes, world()).first->second;
-  const Group group(mpi_backend({.piece_bytes = piece_bytes}), "pieces", world().ranks(), world().place());
-  return worlds.emplace(piece_bytes, group).first->second;
+  if (world().size() == 1) return worlds.emplace(key, world()).first->second;
+  MpiOptions options{.piece_bytes = piece_bytes};
+  if (fan_out != 0) options.fan_out = fan_out, options.window_bytes = 0;
+  return worlds.emplace(key, Group(mpi_backend(options), "pieces", world().ranks(), world().place())).first->second;
 }
 
 Group world_again(const std::string& name) {
