@@ -37,9 +37,10 @@ Faults& faults() {
 }
 
 int number_of(const std::string& error) {
-  static const std::map<std::string, int> numbers = {
-      {"EACCES", EACCES}, {"EDQUOT", EDQUOT},   {"EINVAL", EINVAL}, {"EIO", EIO},       {"ENODATA", ENODATA},
-      {"ENOLCK", ENOLCK}, {"ENOLINK", ENOLINK}, {"ENOSPC", ENOSPC}, {"ENOSYS", ENOSYS}, {"ESTALE", ESTALE}};
+  static const std::map<std::string, int> numbers = {{"EACCES", EACCES},   {"EDQUOT", EDQUOT},   {"EINVAL", EINVAL},
+                                                     {"EIO", EIO},         {"ENODATA", ENODATA}, {"ENOLCK", ENOLCK},
+                                                     {"ENOLINK", ENOLINK}, {"ENOSPC", ENOSPC},   {"ENOSYS", ENOSYS},
+                                                     {"ESTALE", ESTALE},   {"EXDEV", EXDEV}};
   const auto found = numbers.find(error);
   if (found == numbers.end()) {
     std::fprintf(stderr, "MESHTRAIN_FAULTS: no error %s\n", error.c_str());
@@ -181,6 +182,11 @@ int ftruncate(int descriptor, off_t length) noexcept {
 int rename(const char* from, const char* to) noexcept {
   static auto* const next = real<int(const char*, const char*)>("rename");
   return fails("rename", std::string(from) + "\n" + to) ? -1 : next(from, to);
+}
+
+int renameat2(int from_folder, const char* from, int to_folder, const char* to, unsigned flags) noexcept {
+  static auto* const next = real<int(int, const char*, int, const char*, unsigned)>("renameat2");
+  return fails("rename", std::string(from) + "\n" + to) ? -1 : next(from_folder, from, to_folder, to, flags);
 }
 
 int close(int descriptor) {  // the descriptor is gone, also where it fails
