@@ -94,13 +94,17 @@ CarriedOver carried_over(const fs::path& folder, const ModelShape& shape) {
   return {folder, tokenizer_files(folder).empty() ? fs::path() : folder, {}};
 }
 
+bool is_tokenizer_file(const std::string& name) {
+  return std::find(kTokenizerFiles.begin(), kTokenizerFiles.end(), name) != kTokenizerFiles.end() ||
+         name.starts_with(kTemplate);
+}
+
 std::vector<std::string> tokenizer_files(const fs::path& folder) {
   std::vector<std::string> names;
   std::error_code error;
   for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
     const std::string name = at->path().filename();
-    const bool known = std::find(kTokenizerFiles.begin(), kTokenizerFiles.end(), name) != kTokenizerFiles.end();
-    if ((known || name.starts_with(kTemplate)) && is_file(at->path())) names.push_back(name);
+    if (is_tokenizer_file(name) && is_file(at->path())) names.push_back(name);
   }
   std::sort(names.begin(), names.end());
   return names;

@@ -22,6 +22,9 @@ struct CarriedOver {
 /// where the folder is gone or has another model by now.
 CarriedOver carried_over(const std::filesystem::path& folder, const ModelShape& shape);
 
+/// Returns whether a file of this name belongs to a tokenizer: "tokenizer.json", "chat_template.jinja".
+bool is_tokenizer_file(const std::string& name);
+
 /// The files of a tokenizer that are in `folder`, by their names.
 std::vector<std::string> tokenizer_files(const std::filesystem::path& folder);
 

@@ -10,21 +10,22 @@
 #include <vector>
 
 #include "runtime/hf/carried_over.h"
+#include "runtime/hf/export_folder.h"
 #include "runtime/hf/safetensors_writer.h"
 #include "runtime/hf/tensor_entry.h"
 #include "runtime/model/shape.h"
 
 namespace meshtrain {
 
-/// Throws InputError when weights cannot be exported to `folder`: it exists and is not an empty folder, or the folder
-/// that it should be made in cannot be made or written to. Changes nothing that was there.
-void check_export_folder(const std::filesystem::path& folder);
+/// Throws InputError as ExportFolder::check() does when weights cannot be exported to `folder`. Returns where they will
+/// be, for people. Changes nothing that was there.
+std::string check_export_folder(const std::filesystem::path& folder);
 
 /// Data of one of the files that an export is divided into, as transformers divides.
 inline constexpr int64_t kMostFileBytes = int64_t{5} << 30;
 
 /// Writes a Hugging Face folder, config.json and safetensors, tensor by tensor in any order. One rank calls. The folder
-/// appears under its name at finish(), whole; what an unfinished writer wrote (FOLDER.partial) is removed.
+/// appears under its name at finish(), complete; what an unfinished writer wrote (FOLDER.partial) is removed.
 class FolderWriter {
  public:
   /// `tensors`: the model's, with their global shapes; with tied embeddings lm_head.weight is left out, here and in
@@ -39,8 +40,11 @@ class FolderWriter {
 
   /// As SafetensorsWriter::write.
   void write(const std::string& name, const at::Tensor& tensor);
-  /// Throws std::logic_error when a tensor is missing.
+  /// Throws std::logic_error when a tensor is missing, std::runtime_error when the disk fails, and, naming the folder
+  /// with the complete weights, when that cannot get its name.
   void finish();
+  /// Where the weights are written, for people.
+  const std::string& text() const { return folder_.text(); }
 
  private:
   struct Part {
@@ -52,10 +56,9 @@ class FolderWriter {
   void divide(const std::vector<TensorEntry>& tensors, int64_t max_file_bytes);
   void write_index();
 
-  std::filesystem::path folder_;
-  std::filesystem::path partial_;
+  ExportFolder folder_;
   bool tied_;
-  bool finished_ = false;
+  bool durable_ = false;  // every file is complete and on the disk
   std::vector<Part> parts_;
   std::map<std::string, size_t> part_of_;  // tensor name to its part
   size_t num_finished_ = 0;                // parts

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <optional>
+#include <string>
 
 #include "mesh/agree.h"
 #include "runtime/hf/export.h"
@@ -25,8 +26,8 @@ at::Tensor gather(const Parameter& parameter, const Group& group) {
 
 }  // namespace
 
-void export_model(Fsdp& fsdp, const ModelShape& shape, const CarriedOver& carried, const DeviceMesh& mesh,
-                  const std::filesystem::path& folder) {
+std::string export_model(Fsdp& fsdp, const ModelShape& shape, const CarriedOver& carried, const DeviceMesh& mesh,
+                         const std::filesystem::path& folder) {
   std::optional<FolderWriter> writer;
   agree(mesh.world(), [&] {
     if (mesh.rank() != 0) return;
@@ -50,6 +51,7 @@ void export_model(Fsdp& fsdp, const ModelShape& shape, const CarriedOver& carrie
   agree(mesh.world(), [&] {
     if (writer) writer->finish();
   });
+  return writer ? writer->text() : "";
 }
 
 }  // namespace meshtrain

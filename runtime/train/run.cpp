@@ -89,6 +89,12 @@ auto report_first(const RunOptions& options, const Work& work) -> decltype(work(
   throw;
 }
 
+/// Whether a run has a checkpoint of its last step only because it exports: what it asks for is on the disk before the
+/// export, which may fail.
+bool saves_for_export(const Recipe& recipe) {
+  return recipe.checkpoint.every == 0 && !recipe.train.export_folder.empty();
+}
+
 /// The steps after `state`, to the last, or until a rank asks to stop.
 RunEnd train(const Running& run, TrainingState state) {
   const auto& [recipe, mesh, evaluation, trainer, checkpoints, batches, journal, stop_request, start] = run;
@@ -138,7 +144,8 @@ RunEnd train(const Running& run, TrainingState state) {
 
     if (result.num_saved == mesh.size()) say_written(checkpoints.advance());
     const int64_t period = recipe.checkpoint.every;
-    if (stopped || (period > 0 && (step % period == 0 || step == train.steps))) {
+    const bool last = step == train.steps && (period > 0 || saves_for_export(recipe));
+    if (stopped || last || (period > 0 && step % period == 0)) {
       state.num_skipped = skipped.in_a_row();
       trainer.write(state);
       say_written(checkpoints.finish());  // should the one before not be durable yet
@@ -149,9 +156,25 @@ RunEnd train(const Running& run, TrainingState state) {
     run.say("stopped on request after step " + std::to_string(step) + "; go on with --resume");
     return RunEnd::Stopped;
   }
-  say_written(checkpoints.finish());
+  try {
+    say_written(checkpoints.finish());
+  } catch (const AgreedError& error) {
+    if (!saves_for_export(recipe)) throw;
+    run.say(std::string("warning: ") + error.what());  // it was not asked for; the weights are exported
+  }
   skipped.finish();
   return RunEnd::Done;
+}
+
+/// Exports the weights as the recipe says. A failure, which all ranks throw, comes after the training: it is none of
+/// the input.
+void export_weights(const Recipe& recipe, const DeviceMesh& mesh, Trainer& trainer, const Journal* journal) try {
+  const CarriedOver carried = carried_over(recipe);
+  const std::string folder =
+      export_model(trainer.fsdp(), shape_to_export(recipe), carried, mesh, recipe.train.export_folder);
+  if (journal) journal->say("weights written to " + folder + describe(carried));
+} catch (const InputError& error) {
+  throw AgreedError(error.what());
 }
 
 }  // namespace
@@ -249,11 +272,7 @@ RunEnd run(const Recipe& asked, const Group& world, const RunOptions& options, c
     } catch (const std::exception& error) {  // of this rank alone, whatever its type
       throw std::runtime_error(mesh.world().place() + ": " + message_of(error));
     }
-    if (!recipe.train.export_folder.empty()) {
-      const CarriedOver carried = carried_over(recipe);
-      export_model(trainer->fsdp(), shape_to_export(recipe), carried, mesh, recipe.train.export_folder);
-      if (journal) journal->say("weights written to " + recipe.train.export_folder.string() + describe(carried));
-    }
+    if (!recipe.train.export_folder.empty()) export_weights(recipe, mesh, *trainer, journal.get());
     return RunEnd::Done;
   });
 }

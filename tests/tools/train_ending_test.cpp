@@ -21,7 +21,8 @@ class TrainEnding : public TrainProgram {
   std::vector<std::string> checkpoints() const {
     std::vector<std::string> names;
     for (const auto& entry : std::filesystem::directory_iterator(run_dir / "checkpoints")) {
-      names.push_back(entry.path().filename());
+      const std::string name = entry.path().filename();
+      if (name.starts_with("step-")) names.push_back(name);
     }
     return names;
   }

@@ -400,6 +400,22 @@ TEST_F(TrainResume, ARunThatCannotBeReadIsNotBegunAnew) {
   expect_steps(metrics(), 6);
 }
 
+// The first rename tries the place, as does the second, after the last step.
+TEST_F(TrainResume, AnExportThatFailsLosesNothingOfARunWithoutCheckpoints) {
+  const std::string weights = path("weights").string();
+  const Words words = {"--mesh", "dp=auto", "--set", "train.export=" + weights};
+  const Ending failed = train(2, words, with_faults("rename:/weights:EXDEV:1"));
+  EXPECT_TRUE(has(complaint(failed, 1), "cannot export to " + weights + ": its folder cannot be renamed: "))
+      << failed.err;
+  EXPECT_TRUE(has(failed.out, "checkpoint of step 4 written")) << failed.out;
+  Words again = words;
+  again.emplace_back("--resume");
+  const Ending exported = train(2, again);
+  EXPECT_EQ(exported.status, 0) << exported.err;
+  EXPECT_TRUE(has(exported.out, "all steps of train.steps are made")) << exported.out;
+  EXPECT_TRUE(std::filesystem::exists(path("weights/model.safetensors")));
+}
+
 TEST_F(TrainResume, AFileSystemWithoutLocksIsTrainedOnWithAWarning) {
   const Ending ending = train(1, kEvery3, with_faults("flock:/lock:ENOLCK"));
   EXPECT_EQ(ending.status, 0) << ending.err;

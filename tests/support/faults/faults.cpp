@@ -48,10 +48,10 @@ Faults& faults() {
 }
 
 int number_of(const std::string& error) {
-  static const std::map<std::string, int> numbers = {{"EACCES", EACCES}, {"EDQUOT", EDQUOT},   {"EINVAL", EINVAL},
-                                                     {"EIO", EIO},       {"ENOENT", ENOENT},   {"ENODATA", ENODATA},
-                                                     {"ENOLCK", ENOLCK}, {"ENOLINK", ENOLINK}, {"ENOSPC", ENOSPC},
-                                                     {"ENOSYS", ENOSYS}, {"ESTALE", ESTALE},   {"KILL", kKill}};
+  static const std::map<std::string, int> numbers = {
+      {"EACCES", EACCES},   {"EDQUOT", EDQUOT}, {"EINVAL", EINVAL},   {"EIO", EIO},       {"ENOENT", ENOENT},
+      {"ENODATA", ENODATA}, {"ENOLCK", ENOLCK}, {"ENOLINK", ENOLINK}, {"ENOSPC", ENOSPC}, {"ENOSYS", ENOSYS},
+      {"ESTALE", ESTALE},   {"EXDEV", EXDEV},   {"KILL", kKill}};
   const auto found = numbers.find(error);
   if (found == numbers.end()) {
     std::fprintf(stderr, "MESHTRAIN_FAULTS: no error %s\n", error.c_str());
@@ -255,9 +255,16 @@ int unlinkat(int folder, const char* path, int flags) noexcept {
   return call("unlink", path_of(folder) + "/" + path, -1, [&] { return next(folder, path, flags); });
 }
 
+int renameat2(int from_folder, const char* from, int to_folder, const char* to, unsigned flags) noexcept {
+  static auto* const next = real<int(int, const char*, int, const char*, unsigned)>("renameat2");
+  return call("rename", std::string(from) + "\n" + to, -1,
+              [&] { return next(from_folder, from, to_folder, to, flags); });
+}
+
 int close(int descriptor) {  // the descriptor is gone, also where it fails
   static auto* const next = real<int(int)>("close");
   const Fault fault = fault_of("close", path_of(descriptor));
+  std::this_thread::sleep_for(fault.delay);
   const int closed = next(descriptor);
   if (fault.error == 0) return closed;
   if (fault.error == kKill) ::kill(::getpid(), SIGKILL);
