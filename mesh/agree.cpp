@@ -44,6 +44,27 @@ std::vector<std::string> gather_texts(const Group& world, const std::string& tex
   return texts;
 }
 
+std::string scatter_texts(const Group& world, const std::vector<std::string>& texts) {
+  const auto size = static_cast<size_t>(world.size());
+  const bool sends = world.rank() == 0;
+  std::vector<int64_t> sent(size, sends ? 1 : 0), received(size, 0);
+  received[0] = 1;
+  at::Tensor lengths = at::empty({sends ? world.size() : 0}, at::kLong), length = at::empty({1}, at::kLong);
+  std::string joined;
+  for (size_t rank = 0; sends && rank < size; ++rank) {
+    lengths[static_cast<int64_t>(rank)].fill_(static_cast<int64_t>(texts[rank].size()));
+    joined += texts[rank];
+  }
+  world.all_to_all(length, received, lengths, sent).wait();
+  for (size_t rank = 0; sends && rank < size; ++rank) sent[rank] = static_cast<int64_t>(texts[rank].size());
+  received[0] = length.item<int64_t>();
+  const at::Tensor bytes = at::from_blob(joined.data(), {static_cast<int64_t>(joined.size())}, at::kByte);
+  std::string text(static_cast<size_t>(received[0]), '\0');
+  at::Tensor own = at::from_blob(text.data(), {received[0]}, at::kByte);
+  world.all_to_all(own, received, bytes, sent).wait();
+  return text;
+}
+
 void agree(const Group& world, const std::function<void()>& action) {
   constexpr int64_t kFine = 0, kFailed = 1, kInputError = 2;
   int64_t outcome = kFine;

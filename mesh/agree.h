@@ -26,4 +26,8 @@ std::string broadcast_text(const Group& world, const std::string& text);
 /// What each rank of `world` says, in their order, on rank 0; nothing on the others. Every rank must call it.
 std::vector<std::string> gather_texts(const Group& world, const std::string& text);
 
+/// The text that rank 0 of `world` has for each rank, in their order, on that rank. `texts` of other ranks are not
+/// looked at. Every rank must call it.
+std::string scatter_texts(const Group& world, const std::vector<std::string>& texts);
+
 }  // namespace meshtrain

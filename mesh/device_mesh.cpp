@@ -1,6 +1,6 @@
 #include "mesh/device_mesh.h"
 
-#include <algorithm>
+#include <numeric>
 
 #include "mesh/error.h"
 #include "mesh/instrumented.h"
@@ -8,40 +8,33 @@
 namespace meshtrain {
 
 DeviceMesh::DeviceMesh(MeshLayout layout, const Group& world)
-    : layout_(std::move(layout)), rank_(world.rank()), ledger_(std::make_shared<TrafficLedger>()) {
+    : layout_(std::move(layout)),
+      rank_(world.rank()),
+      ledger_(std::make_shared<TrafficLedger>()),
+      backend_(world.backend()) {
   if (layout_.size() != world.size()) {
     throw InputError("mesh " + layout_.describe() + " needs " + std::to_string(layout_.size()) + " ranks, but " +
                      std::to_string(world.size()) + " were started: change --mesh or mpirun -n");
   }
-  const std::string place =
-      "rank " + std::to_string(rank_) + (layout_.axes().empty() ? "" : " (" + layout_.describe(rank_) + ")");
-  const auto named = [&](std::shared_ptr<Backend> backend, const std::string& name, std::vector<int64_t> ranks) {
-    if (ranks.size() > 1) backend = instrument(std::move(backend), name, ledger_);
-    return Group(std::move(backend), name, std::move(ranks), place);
-  };
+  place_ = "rank " + std::to_string(rank_) + (layout_.axes().empty() ? "" : " (" + layout_.describe(rank_) + ")");
   std::vector<int64_t> everyone(static_cast<size_t>(layout_.size()));
-  for (int64_t rank = 0; rank < layout_.size(); ++rank) everyone[static_cast<size_t>(rank)] = rank;
-  world_ = named(world.backend(), "world", std::move(everyone));
-  alone_ = Group(Group().backend(), "local", {rank_}, place);
+  std::iota(everyone.begin(), everyone.end(), int64_t{0});
+  const bool counts = world.size() > 1;
+  world_ = Group(counts ? instrument(backend_, "world", ledger_) : backend_, "world", std::move(everyone), place_);
+  alone_ = Group(Group().backend(), "local", {rank_}, place_);
+}
 
-  std::vector<std::string> wide;
+Group DeviceMesh::make_group(const std::set<std::string>& axes) const {
+  std::vector<std::string> ordered;
+  std::string name;
   for (const Axis& axis : layout_.axes()) {
-    if (axis.size > 1) wide.push_back(axis.name);
+    if (!axes.contains(axis.name)) continue;
+    ordered.push_back(axis.name);
+    name += (name.empty() ? "" : "_") + axis.name;
   }
-  // Every set of axes with more than one rank, in one order on all ranks: splitting is collective.
-  for (size_t choice = 1; choice < size_t{1} << wide.size(); ++choice) {
-    std::vector<std::string> axes;
-    std::string name;
-    for (size_t i = 0; i < wide.size(); ++i) {
-      if (!(choice >> i & 1)) continue;
-      axes.push_back(wide[i]);
-      name += (name.empty() ? "" : "_") + wide[i];
-    }
-    const std::vector<int64_t> ranks = layout_.group(axes, rank_);
-    const std::vector<int> members(ranks.begin(), ranks.end());
-    groups_.emplace(std::set<std::string>(axes.begin(), axes.end()),
-                    named(world.backend()->split(members), name, ranks));
-  }
+  std::vector<int64_t> ranks = layout_.group(ordered, rank_);
+  const std::vector<int> members(ranks.begin(), ranks.end());
+  return Group(instrument(backend_->split(members), name, ledger_), name, std::move(ranks), place_);
 }
 
 const Group& DeviceMesh::group(const std::string& axis) const {
@@ -57,7 +50,9 @@ const Group& DeviceMesh::group(const std::set<std::string>& axes) const {
     if (axis.size > 1) wide.insert(axis.name);
   }
   if (wide.empty()) return alone_;
-  return present == layout_.axes().size() && present > 1 ? world_ : groups_.at(wide);
+  if (present == layout_.axes().size() && present > 1) return world_;
+  const auto found = groups_.find(wide);
+  return found != groups_.end() ? found->second : groups_.emplace(wide, make_group(wide)).first->second;
 }
 
 }  // namespace meshtrain

@@ -13,8 +13,8 @@
 
 namespace meshtrain {
 
-/// A layout, this process's rank in it, and a Group for each axis and each flattened set of axes.
-/// Construction is collective: every rank of `world` must construct the same mesh.
+/// A layout, this process's rank in it, and a Group for each axis and each flattened set of axes that is asked for.
+/// Every rank of `world` must construct the same mesh.
 class DeviceMesh {
  public:
   /// Throws InputError when the layout's size is not the world's.
@@ -26,7 +26,9 @@ class DeviceMesh {
   int64_t size(const std::string& axis) const { return layout_.size(axis); }
   int64_t coordinate(const std::string& axis) const { return layout_.coordinate(rank_, axis); }
 
-  /// The ranks that differ from this one along `axis` only. An axis that the layout lacks is a group of one.
+  /// The ranks that differ from this one along `axis` only. An axis that the layout lacks is a group of one. The first
+  /// call for each group makes it, which is collective: every rank must make those calls, in one order. Not for two
+  /// threads at a time.
   const Group& group(const std::string& axis) const;
   /// The ranks that differ along any of `axes`: group({"dp", "cp"}) is named "dp_cp" (in the layout's order). Axes of
   /// one rank make no difference: without context parallelism it is the group of "dp". All axes: world().
@@ -40,12 +42,16 @@ class DeviceMesh {
   TrafficLedger& traffic() const { return *ledger_; }
 
  private:
+  Group make_group(const std::set<std::string>& axes) const;
+
   MeshLayout layout_;
   int64_t rank_;
+  std::string place_;
   std::shared_ptr<TrafficLedger> ledger_;
+  std::shared_ptr<Backend> backend_;  // of the world, not instrumented here
   Group world_;
   Group alone_;
-  std::map<std::set<std::string>, Group> groups_;
+  mutable std::map<std::set<std::string>, Group> groups_;
 };
 
 }  // namespace meshtrain

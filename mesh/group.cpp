@@ -128,13 +128,15 @@ void Group::barrier() const {
 
 Group Group::split(const std::vector<int>& members, std::string name) const {
   std::vector<int64_t> ranks;
+  std::vector<bool> seen(static_cast<size_t>(size()), false);
   for (const int member : members) {
-    const bool twice = std::count(members.begin(), members.end(), member) > 1;
+    const bool twice = in_group(member, size()) && seen[static_cast<size_t>(member)];
     if (!in_group(member, size()) || twice) {
       throw std::invalid_argument(place() + ": split of group " + this->name() + " (" + std::to_string(size()) +
                                   " ranks) into " + name + ": member " + std::to_string(member) +
                                   (twice ? " stands there twice" : " is not in the group"));
     }
+    seen[static_cast<size_t>(member)] = true;
     ranks.push_back(this->ranks()[member]);
   }
   if (std::find(members.begin(), members.end(), rank()) == members.end()) {

@@ -45,12 +45,29 @@ struct Ticket {
   uint64_t id = 0;
 };
 
-using Text = std::array<char, 256>;
+/// From the first rank of a host to the others there, and to no other host.
+Ticket share_ticket(MPI_Comm comm, const HostLayout& layout, int leader, Ticket ticket) {
+  if (layout.place != 0) {
+    check_mpi(MPI_Recv(&ticket, sizeof ticket, MPI_BYTE, leader, 0, comm, MPI_STATUS_IGNORE), "MPI_Recv");
+    return ticket;
+  }
+  for (int place = 1; place < layout.places; ++place) {
+    check_mpi(MPI_Send(&ticket, sizeof ticket, MPI_BYTE, leader + place, 0, comm), "MPI_Send");
+  }
+  return ticket;
+}
 
-Text text(const std::string& from) {
-  Text to{};
-  std::snprintf(to.data(), to.size(), "%s", from.c_str());
-  return to;
+/// The problem of the lowest rank that has one, on all of them; empty when none has. Only a number is compared where
+/// all is well.
+std::string first_problem(MPI_Comm comm, int rank, int size, const std::string& problem) {
+  const int mine = problem.empty() ? 0 : size - rank;
+  int largest = 0;
+  check_mpi(MPI_Allreduce(&mine, &largest, 1, MPI_INT, MPI_MAX, comm), "MPI_Allreduce");
+  if (largest == 0) return "";
+  std::array<char, 256> text{};
+  std::snprintf(text.data(), text.size(), "%s", problem.c_str());
+  check_mpi(MPI_Bcast(text.data(), static_cast<int>(text.size()), MPI_BYTE, size - largest, comm), "MPI_Bcast");
+  return text.data();
 }
 
 int64_t number_in(const char* path) {
@@ -154,13 +171,10 @@ SharedMemory share_memory(MPI_Comm comm, const HostLayout& layout, int64_t rank_
     ticket = {getpid(), made, found.st_ino, static_cast<uint64_t>(getpid()) << 32 | ++counter};
   }
   const File file_made(made);
-  std::vector<Ticket> tickets(static_cast<size_t>(size));
-  check_mpi(MPI_Allgather(&ticket, sizeof ticket, MPI_BYTE, tickets.data(), sizeof ticket, MPI_BYTE, comm),
-            "MPI_Allgather");
+  ticket = share_ticket(comm, layout, leader, ticket);
 
   // 2. Everyone reserves its own part, which therefore lies near its own processor, and maps the whole.
   std::byte* base = nullptr;
-  ticket = tickets[static_cast<size_t>(leader)];
   if (problem.empty() && ticket.file >= 0) {
     const std::string path = "/proc/" + std::to_string(ticket.process) + "/fd/" + std::to_string(ticket.file);
     const File file(open(path.c_str(), O_RDWR | O_CLOEXEC));
@@ -169,14 +183,10 @@ SharedMemory share_memory(MPI_Comm comm, const HostLayout& layout, int64_t rank_
   const auto mapping = base ? std::make_shared<HostMapping>(base, bytes, rank_bytes, ticket.id) : nullptr;
 
   // 3. All have it, or none.
-  const Text mine = text(problem);
-  std::vector<Text> problems(static_cast<size_t>(size));
-  check_mpi(MPI_Allgather(mine.data(), sizeof mine, MPI_BYTE, problems.data(), sizeof mine, MPI_BYTE, comm),
-            "MPI_Allgather");
-  const auto failing = std::find_if(problems.begin(), problems.end(), [](const Text& one) { return one[0] != '\0'; });
-  if (failing != problems.end()) {
+  const std::string failing = first_problem(comm, rank, size, problem);
+  if (!failing.empty()) {
     return {nullptr, "asked for " + size_text(rank_bytes) + " of memory that ranks of one host share, for each of " +
-                         std::to_string(layout.places) + " ranks; " + failing->data()};
+                         std::to_string(layout.places) + " ranks; " + failing};
   }
 #ifdef MADV_POPULATE_WRITE
   madvise(base, static_cast<size_t>(bytes), MADV_POPULATE_WRITE);  // no faults in the first step; may be refused

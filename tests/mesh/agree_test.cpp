@@ -56,5 +56,14 @@ TEST(Agree, TextsOfAllReachRankZero) {
   }
 }
 
+TEST(Agree, EachRankGetsItsTextOfRankZero) {
+  for (const int longest : {0, 1, 100'000}) {
+    const auto text = [&](int rank) { return std::string(static_cast<size_t>(rank % 3 * longest), 'a' + rank % 26); };
+    std::vector<std::string> texts;
+    for (int rank = 0; world().rank() == 0 && rank < world().size(); ++rank) texts.push_back(text(rank));
+    EXPECT_EQ(scatter_texts(world(), texts), text(world().rank()));
+  }
+}
+
 }  // namespace
 }  // namespace meshtrain

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "mesh/backends/dry_run.h"
 #include "mesh/error.h"
 #include "tests/support/world.h"
 
@@ -84,6 +85,39 @@ TEST(DeviceMesh, NamesGroupsInTheOrderOfTheLayout) {
   EXPECT_EQ(mesh.world().place(), place);
   EXPECT_EQ(mesh.group("tp").place(), place);
   EXPECT_EQ(mesh.group("pp").place(), place);
+}
+
+/// Counts the groups that are made of a world that is not there.
+class CountingBackend final : public Backend {
+ public:
+  explicit CountingBackend(int size) : size_(size) {}
+  int rank() const override { return 0; }
+  int size() const override { return size_; }
+  Work issue(const Collective&) override { return {}; }
+  std::shared_ptr<Backend> split(const std::vector<int>& members) override {
+    ++splits;
+    return dry_run_backend(0, static_cast<int>(members.size()));
+  }
+  int splits = 0;
+
+ private:
+  int size_;
+};
+
+TEST(DeviceMesh, MakesTheGroupsThatAreAskedForAndEachOnce) {
+  const auto backend = std::make_shared<CountingBackend>(16384);
+  std::vector<int64_t> ranks(16384);
+  std::iota(ranks.begin(), ranks.end(), 0);
+  const DeviceMesh mesh(MeshLayout({{"dp", 256}, {"cp", 8}, {"tp", 8}}), Group(backend, "world", ranks, "rank 0"));
+  EXPECT_EQ(backend->splits, 0);
+  EXPECT_EQ(mesh.group({"dp", "cp", "tp"}).size(), 16384);
+  EXPECT_EQ(backend->splits, 0) << "that is the world";
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(mesh.group("tp").size(), 8);
+    EXPECT_EQ(mesh.group({"dp", "cp"}).size(), 2048);
+    EXPECT_EQ(mesh.group("tp").name(), "tp");
+  }
+  EXPECT_EQ(backend->splits, 2);
 }
 
 TEST(DeviceMesh, CountsWhatItsGroupsCommunicate) {

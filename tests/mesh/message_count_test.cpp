@@ -11,9 +11,15 @@
 
 namespace {
 
-std::atomic<int64_t> sent = 0;
+std::atomic<int64_t> sent = 0, gathered = 0;
 
 }  // namespace
+
+extern "C" int MPI_Allgather(const void* from, int sent_count, MPI_Datatype sent_type, void* to, int count,
+                             MPI_Datatype type, MPI_Comm comm) {
+  ++gathered;
+  return PMPI_Allgather(from, sent_count, sent_type, to, count, type, comm);
+}
 
 extern "C" int MPI_Isend(const void* data, int count, MPI_Datatype type, int peer, int tag, MPI_Comm comm,
                          MPI_Request* request) {
@@ -52,6 +58,15 @@ TEST(MessageCount, OfARankGrowsWithTheLogarithmOfTheGroup) {
   EXPECT_EQ(messages_of([&] { group.all_reduce(whole).wait(); }), 2 * grid.steps());
   EXPECT_EQ(whole[0].item<float>(), n);
   EXPECT_EQ(shard[0].item<float>(), n);
+}
+
+// A window is made by ranks of one host, and all are told of a refusal by a number: nothing comes from each rank to
+// each.
+TEST(MessageCount, WindowsGatherNothingFromAllRanks) {
+  const int64_t before = gathered;
+  const at::Tensor window = world().window(1000, at::TensorOptions().dtype(at::kFloat), Placement::Own);
+  EXPECT_EQ(window.defined(), world().host_ranks() > 1);
+  EXPECT_EQ(gathered, before);
 }
 
 }  // namespace
