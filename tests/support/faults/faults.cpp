@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <chrono>
 #include <climits>
+#include <csignal>
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
@@ -26,6 +27,7 @@ struct Fault {
   std::string call, part;
   int error = 0;
   std::chrono::milliseconds delay{0};
+  bool kills = false;
   long skip = 0, count = LONG_MAX;
 };
 
@@ -66,6 +68,7 @@ Fault fault_of(const char* call, const std::string& path) {
 int error_of(const char* call, const std::string& path) {
   const Fault fault = fault_of(call, path);
   std::this_thread::sleep_for(fault.delay);
+  if (fault.kills) std::raise(SIGKILL);
   return fault.error;
 }
 
@@ -108,6 +111,8 @@ void inject_faults(const std::string& text) {
     const std::string delay = "delay=";
     if (error.rfind(delay, 0) == 0) {
       fault.delay = std::chrono::milliseconds(std::stol(error.substr(delay.size())));
+    } else if (error == "SIGKILL") {
+      fault.kills = true;
     } else {
       fault.error = number_of(error);
     }

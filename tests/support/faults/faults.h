@@ -13,7 +13,7 @@ namespace meshtrain::testing {
 /// CALL is open, opendir, read, pread, write, pwrite, fsync, sync_file_range, ftruncate, close, rename, unlink or flock
 /// (fcntl's locks included). It fails for files whose path contains PART (for rename: either path), after SKIP such
 /// calls (0), COUNT times (always). ERROR is a name of <errno.h>; "delay=3000" makes the call last 3,000 ms longer
-/// instead. Calls of any thread count.
+/// instead, SIGKILL ends the process there. Calls of any thread count.
 void inject_faults(const std::string& faults);
 
 }  // namespace meshtrain::testing
