@@ -13,6 +13,7 @@
 #include "runtime/config/load.h"
 #include "runtime/data/megatron_index.h"
 #include "runtime/train/checkpoints.h"
+#include "runtime/watch/phase.h"
 
 namespace meshtrain {
 namespace {
@@ -144,6 +145,7 @@ Resumed plan_resume(const std::filesystem::path& folder, const CheckpointHead& o
 Resumed resume(const std::filesystem::path& folder, const CheckpointHead& own, int64_t num_steps, Trainer& trainer,
                const Group& world) {
   const auto start = std::chrono::steady_clock::now();
+  const Phase phase("the resume from a checkpoint");
   Plan planned;
   agree(world, [&] {
     if (world.rank() == 0) planned = plan(folder, own, num_steps);

@@ -24,7 +24,7 @@
 #include "runtime/train/run_directory.h"
 #include "runtime/train/skipped_steps.h"
 #include "runtime/train/trainer.h"
-#include "runtime/train/watch.h"
+#include "runtime/watch/phase.h"
 
 namespace meshtrain {
 namespace {
@@ -99,7 +99,7 @@ bool saves_for_export(const Recipe& recipe) {
 RunEnd train(const Running& run, TrainingState state) {
   const auto& [recipe, mesh, evaluation, trainer, checkpoints, batches, journal, stop_request, start] = run;
   Progress progress{trainer};
-  const Watch watch(mesh.world(), [&] { return progress.describe(); });
+  const Phase phase([&] { return progress.describe(); });
   const TrainRecipe& train = recipe.train;
   SkippedSteps skipped(train, state.step, state.num_skipped);
   const auto say_written = [&](const std::optional<WrittenCheckpoint>& written) {
@@ -169,6 +169,7 @@ RunEnd train(const Running& run, TrainingState state) {
 /// Exports the weights as the recipe says. A failure, which all ranks throw, comes after the training: it is none of
 /// the input.
 void export_weights(const Recipe& recipe, const DeviceMesh& mesh, Trainer& trainer, const Journal* journal) try {
+  const Phase phase("the export to " + recipe.train.export_folder.string());
   const CarriedOver carried = carried_over(recipe);
   const std::string folder =
       export_model(trainer.fsdp(), shape_to_export(recipe), carried, mesh, recipe.train.export_folder);
@@ -191,6 +192,7 @@ RunEnd run(const Recipe& asked, const Group& world, const RunOptions& options, c
   validate(recipe, mesh_layout);
   const Computing computing = connect_devices(device_request(recipe, mesh_layout), mesh_layout, world);
   const DeviceMesh mesh(mesh_layout, computing.world);
+  set_rank_name(mesh.world().place());
   DataParallel data_parallel = make_data_parallel(recipe, mesh);  // collective: while every rank is as the others
 
   std::unique_ptr<Mixture> data;

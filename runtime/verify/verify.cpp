@@ -20,6 +20,7 @@
 #include "runtime/verify/replicas.h"
 #include "runtime/verify/report.h"
 #include "runtime/verify/shrink.h"
+#include "runtime/watch/phase.h"
 
 namespace meshtrain {
 namespace {
@@ -48,6 +49,7 @@ class Verification {
         mesh_(plan.layout, options.skipped_sums.empty() ? world_ : skip_sums(world_, options.skipped_sums, seen_)) {}
 
   bool run(const Print& print) {
+    set_rank_name(mesh_.world().place());
     open_data();
     if (!computing_.fallback.empty()) tell(print, [&] { return computing_.fallback + "\n"; });
     tell(print, [&] { return describe_verification(plan_, options_, data_, mesh_) + "\n"; });
@@ -111,6 +113,7 @@ class Verification {
   }
 
   void run_on_one_rank() {
+    const Phase phase("the steps on one rank");
     const DeviceMesh alone = one_rank_mesh();
     Recipe recipe = on_one_rank(plan_.recipe);
     const auto trace = [&] {
@@ -137,6 +140,7 @@ class Verification {
   /// What goes wrong on one rank between collectives leaves the others waiting: it must not look like a failure that
   /// all ranks agree on.
   Trace run_on(const DeviceMesh& mesh, const Recipe& recipe) const {
+    const Phase phase("the steps on mesh " + mesh.layout().describe());
     std::unique_ptr<Trainer> trainer;
     std::vector<StepBatch> batches;
     agree(mesh.world(), [&] {
@@ -211,6 +215,7 @@ class Verification {
 }  // namespace
 
 bool verify(const VerifyPlan& plan, const VerifyOptions& options, const Group& world, const Print& print) {
+  const Phase phase("the comparison for " + plan.asked.file.string());
   return Verification(plan, options, world).run(print);
 }
 

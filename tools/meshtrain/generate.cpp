@@ -23,6 +23,7 @@
 #include "runtime/telemetry/console.h"
 #include "runtime/train/assemble.h"
 #include "runtime/train/connect.h"
+#include "runtime/watch/phase.h"
 #include "tools/meshtrain/commands.h"
 #include "tools/meshtrain/generated_output.h"
 #include "tools/meshtrain/recipe_arguments.h"
@@ -148,6 +149,7 @@ int64_t num_parameters(LanguageModel& model) {
 std::unique_ptr<LanguageModel> load_model(const ModelSource& source, const std::string& precision,
                                           const DeviceMesh& mesh, at::Device device) {
   const Clock::time_point start = Clock::now();
+  const Phase phase("the reading of " + source.folder.string());
   std::unique_ptr<ModelWeights> weights;
   agree(mesh.world(), [&] { weights = std::make_unique<ModelWeights>(source); });
   auto model = std::make_unique<LanguageModel>(
@@ -176,6 +178,7 @@ void generate_all(const GenerateArguments& arguments, const Group& world) {
   const MeshLayout layout = layout_of(arguments.mesh, world.size());
   const Computing computing = connect_devices({arguments.device}, layout, world);
   const DeviceMesh mesh(layout, computing.world);
+  set_rank_name(mesh.world().place());
   const bool first = mesh.rank() == 0;
   if (first && !computing.fallback.empty()) std::fprintf(stderr, "%s\n", computing.fallback.c_str());
   std::string folder;  // the newest checkpoint may be another one a moment later
@@ -206,6 +209,7 @@ void generate_all(const GenerateArguments& arguments, const Group& world) {
   for (size_t i = 0; i < request.prompts.size(); ++i) {
     const std::vector<int64_t>& prompt = request.prompts[i];
     options.max_tokens = request.max_tokens[i];
+    const Phase phase("the text of prompt " + std::to_string(i + 1));
     if (output) output->begin(i, prompt);
     const Generated generated = generate(*model, prompt, i, options, [&](int64_t token) {
       if (output) output->add(token);

@@ -8,6 +8,8 @@
 #include "mesh/agree.h"
 #include "mesh/backends/mpi.h"
 #include "mesh/error.h"
+#include "runtime/watch/phase.h"
+#include "runtime/watch/watch.h"
 #include "tools/meshtrain/commands.h"
 
 namespace meshtrain {
@@ -46,6 +48,7 @@ void print_failure(const Failure& failure) {
 
 void report_failure(const Group& world, const std::exception& error) {
   const bool alone = !is_agreed(error);
+  if (alone) Watch::excuse();
   if (alone || world.rank() == 0)
     print_failure(describe_failure(error, alone && world.size() > 1 ? world.place() : ""));
   if (alone && world.size() > 1) abort_mpi(1);
@@ -53,13 +56,16 @@ void report_failure(const Group& world, const std::exception& error) {
 
 int run_on_all_ranks(const Group& world, const std::function<int()>& body) {
   if (world.size() == 1) return body();
+  const Watch watch(world);
   try {
     const int status = body();
+    const Phase phase("its end");
     meet_at_end();
     return status;
   } catch (const InputError& error) {
     report_failure(world, error);
     if (meet_at_end(kSameInput)) return describe_failure(error, "").status;
+    Watch::excuse();
     print_failure({world.place() + " alone: " + describe_failure(error, "").message});
     abort_mpi(describe_failure(error, "").status);
   } catch (const std::exception& error) {

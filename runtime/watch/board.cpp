@@ -1,0 +1,92 @@
+#include "runtime/watch/board.h"
+
+#include <ATen/ATen.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <fstream>
+#include <string>
+
+#include "runtime/watch/descriptor.h"
+
+namespace meshtrain {
+namespace {
+
+/// Where the memory of a host is found: in the files of its first rank.
+enum Ticket { kProcess, kFile, kInode, kTicketNumbers };
+
+Descriptor make_memory(size_t bytes) {
+  Descriptor file(memfd_create("meshtrain-watch", MFD_CLOEXEC));
+  const bool made = file.is_open() && posix_fallocate(file.number(), 0, static_cast<off_t>(bytes)) == 0;
+  return made ? std::move(file) : Descriptor();
+}
+
+int64_t inode_of(const Descriptor& file) {
+  struct stat about {};
+  return file.is_open() && fstat(file.number(), &about) == 0 ? static_cast<int64_t>(about.st_ino) : 0;
+}
+
+}  // namespace
+
+Board::Board(const Group& world, const HostMap& hosts)
+    : size_(static_cast<int>(hosts.ranks_of(hosts.host_of(world.rank())).size())),
+      place_(hosts.local_rank(world.rank())),
+      bytes_((static_cast<size_t>(size_) + 1) * sizeof(Slot)) {
+  Descriptor file = place_ == 0 ? make_memory(bytes_) : Descriptor();
+  at::Tensor tickets = at::zeros({hosts.num_hosts(), kTicketNumbers}, at::kLong);
+  int64_t* const ticket = tickets.mutable_data_ptr<int64_t>() + hosts.host_of(world.rank()) * kTicketNumbers;
+  if (file.is_open()) {
+    ticket[kProcess] = getpid();
+    ticket[kFile] = file.number();
+    ticket[kInode] = inode_of(file);
+  }
+  world.all_reduce(tickets).wait();
+  if (place_ != 0 && ticket[kProcess] != 0) {
+    const std::string path = "/proc/" + std::to_string(ticket[kProcess]) + "/fd/" + std::to_string(ticket[kFile]);
+    file = Descriptor(open(path.c_str(), O_RDWR | O_CLOEXEC));
+    if (inode_of(file) != ticket[kInode]) file.reset();  // of a process that has this number for others
+  }
+  if (file.is_open()) {
+    void* const memory = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, file.number(), 0);
+    if (memory != MAP_FAILED) memory_ = memory;
+  }
+  world.barrier();  // the first rank keeps it open until every rank has it
+}
+
+Board::~Board() {
+  if (memory_ == nullptr) return;
+  own().process = 0;
+  munmap(memory_, bytes_);
+}
+
+Board::Slot& Board::slot(int place) const {
+  return static_cast<Slot*>(memory_)[1 + place];  // the first is that of may_tell()
+}
+
+Board::Slot& Board::next() const {
+  for (int offset = 1; offset < size_; ++offset) {
+    Slot& other = slot((place_ + offset) % size_);
+    if (other.process != 0) return other;
+  }
+  return own();
+}
+
+bool Board::may_tell() const {
+  return memory_ == nullptr || static_cast<Slot*>(memory_)->process.exchange(1) == 0;
+}
+
+bool is_gone(int64_t process) {
+  if (kill(static_cast<pid_t>(process), 0) != 0) return errno == ESRCH;
+  std::ifstream file("/proc/" + std::to_string(process) + "/stat");
+  std::string text;
+  std::getline(file, text);
+  const size_t end = text.rfind(')');  // of the program's name
+  const char state = end != std::string::npos && end + 2 < text.size() ? text[end + 2] : 'R';
+  return state == 'Z' || state == 'X';
+}
+
+}  // namespace meshtrain

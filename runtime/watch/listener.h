@@ -1,0 +1,46 @@
+#pragma once
+
+#include <poll.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/watch/connection.h"
+
+namespace meshtrain {
+
+/// Rank 0's end of the connections with ranks of other hosts. Whoever connects without the secret learns nothing and is
+/// let go.
+class Listener {
+ public:
+  /// Listens on a port that the system chooses. Without network there are no addresses in its invitation.
+  Listener();
+
+  const Invitation& invitation() const { return invitation_; }
+  /// Adds what work() waits for.
+  void wait_for(std::vector<pollfd>& files) const;
+  /// Takes what has come and answers it with `self`.
+  void work(const Sighting& self);
+  /// The frames of those that were lost since the last call, which were there before.
+  std::vector<std::pair<Frame, Loss>> lost();
+  /// Tells all others that this rank ends.
+  void leave();
+  /// Whether every other end has closed its connection, which may take until they come to their end.
+  bool is_left() const;
+
+ private:
+  struct Guest {
+    Connection connection;
+    std::chrono::steady_clock::time_point since;
+  };
+
+  Frame frame(Frame::Kind kind) const;
+
+  Invitation invitation_;
+  Descriptor socket_;
+  std::vector<Guest> guests_;
+  Sighting self_;
+};
+
+}  // namespace meshtrain

@@ -1,0 +1,196 @@
+#include "runtime/watch/watch.h"
+
+#include <ATen/ATen.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "mesh/agree.h"
+#include "mesh/backends/mpi.h"
+#include "runtime/watch/phase.h"
+
+namespace meshtrain {
+namespace {
+
+constexpr std::chrono::milliseconds kPause{50};
+/// Looks before a rank is given up: where all are ended together nobody needs to tell.
+constexpr int kLooks = 3;
+/// The same for a rank of another host, whose neighbours there tell if they are alive.
+constexpr std::chrono::milliseconds kGrace{500};
+/// Of several hosts that have lost rank 0 one tells.
+constexpr std::chrono::milliseconds kTurn{300}, kLastTurn{3000};
+/// How long a rank waits for the end of the job after another one of its host has told why: a launcher whose other half
+/// is unreachable may not end it.
+constexpr std::chrono::seconds kEndOfJob{3};
+constexpr std::chrono::seconds kFarewell{1};
+constexpr unsigned kAbortSeconds = 10;  // for MPI_Abort, which may wait for a host that is gone
+
+std::mutex current_mutex;
+Watch* current = nullptr;
+
+/// "rank 3", "ranks 2-4, 7".
+std::string describe_ranks(const std::vector<int>& ranks) {
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (size_t i = 0; i < ranks.size();) {
+    size_t last = i;
+    while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) ++last;
+    text += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
+    if (last > i) text += "-" + std::to_string(ranks[last]);
+    i = last + 1;
+  }
+  return text;
+}
+
+}  // namespace
+
+Watch::Watch(const Group& world) : rank_(world.rank()), name_(world.place()) {
+  if (world.size() == 1) return;
+  hosts_ = HostMap::of(world);
+  board_ = std::make_unique<Board>(world, hosts_);
+  at::Tensor without_board = at::full({1}, board_->is_there() ? 0 : 1, at::kLong);
+  world.all_reduce(without_board).wait();
+  if (hosts_.num_hosts() > 1 || without_board.item<int64_t>() > 0) {
+    if (rank_ == 0) listener_.emplace();
+    const std::string invitation = broadcast_text(world, listener_ ? listener_->invitation().text() : "");
+    const bool calls = hosts_.is_first_of_host(rank_) || !board_->is_there();
+    if (rank_ != 0 && calls) caller_.emplace(Invitation::parse(invitation), rank_);
+  }
+  if (board_->is_there()) {
+    board_->own().last = sight_self(name_);
+    board_->own().process = getpid();
+  }
+  Phase::when_changed([this] { show(); });
+  wake_ = Descriptor(eventfd(0, EFD_CLOEXEC));
+  thread_ = std::thread([this] { look(); });
+  const std::lock_guard lock(current_mutex);
+  current = this;
+}
+
+Watch::~Watch() {
+  if (!thread_.joinable()) return;
+  Phase::when_changed(nullptr);
+  {
+    const std::lock_guard lock(current_mutex);
+    current = nullptr;
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    ends_ = true;
+  }
+  eventfd_write(wake_.number(), 1);
+  thread_.join();
+  leave();
+  // A connection that is closed with something unread in it takes the farewell with it.
+  const auto is_left = [&] { return (!listener_ || listener_->is_left()) && (!caller_ || caller_->is_left()); };
+  for (const Clock::time_point start = Clock::now(); !is_left() && Clock::now() - start < kFarewell;) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    if (listener_) listener_->work(sight_self(name_));
+    if (caller_) caller_->work(sight_self(name_));
+  }
+}
+
+void Watch::excuse() {
+  const std::lock_guard lock(current_mutex);
+  if (current == nullptr) return;
+  const std::lock_guard of_watch(current->mutex_);
+  current->ends_ = true;  // it says nothing of the others, which are ended by this
+  current->leave();
+}
+
+void Watch::leave() {
+  if (board_->is_there()) board_->own().process = 0;
+  if (listener_) listener_->leave();
+  if (caller_) caller_->leave();
+}
+
+void Watch::look() {
+  std::unique_lock lock(mutex_);
+  while (!ends_) {
+    const Sighting self = sight_self(name_);
+    if (board_->is_there()) board_->own().last = self;
+    if (listener_) listener_->work(self);
+    if (caller_) caller_->work(self);
+    look_at_next();
+    look_at_hosts();
+    wait(lock);
+  }
+}
+
+void Watch::show() {
+  const std::lock_guard lock(mutex_);
+  if (board_->is_there()) board_->own().last = sight_self(name_);
+}
+
+void Watch::wait(std::unique_lock<std::mutex>& lock) const {
+  std::vector<pollfd> files = {{wake_.number(), POLLIN, 0}};
+  if (listener_) listener_->wait_for(files);
+  if (caller_) caller_->wait_for(files);
+  lock.unlock();
+  poll(files.data(), files.size(), static_cast<int>(kPause.count()));
+  lock.lock();
+}
+
+// Each looks at the next: every rank is seen by one.
+void Watch::look_at_next() {
+  if (!board_->is_there()) return;
+  const Board::Slot& next = board_->next();
+  const int64_t process = next.process;
+  const bool missing = process != 0 && is_gone(process) && next.process == process;
+  num_missing_ = missing ? num_missing_ + 1 : 0;
+  if (num_missing_ < kLooks) return;
+  tell(std::string(next.last.name.data()) +
+       " is gone without a word, killed from outside or for want of memory; it was in " + next.last.phase.data());
+}
+
+void Watch::look_at_hosts() {
+  const size_t num_known = lost_.size();
+  if (listener_) {
+    for (auto& lost : listener_->lost()) lost_.push_back(std::move(lost));
+  }
+  if (caller_) {
+    if (auto lost = caller_->lost()) lost_.push_back(std::move(*lost));
+    if (caller_->is_refused()) {
+      std::string tried;
+      for (const std::string& address : caller_->invitation().addresses) tried += (tried.empty() ? "" : ", ") + address;
+      std::fprintf(stderr,
+                   "meshtrain: warning: %s on %s cannot reach rank 0 over TCP (%s): nobody will notice it when its "
+                   "whole host is gone\n",
+                   name_.c_str(), sight_self(name_).host.data(),
+                   tried.empty() ? "which has no network" : ("tried " + tried).c_str());
+    }
+  }
+  if (lost_.empty()) return;
+  if (num_known == 0) lost_since_ = Clock::now();
+  const auto turn = std::min(kTurn * std::max(hosts_.host_of(rank_) - 1, 0), kLastTurn);
+  if (Clock::now() - lost_since_ < kGrace + turn) return;
+  tell(describe(lost_.front().first, lost_.front().second));
+}
+
+std::string Watch::describe(const Frame& frame, Loss loss) const {
+  std::vector<int> ranks = hosts_.ranks_of(hosts_.host_of(frame.rank));
+  const std::string name = frame.sender.name.data(), host = frame.sender.host.data();
+  const std::string seen = std::string("in ") + frame.sender.phase.data();
+  if (loss == Loss::Silent) {
+    return "host " + host + " (" + describe_ranks(ranks) + ") has not answered for " +
+           std::to_string(silence_limit().count()) + " s: it has no power or no network; " + name + " was " + seen;
+  }
+  const bool has_others = hosts_.is_first_of_host(frame.rank) && ranks.size() > 1;
+  std::erase(ranks, static_cast<int>(frame.rank));
+  return name + " on host " + host + (has_others ? ", and " + describe_ranks(ranks) + " there," : "") +
+         " is gone without a word, killed from outside or for want of memory; it was " + seen;
+}
+
+void Watch::tell(const std::string& message) {
+  if (board_->may_tell()) {
+    std::fflush(stdout);
+    std::fprintf(stderr, "meshtrain: %s\n", message.c_str());
+  } else {
+    std::this_thread::sleep_for(kEndOfJob);
+  }
+  alarm(kAbortSeconds);
+  abort_mpi(1);
+}
+
+}  // namespace meshtrain

@@ -1,0 +1,71 @@
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "mesh/group.h"
+#include "mesh/host_map.h"
+#include "runtime/watch/board.h"
+#include "runtime/watch/caller.h"
+#include "runtime/watch/descriptor.h"
+#include "runtime/watch/listener.h"
+
+namespace meshtrain {
+
+/// Has the ranks look after each other, from when they are connected until they end. One that is gone without a word
+/// (killed, by the kernel when memory runs out), or a host that is (no power, no network), ends the job: one of those
+/// that are left says which it was and where it was seen last (Phase), and aborts. Launchers end a job too, most of
+/// them; they know neither.
+///
+/// A thread of its own, which issues no collectives, shows every few hundredths of a second where this rank is, on a
+/// Board that the ranks of a host share, and sees whether the process of the next one is there. The first rank of each
+/// host does so over a connection with rank 0, and so does a rank that has no Board. Where hosts cannot connect, a line
+/// says so.
+class Watch {
+ public:
+  /// Every rank of `world` must construct one. With one rank it does nothing.
+  explicit Watch(const Group& world);
+  /// This rank ends as all others do: every rank has come to its end (meet_at_end()).
+  ~Watch();
+  Watch(const Watch&) = delete;
+  Watch& operator=(const Watch&) = delete;
+
+  /// This process ends the job and says itself why: nobody has to say that it is gone. Call it before abort_mpi(), on
+  /// any thread; no collective.
+  static void excuse();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  void look();
+  void show();
+  void look_at_next();
+  void look_at_hosts();
+  void wait(std::unique_lock<std::mutex>& lock) const;
+  void leave();
+  std::string describe(const Frame& frame, Loss loss) const;
+  [[noreturn]] void tell(const std::string& message);
+
+  HostMap hosts_;
+  int rank_;
+  std::string name_;  // of this rank
+  std::unique_ptr<Board> board_;
+  std::optional<Listener> listener_;  // of rank 0
+  std::optional<Caller> caller_;
+  int num_missing_ = 0;  // looks in a row at a process that is gone
+  std::vector<std::pair<Frame, Loss>> lost_;
+  Clock::time_point lost_since_;
+
+  std::mutex mutex_;
+  bool ends_ = false;
+  Descriptor wake_;
+  std::thread thread_;
+};
+
+}  // namespace meshtrain

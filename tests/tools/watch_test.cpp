@@ -1,0 +1,203 @@
+// A rank, or a host, that is gone without a word: another rank says which it was and what it was doing.
+#include <chrono>
+#include <csignal>
+#include <fstream>
+#include <regex>
+#include <thread>
+
+#include "tests/support/files.h"
+#include "tests/tools/train_program.h"
+
+namespace meshtrain::testing {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+class WatchedRanks : public TrainProgram {
+ protected:
+  /// Has a call of a rank end it (tests/support/faults).
+  static std::string kill_at(int rank, const std::string& call) {
+    return "[ $OMPI_COMM_WORLD_RANK != " + std::to_string(rank) + " ] || export LD_PRELOAD=" + build_folder() +
+           "/tests/libfaults.so MESHTRAIN_FAULTS='" + call + "'";
+  }
+
+  /// Any command of meshtrain on two ranks, each started by a shell that runs `prologue` first.
+  static Ending on_two_ranks(const Words& arguments, const std::string& prologue) {
+    Words words = {source_folder() + "/tools/ranks", "2", "/bin/sh", "-c", prologue + "\nexec \"$0\" \"$@\""};
+    words.push_back(build_folder() + "/meshtrain");
+    words.insert(words.end(), arguments.begin(), arguments.end());
+    return run_program(words);
+  }
+
+  static void expect_told(const Ending& ending, const std::string& rank, const std::string& phase) {
+    EXPECT_NE(ending.status, 0);
+    const std::string message = complaint(ending, ending.status);
+    EXPECT_TRUE(std::regex_match(message, std::regex(rank +
+                                                     " is gone without a word, killed from outside or for want "
+                                                     "of memory; it was in " +
+                                                     phase)))
+        << message;
+  }
+};
+
+const std::string kRank0 = R"(rank 0 \(dp=0 cp=0 tp=0\))", kRank1 = R"(rank 1 \(dp=1 cp=0 tp=0\))";
+
+TEST_F(WatchedRanks, InTheSetUp) {
+  expect_told(train(2, {"--mesh", "dp=2"}, kill_at(1, "open:tokens.bin:KILL")), kRank1, "the set-up");
+}
+
+TEST_F(WatchedRanks, WhileItResumes) {
+  ASSERT_EQ(train(2, {"--mesh", "dp=2", "--set", "checkpoint.every=4"}).status, 0);
+  expect_told(train(2, {"--mesh", "dp=2", "--resume"}, kill_at(1, "open:step-00000004/rank-00001:KILL")), kRank1,
+              "the resume from a checkpoint");
+  const Ending ending = train(2, {"--mesh", "dp=2", "--resume"});
+  EXPECT_EQ(ending.status, 0) << ending.err;
+}
+
+TEST_F(WatchedRanks, WhileItExports) {
+  const std::string weights = path("weights");
+  expect_told(train(2, {"--mesh", "dp=2", "--set", "train.export=" + weights}, kill_at(0, "pwrite:weights:KILL")),
+              kRank0, "the export to " + weights);
+}
+
+TEST_F(WatchedRanks, WhileItVerifies) {
+  expect_told(on_two_ranks({"verify", recipe, "--mesh", "dp=2"}, kill_at(1, "open:tokens.bin:KILL")), kRank1,
+              "the comparison for " + recipe.string());
+}
+
+TEST_F(WatchedRanks, WhileItGenerates) {
+  ASSERT_EQ(train(2, {"--mesh", "dp=2", "--set", "checkpoint.every=4"}).status, 0);
+  expect_told(on_two_ranks({"generate", run_dir, "--tokens", "1,2,3", "--max-tokens", "4"},
+                           kill_at(1, "open:step-00000004/rank-00001:KILL")),
+              R"(rank 1 \(dp=0 cp=0 tp=1\))", "the reading of .*");
+}
+
+TEST_F(WatchedRanks, WhileItCleansUpAfterAFailureOfAll) {
+  const Ending ending =
+      train(2, {"--mesh", "dp=2", "--set", "checkpoint.every=1", "--set", "optimizer.learning_rate=1e38"},
+            kill_at(0, "pwrite:step-00000001.*.tmp/:delay=2000:0:1;fsync:step-00000001.*.tmp/:KILL"));
+  EXPECT_NE(ending.status, 0);
+  EXPECT_EQ(count(ending.err, "meshtrain: step 2: loss "), 1) << ending.err;
+  EXPECT_EQ(count(ending.err,
+                  "meshtrain: "
+                  "rank 0 (dp=0 cp=0 tp=0) is gone without a word"),
+            1)
+      << ending.err;
+}
+
+/// Four ranks on two hosts (tests/support/two_hosts).
+class WatchedHosts : public WatchedRanks {
+ protected:
+  /// Starts `meshtrain train` and waits for its second step. False where two hosts cannot be made.
+  bool start(const Words& arguments = {}) {
+    const std::string prologue = "echo $$ >" + path("process").string() + ".$OMPI_COMM_WORLD_RANK; hostname >" +
+                                 path("host").string() + ".$OMPI_COMM_WORLD_RANK; exec 2>" + path("err").string() +
+                                 ".$OMPI_COMM_WORLD_RANK; export MESHTRAIN_SILENCE_LIMIT=3";
+    Words words = {source_folder() + "/tests/support/two_hosts", "/bin/sh", "-c", prologue + "\nexec \"$0\" \"$@\""};
+    words.insert(words.end(), {build_folder() + "/meshtrain", "train", recipe, "--run-dir", run_dir, "--mesh", "dp=4"});
+    words.insert(words.end(), arguments.begin(), arguments.end());
+    program_.emplace(words);
+    for (const Clock::time_point start = Clock::now(); Clock::now() - start < std::chrono::seconds(30);) {
+      if (metrics().size() >= 2) return true;
+      if (!std::filesystem::exists(path("host.0")) && Clock::now() - start > std::chrono::seconds(20)) break;
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+    return false;
+  }
+  Ending wait() { return program_->wait(); }
+
+  std::string host_of(int rank) const {
+    std::string name = content(path("host." + std::to_string(rank)));
+    return name.substr(0, name.find('\n'));
+  }
+  void kill_rank(int rank) const { kill(std::stoi(content(path("process." + std::to_string(rank)))), SIGKILL); }
+  /// What a rank said.
+  std::vector<std::string> told_by(int rank) const {
+    std::vector<std::string> found;
+    std::istringstream lines(content(path("err." + std::to_string(rank))));
+    for (std::string line; std::getline(lines, line);) {
+      if (line.rfind("meshtrain: ", 0) == 0) found.push_back(line.substr(11));
+    }
+    return found;
+  }
+  std::vector<std::string> told() const {
+    std::vector<std::string> found;
+    for (int rank = 0; rank < 4; ++rank) {
+      for (const std::string& line : told_by(rank)) found.push_back(line);
+    }
+    return found;
+  }
+  bool is_alive(int rank) const {
+    const std::string stat = content("/proc/" +
+                                     content(path("process." + std::to_string(rank)))
+                                         .erase(content(path("process." + std::to_string(rank))).find('\n')) +
+                                     "/stat");
+    return !stat.empty() && stat.at(stat.rfind(')') + 2) != 'Z';
+  }
+
+ private:
+  std::optional<Program> program_;
+};
+
+const std::vector<std::string> kForever = {"--set", "train.steps=1000000"};
+
+TEST_F(WatchedHosts, AllRanksOfAHostAreKilled) {
+  if (!start(kForever)) GTEST_SKIP() << wait().err;
+  std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+  kill_rank(2);
+  kill_rank(3);
+  const Ending ending = wait();
+  ASSERT_EQ(told().size(), 1u) << ending.err;
+  EXPECT_TRUE(
+      std::regex_match(told()[0], std::regex(R"(rank 2 \(dp=2 cp=0 tp=0\) on host )" + host_of(2) +
+                                             ", and rank 3 there, is gone without a word, .*; it was in step .*")))
+      << ending.err;
+}
+
+TEST_F(WatchedHosts, ACableIsPulled) {
+  if (!start(kForever)) GTEST_SKIP() << wait().err;
+  std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+  const Clock::time_point pulled = Clock::now();
+  ASSERT_EQ(std::system(("ip -n " + host_of(2) + " link set " + host_of(2) + " down").c_str()), 0);
+  const auto any_alive = [&] { return is_alive(0) || is_alive(1) || is_alive(2) || is_alive(3); };
+  while (any_alive() && Clock::now() - pulled < std::chrono::seconds(25)) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+  EXPECT_FALSE(any_alive());
+  EXPECT_GE(Clock::now() - pulled, std::chrono::seconds(2));
+  // mpirun itself waits for its other half as long as TCP does.
+  ASSERT_EQ(std::system(("ip -n " + host_of(2) + " link set " + host_of(2) + " up").c_str()), 0);
+  const Ending ending = wait();
+  EXPECT_NE(ending.status, 0);
+  const auto silent = [&](int rank, const std::string& ranks) {
+    return std::regex("host " + host_of(rank) + R"( \()" + ranks +
+                      R"(\) has not answered for 3 s: it has no power or no network; rank )" + std::to_string(rank) +
+                      R"( \(dp=. cp=0 tp=0\) was in step .*)");
+  };
+  ASSERT_EQ(told_by(0).size(), 1u) << ending.err;
+  EXPECT_TRUE(std::regex_match(told_by(0)[0], silent(2, "ranks 2-3"))) << told_by(0)[0];
+  ASSERT_EQ(told_by(2).size(), 1u) << ending.err;
+  EXPECT_TRUE(std::regex_match(told_by(2)[0], silent(0, "ranks 0-1"))) << told_by(2)[0];
+  EXPECT_EQ(told().size(), 2u);
+}
+
+TEST_F(WatchedHosts, ARankThatIsStoppedIsNotCalledDead) {
+  if (!start({"--set", "train.steps=1000000", "--set", "train.time_limit=9"})) GTEST_SKIP() << wait().err;
+  const int process = std::stoi(content(path("process.2")));
+  kill(process, SIGSTOP);
+  std::this_thread::sleep_for(std::chrono::seconds(5));  // the limit is 3
+  kill(process, SIGCONT);
+  const Ending ending = wait();
+  EXPECT_EQ(ending.status, 75) << ending.err;
+  EXPECT_TRUE(told().empty()) << ending.err;
+}
+
+TEST_F(WatchedHosts, ACleanEndIsNotCalledADeath) {
+  if (!start()) GTEST_SKIP() << wait().err;
+  const Ending ending = wait();
+  EXPECT_EQ(ending.status, 0) << ending.err;
+  EXPECT_TRUE(told().empty()) << ending.err;
+}
+
+}  // namespace
+}  // namespace meshtrain::testing
