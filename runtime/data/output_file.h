@@ -60,6 +60,10 @@ class OutputFile {
 /// Writes a file that has `text` alone. Throws as OutputFile.
 void write_whole(const std::filesystem::path& path, const std::string& text);
 
+/// True for the errors by which a file system answers that it lacks an operation, of those that make data durable. Such
+/// a file system keeps data in other ways; any other error is one of the disk.
+bool is_unsupported(int error);
+
 /// Makes renames and new files in `folder` durable. Throws std::runtime_error.
 void sync_folder(const std::filesystem::path& folder);
 

@@ -169,6 +169,11 @@ int fsync(int descriptor) {
   return fails("fsync", path_of(descriptor)) ? -1 : next(descriptor);
 }
 
+int fdatasync(int descriptor) {
+  static auto* const next = real<int(int)>("fdatasync");
+  return fails("fdatasync", path_of(descriptor)) ? -1 : next(descriptor);
+}
+
 int sync_file_range(int descriptor, off_t offset, off_t bytes, unsigned flags) {
   static auto* const next = real<int(int, off_t, off_t, unsigned)>("sync_file_range");
   return fails("sync_file_range", path_of(descriptor)) ? -1 : next(descriptor, offset, bytes, flags);
