@@ -3,7 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "runtime/checkpoint/damage.h"
-#include "runtime/data/mapped_file.h"
+#include "runtime/data/file_reader.h"
 
 namespace meshtrain {
 namespace {
@@ -17,8 +17,7 @@ Box within(Box box, const Box& outer) {
 }  // namespace
 
 std::string read_manifest_text(const std::filesystem::path& folder) try {
-  const MappedFile file(folder / "manifest.json");
-  return {reinterpret_cast<const char*>(file.data()), static_cast<size_t>(file.size())};
+  return std::string(read_all(folder / "manifest.json").text());
 } catch (const InputError& error) {
   throw DamagedCheckpoint(error.what());
 }
@@ -45,9 +44,8 @@ void CheckpointReader::read(const Piece& piece) {
   for (const StoredPiece& source : stored.pieces) {
     const std::optional<Box> shared = intersect(source.box, piece.box);
     if (!shared) continue;
-    prove(piece.tensor, source);
-    const at::Tensor values = file(source.file).read(piece_name(piece.tensor, source.box), within(*shared, source.box));
-    part(piece.values, within(*shared, piece.box)).copy_(values);
+    const Box own = within(*shared, source.box);
+    part(piece.values, within(*shared, piece.box)).copy_(values(piece.tensor, source, own));
   }
 }
 
@@ -55,14 +53,10 @@ at::Tensor CheckpointReader::read(const std::string& tensor) {
   const auto found = manifest_.tensors.find(tensor);
   if (found == manifest_.tensors.end()) throw InputError(folder_.string() + " has no " + tensor);
   const StoredTensor& stored = found->second;
-  for (const StoredPiece& piece : stored.pieces) prove(tensor, piece);
+  for (const StoredPiece& piece : stored.pieces) file_of(tensor, piece);
   const at::Tensor values = at::empty(stored.shape, at::TensorOptions().dtype(stored.dtype));
   read({tensor, stored.shape, {std::vector<int64_t>(stored.shape.size(), 0), stored.shape}, values});
   return values;
-}
-
-void CheckpointReader::let_go() const {
-  for (const auto& [index, file] : files_) file.let_go();
 }
 
 const SafetensorsFile& CheckpointReader::file(size_t index) try {
@@ -70,8 +64,8 @@ const SafetensorsFile& CheckpointReader::file(size_t index) try {
   if (found != files_.end()) return found->second;
   const StoredFile& stored = manifest_.files[index];
   SafetensorsFile opened(folder_ / stored.name);
-  const std::span<const std::byte> header = opened.header();
-  const uint64_t sum = checksum(header.data(), header.size());
+  const FileBytes header = opened.header();
+  const uint64_t sum = checksum(header.data(), static_cast<size_t>(header.size()));
   if (sum != stored.header) {
     throw InputError(opened.path().string() + ": its header is damaged: its checksum is " + checksum_text(sum) +
                      ", manifest.json says " + checksum_text(stored.header));
@@ -81,8 +75,7 @@ const SafetensorsFile& CheckpointReader::file(size_t index) try {
   throw DamagedCheckpoint(error.what());
 }
 
-void CheckpointReader::prove(const std::string& tensor, const StoredPiece& piece) {
-  if (proven_.contains(&piece)) return;
+const SafetensorsFile& CheckpointReader::file_of(const std::string& tensor, const StoredPiece& piece) {
   const std::string name = piece_name(tensor, piece.box);
   const auto fail = [&](const std::string& what) {
     throw DamagedCheckpoint((folder_ / manifest_.files[piece.file].name).string() + ": " + name + " " + what);
@@ -97,12 +90,44 @@ void CheckpointReader::prove(const std::string& tensor, const StoredPiece& piece
   const TensorEntry& entry = source->entry(name);
   if (entry.dtype != manifest_.tensors.at(tensor).dtype || entry.shape != piece.box.size)
     fail("has another dtype or shape than manifest.json says");
-  const std::span<const std::byte> bytes = source->bytes(name);
-  const uint64_t sum = checksum(bytes.data(), bytes.size());
-  if (sum != piece.checksum) {
-    fail("is damaged: its checksum is " + checksum_text(sum) + ", manifest.json says " + checksum_text(piece.checksum));
+  return *source;
+}
+
+void CheckpointReader::check(const std::string& tensor, const StoredPiece& piece, uint64_t found) {
+  if (found == piece.checksum) {
+    proven_.insert(&piece);
+    return;
   }
-  proven_.insert(&piece);
+  throw DamagedCheckpoint((folder_ / manifest_.files[piece.file].name).string() + ": " + piece_name(tensor, piece.box) +
+                          " is damaged: its checksum is " + checksum_text(found) + ", manifest.json says " +
+                          checksum_text(piece.checksum));
+}
+
+void CheckpointReader::prove(const std::string& tensor, const StoredPiece& piece) try {
+  if (proven_.contains(&piece)) return;
+  RunningChecksum sum;
+  file_of(tensor, piece).for_each_block(piece_name(tensor, piece.box), [&](std::string_view block) { sum.add(block); });
+  check(tensor, piece, sum.value());
+} catch (const DamagedCheckpoint&) {
+  throw;
+} catch (const InputError& error) {  // of the disk
+  throw DamagedCheckpoint(error.what());
+}
+
+// A piece that is needed as it is, as on the mesh that wrote it, is read once; of another the part, once it is proved.
+at::Tensor CheckpointReader::values(const std::string& tensor, const StoredPiece& piece, const Box& box) try {
+  const std::string name = piece_name(tensor, piece.box);
+  if (box.size != piece.box.size) {
+    prove(tensor, piece);
+    return file_of(tensor, piece).read(name, box);
+  }
+  at::Tensor values = file_of(tensor, piece).read(name);
+  check(tensor, piece, checksum(values.const_data_ptr(), values.nbytes()));
+  return values;
+} catch (const DamagedCheckpoint&) {
+  throw;
+} catch (const InputError& error) {  // of the disk
+  throw DamagedCheckpoint(error.what());
 }
 
 }  // namespace meshtrain

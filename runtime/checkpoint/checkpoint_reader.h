@@ -36,11 +36,14 @@ class CheckpointReader {
   void prove(const std::string& tensor, const StoredPiece& piece);
   /// The whole tensor, in the dtype that it is stored in. Throws as read(), before it makes room for anything.
   at::Tensor read(const std::string& tensor);
-  /// MappedFile::let_go() of every file that is open.
-  void let_go() const;
 
  private:
   const SafetensorsFile& file(size_t index);
+  /// The file of `piece`, whose header says that it has it.
+  const SafetensorsFile& file_of(const std::string& tensor, const StoredPiece& piece);
+  /// Part `box` of `piece`, proved.
+  at::Tensor values(const std::string& tensor, const StoredPiece& piece, const Box& box);
+  void check(const std::string& tensor, const StoredPiece& piece, uint64_t found);
 
   std::filesystem::path folder_;
   const Manifest& manifest_;

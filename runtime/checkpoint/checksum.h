@@ -5,11 +5,29 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <string_view>
+
+struct XXH3_state_s;  // of xxhash.h
 
 namespace meshtrain {
 
 /// XXH3 of 64 bits, xxhash.com: it finds damage, not deceit.
 uint64_t checksum(const void* data, size_t bytes);
+
+/// The same of bytes that come in parts.
+class RunningChecksum {
+ public:
+  RunningChecksum();
+  ~RunningChecksum();
+  RunningChecksum(const RunningChecksum&) = delete;
+  RunningChecksum& operator=(const RunningChecksum&) = delete;
+
+  void add(std::string_view bytes);
+  uint64_t value() const;
+
+ private:
+  XXH3_state_s* state_;
+};
 
 /// 16 hexadecimal digits and back; nothing for any other text.
 std::string checksum_text(uint64_t checksum);

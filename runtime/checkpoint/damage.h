@@ -10,4 +10,10 @@ class DamagedCheckpoint : public InputError {
   using InputError::InputError;
 };
 
+/// A checkpoint that a later version of this program wrote, in a form that this one does not know.
+class NewerCheckpoint : public InputError {
+ public:
+  using InputError::InputError;
+};
+
 }  // namespace meshtrain

@@ -140,7 +140,6 @@ VerifiedCheckpoint verify_checkpoint(const fs::path& folder) {
         verified.damage.emplace_back(error.what());
       }
     }
-    reader.let_go();
   }
   for (const auto& [index, file] : lost) {
     verified.num_damaged += file.num_pieces;

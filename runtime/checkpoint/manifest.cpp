@@ -178,10 +178,11 @@ Manifest parse(const std::string& text, const std::string& file_name) {
   const json object = parse_json_object(file_name + " is damaged: it", text);
   const Fields fields(object);
   const int64_t format = fields.number("format");
-  if (format != kFormat) {
-    throw std::invalid_argument("it is of format " + std::to_string(format) + ", this program reads format " +
-                                std::to_string(kFormat));
+  if (format > kFormat) {
+    throw NewerCheckpoint(file_name + " was written by a newer meshtrain, in format " + std::to_string(format) +
+                          "; this one reads up to " + std::to_string(kFormat) + ": use the version that wrote it");
   }
+  if (format < 1) throw std::invalid_argument("it is of format " + std::to_string(format) + ", the first is 1");
   Manifest manifest{parse_head(fields), {}, {}};
   for (const json& file : fields.list("files")) add_file(manifest, file);
   std::set<std::string> names;
@@ -267,6 +268,8 @@ std::string manifest_text(const CheckpointHead& head, const std::vector<std::str
 
 Manifest parse_manifest(const std::string& text, const std::string& name) try {
   return parse(text, name);
+} catch (const NewerCheckpoint&) {
+  throw;
 } catch (const InputError& error) {
   throw DamagedCheckpoint(error.what());
 } catch (const std::invalid_argument& error) {

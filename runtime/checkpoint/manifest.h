@@ -70,7 +70,8 @@ class ManifestPart {
 std::string manifest_text(const CheckpointHead& head, const std::vector<std::string>& parts);
 
 /// Reads it. `name`: of the file, for messages. Whatever it says is checked: the checksum, that pieces lie in their
-/// tensors, do not overlap and leave nothing out, that files are plain names. Throws DamagedCheckpoint.
+/// tensors, do not overlap and leave nothing out, that files are plain names. Throws DamagedCheckpoint,
+/// and NewerCheckpoint for a format of later versions.
 Manifest parse_manifest(const std::string& text, const std::string& name);
 
 }  // namespace meshtrain

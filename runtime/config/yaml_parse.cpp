@@ -13,18 +13,27 @@ namespace meshtrain {
 namespace {
 
 constexpr size_t kMaxDepth = 32;
-constexpr size_t kMaxValues = 100'000;  // aliases of aliases multiply
-constexpr size_t kMaxBytes = size_t{1} << 20;
+constexpr size_t kMaxValues = 100'000;             // aliases of aliases multiply,
+constexpr size_t kMaxTextBytes = size_t{4} << 20;  // as do the texts of what they stand for
+constexpr size_t kMaxBytes = size_t{1} << 20;      // of a source
 
 [[noreturn]] void refuse(const YamlPlace& place, const std::string& what) {
   throw InputError(place.text() + ": " + what);
 }
 
-size_t count(const YamlValue& value) {
-  size_t values = 1;
-  for (const YamlValue& item : value.items) values += count(item);
-  for (const YamlEntry& entry : value.entries) values += count(entry.value);
-  return values;
+struct Size {
+  size_t values = 0;
+  size_t bytes = 0;  // of texts and keys
+};
+
+void add_size(const YamlValue& value, Size& size) {
+  ++size.values;
+  size.bytes += value.text.size();
+  for (const YamlValue& item : value.items) add_size(item, size);
+  for (const YamlEntry& entry : value.entries) {
+    size.bytes += entry.key.size();
+    add_size(entry.value, size);
+  }
 }
 
 /// Builds the tree from the parser's events. yaml-cpp's own nodes keep no file, and let duplicate keys pass.
@@ -55,11 +64,11 @@ class TreeBuilder final : public YAML::EventHandler {
   void OnAlias(const YAML::Mark& mark, YAML::anchor_t anchor) override {
     const auto target = anchored_.find(anchor);
     if (target == anchored_.end()) refuse(place(mark), "an alias inside of what it stands for");
-    values_ += count(target->second);
+    add_size(target->second, size_);
     check_size(place(mark));
     YamlValue copy = target->second;
     copy.place = place(mark);
-    add(std::move(copy), 0);
+    put(std::move(copy));
   }
 
   void OnSequenceStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
@@ -120,9 +129,14 @@ class TreeBuilder final : public YAML::EventHandler {
   }
 
   void add(YamlValue value, YAML::anchor_t anchor) {
-    ++values_;
+    ++size_.values;
+    size_.bytes += value.text.size();
     check_size(value.place);
     if (anchor != 0) anchored_[anchor] = value;
+    put(std::move(value));
+  }
+
+  void put(YamlValue value) {
     if (open_.empty()) {
       root_ = std::move(value);
     } else if (expects_key()) {
@@ -136,7 +150,8 @@ class TreeBuilder final : public YAML::EventHandler {
   }
 
   void check_size(const YamlPlace& at) const {
-    if (values_ > kMaxValues) refuse(at, "too many values for a recipe");
+    if (size_.values > kMaxValues) refuse(at, "too many values for a recipe");
+    if (size_.bytes > kMaxTextBytes) refuse(at, "the aliases stand for more than 4 MiB of text: this is not a recipe");
   }
 
   /// "train.steps" for a key of the map that is being read.
@@ -166,7 +181,7 @@ class TreeBuilder final : public YAML::EventHandler {
 
   std::shared_ptr<const YamlSource> source_;
   int documents_ = 0;
-  size_t values_ = 0;
+  Size size_;
   YamlValue root_;
   std::vector<Open> open_;
   std::map<YAML::anchor_t, YamlValue> anchored_;

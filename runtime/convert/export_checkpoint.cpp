@@ -106,7 +106,6 @@ ExportedCheckpoint export_checkpoint(const fs::path& folder, const fs::path& out
       check_range(tensor.name, values, dtype);
       writer.write(tensor.name, values);
     }
-    reader.let_go();
     give_back_memory();
     exported.num_bytes += num_bytes(tensor);
   }

@@ -100,7 +100,6 @@ std::string write_pieces(const fs::path& folder, const SafetensorsFolder& source
       part.add(tensors[i].name, tensors[i].dtype, tensors[i].shape, boxes[i],
                checksum(values.const_data_ptr(), values.nbytes()));
     }
-    source.let_go();
     give_back_memory();
   }
   file.finish();

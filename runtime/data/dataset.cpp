@@ -92,12 +92,22 @@ int64_t Dataset::place(int64_t g) const {
 
 std::vector<int64_t> Dataset::read(int64_t g, int64_t* inputs, int64_t* labels) const {
   const int64_t first = first_token(g);
-  check_ids(first, sequence_length_ + 1);
-  tokens_.read(first, sequence_length_, inputs);
-  tokens_.read(first + 1, sequence_length_, labels);
+  std::vector<int64_t> ids(static_cast<size_t>(sequence_length_ + 1));
+  FileBytes mask;
+  try {
+    tokens_.read(first, sequence_length_ + 1, ids.data());
+    if (loss_mask_) mask = loss_mask_->read(first + 1, sequence_length_);
+  } catch (const InputError& error) {
+    throw InputError(std::string(error.what()) + ", in sample " + std::to_string(first / stride_));
+  }
+  for (size_t i = 0; i < ids.size(); ++i) {
+    if (ids[i] < 0 || ids[i] >= vocab_size_) refuse_id(first + static_cast<int64_t>(i), ids[i]);
+  }
+  std::copy(ids.begin(), ids.end() - 1, inputs);
+  std::copy(ids.begin() + 1, ids.end(), labels);
   if (ignore_id_) std::replace(labels, labels + sequence_length_, *ignore_id_, kIgnoredLabel);
   for (int64_t i = 0; loss_mask_ && i < sequence_length_; ++i) {
-    if (loss_mask_->data()[first + 1 + i] == std::byte{0}) labels[i] = kIgnoredLabel;
+    if (mask.data()[i] == std::byte{0}) labels[i] = kIgnoredLabel;
   }
   if (!documents_) return {};
   return divide_sample(find_starts(first, inputs), sequence_length_, boundaries_count_ ? nullptr : labels);
@@ -114,17 +124,11 @@ int64_t Dataset::first_token(int64_t g) const {
   return place(g) * stride_;
 }
 
-void Dataset::check_ids(int64_t first, int64_t count) const {
-  const auto is_token = [&](const IdRange& range) { return range.least >= 0 && range.most < vocab_size_; };
-  if (is_token(tokens_.range(first, count))) return;
-  for (int64_t i = first; i < first + count; ++i) {
-    const IdRange id = tokens_.range(i, 1);
-    if (is_token(id)) continue;
-    throw InputError(tokens_.path().string() + ": token " + std::to_string(i) + " has id " + std::to_string(id.most) +
-                     (id.most < 0 ? ", which is negative and no token"
-                                  : ", beyond the vocabulary of " + std::to_string(vocab_size_)) +
-                     ": the file was made for another model, or data.dtype is wrong");
-  }
+void Dataset::refuse_id(int64_t token, int64_t id) const {
+  throw InputError(
+      tokens_.path().string() + ": token " + std::to_string(token) + " has id " + std::to_string(id) +
+      (id < 0 ? ", which is negative and no token" : ", beyond the vocabulary of " + std::to_string(vocab_size_)) +
+      ": the file was made for another model, or data.dtype is wrong");
 }
 
 void Dataset::check_vocabulary() const {
@@ -135,7 +139,12 @@ void Dataset::check_vocabulary() const {
   const int64_t looked_at = whole ? num_blocks : kSampledBlocks;
   for (int64_t i = 0; i < looked_at; ++i) {
     const int64_t at = whole ? i : i * (num_blocks - 1) / (kSampledBlocks - 1);  // first and last among them
-    check_ids(at * block, std::min(block, tokens_.size() - at * block));
+    const int64_t first = at * block, count = std::min(block, tokens_.size() - first);
+    if (is_token(tokens_.range(first, count))) continue;
+    for (int64_t token = first; token < first + count; ++token) {
+      const IdRange id = tokens_.range(token, 1);
+      if (!is_token(id)) refuse_id(token, id.most);
+    }
   }
 }
 

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "runtime/config/recipe.h"
-#include "runtime/data/mapped_file.h"
+#include "runtime/data/file_reader.h"
 #include "runtime/data/samples.h"
 #include "runtime/data/token_file.h"
 
@@ -32,17 +32,19 @@ class Dataset final : public Samples {
   /// Which sample of the file g is: g % n, or, with shuffle, its place in the epoch's permutation.
   int64_t place(int64_t g) const;
 
-  /// Throws InputError with file, token index, id and vocab_size when an id is beyond the vocabulary.
+  /// Throws InputError with file, token index, id and vocab_size when an id is beyond the vocabulary; with file, sample
+  /// and tokens when the disk fails or the file was cut short since.
   std::vector<int64_t> read(int64_t g, int64_t* inputs, int64_t* labels) const override;
 
  private:
   int64_t first_token(int64_t g) const;
   std::vector<int64_t> find_starts(int64_t first, const int64_t* inputs) const;
-  void check_ids(int64_t first, int64_t count) const;
+  bool is_token(const IdRange& range) const { return range.least >= 0 && range.most < vocab_size_; }
+  [[noreturn]] void refuse_id(int64_t token, int64_t id) const;
   void check_vocabulary() const;
 
   TokenFile tokens_;
-  std::optional<MappedFile> loss_mask_;  // byte i is 0 where token i is not counted as a label
+  std::optional<FileReader> loss_mask_;  // byte i is 0 where token i is not counted as a label
   std::optional<int64_t> ignore_id_;
   std::optional<int64_t> documents_;
   bool boundaries_count_;

@@ -61,9 +61,12 @@ Documents measure_documents(const TokenFile& tokens, int64_t separator) {
 }
 
 Documents measure_documents(const MegatronIndex& index) {
+  constexpr int64_t kAtOnce = int64_t{1} << 16;
   Documents result;
-  for (int64_t i = 0; i < index.num_documents(); ++i) {
-    add_document(result, index.document_start(i + 1) - index.document_start(i));
+  for (int64_t first = 0; first < index.num_documents(); first += kAtOnce) {
+    const int64_t count = std::min(kAtOnce, index.num_documents() - first);
+    const std::vector<int64_t> starts = index.starts_of(first, count + 1);
+    for (size_t i = 1; i < starts.size(); ++i) add_document(result, starts[i] - starts[i - 1]);
   }
   return result;
 }

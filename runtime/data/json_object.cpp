@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "mesh/error.h"
-#include "runtime/data/mapped_file.h"
+#include "runtime/data/file_reader.h"
 
 namespace meshtrain {
 namespace {
@@ -60,8 +60,7 @@ json parse_json_object(const std::string& subject, std::string_view text, const 
 }
 
 json read_json_object(const std::string& file) {
-  const MappedFile bytes(file);
-  return parse_json_object(file, {reinterpret_cast<const char*>(bytes.data()), static_cast<size_t>(bytes.size())});
+  return parse_json_object(file, read_all(file).text());
 }
 
 }  // namespace meshtrain

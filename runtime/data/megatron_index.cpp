@@ -29,6 +29,31 @@ Number number_at(const std::byte* bytes) {
   return value;
 }
 
+/// Numbers that lie end to end in a file, from byte `begin` on, `count` of them. Reads a window of them at a time.
+template <class Number>
+class Numbers {
+ public:
+  Numbers(const FileReader& file, int64_t begin, int64_t count, int64_t window)
+      : file_(file), begin_(begin), count_(count), window_(window) {}
+
+  int64_t at(int64_t index) {
+    constexpr auto kBytes = static_cast<int64_t>(sizeof(Number));
+    if (index < first_ || index >= first_ + bytes_.size() / kBytes) {
+      first_ = index;
+      bytes_ = file_.read(begin_ + index * kBytes, std::min(window_, count_ - index) * kBytes);
+    }
+    return number_at<Number>(bytes_.data() + (index - first_) * kBytes);
+  }
+
+ private:
+  const FileReader& file_;
+  int64_t begin_, count_, window_;
+  int64_t first_ = 0;
+  FileBytes bytes_;
+};
+
+constexpr int64_t kLongWindow = int64_t{1} << 16, kShortWindow = 64;  // numbers
+
 }  // namespace
 
 MegatronIndex::MegatronIndex(const std::filesystem::path& tokens, int64_t num_bytes) : file_(path_of(tokens)) {
@@ -53,8 +78,9 @@ std::filesystem::path MegatronIndex::path_of(const std::filesystem::path& tokens
 }
 
 void MegatronIndex::read_header() {
-  const std::byte* const data = file_.data();
-  if (file_.size() < kHeaderBytes || std::memcmp(data, kMagic.data(), kMagic.size()) != 0) {
+  const FileBytes header = file_.read(0, std::min(file_.size(), kHeaderBytes));
+  const std::byte* const data = header.data();
+  if (header.size() < kHeaderBytes || std::memcmp(data, kMagic.data(), kMagic.size()) != 0) {
     fail("it does not begin as an index of Megatron does (MMIDIDX)");
   }
   const auto version = number_at<uint64_t>(data + 9);
@@ -79,9 +105,11 @@ void MegatronIndex::read_header() {
 }
 
 void MegatronIndex::read_sequences(int64_t num_bytes) {
+  Numbers<int32_t> lengths(file_, lengths_begin(), num_sequences_, kLongWindow);
+  Numbers<int64_t> pointers(file_, pointers_begin(), num_sequences_, kLongWindow);
   int64_t next = -1;  // byte behind the sequence before
   for (int64_t i = 0; i < num_sequences_; ++i) {
-    const int64_t tokens = length(i), first = pointer(i);
+    const int64_t tokens = lengths.at(i), first = pointers.at(i);
     const bool inside = tokens >= 0 && first >= 0 && first <= num_bytes && tokens <= (num_bytes - first) / width_;
     if (!inside || first % width_ != 0) {
       fail("sequence " + std::to_string(i) + ", " + std::to_string(tokens) + " tokens of " + dtype_ + " from byte " +
@@ -95,11 +123,15 @@ void MegatronIndex::read_sequences(int64_t num_bytes) {
 }
 
 void MegatronIndex::check_documents() const {
-  if (num_bounds_ == 0 || bound(0) != 0 || bound(num_bounds_ - 1) != num_sequences_) {
+  Numbers<int64_t> bounds(file_, bounds_begin(), num_bounds_, kLongWindow);
+  if (num_bounds_ == 0 || bounds.at(0) != 0 || bounds.at(num_bounds_ - 1) != num_sequences_) {
     fail("its bounds of documents do not go from 0 to its " + std::to_string(num_sequences_) + " sequences");
   }
-  for (int64_t i = 1; i < num_bounds_; ++i) {
-    if (bound(i) < bound(i - 1)) fail("document " + std::to_string(i - 1) + " ends before it begins");
+  int64_t before = 0;
+  for (int64_t i = 0; i < num_bounds_; ++i) {
+    const int64_t bound = bounds.at(i);
+    if (bound < before) fail("document " + std::to_string(i - 1) + " ends before it begins");
+    before = bound;
   }
 }
 
@@ -111,42 +143,53 @@ MegatronIndex::Run MegatronIndex::run_at(int64_t token) const {
 }
 
 std::vector<int64_t> MegatronIndex::document_starts(int64_t first, int64_t end) const {
+  constexpr int64_t kAtOnce = 16;
   int64_t low = 0, high = num_documents();  // the first that begins there is in [low, high]
   while (low < high) {
     const int64_t middle = low + (high - low) / 2;
-    if (document_start(middle) < first) {
+    if (starts_of(middle, 1).front() < first) {
       low = middle + 1;
     } else {
       high = middle;
     }
   }
   std::vector<int64_t> starts;
-  for (; low < num_documents(); ++low) {
-    const int64_t start = document_start(low);
-    if (start >= end) break;
-    if (starts.empty() || starts.back() != start) starts.push_back(start);
+  for (; low < num_documents(); low += kAtOnce) {
+    for (const int64_t start : starts_of(low, std::min(kAtOnce, num_documents() - low))) {
+      if (start >= end) return starts;
+      if (starts.empty() || starts.back() != start) starts.push_back(start);
+    }
   }
   return starts;
 }
 
-int64_t MegatronIndex::document_start(int64_t document) const {
-  const int64_t sequence = bound(document);
-  if (sequence == num_sequences_) return num_tokens_;
-  const auto behind = std::ranges::upper_bound(stretches_, sequence, {}, &Stretch::first_sequence);
-  const Stretch& stretch = *std::prev(behind);
-  return stretch.first_token + (pointer(sequence) - stretch.first_byte) / width_;
+std::vector<int64_t> MegatronIndex::starts_of(int64_t first, int64_t count) const {
+  Numbers<int64_t> bounds(file_, bounds_begin() + 8 * first, count, kLongWindow);
+  Numbers<int64_t> pointers(file_, pointers_begin(), num_sequences_, std::min(count, kShortWindow));
+  std::vector<int64_t> starts;
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t sequence = bounds.at(i);
+    if (sequence == num_sequences_) {
+      starts.push_back(num_tokens_);
+      continue;
+    }
+    const auto behind = std::ranges::upper_bound(stretches_, sequence, {}, &Stretch::first_sequence);
+    const Stretch& stretch = *std::prev(behind);
+    starts.push_back(stretch.first_token + (pointers.at(sequence) - stretch.first_byte) / width_);
+  }
+  return starts;
 }
 
-int64_t MegatronIndex::length(int64_t sequence) const {
-  return number_at<int32_t>(file_.data() + kHeaderBytes + 4 * sequence);
+int64_t MegatronIndex::lengths_begin() const {
+  return kHeaderBytes;
 }
 
-int64_t MegatronIndex::pointer(int64_t sequence) const {
-  return number_at<int64_t>(file_.data() + kHeaderBytes + 4 * num_sequences_ + 8 * sequence);
+int64_t MegatronIndex::pointers_begin() const {
+  return lengths_begin() + 4 * num_sequences_;
 }
 
-int64_t MegatronIndex::bound(int64_t document) const {
-  return number_at<int64_t>(file_.data() + kHeaderBytes + 12 * num_sequences_ + 8 * document);
+int64_t MegatronIndex::bounds_begin() const {
+  return pointers_begin() + 8 * num_sequences_;
 }
 
 void MegatronIndex::fail(const std::string& what) const {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/data/mapped_file.h"
+#include "runtime/data/file_reader.h"
 
 namespace meshtrain {
 
@@ -21,7 +21,8 @@ namespace meshtrain {
 ///   pointers        int64 [n], in bytes of the .bin file
 ///   documents       int64 [d], ascending from 0 to n: the first sequence of each, and the end
 ///
-/// Any thread may call.
+/// It may be larger than what memory has room for: no more than where its sequences lie apart is kept. Any thread may
+/// call; what looks documents up reads the file, and throws InputError when the disk fails.
 class MegatronIndex {
  public:
   /// Reads and checks the whole index of `tokens`, a file of `num_bytes` bytes. Throws InputError, one line with the
@@ -49,8 +50,8 @@ class MegatronIndex {
   /// The tokens from `first` on, below `end`, with which a document begins. Ascending; documents without tokens are
   /// left out.
   std::vector<int64_t> document_starts(int64_t first, int64_t end) const;
-  /// The token with which document `document` begins, or with num_documents() the last one ends.
-  int64_t document_start(int64_t document) const;
+  /// The tokens with which documents [first, first + count) begin; that of num_documents() is where the last one ends.
+  std::vector<int64_t> starts_of(int64_t first, int64_t count) const;
 
  private:
   /// Sequences that lie side by side in the .bin file: usually all of them.
@@ -63,12 +64,12 @@ class MegatronIndex {
   void read_header();
   void read_sequences(int64_t num_bytes);
   void check_documents() const;
-  int64_t length(int64_t sequence) const;
-  int64_t pointer(int64_t sequence) const;
-  int64_t bound(int64_t document) const;
+  int64_t lengths_begin() const;
+  int64_t pointers_begin() const;
+  int64_t bounds_begin() const;
   [[noreturn]] void fail(const std::string& what) const;
 
-  MappedFile file_;
+  FileReader file_;
   std::string dtype_;
   int64_t width_ = 0;
   int64_t num_sequences_ = 0;

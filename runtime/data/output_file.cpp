@@ -26,12 +26,6 @@ std::string reason(const std::filesystem::path& path, int error) {
   return "cannot write " + path.string() + ": " + std::strerror(error);
 }
 
-/// True for the answers of a file system that lacks an operation. Such a file system keeps data in other ways; any
-/// other error is one of the disk.
-bool is_unsupported(int error) {
-  return error == ENOSYS || error == EINVAL || error == ESPIPE || error == EOPNOTSUPP;
-}
-
 bool is_wrong_path(int error) {
   return error == ENOENT || error == ENOTDIR || error == EISDIR || error == EACCES || error == EPERM ||
          error == EROFS || error == ENAMETOOLONG || error == ELOOP;
@@ -156,6 +150,10 @@ void expect_file(const std::filesystem::path& path, size_t bytes) {
   if (found == bytes) return;
   throw std::runtime_error(path.string() + " has " + std::to_string(found) + " bytes, " + std::to_string(bytes) +
                            " were written");
+}
+
+bool is_unsupported(int error) {
+  return error == ENOSYS || error == EINVAL || error == ESPIPE || error == EOPNOTSUPP;
 }
 
 void sync_folder(const std::filesystem::path& folder) {

@@ -64,6 +64,10 @@ void write_whole(const std::filesystem::path& path, const std::string& text);
 /// Throws std::runtime_error unless `path` is a file of so many bytes.
 void expect_file(const std::filesystem::path& path, size_t bytes);
 
+/// True for the errors by which a file system answers that it lacks an operation, of those that make data durable. Such
+/// a file system keeps data in other ways; any other error is one of the disk.
+bool is_unsupported(int error);
+
 /// Makes renames and new files in `folder` durable. Throws std::runtime_error.
 void sync_folder(const std::filesystem::path& folder);
 

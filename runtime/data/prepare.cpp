@@ -1,11 +1,11 @@
 #include "runtime/data/prepare.h"
 
-#include <algorithm>
-#include <cstddef>
+#include <string>
+#include <string_view>
 
 #include "mesh/error.h"
+#include "runtime/data/file_reader.h"
 #include "runtime/data/input_files.h"
-#include "runtime/data/mapped_file.h"
 #include "runtime/data/output_file.h"
 #include "runtime/data/token_file.h"
 
@@ -14,17 +14,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kTokensAtOnce = int64_t{1} << 20;
-
-void append_widened(const MappedFile& file, int64_t width, OutputFile& output) {
-  if (width == 1) return output.append(file.data(), static_cast<size_t>(file.size()));
-  std::vector<std::byte> block;
-  for (int64_t first = 0; first < file.size(); first += kTokensAtOnce) {
-    const int64_t count = std::min(kTokensAtOnce, file.size() - first);
-    block.assign(static_cast<size_t>(count * width), std::byte{0});
-    for (int64_t i = 0; i < count; ++i) block[static_cast<size_t>(i * width)] = file.data()[first + i];
-    output.append(block.data(), block.size());
-  }
+void append_widened(const FileReader& file, int64_t width, OutputFile& output) {
+  std::string wide;
+  file.for_each_block(0, file.size(), [&](std::string_view block) {
+    if (width == 1) return output.append(block.data(), block.size());
+    wide.assign(block.size() * static_cast<size_t>(width), '\0');
+    for (size_t i = 0; i < block.size(); ++i) wide[i * static_cast<size_t>(width)] = block[i];
+    output.append(wide.data(), wide.size());
+  });
 }
 
 }  // namespace
@@ -39,7 +36,7 @@ int64_t prepare_bytes(const std::vector<fs::path>& inputs, const fs::path& outpu
   OutputFile tokens(output);
   int64_t written = 0;
   for (const fs::path& file : files) {
-    const MappedFile bytes(file);
+    const FileReader bytes(file);
     if (bytes.size() == 0) continue;
     append_widened(bytes, width, tokens);
     written += bytes.size();

@@ -19,8 +19,8 @@
 
 #include "mesh/error.h"
 #include "runtime/data/file_lock.h"
+#include "runtime/data/file_reader.h"
 #include "runtime/data/input_files.h"
-#include "runtime/data/mapped_file.h"
 #include "runtime/data/output_file.h"
 #include "runtime/data/token_file.h"
 
@@ -348,10 +348,10 @@ void check_ids(const Tokenizer& tokenizer, const PrepareTextOptions& options) {
 void join(const PartsFolder& folder, size_t num_parts, const fs::path& output, const std::function<void()>& check) {
   OutputFile tokens(output);
   for (size_t part = 0; part < num_parts; ++part) {
-    const MappedFile file(folder.file(part));
-    for (auto at = static_cast<int64_t>(sizeof(PartHeader)); at < file.size(); at += int64_t{kWriteBytes}) {
-      tokens.append(file.data() + at, static_cast<size_t>(std::min(file.size() - at, int64_t{kWriteBytes})));
-    }
+    const FileReader file(folder.file(part));
+    constexpr auto kBegin = static_cast<int64_t>(sizeof(PartHeader));
+    file.for_each_block(kBegin, std::max(file.size() - kBegin, int64_t{0}),
+                        [&](std::string_view block) { tokens.append(block.data(), block.size()); });
   }
   check();
   tokens.finish();

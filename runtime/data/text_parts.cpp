@@ -6,9 +6,9 @@
 #include <system_error>
 
 #include "mesh/error.h"
+#include "runtime/data/file_reader.h"
 #include "runtime/data/input_files.h"
 #include "runtime/data/json_object.h"
-#include "runtime/data/mapped_file.h"
 #include "runtime/tokenizer/utf8.h"
 
 namespace meshtrain {
@@ -37,8 +37,20 @@ void refuse_binary(const fs::path& file, size_t place, std::string_view text) {
                    " is 0: decompress it or convert it to UTF-8 first, or take its bytes as they are by --bytes");
 }
 
-std::string_view bytes_of(const MappedFile& file) {
-  return {reinterpret_cast<const char*>(file.data()), static_cast<size_t>(file.size())};
+/// Bytes [begin, end) of a file of lines, and the rest of the line that begins there last.
+std::string read_lines(const FileReader& file, int64_t begin, int64_t end) {
+  constexpr int64_t kMore = 1 << 16;
+  std::string text;
+  while (begin < file.size()) {
+    const int64_t count = begin < end ? end - begin : kMore;
+    const FileBytes more = file.read(begin, std::min(count, file.size() - begin));
+    const size_t line_end = begin < end ? more.text().rfind('\n') : more.text().find('\n');
+    const bool ends = begin < end ? line_end + 1 == more.text().size() : line_end != std::string_view::npos;
+    text += begin < end || !ends ? more.text() : more.text().substr(0, line_end + 1);
+    if (ends) break;
+    begin += more.size();
+  }
+  return text;
 }
 
 bool has_lines(const fs::path& file, const TextFormat& format) {
@@ -75,7 +87,7 @@ std::string document_of(std::string_view line, const std::string& key, const std
 }  // namespace
 
 void check_texts(const std::vector<fs::path>& files, const TextFormat& format) {
-  constexpr size_t kBeginning = 1 << 16;
+  constexpr int64_t kBeginning = 1 << 16;
   refuse_repeated(files);
   if (format.field && std::none_of(files.begin(), files.end(), is_json_lines)) {
     throw InputError("--field " + *format.field +
@@ -83,8 +95,9 @@ void check_texts(const std::vector<fs::path>& files, const TextFormat& format) {
                      "JSON lines such a name");
   }
   for (const fs::path& file : files) {
-    const MappedFile mapped(file);
-    const std::string_view beginning = bytes_of(mapped).substr(0, kBeginning);
+    const FileReader reader(file);
+    const FileBytes bytes_of_beginning = reader.read(0, std::min(reader.size(), kBeginning));
+    const std::string_view beginning = bytes_of_beginning.text();
     for (const auto& [place, bytes, program] : kSignatures) {
       if (beginning.size() < place || !beginning.substr(place).starts_with(bytes)) continue;
       throw InputError(file.string() + " is no text: at byte " + std::to_string(place) + " it has the mark of " +
@@ -117,28 +130,30 @@ std::vector<std::vector<TextPart>> divide_text(const std::vector<fs::path>& file
 
 void for_each_document(const TextPart& part, const TextFormat& format,
                        const std::function<void(const TextDocument& document)>& visit) {
-  const MappedFile file(part.file);
-  const std::string_view all = bytes_of(file);
+  const FileReader file(part.file);
   const auto not_utf8 = [](std::string_view text) { return static_cast<int64_t>(invalid_utf8(text)); };
   if (!has_lines(part.file, format)) {
-    refuse_binary(part.file, 0, all);
-    if (!all.empty()) visit({all, file.size(), not_utf8(all)});
+    const FileBytes bytes = file.read(0, file.size());
+    refuse_binary(part.file, 0, bytes.text());
+    if (bytes.size() > 0) visit({bytes.text(), bytes.size(), not_utf8(bytes.text())});
     return;
   }
   const bool is_json = is_json_lines(part.file);
   const std::string key = format.key();
+  const int64_t first = std::max(part.begin - 1, int64_t{0});
+  const std::string all = read_lines(file, first, part.end);
   const auto line_behind = [&](size_t at) { return std::min(all.find('\n', at), all.size() - 1) + 1; };
-  const size_t end = std::min(static_cast<size_t>(part.end), all.size());
-  auto at = static_cast<size_t>(part.begin);
+  const size_t end = std::min(static_cast<size_t>(part.end - first), all.size());
+  auto at = static_cast<size_t>(part.begin - first);
   if (at > 0 && at < all.size()) at = line_behind(at - 1);  // the line that began before belongs to the part before
   while (at < end) {
     const size_t begin = at;
     at = line_behind(begin);
-    std::string_view line = all.substr(begin, at - begin);
+    std::string_view line = std::string_view(all).substr(begin, at - begin);
     if (line.ends_with('\n')) line.remove_suffix(1);
     if (line.ends_with('\r')) line.remove_suffix(1);
     const auto bytes = static_cast<int64_t>(at - begin);
-    refuse_binary(part.file, begin, line);
+    refuse_binary(part.file, static_cast<size_t>(first) + begin, line);
     const int64_t invalid = not_utf8(line);
     if (!is_json) {
       if (!line.empty()) visit({line, bytes, invalid});
@@ -147,7 +162,9 @@ void for_each_document(const TextPart& part, const TextFormat& format,
     if (line.find_first_not_of(" \t") == std::string_view::npos) continue;
     const std::string replaced = invalid > 0 ? with_replacements(line) : "";
     const std::string document = document_of(invalid > 0 ? replaced : line, key, [&] {
-      const auto lines = std::count(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(begin), '\n');
+      int64_t lines = 0;
+      file.for_each_block(0, first + static_cast<int64_t>(begin),
+                          [&](std::string_view block) { lines += std::count(block.begin(), block.end(), '\n'); });
       return part.file.string() + ", line " + std::to_string(lines + 1) + ": ";
     });
     if (!document.empty()) visit({document, bytes, invalid});

@@ -11,7 +11,9 @@
 namespace meshtrain {
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "token files are mapped, not converted");
+static_assert(std::endian::native == std::endian::little, "token files are read, not converted");
+
+constexpr int64_t kBlockTokens = int64_t{1} << 17;  // read at once: a sample, or as much as a cache holds
 
 // The sign bit of unsigned ids is flipped because SSE2, the least an x86-64 has, compares 16- and 32-bit integers as
 // signed.
@@ -81,18 +83,18 @@ TokenFile::TokenFile(const std::filesystem::path& path, const std::string& dtype
 }
 
 void TokenFile::read(int64_t first, int64_t count, int64_t* out) const {
-  for_each_run(first, count, [&](const std::byte* bytes, int64_t in_run) {
-    visit_ids(dtype_, bytes, [&](const auto* ids) { out = std::copy(ids, ids + in_run, out); });
+  for_each_block(first, count, [&](const std::byte* bytes, int64_t here) {
+    visit_ids(dtype_, bytes, [&](const auto* ids) { out = std::copy(ids, ids + here, out); });
   });
 }
 
 IdRange TokenFile::range(int64_t first, int64_t count) const {
   IdRange range;
   bool begun = false;
-  for_each_run(first, count, [&](const std::byte* bytes, int64_t in_run) {
+  for_each_block(first, count, [&](const std::byte* bytes, int64_t here) {
     visit_ids(dtype_, bytes, [&](const auto* ids) {
-      const IdRange here = range_of(ids, in_run);
-      range = begun ? IdRange{std::min(range.least, here.least), std::max(range.most, here.most)} : here;
+      const IdRange found = range_of(ids, here);
+      range = begun ? IdRange{std::min(range.least, found.least), std::max(range.most, found.most)} : found;
       begun = true;
     });
   });
@@ -100,17 +102,24 @@ IdRange TokenFile::range(int64_t first, int64_t count) const {
 }
 
 template <class Visit>
-void TokenFile::for_each_run(int64_t first, int64_t count, const Visit& visit) const {
+void TokenFile::for_each_block(int64_t first, int64_t count, const Visit& visit) const {
   if (first < 0 || count < 0 || first > size_ - count) {
     throw std::out_of_range(path().string() + ": tokens [" + std::to_string(first) + ", +" + std::to_string(count) +
                             ") of " + std::to_string(size_));
   }
-  while (count > 0) {
-    const MegatronIndex::Run run = index_ ? index_->run_at(first) : MegatronIndex::Run{first * width_, count};
-    const int64_t here = std::min(count, run.num_tokens);
-    visit(file_.data() + run.first_byte, here);
-    first += here;
-    count -= here;
+  const std::string asked = "tokens " + std::to_string(first) + " to " + std::to_string(first + count - 1);
+  FileBytes block(std::min(count, kBlockTokens) * width_);
+  try {
+    while (count > 0) {
+      const MegatronIndex::Run run = index_ ? index_->run_at(first) : MegatronIndex::Run{first * width_, count};
+      const int64_t here = std::min({count, run.num_tokens, kBlockTokens});
+      file_.read(run.first_byte, block.data(), here * width_);
+      visit(block.data(), here);
+      first += here;
+      count -= here;
+    }
+  } catch (const InputError& error) {
+    throw InputError(std::string(error.what()) + ", for " + asked);
   }
 }
 

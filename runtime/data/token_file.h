@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/data/mapped_file.h"
+#include "runtime/data/file_reader.h"
 #include "runtime/data/megatron_index.h"
 
 namespace meshtrain {
@@ -23,7 +23,7 @@ struct IdRange {
   int64_t most = -1;
 };
 
-/// A memory-mapped file of little-endian token ids, one after the other and nothing else, or one of Megatron, whose
+/// A file of little-endian token ids, one after the other and nothing else, or one of Megatron, whose
 /// tokens are those that its index lists. Any thread may call.
 class TokenFile {
  public:
@@ -43,18 +43,19 @@ class TokenFile {
   /// Of a file of Megatron.
   const std::optional<MegatronIndex>& index() const { return index_; }
 
-  /// Token ids [first, first + count) into out. Throws std::out_of_range beyond the file.
+  /// Token ids [first, first + count) into out. Throws std::out_of_range beyond the file, and InputError, naming the
+  /// tokens, when the disk fails or the file was cut short since.
   void read(int64_t first, int64_t count, int64_t* out) const;
 
-  /// Of the ids of [first, first + count). Throws std::out_of_range beyond the file.
+  /// Of the ids of [first, first + count). Throws as read().
   IdRange range(int64_t first, int64_t count) const;
 
  private:
-  /// Calls `visit` with the bytes of each run of these tokens that lie side by side, and how many they are.
+  /// Calls `visit` with the bytes of these tokens, block by block, and how many they are.
   template <class Visit>
-  void for_each_run(int64_t first, int64_t count, const Visit& visit) const;
+  void for_each_block(int64_t first, int64_t count, const Visit& visit) const;
 
-  MappedFile file_;
+  FileReader file_;
   std::optional<MegatronIndex> index_;
   std::string dtype_;
   int64_t width_ = 0;

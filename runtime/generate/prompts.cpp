@@ -7,8 +7,8 @@
 #include <string_view>
 
 #include "mesh/error.h"
+#include "runtime/data/file_reader.h"
 #include "runtime/data/input_files.h"
-#include "runtime/data/mapped_file.h"
 #include "runtime/tokenizer/json_cursor.h"
 
 namespace meshtrain {
@@ -67,8 +67,7 @@ std::vector<Prompt> prompts_of_lines(const std::string& text) {
 }
 
 std::vector<Prompt> read_prompts(const std::filesystem::path& file) {
-  const MappedFile mapped(file);
-  const std::string text(reinterpret_cast<const char*>(mapped.data()), static_cast<size_t>(mapped.size()));
+  const std::string text(read_all(file).text());
   if (!is_json_lines(file)) return prompts_of_lines(text);
   std::vector<Prompt> prompts;
   for_each_line(text, [&](std::string_view line, int64_t number) {

@@ -7,8 +7,8 @@
 #include <system_error>
 
 #include "mesh/error.h"
+#include "runtime/data/file_reader.h"
 #include "runtime/data/json_object.h"
-#include "runtime/data/mapped_file.h"
 #include "runtime/data/output_file.h"
 #include "runtime/hf/config_json.h"
 #include "runtime/tokenizer/tokenizer.h"
@@ -31,7 +31,7 @@ bool is_file(const fs::path& path) {
 }
 
 void carry(const fs::path& from, const fs::path& to) {
-  const MappedFile source(from);
+  const FileBytes source = read_all(from);
   OutputFile file(to);
   file.append(source.data(), static_cast<size_t>(source.size()));
   file.finish();

@@ -31,7 +31,7 @@ constexpr uint64_t kMostHeaderBytes = 100'000'000;  // the format's own limit
   fail(file, "tensor \"" + tensor + "\" " + what);
 }
 
-json parse_object(const std::filesystem::path& file, const char* begin, const char* end) {
+json parse_object(const std::filesystem::path& file, std::string_view text) {
   std::set<std::string> seen;
   const auto refuse_twice = [&](int depth, json::parse_event_t event, json& value) {
     if (depth == 1 && event == json::parse_event_t::key && !seen.insert(value.get<std::string>()).second) {
@@ -39,7 +39,7 @@ json parse_object(const std::filesystem::path& file, const char* begin, const ch
     }
     return true;
   };
-  return parse_json_object(file.string() + ": damaged, its header", {begin, end}, refuse_twice);
+  return parse_json_object(file.string() + ": damaged, its header", text, refuse_twice);
 }
 
 // A list of whole numbers that are not negative; nothing when it is anything else.
@@ -85,9 +85,36 @@ Placed read_entry(const std::filesystem::path& file, const std::string& name, co
   return placed;
 }
 
-// Copies the box, run by run: the dims that it covers whole, and the one before them, lie together.
-void copy_box(const std::byte* source, std::byte* target, const std::vector<int64_t>& shape, const Box& box,
-              int64_t element) {
+/// Reads runs of a file, in ascending order: a long one by itself, short ones that lie close together at once.
+class RunReader {
+ public:
+  /// `end`: of the last run. `distance`: from the begin of one to that of the next.
+  RunReader(const FileReader& file, int64_t end, int64_t distance)
+      : file_(file), end_(end), together_(distance < kClose) {}
+
+  void read(int64_t offset, std::byte* target, int64_t bytes) {
+    if (!together_ || bytes >= kClose) return file_.read(offset, target, bytes);
+    if (offset + bytes > begin_ + window_.size()) {
+      begin_ = offset;
+      window_ = file_.read(offset, std::min(kWindow, end_ - offset));
+    }
+    std::memcpy(target, window_.data() + (offset - begin_), static_cast<size_t>(bytes));
+  }
+
+ private:
+  static constexpr int64_t kClose = 16 << 10, kWindow = 256 << 10;
+
+  const FileReader& file_;
+  int64_t end_;
+  bool together_;
+  int64_t begin_ = 0;
+  FileBytes window_;
+};
+
+// Reads the box of a tensor at `offset`, run by run: the dims that it covers whole, and the one before them, lie
+// together.
+void read_box(const FileReader& file, int64_t offset, std::byte* target, const std::vector<int64_t>& shape,
+              const Box& box, int64_t element) {
   size_t outer = shape.size();  // dims before it are walked through
   int64_t run = element;
   while (outer > 0) {
@@ -97,11 +124,13 @@ void copy_box(const std::byte* source, std::byte* target, const std::vector<int6
   }
   std::vector<int64_t> stride(shape.size(), element);
   for (size_t dim = shape.size(); dim-- > 1;) stride[dim - 1] = stride[dim] * shape[dim];
-  int64_t offset = 0;
   for (size_t dim = 0; dim < shape.size(); ++dim) offset += box.start[dim] * stride[dim];
+  int64_t end = offset + run;
+  for (size_t dim = 0; dim < outer; ++dim) end += (box.size[dim] - 1) * stride[dim];
+  RunReader reader(file, end, outer == 0 ? run : stride[outer - 1]);
   std::vector<int64_t> at(outer, 0);
   while (true) {
-    std::memcpy(target, source + offset, static_cast<size_t>(run));
+    reader.read(offset, target, run);
     target += run;
     size_t dim = outer;
     while (dim > 0) {
@@ -123,7 +152,7 @@ SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : file_(path
     fail(path, "cut short: " + std::to_string(file_.size()) + " bytes are too few for a safetensors file");
   }
   uint64_t length = 0;
-  std::memcpy(&length, file_.data(), kLengthBytes);  // little-endian, as every machine we build for
+  file_.read(0, &length, kLengthBytes);  // little-endian, as every machine we build for
   const uint64_t rest = static_cast<uint64_t>(file_.size() - kLengthBytes);
   if (length > rest || length > kMostHeaderBytes) {
     fail(path, "cut short or no safetensors file: its header should take " + std::to_string(length) + " bytes, " +
@@ -133,8 +162,8 @@ SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : file_(path
 }
 
 void SafetensorsFile::parse(int64_t header_bytes) {
-  const char* header = reinterpret_cast<const char*>(file_.data()) + kLengthBytes;
-  const json object = parse_object(path(), header, header + header_bytes);
+  const FileBytes header = file_.read(kLengthBytes, header_bytes);
+  const json object = parse_object(path(), header.text());
   data_begin_ = kLengthBytes + header_bytes;
   std::vector<Placed> tensors;
   for (const auto& [name, value] : object.items()) {
@@ -200,18 +229,27 @@ at::Tensor SafetensorsFile::read(const std::string& name, const Box& box) const 
   }
   at::Tensor result = at::empty(box.size, at::TensorOptions().dtype(found.dtype));
   if (result.numel() == 0) return result;
-  copy_box(file_.data() + offsets_[index], static_cast<std::byte*>(result.mutable_data_ptr()), found.shape, box,
-           static_cast<int64_t>(c10::elementSize(found.dtype)));
+  try {
+    read_box(file_, offsets_[index], static_cast<std::byte*>(result.mutable_data_ptr()), found.shape, box,
+             static_cast<int64_t>(c10::elementSize(found.dtype)));
+  } catch (const InputError& error) {
+    fail_to_read(name, error.what());
+  }
   return result;
 }
 
-std::span<const std::byte> SafetensorsFile::bytes(const std::string& name) const {
+void SafetensorsFile::for_each_block(const std::string& name,
+                                     const std::function<void(std::string_view block)>& visit) const {
   const size_t index = find(name);
-  return {file_.data() + offsets_[index], static_cast<size_t>(num_bytes(entries_[index]))};
+  try {
+    file_.for_each_block(offsets_[index], num_bytes(entries_[index]), visit);
+  } catch (const InputError& error) {
+    fail_to_read(name, error.what());
+  }
 }
 
-std::span<const std::byte> SafetensorsFile::header() const {
-  return {file_.data(), static_cast<size_t>(data_begin_)};
+void SafetensorsFile::fail_to_read(const std::string& name, const std::string& reason) const {
+  throw InputError(reason + ", for tensor \"" + name + "\"");
 }
 
 SafetensorsFolder::SafetensorsFolder(const std::filesystem::path& folder) : folder_(folder) {
@@ -229,9 +267,7 @@ SafetensorsFolder::SafetensorsFolder(const std::filesystem::path& folder) : fold
 }
 
 void SafetensorsFolder::open_index(const std::filesystem::path& index) {
-  const MappedFile bytes(index);
-  const char* begin = reinterpret_cast<const char*>(bytes.data());
-  const json object = parse_object(index, begin, begin + bytes.size());
+  const json object = parse_object(index, read_all(index).text());
   const auto weights = object.find("weight_map");
   if (weights == object.end() || !weights->is_object()) fail(index, "has no weight_map");
   std::map<std::string, size_t> opened;
@@ -258,8 +294,10 @@ std::vector<std::string> SafetensorsFolder::names() const {
   return names;
 }
 
-void SafetensorsFolder::let_go() const {
-  for (const SafetensorsFile& file : files_) file.let_go();
+std::vector<std::filesystem::path> SafetensorsFolder::files() const {
+  std::vector<std::filesystem::path> paths;
+  for (const SafetensorsFile& file : files_) paths.push_back(file.path());
+  return paths;
 }
 
 const SafetensorsFile& SafetensorsFolder::file(const std::string& name) const {

@@ -4,19 +4,21 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
-#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "mesh/box.h"
-#include "runtime/data/mapped_file.h"
+#include "runtime/data/file_reader.h"
 #include "runtime/hf/tensor_entry.h"
 
 namespace meshtrain {
 
-/// A safetensors file, mapped: 8 bytes of header length, a JSON header (dtype, shape and place of each tensor), data.
-/// Every error in the file is an InputError that names it and the tensor. No collective; any thread may read.
+/// A safetensors file: 8 bytes of header length, a JSON header (dtype, shape and place of each tensor), data.
+/// Every error in the file, and of the disk, is an InputError that names it and the tensor. No collective; any thread
+/// may read.
 class SafetensorsFile {
  public:
   /// Reads and checks the header: each tensor's bytes are those of its dtype and shape, and the tensors fill the file
@@ -37,18 +39,17 @@ class SafetensorsFile {
   /// InputError when there is no such tensor or the box does not lie in it.
   at::Tensor read(const std::string& name) const;
   at::Tensor read(const std::string& name, const Box& box) const;
-  /// The tensor's bytes where they are mapped, as long as this lives. Throws InputError when there is no such tensor.
-  std::span<const std::byte> bytes(const std::string& name) const;
+  /// Calls `visit` with the tensor's bytes, block by block. Throws InputError when there is no such tensor.
+  void for_each_block(const std::string& name, const std::function<void(std::string_view block)>& visit) const;
   /// The file's bytes before those of the tensors.
-  std::span<const std::byte> header() const;
-  /// MappedFile::let_go(): for whoever goes through more than memory holds.
-  void let_go() const { file_.let_go(); }
+  FileBytes header() const { return file_.read(0, data_begin_); }
 
  private:
   size_t find(const std::string& name) const;
   void parse(int64_t header_bytes);
+  [[noreturn]] void fail_to_read(const std::string& name, const std::string& reason) const;
 
-  MappedFile file_;
+  FileReader file_;
   int64_t data_begin_ = 0;
   std::vector<TensorEntry> entries_;
   std::vector<int64_t> offsets_;         // of each entry's data in the file
@@ -69,8 +70,8 @@ class SafetensorsFolder {
   at::Tensor read(const std::string& name) const { return file(name).read(name); }
   at::Tensor read(const std::string& name, const Box& box) const { return file(name).read(name, box); }
   std::vector<std::string> names() const;
-  /// MappedFile::let_go() of every file.
-  void let_go() const;
+  /// Those of its tensors.
+  std::vector<std::filesystem::path> files() const;
 
  private:
   const SafetensorsFile& file(const std::string& name) const;

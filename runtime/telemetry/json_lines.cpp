@@ -7,7 +7,10 @@
 #include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <stdexcept>
+
+#include "runtime/data/output_file.h"
 
 namespace meshtrain {
 namespace {
@@ -16,9 +19,11 @@ namespace {
   throw std::runtime_error("cannot write " + file.string() + ": " + std::strerror(errno));
 }
 
-bool belongs(const std::string& line, int64_t last_step) {
+/// The step of a line; none when it was not written whole.
+std::optional<int64_t> step_of(const std::string& line) {
   const nlohmann::json entry = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
-  return entry.is_object() && entry.value("step", last_step + 1) <= last_step;
+  if (!entry.is_object() || !entry.contains("step") || !entry["step"].is_number_integer()) return std::nullopt;
+  return entry["step"].get<int64_t>();
 }
 
 /// What of a file is kept: its leading lines that are whole and belong to steps up to `last_step`.
@@ -27,17 +32,29 @@ struct Kept {
     errno = EIO;  // of streams that give no reason
     std::ifstream in(file);
     if (!in) throw std::runtime_error("cannot read " + file.string() + ": " + std::strerror(errno));
+    int64_t next = 1;  // step
     for (std::string line; std::getline(in, line);) {
-      if (num_cut == 0 && !in.eof() && belongs(line, last_step)) {
+      const std::optional<int64_t> step = step_of(line);
+      if (num_cut == 0 && !in.eof() && step && *step <= last_step) {
         length += static_cast<int64_t>(line.size()) + 1;
+        miss(next, *step - 1);
+        next = *step + 1;
       } else {
         ++num_cut;
       }
     }
+    miss(next, last_step);
     if (in.bad()) throw std::runtime_error("cannot read " + file.string() + " to its end: " + std::strerror(errno));
   }
+  void miss(int64_t first, int64_t last) {
+    if (first > last) return;
+    missing += std::string(missing.empty() ? "" : ", ") + (first == last ? "step " : "steps ") + std::to_string(first);
+    if (first < last) missing += " to " + std::to_string(last);
+  }
+
   int64_t length = 0;
   int64_t num_cut = 0;  // lines behind it
+  std::string missing;
 };
 
 }  // namespace
@@ -49,6 +66,7 @@ JsonLines::JsonLines(std::filesystem::path file, int64_t last_step)
     const Kept kept(file_, last_step);
     if (ftruncate(descriptor_, kept.length) != 0) fail(file_);
     num_cut_ = kept.num_cut;
+    missing_ = kept.missing;
   } catch (...) {
     close(descriptor_);
     throw;
@@ -57,6 +75,12 @@ JsonLines::JsonLines(std::filesystem::path file, int64_t last_step)
 
 JsonLines::~JsonLines() {
   close(descriptor_);
+}
+
+void JsonLines::sync() {
+  if (::fdatasync(descriptor_) != 0 && !is_unsupported(errno)) fail(file_);
+  if (!is_named_) sync_folder(file_.parent_path());
+  is_named_ = true;
 }
 
 void JsonLines::append(const std::string& object) {

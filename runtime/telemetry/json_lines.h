@@ -18,13 +18,19 @@ class JsonLines {
   /// `object`: JSON on one line, with a key `step`. Throws std::runtime_error, naming the file, when it cannot be
   /// written (a full disk).
   void append(const std::string& object);
+  /// Makes durable what was appended. Throws std::runtime_error as append().
+  void sync();
   /// How many lines were cut off at the beginning.
   int64_t num_cut() const { return num_cut_; }
+  /// The steps up to `last_step` that had no line: "step 3, steps 5 to 8"; empty: none.
+  const std::string& missing() const { return missing_; }
 
  private:
   std::filesystem::path file_;
   int descriptor_;
   int64_t num_cut_ = 0;
+  std::string missing_;
+  bool is_named_ = false;  // for good, in its folder
 };
 
 }  // namespace meshtrain

@@ -44,8 +44,10 @@ class MetricsFile {
   /// Numbers that are not finite are null. Throws std::runtime_error, naming the file, when it cannot be written (a
   /// full disk).
   void append(const StepMetrics& metrics);
-  /// JsonLines::num_cut().
+  /// As JsonLines has them.
+  void sync() { lines_.sync(); }
   int64_t num_cut() const { return lines_.num_cut(); }
+  const std::string& missing() const { return lines_.missing(); }
 
  private:
   JsonLines lines_;
@@ -66,6 +68,8 @@ class ParameterMetricsFile {
   ParameterMetricsFile(std::filesystem::path file, int64_t last_step) : lines_(std::move(file), last_step) {}
 
   void append(int64_t step, const std::vector<ParameterMetrics>& parameters);
+  /// JsonLines::sync().
+  void sync() { lines_.sync(); }
 
  private:
   JsonLines lines_;

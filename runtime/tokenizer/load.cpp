@@ -1,8 +1,8 @@
 #include <nlohmann/json.hpp>
 
 #include "mesh/error.h"
+#include "runtime/data/file_reader.h"
 #include "runtime/data/json_object.h"
-#include "runtime/data/mapped_file.h"
 #include "runtime/tokenizer/hugging_face.h"
 #include "runtime/tokenizer/json_cursor.h"
 #include "runtime/tokenizer/sentencepiece.h"
@@ -139,7 +139,7 @@ void check_vocabulary(const Tokenizer& tokenizer, int64_t vocab_size, const std:
 std::string tokenizer_fingerprint(const std::string& name) {
   if (name == kBytes) return name;
   uint64_t hash = 0xCBF29CE484222325;  // FNV-1a
-  const MappedFile file(tokenizer_file(name));
+  const FileBytes file = read_all(tokenizer_file(name));
   for (int64_t i = 0; i < file.size(); ++i) {
     hash = (hash ^ static_cast<uint64_t>(file.data()[i])) * 0x100000001B3;
   }

@@ -3,7 +3,7 @@
 #include <sentencepiece_processor.h>
 
 #include "mesh/error.h"
-#include "runtime/data/mapped_file.h"
+#include "runtime/data/file_reader.h"
 #include "runtime/tokenizer/sentencepiece_check.h"
 #include "runtime/tokenizer/utf8.h"
 
@@ -13,8 +13,8 @@ namespace {
 class SentencePieceTokenizer final : public Tokenizer {
  public:
   SentencePieceTokenizer(const std::string& file, bool begin) : begin_(begin) {
-    const MappedFile model(file);
-    const std::string_view bytes(reinterpret_cast<const char*>(model.data()), static_cast<size_t>(model.size()));
+    const FileBytes model = read_all(file);
+    const std::string_view bytes = model.text();
     check_sentencepiece_tables(file, bytes);
     if (const std::string reason = load(bytes); !reason.empty()) {
       throw InputError(file + ": not a SentencePiece model: " + reason);

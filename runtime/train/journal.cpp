@@ -67,6 +67,9 @@ void Journal::announce(const Resumed& resumed) const {
     spdlog::info("resumed after step {}, from {} in {:.3g} s", resumed.state.step, folder, resumed.seconds);
   }
   for (const std::string& change : resumed.changes) spdlog::info("  {}", change);
+  if (!metrics_.missing().empty()) {
+    spdlog::info("warning: metrics.jsonl has no lines of {}: what was written of them is lost", metrics_.missing());
+  }
 }
 
 void Journal::announce_beginning() const {
@@ -94,6 +97,11 @@ void Journal::record(const StepMetrics& metrics) {
 
 void Journal::record(int64_t step, const std::vector<ParameterMetrics>& parameters) {
   parameters_->append(step, parameters);
+}
+
+void Journal::sync() {
+  metrics_.sync();
+  if (parameters_) parameters_->sync();
 }
 
 void Journal::say(const std::string& line) const {

@@ -46,6 +46,8 @@ class Journal {
   void record(const StepMetrics& metrics);
   /// The step's parameters, each by itself: a line of parameters.jsonl. Throws std::runtime_error.
   void record(int64_t step, const std::vector<ParameterMetrics>& parameters);
+  /// Makes durable what was recorded: before a checkpoint says that these steps are done. Throws std::runtime_error.
+  void sync();
   void say(const std::string& line) const;
 
  private:

@@ -1,7 +1,5 @@
 #include "runtime/train/resume.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <chrono>
 
@@ -11,16 +9,12 @@
 #include "runtime/checkpoint/damage.h"
 #include "runtime/checkpoint/recipe_changes.h"
 #include "runtime/config/load.h"
-#include "runtime/data/megatron_index.h"
 #include "runtime/train/checkpoints.h"
+#include "runtime/train/run_files.h"
 #include "runtime/watch/phase.h"
 
 namespace meshtrain {
 namespace {
-
-std::string describe(const Fingerprint& print) {
-  return std::to_string(print.bytes) + " bytes with checksum " + checksum_text(print.checksum);
-}
 
 /// Whether the source of `key`, "data.mixture[0].loss_mask", is there in `other` too. Where it is not,
 /// compare_recipes() has said so.
@@ -99,25 +93,13 @@ Plan plan(const std::filesystem::path& folder, const CheckpointHead& own, int64_
   throw InputError(error.what() + advice(folder));
 }
 
-std::string host_name() {
-  char name[256] = {};
-  return gethostname(name, sizeof name - 1) == 0 ? name : "this host";
-}
-
 }  // namespace
 
 CheckpointHead describe_run(const Recipe& recipe, const MeshLayout& layout) {
   CheckpointHead head;
   head.recipe = to_yaml(recipe);
   head.mesh = layout.describe();
-  const std::vector<MixedSourceRecipe> sources = recipe.data.sources();
-  for (size_t i = 0; i < sources.size(); ++i) {
-    const SourceRecipe& source = sources[i];
-    const std::string key = recipe.data.source_key(i);
-    head.data[key + ".tokens"] = fingerprint(source.tokens);
-    if (source.dtype == "megatron") head.data[key + ".tokens.idx"] = fingerprint(MegatronIndex::path_of(source.tokens));
-    if (!source.loss_mask.empty()) head.data[key + ".loss_mask"] = fingerprint(source.loss_mask);
-  }
+  for (const auto& [key, path] : data_files(recipe.data)) head.data[key] = fingerprint(path);
   return head;
 }
 

@@ -22,6 +22,7 @@
 #include "runtime/train/read_ahead.h"
 #include "runtime/train/resume.h"
 #include "runtime/train/run_directory.h"
+#include "runtime/train/run_files.h"
 #include "runtime/train/skipped_steps.h"
 #include "runtime/train/trainer.h"
 #include "runtime/watch/phase.h"
@@ -149,6 +150,7 @@ RunEnd train(const Running& run, TrainingState state) {
       state.num_skipped = skipped.in_a_row();
       trainer.write(state);
       say_written(checkpoints.finish());  // should the one before not be durable yet
+      if (journal) journal->sync();
       checkpoints.save(state);
     }
     if (!stopped) continue;
@@ -199,9 +201,11 @@ RunEnd run(const Recipe& asked, const Group& world, const RunOptions& options, c
   std::unique_ptr<Evaluation> evaluation;
   CheckpointHead head;
   agree(world, [&] {
-    data = std::make_unique<Mixture>(recipe.data, recipe.train.sequence_length, recipe.model.shape.vocab_size,
-                                     static_cast<uint64_t>(recipe.train.seed));
-    evaluation = make_evaluation(recipe);
+    name_host(world, [&] {
+      data = std::make_unique<Mixture>(recipe.data, recipe.train.sequence_length, recipe.model.shape.vocab_size,
+                                       static_cast<uint64_t>(recipe.train.seed));
+      evaluation = make_evaluation(recipe);
+    });
     if (mesh.rank() == 0) head = describe_run(recipe, mesh_layout);
   });
   const std::filesystem::path folder = RunDirectory::folder_of(recipe, options.run_dir);
@@ -212,6 +216,7 @@ RunEnd run(const Recipe& asked, const Group& world, const RunOptions& options, c
     if (mesh.rank() == 0 && may_resume) checkpoint = checkpoint_to_resume(checkpoint_folder, options.resume_step);
   });
   const bool resumes = !broadcast_text(world, checkpoint ? "yes" : "").empty();
+  check_same_files(recipe, recipe.model.init == "pretrained" && !resumes, world);
   std::unique_ptr<Trainer> trainer;
   std::unique_ptr<RunDirectory> directory;
   agree(world, [&] {

@@ -14,6 +14,7 @@
 #include "tests/matrix/cell.h"
 #include "tests/support/files.h"
 #include "tests/support/scratch.h"
+#include "tests/support/tensor_offset.h"
 #include "tests/support/world.h"
 
 namespace meshtrain::testing {
@@ -102,7 +103,7 @@ TEST_F(Damage, AFlippedBitIsNamedWithTensorAndBox) {
   world().barrier();
   const SafetensorsFile file(last_file());
   const TensorEntry entry = file.entries()[file.entries().size() / 2];
-  const auto offset = static_cast<size_t>(file.bytes(entry.name).data() - file.header().data());
+  const auto offset = static_cast<size_t>(testing::tensor_offset(file, entry.name));
   std::string damaged = untouched;
   damaged[offset + 5] ^= 1;
   const std::string message = complaint_after([&] { write(last_file(), damaged); });

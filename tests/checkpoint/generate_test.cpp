@@ -16,6 +16,7 @@
 #include "tests/checkpoint/training.h"
 #include "tests/matrix/cell.h"
 #include "tests/support/scratch.h"
+#include "tests/support/tensor_offset.h"
 #include "tests/support/world.h"
 
 namespace meshtrain::testing {
@@ -120,7 +121,7 @@ class GenerateFromCheckpoint : public ::testing::Test {
       std::ptrdiff_t offset = 0;
       {
         const SafetensorsFile opened(file);
-        offset = opened.bytes(piece_name(tensor, piece.box)).data() - opened.header().data();
+        offset = testing::tensor_offset(opened, piece_name(tensor, piece.box));
       }
       std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
       stream.seekg(offset);

@@ -1,4 +1,5 @@
 #include "runtime/checkpoint/manifest.h"
+#include "runtime/checkpoint/damage.h"
 
 #include <gtest/gtest.h>
 
@@ -108,13 +109,26 @@ TEST(Manifest, WhatRanksSayDifferentlyIsRefused) {
   EXPECT_EQ(complaint_of({part("a", kUpper), part("a", kLower)}), "M is damaged: it names a twice");
 }
 
+TEST(Manifest, OneOfALaterVersionIsNotCalledDamaged) {
+  const std::string text =
+      changed(manifest_text(head(), {part("a", kUpper), part("b", kLower)}), "\"format\": 1", "\"format\": 3");
+  try {
+    parse_manifest(text, "M");
+    FAIL() << "it was read";
+  } catch (const NewerCheckpoint& error) {
+    EXPECT_STREQ(
+        error.what(),
+        "M was written by a newer meshtrain, in format 3; this one reads up to 1: use the version that wrote it");
+  }
+}
+
 TEST(Manifest, OtherValuesAreRefused) {
   const std::string text = manifest_text(head(), {part("a", kUpper), part("b", kLower)});
   ASSERT_EQ(complaint(text), "");
   const auto refused = [&](const std::string& from, const std::string& to) {
     return complaint(changed(text, from, to));
   };
-  EXPECT_EQ(refused("\"format\": 1", "\"format\": 2"), "M is damaged: it is of format 2, this program reads format 1");
+  EXPECT_EQ(refused("\"format\": 1", "\"format\": 0"), "M is damaged: it is of format 0, the first is 1");
   EXPECT_EQ(refused("\"step\": 12", "\"step\": -12"), "M is damaged: \"step\" of it is not a whole number");
   EXPECT_EQ(refused("\"step\": 12", "\"step\": 1.5"), "M is damaged: \"step\" of it is not a whole number");
   EXPECT_EQ(refused("\"samples\": 96", "\"sample\": 96"), "M is damaged: it has no \"samples\"");

@@ -1,17 +1,12 @@
-// FileMapping for the fuzzed readers: its last byte is the last before memory that nobody may touch, so that reading
-// beyond the file ends the test. Linked before the library that has the usual one.
+// FileBytes for the fuzzed readers: the last byte is the last before memory that nobody may touch, so
+// that reading beyond the file ends the test. Linked before the library that has the usual one.
 
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <cstring>
-#include <fstream>
-#include <iterator>
 #include <new>
-#include <string>
 
-#include "mesh/error.h"
-#include "runtime/data/file_mapping.h"
+#include "runtime/data/file_bytes.h"
 
 namespace meshtrain {
 namespace {
@@ -21,28 +16,29 @@ size_t whole_pages(size_t bytes) {
   return (bytes + page - 1) / page * page;
 }
 
-}  // namespace
-
-FileMapping::FileMapping(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file || std::filesystem::is_directory(path)) throw InputError("cannot read " + path.string());
-  const std::string bytes{std::istreambuf_iterator<char>(file), {}};
-  if (bytes.empty()) return;
-  const size_t readable = whole_pages(bytes.size());
+/// `size` bytes, 1 at least.
+std::byte* guarded(size_t size) {
+  const size_t readable = whole_pages(size);
   void* memory = ::mmap(nullptr, readable + whole_pages(1), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) throw std::bad_alloc();
   auto* begin = static_cast<std::byte*>(memory);
   ::mprotect(begin + readable, whole_pages(1), PROT_NONE);
-  std::byte* copy = begin + (readable - bytes.size());
-  std::memcpy(copy, bytes.data(), bytes.size());
-  bytes_ = {copy, Unmap{static_cast<int64_t>(bytes.size())}};
+  return begin + (readable - size);
 }
 
-void FileMapping::Unmap::operator()(const std::byte* bytes) const {
-  const size_t readable = whole_pages(static_cast<size_t>(size));
-  ::munmap(const_cast<std::byte*>(bytes) - (readable - static_cast<size_t>(size)), readable + whole_pages(1));
+void unmap(std::byte* bytes, size_t size) {
+  const size_t readable = whole_pages(size);
+  ::munmap(bytes - (readable - size), readable + whole_pages(1));
 }
 
-void FileMapping::let_go() const {}
+}  // namespace
+
+FileBytes::FileBytes(int64_t size) {
+  if (size > 0) bytes_ = {guarded(static_cast<size_t>(size)), Free{size}};
+}
+
+void FileBytes::Free::operator()(std::byte* bytes) const {
+  unmap(bytes, static_cast<size_t>(size));
+}
 
 }  // namespace meshtrain

@@ -325,6 +325,11 @@ TEST(RecipeErrors, RefuseWhatIsNoRecipe) {
     bomb += here + ": &" + here + " [" + before + ", " + before + ", " + before + ", " + before + "]\n";
   }
   EXPECT_NE(error_of(bomb).find("too many values for a recipe"), std::string::npos);
+  bomb = "long: &long " + std::string(100'000, 'x') + "\nlist: [";
+  for (int i = 0; i < 20'000; ++i) bomb += "*long, ";
+  EXPECT_EQ(error_of(bomb + "*long]\n").find(":2:"), 0U);
+  EXPECT_NE(error_of(bomb + "*long]\n").find("stand for more than 4 MiB of text: this is not a recipe"),
+            std::string::npos);
 
   EXPECT_EQ(input_error([&] { load_recipe(folder.path(), {}, ""); }),
             folder.path().string() + ": is a folder: give the recipe in it");

@@ -9,12 +9,14 @@
 #include "mesh/error.h"
 #include "runtime/data/permutation.h"
 #include "tests/runtime/data_files.h"
+#include "tests/support/faults/faults.h"
 #include "tests/support/scratch.h"
 
 namespace meshtrain {
 namespace {
 
 using testing::has;
+using testing::inject_faults;
 using testing::message;
 using testing::ScratchFolder;
 using testing::write_file;
@@ -90,6 +92,26 @@ TEST_F(DatasetTest, TheMaskCountsByThePositionOfTheLabel) {
   EXPECT_TRUE(has(refusal(), "has 9 bytes for the 10 tokens of " + recipe_.tokens.string())) << refusal();
   recipe_.loss_mask = folder_.path() / "none";
   EXPECT_TRUE(has(refusal(), "none: No such file"));
+}
+
+TEST_F(DatasetTest, AFileThatIsCutShortOrUnreadableMeanwhileIsNamed) {
+  write_tokens(50);
+  recipe_.loss_mask = folder_.path() / "mask";
+  write_file(recipe_.loss_mask, std::string(50, '\1'));
+  const Dataset dataset = open();
+  const auto said = [&] { return message<InputError>([&] { sample(dataset, 3); }); };
+  const auto fault = [](const std::filesystem::path& file) { return "pread:" + file.string() + ":EIO"; };
+  inject_faults(fault(recipe_.tokens));
+  EXPECT_EQ(said(), "cannot read " + recipe_.tokens.string() +
+                        ": Input/output error at byte 30, for tokens 15 to 19, in sample 3");
+  inject_faults(fault(recipe_.loss_mask));
+  EXPECT_EQ(said(), "cannot read " + recipe_.loss_mask.string() + ": Input/output error at byte 16, in sample 3");
+  inject_faults("");
+  EXPECT_EQ(said(), "");
+  std::filesystem::resize_file(recipe_.tokens, 32);
+  EXPECT_EQ(said(), "cannot read " + recipe_.tokens.string() +
+                        ": it has 32 bytes, and had 100 when it was opened: it was cut short meanwhile, for tokens 15 "
+                        "to 19, in sample 3");
 }
 
 TEST_F(DatasetTest, ShufflePermutesEachEpochAnewByTheSeedAlone) {

@@ -1,6 +1,8 @@
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <linux/magic.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
 #include <unistd.h>
@@ -11,7 +13,7 @@
 #include <utility>
 
 #include "mesh/error.h"
-#include "runtime/data/mapped_file.h"
+#include "runtime/data/file_reader.h"
 #include "runtime/data/output_file.h"
 #include "runtime/data/token_file.h"
 #include "tests/runtime/data_files.h"
@@ -28,27 +30,67 @@ using testing::SmallDisk;
 using testing::write_file;
 using testing::write_ids;
 
-TEST(MappedFile, HasTheFilesBytesAndMoves) {
+TEST(FileReader, ReadsWhereItIsAsked) {
   const ScratchFolder folder;
-  write_file(folder.path() / "a", "bytes");
-  MappedFile first(folder.path() / "a");
-  MappedFile second(std::move(first));
-  ASSERT_EQ(second.size(), 5);
-  EXPECT_EQ(std::string(reinterpret_cast<const char*>(second.data()), 5), "bytes");
-  write_file(folder.path() / "empty", "");
-  second = MappedFile(folder.path() / "empty");
-  EXPECT_EQ(second.size(), 0);
+  write_file(folder.path() / "a", "0123456789");
+  FileReader first(folder.path() / "a");
+  const FileReader file(std::move(first));
+  EXPECT_EQ(file.size(), 10);
+  EXPECT_EQ(file.read(3, 4).text(), "3456");
+  EXPECT_EQ(file.read(10, 0).size(), 0);
+  EXPECT_THROW(file.read(7, 4), std::out_of_range);
+  EXPECT_EQ(read_all(folder.path() / "a").text(), "0123456789");
+  std::string large(size_t{3} << 20, 'x');
+  large.back() = 'y';
+  write_file(folder.path() / "large", large);
+  std::string blocks;
+  const FileReader reader(folder.path() / "large");
+  reader.for_each_block(5, reader.size() - 5, [&](std::string_view block) { blocks += block; });
+  EXPECT_TRUE(blocks == large.substr(5));
 }
 
-TEST(MappedFile, RefusesWhatIsNoFile) {
+TEST(FileReader, RefusesWhatIsNoFile) {
   const ScratchFolder folder;
   const auto open = [](const std::filesystem::path& path) {
-    return message<InputError>([&] { MappedFile file(path); });
+    return message<InputError>([&] { FileReader file(path); });
   };
   EXPECT_TRUE(has(open(folder.path() / "none"), "none: No such file"));
   EXPECT_TRUE(has(open(folder.path()), "it is a folder"));
   ASSERT_EQ(mkfifo((folder.path() / "pipe").c_str(), 0600), 0);
   EXPECT_TRUE(has(open(folder.path() / "pipe"), "not a regular file"));
+}
+
+TEST(FileReader, AFileThatIsCutShortIsAnErrorWithItsName) {
+  const ScratchFolder folder;
+  const std::filesystem::path path = folder.path() / "a";
+  write_file(path, std::string(100'000, 'x'));
+  const FileReader file(path);
+  std::filesystem::resize_file(path, 1000);
+  EXPECT_EQ(file.read(0, 1000).size(), 1000);
+  EXPECT_EQ(message<InputError>([&] { file.read(0, 100'000); }),
+            "cannot read " + path.string() +
+                ": it has 1000 bytes, and had 100000 when it was opened: it was cut short meanwhile");
+}
+
+TEST(FileReader, MoreFilesThanAProcessMayOpen) {
+  const ScratchFolder folder;
+  rlimit limit{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
+  const rlimit low{std::min<rlim_t>(limit.rlim_cur, 1024), limit.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &low), 0);
+  std::vector<FileReader> files;
+  for (int i = 0; i < 1200; ++i) {
+    const std::filesystem::path path = folder.path() / std::to_string(i);
+    write_file(path, "file " + std::to_string(i));
+    files.emplace_back(path);
+  }
+  for (size_t i = 0; i < files.size(); ++i) EXPECT_EQ(files[i].read(5, files[i].size() - 5).text(), std::to_string(i));
+  const std::filesystem::path last = files.back().path();
+  write_file(folder.path() / "new", "file 1199");
+  std::filesystem::rename(folder.path() / "new", last);
+  EXPECT_EQ(message<InputError>([&] { files.back().read(0, 1); }),
+            "cannot read " + last.string() + ": another file has taken its place meanwhile");
+  setrlimit(RLIMIT_NOFILE, &limit);
 }
 
 TEST(OutputFile, AppearsWholeOrNotAtAll) {
@@ -73,10 +115,15 @@ TEST(OutputFile, AppearsWholeOrNotAtAll) {
 
 /// Bytes of the file that the system has in memory, and those of its pages.
 std::pair<int64_t, int64_t> cached_bytes(const std::filesystem::path& path) {
-  const MappedFile file(path);
   const int64_t page = sysconf(_SC_PAGESIZE);
-  std::vector<unsigned char> resident(static_cast<size_t>((file.size() + page - 1) / page));
-  EXPECT_EQ(mincore(const_cast<std::byte*>(file.data()), static_cast<size_t>(file.size()), resident.data()), 0);
+  const auto size = static_cast<size_t>(std::filesystem::file_size(path));
+  const int descriptor = open(path.c_str(), O_RDONLY);
+  void* const mapped = mmap(nullptr, size, PROT_READ, MAP_SHARED, descriptor, 0);
+  EXPECT_NE(mapped, MAP_FAILED);
+  close(descriptor);
+  std::vector<unsigned char> resident((size + static_cast<size_t>(page) - 1) / static_cast<size_t>(page));
+  EXPECT_EQ(mincore(mapped, size, resident.data()), 0);
+  munmap(mapped, size);
   const auto pages = std::count_if(resident.begin(), resident.end(), [](unsigned char flags) { return flags & 1; });
   return {pages * page, static_cast<int64_t>(resident.size()) * page};
 }

@@ -150,5 +150,18 @@ TEST_F(DiskFaults, MetricsThatCannotBeReadAreNotCut) {
   }
 }
 
+TEST_F(DiskFaults, LinesThatCannotBeMadeDurableAreAnError) {
+  write_file(path("metrics.jsonl"), "");
+  JsonLines file(path("metrics.jsonl"), 0);
+  file.append("{\"step\":1}");
+  const std::filesystem::path folder = path("metrics.jsonl").parent_path();
+  for (const std::string& fault : {std::string("fdatasync:metrics.jsonl:EIO"), "fsync:" + folder.string() + ":EIO"}) {
+    inject_faults(fault);
+    EXPECT_TRUE(has(message<std::runtime_error>([&] { file.sync(); }), ": Input/output error")) << fault;
+  }
+  inject_faults("fdatasync:metrics.jsonl:EINVAL");
+  file.sync();
+}
+
 }  // namespace
 }  // namespace meshtrain

@@ -90,8 +90,8 @@ TEST_F(SafetensorsTest, KeepsEveryDtype) {
 
 TEST_F(SafetensorsTest, ABoxIsTheNarrowedWhole) {
   std::mt19937_64 random(3);
-  for (const std::vector<int64_t>& shape :
-       std::vector<std::vector<int64_t>>{{7}, {5, 6}, {4, 3, 5}, {2, 3, 4, 3}, {1, 9}, {9, 1}}) {
+  for (const std::vector<int64_t>& shape : std::vector<std::vector<int64_t>>{
+           {7}, {5, 6}, {4, 3, 5}, {2, 3, 4, 3}, {1, 9}, {9, 1}, {900, 300}, {3, 20000}}) {
     const at::Tensor whole = counting(shape, at::kHalf);
     write_tensors(file_, {{"pad", counting({3}, at::kByte)}, {"w", whole}});
     const SafetensorsFile file(file_);
@@ -113,6 +113,17 @@ TEST_F(SafetensorsTest, ABoxIsTheNarrowedWhole) {
       EXPECT_TRUE(at::equal(part, expected));
     }
   }
+}
+
+TEST_F(SafetensorsTest, AFileThatIsCutShortMeanwhileIsNamedWithTheTensor) {
+  write_tensors(file_, {{"first", counting({6, 6})}, {"last", counting({4, 6})}});
+  const SafetensorsFile file(file_);
+  std::filesystem::resize_file(file_, std::filesystem::file_size(file_) - 8);
+  EXPECT_TRUE(at::equal(file.read("first"), counting({6, 6})));
+  const std::string said = message<InputError>([&] { file.read("last"); });
+  EXPECT_TRUE(has(said, "cannot read " + file_.string() + ": it has ")) << said;
+  EXPECT_TRUE(said.ends_with(": it was cut short meanwhile, for tensor \"last\"")) << said;
+  EXPECT_EQ(message<InputError>([&] { file.read("last", {{3, 4}, {1, 2}}); }), said);
 }
 
 TEST_F(SafetensorsTest, RefusesABoxOutsideTheTensor) {

@@ -6,6 +6,7 @@
 
 #include "runtime/hf/safetensors.h"
 #include "tests/support/files.h"
+#include "tests/support/tensor_offset.h"
 #include "tests/tools/train_program.h"
 
 namespace meshtrain::testing {
@@ -123,7 +124,7 @@ TEST_F(ConvertProgram, WhatIsDamagedIsNamedAndNothingAppears) {
   }
   ASSERT_NE(weight, "");
   std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
-  stream.seekp(stored.bytes(weight).data() - stored.header().data());
+  stream.seekp(tensor_offset(stored, weight));
   const int before = stream.peek();
   stream.put(static_cast<char>(before ^ 1));
   stream.close();

@@ -1,4 +1,6 @@
+#include <chrono>
 #include <fstream>
+#include <thread>
 
 #include "tests/tools/train_program.h"
 
@@ -48,6 +50,21 @@ TEST_F(TrainFailure, FullDiskForOffload) {
   EXPECT_TRUE(has(message, "File too large: make room, or give a folder on another disk")) << message;
   EXPECT_TRUE(std::filesystem::is_empty(folder));
   expect_steps(metrics(), 0);
+}
+
+TEST_F(TrainFailure, TokenFileThatIsCutShortMeanwhile) {
+  Program program(command(1, {"--set", "train.steps=1000000"}));
+  const auto start = std::chrono::steady_clock::now();
+  while (metrics().empty() && std::chrono::steady_clock::now() - start < std::chrono::seconds(30)) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  std::filesystem::resize_file(path("tokens.bin"), 100);
+  const std::string message = complaint(program.wait(), 1);
+  EXPECT_TRUE(has(message, "cannot read " + path("tokens.bin").string() +
+                               ": it has 100 bytes, and had 1700 when it was opened: it was cut short meanwhile, "
+                               "for tokens "))
+      << message;
+  EXPECT_TRUE(has(message, "rank ") && has(message, ", in sample ")) << message;
 }
 
 // A file too large to be searched wholly at the start: in its second block stands an id that only one rank reads.

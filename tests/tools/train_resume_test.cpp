@@ -15,6 +15,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
+/// Makes a program's calls fail (tests/support/faults).
+std::string with_faults(const std::string& faults) {
+  return "export LD_PRELOAD=" + build_folder() + "/tests/libfaults.so MESHTRAIN_FAULTS=" + faults;
+}
+
 class TrainResume : public TrainProgram {
  protected:
   fs::path checkpoints() const { return run_dir / "checkpoints"; }
@@ -233,6 +238,23 @@ TEST_F(TrainResume, SaysThatItBeginsAnew) {
   expect_steps(metrics(), 2);
 }
 
+TEST_F(TrainResume, SaysWhichStepsItsMetricsLack) {
+  run(1, "dp=1", 3, kEvery3);
+  const std::string before = content(run_dir / "metrics.jsonl");
+  run(1, "dp=1", 6, kResume);
+  std::ofstream(run_dir / "metrics.jsonl", std::ios::trunc) << before;  // as after a crash of the host
+  const Ending ending = run(1, "dp=1", 8, kResume);
+  EXPECT_TRUE(
+      has(ending.out, "\nwarning: metrics.jsonl has no lines of steps 4 to 6: what was written of them is lost\n"))
+      << ending.out;
+}
+
+TEST_F(TrainResume, MetricsAreDurableBeforeACheckpointIs) {
+  const std::string message = complaint(1, kEvery3, 1, with_faults("fdatasync:metrics.jsonl:EIO"));
+  EXPECT_TRUE(has(message, "cannot write " + (run_dir / "metrics.jsonl").string() + ": Input/output error")) << message;
+  EXPECT_FALSE(std::filesystem::exists(checkpoints() / "step-00000003"));
+}
+
 TEST_F(TrainResume, IsCheckedWithoutReadingPieces) {
   const auto check = [&](Words more) {
     more.insert(more.begin(), {"--check", "--mesh", "dp=2"});
@@ -381,11 +403,6 @@ TEST_F(TrainKilled, IsAlwaysResumed) {
   EXPECT_EQ(names().size(), 2u) << "nothing half written is left";
 }
 
-/// Makes a program's calls fail (tests/support/faults).
-std::string with_faults(const std::string& faults) {
-  return "export LD_PRELOAD=" + build_folder() + "/tests/libfaults.so MESHTRAIN_FAULTS=" + faults;
-}
-
 TEST_F(TrainResume, ARunThatCannotBeReadIsNotBegunAnew) {
   run(1, "dp=1", 4, kEvery3);
   const auto before = contents(run_dir);
@@ -414,6 +431,19 @@ TEST_F(TrainResume, AnExportThatFailsLosesNothingOfARunWithoutCheckpoints) {
   EXPECT_EQ(exported.status, 0) << exported.err;
   EXPECT_TRUE(has(exported.out, "all steps of train.steps are made")) << exported.out;
   EXPECT_TRUE(std::filesystem::exists(path("weights/model.safetensors")));
+}
+
+TEST_F(TrainResume, ADiskThatCannotReadAPieceIsNamed) {
+  run(2, "dp=2", 4, kEvery3);
+  Words words = kResume;
+  words.insert(words.end(), {"--set", "train.steps=6", "--mesh", "dp=2"});
+  const std::string file = (checkpoints() / "step-00000004" / "rank-00001.safetensors").string();
+  const std::string message = complaint(2, words, 2, with_faults("pread:rank-00001.safetensors:EIO:2"));
+  EXPECT_TRUE(has(message, "rank 1") && has(message, "cannot read " + file + ": Input/output error at byte "))
+      << message;
+  EXPECT_TRUE(has(message, ", for tensor \"model.") || has(message, " cannot be had: ")) << message;
+  EXPECT_TRUE(has(message, "beside it there are checkpoints of step 3")) << message;
+  EXPECT_EQ(train(2, words).status, 0);
 }
 
 TEST_F(TrainResume, AFileSystemWithoutLocksIsTrainedOnWithAWarning) {

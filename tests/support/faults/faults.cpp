@@ -230,6 +230,11 @@ int fsync(int descriptor) {
   return call("fsync", path_of(descriptor), -1, [&] { return next(descriptor); });
 }
 
+int fdatasync(int descriptor) {
+  static auto* const next = real<int(int)>("fdatasync");
+  return call("fdatasync", path_of(descriptor), -1, [&] { return next(descriptor); });
+}
+
 int sync_file_range(int descriptor, off_t offset, off_t bytes, unsigned flags) {
   static auto* const next = real<int(int, off_t, off_t, unsigned)>("sync_file_range");
   return call("sync_file_range", path_of(descriptor), -1, [&] { return next(descriptor, offset, bytes, flags); });

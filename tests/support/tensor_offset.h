@@ -1,0 +1,20 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "runtime/hf/safetensors.h"
+
+namespace meshtrain::testing {
+
+/// The byte of `file` at which tensor `name` begins: where damage is done.
+inline int64_t tensor_offset(const SafetensorsFile& file, const std::string& name) {
+  int64_t offset = file.header().size();
+  for (const TensorEntry& entry : file.entries()) {
+    if (entry.name == name) break;
+    offset += num_bytes(entry);
+  }
+  return offset;
+}
+
+}  // namespace meshtrain::testing
