@@ -14,14 +14,14 @@ Box within(Box box, const Box& outer) {
   return box;
 }
 
-}  // namespace
-
 std::string read_manifest_text(const std::filesystem::path& folder) try {
   const MappedFile file(folder / "manifest.json");
   return {reinterpret_cast<const char*>(file.data()), static_cast<size_t>(file.size())};
 } catch (const InputError& error) {
   throw DamagedCheckpoint(error.what());
 }
+
+}  // namespace
 
 Manifest read_manifest(const std::filesystem::path& folder) {
   return parse_manifest(read_manifest_text(folder), (folder / "manifest.json").string());
