@@ -1,8 +1,15 @@
 #include "mesh/host_map.h"
 
+#include <unistd.h>
+
 #include <map>
 
 namespace meshtrain {
+
+std::string host_name() {
+  char name[256] = {};
+  return gethostname(name, sizeof name - 1) == 0 ? name : "this host";
+}
 
 HostMap::HostMap(const std::vector<int>& hosts) {
   std::map<int, int> numbers;

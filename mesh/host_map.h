@@ -1,10 +1,14 @@
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "mesh/group.h"
 
 namespace meshtrain {
+
+/// The name of this process's host, for messages.
+std::string host_name();
 
 /// Which ranks of the world run on which host, however a launcher has laid them out: hosts may have different numbers
 /// of ranks, and ranks of several hosts may alternate. Hosts are numbered in the order of their lowest ranks. The same

@@ -14,13 +14,13 @@ Box within(Box box, const Box& outer) {
   return box;
 }
 
-}  // namespace
-
 std::string read_manifest_text(const std::filesystem::path& folder) try {
   return std::string(read_all(folder / "manifest.json").text());
 } catch (const InputError& error) {
   throw DamagedCheckpoint(error.what());
 }
+
+}  // namespace
 
 Manifest read_manifest(const std::filesystem::path& folder) {
   return parse_manifest(read_manifest_text(folder), (folder / "manifest.json").string());

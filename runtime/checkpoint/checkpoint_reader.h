@@ -13,9 +13,7 @@
 
 namespace meshtrain {
 
-/// manifest.json of the checkpoint in `folder`, as it is. Throws DamagedCheckpoint when it cannot be read.
-std::string read_manifest_text(const std::filesystem::path& folder);
-/// What it says. Throws DamagedCheckpoint when it is damaged, too.
+/// manifest.json of the checkpoint in `folder`. Throws DamagedCheckpoint when it cannot be read or is damaged.
 Manifest read_manifest(const std::filesystem::path& folder);
 
 /// Reads pieces of a checkpoint, whatever pieces it was written in. Opens files and reads pieces only when they are

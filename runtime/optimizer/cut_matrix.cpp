@@ -15,8 +15,7 @@ CutMatrix::CutMatrix(const FlatBuffer& buffer, const Segment& segment, const Kee
       dim_(segment.parameter->sharded_dim),
       in_buffer_{segment.offset, segment.numel},
       shard_numel_(buffer.shard().numel) {
-  if (!over_tp_) return;
-  for (const Keepers::Place& each : keepers.places) num_parts_ = std::max(num_parts_, each.tp + 1);
+  if (over_tp_) num_parts_ = keepers.places.num_tp();
 }
 
 double CutMatrix::work() const {

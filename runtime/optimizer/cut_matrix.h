@@ -35,7 +35,7 @@ class CutMatrix {
 
  private:
   int num_ranks() const { return static_cast<int>(keepers_->places.size()); }
-  const Keepers::Place& place(int rank) const { return keepers_->places[static_cast<size_t>(rank)]; }
+  Keepers::Place place(int rank) const { return keepers_->places.of(rank); }
   /// Which of the local tensors is that of a tp rank.
   int64_t part(int64_t tp) const { return over_tp_ ? tp : 0; }
   /// A tp rank's rows or columns, without padding: begin and number.

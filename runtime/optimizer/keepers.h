@@ -1,27 +1,57 @@
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "mesh/group.h"
+#include "mesh/layout.h"
 
 namespace meshtrain {
 
-/// Who keeps which part of the model, for an optimizer that brings whole matrices together.
-struct Keepers {
+/// Which rank of a mesh keeps which part of the model: arithmetic alone, at the cost of a few divisions a rank.
+class KeeperPlaces {
+ public:
   /// What one rank keeps.
   struct Place {
     int64_t tp = 0;     ///< part of every parameter that is cut over tp
     int64_t shard = 0;  ///< of every flat buffer
-    int64_t copy = 0;   ///< which of the ranks that keep the same: its rank in `copies`
+    int64_t copy = 0;   ///< which of the ranks that keep the same: its rank in Keepers::copies
 
     bool operator==(const Place&) const = default;
   };
 
-  Group world;                            ///< of the mesh
-  Group copies;                           ///< ranks that keep the same shard of the same part as this one
-  std::vector<Place> places = {Place{}};  ///< by rank of `world`
+  /// One rank, which keeps all.
+  KeeperPlaces() = default;
+  /// Runs of `num_shards` ranks along `axes`, of dp and cp, keep the shards of one model each. `layout` has the axes
+  /// dp, cp and tp; `num_shards` divides the number of ranks along `axes`.
+  KeeperPlaces(const MeshLayout& layout, const std::vector<std::string>& axes, int64_t num_shards);
 
-  const Place& own() const { return places[static_cast<size_t>(world.rank())]; }
+  int64_t size() const { return size_; }
+  int64_t num_tp() const { return tp_.size; }
+  Place of(int64_t rank) const;
+
+ private:
+  /// A rank's coordinate on one axis.
+  struct Digit {
+    int64_t stride = 1, size = 1;
+    bool is_cut = false;
+    int64_t of(int64_t rank) const { return rank / stride % size; }
+  };
+
+  int64_t size_ = 1;
+  int64_t num_shards_ = 1;
+  Digit tp_, outer_, inner_;  // dp and cp in the order of the layout
+};
+
+/// Who keeps which part of the model, for an optimizer that brings whole matrices together.
+struct Keepers {
+  using Place = KeeperPlaces::Place;
+
+  Group world;          ///< of the mesh
+  Group copies;         ///< ranks that keep the same shard of the same part as this one
+  KeeperPlaces places;  ///< of the ranks of `world`
+
+  Place own() const { return places.of(world.rank()); }
 };
 
 }  // namespace meshtrain

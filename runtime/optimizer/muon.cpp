@@ -92,7 +92,7 @@ void Muon::update(const UpdateInputs& inputs) {
       std::vector<const Matrix*> matrices;
       int64_t numel = 0;
       for (const Matrix* matrix : round) {
-        if (keepers_.places[static_cast<size_t>(matrix->owner)].copy != copy) continue;
+        if (keepers_.places.of(matrix->owner).copy != copy) continue;
         matrices.push_back(matrix);
         numel += matrix->values.numel();
       }
@@ -122,7 +122,8 @@ void Muon::resume(int64_t num_steps) {
 }
 
 Muon::Gathered Muon::gather(const Round& round, const at::Tensor& gradient_factor) {
-  std::vector<int64_t> sent(keepers_.places.size(), 0), received(keepers_.places.size(), 0);
+  const auto num_ranks = static_cast<size_t>(keepers_.places.size());
+  std::vector<int64_t> sent(num_ranks, 0), received(num_ranks, 0);
   const at::TensorOptions options = options_on_the_way(round.front()->values);
   std::vector<at::Tensor> pieces = {at::empty({0}, options)};
   for (const Matrix* matrix : round) {
@@ -148,7 +149,8 @@ Muon::Gathered Muon::gather(const Round& round, const at::Tensor& gradient_facto
 }
 
 at::Tensor Muon::scatter(const Round& round, const Gathered& gathered) {
-  std::vector<int64_t> sent(keepers_.places.size(), 0), received(keepers_.places.size(), 0);
+  const auto num_ranks = static_cast<size_t>(keepers_.places.size());
+  std::vector<int64_t> sent(num_ranks, 0), received(num_ranks, 0);
   gathered.work.wait();
   at::Tensor pieces = at::empty({0}, gathered.received.options());
   for (const Matrix* matrix : round) {

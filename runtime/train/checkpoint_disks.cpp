@@ -1,6 +1,5 @@
 #include "runtime/train/checkpoint_disks.h"
 
-#include <unistd.h>
 
 #include <algorithm>
 #include <sstream>
@@ -29,11 +28,6 @@ std::vector<int64_t> read_steps(std::istream& text) {
   std::vector<int64_t> steps;
   for (int64_t step = 0; text >> step;) steps.push_back(step);
   return steps;
-}
-
-std::string host_name() {
-  char name[256] = {};
-  return gethostname(name, sizeof name - 1) == 0 ? name : "this host";
 }
 
 /// False where it cannot be told.

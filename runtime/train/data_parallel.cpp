@@ -11,28 +11,6 @@
 namespace meshtrain {
 namespace {
 
-int64_t position(const std::vector<int64_t>& ranks, int64_t rank) {
-  return std::find(ranks.begin(), ranks.end(), rank) - ranks.begin();
-}
-
-/// Who keeps what, by rank: runs of `num_shards` ranks along `axes` keep the shards of one model each.
-std::vector<Keepers::Place> places(const MeshLayout& layout, const std::vector<std::string>& axes, int64_t num_shards) {
-  std::vector<Keepers::Place> all(static_cast<size_t>(layout.size()));
-  for (int64_t rank = 0; rank < layout.size(); ++rank) {
-    Keepers::Place& place = all[static_cast<size_t>(rank)];
-    place.tp = layout.coordinate(rank, "tp");
-    place.shard = position(layout.group(axes, rank), rank) % num_shards;
-  }
-  for (int64_t rank = 0; rank < layout.size(); ++rank) {
-    Keepers::Place& place = all[static_cast<size_t>(rank)];
-    for (const int64_t other : layout.group({"dp", "cp"}, rank)) {
-      if (other == rank) break;
-      if (all[static_cast<size_t>(other)].shard == place.shard) ++place.copy;
-    }
-  }
-  return all;
-}
-
 /// How many of the ranks that are cut over share a host, when that is the same number everywhere; the same result on
 /// every rank.
 int64_t ranks_of_a_host(const MeshLayout& layout, const std::vector<std::string>& axes) {
@@ -54,10 +32,13 @@ int64_t ranks_of_a_host(const MeshLayout& layout, const std::vector<std::string>
 class Hybrid {
  public:
   Hybrid(const DeviceMesh& mesh, const ShardingChoice& choice, int64_t shard_size)
-      : mesh_(mesh), axes_(choice.axes), shard_size_(shard_size) {}
+      : mesh_(mesh),
+        axes_(choice.axes.begin(), choice.axes.end()),
+        shard_size_(shard_size),
+        places_(mesh.layout(), choice.axes, shard_size) {}
 
   Group shards() const {
-    const Group& all = mesh_.group(std::set<std::string>(axes_.begin(), axes_.end()));
+    const Group& all = mesh_.group(axes_);
     std::vector<int> members(shard_size_);
     std::iota(members.begin(), members.end(), static_cast<int>(all.rank() / shard_size_ * shard_size_));
     return all.split(members, "shards");
@@ -68,17 +49,16 @@ class Hybrid {
     const Group& all = mesh_.group(axes);
     std::vector<int> members;
     for (int member = 0; member < all.size(); ++member) {
-      if (place(all.ranks()[member]) == place(mesh_.rank())) members.push_back(member);
+      if (places_.of(all.ranks()[member]).shard == places_.of(mesh_.rank()).shard) members.push_back(member);
     }
     return all.split(members, name);
   }
 
  private:
-  int64_t place(int64_t rank) const { return position(mesh_.layout().group(axes_, rank), rank) % shard_size_; }
-
   const DeviceMesh& mesh_;
-  std::vector<std::string> axes_;
+  std::set<std::string> axes_;
   int64_t shard_size_;
+  KeeperPlaces places_;
 };
 
 /// Without a queue for gathers.
@@ -106,7 +86,7 @@ DataParallel make_groups(const Recipe& recipe, const DeviceMesh& mesh) {
     options.shards = hybrid.shards();
     parallel.sums = hybrid.same_place({"dp", "cp"}, "replicas").with_purpose("dp.gradients");
     parallel.partial_sums = hybrid.same_place({"dp", "cp", "tp"}, "replicas_tp").with_purpose("tp.gradients");
-    parallel.keepers = {mesh.world(), parallel.sums, places(mesh.layout(), choice.axes, options.shards.size())};
+    parallel.keepers = {mesh.world(), parallel.sums, {mesh.layout(), choice.axes, options.shards.size()}};
     return parallel;
   }
   parallel.sums = (over_cp ? Group() : mesh.group("cp")).with_purpose("cp.gradients");
@@ -120,7 +100,7 @@ DataParallel make_groups(const Recipe& recipe, const DeviceMesh& mesh) {
     parallel.keepers.copies = parallel.sums;
   }
   parallel.keepers.world = mesh.world();
-  parallel.keepers.places = places(mesh.layout(), choice.axes, options.shards.size());
+  parallel.keepers.places = {mesh.layout(), choice.axes, options.shards.size()};
   return parallel;
 }
 

@@ -9,7 +9,7 @@
 namespace meshtrain {
 
 Range owned_range(const FlatBuffer& buffer, const Keepers& keepers) {
-  const Keepers::Place& place = keepers.own();
+  const Keepers::Place place = keepers.own();
   const int64_t num_copies = keepers.copies.size();
   const int64_t kept = buffer.shard().numel, share = (kept + num_copies - 1) / num_copies;
   const int64_t end = std::min(share * (place.copy + 1), kept);

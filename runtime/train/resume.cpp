@@ -5,8 +5,10 @@
 
 #include "mesh/agree.h"
 #include "mesh/error.h"
+#include "mesh/host_map.h"
 #include "runtime/checkpoint/checkpoint_reader.h"
 #include "runtime/checkpoint/damage.h"
+#include "runtime/checkpoint/manifest_excerpt.h"
 #include "runtime/checkpoint/recipe_changes.h"
 #include "runtime/config/load.h"
 #include "runtime/train/checkpoints.h"
@@ -76,21 +78,43 @@ std::vector<std::string> check_same_run(const std::filesystem::path& folder, con
 
 struct Plan {
   Resumed resumed;
-  std::string manifest;  // its text
+  Manifest manifest;
 };
 
 Plan plan(const std::filesystem::path& folder, const CheckpointHead& own, int64_t num_steps) try {
-  std::string text = read_manifest_text(folder);
-  const CheckpointHead saved = parse_manifest(text, (folder / "manifest.json").string()).head;
+  Manifest manifest = read_manifest(folder);
+  const CheckpointHead& saved = manifest.head;
   std::vector<std::string> changes = check_same_run(folder, own, saved, num_steps);
   const std::filesystem::path hf = parse_recipe(own.recipe).model.hf;
   std::error_code ignored;
   if (!hf.empty() && !std::filesystem::exists(hf / "config.json", ignored)) {
     changes.push_back("model.hf: " + hf.string() + " is not there any more: the model is that of the checkpoint");
   }
-  return {{saved.state, folder, std::move(changes)}, std::move(text)};
+  return {{saved.state, folder, std::move(changes)}, std::move(manifest)};
 } catch (const DamagedCheckpoint& error) {
   throw InputError(error.what() + advice(folder));
+}
+
+/// What this rank needs of the manifest that rank 0 has read: an excerpt of what it keeps, so that neither its memory
+/// nor its time grows with the number of ranks that wrote the checkpoint. Every rank must call it.
+Manifest share_manifest(const Group& world, const Manifest& manifest, const Trainer& trainer) {
+  constexpr int kRanksAtOnce = 256;  // bounds what rank 0 holds of their questions and its answers
+  std::vector<Piece> wanted;
+  for (const ShardTensor& numbers : trainer.shards()) {
+    for (Piece& piece : pieces_of(numbers, numbers.range)) wanted.push_back(std::move(piece));
+  }
+  const ManifestIndex index(manifest);
+  Manifest own;
+  for (int first = 0; first < world.size(); first += kRanksAtOnce) {
+    const bool asks = world.rank() >= first && world.rank() < first + kRanksAtOnce;
+    std::vector<std::string> texts = gather_texts(world, asks ? packed(wanted) : "");
+    for (std::string& text : texts) {
+      if (!text.empty()) text = packed(index.excerpt(unpack_pieces(text)));
+    }
+    const std::string answer = scatter_texts(world, texts);
+    if (asks) own = unpack_excerpt(answer);
+  }
+  return own;
 }
 
 }  // namespace
@@ -133,9 +157,8 @@ Resumed resume(const std::filesystem::path& folder, const CheckpointHead& own, i
     if (world.rank() == 0) planned = plan(folder, own, num_steps);
   });
   Resumed resumed = std::move(planned.resumed);
-  const std::string text = broadcast_text(world, planned.manifest);
   resumed.folder = broadcast_text(world, folder.string());
-  const Manifest manifest = parse_manifest(text, "the manifest");
+  const Manifest manifest = share_manifest(world, planned.manifest, trainer);
   agree(world, [&] {
     try {
       read_shards(resumed.folder, manifest, trainer);

@@ -1,6 +1,5 @@
 #include "runtime/train/run_files.h"
 
-#include <unistd.h>
 
 #include <map>
 #include <sstream>
@@ -83,11 +82,6 @@ std::vector<RunFile> data_files(const DataRecipe& data) {
 
 std::string describe(const Fingerprint& print) {
   return std::to_string(print.bytes) + " bytes with checksum " + checksum_text(print.checksum);
-}
-
-std::string host_name() {
-  char name[256] = {};
-  return gethostname(name, sizeof name - 1) == 0 ? name : "this host";
 }
 
 void name_host(const Group& world, const std::function<void()>& action) try {

@@ -23,9 +23,6 @@ std::vector<RunFile> data_files(const DataRecipe& data);
 /// "1234 bytes with checksum 0123456789abcdef"
 std::string describe(const Fingerprint& print);
 
-/// The name of this host, for messages.
-std::string host_name();
-
 /// Runs `action`, which reads files. An InputError of a rank that is not on rank 0's host gets the host's name, since
 /// the file may be there and not here.
 void name_host(const Group& world, const std::function<void()>& action);

@@ -142,12 +142,7 @@ TEST(Muon, KeepsOneNumberAnElementAndTheGradients) {
 /// A mesh of num_tp x num_shards x num_copies that is not there.
 Keepers keepers_of(int64_t num_tp, int64_t num_shards, int64_t num_copies) {
   Keepers keepers;
-  keepers.places.clear();
-  for (int64_t copy = 0; copy < num_copies; ++copy) {
-    for (int64_t shard = 0; shard < num_shards; ++shard) {
-      for (int64_t tp = 0; tp < num_tp; ++tp) keepers.places.push_back({tp, shard, copy});
-    }
-  }
+  keepers.places = {MeshLayout({{"dp", num_copies}, {"cp", num_shards}, {"tp", num_tp}}), {"cp"}, num_shards};
   return keepers;
 }
 
@@ -168,7 +163,8 @@ TEST(CutMatrix, IsWholeOnItsOwnerAndCutAgain) {
       const int num_ranks = static_cast<int>(keepers.places.size());
       std::vector<at::Tensor> pieces;  // by rank
       std::vector<CutMatrix> layouts;
-      for (const Keepers::Place& place : keepers.places) {
+      for (int rank = 0; rank < num_ranks; ++rank) {
+        const Keepers::Place place = keepers.places.of(rank);
         Parameter first = whole_parameter("first", {37}, {}, options);
         Parameter matrix =
             dim < 0 ? whole_parameter("m", shape, {}, options)
