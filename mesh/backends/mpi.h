@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <vector>
 
 #include "mesh/backend.h"
 
@@ -15,14 +16,16 @@ struct MpiOptions {
   /// The most that a rank may hold in windows, memory that ranks of one host share (Group::allocate), and in what the
   /// groups need beside: without it collectives go through MPI. The environment's MESHTRAIN_WINDOW_MIB lowers it.
   int64_t window_bytes = std::numeric_limits<int64_t>::max();
-  /// Takes each `host_ranks` consecutive ranks of the world for a host; 0: as MPI finds them. For tests.
-  int host_ranks = 0;
+  /// A number for the host of each rank of the world; empty: as MPI finds them. For tests.
+  std::vector<int> hosts = {};
 };
 
 /// The ranks that a launcher (mpirun, srun --mpi=pmix) started. One communicator and one queue per group, all
 /// progressed by one thread; reductions are computed here, in the order of ranks, halves in fp32. Ranks of one host
-/// share memory. Groups with the same number of consecutive ranks on each of several hosts sum inside each host, then
-/// across: the same bits on every rank and in every run, but in another order than on one host.
+/// share memory. Groups with the same number of ranks on each of several hosts sum inside each host, then across: the
+/// same bits on every rank and in every run, but in another order than on one host. Groups that come of one split sum
+/// in one order, so that what is repeated over them stays equal: where their hosts differ they sum in the order of
+/// ranks, and those on several hosts share no memory.
 ///
 /// MPI is initialised at the first call and finalised at exit. Collective: every rank of the job calls it, as often
 /// as the others, and gets a communicator of its own each time. Takes host tensors: of any dtype where values are

@@ -7,9 +7,9 @@
 
 #include "mesh/agree.h"
 #include "mesh/error.h"
+#include "mesh/host_map.h"
 #include "runtime/checkpoint/checkpoint_reader.h"
 #include "runtime/data/output_file.h"
-#include "runtime/train/connect.h"
 #include "runtime/train/ownership.h"
 
 namespace meshtrain {
@@ -43,7 +43,7 @@ Checkpoints::Checkpoints(const CheckpointRecipe& recipe, CheckpointFolder folder
       folder_(std::move(folder)),
       head_(std::move(head)),
       world_(world.with_purpose("checkpoint")),
-      first_of_host_(world.rank() % ranks_on_this_host(world.size()) == 0),
+      first_of_host_(HostMap::of(world).is_first_of_host(world.rank())),
       pieces_(owned_pieces(trainer), file_of(world.rank()), /*copies=*/!trainer.shard_memory().is_on_disk()) {}
 
 void Checkpoints::save(const TrainingState& state) {

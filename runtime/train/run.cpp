@@ -8,6 +8,7 @@
 #include "context_parallel/attention_choice.h"
 #include "mesh/agree.h"
 #include "mesh/error.h"
+#include "mesh/host_map.h"
 #include "runtime/config/context.h"
 #include "runtime/config/validate.h"
 #include "runtime/data/mixture.h"
@@ -198,12 +199,13 @@ RunEnd run(const Recipe& asked, const Group& world, const RunOptions& options, c
   if (resumes) resumed = resume(checkpoint.value_or(""), head, recipe.train.steps, *trainer, world);
   std::unique_ptr<Journal> journal;
   agree(world, [&] {
-    if (mesh.rank() % ranks_on_this_host(world.size()) != 0) return;
+    if (!HostMap::of(world).is_first_of_host(mesh.rank())) return;
     checkpoint_folder.clean();
     if (resumes) checkpoint_folder.abandon_after(resumed.state.step);  // before their metrics are cut off
     if (mesh.rank() == 0) journal = std::make_unique<Journal>(recipe, std::move(directory), resumed.state.step);
   });
   if (journal) {
+    if (!threads_taken().empty()) journal->say(threads_taken());
     if (!computing.device.is_cpu()) journal->say("device " + computing.description);
     if (!computing.fallback.empty()) journal->say(computing.fallback);
     journal->announce(size_of(*trainer), trainer->sequence_parallel(), context_choice(recipe, mesh_layout),
