@@ -12,14 +12,22 @@
 #include <cstring>
 #include <fstream>
 #include <limits>
+#include <numeric>
+#include <optional>
+#include <utility>
 
 #include "mesh/backends/mpi_engine.h"
+#include "mesh/cgroup.h"
+#include "mesh/host_map.h"
 #include "mesh/size_text.h"
 
 namespace meshtrain {
 namespace {
 
 std::atomic<int64_t> held_bytes = 0;  // of this rank, in all mappings
+
+/// What a rank reserves at a time: so much of the host's memory is counted as taken twice meanwhile.
+constexpr int64_t kSliceBytes = 32 << 20;
 
 /// A file descriptor that closes itself.
 class File {
@@ -52,7 +60,7 @@ Ticket share_ticket(MPI_Comm comm, const HostLayout& layout, int leader, Ticket 
     return ticket;
   }
   for (int place = 1; place < layout.places; ++place) {
-    check_mpi(MPI_Send(&ticket, sizeof ticket, MPI_BYTE, leader + place, 0, comm), "MPI_Send");
+    check_mpi(MPI_Send(&ticket, sizeof ticket, MPI_BYTE, layout.rank_at(layout.host, place), 0, comm), "MPI_Send");
   }
   return ticket;
 }
@@ -70,12 +78,6 @@ std::string first_problem(MPI_Comm comm, int rank, int size, const std::string& 
   return text.data();
 }
 
-int64_t number_in(const char* path) {
-  std::ifstream file(path);
-  int64_t number = -1;
-  return file >> number ? number : -1;
-}
-
 /// What this host can still give without swapping or ending a process.
 int64_t available_bytes() {
   int64_t available = std::numeric_limits<int64_t>::max();
@@ -84,22 +86,45 @@ int64_t available_bytes() {
     int64_t kib = 0;
     if (word == "MemAvailable:" && memory >> kib) available = kib << 10;
   }
-  struct Limit {
-    const char* most;
-    const char* used;
-  };
-  for (const Limit& limit :
-       {Limit{"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"},
-        Limit{"/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"}}) {
-    const int64_t most = number_in(limit.most), used = number_in(limit.used);
-    if (most >= 0 && used >= 0) available = std::min(available, std::max<int64_t>(most - used, 0));
-  }
-  return available;
+  return std::min(available, Cgroups().memory().value_or(available));
 }
+
+/// Bytes that ranks of this host were promised and have not reserved yet, in memory of them all.
+using Counter = std::atomic<int64_t>;
+static_assert(Counter::is_always_lock_free);
+Counter* promised_bytes = nullptr;
+
+/// Promises `bytes` to a group, when the host has them beside what others were promised; what it has otherwise.
+std::optional<int64_t> shortage(int64_t bytes) {
+  // Before what is available is read: bytes that others reserve in between count twice, not never.
+  const int64_t others = promised_bytes ? promised_bytes->fetch_add(bytes) : 0;
+  const int64_t left = std::max<int64_t>(available_bytes() - others, 0);
+  if (bytes <= left) return std::nullopt;
+  if (promised_bytes) promised_bytes->fetch_sub(bytes);
+  return left;
+}
+
+/// This rank's part of what its group was promised.
+class Promise {
+ public:
+  explicit Promise(int64_t bytes) : bytes_(bytes) {}
+  ~Promise() { end(bytes_); }
+  Promise(const Promise&) = delete;
+  Promise& operator=(const Promise&) = delete;
+
+  /// So much of it is reserved, or will never be.
+  void end(int64_t bytes) {
+    bytes_ -= bytes;
+    if (promised_bytes) promised_bytes->fetch_sub(bytes);
+  }
+
+ private:
+  int64_t bytes_;
+};
 
 /// Reserves this rank's part of the file and maps the whole; the reason when that fails.
 std::string reserve(const File& file, const Ticket& ticket, const HostLayout& layout, int64_t rank_bytes,
-                    std::byte*& base) {
+                    Promise& promise, std::byte*& base) {
   const auto failed = [](const std::string& what) { return what + " failed: " + std::strerror(errno); };
   struct stat found {};
   if (!file.is_open()) return failed("opening the memory of another rank through /proc");
@@ -108,8 +133,13 @@ std::string reserve(const File& file, const Ticket& ticket, const HostLayout& la
   if (found.st_ino != ticket.inode || found.st_size != bytes) {
     return "/proc shows another file: the ranks do not share one process namespace";
   }
-  errno = posix_fallocate(file.number(), layout.place * rank_bytes, rank_bytes);
-  if (errno != 0) return failed("reserving the memory");
+  for (int64_t done = 0; done < rank_bytes;) {
+    const int64_t size = std::min(kSliceBytes, rank_bytes - done);
+    errno = posix_fallocate(file.number(), layout.place * rank_bytes + done, size);
+    if (errno != 0) return failed("reserving the memory");
+    promise.end(size);
+    done += size;
+  }
   void* const address = mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE, MAP_SHARED, file.number(), 0);
   if (address == MAP_FAILED) return failed("mmap");
   base = static_cast<std::byte*>(address);
@@ -119,19 +149,38 @@ std::string reserve(const File& file, const Ticket& ticket, const HostLayout& la
 }  // namespace
 
 HostLayout HostLayout::of(const std::vector<int>& hosts_of_ranks, int rank) {
-  const auto size = static_cast<int>(hosts_of_ranks.size());
-  int places = 1;
-  while (places < size && hosts_of_ranks[places] == hosts_of_ranks[0]) ++places;
-  std::vector<int> seen;
-  bool regular = size % places == 0;
-  for (int first = 0; regular && first < size; first += places) {
-    const auto begin = hosts_of_ranks.begin() + first;
-    regular = std::count(begin, begin + places, *begin) == places &&
-              std::find(seen.begin(), seen.end(), *begin) == seen.end();
-    seen.push_back(*begin);
+  const HostMap map(hosts_of_ranks);
+  HostLayout layout{map.num_hosts(), map.host_of(rank), static_cast<int>(map.ranks_of(0).size()), map.local_rank(rank)};
+  layout.ranks.clear();
+  for (int host = 0; host < layout.hosts; ++host) {
+    const std::vector<int>& ranks = map.ranks_of(host);
+    if (static_cast<int>(ranks.size()) != layout.places) return apart(static_cast<int>(hosts_of_ranks.size()), rank);
+    layout.ranks.insert(layout.ranks.end(), ranks.begin(), ranks.end());
   }
-  if (!regular) places = 1;
-  return {size / places, rank / places, places, rank % places};
+  return layout;
+}
+
+HostLayout HostLayout::apart(int size, int rank) {
+  HostLayout layout{size, rank, 1, 0};
+  layout.ranks.resize(static_cast<size_t>(size));
+  std::iota(layout.ranks.begin(), layout.ranks.end(), 0);
+  return layout;
+}
+
+bool HostLayout::is_at_place(int rank) const {
+  for (int other = 0; other < hosts; ++other) {
+    if (rank_at(other, place) == rank) return true;
+  }
+  return false;
+}
+
+uint64_t HostLayout::order() const {
+  if (hosts == 1 || places == 1) return 0;
+  uint64_t number = 14695981039346656037U;  // FNV-1a, of places and ranks
+  const auto take = [&](int value) { number = (number ^ static_cast<uint64_t>(value)) * 1099511628211U; };
+  take(places);
+  for (const int rank : ranks) take(rank);
+  return number;
 }
 
 HostMapping::HostMapping(std::byte* base, int64_t bytes, int64_t rank_bytes, uint64_t id)
@@ -149,7 +198,7 @@ SharedMemory share_memory(MPI_Comm comm, const HostLayout& layout, int64_t rank_
   int rank = 0;
   check_mpi(MPI_Comm_size(comm, &size), "MPI_Comm_size");
   check_mpi(MPI_Comm_rank(comm, &rank), "MPI_Comm_rank");
-  const int leader = rank - layout.place;
+  const int leader = layout.rank_at(layout.host, 0);
   const int64_t bytes = rank_bytes * layout.places;
 
   // 1. The first rank of each host makes the memory and says where it is.
@@ -160,13 +209,14 @@ SharedMemory share_memory(MPI_Comm comm, const HostLayout& layout, int64_t rank_
     problem = "a rank may hold " + size_text(rank_limit) + " in windows and holds " + size_text(held_bytes);
   } else if (layout.place == 0) {
     static std::atomic<uint32_t> counter = 0;
-    const int64_t available = available_bytes();
     struct stat found {};
-    if (bytes > available) {
-      problem = "the host has " + size_text(available) + " left";
+    if (const std::optional<int64_t> left = shortage(bytes)) {
+      problem = "the host has " + size_text(*left) + " left";
     } else if ((made = memfd_create("meshtrain", MFD_CLOEXEC)) < 0 || ftruncate(made, bytes) != 0 ||
                fstat(made, &found) != 0) {
       problem = std::string("memfd_create failed: ") + std::strerror(errno);
+      Promise(bytes).end(bytes);
+      if (made >= 0) close(std::exchange(made, -1));
     }
     ticket = {getpid(), made, found.st_ino, static_cast<uint64_t>(getpid()) << 32 | ++counter};
   }
@@ -175,10 +225,11 @@ SharedMemory share_memory(MPI_Comm comm, const HostLayout& layout, int64_t rank_
 
   // 2. Everyone reserves its own part, which therefore lies near its own processor, and maps the whole.
   std::byte* base = nullptr;
+  Promise promise(ticket.file >= 0 ? rank_bytes : 0);
   if (problem.empty() && ticket.file >= 0) {
     const std::string path = "/proc/" + std::to_string(ticket.process) + "/fd/" + std::to_string(ticket.file);
     const File file(open(path.c_str(), O_RDWR | O_CLOEXEC));
-    problem = reserve(file, ticket, layout, rank_bytes, base);
+    problem = reserve(file, ticket, layout, rank_bytes, promise, base);
   }
   const auto mapping = base ? std::make_shared<HostMapping>(base, bytes, rank_bytes, ticket.id) : nullptr;
 
@@ -189,9 +240,26 @@ SharedMemory share_memory(MPI_Comm comm, const HostLayout& layout, int64_t rank_
                          std::to_string(layout.places) + " ranks; " + failing};
   }
 #ifdef MADV_POPULATE_WRITE
-  madvise(base, static_cast<size_t>(bytes), MADV_POPULATE_WRITE);  // no faults in the first step; may be refused
+  // No faults in the first step for the own part; may be refused. A rank touches a slice of each of the others' parts:
+  // page tables for all of them would take 8 bytes a page of the whole window in every rank.
+  madvise(base + layout.place * rank_bytes, static_cast<size_t>(rank_bytes), MADV_POPULATE_WRITE);
 #endif
   return {mapping, ""};
+}
+
+void reserve_together(MPI_Comm host) {
+  static bool done = false;
+  static std::shared_ptr<HostMapping> mapping;
+  if (std::exchange(done, true)) return;
+  int size = 1;
+  int rank = 0;
+  check_mpi(MPI_Comm_size(host, &size), "MPI_Comm_size");
+  check_mpi(MPI_Comm_rank(host, &rank), "MPI_Comm_rank");
+  const HostLayout layout = HostLayout::of(std::vector<int>(static_cast<size_t>(size), 0), rank);
+  mapping = share_memory(host, layout, kHostPage, std::numeric_limits<int64_t>::max()).mapping;
+  if (!mapping) return;
+  held_bytes -= kHostPage;  // no part of a window
+  promised_bytes = reinterpret_cast<Counter*>(mapping->base());
 }
 
 }  // namespace meshtrain

@@ -10,7 +10,7 @@
 
 namespace meshtrain {
 
-/// How the ranks of a group lie on hosts: `hosts` hosts with `places` consecutive ranks each.
+/// How the ranks of a group lie on hosts: `hosts` hosts with `places` ranks each. Both are in the order of ranks.
 struct HostLayout {
   int hosts = 1;
   int host = 0;    ///< this rank's
@@ -18,8 +18,18 @@ struct HostLayout {
   int place = 0;   ///< this rank's among them
 
   /// `hosts_of_ranks`: a number for the host of each rank of the group. Places is 1 where hosts have different numbers
-  /// of ranks, or ranks of different hosts alternate: no two of them are then taken together.
+  /// of ranks: no two of them are then taken together.
   static HostLayout of(const std::vector<int>& hosts_of_ranks, int rank);
+  /// Takes no two of `size` ranks together.
+  static HostLayout apart(int size, int rank);
+
+  std::vector<int> ranks = {0};  ///< of the group: those of the first host, then those of the next
+  int rank_at(int on_host, int at_place) const { return ranks[static_cast<size_t>(on_host * places + at_place)]; }
+  bool is_at_place(int rank) const;  ///< whether a rank has this one's place, on whatever host
+
+  /// A number for the order in which values of the group are summed: 0 for that of ranks. Groups of as many ranks with
+  /// the same number get the same bits of the same values.
+  uint64_t order() const;
 };
 
 /// Memory mapped by several processes of this host. It has no name: nothing of it stays behind however they end.
@@ -52,6 +62,10 @@ struct SharedMemory {
 /// for each of them; every rank's part is really there before this returns, so that no later write can fail.
 /// Collective over `comm`, and blocks. `rank_limit`: the most that a rank may hold in windows.
 SharedMemory share_memory(MPI_Comm comm, const HostLayout& layout, int64_t rank_bytes, int64_t rank_limit);
+
+/// From now on these ranks count together what share_memory() reserves, so that groups that ask at the same time are
+/// not promised the same bytes. Collective over `host`, all ranks of one host, and blocks; the first call counts.
+void reserve_together(MPI_Comm host);
 
 constexpr int64_t kHostPage = 4096;
 

@@ -236,7 +236,7 @@ bool HostTransfer::collect(Lane& lane) {
       const std::byte* from = board_.piece_of(place, HostBoard::kOutward);
       const Span part = piece(lane, place);
       for (int host = 0; host < (all_reduce ? 1 : layout_.hosts); ++host) {
-        const int64_t first = all_reduce ? slice(chunk, place).begin : (host * layout_.places + place) * elements_;
+        const int64_t first = all_reduce ? slice(chunk, place).begin : layout_.rank_at(host, place) * elements_;
         std::byte* const to = output(first + chunk.begin + part.begin);
         const bool in_place = !all_reduce && to == input(chunk.begin + part.begin);
         if (!in_place) std::memcpy(to, from, part.size * element_bytes_);

@@ -74,7 +74,7 @@ HostTransfer::HostTransfer(MpiCommunicator& communicator, const Collective& coll
   if (window_ && kind_ == Kind::ReduceScatter && output_ >= input_ && output_ < input_ + tensor.nbytes()) {
     // Another rank's part would be overwritten before that rank has read it.
     const int64_t part = (output_ - input_) / (elements_ * element_bytes_);
-    if (part % layout_.places != layout_.place) window_.reset();
+    if (!layout_.is_at_place(static_cast<int>(part))) window_.reset();
   }
   if (window_) {
     notice_.window = static_cast<int64_t>(window_->mapping().id());

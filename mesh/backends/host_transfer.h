@@ -95,13 +95,13 @@ class HostTransfer final : public MpiOperation {
   std::byte* output(int64_t element) const { return output_ + element * element_bytes_; }
   const std::byte* input(int64_t element) const { return input_ + element * element_bytes_; }
   /// Index of the group rank at this rank's host and `place`, or at this rank's place on `host`.
-  int at_place(int place) const { return layout_.host * layout_.places + place; }
-  int on_host(int host) const { return host * layout_.places + layout_.place; }
+  int at_place(int place) const { return layout_.rank_at(layout_.host, place); }
+  int on_host(int host) const { return layout_.rank_at(host, layout_.place); }
 
   MpiTransfer through_mpi_;
   MpiCommunicator& communicator_;
   HostBoard& board_;
-  const HostLayout layout_;
+  const HostLayout& layout_;
   const Collective::Kind kind_;
   std::shared_ptr<HostWindow> window_;
   std::vector<std::byte*> peers_;  ///< by place: the tensor in the window

@@ -3,18 +3,21 @@
 #include <mpi.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <charconv>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <stdexcept>
+#include <utility>
 
 #include "mesh/backends/host_transfer.h"
 #include "mesh/backends/local.h"
 #include "mesh/backends/mpi_engine.h"
 #include "mesh/backends/mpi_transfer.h"
 #include "mesh/error.h"
+#include "mesh/host_map.h"
 
 namespace meshtrain {
 namespace {
@@ -29,33 +32,74 @@ void report_refusal(const MpiCommunicator& communicator, const std::string& refu
                refusal.c_str());
 }
 
-/// Gives a communicator its board where several of its ranks are on one host. Collective over it, and blocks.
-void share_host(MpiCommunicator& communicator) {
-  communicator.hosts.resize(static_cast<size_t>(communicator.size));
-  check_mpi(MPI_Allgather(&communicator.host, 1, MPI_INT, communicator.hosts.data(), 1, MPI_INT, communicator.comm),
-            "MPI_Allgather");
-  const HostLayout layout = HostLayout::of(communicator.hosts, communicator.rank);
-  if (layout.places == 1) return;
-  SharedMemory memory =
-      share_memory(communicator.comm, layout, HostBoard::kRankBytes, communicator.options.window_bytes);
-  if (!memory.mapping) return report_refusal(communicator, memory.refusal);
-  std::shared_ptr<MpiCommunicator> across;
-  if (layout.hosts > 1) {
-    across = MpiEngine::get().split(communicator.comm, layout.place, layout.host, communicator.options);
+/// One line a process: where ranks are on the hosts of `all`, which keeps some of them from sharing memory.
+void report_hosts(const MpiCommunicator& all) {
+  static bool reported = false;
+  if (all.rank != 0 || all.options.window_bytes == 0 || std::exchange(reported, true)) return;
+  const HostMap map(all.hosts);
+  size_t least = all.hosts.size(), most = 0;
+  for (int host = 0; host < map.num_hosts(); ++host) {
+    least = std::min(least, map.ranks_of(host).size());
+    most = std::max(most, map.ranks_of(host).size());
   }
-  communicator.board = std::make_unique<HostBoard>(std::move(memory.mapping), layout, std::move(across));
+  const std::string each = std::to_string(least) + (least == most ? "" : " to " + std::to_string(most));
+  std::fprintf(stderr,
+               "meshtrain: the %d ranks are on %d hosts, %s on each, so that some groups of ranks cannot share memory "
+               "on their hosts: they communicate through MPI, with a copy of parameters and gradients a rank. Start as "
+               "many ranks on each host, and those of a group together (mpirun --map-by slot)\n",
+               all.size, map.num_hosts(), each.c_str());
+}
+
+/// The largest of each number over the ranks of `comm`.
+template <size_t kCount>
+std::array<uint64_t, kCount> largest(std::array<uint64_t, kCount> numbers, MPI_Comm comm) {
+  check_mpi(MPI_Allreduce(MPI_IN_PLACE, numbers.data(), kCount, MPI_UINT64_T, MPI_MAX, comm), "MPI_Allreduce");
+  return numbers;
+}
+
+/// Gives a communicator its board where several of its ranks are on one host. Communicators that were split from one
+/// parent sum in one order: that of ranks, where one of them cannot do what the others could. Collective over `parent`,
+/// which is the communicator itself for the world, and blocks. `part`: nullptr for a rank that is alone.
+void share_host(MpiCommunicator* part, const MpiCommunicator& parent) {
+  HostLayout layout;
+  bool uneven = false;
+  if (part) {
+    part->hosts.resize(static_cast<size_t>(part->size));
+    check_mpi(MPI_Allgather(&part->host, 1, MPI_INT, part->hosts.data(), 1, MPI_INT, part->comm), "MPI_Allgather");
+    layout = HostLayout::of(part->hosts, part->rank);
+    uneven = layout.hosts > HostMap(part->hosts).num_hosts();
+  }
+  const uint64_t order = layout.order();
+  const auto [most, most_inverted, any_uneven] = largest<3>({order, part ? ~order : 0, uneven ? 1U : 0U}, parent.comm);
+  const bool differ = most != 0 && most != ~most_inverted;
+  if (differ && order != 0) layout = HostLayout::apart(part->size, part->rank);
+  if (differ || any_uneven) report_hosts(parent);
+
+  SharedMemory memory;
+  const bool wanted = layout.places > 1;
+  if (wanted) {
+    memory = share_memory(part->comm, layout, HostBoard::kRankBytes, part->options.window_bytes);
+    if (!memory.mapping) report_refusal(*part, memory.refusal);
+  }
+  const bool own_order = layout.order() != 0;
+  const bool any_refused = largest<1>({wanted && own_order && !memory.mapping ? 1U : 0U}, parent.comm)[0] != 0;
+  if (!memory.mapping || (own_order && any_refused)) return;
+  std::shared_ptr<MpiCommunicator> across;
+  if (layout.hosts > 1) across = MpiEngine::get().split(part->comm, layout.place, layout.host, part->options);
+  part->board = std::make_unique<HostBoard>(std::move(memory.mapping), layout, std::move(across));
 }
 
 /// The lowest rank of the world on this rank's host.
 int host_of(const MpiCommunicator& world) {
-  if (world.options.host_ranks > 0) return world.rank - world.rank % world.options.host_ranks;
+  if (!world.options.hosts.empty()) return world.options.hosts.at(static_cast<size_t>(world.rank));
   MPI_Comm host = MPI_COMM_NULL;
   check_mpi(MPI_Comm_split_type(world.comm, MPI_COMM_TYPE_SHARED, world.rank, MPI_INFO_NULL, &host),
             "MPI_Comm_split_type");
   int first = world.rank;
   const int code = MPI_Bcast(&first, 1, MPI_INT, 0, host);
-  MPI_Comm_free(&host);
   check_mpi(code, "MPI_Bcast");
+  reserve_together(host);
+  MPI_Comm_free(&host);
   return first;
 }
 
@@ -94,9 +138,8 @@ class MpiBackend final : public Backend {
     MpiEngine::get().block([&] {
       part = MpiEngine::get().split(communicator_->comm, color, static_cast<int>(self - members.begin()),
                                     communicator_->options);
-      if (alone) return;
-      part->host = communicator_->host;
-      share_host(*part);
+      if (part) part->host = communicator_->host;
+      share_host(part.get(), *communicator_);
     });
     if (alone) return local_backend();
     if (part->size != static_cast<int>(members.size())) {
@@ -154,7 +197,7 @@ std::shared_ptr<Backend> mpi_backend(const MpiOptions& options) {
   MpiEngine::get().block([&] {
     world = MpiEngine::get().split(MPI_COMM_WORLD, 0, 0, limited);
     world->host = host_of(*world);
-    if (world->size > 1) share_host(*world);
+    if (world->size > 1) share_host(world.get(), *world);
   });
   if (world->size == 1 && announced_ranks() > 1) {
     throw InputError("the launcher announces " + std::to_string(announced_ranks()) +

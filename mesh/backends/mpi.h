@@ -5,6 +5,7 @@
 #include <limits>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "mesh/backend.h"
 
@@ -20,17 +21,19 @@ struct MpiOptions {
   /// A short call of more ranks than this goes through a tree of runs of as many consecutive ranks, and a longer one
   /// takes steps in which a rank talks to so many at the most (RankTree, RankGrid). At least 2. For tests.
   int fan_out = 16;
-  /// Takes each `host_ranks` consecutive ranks of the world for a host; 0: as MPI finds them. For tests.
-  int host_ranks = 0;
+  /// A number for the host of each rank of the world; empty: as MPI finds them. For tests.
+  std::vector<int> hosts = {};
 };
 
 /// The ranks that a launcher (mpirun, srun --mpi=pmix) started. One communicator and one queue per group, all
 /// progressed by one thread; reductions are computed here, in the order of ranks, halves in fp32. Ranks of one host
-/// share memory. Groups with the same number of consecutive ranks on each of several hosts sum inside each host, then
-/// across: the same bits on every rank and in every run, but in another order than on one host.
+/// share memory. Groups with the same number of ranks on each of several hosts sum inside each host, then across: the
+/// same bits on every rank and in every run, but in another order than on one host. Groups that come of one split sum
+/// in one order, so that what is repeated over them stays equal: where their hosts differ they sum in the order of
+/// ranks, and those on several hosts share no memory.
 ///
-/// Among more than 16 ranks, or hosts, sums are made of sums: of runs of consecutive ranks, in their order, then of runs
-/// of such runs, in theirs. Runs are of 16 (RankTree) for all-reduces of up to 1 KiB a rank, and for others of the
+/// Among more than 16 ranks, or hosts, sums are made of sums: of runs of consecutive ranks, in their order, then of
+/// runs of such runs, in theirs. Runs are of 16 (RankTree) for all-reduces of up to 1 KiB a rank, and for others of the
 /// largest factors of the number of ranks that are at most 16 (RankGrid): 48 ranks are three runs of 16, 40 are four of
 /// 10. Partial sums of halves stay in fp32 until the last. So a rank talks to O(log n) others, and bits depend on the
 /// number of ranks alone, as they do in smaller groups. Only all_to_all goes from each rank to each.

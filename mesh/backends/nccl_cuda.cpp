@@ -79,6 +79,7 @@ class NcclBackend final : public Backend {
   }
 
   void check() const override { job_->check(); }
+  std::vector<int> hosts() const override { return host_->hosts(); }
 
   std::shared_ptr<Backend> split(const std::vector<int>& members) override {
     std::shared_ptr<Backend> host = host_->split(members);

@@ -1,6 +1,5 @@
 #include "runtime/device/connect_devices.h"
 
-#include <cstdlib>
 #include <map>
 #include <memory>
 #include <vector>
@@ -9,20 +8,13 @@
 #include "mesh/cuda/checks.h"
 #include "mesh/cuda/plugin.h"
 #include "mesh/error.h"
+#include "mesh/host_map.h"
 #include "mesh/staged.h"
 #include "runtime/config/cpu_only.h"
 #include "runtime/config/sharding.h"
-#include "runtime/train/connect.h"
 
 namespace meshtrain {
 namespace {
-
-int local_rank(const Group& world) {
-  for (const char* variable : {"OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID", "MPI_LOCALRANKID"}) {
-    if (const char* value = std::getenv(variable)) return std::atoi(value);
-  }
-  return world.rank() % ranks_on_this_host(world.size());
-}
 
 /// This rank's GPU; ranks take turns where there are fewer of them.
 struct Gpu {
@@ -34,7 +26,7 @@ Gpu find_gpu(const DeviceRequest& request, const Group& world) {
   CudaPlugin& plugin = open_cuda_plugin();
   const int count = plugin.prepare();
   if (!request.allocator.empty()) plugin.set_allocator(request.allocator);
-  return {&plugin, local_rank(world) % count};
+  return {&plugin, HostMap::of(world).local_rank(world.rank()) % count};
 }
 
 /// A rank's GPU, as the driver names it, or why it has none.

@@ -1,6 +1,5 @@
 #include "runtime/train/checkpoint_disks.h"
 
-
 #include <algorithm>
 #include <sstream>
 #include <system_error>

@@ -6,6 +6,7 @@
 
 #include "mesh/agree.h"
 #include "mesh/error.h"
+#include "mesh/host_map.h"
 #include "runtime/checkpoint/checkpoint_reader.h"
 #include "runtime/data/output_file.h"
 #include "runtime/train/ownership.h"

@@ -2,33 +2,54 @@
 
 #include <algorithm>
 #include <numeric>
+#include <set>
 
 #include "mesh/error.h"
+#include "mesh/host_map.h"
 #include "runtime/config/sharding.h"
 #include "runtime/train/assemble.h"
-#include "runtime/train/connect.h"
 
 namespace meshtrain {
 namespace {
 
-/// How many of the ranks that are cut over share a host, when that is the same number everywhere; the same result on
-/// every rank.
-int64_t ranks_of_a_host(const MeshLayout& layout, const std::vector<std::string>& axes) {
-  const int64_t on_host = ranks_on_this_host(static_cast<int>(layout.size()));
-  int64_t least = layout.size(), most = 1;
-  for (int64_t rank = 0; rank < layout.size(); ++rank) {
-    const std::vector<int64_t> ranks = layout.group(axes, rank);
-    const int64_t together =
-        std::count_if(ranks.begin(), ranks.end(), [&](int64_t other) { return other / on_host == rank / on_host; });
-    least = std::min(least, together);
-    most = std::max(most, together);
+/// How many neighbours among the ranks that are cut over share a host, when that is the same number everywhere; the
+/// same result on every rank.
+int64_t ranks_of_a_host(const MeshLayout& layout, const std::vector<std::string>& axes, const HostMap& hosts) {
+  int64_t least = layout.size(), most = 1, common = 0;  // `common`: the largest number that divides all
+  bool together = true;                                 // those of a host are neighbours
+  for (int64_t first = 0; first < layout.size(); ++first) {
+    if (std::any_of(axes.begin(), axes.end(), [&](const auto& axis) { return layout.coordinate(first, axis) != 0; })) {
+      continue;
+    }
+    const std::vector<int64_t> ranks = layout.group(axes, first);
+    std::set<int> seen;
+    for (size_t begin = 0, end = 0; begin < ranks.size(); begin = end) {
+      const int host = hosts.host_of(ranks[begin]);
+      while (end < ranks.size() && hosts.host_of(ranks[end]) == host) ++end;
+      const auto neighbours = static_cast<int64_t>(end - begin);
+      least = std::min(least, neighbours);
+      most = std::max(most, neighbours);
+      common = std::gcd(common, neighbours);
+      together = seen.insert(host).second && together;
+    }
   }
-  if (least == most) return most;
-  throw InputError("parallel.fsdp: hybrid_shard cuts over the ranks of a host, which are " + std::to_string(least) +
-                   " on one and " + std::to_string(most) + " on another: set parallel.fsdp.shard_size");
+  if (together && least == most) return most;
+  std::string problem =
+      "ranks of several hosts alternate here: start neighbours on one host (mpirun --map-by slot, "
+      "srun --distribution=block)";
+  if (together) {
+    problem = "which are " + std::to_string(least) + " on one and " + std::to_string(most) +
+              " on another: start as many on each";
+  }
+  const std::string fitting = common > 1
+                                  ? ": " + std::to_string(common) + ", the largest whose copies have one host each"
+                                  : "; some copies will then lie on several hosts";
+  throw InputError("parallel.fsdp: hybrid_shard cuts over the ranks of a host, " + std::string(together ? "" : "but ") +
+                   problem + ", or set parallel.fsdp.shard_size" + fitting);
 }
 
-/// Splits for HYBRID_SHARD: runs of `shard_size` ranks along the cut axes share a model, the others repeat it.
+/// Splits for HYBRID_SHARD: runs of `shard_size` ranks along the cut axes share a model, the others repeat it. They are
+/// splits of the world, so that those of all tp ranks sum in one order.
 class Hybrid {
  public:
   Hybrid(const DeviceMesh& mesh, const ShardingChoice& choice, int64_t shard_size)
@@ -39,19 +60,18 @@ class Hybrid {
 
   Group shards() const {
     const Group& all = mesh_.group(axes_);
-    std::vector<int> members(shard_size_);
-    std::iota(members.begin(), members.end(), static_cast<int>(all.rank() / shard_size_ * shard_size_));
-    return all.split(members, "shards");
+    const auto first = all.ranks().begin() + all.rank() / shard_size_ * shard_size_;
+    return mesh_.world().split({first, first + shard_size_}, "shards");
   }
 
   /// Of the ranks that differ along `axes`, those that hold the same place of their shard group.
   Group same_place(const std::set<std::string>& axes, const std::string& name) const {
     const Group& all = mesh_.group(axes);
     std::vector<int> members;
-    for (int member = 0; member < all.size(); ++member) {
-      if (places_.of(all.ranks()[member]).shard == places_.of(mesh_.rank()).shard) members.push_back(member);
+    for (const int64_t rank : all.ranks()) {
+      if (places_.of(rank).shard == places_.of(mesh_.rank()).shard) members.push_back(static_cast<int>(rank));
     }
-    return all.split(members, name);
+    return mesh_.world().split(members, name);
   }
 
  private:
@@ -81,8 +101,9 @@ DataParallel make_groups(const Recipe& recipe, const DeviceMesh& mesh) {
     options.reduce_dtype = dtype_of(asked.reduce_dtype);
   }
   if (choice.hybrid) {
-    const Hybrid hybrid(mesh, choice,
-                        asked.shard_size ? *asked.shard_size : ranks_of_a_host(mesh.layout(), choice.axes));
+    const Hybrid hybrid(
+        mesh, choice,
+        asked.shard_size ? *asked.shard_size : ranks_of_a_host(mesh.layout(), choice.axes, HostMap::of(mesh.world())));
     options.shards = hybrid.shards();
     parallel.sums = hybrid.same_place({"dp", "cp"}, "replicas").with_purpose("dp.gradients");
     parallel.partial_sums = hybrid.same_place({"dp", "cp", "tp"}, "replicas_tp").with_purpose("tp.gradients");

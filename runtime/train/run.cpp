@@ -8,6 +8,7 @@
 #include "context_parallel/attention_choice.h"
 #include "mesh/agree.h"
 #include "mesh/error.h"
+#include "mesh/host_map.h"
 #include "runtime/config/context.h"
 #include "runtime/config/validate.h"
 #include "runtime/data/mixture.h"
@@ -238,6 +239,7 @@ RunEnd run(const Recipe& asked, const Group& world, const RunOptions& options, c
     if (mesh.rank() == 0) journal = std::make_unique<Journal>(recipe, std::move(directory), resumed.state.step);
   });
   if (journal) {
+    if (!threads_taken().empty()) journal->say(threads_taken());
     if (!computing.device.is_cpu()) journal->say("device " + computing.description);
     if (!computing.fallback.empty()) journal->say(computing.fallback);
     journal->announce(size_of(*trainer), trainer->sequence_parallel(), context_choice(recipe, mesh_layout),

@@ -1,6 +1,5 @@
 #include "runtime/train/run_files.h"
 
-
 #include <map>
 #include <sstream>
 

@@ -111,7 +111,7 @@ bool on_any_rank(bool mine) {
 TEST_P(FsdpWindows, ShardsAreNotChangedUnderAPeerThatIsLate) {
   const Way& way = GetParam();
   const std::vector<at::Tensor> expected = gradients_of_late_step(way, world_on(Hosts::Refused), 0);
-  for (const Hosts hosts : {Hosts::Found, Hosts::Two}) {
+  for (const Hosts hosts : {Hosts::Found, Hosts::Two, Hosts::InTurn, Hosts::Unequal}) {
     for (const size_t unit : {0u, 2u}) {
       const std::vector<at::Tensor> found = gradients_of_late_step(way, world_on(hosts), unit);
       ASSERT_EQ(found.size(), expected.size());

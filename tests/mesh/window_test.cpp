@@ -6,12 +6,15 @@
 #include <unistd.h>
 
 #include <array>
+#include <fstream>
 #include <random>
 
 #include "mesh/backends/dry_run.h"
 #include "mesh/backends/host_board.h"
 #include "mesh/backends/mpi.h"
+#include "mesh/cgroup.h"
 #include "mesh/device_mesh.h"
+#include "mesh/host_map.h"
 #include "mesh/instrumented.h"
 #include "mesh/memory.h"
 #include "mesh/skipped_sums.h"
@@ -75,7 +78,7 @@ class Windows : public ::testing::TestWithParam<Hosts> {
   static int places_of(Hosts hosts) {
     static const int found = places_found();
     if (hosts == Hosts::Each) return 1;
-    return hosts == Hosts::Two ? std::max(world().size() / 2, 1) : found;
+    return hosts == Hosts::Two || hosts == Hosts::InTurn ? std::max(world().size() / 2, 1) : found;
   }
 
   at::Tensor allocate(int64_t numel, at::ScalarType dtype, Placement placement) const {
@@ -89,7 +92,8 @@ class Windows : public ::testing::TestWithParam<Hosts> {
   const Group& group_ = world_on(GetParam());
   const int rank_ = group_.rank();
   const int size_ = group_.size();
-  const int places_ = places_of(GetParam());  ///< ranks on each host
+  const int places_ = places_of(GetParam());  ///< ranks on each host, where they share memory
+  const HostMap hosts_ = HostMap::of(group_);
   const Watchdog watchdog_{kPatience};
 };
 
@@ -212,11 +216,13 @@ TEST_P(Windows, SumsHaveTheSameBitsEverywhere) {
     // In the order of ranks inside each host, then of hosts; halves are rounded once.
     const at::ScalarType wide = dtype == at::kDouble ? at::kDouble : at::kFloat;
     // Without windows, and where no two ranks share a host, there is one order.
-    const int together = given(Placement::Own) == Placement::Own ? places_ : size_;
+    const bool together = given(Placement::Own) == Placement::Own;
+    const HostMap one_host(std::vector<int>(static_cast<size_t>(size_), 0));
+    const HostMap& hosts = together ? hosts_ : one_host;
     at::Tensor sum;
-    for (int host = 0; host < size_ / together; ++host) {
+    for (int host = 0; host < hosts.num_hosts(); ++host) {
       at::Tensor part;
-      for (int rank = host * together; rank < (host + 1) * together; ++rank) {
+      for (const int rank : hosts.ranks_of(host)) {
         const at::Tensor theirs =
             testing::random_tensor({length * size_}, 100 + static_cast<uint64_t>(rank), dtype).to(wide);
         part = part.defined() ? part + theirs : theirs;
@@ -231,9 +237,9 @@ TEST_P(Windows, CommonMemoryIsThereOnce) {
   if (given(Placement::Common) != Placement::Common) GTEST_SKIP() << "this world has none";
   const at::Tensor common = allocate(1000 * size_, at::kLong, Placement::Common);
   // The first rank of each host writes everything; all see it without a collective of data.
-  if (rank_ % places_ == 0) common.fill_(7 + rank_);
+  if (hosts_.is_first_of_host(rank_)) common.fill_(7 + rank_);
   group_.barrier();
-  EXPECT_TRUE(at::equal(common, at::full_like(common, 7 + rank_ / places_ * places_)));
+  EXPECT_TRUE(at::equal(common, at::full_like(common, 7 + hosts_.ranks_of(hosts_.host_of(rank_))[0])));
   group_.barrier();
   if (size_ == 1) return;
   at::Tensor tensor = common;
@@ -330,7 +336,8 @@ TEST_P(Windows, ManyUnderWayOnSeveralGroups) {
   for (size_t i = 0; i < groups.size(); ++i) finish(i);
 }
 
-INSTANTIATE_TEST_SUITE_P(On, Windows, ::testing::Values(Hosts::Found, Hosts::Two, Hosts::Each, Hosts::Refused),
+INSTANTIATE_TEST_SUITE_P(On, Windows,
+                         ::testing::Values(Hosts::Found, Hosts::Two, Hosts::InTurn, Hosts::Each, Hosts::Refused),
                          [](const auto& tested) { return name_of(tested.param); });
 
 TEST(WindowSpace, IsGivenToAllRanksOrNone) {
@@ -370,6 +377,64 @@ TEST(WindowSpace, AGroupWithinAnotherUsesItsWindows) {
   double sum = 0;
   for (const int member : members) sum += member;
   EXPECT_EQ(tensor[299'999].item<float>(), sum);
+}
+
+int64_t page_table_bytes() {
+  std::ifstream status("/proc/self/status");
+  for (std::string word; status >> word;) {
+    int64_t kib = 0;
+    if (word == "VmPTE:" && status >> kib) return kib << 10;
+  }
+  return -1;
+}
+
+/// 8 bytes a page for what a rank touches: its own part and, in each collective, a slice of the parts of the others.
+TEST(WindowSpace, TakesPageTablesForWhatARankTouches) {
+  if (world().size() < 4 || places_found() < world().size()) GTEST_SKIP() << "needs several ranks on a host";
+  const Watchdog watchdog{kPatience};
+  const int64_t bytes = 32 << 20, before = page_table_bytes();
+  ASSERT_GE(before, 0);
+  at::Tensor window = world().allocate(bytes / 4, at::kFloat, Placement::Own).tensor;
+  const int64_t own = bytes / 4096 * 8, spare = 64 << 10;
+  EXPECT_LE(page_table_bytes() - before, own + spare);
+  window.fill_(1);
+  world().all_reduce(window).wait();
+  EXPECT_EQ(window[-1].item<float>(), static_cast<float>(world().size()));
+  // Slices of the others together are as large as the own part; tables are cut at 2 MiB.
+  EXPECT_LE(page_table_bytes() - before, 2 * own + world().size() * 3 * 4096 + spare);
+}
+
+/// Two groups that each ask at once for three fifths of what is left.
+TEST(WindowSpace, DISABLED_OfSiblingsThatAskAtOnce) {
+  const Watchdog watchdog{kPatience};
+  std::vector<int> members;
+  for (int member = world().rank() % 2; member < world().size(); member += 2) members.push_back(member);
+  const Group group = world().split(members, "siblings");
+  at::Tensor left = at::full({1}, Cgroups().memory().value_or(0), at::kLong);
+  world().broadcast(left, 0).wait();
+  ASSERT_GT(left.item<int64_t>(), 0);
+  ASSERT_LT(left.item<int64_t>(), int64_t{1} << 30) << "this group is limited to 1 GiB";
+  const int64_t bytes = left.item<int64_t>() * 6 / 10 / group.size();
+  world().barrier();
+  const at::Tensor window = group.window(bytes, at::kByte, Placement::Own);
+  at::Tensor given = at::full({1}, window.defined() ? 1 : 0, at::kLong);
+  world().all_reduce(given).wait();
+  EXPECT_EQ(given.item<int64_t>(), world().size() / 2) << "ranks have a window";
+}
+
+/// Where too much is promised the kernel ends a rank.
+TEST(WindowSpace, IsNotPromisedTwice) {
+  if (world().size() > 1) GTEST_SKIP() << "starts an mpirun of its own";
+  const char* const source = std::getenv("MESHTRAIN_SOURCE");
+  if (!source) GTEST_SKIP() << "MESHTRAIN_SOURCE is not set";
+  const std::string folder = source;
+  const testing::Outcome outcome =
+      testing::run("timeout 60 '" + folder + "/tests/support/limited' --memory 1073741824 '" + folder +
+                   "/tools/ranks' 4 " + testing::this_program() +
+                   " --gtest_also_run_disabled_tests --gtest_filter=WindowSpace.DISABLED_OfSiblingsThatAskAtOnce");
+  if (outcome.status == 77) GTEST_SKIP() << outcome.output;
+  EXPECT_EQ(outcome.status, 0) << outcome.output;
+  EXPECT_NE(outcome.output.find("AskAtOnce ("), std::string::npos) << outcome.output;
 }
 
 TEST(WindowSpace, PassesThroughWhatDecoratesABackend) {
@@ -420,8 +485,66 @@ TEST(HostLayout, TakesRegularGroupsTogether) {
   expect({4, 4, 0, 0}, 1, 2, 0, 2, 1);
   expect({0, 0, 2, 2, 2}, 4, 5, 4, 1, 0);  // other numbers
   expect({0, 0, 0, 3, 3, 3, 3}, 4, 7, 4, 1, 0);
-  expect({0, 1, 0, 1}, 2, 4, 2, 1, 0);  // in turn
   expect({0, 0, 1, 1, 0, 0}, 5, 6, 5, 1, 0);
+  expect({5, 1, 5, 1}, 2, 2, 0, 2, 1);  // in turn
+  expect({0, 1, 1, 0, 0, 1}, 3, 2, 0, 3, 1);
+  EXPECT_EQ(HostLayout::of({0, 1, 1, 0, 0, 1}, 3).ranks, (std::vector<int>{0, 3, 4, 1, 2, 5}));
+}
+
+TEST(HostLayout, NumbersTheOrderOfSums) {
+  const auto order = [](const std::vector<int>& hosts_of_ranks) { return HostLayout::of(hosts_of_ranks, 0).order(); };
+  for (const std::vector<int>& ordered : {std::vector<int>{0, 0, 0, 0}, {0, 1, 2, 3}, {0, 1, 1, 1}}) {
+    EXPECT_EQ(order(ordered), 0U);
+  }
+  EXPECT_EQ(order({0, 0, 1, 1}), order({7, 7, 3, 3}));
+  EXPECT_NE(order({0, 0, 1, 1}), 0U);
+  EXPECT_NE(order({0, 0, 1, 1}), order({0, 1, 0, 1}));
+  EXPECT_NE(order({0, 0, 1, 1, 2, 2, 3, 3}), order({0, 0, 0, 0, 1, 1, 1, 1}));
+}
+
+/// Groups of every second rank, whose ranks 2k and 2k + 1 have the same values: the sums have to be the same.
+void expect_equal_sums(const Group& parent) {
+  std::vector<int> members;
+  for (int member = parent.rank() % 2; member < parent.size(); member += 2) members.push_back(member);
+  const Group group = parent.split(members, "every_second");
+  for (const int64_t length : {1000, 300'001}) {
+    const at::Tensor mine = testing::random_tensor({length}, 50 + static_cast<uint64_t>(group.rank()), at::kFloat);
+    at::Tensor sum = group.allocate(length, at::kFloat, Placement::Own).tensor.copy_(mine);
+    parent.barrier();
+    group.all_reduce(sum).wait();
+    at::Tensor all = at::empty({parent.size(), length}, at::kFloat);
+    parent.all_gather(all, sum.clone().view({1, length})).wait();
+    for (int rank = 1; rank < parent.size(); ++rank) ASSERT_TRUE(at::equal(all[rank], all[0])) << "rank " << rank;
+  }
+}
+
+/// On 3 and 5 ranks one group of four has two ranks on each host, the other one and three.
+TEST(Siblings, SumInOneOrderOnUnequalHosts) {
+  if (world().size() < 8) GTEST_SKIP() << "needs groups of four";
+  const Watchdog watchdog{kPatience};
+  ::testing::internal::CaptureStderr();
+  const Group group = world_over({.hosts = {0, 0, 0, 1, 1, 1, 1, 1}});
+  const std::string said = ::testing::internal::GetCapturedStderr();
+  if (world().rank() == 0 && !said.empty()) {  // once in a process
+    EXPECT_EQ(said.rfind("meshtrain: the 8 ranks are on 2 hosts, 3 to 5 on each, so that some groups", 0), 0U) << said;
+  }
+  expect_equal_sums(group);
+}
+
+/// One group is on one host, or has ranks that alternate; the other has not.
+TEST(Siblings, SumInOneOrderWhereverTheyLie) {
+  if (world().size() < 8) GTEST_SKIP() << "needs groups of four";
+  const Watchdog watchdog{kPatience};
+  expect_equal_sums(world_over({.hosts = {0, 0, 0, 1, 0, 0, 0, 1}}));
+  expect_equal_sums(world_over({.hosts = {0, 0, 0, 1, 1, 1, 1, 0}}));
+}
+
+/// Ranks of one group may hold no windows: the other one has its board.
+TEST(Siblings, SumInOneOrderWhereOneIsRefusedMemory) {
+  if (world().size() < 8) GTEST_SKIP() << "needs groups of four";
+  const Watchdog watchdog{kPatience};
+  const int64_t most = world().rank() == 1 ? 0 : std::numeric_limits<int64_t>::max();
+  expect_equal_sums(world_over({.window_bytes = most, .hosts = {0, 0, 0, 0, 1, 1, 1, 1}}));
 }
 
 }  // namespace

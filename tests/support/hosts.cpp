@@ -8,14 +8,24 @@
 namespace meshtrain::testing {
 namespace {
 
+std::vector<int> numbered(int (*host_of)(int rank, int size)) {
+  std::vector<int> hosts;
+  for (int rank = 0; rank < world().size(); ++rank) hosts.push_back(host_of(rank, world().size()));
+  return hosts;
+}
+
 MpiOptions options_of(Hosts hosts) {
   switch (hosts) {
     case Hosts::Found:
       return {};
     case Hosts::Two:
-      return {.host_ranks = std::max(world().size() / 2, 1)};
+      return {.hosts = numbered([](int rank, int size) { return rank / std::max(size / 2, 1); })};
+    case Hosts::InTurn:
+      return {.hosts = numbered([](int rank, int) { return rank % 2; })};
+    case Hosts::Unequal:
+      return {.hosts = numbered([](int rank, int size) { return rank < std::max(3 * size / 8, 1) ? 0 : 1; })};
     case Hosts::Each:
-      return {.host_ranks = 1};
+      return {.hosts = numbered([](int rank, int) { return rank; })};
     case Hosts::Refused:
       return {.window_bytes = 0};
   }
@@ -30,6 +40,10 @@ std::string name_of(Hosts hosts) {
       return "hosts_as_found";
     case Hosts::Two:
       return "two_hosts";
+    case Hosts::InTurn:
+      return "two_hosts_in_turn";
+    case Hosts::Unequal:
+      return "unequal_hosts";
     case Hosts::Each:
       return "a_host_each";
     case Hosts::Refused:

@@ -7,9 +7,9 @@
 
 namespace meshtrain::testing {
 
-/// As MPI finds them, which is one in most runs; or the world's ranks taken to be on two, or on one each; and with no
-/// space for windows.
-enum class Hosts { Found, Two, Each, Refused };
+/// As MPI finds them, which is one in most runs; or the world's ranks taken to be on two, the first half on one of
+/// them, or in turn, or 3 of 8 on one and 5 on the other; or on one each; and with no space for windows.
+enum class Hosts { Found, Two, InTurn, Unequal, Each, Refused };
 
 std::string name_of(Hosts hosts);
 

@@ -8,13 +8,13 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "mesh/error.h"
 #include "runtime/data/prepare.h"
 #include "runtime/data/prepare_text.h"
 #include "runtime/telemetry/console.h"
+#include "runtime/train/threads.h"
 #include "tools/meshtrain/commands.h"
 #include "tools/meshtrain/launcher.h"
 #include "tools/meshtrain/recipe_arguments.h"
@@ -128,7 +128,7 @@ int prepare_from_text(const PrepareArguments& arguments) {
 void add_prepare(CLI::App& data, int& status) {
   CLI::App* command = data.add_subcommand("prepare", "Makes a token file of text");
   const auto arguments = std::make_shared<PrepareArguments>();
-  arguments->text.threads = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  arguments->text.threads = static_cast<int>(find_processors().usable());
   CLI::Option* text =
       command
           ->add_option("--text", arguments->text.inputs,
