@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <map>
 #include <numeric>
 
 #include "mesh/backends/dry_run.h"
@@ -35,6 +36,23 @@ Recipe large_recipe() {
   recipe.optimizer.name = "adamw";
   return recipe;
 }
+
+/// Counts the groups that are made of a world.
+class CountingBackend final : public Backend {
+ public:
+  explicit CountingBackend(std::shared_ptr<Backend> inner) : inner_(std::move(inner)) {}
+  int rank() const override { return inner_->rank(); }
+  int size() const override { return inner_->size(); }
+  Work issue(const Collective& collective) override { return inner_->issue(collective); }
+  std::shared_ptr<Backend> split(const std::vector<int>& members) override {
+    ++splits;
+    return inner_->split(members);
+  }
+  int splits = 0;
+
+ private:
+  std::shared_ptr<Backend> inner_;
+};
 
 DeviceMesh large_mesh(int rank) {
   return DeviceMesh(MeshLayout({{"dp", 16}, {"cp", 8}, {"tp", 8}}), dry_world(rank, 1024));
@@ -69,6 +87,28 @@ TEST(DryRun, TrainerStepsOnTheMetaDeviceOver1024Ranks) {
     const int64_t key_values = 2 * local * 128;
     EXPECT_EQ(mesh.traffic().total("cp", "cp.attention").sent_bytes, 2 * 8 * (cp - 1) * key_values * (2 + 2 + 4));
     EXPECT_EQ(mesh.traffic().total("", "vote").calls, 1);
+  }
+}
+
+// What a rank of 16,384 does is what a rank of 1,024 does: as many groups, and as many calls a step.
+TEST(DryRun, SetUpAndStepOfARankDoNotGrowWithTheRanks) {
+  for (const char* mode : {"no_shard", "full_shard", "hybrid_shard"}) {
+    std::map<int, std::pair<int, int64_t>> found;  // by ranks: groups and calls
+    for (const int size : {1024, 16384}) {
+      Recipe recipe = large_recipe();
+      recipe.train.global_batch = 2 * size / 64;
+      recipe.parallel.fsdp.mode = mode;
+      if (mode == std::string("hybrid_shard")) recipe.parallel.fsdp.shard_size = 8;
+      const auto counting = std::make_shared<CountingBackend>(dry_run_backend(size / 2 + 5, size));
+      const Group world(counting, "world", dry_world(0, size).ranks(), "rank");
+      const DeviceMesh mesh(MeshLayout({{"dp", size / 64}, {"cp", 8}, {"tp", 8}}), world);
+      Trainer trainer(recipe, mesh, at::kMeta);
+      const StepBatch batch = made_step(recipe, trainer.layout(), 2, at::kMeta);
+      trainer.step(batch, trainer.count_tokens(batch), 1e-3, false);
+      found[size] = {counting->splits, mesh.traffic().total().calls};
+      EXPECT_LE(counting->splits, 6) << mode;
+    }
+    EXPECT_EQ(found[1024], found[16384]) << mode;
   }
 }
 
