@@ -71,7 +71,7 @@ class Group {
   /// rank of the group must call it. Traffic of both is counted under this group's name.
   Group second_queue() const;
 
-  /// How many of its ranks share memory with this one, itself included: consecutive ones of one host, the same number
+  /// How many of its ranks share memory with this one, itself included: those of one host, where the number is the same
   /// on each. 1 where there are no windows.
   int host_ranks() const;
 
