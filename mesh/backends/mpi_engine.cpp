@@ -2,6 +2,7 @@
 
 #include <sched.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <stdexcept>
@@ -15,6 +16,32 @@ std::atomic<bool> is_running = false;
 
 /// How long a rank that exits with an error, and has not met the others, waits for them to exit with it.
 constexpr std::chrono::seconds kFarewell{2};
+
+/// The rest of a thread between looks at which nothing moves: it gives way at first, which costs no time when something
+/// does move; then it sleeps, for a small part of what it has waited already, so that a long wait takes no core and is
+/// hardly longer.
+class Patience {
+ public:
+  void reset() { start_.reset(); }
+  void rest() {
+    const Clock::time_point now = Clock::now();
+    if (!start_) start_ = now;
+    const Clock::duration waited = now - *start_;
+    if (waited < kEager) {
+      sched_yield();
+    } else {
+      std::this_thread::sleep_for(std::clamp<Clock::duration>(waited / kPart, kShortest, kLongest));
+    }
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  static constexpr std::chrono::milliseconds kEager{1};
+  static constexpr int kPart = 64;
+  static constexpr std::chrono::microseconds kShortest{50}, kLongest{1000};
+
+  std::optional<Clock::time_point> start_;  // of the stillness
+};
 
 }  // namespace
 
@@ -64,13 +91,16 @@ class MpiEngine::Turn {
   Turn(const Turn&) = delete;
   Turn& operator=(const Turn&) = delete;
 
-  void yield() {
+  /// After a look at everything under way.
+  void pass(bool moved) {
+    if (moved) return patience_.reset();
     lock_.unlock();
-    sched_yield();
+    patience_.rest();
     lock_.lock();
   }
 
  private:
+  Patience patience_;
   MpiEngine& engine_;
   std::unique_lock<std::mutex> lock_;
 };
@@ -109,18 +139,14 @@ void MpiEngine::submit(const std::shared_ptr<MpiCommunicator>& communicator, std
 void MpiEngine::wait(const MpiOperation& operation) {
   if (!operation.settled_.load(std::memory_order_acquire)) {
     Turn turn(*this);
-    while (!operation.settled_.load(std::memory_order_relaxed)) {
-      if (!progress()) turn.yield();
-    }
+    while (!operation.settled_.load(std::memory_order_relaxed)) turn.pass(progress());
   }
   if (operation.error_) std::rethrow_exception(operation.error_);
 }
 
 void MpiEngine::block(const std::function<void()>& calls) {
   Turn turn(*this);
-  while (!active_.empty()) {
-    if (!progress()) turn.yield();
-  }
+  while (!active_.empty()) turn.pass(progress());
   calls();
 }
 
@@ -145,7 +171,7 @@ bool MpiEngine::meet_at_end(std::optional<std::chrono::milliseconds> limit) {
     int met = 0;
     if (MPI_Test(&everyone_at_end_, &met, MPI_STATUS_IGNORE) != MPI_SUCCESS || met) return true;
     if (limit && std::chrono::steady_clock::now() - start > *limit) return false;
-    if (!moved) turn.yield();
+    turn.pass(moved);
   }
 }
 
