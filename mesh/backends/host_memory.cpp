@@ -174,8 +174,8 @@ bool HostLayout::is_at_place(int rank) const {
   return false;
 }
 
-uint64_t HostLayout::order() const {
-  if (hosts == 1 || places == 1) return 0;
+uint64_t HostLayout::order(int fan_out) const {
+  if (places == 1 || (hosts == 1 && places <= fan_out)) return 0;
   uint64_t number = 14695981039346656037U;  // FNV-1a, of places and ranks
   const auto take = [&](int value) { number = (number ^ static_cast<uint64_t>(value)) * 1099511628211U; };
   take(places);

@@ -27,9 +27,9 @@ struct HostLayout {
   int rank_at(int on_host, int at_place) const { return ranks[static_cast<size_t>(on_host * places + at_place)]; }
   bool is_at_place(int rank) const;  ///< whether a rank has this one's place, on whatever host
 
-  /// A number for the order in which values of the group are summed: 0 for that of ranks. Groups of as many ranks with
-  /// the same number get the same bits of the same values.
-  uint64_t order() const;
+  /// A number for the order in which values of the group are summed: 0 for that of MPI's messages
+  /// (MpiOptions::fan_out). Groups of as many ranks with the same number get the same bits of the same values.
+  uint64_t order(int fan_out) const;
 };
 
 /// Memory mapped by several processes of this host. It has no name: nothing of it stays behind however they end.

@@ -58,8 +58,8 @@ std::array<uint64_t, kCount> largest(std::array<uint64_t, kCount> numbers, MPI_C
 }
 
 /// Gives a communicator its board where several of its ranks are on one host. Communicators that were split from one
-/// parent sum in one order: that of ranks, where one of them cannot do what the others could. Collective over `parent`,
-/// which is the communicator itself for the world, and blocks. `part`: nullptr for a rank that is alone.
+/// parent sum in one order: that of messages, where one of them cannot do what the others could. Collective over
+/// `parent`, which is the communicator itself for the world, and blocks. `part`: nullptr for a rank that is alone.
 void share_host(MpiCommunicator* part, const MpiCommunicator& parent) {
   HostLayout layout;
   bool uneven = false;
@@ -69,7 +69,8 @@ void share_host(MpiCommunicator* part, const MpiCommunicator& parent) {
     layout = HostLayout::of(part->hosts, part->rank);
     uneven = layout.hosts > HostMap(part->hosts).num_hosts();
   }
-  const uint64_t order = layout.order();
+  const int fan_out = parent.options.fan_out;
+  const uint64_t order = layout.order(fan_out);
   const auto [most, most_inverted, any_uneven] = largest<3>({order, part ? ~order : 0, uneven ? 1U : 0U}, parent.comm);
   const bool differ = most != 0 && most != ~most_inverted;
   if (differ && order != 0) layout = HostLayout::apart(part->size, part->rank);
@@ -81,7 +82,7 @@ void share_host(MpiCommunicator* part, const MpiCommunicator& parent) {
     memory = share_memory(part->comm, layout, HostBoard::kRankBytes, part->options.window_bytes);
     if (!memory.mapping) report_refusal(*part, memory.refusal);
   }
-  const bool own_order = layout.order() != 0;
+  const bool own_order = layout.order(fan_out) != 0;
   const bool any_refused = largest<1>({wanted && own_order && !memory.mapping ? 1U : 0U}, parent.comm)[0] != 0;
   if (!memory.mapping || (own_order && any_refused)) return;
   std::shared_ptr<MpiCommunicator> across;

@@ -173,7 +173,7 @@ void make_folders(const std::filesystem::path& folder) {
   std::error_code error;
   std::filesystem::create_directory(folder, error);  // no error where another process was faster
   const std::string failure = "cannot make the folder " + folder.string() + ": " + error.message();
-  if (is_wrong_path(error.value())) throw InputError(failure);
+  if (error.value() == EEXIST || is_wrong_path(error.value())) throw InputError(failure);  // a file is in the way
   if (error) throw std::runtime_error(failure);
   sync_folder(folder.parent_path());
 }

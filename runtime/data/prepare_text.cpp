@@ -212,9 +212,9 @@ class PartWriter {
 };
 
 /// The parts that are to be made, and the threads that make them.
-class Work {
+class Preparation {
  public:
-  Work(const Tokenizer& tokenizer, const PrepareTextOptions& options, const PartsFolder& folder,
+  Preparation(const Tokenizer& tokenizer, const PrepareTextOptions& options, const PartsFolder& folder,
        const std::vector<std::vector<TextPart>>& parts)
       : tokenizer_(tokenizer), options_(options), folder_(folder), parts_(parts), width_(token_width(options.dtype)) {
     progress_.total_parts = static_cast<int64_t>(parts.size());
@@ -375,7 +375,7 @@ PrepareTextProgress prepare_text(const Tokenizer& tokenizer, const PrepareTextOp
   if (parts.empty()) throw InputError("nothing to write to " + options.output.string() + ": the inputs hold no text");
   const std::string plan = plan_of(options, files, part_bytes);
   PartsFolder folder(parts_folder(options.output), plan);
-  const PrepareTextProgress done = Work(tokenizer, options, folder, parts).run(report);
+  const PrepareTextProgress done = Preparation(tokenizer, options, folder, parts).run(report);
   if (done.tokens == 0) {
     folder.remove();
     throw InputError("nothing to write to " + options.output.string() + ": the inputs hold no text");

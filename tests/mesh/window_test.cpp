@@ -492,10 +492,13 @@ TEST(HostLayout, TakesRegularGroupsTogether) {
 }
 
 TEST(HostLayout, NumbersTheOrderOfSums) {
-  const auto order = [](const std::vector<int>& hosts_of_ranks) { return HostLayout::of(hosts_of_ranks, 0).order(); };
+  const auto order = [](const std::vector<int>& hosts_of_ranks) {
+    return HostLayout::of(hosts_of_ranks, 0).order(/*fan_out=*/4);
+  };
   for (const std::vector<int>& ordered : {std::vector<int>{0, 0, 0, 0}, {0, 1, 2, 3}, {0, 1, 1, 1}}) {
     EXPECT_EQ(order(ordered), 0U);
   }
+  EXPECT_NE(order({0, 0, 0, 0, 0}), 0U);  // a host sums in the order of ranks, messages by runs of four
   EXPECT_EQ(order({0, 0, 1, 1}), order({7, 7, 3, 3}));
   EXPECT_NE(order({0, 0, 1, 1}), 0U);
   EXPECT_NE(order({0, 0, 1, 1}), order({0, 1, 0, 1}));
@@ -537,6 +540,13 @@ TEST(Siblings, SumInOneOrderWhereverTheyLie) {
   const Watchdog watchdog{kPatience};
   expect_equal_sums(world_over({.hosts = {0, 0, 0, 1, 0, 0, 0, 1}}));
   expect_equal_sums(world_over({.hosts = {0, 0, 0, 1, 1, 1, 1, 0}}));
+}
+
+/// One group is on one host, the other on four, between which more ranks than talk at a time sum by pairs.
+TEST(Siblings, SumInOneOrderWhereMessagesGoBySteps) {
+  if (world().size() < 8) GTEST_SKIP() << "needs groups of four";
+  const Watchdog watchdog{kPatience};
+  expect_equal_sums(world_over({.fan_out = 3, .hosts = {0, 1, 0, 2, 0, 3, 0, 4}}));
 }
 
 /// Ranks of one group may hold no windows: the other one has its board.

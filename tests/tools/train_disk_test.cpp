@@ -125,7 +125,7 @@ class TrainDisk : public TrainProgram {
   std::map<std::string, std::string> weights_;                         // that an undisturbed run exports
   std::map<std::string, std::map<std::string, std::string>> written_;  // and its checkpoints
   std::vector<double> losses_;
-  std::map<int, int> num_endings_;  // by status
+  std::map<std::string, std::map<int, int>> num_endings_;  // by call and status
 };
 
 /// Where a path is a pattern in which the name of an attempt is any.
@@ -218,7 +218,7 @@ void TrainDisk::expect_that_nothing_is_lost(const Place& place, const std::strin
   SCOPED_TRACE(fault);
   start_over();
   const Ending ending = resume(fault);
-  ++num_endings_[ending.status];
+  ++num_endings_[place.call][ending.status];
   if (error.ends_with("KILL")) {
     EXPECT_EQ(ending.status, 128 + 9) << ending.err;
   } else if (ending.status == 0) {
@@ -286,7 +286,10 @@ TEST_F(TrainDisk, NoCallThatFailsLosesACheckpoint) {
   }
   for (const auto& [place, error] : cases) expect_that_nothing_is_lost(place, error);
   std::printf("%zu failures at %zu calls, %zu ways to leave a run:", cases.size(), places.size(), resumed_.size());
-  for (const auto& [status, number] : num_endings_) std::printf(" %d with status %d", number, status);
+  for (const auto& [call, endings] : num_endings_) {
+    std::printf("\n  %s:", call.c_str());
+    for (const auto& [status, number] : endings) std::printf(" %d with status %d", number, status);
+  }
   std::printf("\n");
 }
 
