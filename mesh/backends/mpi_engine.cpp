@@ -17,32 +17,6 @@ std::atomic<bool> is_running = false;
 /// How long a rank that exits with an error, and has not met the others, waits for them to exit with it.
 constexpr std::chrono::seconds kFarewell{2};
 
-/// The rest of a thread between looks at which nothing moves: it gives way at first, which costs no time when something
-/// does move; then it sleeps, for a small part of what it has waited already, so that a long wait takes no core and is
-/// hardly longer.
-class Patience {
- public:
-  void reset() { start_.reset(); }
-  void rest() {
-    const Clock::time_point now = Clock::now();
-    if (!start_) start_ = now;
-    const Clock::duration waited = now - *start_;
-    if (waited < kEager) {
-      sched_yield();
-    } else {
-      std::this_thread::sleep_for(std::clamp<Clock::duration>(waited / kPart, kShortest, kLongest));
-    }
-  }
-
- private:
-  using Clock = std::chrono::steady_clock;
-  static constexpr std::chrono::milliseconds kEager{1};
-  static constexpr int kPart = 64;
-  static constexpr std::chrono::microseconds kShortest{50}, kLongest{1000};
-
-  std::optional<Clock::time_point> start_;  // of the stillness
-};
-
 }  // namespace
 
 void check_mpi(int code, const char* call) {
@@ -100,6 +74,32 @@ class MpiEngine::Turn {
   }
 
  private:
+  /// The rest of a thread between looks at which nothing moves: it gives way at first, which costs no time when
+  /// something does move; then it sleeps, for a small part of what it has waited already, so that a long wait takes no
+  /// core and is hardly longer.
+  class Patience {
+   public:
+    void reset() { start_.reset(); }
+    void rest() {
+      const Clock::time_point now = Clock::now();
+      if (!start_) start_ = now;
+      const Clock::duration waited = now - *start_;
+      if (waited < kEager) {
+        sched_yield();
+      } else {
+        std::this_thread::sleep_for(std::clamp<Clock::duration>(waited / kPart, kShortest, kLongest));
+      }
+    }
+
+   private:
+    using Clock = std::chrono::steady_clock;
+    static constexpr std::chrono::milliseconds kEager{1};
+    static constexpr int kPart = 64;
+    static constexpr std::chrono::microseconds kShortest{50}, kLongest{1000};
+
+    std::optional<Clock::time_point> start_;  // of the stillness
+  };
+
   Patience patience_;
   MpiEngine& engine_;
   std::unique_lock<std::mutex> lock_;
