@@ -22,6 +22,9 @@ DeviceMesh::DeviceMesh(MeshLayout layout, const Group& world)
   const bool counts = world.size() > 1;
   world_ = Group(counts ? instrument(backend_, "world", ledger_) : backend_, "world", std::move(everyone), place_);
   alone_ = Group(Group().backend(), "local", {rank_}, place_);
+  for (const Axis& axis : layout_.axes()) group(axis.name);
+  group({"dp", "cp"});
+  group({"cp", "tp"});
 }
 
 Group DeviceMesh::make_group(const std::set<std::string>& axes) const {

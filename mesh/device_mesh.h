@@ -13,8 +13,8 @@
 
 namespace meshtrain {
 
-/// A layout, this process's rank in it, and a Group for each axis and each flattened set of axes that is asked for.
-/// Every rank of `world` must construct the same mesh.
+/// A layout, this process's rank in it, and Groups of the ranks along its axes. Every rank of `world` must construct the
+/// same mesh.
 class DeviceMesh {
  public:
   /// Throws InputError when the layout's size is not the world's.
@@ -26,12 +26,12 @@ class DeviceMesh {
   int64_t size(const std::string& axis) const { return layout_.size(axis); }
   int64_t coordinate(const std::string& axis) const { return layout_.coordinate(rank_, axis); }
 
-  /// The ranks that differ from this one along `axis` only. An axis that the layout lacks is a group of one. The first
-  /// call for each group makes it, which is collective: every rank must make those calls, in one order. Not for two
-  /// threads at a time.
+  /// The ranks that differ from this one along `axis` only. An axis that the layout lacks is a group of one.
   const Group& group(const std::string& axis) const;
   /// The ranks that differ along any of `axes`: group({"dp", "cp"}) is named "dp_cp" (in the layout's order). Axes of
-  /// one rank make no difference: without context parallelism it is the group of "dp". All axes: world().
+  /// one rank make no difference: without context parallelism it is the group of "dp". All axes: world(). The
+  /// constructor makes {dp, cp} and {cp, tp}; the first call for any other set makes its group, which every rank must
+  /// call in one order.
   const Group& group(const std::set<std::string>& axes) const;
   const Group& group(std::initializer_list<const char*> axes) const {
     return group(std::set<std::string>(axes.begin(), axes.end()));

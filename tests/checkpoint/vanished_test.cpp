@@ -50,7 +50,7 @@ class Vanished : public ::testing::Test {
   }
   /// What all ranks say when rank 0 does `damage` to the folder: `stages` after its pieces are durable.
   std::string complaint_after(int stages, const std::function<void(const fs::path&)>& damage) {
-    const std::unique_ptr<Checkpoints> checkpoints = training_->begin_save(run());
+    std::unique_ptr<Checkpoints> checkpoints = training_->begin_save(run());
     wait_until_durable(*checkpoints);
     for (int stage = 0; stage < stages; ++stage) {
       checkpoints->advance();
@@ -64,6 +64,7 @@ class Vanished : public ::testing::Test {
     } catch (const AgreedError& error) {
       message = error.what();
     }
+    checkpoints.reset();  // removes what there is of a checkpoint that failed
     world().barrier();
     EXPECT_EQ(CheckpointFolder(run()).steps(), std::vector<int64_t>{1}) << message;
     EXPECT_EQ(contents(run() / "step-00000001"), before_);

@@ -104,20 +104,23 @@ class CountingBackend final : public Backend {
   int size_;
 };
 
-TEST(DeviceMesh, MakesTheGroupsThatAreAskedForAndEachOnce) {
+TEST(DeviceMesh, MakesTheGroupsOfTrainingAtOnceAndOthersWhenAskedFor) {
   const auto backend = std::make_shared<CountingBackend>(16384);
   std::vector<int64_t> ranks(16384);
   std::iota(ranks.begin(), ranks.end(), 0);
   const DeviceMesh mesh(MeshLayout({{"dp", 256}, {"cp", 8}, {"tp", 8}}), Group(backend, "world", ranks, "rank 0"));
-  EXPECT_EQ(backend->splits, 0);
+  EXPECT_EQ(backend->splits, 5) << "one rank may ask for these alone";
   EXPECT_EQ(mesh.group({"dp", "cp", "tp"}).size(), 16384);
-  EXPECT_EQ(backend->splits, 0) << "that is the world";
+  EXPECT_EQ(backend->splits, 5) << "that is the world";
   for (int i = 0; i < 2; ++i) {
     EXPECT_EQ(mesh.group("tp").size(), 8);
     EXPECT_EQ(mesh.group({"dp", "cp"}).size(), 2048);
+    EXPECT_EQ(mesh.group({"cp", "tp"}).size(), 64);
     EXPECT_EQ(mesh.group("tp").name(), "tp");
   }
-  EXPECT_EQ(backend->splits, 2);
+  EXPECT_EQ(backend->splits, 5);
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(mesh.group({"dp", "tp"}).size(), 2048);
+  EXPECT_EQ(backend->splits, 6);
 }
 
 TEST(DeviceMesh, CountsWhatItsGroupsCommunicate) {

@@ -106,7 +106,7 @@ TEST(DryRun, SetUpAndStepOfARankDoNotGrowWithTheRanks) {
       const StepBatch batch = made_step(recipe, trainer.layout(), 2, at::kMeta);
       trainer.step(batch, trainer.count_tokens(batch), 1e-3, false);
       found[size] = {counting->splits, mesh.traffic().total().calls};
-      EXPECT_LE(counting->splits, 6) << mode;
+      EXPECT_LE(counting->splits, 8) << mode;
     }
     EXPECT_EQ(found[1024], found[16384]) << mode;
   }

@@ -128,9 +128,10 @@ class TrainDisk : public TrainProgram {
   std::map<std::string, std::map<int, int>> num_endings_;  // by call and status
 };
 
-/// Where a path is a pattern in which the name of an attempt is any.
+/// The pattern of a path in which names that are drawn anew at each start are any.
 std::string pattern_of(const std::string& path) {
   std::string pattern = std::regex_replace(path, std::regex("(step-[0-9]{8}\\.|run-)[0-9a-f]{16}"), "$1*");
+  pattern = std::regex_replace(pattern, std::regex("\\.partial-[0-9A-Za-z]{6}"), ".partial-*");
   std::replace(pattern.begin(), pattern.end(), ' ', '*');  // between the paths of a rename
   return pattern;
 }
