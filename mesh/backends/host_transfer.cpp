@@ -93,10 +93,14 @@ void HostTransfer::release() {
   window_.reset();
 }
 
-/// Where the tensors do not lie in one window. By size alone: every rank comes to the same.
+/// Where the tensors do not lie in one window. By size alone: every rank comes to the same. Sums of more ranks than
+/// MPI's messages take in one order are not sent by these: a group that has got no window sums as its siblings do that
+/// have.
 void HostTransfer::settle_path() {
   const int64_t bytes = elements_ * element_bytes_ * (kind_ == Kind::AllReduce ? 1 : communicator_.size);
-  path_ = layout_.hosts == 1 && bytes > kBoardBytes ? Path::Mpi : Path::Board;
+  const bool reduces = kind_ == Kind::AllReduce || kind_ == Kind::ReduceScatter;
+  const bool has_other_order = reduces && communicator_.size > communicator_.options.fan_out;
+  path_ = layout_.hosts == 1 && bytes > kBoardBytes && !has_other_order ? Path::Mpi : Path::Board;
   window_.reset();
 }
 

@@ -1,6 +1,7 @@
 #include "mesh/backends/mpi.h"
 
 #include <mpi.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -215,6 +216,8 @@ bool meet_at_end(std::optional<std::chrono::milliseconds> limit) {
 }
 
 void abort_mpi(int status) {
+  constexpr unsigned kMostSeconds = 10;
+  alarm(kMostSeconds);  // MPI_Abort may wait for a launcher that is out of reach
   std::fflush(nullptr);
   if (MpiEngine::running()) MPI_Abort(MPI_COMM_WORLD, status);
   std::_Exit(status);

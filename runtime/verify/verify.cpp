@@ -198,7 +198,11 @@ class Verification {
     Recipe recipe = plan_.recipe;
     FsdpRecipe& fsdp = recipe.parallel.fsdp;
     if (fsdp.mode == "hybrid_shard") fsdp.mode = "full_shard", fsdp.shard_size.reset();  // this axis may be too short
-    return compare_with_reference(run_on(mesh, recipe), mesh);
+    try {
+      return compare_with_reference(run_on(mesh, recipe), mesh);
+    } catch (const AgreedError& error) {  // of this axis, of which the other ranks know nothing
+      throw std::runtime_error(mesh.world().place() + ": " + error.what());
+    }
   }
 
   const VerifyPlan& plan_;

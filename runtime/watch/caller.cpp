@@ -10,13 +10,15 @@ namespace {
 constexpr size_t kRounds = 3;                  // over all addresses
 constexpr std::chrono::seconds kPatience{3};   // with an address that does not answer
 constexpr std::chrono::seconds kHeartbeat{1};  // from message to message
+constexpr std::chrono::seconds kPause{1};      // from round to round, when rank 0 was lost
 
 }  // namespace
 
 Caller::Caller(Invitation invitation, int rank) : invitation_(std::move(invitation)), rank_(rank) {}
 
 void Caller::wait_for(std::vector<pollfd>& files) const {
-  if (connection_) files.push_back({connection_->number(), POLLIN, 0});
+  if (!connection_) return;
+  files.push_back({connection_->number(), static_cast<short>(has_sent_ ? POLLIN : POLLIN | POLLOUT), 0});
 }
 
 void Caller::work(const Sighting& self) {
@@ -35,6 +37,7 @@ void Caller::work(const Sighting& self) {
     }
     if (has_sent_ && connection_->receive()) {
       has_answer_ = true;
+      is_lost_ = false;
     } else if (connection_->is_closed() || now - called_ > kPatience) {
       connection_->leave(frame(Frame::kLeaves));  // should it have come too late
       return call_next();
@@ -50,7 +53,9 @@ void Caller::work(const Sighting& self) {
 void Caller::call_next() {
   connection_.reset();
   has_sent_ = has_answer_ = false;
-  if (num_calls_ >= kRounds * invitation_.addresses.size()) {
+  if (is_lost_ && num_calls_ > 0 && num_calls_ % invitation_.addresses.size() == 0) {
+    if (Clock::now() - called_ < kPause) return;
+  } else if (!is_lost_ && num_calls_ >= kRounds * invitation_.addresses.size()) {
     is_refused_ = true;
     return;
   }
@@ -85,8 +90,9 @@ std::optional<std::pair<Frame, Loss>> Caller::lost() {
   if (!connection_ || !connection_->is_known() || connection_->loss() == Loss::None) return std::nullopt;
   const auto lost = std::pair(connection_->last(), connection_->loss());
   connection_.reset();
-  num_calls_ = kRounds * invitation_.addresses.size();
-  has_told_ = true;
+  has_sent_ = has_answer_ = false;
+  num_calls_ = 0;
+  is_lost_ = true;
   return lost;
 }
 

@@ -21,9 +21,11 @@ class Caller {
 
   void wait_for(std::vector<pollfd>& files) const;
   void work(const Sighting& self);
-  /// Rank 0, once, after it was lost.
+  /// Rank 0, once, after it was lost. It is called again from then on.
   std::optional<std::pair<Frame, Loss>> lost();
-  /// True once, when no address answers.
+  /// Whether rank 0 is connected.
+  bool answers() const { return connection_ && connection_->is_known() && !connection_->is_closed(); }
+  /// True once, when no address has ever answered.
   bool is_refused();
   const Invitation& invitation() const { return invitation_; }
   void leave();
@@ -46,6 +48,7 @@ class Caller {
   bool has_sent_ = false;
   bool has_answer_ = false;  // to what was sent last
   bool is_refused_ = false, has_told_ = false;
+  bool is_lost_ = false;  // after it had answered
   bool leaves_ = false;
 };
 

@@ -5,6 +5,7 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -16,7 +17,6 @@ using Clock = std::chrono::steady_clock;
 
 constexpr size_t kMostAddresses = 16;
 constexpr std::chrono::seconds kIntroduction{5};  // for a stranger to show the secret
-constexpr size_t kMostStrangers = 256;
 
 bool is_link_local(const sockaddr* address) {
   if (address->sa_family == AF_INET6) {
@@ -66,9 +66,15 @@ Descriptor listen_anywhere(int& port) {
   return Descriptor();
 }
 
+size_t a_quarter_of_the_files() {
+  rlimit limit{};
+  constexpr rlim_t kLeast = 64, kMost = 65536;
+  return getrlimit(RLIMIT_NOFILE, &limit) == 0 ? std::clamp(limit.rlim_cur, kLeast, kMost) / 4 : kLeast / 4;
+}
+
 }  // namespace
 
-Listener::Listener() : socket_(listen_anywhere(invitation_.port)) {
+Listener::Listener() : most_guests_(a_quarter_of_the_files()), socket_(listen_anywhere(invitation_.port)) {
   const bool has_secrets =
       getrandom(invitation_.of_rank_0.data(), sizeof(Secret), 0) == static_cast<ssize_t>(sizeof(Secret)) &&
       getrandom(invitation_.of_others.data(), sizeof(Secret), 0) == static_cast<ssize_t>(sizeof(Secret));
@@ -77,14 +83,14 @@ Listener::Listener() : socket_(listen_anywhere(invitation_.port)) {
 }
 
 void Listener::wait_for(std::vector<pollfd>& files) const {
-  files.push_back({socket_.number(), POLLIN, 0});
+  if (has_room()) files.push_back({socket_.number(), POLLIN, 0});
   for (const Guest& guest : guests_) files.push_back({guest.connection.number(), POLLIN, 0});
 }
 
 void Listener::work(const Sighting& self) {
   self_ = self;
   const Clock::time_point now = Clock::now();
-  for (;;) {
+  while (has_room()) {
     Descriptor socket(::accept4(socket_.number(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (!socket.is_open()) break;
     guests_.push_back({Connection(std::move(socket), invitation_.of_others), now});
@@ -94,15 +100,10 @@ void Listener::work(const Sighting& self) {
       if (guest.connection.last().kind == Frame::kHere) guest.connection.send(frame(Frame::kHere));
     }
   }
-  const auto is_stranger = [](const Guest& guest) { return !guest.connection.is_known(); };
-  auto num_strangers = static_cast<size_t>(std::ranges::count_if(guests_, is_stranger));
-  std::erase_if(guests_, [&](const Guest& guest) {  // the oldest are the first
-    if (!is_stranger(guest)) return guest.connection.is_closed() && guest.connection.loss() == Loss::None;
-    if (!guest.connection.is_closed() && now - guest.since < kIntroduction && num_strangers <= kMostStrangers) {
-      return false;
-    }
-    --num_strangers;
-    return true;
+  std::erase_if(guests_, [&](const Guest& guest) {
+    const bool is_stranger = !guest.connection.is_known();
+    if (is_stranger && now - guest.since > kIntroduction) return true;
+    return guest.connection.is_closed() && (is_stranger || guest.connection.loss() == Loss::None);
   });
 }
 
@@ -113,6 +114,13 @@ std::vector<std::pair<Frame, Loss>> Listener::lost() {
   }
   std::erase_if(guests_, [](const Guest& guest) { return guest.connection.loss() != Loss::None; });
   return lost;
+}
+
+bool Listener::answers(int64_t rank) const {
+  return std::ranges::any_of(guests_, [&](const Guest& guest) {
+    const Connection& connection = guest.connection;
+    return connection.is_known() && !connection.is_closed() && connection.last().rank == rank;
+  });
 }
 
 void Listener::leave() {

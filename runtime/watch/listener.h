@@ -24,6 +24,8 @@ class Listener {
   void work(const Sighting& self);
   /// The frames of those that were lost since the last call, which were there before.
   std::vector<std::pair<Frame, Loss>> lost();
+  /// Whether `rank` is connected.
+  bool answers(int64_t rank) const;
   /// Tells all others that this rank ends.
   void leave();
   /// Whether every other end has closed its connection, which may take until they come to their end.
@@ -37,6 +39,9 @@ class Listener {
 
   Frame frame(Frame::Kind kind) const;
 
+  bool has_room() const { return guests_.size() < most_guests_; }
+
+  size_t most_guests_;  // files are for others too: the rest waits before the door
   Invitation invitation_;
   Descriptor socket_;
   std::vector<Guest> guests_;

@@ -19,13 +19,14 @@ constexpr std::chrono::milliseconds kPause{50};
 constexpr int kLooks = 3;
 /// The same for a rank of another host, whose neighbours there tell if they are alive.
 constexpr std::chrono::milliseconds kGrace{500};
-/// Of several hosts that have lost rank 0 one tells.
+/// Hosts that have lost rank 0 tell one after the other, as the job ends meanwhile, and no more than the first ones.
 constexpr std::chrono::milliseconds kTurn{300}, kLastTurn{3000};
+constexpr int kMostTellers = 4;
 /// How long a rank waits for the end of the job after another one of its host has told why: a launcher whose other half
 /// is unreachable may not end it.
 constexpr std::chrono::seconds kEndOfJob{3};
 constexpr std::chrono::seconds kFarewell{1};
-constexpr unsigned kAbortSeconds = 10;  // for MPI_Abort, which may wait for a host that is gone
+constexpr unsigned kAbortSeconds = 10;  // for the words, on a stderr that nobody reads, and the end of the job
 
 std::mutex current_mutex;
 Watch* current = nullptr;
@@ -110,12 +111,21 @@ void Watch::look() {
   while (!ends_) {
     const Sighting self = sight_self(name_);
     if (board_->is_there()) board_->own().last = self;
+    note_progress(self);
     if (listener_) listener_->work(self);
     if (caller_) caller_->work(self);
     look_at_next();
     look_at_hosts();
     wait(lock);
   }
+}
+
+void Watch::note_progress(const Sighting& self) {
+  if (phase_ == self.phase.data()) return;
+  const Clock::time_point now = Clock::now();
+  if (!phase_.empty()) longest_phase_ = std::max(longest_phase_, now - moved_);
+  phase_ = self.phase.data();
+  moved_ = now;
 }
 
 void Watch::show() {
@@ -145,12 +155,14 @@ void Watch::look_at_next() {
 }
 
 void Watch::look_at_hosts() {
-  const size_t num_known = lost_.size();
+  const auto add = [this](const std::pair<Frame, Loss>& lost) {
+    lost_.try_emplace(lost.first.rank, Lost{lost.first, lost.second, Clock::now()});
+  };
   if (listener_) {
-    for (auto& lost : listener_->lost()) lost_.push_back(std::move(lost));
+    for (const auto& lost : listener_->lost()) add(lost);
   }
   if (caller_) {
-    if (auto lost = caller_->lost()) lost_.push_back(std::move(*lost));
+    if (const auto lost = caller_->lost()) add(*lost);
     if (caller_->is_refused()) {
       std::string tried;
       for (const std::string& address : caller_->invitation().addresses) tried += (tried.empty() ? "" : ", ") + address;
@@ -161,35 +173,59 @@ void Watch::look_at_hosts() {
                    tried.empty() ? "which has no network" : ("tried " + tried).c_str());
     }
   }
-  if (lost_.empty()) return;
-  if (num_known == 0) lost_since_ = Clock::now();
-  const auto turn = std::min(kTurn * std::max(hosts_.host_of(rank_) - 1, 0), kLastTurn);
-  if (Clock::now() - lost_since_ < kGrace + turn) return;
-  tell(describe(lost_.front().first, lost_.front().second));
+  for (auto& [rank, lost] : lost_) look_at(lost);
+  std::erase_if(lost_,
+                [this](const auto& each) { return listener_ ? listener_->answers(each.first) : caller_->answers(); });
 }
 
-std::string Watch::describe(const Frame& frame, Loss loss) const {
+void Watch::look_at(Lost& lost) {
+  const Clock::time_point now = Clock::now();
+  if (listener_ ? listener_->answers(lost.frame.rank) : caller_->answers()) {
+    if (lost.is_told) std::fprintf(stderr, "meshtrain: %s answers again\n", lost.frame.sender.name.data());
+    return;
+  }
+  const int turn = listener_ ? 0 : hosts_.host_of(rank_) - 1;
+  if (!lost.is_told && now - lost.since >= kGrace + std::min(kTurn * std::max(turn, 0), kLastTurn)) {
+    lost.is_told = true;
+    std::fflush(stdout);
+    if (turn < kMostTellers) std::fprintf(stderr, "meshtrain: %s\n", describe(lost).c_str());
+  }
+  if (now - std::max(lost.since, moved_) < patience(lost.loss)) return;
+  board_->may_tell();  // the ranks of this host need not say that this one is gone
+  abort_mpi(1);
+}
+
+Watch::Clock::duration Watch::patience(Loss loss) const {
+  const Clock::duration limit = silence_limit();
+  return std::max(loss == Loss::Silent ? 2 * limit : limit / 3, 3 * longest_phase_);
+}
+
+std::string Watch::describe(const Lost& lost) const {
+  const Frame& frame = lost.frame;
   std::vector<int> ranks = hosts_.ranks_of(hosts_.host_of(frame.rank));
   const std::string name = frame.sender.name.data(), host = frame.sender.host.data();
   const std::string seen = std::string("in ") + frame.sender.phase.data();
-  if (loss == Loss::Silent) {
+  const auto seconds = std::chrono::ceil<std::chrono::seconds>(patience(lost.loss)).count();
+  const std::string next = "; the job ends unless this rank makes a step within " + std::to_string(seconds) + " s";
+  if (lost.loss == Loss::Silent) {
     return "host " + host + " (" + describe_ranks(ranks) + ") has not answered for " +
-           std::to_string(silence_limit().count()) + " s: it has no power or no network; " + name + " was " + seen;
+           std::to_string(silence_limit().count()) + " s: it has no power or no network; " + name + " was " + seen +
+           next;
   }
   const bool has_others = hosts_.is_first_of_host(frame.rank) && ranks.size() > 1;
   std::erase(ranks, static_cast<int>(frame.rank));
   return name + " on host " + host + (has_others ? ", and " + describe_ranks(ranks) + " there," : "") +
-         " is gone without a word, killed from outside or for want of memory; it was " + seen;
+         " is gone without a word, killed from outside or for want of memory; it was " + seen + next;
 }
 
 void Watch::tell(const std::string& message) {
+  alarm(kAbortSeconds);
   if (board_->may_tell()) {
     std::fflush(stdout);
     std::fprintf(stderr, "meshtrain: %s\n", message.c_str());
   } else {
     std::this_thread::sleep_for(kEndOfJob);
   }
-  alarm(kAbortSeconds);
   abort_mpi(1);
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <chrono>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -26,7 +27,8 @@ namespace meshtrain {
 /// A thread of its own, which issues no collectives, shows every few hundredths of a second where this rank is, on a
 /// Board that the ranks of a host share, and sees whether the process of the next one is there. The first rank of each
 /// host does so over a connection with rank 0, and so does a rank that has no Board. Where hosts cannot connect, a line
-/// says so.
+/// says so. A host that is lost over its connection alone may be well, behind a network that is not: the job ends only
+/// when this rank makes no step either, for longer than its steps last.
 class Watch {
  public:
   /// Every rank of `world` must construct one. With one rank it does nothing.
@@ -42,14 +44,24 @@ class Watch {
 
  private:
   using Clock = std::chrono::steady_clock;
+  struct Lost {
+    Frame frame;
+    Loss loss;
+    Clock::time_point since;
+    bool is_told = false;
+  };
 
   void look();
   void show();
+  void note_progress(const Sighting& self);
   void look_at_next();
   void look_at_hosts();
+  void look_at(Lost& lost);
   void wait(std::unique_lock<std::mutex>& lock) const;
   void leave();
-  std::string describe(const Frame& frame, Loss loss) const;
+  std::string describe(const Lost& lost) const;
+  /// How long this rank may stay in one phase after a loss.
+  Clock::duration patience(Loss loss) const;
   [[noreturn]] void tell(const std::string& message);
 
   HostMap hosts_;
@@ -58,9 +70,11 @@ class Watch {
   std::unique_ptr<Board> board_;
   std::optional<Listener> listener_;  // of rank 0
   std::optional<Caller> caller_;
-  int num_missing_ = 0;  // looks in a row at a process that is gone
-  std::vector<std::pair<Frame, Loss>> lost_;
-  Clock::time_point lost_since_;
+  int num_missing_ = 0;              // looks in a row at a process that is gone
+  std::map<int64_t, Lost> lost_;     // by rank
+  std::string phase_;                // of this rank
+  Clock::time_point moved_;          // when it came to this phase
+  Clock::duration longest_phase_{};  // of those that it has left
 
   std::mutex mutex_;
   bool ends_ = false;

@@ -549,6 +549,24 @@ TEST(Siblings, SumInOneOrderWhereMessagesGoBySteps) {
   expect_equal_sums(world_over({.fan_out = 3, .hosts = {0, 1, 0, 2, 0, 3, 0, 4}}));
 }
 
+/// One group sums in a window, the other has got none.
+TEST(Siblings, SumInOneOrderWithAWindowAndWithout) {
+  if (world().size() < 8) GTEST_SKIP() << "needs groups of four";
+  const Watchdog watchdog{kPatience};
+  const Group parent = world_over({.fan_out = 3});
+  const int odd = parent.rank() % 2;
+  const Group group = parent.split({odd, odd + 2, odd + 4, odd + 6}, "every_second");
+  constexpr int64_t kLength = 300'001;  // too long for the board in one piece
+  const at::Tensor mine = testing::random_tensor({kLength}, 50 + static_cast<uint64_t>(group.rank()), at::kFloat);
+  const at::Tensor window = group.allocate(kLength, at::kFloat, Placement::Own).tensor;
+  at::Tensor sum = odd ? mine.clone() : at::Tensor(window).copy_(mine);
+  parent.barrier();
+  group.all_reduce(sum).wait();
+  at::Tensor all = at::empty({parent.size(), kLength}, at::kFloat);
+  parent.all_gather(all, sum.clone().view({1, kLength})).wait();
+  for (int rank = 1; rank < parent.size(); ++rank) ASSERT_TRUE(at::equal(all[rank], all[0])) << "rank " << rank;
+}
+
 /// Ranks of one group may hold no windows: the other one has its board.
 TEST(Siblings, SumInOneOrderWhereOneIsRefusedMemory) {
   if (world().size() < 8) GTEST_SKIP() << "needs groups of four";
