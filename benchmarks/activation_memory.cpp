@@ -17,10 +17,10 @@
 
 #include "mesh/error.h"
 #include "mesh/memory.h"
-#include "runtime/config/load.h"
-#include "runtime/config/validate.h"
-#include "runtime/train/connect.h"
-#include "runtime/train/trainer.h"
+#include "runtime/launch/connect.h"
+#include "runtime/recipe/load.h"
+#include "runtime/recipe/validate.h"
+#include "runtime/trainer/trainer.h"
 
 namespace meshtrain {
 namespace {

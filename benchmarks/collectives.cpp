@@ -15,8 +15,8 @@
 #include <numeric>
 #include <vector>
 
-#include "mesh/backends/mpi.h"
-#include "mesh/backends/mpi_reduce.h"
+#include "mesh/backends/mpi/mpi.h"
+#include "mesh/backends/mpi/reduce.h"
 #include "mesh/group.h"
 
 namespace meshtrain {

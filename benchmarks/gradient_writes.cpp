@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/train/trainer.h"
+#include "runtime/trainer/trainer.h"
 
 namespace meshtrain {
 namespace {

@@ -23,7 +23,7 @@
 #include "mesh/cuda/plugin.h"
 #include "mesh/error.h"
 #include "mesh/operator.h"
-#include "runtime/train/squared_norm.h"
+#include "runtime/trainer/squared_norm.h"
 #include "tensor_parallel/cross_entropy_rows.h"
 #include "tensor_parallel/embedding_gradient.h"
 #include "tensor_parallel/linear_cross_entropy.h"

@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "context_parallel/choice.h"
-#include "mesh/backends/mpi.h"
+#include "mesh/backends/mpi/mpi.h"
 #include "mesh/traffic.h"
 
 namespace meshtrain {

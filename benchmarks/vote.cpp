@@ -8,7 +8,7 @@
 #include <numeric>
 #include <vector>
 
-#include "mesh/backends/mpi.h"
+#include "mesh/backends/mpi/mpi.h"
 #include "mesh/group.h"
 
 namespace {

@@ -1,22 +1,44 @@
-# meshtrain_floor(NAME SOURCES... DEPENDS FLOORS... LINK LIBRARIES...)
+# meshtrain_floor(NAME [PATH FOLDER] [SOURCES FILES...] [DEPENDS FLOORS...] [LINK LIBRARIES...] [WITHOUT_TORCH])
 #
-# One library per floor. Headers are included from the repository root ("mesh/group.h"), but a target sees
-# only its own floor and those it depends on: each floor's include folder holds a link to that floor alone.
+# One library, meshtrain_NAME, per floor: the folder PATH of the repository, by default NAME; its sources, by default all
+# but those of the CUDA plug-in. Headers are included from the repository root ("mesh/group.h"), but a target sees only
+# its own floor and those it depends on: each floor's include folder holds a link to that floor alone.
 #
 # Templates of ATen take most of the time and are instantiated in every file anew, so a dozen files are compiled as one.
-# Names in anonymous namespaces are therefore unique within a floor.
+# Names in anonymous namespaces are therefore unique within a floor. A floor WITHOUT_TORCH compiles in seconds.
 function(meshtrain_floor name)
-  cmake_parse_arguments(FLOOR "" "" "SOURCES;DEPENDS;LINK" ${ARGN})
+  cmake_parse_arguments(FLOOR "WITHOUT_TORCH" "PATH" "SOURCES;DEPENDS;LINK" ${ARGN})
+  if(NOT FLOOR_PATH)
+    set(FLOOR_PATH ${name})
+  endif()
+  if(NOT FLOOR_SOURCES)
+    file(GLOB FLOOR_SOURCES CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/${FLOOR_PATH}/*.cpp")
+    list(FILTER FLOOR_SOURCES EXCLUDE REGEX "_cuda.cpp$")
+  endif()
   set(target meshtrain_${name})
   set(include "${PROJECT_BINARY_DIR}/floors/${name}")
-  file(MAKE_DIRECTORY "${include}")
-  file(CREATE_LINK "${PROJECT_SOURCE_DIR}/${name}" "${include}/${name}" SYMBOLIC)
-  add_library(${target} STATIC ${FLOOR_SOURCES})
-  target_include_directories(${target} PUBLIC "${include}")
+  get_filename_component(parent "${include}/${FLOOR_PATH}" DIRECTORY)
+  file(MAKE_DIRECTORY "${parent}")
+  file(CREATE_LINK "${PROJECT_SOURCE_DIR}/${FLOOR_PATH}" "${include}/${FLOOR_PATH}" SYMBOLIC)
+
+  set(kind PUBLIC)
+  if(FLOOR_SOURCES)
+    add_library(${target} STATIC ${FLOOR_SOURCES})
+    target_link_libraries(${target} PRIVATE meshtrain_flags)
+    meshtrain_unity(${target})
+    if(NOT FLOOR_WITHOUT_TORCH)
+      target_precompile_headers(${target} REUSE_FROM meshtrain_pch)
+    endif()
+  else()  # headers alone
+    add_library(${target} INTERFACE)
+    set(kind INTERFACE)
+  endif()
+  if(NOT FLOOR_WITHOUT_TORCH)
+    list(APPEND FLOOR_LINK meshtrain_torch)
+  endif()
+  target_include_directories(${target} ${kind} "${include}")
   list(TRANSFORM FLOOR_DEPENDS PREPEND meshtrain_)
-  target_link_libraries(${target} PUBLIC ${FLOOR_DEPENDS} ${FLOOR_LINK} meshtrain_torch PRIVATE meshtrain_flags)
-  target_precompile_headers(${target} REUSE_FROM meshtrain_pch)
-  meshtrain_unity(${target})
+  target_link_libraries(${target} ${kind} ${FLOOR_DEPENDS} ${FLOOR_LINK})
 endfunction()
 
 # meshtrain_unity(TARGET): compiles a dozen of its files as one, unless MESHTRAIN_UNITY is off.

@@ -7,7 +7,7 @@
 #include <stdexcept>
 
 #include "context_parallel/attention_choice.h"
-#include "mesh/to_device.h"
+#include "mesh/device_transfer.h"
 
 namespace meshtrain {
 namespace {

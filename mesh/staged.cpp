@@ -4,7 +4,7 @@
 
 #include <mutex>
 
-#include "mesh/wait_for_stream.h"
+#include "mesh/device_transfer.h"
 
 namespace meshtrain {
 namespace {

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "mesh/backend.h"
-#include "mesh/backends/nccl.h"
+#include "mesh/backends/nccl/nccl.h"
 #include "mesh/cuda/device_graph.h"
 #include "mesh/layout.h"
 

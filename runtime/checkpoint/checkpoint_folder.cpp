@@ -13,7 +13,7 @@
 #include <stdexcept>
 #include <system_error>
 
-#include "runtime/data/output_file.h"
+#include "runtime/files/output_file.h"
 
 namespace meshtrain {
 namespace {

@@ -3,7 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "runtime/checkpoint/damage.h"
-#include "runtime/data/file_reader.h"
+#include "runtime/files/file_reader.h"
 
 namespace meshtrain {
 namespace {

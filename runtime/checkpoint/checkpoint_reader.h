@@ -9,7 +9,7 @@
 
 #include "runtime/checkpoint/manifest.h"
 #include "runtime/checkpoint/piece.h"
-#include "runtime/hf/safetensors.h"
+#include "runtime/safetensors/folder.h"
 
 namespace meshtrain {
 

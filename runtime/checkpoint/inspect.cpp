@@ -10,7 +10,7 @@
 #include "runtime/checkpoint/checkpoint_reader.h"
 #include "runtime/checkpoint/damage.h"
 #include "runtime/checkpoint/piece.h"
-#include "runtime/hf/tensor_entry.h"
+#include "runtime/safetensors/tensor_entry.h"
 #include "runtime/telemetry/console.h"
 
 namespace meshtrain {

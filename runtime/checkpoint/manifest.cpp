@@ -7,8 +7,8 @@
 #include <stdexcept>
 
 #include "runtime/checkpoint/damage.h"
-#include "runtime/data/json_object.h"
-#include "runtime/hf/tensor_entry.h"
+#include "runtime/files/json_object.h"
+#include "runtime/safetensors/tensor_entry.h"
 
 namespace meshtrain {
 namespace {

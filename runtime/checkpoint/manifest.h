@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "mesh/box.h"
-#include "runtime/checkpoint/checksum.h"
 #include "runtime/checkpoint/training_state.h"
+#include "runtime/files/checksum.h"
 
 namespace meshtrain {
 

@@ -6,11 +6,11 @@
 #include <stdexcept>
 
 #include "fsdp/shard_memory.h"
+#include "mesh/device_transfer.h"
 #include "mesh/error.h"
-#include "mesh/wait_for_stream.h"
 #include "runtime/checkpoint/manifest.h"
-#include "runtime/data/output_file.h"
-#include "runtime/hf/safetensors_writer.h"
+#include "runtime/files/output_file.h"
+#include "runtime/safetensors/writer.h"
 
 namespace meshtrain {
 namespace {

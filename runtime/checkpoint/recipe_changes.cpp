@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "mesh/error.h"
-#include "runtime/config/load.h"
-#include "runtime/config/yaml_value.h"
+#include "runtime/recipe/load.h"
+#include "runtime/yaml/value.h"
 
 namespace meshtrain {
 namespace {

@@ -1,6 +1,7 @@
 #include "runtime/convert/export_checkpoint.h"
 
 #include <ATen/ATen.h>
+#include <malloc.h>
 
 #include <algorithm>
 #include <limits>
@@ -11,11 +12,10 @@
 
 #include "mesh/error.h"
 #include "runtime/checkpoint/checkpoint_reader.h"
-#include "runtime/config/load.h"
-#include "runtime/convert/give_back.h"
 #include "runtime/model/declared_tensors.h"
+#include "runtime/recipe/load.h"
 #include "runtime/tokenizer/tokenizer.h"
-#include "runtime/train/assemble.h"
+#include "runtime/trainer/assemble.h"
 
 namespace meshtrain {
 namespace {
@@ -106,7 +106,8 @@ ExportedCheckpoint export_checkpoint(const fs::path& folder, const fs::path& out
       check_range(tensor.name, values, dtype);
       writer.write(tensor.name, values);
     }
-    give_back_memory();
+    ::malloc_trim(
+        0);  // else freed tensors add up: glibc keeps them, and LibTorch's aligned blocks do not fit their holes
     exported.num_bytes += num_bytes(tensor);
   }
   writer.finish();

@@ -1,6 +1,7 @@
 #include "runtime/convert/import_checkpoint.h"
 
 #include <ATen/core/Tensor.h>
+#include <malloc.h>
 
 #include <map>
 #include <string>
@@ -13,14 +14,13 @@
 #include "runtime/checkpoint/manifest.h"
 #include "runtime/checkpoint/piece.h"
 #include "runtime/checkpoint/recipe_changes.h"
-#include "runtime/config/load.h"
-#include "runtime/convert/give_back.h"
-#include "runtime/data/output_file.h"
+#include "runtime/files/output_file.h"
 #include "runtime/hf/config_json.h"
-#include "runtime/hf/safetensors.h"
-#include "runtime/hf/safetensors_writer.h"
 #include "runtime/model/declared_tensors.h"
-#include "runtime/train/run_directory.h"
+#include "runtime/recipe/load.h"
+#include "runtime/run/run_directory.h"
+#include "runtime/safetensors/folder.h"
+#include "runtime/safetensors/writer.h"
 
 namespace meshtrain {
 namespace {
@@ -100,7 +100,8 @@ std::string write_pieces(const fs::path& folder, const SafetensorsFolder& source
       part.add(tensors[i].name, tensors[i].dtype, tensors[i].shape, boxes[i],
                checksum(values.const_data_ptr(), values.nbytes()));
     }
-    give_back_memory();
+    ::malloc_trim(
+        0);  // else freed tensors add up: glibc keeps them, and LibTorch's aligned blocks do not fit their holes
   }
   file.finish();
   return part.text();

@@ -2,7 +2,7 @@
 
 #include <filesystem>
 
-#include "runtime/config/recipe.h"
+#include "runtime/recipe/recipe.h"
 
 namespace meshtrain {
 

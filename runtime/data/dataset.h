@@ -4,10 +4,10 @@
 #include <optional>
 #include <string>
 
-#include "runtime/config/recipe.h"
-#include "runtime/data/file_reader.h"
 #include "runtime/data/samples.h"
 #include "runtime/data/token_file.h"
+#include "runtime/files/file_reader.h"
+#include "runtime/recipe/recipe.h"
 
 namespace meshtrain {
 

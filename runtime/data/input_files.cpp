@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "mesh/error.h"
-#include "runtime/config/small_letters.h"
+#include "runtime/yaml/value.h"
 
 namespace meshtrain {
 namespace {
@@ -102,7 +102,7 @@ void refuse_repeated(const std::vector<fs::path>& files) {
 }
 
 bool is_json_lines(const fs::path& file) {
-  const std::string ending = small_letters(file.extension());
+  const std::string ending = lower_case(file.extension());
   return ending == ".jsonl" || ending == ".ndjson";
 }
 

@@ -14,7 +14,7 @@
 namespace meshtrain {
 namespace {
 
-constexpr int64_t kBlockTokens = int64_t{1} << 16;
+constexpr int64_t kInspectedTokens = int64_t{1} << 16;
 constexpr int64_t kCountedIds = int64_t{1} << 22;  // ids below are counted one by one
 constexpr size_t kMostFrequent = 8;
 
@@ -33,9 +33,9 @@ struct Documents {
 
 template <typename Visit>
 void for_each_id(const TokenFile& tokens, Visit&& visit) {
-  std::vector<int64_t> ids(static_cast<size_t>(kBlockTokens));
-  for (int64_t first = 0; first < tokens.size(); first += kBlockTokens) {
-    const int64_t count = std::min(kBlockTokens, tokens.size() - first);
+  std::vector<int64_t> ids(static_cast<size_t>(kInspectedTokens));
+  for (int64_t first = 0; first < tokens.size(); first += kInspectedTokens) {
+    const int64_t count = std::min(kInspectedTokens, tokens.size() - first);
     tokens.read(first, count, ids.data());
     for (int64_t i = 0; i < count; ++i) visit(ids[static_cast<size_t>(i)]);
   }
@@ -131,9 +131,9 @@ std::string as_text(std::string_view bytes) {
 }
 
 int64_t behind_separator(const TokenFile& tokens, int64_t from, int64_t separator) {
-  std::vector<int64_t> ids(static_cast<size_t>(kBlockTokens));
-  for (int64_t first = from; first < tokens.size(); first += kBlockTokens) {
-    const int64_t count = std::min(kBlockTokens, tokens.size() - first);
+  std::vector<int64_t> ids(static_cast<size_t>(kInspectedTokens));
+  for (int64_t first = from; first < tokens.size(); first += kInspectedTokens) {
+    const int64_t count = std::min(kInspectedTokens, tokens.size() - first);
     tokens.read(first, count, ids.data());
     const auto end = ids.begin() + count;
     const auto found = std::find(ids.begin(), end, separator);

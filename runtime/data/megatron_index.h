@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/data/file_reader.h"
+#include "runtime/files/file_reader.h"
 
 namespace meshtrain {
 

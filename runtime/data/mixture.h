@@ -3,10 +3,10 @@
 #include <cstdint>
 #include <vector>
 
-#include "runtime/config/recipe.h"
 #include "runtime/data/dataset.h"
 #include "runtime/data/interleave.h"
 #include "runtime/data/samples.h"
+#include "runtime/recipe/recipe.h"
 
 namespace meshtrain {
 

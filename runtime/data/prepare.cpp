@@ -4,10 +4,10 @@
 #include <string_view>
 
 #include "mesh/error.h"
-#include "runtime/data/file_reader.h"
 #include "runtime/data/input_files.h"
-#include "runtime/data/output_file.h"
 #include "runtime/data/token_file.h"
+#include "runtime/files/file_reader.h"
+#include "runtime/files/output_file.h"
 
 namespace meshtrain {
 namespace {

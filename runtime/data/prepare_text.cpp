@@ -18,11 +18,11 @@
 #include <utility>
 
 #include "mesh/error.h"
-#include "runtime/data/file_lock.h"
-#include "runtime/data/file_reader.h"
 #include "runtime/data/input_files.h"
-#include "runtime/data/output_file.h"
 #include "runtime/data/token_file.h"
+#include "runtime/files/file_lock.h"
+#include "runtime/files/file_reader.h"
+#include "runtime/files/output_file.h"
 
 namespace meshtrain {
 namespace {
@@ -215,7 +215,7 @@ class PartWriter {
 class Preparation {
  public:
   Preparation(const Tokenizer& tokenizer, const PrepareTextOptions& options, const PartsFolder& folder,
-       const std::vector<std::vector<TextPart>>& parts)
+              const std::vector<std::vector<TextPart>>& parts)
       : tokenizer_(tokenizer), options_(options), folder_(folder), parts_(parts), width_(token_width(options.dtype)) {
     progress_.total_parts = static_cast<int64_t>(parts.size());
     for (size_t i = 0; i < parts.size(); ++i) {

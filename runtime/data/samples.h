@@ -3,10 +3,9 @@
 #include <cstdint>
 #include <vector>
 
-namespace meshtrain {
+#include "runtime/model/ignored_label.h"
 
-/// The label of a token that the loss does not count.
-inline constexpr int64_t kIgnoredLabel = -100;
+namespace meshtrain {
 
 /// Samples of S tokens and their labels, addressed by global sample index g from 0 on. What g is does not depend on
 /// mesh or rank. Any thread may call; no collective.

@@ -6,9 +6,9 @@
 #include <system_error>
 
 #include "mesh/error.h"
-#include "runtime/data/file_reader.h"
 #include "runtime/data/input_files.h"
-#include "runtime/data/json_object.h"
+#include "runtime/files/file_reader.h"
+#include "runtime/files/json_object.h"
 #include "runtime/tokenizer/utf8.h"
 
 namespace meshtrain {

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/data/file_reader.h"
 #include "runtime/data/megatron_index.h"
+#include "runtime/files/file_reader.h"
 
 namespace meshtrain {
 

@@ -7,13 +7,13 @@
 #include "runtime/checkpoint/checkpoint_folder.h"
 #include "runtime/checkpoint/checkpoint_reader.h"
 #include "runtime/checkpoint/inspect.h"
-#include "runtime/config/load.h"
-#include "runtime/data/json_object.h"
+#include "runtime/files/json_object.h"
 #include "runtime/hf/config_json.h"
 #include "runtime/model/load.h"
+#include "runtime/recipe/load.h"
 #include "runtime/tokenizer/json_cursor.h"
 #include "runtime/tokenizer/tokenizer.h"
-#include "runtime/train/assemble.h"
+#include "runtime/trainer/assemble.h"
 
 namespace meshtrain {
 namespace {

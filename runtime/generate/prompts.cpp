@@ -7,8 +7,8 @@
 #include <string_view>
 
 #include "mesh/error.h"
-#include "runtime/data/file_reader.h"
 #include "runtime/data/input_files.h"
+#include "runtime/files/file_reader.h"
 #include "runtime/tokenizer/json_cursor.h"
 
 namespace meshtrain {

@@ -7,9 +7,9 @@
 #include <system_error>
 
 #include "mesh/error.h"
-#include "runtime/data/file_reader.h"
-#include "runtime/data/json_object.h"
-#include "runtime/data/output_file.h"
+#include "runtime/files/file_reader.h"
+#include "runtime/files/json_object.h"
+#include "runtime/files/output_file.h"
 #include "runtime/hf/config_json.h"
 #include "runtime/tokenizer/tokenizer.h"
 

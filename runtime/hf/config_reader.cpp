@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "mesh/error.h"
-#include "runtime/data/json_object.h"
+#include "runtime/files/json_object.h"
 
 namespace meshtrain {
 

@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
-#include "runtime/data/output_file.h"
+#include "runtime/files/output_file.h"
 #include "runtime/hf/config_json.h"
 
 namespace meshtrain {

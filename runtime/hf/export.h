@@ -11,9 +11,9 @@
 
 #include "runtime/hf/carried_over.h"
 #include "runtime/hf/export_folder.h"
-#include "runtime/hf/safetensors_writer.h"
-#include "runtime/hf/tensor_entry.h"
 #include "runtime/model/shape.h"
+#include "runtime/safetensors/tensor_entry.h"
+#include "runtime/safetensors/writer.h"
 
 namespace meshtrain {
 

@@ -12,7 +12,7 @@
 #include <system_error>
 
 #include "mesh/error.h"
-#include "runtime/data/output_file.h"
+#include "runtime/files/output_file.h"
 #include "runtime/hf/carried_over.h"
 
 namespace meshtrain {

@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 
-#include "runtime/data/file_lock.h"
+#include "runtime/files/file_lock.h"
 
 namespace meshtrain {
 

@@ -2,8 +2,8 @@
 
 #include <vector>
 
-#include "runtime/hf/tensor_entry.h"
 #include "runtime/model/shape.h"
+#include "runtime/safetensors/tensor_entry.h"
 
 namespace meshtrain {
 

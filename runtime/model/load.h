@@ -3,7 +3,7 @@
 #include <filesystem>
 
 #include "mesh/parameter.h"
-#include "runtime/hf/safetensors.h"
+#include "runtime/safetensors/folder.h"
 
 namespace meshtrain {
 

@@ -8,9 +8,9 @@
 #include <tuple>
 #include <utility>
 
+#include "mesh/device_transfer.h"
 #include "mesh/half_precision.h"
 #include "mesh/operator.h"
-#include "mesh/to_device.h"
 #include "runtime/model/rope_scaling.h"
 
 namespace meshtrain {

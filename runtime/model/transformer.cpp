@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "runtime/data/samples.h"
+#include "runtime/model/ignored_label.h"
 #include "tensor_parallel/linear_cross_entropy.h"
 
 namespace meshtrain {

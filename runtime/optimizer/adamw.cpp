@@ -6,9 +6,8 @@
 #include <optional>
 #include <utility>
 
+#include "fsdp/shard_memory.h"
 #include "mesh/operator.h"
-#include "runtime/optimizer/host_value.h"
-#include "runtime/optimizer/stream.h"
 
 namespace meshtrain {
 

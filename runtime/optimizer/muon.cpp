@@ -6,7 +6,6 @@
 #include <cmath>
 #include <utility>
 
-#include "runtime/optimizer/host_value.h"
 #include "runtime/optimizer/newton_schulz.h"
 
 namespace meshtrain {

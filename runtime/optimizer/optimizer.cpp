@@ -4,7 +4,6 @@
 
 #include "mesh/error.h"
 #include "runtime/optimizer/adamw.h"
-#include "runtime/optimizer/host_value.h"
 #include "runtime/optimizer/muon.h"
 #include "runtime/optimizer/sgd.h"
 

@@ -5,12 +5,22 @@
 #include <vector>
 
 #include "fsdp/unit.h"
-#include "runtime/config/recipe.h"
 #include "runtime/optimizer/keepers.h"
 #include "runtime/optimizer/shard_tensor.h"
 #include "runtime/optimizer/stochastic_rounding.h"
+#include "runtime/recipe/recipe.h"
 
 namespace meshtrain {
+
+/// Reads a scalar on the host, which waits until a GPU has computed it; 0 on the Meta device, which computes nothing.
+inline double host_value(const at::Tensor& scalar) {
+  return scalar.is_meta() ? 0 : scalar.item().toDouble();
+}
+
+/// Reads a flag on the host; one that is not defined is false.
+inline bool is_true(const at::Tensor& flag) {
+  return flag.defined() && host_value(flag) != 0;
+}
 
 /// What an update takes besides gradients: scalars on their device, so that the host need not wait for what computes
 /// them.

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "runtime/config/patterns.h"
+#include "runtime/recipe/patterns.h"
 
 namespace meshtrain {
 

@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "fsdp/flat_buffer.h"
-#include "runtime/config/recipe.h"
+#include "runtime/recipe/recipe.h"
 
 namespace meshtrain {
 

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "runtime/config/recipe.h"
+#include "runtime/recipe/recipe.h"
 
 namespace meshtrain {
 

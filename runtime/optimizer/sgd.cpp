@@ -2,8 +2,7 @@
 
 #include <ATen/ATen.h>
 
-#include "runtime/optimizer/host_value.h"
-#include "runtime/optimizer/stream.h"
+#include "fsdp/shard_memory.h"
 
 namespace meshtrain {
 

@@ -10,7 +10,7 @@
 #include <optional>
 #include <stdexcept>
 
-#include "runtime/data/output_file.h"
+#include "runtime/files/output_file.h"
 
 namespace meshtrain {
 namespace {

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "mesh/error.h"
-#include "runtime/data/json_object.h"
+#include "runtime/files/json_object.h"
 #include "runtime/tokenizer/byte_alphabet.h"
 #include "runtime/tokenizer/hugging_face.h"
 #include "runtime/tokenizer/json_cursor.h"

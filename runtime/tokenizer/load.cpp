@@ -1,8 +1,8 @@
 #include <nlohmann/json.hpp>
 
 #include "mesh/error.h"
-#include "runtime/data/file_reader.h"
-#include "runtime/data/json_object.h"
+#include "runtime/files/file_reader.h"
+#include "runtime/files/json_object.h"
 #include "runtime/tokenizer/hugging_face.h"
 #include "runtime/tokenizer/json_cursor.h"
 #include "runtime/tokenizer/sentencepiece.h"

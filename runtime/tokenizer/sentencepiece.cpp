@@ -3,7 +3,7 @@
 #include <sentencepiece_processor.h>
 
 #include "mesh/error.h"
-#include "runtime/data/file_reader.h"
+#include "runtime/files/file_reader.h"
 #include "runtime/tokenizer/sentencepiece_check.h"
 #include "runtime/tokenizer/utf8.h"
 

@@ -3,8 +3,8 @@
 #include <cstdint>
 #include <optional>
 
-#include "runtime/config/recipe.h"
 #include "runtime/data/samples.h"
+#include "runtime/recipe/recipe.h"
 
 namespace meshtrain {
 

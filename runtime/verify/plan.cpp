@@ -3,11 +3,11 @@
 #include <algorithm>
 
 #include "mesh/error.h"
-#include "runtime/config/sharding.h"
-#include "runtime/config/suggest.h"
-#include "runtime/config/validate.h"
+#include "runtime/recipe/sharding.h"
+#include "runtime/recipe/validate.h"
 #include "runtime/verify/comparison.h"
 #include "runtime/verify/shrink.h"
+#include "runtime/yaml/suggest.h"
 
 namespace meshtrain {
 namespace {

@@ -3,7 +3,7 @@
 #include <string>
 
 #include "mesh/layout.h"
-#include "runtime/config/recipe.h"
+#include "runtime/recipe/recipe.h"
 
 namespace meshtrain {
 

@@ -4,10 +4,10 @@
 
 #include <algorithm>
 
-#include "runtime/config/context.h"
-#include "runtime/config/sharding.h"
+#include "runtime/recipe/context.h"
+#include "runtime/recipe/sharding.h"
 #include "runtime/telemetry/console.h"
-#include "runtime/train/assemble.h"
+#include "runtime/trainer/assemble.h"
 
 namespace meshtrain {
 namespace {

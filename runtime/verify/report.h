@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/train/trainer.h"
+#include "runtime/trainer/trainer.h"
 #include "runtime/verify/comparison.h"
 #include "runtime/verify/plan.h"
 #include "runtime/verify/replicas.h"

@@ -8,7 +8,7 @@
 #include <optional>
 #include <string_view>
 
-#include "runtime/config/patterns.h"
+#include "runtime/recipe/patterns.h"
 
 namespace meshtrain {
 namespace {

@@ -1,8 +1,8 @@
 #pragma once
 
 #include "mesh/layout.h"
-#include "runtime/config/recipe.h"
-#include "runtime/train/batch.h"
+#include "runtime/recipe/recipe.h"
+#include "runtime/trainer/batch.h"
 
 namespace meshtrain {
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "mesh/box.h"
-#include "runtime/train/trainer.h"
+#include "runtime/trainer/trainer.h"
 
 namespace meshtrain {
 

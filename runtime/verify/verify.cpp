@@ -12,15 +12,15 @@
 #include "mesh/agree.h"
 #include "mesh/error.h"
 #include "mesh/skipped_sums.h"
-#include "runtime/config/suggest.h"
 #include "runtime/data/mixture.h"
-#include "runtime/device/connect_devices.h"
-#include "runtime/train/assemble.h"
+#include "runtime/launch/connect_devices.h"
+#include "runtime/trainer/assemble.h"
 #include "runtime/verify/made_samples.h"
 #include "runtime/verify/replicas.h"
 #include "runtime/verify/report.h"
 #include "runtime/verify/shrink.h"
 #include "runtime/watch/phase.h"
+#include "runtime/yaml/suggest.h"
 
 namespace meshtrain {
 namespace {

@@ -10,7 +10,7 @@ namespace {
 constexpr size_t kRounds = 3;                  // over all addresses
 constexpr std::chrono::seconds kPatience{3};   // with an address that does not answer
 constexpr std::chrono::seconds kHeartbeat{1};  // from message to message
-constexpr std::chrono::seconds kPause{1};      // from round to round, when rank 0 was lost
+constexpr std::chrono::seconds kRedialPause{1};      // from round to round, when rank 0 was lost
 
 }  // namespace
 
@@ -54,7 +54,7 @@ void Caller::call_next() {
   connection_.reset();
   has_sent_ = has_answer_ = false;
   if (is_lost_ && num_calls_ > 0 && num_calls_ % invitation_.addresses.size() == 0) {
-    if (Clock::now() - called_ < kPause) return;
+    if (Clock::now() - called_ < kRedialPause) return;
   } else if (!is_lost_ && num_calls_ >= kRounds * invitation_.addresses.size()) {
     is_refused_ = true;
     return;

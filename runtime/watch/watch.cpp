@@ -8,7 +8,7 @@
 #include <cstdio>
 
 #include "mesh/agree.h"
-#include "mesh/backends/mpi.h"
+#include "mesh/backends/mpi/mpi.h"
 #include "runtime/watch/phase.h"
 
 namespace meshtrain {

@@ -1,5 +1,5 @@
 // Checkpoints on hosts that share a disk or have one each. Half of the world's ranks are taken to be another host.
-#include "runtime/train/checkpoint_disks.h"
+#include "runtime/run/checkpoint_disks.h"
 
 #include <gtest/gtest.h>
 

@@ -5,8 +5,8 @@
 
 #include "runtime/convert/export_checkpoint.h"
 #include "runtime/convert/import_checkpoint.h"
-#include "runtime/hf/safetensors.h"
 #include "runtime/model/declared_tensors.h"
+#include "runtime/safetensors/folder.h"
 #include "tests/checkpoint/training.h"
 #include "tests/matrix/cell.h"
 #include "tests/support/files.h"

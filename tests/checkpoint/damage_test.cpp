@@ -9,7 +9,7 @@
 
 #include "mesh/error.h"
 #include "runtime/checkpoint/checkpoint_reader.h"
-#include "runtime/hf/safetensors.h"
+#include "runtime/safetensors/folder.h"
 #include "tests/checkpoint/training.h"
 #include "tests/matrix/cell.h"
 #include "tests/support/files.h"

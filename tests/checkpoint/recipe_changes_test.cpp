@@ -4,7 +4,7 @@
 
 #include <functional>
 
-#include "runtime/config/load.h"
+#include "runtime/recipe/load.h"
 
 namespace meshtrain {
 namespace {

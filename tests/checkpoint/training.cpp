@@ -6,10 +6,10 @@
 #include <limits>
 
 #include "runtime/checkpoint/checkpoint_reader.h"
-#include "runtime/model/export_model.h"
-#include "runtime/train/assemble.h"
-#include "runtime/train/batch.h"
-#include "runtime/train/checkpoints.h"
+#include "runtime/hf/export_model.h"
+#include "runtime/run/checkpoints.h"
+#include "runtime/trainer/assemble.h"
+#include "runtime/trainer/batch.h"
 
 namespace meshtrain::testing {
 namespace {

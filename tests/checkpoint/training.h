@@ -8,9 +8,9 @@
 
 #include "mesh/device_mesh.h"
 #include "runtime/data/mixture.h"
-#include "runtime/train/checkpoints.h"
-#include "runtime/train/resume.h"
-#include "runtime/train/trainer.h"
+#include "runtime/run/checkpoints.h"
+#include "runtime/run/resume.h"
+#include "runtime/trainer/trainer.h"
 
 namespace meshtrain::testing {
 

@@ -14,8 +14,8 @@
 
 #include "mesh/cuda/plugin.h"
 #include "mesh/device_mesh.h"
-#include "mesh/wait_for_stream.h"
-#include "runtime/train/data_parallel.h"
+#include "mesh/device_transfer.h"
+#include "runtime/trainer/data_parallel.h"
 #include "tests/emulated_gpu/cuda/streams.h"
 #include "tests/emulated_gpu/nccl/communicator.h"
 #include "tests/gpu/reference.h"

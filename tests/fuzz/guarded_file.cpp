@@ -6,7 +6,7 @@
 
 #include <new>
 
-#include "runtime/data/file_bytes.h"
+#include "runtime/files/file_bytes.h"
 
 namespace meshtrain {
 namespace {

@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "mesh/operator.h"
-#include "runtime/train/squared_norm.h"
+#include "runtime/trainer/squared_norm.h"
 #include "tests/gpu/reference.h"
 
 namespace meshtrain {

@@ -9,7 +9,7 @@
 #include <numeric>
 
 #include "mesh/memory.h"
-#include "runtime/train/trainer.h"
+#include "runtime/trainer/trainer.h"
 #include "tests/matrix/comparison.h"
 #include "tests/support/world.h"
 

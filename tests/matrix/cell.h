@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/config/recipe.h"
+#include "runtime/recipe/recipe.h"
 
 namespace meshtrain::testing {
 

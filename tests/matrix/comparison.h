@@ -4,7 +4,7 @@
 #include <string>
 
 #include "mesh/device_mesh.h"
-#include "runtime/config/recipe.h"
+#include "runtime/recipe/recipe.h"
 #include "runtime/verify/comparison.h"
 
 namespace meshtrain::testing {

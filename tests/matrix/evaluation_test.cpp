@@ -1,6 +1,6 @@
 // The loss on held-out samples is that of one rank over all their counted tokens, and training does not notice.
 
-#include "runtime/train/evaluation.h"
+#include "runtime/trainer/evaluation.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>

@@ -1,12 +1,12 @@
 // What a mesh exports is what one rank holds: whole tensors, without padding.
 
-#include "runtime/model/export_model.h"
+#include "runtime/hf/export_model.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include "runtime/hf/config_json.h"
-#include "runtime/hf/safetensors.h"
+#include "runtime/safetensors/folder.h"
 #include "tests/matrix/cell.h"
 #include "tests/matrix/comparison.h"
 #include "tests/support/scratch.h"

@@ -9,7 +9,7 @@
 #include <set>
 #include <string>
 
-#include "runtime/train/trainer.h"
+#include "runtime/trainer/trainer.h"
 #include "tests/support/world.h"
 #include "tests/support/zero_recorder.h"
 

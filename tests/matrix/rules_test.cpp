@@ -6,7 +6,7 @@
 #include "mesh/skipped_sums.h"
 #include "runtime/data/dataset.h"
 #include "runtime/model/initialize.h"
-#include "runtime/train/assemble.h"
+#include "runtime/trainer/assemble.h"
 #include "tests/matrix/cell.h"
 #include "tests/matrix/comparison.h"
 #include "tests/support/scratch.h"

@@ -12,7 +12,7 @@
 #include <set>
 #include <thread>
 
-#include "mesh/backends/mpi.h"
+#include "mesh/backends/mpi/mpi.h"
 #include "tests/support/commands.h"
 #include "tests/support/world.h"
 

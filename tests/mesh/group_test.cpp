@@ -7,7 +7,7 @@
 #include <stdexcept>
 
 #include "mesh/backends/dry_run.h"
-#include "mesh/backends/mpi.h"
+#include "mesh/backends/mpi/mpi.h"
 #include "tests/mesh/worlds.h"
 #include "tests/support/world.h"
 

@@ -4,7 +4,7 @@
 #include <map>
 #include <optional>
 
-#include "mesh/backends/mpi.h"
+#include "mesh/backends/mpi/mpi.h"
 
 namespace meshtrain {
 namespace {

@@ -5,7 +5,7 @@
 
 #include <atomic>
 
-#include "mesh/backends/rank_pattern.h"
+#include "mesh/backends/mpi/rank_pattern.h"
 #include "tests/mesh/worlds.h"
 #include "tests/support/world.h"
 

@@ -1,5 +1,5 @@
 // What the nccl backend would call, for ranks and sizes that need no GPU.
-#include "mesh/backends/nccl_calls.h"
+#include "mesh/backends/nccl/calls.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "mesh/backends/rank_pattern.h"
+#include "mesh/backends/mpi/rank_pattern.h"
 
 #include <gtest/gtest.h>
 

@@ -10,8 +10,8 @@
 #include <random>
 
 #include "mesh/backends/dry_run.h"
-#include "mesh/backends/host_board.h"
-#include "mesh/backends/mpi.h"
+#include "mesh/backends/mpi/mpi.h"
+#include "mesh/backends/mpi/shared_memory/board.h"
 #include "mesh/cgroup.h"
 #include "mesh/device_mesh.h"
 #include "mesh/host_map.h"

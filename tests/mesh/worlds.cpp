@@ -10,7 +10,7 @@
 #include <numeric>
 #include <thread>
 
-#include "mesh/backends/mpi.h"
+#include "mesh/backends/mpi/mpi.h"
 #include "tests/support/world.h"
 
 namespace meshtrain::testing {

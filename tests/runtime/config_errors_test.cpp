@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
-#include "runtime/config/key_names.h"
-#include "runtime/config/load.h"
-#include "runtime/config/suggest.h"
+#include "runtime/recipe/load.h"
+#include "runtime/yaml/known_keys.h"
+#include "runtime/yaml/suggest.h"
 #include "tests/runtime/config_support.h"
 
 namespace meshtrain::testing {

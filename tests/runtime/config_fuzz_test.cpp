@@ -4,7 +4,7 @@
 #include <random>
 #include <string>
 
-#include "runtime/config/load.h"
+#include "runtime/recipe/load.h"
 #include "tests/runtime/config_support.h"
 
 namespace meshtrain::testing {

@@ -1,4 +1,4 @@
-#include "runtime/config/load.h"
+#include "runtime/recipe/load.h"
 
 #include <gtest/gtest.h>
 

@@ -1,10 +1,10 @@
 // Patterns of parameter names: what they match, and what is said of those that do not fit the model.
-#include "runtime/config/patterns.h"
+#include "runtime/recipe/patterns.h"
 
 #include <gtest/gtest.h>
 
-#include "runtime/config/load.h"
-#include "runtime/config/validate.h"
+#include "runtime/recipe/load.h"
+#include "runtime/recipe/validate.h"
 #include "tests/runtime/config_support.h"
 
 namespace meshtrain::testing {

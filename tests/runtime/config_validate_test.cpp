@@ -1,6 +1,6 @@
-#include "runtime/config/load.h"
-#include "runtime/config/sharding.h"
-#include "runtime/config/validate.h"
+#include "runtime/recipe/load.h"
+#include "runtime/recipe/sharding.h"
+#include "runtime/recipe/validate.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "runtime/device/connect_devices.h"
+#include "runtime/launch/connect_devices.h"
 
 #include <gtest/gtest.h>
 

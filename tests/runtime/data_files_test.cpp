@@ -13,9 +13,9 @@
 #include <utility>
 
 #include "mesh/error.h"
-#include "runtime/data/file_reader.h"
-#include "runtime/data/output_file.h"
 #include "runtime/data/token_file.h"
+#include "runtime/files/file_reader.h"
+#include "runtime/files/output_file.h"
 #include "tests/runtime/data_files.h"
 #include "tests/support/scratch.h"
 

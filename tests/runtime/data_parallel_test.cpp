@@ -1,5 +1,5 @@
 // Groups of a hybrid on several hosts, which need no ranks to be made.
-#include "runtime/train/data_parallel.h"
+#include "runtime/trainer/data_parallel.h"
 
 #include <gtest/gtest.h>
 

@@ -7,10 +7,10 @@
 
 #include "mesh/error.h"
 #include "runtime/checkpoint/checkpoint_folder.h"
-#include "runtime/data/file_lock.h"
-#include "runtime/data/output_file.h"
+#include "runtime/files/file_lock.h"
+#include "runtime/files/output_file.h"
+#include "runtime/run/run_directory.h"
 #include "runtime/telemetry/json_lines.h"
-#include "runtime/train/run_directory.h"
 #include "tests/runtime/data_files.h"
 #include "tests/support/faults/faults.h"
 #include "tests/support/scratch.h"

@@ -9,8 +9,8 @@
 
 #include "mesh/error.h"
 #include "mesh/layout.h"
-#include "runtime/config/load.h"
-#include "runtime/config/validate.h"
+#include "runtime/recipe/load.h"
+#include "runtime/recipe/validate.h"
 
 namespace meshtrain {
 namespace {

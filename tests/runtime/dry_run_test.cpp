@@ -7,7 +7,7 @@
 #include <numeric>
 
 #include "mesh/backends/dry_run.h"
-#include "runtime/train/trainer.h"
+#include "runtime/trainer/trainer.h"
 
 namespace meshtrain {
 namespace {

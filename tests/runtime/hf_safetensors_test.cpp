@@ -1,4 +1,4 @@
-#include "runtime/hf/safetensors.h"
+#include "runtime/safetensors/folder.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "mesh/error.h"
-#include "runtime/hf/safetensors_writer.h"
+#include "runtime/safetensors/writer.h"
 #include "tests/runtime/data_files.h"
 #include "tests/support/scratch.h"
 

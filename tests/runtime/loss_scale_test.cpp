@@ -1,4 +1,4 @@
-#include "runtime/train/loss_scale.h"
+#include "runtime/trainer/loss_scale.h"
 
 #include <gtest/gtest.h>
 
@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "mesh/agree.h"
-#include "runtime/train/skipped_steps.h"
+#include "runtime/run/skipped_steps.h"
 
 namespace meshtrain {
 namespace {

@@ -8,7 +8,7 @@
 #include <random>
 
 #include "mesh/backends/dry_run.h"
-#include "runtime/train/trainer.h"
+#include "runtime/trainer/trainer.h"
 
 namespace meshtrain {
 namespace {

@@ -1,4 +1,4 @@
-#include "runtime/train/read_ahead.h"
+#include "runtime/trainer/read_ahead.h"
 
 #include <gtest/gtest.h>
 
@@ -6,7 +6,7 @@
 #include <stdexcept>
 
 #include "mesh/error.h"
-#include "runtime/train/batch.h"
+#include "runtime/trainer/batch.h"
 
 namespace meshtrain {
 namespace {

@@ -14,8 +14,8 @@
 
 #include "mesh/error.h"
 #include "runtime/hf/config_json.h"
-#include "runtime/hf/safetensors.h"
 #include "runtime/model/rope.h"
+#include "runtime/safetensors/folder.h"
 #include "tests/runtime/data_files.h"
 #include "tests/support/scratch.h"
 

@@ -1,4 +1,4 @@
-#include "runtime/train/squared_norm.h"
+#include "runtime/trainer/squared_norm.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>

@@ -1,14 +1,14 @@
 // Steps through a StepGraph, whose graph runs what was recorded again: whatever of a step does not come through the
 // recorded tensors stays what it was then, and shows.
 
-#include "runtime/train/step_graph.h"
+#include "runtime/trainer/step_graph.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <map>
 
-#include "runtime/train/trainer.h"
+#include "runtime/trainer/trainer.h"
 #include "tests/support/world.h"
 
 namespace meshtrain {

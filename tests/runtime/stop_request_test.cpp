@@ -1,4 +1,4 @@
-#include "runtime/train/stop_request.h"
+#include "runtime/run/stop_request.h"
 
 #include <gtest/gtest.h>
 #include <pthread.h>

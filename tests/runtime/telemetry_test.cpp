@@ -7,9 +7,9 @@
 #include <nlohmann/json.hpp>
 
 #include "mesh/error.h"
+#include "runtime/run/run_directory.h"
 #include "runtime/telemetry/console.h"
 #include "runtime/telemetry/metrics.h"
-#include "runtime/train/run_directory.h"
 #include "tests/support/scratch.h"
 
 namespace meshtrain {

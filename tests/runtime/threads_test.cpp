@@ -1,4 +1,4 @@
-#include "runtime/train/threads.h"
+#include "runtime/launch/threads.h"
 
 #include <gtest/gtest.h>
 #include <sched.h>

@@ -6,8 +6,8 @@
 #include <cstdlib>
 
 #include "runtime/hf/config_json.h"
-#include "runtime/hf/safetensors.h"
-#include "runtime/train/trainer.h"
+#include "runtime/safetensors/folder.h"
+#include "runtime/trainer/trainer.h"
 #include "tests/support/world.h"
 
 namespace meshtrain {

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "mesh/backends/mpi.h"
+#include "mesh/backends/mpi/mpi.h"
 #include "mesh/group.h"
 
 namespace meshtrain::testing {

@@ -5,7 +5,7 @@
 #include <numeric>
 
 #include "mesh/backends/local.h"
-#include "mesh/backends/mpi.h"
+#include "mesh/backends/mpi/mpi.h"
 #include "tests/support/world.h"
 
 namespace meshtrain::testing {

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <string>
 
-#include "runtime/hf/safetensors.h"
+#include "runtime/safetensors/folder.h"
 
 namespace meshtrain::testing {
 

@@ -4,7 +4,7 @@
 
 #include <fstream>
 
-#include "runtime/hf/safetensors.h"
+#include "runtime/safetensors/folder.h"
 #include "tests/support/files.h"
 #include "tests/support/tensor_offset.h"
 #include "tests/tools/train_program.h"

@@ -6,8 +6,8 @@
 #include <cstdlib>
 #include <regex>
 
-#include "runtime/config/load.h"
-#include "runtime/train/run.h"
+#include "runtime/recipe/load.h"
+#include "runtime/run/run.h"
 #include "tests/support/world.h"
 #include "tests/tools/train_program.h"
 #include "tools/meshtrain/commands.h"

@@ -14,8 +14,8 @@
 #include <set>
 
 #include "mesh/group.h"
-#include "runtime/config/load.h"
-#include "runtime/train/run.h"
+#include "runtime/recipe/load.h"
+#include "runtime/run/run.h"
 #include "tests/support/faults/faults.h"
 #include "tests/support/files.h"
 #include "tests/tools/train_program.h"

@@ -8,9 +8,9 @@
 #include <sstream>
 
 #include "mesh/error.h"
-#include "runtime/config/load.h"
-#include "runtime/config/patterns.h"
-#include "runtime/config/validate.h"
+#include "runtime/recipe/load.h"
+#include "runtime/recipe/patterns.h"
+#include "runtime/recipe/validate.h"
 
 namespace meshtrain {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <cstdlib>
 
-#include "mesh/backends/mpi.h"
+#include "mesh/backends/mpi/mpi.h"
 #include "mesh/error.h"
 
 namespace meshtrain {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "mesh/error.h"
-#include "runtime/config/suggest.h"
+#include "runtime/yaml/suggest.h"
 #include "tools/meshtrain/commands.h"
 #include "tools/meshtrain/launcher.h"
 #include "tools/meshtrain/report.h"

@@ -8,9 +8,9 @@
 
 #include "mesh/error.h"
 #include "mesh/layout.h"
-#include "runtime/config/context.h"
-#include "runtime/config/load.h"
-#include "runtime/config/validate.h"
+#include "runtime/recipe/context.h"
+#include "runtime/recipe/load.h"
+#include "runtime/recipe/validate.h"
 #include "runtime/telemetry/console.h"
 #include "tools/meshtrain/commands.h"
 #include "tools/meshtrain/mesh_picture.h"

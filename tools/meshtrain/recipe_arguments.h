@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "mesh/group.h"
-#include "runtime/config/load.h"
-#include "runtime/config/recipe.h"
+#include "runtime/recipe/load.h"
+#include "runtime/recipe/recipe.h"
 
 namespace meshtrain {
 

@@ -6,7 +6,7 @@
 #include <cstdio>
 
 #include "mesh/agree.h"
-#include "mesh/backends/mpi.h"
+#include "mesh/backends/mpi/mpi.h"
 #include "mesh/error.h"
 #include "runtime/watch/phase.h"
 #include "runtime/watch/watch.h"

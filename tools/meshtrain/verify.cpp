@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "mesh/error.h"
-#include "runtime/train/connect.h"
+#include "runtime/launch/connect.h"
 #include "runtime/verify/verify.h"
 #include "tools/meshtrain/commands.h"
 #include "tools/meshtrain/recipe_arguments.h"

@@ -1,0 +1,14 @@
+#pragma once
+
+#include <ATen/ATen.h>
+
+namespace meshtrain {
+
+/// Returns `tensor` on `device`, itself where it is there: from the host to a GPU through pinned memory, in the order
+/// of the stream, so that the host does not wait.
+at::Tensor to_device(const at::Tensor& tensor, at::Device device);
+
+/// Returns when the current stream of `device` has completed its work; at once on the CPU.
+void wait_for_stream(at::Device device);
+
+}  // namespace meshtrain

@@ -1,0 +1,53 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string_view>
+
+#include "runtime/files/file_bytes.h"
+
+namespace meshtrain {
+
+/// A file that is read where it is asked for. It is read, not mapped: a disk that fails and a file that is cut short
+/// meanwhile are then errors with a name, and no signal. Any thread may call.
+class FileReader {
+ public:
+  /// Throws InputError when `path` is not a file that can be read.
+  explicit FileReader(std::filesystem::path path);
+
+  const std::filesystem::path& path() const { return path_; }
+  /// In bytes, when it was opened.
+  int64_t size() const { return size_; }
+
+  /// Bytes [offset, offset + count) into `to`. Throws InputError when the disk fails, or when the file was cut short or
+  /// replaced since it was opened; std::out_of_range beyond size().
+  void read(int64_t offset, void* to, int64_t count) const;
+  FileBytes read(int64_t offset, int64_t count) const;
+  /// Calls `visit` with [offset, offset + count), block by block. Throws as read().
+  void for_each_block(int64_t offset, int64_t count, const std::function<void(std::string_view block)>& visit) const;
+
+ private:
+  struct OpenFile;
+  struct Close {
+    void operator()(const OpenFile* file) const;
+  };
+  using Handle = std::unique_ptr<const OpenFile, Close>;
+
+  [[noreturn]] void fail(const std::string& reason) const;
+  Handle open() const;
+
+  std::filesystem::path path_;
+  int64_t size_ = 0;
+  dev_t device_ = 0;
+  ino_t inode_ = 0;
+  Handle kept_;  // null where the process has many open: each read then opens the file
+};
+
+/// All bytes of a file. Throws InputError when it cannot be read.
+FileBytes read_all(const std::filesystem::path& path);
+
+}  // namespace meshtrain

@@ -1,0 +1,33 @@
+#include "runtime/launch/connect.h"
+
+#include <numeric>
+
+#include "mesh/backends/mpi/mpi.h"
+#include "runtime/launch/threads.h"
+
+namespace meshtrain {
+namespace {
+
+std::string threads;
+
+Group connect_launched() {
+  std::shared_ptr<Backend> backend = mpi_backend();
+  std::vector<int64_t> ranks(backend->size());
+  std::iota(ranks.begin(), ranks.end(), 0);
+  const std::string place = "rank " + std::to_string(backend->rank());
+  return Group(std::move(backend), "world", std::move(ranks), place);
+}
+
+}  // namespace
+
+Group connect_world() {
+  Group world = launched_by_mpi() ? connect_launched() : Group();
+  threads = set_threads(world);
+  return world;
+}
+
+const std::string& threads_taken() {
+  return threads;
+}
+
+}  // namespace meshtrain

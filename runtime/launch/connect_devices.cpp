@@ -1,0 +1,125 @@
+#include "runtime/launch/connect_devices.h"
+
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "mesh/agree.h"
+#include "mesh/cuda/checks.h"
+#include "mesh/cuda/plugin.h"
+#include "mesh/error.h"
+#include "mesh/host_map.h"
+#include "mesh/staged.h"
+#include "runtime/recipe/sharding.h"
+#include "runtime/recipe/validate.h"
+
+namespace meshtrain {
+namespace {
+
+/// This rank's GPU; ranks take turns where there are fewer of them.
+struct Gpu {
+  CudaPlugin* plugin = nullptr;
+  int number = 0;
+};
+
+Gpu find_gpu(const DeviceRequest& request, const Group& world) {
+  CudaPlugin& plugin = open_cuda_plugin();
+  const int count = plugin.prepare();
+  if (!request.allocator.empty()) plugin.set_allocator(request.allocator);
+  return {&plugin, HostMap::of(world).local_rank(world.rank()) % count};
+}
+
+/// A rank's GPU, as the driver names it, or why it has none.
+struct Claim {
+  std::string identity;
+  std::string problem;
+};
+
+/// Empty when each rank has a GPU of its own, else what prevents it. Collective.
+std::string missing_gpu(const Claim& claim, const Group& world) {
+  const std::vector<std::string> identities = gather_texts(world, claim.identity);
+  const std::vector<std::string> problems = gather_texts(world, claim.problem);
+  std::map<std::string, size_t> owners;
+  std::string missing;
+  for (size_t rank = 0; rank < identities.size() && missing.empty(); ++rank) {
+    const auto [owner, is_new] = owners.emplace(identities[rank], rank);
+    if (identities[rank].empty()) {
+      missing = "rank " + std::to_string(rank) + " has none" + (problems[rank].empty() ? "" : ": " + problems[rank]);
+    } else if (!is_new) {
+      missing = "ranks " + std::to_string(owner->second) + " and " + std::to_string(rank) + " share one";
+    }
+  }
+  return broadcast_text(world, missing);
+}
+
+Computing on_cpus(const Group& world, const std::string& reason = "") {
+  Computing computing{at::kCPU, world, "cpu"};
+  if (!reason.empty() && is_cuda_driver_there()) computing.fallback = "device: auto is the CPU here, as " + reason;
+  return computing;
+}
+
+NcclBuffers user_buffers(const DeviceRequest& request) {
+  if (request.nccl_user_buffers == "symmetric") return NcclBuffers::Symmetric;
+  return request.nccl_user_buffers == "registered" ? NcclBuffers::Registered : NcclBuffers::Off;
+}
+
+Computing on_gpus(const Gpu& gpu, bool nccl, const DeviceRequest& request, const MeshLayout& layout,
+                  const Group& world) {
+  agree(world, [&] { gpu.plugin->use(gpu.number); });
+  Computing computing;
+  computing.device = at::Device(at::kCUDA, static_cast<at::DeviceIndex>(gpu.number));
+  const std::shared_ptr<Backend> backend =
+      nccl ? gpu.plugin->nccl(world.backend(), layout,
+                              {.user_buffers = user_buffers(request), .two_queues = request.two_queues})
+           : staged(world.backend());
+  computing.world = Group(backend, world.name(), world.ranks(), world.place());
+  computing.description = "cuda, " + gpu.plugin->describe(gpu.number);
+  if (nccl || world.size() == 1) computing.make_graph = [gpu] { return gpu.plugin->make_graph(gpu.number); };
+  computing.peak_bytes = [gpu] { return gpu.plugin->peak_bytes(gpu.number); };
+  if (world.size() > 1) {
+    computing.description += " on the first of " + std::to_string(world.size()) + " ranks, through " +
+                             (nccl ? "nccl" : "host memory and mpi");
+  }
+  return computing;
+}
+
+}  // namespace
+
+DeviceRequest device_request(const Recipe& recipe, const MeshLayout& layout) {
+  return {recipe.device,
+          recipe.parallel.backend,
+          cpu_only(recipe),
+          recipe.train.cuda_allocator,
+          recipe.parallel.nccl_user_buffers,
+          gathers_beside_reductions(sharding_choice(recipe, layout).mode)};
+}
+
+Computing connect_devices(const DeviceRequest& request, const MeshLayout& layout, const Group& world) {
+  const bool needs_nccl = request.backend == "nccl", needs_gpu = request.device == "cuda" || needs_nccl;
+  if (request.device == "cpu") return on_cpus(world);
+  if (!needs_gpu && !request.cpu_only.empty()) return on_cpus(world, request.cpu_only + " runs on CPUs alone");
+  Gpu gpu;
+  Claim claim;
+  if (needs_gpu) {
+    agree(world, [&] { gpu = find_gpu(request, world); });
+  } else if (is_cuda_driver_there()) {
+    try {
+      gpu = find_gpu(request, world);
+    } catch (const CudaUnavailable& error) {
+      claim.problem = error.reason();
+    } catch (const std::exception& error) {
+      claim.problem = message_of(error);
+    }
+  }
+  if (gpu.plugin != nullptr) claim.identity = gpu.plugin->identity(gpu.number);
+  const std::string missing = missing_gpu(claim, world);
+  if (!needs_gpu && !missing.empty()) return on_cpus(world, "each rank needs a GPU of its own, but " + missing);
+  if (needs_nccl && !missing.empty()) {
+    throw InputError("parallel.backend: nccl needs a GPU for each rank, but " + missing +
+                     ": start fewer ranks on a machine, or use parallel.backend: mpi, where ranks may share one");
+  }
+  const bool nccl = world.size() > 1 && missing.empty() && request.backend != "mpi";
+  return on_gpus(gpu, nccl, request, layout, world);
+}
+
+}  // namespace meshtrain

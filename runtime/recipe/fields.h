@@ -1,0 +1,293 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/recipe/recipe.h"
+#include "runtime/yaml/rule.h"
+
+/// The keys of a recipe, defined once: where their values go, and which values are valid. `fields` is called with an
+/// archive, as runtime/yaml/rule.h describes.
+namespace meshtrain {
+
+class Reader;
+
+/// For a Rule: why a key of these types of rotary scaling may not stand beside `type`; empty when it may.
+std::string other_types_key(const std::string& type, const std::vector<std::string>& types_of_key);
+/// With `model.hf` and `model.init` known: the folder's shape, which the keys beside it must agree with.
+void begin_shape(Reader& reader, ModelRecipe& model);
+/// With the whole model known: sizes that follow from others, and what the numbers demand of each other.
+void finish_model(Reader& reader, ModelRecipe& model);
+/// The keys of a source with its dtype known: Megatron's files are streams.
+void begin_layout(const Reader& reader, SourceRecipe& source);
+/// Whether the map of `data:` has a mixture.
+bool names_mixture(const Reader& reader);
+/// With the data known: what the held-out samples are read as unless they say otherwise.
+void begin_evaluate(const DataRecipe& data, EvaluateRecipe& evaluate);
+void check_order(Reader& reader, const ParallelRecipe& parallel);
+void check_name(Reader& reader, const Recipe& recipe);
+/// With the whole recipe known: patterns match parameters of the model, and something is left to train.
+void check_patterns(Reader& reader, const Recipe& recipe);
+
+inline constexpr double kMaxSize = 2147483647;
+
+template <class Archive>
+void fields(Archive& archive, RopeScaling& scaling) {
+  archive.field("rope_type", scaling.type, {.required = true, .choices = {"default", "linear", "llama3", "yarn"}});
+  const std::string& type = scaling.type;
+  const std::string unscaled = other_types_key(type, {"linear", "llama3", "yarn"});
+  const std::string not_llama3 = other_types_key(type, {"llama3"}), not_yarn = other_types_key(type, {"yarn"});
+  archive.field("factor", scaling.factor, {.required = true, .least = 1, .refused = unscaled});
+  archive.field("low_freq_factor", scaling.low_freq_factor, {.required = true, .above = 0, .refused = not_llama3});
+  archive.field("high_freq_factor", scaling.high_freq_factor, {.required = true, .above = 0, .refused = not_llama3});
+  const bool needs_original = type == "llama3";
+  archive.field("original_max_position_embeddings", scaling.original_max_position_embeddings,
+                {.required = needs_original,
+                 .least = needs_original ? 1 : 0,
+                 .most = kMaxSize,
+                 .refused = other_types_key(type, {"llama3", "yarn"})});
+  archive.field("beta_fast", scaling.beta_fast, {.above = 0, .refused = not_yarn});
+  archive.field("beta_slow", scaling.beta_slow, {.above = 0, .refused = not_yarn});
+  archive.field("attention_factor", scaling.attention_factor, {.above = 0, .refused = not_yarn});
+  archive.field("mscale", scaling.mscale, {.above = 0, .refused = not_yarn});
+  archive.field("mscale_all_dim", scaling.mscale_all_dim, {.above = 0, .refused = not_yarn});
+  archive.field("truncate", scaling.truncate, {.refused = not_yarn});
+}
+
+template <class Archive>
+void fields(Archive& archive, ModelShape& shape) {
+  const Rule size = {.required = true, .least = 1, .most = kMaxSize};
+  const Rule derived_size = {.least = 1, .most = kMaxSize};
+  archive.field("family", shape.family, {.choices = {"llama", "mistral", "qwen2", "qwen3"}});
+  archive.field("hidden_size", shape.hidden_size, size);
+  archive.field("intermediate_size", shape.intermediate_size, size);
+  archive.field("num_hidden_layers", shape.num_hidden_layers, size);
+  archive.field("num_attention_heads", shape.num_attention_heads, size);
+  archive.field("num_key_value_heads", shape.num_key_value_heads, derived_size);
+  archive.field("head_dim", shape.head_dim, derived_size);
+  archive.field("vocab_size", shape.vocab_size, size);
+  archive.field("max_position_embeddings", shape.max_position_embeddings, {.least = 0, .most = kMaxSize});
+  archive.field("rope_theta", shape.rope_theta, {.above = 0});
+  archive.section("rope_scaling", shape.rope_scaling);
+  archive.field("rms_norm_eps", shape.rms_norm_eps, {.above = 0});
+  archive.field("initializer_range", shape.initializer_range, {.above = 0});
+  archive.field("tie_word_embeddings", shape.tie_word_embeddings);
+  bool attention_bias = shape.output_bias;  // the q, k, v biases of Qwen2 come with the family
+  archive.field("attention_bias", attention_bias);
+  archive.field("mlp_bias", shape.mlp_bias);
+  archive.when_reading([&](Reader&) { shape.output_bias = attention_bias; });
+}
+
+template <class Archive>
+void fields(Archive& archive, ModelRecipe& model) {
+  archive.field("hf", model.hf);
+  archive.when_reading([&](Reader&) { model.init = model.hf.empty() ? "random" : "pretrained"; });
+  archive.field("init", model.init, {.choices = {"pretrained", "random"}});
+  archive.when_reading([&](Reader& reader) { begin_shape(reader, model); });
+  fields(archive, model.shape);
+  archive.when_reading([&](Reader& reader) { finish_model(reader, model); });
+}
+
+template <class Archive>
+void fields(Archive& archive, ContextRecipe& context) {
+  archive.field("algorithm", context.algorithm, {.choices = {"auto", "ring", "all_gather", "ulysses"}});
+  archive.field("layout", context.layout, {.choices = {"auto", "contiguous", "zigzag"}});
+}
+
+template <class Archive>
+void fields(Archive& archive, OffloadRecipe& offload) {
+  archive.field("to", offload.to, {.choices = {"none", "host", "disk"}});
+  archive.field("path", offload.path,
+                {.required = true, .refused = offload.to == "disk" ? "" : "needs to: disk beside it"});
+}
+
+template <class Archive>
+void fields(Archive& archive, FsdpRecipe& fsdp) {
+  archive.field("mode", fsdp.mode,
+                {.choices = {"auto", "no_shard", "shard_optimizer", "shard_grad_op", "full_shard", "hybrid_shard"}});
+  archive.field("shard_size", fsdp.shard_size, {.least = 1, .most = kMaxSize});
+  archive.field("shard_axes", fsdp.shard_axes, {.choices = {"dp", "cp"}});
+  archive.field("reshard_after_forward", fsdp.reshard_after_forward);
+  archive.field("no_sync", fsdp.no_sync);
+  archive.field("prefetch", fsdp.prefetch, {.least = 0, .most = 64});
+  archive.field("unit_layers", fsdp.unit_layers, {.least = 1, .most = kMaxSize});
+  archive.field("reduce_dtype", fsdp.reduce_dtype, {.choices = {"fp32", "bf16", "fp16"}});
+  archive.section("offload", fsdp.offload);
+}
+
+template <class Archive>
+void fields(Archive& archive, ParallelRecipe& parallel) {
+  const std::vector<std::string> axes = {"dp", "tp", "cp"};
+  archive.field("mesh", parallel.mesh, {.least = 1, .most = kMaxSize, .choices = axes});
+  archive.field("order", parallel.order, {.choices = axes});
+  archive.when_reading([&](Reader& reader) { check_order(reader, parallel); });
+  archive.section("fsdp", parallel.fsdp);
+  archive.field("sequence_parallel", parallel.sequence_parallel, {.choices = {"auto", "on", "off"}});
+  archive.section("context", parallel.context);
+  archive.field("backend", parallel.backend, {.choices = {"auto", "mpi", "nccl"}});
+  archive.field("nccl_user_buffers", parallel.nccl_user_buffers,
+                {.choices = {"off", "registered", "symmetric", "true", "false"}});
+  archive.when_reading([&](Reader&) {  // true and false: as recipes had it first
+    if (parallel.nccl_user_buffers == "true") parallel.nccl_user_buffers = "registered";
+    if (parallel.nccl_user_buffers == "false") parallel.nccl_user_buffers = "off";
+  });
+}
+
+/// What is said of a token file besides its name. `refused`: why nothing may be; `no_mask`: why no loss mask.
+template <class Archive>
+void source_fields(Archive& archive, SourceRecipe& source, const std::string& refused, const std::string& no_mask) {
+  archive.field("source", source.source, {.refused = refused});
+  archive.field("dtype", source.dtype, {.choices = {"uint8", "uint16", "uint32", "megatron"}, .refused = refused});
+  archive.when_reading([&](Reader& reader) { begin_layout(reader, source); });
+  archive.field("layout", source.layout, {.choices = {"records", "stream"}, .refused = refused});
+  archive.field("ignore_id", source.ignore_id, {.least = 0, .refused = refused});
+  archive.field("loss_mask", source.loss_mask, {.refused = no_mask});
+  archive.field("shuffle", source.shuffle, {.refused = refused});
+  archive.field("documents", source.documents, {.least = 0, .minus_one = "index", .refused = refused});
+  archive.field("boundary_labels", source.boundary_labels, {.choices = {"counted", "ignored"}, .refused = refused});
+}
+
+template <class Archive>
+void fields(Archive& archive, MixedSourceRecipe& source) {
+  archive.field("tokens", source.tokens, {.required = true});
+  archive.field("weight", source.weight, {.required = true, .above = 0});
+  source_fields(archive, source, "", "");
+}
+
+template <class Archive>
+void fields(Archive& archive, DataRecipe& data) {
+  bool mixed = !data.mixture.empty();
+  archive.when_reading([&](Reader& reader) { mixed = names_mixture(reader); });
+  const std::string refused =
+      mixed ? "belongs to one file: name it in the entries of data.mixture, or leave that out" : "";
+  archive.field("tokens", data.tokens, {.required = !mixed, .refused = refused});
+  source_fields(archive, data, "", refused);
+  archive.list("mixture", data.mixture, MixedSourceRecipe{data});
+}
+
+template <class Archive>
+void fields(Archive& archive, EvaluateRecipe& evaluate) {
+  archive.field("every", evaluate.every, {.least = 0});
+  archive.field("tokens", evaluate.tokens, {.required = evaluate.every > 0});
+  const std::string none = evaluate.tokens.empty() ? "needs evaluate.tokens beside it, the file to evaluate on" : "";
+  archive.field("samples", evaluate.samples, {.least = 1, .refused = none});
+  source_fields(archive, evaluate, none, none);
+}
+
+template <class Archive>
+void fields(Archive& archive, CheckpointingRecipe& checkpointing) {
+  archive.field("mode", checkpointing.mode, {.choices = {"none", "full", "selective"}});
+  const bool none = checkpointing.mode == "none";
+  archive.field("every", checkpointing.every,
+                {.least = 1, .most = kMaxSize, .refused = none ? "needs a mode: full or selective beside it" : ""});
+}
+
+template <class Archive>
+void fields(Archive& archive, ParameterMetricsRecipe& metrics) {
+  archive.field("every", metrics.every, {.least = 0});
+}
+
+template <class Archive>
+void fields(Archive& archive, LossScaleRecipe& scale) {
+  archive.field("static", scale.fixed, {.above = 0});
+  const std::string fixed =
+      scale.fixed ? "belongs to a scale that changes: leave it or train.loss_scale.static out" : "";
+  archive.field("initial", scale.initial, {.above = 0, .refused = fixed});
+  archive.field("growth_interval", scale.growth_interval, {.least = 1, .refused = fixed});
+  archive.field("growth_factor", scale.growth_factor, {.least = 1, .refused = fixed});
+  archive.field("backoff_factor", scale.backoff_factor, {.above = 0, .below = 1, .refused = fixed});
+  archive.field("min", scale.min, {.above = 0, .refused = fixed});
+}
+
+template <class Archive>
+void fields(Archive& archive, TrainRecipe& train) {
+  const Rule size = {.required = true, .least = 1, .most = kMaxSize};
+  archive.field("sequence_length", train.sequence_length, size);
+  archive.field("global_batch", train.global_batch, size);
+  archive.field("micro_batch", train.micro_batch, {.least = 1, .most = kMaxSize});
+  archive.field("steps", train.steps, {.required = true, .least = 1});
+  archive.field("precision", train.precision, {.choices = {"fp64", "fp32", "bf16", "bf16_mixed", "fp16_mixed"}});
+  archive.section("loss_scale", train.loss_scale);
+  archive.when_reading([&](Reader&) {
+    if (train.precision == "fp16_mixed" && !train.loss_scale) train.loss_scale.emplace();
+  });
+  archive.field("stochastic_rounding", train.stochastic_rounding);
+  archive.field("non_finite", train.non_finite, {.choices = {"stop", "skip"}});
+  archive.field("max_skipped", train.max_skipped, {.least = 1});
+  archive.field("clip_norm", train.clip_norm, {.least = 0});
+  archive.field("seed", train.seed, {.least = 0});
+  archive.field("freeze", train.freeze);
+  archive.section("parameter_metrics", train.parameter_metrics);
+  archive.section("activation_checkpointing", train.activation_checkpointing);
+  archive.field("offload_activations", train.offload_activations);
+  archive.field("cuda_graph", train.cuda_graph);
+  archive.field("cuda_allocator", train.cuda_allocator);
+  archive.field("log_every", train.log_every, {.least = 1});
+  archive.field("time_limit", train.time_limit, {.least = 0});
+  archive.field("export", train.export_folder);
+}
+
+template <class Archive>
+void fields(Archive& archive, GroupRecipe& group) {
+  archive.field("pattern", group.pattern, {.required = true});
+  archive.field("learning_rate_factor", group.learning_rate_factor, {.least = 0});
+  archive.field("weight_decay", group.weight_decay, {.least = 0});
+}
+
+template <class Archive>
+void fields(Archive& archive, OptimizerRecipe& optimizer) {
+  archive.field("name", optimizer.name, {.choices = {"adamw", "sgd", "muon"}});
+  const bool is_muon = optimizer.name == "muon";
+  archive.field("learning_rate", optimizer.learning_rate, {.required = true, .least = 0});
+  archive.field("betas", optimizer.betas, {.least = 0, .below = 1});
+  archive.field("eps", optimizer.eps, {.least = 0});
+  archive.field("weight_decay", optimizer.weight_decay, {.least = 0});
+  archive.when_reading([&](Reader&) { optimizer.momentum = is_muon ? 0.95 : 0; });
+  archive.field("momentum", optimizer.momentum, {.least = 0, .below = 1});
+  archive.field("decay", optimizer.decay, {.choices = {"all", "matrices"}});
+  archive.map("muon", [&](Archive& inner) {
+    const std::string refused = is_muon ? "" : "belongs to optimizer.name muon, not " + optimizer.name;
+    MuonRecipe& muon = optimizer.muon;
+    inner.field("scale", muon.scale, {.choices = {"match_rms_adamw", "original"}, .refused = refused});
+    inner.field("nesterov", muon.nesterov, {.refused = refused});
+    inner.field("newton_schulz_steps", muon.newton_schulz_steps, {.least = 1, .most = 100, .refused = refused});
+    inner.field("adamw_learning_rate", muon.adamw_learning_rate, {.least = 0, .refused = refused});
+  });
+  archive.list("groups", optimizer.groups, {});
+}
+
+template <class Archive>
+void fields(Archive& archive, ScheduleRecipe& schedule) {
+  archive.field("name", schedule.name, {.choices = {"constant", "cosine", "linear", "wsd"}});
+  archive.field("warmup_steps", schedule.warmup_steps, {.least = 0});
+  archive.field("decay_steps", schedule.decay_steps, {.least = 0});
+  archive.field("min_ratio", schedule.min_ratio, {.least = 0, .most = 1});
+}
+
+template <class Archive>
+void fields(Archive& archive, CheckpointRecipe& checkpoint) {
+  archive.field("every", checkpoint.every, {.least = 0});
+  archive.field("keep_last", checkpoint.keep_last, {.least = 0});
+  const std::string none = checkpoint.keep_last == 0 ? "needs keep_last beside it: without it all are kept" : "";
+  archive.field("keep_every", checkpoint.keep_every, {.least = 0, .refused = none});
+}
+
+template <class Archive>
+void fields(Archive& archive, Recipe& recipe) {
+  archive.field("name", recipe.name);
+  archive.when_reading([&](Reader& reader) { check_name(reader, recipe); });
+  archive.section("model", recipe.model);
+  archive.section("parallel", recipe.parallel);
+  archive.section("data", recipe.data);
+  archive.when_reading([&](Reader&) { begin_evaluate(recipe.data, recipe.evaluate); });
+  archive.section("evaluate", recipe.evaluate);
+  archive.section("train", recipe.train);
+  archive.section("optimizer", recipe.optimizer);
+  archive.section("schedule", recipe.schedule);
+  archive.section("checkpoint", recipe.checkpoint);
+  archive.field("device", recipe.device, {.choices = {"auto", "cpu", "cuda"}});
+  archive.when_reading([&](Reader& reader) { check_patterns(reader, recipe); });
+}
+
+}  // namespace meshtrain

@@ -1,0 +1,128 @@
+#include "runtime/recipe/load.h"
+
+#include <memory>
+#include <utility>
+
+#include "mesh/layout.h"
+#include "runtime/recipe/fields.h"
+#include "runtime/yaml/key_lister.h"
+#include "runtime/yaml/layers.h"
+#include "runtime/yaml/reader.h"
+#include "runtime/yaml/scalar_text.h"
+#include "runtime/yaml/value.h"
+#include "runtime/yaml/writer.h"
+
+namespace meshtrain {
+namespace {
+
+const KnownKeys& recipe_keys() {
+  static const KnownKeys keys = [] {
+    KeyLister lister;
+    Recipe recipe;
+    lister.field("extends", recipe.file);
+    fields(lister, recipe);
+    return KnownKeys(lister.take());
+  }();
+  return keys;
+}
+
+Recipe read_recipe(const YamlValue& root, const std::filesystem::path& file, Reader::Files files) {
+  Recipe recipe;
+  recipe.file = file;
+  recipe.name = file.stem().string();
+  Reader reader(root, recipe_keys(), files);
+  fields(reader, recipe);
+  return recipe;
+}
+
+/// `key`: of `value`; "" is the recipe.
+void note_places(const YamlValue& value, const std::string& key, std::map<std::string, std::string>& places) {
+  const bool says_key = key.empty() || (value.place.source && value.place.source->option_key == key);
+  places[key] = value.place.text() + (says_key ? "" : ": " + key);
+  for (const YamlEntry& entry : value.entries) {
+    note_places(entry.value, key.empty() ? entry.key : key + "." + entry.key, places);
+  }
+  for (size_t i = 0; i < value.items.size(); ++i) {
+    note_places(value.items[i], key + "[" + std::to_string(i) + "]", places);
+  }
+}
+
+YamlValue parse_saved(const std::string& yaml) {
+  auto source = std::make_shared<YamlSource>();
+  source->name = "recipe";
+  source->folder = "/";
+  return parse_yaml(yaml, source);
+}
+
+/// Where the folder of model.hf is gone: puts what `saved` says of the model under what `recipe` says of it. Whether it
+/// did; then no file needs to be opened for the model.
+bool recall_model(YamlValue& recipe, const std::string& name, const SavedRecipe& saved) {
+  YamlValue* model = recipe.find("model");
+  const YamlValue* hf = model == nullptr ? nullptr : model->find("hf");
+  if (!saved || hf == nullptr || hf->kind != YamlValue::Kind::Scalar || hf->text.empty()) return false;
+  std::error_code ignored;
+  if (std::filesystem::exists(hf->place.source->folder / hf->text / "config.json", ignored)) return false;
+  const std::string yaml = saved(name);
+  if (yaml.empty()) return false;
+  YamlValue before = parse_saved(yaml);
+  YamlValue* known = before.find("model");
+  if (known == nullptr) return false;
+  merge_yaml(*known, std::move(*model));
+  *model = std::move(*known);
+  return true;
+}
+
+/// Puts the mesh of --mesh in the place of parallel.mesh. Throws InputError.
+void replace_mesh(YamlValue& recipe, const std::string& mesh) {
+  auto source = std::make_shared<YamlSource>();
+  source->name = "--mesh " + mesh;
+  source->is_file = false;
+  source->option_key = "parallel.mesh";
+  const YamlPlace place{source};
+  YamlValue axes;
+  axes.kind = YamlValue::Kind::Map;
+  axes.place = place;
+  for (const auto& [axis, size] : parse_mesh(mesh)) {
+    YamlValue value;
+    value.kind = YamlValue::Kind::Scalar;
+    value.place = place;
+    value.text = size == MeshLayout::kAuto ? "auto" : scalar_text(size);
+    axes.entries.push_back({axis, place, std::move(value)});
+  }
+  merge_yaml(recipe, layer_of("parallel.mesh", YamlValue(), place));  // a null: no axis of the old mesh remains
+  merge_yaml(recipe, layer_of("parallel.mesh", std::move(axes), place));
+}
+
+}  // namespace
+
+Recipe load_recipe(const std::filesystem::path& file, const std::vector<std::string>& overrides,
+                   const std::string& mesh, const SavedRecipe& saved) {
+  YamlValue root = read_layers(file);
+  const YamlPlace place = root.place;
+  for (const std::string& text : overrides) merge_yaml(root, override_layer(text));
+  if (!mesh.empty()) replace_mesh(root, mesh);
+  root.place = place;
+  const YamlValue* name = root.find("name");
+  const bool recalled = recall_model(root, name == nullptr ? file.stem().string() : name->text, saved);
+  Recipe recipe = read_recipe(root, std::filesystem::absolute(file).lexically_normal(),
+                              recalled ? Reader::Files::LeaveAlone : Reader::Files::Open);
+  note_places(root, "", recipe.places);
+  return recipe;
+}
+
+std::string to_yaml(const Recipe& recipe) {
+  Recipe copy = recipe;  // the fields are visited as things that could be written to
+  Writer writer;
+  fields(writer, copy);
+  return writer.text();
+}
+
+Recipe parse_recipe(const std::string& yaml) {
+  return parse_recipe(parse_saved(yaml));
+}
+
+Recipe parse_recipe(const YamlValue& yaml) {
+  return read_recipe(yaml, {}, Reader::Files::LeaveAlone);
+}
+
+}  // namespace meshtrain

@@ -1,0 +1,120 @@
+#include <algorithm>
+#include <filesystem>
+
+#include "runtime/hf/config_json.h"
+#include "runtime/model/rope_scaling.h"
+#include "runtime/recipe/fields.h"
+#include "runtime/yaml/reader.h"
+#include "runtime/yaml/suggest.h"
+
+namespace meshtrain {
+namespace {
+
+bool has_weights(const std::filesystem::path& folder) {
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, ignored)) {
+    if (entry.path().extension() == ".safetensors") return true;
+  }
+  return false;
+}
+
+void derive_sizes(Reader& reader, ModelShape& shape) {
+  if (shape.num_key_value_heads == 0) shape.num_key_value_heads = shape.num_attention_heads;
+  if (shape.head_dim > 0) return;
+  if (shape.hidden_size % shape.num_attention_heads != 0) {
+    reader.fail("hidden_size", std::to_string(shape.hidden_size) + " is not a multiple of num_attention_heads " +
+                                   std::to_string(shape.num_attention_heads) + ": change one, or give head_dim");
+  }
+  shape.head_dim = shape.hidden_size / shape.num_attention_heads;
+}
+
+void check_shape(const Reader& reader, const ModelShape& shape) {
+  if (shape.num_attention_heads % shape.num_key_value_heads != 0) {
+    reader.fail("num_key_value_heads", std::to_string(shape.num_key_value_heads) +
+                                           " does not divide num_attention_heads " +
+                                           std::to_string(shape.num_attention_heads));
+  }
+  if (shape.head_dim % 2 != 0) {
+    reader.fail("head_dim", std::to_string(shape.head_dim) + " is odd: rotary positions turn pairs");
+  }
+  if (const auto mistake = rope_mistake(shape)) reader.fail("rope_scaling", mistake->key + " " + mistake->what);
+  if (shape.output_bias && shape.family != "llama" && shape.family != "qwen3") {
+    reader.fail("attention_bias", "true is not something that a " + shape.family + " has");
+  }
+  if (shape.mlp_bias && shape.family != "llama") {
+    reader.fail("mlp_bias", "true is not something that a " + shape.family + " has");
+  }
+}
+
+}  // namespace
+
+std::string other_types_key(const std::string& type, const std::vector<std::string>& types_of_key) {
+  if (std::find(types_of_key.begin(), types_of_key.end(), type) != types_of_key.end()) return {};
+  return "is a key of rope_type " + joined(types_of_key) + ", not of " + type;
+}
+
+void begin_shape(Reader& reader, ModelRecipe& model) {
+  if (model.hf.empty()) {
+    if (!reader.has("hidden_size")) {
+      reader.fail("hf", "must be given (a Hugging Face folder), or the shape spelled out: hidden_size, ...");
+    }
+    return;
+  }
+  if (!reader.opens_files()) return;
+  std::error_code ignored;
+  if (!std::filesystem::is_directory(model.hf, ignored)) reader.fail("hf", "there is no folder " + model.hf.string());
+  const std::filesystem::path config = model.hf / "config.json";
+  model.shape = read_config_json(config);
+  reader.settle(config.string() + "; leave it out, or set model.hf to null");
+}
+
+void finish_model(Reader& reader, ModelRecipe& model) {
+  ModelShape& shape = model.shape;
+  derive_sizes(reader, shape);
+  if (shape.rope_scaling && shape.rope_scaling->type == "default") shape.rope_scaling.reset();
+  check_shape(reader, shape);
+  shape.qkv_bias = shape.output_bias || shape.family == "qwen2";
+  shape.qk_norm = shape.family == "qwen3";
+  if (model.init != "pretrained") return;
+  if (model.hf.empty()) reader.fail("init", "pretrained needs model.hf, the folder with the weights");
+  if (reader.opens_files() && !has_weights(model.hf)) {
+    reader.fail("hf", "there are no *.safetensors in " + model.hf.string() +
+                          ": fetch them (python3 tools/fetch_3d_data.py --model " + model.hf.filename().string() +
+                          " for those of recipes/hf_3d), or set model.init to random");
+  }
+}
+
+void check_order(Reader& reader, const ParallelRecipe& parallel) {
+  std::vector<std::string> sorted = parallel.order;
+  std::sort(sorted.begin(), sorted.end());
+  if (sorted == std::vector<std::string>{"cp", "dp", "tp"}) return;
+  reader.fail("order", scalar_text(parallel.order) + " must name each of dp, tp, cp once");
+}
+
+void check_name(Reader& reader, const Recipe& recipe) {
+  const std::string& name = recipe.name;
+  if (name.empty() || name == "." || name == ".." || name.find('/') != std::string::npos) {
+    reader.fail("name", scalar_text(name) + " cannot be the name of a folder");
+  }
+}
+
+void begin_layout(const Reader& reader, SourceRecipe& source) {
+  if (reader.has("dtype") && source.dtype == "megatron") source.layout = "stream";
+}
+
+bool names_mixture(const Reader& reader) {
+  if (reader.has("mixture") && !reader.has_items("mixture") && !reader.has("tokens")) {
+    reader.fail("mixture", "is an empty list: name its files, or one file alone as data.tokens");
+  }
+  return reader.has_items("mixture");
+}
+
+void begin_evaluate(const DataRecipe& data, EvaluateRecipe& evaluate) {
+  static_cast<SourceRecipe&>(evaluate) = data;
+  evaluate.tokens.clear();  // what belongs to one file, and the order of training
+  evaluate.source.clear();
+  evaluate.loss_mask.clear();
+  evaluate.shuffle = false;
+}
+
+}  // namespace meshtrain

@@ -1,0 +1,191 @@
+#include "runtime/recipe/validate.h"
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "mesh/error.h"
+#include "runtime/recipe/context.h"
+#include "runtime/recipe/sharding.h"
+#include "runtime/yaml/scalar_text.h"
+#include "runtime/yaml/suggest.h"
+
+namespace meshtrain {
+namespace {
+
+std::string number(int64_t value) {
+  return std::to_string(value);
+}
+
+/// What GPUs there are is seen when the run starts (connect_devices()).
+void check_device(const Recipe& recipe) {
+  const bool nccl = recipe.parallel.backend == "nccl";
+  if (nccl && recipe.device == "cpu") {
+    throw InputError(
+        "parallel.backend: nccl moves what is on GPUs, but device is cpu: use device cuda, or backend mpi");
+  }
+  const std::string key = cpu_only(recipe);
+  if (key.empty() || (recipe.device != "cuda" && !nccl)) return;
+  throw InputError(key + " is done on CPUs alone, but " + (nccl ? "parallel.backend is nccl" : "device is cuda") +
+                   ": leave it out, or use device: cpu");
+}
+
+/// Throws unless `key` has the precision that it needs.
+void check_needs(const std::string& key, const std::string& needed, const TrainRecipe& train) {
+  if (train.precision == needed) return;
+  throw InputError(key + " needs train.precision " + needed + ", but it is " + train.precision +
+                   ": change the precision or leave it out");
+}
+
+void check_precision(const Recipe& recipe) {
+  const TrainRecipe& train = recipe.train;
+  const std::string& reduced = recipe.parallel.fsdp.reduce_dtype;
+  if (reduced != "fp32") check_needs("parallel.fsdp.reduce_dtype: " + reduced, reduced + "_mixed", train);
+  if (train.stochastic_rounding) check_needs("train.stochastic_rounding: true", "bf16", train);
+  if (train.stochastic_rounding && recipe.optimizer.name == "muon") {
+    throw InputError(
+        "train.stochastic_rounding: true rounds what adamw and sgd change, but optimizer.name is muon: use one of "
+        "them, "
+        "or train.precision bf16_mixed");
+  }
+  if (!train.loss_scale) return;
+  check_needs("train.loss_scale:", "fp16_mixed", train);
+  const LossScaleRecipe& scale = *train.loss_scale;
+  if (scale.fixed || scale.min <= scale.initial) return;
+  throw InputError("train.loss_scale.min: " + scalar_text(scale.min) + " is more than train.loss_scale.initial " +
+                   scalar_text(scale.initial));
+}
+
+/// `key` counts things that the tensor-parallel ranks share out.
+void check_shared(const std::string& key, int64_t count, int64_t tp) {
+  if (count % tp == 0) return;
+  throw InputError("model." + key + ": " + number(count) + " does not divide over tp=" + number(tp) +
+                   ": use a mesh whose tp divides it");
+}
+
+void check_batch(const TrainRecipe& train, int64_t dp) {
+  const int64_t at_once = dp * train.micro_batch;
+  if (train.global_batch % at_once == 0) return;
+  throw InputError("train.global_batch: " + number(train.global_batch) +
+                   " is not a multiple of dp x micro_batch = " + number(dp) + " x " + number(train.micro_batch) +
+                   " = " + number(at_once) + ": change train.global_batch, train.micro_batch or the mesh");
+}
+
+void check_sequence(const Recipe& recipe, const MeshLayout& layout) {
+  const int64_t length = recipe.train.sequence_length, tp = layout.size("tp"), cp = layout.size("cp");
+  const ContextChoice choice = context_choice(recipe, layout);
+  check_heads(context_shape(recipe, layout), choice.algorithm);
+  const bool zigzag = choice.layout == SequenceLayout::Kind::ZigZag && cp > 1;
+  const int64_t chunks = zigzag ? 2 * cp : cp;
+  if (length % chunks != 0) {
+    throw InputError("train.sequence_length: " + number(length) + " is not a multiple of " +
+                     (zigzag ? "2 x cp = " : "cp = ") + number(chunks) +
+                     (zigzag ? ", the chunks of layout zigzag" : ", the parts that ranks hold") +
+                     ": change train.sequence_length or the mesh" +
+                     (zigzag && length % cp == 0 ? ", or set parallel.context.layout: contiguous" : ""));
+  }
+  const int64_t tokens = recipe.train.micro_batch * (length / cp);
+  if (recipe.parallel.sequence_parallel == "on" && tokens % tp != 0) {
+    throw InputError("parallel.sequence_parallel: on needs micro_batch x sequence_length / cp = " +
+                     number(recipe.train.micro_batch) + " x " + number(length / cp) + " = " + number(tokens) +
+                     " tokens to divide over tp=" + number(tp) + ": change one of them, or use auto or off");
+  }
+}
+
+void check_schedule(const ScheduleRecipe& schedule, int64_t steps) {
+  if (schedule.warmup_steps > steps) {
+    throw InputError("schedule.warmup_steps: " + number(schedule.warmup_steps) + " is more than train.steps " +
+                     number(steps));
+  }
+  if (schedule.name != "wsd") return;
+  if (schedule.decay_steps < 1) throw InputError("schedule.decay_steps: wsd needs at least 1, the length of its decay");
+  if (schedule.decay_steps > steps - schedule.warmup_steps) {
+    throw InputError("schedule.decay_steps: " + number(schedule.decay_steps) + " is more than the " +
+                     number(steps - schedule.warmup_steps) + " steps that train.steps " + number(steps) +
+                     " leaves after schedule.warmup_steps " + number(schedule.warmup_steps));
+  }
+}
+
+void check_optimizer(const OptimizerRecipe& optimizer) {
+  if (!optimizer.muon.adamw_learning_rate || optimizer.learning_rate > 0) return;
+  throw InputError(
+      "optimizer.muon.adamw_learning_rate: follows the schedule of optimizer.learning_rate, which is 0: use a peak "
+      "above "
+      "0, or leave adamw_learning_rate out");
+}
+
+void check_id(const std::string& key, std::optional<int64_t> id, const std::string& dtype) {
+  if (dtype == "megatron") return;
+  const int64_t largest = dtype == "uint8" ? 0xff : dtype == "uint16" ? 0xffff : 0xffffffff;
+  if (!id || *id <= largest) return;
+  throw InputError(key + ": " + number(*id) + " cannot stand in a file of " + dtype + ", whose ids end at " +
+                   number(largest));
+}
+
+/// `key`: the map that it stands in.
+void check_source(const std::string& key, const SourceRecipe& source, int64_t vocab_size) {
+  check_id(key + ".ignore_id", source.ignore_id, source.dtype);
+  check_id(key + ".documents", source.documents, source.dtype);
+  if (source.documents == kDocumentsOfIndex && source.dtype != "megatron") {
+    throw InputError(key + ".documents: index is that of a file of Megatron, but " + key + ".dtype is " + source.dtype +
+                     ": name the id that ends a document, or use dtype megatron");
+  }
+  if (source.documents && *source.documents >= vocab_size) {
+    throw InputError(key + ".documents: " + number(*source.documents) +
+                     " is not a token of the model, whose ids end at " + number(vocab_size - 1) +
+                     ": name the id that ends a document, or use a model.vocab_size above it");
+  }
+  if (source.boundary_labels == "ignored" && !source.documents) {
+    throw InputError(key + ".boundary_labels: ignored needs " + key +
+                     ".documents, the id of the token that ends a document: name it, or leave " + key +
+                     ".boundary_labels out");
+  }
+}
+
+void check_data(const Recipe& recipe) {
+  const int64_t vocab_size = recipe.model.shape.vocab_size;
+  const std::vector<MixedSourceRecipe> sources = recipe.data.sources();
+  for (size_t i = 0; i < sources.size(); ++i) check_source(recipe.data.source_key(i), sources[i], vocab_size);
+  if (!recipe.evaluate.tokens.empty()) check_source("evaluate", recipe.evaluate, vocab_size);
+}
+
+/// `message`, which begins with a key, with the place of that key before it.
+std::string placed(const std::string& message, const std::map<std::string, std::string>& places) {
+  if (places.empty()) return message;
+  const size_t end = message.find_first_of(": ");
+  const auto found = places.find(message.substr(0, end));
+  return found != places.end() ? found->second + message.substr(end) : places.at("") + ": " + message;
+}
+
+}  // namespace
+
+std::string cpu_only(const Recipe& recipe) {
+  const std::string& offload = recipe.parallel.fsdp.offload.to;
+  if (offload != "none") return "parallel.fsdp.offload.to: " + offload;
+  if (recipe.train.offload_activations) return "train.offload_activations: true";
+  if (recipe.train.stochastic_rounding) return "train.stochastic_rounding: true";
+  return "";
+}
+
+void validate(const Recipe& recipe, const MeshLayout& layout) try {
+  check_device(recipe);
+  check_precision(recipe);
+  check_tensor_parallel(recipe.model.shape, layout.size("tp"));
+  check_sharding(recipe, layout);
+  check_batch(recipe.train, layout.size("dp"));
+  check_sequence(recipe, layout);
+  check_schedule(recipe.schedule, recipe.train.steps);
+  check_optimizer(recipe.optimizer);
+  check_data(recipe);
+} catch (const InputError& error) {
+  throw InputError(placed(error.what(), recipe.places));
+}
+
+void check_tensor_parallel(const ModelShape& shape, int64_t tp) {
+  check_shared("num_attention_heads", shape.num_attention_heads, tp);
+  check_shared("num_key_value_heads", shape.num_key_value_heads, tp);
+  check_shared("intermediate_size", shape.intermediate_size, tp);
+}
+
+}  // namespace meshtrain

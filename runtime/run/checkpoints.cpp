@@ -1,0 +1,138 @@
+#include "runtime/run/checkpoints.h"
+
+#include <ATen/ATen.h>
+
+#include <cstdio>
+
+#include "mesh/agree.h"
+#include "mesh/error.h"
+#include "mesh/host_map.h"
+#include "runtime/checkpoint/checkpoint_reader.h"
+#include "runtime/files/output_file.h"
+#include "runtime/trainer/ownership.h"
+
+namespace meshtrain {
+namespace {
+
+constexpr const char* kManifest = "manifest.json";
+
+std::vector<Piece> owned_pieces(const Trainer& trainer) {
+  std::vector<Piece> owned;
+  for (const ShardTensor& numbers : trainer.shards()) {
+    std::vector<Piece> pieces = pieces_of(numbers, owned_range(*numbers.buffer, trainer.keepers()));
+    std::move(pieces.begin(), pieces.end(), std::back_inserter(owned));
+  }
+  return owned;
+}
+
+std::string file_of(int rank) {
+  char name[32];
+  std::snprintf(name, sizeof name, "rank-%05d.safetensors", rank);
+  return name;
+}
+
+/// Returns its bytes.
+size_t write_manifest(const std::filesystem::path& file, const CheckpointHead& head,
+                      const std::vector<std::string>& parts) try {
+  const std::string text = manifest_text(head, parts);
+  write_whole(file, text);
+  return text.size();
+} catch (const InputError& error) {  // of a path, which the user cannot have given wrongly by now
+  throw std::runtime_error(error.what());
+}
+
+}  // namespace
+
+Checkpoints::Checkpoints(const CheckpointRecipe& recipe, CheckpointDisks disks, CheckpointHead head,
+                         const Trainer& trainer, const Group& world)
+    : recipe_(recipe),
+      disks_(std::move(disks)),
+      head_(std::move(head)),
+      world_(world.with_purpose("checkpoint")),
+      pieces_(owned_pieces(trainer), file_of(world.rank()), /*copies=*/!trainer.shard_memory().is_on_disk()) {}
+
+Checkpoints::~Checkpoints() {
+  if (stage_ == Stage::Failed) disks_.remove(head_.state.step);
+}
+
+void Checkpoints::save(const TrainingState& state) {
+  begun_ = std::chrono::steady_clock::now();
+  head_.state = state;
+  complete_or_fail([&] { disks_.begin(state.step); });
+  pieces_.save(disks_.partial(state.step));
+  stage_ = Stage::Pieces;
+}
+
+bool Checkpoints::done() const {
+  if (stage_ == Stage::Pieces) return pieces_.done();
+  return !manifest_.valid() || manifest_.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+}
+
+std::optional<WrittenCheckpoint> Checkpoints::advance() {
+  if (stage_ == Stage::Idle) return std::nullopt;
+  if (stage_ == Stage::Pieces) {
+    gather_parts();
+    return std::nullopt;
+  }
+  complete();
+  const std::chrono::duration<double> time = std::chrono::steady_clock::now() - begun_;
+  return WrittenCheckpoint{head_.state.step, time.count()};
+}
+
+std::optional<WrittenCheckpoint> Checkpoints::finish() {
+  std::optional<WrittenCheckpoint> completed;
+  while (stage_ != Stage::Idle) completed = advance();
+  return completed;
+}
+
+void Checkpoints::gather_parts() {
+  std::string part;
+  complete_or_fail([&] { agree(world_, [&] { part = pieces_.wait(); }); });
+  const std::vector<std::string> parts = gather_texts(world_, part);
+  stage_ = Stage::Manifest;
+  if (world_.rank() != 0) return;
+  const std::filesystem::path file = disks_.partial(head_.state.step) / kManifest;
+  manifest_ = std::async(std::launch::async, [file, head = head_, parts] { return write_manifest(file, head, parts); });
+}
+
+void Checkpoints::complete() {
+  const int64_t step = head_.state.step;
+  complete_or_fail([&] {
+    const std::filesystem::path folder = disks_.partial(step);
+    agree(world_, [&] {
+      if (world_.rank() == 0) expect_file(folder / kManifest, manifest_.get());
+      pieces_.expect_file_in(folder);
+    });
+    disks_.complete(step);
+  });
+  stage_ = Stage::Idle;
+  disks_.retire(recipe_.keep_last, recipe_.keep_every);
+}
+
+void Checkpoints::complete_or_fail(const std::function<void()>& action) try {
+  action();
+} catch (const AgreedError& error) {
+  fail(error.what());
+} catch (const InputError& error) {
+  fail(error.what());
+}
+
+void Checkpoints::fail(const std::string& reason) {
+  stage_ = Stage::Failed;
+  throw AgreedError("the checkpoint of step " + std::to_string(head_.state.step) + " is not written: " + reason);
+}
+
+void read_shards(const std::filesystem::path& folder, const Manifest& manifest, const Trainer& trainer) {
+  CheckpointReader reader(folder, manifest);
+  const bool trained = manifest.head.state.step > 0;
+  for (const ShardTensor& numbers : trainer.shards()) {
+    if (trained || numbers.name.empty()) {
+      for (const Piece& piece : pieces_of(numbers, numbers.range)) reader.read(piece);
+    } else {
+      at::Tensor(numbers.values).zero_();  // what an optimizer keeps, before its first step
+    }
+    set_aside(numbers.values);
+  }
+}
+
+}  // namespace meshtrain

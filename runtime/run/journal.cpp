@@ -1,0 +1,111 @@
+#include "runtime/run/journal.h"
+
+#include <spdlog/spdlog.h>
+
+#include "mesh/layout.h"
+#include "mesh/size_text.h"
+#include "runtime/recipe/context.h"
+#include "runtime/recipe/load.h"
+#include "runtime/run/skipped_steps.h"
+#include "runtime/telemetry/console.h"
+
+namespace meshtrain {
+
+Journal::Journal(const Recipe& recipe, std::unique_ptr<RunDirectory> directory, int64_t last_step)
+    : recipe_(recipe),
+      directory_(std::move(directory)),
+      first_step_(last_step + 1),
+      metrics_(directory_->metrics(), last_step, may_skip(recipe.train)) {
+  directory_->write_recipe(to_yaml(recipe_));
+  if (recipe.train.parameter_metrics.every > 0) parameters_.emplace(directory_->parameter_metrics(), last_step);
+  spdlog::set_pattern("%v");
+  if (!directory_->warning().empty()) spdlog::info(directory_->warning());
+}
+
+void Journal::announce(const ModelSize& size, bool sequence_parallel, const ContextChoice& context,
+                       const ShardingChoice& sharding, const UnitMemory& memory, int64_t disk_bytes) const {
+  const auto& mesh = recipe_.parallel.mesh;
+  const std::string frozen =
+      size.num_trainable < size.num_parameters ? " (" + with_separators(size.num_trainable) + " of them trained)" : "";
+  std::vector<Axis> axes;
+  for (const std::string& axis : recipe_.parallel.order) axes.push_back({axis, mesh.at(axis)});
+  spdlog::info("{}: {} parameters{}, mesh {}, sequence parallel {}, {}", recipe_.name,
+               with_separators(size.num_parameters), frozen, MeshLayout(axes).describe(),
+               sequence_parallel ? "on" : "off", recipe_.train.precision);
+  if (mesh.at("dp") * mesh.at("cp") > 1) {
+    spdlog::info("fsdp {}", describe(sharding));
+    spdlog::info("fsdp memory: {}", describe(memory));
+  } else if (const std::string& mode = recipe_.parallel.fsdp.mode; mode != "auto" && mode != name(sharding.mode)) {
+    spdlog::info("fsdp {}: this mesh has one rank to cut over, so {} changes nothing", name(sharding.mode), mode);
+  }
+  if (disk_bytes > 0) {
+    spdlog::info("offload to disk: {} a rank in {}", size_text(disk_bytes),
+                 recipe_.parallel.fsdp.offload.path.string());
+  }
+  if (mesh.at("cp") > 1) spdlog::info("context parallel {}", describe(context));
+  spdlog::info("run directory {}", directory_->folder().string());
+  if (mesh.at("tp") > 1 && !sequence_parallel && recipe_.parallel.sequence_parallel == "auto") {
+    spdlog::info("sequence parallel is off because tp does not divide the tokens of a micro-batch");
+  }
+  if (recipe_.train.offload_activations) {
+    spdlog::info("train.offload_activations moves nothing: ranks of this run have their activations in host memory");
+  }
+  if (recipe_.parallel.fsdp.offload.to == "host") {
+    spdlog::info("parallel.fsdp.offload to host moves nothing: ranks of this run have their shards in host memory");
+  }
+}
+
+void Journal::announce(const Mixture& data, int64_t num_samples, const Evaluation* evaluation) const {
+  for (const std::string& line : describe_data(recipe_, data, num_samples, evaluation)) spdlog::info(line);
+}
+
+void Journal::announce(const Resumed& resumed) const {
+  const std::string folder = resumed.folder.string();
+  if (resumed.state.step == 0) {
+    spdlog::info("begins with the weights of {}", folder);
+  } else {
+    spdlog::info("resumed after step {}, from {} in {:.3g} s", resumed.state.step, folder, resumed.seconds);
+  }
+  for (const std::string& change : resumed.changes) spdlog::info("  {}", change);
+  if (!metrics_.missing().empty()) {
+    spdlog::info("warning: metrics.jsonl has no lines of {}: what was written of them is lost", metrics_.missing());
+  }
+}
+
+void Journal::announce_beginning() const {
+  const int64_t cut = metrics_.num_cut();
+  spdlog::info("--resume: no checkpoint in {}: begins at step 1{}", directory_->checkpoints().string(),
+               cut == 0 ? "" : "; what was in metrics.jsonl, " + counted(cut, "line") + ", is replaced");
+}
+
+void Journal::announce(const WrittenCheckpoint& written) const {
+  spdlog::info("checkpoint of step {} written in {:.3g} s", written.step, written.seconds);
+}
+
+void Journal::record(const StepMetrics& metrics) {
+  metrics_.append(metrics);
+  const int64_t steady_steps = metrics.step - first_step_;  // the first step warms up
+  if (steady_steps > 0) seconds_of_steady_steps_ += metrics.step_seconds;
+  if (metrics.evaluation) seconds_of_evaluation_ += metrics.evaluation->seconds;
+  const int64_t num_steps = recipe_.train.steps;
+  double mean = steady_steps > 0 ? seconds_of_steady_steps_ / static_cast<double>(steady_steps) : metrics.step_seconds;
+  mean += seconds_of_evaluation_ / static_cast<double>(steady_steps + 1);
+  const bool due = metrics.step % recipe_.train.log_every == 0 || metrics.step == num_steps;
+  if (!due && !metrics.skipped && !metrics.evaluation) return;
+  spdlog::info(console_line(metrics, num_steps, mean * static_cast<double>(num_steps - metrics.step)));
+}
+
+void Journal::record(int64_t step, const std::vector<ParameterMetrics>& parameters) {
+  parameters_->append(step, parameters);
+}
+
+void Journal::sync() {
+  metrics_.sync();
+  if (parameters_) parameters_->sync();
+}
+
+void Journal::say(const std::string& line) const {
+  spdlog::info(line);
+}
+
+}  // namespace meshtrain

@@ -1,0 +1,177 @@
+#include "runtime/run/resume.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "mesh/agree.h"
+#include "mesh/error.h"
+#include "mesh/host_map.h"
+#include "runtime/checkpoint/checkpoint_reader.h"
+#include "runtime/checkpoint/damage.h"
+#include "runtime/checkpoint/manifest_excerpt.h"
+#include "runtime/checkpoint/recipe_changes.h"
+#include "runtime/recipe/load.h"
+#include "runtime/run/checkpoints.h"
+#include "runtime/run/run_files.h"
+#include "runtime/watch/phase.h"
+
+namespace meshtrain {
+namespace {
+
+/// Whether the source of `key`, "data.mixture[0].loss_mask", is there in `other` too. Where it is not,
+/// compare_recipes() has said so.
+bool in_both(const std::string& key, const std::map<std::string, Fingerprint>& other) {
+  constexpr std::string_view kMixture = "data.mixture[";
+  const size_t end = key.starts_with(kMixture) ? key.find(']') + 1 : key.find('.');
+  return other.contains(key.substr(0, end) + ".tokens");
+}
+
+std::vector<std::string> other_data(const CheckpointHead& own, const CheckpointHead& saved) {
+  std::vector<std::string> differences;
+  for (const auto& [key, print] : own.data) {
+    const auto found = saved.data.find(key);
+    if ((found != saved.data.end() && found->second == print) || !in_both(key, saved.data)) continue;
+    differences.push_back(key + ": a file of " + describe(print) + ", was " +
+                          (found == saved.data.end() ? "none" : "one of " + describe(found->second)));
+  }
+  for (const auto& [key, print] : saved.data) {
+    if (!own.data.contains(key) && in_both(key, own.data))
+      differences.push_back(key + ": none, was a file of " + describe(print));
+  }
+  return differences;
+}
+
+std::string joined_lines(const std::vector<std::string>& lines) {
+  std::string text;
+  for (const std::string& line : lines) text += (text.empty() ? "" : "; ") + line;
+  return text;
+}
+
+/// What to do about the checkpoint in `folder`, which is damaged.
+std::string advice(const std::filesystem::path& folder) {
+  const std::string others = CheckpointFolder(folder.parent_path()).describe_others(folder);
+  return others.empty() ? "; there is no other checkpoint beside it: begin another run with --run-dir"
+                        : "; beside it there are checkpoints of " + others +
+                              ": go on from one of them with --resume-step N, or put the damaged one back";
+}
+
+/// The changes of the recipe that are allowed. Throws InputError when there are others.
+std::vector<std::string> check_same_run(const std::filesystem::path& folder, const CheckpointHead& own,
+                                        const CheckpointHead& saved, int64_t num_steps) {
+  const bool trained = saved.state.step > 0;
+  RecipeChanges changes = compare_recipes(saved.recipe, own.recipe, trained);
+  std::vector<std::string>& contradictions = changes.contradictions;
+  if (trained) {
+    const std::vector<std::string> data = other_data(own, saved);
+    contradictions.insert(contradictions.end(), data.begin(), data.end());
+  }
+  if (!contradictions.empty()) {
+    throw InputError("the recipe contradicts the checkpoint " + folder.string() + ": " + joined_lines(contradictions) +
+                     ": go on with the recipe of that run, or begin another one with --run-dir");
+  }
+  if (saved.state.step > num_steps) {
+    throw InputError("train.steps: " + std::to_string(num_steps) + ", but " + folder.string() +
+                     " is of a later step: ask for more steps, or go on from an earlier checkpoint by --resume-step");
+  }
+  return changes.allowed;
+}
+
+struct Plan {
+  Resumed resumed;
+  Manifest manifest;
+};
+
+Plan plan(const std::filesystem::path& folder, const CheckpointHead& own, int64_t num_steps) try {
+  Manifest manifest = read_manifest(folder);
+  const CheckpointHead& saved = manifest.head;
+  std::vector<std::string> changes = check_same_run(folder, own, saved, num_steps);
+  const std::filesystem::path hf = parse_recipe(own.recipe).model.hf;
+  std::error_code ignored;
+  if (!hf.empty() && !std::filesystem::exists(hf / "config.json", ignored)) {
+    changes.push_back("model.hf: " + hf.string() + " is not there any more: the model is that of the checkpoint");
+  }
+  return {{saved.state, folder, std::move(changes)}, std::move(manifest)};
+} catch (const DamagedCheckpoint& error) {
+  throw InputError(error.what() + advice(folder));
+}
+
+/// What this rank needs of the manifest that rank 0 has read: an excerpt of what it keeps, so that neither its memory
+/// nor its time grows with the number of ranks that wrote the checkpoint. Every rank must call it.
+Manifest share_manifest(const Group& world, const Manifest& manifest, const Trainer& trainer) {
+  constexpr int kRanksAtOnce = 256;  // bounds what rank 0 holds of their questions and its answers
+  std::vector<Piece> wanted;
+  for (const ShardTensor& numbers : trainer.shards()) {
+    for (Piece& piece : pieces_of(numbers, numbers.range)) wanted.push_back(std::move(piece));
+  }
+  const ManifestIndex index(manifest);
+  Manifest own;
+  for (int first = 0; first < world.size(); first += kRanksAtOnce) {
+    const bool asks = world.rank() >= first && world.rank() < first + kRanksAtOnce;
+    std::vector<std::string> texts = gather_texts(world, asks ? packed(wanted) : "");
+    for (std::string& text : texts) {
+      if (!text.empty()) text = packed(index.excerpt(unpack_pieces(text)));
+    }
+    const std::string answer = scatter_texts(world, texts);
+    if (asks) own = unpack_excerpt(answer);
+  }
+  return own;
+}
+
+}  // namespace
+
+CheckpointHead describe_run(const Recipe& recipe, const MeshLayout& layout) {
+  CheckpointHead head;
+  head.recipe = to_yaml(recipe);
+  head.mesh = layout.describe();
+  for (const auto& [key, path] : data_files(recipe.data)) head.data[key] = fingerprint(path);
+  return head;
+}
+
+std::optional<std::filesystem::path> checkpoint_to_resume(const CheckpointFolder& checkpoints,
+                                                          const std::optional<int64_t>& step) {
+  const std::vector<int64_t> steps = checkpoints.steps();
+  if (!step && steps.empty()) return std::nullopt;
+  if (!step) return checkpoints.step(steps.back());
+  if (std::find(steps.begin(), steps.end(), *step) != steps.end()) return checkpoints.step(*step);
+  const std::string there = checkpoints.describe_others({});
+  throw InputError("--resume-step " + std::to_string(*step) + ": " + checkpoints.step(*step).string() +
+                   " is not there; " + (there.empty() ? "there are no checkpoints" : "there are those of " + there));
+}
+
+std::string read_saved_recipe(const std::filesystem::path& folder) try {
+  return read_manifest(folder).head.recipe;
+} catch (const DamagedCheckpoint& error) {
+  throw InputError(error.what() + advice(folder));
+}
+
+Resumed plan_resume(const std::filesystem::path& folder, const CheckpointHead& own, int64_t num_steps) {
+  return plan(folder, own, num_steps).resumed;
+}
+
+Resumed resume(const std::filesystem::path& folder, const CheckpointHead& own, int64_t num_steps, Trainer& trainer,
+               const Group& world) {
+  const auto start = std::chrono::steady_clock::now();
+  const Phase phase("the resume from a checkpoint");
+  Plan planned;
+  agree(world, [&] {
+    if (world.rank() == 0) planned = plan(folder, own, num_steps);
+  });
+  Resumed resumed = std::move(planned.resumed);
+  resumed.folder = broadcast_text(world, folder.string());
+  const Manifest manifest = share_manifest(world, planned.manifest, trainer);
+  agree(world, [&] {
+    try {
+      read_shards(resumed.folder, manifest, trainer);
+    } catch (const DamagedCheckpoint& error) {
+      throw InputError(world.place() + " on " + host_name() + ": " + error.what() + advice(resumed.folder));
+    } catch (const InputError& error) {
+      throw InputError(world.place() + " on " + host_name() + ": " + error.what());
+    }
+  });
+  trainer.resume(manifest.head.state);
+  resumed.state = manifest.head.state;
+  resumed.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return resumed;
+}
+
+}  // namespace meshtrain

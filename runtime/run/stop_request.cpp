@@ -1,0 +1,61 @@
+#include "runtime/run/stop_request.h"
+
+#include <pthread.h>
+
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <csignal>
+#include <mutex>
+
+namespace meshtrain {
+namespace {
+
+constexpr std::array<int, 4> kSignals = {SIGUSR1, SIGUSR2, SIGTERM, SIGINT};
+std::atomic<bool> stop_requested = false;  // a handler may set it: it needs no lock
+static_assert(std::atomic<bool>::is_always_lock_free);
+
+void note(int signal) {
+  const bool insists = stop_requested.exchange(true) && (signal == SIGINT || signal == SIGTERM);
+  if (insists) std::signal(signal, SIG_DFL), std::raise(signal);
+}
+
+void wait_for_signals(std::stop_token end) {
+  pthread_setname_np(pthread_self(), "signals");
+  std::mutex mutex;
+  std::unique_lock lock(mutex);
+  std::condition_variable_any().wait(lock, end, [] { return false; });
+}
+
+sigset_t all_signals() {
+  sigset_t set;
+  sigemptyset(&set);
+  for (int signal : kSignals) sigaddset(&set, signal);
+  return set;
+}
+
+}  // namespace
+
+StopRequest::StopRequest() {
+  stop_requested = false;
+  struct sigaction action = {};
+  action.sa_handler = note;
+  action.sa_flags = SA_RESTART;
+  for (int signal : kSignals) sigaction(signal, &action, nullptr);
+  receiver_ = std::jthread(wait_for_signals);  // before they are blocked here: it blocks what this thread does
+  const sigset_t set = all_signals();
+  pthread_sigmask(SIG_BLOCK, &set, &before_);
+}
+
+StopRequest::~StopRequest() {
+  receiver_.request_stop();
+  receiver_.join();
+  for (int signal : kSignals) std::signal(signal, SIG_DFL);
+  pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+}
+
+bool StopRequest::requested() const {
+  return stop_requested;
+}
+
+}  // namespace meshtrain

@@ -1,0 +1,85 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "mesh/box.h"
+#include "runtime/files/file_reader.h"
+#include "runtime/safetensors/tensor_entry.h"
+
+namespace meshtrain {
+
+/// A safetensors file: 8 bytes of header length, a JSON header (dtype, shape and place of each tensor), data.
+/// Every error in the file, and of the disk, is an InputError that names it and the tensor. No collective; any thread
+/// may read.
+class SafetensorsFile {
+ public:
+  /// Reads and checks the header: each tensor's bytes are those of its dtype and shape, and the tensors fill the file
+  /// without gap or overlap, as the format demands.
+  explicit SafetensorsFile(const std::filesystem::path& path);
+
+  const std::filesystem::path& path() const { return file_.path(); }
+  /// In the order of the data.
+  const std::vector<TensorEntry>& entries() const { return entries_; }
+  /// The header's "__metadata__".
+  const std::map<std::string, std::string>& metadata() const { return metadata_; }
+
+  bool contains(const std::string& name) const { return index_.contains(name); }
+  /// Throws InputError when there is no such tensor.
+  const TensorEntry& entry(const std::string& name) const;
+
+  /// A CPU tensor of the stored dtype: a copy of the whole tensor, or of the part in `box` alone, [box.size]. Throws
+  /// InputError when there is no such tensor or the box does not lie in it.
+  at::Tensor read(const std::string& name) const;
+  at::Tensor read(const std::string& name, const Box& box) const;
+  /// Calls `visit` with the tensor's bytes, block by block. Throws InputError when there is no such tensor.
+  void for_each_block(const std::string& name, const std::function<void(std::string_view block)>& visit) const;
+  /// The file's bytes before those of the tensors.
+  FileBytes header() const { return file_.read(0, data_begin_); }
+
+ private:
+  size_t find(const std::string& name) const;
+  void parse(int64_t header_bytes);
+  [[noreturn]] void fail_to_read(const std::string& name, const std::string& reason) const;
+
+  FileReader file_;
+  int64_t data_begin_ = 0;
+  std::vector<TensorEntry> entries_;
+  std::vector<int64_t> offsets_;         // of each entry's data in the file
+  std::map<std::string, size_t> index_;  // into entries_
+  std::map<std::string, std::string> metadata_;
+};
+
+/// The tensors of a Hugging Face folder: those of model.safetensors, or of the files that model.safetensors.index.json
+/// lists when there is no such file.
+class SafetensorsFolder {
+ public:
+  /// Opens and checks every file. Throws InputError when there are none, or when a file or a tensor that the index
+  /// lists is missing.
+  explicit SafetensorsFolder(const std::filesystem::path& folder);
+
+  bool contains(const std::string& name) const { return file_of_.contains(name); }
+  const TensorEntry& entry(const std::string& name) const { return file(name).entry(name); }
+  at::Tensor read(const std::string& name) const { return file(name).read(name); }
+  at::Tensor read(const std::string& name, const Box& box) const { return file(name).read(name, box); }
+  std::vector<std::string> names() const;
+  /// Those of its tensors.
+  std::vector<std::filesystem::path> files() const;
+
+ private:
+  const SafetensorsFile& file(const std::string& name) const;
+  void open_index(const std::filesystem::path& index);
+
+  std::filesystem::path folder_;
+  std::vector<SafetensorsFile> files_;
+  std::map<std::string, size_t> file_of_;  // tensor name to its file in files_
+};
+
+}  // namespace meshtrain

@@ -1,0 +1,56 @@
+#include "runtime/trainer/batch.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+namespace meshtrain {
+
+MicroBatch read_micro_batch(const Samples& samples, const TrainRecipe& train, const SequenceLayout& layout,
+                            int64_t first, int64_t end) {
+  const int64_t length = train.sequence_length, read = std::clamp<int64_t>(end - first, 0, train.micro_batch);
+  const at::Tensor ids = at::zeros({train.micro_batch, length}, at::kLong);
+  const at::Tensor labels = at::full_like(ids, kIgnoredLabel);
+  DocumentStarts documents(static_cast<size_t>(train.micro_batch));
+  for (int64_t row = 0; row < read; ++row) {
+    documents[static_cast<size_t>(row)] =
+        samples.read(first + row, ids.data_ptr<int64_t>() + row * length, labels.data_ptr<int64_t>() + row * length);
+  }
+  if (std::ranges::all_of(documents, [](const auto& starts) { return starts.empty(); })) documents.clear();
+  return {layout.take(ids, 1).reshape(-1), layout.take(labels, 1).reshape(-1), std::move(documents)};
+}
+
+StepBatch read_batch(const Samples& samples, const Recipe& recipe, const DeviceMesh& mesh, const SequenceLayout& layout,
+                     int64_t first) {
+  const TrainRecipe& train = recipe.train;
+  const int64_t per_rank = train.global_batch / mesh.size("dp");
+  first += mesh.coordinate("dp") * per_rank;
+  StepBatch batch;
+  for (int64_t begin = first; begin < first + per_rank; begin += train.micro_batch) {
+    batch.micro_batches.push_back(read_micro_batch(samples, train, layout, begin, first + per_rank));
+    batch.num_counted += count_labels(batch.micro_batches.back());
+  }
+  return batch;
+}
+
+int64_t count_labels(const MicroBatch& micro_batch) {
+  return micro_batch.labels.ne(kIgnoredLabel).sum().item<int64_t>();
+}
+
+StepBatch read_step(const Samples& samples, const Recipe& recipe, const DeviceMesh& mesh, const SequenceLayout& layout,
+                    int64_t step) {
+  return read_batch(samples, recipe, mesh, layout, step * recipe.train.global_batch);
+}
+
+StepBatch made_step(const Recipe& recipe, const SequenceLayout& layout, int64_t num_micro_batches, at::Device device) {
+  const int64_t num_tokens = recipe.train.micro_batch * layout.local_length();
+  const auto tokens = [&] {
+    return at::randint(recipe.model.shape.vocab_size, {num_tokens}, at::TensorOptions(device).dtype(at::kLong));
+  };
+  StepBatch batch;
+  for (int64_t i = 0; i < num_micro_batches; ++i) batch.micro_batches.push_back({tokens(), tokens()});
+  batch.num_counted = num_tokens * num_micro_batches;
+  return batch;
+}
+
+}  // namespace meshtrain

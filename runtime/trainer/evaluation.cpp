@@ -1,0 +1,42 @@
+#include "runtime/trainer/evaluation.h"
+
+#include <chrono>
+
+#include "mesh/error.h"
+#include "runtime/trainer/read_ahead.h"
+
+namespace meshtrain {
+
+Evaluation::Evaluation(const Recipe& recipe)
+    : recipe_(recipe.evaluate),
+      train_(recipe.train),
+      dataset_(recipe.evaluate, recipe.train.sequence_length, recipe.model.shape.vocab_size,
+               static_cast<uint64_t>(recipe.train.seed), "evaluate"),
+      num_samples_(recipe.evaluate.samples.value_or(dataset_.num_samples())) {
+  if (num_samples_ <= dataset_.num_samples()) return;
+  throw InputError("evaluate.samples: " + std::to_string(num_samples_) + " are asked for, but " +
+                   recipe_.tokens.string() + " has " + std::to_string(dataset_.num_samples()) +
+                   ": ask for fewer, or leave it out for all of them");
+}
+
+bool Evaluation::is_due(int64_t step) const {
+  return step == train_.steps || (recipe_.every > 0 && step % recipe_.every == 0);
+}
+
+EvaluationMetrics Evaluation::run(Trainer& trainer, const DeviceMesh& mesh) const {
+  const auto start = std::chrono::steady_clock::now();
+  const int64_t micro_batch = train_.micro_batch, at_once = mesh.size("dp") * micro_batch;
+  const int64_t count = (num_samples_ + at_once - 1) / at_once;
+  ReadAhead<MicroBatch> micro_batches(0, count, [&](int64_t i) {
+    const int64_t first = i * at_once + mesh.coordinate("dp") * micro_batch;
+    return read_micro_batch(dataset_, train_, trainer.layout(), first, num_samples_);
+  });
+  const HeldOutLoss loss = trainer.evaluate(count, [&] { return micro_batches.next(); });
+  return {loss.mean, loss.num_counted, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count()};
+}
+
+std::unique_ptr<Evaluation> make_evaluation(const Recipe& recipe) {
+  return recipe.evaluate.tokens.empty() ? nullptr : std::make_unique<Evaluation>(recipe);
+}
+
+}  // namespace meshtrain

@@ -1,0 +1,64 @@
+#include "runtime/trainer/parameter_meter.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "fsdp/shard_memory.h"
+#include "runtime/trainer/squared_norm.h"
+
+namespace meshtrain {
+ParameterMeter::ParameterMeter(const std::vector<OwnedRange>& owned, const std::vector<Unit>& units, const Group& world)
+    : world_(world.with_purpose("parameter_metrics")) {
+  at::Device device = at::kCPU;
+  for (const FlatBuffer* buffer : trainable_buffers(units)) {
+    device = buffer->shard_values().device();
+    for (const Segment& segment : buffer->segments()) {
+      const Range kept = buffer->in_shard({segment.offset, segment.numel});
+      for (const OwnedRange& range : owned) {
+        if (range.buffer != buffer) continue;
+        const int64_t begin = std::max(kept.offset, range.offset);
+        const int64_t numel = std::min(kept.offset + kept.numel, range.offset + range.numel) - begin;
+        if (numel <= 0) continue;
+        pieces_.push_back({static_cast<int64_t>(names_.size()), buffer->shard_values().narrow(0, begin, numel),
+                           buffer->shard_gradients().narrow(0, begin, numel)});
+      }
+      names_.push_back(segment.parameter->name);
+    }
+  }
+  squares_ = at::zeros({static_cast<int64_t>(names_.size()), 3}, at::TensorOptions(device).dtype(at::kDouble));
+}
+
+void ParameterMeter::before_update() {
+  const at::NoGradGuard no_grad;
+  squares_.zero_();
+  stream(pieces_, [&](Piece& piece) {
+    squares_[piece.parameter][0].add_(squared_norm(piece.gradients));
+    piece.values_before = piece.values.clone();
+  });
+}
+
+at::Tensor ParameterMeter::after_update() {
+  const at::NoGradGuard no_grad;
+  stream(pieces_, [&](Piece& piece) {
+    squares_[piece.parameter][1].add_(squared_norm(piece.values));
+    squares_[piece.parameter][2].add_(squared_norm(piece.values - piece.values_before));
+    piece.values_before.reset();
+  });
+  at::Tensor squares = squares_.clone();
+  world_.all_reduce(squares).wait();
+  return squares;
+}
+
+std::vector<ParameterMetrics> ParameterMeter::read(const at::Tensor& squares) const {
+  const at::Tensor lengths = squares.sqrt().cpu();
+  std::vector<ParameterMetrics> all;
+  for (size_t i = 0; i < names_.size(); ++i) {
+    const double* of = lengths.const_data_ptr<double>() + 3 * i;
+    all.push_back({names_[i], of[0], of[1], of[2]});
+  }
+  return all;
+}
+
+}  // namespace meshtrain

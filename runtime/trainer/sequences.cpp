@@ -1,0 +1,41 @@
+#include "runtime/trainer/sequences.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+#include "runtime/trainer/assemble.h"
+
+namespace meshtrain {
+namespace {
+
+Rotary angles_of(const at::Tensor& positions, const Recipe& recipe, at::Device device) {
+  return make_rotary(recipe.model.shape, positions, dtype_of(recipe.train.precision), device);
+}
+
+bool packs_documents(const Recipe& recipe) {
+  const auto divided = [](const SourceRecipe& source) { return source.documents.has_value(); };
+  return std::ranges::any_of(recipe.data.sources(), divided) ||
+         (!recipe.evaluate.tokens.empty() && divided(recipe.evaluate));
+}
+
+Sequence one_document_each(SequenceLayout layout, const Recipe& recipe, at::Device device) {
+  Rotary rotary = angles_of(layout.positions(), recipe, device);
+  return {std::move(layout), std::move(rotary)};
+}
+
+}  // namespace
+
+Sequences::Sequences(const Recipe& recipe, const DeviceMesh& mesh, at::Device device)
+    : undivided_(one_document_each(make_layout(recipe, mesh), recipe, device)) {
+  if (packs_documents(recipe)) angles_ = angles_of(at::arange(recipe.train.sequence_length), recipe, device);
+}
+
+Sequence Sequences::of(const DocumentStarts& documents) const {
+  if (documents.empty()) return undivided_;
+  const SequenceLayout& layout = undivided_.layout;
+  const at::Tensor positions = layout.take(document_positions(documents, layout.sequence_length()), 1);
+  return {layout.with_documents(documents), angles_.value().select(positions)};
+}
+
+}  // namespace meshtrain

@@ -1,0 +1,40 @@
+#include "runtime/trainer/step_values.h"
+
+#include <ATen/ATen.h>
+
+#include <utility>
+
+#include "mesh/device_transfer.h"
+
+namespace meshtrain {
+
+StepInputs::StepInputs(at::Tensor all)
+    : values(std::move(all)),
+      num_counted(values[0]),
+      learning_rate(values[1]),
+      loss_scale(values[2]),
+      stop(values[3]),
+      saved(values[4]) {}
+
+StepInputs make_step_inputs(int64_t num_counted, double learning_rate, double loss_scale, bool stop, bool saved,
+                            at::Device device) {
+  const at::Tensor host = at::tensor(
+      {static_cast<double>(num_counted), learning_rate, loss_scale, stop ? 1.0 : 0.0, saved ? 1.0 : 0.0}, at::kDouble);
+  return StepInputs(to_device(host, device));
+}
+
+StepOutcome::StepOutcome(at::Tensor all)
+    : values(std::move(all)),
+      loss(values[0]),
+      grad_norm(values[1]),
+      non_finite(values[2]),
+      num_stop(values[3]),
+      num_saved(values[4]) {}
+
+StepResult StepOutcome::read() const {
+  const at::Tensor host = values.cpu();
+  const double* of = host.const_data_ptr<double>();
+  return {of[0], of[1], of[2] != 0, of[3], of[4]};
+}
+
+}  // namespace meshtrain

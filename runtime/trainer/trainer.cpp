@@ -1,0 +1,262 @@
+#include "runtime/trainer/trainer.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <limits>
+
+#include "mesh/agree.h"
+#include "mesh/device_transfer.h"
+#include "mesh/error.h"
+#include "runtime/model/initialize.h"
+#include "runtime/model/load.h"
+#include "runtime/recipe/patterns.h"
+#include "runtime/trainer/assemble.h"
+
+namespace meshtrain {
+namespace {
+
+/// Parameters whose names a pattern matches are not trained.
+void freeze(Transformer& model, const std::vector<std::string>& patterns) {
+  bool trains = false;
+  for (Parameter* parameter : model.parameters()) {
+    if (first_match(patterns, parameter->name)) parameter->tensor.set_requires_grad(false);
+    trains = trains || parameter->tensor.requires_grad();
+  }
+  if (!trains) throw InputError("train.freeze: every parameter is frozen: leave one of its patterns out");
+}
+
+}  // namespace
+
+Trainer::Trainer(const Recipe& recipe, const DeviceMesh& mesh, at::Device device, DataParallel data_parallel,
+                 bool resumes)
+    : mesh_(mesh),
+      train_(recipe.train),
+      device_(device),
+      sequences_(recipe, mesh, device),
+      data_parallel_(std::move(data_parallel)),
+      sums_(data_parallel_.sums, data_parallel_.partial_sums) {
+  parallelism_ = make_parallelism(recipe, mesh, sequences_.layout());
+  const at::TensorOptions options = at::TensorOptions(device).dtype(dtype_of(recipe.train.precision));
+  model_ = std::make_unique<Transformer>(recipe.model.shape, parallelism_, options,
+                                         make_recomputation(recipe.train.activation_checkpointing),
+                                         recipe.parallel.fsdp.unit_layers);
+  freeze(*model_, recipe.train.freeze);
+  FsdpOptions options_of_units = data_parallel_.options;
+  if (recipe.parallel.fsdp.offload.to == "disk" && device.is_cpu()) {
+    options_of_units.memory = ShardMemory::on_disk(recipe.parallel.fsdp.offload.path);
+  }
+  options_of_units.on_reduced = [this](const FlatBuffer& buffer) { sums_.issue(buffer); };
+  shard_memory_ = options_of_units.memory;
+  fsdp_ = std::make_unique<Fsdp>(model_->units(), std::move(options_of_units));
+  if (resumes) {
+    fsdp_->write_values([](const Parameter&) {});
+  } else if (recipe.model.init == "pretrained") {
+    const PretrainedWeights weights(recipe.model.hf);
+    fsdp_->write_values([&](const Parameter& parameter) { weights.read(parameter); });
+  } else {
+    fsdp_->write_values(
+        [&](const Parameter& parameter) { initialize(parameter, static_cast<uint64_t>(recipe.train.seed)); });
+  }
+  owned_ = owned_ranges(fsdp_->units(), data_parallel_.keepers);
+  OptimizerOptions options_of_optimizer{data_parallel_.keepers, shard_memory_, {}};
+  if (train_.stochastic_rounding && train_.precision == "bf16") {
+    options_of_optimizer.rounding.emplace(static_cast<uint64_t>(train_.seed));
+  }
+  optimizer_ = make_optimizer(recipe.optimizer, fsdp_->units(), options_of_optimizer);
+  if (train_.precision == "fp16_mixed") loss_scale_ = LossScale(train_.loss_scale.value_or(LossScaleRecipe{}));
+}
+
+int64_t Trainer::count_tokens(const StepBatch& batch) const {
+  at::Tensor count = at::full({1}, batch.num_counted, at::kLong);
+  mesh_.group(std::set<std::string>{"dp", "cp"}).with_purpose("count").all_reduce(count).wait();
+  const int64_t total = count.item<int64_t>();
+  if (total == 0) {
+    throw AgreedError(
+        "no label of this step counts: data.ignore_id, data.loss_mask or data.boundary_labels ignores every one");
+  }
+  return total;
+}
+
+void Trainer::use_graph(std::unique_ptr<DeviceGraph> graph) {
+  graph_ = std::make_unique<StepGraph>(std::move(graph), [this](const StepBatch& batch, const StepInputs& inputs) {
+    const StepOutcome outcome(compute_gradients(batch, inputs));
+    update(outcome.grad_norm, outcome.non_finite, inputs.learning_rate);
+    return outcome.values;
+  });
+}
+
+StepOutcome Trainer::step(const StepBatch& batch, int64_t num_counted, double learning_rate, bool stop, bool measure,
+                          bool saved) {
+  const StepInputs inputs = inputs_of(num_counted, learning_rate, stop, saved);
+  const bool as_graph = graph_ && !measure && StepGraph::takes(batch);
+  StepOutcome outcome(as_graph ? graph_->run(batch, inputs) : compute_gradients(batch, inputs));
+  if (as_graph) limit_graph();
+  outcome.loss_scale = loss_scale_.value();
+  if (measure && !meter_) meter_ = std::make_unique<ParameterMeter>(owned_, fsdp_->units(), mesh_.world());
+  if (measure) meter_->before_update();
+  if (!as_graph) update(outcome.grad_norm, outcome.non_finite, inputs.learning_rate);
+  if (measure) outcome.parameters = meter_->after_update();
+  fsdp_->shards_changed({.rounded = optimizer_->rounds()});
+  undecided_ = outcome.non_finite;
+  return outcome;
+}
+
+StepOutcome Trainer::compute_gradients(const StepBatch& batch, int64_t num_counted, bool stop, bool saved) {
+  StepOutcome outcome(compute_gradients(batch, inputs_of(num_counted, /*learning_rate=*/0, stop, saved)));
+  outcome.loss_scale = loss_scale_.value();
+  return outcome;
+}
+
+void Trainer::update(const StepOutcome& outcome, double learning_rate) {
+  update(outcome.grad_norm, outcome.non_finite, at::full_like(outcome.grad_norm, learning_rate));
+  fsdp_->shards_changed({.rounded = optimizer_->rounds()});
+  undecided_ = outcome.non_finite;
+}
+
+const LossScale& Trainer::loss_scale() {
+  if (undecided_.defined() && loss_scale_.changes()) loss_scale_.update(/*finite=*/host_value(undecided_) == 0);
+  undecided_.reset();
+  return loss_scale_;
+}
+
+StepInputs Trainer::inputs_of(int64_t num_counted, double learning_rate, bool stop, bool saved) {
+  return make_step_inputs(num_counted, learning_rate, loss_scale().value(), stop, saved, device_);
+}
+
+at::Tensor Trainer::compute_gradients(const StepBatch& batch, const StepInputs& inputs) {
+  fsdp_->begin_step();
+  const at::Tensor loss_sum = backward(batch, inputs.loss_scale / inputs.num_counted);
+  if (train_.precision == "fp16_mixed") multiply_gradients(inputs.loss_scale.reciprocal());
+  const at::Tensor votes = vote(loss_sum, inputs);
+  const at::Tensor loss = votes[0] / inputs.num_counted, grad_norm = votes[1].sqrt(), both = loss + grad_norm;
+  const at::Tensor non_finite = both.sub(both).ne(0).to(at::kDouble);  // infinite minus infinite is not a number
+  return at::stack({loss, grad_norm, non_finite, votes[2], votes[3]});
+}
+
+// What a graph holds of communication has no limit of time. This comes after it, and has.
+void Trainer::limit_graph() const {
+  at::Tensor after = at::zeros({1}, device_);
+  mesh_.world().with_purpose("graph").all_reduce(after).wait();
+}
+
+void Trainer::update(const at::Tensor& grad_norm, const at::Tensor& non_finite, const at::Tensor& learning_rate) {
+  optimizer_->step({learning_rate, clip_factor(grad_norm), non_finite.to(at::kBool)});
+}
+
+at::Tensor Trainer::forward(const MicroBatch& micro_batch) {
+  const Sequence sequence = sequences_.of(micro_batch.documents);
+  return model_->loss(to_device(micro_batch.ids, device_), to_device(micro_batch.labels, device_), sequence, *fsdp_);
+}
+
+HeldOutLoss Trainer::evaluate(int64_t count, const std::function<MicroBatch()>& next) {
+  const at::NoGradGuard no_grad;
+  at::Tensor loss_sum = at::zeros({}, at::TensorOptions(device_).dtype(at::kDouble));
+  at::Tensor num_counted = at::zeros({1}, at::kLong);
+  for (int64_t i = 0; i < count; ++i) {
+    const MicroBatch micro_batch = next();
+    loss_sum.add_(forward(micro_batch));
+    num_counted.add_(count_labels(micro_batch));
+  }
+  fsdp_->end_forward();
+  const Group group = mesh_.group(std::set<std::string>{"dp", "cp"}).with_purpose("evaluate");
+  group.all_reduce(loss_sum).wait();
+  group.all_reduce(num_counted).wait();
+  const int64_t total = num_counted.item<int64_t>();
+  if (total == 0) {
+    throw AgreedError(
+        "no label of the held-out samples counts: evaluate.ignore_id, evaluate.loss_mask or evaluate.boundary_labels "
+        "ignores every one");
+  }
+  return {loss_sum.item<double>() / static_cast<double>(total), total};
+}
+
+// The loss of each micro-batch is a sum; its backward starts from scale / (counted tokens of the step), `start`, so
+// gradients of micro-batches and ranks are added up to the gradient of the mean, times the scale.
+at::Tensor Trainer::backward(const StepBatch& batch, const at::Tensor& start) {
+  at::Tensor loss_sum = at::zeros({}, at::TensorOptions(device_).dtype(at::kDouble));
+  for (size_t i = 0; i < batch.micro_batches.size(); ++i) {
+    const at::Tensor loss = forward(batch.micro_batches[i]);
+    fsdp_->begin_backward(/*last=*/i + 1 == batch.micro_batches.size());
+    torch::autograd::backward({loss}, {start.to(loss.scalar_type())});
+    fsdp_->end_backward();
+    loss_sum.add_(loss.detach());
+  }
+  sums_.wait();
+  return loss_sum;
+}
+
+// What the ranks learnt in this step becomes everyone's in one small all-reduce: loss sum (tp peers computed the same
+// one, so the first of them speaks), squares of the owned gradients, requests to stop, parts of a checkpoint that are
+// durable.
+at::Tensor Trainer::vote(const at::Tensor& loss_sum, const StepInputs& inputs) const {
+  const bool speaks = mesh_.coordinate("tp") == 0;
+  at::Tensor votes = at::stack(
+      {speaks ? loss_sum : at::zeros_like(loss_sum), owned_squares(owned_, device_), inputs.stop, inputs.saved});
+  mesh_.world().with_purpose("vote").all_reduce(votes).wait();
+  return votes;
+}
+
+// min(1, c / (norm + 1e-6)); undefined: gradients are not clipped.
+at::Tensor Trainer::clip_factor(const at::Tensor& grad_norm) const {
+  if (train_.clip_norm == 0) return {};
+  return grad_norm.add(1e-6).reciprocal_().mul_(train_.clip_norm).clamp_max_(1);
+}
+
+void Trainer::multiply_gradients(const at::Tensor& factor) {
+  for (const FlatBuffer* buffer : trainable_buffers(fsdp_->units())) {
+    at::Tensor(buffer->shard_gradients()).mul_(factor);
+    set_aside(buffer->shard_gradients());
+  }
+}
+
+std::vector<ShardTensor> Trainer::shards() const {
+  std::vector<ShardTensor> shards;
+  for (const Unit& unit : fsdp_->units()) {
+    for (const FlatBuffer& buffer : unit.buffers()) {
+      shards.push_back({"", &buffer, {0, buffer.shard().numel}, buffer.shard_values()});
+    }
+  }
+  const std::vector<ShardTensor> state = optimizer_->state();
+  shards.insert(shards.end(), state.begin(), state.end());
+  return shards;
+}
+
+void Trainer::write(TrainingState& state) {
+  state.num_updates = optimizer_->num_steps();
+  state.loss_scale = loss_scale().state();
+}
+
+void Trainer::resume(const TrainingState& state) {
+  optimizer_->resume(state.num_updates);
+  undecided_.reset();
+  if (state.loss_scale) loss_scale_.resume(*state.loss_scale);
+  fsdp_->shards_changed({.frozen = true});
+}
+
+namespace {
+
+/// Of what this rank keeps of a parameter.
+bool finite_gradient(const FlatBuffer& buffer, const Segment& segment) {
+  const Range kept = buffer.in_shard({segment.offset, segment.numel});
+  return buffer.shard_gradients().narrow(0, kept.offset, kept.numel).isfinite().all().item<bool>();
+}
+
+}  // namespace
+
+std::string Trainer::find_non_finite() const {
+  std::vector<std::string> names;
+  int64_t first = std::numeric_limits<int64_t>::max();
+  for (const FlatBuffer* buffer : trainable_buffers(fsdp_->units())) {
+    for (const Segment& segment : buffer->segments()) {
+      if (!finite_gradient(*buffer, segment)) first = std::min(first, static_cast<int64_t>(names.size()));
+      names.push_back(segment.parameter->name);
+    }
+  }
+  at::Tensor vote = at::full({1}, -first, at::kLong);
+  mesh_.world().all_reduce(vote, Reduce::Max).wait();
+  const int64_t index = -vote.item<int64_t>();
+  return index < static_cast<int64_t>(names.size()) ? names[index] : "";
+}
+
+}  // namespace meshtrain

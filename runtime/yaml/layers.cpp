@@ -1,0 +1,119 @@
+#include "runtime/yaml/layers.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "mesh/error.h"
+
+namespace meshtrain {
+namespace {
+
+namespace fs = std::filesystem;
+
+YamlValue take(YamlValue& map, const std::string& key) {
+  const auto entry =
+      std::find_if(map.entries.begin(), map.entries.end(), [&](const YamlEntry& e) { return e.key == key; });
+  if (entry == map.entries.end()) return {};
+  YamlValue value = std::move(entry->value);
+  map.entries.erase(entry);
+  return value;
+}
+
+/// Up to a little more than a recipe may have, so that a stream without end is noticed. `reason`: of what is thrown.
+std::string read_text(const fs::path& file, const std::string& asked_by) {
+  constexpr std::streamsize kEnough = (1 << 20) + 1;
+  std::error_code ignored;
+  if (fs::is_directory(file, ignored)) throw InputError(asked_by + "is a folder: give the recipe in it");
+  errno = 0;
+  std::ifstream stream(file, std::ios::binary);
+  std::string text(kEnough, '\0');
+  if (stream) stream.read(text.data(), kEnough);
+  if (!stream.is_open() || stream.bad()) {
+    throw InputError(asked_by + (errno == 0 ? "cannot be read" : std::strerror(errno)));
+  }
+  text.resize(static_cast<size_t>(stream.gcount()));
+  return text;
+}
+
+/// `asked_by`: "recipes/x.yaml: " or, for a file that another extends, the place of that and the file.
+YamlValue read_file(const fs::path& file, const std::string& asked_by, std::vector<fs::path> chain) {
+  std::error_code ignored;
+  fs::path canonical = fs::weakly_canonical(file, ignored);
+  if (ignored) canonical = file;  // reading it will say why
+  if (std::find(chain.begin(), chain.end(), canonical) != chain.end()) {
+    throw InputError(asked_by + "extends itself, over " + std::to_string(chain.size()) +
+                     (chain.size() == 1 ? " file" : " files"));
+  }
+  chain.push_back(canonical);
+
+  auto source = std::make_shared<YamlSource>();
+  source->name = file.string();
+  source->folder = fs::absolute(file).parent_path();
+  YamlValue recipe = parse_yaml(read_text(file, asked_by), source);
+  if (recipe.kind == YamlValue::Kind::Null) throw InputError(YamlPlace{source}.text() + ": an empty recipe");
+  if (recipe.kind != YamlValue::Kind::Map) {
+    throw InputError(recipe.place.text() + ": a recipe is a map of keys (model:, data:, train:, ...), not " +
+                     recipe.shown());
+  }
+  recipe.place = {source};
+
+  const YamlValue extends = take(recipe, "extends");
+  if (extends.kind == YamlValue::Kind::Null) return recipe;
+  if (extends.kind != YamlValue::Kind::Scalar || extends.text.empty() || has_control_characters(extends.text)) {
+    throw InputError(extends.place.text() + ": extends: " + extends.shown() + " is not the path of a recipe");
+  }
+  const fs::path base_file = (file.parent_path() / extends.text).lexically_normal();
+  YamlValue base = read_file(base_file, extends.place.text() + ": extends: " + base_file.string() + ": ", chain);
+  take(base, "name");
+  merge_yaml(base, std::move(recipe));
+  base.place = {source};
+  return base;
+}
+
+}  // namespace
+
+YamlValue read_layers(const fs::path& file) {
+  return read_file(file, file.string() + ": ", {});
+}
+
+YamlValue override_layer(const std::string& text) {
+  auto source = std::make_shared<YamlSource>();
+  source->name = "--set " + text;
+  std::replace_if(
+      source->name.begin(), source->name.end(), [](unsigned char c) { return c < 0x20; }, ' ');
+  source->is_file = false;
+  source->folder = fs::current_path();
+  const size_t equals = text.find('=');
+  const std::string path = text.substr(0, equals);
+  source->option_key = path;
+  const YamlPlace place{source};
+  if (equals == std::string::npos || path.empty() || path.front() == '.' || path.back() == '.' ||
+      path.find("..") != std::string::npos || has_control_characters(path)) {
+    throw InputError("--set " + quoted(text) + ": give KEY=VALUE, as in --set train.steps=20");
+  }
+  if (path == "extends") throw InputError(place.text() + ": only a file extends another one");
+
+  return layer_of(path, parse_yaml(text.substr(equals + 1), source), place);
+}
+
+YamlValue layer_of(const std::string& path, YamlValue value, const YamlPlace& place) {
+  YamlValue layer = std::move(value);
+  for (size_t end = path.size(); end != std::string::npos;) {
+    const size_t dot = path.rfind('.', end - 1);
+    const size_t begin = dot == std::string::npos ? 0 : dot + 1;
+    YamlValue outer;
+    outer.kind = YamlValue::Kind::Map;
+    outer.place = place;
+    outer.entries.push_back({path.substr(begin, end - begin), place, std::move(layer)});
+    layer = std::move(outer);
+    end = dot;
+  }
+  return layer;
+}
+
+}  // namespace meshtrain

@@ -1,0 +1,143 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "runtime/yaml/known_keys.h"
+#include "runtime/yaml/rule.h"
+#include "runtime/yaml/scalar_text.h"
+#include "runtime/yaml/value.h"
+
+namespace meshtrain {
+
+/// The archive that fills our structs from one YAML map, strictly. Keys that are absent or null leave a value as it
+/// was. Keys that a map cannot have are refused before anything of it is read, so that a misspelt key is told as that
+/// and not as one that is missing. Every error is an InputError "PLACE: KEY PATH: what is wrong".
+class Reader {
+ public:
+  enum class Files { Open, LeaveAlone };  ///< whether files that the text names are opened
+
+  /// `root`: the outermost map. `keys`: all that it and the maps in it can have. Both outlive the reader. Throws for
+  /// any other key of `root`.
+  Reader(const YamlValue& root, const KnownKeys& keys, Files files);
+
+  template <class T>
+  void field(const std::string& key, T& value, const Rule& rule = {});
+  template <class Body>
+  void map(const std::string& key, const Body& body);
+  template <class T>
+  void section(const std::string& key, T& value);
+  template <class T>
+  void section(const std::string& key, std::optional<T>& value);
+  template <class T>
+  void list(const std::string& key, std::vector<T>& values, const std::type_identity_t<T>& item);
+  template <class Action>
+  void when_reading(const Action& action) {
+    action(*this);
+  }
+
+  bool opens_files() const { return files_ == Files::Open; }
+  bool has(const std::string& key) const { return find(key) != nullptr; }
+  /// Whether `key` is there and not an empty list.
+  bool has_items(const std::string& key) const;
+  /// From here on the values are settled: keys may repeat them, and differ from them only to be refused, in the name of
+  /// `owner`. An empty owner settles nothing.
+  void settle(std::string owner) { owner_ = std::move(owner); }
+  /// Throws about a key of this map: at its value, or about the map when it is absent.
+  [[noreturn]] void fail(const std::string& key, const std::string& what) const;
+  /// Throws about item `item` of the list `path` ("train.freeze"), counted from here; in a list of maps about its
+  /// `key`.
+  [[noreturn]] void fail_item(const std::string& path, size_t item, const std::string& key,
+                              const std::string& what) const;
+
+ private:
+  const YamlValue* find(const std::string& key) const;  // null when absent or null
+  std::string path_of(const std::string& key) const { return path_.empty() ? key : path_ + "." + key; }
+  Reader enter(const std::string& key) const;
+  Reader enter(const std::string& key, const YamlValue& map) const;
+  void refuse_unknown_keys() const;
+  [[noreturn]] void fail_settled(const std::string& key, const std::string& given, const std::string& settled) const;
+
+  // Each reads the value of `key` or throws.
+  void read(const std::string& key, const YamlValue& given, const Rule& rule, int64_t& value) const;
+  void read(const std::string& key, const YamlValue& given, const Rule& rule, double& value) const;
+  void read(const std::string& key, const YamlValue& given, const Rule& rule, bool& value) const;
+  void read(const std::string& key, const YamlValue& given, const Rule& rule, std::string& value) const;
+  void read(const std::string& key, const YamlValue& given, const Rule& rule, std::filesystem::path& value) const;
+  template <class T>
+  void read(const std::string& key, const YamlValue& given, const Rule& rule, std::optional<T>& value) const {
+    T found{};
+    read(key, given, rule, found);
+    value = found;
+  }
+  void read(const std::string& key, const YamlValue& given, const Rule& rule, std::array<double, 2>& value) const;
+  void read(const std::string& key, const YamlValue& given, const Rule& rule, std::vector<std::string>& value) const;
+  void read(const std::string& key, const YamlValue& given, const Rule& rule,
+            std::map<std::string, int64_t>& value) const;
+  const std::string& word(const std::string& key, const YamlValue& given) const;
+  void check_choice(const YamlPlace& place, const std::string& path, const Rule& rule, const std::string& word) const;
+  void check_bounds(const std::string& key, const YamlValue& given, const Rule& rule, double value) const;
+  [[noreturn]] void fail_at(const YamlPlace& place, const std::string& path, const std::string& what) const;
+
+  const YamlValue* map_;
+  const KnownKeys* keys_;
+  YamlPlace place_;   // of the map, for what is not in it; where that is nowhere either, of what it is in
+  std::string path_;  // "train", "data.mixture[0]": where this map stands
+  Files files_;
+  std::string owner_;
+};
+
+template <class T>
+void Reader::field(const std::string& key, T& value, const Rule& rule) {
+  const YamlValue* given = find(key);
+  if (given == nullptr) {
+    if (rule.required && rule.refused.empty() && owner_.empty()) fail(key, "must be given");
+    return;
+  }
+  if (!rule.refused.empty()) fail(key, rule.refused);
+  T found = value;
+  read(key, *given, rule, found);
+  if (!owner_.empty() && found != value) fail_settled(key, scalar_text(found), scalar_text(value));
+  value = std::move(found);
+}
+
+template <class Body>
+void Reader::map(const std::string& key, const Body& body) {
+  Reader inner = enter(key);
+  body(inner);
+}
+
+template <class T>
+void Reader::section(const std::string& key, T& value) {
+  map(key, [&](Reader& inner) { fields(inner, value); });
+}
+
+template <class T>
+void Reader::list(const std::string& key, std::vector<T>& values, const std::type_identity_t<T>& item) {
+  const YamlValue* given = find(key);
+  if (given == nullptr) return;
+  if (given->kind != YamlValue::Kind::List) fail(key, given->shown() + " is not a list");
+  std::vector<T> found;
+  for (const YamlValue& each : given->items) {
+    Reader inner = enter(key + "[" + std::to_string(found.size()) + "]", each);
+    fields(inner, found.emplace_back(item));
+  }
+  values = std::move(found);
+}
+
+template <class T>
+void Reader::section(const std::string& key, std::optional<T>& value) {
+  if (find(key) == nullptr) return;
+  if (!owner_.empty() && !value) fail_settled(key, "a map", "none");
+  T found = value.value_or(T{});
+  map(key, [&](Reader& inner) { fields(inner, found); });
+  value = std::move(found);
+}
+
+}  // namespace meshtrain

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+/// A struct that is written as a map of YAML is described once, by a function template `fields(archive, value)` in
+/// namespace meshtrain. It is called with an archive that reads (Reader), writes (Writer) or lists the keys (KeyLister);
+/// each archive offers
+///
+///   field(key, value, rule)   one key
+///   map(key, body)            a map of further keys; `body` gets the archive inside of it
+///   section(key, value)       a map that is one of our structs, described by its own `fields`
+///   list(key, values, item)   a list of such maps; the keys that they leave out are as in `item`
+///   when_reading(action)      defaults and demands that depend on several keys; ignored unless reading
+namespace meshtrain {
+
+/// The demands on one value. Bounds apply to numbers, each of a list's; choices to words, each of a list's, and to the
+/// keys of the mesh.
+struct Rule {
+  bool required = false;
+  std::optional<double> least = {};
+  std::optional<double> above = {};
+  std::optional<double> most = {};
+  std::optional<double> below = {};
+  std::vector<std::string> choices = {};
+  std::string minus_one = {};  ///< of a whole number: a word that may stand in the place of -1
+  std::string refused = {};    ///< why the key may not stand here, as others decide; it is then not needed nor written
+};
+
+}  // namespace meshtrain

@@ -1,0 +1,88 @@
+#include "runtime/yaml/value.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <utility>
+
+namespace meshtrain {
+namespace {
+
+bool is_control(char character) {
+  const auto byte = static_cast<unsigned char>(character);
+  return byte < 0x20 || byte == 0x7f;
+}
+
+}  // namespace
+
+std::string YamlPlace::text() const {
+  if (!source) return "recipe";
+  if (!source->is_file || line == 0) return source->name;
+  return source->name + ":" + std::to_string(line) + ":" + std::to_string(column);
+}
+
+const YamlValue* YamlValue::find(const std::string& key) const {
+  for (const YamlEntry& entry : entries) {
+    if (entry.key == key) return &entry.value;
+  }
+  return nullptr;
+}
+
+YamlValue* YamlValue::find(const std::string& key) {
+  return const_cast<YamlValue*>(std::as_const(*this).find(key));
+}
+
+std::string YamlValue::shown() const {
+  switch (kind) {
+    case Kind::Null:
+      return "nothing";
+    case Kind::Scalar:
+      return meshtrain::quoted(text);
+    case Kind::List:
+      return "a list";
+    case Kind::Map:
+      return "a map";
+  }
+  return {};
+}
+
+void merge_yaml(YamlValue& base, YamlValue over) {
+  if (base.kind != YamlValue::Kind::Map || over.kind != YamlValue::Kind::Map) {
+    base = std::move(over);
+    return;
+  }
+  for (YamlEntry& entry : over.entries) {
+    if (YamlValue* there = base.find(entry.key)) {
+      merge_yaml(*there, std::move(entry.value));
+    } else {
+      base.entries.push_back(std::move(entry));
+    }
+  }
+}
+
+std::string quoted(const std::string& text) {
+  constexpr size_t kLongest = 80;
+  std::string shown = "\"";
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (shown.size() > kLongest) return shown + "...\"";
+    if (is_control(text[i])) {
+      char escaped[8];
+      std::snprintf(escaped, sizeof escaped, "\\x%02x", static_cast<unsigned char>(text[i]));
+      shown += escaped;
+    } else {
+      shown += text[i];
+    }
+  }
+  return shown + "\"";
+}
+
+std::string lower_case(std::string text) {
+  const auto lower = [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; };
+  std::transform(text.begin(), text.end(), text.begin(), lower);
+  return text;
+}
+
+bool has_control_characters(const std::string& text) {
+  return std::any_of(text.begin(), text.end(), is_control);
+}
+
+}  // namespace meshtrain
