@@ -21,6 +21,9 @@ function(meshtrain_floor name)
   file(MAKE_DIRECTORY "${parent}")
   file(CREATE_LINK "${PROJECT_SOURCE_DIR}/${FLOOR_PATH}" "${include}/${FLOOR_PATH}" SYMBOLIC)
 
+  string(REPLACE ";" "," depends "${FLOOR_DEPENDS}")
+  set_property(GLOBAL APPEND_STRING PROPERTY MESHTRAIN_FLOORS "${name} ${FLOOR_PATH} ${FLOOR_WITHOUT_TORCH} ${depends}\n")
+
   set(kind PUBLIC)
   if(FLOOR_SOURCES)
     add_library(${target} STATIC ${FLOOR_SOURCES})

@@ -15,17 +15,6 @@
 namespace meshtrain {
 namespace {
 
-const KnownKeys& recipe_keys() {
-  static const KnownKeys keys = [] {
-    KeyLister lister;
-    Recipe recipe;
-    lister.field("extends", recipe.file);
-    fields(lister, recipe);
-    return KnownKeys(lister.take());
-  }();
-  return keys;
-}
-
 Recipe read_recipe(const YamlValue& root, const std::filesystem::path& file, Reader::Files files) {
   Recipe recipe;
   recipe.file = file;
@@ -94,6 +83,17 @@ void replace_mesh(YamlValue& recipe, const std::string& mesh) {
 }
 
 }  // namespace
+
+const KnownKeys& recipe_keys() {
+  static const KnownKeys keys = [] {
+    KeyLister lister;
+    Recipe recipe;
+    lister.field("extends", recipe.file);
+    fields(lister, recipe);
+    return KnownKeys(lister.take());
+  }();
+  return keys;
+}
 
 Recipe load_recipe(const std::filesystem::path& file, const std::vector<std::string>& overrides,
                    const std::string& mesh, const SavedRecipe& saved) {

@@ -9,7 +9,11 @@
 
 namespace meshtrain {
 
+class KnownKeys;
 struct YamlValue;
+
+/// The keys that a recipe can have, `extends` among them.
+const KnownKeys& recipe_keys();
 
 /// The recipe, as to_yaml() says it, of the checkpoint that a run of this name goes on from; empty: there is none.
 using SavedRecipe = std::function<std::string(const std::string& name)>;

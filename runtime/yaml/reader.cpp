@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "mesh/error.h"
-#include "mesh/layout.h"
 #include "runtime/yaml/suggest.h"
 
 namespace meshtrain {
@@ -199,15 +198,15 @@ void Reader::read(const std::string& key, const YamlValue& given, const Rule& ru
 void Reader::read(const std::string& key, const YamlValue& given, const Rule& rule,
                   std::map<std::string, int64_t>& value) const {
   if (given.kind != YamlValue::Kind::Map) {
-    fail(key, given.shown() + " is not a map of axes and sizes, as in {dp: 2, tp: 2, cp: auto}");
+    fail(key, given.shown() + " is not " + rule.expected);
   }
   value.clear();
   for (const YamlEntry& entry : given.entries) {
     check_choice(entry.place, path_of(key), {.choices = rule.choices}, entry.key);
     if (entry.value.kind == YamlValue::Kind::Null) continue;
     const std::string axis = key + "." + entry.key;
-    int64_t size = MeshLayout::kAuto;
-    if (entry.value.text != "auto") read(axis, entry.value, {.least = rule.least, .most = rule.most}, size);
+    int64_t size = 0;
+    read(axis, entry.value, {.least = rule.least, .most = rule.most, .minus_one = rule.minus_one}, size);
     value[entry.key] = size;
   }
 }

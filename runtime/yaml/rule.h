@@ -24,7 +24,8 @@ struct Rule {
   std::optional<double> most = {};
   std::optional<double> below = {};
   std::vector<std::string> choices = {};
-  std::string minus_one = {};  ///< of a whole number: a word that may stand in the place of -1
+  std::string minus_one = {};  ///< of a whole number, or of those of a map: a word that may stand in the place of -1
+  std::string expected = {};   ///< of a map of whole numbers: its description in messages, "a map of ..."
   std::string refused = {};    ///< why the key may not stand here, as others decide; it is then not needed nor written
 };
 

@@ -348,7 +348,7 @@ TEST(Suggestions, FindTheNearest) {
   EXPECT_EQ(nearest("weights", words), "");
   EXPECT_EQ(nearest("", words), "");
   EXPECT_EQ(nearest(std::string(1000, 's'), words), "");
-  EXPECT_EQ(key_suggestion("train", "vocab_size"), "; did you mean \"model.vocab_size\"?");
+  EXPECT_EQ(recipe_keys().suggestion("train", "vocab_size"), "; did you mean \"model.vocab_size\"?");
 }
 
 }  // namespace

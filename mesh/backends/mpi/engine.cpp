@@ -1,13 +1,15 @@
 #include "mesh/backends/mpi/engine.h"
 
 #include <sched.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <stdexcept>
 
-#include "mesh/backends/mpi/mpi.h"
+#include "mesh/backends/mpi/call.h"
 
 namespace meshtrain {
 namespace {
@@ -18,14 +20,6 @@ std::atomic<bool> is_running = false;
 constexpr std::chrono::seconds kFarewell{2};
 
 }  // namespace
-
-void check_mpi(int code, const char* call) {
-  if (code == MPI_SUCCESS) return;
-  char text[MPI_MAX_ERROR_STRING] = "";
-  int length = 0;
-  MPI_Error_string(code, text, &length);
-  throw std::runtime_error(std::string(call) + ": " + text);
-}
 
 void MpiOperation::wait() {
   MpiEngine::get().wait(*this);
@@ -253,9 +247,17 @@ void MpiEngine::finalize(int status) {
 
   std::optional<std::chrono::milliseconds> limit;
   if (status != 0 || !active_.empty() || !failed_.empty()) limit = kFarewell;
-  if (!meet_at_end(limit)) abort_mpi(status != 0 ? status : 1);
+  if (!meet_at_end(limit)) abort(status != 0 ? status : 1);
   is_running = false;
   MPI_Finalize();
+}
+
+void MpiEngine::abort(int status) {
+  constexpr unsigned kMostSeconds = 10;
+  alarm(kMostSeconds);  // MPI_Abort may wait for a launcher that is out of reach
+  std::fflush(nullptr);
+  if (running()) MPI_Abort(MPI_COMM_WORLD, status);
+  std::_Exit(status);
 }
 
 }  // namespace meshtrain

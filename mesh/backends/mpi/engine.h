@@ -19,15 +19,12 @@
 #include <vector>
 
 #include "mesh/backend.h"
-#include "mesh/backends/mpi/mpi.h"
+#include "mesh/backends/mpi/options.h"
 #include "mesh/backends/mpi/rank_pattern.h"
 #include "mesh/backends/mpi/reduce.h"
 #include "mesh/backends/mpi/shared_memory/board.h"
 
 namespace meshtrain {
-
-/// Throws std::runtime_error with MPI's own text when `code` is an error.
-void check_mpi(int code, const char* call);
 
 /// A collective in a communicator's queue. The engine alone calls advance(), and only while it is first in its queue.
 class MpiOperation : public Work::State {
@@ -133,6 +130,9 @@ class MpiEngine {
 
   /// See mpi.h.
   bool meet_at_end(std::optional<std::chrono::milliseconds> limit);
+
+  /// Ends the job, as abort_mpi() of mpi.h.
+  [[noreturn]] static void abort(int status);
 
   /// Frees it the next time that communicators are made.
   void retire(MPI_Comm comm);

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "mesh/backends/mpi/call.h"
 #include "mesh/backends/mpi/transfer.h"
 
 namespace meshtrain {

@@ -1,7 +1,6 @@
 #include "mesh/backends/mpi/mpi.h"
 
 #include <mpi.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -14,6 +13,7 @@
 #include <utility>
 
 #include "mesh/backends/local.h"
+#include "mesh/backends/mpi/call.h"
 #include "mesh/backends/mpi/engine.h"
 #include "mesh/backends/mpi/shared_memory/transfer.h"
 #include "mesh/backends/mpi/transfer.h"
@@ -216,11 +216,7 @@ bool meet_at_end(std::optional<std::chrono::milliseconds> limit) {
 }
 
 void abort_mpi(int status) {
-  constexpr unsigned kMostSeconds = 10;
-  alarm(kMostSeconds);  // MPI_Abort may wait for a launcher that is out of reach
-  std::fflush(nullptr);
-  if (MpiEngine::running()) MPI_Abort(MPI_COMM_WORLD, status);
-  std::_Exit(status);
+  MpiEngine::abort(status);
 }
 
 }  // namespace meshtrain

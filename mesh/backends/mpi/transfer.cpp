@@ -6,6 +6,8 @@
 #include <limits>
 #include <stdexcept>
 
+#include "mesh/backends/mpi/call.h"
+
 namespace meshtrain {
 namespace {
 

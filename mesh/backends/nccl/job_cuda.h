@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "mesh/backends/nccl/nccl.h"
+#include "mesh/backends/nccl/options.h"
 
 namespace meshtrain::nccl {
 

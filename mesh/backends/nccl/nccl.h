@@ -1,27 +1,12 @@
 #pragma once
 
-#include <chrono>
 #include <memory>
 
 #include "mesh/backend.h"
+#include "mesh/backends/nccl/options.h"
 #include "mesh/layout.h"
 
 namespace meshtrain {
-
-/// The ways in which NCCL knows the windows that a group gives out.
-enum class NcclBuffers {
-  Off,         ///< there are none
-  Registered,  ///< ncclCommRegister: read and written in place where links allow
-  Symmetric,   ///< ncclCommWindowRegister: ranks of one NVLink domain read and write each other's by NCCL's symmetric
-               ///< kernels; elsewhere as Registered. A collective passes the same part of a window on every rank.
-};
-
-struct NcclOptions {
-  std::chrono::seconds connect_limit{120};      ///< to make a communicator
-  std::chrono::seconds collective_limit{1800};  ///< from the issue of a collective to its end
-  NcclBuffers user_buffers = NcclBuffers::Off;  ///< windows of Placement::Own are memory that NCCL registers
-  bool two_queues = false;  ///< groups over dp get a second queue: the two share the thread blocks of one
-};
 
 /// Of the plug-in: CUDA tensors through NCCL, others through `host`, whose ranks these are. Each rank has a GPU of its
 /// own as its current device. One communicator and one stream of high priority a queue: a group has one queue, and

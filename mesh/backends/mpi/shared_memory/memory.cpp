@@ -16,7 +16,7 @@
 #include <optional>
 #include <utility>
 
-#include "mesh/backends/mpi/engine.h"
+#include "mesh/backends/mpi/call.h"
 #include "mesh/cgroup.h"
 #include "mesh/host_map.h"
 #include "mesh/size_text.h"

@@ -1,0 +1,67 @@
+"""Every include of the program points down the floors, and tools/check_floors complains of each kind that does not."""
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+SOURCE = pathlib.Path(__file__).parent.parent.parent
+FLOORS = pathlib.Path(os.environ["MESHTRAIN_FLOORS"])
+
+
+def run(floors, root):
+    return subprocess.run([sys.executable, SOURCE / "tools/check_floors", floors, root], capture_output=True, text=True)
+
+
+class Floors(unittest.TestCase):
+    def test_of_the_program(self):
+        result = run(FLOORS, SOURCE)
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+
+    def complaint(self, files, floors="low runtime/low TRUE \nhigh runtime/high FALSE low\n"):
+        """What is printed of a repository of these files."""
+        with tempfile.TemporaryDirectory() as folder:
+            root = pathlib.Path(folder)
+            (root / "floors.txt").write_text(floors)
+            for name, text in files.items():
+                (root / name).parent.mkdir(parents=True, exist_ok=True)
+                (root / name).write_text(text)
+            result = run(root / "floors.txt", root)
+        self.assertEqual(result.returncode, 1 if "every include" not in result.stdout else 0, result.stderr)
+        return result.stdout
+
+    def test_an_include_that_points_down(self):
+        self.assertIn("every include points down", self.complaint(
+            {"runtime/low/a.h": "#include <vector>\n", "runtime/high/b.cpp": '#include "runtime/low/a.h"\n'}))
+
+    def test_an_include_that_points_up(self):
+        self.assertIn("runtime/low/a.h: includes runtime/high/b.h of high, on which low does not depend", self.complaint(
+            {"runtime/low/a.h": '#include "runtime/high/b.h"\n', "runtime/high/b.h": ""}))
+
+    def test_floors_in_a_circle(self):
+        self.assertIn("floors high and low depend on each other", self.complaint(
+            {}, "low runtime/low FALSE high\nhigh runtime/high FALSE low\n"))
+
+    def test_a_room_without_a_target(self):
+        self.assertIn("runtime/new/a.h: belongs to no floor", self.complaint({"runtime/new/a.h": ""}))
+
+    def test_a_file_that_does_not_exist(self):
+        self.assertIn("includes runtime/low/gone.h, which does not exist", self.complaint(
+            {"runtime/low/a.h": '#include "runtime/low/gone.h"\n'}))
+
+    def test_libtorch_where_there_is_none(self):
+        self.assertIn("low is built without LibTorch", self.complaint({"runtime/low/a.h": "#include <ATen/ATen.h>\n"}))
+
+    def test_headers_in_a_circle(self):
+        self.assertIn("include each other: runtime/low/a.h, runtime/low/b.h", self.complaint(
+            {"runtime/low/a.h": '#include "runtime/low/b.h"\n', "runtime/low/b.h": '#include "runtime/low/a.h"\n'}))
+
+    def test_backends_that_include_each_other(self):
+        self.assertIn("include each other: mesh/backends/a, mesh/backends/b", self.complaint(
+            {"mesh/backends/a.h": "", "mesh/backends/a.cpp": '#include "mesh/backends/b.h"\n',
+             "mesh/backends/b.h": "", "mesh/backends/b.cpp": '#include "mesh/backends/a.h"\n'}, "mesh mesh FALSE \n"))
+
+
+if __name__ == "__main__":
+    unittest.main()
