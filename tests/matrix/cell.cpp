@@ -14,7 +14,7 @@ namespace {
 constexpr int64_t kVocabulary = 97;  // divides by no number of ranks
 constexpr int64_t kSequence = 32;
 constexpr int64_t kGlobalBatch = 16;
-constexpr int64_t kSteps = 3;
+constexpr int64_t kCellSteps = 3;
 constexpr int64_t kSeparator = 0;
 
 std::vector<std::string> factors_of(const Cell& cell) {
@@ -35,7 +35,7 @@ std::vector<std::string> factors_of(const Cell& cell) {
           cell.variant.groups ? "groups" : "-"};
 }
 
-std::string mesh_of(const Cell& cell) {
+std::string sizes_of(const Cell& cell) {
   return "dp=" + std::to_string(cell.dp) + ",tp=" + std::to_string(cell.tp) + ",cp=" + std::to_string(cell.cp);
 }
 
@@ -44,7 +44,7 @@ class Pairs {
  public:
   std::vector<size_t> operator()(const Cell& cell) {
     std::vector<std::string> factors = factors_of(cell);
-    factors.push_back(mesh_of(cell));
+    factors.push_back(sizes_of(cell));
     std::vector<size_t> pairs;
     for (size_t a = 0; a < factors.size(); ++a) {
       for (size_t b = a + 1; b < factors.size(); ++b) {
@@ -211,7 +211,7 @@ std::vector<std::string> patterns_of(const std::string& frozen) {
 }  // namespace
 
 std::string Cell::describe() const {
-  std::string text = mesh_of(*this);
+  std::string text = sizes_of(*this);
   for (const std::string& factor : factors_of(*this)) {
     if (factor != "-") text += " " + factor;
   }
@@ -282,7 +282,7 @@ Recipe recipe_of(const Cell& cell, bool alone, const std::filesystem::path& fold
   recipe.train.sequence_length = kSequence;
   recipe.train.global_batch = kGlobalBatch;
   recipe.train.micro_batch = alone ? kGlobalBatch : kGlobalBatch / (dp * cell.accumulation);
-  recipe.train.steps = kSteps;
+  recipe.train.steps = kCellSteps;
   recipe.train.precision = cell.variant.precision;
   if (!alone) {
     const bool alternate = cell.recompute == "alternate";
@@ -305,7 +305,7 @@ Recipe recipe_of(const Cell& cell, bool alone, const std::filesystem::path& fold
 void write_tokens(const std::filesystem::path& folder) {
   std::mt19937_64 generator(7);
   std::ofstream tokens(folder / "tokens.bin", std::ios::binary), mask(folder / "mask.bin", std::ios::binary);
-  for (int64_t sample = 0; sample < kGlobalBatch * kSteps; ++sample) {
+  for (int64_t sample = 0; sample < kGlobalBatch * kCellSteps; ++sample) {
     for (int64_t position = 0; position <= kSequence; ++position) {
       const bool ends = ends_document(sample, position, generator() % 5 == 0);
       const uint16_t id = ends ? kSeparator : static_cast<uint16_t>(1 + generator() % (kVocabulary - 1));

@@ -16,10 +16,6 @@
 namespace meshtrain::testing {
 namespace {
 
-DeviceMesh mesh_of(const Cell& cell) {
-  return DeviceMesh(MeshLayout({{"dp", cell.dp}, {"cp", cell.cp}, {"tp", cell.tp}}), world());
-}
-
 TEST(Matrix, EveryMeshComputesWhatOneRankComputes) {
   const ScratchFolder folder(world());
   if (world().rank() == 0) write_tokens(folder.path());
