@@ -119,7 +119,10 @@ void OutputFile::finish() {
   // Some file systems write, and report that they could not, when a file is closed: a twin, so that it stays locked.
   const int twin = ::fcntl(descriptor_, F_DUPFD_CLOEXEC, 0);
   if (twin < 0 || ::close(twin) != 0) fail(errno);
-  if (std::rename(partial_.c_str(), path_.c_str()) != 0) fail(errno);
+  // A server that has renamed it may give these errors, when its first answer was lost and it is asked again.
+  const bool is_renamed = std::rename(partial_.c_str(), path_.c_str()) == 0 ||
+                          ((errno == ENOENT || errno == ESTALE) && is_named(descriptor_, path_));
+  if (!is_renamed) fail(errno);
   partial_.clear();
   ::close(std::exchange(descriptor_, -1));
   sync_folder(path_.parent_path());
@@ -159,6 +162,10 @@ bool is_unsupported(int error) {
 void sync_folder(const std::filesystem::path& folder) {
   const char* name = folder.empty() ? "." : folder.c_str();
   const int descriptor = ::open(name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (descriptor < 0 && errno == EACCES && ::access(name, W_OK | X_OK) == 0) {
+    ::sync();  // a folder that may be changed and not read: everything is made durable instead
+    return;
+  }
   const bool synced = descriptor >= 0 && (::fsync(descriptor) == 0 || is_unsupported(errno));
   const int error = errno;
   if (descriptor >= 0) ::close(descriptor);

@@ -49,6 +49,7 @@ Checkpoints::Checkpoints(const CheckpointRecipe& recipe, CheckpointDisks disks, 
       disks_(std::move(disks)),
       head_(std::move(head)),
       world_(world.with_purpose("checkpoint")),
+      memory_(trainer.shard_memory()),
       pieces_(owned_pieces(trainer), file_of(world.rank()), /*copies=*/!trainer.shard_memory().is_on_disk()) {}
 
 Checkpoints::~Checkpoints() {
@@ -69,7 +70,7 @@ bool Checkpoints::done() const {
 }
 
 std::optional<WrittenCheckpoint> Checkpoints::advance() {
-  if (stage_ == Stage::Idle) return std::nullopt;
+  if (stage_ == Stage::Idle || stage_ == Stage::Failed) return std::nullopt;
   if (stage_ == Stage::Pieces) {
     gather_parts();
     return std::nullopt;
@@ -81,13 +82,18 @@ std::optional<WrittenCheckpoint> Checkpoints::advance() {
 
 std::optional<WrittenCheckpoint> Checkpoints::finish() {
   std::optional<WrittenCheckpoint> completed;
-  while (stage_ != Stage::Idle) completed = advance();
+  while (stage_ == Stage::Pieces || stage_ == Stage::Manifest) completed = advance();
   return completed;
 }
 
 void Checkpoints::gather_parts() {
   std::string part;
-  complete_or_fail([&] { agree(world_, [&] { part = pieces_.wait(); }); });
+  complete_or_fail([&] {
+    agree(world_, [&] {
+      part = pieces_.wait();
+      memory_.check_written();  // else the pieces may be zeros that were read from the disk
+    });
+  });
   const std::vector<std::string> parts = gather_texts(world_, part);
   stage_ = Stage::Manifest;
   if (world_.rank() != 0) return;

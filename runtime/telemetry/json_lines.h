@@ -6,6 +6,10 @@
 
 namespace meshtrain {
 
+/// The largest step of the lines of `file`, as JsonLines writes it; 0 when it has none or does not exist. Throws
+/// std::runtime_error when it cannot be read.
+int64_t last_step_in(const std::filesystem::path& file);
+
 /// A file of one JSON object a line and step, in the order of steps, each written through at once. Of one rank.
 class JsonLines {
  public:
