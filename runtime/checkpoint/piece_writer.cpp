@@ -8,7 +8,7 @@
 #include "fsdp/shard_memory.h"
 #include "mesh/error.h"
 #include "mesh/wait_for_stream.h"
-#include "runtime/checkpoint/manifest.h"
+#include "runtime/checkpoint/manifest_writer.h"
 #include "runtime/data/output_file.h"
 #include "runtime/hf/safetensors_writer.h"
 
@@ -75,7 +75,7 @@ std::string PieceWriter::write(const std::filesystem::path& folder) try {
     set_aside(piece.values);
   }
   file.finish();
-  return part.text();
+  return part.packed();
 } catch (const InputError& error) {  // of a path, which the user cannot have given wrongly by now
   throw std::runtime_error(error.what());
 }

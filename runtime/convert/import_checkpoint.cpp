@@ -10,7 +10,7 @@
 #include "mesh/error.h"
 #include "mesh/layout.h"
 #include "runtime/checkpoint/checkpoint_folder.h"
-#include "runtime/checkpoint/manifest.h"
+#include "runtime/checkpoint/manifest_writer.h"
 #include "runtime/checkpoint/piece.h"
 #include "runtime/checkpoint/recipe_changes.h"
 #include "runtime/config/load.h"
@@ -103,7 +103,7 @@ std::string write_pieces(const fs::path& folder, const SafetensorsFolder& source
     give_back_memory();
   }
   file.finish();
-  return part.text();
+  return part.packed();
 }
 
 }  // namespace

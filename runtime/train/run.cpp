@@ -18,6 +18,7 @@
 #include "runtime/optimizer/schedule.h"
 #include "runtime/train/assemble.h"
 #include "runtime/train/checkpoints.h"
+#include "runtime/train/connect.h"
 #include "runtime/train/evaluation.h"
 #include "runtime/train/journal.h"
 #include "runtime/train/read_ahead.h"
