@@ -284,6 +284,7 @@ RunEnd run(const Recipe& asked, const Group& world, const RunOptions& options, c
         for (const std::string& line : chosen_attention()) journal->say("attention by " + line);
         journal->say("GPU memory: tensors took " + std::to_string(computing.peak_bytes() >> 20) + " MiB at the most");
       }
+      if (journal) journal->finish();
       if (end == RunEnd::Stopped) return end;
     } catch (const AgreedError&) {
       throw;

@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <stdexcept>
+#include <utility>
 
 #include "runtime/files/output_file.h"
 
@@ -89,7 +90,11 @@ JsonLines::JsonLines(std::filesystem::path file, int64_t last_step)
 }
 
 JsonLines::~JsonLines() {
-  close(descriptor_);
+  if (descriptor_ >= 0) close(descriptor_);
+}
+
+void JsonLines::finish() {
+  if (close(std::exchange(descriptor_, -1)) != 0 && errno != EINTR) fail(file_);
 }
 
 void JsonLines::sync() {

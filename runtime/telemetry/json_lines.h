@@ -24,6 +24,9 @@ class JsonLines {
   void append(const std::string& object);
   /// Makes durable what was appended. Throws std::runtime_error as append().
   void sync();
+  /// Closes the file, after which nothing is appended: a file system may report only then that it could not write.
+  /// Throws std::runtime_error as append(). Without it the destructor closes, and reports nothing.
+  void finish();
   /// How many lines were cut off at the beginning.
   int64_t num_cut() const { return num_cut_; }
   /// The steps up to `last_step` that had no line: "step 3, steps 5 to 8"; empty: none.

@@ -255,6 +255,12 @@ TEST_F(TrainResume, MetricsAreDurableBeforeACheckpointIs) {
   EXPECT_FALSE(std::filesystem::exists(checkpoints() / "step-00000003"));
 }
 
+TEST_F(TrainResume, MetricsThatFailWhenTheyAreClosedAreReported) {
+  const std::string message = complaint(1, kEvery3, 1, with_faults("close:metrics.jsonl:EIO"));
+  EXPECT_TRUE(has(message, "cannot write " + (run_dir / "metrics.jsonl").string() + ": Input/output error")) << message;
+  EXPECT_TRUE(std::filesystem::exists(checkpoints() / "step-00000003"));
+}
+
 TEST_F(TrainResume, IsCheckedWithoutReadingPieces) {
   const auto check = [&](Words more) {
     more.insert(more.begin(), {"--check", "--mesh", "dp=2"});
