@@ -1,6 +1,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <chrono>
 #include <functional>
 
 #include "mesh/group.h"
@@ -18,8 +19,10 @@ void add_generate_command(CLI::App& app, int& status);
 
 /// Runs a command's `body` on the ranks of `world`, which look after each other meanwhile (Watch), and returns the exit
 /// status of this rank once all have come to their end. InputError and AgreedError are what all ranks throw alike: rank
-/// 0 reports them. Anything else is thrown by a rank alone: it reports it and ends the whole job, so that no rank is left
-/// waiting. Every rank of `world` must call it.
-int run_on_all_ranks(const Group& world, const std::function<int()>& body);
+/// 0 reports them. Anything else is thrown by a rank alone: it reports it and ends the whole job, so that no rank is
+/// left waiting: so does an InputError that not all have thrown within `same_input`, being of a file or a variable that
+/// this rank alone sees. Every rank of `world` must call it.
+int run_on_all_ranks(const Group& world, const std::function<int()>& body,
+                     std::chrono::seconds same_input = std::chrono::seconds(10));
 
 }  // namespace meshtrain

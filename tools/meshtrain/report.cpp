@@ -26,10 +26,6 @@ bool is_agreed(const std::exception& error) {
   return dynamic_cast<const InputError*>(&error) != nullptr || dynamic_cast<const AgreedError*>(&error) != nullptr;
 }
 
-/// How long a rank whose input is wrong waits for the others to find the same. Agreed errors are thrown by all for
-/// certain; an InputError may be of a file or a variable that this rank alone sees.
-constexpr std::chrono::seconds kSameInput{10};
-
 }  // namespace
 
 Failure describe_failure(const std::exception& error, const std::string& place) {
@@ -54,7 +50,7 @@ void report_failure(const Group& world, const std::exception& error) {
   if (alone && world.size() > 1) abort_mpi(1);
 }
 
-int run_on_all_ranks(const Group& world, const std::function<int()>& body) {
+int run_on_all_ranks(const Group& world, const std::function<int()>& body, std::chrono::seconds same_input) {
   if (world.size() == 1) return body();
   const Watch watch(world);
   try {
@@ -64,7 +60,7 @@ int run_on_all_ranks(const Group& world, const std::function<int()>& body) {
     return status;
   } catch (const InputError& error) {
     report_failure(world, error);
-    if (meet_at_end(kSameInput)) return describe_failure(error, "").status;
+    if (meet_at_end(same_input)) return describe_failure(error, "").status;
     Watch::excuse();
     print_failure({world.place() + " alone: " + describe_failure(error, "").message});
     abort_mpi(describe_failure(error, "").status);
