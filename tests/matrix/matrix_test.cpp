@@ -1,9 +1,8 @@
 // The matrix: every mesh computes what one rank computes (design rule 9). A pairwise cover by default, which
-// MESHTRAIN_COVER_SEED=N draws anew and MESHTRAIN_CELLS=N cuts short; every cell when MESHTRAIN_FULL_MATRIX is set.
+// MESHTRAIN_COVER_SEED=N draws anew; every cell when MESHTRAIN_FULL_MATRIX is set.
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <iostream>
@@ -37,9 +36,6 @@ TEST(Matrix, EveryMeshComputesWhatOneRankComputes) {
   const size_t num_all = cells.size();
   const uint64_t seed = cover_seed();
   if (std::getenv("MESHTRAIN_FULL_MATRIX") == nullptr) cells = pairwise_cover(cells, seed);
-  if (const char* const most = std::getenv("MESHTRAIN_CELLS")) {
-    cells.erase(cells.begin() + std::min<ptrdiff_t>(std::atoi(most), std::ssize(cells)), cells.end());
-  }
   if (world().rank() == 0) {
     std::cout << cells.size() << " of " << num_all << " cells, MESHTRAIN_COVER_SEED=" << seed << "\n";
   }
