@@ -87,7 +87,7 @@ int main(int argc, char** argv) {
   listeners.Append(new meshtrain::testing::KeepVariables);
   int status = RUN_ALL_TESTS();
   if (::testing::UnitTest::GetInstance()->test_to_run_count() == 0 && !may_be_none) {
-    if (world.rank() == 0) std::fprintf(stderr, "no test is called %s\n", GTEST_FLAG_GET(filter).c_str());
+    if (world.rank() == 0) std::fprintf(stderr, "no test ran: none is called %s\n", GTEST_FLAG_GET(filter).c_str());
     status = 1;
   }
   world.barrier();
