@@ -24,11 +24,12 @@ TEST(OnRanks, DISABLED_InputErrorOfAll) {
   std::exit(run_on_all_ranks(world(), []() -> int { throw InputError("everyone's\nmistake"); }));
 }
 TEST(OnRanks, DISABLED_InputErrorOfOne) {
-  std::exit(run_on_all_ranks(world(), []() -> int {
+  const auto body = [] {
     if (world().rank() == 1) throw InputError("a variable that is set here alone");
     world().barrier();
     return 0;
-  }));
+  };
+  std::exit(run_on_all_ranks(world(), body, std::chrono::seconds(2)));
 }
 TEST(OnRanks, DISABLED_AgreedInputError) {
   struct LongCleanUp {
