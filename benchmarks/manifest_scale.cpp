@@ -1,5 +1,6 @@
 // What rank 0 of a large job does for a checkpoint: the manifest of N ranks written, read, and cut into excerpts.
-//   /usr/bin/time -v build/release/benchmarks/manifest_scale_benchmark N
+//   manifest_scale_benchmark N FILE         writes it
+//   manifest_scale_benchmark N FILE read    reads it, in a process of its own
 #include <sys/resource.h>
 
 #include <chrono>
@@ -9,6 +10,8 @@
 #include "mesh/box.h"
 #include "runtime/checkpoint/manifest.h"
 #include "runtime/checkpoint/manifest_excerpt.h"
+#include "runtime/checkpoint/manifest_writer.h"
+#include "runtime/files/output_file.h"
 
 namespace {
 
@@ -25,6 +28,10 @@ double peak_mib() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
   return static_cast<double>(usage.ru_maxrss) / 1024;
+}
+
+double mib(size_t bytes) {
+  return static_cast<double>(bytes) / (1 << 20);
 }
 
 struct Matrix {
@@ -84,36 +91,50 @@ std::vector<meshtrain::Piece> pieces_of(const std::vector<Matrix>& all, int64_t 
 
 int main(int argc, char** argv) {
   const int64_t ranks = argc > 1 ? std::atoll(argv[1]) : 1024;
+  const std::filesystem::path file = argc > 2 ? argv[2] : "/tmp/manifest_scale.json";
   const std::vector<Matrix> all = matrices();
-  std::vector<std::string> parts;
-  for (int64_t rank = 0; rank < ranks; ++rank) {
-    meshtrain::ManifestPart part({"rank-" + std::to_string(rank), 7});
-    for (const meshtrain::Piece& piece : pieces_of(all, rank, ranks)) {
-      part.add(piece.tensor, at::kFloat, piece.shape, piece.box, static_cast<uint64_t>(rank));
+  const double at_rest = peak_mib();
+  if (argc <= 3) {  // else the file is read alone, so that the peak is that of reading
+    std::vector<std::string> parts;
+    size_t bytes = 0, written = 0;
+    for (int64_t rank = 0; rank < ranks; ++rank) {
+      meshtrain::ManifestPart part({"rank-" + std::to_string(rank), 7});
+      for (const meshtrain::Piece& piece : pieces_of(all, rank, ranks)) {
+        part.add(piece.tensor, at::kFloat, piece.shape, piece.box, static_cast<uint64_t>(rank) * 0x9e3779b97f4a7c15);
+      }
+      parts.push_back(part.packed());
+      bytes += parts.back().size();
     }
-    parts.push_back(part.text());
+    meshtrain::CheckpointHead head;
+    head.state.step = 1;
+    const auto begin = Clock::now();
+    meshtrain::OutputFile output(file);
+    meshtrain::write_manifest(head, parts, [&](std::string_view block) {
+      output.append(block.data(), block.size());
+      written += block.size();
+    });
+    output.finish();
+    std::printf("%ld ranks: parts %.1f MiB, manifest.json %.1f MiB, written in %.2f s, peak %.0f MiB, %.0f at rest\n",
+                static_cast<long>(ranks), mib(bytes), mib(written), since(begin), peak_mib(), at_rest);
+    return 0;
   }
-  meshtrain::CheckpointHead head;
   auto begin = Clock::now();
-  head.state.step = 1;
-  const std::string text = meshtrain::manifest_text(head, parts);
-  std::printf("%ld ranks: manifest.json %.1f MiB, written in %.2f s, peak %.0f MiB\n", static_cast<long>(ranks),
-              static_cast<double>(text.size()) / (1 << 20), since(begin), peak_mib());
-  parts = {};
-  begin = Clock::now();
-  const meshtrain::Manifest manifest = meshtrain::parse_manifest(text, "manifest");
-  std::printf("read in %.2f s, peak %.0f MiB\n", since(begin), peak_mib());
+  const meshtrain::Manifest manifest = meshtrain::parse_manifest(meshtrain::FileReader(file));
+  std::printf("read in %.2f s, peak %.0f MiB, %.0f at rest\n", since(begin), peak_mib(), at_rest);
   begin = Clock::now();
   const meshtrain::ManifestIndex index(manifest);
   std::printf("index in %.2f s\n", since(begin));
-  begin = Clock::now();
   size_t bytes = 0, most = 0;
+  double seconds = 0;
   for (int64_t rank = 0; rank < ranks; ++rank) {
-    const std::string answer = packed(index.excerpt(pieces_of(all, rank, ranks)));
+    const std::string question = packed(pieces_of(all, rank, ranks));
+    begin = Clock::now();
+    const std::string answer = packed(index.excerpt(meshtrain::unpack_pieces(question)));
+    seconds += since(begin);
     bytes += answer.size();
     most = std::max(most, answer.size());
   }
-  std::printf("excerpts in %.2f s, %.1f MiB, the largest %.1f KiB\n", since(begin),
-              static_cast<double>(bytes) / (1 << 20), static_cast<double>(most) / 1024);
+  std::printf("excerpts in %.2f s, %.1f MiB, the largest %.1f KiB, peak %.0f MiB\n", seconds, mib(bytes),
+              static_cast<double>(most) / 1024, peak_mib());
   return 0;
 }

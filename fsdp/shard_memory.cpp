@@ -46,6 +46,13 @@ class ShardMemory::File {
     return begin;
   }
 
+  void check_written() const {
+    if (descriptor_ < 0) return;
+    constexpr unsigned kAll = SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER;
+    if (::sync_file_range(descriptor_, 0, 0, kAll) == 0 || errno == ENOSYS) return;
+    fail("some of the shards could not be written, and are lost", errno);
+  }
+
   [[noreturn]] void fail(const std::string& what, int error) const {
     throw std::runtime_error(
         "offload to disk: " + what + " in " + folder_.string() + ": " + std::strerror(error) +
@@ -98,6 +105,10 @@ ShardMemory ShardMemory::on_disk(const std::filesystem::path& folder) {
   ShardMemory memory;
   memory.file_ = std::make_shared<File>(folder);
   return memory;
+}
+
+void ShardMemory::check_written() const {
+  if (file_) file_->check_written();
 }
 
 int64_t ShardMemory::disk_bytes() const {

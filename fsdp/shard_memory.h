@@ -25,6 +25,10 @@ class ShardMemory {
   /// throws std::runtime_error. What is on disk is of the CPU; other devices get memory of their own.
   at::Tensor zeros(int64_t numel, const at::TensorOptions& options) const;
 
+  /// Waits until the disk has what was set aside so far, and throws std::runtime_error when the system could not write
+  /// some of it since the last call: those values are lost. Nothing to wait for in memory.
+  void check_written() const;
+
   /// Bytes of the file that zeros() has given out so far, whole pages each; 0 in memory.
   int64_t disk_bytes() const;
 

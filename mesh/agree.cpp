@@ -2,10 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <cstring>
-#include <numeric>
-
-#include "mesh/error.h"
 
 namespace meshtrain {
 namespace {
@@ -26,20 +24,26 @@ std::string broadcast_text(const Group& world, const std::string& text) {
 }
 
 std::vector<std::string> gather_texts(const Group& world, const std::string& text) {
-  const auto size = static_cast<size_t>(world.size());
+  constexpr int64_t kBytesAtOnce = 16 << 20;  // bounds what rank 0 holds twice
+  const auto size = static_cast<size_t>(world.size()), own = static_cast<size_t>(world.rank());
   at::Tensor lengths = at::empty({world.size()}, at::kLong);
   world.all_gather(lengths, at::full({1}, static_cast<int64_t>(text.size()), at::kLong)).wait();
   const int64_t* length = lengths.const_data_ptr<int64_t>();
-  std::vector<int64_t> received(size, 0), sent(size, 0);
-  sent[0] = static_cast<int64_t>(text.size());
-  if (world.rank() == 0) received.assign(length, length + size);
-  const at::Tensor bytes = at::from_blob(const_cast<char*>(text.data()), {sent[0]}, at::kByte);
-  at::Tensor all = at::empty({std::accumulate(received.begin(), received.end(), int64_t{0})}, at::kByte);
-  world.all_to_all(all, received, bytes, sent).wait();
-  std::vector<std::string> texts;
-  const char* next = static_cast<const char*>(all.const_data_ptr());
-  for (size_t rank = 0; world.rank() == 0 && rank < size; next += received[rank++]) {
-    texts.emplace_back(next, static_cast<size_t>(received[rank]));
+  std::vector<std::string> texts(own == 0 ? size : 0);
+  for (size_t first = 0, end = 0; first < size; first = end) {
+    int64_t total = length[end++];
+    for (; end < size && total + length[end] <= kBytesAtOnce; ++end) total += length[end];
+    if (total == 0) continue;
+    std::vector<int64_t> received(size, 0), sent(size, 0);
+    if (own >= first && own < end) sent[0] = length[own];
+    if (own == 0) std::copy(length + first, length + end, received.begin() + static_cast<std::ptrdiff_t>(first));
+    const at::Tensor bytes = at::from_blob(const_cast<char*>(text.data()), {sent[0]}, at::kByte);
+    at::Tensor all = at::empty({own == 0 ? total : 0}, at::kByte);
+    world.all_to_all(all, received, bytes, sent).wait();
+    const char* next = static_cast<const char*>(all.const_data_ptr());
+    for (size_t rank = first; own == 0 && rank < end; next += length[rank++]) {
+      texts[rank].assign(next, static_cast<size_t>(length[rank]));
+    }
   }
   return texts;
 }
@@ -52,7 +56,7 @@ std::string scatter_texts(const Group& world, const std::vector<std::string>& te
   at::Tensor lengths = at::empty({sends ? world.size() : 0}, at::kLong), length = at::empty({1}, at::kLong);
   std::string joined;
   for (size_t rank = 0; sends && rank < size; ++rank) {
-    lengths[static_cast<int64_t>(rank)].fill_(static_cast<int64_t>(texts[rank].size()));
+    lengths.mutable_data_ptr<int64_t>()[rank] = static_cast<int64_t>(texts[rank].size());
     joined += texts[rank];
   }
   world.all_to_all(length, received, lengths, sent).wait();
@@ -85,7 +89,7 @@ void agree(const Group& world, const std::function<void()>& action) {
   if (winner == 0) return;
   const int root = static_cast<int>(world.size() - winner / 3);
   message = broadcast_text(world, message, root);
-  if (winner % 3 == kInputError) throw InputError(message);
+  if (winner % 3 == kInputError) throw AgreedInputError(message);
   throw AgreedError(message);
 }
 

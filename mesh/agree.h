@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "mesh/error.h"
 #include "mesh/group.h"
 
 namespace meshtrain {
@@ -15,9 +16,15 @@ class AgreedError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+/// The same of what the user asked for.
+class AgreedInputError : public InputError {
+ public:
+  using InputError::InputError;
+};
+
 /// Runs `action` on every rank of `world`. When it throws on any of them, all ranks throw what the lowest one that
-/// failed threw: InputError with its message, or AgreedError with its place and message. So no rank goes on alone.
-/// `action` issues no collectives. Every rank must call it.
+/// failed threw: AgreedInputError with its message, or AgreedError with its place and message. So no rank goes on
+/// alone. `action` issues no collectives. Every rank must call it.
 void agree(const Group& world, const std::function<void()>& action);
 
 /// `text` of rank 0, on every rank.

@@ -1,6 +1,7 @@
 #include "mesh/cgroup.h"
 
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <fstream>
@@ -31,6 +32,38 @@ int64_t stat_in(const fs::path& path, const std::string& key) {
     if (name == key) return number;
   }
   return 0;
+}
+
+/// How many ".." a path has.
+int64_t num_ups(const fs::path& path) {
+  return std::count(path.begin(), path.end(), "..");
+}
+
+/// The path below `top` of the group of this process, which lies `levels` deep and then at `group`: those of the
+/// levels have names that the control group name space hides. Empty when there is none.
+fs::path own_group_below(const fs::path& top, const fs::path& group, int64_t levels) {
+  std::vector<fs::path> found = {""};
+  for (; levels > 0; --levels) {
+    std::vector<fs::path> deeper;
+    for (const fs::path& folder : found) {
+      std::error_code error;
+      for (fs::directory_iterator entry(top / folder, error); !error && entry != fs::directory_iterator();
+           entry.increment(error)) {
+        if (entry->is_directory(error)) deeper.push_back(folder / entry->path().filename());
+      }
+    }
+    found = std::move(deeper);
+  }
+  fs::path inside;
+  for (const fs::path& part : group.relative_path()) {
+    if (part != "..") inside /= part;
+  }
+  for (const fs::path& folder : found) {
+    const fs::path own = inside.empty() ? folder : folder / inside;
+    const std::vector<int64_t> processes = numbers_in(top / own / "cgroup.procs");
+    if (std::find(processes.begin(), processes.end(), getpid()) != processes.end()) return own;
+  }
+  return {};
 }
 
 uint64_t number_of(const fs::path& folder) {
@@ -68,9 +101,11 @@ std::vector<fs::path> Cgroups::folders(Version version, const std::string& contr
     if (version == Version::Two ? type != "cgroup2" : type != "cgroup" || !lists(options, controller)) continue;
 
     // 3. From the group up to the mount.
+    //    Both paths begin at the root of the control group name space, above which they go by "..".
     const fs::path top = root_ / fs::path(point).relative_path();
-    const fs::path below = fs::path(group).lexically_relative(base);
-    const bool is_below = !below.empty() && *below.begin() != ".." && group.find("..") == std::string::npos;
+    fs::path below = fs::path(group).lexically_relative(base);
+    if (below.empty()) below = own_group_below(top, group, num_ups(base) - num_ups(group));
+    const bool is_below = !below.empty() && num_ups(below) == 0;
     std::vector<fs::path> folders;
     if (is_below && below != ".") {
       fs::path folder = top;

@@ -6,6 +6,9 @@
   python3 tools/fetch_3d_data.py --model Llama-3.2-1B   # the example's alternative
   python3 tools/fetch_3d_data.py --only tokens
 
+Everything is taken at a revision, so that it is the same tomorrow: that of REVISIONS below, or of
+--revision REPOSITORY=HASH, once for each repository. Without one nothing is downloaded.
+
 Weights go to recipes/models/MODEL/, beside the config.json kept there, which must agree with the published one.
 Tokens go to data/: records of 1025 ids, little-endian, in the order in which transformers' examples/3D_parallel.py
 reads them. That example packs in 60 processes: each takes one contiguous part of the stories, joins each 1000 of them
@@ -15,6 +18,7 @@ in one process, so that the file does not depend on the machine.
 
 import argparse
 import json
+import re
 import sys
 from itertools import chain
 from pathlib import Path
@@ -30,6 +34,14 @@ DATASET, SPLIT = "roneneldan/TinyStories", "train[:1%]"
 MODELS = {  # name: where it is published, width of a token, token file
     "SmolLM2-1.7B": ("HuggingFaceTB/SmolLM2-1.7B", "<u2", "tinystories_1025.bin"),
     "Llama-3.2-1B": ("unsloth/Llama-3.2-1B", "<u4", "tinystories_1025_llama3.bin"),
+}
+
+# The commit of each repository that is downloaded, 40 hexadecimal digits: a branch changes. None: not chosen yet;
+# https://huggingface.co/REPOSITORY/commits/main lists them, datasets/REPOSITORY for a data set.
+REVISIONS = {
+    "HuggingFaceTB/SmolLM2-1.7B": None,
+    "unsloth/Llama-3.2-1B": None,
+    "roneneldan/TinyStories": None,
 }
 
 # What a config.json says that changes the numbers; the rest may differ between versions of transformers.
@@ -69,12 +81,32 @@ def tokenize(texts, tokenizer):
     return ids
 
 
-def write_tokens(repository, width, path):
+def choose_revisions(asked, needed):
+    """The revision of each repository of `needed`: as `asked`, a list of "REPOSITORY=HASH", or REVISIONS says."""
+    revisions = dict(REVISIONS)
+    for text in asked:
+        repository, _, revision = text.partition("=")
+        if repository not in REVISIONS:
+            sys.exit(f"fetch_3d_data: --revision {text}: the repositories are {', '.join(REVISIONS)}")
+        revisions[repository] = revision
+    for repository in needed:
+        revision = revisions[repository]
+        if revision is None or not re.fullmatch("[0-9a-f]{40}", revision):
+            found = "it has no revision" if revision is None else f"{revision!r} is no commit (40 hexadecimal digits)"
+            sys.exit(
+                f"fetch_3d_data: {repository}: {found}; choose one of its commits on huggingface.co and set it in "
+                f"REVISIONS or by --revision {repository}=HASH"
+            )
+    return revisions
+
+
+def write_tokens(repository, revisions, width, path):
     from datasets import load_dataset
     from transformers import AutoTokenizer
 
-    texts = load_dataset(DATASET, split=SPLIT)["text"]
-    records = pack(tokenize(list(texts), AutoTokenizer.from_pretrained(repository)))
+    texts = load_dataset(DATASET, split=SPLIT, revision=revisions[DATASET])["text"]
+    tokenizer = AutoTokenizer.from_pretrained(repository, revision=revisions[repository])
+    records = pack(tokenize(list(texts), tokenizer))
     if records.max() > np.iinfo(width).max:
         sys.exit(f"fetch_3d_data: id {records.max()} does not fit {width}")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -102,14 +134,15 @@ def different_keys(kept, published):
     return [key for key in SHAPE_KEYS if value(kept, key) != value(published, key)]
 
 
-def fetch_weights(repository, folder):
+def fetch_weights(repository, revision, folder):
     from huggingface_hub import hf_hub_download, snapshot_download
 
-    published = json.loads(Path(hf_hub_download(repository, "config.json")).read_text())
+    published = json.loads(Path(hf_hub_download(repository, "config.json", revision=revision)).read_text())
     different = different_keys(json.loads((folder / "config.json").read_text()), published)
     if different:
         sys.exit(f"fetch_3d_data: {folder}/config.json and the one published differ in {', '.join(different)}")
-    snapshot_download(repository, local_dir=folder, allow_patterns=["*.safetensors", "*.safetensors.index.json"])
+    weights = ["*.safetensors", "*.safetensors.index.json"]
+    snapshot_download(repository, revision=revision, local_dir=folder, allow_patterns=weights)
     files = sorted(folder.glob("*.safetensors"))
     print(f"{folder}: {len(files)} weight file(s), {sum(file.stat().st_size for file in files):,} bytes")
 
@@ -118,12 +151,17 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", choices=MODELS, default="SmolLM2-1.7B")
     parser.add_argument("--only", choices=["weights", "tokens"], help="fetch just one of the two")
+    parser.add_argument(
+        "--revision", action="append", default=[], metavar="REPOSITORY=HASH", help="instead of that in REVISIONS"
+    )
     arguments = parser.parse_args()
     repository, width, tokens = MODELS[arguments.model]
+    needed = [repository] if arguments.only == "weights" else [repository, DATASET]
+    revisions = choose_revisions(arguments.revision, needed)
     if arguments.only != "tokens":
-        fetch_weights(repository, ROOT / "recipes" / "models" / arguments.model)
+        fetch_weights(repository, revisions[repository], ROOT / "recipes" / "models" / arguments.model)
     if arguments.only != "weights":
-        write_tokens(repository, width, ROOT / "data" / tokens)
+        write_tokens(repository, revisions, width, ROOT / "data" / tokens)
 
 
 if __name__ == "__main__":

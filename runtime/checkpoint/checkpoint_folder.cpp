@@ -24,6 +24,7 @@ constexpr const char* kPrefix = "step-";
 constexpr const char* kPartial = ".tmp";
 constexpr const char* kRetired = ".removed";
 constexpr const char* kOwner = "run-";
+constexpr const char* kAbandoned = "abandoned-";
 
 std::string name_of(int64_t step) {
   char name[32];
@@ -60,17 +61,21 @@ bool rename_folder(const fs::path& from, const fs::path& to) {
   throw std::runtime_error(cannot_rename(from, to, error));
 }
 
-/// None when there is no such folder, nor could be. One that cannot be read is not an empty one.
+/// None when there is no such folder. One that cannot be read is not an empty one, nor is a file in its place, or a
+/// link to a disk that is not mounted.
 std::vector<fs::path> entries(const fs::path& folder) {
   std::error_code error;
   std::vector<fs::path> paths;
   for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
     paths.push_back(at->path());
   }
-  if (error && error != std::errc::no_such_file_or_directory && error != std::errc::not_a_directory) {
-    throw std::runtime_error("cannot read the checkpoints in " + folder.string() + ": " + error.message());
-  }
-  return paths;
+  if (!error) return paths;
+  std::error_code unknown;
+  const fs::file_type type = fs::symlink_status(folder, unknown).type();
+  const bool may_be_absent = error == std::errc::no_such_file_or_directory || error == std::errc::not_a_directory;
+  if (may_be_absent && type == fs::file_type::not_found) return {};
+  const std::string link = type == fs::file_type::symlink ? ", to which it is a link" : "";
+  throw std::runtime_error("cannot read the checkpoints in " + folder.string() + ": " + error.message() + link);
 }
 
 }  // namespace
@@ -160,18 +165,27 @@ void CheckpointFolder::complete(int64_t step, const std::string& attempt) const 
   sync_folder(folder_);
 }
 
-bool CheckpointFolder::abandon_after(int64_t step) const {
+std::vector<int64_t> CheckpointFolder::abandoned() const {
+  std::vector<int64_t> steps;
+  for (const fs::path& path : entries(folder_)) {
+    const std::string name = path.filename().string();
+    if (!name.starts_with(kAbandoned)) continue;
+    const size_t begin = std::strlen(kAbandoned), number = name.find('-', begin + std::strlen(kPrefix));
+    if (const auto step = step_of(name.substr(begin, number - begin))) steps.push_back(*step);
+  }
+  return steps;
+}
+
+void CheckpointFolder::abandon(const std::vector<int64_t>& steps) const {
   bool any = false;
   std::error_code ignored;
-  for (const int64_t later : steps()) {
-    if (later <= step) continue;
-    const std::string name = "abandoned-" + name_of(later);
+  for (const int64_t later : steps) {
+    const std::string name = kAbandoned + name_of(later);
     fs::path away = folder_ / name;
     for (int n = 2; fs::exists(away, ignored); ++n) away = folder_ / (name + "-" + std::to_string(n));
     any = rename_folder(this->step(later), away) || any;
   }
   if (any) sync_folder(folder_);
-  return any;
 }
 
 std::vector<int64_t> CheckpointFolder::outdated(int64_t keep_last, int64_t keep_every) const {
@@ -185,13 +199,21 @@ std::vector<int64_t> CheckpointFolder::outdated(int64_t keep_last, int64_t keep_
   return outdated;
 }
 
-std::vector<fs::path> CheckpointFolder::retire(const std::vector<int64_t>& steps, const std::string& attempt) const {
-  std::vector<fs::path> retired;
+RetiredCheckpoints CheckpointFolder::retire(const std::vector<int64_t>& steps, const std::string& attempt) const {
+  RetiredCheckpoints retired;
+  std::error_code failed;
   for (const int64_t old : steps) {
     const fs::path away = folder_ / (name_of(old) + "." + attempt + kRetired);
-    if (rename_folder(step(old), away)) retired.push_back(away);
+    try {
+      rename_folder(step(old), away);
+    } catch (const std::runtime_error& error) {
+      retired.problem = error.what();
+      continue;
+    }
+    retired.steps.push_back(old);
+    if (fs::exists(away, failed)) retired.folders.push_back(away);
   }
-  if (!retired.empty()) sync_folder(folder_);
+  if (!retired.folders.empty()) sync_folder(folder_);
   return retired;
 }
 

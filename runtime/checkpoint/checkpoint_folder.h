@@ -13,6 +13,13 @@ bool has_name_of_step(const std::filesystem::path& folder);
 /// A name that no other run has, nor another start of one: 16 hexadecimal digits.
 std::string random_id();
 
+/// What CheckpointFolder::retire() did.
+struct RetiredCheckpoints {
+  std::vector<int64_t> steps;                  ///< whose names it took, or that are absent
+  std::vector<std::filesystem::path> folders;  ///< to be removed
+  std::string problem;                         ///< why one of the others stays; empty: there is none
+};
+
 /// The checkpoints of a run: RUN_DIR/checkpoints, a folder for each step in it. One that bears the name of a step is
 /// complete: it was written under another and renamed. Ranks of a host see the same files; hosts may or may not.
 /// Functions that list the folder take an absent one as empty. All throw std::runtime_error where the disk fails.
@@ -45,13 +52,14 @@ class CheckpointFolder {
   /// partial(step, attempt) becomes step(step), for good. Call once all its files are durable. Nothing is left to
   /// rename when another host, on the same disk, has done so.
   void complete(int64_t step, const std::string& attempt) const;
-  /// Those of steps after `step` are put out of the way, under names "abandoned-step-00000012": a run that goes on from
-  /// `step` will make others. Returns whether there were any.
-  bool abandon_after(int64_t step) const;
+  /// Puts those of `steps` that are there out of the way, for good, under names "abandoned-step-00000012".
+  void abandon(const std::vector<int64_t>& steps) const;
+  /// The steps of those that were put out of the way.
+  std::vector<int64_t> abandoned() const;
   /// All but the last `keep_last` (0: keeps all) and, where it is not 0, the multiples of `keep_every`.
   std::vector<int64_t> outdated(int64_t keep_last, int64_t keep_every) const;
-  /// Takes the names of those of `steps` that are there, for good, and returns the folders that are to be removed.
-  std::vector<std::filesystem::path> retire(const std::vector<int64_t>& steps, const std::string& attempt) const;
+  /// Takes the names of those of `steps` that are there, for good. Those that cannot be renamed stay.
+  RetiredCheckpoints retire(const std::vector<int64_t>& steps, const std::string& attempt) const;
 
  private:
   std::filesystem::path folder_;

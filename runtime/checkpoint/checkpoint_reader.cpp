@@ -14,16 +14,16 @@ Box within(Box box, const Box& outer) {
   return box;
 }
 
-std::string read_manifest_text(const std::filesystem::path& folder) try {
-  return std::string(read_all(folder / "manifest.json").text());
-} catch (const InputError& error) {
-  throw DamagedCheckpoint(error.what());
-}
-
 }  // namespace
 
-Manifest read_manifest(const std::filesystem::path& folder) {
-  return parse_manifest(read_manifest_text(folder), (folder / "manifest.json").string());
+Manifest read_manifest(const std::filesystem::path& folder) try {
+  return parse_manifest(FileReader(folder / "manifest.json"));
+} catch (const DamagedCheckpoint&) {
+  throw;
+} catch (const NewerCheckpoint&) {
+  throw;
+} catch (const InputError& error) {
+  throw DamagedCheckpoint(error.what());
 }
 
 CheckpointReader::CheckpointReader(std::filesystem::path folder, const Manifest& manifest)
@@ -95,7 +95,7 @@ const SafetensorsFile& CheckpointReader::file_of(const std::string& tensor, cons
 
 void CheckpointReader::check(const std::string& tensor, const StoredPiece& piece, uint64_t found) {
   if (found == piece.checksum) {
-    proven_.insert(&piece);
+    proven_.insert(piece_name(tensor, piece.box));
     return;
   }
   throw DamagedCheckpoint((folder_ / manifest_.files[piece.file].name).string() + ": " + piece_name(tensor, piece.box) +
@@ -104,7 +104,7 @@ void CheckpointReader::check(const std::string& tensor, const StoredPiece& piece
 }
 
 void CheckpointReader::prove(const std::string& tensor, const StoredPiece& piece) try {
-  if (proven_.contains(&piece)) return;
+  if (proven_.contains(piece_name(tensor, piece.box))) return;
   RunningChecksum sum;
   file_of(tensor, piece).for_each_block(piece_name(tensor, piece.box), [&](std::string_view block) { sum.add(block); });
   check(tensor, piece, sum.value());

@@ -46,7 +46,7 @@ class CheckpointReader {
   std::filesystem::path folder_;
   const Manifest& manifest_;
   std::map<size_t, SafetensorsFile> files_;
-  std::set<const StoredPiece*> proven_;
+  std::set<std::string> proven_;  // piece_name()
 };
 
 }  // namespace meshtrain

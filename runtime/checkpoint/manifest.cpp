@@ -1,12 +1,11 @@
 #include "runtime/checkpoint/manifest.h"
 
-#include <torch/version.h>
-
-#include <algorithm>
+#include <functional>
 #include <set>
 #include <stdexcept>
 
 #include "runtime/checkpoint/damage.h"
+#include "runtime/checkpoint/manifest_seal.h"
 #include "runtime/files/json_object.h"
 #include "runtime/safetensors/tensor_entry.h"
 
@@ -14,11 +13,10 @@ namespace meshtrain {
 namespace {
 
 using nlohmann::json;
-using nlohmann::ordered_json;
 
-constexpr int64_t kFormat = 1;
-constexpr uint64_t kMost = uint64_t{1} << 60;  // of any number: what is added to it is far from an overflow
-constexpr std::string_view kSeal = ",\n \"xxh3\": \"", kEnd = "\"\n}\n";  // around the checksum of what is before it
+constexpr uint64_t kLargestNumber = uint64_t{1} << 60;  // of any number: what is added to it is far from an overflow
+constexpr size_t kChecksumDigits = 16;                  // of a checksum
+constexpr size_t kTail = kManifestSeal.size() + kChecksumDigits + kManifestEnd.size();
 
 /// Reads values of a manifest; throws std::invalid_argument, "its "step" is no whole number", when there is another.
 class Fields {
@@ -65,7 +63,7 @@ class Fields {
     throw std::invalid_argument("\"" + std::string(key) + "\" of " + place_ + " is not " + what);
   }
   int64_t whole(const json& value, const char* key) const {
-    if (!value.is_number_unsigned() || value.get<uint64_t>() > kMost) refuse(key, "a whole number");
+    if (!value.is_number_unsigned() || value.get<uint64_t>() > kLargestNumber) refuse(key, "a whole number");
     return value.get<int64_t>();
   }
 
@@ -82,13 +80,11 @@ bool lies_in(const Box& box, const std::vector<int64_t>& shape) {
 }
 
 /// The pieces of a tensor are all of it, each element once.
-void check_cover(const std::string& name, StoredTensor& tensor) {
+void check_cover(const std::string& name, const StoredTensor& tensor) {
   const int64_t needed = Box{{}, tensor.shape}.numel();
   int64_t found = 0;
-  std::vector<const Box*> boxes;
   for (const StoredPiece& piece : tensor.pieces) {
     found += piece.box.numel();  // cannot overflow before it is more than what is needed twice
-    boxes.push_back(&piece.box);
     if (found > needed) break;
   }
   if (found != needed) {
@@ -97,43 +93,88 @@ void check_cover(const std::string& name, StoredTensor& tensor) {
                                 std::to_string(needed) + " elements");
   }
   if (tensor.shape.empty()) return;
-  std::sort(boxes.begin(), boxes.end(), [](const Box* a, const Box* b) { return a->start[0] < b->start[0]; });
-  for (size_t i = 0; i < boxes.size(); ++i) {
-    for (size_t j = i + 1; j < boxes.size() && boxes[j]->start[0] < boxes[i]->start[0] + boxes[i]->size[0]; ++j) {
-      if (!intersect(*boxes[i], *boxes[j])) continue;
-      throw std::invalid_argument("pieces " + describe(*boxes[i]) + " and " + describe(*boxes[j]) + " of " + name +
+  const StoredPieces& pieces = tensor.pieces;
+  const std::vector<uint32_t> order = pieces.by_row();
+  for (size_t i = 0; i < order.size(); ++i) {
+    const Box box = pieces[order[i]].box;
+    for (size_t j = i + 1; j < order.size() && pieces.first_row(order[j]) < box.start[0] + box.size[0]; ++j) {
+      if (!pieces.intersects(order[j], box)) continue;
+      throw std::invalid_argument("pieces " + describe(box) + " and " + describe(pieces[order[j]].box) + " of " + name +
                                   " overlap");
     }
   }
 }
 
-void add_pieces(Manifest& manifest, const std::string& name, const Fields& fields) {
+/// The tensors of a manifest by their numbers.
+using TensorTable = std::vector<std::pair<std::string, StoredTensor*>>;
+
+StoredTensor& add_tensor(Manifest& manifest, const std::string& name, const Fields& fields) {
   const std::optional<at::ScalarType> dtype = dtype_of_safetensors(fields.text("dtype"));
   if (!dtype) throw std::invalid_argument(name + " has dtype " + fields.text("dtype") + ", which is not known");
   const std::vector<int64_t> shape = fields.numbers("shape");
   num_bytes(TensorEntry{name, *dtype, shape});  // throws when that is impossible
-  StoredTensor& tensor = manifest.tensors.try_emplace(name, StoredTensor{*dtype, shape, {}}).first->second;
+  StoredTensor& tensor = manifest.tensors.try_emplace(name, *dtype, shape).first->second;
   if (tensor.dtype != *dtype || tensor.shape != shape) {
-    throw std::invalid_argument(name + " has another dtype or shape in " + manifest.files.back().name);
+    throw std::invalid_argument(name + " has another dtype or shape " +
+                                (manifest.files.empty() ? "twice" : "in " + manifest.files.back().name));
   }
-  for (const json& entry : fields.list("pieces")) {
-    const Fields piece(entry, "a piece of " + name);
-    const Box box{piece.numbers("start"), piece.numbers("size")};
-    if (!lies_in(box, shape))
-      throw std::invalid_argument("a piece of " + name + " does not lie in " + describe_shape(shape));
-    tensor.pieces.push_back({manifest.files.size() - 1, box, piece.checksum("xxh3")});
+  return tensor;
+}
+
+void add_piece(Manifest& manifest, const std::string& name, StoredTensor& tensor, const Box& box, uint64_t checksum) {
+  if (!lies_in(box, tensor.shape))
+    throw std::invalid_argument("a piece of " + name + " does not lie in " + describe_shape(tensor.shape));
+  tensor.pieces.push_back({manifest.files.size() - 1, box, checksum});
+}
+
+/// Adds the pieces of a file of format 1, {"model.x": {"dtype": ..., "shape": [...], "pieces": [{"start": [...],
+/// "size": [...], "xxh3": "..."}]}}.
+void add_pieces_of_format_1(Manifest& manifest, const Fields& file) {
+  for (const auto& [name, value] : file.map("tensors").items()) {
+    const Fields fields(value, name);
+    StoredTensor& tensor = add_tensor(manifest, name, fields);
+    for (const json& entry : fields.list("pieces")) {
+      const Fields piece(entry, "a piece of " + name);
+      add_piece(manifest, name, tensor, {piece.numbers("start"), piece.numbers("size")}, piece.checksum("xxh3"));
+    }
   }
 }
 
-void add_file(Manifest& manifest, const json& entry) {
-  const Fields file(entry, "a file");
+/// Adds the pieces of a file: [number of the tensor, start and size of the box along each dim, and so on], and
+/// the checksums one after another.
+void add_pieces(Manifest& manifest, const TensorTable& tensors, const Fields& file) {
+  const std::string& name = manifest.files.back().name;
+  const std::vector<int64_t> numbers = file.numbers("pieces");
+  const std::string checksums = file.text("xxh3");
+  size_t next = 0, num_pieces = 0;
+  while (next < numbers.size()) {
+    const auto index = static_cast<size_t>(numbers[next++]);
+    if (index >= tensors.size())
+      throw std::invalid_argument("a piece of " + name + " is of a tensor that is not named");
+    const auto& [tensor_name, tensor] = tensors[index];
+    const size_t num_dims = tensor->shape.size();
+    if (numbers.size() - next < 2 * num_dims)
+      throw std::invalid_argument("the pieces of " + name + " end in the middle of one");
+    const auto start = numbers.begin() + static_cast<std::ptrdiff_t>(next),
+               size = start + static_cast<std::ptrdiff_t>(num_dims);
+    const std::string digits =
+        checksums.substr(std::min(checksums.size(), kChecksumDigits * num_pieces++), kChecksumDigits);
+    const std::optional<uint64_t> checksum = checksum_of_text(digits);
+    if (!checksum) throw std::invalid_argument("a piece of " + tensor_name + " in " + name + " has no checksum");
+    add_piece(manifest, tensor_name, *tensor, {{start, size}, {size, size + (size - start)}}, *checksum);
+    next += 2 * num_dims;
+  }
+  if (checksums.size() != kChecksumDigits * num_pieces)
+    throw std::invalid_argument(name + " has more checksums than its " + std::to_string(num_pieces) + " pieces");
+}
+
+void add_file(Manifest& manifest, const Fields& file) {
   const std::filesystem::path name = file.text("name");
   if (!name.has_filename() || name.has_parent_path() || name == "." || name == ".." ||
       name.string().find('\0') != std::string::npos) {
     throw std::invalid_argument("\"" + name.string() + "\" is not the name of a file beside it");
   }
   manifest.files.push_back({name.string(), file.checksum("header")});
-  for (const auto& [tensor, fields] : file.map("tensors").items()) add_pieces(manifest, tensor, Fields(fields, tensor));
 }
 
 CheckpointHead parse_head(const Fields& fields) {
@@ -163,61 +204,135 @@ CheckpointHead parse_head(const Fields& fields) {
   return head;
 }
 
-void check_seal(const std::string& text) {
-  const size_t seal = text.rfind(kSeal), sum = seal + kSeal.size();
-  if (seal == std::string::npos || text.size() < sum + kEnd.size() || !text.ends_with(kEnd)) {
+/// A text that is read in parts, from the first byte of a range to its last; any range, any number of times.
+struct Source {
+  using Visit = std::function<void(std::string_view block)>;
+
+  std::string name;
+  size_t size;
+  std::function<void(size_t offset, size_t count, const Visit& visit)> for_each_block;
+};
+
+/// Returns how many bytes the checksum at the end is of, once it is proved.
+size_t check_seal(const Source& source) {
+  if (source.size < kTail) throw std::invalid_argument("it was cut short: it does not end with its checksum");
+  const size_t sealed = source.size - kTail;
+  std::string tail;
+  source.for_each_block(sealed, kTail, [&](std::string_view block) { tail += block; });
+  if (!tail.starts_with(kManifestSeal) || !tail.ends_with(kManifestEnd))
     throw std::invalid_argument("it was cut short: it does not end with its checksum");
-  }
-  const std::string said = text.substr(sum, text.size() - kEnd.size() - sum),
-                    found = checksum_text(checksum(text.data(), seal));
-  if (said != found) throw std::invalid_argument("its checksum is " + found + ", not " + said.substr(0, 16));
+  RunningChecksum sum;
+  source.for_each_block(0, sealed, [&](std::string_view block) { sum.add(block); });
+  const std::string said = tail.substr(kManifestSeal.size(), kChecksumDigits), found = checksum_text(sum.value());
+  if (said != found) throw std::invalid_argument("its checksum is " + found + ", not " + said);
+  return sealed;
 }
 
-Manifest parse(const std::string& text, const std::string& file_name) {
-  check_seal(text);
-  const json object = parse_json_object(file_name + " is damaged: it", text);
-  const Fields fields(object);
-  const int64_t format = fields.number("format");
-  if (format > kFormat) {
-    throw NewerCheckpoint(file_name + " was written by a newer meshtrain, in format " + std::to_string(format) +
-                          "; this one reads up to " + std::to_string(kFormat) + ": use the version that wrote it");
-  }
-  if (format < 1) throw std::invalid_argument("it is of format " + std::to_string(format) + ", the first is 1");
-  Manifest manifest{parse_head(fields), {}, {}};
-  for (const json& file : fields.list("files")) add_file(manifest, file);
-  std::set<std::string> names;
-  for (const StoredFile& file : manifest.files) {
-    if (!names.insert(file.name).second) throw std::invalid_argument("it names " + file.name + " twice");
-  }
-  int64_t bytes = 0;
-  for (auto& [name, tensor] : manifest.tensors) {
-    check_cover(name, tensor);
-    if (__builtin_add_overflow(bytes, num_bytes(TensorEntry{name, tensor.dtype, tensor.shape}), &bytes)) {
-      throw std::overflow_error("it has more bytes than can be counted");
+/// Calls `visit` with each line of the first `count` bytes.
+void for_each_line(const Source& source, size_t count, const std::function<void(std::string_view line)>& visit) {
+  std::string begun;
+  source.for_each_block(0, count, [&](std::string_view block) {
+    for (size_t end = block.find('\n'); end != std::string_view::npos; end = block.find('\n')) {
+      begun += block.substr(0, end);
+      visit(begun);
+      begun.clear();
+      block.remove_prefix(end + 1);
+    }
+    begun += block;
+  });
+  visit(begun);
+}
+
+/// What comes before the files, then a line for each file.
+class LineReader {
+ public:
+  explicit LineReader(const std::string& file_name) : file_name_(file_name) {}
+
+  void add(std::string_view line) {
+    if (stage_ == Stage::Ended) throw std::invalid_argument("its files are not the last that it has");
+    if (stage_ == Stage::Head) {
+      if (line == kManifestFiles) return read_head();
+      (head_ += line) += '\n';
+    } else if (line == kManifestFilesEnd) {
+      stage_ = Stage::Ended;
+    } else {
+      if (line.ends_with(',')) line.remove_suffix(1);
+      read_file(line);
     }
   }
-  return manifest;
-}
 
-ordered_json json_of(const CheckpointHead& head) {
-  ordered_json object;
-  object["format"] = kFormat;
-  object["versions"] = {{"meshtrain", MESHTRAIN_VERSION}, {"torch", TORCH_VERSION}};
-  object["step"] = head.state.step;
-  object["samples"] = head.state.num_samples;
-  object["updates"] = head.state.num_updates;
-  object["skipped_in_a_row"] = head.state.num_skipped;
-  if (head.state.loss_scale) {
-    object["loss_scale"] = {{"value", head.state.loss_scale->value},
-                            {"finite_steps", head.state.loss_scale->num_finite}};
+  Manifest take() {
+    if (stage_ != Stage::Ended) throw std::invalid_argument("it has no \"files\" with a line each");
+    std::set<std::string> names;
+    for (const StoredFile& file : manifest_.files) {
+      if (!names.insert(file.name).second) throw std::invalid_argument("it names " + file.name + " twice");
+    }
+    int64_t bytes = 0;
+    for (const auto& [name, tensor] : manifest_.tensors) {
+      check_cover(name, tensor);
+      if (__builtin_add_overflow(bytes, num_bytes(TensorEntry{name, tensor.dtype, tensor.shape}), &bytes)) {
+        throw std::overflow_error("it has more bytes than can be counted");
+      }
+    }
+    return std::move(manifest_);
   }
-  object["mesh"] = head.mesh;
-  object["data"] = ordered_json::object();
-  for (const auto& [key, print] : head.data) {
-    object["data"][key] = {{"bytes", print.bytes}, {"xxh3", checksum_text(print.checksum)}};
+
+ private:
+  enum class Stage { Head, Files, Ended };
+
+  json parse(std::string_view text) const { return parse_json_object(file_name_ + " is damaged: it", text); }
+
+  void read_head() {
+    if (head_.ends_with(",\n")) head_.resize(head_.size() - 2);
+    const json object = parse(head_ + "}");
+    const Fields fields(object);
+    format_ = fields.number("format");
+    if (format_ > kManifestFormat) {
+      throw NewerCheckpoint(file_name_ + " was written by a newer meshtrain, in format " + std::to_string(format_) +
+                            "; this one reads up to " + std::to_string(kManifestFormat) +
+                            ": use the version that wrote it");
+    }
+    if (format_ < 1) throw std::invalid_argument("it is of format " + std::to_string(format_) + ", the first is 1");
+    manifest_.head = parse_head(fields);
+    stage_ = Stage::Files;
+    if (format_ == 1) return;
+    for (const json& entry : fields.list("tensors")) {
+      const Fields tensor(entry, "a tensor");
+      const std::string name = tensor.text("name");
+      if (manifest_.tensors.contains(name)) throw std::invalid_argument("it names " + name + " twice");
+      tensors_.emplace_back(name, &add_tensor(manifest_, name, tensor));
+    }
   }
-  object["recipe"] = head.recipe;
-  return object;
+
+  void read_file(std::string_view line) {
+    const json object = parse(line);
+    const Fields file(object, "a file");
+    add_file(manifest_, file);
+    if (format_ == 1) return add_pieces_of_format_1(manifest_, file);
+    add_pieces(manifest_, tensors_, file);
+  }
+
+  const std::string& file_name_;
+  Stage stage_ = Stage::Head;
+  std::string head_;
+  int64_t format_ = 0;
+  Manifest manifest_;
+  TensorTable tensors_;  // of manifest_
+};
+
+Manifest parse(const Source& source) try {
+  const size_t sealed = check_seal(source);
+  LineReader lines(source.name);
+  for_each_line(source, sealed, [&](std::string_view line) { lines.add(line); });
+  return lines.take();
+} catch (const NewerCheckpoint&) {
+  throw;
+} catch (const InputError& error) {
+  throw DamagedCheckpoint(error.what());
+} catch (const std::invalid_argument& error) {
+  throw DamagedCheckpoint(source.name + " is damaged: " + error.what());
+} catch (const std::overflow_error& error) {
+  throw DamagedCheckpoint(source.name + " is damaged: " + error.what());
 }
 
 }  // namespace
@@ -229,53 +344,17 @@ int64_t Manifest::num_bytes() const {
   return bytes;
 }
 
-void ManifestPart::add(const std::string& tensor, at::ScalarType dtype, const std::vector<int64_t>& shape,
-                       const Box& box, uint64_t checksum) {
-  tensors_.try_emplace(tensor, StoredTensor{dtype, shape, {}}).first->second.pieces.push_back({0, box, checksum});
+Manifest parse_manifest(const FileReader& file) {
+  return parse({file.path().string(), static_cast<size_t>(file.size()),
+                [&](size_t offset, size_t count, const Source::Visit& visit) {
+                  file.for_each_block(static_cast<int64_t>(offset), static_cast<int64_t>(count), visit);
+                }});
 }
 
-std::string ManifestPart::text() const {
-  ordered_json file;
-  file["name"] = file_.name;
-  file["header"] = checksum_text(file_.header);
-  file["tensors"] = ordered_json::object();
-  for (const auto& [name, tensor] : tensors_) {
-    ordered_json& entry = file["tensors"][name];
-    entry["dtype"] = safetensors_dtype(tensor.dtype).value();
-    entry["shape"] = tensor.shape;
-    for (const StoredPiece& piece : tensor.pieces) {
-      entry["pieces"].push_back(
-          {{"start", piece.box.start}, {"size", piece.box.size}, {"xxh3", checksum_text(piece.checksum)}});
-    }
-  }
-  return file.dump();
-}
-
-std::string manifest_text(const CheckpointHead& head, const std::vector<std::string>& parts) {
-  std::string text = json_of(head).dump(1, ' ', false, json::error_handler_t::replace);
-  text.resize(text.rfind('\n'));  // the closing brace comes last
-  text += ",\n \"files\": [";
-  const char* separator = "\n  ";
-  for (const std::string& part : parts) {
-    if (part.empty()) continue;
-    text += separator + part;
-    separator = ",\n  ";
-  }
-  text += "\n ]";
-  const std::string sum = checksum_text(checksum(text.data(), text.size()));
-  return text.append(kSeal).append(sum).append(kEnd);
-}
-
-Manifest parse_manifest(const std::string& text, const std::string& name) try {
-  return parse(text, name);
-} catch (const NewerCheckpoint&) {
-  throw;
-} catch (const InputError& error) {
-  throw DamagedCheckpoint(error.what());
-} catch (const std::invalid_argument& error) {
-  throw DamagedCheckpoint(name + " is damaged: " + error.what());
-} catch (const std::overflow_error& error) {
-  throw DamagedCheckpoint(name + " is damaged: " + error.what());
+Manifest parse_manifest(const std::string& text, const std::string& name) {
+  return parse({name, text.size(), [&](size_t offset, size_t count, const Source::Visit& visit) {
+                  visit(std::string_view(text).substr(offset, count));
+                }});
 }
 
 }  // namespace meshtrain

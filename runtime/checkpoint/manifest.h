@@ -2,14 +2,15 @@
 
 #include <c10/core/ScalarType.h>
 
-#include <filesystem>
 #include <map>
 #include <string>
 #include <vector>
 
 #include "mesh/box.h"
+#include "runtime/checkpoint/stored_pieces.h"
 #include "runtime/checkpoint/training_state.h"
 #include "runtime/files/checksum.h"
+#include "runtime/files/file_reader.h"
 
 namespace meshtrain {
 
@@ -19,17 +20,13 @@ struct StoredFile {
   uint64_t header;  ///< checksum of what stands before its tensors
 };
 
-/// A piece as it is in a checkpoint: the tensor piece_name() of one of its files.
-struct StoredPiece {
-  size_t file;  ///< of Manifest::files
-  Box box;
-  uint64_t checksum;
-};
-
 struct StoredTensor {
+  StoredTensor(at::ScalarType its_dtype, const std::vector<int64_t>& its_shape)
+      : dtype(its_dtype), shape(its_shape), pieces(its_shape) {}
+
   at::ScalarType dtype;
   std::vector<int64_t> shape;
-  std::vector<StoredPiece> pieces;  ///< disjoint; together the whole tensor
+  StoredPieces pieces;  ///< disjoint; together the whole tensor
 };
 
 /// What a checkpoint says of itself besides its pieces.
@@ -50,28 +47,16 @@ struct Manifest {
   int64_t num_bytes() const;  ///< of all pieces
 };
 
-/// A rank's pieces for manifest_text(): its file, and the checksum of each.
-class ManifestPart {
- public:
-  explicit ManifestPart(StoredFile file) : file_(std::move(file)) {}
+/// Format of the manifests that write_manifest() writes. One of format 1, whose files each repeat the names, dtypes and
+/// shapes of their tensors, is read too.
+constexpr int64_t kManifestFormat = 2;
 
-  void add(const std::string& tensor, at::ScalarType dtype, const std::vector<int64_t>& shape, const Box& box,
-           uint64_t checksum);
-  /// JSON on one line.
-  std::string text() const;
-
- private:
-  StoredFile file_;
-  std::map<std::string, StoredTensor> tensors_;
-};
-
-/// manifest.json of `head`, with the versions of this program, and the parts of all ranks; empty ones say nothing. Its
-/// last line is the checksum of those before it.
-std::string manifest_text(const CheckpointHead& head, const std::vector<std::string>& parts);
-
-/// Reads it. `name`: of the file, for messages. Whatever it says is checked: the checksum, that pieces lie in their
-/// tensors, do not overlap and leave nothing out, that files are plain names. Throws DamagedCheckpoint,
-/// and NewerCheckpoint for a format of later versions.
+/// Reads manifest.json. Whatever it says is checked: the checksum, before anything is taken from it; that pieces lie in
+/// their tensors, do not overlap and leave nothing out; that files are plain names. It is read line by line, so memory
+/// holds what the manifest says and not its text. Throws DamagedCheckpoint, and NewerCheckpoint for a format of later
+/// versions.
+Manifest parse_manifest(const FileReader& file);
+/// The same of a text. `name`: of the file, for messages.
 Manifest parse_manifest(const std::string& text, const std::string& name);
 
 }  // namespace meshtrain

@@ -1,7 +1,7 @@
 #pragma once
 
-#include <map>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "runtime/checkpoint/manifest.h"
@@ -22,12 +22,13 @@ class ManifestIndex {
 
  private:
   struct Tensor {
-    std::vector<const StoredPiece*> pieces;  // by where they begin along dim 0
-    int64_t longest = 0;                     // of them along dim 0
+    const StoredTensor& stored;
+    std::vector<uint32_t> order;  // of its pieces, by_row()
+    int64_t longest = 0;          // of them along dim 0
   };
 
   const Manifest& manifest_;
-  std::map<std::string, Tensor> tensors_;
+  std::unordered_map<std::string, Tensor> tensors_;
 };
 
 /// `pieces` without their values, and an excerpt, in bytes for another rank of this job; and back. Throws

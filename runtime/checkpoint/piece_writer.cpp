@@ -9,6 +9,7 @@
 #include "mesh/device_transfer.h"
 #include "mesh/error.h"
 #include "runtime/checkpoint/manifest.h"
+#include "runtime/checkpoint/manifest_writer.h"
 #include "runtime/files/output_file.h"
 #include "runtime/safetensors/writer.h"
 
@@ -75,7 +76,7 @@ std::string PieceWriter::write(const std::filesystem::path& folder) try {
     set_aside(piece.values);
   }
   file.finish();
-  return part.text();
+  return part.packed();
 } catch (const InputError& error) {  // of a path, which the user cannot have given wrongly by now
   throw std::runtime_error(error.what());
 }

@@ -22,8 +22,8 @@ class PieceWriter {
   void save(const std::filesystem::path& folder);
   /// Whether wait() will return at once.
   bool done() const;
-  /// The file is durable: its part of the manifest, of ManifestPart; empty without pieces. Throws std::runtime_error
-  /// when it could not be written.
+  /// The file is durable: its part of the manifest, of ManifestPart::packed(); empty without pieces. Throws
+  /// std::runtime_error when it could not be written.
   std::string wait();
   /// Throws std::runtime_error unless the file that wait() was called for is in `folder`, as long as it was written.
   void expect_file_in(const std::filesystem::path& folder) const;

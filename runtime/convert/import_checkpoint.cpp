@@ -11,7 +11,7 @@
 #include "mesh/error.h"
 #include "mesh/layout.h"
 #include "runtime/checkpoint/checkpoint_folder.h"
-#include "runtime/checkpoint/manifest.h"
+#include "runtime/checkpoint/manifest_writer.h"
 #include "runtime/checkpoint/piece.h"
 #include "runtime/checkpoint/recipe_changes.h"
 #include "runtime/files/output_file.h"
@@ -104,7 +104,7 @@ std::string write_pieces(const fs::path& folder, const SafetensorsFolder& source
         0);  // else freed tensors add up: glibc keeps them, and LibTorch's aligned blocks do not fit their holes
   }
   file.finish();
-  return part.text();
+  return part.packed();
 }
 
 }  // namespace

@@ -381,7 +381,12 @@ PrepareTextProgress prepare_text(const Tokenizer& tokenizer, const PrepareTextOp
     throw InputError("nothing to write to " + options.output.string() + ": the inputs hold no text");
   }
   folder.check_plan(plan);
-  join(folder, parts.size(), options.output, [&] { folder.check_plan(plan); });
+  join(folder, parts.size(), options.output, [&] {
+    folder.check_plan(plan);
+    if (plan_of(options, files, part_bytes) == plan) return;
+    throw InputError("the inputs of " + options.output.string() + " changed while they were read: prepare it again, " +
+                     "when nothing writes to them any more");
+  });
   folder.remove();
   return done;
 }

@@ -7,7 +7,6 @@
 
 #include <cerrno>
 #include <cstring>
-#include <utility>
 
 #include "mesh/error.h"
 
@@ -38,16 +37,23 @@ bool is_named(int descriptor, const std::filesystem::path& path) {
          opened.st_ino == named.st_ino;
 }
 
-LockFile::LockFile(const std::filesystem::path& file) {
-  // The holder before may remove the file between open() and the lock.
+OpenedFile open_locked(const std::filesystem::path& path, int flags, mode_t mode) {
   for (int tries = kMostOpenings; tries > 0; --tries) {
-    descriptor_ = ::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-    if (descriptor_ < 0) throw InputError("cannot write " + file.string() + ": " + std::strerror(errno));
-    outcome_ = try_lock(descriptor_);
-    if (outcome_ != LockOutcome::Held || is_named(descriptor_, file)) break;
-    ::close(std::exchange(descriptor_, -1));
+    const int descriptor = ::open(path.c_str(), flags, mode);
+    if (descriptor < 0) return {};
+    const LockOutcome outcome = try_lock(descriptor);
+    if (outcome != LockOutcome::Held || is_named(descriptor, path)) return {descriptor, outcome};
+    ::close(descriptor);
   }
-  if (descriptor_ < 0) throw InputError("cannot lock " + file.string() + ": it is replaced again and again");
+  errno = ESTALE;
+  return {};
+}
+
+LockFile::LockFile(const std::filesystem::path& file) {
+  const OpenedFile opened = open_locked(file, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  if (opened.descriptor < 0) throw InputError("cannot write " + file.string() + ": " + std::strerror(errno));
+  descriptor_ = opened.descriptor;
+  outcome_ = opened.outcome;
   if (outcome_ != LockOutcome::Unsupported) return;
   warning_ = "warning: " + file.string() + " cannot be locked (" + std::strerror(errno) +
              "): nothing keeps a second process from writing in " + file.parent_path().string();

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <sys/types.h>
+
 #include <filesystem>
 #include <string>
 
@@ -20,6 +22,17 @@ LockOutcome try_lock(int descriptor);
 /// Returns whether `descriptor` is the file of the name `path` now: not one that was removed or renamed since it was
 /// opened.
 bool is_named(int descriptor, const std::filesystem::path& path);
+
+/// A file that is open, and what became of locking it.
+struct OpenedFile {
+  int descriptor = -1;  ///< -1: it could not be opened, and errno says why
+  LockOutcome outcome = LockOutcome::Unsupported;
+};
+
+/// Opens `path` with `flags` and `mode` and tries to lock it, until the locked file is the one of that name: the holder
+/// before may remove or rename it between open() and the lock. errno is ESTALE after too many tries; when the outcome
+/// is Unsupported it says why.
+OpenedFile open_locked(const std::filesystem::path& path, int flags, mode_t mode);
 
 /// A lock file, held as long as this lives. On a file system without locks it holds nothing.
 class LockFile {

@@ -51,6 +51,7 @@ FileReader::FileReader(std::filesystem::path path) : path_(std::move(path)) {
   size_ = status.st_size;
   device_ = status.st_dev;
   inode_ = status.st_ino;
+  changed_ = status.st_mtim;
   if (!keeps) kept_.reset();
 }
 
@@ -60,7 +61,10 @@ FileReader::Handle FileReader::open() const {
   Handle file(new OpenFile{descriptor, false});
   struct stat status {};
   if (::fstat(descriptor, &status) != 0) fail(std::strerror(errno));
-  if (status.st_dev != device_ || status.st_ino != inode_) fail("another file has taken its place meanwhile");
+  const bool is_same_file = status.st_dev == device_ && status.st_ino == inode_;
+  const bool is_unchanged = status.st_size == size_ && status.st_mtim.tv_sec == changed_.tv_sec &&
+                            status.st_mtim.tv_nsec == changed_.tv_nsec;  // of file systems whose numbers do not last
+  if (!is_same_file && !is_unchanged) fail("another file has taken its place meanwhile");
   return file;
 }
 

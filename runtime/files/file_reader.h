@@ -44,6 +44,7 @@ class FileReader {
   int64_t size_ = 0;
   dev_t device_ = 0;
   ino_t inode_ = 0;
+  struct timespec changed_ {};
   Handle kept_;  // null where the process has many open: each read then opens the file
 };
 

@@ -20,7 +20,6 @@ namespace meshtrain {
 namespace {
 
 constexpr size_t kStretch = 8 << 20;  // bytes
-constexpr int kMostTries = 100;
 
 std::string reason(const std::filesystem::path& path, int error) {
   return "cannot write " + path.string() + ": " + std::strerror(error);
@@ -45,31 +44,25 @@ void OutputFile::open_partial() {
     if (is_wrong_path(error)) throw InputError(reason(path_, error));
     throw std::runtime_error(reason(path_, error));
   };
-  // Locked while it bears its name: another writer may have renamed it between open() and the lock.
-  for (int tries = kMostTries; tries > 0; --tries) {
-    descriptor_ = ::open(partial_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
-    if (descriptor_ < 0) fail_to_open(errno);
-    const LockOutcome outcome = try_lock(descriptor_);
-    if (outcome == LockOutcome::Held && is_named(descriptor_, partial_)) {
-      if (::ftruncate(descriptor_, 0) != 0) fail(errno);
-      return;
-    }
-    struct stat made {};
-    ::fstat(descriptor_, &made);
-    ::close(std::exchange(descriptor_, -1));
-    if (outcome == LockOutcome::Held) continue;
-    if (outcome == LockOutcome::Taken) {
-      throw InputError("cannot write " + path_.string() + ": another process is writing it, as " + partial_.string());
-    }
-    if (made.st_size == 0) ::unlink(partial_.c_str());  // without locks nobody writes under this name
-    std::string name = partial_.string() + "-XXXXXX";
-    descriptor_ = ::mkostemp(name.data(), O_CLOEXEC);
-    if (descriptor_ < 0) fail_to_open(errno);
-    partial_ = name;
-    ::fchmod(descriptor_, made.st_mode & 0777);  // that of any new file here; mkostemp() has its own
+  const OpenedFile opened = open_locked(partial_, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
+  if (opened.descriptor < 0) fail_to_open(errno);
+  if (opened.outcome == LockOutcome::Held) {
+    descriptor_ = opened.descriptor;
+    if (::ftruncate(descriptor_, 0) != 0) fail(errno);
     return;
   }
-  fail_to_open(ESTALE);
+  struct stat made {};
+  ::fstat(opened.descriptor, &made);
+  ::close(opened.descriptor);
+  if (opened.outcome == LockOutcome::Taken) {
+    throw InputError("cannot write " + path_.string() + ": another process is writing it, as " + partial_.string());
+  }
+  if (made.st_size == 0) ::unlink(partial_.c_str());  // without locks nobody writes under this name
+  std::string name = partial_.string() + "-XXXXXX";
+  descriptor_ = ::mkostemp(name.data(), O_CLOEXEC);
+  if (descriptor_ < 0) fail_to_open(errno);
+  partial_ = name;
+  ::fchmod(descriptor_, made.st_mode & 0777);  // that of any new file here; mkostemp() has its own
 }
 
 OutputFile::~OutputFile() {
@@ -119,7 +112,10 @@ void OutputFile::finish() {
   // Some file systems write, and report that they could not, when a file is closed: a twin, so that it stays locked.
   const int twin = ::fcntl(descriptor_, F_DUPFD_CLOEXEC, 0);
   if (twin < 0 || ::close(twin) != 0) fail(errno);
-  if (std::rename(partial_.c_str(), path_.c_str()) != 0) fail(errno);
+  // A server that has renamed it may give these errors, when its first answer was lost and it is asked again.
+  const bool is_renamed = std::rename(partial_.c_str(), path_.c_str()) == 0 ||
+                          ((errno == ENOENT || errno == ESTALE) && is_named(descriptor_, path_));
+  if (!is_renamed) fail(errno);
   partial_.clear();
   ::close(std::exchange(descriptor_, -1));
   sync_folder(path_.parent_path());
@@ -159,6 +155,10 @@ bool is_unsupported(int error) {
 void sync_folder(const std::filesystem::path& folder) {
   const char* name = folder.empty() ? "." : folder.c_str();
   const int descriptor = ::open(name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (descriptor < 0 && errno == EACCES && ::access(name, W_OK | X_OK) == 0) {
+    ::sync();  // a folder that may be changed and not read: everything is made durable instead
+    return;
+  }
   const bool synced = descriptor >= 0 && (::fsync(descriptor) == 0 || is_unsupported(errno));
   const int error = errno;
   if (descriptor >= 0) ::close(descriptor);

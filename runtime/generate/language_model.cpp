@@ -4,35 +4,31 @@
 
 #include "mesh/agree.h"
 #include "mesh/error.h"
+#include "runtime/trainer/parallelize.h"
 
 namespace meshtrain {
 namespace {
 
-Parallelism over_tp(const DeviceMesh& mesh) {
-  if (mesh.size() != mesh.size("tp")) {
-    throw InputError("mesh " + mesh.layout().describe() +
-                     ": text is generated over tp alone, whose ranks share one sequence: all ranks must be on it, as "
-                     "in --mesh tp=" +
-                     std::to_string(mesh.size()));
-  }
-  return {{mesh.group("tp"), /*sequence_parallel=*/false}, mesh.group("cp")};
+void check_mesh(const DeviceMesh& mesh) {
+  if (mesh.size() == mesh.size("tp")) return;
+  throw InputError("mesh " + mesh.layout().describe() +
+                   ": text is generated over tp alone, whose ranks share one sequence: all ranks must be on it, as "
+                   "in --mesh tp=" +
+                   std::to_string(mesh.size()));
 }
 
 }  // namespace
 
 LanguageModel::LanguageModel(const ModelShape& shape, const DeviceMesh& mesh, at::ScalarType dtype,
                              const std::function<void(const Parameter&)>& read, at::Device device)
-    : shape_(shape),
-      parallelism_(over_tp(mesh)),
-      options_(at::TensorOptions(device).dtype(dtype)),
-      model_(shape, parallelism_, options_) {
-  for (Parameter* parameter : model_.parameters()) parameter->tensor.set_requires_grad(false);
-  units_ = std::make_unique<Fsdp>(model_.units(), FsdpOptions{});
-  agree(mesh.world(), [&] { units_->write_values(read); });
+    : shape_(shape), num_parts_(mesh.size()), options_(at::TensorOptions(device).dtype(dtype)) {
+  check_mesh(mesh);
+  agree(mesh.world(),
+        [&] { model_ = parallelize({.shape = shape, .options = options_, .freeze = {"*"}}, mesh, read); });
 }
 
 KeyValueCache LanguageModel::make_cache(int64_t capacity) const {
-  return KeyValueCache(shape_, parallelism_.tensor.group.size(), capacity, options_);
+  return KeyValueCache(shape_, num_parts_, capacity, options_);
 }
 
 VocabularyLogits LanguageModel::next(const std::vector<int64_t>& ids, KeyValueCache& cache) {
@@ -40,7 +36,7 @@ VocabularyLogits LanguageModel::next(const std::vector<int64_t>& ids, KeyValueCa
   const at::Tensor positions = at::arange(cache.length(), cache.length() + count);
   const Sequence sequence{SequenceLayout::whole(count),
                           make_rotary(shape_, positions, options_.dtype().toScalarType(), options_.device()), &cache};
-  return model_.next_logits(at::tensor(ids, at::kLong).to(options_.device()), sequence, *units_);
+  return model_->next_logits(at::tensor(ids, at::kLong).to(options_.device()), sequence);
 }
 
 }  // namespace meshtrain

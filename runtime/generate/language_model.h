@@ -1,11 +1,11 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <vector>
 
-#include "fsdp/fsdp.h"
 #include "mesh/device_mesh.h"
-#include "runtime/model/transformer.h"
+#include "runtime/trainer/sharded_model.h"
 
 namespace meshtrain {
 
@@ -26,15 +26,13 @@ class LanguageModel {
   VocabularyLogits next(const std::vector<int64_t>& ids, KeyValueCache& cache);
 
   const ModelShape& shape() const { return shape_; }
-  const Transformer& model() const { return model_; }
-  Fsdp& units() { return *units_; }
+  ShardedModel& model() { return *model_; }
 
  private:
   ModelShape shape_;
-  Parallelism parallelism_;
+  int64_t num_parts_;  // ranks of tp
   at::TensorOptions options_;
-  Transformer model_;
-  std::unique_ptr<Fsdp> units_;
+  std::unique_ptr<ShardedModel> model_;
 };
 
 }  // namespace meshtrain

@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <array>
-#include <map>
 #include <string_view>
 #include <vector>
 
 #include "mesh/error.h"
 #include "runtime/hf/config_reader.h"
+#include "runtime/model/families.h"
 #include "runtime/model/rope_scaling.h"
 
 namespace meshtrain {
@@ -82,7 +82,8 @@ void check_window(ConfigReader& config, const ModelShape& shape) {
       }
     }
   }
-  if (shape.family == "qwen2" || shape.family == "qwen3") {
+  const Family& family = family_of(shape);
+  if (family.switches_window) {
     config.ignore("sliding_window");
     config.ignore("max_window_layers");
     if (config.boolean_or("use_sliding_window", false)) {
@@ -90,11 +91,10 @@ void check_window(ConfigReader& config, const ModelShape& shape) {
     }
     return;
   }
-  // A mistral's window is 4096 tokens in transformers unless its file says otherwise.
   const bool silent = !config.mentions("sliding_window");
   config.ignore("sliding_window");
-  if (!config.has("sliding_window") && !(silent && shape.family == "mistral")) return;
-  const int64_t window = silent ? 4096 : config.integer("sliding_window");
+  if (!config.has("sliding_window") && !(silent && family.sliding_window > 0)) return;
+  const int64_t window = silent ? family.sliding_window : config.integer("sliding_window");
   if (shape.max_position_embeddings > 0 && window >= shape.max_position_embeddings) return;
   config.fail("sliding_window", (silent ? "is absent, which means " : "is ") + std::to_string(window) +
                                     ", below max_position_embeddings (" +
@@ -172,8 +172,9 @@ void read_sizes(ConfigReader& config, ModelShape& shape) {
   shape.num_attention_heads = config.integer("num_attention_heads");
   shape.vocab_size = config.integer("vocab_size");
   shape.max_position_embeddings = config.integer_or("max_position_embeddings", 0);
+  const Family& family = family_of(shape);
   // Absent from the other families' files, transformers takes the number of one published model.
-  shape.num_key_value_heads = shape.family == "llama"
+  shape.num_key_value_heads = family.derives_kv_heads
                                   ? config.integer_or("num_key_value_heads", shape.num_attention_heads)
                                   : config.integer("num_key_value_heads");
   if (shape.num_attention_heads % shape.num_key_value_heads != 0) {
@@ -181,8 +182,8 @@ void read_sizes(ConfigReader& config, ModelShape& shape) {
                                            ", which does not divide num_attention_heads " +
                                            std::to_string(shape.num_attention_heads));
   }
-  const int64_t absent_head_dim = shape.family == "qwen3" ? 128 : shape.hidden_size / shape.num_attention_heads;
-  if (!config.has("head_dim") && shape.family != "qwen3" && shape.hidden_size % shape.num_attention_heads != 0) {
+  const int64_t absent_head_dim = family.head_dim > 0 ? family.head_dim : shape.hidden_size / shape.num_attention_heads;
+  if (!config.has("head_dim") && family.head_dim == 0 && shape.hidden_size % shape.num_attention_heads != 0) {
     config.fail("hidden_size", "is " + std::to_string(shape.hidden_size) + ", which num_attention_heads " +
                                    std::to_string(shape.num_attention_heads) +
                                    " does not divide, and there is no head_dim");
@@ -194,15 +195,16 @@ void read_sizes(ConfigReader& config, ModelShape& shape) {
 }
 
 void read_biases(ConfigReader& config, ModelShape& shape) {
-  shape.qk_norm = shape.family == "qwen3";
-  if (shape.family == "llama" || shape.family == "qwen3") {
+  const Family& family = family_of(shape);
+  shape.qk_norm = family.qk_norm;
+  if (family.chooses_attention_bias) {
     shape.qkv_bias = shape.output_bias = config.boolean_or("attention_bias", false);
   } else if (config.boolean_or("attention_bias", false)) {
     config.fail("attention_bias", "is true, which a " + shape.family + " does not have");
   }
-  if (shape.family == "qwen2") shape.qkv_bias = true;
+  if (family.qkv_bias) shape.qkv_bias = true;
   shape.mlp_bias = config.boolean_or("mlp_bias", false);
-  if (shape.mlp_bias && shape.family != "llama") {
+  if (shape.mlp_bias && !family.chooses_mlp_bias) {
     config.fail("mlp_bias", "is true, which a " + shape.family + " does not have");
   }
 }
@@ -234,8 +236,10 @@ ModelShape read_config_json(const std::filesystem::path& file) {
   ConfigReader config(file);
   ModelShape shape;
   shape.family = config.text("model_type");
-  if (shape.family != "llama" && shape.family != "mistral" && shape.family != "qwen2" && shape.family != "qwen3") {
-    config.fail("model_type", "is \"" + shape.family + "\", not one of llama, mistral, qwen2, qwen3");
+  if (find_family(shape.family) == nullptr) {
+    std::string known;
+    for (const Family& family : families()) known += (known.empty() ? "" : ", ") + family.name;
+    config.fail("model_type", "is \"" + shape.family + "\", not one of " + known);
   }
   read_sizes(config, shape);
   shape.rms_norm_eps = config.number_or("rms_norm_eps", shape.rms_norm_eps);
@@ -251,20 +255,14 @@ ModelShape read_config_json(const std::filesystem::path& file) {
 }
 
 std::string write_config_json(const ModelShape& shape, const std::string& dtype, const std::string& others) {
-  static const std::map<std::string, std::string> architectures = {{"llama", "LlamaForCausalLM"},
-                                                                   {"mistral", "MistralForCausalLM"},
-                                                                   {"qwen2", "Qwen2ForCausalLM"},
-                                                                   {"qwen3", "Qwen3ForCausalLM"}};
-  const auto architecture = architectures.find(shape.family);
-  if (architecture == architectures.end()) throw InputError("no config.json for the family " + shape.family);
-  const bool either = shape.family == "llama" || shape.family == "qwen3";  // attention_bias is its choice
-  const bool qwen2 = shape.family == "qwen2";
-  if ((either && shape.qkv_bias != shape.output_bias) || (!either && (shape.output_bias || shape.qkv_bias != qwen2)) ||
-      (shape.mlp_bias && shape.family != "llama") || shape.qk_norm != (shape.family == "qwen3")) {
+  const Family& family = family_of(shape);
+  const bool has_biases = family.chooses_attention_bias ? shape.qkv_bias == shape.output_bias
+                                                        : !shape.output_bias && shape.qkv_bias == family.qkv_bias;
+  if (!has_biases || (shape.mlp_bias && !family.chooses_mlp_bias) || shape.qk_norm != family.qk_norm) {
     throw InputError("a " + shape.family + " with these biases and norms cannot be said in a config.json");
   }
   nlohmann::ordered_json config;
-  config["architectures"] = {architecture->second};
+  config["architectures"] = {family.architecture};
   config["model_type"] = shape.family;
   config["torch_dtype"] = dtype;
   config["hidden_size"] = shape.hidden_size;
@@ -280,10 +278,10 @@ std::string write_config_json(const ModelShape& shape, const std::string& dtype,
   config["initializer_range"] = shape.initializer_range;
   config["tie_word_embeddings"] = shape.tie_word_embeddings;
   config["attention_dropout"] = 0.0;
-  if (either) config["attention_bias"] = shape.qkv_bias;
-  if (shape.family == "llama") config["mlp_bias"] = shape.mlp_bias;
-  if (shape.family == "mistral") config["sliding_window"] = nullptr;
-  if (qwen2 || shape.family == "qwen3") config["use_sliding_window"] = false;
+  if (family.chooses_attention_bias) config["attention_bias"] = shape.qkv_bias;
+  if (family.chooses_mlp_bias) config["mlp_bias"] = shape.mlp_bias;
+  if (family.sliding_window > 0) config["sliding_window"] = nullptr;
+  if (family.switches_window) config["use_sliding_window"] = false;
   config["rope_theta"] = shape.rope_theta;
   config["rope_scaling"] = nullptr;
   if (shape.rope_scaling) config["rope_scaling"] = said(*shape.rope_scaling);

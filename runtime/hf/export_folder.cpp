@@ -40,10 +40,13 @@ bool is_mount_point(const fs::path& folder) {
          own.st_dev != above.st_dev;
 }
 
+/// True also where it cannot be told.
 bool is_complete(const fs::path& folder) {
-  std::error_code ignored;
-  return fs::exists(folder / "model.safetensors", ignored) ||
-         fs::exists(folder / "model.safetensors.index.json", ignored);
+  const auto has = [&](const char* name) {
+    std::error_code unknown;
+    return fs::status(folder / name, unknown).type() != fs::file_type::not_found;
+  };
+  return has("model.safetensors") || has("model.safetensors.index.json");
 }
 
 /// "config.json" of "config.json.partial", as OutputFile writes it.
@@ -165,7 +168,11 @@ void ExportFolder::begin() {
 void ExportFolder::complete() {
   std::error_code ignored;
   fs::remove(partial_ / kLock, ignored);
-  if (std::rename(partial_.c_str(), folder_.c_str()) != 0) {
+  const auto is_lost_answer = [&](int error) {  // of a server that has renamed it and is asked again
+    return (error == ENOENT || error == ESTALE) && fs::status(partial_, ignored).type() == fs::file_type::not_found &&
+           is_complete(folder_);
+  };
+  if (std::rename(partial_.c_str(), folder_.c_str()) != 0 && !is_lost_answer(errno)) {
     throw std::runtime_error("the weights are complete in " + partial_.string() + ", but cannot get the name " +
                              folder_.string() + ": " + std::strerror(errno) + ": rename the folder");
   }

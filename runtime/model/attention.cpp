@@ -8,8 +8,8 @@ namespace meshtrain {
 Attention::Attention(int64_t layer, const std::string& name, const ModelShape& shape, const Parallelism& parallelism,
                      const at::TensorOptions& options)
     : layer_(layer),
-      num_heads_(shape.num_attention_heads / parallelism.tensor.group.size()),
-      num_kv_heads_(shape.num_key_value_heads / parallelism.tensor.group.size()),
+      num_heads_(parallelism.tensor.local_heads(shape.num_attention_heads)),
+      num_kv_heads_(parallelism.tensor.local_heads(shape.num_key_value_heads)),
       head_dim_(shape.head_dim),
       parallelism_(parallelism),
       query_key_value_(parallelism.tensor, shape.hidden_size,
@@ -19,9 +19,10 @@ Attention::Attention(int64_t layer, const std::string& name, const ModelShape& s
                        shape.qkv_bias, {Initializer::Kind::Normal, shape.initializer_range}, options),
       output_(parallelism.tensor, name + ".o_proj", shape.num_attention_heads * shape.head_dim, shape.hidden_size,
               shape.output_bias, {Initializer::Kind::Normal, shape.initializer_range}, options) {
-  if (shape.qk_norm) {  // each tp rank sees its own heads only
-    query_norm_.emplace(name + ".q_norm.weight", head_dim_, shape.rms_norm_eps, "tp", options);
-    key_norm_.emplace(name + ".k_norm.weight", head_dim_, shape.rms_norm_eps, "tp", options);
+  if (shape.qk_norm) {
+    const std::string partial_over = parallelism.tensor.heads_partial_over();
+    query_norm_.emplace(name + ".q_norm.weight", head_dim_, shape.rms_norm_eps, partial_over, options);
+    key_norm_.emplace(name + ".k_norm.weight", head_dim_, shape.rms_norm_eps, partial_over, options);
   }
 }
 

@@ -7,10 +7,10 @@ namespace meshtrain {
 Block::Block(int64_t layer, const std::string& name, const ModelShape& shape, const Parallelism& parallelism,
              const at::TensorOptions& options, Recompute recompute)
     : attention_norm_(name + ".input_layernorm.weight", shape.hidden_size, shape.rms_norm_eps,
-                      parallelism.stream_partial_over(), options),
+                      parallelism.tensor.stream_partial_over(), options),
       attention_(layer, name + ".self_attn", shape, parallelism, options),
       feed_forward_norm_(name + ".post_attention_layernorm.weight", shape.hidden_size, shape.rms_norm_eps,
-                         parallelism.stream_partial_over(), options),
+                         parallelism.tensor.stream_partial_over(), options),
       feed_forward_(name + ".mlp", shape, parallelism, options),
       recompute_(recompute) {
   for (const Parameter* parameter : parameters()) all_.push_back(parameter);

@@ -13,10 +13,6 @@ struct Parallelism {
   TensorParallel tensor;
   Group context;
   ContextAlgorithm context_algorithm = ContextAlgorithm::Ring;
-
-  /// The axis over which gradients of norms over the residual stream must be summed: under sequence parallel each
-  /// tp rank sees its own rows only.
-  std::string stream_partial_over() const { return tensor.sequence_parallel ? "tp" : ""; }
 };
 
 /// The tokens of a micro-batch as attention sees them: B sequences, of which this rank holds s positions each. With a

@@ -23,7 +23,7 @@ struct RopeScaling {
 
 /// The shape of a Llama-family model, under Hugging Face's config.json names.
 struct ModelShape {
-  std::string family = "llama";  ///< llama mistral qwen2 qwen3
+  std::string family = "llama";  ///< a Family's name
   int64_t hidden_size = 0;
   int64_t intermediate_size = 0;
   int64_t num_hidden_layers = 0;

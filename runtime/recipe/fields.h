@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "mesh/layout.h"
+#include "runtime/model/families.h"
 #include "runtime/recipe/recipe.h"
 #include "runtime/yaml/rule.h"
 
@@ -60,7 +61,7 @@ template <class Archive>
 void fields(Archive& archive, ModelShape& shape) {
   const Rule size = {.required = true, .least = 1, .most = kMaxSize};
   const Rule derived_size = {.least = 1, .most = kMaxSize};
-  archive.field("family", shape.family, {.choices = {"llama", "mistral", "qwen2", "qwen3"}});
+  archive.field("family", shape.family, {.choices = family_names()});
   archive.field("hidden_size", shape.hidden_size, size);
   archive.field("intermediate_size", shape.intermediate_size, size);
   archive.field("num_hidden_layers", shape.num_hidden_layers, size);

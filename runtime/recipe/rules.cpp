@@ -38,10 +38,11 @@ void check_shape(const Reader& reader, const ModelShape& shape) {
     reader.fail("head_dim", std::to_string(shape.head_dim) + " is odd: rotary positions turn pairs");
   }
   if (const auto mistake = rope_mistake(shape)) reader.fail("rope_scaling", mistake->key + " " + mistake->what);
-  if (shape.output_bias && shape.family != "llama" && shape.family != "qwen3") {
+  const Family& family = family_of(shape);
+  if (shape.output_bias && !family.chooses_attention_bias) {
     reader.fail("attention_bias", "true is not something that a " + shape.family + " has");
   }
-  if (shape.mlp_bias && shape.family != "llama") {
+  if (shape.mlp_bias && !family.chooses_mlp_bias) {
     reader.fail("mlp_bias", "true is not something that a " + shape.family + " has");
   }
 }
@@ -73,8 +74,9 @@ void finish_model(Reader& reader, ModelRecipe& model) {
   derive_sizes(reader, shape);
   if (shape.rope_scaling && shape.rope_scaling->type == "default") shape.rope_scaling.reset();
   check_shape(reader, shape);
-  shape.qkv_bias = shape.output_bias || shape.family == "qwen2";
-  shape.qk_norm = shape.family == "qwen3";
+  const Family& family = family_of(shape);
+  shape.qkv_bias = shape.output_bias || family.qkv_bias;
+  shape.qk_norm = family.qk_norm;
   if (model.init != "pretrained") return;
   if (model.hf.empty()) reader.fail("init", "pretrained needs model.hf, the folder with the weights");
   if (reader.opens_files() && !has_weights(model.hf)) {

@@ -1,8 +1,11 @@
 #include "runtime/run/checkpoint_disks.h"
 
 #include <algorithm>
+#include <cstdio>
+#include <limits>
 #include <sstream>
 #include <system_error>
+#include <utility>
 
 #include "mesh/agree.h"
 #include "mesh/error.h"
@@ -44,12 +47,16 @@ CheckpointDisks::CheckpointDisks(CheckpointFolder folder, const Group& world, co
     if (world_.rank() != 0) return;
     const std::vector<std::string> owners = folder_.owners();
     const std::string name = resumed.empty() ? "-" : resumed.filename().string();
-    text = (owners.empty() ? random_id() : owners.front()) + " " + random_id() + " " + name + to_text(folder_.steps());
+    text = (owners.empty() ? random_id() : owners.front()) + " " + random_id() + " " + name + to_text(folder_.steps()) +
+           " |" + to_text(folder_.abandoned());
   });
   std::istringstream words(broadcast_text(world_, text));
   std::string name;
   words >> run_ >> attempt_ >> name;
   steps_ = read_steps(words);
+  words.clear();
+  words.ignore(std::numeric_limits<std::streamsize>::max(), '|');
+  abandoned_ = read_steps(words);
   agree(world_, [&] {
     if (acts()) check_owner(name == "-" ? "" : name);
   });
@@ -73,19 +80,34 @@ void CheckpointDisks::check_owner(const std::string& resumed) const {
 }
 
 void CheckpointDisks::settle(int64_t step) const {
-  if (!acts()) return;
+  agree(world_, [&] {
+    if (world_.rank() == 0) settle_host(step);
+  });
+  if (hosts_.num_hosts() == 1) return;
+  agree(world_, [&] {
+    if (acts() && !has_rank_0()) settle_host(step);
+  });
+}
+
+void CheckpointDisks::settle_host(int64_t step) const {
+  const auto contains = [](const std::vector<int64_t>& steps, int64_t one) {
+    return std::find(steps.begin(), steps.end(), one) != steps.end();
+  };
   folder_.clean();
   const std::vector<std::string> owners = folder_.owners();
-  if (std::find(owners.begin(), owners.end(), run_) != owners.end()) {
-    // Rank 0's host has not given them their names yet, or has taken them away already.
-    std::vector<int64_t> parts;
-    for (const int64_t own : folder_.steps()) {
-      const bool is_listed = std::find(steps_.begin(), steps_.end(), own) != steps_.end();
-      if (!is_listed && lacks_manifest(folder_.step(own))) parts.push_back(own);
+  const bool is_ours = std::find(owners.begin(), owners.end(), run_) != owners.end();
+  std::vector<int64_t> parts, later;
+  for (const int64_t own : folder_.steps()) {
+    if (own > step && (contains(steps_, own) || contains(abandoned_, own))) {
+      later.push_back(own);
+    } else if (is_ours && !contains(steps_, own) && lacks_manifest(folder_.step(own))) {
+      parts.push_back(own);  // rank 0's host has not given it its name yet, or has taken it away already
+    } else if (own > step) {
+      later.push_back(own);
     }
-    remove_all(folder_.retire(parts, attempt_));
   }
-  folder_.abandon_after(step);
+  remove_all(folder_.retire(parts, attempt_).folders);
+  folder_.abandon(later);
 }
 
 void CheckpointDisks::begin(int64_t step) {
@@ -109,6 +131,16 @@ void CheckpointDisks::complete(int64_t step) {
   });
 }
 
+std::vector<fs::path> CheckpointDisks::retire_on_host(std::vector<int64_t>& steps) {
+  RetiredCheckpoints retired = folder_.retire(steps, attempt_);
+  steps = std::move(retired.steps);
+  if (!retired.problem.empty() && !std::exchange(has_warned_, true)) {
+    std::fprintf(stderr, "meshtrain: warning: on %s an old checkpoint stays: %s\n", host_name().c_str(),
+                 retired.problem.c_str());
+  }
+  return std::move(retired.folders);
+}
+
 void CheckpointDisks::retire(int64_t keep_last, int64_t keep_every) {
   if (removal_.valid()) removal_.wait();
   std::vector<int64_t> steps;
@@ -116,13 +148,13 @@ void CheckpointDisks::retire(int64_t keep_last, int64_t keep_every) {
   agree(world_, [&] {
     if (world_.rank() != 0) return;
     steps = folder_.outdated(keep_last, keep_every);
-    folders = folder_.retire(steps, attempt_);
+    folders = retire_on_host(steps);
   });
   if (hosts_.num_hosts() > 1) {
     std::istringstream text(broadcast_text(world_, to_text(steps)));
     steps = read_steps(text);
     agree(world_, [&] {
-      if (acts() && !has_rank_0()) folders = folder_.retire(steps, attempt_);
+      if (acts() && !has_rank_0()) folders = retire_on_host(steps);
     });
   }
   removal_ = std::async(std::launch::async, remove_all, folders);

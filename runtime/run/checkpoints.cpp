@@ -8,6 +8,7 @@
 #include "mesh/error.h"
 #include "mesh/host_map.h"
 #include "runtime/checkpoint/checkpoint_reader.h"
+#include "runtime/checkpoint/manifest_writer.h"
 #include "runtime/files/output_file.h"
 #include "runtime/trainer/ownership.h"
 
@@ -32,11 +33,16 @@ std::string file_of(int rank) {
 }
 
 /// Returns its bytes.
-size_t write_manifest(const std::filesystem::path& file, const CheckpointHead& head,
-                      const std::vector<std::string>& parts) try {
-  const std::string text = manifest_text(head, parts);
-  write_whole(file, text);
-  return text.size();
+size_t write_manifest_file(const std::filesystem::path& file, const CheckpointHead& head,
+                           const std::vector<std::string>& parts) try {
+  OutputFile output(file);
+  size_t bytes = 0;
+  write_manifest(head, parts, [&](std::string_view block) {
+    output.append(block.data(), block.size());
+    bytes += block.size();
+  });
+  output.finish();
+  return bytes;
 } catch (const InputError& error) {  // of a path, which the user cannot have given wrongly by now
   throw std::runtime_error(error.what());
 }
@@ -49,6 +55,7 @@ Checkpoints::Checkpoints(const CheckpointRecipe& recipe, CheckpointDisks disks, 
       disks_(std::move(disks)),
       head_(std::move(head)),
       world_(world.with_purpose("checkpoint")),
+      memory_(trainer.shard_memory()),
       pieces_(owned_pieces(trainer), file_of(world.rank()), /*copies=*/!trainer.shard_memory().is_on_disk()) {}
 
 Checkpoints::~Checkpoints() {
@@ -69,7 +76,7 @@ bool Checkpoints::done() const {
 }
 
 std::optional<WrittenCheckpoint> Checkpoints::advance() {
-  if (stage_ == Stage::Idle) return std::nullopt;
+  if (stage_ == Stage::Idle || stage_ == Stage::Failed) return std::nullopt;
   if (stage_ == Stage::Pieces) {
     gather_parts();
     return std::nullopt;
@@ -81,18 +88,25 @@ std::optional<WrittenCheckpoint> Checkpoints::advance() {
 
 std::optional<WrittenCheckpoint> Checkpoints::finish() {
   std::optional<WrittenCheckpoint> completed;
-  while (stage_ != Stage::Idle) completed = advance();
+  while (stage_ == Stage::Pieces || stage_ == Stage::Manifest) completed = advance();
   return completed;
 }
 
 void Checkpoints::gather_parts() {
   std::string part;
-  complete_or_fail([&] { agree(world_, [&] { part = pieces_.wait(); }); });
-  const std::vector<std::string> parts = gather_texts(world_, part);
+  complete_or_fail([&] {
+    agree(world_, [&] {
+      part = pieces_.wait();
+      memory_.check_written();  // else the pieces may be zeros that were read from the disk
+    });
+  });
+  std::vector<std::string> parts = gather_texts(world_, part);
   stage_ = Stage::Manifest;
   if (world_.rank() != 0) return;
   const std::filesystem::path file = disks_.partial(head_.state.step) / kManifest;
-  manifest_ = std::async(std::launch::async, [file, head = head_, parts] { return write_manifest(file, head, parts); });
+  manifest_ = std::async(std::launch::async, [file, head = head_, parts = std::move(parts)] {
+    return write_manifest_file(file, head, parts);
+  });
 }
 
 void Checkpoints::complete() {

@@ -41,7 +41,7 @@ class Checkpoints {
   bool done() const;
   /// Call when every rank is done. The checkpoint that is complete by this, if any.
   std::optional<WrittenCheckpoint> advance();
-  /// Waits until nothing goes on. The checkpoint that is complete by this, if any.
+  /// Waits until nothing goes on. The checkpoint that is complete by this, if any. None of one that has failed.
   std::optional<WrittenCheckpoint> finish();
 
  private:
@@ -57,6 +57,7 @@ class Checkpoints {
   CheckpointDisks disks_;
   CheckpointHead head_;
   Group world_;
+  ShardMemory memory_;
   PieceWriter pieces_;
   Stage stage_ = Stage::Idle;
   std::chrono::steady_clock::time_point begun_;  // what goes on

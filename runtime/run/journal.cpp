@@ -99,6 +99,11 @@ void Journal::record(int64_t step, const std::vector<ParameterMetrics>& paramete
   parameters_->append(step, parameters);
 }
 
+void Journal::finish() {
+  metrics_.finish();
+  if (parameters_) parameters_->finish();
+}
+
 void Journal::sync() {
   metrics_.sync();
   if (parameters_) parameters_->sync();

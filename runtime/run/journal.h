@@ -48,6 +48,8 @@ class Journal {
   void record(int64_t step, const std::vector<ParameterMetrics>& parameters);
   /// Makes durable what was recorded: before a checkpoint says that these steps are done. Throws std::runtime_error.
   void sync();
+  /// Closes what steps were recorded in: none comes after it. Throws std::runtime_error.
+  void finish();
   void say(const std::string& line) const;
 
  private:

@@ -13,6 +13,7 @@
 #include "runtime/recipe/load.h"
 #include "runtime/run/checkpoints.h"
 #include "runtime/run/run_files.h"
+#include "runtime/telemetry/json_lines.h"
 #include "runtime/watch/phase.h"
 
 namespace meshtrain {
@@ -136,6 +137,14 @@ std::optional<std::filesystem::path> checkpoint_to_resume(const CheckpointFolder
   const std::string there = checkpoints.describe_others({});
   throw InputError("--resume-step " + std::to_string(*step) + ": " + checkpoints.step(*step).string() +
                    " is not there; " + (there.empty() ? "there are no checkpoints" : "there are those of " + there));
+}
+
+void check_beginning(const RunDirectory& directory, int64_t every) {
+  const int64_t last = every == 0 ? 0 : last_step_in(directory.metrics());
+  if (last <= 2 * every) return;
+  throw InputError("--resume: " + directory.metrics().string() + " has steps up to " + std::to_string(last) +
+                   ", but there is no checkpoint in " + directory.checkpoints().string() +
+                   ": mount the disk that has them, or choose another --run-dir to begin at step 1");
 }
 
 std::string read_saved_recipe(const std::filesystem::path& folder) try {

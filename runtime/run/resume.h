@@ -8,6 +8,7 @@
 #include "mesh/group.h"
 #include "runtime/checkpoint/checkpoint_folder.h"
 #include "runtime/checkpoint/manifest.h"
+#include "runtime/run/run_directory.h"
 #include "runtime/trainer/trainer.h"
 
 namespace meshtrain {
@@ -28,6 +29,11 @@ CheckpointHead describe_run(const Recipe& recipe, const MeshLayout& layout);
 /// InputError when there is none of `step`. Of one rank.
 std::optional<std::filesystem::path> checkpoint_to_resume(const CheckpointFolder& checkpoints,
                                                           const std::optional<int64_t>& step);
+
+/// Call where there is no checkpoint to go on from. Throws InputError when metrics.jsonl shows that the run had one, as
+/// when a disk is not mounted: with a checkpoint every `every` steps, the first is complete before step 2 `every` + 1.
+/// Of one rank.
+void check_beginning(const RunDirectory& directory, int64_t every);
 
 /// The recipe of the checkpoint in `folder`, in YAML. Throws InputError as plan_resume() does for a damaged manifest.
 std::string read_saved_recipe(const std::filesystem::path& folder);

@@ -108,6 +108,16 @@ RunEnd train(const Running& run, TrainingState state) {
   const auto say_written = [&](const std::optional<WrittenCheckpoint>& written) {
     if (written && journal) journal->announce(*written);
   };
+  const auto save = [&] {
+    state.num_skipped = skipped.in_a_row();
+    trainer.write(state);
+    say_written(checkpoints.finish());  // should the one before not be durable yet
+    agree(mesh.world(), [&] {
+      if (journal) journal->sync();
+    });
+    checkpoints.save(state);
+  };
+  const bool has_trained = state.step < train.steps;
   Clock::time_point step_start = Clock::now();
   for (int64_t step = state.step + 1; step <= train.steps; ++step) {
     progress.step = step;
@@ -147,25 +157,22 @@ RunEnd train(const Running& run, TrainingState state) {
 
     if (result.num_saved == mesh.size()) say_written(checkpoints.advance());
     const int64_t period = recipe.checkpoint.every;
-    const bool last = step == train.steps && (period > 0 || saves_for_export(recipe));
-    if (stopped || last || (period > 0 && step % period == 0)) {
-      state.num_skipped = skipped.in_a_row();
-      trainer.write(state);
-      say_written(checkpoints.finish());  // should the one before not be durable yet
-      if (journal) journal->sync();
-      checkpoints.save(state);
-    }
+    const bool is_due = period > 0 && (step % period == 0 || step == train.steps);
+    if (stopped || is_due) save();
     if (!stopped) continue;
     say_written(checkpoints.finish());
     run.say("stopped on request after step " + std::to_string(step) + "; go on with --resume");
     return RunEnd::Stopped;
   }
-  try {
-    say_written(checkpoints.finish());
-  } catch (const AgreedError& error) {
-    if (!saves_for_export(recipe)) throw;
-    run.say(std::string("warning: ") + error.what());  // it was not asked for; the weights are exported
+  if (saves_for_export(recipe) && state.step == train.steps && has_trained) {
+    try {
+      save();
+      say_written(checkpoints.finish());
+    } catch (const AgreedError& error) {
+      run.say(std::string("warning: ") + error.what());  // it was not asked for; the weights are exported
+    }
   }
+  say_written(checkpoints.finish());
   skipped.finish();
   return RunEnd::Done;
 }
@@ -227,6 +234,7 @@ RunEnd run(const Recipe& asked, const Group& world, const RunOptions& options, c
     if (!recipe.train.export_folder.empty()) check_export_folder(recipe.train.export_folder);
     directory = std::make_unique<RunDirectory>(folder, may_resume);
     if (may_resume) checkpoint = checkpoint_to_resume(checkpoint_folder, options.resume_step);  // the newest by now
+    if (!checkpoint) check_beginning(*directory, recipe.checkpoint.every);
     if (checkpoint.has_value() == resumes) return;
     throw InputError("another run changed the checkpoints in " + checkpoint_folder.folder().string() +
                      " meanwhile: start again");
@@ -235,8 +243,8 @@ RunEnd run(const Recipe& asked, const Group& world, const RunOptions& options, c
   Resumed resumed;
   if (resumes) resumed = resume(checkpoint.value_or(""), head, recipe.train.steps, *trainer, world);
   std::unique_ptr<Journal> journal;
+  disks.settle(resumed.state.step);  // before metrics are cut off
   agree(world, [&] {
-    disks.settle(resumed.state.step);  // before metrics are cut off
     if (mesh.rank() == 0) journal = std::make_unique<Journal>(recipe, std::move(directory), resumed.state.step);
   });
   if (journal) {
@@ -276,6 +284,7 @@ RunEnd run(const Recipe& asked, const Group& world, const RunOptions& options, c
         for (const std::string& line : chosen_attention()) journal->say("attention by " + line);
         journal->say("GPU memory: tensors took " + std::to_string(computing.peak_bytes() >> 20) + " MiB at the most");
       }
+      if (journal) journal->finish();
       if (end == RunEnd::Stopped) return end;
     } catch (const AgreedError&) {
       throw;

@@ -3,12 +3,15 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <stdexcept>
+#include <utility>
 
 #include "runtime/files/output_file.h"
 
@@ -26,25 +29,30 @@ std::optional<int64_t> step_of(const std::string& line) {
   return entry["step"].get<int64_t>();
 }
 
+/// Calls `visit` with each line of `file`, and whether it ends there.
+void for_each_line(const std::filesystem::path& file, const std::function<void(const std::string&, bool)>& visit) {
+  errno = EIO;  // of streams that give no reason
+  std::ifstream in(file);
+  if (!in) throw std::runtime_error("cannot read " + file.string() + ": " + std::strerror(errno));
+  for (std::string line; std::getline(in, line);) visit(line, !in.eof());
+  if (in.bad()) throw std::runtime_error("cannot read " + file.string() + " to its end: " + std::strerror(errno));
+}
+
 /// What of a file is kept: its leading lines that are whole and belong to steps up to `last_step`.
 struct Kept {
   Kept(const std::filesystem::path& file, int64_t last_step) {
-    errno = EIO;  // of streams that give no reason
-    std::ifstream in(file);
-    if (!in) throw std::runtime_error("cannot read " + file.string() + ": " + std::strerror(errno));
     int64_t next = 1;  // step
-    for (std::string line; std::getline(in, line);) {
+    for_each_line(file, [&](const std::string& line, bool ends) {
       const std::optional<int64_t> step = step_of(line);
-      if (num_cut == 0 && !in.eof() && step && *step <= last_step) {
+      if (num_cut == 0 && ends && step && *step <= last_step) {
         length += static_cast<int64_t>(line.size()) + 1;
         miss(next, *step - 1);
         next = *step + 1;
       } else {
         ++num_cut;
       }
-    }
+    });
     miss(next, last_step);
-    if (in.bad()) throw std::runtime_error("cannot read " + file.string() + " to its end: " + std::strerror(errno));
   }
   void miss(int64_t first, int64_t last) {
     if (first > last) return;
@@ -58,6 +66,14 @@ struct Kept {
 };
 
 }  // namespace
+
+int64_t last_step_in(const std::filesystem::path& file) {
+  std::error_code error;
+  if (std::filesystem::status(file, error).type() == std::filesystem::file_type::not_found) return 0;
+  int64_t last = 0;
+  for_each_line(file, [&](const std::string& line, bool) { last = std::max(last, step_of(line).value_or(0)); });
+  return last;
+}
 
 JsonLines::JsonLines(std::filesystem::path file, int64_t last_step)
     : file_(std::move(file)), descriptor_(open(file_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644)) {
@@ -74,7 +90,11 @@ JsonLines::JsonLines(std::filesystem::path file, int64_t last_step)
 }
 
 JsonLines::~JsonLines() {
-  close(descriptor_);
+  if (descriptor_ >= 0) close(descriptor_);
+}
+
+void JsonLines::finish() {
+  if (close(std::exchange(descriptor_, -1)) != 0 && errno != EINTR) fail(file_);
 }
 
 void JsonLines::sync() {

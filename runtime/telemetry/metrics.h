@@ -46,6 +46,7 @@ class MetricsFile {
   void append(const StepMetrics& metrics);
   /// As JsonLines has them.
   void sync() { lines_.sync(); }
+  void finish() { lines_.finish(); }
   int64_t num_cut() const { return lines_.num_cut(); }
   const std::string& missing() const { return lines_.missing(); }
 
@@ -68,8 +69,9 @@ class ParameterMetricsFile {
   ParameterMetricsFile(std::filesystem::path file, int64_t last_step) : lines_(std::move(file), last_step) {}
 
   void append(int64_t step, const std::vector<ParameterMetrics>& parameters);
-  /// JsonLines::sync().
+  /// As JsonLines has them.
   void sync() { lines_.sync(); }
+  void finish() { lines_.finish(); }
 
  private:
   JsonLines lines_;

@@ -46,11 +46,22 @@ SequenceLayout make_layout(const Recipe& recipe, const DeviceMesh& mesh) {
                         static_cast<int>(mesh.size("cp")), static_cast<int>(mesh.coordinate("cp")));
 }
 
-Parallelism make_parallelism(const Recipe& recipe, const DeviceMesh& mesh, const SequenceLayout& layout) {
-  const int64_t tokens = recipe.train.micro_batch * layout.local_length(), tp = mesh.size("tp");
+bool is_sequence_parallel(const Recipe& recipe, const DeviceMesh& mesh) {
+  const int64_t tokens = recipe.train.micro_batch * make_layout(recipe, mesh).local_length(), tp = mesh.size("tp");
   const std::string& asked = recipe.parallel.sequence_parallel;
-  const bool sequence_parallel = tp > 1 && (asked == "on" || (asked == "auto" && tokens % tp == 0));
-  return {{mesh.group("tp"), sequence_parallel}, mesh.group("cp"), context_choice(recipe, mesh.layout()).algorithm};
+  return tp > 1 && (asked == "on" || (asked == "auto" && tokens % tp == 0));
+}
+
+ModelPlan plan_model(const Recipe& recipe, const DeviceMesh& mesh, at::Device device) {
+  ModelPlan plan;
+  plan.shape = recipe.model.shape;
+  plan.options = at::TensorOptions(device).dtype(dtype_of(recipe.train.precision));
+  plan.sequence_parallel = is_sequence_parallel(recipe, mesh);
+  plan.context_algorithm = context_choice(recipe, mesh.layout()).algorithm;
+  plan.recomputation = make_recomputation(recipe.train.activation_checkpointing);
+  plan.freeze = recipe.train.freeze;
+  plan.unit_layers = recipe.parallel.fsdp.unit_layers;
+  return plan;
 }
 
 }  // namespace meshtrain

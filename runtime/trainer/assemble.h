@@ -5,9 +5,9 @@
 
 #include "mesh/device_mesh.h"
 #include "runtime/hf/carried_over.h"
-#include "runtime/model/parallelism.h"
 #include "runtime/model/recompute.h"
 #include "runtime/recipe/recipe.h"
+#include "runtime/trainer/parallelize.h"
 
 namespace meshtrain {
 
@@ -32,8 +32,10 @@ Recomputation make_recomputation(const CheckpointingRecipe& recipe);
 /// Which positions this rank holds.
 SequenceLayout make_layout(const Recipe& recipe, const DeviceMesh& mesh);
 
-/// How the recipe's model is cut on `mesh`. Sequence parallel `auto` is on when tp > 1 divides the tokens of a
-/// micro-batch.
-Parallelism make_parallelism(const Recipe& recipe, const DeviceMesh& mesh, const SequenceLayout& layout);
+/// True when the residual stream is cut over tp. `auto` is on when tp > 1 divides the tokens of a micro-batch.
+bool is_sequence_parallel(const Recipe& recipe, const DeviceMesh& mesh);
+
+/// The recipe's model and its choices for `mesh`, save for those of FSDP.
+ModelPlan plan_model(const Recipe& recipe, const DeviceMesh& mesh, at::Device device);
 
 }  // namespace meshtrain

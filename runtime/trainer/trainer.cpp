@@ -4,26 +4,27 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include <limits>
+#include <memory>
 
 #include "mesh/agree.h"
 #include "mesh/device_transfer.h"
 #include "mesh/error.h"
 #include "runtime/model/initialize.h"
 #include "runtime/model/load.h"
-#include "runtime/recipe/patterns.h"
 #include "runtime/trainer/assemble.h"
+#include "runtime/trainer/parallelize.h"
 
 namespace meshtrain {
 namespace {
 
-/// Parameters whose names a pattern matches are not trained.
-void freeze(Transformer& model, const std::vector<std::string>& patterns) {
-  bool trains = false;
-  for (Parameter* parameter : model.parameters()) {
-    if (first_match(patterns, parameter->name)) parameter->tensor.set_requires_grad(false);
-    trains = trains || parameter->tensor.requires_grad();
+/// What the parameters of a recipe's model are at first. `resumes`: zero, until a checkpoint's shards are written.
+WriteParameter first_values(const Recipe& recipe, bool resumes) {
+  if (resumes) return [](const Parameter&) {};
+  if (recipe.model.init == "pretrained") {
+    const auto weights = std::make_shared<PretrainedWeights>(recipe.model.hf);
+    return [weights](const Parameter& parameter) { weights->read(parameter); };
   }
-  if (!trains) throw InputError("train.freeze: every parameter is frozen: leave one of its patterns out");
+  return [seed = static_cast<uint64_t>(recipe.train.seed)](const Parameter& parameter) { initialize(parameter, seed); };
 }
 
 }  // namespace
@@ -36,34 +37,25 @@ Trainer::Trainer(const Recipe& recipe, const DeviceMesh& mesh, at::Device device
       sequences_(recipe, mesh, device),
       data_parallel_(std::move(data_parallel)),
       sums_(data_parallel_.sums, data_parallel_.partial_sums) {
-  parallelism_ = make_parallelism(recipe, mesh, sequences_.layout());
-  const at::TensorOptions options = at::TensorOptions(device).dtype(dtype_of(recipe.train.precision));
-  model_ = std::make_unique<Transformer>(recipe.model.shape, parallelism_, options,
-                                         make_recomputation(recipe.train.activation_checkpointing),
-                                         recipe.parallel.fsdp.unit_layers);
-  freeze(*model_, recipe.train.freeze);
-  FsdpOptions options_of_units = data_parallel_.options;
+  ModelPlan plan = plan_model(recipe, mesh, device);
+  sequence_parallel_ = plan.sequence_parallel;
+  plan.fsdp = data_parallel_.options;
   if (recipe.parallel.fsdp.offload.to == "disk" && device.is_cpu()) {
-    options_of_units.memory = ShardMemory::on_disk(recipe.parallel.fsdp.offload.path);
+    plan.fsdp.memory = ShardMemory::on_disk(recipe.parallel.fsdp.offload.path);
   }
-  options_of_units.on_reduced = [this](const FlatBuffer& buffer) { sums_.issue(buffer); };
-  shard_memory_ = options_of_units.memory;
-  fsdp_ = std::make_unique<Fsdp>(model_->units(), std::move(options_of_units));
-  if (resumes) {
-    fsdp_->write_values([](const Parameter&) {});
-  } else if (recipe.model.init == "pretrained") {
-    const PretrainedWeights weights(recipe.model.hf);
-    fsdp_->write_values([&](const Parameter& parameter) { weights.read(parameter); });
-  } else {
-    fsdp_->write_values(
-        [&](const Parameter& parameter) { initialize(parameter, static_cast<uint64_t>(recipe.train.seed)); });
+  plan.fsdp.on_reduced = [this](const FlatBuffer& buffer) { sums_.issue(buffer); };
+  shard_memory_ = plan.fsdp.memory;
+  model_ = parallelize(plan, mesh, first_values(recipe, resumes));
+  if (trainable_buffers(fsdp().units()).empty()) {
+    throw InputError("train.freeze: every parameter is frozen: leave one of its patterns out");
   }
-  owned_ = owned_ranges(fsdp_->units(), data_parallel_.keepers);
+
+  owned_ = owned_ranges(fsdp().units(), data_parallel_.keepers);
   OptimizerOptions options_of_optimizer{data_parallel_.keepers, shard_memory_, {}};
   if (train_.stochastic_rounding && train_.precision == "bf16") {
     options_of_optimizer.rounding.emplace(static_cast<uint64_t>(train_.seed));
   }
-  optimizer_ = make_optimizer(recipe.optimizer, fsdp_->units(), options_of_optimizer);
+  optimizer_ = make_optimizer(recipe.optimizer, fsdp().units(), options_of_optimizer);
   if (train_.precision == "fp16_mixed") loss_scale_ = LossScale(train_.loss_scale.value_or(LossScaleRecipe{}));
 }
 
@@ -93,11 +85,11 @@ StepOutcome Trainer::step(const StepBatch& batch, int64_t num_counted, double le
   StepOutcome outcome(as_graph ? graph_->run(batch, inputs) : compute_gradients(batch, inputs));
   if (as_graph) limit_graph();
   outcome.loss_scale = loss_scale_.value();
-  if (measure && !meter_) meter_ = std::make_unique<ParameterMeter>(owned_, fsdp_->units(), mesh_.world());
+  if (measure && !meter_) meter_ = std::make_unique<ParameterMeter>(owned_, fsdp().units(), mesh_.world());
   if (measure) meter_->before_update();
   if (!as_graph) update(outcome.grad_norm, outcome.non_finite, inputs.learning_rate);
   if (measure) outcome.parameters = meter_->after_update();
-  fsdp_->shards_changed({.rounded = optimizer_->rounds()});
+  fsdp().shards_changed({.rounded = optimizer_->rounds()});
   undecided_ = outcome.non_finite;
   return outcome;
 }
@@ -110,7 +102,7 @@ StepOutcome Trainer::compute_gradients(const StepBatch& batch, int64_t num_count
 
 void Trainer::update(const StepOutcome& outcome, double learning_rate) {
   update(outcome.grad_norm, outcome.non_finite, at::full_like(outcome.grad_norm, learning_rate));
-  fsdp_->shards_changed({.rounded = optimizer_->rounds()});
+  fsdp().shards_changed({.rounded = optimizer_->rounds()});
   undecided_ = outcome.non_finite;
 }
 
@@ -125,7 +117,7 @@ StepInputs Trainer::inputs_of(int64_t num_counted, double learning_rate, bool st
 }
 
 at::Tensor Trainer::compute_gradients(const StepBatch& batch, const StepInputs& inputs) {
-  fsdp_->begin_step();
+  fsdp().begin_step();
   const at::Tensor loss_sum = backward(batch, inputs.loss_scale / inputs.num_counted);
   if (train_.precision == "fp16_mixed") multiply_gradients(inputs.loss_scale.reciprocal());
   const at::Tensor votes = vote(loss_sum, inputs);
@@ -146,7 +138,7 @@ void Trainer::update(const at::Tensor& grad_norm, const at::Tensor& non_finite, 
 
 at::Tensor Trainer::forward(const MicroBatch& micro_batch) {
   const Sequence sequence = sequences_.of(micro_batch.documents);
-  return model_->loss(to_device(micro_batch.ids, device_), to_device(micro_batch.labels, device_), sequence, *fsdp_);
+  return model_->loss(to_device(micro_batch.ids, device_), to_device(micro_batch.labels, device_), sequence);
 }
 
 HeldOutLoss Trainer::evaluate(int64_t count, const std::function<MicroBatch()>& next) {
@@ -158,7 +150,7 @@ HeldOutLoss Trainer::evaluate(int64_t count, const std::function<MicroBatch()>& 
     loss_sum.add_(forward(micro_batch));
     num_counted.add_(count_labels(micro_batch));
   }
-  fsdp_->end_forward();
+  fsdp().end_forward();
   const Group group = mesh_.group(std::set<std::string>{"dp", "cp"}).with_purpose("evaluate");
   group.all_reduce(loss_sum).wait();
   group.all_reduce(num_counted).wait();
@@ -177,9 +169,9 @@ at::Tensor Trainer::backward(const StepBatch& batch, const at::Tensor& start) {
   at::Tensor loss_sum = at::zeros({}, at::TensorOptions(device_).dtype(at::kDouble));
   for (size_t i = 0; i < batch.micro_batches.size(); ++i) {
     const at::Tensor loss = forward(batch.micro_batches[i]);
-    fsdp_->begin_backward(/*last=*/i + 1 == batch.micro_batches.size());
+    fsdp().begin_backward(/*last=*/i + 1 == batch.micro_batches.size());
     torch::autograd::backward({loss}, {start.to(loss.scalar_type())});
-    fsdp_->end_backward();
+    fsdp().end_backward();
     loss_sum.add_(loss.detach());
   }
   sums_.wait();
@@ -204,7 +196,7 @@ at::Tensor Trainer::clip_factor(const at::Tensor& grad_norm) const {
 }
 
 void Trainer::multiply_gradients(const at::Tensor& factor) {
-  for (const FlatBuffer* buffer : trainable_buffers(fsdp_->units())) {
+  for (const FlatBuffer* buffer : trainable_buffers(fsdp().units())) {
     at::Tensor(buffer->shard_gradients()).mul_(factor);
     set_aside(buffer->shard_gradients());
   }
@@ -212,7 +204,7 @@ void Trainer::multiply_gradients(const at::Tensor& factor) {
 
 std::vector<ShardTensor> Trainer::shards() const {
   std::vector<ShardTensor> shards;
-  for (const Unit& unit : fsdp_->units()) {
+  for (const Unit& unit : fsdp().units()) {
     for (const FlatBuffer& buffer : unit.buffers()) {
       shards.push_back({"", &buffer, {0, buffer.shard().numel}, buffer.shard_values()});
     }
@@ -231,7 +223,7 @@ void Trainer::resume(const TrainingState& state) {
   optimizer_->resume(state.num_updates);
   undecided_.reset();
   if (state.loss_scale) loss_scale_.resume(*state.loss_scale);
-  fsdp_->shards_changed({.frozen = true});
+  fsdp().shards_changed({.frozen = true});
 }
 
 namespace {
@@ -247,7 +239,7 @@ bool finite_gradient(const FlatBuffer& buffer, const Segment& segment) {
 std::string Trainer::find_non_finite() const {
   std::vector<std::string> names;
   int64_t first = std::numeric_limits<int64_t>::max();
-  for (const FlatBuffer* buffer : trainable_buffers(fsdp_->units())) {
+  for (const FlatBuffer* buffer : trainable_buffers(fsdp().units())) {
     for (const Segment& segment : buffer->segments()) {
       if (!finite_gradient(*buffer, segment)) first = std::min(first, static_cast<int64_t>(names.size()));
       names.push_back(segment.parameter->name);

@@ -4,10 +4,8 @@
 #include <memory>
 #include <string>
 
-#include "fsdp/fsdp.h"
 #include "mesh/device_mesh.h"
 #include "runtime/checkpoint/training_state.h"
-#include "runtime/model/transformer.h"
 #include "runtime/optimizer/optimizer.h"
 #include "runtime/recipe/recipe.h"
 #include "runtime/trainer/batch.h"
@@ -17,6 +15,7 @@
 #include "runtime/trainer/ownership.h"
 #include "runtime/trainer/parameter_meter.h"
 #include "runtime/trainer/sequences.h"
+#include "runtime/trainer/sharded_model.h"
 #include "runtime/trainer/step_graph.h"
 #include "runtime/trainer/step_values.h"
 
@@ -92,10 +91,11 @@ class Trainer {
   const std::vector<std::string>& cut_axes() const { return data_parallel_.cut_axes; }
   /// Where this rank's shards and the optimizer's state lie.
   const ShardMemory& shard_memory() const { return shard_memory_; }
-  bool sequence_parallel() const { return parallelism_.tensor.sequence_parallel; }
-  Transformer& model() { return *model_; }
-  Fsdp& fsdp() { return *fsdp_; }
-  const Fsdp& fsdp() const { return *fsdp_; }
+  bool sequence_parallel() const { return sequence_parallel_; }
+  ShardedModel& sharded_model() { return *model_; }
+  Transformer& model() { return model_->model(); }
+  Fsdp& fsdp() { return model_->fsdp(); }
+  const Fsdp& fsdp() const { return model_->fsdp(); }
 
  private:
   StepInputs inputs_of(int64_t num_counted, double learning_rate, bool stop, bool saved);
@@ -114,13 +114,12 @@ class Trainer {
   const DeviceMesh& mesh_;
   TrainRecipe train_;
   at::Device device_;
-  Parallelism parallelism_;
   Sequences sequences_;
-  std::unique_ptr<Transformer> model_;
+  bool sequence_parallel_ = false;
   DataParallel data_parallel_;
   GradientSums sums_;
   ShardMemory shard_memory_;
-  std::unique_ptr<Fsdp> fsdp_;
+  std::unique_ptr<ShardedModel> model_;
   std::vector<OwnedRange> owned_;
   std::unique_ptr<Optimizer> optimizer_;
   std::unique_ptr<ParameterMeter> meter_;  // once something is measured

@@ -61,10 +61,9 @@ std::string describe_data(const DataRecipe& recipe, const VerifyData& data) {
 }
 
 std::string describe_parallelism(const Recipe& recipe, const DeviceMesh& mesh) {
-  const Parallelism parallelism = make_parallelism(recipe, mesh, make_layout(recipe, mesh));
   std::vector<std::string> parts;
   if (mesh.size("tp") > 1) {
-    parts.push_back(std::string("sequence parallel ") + (parallelism.tensor.sequence_parallel ? "on" : "off"));
+    parts.push_back(std::string("sequence parallel ") + (is_sequence_parallel(recipe, mesh) ? "on" : "off"));
   }
   if (mesh.size("cp") > 1) parts.push_back("context parallel " + describe(context_choice(recipe, mesh.layout())));
   if (mesh.size("dp") * mesh.size("cp") > 1)

@@ -10,6 +10,8 @@
 #include <csignal>
 #include <fstream>
 #include <string>
+#include <tuple>
+#include <utility>
 
 #include "runtime/watch/descriptor.h"
 
@@ -17,7 +19,7 @@ namespace meshtrain {
 namespace {
 
 /// Where the memory of a host is found: in the files of its first rank.
-enum Ticket { kProcess, kFile, kInode, kTicketNumbers };
+enum Ticket { kProcess, kFile, kDevice, kInode, kTicketNumbers };
 
 Descriptor make_memory(size_t bytes) {
   Descriptor file(memfd_create("meshtrain-watch", MFD_CLOEXEC));
@@ -25,9 +27,11 @@ Descriptor make_memory(size_t bytes) {
   return made ? std::move(file) : Descriptor();
 }
 
-int64_t inode_of(const Descriptor& file) {
+/// Device and inode, which no two files of a host share; zeros for none.
+std::pair<int64_t, int64_t> identity_of(const Descriptor& file) {
   struct stat about {};
-  return file.is_open() && fstat(file.number(), &about) == 0 ? static_cast<int64_t>(about.st_ino) : 0;
+  if (!file.is_open() || fstat(file.number(), &about) != 0) return {};
+  return {static_cast<int64_t>(about.st_dev), static_cast<int64_t>(about.st_ino)};
 }
 
 }  // namespace
@@ -42,13 +46,14 @@ Board::Board(const Group& world, const HostMap& hosts)
   if (file.is_open()) {
     ticket[kProcess] = getpid();
     ticket[kFile] = file.number();
-    ticket[kInode] = inode_of(file);
+    std::tie(ticket[kDevice], ticket[kInode]) = identity_of(file);
   }
   world.all_reduce(tickets).wait();
   if (place_ != 0 && ticket[kProcess] != 0) {
     const std::string path = "/proc/" + std::to_string(ticket[kProcess]) + "/fd/" + std::to_string(ticket[kFile]);
     file = Descriptor(open(path.c_str(), O_RDWR | O_CLOEXEC));
-    if (inode_of(file) != ticket[kInode]) file.reset();  // of a process that has this number for others
+    if (identity_of(file) != std::pair(ticket[kDevice], ticket[kInode]))
+      file.reset();  // of a process that has this number for others
   }
   if (file.is_open()) {
     void* const memory = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, file.number(), 0);
@@ -73,6 +78,10 @@ Board::Slot& Board::next() const {
     if (other.process != 0) return other;
   }
   return own();
+}
+
+bool Board::is_told() const {
+  return memory_ != nullptr && static_cast<Slot*>(memory_)->process != 0;
 }
 
 bool Board::may_tell() const {

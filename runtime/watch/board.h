@@ -34,6 +34,8 @@ class Board {
   Slot& next() const;
   /// True for the first that asks.
   bool may_tell() const;
+  /// Whether any rank of this host has asked.
+  bool is_told() const;
 
  private:
   Slot& slot(int place) const;

@@ -7,10 +7,10 @@
 namespace meshtrain {
 namespace {
 
-constexpr size_t kRounds = 3;                  // over all addresses
-constexpr std::chrono::seconds kPatience{3};   // with an address that does not answer
-constexpr std::chrono::seconds kHeartbeat{1};  // from message to message
-constexpr std::chrono::seconds kRedialPause{1};      // from round to round, when rank 0 was lost
+constexpr size_t kRounds = 3;                    // over all addresses
+constexpr std::chrono::seconds kPatience{3};     // with an address that does not answer
+constexpr std::chrono::seconds kHeartbeat{1};    // from message to message
+constexpr std::chrono::seconds kRedialPause{1};  // from round to round, when rank 0 was lost
 
 }  // namespace
 
@@ -18,7 +18,8 @@ Caller::Caller(Invitation invitation, int rank) : invitation_(std::move(invitati
 
 void Caller::wait_for(std::vector<pollfd>& files) const {
   if (!connection_) return;
-  files.push_back({connection_->number(), static_cast<short>(has_sent_ ? POLLIN : POLLIN | POLLOUT), 0});
+  files.push_back(
+      {connection_->number(), static_cast<short>(connection_->has_greeted() ? POLLIN : POLLIN | POLLOUT), 0});
 }
 
 void Caller::work(const Sighting& self) {
@@ -31,20 +32,26 @@ void Caller::work(const Sighting& self) {
   if (!connection_) return call_next();
   if (!connection_->is_known()) {
     if (has_failed()) return call_next();
-    if (!has_sent_ && is_connected()) {
-      has_sent_ = connection_->send(frame(Frame::kHere));
+    if (is_connected()) connection_->greet();
+    const bool answered = connection_->has_greeted() && connection_->receive();
+    if (!has_sent_ && connection_->send(frame(Frame::kHere))) {
+      has_sent_ = true;
       sent_ = now;
     }
-    if (has_sent_ && connection_->receive()) {
+    if (answered) {
       has_answer_ = true;
       is_lost_ = false;
+      note_end();
     } else if (connection_->is_closed() || now - called_ > kPatience) {
       connection_->leave(frame(Frame::kLeaves));  // should it have come too late
       return call_next();
     }
     return;
   }
-  while (connection_->receive()) has_answer_ = true;
+  while (connection_->receive()) {
+    has_answer_ = true;
+    note_end();
+  }
   if (!has_answer_ || now - sent_ < kHeartbeat || !connection_->send(frame(Frame::kHere))) return;
   has_answer_ = false;
   sent_ = now;
@@ -68,7 +75,7 @@ void Caller::call_next() {
   Descriptor socket(::socket(found->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (socket.is_open()) {
     ::connect(socket.number(), found->ai_addr, found->ai_addrlen);  // goes on by itself
-    connection_.emplace(std::move(socket), invitation_.of_rank_0);
+    connection_.emplace(std::move(socket), invitation_.of_others, invitation_.of_rank_0);
     called_ = Clock::now();
   }
   freeaddrinfo(found);
@@ -100,13 +107,21 @@ bool Caller::is_refused() {
   return is_refused_ && !std::exchange(has_told_, true);
 }
 
+void Caller::tell_end() {
+  if (connection_ && has_sent_) connection_->send(frame(Frame::kJobEnds));
+}
+
+void Caller::note_end() {
+  job_ends_ = job_ends_ || connection_->last().kind == Frame::kJobEnds;
+}
+
 void Caller::leave() {
   leaves_ = true;
   if (connection_ && has_sent_) connection_->leave(frame(Frame::kLeaves));
 }
 
 Frame Caller::frame(Frame::Kind kind) const {
-  return {invitation_.of_others, kind, rank_, self_};
+  return {kind, rank_, self_};
 }
 
 }  // namespace meshtrain

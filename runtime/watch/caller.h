@@ -28,6 +28,10 @@ class Caller {
   /// True once, when no address has ever answered.
   bool is_refused();
   const Invitation& invitation() const { return invitation_; }
+  /// Tells rank 0 that the job ends and why has been said.
+  void tell_end();
+  /// Whether rank 0 has said so.
+  bool job_ends() const { return job_ends_; }
   void leave();
   bool is_left() const { return !connection_ || connection_->is_closed(); }
 
@@ -38,6 +42,7 @@ class Caller {
   bool is_connected() const;
   bool has_failed() const;
   Frame frame(Frame::Kind kind) const;
+  void note_end();
 
   Invitation invitation_;
   int rank_;
@@ -50,6 +55,7 @@ class Caller {
   bool is_refused_ = false, has_told_ = false;
   bool is_lost_ = false;  // after it had answered
   bool leaves_ = false;
+  bool job_ends_ = false;
 };
 
 }  // namespace meshtrain

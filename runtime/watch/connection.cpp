@@ -2,6 +2,7 @@
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <sys/random.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -27,13 +28,6 @@ Secret parse_secret(const std::string& text) {
   return secret;
 }
 
-/// In a time that does not depend on where they differ.
-bool is_same(const Secret& a, const Secret& b) {
-  unsigned difference = 0;
-  for (size_t i = 0; i < a.size(); ++i) difference |= static_cast<unsigned>(a[i] ^ b[i]);
-  return difference == 0;
-}
-
 void set(int socket, int level, int option, int value) {
   setsockopt(socket, level, option, &value, sizeof value);
 }
@@ -57,7 +51,9 @@ Invitation Invitation::parse(const std::string& text) {
   return invitation;
 }
 
-Connection::Connection(Descriptor socket, const Secret& theirs) : socket_(std::move(socket)), theirs_(theirs) {
+Connection::Connection(Descriptor socket, const Secret& ours, const Secret& theirs)
+    : socket_(std::move(socket)), ours_(ours), theirs_(theirs) {
+  if (getrandom(nonce_.data(), nonce_.size(), 0) != static_cast<ssize_t>(nonce_.size())) close();
   const int limit = static_cast<int>(silence_limit().count());
   const int idle = std::max(limit / 3, 1), interval = std::max(limit / 6, 1);
   set(number(), SOL_SOCKET, SO_KEEPALIVE, 1);
@@ -69,37 +65,66 @@ Connection::Connection(Descriptor socket, const Secret& theirs) : socket_(std::m
 }
 
 bool Connection::receive() {
+  if (!is_greeted_) {
+    if (!receive(their_nonce_.data(), their_nonce_.size())) return false;
+    is_greeted_ = true;
+    greet();
+  }
+  if (!receive(&incoming_, sizeof incoming_)) return false;
+  if (incoming_.seal != seal(theirs_, their_nonce_, nonce_, num_received_++, incoming_.frame)) {
+    if (known_) loss_ = Loss::Ended;
+    close();
+    return false;
+  }
+  last_ = incoming_.frame;
+  last_.sender.host.back() = last_.sender.name.back() = last_.sender.phase.back() = 0;
+  known_ = true;
+  left_ = last_.kind == Frame::kLeaves;
+  return true;
+}
+
+bool Connection::receive(void* into, size_t bytes) {
   while (socket_.is_open()) {
-    char* const into = reinterpret_cast<char*>(&incoming_) + received_;
-    const ssize_t bytes = ::recv(number(), into, sizeof incoming_ - received_, MSG_DONTWAIT);
-    if (bytes < 0 && errno == EINTR) continue;
-    if (bytes < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return false;
-    if (bytes <= 0) {
-      const bool ended = bytes == 0 || errno == ECONNRESET || errno == EPIPE;
+    const ssize_t here = ::recv(number(), static_cast<char*>(into) + received_, bytes - received_, MSG_DONTWAIT);
+    if (here < 0 && errno == EINTR) continue;
+    if (here < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return false;
+    if (here <= 0) {
+      const bool ended = here == 0 || errno == ECONNRESET || errno == EPIPE;
       if (!left_) loss_ = ended ? Loss::Ended : Loss::Silent;
       close();
       return false;
     }
-    received_ += static_cast<size_t>(bytes);
-    if (received_ < sizeof incoming_) continue;
+    received_ += static_cast<size_t>(here);
+    if (received_ < bytes) continue;
     received_ = 0;
-    if (!is_same(incoming_.secret, theirs_)) {
-      if (known_) loss_ = Loss::Ended;
-      close();
-      return false;
-    }
-    last_ = incoming_;
-    last_.sender.host.back() = last_.sender.name.back() = last_.sender.phase.back() = 0;
-    known_ = true;
-    left_ = last_.kind == Frame::kLeaves;
     return true;
   }
   return false;
 }
 
+void Connection::greet() {
+  if (has_greeted_ || !socket_.is_open()) return;
+  has_greeted_ = ::send(number(), nonce_.data(), nonce_.size(), MSG_DONTWAIT | MSG_NOSIGNAL) ==
+                 static_cast<ssize_t>(nonce_.size());
+}
+
 bool Connection::send(const Frame& frame) {
-  return socket_.is_open() &&
-         ::send(number(), &frame, sizeof frame, MSG_DONTWAIT | MSG_NOSIGNAL) == static_cast<ssize_t>(sizeof frame);
+  if (!socket_.is_open() || !is_greeted_ || !has_greeted_) return false;
+  const Sealed sealed{seal(ours_, nonce_, their_nonce_, num_sent_, frame), frame};
+  const bool sent =
+      ::send(number(), &sealed, sizeof sealed, MSG_DONTWAIT | MSG_NOSIGNAL) == static_cast<ssize_t>(sizeof sealed);
+  if (sent) ++num_sent_;
+  return sent;
+}
+
+uint64_t Connection::seal(const Secret& secret, const Nonce& of_sender, const Nonce& of_receiver, uint64_t number,
+                          const Frame& frame) {
+  std::string bytes;
+  bytes.append(of_sender.begin(), of_sender.end());
+  bytes.append(of_receiver.begin(), of_receiver.end());
+  bytes.append(reinterpret_cast<const char*>(&number), sizeof number);
+  bytes.append(reinterpret_cast<const char*>(&frame), sizeof frame);
+  return siphash(secret, bytes);
 }
 
 void Connection::leave(const Frame& farewell) {

@@ -16,7 +16,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr size_t kMostAddresses = 16;
-constexpr std::chrono::seconds kIntroduction{5};  // for a stranger to show the secret
+constexpr std::chrono::seconds kIntroduction{5};  // for a stranger to prove that it is none
 
 bool is_link_local(const sockaddr* address) {
   if (address->sa_family == AF_INET6) {
@@ -93,11 +93,12 @@ void Listener::work(const Sighting& self) {
   while (has_room()) {
     Descriptor socket(::accept4(socket_.number(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (!socket.is_open()) break;
-    guests_.push_back({Connection(std::move(socket), invitation_.of_others), now});
+    guests_.push_back({Connection(std::move(socket), invitation_.of_rank_0, invitation_.of_others), now});
   }
   for (Guest& guest : guests_) {
     while (guest.connection.receive()) {
       if (guest.connection.last().kind == Frame::kHere) guest.connection.send(frame(Frame::kHere));
+      job_ends_ = job_ends_ || guest.connection.last().kind == Frame::kJobEnds;
     }
   }
   std::erase_if(guests_, [&](const Guest& guest) {
@@ -123,6 +124,10 @@ bool Listener::answers(int64_t rank) const {
   });
 }
 
+void Listener::tell_end() {
+  for (Guest& guest : guests_) guest.connection.send(frame(Frame::kJobEnds));
+}
+
 void Listener::leave() {
   for (Guest& guest : guests_) guest.connection.leave(frame(Frame::kLeaves));
 }
@@ -133,7 +138,7 @@ bool Listener::is_left() const {
 }
 
 Frame Listener::frame(Frame::Kind kind) const {
-  return {invitation_.of_rank_0, kind, 0, self_};
+  return {kind, 0, self_};
 }
 
 }  // namespace meshtrain

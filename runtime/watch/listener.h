@@ -26,6 +26,10 @@ class Listener {
   std::vector<std::pair<Frame, Loss>> lost();
   /// Whether `rank` is connected.
   bool answers(int64_t rank) const;
+  /// Tells all others that the job ends and why has been said.
+  void tell_end();
+  /// Whether any of them has said so.
+  bool job_ends() const { return job_ends_; }
   /// Tells all others that this rank ends.
   void leave();
   /// Whether every other end has closed its connection, which may take until they come to their end.
@@ -46,6 +50,7 @@ class Listener {
   Descriptor socket_;
   std::vector<Guest> guests_;
   Sighting self_;
+  bool job_ends_ = false;
 };
 
 }  // namespace meshtrain

@@ -26,9 +26,11 @@ constexpr int kMostTellers = 4;
 /// is unreachable may not end it.
 constexpr std::chrono::seconds kEndOfJob{3};
 constexpr std::chrono::seconds kFarewell{1};
+/// How long a rank that ends the job waits to say farewell.
+constexpr std::chrono::milliseconds kExcuse{50};
 constexpr unsigned kAbortSeconds = 10;  // for the words, on a stderr that nobody reads, and the end of the job
 
-std::mutex current_mutex;
+std::timed_mutex current_mutex;
 Watch* current = nullptr;
 
 /// "rank 3", "ranks 2-4, 7".
@@ -93,10 +95,14 @@ Watch::~Watch() {
 }
 
 void Watch::excuse() {
-  const std::lock_guard lock(current_mutex);
-  if (current == nullptr) return;
-  const std::lock_guard of_watch(current->mutex_);
-  current->ends_ = true;  // it says nothing of the others, which are ended by this
+  const std::unique_lock lock(current_mutex, kExcuse);
+  if (!lock.owns_lock() || current == nullptr) return;  // it is being made or ends
+  current->ends_ = true;                                // it says nothing of the others, which are ended by this
+  current->board_->may_tell();
+  if (current->board_->is_there()) current->board_->own().process = 0;
+  const std::unique_lock of_watch(current->mutex_, kExcuse);
+  if (!of_watch.owns_lock()) return;  // the thread that looks is held up, by a stderr that nobody reads
+  current->tell_end();
   current->leave();
 }
 
@@ -114,6 +120,7 @@ void Watch::look() {
     note_progress(self);
     if (listener_) listener_->work(self);
     if (caller_) caller_->work(self);
+    spread_end();
     look_at_next();
     look_at_hosts();
     wait(lock);
@@ -133,13 +140,30 @@ void Watch::show() {
   if (board_->is_there()) board_->own().last = sight_self(name_);
 }
 
-void Watch::wait(std::unique_lock<std::mutex>& lock) const {
+void Watch::wait(std::unique_lock<std::timed_mutex>& lock) const {
   std::vector<pollfd> files = {{wake_.number(), POLLIN, 0}};
   if (listener_) listener_->wait_for(files);
   if (caller_) caller_->wait_for(files);
   lock.unlock();
   poll(files.data(), files.size(), static_cast<int>(kPause.count()));
   lock.lock();
+}
+
+// Ranks that are ended by a failure of another are ended at different times: none of them is a failure.
+void Watch::spread_end() {
+  if (is_spread_ || !is_end_told()) return;
+  board_->may_tell();
+  tell_end();
+}
+
+void Watch::tell_end() {
+  is_spread_ = true;
+  if (listener_) listener_->tell_end();
+  if (caller_) caller_->tell_end();
+}
+
+bool Watch::is_end_told() const {
+  return board_->is_told() || (listener_ && listener_->job_ends()) || (caller_ && caller_->job_ends());
 }
 
 // Each looks at the next: every rank is seen by one.
@@ -188,7 +212,7 @@ void Watch::look_at(Lost& lost) {
   if (!lost.is_told && now - lost.since >= kGrace + std::min(kTurn * std::max(turn, 0), kLastTurn)) {
     lost.is_told = true;
     std::fflush(stdout);
-    if (turn < kMostTellers) std::fprintf(stderr, "meshtrain: %s\n", describe(lost).c_str());
+    if (turn < kMostTellers && !is_end_told()) std::fprintf(stderr, "meshtrain: %s\n", describe(lost).c_str());
   }
   if (now - std::max(lost.since, moved_) < patience(lost.loss)) return;
   board_->may_tell();  // the ranks of this host need not say that this one is gone
@@ -221,6 +245,7 @@ std::string Watch::describe(const Lost& lost) const {
 void Watch::tell(const std::string& message) {
   alarm(kAbortSeconds);
   if (board_->may_tell()) {
+    tell_end();
     std::fflush(stdout);
     std::fprintf(stderr, "meshtrain: %s\n", message.c_str());
   } else {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <map>
 #include <memory>
@@ -38,8 +39,8 @@ class Watch {
   Watch(const Watch&) = delete;
   Watch& operator=(const Watch&) = delete;
 
-  /// This process ends the job and says itself why: nobody has to say that it is gone. Call it before abort_mpi(), on
-  /// any thread; no collective.
+  /// This process ends the job and says itself why: nobody, on any host, has to say that it or another is gone. Call it
+  /// before abort_mpi(), on any thread; no collective. It does not block, whatever the thread that looks is held up by.
   static void excuse();
 
  private:
@@ -54,10 +55,13 @@ class Watch {
   void look();
   void show();
   void note_progress(const Sighting& self);
+  void spread_end();
+  void tell_end();
+  bool is_end_told() const;
   void look_at_next();
   void look_at_hosts();
   void look_at(Lost& lost);
-  void wait(std::unique_lock<std::mutex>& lock) const;
+  void wait(std::unique_lock<std::timed_mutex>& lock) const;
   void leave();
   std::string describe(const Lost& lost) const;
   /// How long this rank may stay in one phase after a loss.
@@ -76,8 +80,9 @@ class Watch {
   Clock::time_point moved_;          // when it came to this phase
   Clock::duration longest_phase_{};  // of those that it has left
 
-  std::mutex mutex_;
-  bool ends_ = false;
+  std::timed_mutex mutex_;
+  std::atomic<bool> ends_ = false;
+  bool is_spread_ = false;  // that the job ends
   Descriptor wake_;
   std::thread thread_;
 };

@@ -3,10 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <fstream>
 #include <map>
 #include <memory>
 
 #include "runtime/checkpoint/checkpoint_reader.h"
+#include "tests/checkpoint/format_1.h"
 #include "tests/checkpoint/training.h"
 #include "tests/matrix/cell.h"
 #include "tests/support/scratch.h"
@@ -162,6 +164,33 @@ TEST(MeshChange, OnTheSameMeshLossesAreThoseOfOneRunToTheBit) {
     goes_on_as_if_nothing_was(place, kinds[next++ % kinds.size()]);
     if (world().size() <= 2) goes_on_as_if_nothing_was(place, kinds[next++ % kinds.size()]);
   }
+}
+
+TEST(MeshChange, ACheckpointWithAManifestOfFormat1IsReadToTheBit) {
+  const ScratchFolder folder(world());
+  if (world().rank() == 0) write_tokens(folder.path());
+  world().barrier();
+  const Place place = places({world().size()}).front();
+  Training training(recipe_on(place, {"fp16_mixed", "adamw", "none", true}, folder.path()), world());
+  training.run(2);
+  training.save(folder.path() / "old");
+  training.save(folder.path() / "kept");
+  world().barrier();
+  if (world().rank() == 0) {
+    const std::filesystem::path checkpoint = newest(folder.path() / "old");
+    const std::string text = format_1_text(read_manifest(checkpoint));
+    std::ofstream(checkpoint / "manifest.json") << text;
+    EXPECT_NE(text.find("\"format\": 1"), std::string::npos);
+  }
+  world().barrier();
+  training.run(1);  // something else than what is in the checkpoint
+  training.resume(folder.path() / "old");
+  training.save(folder.path() / "new");
+  world().barrier();
+  if (world().rank() == 0) {
+    EXPECT_EQ(difference(newest(folder.path() / "kept"), newest(folder.path() / "new")), "");
+  }
+  world().barrier();
 }
 
 TEST(MeshChange, OnAnotherMeshLossesAreThoseOfOneRun) {

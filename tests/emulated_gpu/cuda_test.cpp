@@ -152,9 +152,14 @@ TEST_F(EmulatedCuda, MeasuresTime) {
   float milliseconds = 0;
   EXPECT_EQ(cudaEventElapsedTime(&milliseconds, start, end), cudaErrorInvalidResourceHandle);
   ASSERT_EQ(cudaEventRecord(start, a_), cudaSuccess);
-  give(a_, [] { std::this_thread::sleep_for(std::chrono::milliseconds(5)); });
-  ASSERT_EQ(cudaEventRecord(end, a_), cudaSuccess);
+  std::atomic<bool> asked = false;
+  give(a_, [&] {
+    do std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    while (!asked);
+  });
+  EXPECT_EQ(cudaEventRecord(end, a_), cudaSuccess);
   EXPECT_EQ(cudaEventElapsedTime(&milliseconds, start, end), cudaErrorNotReady);
+  asked = true;
   ASSERT_EQ(cudaEventSynchronize(end), cudaSuccess);
   ASSERT_EQ(cudaEventElapsedTime(&milliseconds, start, end), cudaSuccess);
   EXPECT_GE(milliseconds, 5);
@@ -165,10 +170,14 @@ TEST_F(EmulatedCuda, MeasuresTime) {
 TEST_F(EmulatedCuda, CopiesPinnedMemoryLate) {
   const Floats device(1), source(1, Floats::Place::Pinned), target(1, Floats::Place::Pinned);
   source[0] = 7;
-  give(a_, [] { std::this_thread::sleep_for(std::chrono::milliseconds(2)); });
-  ASSERT_EQ(cudaMemcpyAsync(device.get(), source.get(), 4, cudaMemcpyHostToDevice, a_), cudaSuccess);
-  ASSERT_EQ(cudaMemcpyAsync(target.get(), device.get(), 4, cudaMemcpyDeviceToHost, a_), cudaSuccess);
+  std::atomic<bool> asked = false;
+  give(a_, [&] {
+    while (!asked) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  });
+  EXPECT_EQ(cudaMemcpyAsync(device.get(), source.get(), 4, cudaMemcpyHostToDevice, a_), cudaSuccess);
+  EXPECT_EQ(cudaMemcpyAsync(target.get(), device.get(), 4, cudaMemcpyDeviceToHost, a_), cudaSuccess);
   EXPECT_EQ(target[0], 0);
+  asked = true;
   ASSERT_EQ(cudaStreamSynchronize(a_), cudaSuccess);
   EXPECT_EQ(target[0], 7);
 }

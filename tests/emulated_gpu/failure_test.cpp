@@ -33,8 +33,10 @@ TEST_F(FailureOnGpu, OfNcclEndsEveryRankWithWhereItHappened) {
 
 TEST_F(FailureOnGpu, ARankThatIsKilledTakesTheOthersAlong) {
   Program program(command(4, {"--mesh", "dp=2,tp=2", "--set", "device=cuda", "--set", "train.steps=100000"},
-                          "[ \"$OMPI_COMM_WORLD_RANK\" = 2 ] && (sleep 3; kill -9 $$) &"));
-  EXPECT_NE(program.wait().status, 0);
+                          "[ \"$OMPI_COMM_WORLD_RANK\" != 2 ] || (while [ ! -s " +
+                              (run_dir / "metrics.jsonl").string() + " ]; do sleep 0.05; done; kill -9 $$) &"));
+  const Ending ending = program.wait();
+  EXPECT_EQ(count(ending.err, "rank 2 (dp=1 cp=0 tp=0) is gone without a word"), 1) << ending.err;
 }
 
 TEST_F(FailureOnGpu, AGpuThatIsTooSmallIsTold) {

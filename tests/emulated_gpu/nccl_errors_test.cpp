@@ -34,10 +34,14 @@ TEST_F(EmulatedNccl, RefusesWhatIsWrong) {
     EXPECT_EQ(sum(data.get(), data.get(), 1), ncclInvalidUsage);
     ASSERT_EQ(cudaSetDevice(rank()), cudaSuccess);
   }
-  give(stream_, [] { std::this_thread::sleep_for(std::chrono::milliseconds(5)); });
+  std::atomic<bool> asked = false;
+  give(stream_, [&] {
+    while (!asked) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  });
   expect_success(sum(data.get(), data.get(), 1));
   ncclComm_t part = nullptr;
   EXPECT_EQ(ncclCommSplit(comm_, 0, 0, &part, nullptr), ncclInvalidUsage);  // as that is under way
+  asked = true;
   synchronize();
 }
 

@@ -2,6 +2,7 @@
 #include "tests/emulated_gpu/nccl_fixture.h"
 
 #include <algorithm>
+#include <atomic>
 #include <string>
 
 #include "tests/emulated_gpu/cuda/streams.h"
@@ -105,9 +106,13 @@ TEST_F(EmulatedNccl, AddsUpShortFloatsInFp32) {
 TEST_F(EmulatedNccl, RunsLate) {
   Buffer data(4);
   data.fill<float>([](size_t) { return 1; });
-  give(stream_, [] { std::this_thread::sleep_for(std::chrono::milliseconds(5)); });
+  std::atomic<bool> asked = false;
+  give(stream_, [&] {
+    while (!asked) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  });
   expect_success(ncclAllReduce(data.get(), data.get(), 1, ncclFloat32, ncclSum, comm_, stream_));
   EXPECT_EQ(cudaStreamQuery(stream_), cudaErrorNotReady);
+  asked = true;
   synchronize();
   data.expect<float>([&](size_t) { return size(); });
 }

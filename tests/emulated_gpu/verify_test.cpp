@@ -48,6 +48,7 @@ TEST_F(VerifyOnGpu, HybridShardsOnOneGpu) {
 TEST_F(VerifyOnGpu, SeesWhatIsMissing) {
   const Ending ending = verify(2, 2, {"--mesh", "dp=2", "--precision", "fp32", "--inject", "skip-reduce:dp"});
   EXPECT_EQ(ending.status, 1) << ending.out << ending.err;
+  EXPECT_TRUE(has(ending.out, "\nDIFFERENT: ")) << ending.out;
 }
 
 // Norms of every parameter at every step, in float on the GPU.

@@ -10,6 +10,7 @@
 #include "runtime/checkpoint/checkpoint_reader.h"
 #include "runtime/checkpoint/inspect.h"
 #include "runtime/checkpoint/manifest.h"
+#include "runtime/checkpoint/manifest_writer.h"
 #include "runtime/convert/export_checkpoint.h"
 #include "runtime/convert/import_checkpoint.h"
 #include "runtime/data/dataset.h"
@@ -189,7 +190,7 @@ std::string manifest_of_two_ranks() {
     second.add(name, at::kFloat, {4, 3}, {{2, 1}, {1, 2}}, 4);
     second.add(name, at::kFloat, {4, 3}, {{3, 0}, {1, 3}}, 5);
   }
-  return manifest_text(head, {first.text(), second.text()});
+  return manifest_text(head, {first.packed(), second.packed()});
 }
 
 FuzzedReader manifest(const fs::path&) {

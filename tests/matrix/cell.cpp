@@ -17,24 +17,6 @@ constexpr int64_t kGlobalBatch = 16;
 constexpr int64_t kCellSteps = 3;
 constexpr int64_t kSeparator = 0;
 
-std::vector<std::string> factors_of(const Cell& cell) {
-  return {cell.algorithm,
-          cell.layout,
-          cell.sequence_parallel ? "sp" : "-",
-          "acc=" + std::to_string(cell.accumulation),
-          cell.sharding,
-          cell.recompute,
-          cell.variant.family,
-          cell.variant.tied ? "tied" : "-",
-          cell.variant.heads,
-          cell.variant.ignored,
-          cell.variant.documents,
-          cell.variant.precision,
-          cell.variant.optimizer,
-          cell.variant.frozen == "none" ? "-" : "frozen-" + cell.variant.frozen,
-          cell.variant.groups ? "groups" : "-"};
-}
-
 std::string sizes_of(const Cell& cell) {
   return "dp=" + std::to_string(cell.dp) + ",tp=" + std::to_string(cell.tp) + ",cp=" + std::to_string(cell.cp);
 }
@@ -43,8 +25,7 @@ std::string sizes_of(const Cell& cell) {
 class Pairs {
  public:
   std::vector<size_t> operator()(const Cell& cell) {
-    std::vector<std::string> factors = factors_of(cell);
-    factors.push_back(sizes_of(cell));
+    const std::vector<std::string> factors = factors_of(cell);
     std::vector<size_t> pairs;
     for (size_t a = 0; a < factors.size(); ++a) {
       for (size_t b = a + 1; b < factors.size(); ++b) {
@@ -210,10 +191,29 @@ std::vector<std::string> patterns_of(const std::string& frozen) {
 
 }  // namespace
 
+std::vector<std::string> factors_of(const Cell& cell) {
+  return {sizes_of(cell),
+          cell.algorithm,
+          cell.layout,
+          cell.sequence_parallel ? "sp" : "-",
+          "acc=" + std::to_string(cell.accumulation),
+          cell.sharding,
+          cell.recompute,
+          cell.variant.family,
+          cell.variant.tied ? "tied" : "-",
+          cell.variant.heads,
+          cell.variant.ignored,
+          cell.variant.documents,
+          cell.variant.precision,
+          cell.variant.optimizer,
+          cell.variant.frozen == "none" ? "-" : "frozen-" + cell.variant.frozen,
+          cell.variant.groups ? "groups" : "-"};
+}
+
 std::string Cell::describe() const {
-  std::string text = sizes_of(*this);
+  std::string text;
   for (const std::string& factor : factors_of(*this)) {
-    if (factor != "-") text += " " + factor;
+    if (factor != "-") text += (text.empty() ? "" : " ") + factor;
   }
   return text;
 }

@@ -41,6 +41,9 @@ struct Cell {
   std::string describe() const;
 };
 
+/// The value of each factor, in one order for all cells; the mesh is the first.
+std::vector<std::string> factors_of(const Cell& cell);
+
 /// Every cell for `num_ranks` ranks. Three products of factors, the others drawn for each cell from a fixed seed, so
 /// that each of their values meets every other:
 ///   mesh x layout x sequence parallel x accumulation x family x tied x mha, gqa x ignored x precision;

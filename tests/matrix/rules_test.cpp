@@ -74,7 +74,7 @@ class Rules : public ::testing::Test {
   /// Loss of the first step as `trainer` computes it for `batch` with `sequence`.
   double loss(Trainer& trainer, const MicroBatch& batch, const Sequence& sequence, const DeviceMesh& mesh) const {
     at::NoGradGuard no_grad;
-    at::Tensor sum = trainer.model().loss(batch.ids, batch.labels, sequence, trainer.fsdp()).reshape({1}).clone();
+    at::Tensor sum = trainer.sharded_model().loss(batch.ids, batch.labels, sequence).reshape({1}).clone();
     mesh.group(std::set<std::string>{"dp", "cp"}).all_reduce(sum).wait();
     return sum.item<double>();
   }

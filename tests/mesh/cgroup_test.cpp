@@ -1,6 +1,7 @@
 #include "mesh/cgroup.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -95,6 +96,27 @@ TEST_F(CgroupFiles, InAContainer) {
   mount("0::/\n", kTwo);
   EXPECT_EQ(processors(), 2);
   mount("0::/../elsewhere\n", kTwo);
+  EXPECT_EQ(processors(), 2);
+}
+
+/// The hierarchy was mounted outside of the control group name space of this process: the mount's root lies above it.
+TEST_F(CgroupFiles, AMountMayBeginAboveTheNameSpace) {
+  const std::string above = "41 31 0:38 /.. /sys/fs/cgroup ro,relatime - cgroup2 cgroup ro\n";
+  write("sys/fs/cgroup/cpu.max", "800000 100000\n");
+  write("sys/fs/cgroup/job/cpu.max", "300000 100000\n");
+  write("sys/fs/cgroup/job/step/cpu.max", "200000 100000\n");
+  write("sys/fs/cgroup/other/cpu.max", "100000 100000\n");
+  write("sys/fs/cgroup/other/step/cpu.max", "100000 100000\n");
+  mount("0::/../job/step\n", above);  // moved out of it
+  EXPECT_EQ(processors(), 2);
+  mount("0::/step\n", above);  // whose root is a group that has no name here: the one with this process
+  EXPECT_EQ(processors(), 8) << "none has this process";
+  write("sys/fs/cgroup/job/step/cgroup.procs", std::to_string(getpid()) + "\n");
+  EXPECT_EQ(processors(), 2);
+  mount("0::/\n", above);
+  write("sys/fs/cgroup/job/cgroup.procs", "1\n" + std::to_string(getpid()) + "\n");
+  EXPECT_EQ(processors(), 3);
+  mount("0::/\n", "41 31 0:38 /../.. /sys/fs/cgroup ro,relatime - cgroup2 cgroup ro\n");
   EXPECT_EQ(processors(), 2);
 }
 

@@ -181,12 +181,12 @@ TEST_F(Failure, RanksThatCallWithDifferentTensorsAreTold) {
   expect_swift_end(outcome);
 }
 
-/// What is in /dev/shm, without what Open MPI puts there for itself.
+/// The files in /dev/shm, without those of Open MPI and of the emulated NCCL (of tests that run meanwhile).
 std::set<std::string> shared_files() {
   std::set<std::string> names;
   for (const auto& file : std::filesystem::directory_iterator("/dev/shm")) {
     const std::string name = file.path().filename();
-    if (!name.starts_with("vader_segment")) names.insert(name);
+    if (!name.starts_with("vader_segment") && !name.starts_with("meshtrain-nccl-")) names.insert(name);
   }
   return names;
 }
@@ -194,7 +194,7 @@ std::set<std::string> shared_files() {
 TEST_F(Failure, ARankThatIsKilledLeavesNoMemoryBehind) {
   const std::set<std::string> before = shared_files();
   const Outcome outcome = run_victim("IsKilledInAWindow");
-  EXPECT_NE(outcome.status, 0) << outcome.output;
+  EXPECT_NE(outcome.output.find("signal 9"), std::string::npos) << outcome.output;
   expect_swift_end(outcome);
   EXPECT_EQ(shared_files(), before);
 }

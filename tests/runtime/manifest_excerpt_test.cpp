@@ -12,17 +12,19 @@ Manifest manifest_of(int64_t ranks, int64_t rows) {
   Manifest manifest;
   manifest.head.state = {12, 96, 11, 1, TrainingState::LossScale{1024, 5}};
   manifest.head.recipe = "name: x";
-  StoredTensor& tensor = manifest.tensors["model.x"];
-  tensor = {at::kFloat, {rows, 8}, {}};
+  std::vector<StoredPiece> pieces;
   for (int64_t rank = 0; rank < ranks; ++rank) {
     manifest.files.push_back({"rank-" + std::to_string(100000 + rank), static_cast<uint64_t>(rank) * 3});
     const int64_t begin = rows * rank / ranks, end = rows * (rank + 1) / ranks;
     for (const int64_t column : {0, 5}) {
       const Box box{{begin, column}, {end - begin, column == 0 ? 5 : 3}};
-      tensor.pieces.push_back({static_cast<size_t>(rank), box, static_cast<uint64_t>(rank * 10 + column)});
+      pieces.push_back({static_cast<size_t>(rank), box, static_cast<uint64_t>(rank * 10 + column)});
     }
   }
-  std::shuffle(tensor.pieces.begin(), tensor.pieces.end(), std::mt19937(1));
+  std::shuffle(pieces.begin(), pieces.end(), std::mt19937(1));
+  StoredTensor tensor(at::kFloat, {rows, 8});
+  for (const StoredPiece& piece : pieces) tensor.pieces.push_back(piece);
+  manifest.tensors.emplace("model.x", std::move(tensor));
   return manifest;
 }
 
@@ -81,14 +83,14 @@ TEST(ManifestExcerpt, SaysTheStateAndWhichTensorsThereAre) {
   EXPECT_TRUE(excerpt.head.recipe.empty());
 }
 
-// What a rank of 16,384 is sent of its own pieces is what a rank of 16 is sent.
+// What a rank of 16,384 is sent of its own pieces is what a rank of 16 is sent: larger numbers are a byte longer.
 TEST(ManifestExcerpt, OfARankDoesNotGrowWithTheRanks) {
   const auto bytes = [](int64_t ranks) {
     const Manifest manifest = manifest_of(ranks, 4 * ranks);
     return packed(ManifestIndex(manifest).excerpt({wanted("model.x", {4 * ranks, 8}, {{8, 0}, {4, 8}})})).size();
   };
-  EXPECT_EQ(bytes(16), bytes(16384));
-  EXPECT_LT(bytes(16384), 400u);
+  EXPECT_LT(bytes(16384), bytes(16) + 16);
+  EXPECT_LT(bytes(16384), 150u);
 }
 
 TEST(ManifestExcerpt, BytesThatEndTooSoonAreRefused) {

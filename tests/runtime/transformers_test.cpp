@@ -94,6 +94,24 @@ TEST_P(Transformers, WeightsAfterThreeSteps) {
   }
 }
 
+// A norm below the bound leaves gradients as they are: they are never made longer.
+TEST_P(Transformers, ShortGradientsAreNotClipped) {
+  if (precision_ != "fp64") return;
+  const StepBatch batch = this->batch();
+  const auto weights_with = [&](double clip_norm) {
+    Recipe recipe = this->recipe(clip_norm);
+    recipe.optimizer.name = "sgd";  // AdamW's step does not depend on the length
+    Trainer trainer(recipe, mesh_, at::kCPU);
+    trainer.step(batch, batch.num_counted, 1e-3, false);
+    std::vector<at::Tensor> weights;
+    for (const Parameter* parameter : trainer.model().parameters())
+      weights.push_back(parameter->tensor.detach().clone());
+    return weights;
+  };
+  const std::vector<at::Tensor> unclipped = weights_with(0), clipped = weights_with(2 * expected("grad_norm"));
+  for (size_t i = 0; i < unclipped.size(); ++i) EXPECT_TRUE(at::equal(clipped[i], unclipped[i])) << i;
+}
+
 INSTANTIATE_TEST_SUITE_P(All, Transformers,
                          ::testing::Combine(::testing::Values("llama", "llama_gqa_tied", "llama3_rope", "llama_linear",
                                                               "llama_yarn", "llama_bias", "mistral", "qwen2", "qwen3"),

@@ -42,15 +42,15 @@ class Connections : public ::testing::Test {
     return work(nullptr, std::chrono::seconds(10), [](const auto& lost) { return !lost.empty(); });
   }
 
-  /// Connects and sends `frame` as anyone could.
-  Descriptor send_as_stranger(const Frame& frame) const {
+  /// Connects and sends `bytes` as anyone could.
+  Descriptor send_as_stranger(const std::string& bytes) const {
     Descriptor socket(::socket(AF_INET, SOCK_STREAM, 0));
     sockaddr_in address{};
     address.sin_family = AF_INET;
     address.sin_port = htons(static_cast<uint16_t>(invitation().port));
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     EXPECT_EQ(::connect(socket.number(), reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
-    EXPECT_EQ(::send(socket.number(), &frame, sizeof frame, 0), static_cast<ssize_t>(sizeof frame));
+    EXPECT_EQ(::send(socket.number(), bytes.data(), bytes.size(), 0), static_cast<ssize_t>(bytes.size()));
     return socket;
   }
 
@@ -107,19 +107,68 @@ TEST_F(Connections, RankZeroIsLostInTheSameWay) {
 }
 
 TEST_F(Connections, AStrangerIsLetGoAndLearnsNothing) {
-  Frame frame;  // without the secret
-  frame.rank = 7;
-  const Descriptor stranger = send_as_stranger(frame);
+  const Descriptor stranger = send_as_stranger(std::string(1000, 'x'));  // a nonce, and a frame that is not sealed
   EXPECT_TRUE(work(nullptr, std::chrono::milliseconds(200)).empty());
-  char byte = 0;
-  EXPECT_EQ(::recv(stranger.number(), &byte, 1, MSG_DONTWAIT), 0) << "closed, without an answer";
+  EXPECT_FALSE(listener_.answers(0x7878787878787878));
+  std::string learnt(1000, '\0');
+  const ssize_t size = ::recv(stranger.number(), learnt.data(), learnt.size(), MSG_DONTWAIT);
+  EXPECT_LE(size, 16) << "a nonce at most";
+}
 
-  frame.secret = invitation().of_others;  // with it the same frame is answered
-  const Descriptor rank = send_as_stranger(frame);
+/// Takes the first call of a rank as another program on rank 0's port may, and keeps what it says.
+TEST_F(Connections, WhoeverAnswersACallSeesNoSecret) {
+  const Descriptor other(::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  ASSERT_EQ(::bind(other.number(), reinterpret_cast<const sockaddr*>(&address), size), 0);
+  ASSERT_EQ(::listen(other.number(), 1), 0);
+  ASSERT_EQ(::getsockname(other.number(), reinterpret_cast<sockaddr*>(&address), &size), 0);
+  Invitation to_other = invitation();
+  to_other.addresses = {"127.0.0.1"};
+  to_other.port = ntohs(address.sin_port);
+  Caller caller(to_other, 7);
+  std::string seen;
+  Descriptor call;
+  for (int i = 0; i < 60; ++i) {
+    caller.work(sight_self("rank 7"));
+    if (!call.is_open()) {
+      call = Descriptor(::accept4(other.number(), nullptr, nullptr, SOCK_NONBLOCK));
+      const std::string nonce(16, 'n');
+      if (call.is_open()) {
+        ASSERT_EQ(::send(call.number(), nonce.data(), nonce.size(), 0), 16);
+      }
+    }
+    char bytes[4096];
+    const ssize_t here = call.is_open() ? ::recv(call.number(), bytes, sizeof bytes, 0) : 0;
+    if (here > 0) seen.append(bytes, static_cast<size_t>(here));
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  EXPECT_GT(seen.size(), 16 + sizeof(Frame)) << "its nonce and a frame";
+  for (const Secret& secret : {to_other.of_rank_0, to_other.of_others}) {
+    EXPECT_EQ(seen.find(std::string(secret.begin(), secret.end())), std::string::npos);
+  }
+  EXPECT_FALSE(caller.answers());
+
+  // Said again to rank 0 it is worth nothing: rank 0 has another nonce.
+  const Descriptor again = send_as_stranger(seen);
   EXPECT_TRUE(work(nullptr, std::chrono::milliseconds(200)).empty());
-  Frame answer;
-  EXPECT_EQ(::recv(rank.number(), &answer, sizeof answer, MSG_DONTWAIT), static_cast<ssize_t>(sizeof answer));
-  EXPECT_EQ(answer.secret, invitation().of_rank_0);
+  EXPECT_FALSE(listener_.answers(7));
+}
+
+TEST_F(Connections, TheEndOfTheJobReachesRankZeroAndTheOthers) {
+  auto caller = call(7);
+  work(caller.get(), std::chrono::milliseconds(300));
+  ASSERT_TRUE(listener_.answers(7));
+  EXPECT_FALSE(listener_.job_ends());
+  caller->tell_end();
+  work(caller.get(), std::chrono::milliseconds(100));
+  EXPECT_TRUE(listener_.job_ends());
+  EXPECT_FALSE(caller->job_ends());
+  listener_.tell_end();
+  work(caller.get(), std::chrono::milliseconds(100));
+  EXPECT_TRUE(caller->job_ends());
 }
 
 TEST_F(Connections, NobodyWhoDoesNotKnowTheSecretPassesForRankZero) {

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <numeric>
 
 #include "mesh/backends/local.h"
@@ -33,6 +34,20 @@ class EndOnFailure final : public ::testing::EmptyTestEventListener {
   }
 
   std::string test_ = "a test's set-up";
+};
+
+bool is_a_share() {
+  return std::getenv("GTEST_TOTAL_SHARDS") != nullptr;
+}
+
+/// Keeps what GoogleTest is asked in the environment, such as one share of the tests, from programs that tests start.
+class KeepVariables final : public ::testing::EmptyTestEventListener {
+  void OnTestProgramStart(const ::testing::UnitTest& /*test*/) override {
+    for (const char* name : {"GTEST_TOTAL_SHARDS", "GTEST_SHARD_INDEX", "GTEST_SHARD_STATUS_FILE", "GTEST_FILTER",
+                             "GTEST_OUTPUT", "GTEST_REPEAT", "GTEST_ALSO_RUN_DISABLED_TESTS"}) {
+      unsetenv(name);
+    }
+  }
 };
 
 }  // namespace
@@ -68,7 +83,13 @@ int main(int argc, char** argv) {
   ::testing::TestEventListeners& listeners = ::testing::UnitTest::GetInstance()->listeners();
   if (world.rank() != 0) delete listeners.Release(listeners.default_result_printer());
   if (world.size() > 1) listeners.Append(new meshtrain::testing::EndOnFailure);
-  const int status = RUN_ALL_TESTS();
+  const bool may_be_none = meshtrain::testing::is_a_share() || GTEST_FLAG_GET(list_tests);
+  listeners.Append(new meshtrain::testing::KeepVariables);
+  int status = RUN_ALL_TESTS();
+  if (::testing::UnitTest::GetInstance()->test_to_run_count() == 0 && !may_be_none) {
+    if (world.rank() == 0) std::fprintf(stderr, "no test ran: none is called %s\n", GTEST_FLAG_GET(filter).c_str());
+    status = 1;
+  }
   world.barrier();
   return status;
 }

@@ -163,9 +163,8 @@ TEST(DataCommand, FailsWhereItCannotWrite) {
   const ScratchFolder folder;
   const fs::path text = folder.path() / "a.txt";
   std::ofstream(text) << "abc";
-  const Ending ending = run_meshtrain({"data", "prepare", "--bytes", text, "--out", "/dev/null/tokens.bin"});
-  EXPECT_NE(ending.status, 0);
-  EXPECT_TRUE(has(only_complaint(ending, ending.status), "/dev/null/tokens.bin"));
+  EXPECT_EQ(only_complaint(run_meshtrain({"data", "prepare", "--bytes", text, "--out", "/dev/null/tokens.bin"})),
+            "cannot write /dev/null/tokens.bin: Not a directory");
 }
 
 }  // namespace

@@ -22,9 +22,9 @@ constexpr const char* kAsSlurm =
     "unset OMPI_COMM_WORLD_LOCAL_SIZE OMPI_COMM_WORLD_LOCAL_RANK\n"
     "export SLURM_NTASKS_PER_NODE=4 SLURM_LOCALID=0 MPI_LOCALNRANKS=4";
 
-class HostsAsLaunched : public TrainProgram, public ::testing::WithParamInterface<Launch> {
+class CheckpointsOnTwoHosts : public TrainProgram, public ::testing::WithParamInterface<Launch> {
  protected:
-  HostsAsLaunched() {
+  CheckpointsOnTwoHosts() {
     fs::create_directories(run_dir);
     fs::create_directories(disk_);
   }
@@ -56,7 +56,7 @@ class HostsAsLaunched : public TrainProgram, public ::testing::WithParamInterfac
   const fs::path disk_ = path("disk");  ///< of the second host, who has it as run_dir
 };
 
-TEST_P(HostsAsLaunched, HaveTheSameCheckpoints) {
+TEST_P(CheckpointsOnTwoHosts, HaveTheSameCheckpoints) {
   const Ending ending = train_on_hosts({"--mesh", "dp=4", "--set", "checkpoint.every=2", "--set",
                                         "parallel.fsdp.mode=full_shard", "--set", "checkpoint.keep_last=1"});
   if (ending.status == 77) GTEST_SKIP() << ending.err;
@@ -72,7 +72,7 @@ TEST_P(HostsAsLaunched, HaveTheSameCheckpoints) {
   EXPECT_EQ(files, 4U);
 }
 
-INSTANTIATE_TEST_SUITE_P(Launched, HostsAsLaunched,
+INSTANTIATE_TEST_SUITE_P(Launched, CheckpointsOnTwoHosts,
                          ::testing::Values(Launch{"ByNode", "2,2", "node", ""}, Launch{"Unequal", "3,1", "slot", ""},
                                            Launch{"AsBySrun", "2,2", "slot", kAsSlurm},
                                            Launch{"AsBySrunInTurn", "1,3", "node", kAsSlurm}),

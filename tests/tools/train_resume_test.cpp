@@ -255,6 +255,12 @@ TEST_F(TrainResume, MetricsAreDurableBeforeACheckpointIs) {
   EXPECT_FALSE(std::filesystem::exists(checkpoints() / "step-00000003"));
 }
 
+TEST_F(TrainResume, MetricsThatFailWhenTheyAreClosedAreReported) {
+  const std::string message = complaint(1, kEvery3, 1, with_faults("close:metrics.jsonl:EIO"));
+  EXPECT_TRUE(has(message, "cannot write " + (run_dir / "metrics.jsonl").string() + ": Input/output error")) << message;
+  EXPECT_TRUE(std::filesystem::exists(checkpoints() / "step-00000003"));
+}
+
 TEST_F(TrainResume, IsCheckedWithoutReadingPieces) {
   const auto check = [&](Words more) {
     more.insert(more.begin(), {"--check", "--mesh", "dp=2"});
@@ -281,12 +287,21 @@ TEST_F(TrainResume, IsCheckedWithoutReadingPieces) {
 }
 
 TEST_F(TrainResume, AFullDiskEndsTheRunWithTheLastCheckpointWhole) {
-  const std::string message =
-      complaint(2, {"--mesh", "dp=2", "--set", "checkpoint.every=2"}, 1,
-                "export MESHTRAIN_WINDOW_MIB=0; [ $OMPI_COMM_WORLD_RANK != 1 ] || ulimit -f 16");
-  EXPECT_TRUE(has(message, "the checkpoint of step 2 is not written: rank 1") && has(message, ": File too large"))
-      << message;
+  const std::string small_disk = "export MESHTRAIN_WINDOW_MIB=0; [ $OMPI_COMM_WORLD_RANK != 1 ] || ulimit -f 16";
+  const Words every2 = {"--mesh", "dp=2", "--set", "checkpoint.every=2"};
+  const std::string first = complaint(2, every2, 1, small_disk);
+  EXPECT_TRUE(has(first, "the checkpoint of step 2 is not written: rank 1") && has(first, ": File too large")) << first;
   EXPECT_EQ(names(), Words{});
+
+  run_dir = path("second");
+  run(2, "dp=2", 2, {"--set", "checkpoint.every=2"});
+  const auto before = contents(checkpoints() / "step-00000002");
+  Words resume = every2;
+  resume.insert(resume.end(), {"--resume", "--set", "checkpoint.keep_last=1"});
+  const std::string second = complaint(2, resume, 1, small_disk);
+  EXPECT_TRUE(has(second, "the checkpoint of step 4 is not written: rank 1")) << second;
+  EXPECT_EQ(names(), Words{"step-00000002"});
+  EXPECT_EQ(contents(checkpoints() / "step-00000002"), before);
 }
 
 TEST_F(TrainResume, IsLookedInto) {

@@ -6,10 +6,10 @@
 namespace meshtrain::testing {
 namespace {
 
-class TwoHosts : public TrainProgram {
+class DataOnTwoHosts : public TrainProgram {
  protected:
   /// The folder `own` of both hosts, with the tokens; the recipe reads them there.
-  TwoHosts() {
+  DataOnTwoHosts() {
     std::filesystem::create_directories(own);
     std::filesystem::create_directories(disk);
     for (const char* name : {"tokens.bin", "held_out.bin"}) {
@@ -57,7 +57,7 @@ class TwoHosts : public TrainProgram {
   const std::filesystem::path own = path("own"), disk = path("disk of the second");
 };
 
-TEST_F(TwoHosts, FilesThatDifferAreRefused) {
+TEST_F(DataOnTwoHosts, FilesThatDifferAreRefused) {
   const Ending same = train_on_both({"--set", "train.export=" + path("model").string()});
   if (same.status == 77) GTEST_SKIP() << same.err;
   ASSERT_EQ(same.status, 0) << same.err;

@@ -111,6 +111,12 @@ class WatchedHosts : public WatchedRanks {
     return name.substr(0, name.find('\n'));
   }
   void kill_rank(int rank) const { kill(std::stoi(content(path("process." + std::to_string(rank)))), SIGKILL); }
+  /// The launcher, of a rank of its host.
+  int parent_of(int rank) const {
+    const std::string stat =
+        content("/proc/" + std::to_string(std::stoi(content(path("process." + std::to_string(rank))))) + "/stat");
+    return std::stoi(stat.substr(stat.rfind(')') + 4));
+  }
   /// What a rank said.
   std::vector<std::string> told_by(int rank) const {
     std::vector<std::string> found;
@@ -152,6 +158,28 @@ TEST_F(WatchedHosts, AllRanksOfAHostAreKilled) {
       std::regex_match(told()[0], std::regex(R"(rank 2 \(dp=2 cp=0 tp=0\) on host )" + host_of(2) +
                                              ", and rank 3 there, is gone without a word, .*; it was in step .*")))
       << ending.err;
+}
+
+/// A launcher that ends ranks one after the other, as slow as one may be: once a rank has said why the job ends, none
+/// says of those that are ended by it that they are lost.
+TEST_F(WatchedHosts, NothingIsToldAfterTheFirstReason) {
+  if (!start(kForever)) GTEST_SKIP() << wait().err;
+  std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+  const int launcher = parent_of(0);
+  ASSERT_EQ(kill(launcher, SIGSTOP), 0);
+  kill_rank(1);
+  for (const Clock::time_point killed = Clock::now();
+       told().empty() && Clock::now() - killed < std::chrono::seconds(5);) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  kill_rank(0);
+  std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+  kill(launcher, SIGCONT);
+  const Ending ending = wait();
+  EXPECT_NE(ending.status, 0);
+  ASSERT_EQ(told().size(), 1u) << told().back();
+  EXPECT_EQ(told()[0].rfind("rank 1 (dp=1 cp=0 tp=0) is gone without a word", 0), 0u) << told()[0];
 }
 
 TEST_F(WatchedHosts, ACableIsPulled) {

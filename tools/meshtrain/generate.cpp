@@ -136,7 +136,7 @@ Request make_request(const GenerateArguments& arguments, const std::vector<Promp
 
 int64_t num_parameters(LanguageModel& model) {
   int64_t count = 0;
-  for (const Unit& unit : model.units().units()) {
+  for (const Unit& unit : model.model().fsdp().units()) {
     for (const Parameter* parameter : unit.parameters()) {
       int64_t elements = 1;
       for (const int64_t extent : parameter->global_shape) elements *= extent;

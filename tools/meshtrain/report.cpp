@@ -4,10 +4,12 @@
 #include <atomic>
 #include <chrono>
 #include <cstdio>
+#include <optional>
 
 #include "mesh/agree.h"
 #include "mesh/backends/mpi/mpi.h"
 #include "mesh/error.h"
+#include "runtime/watch/connection.h"
 #include "runtime/watch/phase.h"
 #include "runtime/watch/watch.h"
 #include "tools/meshtrain/commands.h"
@@ -26,9 +28,12 @@ bool is_agreed(const std::exception& error) {
   return dynamic_cast<const InputError*>(&error) != nullptr || dynamic_cast<const AgreedError*>(&error) != nullptr;
 }
 
-/// How long a rank whose input is wrong waits for the others to find the same. Agreed errors are thrown by all for
-/// certain; an InputError may be of a file or a variable that this rank alone sees.
-constexpr std::chrono::seconds kSameInput{10};
+/// How long a rank whose input is wrong waits for the others to find the same: the error may be of a file or a variable
+/// that this rank alone sees. Nothing for errors that all ranks throw for certain, whenever they have cleaned up.
+std::optional<std::chrono::milliseconds> limit_of(const InputError& error) {
+  if (dynamic_cast<const AgreedInputError*>(&error) != nullptr) return std::nullopt;
+  return std::chrono::milliseconds(silence_limit()) / 3;  // 10 s
+}
 
 }  // namespace
 
@@ -64,7 +69,7 @@ int run_on_all_ranks(const Group& world, const std::function<int()>& body) {
     return status;
   } catch (const InputError& error) {
     report_failure(world, error);
-    if (meet_at_end(kSameInput)) return describe_failure(error, "").status;
+    if (meet_at_end(limit_of(error))) return describe_failure(error, "").status;
     Watch::excuse();
     print_failure({world.place() + " alone: " + describe_failure(error, "").message});
     abort_mpi(describe_failure(error, "").status);

@@ -1,0 +1,13 @@
+#pragma once
+
+#include <string_view>
+
+namespace meshtrain {
+
+/// The end of a manifest: these around the 16 digits of the checksum of what stands before.
+constexpr std::string_view kManifestSeal = ",\n \"xxh3\": \"", kManifestEnd = "\"\n}\n";
+
+/// The line before its files, which have a line each, and the one behind them.
+constexpr std::string_view kManifestFiles = " \"files\": [", kManifestFilesEnd = " ]";
+
+}  // namespace meshtrain
