@@ -80,6 +80,7 @@ target_include_directories(meshtrain_cuda SYSTEM PRIVATE "${MESHTRAIN_NCCL_INCLU
 target_link_libraries(meshtrain_cuda PRIVATE meshtrain_torch "${MESHTRAIN_LIBTORCH}/lib/libc10_cuda.so"
   "${MESHTRAIN_CUDA_TOOLKIT}/lib64/libcudart.so" "${MESHTRAIN_NCCL}" meshtrain_flags)
 target_precompile_headers(meshtrain_cuda REUSE_FROM meshtrain_pch)
+meshtrain_unity(meshtrain_cuda)
 
 # Apart from the rest, whose warnings nvcc does not know.
 if(kernels)

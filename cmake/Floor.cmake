@@ -44,7 +44,8 @@ function(meshtrain_floor name)
   target_link_libraries(${target} ${kind} ${FLOOR_DEPENDS} ${FLOOR_LINK})
 endfunction()
 
-# meshtrain_unity(TARGET): compiles a dozen of its files as one, unless MESHTRAIN_UNITY is off.
+# meshtrain_unity(TARGET): compiles a dozen of its files as one, unless MESHTRAIN_UNITY is off. Files with compile options
+# or definitions of their own stay alone.
 function(meshtrain_unity target)
   set_target_properties(${target} PROPERTIES UNITY_BUILD "${MESHTRAIN_UNITY}" UNITY_BUILD_BATCH_SIZE 12)
 endfunction()

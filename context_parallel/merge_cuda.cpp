@@ -6,7 +6,7 @@
 namespace meshtrain::cuda {
 namespace {
 
-QueryStrides strides_of(const at::Tensor& tensor) {
+QueryStrides query_strides(const at::Tensor& tensor) {
   return {tensor.stride(0), tensor.stride(1), tensor.stride(2)};
 }
 
@@ -18,8 +18,8 @@ void merge_in_place(at::Tensor& out, at::Tensor& lse, const at::Tensor& part_out
               "merge_attention_: fp32 ", out.sizes(), " and ", part_out.sizes());
   const OnDevice device(out);
   const at::Tensor part = part_out.stride(3) == 1 ? part_out : part_out.contiguous();
-  const MergeShape shape{out.size(0),     out.size(1),     out.size(2),      out.size(3),
-                         strides_of(out), strides_of(lse), strides_of(part), strides_of(part_lse)};
+  const MergeShape shape{out.size(0),        out.size(1),        out.size(2),         out.size(3),
+                         query_strides(out), query_strides(lse), query_strides(part), query_strides(part_lse)};
   merge_attention(element, out.data_ptr<float>(), lse.data_ptr<float>(), part.const_data_ptr(),
                   part_lse.const_data_ptr<float>(), shape, device.stream());
 }

@@ -6,7 +6,7 @@
 namespace meshtrain::cuda {
 namespace {
 
-HeadStrides strides_of(const at::Tensor& x) {
+HeadStrides head_strides(const at::Tensor& x) {
   return {x.stride(0), x.stride(1), x.stride(2)};
 }
 
@@ -25,7 +25,7 @@ void turn(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, boo
   const OnDevice device(x);
   const bool each = c.dim() == 4 && c.size(0) == x.size(0);
   const RopeShape shape{
-      x.size(0), positions, x.size(2), half, strides_of(from), strides_of(out), each ? positions * half : 0, half};
+      x.size(0), positions, x.size(2), half, head_strides(from), head_strides(out), each ? positions * half : 0, half};
   rotate(element, from.const_data_ptr(), c.const_data_ptr(), s.const_data_ptr(), out.data_ptr(), shape, back,
          device.stream());
 }

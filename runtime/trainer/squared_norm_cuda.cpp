@@ -6,7 +6,7 @@
 namespace meshtrain::cuda {
 namespace {
 
-at::Tensor norm(const at::Tensor& elements) {
+at::Tensor squared_norm_of(const at::Tensor& elements) {
   const Element element = element_of("squared_norm", elements);
   const OnDevice device(elements);
   const at::Tensor from = elements.contiguous();
@@ -18,7 +18,7 @@ at::Tensor norm(const at::Tensor& elements) {
 }
 
 TORCH_LIBRARY_IMPL(meshtrain, CUDA, library) {
-  library.impl("squared_norm", norm);
+  library.impl("squared_norm", squared_norm_of);
 }
 
 }  // namespace

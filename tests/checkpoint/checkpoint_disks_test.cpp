@@ -10,6 +10,7 @@
 #include "tests/support/faults/faults.h"
 #include "tests/support/files.h"
 #include "tests/support/hosts.h"
+#include "tests/support/messages.h"
 #include "tests/support/scratch.h"
 #include "tests/support/world.h"
 
@@ -76,10 +77,6 @@ class CheckpointDisksTest : public ::testing::TestWithParam<bool> {
 
 INSTANTIATE_TEST_SUITE_P(, CheckpointDisksTest, ::testing::Bool(),
                          [](const auto& disks) { return disks.param ? "own" : "shared"; });
-
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 TEST_P(CheckpointDisksTest, OldOnesGoOnEveryHost) {
   CheckpointDisks disks = start();

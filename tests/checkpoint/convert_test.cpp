@@ -18,13 +18,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct Place {
+struct SavedMesh {
   int64_t dp, tp, cp;
   std::string sharding;
 };
 
 /// Meshes of the whole world.
-std::vector<Place> places() {
+std::vector<SavedMesh> places() {
   switch (world().size()) {
     case 1:
       return {{1, 1, 1, "no_shard"}};
@@ -37,7 +37,7 @@ std::vector<Place> places() {
   }
 }
 
-struct Kind {
+struct SavedModel {
   std::string family, precision, optimizer, frozen = "none";
   bool tied = false;
 };
@@ -51,7 +51,7 @@ class Convert : public ::testing::Test {
 
   fs::path path(const std::string& name) const { return scratch_.path() / name; }
 
-  Recipe recipe(const Place& place, const Kind& kind) const {
+  Recipe recipe(const SavedMesh& place, const SavedModel& kind) const {
     const Variant variant{kind.family, kind.tied, "mha", "none", "one", kind.precision, kind.optimizer, kind.frozen};
     const Cell cell{variant,      place.dp,     place.tp, place.cp,      place.cp > 1 ? "ring" : "none",
                     "contiguous", place.tp > 1, 1,        place.sharding};
@@ -62,13 +62,13 @@ class Convert : public ::testing::Test {
 };
 
 TEST_F(Convert, ExportsWhatTheTrainerWouldExport) {
-  const std::vector<Kind> kinds = {{"qwen3", "fp32", "adamw", "parts", true},
-                                   {"llama", "bf16_mixed", "muon"},
-                                   {"qwen2", "fp16_mixed", "sgd"},
-                                   {"llama", "bf16", "adamw"}};
+  const std::vector<SavedModel> kinds = {{"qwen3", "fp32", "adamw", "parts", true},
+                                         {"llama", "bf16_mixed", "muon"},
+                                         {"qwen2", "fp16_mixed", "sgd"},
+                                         {"llama", "bf16", "adamw"}};
   int number = 0;
-  for (const Place& place : places()) {
-    const Kind& kind = kinds[static_cast<size_t>(number) % kinds.size()];
+  for (const SavedMesh& place : places()) {
+    const SavedModel& kind = kinds[static_cast<size_t>(number) % kinds.size()];
     SCOPED_TRACE(place.sharding + " " + kind.family + " " + kind.precision);
     const std::string name = std::to_string(number++);
     Training training(recipe(place, kind), world());
@@ -105,12 +105,13 @@ void write_folder(const fs::path& folder, const ModelShape& shape, at::ScalarTyp
 }
 
 TEST_F(Convert, TrainsFromAnImportAsFromTheFolderItself) {
-  const std::vector<std::pair<Kind, at::ScalarType>> kinds = {{{"qwen3", "fp32", "adamw", "none", true}, at::kFloat},
-                                                              {{"llama", "bf16_mixed", "muon"}, at::kFloat},
-                                                              {{"qwen2", "fp16_mixed", "sgd"}, at::kBFloat16},
-                                                              {{"llama", "bf16", "adamw", "parts"}, at::kBFloat16}};
+  const std::vector<std::pair<SavedModel, at::ScalarType>> kinds = {
+      {{"qwen3", "fp32", "adamw", "none", true}, at::kFloat},
+      {{"llama", "bf16_mixed", "muon"}, at::kFloat},
+      {{"qwen2", "fp16_mixed", "sgd"}, at::kBFloat16},
+      {{"llama", "bf16", "adamw", "parts"}, at::kBFloat16}};
   int number = 0;
-  for (const Place& place : places()) {
+  for (const SavedMesh& place : places()) {
     const auto& [kind, dtype] = kinds[static_cast<size_t>(number) % kinds.size()];
     SCOPED_TRACE(place.sharding + " " + kind.family + " " + kind.precision);
     const std::string name = std::to_string(number++);

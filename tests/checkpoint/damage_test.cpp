@@ -13,6 +13,7 @@
 #include "tests/checkpoint/training.h"
 #include "tests/matrix/cell.h"
 #include "tests/support/files.h"
+#include "tests/support/messages.h"
 #include "tests/support/scratch.h"
 #include "tests/support/tensor_offset.h"
 #include "tests/support/world.h"
@@ -73,10 +74,6 @@ class Damage : public ::testing::Test {
   std::unique_ptr<Training> training_;
   fs::path folder_;
 };
-
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 TEST_F(Damage, AnUntouchedOneIsRead) {
   EXPECT_EQ(complaint(), "");

@@ -9,6 +9,7 @@
 #include "tests/checkpoint/training.h"
 #include "tests/matrix/cell.h"
 #include "tests/support/files.h"
+#include "tests/support/messages.h"
 #include "tests/support/scratch.h"
 #include "tests/support/world.h"
 
@@ -77,10 +78,6 @@ class Vanished : public ::testing::Test {
   std::unique_ptr<Training> training_;
   std::map<std::string, std::string> before_;
 };
-
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 TEST_F(Vanished, AFolderBetweenPiecesAndManifest) {
   const std::string message = complaint_after(0, [](const fs::path& folder) { fs::remove_all(folder); });

@@ -18,11 +18,11 @@
 namespace meshtrain {
 namespace {
 
+using testing::kAlgorithms;
+using testing::kZigZag;
 using testing::random_tensor;
 using testing::split_heads;
 using testing::world;
-
-constexpr auto kZigZag = SequenceLayout::Kind::ZigZag;
 
 /// Counts calls of kernels and of operators that move data, from construction to destruction.
 class OperatorCounter {
@@ -48,9 +48,6 @@ class OperatorCounter {
 
   at::CallbackHandle handle_;
 };
-
-constexpr ContextAlgorithm kAlgorithms[] = {ContextAlgorithm::Ring, ContextAlgorithm::AllGather,
-                                            ContextAlgorithm::Ulysses};
 
 at::Tensor run(const at::Tensor& fused, const SequenceLayout& layout, const Group& group,
                ContextAlgorithm algorithm = ContextAlgorithm::Ring, int64_t num_heads = 4) {

@@ -14,12 +14,12 @@ namespace {
 using Kind = SequenceLayout::Kind;
 using testing::Documents;
 
-constexpr int64_t kLength = 48;  // six positions in the chunks of four zig-zag ranks
+constexpr int64_t kPlannedLength = 48;  // six positions in the chunks of four zig-zag ranks
 const Packing kPacked = at::Device(at::kCPU), kSeparate = std::nullopt;
 
 /// A batch of four: rows with the same documents, one undivided, one of tokens.
 Documents documents() {
-  std::vector<int64_t> tokens(kLength - 1);
+  std::vector<int64_t> tokens(kPlannedLength - 1);
   std::iota(tokens.begin(), tokens.end(), 1);
   return {{1, 13, 14, 40}, {1, 13, 14, 40}, {}, tokens};
 }
@@ -96,7 +96,7 @@ TEST(AttentionPlan, PackedPassesAreTheSameWork) {
   for (const Kind kind : {Kind::Contiguous, Kind::ZigZag}) {
     for (const int ranks : {1, 2, 4}) {
       for (int rank = 0; rank < ranks; ++rank) {
-        const SequenceLayout layout = SequenceLayout(kind, kLength, ranks, rank).with_documents(documents());
+        const SequenceLayout layout = SequenceLayout(kind, kPlannedLength, ranks, rank).with_documents(documents());
         for (int source = 0; source < ranks; ++source) {
           SCOPED_TRACE(::testing::Message() << "rank " << rank << " of " << ranks << ", keys of " << source);
           const std::shared_ptr<const AttentionPlan> packed = hop_passes(layout, 4, source, kPacked);
@@ -125,8 +125,8 @@ TEST(AttentionPlan, DocumentsWithoutNumberAreSeveralPasses) {
 }
 
 TEST(AttentionPlan, IsMadeOnceForTheDocumentsOfAMicroBatch) {
-  const SequenceLayout layout(Kind::ZigZag, kLength, 2, 0), divided = layout.with_documents(documents()),
-                                                            copy = divided;
+  const SequenceLayout layout(Kind::ZigZag, kPlannedLength, 2, 0), divided = layout.with_documents(documents()),
+                                                                   copy = divided;
   const auto plan = hop_passes(divided, 4, 0, kPacked);
   EXPECT_EQ(hop_passes(copy, 4, 0, kPacked), plan);
   EXPECT_EQ(hop_passes(divided.undistributed(), 4, 0, kPacked), hop_passes(copy.undistributed(), 4, 0, kPacked));
@@ -141,11 +141,11 @@ TEST(AttentionPlan, IsMadeOnceForTheDocumentsOfAMicroBatch) {
 
 // Packing is for CUDA alone.
 TEST(AttentionPlan, NothingIsPackedOnTheHost) {
-  const SequenceLayout divided = SequenceLayout::whole(kLength).with_documents({{5}});
+  const SequenceLayout divided = SequenceLayout::whole(kPlannedLength).with_documents({{5}});
   EXPECT_TRUE(divided.divided());
-  EXPECT_FALSE(SequenceLayout::whole(kLength).with_documents({{}, {}}).divided());
-  EXPECT_EQ(packing_of(at::zeros({1, 2, kLength, 64}, at::kHalf), divided), std::nullopt);
-  EXPECT_EQ(packing_of(at::zeros({1, 2, kLength, 64}, at::TensorOptions(at::kMeta).dtype(at::kHalf)), divided),
+  EXPECT_FALSE(SequenceLayout::whole(kPlannedLength).with_documents({{}, {}}).divided());
+  EXPECT_EQ(packing_of(at::zeros({1, 2, kPlannedLength, 64}, at::kHalf), divided), std::nullopt);
+  EXPECT_EQ(packing_of(at::zeros({1, 2, kPlannedLength, 64}, at::TensorOptions(at::kMeta).dtype(at::kHalf)), divided),
             std::nullopt);
 }
 

@@ -17,6 +17,8 @@ namespace {
 using testing::dense_attention;
 using testing::Documents;
 using testing::Heads;
+using testing::kAlgorithms;
+using testing::kZigZag;
 using testing::Precision;
 using testing::random_tensor;
 using testing::relative_error;
@@ -26,10 +28,6 @@ using testing::world;
 constexpr double kScale = 0.35;
 constexpr int64_t kHeadDim = 8;
 constexpr auto kContiguous = SequenceLayout::Kind::Contiguous;
-constexpr auto kZigZag = SequenceLayout::Kind::ZigZag;
-
-constexpr ContextAlgorithm kAlgorithms[] = {ContextAlgorithm::Ring, ContextAlgorithm::AllGather,
-                                            ContextAlgorithm::Ulysses};
 
 struct Case {
   ContextAlgorithm algorithm = ContextAlgorithm::Ring;

@@ -16,8 +16,8 @@ using testing::Precision;
 using testing::random_tensor;
 using testing::relative_error;
 
-constexpr double kScale = 0.5;
-const std::vector<Precision> kPrecisions = {{at::kDouble, 1e-13}, {at::kFloat, 5e-5}, {at::kBFloat16, 2e-2}};
+constexpr double kBlockScale = 0.5;
+const std::vector<Precision> kBlockPrecisions = {{at::kDouble, 1e-13}, {at::kFloat, 5e-5}, {at::kBFloat16, 2e-2}};
 
 /// Queries 9 to 14 of a sequence, whose keys are all positions from 0 on: the own ones last in `keys`.
 struct Problem {
@@ -32,7 +32,7 @@ struct Problem {
   /// By one kernel call over the whole sequence, of which the last 5 queries count.
   Attended whole() const {
     const at::Tensor padding = at::zeros({2, 4, 9, 8}, q.options());
-    const Attended all = attend(at::cat({padding, q}, 2), keys, values, true, kScale);
+    const Attended all = attend(at::cat({padding, q}, 2), keys, values, true, kBlockScale);
     return {all.out.narrow(2, 9, 5), all.lse.narrow(2, 9, 5)};
   }
 
@@ -40,13 +40,13 @@ struct Problem {
 };
 
 TEST(RunningAttention, RectanglesInAnyOrderAreTheWhole) {
-  for (const auto& [dtype, tolerance] : kPrecisions) {
+  for (const auto& [dtype, tolerance] : kBlockPrecisions) {
     const Problem problem(dtype);
     const Attended whole = problem.whole();
     const std::vector<std::pair<int64_t, int64_t>> keys = {{0, 4}, {4, 1}, {5, 4}};
     std::vector<size_t> order = {0, 1, 2};
     do {
-      RunningAttention running(problem.q, kScale);
+      RunningAttention running(problem.q, kBlockScale);
       running.add(problem.diagonal(), problem.keys, problem.values);
       for (const size_t i : order) {
         running.add(problem.rectangle(keys[i].first, keys[i].second), problem.keys, problem.values);
@@ -63,7 +63,7 @@ TEST(RunningAttention, RectanglesInAnyOrderAreTheWhole) {
 TEST(RunningAttention, QueriesHaveKeysOfTheirOwn) {
   const Problem problem(at::kDouble);
   const Attended whole = problem.whole();
-  RunningAttention running(problem.q, kScale);
+  RunningAttention running(problem.q, kBlockScale);
   running.add(ScoreBlock{3, 2, 12, 2, true, 0, 2}, problem.keys, problem.values);
   running.add(ScoreBlock{0, 3, 9, 3, true, 0, 1}, problem.keys, problem.values);
   running.add(ScoreBlock{0, 3, 9, 3, true, 1, 1}, problem.keys, problem.values);
@@ -77,8 +77,8 @@ TEST(RunningAttention, QueriesHaveKeysOfTheirOwn) {
 TEST(RunningAttention, HalvesAreMergedInFp32) {
   const Problem problem(at::kBFloat16, /*spread=*/1);
   const at::Tensor q = problem.q.narrow(2, 0, 1), k = random_tensor({2, 4, 64, 8}, 2, at::kBFloat16);
-  const Attended exact = attend(q.to(at::kDouble), k.to(at::kDouble), k.to(at::kDouble), false, kScale);
-  RunningAttention running(q, kScale);
+  const Attended exact = attend(q.to(at::kDouble), k.to(at::kDouble), k.to(at::kDouble), false, kBlockScale);
+  RunningAttention running(q, kBlockScale);
   running.add(ScoreBlock{0, 1, 0, 1, true, 0, 2}, k, k);
   for (int64_t i = 1; i < k.size(2); ++i) running.add(ScoreBlock{0, 1, i, 1, false, 0, 2}, k, k);
   EXPECT_LE(relative_error(running.finish().out, exact.out), 1.0 / 256) << "one rounding, not 64";
@@ -86,29 +86,29 @@ TEST(RunningAttention, HalvesAreMergedInFp32) {
 
 TEST(RunningAttention, NoKeyYetIsAStateOfItsOwn) {
   const Problem problem(at::kDouble);
-  RunningAttention none(problem.q, kScale);
+  RunningAttention none(problem.q, kBlockScale);
   EXPECT_THROW(none.finish(), std::logic_error);
   EXPECT_THROW(none.add(problem.rectangle(0, 4), problem.keys, problem.values), std::logic_error);
 
-  RunningAttention gap(problem.q, kScale);
+  RunningAttention gap(problem.q, kBlockScale);
   gap.add(ScoreBlock{0, 4, 9, 4, true, 0, 2}, problem.keys, problem.values);
   EXPECT_THROW(gap.add(problem.rectangle(0, 4), problem.keys, problem.values), std::logic_error);
   EXPECT_THROW(gap.finish(), std::logic_error);
 }
 
 TEST(RunningGradients, BlocksInAnyOrderAreTheWhole) {
-  for (const auto& [dtype, tolerance] : kPrecisions) {
+  for (const auto& [dtype, tolerance] : kBlockPrecisions) {
     const Problem problem(dtype, /*spread=*/1);
     const Attended attended = problem.whole();
     const at::Tensor grad = random_tensor({2, 4, 5, 8}, 4, dtype);
     const at::Tensor padded_q = at::cat({at::zeros({2, 4, 9, 8}, grad.options()), problem.q}, 2);
     const at::Tensor padded_grad = at::cat({at::zeros({2, 4, 9, 8}, grad.options()), grad}, 2);
-    const Attended all = attend(padded_q, problem.keys, problem.values, true, kScale);
+    const Attended all = attend(padded_q, problem.keys, problem.values, true, kBlockScale);
     const AttentionGradients whole =
-        attend_backward(padded_grad, padded_q, problem.keys, problem.values, all, true, kScale);
+        attend_backward(padded_grad, padded_q, problem.keys, problem.values, all, true, kBlockScale);
     std::vector<ScoreBlock> blocks = {problem.rectangle(0, 4), problem.diagonal(), problem.rectangle(4, 5)};
     for (int turn = 0; turn < 3; ++turn) {
-      RunningGradients running(grad, problem.q, {attended.out, attended.lse}, kScale);
+      RunningGradients running(grad, problem.q, {attended.out, attended.lse}, kBlockScale);
       const at::Tensor dk = at::zeros_like(problem.keys, at::kDouble), dv = at::zeros_like(dk);
       for (const ScoreBlock& block : blocks) running.add(block, problem.keys, problem.values, dk, dv);
       EXPECT_LE(relative_error(running.queries(), whole.q.narrow(2, 9, 5)), tolerance) << dtype;

@@ -4,10 +4,16 @@
 
 #include <vector>
 
+#include "context_parallel/choice.h"
 #include "context_parallel/sequence_layout.h"
 #include "tests/support/precision.h"
 
 namespace meshtrain::testing {
+
+/// Every way in which attention goes over the ranks.
+inline constexpr ContextAlgorithm kAlgorithms[] = {ContextAlgorithm::Ring, ContextAlgorithm::AllGather,
+                                                   ContextAlgorithm::Ulysses};
+inline constexpr auto kZigZag = SequenceLayout::Kind::ZigZag;
 
 /// Document starts for each sequence of a batch, as SequenceLayout::with_documents takes them.
 using Documents = std::vector<std::vector<int64_t>>;

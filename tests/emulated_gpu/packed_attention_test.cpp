@@ -14,12 +14,10 @@
 #include "tests/gpu/reference.h"
 #include "tests/support/world.h"
 
-namespace meshtrain {
+namespace meshtrain::testing {
 namespace {
 
-using namespace testing;
-
-constexpr double kScale = 0.35;
+constexpr double kRanksScale = 0.35;
 constexpr int64_t kLength = 640, kHeadDim = 8;  // 80 positions in the chunks of four zig-zag ranks
 constexpr char kForward[] = "_flash_attention_forward", kBackward[] = "_flash_attention_backward";
 
@@ -27,7 +25,7 @@ const Documents kOne = {{1, 3, 40, 580, 581}};  // of 1, 2, 37, 540, 1 and 59 to
 const Documents kSame = {{80, 340}, {80, 340}};
 const Documents kOwn = {{1, 3, 40, 580, 581}, {}, {5, 599, 639}};  // the second is one document
 
-struct Case {
+struct PackedCase {
   ContextAlgorithm algorithm;
   SequenceLayout::Kind kind;
   Documents documents;
@@ -60,7 +58,7 @@ int64_t most_calls(ContextAlgorithm algorithm) {
   return algorithm == ContextAlgorithm::Ring ? 2 * ranks : 2;
 }
 
-void expect_definition(const Case& c) {
+void expect_definition(const PackedCase& c) {
   const int64_t batch = static_cast<int64_t>(c.documents.size()), all_heads = c.num_heads + 2 * c.num_kv_heads;
   const SequenceLayout layout =
       SequenceLayout(c.kind, kLength, world().size(), world().rank()).with_documents(c.documents);
@@ -69,14 +67,14 @@ void expect_definition(const Case& c) {
 
   const at::Tensor whole = fused.to(at::kDouble).set_requires_grad(true);
   const Heads heads = split_heads(whole, c.num_heads, c.num_kv_heads);
-  const at::Tensor expected = dense_attention(heads.q, heads.k, heads.v, c.documents, kScale).transpose(1, 2);
+  const at::Tensor expected = dense_attention(heads.q, heads.k, heads.v, c.documents, kRanksScale).transpose(1, 2);
   expected.backward(grad.to(at::kDouble));
 
   const KernelCalls calls;
   const at::Tensor local = layout.take(fused, 1).to(gpu()).detach().set_requires_grad(true);
   const Heads parts = split_heads(local, c.num_heads, c.num_kv_heads);
   const at::Tensor found =
-      attention(parts.q, parts.k, parts.v, layout, device_world(), c.algorithm, kScale).transpose(1, 2);
+      attention(parts.q, parts.k, parts.v, layout, device_world(), c.algorithm, kRanksScale).transpose(1, 2);
   found.backward(layout.take(grad, 1).to(gpu()));
 
   EXPECT_EQ(calls.cudnn(), 0);
@@ -123,7 +121,7 @@ TEST(PackedAttention, LayersShareAPlan) {
     const at::Tensor x = layout.take(random_tensor({1, kLength, 4, kHeadDim}, 1, at::kHalf), 1).to(gpu());
     const at::Tensor q = x.transpose(1, 2).set_requires_grad(true);
     const auto layer = [&] {
-      const at::Tensor out = attention(q, q, q, layout, device_world(), algorithm, kScale);
+      const at::Tensor out = attention(q, q, q, layout, device_world(), algorithm, kRanksScale);
       out.backward(at::ones_like(out));
     };
     const auto uploads = [&] {
@@ -153,7 +151,7 @@ TEST(PackedAttention, IsDifferentiableOnce) {
     const SequenceLayout layout = SequenceLayout(kind, kLength, world().size(), world().rank()).with_documents(kOne);
     const at::Tensor x = layout.take(random_tensor({1, kLength, 4, kHeadDim}, 1, at::kHalf), 1).to(gpu());
     const at::Tensor q = x.transpose(1, 2).set_requires_grad(true);
-    const at::Tensor out = attention(q, q, q, layout, device_world(), algorithm, kScale);
+    const at::Tensor out = attention(q, q, q, layout, device_world(), algorithm, kRanksScale);
     const auto second = [&] {
       const at::Tensor first = torch::autograd::grad({out.pow(2).sum()}, {q}, {}, true, /*create_graph=*/true)[0];
       first.sum().backward();
@@ -165,7 +163,7 @@ TEST(PackedAttention, IsDifferentiableOnce) {
 /// The stand-in's complaint about q, k and v of [6, 2, 8] in two sequences, or "".
 std::string refusal(const at::Tensor& q, const at::Tensor& ends_q, const at::Tensor& ends_k, int64_t longest = 4) {
   try {
-    attend_packed(q, q, q, {ends_q, ends_k, longest, longest}, true, kScale);
+    attend_packed(q, q, q, {ends_q, ends_k, longest, longest}, true, kRanksScale);
   } catch (const c10::Error& error) {
     return error.what_without_backtrace();
   }
@@ -195,7 +193,7 @@ TEST(EmulatedFlash, WhatLengthsLeaveOutIsNoNumber) {
   const at::Tensor q = fresh({6, 2, 8}).to(at::kHalf).to(gpu());
   const auto out = [&](std::vector<int> ends, int64_t longest) {
     const at::Tensor bounds = at::tensor(ends, at::kInt).to(gpu());
-    return attend_packed(q, q, q, {bounds, bounds, longest, longest}, true, kScale).out.to(at::kCPU).isnan();
+    return attend_packed(q, q, q, {bounds, bounds, longest, longest}, true, kRanksScale).out.to(at::kCPU).isnan();
   };
   EXPECT_FALSE(out({0, 2, 6}, 4).any().item<bool>());
   EXPECT_TRUE(out({0, 2, 5}, 4)[5].all().item<bool>()) << "after the last";
@@ -203,4 +201,4 @@ TEST(EmulatedFlash, WhatLengthsLeaveOutIsNoNumber) {
 }
 
 }  // namespace
-}  // namespace meshtrain
+}  // namespace meshtrain::testing

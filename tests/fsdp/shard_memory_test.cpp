@@ -17,7 +17,7 @@
 namespace meshtrain {
 namespace {
 
-constexpr int64_t kNumel = 1 << 20, kBytes = kNumel * 4;
+constexpr int64_t kShardNumel = 1 << 20, kShardBytes = kShardNumel * 4;
 
 /// Bytes of the tensor that this process has mapped right now, as the system counts them.
 int64_t resident_bytes(const at::Tensor& tensor) {
@@ -42,12 +42,12 @@ class ShardMemoryOnDisk : public ::testing::Test {
 };
 
 TEST_F(ShardMemoryOnDisk, GivesZerosThatKeepWhatIsWrittenWhileTheyAreAside) {
-  const at::Tensor tensor = memory.zeros(kNumel, at::kFloat), other = memory.zeros(3, at::kDouble);
+  const at::Tensor tensor = memory.zeros(kShardNumel, at::kFloat), other = memory.zeros(3, at::kDouble);
   EXPECT_TRUE(tensor.eq(0).all().item<bool>());
-  const at::Tensor values = testing::random_tensor({kNumel}, 1, at::kFloat);
+  const at::Tensor values = testing::random_tensor({kShardNumel}, 1, at::kFloat);
   at::Tensor(tensor).copy_(values);
   at::Tensor(other).fill_(7);
-  EXPECT_GE(resident_bytes(tensor), kBytes);
+  EXPECT_GE(resident_bytes(tensor), kShardBytes);
   set_aside(tensor);
   EXPECT_EQ(resident_bytes(tensor), 0);
   fetch_ahead(tensor);
@@ -58,32 +58,32 @@ TEST_F(ShardMemoryOnDisk, GivesZerosThatKeepWhatIsWrittenWhileTheyAreAside) {
 TEST_F(ShardMemoryOnDisk, CountsItsBytesAndTakesNoneOfTheHosts) {
   HostMemory& host = HostMemory::counted();
   const int64_t before = host.live();
-  const at::Tensor tensor = memory.zeros(kNumel, at::kFloat), small = memory.zeros(1, at::kFloat);
+  const at::Tensor tensor = memory.zeros(kShardNumel, at::kFloat), small = memory.zeros(1, at::kFloat);
   EXPECT_EQ(host.live(), before);
-  EXPECT_EQ(memory.disk_bytes(), kBytes + 4096);
+  EXPECT_EQ(memory.disk_bytes(), kShardBytes + 4096);
 }
 
 TEST_F(ShardMemoryOnDisk, HasAFileWithoutAName) {
-  const at::Tensor tensor = memory.zeros(kNumel, at::kFloat);
+  const at::Tensor tensor = memory.zeros(kShardNumel, at::kFloat);
   EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
 }
 
 TEST_F(ShardMemoryOnDisk, TensorsOutliveIt) {
-  const at::Tensor tensor = memory.zeros(kNumel, at::kFloat);
+  const at::Tensor tensor = memory.zeros(kShardNumel, at::kFloat);
   memory = ShardMemory();
   at::Tensor(tensor).fill_(1);
   set_aside(tensor);
-  EXPECT_EQ(tensor.sum().item<float>(), kNumel);
+  EXPECT_EQ(tensor.sum().item<float>(), kShardNumel);
 }
 
 TEST_F(ShardMemoryOnDisk, LeavesMemoryAlone) {
-  const at::Tensor tensor = at::ones({kNumel});
+  const at::Tensor tensor = at::ones({kShardNumel});
   set_aside(tensor);
   fetch_ahead(tensor);
   set_aside(at::Tensor(tensor).narrow(0, 5, 10));
-  EXPECT_EQ(tensor.sum().item<float>(), kNumel);
+  EXPECT_EQ(tensor.sum().item<float>(), kShardNumel);
   EXPECT_EQ(ShardMemory().zeros(4, at::kFloat).sum().item<float>(), 0);
-  EXPECT_TRUE(memory.zeros(kNumel, at::device(at::kMeta).dtype(at::kFloat)).is_meta());
+  EXPECT_TRUE(memory.zeros(kShardNumel, at::device(at::kMeta).dtype(at::kFloat)).is_meta());
   EXPECT_EQ(memory.disk_bytes(), 0);
 }
 
@@ -95,7 +95,7 @@ TEST_F(ShardMemoryOnDisk, SaysAtOnceThatTheDiskIsTooSmall) {
   setrlimit(RLIMIT_FSIZE, &limit);
   std::string message;
   try {
-    memory.zeros(kNumel, at::kFloat);
+    memory.zeros(kShardNumel, at::kFloat);
   } catch (const std::runtime_error& error) {
     message = error.what();
   }

@@ -6,10 +6,8 @@
 #include "context_parallel/block_attention.h"
 #include "tests/gpu/reference.h"
 
-namespace meshtrain {
+namespace meshtrain::testing {
 namespace {
-
-using namespace testing;
 
 constexpr double kScale = 0.1;
 
@@ -96,4 +94,4 @@ TEST(RunningAttentionOnGpu, IsAsOnTheHost) {
 }
 
 }  // namespace
-}  // namespace meshtrain
+}  // namespace meshtrain::testing

@@ -4,10 +4,8 @@
 #include "tensor_parallel/cross_entropy_rows.h"
 #include "tests/gpu/reference.h"
 
-namespace meshtrain {
+namespace meshtrain::testing {
 namespace {
-
-using namespace testing;
 
 /// Labels of which some are another rank's, and some ignored; on the host.
 RowLabels labels_of(int64_t rows, int64_t columns) {
@@ -81,4 +79,4 @@ TEST(CrossEntropyOnGpu, SumsFarFromZero) {
 }
 
 }  // namespace
-}  // namespace meshtrain
+}  // namespace meshtrain::testing

@@ -4,10 +4,8 @@
 #include "tensor_parallel/embedding_gradient.h"
 #include "tests/gpu/reference.h"
 
-namespace meshtrain {
+namespace meshtrain::testing {
 namespace {
-
-using namespace testing;
 
 struct Buffers {
   at::ScalarType grad;
@@ -76,4 +74,4 @@ TEST(EmbeddingGradientOnGpu, AllTokensAbsentChangeNothing) {
 }
 
 }  // namespace
-}  // namespace meshtrain
+}  // namespace meshtrain::testing

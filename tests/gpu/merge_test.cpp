@@ -4,10 +4,8 @@
 #include "context_parallel/merge.h"
 #include "tests/gpu/reference.h"
 
-namespace meshtrain {
+namespace meshtrain::testing {
 namespace {
-
-using namespace testing;
 
 TEST(MergeOnGpu, IsAsOnTheHost) {
   for (const auto& [dtype, tolerance] : kPrecisions) {
@@ -30,4 +28,4 @@ TEST(MergeOnGpu, IsAsOnTheHost) {
 }
 
 }  // namespace
-}  // namespace meshtrain
+}  // namespace meshtrain::testing

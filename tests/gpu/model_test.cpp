@@ -8,10 +8,8 @@
 #include "runtime/model/swiglu.h"
 #include "tests/gpu/reference.h"
 
-namespace meshtrain {
+namespace meshtrain::testing {
 namespace {
-
-using namespace testing;
 
 std::string shape_of(const at::Tensor& tensor) {
   return c10::str(tensor.sizes());
@@ -138,4 +136,4 @@ TEST(RopeOnGpu, IsAsOnTheHost) {
 }
 
 }  // namespace
-}  // namespace meshtrain
+}  // namespace meshtrain::testing

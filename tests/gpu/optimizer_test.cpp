@@ -8,10 +8,8 @@
 #include "runtime/trainer/squared_norm.h"
 #include "tests/gpu/reference.h"
 
-namespace meshtrain {
+namespace meshtrain::testing {
 namespace {
-
-using namespace testing;
 
 using Update = void(at::Tensor&, at::Tensor&, at::Tensor&, at::Tensor&, const std::optional<at::Tensor>&,
                     const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&,
@@ -100,4 +98,4 @@ TEST(SquaredNormOnGpu, IsInFp64AndRepeatable) {
 }
 
 }  // namespace
-}  // namespace meshtrain
+}  // namespace meshtrain::testing

@@ -8,13 +8,11 @@
 #include "tests/gpu/kernel_calls.h"
 #include "tests/gpu/reference.h"
 
-namespace meshtrain {
+namespace meshtrain::testing {
 namespace {
 
-using namespace testing;
-
-constexpr double kScale = 0.1;
-constexpr char kForward[] = "_flash_attention_forward", kBackward[] = "_flash_attention_backward";
+constexpr double kPackedScale = 0.1;
+constexpr char kFlashForward[] = "_flash_attention_forward", kFlashBackward[] = "_flash_attention_backward";
 const std::vector<Precision> kHalves = {{at::kBFloat16, 1e-2}, {at::kHalf, 2e-3}};
 
 /// q, k, v and the gradient of the output: [rows, heads, D], parts of larger tensors.
@@ -63,15 +61,15 @@ TEST(PackedAttentionOnGpu, IsAttentionOfEachSequence) {
         const std::vector<at::Tensor> device =
             made(query_ends[-1].item<int>(), key_ends[-1].item<int>(), heads, kv_heads, head_dim, dtype);
         poison({device[0], device[1]});
-        const Attended seen = attend_packed(device[0], device[1], device[2], lengths, packed.causal, kScale);
+        const Attended seen = attend_packed(device[0], device[1], device[2], lengths, packed.causal, kPackedScale);
         ASSERT_EQ(seen.lse.sizes(), at::IntArrayRef({heads, device[0].size(0)}));
         ASSERT_EQ(seen.lse.scalar_type(), at::kFloat);
         EXPECT_TRUE(seen.out.is_contiguous());
         // The backward is given what all of the keys came to: here, as if there were more than these.
         const Attended given{seen.out, seen.lse + 0.5};
         poison({device[0], device[1]});
-        const AttentionGradients gradients =
-            attend_packed_backward(device[3], device[0], device[1], device[2], given, lengths, packed.causal, kScale);
+        const AttentionGradients gradients = attend_packed_backward(device[3], device[0], device[1], device[2], given,
+                                                                    lengths, packed.causal, kPackedScale);
         int64_t query = 0, key = 0;
         std::vector<at::Tensor> outs, lses, dqs, dks, dvs;
         for (size_t i = 0; i < packed.queries.size(); ++i) {
@@ -80,9 +78,10 @@ TEST(PackedAttentionOnGpu, IsAttentionOfEachSequence) {
             return on_host(tensor).narrow(0, first, count).transpose(0, 1).unsqueeze(0);
           };
           const at::Tensor q = of(device[0], query, n), k = of(device[1], key, m), v = of(device[2], key, m);
-          const Attended wanted = attend(q, k, v, packed.causal, kScale);
-          const AttentionGradients expected = attend_backward(
-              of(device[3], query, n), q, k, v, {of(seen.out, query, n), wanted.lse + 0.5}, packed.causal, kScale);
+          const Attended wanted = attend(q, k, v, packed.causal, kPackedScale);
+          const AttentionGradients expected =
+              attend_backward(of(device[3], query, n), q, k, v, {of(seen.out, query, n), wanted.lse + 0.5},
+                              packed.causal, kPackedScale);
           const auto back = [](const at::Tensor& tensor) { return tensor[0].transpose(0, 1); };
           outs.push_back(back(wanted.out));
           lses.push_back(wanted.lse[0]);
@@ -132,7 +131,7 @@ TEST(PackedAttentionOnGpu, PassesOfARingAreAsOnTheHost) {
           const auto plan = [&](int hop) {
             return hop_passes(layout, kBatch, (rank + hop) % kRanks, packing_of(q, layout));
           };
-          RunningAttention running(q, kScale);
+          RunningAttention running(q, kPackedScale);
           for (int hop = 0; hop < kRanks; ++hop) {
             const int source = (rank + hop) % kRanks;
             for (const Pass& pass : plan(hop)->passes)
@@ -140,7 +139,7 @@ TEST(PackedAttentionOnGpu, PassesOfARingAreAsOnTheHost) {
           }
           const Attended attended = running.finish();
           std::vector<at::Tensor> results = {attended.out, attended.lse};
-          RunningGradients gradients(grad, q, attended, kScale);
+          RunningGradients gradients(grad, q, attended, kPackedScale);
           for (int hop = 0; hop < kRanks; ++hop) {
             const int source = (rank + hop) % kRanks;
             const at::Tensor k = local(whole[1], source), v = local(whole[2], source);
@@ -153,8 +152,8 @@ TEST(PackedAttentionOnGpu, PassesOfARingAreAsOnTheHost) {
         };
         const KernelCalls calls;
         const std::vector<at::Tensor> seen = run(gpu(), dtype);
-        EXPECT_LE(calls.count(kForward), 2 * kRanks);
-        EXPECT_EQ(calls.all(), calls.count(kForward) + calls.count(kBackward)) << "of another kernel";
+        EXPECT_LE(calls.count(kFlashForward), 2 * kRanks);
+        EXPECT_EQ(calls.all(), calls.count(kFlashForward) + calls.count(kFlashBackward)) << "of another kernel";
         const std::vector<at::Tensor> wanted = run(at::kCPU, at::kDouble);
         for (size_t i = 0; i < seen.size(); ++i) {
           if (wanted[i].count_nonzero().item<int64_t>() == 0) {
@@ -172,7 +171,7 @@ TEST(PackedAttentionOnGpu, PassesOfARingAreAsOnTheHost) {
 void run_local(const std::vector<int64_t>& starts, int64_t length, at::ScalarType dtype, int64_t head_dim = 64) {
   const SequenceLayout layout = SequenceLayout::whole(length).with_documents({starts});
   const at::Tensor q = fresh({1, length, 2, head_dim}).to(dtype).to(gpu()).transpose(1, 2);
-  LocalAttention local(layout, 1, kScale, packing_of(q, layout));
+  LocalAttention local(layout, 1, kPackedScale, packing_of(q, layout));
   AttentionCall::Forward forward = local.forward(q, q, q);
   local.backward(q, forward.saved);
 }
@@ -185,14 +184,14 @@ TEST(PackedAttentionOnGpu, CuDnnNeverSeesADividedSample) {
       for (const int64_t first : {513, 600, 700}) run_local({first}, 1300, dtype, head_dim);
       const bool packed = dtype != at::kFloat && head_dim <= 256;
       EXPECT_EQ(calls.cudnn(), 0) << dtype;
-      EXPECT_EQ(calls.count(kForward), packed ? 3 : 0) << dtype << " " << head_dim;
-      EXPECT_EQ(calls.count(kBackward), packed ? 3 : 0) << dtype << " " << head_dim;
+      EXPECT_EQ(calls.count(kFlashForward), packed ? 3 : 0) << dtype << " " << head_dim;
+      EXPECT_EQ(calls.count(kFlashBackward), packed ? 3 : 0) << dtype << " " << head_dim;
     }
   }
   const KernelCalls calls;
   run_local({}, 1300, at::kBFloat16);
   EXPECT_GE(calls.cudnn(), 2) << "nothing is divided";
-  EXPECT_EQ(calls.count(kForward), 0);
+  EXPECT_EQ(calls.count(kFlashForward), 0);
 }
 
 TEST(PackedAttentionOnGpu, CallsAreFewWhateverTheDocuments) {
@@ -201,8 +200,8 @@ TEST(PackedAttentionOnGpu, CallsAreFewWhateverTheDocuments) {
   for (const std::vector<int64_t>& starts : {std::vector<int64_t>{1}, {1, 3, 70, 200}, tokens}) {
     const KernelCalls calls;
     run_local(starts, 300, at::kBFloat16);
-    EXPECT_EQ(calls.count(kForward), 1);
-    EXPECT_EQ(calls.count(kBackward), 1);
+    EXPECT_EQ(calls.count(kFlashForward), 1);
+    EXPECT_EQ(calls.count(kFlashBackward), 1);
   }
 }
 
@@ -211,7 +210,7 @@ TEST(PackedAttentionOnGpu, TheHostDoesNotWait) {
   const SequenceLayout layout = SequenceLayout::whole(600).with_documents({{1, 40}, {599}});
   const at::Tensor q = fresh({2, 600, 2, 64}).to(at::kBFloat16).to(gpu()).transpose(1, 2);
   const auto run = [&] {  // a layer: the plan is the first one's
-    LocalAttention local(layout, 2, kScale, packing_of(q, layout));
+    LocalAttention local(layout, 2, kPackedScale, packing_of(q, layout));
     const AttentionCall::Forward forward = local.forward(q, q, q);
     const AttentionGradients gradients = local.backward(q, forward.saved);
     return at::cat({forward.out, gradients.q, gradients.k, gradients.v});
@@ -225,4 +224,4 @@ TEST(PackedAttentionOnGpu, TheHostDoesNotWait) {
 }
 
 }  // namespace
-}  // namespace meshtrain
+}  // namespace meshtrain::testing

@@ -7,10 +7,8 @@
 #include "tensor_parallel/matrix_product.h"
 #include "tests/gpu/reference.h"
 
-namespace meshtrain {
+namespace meshtrain::testing {
 namespace {
-
-using namespace testing;
 
 // The first product of a step goes to memory that nobody has set to zero; the second is added.
 TEST(ProductOnGpu, ReadsNothingOfAnUnwrittenResult) {
@@ -34,4 +32,4 @@ TEST(ProductOnGpu, ReadsNothingOfAnUnwrittenResult) {
 }
 
 }  // namespace
-}  // namespace meshtrain
+}  // namespace meshtrain::testing

@@ -14,10 +14,10 @@ namespace {
 constexpr int64_t kVocabulary = 97;  // divides by no number of ranks
 constexpr int64_t kSequence = 32;
 constexpr int64_t kGlobalBatch = 16;
-constexpr int64_t kSteps = 3;
+constexpr int64_t kCellSteps = 3;
 constexpr int64_t kSeparator = 0;
 
-std::string mesh_of(const Cell& cell) {
+std::string sizes_of(const Cell& cell) {
   return "dp=" + std::to_string(cell.dp) + ",tp=" + std::to_string(cell.tp) + ",cp=" + std::to_string(cell.cp);
 }
 
@@ -192,7 +192,7 @@ std::vector<std::string> patterns_of(const std::string& frozen) {
 }  // namespace
 
 std::vector<std::string> factors_of(const Cell& cell) {
-  return {mesh_of(cell),
+  return {sizes_of(cell),
           cell.algorithm,
           cell.layout,
           cell.sequence_parallel ? "sp" : "-",
@@ -282,7 +282,7 @@ Recipe recipe_of(const Cell& cell, bool alone, const std::filesystem::path& fold
   recipe.train.sequence_length = kSequence;
   recipe.train.global_batch = kGlobalBatch;
   recipe.train.micro_batch = alone ? kGlobalBatch : kGlobalBatch / (dp * cell.accumulation);
-  recipe.train.steps = kSteps;
+  recipe.train.steps = kCellSteps;
   recipe.train.precision = cell.variant.precision;
   if (!alone) {
     const bool alternate = cell.recompute == "alternate";
@@ -305,7 +305,7 @@ Recipe recipe_of(const Cell& cell, bool alone, const std::filesystem::path& fold
 void write_tokens(const std::filesystem::path& folder) {
   std::mt19937_64 generator(7);
   std::ofstream tokens(folder / "tokens.bin", std::ios::binary), mask(folder / "mask.bin", std::ios::binary);
-  for (int64_t sample = 0; sample < kGlobalBatch * kSteps; ++sample) {
+  for (int64_t sample = 0; sample < kGlobalBatch * kCellSteps; ++sample) {
     for (int64_t position = 0; position <= kSequence; ++position) {
       const bool ends = ends_document(sample, position, generator() % 5 == 0);
       const uint16_t id = ends ? kSeparator : static_cast<uint16_t>(1 + generator() % (kVocabulary - 1));

@@ -4,8 +4,13 @@
 #include <sstream>
 
 #include "runtime/data/dataset.h"
+#include "tests/support/world.h"
 
 namespace meshtrain::testing {
+
+DeviceMesh mesh_of(const Cell& cell) {
+  return DeviceMesh(MeshLayout({{"dp", cell.dp}, {"cp", cell.cp}, {"tp", cell.tp}}), world());
+}
 
 DeviceMesh one_rank_mesh() {
   return DeviceMesh(MeshLayout({{"dp", 1}, {"cp", 1}, {"tp", 1}}), Group());

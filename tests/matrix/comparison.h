@@ -6,6 +6,7 @@
 #include "mesh/device_mesh.h"
 #include "runtime/recipe/recipe.h"
 #include "runtime/verify/comparison.h"
+#include "tests/matrix/cell.h"
 
 namespace meshtrain::testing {
 
@@ -21,6 +22,9 @@ Reference train_reference(Recipe recipe);
 /// `shares`: becomes at least what share of its bound each kind of number took, by precision and kind.
 std::string train_and_compare(const Recipe& recipe, const DeviceMesh& mesh, const Reference& reference,
                               std::map<std::string, double>* shares = nullptr);
+
+/// The mesh of a cell, of all ranks of the world.
+DeviceMesh mesh_of(const Cell& cell);
 
 /// The mesh of one rank.
 DeviceMesh one_rank_mesh();

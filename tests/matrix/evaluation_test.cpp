@@ -46,10 +46,6 @@ std::vector<Cell> cells(const std::string& precision) {
   return all;
 }
 
-DeviceMesh mesh_of(const Cell& cell) {
-  return DeviceMesh(MeshLayout({{"dp", cell.dp}, {"cp", cell.cp}, {"tp", cell.tp}}), world());
-}
-
 class EvaluationTest : public ::testing::Test {
  protected:
   EvaluationTest() {
@@ -101,7 +97,7 @@ struct Trained {
   std::map<std::string, at::Tensor> weights;
 };
 
-Trained train(const Recipe& recipe, const DeviceMesh& mesh, const Evaluation* evaluation) {
+Trained train_and_evaluate(const Recipe& recipe, const DeviceMesh& mesh, const Evaluation* evaluation) {
   Trainer trainer(recipe, mesh, at::kCPU);
   const Dataset dataset(recipe.data, recipe.train.sequence_length, recipe.model.shape.vocab_size, 0);
   Trained trained;
@@ -122,7 +118,8 @@ TEST_F(EvaluationTest, DoesNotChangeABitOfTheTraining) {
       const Recipe asked = recipe(cell, /*alone=*/false, 13);
       const DeviceMesh mesh = mesh_of(cell);
       const Evaluation evaluation(asked);
-      const Trained with = train(asked, mesh, &evaluation), without = train(asked, mesh, nullptr);
+      const Trained with = train_and_evaluate(asked, mesh, &evaluation),
+                    without = train_and_evaluate(asked, mesh, nullptr);
       EXPECT_EQ(with.losses, without.losses) << cell.describe();
       for (const auto& [name, weights] : without.weights) {
         EXPECT_TRUE(at::equal(with.weights.at(name), weights)) << name << " on " << cell.describe();

@@ -140,7 +140,7 @@ using Gradients = std::map<std::string, at::Tensor>;
 
 /// Two steps, and what they gave: gradients, losses and norms of each. `writes`: layers do; else every buffer is set to
 /// zero before, and all add.
-std::vector<Gradients> train(const Case& each, bool writes, Zeroed& zeroed) {
+std::vector<Gradients> train_two_steps(const Case& each, bool writes, Zeroed& zeroed) {
   const Recipe recipe = recipe_of(each);
   const DeviceMesh mesh(MeshLayout({{"dp", recipe.parallel.mesh.at("dp")}, {"cp", each.cp}, {"tp", each.tp}}), world());
   Trainer trainer(recipe, mesh, at::kCPU);
@@ -169,8 +169,8 @@ TEST(FirstWrite, GivesTheBitsOfZerosThatAllAddTo) {
   if (world().size() == 8) GTEST_SKIP() << "4 ranks have shown it";
   for (const Case& each : cases()) {
     Zeroed zeroed, all_zeroed;
-    const std::vector<Gradients> seen = train(each, /*writes=*/true, zeroed);
-    const std::vector<Gradients> wanted = train(each, /*writes=*/false, all_zeroed);
+    const std::vector<Gradients> seen = train_two_steps(each, /*writes=*/true, zeroed);
+    const std::vector<Gradients> wanted = train_two_steps(each, /*writes=*/false, all_zeroed);
     for (size_t step = 0; step < wanted.size(); ++step) {
       ASSERT_EQ(seen[step].size(), wanted[step].size());
       for (const auto& [name, gradient] : wanted[step]) {

@@ -18,10 +18,6 @@
 namespace meshtrain::testing {
 namespace {
 
-DeviceMesh mesh_of(const Cell& cell) {
-  return DeviceMesh(MeshLayout({{"dp", cell.dp}, {"cp", cell.cp}, {"tp", cell.tp}}), world());
-}
-
 uint64_t cover_seed() {
   const char* const asked = std::getenv("MESHTRAIN_COVER_SEED");
   return asked != nullptr ? std::strtoull(asked, nullptr, 10) : 2026;

@@ -19,7 +19,7 @@ using testing::Watchdog;
 using testing::world;
 using testing::world_again;
 
-constexpr int kPatience = 60;
+constexpr int kSeconds = 60;
 
 /// A signal between ranks that does not pass through MPI: a file that one rank makes and others look for.
 class Signal {
@@ -45,7 +45,7 @@ class Concurrency : public ::testing::Test {
 TEST_F(Concurrency, ALongReductionDoesNotDelayAShortOneOfAnotherGroup) {
   const Group first = world_again("first");
   const Group second = world_again("second");
-  const Watchdog watchdog(kPatience);
+  const Watchdog watchdog(kSeconds);
   at::Tensor large = at::full({16 << 20}, 1.0f);  // 64 MiB
   at::Tensor small = at::full({1 << 18}, 1.0f);   // short beside that, but more than one message
   const auto check = [&] {
@@ -68,7 +68,7 @@ TEST_F(Concurrency, ALongReductionDoesNotDelayAShortOneOfAnotherGroup) {
 
 TEST_F(Concurrency, RanksMayWaitInOrdersOfTheirOwn) {
   const std::vector<Group> groups{world_again("a"), world_again("b"), world_again("c")};
-  const Watchdog watchdog(kPatience);
+  const Watchdog watchdog(kSeconds);
   std::vector<at::Tensor> tensors;
   std::vector<Work> works;
   for (int round = 0; round < 5; ++round) {
@@ -90,7 +90,7 @@ TEST_F(Concurrency, RanksMayWaitInOrdersOfTheirOwn) {
 TEST_F(Concurrency, CollectivesAdvanceWhileTheCallerComputes) {
   const testing::ScratchFolder folder(world());
   const Signal done(folder.path() / "done");
-  const Watchdog watchdog(kPatience);
+  const Watchdog watchdog(kSeconds);
   at::Tensor tensor = at::full({4 << 20}, 1.0f);
   const Work work = world().all_reduce(tensor);
   // The last rank makes no call until all the others have their result.
@@ -107,7 +107,7 @@ TEST_F(Concurrency, CollectivesAdvanceWhileTheCallerComputes) {
 TEST_F(Concurrency, TensorsAreHeldUntilDoneAndNoLonger) {
   const testing::ScratchFolder folder(world());
   const Signal checked(folder.path() / "checked");
-  const Watchdog watchdog(kPatience);
+  const Watchdog watchdog(kSeconds);
   const Group group = world_again("held");
   if (world().rank() == 0) {
     at::Tensor tensor = at::full({1000}, 1.0);
@@ -128,7 +128,7 @@ TEST_F(Concurrency, TensorsAreHeldUntilDoneAndNoLonger) {
 
 TEST_F(Concurrency, WorkThatNobodyWaitsForIsDoneAllTheSame) {
   const Group group = world_again("forgotten");
-  const Watchdog watchdog(kPatience);
+  const Watchdog watchdog(kSeconds);
   at::Tensor tensor = at::full({1 << 16}, 1.0);
   for (int i = 0; i < 4; ++i) group.all_reduce(tensor);
   group.barrier();  // one queue: behind the others
@@ -137,7 +137,7 @@ TEST_F(Concurrency, WorkThatNobodyWaitsForIsDoneAllTheSame) {
 
 TEST_F(Concurrency, ABarrierHoldsEveryRank) {
   const testing::ScratchFolder folder(world());
-  const Watchdog watchdog(kPatience);
+  const Watchdog watchdog(kSeconds);
   for (int last = 0; last < world().size(); ++last) {
     const Signal arrived(folder.path() / std::to_string(last));
     if (world().rank() == last) {
@@ -150,7 +150,7 @@ TEST_F(Concurrency, ABarrierHoldsEveryRank) {
 }
 
 TEST_F(Concurrency, SplittingFinishesWhatIsUnderWay) {
-  const Watchdog watchdog(kPatience);
+  const Watchdog watchdog(kSeconds);
   at::Tensor tensor = at::full({1 << 20}, 1.0);
   const Work work = world().all_reduce(tensor);
   // Splitting blocks: a rank that came to it with the reduction unfinished would keep rank 0 from coming.
@@ -170,7 +170,7 @@ TEST_F(Concurrency, RandomTrafficOnAllAxes) {
   const DeviceMesh mesh(layout, testing::world_in_pieces(4096));
   const std::vector<Group> groups{mesh.group("dp"), mesh.group("tp"), mesh.group("cp"), mesh.group({"dp", "cp"}),
                                   mesh.world()};
-  const Watchdog watchdog(2 * kPatience);
+  const Watchdog watchdog(2 * kSeconds);
   std::mt19937 shared(7);
   std::mt19937 own(static_cast<unsigned>(world().rank()));
   struct Pending {

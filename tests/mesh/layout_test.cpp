@@ -8,23 +8,17 @@
 #include <stdexcept>
 
 #include "mesh/error.h"
+#include "tests/support/messages.h"
 
 namespace meshtrain {
 namespace {
 
+using testing::message;
+
 const std::vector<std::string> kOrder{"dp", "tp", "cp"};
 
-std::string refusal(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const InputError& error) {
-    return error.what();
-  }
-  return "nothing was refused";
-}
-
 std::string fit_refusal(const std::map<std::string, int64_t>& sizes, int64_t ranks) {
-  return refusal([&] { MeshLayout::fit(sizes, kOrder, ranks); });
+  return message<InputError>([&] { MeshLayout::fit(sizes, kOrder, ranks); });
 }
 
 TEST(MeshLayout, LastAxisIsOfNeighbours) {
@@ -81,17 +75,17 @@ TEST(MeshLayout, RefusesRanksAndCoordinatesThatAreNotThere) {
   EXPECT_THROW(layout.coordinate(4), std::out_of_range);
   EXPECT_THROW(layout.rank({0, 2}), std::out_of_range);
   EXPECT_THROW(layout.rank({0}), std::invalid_argument);
-  EXPECT_EQ(refusal([&] { layout.size("pp"); }), "mesh dp=2,tp=2 has no axis 'pp'");
+  EXPECT_EQ(message<InputError>([&] { layout.size("pp"); }), "mesh dp=2,tp=2 has no axis 'pp'");
 }
 
 TEST(MeshLayout, RefusesAxesThatMakeNoSense) {
-  EXPECT_EQ(refusal([] { MeshLayout({{"dp", 0}}); }), "mesh dp=auto: axis dp needs at least 1 rank");
-  EXPECT_EQ(refusal([] { MeshLayout({{"dp", -2}}); }), "mesh dp=-2: axis dp needs at least 1 rank");
-  EXPECT_EQ(refusal([] {
+  EXPECT_EQ(message<InputError>([] { MeshLayout({{"dp", 0}}); }), "mesh dp=auto: axis dp needs at least 1 rank");
+  EXPECT_EQ(message<InputError>([] { MeshLayout({{"dp", -2}}); }), "mesh dp=-2: axis dp needs at least 1 rank");
+  EXPECT_EQ(message<InputError>([] {
               MeshLayout({{"dp", 2}, {"dp", 2}});
             }),
             "mesh dp=2 x dp=2: axis dp stands there twice: name it once");
-  EXPECT_EQ(refusal([] { MeshLayout({{"", 2}}); }), "mesh =2: an axis has no name");
+  EXPECT_EQ(message<InputError>([] { MeshLayout({{"", 2}}); }), "mesh =2: an axis has no name");
 }
 
 TEST(MeshLayout, FitsWhatIsAskedForIntoTheOrder) {
@@ -120,7 +114,7 @@ TEST(MeshLayout, NamesEveryFactorOfAMeshThatDoesNotFit) {
   EXPECT_EQ(
       fit_refusal({{"dp", huge}, {"tp", 3}}, 8),
       "mesh dp=" + std::to_string(huge) + " x tp=3 x cp=1 has more ranks than can be counted: make an axis smaller");
-  EXPECT_EQ(refusal([] {
+  EXPECT_EQ(message<InputError>([] {
               MeshLayout::fit({{"dp", 2}}, {"dp", "dp"}, 4);
             }),
             "mesh dp=2 x dp=2: axis dp stands there twice: name it once");
@@ -133,7 +127,7 @@ TEST(ParseMesh, ReadsSizesAndAuto) {
 }
 
 TEST(ParseMesh, NamesTheOffendingPart) {
-  const auto parse = [](const std::string& text) { return refusal([&] { parse_mesh(text); }); };
+  const auto parse = [](const std::string& text) { return message<InputError>([&] { parse_mesh(text); }); };
   const std::string form = " is not an axis and its size, as in dp=2,tp=2,cp=auto";
   const std::string number = ": the size of an axis is a whole number or auto, as in dp=2,tp=2,cp=auto";
   const std::string least = ": an axis has at least 1 rank: give a larger size, or auto";

@@ -7,7 +7,7 @@
 namespace meshtrain {
 namespace {
 
-using Kind = NcclCall::Kind;
+using CallKind = NcclCall::Kind;
 using Calls = std::vector<NcclCall>;
 
 at::Tensor meta(at::IntArrayRef shape) {
@@ -17,32 +17,32 @@ at::Tensor meta(at::IntArrayRef shape) {
 TEST(NcclCalls, WholeTensorsAreOneCall) {
   using Asked = Collective::Kind;
   EXPECT_EQ(nccl_calls({.kind = Asked::AllReduce, .output = meta({3, 2}), .input = {}}, 1, 4),
-            (Calls{{Kind::AllReduce, -1, 0, 0, 6}}));
+            (Calls{{CallKind::AllReduce, -1, 0, 0, 6}}));
   EXPECT_EQ(nccl_calls({.kind = Asked::AllGather, .output = meta({8, 2}), .input = meta({2, 2})}, 1, 4),
-            (Calls{{Kind::AllGather, -1, 0, 0, 4}}));
+            (Calls{{CallKind::AllGather, -1, 0, 0, 4}}));
   EXPECT_EQ(nccl_calls({.kind = Asked::ReduceScatter, .output = meta({2, 2}), .input = meta({8, 2})}, 1, 4),
-            (Calls{{Kind::ReduceScatter, -1, 0, 0, 4}}));
+            (Calls{{CallKind::ReduceScatter, -1, 0, 0, 4}}));
   EXPECT_EQ(nccl_calls({.kind = Asked::Broadcast, .output = meta({5}), .input = {}, .from = 2}, 1, 4),
-            (Calls{{Kind::Broadcast, 2, 0, 0, 5}}));
+            (Calls{{CallKind::Broadcast, 2, 0, 0, 5}}));
   EXPECT_EQ(nccl_calls({.kind = Asked::Barrier, .output = {}, .input = {}}, 1, 4), Calls{});
   EXPECT_EQ(nccl_calls({.kind = Asked::AllReduce, .output = meta({0}), .input = {}}, 1, 4), Calls{});
 }
 
 TEST(NcclCalls, ARingHopIsAReceiveAndASendAndOneToItselfACopy) {
   const Collective hop{.kind = Collective::Kind::Exchange, .output = meta({3}), .input = meta({3}), .from = 0, .to = 2};
-  EXPECT_EQ(nccl_calls(hop, 1, 4), (Calls{{Kind::Receive, 0, 0, 0, 3}, {Kind::Send, 2, 0, 0, 3}}));
+  EXPECT_EQ(nccl_calls(hop, 1, 4), (Calls{{CallKind::Receive, 0, 0, 0, 3}, {CallKind::Send, 2, 0, 0, 3}}));
   const Collective self{
       .kind = Collective::Kind::Exchange, .output = meta({3}), .input = meta({3}), .from = 1, .to = 1};
-  EXPECT_EQ(nccl_calls(self, 1, 4), (Calls{{Kind::Copy, -1, 0, 0, 3}}));
+  EXPECT_EQ(nccl_calls(self, 1, 4), (Calls{{CallKind::Copy, -1, 0, 0, 3}}));
 }
 
 TEST(NcclCalls, EqualPartsGoToTheirRanksAndTheOwnOneIsCopied) {
   const Collective all{.kind = Collective::Kind::AllToAll, .output = meta({6, 5}), .input = meta({6, 5})};
-  EXPECT_EQ(nccl_calls(all, 1, 3), (Calls{{Kind::Receive, 0, 0, 0, 10},
-                                          {Kind::Send, 0, 0, 0, 10},
-                                          {Kind::Copy, -1, 10, 10, 10},
-                                          {Kind::Receive, 2, 0, 20, 10},
-                                          {Kind::Send, 2, 20, 0, 10}}));
+  EXPECT_EQ(nccl_calls(all, 1, 3), (Calls{{CallKind::Receive, 0, 0, 0, 10},
+                                          {CallKind::Send, 0, 0, 0, 10},
+                                          {CallKind::Copy, -1, 10, 10, 10},
+                                          {CallKind::Receive, 2, 0, 20, 10},
+                                          {CallKind::Send, 2, 20, 0, 10}}));
 }
 
 // What one rank sends to another is what that one receives from it, whatever the sizes.
@@ -65,17 +65,17 @@ TEST(NcclCalls, UnequalPartsAgreeBetweenRanksAndEmptyOnesAreLeftOut) {
     int64_t from = 0, to = 0;
     for (int other = 0; other < size; ++other) {
       for (const NcclCall& call : of_ranks.back()) {
-        const bool own = call.kind == Kind::Copy && other == rank;
+        const bool own = call.kind == CallKind::Copy && other == rank;
         if (call.peer != other && !own) continue;
         EXPECT_GT(call.count, 0);
-        EXPECT_EQ(call.from, call.kind == Kind::Receive ? 0 : from) << rank << " to " << other;
-        EXPECT_EQ(call.to, call.kind == Kind::Send ? 0 : to) << rank << " from " << other;
+        EXPECT_EQ(call.from, call.kind == CallKind::Receive ? 0 : from) << rank << " to " << other;
+        EXPECT_EQ(call.to, call.kind == CallKind::Send ? 0 : to) << rank << " from " << other;
       }
       from += 5 * rows(rank, other);
       to += 5 * rows(other, rank);
     }
   }
-  const auto count = [&](int rank, Kind kind, int peer) {
+  const auto count = [&](int rank, CallKind kind, int peer) {
     for (const NcclCall& call : of_ranks[static_cast<size_t>(rank)]) {
       if (call.kind == kind && call.peer == peer) return call.count;
     }
@@ -84,8 +84,8 @@ TEST(NcclCalls, UnequalPartsAgreeBetweenRanksAndEmptyOnesAreLeftOut) {
   for (int a = 0; a < size; ++a) {
     for (int b = 0; b < size; ++b) {
       if (a == b) continue;
-      EXPECT_EQ(count(a, Kind::Send, b), 5 * rows(a, b));
-      EXPECT_EQ(count(b, Kind::Receive, a), 5 * rows(a, b));
+      EXPECT_EQ(count(a, CallKind::Send, b), 5 * rows(a, b));
+      EXPECT_EQ(count(b, CallKind::Receive, a), 5 * rows(a, b));
     }
   }
 }

@@ -12,8 +12,6 @@
 namespace meshtrain {
 namespace {
 
-using Kind = Collective::Kind;
-
 Group dry_world(int rank, int size) {
   std::vector<int64_t> ranks(static_cast<size_t>(size));
   std::iota(ranks.begin(), ranks.end(), 0);
@@ -39,19 +37,19 @@ TEST(Traffic, FollowsTheBandwidthOptimalFormulas) {
   group.broadcast(whole, 3);
   group.barrier();
 
-  const auto entry = [&](Kind kind) { return ledger->entries().at({"tp", "other", kind}); };
-  const auto expect = [&](Kind kind, int64_t buffer, int64_t sent) {
+  const auto entry = [&](Collective::Kind kind) { return ledger->entries().at({"tp", "other", kind}); };
+  const auto expect = [&](Collective::Kind kind, int64_t buffer, int64_t sent) {
     EXPECT_EQ(entry(kind).calls, 1) << name(kind);
     EXPECT_EQ(entry(kind).buffer_bytes, buffer) << name(kind);
     EXPECT_EQ(entry(kind).sent_bytes, sent) << name(kind);
   };
-  expect(Kind::AllReduce, 96, 144);
-  expect(Kind::AllGather, 96, 72);
-  expect(Kind::ReduceScatter, 96, 72);
-  expect(Kind::AllToAll, 96, 72);
-  expect(Kind::Exchange, 96, 96);
-  expect(Kind::Broadcast, 96, 96);
-  expect(Kind::Barrier, 0, 0);
+  expect(Collective::Kind::AllReduce, 96, 144);
+  expect(Collective::Kind::AllGather, 96, 72);
+  expect(Collective::Kind::ReduceScatter, 96, 72);
+  expect(Collective::Kind::AllToAll, 96, 72);
+  expect(Collective::Kind::Exchange, 96, 96);
+  expect(Collective::Kind::Broadcast, 96, 96);
+  expect(Collective::Kind::Barrier, 0, 0);
   EXPECT_EQ(ledger->total().calls, 7);
   EXPECT_EQ(ledger->total().sent_bytes, 144 + 3 * 72 + 2 * 96);
 }
@@ -62,7 +60,7 @@ TEST(Traffic, OfPartsThatDifferIsWhatIsNotThisRanksOwn) {
   const at::TensorOptions meta = at::TensorOptions(at::kBFloat16).device(at::kMeta);
   at::Tensor received = at::empty({5, 6}, meta);
   group.all_to_all(received, {0, 2, 3}, at::empty({7, 6}, meta), {4, 2, 1});
-  const Traffic& traffic = ledger->entries().at({"tp", "other", Kind::AllToAll});
+  const Traffic& traffic = ledger->entries().at({"tp", "other", Collective::Kind::AllToAll});
   EXPECT_EQ(traffic.buffer_bytes, 7 * 12);
   EXPECT_EQ(traffic.sent_bytes, 5 * 12);
 }

@@ -33,7 +33,7 @@ using testing::world;
 using testing::world_on;
 using testing::world_over;
 
-constexpr int kPatience = 120;
+constexpr int kWindowSeconds = 120;
 const std::vector<at::ScalarType> kDtypes{at::kDouble, at::kFloat, at::kBFloat16, at::kHalf, at::kLong};
 /// Short, of one piece on the board, of several; the longest of several turns in place, and of several chunks between
 /// hosts. They divide nothing.
@@ -42,13 +42,13 @@ std::vector<int64_t> lengths(at::ScalarType dtype) {
 }
 
 /// Whole numbers from -3 to 3, told apart by rank and place: sums of eight are exact in every dtype, in any order.
-at::Tensor values(int rank, int64_t length, at::ScalarType dtype) {
+at::Tensor small_numbers(int rank, int64_t length, at::ScalarType dtype) {
   return ((at::arange(length, at::kLong) * 5 + rank * 3).remainder(7) - 3).to(dtype);
 }
 
 at::Tensor summed(int size, int64_t length, at::ScalarType dtype) {
-  at::Tensor sum = values(0, length, at::kLong);
-  for (int rank = 1; rank < size; ++rank) sum += values(rank, length, at::kLong);
+  at::Tensor sum = small_numbers(0, length, at::kLong);
+  for (int rank = 1; rank < size; ++rank) sum += small_numbers(rank, length, at::kLong);
   return sum.to(dtype);
 }
 
@@ -94,7 +94,7 @@ class Windows : public ::testing::TestWithParam<Hosts> {
   const int size_ = group_.size();
   const int places_ = places_of(GetParam());  ///< ranks on each host, where they share memory
   const HostMap hosts_ = HostMap::of(group_);
-  const Watchdog watchdog_{kPatience};
+  const Watchdog watchdog_{kWindowSeconds};
 };
 
 TEST_P(Windows, HoldZerosUntilTheyAreWritten) {
@@ -118,7 +118,7 @@ TEST_P(Windows, ReduceScatter) {
   for (const at::ScalarType dtype : kDtypes) {
     for (const int64_t length : lengths(dtype)) {
       const at::Tensor sums = summed(size_, length * size_, dtype).view({size_, length});
-      const at::Tensor mine = values(rank_, length * size_, dtype).view({size_, length});
+      const at::Tensor mine = small_numbers(rank_, length * size_, dtype).view({size_, length});
       const at::Tensor input = allocate(length * size_, dtype, Placement::Own).view({size_, length});
       for (const int place : {-1, 0, size_ - 1}) {  // into a tensor of its own, and into parts of the input
         input.copy_(mine);
@@ -139,13 +139,13 @@ TEST_P(Windows, AllReduce) {
     for (const int64_t part : lengths(dtype)) {
       const int64_t length = 4 * part + 1;
       at::Tensor tensor = allocate(length, dtype, Placement::Own);
-      tensor.copy_(values(rank_, length, dtype));
+      tensor.copy_(small_numbers(rank_, length, dtype));
       group_.all_reduce(tensor).wait();
       ASSERT_TRUE(at::equal(tensor, summed(size_, length, dtype))) << of(dtype, length, Placement::Own);
-      tensor.copy_(values(rank_, length, dtype));
+      tensor.copy_(small_numbers(rank_, length, dtype));
       group_.all_reduce(tensor, Reduce::Max).wait();
-      at::Tensor largest = values(0, length, dtype);
-      for (int rank = 1; rank < size_; ++rank) largest = at::maximum(largest, values(rank, length, dtype));
+      at::Tensor largest = small_numbers(0, length, dtype);
+      for (int rank = 1; rank < size_; ++rank) largest = at::maximum(largest, small_numbers(rank, length, dtype));
       ASSERT_TRUE(at::equal(tensor, largest)) << of(dtype, length, Placement::Own);
     }
   }
@@ -157,12 +157,12 @@ TEST_P(Windows, AllGather) {
       for (const Placement placement : {Placement::Own, Placement::Common}) {
         at::Tensor output = allocate(length * size_, dtype, placement).view({size_, length});
         for (const bool in_place : {false, true}) {
-          const at::Tensor mine = values(rank_, length, dtype) + static_cast<int>(in_place);
+          const at::Tensor mine = small_numbers(rank_, length, dtype) + static_cast<int>(in_place);
           at::Tensor shard = in_place ? output.narrow(0, rank_, 1) : mine.view({1, length});
           if (in_place) shard.copy_(mine);
           group_.all_gather(output, shard).wait();
           for (int rank = 0; rank < size_; ++rank) {
-            ASSERT_TRUE(at::equal(output[rank], values(rank, length, dtype) + static_cast<int>(in_place)))
+            ASSERT_TRUE(at::equal(output[rank], small_numbers(rank, length, dtype) + static_cast<int>(in_place)))
                 << of(dtype, length, placement) << " of " << rank;
           }
           group_.barrier();  // before anyone writes what others look at
@@ -177,7 +177,7 @@ TEST_P(Windows, OrdinaryTensorsBesideThem) {
     const at::Tensor window = allocate(length * size_, at::kFloat, Placement::Own);
     for (int odd = 0; odd < size_; ++odd) {  // one rank brings a tensor from elsewhere
       at::Tensor tensor = rank_ == odd ? at::zeros({length * size_}) : window;
-      tensor.copy_(values(rank_, length * size_, at::kFloat));
+      tensor.copy_(small_numbers(rank_, length * size_, at::kFloat));
       const at::Tensor sums = summed(size_, length * size_, at::kFloat);
       at::Tensor shard = at::zeros({length});
       group_.reduce_scatter(shard, tensor).wait();
@@ -391,7 +391,7 @@ int64_t page_table_bytes() {
 /// 8 bytes a page for what a rank touches: its own part and, in each collective, a slice of the parts of the others.
 TEST(WindowSpace, TakesPageTablesForWhatARankTouches) {
   if (world().size() < 4 || places_found() < world().size()) GTEST_SKIP() << "needs several ranks on a host";
-  const Watchdog watchdog{kPatience};
+  const Watchdog watchdog{kWindowSeconds};
   const int64_t bytes = 32 << 20, before = page_table_bytes();
   ASSERT_GE(before, 0);
   at::Tensor window = world().allocate(bytes / 4, at::kFloat, Placement::Own).tensor;
@@ -406,7 +406,7 @@ TEST(WindowSpace, TakesPageTablesForWhatARankTouches) {
 
 /// Two groups that each ask at once for three fifths of what is left.
 TEST(WindowSpace, DISABLED_OfSiblingsThatAskAtOnce) {
-  const Watchdog watchdog{kPatience};
+  const Watchdog watchdog{kWindowSeconds};
   std::vector<int> members;
   for (int member = world().rank() % 2; member < world().size(); member += 2) members.push_back(member);
   const Group group = world().split(members, "siblings");
@@ -524,7 +524,7 @@ void expect_equal_sums(const Group& parent) {
 /// On 3 and 5 ranks one group of four has two ranks on each host, the other one and three.
 TEST(Siblings, SumInOneOrderOnUnequalHosts) {
   if (world().size() < 8) GTEST_SKIP() << "needs groups of four";
-  const Watchdog watchdog{kPatience};
+  const Watchdog watchdog{kWindowSeconds};
   ::testing::internal::CaptureStderr();
   const Group group = world_over({.hosts = {0, 0, 0, 1, 1, 1, 1, 1}});
   const std::string said = ::testing::internal::GetCapturedStderr();
@@ -537,7 +537,7 @@ TEST(Siblings, SumInOneOrderOnUnequalHosts) {
 /// One group is on one host, or has ranks that alternate; the other has not.
 TEST(Siblings, SumInOneOrderWhereverTheyLie) {
   if (world().size() < 8) GTEST_SKIP() << "needs groups of four";
-  const Watchdog watchdog{kPatience};
+  const Watchdog watchdog{kWindowSeconds};
   expect_equal_sums(world_over({.hosts = {0, 0, 0, 1, 0, 0, 0, 1}}));
   expect_equal_sums(world_over({.hosts = {0, 0, 0, 1, 1, 1, 1, 0}}));
 }
@@ -545,14 +545,14 @@ TEST(Siblings, SumInOneOrderWhereverTheyLie) {
 /// One group is on one host, the other on four, between which more ranks than talk at a time sum by pairs.
 TEST(Siblings, SumInOneOrderWhereMessagesGoBySteps) {
   if (world().size() < 8) GTEST_SKIP() << "needs groups of four";
-  const Watchdog watchdog{kPatience};
+  const Watchdog watchdog{kWindowSeconds};
   expect_equal_sums(world_over({.fan_out = 3, .hosts = {0, 1, 0, 2, 0, 3, 0, 4}}));
 }
 
 /// One group sums in a window, the other has got none.
 TEST(Siblings, SumInOneOrderWithAWindowAndWithout) {
   if (world().size() < 8) GTEST_SKIP() << "needs groups of four";
-  const Watchdog watchdog{kPatience};
+  const Watchdog watchdog{kWindowSeconds};
   const Group parent = world_over({.fan_out = 3});
   const int odd = parent.rank() % 2;
   const Group group = parent.split({odd, odd + 2, odd + 4, odd + 6}, "every_second");
@@ -570,7 +570,7 @@ TEST(Siblings, SumInOneOrderWithAWindowAndWithout) {
 /// Ranks of one group may hold no windows: the other one has its board.
 TEST(Siblings, SumInOneOrderWhereOneIsRefusedMemory) {
   if (world().size() < 8) GTEST_SKIP() << "needs groups of four";
-  const Watchdog watchdog{kPatience};
+  const Watchdog watchdog{kWindowSeconds};
   const int64_t most = world().rank() == 1 ? 0 : std::numeric_limits<int64_t>::max();
   expect_equal_sums(world_over({.window_bytes = most, .hosts = {0, 0, 0, 0, 1, 1, 1, 1}}));
 }

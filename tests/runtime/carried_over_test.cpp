@@ -107,7 +107,7 @@ TEST_F(CarriedOverTest, EndsComeFromATokenizerWhereNoModelSaysThem) {
   carried.document_end.reset();
   const std::string unknown = "; it has no eos_token_id, as no token is known that ends a text: ";
   EXPECT_TRUE(has(describe(carried), unknown) && has(describe(carried), " from a --tokenizer that names one"));
-  EXPECT_TRUE(has(describe({}), unknown));
+  EXPECT_TRUE(has(describe(CarriedOver()), unknown));
   write_file(tokenizer / "generation_config.json", "{\"eos_token_id\": 3}");
   EXPECT_FALSE(has(describe(carried), unknown)) << "there it is named";
 }

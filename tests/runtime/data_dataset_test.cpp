@@ -22,11 +22,10 @@ using testing::ScratchFolder;
 using testing::write_file;
 using testing::write_ids;
 
-constexpr int64_t kS = 4;
-constexpr int64_t kVocabulary = 1000;
-
 class DatasetTest : public ::testing::Test {
  protected:
+  static constexpr int64_t kS = 4, kVocabulary = 1000;
+
   DatasetTest() { recipe_.tokens = folder_.path() / "tokens.bin"; }
 
   /// Token i has id i + 10.

@@ -10,11 +10,11 @@ namespace {
 
 using Starts = std::vector<int64_t>;
 
-constexpr int64_t kEnd = 9;  // the separator
+constexpr int64_t kSeparator = 9;
 
 std::vector<int64_t> found(const std::vector<int64_t>& tokens) {
   const int64_t length = static_cast<int64_t>(tokens.size());
-  return divide_sample(find_documents(tokens.data(), length, kEnd), length, nullptr);
+  return divide_sample(find_documents(tokens.data(), length, kSeparator), length, nullptr);
 }
 
 void expect_positions(const DocumentStarts& starts, const std::vector<std::vector<int64_t>>& wanted) {
@@ -26,16 +26,16 @@ void expect_positions(const DocumentStarts& starts, const std::vector<std::vecto
 }
 
 TEST(Documents, BeginBehindEachSeparator) {
-  EXPECT_EQ(found({1, 2, kEnd, 3, kEnd, 4}), (Starts{3, 5}));
-  EXPECT_EQ(found({kEnd, 1, 2, 3, 4, 5}), (Starts{1})) << "the first token is a document";
-  EXPECT_EQ(found({1, kEnd, kEnd, kEnd, 2, 3}), (Starts{2, 3, 4})) << "documents of one token";
-  EXPECT_EQ(found({kEnd, kEnd, kEnd}), (Starts{1, 2}));
+  EXPECT_EQ(found({1, 2, kSeparator, 3, kSeparator, 4}), (Starts{3, 5}));
+  EXPECT_EQ(found({kSeparator, 1, 2, 3, 4, 5}), (Starts{1})) << "the first token is a document";
+  EXPECT_EQ(found({1, kSeparator, kSeparator, kSeparator, 2, 3}), (Starts{2, 3, 4})) << "documents of one token";
+  EXPECT_EQ(found({kSeparator, kSeparator, kSeparator}), (Starts{1, 2}));
 }
 
 TEST(Documents, ASequenceWithoutInnerSeparatorIsOne) {
   EXPECT_TRUE(found({1, 2, 3}).empty());
-  EXPECT_TRUE(found({1, 2, kEnd}).empty()) << "nothing begins behind the last token";
-  EXPECT_TRUE(found({kEnd}).empty());
+  EXPECT_TRUE(found({1, 2, kSeparator}).empty()) << "nothing begins behind the last token";
+  EXPECT_TRUE(found({kSeparator}).empty());
 }
 
 TEST(Documents, LabelsAcrossABoundaryStopCounting) {

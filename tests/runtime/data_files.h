@@ -11,6 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/messages.h"
+
 namespace meshtrain::testing {
 
 inline void write_file(const std::filesystem::path& path, const std::string& bytes) {
@@ -29,21 +31,6 @@ template <typename Id>
 void write_ids(const std::filesystem::path& path, const std::vector<int64_t>& values) {
   const std::vector<Id> ids(values.begin(), values.end());
   write_file(path, std::string(reinterpret_cast<const char*>(ids.data()), ids.size() * sizeof(Id)));
-}
-
-/// The message of what `call` throws as an Error; empty when it throws nothing of the kind.
-template <typename Error, typename Call>
-std::string message(Call&& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
-}
-
-inline bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 /// A disk on which no file can grow beyond `bytes`, while it lives.

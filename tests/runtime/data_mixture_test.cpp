@@ -70,10 +70,10 @@ TEST(Interleave, StaysWhatItIs) {  // a resumed run must find the order that it 
   EXPECT_EQ(sources, (std::vector<size_t>{0, 1, 0, 2, 0, 1, 0, 2, 0, 1, 0, 2}));
 }
 
-constexpr int64_t kS = 4;
-
 class MixtureTest : public ::testing::Test {
  protected:
+  static constexpr int64_t kS = 4;
+
   /// A file of so many samples whose tokens are 100 * name and on.
   MixedSourceRecipe source(int64_t name, int64_t samples, double weight) {
     MixedSourceRecipe source;

@@ -16,6 +16,7 @@
 #include "mesh/memory.h"
 #include "runtime/generate/model_source.h"
 #include "runtime/generate/prompts.h"
+#include "tests/support/messages.h"
 #include "tests/support/scratch.h"
 
 namespace meshtrain::testing {
@@ -195,10 +196,6 @@ std::string input_error(Action action) {
     return error.what();
   }
   return "nothing was wrong";
-}
-
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 void write(const fs::path& file, const std::string& content) {

@@ -11,10 +11,8 @@
 #include "tests/runtime/megatron_files.h"
 #include "tests/support/scratch.h"
 
-namespace meshtrain {
+namespace meshtrain::testing {
 namespace {
-
-using namespace testing;
 
 class MegatronTest : public ::testing::Test {
  protected:
@@ -212,4 +210,4 @@ TEST_F(MegatronTest, IsNotReadAsSomethingElseByMistake) {
 }
 
 }  // namespace
-}  // namespace meshtrain
+}  // namespace meshtrain::testing

@@ -88,7 +88,7 @@ at::Tensor plain_norm(const at::Tensor& x, const at::Tensor& weight, double eps)
   return x * (x.square().mean(-1, true) + eps).rsqrt() * weight;
 }
 
-constexpr double kEps = 1e-3;
+constexpr double kNormEps = 1e-3;
 
 TEST(RmsNorm, ForwardAndBackwardAreTheDefinition) {
   for (const auto& [dtype, tolerance] : kPrecisions) {
@@ -97,7 +97,7 @@ TEST(RmsNorm, ForwardAndBackwardAreTheDefinition) {
                        weight = leaf_of(random_tensor({shape.back()}, 2, dtype));
       const at::Tensor wide_x = wide_leaf_of(x), wide_weight = wide_leaf_of(weight);
       const at::Tensor grad = random_tensor(shape, 3, dtype);
-      const at::Tensor y = rms_norm(x, weight, kEps), expected = plain_norm(wide_x, wide_weight, kEps);
+      const at::Tensor y = rms_norm(x, weight, kNormEps), expected = plain_norm(wide_x, wide_weight, kNormEps);
       EXPECT_EQ(y.scalar_type(), dtype);
       EXPECT_LE(relative_error(y, expected), tolerance) << dtype;
       y.backward(grad);
@@ -109,7 +109,7 @@ TEST(RmsNorm, ForwardAndBackwardAreTheDefinition) {
 }
 
 RmsNorm norm_with(const at::Tensor& weight, const at::Tensor& gradient = {}) {
-  RmsNorm norm("norm", weight.numel(), kEps, "", weight.options());
+  RmsNorm norm("norm", weight.numel(), kNormEps, "", weight.options());
   norm.weight()->tensor = leaf_of(weight);
   if (gradient.defined()) norm.weight()->tensor.mutable_grad() = gradient;
   return norm;
@@ -167,11 +167,11 @@ TEST(RmsNorm, OfASumOfWhichOnePartIsUsed) {
 TEST(RmsNorm, TakesStridesNoRowsAndFrozenWeights) {
   const at::Tensor weight = random_tensor({6}, 3, at::kFloat), all = random_tensor({2, 3, 5, 6}, 1, at::kFloat);
   const at::Tensor heads = all.narrow(2, 1, 2);
-  EXPECT_TRUE(at::equal(rms_norm(heads, weight, kEps), rms_norm(heads.contiguous(), weight, kEps)));
+  EXPECT_TRUE(at::equal(rms_norm(heads, weight, kNormEps), rms_norm(heads.contiguous(), weight, kNormEps)));
   const at::Tensor x = leaf_of(heads);
-  rms_norm(x, weight, kEps).sum().backward();  // the weight wants no gradient
+  rms_norm(x, weight, kNormEps).sum().backward();  // the weight wants no gradient
   EXPECT_TRUE(x.grad().defined());
-  EXPECT_EQ(rms_norm(all.narrow(0, 0, 0), weight, kEps).sizes(), (at::IntArrayRef{0, 3, 5, 6}));
+  EXPECT_EQ(rms_norm(all.narrow(0, 0, 0), weight, kNormEps).sizes(), (at::IntArrayRef{0, 3, 5, 6}));
 }
 
 TEST(RmsNorm, MetaTensorsHaveTheFormOfCpuTensors) {
@@ -182,7 +182,7 @@ TEST(RmsNorm, MetaTensorsHaveTheFormOfCpuTensors) {
     const RmsNorm::Sum both = cpu.of_sum(x, x.detach(), false), meta_both = meta.of_sum(meta_x, meta_x.detach(), false);
     expect_same_form(meta_both.sum, both.sum);
     expect_same_form(meta_both.normed.value, both.normed.value);
-    expect_same_form(rms_norm(meta_x.detach(), meta.weight()->tensor, kEps), both.sum);
+    expect_same_form(rms_norm(meta_x.detach(), meta.weight()->tensor, kNormEps), both.sum);
     (both.sum + both.normed.value).sum().backward();
     (meta_both.sum + meta_both.normed.value).sum().backward();
     expect_same_form(meta_x.grad(), x.grad());

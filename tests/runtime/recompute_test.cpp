@@ -10,10 +10,8 @@
 
 #include "tests/support/world.h"
 
-namespace meshtrain {
+namespace meshtrain::testing {
 namespace {
-
-using namespace testing;
 
 class CountedHook final : public torch::autograd::PostAccumulateGradHook {
  public:
@@ -130,4 +128,4 @@ TEST(Recompute, EveryNthBlock) {
 }
 
 }  // namespace
-}  // namespace meshtrain
+}  // namespace meshtrain::testing

@@ -11,18 +11,19 @@
 namespace meshtrain {
 namespace {
 
-using Ranks = std::vector<Processors>;
+using RankProcessors = std::vector<Processors>;
 
 /// As many ranks of one kind.
-Ranks operator*(size_t count, const Processors& kind) {
-  return Ranks(count, kind);
+RankProcessors operator*(size_t count, const Processors& kind) {
+  return RankProcessors(count, kind);
 }
 
 HostMap one_host(size_t ranks) {
   return HostMap(std::vector<int>(ranks, 0));
 }
 
-void expect(const Ranks& ranks, const HostMap& hosts, const std::vector<int>& threads, const std::string& text) {
+void expect(const RankProcessors& ranks, const HostMap& hosts, const std::vector<int>& threads,
+            const std::string& text) {
   EXPECT_EQ(share_threads(ranks, hosts), threads) << text;
   EXPECT_EQ(describe_threads(ranks, hosts), text);
 }

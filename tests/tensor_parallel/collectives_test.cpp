@@ -9,10 +9,8 @@
 #include "tests/support/world.h"
 #include "tests/tensor_parallel/layers.h"
 
-namespace meshtrain {
+namespace meshtrain::testing {
 namespace {
-
-using namespace testing;
 
 constexpr int64_t kRows = 8;
 
@@ -92,4 +90,4 @@ TEST(ConjugatePairs, RefuseASecondDerivative) {
 }
 
 }  // namespace
-}  // namespace meshtrain
+}  // namespace meshtrain::testing

@@ -9,13 +9,11 @@
 #include "tests/support/world.h"
 #include "tests/tensor_parallel/layers.h"
 
-namespace meshtrain {
+namespace meshtrain::testing {
 namespace {
 
-using namespace testing;
-
-constexpr int64_t kTokens = 16;
-constexpr int64_t kHidden = 6;
+constexpr int64_t kNumIds = 16;
+constexpr int64_t kEmbeddingSize = 6;
 
 /// int64 [tokens], many of them several times.
 at::Tensor make_ids(int64_t tokens, int64_t vocab_size, uint64_t seed) {
@@ -23,7 +21,7 @@ at::Tensor make_ids(int64_t tokens, int64_t vocab_size, uint64_t seed) {
 }
 
 VocabParallelEmbedding make_embedding(const TensorParallel& tp, int64_t vocab_size, at::ScalarType dtype) {
-  return VocabParallelEmbedding(tp, "embed", vocab_size, kHidden, {Initializer::Kind::Normal, 1},
+  return VocabParallelEmbedding(tp, "embed", vocab_size, kEmbeddingSize, {Initializer::Kind::Normal, 1},
                                 at::TensorOptions().dtype(dtype));
 }
 
@@ -45,8 +43,8 @@ TEST_P(EmbeddingTest, IsThePlainTable) {
   const at::Tensor& whole = values.at("embed.weight");
 
   for (uint64_t micro_batch = 0; micro_batch < 2; ++micro_batch) {
-    const at::Tensor ids = make_ids(kTokens, vocab_size, micro_batch);
-    const at::Tensor dy = random_tensor({kTokens, kHidden}, 10 + micro_batch);
+    const at::Tensor ids = make_ids(kNumIds, vocab_size, micro_batch);
+    const at::Tensor dy = random_tensor({kNumIds, kEmbeddingSize}, 10 + micro_batch);
     const at::Tensor expected = whole.index({ids});
     expected.backward(dy);
     const at::Tensor y = embedding.forward(ids);
@@ -67,9 +65,9 @@ TEST(Embedding, DeclaresAPaddedParameter) {
   const Parameter& weight = *embedding.parameters()[0];
   EXPECT_EQ(&weight, &embedding.weight());
   EXPECT_EQ(weight.name, "embed.weight");
-  EXPECT_EQ(weight.shape, (std::vector<int64_t>{2, kHidden}));
-  EXPECT_EQ(weight.global_shape, (std::vector<int64_t>{5, kHidden}));
-  EXPECT_EQ(weight.box, (Box{{5, 0}, {0, kHidden}}));
+  EXPECT_EQ(weight.shape, (std::vector<int64_t>{2, kEmbeddingSize}));
+  EXPECT_EQ(weight.global_shape, (std::vector<int64_t>{5, kEmbeddingSize}));
+  EXPECT_EQ(weight.box, (Box{{5, 0}, {0, kEmbeddingSize}}));
   EXPECT_EQ(weight.sharded_over, "tp");
 }
 
@@ -77,7 +75,7 @@ TEST(Embedding, FrozenGetsNoGradient) {
   VocabParallelEmbedding embedding = make_embedding(tensor_parallel(true), 8, at::kDouble);
   materialize(embedding.parameters(), whole_values(embedding.parameters()), Storage::Loose);
   embedding.weight().tensor.set_requires_grad(false);
-  EXPECT_FALSE(embedding.forward(make_ids(kTokens, 8, 1)).requires_grad());
+  EXPECT_FALSE(embedding.forward(make_ids(kNumIds, 8, 1)).requires_grad());
 }
 
 TEST(Embedding, OfHalvesAddsUpInAnFp32Buffer) {
@@ -86,10 +84,10 @@ TEST(Embedding, OfHalvesAddsUpInAnFp32Buffer) {
   const at::Tensor flat =
       materialize(embedding.parameters(), whole_values(embedding.parameters()), Storage::Flat, at::kFloat);
   constexpr int64_t kRepeats = 1000;  // far more than bf16 can count
-  embedding.forward(at::zeros({kRepeats}, at::kLong)).backward(at::ones({kRepeats, kHidden}, at::kBFloat16));
+  embedding.forward(at::zeros({kRepeats}, at::kLong)).backward(at::ones({kRepeats, kEmbeddingSize}, at::kBFloat16));
   const at::Tensor gradient = embedding.weight().tensor.grad();
-  EXPECT_EQ(gradient[0].sum().item<double>(), tp.group.rank() == 0 ? kRepeats * kHidden : 0);
-  EXPECT_EQ(flat.sum().item<double>(), tp.group.rank() == 0 ? kRepeats * kHidden : 0);
+  EXPECT_EQ(gradient[0].sum().item<double>(), tp.group.rank() == 0 ? kRepeats * kEmbeddingSize : 0);
+  EXPECT_EQ(flat.sum().item<double>(), tp.group.rank() == 0 ? kRepeats * kEmbeddingSize : 0);
 }
 
 // One token 10,000 times, far more often than a half can count, between others: the sum of each is rounded once.
@@ -139,7 +137,7 @@ TEST(Embedding, OfManyTokensIsAddedInPieces) {
 }
 
 TEST(Embedding, TiedToTheHeadGathersBothGradients) {
-  const at::Tensor ids = make_ids(kTokens, 97, 1);
+  const at::Tensor ids = make_ids(kNumIds, 97, 1);
   for (const bool sequence_parallel : {false, true}) {
     for (const Storage storage : {Storage::Loose, Storage::Flat}) {
       const TensorParallel tp = tensor_parallel(sequence_parallel);
@@ -157,4 +155,4 @@ TEST(Embedding, TiedToTheHeadGathersBothGradients) {
 }
 
 }  // namespace
-}  // namespace meshtrain
+}  // namespace meshtrain::testing

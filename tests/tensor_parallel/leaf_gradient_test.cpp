@@ -18,25 +18,23 @@
 #include "tests/support/world.h"
 #include "tests/tensor_parallel/layers.h"
 
-namespace meshtrain {
+namespace meshtrain::testing {
 namespace {
 
-using namespace testing;
-
-constexpr int64_t kTokens = 8;
-constexpr int64_t kIn = 12;
+constexpr int64_t kLeafRows = 8;
+constexpr int64_t kLeafIn = 12;
 
 /// q, k, v of 8, 4 and 4 features over one rank, with biases.
 ColumnParallelLinear make_layer(at::ScalarType dtype = at::kDouble) {
-  return ColumnParallelLinear({Group(), false}, kIn, {{"q", 8}, {"k", 4}, {"v", 4}}, true, {},
+  return ColumnParallelLinear({Group(), false}, kLeafIn, {{"q", 8}, {"k", 4}, {"v", 4}}, true, {},
                               at::TensorOptions().dtype(dtype));
 }
 
 at::Tensor x() {
-  return random_tensor({kTokens, kIn}, 1);
+  return random_tensor({kLeafRows, kLeafIn}, 1);
 }
 at::Tensor dy() {
-  return random_tensor({kTokens, 16}, 2);
+  return random_tensor({kLeafRows, 16}, 2);
 }
 
 at::Tensor gradient_of(const std::string& name) {
@@ -198,7 +196,8 @@ TEST(GradientsInPlace, OfHalvesAddUpInAnFp32Buffer) {
     const at::Tensor flat =
         materialize(layer.parameters(), whole_values(layer.parameters()), Storage::Flat, at::kFloat);
     constexpr int kMicroBatches = 300;  // 257 + 1 is 257 in bf16
-    for (int i = 0; i < kMicroBatches; ++i) layer.forward(at::ones({1, kIn}, half)).backward(at::ones({1, 16}, half));
+    for (int i = 0; i < kMicroBatches; ++i)
+      layer.forward(at::ones({1, kLeafIn}, half)).backward(at::ones({1, 16}, half));
     EXPECT_EQ(flat.scalar_type(), at::kFloat);
     for (const Parameter* parameter : layer.parameters()) {
       EXPECT_TRUE(parameter->tensor.grad().eq(kMicroBatches).all().item<bool>()) << parameter->name;
@@ -219,13 +218,13 @@ TEST(GradientsInPlace, OfLargeHalvesAreComputedInPieces) {
 
 TEST(GradientsInPlace, OfHalvesOverManyRowsAreAsAccurateAsThePlainLayers) {
   constexpr int64_t kRows = 4096;
-  const at::Tensor input = random_tensor({kRows, kIn}, 1, at::kBFloat16).abs();
+  const at::Tensor input = random_tensor({kRows, kLeafIn}, 1, at::kBFloat16).abs();
   const at::Tensor gradient = random_tensor({kRows, 16}, 2, at::kBFloat16).abs();
   ColumnParallelLinear layer = make_layer(at::kBFloat16);
   materialize(layer.parameters(), whole_values(layer.parameters()), Storage::Flat);
   layer.forward(input).backward(gradient);
 
-  const at::Tensor plain_weight = at::zeros({16, kIn}, at::kBFloat16).requires_grad_();
+  const at::Tensor plain_weight = at::zeros({16, kLeafIn}, at::kBFloat16).requires_grad_();
   const at::Tensor plain_bias = at::zeros({16}, at::kBFloat16).requires_grad_();
   at::linear(input, plain_weight, plain_bias).backward(gradient);
   const at::Tensor exact_weight = at::mm(gradient.to(at::kDouble).t(), input.to(at::kDouble));
@@ -333,11 +332,11 @@ TEST(UnwrittenGradients, StaySoWhereGradientsAreReturned) {
 /// zeros. Five ids leave the last of several ranks fewer, or none.
 at::Tensor tied_gradient(bool unwritten, bool uses_head, int64_t tokens_at_once) {
   const TensorParallel tp = tensor_parallel(false);
-  VocabParallelEmbedding embedding(tp, "embed", 5, kIn, {}, at::kDouble);
+  VocabParallelEmbedding embedding(tp, "embed", 5, kLeafIn, {}, at::kDouble);
   const Parameter& weight = embedding.weight();
   materialize(embedding.parameters(), whole_values(embedding.parameters()), Storage::Flat);
   if (unwritten) leave_unwritten(weight.tensor);
-  const at::Tensor ids = at::arange(kTokens, at::kLong).remainder(5);
+  const at::Tensor ids = at::arange(kLeafRows, at::kLong).remainder(5);
   for (int i = 0; i < 2; ++i) {
     const at::Tensor y = embedding.forward(ids) * x();
     (uses_head ? linear_cross_entropy(y, weight, ids, -100, tp, tokens_at_once) : y.sum()).backward();
@@ -353,4 +352,4 @@ TEST(UnwrittenGradients, OfATableAreWrittenByTheHeadOrZeroForTheEmbedding) {
 }
 
 }  // namespace
-}  // namespace meshtrain
+}  // namespace meshtrain::testing

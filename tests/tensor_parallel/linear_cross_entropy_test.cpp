@@ -18,10 +18,8 @@
 #include "tests/support/world.h"
 #include "tests/tensor_parallel/layers.h"
 
-namespace meshtrain {
+namespace meshtrain::testing {
 namespace {
-
-using namespace testing;
 
 constexpr int64_t kIgnored = -100;
 
@@ -29,7 +27,7 @@ at::Tensor make_labels(int64_t tokens, int64_t vocab_size, uint64_t seed) {
   return random_tensor({tokens}, seed).mul(1000).to(at::kLong).remainder(vocab_size);
 }
 
-struct Options {
+struct LossOptions {
   int64_t ignored = kIgnored;
   double factor = 1;  ///< of the loss, before its backward
   bool sequence_parallel = false;
@@ -53,7 +51,7 @@ Parameter make_head(const at::Tensor& weight, const TensorParallel& tp, Storage 
 }
 
 /// On the whole x [T, M] and weight [V, M].
-Outcome run(const at::Tensor& whole_x, const at::Tensor& weight, const at::Tensor& labels, const Options& options) {
+Outcome run(const at::Tensor& whole_x, const at::Tensor& weight, const at::Tensor& labels, const LossOptions& options) {
   const TensorParallel tp = tensor_parallel(options.sequence_parallel);
   const Parameter head = make_head(weight, tp, options.storage);
   const at::Tensor x = own_rows(whole_x, tp).requires_grad_();
@@ -62,7 +60,8 @@ Outcome run(const at::Tensor& whole_x, const at::Tensor& weight, const at::Tenso
   return {loss.detach(), x.grad(), head.tensor.grad()};
 }
 
-Outcome plain(const at::Tensor& whole_x, const at::Tensor& weight, const at::Tensor& labels, const Options& options) {
+Outcome plain(const at::Tensor& whole_x, const at::Tensor& weight, const at::Tensor& labels,
+              const LossOptions& options) {
   const TensorParallel tp = tensor_parallel(options.sequence_parallel);
   const at::Tensor x = whole_x.to(at::kDouble).detach().clone().requires_grad_();
   const at::Tensor w = weight.to(at::kDouble).detach().clone().requires_grad_();
@@ -92,7 +91,7 @@ INSTANTIATE_TEST_SUITE_P(Vocabularies, LinearCrossEntropyTest,
 
 TEST_P(LinearCrossEntropyTest, IsThePlainLossOfThePlainLayer) {
   const auto& [vocab_size, dtype, sequence_parallel, storage, tokens_at_once] = GetParam();
-  const Options options{kIgnored, 0.25, sequence_parallel, storage, tokens_at_once};
+  const LossOptions options{kIgnored, 0.25, sequence_parallel, storage, tokens_at_once};
   const double tolerance = dtype == at::kDouble ? 1e-12 : 1e-5;
   const at::Tensor x = random_tensor({12, 6}, 1, dtype), weight = random_tensor({vocab_size, 6}, 2, dtype);
   at::Tensor labels = make_labels(12, vocab_size, 3);
@@ -194,7 +193,7 @@ TEST(LinearCrossEntropy, IgnoresAnIdOfTheVocabularyToo) {
   const at::Tensor x = random_tensor({12, 6}, 1), weight = random_tensor({8, 6}, 2);
   const at::Tensor labels = at::arange(12).remainder(8);
   for (const int64_t ignored : {0, 5}) {
-    const Options options{.ignored = ignored};
+    const LossOptions options{.ignored = ignored};
     expect_equal(run(x, weight, labels, options), plain(x, weight, labels, options), 1e-12);
   }
 }
@@ -218,7 +217,7 @@ TEST(LinearCrossEntropy, OfHalvesIsComputedInFp32) {
   for (const at::ScalarType half : {at::kBFloat16, at::kHalf}) {
     const at::Tensor logits = random_tensor({64, 97}, 1, half), identity = at::eye(97, half);
     for (const int64_t tokens_at_once : {64, 10}) {
-      const Options options{.tokens_at_once = tokens_at_once};
+      const LossOptions options{.tokens_at_once = tokens_at_once};
       const Outcome seen = run(logits, identity, labels, options), expected = plain(logits, identity, labels, options);
       EXPECT_EQ(seen.loss.scalar_type(), at::kFloat);
       EXPECT_EQ(seen.x.scalar_type(), half);
@@ -333,4 +332,4 @@ TEST(LinearCrossEntropy, HasOneChunkOfLogitsAliveOrTwo) {
 }
 
 }  // namespace
-}  // namespace meshtrain
+}  // namespace meshtrain::testing

@@ -9,10 +9,8 @@
 #include "tests/support/world.h"
 #include "tests/tensor_parallel/layers.h"
 
-namespace meshtrain {
+namespace meshtrain::testing {
 namespace {
-
-using namespace testing;
 
 constexpr int64_t kTokens = 12;
 constexpr int64_t kIn = 16;
@@ -245,4 +243,4 @@ TEST(LinearLayers, SequenceParallelRefusesRowsThatDoNotDivide) {
 }
 
 }  // namespace
-}  // namespace meshtrain
+}  // namespace meshtrain::testing

@@ -15,10 +15,9 @@
 
 // In which order the backward of the linear layers multiplies, communicates and waits.
 
-namespace meshtrain {
+namespace meshtrain::testing {
 namespace {
 
-using namespace testing;
 using Events = std::vector<std::string>;
 
 Events* events = nullptr;
@@ -86,7 +85,7 @@ struct Options {
   bool frozen = false;
 };
 
-constexpr int64_t kTokens = 8;
+constexpr int64_t kScheduledTokens = 8;
 const at::TensorOptions kMeta = at::TensorOptions().device(at::kMeta).dtype(at::kFloat);
 
 void prepare(const std::vector<Parameter*>& parameters, const Options& options) {
@@ -104,7 +103,7 @@ Events column_backward(const Options& options) {
   const TensorParallel tp = recorded_tp(options.size, options.sequence_parallel);
   ColumnParallelLinear layer(tp, 16, {{"q", 16}, {"k", 8}, {"v", 8}}, true, {}, kMeta);
   prepare(layer.parameters(), options);
-  const at::Tensor x = at::empty({tp.splits_rows() ? kTokens / options.size : kTokens, 16}, kMeta);
+  const at::Tensor x = at::empty({tp.splits_rows() ? kScheduledTokens / options.size : kScheduledTokens, 16}, kMeta);
   x.set_requires_grad(options.input_needs_gradient);
   at::Tensor y;
   recorded([&] { y = layer.forward(x); });
@@ -115,7 +114,7 @@ Events row_backward(const Options& options) {
   const TensorParallel tp = recorded_tp(options.size, options.sequence_parallel);
   RowParallelLinear layer(tp, "down", 16, 8, true, {}, kMeta);
   prepare(layer.parameters(), options);
-  const at::Tensor x = at::empty({kTokens, 16 / options.size}, kMeta);
+  const at::Tensor x = at::empty({kScheduledTokens, 16 / options.size}, kMeta);
   x.set_requires_grad(options.input_needs_gradient);
   at::Tensor y;
   recorded([&] { y = layer.forward(x); });
@@ -245,4 +244,4 @@ TEST(Schedule, LargeTemporariesAreCutIntoPieces) {
 }
 
 }  // namespace
-}  // namespace meshtrain
+}  // namespace meshtrain::testing

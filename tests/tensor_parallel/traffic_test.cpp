@@ -13,25 +13,23 @@
 // sequence parallel, x = the bytes of the residual stream (Korthikanti et al., "Reducing activation recomputation in
 // large transformer models", 2022), and 3 T scalars all-reduced for the loss.
 
-namespace meshtrain {
+namespace meshtrain::testing {
 namespace {
 
-using namespace testing;
-
-constexpr int64_t kTokens = 32;
-constexpr int64_t kHidden = 64;
+constexpr int64_t kSentTokens = 32;
+constexpr int64_t kSentHidden = 64;
 constexpr int64_t kVocabulary = 97;
-constexpr int64_t kIgnored = -100;
+constexpr int64_t kNotCounted = -100;
 
 /// The tensor-parallel layers of a small language model, with nothing in between.
 struct Model {
   Model(const TensorParallel& parallel, const at::TensorOptions& options)
       : tp(parallel),
-        embedding(tp, "embed", kVocabulary, kHidden, {}, options),
-        query_key_value(tp, kHidden, {{"q", 64}, {"k", 32}, {"v", 32}}, true, {}, options),
-        output(tp, "o", 128, kHidden, true, {}, options),
-        gate_up(tp, kHidden, {{"gate", 192}, {"up", 192}}, false, {}, options),
-        down(tp, "down", 384, kHidden, false, {}, options) {
+        embedding(tp, "embed", kVocabulary, kSentHidden, {}, options),
+        query_key_value(tp, kSentHidden, {{"q", 64}, {"k", 32}, {"v", 32}}, true, {}, options),
+        output(tp, "o", 128, kSentHidden, true, {}, options),
+        gate_up(tp, kSentHidden, {{"gate", 192}, {"up", 192}}, false, {}, options),
+        down(tp, "down", 384, kSentHidden, false, {}, options) {
     std::map<std::string, at::Tensor> values;
     for (const Parameter* parameter : parameters()) {
       values[parameter->name] = at::zeros(parameter->global_shape, options.device());
@@ -54,7 +52,7 @@ struct Model {
   }
 
   at::Tensor loss(const at::Tensor& ids) const {
-    return linear_cross_entropy(block(embedding.forward(ids)), embedding.weight(), ids, kIgnored, tp, chunk_tokens);
+    return linear_cross_entropy(block(embedding.forward(ids)), embedding.weight(), ids, kNotCounted, tp, chunk_tokens);
   }
 
   TensorParallel tp;
@@ -82,14 +80,14 @@ TEST_P(TrafficTest, OfALayerIsTheFormula) {
   const DeviceMesh mesh = imagined_mesh(size - 1, size);
   const TensorParallel tp{mesh.group("tp"), sequence_parallel};
   const Model model(tp, at::TensorOptions().device(at::kMeta).dtype(dtype));
-  const int64_t rows = tp.splits_rows() ? kTokens / size : kTokens;
-  const at::Tensor x = at::empty({rows, kHidden}, at::device(at::kMeta).dtype(dtype)).requires_grad_();
+  const int64_t rows = tp.splits_rows() ? kSentTokens / size : kSentTokens;
+  const at::Tensor x = at::empty({rows, kSentHidden}, at::device(at::kMeta).dtype(dtype)).requires_grad_();
   const at::Tensor y = model.block(x);
   EXPECT_EQ(y.sizes(), x.sizes());
   y.backward(at::empty_like(y));
   EXPECT_EQ(x.grad().sizes(), x.sizes());
 
-  const int64_t stream = kTokens * kHidden * static_cast<int64_t>(c10::elementSize(dtype));
+  const int64_t stream = kSentTokens * kSentHidden * static_cast<int64_t>(c10::elementSize(dtype));
   EXPECT_EQ(mesh.traffic().total("", "tp.linear").sent_bytes,
             (sequence_parallel ? 10 : 8) * stream * (size - 1) / size);
   EXPECT_EQ(mesh.traffic().total().sent_bytes, mesh.traffic().total("", "tp.linear").sent_bytes);
@@ -100,14 +98,14 @@ TEST_P(TrafficTest, OfEmbeddingHeadAndLossIsTheFormula) {
   const DeviceMesh mesh = imagined_mesh(size - 1, size);
   const TensorParallel tp{mesh.group("tp"), sequence_parallel};
   const Model model(tp, at::TensorOptions().device(at::kMeta).dtype(dtype));
-  const at::Tensor loss = model.loss(at::empty({kTokens}, at::device(at::kMeta).dtype(at::kLong)));
+  const at::Tensor loss = model.loss(at::empty({kSentTokens}, at::device(at::kMeta).dtype(at::kLong)));
   const at::ScalarType wide = dtype == at::kDouble ? at::kDouble : at::kFloat;
   EXPECT_EQ(loss.sizes(), at::IntArrayRef{});
   EXPECT_EQ(loss.scalar_type(), wide);
   loss.backward();
 
-  const int64_t stream = kTokens * kHidden * static_cast<int64_t>(c10::elementSize(dtype));
-  const int64_t scalars = 3 * kTokens * static_cast<int64_t>(c10::elementSize(wide));
+  const int64_t stream = kSentTokens * kSentHidden * static_cast<int64_t>(c10::elementSize(dtype));
+  const int64_t scalars = 3 * kSentTokens * static_cast<int64_t>(c10::elementSize(wide));
   EXPECT_EQ(mesh.traffic().total("", "tp.embedding").sent_bytes, all_reduced(stream, size));
   EXPECT_EQ(mesh.traffic().total("", "tp.cross_entropy").sent_bytes, all_reduced(scalars, size));
   EXPECT_EQ(mesh.traffic().total("", "tp.cross_entropy").calls, size == 1 ? 0 : 2);
@@ -124,7 +122,7 @@ TEST(Traffic, OfALossInChunksIsTheSameInMoreCalls) {
     const auto traffic_of = [&](std::optional<int64_t> chunk_tokens) {
       mesh.traffic().clear();
       model.chunk_tokens = chunk_tokens;
-      model.loss(at::empty({kTokens}, at::device(at::kMeta).dtype(at::kLong))).backward();
+      model.loss(at::empty({kSentTokens}, at::device(at::kMeta).dtype(at::kLong))).backward();
       return std::pair(mesh.traffic().total("", "tp.cross_entropy"), mesh.traffic().total("", "tp.linear"));
     };
     const auto [whole_statistics, whole_head] = traffic_of(std::nullopt);
@@ -143,13 +141,13 @@ TEST(Traffic, OfRanksThatAreThereIsTheSame) {
     mesh.traffic().clear();
     const TensorParallel tp{mesh.group("tp"), sequence_parallel};
     const Model model(tp, at::TensorOptions().dtype(at::kDouble));
-    model.loss(at::arange(kTokens)).backward();
-    const int64_t stream = kTokens * kHidden * 8, t = world().size();
+    model.loss(at::arange(kSentTokens)).backward();
+    const int64_t stream = kSentTokens * kSentHidden * 8, t = world().size();
     EXPECT_EQ(mesh.traffic().total("", "tp.linear").sent_bytes, (sequence_parallel ? 12 : 10) * stream * (t - 1) / t);
     EXPECT_EQ(mesh.traffic().total("", "tp.embedding").sent_bytes, all_reduced(stream, t));
-    EXPECT_EQ(mesh.traffic().total("", "tp.cross_entropy").sent_bytes, all_reduced(3 * kTokens * 8, t));
+    EXPECT_EQ(mesh.traffic().total("", "tp.cross_entropy").sent_bytes, all_reduced(3 * kSentTokens * 8, t));
   }
 }
 
 }  // namespace
-}  // namespace meshtrain
+}  // namespace meshtrain::testing

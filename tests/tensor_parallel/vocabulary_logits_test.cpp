@@ -9,10 +9,8 @@
 #include "tests/support/world.h"
 #include "tests/tensor_parallel/layers.h"
 
-namespace meshtrain {
+namespace meshtrain::testing {
 namespace {
-
-using namespace testing;
 
 constexpr int64_t kHidden = 6;
 
@@ -100,4 +98,4 @@ TEST(VocabularyLogits, RefuseMoreThanOneToken) {
 }
 
 }  // namespace
-}  // namespace meshtrain
+}  // namespace meshtrain::testing

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <iterator>
 
+#include "tests/support/messages.h"
 #include "tests/support/scratch.h"
 #include "tests/tools/program.h"
 
@@ -13,10 +14,6 @@ namespace meshtrain::testing {
 namespace {
 
 namespace fs = std::filesystem;
-
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 TEST(DataCommand, PreparesAndInspects) {
   const ScratchFolder folder;

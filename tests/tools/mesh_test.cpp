@@ -1,13 +1,10 @@
 #include <gtest/gtest.h>
 
+#include "tests/support/messages.h"
 #include "tests/tools/program.h"
 
 namespace meshtrain::testing {
 namespace {
-
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 TEST(MeshCommand, PrintsWhoSitsWhere) {
   const Ending ending = run_meshtrain({"mesh", "--mesh", "dp=2,tp=2,cp=2", "--hosts-of", "4"});

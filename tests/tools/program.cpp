@@ -24,12 +24,6 @@ std::vector<char*> pointers(std::vector<std::string>& words) {
   return list;
 }
 
-std::string required(const char* variable) {
-  const char* value = std::getenv(variable);
-  if (value == nullptr) throw std::runtime_error(std::string(variable) + " is not set; ctest sets it");
-  return value;
-}
-
 bool is_launchers(const std::string& variable) {
   for (const char* prefix : {"OMPI_", "PMI", "MV2_", "MPI_", "SLURM_"}) {
     if (variable.rfind(prefix, 0) == 0) return true;
@@ -77,6 +71,12 @@ Ending Program::wait() {
 
 Ending run_program(std::vector<std::string> words, const std::vector<std::string>& environment) {
   return Program(std::move(words), environment).wait();
+}
+
+std::string required(const char* variable) {
+  const char* value = std::getenv(variable);
+  if (value == nullptr) throw std::runtime_error(std::string(variable) + " is not set");
+  return value;
 }
 
 std::string source_folder() {

@@ -39,14 +39,9 @@ class Faulty final : public Backend {
   std::shared_ptr<int> countdown_;
 };
 
-const char* required(const char* variable) {
-  const char* value = std::getenv(variable);
-  return value != nullptr ? value : throw std::runtime_error(std::string(variable) + " is not set");
-}
-
 /// Started by the tests below, on ranks of its own: `meshtrain train` with a fault.
 TEST(Victim, DISABLED_Trains) {
-  const auto countdown = std::make_shared<int>(std::atoi(required("VICTIM_COUNTDOWN")));
+  const auto countdown = std::make_shared<int>(std::stoi(required("VICTIM_COUNTDOWN")));
   auto backend = std::make_shared<Faulty>(world().backend(), required("VICTIM_PURPOSE"), countdown);
   const Group faulty(backend, world().name(), world().ranks(), world().place());
   std::exit(run_on_all_ranks(faulty, [&] {

@@ -8,7 +8,7 @@ namespace {
 constexpr int64_t kLimitKiB = int64_t{2} << 20;  // one rank needs 2.8 GiB, each of four 1.3
 
 /// One narrow layer, whose wide feed-forward part needs much memory and little time.
-constexpr const char* kRecipe = R"(model:
+constexpr const char* kLongRecipe = R"(model:
   family: llama
   hidden_size: 32
   intermediate_size: 1536
@@ -32,7 +32,7 @@ class TrainLong : public TrainProgram {
  protected:
   TrainLong() {
     recipe = path("long.yaml");
-    write("long.yaml", kRecipe);
+    write("long.yaml", kLongRecipe);
     std::string tokens;
     for (int i = 0; i < 65537; ++i) tokens += static_cast<char>(i % 61);
     write("long.bin", tokens);

@@ -11,7 +11,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 constexpr std::chrono::seconds kSoon{20};  // 5 on a machine that does nothing else
 
-constexpr const char* kRecipe = R"(model:
+constexpr const char* kTinyRecipe = R"(model:
   family: llama
   hidden_size: 32
   intermediate_size: 48
@@ -35,14 +35,10 @@ optimizer:
 
 }  // namespace
 
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
 TrainProgram::TrainProgram() {
   recipe = path("tiny.yaml");
   run_dir = path("run");
-  write("tiny.yaml", kRecipe);
+  write("tiny.yaml", kTinyRecipe);
   std::string tokens;
   for (int i = 0; i < 100 * 17; ++i) tokens += static_cast<char>(i % 50);
   write("tokens.bin", tokens);

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/messages.h"
 #include "tests/support/scratch.h"
 #include "tests/tools/program.h"
 
@@ -55,7 +56,5 @@ std::vector<nlohmann::json> lines(const std::filesystem::path& file);
 
 /// 1, 2, ..., count are the steps of `metrics`.
 void expect_steps(const std::vector<nlohmann::json>& metrics, size_t count);
-
-bool has(const std::string& text, const std::string& part);
 
 }  // namespace meshtrain::testing

@@ -13,7 +13,7 @@ namespace {
 
 using Tensor = at::Tensor;
 using OptionalInt = std::optional<c10::SymInt>;
-using Forward = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>;
+using FlashForward = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>;
 using Gradients = std::tuple<Tensor, Tensor, Tensor>;
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
@@ -86,10 +86,10 @@ double scale_of(const Tensor& q, std::optional<double> scale) {
   return scale.value_or(1 / std::sqrt(static_cast<double>(q.size(2))));
 }
 
-Forward forward(const Tensor& q, const Tensor& k, const Tensor& v, const std::optional<Tensor>& ends_q,
-                const std::optional<Tensor>& ends_k, c10::SymInt max_q, c10::SymInt max_k, double dropout, bool causal,
-                bool debug, std::optional<double> scale, OptionalInt left, OptionalInt right,
-                const std::optional<Tensor>& used, const std::optional<Tensor>& slopes) {
+FlashForward forward(const Tensor& q, const Tensor& k, const Tensor& v, const std::optional<Tensor>& ends_q,
+                     const std::optional<Tensor>& ends_k, c10::SymInt max_q, c10::SymInt max_k, double dropout,
+                     bool causal, bool debug, std::optional<double> scale, OptionalInt left, OptionalInt right,
+                     const std::optional<Tensor>& used, const std::optional<Tensor>& slopes) {
   TORCH_CHECK(ends_q && ends_k && !debug && !left && !right && !used && !slopes,
               "flash: only variable lengths are emulated");
   check("flash", q, k, v, *ends_q, *ends_k, max_q.expect_int(), max_k.expect_int(), dropout);
