@@ -55,8 +55,13 @@ std::vector<Stage> Transformer::stages() {
 }
 
 std::vector<Parameter*> Transformer::parameters() {
-  std::vector<Parameter*> all;
-  for (const Stage& stage : stages()) all.insert(all.end(), stage.parameters.begin(), stage.parameters.end());
+  const std::vector<Stage> all_stages = stages();
+  const Stage& head = all_stages.back();
+  std::vector<Parameter*> all = all_stages.front().parameters;
+  const auto add = [&](const Stage& stage) { all.insert(all.end(), stage.parameters.begin(), stage.parameters.end()); };
+  if (head.borrowed != nullptr) add(head);
+  for (size_t i = 1; i + 1 < all_stages.size(); ++i) add(all_stages[i]);
+  if (head.borrowed == nullptr) add(head);
   return all;
 }
 

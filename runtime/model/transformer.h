@@ -45,7 +45,7 @@ class Transformer {
 
   /// The embedding, the blocks, and the head with the norm before it, in the order of the forward.
   std::vector<Stage> stages();
-  /// Those of all stages, in their order.
+  /// Those of all stages, in their order; a head with a borrowed weight comes second, as in exported files.
   std::vector<Parameter*> parameters();
 
  private:

@@ -54,14 +54,19 @@ TEST(CheckpointFolder, LeftoversAreRemovedAndNothingElse) {
 }
 
 TEST(CheckpointFolder, LaterOnesAreSetAside) {
+  const auto sorted = [](std::vector<int64_t> steps) {
+    std::sort(steps.begin(), steps.end());
+    return steps;
+  };
   const ScratchFolder scratch;
   const CheckpointFolder folder(scratch.path());
   for (const int64_t step : {5, 10, 15}) make(folder.step(step));
-  EXPECT_FALSE(folder.abandon_after(15));
-  EXPECT_TRUE(folder.abandon_after(5));
+  folder.abandon({10, 15, 20});
   EXPECT_EQ(folder.steps(), std::vector<int64_t>{5});
+  EXPECT_EQ(sorted(folder.abandoned()), (std::vector<int64_t>{10, 15}));
   make(folder.step(10));
-  EXPECT_TRUE(folder.abandon_after(5)) << "again";
+  folder.abandon({10});
+  EXPECT_EQ(sorted(folder.abandoned()), (std::vector<int64_t>{10, 10, 15}));
   EXPECT_EQ(names_in(scratch.path()), (std::vector<std::string>{"abandoned-step-00000010", "abandoned-step-00000010-2",
                                                                 "abandoned-step-00000015", "step-00000005"}));
 }
@@ -71,7 +76,9 @@ TEST(CheckpointFolder, TheLastAndTheMultiplesAreKept) {
     const ScratchFolder scratch;
     const CheckpointFolder folder(scratch.path());
     for (int64_t step = 10; step <= 60; step += 10) make(folder.step(step));
-    for (const fs::path& retired : folder.retire(folder.outdated(keep_last, keep_every), "a")) fs::remove_all(retired);
+    const RetiredCheckpoints retired = folder.retire(folder.outdated(keep_last, keep_every), "a");
+    EXPECT_EQ(retired.problem, "");
+    for (const fs::path& each : retired.folders) fs::remove_all(each);
     EXPECT_EQ(names_in(scratch.path()).size(), folder.steps().size()) << "nothing else is there";
     return folder.steps();
   };
