@@ -45,14 +45,14 @@ class StagedWork final : public Work::State {
 
 class StagedBackend final : public Backend {
  public:
-  StagedBackend(std::shared_ptr<Backend> host, Stage stage) : host_(std::move(host)), stage_(stage) {}
+  StagedBackend(std::shared_ptr<Backend> host, StagedTensors stage) : host_(std::move(host)), stage_(stage) {}
 
   int rank() const override { return host_->rank(); }
   int size() const override { return host_->size(); }
   std::vector<int> hosts() const override { return host_->hosts(); }
 
   Work issue(const Collective& collective) override {
-    if (collective.kind == Kind::Barrier || (stage_ == Stage::Devices && collective.output.is_cpu())) {
+    if (collective.kind == Kind::Barrier || (stage_ == StagedTensors::Devices && collective.output.is_cpu())) {
       return host_->issue(collective);
     }
     const at::NoGradGuard no_grad;
@@ -75,13 +75,13 @@ class StagedBackend final : public Backend {
 
  private:
   std::shared_ptr<Backend> host_;
-  Stage stage_;
+  StagedTensors stage_;
 };
 
 }  // namespace
 
-std::shared_ptr<Backend> staged(std::shared_ptr<Backend> host, Stage stage) {
-  if (host->size() == 1 && stage == Stage::Devices) return host;  // copies within the device
+std::shared_ptr<Backend> staged(std::shared_ptr<Backend> host, StagedTensors stage) {
+  if (host->size() == 1 && stage == StagedTensors::Devices) return host;  // copies within the device
   return std::make_shared<StagedBackend>(std::move(host), stage);
 }
 

@@ -6,7 +6,7 @@
 
 namespace meshtrain {
 
-enum class Stage {
+enum class StagedTensors {
   Devices,  ///< tensors of other devices than the CPU
   All,      ///< those of the CPU as well: for tests
 };
@@ -15,6 +15,6 @@ enum class Stage {
 /// stream; the collective begins when they are there, so issue() blocks until what came before on the stream is done.
 /// wait() copies the result back on the current stream of the thread that waits. So any number of ranks may share one
 /// device. There are no windows. Groups split from it are staged too.
-std::shared_ptr<Backend> staged(std::shared_ptr<Backend> host, Stage stage = Stage::Devices);
+std::shared_ptr<Backend> staged(std::shared_ptr<Backend> host, StagedTensors stage = StagedTensors::Devices);
 
 }  // namespace meshtrain

@@ -21,7 +21,7 @@ class Staged : public ::testing::Test {
   }
 
   const Group plain_ = world();
-  const Group group_{staged(world().backend(), Stage::All), "staged", world().ranks(), world().place()};
+  const Group group_{staged(world().backend(), StagedTensors::All), "staged", world().ranks(), world().place()};
   const int size_ = world().size();
 };
 

@@ -206,20 +206,20 @@ TEST(GradientsInPlace, OfHalvesAddUpInAnFp32Buffer) {
 }
 
 TEST(GradientsInPlace, OfLargeHalvesAreComputedInPieces) {
-  constexpr int64_t kWide = 2048, kRows = 2500;
-  static_assert(kWide * kRows * 2 > 2 * kTemporaryBytes);
-  const at::Tensor weight = at::zeros({kRows, kWide}, at::kBFloat16).requires_grad_();
-  weight.mutable_grad() = at::zeros({kRows, kWide}, at::kFloat);
+  constexpr int64_t kWide = 2048, kManyRows = 2500;
+  static_assert(kWide * kManyRows * 2 > 2 * kTemporaryBytes);
+  const at::Tensor weight = at::zeros({kManyRows, kWide}, at::kBFloat16).requires_grad_();
+  weight.mutable_grad() = at::zeros({kManyRows, kWide}, at::kFloat);
   const at::Tensor input = random_tensor({4, kWide}, 1, at::kBFloat16);
-  const at::Tensor gradient = random_tensor({4, kRows}, 2, at::kBFloat16);
+  const at::Tensor gradient = random_tensor({4, kManyRows}, 2, at::kBFloat16);
   column_parallel_linear(input, {weight}, {}, {}).backward(gradient);
   EXPECT_LT(relative_error(weight.grad(), at::mm(gradient.to(at::kDouble).t(), input.to(at::kDouble))), 0x1p-8);
 }
 
 TEST(GradientsInPlace, OfHalvesOverManyRowsAreAsAccurateAsThePlainLayers) {
-  constexpr int64_t kRows = 4096;
-  const at::Tensor input = random_tensor({kRows, kLeafIn}, 1, at::kBFloat16).abs();
-  const at::Tensor gradient = random_tensor({kRows, 16}, 2, at::kBFloat16).abs();
+  constexpr int64_t kManyRows = 4096;
+  const at::Tensor input = random_tensor({kManyRows, kLeafIn}, 1, at::kBFloat16).abs();
+  const at::Tensor gradient = random_tensor({kManyRows, 16}, 2, at::kBFloat16).abs();
   ColumnParallelLinear layer = make_layer(at::kBFloat16);
   materialize(layer.parameters(), whole_values(layer.parameters()), Storage::Flat);
   layer.forward(input).backward(gradient);
