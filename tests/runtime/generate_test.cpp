@@ -176,7 +176,7 @@ TEST(GenerateOne, WhatIsDrawnDependsOnSeedAndSequence) {
 
 TEST(GenerateOne, LogitsThatAreNotFiniteEndIt) {
   Loaded loaded("llama");
-  loaded.model.units().write_values(
+  loaded.model.model().fsdp().write_values(
       [](const Parameter& parameter) { parameter.tensor.detach().fill_(std::numeric_limits<float>::quiet_NaN()); });
   for (const double temperature : {0.0, 1.0}) {
     try {
