@@ -2,7 +2,6 @@
 
 #include <ATen/ops/empty.h>
 
-#include <chrono>
 #include <stdexcept>
 
 #include "fsdp/shard_memory.h"
@@ -33,13 +32,11 @@ PieceWriter::PieceWriter(std::vector<Piece> pieces, std::string file_name, bool 
 
 void PieceWriter::save(const std::filesystem::path& folder) {
   if (copies_) copy();
-  const auto policy = copies_ ? std::launch::async : std::launch::deferred;
-  writing_ = std::async(policy, [this, folder] { return pieces_.empty() ? "" : write(folder); });
-  if (!copies_) writing_.wait();
+  writing_ = std::async(std::launch::async, [this, folder] { return pieces_.empty() ? "" : write(folder); });
 }
 
-bool PieceWriter::done() const {
-  return !writing_.valid() || writing_.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+bool PieceWriter::done(std::chrono::milliseconds patience) const {
+  return !writing_.valid() || writing_.wait_for(patience) == std::future_status::ready;
 }
 
 std::string PieceWriter::wait() {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <filesystem>
 #include <future>
 #include <string>
@@ -12,16 +13,15 @@ namespace meshtrain {
 /// Writes the pieces that one rank owns, again and again, as a safetensors file each time. No collective.
 class PieceWriter {
  public:
-  /// Pieces are views of numbers that change. `copies`: a save copies them to host memory, which is kept for the next,
-  /// and writes in the background; else it writes them as they are and returns when that is done, for numbers that
-  /// memory has no room for twice.
+  /// Pieces are views of numbers that change. `copies`: a save copies them to host memory, which is kept for the next;
+  /// else they must not change before done(), for numbers that memory has no room for twice.
   PieceWriter(std::vector<Piece> pieces, std::string file_name, bool copies);
 
-  /// Begins to write FOLDER/file_name, in a folder that exists. wait() comes before the next save(). Without pieces
-  /// there is no file.
+  /// Begins to write FOLDER/file_name, in a folder that exists, in the background. wait() comes before the next save().
+  /// Without pieces there is no file.
   void save(const std::filesystem::path& folder);
-  /// Whether wait() will return at once.
-  bool done() const;
+  /// Whether wait() will return at once, `patience` from now at the latest.
+  bool done(std::chrono::milliseconds patience = {}) const;
   /// The file is durable: its part of the manifest, of ManifestPart::packed(); empty without pieces. Throws
   /// std::runtime_error when it could not be written.
   std::string wait();

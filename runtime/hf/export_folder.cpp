@@ -107,8 +107,9 @@ void ExportFolder::check() const {
 void ExportFolder::check_partial() const {
   std::error_code error;
   const fs::file_status status = fs::symlink_status(partial_, error);
-  if (!fs::exists(status)) return;
+  if (status.type() == fs::file_type::not_found) return;
   const std::string name = partial_.string();
+  if (!fs::status_known(status)) refuse(name + " cannot be read: " + error.message());
   if (!fs::is_directory(status) || is_mount_point(partial_)) {
     refuse(name + ", where it is written first, is no plain folder: move it away");
   }

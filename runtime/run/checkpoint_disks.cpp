@@ -9,6 +9,7 @@
 
 #include "mesh/agree.h"
 #include "mesh/error.h"
+#include "runtime/run/run_directory.h"
 
 namespace meshtrain {
 namespace {
@@ -47,7 +48,8 @@ CheckpointDisks::CheckpointDisks(CheckpointFolder folder, const Group& world, co
     if (world_.rank() != 0) return;
     const std::vector<std::string> owners = folder_.owners();
     const std::string name = resumed.empty() ? "-" : resumed.filename().string();
-    text = (owners.empty() ? random_id() : owners.front()) + " " + random_id() + " " + name + to_text(folder_.steps()) +
+    const bool is_known = !owners.empty() && has_run();
+    text = (is_known ? owners.front() : random_id()) + " " + random_id() + " " + name + to_text(folder_.steps()) +
            " |" + to_text(folder_.abandoned());
   });
   std::istringstream words(broadcast_text(world_, text));
@@ -60,6 +62,12 @@ CheckpointDisks::CheckpointDisks(CheckpointFolder folder, const Group& world, co
   agree(world_, [&] {
     if (acts()) check_owner(name == "-" ? "" : name);
   });
+}
+
+bool CheckpointDisks::has_run() const {
+  std::error_code failed;
+  const fs::path metrics = RunDirectory::metrics_of(folder_.folder().parent_path());
+  return !folder_.steps().empty() || fs::status(metrics, failed).type() != fs::file_type::not_found;
 }
 
 void CheckpointDisks::check_owner(const std::string& resumed) const {

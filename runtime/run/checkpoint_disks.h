@@ -22,7 +22,9 @@ class CheckpointDisks {
   // Every rank must call these; what is thrown on any rank is thrown on all, as by agree().
 
   /// Reads the folders and changes nothing. `resumed`: rank 0's checkpoint to go on from, empty without one. Every rank
-  /// must call it. Throws InputError on all of them when the folder of a host holds checkpoints of another run.
+  /// must call it. Throws InputError on all of them when the folder of a host holds checkpoints of another run. The id
+  /// that rank 0's folder has is this run's if metrics.jsonl or a checkpoint is there; else that host was one of the
+  /// others of a run that rank 0 does not know.
   CheckpointDisks(CheckpointFolder folder, const Group& world, const std::filesystem::path& resumed);
 
   /// Where this rank writes the checkpoint of `step`. A path of this start of the run alone.
@@ -45,6 +47,7 @@ class CheckpointDisks {
   void remove(int64_t step) const;
 
  private:
+  bool has_run() const;
   void check_owner(const std::string& resumed) const;
   void settle_host(int64_t step) const;
   std::vector<std::filesystem::path> retire_on_host(std::vector<int64_t>& steps);

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <cstdio>
+#include <cstdlib>
 
 #include "mesh/agree.h"
 #include "mesh/error.h"
@@ -24,6 +25,14 @@ std::vector<Piece> owned_pieces(const Trainer& trainer) {
     std::move(pieces.begin(), pieces.end(), std::back_inserter(owned));
   }
   return owned;
+}
+
+/// The time after which a rank says that its disk is slow, and again.
+std::chrono::milliseconds slow_write() {
+  constexpr double kSeconds = 60;
+  const char* const asked = std::getenv("MESHTRAIN_SLOW_WRITE");
+  const double seconds = asked ? std::strtod(asked, nullptr) : kSeconds;
+  return std::chrono::milliseconds(static_cast<int64_t>(1000 * (seconds > 0 ? seconds : kSeconds)));
 }
 
 std::string file_of(int rank) {
@@ -68,11 +77,22 @@ void Checkpoints::save(const TrainingState& state) {
   complete_or_fail([&] { disks_.begin(state.step); });
   pieces_.save(disks_.partial(state.step));
   stage_ = Stage::Pieces;
+  if (memory_.is_on_disk()) await_disk();  // pieces are not copied, and the next step changes them
 }
 
-bool Checkpoints::done() const {
-  if (stage_ == Stage::Pieces) return pieces_.done();
-  return !manifest_.valid() || manifest_.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+bool Checkpoints::done_within(std::chrono::milliseconds patience) const {
+  if (stage_ == Stage::Pieces) return pieces_.done(patience);
+  return !manifest_.valid() || manifest_.wait_for(patience) == std::future_status::ready;
+}
+
+void Checkpoints::await_disk() const {
+  const auto start = std::chrono::steady_clock::now();
+  while (!done_within(slow_write())) {
+    const std::string name = stage_ == Stage::Pieces ? file_of(world_.rank()) : kManifest;
+    const std::chrono::duration<double> time = std::chrono::steady_clock::now() - start;
+    std::fprintf(stderr, "meshtrain: warning: %s on %s: still writing %s after %.0f s\n", world_.place().c_str(),
+                 host_name().c_str(), (disks_.partial(head_.state.step) / name).c_str(), time.count());
+  }
 }
 
 std::optional<WrittenCheckpoint> Checkpoints::advance() {
@@ -88,7 +108,10 @@ std::optional<WrittenCheckpoint> Checkpoints::advance() {
 
 std::optional<WrittenCheckpoint> Checkpoints::finish() {
   std::optional<WrittenCheckpoint> completed;
-  while (stage_ == Stage::Pieces || stage_ == Stage::Manifest) completed = advance();
+  while (stage_ == Stage::Pieces || stage_ == Stage::Manifest) {
+    await_disk();
+    completed = advance();
+  }
   return completed;
 }
 

@@ -38,15 +38,19 @@ class Checkpoints {
   /// Begins the checkpoint of `state`. Nothing else may go on: finish() comes before. Collective.
   void save(const TrainingState& state);
   /// Whether this rank has nothing left to do for what goes on: for the vote. No collective.
-  bool done() const;
+  bool done() const { return done_within({}); }
   /// Call when every rank is done. The checkpoint that is complete by this, if any.
   std::optional<WrittenCheckpoint> advance();
-  /// Waits until nothing goes on. The checkpoint that is complete by this, if any. None of one that has failed.
+  /// Waits until nothing goes on; a rank that waits for its disk says so on stderr every minute, or every
+  /// MESHTRAIN_SLOW_WRITE seconds. The checkpoint that is complete by this, if any. None of one that has failed.
   std::optional<WrittenCheckpoint> finish();
 
  private:
   enum class Stage { Idle, Pieces, Manifest, Failed };
 
+  bool done_within(std::chrono::milliseconds patience) const;
+  /// Waits for done(), saying so.
+  void await_disk() const;
   void gather_parts();
   void complete();
   /// `action`: collective, throws on all ranks or on none; what it throws is thrown as the failure of this checkpoint.

@@ -18,6 +18,7 @@
 #include "runtime/recipe/context.h"
 #include "runtime/recipe/validate.h"
 #include "runtime/run/checkpoints.h"
+#include "runtime/run/host_lock.h"
 #include "runtime/run/journal.h"
 #include "runtime/run/resume.h"
 #include "runtime/run/run_directory.h"
@@ -135,6 +136,7 @@ RunEnd train(const Running& run, TrainingState state) {
     state.num_samples += train.global_batch;
     const StepResult result = make_step(progress, [&] {
       const StepResult read = outcome.read();  // the one time in a step that the host waits for a device
+      trainer.shard_memory().check_written();
       mesh.world().check();
       return read;
     });
@@ -239,6 +241,7 @@ RunEnd run(const Recipe& asked, const Group& world, const RunOptions& options, c
     throw InputError("another run changed the checkpoints in " + checkpoint_folder.folder().string() +
                      " meanwhile: start again");
   });
+  const HostLock host_lock(folder, world);
   CheckpointDisks disks(checkpoint_folder, world, checkpoint.value_or(""));
   Resumed resumed;
   if (resumes) resumed = resume(checkpoint.value_or(""), head, recipe.train.steps, *trainer, world);

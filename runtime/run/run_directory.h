@@ -22,7 +22,8 @@ class RunDirectory {
   const std::filesystem::path& folder() const { return folder_; }
   /// LockFile::warning().
   const std::string& warning() const { return lock_->warning(); }
-  std::filesystem::path metrics() const { return folder_ / "metrics.jsonl"; }
+  std::filesystem::path metrics() const { return metrics_of(folder_); }
+  static std::filesystem::path metrics_of(const std::filesystem::path& run) { return run / "metrics.jsonl"; }
   std::filesystem::path parameter_metrics() const { return folder_ / "parameters.jsonl"; }
   std::filesystem::path checkpoints() const { return checkpoints_of(folder_); }
   static std::filesystem::path checkpoints_of(const std::filesystem::path& run) { return run / "checkpoints"; }

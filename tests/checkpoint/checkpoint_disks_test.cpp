@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <fstream>
 
 #include "mesh/agree.h"
@@ -183,6 +184,66 @@ TEST_P(CheckpointDisksTest, WhatRankZeroHasTakenAwayGoesOnTheOthers) {
   if (own_disks()) do_on_host(0, [&] { fs::remove_all(folder().step(10)); });
   start(folder_of(0).step(20)).settle(20);
   EXPECT_EQ(steps(), own_disks() ? Steps{20} : (Steps{10, 20}));
+}
+
+// One host has put them out of the way, the other cannot. They are nobody's leftovers.
+TEST_P(CheckpointDisksTest, WhatIsAbandonedIsNeverRemoved) {
+  CheckpointDisks disks = start();
+  for (const int64_t step : {10, 20}) write(disks, step);
+  const int failing = hosts_.num_hosts() - 1;
+  if (host() == failing) inject_faults("rename:abandoned-:EIO");
+  const std::string said = message<AgreedError>([&] { start(folder_of(0).step(10)).settle(10); });
+  inject_faults("");
+  if (own_disks() || hosts_.num_hosts() == 1) {
+    EXPECT_TRUE(has(said, "cannot rename ") && has(said, "/step-00000020 to abandoned-step-00000020: ")) << said;
+  }
+  ranks_.barrier();
+  start(folder_of(0).step(10)).settle(10);
+  EXPECT_EQ(steps(), Steps{10});
+  EXPECT_TRUE(fs::exists(folder().folder() / "abandoned-step-00000020" / std::to_string(ranks_.rank())));
+}
+
+// Else a host that comes first would have none of what rank 0's host still lists.
+TEST_P(CheckpointDisksTest, RankZerosHostAbandonsFirst) {
+  CheckpointDisks disks = start();
+  for (const int64_t step : {10, 20}) write(disks, step);
+  if (host() == 0) inject_faults("rename:abandoned-:EIO");
+  EXPECT_TRUE(has(message<AgreedError>([&] { start(folder_of(0).step(10)).settle(10); }), "cannot rename "));
+  inject_faults("");
+  EXPECT_EQ(steps(), (Steps{10, 20}));
+}
+
+TEST_P(CheckpointDisksTest, AnOldOneThatCannotBeRenamedStaysWithAWarning) {
+  CheckpointDisks disks = start();
+  ::testing::internal::CaptureStderr();
+  const int failing = hosts_.num_hosts() - 1;
+  if (host() == failing) inject_faults("rename:step-00000010*.removed:EXDEV");
+  for (const int64_t step : {10, 20, 30}) {
+    write(disks, step);
+    disks.retire(/*keep_last=*/1, /*keep_every=*/0);
+  }
+  inject_faults("");
+  const bool stays = host() == failing && (own_disks() || failing == 0);
+  EXPECT_EQ(steps(), stays ? (Steps{10, 30}) : Steps{30});
+  const std::string said = ::testing::internal::GetCapturedStderr();
+  if (!stays || !is_first_of_host()) return;
+  EXPECT_TRUE(said.starts_with("meshtrain: warning: on ")) << said;
+  EXPECT_TRUE(has(said, " an old checkpoint stays: cannot rename " + folder().step(10).string() + " to ")) << said;
+  EXPECT_TRUE(has(said, ": Invalid cross-device link\n")) << said;
+  EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 1) << said;
+}
+
+TEST_P(CheckpointDisksTest, AnIdWithoutARunIsThatOfAnother) {
+  do_on_host(0, [&] {
+    folder().claim("0123456789abcdef");
+    fs::create_directory(folder().partial(8, "a"));
+  });
+  const auto before = contents(scratch_.path());
+  ranks_.barrier();
+  EXPECT_TRUE(has(message<InputError>([&] { start(); }), "of another run (of run 0123456789abcdef, this is run "));
+  EXPECT_EQ(contents(scratch_.path()), before);
+  do_on_host(0, [&] { std::ofstream(folder().folder().parent_path() / "metrics.jsonl") << ""; });
+  EXPECT_EQ(message<InputError>([&] { start(); }), "") << "a run that was ended before its first checkpoint";
 }
 
 TEST_P(CheckpointDisksTest, AFolderThatVanishedIsNotMadeAnew) {

@@ -122,7 +122,9 @@ TEST(CheckpointFolder, ARenameWhoseAnswerWasLostIsDone) {
     folder.begin(3, "a");
     testing::inject_faults("rename:step-:+" + error);
     folder.complete(3, "a");
-    folder.retire({1}, "a");
+    const RetiredCheckpoints retired = folder.retire({1}, "a");
+    EXPECT_EQ(retired.folders, std::vector<fs::path>{scratch.path() / "step-00000001.a.removed"}) << error;
+    EXPECT_EQ(retired.problem, "") << error;
     testing::inject_faults("");
     EXPECT_EQ(folder.steps(), std::vector<int64_t>{3}) << error;
     folder.begin(4, "a");

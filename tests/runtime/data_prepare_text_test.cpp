@@ -351,6 +351,28 @@ TEST_F(PrepareText, NeverJoinsPartsOfAnotherRun) {
   EXPECT_FALSE(std::filesystem::exists(options_.output));
 }
 
+TEST_F(PrepareText, RefusesInputsThatChangeMeanwhile) {
+  for (const std::string change : {"cut short", "written anew"}) {
+    file("a.txt", std::string(3000, 'a'));
+    file("b.txt", std::string(3000, 'b'));
+    options_.part_bytes = 1000;
+    bool is_first = true;
+    const std::string said = message<InputError>([&] {
+      prepare_text(tokenizer_, options_, [&](const PrepareTextProgress&) {
+        if (!std::exchange(is_first, false)) return;
+        const std::filesystem::path input = scratch_.path() / "text/b.txt";
+        const auto later = std::filesystem::last_write_time(input) + std::chrono::seconds(1);
+        if (change == "cut short") std::filesystem::resize_file(input, 1500);
+        std::filesystem::last_write_time(input, later);
+      });
+    });
+    EXPECT_TRUE(has(said, "the inputs of " + options_.output.string() + " changed while they were read")) << change;
+    EXPECT_FALSE(std::filesystem::exists(options_.output)) << change;
+  }
+  prepare_text(tokenizer_, options_, {});
+  EXPECT_EQ(documents(), (Texts{std::string(3000, 'a'), std::string(3000, 'b')}));
+}
+
 TEST_F(PrepareText, RefusesWhatDoesNotFit) {
   file("a", "text");
   const auto refusal = [&] { return message<InputError>([&] { prepare_text(tokenizer_, options_); }); };

@@ -1,5 +1,7 @@
 // Files on disks that fail and on file systems that cannot do everything.
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <memory>
 #include <string>
@@ -79,6 +81,35 @@ TEST_F(DiskFaults, AFileSystemThatCannotSynchroniseIsNoError) {
   }
 }
 
+// A server of files may do what it is asked, lose the answer and be asked again.
+TEST_F(DiskFaults, ARenameWhoseAnswerWasLostIsDone) {
+  for (const std::string error : {"ENOENT", "ESTALE"}) {
+    write_file(path("out"), "before");
+    inject_faults("rename:out.partial:+" + error);
+    write_whole(path("out"), "after");
+    EXPECT_EQ(read_file(path("out")), "after") << error;
+    EXPECT_EQ(names(), std::vector<std::string>{"out"}) << error;
+  }
+}
+
+// Names of files there cannot be listed, and so not be made durable one by one.
+TEST_F(DiskFaults, AFolderThatCannotBeReadIsWrittenIn) {
+  std::filesystem::create_directory(path("drop"));
+  for (const auto& folder : {path(""), path("drop")}) ::chmod(folder.c_str(), folder == path("") ? 0755 : 01733);
+  const bool is_root = ::geteuid() == 0;
+  if (is_root && ::seteuid(65534) != 0) GTEST_SKIP() << "root cannot become another user here";
+  const std::string said = message<std::exception>([&] {
+    make_folders(path("drop/new"));
+    write_whole(path("drop/new/out"), "text");
+    write_whole(path("drop/out"), "text");
+  });
+  ASSERT_EQ(is_root ? ::seteuid(0) : 0, 0);
+  EXPECT_EQ(said, "");
+  ::chmod(path("drop").c_str(), 0755);
+  EXPECT_EQ(read_file(path("drop/out")), "text");
+  EXPECT_EQ(read_file(path("drop/new/out")), "text");
+}
+
 TEST_F(DiskFaults, AFileHasOneWriter) {
   {
     OutputFile first(path("out"));
@@ -134,6 +165,14 @@ TEST_F(DiskFaults, CheckpointsThatCannotBeReadAreNotNone) {
             "cannot read the checkpoints in " + path("checkpoints").string() + ": Permission denied");
   inject_faults("");
   EXPECT_EQ(folder.steps(), std::vector<int64_t>{3});
+  std::filesystem::create_symlink(path("unmounted"), path("link"));
+  EXPECT_EQ(
+      message<std::runtime_error>([&] { CheckpointFolder(path("link")).steps(); }),
+      "cannot read the checkpoints in " + path("link").string() + ": No such file or directory, to which it is a link");
+  write_file(path("file"), "");
+  EXPECT_EQ(message<std::runtime_error>([&] { CheckpointFolder(path("file")).steps(); }),
+            "cannot read the checkpoints in " + path("file").string() + ": Not a directory");
+  EXPECT_EQ(CheckpointFolder(path("file/checkpoints")).steps(), std::vector<int64_t>{});
   EXPECT_EQ(CheckpointFolder(path("none")).steps(), std::vector<int64_t>{});
 }
 

@@ -244,6 +244,36 @@ TEST_F(ExportTest, CompleteWeightsAreNeverRemoved) {
   }
 }
 
+TEST_F(ExportTest, WeightsThatCannotBeSeenAreNotRemoved) {
+  const std::filesystem::path partial = scratch_.path() / "out.partial";
+  for (const std::string name : {"model.safetensors", "model.safetensors.index.json"}) {
+    write_file(partial / name, "weights");
+    for (const std::string error : {"EIO", "ESTALE"}) {
+      for (const std::string& unseen : {"/" + name, std::string("out.partial$")}) {
+        inject_faults("stat:" + unseen + ":" + error);
+        const std::string said = message<InputError>([&] { FolderWriter(folder_, shape_, {}, entries_); });
+        inject_faults("");
+        EXPECT_TRUE(has(said, "cannot export to " + folder_.string() + ": " + partial.string())) << unseen << said;
+        EXPECT_EQ(read_file(partial / name), "weights") << unseen;
+      }
+    }
+    std::filesystem::remove_all(partial);
+  }
+}
+
+TEST_F(ExportTest, ARenameWhoseAnswerWasLostIsDone) {
+  for (const std::string error : {"ENOENT", "ESTALE"}) {
+    FolderWriter writer(folder_, shape_, {}, entries_);
+    write_all(writer);
+    inject_faults("rename:out.partial\n:+" + error);
+    EXPECT_EQ(message<std::runtime_error>([&] { writer.finish(); }), "") << error;
+    inject_faults("");
+    const SafetensorsFolder read(folder_);
+    for (const TensorEntry& entry : entries_) EXPECT_TRUE(at::equal(read.read(entry.name), value(entry)));
+    std::filesystem::remove_all(folder_);
+  }
+}
+
 TEST_F(ExportTest, OthersFilesAreNotRemoved) {
   const std::filesystem::path partial = scratch_.path() / "out.partial";
   write_file(partial / "thesis.tex", "of somebody");

@@ -65,6 +65,19 @@ TEST_F(TrainEnding, ARankThatFailsAloneEndsTheJobWhileItsCheckpointIsWritten) {
   EXPECT_LT(Clock::now() - start, std::chrono::seconds(12));
 }
 
+TEST_F(TrainEnding, ARankWhoseDiskHangsSaysSo) {
+  const Ending ending = train(2, {"--mesh", "dp=2", "--set", "checkpoint.every=4"},
+                              "export MESHTRAIN_SLOW_WRITE=0.5\n" + faults_on(1, "fsync:rank-00001:delay=1800:0:1") +
+                                  faults_on(0, "fsync:manifest.json:delay=1800:0:1"));
+  EXPECT_EQ(ending.status, 0) << ending.err;
+  for (const std::string file : {"rank-00001.safetensors", "manifest.json"}) {
+    const std::string rank = file.starts_with("rank") ? "rank 1" : "rank 0";
+    EXPECT_GE(count(ending.err, "/" + file + " after "), 2) << ending.err;
+    EXPECT_TRUE(has(ending.err, "meshtrain: warning: " + rank)) << ending.err;
+  }
+  EXPECT_FALSE(has(ending.err, "/rank-00000.safetensors after ")) << "its file is durable\n" << ending.err;
+}
+
 TEST_F(TrainEnding, OneRankSaysWhyItEndsBeforeItWaitsForItsCheckpoint) {
   const std::filesystem::path err = path("err");
   std::thread run([&] {

@@ -9,6 +9,7 @@
 #include <regex>
 #include <thread>
 
+#include "runtime/files/file_lock.h"
 #include "tests/support/files.h"
 #include "tests/tools/train_program.h"
 
@@ -259,6 +260,39 @@ TEST_F(TrainKill, AtTheCallsThatGiveACheckpointItsNameLosesNothing) {
     EXPECT_TRUE(has(again.out, "\nresumed after step " + std::to_string(step) + ", ")) << again.out;
     EXPECT_EQ(metrics().size(), 6u);
   }
+}
+
+// The second host's disk, in use by a run whose rank 0 is on the first: what it writes there is another run's litter
+// to one that begins on the second host alone.
+TEST_F(TrainKill, ADiskThatAnotherRunUsesIsRefused) {
+  const Layout layout{"1,1", "slot", true};
+  const std::string prologue = "[ $OMPI_COMM_WORLD_RANK != 1 ] || export LD_PRELOAD=" + build_folder() +
+                               "/tests/libfaults.so MESHTRAIN_FAULTS='fsync:rank-00001:delay=6000:0:1'";
+  Program first(command_on(layout, "dp=2", 1, prologue));
+  const Clock::time_point start = Clock::now();
+  const auto is_writing = [&] {
+    std::error_code none;
+    for (const auto& entry : fs::directory_iterator(disk() / "checkpoints", none)) {
+      if (entry.path().extension() == ".tmp") return true;
+    }
+    return false;
+  };
+  while (!is_writing() && Clock::now() - start < std::chrono::seconds(20)) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  EXPECT_TRUE(is_writing());
+  EXPECT_EQ(only_complaint(run_meshtrain({"train", recipe, "--run-dir", disk(), "--resume"})),
+            "the run directory " + disk().string() + " is in use by another run; choose another --run-dir");
+  EXPECT_TRUE(is_writing());
+  const Ending ending = first.wait();
+  EXPECT_EQ(ending.status, 0) << ending.err;
+  EXPECT_EQ(newest(), 1);
+  expect_whole(1, layout);
+
+  const LockFile other(disk() / "lock");  // and one that would write on both
+  const std::string message = complaint(run_program(command_on(layout, "dp=2", 2)), 2);
+  EXPECT_TRUE(std::regex_search(message, std::regex("^rank 1 on mtb[0-9]+: the run directory "))) << message;
+  EXPECT_TRUE(has(message, run_dir.string() + " is in use by another run on that host")) << message;
 }
 
 TEST_F(TrainKill, ADiskWithAnotherRunsCheckpointsIsRefused) {

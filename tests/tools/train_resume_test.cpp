@@ -149,6 +149,26 @@ TEST_F(TrainResume, FromTheDiskAsFromMemory) {
   EXPECT_EQ(column(metrics(), "loss"), column(whole, "loss"));
 }
 
+TEST_F(TrainResume, ShardsThatTheDiskLostEndTheRunAtThatStep) {
+  const Words offload = {
+      "--set", "parallel.fsdp={mode: full_shard, offload: {to: disk, path: " + path("shards").string() + "}}"};
+  Words saving = offload, resuming = offload;
+  saving.insert(saving.end(), kEvery3.begin(), kEvery3.end());
+  resuming.insert(resuming.end(), kResume.begin(), kResume.end());
+  run(2, "dp=2", 3, saving);
+  const auto before = contents(checkpoints() / "step-00000003");
+  resuming.insert(resuming.end(), {"--mesh", "dp=2", "--set", "train.steps=6"});
+  const std::string message = complaint(
+      2, resuming, 1, "[ $OMPI_COMM_WORLD_RANK != 1 ] || " + with_faults("sync_file_range:meshtrain-shards:ENOSPC"));
+  EXPECT_TRUE(has(message, "rank 1 (dp=1 cp=0 tp=0): step 4, ") &&
+              has(message, "offload to disk: some of the shards could not be written"))
+      << message;
+  EXPECT_TRUE(has(message, " in " + path("shards").string() + ": No space left on device")) << message;
+  EXPECT_LE(metrics().size(), 4u) << "rank 0 may have recorded it";
+  EXPECT_EQ(names(), Words{"step-00000003"});
+  EXPECT_EQ(contents(checkpoints() / "step-00000003"), before);
+}
+
 TEST_F(TrainResume, WhatContradictsTheCheckpointChangesNothing) {
   run(2, "dp=2", 4, kEvery3);
   const auto before = contents(run_dir);
@@ -430,6 +450,31 @@ TEST_F(TrainResume, ARunThatCannotBeReadIsNotBegunAnew) {
   EXPECT_EQ(contents(run_dir), before);
   EXPECT_EQ(train(1, words).status, 0);
   expect_steps(metrics(), 6);
+}
+
+// As when a disk is not mounted: its folder is there, and empty.
+TEST_F(TrainResume, ARunWhoseCheckpointsAreGoneIsNotBegunAnew) {
+  run(1, "dp=1", 7, kEvery3);
+  fs::rename(checkpoints(), path("unmounted"));
+  fs::create_directory(checkpoints());
+  const auto before = contents(run_dir);
+  const std::string message = complaint(1, kResume);
+  EXPECT_EQ(message, "--resume: " + (run_dir / "metrics.jsonl").string() +
+                         " has steps up to 7, but there is no checkpoint in " + checkpoints().string() +
+                         ": mount the disk that has them, or choose another --run-dir to begin at step 1");
+  EXPECT_EQ(contents(run_dir), before);
+}
+
+TEST_F(TrainResume, ACheckpointThatWasNotAskedForPreventsNoExport) {
+  for (const std::string fault : {"mkdir:checkpoints:EDQUOT", "fdatasync:metrics.jsonl:EIO"}) {
+    run_dir = path("run" + std::to_string(fault.size()));
+    const fs::path weights = path("weights" + std::to_string(fault.size()));
+    const Ending ending = train(1, {"--set", "train.export=" + weights.string()}, with_faults(fault));
+    EXPECT_EQ(ending.status, 0) << ending.err;
+    EXPECT_TRUE(has(ending.out, "warning: ")) << ending.out;
+    EXPECT_TRUE(has(ending.out, has(fault, "EIO") ? ": Input/output error" : ": Disk quota exceeded")) << ending.out;
+    EXPECT_TRUE(fs::exists(weights / "model.safetensors"));
+  }
 }
 
 // The first rename tries the place, as does the second, after the last step.

@@ -83,7 +83,7 @@ void log_call(const char* call, std::string path) {
 /// The fault that `call` of `path` shall meet; none: an error of 0.
 Fault fault_of(const char* call, const std::string& path) {
   const std::lock_guard lock(faults().mutex);
-  log_call(call, path);
+  if (std::strcmp(call, "stat") != 0) log_call(call, path);
   for (Fault& fault : faults().all) {
     if (fault.call != call || ::fnmatch(fault.pattern.c_str(), path.c_str(), 0) != 0) continue;
     if (fault.skip-- > 0 || fault.count-- <= 0) continue;
@@ -198,6 +198,17 @@ DIR* opendir(const char* path) {
 DIR* fdopendir(int descriptor) {
   static auto* const next = real<DIR*(int)>("fdopendir");
   return call("opendir", path_of(descriptor), static_cast<DIR*>(nullptr), [&] { return next(descriptor); });
+}
+
+// Asking for what a file is. The log has none of these, as they change nothing.
+int stat(const char* path, struct stat* status) noexcept {
+  static auto* const next = real<int(const char*, struct stat*)>("stat");
+  return call("stat", path, -1, [&] { return next(path, status); });
+}
+
+int lstat(const char* path, struct stat* status) noexcept {
+  static auto* const next = real<int(const char*, struct stat*)>("lstat");
+  return call("stat", path, -1, [&] { return next(path, status); });
 }
 
 int mkdir(const char* path, mode_t mode) noexcept {

@@ -1,0 +1,51 @@
+#include "runtime/run/host_lock.h"
+
+#include <system_error>
+
+#include "mesh/agree.h"
+#include "mesh/error.h"
+#include "mesh/host_map.h"
+#include "runtime/checkpoint/checkpoint_folder.h"
+#include "runtime/files/output_file.h"
+
+namespace meshtrain {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Whether `folder` is the one of rank 0: a file that rank 0 makes there, of a name that nobody has looked for yet, is
+/// seen. Every rank must call it.
+bool is_that_of_rank_0(const fs::path& folder, const Group& world) {
+  std::string name;
+  agree(world, [&] {
+    if (world.rank() != 0) return;
+    name = "hosts-" + random_id();
+    write_whole(folder / name, "");
+  });
+  name = broadcast_text(world, name);
+  std::error_code failed;
+  const bool seen = fs::exists(folder / name, failed);
+  world.barrier();
+  if (world.rank() == 0) fs::remove(folder / name, failed);
+  return seen;
+}
+
+}  // namespace
+
+HostLock::HostLock(const fs::path& folder, const Group& world) {
+  const HostMap hosts = HostMap::of(world);
+  if (hosts.num_hosts() == 1) return;
+  const bool is_locked = is_that_of_rank_0(folder, world);  // by rank 0
+  agree(world, [&] {
+    if (is_locked || !hosts.is_first_of_host(world.rank())) return;
+    std::error_code failed;
+    fs::create_directories(folder, failed);
+    if (!fs::is_directory(folder, failed)) return;
+    lock_.emplace(folder / "lock");
+    if (!lock_->is_taken()) return;
+    throw InputError(world.place() + " on " + host_name() + ": the run directory " + folder.string() +
+                     " is in use by another run on that host; choose another --run-dir");
+  });
+}
+
+}  // namespace meshtrain
