@@ -17,7 +17,7 @@ struct Axis {
 class MeshLayout {
  public:
   /// Requested size of an axis that takes whatever number of ranks the others leave.
-  static constexpr int64_t kAuto = -1;
+  static constexpr int64_t kAuto = 0;
 
   /// `axes`: outermost first, sizes of at least 1, names unique. Throws InputError otherwise.
   explicit MeshLayout(std::vector<Axis> axes);

@@ -121,13 +121,15 @@ void fields(Archive& archive, FsdpRecipe& fsdp) {
 template <class Archive>
 void fields(Archive& archive, ParallelRecipe& parallel) {
   const std::vector<std::string> axes = {"dp", "tp", "cp"};
-  static_assert(MeshLayout::kAuto == -1);
   archive.field("mesh", parallel.mesh,
                 {.least = 1,
                  .most = kMaxSize,
                  .choices = axes,
                  .minus_one = "auto",
                  .expected = "a map of axes and sizes, as in {dp: 2, tp: 2, cp: auto}"});
+  archive.when_reading([&](Reader&) {
+    for (auto& [axis, size] : parallel.mesh) size = size == -1 ? MeshLayout::kAuto : size;
+  });
   archive.field("order", parallel.order, {.choices = axes});
   archive.when_reading([&](Reader& reader) { check_order(reader, parallel); });
   archive.section("fsdp", parallel.fsdp);

@@ -82,7 +82,7 @@ std::string scalar_text(const std::vector<std::string>& value) {
 std::string scalar_text(const std::map<std::string, int64_t>& value) {
   std::string text;
   for (const auto& [axis, size] : value) {
-    text += (text.empty() ? "" : ", ") + axis + ": " + (size == -1 ? "auto" : scalar_text(size));
+    text += (text.empty() ? "" : ", ") + axis + ": " + (size < 1 ? "auto" : scalar_text(size));
   }
   return "{" + text + "}";
 }
