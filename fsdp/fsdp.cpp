@@ -64,12 +64,14 @@ std::vector<Unit> make_units(std::vector<UnitSpec> specs, const Sharding& shardi
 struct Fsdp::State {
   State(std::vector<UnitSpec> specs, const FsdpOptions& options)
       : group(options.shards),
+        shard_memory(options.memory),
         units(make_units(std::move(specs), sharding_of(options))),
         memory(units, options),
         gathering(units, options, memory.parameters),
         reduction(units, options, memory.gradients) {}
 
   Group group;
+  ShardMemory shard_memory;
   std::vector<Unit> units;
   UnitMemory memory;
   Gathering gathering;
@@ -100,6 +102,10 @@ Fsdp::~Fsdp() = default;
 
 const std::vector<Unit>& Fsdp::units() const {
   return state_->units;
+}
+
+const ShardMemory& Fsdp::shard_memory() const {
+  return state_->shard_memory;
 }
 
 const UnitMemory& Fsdp::memory() const {

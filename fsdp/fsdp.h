@@ -35,6 +35,8 @@ class Fsdp {
   const std::vector<Unit>& units() const;
   /// Where whole parameters and gradients came to lie.
   const UnitMemory& memory() const;
+  /// Where shards lie: FsdpOptions::memory.
+  const ShardMemory& shard_memory() const;
 
   /// `forward()` with the unit's parameters gathered, and gathered again for its backward.
   at::Tensor run(size_t unit, const std::function<at::Tensor()>& forward);

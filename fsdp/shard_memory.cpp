@@ -49,8 +49,9 @@ class ShardMemory::File {
   // Asks for errors of the whole file, and waits for nothing, as no page of it lies behind its end.
   void check_written() const {
     if (descriptor_ < 0) return;
-    if (::sync_file_range(descriptor_, size_, 1, SYNC_FILE_RANGE_WAIT_BEFORE) == 0 || errno == ENOSYS) return;
-    fail("some of the shards could not be written, and are lost", errno);
+    // The system reports an error once; what is lost stays lost.
+    if (lost_ == 0 && ::sync_file_range(descriptor_, size_, 1, SYNC_FILE_RANGE_WAIT_BEFORE) != 0) lost_ = errno;
+    if (lost_ != 0 && lost_ != ENOSYS) fail("some of the shards could not be written, and are lost", lost_);
   }
 
   [[noreturn]] void fail(const std::string& what, int error) const {
@@ -75,6 +76,7 @@ class ShardMemory::File {
   std::filesystem::path folder_;
   int descriptor_ = -1;
   int64_t size_ = 0;
+  mutable int lost_ = 0;  // the first error of check_written()
 };
 
 namespace {

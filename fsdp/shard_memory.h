@@ -25,9 +25,9 @@ class ShardMemory {
   /// throws std::runtime_error. What is on disk is of the CPU; other devices get memory of their own.
   at::Tensor zeros(int64_t numel, const at::TensorOptions& options) const;
 
-  /// Throws std::runtime_error when the system could not write some of the file since the last call: those values are
-  /// lost, and what is read in their place may be zeros. What was read before this returned is right. Waits for no
-  /// disk.
+  /// Throws std::runtime_error when the system could not write some of the file, now or at an earlier call: those
+  /// values are lost, and what is read in their place may be zeros. What was read before this returned is right. Waits
+  /// for no disk.
   void check_written() const;
 
   /// Bytes of the file that zeros() has given out so far, whole pages each; 0 in memory.

@@ -34,7 +34,7 @@ int64_t stat_in(const fs::path& path, const std::string& key) {
   return 0;
 }
 
-/// How many ".." a path has.
+/// Counts the ".." of a path.
 int64_t num_ups(const fs::path& path) {
   return std::count(path.begin(), path.end(), "..");
 }

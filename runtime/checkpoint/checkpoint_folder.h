@@ -13,7 +13,7 @@ bool has_name_of_step(const std::filesystem::path& folder);
 /// A name that no other run has, nor another start of one: 16 hexadecimal digits.
 std::string random_id();
 
-/// What CheckpointFolder::retire() did.
+/// The result of CheckpointFolder::retire().
 struct RetiredCheckpoints {
   std::vector<int64_t> steps;                  ///< whose names it took, or that are absent
   std::vector<std::filesystem::path> folders;  ///< to be removed

@@ -86,6 +86,7 @@ fs::path find_checkpoint(const fs::path& given) {
   if (fs::exists(path / "manifest.json", error)) return path;
   if (has_name_of_step(path) && fs::is_directory(path, error)) return path;  // a damaged one
   for (const fs::path& folder : {path / "checkpoints", path}) {
+    if (fs::exists(folder, error) && !fs::is_directory(folder, error)) continue;
     const CheckpointFolder checkpoints(folder);
     const std::vector<int64_t> steps = checkpoints.steps();
     if (!steps.empty()) return checkpoints.step(steps.back());

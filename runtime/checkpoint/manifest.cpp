@@ -243,7 +243,7 @@ void for_each_line(const Source& source, size_t count, const std::function<void(
   visit(begun);
 }
 
-/// What comes before the files, then a line for each file.
+/// The head of the manifest, then a line for each file.
 class LineReader {
  public:
   explicit LineReader(const std::string& file_name) : file_name_(file_name) {}

@@ -20,7 +20,7 @@ class PieceWriter {
   /// Begins to write FOLDER/file_name, in a folder that exists, in the background. wait() comes before the next save().
   /// Without pieces there is no file.
   void save(const std::filesystem::path& folder);
-  /// Whether wait() will return at once, `patience` from now at the latest.
+  /// Returns true when wait() will return at once, `patience` from now at the latest.
   bool done(std::chrono::milliseconds patience = {}) const;
   /// The file is durable: its part of the manifest, of ManifestPart::packed(); empty without pieces. Throws
   /// std::runtime_error when it could not be written.

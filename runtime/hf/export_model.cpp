@@ -49,6 +49,7 @@ std::string export_model(Fsdp& fsdp, const ModelShape& shape, const CarriedOver&
     }
   });
   agree(mesh.world(), [&] {
+    fsdp.shard_memory().check_written();  // else weights may be zeros that were read from the disk
     if (writer) writer->finish();
   });
   return writer ? writer->text() : "";

@@ -12,13 +12,13 @@
 
 namespace meshtrain {
 
-/// What the stages of a forward work on, besides what each hands to the next.
+/// The inputs of all stages of a forward, beside what each hands to the next.
 struct ForwardPass {
   const Sequence& sequence;
   /// int64 [T], already shifted, kIgnoredLabel where not counted; the head then gives the sum of the losses. Undefined:
   /// it gives `logits`.
   at::Tensor labels = {};
-  /// Of what follows the last token: of one sequence, without recording, sequence parallel or context parallel.
+  /// Takes the logits of the token after the last: one sequence, without recording, sequence or context parallel.
   std::optional<VocabularyLogits>* logits = nullptr;
 };
 

@@ -13,7 +13,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Whether `folder` is the one of rank 0: a file that rank 0 makes there, of a name that nobody has looked for yet, is
+/// Returns true when `folder` is that of rank 0: a file that rank 0 makes there, under a name never looked for, is
 /// seen. Every rank must call it.
 bool is_that_of_rank_0(const fs::path& folder, const Group& world) {
   std::string name;

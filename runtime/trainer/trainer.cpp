@@ -17,7 +17,7 @@
 namespace meshtrain {
 namespace {
 
-/// What the parameters of a recipe's model are at first. `resumes`: zero, until a checkpoint's shards are written.
+/// Returns the first values of a model's parameters. `resumes`: zeros, until a checkpoint's shards are written.
 WriteParameter first_values(const Recipe& recipe, bool resumes) {
   if (resumes) return [](const Parameter&) {};
   if (recipe.model.init == "pretrained") {

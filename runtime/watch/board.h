@@ -34,7 +34,7 @@ class Board {
   Slot& next() const;
   /// True for the first that asks.
   bool may_tell() const;
-  /// Whether any rank of this host has asked.
+  /// Returns true when any rank of this host has asked.
   bool is_told() const;
 
  private:

@@ -30,7 +30,7 @@ class Caller {
   const Invitation& invitation() const { return invitation_; }
   /// Tells rank 0 that the job ends and why has been said.
   void tell_end();
-  /// Whether rank 0 has said so.
+  /// Returns true when rank 0 has said so.
   bool job_ends() const { return job_ends_; }
   void leave();
   bool is_left() const { return !connection_ || connection_->is_closed(); }

@@ -69,7 +69,7 @@ class Connection {
   void leave(const Frame& farewell);
   void close() { socket_.reset(); }
 
-  /// Whether the other end has ever proved that it knows its secret.
+  /// Returns true when the other end has ever proved that it knows its secret.
   bool is_known() const { return known_; }
   /// None after a farewell.
   Loss loss() const { return loss_; }

@@ -28,7 +28,7 @@ class Listener {
   bool answers(int64_t rank) const;
   /// Tells all others that the job ends and why has been said.
   void tell_end();
-  /// Whether any of them has said so.
+  /// Returns true when any of them has said so.
   bool job_ends() const { return job_ends_; }
   /// Tells all others that this rank ends.
   void leave();

@@ -26,7 +26,7 @@ constexpr int kMostTellers = 4;
 /// is unreachable may not end it.
 constexpr std::chrono::seconds kEndOfJob{3};
 constexpr std::chrono::seconds kFarewell{1};
-/// How long a rank that ends the job waits to say farewell.
+/// The time that a rank that ends the job waits to say farewell.
 constexpr std::chrono::milliseconds kExcuse{50};
 constexpr unsigned kAbortSeconds = 10;  // for the words, on a stderr that nobody reads, and the end of the job
 

@@ -169,6 +169,24 @@ TEST_F(TrainResume, ShardsThatTheDiskLostEndTheRunAtThatStep) {
   EXPECT_EQ(contents(checkpoints() / "step-00000003"), before);
 }
 
+// The disk is asked for the last time when the export has read all weights.
+TEST_F(TrainResume, ShardsThatTheDiskLostAreNotExported) {
+  const fs::path weights = path("weights");
+  const Words words = {"--set", "train.export=" + weights.string(), "--set",
+                       "parallel.fsdp={mode: full_shard, offload: {to: disk, path: " + path("shards").string() + "}}"};
+  EXPECT_EQ(train(1, words, "export MESHTRAIN_FAULTS_LOG=" + path("calls").string() + "; " + with_faults("")).status,
+            0);
+  std::ifstream calls(path("calls"));
+  int num_calls = 0;
+  for (std::string line; std::getline(calls, line);) num_calls += line.starts_with("sync_file_range ") ? 1 : 0;
+  ASSERT_GT(num_calls, 0);
+  fs::remove_all(run_dir);
+  fs::remove_all(weights);
+  const Ending ending = train(1, words, with_faults("sync_file_range::ENOSPC:" + std::to_string(num_calls - 1)));
+  EXPECT_TRUE(has(complaint(ending, 1), "some of the shards could not be written, and are lost")) << ending.err;
+  EXPECT_FALSE(fs::exists(weights));
+}
+
 TEST_F(TrainResume, WhatContradictsTheCheckpointChangesNothing) {
   run(2, "dp=2", 4, kEvery3);
   const auto before = contents(run_dir);
