@@ -1,8 +1,10 @@
 #include "tools/meshtrain/generated_output.h"
 
 #include <spdlog/fmt/fmt.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
@@ -11,9 +13,15 @@ namespace {
 
 using nlohmann::json;
 
+/// Prints `text` with one write(). On a terminal, and mpirun gives each rank one, stdio writes line by line, and lines
+/// of stderr come between.
 void show(const std::string& text) {
-  std::fwrite(text.data(), 1, text.size(), stdout);
   std::fflush(stdout);
+  for (size_t done = 0; done < text.size();) {
+    const ssize_t written = ::write(STDOUT_FILENO, text.data() + done, text.size() - done);
+    if (written < 0 && errno != EINTR) return;  // nobody reads: no reason to end
+    if (written > 0) done += static_cast<size_t>(written);
+  }
 }
 
 void tell_speed(size_t prompt, const Generated& generated) {
