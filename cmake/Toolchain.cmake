@@ -24,6 +24,8 @@ if(MESHTRAIN_SANITIZE)
   set(sanitizers -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer)
   # LibTorch and Open MPI are built without type information for these two checks.
   list(APPEND sanitizers -fno-sanitize=vptr)
+  # gcc 12 takes std::regex's own members for uninitialized under the address sanitizer (gcc's bug 105562).
+  list(APPEND sanitizers -Wno-maybe-uninitialized)
   target_compile_options(meshtrain_flags INTERFACE ${sanitizers})
   target_link_options(meshtrain_flags INTERFACE ${sanitizers})
 endif()

@@ -74,7 +74,7 @@ std::vector<size_t> compared(const Trace& trace, Kind kind) {
   return indices;
 }
 
-/// What rank 0 knows of the reference before any tensor is compared, in the order of the result.
+/// What the rank with the reference knows of it before any tensor is compared, in the order of the result.
 class Yardsticks {
  public:
   Yardsticks(const Reference& reference, const std::string& precision) : reference_(reference), precision_(precision) {
@@ -152,11 +152,11 @@ class Yardsticks {
 };
 
 std::vector<Yardstick> receive_yardsticks(const Reference* reference, size_t count, const DeviceMesh& mesh,
-                                          const std::string& precision) {
+                                          const std::string& precision, int root) {
   std::vector<Yardstick> all(count);
   at::Tensor numbers = at::empty({static_cast<int64_t>(count), 3}, at::kDouble);
   double* number = numbers.data_ptr<double>();
-  if (mesh.rank() == 0) {
+  if (mesh.rank() == root) {
     all = Yardsticks(*reference, precision).all();
     for (size_t i = 0; i < count; ++i) {
       number[3 * i] = all[i].reference;
@@ -164,17 +164,17 @@ std::vector<Yardstick> receive_yardsticks(const Reference* reference, size_t cou
       number[3 * i + 2] = all[i].bound;
     }
   }
-  mesh.world().broadcast(numbers, 0).wait();
+  mesh.world().broadcast(numbers, root).wait();
   for (size_t i = 0; i < count; ++i) all[i] = {number[3 * i], number[3 * i + 1], number[3 * i + 2]};
   return all;
 }
 
 /// The reference's tensor for `parameter`, on every rank.
 at::Tensor receive_whole(const TracedParameter& parameter, Kind kind, const TracedParameter* reference,
-                         const DeviceMesh& mesh, const std::string& precision) {
+                         const DeviceMesh& mesh, const std::string& precision, int root) {
   const at::ScalarType dtype = precision == "fp64" ? at::kDouble : at::kFloat;
   at::Tensor whole = reference ? tensor_of(*reference, kind) : at::empty(parameter.global_shape, dtype);
-  mesh.world().broadcast(whole, 0).wait();
+  mesh.world().broadcast(whole, root).wait();
   return whole;
 }
 
@@ -212,7 +212,7 @@ double least_eps(const std::string& precision) {
 }
 
 std::vector<Compared> compare(const Trace& trace, const Reference* reference, const DeviceMesh& mesh,
-                              const std::string& precision) {
+                              const std::string& precision, int root) {
   const at::NoGradGuard no_grad;
   std::vector<Compared> all;
   for (const Kind kind : {Kind::Loss, Kind::GradientNorm}) {
@@ -226,7 +226,7 @@ std::vector<Compared> compare(const Trace& trace, const Reference* reference, co
   if (is_rounded(precision)) {
     for (const Kind kind : {Kind::AllGradients, Kind::AllWeights}) all.push_back({kind, "", 0, 0, 0, 0});
   }
-  const std::vector<Yardstick> yardsticks = receive_yardsticks(reference, all.size(), mesh, precision);
+  const std::vector<Yardstick> yardsticks = receive_yardsticks(reference, all.size(), mesh, precision, root);
 
   std::vector<Measured> measured;
   const auto add_value = [&](double value) {
@@ -241,8 +241,8 @@ std::vector<Compared> compare(const Trace& trace, const Reference* reference, co
     for (const size_t i : compared(trace, kind)) {
       const TracedParameter& parameter = trace.parameters[i];
       const TracedParameter* whole = reference ? &reference->exact.parameters[i] : nullptr;
-      measured.push_back(
-          measure_tensor(parameter, kind, receive_whole(parameter, kind, whole, mesh, precision), mesh, precision));
+      measured.push_back(measure_tensor(parameter, kind, receive_whole(parameter, kind, whole, mesh, precision, root),
+                                        mesh, precision));
       differences.push_back(measured.back().difference);
       sizes.push_back(measured.back().value);
     }

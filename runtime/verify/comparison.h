@@ -34,8 +34,8 @@ struct Compared {
 };
 
 /// Holds the mesh's `trace` against the run on one rank (design rule 9). Each rank compares its own part or copy of
-/// every parameter, which rank 0 sends one tensor at a time; the worst rank counts, so a copy that alone is wrong is
-/// found. Returns losses, norms, gradients, weights, all gradients, all weights, the same on every rank.
+/// every parameter, which rank `root` sends one tensor at a time; the worst rank counts, so a copy that alone is wrong
+/// is found. Returns losses, norms, gradients, weights, all gradients, all weights, the same on every rank.
 ///
 ///   fp64, fp32   loss and norm relative, to 1e-10 and 1e-5; a gradient by max|a-b| / max|b|, to the same; weights by
 ///                |movement - movement_ref| / |movement_ref|, to 1e-10 and 1e-3
@@ -48,9 +48,9 @@ struct Compared {
 ///
 /// A reference that is nearly zero, a millionth of the model's, is measured on the model's scale. What is not finite
 /// differs from everything: a step that both left out proves nothing.
-/// `reference`: of rank 0, null on the others. Every rank of `mesh` must call it.
+/// `reference`: on rank `root`, null on the others. Every rank of `mesh` must call it, with the same `root`.
 std::vector<Compared> compare(const Trace& trace, const Reference* reference, const DeviceMesh& mesh,
-                              const std::string& precision);
+                              const std::string& precision, int root = 0);
 
 /// Whether runs of `precision` are held against fp32, as those of halves are.
 bool is_rounded(const std::string& precision);

@@ -34,10 +34,11 @@ Reference train_reference(Recipe recipe) {
 }
 
 std::string train_and_compare(const Recipe& recipe, const DeviceMesh& mesh, const Reference& reference,
-                              std::map<std::string, double>* shares) {
+                              std::map<std::string, double>* shares, int root) {
   const Trace trace = train(recipe, mesh);
   std::ostringstream lines;
-  for (const Compared& each : compare(trace, mesh.rank() == 0 ? &reference : nullptr, mesh, recipe.train.precision)) {
+  for (const Compared& each :
+       compare(trace, mesh.rank() == root ? &reference : nullptr, mesh, recipe.train.precision, root)) {
     const char* kinds[] = {"loss of ",     "gradient norm of ", "gradient of ",
                            "movement of ", "all gradients",     "all movements"};
     const char* kind = kinds[static_cast<int>(each.kind)];

@@ -18,10 +18,10 @@ Reference train_reference(Recipe recipe);
 
 /// Trains `recipe` on `mesh` and says where the result differs from `reference`, the run on one rank, by more than
 /// design rule 9 allows: a line with name, difference, bound and rank for each, the same on every rank; empty when they
-/// are equal. `reference` is that of rank 0; others may have an empty one. Every rank of the mesh must call it.
+/// are equal. `reference` is that of rank `root`; others may have an empty one. Every rank of the mesh must call it.
 /// `shares`: becomes at least what share of its bound each kind of number took, by precision and kind.
 std::string train_and_compare(const Recipe& recipe, const DeviceMesh& mesh, const Reference& reference,
-                              std::map<std::string, double>* shares = nullptr);
+                              std::map<std::string, double>* shares = nullptr, int root = 0);
 
 /// The mesh of a cell, of all ranks of the world.
 DeviceMesh mesh_of(const Cell& cell);
