@@ -4,7 +4,7 @@
 #include <optional>
 #include <vector>
 
-#include "fsdp/places.h"
+#include "fsdp/offsets.h"
 #include "fsdp/unit.h"
 #include "mesh/group.h"
 
@@ -17,7 +17,7 @@ class Arena {
   using TensorsOf = std::function<std::vector<at::Tensor>(const Unit&)>;
 
   Arena() = default;
-  /// Places for `tensors` of each unit, which have no memory. `reach`: only neighbours at most so far apart, and units
+  /// Offsets for `tensors` of each unit, which have no memory. `reach`: only neighbours at most so far apart, and units
   /// of the whole step, have theirs at once; none: all have it for good.
   Arena(const std::vector<Unit>& units, const TensorsOf& tensors, std::optional<int64_t> reach = {});
 
@@ -29,7 +29,7 @@ class Arena {
   /// Where the memory lies, and how much it is.
   Placement placement() const { return placement_; }
   at::Device device() const { return options_.device(); }
-  int64_t bytes() const { return places_.total; }
+  int64_t bytes() const { return offsets_.total; }
   bool in_turns() const { return in_turns_; }
 
   /// In turns: gives the unit's tensors memory, of what content ever, until it is taken back.
@@ -40,7 +40,7 @@ class Arena {
   void give(size_t unit) const;
 
   std::vector<std::vector<at::Tensor>> tensors_;
-  Places places_;
+  Offsets offsets_;
   bool in_turns_ = false;
   Placement placement_ = Placement::Private;
   at::TensorOptions options_;

@@ -77,7 +77,7 @@ void FlatBuffer::settle(bool values_stay) {
       shard_values_.narrow(0, kept.offset, kept.numel).copy_(leaf.flatten().narrow(0, first, kept.numel));
     }
     leaf.set_(at::empty({0}, values_.options()));
-    place(*segment.parameter, values_, segment.offset);
+    bind(*segment.parameter, values_, segment.offset);
     if (trainable()) {
       leaf.mutable_grad() = gradients_.narrow(0, segment.offset, segment.numel).view(segment.parameter->shape);
     }

@@ -17,12 +17,6 @@ struct Segment {
   int64_t numel;
 };
 
-/// Some elements of a flat buffer, or of a shard of it.
-struct Range {
-  int64_t offset;
-  int64_t numel;
-};
-
 /// How flat buffers are cut over ranks, and what of them stays on each.
 struct Sharding {
   int64_t num_shards = 1;

@@ -25,8 +25,9 @@ namespace meshtrain {
 class Fsdp {
  public:
   /// Gives every parameter its storage; values that they already have are kept, and the same on every rank. Units of
-  /// the whole step come first. Collective: where they share a host, ranks share memory (UnitMemory). Throws
-  /// std::invalid_argument when units of the whole step do not come first, or for a unit without parameters.
+  /// the whole step come first. Collective: ranks of a host share memory (UnitMemory), and gathers get a queue of their
+  /// own. Throws std::invalid_argument when units of the whole step do not come first, or for a unit without
+  /// parameters.
   Fsdp(std::vector<UnitSpec> units, FsdpOptions options);
   ~Fsdp();
   Fsdp(const Fsdp&) = delete;
@@ -55,7 +56,7 @@ class Fsdp {
 
   /// "backward of model.layers.3": what this rank began last of a step, for messages about what went wrong in it.
   /// On any thread.
-  std::string place() const;
+  std::string phase() const;
 
   /// Call after forwards whose backward does not come, between steps and without recording.
   void end_forward();

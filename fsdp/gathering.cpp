@@ -4,9 +4,9 @@
 
 namespace meshtrain {
 
-Gathering::Gathering(std::vector<Unit>& units, const FsdpOptions& options, const Arena& memory)
+Gathering::Gathering(std::vector<Unit>& units, const FsdpOptions& options, const Group& shards, const Arena& memory)
     : units_(units),
-      group_((options.gathers.size() > 1 ? options.gathers : options.shards).with_purpose("dp.parameters")),
+      group_(shards.with_purpose("dp.parameters")),
       memory_(memory),
       lets_go_(cuts_units(options) && options.mode == ShardingMode::FullShard),
       reshard_(options.reshard_after_forward),

@@ -10,8 +10,8 @@ namespace meshtrain {
 /// Whole parameters where and when units need them: gathered ahead of the unit that computes, let go of behind it.
 class Gathering {
  public:
-  /// `memory`: of whole parameters.
-  Gathering(std::vector<Unit>& units, const FsdpOptions& options, const Arena& memory);
+  /// `shards`: those of `options`, by the queue that gathers take. `memory`: of whole parameters.
+  Gathering(std::vector<Unit>& units, const FsdpOptions& options, const Group& shards, const Arena& memory);
 
   /// Returns when the unit's parameters may be used.
   void before_forward(size_t unit);

@@ -21,8 +21,6 @@ enum class ShardingMode { NoShard, ShardOptimizer, ShardGradOp, FullShard };
 struct FsdpOptions {
   ShardingMode mode = ShardingMode::NoShard;
   Group shards;    ///< ranks over which units are cut; NoShard: this rank alone
-  Group gathers;   ///< those of `shards` by a queue of their own, so that a gather passes a reduction that was issued
-                   ///< before it (Group::second_queue()); one rank: gathers go through `shards`
   Group replicas;  ///< ranks that keep the same shard, over which its gradient is summed. HYBRID_SHARD: FullShard and
                    ///< several replicas
   Group summed_over;  ///< ranks that any sum of gradients is over, those of on_reduced included, whose gradients lie in
@@ -46,7 +44,8 @@ struct FsdpOptions {
 /// Units are cut over ranks: several, or one that has its shards on disk.
 bool cuts_units(const FsdpOptions& options);
 
-/// Parameters are gathered while gradients are reduced, in the backward.
+/// Parameters are gathered while gradients are reduced, in the backward: by a second queue of `shards`, so that a
+/// gather passes a reduction that was issued before it (Group::second_queue()).
 bool gathers_beside_reductions(ShardingMode mode);
 
 /// Gradients have memory of their own for a whole step, not for the backward of their unit alone.

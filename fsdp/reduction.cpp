@@ -90,22 +90,23 @@ void Reduction::finish_scatter() {
   const UnderWay scatter = std::move(scattering_.front());
   scattering_.pop_front();
   for (const Work& work : scatter.works) work.wait();
-  UnderWay sum{scatter.unit, {}};
   for (FlatBuffer* buffer : units_[scatter.unit].trainable()) {
-    at::Tensor shard = buffer->shard_gradients(), whole = buffer->gradients();
-    if (sums_whole(*buffer)) {
-      sum.works.push_back(replicas_.all_reduce(whole));
-      continue;
-    }
+    if (sums_whole(*buffer)) continue;
+    at::Tensor shard = buffer->shard_gradients();
     if (buffer->keeps_gradients_apart()) {
       const at::Tensor own = buffer->gradients_of_shard();
       first_ ? shard.copy_(own) : shard.add_(own);
     }
     set_aside(shard);
-    if (last_) sum.works.push_back(replicas_.all_reduce(shard));
   }
   let_go(scatter.unit);
-  if (last_) summing_.push_back(std::move(sum));
+  if (!last_) return;  // more micro-batches will be added to these shards
+  UnderWay sum{scatter.unit, {}};
+  for (FlatBuffer* buffer : units_[scatter.unit].trainable()) {
+    at::Tensor gradients = sums_whole(*buffer) ? buffer->gradients() : buffer->shard_gradients();
+    sum.works.push_back(replicas_.all_reduce(gradients));
+  }
+  summing_.push_back(std::move(sum));
 }
 
 void Reduction::finish_sum() {

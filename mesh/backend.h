@@ -58,8 +58,21 @@ struct Collective {
   std::vector<int64_t> received = {}, sent = {};
   // Whose it is, for messages and counters; the texts live as long as the call that issues.
   std::string_view purpose = "other";
-  std::string_view group = "group";  ///< name of the group
-  std::string_view place = "rank";   ///< "rank 3 (dp=0 tp=1 cp=1)"
+  std::string_view group = "group";      ///< name of the group
+  std::string_view coordinate = "rank";  ///< "rank 3 (dp=0 tp=1 cp=1)"
+};
+
+/// What computing does while a group's collectives run: how much of a device they may take from it.
+enum class Urgency {
+  Awaited,     ///< it waits for them, so they may take the whole device
+  Soon,        ///< it runs beside them and needs their results soon
+  Background,  ///< it runs beside them for long: sums of gradients, gathers of parameters
+};
+
+/// What a backend knows of a new group.
+struct GroupTraits {
+  std::string name;  ///< for messages, and for the logs of the library behind a backend
+  Urgency urgency = Urgency::Background;
 };
 
 const char* name(Collective::Kind kind);
@@ -76,9 +89,9 @@ class Backend {
   virtual int rank() const = 0;
   virtual int size() const = 0;
   virtual Work issue(const Collective& collective) = 0;
-  /// The backend of a smaller group. `members`: ranks of this group, this one among them, in the new order. Every
-  /// rank of this group must call it, each with the list of its own new group.
-  virtual std::shared_ptr<Backend> split(const std::vector<int>& members) = 0;
+  /// Returns the backend of a smaller group. `members`: ranks of this group, this one among them, in the new order.
+  /// Every rank of this group must call it, each with the list of its own new group and the same traits.
+  virtual std::shared_ptr<Backend> split(const std::vector<int>& members, const GroupTraits& traits) = 0;
   /// Group::second_queue(). Null where the backend has one queue for all of a group's collectives.
   virtual std::shared_ptr<Backend> second_queue();
   /// Group::window() and Group::host_ranks(). Without windows: none, and this rank alone.

@@ -18,6 +18,12 @@ struct Box {
   bool operator==(const Box&) const = default;
 };
 
+/// Consecutive elements of a flat tensor.
+struct Range {
+  int64_t offset;
+  int64_t numel;
+};
+
 /// The part that two boxes of one tensor share; nothing when they are apart.
 std::optional<Box> intersect(const Box& a, const Box& b);
 

@@ -13,8 +13,8 @@
 
 namespace meshtrain {
 
-/// A layout, this process's rank in it, and Groups of the ranks along its axes. Every rank of `world` must construct the
-/// same mesh.
+/// A layout, this process's rank in it, and Groups of the ranks along its axes. Every rank of `world` must construct
+/// the same mesh.
 class DeviceMesh {
  public:
   /// Throws InputError when the layout's size is not the world's.
@@ -46,9 +46,8 @@ class DeviceMesh {
 
   MeshLayout layout_;
   int64_t rank_;
-  std::string place_;
+  std::string coordinate_;
   std::shared_ptr<TrafficLedger> ledger_;
-  std::shared_ptr<Backend> backend_;  // of the world, not instrumented here
   Group world_;
   Group alone_;
   mutable std::map<std::set<std::string>, Group> groups_;

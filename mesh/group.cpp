@@ -7,7 +7,6 @@
 #include <stdexcept>
 
 #include "mesh/backends/local.h"
-#include "mesh/instrumented.h"
 
 namespace meshtrain {
 namespace {
@@ -57,11 +56,11 @@ Group::Group() {
   identity_ = alone;
 }
 
-Group::Group(std::shared_ptr<Backend> backend, std::string name, std::vector<int64_t> ranks, std::string place)
+Group::Group(std::shared_ptr<Backend> backend, std::string name, std::vector<int64_t> ranks, std::string coordinate)
     : backend_(std::move(backend)),
-      identity_(std::make_shared<const Identity>(Identity{std::move(name), std::move(ranks), std::move(place)})) {
+      identity_(std::make_shared<const Identity>(Identity{std::move(name), std::move(ranks), std::move(coordinate)})) {
   if (static_cast<int>(identity_->ranks.size()) != backend_->size()) {
-    throw std::invalid_argument(identity_->place + ": group " + identity_->name + " lists " +
+    throw std::invalid_argument(identity_->coordinate + ": group " + identity_->name + " lists " +
                                 std::to_string(identity_->ranks.size()) + " ranks, its backend has " +
                                 std::to_string(backend_->size()));
   }
@@ -79,8 +78,8 @@ const std::string& Group::name() const {
 const std::vector<int64_t>& Group::ranks() const {
   return identity_->ranks;
 }
-const std::string& Group::place() const {
-  return identity_->place;
+const std::string& Group::coordinate_text() const {
+  return identity_->coordinate;
 }
 
 Group Group::with_purpose(std::string purpose) const {
@@ -126,26 +125,25 @@ void Group::barrier() const {
   issue({.kind = Kind::Barrier, .output = {}, .input = {}}).wait();
 }
 
-Group Group::split(const std::vector<int>& members, std::string name) const {
+Group Group::split(const std::vector<int>& members, GroupTraits traits) const {
   std::vector<int64_t> ranks;
   std::vector<bool> seen(static_cast<size_t>(size()), false);
   for (const int member : members) {
     const bool twice = in_group(member, size()) && seen[static_cast<size_t>(member)];
     if (!in_group(member, size()) || twice) {
-      throw std::invalid_argument(place() + ": split of group " + this->name() + " (" + std::to_string(size()) +
-                                  " ranks) into " + name + ": member " + std::to_string(member) +
+      throw std::invalid_argument(coordinate_text() + ": split of group " + name() + " (" + std::to_string(size()) +
+                                  " ranks) into " + traits.name + ": member " + std::to_string(member) +
                                   (twice ? " stands there twice" : " is not in the group"));
     }
     seen[static_cast<size_t>(member)] = true;
     ranks.push_back(this->ranks()[member]);
   }
   if (std::find(members.begin(), members.end(), rank()) == members.end()) {
-    throw std::invalid_argument(place() + ": split of group " + this->name() + " into " + name + ": group rank " +
-                                std::to_string(rank()) + " must list itself");
+    throw std::invalid_argument(coordinate_text() + ": split of group " + name() + " into " + traits.name +
+                                ": group rank " + std::to_string(rank()) + " must list itself");
   }
-  std::shared_ptr<Backend> part = backend_->split(members);
-  if (members.size() > 1) part = counted(std::move(part), name);
-  Group group(std::move(part), std::move(name), std::move(ranks), place());
+  std::shared_ptr<Backend> part = backend_->split(members, traits);
+  Group group(std::move(part), std::move(traits.name), std::move(ranks), coordinate_text());
   group.purpose_ = purpose_;
   return group;
 }
@@ -154,13 +152,8 @@ Group Group::second_queue() const {
   std::shared_ptr<Backend> queue = backend_->second_queue();
   if (!queue) return *this;
   Group group = *this;
-  group.backend_ = counted(std::move(queue), name());
+  group.backend_ = std::move(queue);
   return group;
-}
-
-std::shared_ptr<Backend> Group::counted(std::shared_ptr<Backend> part, const std::string& name) const {
-  const std::shared_ptr<TrafficLedger> ledger = ledger_of(*backend_);
-  return ledger ? instrument(std::move(part), name, ledger) : part;
 }
 
 int Group::host_ranks() const {
@@ -173,7 +166,7 @@ void Group::check() const {
 
 at::Tensor Group::window(int64_t numel, const at::TensorOptions& options, Placement placement) const {
   if (numel < 0) {
-    throw std::invalid_argument(place() + ": group " + name() + " cannot allocate " + std::to_string(numel) +
+    throw std::invalid_argument(coordinate_text() + ": group " + name() + " cannot allocate " + std::to_string(numel) +
                                 " elements");
   }
   return backend_->window(numel, options, placement);
@@ -248,7 +241,7 @@ std::string Group::problem(const Collective& collective) const {
 Work Group::issue(Collective collective) const {
   collective.purpose = purpose_;
   collective.group = identity_->name;
-  collective.place = identity_->place;
+  collective.coordinate = identity_->coordinate;
   if (collective.kind != Kind::Barrier) {
     const std::string found = problem(collective);
     if (!found.empty()) refuse(collective, found);

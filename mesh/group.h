@@ -2,13 +2,12 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "mesh/backend.h"
 
 namespace meshtrain {
-
-class TrafficLedger;
 
 /// Ranks that communicate: a value, copies share the communicator. Every rank of the group must call each
 /// collective, with the same shapes and in the same order. Tensors are contiguous; collectives act on dim 0.
@@ -19,16 +18,16 @@ class Group {
  public:
   /// A group of this process alone.
   Group();
-  /// `ranks`: world ranks of the members, by group rank. `place`: "rank 3 (dp=0 tp=1 cp=1)", for messages.
-  Group(std::shared_ptr<Backend> backend, std::string name, std::vector<int64_t> ranks, std::string place);
+  /// `ranks`: world ranks of the members, by group rank. `coordinate`: "rank 3 (dp=0 tp=1 cp=1)", for messages.
+  Group(std::shared_ptr<Backend> backend, std::string name, std::vector<int64_t> ranks, std::string coordinate);
 
   int rank() const;
   int size() const;
   const std::string& name() const;
   /// World ranks of the members, by group rank.
   const std::vector<int64_t>& ranks() const;
-  /// Where this process is, for messages: "rank 3 (dp=0 tp=1 cp=1)".
-  const std::string& place() const;
+  /// Returns this process's rank and coordinate, for messages: "rank 3 (dp=0 tp=1 cp=1)".
+  const std::string& coordinate_text() const;
 
   /// The same group, whose traffic is counted under `purpose` ("tp.linear", "dp.gradients").
   Group with_purpose(std::string purpose) const;
@@ -61,10 +60,13 @@ class Group {
   /// counts only if they have not failed until then. Not collective.
   void check() const;
 
-  /// A smaller group. `members`: ranks of this group, this one among them, in the new order. Every rank of this
-  /// group must call it, each with the list of its own new group. Traffic of the new group is counted in the same
-  /// ledger, under `name`.
-  Group split(const std::vector<int>& members, std::string name) const;
+  /// Returns a smaller group. `members`: ranks of this group, this one among them, in the new order. Every rank of this
+  /// group must call it, each with the list of its own new group and the same traits. Traffic of the new group is
+  /// counted in the same ledger, under its name.
+  Group split(const std::vector<int>& members, GroupTraits traits) const;
+  Group split(const std::vector<int>& members, std::string name) const {
+    return split(members, GroupTraits{std::move(name)});
+  }
 
   /// The same ranks with a queue of their own: collectives of this group and of that one do not wait for each other,
   /// and are still issued in one order on all ranks. This group itself where the backend has one queue for all. Every
@@ -98,11 +100,9 @@ class Group {
   struct Identity {
     std::string name;
     std::vector<int64_t> ranks;
-    std::string place;
+    std::string coordinate;
   };
 
-  /// Counts what `part` communicates in the ledger of this group, if it has one, under `name`.
-  std::shared_ptr<Backend> counted(std::shared_ptr<Backend> part, const std::string& name) const;
   Work issue(Collective collective) const;
   /// What keeps the tensors of a collective from being communicated; empty when nothing does.
   std::string problem(const Collective& collective) const;

@@ -7,6 +7,16 @@
 
 namespace meshtrain {
 
+// The axes of a training mesh.
+inline constexpr const char* kDataAxis = "dp";     ///< other samples
+inline constexpr const char* kTensorAxis = "tp";   ///< other parts of a layer's matrices
+inline constexpr const char* kContextAxis = "cp";  ///< other positions of the same sequences
+
+/// Returns the axes of a training mesh in their usual order, outermost first.
+inline std::vector<std::string> training_axes() {
+  return {kDataAxis, kContextAxis, kTensorAxis};
+}
+
 struct Axis {
   std::string name;
   int64_t size = 1;

@@ -51,7 +51,7 @@ Parameter sharded_parameter(std::string name, std::vector<int64_t> shape, int64_
                             Initializer initializer, const at::TensorOptions& options) {
   const int64_t dims = static_cast<int64_t>(shape.size());
   if (dim < 0 || dim >= dims) {
-    throw std::invalid_argument(group.place() + ": " + name + " of " + std::to_string(dims) +
+    throw std::invalid_argument(group.coordinate_text() + ": " + name + " of " + std::to_string(dims) +
                                 " dims cannot be cut along dim " + std::to_string(dim));
   }
   Parameter parameter = whole_parameter(std::move(name), std::move(shape), initializer, options);
@@ -68,7 +68,7 @@ Parameter sharded_parameter(std::string name, std::vector<int64_t> shape, int64_
   return parameter;
 }
 
-void place(Parameter& parameter, const at::Tensor& flat, int64_t offset) {
+void bind(Parameter& parameter, const at::Tensor& flat, int64_t offset) {
   const at::NoGradGuard no_grad;
   at::Tensor& leaf = parameter.tensor;
   const int64_t elements = product(parameter.shape);

@@ -50,6 +50,6 @@ Parameter sharded_parameter(std::string name, std::vector<int64_t> shape, int64_
 
 /// Makes `parameter.tensor` a view of `flat` from element `offset` on: a leaf with a version counter of its own,
 /// so that `flat` may be refilled between forward and backward. Values that the leaf already has are kept.
-void place(Parameter& parameter, const at::Tensor& flat, int64_t offset);
+void bind(Parameter& parameter, const at::Tensor& flat, int64_t offset);
 
 }  // namespace meshtrain

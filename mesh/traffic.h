@@ -27,7 +27,8 @@ class TrafficLedger {
     auto operator<=>(const Key&) const = default;
   };
 
-  void record(const std::string& group, int rank, int size, const Collective& collective);
+  /// Counts a collective that rank `rank` of a group of `size` issues.
+  void record(int rank, int size, const Collective& collective);
   /// Sum over all entries that match; an empty string matches any.
   Traffic total(const std::string& group = "", const std::string& purpose = "") const;
   const std::map<Key, Traffic>& entries() const { return entries_; }

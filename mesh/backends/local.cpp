@@ -24,7 +24,7 @@ class LocalBackend final : public Backend {
     return {};
   }
 
-  std::shared_ptr<Backend> split(const std::vector<int>& members) override {
+  std::shared_ptr<Backend> split(const std::vector<int>& members, const GroupTraits&) override {
     if (members.size() != 1) throw std::invalid_argument("a group of one has no larger part");
     return local_backend();
   }

@@ -8,7 +8,6 @@
 #include "mesh/backend.h"
 #include "mesh/backends/nccl/nccl.h"
 #include "mesh/cuda/device_graph.h"
-#include "mesh/layout.h"
 
 namespace meshtrain {
 
@@ -42,8 +41,7 @@ class CudaPlugin {
   virtual std::unique_ptr<DeviceGraph> make_graph(int gpu) const = 0;
 
   /// NCCL between the ranks of `host`, each with a GPU of its own, which it uses already (nccl_backend()). Collective.
-  virtual std::shared_ptr<Backend> nccl(std::shared_ptr<Backend> host, const MeshLayout& layout,
-                                        const NcclOptions& options) = 0;
+  virtual std::shared_ptr<Backend> nccl(std::shared_ptr<Backend> host, const NcclOptions& options) = 0;
 };
 
 /// True where there are traces of an NVIDIA driver: costs nothing, opens nothing. Without it no GPU can be used.

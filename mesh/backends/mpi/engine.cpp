@@ -184,11 +184,11 @@ bool MpiEngine::progress() {
   return moved;
 }
 
-bool MpiEngine::rest_if_idle(size_t place) {
-  const std::shared_ptr<MpiCommunicator>& communicator = active_[place];
+bool MpiEngine::rest_if_idle(size_t index) {
+  const std::shared_ptr<MpiCommunicator>& communicator = active_[index];
   if (communicator->error) failed_.push_back(communicator);
   if (!communicator->error && !communicator->queue.empty()) return false;
-  active_.erase(active_.begin() + static_cast<std::ptrdiff_t>(place));
+  active_.erase(active_.begin() + static_cast<std::ptrdiff_t>(index));
   return true;
 }
 

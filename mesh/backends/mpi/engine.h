@@ -147,7 +147,7 @@ class MpiEngine {
   void run();
   bool progress();
   bool advance(MpiCommunicator& communicator);
-  bool rest_if_idle(size_t place);
+  bool rest_if_idle(size_t index);
 
   std::mutex mutex_;
   std::condition_variable wake_;

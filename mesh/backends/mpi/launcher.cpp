@@ -32,4 +32,12 @@ bool launched_by_mpi() {
   return announced_ranks() > 1 || size_unknown;
 }
 
+bool is_announced_first() {
+  for (const char* variable :
+       {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID"}) {
+    if (const char* rank = std::getenv(variable)) return std::string(rank) == "0";
+  }
+  return true;
+}
+
 }  // namespace meshtrain

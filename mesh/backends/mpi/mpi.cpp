@@ -78,7 +78,7 @@ void share_host(MpiCommunicator* part, const MpiCommunicator& parent) {
   if (differ || any_uneven) report_hosts(parent);
 
   SharedMemory memory;
-  const bool wanted = layout.places > 1;
+  const bool wanted = layout.local_size > 1;
   if (wanted) {
     memory = share_memory(part->comm, layout, HostBoard::kRankBytes, part->options.window_bytes);
     if (!memory.mapping) report_refusal(*part, memory.refusal);
@@ -87,7 +87,7 @@ void share_host(MpiCommunicator* part, const MpiCommunicator& parent) {
   const bool any_refused = largest<1>({wanted && own_order && !memory.mapping ? 1U : 0U}, parent.comm)[0] != 0;
   if (!memory.mapping || (own_order && any_refused)) return;
   std::shared_ptr<MpiCommunicator> across;
-  if (layout.hosts > 1) across = MpiEngine::get().split(part->comm, layout.place, layout.host, part->options);
+  if (layout.hosts > 1) across = MpiEngine::get().split(part->comm, layout.local_rank, layout.host, part->options);
   part->board = std::make_unique<HostBoard>(std::move(memory.mapping), layout, std::move(across));
 }
 
@@ -131,7 +131,7 @@ class MpiBackend final : public Backend {
     return submit<MpiTransfer>(collective);
   }
 
-  std::shared_ptr<Backend> split(const std::vector<int>& members) override {
+  std::shared_ptr<Backend> split(const std::vector<int>& members, const GroupTraits&) override {
     const auto self = std::find(members.begin(), members.end(), rank());
     if (self == members.end()) throw std::invalid_argument("split: a rank must be in its own part");
     const bool alone = members.size() == 1;
@@ -159,7 +159,7 @@ class MpiBackend final : public Backend {
   }
 
   std::vector<int> hosts() const override { return communicator_->hosts; }
-  int host_ranks() const override { return communicator_->board ? communicator_->board->layout().places : 1; }
+  int host_ranks() const override { return communicator_->board ? communicator_->board->layout().local_size : 1; }
 
  private:
   template <class Operation>

@@ -48,4 +48,8 @@ bool launched_by_mpi();
 /// when it announces none.
 int announced_ranks();
 
+/// True when the launcher's environment announces rank 0, or no rank: the process that reports what all ranks find
+/// alike before they communicate.
+bool is_announced_first();
+
 }  // namespace meshtrain

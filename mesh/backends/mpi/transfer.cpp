@@ -37,10 +37,10 @@ MpiTransfer::MpiTransfer(MpiCommunicator& communicator, const Collective& collec
       collective_(collective),
       purpose_(collective.purpose),
       group_(collective.group),
-      place_(collective.place) {
+      coordinate_(collective.coordinate) {
   collective_.purpose = purpose_;
   collective_.group = group_;
-  collective_.place = place_;
+  collective_.coordinate = coordinate_;
   const auto refuse = [&](const std::string& problem) {
     throw std::invalid_argument(describe(collective_, communicator_.size) + ": " + problem);
   };

@@ -97,7 +97,7 @@ class MpiTransfer final : public MpiOperation {
   Collective collective_;
   std::string purpose_;
   std::string group_;
-  std::string place_;
+  std::string coordinate_;
 
   std::byte* output_ = nullptr;
   const std::byte* input_ = nullptr;

@@ -1,7 +1,5 @@
 #include "mesh/backends/nccl/calls.h"
 
-#include <algorithm>
-
 namespace meshtrain {
 namespace {
 
@@ -70,26 +68,16 @@ bool needs_output_apart(const Collective& collective, int rank) {
   return inside && offset != rank * collective.output.numel();
 }
 
-std::string nccl_group_name(const MeshLayout& layout, const std::vector<int>& ranks) {
-  std::string name;
-  size_t num_wide = 0, num_named = 0;
-  for (const Axis& axis : layout.axes()) {
-    if (axis.size == 1) continue;
-    ++num_wide;
-    const int64_t first = layout.coordinate(ranks.front(), axis.name);
-    const bool differs =
-        std::any_of(ranks.begin(), ranks.end(), [&](int rank) { return layout.coordinate(rank, axis.name) != first; });
-    if (!differs) continue;
-    ++num_named;
-    name += (name.empty() ? "" : "_") + axis.name;
+int nccl_max_blocks(Urgency urgency, bool two_queues) {
+  switch (urgency) {
+    case Urgency::Awaited:
+      return 0;
+    case Urgency::Soon:
+      return 8;
+    case Urgency::Background:
+      return two_queues ? 8 : 16;
   }
-  return num_wide == num_named && num_named > 1 ? "world" : name;
-}
-
-int nccl_max_blocks(const std::string& group_name, bool two_queues) {
-  if (group_name == "tp") return 0;
-  if (group_name == "cp") return 8;
-  return two_queues ? 8 : 16;
+  return 0;
 }
 
 }  // namespace meshtrain

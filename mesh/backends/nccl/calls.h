@@ -1,11 +1,9 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 #include <vector>
 
 #include "mesh/backend.h"
-#include "mesh/layout.h"
 
 namespace meshtrain {
 
@@ -30,13 +28,8 @@ std::vector<NcclCall> nccl_calls(const Collective& collective, int rank, int siz
 /// A reduce-scatter whose shard lies in the input, where NCCL would not write it: needs an output apart.
 bool needs_output_apart(const Collective& collective, int rank);
 
-/// The axes along which `ranks` of the mesh differ: "dp_cp", in the mesh's order; "world" for all of its ranks where
-/// several axes are wide.
-std::string nccl_group_name(const MeshLayout& layout, const std::vector<int>& ranks);
-
-/// The most thread blocks that the collectives of one queue may take from computing; 0: as NCCL sees fit. Sums over dp
-/// run beside the backward and may take long; what goes over tp stands in the way of the next product. `two_queues`:
-/// groups over dp gather and reduce at once, each with half of what one queue would have.
-int nccl_max_blocks(const std::string& group_name, bool two_queues);
+/// Returns the most thread blocks that the collectives of one queue may take from computing; 0: as NCCL sees fit.
+/// `two_queues`: groups in the background gather and reduce at once, each with half of what one queue would have.
+int nccl_max_blocks(Urgency urgency, bool two_queues);
 
 }  // namespace meshtrain

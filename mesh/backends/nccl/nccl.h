@@ -4,7 +4,6 @@
 
 #include "mesh/backend.h"
 #include "mesh/backends/nccl/options.h"
-#include "mesh/layout.h"
 
 namespace meshtrain {
 
@@ -12,8 +11,8 @@ namespace meshtrain {
 /// own as its current device. One communicator and one stream of high priority a queue: a group has one queue, and
 /// another by Group::second_queue(). `issue` orders the collective after what the current stream was given, and
 /// returns; Work::wait() orders the current stream after it, and never blocks the host. A captured graph takes both in.
-/// One thread at a time issues, in one order on all ranks. `layout`: the mesh of these ranks, by whose axes groups are
-/// named and given their share of the GPU.
+/// One thread at a time issues, in one order on all ranks. A group's Urgency is
+/// its share of the GPU (nccl_max_blocks()).
 ///
 /// Windows: with user_buffers, of CUDA tensors, Placement::Own; a queue registers one when it first communicates what
 /// lies in it. Otherwise none. Symmetric: by queues of the group that the window was made for and of groups within it;
@@ -23,7 +22,6 @@ namespace meshtrain {
 /// runs is aborted, and every later issue() and wait() throws it, as one message: place, collective, group, shapes,
 /// NCCL's text. Collective over `host`. Throws, on all ranks alike, when the ranks cannot be connected within the
 /// limit.
-std::shared_ptr<Backend> nccl_backend(std::shared_ptr<Backend> host, const MeshLayout& layout,
-                                      const NcclOptions& options = {});
+std::shared_ptr<Backend> nccl_backend(std::shared_ptr<Backend> host, const NcclOptions& options = {});
 
 }  // namespace meshtrain

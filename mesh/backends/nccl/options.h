@@ -16,7 +16,7 @@ struct NcclOptions {
   std::chrono::seconds connect_limit{120};      ///< to make a communicator
   std::chrono::seconds collective_limit{1800};  ///< from the issue of a collective to its end
   NcclBuffers user_buffers = NcclBuffers::Off;  ///< windows of Placement::Own are memory that NCCL registers
-  bool two_queues = false;  ///< groups over dp get a second queue: the two share the thread blocks of one
+  bool two_queues = false;  ///< groups in the background get a second queue: the two share the thread blocks of one
 };
 
 }  // namespace meshtrain

@@ -42,7 +42,7 @@ class HostBoard {
   /// Of each rank.
   static constexpr int64_t kRankBytes = kHostPage + 2 * 2 * kPieceBytes;
 
-  /// `across`: ranks with this one's place on every host; nullptr for one host.
+  /// `across`: ranks with this one's local_rank on every host; nullptr for one host.
   HostBoard(std::shared_ptr<HostMapping> mapping, const HostLayout& layout, std::shared_ptr<MpiCommunicator> across);
   ~HostBoard();
   HostBoard(const HostBoard&) = delete;
@@ -52,16 +52,18 @@ class HostBoard {
   MpiCommunicator* across() const { return across_.get(); }
 
   /// Where this rank's next piece goes.
-  std::byte* piece(Channel channel) { return piece_of(layout_.place, channel, published_[channel] + 1); }
+  std::byte* piece(Channel channel) { return piece_of(layout_.local_rank, channel, published_[channel] + 1); }
   void publish(Channel channel);
   /// Every rank has published its step that this one published last.
   bool everyone_published(Channel channel) const;
-  const std::byte* piece_of(int place, Channel channel) const { return piece_of(place, channel, published_[channel]); }
+  const std::byte* piece_of(int local_rank, Channel channel) const {
+    return piece_of(local_rank, channel, published_[channel]);
+  }
 
   /// Publishes on kOpening.
   void open(const Notice& notice);
   /// The notice of another rank, after everyone_published(kOpening).
-  const Notice& notice_of(int place) const { return rank(place).notices[published_[kOpening] % 2]; }
+  const Notice& notice_of(int local_rank) const { return rank(local_rank).notices[published_[kOpening] % 2]; }
 
  private:
   struct alignas(64) Counter {
@@ -73,10 +75,10 @@ class HostBoard {
   };
   static_assert(sizeof(Rank) <= kHostPage && std::atomic<uint64_t>::is_always_lock_free);
 
-  Rank& rank(int place) const { return *reinterpret_cast<Rank*>(mapping_->base() + place * kRankBytes); }
-  std::byte* piece_of(int place, Channel channel, uint64_t step) const {
+  Rank& rank(int local_rank) const { return *reinterpret_cast<Rank*>(mapping_->base() + local_rank * kRankBytes); }
+  std::byte* piece_of(int local_rank, Channel channel, uint64_t step) const {
     const auto number = static_cast<int64_t>(channel == kInward ? step % 2 : 2 + step % 2);
-    return mapping_->base() + place * kRankBytes + kHostPage + number * kPieceBytes;
+    return mapping_->base() + local_rank * kRankBytes + kHostPage + number * kPieceBytes;
   }
 
   std::shared_ptr<HostMapping> mapping_;

@@ -10,12 +10,12 @@
 
 namespace meshtrain {
 
-/// How the ranks of a group lie on hosts: `hosts` hosts with `places` ranks each. Both are in the order of ranks.
+/// How the ranks of a group lie on hosts: `hosts` hosts with `local_size` ranks each. Both are in the order of ranks.
 struct HostLayout {
   int hosts = 1;
-  int host = 0;    ///< this rank's
-  int places = 1;  ///< ranks on each host
-  int place = 0;   ///< this rank's among them
+  int host = 0;        ///< this rank's
+  int local_size = 1;  ///< ranks on each host
+  int local_rank = 0;  ///< this rank's among them
 
   /// `hosts_of_ranks`: a number for the host of each rank of the group. Places is 1 where hosts have different numbers
   /// of ranks: no two of them are then taken together.
@@ -24,8 +24,8 @@ struct HostLayout {
   static HostLayout apart(int size, int rank);
 
   std::vector<int> ranks = {0};  ///< of the group: those of the first host, then those of the next
-  int rank_at(int on_host, int at_place) const { return ranks[static_cast<size_t>(on_host * places + at_place)]; }
-  bool is_at_place(int rank) const;  ///< whether a rank has this one's place, on whatever host
+  int rank_at(int on_host, int local) const { return ranks[static_cast<size_t>(on_host * local_size + local)]; }
+  bool has_this_local_rank(int rank) const;  ///< whether a rank has this one's local_rank, on whatever host
 
   /// A number for the order in which values of the group are summed: 0 for that of MPI's messages
   /// (MpiOptions::fan_out). Groups of as many ranks with the same number get the same bits of the same values.

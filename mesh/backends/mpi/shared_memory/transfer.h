@@ -83,20 +83,20 @@ class HostTransfer final : public MpiOperation {
   bool advance_across();
 
   Span span(const Lane& lane) const;
-  /// What the rank at `place` reduces of an all-reduce's chunk, within the chunk.
-  Span slice(const Span& chunk, int place) const;
+  /// What the rank at `local_rank` reduces of an all-reduce's chunk, within the chunk.
+  Span slice(const Span& chunk, int local_rank) const;
   /// The length of what a chunk's stages work on: of a slice of an all-reduce, of the chunk otherwise.
   int64_t row_elements(const Span& chunk) const;
-  /// The lane's piece of such a row; that of the rank at `place`, whose slice may be shorter.
-  Span piece(const Lane& lane, int place) const;
+  /// The lane's piece of such a row; that of the rank at `local_rank`, whose slice may be shorter.
+  Span piece(const Lane& lane, int local_rank) const;
   bool is_last_piece(const Lane& lane) const;
   /// Of a stage's elements, in rows of `row`: the next that are one range, few enough for others to get a turn.
   Span portion(const Lane& lane, int64_t row) const;
   std::byte* output(int64_t element) const { return output_ + element * element_bytes_; }
   const std::byte* input(int64_t element) const { return input_ + element * element_bytes_; }
-  /// Index of the group rank at this rank's host and `place`, or at this rank's place on `host`.
-  int at_place(int place) const { return layout_.rank_at(layout_.host, place); }
-  int on_host(int host) const { return layout_.rank_at(host, layout_.place); }
+  /// Index of the group rank at this rank's host and `local_rank`, or at this rank's local_rank on `host`.
+  int on_this_host(int local_rank) const { return layout_.rank_at(layout_.host, local_rank); }
+  int on_host(int host) const { return layout_.rank_at(host, layout_.local_rank); }
 
   MpiTransfer through_mpi_;
   MpiCommunicator& communicator_;
@@ -104,7 +104,7 @@ class HostTransfer final : public MpiOperation {
   const HostLayout& layout_;
   const Collective::Kind kind_;
   std::shared_ptr<HostWindow> window_;
-  std::vector<std::byte*> peers_;  ///< by place: the tensor in the window
+  std::vector<std::byte*> peers_;  ///< by local_rank: the tensor in the window
 
   std::byte* output_ = nullptr;
   const std::byte* input_ = nullptr;

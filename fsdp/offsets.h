@@ -12,14 +12,14 @@ struct Tenant {
 };
 
 /// Where each lies in one piece of memory.
-struct Places {
+struct Offsets {
   std::vector<int64_t> offsets;  ///< bytes
   int64_t total = 0;             ///< bytes
 };
 
-/// Places for `tenants`, of which up to `reach` + 1 neighbours have their memory at once: those at most `reach` apart
+/// Offsets for `tenants`, of which up to `reach` + 1 neighbours have their memory at once: those at most `reach` apart
 /// lie apart, others may share. The largest are placed first, each as low as it can be; a row of blocks between a large
 /// embedding and a large head takes the larger of these and `reach` blocks.
-Places plan_places(const std::vector<Tenant>& tenants, int64_t reach);
+Offsets plan_offsets(const std::vector<Tenant>& tenants, int64_t reach);
 
 }  // namespace meshtrain
