@@ -150,18 +150,18 @@ TEST_F(EmulatedNcclBackend, ACollectiveThatARankDoesNotComeToEndsWithinTheLimit)
 TEST_F(EmulatedNcclBackend, ARankThatDoesNotConnectIsReportedAfterTheLimit) {
   if (size_ < 2) GTEST_SKIP() << "one rank is there";
   const std::string absent = std::to_string(size_ - 1);
-  setenv("MESHTRAIN_EMULATED_NCCL_ABSENT", (absent + ":dp").c_str(), 1);
+  setenv("MESHTRAIN_EMULATED_NCCL_ABSENT", (absent + ":world").c_str(), 1);
   const auto begin = std::chrono::steady_clock::now();
   const std::string world_message = message_of([] { connect({.connect_limit = 1s}); });
-  EXPECT_TRUE(has(world_message, "communicator of group dp: no connection within 1 s: NCCL_DEBUG=INFO says more"))
+  EXPECT_TRUE(has(world_message, "communicator of group world: no connection within 1 s: NCCL_DEBUG=INFO says more"))
       << world_message;
 
-  setenv("MESHTRAIN_EMULATED_NCCL_ABSENT", (absent + ":dp.2").c_str(), 1);
+  setenv("MESHTRAIN_EMULATED_NCCL_ABSENT", (absent + ":world.2").c_str(), 1);
   const Group group = connect({.connect_limit = 1s});
   const std::string message = message_of([&] { group.second_queue(); });
-  EXPECT_TRUE(has(message, "communicator of group dp.2: no connection within 1 s")) << message;
+  EXPECT_TRUE(has(message, "communicator of group world.2: no connection within 1 s")) << message;
   EXPECT_LT(std::chrono::steady_clock::now() - begin, 15s);
-  EXPECT_TRUE(has(message_of([&] { group.check(); }), "communicator of group dp.2: no connection within 1 s"));
+  EXPECT_TRUE(has(message_of([&] { group.check(); }), "communicator of group world.2: no connection within 1 s"));
 }
 
 TEST_F(EmulatedNcclBackend, CommunicatorsThatDoNotBlockAreRefused) {
