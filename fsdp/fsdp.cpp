@@ -37,7 +37,7 @@ void check(const std::vector<UnitSpec>& units) {
   }
 }
 
-/// The parameter of `segment` with its part of `whole`, a tensor laid out as its buffer, in the place of its own.
+/// Returns the parameter of `segment` with its part of `whole`, a tensor laid out as its buffer, as its tensor.
 Parameter parameter_in(const at::Tensor& whole, const Segment& segment) {
   Parameter parameter = *segment.parameter;
   parameter.tensor = whole.narrow(0, segment.offset, segment.numel).view(parameter.shape);

@@ -5,21 +5,21 @@
 
 namespace meshtrain {
 
-/// Something that needs memory while its neighbours in a row have some.
+/// A unit's tensors, one of a row, which need memory at the same time as their neighbours.
 struct Tenant {
-  int64_t size;         ///< bytes; 0: it takes no place, and its neighbours are each other's
+  int64_t size;         ///< bytes; 0: it needs no memory, and its neighbours are each other's
   bool always = false;  ///< at all times, rather than with its neighbours
 };
 
-/// Where each lies in one piece of memory.
+/// The offset of each tenant in one allocation.
 struct Offsets {
   std::vector<int64_t> offsets;  ///< bytes
   int64_t total = 0;             ///< bytes
 };
 
-/// Offsets for `tenants`, of which up to `reach` + 1 neighbours have their memory at once: those at most `reach` apart
-/// lie apart, others may share. The largest are placed first, each as low as it can be; a row of blocks between a large
-/// embedding and a large head takes the larger of these and `reach` blocks.
+/// Returns offsets for `tenants`, of which up to `reach` + 1 neighbours use their memory at once: tenants at most
+/// `reach` apart do not overlap, others may. The largest get their offsets first, each as low as possible; a row of
+/// blocks between a large embedding and a large head takes the larger of these and `reach` blocks.
 Offsets plan_offsets(const std::vector<Tenant>& tenants, int64_t reach);
 
 }  // namespace meshtrain

@@ -71,7 +71,7 @@ void Reduction::count_final(size_t unit) {
 
 void Reduction::issue_next() {
   const size_t unit = static_cast<size_t>(next_--);
-  if (units_[unit].num_trainable() == 0) return;  // nobody waits for it: the unit behind it is on its way still
+  if (units_[unit].num_trainable() == 0) return;  // and no wait: the reduction of the unit behind it is still in flight
   if (!whole_ && !lent_[unit]) lend_anew(unit);   // it had no backward here
   complete(unit);
   UnderWay scatter{unit, {}};
@@ -81,7 +81,7 @@ void Reduction::issue_next() {
     fetch_ahead(buffer->shard_gradients());
   }
   scattering_.push_back(std::move(scatter));
-  // Whoever waits now had the backward of a whole unit; with one rank there is nothing to wait for.
+  // The previous reduction had one unit's backward to overlap with; with one rank there is nothing to overlap.
   while (scattering_.size() > (shards_.size() > 1 ? 1 : 0)) finish_scatter();
   while (summing_.size() > (replicas_.size() > 1 ? 1 : 0)) finish_sum();
 }
@@ -119,7 +119,7 @@ void Reduction::finish_sum() {
   }
 }
 
-// Replicas of whole gradients sum them in their own dtype.
+// Gradients that are whole on every replica are summed in their own dtype, then converted to that of the shard.
 bool Reduction::sums_whole(const FlatBuffer& buffer) const {
   return whole_ && shards_.size() == 1 && buffer.keeps_gradients_apart();
 }
