@@ -13,10 +13,10 @@ namespace {
 
 using Kind = Collective::Kind;
 
-/// How the memory of two tensors overlaps, told from their storages, so that it works on any device.
+/// The overlap of two tensors in memory, by their storages, so that it works on any device.
 enum class Overlap { None, WholePart, Partial };
 
-/// `part` against the parts of part.numel() elements that `whole` consists of; `index` of the one it is.
+/// Compares `part` with the slices of part.numel() elements that `whole` consists of; sets `index` to the slice it is.
 Overlap overlap(const at::Tensor& whole, const at::Tensor& part, int64_t* index = nullptr) {
   if (!whole.is_alias_of(part) || whole.numel() == 0 || part.numel() == 0) return Overlap::None;
   const int64_t begin = part.storage_offset() - whole.storage_offset();
@@ -26,7 +26,7 @@ Overlap overlap(const at::Tensor& whole, const at::Tensor& part, int64_t* index 
   return Overlap::WholePart;
 }
 
-/// What is wrong with a whole of [n * size, ...] and a part of [n, ...]; empty when they fit.
+/// Returns what is wrong with a whole of [n * size, ...] and a part of [n, ...]; empty when they fit.
 std::string misfit(const char* whole_name, const at::Tensor& whole, const char* part_name, const at::Tensor& part,
                    int size) {
   const bool fits = part.dim() > 0 && whole.dim() == part.dim() && whole.size(0) == part.size(0) * size &&
@@ -35,7 +35,7 @@ std::string misfit(const char* whole_name, const at::Tensor& whole, const char* 
   return whole_name + (" must be " + std::to_string(size)) + " times " + part_name + " along dim 0";
 }
 
-/// What is wrong with parts of so many `rows` of `whole`, one for each rank; empty when they fit.
+/// Returns what is wrong with a division of `whole` into `rows`, one number for each rank; empty when it fits.
 std::string misfit(const char* name, const at::Tensor& whole, const std::vector<int64_t>& rows, int size) {
   const bool counts = static_cast<int>(rows.size()) == size &&
                       std::all_of(rows.begin(), rows.end(), [](int64_t count) { return count >= 0; });

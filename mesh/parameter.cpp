@@ -75,7 +75,7 @@ void bind(Parameter& parameter, const at::Tensor& flat, int64_t offset) {
   if (!leaf.defined() || leaf.scalar_type() != flat.scalar_type() || leaf.device() != flat.device() ||
       flat.dim() != 1 || !flat.is_contiguous() || offset < 0 || offset + elements > flat.numel()) {
     std::ostringstream text;
-    text << parameter.name << " of " << elements << " elements cannot be placed at element " << offset
+    text << parameter.name << " of " << elements << " elements cannot be bound to element " << offset
          << " of a flat buffer of shape " << flat.sizes() << ", " << flat.scalar_type() << " on " << flat.device();
     if (leaf.defined()) text << ": the parameter is " << leaf.scalar_type() << " on " << leaf.device();
     throw std::invalid_argument(text.str());

@@ -22,7 +22,7 @@ namespace meshtrain {
 /// are the other ranks.
 class ReplicaMap {
  public:
-  /// What one rank holds.
+  /// The part of the model that one rank holds.
   struct Part {
     int64_t tp = 0;       ///< part of every parameter that is cut over tp
     int64_t shard = 0;    ///< of every flat buffer
@@ -37,7 +37,8 @@ class ReplicaMap {
   /// the cost of a few divisions. Data parallelism is over `axes`, dp or dp and cp. `num_shards`, which divides their
   /// number of ranks: runs of so many ranks along `axes` hold the shards of one model; none: every rank holds it whole.
   ReplicaMap(const MeshLayout& layout, int64_t rank, std::vector<std::string> axes, std::optional<int64_t> num_shards);
-  /// The same with groups. Every rank of `mesh` must call it: collective where there are several runs of shards.
+  /// Makes the map of this rank of `mesh`, with groups. Every rank of `mesh` must call it: collective where there are
+  /// several runs of shards.
   ReplicaMap(const DeviceMesh& mesh, const std::vector<std::string>& axes, std::optional<int64_t> num_shards);
 
   int64_t size() const { return size_; }
@@ -65,7 +66,7 @@ class ReplicaMap {
   /// Ranks over which gradients remain to be summed after data parallelism: cp unless data parallelism is over it, and
   /// the other runs of shards.
   const Group& remaining() const { return remaining_; }
-  /// The same for gradients that are partial over tp: over its ranks too.
+  /// Ranks over which gradients remain to be summed that are partial over tp: its ranks too.
   const Group& remaining_partial() const { return remaining_partial_; }
 
  private:

@@ -12,7 +12,7 @@ namespace {
 
 using Kind = Collective::Kind;
 
-/// The same tensor, whose version is counted apart: to communicate is no change that autograd has to know of.
+/// Returns the same tensor with a version counter of its own: autograd need not know of communication.
 at::Tensor uncounted(const at::Tensor& tensor) {
   return tensor.variable_data();
 }
@@ -22,7 +22,7 @@ at::Tensor host_like(const at::Tensor& tensor) {
                    at::TensorOptions(at::kCPU).dtype(tensor.dtype()).pinned_memory(!tensor.device().is_cpu()));
 }
 
-/// Of a collective on host memory whose result belongs elsewhere.
+/// The work of a collective on host memory whose result is copied to another tensor.
 class StagedWork final : public Work::State {
  public:
   StagedWork(Work work, at::Tensor output, at::Tensor host)
@@ -34,7 +34,7 @@ class StagedWork final : public Work::State {
     if (!host_.defined()) return;
     const at::NoGradGuard no_grad;
     uncounted(output_).copy_(host_, /*non_blocking=*/true);
-    host_.reset();  // pinned memory is not given out again before the copy has read it
+    host_.reset();  // pinned memory is not reused before the copy has read it
     output_.reset();
   }
 

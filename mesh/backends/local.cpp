@@ -16,7 +16,7 @@ class LocalBackend final : public Backend {
     if (collective.input.defined() && !collective.output.is_same(collective.input)) {
       const at::NoGradGuard no_grad;
       at::Tensor output = collective.output;
-      // Equal storage places: the shard is its own place in the output already.
+      // Equal offsets in one storage: the shard is its own slice of the output already.
       const bool in_place =
           output.is_alias_of(collective.input) && output.storage_offset() == collective.input.storage_offset();
       if (!in_place) output.copy_(collective.input);

@@ -136,7 +136,7 @@ TEST(Place, RefusesABufferThatDoesNotFit) {
   try {
     bind(parameter, at::zeros({9}, kDouble), 4);
   } catch (const std::invalid_argument& error) {
-    EXPECT_NE(std::string(error.what()).find("layer.w of 6 elements cannot be placed at element 4"), std::string::npos);
+    EXPECT_NE(std::string(error.what()).find("layer.w of 6 elements cannot be bound to element 4"), std::string::npos);
   }
 }
 

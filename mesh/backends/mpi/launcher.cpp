@@ -7,7 +7,7 @@
 namespace meshtrain {
 namespace {
 
-/// A number in the environment; 0 when there is none.
+/// Returns a number in the environment; 0 without one.
 int number(const char* variable) {
   const char* text = std::getenv(variable);
   return text ? static_cast<int>(std::strtol(text, nullptr, 10)) : 0;

@@ -17,13 +17,13 @@ using Kind = Collective::Kind;
 /// larger ones those up to that size for each rank go through a tree: slices of fewer bytes would cost more messages.
 constexpr int64_t kShortBytes = 16 << 10;
 constexpr int64_t kTreeBytes = 1 << 10;
-/// What a tree sums at a time.
+/// The bytes that a tree sums at a time.
 constexpr int64_t kTreeChunkBytes = 256 << 10;
 
-/// Received parts that wait to be reduced, in pieces for each communicator.
+/// The number of pieces in which received parts wait to be reduced, for each communicator.
 constexpr int64_t kScratchPieces = 8;
 
-/// What is reduced before other queues get their turn, in bytes read.
+/// The bytes read in a reduction before other queues get their turn.
 constexpr int64_t kReduceBytes = 1 << 20;
 
 const void* data_of(const at::Tensor& tensor) {

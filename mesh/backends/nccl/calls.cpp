@@ -5,7 +5,7 @@ namespace {
 
 using Kind = Collective::Kind;
 
-/// Part i of the input goes to rank i, part i of the output comes from it; rows of this rank's own are copied.
+/// Returns the calls that send slice i of the input to rank i and receive slice i of the output; this rank's is copied.
 std::vector<NcclCall> parts(const Collective& collective, int rank, int size) {
   const int64_t rows = collective.input.size(0), row = rows == 0 ? 0 : collective.input.numel() / rows;
   const auto count = [&](const std::vector<int64_t>& counts, int part) {
@@ -13,7 +13,7 @@ std::vector<NcclCall> parts(const Collective& collective, int rank, int size) {
   };
   std::vector<NcclCall> calls;
   int64_t from = 0, to = 0;
-  // A row of an input without rows is not known; that of the output is as long.
+  // The length of a row of an input without rows is unknown; rows of the output are as long.
   const int64_t received_row =
       collective.output.size(0) == 0 ? 0 : collective.output.numel() / collective.output.size(0);
   for (int part = 0; part < size; ++part) {

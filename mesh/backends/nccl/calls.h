@@ -7,7 +7,7 @@
 
 namespace meshtrain {
 
-// What the nccl backend asks of NCCL, worked out without it.
+// The calls that the nccl backend makes, computed without NCCL.
 
 /// One call, or a copy within the device. Offsets and counts are elements of the collective's input and output.
 struct NcclCall {
@@ -21,11 +21,11 @@ struct NcclCall {
   bool operator==(const NcclCall&) const = default;
 };
 
-/// What rank `rank` of `size` calls, as one group where they are several: a Receive stands before the Send it answers,
-/// nothing is sent that is empty. No calls: there is nothing to do.
+/// Returns the calls of rank `rank` of `size`, one NCCL group where they are several: a Receive stands before the Send
+/// that it answers, empty messages are left out. Empty: nothing to do.
 std::vector<NcclCall> nccl_calls(const Collective& collective, int rank, int size);
 
-/// A reduce-scatter whose shard lies in the input, where NCCL would not write it: needs an output apart.
+/// Returns true for a reduce-scatter whose shard lies in the input at an offset where NCCL would not write it.
 bool needs_output_apart(const Collective& collective, int rank);
 
 /// Returns the most thread blocks that the collectives of one queue may take from computing; 0: as NCCL sees fit.

@@ -43,7 +43,7 @@ class NcclWork final : public Work::State {
 
 class NcclBackend final : public Backend {
  public:
-  /// `ranks`: of the mesh, by group rank.
+  /// `ranks`: world ranks, by group rank.
   NcclBackend(std::shared_ptr<Backend> host, std::vector<int> ranks, GroupTraits traits, std::shared_ptr<Job> job,
               std::shared_ptr<UserBuffers> buffers)
       : host_(std::move(host)),
@@ -57,7 +57,7 @@ class NcclBackend final : public Backend {
   int rank() const override { return host_->rank(); }
   int size() const override { return host_->size(); }
 
-  /// Of the world.
+  /// Connects the ranks of the world.
   void connect() {
     ncclUniqueId id{};
     const Group group = host_group();
@@ -110,7 +110,7 @@ class NcclBackend final : public Backend {
   }
 
  private:
-  /// Collective over this group.
+  /// Makes the communicator of `part` by a split of this one. Collective over this group.
   void connect(NcclBackend& part, int color, int key) {
     agree(host_group(), [&] {
       c10::cuda::device_synchronize();  // nothing may be under way on the parent

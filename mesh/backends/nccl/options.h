@@ -4,9 +4,9 @@
 
 namespace meshtrain {
 
-/// The ways in which NCCL knows the windows that a group gives out.
+/// The ways in which NCCL registers the windows of a group.
 enum class NcclBuffers {
-  Off,         ///< there are none
+  Off,         ///< without windows
   Registered,  ///< ncclCommRegister: read and written in place where links allow
   Symmetric,   ///< ncclCommWindowRegister: ranks of one NVLink domain read and write each other's by NCCL's symmetric
                ///< kernels; elsewhere as Registered. A collective passes the same part of a window on every rank.

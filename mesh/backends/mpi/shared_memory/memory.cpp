@@ -26,7 +26,7 @@ namespace {
 
 std::atomic<int64_t> held_bytes = 0;  // of this rank, in all mappings
 
-/// What a rank reserves at a time: so much of the host's memory is counted as taken twice meanwhile.
+/// The bytes that a rank reserves at a time: so much of the host's memory is counted twice meanwhile.
 constexpr int64_t kSliceBytes = 32 << 20;
 
 /// A file descriptor that closes itself.
@@ -45,7 +45,7 @@ class File {
   int number_;
 };
 
-/// How a host's first rank tells the others where the memory is.
+/// The message by which a host's first rank names the memory to the others.
 struct Ticket {
   int64_t process = 0;
   int64_t file = -1;
@@ -53,7 +53,7 @@ struct Ticket {
   uint64_t id = 0;
 };
 
-/// From the first rank of a host to the others there, and to no other host.
+/// Sends `ticket` of the first rank of a host to the others there, and to no other host.
 Ticket share_ticket(MPI_Comm comm, const HostLayout& layout, int leader, Ticket ticket) {
   if (layout.local_rank != 0) {
     check_mpi(MPI_Recv(&ticket, sizeof ticket, MPI_BYTE, leader, 0, comm, MPI_STATUS_IGNORE), "MPI_Recv");
@@ -65,8 +65,8 @@ Ticket share_ticket(MPI_Comm comm, const HostLayout& layout, int leader, Ticket 
   return ticket;
 }
 
-/// The problem of the lowest rank that has one, on all of them; empty when none has. Only a number is compared where
-/// all is well.
+/// Returns the problem of the lowest rank that has one, on all of them; empty when none has. Only a number is sent when
+/// no rank has a problem.
 std::string first_problem(MPI_Comm comm, int rank, int size, const std::string& problem) {
   const int mine = problem.empty() ? 0 : size - rank;
   int largest = 0;
@@ -78,7 +78,7 @@ std::string first_problem(MPI_Comm comm, int rank, int size, const std::string& 
   return text.data();
 }
 
-/// What this host can still give without swapping or ending a process.
+/// Returns the bytes that this host can still allocate without swapping or ending a process.
 int64_t available_bytes() {
   int64_t available = std::numeric_limits<int64_t>::max();
   std::ifstream memory("/proc/meminfo");
@@ -94,7 +94,7 @@ using Counter = std::atomic<int64_t>;
 static_assert(Counter::is_always_lock_free);
 Counter* promised_bytes = nullptr;
 
-/// Promises `bytes` to a group, when the host has them beside what others were promised; what it has otherwise.
+/// Promises `bytes` to a group when the host has them beside earlier promises; returns the bytes it has otherwise.
 std::optional<int64_t> shortage(int64_t bytes) {
   // Before what is available is read: bytes that others reserve in between count twice, not never.
   const int64_t others = promised_bytes ? promised_bytes->fetch_add(bytes) : 0;
@@ -104,7 +104,7 @@ std::optional<int64_t> shortage(int64_t bytes) {
   return left;
 }
 
-/// This rank's part of what its group was promised.
+/// This rank's part of its group's promise.
 class Promise {
  public:
   explicit Promise(int64_t bytes) : bytes_(bytes) {}
@@ -112,7 +112,7 @@ class Promise {
   Promise(const Promise&) = delete;
   Promise& operator=(const Promise&) = delete;
 
-  /// So much of it is reserved, or will never be.
+  /// Takes back `bytes` of the promise: they are reserved, or never will be.
   void end(int64_t bytes) {
     bytes_ -= bytes;
     if (promised_bytes) promised_bytes->fetch_sub(bytes);

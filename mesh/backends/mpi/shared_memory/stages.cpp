@@ -1,4 +1,4 @@
-// What a chunk's stages do: who reads and writes what, in windows and on the board.
+// The stages of a chunk: who reads and writes what, in windows and on the board.
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -11,10 +11,10 @@ namespace {
 
 using Kind = Collective::Kind;
 
-/// What is done before other queues get their turn, in bytes read.
+/// The bytes read before other queues get their turn.
 constexpr int64_t kTurnBytes = 1 << 20;
 
-/// What a result is handed on in, from the cache that it was computed in.
+/// The bytes of a result that are copied at a time, from the cache in which they were computed.
 constexpr int64_t kBlockBytes = 16 << 10;
 
 }  // namespace
@@ -61,7 +61,7 @@ bool HostTransfer::reduce(Lane& lane) {
   return next(lane, one_host ? Stage::Deliver : Stage::Across, 0);
 }
 
-/// True when the piece is reduced.
+/// Returns true when the piece is reduced.
 bool HostTransfer::reduce_some(Lane& lane) {
   const bool one_host = layout_.hosts == 1;
   const bool on_board = path_ == Path::Board;
@@ -73,7 +73,7 @@ bool HostTransfer::reduce_some(Lane& lane) {
   const Span now = portion(lane, mine.size);
   const auto row = static_cast<int>(lane.moved / mine.size);
 
-  // Where it begins in the tensors, which is where a sum of one host goes as well, and on the board.
+  // The offset in the tensors, to which a sum of one host goes as well, and that on the board.
   int64_t element = chunk.begin + mine.begin + now.begin;
   int64_t laid = now.begin;
   if (all_reduce && !short_) {
@@ -116,7 +116,7 @@ void HostTransfer::reduce_for_all(int64_t element, int64_t count) {
   }
 }
 
-/// From this rank's tensor, or memory of its own, to the same place in the tensors of the others on this host.
+/// Copies from this rank's tensor, or memory of its own, to the same offset in the tensors of the others on this host.
 void HostTransfer::copy_to_peers(int64_t element, const std::byte* from, int64_t count) {
   for (int i = 1; i < layout_.local_size; ++i) {
     std::byte* const peer = peers_[(layout_.local_rank + i) % layout_.local_size];
@@ -164,7 +164,7 @@ bool HostTransfer::go_across(Lane& lane) {
   return next(lane, Stage::Deliver, 0);
 }
 
-/// On one host the sums are where they belong already, but for those on the board, which are yet to be announced.
+/// Delivers sums. On one host they are in the output already, but for those on the board, which are announced here.
 bool HostTransfer::deliver(Lane& lane) {
   const Span chunk = span(lane);
   if (kind_ == Kind::ReduceScatter) {
@@ -184,7 +184,7 @@ bool HostTransfer::deliver(Lane& lane) {
   return next(lane, Stage::Collect, lane.piece);
 }
 
-/// What the hosts have summed together, rounded, to everyone on this one.
+/// Copies the rounded sums of all hosts to every rank of this one.
 void HostTransfer::deliver_sums(const Lane& lane, const Span& now) {
   const bool on_board = path_ == Path::Board;
   const Span chunk = span(lane);
@@ -204,7 +204,7 @@ void HostTransfer::deliver_sums(const Lane& lane, const Span& now) {
   }
 }
 
-/// A row for each host, of the shards of this rank's local_rank.
+/// Copies the shards of ranks with this local rank, a row for each host.
 void HostTransfer::deliver_shards(const Lane& lane, const Span& now) {
   const Span chunk = span(lane);
   const Span mine = piece(lane, layout_.local_rank);

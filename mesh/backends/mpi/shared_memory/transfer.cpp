@@ -93,9 +93,9 @@ void HostTransfer::release() {
   window_.reset();
 }
 
-/// Where the tensors do not lie in one window. By size alone: every rank comes to the same. Sums of more ranks than
-/// MPI's messages take in one order are not sent by these: a group that has got no window sums as its siblings do that
-/// have.
+/// Chooses board or MPI where the tensors do not lie in one window, by size alone, so that every rank chooses alike.
+/// Sums of more ranks than MPI's messages take in one order never go through MPI: a group without a window must sum in
+/// the order of its siblings that have one.
 void HostTransfer::settle_path() {
   const int64_t bytes = elements_ * element_bytes_ * (kind_ == Kind::AllReduce ? 1 : communicator_.size);
   const bool reduces = kind_ == Kind::AllReduce || kind_ == Kind::ReduceScatter;
@@ -106,7 +106,7 @@ void HostTransfer::settle_path() {
 
 bool HostTransfer::open() {
   if (!opened_) {
-    // In common memory a shard is where all look for it before anyone is told.
+    // In common memory all ranks can read a shard before it is announced.
     if (window_ && window_->is_common() && kind_ == Kind::AllGather) {
       std::byte* const own = output(communicator_.rank * elements_);
       if (own != input_) std::memcpy(own, input_, elements_ * element_bytes_);
@@ -189,7 +189,7 @@ void HostTransfer::plan() {
   }
 }
 
-/// A rank is done with its tensors when no peer reads or writes them any more.
+/// Returns true when no peer reads or writes this rank's tensors any more.
 bool HostTransfer::close() {
   const bool waits = path_ == Path::Window && chunks_ > 0;
   if (waits && !closing_) {
