@@ -61,7 +61,7 @@ std::vector<Measured> measure(const std::vector<std::function<void()>>& actions)
 void row(int64_t tokens, int64_t hidden, int64_t vocab) {
   const at::Tensor x = at::randn({tokens, hidden}).requires_grad_();
   Parameter head = whole_parameter("head", {vocab, hidden}, {}, {});
-  place(head, at::randn({vocab * hidden}).mul_(0.02), 0);
+  bind(head, at::randn({vocab * hidden}).mul_(0.02), 0);
   head.tensor.mutable_grad() = at::zeros({vocab, hidden});
   x.mutable_grad() = at::zeros_like(x);
   const at::Tensor labels = at::randint(vocab, {tokens}, at::kLong);
@@ -81,7 +81,7 @@ OperatorBytes bytes_of(int64_t tokens, int64_t hidden, int64_t vocab, int64_t ch
   const at::TensorOptions meta = at::TensorOptions().device(at::kMeta).dtype(at::kBFloat16);
   const at::Tensor x = at::empty({tokens, hidden}, meta).requires_grad_();
   Parameter head = whole_parameter("head", {vocab, hidden}, {}, meta);
-  place(head, at::empty({vocab * hidden}, meta), 0);
+  bind(head, at::empty({vocab * hidden}, meta), 0);
   head.tensor.mutable_grad() = at::empty({vocab, hidden}, meta);
   const at::Tensor labels = at::empty({tokens}, meta.dtype(at::kLong));
   const CountedOperators operators;

@@ -21,6 +21,7 @@
 
 #include "context_parallel/choice.h"
 #include "mesh/backends/mpi/mpi.h"
+#include "mesh/forwarding.h"
 #include "mesh/traffic.h"
 
 namespace meshtrain {
@@ -48,35 +49,28 @@ class Arrival final : public Work::State {
 };
 
 /// Decorates a backend with a slow link.
-class SlowLink final : public Backend {
+class SlowLink final : public ForwardingBackend {
  public:
-  explicit SlowLink(std::shared_ptr<Backend> inner) : inner_(std::move(inner)) {}
-
-  int rank() const override { return inner_->rank(); }
-  int size() const override { return inner_->size(); }
+  using ForwardingBackend::ForwardingBackend;
 
   Work issue(const Collective& collective) override {
-    Work work = inner_->issue(collective);
+    Work work = inner()->issue(collective);
     TrafficLedger ledger;
-    ledger.record("", size(), collective);
+    ledger.record(rank(), size(), collective);
     const double bytes = static_cast<double>(ledger.total().sent_bytes);
     const Milliseconds time = per_byte_ * bytes;
     sent_ += bytes;
     free_ = std::max(free_, Clock::now()) + std::chrono::duration_cast<Clock::duration>(time);
     return Work(std::make_shared<Arrival>(std::move(work), free_));
   }
-  std::shared_ptr<Backend> split(const std::vector<int>& members) override { return inner_->split(members); }
-  at::Tensor window(int64_t numel, const at::TensorOptions& options, Placement placement) override {
-    return inner_->window(numel, options, placement);
-  }
-  int host_ranks() const override { return inner_->host_ranks(); }
-  std::vector<int> hosts() const override { return inner_->hosts(); }
 
   void restart(Milliseconds per_byte) { per_byte_ = per_byte, sent_ = 0; }
   double sent_bytes() const { return sent_; }
 
+ protected:
+  std::shared_ptr<Backend> decorate(std::shared_ptr<Backend> part) override { return part; }
+
  private:
-  std::shared_ptr<Backend> inner_;
   Milliseconds per_byte_{0};
   double sent_ = 0;
   Clock::time_point free_;

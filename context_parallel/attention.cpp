@@ -41,10 +41,10 @@ void check(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const 
            const Group& group) {
   const auto refuse = [&](const char* problem) {
     std::ostringstream message;
-    message << group.place() << ": attention over group " << group.name() << ": " << problem << "; q " << q.sizes()
-            << " " << q.scalar_type() << ", k " << k.sizes() << " " << k.scalar_type() << ", v " << v.sizes() << " "
-            << v.scalar_type() << ", layout of " << layout.local_length() << " positions on rank " << layout.rank()
-            << " of " << layout.ranks() << ", group rank " << group.rank() << " of " << group.size();
+    message << group.coordinate_text() << ": attention over group " << group.name() << ": " << problem << "; q "
+            << q.sizes() << " " << q.scalar_type() << ", k " << k.sizes() << " " << k.scalar_type() << ", v "
+            << v.sizes() << " " << v.scalar_type() << ", layout of " << layout.local_length() << " positions on rank "
+            << layout.rank() << " of " << layout.ranks() << ", group rank " << group.rank() << " of " << group.size();
     throw std::invalid_argument(message.str());
   };
   if (layout.ranks() != group.size() || layout.rank() != group.rank()) refuse("the layout is another group's");

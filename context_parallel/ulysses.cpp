@@ -22,7 +22,7 @@ UlyssesAttention::UlyssesAttention(const SequenceLayout& layout, const Group& gr
       repeats_(kv_head_repeats(num_kv_heads, group.size())),
       local_(layout.undistributed(), batch, scale, packing) {
   if (num_heads % group.size() != 0) {
-    throw std::invalid_argument(group.place() + ": Ulysses attention over group " + group.name() + " of " +
+    throw std::invalid_argument(group.coordinate_text() + ": Ulysses attention over group " + group.name() + " of " +
                                 std::to_string(group.size()) + " ranks: they cannot share out " +
                                 std::to_string(num_heads) + " query heads evenly");
   }

@@ -15,18 +15,18 @@ Arena::Arena(const std::vector<Unit>& units, const TensorsOf& tensors, std::opti
       tenant.size += static_cast<int64_t>(tensor.nbytes());
     }
   }
-  places_ = plan_places(tenants, reach.value_or(static_cast<int64_t>(units.size())));
+  offsets_ = plan_offsets(tenants, reach.value_or(static_cast<int64_t>(units.size())));
   options_ = at::TensorOptions(units.front().buffers().front().values().device()).dtype(at::kByte);
 }
 
 bool Arena::share(const Group& group, Placement placement) {
-  memory_ = group.window(places_.total, options_, placement);
+  memory_ = group.window(offsets_.total, options_, placement);
   if (memory_.defined()) placement_ = placement;
   return memory_.defined();
 }
 
 void Arena::settle() {
-  if (!memory_.defined()) memory_ = at::zeros({places_.total}, options_);
+  if (!memory_.defined()) memory_ = at::zeros({offsets_.total}, options_);
   if (in_turns_) return;
   for (size_t unit = 0; unit < tensors_.size(); ++unit) give(unit);
 }
@@ -41,7 +41,7 @@ void Arena::take_back(size_t unit) const {
 }
 
 void Arena::give(size_t unit) const {
-  int64_t offset = places_.offsets[unit];
+  int64_t offset = offsets_.offsets[unit];
   for (const at::Tensor& tensor : tensors_[unit]) {
     lend_memory(tensor, memory_, offset);
     offset += static_cast<int64_t>(tensor.nbytes());

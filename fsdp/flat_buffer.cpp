@@ -21,7 +21,7 @@ int64_t round_up(int64_t value, int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-/// 0: partial gradient, 1: whole, 2: cut along an axis.
+/// Returns 0 for a partial gradient, 1 for a whole parameter, 2 for one that is cut along an axis.
 int region(const Parameter& parameter) {
   if (!parameter.partial_over.empty()) return 0;
   return parameter.sharded_over.empty() ? 1 : 2;
@@ -37,7 +37,7 @@ FlatBuffer::FlatBuffer(std::vector<Parameter*> parameters, const Sharding& shard
 
   int64_t end = 0;
   for (Parameter* parameter : parameters) {
-    // What it follows may be in another buffer, frozen; then it begins where any parameter does.
+    // The parameter before it may be in another buffer, frozen; then this one is aligned as any other.
     const bool follows =
         parameter->follows_previous && !segments_.empty() && region(*segments_.back().parameter) == region(*parameter);
     const int64_t offset = follows ? end : round_up(end, alignment);
@@ -77,7 +77,7 @@ void FlatBuffer::settle(bool values_stay) {
       shard_values_.narrow(0, kept.offset, kept.numel).copy_(leaf.flatten().narrow(0, first, kept.numel));
     }
     leaf.set_(at::empty({0}, values_.options()));
-    place(*segment.parameter, values_, segment.offset);
+    bind(*segment.parameter, values_, segment.offset);
     if (trainable()) {
       leaf.mutable_grad() = gradients_.narrow(0, segment.offset, segment.numel).view(segment.parameter->shape);
     }
@@ -87,7 +87,7 @@ void FlatBuffer::settle(bool values_stay) {
 
 template <class Kept>
 void FlatBuffer::zero_gradients_but(Kept kept) {
-  int64_t begin = 0;  // of what is not kept
+  int64_t begin = 0;  // of the next range to set to zero
   const auto zero_until = [&](int64_t end) {
     if (end > begin) gradients_.narrow(0, begin, end - begin).zero_();
   };

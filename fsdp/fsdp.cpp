@@ -37,7 +37,7 @@ void check(const std::vector<UnitSpec>& units) {
   }
 }
 
-/// The parameter of `segment` with its part of `whole`, a tensor laid out as its buffer, in the place of its own.
+/// Returns the parameter of `segment` with its part of `whole`, a tensor laid out as its buffer, as its tensor.
 Parameter parameter_in(const at::Tensor& whole, const Segment& segment) {
   Parameter parameter = *segment.parameter;
   parameter.tensor = whole.narrow(0, segment.offset, segment.numel).view(parameter.shape);
@@ -64,13 +64,15 @@ std::vector<Unit> make_units(std::vector<UnitSpec> specs, const Sharding& shardi
 struct Fsdp::State {
   State(std::vector<UnitSpec> specs, const FsdpOptions& options)
       : group(options.shards),
+        gathers(gathers_beside_reductions(options.mode) && group.size() > 1 ? group.second_queue() : group),
         shard_memory(options.memory),
         units(make_units(std::move(specs), sharding_of(options))),
         memory(units, options),
-        gathering(units, options, memory.parameters),
+        gathering(units, options, gathers, memory.parameters),
         reduction(units, options, memory.gradients) {}
 
   Group group;
+  Group gathers;
   ShardMemory shard_memory;
   std::vector<Unit> units;
   UnitMemory memory;
@@ -82,7 +84,7 @@ struct Fsdp::State {
 };
 
 Fsdp::Fsdp(std::vector<UnitSpec> units, FsdpOptions options) {
-  if (options.mode == ShardingMode::NoShard) options.shards = options.gathers = Group();
+  if (options.mode == ShardingMode::NoShard) options.shards = Group();
   state_ = std::make_shared<State>(std::move(units), options);
   for (size_t unit = 0; unit < state_->units.size(); ++unit) {
     for (Parameter* parameter : state_->units[unit].parameters()) {
@@ -112,7 +114,7 @@ const UnitMemory& Fsdp::memory() const {
   return state_->memory;
 }
 
-std::string Fsdp::place() const {
+std::string Fsdp::phase() const {
   return std::string(state_->pass.load()) + " of " + state_->units[state_->unit].name();
 }
 

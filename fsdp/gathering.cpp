@@ -4,9 +4,9 @@
 
 namespace meshtrain {
 
-Gathering::Gathering(std::vector<Unit>& units, const FsdpOptions& options, const Arena& memory)
+Gathering::Gathering(std::vector<Unit>& units, const FsdpOptions& options, const Group& shards, const Arena& memory)
     : units_(units),
-      group_((options.gathers.size() > 1 ? options.gathers : options.shards).with_purpose("dp.parameters")),
+      group_(shards.with_purpose("dp.parameters")),
       memory_(memory),
       lets_go_(cuts_units(options) && options.mode == ShardingMode::FullShard),
       reshard_(options.reshard_after_forward),
@@ -23,7 +23,7 @@ void Gathering::start(size_t unit) {
   if (gathered.state != State::Away) return;
   memory_.lend(unit);
   for (const FlatBuffer& buffer : units_[unit].buffers()) {
-    if (!lets_go_ && !buffer.trainable() && !gathered.frozen_stale) continue;  // it is as it was
+    if (!lets_go_ && !buffer.trainable() && !gathered.frozen_stale) continue;  // frozen parameters have not changed
     at::Tensor whole = buffer.values(), shard = buffer.shard_values();
     if (shard.scalar_type() != whole.scalar_type()) {
       if (gathered.stale) buffer.values_of_shard().copy_(shard);
@@ -63,7 +63,7 @@ bool Gathering::need(size_t unit) {
 void Gathering::let_go(size_t unit) {
   Gathered& gathered = gathered_[unit];
   if (!lets_go_ || gathered.state == State::Away) return;
-  need(unit);  // what is under way must arrive before its memory is another's
+  need(unit);  // a gather in flight must end before its memory is lent again
   memory_.take_back(unit);
   gathered.state = State::Away;
 }
@@ -115,7 +115,7 @@ void Gathering::shards_changed(const ShardChange& change) {
                                    [](const FlatBuffer& buffer) { return buffer.keeps_values_apart(); });
     if (group_.size() > 1 || apart) gathered_[unit].state = State::Away;
     gathered_[unit].stale = !change.rounded || memory_.in_turns();
-    if (group_.size() == 1 && !lets_go_) need(unit);  // even those that are used without run()
+    if (group_.size() == 1 && !lets_go_) need(unit);  // also for units that are used without run()
   }
 }
 

@@ -7,47 +7,47 @@
 
 namespace meshtrain {
 
-/// Whole parameters where and when units need them: gathered ahead of the unit that computes, let go of behind it.
+/// Gathers of whole parameters: prefetched ahead of the unit that computes, evicted behind it.
 class Gathering {
  public:
-  /// `memory`: of whole parameters.
-  Gathering(std::vector<Unit>& units, const FsdpOptions& options, const Arena& memory);
+  /// `shards`: those of `options`, by the queue that gathers take. `memory`: that of whole parameters.
+  Gathering(std::vector<Unit>& units, const FsdpOptions& options, const Group& shards, const Arena& memory);
 
   /// Returns when the unit's parameters may be used.
   void before_forward(size_t unit);
-  /// `in_backward`: its backward will come.
+  /// `in_backward`: the unit will have a backward.
   void after_forward(size_t unit, bool in_backward);
-  /// Returns when the unit's parameters may be used. Units behind it are done with theirs.
+  /// Returns when the unit's parameters may be used. Evicts those of the units behind it.
   void before_backward(size_t unit);
-  /// `last`: of the step.
+  /// `last`: the last one of the step.
   void end_backward(bool last);
 
-  /// Lets every unit be gathered anew for its next use, although its parameters are right: a step that is recorded must
-  /// hold its gathers.
+  /// Makes every unit be gathered anew for its next use, although its parameters are current: a step that is recorded
+  /// must hold its gathers.
   void forget_whole();
 
   /// Marks gathered parameters as stale: every rank has changed its shards.
   void shards_changed(const ShardChange& change);
 
-  /// Gathers a unit's parameters, unless they are there already, until let_go(). Returns whether it did.
+  /// Gathers a unit's parameters until let_go(). Returns false when they are gathered already.
   bool need(size_t unit);
   void let_go(size_t unit);
 
-  /// Units have their parameters only from a gather to the end of their forward, or of their backward.
+  /// Returns true when units have their parameters only from a gather to the end of their forward, or backward.
   bool lets_go() const { return lets_go_; }
 
  private:
   enum class State { Away, Coming, Here };
   struct Gathered {
     State state = State::Here;
-    bool stale = true;         ///< this rank's slice of the whole is not what its shard is
-    bool frozen_stale = true;  ///< what is whole of frozen parameters is not everyone's shards
+    bool stale = true;         ///< this rank's slice of the whole parameters differs from its shard
+    bool frozen_stale = true;  ///< whole frozen parameters differ from the ranks' shards
     bool in_backward = false;
     std::vector<Work> works;
   };
 
   void start(size_t unit);
-  /// Starts the units after `unit` in the direction `step`, +1 or -1, and reads ahead what the next one will need.
+  /// Starts the gathers of the units after `unit` in the direction `step`, +1 or -1, and reads the next shard ahead.
   void prefetch(size_t unit, int step);
 
   std::vector<Unit>& units_;

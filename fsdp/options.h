@@ -7,8 +7,8 @@
 
 namespace meshtrain {
 
-/// What of parameters and gradients is cut over the ranks of the shard group. The optimizer's work is in every mode
-/// but NoShard (Rajbhandari et al., "ZeRO", 2020; Zhao et al., "PyTorch FSDP", 2023).
+/// The parts of the training state that are cut over the ranks of the shard group. The optimizer's work is cut in every
+/// mode but NoShard (Rajbhandari et al., "ZeRO", 2020; Zhao et al., "PyTorch FSDP", 2023).
 ///
 /// Bytes that a rank sends in a step of m micro-batches, P parameters, n shards, times (n - 1) / n:
 ///   NoShard         2 P of gradients, over the replicas
@@ -21,15 +21,13 @@ enum class ShardingMode { NoShard, ShardOptimizer, ShardGradOp, FullShard };
 struct FsdpOptions {
   ShardingMode mode = ShardingMode::NoShard;
   Group shards;    ///< ranks over which units are cut; NoShard: this rank alone
-  Group gathers;   ///< those of `shards` by a queue of their own, so that a gather passes a reduction that was issued
-                   ///< before it (Group::second_queue()); one rank: gathers go through `shards`
   Group replicas;  ///< ranks that keep the same shard, over which its gradient is summed. HYBRID_SHARD: FullShard and
                    ///< several replicas
   Group summed_over;  ///< ranks that any sum of gradients is over, those of on_reduced included, whose gradients lie in
                       ///< windows together; one rank: those of shards, or of replicas
   bool reshard_after_forward = true;  ///< FullShard: false keeps a unit gathered from its forward to its backward
-  bool accumulate_unsharded = false;  ///< gradients of a step's micro-batches are added up whole and reduced once,
-                                      ///< for the memory of whole gradients: ShardGradOp, FullShard
+  bool accumulate_unsharded = false;  ///< ShardGradOp, FullShard: adds up whole gradients of a step's micro-batches
+                                      ///< and reduces them once, at the cost of their memory
   std::optional<at::ScalarType> shard_dtype;   ///< of trainable shards, which the optimizer changes; none: the
                                                ///< parameters'. Mixed precision: fp32 behind parameters in bf16
   std::optional<at::ScalarType> reduce_dtype;  ///< of gradients while they are added up and reduced over shards, and
@@ -38,18 +36,19 @@ struct FsdpOptions {
   ShardMemory memory;                          ///< of shards, and of their gradients, where they lie apart from whole
                                                ///< ones. On disk FullShard gathers from it on one rank too
 
-  /// Called on each rank, in issue order, when a buffer's gradients are summed over shards and replicas: the place to
-  /// issue the sums of its shard over other axes. They must not be waited for there.
+  /// Called on each rank, in issue order, when a buffer's gradients are summed over shards and replicas, to issue the
+  /// sums of its shard over other axes. It must not wait for them: that would stop the backward.
   std::function<void(FlatBuffer& buffer)> on_reduced;
 };
 
-/// Units are cut over ranks: several, or one that has its shards on disk.
+/// Returns true when units are cut over ranks: several, or one that has its shards on disk.
 bool cuts_units(const FsdpOptions& options);
 
-/// Parameters are gathered while gradients are reduced, in the backward.
+/// Returns true when parameters are gathered while gradients are reduced, in the backward: by a second queue of
+/// `shards`, so that a gather passes a reduction that was issued before it (Group::second_queue()).
 bool gathers_beside_reductions(ShardingMode mode);
 
-/// Gradients have memory of their own for a whole step, not for the backward of their unit alone.
+/// Returns true when gradients have memory for a whole step, not only for the backward of their unit.
 bool keeps_whole_gradients(const FsdpOptions& options);
 
 }  // namespace meshtrain

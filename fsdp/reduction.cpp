@@ -71,7 +71,7 @@ void Reduction::count_final(size_t unit) {
 
 void Reduction::issue_next() {
   const size_t unit = static_cast<size_t>(next_--);
-  if (units_[unit].num_trainable() == 0) return;  // nobody waits for it: the unit behind it is on its way still
+  if (units_[unit].num_trainable() == 0) return;  // and no wait: the reduction of the unit behind it is still in flight
   if (!whole_ && !lent_[unit]) lend_anew(unit);   // it had no backward here
   complete(unit);
   UnderWay scatter{unit, {}};
@@ -81,7 +81,7 @@ void Reduction::issue_next() {
     fetch_ahead(buffer->shard_gradients());
   }
   scattering_.push_back(std::move(scatter));
-  // Whoever waits now had the backward of a whole unit; with one rank there is nothing to wait for.
+  // The previous reduction had one unit's backward to overlap with; with one rank there is nothing to overlap.
   while (scattering_.size() > (shards_.size() > 1 ? 1 : 0)) finish_scatter();
   while (summing_.size() > (replicas_.size() > 1 ? 1 : 0)) finish_sum();
 }
@@ -90,22 +90,23 @@ void Reduction::finish_scatter() {
   const UnderWay scatter = std::move(scattering_.front());
   scattering_.pop_front();
   for (const Work& work : scatter.works) work.wait();
-  UnderWay sum{scatter.unit, {}};
   for (FlatBuffer* buffer : units_[scatter.unit].trainable()) {
-    at::Tensor shard = buffer->shard_gradients(), whole = buffer->gradients();
-    if (sums_whole(*buffer)) {
-      sum.works.push_back(replicas_.all_reduce(whole));
-      continue;
-    }
+    if (sums_whole(*buffer)) continue;
+    at::Tensor shard = buffer->shard_gradients();
     if (buffer->keeps_gradients_apart()) {
       const at::Tensor own = buffer->gradients_of_shard();
       first_ ? shard.copy_(own) : shard.add_(own);
     }
     set_aside(shard);
-    if (last_) sum.works.push_back(replicas_.all_reduce(shard));
   }
   let_go(scatter.unit);
-  if (last_) summing_.push_back(std::move(sum));
+  if (!last_) return;  // more micro-batches will be added to these shards
+  UnderWay sum{scatter.unit, {}};
+  for (FlatBuffer* buffer : units_[scatter.unit].trainable()) {
+    at::Tensor gradients = sums_whole(*buffer) ? buffer->gradients() : buffer->shard_gradients();
+    sum.works.push_back(replicas_.all_reduce(gradients));
+  }
+  summing_.push_back(std::move(sum));
 }
 
 void Reduction::finish_sum() {
@@ -118,7 +119,7 @@ void Reduction::finish_sum() {
   }
 }
 
-// Replicas of whole gradients sum them in their own dtype.
+// Gradients that are whole on every replica are summed in their own dtype, then converted to that of the shard.
 bool Reduction::sums_whole(const FlatBuffer& buffer) const {
   return whole_ && shards_.size() == 1 && buffer.keeps_gradients_apart();
 }

@@ -12,18 +12,18 @@ namespace meshtrain {
 /// backward here too, so that every rank issues the same ones. Units without trainable parameters take no part.
 class Reduction {
  public:
-  /// `memory`: of whole gradients.
+  /// `memory`: that of whole gradients.
   Reduction(std::vector<Unit>& units, const FsdpOptions& options, const Arena& memory);
 
-  /// Makes all gradients count as zero from here on.
+  /// Makes all gradients count as zero.
   void begin_step();
-  /// `last`: of the step.
+  /// `last`: the last one of the step.
   void begin_backward(bool last);
-  /// The unit's gradients need memory now, and those behind it are final.
+  /// Lends memory to the unit's gradients. The gradients of the units behind it are final.
   void before_backward(size_t unit);
-  /// One more parameter's gradient is final.
+  /// Counts one more parameter whose gradient is final.
   void count_final(size_t unit);
-  /// Returns when every unit has been reduced and handed on.
+  /// Returns when every unit has been reduced and passed to on_reduced.
   void end_backward();
 
  private:
@@ -36,10 +36,10 @@ class Reduction {
   void let_go(size_t unit);
   /// Lends the unit memory for gradients that count as zero.
   void lend_anew(size_t unit);
-  /// Gradients of the unit that nobody has written are zero from here on.
+  /// Sets the unit's unwritten gradients to zero.
   void complete(size_t unit);
   void issue_next();
-  /// Shards have their part of the sum: on to the replicas, or to whoever sums over other axes.
+  /// Completes the oldest reduce-scatter, and starts the sum over replicas in the last backward of a step.
   void finish_scatter();
   void finish_sum();
   bool sums_whole(const FlatBuffer& buffer) const;
@@ -48,11 +48,11 @@ class Reduction {
   Group shards_, replicas_;
   std::function<void(FlatBuffer&)> on_reduced_;
   const Arena& memory_;
-  bool whole_;                  // gradients have memory for good
+  bool whole_;                  // gradients have permanent memory
   std::vector<size_t> behind_;  // by unit: the next one behind it that has gradients
   bool last_ = false;
   bool reducing_ = false;  // in this backward
-  bool first_ = false;     // no shard of gradients that lies apart has been written in this step
+  bool first_ = false;     // no shard of gradients with memory of its own has been written in this step
   int64_t next_ = -1;      // the unit whose reduction is issued next; those behind it are issued
   std::deque<UnderWay> scattering_;
   std::deque<UnderWay> summing_;

@@ -2,11 +2,11 @@
 
 namespace meshtrain {
 
-/// What was changed besides the shards of trainable parameters.
+/// The changes besides those of the shards of trainable parameters.
 struct ShardChange {
-  bool frozen = false;  ///< those of frozen parameters
-  bool rounded =
-      false;  ///< FlatBuffer::rounded_shard() of every trainable buffer that has it, to what its shard is now
+  bool frozen = false;  ///< shards of frozen parameters changed
+  /// FlatBuffer::rounded_shard() of every trainable buffer that has one was set to the shard's new values.
+  bool rounded = false;
 };
 
 }  // namespace meshtrain

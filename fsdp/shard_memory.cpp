@@ -36,7 +36,7 @@ class ShardMemory::File {
   File(const File&) = delete;
   File& operator=(const File&) = delete;
 
-  /// Space for `bytes` more at the end; where it begins.
+  /// Reserves `bytes` more at the end. Returns their offset.
   int64_t reserve(int64_t bytes) {
     if (descriptor_ < 0) open();
     const int64_t begin = size_;
@@ -81,7 +81,7 @@ class ShardMemory::File {
 
 namespace {
 
-/// A piece of the file in memory, the context of the storage that lies in it.
+/// A mapped piece of the file: the context of the storage that lies in it.
 struct Mapping {
   std::shared_ptr<void> file;  // stays open as long as its pieces
   int descriptor;
@@ -95,7 +95,7 @@ void unmap(void* context) {
   ::munmap(mapping->address, static_cast<size_t>(mapping->bytes));
 }
 
-/// nullptr for a tensor in memory.
+/// Returns nullptr for a tensor in ordinary memory.
 const Mapping* mapping_of(const at::Tensor& tensor) {
   const c10::DataPtr& data = tensor.storage().data_ptr();
   return data.get_deleter() == &unmap ? static_cast<const Mapping*>(data.get_context()) : nullptr;

@@ -10,11 +10,11 @@ namespace meshtrain {
 /// Parameters that are gathered and reduced together: the embedding, a block, the head.
 struct UnitSpec {
   std::string name;
-  std::vector<Parameter*> parameters;  ///< stay where they are as long as the unit lives
-  bool whole_step = false;             ///< used at several places: gathered for a whole step, reduced at its end
+  std::vector<Parameter*> parameters;  ///< must outlive the unit and not move
+  bool whole_step = false;             ///< used in several forwards: gathered for a whole step, reduced at its end
 };
 
-/// A unit's storage, and how far its backward has come.
+/// The storage of a unit, and the progress of its backward.
 class Unit {
  public:
   Unit(UnitSpec spec, const Sharding& sharding);
@@ -25,14 +25,14 @@ class Unit {
   std::vector<FlatBuffer>& buffers() { return buffers_; }
   const std::vector<FlatBuffer>& buffers() const { return buffers_; }
 
-  /// Those of its buffers that are trained.
+  /// Returns the buffers that are trained.
   std::vector<FlatBuffer*> trainable();
 
   int num_trainable() const { return num_trainable_; }
   void begin_backward() { num_final_ = 0; }
-  /// One more parameter's gradient is final; true when it was the last.
+  /// Counts one more parameter whose gradient is final. Returns true when it was the last.
   bool count_final() { return ++num_final_ == num_trainable_; }
-  /// The gradients of all its trainable parameters are final for this backward.
+  /// Returns true when the gradients of all trainable parameters are final for this backward.
   bool complete() const { return num_final_ >= num_trainable_; }
 
  private:
@@ -42,7 +42,7 @@ class Unit {
   int num_final_ = 0;
 };
 
-/// Every buffer of `units` that is trained, in their order: whose shards an optimizer changes.
+/// Returns the trained buffers of `units`, in their order: an optimizer changes their shards.
 std::vector<const FlatBuffer*> trainable_buffers(const std::vector<Unit>& units);
 
 }  // namespace meshtrain

@@ -62,7 +62,7 @@ std::string describe(const Arena& arena) {
 }  // namespace
 
 UnitMemory::UnitMemory(std::vector<Unit>& units, const FsdpOptions& options) {
-  // 1. Windows, for which every rank asks alike, while none can have failed alone.
+  // 1. Windows: every rank makes the same requests, before any rank can have failed alone.
   parameters = for_parameters(units, options);
   const Group& cut = options.shards.size() > 1 ? options.shards : options.replicas;
   const Group& summed = options.summed_over.size() > 1 ? options.summed_over : cut;

@@ -8,9 +8,9 @@
 
 namespace meshtrain {
 
-/// Where whole parameters and whole gradients live. In bytes of a rank, of units cut over n ranks, p of them on a host
-/// that gives windows (Group::window); P parameters, G gradients; arena(k): the largest sum of k neighbours, units of
-/// the whole step besides:
+/// The memory of whole parameters and whole gradients. In bytes of a rank, for units cut over n ranks, p of them on a
+/// host with windows (Group::window); P parameters, G gradients; arena(k): the largest sum of k neighbours, plus the
+/// units of the whole step:
 ///
 /// |                                | parameters                | gradients |
 /// | NoShard, or n = 1              | P, of this rank alone     | G         |
@@ -19,27 +19,27 @@ namespace meshtrain {
 /// | FullShard, n ranks of one host | P / n: one copy           | arena(2)  |
 /// | FullShard, otherwise           | arena(1 + prefetch)       | arena(2)  |
 ///
-/// With accumulate_unsharded gradients are G; FullShard's arena is P where units are kept to the backward. A copy of a
-/// host is common memory: shards of the parameters' own dtype are slices of it, so what their owners write is
-/// everywhere at once, and a gather moves nothing inside the host. Gradients, and an arena of parameters, are this
-/// rank's own, read and written in place by the peers' collectives; so are the shards of gradients that are kept apart,
-/// where they are summed over more ranks. Without windows it is all ordinary memory, a copy each, and FullShard has its
-/// arena; with shards on disk it has it too, wherever its ranks are.
+/// With accumulate_unsharded gradients are G; FullShard's arena is P where units are kept until the backward. A copy of
+/// a host is common memory: shards of the parameters' own dtype are slices of it, so every rank of the host sees the
+/// owners' writes at once, and a gather moves nothing inside the host. Gradients, and an arena of parameters, are this
+/// rank's own, read and written in place by the peers' collectives; so are shards of gradients with memory of their
+/// own, where they are summed over more ranks. Without windows all of it is ordinary memory, a copy for each rank, and
+/// FullShard has its arena; with shards on disk too, wherever its ranks are.
 ///
-/// **When an owner may write its shard of common memory.** Peers read a unit's parameters until their backward is
-/// through with it. A rank issues the reduction of the lowest trainable unit last of all, when the gradients of that
-/// and of all others are final: its backward then computes with no parameters any more, in whatever mode, since what
-/// lies below that unit has no backward. That reduction is done when every rank of the shard group has begun it.
-/// Therefore: when the last end_backward() of a step returns, every peer has looked at parameters for the last time in
-/// this step, and shards may be changed until the next gather is begun. A gather is done when every rank has begun it,
-/// thus has written its shard. Shards of another dtype are written to the slice with them (ShardChange), or when the
-/// first gather after a change begins. visit_values() ends with a barrier, for a change without a step.
+/// **When an owner may write its shard of common memory.** Peers read a unit's parameters until their backward of it
+/// ends. A rank issues the reduction of the lowest trainable unit last, when the gradients of all units are final: its
+/// backward uses no parameters after that, in any mode, because the units below have no backward. That reduction ends
+/// when every rank of the shard group has begun it. Therefore, when the last end_backward() of a step returns, every
+/// peer has read parameters for the last time in this step, and shards may be changed until the next gather begins. A
+/// gather ends when every rank has begun it, and so has written its shard. Shards of another dtype are written to the
+/// slice together with their change (ShardChange), or when the first gather after it begins. visit_values() ends with a
+/// barrier, for a change without a step. A write at any other time would change parameters that a peer computes with.
 ///
-/// **When memory of gradients may be another unit's.** A reduction is done when the peers have read their parts, which
-/// is waited for before the memory is lent again, or written by the next step.
+/// **When memory of gradients may be lent to another unit.** A reduction ends when the peers have read their parts; the
+/// rank waits for that before it lends the memory again, or writes it in the next step.
 struct UnitMemory {
-  /// Collective over the groups of `options`. Units have their storage from here on; what their parameters had is in
-  /// their shards.
+  /// Allocates the memory and binds the units to it; the values of their parameters are in their shards then.
+  /// Collective over the groups of `options`.
   UnitMemory(std::vector<Unit>& units, const FsdpOptions& options);
 
   Arena parameters;
@@ -47,7 +47,7 @@ struct UnitMemory {
   Arena shard_gradients;
 };
 
-/// "parameters 12.3 MiB, one copy on each host; gradients 24.6 MiB a rank, in memory shared with its host".
+/// Returns "parameters 12.3 MiB, one copy on each host; gradients 24.6 MiB a rank, in memory shared with its host".
 std::string describe(const UnitMemory& memory);
 
 }  // namespace meshtrain

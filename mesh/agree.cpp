@@ -80,7 +80,7 @@ void agree(const Group& world, const std::function<void()>& action) {
     message = error.what();
   } catch (const std::exception& error) {
     outcome = kFailed;
-    message = world.place() + ": " + message_of(error);
+    message = world.coordinate_text() + ": " + message_of(error);
   }
   // The largest entry is that of the lowest failing rank.
   at::Tensor vote = at::full({1}, outcome == kFine ? 0 : (world.size() - world.rank()) * 3 + outcome, at::kLong);

@@ -28,7 +28,7 @@ const char* name(Collective::Kind kind) {
 
 std::string describe(const Collective& collective, int size) {
   std::ostringstream text;
-  text << collective.place << ": " << name(collective.kind) << " on group " << collective.group << " (" << size
+  text << collective.coordinate << ": " << name(collective.kind) << " on group " << collective.group << " (" << size
        << (size == 1 ? " rank" : " ranks") << "), purpose " << collective.purpose;
   const auto add = [&](const char* role, const at::Tensor& tensor) {
     if (!tensor.defined()) return;

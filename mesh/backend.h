@@ -11,7 +11,7 @@ namespace meshtrain {
 
 enum class Reduce { Sum, Max };
 
-/// Where memory lies that a group gives out.
+/// The kind of memory that a group allocates.
 enum class Placement {
   Private,  ///< ordinary memory of this rank
   Own,      ///< this rank's own, which the group's ranks on the same host read and write in place
@@ -20,20 +20,20 @@ enum class Placement {
 
 struct GroupMemory {
   at::Tensor tensor;
-  Placement placement = Placement::Private;  ///< what was given, the same on every rank of the group
+  Placement placement = Placement::Private;  ///< the kind that was allocated, the same on every rank of the group
 };
 
-/// A collective under way. A value: copies wait for the same operation.
+/// A collective in progress. A value: copies wait for the same operation.
 class Work {
  public:
   class State {
    public:
     virtual ~State() = default;
-    /// Returns when the result may be used by the caller; throws what went wrong. May be called again.
+    /// Returns when the caller may use the result; throws when the collective failed. May be called again.
     virtual void wait() = 0;
   };
 
-  /// Work that is done already.
+  /// Completed work.
   Work() = default;
   explicit Work(std::shared_ptr<State> state) : state_(std::move(state)) {}
   void wait() const {
@@ -56,19 +56,32 @@ struct Collective {
   int to = -1;    ///< exchange: group rank sent to
   /// All-to-all of parts that differ: rows that come from each rank and that go to each; empty: equal parts.
   std::vector<int64_t> received = {}, sent = {};
-  // Whose it is, for messages and counters; the texts live as long as the call that issues.
+  // The issuer, for messages and counters; the texts live as long as the call of issue().
   std::string_view purpose = "other";
-  std::string_view group = "group";  ///< name of the group
-  std::string_view place = "rank";   ///< "rank 3 (dp=0 tp=1 cp=1)"
+  std::string_view group = "group";      ///< name of the group
+  std::string_view coordinate = "rank";  ///< "rank 3 (dp=0 tp=1 cp=1)"
+};
+
+/// How much of a device a group's collectives may take from the computing that runs meanwhile.
+enum class Urgency {
+  Awaited,     ///< computing waits for them, so they may take the whole device
+  Soon,        ///< computing runs beside them and needs their results soon
+  Background,  ///< computing runs beside them for long: sums of gradients, gathers of parameters
+};
+
+/// The properties of a new group that its backend knows.
+struct GroupTraits {
+  std::string name;  ///< for messages, and for the logs of the library behind a backend
+  Urgency urgency = Urgency::Background;
 };
 
 const char* name(Collective::Kind kind);
 
-/// "rank 3 (dp=0 tp=1 cp=1): all_gather on group tp (2 ranks), purpose tp.linear, output [4, 8] Float cpu, ...": how
-/// messages about a collective begin.
+/// Returns the beginning of messages about a collective: "rank 3 (dp=0 tp=1 cp=1): all_gather on group tp (2 ranks),
+/// purpose tp.linear, output [4, 8] Float cpu, ...".
 std::string describe(const Collective& collective, int size);
 
-/// What is behind a Group. `issue` starts a collective and returns at once; collectives of one group run in the
+/// The transport behind a Group. `issue` starts a collective and returns at once; collectives of one group run in the
 /// order they are issued, those of different groups concurrently. The backend keeps the tensors alive until done.
 class Backend {
  public:
@@ -76,18 +89,18 @@ class Backend {
   virtual int rank() const = 0;
   virtual int size() const = 0;
   virtual Work issue(const Collective& collective) = 0;
-  /// The backend of a smaller group. `members`: ranks of this group, this one among them, in the new order. Every
-  /// rank of this group must call it, each with the list of its own new group.
-  virtual std::shared_ptr<Backend> split(const std::vector<int>& members) = 0;
+  /// Returns the backend of a smaller group. `members`: ranks of this group, this one among them, in the new order.
+  /// Every rank of this group must call it, each with the list of its own new group and the same traits.
+  virtual std::shared_ptr<Backend> split(const std::vector<int>& members, const GroupTraits& traits) = 0;
   /// Group::second_queue(). Null where the backend has one queue for all of a group's collectives.
   virtual std::shared_ptr<Backend> second_queue();
-  /// Group::window() and Group::host_ranks(). Without windows: none, and this rank alone.
+  /// Group::window() and Group::host_ranks(). A backend without windows returns an undefined tensor, and 1.
   virtual at::Tensor window(int64_t numel, const at::TensorOptions& options, Placement placement);
   virtual int host_ranks() const;
-  /// A number for the host of each rank, by group rank: ranks of one host have the same. All are on one host where a
-  /// backend knows of none. No collective.
+  /// Returns a number for the host of each rank, by group rank: ranks of one host have the same. A backend that knows
+  /// no hosts puts all ranks on one. No collective.
   virtual std::vector<int> hosts() const;
-  /// Group::check(). Backends whose Work::wait() waits for the result have nothing to add.
+  /// Group::check(). Does nothing in backends whose Work::wait() waits for the result.
   virtual void check() const {}
 };
 

@@ -8,7 +8,7 @@
 namespace meshtrain {
 namespace {
 
-/// Those of elements [begin, end) of the slice that `box` has in its dims before `dim`, of extent 1 there.
+/// Appends the boxes of elements [begin, end) of the slice that `box` selects by its dims before `dim`, of extent 1.
 void add_boxes(const std::vector<int64_t>& shape, size_t dim, const Box& slice, int64_t begin, int64_t end,
                std::vector<Box>& boxes) {
   if (begin >= end) return;

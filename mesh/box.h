@@ -18,17 +18,23 @@ struct Box {
   bool operator==(const Box&) const = default;
 };
 
-/// The part that two boxes of one tensor share; nothing when they are apart.
+/// Consecutive elements of a flat tensor.
+struct Range {
+  int64_t offset;
+  int64_t numel;
+};
+
+/// Returns the part that two boxes of one tensor share; nothing when they are disjoint.
 std::optional<Box> intersect(const Box& a, const Box& b);
 
-/// The boxes that elements [begin, end) of a tensor of `shape` fill, row-major, in their order: the end of a row, whole
-/// rows, the beginning of a row; 2 dims - 1 at most.
+/// Returns the boxes that elements [begin, end) of a tensor of `shape` fill, row-major, in their order: the end of a
+/// row, whole rows, the beginning of a row; 2 dims - 1 at most.
 std::vector<Box> boxes_of(const std::vector<int64_t>& shape, int64_t begin, int64_t end);
 
-/// The elements of `whole` that lie in `box`: a view.
+/// Returns the elements of `whole` that lie in `box`: a view.
 at::Tensor part(const at::Tensor& whole, const Box& box);
 
-/// "[0:4, 16:32]": from the first index to the one behind the last.
+/// Returns "[0:4, 16:32]": from the first index to the one behind the last.
 std::string describe(const Box& box);
 
 }  // namespace meshtrain

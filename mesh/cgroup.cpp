@@ -16,7 +16,7 @@ bool lists(const std::string& words, const std::string& word) {
   return ("," + words + ",").find("," + word + ",") != std::string::npos;
 }
 
-/// The first numbers of a file, up to a word that is none ("max").
+/// Returns the first numbers of a file, up to a word that is no number ("max").
 std::vector<int64_t> numbers_in(const fs::path& path) {
   std::ifstream file(path);
   std::vector<int64_t> numbers;
@@ -24,7 +24,7 @@ std::vector<int64_t> numbers_in(const fs::path& path) {
   return numbers;
 }
 
-/// The number behind `key` in memory.stat; 0 where there is none.
+/// Returns the number behind `key` in memory.stat; 0 without one.
 int64_t stat_in(const fs::path& path, const std::string& key) {
   std::ifstream file(path);
   std::string name;
@@ -39,8 +39,8 @@ int64_t num_ups(const fs::path& path) {
   return std::count(path.begin(), path.end(), "..");
 }
 
-/// The path below `top` of the group of this process, which lies `levels` deep and then at `group`: those of the
-/// levels have names that the control group name space hides. Empty when there is none.
+/// Returns the path below `top` of this process's group, which lies `levels` folders deep and then at `group`: the
+/// control group name space hides the names of those folders. Empty when it is not found.
 fs::path own_group_below(const fs::path& top, const fs::path& group, int64_t levels) {
   std::vector<fs::path> found = {""};
   for (; levels > 0; --levels) {

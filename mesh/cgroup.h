@@ -20,16 +20,16 @@ class Cgroups {
     double processors;  ///< seconds of processors that the group may use in a second
     uint64_t group;     ///< a number of the group that sets the limit: the same for all of its processes
   };
-  /// cpu.max, or cpu.cfs_quota_us of version 1.
+  /// Returns the limit of cpu.max, or of cpu.cfs_quota_us of version 1.
   std::optional<Quota> processors() const;
 
-  /// Bytes that the groups may still allocate: memory.max, or memory.limit_in_bytes of version 1, less what is in use.
-  /// Files in the page cache that nobody has used lately (inactive_file) count as free.
+  /// Returns the bytes that the groups may still allocate: memory.max, or memory.limit_in_bytes of version 1, less what
+  /// is in use. Files in the page cache that nobody has used lately (inactive_file) count as free.
   std::optional<int64_t> memory() const;
 
  private:
   enum class Version { One, Two };
-  /// The folder of this process's group under `controller`, and those of the groups around it.
+  /// Returns the folder of this process's group under `controller`, and those of the groups around it.
   std::vector<std::filesystem::path> folders(Version version, const std::string& controller) const;
 
   std::filesystem::path root_;

@@ -6,25 +6,33 @@
 #include "mesh/instrumented.h"
 
 namespace meshtrain {
+namespace {
+
+/// Tensor parallelism waits for its collectives, attention computes beside its own; sums of gradients and gathers of
+/// parameters run beside a forward or a backward.
+Urgency urgency_of(const std::vector<std::string>& axes) {
+  if (axes == std::vector<std::string>{kTensorAxis}) return Urgency::Awaited;
+  return axes == std::vector<std::string>{kContextAxis} ? Urgency::Soon : Urgency::Background;
+}
+
+}  // namespace
 
 DeviceMesh::DeviceMesh(MeshLayout layout, const Group& world)
-    : layout_(std::move(layout)),
-      rank_(world.rank()),
-      ledger_(std::make_shared<TrafficLedger>()),
-      backend_(world.backend()) {
+    : layout_(std::move(layout)), rank_(world.rank()), ledger_(std::make_shared<TrafficLedger>()) {
   if (layout_.size() != world.size()) {
     throw InputError("mesh " + layout_.describe() + " needs " + std::to_string(layout_.size()) + " ranks, but " +
                      std::to_string(world.size()) + " were started: change --mesh or mpirun -n");
   }
-  place_ = "rank " + std::to_string(rank_) + (layout_.axes().empty() ? "" : " (" + layout_.describe(rank_) + ")");
+  coordinate_ = "rank " + std::to_string(rank_) + (layout_.axes().empty() ? "" : " (" + layout_.describe(rank_) + ")");
   std::vector<int64_t> everyone(static_cast<size_t>(layout_.size()));
   std::iota(everyone.begin(), everyone.end(), int64_t{0});
   const bool counts = world.size() > 1;
-  world_ = Group(counts ? instrument(backend_, "world", ledger_) : backend_, "world", std::move(everyone), place_);
-  alone_ = Group(Group().backend(), "local", {rank_}, place_);
+  world_ =
+      Group(counts ? instrument(world.backend(), ledger_) : world.backend(), "world", std::move(everyone), coordinate_);
+  alone_ = Group(Group().backend(), "local", {rank_}, coordinate_);
   for (const Axis& axis : layout_.axes()) group(axis.name);
-  group({"dp", "cp"});
-  group({"cp", "tp"});
+  group({kDataAxis, kContextAxis});
+  group({kContextAxis, kTensorAxis});
 }
 
 Group DeviceMesh::make_group(const std::set<std::string>& axes) const {
@@ -35,9 +43,8 @@ Group DeviceMesh::make_group(const std::set<std::string>& axes) const {
     ordered.push_back(axis.name);
     name += (name.empty() ? "" : "_") + axis.name;
   }
-  std::vector<int64_t> ranks = layout_.group(ordered, rank_);
-  const std::vector<int> members(ranks.begin(), ranks.end());
-  return Group(instrument(backend_->split(members), name, ledger_), name, std::move(ranks), place_);
+  const std::vector<int64_t> ranks = layout_.group(ordered, rank_);
+  return world_.split({ranks.begin(), ranks.end()}, GroupTraits{std::move(name), urgency_of(ordered)});
 }
 
 const Group& DeviceMesh::group(const std::string& axis) const {

@@ -13,8 +13,8 @@
 
 namespace meshtrain {
 
-/// A layout, this process's rank in it, and Groups of the ranks along its axes. Every rank of `world` must construct the
-/// same mesh.
+/// A layout, this process's rank in it, and Groups of the ranks along its axes. Every rank of `world` must construct
+/// the same mesh.
 class DeviceMesh {
  public:
   /// Throws InputError when the layout's size is not the world's.
@@ -26,19 +26,19 @@ class DeviceMesh {
   int64_t size(const std::string& axis) const { return layout_.size(axis); }
   int64_t coordinate(const std::string& axis) const { return layout_.coordinate(rank_, axis); }
 
-  /// The ranks that differ from this one along `axis` only. An axis that the layout lacks is a group of one.
+  /// Returns the ranks that differ from this one along `axis` only. An axis that the layout lacks is a group of one.
   const Group& group(const std::string& axis) const;
-  /// The ranks that differ along any of `axes`: group({"dp", "cp"}) is named "dp_cp" (in the layout's order). Axes of
-  /// one rank make no difference: without context parallelism it is the group of "dp". All axes: world(). The
-  /// constructor makes {dp, cp} and {cp, tp}; the first call for any other set makes its group, which every rank must
-  /// call in one order.
+  /// Returns the ranks that differ along any of `axes`: group({"dp", "cp"}) is named "dp_cp" (in the layout's order).
+  /// Axes of one rank make no difference: without context parallelism it is the group of "dp". All axes: world(). The
+  /// constructor makes {dp, cp} and {cp, tp}; the first call for any other set makes its group: every rank must make
+  /// these calls, in one order.
   const Group& group(const std::set<std::string>& axes) const;
   const Group& group(std::initializer_list<const char*> axes) const {
     return group(std::set<std::string>(axes.begin(), axes.end()));
   }
   const Group& world() const { return world_; }
 
-  /// What this rank has communicated on the groups of this mesh.
+  /// Returns the traffic of this rank on the groups of this mesh.
   TrafficLedger& traffic() const { return *ledger_; }
 
  private:
@@ -46,9 +46,8 @@ class DeviceMesh {
 
   MeshLayout layout_;
   int64_t rank_;
-  std::string place_;
+  std::string coordinate_;
   std::shared_ptr<TrafficLedger> ledger_;
-  std::shared_ptr<Backend> backend_;  // of the world, not instrumented here
   Group world_;
   Group alone_;
   mutable std::map<std::set<std::string>, Group> groups_;

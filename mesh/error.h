@@ -6,15 +6,15 @@
 
 namespace meshtrain {
 
-/// What the user asked for cannot be done: a recipe, a mesh, a file. The program ends with status 2.
-/// Everything else that is thrown is a failure at run time, status 1.
+/// A request that cannot be carried out: a recipe, a mesh, a file. The program ends with status 2. Every other
+/// exception is a failure at run time, status 1.
 class InputError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-/// What an error says to people: LibTorch's without its backtrace; of memory that was refused, how much and what
-/// needs less.
+/// Returns an error's text for people: LibTorch's without its backtrace; for memory that was refused, how much, and
+/// which settings need less.
 std::string message_of(const std::exception& error);
 
 }  // namespace meshtrain

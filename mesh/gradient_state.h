@@ -8,21 +8,21 @@
 
 namespace meshtrain {
 
-/// The state of a leaf's gradient buffer, attached to the leaf by the owner of that memory (fsdp): written, when it
-/// holds a number, or not, when what it holds is left over and must not be read. A layer that computes a gradient finds
-/// it there (tensor_parallel/leaf_gradient.h).
+/// The state of a leaf's gradient buffer, attached to the leaf by the owner of that memory (fsdp): written when the
+/// buffer holds a gradient, unwritten when it holds old values that nobody may read. A layer that computes a gradient
+/// reads the state (tensor_parallel/leaf_gradient.h).
 class GradientState final : public torch::autograd::PostAccumulateGradHook {
  public:
-  /// Attaches a state, written, to a leaf that requires a gradient, in the place of the leaf's post-accumulate hook.
+  /// Attaches a state, written, to a leaf that requires a gradient; it replaces the leaf's post-accumulate hook.
   /// `when_final` is called in each backward when the leaf's gradient is final.
   static void attach(const at::Tensor& leaf, std::function<void()> when_final);
 
-  /// The state of `leaf`, or null where nobody attached one: its buffer, if there is one, is always written.
+  /// Returns the state of `leaf`; null where nobody attached one: its buffer, if it has one, is always written.
   static GradientState* of(const at::Tensor& leaf);
 
   bool written() const { return written_; }
   void set_written(bool written) { written_ = written; }
-  /// Makes it written. Returns whether it was not: then the caller must write the whole buffer, else add to it.
+  /// Marks the buffer as written. Returns true when it was not: then the caller must write all of it, else add to it.
   bool take_unwritten() { return !std::exchange(written_, true); }
 
   void operator()(const at::Tensor&) override { when_final_(); }

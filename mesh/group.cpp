@@ -7,17 +7,16 @@
 #include <stdexcept>
 
 #include "mesh/backends/local.h"
-#include "mesh/instrumented.h"
 
 namespace meshtrain {
 namespace {
 
 using Kind = Collective::Kind;
 
-/// How the memory of two tensors overlaps, told from their storages, so that it works on any device.
+/// The overlap of two tensors in memory, by their storages, so that it works on any device.
 enum class Overlap { None, WholePart, Partial };
 
-/// `part` against the parts of part.numel() elements that `whole` consists of; `index` of the one it is.
+/// Compares `part` with the slices of part.numel() elements that `whole` consists of; sets `index` to the slice it is.
 Overlap overlap(const at::Tensor& whole, const at::Tensor& part, int64_t* index = nullptr) {
   if (!whole.is_alias_of(part) || whole.numel() == 0 || part.numel() == 0) return Overlap::None;
   const int64_t begin = part.storage_offset() - whole.storage_offset();
@@ -27,7 +26,7 @@ Overlap overlap(const at::Tensor& whole, const at::Tensor& part, int64_t* index 
   return Overlap::WholePart;
 }
 
-/// What is wrong with a whole of [n * size, ...] and a part of [n, ...]; empty when they fit.
+/// Returns what is wrong with a whole of [n * size, ...] and a part of [n, ...]; empty when they fit.
 std::string misfit(const char* whole_name, const at::Tensor& whole, const char* part_name, const at::Tensor& part,
                    int size) {
   const bool fits = part.dim() > 0 && whole.dim() == part.dim() && whole.size(0) == part.size(0) * size &&
@@ -36,7 +35,7 @@ std::string misfit(const char* whole_name, const at::Tensor& whole, const char* 
   return whole_name + (" must be " + std::to_string(size)) + " times " + part_name + " along dim 0";
 }
 
-/// What is wrong with parts of so many `rows` of `whole`, one for each rank; empty when they fit.
+/// Returns what is wrong with a division of `whole` into `rows`, one number for each rank; empty when it fits.
 std::string misfit(const char* name, const at::Tensor& whole, const std::vector<int64_t>& rows, int size) {
   const bool counts = static_cast<int>(rows.size()) == size &&
                       std::all_of(rows.begin(), rows.end(), [](int64_t count) { return count >= 0; });
@@ -57,11 +56,11 @@ Group::Group() {
   identity_ = alone;
 }
 
-Group::Group(std::shared_ptr<Backend> backend, std::string name, std::vector<int64_t> ranks, std::string place)
+Group::Group(std::shared_ptr<Backend> backend, std::string name, std::vector<int64_t> ranks, std::string coordinate)
     : backend_(std::move(backend)),
-      identity_(std::make_shared<const Identity>(Identity{std::move(name), std::move(ranks), std::move(place)})) {
+      identity_(std::make_shared<const Identity>(Identity{std::move(name), std::move(ranks), std::move(coordinate)})) {
   if (static_cast<int>(identity_->ranks.size()) != backend_->size()) {
-    throw std::invalid_argument(identity_->place + ": group " + identity_->name + " lists " +
+    throw std::invalid_argument(identity_->coordinate + ": group " + identity_->name + " lists " +
                                 std::to_string(identity_->ranks.size()) + " ranks, its backend has " +
                                 std::to_string(backend_->size()));
   }
@@ -79,8 +78,8 @@ const std::string& Group::name() const {
 const std::vector<int64_t>& Group::ranks() const {
   return identity_->ranks;
 }
-const std::string& Group::place() const {
-  return identity_->place;
+const std::string& Group::coordinate_text() const {
+  return identity_->coordinate;
 }
 
 Group Group::with_purpose(std::string purpose) const {
@@ -126,26 +125,25 @@ void Group::barrier() const {
   issue({.kind = Kind::Barrier, .output = {}, .input = {}}).wait();
 }
 
-Group Group::split(const std::vector<int>& members, std::string name) const {
+Group Group::split(const std::vector<int>& members, GroupTraits traits) const {
   std::vector<int64_t> ranks;
   std::vector<bool> seen(static_cast<size_t>(size()), false);
   for (const int member : members) {
     const bool twice = in_group(member, size()) && seen[static_cast<size_t>(member)];
     if (!in_group(member, size()) || twice) {
-      throw std::invalid_argument(place() + ": split of group " + this->name() + " (" + std::to_string(size()) +
-                                  " ranks) into " + name + ": member " + std::to_string(member) +
+      throw std::invalid_argument(coordinate_text() + ": split of group " + name() + " (" + std::to_string(size()) +
+                                  " ranks) into " + traits.name + ": member " + std::to_string(member) +
                                   (twice ? " stands there twice" : " is not in the group"));
     }
     seen[static_cast<size_t>(member)] = true;
     ranks.push_back(this->ranks()[member]);
   }
   if (std::find(members.begin(), members.end(), rank()) == members.end()) {
-    throw std::invalid_argument(place() + ": split of group " + this->name() + " into " + name + ": group rank " +
-                                std::to_string(rank()) + " must list itself");
+    throw std::invalid_argument(coordinate_text() + ": split of group " + name() + " into " + traits.name +
+                                ": group rank " + std::to_string(rank()) + " must list itself");
   }
-  std::shared_ptr<Backend> part = backend_->split(members);
-  if (members.size() > 1) part = counted(std::move(part), name);
-  Group group(std::move(part), std::move(name), std::move(ranks), place());
+  std::shared_ptr<Backend> part = backend_->split(members, traits);
+  Group group(std::move(part), std::move(traits.name), std::move(ranks), coordinate_text());
   group.purpose_ = purpose_;
   return group;
 }
@@ -154,13 +152,8 @@ Group Group::second_queue() const {
   std::shared_ptr<Backend> queue = backend_->second_queue();
   if (!queue) return *this;
   Group group = *this;
-  group.backend_ = counted(std::move(queue), name());
+  group.backend_ = std::move(queue);
   return group;
-}
-
-std::shared_ptr<Backend> Group::counted(std::shared_ptr<Backend> part, const std::string& name) const {
-  const std::shared_ptr<TrafficLedger> ledger = ledger_of(*backend_);
-  return ledger ? instrument(std::move(part), name, ledger) : part;
 }
 
 int Group::host_ranks() const {
@@ -173,7 +166,7 @@ void Group::check() const {
 
 at::Tensor Group::window(int64_t numel, const at::TensorOptions& options, Placement placement) const {
   if (numel < 0) {
-    throw std::invalid_argument(place() + ": group " + name() + " cannot allocate " + std::to_string(numel) +
+    throw std::invalid_argument(coordinate_text() + ": group " + name() + " cannot allocate " + std::to_string(numel) +
                                 " elements");
   }
   return backend_->window(numel, options, placement);
@@ -248,7 +241,7 @@ std::string Group::problem(const Collective& collective) const {
 Work Group::issue(Collective collective) const {
   collective.purpose = purpose_;
   collective.group = identity_->name;
-  collective.place = identity_->place;
+  collective.coordinate = identity_->coordinate;
   if (collective.kind != Kind::Barrier) {
     const std::string found = problem(collective);
     if (!found.empty()) refuse(collective, found);

@@ -4,14 +4,14 @@
 
 namespace meshtrain {
 
-/// In what sums over elements of `dtype` are computed: fp64 for fp64, fp32 for everything else.
+/// Returns the dtype in which sums over elements of `dtype` are computed: fp64 for fp64, fp32 for everything else.
 inline at::ScalarType accumulation_dtype(at::ScalarType dtype) {
   return dtype == at::kDouble ? at::kDouble : at::kFloat;
 }
 
-/// Whether `tensor` has halves that this processor had better multiply in fp32: LibTorch has fast products of them
-/// where oneDNN does, with AVX-512 for bf16 and its instructions for fp16; elsewhere it takes loops of its own, which
-/// run at a tenth of the speed of fp32 (docs/benchmarks.md).
+/// Returns true when `tensor` has halves that this processor multiplies faster in fp32: LibTorch has fast products of
+/// halves where oneDNN has them, with AVX-512 for bf16 and its instructions for fp16; elsewhere its own loops run at a
+/// tenth of the speed of fp32 (docs/benchmarks.md).
 inline bool multiplied_in_fp32(const at::Tensor& tensor) {
 #if defined(__x86_64__)
   static const bool slow_bf16 = !__builtin_cpu_supports("avx512bw"), slow_fp16 = !__builtin_cpu_supports("avx512fp16");

@@ -16,7 +16,7 @@ std::string size_name(int64_t size) {
   return size == MeshLayout::kAuto ? "auto" : std::to_string(size);
 }
 
-/// "dp=3 x tp=2 x cp=1", for messages.
+/// Returns "dp=3 x tp=2 x cp=1", for messages.
 std::string factors(const std::vector<Axis>& axes) {
   std::string text;
   for (const Axis& axis : axes) {
@@ -40,7 +40,7 @@ std::string were_started(int64_t ranks) {
   return "but " + std::to_string(ranks) + (ranks == 1 ? " was" : " were") + " started: change --mesh or mpirun -n";
 }
 
-/// Product of all sizes but automatic ones.
+/// Returns the product of all sizes but automatic ones.
 int64_t product(const std::vector<Axis>& axes) {
   int64_t ranks = 1;
   for (const Axis& axis : axes) {

@@ -7,43 +7,53 @@
 
 namespace meshtrain {
 
+// The axes of a training mesh.
+inline constexpr const char* kDataAxis = "dp";     ///< other samples
+inline constexpr const char* kTensorAxis = "tp";   ///< other parts of a layer's matrices
+inline constexpr const char* kContextAxis = "cp";  ///< other positions of the same sequences
+
+/// Returns the axes of a training mesh in their usual order, outermost first.
+inline std::vector<std::string> training_axes() {
+  return {kDataAxis, kContextAxis, kTensorAxis};
+}
+
 struct Axis {
   std::string name;
   int64_t size = 1;
 };
 
-/// Where ranks sit on a mesh: arithmetic alone, for any number of ranks, with no communication.
+/// The coordinates of ranks on a mesh: arithmetic alone, for any number of ranks, without communication.
 /// Axes are ordered outermost first, so the ranks of the last axis are neighbours.
 class MeshLayout {
  public:
-  /// Requested size of an axis that takes whatever number of ranks the others leave.
+  /// The requested size of an axis that takes the ranks that the other axes leave.
   static constexpr int64_t kAuto = 0;
 
   /// `axes`: outermost first, sizes of at least 1, names unique. Throws InputError otherwise.
   explicit MeshLayout(std::vector<Axis> axes);
 
-  /// The layout of `ranks` ranks in which the axes stand in `order` and have the `sizes` asked for; absent axes
-  /// are 1, one may be kAuto. Throws InputError, naming every factor, when the product is not `ranks` or `sizes`
+  /// Returns the layout of `ranks` ranks whose axes stand in `order` and have the requested `sizes`; absent axes are 1,
+  /// one may be kAuto. Throws InputError, naming every factor, when the product is not `ranks` or `sizes`
   /// names an axis that `order` lacks.
   static MeshLayout fit(const std::map<std::string, int64_t>& sizes, const std::vector<std::string>& order,
                         int64_t ranks);
 
   const std::vector<Axis>& axes() const { return axes_; }
   int64_t size() const { return size_; }
-  /// Size of an axis. Throws InputError for a name that the mesh does not have.
+  /// Returns the size of an axis. Throws InputError for a name that the mesh does not have.
   int64_t size(const std::string& axis) const;
 
-  /// Coordinate of `rank` on each axis, in the order of axes().
+  /// Returns the coordinate of `rank` on each axis, in the order of axes().
   std::vector<int64_t> coordinate(int64_t rank) const;
   int64_t coordinate(int64_t rank, const std::string& axis) const;
   int64_t rank(const std::vector<int64_t>& coordinate) const;
 
-  /// The ranks that differ from `rank` in these axes only, `rank` among them, ascending in mesh order.
+  /// Returns the ranks that differ from `rank` along these axes only, `rank` among them, ascending in mesh order.
   std::vector<int64_t> group(const std::vector<std::string>& axes, int64_t rank) const;
 
-  /// "dp=0 tp=1 cp=0": the coordinate of `rank` for messages.
+  /// Returns the coordinate of `rank` for messages: "dp=0 tp=1 cp=0".
   std::string describe(int64_t rank) const;
-  /// "dp=2,tp=2,cp=2": the shape, as --mesh takes it.
+  /// Returns the sizes as --mesh takes them: "dp=2,tp=2,cp=2".
   std::string describe() const;
 
  private:
@@ -53,7 +63,7 @@ class MeshLayout {
   int64_t size_ = 1;
 };
 
-/// "dp=2,tp=2,cp=auto" as sizes by axis. Throws InputError with the offending part.
+/// Parses "dp=2,tp=2,cp=auto" into sizes by axis. Throws InputError with the offending part.
 std::map<std::string, int64_t> parse_mesh(const std::string& text);
 
 }  // namespace meshtrain

@@ -12,9 +12,9 @@ namespace {
 
 std::atomic<int64_t> live_bytes{0}, peak_bytes{0};
 
-/// Stands before each block, which it says the size of: a block is freed by its address alone, because LibTorch's
-/// kernels take raw memory from an allocator whose blocks are their own contexts. As large as the alignment of
-/// LibTorch's own blocks, so that it is kept.
+/// The header of each block, with the block's size: a block is freed by its address alone, because LibTorch's kernels
+/// take raw memory from an allocator whose blocks are their own contexts. It is as large as the alignment of LibTorch's
+/// own blocks, so that blocks stay aligned.
 struct alignas(64) Header {
   int64_t bytes;
 };

@@ -5,9 +5,9 @@
 
 namespace meshtrain {
 
-/// Bytes that tensors on the host hold, counted by the allocator that gives them out, in all threads of this process:
-/// what was asked for, without what the allocator adds. Files mapped into memory and what libraries allocate for
-/// themselves are no tensors. A rank counts its own.
+/// Bytes of tensors on the host, counted by their allocator in all threads of this process: the bytes requested,
+/// without the allocator's own. Files mapped into memory and memory that libraries allocate for themselves are not
+/// counted. Each rank counts its own.
 ///
 ///   HostMemory& memory = HostMemory::counted();
 ///   const int64_t before = memory.live();
@@ -16,13 +16,13 @@ namespace meshtrain {
 ///   const int64_t activations = memory.peak() - before;
 class HostMemory {
  public:
-  /// Counts from the first call on, until the process ends; tensors that were there before are never counted. The
-  /// first call before other threads make tensors.
+  /// Returns the counter, which counts from the first call until the process ends; older tensors are never counted. The
+  /// first call must come before other threads make tensors.
   static HostMemory& counted();
 
-  /// Of the tensors that are there now.
+  /// Returns the bytes of the tensors that exist now.
   int64_t live() const;
-  /// The largest live() since restart_peak() was called last, or since the first call of counted().
+  /// Returns the largest live() since the last restart_peak(), or since the first call of counted().
   int64_t peak() const;
   void restart_peak();
 
@@ -33,19 +33,20 @@ class HostMemory {
   HostMemory();
 };
 
-/// Bytes of the windows that ranks of one host share, apart from HostMemory: what was asked for, without rounding.
+/// Bytes of the windows that ranks of one host share, which HostMemory does not count: the bytes requested, without
+/// rounding.
 ///
 ///   of a rank:  own() + common() / ranks of the host that share it + exchange()
 class WindowMemory {
  public:
   static WindowMemory& counted();
 
-  /// Of this rank's tensors of Placement::Own.
+  /// Returns the bytes of this rank's tensors of Placement::Own.
   int64_t own() const { return own_; }
-  /// Of tensors of Placement::Common, which the host holds once.
+  /// Returns the bytes of tensors of Placement::Common, which the host holds once.
   int64_t common() const { return common_; }
-  /// What this rank's groups hold for flags, and for small tensors on their way: HostBoard::kRankBytes for each group
-  /// that has several ranks of this host.
+  /// Returns the bytes that this rank's groups hold for flags and for small tensors in transit: HostBoard::kRankBytes
+  /// for each group that has several ranks of this host.
   int64_t exchange() const { return exchange_; }
 
   void add_own(int64_t bytes) { own_ += bytes; }

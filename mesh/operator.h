@@ -9,9 +9,9 @@
 
 namespace meshtrain {
 
-/// An operator of the dispatcher's library meshtrain::, as its callers see it. The device of what it is given decides
-/// which of its siblings computes: for the CPU and for the Meta device they are in the file that defines it; for CUDA
-/// in the plug-in. It records nothing for autograd: whoever calls it is an autograd function.
+/// An operator of the dispatcher's library meshtrain::, as its callers see it. The device of its arguments decides
+/// which of its siblings computes: the file that defines it has those for the CPU and the Meta device; the plug-in has
+/// that for CUDA. It records nothing for autograd: its caller must be an autograd function.
 ///
 ///   static const Operator<at::Tensor(const at::Tensor&)> forward("meshtrain::swiglu");
 template <class Signature>
@@ -20,7 +20,7 @@ class Operator;
 template <class Result, class... Arguments>
 class Operator<Result(Arguments...)> {
  public:
-  /// Throws c10::Error when there is no such operator, or of other types.
+  /// Throws c10::Error when no operator has this name, or it has other types.
   explicit Operator(const char* name)
       : handle_(c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Result(Arguments...)>()) {}
 
@@ -33,8 +33,8 @@ class Operator<Result(Arguments...)> {
   c10::TypedOperatorHandle<Result(Arguments...)> handle_;
 };
 
-/// In a TORCH_LIBRARY_FRAGMENT: the operator of `schema`, "swiglu(Tensor gate_up) -> Tensor". `function` is its sibling
-/// for the CPU and for the Meta device: it is made of LibTorch's own operators, which both have.
+/// Defines the operator of `schema`, "swiglu(Tensor gate_up) -> Tensor", in a TORCH_LIBRARY_FRAGMENT. `function` is its
+/// sibling for the CPU and for the Meta device: it is made of LibTorch's own operators, which both have.
 template <class Function>
 void define(torch::Library& library, const std::string& schema, Function* function) {
   library.def(schema.c_str());

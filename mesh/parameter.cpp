@@ -51,7 +51,7 @@ Parameter sharded_parameter(std::string name, std::vector<int64_t> shape, int64_
                             Initializer initializer, const at::TensorOptions& options) {
   const int64_t dims = static_cast<int64_t>(shape.size());
   if (dim < 0 || dim >= dims) {
-    throw std::invalid_argument(group.place() + ": " + name + " of " + std::to_string(dims) +
+    throw std::invalid_argument(group.coordinate_text() + ": " + name + " of " + std::to_string(dims) +
                                 " dims cannot be cut along dim " + std::to_string(dim));
   }
   Parameter parameter = whole_parameter(std::move(name), std::move(shape), initializer, options);
@@ -68,14 +68,14 @@ Parameter sharded_parameter(std::string name, std::vector<int64_t> shape, int64_
   return parameter;
 }
 
-void place(Parameter& parameter, const at::Tensor& flat, int64_t offset) {
+void bind(Parameter& parameter, const at::Tensor& flat, int64_t offset) {
   const at::NoGradGuard no_grad;
   at::Tensor& leaf = parameter.tensor;
   const int64_t elements = product(parameter.shape);
   if (!leaf.defined() || leaf.scalar_type() != flat.scalar_type() || leaf.device() != flat.device() ||
       flat.dim() != 1 || !flat.is_contiguous() || offset < 0 || offset + elements > flat.numel()) {
     std::ostringstream text;
-    text << parameter.name << " of " << elements << " elements cannot be placed at element " << offset
+    text << parameter.name << " of " << elements << " elements cannot be bound to element " << offset
          << " of a flat buffer of shape " << flat.sizes() << ", " << flat.scalar_type() << " on " << flat.device();
     if (leaf.defined()) text << ": the parameter is " << leaf.scalar_type() << " on " << leaf.device();
     throw std::invalid_argument(text.str());

@@ -17,14 +17,14 @@ struct Initializer {
   double std = 0;  ///< Normal: standard deviation about 0
 };
 
-/// A trainable tensor of the model and where it lies on the mesh. Layers declare it; whoever owns the storage
-/// (fsdp's flat buffers) gives `tensor` its place.
+/// A trainable tensor of the model and its distribution on the mesh. Layers declare it; the owner of the storage
+/// (fsdp's flat buffers) binds `tensor` to memory.
 struct Parameter {
   std::string name;                   ///< as in a Hugging Face checkpoint: "model.layers.0.mlp.up_proj.weight"
-  at::Tensor tensor;                  ///< the local leaf, [shape]; an empty leaf until it has been given storage
+  at::Tensor tensor;                  ///< the local leaf, [shape]; an empty leaf until bind()
   std::vector<int64_t> shape;         ///< local extents, padding included
   std::vector<int64_t> global_shape;  ///< extents of the whole tensor, without padding
-  Box box;                            ///< what of the global tensor lies here; beyond it `tensor` is padding (zeros)
+  Box box;                            ///< the local part of the global tensor; beyond it `tensor` is padding (zeros)
   Initializer initializer;
   std::string sharded_over;       ///< the axis that cuts the tensor ("tp"); empty: every rank holds the whole
   int64_t sharded_dim = 0;        ///< the dim that is cut
@@ -35,21 +35,22 @@ struct Parameter {
                                   ///< to compute one (tensor_parallel/leaf_gradient.h), so its buffer needs no zeros
                                   ///< before; nothing but these layers may use it
 
-  /// The part of the local tensor that is not padding; a view.
+  /// Returns the part of the local tensor that is not padding: a view.
   at::Tensor valid() const;
 };
 
-/// A parameter that every rank holds whole.
+/// Returns a parameter that every rank holds whole.
 Parameter whole_parameter(std::string name, std::vector<int64_t> shape, Initializer initializer,
                           const at::TensorOptions& options);
 
-/// A parameter of global `shape` whose dim `dim` is cut evenly over `group` (of axis `axis`), rounded up: the last
-/// ranks are padded.
+/// Returns a parameter of global `shape` whose dim `dim` is cut evenly over `group`, the ranks along an axis, rounded
+/// up: the last ranks are padded.
 Parameter sharded_parameter(std::string name, std::vector<int64_t> shape, int64_t dim, const Group& group,
                             Initializer initializer, const at::TensorOptions& options);
 
-/// Makes `parameter.tensor` a view of `flat` from element `offset` on: a leaf with a version counter of its own,
-/// so that `flat` may be refilled between forward and backward. Values that the leaf already has are kept.
-void place(Parameter& parameter, const at::Tensor& flat, int64_t offset);
+/// Binds `parameter.tensor` to memory: a view of `flat` from element `offset` on, a leaf with a version counter of its
+/// own, so that `flat` may be refilled between forward and backward. Keeps the values that the leaf already has. Throws
+/// std::invalid_argument when dtype, device or size do not fit.
+void bind(Parameter& parameter, const at::Tensor& flat, int64_t offset);
 
 }  // namespace meshtrain

@@ -6,7 +6,7 @@
 
 namespace meshtrain {
 
-/// "12.3 MiB": a number of bytes for a message, in KiB, MiB or GiB, with one decimal unless that is 0.
+/// Returns a number of bytes for a message, "12.3 MiB", in KiB, MiB or GiB, with one decimal unless that is 0.
 inline std::string size_text(int64_t bytes) {
   double size = static_cast<double>(bytes) / 1024;
   const char* unit = "KiB";

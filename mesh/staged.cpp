@@ -5,13 +5,14 @@
 #include <mutex>
 
 #include "mesh/device_transfer.h"
+#include "mesh/forwarding.h"
 
 namespace meshtrain {
 namespace {
 
 using Kind = Collective::Kind;
 
-/// The same tensor, whose version is counted apart: to communicate is no change that autograd has to know of.
+/// Returns the same tensor with a version counter of its own: autograd need not know of communication.
 at::Tensor uncounted(const at::Tensor& tensor) {
   return tensor.variable_data();
 }
@@ -21,7 +22,7 @@ at::Tensor host_like(const at::Tensor& tensor) {
                    at::TensorOptions(at::kCPU).dtype(tensor.dtype()).pinned_memory(!tensor.device().is_cpu()));
 }
 
-/// Of a collective on host memory whose result belongs elsewhere.
+/// The work of a collective on host memory whose result is copied to another tensor.
 class StagedWork final : public Work::State {
  public:
   StagedWork(Work work, at::Tensor output, at::Tensor host)
@@ -33,7 +34,7 @@ class StagedWork final : public Work::State {
     if (!host_.defined()) return;
     const at::NoGradGuard no_grad;
     uncounted(output_).copy_(host_, /*non_blocking=*/true);
-    host_.reset();  // pinned memory is not given out again before the copy has read it
+    host_.reset();  // pinned memory is not reused before the copy has read it
     output_.reset();
   }
 
@@ -43,17 +44,14 @@ class StagedWork final : public Work::State {
   at::Tensor output_, host_;
 };
 
-class StagedBackend final : public Backend {
+class StagedBackend final : public ForwardingBackend {
  public:
-  StagedBackend(std::shared_ptr<Backend> host, StagedTensors stage) : host_(std::move(host)), stage_(stage) {}
-
-  int rank() const override { return host_->rank(); }
-  int size() const override { return host_->size(); }
-  std::vector<int> hosts() const override { return host_->hosts(); }
+  StagedBackend(std::shared_ptr<Backend> host, StagedTensors stage)
+      : ForwardingBackend(std::move(host)), stage_(stage) {}
 
   Work issue(const Collective& collective) override {
     if (collective.kind == Kind::Barrier || (stage_ == StagedTensors::Devices && collective.output.is_cpu())) {
-      return host_->issue(collective);
+      return inner()->issue(collective);
     }
     const at::NoGradGuard no_grad;
     Collective on_host = collective;
@@ -65,16 +63,17 @@ class StagedBackend final : public Backend {
       on_host.input.copy_(uncounted(collective.input), true);
     }
     wait_for_stream(collective.output.device());
-    const Work work = host_->issue(on_host);
+    const Work work = inner()->issue(on_host);
     return Work(std::make_shared<StagedWork>(work, collective.output, on_host.output));
   }
 
-  std::shared_ptr<Backend> split(const std::vector<int>& members) override {
-    return staged(host_->split(members), stage_);
-  }
+  at::Tensor window(int64_t, const at::TensorOptions&, Placement) override { return {}; }
+  int host_ranks() const override { return 1; }
+
+ protected:
+  std::shared_ptr<Backend> decorate(std::shared_ptr<Backend> part) override { return staged(std::move(part), stage_); }
 
  private:
-  std::shared_ptr<Backend> host_;
   StagedTensors stage_;
 };
 

@@ -38,9 +38,9 @@ int64_t sent_bytes(const Collective& collective, int64_t buffer, int64_t rank, i
 
 }  // namespace
 
-void TrafficLedger::record(const std::string& group, int rank, int size, const Collective& collective) {
+void TrafficLedger::record(int rank, int size, const Collective& collective) {
   const int64_t buffer = buffer_bytes(collective);
-  Traffic& entry = entries_[Key{group, std::string(collective.purpose), collective.kind}];
+  Traffic& entry = entries_[Key{std::string(collective.group), std::string(collective.purpose), collective.kind}];
   entry.calls += 1;
   entry.buffer_bytes += buffer;
   entry.sent_bytes += sent_bytes(collective, buffer, rank, size);

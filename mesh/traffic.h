@@ -12,12 +12,12 @@ namespace meshtrain {
 /// Calls and bytes of one kind of collective on one group for one purpose.
 struct Traffic {
   int64_t calls = 0;
-  int64_t buffer_bytes =
-      0;  ///< the whole buffer: output of a gather, input of a scatter or all-to-all, the tensor otherwise
-  int64_t sent_bytes = 0;  ///< what a rank sends under a bandwidth-optimal algorithm, from the buffer and group size
+  /// The whole buffer: output of a gather, input of a scatter or all-to-all, the tensor otherwise.
+  int64_t buffer_bytes = 0;
+  int64_t sent_bytes = 0;  ///< sent by this rank under a bandwidth-optimal algorithm, from the buffer and group size
 };
 
-/// What this rank has communicated, counted where collectives are issued (../docs/architecture.md).
+/// The traffic of this rank, counted where collectives are issued (docs/architecture.md).
 class TrafficLedger {
  public:
   struct Key {
@@ -27,8 +27,9 @@ class TrafficLedger {
     auto operator<=>(const Key&) const = default;
   };
 
-  void record(const std::string& group, int rank, int size, const Collective& collective);
-  /// Sum over all entries that match; an empty string matches any.
+  /// Counts a collective that rank `rank` of a group of `size` issues.
+  void record(int rank, int size, const Collective& collective);
+  /// Returns the sum of all entries that match; an empty string matches any.
   Traffic total(const std::string& group = "", const std::string& purpose = "") const;
   const std::map<Key, Traffic>& entries() const { return entries_; }
   void clear() { entries_.clear(); }

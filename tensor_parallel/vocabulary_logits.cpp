@@ -18,7 +18,8 @@ VocabularyLogits::VocabularyLogits(const at::Tensor& x, const Parameter& head, c
       valid_(head.box.size[0]) {
   if (x.dim() != 1 || x.size(0) != head.global_shape[1]) {
     std::ostringstream message;
-    message << tp.group.place() << ": logits of one token need x [" << head.global_shape[1] << "], not " << x.sizes();
+    message << tp.group.coordinate_text() << ": logits of one token need x [" << head.global_shape[1] << "], not "
+            << x.sizes();
     throw std::invalid_argument(message.str());
   }
   const at::NoGradGuard no_grad;

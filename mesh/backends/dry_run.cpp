@@ -19,7 +19,7 @@ class DryRunBackend final : public Backend {
   int size() const override { return size_; }
   Work issue(const Collective&) override { return {}; }
 
-  std::shared_ptr<Backend> split(const std::vector<int>& members) override {
+  std::shared_ptr<Backend> split(const std::vector<int>& members, const GroupTraits&) override {
     const auto self = std::find(members.begin(), members.end(), rank_);
     if (self == members.end()) throw std::invalid_argument("dry run: a rank must be in its own part of a split");
     return dry_run_backend(static_cast<int>(self - members.begin()), static_cast<int>(members.size()));

@@ -6,8 +6,8 @@
 
 namespace meshtrain {
 
-/// A rank of a world that is not there: collectives take tensors of any device, the Meta device above all, and move
-/// nothing.
+/// Returns a rank of a world without other ranks: collectives take tensors of any device, the Meta device above all,
+/// and move nothing.
 std::shared_ptr<Backend> dry_run_backend(int rank, int size);
 
 }  // namespace meshtrain

@@ -16,7 +16,7 @@ class LocalBackend final : public Backend {
     if (collective.input.defined() && !collective.output.is_same(collective.input)) {
       const at::NoGradGuard no_grad;
       at::Tensor output = collective.output;
-      // Equal storage places: the shard is its own place in the output already.
+      // Equal offsets in one storage: the shard is its own slice of the output already.
       const bool in_place =
           output.is_alias_of(collective.input) && output.storage_offset() == collective.input.storage_offset();
       if (!in_place) output.copy_(collective.input);
@@ -24,7 +24,7 @@ class LocalBackend final : public Backend {
     return {};
   }
 
-  std::shared_ptr<Backend> split(const std::vector<int>& members) override {
+  std::shared_ptr<Backend> split(const std::vector<int>& members, const GroupTraits&) override {
     if (members.size() != 1) throw std::invalid_argument("a group of one has no larger part");
     return local_backend();
   }

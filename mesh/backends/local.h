@@ -6,7 +6,7 @@
 
 namespace meshtrain {
 
-/// One rank: a collective is a copy or nothing.
+/// Returns the backend of one rank: a collective is a copy or does nothing.
 std::shared_ptr<Backend> local_backend();
 
 }  // namespace meshtrain

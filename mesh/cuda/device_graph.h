@@ -4,16 +4,16 @@
 
 namespace meshtrain {
 
-/// Work of a device that is recorded once and then run as a whole, without the host's part in it.
+/// Work of a device that is recorded once and then replayed as one launch, without the host's part of it.
 class DeviceGraph {
  public:
   virtual ~DeviceGraph() = default;
 
-  /// Calls `work` and records what it gives to the current stream; none of that is run. `work` may not wait for the
-  /// device; other streams that it gives work to have to be waited for in it. Memory that it takes and lets go of is the graph's own from then on.
-  /// Throws what `work` throws. Once.
+  /// Calls `work` and records the work that it puts on the current stream, without running it. `work` may not wait for
+  /// the device, and must join the other streams that it uses. Memory that it allocates and frees belongs to the graph
+  /// from then on. Call it once. Throws what `work` throws.
   virtual void record(const std::function<void()>& work) = 0;
-  /// Gives the recorded work to the current stream: it reads and writes the memory that it was recorded with.
+  /// Runs the recorded work on the current stream: it reads and writes the memory that it was recorded with.
   virtual void replay() = 0;
 };
 

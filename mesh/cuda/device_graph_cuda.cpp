@@ -25,7 +25,7 @@ c10::MempoolId_t fresh_pool() {
   return {++last, 0};
 }
 
-/// What recording threads allocate comes from the pool while this lives.
+/// A guard under which recording threads allocate from the pool.
 class FromPool {
  public:
   FromPool(c10::DeviceIndex gpu, c10::MempoolId_t pool) : gpu_(gpu), pool_(pool) {

@@ -8,7 +8,7 @@
 
 namespace meshtrain::cuda {
 
-/// A CUDA graph on `gpu`. The current stream must not be the default one while it is recorded.
+/// Returns a CUDA graph on `gpu`. The current stream must not be the default one while it is recorded.
 std::unique_ptr<DeviceGraph> make_graph(int gpu);
 
 /// Returns whether `stream` is being captured for a graph, also for one that is spoiled: none of its work is run.

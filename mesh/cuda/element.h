@@ -2,7 +2,7 @@
 
 namespace meshtrain::cuda {
 
-/// Of what a kernel reads and writes; it computes in fp32.
+/// The type of a number that a kernel reads and writes; it computes in fp32.
 enum class Element { Float, BFloat16, Half };
 
 }  // namespace meshtrain::cuda

@@ -12,13 +12,13 @@
 
 #include "mesh/cuda/element.h"
 
-// What kernels share: elements read and written 16 bytes at a time, sums over the threads of a row, launches that are
-// checked and as large as the device.
+// Code that kernels share: elements read and written 16 bytes at a time, sums over the threads of a row, launches that
+// are checked and as large as the device.
 namespace meshtrain::cuda {
 
 constexpr int kWarp = 32;
 
-/// Elements of 16 bytes.
+/// The number of elements in 16 bytes.
 template <class T>
 inline constexpr int kVector = 16 / static_cast<int>(sizeof(T));
 
@@ -47,7 +47,7 @@ __device__ __forceinline__ __half narrow<__half>(float x) {
   return __float2half_rn(x);
 }
 
-/// x as it is once it has been stored as a T.
+/// Returns x rounded as if stored as a T.
 template <class T>
 __device__ __forceinline__ float rounded(float x) {
   return wide(narrow<T>(x));
@@ -109,7 +109,7 @@ struct Pack {
   }
 };
 
-/// Of `width` neighbouring lanes, a power of two: every one of them gets the sum. All lanes of a warp take part.
+/// Sums over `width` neighbouring lanes, a power of two: each of them gets the sum. All lanes of a warp take part.
 __device__ __forceinline__ float sum_of_lanes(float value, int width = kWarp) {
   for (int distance = width / 2; distance > 0; distance /= 2) {
     value += __shfl_xor_sync(0xFFFFFFFFu, value, distance);
@@ -125,7 +125,7 @@ __device__ __forceinline__ double sum_of_lanes(double value) {
 __device__ __forceinline__ float max_of_lanes(float value) {
   for (int distance = kWarp / 2; distance > 0; distance /= 2) {
     const float other = __shfl_xor_sync(0xFFFFFFFFu, value, distance);
-    value = value != value || value > other ? value : other;  // what is not a number stays
+    value = value != value || value > other ? value : other;  // a NaN stays
   }
   return value;
 }
@@ -141,7 +141,7 @@ class RowSum {
     if (blockDim.x <= kWarp) return sum_of_lanes(value, static_cast<int>(blockDim.x));
     value = sum_of_lanes(value);
     float* sums = shared_[turn_];
-    turn_ ^= 1;  // whoever is ahead by one sum writes to the other place
+    turn_ ^= 1;  // a thread that is one sum ahead writes to the other half
     const unsigned lane = threadIdx.x % kWarp, warps = blockDim.x / kWarp;
     if (lane == 0) sums[threadIdx.x / kWarp] = value;
     __syncthreads();
@@ -196,8 +196,8 @@ inline int64_t divided_up(int64_t a, int64_t b) {
   return (a + b - 1) / b;
 }
 
-/// Blocks for `pieces` pieces of work, over which the kernel loops: as many as the device holds `per_multiprocessor`
-/// times, or fewer. At least 1.
+/// Returns the number of blocks for `pieces` pieces of work, over which the kernel loops: at most `per_multiprocessor`
+/// a multiprocessor. At least 1.
 inline unsigned grid_for(int64_t pieces, int64_t per_multiprocessor) {
   return static_cast<unsigned>(std::clamp<int64_t>(pieces, 1, multiprocessors() * per_multiprocessor));
 }
@@ -208,7 +208,7 @@ inline int power_of_two_from(int64_t n) {
   return power;
 }
 
-/// Whether all of these may be read 16 bytes at a time.
+/// Returns true when all of these may be read 16 bytes at a time.
 template <class... Pointers>
 bool aligned(const Pointers*... pointers) {
   return ((reinterpret_cast<uintptr_t>(pointers) % 16 == 0) && ...);

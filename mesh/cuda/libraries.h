@@ -8,12 +8,12 @@ namespace meshtrain {
 // The shared libraries that device: cuda opens besides the plug-in. All of them are opened for the whole process
 // (RTLD_GLOBAL) and never closed. Errors are CudaUnavailable.
 
-/// The folder of LibTorch's libraries in this process, ".../torch/lib".
+/// Returns the folder of LibTorch's libraries in this process, ".../torch/lib".
 std::filesystem::path libtorch_folder();
 
-/// Folders that may hold NVIDIA's libraries of the LibTorch in `torch_lib`, best first: those of the Python wheels
-/// beside it (".../nvidia/cu13/lib" for `major` 13, then ".../nvidia/*/lib" by name), then `torch_lib` itself. Only
-/// folders that exist.
+/// Returns the folders that may hold NVIDIA's libraries of the LibTorch in `torch_lib`, best first: those of the Python
+/// wheels beside it (".../nvidia/cu13/lib" for `major` 13, then ".../nvidia/*/lib" by name), then `torch_lib` itself.
+/// Only folders that exist.
 std::vector<std::filesystem::path> nvidia_folders(const std::filesystem::path& torch_lib, int major);
 
 /// Opens the run-time compiler and linker of CUDA `major` (libnvrtc-builtins, libnvrtc, libnvJitLink) out of the first

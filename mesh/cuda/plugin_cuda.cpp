@@ -162,9 +162,8 @@ class Plugin final : public CudaPlugin {
 
   std::unique_ptr<DeviceGraph> make_graph(int gpu) const override { return cuda::make_graph(gpu); }
 
-  std::shared_ptr<Backend> nccl(std::shared_ptr<Backend> host, const MeshLayout& layout,
-                                const NcclOptions& options) override {
-    return nccl_backend(std::move(host), layout, options);
+  std::shared_ptr<Backend> nccl(std::shared_ptr<Backend> host, const NcclOptions& options) override {
+    return nccl_backend(std::move(host), options);
   }
 
  private:

@@ -10,7 +10,7 @@
 
 namespace meshtrain::cuda {
 
-// What every CUDA sibling of an operator begins with: its tensors as kernels take them.
+// The beginning of every CUDA sibling of an operator: its tensors as kernels take them.
 
 /// Throws for a dtype that no kernel is compiled for: on CUDA there is no fp64.
 inline Element element_of(const char* name, const at::Tensor& tensor) {
@@ -34,7 +34,7 @@ inline void check_alike(const char* name, const at::Tensor& tensor, std::initial
   }
 }
 
-/// The device of `tensor` is the current one while this lives; kernels run on its current stream.
+/// A guard that makes the device of `tensor` the current one while it lives; kernels run on its current stream.
 class OnDevice {
  public:
   explicit OnDevice(const at::Tensor& tensor) : guard_(tensor.device()) {}

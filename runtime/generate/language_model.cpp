@@ -10,7 +10,7 @@ namespace meshtrain {
 namespace {
 
 void check_mesh(const DeviceMesh& mesh) {
-  if (mesh.size() == mesh.size("tp")) return;
+  if (mesh.size() == mesh.size(kTensorAxis)) return;
   throw InputError("mesh " + mesh.layout().describe() +
                    ": text is generated over tp alone, whose ranks share one sequence: all ranks must be on it, as "
                    "in --mesh tp=" +

@@ -39,7 +39,7 @@ std::string export_model(Fsdp& fsdp, const ModelShape& shape, const CarriedOver&
     }
     writer.emplace(folder, shape, carried, entries);
   });
-  const Group group = mesh.group("tp").with_purpose("export");
+  const Group group = mesh.group(kTensorAxis).with_purpose("export");
   fsdp.visit_values([&](const Unit& unit) {
     for (const Parameter* parameter : unit.parameters()) {
       const at::Tensor whole = gather(*parameter, group);

@@ -63,16 +63,15 @@ NcclBuffers user_buffers(const DeviceRequest& request) {
   return request.nccl_user_buffers == "registered" ? NcclBuffers::Registered : NcclBuffers::Off;
 }
 
-Computing on_gpus(const Gpu& gpu, bool nccl, const DeviceRequest& request, const MeshLayout& layout,
-                  const Group& world) {
+Computing on_gpus(const Gpu& gpu, bool nccl, const DeviceRequest& request, const Group& world) {
   agree(world, [&] { gpu.plugin->use(gpu.number); });
   Computing computing;
   computing.device = at::Device(at::kCUDA, static_cast<at::DeviceIndex>(gpu.number));
   const std::shared_ptr<Backend> backend =
-      nccl ? gpu.plugin->nccl(world.backend(), layout,
-                              {.user_buffers = user_buffers(request), .two_queues = request.two_queues})
-           : staged(world.backend());
-  computing.world = Group(backend, world.name(), world.ranks(), world.place());
+      nccl
+          ? gpu.plugin->nccl(world.backend(), {.user_buffers = user_buffers(request), .two_queues = request.two_queues})
+          : staged(world.backend());
+  computing.world = Group(backend, world.name(), world.ranks(), world.coordinate_text());
   computing.description = "cuda, " + gpu.plugin->describe(gpu.number);
   if (nccl || world.size() == 1) computing.make_graph = [gpu] { return gpu.plugin->make_graph(gpu.number); };
   computing.peak_bytes = [gpu] { return gpu.plugin->peak_bytes(gpu.number); };
@@ -94,7 +93,7 @@ DeviceRequest device_request(const Recipe& recipe, const MeshLayout& layout) {
           gathers_beside_reductions(sharding_choice(recipe, layout).mode)};
 }
 
-Computing connect_devices(const DeviceRequest& request, const MeshLayout& layout, const Group& world) {
+Computing connect_devices(const DeviceRequest& request, const Group& world) {
   const bool needs_nccl = request.backend == "nccl", needs_gpu = request.device == "cuda" || needs_nccl;
   if (request.device == "cpu") return on_cpus(world);
   if (!needs_gpu && !request.cpu_only.empty()) return on_cpus(world, request.cpu_only + " runs on CPUs alone");
@@ -119,7 +118,7 @@ Computing connect_devices(const DeviceRequest& request, const MeshLayout& layout
                      ": start fewer ranks on a machine, or use parallel.backend: mpi, where ranks may share one");
   }
   const bool nccl = world.size() > 1 && missing.empty() && request.backend != "mpi";
-  return on_gpus(gpu, nccl, request, layout, world);
+  return on_gpus(gpu, nccl, request, world);
 }
 
 }  // namespace meshtrain

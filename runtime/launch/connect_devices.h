@@ -41,8 +41,8 @@ struct Computing {
 
 /// Finds the device of each rank of `world` and what they communicate through: NCCL where each rank has a GPU of its
 /// own, else host memory and MPI. auto is cuda where each rank has a GPU of its own, else cpu, and `fallback` says why;
-/// it looks for a driver before it opens anything. `layout`: the mesh of the ranks. Every rank calls it with the same
-/// request. Throws InputError, the same on all ranks, one line, when what is asked for is not to be had.
-Computing connect_devices(const DeviceRequest& request, const MeshLayout& layout, const Group& world);
+/// it looks for a driver before it opens anything. Every rank calls it with the same request. Throws InputError, the
+/// same on all ranks, one line, when what is asked for is not to be had.
+Computing connect_devices(const DeviceRequest& request, const Group& world);
 
 }  // namespace meshtrain

@@ -7,15 +7,15 @@
 
 namespace meshtrain {
 
-CutMatrix::CutMatrix(const FlatBuffer& buffer, const Segment& segment, const Keepers& keepers)
-    : keepers_(&keepers),
+CutMatrix::CutMatrix(const FlatBuffer& buffer, const Segment& segment, const ReplicaMap& replicas)
+    : replicas_(&replicas),
       shape_(segment.parameter->global_shape),
       local_shape_(segment.parameter->shape),
       over_tp_(!segment.parameter->sharded_over.empty()),
       dim_(segment.parameter->sharded_dim),
       in_buffer_{segment.offset, segment.numel},
       shard_numel_(buffer.shard().numel) {
-  if (over_tp_) num_parts_ = keepers.places.num_tp();
+  if (over_tp_) num_parts_ = replicas.num_tp();
 }
 
 double CutMatrix::work() const {
@@ -25,18 +25,18 @@ double CutMatrix::work() const {
 }
 
 Range CutMatrix::kept(int rank) const {
-  const int64_t first = place(rank).shard * shard_numel_ - in_buffer_.offset;
+  const int64_t first = held(rank).shard * shard_numel_ - in_buffer_.offset;
   const int64_t begin = std::clamp<int64_t>(first, 0, in_buffer_.numel);
   const int64_t end = std::clamp<int64_t>(first + shard_numel_, 0, in_buffer_.numel);
   return {begin, end - begin};
 }
 
 bool CutMatrix::gives(int rank, int owner) const {
-  return takes(rank, owner) && (over_tp_ || place(rank).tp == place(owner).tp);
+  return takes(rank, owner) && (over_tp_ || held(rank).tp == held(owner).tp);
 }
 
 bool CutMatrix::takes(int rank, int owner) const {
-  return place(rank).copy == place(owner).copy;
+  return held(rank).replica == held(owner).replica;
 }
 
 Range CutMatrix::lines(int64_t part) const {
@@ -51,7 +51,7 @@ at::Tensor CutMatrix::assemble(const at::Tensor& pieces, int owner) const {
   for (int rank = 0; rank < num_ranks(); ++rank) {
     if (!gives(rank, owner)) continue;
     const Range piece = kept(rank);
-    locals[part(place(rank).tp)].narrow(0, piece.offset, piece.numel).copy_(pieces.narrow(0, begin, piece.numel));
+    locals[part(held(rank).tp)].narrow(0, piece.offset, piece.numel).copy_(pieces.narrow(0, begin, piece.numel));
     begin += piece.numel;
   }
   std::vector<at::Tensor> parts;
@@ -71,7 +71,7 @@ at::Tensor CutMatrix::cut(const at::Tensor& matrix, int owner) const {
   for (int rank = 0; rank < num_ranks(); ++rank) {
     if (!takes(rank, owner)) continue;
     const Range piece = kept(rank);
-    pieces.push_back(locals[part(place(rank).tp)].narrow(0, piece.offset, piece.numel));
+    pieces.push_back(locals[part(held(rank).tp)].narrow(0, piece.offset, piece.numel));
   }
   return at::cat(pieces);
 }

@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "fsdp/flat_buffer.h"
-#include "runtime/optimizer/keepers.h"
+#include "mesh/replica_map.h"
 
 namespace meshtrain {
 
@@ -13,8 +13,8 @@ namespace meshtrain {
 /// on every rank, but for the parameter's own tensor, which is not looked at.
 class CutMatrix {
  public:
-  /// `segment` of `buffer` is a matrix; `keepers` outlives this.
-  CutMatrix(const FlatBuffer& buffer, const Segment& segment, const Keepers& keepers);
+  /// `segment` of `buffer` is a matrix; `replicas` outlives this.
+  CutMatrix(const FlatBuffer& buffer, const Segment& segment, const ReplicaMap& replicas);
 
   int64_t rows() const { return shape_[0]; }
   int64_t cols() const { return shape_[1]; }
@@ -34,14 +34,14 @@ class CutMatrix {
   at::Tensor cut(const at::Tensor& matrix, int owner) const;
 
  private:
-  int num_ranks() const { return static_cast<int>(keepers_->places.size()); }
-  Keepers::Place place(int rank) const { return keepers_->places.of(rank); }
+  int num_ranks() const { return static_cast<int>(replicas_->size()); }
+  ReplicaMap::Part held(int rank) const { return replicas_->part_of(rank); }
   /// Which of the local tensors is that of a tp rank.
   int64_t part(int64_t tp) const { return over_tp_ ? tp : 0; }
   /// A tp rank's rows or columns, without padding: begin and number.
   Range lines(int64_t part) const;
 
-  const Keepers* keepers_;
+  const ReplicaMap* replicas_;
   std::vector<int64_t> shape_, local_shape_;  // of the matrix, and of a tp rank's part with its padding
   bool over_tp_;
   int64_t dim_;  // that tp cuts

@@ -32,16 +32,16 @@ int64_t sum(const std::vector<int64_t>& counts) {
 Muon::Muon(const OptimizerRecipe& recipe, const std::vector<Unit>& units, const OptimizerOptions& options)
     : Optimizer(units),
       recipe_(recipe),
-      keepers_(options.keepers),
+      replicas_(options.replicas),
+      world_(replicas_.world().with_purpose("optimizer")),
+      holders_(replicas_.replicas().with_purpose("optimizer")),
       others_(recipe, units, options),
-      rank_(keepers_.world.rank()) {
-  keepers_.world = keepers_.world.with_purpose("optimizer");
-  keepers_.copies = keepers_.copies.with_purpose("optimizer");
+      rank_(world_.rank()) {
   for (const FlatBuffer* buffer : trainable_buffers(units)) {
     for (const Segment& segment : buffer->segments()) {
       const UpdateRule rule = rule_of(*segment.parameter, recipe);
       if (!rule.whole_matrix) continue;
-      const CutMatrix layout(*buffer, segment, keepers_);
+      const CutMatrix layout(*buffer, segment, replicas_);
       const Range kept = buffer->in_shard({segment.offset, segment.numel});
       const at::Tensor values = buffer->shard_values().narrow(0, kept.offset, kept.numel);
       matrices_.push_back({layout, rule, scale_of(layout, recipe.muon.scale), 0, buffer, kept, values,
@@ -55,7 +55,7 @@ Muon::Muon(const OptimizerRecipe& recipe, const std::vector<Unit>& units, const 
 void Muon::make_rounds() {
   std::vector<CutMatrix> layouts;
   for (const Matrix& matrix : matrices_) layouts.push_back(matrix.layout);
-  const std::vector<int> owners = choose_owners(layouts, keepers_.world.size());
+  const std::vector<int> owners = choose_owners(layouts, world_.size());
   std::vector<const Matrix*> order;
   for (size_t i = 0; i < matrices_.size(); ++i) {
     matrices_[i].owner = owners[i];
@@ -64,7 +64,7 @@ void Muon::make_rounds() {
   // Each owner's largest first, so that the matrices of a round are about as large.
   std::stable_sort(order.begin(), order.end(),
                    [](const Matrix* a, const Matrix* b) { return a->layout.work() > b->layout.work(); });
-  std::vector<size_t> num_owned(static_cast<size_t>(keepers_.world.size()), 0);
+  std::vector<size_t> num_owned(static_cast<size_t>(world_.size()), 0);
   for (const Matrix* matrix : order) {
     const size_t round = num_owned[static_cast<size_t>(matrix->owner)]++;
     if (round == rounds_.size()) rounds_.emplace_back();
@@ -87,17 +87,17 @@ void Muon::update(const UpdateInputs& inputs) {
     const Gathered now = std::exchange(next, {});
     if (i + 1 < rounds_.size()) next = gather(rounds_[i + 1], gradient_factor);
     const at::Tensor own_copys = scatter(round, now);
-    for (int64_t copy = 0; copy < keepers_.copies.size(); ++copy) {
+    for (int64_t replica = 0; replica < holders_.size(); ++replica) {
       std::vector<const Matrix*> matrices;
       int64_t numel = 0;
       for (const Matrix* matrix : round) {
-        if (keepers_.places.of(matrix->owner).copy != copy) continue;
+        if (replicas_.part_of(matrix->owner).replica != replica) continue;
         matrices.push_back(matrix);
         numel += matrix->values.numel();
       }
       if (numel == 0) continue;
-      at::Tensor updates = copy == keepers_.own().copy ? own_copys : at::empty({numel}, own_copys.options());
-      keepers_.copies.broadcast(updates, static_cast<int>(copy)).wait();
+      at::Tensor updates = replica == replicas_.part().replica ? own_copys : at::empty({numel}, own_copys.options());
+      holders_.broadcast(updates, static_cast<int>(replica)).wait();
       int64_t begin = 0;
       for (const Matrix* matrix : matrices) {
         apply(*matrix, updates.narrow(0, begin, matrix->values.numel()), learning_rate * matrix->rule.rate);
@@ -121,7 +121,7 @@ void Muon::resume(int64_t num_steps) {
 }
 
 Muon::Gathered Muon::gather(const Round& round, const at::Tensor& gradient_factor) {
-  const auto num_ranks = static_cast<size_t>(keepers_.places.size());
+  const auto num_ranks = static_cast<size_t>(replicas_.size());
   std::vector<int64_t> sent(num_ranks, 0), received(num_ranks, 0);
   const at::TensorOptions options = options_on_the_way(round.front()->values);
   std::vector<at::Tensor> pieces = {at::empty({0}, options)};
@@ -138,17 +138,17 @@ Muon::Gathered Muon::gather(const Round& round, const at::Tensor& gradient_facto
     set_aside(matrix->momentum);
     set_aside(matrix->gradients);
     if (matrix->owner != rank_) continue;
-    for (int rank = 0; rank < keepers_.world.size(); ++rank) {
+    for (int rank = 0; rank < world_.size(); ++rank) {
       if (matrix->layout.gives(rank, rank_)) received[static_cast<size_t>(rank)] = matrix->layout.kept(rank).numel;
     }
   }
   Gathered gathered{at::cat(pieces), at::empty({sum(received)}, options), {}};
-  gathered.work = keepers_.world.all_to_all(gathered.received, received, gathered.sent, sent);
+  gathered.work = world_.all_to_all(gathered.received, received, gathered.sent, sent);
   return gathered;
 }
 
 at::Tensor Muon::scatter(const Round& round, const Gathered& gathered) {
-  const auto num_ranks = static_cast<size_t>(keepers_.places.size());
+  const auto num_ranks = static_cast<size_t>(replicas_.size());
   std::vector<int64_t> sent(num_ranks, 0), received(num_ranks, 0);
   gathered.work.wait();
   at::Tensor pieces = at::empty({0}, gathered.received.options());
@@ -159,12 +159,12 @@ at::Tensor Muon::scatter(const Round& round, const Gathered& gathered) {
     if (matrix->owner != rank_) continue;
     const at::Tensor whole = matrix->layout.assemble(gathered.received, rank_);
     pieces = matrix->layout.cut(newton_schulz(whole, recipe_.muon.newton_schulz_steps).mul_(matrix->scale), rank_);
-    for (int rank = 0; rank < keepers_.world.size(); ++rank) {
+    for (int rank = 0; rank < world_.size(); ++rank) {
       if (matrix->layout.takes(rank, rank_)) sent[static_cast<size_t>(rank)] = matrix->layout.kept(rank).numel;
     }
   }
   at::Tensor updates = at::empty({sum(received)}, pieces.options());
-  keepers_.world.all_to_all(updates, received, pieces, sent).wait();
+  world_.all_to_all(updates, received, pieces, sent).wait();
   return updates;
 }
 

@@ -55,7 +55,8 @@ class Muon final : public Optimizer {
   void apply(const Matrix& matrix, const at::Tensor& update, double learning_rate);
 
   OptimizerRecipe recipe_;
-  Keepers keepers_;
+  ReplicaMap replicas_;
+  Group world_, holders_;  // its world() and replicas()
   AdamW others_;
   std::vector<Matrix> matrices_;
   std::vector<Round> rounds_;

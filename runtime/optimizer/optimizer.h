@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "fsdp/unit.h"
-#include "runtime/optimizer/keepers.h"
+#include "mesh/replica_map.h"
 #include "runtime/optimizer/shard_tensor.h"
 #include "runtime/optimizer/stochastic_rounding.h"
 #include "runtime/recipe/recipe.h"
@@ -68,7 +68,7 @@ class Optimizer {
 
 /// What an optimizer needs to know besides its recipe.
 struct OptimizerOptions {
-  Keepers keepers = {};                             ///< Muon: who keeps which part of the model
+  ReplicaMap replicas = {};                         ///< Muon: who holds which part of the model
   ShardMemory memory = {};                          ///< where its state lies
   std::optional<StochasticRounding> rounding = {};  ///< of weights and state in bf16; none: to the nearest
 };

@@ -82,7 +82,7 @@ void CheckpointDisks::check_owner(const std::string& resumed) const {
     found = "of a run without an id, " + (resumed.empty() ? "this run begins" : resumed + " not among them");
   }
   if (found.empty()) return;
-  throw InputError(world_.place() + " on " + host_name() + ": " + folder_.folder().string() +
+  throw InputError(world_.coordinate_text() + " on " + host_name() + ": " + folder_.folder().string() +
                    " holds checkpoints of another run (" + found +
                    "): move or remove that folder on that host, or choose another --run-dir");
 }

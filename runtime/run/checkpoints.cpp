@@ -21,7 +21,7 @@ constexpr const char* kManifest = "manifest.json";
 std::vector<Piece> owned_pieces(const Trainer& trainer) {
   std::vector<Piece> owned;
   for (const ShardTensor& numbers : trainer.shards()) {
-    std::vector<Piece> pieces = pieces_of(numbers, owned_range(*numbers.buffer, trainer.keepers()));
+    std::vector<Piece> pieces = pieces_of(numbers, owned_range(*numbers.buffer, trainer.replicas()));
     std::move(pieces.begin(), pieces.end(), std::back_inserter(owned));
   }
   return owned;
@@ -90,8 +90,9 @@ void Checkpoints::await_disk() const {
   while (!done_within(slow_write())) {
     const std::string name = stage_ == Stage::Pieces ? file_of(world_.rank()) : kManifest;
     const std::chrono::duration<double> time = std::chrono::steady_clock::now() - start;
-    std::fprintf(stderr, "meshtrain: warning: %s on %s: still writing %s after %.0f s\n", world_.place().c_str(),
-                 host_name().c_str(), (disks_.partial(head_.state.step) / name).c_str(), time.count());
+    std::fprintf(stderr, "meshtrain: warning: %s on %s: still writing %s after %.0f s\n",
+                 world_.coordinate_text().c_str(), host_name().c_str(),
+                 (disks_.partial(head_.state.step) / name).c_str(), time.count());
   }
 }
 

@@ -43,7 +43,7 @@ HostLock::HostLock(const fs::path& folder, const Group& world) {
     if (!fs::is_directory(folder, failed)) return;
     lock_.emplace(folder / "lock");
     if (!lock_->is_taken()) return;
-    throw InputError(world.place() + " on " + host_name() + ": the run directory " + folder.string() +
+    throw InputError(world.coordinate_text() + " on " + host_name() + ": the run directory " + folder.string() +
                      " is in use by another run on that host; choose another --run-dir");
   });
 }

@@ -172,9 +172,9 @@ Resumed resume(const std::filesystem::path& folder, const CheckpointHead& own, i
     try {
       read_shards(resumed.folder, manifest, trainer);
     } catch (const DamagedCheckpoint& error) {
-      throw InputError(world.place() + " on " + host_name() + ": " + error.what() + advice(resumed.folder));
+      throw InputError(world.coordinate_text() + " on " + host_name() + ": " + error.what() + advice(resumed.folder));
     } catch (const InputError& error) {
-      throw InputError(world.place() + " on " + host_name() + ": " + error.what());
+      throw InputError(world.coordinate_text() + " on " + host_name() + ": " + error.what());
     }
   });
   trainer.resume(manifest.head.state);

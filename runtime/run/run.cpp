@@ -51,7 +51,7 @@ ModelSize size_of(Trainer& trainer) {
 
 /// Where a rank is in its run: for messages, on any thread.
 struct Progress {
-  std::string describe() const { return "step " + std::to_string(step) + ", " + trainer.fsdp().place(); }
+  std::string describe() const { return "step " + std::to_string(step) + ", " + trainer.fsdp().phase(); }
 
   const Trainer& trainer;
   std::atomic<int64_t> step = 0;
@@ -203,10 +203,11 @@ RunEnd run(const Recipe& asked, const Group& world, const RunOptions& options, c
   const MeshLayout mesh_layout = MeshLayout::fit(asked.parallel.mesh, asked.parallel.order, world.size());
   const Recipe recipe = as_run(asked, mesh_layout);
   validate(recipe, mesh_layout);
-  const Computing computing = connect_devices(device_request(recipe, mesh_layout), mesh_layout, world);
+  const Computing computing = connect_devices(device_request(recipe, mesh_layout), world);
   const DeviceMesh mesh(mesh_layout, computing.world);
-  set_rank_name(mesh.world().place());
-  DataParallel data_parallel = make_data_parallel(recipe, mesh);  // collective: while every rank is as the others
+  set_rank_name(mesh.world().coordinate_text());
+  ReplicaMap replicas =
+      map_replicas(sharding_choice(recipe, mesh_layout), mesh);  // collective: no rank has failed alone
 
   std::unique_ptr<Mixture> data;
   std::unique_ptr<Evaluation> evaluation;
@@ -231,7 +232,7 @@ RunEnd run(const Recipe& asked, const Group& world, const RunOptions& options, c
   std::unique_ptr<Trainer> trainer;
   std::unique_ptr<RunDirectory> directory;
   agree(world, [&] {
-    trainer = std::make_unique<Trainer>(recipe, mesh, computing.device, std::move(data_parallel), resumes);
+    trainer = std::make_unique<Trainer>(recipe, mesh, computing.device, std::move(replicas), resumes);
     if (mesh.rank() != 0) return;
     if (!recipe.train.export_folder.empty()) check_export_folder(recipe.train.export_folder);
     directory = std::make_unique<RunDirectory>(folder, may_resume);
@@ -292,7 +293,7 @@ RunEnd run(const Recipe& asked, const Group& world, const RunOptions& options, c
     } catch (const AgreedError&) {
       throw;
     } catch (const std::exception& error) {  // of this rank alone, whatever its type
-      throw std::runtime_error(mesh.world().place() + ": " + message_of(error));
+      throw std::runtime_error(mesh.world().coordinate_text() + ": " + message_of(error));
     }
     if (!recipe.train.export_folder.empty()) export_weights(recipe, mesh, *trainer, journal.get());
     return RunEnd::Done;

@@ -23,8 +23,8 @@ MicroBatch read_micro_batch(const Samples& samples, const TrainRecipe& train, co
 StepBatch read_batch(const Samples& samples, const Recipe& recipe, const DeviceMesh& mesh, const SequenceLayout& layout,
                      int64_t first) {
   const TrainRecipe& train = recipe.train;
-  const int64_t per_rank = train.global_batch / mesh.size("dp");
-  first += mesh.coordinate("dp") * per_rank;
+  const int64_t per_rank = train.global_batch / mesh.size(kDataAxis);
+  first += mesh.coordinate(kDataAxis) * per_rank;
   StepBatch batch;
   for (int64_t begin = first; begin < first + per_rank; begin += train.micro_batch) {
     batch.micro_batches.push_back(read_micro_batch(samples, train, layout, begin, first + per_rank));

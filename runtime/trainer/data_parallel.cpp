@@ -6,7 +6,6 @@
 
 #include "mesh/error.h"
 #include "mesh/host_map.h"
-#include "runtime/recipe/sharding.h"
 #include "runtime/trainer/assemble.h"
 
 namespace meshtrain {
@@ -48,51 +47,24 @@ int64_t ranks_of_a_host(const MeshLayout& layout, const std::vector<std::string>
                    problem + ", or set parallel.fsdp.shard_size" + fitting);
 }
 
-/// Splits for HYBRID_SHARD: runs of `shard_size` ranks along the cut axes share a model, the others repeat it. They are
-/// splits of the world, so that those of all tp ranks sum in one order.
-class Hybrid {
- public:
-  Hybrid(const DeviceMesh& mesh, const ShardingChoice& choice, int64_t shard_size)
-      : mesh_(mesh),
-        axes_(choice.axes.begin(), choice.axes.end()),
-        shard_size_(shard_size),
-        places_(mesh.layout(), choice.axes, shard_size) {}
+}  // namespace
 
-  Group shards() const {
-    const Group& all = mesh_.group(axes_);
-    const auto first = all.ranks().begin() + all.rank() / shard_size_ * shard_size_;
-    return mesh_.world().split({first, first + shard_size_}, "shards");
-  }
+ReplicaMap map_replicas(const ShardingChoice& sharding, const DeviceMesh& mesh) {
+  if (sharding.mode == ShardingMode::NoShard) return ReplicaMap(mesh, sharding.axes, std::nullopt);
+  if (!sharding.hybrid) return ReplicaMap(mesh, sharding.axes, sharding.num_ranks);
+  const int64_t shard_size = sharding.shard_size
+                                 ? *sharding.shard_size
+                                 : ranks_of_a_host(mesh.layout(), sharding.axes, HostMap::of(mesh.world()));
+  return ReplicaMap(mesh, sharding.axes, shard_size);
+}
 
-  /// Of the ranks that differ along `axes`, those that hold the same place of their shard group.
-  Group same_place(const std::set<std::string>& axes, const std::string& name) const {
-    const Group& all = mesh_.group(axes);
-    std::vector<int> members;
-    for (const int64_t rank : all.ranks()) {
-      if (places_.of(rank).shard == places_.of(mesh_.rank()).shard) members.push_back(static_cast<int>(rank));
-    }
-    return mesh_.world().split(members, name);
-  }
-
- private:
-  const DeviceMesh& mesh_;
-  std::set<std::string> axes_;
-  int64_t shard_size_;
-  KeeperPlaces places_;
-};
-
-/// Without a queue for gathers.
-DataParallel make_groups(const Recipe& recipe, const DeviceMesh& mesh) {
+FsdpOptions fsdp_options(const Recipe& recipe, ShardingMode mode, const ReplicaMap& replicas) {
   const FsdpRecipe& asked = recipe.parallel.fsdp;
-  const ShardingChoice choice = sharding_choice(recipe, mesh.layout());
-  const std::set<std::string> cut(choice.axes.begin(), choice.axes.end());
-  const bool over_cp = cut.contains("cp");
-
-  DataParallel parallel;
-  if (choice.mode != ShardingMode::NoShard) parallel.cut_axes = choice.axes;
-  FsdpOptions& options = parallel.options;
-  options.mode = choice.mode;
-  options.summed_over = mesh.group(std::set<std::string>{"dp", "cp"});
+  FsdpOptions options;
+  options.mode = mode;
+  options.shards = replicas.shards();
+  options.replicas = replicas.whole_replicas();
+  options.summed_over = replicas.tokens();
   options.reshard_after_forward = asked.reshard_after_forward;
   options.accumulate_unsharded = asked.no_sync;
   options.prefetch = asked.prefetch;
@@ -100,40 +72,7 @@ DataParallel make_groups(const Recipe& recipe, const DeviceMesh& mesh) {
     options.shard_dtype = at::kFloat;
     options.reduce_dtype = dtype_of(asked.reduce_dtype);
   }
-  if (choice.hybrid) {
-    const Hybrid hybrid(
-        mesh, choice,
-        asked.shard_size ? *asked.shard_size : ranks_of_a_host(mesh.layout(), choice.axes, HostMap::of(mesh.world())));
-    options.shards = hybrid.shards();
-    parallel.sums = hybrid.same_place({"dp", "cp"}, "replicas").with_purpose("dp.gradients");
-    parallel.partial_sums = hybrid.same_place({"dp", "cp", "tp"}, "replicas_tp").with_purpose("tp.gradients");
-    parallel.keepers = {mesh.world(), parallel.sums, {mesh.layout(), choice.axes, options.shards.size()}};
-    return parallel;
-  }
-  parallel.sums = (over_cp ? Group() : mesh.group("cp")).with_purpose("cp.gradients");
-  parallel.partial_sums =
-      (over_cp ? mesh.group("tp") : mesh.group(std::set<std::string>{"cp", "tp"})).with_purpose("tp.gradients");
-  if (choice.mode == ShardingMode::NoShard) {
-    options.replicas = mesh.group("dp");
-    parallel.keepers.copies = mesh.group(std::set<std::string>{"dp", "cp"});
-  } else {
-    options.shards = mesh.group(cut);
-    parallel.keepers.copies = parallel.sums;
-  }
-  parallel.keepers.world = mesh.world();
-  parallel.keepers.places = {mesh.layout(), choice.axes, options.shards.size()};
-  return parallel;
-}
-
-}  // namespace
-
-DataParallel make_data_parallel(const Recipe& recipe, const DeviceMesh& mesh) {
-  DataParallel parallel = make_groups(recipe, mesh);
-  FsdpOptions& options = parallel.options;
-  if (gathers_beside_reductions(options.mode) && options.shards.size() > 1) {
-    options.gathers = options.shards.second_queue();
-  }
-  return parallel;
+  return options;
 }
 
 }  // namespace meshtrain

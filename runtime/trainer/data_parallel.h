@@ -1,24 +1,18 @@
 #pragma once
 
 #include "fsdp/options.h"
-#include "mesh/device_mesh.h"
-#include "runtime/optimizer/keepers.h"
+#include "mesh/replica_map.h"
 #include "runtime/recipe/recipe.h"
+#include "runtime/recipe/sharding.h"
 
 namespace meshtrain {
 
-/// Who shares the model with this rank, and who sums which gradients (design rule 2).
-struct DataParallel {
-  FsdpOptions options;  ///< without on_reduced
-  Group sums;           ///< what Fsdp has reduced is summed over these: cp, unless units are cut over it; and replicas
-                        ///< of a hybrid, in one all-reduce
-  Group partial_sums;   ///< and gradients that are partial over tp over these
-  Keepers keepers;
-  std::vector<std::string> cut_axes;  ///< over whose ranks units are cut
-};
+/// Returns who holds what of the model on `mesh`. Every rank must call it: collective under hybrid_shard, whose groups
+/// are made here. Throws InputError when hybrid_shard names no shard_size and the ranks of a host cannot take its
+/// place.
+ReplicaMap map_replicas(const ShardingChoice& sharding, const DeviceMesh& mesh);
 
-/// What the recipe asks for on `mesh`. Collective under hybrid_shard, whose groups are made here. Throws InputError
-/// when hybrid_shard names no shard_size and the ranks of a host cannot take its place.
-DataParallel make_data_parallel(const Recipe& recipe, const DeviceMesh& mesh);
+/// Returns the options of FSDP over the ranks of `replicas`, without memory and on_reduced. No collective.
+FsdpOptions fsdp_options(const Recipe& recipe, ShardingMode mode, const ReplicaMap& replicas);
 
 }  // namespace meshtrain

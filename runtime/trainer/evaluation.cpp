@@ -25,10 +25,10 @@ bool Evaluation::is_due(int64_t step) const {
 
 EvaluationMetrics Evaluation::run(Trainer& trainer, const DeviceMesh& mesh) const {
   const auto start = std::chrono::steady_clock::now();
-  const int64_t micro_batch = train_.micro_batch, at_once = mesh.size("dp") * micro_batch;
+  const int64_t micro_batch = train_.micro_batch, at_once = mesh.size(kDataAxis) * micro_batch;
   const int64_t count = (num_samples_ + at_once - 1) / at_once;
   ReadAhead<MicroBatch> micro_batches(0, count, [&](int64_t i) {
-    const int64_t first = i * at_once + mesh.coordinate("dp") * micro_batch;
+    const int64_t first = i * at_once + mesh.coordinate(kDataAxis) * micro_batch;
     return read_micro_batch(dataset_, train_, trainer.layout(), first, num_samples_);
   });
   const HeldOutLoss loss = trainer.evaluate(count, [&] { return micro_batches.next(); });

@@ -2,26 +2,18 @@
 
 #include <ATen/ATen.h>
 
-#include <algorithm>
-
 #include "runtime/trainer/squared_norm.h"
 
 namespace meshtrain {
 
-Range owned_range(const FlatBuffer& buffer, const Keepers& keepers) {
-  const Keepers::Place place = keepers.own();
-  const int64_t num_copies = keepers.copies.size();
-  const int64_t kept = buffer.shard().numel, share = (kept + num_copies - 1) / num_copies;
-  const int64_t end = std::min(share * (place.copy + 1), kept);
-  int64_t begin = std::min(share * place.copy, kept);
-  if (place.tp != 0) begin = std::max(begin, buffer.in_shard({0, buffer.whole_numel()}).numel);
-  return {begin, std::max<int64_t>(end - begin, 0)};
+Range owned_range(const FlatBuffer& buffer, const ReplicaMap& replicas) {
+  return replicas.owned(buffer.shard().numel, buffer.in_shard({0, buffer.whole_numel()}).numel);
 }
 
-std::vector<OwnedRange> owned_ranges(const std::vector<Unit>& units, const Keepers& keepers) {
+std::vector<OwnedRange> owned_ranges(const std::vector<Unit>& units, const ReplicaMap& replicas) {
   std::vector<OwnedRange> ranges;
   for (const FlatBuffer* buffer : trainable_buffers(units)) {
-    const Range owned = owned_range(*buffer, keepers);
+    const Range owned = owned_range(*buffer, replicas);
     if (owned.numel > 0) ranges.push_back({buffer, owned.offset, owned.numel});
   }
   return ranges;

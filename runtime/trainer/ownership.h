@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "fsdp/unit.h"
-#include "runtime/optimizer/keepers.h"
+#include "mesh/replica_map.h"
 
 namespace meshtrain {
 
@@ -14,13 +14,11 @@ struct OwnedRange {
   int64_t numel;
 };
 
-/// What this rank owns of its shard of `buffer`, perhaps nothing: every element of the model has exactly one owner
-/// among its replicas (design rule 3). Those who hold the same shard own equal ranges of it; what all tp ranks hold
-/// whole belongs to the first of them.
-Range owned_range(const FlatBuffer& buffer, const Keepers& keepers);
+/// Returns what this rank owns of its shard of `buffer`, perhaps nothing (ReplicaMap::owned()).
+Range owned_range(const FlatBuffer& buffer, const ReplicaMap& replicas);
 
-/// Those of the trainable buffers of `units` that are not empty.
-std::vector<OwnedRange> owned_ranges(const std::vector<Unit>& units, const Keepers& keepers);
+/// Returns those of the trainable buffers of `units` that are not empty.
+std::vector<OwnedRange> owned_ranges(const std::vector<Unit>& units, const ReplicaMap& replicas);
 
 /// Sum over `ranges` of the squared gradients: an fp64 scalar on the buffers' device. No collective.
 at::Tensor owned_squares(const std::vector<OwnedRange>& ranges, at::Device device);

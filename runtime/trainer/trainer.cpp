@@ -29,17 +29,16 @@ WriteParameter first_values(const Recipe& recipe, bool resumes) {
 
 }  // namespace
 
-Trainer::Trainer(const Recipe& recipe, const DeviceMesh& mesh, at::Device device, DataParallel data_parallel,
-                 bool resumes)
+Trainer::Trainer(const Recipe& recipe, const DeviceMesh& mesh, at::Device device, ReplicaMap replicas, bool resumes)
     : mesh_(mesh),
       train_(recipe.train),
       device_(device),
       sequences_(recipe, mesh, device),
-      data_parallel_(std::move(data_parallel)),
-      sums_(data_parallel_.sums, data_parallel_.partial_sums) {
+      replicas_(std::move(replicas)),
+      sums_(replicas_.remaining(), replicas_.remaining_partial()) {
   ModelPlan plan = plan_model(recipe, mesh, device);
   sequence_parallel_ = plan.sequence_parallel;
-  plan.fsdp = data_parallel_.options;
+  plan.fsdp = fsdp_options(recipe, sharding_choice(recipe, mesh.layout()).mode, replicas_);
   if (recipe.parallel.fsdp.offload.to == "disk" && device.is_cpu()) {
     plan.fsdp.memory = ShardMemory::on_disk(recipe.parallel.fsdp.offload.path);
   }
@@ -50,8 +49,8 @@ Trainer::Trainer(const Recipe& recipe, const DeviceMesh& mesh, at::Device device
     throw InputError("train.freeze: every parameter is frozen: leave one of its patterns out");
   }
 
-  owned_ = owned_ranges(fsdp().units(), data_parallel_.keepers);
-  OptimizerOptions options_of_optimizer{data_parallel_.keepers, shard_memory_, {}};
+  owned_ = owned_ranges(fsdp().units(), replicas_);
+  OptimizerOptions options_of_optimizer{replicas_, shard_memory_, {}};
   if (train_.stochastic_rounding && train_.precision == "bf16") {
     options_of_optimizer.rounding.emplace(static_cast<uint64_t>(train_.seed));
   }
@@ -61,7 +60,7 @@ Trainer::Trainer(const Recipe& recipe, const DeviceMesh& mesh, at::Device device
 
 int64_t Trainer::count_tokens(const StepBatch& batch) const {
   at::Tensor count = at::full({1}, batch.num_counted, at::kLong);
-  mesh_.group(std::set<std::string>{"dp", "cp"}).with_purpose("count").all_reduce(count).wait();
+  replicas_.tokens().with_purpose("count").all_reduce(count).wait();
   const int64_t total = count.item<int64_t>();
   if (total == 0) {
     throw AgreedError(
@@ -151,7 +150,7 @@ HeldOutLoss Trainer::evaluate(int64_t count, const std::function<MicroBatch()>& 
     num_counted.add_(count_labels(micro_batch));
   }
   fsdp().end_forward();
-  const Group group = mesh_.group(std::set<std::string>{"dp", "cp"}).with_purpose("evaluate");
+  const Group group = replicas_.tokens().with_purpose("evaluate");
   group.all_reduce(loss_sum).wait();
   group.all_reduce(num_counted).wait();
   const int64_t total = num_counted.item<int64_t>();
@@ -182,7 +181,7 @@ at::Tensor Trainer::backward(const StepBatch& batch, const at::Tensor& start) {
 // one, so the first of them speaks), squares of the owned gradients, requests to stop, parts of a checkpoint that are
 // durable.
 at::Tensor Trainer::vote(const at::Tensor& loss_sum, const StepInputs& inputs) const {
-  const bool speaks = mesh_.coordinate("tp") == 0;
+  const bool speaks = replicas_.part().tp == 0;
   at::Tensor votes = at::stack(
       {speaks ? loss_sum : at::zeros_like(loss_sum), owned_squares(owned_, device_), inputs.stop, inputs.saved});
   mesh_.world().with_purpose("vote").all_reduce(votes).wait();

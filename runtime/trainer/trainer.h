@@ -36,11 +36,10 @@ class Trainer {
   /// part, each rank its own. `resumes`: parameters are zero, and no weights are read, as shards() are written next and
   /// resume() is called. Throws InputError. Collective at its beginning, where ranks of a host come to share
   /// memory (Fsdp) and nothing can have failed on one rank alone.
-  Trainer(const Recipe& recipe, const DeviceMesh& mesh, at::Device device, DataParallel data_parallel,
-          bool resumes = false);
-  /// With make_data_parallel(), which may be collective too.
+  Trainer(const Recipe& recipe, const DeviceMesh& mesh, at::Device device, ReplicaMap replicas, bool resumes = false);
+  /// Makes the map of replicas too, which may be collective.
   Trainer(const Recipe& recipe, const DeviceMesh& mesh, at::Device device)
-      : Trainer(recipe, mesh, device, make_data_parallel(recipe, mesh)) {}
+      : Trainer(recipe, mesh, device, map_replicas(sharding_choice(recipe, mesh.layout()), mesh)) {}
 
   /// From now on a step() runs as a graph where it can: not when it measures, and only with samples that are one
   /// document each. Of one rank and the optimizer adamw. `graph`: of the trainer's device.
@@ -79,16 +78,14 @@ class Trainer {
 
   /// This rank's shards of every parameter, frozen ones too, and the state of the optimizer.
   std::vector<ShardTensor> shards() const;
-  /// Which of the ranks that keep the same shards keeps what of them.
-  const Keepers& keepers() const { return data_parallel_.keepers; }
+  /// Who holds and owns what of the model.
+  const ReplicaMap& replicas() const { return replicas_; }
   /// Sets what this knows of `state`: updates and loss scale.
   void write(TrainingState& state);
   /// shards() have been written: it goes on as it was then. Between steps, on every rank.
   void resume(const TrainingState& state);
 
   const SequenceLayout& layout() const { return sequences_.layout(); }
-  /// Over whose ranks parameters, gradients or optimizer are cut.
-  const std::vector<std::string>& cut_axes() const { return data_parallel_.cut_axes; }
   /// Where this rank's shards and the optimizer's state lie.
   const ShardMemory& shard_memory() const { return shard_memory_; }
   bool sequence_parallel() const { return sequence_parallel_; }
@@ -116,7 +113,7 @@ class Trainer {
   at::Device device_;
   Sequences sequences_;
   bool sequence_parallel_ = false;
-  DataParallel data_parallel_;
+  ReplicaMap replicas_;
   GradientSums sums_;
   ShardMemory shard_memory_;
   std::unique_ptr<ShardedModel> model_;

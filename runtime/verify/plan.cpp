@@ -34,9 +34,9 @@ MeshLayout fit(const Recipe& recipe, int64_t num_ranks) {
 
 /// Refuses a fault that no mesh of this layout can have; whether sums are made for a purpose is seen when it runs.
 void check_fault(const std::string& skipped, const MeshLayout& layout) {
-  const std::vector<std::string> known = {
-      "dp",           "tp",        "cp",           "dp.gradients",     "cp.gradients", "cp.attention",
-      "tp.gradients", "tp.linear", "tp.embedding", "tp.cross_entropy", "count",        "vote"};
+  std::vector<std::string> known = training_axes();  // everything that is summed over an axis
+  known.insert(known.end(), {"dp.gradients", "cp.gradients", "cp.attention", "tp.gradients", "tp.linear",
+                             "tp.embedding", "tp.cross_entropy", "count", "vote"});
   if (skipped.empty()) return;
   const std::string asked = "--inject skip-reduce:" + skipped + ": ";
   if (std::find(known.begin(), known.end(), skipped) == known.end()) {

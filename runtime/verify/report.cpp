@@ -62,11 +62,12 @@ std::string describe_data(const DataRecipe& recipe, const VerifyData& data) {
 
 std::string describe_parallelism(const Recipe& recipe, const DeviceMesh& mesh) {
   std::vector<std::string> parts;
-  if (mesh.size("tp") > 1) {
+  if (mesh.size(kTensorAxis) > 1) {
     parts.push_back(std::string("sequence parallel ") + (is_sequence_parallel(recipe, mesh) ? "on" : "off"));
   }
-  if (mesh.size("cp") > 1) parts.push_back("context parallel " + describe(context_choice(recipe, mesh.layout())));
-  if (mesh.size("dp") * mesh.size("cp") > 1)
+  if (mesh.size(kContextAxis) > 1)
+    parts.push_back("context parallel " + describe(context_choice(recipe, mesh.layout())));
+  if (mesh.size(kDataAxis) * mesh.size(kContextAxis) > 1)
     parts.push_back("fsdp " + describe(sharding_choice(recipe, mesh.layout())));
   return fmt::format("{}", fmt::join(parts, "; "));
 }

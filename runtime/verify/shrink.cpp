@@ -111,7 +111,7 @@ class Treatment {
 }  // namespace
 
 Recipe shrink(const Recipe& recipe, const MeshLayout& layout) {
-  const int64_t tp = layout.size("tp"), cp = layout.size("cp");
+  const int64_t tp = layout.size(kTensorAxis), cp = layout.size(kContextAxis);
   const ModelShape& from = recipe.model.shape;
   Recipe small = recipe;
   ModelShape& to = small.model.shape;

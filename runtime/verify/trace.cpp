@@ -29,7 +29,7 @@ const TracedParameter& Trace::at(const std::string& name) const {
 
 Trace trace_steps(Trainer& trainer, const std::vector<StepBatch>& batches, double learning_rate) {
   Trace trace;
-  trace.cut_axes = trainer.cut_axes();
+  trace.cut_axes = trainer.replicas().cut_axes();
   trainer.fsdp().visit_shards([&](const Parameter& parameter) {
     trace.parameters.push_back({parameter.name,
                                 parameter.global_shape,

@@ -28,7 +28,7 @@ namespace {
 using Print = std::function<void(const std::string&)>;
 
 DeviceMesh one_rank_mesh() {
-  return DeviceMesh(MeshLayout({{"dp", 1}, {"cp", 1}, {"tp", 1}}), Group());
+  return DeviceMesh(MeshLayout::fit({}, training_axes(), 1), Group());
 }
 
 /// The kernels that attention took on this rank's GPU, a line each.
@@ -43,13 +43,13 @@ class Verification {
   Verification(const VerifyPlan& plan, const VerifyOptions& options, const Group& world)
       : plan_(plan),
         options_(options),
-        computing_(connect_devices(device_request(plan.recipe, plan.layout), plan.layout, world)),
+        computing_(connect_devices(device_request(plan.recipe, plan.layout), world)),
         world_(computing_.world),
         seen_(std::make_shared<SumsSeen>()),
         mesh_(plan.layout, options.skipped_sums.empty() ? world_ : skip_sums(world_, options.skipped_sums, seen_)) {}
 
   bool run(const Print& print) {
-    set_rank_name(mesh_.world().place());
+    set_rank_name(mesh_.world().coordinate_text());
     open_data();
     if (!computing_.fallback.empty()) tell(print, [&] { return computing_.fallback + "\n"; });
     tell(print, [&] { return describe_verification(plan_, options_, data_, mesh_) + "\n"; });
@@ -151,9 +151,9 @@ class Verification {
       return trace_steps(*trainer, batches, recipe.optimizer.learning_rate);
     } catch (const AgreedError& error) {
       if (options_.skipped_sums.empty()) throw;
-      throw std::runtime_error(mesh.world().place() + ": " + error.what());
+      throw std::runtime_error(mesh.world().coordinate_text() + ": " + error.what());
     } catch (const std::exception& error) {
-      throw std::runtime_error(mesh.world().place() + ": " + error.what());
+      throw std::runtime_error(mesh.world().coordinate_text() + ": " + error.what());
     }
   }
 
@@ -201,7 +201,7 @@ class Verification {
     try {
       return compare_with_reference(run_on(mesh, recipe), mesh);
     } catch (const AgreedError& error) {  // of this axis, of which the other ranks know nothing
-      throw std::runtime_error(mesh.world().place() + ": " + error.what());
+      throw std::runtime_error(mesh.world().coordinate_text() + ": " + error.what());
     }
   }
 

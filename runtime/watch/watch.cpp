@@ -48,7 +48,7 @@ std::string describe_ranks(const std::vector<int>& ranks) {
 
 }  // namespace
 
-Watch::Watch(const Group& world) : rank_(world.rank()), name_(world.place()) {
+Watch::Watch(const Group& world) : rank_(world.rank()), name_(world.coordinate_text()) {
   if (world.size() == 1) return;
   hosts_ = HostMap::of(world);
   board_ = std::make_unique<Board>(world, hosts_);

@@ -216,7 +216,7 @@ TEST(Attention, UlyssesRefusesHeadsThatItCannotShareOut) {
     FAIL() << "not refused";
   } catch (const std::invalid_argument& error) {
     EXPECT_NE(std::string(error.what()).find("share out 3 query heads"), std::string::npos) << error.what();
-    EXPECT_NE(std::string(error.what()).find(world().place()), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find(world().coordinate_text()), std::string::npos) << error.what();
   }
 }
 
@@ -248,7 +248,7 @@ TEST(Attention, RefusesWhatDoesNotFit) {
   expect_refused("no multiple", q, tensor(2, 3, 12, 8), tensor(2, 3, 12, 8), layout);
   expect_refused("dtypes differ", q, k, k.to(at::kDouble), layout);
   expect_refused("documents for 1 sequences, the batch has 2", q, k, k, layout.with_documents({{3}}));
-  EXPECT_NE(refusal(q[0], k, k, layout).find(world().place()), std::string::npos);
+  EXPECT_NE(refusal(q[0], k, k, layout).find(world().coordinate_text()), std::string::npos);
 }
 
 }  // namespace

@@ -42,7 +42,7 @@ class RecordedBackend final : public Backend {
     events.push_back("issue " + what);
     return Work(std::make_shared<RecordedWait>(what));
   }
-  std::shared_ptr<Backend> split(const std::vector<int>&) override { return nullptr; }
+  std::shared_ptr<Backend> split(const std::vector<int>&, const GroupTraits&) override { return nullptr; }
 
  private:
   int rank_, size_;

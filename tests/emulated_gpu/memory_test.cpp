@@ -44,9 +44,8 @@ TEST(MemoryOfGpu, GraphsGiveTheirsBack) {
 }
 
 Group group_with(NcclBuffers buffers) {
-  const auto backend =
-      open_cuda_plugin().nccl(world().backend(), MeshLayout({{"dp", world().size()}}), {.user_buffers = buffers});
-  return Group(backend, "device", world().ranks(), world().place());
+  const auto backend = open_cuda_plugin().nccl(world().backend(), {.user_buffers = buffers});
+  return Group(backend, "device", world().ranks(), world().coordinate_text());
 }
 
 class UserBuffers : public ::testing::TestWithParam<NcclBuffers> {};

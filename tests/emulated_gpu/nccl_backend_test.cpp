@@ -15,7 +15,6 @@
 #include "mesh/cuda/plugin.h"
 #include "mesh/device_mesh.h"
 #include "mesh/device_transfer.h"
-#include "runtime/trainer/data_parallel.h"
 #include "tests/emulated_gpu/cuda/streams.h"
 #include "tests/emulated_gpu/nccl/communicator.h"
 #include "tests/gpu/reference.h"
@@ -31,8 +30,8 @@ using testing::world;
 class EmulatedNcclBackend : public ::testing::Test {
  protected:
   static Group connect(const NcclOptions& options = {}) {
-    const auto backend = open_cuda_plugin().nccl(world().backend(), MeshLayout({{"dp", world().size()}}), options);
-    return Group(backend, "dp", world().ranks(), world().place());
+    const auto backend = open_cuda_plugin().nccl(world().backend(), options);
+    return Group(backend, "dp", world().ranks(), world().coordinate_text());
   }
 
   static at::Tensor zeros(int64_t numel) { return at::zeros({numel}, at::TensorOptions(gpu())); }
@@ -93,22 +92,17 @@ TEST_F(EmulatedNcclBackend, AGatherPassesAReductionThatIsLate) {
   }
 }
 
-TEST_F(EmulatedNcclBackend, FsdpHasASecondQueueWhereItGathersBesideReductions) {
+TEST_F(EmulatedNcclBackend, ASecondQueueIsOfTheSameRanksAndCountedWithTheFirst) {
   if (size_ < 2) GTEST_SKIP() << "one rank has nothing to gather";
   const DeviceMesh mesh(MeshLayout({{"dp", size_}, {"cp", 1}, {"tp", 1}}), connect());
-  Recipe recipe;
-  for (const char* mode : {"no_shard", "shard_optimizer", "shard_grad_op", "full_shard"}) {
-    recipe.parallel.fsdp.mode = mode;
-    const FsdpOptions options = make_data_parallel(recipe, mesh).options;
-    EXPECT_EQ(options.gathers.size(), mode == std::string("full_shard") ? size_ : 1) << mode;
-    if (options.gathers.size() == 1) continue;
-    EXPECT_NE(options.gathers.backend(), options.shards.backend());
-    EXPECT_EQ(options.gathers.ranks(), options.shards.ranks());
-    mesh.traffic().clear();
-    at::Tensor gathered = zeros(size_);
-    options.gathers.all_gather(gathered, zeros(1)).wait();
-    EXPECT_EQ(mesh.traffic().total("dp").calls, 1);
-  }
+  const Group& first = mesh.group("dp");
+  const Group second = first.second_queue();
+  EXPECT_NE(second.backend(), first.backend());
+  EXPECT_EQ(second.ranks(), first.ranks());
+  mesh.traffic().clear();
+  at::Tensor gathered = zeros(size_);
+  second.all_gather(gathered, zeros(1)).wait();
+  EXPECT_EQ(mesh.traffic().total("dp").calls, 1);
 }
 
 TEST_F(EmulatedNcclBackend, TheHostDoesNotPoll) {
@@ -156,18 +150,18 @@ TEST_F(EmulatedNcclBackend, ACollectiveThatARankDoesNotComeToEndsWithinTheLimit)
 TEST_F(EmulatedNcclBackend, ARankThatDoesNotConnectIsReportedAfterTheLimit) {
   if (size_ < 2) GTEST_SKIP() << "one rank is there";
   const std::string absent = std::to_string(size_ - 1);
-  setenv("MESHTRAIN_EMULATED_NCCL_ABSENT", (absent + ":dp").c_str(), 1);
+  setenv("MESHTRAIN_EMULATED_NCCL_ABSENT", (absent + ":world").c_str(), 1);
   const auto begin = std::chrono::steady_clock::now();
   const std::string world_message = message_of([] { connect({.connect_limit = 1s}); });
-  EXPECT_TRUE(has(world_message, "communicator of group dp: no connection within 1 s: NCCL_DEBUG=INFO says more"))
+  EXPECT_TRUE(has(world_message, "communicator of group world: no connection within 1 s: NCCL_DEBUG=INFO says more"))
       << world_message;
 
-  setenv("MESHTRAIN_EMULATED_NCCL_ABSENT", (absent + ":dp.2").c_str(), 1);
+  setenv("MESHTRAIN_EMULATED_NCCL_ABSENT", (absent + ":world.2").c_str(), 1);
   const Group group = connect({.connect_limit = 1s});
   const std::string message = message_of([&] { group.second_queue(); });
-  EXPECT_TRUE(has(message, "communicator of group dp.2: no connection within 1 s")) << message;
+  EXPECT_TRUE(has(message, "communicator of group world.2: no connection within 1 s")) << message;
   EXPECT_LT(std::chrono::steady_clock::now() - begin, 15s);
-  EXPECT_TRUE(has(message_of([&] { group.check(); }), "communicator of group dp.2: no connection within 1 s"));
+  EXPECT_TRUE(has(message_of([&] { group.check(); }), "communicator of group world.2: no connection within 1 s"));
 }
 
 TEST_F(EmulatedNcclBackend, CommunicatorsThatDoNotBlockAreRefused) {
@@ -200,8 +194,8 @@ TEST_F(EmulatedNcclBackend, AWindowIsSymmetricAmongTheRanksThatMadeIt) {
   if (size_ != 4) GTEST_SKIP() << "four ranks have two axes";
   const MeshLayout layout({{"dp", 2}, {"tp", 2}});
   const NcclOptions options{.user_buffers = NcclBuffers::Symmetric};
-  const auto backend = open_cuda_plugin().nccl(world().backend(), layout, options);
-  const DeviceMesh mesh(layout, Group(backend, "world", world().ranks(), world().place()));
+  const auto backend = open_cuda_plugin().nccl(world().backend(), options);
+  const DeviceMesh mesh(layout, Group(backend, "world", world().ranks(), world().coordinate_text()));
   const int64_t numel = 1000 + 100 * mesh.coordinate("tp");
   at::Tensor window = mesh.group("dp").window(numel, at::TensorOptions(gpu()), Placement::Own);
   window.fill_(1);

@@ -35,7 +35,7 @@ struct PackedCase {
 };
 
 const Group& device_world() {
-  static const Group group(staged(world().backend()), "device", world().ranks(), world().place());
+  static const Group group(staged(world().backend()), "device", world().ranks(), world().coordinate_text());
   return group;
 }
 

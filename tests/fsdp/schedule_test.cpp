@@ -23,6 +23,7 @@ struct Record {
   std::vector<const void*> gathered;  // where, by unit
   std::vector<int64_t> numels;        // of the units
   Events on_gathers;                  // those of the queue for gathers, if there is one
+  int num_queues = 0;                 // made besides the first
 };
 
 class RecordedWait final : public Work::State {
@@ -37,7 +38,9 @@ class RecordedWait final : public Work::State {
 
 class RecordedBackend final : public Backend {
  public:
-  explicit RecordedBackend(Record& record, Events* also = nullptr) : record_(record), also_(also) {}
+  /// `also`: what is issued here is written down there too. `has_queues`: gives second queues.
+  explicit RecordedBackend(Record& record, bool has_queues, Events* also = nullptr)
+      : record_(record), has_queues_(has_queues), also_(also) {}
   int rank() const override { return 0; }
   int size() const override { return 2; }
   Work issue(const Collective& collective) override {
@@ -55,10 +58,16 @@ class RecordedBackend final : public Backend {
     if (also_) also_->push_back(what);
     return Work(std::make_shared<RecordedWait>(record_, what));
   }
-  std::shared_ptr<Backend> split(const std::vector<int>&) override { return nullptr; }
+  std::shared_ptr<Backend> split(const std::vector<int>&, const GroupTraits&) override { return nullptr; }
+  std::shared_ptr<Backend> second_queue() override {
+    if (!has_queues_) return nullptr;
+    ++record_.num_queues;
+    return std::make_shared<RecordedBackend>(record_, false, &record_.on_gathers);
+  }
 
  private:
   Record& record_;
+  bool has_queues_;
   Events* also_;
 };
 
@@ -74,11 +83,7 @@ class FullShardSchedule : public ::testing::Test {
     FsdpOptions options;
     options.mode = ShardingMode::FullShard;
     options.prefetch = prefetch;
-    options.shards = Group(std::make_shared<RecordedBackend>(record), "dp", {0, 1}, "rank 0");
-    if (two_queues) {
-      auto queue = std::make_shared<RecordedBackend>(record, &record.on_gathers);
-      options.gathers = Group(std::move(queue), "dp", {0, 1}, "rank 0");
-    }
+    options.shards = Group(std::make_shared<RecordedBackend>(record, two_queues), "dp", {0, 1}, "rank 0");
     std::vector<UnitSpec> units = chain.units();
     units.erase(units.begin() + 2);  // as large as the one before it
     Fsdp fsdp(units, options);
@@ -130,6 +135,19 @@ TEST_F(FullShardSchedule, GathersHaveAQueueOfTheirOwn) {
   EXPECT_EQ(seen.on_gathers,
             (Events{"gather 0", "gather 1", "gather 2", "gather 3", "gather 2", "gather 1", "gather 0"}));
   EXPECT_TRUE(record(0).on_gathers.empty());
+}
+
+TEST_F(FullShardSchedule, OnlyFullShardGathersBesideReductions) {
+  for (const ShardingMode mode :
+       {ShardingMode::NoShard, ShardingMode::ShardOptimizer, ShardingMode::ShardGradOp, ShardingMode::FullShard}) {
+    Record record;
+    const Chain chain;
+    FsdpOptions options;
+    options.mode = mode;
+    options.shards = Group(std::make_shared<RecordedBackend>(record, /*has_queues=*/true), "dp", {0, 1}, "rank 0");
+    const Fsdp fsdp(chain.units(), options);
+    EXPECT_EQ(record.num_queues, mode == ShardingMode::FullShard ? 1 : 0);
+  }
 }
 
 // The reduction of the unit behind a frozen one is waited for no earlier than without it.

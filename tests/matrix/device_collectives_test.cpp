@@ -41,9 +41,9 @@ class DeviceCollectives : public ::testing::TestWithParam<const char*> {
       const std::vector<std::string> gpus = gather_texts(world(), plugin.identity(gpu));
       const bool apart = std::set<std::string>(gpus.begin(), gpus.end()).size() == gpus.size();
       if (broadcast_text(world(), apart ? "yes" : "").empty()) GTEST_SKIP() << "NCCL needs a GPU for each rank";
-      backend = plugin.nccl(world().backend(), MeshLayout({{"dp", size_}}), {.user_buffers = user_buffers()});
+      backend = plugin.nccl(world().backend(), {.user_buffers = user_buffers()});
     }
-    group_ = Group(backend, "device", world().ranks(), world().place());
+    group_ = Group(backend, "device", world().ranks(), world().coordinate_text());
   }
 
   static NcclBuffers user_buffers() {

@@ -85,12 +85,12 @@ TEST_F(PerParameter, FrozenOnesStayAsTheyAreAndAreNotSent) {
         mesh.traffic().clear();
         steps(trainer, recipe, mesh, [](const StepOutcome&) {});
 
-        const FsdpOptions options = make_data_parallel(recipe, mesh).options;
+        const ReplicaMap& replicas = trainer.replicas();
         const int64_t times = mode == "shard_grad_op" || mode == "full_shard" || mode == "hybrid_shard" ? 2 : 1;
         int64_t trained = 0, scattered = 0;
         for (const FlatBuffer* buffer : trainable_buffers(trainer.fsdp().units())) trained += buffer->numel();
-        if (options.shards.size() > 1) scattered = times * trained;
-        const int64_t summed = options.replicas.size() > 1 ? trained : 0;
+        if (replicas.shards().size() > 1) scattered = times * trained;
+        const int64_t summed = replicas.whole_replicas().size() > 1 ? trained : 0;
         int64_t buffers = 0;
         for (const auto& [key, traffic] : mesh.traffic().entries()) {
           if (key.purpose == "dp.gradients" && key.kind == Collective::Kind::ReduceScatter)
@@ -196,13 +196,13 @@ TEST_F(PerParameter, MuonSendsWhatItsFormulaSays) {
         mesh.traffic().clear();
         steps(trainer, recipe, mesh, [](const StepOutcome&) {});
 
-        const Keepers keepers = make_data_parallel(recipe, mesh).keepers;
+        const ReplicaMap& replicas = trainer.replicas();
         int64_t numel = 0, held = 0;
         std::vector<CutMatrix> matrices;
         for (const FlatBuffer* buffer : trainable_buffers(trainer.fsdp().units())) {
           for (const Segment& segment : buffer->segments()) {
             if (!rule_of(*segment.parameter, recipe.optimizer).whole_matrix) continue;
-            matrices.emplace_back(*buffer, segment, keepers);
+            matrices.emplace_back(*buffer, segment, replicas);
             numel += matrices.back().rows() * matrices.back().cols();
           }
         }
@@ -221,7 +221,7 @@ TEST_F(PerParameter, MuonSendsWhatItsFormulaSays) {
           sent[pieces ? 0 : 1].add_(traffic.sent_bytes);
         }
         world().all_reduce(sent).wait();
-        const int64_t w = precision == std::string("fp64") ? 8 : 4, copies = keepers.copies.size();
+        const int64_t w = precision == std::string("fp64") ? 8 : 4, copies = replicas.replicas().size();
         EXPECT_EQ(sent[0].item<int64_t>(), 2 * (numel - held) * w) << cell.describe();
         EXPECT_EQ(sent[1].item<int64_t>(), copies == 1 ? 0 : copies * numel * w) << cell.describe();
       }

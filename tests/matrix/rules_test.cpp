@@ -123,8 +123,7 @@ TEST_F(Rules, Ownership_EachElementHasOneOwner) {
     Trainer trainer(recipe_for(cell), mesh, at::kCPU);
     // Counted as the norm counts: each rank marks what it owns; parameters must then be marked once each, globally.
     int64_t owned = 0, elements = 0, padding = 0;
-    for (const OwnedRange& range :
-         owned_ranges(trainer.fsdp().units(), make_data_parallel(recipe_for(cell), mesh).keepers)) {
+    for (const OwnedRange& range : owned_ranges(trainer.fsdp().units(), trainer.replicas())) {
       for (const Segment& segment : range.buffer->segments()) {
         const int64_t begin = std::max(range.offset, segment.offset);
         const int64_t end = std::min(range.offset + range.numel, segment.offset + segment.numel);

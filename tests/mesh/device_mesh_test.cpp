@@ -8,6 +8,7 @@
 
 #include "mesh/backends/dry_run.h"
 #include "mesh/error.h"
+#include "mesh/forwarding.h"
 #include "tests/support/world.h"
 
 namespace meshtrain {
@@ -82,26 +83,22 @@ TEST(DeviceMesh, NamesGroupsInTheOrderOfTheLayout) {
     EXPECT_EQ(mesh.group({"cp", "tp"}).name(), "tp_cp");
   }
   const std::string place = "rank " + std::to_string(mesh.rank()) + " (" + layout.describe(mesh.rank()) + ")";
-  EXPECT_EQ(mesh.world().place(), place);
-  EXPECT_EQ(mesh.group("tp").place(), place);
-  EXPECT_EQ(mesh.group("pp").place(), place);
+  EXPECT_EQ(mesh.world().coordinate_text(), place);
+  EXPECT_EQ(mesh.group("tp").coordinate_text(), place);
+  EXPECT_EQ(mesh.group("pp").coordinate_text(), place);
 }
 
 /// Counts the groups that are made of a world that is not there.
-class CountingBackend final : public Backend {
+class CountingBackend final : public ForwardingBackend {
  public:
-  explicit CountingBackend(int size) : size_(size) {}
-  int rank() const override { return 0; }
-  int size() const override { return size_; }
-  Work issue(const Collective&) override { return {}; }
-  std::shared_ptr<Backend> split(const std::vector<int>& members) override {
-    ++splits;
-    return dry_run_backend(0, static_cast<int>(members.size()));
-  }
+  explicit CountingBackend(int size) : ForwardingBackend(dry_run_backend(0, size)) {}
   int splits = 0;
 
- private:
-  int size_;
+ protected:
+  std::shared_ptr<Backend> decorate(std::shared_ptr<Backend> part) override {
+    ++splits;
+    return part;
+  }
 };
 
 TEST(DeviceMesh, MakesTheGroupsOfTrainingAtOnceAndOthersWhenAskedFor) {

@@ -13,8 +13,9 @@ namespace {
 class Launcher : public ::testing::Test {
  protected:
   void SetUp() override {
-    for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMI_RANK", "MV2_COMM_WORLD_SIZE", "MPI_LOCALNRANKS",
-                             "PMIX_RANK", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"}) {
+    for (const char* name : {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "PMI_SIZE", "PMI_RANK",
+                             "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_RANK", "MPI_LOCALNRANKS", "PMIX_RANK",
+                             "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"}) {
       const char* value = std::getenv(name);
       before_[name] = value ? std::optional<std::string>(value) : std::nullopt;
       unsetenv(name);
@@ -35,6 +36,17 @@ class Launcher : public ::testing::Test {
 TEST_F(Launcher, NoneMeansOneRank) {
   EXPECT_EQ(announced_ranks(), 1);
   EXPECT_FALSE(launched_by_mpi());
+}
+
+TEST_F(Launcher, TheFirstRankIsAnnounced) {
+  EXPECT_TRUE(is_announced_first()) << "a process without a launcher";
+  for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID"}) {
+    set(name, "0");
+    EXPECT_TRUE(is_announced_first()) << name;
+    set(name, "3");
+    EXPECT_FALSE(is_announced_first()) << name;
+    unsetenv(name);
+  }
 }
 
 TEST_F(Launcher, OpenMpi) {

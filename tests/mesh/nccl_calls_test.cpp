@@ -103,24 +103,12 @@ TEST(NcclCalls, AShardInAnotherPlaceOfTheInputIsWrittenApart) {
       {.kind = Collective::Kind::ReduceScatter, .output = both.narrow(0, 4, 1), .input = both.narrow(0, 0, 4)}, 1));
 }
 
-TEST(NcclGroups, AreNamedAfterTheAxesThatTheirRanksDifferIn) {
-  const MeshLayout layout({{"dp", 2}, {"cp", 1}, {"tp", 3}});
-  EXPECT_EQ(nccl_group_name(layout, {1, 4}), "dp");
-  EXPECT_EQ(nccl_group_name(layout, {3, 4, 5}), "tp");
-  EXPECT_EQ(nccl_group_name(layout, {0, 1, 2, 3, 4, 5}), "world");
-  EXPECT_EQ(nccl_group_name(layout, {4}), "");
-  const MeshLayout cube({{"dp", 2}, {"cp", 2}, {"tp", 2}});
-  EXPECT_EQ(nccl_group_name(cube, {0, 2, 4, 6}), "dp_cp");
-}
-
 TEST(NcclGroups, TwoQueuesShareTheBlocksOfOne) {
-  for (const char* name : {"dp", "dp_cp", "world"}) {
-    EXPECT_EQ(2 * nccl_max_blocks(name, true), nccl_max_blocks(name, false)) << name;
-    EXPECT_GT(nccl_max_blocks(name, true), 0);
-  }
+  EXPECT_EQ(2 * nccl_max_blocks(Urgency::Background, true), nccl_max_blocks(Urgency::Background, false));
+  EXPECT_GT(nccl_max_blocks(Urgency::Background, true), 0);
   for (const bool two_queues : {false, true}) {
-    EXPECT_EQ(nccl_max_blocks("tp", two_queues), 0);
-    EXPECT_GT(nccl_max_blocks("cp", two_queues), 0);
+    EXPECT_EQ(nccl_max_blocks(Urgency::Awaited, two_queues), 0) << "as NCCL sees fit";
+    EXPECT_GT(nccl_max_blocks(Urgency::Soon, two_queues), 0);
   }
 }
 

@@ -53,18 +53,18 @@ TEST(Parameter, ShardsCoverTheTensorOnceAndTheLastOnesArePadded) {
 
 TEST(Parameter, ValidLeavesThePaddingOut) {
   Parameter last = sharded_parameter("w", {3, 10}, 1, tensor_group(3, 4), {}, kDouble);
-  place(last, at::arange(9, kDouble), 0);
+  bind(last, at::arange(9, kDouble), 0);
   EXPECT_EQ(last.tensor.sizes(), (at::IntArrayRef{3, 3}));
   EXPECT_TRUE(at::equal(last.valid(), at::tensor({0., 3., 6.}, kDouble).view({3, 1})));
   EXPECT_TRUE(last.valid().is_alias_of(last.tensor));
 
   Parameter beyond = sharded_parameter("w", {9, 2}, 0, tensor_group(7, 8), {}, kDouble);
-  place(beyond, at::zeros({4}, kDouble), 0);
+  bind(beyond, at::zeros({4}, kDouble), 0);
   EXPECT_EQ(beyond.box.numel(), 0);
   EXPECT_EQ(beyond.valid().numel(), 0);
 
   Parameter whole = whole_parameter("n", {4}, {}, kDouble);
-  place(whole, at::zeros({4}, kDouble), 0);
+  bind(whole, at::zeros({4}, kDouble), 0);
   EXPECT_EQ(whole.valid().numel(), 4);
 }
 
@@ -78,7 +78,7 @@ TEST(Place, MakesTheLeafAViewAndKeepsItsIdentity) {
   const at::TensorImpl* leaf = parameter.tensor.unsafeGetTensorImpl();
   const at::Tensor storage = at::arange(20, kDouble);
   const at::Tensor flat = storage.narrow(0, 5, 12);
-  place(parameter, flat, 4);
+  bind(parameter, flat, 4);
   EXPECT_EQ(parameter.tensor.unsafeGetTensorImpl(), leaf);
   EXPECT_TRUE(parameter.tensor.is_leaf());
   EXPECT_TRUE(parameter.tensor.requires_grad());
@@ -91,7 +91,7 @@ TEST(Place, MakesTheLeafAViewAndKeepsItsIdentity) {
 TEST(Place, TheBufferMayBeRefilledBetweenForwardAndBackward) {
   Parameter parameter = whole_parameter("w", {3}, {}, kDouble);
   at::Tensor flat = at::tensor({1., 2., 3.}, kDouble);
-  place(parameter, flat, 0);
+  bind(parameter, flat, 0);
   const at::Tensor x = at::tensor({4., 5., 6.}, kDouble).set_requires_grad(true);
   const at::Tensor loss = (parameter.tensor * x).sum();
   {
@@ -106,37 +106,37 @@ TEST(Place, TheBufferMayBeRefilledBetweenForwardAndBackward) {
 TEST(Place, KeepsValuesOnMoving) {
   Parameter parameter = whole_parameter("w", {2, 2}, {}, kDouble);
   const at::Tensor first = at::arange(4, kDouble);
-  place(parameter, first, 0);
+  bind(parameter, first, 0);
   const at::Tensor second = at::full({9}, -1., kDouble);
-  place(parameter, second, 3);
+  bind(parameter, second, 3);
   EXPECT_TRUE(at::equal(second, at::tensor({-1., -1., -1., 0., 1., 2., 3., -1., -1.}, kDouble)));
   EXPECT_TRUE(parameter.tensor.is_alias_of(second));
-  place(parameter, second, 3);
+  bind(parameter, second, 3);
   EXPECT_TRUE(at::equal(parameter.tensor, at::arange(4, kDouble).view({2, 2})));
 }
 
 TEST(Place, WorksOnTheMetaDevice) {
   const at::TensorOptions meta = kDouble.device(at::kMeta);
   Parameter parameter = whole_parameter("w", {2, 3}, {}, meta);
-  place(parameter, at::empty({10}, meta), 4);
+  bind(parameter, at::empty({10}, meta), 4);
   EXPECT_EQ(parameter.tensor.sizes(), (at::IntArrayRef{2, 3}));
   EXPECT_EQ(parameter.tensor.storage_offset(), 4);
-  place(parameter, at::empty({10}, meta), 2);
+  bind(parameter, at::empty({10}, meta), 2);
   EXPECT_EQ(parameter.tensor.storage_offset(), 2);
 }
 
 TEST(Place, RefusesABufferThatDoesNotFit) {
   Parameter parameter = whole_parameter("layer.w", {2, 3}, {}, kDouble);
-  EXPECT_THROW(place(parameter, at::zeros({9}, kDouble), 4), std::invalid_argument);
-  EXPECT_THROW(place(parameter, at::zeros({9}, kDouble), -1), std::invalid_argument);
-  EXPECT_THROW(place(parameter, at::zeros({9}, at::kFloat), 0), std::invalid_argument);
-  EXPECT_THROW(place(parameter, at::zeros({3, 3}, kDouble), 0), std::invalid_argument);
-  EXPECT_THROW(place(parameter, at::zeros({18}, kDouble).slice(0, 0, 18, 2), 0), std::invalid_argument);
-  EXPECT_THROW(place(parameter, at::zeros({9}, kDouble.device(at::kMeta)), 0), std::invalid_argument);
+  EXPECT_THROW(bind(parameter, at::zeros({9}, kDouble), 4), std::invalid_argument);
+  EXPECT_THROW(bind(parameter, at::zeros({9}, kDouble), -1), std::invalid_argument);
+  EXPECT_THROW(bind(parameter, at::zeros({9}, at::kFloat), 0), std::invalid_argument);
+  EXPECT_THROW(bind(parameter, at::zeros({3, 3}, kDouble), 0), std::invalid_argument);
+  EXPECT_THROW(bind(parameter, at::zeros({18}, kDouble).slice(0, 0, 18, 2), 0), std::invalid_argument);
+  EXPECT_THROW(bind(parameter, at::zeros({9}, kDouble.device(at::kMeta)), 0), std::invalid_argument);
   try {
-    place(parameter, at::zeros({9}, kDouble), 4);
+    bind(parameter, at::zeros({9}, kDouble), 4);
   } catch (const std::invalid_argument& error) {
-    EXPECT_NE(std::string(error.what()).find("layer.w of 6 elements cannot be placed at element 4"), std::string::npos);
+    EXPECT_NE(std::string(error.what()).find("layer.w of 6 elements cannot be bound to element 4"), std::string::npos);
   }
 }
 

@@ -21,7 +21,8 @@ class Staged : public ::testing::Test {
   }
 
   const Group plain_ = world();
-  const Group group_{staged(world().backend(), StagedTensors::All), "staged", world().ranks(), world().place()};
+  const Group group_{staged(world().backend(), StagedTensors::All), "staged", world().ranks(),
+                     world().coordinate_text()};
   const int size_ = world().size();
 };
 
@@ -122,7 +123,7 @@ TEST_F(Staged, GroupsSplitFromItAreStagedAndShareNoMemory) {
 }
 
 TEST(StagedOnDevices, HostTensorsGoStraightThrough) {
-  const Group group(staged(world().backend()), "devices", world().ranks(), world().place());
+  const Group group(staged(world().backend()), "devices", world().ranks(), world().coordinate_text());
   at::Tensor tensor = at::ones({2}, at::kFloat);
   group.all_reduce(tensor).wait();
   EXPECT_EQ(tensor[0].item<float>(), static_cast<float>(world().size()));

@@ -23,7 +23,7 @@ TEST(Traffic, FollowsTheBandwidthOptimalFormulas) {
   const auto ledger = std::make_shared<TrafficLedger>();
   constexpr int n = 4;
   const Group plain = dry_world(1, n);
-  const Group group = Group(instrument(dry_run_backend(1, n), "tp", ledger), "tp", plain.ranks(), "rank 1");
+  const Group group = Group(instrument(dry_run_backend(1, n), ledger), "tp", plain.ranks(), "rank 1");
   const at::TensorOptions meta = at::TensorOptions(at::kBFloat16).device(at::kMeta);
   at::Tensor whole = at::empty({8, 6}, meta);  // M = 96 bytes
   at::Tensor other = at::empty({8, 6}, meta);
@@ -56,7 +56,7 @@ TEST(Traffic, FollowsTheBandwidthOptimalFormulas) {
 
 TEST(Traffic, OfPartsThatDifferIsWhatIsNotThisRanksOwn) {
   const auto ledger = std::make_shared<TrafficLedger>();
-  const Group group = Group(instrument(dry_run_backend(1, 3), "tp", ledger), "tp", {0, 1, 2}, "rank 1");
+  const Group group = Group(instrument(dry_run_backend(1, 3), ledger), "tp", {0, 1, 2}, "rank 1");
   const at::TensorOptions meta = at::TensorOptions(at::kBFloat16).device(at::kMeta);
   at::Tensor received = at::empty({5, 6}, meta);
   group.all_to_all(received, {0, 2, 3}, at::empty({7, 6}, meta), {4, 2, 1});
@@ -114,7 +114,7 @@ TEST(DryRun, StandsForAWorldOfAnySize) {
 TEST(DryRun, RefusesRanksThatAreNotThere) {
   EXPECT_THROW(dry_run_backend(4, 4), std::invalid_argument);
   EXPECT_THROW(dry_run_backend(-1, 4), std::invalid_argument);
-  EXPECT_THROW(dry_run_backend(0, 4)->split({1, 2}), std::invalid_argument);
+  EXPECT_THROW(dry_run_backend(0, 4)->split({1, 2}, {}), std::invalid_argument);
 }
 
 }  // namespace

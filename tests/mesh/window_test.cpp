@@ -439,7 +439,7 @@ TEST(WindowSpace, IsNotPromisedTwice) {
 
 TEST(WindowSpace, PassesThroughWhatDecoratesABackend) {
   const auto ledger = std::make_shared<TrafficLedger>();
-  const Group counted(instrument(world().backend(), "counted", ledger), "counted", world().ranks(), world().place());
+  const Group counted(instrument(world().backend(), ledger), "counted", world().ranks(), world().coordinate_text());
   for (const Group& group : {counted, skip_sums(counted, "nothing")}) {
     EXPECT_EQ(group.allocate(10, at::kFloat, Placement::Common).placement, Placement::Common);
   }
@@ -473,12 +473,13 @@ TEST(TwoHosts, PassTheSameTests) {
 }
 
 TEST(HostLayout, TakesRegularGroupsTogether) {
-  const auto expect = [](const std::vector<int>& hosts_of_ranks, int rank, int hosts, int host, int places, int place) {
+  const auto expect = [](const std::vector<int>& hosts_of_ranks, int rank, int hosts, int host, int local_size,
+                         int local_rank) {
     const HostLayout layout = HostLayout::of(hosts_of_ranks, rank);
     EXPECT_EQ(layout.hosts, hosts);
     EXPECT_EQ(layout.host, host);
-    EXPECT_EQ(layout.places, places);
-    EXPECT_EQ(layout.place, place);
+    EXPECT_EQ(layout.local_size, local_size);
+    EXPECT_EQ(layout.local_rank, local_rank);
   };
   expect({0, 0, 0, 0}, 2, 1, 0, 4, 2);
   expect({0, 0, 2, 2, 4, 4}, 3, 3, 1, 2, 1);

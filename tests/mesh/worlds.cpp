@@ -23,7 +23,8 @@ const Group& world_in_pieces(int64_t piece_bytes, int fan_out) {
   if (world().size() == 1) return worlds.emplace(key, world()).first->second;
   MpiOptions options{.piece_bytes = piece_bytes};
   if (fan_out != 0) options.fan_out = fan_out, options.window_bytes = 0;
-  return worlds.emplace(key, Group(mpi_backend(options), "pieces", world().ranks(), world().place())).first->second;
+  return worlds.emplace(key, Group(mpi_backend(options), "pieces", world().ranks(), world().coordinate_text()))
+      .first->second;
 }
 
 Group world_again(const std::string& name) {
@@ -41,7 +42,7 @@ struct Watchdog::State {
 
 Watchdog::Watchdog(int seconds) : state_(std::make_shared<State>()) {
   const std::string test = ::testing::UnitTest::GetInstance()->current_test_info()->name();
-  const std::string place = world().place();
+  const std::string place = world().coordinate_text();
   state_->thread = std::thread([state = state_.get(), seconds, test, place] {
     std::unique_lock lock(state->mutex);
     if (state->ended.wait_for(lock, std::chrono::seconds(seconds), [&] { return state->done; })) return;

@@ -7,24 +7,22 @@
 
 #include "mesh/backends/dry_run.h"
 #include "mesh/error.h"
+#include "mesh/forwarding.h"
 
 namespace meshtrain {
 namespace {
 
 /// Ranks that are not there, on hosts.
-class OnHosts final : public Backend {
+class OnHosts final : public ForwardingBackend {
  public:
-  OnHosts(int rank, std::vector<int> hosts) : rank_(rank), hosts_(std::move(hosts)) {}
-  int rank() const override { return rank_; }
-  int size() const override { return static_cast<int>(hosts_.size()); }
-  Work issue(const Collective&) override { return {}; }
-  std::shared_ptr<Backend> split(const std::vector<int>& members) override {
-    return dry_run_backend(rank_, size())->split(members);
-  }
+  OnHosts(int rank, std::vector<int> hosts)
+      : ForwardingBackend(dry_run_backend(rank, static_cast<int>(hosts.size()))), hosts_(std::move(hosts)) {}
   std::vector<int> hosts() const override { return hosts_; }
 
+ protected:
+  std::shared_ptr<Backend> decorate(std::shared_ptr<Backend> part) override { return part; }
+
  private:
-  int rank_;
   std::vector<int> hosts_;
 };
 
@@ -40,7 +38,7 @@ std::vector<int64_t> sharers(int rank, int64_t tp, const std::vector<int>& hosts
   recipe.parallel.fsdp.shard_size = shard_size;
   const DeviceMesh mesh(MeshLayout({{"dp", size / tp}, {"cp", 1}, {"tp", tp}}),
                         Group(std::make_shared<OnHosts>(rank, hosts), "world", everyone, ""));
-  return make_data_parallel(recipe, mesh).options.shards.ranks();
+  return map_replicas(sharding_choice(recipe, mesh.layout()), mesh).shards().ranks();
 }
 
 std::string refusal(int rank, int64_t tp, const std::vector<int>& hosts) {

@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "mesh/backends/dry_run.h"
+#include "mesh/forwarding.h"
 #include "runtime/trainer/trainer.h"
 
 namespace meshtrain {
@@ -38,20 +39,16 @@ Recipe large_recipe() {
 }
 
 /// Counts the groups that are made of a world.
-class CountingBackend final : public Backend {
+class CountingBackend final : public ForwardingBackend {
  public:
-  explicit CountingBackend(std::shared_ptr<Backend> inner) : inner_(std::move(inner)) {}
-  int rank() const override { return inner_->rank(); }
-  int size() const override { return inner_->size(); }
-  Work issue(const Collective& collective) override { return inner_->issue(collective); }
-  std::shared_ptr<Backend> split(const std::vector<int>& members) override {
-    ++splits;
-    return inner_->split(members);
-  }
+  using ForwardingBackend::ForwardingBackend;
   int splits = 0;
 
- private:
-  std::shared_ptr<Backend> inner_;
+ protected:
+  std::shared_ptr<Backend> decorate(std::shared_ptr<Backend> part) override {
+    ++splits;
+    return part;
+  }
 };
 
 DeviceMesh large_mesh(int rank) {

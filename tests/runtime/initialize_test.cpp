@@ -22,7 +22,7 @@ at::Tensor drawn(const std::string& name, std::vector<int64_t> shape, int64_t di
                  at::ScalarType dtype = at::kDouble) {
   Parameter parameter =
       sharded_parameter(name, std::move(shape), dim, rank_of(rank, size), kNormal, at::TensorOptions().dtype(dtype));
-  place(parameter, at::zeros({c10::multiply_integers(parameter.shape)}, dtype), 0);
+  bind(parameter, at::zeros({c10::multiply_integers(parameter.shape)}, dtype), 0);
   initialize(parameter, seed);
   return parameter.valid().detach().clone();
 }
@@ -64,7 +64,7 @@ TEST(Initialize, IsDrawnInDoubleAndRounded) {
 TEST(Initialize, LeavesPaddingZero) {
   Parameter parameter =
       sharded_parameter("w", {5, 4}, 0, rank_of(2, 3), kNormal, at::TensorOptions().dtype(at::kFloat));
-  place(parameter, at::zeros({c10::multiply_integers(parameter.shape)}, at::kFloat), 0);
+  bind(parameter, at::zeros({c10::multiply_integers(parameter.shape)}, at::kFloat), 0);
   initialize(parameter, 1);
   EXPECT_EQ(parameter.box.size[0], 1);
   EXPECT_TRUE(parameter.tensor.detach().narrow(0, 1, 1).eq(0).all().item<bool>());

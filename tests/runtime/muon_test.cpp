@@ -139,11 +139,9 @@ TEST(Muon, KeepsOneNumberAnElementAndTheGradients) {
   EXPECT_TRUE(at::equal(model.units[0].buffers()[0].gradients(), before));
 }
 
-/// A mesh of num_tp x num_shards x num_copies that is not there.
-Keepers keepers_of(int64_t num_tp, int64_t num_shards, int64_t num_copies) {
-  Keepers keepers;
-  keepers.places = {MeshLayout({{"dp", num_copies}, {"cp", num_shards}, {"tp", num_tp}}), {"cp"}, num_shards};
-  return keepers;
+/// A mesh of num_tp x num_shards x num_replicas that is not there.
+ReplicaMap replicas_of(int64_t num_tp, int64_t num_shards, int64_t num_replicas) {
+  return {MeshLayout({{"dp", num_replicas}, {"cp", num_shards}, {"tp", num_tp}}), 0, {"cp"}, num_shards};
 }
 
 Group dry_group(int rank, int size) {
@@ -159,19 +157,19 @@ TEST(CutMatrix, IsWholeOnItsOwnerAndCutAgain) {
     for (const int64_t dim : {-1, 0, 1}) {
       const std::vector<int64_t> shape = {8, 10};  // 3 ranks do not divide either
       const at::Tensor whole = random_tensor(shape, 5);
-      const Keepers keepers = keepers_of(num_tp, num_shards, num_copies);
-      const int num_ranks = static_cast<int>(keepers.places.size());
+      const ReplicaMap replicas = replicas_of(num_tp, num_shards, num_copies);
+      const int num_ranks = static_cast<int>(replicas.size());
       std::vector<at::Tensor> pieces;  // by rank
       std::vector<CutMatrix> layouts;
       for (int rank = 0; rank < num_ranks; ++rank) {
-        const Keepers::Place place = keepers.places.of(rank);
+        const ReplicaMap::Part part = replicas.part_of(rank);
         Parameter first = whole_parameter("first", {37}, {}, options);
         Parameter matrix =
             dim < 0 ? whole_parameter("m", shape, {}, options)
-                    : sharded_parameter("m", shape, dim, dry_group(static_cast<int>(place.tp), num_tp), {}, options);
+                    : sharded_parameter("m", shape, dim, dry_group(static_cast<int>(part.tp), num_tp), {}, options);
         std::vector<Unit> units;
         units.emplace_back(UnitSpec{"unit", {&first, &matrix}},
-                           Sharding{.num_shards = num_shards, .index = place.shard});
+                           Sharding{.num_shards = num_shards, .index = part.shard});
         const UnitMemory memory(units, {});
         const FlatBuffer& buffer = units[0].buffers()[0];
         const Segment segment = buffer.segments().back();
@@ -183,7 +181,7 @@ TEST(CutMatrix, IsWholeOnItsOwnerAndCutAgain) {
         matrix.valid().detach().copy_(local);
         const Range kept = buffer.in_shard({segment.offset, segment.numel});
         pieces.push_back(buffer.shard_values().narrow(0, kept.offset, kept.numel).clone());
-        layouts.emplace_back(buffer, segment, keepers);
+        layouts.emplace_back(buffer, segment, replicas);
         EXPECT_EQ(layouts.back().kept(static_cast<int>(pieces.size()) - 1).numel, kept.numel);
       }
       const CutMatrix& layout = layouts.front();
@@ -202,7 +200,7 @@ TEST(CutMatrix, IsWholeOnItsOwnerAndCutAgain) {
 
 TEST(CutMatrix, OwnersShareTheWork) {
   const at::TensorOptions options = at::TensorOptions().dtype(at::kDouble);
-  const Keepers keepers = keepers_of(2, 2, 2);
+  const ReplicaMap replicas = replicas_of(2, 2, 2);
   std::vector<std::unique_ptr<Parameter>> parameters;
   std::vector<CutMatrix> layouts;
   std::vector<std::unique_ptr<FlatBuffer>> buffers;
@@ -211,7 +209,7 @@ TEST(CutMatrix, OwnersShareTheWork) {
       parameters.push_back(std::make_unique<Parameter>(whole_parameter("m", shape, {}, options)));
       buffers.push_back(
           std::make_unique<FlatBuffer>(std::vector<Parameter*>{parameters.back().get()}, Sharding{.num_shards = 2}));
-      layouts.emplace_back(*buffers.back(), buffers.back()->segments()[0], keepers);
+      layouts.emplace_back(*buffers.back(), buffers.back()->segments()[0], replicas);
     }
   }
   std::vector<double> load(8, 0);

@@ -60,7 +60,7 @@ const Group& world_on(Hosts hosts) {
 
 Group world_over(const MpiOptions& options) {
   if (world().size() == 1) return world();
-  return Group(mpi_backend(options), "windows", world().ranks(), world().place());
+  return Group(mpi_backend(options), "windows", world().ranks(), world().coordinate_text());
 }
 
 }  // namespace meshtrain::testing

@@ -70,7 +70,7 @@ at::Tensor materialize(const std::vector<Parameter*>& parameters, const std::map
       parameter->tensor = local.to(options.device()).requires_grad_();
       continue;
     }
-    place(*parameter, flat, offset);
+    bind(*parameter, flat, offset);
     if (!flat.is_meta()) parameter->tensor.detach().copy_(local);
     parameter->tensor.mutable_grad() = gradients.narrow(0, offset, local.numel()).view(parameter->shape);
     offset += local.numel();

@@ -42,7 +42,7 @@ class RecordedBackend final : public Backend {
     events->push_back(issued);
     return Work(std::make_shared<RecordedWait>(issued));
   }
-  std::shared_ptr<Backend> split(const std::vector<int>&) override { return nullptr; }
+  std::shared_ptr<Backend> split(const std::vector<int>&, const GroupTraits&) override { return nullptr; }
 
  private:
   int size_;

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <regex>
 
+#include "mesh/forwarding.h"
 #include "runtime/recipe/load.h"
 #include "runtime/run/run.h"
 #include "tests/support/world.h"
@@ -16,25 +17,24 @@ namespace meshtrain::testing {
 namespace {
 
 /// A backend that fails on rank 1 where the n-th collective of a purpose is issued, in every group split from it.
-class Faulty final : public Backend {
+class Faulty final : public ForwardingBackend {
  public:
   Faulty(std::shared_ptr<Backend> inner, std::string purpose, std::shared_ptr<int> countdown)
-      : inner_(std::move(inner)), purpose_(std::move(purpose)), countdown_(std::move(countdown)) {}
+      : ForwardingBackend(std::move(inner)), purpose_(std::move(purpose)), countdown_(std::move(countdown)) {}
 
-  int rank() const override { return inner_->rank(); }
-  int size() const override { return inner_->size(); }
   Work issue(const Collective& collective) override {
     if (world().rank() == 1 && collective.purpose == purpose_ && --*countdown_ == 0) {
       throw std::runtime_error("the memory is worn out");
     }
-    return inner_->issue(collective);
+    return inner()->issue(collective);
   }
-  std::shared_ptr<Backend> split(const std::vector<int>& members) override {
-    return std::make_shared<Faulty>(inner_->split(members), purpose_, countdown_);
+
+ protected:
+  std::shared_ptr<Backend> decorate(std::shared_ptr<Backend> part) override {
+    return std::make_shared<Faulty>(std::move(part), purpose_, countdown_);
   }
 
  private:
-  std::shared_ptr<Backend> inner_;
   std::string purpose_;
   std::shared_ptr<int> countdown_;
 };
@@ -43,7 +43,7 @@ class Faulty final : public Backend {
 TEST(Victim, DISABLED_Trains) {
   const auto countdown = std::make_shared<int>(std::stoi(required("VICTIM_COUNTDOWN")));
   auto backend = std::make_shared<Faulty>(world().backend(), required("VICTIM_PURPOSE"), countdown);
-  const Group faulty(backend, world().name(), world().ranks(), world().place());
+  const Group faulty(backend, world().name(), world().ranks(), world().coordinate_text());
   std::exit(run_on_all_ranks(faulty, [&] {
     const Recipe recipe = load_recipe(required("VICTIM_RECIPE"), {"train.steps=1000", required("VICTIM_SETTING")},
                                       required("VICTIM_MESH"));

@@ -166,19 +166,19 @@ std::unique_ptr<LanguageModel> load_model(const ModelSource& source, const std::
 MeshLayout layout_of(const std::string& asked, int num_ranks) {
   const std::map<std::string, int64_t> sizes = parse_mesh(asked);
   for (const auto& [axis, size] : sizes) {
-    if (axis == "tp" || size == 1) continue;
+    if (axis == kTensorAxis || size == 1) continue;
     throw InputError("--mesh " + asked +
                      ": text is generated over tp alone, whose ranks share one sequence: give --mesh tp=" +
                      std::to_string(num_ranks) + ", or leave it out");
   }
-  return MeshLayout::fit(sizes, {"dp", "cp", "tp"}, num_ranks);
+  return MeshLayout::fit(sizes, training_axes(), num_ranks);
 }
 
 void generate_all(const GenerateArguments& arguments, const Group& world) {
   const MeshLayout layout = layout_of(arguments.mesh, world.size());
-  const Computing computing = connect_devices({arguments.device}, layout, world);
+  const Computing computing = connect_devices({arguments.device}, world);
   const DeviceMesh mesh(layout, computing.world);
-  set_rank_name(mesh.world().place());
+  set_rank_name(mesh.world().coordinate_text());
   const bool first = mesh.rank() == 0;
   if (first && !computing.fallback.empty()) std::fprintf(stderr, "%s\n", computing.fallback.c_str());
   std::string folder;  // the newest checkpoint may be another one a moment later
@@ -189,7 +189,7 @@ void generate_all(const GenerateArguments& arguments, const Group& world) {
   ModelSource source;
   agree(world, [&] {
     source = read_model_source(folder);
-    check_tensor_parallel(source.shape, mesh.size("tp"));
+    check_tensor_parallel(source.shape, mesh.size(kTensorAxis));
   });
 
   std::optional<GeneratedOutput> output;  // of rank 0

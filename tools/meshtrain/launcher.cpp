@@ -1,19 +1,9 @@
 #include "tools/meshtrain/launcher.h"
 
-#include <cstdlib>
-
 #include "mesh/backends/mpi/mpi.h"
 #include "mesh/error.h"
 
 namespace meshtrain {
-
-bool is_announced_first() {
-  for (const char* variable :
-       {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID"}) {
-    if (const char* rank = std::getenv(variable)) return std::string(rank) == "0";
-  }
-  return true;
-}
 
 void refuse_several_ranks(const std::string& command) {
   if (announced_ranks() == 1) return;

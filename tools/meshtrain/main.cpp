@@ -4,10 +4,10 @@
 #include <string>
 #include <vector>
 
+#include "mesh/backends/mpi/mpi.h"
 #include "mesh/error.h"
 #include "runtime/yaml/suggest.h"
 #include "tools/meshtrain/commands.h"
-#include "tools/meshtrain/launcher.h"
 #include "tools/meshtrain/report.h"
 
 namespace meshtrain {

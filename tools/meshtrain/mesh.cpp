@@ -26,7 +26,7 @@ struct MeshArguments {
   std::vector<std::string> overrides;
   std::string mesh;
   int64_t ranks = 0;
-  std::vector<std::string> order = {"dp", "cp", "tp"};
+  std::vector<std::string> order = training_axes();
   int64_t ranks_per_host = 0;
 };
 
@@ -49,9 +49,7 @@ MeshLayout fit(const std::map<std::string, int64_t>& sizes, const std::vector<st
 
 MeshLayout layout_of(const MeshArguments& arguments) {
   if (arguments.mesh.empty()) throw InputError("give a recipe or --mesh, as in --mesh dp=2,tp=2,cp=2");
-  std::vector<std::string> sorted = arguments.order;
-  std::sort(sorted.begin(), sorted.end());
-  if (sorted != std::vector<std::string>{"cp", "dp", "tp"}) {
+  if (!std::ranges::is_permutation(arguments.order, training_axes())) {
     throw InputError("--order must name each of dp, tp, cp once, as in --order dp,cp,tp");
   }
   return fit(parse_mesh(arguments.mesh), arguments.order, arguments.ranks);

@@ -55,7 +55,7 @@ void report_failure(const Group& world, const std::exception& error) {
   const bool alone = !is_agreed(error);
   if (alone) Watch::excuse();
   if (alone || world.rank() == 0)
-    print_failure(describe_failure(error, alone && world.size() > 1 ? world.place() : ""));
+    print_failure(describe_failure(error, alone && world.size() > 1 ? world.coordinate_text() : ""));
   if (alone && world.size() > 1) abort_mpi(1);
 }
 
@@ -71,7 +71,7 @@ int run_on_all_ranks(const Group& world, const std::function<int()>& body) {
     report_failure(world, error);
     if (meet_at_end(limit_of(error))) return describe_failure(error, "").status;
     Watch::excuse();
-    print_failure({world.place() + " alone: " + describe_failure(error, "").message});
+    print_failure({world.coordinate_text() + " alone: " + describe_failure(error, "").message});
     abort_mpi(describe_failure(error, "").status);
   } catch (const std::exception& error) {
     report_failure(world, error);

@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "mesh/backends/mpi/mpi.h"
 #include "runtime/data/mixture.h"
 #include "runtime/hf/export.h"
 #include "runtime/launch/connect.h"
@@ -16,7 +17,6 @@
 #include "runtime/run/stop_request.h"
 #include "runtime/telemetry/console.h"
 #include "tools/meshtrain/commands.h"
-#include "tools/meshtrain/launcher.h"
 #include "tools/meshtrain/recipe_arguments.h"
 #include "tools/meshtrain/report.h"
 

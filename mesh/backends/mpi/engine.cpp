@@ -16,7 +16,7 @@ namespace {
 
 std::atomic<bool> is_running = false;
 
-/// How long a rank that exits with an error, and has not met the others, waits for them to exit with it.
+/// The time for which a rank that exits with an error, and has not met the others, waits for them to exit too.
 constexpr std::chrono::seconds kFarewell{2};
 
 }  // namespace
@@ -59,7 +59,7 @@ class MpiEngine::Turn {
   Turn(const Turn&) = delete;
   Turn& operator=(const Turn&) = delete;
 
-  /// After a look at everything under way.
+  /// Call after each poll of everything in progress.
   void pass(bool moved) {
     if (moved) return patience_.reset();
     lock_.unlock();
@@ -68,9 +68,8 @@ class MpiEngine::Turn {
   }
 
  private:
-  /// The rest of a thread between looks at which nothing moves: it gives way at first, which costs no time when
-  /// something does move; then it sleeps, for a small part of what it has waited already, so that a long wait takes no
-  /// core and is hardly longer.
+  /// Rests between polls that move nothing: yields at first, which costs no time when a message arrives; then sleeps,
+  /// for a small part of the time waited so far, so that a long wait takes no core and is hardly longer.
   class Patience {
    public:
     void reset() { start_.reset(); }
@@ -174,7 +173,7 @@ void MpiEngine::retire(MPI_Comm comm) {
   retired_.push_back(comm);
 }
 
-/// Everything that is under way, one step further. With the mutex held.
+/// Advances every operation in progress by one step. The caller holds the mutex.
 bool MpiEngine::progress() {
   bool moved = false;
   for (size_t i = 0; i < active_.size();) {
@@ -184,11 +183,11 @@ bool MpiEngine::progress() {
   return moved;
 }
 
-bool MpiEngine::rest_if_idle(size_t place) {
-  const std::shared_ptr<MpiCommunicator>& communicator = active_[place];
+bool MpiEngine::rest_if_idle(size_t index) {
+  const std::shared_ptr<MpiCommunicator>& communicator = active_[index];
   if (communicator->error) failed_.push_back(communicator);
   if (!communicator->error && !communicator->queue.empty()) return false;
-  active_.erase(active_.begin() + static_cast<std::ptrdiff_t>(place));
+  active_.erase(active_.begin() + static_cast<std::ptrdiff_t>(index));
   return true;
 }
 

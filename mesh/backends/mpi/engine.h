@@ -31,12 +31,12 @@ class MpiOperation : public Work::State {
  public:
   void wait() final;
 
-  /// Does what can be done without waiting; true when anything moved.
+  /// Does the work that needs no waiting. Returns true when anything moved.
   virtual bool advance() = 0;
   virtual bool finished() const = 0;
 
  protected:
-  /// Lets go of the tensors.
+  /// Releases the tensors.
   virtual void release() = 0;
 
  private:
@@ -47,7 +47,7 @@ class MpiOperation : public Work::State {
   std::exception_ptr error_;
 };
 
-/// Uninitialised memory that grows to what was asked for at most.
+/// Uninitialised memory that grows to the largest request.
 class MpiScratch {
  public:
   std::byte* of(int64_t bytes) {
@@ -62,7 +62,7 @@ class MpiScratch {
   int64_t bytes_ = 0;
 };
 
-/// Working memory of one chunk of a tensor on its way, kept from operation to operation.
+/// Working memory of one chunk of a tensor in transit, kept from operation to operation.
 struct MpiSlot {
   bool busy = false;
   int64_t chunk = 0;
@@ -71,18 +71,18 @@ struct MpiSlot {
   std::vector<MPI_Status> statuses;
   std::vector<int64_t> expected;  ///< by request: bytes to be received; -1 for a send
 
-  // What the phase reduces once its messages have come; nothing where there are no parts.
+  // The reduction of the phase once its messages have arrived; none without parts.
   std::vector<const std::byte*> parts;
   ReduceKernel kernel = nullptr;
   std::byte* result = nullptr;
-  int64_t elements = 0;      ///< of each part and of the result, that are yet to be reduced
+  int64_t elements = 0;      ///< of each part and of the result, not yet reduced
   int64_t part_bytes = 1;    ///< of an element of a part
   int64_t result_bytes = 1;  ///< of one of the result
 
   MpiScratch received, sums, padded;
 };
 
-/// What one group owns.
+/// The resources of one group.
 struct MpiCommunicator {
   static constexpr int kInFlight = 3;
 
@@ -102,7 +102,7 @@ struct MpiCommunicator {
   uint32_t issued = 0;           ///< operations so far: the same on every rank of the group
   std::array<MpiSlot, kInFlight> slots;
   std::deque<std::shared_ptr<MpiOperation>> queue;  ///< the first one is under way
-  std::exception_ptr error;                         ///< what ended this communicator's use
+  std::exception_ptr error;                         ///< the failure that ended this communicator's use
 
   std::unique_ptr<HostBoard> board;     ///< where several of its ranks are on this host
   std::vector<std::byte> scratch;       ///< of the operation under way, kept for the next
@@ -121,11 +121,11 @@ class MpiEngine {
   void submit(const std::shared_ptr<MpiCommunicator>& communicator, std::shared_ptr<MpiOperation> operation);
   void wait(const MpiOperation& operation);
 
-  /// Runs blocking calls of MPI, after everything under way on this rank is finished.
+  /// Runs blocking calls of MPI, after every operation in progress on this rank has finished.
   void block(const std::function<void()>& calls);
 
-  /// Within block(). Collective over `parent`: ranks of one color get a communicator together, ordered by key; nullptr
-  /// for MPI_UNDEFINED.
+  /// Splits `parent`; collective over it, and only within block(): ranks of one color get a communicator together,
+  /// ordered by key; nullptr for MPI_UNDEFINED.
   std::shared_ptr<MpiCommunicator> split(MPI_Comm parent, int color, int key, const MpiOptions& options);
 
   /// See mpi.h.
@@ -134,7 +134,7 @@ class MpiEngine {
   /// Ends the job, as abort_mpi() of mpi.h.
   [[noreturn]] static void abort(int status);
 
-  /// Frees it the next time that communicators are made.
+  /// Frees `comm` the next time that communicators are made.
   void retire(MPI_Comm comm);
 
  private:
@@ -147,7 +147,7 @@ class MpiEngine {
   void run();
   bool progress();
   bool advance(MpiCommunicator& communicator);
-  bool rest_if_idle(size_t place);
+  bool rest_if_idle(size_t index);
 
   std::mutex mutex_;
   std::condition_variable wake_;

@@ -7,7 +7,7 @@
 namespace meshtrain {
 namespace {
 
-/// A number in the environment; 0 when there is none.
+/// Returns a number in the environment; 0 without one.
 int number(const char* variable) {
   const char* text = std::getenv(variable);
   return text ? static_cast<int>(std::strtol(text, nullptr, 10)) : 0;
@@ -30,6 +30,14 @@ bool launched_by_mpi() {
   const bool size_unknown =
       std::getenv("PMIX_RANK") && !std::getenv("OMPI_COMM_WORLD_SIZE") && !std::getenv("SLURM_STEP_NUM_TASKS");
   return announced_ranks() > 1 || size_unknown;
+}
+
+bool is_announced_first() {
+  for (const char* variable :
+       {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID"}) {
+    if (const char* rank = std::getenv(variable)) return std::string(rank) == "0";
+  }
+  return true;
 }
 
 }  // namespace meshtrain

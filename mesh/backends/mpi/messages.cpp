@@ -153,7 +153,7 @@ void MpiTransfer::post_tree(MpiSlot& slot) {
   set_reduction(slot, is_first, level == levels - 1, part.size, output(part.begin));
 }
 
-/// Of the rows that are left, each partner gets those whose numbers have its digit.
+/// Sends each partner the remaining rows whose numbers have its digit.
 void MpiTransfer::post_reduction(MpiSlot& slot, int step) {
   const RankGrid& grid = communicator_.grid;
   const int radix = grid.radix(step), own = grid.digit(communicator_.rank, step);
@@ -190,7 +190,7 @@ void MpiTransfer::post_reduction(MpiSlot& slot, int step) {
   set_reduction(slot, is_first, is_last, elements, result);
 }
 
-/// The rows that have come are those whose numbers have this rank's digits up to `step`.
+/// Sends the rows received so far: those whose numbers have this rank's digits up to `step`.
 void MpiTransfer::post_gathering(MpiSlot& slot, int step) {
   const RankGrid& grid = communicator_.grid;
   const int radix = grid.radix(step), own = grid.digit(communicator_.rank, step);
@@ -289,7 +289,7 @@ void MpiTransfer::receive_rows(MpiSlot& slot, int peer, std::byte* data, int cou
 int MpiTransfer::tag(const MpiSlot& slot) const {
   const auto operation = static_cast<int>(sequence_ % kTagOperations);
   const auto chunk = static_cast<int>(slot.chunk % kTagChunks);
-  // What a parent sends in its second phase its child receives in the first.
+  // A child receives in its first phase what its parent sends in the second.
   const int phase = collective_.kind == Kind::Broadcast ? 0 : slot.phase % kTagPhases;
   return (operation * static_cast<int>(kTagChunks) + chunk) * kTagPhases + phase;
 }

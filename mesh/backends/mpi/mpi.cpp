@@ -23,7 +23,7 @@
 namespace meshtrain {
 namespace {
 
-/// One line a process: what is refused once is refused again.
+/// Reports once a process that windows were refused: later refusals have the same reason.
 void report_refusal(const MpiCommunicator& communicator, const std::string& refusal) {
   static std::atomic<bool> reported = false;
   if (communicator.rank != 0 || communicator.options.window_bytes == 0 || reported.exchange(true)) return;
@@ -33,7 +33,7 @@ void report_refusal(const MpiCommunicator& communicator, const std::string& refu
                refusal.c_str());
 }
 
-/// One line a process: where ranks are on the hosts of `all`, which keeps some of them from sharing memory.
+/// Reports once a process how many ranks are on each host of `all`, which keeps some of them from sharing memory.
 void report_hosts(const MpiCommunicator& all) {
   static bool reported = false;
   if (all.rank != 0 || all.options.window_bytes == 0 || std::exchange(reported, true)) return;
@@ -51,7 +51,7 @@ void report_hosts(const MpiCommunicator& all) {
                all.size, map.num_hosts(), each.c_str());
 }
 
-/// The largest of each number over the ranks of `comm`.
+/// Returns the largest of each number over the ranks of `comm`.
 template <size_t kCount>
 std::array<uint64_t, kCount> largest(std::array<uint64_t, kCount> numbers, MPI_Comm comm) {
   check_mpi(MPI_Allreduce(MPI_IN_PLACE, numbers.data(), kCount, MPI_UINT64_T, MPI_MAX, comm), "MPI_Allreduce");
@@ -78,7 +78,7 @@ void share_host(MpiCommunicator* part, const MpiCommunicator& parent) {
   if (differ || any_uneven) report_hosts(parent);
 
   SharedMemory memory;
-  const bool wanted = layout.places > 1;
+  const bool wanted = layout.local_size > 1;
   if (wanted) {
     memory = share_memory(part->comm, layout, HostBoard::kRankBytes, part->options.window_bytes);
     if (!memory.mapping) report_refusal(*part, memory.refusal);
@@ -87,11 +87,11 @@ void share_host(MpiCommunicator* part, const MpiCommunicator& parent) {
   const bool any_refused = largest<1>({wanted && own_order && !memory.mapping ? 1U : 0U}, parent.comm)[0] != 0;
   if (!memory.mapping || (own_order && any_refused)) return;
   std::shared_ptr<MpiCommunicator> across;
-  if (layout.hosts > 1) across = MpiEngine::get().split(part->comm, layout.place, layout.host, part->options);
+  if (layout.hosts > 1) across = MpiEngine::get().split(part->comm, layout.local_rank, layout.host, part->options);
   part->board = std::make_unique<HostBoard>(std::move(memory.mapping), layout, std::move(across));
 }
 
-/// The lowest rank of the world on this rank's host.
+/// Returns the lowest rank of the world on this rank's host.
 int host_of(const MpiCommunicator& world) {
   if (!world.options.hosts.empty()) return world.options.hosts.at(static_cast<size_t>(world.rank));
   MPI_Comm host = MPI_COMM_NULL;
@@ -105,7 +105,7 @@ int host_of(const MpiCommunicator& world) {
   return first;
 }
 
-/// Of the environment.
+/// Returns the limit of MESHTRAIN_WINDOW_MIB in bytes.
 int64_t window_limit() {
   const char* const text = std::getenv("MESHTRAIN_WINDOW_MIB");
   if (!text || *text == '\0') return std::numeric_limits<int64_t>::max();
@@ -131,7 +131,7 @@ class MpiBackend final : public Backend {
     return submit<MpiTransfer>(collective);
   }
 
-  std::shared_ptr<Backend> split(const std::vector<int>& members) override {
+  std::shared_ptr<Backend> split(const std::vector<int>& members, const GroupTraits&) override {
     const auto self = std::find(members.begin(), members.end(), rank());
     if (self == members.end()) throw std::invalid_argument("split: a rank must be in its own part");
     const bool alone = members.size() == 1;
@@ -159,7 +159,7 @@ class MpiBackend final : public Backend {
   }
 
   std::vector<int> hosts() const override { return communicator_->hosts; }
-  int host_ranks() const override { return communicator_->board ? communicator_->board->layout().places : 1; }
+  int host_ranks() const override { return communicator_->board ? communicator_->board->layout().local_size : 1; }
 
  private:
   template <class Operation>

@@ -9,12 +9,12 @@
 
 namespace meshtrain {
 
-/// The ranks that a launcher (mpirun, srun --mpi=pmix) started. One communicator and one queue per group, all
-/// progressed by one thread; reductions are computed here, in the order of ranks, halves in fp32. Ranks of one host
-/// share memory. Groups with the same number of ranks on each of several hosts sum inside each host, then across: the
-/// same bits on every rank and in every run, but in another order than on one host. Groups that come of one split sum
-/// in one order, so that what is repeated over them stays equal: where their hosts differ they sum in the order of
-/// ranks, and those on several hosts share no memory.
+/// Returns the backend of the ranks that a launcher (mpirun, srun --mpi=pmix) started. One communicator and one queue
+/// per group, all progressed by one thread; reductions are computed here, in the order of ranks, halves in fp32. Ranks
+/// of one host share memory. Groups with the same number of ranks on each of several hosts sum inside each host, then
+/// across: the same bits on every rank and in every run, but in another order than on one host. Groups that come of one
+/// split sum in one order, so that what is repeated over them stays equal: where their hosts differ they sum in the
+/// order of ranks, and those on several hosts share no memory.
 ///
 /// Among more than 16 ranks, or hosts, sums are made of sums: of runs of consecutive ranks, in their order, then of
 /// runs of such runs, in theirs. Runs are of 16 (RankTree) for all-reduces of up to 1 KiB a rank, and for others of the
@@ -28,14 +28,14 @@ namespace meshtrain {
 /// Throws InputError when a launcher announced several ranks and MPI finds one (a foreign mpirun), and for a
 /// MESHTRAIN_WINDOW_MIB that is no number.
 ///
-/// What goes wrong in a collective is thrown by its Work's wait(), and by that of every later one on the same group.
+/// A failure of a collective is thrown by its Work's wait(), and by that of every later collective of the same group.
 /// A process that exits with a status other than 0, or with collectives unfinished, and that the other ranks do not
 /// follow within seconds, takes the job down with it.
 std::shared_ptr<Backend> mpi_backend(const MpiOptions& options = {});
 
-/// Waits until every rank of the job has called it too, or exits: for an end that all of them come to, however long
-/// some of them still clean up. A process that has met the others may exit with any status and ends nobody. False when
-/// they have not come within `limit`. At once where there is no MPI.
+/// Waits until every rank of the job has called it too, or exits: for an end that all of them reach, however long some
+/// of them still clean up. A process that has met the others may exit with any status without ending them. Returns
+/// false when they have not come within `limit`. Returns at once without MPI.
 bool meet_at_end(std::optional<std::chrono::milliseconds> limit = std::nullopt);
 
 /// Ends the whole job, other ranks included, with this exit status. Used when a rank fails alone.
@@ -44,8 +44,12 @@ bool meet_at_end(std::optional<std::chrono::milliseconds> limit = std::nullopt);
 /// True when a launcher's environment announces that this process is one of several.
 bool launched_by_mpi();
 
-/// How many ranks the launcher's environment announces: mpirun of Open MPI, MPICH, Intel MPI or MVAPICH, or srun; 1
-/// when it announces none.
+/// Returns how many ranks the launcher's environment announces: mpirun of Open MPI, MPICH, Intel MPI or MVAPICH, or
+/// srun; 1 when it announces none.
 int announced_ranks();
+
+/// True when the launcher's environment announces rank 0, or no rank: the process that reports what all ranks find
+/// alike before they communicate.
+bool is_announced_first();
 
 }  // namespace meshtrain

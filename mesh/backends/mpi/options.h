@@ -7,11 +7,11 @@
 namespace meshtrain {
 
 struct MpiOptions {
-  /// Largest message. Longer tensors travel in pieces of this many bytes, several in flight. It also keeps every
+  /// The largest message. Longer tensors travel in pieces of this many bytes, several in flight. It also keeps every
   /// count that MPI sees far below 2^31. At least 1; a piece holds one element at the least.
   int64_t piece_bytes = 4 << 20;
-  /// The most that a rank may hold in windows, memory that ranks of one host share (Group::allocate), and in what the
-  /// groups need beside: without it collectives go through MPI. The environment's MESHTRAIN_WINDOW_MIB lowers it.
+  /// The most bytes that a rank may hold in windows, memory that ranks of one host share (Group::allocate), and in
+  /// the boards of its groups: beyond it collectives go through MPI. The environment's MESHTRAIN_WINDOW_MIB lowers it.
   int64_t window_bytes = std::numeric_limits<int64_t>::max();
   /// A short call of more ranks than this goes through a tree of runs of as many consecutive ranks, and a longer one
   /// takes steps in which a rank talks to so many at the most (RankTree, RankGrid). At least 2. For tests.

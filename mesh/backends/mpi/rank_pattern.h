@@ -5,17 +5,17 @@
 namespace meshtrain {
 
 /// A tree over the ranks of a group: runs of `fan_out` consecutive ranks, runs of as many such runs, and so on. The
-/// lowest rank of a run leads it. On level l those talk that lead their runs of level l - 1. Arithmetic alone, for any
+/// lowest rank of a run leads it. On level l the leaders of the runs of level l - 1 talk. Arithmetic alone, for any
 /// number of ranks.
 class RankTree {
  public:
   /// `fan_out`: at least 2.
   RankTree(int size, int fan_out) : size_(size), fan_out_(fan_out) {}
 
-  /// The least that brings all ranks into one run; 0 for one rank.
+  /// Returns the number of levels that brings all ranks into one run; 0 for one rank.
   int levels() const;
-  /// The ranks that talk to `rank` on `level`, itself included, ascending: the first leads the others. Empty when
-  /// `rank` has no part in that level.
+  /// Returns the ranks that talk to `rank` on `level`, itself included, ascending: the first leads the others. Empty
+  /// when `rank` has no part in that level.
   std::vector<int> members(int rank, int level) const;
 
  private:
@@ -33,9 +33,9 @@ class RankGrid {
   RankGrid(int size, int fan_out);
 
   int steps() const { return static_cast<int>(radices_.size()); }
-  /// How many values digit `step` has.
+  /// Returns how many values digit `step` has.
   int radix(int step) const { return radices_[static_cast<size_t>(step)]; }
-  /// The distance of ranks whose digits `step` differ by one. stride(steps()) is the number of ranks.
+  /// Returns the distance of ranks whose digits `step` differ by one. stride(steps()) is the number of ranks.
   int stride(int step) const { return strides_[static_cast<size_t>(step)]; }
   int digit(int rank, int step) const { return rank / stride(step) % radix(step); }
   int with_digit(int rank, int step, int digit) const {

@@ -6,7 +6,7 @@
 #include <bit>
 #include <type_traits>
 
-/// Into functions for other processors too, which do not call those for all.
+/// Inlined into functions compiled for other processors too, which cannot call functions compiled for all.
 #define MESHTRAIN_INLINE __attribute__((always_inline)) inline
 
 namespace meshtrain {
@@ -24,7 +24,7 @@ MESHTRAIN_INLINE Sum widened(Element value) {
   }
 }
 
-/// To nearest, ties to even; a NaN to c10's.
+/// Rounds to nearest, ties to even; a NaN becomes c10's.
 template <typename Element, typename Sum>
 MESHTRAIN_INLINE Element rounded(Sum value) {
   if constexpr (std::is_same_v<Element, Bf16>) {
@@ -73,7 +73,7 @@ void reduce(const std::byte* const* parts, int ranks, std::byte* output, int64_t
 }
 
 #ifdef __x86_64__
-/// The same sums, and bits, by wider instructions than every processor has.
+/// Computes the same sums, bit for bit, by wider instructions than every processor has.
 template <typename Element, typename Sum, typename Result, Reduce op>
 __attribute__((target("avx2"))) void reduce_avx2(const std::byte* const* parts, int ranks, std::byte* output,
                                                  int64_t count) {

@@ -17,13 +17,13 @@ using Kind = Collective::Kind;
 /// larger ones those up to that size for each rank go through a tree: slices of fewer bytes would cost more messages.
 constexpr int64_t kShortBytes = 16 << 10;
 constexpr int64_t kTreeBytes = 1 << 10;
-/// What a tree sums at a time.
+/// The bytes that a tree sums at a time.
 constexpr int64_t kTreeChunkBytes = 256 << 10;
 
-/// Received parts that wait to be reduced, in pieces for each communicator.
+/// The number of pieces in which received parts wait to be reduced, for each communicator.
 constexpr int64_t kScratchPieces = 8;
 
-/// What is reduced before other queues get their turn, in bytes read.
+/// The bytes read in a reduction before other queues get their turn.
 constexpr int64_t kReduceBytes = 1 << 20;
 
 const void* data_of(const at::Tensor& tensor) {
@@ -37,10 +37,10 @@ MpiTransfer::MpiTransfer(MpiCommunicator& communicator, const Collective& collec
       collective_(collective),
       purpose_(collective.purpose),
       group_(collective.group),
-      place_(collective.place) {
+      coordinate_(collective.coordinate) {
   collective_.purpose = purpose_;
   collective_.group = group_;
-  collective_.place = place_;
+  collective_.coordinate = coordinate_;
   const auto refuse = [&](const std::string& problem) {
     throw std::invalid_argument(describe(collective_, communicator_.size) + ": " + problem);
   };

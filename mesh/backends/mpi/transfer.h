@@ -12,17 +12,17 @@
 
 namespace meshtrain {
 
-/// One collective on its way. The tensors are cut into chunks, several of them in flight, and a chunk goes through one
+/// One collective in progress. The tensors are cut into chunks, several of them in flight, and a chunk goes through one
 /// or more phases of messages.
 ///
 /// | collective     | phases                                                                                      |
-/// | reduce-scatter | one for each step of the grid: from each partner the rows that are for this rank and for    |
-/// |                | those that it will talk to later; they are reduced, and are the rows of the next step       |
-/// | all-gather     | those steps backwards: to each partner all rows that have come so far                       |
+/// | reduce-scatter | one for each step of the grid: from each partner the rows that this rank needs, and those   |
+/// |                | that its later partners need; they are reduced, and are the rows of the next step           |
+/// | all-gather     | those steps backwards: to each partner all rows received so far                             |
 /// | all-reduce     | the one, then the other, on slices of the chunk                                             |
 /// |   if short     | up the tree, each leader reducing what its run sends, and down again                        |
 /// |   of few ranks | one: everything to everyone; everyone reduces                                               |
-/// | all-to-all, exchange | one: what the peer is to have                                                         |
+/// | all-to-all, exchange | one: the rows of the peer                                                             |
 /// | broadcast      | from the parent in a binomial tree; to the children                                         |
 /// | barrier        | phase k: to the rank 2^k further, from the rank 2^k before; log2(size) phases               |
 ///
@@ -35,7 +35,7 @@ class MpiTransfer final : public MpiOperation {
   bool advance() override;
   bool finished() const override { return next_chunk_ == chunks_ && in_flight_ == 0; }
   void release() override;
-  /// With texts of its own; without tensors once it is released.
+  /// Returns the collective, with its own copies of the texts; without tensors after release().
   const Collective& collective() const { return collective_; }
 
  private:
@@ -46,7 +46,7 @@ class MpiTransfer final : public MpiOperation {
   static constexpr int64_t kTagChunks = 32;  ///< chunks that tags tell apart
 
   void plan();
-  /// The parts of `whole`, of so many `rows` or equal ones.
+  /// Returns the slices of `whole`, of `rows` rows each, or equal ones when `rows` is empty.
   std::vector<Span> parts(const at::Tensor& whole, const std::vector<int64_t>& rows) const;
   bool may_start_chunk() const;
 
@@ -55,7 +55,7 @@ class MpiTransfer final : public MpiOperation {
   bool arrived(MpiSlot& slot);
   /// Throws when a message failed, or is not of the `expected` bytes (-1: any).
   void check_message(const MPI_Status& status, int code, int64_t expected) const;
-  /// True when what the phase has to reduce is reduced.
+  /// Returns true when the reduction of the phase is complete.
   bool reduce_some(MpiSlot& slot);
 
   // Messages of a slot's phase.
@@ -69,25 +69,25 @@ class MpiTransfer final : public MpiOperation {
   void post_barrier(MpiSlot& slot);
   void finish(MpiSlot& slot);
 
-  /// Says what the phase reduces: its first parts are elements of the tensor, those of later ones partial sums, and
-  /// the last one's result goes to `output`.
+  /// Sets the reduction of a phase: the parts of the first phase are elements of the tensor, those of later phases
+  /// partial sums, and the result of the last goes to `output`.
   void set_reduction(MpiSlot& slot, bool is_first, bool is_last, int64_t elements, std::byte* output);
-  /// Where row `row` of a chunk is that goes through the grid: a part's share of it, or a slice.
+  /// Returns row `row` of a chunk that goes through the grid: a part's share of it, or a slice.
   std::byte* row(const MpiSlot& slot, int row) const;
   int64_t row_elements(const MpiSlot& slot, int row) const;
-  /// Whether a chunk of an all-reduce goes through the grid in a copy, whose slices are all of one length.
+  /// Returns true when a chunk of an all-reduce goes through the grid in a copy, whose slices have one length.
   bool is_padded(const MpiSlot& slot) const;
 
   void send(MpiSlot& slot, int peer, const std::byte* data, int64_t bytes);
   void receive(MpiSlot& slot, int peer, std::byte* data, int64_t bytes);
-  /// `count` rows of `bytes` each, `pitch` bytes from one to the next, as one message.
+  /// Sends `count` rows of `bytes` each, `pitch` bytes from one to the next, as one message.
   void send_rows(MpiSlot& slot, int peer, const std::byte* data, int count, int64_t bytes, int64_t pitch);
   void receive_rows(MpiSlot& slot, int peer, std::byte* data, int count, int64_t bytes, int64_t pitch);
   int tag(const MpiSlot& slot) const;
 
-  /// Elements of the chunk in a slot, counted in the tensor (all-reduce, exchange, broadcast) or in a part of it.
+  /// Returns the elements of the chunk in a slot, counted in the tensor (all-reduce, exchange, broadcast) or in a part.
   Span span(const MpiSlot& slot) const;
-  /// Those of an all-to-all's part, counted in the tensor; parts may be shorter than others.
+  /// Returns the elements of an all-to-all's part, counted in the tensor; parts may differ in length.
   Span span(const MpiSlot& slot, const Span& part) const;
   std::byte* output(int64_t element) const { return output_ + element * element_bytes_; }
   const std::byte* input(int64_t element) const { return input_ + element * element_bytes_; }
@@ -97,7 +97,7 @@ class MpiTransfer final : public MpiOperation {
   Collective collective_;
   std::string purpose_;
   std::string group_;
-  std::string place_;
+  std::string coordinate_;
 
   std::byte* output_ = nullptr;
   const std::byte* input_ = nullptr;

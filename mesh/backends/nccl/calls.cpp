@@ -1,13 +1,11 @@
 #include "mesh/backends/nccl/calls.h"
 
-#include <algorithm>
-
 namespace meshtrain {
 namespace {
 
 using Kind = Collective::Kind;
 
-/// Part i of the input goes to rank i, part i of the output comes from it; rows of this rank's own are copied.
+/// Returns the calls that send slice i of the input to rank i and receive slice i of the output; this rank's is copied.
 std::vector<NcclCall> parts(const Collective& collective, int rank, int size) {
   const int64_t rows = collective.input.size(0), row = rows == 0 ? 0 : collective.input.numel() / rows;
   const auto count = [&](const std::vector<int64_t>& counts, int part) {
@@ -15,7 +13,7 @@ std::vector<NcclCall> parts(const Collective& collective, int rank, int size) {
   };
   std::vector<NcclCall> calls;
   int64_t from = 0, to = 0;
-  // A row of an input without rows is not known; that of the output is as long.
+  // The length of a row of an input without rows is unknown; rows of the output are as long.
   const int64_t received_row =
       collective.output.size(0) == 0 ? 0 : collective.output.numel() / collective.output.size(0);
   for (int part = 0; part < size; ++part) {
@@ -70,26 +68,16 @@ bool needs_output_apart(const Collective& collective, int rank) {
   return inside && offset != rank * collective.output.numel();
 }
 
-std::string nccl_group_name(const MeshLayout& layout, const std::vector<int>& ranks) {
-  std::string name;
-  size_t num_wide = 0, num_named = 0;
-  for (const Axis& axis : layout.axes()) {
-    if (axis.size == 1) continue;
-    ++num_wide;
-    const int64_t first = layout.coordinate(ranks.front(), axis.name);
-    const bool differs =
-        std::any_of(ranks.begin(), ranks.end(), [&](int rank) { return layout.coordinate(rank, axis.name) != first; });
-    if (!differs) continue;
-    ++num_named;
-    name += (name.empty() ? "" : "_") + axis.name;
+int nccl_max_blocks(Urgency urgency, bool two_queues) {
+  switch (urgency) {
+    case Urgency::Awaited:
+      return 0;
+    case Urgency::Soon:
+      return 8;
+    case Urgency::Background:
+      return two_queues ? 8 : 16;
   }
-  return num_wide == num_named && num_named > 1 ? "world" : name;
-}
-
-int nccl_max_blocks(const std::string& group_name, bool two_queues) {
-  if (group_name == "tp") return 0;
-  if (group_name == "cp") return 8;
-  return two_queues ? 8 : 16;
+  return 0;
 }
 
 }  // namespace meshtrain

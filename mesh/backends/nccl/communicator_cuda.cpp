@@ -186,7 +186,7 @@ std::shared_ptr<Operation> Communicator::issue(const Collective& collective, int
   operation->tensors = {collective.output, output};
   if (collective.input.defined()) operation->tensors.push_back(collective.input);
   operation->issued = Clock::now();
-  // What a graph captured has no event of its own to ask for; the graph keeps its memory.
+  // A captured operation has no event of its own to query; the graph keeps its memory.
   if (captured) return operation;
   const std::lock_guard lock(mutex_);
   under_way_.push_back(operation);

@@ -54,8 +54,7 @@ class Communicator final : public Member {
 
   /// Makes the communicator of the world. Throws when the ranks do not come together within the limit.
   void connect(const ncclUniqueId& id, int rank);
-  /// Makes it a part of `parent`, of the ranks with the same `color`.
-  /// Throws as connect().
+  /// Makes the communicator of the ranks of `parent` with the same `color`. Throws as connect().
   void split(Communicator& parent, int color, int key);
 
   std::shared_ptr<Operation> issue(const Collective& collective, int rank);
@@ -66,12 +65,12 @@ class Communicator final : public Member {
   void forget(const void* begin) override;
 
  private:
-  /// NCCL's name of a user buffer: one of the two.
+  /// NCCL's handle of a registered user buffer: one of the two.
   struct Registered {
     void* handle = nullptr;
     ncclWindow_t window = nullptr;
   };
-  /// A call of NCCL that is being made.
+  /// A call of NCCL in progress.
   struct Call {
     const std::string* text;
     bool connects;
@@ -97,7 +96,7 @@ class Communicator final : public Member {
   /// Registers the user buffer that a tensor lies in, if any, before it is communicated for the first time.
   ncclResult_t register_buffer(const at::Tensor& tensor);
   ncclResult_t deregister(const Registered& registered);
-  /// Takes leave of the other ranks.
+  /// Finalizes the communicator together with the other ranks.
   ncclResult_t finish();
   void forget_done();
 

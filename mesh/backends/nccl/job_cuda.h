@@ -21,7 +21,7 @@ std::string text_of(ncclResult_t result, ncclComm_t comm);
 class Member {
  public:
   virtual ~Member() = default;
-  /// Tells the job when something has gone wrong.
+  /// Reports a failure to the job.
   virtual void look() = 0;
   /// Ends what runs; its results are worth nothing. Between ncclGroupStart and ncclGroupEnd: NCCL sets the flags that
   /// end its kernels and its waiting calls at once, and frees the communicator at the group's end.
@@ -29,7 +29,7 @@ class Member {
   /// Returns when no thread is in a call of NCCL with it any more. Between abort() and ncclGroupEnd: what the call
   /// still reads would be freed under it.
   virtual void leave_calls() = 0;
-  /// Is done with a user buffer, which nothing uses any more.
+  /// Deregisters a user buffer that nothing uses any more.
   virtual void forget(const void* begin) = 0;
 };
 
@@ -54,10 +54,10 @@ class Job {
   void leave(Member* member);
   void for_each(const std::function<void(Member&)>& call);
 
-  /// Throws what ended the job's communication, if anything has.
+  /// Throws the failure that ended the job's communication, if there is one.
   void check() const;
   bool has_failed() const;
-  /// The first failure counts.
+  /// Records a failure; only the first one counts.
   void fail(const std::string& message);
   /// Aborts all communicators as one: to abort one is to wait for the device, where another may hang.
   void abort();

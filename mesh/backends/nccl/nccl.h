@@ -4,26 +4,24 @@
 
 #include "mesh/backend.h"
 #include "mesh/backends/nccl/options.h"
-#include "mesh/layout.h"
 
 namespace meshtrain {
 
-/// Of the plug-in: CUDA tensors through NCCL, others through `host`, whose ranks these are. Each rank has a GPU of its
-/// own as its current device. One communicator and one stream of high priority a queue: a group has one queue, and
-/// another by Group::second_queue(). `issue` orders the collective after what the current stream was given, and
-/// returns; Work::wait() orders the current stream after it, and never blocks the host. A captured graph takes both in.
-/// One thread at a time issues, in one order on all ranks. `layout`: the mesh of these ranks, by whose axes groups are
-/// named and given their share of the GPU.
+/// Returns the backend of the plug-in for the ranks of `host`: CUDA tensors go through NCCL, others through `host`.
+/// Each rank has a GPU of its own as its current device. One communicator and one stream of high priority a queue: a
+/// group has one queue, and another by Group::second_queue(). `issue` orders the collective after what the current
+/// stream was given, and returns; Work::wait() orders the current stream after it, and never blocks the host. A
+/// captured graph takes both in. One thread at a time issues, in one order on all ranks. A group's Urgency is its share
+/// of the GPU (nccl_max_blocks()).
 ///
 /// Windows: with user_buffers, of CUDA tensors, Placement::Own; a queue registers one when it first communicates what
 /// lies in it. Otherwise none. Symmetric: by queues of the group that the window was made for and of groups within it;
 /// others register it as Registered does.
 ///
-/// What goes wrong in any group, also without a call (a thread asks NCCL four times a second), ends all of them: what
-/// runs is aborted, and every later issue() and wait() throws it, as one message: place, collective, group, shapes,
-/// NCCL's text. Collective over `host`. Throws, on all ranks alike, when the ranks cannot be connected within the
-/// limit.
-std::shared_ptr<Backend> nccl_backend(std::shared_ptr<Backend> host, const MeshLayout& layout,
-                                      const NcclOptions& options = {});
+/// A failure in any group, also without a call (a thread asks NCCL four times a second), ends all of them: running
+/// collectives are aborted, and every later issue() and wait() throws one message: coordinate, collective, group,
+/// shapes, NCCL's text. Collective over `host`. Throws, on all ranks alike, when the ranks cannot be connected within
+/// the limit.
+std::shared_ptr<Backend> nccl_backend(std::shared_ptr<Backend> host, const NcclOptions& options = {});
 
 }  // namespace meshtrain

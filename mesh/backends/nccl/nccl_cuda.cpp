@@ -43,22 +43,21 @@ class NcclWork final : public Work::State {
 
 class NcclBackend final : public Backend {
  public:
-  /// `ranks`: of the mesh, by group rank.
-  NcclBackend(std::shared_ptr<Backend> host, MeshLayout layout, std::vector<int> ranks, std::shared_ptr<Job> job,
-              std::shared_ptr<UserBuffers> buffers, const std::string& suffix = "")
+  /// `ranks`: world ranks, by group rank.
+  NcclBackend(std::shared_ptr<Backend> host, std::vector<int> ranks, GroupTraits traits, std::shared_ptr<Job> job,
+              std::shared_ptr<UserBuffers> buffers)
       : host_(std::move(host)),
-        layout_(std::move(layout)),
         ranks_(std::move(ranks)),
+        traits_(std::move(traits)),
         job_(std::move(job)),
         buffers_(std::move(buffers)),
-        group_name_(nccl_group_name(layout_, ranks_)),
-        communicator_(std::make_unique<Communicator>(job_, buffers_, ranks_, group_name_ + suffix,
-                                                     nccl_max_blocks(group_name_, job_->options().two_queues))) {}
+        communicator_(std::make_unique<Communicator>(job_, buffers_, ranks_, traits_.name,
+                                                     nccl_max_blocks(traits_.urgency, job_->options().two_queues))) {}
 
   int rank() const override { return host_->rank(); }
   int size() const override { return host_->size(); }
 
-  /// Of the world.
+  /// Connects the ranks of the world.
   void connect() {
     ncclUniqueId id{};
     const Group group = host_group();
@@ -81,12 +80,12 @@ class NcclBackend final : public Backend {
   void check() const override { job_->check(); }
   std::vector<int> hosts() const override { return host_->hosts(); }
 
-  std::shared_ptr<Backend> split(const std::vector<int>& members) override {
-    std::shared_ptr<Backend> host = host_->split(members);
+  std::shared_ptr<Backend> split(const std::vector<int>& members, const GroupTraits& traits) override {
+    std::shared_ptr<Backend> host = host_->split(members, traits);
     const bool alone = members.size() == 1;
     std::vector<int> ranks;
     for (const int member : members) ranks.push_back(ranks_[static_cast<size_t>(member)]);
-    auto part = std::make_shared<NcclBackend>(host, layout_, ranks, job_, buffers_);
+    auto part = std::make_shared<NcclBackend>(host, ranks, traits, job_, buffers_);
     // A rank that is alone has a color too: NCCL 2.28 writes through a null pointer when a split without one fails.
     connect(*part, *std::min_element(members.begin(), members.end()), host->rank());
     if (alone) return local_backend();
@@ -94,7 +93,8 @@ class NcclBackend final : public Backend {
   }
 
   std::shared_ptr<Backend> second_queue() override {
-    auto queue = std::make_shared<NcclBackend>(host_, layout_, ranks_, job_, buffers_, ".2");
+    auto queue =
+        std::make_shared<NcclBackend>(host_, ranks_, GroupTraits{traits_.name + ".2", traits_.urgency}, job_, buffers_);
     connect(*queue, 0, rank());
     return queue;
   }
@@ -110,7 +110,7 @@ class NcclBackend final : public Backend {
   }
 
  private:
-  /// Collective over this group.
+  /// Makes the communicator of `part` by a split of this one. Collective over this group.
   void connect(NcclBackend& part, int color, int key) {
     agree(host_group(), [&] {
       c10::cuda::device_synchronize();  // nothing may be under way on the parent
@@ -125,23 +125,22 @@ class NcclBackend final : public Backend {
   }
 
   std::shared_ptr<Backend> host_;
-  MeshLayout layout_;
   std::vector<int> ranks_;
+  GroupTraits traits_;
   std::shared_ptr<Job> job_;
   std::shared_ptr<UserBuffers> buffers_;
-  std::string group_name_;
   std::unique_ptr<Communicator> communicator_;
 };
 
 }  // namespace
 
-std::shared_ptr<Backend> nccl_backend(std::shared_ptr<Backend> host, const MeshLayout& layout,
-                                      const NcclOptions& options) {
+std::shared_ptr<Backend> nccl_backend(std::shared_ptr<Backend> host, const NcclOptions& options) {
   std::vector<int> everyone(static_cast<size_t>(host->size()));
   std::iota(everyone.begin(), everyone.end(), 0);
   auto job = std::make_shared<Job>(c10::cuda::current_device(), options);
   auto buffers = options.user_buffers != NcclBuffers::Off ? std::make_shared<UserBuffers>(job) : nullptr;
-  auto backend = std::make_shared<NcclBackend>(std::move(host), layout, std::move(everyone), job, std::move(buffers));
+  auto backend = std::make_shared<NcclBackend>(std::move(host), std::move(everyone), GroupTraits{"world"}, job,
+                                               std::move(buffers));
   backend->connect();
   return backend;
 }

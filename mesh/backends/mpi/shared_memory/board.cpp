@@ -15,18 +15,18 @@ HostBoard::~HostBoard() {
 }
 
 void HostBoard::publish(Channel channel) {
-  rank(layout_.place).published[channel].steps.store(++published_[channel], std::memory_order_release);
+  rank(layout_.local_rank).published[channel].steps.store(++published_[channel], std::memory_order_release);
 }
 
 bool HostBoard::everyone_published(Channel channel) const {
-  for (int place = 0; place < layout_.places; ++place) {
-    if (rank(place).published[channel].steps.load(std::memory_order_acquire) < published_[channel]) return false;
+  for (int local_rank = 0; local_rank < layout_.local_size; ++local_rank) {
+    if (rank(local_rank).published[channel].steps.load(std::memory_order_acquire) < published_[channel]) return false;
   }
   return true;
 }
 
 void HostBoard::open(const Notice& notice) {
-  rank(layout_.place).notices[(published_[kOpening] + 1) % 2] = notice;
+  rank(layout_.local_rank).notices[(published_[kOpening] + 1) % 2] = notice;
   publish(kOpening);
 }
 

@@ -13,17 +13,17 @@ namespace meshtrain {
 
 struct MpiCommunicator;
 
-/// Where the ranks of a group that are on one host tell each other how far they are, and lay down small pieces of
-/// tensors: shared memory with a part for each rank, which it alone writes.
+/// Shared memory in which the ranks of a group on one host publish their progress and lay down small pieces of tensors,
+/// with a part for each rank, which that rank alone writes.
 ///
-/// On each channel a rank publishes once for each of its steps, after laying down a piece; what it laid down for a step
-/// stays until it publishes two steps later. A rank that waits for all others between its steps, and reads their pieces
+/// On each channel a rank publishes once for each of its steps, after laying down a piece; the piece of a step stays
+/// until the rank publishes two steps later. A rank that waits for all others between its steps, and reads their pieces
 /// before its next one, therefore never sees a piece overwritten.
 class HostBoard {
  public:
   enum Channel { kOpening, kInward, kOutward, kChannels };
 
-  /// What a rank announces of a collective when it comes to it.
+  /// The announcement of a rank that has reached a collective.
   struct Notice {
     int64_t kind = -1;
     int64_t dtype = -1;
@@ -37,12 +37,12 @@ class HostBoard {
     }
   };
 
-  /// Pieces on kInward and kOutward.
+  /// The size of a piece on kInward and kOutward.
   static constexpr int64_t kPieceBytes = 256 << 10;
-  /// Of each rank.
+  /// The size of each rank's part.
   static constexpr int64_t kRankBytes = kHostPage + 2 * 2 * kPieceBytes;
 
-  /// `across`: ranks with this one's place on every host; nullptr for one host.
+  /// `across`: the ranks with this one's local rank on every host; nullptr for one host.
   HostBoard(std::shared_ptr<HostMapping> mapping, const HostLayout& layout, std::shared_ptr<MpiCommunicator> across);
   ~HostBoard();
   HostBoard(const HostBoard&) = delete;
@@ -51,17 +51,19 @@ class HostBoard {
   const HostLayout& layout() const { return layout_; }
   MpiCommunicator* across() const { return across_.get(); }
 
-  /// Where this rank's next piece goes.
-  std::byte* piece(Channel channel) { return piece_of(layout_.place, channel, published_[channel] + 1); }
+  /// Returns the memory of this rank's next piece.
+  std::byte* piece(Channel channel) { return piece_of(layout_.local_rank, channel, published_[channel] + 1); }
   void publish(Channel channel);
-  /// Every rank has published its step that this one published last.
+  /// Returns true when every rank has published the step that this one published last.
   bool everyone_published(Channel channel) const;
-  const std::byte* piece_of(int place, Channel channel) const { return piece_of(place, channel, published_[channel]); }
+  const std::byte* piece_of(int local_rank, Channel channel) const {
+    return piece_of(local_rank, channel, published_[channel]);
+  }
 
   /// Publishes on kOpening.
   void open(const Notice& notice);
-  /// The notice of another rank, after everyone_published(kOpening).
-  const Notice& notice_of(int place) const { return rank(place).notices[published_[kOpening] % 2]; }
+  /// Returns the notice of another rank, after everyone_published(kOpening).
+  const Notice& notice_of(int local_rank) const { return rank(local_rank).notices[published_[kOpening] % 2]; }
 
  private:
   struct alignas(64) Counter {
@@ -73,10 +75,10 @@ class HostBoard {
   };
   static_assert(sizeof(Rank) <= kHostPage && std::atomic<uint64_t>::is_always_lock_free);
 
-  Rank& rank(int place) const { return *reinterpret_cast<Rank*>(mapping_->base() + place * kRankBytes); }
-  std::byte* piece_of(int place, Channel channel, uint64_t step) const {
+  Rank& rank(int local_rank) const { return *reinterpret_cast<Rank*>(mapping_->base() + local_rank * kRankBytes); }
+  std::byte* piece_of(int local_rank, Channel channel, uint64_t step) const {
     const auto number = static_cast<int64_t>(channel == kInward ? step % 2 : 2 + step % 2);
-    return mapping_->base() + place * kRankBytes + kHostPage + number * kPieceBytes;
+    return mapping_->base() + local_rank * kRankBytes + kHostPage + number * kPieceBytes;
   }
 
   std::shared_ptr<HostMapping> mapping_;

@@ -26,7 +26,7 @@ namespace {
 
 std::atomic<int64_t> held_bytes = 0;  // of this rank, in all mappings
 
-/// What a rank reserves at a time: so much of the host's memory is counted as taken twice meanwhile.
+/// The bytes that a rank reserves at a time: so much of the host's memory is counted twice meanwhile.
 constexpr int64_t kSliceBytes = 32 << 20;
 
 /// A file descriptor that closes itself.
@@ -45,7 +45,7 @@ class File {
   int number_;
 };
 
-/// How a host's first rank tells the others where the memory is.
+/// The message by which a host's first rank names the memory to the others.
 struct Ticket {
   int64_t process = 0;
   int64_t file = -1;
@@ -53,20 +53,20 @@ struct Ticket {
   uint64_t id = 0;
 };
 
-/// From the first rank of a host to the others there, and to no other host.
+/// Sends `ticket` of the first rank of a host to the others there, and to no other host.
 Ticket share_ticket(MPI_Comm comm, const HostLayout& layout, int leader, Ticket ticket) {
-  if (layout.place != 0) {
+  if (layout.local_rank != 0) {
     check_mpi(MPI_Recv(&ticket, sizeof ticket, MPI_BYTE, leader, 0, comm, MPI_STATUS_IGNORE), "MPI_Recv");
     return ticket;
   }
-  for (int place = 1; place < layout.places; ++place) {
-    check_mpi(MPI_Send(&ticket, sizeof ticket, MPI_BYTE, layout.rank_at(layout.host, place), 0, comm), "MPI_Send");
+  for (int local_rank = 1; local_rank < layout.local_size; ++local_rank) {
+    check_mpi(MPI_Send(&ticket, sizeof ticket, MPI_BYTE, layout.rank_at(layout.host, local_rank), 0, comm), "MPI_Send");
   }
   return ticket;
 }
 
-/// The problem of the lowest rank that has one, on all of them; empty when none has. Only a number is compared where
-/// all is well.
+/// Returns the problem of the lowest rank that has one, on all of them; empty when none has. Only a number is sent when
+/// no rank has a problem.
 std::string first_problem(MPI_Comm comm, int rank, int size, const std::string& problem) {
   const int mine = problem.empty() ? 0 : size - rank;
   int largest = 0;
@@ -78,7 +78,7 @@ std::string first_problem(MPI_Comm comm, int rank, int size, const std::string& 
   return text.data();
 }
 
-/// What this host can still give without swapping or ending a process.
+/// Returns the bytes that this host can still allocate without swapping or ending a process.
 int64_t available_bytes() {
   int64_t available = std::numeric_limits<int64_t>::max();
   std::ifstream memory("/proc/meminfo");
@@ -94,7 +94,7 @@ using Counter = std::atomic<int64_t>;
 static_assert(Counter::is_always_lock_free);
 Counter* promised_bytes = nullptr;
 
-/// Promises `bytes` to a group, when the host has them beside what others were promised; what it has otherwise.
+/// Promises `bytes` to a group when the host has them beside earlier promises; returns the bytes it has otherwise.
 std::optional<int64_t> shortage(int64_t bytes) {
   // Before what is available is read: bytes that others reserve in between count twice, not never.
   const int64_t others = promised_bytes ? promised_bytes->fetch_add(bytes) : 0;
@@ -104,7 +104,7 @@ std::optional<int64_t> shortage(int64_t bytes) {
   return left;
 }
 
-/// This rank's part of what its group was promised.
+/// This rank's part of its group's promise.
 class Promise {
  public:
   explicit Promise(int64_t bytes) : bytes_(bytes) {}
@@ -112,7 +112,7 @@ class Promise {
   Promise(const Promise&) = delete;
   Promise& operator=(const Promise&) = delete;
 
-  /// So much of it is reserved, or will never be.
+  /// Takes back `bytes` of the promise: they are reserved, or never will be.
   void end(int64_t bytes) {
     bytes_ -= bytes;
     if (promised_bytes) promised_bytes->fetch_sub(bytes);
@@ -129,13 +129,13 @@ std::string reserve(const File& file, const Ticket& ticket, const HostLayout& la
   struct stat found {};
   if (!file.is_open()) return failed("opening the memory of another rank through /proc");
   if (fstat(file.number(), &found) != 0) return failed("fstat");
-  const int64_t bytes = rank_bytes * layout.places;
+  const int64_t bytes = rank_bytes * layout.local_size;
   if (found.st_ino != ticket.inode || found.st_size != bytes) {
     return "/proc shows another file: the ranks do not share one process namespace";
   }
   for (int64_t done = 0; done < rank_bytes;) {
     const int64_t size = std::min(kSliceBytes, rank_bytes - done);
-    errno = posix_fallocate(file.number(), layout.place * rank_bytes + done, size);
+    errno = posix_fallocate(file.number(), layout.local_rank * rank_bytes + done, size);
     if (errno != 0) return failed("reserving the memory");
     promise.end(size);
     done += size;
@@ -154,7 +154,8 @@ HostLayout HostLayout::of(const std::vector<int>& hosts_of_ranks, int rank) {
   layout.ranks.clear();
   for (int host = 0; host < layout.hosts; ++host) {
     const std::vector<int>& ranks = map.ranks_of(host);
-    if (static_cast<int>(ranks.size()) != layout.places) return apart(static_cast<int>(hosts_of_ranks.size()), rank);
+    if (static_cast<int>(ranks.size()) != layout.local_size)
+      return apart(static_cast<int>(hosts_of_ranks.size()), rank);
     layout.ranks.insert(layout.ranks.end(), ranks.begin(), ranks.end());
   }
   return layout;
@@ -167,18 +168,18 @@ HostLayout HostLayout::apart(int size, int rank) {
   return layout;
 }
 
-bool HostLayout::is_at_place(int rank) const {
+bool HostLayout::has_this_local_rank(int rank) const {
   for (int other = 0; other < hosts; ++other) {
-    if (rank_at(other, place) == rank) return true;
+    if (rank_at(other, local_rank) == rank) return true;
   }
   return false;
 }
 
 uint64_t HostLayout::order(int fan_out) const {
-  if (places == 1 || (hosts == 1 && places <= fan_out)) return 0;
-  uint64_t number = 14695981039346656037U;  // FNV-1a, of places and ranks
+  if (local_size == 1 || (hosts == 1 && local_size <= fan_out)) return 0;
+  uint64_t number = 14695981039346656037U;  // FNV-1a, of local_size and ranks
   const auto take = [&](int value) { number = (number ^ static_cast<uint64_t>(value)) * 1099511628211U; };
-  take(places);
+  take(local_size);
   for (const int rank : ranks) take(rank);
   return number;
 }
@@ -199,7 +200,7 @@ SharedMemory share_memory(MPI_Comm comm, const HostLayout& layout, int64_t rank_
   check_mpi(MPI_Comm_size(comm, &size), "MPI_Comm_size");
   check_mpi(MPI_Comm_rank(comm, &rank), "MPI_Comm_rank");
   const int leader = layout.rank_at(layout.host, 0);
-  const int64_t bytes = rank_bytes * layout.places;
+  const int64_t bytes = rank_bytes * layout.local_size;
 
   // 1. The first rank of each host makes the memory and says where it is.
   std::string problem;
@@ -207,7 +208,7 @@ SharedMemory share_memory(MPI_Comm comm, const HostLayout& layout, int64_t rank_
   Ticket ticket;
   if (rank_bytes > rank_limit - held_bytes) {
     problem = "a rank may hold " + size_text(rank_limit) + " in windows and holds " + size_text(held_bytes);
-  } else if (layout.place == 0) {
+  } else if (layout.local_rank == 0) {
     static std::atomic<uint32_t> counter = 0;
     struct stat found {};
     if (const std::optional<int64_t> left = shortage(bytes)) {
@@ -237,12 +238,12 @@ SharedMemory share_memory(MPI_Comm comm, const HostLayout& layout, int64_t rank_
   const std::string failing = first_problem(comm, rank, size, problem);
   if (!failing.empty()) {
     return {nullptr, "asked for " + size_text(rank_bytes) + " of memory that ranks of one host share, for each of " +
-                         std::to_string(layout.places) + " ranks; " + failing};
+                         std::to_string(layout.local_size) + " ranks; " + failing};
   }
 #ifdef MADV_POPULATE_WRITE
   // No faults in the first step for the own part; may be refused. A rank touches a slice of each of the others' parts:
   // page tables for all of them would take 8 bytes a page of the whole window in every rank.
-  madvise(base + layout.place * rank_bytes, static_cast<size_t>(rank_bytes), MADV_POPULATE_WRITE);
+  madvise(base + layout.local_rank * rank_bytes, static_cast<size_t>(rank_bytes), MADV_POPULATE_WRITE);
 #endif
   return {mapping, ""};
 }

@@ -1,4 +1,4 @@
-// What a chunk's stages do: who reads and writes what, in windows and on the board.
+// The stages of a chunk: who reads and writes what, in windows and on the board.
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -11,10 +11,10 @@ namespace {
 
 using Kind = Collective::Kind;
 
-/// What is done before other queues get their turn, in bytes read.
+/// The bytes read before other queues get their turn.
 constexpr int64_t kTurnBytes = 1 << 20;
 
-/// What a result is handed on in, from the cache that it was computed in.
+/// The bytes of a result that are copied at a time, from the cache in which they were computed.
 constexpr int64_t kBlockBytes = 16 << 10;
 
 }  // namespace
@@ -31,7 +31,7 @@ bool HostTransfer::lay(Lane& lane) {
   const bool all_reduce = kind_ == Kind::AllReduce;
   const Span chunk = span(lane);
   std::byte* to = board_.piece(HostBoard::kInward);
-  for (int row = 0; row < (all_reduce ? layout_.places : communicator_.size); ++row) {
+  for (int row = 0; row < (all_reduce ? layout_.local_size : communicator_.size); ++row) {
     const Span part = piece(lane, row);
     const std::byte* const from = all_reduce ? output(chunk.begin + slice(chunk, row).begin + part.begin)
                                              : input(row * elements_ + chunk.begin + part.begin);
@@ -61,33 +61,33 @@ bool HostTransfer::reduce(Lane& lane) {
   return next(lane, one_host ? Stage::Deliver : Stage::Across, 0);
 }
 
-/// True when the piece is reduced.
+/// Returns true when the piece is reduced.
 bool HostTransfer::reduce_some(Lane& lane) {
   const bool one_host = layout_.hosts == 1;
   const bool on_board = path_ == Path::Board;
   const bool all_reduce = kind_ == Kind::AllReduce;
   const Span chunk = span(lane);
-  const Span mine = short_ ? chunk : piece(lane, layout_.place);
+  const Span mine = short_ ? chunk : piece(lane, layout_.local_rank);
   const int64_t total = mine.size * (all_reduce ? 1 : layout_.hosts);
   if (total == 0) return true;
   const Span now = portion(lane, mine.size);
   const auto row = static_cast<int>(lane.moved / mine.size);
 
-  // Where it begins in the tensors, which is where a sum of one host goes as well, and on the board.
+  // The offset in the tensors, to which a sum of one host goes as well, and that on the board.
   int64_t element = chunk.begin + mine.begin + now.begin;
   int64_t laid = now.begin;
   if (all_reduce && !short_) {
-    element += slice(chunk, layout_.place).begin;
-    laid += layout_.place * piece_elements_;
+    element += slice(chunk, layout_.local_rank).begin;
+    laid += layout_.local_rank * piece_elements_;
   } else if (!all_reduce) {
     laid += on_host(row) * piece_elements_;
   }
   const int64_t in_peers = element + (all_reduce ? 0 : on_host(row) * elements_);
   std::vector<const std::byte*>& parts = communicator_.parts;
-  parts.resize(static_cast<size_t>(layout_.places));
-  for (int place = 0; place < layout_.places; ++place) {
-    parts[place] = on_board ? board_.piece_of(place, HostBoard::kInward) + laid * element_bytes_
-                            : peers_[place] + in_peers * element_bytes_;
+  parts.resize(static_cast<size_t>(layout_.local_size));
+  for (int local_rank = 0; local_rank < layout_.local_size; ++local_rank) {
+    parts[local_rank] = on_board ? board_.piece_of(local_rank, HostBoard::kInward) + laid * element_bytes_
+                                 : peers_[local_rank] + in_peers * element_bytes_;
   }
   if (one_host && all_reduce && !on_board) {
     reduce_for_all(element, now.size);
@@ -98,7 +98,7 @@ bool HostTransfer::reduce_some(Lane& lane) {
     } else if (all_reduce && !short_) {
       result = board_.piece(HostBoard::kOutward) + now.begin * element_bytes_;
     }
-    reduce_(parts.data(), layout_.places, result, now.size);
+    reduce_(parts.data(), layout_.local_size, result, now.size);
   }
   lane.moved += now.size;
   return lane.moved == total;
@@ -110,16 +110,16 @@ void HostTransfer::reduce_for_all(int64_t element, int64_t count) {
   const int64_t block = kBlockBytes / element_bytes_;
   for (const int64_t end = element + count; element < end; element += block) {
     const int64_t size = std::min(block, end - element);
-    reduce_(parts.data(), layout_.places, output(element), size);
+    reduce_(parts.data(), layout_.local_size, output(element), size);
     for (const std::byte*& part : parts) part += size * element_bytes_;
     copy_to_peers(element, output(element), size);
   }
 }
 
-/// From this rank's tensor, or memory of its own, to the same place in the tensors of the others on this host.
+/// Copies from this rank's tensor, or memory of its own, to the same offset in the tensors of the others on this host.
 void HostTransfer::copy_to_peers(int64_t element, const std::byte* from, int64_t count) {
-  for (int i = 1; i < layout_.places; ++i) {
-    std::byte* const peer = peers_[(layout_.place + i) % layout_.places];
+  for (int i = 1; i < layout_.local_size; ++i) {
+    std::byte* const peer = peers_[(layout_.local_rank + i) % layout_.local_size];
     std::memcpy(peer + element * element_bytes_, from, count * element_bytes_);
   }
 }
@@ -132,7 +132,7 @@ void HostTransfer::start_across(Lane& lane) {
   Collective across = call;
   switch (kind_) {
     case Kind::AllReduce:
-      across.output = at::from_blob(lane.scratch, {slice(chunk, layout_.place).size}, sums);
+      across.output = at::from_blob(lane.scratch, {slice(chunk, layout_.local_rank).size}, sums);
       break;
     case Kind::ReduceScatter:
       across.input = at::from_blob(lane.scratch, {layout_.hosts * chunk.size}, sums);
@@ -164,14 +164,14 @@ bool HostTransfer::go_across(Lane& lane) {
   return next(lane, Stage::Deliver, 0);
 }
 
-/// On one host the sums are where they belong already, but for those on the board, which are yet to be announced.
+/// Delivers sums. On one host they are in the output already, but for those on the board, which are announced here.
 bool HostTransfer::deliver(Lane& lane) {
   const Span chunk = span(lane);
   if (kind_ == Kind::ReduceScatter) {
     const std::byte* const summed = lane.summed;
     if (layout_.hosts > 1 && round_) round_(&summed, 1, output(chunk.begin), chunk.size);
   } else if (kind_ == Kind::AllGather || layout_.hosts > 1) {
-    const int64_t size = piece(lane, layout_.place).size;
+    const int64_t size = piece(lane, layout_.local_rank).size;
     const int64_t total = size * (kind_ == Kind::AllGather ? layout_.hosts : 1);
     if (total > 0) {
       const Span now = portion(lane, size);
@@ -184,12 +184,12 @@ bool HostTransfer::deliver(Lane& lane) {
   return next(lane, Stage::Collect, lane.piece);
 }
 
-/// What the hosts have summed together, rounded, to everyone on this one.
+/// Copies the rounded sums of all hosts to every rank of this one.
 void HostTransfer::deliver_sums(const Lane& lane, const Span& now) {
   const bool on_board = path_ == Path::Board;
   const Span chunk = span(lane);
-  const int64_t begin = piece(lane, layout_.place).begin;
-  const int64_t first = chunk.begin + slice(chunk, layout_.place).begin + begin;
+  const int64_t begin = piece(lane, layout_.local_rank).begin;
+  const int64_t first = chunk.begin + slice(chunk, layout_.local_rank).begin + begin;
   const int64_t block = kBlockBytes / sum_bytes_;
   for (int64_t at = now.begin; at < now.begin + now.size; at += block) {
     const int64_t count = std::min(block, now.begin + now.size - at);
@@ -204,10 +204,10 @@ void HostTransfer::deliver_sums(const Lane& lane, const Span& now) {
   }
 }
 
-/// A row for each host, of the shards of this rank's place.
+/// Copies the shards of ranks with this local rank, a row for each host.
 void HostTransfer::deliver_shards(const Lane& lane, const Span& now) {
   const Span chunk = span(lane);
-  const Span mine = piece(lane, layout_.place);
+  const Span mine = piece(lane, layout_.local_rank);
   const auto row = static_cast<int>(lane.moved / mine.size);
   const std::byte* const rows = layout_.hosts == 1 ? input(chunk.begin) : lane.scratch;
   const std::byte* const from = rows + (row * chunk.size + mine.begin + now.begin) * element_bytes_;
@@ -232,11 +232,12 @@ bool HostTransfer::collect(Lane& lane) {
   if (pieces) {
     if (!compared_ || !board_.everyone_published(HostBoard::kOutward)) return false;
     const Span chunk = span(lane);
-    for (int place = 0; place < layout_.places; ++place) {
-      const std::byte* from = board_.piece_of(place, HostBoard::kOutward);
-      const Span part = piece(lane, place);
+    for (int local_rank = 0; local_rank < layout_.local_size; ++local_rank) {
+      const std::byte* from = board_.piece_of(local_rank, HostBoard::kOutward);
+      const Span part = piece(lane, local_rank);
       for (int host = 0; host < (all_reduce ? 1 : layout_.hosts); ++host) {
-        const int64_t first = all_reduce ? slice(chunk, place).begin : layout_.rank_at(host, place) * elements_;
+        const int64_t first =
+            all_reduce ? slice(chunk, local_rank).begin : layout_.rank_at(host, local_rank) * elements_;
         std::byte* const to = output(first + chunk.begin + part.begin);
         const bool in_place = !all_reduce && to == input(chunk.begin + part.begin);
         if (!in_place) std::memcpy(to, from, part.size * element_bytes_);
@@ -253,7 +254,7 @@ bool HostTransfer::collect(Lane& lane) {
 
 HostTransfer::Span HostTransfer::portion(const Lane& lane, int64_t row) const {
   const int64_t begin = lane.moved % row;
-  const int64_t turn = std::max<int64_t>(kTurnBytes / layout_.places / element_bytes_, 1);
+  const int64_t turn = std::max<int64_t>(kTurnBytes / layout_.local_size / element_bytes_, 1);
   return {begin, std::min(turn, row - begin)};
 }
 

@@ -12,7 +12,7 @@ namespace {
 using Kind = Collective::Kind;
 
 /// All-reduces up to this size are computed whole by every rank: one step instead of two.
-constexpr int64_t kShortBytes = 16 << 10;
+constexpr int64_t kShortOnBoardBytes = 16 << 10;
 
 /// The largest call that goes over the board rather than through MPI on one host, in bytes of the whole tensor;
 /// measured (docs/benchmarks.md).
@@ -74,7 +74,7 @@ HostTransfer::HostTransfer(MpiCommunicator& communicator, const Collective& coll
   if (window_ && kind_ == Kind::ReduceScatter && output_ >= input_ && output_ < input_ + tensor.nbytes()) {
     // Another rank's part would be overwritten before that rank has read it.
     const int64_t part = (output_ - input_) / (elements_ * element_bytes_);
-    if (!layout_.is_at_place(static_cast<int>(part))) window_.reset();
+    if (!layout_.has_this_local_rank(static_cast<int>(part))) window_.reset();
   }
   if (window_) {
     notice_.window = static_cast<int64_t>(window_->mapping().id());
@@ -93,9 +93,9 @@ void HostTransfer::release() {
   window_.reset();
 }
 
-/// Where the tensors do not lie in one window. By size alone: every rank comes to the same. Sums of more ranks than
-/// MPI's messages take in one order are not sent by these: a group that has got no window sums as its siblings do that
-/// have.
+/// Chooses board or MPI where the tensors do not lie in one window, by size alone, so that every rank chooses alike.
+/// Sums of more ranks than MPI's messages take in one order never go through MPI: a group without a window must sum in
+/// the order of its siblings that have one.
 void HostTransfer::settle_path() {
   const int64_t bytes = elements_ * element_bytes_ * (kind_ == Kind::AllReduce ? 1 : communicator_.size);
   const bool reduces = kind_ == Kind::AllReduce || kind_ == Kind::ReduceScatter;
@@ -106,7 +106,7 @@ void HostTransfer::settle_path() {
 
 bool HostTransfer::open() {
   if (!opened_) {
-    // In common memory a shard is where all look for it before anyone is told.
+    // In common memory all ranks can read a shard before it is announced.
     if (window_ && window_->is_common() && kind_ == Kind::AllGather) {
       std::byte* const own = output(communicator_.rank * elements_);
       if (own != input_) std::memcpy(own, input_, elements_ * element_bytes_);
@@ -120,16 +120,16 @@ bool HostTransfer::open() {
   compare_notices();
   compared_ = true;
   if (path_ == Path::Unknown) {
-    peers_.resize(static_cast<size_t>(layout_.places));
+    peers_.resize(static_cast<size_t>(layout_.local_size));
     shared_ = window_->is_common();
-    for (int place = 0; place < layout_.places; ++place) {
-      const HostBoard::Notice& notice = board_.notice_of(place);
+    for (int local_rank = 0; local_rank < layout_.local_size; ++local_rank) {
+      const HostBoard::Notice& notice = board_.notice_of(local_rank);
       if (notice.window != notice_.window) {
         settle_path();
         break;
       }
       shared_ = shared_ && notice.offset == notice_.offset;
-      peers_[place] = window_->mapping().base() + notice.offset;
+      peers_[local_rank] = window_->mapping().base() + notice.offset;
     }
     if (path_ == Path::Unknown) path_ = Path::Window;
     if (path_ != Path::Mpi) plan();
@@ -138,10 +138,10 @@ bool HostTransfer::open() {
 }
 
 void HostTransfer::compare_notices() const {
-  for (int place = 0; place < layout_.places; ++place) {
-    if (board_.notice_of(place).same_call(notice_)) continue;
+  for (int local_rank = 0; local_rank < layout_.local_size; ++local_rank) {
+    if (board_.notice_of(local_rank).same_call(notice_)) continue;
     throw std::runtime_error(describe(through_mpi_.collective(), communicator_.size) + ": group rank " +
-                             std::to_string(at_place(place)) +
+                             std::to_string(on_this_host(local_rank)) +
                              " made another call: the ranks called with different tensors, or in another order");
   }
 }
@@ -154,7 +154,7 @@ void HostTransfer::plan() {
   if (!one_host) {  // by shapes alone: hosts may differ in their path
     const int64_t rows = all_reduce ? 1 : layout_.hosts;
     int64_t row = kLaneBytes / rows / (kind_ == Kind::AllGather ? element_bytes_ : sum_bytes_);
-    if (all_reduce) row = row / kSliceElements * kSliceElements * layout_.places;
+    if (all_reduce) row = row / kSliceElements * kSliceElements * layout_.local_size;
     chunk_elements_ = std::clamp<int64_t>(row, 1, chunk_elements_);
   }
   // In common memory of one host there is nothing to do once everyone has come.
@@ -165,7 +165,7 @@ void HostTransfer::plan() {
   const int64_t row = row_elements({0, chunk_elements_});
   piece_elements_ = row;
   if (on_board) {
-    const int64_t rows = all_reduce                     ? layout_.places
+    const int64_t rows = all_reduce                     ? layout_.local_size
                          : kind_ == Kind::ReduceScatter ? communicator_.size
                                                         : layout_.hosts;
     piece_elements_ = std::min(row, HostBoard::kPieceBytes / rows / element_bytes_);
@@ -175,7 +175,7 @@ void HostTransfer::plan() {
                                " bytes on the host's board can hold a value of: set MESHTRAIN_WINDOW_MIB=0");
     }
   }
-  short_ = all_reduce && one_host && on_board && elements_ * element_bytes_ <= kShortBytes;
+  short_ = all_reduce && one_host && on_board && elements_ * element_bytes_ <= kShortOnBoardBytes;
   if (one_host) return;
 
   const int64_t scratch = whole_pages(row * (all_reduce ? 1 : layout_.hosts) * std::max(sum_bytes_, element_bytes_));
@@ -189,7 +189,7 @@ void HostTransfer::plan() {
   }
 }
 
-/// A rank is done with its tensors when no peer reads or writes them any more.
+/// Returns true when no peer reads or writes this rank's tensors any more.
 bool HostTransfer::close() {
   const bool waits = path_ == Path::Window && chunks_ > 0;
   if (waits && !closing_) {
@@ -251,10 +251,10 @@ HostTransfer::Span HostTransfer::span(const Lane& lane) const {
   return {begin, std::min(chunk_elements_, elements_ - begin)};
 }
 
-HostTransfer::Span HostTransfer::slice(const Span& chunk, int place) const {
-  const int64_t even = (chunk.size + layout_.places - 1) / layout_.places;
+HostTransfer::Span HostTransfer::slice(const Span& chunk, int local_rank) const {
+  const int64_t even = (chunk.size + layout_.local_size - 1) / layout_.local_size;
   const int64_t size = (even + kSliceElements - 1) / kSliceElements * kSliceElements;
-  const int64_t begin = std::min(place * size, chunk.size);
+  const int64_t begin = std::min(local_rank * size, chunk.size);
   return {begin, std::min(size, chunk.size - begin)};
 }
 
@@ -262,9 +262,9 @@ int64_t HostTransfer::row_elements(const Span& chunk) const {
   return kind_ == Kind::AllReduce ? slice(chunk, 0).size : chunk.size;
 }
 
-HostTransfer::Span HostTransfer::piece(const Lane& lane, int place) const {
+HostTransfer::Span HostTransfer::piece(const Lane& lane, int local_rank) const {
   const Span chunk = span(lane);
-  const int64_t row = kind_ == Kind::AllReduce ? slice(chunk, place).size : chunk.size;
+  const int64_t row = kind_ == Kind::AllReduce ? slice(chunk, local_rank).size : chunk.size;
   const int64_t begin = std::min(lane.piece * piece_elements_, row);
   return {begin, std::min(piece_elements_, row - begin)};
 }

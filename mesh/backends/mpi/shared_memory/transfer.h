@@ -14,16 +14,16 @@ namespace meshtrain {
 /// one host. Where the tensors of all ranks on a host lie in one window, peers' memory is read and written in place;
 /// otherwise pieces pass through the board, or the collective goes through MPI where that is faster.
 ///
-/// Across hosts, ranks with the same place on their hosts exchange what their host has summed, or gather for it: chunk
-/// by chunk, several of them under way. Partial sums of halves travel in fp32 and are rounded once. Sums are in the
+/// Across hosts, ranks with the same local rank exchange the sums of their hosts, or gather for them: chunk by chunk,
+/// several of them in flight. Partial sums of halves travel in fp32 and are rounded once. Sums are in the
 /// order of ranks inside a host, then in the order of hosts.
 ///
 /// A chunk's stages, each in the order of chunks (step()):
 ///
 /// | stage   | reduce-scatter, all-reduce                           | all-gather                                |
-/// | Lay     | without window: what peers reduce, on the board      |                                           |
-/// | Reduce  | peers' parts for this rank, into place or scratch    |                                           |
-/// | Across  | several hosts: summed with the other hosts' partials | this rank's shard with those of its place |
+/// | Lay     | without window: the peers' parts, onto the board     |                                           |
+/// | Reduce  | peers' parts for this rank, to output or scratch     |                                           |
+/// | Across  | several hosts: summed with the other hosts' partials | the shards of ranks with this local rank  |
 /// | Deliver | all-reduce: to all peers; reduce-scatter: rounded    | to all peers, or onto the board           |
 /// | Collect | all-reduce without window: from the board            | without window: from the board            |
 class HostTransfer final : public MpiOperation {
@@ -83,20 +83,20 @@ class HostTransfer final : public MpiOperation {
   bool advance_across();
 
   Span span(const Lane& lane) const;
-  /// What the rank at `place` reduces of an all-reduce's chunk, within the chunk.
-  Span slice(const Span& chunk, int place) const;
-  /// The length of what a chunk's stages work on: of a slice of an all-reduce, of the chunk otherwise.
+  /// Returns the elements of an all-reduce's chunk that the rank at `local_rank` reduces, within the chunk.
+  Span slice(const Span& chunk, int local_rank) const;
+  /// Returns the number of elements that a chunk's stages work on: a slice of an all-reduce, otherwise the chunk.
   int64_t row_elements(const Span& chunk) const;
-  /// The lane's piece of such a row; that of the rank at `place`, whose slice may be shorter.
-  Span piece(const Lane& lane, int place) const;
+  /// Returns the lane's piece of such a row for the rank at `local_rank`, whose slice may be shorter.
+  Span piece(const Lane& lane, int local_rank) const;
   bool is_last_piece(const Lane& lane) const;
-  /// Of a stage's elements, in rows of `row`: the next that are one range, few enough for others to get a turn.
+  /// Returns the next range of a stage's elements, in rows of `row`, small enough for other queues to get a turn.
   Span portion(const Lane& lane, int64_t row) const;
   std::byte* output(int64_t element) const { return output_ + element * element_bytes_; }
   const std::byte* input(int64_t element) const { return input_ + element * element_bytes_; }
-  /// Index of the group rank at this rank's host and `place`, or at this rank's place on `host`.
-  int at_place(int place) const { return layout_.rank_at(layout_.host, place); }
-  int on_host(int host) const { return layout_.rank_at(host, layout_.place); }
+  /// Returns the group rank of `local_rank` on this rank's host, or of this rank's local rank on `host`.
+  int on_this_host(int local_rank) const { return layout_.rank_at(layout_.host, local_rank); }
+  int on_host(int host) const { return layout_.rank_at(host, layout_.local_rank); }
 
   MpiTransfer through_mpi_;
   MpiCommunicator& communicator_;
@@ -104,7 +104,7 @@ class HostTransfer final : public MpiOperation {
   const HostLayout& layout_;
   const Collective::Kind kind_;
   std::shared_ptr<HostWindow> window_;
-  std::vector<std::byte*> peers_;  ///< by place: the tensor in the window
+  std::vector<std::byte*> peers_;  ///< by local rank: the tensor in the window
 
   std::byte* output_ = nullptr;
   const std::byte* input_ = nullptr;

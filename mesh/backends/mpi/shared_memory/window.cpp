@@ -26,7 +26,7 @@ struct Parts {
 HostWindow::HostWindow(std::shared_ptr<HostMapping> mapping, const HostLayout& layout, int64_t bytes,
                        Placement placement)
     : mapping_(std::move(mapping)), bytes_(bytes), placement_(placement) {
-  part_ = mapping_->base() + (is_common() ? 0 : layout.place * rank_bytes(layout, bytes, placement));
+  part_ = mapping_->base() + (is_common() ? 0 : layout.local_rank * rank_bytes(layout, bytes, placement));
   is_common() ? WindowMemory::counted().add_common(bytes_) : WindowMemory::counted().add_own(bytes_);
 }
 
@@ -38,7 +38,7 @@ HostWindow::~HostWindow() {
 }
 
 int64_t HostWindow::rank_bytes(const HostLayout& layout, int64_t bytes, Placement placement) {
-  return whole_pages(placement == Placement::Common ? (bytes + layout.places - 1) / layout.places : bytes);
+  return whole_pages(placement == Placement::Common ? (bytes + layout.local_size - 1) / layout.local_size : bytes);
 }
 
 at::Tensor HostWindow::tensor(std::shared_ptr<HostWindow> window, int64_t numel, const at::TensorOptions& options) {

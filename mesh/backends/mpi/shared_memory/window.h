@@ -9,22 +9,22 @@
 
 namespace meshtrain {
 
-/// Memory that Group::allocate() gave out: a part for each rank of the host (Own), or one for all (Common).
+/// Memory that Group::window() allocated: a part for each rank of the host (Own), or one for all (Common).
 class HostWindow {
  public:
-  /// `bytes`: of each part.
+  /// `bytes`: the size of each part.
   HostWindow(std::shared_ptr<HostMapping> mapping, const HostLayout& layout, int64_t bytes, Placement placement);
   ~HostWindow();
   HostWindow(const HostWindow&) = delete;
   HostWindow& operator=(const HostWindow&) = delete;
 
-  /// How much of it each rank has to reserve.
+  /// Returns the bytes that each rank has to reserve.
   static int64_t rank_bytes(const HostLayout& layout, int64_t bytes, Placement placement);
 
-  /// This rank's part, a tensor that keeps the window.
+  /// Returns this rank's part as a tensor that keeps the window alive.
   static at::Tensor tensor(std::shared_ptr<HostWindow> window, int64_t numel, const at::TensorOptions& options);
 
-  /// The window in whose part of this rank the tensor lies; nullptr for ordinary memory.
+  /// Returns the window in whose part of this rank the tensor lies; nullptr for ordinary memory.
   static std::shared_ptr<HostWindow> around(const at::Tensor& tensor);
 
   const HostMapping& mapping() const { return *mapping_; }

@@ -1,0 +1,82 @@
+#include "mesh/replica_map.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+namespace meshtrain {
+
+ReplicaMap::ReplicaMap(const MeshLayout& layout, int64_t rank, std::vector<std::string> axes,
+                       std::optional<int64_t> num_shards)
+    : size_(layout.size()), rank_(rank), num_shards_(num_shards.value_or(1)) {
+  int64_t stride = size_;
+  bool is_outer = true;
+  for (const Axis& axis : layout.axes()) {
+    stride /= axis.size;
+    const Digit digit{stride, axis.size, std::find(axes.begin(), axes.end(), axis.name) != axes.end()};
+    if (axis.name == kTensorAxis) {
+      tp_ = digit;
+    } else if (axis.name == kDataAxis || axis.name == kContextAxis) {
+      (is_outer ? outer_ : inner_) = digit;
+      is_outer = false;
+    }
+  }
+  num_replicas_ = outer_.size * inner_.size / num_shards_;
+  if (num_shards) cut_axes_ = std::move(axes);
+}
+
+ReplicaMap::ReplicaMap(const DeviceMesh& mesh, const std::vector<std::string>& axes, std::optional<int64_t> num_shards)
+    : ReplicaMap(mesh.layout(), mesh.rank(), axes, num_shards) {
+  std::set<std::string> others = {kDataAxis, kContextAxis};
+  world_ = mesh.world();
+  tokens_ = mesh.group(others);
+  const Group& along_axes = mesh.group(std::set<std::string>(axes.begin(), axes.end()));
+  if (num_shards && *num_shards < along_axes.size()) {
+    make_runs(mesh, along_axes);
+    return;
+  }
+  (num_shards ? shards_ : whole_replicas_) = along_axes;
+  for (const std::string& axis : axes) others.erase(axis);
+  remaining_ = mesh.group(others).with_purpose("cp.gradients");
+  others.insert(kTensorAxis);
+  remaining_partial_ = mesh.group(others).with_purpose("tp.gradients");
+  replicas_ = num_shards ? remaining_ : tokens_;
+}
+
+// Splits of the world, so that those of all tp ranks sum in one order.
+void ReplicaMap::make_runs(const DeviceMesh& mesh, const Group& along_axes) {
+  const auto with_the_same_shard = [&](const Group& group) {
+    std::vector<int> members;
+    for (const int64_t rank : group.ranks()) {
+      if (part_of(rank).shard == part().shard) members.push_back(static_cast<int>(rank));
+    }
+    return members;
+  };
+  const auto first = along_axes.ranks().begin() + along_axes.rank() / num_shards_ * num_shards_;
+  shards_ = world_.split({first, first + num_shards_}, "shards");
+  remaining_ = world_.split(with_the_same_shard(tokens_), "replicas").with_purpose("dp.gradients");
+  const Group& everyone = mesh.group({kDataAxis, kContextAxis, kTensorAxis});
+  remaining_partial_ = world_.split(with_the_same_shard(everyone), "replicas_tp").with_purpose("tp.gradients");
+  replicas_ = remaining_;
+}
+
+ReplicaMap::Part ReplicaMap::part_of(int64_t rank) const {
+  const int64_t tp = tp_.of(rank), outer = outer_.of(rank), inner = inner_.of(rank);
+  if (outer_.is_cut && inner_.is_cut) {
+    const int64_t position = outer * inner_.size + inner;
+    return {tp, position % num_shards_, position / num_shards_};
+  }
+  if (outer_.is_cut) return {tp, outer % num_shards_, outer / num_shards_ * inner_.size + inner};
+  return {tp, inner % num_shards_, outer * (inner_.size / num_shards_) + inner / num_shards_};
+}
+
+Range ReplicaMap::owned(int64_t numel, int64_t whole) const {
+  const Part own = part();
+  const int64_t share = (numel + num_replicas_ - 1) / num_replicas_;
+  const int64_t end = std::min(share * (own.replica + 1), numel);
+  int64_t begin = std::min(share * own.replica, numel);
+  if (own.tp != 0) begin = std::max(begin, whole);
+  return {begin, std::max<int64_t>(end - begin, 0)};
+}
+
+}  // namespace meshtrain

@@ -1,0 +1,90 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "mesh/box.h"
+#include "mesh/device_mesh.h"
+
+namespace meshtrain {
+
+/// Which rank of a mesh holds which part of the model, who owns each element, and over whose ranks a gradient is
+/// summed: decided here, once, from the mesh and from how data parallelism divides the model.
+///
+/// tp cuts the parameters that say so (Parameter::sharded_over). What a rank has of the parameters lies in flat
+/// buffers, which data parallelism (FSDP), over the axis dp or over dp and cp, cuts into shards or leaves whole. Ranks
+/// that hold the same shard of the same part are replicas of each other, and share its elements out among them as
+/// owners.
+///
+/// A gradient is a sum over dp x cp, and over tp too where it is partial there (design rule 2). Data parallelism makes
+/// the part of that sum that is over its own ranks: shards(), or whole_replicas(). remaining() and remaining_partial()
+/// are the other ranks.
+class ReplicaMap {
+ public:
+  /// The part of the model that one rank holds.
+  struct Part {
+    int64_t tp = 0;       ///< part of every parameter that is cut over tp
+    int64_t shard = 0;    ///< of every flat buffer
+    int64_t replica = 0;  ///< which of the ranks that hold the same: its rank in replicas()
+
+    bool operator==(const Part&) const = default;
+  };
+
+  /// One rank, which holds and owns everything.
+  ReplicaMap() = default;
+  /// The ranks of `layout`, with the axes dp, cp and tp, as its rank `rank` sees them, without groups: arithmetic at
+  /// the cost of a few divisions. Data parallelism is over `axes`, dp or dp and cp. `num_shards`, which divides their
+  /// number of ranks: runs of so many ranks along `axes` hold the shards of one model; none: every rank holds it whole.
+  ReplicaMap(const MeshLayout& layout, int64_t rank, std::vector<std::string> axes, std::optional<int64_t> num_shards);
+  /// Makes the map of this rank of `mesh`, with groups. Every rank of `mesh` must call it: collective where there are
+  /// several runs of shards.
+  ReplicaMap(const DeviceMesh& mesh, const std::vector<std::string>& axes, std::optional<int64_t> num_shards);
+
+  int64_t size() const { return size_; }
+  int64_t num_tp() const { return tp_.size; }
+  Part part_of(int64_t rank) const;
+  Part part() const { return part_of(rank_); }
+  /// The axes over whose ranks flat buffers are cut; empty where every rank holds them whole.
+  const std::vector<std::string>& cut_axes() const { return cut_axes_; }
+
+  /// Returns the elements that this rank owns of its shard of a flat buffer, of `numel` elements, of which the first
+  /// `whole` belong to parameters that tp does not cut. Every element of the model has exactly one owner (design rule
+  /// 3): replicas own equal ranges, and what all tp ranks hold belongs to the first of them.
+  Range owned(int64_t numel, int64_t whole) const;
+
+  const Group& world() const { return world_; }
+  /// Ranks that compute different tokens, dp x cp: a loss and every gradient are sums over them.
+  const Group& tokens() const { return tokens_; }
+  /// Ranks that hold the shards of this rank's flat buffers, in the order of Part::shard; this rank alone where they
+  /// are whole.
+  const Group& shards() const { return shards_; }
+  /// Ranks over which data parallelism sums flat buffers that are whole; this rank alone where they are cut.
+  const Group& whole_replicas() const { return whole_replicas_; }
+  /// Ranks that hold what this rank holds, in the order of Part::replica.
+  const Group& replicas() const { return replicas_; }
+  /// Ranks over which gradients remain to be summed after data parallelism: cp unless data parallelism is over it, and
+  /// the other runs of shards.
+  const Group& remaining() const { return remaining_; }
+  /// Ranks over which gradients remain to be summed that are partial over tp: its ranks too.
+  const Group& remaining_partial() const { return remaining_partial_; }
+
+ private:
+  /// A rank's coordinate on one axis.
+  struct Digit {
+    int64_t stride = 1, size = 1;
+    bool is_cut = false;
+    int64_t of(int64_t rank) const { return rank / stride % size; }
+  };
+
+  void make_runs(const DeviceMesh& mesh, const Group& along_axes);
+
+  int64_t size_ = 1, rank_ = 0;
+  int64_t num_shards_ = 1;
+  Digit tp_, outer_, inner_;  // dp and cp in the order of the layout
+  std::vector<std::string> cut_axes_;
+  int64_t num_replicas_ = 1;
+  Group world_, tokens_, shards_, whole_replicas_, replicas_, remaining_, remaining_partial_;
+};
+
+}  // namespace meshtrain
