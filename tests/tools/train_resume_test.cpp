@@ -29,6 +29,8 @@ TEST_F(TrainResume, GoesOnToTheSameLosses) {
     EXPECT_TRUE(has(ending.out, "\nresumed after step 6, from " + (checkpoints() / "step-00000006").string() + " in "))
         << ending.out;
     EXPECT_TRUE(has(ending.out, "\n  train.steps: 11, was 8\n")) << ending.out;
+    const std::string log = content(run_dir / "log.txt");
+    EXPECT_TRUE(has(log, " info: step 8/8 ") && has(log, " info: resumed after step 6, ")) << log;
     const auto parts = metrics();
     expect_steps(parts, 11);
     for (const char* key : {"loss", "grad_norm", "tokens"}) EXPECT_EQ(column(parts, key), column(whole, key)) << key;
