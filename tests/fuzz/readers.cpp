@@ -16,7 +16,7 @@
 #include "runtime/data/dataset.h"
 #include "runtime/data/prepare.h"
 #include "runtime/hf/config_json.h"
-#include "runtime/model/declared_tensors.h"
+#include "runtime/model/transformer.h"
 #include "runtime/recipe/load.h"
 #include "runtime/safetensors/folder.h"
 #include "runtime/safetensors/writer.h"

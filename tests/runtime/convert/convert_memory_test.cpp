@@ -8,7 +8,7 @@
 
 #include "runtime/convert/export_checkpoint.h"
 #include "runtime/convert/import_checkpoint.h"
-#include "runtime/model/declared_tensors.h"
+#include "runtime/model/transformer.h"
 #include "tests/support/scratch.h"
 
 namespace meshtrain {
