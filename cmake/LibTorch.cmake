@@ -12,6 +12,22 @@ if(NOT EXISTS "${MESHTRAIN_LIBTORCH}/lib/libtorch_cpu.so")
   message(FATAL_ERROR "No LibTorch in ${MESHTRAIN_LIBTORCH}: run tools/setup, "
                       "or point -DMESHTRAIN_LIBTORCH at a LibTorch 2.11 of your own.")
 endif()
+# Another version may lack a header or, worse, compile and compute something else.
+block()
+  set(header "${MESHTRAIN_LIBTORCH}/include/torch/headeronly/version.h")
+  set(version "no version: there is no ${header}")
+  if(EXISTS "${header}")
+    file(READ "${header}" text)
+    set(version "no TORCH_VERSION in ${header}")
+    if(text MATCHES "TORCH_VERSION[ \\\n]+\"([0-9]+\\.[0-9]+[^\"]*)\"")
+      set(version "version ${CMAKE_MATCH_1}")
+    endif()
+  endif()
+  if(NOT version MATCHES "^version 2\\.11\\.")
+    message(FATAL_ERROR "LibTorch 2.11 is wanted, and ${MESHTRAIN_LIBTORCH} has ${version}: run tools/setup and leave "
+                        "MESHTRAIN_LIBTORCH out, or point -DMESHTRAIN_LIBTORCH at a LibTorch 2.11 of your own.")
+  endif()
+endblock()
 
 add_library(meshtrain_torch INTERFACE)
 target_include_directories(meshtrain_torch SYSTEM INTERFACE

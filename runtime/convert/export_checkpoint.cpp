@@ -1,7 +1,6 @@
 #include "runtime/convert/export_checkpoint.h"
 
 #include <ATen/ATen.h>
-#include <malloc.h>
 
 #include <algorithm>
 #include <limits>
@@ -12,7 +11,8 @@
 
 #include "mesh/error.h"
 #include "runtime/checkpoint/checkpoint_reader.h"
-#include "runtime/model/declared_tensors.h"
+#include "runtime/convert/freed_memory.h"
+#include "runtime/model/transformer.h"
 #include "runtime/recipe/load.h"
 #include "runtime/tokenizer/tokenizer.h"
 #include "runtime/trainer/assemble.h"
@@ -106,8 +106,7 @@ ExportedCheckpoint export_checkpoint(const fs::path& folder, const fs::path& out
       check_range(tensor.name, values, dtype);
       writer.write(tensor.name, values);
     }
-    ::malloc_trim(
-        0);  // else freed tensors add up: glibc keeps them, and LibTorch's aligned blocks do not fit their holes
+    return_freed_memory();
     exported.num_bytes += num_bytes(tensor);
   }
   writer.finish();

@@ -1,7 +1,6 @@
 #include "runtime/convert/import_checkpoint.h"
 
 #include <ATen/core/Tensor.h>
-#include <malloc.h>
 
 #include <map>
 #include <string>
@@ -14,9 +13,10 @@
 #include "runtime/checkpoint/manifest_writer.h"
 #include "runtime/checkpoint/piece.h"
 #include "runtime/checkpoint/recipe_changes.h"
+#include "runtime/convert/freed_memory.h"
 #include "runtime/files/output_file.h"
 #include "runtime/hf/config_json.h"
-#include "runtime/model/declared_tensors.h"
+#include "runtime/model/transformer.h"
 #include "runtime/recipe/load.h"
 #include "runtime/run/run_directory.h"
 #include "runtime/safetensors/folder.h"
@@ -100,8 +100,7 @@ std::string write_pieces(const fs::path& folder, const SafetensorsFolder& source
       part.add(tensors[i].name, tensors[i].dtype, tensors[i].shape, boxes[i],
                checksum(values.const_data_ptr(), values.nbytes()));
     }
-    ::malloc_trim(
-        0);  // else freed tensors add up: glibc keeps them, and LibTorch's aligned blocks do not fit their holes
+    return_freed_memory();
   }
   file.finish();
   return part.packed();

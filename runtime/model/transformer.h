@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "runtime/model/block.h"
+#include "runtime/safetensors/tensor_entry.h"
 #include "tensor_parallel/embedding.h"
 #include "tensor_parallel/vocabulary_logits.h"
 
@@ -59,5 +60,9 @@ class Transformer {
   RmsNorm norm_;
   std::optional<Parameter> head_;
 };
+
+/// Returns the parameters of a model of this shape, none of them cut, as if each had `dtype`: in the order of
+/// Transformer::parameters(), without any memory for them.
+std::vector<TensorEntry> declared_tensors(const ModelShape& shape, at::ScalarType dtype);
 
 }  // namespace meshtrain

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <set>
 
-#include "runtime/model/declared_tensors.h"
+#include "runtime/model/transformer.h"
 #include "runtime/recipe/fields.h"
 #include "runtime/yaml/reader.h"
 #include "runtime/yaml/suggest.h"

@@ -8,6 +8,7 @@
 #include "runtime/recipe/load.h"
 #include "runtime/run/skipped_steps.h"
 #include "runtime/telemetry/console.h"
+#include "runtime/telemetry/log.h"
 
 namespace meshtrain {
 
@@ -18,8 +19,8 @@ Journal::Journal(const Recipe& recipe, std::unique_ptr<RunDirectory> directory, 
       metrics_(directory_->metrics(), last_step, may_skip(recipe.train)) {
   directory_->write_recipe(to_yaml(recipe_));
   if (recipe.train.parameter_metrics.every > 0) parameters_.emplace(directory_->parameter_metrics(), last_step);
-  spdlog::set_pattern("%v");
-  if (!directory_->warning().empty()) spdlog::info(directory_->warning());
+  open_log(directory_->log());
+  if (!directory_->warning().empty()) say(directory_->warning());
 }
 
 void Journal::announce(const ModelSize& size, bool sequence_parallel, const ContextChoice& context,
@@ -68,7 +69,7 @@ void Journal::announce(const Resumed& resumed) const {
   }
   for (const std::string& change : resumed.changes) spdlog::info("  {}", change);
   if (!metrics_.missing().empty()) {
-    spdlog::info("warning: metrics.jsonl has no lines of {}: what was written of them is lost", metrics_.missing());
+    spdlog::warn("warning: metrics.jsonl has no lines of {}: what was written of them is lost", metrics_.missing());
   }
 }
 
@@ -110,7 +111,7 @@ void Journal::sync() {
 }
 
 void Journal::say(const std::string& line) const {
-  spdlog::info(line);
+  spdlog::log(line.starts_with("warning: ") ? spdlog::level::warn : spdlog::level::info, line);
 }
 
 }  // namespace meshtrain

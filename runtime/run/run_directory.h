@@ -9,8 +9,8 @@
 
 namespace meshtrain {
 
-/// The folder of one run: metrics.jsonl, parameters.jsonl on request, recipe.yaml and its checkpoints. Locked as long
-/// as this lives. Of one rank; the lock is the kernel's, so a run that was killed leaves none behind.
+/// The folder of one run: log.txt, metrics.jsonl, parameters.jsonl on request, recipe.yaml and its checkpoints. Locked as
+/// long as this lives. Of one rank; the lock is the kernel's, so a run that was killed leaves none behind.
 class RunDirectory {
  public:
   /// Creates `folder` where it is absent. Throws InputError when it is in use by another process, or holds a run while
@@ -22,6 +22,7 @@ class RunDirectory {
   const std::filesystem::path& folder() const { return folder_; }
   /// LockFile::warning().
   const std::string& warning() const { return lock_->warning(); }
+  std::filesystem::path log() const { return folder_ / "log.txt"; }
   std::filesystem::path metrics() const { return metrics_of(folder_); }
   static std::filesystem::path metrics_of(const std::filesystem::path& run) { return run / "metrics.jsonl"; }
   std::filesystem::path parameter_metrics() const { return folder_ / "parameters.jsonl"; }

@@ -1,6 +1,7 @@
 #include <nlohmann/json.hpp>
 
 #include "mesh/error.h"
+#include "runtime/files/checksum.h"
 #include "runtime/files/file_reader.h"
 #include "runtime/files/json_object.h"
 #include "runtime/tokenizer/hugging_face.h"
@@ -138,12 +139,8 @@ void check_vocabulary(const Tokenizer& tokenizer, int64_t vocab_size, const std:
 
 std::string tokenizer_fingerprint(const std::string& name) {
   if (name == kBytes) return name;
-  uint64_t hash = 0xCBF29CE484222325;  // FNV-1a
   const FileBytes file = read_all(tokenizer_file(name));
-  for (int64_t i = 0; i < file.size(); ++i) {
-    hash = (hash ^ static_cast<uint64_t>(file.data()[i])) * 0x100000001B3;
-  }
-  return std::to_string(hash);
+  return checksum_text(checksum(file.data(), static_cast<size_t>(file.size())));
 }
 
 }  // namespace meshtrain

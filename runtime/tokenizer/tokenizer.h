@@ -73,7 +73,7 @@ std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& name);
 /// Throws InputError that begins with `where` when `tokenizer` has ids that a model of `vocab_size` has not.
 void check_vocabulary(const Tokenizer& tokenizer, int64_t vocab_size, const std::string& where);
 
-/// What the ids of a text depend on: "bytes", or a hash of the tokenizer's files. The same on every machine.
+/// Returns what tells tokenizers apart, the same on every machine: "bytes", or the checksum of the tokenizer's file.
 std::string tokenizer_fingerprint(const std::string& name);
 
 }  // namespace meshtrain

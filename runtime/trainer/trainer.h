@@ -41,8 +41,9 @@ class Trainer {
   Trainer(const Recipe& recipe, const DeviceMesh& mesh, at::Device device)
       : Trainer(recipe, mesh, device, map_replicas(sharding_choice(recipe, mesh.layout()), mesh)) {}
 
-  /// From now on a step() runs as a graph where it can: not when it measures, and only with samples that are one
-  /// document each. Of one rank and the optimizer adamw. `graph`: of the trainer's device.
+  /// Makes each later step() run as a graph where it can: not when it measures, and only with samples that are one
+  /// document each. On any number of ranks, all of which call this; StepGraph::hindrance() has to be empty. `graph`: of
+  /// the trainer's device.
   void use_graph(std::unique_ptr<DeviceGraph> graph);
 
   /// One update: compute_gradients(), then update(). `measure`: each parameter by itself, the same on every rank.

@@ -5,7 +5,7 @@
 
 #include "runtime/convert/export_checkpoint.h"
 #include "runtime/convert/import_checkpoint.h"
-#include "runtime/model/declared_tensors.h"
+#include "runtime/model/transformer.h"
 #include "runtime/safetensors/folder.h"
 #include "tests/checkpoint/training.h"
 #include "tests/matrix/cell.h"

@@ -16,7 +16,7 @@ class Libraries : public TrainProgram {
  protected:
   void SetUp() override { setenv("MESHTRAIN_EMULATED_GPUS", "1", 1); }
 
-  static std::filesystem::path build() { return std::getenv("MESHTRAIN_BUILD"); }
+  static std::filesystem::path build() { return build_folder(); }
   static std::filesystem::path meshtrain() { return build() / "meshtrain"; }
 
   /// One step whose attention is cuDNN's, by `program` in a plain environment and `environment`.

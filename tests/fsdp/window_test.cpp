@@ -11,6 +11,7 @@
 #include "mesh/skipped_sums.h"
 #include "tests/fsdp/chain.h"
 #include "tests/support/commands.h"
+#include "tests/support/files.h"
 
 namespace meshtrain {
 namespace {
@@ -164,10 +165,8 @@ INSTANTIATE_TEST_SUITE_P(All, FsdpWindows, ::testing::ValuesIn(kWays),
 /// Over TCP, between two network namespaces.
 TEST(FsdpTwoHosts, PassTheSameTests) {
   if (world().size() > 1) GTEST_SKIP() << "starts an mpirun of its own";
-  const char* const source = std::getenv("MESHTRAIN_SOURCE");
-  if (!source) GTEST_SKIP() << "MESHTRAIN_SOURCE is not set";
   const testing::Outcome outcome =
-      testing::run("timeout 300 '" + std::string(source) + "/tests/support/two_hosts' " + testing::this_program() +
+      testing::run("timeout 300 '" + testing::source_folder() + "/tests/support/two_hosts' " + testing::this_program() +
                    " --gtest_filter='All/FsdpWays.*hosts_as_found:All/FsdpCost.*hosts_as_found'");
   if (outcome.status == 77) GTEST_SKIP() << outcome.output;
   EXPECT_EQ(outcome.status, 0) << outcome.output;

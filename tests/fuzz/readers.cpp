@@ -16,12 +16,12 @@
 #include "runtime/data/dataset.h"
 #include "runtime/data/prepare.h"
 #include "runtime/hf/config_json.h"
-#include "runtime/model/declared_tensors.h"
+#include "runtime/model/transformer.h"
 #include "runtime/recipe/load.h"
 #include "runtime/safetensors/folder.h"
 #include "runtime/safetensors/writer.h"
 #include "runtime/tokenizer/tokenizer.h"
-#include "tests/runtime/data_files.h"
+#include "tests/support/files.h"
 
 namespace meshtrain::testing {
 namespace {
@@ -29,8 +29,7 @@ namespace {
 namespace fs = std::filesystem;
 
 fs::path source(const std::string& name) {
-  const char* folder = std::getenv("MESHTRAIN_SOURCE");
-  return fs::path(folder ? folder : ".") / "tests" / name;
+  return source_folder() + "/tests/" + name;
 }
 
 std::string damaged_text(const std::string& file, Mutator& mutator) {
@@ -85,7 +84,7 @@ std::string written(const fs::path& file, const std::vector<TensorEntry>& entrie
   SafetensorsWriter writer(file, entries);
   for (const TensorEntry& entry : entries) writer.write(entry.name, at::ones(entry.shape));
   writer.finish();
-  return read_file(file);
+  return content(file);
 }
 
 FuzzedReader safetensors(const fs::path& folder) {
@@ -124,7 +123,7 @@ FuzzedReader config_json(const fs::path&) {
   std::vector<std::string> corpus;
   for (const char* name :
        {"llama", "llama3_rope", "llama_linear", "llama_yarn", "llama_bias", "mistral", "qwen2", "qwen3"}) {
-    corpus.push_back(read_file(source("fixtures") / name / "config.json"));
+    corpus.push_back(content(source("fixtures") / name / "config.json"));
   }
   return {corpus, "config.json", damaged_text,
           [](const fs::path& at) {
@@ -211,12 +210,12 @@ void export_and_verify(const fs::path& at) {
 }
 
 FuzzedReader checkpoint(const fs::path& folder) {
-  const std::string whole = read_file(small_checkpoint(folder) / "manifest.json");
+  const std::string whole = content(small_checkpoint(folder) / "manifest.json");
   return {{whole}, "manifest.json", damaged_manifest, export_and_verify, 400};
 }
 
 FuzzedReader checkpoint_file(const fs::path& folder) {
-  const std::string whole = read_file(small_checkpoint(folder) / "rank-00000.safetensors");
+  const std::string whole = content(small_checkpoint(folder) / "rank-00000.safetensors");
   return {{whole}, "rank-00000.safetensors", damaged_safetensors, export_and_verify, 400};
 }
 
@@ -225,7 +224,7 @@ FuzzedReader recipe(const fs::path&) {
           "recipe.yaml",
           damaged_text,
           [](const fs::path& at) {
-            const std::string text = read_file(at / "recipe.yaml");
+            const std::string text = content(at / "recipe.yaml");
             const Recipe recipe = parse_recipe(text);
             to_yaml(recipe);
           },
@@ -259,7 +258,7 @@ std::string shortened(const std::string& text, size_t merges) {
 FuzzedReader tokenizer_json(const fs::path&) {
   std::vector<std::string> corpus;
   for (const char* name : {"gpt2", "llama3", "smollm2", "qwen", "flags", "merged"}) {
-    corpus.push_back(shortened(read_file(source("tokenizer/fixtures") / name / "tokenizer.json"), 100));
+    corpus.push_back(shortened(content(source("tokenizer/fixtures") / name / "tokenizer.json"), 100));
   }
   return {corpus, "tokenizer.json", [](const std::string& file, Mutator& mutator) { return mutator.text(file, 2500); },
           [](const fs::path& at) { use(*load_tokenizer(at)); }, 600};
@@ -267,9 +266,9 @@ FuzzedReader tokenizer_json(const fs::path&) {
 
 FuzzedReader tokenizer_config(const fs::path& folder) {
   const fs::path fixture = source("tokenizer/fixtures/llama3");
-  write_file(folder / "tokenizer.json", read_file(fixture / "tokenizer.json"));
+  write_file(folder / "tokenizer.json", content(fixture / "tokenizer.json"));
   write_file(folder / "config.json", R"({"bos_token_id": 1, "eos_token_id": [2]})");
-  return {{read_file(fixture / "tokenizer_config.json")},
+  return {{content(fixture / "tokenizer_config.json")},
           "tokenizer_config.json",
           damaged_text,
           [](const fs::path& at) { use(*load_tokenizer(at)); },
@@ -277,7 +276,7 @@ FuzzedReader tokenizer_config(const fs::path& folder) {
 }
 
 FuzzedReader sentencepiece(const fs::path&) {
-  return {{read_file(source("tokenizer/fixtures/sentencepiece/tokenizer.model"))},
+  return {{content(source("tokenizer/fixtures/sentencepiece/tokenizer.model"))},
           "tokenizer.model",
           [](const std::string& file, Mutator& mutator) {
             return mutator.once_in(4) ? mutator.bytes(file) : mutator.in_place(file);

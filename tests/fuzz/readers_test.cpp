@@ -16,7 +16,7 @@
 
 #include "mesh/error.h"
 #include "tests/fuzz/readers.h"
-#include "tests/runtime/data_files.h"
+#include "tests/support/files.h"
 #include "tests/support/scratch.h"
 
 namespace meshtrain::testing {

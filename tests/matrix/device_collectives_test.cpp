@@ -14,6 +14,7 @@
 #include "mesh/device_mesh.h"
 #include "mesh/error.h"
 #include "mesh/staged.h"
+#include "tests/support/files.h"
 #include "tests/support/world.h"
 
 namespace meshtrain {
@@ -24,9 +25,8 @@ using testing::world;
 class DeviceCollectives : public ::testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
-    const char* const build = std::getenv("MESHTRAIN_BUILD");
-    const bool built = build && std::filesystem::exists(std::filesystem::path(build) / "libmeshtrain_cuda.so");
-    if (!built) GTEST_SKIP() << "needs the plug-in";
+    const std::string build = testing::build_folder();
+    if (!std::filesystem::exists(build + "/libmeshtrain_cuda.so")) GTEST_SKIP() << "needs the plug-in";
     CudaPlugin& plugin = open_cuda_plugin(build);
     int gpu = 0;
     try {

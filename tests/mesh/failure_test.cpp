@@ -14,6 +14,7 @@
 
 #include "mesh/backends/mpi/mpi.h"
 #include "tests/support/commands.h"
+#include "tests/support/files.h"
 #include "tests/support/world.h"
 
 namespace meshtrain {
@@ -127,9 +128,7 @@ class Failure : public ::testing::Test {
   }
 
   static Outcome run_victim(const std::string& name) {
-    const char* source = std::getenv("MESHTRAIN_SOURCE");
-    if (source == nullptr) throw std::runtime_error("MESHTRAIN_SOURCE is not set; ctest sets it");
-    return run("timeout 60 '" + std::string(source) + "/tools/ranks' 3 " + this_program() +
+    return run("timeout 60 '" + testing::source_folder() + "/tools/ranks' 3 " + this_program() +
                " --gtest_also_run_disabled_tests --gtest_filter=Victim.DISABLED_" + name);
   }
 

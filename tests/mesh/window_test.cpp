@@ -12,7 +12,6 @@
 #include "mesh/backends/dry_run.h"
 #include "mesh/backends/mpi/mpi.h"
 #include "mesh/backends/mpi/shared_memory/board.h"
-#include "mesh/cgroup.h"
 #include "mesh/device_mesh.h"
 #include "mesh/host_map.h"
 #include "mesh/instrumented.h"
@@ -20,6 +19,7 @@
 #include "mesh/skipped_sums.h"
 #include "tests/mesh/worlds.h"
 #include "tests/support/commands.h"
+#include "tests/support/files.h"
 #include "tests/support/hosts.h"
 #include "tests/support/world.h"
 
@@ -340,31 +340,6 @@ INSTANTIATE_TEST_SUITE_P(On, Windows,
                          ::testing::Values(Hosts::Found, Hosts::Two, Hosts::InTurn, Hosts::Each, Hosts::Refused),
                          [](const auto& tested) { return name_of(tested.param); });
 
-TEST(WindowSpace, IsGivenToAllRanksOrNone) {
-  if (world().size() == 1) GTEST_SKIP() << "needs several ranks";
-  // Of the last rank alone the limit is low.
-  const int64_t room = HostBoard::kRankBytes + WindowMemory::counted().exchange() + (1 << 20);
-  const Group group = world_over({.window_bytes = room + (world().rank() == world().size() - 1 ? 0 : 8 << 20)});
-  EXPECT_EQ(group.allocate(1 << 18, at::kFloat, Placement::Own).placement, Placement::Own);
-  ::testing::internal::CaptureStderr();
-  const GroupMemory refused = group.allocate(1 << 19, at::kFloat, Placement::Own);
-  group.allocate(1 << 19, at::kFloat, Placement::Own);
-  const std::string log = ::testing::internal::GetCapturedStderr();
-  EXPECT_EQ(refused.placement, Placement::Private);
-  at::Tensor tensor = refused.tensor;
-  group.all_reduce(tensor.fill_(1)).wait();
-  EXPECT_EQ(tensor[77].item<float>(), world().size());
-  if (world().rank() != 0) {
-    EXPECT_EQ(log, "");
-    return;
-  }
-  EXPECT_EQ(std::count(log.begin(), log.end(), '\n'), 1) << log;
-  for (const char* part : {"asked for 2 MiB", "a rank may hold ", " in windows and holds ",
-                           "communicate through MPI instead", "raise MESHTRAIN_WINDOW_MIB"}) {
-    EXPECT_NE(log.find(part), std::string::npos) << log;
-  }
-}
-
 TEST(WindowSpace, AGroupWithinAnotherUsesItsWindows) {
   const int size = world().size();
   if (size < 4) GTEST_SKIP() << "needs four ranks";
@@ -404,39 +379,6 @@ TEST(WindowSpace, TakesPageTablesForWhatARankTouches) {
   EXPECT_LE(page_table_bytes() - before, 2 * own + world().size() * 3 * 4096 + spare);
 }
 
-/// Two groups that each ask at once for three fifths of what is left.
-TEST(WindowSpace, DISABLED_OfSiblingsThatAskAtOnce) {
-  const Watchdog watchdog{kWindowSeconds};
-  std::vector<int> members;
-  for (int member = world().rank() % 2; member < world().size(); member += 2) members.push_back(member);
-  const Group group = world().split(members, "siblings");
-  at::Tensor left = at::full({1}, Cgroups().memory().value_or(0), at::kLong);
-  world().broadcast(left, 0).wait();
-  ASSERT_GT(left.item<int64_t>(), 0);
-  ASSERT_LT(left.item<int64_t>(), int64_t{1} << 30) << "this group is limited to 1 GiB";
-  const int64_t bytes = left.item<int64_t>() * 6 / 10 / group.size();
-  world().barrier();
-  const at::Tensor window = group.window(bytes, at::kByte, Placement::Own);
-  at::Tensor given = at::full({1}, window.defined() ? 1 : 0, at::kLong);
-  world().all_reduce(given).wait();
-  EXPECT_EQ(given.item<int64_t>(), world().size() / 2) << "ranks have a window";
-}
-
-/// Where too much is promised the kernel ends a rank.
-TEST(WindowSpace, IsNotPromisedTwice) {
-  if (world().size() > 1) GTEST_SKIP() << "starts an mpirun of its own";
-  const char* const source = std::getenv("MESHTRAIN_SOURCE");
-  if (!source) GTEST_SKIP() << "MESHTRAIN_SOURCE is not set";
-  const std::string folder = source;
-  const testing::Outcome outcome =
-      testing::run("timeout 60 '" + folder + "/tests/support/limited' --memory 1073741824 '" + folder +
-                   "/tools/ranks' 4 " + testing::this_program() +
-                   " --gtest_also_run_disabled_tests --gtest_filter=WindowSpace.DISABLED_OfSiblingsThatAskAtOnce");
-  if (outcome.status == 77) GTEST_SKIP() << outcome.output;
-  EXPECT_EQ(outcome.status, 0) << outcome.output;
-  EXPECT_NE(outcome.output.find("AskAtOnce ("), std::string::npos) << outcome.output;
-}
-
 TEST(WindowSpace, PassesThroughWhatDecoratesABackend) {
   const auto ledger = std::make_shared<TrafficLedger>();
   const Group counted(instrument(world().backend(), ledger), "counted", world().ranks(), world().coordinate_text());
@@ -461,10 +403,8 @@ TEST(TwoHosts, DISABLED_AreFound) {
 /// Over TCP, between two network namespaces.
 TEST(TwoHosts, PassTheSameTests) {
   if (world().size() > 1) GTEST_SKIP() << "starts an mpirun of its own";
-  const char* const source = std::getenv("MESHTRAIN_SOURCE");
-  if (!source) GTEST_SKIP() << "MESHTRAIN_SOURCE is not set";
   const testing::Outcome outcome = testing::run(
-      "timeout 300 '" + std::string(source) + "/tests/support/two_hosts' " + testing::this_program() +
+      "timeout 300 '" + testing::source_folder() + "/tests/support/two_hosts' " + testing::this_program() +
       " --gtest_also_run_disabled_tests "
       "--gtest_filter='TwoHosts.DISABLED_*:On/Windows.*/hosts_as_found:CollectiveArithmetic.*-*SumsInTheOrder*'");
   if (outcome.status == 77) GTEST_SKIP() << outcome.output;
@@ -504,76 +444,6 @@ TEST(HostLayout, NumbersTheOrderOfSums) {
   EXPECT_NE(order({0, 0, 1, 1}), 0U);
   EXPECT_NE(order({0, 0, 1, 1}), order({0, 1, 0, 1}));
   EXPECT_NE(order({0, 0, 1, 1, 2, 2, 3, 3}), order({0, 0, 0, 0, 1, 1, 1, 1}));
-}
-
-/// Groups of every second rank, whose ranks 2k and 2k + 1 have the same values: the sums have to be the same.
-void expect_equal_sums(const Group& parent) {
-  std::vector<int> members;
-  for (int member = parent.rank() % 2; member < parent.size(); member += 2) members.push_back(member);
-  const Group group = parent.split(members, "every_second");
-  for (const int64_t length : {1000, 300'001}) {
-    const at::Tensor mine = testing::random_tensor({length}, 50 + static_cast<uint64_t>(group.rank()), at::kFloat);
-    at::Tensor sum = group.allocate(length, at::kFloat, Placement::Own).tensor.copy_(mine);
-    parent.barrier();
-    group.all_reduce(sum).wait();
-    at::Tensor all = at::empty({parent.size(), length}, at::kFloat);
-    parent.all_gather(all, sum.clone().view({1, length})).wait();
-    for (int rank = 1; rank < parent.size(); ++rank) ASSERT_TRUE(at::equal(all[rank], all[0])) << "rank " << rank;
-  }
-}
-
-/// On 3 and 5 ranks one group of four has two ranks on each host, the other one and three.
-TEST(Siblings, SumInOneOrderOnUnequalHosts) {
-  if (world().size() < 8) GTEST_SKIP() << "needs groups of four";
-  const Watchdog watchdog{kWindowSeconds};
-  ::testing::internal::CaptureStderr();
-  const Group group = world_over({.hosts = {0, 0, 0, 1, 1, 1, 1, 1}});
-  const std::string said = ::testing::internal::GetCapturedStderr();
-  if (world().rank() == 0 && !said.empty()) {  // once in a process
-    EXPECT_EQ(said.rfind("meshtrain: the 8 ranks are on 2 hosts, 3 to 5 on each, so that some groups", 0), 0U) << said;
-  }
-  expect_equal_sums(group);
-}
-
-/// One group is on one host, or has ranks that alternate; the other has not.
-TEST(Siblings, SumInOneOrderWhereverTheyLie) {
-  if (world().size() < 8) GTEST_SKIP() << "needs groups of four";
-  const Watchdog watchdog{kWindowSeconds};
-  expect_equal_sums(world_over({.hosts = {0, 0, 0, 1, 0, 0, 0, 1}}));
-  expect_equal_sums(world_over({.hosts = {0, 0, 0, 1, 1, 1, 1, 0}}));
-}
-
-/// One group is on one host, the other on four, between which more ranks than talk at a time sum by pairs.
-TEST(Siblings, SumInOneOrderWhereMessagesGoBySteps) {
-  if (world().size() < 8) GTEST_SKIP() << "needs groups of four";
-  const Watchdog watchdog{kWindowSeconds};
-  expect_equal_sums(world_over({.fan_out = 3, .hosts = {0, 1, 0, 2, 0, 3, 0, 4}}));
-}
-
-/// One group sums in a window, the other has got none.
-TEST(Siblings, SumInOneOrderWithAWindowAndWithout) {
-  if (world().size() < 8) GTEST_SKIP() << "needs groups of four";
-  const Watchdog watchdog{kWindowSeconds};
-  const Group parent = world_over({.fan_out = 3});
-  const int odd = parent.rank() % 2;
-  const Group group = parent.split({odd, odd + 2, odd + 4, odd + 6}, "every_second");
-  constexpr int64_t kLength = 300'001;  // too long for the board in one piece
-  const at::Tensor mine = testing::random_tensor({kLength}, 50 + static_cast<uint64_t>(group.rank()), at::kFloat);
-  const at::Tensor window = group.allocate(kLength, at::kFloat, Placement::Own).tensor;
-  at::Tensor sum = odd ? mine.clone() : at::Tensor(window).copy_(mine);
-  parent.barrier();
-  group.all_reduce(sum).wait();
-  at::Tensor all = at::empty({parent.size(), kLength}, at::kFloat);
-  parent.all_gather(all, sum.clone().view({1, kLength})).wait();
-  for (int rank = 1; rank < parent.size(); ++rank) ASSERT_TRUE(at::equal(all[rank], all[0])) << "rank " << rank;
-}
-
-/// Ranks of one group may hold no windows: the other one has its board.
-TEST(Siblings, SumInOneOrderWhereOneIsRefusedMemory) {
-  if (world().size() < 8) GTEST_SKIP() << "needs groups of four";
-  const Watchdog watchdog{kWindowSeconds};
-  const int64_t most = world().rank() == 1 ? 0 : std::numeric_limits<int64_t>::max();
-  expect_equal_sums(world_over({.window_bytes = most, .hosts = {0, 0, 0, 0, 1, 1, 1, 1}}));
 }
 
 }  // namespace

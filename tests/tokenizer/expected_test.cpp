@@ -2,6 +2,7 @@
 
 #include <thread>
 
+#include "runtime/files/checksum.h"
 #include "runtime/tokenizer/tokenizer.h"
 #include "runtime/tokenizer/utf8.h"
 #include "tests/support/scratch.h"
@@ -127,6 +128,17 @@ TEST(Bytes, KeepsEveryByte) {
   EXPECT_EQ(tokenizer->decode(ids), text);
   EXPECT_EQ(tokenizer->vocabulary_size(), 256);
   EXPECT_EQ(tokenizer->eos(), std::nullopt);
+}
+
+TEST(TokenizerFingerprint, IsTheChecksumOfTheFileWhereverItLies) {
+  const testing::ScratchFolder scratch;
+  const std::string text = testing::content(fixture("gpt2") / "tokenizer.json");
+  testing::write_file(scratch.path() / "tokenizer.json", text);
+  EXPECT_EQ(tokenizer_fingerprint(scratch.path()), checksum_text(checksum(text.data(), text.size())));
+  EXPECT_EQ(tokenizer_fingerprint(scratch.path()), tokenizer_fingerprint(fixture("gpt2")));
+  testing::write_file(scratch.path() / "tokenizer.json", text + " ");
+  EXPECT_NE(tokenizer_fingerprint(scratch.path()), tokenizer_fingerprint(fixture("gpt2")));
+  EXPECT_EQ(tokenizer_fingerprint("bytes"), "bytes");
 }
 
 }  // namespace

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "tests/runtime/data_files.h"
+#include "tests/support/files.h"
 
 namespace meshtrain::testing {
 
@@ -16,14 +16,13 @@ namespace meshtrain::testing {
 inline const std::vector<std::string> kHuggingFaceFixtures = {"gpt2", "llama3", "smollm2", "qwen", "flags", "merged"};
 
 inline std::filesystem::path fixture(const std::string& name) {
-  const char* source = std::getenv("MESHTRAIN_SOURCE");
-  return std::filesystem::path(source ? source : ".") / "tests/tokenizer/fixtures" / name;
+  return source_folder() + "/tests/tokenizer/fixtures/" + name;
 }
 
 /// Reads little-endian numbers and sized texts one after the other.
 class Reader {
  public:
-  explicit Reader(const std::filesystem::path& file) : bytes_(read_file(file)) {}
+  explicit Reader(const std::filesystem::path& file) : bytes_(content(file)) {}
 
   bool done() const { return at_ == bytes_.size(); }
   template <typename Number>

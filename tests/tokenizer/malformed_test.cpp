@@ -5,6 +5,7 @@
 
 #include "mesh/error.h"
 #include "runtime/tokenizer/tokenizer.h"
+#include "tests/support/messages.h"
 #include "tests/support/scratch.h"
 #include "tests/tokenizer/fixtures.h"
 
@@ -12,11 +13,11 @@ namespace meshtrain {
 namespace {
 
 using nlohmann::json;
+using testing::content;
 using testing::damaged;
 using testing::fixture;
 using testing::has;
 using testing::message;
-using testing::read_file;
 using testing::ScratchFolder;
 using testing::write_file;
 
@@ -36,7 +37,7 @@ TEST(Malformed, TokenizerJson) {
   const ScratchFolder scratch;
   std::mt19937_64 random(1);
   for (const std::string& name : testing::kHuggingFaceFixtures) {
-    const std::string whole = read_file(fixture(name) / "tokenizer.json");
+    const std::string whole = content(fixture(name) / "tokenizer.json");
     for (int round = 0; round < 60; ++round) {
       expect_no_surprise(scratch.path() / "tokenizer.json", damaged(whole, random));
     }
@@ -72,7 +73,7 @@ void replace_each(const json& whole, json& value, const std::filesystem::path& f
 
 TEST(Malformed, ValuesOfOtherKinds) {
   const ScratchFolder scratch;
-  json document = json::parse(read_file(fixture("flags") / "tokenizer.json"));
+  json document = json::parse(content(fixture("flags") / "tokenizer.json"));
   document["model"]["merges"].erase(document["model"]["merges"].begin() + 8, document["model"]["merges"].end());
   replace_each(document, document, scratch.path() / "tokenizer.json");
 }
@@ -80,7 +81,7 @@ TEST(Malformed, ValuesOfOtherKinds) {
 TEST(Malformed, SentencePieceModel) {
   const ScratchFolder scratch;
   std::mt19937_64 random(1);
-  const std::string whole = read_file(fixture("sentencepiece") / "tokenizer.model");
+  const std::string whole = content(fixture("sentencepiece") / "tokenizer.model");
   for (int round = 0; round < 100; ++round) {
     expect_no_surprise(scratch.path() / "tokenizer.model", damaged(whole, random));
   }
@@ -111,7 +112,7 @@ class SentencePieceTable : public ::testing::Test {
     const auto bytes = static_cast<uint32_t>(table.size() * sizeof(uint32_t));
     const std::string blob = std::string(reinterpret_cast<const char*>(&bytes), sizeof bytes) +
                              std::string(reinterpret_cast<const char*>(table.data()), bytes) + replacements;
-    write_file(file_, read_file(fixture("sentencepiece") / "tokenizer.model") + field(3, field(2, blob)));
+    write_file(file_, content(fixture("sentencepiece") / "tokenizer.model") + field(3, field(2, blob)));
     return file_;
   }
   std::string refusal(const std::map<uint32_t, uint32_t>& units,
@@ -147,7 +148,7 @@ TEST_F(SentencePieceTable, LeadsNowhereElse) {
 
 class Refused : public ::testing::Test {
  protected:
-  json document_ = json::parse(read_file(fixture("qwen") / "tokenizer.json"));
+  json document_ = json::parse(content(fixture("qwen") / "tokenizer.json"));
 
   std::string refusal() {
     write_file(scratch_.path() / "tokenizer.json", document_.dump());

@@ -3,7 +3,8 @@
 #include <gtest/gtest.h>
 
 #include "mesh/error.h"
-#include "tests/runtime/data_files.h"
+#include "tests/support/files.h"
+#include "tests/support/messages.h"
 
 namespace meshtrain {
 namespace {

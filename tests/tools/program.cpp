@@ -8,11 +8,8 @@
 
 #include <array>
 #include <csignal>
-#include <cstdlib>
 #include <stdexcept>
 #include <utility>
-
-#include "tests/support/files.h"
 
 namespace meshtrain::testing {
 namespace {
@@ -71,20 +68,6 @@ Ending Program::wait() {
 
 Ending run_program(std::vector<std::string> words, const std::vector<std::string>& environment) {
   return Program(std::move(words), environment).wait();
-}
-
-std::string required(const char* variable) {
-  const char* value = std::getenv(variable);
-  if (value == nullptr) throw std::runtime_error(std::string(variable) + " is not set");
-  return value;
-}
-
-std::string source_folder() {
-  return required("MESHTRAIN_SOURCE");
-}
-
-std::string build_folder() {
-  return required("MESHTRAIN_BUILD");
 }
 
 Ending run_meshtrain(const std::vector<std::string>& arguments, const std::vector<std::string>& environment) {

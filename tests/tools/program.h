@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/files.h"
 #include "tests/support/scratch.h"
 
 namespace meshtrain::testing {
@@ -35,13 +36,6 @@ class Program {
 
 /// Starts it, as Program does, and waits for it.
 Ending run_program(std::vector<std::string> words, const std::vector<std::string>& environment = {});
-
-/// The value of an environment variable; an exception where it is not set.
-std::string required(const char* variable);
-
-/// The folders that ctest names: the sources, and the build with its meshtrain.
-std::string source_folder();
-std::string build_folder();
 
 /// Runs the built meshtrain with `arguments`.
 Ending run_meshtrain(const std::vector<std::string>& arguments, const std::vector<std::string>& environment = {});

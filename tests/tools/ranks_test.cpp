@@ -64,10 +64,8 @@ TEST(OnRanks, DISABLED_StatusOfAll) {
 
 /// With a tenth of the usual patience: a rank whose input is wrong waits 1 s for the others.
 Ending run_on_three_ranks(const std::string& test) {
-  const char* source = std::getenv("MESHTRAIN_SOURCE");
-  if (source == nullptr) throw std::runtime_error("MESHTRAIN_SOURCE is not set; ctest sets it");
   const auto start = std::chrono::steady_clock::now();
-  Ending ending = run_program({"/usr/bin/env", "MESHTRAIN_SILENCE_LIMIT=3", std::string(source) + "/tools/ranks", "3",
+  Ending ending = run_program({"/usr/bin/env", "MESHTRAIN_SILENCE_LIMIT=3", source_folder() + "/tools/ranks", "3",
                                std::filesystem::read_symlink("/proc/self/exe"),
                                "--gtest_filter=OnRanks.DISABLED_" + test, "--gtest_also_run_disabled_tests"});
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30)) << "ranks were left behind";

@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "tests/runtime/megatron_files.h"
+#include "tests/runtime/data/megatron_files.h"
 #include "tests/tools/train_program.h"
 
 namespace meshtrain::testing {

@@ -109,8 +109,9 @@ void add_train_command(CLI::App& app, int& status) {
       "  mpirun -n 8 meshtrain train recipes/quickstart.yaml --mesh dp=2,tp=2,cp=2 --run-dir runs/mine");
   command->add_option("recipe", arguments->recipe, "The recipe, a YAML file")->required();
   add_recipe_options(*command, arguments->with);
-  command->add_option("--run-dir", arguments->options.run_dir,
-                      "Folder of the run: metrics.jsonl, recipe.yaml, checkpoints. Default: runs/<recipe name>");
+  command->add_option(
+      "--run-dir", arguments->options.run_dir,
+      "Folder of the run: log.txt, metrics.jsonl, recipe.yaml, checkpoints. Default: runs/<recipe name>");
   command->add_flag("--resume", arguments->options.resume,
                     "Go on from the newest checkpoint of the run directory, on any mesh; without one, from step 1");
   command

@@ -1,0 +1,94 @@
+// Groups beside each other that hold the same values sum them in one order, wherever their ranks and memory are.
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "mesh/backends/mpi/mpi.h"
+#include "mesh/memory.h"
+#include "tests/mesh/worlds.h"
+#include "tests/support/hosts.h"
+#include "tests/support/world.h"
+
+namespace meshtrain {
+namespace {
+
+using testing::Watchdog;
+using testing::world;
+using testing::world_over;
+
+constexpr int kSiblingSeconds = 120;
+
+/// Groups of every second rank, whose ranks 2k and 2k + 1 have the same values: the sums have to be the same.
+void expect_equal_sums(const Group& parent) {
+  std::vector<int> members;
+  for (int member = parent.rank() % 2; member < parent.size(); member += 2) members.push_back(member);
+  const Group group = parent.split(members, "every_second");
+  for (const int64_t length : {1000, 300'001}) {
+    const at::Tensor mine = testing::random_tensor({length}, 50 + static_cast<uint64_t>(group.rank()), at::kFloat);
+    at::Tensor sum = group.allocate(length, at::kFloat, Placement::Own).tensor.copy_(mine);
+    parent.barrier();
+    group.all_reduce(sum).wait();
+    at::Tensor all = at::empty({parent.size(), length}, at::kFloat);
+    parent.all_gather(all, sum.clone().view({1, length})).wait();
+    for (int rank = 1; rank < parent.size(); ++rank) ASSERT_TRUE(at::equal(all[rank], all[0])) << "rank " << rank;
+  }
+}
+
+/// On 3 and 5 ranks one group of four has two ranks on each host, the other one and three.
+TEST(Siblings, SumInOneOrderOnUnequalHosts) {
+  if (world().size() < 8) GTEST_SKIP() << "needs groups of four";
+  const Watchdog watchdog{kSiblingSeconds};
+  ::testing::internal::CaptureStderr();
+  const Group group = world_over({.hosts = {0, 0, 0, 1, 1, 1, 1, 1}});
+  const std::string said = ::testing::internal::GetCapturedStderr();
+  if (world().rank() == 0 && !said.empty()) {  // once in a process
+    EXPECT_EQ(said.rfind("meshtrain: the 8 ranks are on 2 hosts, 3 to 5 on each, so that some groups", 0), 0U) << said;
+  }
+  expect_equal_sums(group);
+}
+
+/// One group is on one host, or has ranks that alternate; the other has not.
+TEST(Siblings, SumInOneOrderWhereverTheyLie) {
+  if (world().size() < 8) GTEST_SKIP() << "needs groups of four";
+  const Watchdog watchdog{kSiblingSeconds};
+  expect_equal_sums(world_over({.hosts = {0, 0, 0, 1, 0, 0, 0, 1}}));
+  expect_equal_sums(world_over({.hosts = {0, 0, 0, 1, 1, 1, 1, 0}}));
+}
+
+/// One group is on one host, the other on four, between which more ranks than talk at a time sum by pairs.
+TEST(Siblings, SumInOneOrderWhereMessagesGoBySteps) {
+  if (world().size() < 8) GTEST_SKIP() << "needs groups of four";
+  const Watchdog watchdog{kSiblingSeconds};
+  expect_equal_sums(world_over({.fan_out = 3, .hosts = {0, 1, 0, 2, 0, 3, 0, 4}}));
+}
+
+/// One group sums in a window, the other has got none.
+TEST(Siblings, SumInOneOrderWithAWindowAndWithout) {
+  if (world().size() < 8) GTEST_SKIP() << "needs groups of four";
+  const Watchdog watchdog{kSiblingSeconds};
+  const Group parent = world_over({.fan_out = 3});
+  const int odd = parent.rank() % 2;
+  const Group group = parent.split({odd, odd + 2, odd + 4, odd + 6}, "every_second");
+  constexpr int64_t kLength = 300'001;  // too long for the board in one piece
+  const at::Tensor mine = testing::random_tensor({kLength}, 50 + static_cast<uint64_t>(group.rank()), at::kFloat);
+  const at::Tensor window = group.allocate(kLength, at::kFloat, Placement::Own).tensor;
+  at::Tensor sum = odd ? mine.clone() : at::Tensor(window).copy_(mine);
+  parent.barrier();
+  group.all_reduce(sum).wait();
+  at::Tensor all = at::empty({parent.size(), kLength}, at::kFloat);
+  parent.all_gather(all, sum.clone().view({1, kLength})).wait();
+  for (int rank = 1; rank < parent.size(); ++rank) ASSERT_TRUE(at::equal(all[rank], all[0])) << "rank " << rank;
+}
+
+/// Ranks of one group may hold no windows: the other one has its board. Rank 0 is the one whose limit is 0, as it then
+/// prints no warning: that comes once in a process, and a test of it may come later.
+TEST(Siblings, SumInOneOrderWhereOneIsRefusedMemory) {
+  if (world().size() < 8) GTEST_SKIP() << "needs groups of four";
+  const Watchdog watchdog{kSiblingSeconds};
+  const int64_t most = world().rank() == 0 ? 0 : std::numeric_limits<int64_t>::max();
+  expect_equal_sums(world_over({.window_bytes = most, .hosts = {0, 0, 0, 0, 1, 1, 1, 1}}));
+}
+
+}  // namespace
+}  // namespace meshtrain
