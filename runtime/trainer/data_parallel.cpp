@@ -6,8 +6,6 @@
 
 #include "mesh/error.h"
 #include "mesh/host_map.h"
-#include "runtime/recipe/sharding.h"
-#include "runtime/trainer/assemble.h"
 
 namespace meshtrain {
 namespace {
@@ -82,9 +80,9 @@ class Hybrid {
 };
 
 /// Without a queue for gathers.
-DataParallel make_groups(const Recipe& recipe, const DeviceMesh& mesh) {
+DataParallel make_groups(const Recipe& recipe, const RunPlan& plan, const DeviceMesh& mesh) {
   const FsdpRecipe& asked = recipe.parallel.fsdp;
-  const ShardingChoice choice = sharding_choice(recipe, mesh.layout());
+  const ShardingChoice& choice = plan.sharding;
   const std::set<std::string> cut(choice.axes.begin(), choice.axes.end());
   const bool over_cp = cut.contains("cp");
 
@@ -96,9 +94,9 @@ DataParallel make_groups(const Recipe& recipe, const DeviceMesh& mesh) {
   options.reshard_after_forward = asked.reshard_after_forward;
   options.accumulate_unsharded = asked.no_sync;
   options.prefetch = asked.prefetch;
-  if (recipe.train.precision.ends_with("_mixed")) {
+  if (plan.precision.mixed) {
     options.shard_dtype = at::kFloat;
-    options.reduce_dtype = dtype_of(asked.reduce_dtype);
+    options.reduce_dtype = plan.precision.mixed_reduce;
   }
   if (choice.hybrid) {
     const Hybrid hybrid(
@@ -127,8 +125,8 @@ DataParallel make_groups(const Recipe& recipe, const DeviceMesh& mesh) {
 
 }  // namespace
 
-DataParallel make_data_parallel(const Recipe& recipe, const DeviceMesh& mesh) {
-  DataParallel parallel = make_groups(recipe, mesh);
+DataParallel make_data_parallel(const Recipe& recipe, const RunPlan& plan, const DeviceMesh& mesh) {
+  DataParallel parallel = make_groups(recipe, plan, mesh);
   FsdpOptions& options = parallel.options;
   if (gathers_beside_reductions(options.mode) && options.shards.size() > 1) {
     options.gathers = options.shards.second_queue();

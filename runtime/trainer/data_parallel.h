@@ -3,7 +3,7 @@
 #include "fsdp/options.h"
 #include "mesh/device_mesh.h"
 #include "runtime/optimizer/keepers.h"
-#include "runtime/recipe/recipe.h"
+#include "runtime/recipe/run_plan.h"
 
 namespace meshtrain {
 
@@ -17,8 +17,8 @@ struct DataParallel {
   std::vector<std::string> cut_axes;  ///< over whose ranks units are cut
 };
 
-/// What the recipe asks for on `mesh`. Collective under hybrid_shard, whose groups are made here. Throws InputError
+/// What `plan`, that of `recipe`, asks for on `mesh`. Collective under hybrid_shard, whose groups are made here. Throws InputError
 /// when hybrid_shard names no shard_size and the ranks of a host cannot take its place.
-DataParallel make_data_parallel(const Recipe& recipe, const DeviceMesh& mesh);
+DataParallel make_data_parallel(const Recipe& recipe, const RunPlan& plan, const DeviceMesh& mesh);
 
 }  // namespace meshtrain

@@ -7,7 +7,7 @@
 #include "mesh/device_mesh.h"
 #include "runtime/checkpoint/training_state.h"
 #include "runtime/optimizer/optimizer.h"
-#include "runtime/recipe/recipe.h"
+#include "runtime/recipe/run_plan.h"
 #include "runtime/trainer/batch.h"
 #include "runtime/trainer/data_parallel.h"
 #include "runtime/trainer/gradient_sums.h"
@@ -36,24 +36,24 @@ class Trainer {
   /// part, each rank its own. `resumes`: parameters are zero, and no weights are read, as shards() are written next and
   /// resume() is called. Throws InputError. Collective at its beginning, where ranks of a host come to share
   /// memory (Fsdp) and nothing can have failed on one rank alone.
-  Trainer(const Recipe& recipe, const DeviceMesh& mesh, at::Device device, DataParallel data_parallel,
-          bool resumes = false);
-  /// With make_data_parallel(), which may be collective too.
+  Trainer(const Recipe& recipe, const RunPlan& plan, const DeviceMesh& mesh, at::Device device,
+          DataParallel data_parallel, bool resumes = false);
+  /// Resolves `recipe` for the mesh, and calls make_data_parallel(), which may be collective too.
   Trainer(const Recipe& recipe, const DeviceMesh& mesh, at::Device device)
-      : Trainer(recipe, mesh, device, make_data_parallel(recipe, mesh)) {}
+      : Trainer(recipe, resolve(recipe, mesh.layout()), mesh, device) {}
+  Trainer(const Recipe& recipe, const RunPlan& plan, const DeviceMesh& mesh, at::Device device)
+      : Trainer(recipe, plan, mesh, device, make_data_parallel(recipe, plan, mesh)) {}
 
   /// From now on a step() runs as a graph where it can: not when it measures, and only with samples that are one
   /// document each. Of one rank and the optimizer adamw. `graph`: of the trainer's device.
   void use_graph(std::unique_ptr<DeviceGraph> graph);
 
-  /// One update: compute_gradients(), then update(). `measure`: each parameter by itself, the same on every rank.
-  StepOutcome step(const StepBatch& batch, int64_t num_counted, double learning_rate, bool stop, bool measure = false,
-                   bool saved = false);
+  /// Makes one update: compute_gradients(), then update().
+  StepOutcome step(const StepBatch& batch, int64_t num_counted, const StepRequest& request);
 
   /// Forward and backward of every micro-batch, sums of gradients, norm: each shard then has the gradient of the mean
   /// loss, neither scaled nor clipped. `num_counted`: counted tokens of the whole step over dp x cp, at least 1.
-  /// `stop`: this rank asks to stop; `saved`: it is done with its part of a checkpoint.
-  StepOutcome compute_gradients(const StepBatch& batch, int64_t num_counted, bool stop, bool saved = false);
+  StepOutcome compute_gradients(const StepBatch& batch, int64_t num_counted, const StepRequest& request);
   /// Clips them and changes the parameters. When the outcome is not finite nothing is changed but the loss scale: every
   /// rank decides alike, from the vote.
   void update(const StepOutcome& outcome, double learning_rate);
@@ -91,14 +91,14 @@ class Trainer {
   const std::vector<std::string>& cut_axes() const { return data_parallel_.cut_axes; }
   /// Where this rank's shards and the optimizer's state lie.
   const ShardMemory& shard_memory() const { return shard_memory_; }
-  bool sequence_parallel() const { return sequence_parallel_; }
+  const RunPlan& plan() const { return plan_; }
   ShardedModel& sharded_model() { return *model_; }
   Transformer& model() { return model_->model(); }
   Fsdp& fsdp() { return model_->fsdp(); }
   const Fsdp& fsdp() const { return model_->fsdp(); }
 
  private:
-  StepInputs inputs_of(int64_t num_counted, double learning_rate, bool stop, bool saved);
+  StepInputs inputs_of(int64_t num_counted, const StepRequest& request);
   /// compute_gradients() and update() with nothing but tensors: what a step computes, as StepOutcome has it.
   at::Tensor compute_gradients(const StepBatch& batch, const StepInputs& inputs);
   void update(const at::Tensor& grad_norm, const at::Tensor& non_finite, const at::Tensor& learning_rate);
@@ -112,10 +112,10 @@ class Trainer {
   const LossScale& loss_scale();
 
   const DeviceMesh& mesh_;
+  RunPlan plan_;
   TrainRecipe train_;
   at::Device device_;
   Sequences sequences_;
-  bool sequence_parallel_ = false;
   DataParallel data_parallel_;
   GradientSums sums_;
   ShardMemory shard_memory_;

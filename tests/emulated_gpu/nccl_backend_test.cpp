@@ -99,7 +99,7 @@ TEST_F(EmulatedNcclBackend, FsdpHasASecondQueueWhereItGathersBesideReductions) {
   Recipe recipe;
   for (const char* mode : {"no_shard", "shard_optimizer", "shard_grad_op", "full_shard"}) {
     recipe.parallel.fsdp.mode = mode;
-    const FsdpOptions options = make_data_parallel(recipe, mesh).options;
+    const FsdpOptions options = make_data_parallel(recipe, resolve(recipe, mesh.layout()), mesh).options;
     EXPECT_EQ(options.gathers.size(), mode == std::string("full_shard") ? size_ : 1) << mode;
     if (options.gathers.size() == 1) continue;
     EXPECT_NE(options.gathers.backend(), options.shards.backend());

@@ -59,7 +59,7 @@ class PerParameter : public ::testing::Test {
     const Dataset dataset(recipe.data, recipe.train.sequence_length, recipe.model.shape.vocab_size, 0);
     for (int64_t step = 0; step < recipe.train.steps; ++step) {
       const StepBatch batch = read_step(dataset, recipe, mesh, trainer.layout(), step);
-      after(trainer.step(batch, trainer.count_tokens(batch), recipe.optimizer.learning_rate, false, /*measure=*/true));
+      after(trainer.step(batch, trainer.count_tokens(batch), {.learning_rate = recipe.optimizer.learning_rate, .measure = true}));
     }
   }
 
@@ -85,7 +85,7 @@ TEST_F(PerParameter, FrozenOnesStayAsTheyAreAndAreNotSent) {
         mesh.traffic().clear();
         steps(trainer, recipe, mesh, [](const StepOutcome&) {});
 
-        const FsdpOptions options = make_data_parallel(recipe, mesh).options;
+        const FsdpOptions options = make_data_parallel(recipe, resolve(recipe, mesh.layout()), mesh).options;
         const int64_t times = mode == "shard_grad_op" || mode == "full_shard" || mode == "hybrid_shard" ? 2 : 1;
         int64_t trained = 0, scattered = 0;
         for (const FlatBuffer* buffer : trainable_buffers(trainer.fsdp().units())) trained += buffer->numel();
@@ -196,7 +196,7 @@ TEST_F(PerParameter, MuonSendsWhatItsFormulaSays) {
         mesh.traffic().clear();
         steps(trainer, recipe, mesh, [](const StepOutcome&) {});
 
-        const Keepers keepers = make_data_parallel(recipe, mesh).keepers;
+        const Keepers keepers = make_data_parallel(recipe, resolve(recipe, mesh.layout()), mesh).keepers;
         int64_t numel = 0, held = 0;
         std::vector<CutMatrix> matrices;
         for (const FlatBuffer* buffer : trainable_buffers(trainer.fsdp().units())) {

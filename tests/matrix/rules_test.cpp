@@ -32,7 +32,7 @@ struct FirstStep {
   }
 
   /// The loss of the step with the labels that `counted` says.
-  double loss(int64_t counted) { return trainer.step(batch, counted, 1e-3, false).loss.item<double>(); }
+  double loss(int64_t counted) { return trainer.step(batch, counted, {1e-3}).loss.item<double>(); }
 
   Recipe recipe;
   DeviceMesh mesh;
@@ -124,7 +124,7 @@ TEST_F(Rules, Ownership_EachElementHasOneOwner) {
     // Counted as the norm counts: each rank marks what it owns; parameters must then be marked once each, globally.
     int64_t owned = 0, elements = 0, padding = 0;
     for (const OwnedRange& range :
-         owned_ranges(trainer.fsdp().units(), make_data_parallel(recipe_for(cell), mesh).keepers)) {
+         owned_ranges(trainer.fsdp().units(), make_data_parallel(recipe_for(cell), resolve(recipe_for(cell), mesh.layout()), mesh).keepers)) {
       for (const Segment& segment : range.buffer->segments()) {
         const int64_t begin = std::max(range.offset, segment.offset);
         const int64_t end = std::min(range.offset + range.numel, segment.offset + segment.numel);
@@ -192,7 +192,7 @@ TEST_F(Rules, TiedEmbeddings_AHeadOfItsOwnIsNoticed) {
   parameters.at("lm_head.weight")->tensor.detach().copy_(embedding.tensor.detach());  // the same values, apart
 
   const int64_t counted = first.trainer.count_tokens(first.batch);
-  const StepOutcome outcome = first.trainer.step(first.batch, counted, 1e-3, false);
+  const StepOutcome outcome = first.trainer.step(first.batch, counted, {1e-3});
   EXPECT_NEAR(outcome.loss.item<double>(), reference.losses[0], 1e-10) << "the forward is the same";
   const double error = relative_error(embedding.tensor.grad(), reference.at(embedding.name).gradient);
   EXPECT_TRUE(noticed(error > 1e-10 ? "differs" : ""));

@@ -40,7 +40,7 @@ std::vector<int64_t> sharers(int rank, int64_t tp, const std::vector<int>& hosts
   recipe.parallel.fsdp.shard_size = shard_size;
   const DeviceMesh mesh(MeshLayout({{"dp", size / tp}, {"cp", 1}, {"tp", tp}}),
                         Group(std::make_shared<OnHosts>(rank, hosts), "world", everyone, ""));
-  return make_data_parallel(recipe, mesh).options.shards.ranks();
+  return make_data_parallel(recipe, resolve(recipe, mesh.layout()), mesh).options.shards.ranks();
 }
 
 std::string refusal(int rank, int64_t tp, const std::vector<int>& hosts) {
