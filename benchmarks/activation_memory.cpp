@@ -19,7 +19,7 @@
 #include "mesh/memory.h"
 #include "runtime/launch/connect.h"
 #include "runtime/recipe/load.h"
-#include "runtime/recipe/validate.h"
+#include "runtime/recipe/run_plan.h"
 #include "runtime/trainer/trainer.h"
 
 namespace meshtrain {
@@ -40,13 +40,13 @@ Measured measure(const Recipe& recipe, const DeviceMesh& mesh) {
   Trainer trainer(recipe, mesh, at::kCPU);
   const StepBatch batch = made_step(recipe, trainer.layout(), 1, at::kCPU);
   const int64_t num_counted = trainer.count_tokens(batch);
-  trainer.step(batch, num_counted, 1e-4, false);  // the first makes what is kept
+  trainer.step(batch, num_counted, {1e-4});  // the first makes what is kept
   const int64_t before = memory.live();
   memory.restart_peak();
   double seconds = 1e9;
   for (int i = 0; i < 3; ++i) {
     const auto start = std::chrono::steady_clock::now();
-    trainer.step(batch, num_counted, 1e-4, false);
+    trainer.step(batch, num_counted, {1e-4});
     seconds = std::min(seconds, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
   }
   at::Tensor most = at::tensor({before - empty, memory.peak() - before}, at::kLong);
@@ -62,7 +62,7 @@ int64_t row(Recipe recipe, const Group& world, const std::string& algorithm, int
   recipe.parallel.context.algorithm = algorithm;
   recipe.train.global_batch = dp * recipe.train.micro_batch;
   const MeshLayout layout = MeshLayout::fit(recipe.parallel.mesh, recipe.parallel.order, world.size());
-  validate(recipe, layout);
+  resolve(recipe, layout);
   const Measured measured = measure(recipe, DeviceMesh(layout, world));
   if (world.rank() == 0) {
     const auto activations = static_cast<double>(measured.activations);
@@ -77,7 +77,7 @@ void by_checkpointing(Recipe recipe, const Group& world) {
   recipe.parallel.mesh = {};
   recipe.train.global_batch = recipe.train.micro_batch;
   const MeshLayout layout = MeshLayout::fit(recipe.parallel.mesh, recipe.parallel.order, 1);
-  validate(recipe, layout);
+  resolve(recipe, layout);
   std::printf("%s, sequence %d\n\n", recipe.name.c_str(), static_cast<int>(recipe.train.sequence_length));
   std::printf("| checkpointing | peak activations, MiB | of none | step, s | of none |\n|---|---|---|---|---|\n");
   Measured none{};

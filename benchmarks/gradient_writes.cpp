@@ -68,7 +68,7 @@ void row(const DeviceMesh& mesh, const std::string& precision, int64_t num_token
             at::RecordFunctionCallback(count_zeros).needsInputs(true).scopes({at::RecordScope::FUNCTION}));
       }
       const auto start = std::chrono::steady_clock::now();
-      trainer.compute_gradients(batch, batch.num_counted, false);
+      trainer.compute_gradients(batch, batch.num_counted, {});
       const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
       if (i > 0) {
         seconds[writes].push_back(taken.count());

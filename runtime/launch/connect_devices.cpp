@@ -58,19 +58,14 @@ Computing on_cpus(const Group& world, const std::string& reason = "") {
   return computing;
 }
 
-NcclBuffers user_buffers(const DeviceRequest& request) {
-  if (request.nccl_user_buffers == "symmetric") return NcclBuffers::Symmetric;
-  return request.nccl_user_buffers == "registered" ? NcclBuffers::Registered : NcclBuffers::Off;
-}
-
 Computing on_gpus(const Gpu& gpu, bool nccl, const DeviceRequest& request, const Group& world) {
   agree(world, [&] { gpu.plugin->use(gpu.number); });
   Computing computing;
   computing.device = at::Device(at::kCUDA, static_cast<at::DeviceIndex>(gpu.number));
   const std::shared_ptr<Backend> backend =
-      nccl
-          ? gpu.plugin->nccl(world.backend(), {.user_buffers = user_buffers(request), .two_queues = request.two_queues})
-          : staged(world.backend());
+      nccl ? gpu.plugin->nccl(world.backend(),
+                              {.user_buffers = request.nccl_buffers, .two_queues = request.two_queues})
+           : staged(world.backend());
   computing.world = Group(backend, world.name(), world.ranks(), world.coordinate_text());
   computing.description = "cuda, " + gpu.plugin->describe(gpu.number);
   if (nccl || world.size() == 1) computing.make_graph = [gpu] { return gpu.plugin->make_graph(gpu.number); };
@@ -84,18 +79,11 @@ Computing on_gpus(const Gpu& gpu, bool nccl, const DeviceRequest& request, const
 
 }  // namespace
 
-DeviceRequest device_request(const Recipe& recipe, const MeshLayout& layout) {
-  return {recipe.device,
-          recipe.parallel.backend,
-          cpu_only(recipe),
-          recipe.train.cuda_allocator,
-          recipe.parallel.nccl_user_buffers,
-          gathers_beside_reductions(sharding_choice(recipe, layout).mode)};
-}
-
 Computing connect_devices(const DeviceRequest& request, const Group& world) {
-  const bool needs_nccl = request.backend == "nccl", needs_gpu = request.device == "cuda" || needs_nccl;
-  if (request.device == "cpu") return on_cpus(world);
+  using Kind = DeviceRequest::Kind;
+  using Transport = DeviceRequest::Transport;
+  const bool needs_nccl = request.transport == Transport::Nccl, needs_gpu = request.kind == Kind::Cuda || needs_nccl;
+  if (request.kind == Kind::Cpu) return on_cpus(world);
   if (!needs_gpu && !request.cpu_only.empty()) return on_cpus(world, request.cpu_only + " runs on CPUs alone");
   Gpu gpu;
   Claim claim;
@@ -117,7 +105,7 @@ Computing connect_devices(const DeviceRequest& request, const Group& world) {
     throw InputError("parallel.backend: nccl needs a GPU for each rank, but " + missing +
                      ": start fewer ranks on a machine, or use parallel.backend: mpi, where ranks may share one");
   }
-  const bool nccl = world.size() > 1 && missing.empty() && request.backend != "mpi";
+  const bool nccl = world.size() > 1 && missing.empty() && request.transport != Transport::Mpi;
   return on_gpus(gpu, nccl, request, world);
 }
 

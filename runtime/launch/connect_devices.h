@@ -9,22 +9,9 @@
 #include "mesh/cuda/device_graph.h"
 #include "mesh/group.h"
 #include "mesh/layout.h"
-#include "runtime/recipe/recipe.h"
+#include "runtime/recipe/run_plan.h"
 
 namespace meshtrain {
-
-/// What is asked for: device auto, cpu or cuda; backend auto, mpi or nccl.
-struct DeviceRequest {
-  std::string device = "auto";
-  std::string backend = "auto";
-  std::string cpu_only = {};              ///< the setting, if any, for which device auto is cpu (cpu_only())
-  std::string allocator = {};             ///< of a GPU's memory: CudaPlugin::set_allocator()
-  std::string nccl_user_buffers = "off";  ///< NcclOptions::user_buffers: off, registered, symmetric
-  bool two_queues = false;                ///< NcclOptions::two_queues
-};
-
-/// `layout`: the mesh that the recipe runs on.
-DeviceRequest device_request(const Recipe& recipe, const MeshLayout& layout);
 
 /// What a process computes on.
 struct Computing {

@@ -77,9 +77,8 @@ std::string describe(const ShardingChoice& choice) {
   return "hybrid_shard" + where + ", " + share + " to a copy";
 }
 
-void check_sharding(const Recipe& recipe, const MeshLayout& layout) {
+void check_sharding(const Recipe& recipe, const ShardingChoice& choice) {
   const FsdpRecipe& asked = recipe.parallel.fsdp;
-  const ShardingChoice choice = sharding_choice(recipe, layout);
   if (!asked.shard_axes.empty() &&
       std::find(asked.shard_axes.begin(), asked.shard_axes.end(), "dp") == asked.shard_axes.end()) {
     throw InputError("parallel.fsdp.shard_axes: parameters are cut over dp, or over dp and cp: use [dp] or [dp, cp]");

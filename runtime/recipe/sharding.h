@@ -27,7 +27,7 @@ const char* name(ShardingMode mode);
 /// "full_shard over dp x cp, 4 ranks", "hybrid_shard over dp, 4 ranks, 2 to a copy": for logs.
 std::string describe(const ShardingChoice& choice);
 
-/// Throws InputError for a parallel.fsdp that `layout` cannot have.
-void check_sharding(const Recipe& recipe, const MeshLayout& layout);
+/// Throws InputError for a parallel.fsdp that the mesh of `choice`, its sharding_choice(), cannot have.
+void check_sharding(const Recipe& recipe, const ShardingChoice& choice);
 
 }  // namespace meshtrain

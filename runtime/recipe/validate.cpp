@@ -1,12 +1,12 @@
 #include "runtime/recipe/validate.h"
 
-#include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "mesh/error.h"
 #include "runtime/recipe/context.h"
+#include "runtime/recipe/run_plan.h"
 #include "runtime/recipe/sharding.h"
 #include "runtime/yaml/scalar_text.h"
 #include "runtime/yaml/suggest.h"
@@ -18,16 +18,16 @@ std::string number(int64_t value) {
   return std::to_string(value);
 }
 
-/// What GPUs there are is seen when the run starts (connect_devices()).
-void check_device(const Recipe& recipe) {
-  const bool nccl = recipe.parallel.backend == "nccl";
-  if (nccl && recipe.device == "cpu") {
+/// Whether there are GPUs is found when the run starts (connect_devices()).
+void check_device(const DeviceRequest& request) {
+  const bool nccl = request.transport == DeviceRequest::Transport::Nccl;
+  if (nccl && request.kind == DeviceRequest::Kind::Cpu) {
     throw InputError(
         "parallel.backend: nccl moves what is on GPUs, but device is cpu: use device cuda, or backend mpi");
   }
-  const std::string key = cpu_only(recipe);
-  if (key.empty() || (recipe.device != "cuda" && !nccl)) return;
-  throw InputError(key + " is done on CPUs alone, but " + (nccl ? "parallel.backend is nccl" : "device is cuda") +
+  if (request.cpu_only.empty() || (request.kind != DeviceRequest::Kind::Cuda && !nccl)) return;
+  throw InputError(request.cpu_only + " is done on CPUs alone, but " +
+                   (nccl ? "parallel.backend is nccl" : "device is cuda") +
                    ": leave it out, or use device: cpu");
 }
 
@@ -72,11 +72,11 @@ void check_batch(const TrainRecipe& train, int64_t dp) {
                    " = " + number(at_once) + ": change train.global_batch, train.micro_batch or the mesh");
 }
 
-void check_sequence(const Recipe& recipe, const MeshLayout& layout) {
+void check_sequence(const Recipe& recipe, const RunPlan& plan) {
+  const MeshLayout& layout = plan.layout;
   const int64_t length = recipe.train.sequence_length, tp = layout.size("tp"), cp = layout.size("cp");
-  const ContextChoice choice = context_choice(recipe, layout);
-  check_heads(context_shape(recipe, layout), choice.algorithm);
-  const bool zigzag = choice.layout == SequenceLayout::Kind::ZigZag && cp > 1;
+  check_heads(context_shape(recipe, layout), plan.context.algorithm);
+  const bool zigzag = plan.context.layout == SequenceLayout::Kind::ZigZag && cp > 1;
   const int64_t chunks = zigzag ? 2 * cp : cp;
   if (length % chunks != 0) {
     throw InputError("train.sequence_length: " + number(length) + " is not a multiple of " +
@@ -150,36 +150,21 @@ void check_data(const Recipe& recipe) {
   if (!recipe.evaluate.tokens.empty()) check_source("evaluate", recipe.evaluate, vocab_size);
 }
 
-/// `message`, which begins with a key, with the place of that key before it.
-std::string placed(const std::string& message, const std::map<std::string, std::string>& places) {
-  if (places.empty()) return message;
-  const size_t end = message.find_first_of(": ");
-  const auto found = places.find(message.substr(0, end));
-  return found != places.end() ? found->second + message.substr(end) : places.at("") + ": " + message;
-}
-
 }  // namespace
 
-std::string cpu_only(const Recipe& recipe) {
-  const std::string& offload = recipe.parallel.fsdp.offload.to;
-  if (offload != "none") return "parallel.fsdp.offload.to: " + offload;
-  if (recipe.train.offload_activations) return "train.offload_activations: true";
-  if (recipe.train.stochastic_rounding) return "train.stochastic_rounding: true";
-  return "";
-}
-
-void validate(const Recipe& recipe, const MeshLayout& layout) try {
-  check_device(recipe);
+void check_values(const Recipe& recipe, const MeshLayout& layout) {
   check_precision(recipe);
   check_tensor_parallel(recipe.model.shape, layout.size("tp"));
-  check_sharding(recipe, layout);
   check_batch(recipe.train, layout.size("dp"));
-  check_sequence(recipe, layout);
   check_schedule(recipe.schedule, recipe.train.steps);
   check_optimizer(recipe.optimizer);
   check_data(recipe);
-} catch (const InputError& error) {
-  throw InputError(placed(error.what(), recipe.places));
+}
+
+void check_choices(const Recipe& recipe, const RunPlan& plan) {
+  check_device(plan.device);
+  check_sharding(recipe, plan.sharding);
+  check_sequence(recipe, plan);
 }
 
 void check_tensor_parallel(const ModelShape& shape, int64_t tp) {

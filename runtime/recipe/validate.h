@@ -7,13 +7,15 @@
 
 namespace meshtrain {
 
-/// What the mesh, the model and the batch demand of each other, and what is not available yet: throws InputError
-/// naming keys, with their places where the recipe knows them, and numbers. `layout` has the axes dp, tp and cp. No
-/// communication; every rank comes to the same end.
-void validate(const Recipe& recipe, const MeshLayout& layout);
+struct RunPlan;
 
-/// Returns the setting, if any, that only CPUs can do: "train.stochastic_rounding: true". Empty when there is none.
-std::string cpu_only(const Recipe& recipe);
+// The checks of resolve(). Each throws InputError naming the key, what it demands and the numbers.
+
+/// Checks what values of the recipe demand of each other and of the sizes in `layout`.
+void check_values(const Recipe& recipe, const MeshLayout& layout);
+
+/// Checks that what was decided can be done.
+void check_choices(const Recipe& recipe, const RunPlan& plan);
 
 /// Throws InputError, naming the key, for a count of `shape` that `tp` tensor-parallel ranks cannot share out.
 void check_tensor_parallel(const ModelShape& shape, int64_t tp);

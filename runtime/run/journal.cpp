@@ -12,46 +12,44 @@
 
 namespace meshtrain {
 
-Journal::Journal(const Recipe& recipe, std::unique_ptr<RunDirectory> directory, int64_t last_step)
+Journal::Journal(const Recipe& recipe, const RunPlan& plan, std::unique_ptr<RunDirectory> directory, int64_t last_step)
     : recipe_(recipe),
+      plan_(plan),
       directory_(std::move(directory)),
       first_step_(last_step + 1),
-      metrics_(directory_->metrics(), last_step, may_skip(recipe.train)) {
-  directory_->write_recipe(to_yaml(recipe_));
+      metrics_(directory_->metrics(), last_step, may_skip(recipe.train, plan.precision.loss_scale.has_value())) {
+  directory_->write(to_yaml(recipe_), to_yaml(plan_));
   if (recipe.train.parameter_metrics.every > 0) parameters_.emplace(directory_->parameter_metrics(), last_step);
   open_log(directory_->log());
   if (!directory_->warning().empty()) say(directory_->warning());
 }
 
-void Journal::announce(const ModelSize& size, bool sequence_parallel, const ContextChoice& context,
-                       const ShardingChoice& sharding, const UnitMemory& memory, int64_t disk_bytes) const {
-  const auto& mesh = recipe_.parallel.mesh;
+void Journal::announce(const ModelSize& size, const UnitMemory& memory, int64_t disk_bytes) const {
+  const MeshLayout& mesh = plan_.layout;
   const std::string frozen =
       size.num_trainable < size.num_parameters ? " (" + with_separators(size.num_trainable) + " of them trained)" : "";
-  std::vector<Axis> axes;
-  for (const std::string& axis : recipe_.parallel.order) axes.push_back({axis, mesh.at(axis)});
   spdlog::info("{}: {} parameters{}, mesh {}, sequence parallel {}, {}", recipe_.name,
-               with_separators(size.num_parameters), frozen, MeshLayout(axes).describe(),
-               sequence_parallel ? "on" : "off", recipe_.train.precision);
-  if (mesh.at("dp") * mesh.at("cp") > 1) {
-    spdlog::info("fsdp {}", describe(sharding));
+               with_separators(size.num_parameters), frozen, mesh.describe(),
+               plan_.sequence_parallel ? "on" : "off", recipe_.train.precision);
+  if (mesh.size("dp") * mesh.size("cp") > 1) {
+    spdlog::info("fsdp {}", describe(plan_.sharding));
     spdlog::info("fsdp memory: {}", describe(memory));
-  } else if (const std::string& mode = recipe_.parallel.fsdp.mode; mode != "auto" && mode != name(sharding.mode)) {
-    spdlog::info("fsdp {}: this mesh has one rank to cut over, so {} changes nothing", name(sharding.mode), mode);
+  } else if (const std::string& mode = recipe_.parallel.fsdp.mode; mode != "auto" && mode != name(plan_.sharding.mode)) {
+    spdlog::info("fsdp {}: this mesh has one rank to cut over, so {} changes nothing", name(plan_.sharding.mode), mode);
   }
   if (disk_bytes > 0) {
     spdlog::info("offload to disk: {} a rank in {}", size_text(disk_bytes),
                  recipe_.parallel.fsdp.offload.path.string());
   }
-  if (mesh.at("cp") > 1) spdlog::info("context parallel {}", describe(context));
+  if (mesh.size("cp") > 1) spdlog::info("context parallel {}", describe(plan_.context));
   spdlog::info("run directory {}", directory_->folder().string());
-  if (mesh.at("tp") > 1 && !sequence_parallel && recipe_.parallel.sequence_parallel == "auto") {
+  if (mesh.size("tp") > 1 && !plan_.sequence_parallel && recipe_.parallel.sequence_parallel == "auto") {
     spdlog::info("sequence parallel is off because tp does not divide the tokens of a micro-batch");
   }
   if (recipe_.train.offload_activations) {
     spdlog::info("train.offload_activations moves nothing: ranks of this run have their activations in host memory");
   }
-  if (recipe_.parallel.fsdp.offload.to == "host") {
+  if (plan_.offload == Offload::Host) {
     spdlog::info("parallel.fsdp.offload to host moves nothing: ranks of this run have their shards in host memory");
   }
 }

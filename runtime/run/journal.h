@@ -4,10 +4,8 @@
 #include <optional>
 #include <string>
 
-#include "context_parallel/choice.h"
 #include "fsdp/unit_memory.h"
-#include "runtime/recipe/recipe.h"
-#include "runtime/recipe/sharding.h"
+#include "runtime/recipe/run_plan.h"
 #include "runtime/run/checkpoints.h"
 #include "runtime/run/describe_data.h"
 #include "runtime/run/resume.h"
@@ -25,14 +23,13 @@ struct ModelSize {
 /// What one rank writes of a run: its folder, its metrics, its lines on the console.
 class Journal {
  public:
-  /// Keeps the recipe, as run, in `directory`. Of metrics that are there only those of steps up to `last_step` stay:
+  /// Keeps the recipe, as run, and its plan in `directory`. Of metrics that are there only those of steps up to `last_step` stay:
   /// the run goes on behind it. Throws std::runtime_error when the folder cannot be written.
-  Journal(const Recipe& recipe, std::unique_ptr<RunDirectory> directory, int64_t last_step);
+  Journal(const Recipe& recipe, const RunPlan& plan, std::unique_ptr<RunDirectory> directory, int64_t last_step);
 
-  /// The lines before the first step. `context`: how attention is cut over cp; `sharding`: parameters over dp, which
-  /// lie in `memory`; `disk_bytes`: what this rank keeps on disk.
-  void announce(const ModelSize& size, bool sequence_parallel, const ContextChoice& context,
-                const ShardingChoice& sharding, const UnitMemory& memory, int64_t disk_bytes) const;
+  /// Prints the lines before the first step: the model, how the plan lays it on the mesh, in which memory. `disk_bytes`:
+  /// what this rank keeps on disk.
+  void announce(const ModelSize& size, const UnitMemory& memory, int64_t disk_bytes) const;
   /// What the whole run of `num_samples` reads.
   void announce(const Mixture& data, int64_t num_samples, const Evaluation* evaluation) const;
   /// Where it goes on, and what of the recipe is not as it was.
@@ -54,6 +51,7 @@ class Journal {
 
  private:
   Recipe recipe_;
+  RunPlan plan_;
   std::unique_ptr<RunDirectory> directory_;
   int64_t first_step_;
   MetricsFile metrics_;

@@ -23,6 +23,8 @@ struct RunOptions {
   /// Called with what ends the run while checkpoints may still be written or removed, which is waited for before it is
   /// thrown on.
   std::function<void(const std::exception&)> on_failure = {};
+
+  bool resumes() const { return resume || resume_step; }
 };
 
 /// `asked`, with the sizes that its mesh has in `layout`.

@@ -33,8 +33,9 @@ std::filesystem::path RunDirectory::folder_of(const Recipe& recipe, const std::f
   return asked.empty() ? std::filesystem::path("runs") / recipe.name : asked;
 }
 
-void RunDirectory::write_recipe(const std::string& yaml) const {
-  write_whole(folder_ / "recipe.yaml", yaml);
+void RunDirectory::write(const std::string& recipe, const std::string& plan) const {
+  write_whole(folder_ / "recipe.yaml", recipe);
+  write_whole(folder_ / "plan.yaml", plan);
 }
 
 }  // namespace meshtrain

@@ -9,8 +9,9 @@
 
 namespace meshtrain {
 
-/// The folder of one run: log.txt, metrics.jsonl, parameters.jsonl on request, recipe.yaml and its checkpoints. Locked as
-/// long as this lives. Of one rank; the lock is the kernel's, so a run that was killed leaves none behind.
+/// The folder of one run: log.txt, metrics.jsonl, parameters.jsonl on request, recipe.yaml, plan.yaml and its
+/// checkpoints. Locked as long as this lives. Of one rank; the lock is the kernel's, so a run that was killed leaves none
+/// behind.
 class RunDirectory {
  public:
   /// Creates `folder` where it is absent. Throws InputError when it is in use by another process, or holds a run while
@@ -28,8 +29,8 @@ class RunDirectory {
   std::filesystem::path parameter_metrics() const { return folder_ / "parameters.jsonl"; }
   std::filesystem::path checkpoints() const { return checkpoints_of(folder_); }
   static std::filesystem::path checkpoints_of(const std::filesystem::path& run) { return run / "checkpoints"; }
-  /// Keeps the recipe as run: recipe.yaml. Throws as OutputFile.
-  void write_recipe(const std::string& yaml) const;
+  /// Keeps the recipe as run, recipe.yaml, and what was decided from it, plan.yaml. Throws as OutputFile.
+  void write(const std::string& recipe, const std::string& plan) const;
 
  private:
   std::filesystem::path folder_;

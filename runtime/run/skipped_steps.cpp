@@ -22,8 +22,8 @@ std::string describe(const StepMetrics& metrics) {
 
 }  // namespace
 
-bool may_skip(const TrainRecipe& train) {
-  return train.non_finite == "skip" || train.precision == "fp16_mixed";
+bool may_skip(const TrainRecipe& train, bool scales_loss) {
+  return train.non_finite == "skip" || scales_loss;
 }
 
 void SkippedSteps::judge(const StepMetrics& metrics) {
@@ -33,7 +33,7 @@ void SkippedSteps::judge(const StepMetrics& metrics) {
     return;
   }
   // An overflow of scaled gradients is no more than a scale that was too large; a loss knows nothing of the scale.
-  const bool overflow = train_.precision == "fp16_mixed" && std::isfinite(metrics.loss);
+  const bool overflow = scales_loss_ && std::isfinite(metrics.loss);
   if (train_.non_finite != "skip" && !overflow) {
     throw AgreedError(describe(metrics) + "; " + advice() + ", or go on without such steps by train.non_finite: skip");
   }
@@ -53,7 +53,7 @@ void SkippedSteps::finish() const {
 
 std::string SkippedSteps::advice() const {
   const std::string rate = "lower optimizer.learning_rate or lengthen schedule.warmup_steps";
-  if (train_.precision != "fp16_mixed") return rate;
+  if (!scales_loss_) return rate;
   const bool is_static = train_.loss_scale && train_.loss_scale->fixed;
   return std::string("lower train.loss_scale.") + (is_static ? "static" : "initial") + ", or " + rate;
 }

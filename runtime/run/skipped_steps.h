@@ -13,9 +13,9 @@ namespace meshtrain {
 /// gradients alone overflowed; up to train.max_skipped in a row.
 class SkippedSteps {
  public:
-  /// Of a run that has made `steps_made` steps, the last `in_a_row` of which were skipped.
-  explicit SkippedSteps(const TrainRecipe& train, int64_t steps_made = 0, int64_t in_a_row = 0)
-      : train_(train), in_a_row_(in_a_row), has_trained_(steps_made > in_a_row) {}
+  /// Goes on after `steps_made` steps, the last `in_a_row` of which were skipped. `scales_loss`: Precision::loss_scale.
+  SkippedSteps(const TrainRecipe& train, bool scales_loss, int64_t steps_made = 0, int64_t in_a_row = 0)
+      : train_(train), scales_loss_(scales_loss), in_a_row_(in_a_row), has_trained_(steps_made > in_a_row) {}
 
   /// Skipped so far, up to the last step.
   int64_t in_a_row() const { return in_a_row_; }
@@ -30,11 +30,12 @@ class SkippedSteps {
   std::string advice() const;
 
   TrainRecipe train_;
+  bool scales_loss_;
   int64_t in_a_row_;
   bool has_trained_;
 };
 
 /// Whether metrics say of each step if it was skipped.
-bool may_skip(const TrainRecipe& train);
+bool may_skip(const TrainRecipe& train, bool scales_loss);
 
 }  // namespace meshtrain

@@ -1,19 +1,9 @@
 #include "runtime/trainer/assemble.h"
 
 #include <algorithm>
-#include <map>
 #include <vector>
 
-#include "runtime/recipe/context.h"
-
 namespace meshtrain {
-
-at::ScalarType dtype_of(const std::string& precision) {
-  static const std::map<std::string, at::ScalarType> dtypes = {
-      {"fp64", at::kDouble},   {"fp32", at::kFloat},          {"fp16", at::kHalf},
-      {"bf16", at::kBFloat16}, {"bf16_mixed", at::kBFloat16}, {"fp16_mixed", at::kHalf}};
-  return dtypes.at(precision);
-}
 
 ModelShape shape_to_export(const Recipe& recipe) {
   ModelShape shape = recipe.model.shape;
@@ -35,33 +25,21 @@ CarriedOver carried_over(const Recipe& recipe) {
   return carried;
 }
 
-Recomputation make_recomputation(const CheckpointingRecipe& recipe) {
-  static const std::map<std::string, Recompute> modes = {
-      {"none", Recompute::Nothing}, {"selective", Recompute::Elementwise}, {"full", Recompute::All}};
-  return {modes.at(recipe.mode), recipe.every};
+SequenceLayout make_layout(const Recipe& recipe, const RunPlan& plan, const DeviceMesh& mesh) {
+  return SequenceLayout(plan.context.layout, recipe.train.sequence_length, static_cast<int>(mesh.size("cp")),
+                        static_cast<int>(mesh.coordinate("cp")));
 }
 
-SequenceLayout make_layout(const Recipe& recipe, const DeviceMesh& mesh) {
-  return SequenceLayout(context_choice(recipe, mesh.layout()).layout, recipe.train.sequence_length,
-                        static_cast<int>(mesh.size("cp")), static_cast<int>(mesh.coordinate("cp")));
-}
-
-bool is_sequence_parallel(const Recipe& recipe, const DeviceMesh& mesh) {
-  const int64_t tokens = recipe.train.micro_batch * make_layout(recipe, mesh).local_length(), tp = mesh.size("tp");
-  const std::string& asked = recipe.parallel.sequence_parallel;
-  return tp > 1 && (asked == "on" || (asked == "auto" && tokens % tp == 0));
-}
-
-ModelPlan plan_model(const Recipe& recipe, const DeviceMesh& mesh, at::Device device) {
-  ModelPlan plan;
-  plan.shape = recipe.model.shape;
-  plan.options = at::TensorOptions(device).dtype(dtype_of(recipe.train.precision));
-  plan.sequence_parallel = is_sequence_parallel(recipe, mesh);
-  plan.context_algorithm = context_choice(recipe, mesh.layout()).algorithm;
-  plan.recomputation = make_recomputation(recipe.train.activation_checkpointing);
-  plan.freeze = recipe.train.freeze;
-  plan.unit_layers = recipe.parallel.fsdp.unit_layers;
-  return plan;
+ModelPlan plan_model(const Recipe& recipe, const RunPlan& plan, at::Device device) {
+  ModelPlan model;
+  model.shape = recipe.model.shape;
+  model.options = at::TensorOptions(device).dtype(plan.precision.compute);
+  model.sequence_parallel = plan.sequence_parallel;
+  model.context_algorithm = plan.context.algorithm;
+  model.recomputation = plan.recomputation;
+  model.freeze = recipe.train.freeze;
+  model.unit_layers = recipe.parallel.fsdp.unit_layers;
+  return model;
 }
 
 }  // namespace meshtrain

@@ -6,7 +6,6 @@
 
 #include "mesh/error.h"
 #include "mesh/host_map.h"
-#include "runtime/trainer/assemble.h"
 
 namespace meshtrain {
 namespace {
@@ -58,19 +57,19 @@ ReplicaMap map_replicas(const ShardingChoice& sharding, const DeviceMesh& mesh) 
   return ReplicaMap(mesh, sharding.axes, shard_size);
 }
 
-FsdpOptions fsdp_options(const Recipe& recipe, ShardingMode mode, const ReplicaMap& replicas) {
+FsdpOptions fsdp_options(const Recipe& recipe, const RunPlan& plan, const ReplicaMap& replicas) {
   const FsdpRecipe& asked = recipe.parallel.fsdp;
   FsdpOptions options;
-  options.mode = mode;
+  options.mode = plan.sharding.mode;
   options.shards = replicas.shards();
   options.replicas = replicas.whole_replicas();
   options.summed_over = replicas.tokens();
   options.reshard_after_forward = asked.reshard_after_forward;
   options.accumulate_unsharded = asked.no_sync;
   options.prefetch = asked.prefetch;
-  if (recipe.train.precision.ends_with("_mixed")) {
+  if (plan.precision.mixed) {
     options.shard_dtype = at::kFloat;
-    options.reduce_dtype = dtype_of(asked.reduce_dtype);
+    options.reduce_dtype = plan.precision.mixed_reduce;
   }
   return options;
 }

@@ -2,8 +2,7 @@
 
 #include "fsdp/options.h"
 #include "mesh/replica_map.h"
-#include "runtime/recipe/recipe.h"
-#include "runtime/recipe/sharding.h"
+#include "runtime/recipe/run_plan.h"
 
 namespace meshtrain {
 
@@ -12,7 +11,8 @@ namespace meshtrain {
 /// place.
 ReplicaMap map_replicas(const ShardingChoice& sharding, const DeviceMesh& mesh);
 
-/// Returns the options of FSDP over the ranks of `replicas`, without memory and on_reduced. No collective.
-FsdpOptions fsdp_options(const Recipe& recipe, ShardingMode mode, const ReplicaMap& replicas);
+/// Returns the options of FSDP for `plan`, that of `recipe`, over the ranks of `replicas`, without memory and
+/// on_reduced. No collective.
+FsdpOptions fsdp_options(const Recipe& recipe, const RunPlan& plan, const ReplicaMap& replicas);
 
 }  // namespace meshtrain

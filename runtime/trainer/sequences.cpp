@@ -9,8 +9,8 @@
 namespace meshtrain {
 namespace {
 
-Rotary angles_of(const at::Tensor& positions, const Recipe& recipe, at::Device device) {
-  return make_rotary(recipe.model.shape, positions, dtype_of(recipe.train.precision), device);
+Rotary angles_of(const at::Tensor& positions, const Recipe& recipe, const RunPlan& plan, at::Device device) {
+  return make_rotary(recipe.model.shape, positions, plan.precision.compute, device);
 }
 
 bool packs_documents(const Recipe& recipe) {
@@ -19,16 +19,16 @@ bool packs_documents(const Recipe& recipe) {
          (!recipe.evaluate.tokens.empty() && divided(recipe.evaluate));
 }
 
-Sequence one_document_each(SequenceLayout layout, const Recipe& recipe, at::Device device) {
-  Rotary rotary = angles_of(layout.positions(), recipe, device);
+Sequence one_document_each(SequenceLayout layout, const Recipe& recipe, const RunPlan& plan, at::Device device) {
+  Rotary rotary = angles_of(layout.positions(), recipe, plan, device);
   return {std::move(layout), std::move(rotary)};
 }
 
 }  // namespace
 
-Sequences::Sequences(const Recipe& recipe, const DeviceMesh& mesh, at::Device device)
-    : undivided_(one_document_each(make_layout(recipe, mesh), recipe, device)) {
-  if (packs_documents(recipe)) angles_ = angles_of(at::arange(recipe.train.sequence_length), recipe, device);
+Sequences::Sequences(const Recipe& recipe, const RunPlan& plan, const DeviceMesh& mesh, at::Device device)
+    : undivided_(one_document_each(make_layout(recipe, plan, mesh), recipe, plan, device)) {
+  if (packs_documents(recipe)) angles_ = angles_of(at::arange(recipe.train.sequence_length), recipe, plan, device);
 }
 
 Sequence Sequences::of(const DocumentStarts& documents) const {

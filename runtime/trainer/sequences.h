@@ -5,7 +5,7 @@
 #include "mesh/device_mesh.h"
 #include "runtime/data/documents.h"
 #include "runtime/model/parallelism.h"
-#include "runtime/recipe/recipe.h"
+#include "runtime/recipe/run_plan.h"
 
 namespace meshtrain {
 
@@ -13,7 +13,7 @@ namespace meshtrain {
 /// communicates or reads a value from the device.
 class Sequences {
  public:
-  Sequences(const Recipe& recipe, const DeviceMesh& mesh, at::Device device);
+  Sequences(const Recipe& recipe, const RunPlan& plan, const DeviceMesh& mesh, at::Device device);
 
   const SequenceLayout& layout() const { return undivided_.layout; }
 

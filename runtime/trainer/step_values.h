@@ -20,8 +20,15 @@ struct StepInputs {
   at::Tensor saved;  ///< 1 or 0: it is done with its part of a checkpoint
 };
 
-StepInputs make_step_inputs(int64_t num_counted, double learning_rate, double loss_scale, bool stop, bool saved,
-                            at::Device device);
+/// What the host asks of a step.
+struct StepRequest {
+  double learning_rate = 0;
+  bool stop = false;     ///< this rank asks to stop
+  bool saved = false;    ///< this rank is done with its part of a checkpoint
+  bool measure = false;  ///< each parameter is measured by itself; the same on every rank
+};
+
+StepInputs make_step_inputs(int64_t num_counted, double loss_scale, const StepRequest& request, at::Device device);
 
 /// What the host reads of a step when it is through.
 struct StepResult {

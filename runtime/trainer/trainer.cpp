@@ -29,33 +29,34 @@ WriteParameter first_values(const Recipe& recipe, bool resumes) {
 
 }  // namespace
 
-Trainer::Trainer(const Recipe& recipe, const DeviceMesh& mesh, at::Device device, ReplicaMap replicas, bool resumes)
+Trainer::Trainer(const Recipe& recipe, const RunPlan& plan, const DeviceMesh& mesh, at::Device device,
+                 ReplicaMap replicas, bool resumes)
     : mesh_(mesh),
+      plan_(plan),
       train_(recipe.train),
       device_(device),
-      sequences_(recipe, mesh, device),
+      sequences_(recipe, plan, mesh, device),
       replicas_(std::move(replicas)),
       sums_(replicas_.remaining(), replicas_.remaining_partial()) {
-  ModelPlan plan = plan_model(recipe, mesh, device);
-  sequence_parallel_ = plan.sequence_parallel;
-  plan.fsdp = fsdp_options(recipe, sharding_choice(recipe, mesh.layout()).mode, replicas_);
-  if (recipe.parallel.fsdp.offload.to == "disk" && device.is_cpu()) {
-    plan.fsdp.memory = ShardMemory::on_disk(recipe.parallel.fsdp.offload.path);
+  ModelPlan model = plan_model(recipe, plan, device);
+  model.fsdp = fsdp_options(recipe, plan, replicas_);
+  if (plan.offload == Offload::Disk && device.is_cpu()) {
+    model.fsdp.memory = ShardMemory::on_disk(recipe.parallel.fsdp.offload.path);
   }
-  plan.fsdp.on_reduced = [this](const FlatBuffer& buffer) { sums_.issue(buffer); };
-  shard_memory_ = plan.fsdp.memory;
-  model_ = parallelize(plan, mesh, first_values(recipe, resumes));
+  model.fsdp.on_reduced = [this](const FlatBuffer& buffer) { sums_.issue(buffer); };
+  shard_memory_ = model.fsdp.memory;
+  model_ = parallelize(model, mesh, first_values(recipe, resumes));
   if (trainable_buffers(fsdp().units()).empty()) {
     throw InputError("train.freeze: every parameter is frozen: leave one of its patterns out");
   }
 
   owned_ = owned_ranges(fsdp().units(), replicas_);
   OptimizerOptions options_of_optimizer{replicas_, shard_memory_, {}};
-  if (train_.stochastic_rounding && train_.precision == "bf16") {
+  if (plan.precision.stochastic_rounding) {
     options_of_optimizer.rounding.emplace(static_cast<uint64_t>(train_.seed));
   }
   optimizer_ = make_optimizer(recipe.optimizer, fsdp().units(), options_of_optimizer);
-  if (train_.precision == "fp16_mixed") loss_scale_ = LossScale(train_.loss_scale.value_or(LossScaleRecipe{}));
+  if (plan.precision.loss_scale) loss_scale_ = LossScale(*plan.precision.loss_scale);
 }
 
 int64_t Trainer::count_tokens(const StepBatch& batch) const {
@@ -77,9 +78,9 @@ void Trainer::use_graph(std::unique_ptr<DeviceGraph> graph) {
   });
 }
 
-StepOutcome Trainer::step(const StepBatch& batch, int64_t num_counted, double learning_rate, bool stop, bool measure,
-                          bool saved) {
-  const StepInputs inputs = inputs_of(num_counted, learning_rate, stop, saved);
+StepOutcome Trainer::step(const StepBatch& batch, int64_t num_counted, const StepRequest& request) {
+  const bool measure = request.measure;
+  const StepInputs inputs = inputs_of(num_counted, request);
   const bool as_graph = graph_ && !measure && StepGraph::takes(batch);
   StepOutcome outcome(as_graph ? graph_->run(batch, inputs) : compute_gradients(batch, inputs));
   if (as_graph) limit_graph();
@@ -93,8 +94,8 @@ StepOutcome Trainer::step(const StepBatch& batch, int64_t num_counted, double le
   return outcome;
 }
 
-StepOutcome Trainer::compute_gradients(const StepBatch& batch, int64_t num_counted, bool stop, bool saved) {
-  StepOutcome outcome(compute_gradients(batch, inputs_of(num_counted, /*learning_rate=*/0, stop, saved)));
+StepOutcome Trainer::compute_gradients(const StepBatch& batch, int64_t num_counted, const StepRequest& request) {
+  StepOutcome outcome(compute_gradients(batch, inputs_of(num_counted, request)));
   outcome.loss_scale = loss_scale_.value();
   return outcome;
 }
@@ -111,14 +112,14 @@ const LossScale& Trainer::loss_scale() {
   return loss_scale_;
 }
 
-StepInputs Trainer::inputs_of(int64_t num_counted, double learning_rate, bool stop, bool saved) {
-  return make_step_inputs(num_counted, learning_rate, loss_scale().value(), stop, saved, device_);
+StepInputs Trainer::inputs_of(int64_t num_counted, const StepRequest& request) {
+  return make_step_inputs(num_counted, loss_scale().value(), request, device_);
 }
 
 at::Tensor Trainer::compute_gradients(const StepBatch& batch, const StepInputs& inputs) {
   fsdp().begin_step();
   const at::Tensor loss_sum = backward(batch, inputs.loss_scale / inputs.num_counted);
-  if (train_.precision == "fp16_mixed") multiply_gradients(inputs.loss_scale.reciprocal());
+  if (plan_.precision.loss_scale) multiply_gradients(inputs.loss_scale.reciprocal());
   const at::Tensor votes = vote(loss_sum, inputs);
   const at::Tensor loss = votes[0] / inputs.num_counted, grad_norm = votes[1].sqrt(), both = loss + grad_norm;
   const at::Tensor non_finite = both.sub(both).ne(0).to(at::kDouble);  // infinite minus infinite is not a number

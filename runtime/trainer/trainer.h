@@ -7,7 +7,7 @@
 #include "mesh/device_mesh.h"
 #include "runtime/checkpoint/training_state.h"
 #include "runtime/optimizer/optimizer.h"
-#include "runtime/recipe/recipe.h"
+#include "runtime/recipe/run_plan.h"
 #include "runtime/trainer/batch.h"
 #include "runtime/trainer/data_parallel.h"
 #include "runtime/trainer/gradient_sums.h"
@@ -36,24 +36,25 @@ class Trainer {
   /// part, each rank its own. `resumes`: parameters are zero, and no weights are read, as shards() are written next and
   /// resume() is called. Throws InputError. Collective at its beginning, where ranks of a host come to share
   /// memory (Fsdp) and nothing can have failed on one rank alone.
-  Trainer(const Recipe& recipe, const DeviceMesh& mesh, at::Device device, ReplicaMap replicas, bool resumes = false);
-  /// Makes the map of replicas too, which may be collective.
+  Trainer(const Recipe& recipe, const RunPlan& plan, const DeviceMesh& mesh, at::Device device, ReplicaMap replicas,
+          bool resumes = false);
+  /// Resolves `recipe` for the mesh, and makes the map of replicas too, which may be collective.
   Trainer(const Recipe& recipe, const DeviceMesh& mesh, at::Device device)
-      : Trainer(recipe, mesh, device, map_replicas(sharding_choice(recipe, mesh.layout()), mesh)) {}
+      : Trainer(recipe, resolve(recipe, mesh.layout()), mesh, device) {}
+  Trainer(const Recipe& recipe, const RunPlan& plan, const DeviceMesh& mesh, at::Device device)
+      : Trainer(recipe, plan, mesh, device, map_replicas(plan.sharding, mesh)) {}
 
   /// Makes each later step() run as a graph where it can: not when it measures, and only with samples that are one
   /// document each. On any number of ranks, all of which call this; StepGraph::hindrance() has to be empty. `graph`: of
   /// the trainer's device.
   void use_graph(std::unique_ptr<DeviceGraph> graph);
 
-  /// One update: compute_gradients(), then update(). `measure`: each parameter by itself, the same on every rank.
-  StepOutcome step(const StepBatch& batch, int64_t num_counted, double learning_rate, bool stop, bool measure = false,
-                   bool saved = false);
+  /// Makes one update: compute_gradients(), then update().
+  StepOutcome step(const StepBatch& batch, int64_t num_counted, const StepRequest& request);
 
   /// Forward and backward of every micro-batch, sums of gradients, norm: each shard then has the gradient of the mean
   /// loss, neither scaled nor clipped. `num_counted`: counted tokens of the whole step over dp x cp, at least 1.
-  /// `stop`: this rank asks to stop; `saved`: it is done with its part of a checkpoint.
-  StepOutcome compute_gradients(const StepBatch& batch, int64_t num_counted, bool stop, bool saved = false);
+  StepOutcome compute_gradients(const StepBatch& batch, int64_t num_counted, const StepRequest& request);
   /// Clips them and changes the parameters. When the outcome is not finite nothing is changed but the loss scale: every
   /// rank decides alike, from the vote.
   void update(const StepOutcome& outcome, double learning_rate);
@@ -89,14 +90,14 @@ class Trainer {
   const SequenceLayout& layout() const { return sequences_.layout(); }
   /// Where this rank's shards and the optimizer's state lie.
   const ShardMemory& shard_memory() const { return shard_memory_; }
-  bool sequence_parallel() const { return sequence_parallel_; }
+  const RunPlan& plan() const { return plan_; }
   ShardedModel& sharded_model() { return *model_; }
   Transformer& model() { return model_->model(); }
   Fsdp& fsdp() { return model_->fsdp(); }
   const Fsdp& fsdp() const { return model_->fsdp(); }
 
  private:
-  StepInputs inputs_of(int64_t num_counted, double learning_rate, bool stop, bool saved);
+  StepInputs inputs_of(int64_t num_counted, const StepRequest& request);
   /// compute_gradients() and update() with nothing but tensors: what a step computes, as StepOutcome has it.
   at::Tensor compute_gradients(const StepBatch& batch, const StepInputs& inputs);
   void update(const at::Tensor& grad_norm, const at::Tensor& non_finite, const at::Tensor& learning_rate);
@@ -110,10 +111,10 @@ class Trainer {
   const LossScale& loss_scale();
 
   const DeviceMesh& mesh_;
+  RunPlan plan_;
   TrainRecipe train_;
   at::Device device_;
   Sequences sequences_;
-  bool sequence_parallel_ = false;
   ReplicaMap replicas_;
   GradientSums sums_;
   ShardMemory shard_memory_;

@@ -3,8 +3,7 @@
 #include <algorithm>
 
 #include "mesh/error.h"
-#include "runtime/recipe/sharding.h"
-#include "runtime/recipe/validate.h"
+#include "runtime/recipe/run_plan.h"
 #include "runtime/verify/comparison.h"
 #include "runtime/verify/shrink.h"
 #include "runtime/yaml/suggest.h"
@@ -67,7 +66,7 @@ VerifyPlan plan_verification(const Recipe& recipe, const VerifyOptions& options,
   Recipe asked = in_precision(recipe, options.precision);
   asked.device = options.device;
   if (options.device == "cpu") asked.parallel.backend = "auto";  // the recipe's may be of GPUs
-  validate(asked, layout);
+  const RunPlan resolved = resolve(asked, layout);
   check_fault(options.skipped_sums, layout);
 
   Recipe verified = options.shrink ? shrink(asked, layout) : asked;
@@ -79,10 +78,10 @@ VerifyPlan plan_verification(const Recipe& recipe, const VerifyOptions& options,
   if (std::optional<double>& rate = verified.optimizer.muon.adamw_learning_rate)
     rate = std::max(*rate, kLeastLearningRate);
   if (asked.parallel.fsdp.mode == "auto") {  // what it means on this mesh, on each of its axes too
-    verified.parallel.fsdp.mode = name(sharding_choice(asked, layout).mode);
+    verified.parallel.fsdp.mode = name(resolved.sharding.mode);
   }
   verified.optimizer.eps = std::max(verified.optimizer.eps, least_eps(options.precision));
-  return {recipe, layout, verified};
+  return {recipe, verified, resolve(verified, layout)};
 }
 
 Recipe on_one_rank(Recipe recipe) {

@@ -3,7 +3,7 @@
 #include <string>
 
 #include "mesh/layout.h"
-#include "runtime/recipe/recipe.h"
+#include "runtime/recipe/run_plan.h"
 
 namespace meshtrain {
 
@@ -19,8 +19,8 @@ struct VerifyOptions {
 /// A recipe, and what verify makes of it: what is compared must show in few steps, and what cannot matter is left out.
 struct VerifyPlan {
   Recipe asked;
-  MeshLayout layout;
   Recipe recipe;  ///< random weights, a constant learning rate that shows, the options' precision, steps and model
+  RunPlan run;    ///< the plan of `recipe` on its mesh
 };
 
 /// Throws InputError, naming the recipe, when it cannot run on its mesh, whatever it is shrunk to, when its mesh is

@@ -60,15 +60,14 @@ std::string describe_data(const DataRecipe& recipe, const VerifyData& data) {
          fmt::format("{}", fmt::join(documents, ""));
 }
 
-std::string describe_parallelism(const Recipe& recipe, const DeviceMesh& mesh) {
+std::string describe_parallelism(const RunPlan& plan) {
+  const MeshLayout& mesh = plan.layout;
   std::vector<std::string> parts;
   if (mesh.size(kTensorAxis) > 1) {
-    parts.push_back(std::string("sequence parallel ") + (is_sequence_parallel(recipe, mesh) ? "on" : "off"));
+    parts.push_back(std::string("sequence parallel ") + (plan.sequence_parallel ? "on" : "off"));
   }
-  if (mesh.size(kContextAxis) > 1)
-    parts.push_back("context parallel " + describe(context_choice(recipe, mesh.layout())));
-  if (mesh.size(kDataAxis) * mesh.size(kContextAxis) > 1)
-    parts.push_back("fsdp " + describe(sharding_choice(recipe, mesh.layout())));
+  if (mesh.size(kContextAxis) > 1) parts.push_back("context parallel " + describe(plan.context));
+  if (mesh.size(kDataAxis) * mesh.size(kContextAxis) > 1) parts.push_back("fsdp " + describe(plan.sharding));
   return fmt::format("{}", fmt::join(parts, "; "));
 }
 
@@ -194,7 +193,7 @@ std::string describe_verification(const VerifyPlan& plan, const VerifyOptions& o
                                   const DeviceMesh& mesh) {
   const Recipe &asked = plan.asked, &recipe = plan.recipe;
   std::string text = fmt::format("{}: mesh {} against one rank\n",
-                                 asked.file.empty() ? asked.name : asked.file.string(), plan.layout.describe());
+                                 asked.file.empty() ? asked.name : asked.file.string(), plan.run.layout.describe());
   const auto line = [&](const char* what, const std::string& content) {
     if (!content.empty()) text += fmt::format("  {:<10} {}\n", what, content);
   };
@@ -207,7 +206,7 @@ std::string describe_verification(const VerifyPlan& plan, const VerifyOptions& o
        fmt::format("{} of {} of {}, micro-batch {}; {}", counted(options.steps, "step"),
                    counted(recipe.train.global_batch, "sample"), counted(recipe.train.sequence_length, "token"),
                    recipe.train.micro_batch, describe_optimizer(recipe, asked)));
-  line("parallel", describe_parallelism(recipe, mesh));
+  line("parallel", describe_parallelism(plan.run));
   line("precision", fmt::format("{}{} on {}", options.precision, instead_of(asked.train.precision, options.precision),
                                 options.device));
   if (is_rounded(options.precision)) {

@@ -6,7 +6,7 @@
 
 namespace meshtrain {
 
-/// `recipe`, which validate() has passed for `layout`, with a small model that the mesh cuts in the same way. Kept are
+/// `recipe`, which resolve() has passed for `layout`, with a small model that the mesh cuts in the same way. Kept are
 ///
 ///   KV heads       tp divides them; gcd(KV heads / tp, cp), which decides whether Ulysses repeats heads; and whether a
 ///                  tp rank has several

@@ -40,7 +40,7 @@ Trace trace_steps(Trainer& trainer, const std::vector<StepBatch>& batches, doubl
   });
   for (size_t step = 0; step < batches.size(); ++step) {
     const int64_t num_counted = trainer.count_tokens(batches[step]);
-    const StepOutcome outcome = trainer.compute_gradients(batches[step], num_counted, /*stop=*/false);
+    const StepOutcome outcome = trainer.compute_gradients(batches[step], num_counted, {});
     trace.losses.push_back(outcome.loss.item<double>());
     trace.grad_norms.push_back(outcome.grad_norm.item<double>());
     if (step == 0) {

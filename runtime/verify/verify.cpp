@@ -43,10 +43,10 @@ class Verification {
   Verification(const VerifyPlan& plan, const VerifyOptions& options, const Group& world)
       : plan_(plan),
         options_(options),
-        computing_(connect_devices(device_request(plan.recipe, plan.layout), world)),
+        computing_(connect_devices(plan.run.device, world)),
         world_(computing_.world),
         seen_(std::make_shared<SumsSeen>()),
-        mesh_(plan.layout, options.skipped_sums.empty() ? world_ : skip_sums(world_, options.skipped_sums, seen_)) {}
+        mesh_(plan.run.layout, options.skipped_sums.empty() ? world_ : skip_sums(world_, options.skipped_sums, seen_)) {}
 
   bool run(const Print& print) {
     set_rank_name(mesh_.world().coordinate_text());
@@ -61,11 +61,11 @@ class Verification {
     refuse_unused_fault();
 
     const std::vector<Compared> all = compare_with_reference(trace, mesh_);
-    tell(print, [&] { return comparison_table(all, plan_.layout, options_.every_parameter) + verdict(all); });
+    tell(print, [&] { return comparison_table(all, plan_.run.layout, options_.every_parameter) + verdict(all); });
     if (computing_.device.is_cuda()) tell(print, describe_attention);
     if (!all_equal(all)) {
       const std::vector<AxisFinding> findings = look_at_axes(trace);
-      tell(print, [&] { return diagnosis(all, findings, plan_.layout); });
+      tell(print, [&] { return diagnosis(all, findings, plan_.run.layout); });
     }
     return all_equal(all);
   }
@@ -162,7 +162,7 @@ class Verification {
     std::set<std::string> possible = seen_->purposes;
     for (const std::string& purpose : seen_->purposes) possible.insert(purpose.substr(0, purpose.find('.')));
     throw InputError(
-        "--inject skip-reduce:" + options_.skipped_sums + ": mesh " + plan_.layout.describe() + " sums nothing for " +
+        "--inject skip-reduce:" + options_.skipped_sums + ": mesh " + plan_.run.layout.describe() + " sums nothing for " +
         options_.skipped_sums +
         (possible.empty() ? ", nor for anything else" : ": use " + joined({possible.begin(), possible.end()})));
   }
@@ -180,7 +180,7 @@ class Verification {
     for (AxisFinding& finding : findings) {
       const std::string& axis = finding.replicas.axis;
       bool takes_part = findings.size() > 1;
-      for (const Axis& other : plan_.layout.axes()) {
+      for (const Axis& other : plan_.run.layout.axes()) {
         takes_part = takes_part && (other.name == axis || mesh_.coordinate(other.name) == 0);
       }
       if (takes_part) finding.alone = run_alone(axis);
@@ -190,7 +190,7 @@ class Verification {
 
   /// The mesh of one axis, on the ranks that are the first of every other: rank 0 is its rank 0.
   std::vector<Compared> run_alone(const std::string& axis) const {
-    std::vector<Axis> axes = plan_.layout.axes();
+    std::vector<Axis> axes = plan_.run.layout.axes();
     for (Axis& each : axes) {
       if (each.name != axis) each.size = 1;
     }

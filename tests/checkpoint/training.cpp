@@ -59,7 +59,7 @@ std::vector<double> Training::run(int64_t steps) {
   for (int64_t i = 0; i < steps; ++i) {
     const StepBatch batch = read_batch(samples_, recipe_, mesh_, trainer_.layout(), state_.num_samples);
     const StepOutcome outcome =
-        trainer_.step(batch, trainer_.count_tokens(batch), recipe_.optimizer.learning_rate, /*stop=*/false);
+        trainer_.step(batch, trainer_.count_tokens(batch), {recipe_.optimizer.learning_rate});
     losses.push_back(outcome.loss.item<double>());
     ++state_.step;
     state_.num_samples += recipe_.train.global_batch;

@@ -43,12 +43,12 @@ int64_t peak_activations(const Recipe& recipe, const DeviceMesh& mesh) {
   Trainer trainer(recipe, mesh, at::kCPU);
   const StepBatch batch = made_step(recipe, trainer.layout(), 1, at::kCPU);
   const int64_t num_counted = trainer.count_tokens(batch);
-  trainer.step(batch, num_counted, 1e-4, false);  // the first makes what is kept
+  trainer.step(batch, num_counted, {1e-4});  // the first makes what is kept
   int64_t least = std::numeric_limits<int64_t>::max();
   for (int i = 0; i < 4; ++i) {
     const int64_t before = memory.live();
     memory.restart_peak();
-    trainer.step(batch, num_counted, 1e-4, false);
+    trainer.step(batch, num_counted, {1e-4});
     least = std::min(least, memory.peak() - before);
   }
   return least;

@@ -72,7 +72,7 @@ HeldOutLoss as_a_step(Recipe recipe) {
   Trainer trainer(recipe, mesh, at::kCPU);
   const Dataset dataset(recipe.evaluate, recipe.train.sequence_length, recipe.model.shape.vocab_size, 0);
   const StepBatch batch = read_batch(dataset, recipe, mesh, trainer.layout(), 0);
-  return {trainer.compute_gradients(batch, batch.num_counted, false).loss.item<double>(), batch.num_counted};
+  return {trainer.compute_gradients(batch, batch.num_counted, {}).loss.item<double>(), batch.num_counted};
 }
 
 TEST_F(EvaluationTest, IsTheExactMeanOverAllTokensOnEveryMesh) {
@@ -104,7 +104,7 @@ Trained train_and_evaluate(const Recipe& recipe, const DeviceMesh& mesh, const E
   if (evaluation != nullptr) evaluation->run(trainer, mesh);
   for (int64_t step = 0; step < 3; ++step) {
     const StepBatch batch = read_step(dataset, recipe, mesh, trainer.layout(), step);
-    trained.losses.push_back(trainer.step(batch, trainer.count_tokens(batch), 1e-3, false).loss.item<double>());
+    trained.losses.push_back(trainer.step(batch, trainer.count_tokens(batch), {1e-3}).loss.item<double>());
     if (evaluation != nullptr) evaluation->run(trainer, mesh);
   }
   trainer.fsdp().visit_shards(
@@ -138,7 +138,7 @@ TEST_F(EvaluationTest, NeedsNoMoreMemoryThanAStep) {
     const Evaluation evaluation(asked);
     const StepBatch batch = read_step(dataset, asked, mesh, trainer.layout(), 0);
     const int64_t counted = trainer.count_tokens(batch);
-    trainer.step(batch, counted, 1e-3, false);
+    trainer.step(batch, counted, {1e-3});
     const auto peak = [&](const std::function<void()>& action) {
       int64_t least = std::numeric_limits<int64_t>::max();
       for (int i = 0; i < 4; ++i) {  // how long a collective's tensors are held is the communication thread's to say
@@ -149,7 +149,7 @@ TEST_F(EvaluationTest, NeedsNoMoreMemoryThanAStep) {
       }
       return least;
     };
-    const int64_t of_step = peak([&] { trainer.step(batch, counted, 1e-3, false); });
+    const int64_t of_step = peak([&] { trainer.step(batch, counted, {1e-3}); });
     const int64_t of_evaluation = peak([&] { evaluation.run(trainer, mesh); });
     EXPECT_LT(of_evaluation, of_step) << cell.describe();
   }

@@ -154,7 +154,7 @@ std::vector<Gradients> train_two_steps(const Case& each, bool writes, Zeroed& ze
     const int64_t num_counted = trainer.count_tokens(batch);
     if (writes) poison(trainer.fsdp());
     const ZeroRecorder recorder;
-    const StepOutcome outcome = trainer.compute_gradients(batch, num_counted, false);
+    const StepOutcome outcome = trainer.compute_gradients(batch, num_counted, {});
     zeroed = zeroed_in(trainer.fsdp(), recorder.tensors());
     Gradients gradients = {{"outcome", outcome.values.clone()}};
     trainer.fsdp().visit_gradients(

@@ -87,8 +87,8 @@ TEST_F(NonFinite, AStepChangesNothingOnAnyRank) {
     Trainer trainer(asked, ranks, at::kCPU), untroubled(asked, ranks, at::kCPU);
     const std::vector<StepBatch> batches = read_steps(asked, ranks, trainer.layout());
     const int64_t counted = trainer.count_tokens(batches[0]);
-    trainer.step(batches[0], counted, 1e-3, false);
-    untroubled.step(batches[0], counted, 1e-3, false);
+    trainer.step(batches[0], counted, {1e-3});
+    untroubled.step(batches[0], counted, {1e-3});
     const auto before = shards_of(trainer);
 
     bool poisons = world().rank() == world().size() - 1;
@@ -100,15 +100,15 @@ TEST_F(NonFinite, AStepChangesNothingOnAnyRank) {
         });
       }
     }
-    const StepOutcome outcome = trainer.step(batches[1], counted, 1e-3, false);
+    const StepOutcome outcome = trainer.step(batches[1], counted, {1e-3});
     EXPECT_TRUE(outcome.non_finite.item<bool>());
     EXPECT_TRUE(std::isfinite(outcome.loss.item<double>()));
     EXPECT_EQ(trainer.find_non_finite(), kPoisoned);
     expect_equal(shards_of(trainer), before);
 
     poisons = false;
-    EXPECT_FALSE(trainer.step(batches[1], counted, 1e-3, false).non_finite.item<bool>());
-    untroubled.step(batches[1], counted, 1e-3, false);
+    EXPECT_FALSE(trainer.step(batches[1], counted, {1e-3}).non_finite.item<bool>());
+    untroubled.step(batches[1], counted, {1e-3});
     expect_equal(shards_of(trainer), shards_of(untroubled));
   }
 }
@@ -126,19 +126,19 @@ TEST_F(NonFinite, TheLossScaleFindsItsSizeAlikeOnEveryRank) {
     const int64_t counted = trainer.count_tokens(batches[0]);
     const auto before = shards_of(trainer);
     double scale = 0x1p20;
-    StepOutcome outcome = trainer.step(batches[0], counted, 1e-3, false);
+    StepOutcome outcome = trainer.step(batches[0], counted, {1e-3});
     EXPECT_TRUE(outcome.non_finite.item<bool>());
     for (int i = 0; i < 20 && outcome.non_finite.item<bool>(); ++i) {
       EXPECT_EQ(outcome.loss_scale, scale);
       EXPECT_NE(trainer.find_non_finite(), "");
       expect_equal(shards_of(trainer), before);
       scale /= 2;
-      outcome = trainer.step(batches[0], counted, 1e-3, false);
+      outcome = trainer.step(batches[0], counted, {1e-3});
     }
     EXPECT_FALSE(outcome.non_finite.item<bool>());
     EXPECT_EQ(outcome.loss_scale, scale);
-    EXPECT_EQ(trainer.step(batches[1], counted, 1e-3, false).loss_scale, scale);
-    EXPECT_EQ(trainer.step(batches[1], counted, 1e-3, false).loss_scale, 2 * scale) << "two finite steps in a row";
+    EXPECT_EQ(trainer.step(batches[1], counted, {1e-3}).loss_scale, scale);
+    EXPECT_EQ(trainer.step(batches[1], counted, {1e-3}).loss_scale, 2 * scale) << "two finite steps in a row";
   }
 }
 
@@ -153,7 +153,7 @@ TEST_F(NonFinite, GradientsAreUnscaledAndSmallOnesSurvive) {
       asked.parallel.fsdp.reduce_dtype = reduce_dtype;
       Trainer trainer(asked, ranks, at::kCPU);
       const StepBatch batch = read_steps(asked, ranks, trainer.layout())[0];
-      const StepOutcome outcome = trainer.compute_gradients(batch, trainer.count_tokens(batch), false);
+      const StepOutcome outcome = trainer.compute_gradients(batch, trainer.count_tokens(batch), {});
       std::vector<at::Tensor> all = {outcome.grad_norm.to(at::kFloat).reshape(1)};
       trainer.fsdp().visit_gradients(
           [&](const Parameter& parameter) { all.push_back(parameter.valid().to(at::kFloat).flatten()); });

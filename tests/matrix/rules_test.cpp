@@ -32,7 +32,7 @@ struct FirstStep {
   }
 
   /// The loss of the step with the labels that `counted` says.
-  double loss(int64_t counted) { return trainer.step(batch, counted, 1e-3, false).loss.item<double>(); }
+  double loss(int64_t counted) { return trainer.step(batch, counted, {1e-3}).loss.item<double>(); }
 
   Recipe recipe;
   DeviceMesh mesh;
@@ -191,7 +191,7 @@ TEST_F(Rules, TiedEmbeddings_AHeadOfItsOwnIsNoticed) {
   parameters.at("lm_head.weight")->tensor.detach().copy_(embedding.tensor.detach());  // the same values, apart
 
   const int64_t counted = first.trainer.count_tokens(first.batch);
-  const StepOutcome outcome = first.trainer.step(first.batch, counted, 1e-3, false);
+  const StepOutcome outcome = first.trainer.step(first.batch, counted, {1e-3});
   EXPECT_NEAR(outcome.loss.item<double>(), reference.losses[0], 1e-10) << "the forward is the same";
   const double error = relative_error(embedding.tensor.grad(), reference.at(embedding.name).gradient);
   EXPECT_TRUE(noticed(error > 1e-10 ? "differs" : ""));

@@ -59,7 +59,7 @@ Losses losses_of(Recipe recipe, const DeviceMesh& mesh, const Reorder& reorder =
   for (int64_t step = 0; step < kSteps; ++step) {
     StepBatch batch = read_step(dataset, recipe, mesh, trainer.layout(), step);
     if (reorder) batch = reorder(batch);
-    const StepOutcome outcome = trainer.step(batch, trainer.count_tokens(batch), 1e-3, false);
+    const StepOutcome outcome = trainer.step(batch, trainer.count_tokens(batch), {1e-3});
     losses.push_back(outcome.loss.item<double>());
   }
   return losses;

@@ -10,7 +10,7 @@
 #include "mesh/error.h"
 #include "runtime/recipe/load.h"
 #include "runtime/recipe/patterns.h"
-#include "runtime/recipe/validate.h"
+#include "runtime/recipe/run_plan.h"
 
 namespace meshtrain {
 namespace {
@@ -165,9 +165,9 @@ TEST(Shrink, KeepsEverythingElse) {
   recipe.data.ignore_id = 70;
   recipe.data.documents = 49151;
   const MeshLayout layout = mesh(2, 2, 2);
-  validate(recipe, layout);
+  resolve(recipe, layout);
   Recipe small = shrink(recipe, layout);
-  EXPECT_NO_THROW(validate(small, layout));
+  EXPECT_NO_THROW(resolve(small, layout));
   EXPECT_EQ(small.data.ignore_id, 70 % 64);
   EXPECT_EQ(small.data.documents, 49151 % 64);
   EXPECT_GT(small.model.shape.initializer_range, recipe.model.shape.initializer_range);

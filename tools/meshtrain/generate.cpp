@@ -176,7 +176,7 @@ MeshLayout layout_of(const std::string& asked, int num_ranks) {
 
 void generate_all(const GenerateArguments& arguments, const Group& world) {
   const MeshLayout layout = layout_of(arguments.mesh, world.size());
-  const Computing computing = connect_devices({arguments.device}, world);
+  const Computing computing = connect_devices({.kind = device_kind(arguments.device)}, world);
   const DeviceMesh mesh(layout, computing.world);
   set_rank_name(mesh.world().coordinate_text());
   const bool first = mesh.rank() == 0;

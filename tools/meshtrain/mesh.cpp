@@ -10,7 +10,7 @@
 #include "mesh/layout.h"
 #include "runtime/recipe/context.h"
 #include "runtime/recipe/load.h"
-#include "runtime/recipe/validate.h"
+#include "runtime/recipe/run_plan.h"
 #include "runtime/telemetry/console.h"
 #include "tools/meshtrain/commands.h"
 #include "tools/meshtrain/mesh_picture.h"
@@ -55,16 +55,12 @@ MeshLayout layout_of(const MeshArguments& arguments) {
   return fit(parse_mesh(arguments.mesh), arguments.order, arguments.ranks);
 }
 
-int64_t element_bytes(const std::string& precision) {
-  return precision == "fp64" ? 8 : precision == "fp32" ? 4 : 2;
-}
-
 /// How the recipe's attention is cut over cp, and what it sends.
-std::string describe_context(const Recipe& recipe, const MeshLayout& layout) {
-  const ContextShape shape = context_shape(recipe, layout);
+std::string describe_context(const Recipe& recipe, const RunPlan& plan) {
+  const ContextShape shape = context_shape(recipe, plan.layout);
   if (shape.ranks == 1) return "";
-  const ContextChoice choice = context_choice(recipe, layout);
-  const int64_t element = element_bytes(recipe.train.precision);
+  const ContextChoice& choice = plan.context;
+  const auto element = static_cast<int64_t>(c10::elementSize(plan.precision.compute));
   const AttentionBytes bytes = attention_bytes(shape, choice.algorithm, recipe.train.micro_batch,
                                                recipe.model.shape.head_dim, element, std::max<int64_t>(element, 4));
   std::string text = "\n  attention over cp: " + describe(choice) + "\n";
@@ -87,8 +83,8 @@ void print(const MeshArguments& arguments) {
   overrides.emplace_back("model.init=random");  // config.json suffices
   const Recipe recipe = load_recipe(arguments.recipe, overrides, arguments.mesh);
   const MeshLayout layout = fit(recipe.parallel.mesh, recipe.parallel.order, arguments.ranks);
-  validate(recipe, layout);
-  std::fputs((draw_mesh(layout, arguments.ranks_per_host) + describe_context(recipe, layout)).c_str(), stdout);
+  const RunPlan plan = resolve(recipe, layout);
+  std::fputs((draw_mesh(layout, arguments.ranks_per_host) + describe_context(recipe, plan)).c_str(), stdout);
 }
 
 }  // namespace

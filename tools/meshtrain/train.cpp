@@ -9,7 +9,7 @@
 #include "runtime/hf/export.h"
 #include "runtime/launch/connect.h"
 #include "runtime/recipe/load.h"
-#include "runtime/recipe/validate.h"
+#include "runtime/recipe/run_plan.h"
 #include "runtime/run/describe_data.h"
 #include "runtime/run/resume.h"
 #include "runtime/run/run.h"
@@ -72,7 +72,7 @@ int check(const TrainArguments& arguments) {
     if (size != MeshLayout::kAuto) num_ranks *= size;
   }
   const MeshLayout layout = MeshLayout::fit(recipe.parallel.mesh, recipe.parallel.order, num_ranks);
-  validate(recipe, layout);
+  const RunPlan plan = resolve(recipe, layout);
   if (!recipe.train.export_folder.empty()) check_export_folder(recipe.train.export_folder);
   const Mixture data(recipe.data, recipe.train.sequence_length, recipe.model.shape.vocab_size,
                      static_cast<uint64_t>(recipe.train.seed));
@@ -84,6 +84,7 @@ int check(const TrainArguments& arguments) {
       describe_data(recipe, data, samples_of_run(recipe.train, beginning.state), evaluation.get());
   lines.insert(lines.end(), beginning.lines.begin(), beginning.lines.end());
   for (const std::string& line : lines) std::printf("%s\n", line.c_str());
+  std::printf("%s", to_yaml(plan).c_str());
   return 0;
 }
 

@@ -10,7 +10,7 @@
 #include "mesh/error.h"
 #include "mesh/layout.h"
 #include "runtime/recipe/load.h"
-#include "runtime/recipe/validate.h"
+#include "runtime/recipe/run_plan.h"
 #include "tests/support/files.h"
 
 namespace meshtrain {
@@ -64,7 +64,7 @@ void expect_layout(const Recipe& recipe, const Documented& expected) {
   EXPECT_EQ(recipe.schedule.warmup_steps, 0);
   const MeshLayout layout =
       MeshLayout::fit(recipe.parallel.mesh, recipe.parallel.order, expected.dp * expected.tp * expected.cp);
-  EXPECT_NO_THROW(validate(recipe, layout));
+  EXPECT_NO_THROW(resolve(recipe, layout));
 }
 
 TEST(DocumentedRecipes, HaveTheDocumentedValues) {

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "runtime/recipe/load.h"
-#include "runtime/recipe/validate.h"
+#include "runtime/recipe/run_plan.h"
 #include "tests/runtime/recipe/recipe_folder.h"
 
 namespace meshtrain::testing {
@@ -134,7 +134,7 @@ TEST(Validate, NamesARateThatHasNoScheduleToFollow) {
   const RecipeFolder folder;
   Recipe recipe = with(folder, "optimizer: {name: muon, learning_rate: 0, muon: {adamw_learning_rate: 0.1}}\n");
   EXPECT_EQ(input_error([&] {
-              validate(recipe, MeshLayout({{"dp", 1}, {"cp", 1}, {"tp", 1}}));
+              resolve(recipe, MeshLayout({{"dp", 1}, {"cp", 1}, {"tp", 1}}));
             }),
             recipe.places.at("optimizer.muon.adamw_learning_rate") +
                 ": follows the schedule of optimizer.learning_rate, which is 0: use a "

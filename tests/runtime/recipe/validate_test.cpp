@@ -1,6 +1,7 @@
 #include "runtime/recipe/validate.h"
 #include "runtime/recipe/load.h"
 #include "runtime/recipe/sharding.h"
+#include "runtime/recipe/run_plan.h"
 
 #include <gtest/gtest.h>
 
@@ -33,30 +34,30 @@ const MeshLayout kMesh({{"dp", 2}, {"cp", 2}, {"tp", 2}});
 std::string refusal(const std::function<void(Recipe&)>& change, const MeshLayout& mesh = kMesh) {
   Recipe recipe = fitting_recipe();
   change(recipe);
-  return input_error([&] { validate(recipe, mesh); });
+  return input_error([&] { resolve(recipe, mesh); });
 }
 
 TEST(Validate, AcceptsWhatFits) {
   Recipe recipe = fitting_recipe();
-  validate(recipe, kMesh);
-  validate(recipe, MeshLayout({{"tp", 4}, {"dp", 1}, {"cp", 1}}));
+  resolve(recipe, kMesh);
+  resolve(recipe, MeshLayout({{"tp", 4}, {"dp", 1}, {"cp", 1}}));
   for (const char* mode : {"no_shard", "shard_optimizer", "shard_grad_op", "full_shard", "hybrid_shard"}) {
     recipe.parallel.fsdp.mode = mode;
-    validate(recipe, kMesh);
+    resolve(recipe, kMesh);
   }
   recipe.parallel.fsdp = {"hybrid_shard", 2, {"dp"}};
-  validate(recipe, kMesh);
+  resolve(recipe, kMesh);
   for (const char* algorithm : {"ring", "ulysses", "all_gather"}) {
     for (const char* layout : {"auto", "contiguous", "zigzag"}) {
       recipe.parallel.context = {algorithm, layout};
-      validate(recipe, kMesh);
+      resolve(recipe, kMesh);
     }
   }
   recipe.parallel.sequence_parallel = "on";
   recipe.parallel.backend = "mpi";
   recipe.train.precision = "bf16";
   recipe.train.stochastic_rounding = true;
-  validate(recipe, kMesh);
+  resolve(recipe, kMesh);
   recipe.train.precision = "fp16_mixed";
   recipe.train.stochastic_rounding = false;
   recipe.train.loss_scale.emplace();
@@ -67,7 +68,7 @@ TEST(Validate, AcceptsWhatFits) {
   recipe.data.documents = 255;
   recipe.data.boundary_labels = "ignored";
   recipe.train.global_batch = 4;
-  validate(recipe, kMesh);
+  resolve(recipe, kMesh);
 }
 
 TEST(Validate, NamesPlacesThatTheRecipeKnows) {
@@ -75,7 +76,7 @@ TEST(Validate, NamesPlacesThatTheRecipeKnows) {
   folder.write("tokens.bin", std::string(64, 'a'));
   const std::string file = folder.write("a.yaml", kSmallRecipe).string();
   const auto refused = [&](const std::vector<std::string>& overrides) {
-    return input_error([&] { validate(load_recipe(file, overrides, ""), kMesh); });
+    return input_error([&] { resolve(load_recipe(file, overrides, ""), kMesh); });
   };
   EXPECT_EQ(refused({"train.micro_batch=8"}),
             file +
@@ -117,17 +118,17 @@ TEST(Validate, NamesTheSequence) {
             "change train.sequence_length or the mesh, or set parallel.context.layout: contiguous");
   Recipe recipe = fitting_recipe();
   length(34, "auto")(recipe);
-  validate(recipe, kMesh);
+  resolve(recipe, kMesh);
   length(33, "zigzag")(recipe);
-  validate(recipe, MeshLayout({{"dp", 2}, {"cp", 1}, {"tp", 2}}));  // nothing is cut
+  resolve(recipe, MeshLayout({{"dp", 2}, {"cp", 1}, {"tp", 2}}));  // nothing is cut
 }
 
 TEST(Validate, NamesHeadsThatUlyssesCannotShareOut) {
   const auto ulysses = [](Recipe& recipe) { recipe.parallel.context.algorithm = "ulysses"; };
   Recipe recipe = fitting_recipe();
   ulysses(recipe);
-  validate(recipe, kMesh);                                          // two KV heads on each tp rank
-  validate(recipe, MeshLayout({{"dp", 1}, {"cp", 2}, {"tp", 4}}));  // one, which is there twice
+  resolve(recipe, kMesh);                                          // two KV heads on each tp rank
+  resolve(recipe, MeshLayout({{"dp", 1}, {"cp", 2}, {"tp", 4}}));  // one, which is there twice
   EXPECT_EQ(
       refusal(ulysses, MeshLayout({{"dp", 1}, {"cp", 4}, {"tp", 4}})),
       "parallel.context.algorithm: ulysses shares the 2 query heads of a tensor-parallel rank out over cp=4, "
@@ -146,7 +147,7 @@ TEST(Validate, NamesSequenceParallel) {
   Recipe recipe = fitting_recipe();
   odd(recipe);
   recipe.parallel.sequence_parallel = "auto";
-  validate(recipe, kMesh);
+  resolve(recipe, kMesh);
 }
 
 TEST(Validate, NamesWhatCannotBeSharded) {
@@ -200,7 +201,7 @@ TEST(Validate, NamesWhatDoesNotGoWithADevice) {
             "device: cpu");
   Recipe recipe = fitting_recipe();
   recipe.device = "cuda";
-  validate(recipe, kMesh);
+  resolve(recipe, kMesh);
 }
 
 TEST(Validate, NamesWhatBelongsToAnotherPrecision) {
@@ -286,7 +287,7 @@ TEST(Validate, NamesTheSourceThatIsWrong) {
   megatron.data.dtype = "megatron";
   megatron.data.documents = kDocumentsOfIndex;
   megatron.data.ignore_id = 70000;
-  validate(megatron, kMesh);
+  resolve(megatron, kMesh);
 }
 
 TEST(Validate, NamesBoundariesWithoutDocuments) {

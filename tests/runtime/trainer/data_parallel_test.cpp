@@ -38,7 +38,7 @@ std::vector<int64_t> sharers(int rank, int64_t tp, const std::vector<int>& hosts
   recipe.parallel.fsdp.shard_size = shard_size;
   const DeviceMesh mesh(MeshLayout({{"dp", size / tp}, {"cp", 1}, {"tp", tp}}),
                         Group(std::make_shared<OnHosts>(rank, hosts), "world", everyone, ""));
-  return map_replicas(sharding_choice(recipe, mesh.layout()), mesh).shards().ranks();
+  return map_replicas(resolve(recipe, mesh.layout()).sharding, mesh).shards().ranks();
 }
 
 std::string refusal(int rank, int64_t tp, const std::vector<int>& hosts) {

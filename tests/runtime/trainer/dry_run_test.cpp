@@ -65,7 +65,7 @@ TEST(DryRun, TrainerStepsOnTheMetaDeviceOver1024Ranks) {
     ASSERT_EQ(trainer.layout().local_length(), local);
     const StepBatch batch = made_step(recipe, trainer.layout(), 2, at::kMeta);
     mesh.traffic().clear();
-    const StepOutcome outcome = trainer.step(batch, trainer.count_tokens(batch), 1e-3, false);
+    const StepOutcome outcome = trainer.step(batch, trainer.count_tokens(batch), {1e-3});
     EXPECT_EQ(outcome.loss.device().type(), at::kMeta);
 
     int64_t num_elements = 0, num_buffers = 0;
@@ -101,7 +101,7 @@ TEST(DryRun, SetUpAndStepOfARankDoNotGrowWithTheRanks) {
       const DeviceMesh mesh(MeshLayout({{"dp", size / 64}, {"cp", 8}, {"tp", 8}}), world);
       Trainer trainer(recipe, mesh, at::kMeta);
       const StepBatch batch = made_step(recipe, trainer.layout(), 2, at::kMeta);
-      trainer.step(batch, trainer.count_tokens(batch), 1e-3, false);
+      trainer.step(batch, trainer.count_tokens(batch), {1e-3});
       found[size] = {counting->splits, mesh.traffic().total().calls};
       EXPECT_LE(counting->splits, 8) << mode;
     }
@@ -123,7 +123,7 @@ TEST(DryRun, RecomputationSendsTheForwardAgain) {
       Trainer trainer(recipe, mesh, at::kMeta);
       const StepBatch batch = made_step(recipe, trainer.layout(), 1, at::kMeta);
       mesh.traffic().clear();
-      trainer.step(batch, trainer.count_tokens(batch), 1e-3, false);
+      trainer.step(batch, trainer.count_tokens(batch), {1e-3});
       const int64_t layers = 8 * (sequence_parallel ? 10 : 8) + again * 4 + 2;
       EXPECT_EQ(mesh.traffic().total("tp", "tp.linear").sent_bytes, layers * x * (tp - 1) / tp) << mode << every;
       EXPECT_EQ(mesh.traffic().total("cp", "cp.attention").sent_bytes, (8 * 4 + again) * (cp - 1) * key_values)
@@ -145,7 +145,7 @@ TEST(DryRun, TrainerStepsWithFrozenParametersAndMuon) {
       EXPECT_EQ(trainer.fsdp().units().size(), 1 + 3 + 1u);
       const StepBatch batch = made_step(recipe, trainer.layout(), 2, at::kMeta);
       mesh.traffic().clear();
-      const StepOutcome outcome = trainer.step(batch, trainer.count_tokens(batch), 1e-3, false, /*measure=*/true);
+      const StepOutcome outcome = trainer.step(batch, trainer.count_tokens(batch), {.learning_rate = 1e-3, .measure = true});
       EXPECT_EQ(outcome.parameters.sizes(), (at::IntArrayRef{4 * 8 + 2, 3}));
       // Of four layers six matrices each on 1,024 ranks: all are gathered in one round, and sent back.
       EXPECT_EQ(mesh.traffic().entries().at({"world", "optimizer", Collective::Kind::AllToAll}).calls, 2);
@@ -166,7 +166,7 @@ TEST(DryRun, TrainerStepsWithDocuments) {
     Trainer trainer(recipe, mesh, at::kMeta);
     StepBatch batch = made_step(recipe, trainer.layout(), 2, at::kMeta);
     for (MicroBatch& micro_batch : batch.micro_batches) micro_batch.documents = {{1, 2, 700, 4096, 8191}, {}};
-    const StepOutcome outcome = trainer.step(batch, trainer.count_tokens(batch), 1e-3, false);
+    const StepOutcome outcome = trainer.step(batch, trainer.count_tokens(batch), {1e-3});
     EXPECT_EQ(outcome.loss.device().type(), at::kMeta);
     EXPECT_EQ(outcome.grad_norm.device().type(), at::kMeta);
     EXPECT_EQ(mesh.traffic().total("", "vote").calls, 1);

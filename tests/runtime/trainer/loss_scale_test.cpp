@@ -82,7 +82,7 @@ std::string end_of(SkippedSteps& skipped, const StepMetrics& metrics) {
 }
 
 TEST(SkippedSteps, StopAtTheFirstUnlessAsked) {
-  SkippedSteps skipped(recipe("fp32", "stop", 25));
+  SkippedSteps skipped(recipe("fp32", "stop", 25), /*scales_loss=*/false);
   EXPECT_EQ(end_of(skipped, step(1, 2, 1)), "");
   EXPECT_EQ(end_of(skipped, step(2, 2, kInfinity, "w")),
             "step 2: loss 2.000000, gradient norm inf; the first gradient that is not finite is that of w; lower "
@@ -91,7 +91,7 @@ TEST(SkippedSteps, StopAtTheFirstUnlessAsked) {
 }
 
 TEST(SkippedSteps, GoOnUntilThereAreTooManyInARow) {
-  SkippedSteps skipped(recipe("fp32", "skip", 2));
+  SkippedSteps skipped(recipe("fp32", "skip", 2), /*scales_loss=*/false);
   EXPECT_EQ(end_of(skipped, step(1, kInfinity, kInfinity)), "");
   EXPECT_EQ(end_of(skipped, step(2, 2, 1)), "");
   EXPECT_EQ(end_of(skipped, step(3, 2, kInfinity)), "");
@@ -110,18 +110,18 @@ TEST(SkippedSteps, ARunOfNothingElseHasTrainedNothing) {
     }
     return "";
   };
-  SkippedSteps skipped(recipe("fp32", "skip", 25));
+  SkippedSteps skipped(recipe("fp32", "skip", 25), /*scales_loss=*/false);
   for (int64_t number = 1; number <= 2; ++number) EXPECT_EQ(end_of(skipped, step(number, 2, kInfinity)), "");
   EXPECT_TRUE(end(skipped).starts_with("every one of the 2 steps was skipped")) << end(skipped);
   EXPECT_EQ(end_of(skipped, step(3, 2, 1)), "");
   EXPECT_EQ(end(skipped), "");
-  EXPECT_EQ(end(SkippedSteps(recipe("fp32", "skip", 25))), "");
-  EXPECT_EQ(end(SkippedSteps(recipe("fp32", "skip", 25), /*steps_made=*/7, /*in_a_row=*/3)), "") << "resumed";
-  EXPECT_NE(end(SkippedSteps(recipe("fp32", "skip", 25), /*steps_made=*/3, /*in_a_row=*/3)), "");
+  EXPECT_EQ(end(SkippedSteps(recipe("fp32", "skip", 25), /*scales_loss=*/false)), "");
+  EXPECT_EQ(end(SkippedSteps(recipe("fp32", "skip", 25), /*scales_loss=*/false, /*steps_made=*/7, /*in_a_row=*/3)), "") << "resumed";
+  EXPECT_NE(end(SkippedSteps(recipe("fp32", "skip", 25), /*scales_loss=*/false, /*steps_made=*/3, /*in_a_row=*/3)), "");
 }
 
 TEST(SkippedSteps, OverflowOfScaledGradientsIsNoReasonToStopButALossIs) {
-  SkippedSteps skipped(recipe("fp16_mixed", "stop", 2));
+  SkippedSteps skipped(recipe("fp16_mixed", "stop", 2), /*scales_loss=*/true);
   StepMetrics overflow = step(1, 2, kInfinity, "w");
   overflow.loss_scale = 4;
   EXPECT_EQ(end_of(skipped, overflow), "");
@@ -129,9 +129,9 @@ TEST(SkippedSteps, OverflowOfScaledGradientsIsNoReasonToStopButALossIs) {
       end_of(skipped, overflow)
           .ends_with("train.max_skipped allows, with a loss scale of 4 at last: lower train.loss_scale.initial, "
                      "or lower optimizer.learning_rate or lengthen schedule.warmup_steps"));
-  SkippedSteps fresh(recipe("fp16_mixed", "stop", 2));
+  SkippedSteps fresh(recipe("fp16_mixed", "stop", 2), /*scales_loss=*/true);
   EXPECT_NE(end_of(fresh, step(1, kInfinity, kInfinity, "w")), "");
-  SkippedSteps patient(recipe("fp16_mixed", "skip", 2));
+  SkippedSteps patient(recipe("fp16_mixed", "skip", 2), /*scales_loss=*/true);
   EXPECT_EQ(end_of(patient, step(1, kInfinity, kInfinity, "w")), "");
 }
 

@@ -122,7 +122,7 @@ void add_step(Result& result, const Recipe& recipe, const Samples& samples, int6
   const DeviceMesh mesh = one_rank();
   Trainer trainer(recipe, mesh, at::kCPU);
   const StepBatch batch = read_step(samples, recipe, mesh, trainer.layout(), 0);
-  result.loss += trainer.step(batch, num_counted, 0, false).loss.item<double>();
+  result.loss += trainer.step(batch, num_counted, {0}).loss.item<double>();
   for (const Parameter* parameter : trainer.model().parameters()) {
     at::Tensor& sum = result.gradients[parameter->name];
     sum = sum.defined() ? sum + parameter->tensor.grad() : parameter->tensor.grad().clone();

@@ -81,8 +81,8 @@ TEST_P(StepGraphIn, StepsAreThoseWithoutIt) {
     if (step % 3 == 1) batch.micro_batches[0].labels.narrow(0, 0, 7).fill_(kIgnoredLabel);
     const int64_t counted = count_labels(batch.micro_batches[0]) + count_labels(batch.micro_batches[1]);
     const double rate = 1e-3 * (step + 1);
-    const StepOutcome outcome = with.step(batch, counted, rate, stop, measure, saved);
-    const StepOutcome expected = without.step(batch, counted, rate, stop, measure, saved);
+    const StepOutcome outcome = with.step(batch, counted, {rate, stop, saved, measure});
+    const StepOutcome expected = without.step(batch, counted, {rate, stop, saved, measure});
     EXPECT_TRUE(at::allclose(outcome.values, expected.values, 0, 0, /*equal_nan=*/true)) << "step " << step;
     EXPECT_EQ(outcome.loss_scale, expected.loss_scale) << "step " << step;
     EXPECT_EQ(outcome.read().num_stop, stop ? 1 : 0);

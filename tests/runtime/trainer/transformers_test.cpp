@@ -64,7 +64,7 @@ class Transformers : public ::testing::TestWithParam<std::tuple<const char*, con
 TEST_P(Transformers, LossGradientsAndNorm) {
   Trainer trainer(recipe(/*clip_norm=*/0), mesh_, at::kCPU);
   const StepBatch batch = this->batch();
-  const StepOutcome outcome = trainer.step(batch, batch.num_counted, 1e-3, false);
+  const StepOutcome outcome = trainer.step(batch, batch.num_counted, {1e-3});
   expect_close(outcome.loss.item<double>(), expected("loss"), "loss");
   expect_close(outcome.grad_norm.item<double>(), expected("grad_norm"), "gradient norm");
   for (const Parameter* parameter : trainer.model().parameters()) {
@@ -83,7 +83,7 @@ TEST_P(Transformers, WeightsAfterThreeSteps) {
   const StepBatch batch = this->batch();
   const at::Tensor losses = reference("fp64.losses"), norms = reference("fp64.grad_norms");
   for (int step = 0; step < 3; ++step) {
-    const StepOutcome outcome = trainer.step(batch, batch.num_counted, 1e-3, false);
+    const StepOutcome outcome = trainer.step(batch, batch.num_counted, {1e-3});
     expect_close(outcome.loss.item<double>(), losses[step].item<double>(), "loss");
     expect_close(outcome.grad_norm.item<double>(), norms[step].item<double>(), "gradient norm");
   }
@@ -102,7 +102,7 @@ TEST_P(Transformers, ShortGradientsAreNotClipped) {
     Recipe recipe = this->recipe(clip_norm);
     recipe.optimizer.name = "sgd";  // AdamW's step does not depend on the length
     Trainer trainer(recipe, mesh_, at::kCPU);
-    trainer.step(batch, batch.num_counted, 1e-3, false);
+    trainer.step(batch, batch.num_counted, {1e-3});
     std::vector<at::Tensor> weights;
     for (const Parameter* parameter : trainer.model().parameters())
       weights.push_back(parameter->tensor.detach().clone());

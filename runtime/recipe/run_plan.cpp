@@ -1,0 +1,169 @@
+#include "runtime/recipe/run_plan.h"
+
+#include <map>
+
+#include "mesh/error.h"
+#include "runtime/recipe/context.h"
+#include "runtime/recipe/validate.h"
+#include "runtime/yaml/writer.h"
+
+namespace meshtrain {
+namespace {
+
+const std::map<std::string, at::ScalarType> kDtypes = {
+    {"fp64", at::kDouble},   {"fp32", at::kFloat},          {"fp16", at::kHalf},
+    {"bf16", at::kBFloat16}, {"bf16_mixed", at::kBFloat16}, {"fp16_mixed", at::kHalf}};
+const std::map<std::string, Recompute> kRecomputes = {
+    {"none", Recompute::Nothing}, {"selective", Recompute::Elementwise}, {"full", Recompute::All}};
+const std::map<std::string, Offload> kOffloads = {
+    {"none", Offload::None}, {"host", Offload::Host}, {"disk", Offload::Disk}};
+const std::map<std::string, DeviceRequest::Kind> kDevices = {{"auto", DeviceRequest::Kind::Auto},
+                                                             {"cpu", DeviceRequest::Kind::Cpu},
+                                                             {"cuda", DeviceRequest::Kind::Cuda}};
+const std::map<std::string, DeviceRequest::Transport> kTransports = {{"auto", DeviceRequest::Transport::Auto},
+                                                                     {"mpi", DeviceRequest::Transport::Mpi},
+                                                                     {"nccl", DeviceRequest::Transport::Nccl}};
+const std::map<std::string, NcclBuffers> kBuffers = {{"off", NcclBuffers::Off},
+                                                     {"registered", NcclBuffers::Registered},
+                                                     {"symmetric", NcclBuffers::Symmetric}};
+
+/// The word of `value` in a recipe.
+template <class T>
+std::string word_of(const std::map<std::string, T>& words, T value) {
+  for (const auto& [word, known] : words) {
+    if (known == value) return word;
+  }
+  return "";
+}
+
+Precision precision_of(const Recipe& recipe) {
+  const TrainRecipe& train = recipe.train;
+  Precision precision;
+  precision.compute = dtype_of(train.precision);
+  precision.mixed = train.precision.ends_with("_mixed");
+  precision.mixed_reduce = dtype_of(recipe.parallel.fsdp.reduce_dtype);
+  if (train.precision == "fp16_mixed") precision.loss_scale = train.loss_scale.value_or(LossScaleRecipe{});
+  precision.stochastic_rounding = train.stochastic_rounding && train.precision == "bf16";
+  return precision;
+}
+
+/// Returns the setting, if any, that only CPUs can do.
+std::string cpu_only(const Recipe& recipe) {
+  const std::string& offload = recipe.parallel.fsdp.offload.to;
+  if (offload != "none") return "parallel.fsdp.offload.to: " + offload;
+  if (recipe.train.offload_activations) return "train.offload_activations: true";
+  if (recipe.train.stochastic_rounding) return "train.stochastic_rounding: true";
+  return "";
+}
+
+/// `auto` is on when tp > 1 divides the tokens of a micro-batch.
+bool is_sequence_parallel(const Recipe& recipe, const MeshLayout& layout) {
+  const TrainRecipe& train = recipe.train;
+  const int64_t tp = layout.size("tp"), tokens = train.micro_batch * (train.sequence_length / layout.size("cp"));
+  const std::string& asked = recipe.parallel.sequence_parallel;
+  return tp > 1 && (asked == "on" || (asked == "auto" && tokens % tp == 0));
+}
+
+RunPlan decide(const Recipe& recipe, const MeshLayout& layout) {
+  const ParallelRecipe& parallel = recipe.parallel;
+  const CheckpointingRecipe& checkpointing = recipe.train.activation_checkpointing;
+  const ShardingChoice sharding = sharding_choice(recipe, layout);
+  return {
+      .layout = layout,
+      .precision = precision_of(recipe),
+      .sharding = sharding,
+      .context = context_choice(recipe, layout),
+      .sequence_parallel = is_sequence_parallel(recipe, layout),
+      .recomputation = {kRecomputes.at(checkpointing.mode), checkpointing.every},
+      .offload = kOffloads.at(parallel.fsdp.offload.to),
+      .device = {.kind = device_kind(recipe.device),
+                 .transport = kTransports.at(parallel.backend),
+                 .cpu_only = cpu_only(recipe),
+                 .allocator = recipe.train.cuda_allocator,
+                 .nccl_buffers = kBuffers.at(parallel.nccl_user_buffers),
+                 .two_queues = gathers_beside_reductions(sharding.mode)},
+  };
+}
+
+/// `message`, which begins with a key, with the place of that key before it.
+std::string placed(const std::string& message, const std::map<std::string, std::string>& places) {
+  if (places.empty()) return message;
+  const size_t end = message.find_first_of(": ");
+  const auto found = places.find(message.substr(0, end));
+  return found != places.end() ? found->second + message.substr(end) : places.at("") + ": " + message;
+}
+
+std::string dtype_word(at::ScalarType dtype) {
+  for (const char* word : {"fp64", "fp32", "bf16", "fp16"}) {
+    if (kDtypes.at(word) == dtype) return word;
+  }
+  return "";
+}
+
+std::string on_or_off(bool value) {
+  return value ? "on" : "off";
+}
+
+}  // namespace
+
+RunPlan resolve(const Recipe& recipe, const MeshLayout& layout) try {
+  check_values(recipe, layout);
+  const RunPlan plan = decide(recipe, layout);
+  check_choices(recipe, plan);
+  return plan;
+} catch (const InputError& error) {
+  throw InputError(placed(error.what(), recipe.places));
+}
+
+std::string to_yaml(const RunPlan& plan) {
+  Writer writer;
+  writer.map("mesh", [&](Writer& mesh) {
+    for (const Axis& axis : plan.layout.axes()) mesh.field(axis.name, axis.size);
+  });
+  writer.map("precision", [&](Writer& map) {
+    const Precision& precision = plan.precision;
+    map.field("compute", dtype_word(precision.compute));
+    map.field("shards", dtype_word(precision.mixed ? at::kFloat : precision.compute));
+    map.field("reduce", dtype_word(precision.mixed ? precision.mixed_reduce : precision.compute));
+    map.field("loss_scale", std::string(!precision.loss_scale          ? "none"
+                                        : precision.loss_scale->fixed ? "static"
+                                                                      : "dynamic"));
+    map.field("stochastic_rounding", precision.stochastic_rounding);
+  });
+  writer.map("fsdp", [&](Writer& fsdp) {
+    const ShardingChoice& sharding = plan.sharding;
+    fsdp.field("mode", std::string(sharding.hybrid ? "hybrid_shard" : name(sharding.mode)));
+    fsdp.field("axes", sharding.axes);
+    fsdp.field("ranks", sharding.num_ranks);
+    if (sharding.hybrid) {
+      fsdp.field("shard_size", sharding.shard_size ? std::to_string(*sharding.shard_size) : "those of a host");
+    }
+    fsdp.field("offload", word_of(kOffloads, plan.offload));
+  });
+  writer.field("sequence_parallel", on_or_off(plan.sequence_parallel));
+  writer.map("context", [&](Writer& context) {
+    context.field("algorithm", std::string(name(plan.context.algorithm)));
+    context.field("layout", std::string(name(plan.context.layout)));
+    context.field("reason", plan.context.reason);
+  });
+  writer.map("activation_checkpointing", [&](Writer& map) {
+    map.field("mode", word_of(kRecomputes, plan.recomputation.what));
+    map.field("every", plan.recomputation.every);
+  });
+  writer.map("device", [&](Writer& device) {
+    device.field("asked", word_of(kDevices, plan.device.kind));
+    device.field("backend", word_of(kTransports, plan.device.transport));
+    device.field("only_cpu_can_do", plan.device.cpu_only);
+  });
+  return writer.text();
+}
+
+at::ScalarType dtype_of(const std::string& precision) {
+  return kDtypes.at(precision);
+}
+
+DeviceRequest::Kind device_kind(const std::string& word) {
+  return kDevices.at(word);
+}
+
+}  // namespace meshtrain

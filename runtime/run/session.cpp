@@ -1,0 +1,153 @@
+#include "runtime/run/session.h"
+
+#include "context_parallel/attention_choice.h"
+#include "mesh/agree.h"
+#include "mesh/error.h"
+#include "mesh/host_map.h"
+#include "runtime/hf/export.h"
+#include "runtime/hf/export_model.h"
+#include "runtime/launch/connect.h"
+#include "runtime/run/run_directory.h"
+#include "runtime/run/run_files.h"
+#include "runtime/run/training_loop.h"
+#include "runtime/trainer/assemble.h"
+#include "runtime/watch/phase.h"
+
+namespace meshtrain {
+namespace {
+
+ModelSize size_of(Trainer& trainer) {
+  ModelSize size;
+  for (const Parameter* parameter : trainer.model().parameters()) {
+    const int64_t count = c10::multiply_integers(parameter->global_shape);
+    size.num_parameters += count;
+    if (parameter->tensor.requires_grad()) size.num_trainable += count;
+  }
+  return size;
+}
+
+}  // namespace
+
+Session::Session(const Recipe& asked, const Group& world, const RunOptions& options)
+    : world_(world),
+      options_(options),
+      recipe_(as_run(asked, MeshLayout::fit(asked.parallel.mesh, asked.parallel.order, world.size()))),
+      plan_(resolve(recipe_, MeshLayout::fit(asked.parallel.mesh, asked.parallel.order, world.size()))),
+      computing_(connect_devices(plan_.device, plan_.layout, world)),
+      mesh_(plan_.layout, computing_.world),
+      folder_(RunDirectory::folder_of(recipe_, options.run_dir)),
+      checkpoint_folder_(RunDirectory::checkpoints_of(folder_)) {
+  set_rank_name(mesh_.world().coordinate_text());
+  ReplicaMap replicas = map_replicas(plan_.sharding, mesh_);  // collective: no rank has failed alone
+  open_data();
+  resumes_ = find_checkpoint();
+  check_same_files(recipe_, recipe_.model.init == "pretrained" && !resumes_, world_);
+  open_trainer(std::move(replicas));
+  host_lock_.emplace(folder_, world_);
+}
+
+void Session::open_data() {
+  agree(world_, [&] {
+    name_host(world_, [&] {
+      data_ = std::make_unique<Mixture>(recipe_.data, recipe_.train.sequence_length, recipe_.model.shape.vocab_size,
+                                        static_cast<uint64_t>(recipe_.train.seed));
+      evaluation_ = make_evaluation(recipe_);
+    });
+    if (mesh_.rank() == 0) head_ = describe_run(recipe_, plan_.layout);
+  });
+}
+
+bool Session::find_checkpoint() {
+  agree(world_, [&] {
+    if (mesh_.rank() == 0 && options_.resumes()) {
+      checkpoint_ = checkpoint_to_resume(checkpoint_folder_, options_.resume_step);
+    }
+  });
+  return !broadcast_text(world_, checkpoint_ ? "yes" : "").empty();
+}
+
+void Session::open_trainer(ReplicaMap replicas) {
+  agree(world_, [&] {
+    trainer_ = std::make_unique<Trainer>(recipe_, plan_, mesh_, computing_.device, std::move(replicas), resumes_);
+    if (mesh_.rank() != 0) return;
+    if (!recipe_.train.export_folder.empty()) check_export_folder(recipe_.train.export_folder);
+    directory_ = std::make_unique<RunDirectory>(folder_, options_.resumes());
+    // Looked for again under the lock: another run may have written or removed checkpoints in between.
+    if (options_.resumes()) checkpoint_ = checkpoint_to_resume(checkpoint_folder_, options_.resume_step);
+    if (!checkpoint_) check_beginning(*directory_, recipe_.checkpoint.every);
+    if (checkpoint_.has_value() == resumes_) return;
+    throw InputError("another run changed the checkpoints in " + checkpoint_folder_.folder().string() +
+                     " meanwhile: start again");
+  });
+}
+
+void Session::resume() {
+  CheckpointDisks disks(checkpoint_folder_, world_, checkpoint_.value_or(""));
+  if (resumes_) resumed_ = meshtrain::resume(checkpoint_.value_or(""), head_, recipe_.train.steps, *trainer_, world_);
+  disks.settle(resumed_.state.step);  // before metrics are cut off
+  agree(world_, [&] {
+    if (mesh_.rank() != 0) return;
+    journal_ = std::make_unique<Journal>(recipe_, plan_, std::move(directory_), resumed_.state.step);
+  });
+  checkpoints_.emplace(recipe_.checkpoint, std::move(disks), std::move(head_), *trainer_, world_);
+}
+
+void Session::announce() {
+  if (journal_) {
+    if (!threads_taken().empty()) say(threads_taken());
+    if (!computing_.device.is_cpu()) say("device " + computing_.description);
+    if (!computing_.fallback.empty()) say(computing_.fallback);
+    journal_->announce(size_of(*trainer_), trainer_->fsdp().memory(), trainer_->shard_memory().disk_bytes());
+    journal_->announce(*data_, samples_of_run(recipe_.train, resumed_.state), evaluation_.get());
+    if (resumes_) {
+      journal_->announce(resumed_);
+    } else if (options_.resume) {
+      journal_->announce_beginning();
+    }
+    if (resumed_.state.step == recipe_.train.steps) say("all steps of train.steps are made: nothing is left to do");
+  }
+  if (recipe_.train.cuda_graph) record_graph();
+}
+
+void Session::record_graph() {
+  const std::string hindrance = StepGraph::hindrance(recipe_, computing_.device, computing_.make_graph != nullptr);
+  if (hindrance.empty()) trainer_->use_graph(computing_.make_graph());
+  say("train.cuda_graph: " + (hindrance.empty() ? "steps are recorded as one graph" : "no graph, as " + hindrance));
+}
+
+RunEnd Session::train(const StopRequest& stop_request, std::chrono::steady_clock::time_point start) try {
+  const TrainingState& state = resumed_.state;
+  batches_.emplace(0, recipe_.train.steps - state.step, [&, first = state.num_samples](int64_t i) {
+    return read_batch(*data_, recipe_, mesh_, trainer_->layout(), first + i * recipe_.train.global_batch);
+  });
+  const Running running{recipe_, mesh_,   evaluation_.get(), *trainer_, *checkpoints_,
+                        *batches_, journal_.get(), stop_request, start};
+  const RunEnd end = TrainingLoop(running, state).run();
+  if (journal_ && computing_.peak_bytes) {
+    for (const std::string& line : chosen_attention()) say("attention by " + line);
+    say("GPU memory: tensors took " + std::to_string(computing_.peak_bytes() >> 20) + " MiB at the most");
+  }
+  if (journal_) journal_->finish();
+  return end;
+} catch (const AgreedError&) {
+  throw;
+} catch (const std::exception& error) {  // of this rank alone, whatever its type
+  throw std::runtime_error(mesh_.world().coordinate_text() + ": " + message_of(error));
+}
+
+void Session::export_weights() try {
+  if (recipe_.train.export_folder.empty()) return;
+  const Phase phase("the export to " + recipe_.train.export_folder.string());
+  const CarriedOver carried = carried_over(recipe_);
+  const std::string folder =
+      export_model(trainer_->fsdp(), shape_to_export(recipe_), carried, mesh_, recipe_.train.export_folder);
+  say("weights written to " + folder + describe(carried));
+} catch (const InputError& error) {
+  throw AgreedError(error.what());
+}
+
+void Session::say(const std::string& line) const {
+  if (journal_) journal_->say(line);
+}
+
+}  // namespace meshtrain

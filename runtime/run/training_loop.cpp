@@ -1,0 +1,149 @@
+#include "runtime/run/training_loop.h"
+
+#include <utility>
+
+#include "mesh/agree.h"
+#include "mesh/error.h"
+#include "runtime/optimizer/schedule.h"
+#include "runtime/watch/phase.h"
+
+namespace meshtrain {
+namespace {
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+/// True when a run saves its last step only because it exports: the training is then on the disk before the export,
+/// which may fail.
+bool saves_for_export(const Recipe& recipe) {
+  return recipe.checkpoint.every == 0 && !recipe.train.export_folder.empty();
+}
+
+bool is_due(int64_t step, int64_t every) {
+  return every > 0 && step % every == 0;
+}
+
+}  // namespace
+
+TrainingLoop::TrainingLoop(const Running& run, TrainingState state)
+    : run_(run),
+      state_(std::move(state)),
+      skipped_(run.recipe.train, run.trainer.plan().precision.loss_scale.has_value(), state_.step, state_.num_skipped),
+      step_(state_.step) {}
+
+RunEnd TrainingLoop::run() {
+  const Phase phase([this] { return location(); });
+  const int64_t num_steps = run_.recipe.train.steps;
+  const bool has_steps = state_.step < num_steps;
+  step_start_ = Clock::now();
+  while (state_.step < num_steps) {
+    if (!make_step()) continue;
+    report(run_.checkpoints.finish());
+    say("stopped on request after step " + std::to_string(state_.step) + "; go on with --resume");
+    return RunEnd::Stopped;
+  }
+  if (has_steps && saves_for_export(run_.recipe)) save_for_export();
+  report(run_.checkpoints.finish());
+  skipped_.finish();
+  return RunEnd::Done;
+}
+
+bool TrainingLoop::make_step() {
+  const TrainRecipe& train = run_.recipe.train;
+  Trainer& trainer = run_.trainer;
+  const int64_t step = state_.step + 1;
+  step_ = step;
+  const StepBatch batch = run_.batches.next();
+  const int64_t num_counted = trainer.count_tokens(batch);
+  const StepRequest asked = request();
+  const StepOutcome outcome = locate([&] { return trainer.step(batch, num_counted, asked); });
+  state_.step = step;
+  state_.num_samples += train.global_batch;
+  const StepResult result = locate([&] {
+    const StepResult read = outcome.read();  // the one time in a step that the host waits for a device
+    trainer.shard_memory().check_written();
+    run_.mesh.world().check();
+    return read;
+  });
+  const bool stops = result.num_stop > 0 && step < train.steps;
+  record(outcome, result, asked, stops);
+
+  if (result.num_saved == run_.mesh.size()) report(run_.checkpoints.advance());
+  const int64_t every = run_.recipe.checkpoint.every;
+  if (stops || is_due(step, every) || (every > 0 && step == train.steps)) save();
+  return stops;
+}
+
+StepRequest TrainingLoop::request() const {
+  const Recipe& recipe = run_.recipe;
+  const TrainRecipe& train = recipe.train;
+  const int64_t step = state_.step + 1;
+  const bool is_late = train.time_limit > 0 && seconds_since(run_.start) > train.time_limit;
+  return {.learning_rate = learning_rate(recipe.schedule, recipe.optimizer.learning_rate, step, train.steps),
+          .stop = run_.stop_request.requested() || is_late,
+          .saved = run_.checkpoints.done(),
+          .measure = is_due(step, train.parameter_metrics.every)};
+}
+
+void TrainingLoop::record(const StepOutcome& outcome, const StepResult& result, const StepRequest& asked, bool stops) {
+  const TrainRecipe& train = run_.recipe.train;
+  Trainer& trainer = run_.trainer;
+  StepMetrics metrics{state_.step, result.loss, result.grad_norm, asked.learning_rate};
+  metrics.tokens = state_.num_samples * train.sequence_length;
+  metrics.step_seconds = seconds_since(step_start_);
+  step_start_ = Clock::now();  // a checkpoint that is begun later counts for the step that waits for it
+  metrics.tokens_per_second = static_cast<double>(train.global_batch * train.sequence_length) / metrics.step_seconds;
+  if (trainer.plan().precision.loss_scale) metrics.loss_scale = outcome.loss_scale;
+  metrics.skipped = result.non_finite;
+  if (metrics.skipped) metrics.non_finite = trainer.find_non_finite();
+  skipped_.judge(metrics);
+  // A run that is asked to stop writes its checkpoint at once and evaluates nothing.
+  if (run_.evaluation && run_.evaluation->is_due(state_.step) && !stops) {
+    metrics.evaluation = locate([&] { return run_.evaluation->run(trainer, run_.mesh); });
+    step_start_ = Clock::now();
+  }
+  if (!run_.journal) return;
+  run_.journal->record(metrics);
+  if (asked.measure) run_.journal->record(state_.step, trainer.read_parameters(outcome));
+}
+
+void TrainingLoop::save() {
+  state_.num_skipped = skipped_.in_a_row();
+  run_.trainer.write(state_);
+  report(run_.checkpoints.finish());  // the one before may not be durable yet
+  agree(run_.mesh.world(), [&] {
+    if (run_.journal) run_.journal->sync();
+  });
+  run_.checkpoints.save(state_);
+}
+
+void TrainingLoop::save_for_export() try {
+  save();
+  report(run_.checkpoints.finish());
+} catch (const AgreedError& error) {
+  say(std::string("warning: ") + error.what());
+}
+
+void TrainingLoop::report(const std::optional<WrittenCheckpoint>& written) const {
+  if (written && run_.journal) run_.journal->announce(*written);
+}
+
+void TrainingLoop::say(const std::string& line) const {
+  if (run_.journal) run_.journal->say(line);
+}
+
+std::string TrainingLoop::location() const {
+  return "step " + std::to_string(step_) + ", " + run_.trainer.fsdp().phase();
+}
+
+template <class Action>
+auto TrainingLoop::locate(const Action& action) const -> decltype(action()) try {
+  return action();
+} catch (const AgreedError&) {
+  throw;
+} catch (const std::exception& error) {
+  throw std::runtime_error(location() + ": " + message_of(error));
+}
+
+}  // namespace meshtrain
