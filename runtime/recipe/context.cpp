@@ -16,9 +16,9 @@ std::optional<T> asked(const std::string& word, std::initializer_list<T> known) 
 }  // namespace
 
 ContextShape context_shape(const Recipe& recipe, const MeshLayout& layout) {
-  const int64_t tp = layout.size("tp");
+  const int64_t tp = layout.size(kTensorAxis);
   return {recipe.train.sequence_length, recipe.model.shape.num_attention_heads / tp,
-          recipe.model.shape.num_key_value_heads / tp, layout.size("cp")};
+          recipe.model.shape.num_key_value_heads / tp, layout.size(kContextAxis)};
 }
 
 ContextChoice context_choice(const Recipe& recipe, const MeshLayout& layout) {

@@ -109,7 +109,7 @@ void fields(Archive& archive, FsdpRecipe& fsdp) {
   archive.field("mode", fsdp.mode,
                 {.choices = {"auto", "no_shard", "shard_optimizer", "shard_grad_op", "full_shard", "hybrid_shard"}});
   archive.field("shard_size", fsdp.shard_size, {.least = 1, .most = kMaxSize});
-  archive.field("shard_axes", fsdp.shard_axes, {.choices = {"dp", "cp"}});
+  archive.field("shard_axes", fsdp.shard_axes, {.choices = {kDataAxis, kContextAxis}});
   archive.field("reshard_after_forward", fsdp.reshard_after_forward);
   archive.field("no_sync", fsdp.no_sync);
   archive.field("prefetch", fsdp.prefetch, {.least = 0, .most = 64});
@@ -120,7 +120,7 @@ void fields(Archive& archive, FsdpRecipe& fsdp) {
 
 template <class Archive>
 void fields(Archive& archive, ParallelRecipe& parallel) {
-  const std::vector<std::string> axes = {"dp", "tp", "cp"};
+  const std::vector<std::string> axes = {kDataAxis, kTensorAxis, kContextAxis};
   archive.field("mesh", parallel.mesh,
                 {.least = 1,
                  .most = kMaxSize,

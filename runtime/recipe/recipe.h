@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "mesh/layout.h"
 #include "runtime/model/shape.h"
 
 namespace meshtrain {
@@ -44,7 +45,7 @@ struct FsdpRecipe {
 
 struct ParallelRecipe {
   std::map<std::string, int64_t> mesh;  ///< as asked for: MeshLayout::kAuto for one axis that takes the rest
-  std::vector<std::string> order = {"dp", "cp", "tp"};
+  std::vector<std::string> order = training_axes();
   FsdpRecipe fsdp;
   std::string sequence_parallel = "auto";  ///< auto on off
   ContextRecipe context;

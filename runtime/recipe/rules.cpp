@@ -87,9 +87,7 @@ void finish_model(Reader& reader, ModelRecipe& model) {
 }
 
 void check_order(Reader& reader, const ParallelRecipe& parallel) {
-  std::vector<std::string> sorted = parallel.order;
-  std::sort(sorted.begin(), sorted.end());
-  if (sorted == std::vector<std::string>{"cp", "dp", "tp"}) return;
+  if (std::ranges::is_permutation(parallel.order, training_axes())) return;
   reader.fail("order", scalar_text(parallel.order) + " must name each of dp, tp, cp once");
 }
 

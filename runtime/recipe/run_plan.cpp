@@ -59,7 +59,7 @@ std::string cpu_only(const Recipe& recipe) {
 /// `auto` is on when tp > 1 divides the tokens of a micro-batch.
 bool is_sequence_parallel(const Recipe& recipe, const MeshLayout& layout) {
   const TrainRecipe& train = recipe.train;
-  const int64_t tp = layout.size("tp"), tokens = train.micro_batch * (train.sequence_length / layout.size("cp"));
+  const int64_t tp = layout.size(kTensorAxis), tokens = train.micro_batch * (train.sequence_length / layout.size(kContextAxis));
   const std::string& asked = recipe.parallel.sequence_parallel;
   return tp > 1 && (asked == "on" || (asked == "auto" && tokens % tp == 0));
 }

@@ -56,11 +56,11 @@ std::string ranks(const ShardingChoice& choice) {
 
 ShardingChoice sharding_choice(const Recipe& recipe, const MeshLayout& layout) {
   const FsdpRecipe& asked = recipe.parallel.fsdp;
-  const std::string word = asked.mode != "auto" ? asked.mode : layout.size("tp") > 1 ? "no_shard" : "full_shard";
+  const std::string word = asked.mode != "auto" ? asked.mode : layout.size(kTensorAxis) > 1 ? "no_shard" : "full_shard";
   ShardingChoice choice{mode_of(word), asked.shard_axes, 1, word == "hybrid_shard"};
-  if (choice.axes.empty()) choice.axes = {"dp", "cp"};
-  if (choice.mode == ShardingMode::NoShard) choice.axes = {"dp"};
-  std::erase_if(choice.axes, [&](const std::string& axis) { return axis != "dp" && layout.size(axis) == 1; });
+  if (choice.axes.empty()) choice.axes = {kDataAxis, kContextAxis};
+  if (choice.mode == ShardingMode::NoShard) choice.axes = {kDataAxis};
+  std::erase_if(choice.axes, [&](const std::string& axis) { return axis != kDataAxis && layout.size(axis) == 1; });
   for (const std::string& axis : choice.axes) choice.num_ranks *= layout.size(axis);
   if (choice.num_ranks == 1 && !(choice.mode == ShardingMode::FullShard && asked.offload.to == "disk")) {
     choice.mode = ShardingMode::NoShard;
@@ -79,8 +79,7 @@ std::string describe(const ShardingChoice& choice) {
 
 void check_sharding(const Recipe& recipe, const ShardingChoice& choice) {
   const FsdpRecipe& asked = recipe.parallel.fsdp;
-  if (!asked.shard_axes.empty() &&
-      std::find(asked.shard_axes.begin(), asked.shard_axes.end(), "dp") == asked.shard_axes.end()) {
+  if (!asked.shard_axes.empty() && std::ranges::find(asked.shard_axes, kDataAxis) == asked.shard_axes.end()) {
     throw InputError("parallel.fsdp.shard_axes: parameters are cut over dp, or over dp and cp: use [dp] or [dp, cp]");
   }
   if (std::set<std::string>(asked.shard_axes.begin(), asked.shard_axes.end()).size() < asked.shard_axes.size()) {

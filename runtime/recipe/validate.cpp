@@ -74,7 +74,7 @@ void check_batch(const TrainRecipe& train, int64_t dp) {
 
 void check_sequence(const Recipe& recipe, const RunPlan& plan) {
   const MeshLayout& layout = plan.layout;
-  const int64_t length = recipe.train.sequence_length, tp = layout.size("tp"), cp = layout.size("cp");
+  const int64_t length = recipe.train.sequence_length, tp = layout.size(kTensorAxis), cp = layout.size(kContextAxis);
   check_heads(context_shape(recipe, layout), plan.context.algorithm);
   const bool zigzag = plan.context.layout == SequenceLayout::Kind::ZigZag && cp > 1;
   const int64_t chunks = zigzag ? 2 * cp : cp;
@@ -111,8 +111,7 @@ void check_optimizer(const OptimizerRecipe& optimizer) {
   if (!optimizer.muon.adamw_learning_rate || optimizer.learning_rate > 0) return;
   throw InputError(
       "optimizer.muon.adamw_learning_rate: follows the schedule of optimizer.learning_rate, which is 0: use a peak "
-      "above "
-      "0, or leave adamw_learning_rate out");
+      "above 0, or leave adamw_learning_rate out");
 }
 
 void check_id(const std::string& key, std::optional<int64_t> id, const std::string& dtype) {
@@ -154,8 +153,8 @@ void check_data(const Recipe& recipe) {
 
 void check_values(const Recipe& recipe, const MeshLayout& layout) {
   check_precision(recipe);
-  check_tensor_parallel(recipe.model.shape, layout.size("tp"));
-  check_batch(recipe.train, layout.size("dp"));
+  check_tensor_parallel(recipe.model.shape, layout.size(kTensorAxis));
+  check_batch(recipe.train, layout.size(kDataAxis));
   check_schedule(recipe.schedule, recipe.train.steps);
   check_optimizer(recipe.optimizer);
   check_data(recipe);

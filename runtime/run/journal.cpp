@@ -31,7 +31,7 @@ void Journal::announce(const ModelSize& size, const UnitMemory& memory, int64_t 
   spdlog::info("{}: {} parameters{}, mesh {}, sequence parallel {}, {}", recipe_.name,
                with_separators(size.num_parameters), frozen, mesh.describe(),
                plan_.sequence_parallel ? "on" : "off", recipe_.train.precision);
-  if (mesh.size("dp") * mesh.size("cp") > 1) {
+  if (mesh.size(kDataAxis) * mesh.size(kContextAxis) > 1) {
     spdlog::info("fsdp {}", describe(plan_.sharding));
     spdlog::info("fsdp memory: {}", describe(memory));
   } else if (const std::string& mode = recipe_.parallel.fsdp.mode; mode != "auto" && mode != name(plan_.sharding.mode)) {
@@ -41,9 +41,9 @@ void Journal::announce(const ModelSize& size, const UnitMemory& memory, int64_t 
     spdlog::info("offload to disk: {} a rank in {}", size_text(disk_bytes),
                  recipe_.parallel.fsdp.offload.path.string());
   }
-  if (mesh.size("cp") > 1) spdlog::info("context parallel {}", describe(plan_.context));
+  if (mesh.size(kContextAxis) > 1) spdlog::info("context parallel {}", describe(plan_.context));
   spdlog::info("run directory {}", directory_->folder().string());
-  if (mesh.size("tp") > 1 && !plan_.sequence_parallel && recipe_.parallel.sequence_parallel == "auto") {
+  if (mesh.size(kTensorAxis) > 1 && !plan_.sequence_parallel && recipe_.parallel.sequence_parallel == "auto") {
     spdlog::info("sequence parallel is off because tp does not divide the tokens of a micro-batch");
   }
   if (recipe_.train.offload_activations) {

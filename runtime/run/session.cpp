@@ -33,7 +33,7 @@ Session::Session(const Recipe& asked, const Group& world, const RunOptions& opti
       options_(options),
       recipe_(as_run(asked, MeshLayout::fit(asked.parallel.mesh, asked.parallel.order, world.size()))),
       plan_(resolve(recipe_, MeshLayout::fit(asked.parallel.mesh, asked.parallel.order, world.size()))),
-      computing_(connect_devices(plan_.device, plan_.layout, world)),
+      computing_(connect_devices(plan_.device, world)),
       mesh_(plan_.layout, computing_.world),
       folder_(RunDirectory::folder_of(recipe_, options.run_dir)),
       checkpoint_folder_(RunDirectory::checkpoints_of(folder_)) {

@@ -26,8 +26,8 @@ CarriedOver carried_over(const Recipe& recipe) {
 }
 
 SequenceLayout make_layout(const Recipe& recipe, const RunPlan& plan, const DeviceMesh& mesh) {
-  return SequenceLayout(plan.context.layout, recipe.train.sequence_length, static_cast<int>(mesh.size("cp")),
-                        static_cast<int>(mesh.coordinate("cp")));
+  return SequenceLayout(plan.context.layout, recipe.train.sequence_length, static_cast<int>(mesh.size(kContextAxis)),
+                        static_cast<int>(mesh.coordinate(kContextAxis)));
 }
 
 ModelPlan plan_model(const Recipe& recipe, const RunPlan& plan, at::Device device) {

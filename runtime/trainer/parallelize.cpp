@@ -15,10 +15,10 @@ std::unique_ptr<ShardedModel> parallelize(const ModelPlan& plan, const DeviceMes
   Parallelism parallelism;
 
   // 1. Tensor parallel: matrices are cut over tp, and under sequence parallel the residual stream between them.
-  parallelism.tensor = {mesh.group("tp"), plan.sequence_parallel};
+  parallelism.tensor = {mesh.group(kTensorAxis), plan.sequence_parallel};
 
   // 2. Context parallel: attention over sequences that are cut over cp.
-  parallelism.context = mesh.group("cp");
+  parallelism.context = mesh.group(kContextAxis);
   parallelism.context_algorithm = plan.context_algorithm;
 
   // 3. Activation checkpointing: blocks that are computed again in the backward. Parameters have no storage yet.

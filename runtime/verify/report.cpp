@@ -189,8 +189,7 @@ std::string describe_axis(const AxisFinding& finding, bool all_gradients_equal, 
 
 }  // namespace
 
-std::string describe_verification(const VerifyPlan& plan, const VerifyOptions& options, const VerifyData& data,
-                                  const DeviceMesh& mesh) {
+std::string describe_verification(const VerifyPlan& plan, const VerifyOptions& options, const VerifyData& data) {
   const Recipe &asked = plan.asked, &recipe = plan.recipe;
   std::string text = fmt::format("{}: mesh {} against one rank\n",
                                  asked.file.empty() ? asked.name : asked.file.string(), plan.run.layout.describe());

@@ -17,8 +17,7 @@ struct VerifyData {
 };
 
 /// What is compared, and what of it is not as the recipe says: a few lines.
-std::string describe_verification(const VerifyPlan& plan, const VerifyOptions& options, const VerifyData& data,
-                                  const DeviceMesh& mesh);
+std::string describe_verification(const VerifyPlan& plan, const VerifyOptions& options, const VerifyData& data);
 
 /// One line for each kind of number, that of the worst; with `every_parameter` one for each number.
 std::string comparison_table(const std::vector<Compared>& all, const MeshLayout& layout, bool every_parameter);

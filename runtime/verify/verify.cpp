@@ -52,7 +52,7 @@ class Verification {
     set_rank_name(mesh_.world().coordinate_text());
     open_data();
     if (!computing_.fallback.empty()) tell(print, [&] { return computing_.fallback + "\n"; });
-    tell(print, [&] { return describe_verification(plan_, options_, data_, mesh_) + "\n"; });
+    tell(print, [&] { return describe_verification(plan_, options_, data_) + "\n"; });
     if (world_.rank() == 0) reference_.emplace();
     agree(world_, [&] {
       if (reference_) run_on_one_rank();
