@@ -7,8 +7,8 @@
 
 namespace meshtrain {
 
-/// The parameters of the model of this shape, whole, as if each were of `dtype`: in the order of its units, without any
-/// memory for them.
+/// Returns name, complete shape and `dtype` of each parameter of a model of this shape, in the order of its units,
+/// without allocating any.
 std::vector<TensorEntry> declared_tensors(const ModelShape& shape, at::ScalarType dtype);
 
 }  // namespace meshtrain
