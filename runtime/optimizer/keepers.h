@@ -8,21 +8,21 @@
 
 namespace meshtrain {
 
-/// Which rank of a mesh keeps which part of the model: arithmetic alone, at the cost of a few divisions a rank.
+/// The parts of the model that the ranks of a mesh keep: arithmetic alone, at the cost of a few divisions a rank.
 class KeeperPlaces {
  public:
-  /// What one rank keeps.
+  /// The part that one rank keeps.
   struct Place {
     int64_t tp = 0;     ///< part of every parameter that is cut over tp
     int64_t shard = 0;  ///< of every flat buffer
-    int64_t copy = 0;   ///< which of the ranks that keep the same: its rank in Keepers::copies
+    int64_t copy = 0;   ///< the index among the ranks that keep the same: the rank in Keepers::copies
 
     bool operator==(const Place&) const = default;
   };
 
-  /// One rank, which keeps all.
+  /// A single rank, which keeps everything.
   KeeperPlaces() = default;
-  /// Runs of `num_shards` ranks along `axes`, of dp and cp, keep the shards of one model each. `layout` has the axes
+  /// Runs of `num_shards` ranks along `axes`, of dp and cp, keep one complete set of shards each. `layout` has the axes
   /// dp, cp and tp; `num_shards` divides the number of ranks along `axes`.
   KeeperPlaces(const MeshLayout& layout, const std::vector<std::string>& axes, int64_t num_shards);
 
@@ -43,7 +43,7 @@ class KeeperPlaces {
   Digit tp_, outer_, inner_;  // dp and cp in the order of the layout
 };
 
-/// Who keeps which part of the model, for an optimizer that brings whole matrices together.
+/// The ranks and the parts of the model that they keep, for an optimizer that assembles complete matrices.
 struct Keepers {
   using Place = KeeperPlaces::Place;
 
