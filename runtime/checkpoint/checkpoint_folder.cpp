@@ -32,7 +32,7 @@ std::string name_of(int64_t step) {
   return name;
 }
 
-/// "step-00000012" -> 12
+/// Returns 12 for "step-00000012".
 std::optional<int64_t> step_of(const std::string& name) {
   constexpr size_t kMostDigits = 18, kPrefixLength = 5;
   if (!name.starts_with(kPrefix) || name.size() > kPrefixLength + kMostDigits) return std::nullopt;
@@ -46,13 +46,13 @@ std::string cannot_rename(const fs::path& from, const fs::path& to, int error) {
   return "cannot rename " + from.string() + " to " + to.filename().string() + ": " + std::strerror(error);
 }
 
-/// Answers of rename() when `from` is gone. A server that has renamed it gives them too, when its first answer was lost
-/// and it is asked again.
+/// Returns true for the errors of rename() when `from` is gone. A file server that has renamed it returns them too,
+/// when its first answer was lost and the request is repeated.
 bool is_gone(int error) {
   return error == ENOENT || error == ESTALE;
 }
 
-/// False when there is no `from`: another host has renamed it.
+/// Renames a folder. Returns false when there is no `from`: another host has renamed it.
 bool rename_folder(const fs::path& from, const fs::path& to) {
   if (std::rename(from.c_str(), to.c_str()) == 0) return true;
   const int error = errno;
@@ -61,8 +61,8 @@ bool rename_folder(const fs::path& from, const fs::path& to) {
   throw std::runtime_error(cannot_rename(from, to, error));
 }
 
-/// None when there is no such folder. One that cannot be read is not an empty one, nor is a file in its place, or a
-/// link to a disk that is not mounted.
+/// Lists a folder; one that does not exist has no entries. Throws for a folder that cannot be read, a file in its
+/// place, and a link to a disk that is not mounted: none of them means that there are no checkpoints.
 std::vector<fs::path> entries(const fs::path& folder) {
   std::error_code error;
   std::vector<fs::path> paths;
@@ -140,7 +140,7 @@ void CheckpointFolder::claim(const std::string& id) const {
 }
 
 void CheckpointFolder::clean() const {
-  std::error_code ignored;  // what stays is in nobody's way
+  std::error_code ignored;  // leftovers do no harm
   for (const fs::path& path : entries(folder_)) {
     const std::string name = path.filename().string(), ending = path.extension().string();
     if ((ending == kPartial || ending == kRetired) && step_of(name.substr(0, name.find('.')))) {
@@ -158,7 +158,7 @@ void CheckpointFolder::begin(int64_t step, const std::string& attempt) const {
 void CheckpointFolder::complete(int64_t step, const std::string& attempt) const {
   const fs::path from = partial(step, attempt), to = this->step(step);
   if (!rename_folder(from, to)) {
-    sync_folder(folder_);  // which looks anew at a folder that another host has changed
+    sync_folder(folder_);  // which refreshes the view of a folder that another host has changed
     std::error_code failed;
     if (!fs::is_directory(to, failed)) throw std::runtime_error(cannot_rename(from, to, ENOENT));
   }

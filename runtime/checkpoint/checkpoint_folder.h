@@ -7,58 +7,61 @@
 
 namespace meshtrain {
 
-/// Whether `folder` is named as the checkpoint of a step is.
+/// Returns true when `folder` has the name of a step's checkpoint.
 bool has_name_of_step(const std::filesystem::path& folder);
 
-/// A name that no other run has, nor another start of one: 16 hexadecimal digits.
+/// Returns a name that no other run has, nor another start of one: 16 hexadecimal digits.
 std::string random_id();
 
 /// The result of CheckpointFolder::retire().
 struct RetiredCheckpoints {
-  std::vector<int64_t> steps;                  ///< whose names it took, or that are absent
-  std::vector<std::filesystem::path> folders;  ///< to be removed
-  std::string problem;                         ///< why one of the others stays; empty: there is none
+  std::vector<int64_t> steps;                  ///< the steps that have no folder of their name any more
+  std::vector<std::filesystem::path> folders;  ///< the renamed folders, which are to be removed
+  std::string problem;                         ///< why one of the others could not be renamed; empty: all were
 };
 
-/// The checkpoints of a run: RUN_DIR/checkpoints, a folder for each step in it. One that bears the name of a step is
-/// complete: it was written under another and renamed. Ranks of a host see the same files; hosts may or may not.
-/// Functions that list the folder take an absent one as empty. All throw std::runtime_error where the disk fails.
+/// The checkpoints of a run: RUN_DIR/checkpoints, with a folder for each step. A folder with the name of a step is
+/// complete: it was written under another name and renamed. Ranks of a host see the same files; hosts may or may not.
+/// Functions that list the folder treat an absent one as empty. All throw std::runtime_error when the disk fails.
 class CheckpointFolder {
  public:
   explicit CheckpointFolder(std::filesystem::path folder) : folder_(std::move(folder)) {}
 
   const std::filesystem::path& folder() const { return folder_; }
-  /// "FOLDER/step-00000012"
+  /// Returns "FOLDER/step-00000012".
   std::filesystem::path step(int64_t step) const;
-  /// "FOLDER/step-00000012.ATTEMPT.tmp": where it is written. `attempt`: the random_id() of one start of a run, so that
-  /// nothing gets in that a process of another start still writes.
+  /// Returns "FOLDER/step-00000012.ATTEMPT.tmp", the folder in which the checkpoint is written. `attempt`: the
+  /// random_id() of one start of a run, so that files which a process of another start still writes do not end up in
+  /// it.
   std::filesystem::path partial(int64_t step, const std::string& attempt) const;
 
-  /// Those that are complete, ascending.
+  /// Returns the steps of complete checkpoints, ascending.
   std::vector<int64_t> steps() const;
-  /// "steps 3, 6": of these but the one in folder `but`. Empty when there are no others.
+  /// Returns "steps 3, 6": these steps without the one in folder `but`. Empty when there are no others.
   std::string describe_others(const std::filesystem::path& but) const;
 
-  /// The ids of the runs whose checkpoints these are: one, none where no run has written here. It is the name of an
-  /// empty file, "run-ID".
+  /// Returns the ids of the runs that own these checkpoints: one, or none when no run has written here. An id is the
+  /// name of an empty file, "run-ID".
   std::vector<std::string> owners() const;
-  /// Makes the folder where it is absent, for run `id`. Durable.
+  /// Makes the folder if it is absent, for run `id`. Durable.
   void claim(const std::string& id) const;
 
   /// Removes what runs that were killed left behind: folders half written or half removed, of any attempt.
   void clean() const;
-  /// Makes partial(step, attempt), where it is absent. The folder around it exists: claim() comes before.
+  /// Makes partial(step, attempt) if it is absent. Call claim() before, which makes the folder around it.
   void begin(int64_t step, const std::string& attempt) const;
-  /// partial(step, attempt) becomes step(step), for good. Call once all its files are durable. Nothing is left to
-  /// rename when another host, on the same disk, has done so.
+  /// Renames partial(step, attempt) to step(step), durably. Call it once all files are durable, or a crash may leave a
+  /// damaged checkpoint under a name that says it is complete. Does nothing when another host, on the same disk, has
+  /// renamed it.
   void complete(int64_t step, const std::string& attempt) const;
-  /// Puts those of `steps` that are there out of the way, for good, under names "abandoned-step-00000012".
+  /// Renames those of `steps` that exist to "abandoned-step-00000012", durably.
   void abandon(const std::vector<int64_t>& steps) const;
-  /// The steps of those that were put out of the way.
+  /// Returns the steps that abandon() has renamed.
   std::vector<int64_t> abandoned() const;
-  /// All but the last `keep_last` (0: keeps all) and, where it is not 0, the multiples of `keep_every`.
+  /// Returns all steps but the last `keep_last` (0: keeps all) and, if it is not 0, the multiples of `keep_every`.
   std::vector<int64_t> outdated(int64_t keep_last, int64_t keep_every) const;
-  /// Takes the names of those of `steps` that are there, for good. Those that cannot be renamed stay.
+  /// Renames those of `steps` that exist, durably, so that they are no checkpoints any more. Those that cannot be
+  /// renamed stay.
   RetiredCheckpoints retire(const std::vector<int64_t>& steps, const std::string& attempt) const;
 
  private:

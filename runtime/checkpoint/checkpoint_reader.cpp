@@ -8,7 +8,7 @@
 namespace meshtrain {
 namespace {
 
-/// `box`, as seen from the first element of `outer`.
+/// Returns `box` relative to the first element of `outer`.
 Box within(Box box, const Box& outer) {
   for (size_t dim = 0; dim < box.start.size(); ++dim) box.start[dim] -= outer.start[dim];
   return box;
@@ -84,9 +84,9 @@ const SafetensorsFile& CheckpointReader::file_of(const std::string& tensor, cons
   try {
     source = &file(piece.file);
   } catch (const DamagedCheckpoint& error) {
-    throw DamagedCheckpoint(name + " cannot be had: " + error.what());
+    throw DamagedCheckpoint(name + " is unreadable: " + error.what());
   }
-  if (!source->contains(name)) fail("is not there, which manifest.json says");
+  if (!source->contains(name)) fail("is missing, although manifest.json lists it");
   const TensorEntry& entry = source->entry(name);
   if (entry.dtype != manifest_.tensors.at(tensor).dtype || entry.shape != piece.box.size)
     fail("has another dtype or shape than manifest.json says");
@@ -114,7 +114,8 @@ void CheckpointReader::prove(const std::string& tensor, const StoredPiece& piece
   throw DamagedCheckpoint(error.what());
 }
 
-// A piece that is needed as it is, as on the mesh that wrote it, is read once; of another the part, once it is proved.
+// Reads a piece once if all of it is needed, as on the mesh that wrote it; otherwise verifies it first and then reads
+// the part.
 at::Tensor CheckpointReader::values(const std::string& tensor, const StoredPiece& piece, const Box& box) try {
   const std::string name = piece_name(tensor, piece.box);
   if (box.size != piece.box.size) {

@@ -26,7 +26,7 @@ int64_t bytes_of(const StoredTensor& tensor) {
   return num_bytes(TensorEntry{"", tensor.dtype, tensor.shape});
 }
 
-/// "exp_avg" of "model.norm.weight.exp_avg"; "weights" of a parameter.
+/// Returns "exp_avg" for "model.norm.weight.exp_avg"; "weights" for a parameter.
 std::string kind_of(const std::string& name) {
   const std::string last = name.substr(name.rfind('.') + 1);
   return last == "weight" || last == "bias" ? "weights" : last;
@@ -37,7 +37,7 @@ struct Total {
   int64_t num_bytes = 0;
 };
 
-/// A file of which nothing can be had.
+/// A file that cannot be read.
 struct LostFile {
   std::string reason;
   int64_t num_pieces = 0;

@@ -7,12 +7,12 @@
 
 namespace meshtrain {
 
-/// The folder of one checkpoint: `path` itself, or the newest of those in it, where it is a run directory or the folder
-/// of its checkpoints; where that is damaged, too. Throws InputError when there is none.
+/// Returns the folder of one checkpoint: `path` itself, or the newest one in it when `path` is a run directory or the
+/// folder of its checkpoints, even if that one is damaged. Throws InputError when there is none.
 std::filesystem::path find_checkpoint(const std::filesystem::path& path);
 
-/// What is in the checkpoint `folder`, for people, without looking at its pieces: step, mesh, sizes, tensors, and
-/// with `pieces` each box and the file it is in. Throws InputError.
+/// Describes the checkpoint `folder` for people, without reading its pieces: step, mesh, sizes, tensors, and with
+/// `pieces` each box and the file it is in. Throws InputError.
 std::string inspect_checkpoint(const std::filesystem::path& folder, bool pieces);
 
 struct VerifiedCheckpoint {

@@ -14,11 +14,12 @@ namespace {
 
 using nlohmann::json;
 
-constexpr uint64_t kLargestNumber = uint64_t{1} << 60;  // of any number: what is added to it is far from an overflow
+constexpr uint64_t kLargestNumber = uint64_t{1} << 60;  // accepted: sums of several do not overflow
 constexpr size_t kChecksumDigits = 16;                  // of a checksum
 constexpr size_t kTail = kManifestSeal.size() + kChecksumDigits + kManifestEnd.size();
 
-/// Reads values of a manifest; throws std::invalid_argument, "its "step" is no whole number", when there is another.
+/// A reader of values of a manifest. Throws std::invalid_argument, "its "step" is not a whole number", for a value of
+/// another kind.
 class Fields {
  public:
   explicit Fields(const json& object, std::string place = "it") : object_(object), place_(std::move(place)) {
@@ -79,7 +80,7 @@ bool lies_in(const Box& box, const std::vector<int64_t>& shape) {
   return true;
 }
 
-/// The pieces of a tensor are all of it, each element once.
+/// Checks that the pieces of a tensor cover it, each element once.
 void check_cover(const std::string& name, const StoredTensor& tensor) {
   const int64_t needed = Box{{}, tensor.shape}.numel();
   int64_t found = 0;
@@ -204,7 +205,7 @@ CheckpointHead parse_head(const Fields& fields) {
   return head;
 }
 
-/// A text that is read in parts, from the first byte of a range to its last; any range, any number of times.
+/// A text of which any range can be read, in blocks from its first byte to its last, any number of times.
 struct Source {
   using Visit = std::function<void(std::string_view block)>;
 
@@ -213,7 +214,7 @@ struct Source {
   std::function<void(size_t offset, size_t count, const Visit& visit)> for_each_block;
 };
 
-/// Returns how many bytes the checksum at the end is of, once it is proved.
+/// Verifies the checksum at the end. Returns how many bytes it covers.
 size_t check_seal(const Source& source) {
   if (source.size < kTail) throw std::invalid_argument("it was cut short: it does not end with its checksum");
   const size_t sealed = source.size - kTail;
@@ -243,13 +244,13 @@ void for_each_line(const Source& source, size_t count, const std::function<void(
   visit(begun);
 }
 
-/// The head of the manifest, then a line for each file.
+/// A reader of the manifest's lines: the head, then a line for each file.
 class LineReader {
  public:
   explicit LineReader(const std::string& file_name) : file_name_(file_name) {}
 
   void add(std::string_view line) {
-    if (stage_ == Stage::Ended) throw std::invalid_argument("its files are not the last that it has");
+    if (stage_ == Stage::Ended) throw std::invalid_argument("it has lines behind its files");
     if (stage_ == Stage::Head) {
       if (line == kManifestFiles) return read_head();
       (head_ += line) += '\n';

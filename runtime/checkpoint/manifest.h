@@ -17,7 +17,7 @@ namespace meshtrain {
 /// A safetensors file of one rank.
 struct StoredFile {
   std::string name;
-  uint64_t header;  ///< checksum of what stands before its tensors
+  uint64_t header;  ///< checksum of the bytes before its tensors
 };
 
 struct StoredTensor {
@@ -26,19 +26,19 @@ struct StoredTensor {
 
   at::ScalarType dtype;
   std::vector<int64_t> shape;
-  StoredPieces pieces;  ///< disjoint; together the whole tensor
+  StoredPieces pieces;  ///< disjoint; together the complete tensor
 };
 
-/// What a checkpoint says of itself besides its pieces.
+/// The content of a checkpoint besides its pieces.
 struct CheckpointHead {
   TrainingState state;
   std::string recipe;                                ///< as run, of to_yaml()
   std::string mesh;                                  ///< "dp=2,cp=2,tp=2", outermost axis first
-  std::map<std::string, Fingerprint> data;           ///< files by the key that names them
-  std::map<std::string, std::string> versions = {};  ///< of programs that wrote it
+  std::map<std::string, Fingerprint> data;           ///< data files by the recipe's key that names them
+  std::map<std::string, std::string> versions = {};  ///< versions of the programs that wrote it
 };
 
-/// manifest.json of a checkpoint.
+/// The content of a checkpoint's manifest.json.
 struct Manifest {
   CheckpointHead head;
   std::vector<StoredFile> files;
@@ -47,16 +47,15 @@ struct Manifest {
   int64_t num_bytes() const;  ///< of all pieces
 };
 
-/// Format of the manifests that write_manifest() writes. One of format 1, whose files each repeat the names, dtypes and
-/// shapes of their tensors, is read too.
+/// The format of the manifests that write_manifest() writes. One of format 1, whose files each repeat the names, dtypes
+/// and shapes of their tensors, is read too.
 constexpr int64_t kManifestFormat = 2;
 
-/// Reads manifest.json. Whatever it says is checked: the checksum, before anything is taken from it; that pieces lie in
-/// their tensors, do not overlap and leave nothing out; that files are plain names. It is read line by line, so memory
-/// holds what the manifest says and not its text. Throws DamagedCheckpoint, and NewerCheckpoint for a format of later
-/// versions.
+/// Reads manifest.json and checks everything in it: first the checksum; then that pieces lie in their tensors, do not
+/// overlap and leave nothing out, and that files are plain names. Reads it line by line, so memory holds its content
+/// and not its text. Throws DamagedCheckpoint, and NewerCheckpoint for a format of later versions.
 Manifest parse_manifest(const FileReader& file);
-/// The same of a text. `name`: of the file, for messages.
+/// Parses the text of a manifest. `name`: that of the file, for messages.
 Manifest parse_manifest(const std::string& text, const std::string& name);
 
 }  // namespace meshtrain

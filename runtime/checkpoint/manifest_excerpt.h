@@ -9,29 +9,30 @@
 
 namespace meshtrain {
 
-/// Finds the pieces of a checkpoint that hold what a rank asks for. Of the rank that has read the manifest.
+/// An index of a checkpoint's pieces, which finds those that hold what a rank needs. It exists on the rank that has
+/// read the manifest.
 class ManifestIndex {
  public:
-  /// `manifest` outlives this.
+  /// `manifest` must outlive this.
   explicit ManifestIndex(const Manifest& manifest);
 
-  /// The training state, and of each tensor of `wanted` that the checkpoint has its dtype, its shape and the stored
-  /// pieces that have elements of the boxes asked for; none of them where it has another shape. `values` of `wanted`
-  /// are not looked at. The time depends on the pieces found, not on how many there are.
+  /// Returns the training state and, of each tensor of `wanted` that the checkpoint has, its dtype, its shape and the
+  /// stored pieces that overlap the wanted boxes; no pieces when it has another shape. `values` of `wanted` are not
+  /// read. The time depends on the pieces found, not on how many the checkpoint has.
   Manifest excerpt(const std::vector<Piece>& wanted) const;
 
  private:
   struct Tensor {
     const StoredTensor& stored;
     std::vector<uint32_t> order;  // of its pieces, by_row()
-    int64_t longest = 0;          // of them along dim 0
+    int64_t longest = 0;          // the longest piece along dim 0
   };
 
   const Manifest& manifest_;
   std::unordered_map<std::string, Tensor> tensors_;
 };
 
-/// `pieces` without their values, and an excerpt, in bytes for another rank of this job; and back. Throws
+/// Pack `pieces` without their values, or an excerpt, into bytes for another rank of this job, and unpack them. Throw
 /// std::runtime_error for bytes that end too soon.
 std::string packed(const std::vector<Piece>& pieces);
 std::vector<Piece> unpack_pieces(const std::string& bytes);

@@ -4,7 +4,7 @@
 
 namespace meshtrain {
 
-/// The end of a manifest: these around the 16 digits of the checksum of what stands before.
+/// The end of a manifest: these texts around the 16 digits of the checksum of everything before them.
 constexpr std::string_view kManifestSeal = ",\n \"xxh3\": \"", kManifestEnd = "\"\n}\n";
 
 /// The line before its files, which have a line each, and the one behind them.

@@ -73,7 +73,7 @@ Part unpack(const std::string& bytes) {
   return part;
 }
 
-/// A tensor of the whole checkpoint.
+/// A tensor of the complete checkpoint.
 struct NumberedTensor {
   at::ScalarType dtype;
   std::vector<int64_t> shape;

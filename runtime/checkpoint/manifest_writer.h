@@ -17,10 +17,10 @@ class ManifestPart {
  public:
   explicit ManifestPart(StoredFile file) : file_(std::move(file)) {}
 
-  /// `box` lies in the tensor, which has `shape`.
+  /// Adds a piece. `box` must lie in the tensor, which has `shape`.
   void add(const std::string& tensor, at::ScalarType dtype, const std::vector<int64_t>& shape, const Box& box,
            uint64_t checksum);
-  /// In bytes, for write_manifest() on this rank or another; some 36 a piece.
+  /// Packs the part into bytes for write_manifest() on any rank; some 36 a piece.
   std::string packed() const;
 
  private:
@@ -28,12 +28,12 @@ class ManifestPart {
   std::map<std::string, StoredTensor> tensors_;
 };
 
-/// Hands `sink` manifest.json, block by block, made of `head`, of the versions of this program and of the parts of all
-/// ranks, each of ManifestPart::packed(); empty ones say nothing. Its last line is the checksum of those before it.
-/// Throws std::runtime_error when parts contradict each other.
+/// Writes manifest.json to `sink`, block by block, from `head`, the versions of this program and the parts of all
+/// ranks, each packed by ManifestPart::packed(); empty ones are skipped. The last line is the checksum of those before
+/// it. Throws std::runtime_error when parts contradict each other.
 void write_manifest(const CheckpointHead& head, const std::vector<std::string>& parts,
                     const std::function<void(std::string_view)>& sink);
-/// The same as a text.
+/// Returns that manifest.json as a text.
 std::string manifest_text(const CheckpointHead& head, const std::vector<std::string>& parts);
 
 }  // namespace meshtrain

@@ -11,16 +11,16 @@
 
 namespace meshtrain {
 
-/// Numbers and texts in few bytes, for another rank of this job.
+/// A packer of numbers and texts into few bytes, for another rank of this job.
 class Packer {
  public:
-  /// 7 bits a byte, the lowest first: a small number is short. Not for negative ones.
+  /// Appends a number, 7 bits a byte, the lowest first: a small number is short. Not for negative ones.
   void number(int64_t value) {
     auto rest = static_cast<uint64_t>(value);
     for (; rest >= 0x80; rest >>= 7) bytes_ += static_cast<char>(rest | 0x80);
     bytes_ += static_cast<char>(rest);
   }
-  /// The bytes of `value`, as they are in memory.
+  /// Appends the bytes of `value`, as they are in memory.
   template <typename Value>
   void plain(Value value) {
     bytes_.append(reinterpret_cast<const char*>(&value), sizeof value);
@@ -33,7 +33,7 @@ class Packer {
     number(static_cast<int64_t>(values.size()));
     for (const int64_t value : values) number(value);
   }
-  /// A box of a tensor whose number of dims the reader knows.
+  /// Appends a box of a tensor whose number of dims the reader knows.
   void box(const Box& box) {
     for (const int64_t value : box.start) number(value);
     for (const int64_t value : box.size) number(value);
@@ -44,7 +44,7 @@ class Packer {
   std::string bytes_;
 };
 
-/// Reads what a Packer wrote, in the same order. Throws std::runtime_error for bytes that end too soon.
+/// A reader of what a Packer wrote, in the same order. Throws std::runtime_error for bytes that end too soon.
 class Unpacker {
  public:
   explicit Unpacker(std::string_view bytes) : rest_(bytes) {}

@@ -13,7 +13,8 @@ std::vector<int64_t> strides_of(const std::vector<int64_t>& shape) {
   return strides;
 }
 
-/// A box of the local tensor of a parameter that begins at element `first` of `values`, without padding.
+/// Returns the piece in the box `local` of a parameter's local tensor, without padding; element `first` of `values` is
+/// the tensor's first.
 std::optional<Piece> piece_in(const Parameter& parameter, const Box& local, const at::Tensor& values, int64_t first) {
   const Box kept{std::vector<int64_t>(local.size.size(), 0), parameter.box.size};
   std::optional<Box> box = intersect(local, kept);

@@ -9,19 +9,19 @@
 namespace meshtrain {
 
 /// A box of a global tensor of a checkpoint. Tensors are named as the parameter in a Hugging Face checkpoint, or that
-/// and what the optimizer keeps of it: "model.norm.weight", "model.norm.weight.exp_avg".
+/// and the name of the optimizer's state: "model.norm.weight", "model.norm.weight.exp_avg".
 struct Piece {
   std::string tensor;
-  std::vector<int64_t> shape;  ///< of the whole tensor
+  std::vector<int64_t> shape;  ///< of the complete tensor
   Box box;
-  at::Tensor values;  ///< [box.size]: a view of where they are on this rank
+  at::Tensor values;  ///< [box.size]: a view of this rank's memory
 };
 
-/// "model.norm.weight[0:64]": a piece in a safetensors file, and in messages.
+/// Returns the name of a piece in a safetensors file and in messages: "model.norm.weight[0:64]".
 std::string piece_name(const std::string& tensor, const Box& box);
 
-/// The pieces that make up `wanted`, a range of the shard, as far as `numbers` has it: every element of a parameter in
-/// it once, no padding. Shards cut anywhere, so a matrix has up to three.
+/// Returns the pieces that make up `wanted`, a range of the shard, as far as `numbers` covers it: every element of a
+/// parameter once, no padding. A shard may begin and end anywhere, so a matrix gives up to three pieces.
 std::vector<Piece> pieces_of(const ShardTensor& numbers, Range wanted);
 
 }  // namespace meshtrain

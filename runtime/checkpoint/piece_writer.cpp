@@ -74,7 +74,7 @@ std::string PieceWriter::write(const std::filesystem::path& folder) try {
   }
   file.finish();
   return part.packed();
-} catch (const InputError& error) {  // of a path, which the user cannot have given wrongly by now
+} catch (const InputError& error) {  // an error in a path, which the user gave correctly: the run has started
   throw std::runtime_error(error.what());
 }
 

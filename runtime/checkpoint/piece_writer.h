@@ -10,22 +10,23 @@
 
 namespace meshtrain {
 
-/// Writes the pieces that one rank owns, again and again, as a safetensors file each time. No collective.
+/// A writer of the pieces that one rank owns, for any number of saves, each a safetensors file. No collective.
 class PieceWriter {
  public:
-  /// Pieces are views of numbers that change. `copies`: a save copies them to host memory, which is kept for the next;
-  /// else they must not change before done(), for numbers that memory has no room for twice.
+  /// `pieces` are views of values that change. `copies`: save() copies them to host memory, which is kept for the next
+  /// save. Without it the values must not change before done(), or the file would mix two steps: for values that memory
+  /// cannot hold twice.
   PieceWriter(std::vector<Piece> pieces, std::string file_name, bool copies);
 
-  /// Begins to write FOLDER/file_name, in a folder that exists, in the background. wait() comes before the next save().
+  /// Starts writing FOLDER/file_name in the background; the folder must exist. Call wait() before the next save().
   /// Without pieces there is no file.
   void save(const std::filesystem::path& folder);
-  /// Returns true when wait() will return at once, `patience` from now at the latest.
+  /// Returns true when wait() would return at once; waits for that up to `patience`.
   bool done(std::chrono::milliseconds patience = {}) const;
-  /// The file is durable: its part of the manifest, of ManifestPart::packed(); empty without pieces. Throws
-  /// std::runtime_error when it could not be written.
+  /// Waits until the file is durable. Returns its part of the manifest, of ManifestPart::packed(); empty without
+  /// pieces. Throws std::runtime_error when it could not be written.
   std::string wait();
-  /// Throws std::runtime_error unless the file that wait() was called for is in `folder`, as long as it was written.
+  /// Throws std::runtime_error unless the file of the last wait() is in `folder`, with the size that was written.
   void expect_file_in(const std::filesystem::path& folder) const;
 
  private:
@@ -35,7 +36,7 @@ class PieceWriter {
   std::vector<Piece> pieces_;
   std::string file_name_;
   bool copies_;
-  std::vector<at::Tensor> values_;  // of pieces_: themselves, or copies
+  std::vector<at::Tensor> values_;  // values of pieces_, or copies of them
   size_t num_bytes_ = 0;            // of the file
   std::future<std::string> writing_;
 };

@@ -18,14 +18,14 @@ namespace {
 using Keys = std::vector<std::pair<std::string, std::string>>;  // in the order of the text
 
 constexpr std::string_view kModel = "model.";
-/// What must stay as it is besides, once something was trained: a whole map where it ends with a dot.
+/// The keys that must not change either, once something was trained: all keys of a map when the name ends with a dot.
 constexpr std::array<std::string_view, 4> kTraining = {"data.", "train.sequence_length", "train.seed",
                                                        "optimizer.name"};
 constexpr std::string_view kMixture = "data.mixture";
-/// What says something of one file alone, and nothing beside a mixture.
+/// The keys of a single file, which mean nothing beside a mixture.
 constexpr std::array<std::string_view, 3> kOfOneFile = {"data.tokens", "data.source", "data.loss_mask"};
 constexpr std::string_view kMesh = "parallel.mesh.";
-/// But for these: where files lie, and what mattered at the start alone.
+/// The exceptions: paths of files, and keys that matter only at the start.
 constexpr std::array<std::string_view, 5> kFree = {"model.hf", "model.init", "data.tokens", "data.source",
                                                    "data.loss_mask"};
 
@@ -41,7 +41,7 @@ std::string value_text(const YamlValue& value) {
 }
 
 void add_keys(const YamlValue& value, const std::string& path, Keys& keys) {
-  if (path == kMixture) {  // its entries are known by their place: another order is another order of samples
+  if (path == kMixture) {  // entries are compared by index: another order is another order of samples
     for (size_t i = 0; i < value.items.size(); ++i)
       add_keys(value.items[i], path + "[" + std::to_string(i) + "]", keys);
     return;
@@ -68,13 +68,13 @@ Keys keys_of(const YamlValue& recipe) {
   return keys;
 }
 
-/// "/data/a.bin": the file of a map of `data`.
+/// Returns the file of a map of `data`: "/data/a.bin".
 std::string tokens_of(const YamlValue& source) {
   const YamlValue* tokens = source.find("tokens");
   return tokens == nullptr ? "none" : value_text(*tokens);
 }
 
-/// What data are, in a few words.
+/// Describes the data in a few words.
 std::string describe_sources(const YamlValue& data, const std::vector<YamlValue>& mixture) {
   constexpr size_t kMost = 4;
   if (mixture.empty()) return "the one file " + tokens_of(data);
@@ -83,7 +83,7 @@ std::string describe_sources(const YamlValue& data, const std::vector<YamlValue>
   return text + (mixture.size() > kMost ? ", ...)" : ")");
 }
 
-/// In the place of those of `keys` that `is_one` says, where there are any, one alone.
+/// Replaces those of `keys` for which `is_one` is true, if any, by the one `key`.
 void fold(Keys& keys, const std::string& key, const std::string& value,
           const std::function<bool(const std::string&)>& is_one) {
   const auto says = [&](const auto& each) { return is_one(each.first); };
@@ -93,8 +93,8 @@ void fold(Keys& keys, const std::string& key, const std::string& value,
   keys.erase(std::remove_if(first + 1, keys.end(), says), keys.end());
 }
 
-/// The entries of a mixture that the other recipe has none of are a line each, and so is that one has a mixture and the
-/// other a file alone.
+/// Folds the entries of a mixture that the other recipe does not have into a line each, and a mixture beside a single
+/// file, or the reverse, into one line.
 void fold_sources(Keys& keys, const YamlValue& recipe, const YamlValue& other) {
   static const YamlValue none;
   const auto data_of = [](const YamlValue& any) { return any.find("data") == nullptr ? &none : any.find("data"); };
@@ -117,8 +117,8 @@ void fold_sources(Keys& keys, const YamlValue& recipe, const YamlValue& other) {
   }
 }
 
-/// Whether `recipe` has `value` under `key` whether it says so or not.
-bool goes_without_saying(YamlValue recipe, const std::string& key, const std::string& value) try {
+/// Returns true when `recipe` would have `value` under `key` without setting it.
+bool is_default(YamlValue recipe, const std::string& key, const std::string& value) try {
   YamlValue* at = &recipe;
   for (size_t begin = 0; at != nullptr && begin <= key.size();) {
     const size_t end = std::min(key.find('.', begin), key.size());
@@ -127,13 +127,13 @@ bool goes_without_saying(YamlValue recipe, const std::string& key, const std::st
   }
   if (at == nullptr) return false;
   *at = YamlValue();
-  const Keys unsaid = keys_of(parse(to_yaml(parse_recipe(recipe)), "the recipe"));
-  return std::find(unsaid.begin(), unsaid.end(), std::pair(key, value)) != unsaid.end();
-} catch (const InputError&) {  // it has to be said, or another version of the program said it
+  const Keys defaults = keys_of(parse(to_yaml(parse_recipe(recipe)), "the recipe"));
+  return std::find(defaults.begin(), defaults.end(), std::pair(key, value)) != defaults.end();
+} catch (const InputError&) {  // the key is required, or another version of the program wrote it
   return false;
 }
 
-/// "data.weight" of "data.mixture[1].weight".
+/// Returns "data.weight" for "data.mixture[1].weight".
 std::string without_entry(const std::string& key) {
   if (!key.starts_with(std::string(kMixture) + "[") || key.ends_with(']')) return key;
   return "data" + key.substr(key.find(']') + 1);
@@ -160,10 +160,10 @@ RecipeChanges compare_recipes(const std::string& saved, const std::string& asked
   const auto add = [&](const std::string& key, const std::string& value, const std::string& was) {
     (is_fixed(key, trained) ? changes.contradictions : changes.allowed).push_back(key + ": " + value + ", was " + was);
   };
-  // Of a key that only one of them may have, what it has by itself is no change that anybody made.
+  // The default of a key that only one of the recipes can have is no change that a user made.
   const auto is_news = [&](const YamlValue& recipe, const std::string& key, const std::string& value) {
     if (value == "none") return false;
-    return is_fixed(key, trained) || !goes_without_saying(recipe, key, value);
+    return is_fixed(key, trained) || !is_default(recipe, key, value);
   };
   for (const auto& [key, value] : asked_keys) {
     const auto found = old.find(key);

@@ -9,15 +9,15 @@
 
 namespace meshtrain {
 
-/// A piece as it is in a checkpoint: the tensor piece_name() of one of its files.
+/// A stored piece of a checkpoint: the tensor piece_name() of one of its files.
 struct StoredPiece {
-  size_t file;  ///< of Manifest::files
+  size_t file;  ///< index in Manifest::files
   Box box;
   uint64_t checksum;
 };
 
-/// The pieces of one tensor, in 28 bytes each for a matrix: a checkpoint of thousands of ranks has millions of them.
-/// Elements are made when they are asked for.
+/// The pieces of one tensor, packed into 28 bytes each for a matrix: a checkpoint of thousands of ranks has millions of
+/// them. Each access unpacks an element.
 class StoredPieces {
  public:
   class Iterator {
@@ -41,10 +41,11 @@ class StoredPieces {
     size_t index_;
   };
 
-  /// No pieces yet, of a tensor of `shape`.
+  /// Makes an empty list for a tensor of `shape`.
   explicit StoredPieces(const std::vector<int64_t>& shape);
 
-  /// The box lies in the tensor. Throws std::overflow_error for a file whose number has more than 32 bits.
+  /// Appends a piece, whose box must lie in the tensor. Throws std::overflow_error for a file whose number has more
+  /// than 32 bits.
   void push_back(const StoredPiece& piece);
 
   size_t size() const { return words_.size() / stride_; }
@@ -54,16 +55,16 @@ class StoredPieces {
   Iterator begin() const { return {*this, 0}; }
   Iterator end() const { return {*this, size()}; }
 
-  /// The first index of a piece along dim 0, and its extent there; 0 and 1 in a tensor without dims.
+  /// Return the first index of a piece along dim 0, and its extent there; 0 and 1 in a tensor without dims.
   int64_t first_row(size_t index) const { return num_dims_ == 0 ? 0 : number(index, 0); }
   int64_t num_rows(size_t index) const { return num_dims_ == 0 ? 1 : number(index, num_dims_); }
-  /// True when the piece has elements of `box`, which has as many dims.
+  /// Returns true when the piece has elements of `box`, which has as many dims.
   bool intersects(size_t index, const Box& box) const;
-  /// The pieces by first_row().
+  /// Returns the indices of the pieces, sorted by first_row().
   std::vector<uint32_t> by_row() const;
 
  private:
-  /// The n-th of the numbers of a box: where it begins along each dim, then its extents.
+  /// Returns the n-th of the numbers of a box: where it begins along each dim, then its extents.
   int64_t number(size_t index, size_t n) const;
 
   size_t num_dims_;

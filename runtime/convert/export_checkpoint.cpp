@@ -22,7 +22,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Null for a tokenizer of another kind than can be read here.
+/// Loads a tokenizer; null for a kind that is not supported.
 std::shared_ptr<const Tokenizer> loaded(const fs::path& tokenizer) try {
   return load_tokenizer(tokenizer);
 } catch (const InputError&) {
@@ -35,7 +35,7 @@ Recipe recipe_of(const fs::path& folder, const Manifest& manifest) try {
   throw InputError("the recipe in " + (folder / "manifest.json").string() + " cannot be read: " + error.what());
 }
 
-/// The tensors of the recipe's model, all of which the checkpoint has.
+/// Returns the tensors of the recipe's model. Throws InputError unless the checkpoint has all of them.
 std::vector<TensorEntry> tensors_of(const fs::path& folder, const Manifest& manifest, const ModelShape& shape,
                                     at::ScalarType dtype) {
   const auto fail = [&](const std::string& what) {
@@ -57,7 +57,7 @@ std::vector<TensorEntry> tensors_of(const fs::path& folder, const Manifest& mani
   return tensors;
 }
 
-/// The folder of the tokenizer `path`, which has no ids that a model of `vocab_size` has not.
+/// Returns the folder of the tokenizer `path`. Throws InputError when it has ids of `vocab_size` or above.
 fs::path tokenizer_folder(const fs::path& path, int64_t vocab_size) {
   const std::string asked = "--tokenizer " + path.string();
   std::error_code error;
@@ -76,14 +76,14 @@ fs::path tokenizer_folder(const fs::path& path, int64_t vocab_size) {
   return folder;
 }
 
-/// Rounding to fp16 makes nothing infinite.
+/// Checks that rounding to fp16 makes nothing infinite.
 void check_range(const std::string& name, const at::Tensor& values, at::ScalarType dtype) {
   if (dtype != at::kHalf || values.scalar_type() == at::kHalf) return;
   const auto [least, most] = at::aminmax(values);
   const double largest = std::max(-least.item<double>(), most.item<double>());
   if (largest <= std::numeric_limits<at::Half>::max() || largest == std::numeric_limits<double>::infinity()) return;
   throw InputError(name + " has values up to " + std::to_string(largest) +
-                   ", which fp16 has not: give --dtype bf16 or fp32");
+                   ", beyond the range of fp16: give --dtype bf16 or fp32");
 }
 
 }  // namespace

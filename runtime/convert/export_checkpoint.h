@@ -12,7 +12,7 @@
 namespace meshtrain {
 
 struct ExportOptions {
-  std::optional<at::ScalarType> dtype;      ///< none: in what the recipe's layers compute, as train.export has it
+  std::optional<at::ScalarType> dtype;  ///< none: the dtype that the recipe's layers compute in, as for train.export
   int64_t max_file_bytes = kMostFileBytes;  ///< data of one safetensors file, unless a tensor alone is larger
   std::filesystem::path tokenizer = {};     ///< a tokenizer's folder or a file in it; empty: of the recipe's model.hf
 };
@@ -25,11 +25,11 @@ struct ExportedCheckpoint {
   CarriedOver carried;
 };
 
-/// Writes the weights of the checkpoint in `folder`, of whatever mesh, as the Hugging Face folder `out`: as the
-/// optimizer has them, in fp32 where those that layers compute with are narrower, rounded once. Goes through the model
-/// tensor by tensor, and holds no more than two. Every piece is proved by its checksum. `out` appears when it is whole.
-/// One process; no collective. Throws InputError when something is missing or damaged, naming file, tensor and box,
-/// when a value is beyond what fp16 has, when the tokenizer has ids that the model has not, and as FolderWriter does.
+/// Writes the weights of the checkpoint in `folder`, of whatever mesh, as the Hugging Face folder `out`. Takes the
+/// optimizer's weights, in fp32 if layers compute in a narrower dtype, and rounds them once. Works tensor by tensor,
+/// and holds no more than two. Verifies the checksum of every piece. `out` appears when it is complete. One process; no
+/// collective. Throws InputError when something is missing or damaged, naming file, tensor and box, when a value is
+/// beyond the range of fp16, when the tokenizer has ids that the model does not have, and as FolderWriter does.
 ExportedCheckpoint export_checkpoint(const std::filesystem::path& folder, const std::filesystem::path& out,
                                      const ExportOptions& options);
 

@@ -37,7 +37,7 @@ constexpr const char* kFile = "rank-00000.safetensors";
   throw InputError("the model in " + hf.string() + " is not the recipe's: " + text);
 }
 
-/// The shape in config.json, but for what says nothing of the weights.
+/// Checks the shape in config.json, except for values that do not concern the weights.
 void check_shape(const fs::path& hf, const Recipe& recipe) {
   Recipe theirs = recipe;
   theirs.model.shape = read_config_json(hf / "config.json");
@@ -50,12 +50,12 @@ void check_shape(const fs::path& hf, const Recipe& recipe) {
   if (!differences.empty()) refuse(hf, differences);
 }
 
-/// Files have it that no model reads: a tied head, tables that older versions of transformers kept.
+/// Returns true for tensors in files that no model reads: a tied head, tables that older versions of transformers kept.
 bool is_spare(const std::string& name, const ModelShape& shape) {
   return (shape.tie_word_embeddings && name == "lm_head.weight") || name.ends_with(".rotary_emb.inv_freq");
 }
 
-/// The model's tensors, in the dtypes that they have in `source`.
+/// Returns the model's tensors, in the dtypes that they have in `source`.
 std::vector<TensorEntry> tensors_of(const fs::path& hf, const SafetensorsFolder& source, const ModelShape& shape) {
   std::vector<TensorEntry> tensors = declared_tensors(shape, at::kFloat);
   std::vector<std::string> differences;
@@ -76,13 +76,13 @@ std::vector<TensorEntry> tensors_of(const fs::path& hf, const SafetensorsFolder&
     tensor.dtype = found.dtype;
   }
   for (const std::string& name : source.names()) {
-    if (!known.contains(name) && !is_spare(name, shape)) differences.push_back(name + " is no part of it");
+    if (!known.contains(name) && !is_spare(name, shape)) differences.push_back(name + " is not part of it");
   }
   if (!differences.empty()) refuse(hf, differences);
   return tensors;
 }
 
-/// The pieces, whole tensors, as a file in `folder`; its part of the manifest.
+/// Writes the pieces, complete tensors, as a file in `folder`. Returns its part of the manifest.
 std::string write_pieces(const fs::path& folder, const SafetensorsFolder& source,
                          const std::vector<TensorEntry>& tensors) {
   std::vector<TensorEntry> pieces;

@@ -14,7 +14,7 @@ namespace meshtrain {
 namespace {
 
 constexpr int64_t kReadBytes = int64_t{64} << 10;
-constexpr int64_t kScannedBytes = int64_t{256} << 20;  // files up to this size are searched wholly
+constexpr int64_t kScannedBytes = int64_t{256} << 20;  // files up to this size are searched completely
 constexpr int64_t kSampledBlocks = 1024;
 
 TokenFile open_tokens(const SourceRecipe& recipe, const std::string& key) {
@@ -82,7 +82,7 @@ Dataset::Dataset(const SourceRecipe& recipe, int64_t sequence_length, int64_t vo
   check_vocabulary();
 }
 
-int64_t Dataset::place(int64_t g) const {
+int64_t Dataset::index_in_file(int64_t g) const {
   if (g < 0) throw std::out_of_range("sample " + std::to_string(g));
   const int64_t index = g % num_samples_;
   if (!shuffle_) return index;
@@ -121,7 +121,7 @@ std::vector<int64_t> Dataset::find_starts(int64_t first, const int64_t* inputs) 
 }
 
 int64_t Dataset::first_token(int64_t g) const {
-  return place(g) * stride_;
+  return index_in_file(g) * stride_;
 }
 
 void Dataset::refuse_id(int64_t token, int64_t id) const {

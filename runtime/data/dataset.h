@@ -11,29 +11,29 @@
 
 namespace meshtrain {
 
-/// The samples of one token file, S tokens and their labels each, addressed by global sample index g from 0 on: epoch
-/// g / n, place g % n of it, for n samples in the file. What g is depends on the file, the recipe and the seed alone,
-/// so every rank of every mesh finds the same. Any thread may call; no collective.
+/// The samples of one token file, S tokens and their labels each, addressed by global sample index g from 0 on: sample
+/// g % n of epoch g / n, for n samples in the file. Its tokens depend on the file, the recipe and the seed alone, so
+/// every rank of every mesh reads the same. Any thread may call; no collective.
 class Dataset final : public Samples {
  public:
-  /// `sequence_length`: S, at least 1. `key`: where the recipe names this source, for messages. Throws InputError, with
-  /// what was found and what fits, when there are no tokens (naming data.source), when they are no whole number of
-  /// records (layout records), are fewer than one sample, hold an id that is negative or vocab_size or more, or when
-  /// loss_mask has not one byte for each token. Files up to 256 MiB are searched for such ids here; larger ones in
-  /// samples here and wholly as they are read.
+  /// Opens the file. `sequence_length`: S, at least 1. `key`: the recipe's key of this source, for messages. Throws
+  /// InputError, with what was found and what would fit, when there is no file of tokens (naming data.source), when it
+  /// is not a whole number of records (layout records), has less than one sample, or has an id that is negative or
+  /// vocab_size or more, and when loss_mask does not have one byte for each token. All ids of a file up to 256 MiB are
+  /// checked here; of a larger one those of some blocks here, and those of each sample when it is read.
   Dataset(const SourceRecipe& recipe, int64_t sequence_length, int64_t vocab_size, uint64_t seed,
           const std::string& key = "data");
 
-  /// Samples in the file, n. Tokens behind the last whole sample of a stream are not used.
+  /// Returns n, the samples in the file. Tokens behind the last complete sample of a stream are not used.
   int64_t num_samples() const { return num_samples_; }
   int64_t num_tokens() const { return tokens_.size(); }
   const std::filesystem::path& path() const { return tokens_.path(); }
 
-  /// Which sample of the file g is: g % n, or, with shuffle, its place in the epoch's permutation.
-  int64_t place(int64_t g) const;
+  /// Returns which sample of the file g is: g % n, or, with shuffle, its image under the epoch's permutation.
+  int64_t index_in_file(int64_t g) const;
 
-  /// Throws InputError with file, token index, id and vocab_size when an id is beyond the vocabulary; with file, sample
-  /// and tokens when the disk fails or the file was cut short since.
+  /// Reads sample g. Throws InputError with file, token index, id and vocab_size when an id is beyond the vocabulary;
+  /// with file, sample and tokens when the disk fails or the file was cut short since.
   std::vector<int64_t> read(int64_t g, int64_t* inputs, int64_t* labels) const override;
 
  private:

@@ -5,22 +5,22 @@
 #include <cstdint>
 #include <vector>
 
-/// Samples that hold several documents. Any thread may call; no collective.
+/// Functions for samples that hold several documents. Any thread may call; no collective.
 namespace meshtrain {
 
-/// For each sequence of a batch the positions at which a document begins, ascending, without 0, where one always does.
+/// The positions at which documents begin, for each sequence of a batch: ascending, without 0, where one always begins.
 using DocumentStarts = std::vector<std::vector<int64_t>>;
 
-/// Where documents begin behind the first of `count` tokens that each end with `separator`, which belongs to the
-/// document that it ends: i + 1 for each separator at i, `count` for one at the end. Ascending.
+/// Returns where documents begin after the first, in `count` tokens: i + 1 for each `separator` at i, as it belongs to
+/// the document that it ends, and so `count` for one at the end. Ascending.
 std::vector<int64_t> find_documents(const int64_t* tokens, int64_t count, int64_t separator);
 
-/// The documents of a sample of S tokens: `starts`, 1 to S, without S, where the next sample begins. `labels`, when it
-/// is not null, are those of the sample: the first token of each document stops counting as the label of the one
-/// before.
+/// Divides a sample of S tokens at `starts`, 1 to S, and returns these without S, where the next sample begins.
+/// `labels`, unless null, are those of the sample: the first token of each document no longer counts as a label of the
+/// document before.
 std::vector<int64_t> divide_sample(std::vector<int64_t> starts, int64_t sequence_length, int64_t* labels);
 
-/// int64 [B, S] on the CPU, B = starts.size(): how far each position is from the first of its document.
+/// Returns the distance of each position from the first of its document: int64 [B, S] on the CPU, B = starts.size().
 at::Tensor document_positions(const DocumentStarts& starts, int64_t sequence_length);
 
 }  // namespace meshtrain

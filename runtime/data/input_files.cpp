@@ -26,12 +26,12 @@ bool same(const fs::path& a, const fs::path& b) {
   return fs::equivalent(a, b, ignored);
 }
 
-/// Throws for a link to what is not there.
+/// Throws InputError for a link to a file that does not exist.
 void refuse_dangling(const fs::path& path) {
   std::error_code ignored;
   if (!fs::is_symlink(path, ignored) || fs::exists(path, ignored)) return;
   throw InputError("cannot read " + path.string() + ": it is a link to " + fs::read_symlink(path, ignored).string() +
-                   ", which is not there: mend it, or remove it");
+                   ", which does not exist: repair it, or remove it");
 }
 
 void collect(const fs::path& folder, const fs::path& parts, std::vector<fs::path>& files) {
@@ -92,7 +92,7 @@ void refuse_repeated(const std::vector<fs::path>& files) {
   std::map<std::pair<dev_t, ino_t>, const fs::path*> known;
   for (const fs::path& file : files) {
     struct stat found {};
-    if (::stat(file.c_str(), &found) != 0) continue;  // who opens it says why
+    if (::stat(file.c_str(), &found) != 0) continue;  // opening it will report why
     const auto [first, is_new] = known.try_emplace({found.st_dev, found.st_ino}, &file);
     if (is_new) continue;
     throw InputError("the inputs " + first->second->string() + " and " + file.string() +

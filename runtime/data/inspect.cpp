@@ -15,7 +15,7 @@ namespace meshtrain {
 namespace {
 
 constexpr int64_t kInspectedTokens = int64_t{1} << 16;
-constexpr int64_t kCountedIds = int64_t{1} << 22;  // ids below are counted one by one
+constexpr int64_t kCountedIds = int64_t{1} << 22;  // smaller ids are counted one by one
 constexpr size_t kMostFrequent = 8;
 
 struct Statistics {
@@ -94,7 +94,7 @@ std::string percent(int64_t part, int64_t whole) {
   return text;
 }
 
-// On one line; bytes that are not to be seen, or no UTF-8, as \\xHH.
+// Returns `bytes` on one line; those that do not print, or are not UTF-8, as \\xHH.
 std::string as_text(std::string_view bytes) {
   std::string text;
   const auto escape = [&](std::string_view part) {

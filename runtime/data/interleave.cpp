@@ -22,7 +22,7 @@ Interleave::Interleave(const std::vector<double>& weights) : sums_{0} {
   }
 }
 
-Interleave::Place Interleave::at(int64_t g) const {
+Interleave::Origin Interleave::at(int64_t g) const {
   if (g < 0) throw std::out_of_range("sample " + std::to_string(g));
   size_t begin = 0, end = sums_.size() - 1;
   while (end - begin > 1) {

@@ -29,7 +29,7 @@ Number number_at(const std::byte* bytes) {
   return value;
 }
 
-/// Numbers that lie end to end in a file, from byte `begin` on, `count` of them. Reads a window of them at a time.
+/// A reader of `count` contiguous numbers of a file, from byte `begin` on, a window at a time.
 template <class Number>
 class Numbers {
  public:

@@ -21,40 +21,40 @@ namespace meshtrain {
 ///   pointers        int64 [n], in bytes of the .bin file
 ///   documents       int64 [d], ascending from 0 to n: the first sequence of each, and the end
 ///
-/// It may be larger than what memory has room for: no more than where its sequences lie apart is kept. Any thread may
-/// call; what looks documents up reads the file, and throws InputError when the disk fails.
+/// An index may be larger than memory: only the starts of contiguous stretches of sequences are kept. Any thread may
+/// call; functions that look up documents read the file, and throw InputError when the disk fails.
 class MegatronIndex {
  public:
-  /// Reads and checks the whole index of `tokens`, a file of `num_bytes` bytes. Throws InputError, one line with the
+  /// Reads and checks the complete index of `tokens`, a file of `num_bytes` bytes. Throws InputError, one line with the
   /// path, when it is missing, malformed, or points outside of `tokens`.
   MegatronIndex(const std::filesystem::path& tokens, int64_t num_bytes);
 
-  /// Whether there is an index beside `tokens`: NAME.idx that begins as one does.
+  /// Returns true when there is an index beside `tokens`: a NAME.idx that begins as one does.
   static bool is_beside(const std::filesystem::path& tokens);
-  /// NAME.idx of NAME.bin. Throws InputError when `tokens` has another extension.
+  /// Returns NAME.idx for NAME.bin. Throws InputError when `tokens` has another extension.
   static std::filesystem::path path_of(const std::filesystem::path& tokens);
 
-  /// "int32"
+  /// Returns the dtype of a token: "int32".
   const std::string& dtype() const { return dtype_; }
   int64_t num_tokens() const { return num_tokens_; }
   int64_t num_documents() const { return num_bounds_ - 1; }
 
-  /// Tokens that lie side by side.
+  /// Tokens that are contiguous in the .bin file.
   struct Run {
     int64_t first_byte;
     int64_t num_tokens;
   };
-  /// Those from token `token` of the stream on, which is there.
+  /// Returns the contiguous tokens from token `token` of the stream on, which must be below num_tokens().
   Run run_at(int64_t token) const;
 
-  /// The tokens from `first` on, below `end`, with which a document begins. Ascending; documents without tokens are
-  /// left out.
+  /// Returns the tokens in [first, end) with which a document begins, ascending; documents without tokens are left out.
   std::vector<int64_t> document_starts(int64_t first, int64_t end) const;
-  /// The tokens with which documents [first, first + count) begin; that of num_documents() is where the last one ends.
+  /// Returns the tokens with which documents [first, first + count) begin; that of num_documents() is where the last
+  /// one ends.
   std::vector<int64_t> starts_of(int64_t first, int64_t count) const;
 
  private:
-  /// Sequences that lie side by side in the .bin file: usually all of them.
+  /// Sequences that are contiguous in the .bin file: usually all of them.
   struct Stretch {
     int64_t first_token;
     int64_t first_byte;

@@ -28,9 +28,9 @@ int64_t Mixture::num_samples() const {
   return sum;
 }
 
-Mixture::Place Mixture::place(int64_t g) const {
+Mixture::Location Mixture::locate(int64_t g) const {
   const auto [source, index] = interleave_.at(g);
-  return {source, sources_[source].place(index)};
+  return {source, sources_[source].index_in_file(index)};
 }
 
 std::vector<int64_t> Mixture::read(int64_t g, int64_t* inputs, int64_t* labels) const {

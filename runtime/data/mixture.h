@@ -10,26 +10,27 @@
 
 namespace meshtrain {
 
-/// The samples that a recipe's `data` says: those of one token file, or of several in turns by their weights
-/// (Interleave). Each source goes through its own samples epoch by epoch, in an order of its own when it is shuffled.
+/// The samples of a recipe's `data`: of one token file, or of several in turns by their weights (Interleave). Each
+/// source repeats its own samples epoch by epoch, in an order of its own when it is shuffled.
 class Mixture final : public Samples {
  public:
-  /// Throws InputError as Dataset does, for any source.
+  /// Opens the sources. Throws InputError as Dataset does, for any of them.
   Mixture(const DataRecipe& recipe, int64_t sequence_length, int64_t vocab_size, uint64_t seed);
 
   const std::vector<Dataset>& sources() const { return sources_; }
-  /// Samples in all files.
+  /// Returns the number of samples in all files.
   int64_t num_samples() const;
 
-  struct Place {
+  struct Location {
     size_t source;
-    int64_t sample;  ///< of its file
-    auto operator<=>(const Place&) const = default;
+    int64_t sample;  ///< index in its file
+    auto operator<=>(const Location&) const = default;
   };
-  /// Where sample g lies: depends on g, the files' lengths, the weights and the seed alone.
-  Place place(int64_t g) const;
+  /// Returns the source of sample g and its index there, which depend on g, the files' lengths, the weights and the
+  /// seed alone.
+  Location locate(int64_t g) const;
 
-  /// How many of the first `count` samples come from each source.
+  /// Returns how many of the first `count` samples come from each source.
   std::vector<int64_t> counts(int64_t count) const { return interleave_.counts(count); }
 
   std::vector<int64_t> read(int64_t g, int64_t* inputs, int64_t* labels) const override;

@@ -23,14 +23,14 @@ uint64_t mix(uint64_t a, uint64_t b) {
 }
 
 Permutation::Permutation(int64_t size, uint64_t key) : size_(static_cast<uint64_t>(size)), key_(key) {
-  if (size < 1) throw std::invalid_argument("a permutation of " + std::to_string(size) + " places");
+  if (size < 1) throw std::invalid_argument("a permutation of " + std::to_string(size) + " numbers");
   half_bits_ = (static_cast<int>(std::bit_width(size_ - 1)) + 1) / 2;
 }
 
 int64_t Permutation::operator()(int64_t index) const {
   const uint64_t mask = (uint64_t{1} << half_bits_) - 1;
   uint64_t value = static_cast<uint64_t>(index);
-  if (value >= size_) throw std::out_of_range("place " + std::to_string(index) + " of " + std::to_string(size_));
+  if (value >= size_) throw std::out_of_range("number " + std::to_string(index) + " of " + std::to_string(size_));
   do {
     uint64_t left = value >> half_bits_;
     uint64_t right = value & mask;

@@ -31,7 +31,7 @@ int64_t prepare_bytes(const std::vector<fs::path>& inputs, const fs::path& outpu
   const int64_t width = token_width(dtype);
   if (separator) check_token("--separator", *separator, dtype);
   const std::vector<fs::path> files = input_files(inputs, output);
-  std::error_code ignored;  // OutputFile says why
+  std::error_code ignored;  // OutputFile reports why
   if (output.has_parent_path()) fs::create_directories(output.parent_path(), ignored);
   OutputFile tokens(output);
   int64_t written = 0;

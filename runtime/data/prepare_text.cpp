@@ -35,7 +35,7 @@ constexpr int64_t kReportedBytes = 1 << 16;      // of text, at once
 constexpr const char* kEnding = ".tokens";
 constexpr auto kReportInterval = std::chrono::seconds(1);
 
-// What a part's file begins with; the tokens follow.
+// The header of a part's file; the tokens follow.
 struct PartHeader {
   int64_t documents = 0;
   int64_t tokens = 0;
@@ -43,13 +43,13 @@ struct PartHeader {
   int64_t not_utf8 = 0;  // of these
 };
 
-/// The names that data prepare gives to files in OUT.parts.
+/// Returns true for the names that data prepare gives to files in OUT.parts.
 bool is_own_name(const fs::path& file) {
   static const std::regex names(R"((lock|plan\.json|[0-9]+\.tokens)(\.partial(-.{6})?)?|\.nfs[0-9a-f]+)");
   return std::regex_match(file.filename().string(), names);
 }
 
-/// Refuses a folder with anything but files of data prepare in it, and a link: what lies there is somebody's.
+/// Refuses a link, and a folder with a file that data prepare did not write: such a folder belongs to somebody else.
 void check_parts_folder(const fs::path& folder) {
   const std::string needed = "data prepare keeps its parts in " + folder.string() + ", but ";
   constexpr const char* kRemedy = ": name another --out, or move it out of the way";
@@ -66,7 +66,7 @@ void check_parts_folder(const fs::path& folder) {
   if (error) throw InputError("cannot read " + folder.string() + ": " + error.message());
 }
 
-/// OUT.parts, held by one run.
+/// The folder OUT.parts, locked by one run.
 class PartsFolder {
  public:
   // `plan`: all that the parts depend on. Parts of another plan are removed.
@@ -83,7 +83,7 @@ class PartsFolder {
     remove_files("lock");
     write_whole(folder_ / "plan.json", plan);
   }
-  // Without a part there is nothing to go on from.
+  // Removes the folder when it has no part from which a run could continue.
   ~PartsFolder() {
     if (!lock_) return;  // removed
     const std::vector<fs::path> files = own_files();
@@ -95,7 +95,7 @@ class PartsFolder {
 
   fs::path file(size_t part) const { return folder_ / (std::to_string(part) + kEnding); }
 
-  // Nothing: it is not there, or not whole.
+  // Returns the header of a part; std::nullopt when the part does not exist or is incomplete.
   std::optional<PartHeader> find(size_t part, int64_t width) const {
     std::error_code error;
     const auto size = fs::file_size(file(part), error);
@@ -107,7 +107,7 @@ class PartsFolder {
     return whole ? std::optional(header) : std::nullopt;
   }
 
-  /// Throws when the parts have become another run's, which nothing prevents where the file system has no locks.
+  /// Throws when another run has taken over the parts, which nothing prevents where the file system has no locks.
   void check_plan(const std::string& plan) const {
     if (plan_text() == plan) return;
     throw std::runtime_error("another data prepare has changed the parts in " + folder_.string() + " meanwhile");
@@ -122,7 +122,7 @@ class PartsFolder {
   }
 
  private:
-  /// Nothing when there is none; throws when it cannot be read.
+  /// Returns the plan in the folder; an empty text when there is none. Throws when it cannot be read.
   std::string plan_text() const {
     const fs::path file = folder_ / "plan.json";
     if (!fs::exists(file)) return "";
@@ -171,7 +171,7 @@ std::string plan_of(const PrepareTextOptions& options, const std::vector<fs::pat
   return plan.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
-/// The tokens of a part on their way into its file.
+/// A writer of a part's tokens into its file.
 class PartWriter {
  public:
   PartWriter(const fs::path& path, int64_t width) : file_(path), width_(static_cast<size_t>(width)) {
@@ -211,7 +211,7 @@ class PartWriter {
   std::vector<std::byte> block_;
 };
 
-/// The parts that are to be made, and the threads that make them.
+/// The parts to make, and the threads that make them.
 class Preparation {
  public:
   Preparation(const Tokenizer& tokenizer, const PrepareTextOptions& options, const PartsFolder& folder,
@@ -292,7 +292,7 @@ class Preparation {
         tokenizer_.encode(document.text, ids);
         if (options_.separator) ids.push_back(*options_.separator);
         writer.add(ids);
-        const int64_t reported = std::min(document.bytes, left);  // a line may go on in the next part
+        const int64_t reported = std::min(document.bytes, left);  // a line may continue in the next part
         left -= reported;
         made.bytes += reported;
         made.tokens += static_cast<int64_t>(ids.size());
@@ -344,7 +344,7 @@ void check_ids(const Tokenizer& tokenizer, const PrepareTextOptions& options) {
   if (options.separator) check_token("--separator", *options.separator, options.dtype);
 }
 
-/// Joins the parts to `output`, for good once `check` has not thrown.
+/// Joins the parts to `output`, which appears only if `check` does not throw.
 void join(const PartsFolder& folder, size_t num_parts, const fs::path& output, const std::function<void()>& check) {
   OutputFile tokens(output);
   for (size_t part = 0; part < num_parts; ++part) {

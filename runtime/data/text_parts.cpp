@@ -17,9 +17,9 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-/// What the files of programs that compress begin with.
+/// The bytes that files of a compression program begin with.
 struct Signature {
-  size_t place;
+  size_t offset;
   std::string_view bytes;
   const char* program;
 };
@@ -29,15 +29,15 @@ constexpr std::array<Signature, 5> kSignatures = {{{0, "\x1f\x8b", "gzip"},
                                                    {0, "\xfd\x37zXZ", "xz"},
                                                    {0, "PK\x03\x04", "zip"}}};
 
-/// Throws when `text`, which stands at `place` in `file`, has a byte 0: no text that is read here has one.
-void refuse_binary(const fs::path& file, size_t place, std::string_view text) {
+/// Throws InputError when `text`, which is at `offset` in `file`, has a byte 0: no text that is read here has one.
+void refuse_binary(const fs::path& file, size_t offset, std::string_view text) {
   const size_t zero = text.find('\0');
   if (zero == std::string_view::npos) return;
-  throw InputError(file.string() + " is no text: its byte " + std::to_string(place + zero) +
+  throw InputError(file.string() + " is no text: its byte " + std::to_string(offset + zero) +
                    " is 0: decompress it or convert it to UTF-8 first, or take its bytes as they are by --bytes");
 }
 
-/// Bytes [begin, end) of a file of lines, and the rest of the line that begins there last.
+/// Reads bytes [begin, end) of a file of lines, and the rest of the last line that begins there.
 std::string read_lines(const FileReader& file, int64_t begin, int64_t end) {
   constexpr int64_t kMore = 1 << 16;
   std::string text;
@@ -64,23 +64,24 @@ int64_t size_of(const fs::path& file) {
   return static_cast<int64_t>(size);
 }
 
-/// "column 9: syntax error while parsing value ...": of a text on one line, whose number is that of a line of the file.
+/// Returns "column 9: syntax error while parsing value ...", without the line number of a text of one line: messages
+/// name the line of the file instead.
 std::string without_line(const std::string& reason) {
   constexpr std::string_view kLine = "line 1, ";
   return reason.starts_with(kLine) ? reason.substr(kLine.size()) : reason;
 }
 
-std::string document_of(std::string_view line, const std::string& key, const std::function<std::string()>& place) {
+std::string document_of(std::string_view line, const std::string& key, const std::function<std::string()>& location) {
   json object;
   try {
     object = json::parse(line);
   } catch (const json::exception& error) {
-    throw InputError(place() + "not valid JSON: " + without_line(reason_of(error)));
+    throw InputError(location() + "not valid JSON: " + without_line(reason_of(error)));
   }
-  if (!object.is_object()) throw InputError(place() + "not a JSON object");
+  if (!object.is_object()) throw InputError(location() + "not a JSON object");
   const auto found = object.find(key);
-  if (found == object.end()) throw InputError(place() + "no \"" + key + "\": name the text's key with --field");
-  if (!found->is_string()) throw InputError(place() + "\"" + key + "\" is not a text");
+  if (found == object.end()) throw InputError(location() + "no \"" + key + "\": name the text's key with --field");
+  if (!found->is_string()) throw InputError(location() + "\"" + key + "\" is not a text");
   return found->get<std::string>();
 }
 
@@ -98,9 +99,9 @@ void check_texts(const std::vector<fs::path>& files, const TextFormat& format) {
     const FileReader reader(file);
     const FileBytes bytes_of_beginning = reader.read(0, std::min(reader.size(), kBeginning));
     const std::string_view beginning = bytes_of_beginning.text();
-    for (const auto& [place, bytes, program] : kSignatures) {
-      if (beginning.size() < place || !beginning.substr(place).starts_with(bytes)) continue;
-      throw InputError(file.string() + " is no text: at byte " + std::to_string(place) + " it has the mark of " +
+    for (const auto& [offset, bytes, program] : kSignatures) {
+      if (beginning.size() < offset || !beginning.substr(offset).starts_with(bytes)) continue;
+      throw InputError(file.string() + " is no text: at byte " + std::to_string(offset) + " it has the mark of " +
                        program + ": decompress it first, and give what comes out");
     }
     refuse_binary(file, 0, beginning);

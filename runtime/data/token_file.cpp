@@ -31,7 +31,7 @@ IdRange range_of(const Id* ids, int64_t count) {
   return {static_cast<Id>(static_cast<Id>(least) ^ kSign), static_cast<Id>(static_cast<Id>(most) ^ kSign)};
 }
 
-/// Calls `visit` with `bytes` as the ids that they are.
+/// Calls `visit` with `bytes` as an array of ids.
 template <class Visit>
 void visit_ids(const std::string& dtype, const std::byte* bytes, const Visit& visit) {
   if (dtype == "uint8") return visit(reinterpret_cast<const uint8_t*>(bytes));

@@ -11,10 +11,11 @@
 
 namespace meshtrain {
 
-/// Bytes of one token id in a file of `dtype`: 1 for uint8, 2 for uint16, 4 for uint32. Throws InputError for others.
+/// Returns the bytes of one token id in a file of `dtype`: 1 for uint8, 2 for uint16, 4 for uint32. Throws InputError
+/// for others.
 int64_t token_width(const std::string& dtype);
 
-/// Throws InputError, naming the option that gave `id` ("--separator"), unless it can stand in a file of `dtype`.
+/// Throws InputError, naming the option that gave `id` ("--separator"), unless it fits into a file of `dtype`.
 void check_token(const std::string& option, int64_t id, const std::string& dtype);
 
 /// The smallest and the largest of some ids.
@@ -23,35 +24,36 @@ struct IdRange {
   int64_t most = -1;
 };
 
-/// A file of little-endian token ids, one after the other and nothing else, or one of Megatron, whose
-/// tokens are those that its index lists. Any thread may call.
+/// A file of little-endian token ids, one after the other and nothing else, or a Megatron file, whose tokens are those
+/// that its index lists. Any thread may call.
 class TokenFile {
  public:
-  /// `dtype`: uint8, uint16 or uint32; or megatron, for `path` NAME.bin beside NAME.idx. Throws InputError when the
-  /// file is missing, empty or cut short within a token, or its index is wrong or not asked for.
+  /// Opens the file. `dtype`: uint8, uint16 or uint32; or megatron, for `path` NAME.bin beside NAME.idx. Throws
+  /// InputError when the file is missing, empty or cut short within a token, when its index is wrong, and when it has
+  /// an index but `dtype` is not megatron.
   TokenFile(const std::filesystem::path& path, const std::string& dtype);
 
   const std::filesystem::path& path() const { return file_.path(); }
-  /// Number of tokens.
+  /// Returns the number of tokens.
   int64_t size() const { return size_; }
-  /// Bytes of a token.
+  /// Returns the bytes of a token.
   int64_t width() const { return width_; }
-  /// What a token is: "uint16", of a file of Megatron "int32" and others too.
+  /// Returns the dtype of a token: "uint16"; in a Megatron file also "int32" and others.
   const std::string& dtype() const { return dtype_; }
-  /// Whether ids can be negative, which no token is.
+  /// Returns true when ids can be negative, which no token is.
   bool is_signed() const { return dtype_[0] == 'i'; }
-  /// Of a file of Megatron.
+  /// Returns the index of a Megatron file.
   const std::optional<MegatronIndex>& index() const { return index_; }
 
-  /// Token ids [first, first + count) into out. Throws std::out_of_range beyond the file, and InputError, naming the
-  /// tokens, when the disk fails or the file was cut short since.
+  /// Reads token ids [first, first + count) into `out`. Throws std::out_of_range beyond the file, and InputError,
+  /// naming the tokens, when the disk fails or the file was cut short since.
   void read(int64_t first, int64_t count, int64_t* out) const;
 
-  /// Of the ids of [first, first + count). Throws as read().
+  /// Returns the range of the ids [first, first + count). Throws as read() does.
   IdRange range(int64_t first, int64_t count) const;
 
  private:
-  /// Calls `visit` with the bytes of these tokens, block by block, and how many they are.
+  /// Calls `visit` with the bytes of these tokens, block by block, and with the number of tokens in a block.
   template <class Visit>
   void for_each_block(int64_t first, int64_t count, const Visit& visit) const;
 

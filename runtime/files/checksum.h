@@ -11,10 +11,10 @@ struct XXH3_state_s;  // of xxhash.h
 
 namespace meshtrain {
 
-/// XXH3 of 64 bits, xxhash.com: it finds damage, not deceit.
+/// Returns the 64-bit XXH3 hash (xxhash.com) of `bytes` bytes. It detects damage, not deliberate changes.
 uint64_t checksum(const void* data, size_t bytes);
 
-/// The same of bytes that come in parts.
+/// The checksum() of bytes that arrive in parts.
 class RunningChecksum {
  public:
   RunningChecksum();
@@ -29,12 +29,12 @@ class RunningChecksum {
   XXH3_state_s* state_;
 };
 
-/// 16 hexadecimal digits and back; nothing for any other text.
+/// Convert a checksum to 16 hexadecimal digits and back; std::nullopt for any other text.
 std::string checksum_text(uint64_t checksum);
 std::optional<uint64_t> checksum_of_text(const std::string& text);
 
-/// What a file is known by, wherever it is moved: its size and the checksum of parts of it, 4 MiB spread evenly over a
-/// large one.
+/// The identity of a file's content, wherever the file is moved: its size and a checksum of it; of a large file, a
+/// checksum of 4 MiB spread evenly over it.
 struct Fingerprint {
   int64_t bytes = 0;
   uint64_t checksum = 0;
@@ -42,7 +42,7 @@ struct Fingerprint {
   bool operator==(const Fingerprint&) const = default;
 };
 
-/// Throws InputError when the file cannot be read.
+/// Computes the fingerprint of `file`. Throws InputError when the file cannot be read.
 Fingerprint fingerprint(const std::filesystem::path& file);
 
 }  // namespace meshtrain

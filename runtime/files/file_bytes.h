@@ -7,14 +7,14 @@
 
 namespace meshtrain {
 
-/// Bytes that were read from a file, in memory of their own. Moved, not copied.
+/// Bytes read from a file, in an allocation of their own. Movable, not copyable.
 class FileBytes {
  public:
   FileBytes() = default;
-  /// Uninitialised.
+  /// Allocates `size` uninitialised bytes.
   explicit FileBytes(int64_t size);
 
-  /// nullptr when there are none.
+  /// Returns nullptr when size() is 0.
   std::byte* data() { return bytes_.get(); }
   const std::byte* data() const { return bytes_.get(); }
   int64_t size() const { return bytes_ ? bytes_.get_deleter().size : 0; }

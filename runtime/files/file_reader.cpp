@@ -19,7 +19,7 @@ namespace {
 
 constexpr int64_t kBlock = int64_t{1} << 20;  // bytes
 
-// A process may often open 1,024 files, and a checkpoint of as many ranks or a mixture of as many sources has more.
+// Processes may often open 1,024 files; a checkpoint of as many ranks, or a mixture of as many sources, has more.
 constexpr int kMostKept = 256;
 std::atomic<int> num_kept = 0;
 
@@ -63,7 +63,7 @@ FileReader::Handle FileReader::open() const {
   if (::fstat(descriptor, &status) != 0) fail(std::strerror(errno));
   const bool is_same_file = status.st_dev == device_ && status.st_ino == inode_;
   const bool is_unchanged = status.st_size == size_ && status.st_mtim.tv_sec == changed_.tv_sec &&
-                            status.st_mtim.tv_nsec == changed_.tv_nsec;  // of file systems whose numbers do not last
+                            status.st_mtim.tv_nsec == changed_.tv_nsec;  // for file systems whose inode numbers change
   if (!is_same_file && !is_unchanged) fail("another file has taken its place meanwhile");
   return file;
 }

@@ -12,19 +12,19 @@
 
 namespace meshtrain {
 
-/// A file that is read where it is asked for. It is read, not mapped: a disk that fails and a file that is cut short
-/// meanwhile are then errors with a name, and no signal. Any thread may call.
+/// A file that can be read at any offset. It is read, not mapped: a failing disk, or a file truncated meanwhile, is
+/// then an InputError that names the file, and no SIGBUS. Any thread may call.
 class FileReader {
  public:
-  /// Throws InputError when `path` is not a file that can be read.
+  /// Opens `path`. Throws InputError when it is not a regular file that can be read.
   explicit FileReader(std::filesystem::path path);
 
   const std::filesystem::path& path() const { return path_; }
-  /// In bytes, when it was opened.
+  /// Returns the size in bytes that the file had when it was opened.
   int64_t size() const { return size_; }
 
-  /// Bytes [offset, offset + count) into `to`. Throws InputError when the disk fails, or when the file was cut short or
-  /// replaced since it was opened; std::out_of_range beyond size().
+  /// Reads bytes [offset, offset + count) into `to`. Throws InputError when the disk fails, or when the file was cut
+  /// short or replaced since it was opened; std::out_of_range beyond size().
   void read(int64_t offset, void* to, int64_t count) const;
   FileBytes read(int64_t offset, int64_t count) const;
   /// Calls `visit` with [offset, offset + count), block by block. Throws as read().
@@ -45,10 +45,10 @@ class FileReader {
   dev_t device_ = 0;
   ino_t inode_ = 0;
   struct timespec changed_ {};
-  Handle kept_;  // null where the process has many open: each read then opens the file
+  Handle kept_;  // null when the process has many files open: each read then opens the file
 };
 
-/// All bytes of a file. Throws InputError when it cannot be read.
+/// Reads all bytes of a file. Throws InputError when it cannot be read.
 FileBytes read_all(const std::filesystem::path& path);
 
 }  // namespace meshtrain

@@ -12,7 +12,7 @@ using nlohmann::json;
 
 constexpr int kDeepest = 200;
 
-/// How deep lists and objects lie in each other, in what is JSON.
+/// Returns the nesting depth of the lists and objects in `text`, which is JSON.
 int depth_of(std::string_view text) {
   int depth = 0, deepest = 0;
   bool in_string = false;
@@ -46,8 +46,8 @@ std::string reason_of(const json::exception& error) {
 
 json parse_json_object(const std::string& subject, std::string_view text, const json::parser_callback_t& callback) {
   if (depth_of(text) > kDeepest) {
-    throw InputError(subject + " is not read: its values lie more than " + std::to_string(kDeepest) +
-                     " deep in each other");
+    throw InputError(subject + " is not read: its values are nested more than " + std::to_string(kDeepest) +
+                     " levels deep");
   }
   json object;
   try {

@@ -6,16 +6,16 @@
 
 namespace meshtrain {
 
-/// The JSON object that `text` is. Throws InputError, "SUBJECT is not valid JSON: ...", when it is none, or when its
-/// values lie in each other deeper than any that is written for us: what copies or shows them goes down as deep.
-/// `callback`: as json::parse has it.
+/// Parses `text`, a JSON object. Throws InputError, "SUBJECT is not valid JSON: ...", when it is not one, and when its
+/// values are nested deeper than in any file that we support: code that copies or prints them recurses as deep, and
+/// would overflow the stack. `callback`: that of json::parse.
 nlohmann::json parse_json_object(const std::string& subject, std::string_view text,
                                  const nlohmann::json::parser_callback_t& callback = nullptr);
 
-/// "line 3, column 9: syntax error while parsing value ...": what is wrong, without the library's own words around it.
+/// Returns what is wrong without the library's own prefix: "line 3, column 9: syntax error while parsing value ...".
 std::string reason_of(const nlohmann::json::exception& error);
 
-/// The same of a file. Throws InputError when it cannot be read, too.
+/// Reads and parses a file. Throws InputError as parse_json_object() does, and when the file cannot be read.
 nlohmann::json read_json_object(const std::string& file);
 
 }  // namespace meshtrain

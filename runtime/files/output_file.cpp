@@ -57,12 +57,12 @@ void OutputFile::open_partial() {
   if (opened.outcome == LockOutcome::Taken) {
     throw InputError("cannot write " + path_.string() + ": another process is writing it, as " + partial_.string());
   }
-  if (made.st_size == 0) ::unlink(partial_.c_str());  // without locks nobody writes under this name
+  if (made.st_size == 0) ::unlink(partial_.c_str());  // without locks no process writes under this name
   std::string name = partial_.string() + "-XXXXXX";
   descriptor_ = ::mkostemp(name.data(), O_CLOEXEC);
   if (descriptor_ < 0) fail_to_open(errno);
   partial_ = name;
-  ::fchmod(descriptor_, made.st_mode & 0777);  // that of any new file here; mkostemp() has its own
+  ::fchmod(descriptor_, made.st_mode & 0777);  // the mode of any new file here; mkostemp() sets its own
 }
 
 OutputFile::~OutputFile() {
@@ -109,10 +109,12 @@ void OutputFile::pass_on(Stretch written) {
 
 void OutputFile::finish() {
   if (::fsync(descriptor_) != 0 && !is_unsupported(errno)) fail(errno);
-  // Some file systems write, and report that they could not, when a file is closed: a twin, so that it stays locked.
+  // Some file systems write when a file is closed, and report a failure only then. Closing the original while a
+  // duplicate is open keeps the lock.
   const int twin = ::fcntl(descriptor_, F_DUPFD_CLOEXEC, 0);
   if (twin < 0 || ::close(twin) != 0) fail(errno);
-  // A server that has renamed it may give these errors, when its first answer was lost and it is asked again.
+  // A file server that has renamed the file may return these errors when its first answer was lost and the request is
+  // repeated.
   const bool is_renamed = std::rename(partial_.c_str(), path_.c_str()) == 0 ||
                           ((errno == ENOENT || errno == ESTALE) && is_named(descriptor_, path_));
   if (!is_renamed) fail(errno);
@@ -156,7 +158,7 @@ void sync_folder(const std::filesystem::path& folder) {
   const char* name = folder.empty() ? "." : folder.c_str();
   const int descriptor = ::open(name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (descriptor < 0 && errno == EACCES && ::access(name, W_OK | X_OK) == 0) {
-    ::sync();  // a folder that may be changed and not read: everything is made durable instead
+    ::sync();  // a folder with permission to write but not to read: sync() makes everything durable instead
     return;
   }
   const bool synced = descriptor >= 0 && (::fsync(descriptor) == 0 || is_unsupported(errno));

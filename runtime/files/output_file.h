@@ -7,29 +7,30 @@
 
 namespace meshtrain {
 
-/// What the system keeps in memory of a file that has been written.
+/// The part of a written file that the system keeps in its page cache.
 enum class PageCache {
-  Kept,     ///< as much as it likes: for what is read soon
-  Dropped,  ///< little: what is written goes to the disk at once and out of memory. For large files, which would take
-            ///< the place of what is in use, and fresh pages for each of which cost more than writing does
+  Kept,     ///< as much as the system likes: for files that are read again soon
+  Dropped,  ///< little: written data goes to the disk at once and is evicted. For large files, which would otherwise
+            ///< evict data in use; allocating a fresh page for each part also costs more than writing it
 };
 
-/// A file that appears under its name complete or not at all: written beside it as NAME.partial, made durable and
-/// renamed by finish(). A file of that name is replaced. NAME.partial is locked, so that two processes do not write one
-/// file, as far as the file system's locks reach; where it has none each has a NAME.partial-XXXXXX of its own.
+/// A file that appears under its name complete or not at all: it is written as NAME.partial beside it, and finish()
+/// makes it durable and renames it, replacing any file of that name. NAME.partial is locked so that two processes do
+/// not write the same file, as far as the file system's locks reach; on a file system without locks each process writes
+/// a NAME.partial-XXXXXX of its own.
 class OutputFile {
  public:
-  /// Makes no folders: in one that has vanished meanwhile a new file would stand alone. Throws InputError when no file
-  /// can be created there (no such folder, no permission) and when another process is writing it, std::runtime_error
-  /// when the disk fails.
+  /// Opens the partial file. Creates no folders: one that has vanished meanwhile must not come back with this file
+  /// alone. Throws InputError when no file can be created there (no such folder, no permission) and when another
+  /// process is writing it, std::runtime_error when the disk fails.
   explicit OutputFile(std::filesystem::path path, PageCache cache = PageCache::Kept);
-  /// Removes what was written unless finish() was reached.
+  /// Removes the partial file unless finish() has succeeded.
   ~OutputFile();
   OutputFile(const OutputFile&) = delete;
   OutputFile& operator=(const OutputFile&) = delete;
 
-  /// Each of these throws std::runtime_error with the file and the system's reason (a full disk) after removing what
-  /// was written; the file is then closed for good.
+  /// Each of these throws std::runtime_error with the file's name and the system's reason (a full disk) after removing
+  /// the partial file; the file is then closed, and no function may be called any more.
   void append(const void* data, size_t bytes);
   void write_at(int64_t offset, const void* data, size_t bytes);
   void finish();
@@ -44,7 +45,7 @@ class OutputFile {
 
   /// Opens partial_, empty and for this process alone.
   void open_partial();
-  /// Hands what was written to the disk, stretch by stretch.
+  /// Starts writing a stretch to the disk once it is long enough, waits for the stretch before it and evicts that one.
   void pass_on(Stretch written);
   [[noreturn]] void fail(int error);
   void discard() noexcept;
@@ -53,25 +54,25 @@ class OutputFile {
   std::filesystem::path partial_;
   PageCache cache_;
   int descriptor_ = -1;
-  int64_t end_ = 0;       // where append() goes on
-  Stretch in_memory_;     // PageCache::Dropped: the last that was written,
-  Stretch on_their_way_;  // and before it what the disk is writing
+  int64_t end_ = 0;       // offset of the next append()
+  Stretch in_memory_;     // PageCache::Dropped: the stretch written last,
+  Stretch on_their_way_;  // and the one before it, which the disk is writing
 };
 
-/// Writes a file that has `text` alone. Throws as OutputFile.
+/// Writes `text` as the file `path`. Throws as OutputFile does.
 void write_whole(const std::filesystem::path& path, const std::string& text);
 
-/// Throws std::runtime_error unless `path` is a file of so many bytes.
+/// Throws std::runtime_error unless `path` is a file of `bytes` bytes.
 void expect_file(const std::filesystem::path& path, size_t bytes);
 
-/// True for the errors by which a file system answers that it lacks an operation, of those that make data durable. Such
-/// a file system keeps data in other ways; any other error is one of the disk.
+/// Returns true for errors that mean that the file system lacks one of the operations that make data durable. Such a
+/// file system keeps data in other ways; any other error is a failure of the disk.
 bool is_unsupported(int error);
 
 /// Makes renames and new files in `folder` durable. Throws std::runtime_error.
 void sync_folder(const std::filesystem::path& folder);
 
-/// Creates `folder` and those above it, as far as they are absent, durably. Throws as OutputFile.
+/// Creates `folder` and its parents where they do not exist, durably. Throws as OutputFile does.
 void make_folders(const std::filesystem::path& folder);
 
 }  // namespace meshtrain

@@ -35,7 +35,7 @@ int64_t choose(const VocabularyLogits& logits, const SamplingOptions& options, u
   return draw(candidates(whole, options), uniform_at(options.seed, sequence, position));
 }
 
-/// All of `prompt`, a bounded number of tokens at a time.
+/// Runs all of `prompt` through the model, a bounded number of tokens at a time.
 VocabularyLogits prefill(LanguageModel& model, const std::vector<int64_t>& prompt, int64_t at_once,
                          KeyValueCache& cache) {
   auto next = prompt.begin();

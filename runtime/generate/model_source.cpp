@@ -50,7 +50,7 @@ ModelSource of_checkpoint(const fs::path& folder) {
           precision.substr(0, precision.find('_'))};
 }
 
-/// eos_token_id of `file`: an id, or a list.
+/// Returns eos_token_id of `file`: an id, or a list.
 std::vector<int64_t> eos_in(const fs::path& file) {
   if (!is_there(file)) return {};
   const nlohmann::json document = read_json_object(file.string());
@@ -87,7 +87,7 @@ ModelSource read_model_source(const fs::path& folder) {
 
 std::string describe_missing(const ModelSource& source) {
   if (source.hugging_face.empty() || is_there(source.hugging_face)) return {};
-  return "model.hf of the run's recipe, " + source.hugging_face.string() + ", is not there any more";
+  return "model.hf of the run's recipe, " + source.hugging_face.string() + ", does not exist any more";
 }
 
 std::vector<int64_t> stop_tokens(const ModelSource& source, const Tokenizer* tokenizer) {

@@ -13,39 +13,40 @@ namespace meshtrain {
 
 class Tokenizer;
 
-/// A model that is there to be generated from: a Hugging Face folder, or a checkpoint of a run.
+/// A model to generate from: a Hugging Face folder, or a checkpoint of a run.
 struct ModelSource {
   std::filesystem::path folder;        ///< with config.json, or with manifest.json
-  std::filesystem::path hugging_face;  ///< where tokenizer and generation_config.json may be: `folder`, or what the run
-                                       ///< started from; may be empty, or not there any more
+  std::filesystem::path hugging_face;  ///< where tokenizer and generation_config.json may be: `folder`, or the one that
+                                       ///< the run started from; may be empty, or not exist any more
   bool is_checkpoint = false;
   ModelShape shape;
-  /// The token that ends a document of what a run was trained on (document_end()).
+  /// The token that ends a document in the data of the run (document_end()).
   std::optional<int64_t> document_end = {};
-  std::string precision;  ///< fp64 fp32 bf16 fp16: of the weights in a folder, of what layers of the run computed with
+  std::string precision;  ///< fp64 fp32 bf16 fp16: that of the weights in a folder, or of the computation in the run
 };
 
-/// The folder that `path` means: itself where it has a config.json, else a checkpoint as find_checkpoint() finds it.
-/// Throws InputError when it is neither, and when the checkpoint has no manifest.json, with the others beside it.
+/// Returns the folder that `path` means: itself if it has a config.json, else a checkpoint as find_checkpoint() finds
+/// it. Throws InputError when it is neither, and when the checkpoint has no manifest.json, listing the others beside
+/// it.
 std::filesystem::path find_model(const std::filesystem::path& path);
 
-/// What the model in `folder`, of find_model(), is. Reads no weights. Throws InputError.
+/// Describes the model in `folder`, of find_model(), without reading weights. Throws InputError.
 ModelSource read_model_source(const std::filesystem::path& folder);
 
-/// What is wrong with `hugging_face`, as "model.hf of the run's recipe, X, is not there any more"; empty when nothing
-/// is.
+/// Returns what is wrong with `hugging_face`, as "model.hf of the run's recipe, X, does not exist any more"; empty when
+/// nothing is.
 std::string describe_missing(const ModelSource& source);
 
-/// The ids that end a text: eos_token_id of generation_config.json, else of config.json, else what `tokenizer`, which
-/// may be null, names, else what ends the documents of a run's data. Empty when nobody names one. Throws InputError for
-/// one that is no id.
+/// Returns the ids that end a text: eos_token_id of generation_config.json, else of config.json, else the one that
+/// `tokenizer`, which may be null, names, else the one that ends the documents of a run's data. Empty when none is
+/// named. Throws InputError for a value that is not an id.
 std::vector<int64_t> stop_tokens(const ModelSource& source, const Tokenizer* tokenizer);
 
-/// The weights of a model, for parameters cut in any way. Each read takes what lies in the parameter alone; of a
-/// checkpoint the pieces that it is in, each proved by its checksum, and never the state of the optimizer.
+/// The weights of a model, for parameters that are sharded in any way. Each read takes only the part in the parameter;
+/// from a checkpoint the pieces that it is in, each verified by its checksum, and never the state of the optimizer.
 class ModelWeights {
  public:
-  /// Throws InputError when there are none, or when a file is damaged. `source` outlives this.
+  /// Opens the weights. Throws InputError when there are none, or when a file is damaged. `source` must outlive this.
   explicit ModelWeights(const ModelSource& source);
   ~ModelWeights();
 

@@ -39,7 +39,7 @@ Prompt json_prompt(std::string_view line, const std::string& place) {
   if (!tokens) throw InputError(place + ": the object has neither \"prompt\" nor \"tokens\"");
   Prompt prompt{"", {}, false};
   for (size_t i = 0; i < tokens->size(); ++i) prompt.tokens.push_back(tokens->at(i).id());
-  if (prompt.tokens.empty()) tokens->fail("is an empty list: name a token to go on from");
+  if (prompt.tokens.empty()) tokens->fail("is an empty list: name a token to continue from");
   return prompt;
 }
 

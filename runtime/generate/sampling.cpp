@@ -11,14 +11,14 @@
 namespace meshtrain {
 namespace {
 
-/// The k-th largest of `values`, k at least 1 and at most all.
+/// Returns the k-th largest of `values`, k at least 1 and at most all.
 double kth_largest(std::vector<double> values, int64_t k) {
   const auto kth = values.begin() + (k - 1);
   std::nth_element(values.begin(), kth, values.end(), std::greater<>());
   return *kth;
 }
 
-/// The likeliest of `all` until their weights reach `share` of the sum.
+/// Returns the most likely of `all`, as many as it takes for their weights to reach `share` of the sum.
 std::vector<Candidate> nucleus(std::vector<Candidate> all, double share) {
   double total = 0, taken = 0;
   for (const Candidate& candidate : all) total += candidate.weight;

@@ -37,13 +37,13 @@ void carry(const fs::path& from, const fs::path& to) {
   file.finish();
 }
 
-/// bos_token_id and eos_token_id, where `keys` have none and the tokenizer is one that can be asked.
+/// Adds bos_token_id and eos_token_id if `keys` has none and the tokenizer can be loaded.
 void add_ends(const fs::path& tokenizer, json& keys) try {
   if (keys.contains("bos_token_id") || keys.contains("eos_token_id")) return;
   const auto loaded = load_tokenizer(tokenizer);
   if (loaded->bos()) keys["bos_token_id"] = *loaded->bos();
   if (loaded->eos()) keys["eos_token_id"] = *loaded->eos();
-} catch (const InputError&) {  // of another kind than can be read here: its files are carried over all the same
+} catch (const InputError&) {  // a kind of tokenizer that is not supported: its files are copied all the same
 }
 
 bool names_end(const json& keys) {
@@ -59,7 +59,7 @@ json keys_of(const CarriedOver& carried) {
   return keys;
 }
 
-/// The generation_config.json that is copied; empty: none.
+/// Returns the generation_config.json to copy; empty when there is none.
 fs::path generation_config(const CarriedOver& carried) {
   for (const fs::path& source : {carried.model, carried.tokenizer}) {
     if (!source.empty() && is_file(source / kGeneration)) return source / kGeneration;
@@ -67,7 +67,7 @@ fs::path generation_config(const CarriedOver& carried) {
   return {};
 }
 
-/// What transformers makes of a config.json itself; none when it would say nothing.
+/// Returns what transformers itself derives from a config.json; std::nullopt when that would be empty.
 std::optional<std::string> made_generation_config(const CarriedOver& carried) {
   const json keys = keys_of(carried);
   json made = {{"_from_model_config", true}};
@@ -82,7 +82,7 @@ std::optional<std::string> made_generation_config(const CarriedOver& carried) {
 
 CarriedOver carried_over(const fs::path& folder, const ModelShape& shape) {
   if (folder.empty()) return {};
-  if (!is_file(folder / "config.json")) return {{}, {}, folder.string() + " is not there any more"};
+  if (!is_file(folder / "config.json")) return {{}, {}, folder.string() + " does not exist any more"};
   try {
     const ModelShape found = read_config_json(folder / "config.json");
     if (write_config_json(found, "") != write_config_json(shape, "")) {

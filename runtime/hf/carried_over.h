@@ -10,35 +10,35 @@
 
 namespace meshtrain {
 
-/// What an export takes over from other Hugging Face folders, beside the weights.
+/// The files and keys that an export takes over from other Hugging Face folders, besides the weights.
 struct CarriedOver {
-  std::filesystem::path model;      ///< the keys of its config.json that do not say the shape; generation_config.json
-  std::filesystem::path tokenizer;  ///< the files of its tokenizer
-  std::string left_out;             ///< why there is nothing from a folder that was asked for
-  std::optional<int64_t> document_end = {};  ///< what ended a document in training: eos_token_id where nobody names one
+  std::filesystem::path model;      ///< for the keys of config.json besides the shape's, and generation_config.json
+  std::filesystem::path tokenizer;  ///< for the files of its tokenizer
+  std::string left_out;             ///< why nothing comes from a folder that was asked for
+  std::optional<int64_t> document_end = {};  ///< the token that ended training documents; last choice for eos_token_id
 };
 
-/// All of `folder`, where a model of `shape` came from; from an empty path nothing. Nothing either, and it is said,
-/// where the folder is gone or has another model by now.
+/// Returns everything from `folder`, where a model of `shape` came from; nothing from an empty path. Returns nothing
+/// but `left_out` when the folder is gone or has another model by now.
 CarriedOver carried_over(const std::filesystem::path& folder, const ModelShape& shape);
 
-/// Returns whether a file of this name belongs to a tokenizer: "tokenizer.json", "chat_template.jinja".
+/// Returns true when a file of this name belongs to a tokenizer: "tokenizer.json", "chat_template.jinja".
 bool is_tokenizer_file(const std::string& name);
 
-/// The files of a tokenizer that are in `folder`, by their names.
+/// Returns the names of the tokenizer's files in `folder`.
 std::vector<std::string> tokenizer_files(const std::filesystem::path& folder);
 
-/// For write_config_json: the keys of model/config.json; bos_token_id and eos_token_id of the tokenizer when there are
-/// none, else document_end. Throws InputError when a file cannot be read.
+/// Returns the further keys for write_config_json: those of model/config.json; bos_token_id and eos_token_id of the
+/// tokenizer when there are none, else document_end. Throws InputError when a file cannot be read.
 std::string further_keys(const CarriedOver& carried);
 
 /// Copies the files into `folder`. generation_config.json is that of the model, else that of the tokenizer, else made
-/// of further_keys(), where they name the tokens at the ends of a text. Throws as OutputFile, and InputError when a
+/// of further_keys() if these name the tokens at the ends of a text. Throws as OutputFile does, and InputError when a
 /// file cannot be read.
 void copy_carried(const CarriedOver& carried, const std::filesystem::path& folder);
 
-/// ", with the tokenizer of FOLDER", what was left out, and that no token is known which ends a text: behind a
-/// sentence.
+/// Returns the end of a sentence: ", with the tokenizer of FOLDER", what was left out, and a note when no token is
+/// known to end a text.
 std::string describe(const CarriedOver& carried);
 
 }  // namespace meshtrain

@@ -41,7 +41,7 @@ struct Only {
   const char* reason;
 };
 
-// Keys that leave the numbers alone at one value, and change them at others.
+// Checks the keys that leave the numbers unchanged at one value, and change them at others.
 void check_fixed_values(ConfigReader& config) {
   static const std::vector<Only> fixed = {
       {"hidden_act", {"silu", "swish"}, "only silu is available"},
@@ -70,7 +70,7 @@ void check_fixed_values(ConfigReader& config) {
   }
 }
 
-// Every layer sees the whole past: no sliding window that reaches less far than the positions.
+// Checks that every layer attends to all earlier positions: a sliding window must not be shorter than the positions.
 void check_window(ConfigReader& config, const ModelShape& shape) {
   config.ignore("layer_types");
   if (config.has("layer_types")) {
@@ -102,7 +102,7 @@ void check_window(ConfigReader& config, const ModelShape& shape) {
                                     "): sliding windows are not available; null stands for none");
 }
 
-// What transformers reads of each type. Keys of another one it ignores, and so do the numbers.
+// Reads the keys that transformers reads of each type; it ignores those of other types.
 RopeScaling read_scaling(ConfigReader& rope, const std::string& type) {
   for (const char* key : {"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings",
                           "beta_fast", "beta_slow", "attention_factor", "mscale", "mscale_all_dim", "truncate"}) {
@@ -138,7 +138,7 @@ void read_rope(ConfigReader& config, ModelShape& shape) {
   const bool version5 = config.has("rope_parameters");
   if (!version5 && !config.has("rope_scaling")) return;
   if (version5 && config.has("rope_scaling") && config.value("rope_parameters") != config.value("rope_scaling")) {
-    config.fail("rope_scaling", "and rope_parameters are both there and differ");
+    config.fail("rope_scaling", "and rope_parameters are both given and differ");
   }
   const std::string name = version5 ? "rope_parameters" : "rope_scaling";
   ConfigReader rope = config.object(name);
@@ -173,7 +173,7 @@ void read_sizes(ConfigReader& config, ModelShape& shape) {
   shape.vocab_size = config.integer("vocab_size");
   shape.max_position_embeddings = config.integer_or("max_position_embeddings", 0);
   const Family& family = family_of(shape);
-  // Absent from the other families' files, transformers takes the number of one published model.
+  // When the key is absent from other families' files, transformers takes the number of one published model.
   shape.num_key_value_heads = family.derives_kv_heads
                                   ? config.integer_or("num_key_value_heads", shape.num_attention_heads)
                                   : config.integer("num_key_value_heads");
@@ -209,8 +209,9 @@ void read_biases(ConfigReader& config, ModelShape& shape) {
   }
 }
 
-// The keys of its type. Yarn's that are left out have transformers' defaults; some of its versions do not know them.
-nlohmann::ordered_json said(const RopeScaling& scaling) {
+// Returns the keys of the scaling's type. Yarn's keys with transformers' defaults are left out, as some of its versions
+// do not know them.
+nlohmann::ordered_json scaling_keys(const RopeScaling& scaling) {
   nlohmann::ordered_json keys = {{"rope_type", scaling.type}, {"factor", scaling.factor}};
   if (scaling.type == "llama3") {
     keys["low_freq_factor"] = scaling.low_freq_factor;
@@ -259,7 +260,7 @@ std::string write_config_json(const ModelShape& shape, const std::string& dtype,
   const bool has_biases = family.chooses_attention_bias ? shape.qkv_bias == shape.output_bias
                                                         : !shape.output_bias && shape.qkv_bias == family.qkv_bias;
   if (!has_biases || (shape.mlp_bias && !family.chooses_mlp_bias) || shape.qk_norm != family.qk_norm) {
-    throw InputError("a " + shape.family + " with these biases and norms cannot be said in a config.json");
+    throw InputError("a " + shape.family + " with these biases and norms cannot be written as a config.json");
   }
   nlohmann::ordered_json config;
   config["architectures"] = {family.architecture};
@@ -284,7 +285,7 @@ std::string write_config_json(const ModelShape& shape, const std::string& dtype,
   if (family.switches_window) config["use_sliding_window"] = false;
   config["rope_theta"] = shape.rope_theta;
   config["rope_scaling"] = nullptr;
-  if (shape.rope_scaling) config["rope_scaling"] = said(*shape.rope_scaling);
+  if (shape.rope_scaling) config["rope_scaling"] = scaling_keys(*shape.rope_scaling);
   const nlohmann::ordered_json further = nlohmann::ordered_json::parse(others);
   for (const auto& [key, value] : further.items()) {
     if (key != "dtype" && key != "rope_parameters" && !config.contains(key)) config[key] = value;

@@ -9,20 +9,20 @@ namespace meshtrain {
 
 /// Reads a Hugging Face config.json of the families llama, mistral, qwen2 and qwen3, as transformers 4 and 5 write it:
 /// rope_theta and rope_scaling at the top or inside rope_parameters, the scaling's "type" or "rope_type" one of
-/// default, linear, llama3 and yarn. What is left out has transformers' default, except for sizes, which must be there
+/// default, linear, llama3 and yarn. An absent key has transformers' default, except for sizes, which are required
 /// (num_key_value_heads may be absent from a llama). Throws InputError naming file and key when a value is missing or
-/// impossible, when it asks for arithmetic that is not available (other rotary scalings, sliding windows, dropout,
-/// quantisation), and for any key that is not known to leave the numbers alone. A scaling's keys that its type does not
-/// use leave them alone, as in transformers. Where its versions disagree the newest decides: yarn's factor is the one
-/// that is written, not max_position_embeddings / original_max_position_embeddings.
+/// impossible, when it needs arithmetic that is not available (other rotary scalings, sliding windows, dropout,
+/// quantisation), and for any key that is not known to leave the numbers unchanged. Keys of a scaling that its type
+/// does not use are ignored, as in transformers. Where its versions disagree the newest decides: yarn's factor is the
+/// one that is written, not max_position_embeddings / original_max_position_embeddings.
 ///
 /// pad_token_id is not special here: transformers keeps the gradient of that row of the embedding at zero, which
 /// differs where a training sequence holds the padding token as an input.
 ModelShape read_config_json(const std::filesystem::path& file);
 
-/// The config.json of `shape`, for transformers 4 and 5. `dtype`: of the weights beside it, as torch names it
-/// ("bfloat16"). `others`: a JSON object of further keys, which come last; what `shape` and `dtype` say is not taken
-/// from there. Throws InputError for a shape that the family's config.json cannot say.
+/// Returns the config.json of `shape`, for transformers 4 and 5. `dtype`: that of the weights beside it, as torch names
+/// it ("bfloat16"). `others`: a JSON object of further keys, which come last; keys that `shape` or `dtype` determine
+/// are ignored in it. Throws InputError for a shape that the family's config.json cannot express.
 std::string write_config_json(const ModelShape& shape, const std::string& dtype, const std::string& others = "{}");
 
 }  // namespace meshtrain

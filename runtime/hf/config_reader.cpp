@@ -28,7 +28,7 @@ bool ConfigReader::has(const std::string& key) const {
 }
 
 const json& ConfigReader::value(const std::string& key) {
-  asked_.insert(key);
+  keys_read_.insert(key);
   if (!has(key)) fail(key, "is missing");
   return object_.at(key);
 }
@@ -44,7 +44,7 @@ int64_t ConfigReader::integer(const std::string& key, int64_t least) {
 }
 
 int64_t ConfigReader::integer_or(const std::string& key, int64_t absent, int64_t least) {
-  asked_.insert(key);
+  keys_read_.insert(key);
   return has(key) ? integer(key, least) : absent;
 }
 
@@ -57,7 +57,7 @@ double ConfigReader::number(const std::string& key) {
 }
 
 double ConfigReader::number_or(const std::string& key, double absent) {
-  asked_.insert(key);
+  keys_read_.insert(key);
   return has(key) ? number(key) : absent;
 }
 
@@ -68,7 +68,7 @@ std::string ConfigReader::text(const std::string& key) {
 }
 
 bool ConfigReader::boolean_or(const std::string& key, bool absent) {
-  asked_.insert(key);
+  keys_read_.insert(key);
   if (!has(key)) return absent;
   const json& found = value(key);
   if (!found.is_boolean()) fail(key, "is " + shown(found) + ", not true or false");
@@ -77,7 +77,7 @@ bool ConfigReader::boolean_or(const std::string& key, bool absent) {
 
 void ConfigReader::refuse_others() const {
   for (const auto& [key, found] : object_.items()) {
-    if (asked_.contains(key) || found.is_null()) continue;
+    if (keys_read_.contains(key) || found.is_null()) continue;
     fail(key, "(" + shown(found) + ") is not known here and could change the numbers: remove it if it does not");
   }
 }

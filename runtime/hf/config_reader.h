@@ -8,34 +8,34 @@
 
 namespace meshtrain {
 
-/// A JSON object whose values are asked for by key, one type each, and which can say at the end which keys nobody
-/// asked for. Every error is an InputError "FILE: KEY ...". A null value is the same as an absent key, unless said.
+/// A JSON object that is read key by key, with one type each, and that can refuse the keys which were not read. Every
+/// error is an InputError "FILE: KEY ...". A null value counts as an absent key, unless stated.
 class ConfigReader {
  public:
-  /// Throws InputError when `file` cannot be read or is no JSON object.
+  /// Reads `file`. Throws InputError when it cannot be read or is not a JSON object.
   explicit ConfigReader(const std::filesystem::path& file);
-  /// The object under a key that is present; its keys are named "KEY.INNER" in errors. Counts as asking for `key`.
+  /// Returns the object under a key that is present; errors name its keys "KEY.INNER". Marks `key` as read.
   ConfigReader object(const std::string& key);
 
-  /// Present and not null. Does not count as asking.
+  /// Returns true when `key` is present and not null. Does not mark it as read.
   bool has(const std::string& key) const;
-  /// Present, null or not. Does not count as asking.
+  /// Returns true when `key` is present, null or not. Does not mark it as read.
   bool mentions(const std::string& key) const { return object_.contains(key); }
-  /// The value of a key that is present, as it stands; counts as asking.
+  /// Returns the value of a key that is present, as it is. Marks it as read.
   const nlohmann::json& value(const std::string& key);
 
-  /// A whole number of at least `least` and below 2^31.
+  /// Returns a whole number of at least `least` and below 2^31.
   int64_t integer(const std::string& key, int64_t least = 1);
   int64_t integer_or(const std::string& key, int64_t absent, int64_t least = 1);
-  /// A finite number above zero.
+  /// Returns a finite number above zero.
   double number(const std::string& key);
   double number_or(const std::string& key, double absent);
   std::string text(const std::string& key);
   bool boolean_or(const std::string& key, bool absent);
 
-  /// The key, whether present or not, is known and of no importance.
-  void ignore(const std::string& key) { asked_.insert(key); }
-  /// Throws for the first key that nobody asked for and that is not null.
+  /// Marks `key`, present or not, as read, because it does not matter.
+  void ignore(const std::string& key) { keys_read_.insert(key); }
+  /// Throws InputError for the first key that was not read and is not null.
   void refuse_others() const;
 
   [[noreturn]] void fail(const std::string& key, const std::string& what) const;
@@ -46,10 +46,10 @@ class ConfigReader {
   std::filesystem::path file_;
   std::string prefix_;  // "rope_scaling." for keys inside that object
   nlohmann::json object_;
-  std::set<std::string> asked_;
+  std::set<std::string> keys_read_;
 };
 
-/// A value on one line for a message, cut when it is long.
+/// Returns a value on one line for a message, cut when it is long.
 std::string shown(const nlohmann::json& value);
 
 }  // namespace meshtrain

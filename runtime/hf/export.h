@@ -17,20 +17,20 @@
 
 namespace meshtrain {
 
-/// Throws InputError as ExportFolder::check() does when weights cannot be exported to `folder`. Returns where they will
-/// be, for people. Changes nothing that was there.
+/// Checks that weights can be exported to `folder` and returns where they will be, for people. Throws InputError as
+/// ExportFolder::check() does. Changes nothing that exists.
 std::string check_export_folder(const std::filesystem::path& folder);
 
-/// Data of one of the files that an export is divided into, as transformers divides.
+/// The most bytes of data in one file of an export, as in transformers.
 inline constexpr int64_t kMostFileBytes = int64_t{5} << 30;
 
-/// Writes a Hugging Face folder, config.json and safetensors, tensor by tensor in any order. One rank calls. The folder
-/// appears under its name at finish(), complete; what an unfinished writer wrote (FOLDER.partial) is removed.
+/// A writer of a Hugging Face folder, config.json and safetensors, tensor by tensor in any order. One rank uses it. The
+/// folder appears under its name at finish(), complete; an unfinished one (FOLDER.partial) is removed.
 class FolderWriter {
  public:
   /// `tensors`: the model's, with their global shapes; with tied embeddings lm_head.weight is left out, here and in
   /// write(). Files hold at most `max_file_bytes` of data, or one tensor that is larger; several have an index. The
-  /// first tensor's dtype is what config.json states. What is `carried` over is copied. Throws InputError as
+  /// first tensor's dtype is what config.json states. The files of `carried` are copied. Throws InputError as
   /// check_export_folder, write_config_json and copy_carried do, std::runtime_error when the disk fails (full).
   FolderWriter(const std::filesystem::path& folder, const ModelShape& shape, const CarriedOver& carried,
                const std::vector<TensorEntry>& tensors, int64_t max_file_bytes = kMostFileBytes);
@@ -38,12 +38,13 @@ class FolderWriter {
   FolderWriter(const FolderWriter&) = delete;
   FolderWriter& operator=(const FolderWriter&) = delete;
 
-  /// As SafetensorsWriter::write.
+  /// Writes a tensor, as SafetensorsWriter::write does.
   void write(const std::string& name, const at::Tensor& tensor);
-  /// Throws std::logic_error when a tensor is missing, std::runtime_error when the disk fails, and, naming the folder
-  /// with the complete weights, when that cannot get its name.
+  /// Completes the folder and gives it its name. Throws std::logic_error when a tensor is missing, and
+  /// std::runtime_error when the disk fails or the folder with the complete weights, which the message names, cannot be
+  /// renamed.
   void finish();
-  /// Where the weights are written, for people.
+  /// Returns where the weights are written, for people.
   const std::string& text() const { return folder_.text(); }
 
  private:

@@ -27,7 +27,7 @@ fs::path without_slash(const fs::path& path) {
   return path.has_filename() ? path : path.parent_path();
 }
 
-/// rename() can replace an empty folder, but not one that something is mounted on.
+/// Returns true when something is mounted on `folder`: rename() can replace an empty folder, but not such a one.
 bool is_mount_point(const fs::path& folder) {
   struct statx status {};
   if (::statx(AT_FDCWD, folder.c_str(), AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS, &status) != 0) return false;
@@ -35,12 +35,12 @@ bool is_mount_point(const fs::path& folder) {
     return (status.stx_attributes & STATX_ATTR_MOUNT_ROOT) != 0;
   }
   struct stat own {
-  }, above{};  // of a kernel before 5.8
+  }, above{};  // for kernels before 5.8
   return ::stat(folder.c_str(), &own) == 0 && ::stat(folder.parent_path().c_str(), &above) == 0 &&
          own.st_dev != above.st_dev;
 }
 
-/// True also where it cannot be told.
+/// Returns true when `folder` has complete weights, and when its files cannot be looked up.
 bool is_complete(const fs::path& folder) {
   const auto has = [&](const char* name) {
     std::error_code unknown;
@@ -49,7 +49,8 @@ bool is_complete(const fs::path& folder) {
   return has("model.safetensors") || has("model.safetensors.index.json");
 }
 
-/// "config.json" of "config.json.partial", as OutputFile writes it.
+/// Returns true for names of files that an export writes, and for their partial names: "config.json.partial", as
+/// OutputFile writes it.
 bool is_of_an_export(std::string name) {
   const size_t partial = name.find(".partial");
   if (partial != std::string::npos) name.resize(partial);
@@ -57,7 +58,7 @@ bool is_of_an_export(std::string name) {
          (name.starts_with("model") && name.find(".safetensors") != std::string::npos);
 }
 
-/// The nearest folder above `path` that exists.
+/// Returns the nearest folder above `path` that exists.
 fs::path existing_above(const fs::path& path) {
   std::error_code ignored;
   fs::path existing = path.parent_path();
@@ -92,7 +93,7 @@ void ExportFolder::check() const {
   const fs::file_status status = fs::status(folder_, error);
   if (fs::exists(status) && !fs::is_directory(status)) refuse("it is a file");
   if (fs::exists(status) && is_mount_point(folder_)) {
-    refuse("it is a mount point, in whose place no other folder can come: name a folder in it");
+    refuse("it is a mount point, which a rename cannot replace: name a folder in it");
   }
   const bool empty = !fs::exists(status) || fs::is_empty(folder_, error);
   if (error && fs::exists(status)) refuse("it cannot be read: " + error.message());
@@ -114,7 +115,7 @@ void ExportFolder::check_partial() const {
     refuse(name + ", where it is written first, is no plain folder: move it away");
   }
   if (is_complete(partial_)) {
-    refuse(name + " has the complete weights of an export that did not get its name: rename it to " + folder_.string() +
+    refuse(name + " has the complete weights of an export that could not be renamed: rename it to " + folder_.string() +
            ", or move it away");
   }
   for (fs::directory_iterator at(partial_, error), end; !error && at != end; at.increment(error)) {
@@ -134,12 +135,13 @@ void ExportFolder::try_rename() const {
   };
   std::error_code error;
   const fs::path existing = existing_above(folder_), parent = folder_.parent_path();
-  fs::create_directories(parent, error);  // where even those who may write cannot make anything
+  // Tries it, because some folders take no new entries whatever their permissions say.
+  fs::create_directories(parent, error);
   const int made_parent = error.value();
   std::string trial = folder_.string() + ".partial-XXXXXX";
   const int made = made_parent != 0 ? made_parent : (::mkdtemp(trial.data()) != nullptr ? 0 : errno);
   int renamed = 0;
-  if (made == 0 && fs::exists(folder_, error)) {  // changes places with it, and back
+  if (made == 0 && fs::exists(folder_, error)) {  // exchanges the two, and back
     for (int times = 0; times < 2 && renamed == 0; ++times) {
       if (::renameat2(AT_FDCWD, trial.c_str(), AT_FDCWD, folder_.c_str(), RENAME_EXCHANGE) != 0) renamed = errno;
     }
@@ -169,16 +171,16 @@ void ExportFolder::begin() {
 void ExportFolder::complete() {
   std::error_code ignored;
   fs::remove(partial_ / kLock, ignored);
-  const auto is_lost_answer = [&](int error) {  // of a server that has renamed it and is asked again
+  const auto is_lost_answer = [&](int error) {  // a file server that has renamed it answers a repeated request so
     return (error == ENOENT || error == ESTALE) && fs::status(partial_, ignored).type() == fs::file_type::not_found &&
            is_complete(folder_);
   };
   if (std::rename(partial_.c_str(), folder_.c_str()) != 0 && !is_lost_answer(errno)) {
-    throw std::runtime_error("the weights are complete in " + partial_.string() + ", but cannot get the name " +
+    throw std::runtime_error("the weights are complete in " + partial_.string() + ", but cannot be renamed to " +
                              folder_.string() + ": " + std::strerror(errno) + ": rename the folder");
   }
   lock_.reset();
-  for (fs::path above = folder_.parent_path();; above = above.parent_path()) {  // to those that begin() made
+  for (fs::path above = folder_.parent_path();; above = above.parent_path()) {  // up to the folders that begin() made
     sync_folder(above);
     if (above == existing_ || !above.has_relative_path()) return;
   }

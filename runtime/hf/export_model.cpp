@@ -11,7 +11,7 @@
 namespace meshtrain {
 namespace {
 
-/// The whole tensor, without padding, on every rank of `group`.
+/// Gathers the complete tensor, without padding, on every rank of `group`.
 at::Tensor gather(const Parameter& parameter, const Group& group) {
   const at::Tensor local = parameter.tensor.detach();
   if (parameter.sharded_over.empty() || group.size() == 1) return parameter.valid().detach();

@@ -16,7 +16,7 @@
 namespace meshtrain {
 namespace {
 
-/// This rank's GPU; ranks take turns where there are fewer of them.
+/// This rank's GPU; several ranks share one when a host has fewer GPUs than ranks.
 struct Gpu {
   CudaPlugin* plugin = nullptr;
   int number = 0;
@@ -35,7 +35,7 @@ struct Claim {
   std::string problem;
 };
 
-/// Empty when each rank has a GPU of its own, else what prevents it. Collective.
+/// Returns an empty text when each rank has a GPU of its own, else what prevents it. Collective.
 std::string missing_gpu(const Claim& claim, const Group& world) {
   const std::vector<std::string> identities = gather_texts(world, claim.identity);
   const std::vector<std::string> problems = gather_texts(world, claim.problem);

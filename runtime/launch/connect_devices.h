@@ -13,23 +13,22 @@
 
 namespace meshtrain {
 
-/// What a process computes on.
+/// The device that a process computes on, and what belongs to it.
 struct Computing {
   at::Device device = at::kCPU;
-  Group world;              ///< the same ranks, taking tensors of the device too
+  Group world;              ///< the same ranks, with collectives for tensors of the device too
   std::string description;  ///< "cuda, NVIDIA H100 80GB HBM3 (sm_90), 79.2 GiB on the first of 4 ranks, through nccl"
-  /// On a GPU, unless ranks communicate through the host, which no graph takes in.
+  /// Set on a GPU, unless ranks communicate through the host, which a graph cannot record.
   std::function<std::unique_ptr<DeviceGraph>()> make_graph = {};
   std::function<int64_t()> peak_bytes = {};  ///< of a GPU: the most that this rank's tensors have taken there so far
-  /// Why device: auto is the CPU, one line for people, where rank 0's machine has an NVIDIA driver; else empty. Rank
-  /// 0's.
+  /// One line for people on why device: auto is the CPU, on rank 0 if its machine has an NVIDIA driver; else empty.
   std::string fallback = {};
 };
 
 /// Finds the device of each rank of `world` and what they communicate through: NCCL where each rank has a GPU of its
 /// own, else host memory and MPI. auto is cuda where each rank has a GPU of its own, else cpu, and `fallback` says why;
 /// it looks for a driver before it opens anything. Every rank calls it with the same request. Throws InputError, the
-/// same on all ranks, one line, when what is asked for is not to be had.
+/// same on all ranks, one line, when the request cannot be met.
 Computing connect_devices(const DeviceRequest& request, const Group& world);
 
 }  // namespace meshtrain

@@ -14,7 +14,7 @@
 namespace meshtrain {
 namespace {
 
-/// How many ranks of one host have a mask, and how many are in a group that is limited.
+/// The numbers of ranks of one host that share a mask, and that share a limited group.
 class Sharers {
  public:
   Sharers(const std::vector<Processors>& processors, const HostMap& hosts) : hosts_(hosts) {

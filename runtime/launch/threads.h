@@ -18,19 +18,20 @@ struct Processors {
   int64_t quota_group = 0;  ///< a number for that group, whose ranks share it
   int64_t asked = 0;        ///< threads that OMP_NUM_THREADS asks for; 0: none
 
-  /// Cores, or what is allowed of their time where that is less, in whole cores; at least 1.
+  /// Returns the cores, or the processor time that is allowed if that is less, in whole cores; at least 1.
   int64_t usable() const;
 };
 
-/// Of this process.
+/// Finds the processors of this process.
 Processors find_processors(const Cgroups& cgroups = Cgroups());
 
-/// Threads for each rank: what OMP_NUM_THREADS asks for, else the cores of its mask divided by the ranks of its host
-/// with the same mask, or its group's share of processor time divided by the group's ranks there, whichever is less; at
-/// least 1. `processors`: by rank.
+/// Returns the number of threads for each rank: what OMP_NUM_THREADS asks for, else the cores of its mask divided by
+/// the ranks of its host with the same mask, or its group's share of processor time divided by the group's ranks there,
+/// whichever is less; at least 1. `processors`: by rank.
 std::vector<int> share_threads(const std::vector<Processors>& processors, const HostMap& hosts);
 
-/// "4 threads a rank: 8 cores that 2 ranks share": what rank 0 has, why, and whether the others differ; for logs.
+/// Returns "4 threads a rank: 8 cores that 2 ranks share": the threads of rank 0, the reason, and whether the others
+/// differ; for logs.
 std::string describe_threads(const std::vector<Processors>& processors, const HostMap& hosts);
 
 /// Gives this rank its threads; returns describe_threads(). Collective.

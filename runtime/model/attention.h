@@ -15,7 +15,8 @@ class Attention {
   Attention(int64_t layer, const std::string& name, const ModelShape& shape, const Parallelism& parallelism,
             const at::TensorOptions& options);
 
-  /// x [T, M] (its tp part under sequence parallel) -> the same shape; T = B * s tokens of `sequence`.
+  /// Computes attention: x [T, M] (its tp part under sequence parallel) -> the same shape; T = B * s tokens of
+  /// `sequence`.
   at::Tensor forward(const LayerInput& x, const Sequence& sequence) const;
   std::vector<Parameter*> parameters();
 

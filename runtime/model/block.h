@@ -15,8 +15,8 @@ class Block {
   Block(const Block&) = delete;
   Block& operator=(const Block&) = delete;
 
-  /// x [T, M] (its tp part under sequence parallel) -> the same shape. Collectives that are computed again in backward
-  /// are issued again there, in the same order on every rank.
+  /// Computes the layer: x [T, M] (its tp part under sequence parallel) -> the same shape. The backward issues the
+  /// collectives of what it computes again, in the same order on every rank.
   at::Tensor forward(const at::Tensor& x, const Sequence& sequence) const;
 
   std::vector<Parameter*> parameters();

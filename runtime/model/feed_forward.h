@@ -12,8 +12,8 @@ class FeedForward {
   FeedForward(const std::string& name, const ModelShape& shape, const Parallelism& parallelism,
               const at::TensorOptions& options);
 
-  /// x [T, M] (its tp part under sequence parallel) -> the same shape. `recompute`: what silu and product give is not
-  /// kept for the backward.
+  /// Computes the layer: x [T, M] (its tp part under sequence parallel) -> the same shape. `recompute`: the backward
+  /// computes silu(gate(x)) * up(x) again instead of keeping it.
   at::Tensor forward(const LayerInput& x, bool recompute) const;
   std::vector<Parameter*> parameters();
 

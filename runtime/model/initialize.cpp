@@ -12,12 +12,12 @@
 namespace meshtrain {
 namespace {
 
-/// In (0, 1]: safe under a logarithm.
+/// Returns a number in (0, 1], whose logarithm is finite.
 double uniform(uint32_t high, uint32_t low) {
   return (static_cast<double>((uint64_t{high} << 32 | low) >> 11) + 1) * 0x1p-53;
 }
 
-/// The two standard-normal values of elements 2 * pair and 2 * pair + 1.
+/// Returns the two standard-normal values of elements 2 * pair and 2 * pair + 1.
 std::array<double, 2> normal_pair(uint64_t pair, uint64_t key) {
   const Counter bits = philox({static_cast<uint32_t>(pair), static_cast<uint32_t>(pair >> 32), 0, 0}, key);
   const double radius = std::sqrt(-2 * std::log(uniform(bits[0], bits[1])));
@@ -37,7 +37,7 @@ void draw(double* out, int64_t first, int64_t count, uint64_t key, double std) {
   }
 }
 
-/// Normal values for `box` of a tensor of `global_shape`, as a host tensor of doubles shaped like the box.
+/// Draws normal values for `box` of a tensor of `global_shape`, as a host tensor of doubles shaped like the box.
 at::Tensor draw_box(const Box& box, const std::vector<int64_t>& global_shape, uint64_t key, double std) {
   at::Tensor values = at::empty(box.size, at::kDouble);
   const int64_t run = box.size.back();  // contiguous in the global tensor

@@ -9,9 +9,9 @@ namespace meshtrain {
 
 /// Draws the local part of `parameter` on the host. An element's value depends on the seed, the parameter's name and
 /// the element's index in the global tensor alone, so every mesh and every device creates the same model, and no rank
-/// ever holds what it does not keep. Drawn in double and rounded to the parameter's dtype. No collective.
+/// allocates more than its part. Values are drawn in double and rounded to the parameter's dtype. No collective.
 ///
-/// Philox4x32-10 (runtime/random/philox.h), normal values by Box-Muller.
+/// Uses Philox4x32-10 (runtime/random/philox.h), and Box-Muller for normal values.
 void initialize(const Parameter& parameter, uint64_t seed);
 
 }  // namespace meshtrain

@@ -10,8 +10,8 @@
 namespace meshtrain {
 namespace {
 
-/// One query sees every key, so no mask is needed, and heads that share keys are rows of one rectangle: keys and values
-/// are read once.
+/// Computes attention of one query, which sees every key, so that no mask is needed. Heads that share keys are rows of
+/// one matrix: keys and values are read once.
 at::Tensor attend_one(const at::Tensor& q, const at::Tensor& keys, const at::Tensor& values, double scale) {
   const int64_t kv_heads = keys.size(1);
   const at::Tensor rows = q.reshape({1, kv_heads, q.size(1) / kv_heads, q.size(3)});

@@ -7,14 +7,14 @@
 
 namespace meshtrain {
 
-/// The safetensors of a Hugging Face folder, for parameters.
+/// The weights of a Hugging Face folder, for parameters.
 class PretrainedWeights {
  public:
-  /// Throws InputError when there are none, or when a file is damaged.
+  /// Opens the safetensors. Throws InputError when there are none, or when a file is damaged.
   explicit PretrainedWeights(const std::filesystem::path& folder);
 
-  /// Fills `parameter`, reading only the part that lies here, rounded to the parameter's dtype. Throws InputError when
-  /// the tensor is missing or has another shape. No collective.
+  /// Fills this rank's part of `parameter`, reads only that part, and rounds it to the parameter's dtype. Throws
+  /// InputError when the tensor is missing or has another shape. No collective.
   void read(const Parameter& parameter) const;
 
  private:

@@ -8,7 +8,7 @@
 
 namespace meshtrain {
 
-/// How a model is cut: what its layers are built with.
+/// The parallelism that a model's layers are built with.
 struct Parallelism {
   TensorParallel tensor;
   Group context;
@@ -16,12 +16,12 @@ struct Parallelism {
 };
 
 /// The tokens of a micro-batch as attention sees them: B sequences, of which this rank holds s positions each. With a
-/// cache they go on from the positions in it: B = 1, s tokens, whole on this rank.
+/// cache they continue behind the positions in it: B = 1, and this rank holds all s tokens.
 struct Sequence {
   SequenceLayout layout;
   Rotary rotary;  ///< of layout.positions(), or of positions that begin at 0 in each of layout.documents(), or at the
                   ///< cache's length
-  KeyValueCache* cache = nullptr;  ///< of earlier positions, and then of these; null: there are none
+  KeyValueCache* cache = nullptr;  ///< holds earlier positions, and these after the forward; null: no cache
 };
 
 }  // namespace meshtrain

@@ -25,7 +25,7 @@ void refuse_selected_gradients() {
   const auto* tasks = torch::autograd::get_current_graph_task_exec_info();
   if (tasks == nullptr || tasks->empty()) return;
   throw std::logic_error(
-      "a recomputed part of the model takes part in backward() alone, not in torch::autograd::grad or a backward for "
+      "a recomputed part of the model supports backward() alone, not torch::autograd::grad or a backward for "
       "chosen inputs: its leaves' gradients go to their buffers");
 }
 

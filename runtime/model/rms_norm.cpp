@@ -21,7 +21,7 @@ using Normed = std::tuple<at::Tensor, at::Tensor>;                 // out, rstd 
 using NormedSum = std::tuple<at::Tensor, at::Tensor, at::Tensor>;  // sum, out, rstd
 using NormGradients = std::tuple<at::Tensor, at::Tensor>;          // of x, of the weight
 
-/// 1/sqrt(mean(x^2) + eps) of each row of `wide`, [..., 1].
+/// Returns 1/sqrt(mean(x^2) + eps) of each row of `wide`, [..., 1].
 at::Tensor inverse_lengths(const at::Tensor& wide, double eps) {
   return wide.square().mean(-1, /*keepdim=*/true).add_(eps).rsqrt_();
 }
@@ -38,7 +38,7 @@ NormedSum sum_norm_forward(const at::Tensor& x, const at::Tensor& residual, cons
   return {sum, out, rstd};
 }
 
-// dx = r (g - n mean(g n)), with n = x r, r = 1/sqrt(mean(x^2) + eps), g = dy weight; dweight = sum of dy n.
+// Computes dx = r (g - n mean(g n)), with n = x r, r = 1/sqrt(mean(x^2) + eps), g = dy weight; dweight = sum of dy n.
 NormGradients norm_backward(const at::Tensor& grad_out, const std::optional<at::Tensor>& grad_sum, const at::Tensor& x,
                             const at::Tensor& weight, const at::Tensor& rstd, bool needs_x, bool needs_weight,
                             const std::optional<at::Tensor>& weight_gradient) {
@@ -50,7 +50,7 @@ NormGradients norm_backward(const at::Tensor& grad_out, const std::optional<at::
   if (needs_weight) {
     const at::Tensor sum = (grad * normalised).reshape({-1, x.size(-1)}).sum(0);
     if (weight_gradient) {
-      at::Tensor(*weight_gradient).add_(sum);  // not rounded on its way
+      at::Tensor(*weight_gradient).add_(sum);  // without rounding `sum` first
     } else {
       grad_weight = sum.to(weight.scalar_type());
     }
@@ -70,7 +70,8 @@ Normed normed(const at::Tensor& x, const at::Tensor& weight, double eps) {
   return forward(x, weight, eps);
 }
 
-/// Of what is normalised, and of the weight. `grad_sum`: what else the first of them has.
+/// Returns the gradients of the tensor that is normalised and of the weight. `grad_sum`: a further gradient of the
+/// former.
 NormGradients gradients_of(AutogradContext* ctx, const at::Tensor& grad_out, const std::optional<at::Tensor>& grad_sum,
                            bool needs_x, bool needs_weight) {
   static const Operator<decltype(norm_backward)> backward("meshtrain::rms_norm_backward");

@@ -7,7 +7,7 @@ namespace {
 constexpr int kMaxThreads = 512;
 constexpr int kTile = kWarp * kWarp;  // threads that sum up columns
 
-/// N elements at a time, V times: what one of W threads holds of its row. W = 0: of blockDim.x.
+/// The part of a row that one of W threads holds: V times N elements. W = 0: one of blockDim.x threads.
 template <class T, int N, int V, int W>
 struct Part {
   Pack<T, N> packs[V];
@@ -15,7 +15,7 @@ struct Part {
   __device__ __forceinline__ static int64_t column(int v) {
     return (static_cast<int64_t>(v) * (W > 0 ? W : blockDim.x) + threadIdx.x) * N;
   }
-  /// `size`: 0 for a row that is not there.
+  /// Loads a part of `row`. `size`: 0 for a row behind the last.
   __device__ __forceinline__ void load(int v, const T* row, int64_t size) {
     if (column(v) < size) {
       packs[v].load(row + column(v));
@@ -82,13 +82,14 @@ __global__ void __launch_bounds__(W > kMaxThreads ? W : kMaxThreads)
   }
 }
 
-/// True when the backward's threads keep gradients, x and weights between its two passes over a row. Where that would be
-/// more than 64 bytes each, or a register for every half, they would not fit beside the sums: the second pass reads
+/// True when the backward's threads keep gradients, x and weights between its two passes over a row. Where that would
+/// be more than 64 bytes each, or a register for every half, they would not fit beside the sums: the second pass reads
 /// them again, from the cache.
 template <class T, int N, int V>
 constexpr bool kKeeps = N > 1 && sizeof(Pack<T, N>[V]) <= 64;
 
-// dx = r (g - n mean(g n)), with n = x r and g = dy weight; partial sums of dy n over the rows of these threads.
+// Computes dx = r (g - n mean(g n)), with n = x r and g = dy weight, and partial sums of dy n over the rows of these
+// threads.
 template <class T, int N, int V, int W>
 __global__ void __launch_bounds__(W > kMaxThreads ? W : kMaxThreads)
     backward(const T* __restrict__ grad, const T* __restrict__ grad_sum, Rows x, const T* __restrict__ weight,
@@ -180,7 +181,7 @@ __global__ void __launch_bounds__(kTile)
   if (threadIdx.x == 0 && of_warp < size) out[of_warp] = narrow<T>(add ? wide(out[of_warp]) + total : total);
 }
 
-/// Elements of a row that a thread holds.
+/// Returns the number of elements of a row that a thread holds.
 int per_thread(int64_t size) {
   return size < 1024 ? 8 : size <= 16 * kMaxThreads ? 16 : 32;
 }
@@ -204,7 +205,7 @@ dim3 odd_block_of(int64_t size) {
   return size <= kOddPart * 32 ? dim3(32, 4) : size <= kOddPart * 256 ? dim3(256) : dim3(1024);
 }
 
-/// Calls with<N, V, W>(block) for how a row of `size` is cut: 16 bytes at a time where `vectors`, else one by one.
+/// Calls with<N, V, W>(block) for the division of a row of `size`: 16 bytes at a time if `vectors`, else one by one.
 template <class T, class With>
 void for_shape(int64_t size, bool vectors, With with) {
   constexpr int kN = kVector<T>;
@@ -240,7 +241,7 @@ void rms_norm(Element element, const Rows& x, const void* residual, const void* 
 }
 
 int64_t rms_norm_partial_rows(int64_t rows, int64_t size) {
-  // The most that any way to cut the row makes: that depends on alignment, too.
+  // The most that any division of the row needs, as the division also depends on alignment.
   int64_t most = 0;
   for (const dim3 block : {block_of(size, per_thread(size)), odd_block_of(size)}) {
     most = std::max(most, static_cast<int64_t>(blocks_of_backward(rows, block)) * block.y);

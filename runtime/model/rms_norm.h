@@ -7,12 +7,12 @@
 
 namespace meshtrain {
 
-/// x [..., D] / sqrt(mean(x^2) + eps) * weight [D], over the last dim. Halves are computed in fp32 and rounded before
-/// the weight is applied, as in transformers. Differentiable; weight gradients are added in place where the leaf has
-/// one.
+/// Computes x [..., D] / sqrt(mean(x^2) + eps) * weight [D], over the last dim. Halves are computed in fp32 and rounded
+/// before the weight is applied, as in transformers. Differentiable; the weight's gradient is accumulated in place if
+/// the leaf has one.
 at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps);
 
-/// Zhang and Sennrich, "Root mean square layer normalization", 2019.
+/// The layer of rms_norm(). Zhang and Sennrich, "Root mean square layer normalization", 2019.
 class RmsNorm {
  public:
   /// `partial_over`: the axis over whose ranks the weight's gradient must be summed, because each sees only some rows
@@ -20,14 +20,14 @@ class RmsNorm {
   RmsNorm(std::string name, int64_t size, double eps, std::string partial_over, const at::TensorOptions& options);
 
   at::Tensor forward(const at::Tensor& x) const { return rms_norm(x, weight_.tensor, eps_); }
-  /// forward(x) for a layer that computes it again in its backward, from x.
+  /// Returns forward(x) as the input of a layer that computes it again in its backward, from x.
   LayerInput recomputed(const at::Tensor& x) const;
 
   struct Sum {
     at::Tensor sum;
     LayerInput normed;
   };
-  /// x + residual, and that normalised: one pass over both. `recompute`: a layer that `normed` is given to computes it
+  /// Computes x + residual and its norm in one pass over both. `recompute`: a layer that takes `normed` computes it
   /// again in its backward, from the sum.
   Sum of_sum(const at::Tensor& x, const at::Tensor& residual, bool recompute) const;
   Parameter* weight() { return &weight_; }

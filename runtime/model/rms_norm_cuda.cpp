@@ -9,8 +9,8 @@
 namespace meshtrain::cuda {
 namespace {
 
-/// `x` as rows of its last dim, without a copy where its rows lie at two distances at most: heads of tokens that are
-/// part of more heads do. `holder` keeps what they point to.
+/// Returns `x` as rows of its last dim, without a copy if its rows have at most two strides, as heads that are part of
+/// more heads do. `holder` keeps their memory alive.
 Rows rows_of(const at::Tensor& x, at::Tensor& holder) {
   holder = x.stride(-1) == 1 || x.size(-1) == 1 ? x : x.contiguous();
   int64_t inner = 1, dim = holder.dim() - 2;  // dims that follow one another
@@ -30,7 +30,7 @@ Rows rows_of(const at::Tensor& x, at::Tensor& holder) {
 void check_norm(const char* name, const at::Tensor& x, const at::Tensor& weight) {
   check_alike(name, x, {weight});
   TORCH_CHECK(x.size(-1) <= kLongestNorm && weight.is_contiguous(), name, ": rows of ", x.size(-1),
-              ", and a kernel for up to ", kLongestNorm);
+              " elements, the kernel takes up to ", kLongestNorm);
 }
 
 std::vector<int64_t> lengths_of(const at::Tensor& x) {

@@ -8,22 +8,22 @@
 
 namespace meshtrain::cuda {
 
-/// Longest row that a kernel takes: it is held in the registers of one block.
+/// The longest row that a kernel takes: a row is held in the registers of one block.
 inline constexpr int64_t kLongestNorm = 16384;
 
-/// Rows of which `inner` follow one another at a distance of `inner_stride` elements, and those again and again at
-/// `outer_stride`. Within a row elements are contiguous.
+/// Rows in groups of `inner`: rows of a group are `inner_stride` elements apart, groups `outer_stride`. The elements of
+/// a row are contiguous.
 struct Rows {
   const void* data;
   int64_t inner = 1, inner_stride = 0, outer_stride = 0;
 };
 
-/// out = x / sqrt(mean(x^2) + eps) * weight, rounded before the weight is applied; out [rows, size], rstd [rows] fp32.
-/// With a `residual` [rows, size] it is x + residual that is normalised, and written to `sum` [rows, size].
+/// Computes out = x / sqrt(mean(x^2) + eps) * weight, rounded before the weight is applied; out [rows, size], rstd
+/// [rows] fp32. With a `residual` [rows, size] it normalises x + residual, which it writes to `sum` [rows, size].
 void rms_norm(Element element, const Rows& x, const void* residual, const void* weight, void* sum, void* out,
               float* rstd, int64_t rows, int64_t size, double eps, cudaStream_t stream);
 
-/// Rows of the fp32 buffer `partial` that rms_norm_backward needs for the gradient of the weight.
+/// Returns the rows of the fp32 buffer `partial` that rms_norm_backward needs for the gradient of the weight.
 int64_t rms_norm_partial_rows(int64_t rows, int64_t size);
 
 struct RmsNormGradients {
@@ -31,12 +31,12 @@ struct RmsNormGradients {
   float* partial = nullptr;  ///< [rms_norm_partial_rows(), size]; null: the weight's is not wanted
 };
 
-/// `grad_sum` [rows, size] or null: is added to the gradient of x.
+/// Computes the gradients. `grad_sum` [rows, size] or null: is added to the gradient of x.
 void rms_norm_backward(Element element, const void* grad, const void* grad_sum, const Rows& x, const void* weight,
                        const float* rstd, const RmsNormGradients& gradients, int64_t rows, int64_t size,
                        cudaStream_t stream);
 
-/// Sums the columns of `partial` [count, size] in a fixed order, into `out` [size] or added to what is there.
+/// Sums the columns of `partial` [count, size] in a fixed order, into `out` [size] or adds them to `out` when `add`.
 void sum_rows(Element element, const float* partial, int64_t count, int64_t size, void* out, bool add,
               cudaStream_t stream);
 

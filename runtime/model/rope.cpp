@@ -19,7 +19,7 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// x rotated by the angle, or by its negative, into `out`, which may be x.
+// Rotates x by the angle, or by its negative if `back`, into `out`, which may be x.
 void turn(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, bool back, at::Tensor& out) {
   const int64_t half = x.size(-1) / 2;
   const at::Tensor first = x.narrow(-1, 0, half), second = x.narrow(-1, half, half);
@@ -34,9 +34,9 @@ void turn_into(at::Tensor out, const at::Tensor& x, const at::Tensor& cos, const
   rotate(x, cos, sin, back, out);
 }
 
-/// Memory for what x becomes: its own, with a version counter of its own, so that other views of it are as they were;
-/// new where x is a leaf.
-at::Tensor place_for(const at::Tensor& x) {
+/// Returns the memory for the rotated x: that of x, under a version counter of its own so that other views of it do not
+/// count as modified; new memory when x is a leaf.
+at::Tensor output_for(const at::Tensor& x) {
   const bool is_kept = x.is_leaf() && x.requires_grad();
   return is_kept ? at::empty(x.sizes(), x.options()) : x.variable_data();
 }
@@ -44,7 +44,7 @@ at::Tensor place_for(const at::Tensor& x) {
 struct RotateFunction : torch::autograd::Function<RotateFunction> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin) {
     ctx->save_for_backward({cos, sin});
-    const at::Tensor out = place_for(x);
+    const at::Tensor out = output_for(x);
     turn_into(out, x, cos, sin, /*back=*/false);
     return out;
   }
@@ -63,7 +63,7 @@ struct SplitRotated : torch::autograd::Function<SplitRotated> {
     ctx->save_for_backward({cos, sin});
     ctx->set_materialize_grads(false);
     const at::AutoDispatchBelowADInplaceOrView below;  // the parts are results, not views, to autograd
-    const at::Tensor out = place_for(qkv);
+    const at::Tensor out = output_for(qkv);
     const int64_t turned = num_heads + num_kv_heads;
     turn_into(out.narrow(2, 0, turned), qkv.narrow(2, 0, turned), cos, sin, /*back=*/false);
     const at::Tensor values = out.narrow(2, turned, num_kv_heads);

@@ -6,8 +6,8 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// A thread keeps its features, and their angles, over the heads of a position. x and out may be the same memory: what
-// a thread writes it has read, and nobody else does either.
+// A thread rotates the same features by the same angles in all heads of a position. x and out may be the same memory:
+// each element is read by the thread that writes it, before, and by no other.
 template <class T, int N>
 __global__ void __launch_bounds__(kThreads, 4)
     rotation(const T* x, const T* __restrict__ cos, const T* __restrict__ sin, T* out, RopeShape shape, float sign) {

@@ -8,27 +8,26 @@
 
 namespace meshtrain {
 
-/// Rotary angles of some token positions, for heads of D features.
+/// The rotary angles of some token positions, for heads of D features.
 struct Rotary {
   at::Tensor cos;  ///< [s, 1, D/2], or [B, s, 1, D/2] where sequences of a batch differ
   at::Tensor sin;  ///< as cos
 
-  /// The angles of some rows of these, which are [n, 1, D/2]: `rows` int64 [B, s] on any device, in [0, n).
+  /// Returns the angles of some rows of these, which must be [n, 1, D/2]: `rows` int64 [B, s] on any device, in [0, n).
   Rotary select(const at::Tensor& rows) const;
 };
 
-/// Angles for `positions` (int64 [s] or [B, s], global under context parallelism). Frequencies and angles are fp32,
-/// fp64 when `dtype` is; cos and sin are multiplied by the scaling's attention factor, then rounded to `dtype`. Su et
-/// al., "RoFormer", 2021; scaling as in transformers (rope_scaling.h).
+/// Computes the angles of `positions` (int64 [s] or [B, s], global under context parallelism). Frequencies and angles
+/// are fp32, fp64 when `dtype` is; cos and sin are multiplied by the scaling's attention factor, then rounded to
+/// `dtype`. Su et al., "RoFormer", 2021; scaling as in transformers (rope_scaling.h).
 Rotary make_rotary(const ModelShape& shape, const at::Tensor& positions, at::ScalarType dtype, at::Device device);
 
-/// Rotates x [B, s, heads, D]: feature i with feature i + D/2. Differentiable; keeps the angles alone. The result is
-/// written over x unless that is a leaf that wants a gradient, so nobody else may need its values after the call.
+/// Rotates x [B, s, heads, D]: feature i with feature i + D/2. Differentiable; keeps the angles alone. The result
+/// overwrites x unless x is a leaf that requires a gradient: do not use the values of x after the call.
 at::Tensor rotate(const at::Tensor& x, const Rotary& rotary);
 
-/// Queries, keys and values of qkv [B, s, H + 2K, D], which has them side by side: [B, s, H, D], and twice [B, s, K,
-/// D]. Queries and keys are rotated as by rotate(), in one pass and in place like there; the backward writes the
-/// gradient of qkv in one.
+/// Splits qkv [B, s, H + 2K, D] into queries [B, s, H, D], keys and values, each [B, s, K, D]. Rotates queries and keys
+/// in one pass and in place, as rotate() does; the backward writes the gradient of qkv in one pass.
 std::tuple<at::Tensor, at::Tensor, at::Tensor> split_rotated(const at::Tensor& qkv, const Rotary& rotary,
                                                              int64_t num_heads, int64_t num_kv_heads);
 

@@ -10,7 +10,7 @@ HeadStrides head_strides(const at::Tensor& x) {
   return {x.stride(0), x.stride(1), x.stride(2)};
 }
 
-/// cos and sin [s, 1, D/2] or [B, s, 1, D/2]; x and out [B, s, heads, D].
+/// Rotates x into `out`: cos and sin [s, 1, D/2] or [B, s, 1, D/2]; x and out [B, s, heads, D].
 void turn(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, bool back, at::Tensor& out) {
   const Element element = element_of("rotate", x);
   check_alike("rotate", x, {cos, sin, out});

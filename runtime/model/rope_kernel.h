@@ -8,7 +8,7 @@
 
 namespace meshtrain::cuda {
 
-/// Distances in elements of [B, s, heads, D]; those of D are 1.
+/// The strides of [B, s, heads, D], in elements; that of D is 1.
 struct HeadStrides {
   int64_t batch, position, head;
 };
@@ -16,7 +16,7 @@ struct HeadStrides {
 struct RopeShape {
   int64_t batch, positions, heads, half;  ///< half: D / 2
   HeadStrides x, out;
-  int64_t angle_batch, angle_position;  ///< of cos and sin, which have the same; 0 for a batch that shares them
+  int64_t angle_batch, angle_position;  ///< strides of both cos and sin; 0 for a batch that shares them
 };
 
 /// Rotates x by the angles, or `back`, into `out`, which may be x. Each element is read and written once.

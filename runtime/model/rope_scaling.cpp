@@ -15,7 +15,7 @@ namespace {
 // Every operator below is one of transformers', so that fp32 rounds as it does there. In Python a scalar over a tensor
 // is the reciprocal times the scalar.
 
-// [D/2]: theta^(2i/D).
+// Returns theta^(2i/D), [D/2].
 at::Tensor plain_periods(const ModelShape& shape, at::ScalarType dtype) {
   const at::Tensor exponents = at::arange(0, shape.head_dim, 2, at::kLong).to(dtype) / shape.head_dim;
   return at::pow(shape.rope_theta, exponents);
@@ -33,7 +33,7 @@ at::Tensor llama3(const at::Tensor& plain, const RopeScaling& scaling) {
   return at::where(is_long, plain / scaling.factor, at::where(is_short, plain, blended));
 }
 
-// The feature, counted as a real number, that turns so many times over the original context.
+// Returns the feature, as a real number, that turns `turns` times over the original context.
 double feature_of(double turns, const ModelShape& shape, double context) {
   return static_cast<double>(shape.head_dim) * std::log(context / (turns * 2 * std::numbers::pi)) /
          (2 * std::log(shape.rope_theta));

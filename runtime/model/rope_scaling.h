@@ -9,15 +9,15 @@
 
 namespace meshtrain {
 
-/// What rotary angles are made of.
+/// The frequencies that rotary angles are computed from.
 struct RopeFrequencies {
   at::Tensor inverse;           ///< [D/2], on the CPU: the angle of position 1
   double attention_factor = 1;  ///< of cos and sin
 };
 
-/// Frequencies of heads of shape.head_dim features, scaled as `shape.rope_scaling` says. In fp32 they are those that
-/// transformers 5 computes, operator for operator (its modeling_rope_utils.py); `dtype` fp64 is the same in fp64.
-/// Throws InputError for a scaling that `rope_mistake` finds impossible.
+/// Computes the frequencies of heads of shape.head_dim features, scaled as `shape.rope_scaling` says. In fp32 they are
+/// those of transformers 5, operator for operator (its modeling_rope_utils.py); with `dtype` fp64 the same operators
+/// run in fp64. Throws InputError for a scaling that `rope_mistake` finds impossible.
 ///
 ///   linear  all divided by the factor (kaiokendev, "Extending context to 8K", 2023)
 ///   llama3  long wavelengths divided, short ones kept, blended between the two
@@ -26,10 +26,10 @@ RopeFrequencies rope_frequencies(const ModelShape& shape, at::ScalarType dtype);
 
 struct RopeMistake {
   std::string key;   ///< of rope_scaling
-  std::string what;  ///< reads on from the key: "is 1: it must be above low_freq_factor 4"
+  std::string what;  ///< continues a sentence after the key: "is 1: it must be above low_freq_factor 4"
 };
 
-/// What makes `shape.rope_scaling` impossible beside the rest of `shape`; none when nothing does.
+/// Returns what makes `shape.rope_scaling` impossible beside the rest of `shape`; std::nullopt when nothing does.
 std::optional<RopeMistake> rope_mistake(const ModelShape& shape);
 
 }  // namespace meshtrain

@@ -6,8 +6,8 @@
 
 namespace meshtrain {
 
-/// Frequencies of rotary embeddings for contexts longer than the pre-trained one, under transformers' names and with
-/// its defaults. The comments say which types have a key.
+/// The scaling of rotary frequencies for contexts longer than the pre-trained one, with transformers' names and
+/// defaults. The comments say which types have a key.
 struct RopeScaling {
   std::string type;                              ///< linear llama3 yarn
   double factor = 1;                             ///< all; at least 1

@@ -5,13 +5,13 @@ namespace meshtrain::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kUnroll = 2;  // vectors of a thread on their way at once
+constexpr int kUnroll = 2;  // vectors that a thread loads at once
 
 __device__ __forceinline__ float sigmoid(float x) {
   return __fdividef(1.0f, 1.0f + expf(-x));
 }
 
-/// Where a thread works: column(i), i < kUnroll, in rows from `row` on in steps of `rows_at_once`.
+/// The part of a thread: column(i), i < kUnroll, in rows from `row` on in steps of `rows_at_once`.
 template <int N>
 struct Place {
   int64_t row = static_cast<int64_t>(blockIdx.y) * blockDim.y + threadIdx.y;
@@ -51,7 +51,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// d gate = g up s (1 + gate (1 - s)), d up = g gate s, with s = sigmoid(gate).
+// Computes d gate = g up s (1 + gate (1 - s)), d up = g gate s, with s = sigmoid(gate).
 template <class T, int N>
 __global__ void __launch_bounds__(kThreads) backward(const T* __restrict__ grad, const T* __restrict__ gate_up,
                                                      T* __restrict__ out, int64_t rows, int64_t features) {

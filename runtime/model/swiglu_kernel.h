@@ -8,10 +8,10 @@
 
 namespace meshtrain::cuda {
 
-/// gate_up [rows, 2 features] -> out [rows, features], contiguous. Reads and writes each element once.
+/// Computes SwiGLU: gate_up [rows, 2 features] -> out [rows, features], contiguous. Reads and writes each element once.
 void swiglu(Element element, const void* gate_up, void* out, int64_t rows, int64_t features, cudaStream_t stream);
 
-/// out [rows, 2 features]: the gradient of gate_up; grad [rows, features], contiguous.
+/// Computes the gradient of gate_up, out [rows, 2 features], from grad [rows, features], contiguous.
 void swiglu_backward(Element element, const void* grad, const void* gate_up, void* out, int64_t rows, int64_t features,
                      cudaStream_t stream);
 

@@ -13,23 +13,23 @@
 
 namespace meshtrain {
 
-/// The inputs of all stages of a forward, beside what each hands to the next.
+/// The inputs of all stages of a forward, besides the activations that each hands to the next.
 struct ForwardPass {
   const Sequence& sequence;
-  /// int64 [T], already shifted, kIgnoredLabel where not counted; the head then gives the sum of the losses. Undefined:
-  /// it gives `logits`.
+  /// int64 [T], already shifted, kIgnoredLabel where not counted; the head then returns the sum of the losses.
+  /// Undefined: it fills `logits`.
   at::Tensor labels = {};
-  /// Takes the logits of the token after the last: one sequence, without recording, sequence or context parallel.
+  /// Receives the logits of the token after the last: of one sequence, without recording, sequence or context parallel.
   std::optional<VocabularyLogits>* logits = nullptr;
 };
 
-/// A part of the forward, whose parameters are used nowhere else, save for `borrowed` ones. The first stage is given
-/// ids, int64 [T], the same on every tp rank; each hands the residual stream [T, M] (its tp part under sequence
-/// parallel) to the next; the last gives the sum of the losses, a scalar whose value is there when its backward has run
+/// A part of the forward, whose parameters are used nowhere else, save for `borrowed` ones. The first stage takes ids,
+/// int64 [T], the same on every tp rank; each returns the residual stream [T, M] (its tp part under sequence parallel)
+/// for the next; the last returns the sum of the losses, a scalar whose value is computed by its backward
 /// (linear_cross_entropy.h), or at once without recording. Every rank of tp and cp must call `forward`.
 struct Stage {
   std::string name;                     ///< "embedding", "block 3", "head"
-  std::vector<Parameter*> parameters;   ///< stay where they are as long as the model lives
+  std::vector<Parameter*> parameters;   ///< valid as long as the model lives
   const Parameter* borrowed = nullptr;  ///< a parameter of another stage that this one uses too: tied embeddings
   std::function<at::Tensor(const at::Tensor& input, const ForwardPass& pass)> forward;
 };
@@ -37,21 +37,22 @@ struct Stage {
 /// A Llama-family language model, cut as its Parallelism says. Layers are named as in a Hugging Face checkpoint.
 class Transformer {
  public:
-  /// Declares the parameters; they have no storage until somebody gives them some. Throws InputError when heads, KV
+  /// Declares the parameters; they have no storage until FSDP or a loader binds some. Throws InputError when heads, KV
   /// heads or feed-forward features do not divide over tp.
   Transformer(const ModelShape& shape, const Parallelism& parallelism, const at::TensorOptions& options,
               const Recomputation& recomputation = {});
   Transformer(const Transformer&) = delete;
   Transformer& operator=(const Transformer&) = delete;
 
-  /// The embedding, the blocks, and the head with the norm before it, in the order of the forward.
+  /// Returns the embedding, the blocks, and the head with the norm before it, in the order of the forward.
   std::vector<Stage> stages();
-  /// Those of all stages, in their order; a head with a borrowed weight comes second, as in exported files.
+  /// Returns the parameters of all stages, in their order; a head with a borrowed weight comes second, as in exported
+  /// files.
   std::vector<Parameter*> parameters();
 
  private:
   at::Tensor head(const at::Tensor& x, const ForwardPass& pass) const;
-  /// The weight of the head: the embedding's when they are tied.
+  /// Returns the weight of the head: the embedding's when they are tied.
   const Parameter& head_weight() const { return head_ ? *head_ : embedding_.weight(); }
 
   TensorParallel tensor_parallel_;

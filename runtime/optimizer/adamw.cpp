@@ -31,8 +31,8 @@ AdamW::AdamW(const OptimizerRecipe& recipe, const std::vector<Unit>& units, cons
 
 namespace {
 
-/// Gradients may be of another dtype, and are multiplied by `factor` where that is given: here in place. `rounded`, of
-/// another dtype, becomes what values become. Where `skip` is true all stays as it is.
+/// Updates the tensors on the CPU. Gradients may have another dtype; `factor`, if given, multiplies them, here in
+/// place. `rounded` receives the new values in a dtype of its own. Nothing is changed when `skip` is true.
 void adamw(at::Tensor& values, at::Tensor& first_moment, at::Tensor& second_moment, at::Tensor& gradients,
            const std::optional<at::Tensor>& rounded, const at::Tensor& learning_rate, const at::Tensor& count,
            const std::optional<at::Tensor>& factor, const std::optional<at::Tensor>& skip, double rate, double beta1,

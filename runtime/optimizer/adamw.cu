@@ -69,7 +69,7 @@ void update_by(const AdamWBuffers& buffers, int64_t n, const AdamWRule& rule, cu
          static_cast<const G*>(buffers.gradients), static_cast<W*>(buffers.rounded), n, rule);
 }
 
-/// The first elements of each, and what follows them.
+/// Returns the buffers behind their first `count` elements.
 AdamWBuffers behind(const AdamWBuffers& buffers, int64_t count) {
   const auto moved = [&](auto* data, Element element) {
     using Byte = std::conditional_t<std::is_const_v<std::remove_pointer_t<decltype(data)>>, const char, char>;

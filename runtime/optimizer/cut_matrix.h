@@ -7,38 +7,40 @@
 
 namespace meshtrain {
 
-/// Where the elements of one matrix are: cut over tp by rows or columns, what a tp rank has laid flat and cut anywhere
-/// over the shards of its buffer, and that kept by several ranks alike. One of them, its owner, may have it whole: the
-/// ranks of the owner's copy give it their pieces and take theirs of what it makes of them. Arithmetic alone: the same
-/// on every rank, but for the parameter's own tensor, which is not looked at.
+/// The distribution of one matrix over the ranks: tp shards it by rows or columns; a tp rank's part is laid flat and
+/// cut anywhere over the shards of its buffer; and replicas of the model keep the same. One rank, the owner, may
+/// assemble the complete matrix: the ranks of its replica send it their pieces and receive theirs of the result.
+/// Arithmetic alone, the same on every rank; the values of the parameter are not read.
 class CutMatrix {
  public:
-  /// `segment` of `buffer` is a matrix; `replicas` outlives this.
+  /// `segment` of `buffer` must be a matrix; `replicas` must outlive this.
   CutMatrix(const FlatBuffer& buffer, const Segment& segment, const ReplicaMap& replicas);
 
   int64_t rows() const { return shape_[0]; }
   int64_t cols() const { return shape_[1]; }
-  /// Multiplications of one step of newton_schulz().
+  /// Returns the number of multiplications of one step of newton_schulz().
   double work() const;
 
-  /// What `rank` of the world keeps: elements of its tp rank's part, laid flat; perhaps none.
+  /// Returns the elements that `rank` of the world keeps, in its tp rank's part, laid flat; perhaps none.
   Range kept(int rank) const;
-  /// Whether `rank` sends what it keeps to `owner`.
+  /// Returns true when `rank` sends its piece to `owner`.
   bool gives(int rank, int owner) const;
-  /// Whether `rank` gets back from `owner` what it keeps; other copies get it from those who do.
+  /// Returns true when `rank` receives its piece from `owner`; ranks of other replicas receive it from those that do.
   bool takes(int rank, int owner) const;
 
-  /// `pieces` [n] of those who give to `owner`, end to end in the order of ranks -> [rows, cols]
+  /// Assembles [rows, cols] from `pieces` [n], those of all ranks that give to `owner`, end to end in the order of
+  /// ranks.
   at::Tensor assemble(const at::Tensor& pieces, int owner) const;
-  /// [rows, cols] -> [n]: the pieces of those who take from `owner`, end to end in the order of ranks. Padding is zero.
+  /// Cuts [rows, cols] into the pieces [n] of all ranks that take from `owner`, end to end in the order of ranks.
+  /// Padding is zero.
   at::Tensor cut(const at::Tensor& matrix, int owner) const;
 
  private:
   int num_ranks() const { return static_cast<int>(replicas_->size()); }
   ReplicaMap::Part held(int rank) const { return replicas_->part_of(rank); }
-  /// Which of the local tensors is that of a tp rank.
+  /// Returns which part of the matrix a tp rank has.
   int64_t part(int64_t tp) const { return over_tp_ ? tp : 0; }
-  /// A tp rank's rows or columns, without padding: begin and number.
+  /// Returns a part's rows or columns, without padding: begin and number.
   Range lines(int64_t part) const;
 
   const ReplicaMap* replicas_;
@@ -50,8 +52,9 @@ class CutMatrix {
   int64_t shard_numel_;
 };
 
-/// For each of `matrices` a rank of the world that has it whole, so that ranks have about equal work(): the most work
-/// first, each to whoever has the least so far, and among those to one that keeps the most of it.
+/// Chooses for each of `matrices` the rank of the world that assembles it, so that ranks have about equal work(): in
+/// the order of falling work, each goes to the rank with the least so far, and among those to one that keeps the most
+/// of it.
 std::vector<int> choose_owners(const std::vector<CutMatrix>& matrices, int num_ranks);
 
 }  // namespace meshtrain

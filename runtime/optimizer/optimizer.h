@@ -22,58 +22,59 @@ inline bool is_true(const at::Tensor& flag) {
   return flag.defined() && host_value(flag) != 0;
 }
 
-/// What an update takes besides gradients: scalars on their device, so that the host need not wait for what computes
-/// them.
+/// The inputs of an update besides gradients: scalars on their device, so that the host need not wait for their values.
 struct UpdateInputs {
   at::Tensor learning_rate;         ///< fp64
-  at::Tensor gradient_factor = {};  ///< fp64; gradients are multiplied by it, in place or on their way into the
-                                    ///< update; undefined: 1, and they stay as they are
-  at::Tensor skip = {};             ///< bool; where it is true nothing is changed, gradients neither; undefined: false
+  at::Tensor gradient_factor = {};  ///< fp64; multiplies the gradients, in place or on their way into the
+                                    ///< update; undefined: 1, and gradients are not changed
+  at::Tensor skip = {};             ///< bool; true: nothing is changed, nor are gradients; undefined: false
 };
 
-/// Updates the shards of flat buffers from those of their gradients; its state lies in buffers of the same layout.
-/// Frozen parameters have none.
+/// An optimizer: updates the shards of flat buffers from those of their gradients. Its state is in buffers of the same
+/// layout. Frozen parameters have no state.
 class Optimizer {
  public:
-  /// `units`: with something trainable.
+  /// `units`: must have a trainable parameter.
   explicit Optimizer(const std::vector<Unit>& units);
   virtual ~Optimizer() = default;
 
-  /// One update of everything trainable, after gradients have been reduced. Every rank must call it.
+  /// Updates everything trainable, after gradients have been reduced. Every rank must call it.
   void step(const UpdateInputs& inputs);
   void step(double learning_rate) { step(inputs_of(learning_rate)); }
 
-  /// Inputs on the device of what is updated.
+  /// Returns the inputs on the device of the parameters.
   UpdateInputs inputs_of(double learning_rate) const;
 
-  /// Whether an update writes FlatBuffer::rounded_shard() too, of every trainable buffer that has it.
+  /// Returns true when an update also writes FlatBuffer::rounded_shard() of every trainable buffer that has one.
   virtual bool rounds() const { return false; }
 
-  /// What it keeps on this rank between steps, under the names that checkpoints have.
+  /// Returns the state that this rank keeps between steps, under its names in checkpoints.
   virtual std::vector<ShardTensor> state() const = 0;
-  /// Updates made so far, without those that were skipped. Waits for the last.
+  /// Returns the number of updates so far, without those that were skipped. Waits for the last.
   int64_t num_steps() const;
-  /// state() has been written, as it was after so many steps.
+  /// Sets the number of updates. Call it after state() was restored, or the first update would use wrong bias
+  /// corrections.
   virtual void resume(int64_t num_steps);
 
  protected:
-  /// Of step(); the update is counted already.
+  /// Performs the update of step(), which has counted it already.
   virtual void update(const UpdateInputs& inputs) = 0;
-  /// num_steps() as a scalar on the device, fp32 as LibTorch's optimizers have it.
+  /// Returns num_steps() as a scalar on the device, fp32 as LibTorch's optimizers have it.
   const at::Tensor& count() const { return count_; }
 
  private:
   at::Tensor count_;
 };
 
-/// What an optimizer needs to know besides its recipe.
+/// The settings of an optimizer besides its recipe.
 struct OptimizerOptions {
-  ReplicaMap replicas = {};                         ///< Muon: who holds which part of the model
-  ShardMemory memory = {};                          ///< where its state lies
-  std::optional<StochasticRounding> rounding = {};  ///< of weights and state in bf16; none: to the nearest
+  ReplicaMap replicas = {};                         ///< for Muon: which rank holds which part of the model
+  ShardMemory memory = {};                          ///< the memory of its state
+  std::optional<StochasticRounding> rounding = {};  ///< of weights and state in bf16; none: rounding to the nearest
 };
 
-/// The optimizer that the recipe names, over the trainable buffers of `units`, which must outlive it. No collective.
+/// Makes the optimizer that the recipe names, over the trainable buffers of `units`, which must outlive it. No
+/// collective.
 std::unique_ptr<Optimizer> make_optimizer(const OptimizerRecipe& recipe, const std::vector<Unit>& units,
                                           const OptimizerOptions& options = {});
 

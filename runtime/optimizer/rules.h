@@ -7,17 +7,18 @@
 
 namespace meshtrain {
 
-/// How a parameter is updated.
+/// The rule by which a parameter is updated.
 struct UpdateRule {
-  bool whole_matrix = false;  ///< by Muon; else element by element
-  double rate = 1;            ///< times the learning rate
+  bool whole_matrix = false;  ///< updated by Muon; else element by element
+  double rate = 1;            ///< multiplies the learning rate
   double weight_decay = 0;
 
   bool operator==(const UpdateRule&) const = default;
 };
 
-/// What the recipe says of `parameter`. Of optimizer.groups the first whose pattern matches its name counts. Under muon
-/// matrices are updated whole, but for embedding and head, and everything else by AdamW at a rate of its own.
+/// Returns the recipe's rule for `parameter`. The first of optimizer.groups whose pattern matches its name counts.
+/// Under muon matrices except embedding and head are updated as whole matrices, and everything else by AdamW at a rate
+/// of its own.
 UpdateRule rule_of(const Parameter& parameter, const OptimizerRecipe& recipe);
 
 /// A range of this rank's shard of a buffer whose elements share one rule.
@@ -26,7 +27,7 @@ struct UpdateRange {
   UpdateRule rule;
 };
 
-/// Cuts what this rank keeps of a buffer into as few ranges as possible; no element is left out but padding.
+/// Divides this rank's shard of a buffer into as few ranges as possible; only padding is left out.
 std::vector<UpdateRange> update_ranges(const FlatBuffer& buffer, const OptimizerRecipe& recipe);
 
 }  // namespace meshtrain

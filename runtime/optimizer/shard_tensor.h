@@ -6,8 +6,8 @@
 
 namespace meshtrain {
 
-/// Numbers laid out like a range of this rank's shard of a flat buffer: the shard itself, or what an optimizer keeps
-/// for it.
+/// Numbers laid out like a range of this rank's shard of a flat buffer: the shard itself, or an optimizer's state for
+/// it.
 struct ShardTensor {
   std::string name;  ///< "exp_avg"; empty: values of the parameters
   const FlatBuffer* buffer;

@@ -18,7 +18,7 @@ constexpr int64_t kPiece = 1 << 16;  // elements: a few of them fit into the sec
 constexpr int64_t kVector = 64;      // elements; a multiple of every processor's vectors
 constexpr int64_t kPerCounter = 8;   // elements that the 128 bits of one counter serve
 
-/// `random`: 16 bits.
+/// Rounds by `random`, 16 bits.
 c10::BFloat16 rounded_with(float exact, uint32_t random) {
   const uint32_t bits = std::bit_cast<uint32_t>(exact);
   const bool finite = (bits & 0x7F800000) != 0x7F800000;
@@ -26,7 +26,7 @@ c10::BFloat16 rounded_with(float exact, uint32_t random) {
   return c10::BFloat16(static_cast<uint16_t>((bits + random) >> 16), c10::BFloat16::from_bits());
 }
 
-/// Elements [begin, end) of a run, `rounded` and `exact` pointing at its first.
+/// Rounds elements [begin, end) of a run, `rounded` and `exact` pointing at its first.
 void round_run(c10::BFloat16* rounded, const float* exact, const ElementRun& run, int64_t begin, int64_t end,
                uint32_t step, uint32_t stream) {
   for (int64_t i = begin; i < end;) {
@@ -43,7 +43,7 @@ void round_run(c10::BFloat16* rounded, const float* exact, const ElementRun& run
   }
 }
 
-/// Runs of the elements [begin, end) of the local tensor, which lie at `offset` in the range.
+/// Adds the runs of elements [begin, end) of the local tensor, which are at `offset` in the range.
 void add_runs(const Parameter& parameter, int64_t begin, int64_t end, int64_t offset, uint64_t key,
               std::vector<ElementRun>& runs) {
   const std::vector<int64_t>&shape = parameter.shape, &global = parameter.global_shape;

@@ -11,7 +11,7 @@
 
 namespace meshtrain {
 
-/// Elements of a range that follow one another in their global tensor too.
+/// Elements of a range that are contiguous in their global tensor too.
 struct ElementRun {
   int64_t offset;  ///< in the range
   int64_t numel;
@@ -19,30 +19,30 @@ struct ElementRun {
   int64_t index;  ///< of the first, in the global tensor
 };
 
-/// rounded[i] becomes one of the two bf16 numbers around exact[i], the nearer one the likelier, so that exact[i] is the
-/// mean; a number that bf16 has stays what it is. What is drawn depends on the run's key, the element's index in the
-/// global tensor, `step` and `stream` alone, so every mesh rounds alike.
+/// Rounds exact[i] to one of the two bf16 numbers around it, the nearer one with the higher probability, so that the
+/// mean of rounded[i] is exact[i]; a bf16 number stays as it is. The random bits depend on the run's key, the element's
+/// index in the global tensor, `step` and `stream` alone, so every mesh rounds alike.
 ///
 /// rounded [n] bf16, exact [n] fp32, both contiguous, on the CPU: elements [first, first + n) of the range that `runs`
-/// are of. Elements in no run, padding, are left as they are.
+/// belong to. Elements in no run, padding, are not changed.
 void round_stochastically(const at::Tensor& rounded, const at::Tensor& exact, const std::vector<ElementRun>& runs,
                           int64_t first, uint32_t step, uint32_t stream);
 
 /// An optimizer's update of bf16 weights and state, computed in fp32 and rounded stochastically: an update far smaller
-/// than the distance of neighbouring numbers is not lost, but made as a whole in one of many steps.
+/// than the distance of neighbouring numbers is not lost, but made in full in one of many steps.
 class StochasticRounding {
  public:
   explicit StochasticRounding(uint64_t seed) : seed_(seed) {}
 
-  /// Where `range` of the shard that this rank keeps of `buffer` lies in the global tensors.
+  /// Returns the runs of `range`, in this rank's shard of `buffer`, in the global tensors.
   std::vector<ElementRun> runs(const FlatBuffer& buffer, Range range) const;
 
-  /// In fp32: what `tensors` and gradients become, piece by piece. Changes `tensors` element by element, in place; the
-  /// pieces are whole vectors of the processor, so that no element is treated otherwise than its neighbours.
+  /// An update in fp32 of a piece of `tensors`, element by element, in place. Pieces are a multiple of the processor's
+  /// vectors, so that every element is computed in the same way.
   using Update = std::function<void(const std::vector<at::Tensor>& tensors, const at::Tensor& gradients)>;
 
-  /// `tensors`: weights, then state; [n] bf16 as `gradients`, a range with `runs`, in the optimizer's `step`, from 1
-  /// on. Nothing on the Meta device.
+  /// Applies `update` to `tensors`: weights, then state; [n] bf16, as are the gradients, of a range with `runs`.
+  /// `step`: that of the optimizer, from 1 on. Does nothing on the Meta device.
   void apply(const std::vector<at::Tensor>& tensors, const at::Tensor& gradients, const std::vector<ElementRun>& runs,
              int64_t step, const Update& update) const;
 
@@ -50,7 +50,7 @@ class StochasticRounding {
   uint64_t seed_;
 };
 
-/// The update of `tensors` itself, or where `rounding` is given the update as it makes it.
+/// Applies `update` to `tensors`, through `rounding` if given.
 void apply_update(const std::optional<StochasticRounding>& rounding, const std::vector<at::Tensor>& tensors,
                   const at::Tensor& gradients, const std::vector<ElementRun>& runs, int64_t step,
                   const StochasticRounding::Update& update);

@@ -6,10 +6,12 @@
 
 namespace meshtrain {
 
-/// 128 random bits for a counter and a key: Philox4x32-10, Salmon et al., "Parallel random numbers: as easy as 1, 2,
-/// 3", SC11. Whoever draws for an element counts by its index in the global tensor, so that every mesh draws the same.
-/// The last word of the counter tells apart what is drawn: 0 for first values, 1 and up for roundings.
+/// The counter of philox(). For an element it holds the index in the global tensor, so that every mesh draws the same;
+/// its last word distinguishes the draws: 0 for first values, 1 and up for roundings.
 using Counter = std::array<uint32_t, 4>;
+
+/// Returns 128 random bits for a counter and a key: Philox4x32-10, Salmon et al., "Parallel random numbers: as easy as
+/// 1, 2, 3", SC11.
 inline Counter philox(Counter counter, uint64_t key) {
   uint32_t key0 = static_cast<uint32_t>(key), key1 = static_cast<uint32_t>(key >> 32);
   for (int round = 0; round < 10; ++round) {
@@ -23,7 +25,7 @@ inline Counter philox(Counter counter, uint64_t key) {
   return counter;
 }
 
-/// The key of a parameter: FNV-1a over the name, then the finaliser of splitmix64.
+/// Returns the key of a parameter: FNV-1a over the name, then the finaliser of splitmix64.
 inline uint64_t philox_key(uint64_t seed, std::string_view name) {
   uint64_t hash = 0xCBF29CE484222325 ^ seed;
   for (unsigned char c : name) hash = (hash ^ c) * 0x100000001B3;

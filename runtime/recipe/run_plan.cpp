@@ -153,7 +153,7 @@ std::string to_yaml(const RunPlan& plan) {
   writer.map("device", [&](Writer& device) {
     device.field("asked", word_of(kDevices, plan.device.kind));
     device.field("backend", word_of(kTransports, plan.device.transport));
-    device.field("only_cpu_can_do", plan.device.cpu_only);
+    if (!plan.device.cpu_only.empty()) device.field("cpu_only", plan.device.cpu_only);
   });
   return writer.text();
 }

@@ -35,14 +35,14 @@ json parse_object(const std::filesystem::path& file, std::string_view text) {
   std::set<std::string> seen;
   const auto refuse_twice = [&](int depth, json::parse_event_t event, json& value) {
     if (depth == 1 && event == json::parse_event_t::key && !seen.insert(value.get<std::string>()).second) {
-      fail(file, value.get<std::string>(), "is there twice");
+      fail(file, value.get<std::string>(), "appears twice");
     }
     return true;
   };
   return parse_json_object(file.string() + ": damaged, its header", text, refuse_twice);
 }
 
-// A list of whole numbers that are not negative; nothing when it is anything else.
+// Returns a list of whole numbers that are not negative; std::nullopt when the value is anything else.
 std::optional<std::vector<int64_t>> integers(const json& tensor, const char* key) {
   const auto list = tensor.find(key);
   if (list == tensor.end() || !list->is_array()) return std::nullopt;
@@ -85,10 +85,11 @@ Placed read_entry(const std::filesystem::path& file, const std::string& name, co
   return placed;
 }
 
-/// Reads runs of a file, in ascending order: a long one by itself, short ones that lie close together at once.
+/// A reader of runs of a file in ascending order: it reads a long run by itself, short ones that lie close together at
+/// once.
 class RunReader {
  public:
-  /// `end`: of the last run. `distance`: from the begin of one to that of the next.
+  /// `end`: that of the last run. `distance`: from the beginning of one run to that of the next.
   RunReader(const FileReader& file, int64_t end, int64_t distance)
       : file_(file), end_(end), together_(distance < kClose) {}
 
@@ -111,8 +112,8 @@ class RunReader {
   FileBytes window_;
 };
 
-// Reads the box of a tensor at `offset`, run by run: the dims that it covers whole, and the one before them, lie
-// together.
+// Reads the box of a tensor at `offset`, run by run: the dims that the box covers completely, and the one before them,
+// are contiguous.
 void read_box(const FileReader& file, int64_t offset, std::byte* target, const std::vector<int64_t>& shape,
               const Box& box, int64_t element) {
   size_t outer = shape.size();  // dims before it are walked through
@@ -156,7 +157,7 @@ SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : file_(path
   const uint64_t rest = static_cast<uint64_t>(file_.size() - kLengthBytes);
   if (length > rest || length > kMostHeaderBytes) {
     fail(path, "cut short or no safetensors file: its header should take " + std::to_string(length) + " bytes, " +
-                   std::to_string(rest) + " are there");
+                   std::to_string(rest) + " follow");
   }
   parse(static_cast<int64_t>(length));
 }
@@ -262,7 +263,7 @@ SafetensorsFolder::SafetensorsFolder(const std::filesystem::path& folder) : fold
   } else if (std::filesystem::exists(index, unreadable)) {
     open_index(index);
   } else {
-    fail(folder, "neither model.safetensors nor model.safetensors.index.json is there");
+    fail(folder, "has neither model.safetensors nor model.safetensors.index.json");
   }
 }
 
@@ -275,12 +276,12 @@ void SafetensorsFolder::open_index(const std::filesystem::path& index) {
     if (!file.is_string()) fail(index, name, "has no file name");
     const std::filesystem::path file_name = file.get<std::string>();
     if (!file_name.has_filename() || file_name.has_parent_path() || file_name == "." || file_name == "..") {
-      fail(index, name, "is said to be in \"" + file_name.string() + "\", which is not the name of a file beside it");
+      fail(index, name, "is listed in \"" + file_name.string() + "\", which is not the name of a file beside it");
     }
     const auto [known, first] = opened.try_emplace(file_name.string(), files_.size());
     std::error_code unreadable;
     if (first && !std::filesystem::exists(folder_ / file_name, unreadable)) {
-      fail(index, name, "is said to be in " + file_name.string() + ", which is missing");
+      fail(index, name, "is listed in " + file_name.string() + ", which is missing");
     }
     if (first) files_.emplace_back(folder_ / file_name);
     files_[known->second].entry(name);  // throws when the file lacks it

@@ -16,9 +16,9 @@
 
 namespace meshtrain {
 
-/// A safetensors file: 8 bytes of header length, a JSON header (dtype, shape and place of each tensor), data.
-/// Every error in the file, and of the disk, is an InputError that names it and the tensor. No collective; any thread
-/// may read.
+/// A safetensors file: 8 bytes of header length, a JSON header (dtype, shape and offsets of each tensor), data. Every
+/// error in the file or of the disk is an InputError that names the file and the tensor. No collective; any thread may
+/// read.
 class SafetensorsFile {
  public:
   /// Reads and checks the header: each tensor's bytes are those of its dtype and shape, and the tensors fill the file
@@ -26,22 +26,22 @@ class SafetensorsFile {
   explicit SafetensorsFile(const std::filesystem::path& path);
 
   const std::filesystem::path& path() const { return file_.path(); }
-  /// In the order of the data.
+  /// Returns the entries in the order of their data.
   const std::vector<TensorEntry>& entries() const { return entries_; }
-  /// The header's "__metadata__".
+  /// Returns the header's "__metadata__".
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
 
   bool contains(const std::string& name) const { return index_.contains(name); }
-  /// Throws InputError when there is no such tensor.
+  /// Returns the entry of a tensor. Throws InputError when there is no such tensor.
   const TensorEntry& entry(const std::string& name) const;
 
-  /// A CPU tensor of the stored dtype: a copy of the whole tensor, or of the part in `box` alone, [box.size]. Throws
-  /// InputError when there is no such tensor or the box does not lie in it.
+  /// Read the complete tensor, or only the part in `box`, [box.size], as a CPU tensor of the stored dtype. Throw
+  /// InputError when there is no such tensor or when the box does not lie in it.
   at::Tensor read(const std::string& name) const;
   at::Tensor read(const std::string& name, const Box& box) const;
   /// Calls `visit` with the tensor's bytes, block by block. Throws InputError when there is no such tensor.
   void for_each_block(const std::string& name, const std::function<void(std::string_view block)>& visit) const;
-  /// The file's bytes before those of the tensors.
+  /// Returns the file's bytes before those of the tensors.
   FileBytes header() const { return file_.read(0, data_begin_); }
 
  private:
@@ -70,7 +70,7 @@ class SafetensorsFolder {
   at::Tensor read(const std::string& name) const { return file(name).read(name); }
   at::Tensor read(const std::string& name, const Box& box) const { return file(name).read(name, box); }
   std::vector<std::string> names() const;
-  /// Those of its tensors.
+  /// Returns the paths of its safetensors files.
   std::vector<std::filesystem::path> files() const;
 
  private:

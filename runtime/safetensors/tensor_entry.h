@@ -16,14 +16,14 @@ struct TensorEntry {
   std::vector<int64_t> shape;
 };
 
-/// Bytes of the tensor's data. Throws std::overflow_error when strides or size are beyond an int64.
+/// Returns the bytes of the tensor's data. Throws std::overflow_error when strides or size are beyond an int64.
 int64_t num_bytes(const TensorEntry& entry);
 
-/// "BF16" and the like as a dtype and back; nothing for a dtype that the other side does not have.
+/// Convert "BF16" and the like to a dtype and back; std::nullopt when the other side has no such dtype.
 std::optional<at::ScalarType> dtype_of_safetensors(const std::string& name);
 std::optional<std::string> safetensors_dtype(at::ScalarType dtype);
 
-/// "[2, 3]"
+/// Returns "[2, 3]".
 std::string describe_shape(const std::vector<int64_t>& shape);
 
 }  // namespace meshtrain

@@ -22,7 +22,7 @@ SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path, const st
     const int64_t end = offset + num_bytes(entry);
     header[entry.name] = {{"dtype", *dtype}, {"shape", entry.shape}, {"data_offsets", {offset, end}}};
     const std::string name = entry.name;
-    if (!places_.try_emplace(name, Place{std::move(entry), offset, false}).second) {
+    if (!slots_.try_emplace(name, Slot{std::move(entry), offset, false}).second) {
       throw std::invalid_argument(name + " is declared twice");
     }
     offset = end;
@@ -33,27 +33,27 @@ SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path, const st
   header_.assign(reinterpret_cast<const char*>(&length), sizeof length);
   header_ += text;
   file_.append(header_.data(), header_.size());
-  for (auto& [name, place] : places_) place.offset += static_cast<int64_t>(header_.size());
+  for (auto& [name, slot] : slots_) slot.offset += static_cast<int64_t>(header_.size());
 }
 
 void SafetensorsWriter::write(const std::string& name, const at::Tensor& tensor) {
-  const auto found = places_.find(name);
-  if (found == places_.end()) throw std::invalid_argument(name + " was not declared");
-  Place& place = found->second;
-  if (place.written) throw std::invalid_argument(name + " is written already");
-  if (tensor.sizes() != at::IntArrayRef(place.entry.shape)) {
+  const auto found = slots_.find(name);
+  if (found == slots_.end()) throw std::invalid_argument(name + " was not declared");
+  Slot& slot = found->second;
+  if (slot.written) throw std::invalid_argument(name + " is written already");
+  if (tensor.sizes() != at::IntArrayRef(slot.entry.shape)) {
     throw std::invalid_argument(name + " has shape " + describe_shape(tensor.sizes().vec()) + ", declared was " +
-                                describe_shape(place.entry.shape));
+                                describe_shape(slot.entry.shape));
   }
-  const at::Tensor data = tensor.detach().to(at::kCPU, place.entry.dtype).contiguous();
-  file_.write_at(place.offset, data.const_data_ptr(), data.nbytes());
-  place.written = true;
+  const at::Tensor data = tensor.detach().to(at::kCPU, slot.entry.dtype).contiguous();
+  file_.write_at(slot.offset, data.const_data_ptr(), data.nbytes());
+  slot.written = true;
   --num_missing_;
 }
 
 void SafetensorsWriter::finish() {
-  for (const auto& [name, place] : places_) {
-    if (!place.written) throw std::logic_error(file_.path().string() + ": " + name + " was not written");
+  for (const auto& [name, slot] : slots_) {
+    if (!slot.written) throw std::logic_error(file_.path().string() + ": " + name + " was not written");
   }
   file_.finish();
 }

@@ -13,8 +13,8 @@
 
 namespace meshtrain {
 
-/// Writes a safetensors file tensor by tensor, in any order, without holding more than one. The file appears under its
-/// name at finish(), whole; what an unfinished writer wrote is removed.
+/// A writer of a safetensors file, tensor by tensor in any order, which holds one tensor at most. The file appears
+/// under its name at finish(), complete; an unfinished one is removed.
 class SafetensorsWriter {
  public:
   /// Declares what will be written. The data are laid out in this order, wider dtypes first, so that every tensor is
@@ -24,20 +24,20 @@ class SafetensorsWriter {
                     const std::map<std::string, std::string>& metadata = {{"format", "pt"}});
 
   /// Writes a declared tensor, from any device, rounded to the declared dtype. Throws std::invalid_argument when it was
-  /// not declared, has another shape or is written already; std::runtime_error when the disk fails (full), after which
-  /// nothing is left of the file.
+  /// not declared, has another shape or is written already; std::runtime_error when the disk fails (full); the file is
+  /// then removed.
   void write(const std::string& name, const at::Tensor& tensor);
 
-  /// The file's bytes before those of the tensors.
+  /// Returns the file's bytes before those of the tensors.
   const std::string& header() const { return header_; }
-  /// Tensors declared and not yet written.
+  /// Returns the number of tensors that are declared and not written yet.
   int64_t num_missing() const { return num_missing_; }
 
   /// Makes the file durable under its name. Throws std::logic_error when a declared tensor was not written.
   void finish();
 
  private:
-  struct Place {
+  struct Slot {
     TensorEntry entry;
     int64_t offset = 0;  // in the file
     bool written = false;
@@ -45,7 +45,7 @@ class SafetensorsWriter {
 
   OutputFile file_;
   std::string header_;
-  std::map<std::string, Place> places_;
+  std::map<std::string, Slot> slots_;
   int64_t num_missing_ = 0;
 };
 

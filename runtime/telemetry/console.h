@@ -6,16 +6,16 @@
 
 namespace meshtrain {
 
-/// "step  12/60  loss 2.1234  norm 0.81  lr 1.0e-03  12,345 tok/s  eta 0:34". `eta_seconds`: time that the remaining
-/// steps will take. Behind it "  eval loss 2.3456" when the model was evaluated. Of a step that was skipped it says so,
-/// with the parameter and the loss scale.
+/// Formats a step: "step  12/60  loss 2.1234  norm 0.81  lr 1.0e-03  12,345 tok/s  eta 0:34". `eta_seconds`: the time
+/// that the remaining steps will take. Appends "  eval loss 2.3456" when the model was evaluated, and for a skipped
+/// step the reason, with the parameter and the loss scale.
 std::string console_line(const StepMetrics& metrics, int64_t num_steps, double eta_seconds);
 
-/// 1234567 -> "1,234,567"
+/// Formats 1234567 as "1,234,567".
 std::string with_separators(int64_t value);
-/// (1234, "piece") -> "1,234 pieces", (1, "piece") -> "1 piece"
+/// Formats (1234, "piece") as "1,234 pieces", (1, "piece") as "1 piece".
 std::string counted(int64_t count, const std::string& word);
-/// Seconds -> "34:05" or "2:34:05"
+/// Formats seconds as "34:05" or "2:34:05".
 std::string duration(double seconds);
 
 }  // namespace meshtrain

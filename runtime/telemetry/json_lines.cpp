@@ -22,23 +22,23 @@ namespace {
   throw std::runtime_error("cannot write " + file.string() + ": " + std::strerror(errno));
 }
 
-/// The step of a line; none when it was not written whole.
+/// Returns the step of a line; std::nullopt when the line is incomplete.
 std::optional<int64_t> step_of(const std::string& line) {
   const nlohmann::json entry = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
   if (!entry.is_object() || !entry.contains("step") || !entry["step"].is_number_integer()) return std::nullopt;
   return entry["step"].get<int64_t>();
 }
 
-/// Calls `visit` with each line of `file`, and whether it ends there.
+/// Calls `visit` with each line of `file`, and true when the line ends with a line break.
 void for_each_line(const std::filesystem::path& file, const std::function<void(const std::string&, bool)>& visit) {
-  errno = EIO;  // of streams that give no reason
+  errno = EIO;  // for streams that set no errno
   std::ifstream in(file);
   if (!in) throw std::runtime_error("cannot read " + file.string() + ": " + std::strerror(errno));
   for (std::string line; std::getline(in, line);) visit(line, !in.eof());
   if (in.bad()) throw std::runtime_error("cannot read " + file.string() + " to its end: " + std::strerror(errno));
 }
 
-/// What of a file is kept: its leading lines that are whole and belong to steps up to `last_step`.
+/// The part of a file that is kept: its leading lines that are complete and belong to steps up to `last_step`.
 struct Kept {
   Kept(const std::filesystem::path& file, int64_t last_step) {
     int64_t next = 1;  // step

@@ -6,11 +6,11 @@
 
 namespace meshtrain {
 
-/// The largest step of the lines of `file`, as JsonLines writes it; 0 when it has none or does not exist. Throws
+/// Returns the largest step in the lines of `file`, which JsonLines wrote; 0 when it has none or does not exist. Throws
 /// std::runtime_error when it cannot be read.
 int64_t last_step_in(const std::filesystem::path& file);
 
-/// A file of one JSON object a line and step, in the order of steps, each written through at once. Of one rank.
+/// A file of JSON objects, one a line and step, in the order of steps; each is written at once. One rank writes it.
 class JsonLines {
  public:
   /// Opens `file` to append; lines of steps after `last_step` are cut off. Throws std::runtime_error.
@@ -24,12 +24,12 @@ class JsonLines {
   void append(const std::string& object);
   /// Makes durable what was appended. Throws std::runtime_error as append().
   void sync();
-  /// Closes the file, after which nothing is appended: a file system may report only then that it could not write.
-  /// Throws std::runtime_error as append(). Without it the destructor closes, and reports nothing.
+  /// Closes the file; nothing may be appended afterwards. Some file systems report a failed write only then. Throws
+  /// std::runtime_error as append() does. Without finish() the destructor closes the file, and such a failure is lost.
   void finish();
-  /// How many lines were cut off at the beginning.
+  /// Returns how many lines the constructor cut off.
   int64_t num_cut() const { return num_cut_; }
-  /// The steps up to `last_step` that had no line: "step 3, steps 5 to 8"; empty: none.
+  /// Returns the steps up to `last_step` that had no line: "step 3, steps 5 to 8"; empty when all have one.
   const std::string& missing() const { return missing_; }
 
  private:
@@ -37,7 +37,7 @@ class JsonLines {
   int descriptor_;
   int64_t num_cut_ = 0;
   std::string missing_;
-  bool is_named_ = false;  // for good, in its folder
+  bool is_named_ = false;  // its name is durable in its folder
 };
 
 }  // namespace meshtrain

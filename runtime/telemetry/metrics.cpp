@@ -13,7 +13,7 @@ void MetricsFile::append(const StepMetrics& metrics) {
                                   {"step_seconds", metrics.step_seconds},
                                   {"tokens_per_second", metrics.tokens_per_second}};
   if (metrics.loss_scale) entry["loss_scale"] = *metrics.loss_scale;
-  if (tells_skipped_) entry["skipped"] = metrics.skipped;
+  if (records_skipped_) entry["skipped"] = metrics.skipped;
   if (!metrics.non_finite.empty()) entry["non_finite"] = metrics.non_finite;
   if (metrics.evaluation) {
     entry["eval_loss"] = metrics.evaluation->loss;

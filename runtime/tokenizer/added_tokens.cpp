@@ -19,7 +19,7 @@ bool begins_with_word(std::string_view text) {
   return is_word(next_code_point(at));
 }
 
-// Where the spaces at the end of text[0, end) begin.
+// Returns where the spaces at the end of text[0, end) begin.
 size_t spaces_before(std::string_view text, size_t end) {
   const char* at = text.data() + end;
   while (at != text.data()) {

@@ -10,18 +10,18 @@
 
 namespace meshtrain {
 
-/// A token that is found in text before it is cut into words.
+/// A token that is searched for in a text before the text is cut into words.
 struct AddedToken {
   std::string content;
-  std::string pattern;  // the text that it is found as: content, normalised where `normalized`
+  std::string pattern;  // the text to search for: content, normalised where `normalized`
   uint32_t id = 0;
-  bool single_word = false;                      // only where no letter or digit touches it
-  bool strip_left = false, strip_right = false;  // it takes the spaces beside it
-  bool normalized = false;                       // found in text that is normalised, as is its own content
+  bool single_word = false;                      // found only where no letter or digit touches it
+  bool strip_left = false, strip_right = false;  // includes the spaces beside it
+  bool normalized = false;                       // searched for in the normalised text; its content is normalised too
   bool special = false;
 };
 
-/// Finds added tokens: of those that begin first, the longest.
+/// A finder of added tokens: of those that begin first it takes the longest.
 class AddedTokenFinder {
  public:
   struct Piece {
@@ -29,7 +29,7 @@ class AddedTokenFinder {
     std::optional<uint32_t> id;  // absent: text between tokens
   };
 
-  /// Patterns differ.
+  /// All patterns must be different.
   explicit AddedTokenFinder(std::vector<AddedToken> tokens);
 
   /// Appends the pieces of `text`, none of them empty.
@@ -44,7 +44,7 @@ class AddedTokenFinder {
   static constexpr uint32_t kNone = 0xFFFFFFFF;
   std::vector<AddedToken> tokens_;
   std::array<bool, 256> begins_{};                   // a pattern begins with that byte
-  std::unordered_map<uint64_t, uint32_t> children_;  // of a trie: node << 8 | byte
+  std::unordered_map<uint64_t, uint32_t> children_;  // the edges of a trie: node << 8 | byte
   std::vector<uint32_t> ends_;                       // [node]: the token whose pattern ends there, or kNone
 };
 

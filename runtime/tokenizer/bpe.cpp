@@ -79,7 +79,7 @@ void BpeWords::begin(std::string_view word) {
   }
 }
 
-// Notes the pair of the symbols at `at` and behind it, when they are merged. The heap's top is the next to merge.
+// Queues the pair of the symbol at `at` and its successor if they merge. The heap's top is the next pair to merge.
 void BpeWords::note(int64_t at) {
   const int64_t next = at < 0 ? -1 : symbols_[static_cast<size_t>(at)].next;
   if (next < 0) return;
@@ -106,7 +106,7 @@ void BpeWords::merge(std::string_view word) {
     if (!left.alive || left.next < 0) continue;
     Symbol& right = symbols_[static_cast<size_t>(left.next)];
     const Merge* found = bpe_.merges_.find(left.id, right.id);
-    if (found == nullptr || found->merged != pair.merged) continue;  // another has taken one of the two
+    if (found == nullptr || found->merged != pair.merged) continue;  // another merge has taken one of the two
     left.id = pair.merged;
     left.next = right.next;
     right.alive = false;

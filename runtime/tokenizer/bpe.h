@@ -10,17 +10,17 @@
 
 namespace meshtrain {
 
-/// A pair of neighbours and what becomes of them: the pairs of lower rank first.
+/// A pair of neighbouring tokens and the token that they merge into. Pairs of lower rank merge first.
 struct Merge {
   uint32_t left = 0, right = 0, rank = 0, merged = 0;
 };
 
-/// A fixed map of pairs of ids, by open addressing.
+/// An immutable map from pairs of ids to their merges, with open addressing.
 class MergeTable {
  public:
-  /// Of equal pairs the last one counts.
+  /// Builds the map. Of equal pairs the last one counts.
   explicit MergeTable(std::span<const Merge> merges);
-  /// nullptr: they are not merged.
+  /// Returns the merge of two neighbours; nullptr when they do not merge.
   const Merge* find(uint32_t left, uint32_t right) const {
     for (size_t i = slot(left, right);; i = (i + 1) & mask_) {
       const Merge& found = slots_[i];
@@ -43,8 +43,8 @@ class MergeTable {
 struct BpeOptions {
   std::unordered_map<std::string, uint32_t> ids;  // by the bytes of a token
   std::vector<Merge> merges;
-  std::optional<uint32_t> unknown;  // for a byte that is no token; absent: such a byte is left out
-  bool fuse_unknown = false;        // one for several in a row
+  std::optional<uint32_t> unknown;  // the id of a byte that is not a token; absent: such a byte is left out
+  bool fuse_unknown = false;        // one unknown id stands for several such bytes in a row
   bool whole_words = false;         // a word that is a token is that token ("ignore_merges")
 };
 
@@ -62,14 +62,14 @@ class Bpe {
   std::vector<std::optional<uint32_t>> byte_ids_;  // [256]
 };
 
-/// Encodes words, and remembers those it has met. For one thread at a time; any number of them share a `Bpe`.
+/// An encoder of words, with a cache of their ids. For one thread at a time; any number of encoders share a `Bpe`.
 class BpeWords {
  public:
   explicit BpeWords(const Bpe& bpe);
 
-  /// Appends the ids of one word. In the order of rank, and of equal rank from the left, neighbours are merged, as
-  /// tokenizers' Word::merge_all does it: a pair that was noted stays good as long as the two neighbours at its place
-  /// give the same token. n log n in the word's length.
+  /// Appends the ids of one word. Merges neighbours by rank, and pairs of equal rank from the left, as tokenizers'
+  /// Word::merge_all does: a queued pair stays valid as long as the two neighbours at its index still merge into the
+  /// same token. O(n log n) in the word's length.
   void encode(std::string_view word, std::vector<int64_t>& ids);
 
  private:

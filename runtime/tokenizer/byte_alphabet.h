@@ -8,11 +8,11 @@
 /// from U+0100 on (GPT-2's bytes_to_unicode).
 namespace meshtrain {
 
-/// The bytes that a token written so stands for; nothing when a character is not of that alphabet. `token` is valid
-/// UTF-8.
+/// Returns the bytes that `token`, valid UTF-8, stands for in this alphabet; std::nullopt when a character is not of
+/// it.
 std::optional<std::string> bytes_of_token(std::string_view token);
 
-/// How a byte is written.
+/// Returns the character that stands for a byte.
 std::string written_byte(unsigned char byte);
 
 }  // namespace meshtrain

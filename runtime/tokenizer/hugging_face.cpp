@@ -14,7 +14,7 @@
 namespace meshtrain {
 namespace {
 
-/// What an encoding needs beside the tokenizer; kept from one to the next.
+/// The buffers of one encode(), kept for the next.
 struct Workspace {
   explicit Workspace(const Bpe& bpe) : words(bpe) {}
 
@@ -23,7 +23,7 @@ struct Workspace {
   std::vector<AddedTokenFinder::Piece> pieces, inner;
 };
 
-/// Those that no thread has at the moment. A thread looks first where it has put its own.
+/// The workspaces that no thread uses at the moment. A thread first looks where it has returned its last one.
 class Workspaces {
  public:
   explicit Workspaces(const Bpe& bpe) : bpe_(bpe) {}
@@ -60,7 +60,7 @@ class Workspaces {
   std::array<std::atomic<Workspace*>, 256> slots_{};
 };
 
-/// How a token is shown.
+/// The text of a token.
 struct Shown {
   std::string bytes;
   bool special = false;

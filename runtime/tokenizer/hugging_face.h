@@ -13,20 +13,20 @@
 
 namespace meshtrain {
 
-/// What a tokenizer.json says.
+/// The content of a tokenizer.json.
 struct HuggingFaceParts {
   bool nfc = false;
   std::vector<PreTokenizerStep> steps;
   BpeOptions bpe;
-  std::unordered_map<std::string, uint32_t> ids;  // of the model's tokens, as they are written in the file
-  std::vector<AddedToken> added;                  // content differs
+  std::unordered_map<std::string, uint32_t> ids;  // by the model's tokens, as the file spells them
+  std::vector<AddedToken> added;                  // no two with the same content
   std::vector<int64_t> before, after;             // ids around every text
 };
 
-/// Throws InputError as load_tokenizer() says.
+/// Reads a tokenizer.json. Throws InputError as load_tokenizer() does.
 HuggingFaceParts read_hugging_face(const std::string& file);
 
-/// As in load_tokenizer(). Throws InputError.
+/// Makes the tokenizer of a tokenizer.json. Throws InputError as load_tokenizer() does.
 std::shared_ptr<Tokenizer> hugging_face_tokenizer(const std::string& file);
 
 }  // namespace meshtrain

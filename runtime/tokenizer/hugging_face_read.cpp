@@ -12,13 +12,13 @@
 namespace meshtrain {
 namespace {
 
-// Of GPT-2, and ByteLevel's own.
+// The pattern of GPT-2, which is ByteLevel's own.
 constexpr const char* kByteLevelPattern =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 constexpr int kDeepest = 20;  // Sequences within Sequences
 
 void refuse_deep(const JsonCursor& at, int depth) {
-  if (depth > kDeepest) at.fail("is a Sequence within too many others");
+  if (depth > kDeepest) at.fail("is a Sequence nested too deeply");
 }
 
 void read_normalizer(const JsonCursor& normalizer, HuggingFaceParts& parts, int depth = 0) {
@@ -55,7 +55,7 @@ SplitStep read_split(const JsonCursor& split) {
   return {read_pattern(split.at("pattern")), read_behavior(split.at("behavior")), split.flag_or("invert", false)};
 }
 
-// Whether a ByteLevel was among them: nothing may follow.
+// Returns true when a ByteLevel was among the steps: none may follow it.
 bool read_pre_tokenizer(const JsonCursor& pre_tokenizer, HuggingFaceParts& parts, int depth = 0) {
   refuse_deep(pre_tokenizer, depth);
   const std::string type = pre_tokenizer.type_of("ByteLevel, Split, Digits, Sequence");
@@ -85,7 +85,7 @@ void read_template(const JsonCursor& processor, HuggingFaceParts& parts) {
   for (size_t i = 0; i < pieces.size(); ++i) {
     const JsonCursor piece = pieces.at(i);
     if (const std::optional<JsonCursor> sequence = piece.find("Sequence")) {
-      if (text_seen || sequence->at("id").text() != "A") piece.fail("is not the one Sequence A that a text is");
+      if (text_seen || sequence->at("id").text() != "A") piece.fail("is not Sequence A, the only one supported");
       text_seen = true;
       continue;
     }
@@ -141,7 +141,7 @@ void read_merges(const JsonCursor& merges, HuggingFaceParts& parts) {
     const auto [left, right] = read_pair(merge);
     const auto id = [&](const std::string& token) {
       const auto found = parts.ids.find(token);
-      if (found == parts.ids.end()) merge.fail("has the token \"" + token + "\", which model.vocab has not");
+      if (found == parts.ids.end()) merge.fail("has the token \"" + token + "\", which is not in model.vocab");
       return found->second;
     };
     const auto rank = static_cast<uint32_t>(parts.bpe.merges.size());
@@ -177,7 +177,8 @@ void read_model(const JsonCursor& model, HuggingFaceParts& parts) {
   }
 }
 
-// The ids are those of the model where it has such a token, else the next free ones, as the package gives them.
+// Reads the added tokens. Their ids must be those of model.vocab, or else the next free ones, as the package numbers
+// them.
 void read_added_tokens(const JsonCursor& tokens, HuggingFaceParts& parts) {
   auto next = static_cast<uint32_t>(parts.ids.size());
   std::set<std::pair<bool, std::string>> patterns;
@@ -200,7 +201,7 @@ void read_added_tokens(const JsonCursor& tokens, HuggingFaceParts& parts) {
     }
     added.pattern = added.normalized && parts.nfc ? nfc(added.content) : added.content;
     if (!patterns.emplace(added.normalized, added.pattern).second) {
-      token.fail("is found as the same text as one before it, \"" + added.pattern + "\"");
+      token.fail("has the same text as a token before it, \"" + added.pattern + "\"");
     }
     parts.added.push_back(std::move(added));
   }

@@ -48,7 +48,7 @@ bool is_file(const fs::path& path) {
   return fs::exists(path, ignored) && !fs::is_directory(path, ignored);
 }
 
-// The file that a tokenizer is in.
+// Returns the file of the tokenizer `name`.
 fs::path tokenizer_file(const fs::path& name) {
   std::error_code ignored;
   if (!fs::is_directory(name, ignored)) {
@@ -65,7 +65,7 @@ fs::path tokenizer_file(const fs::path& name) {
   throw InputError(name.string() + ": the folder has neither tokenizer.json nor tokenizer.model");
 }
 
-// The token that `key` of tokenizer_config.json names: its text, or an object with that as "content".
+// Returns the token that `key` of tokenizer_config.json names: by its text, or by an object with the text as "content".
 std::optional<int64_t> configured(const JsonCursor& config, const std::string& key, const Tokenizer& tokenizer) {
   const std::optional<JsonCursor> found = config.find(key);
   if (!found) return std::nullopt;
@@ -75,7 +75,7 @@ std::optional<int64_t> configured(const JsonCursor& config, const std::string& k
   return id;
 }
 
-// `key` of config.json: an id, or a list of several.
+// Returns the id under `key` of config.json, or the first of a list of ids.
 std::optional<int64_t> numbered(const JsonCursor& config, const std::string& key) {
   const std::optional<JsonCursor> found = config.find(key);
   if (!found) return std::nullopt;
@@ -97,7 +97,7 @@ void read_ends(const fs::path& folder, Tokenizer& tokenizer) {
   }
 }
 
-// What LlamaTokenizer of transformers asks before it puts the beginning's token before a text.
+// Returns true when LlamaTokenizer of transformers would put the token for the beginning before a text.
 bool adds_begin(const fs::path& folder) {
   const fs::path file = folder / "tokenizer_config.json";
   if (!is_file(file)) return false;

@@ -28,7 +28,7 @@ class Tables {
   }
 
   uint8_t combining(uint32_t c) const { return combining_[c]; }
-  /// NFC changes it, or may put it together with what stands before it.
+  /// Returns true when NFC changes `c`, or may compose it with the character before it.
   bool changing(uint32_t c) const { return changing_[c]; }
 
   void decompose(uint32_t c, std::vector<uint32_t>& out) const {
@@ -45,7 +45,7 @@ class Tables {
     if (found->second.second != 0) decompose(found->second.second, out);
   }
 
-  /// 0: the two are not composed.
+  /// Returns the composition of two characters; 0 when there is none.
   uint32_t compose(uint32_t first, uint32_t second) const {
     if (first - kLeading < kLeadings && second - kVowel < kVowels) {
       return kSyllable + ((first - kLeading) * kVowels + (second - kVowel)) * kTrailings;
@@ -86,7 +86,7 @@ void order_marks(std::vector<uint32_t>& points) {
 void compose(std::vector<uint32_t>& points) {
   constexpr size_t kNone = static_cast<size_t>(-1);
   size_t starter = kNone, kept = 0;
-  int last = -1;  // the class of what stands between the starter and this one
+  int last = -1;  // the class of the character between the starter and this one
   for (const uint32_t c : points) {
     const int combining = tables().combining(c);
     const uint32_t whole =

@@ -16,28 +16,30 @@ struct PatternProgram;
 /// possessive ?+ *+ ++. Immutable: any number of threads may match at the same time.
 class Pattern {
  public:
-  /// The places that a search may go back to; one for each thread, kept so that its memory is.
-  struct Place {
+  /// A state to which a search may backtrack. Each thread needs a list of its own, and keeps it for the sake of its
+  /// memory.
+  struct Alternative {
     uint32_t instruction;
     const char* at;
-    const char* low;  // of a loop: how far it may give back; nullptr otherwise
+    const char* low;  // of a loop: the end of its least match; nullptr otherwise
   };
-  using Places = std::vector<Place>;
+  using Alternatives = std::vector<Alternative>;
 
-  /// Throws InputError, without a file name, when the expression is malformed, uses something else, or can match the
-  /// empty text.
+  /// Compiles `expression`. Throws InputError, without a file name, when the expression is malformed, uses something
+  /// else, or can match the empty text.
   explicit Pattern(std::string_view expression);
   ~Pattern();
   Pattern(Pattern&&) noexcept;
 
-  /// The expression that finds `text` itself.
+  /// Returns the pattern that matches `text` itself.
   static Pattern literal(std::string_view text);
 
   const std::string& expression() const { return expression_; }
 
-  /// The first match in `text`, valid UTF-8, at or behind `from`: an empty view at its end when there is none.
-  /// Lookahead sees all of `text`. Throws InputError when one match takes more than ten million steps back.
-  std::string_view find(std::string_view text, size_t from, Places& places) const;
+  /// Returns the first match in `text`, valid UTF-8, that begins at `from` or behind it: an empty view at the end of
+  /// `text` when there is none. Lookahead sees all of `text`. Throws InputError when one match takes more than ten
+  /// million backtracking steps.
+  std::string_view find(std::string_view text, size_t from, Alternatives& alternatives) const;
 
  private:
   class Search;

@@ -43,7 +43,7 @@ class Compiler {
  private:
   uint32_t add(PatternProgram::Instruction instruction) {
     if (program_.instructions.size() == kMostInstructions) {
-      throw InputError("the regular expression is too large: its counted repetitions write it out many times");
+      throw InputError("the regular expression is too large: its counted repetitions expand to too many instructions");
     }
     program_.instructions.push_back(instruction);
     return here() - 1;
@@ -100,7 +100,7 @@ class Compiler {
     for (const uint32_t exit : exits) end_at(exit);
   }
 
-  // What a match of `node` can begin with, as a set's index; -1: anything.
+  // Returns the index of the set of code points that a match of `node` can begin with; -1: any.
   int32_t first_of(const PatternNode& node) {
     CodePointSet set;
     if (!add_first(node, set)) return -1;
@@ -112,7 +112,7 @@ class Compiler {
     return index;
   }
 
-  // False when the node can be empty.
+  // Adds the code points that a match of `node` can begin with. Returns false when `node` can match the empty text.
   bool add_first(const PatternNode& node, CodePointSet& set) const {
     switch (node.kind) {
       case PatternNode::Kind::Set:

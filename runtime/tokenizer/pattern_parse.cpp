@@ -179,7 +179,7 @@ class Parser {
     return set;
   }
 
-  // What follows a backslash: the code point that it stands for, or kNoCodePoint when it is a set, which is added.
+  // Reads what follows a backslash. Returns its code point, or kNoCodePoint for a set, which is added to `set`.
   uint32_t escape(CodePointSet& set) {
     const uint32_t c = take_code_point();
     switch (c) {
@@ -267,7 +267,8 @@ class Parser {
     last_letter_ = lower;
   }
 
-  // Oniguruma takes some single characters for two letters when case is ignored: the sharp s for ss, ligatures.
+  // Refuses two letters that Oniguruma also matches with a single character when case is ignored: ss with the sharp s,
+  // and ligatures.
   void refuse_folded_pair(uint32_t first, uint32_t second) const {
     const std::string pair = {static_cast<char>(first), static_cast<char>(second)};
     for (const char* folded : {"ss", "st", "ff", "fi", "fl"}) {

@@ -14,7 +14,7 @@ constexpr size_t kMostPatternSets = 256;
 
 enum class PatternGreed { Greedy, Lazy, Possessive };
 
-/// A part of an expression.
+/// A node of an expression's syntax tree.
 struct PatternNode {
   enum class Kind { Empty, Set, Sequence, Choice, Repeat, Ahead } kind = Kind::Empty;
   std::vector<PatternNode> children = {};
@@ -26,8 +26,8 @@ struct PatternNode {
 
 bool can_be_empty(const PatternNode& node);
 
-/// The expression, valid UTF-8, as a tree; its sets of code points go to `sets`, each once. Throws InputError as
-/// Pattern says.
+/// Parses an expression, valid UTF-8, into a tree; adds its sets of code points to `sets`, each once. Throws InputError
+/// as Pattern says.
 PatternNode parse_pattern(std::string_view expression, std::vector<CodePointSet>& sets);
 
 }  // namespace meshtrain

@@ -7,17 +7,17 @@
 
 namespace meshtrain {
 
-/// An expression as instructions for a search with places to go back to.
+/// An expression compiled to instructions for a search that backtracks.
 struct PatternProgram {
   enum class Kind : uint8_t {
-    One,     // a code point of `set`
-    Loop,    // as many of `set` as there are, `min` to `max`; gives them back one by one
-    Keep,    // the same; gives none back
-    Split,   // goes on with the next instruction, and on failure at `target`; at once where the code point is not in
+    One,     // matches one code point of `set`
+    Loop,    // matches as many code points of `set` as possible, `min` to `max`; backtracks one by one
+    Keep,    // as Loop, but never backtracks
+    Split,   // continues with the next instruction, and on failure at `target`; at once if the code point is not in
              // `set`
-    Jump,    // to `target`
-    Ahead,   // what follows, to its Accept, has to match here, or not where `negated`; goes on at `target`
-    Atomic,  // what follows, to its Accept, is matched for good; goes on at `target`
+    Jump,    // continues at `target`
+    Ahead,   // the instructions to its Accept must match here, or must not if `negated`; continues at `target`
+    Atomic,  // matches the instructions to its Accept, never to backtrack into them; continues at `target`
     Accept,
   };
   struct Instruction {

@@ -9,37 +9,38 @@ namespace meshtrain {
 
 class Pattern::Search {
  public:
-  Search(const Pattern& pattern, std::string_view text, Places& places)
+  Search(const Pattern& pattern, std::string_view text, Alternatives& alternatives)
       : pattern_(pattern),
         instructions_(pattern.program_->instructions.data()),
         sets_(pattern.program_->sets.data()),
         end_(text.data() + text.size()),
-        places_(places),
+        alternatives_(alternatives),
         most_steps_(10'000'000 + 4 * text.size()) {}
 
-  // Where the match that begins at `at` ends; nullptr: there is none. Runs from `instruction` to its Accept.
+  // Returns the end of the match that begins at `at`; nullptr when there is none. Runs from `instruction` to its
+  // Accept.
   const char* match(uint32_t instruction, const char* at) {
-    const size_t bottom = places_.size();
+    const size_t bottom = alternatives_.size();
     while (true) {
       const Step step = forward(instruction, at);
       if (step == Step::Matched) {
-        places_.resize(bottom);
+        alternatives_.resize(bottom);
         return at;
       }
-      if (places_.size() == bottom) return nullptr;
+      if (alternatives_.size() == bottom) return nullptr;
       if (++steps_ > most_steps_) {
-        places_.clear();
+        alternatives_.clear();
         throw InputError("the regular expression " + pattern_.expression_ + " takes more than " +
-                         std::to_string(most_steps_) + " steps back in a text of " +
+                         std::to_string(most_steps_) + " backtracking steps in a text of " +
                          std::to_string(end_ - begin_of_error_) + " bytes");
       }
-      Place& place = places_.back();
-      instruction = place.instruction;
-      at = place.at;
-      if (place.low == nullptr || place.at == place.low) {
-        places_.pop_back();
+      Alternative& last = alternatives_.back();
+      instruction = last.instruction;
+      at = last.at;
+      if (last.low == nullptr || last.at == last.low) {
+        alternatives_.pop_back();
       } else {
-        previous_code_point(place.at);
+        previous_code_point(last.at);
       }
     }
   }
@@ -74,7 +75,7 @@ class Pattern::Search {
           if (now.set >= 0 && !is_next(now.set, at)) {
             i = now.target;
           } else {
-            places_.push_back({now.target, at, nullptr});
+            alternatives_.push_back({now.target, at, nullptr});
             ++i;
           }
           break;
@@ -110,7 +111,7 @@ class Pattern::Search {
     if (now.kind == PatternProgram::Kind::Loop && at != low) {
       const char* one_less = at;
       previous_code_point(one_less);
-      places_.push_back({i + 1, one_less, low});
+      alternatives_.push_back({i + 1, one_less, low});
     }
     return true;
   }
@@ -119,15 +120,15 @@ class Pattern::Search {
   const PatternProgram::Instruction* instructions_;
   const CodePointSet* sets_;
   const char* end_;
-  Places& places_;
+  Alternatives& alternatives_;
   size_t most_steps_;
   size_t steps_ = 0;
   const char* begin_of_error_ = nullptr;
 };
 
-std::string_view Pattern::find(std::string_view text, size_t from, Places& places) const {
+std::string_view Pattern::find(std::string_view text, size_t from, Alternatives& alternatives) const {
   const char* const end = text.data() + text.size();
-  Search search(*this, text, places);
+  Search search(*this, text, alternatives);
   for (const char* at = text.data() + from; at != end; next_code_point(at)) {
     search.begin_at(at);
     const char* const stop = search.match(0, at);

@@ -35,7 +35,7 @@ void PreTokenizer::cut(const SplitStep& step, std::string_view text, Scratch& sc
   scratch.spans.clear();
   const char* before = text.data();
   for (size_t from = 0; from < text.size();) {
-    const std::string_view match = step.pattern.find(text, from, scratch.places);
+    const std::string_view match = step.pattern.find(text, from, scratch.alternatives);
     if (match.data() != before) scratch.spans.push_back({between(before, match.data()), step.invert});
     if (match.empty()) break;
     scratch.spans.push_back({match, !step.invert});
@@ -67,12 +67,12 @@ void PreTokenizer::cut(const PrefixSpaceStep&, std::string_view text, Scratch& s
   scratch.words.push_back(scratch.prefixed.emplace_back(' ' + std::string(text)));
 }
 
-// The spans, which follow each other without gaps, become words.
+// Turns the spans, which follow each other without gaps, into words.
 void PreTokenizer::keep(SplitBehavior behavior, Scratch& scratch) {
   const std::vector<Scratch::Span>& spans = scratch.spans;
   std::vector<std::string_view>& words = scratch.words;
   const size_t first = words.size();
-  bool previous = false;  // whether the span before was a match
+  bool previous = false;  // the previous span was a match
   switch (behavior) {
     case SplitBehavior::Isolated:
       for (const Scratch::Span& span : spans) words.push_back(span.text);

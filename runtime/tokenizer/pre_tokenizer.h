@@ -11,7 +11,7 @@
 
 namespace meshtrain {
 
-/// What becomes of matches, as the `tokenizers` package names it.
+/// The treatment of matches, under the names of the `tokenizers` package.
 enum class SplitBehavior { Removed, Isolated, MergedWithPrevious, MergedWithNext, Contiguous };
 
 /// Cuts where a pattern matches, or everywhere else when inverted.
@@ -26,15 +26,15 @@ struct DigitsStep {
   bool individual = false;
 };
 
-/// Puts a space before what does not begin with one.
+/// Puts a space before a text that does not begin with one.
 struct PrefixSpaceStep {};
 
 using PreTokenizerStep = std::variant<SplitStep, DigitsStep, PrefixSpaceStep>;
 
-/// Cuts text into words, step by step: each step cuts every piece that the one before has left.
+/// A cutter of text into words, step by step: each step cuts every piece that the step before it has left.
 class PreTokenizer {
  public:
-  /// Memory of one call, kept for the next.
+  /// The buffers of one split(), kept for the next.
   struct Scratch {
     std::vector<std::string_view> words;
 
@@ -47,12 +47,12 @@ class PreTokenizer {
     std::vector<std::string_view> pieces;
     std::vector<Span> spans;
     std::deque<std::string> prefixed;
-    Pattern::Places places;
+    Pattern::Alternatives alternatives;
   };
 
   explicit PreTokenizer(std::vector<PreTokenizerStep> steps) : steps_(std::move(steps)) {}
 
-  /// Leaves the words of `text`, valid UTF-8, in scratch.words; they are views of the text or of scratch.
+  /// Stores the words of `text`, valid UTF-8, in scratch.words; they are views of the text or of scratch.
   void split(std::string_view text, Scratch& scratch) const;
 
  private:

@@ -36,7 +36,7 @@ class SentencePieceTokenizer final : public Tokenizer {
     ids.insert(ids.end(), found.begin(), found.end());
   }
 
-  // Control tokens stand for no text here.
+  // Decodes `ids`. The library gives control tokens no text, so both values of `skip_special` mean the same.
   std::string decode(const std::vector<int64_t>& ids, bool) const override {
     std::vector<int> known;
     for (const int64_t id : ids) {
@@ -58,7 +58,7 @@ class SentencePieceTokenizer final : public Tokenizer {
   const std::vector<SpecialToken>& special_tokens() const override { return special_tokens_; }
 
  private:
-  /// Why the library does not take it; empty when it does.
+  /// Loads the model. Returns why the library refuses it; an empty string when it does not.
   std::string load(std::string_view bytes) try {
     const auto loaded = processor_.LoadFromSerializedProto({bytes.data(), bytes.size()});
     return loaded.ok() ? "" : "it is refused: " + std::string(loaded.message());

@@ -7,8 +7,8 @@
 
 namespace meshtrain {
 
-/// A SentencePiece model. `begin`: encode() puts the model's token for the beginning before each text. Throws
-/// InputError when the file cannot be read or is no such model.
+/// Loads a SentencePiece model. `begin`: encode() puts the model's token for the beginning before each text. Throws
+/// InputError when the file cannot be read or is not such a model.
 std::shared_ptr<Tokenizer> sentencepiece_tokenizer(const std::string& file, bool begin);
 
 }  // namespace meshtrain

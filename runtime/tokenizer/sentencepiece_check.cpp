@@ -14,7 +14,7 @@ namespace {
   throw InputError("not a SentencePiece model: " + what);
 }
 
-/// Fields of a message in Protocol Buffers' encoding, https://protobuf.dev/programming-guides/encoding.
+/// The fields of a message in Protocol Buffers' encoding, https://protobuf.dev/programming-guides/encoding.
 class Message {
  public:
   explicit Message(std::string_view bytes) : bytes_(bytes) {}
@@ -73,8 +73,8 @@ struct Unit {
   uint32_t offset() const { return bits >> 10 << ((bits & 1U << 9) >> 6); }
 };
 
-/// The table of a normalizer: 4 bytes of length, a double array of that many bytes, and the replacements that it has
-/// the places of, which end with a zero byte each.
+/// The table of a normalizer: 4 bytes of length, a double array of that many bytes, and the replacements that the array
+/// points to, each ended by a zero byte.
 class Table {
  public:
   explicit Table(std::string_view blob) {
@@ -91,7 +91,7 @@ class Table {
   void check() const {
     std::vector<State> states(units_.size());
     std::vector<uint32_t> path = {base(units_[0], 0)};
-    // Depth first; a node that is left knows how many rules may apply behind it.
+    // Walks depth first; a finished node knows how many rules may apply behind it.
     while (!path.empty()) {
       const uint32_t node = path.back();
       State& state = states[node];
@@ -108,12 +108,12 @@ class Table {
         if (!behind.done) {
           path.push_back(child);
           deeper = true;
-          break;  // and once more to this byte
+          break;  // and then this byte again
         }
         state.num_rules = std::max(state.num_rules, behind.num_rules + (unit.has_leaf() ? 1 : 0));
       }
       if (deeper) continue;
-      if (state.num_rules > kMostRules) fail("too many rules of its table of characters apply at one place");
+      if (state.num_rules > kMostRules) fail("too many rules of its table of characters apply to one text");
       state.done = true;
       state.on_path = false;
       path.pop_back();
@@ -121,18 +121,18 @@ class Table {
   }
 
  private:
-  static constexpr int kMostRules = 32;             // that the library has room for
+  static constexpr int kMostRules = 32;             // the most that the library has room for
   static constexpr size_t kMostReplacement = 1024;  // no character is written with as many bytes
 
   struct State {
     uint32_t next_byte = 0;
-    int num_rules = 0;  // of the longest way on from here
+    int num_rules = 0;  // on the longest path from here
     bool on_path = false, done = false;
   };
 
-  /// Where the children of `unit`, at `place`, are, by their bytes.
-  uint32_t base(Unit unit, uint32_t place) const {
-    const uint32_t base = place ^ unit.offset();
+  /// Returns the index of the children of `unit`, which is unit `index`, by their bytes.
+  uint32_t base(Unit unit, uint32_t index) const {
+    const uint32_t base = index ^ unit.offset();
     if ((base | 0xFF) >= units_.size()) fail("its table of characters leads beyond its end");
     return base;
   }

@@ -5,8 +5,9 @@
 
 namespace meshtrain {
 
-/// Throws InputError unless the tables by which `model`, a SentencePiece model, replaces characters lead nowhere but
-/// into themselves: the library follows them without looking. `file`: for messages.
+/// Checks the tables by which `model`, a SentencePiece model, replaces characters: the library follows their offsets
+/// without a check, so a damaged one would make it read outside of the table or without end. Throws InputError for such
+/// a table. `file`: for messages.
 void check_sentencepiece_tables(const std::string& file, std::string_view model);
 
 }  // namespace meshtrain

@@ -7,24 +7,25 @@
 namespace meshtrain {
 namespace {
 
-/// How many tokens decide how the next one begins: a character of single bytes, and the space before it.
+/// The number of tokens that determine how the next one begins: those of a character of single bytes, and the space
+/// before it.
 constexpr size_t kContext = 8;
 
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
 
-/// Whether more bytes can make a character of `bytes`, which are 1 to 3.
+/// Returns true when more bytes can make a character of `bytes`, 1 to 3 of them.
 bool begins_character(std::string_view bytes) {
   const unsigned char first = static_cast<unsigned char>(bytes[0]);
   const size_t length = first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : 2;
   if (first < 0xC2 || bytes.size() >= length) return false;
-  for (const char second : {'\x80', '\xBF'}) {  // of four first bytes the second has half the range
+  for (const char second : {'\x80', '\xBF'}) {  // after four of the first bytes the second has half the range
     const std::string whole = std::string(bytes) + second + std::string(length - bytes.size() - 1, '\x80');
     if (valid_utf8(whole) == length) return true;
   }
   return false;
 }
 
-/// Bytes at the end of `text` that may become a character.
+/// Returns the number of bytes at the end of `text` that may become a character.
 size_t unfinished(std::string_view text) {
   for (size_t count = std::min<size_t>(3, text.size()); count > 0; --count) {
     if (begins_character(text.substr(text.size() - count))) return count;
@@ -37,7 +38,7 @@ size_t unfinished(std::string_view text) {
 TextStream::TextStream(const Tokenizer& tokenizer, const std::vector<int64_t>& before)
     : tokenizer_(tokenizer),
       ids_(before.end() - static_cast<int64_t>(std::min(kContext, before.size())), before.end()),
-      num_said_(ids_.size()) {}
+      num_decoded_(ids_.size()) {}
 
 std::string TextStream::add(int64_t id) {
   ids_.push_back(id);
@@ -49,14 +50,14 @@ std::string TextStream::finish() {
 }
 
 std::string TextStream::settle(bool last) {
-  const std::vector<int64_t> said(ids_.begin(), ids_.begin() + static_cast<int64_t>(num_said_));
-  const std::string before = tokenizer_.decode(said, /*skip_special=*/true);
+  const std::vector<int64_t> decoded(ids_.begin(), ids_.begin() + static_cast<int64_t>(num_decoded_));
+  const std::string before = tokenizer_.decode(decoded, /*skip_special=*/true);
   const std::string all = tokenizer_.decode(ids_, /*skip_special=*/true);
-  // A tokenizer that replaces what it cannot decode yet shows so at the end.
+  // Some tokenizers end the text with U+FFFD for bytes that they cannot decode yet.
   if (last || !all.ends_with(kReplacement)) {
     bytes_ += all.size() > before.size() ? all.substr(before.size()) : std::string();
     ids_.erase(ids_.begin(), ids_.end() - static_cast<int64_t>(std::min(kContext, ids_.size())));
-    num_said_ = ids_.size();
+    num_decoded_ = ids_.size();
   }
   const size_t kept = last ? 0 : unfinished(bytes_);
   const std::string text = with_replacements(std::string_view(bytes_).substr(0, bytes_.size() - kept));

@@ -8,26 +8,26 @@
 
 namespace meshtrain {
 
-/// The text of tokens as they come, in whole characters: a token may end within one, and SentencePiece has words begin
-/// with their space. Special tokens stand for nothing. Bytes that become no UTF-8 are U+FFFD, one for each maximal part
-/// of a character.
+/// A decoder of tokens as they come, which returns complete characters: a token may end within one, and SentencePiece
+/// words begin with their space. Special tokens have no text. Bytes that are not UTF-8 become U+FFFD, one for each
+/// maximal part of a character.
 class TextStream {
  public:
-  /// `before`: the tokens that these come behind, whose text is not repeated. `tokenizer` outlives this.
+  /// `before`: the tokens before the first added one; their text is not repeated. `tokenizer` must outlive this object.
   TextStream(const Tokenizer& tokenizer, const std::vector<int64_t>& before);
 
-  /// What of the text is certain with one more token.
+  /// Adds a token and returns the text that is certain with it.
   std::string add(int64_t id);
-  /// The rest: no token comes any more.
+  /// Returns the remaining text. No token may be added any more.
   std::string finish();
 
  private:
   std::string settle(bool last);
 
   const Tokenizer& tokenizer_;
-  std::vector<int64_t> ids_;  // the end of what has been said, and all since
-  size_t num_said_;           // the first so many of ids_, whose text has gone to bytes_
-  std::string bytes_;         // of tokens that have been said, the beginning of a character
+  std::vector<int64_t> ids_;  // the last tokens that were decoded, as context, and all tokens since
+  size_t num_decoded_;        // how many of ids_, from the first, were decoded
+  std::string bytes_;         // decoded bytes that were not returned yet: the beginning of a character
 };
 
 }  // namespace meshtrain

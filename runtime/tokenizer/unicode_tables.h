@@ -6,8 +6,8 @@
 
 namespace meshtrain {
 
-/// A code point that is canonically equivalent to others: `second` is 0 where there is one. `composed`: NFC puts the
-/// two together again.
+/// The canonical decomposition of a code point; `second` is 0 when there is only one. `composed`: NFC composes the two
+/// again.
 struct Decomposition {
   uint32_t code_point;
   uint32_t first;
@@ -15,11 +15,11 @@ struct Decomposition {
   uint32_t composed;
 };
 
-/// One byte a code point: the general category's number, and bits (unicode.cpp).
+/// Returns one byte a code point: the general category's number, and bits (unicode.cpp).
 std::unique_ptr<uint8_t[]> expand_class_runs();
-/// One byte a code point: the canonical combining class.
+/// Returns one byte a code point: the canonical combining class.
 std::unique_ptr<uint8_t[]> expand_combining_runs();
-/// Ascending; Hangul syllables, which are computed, are left out.
+/// Returns the decompositions, ascending. Hangul syllables, which are computed, are left out.
 std::span<const Decomposition> decompositions();
 
 }  // namespace meshtrain

@@ -10,7 +10,7 @@ struct Part {
   bool whole = false;
 };
 
-// The character at the beginning of `text`, or the maximal part of one, at least a byte.
+// Returns the character at the beginning of `text`, or the maximal part of one, at least a byte.
 Part character(std::string_view text) {
   const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
   const unsigned char first = byte(0);

@@ -4,24 +4,26 @@
 #include <string>
 #include <string_view>
 
-/// UTF-8. Everything but the first three takes text that is valid.
+/// Functions for UTF-8. All but the first three require valid text.
 namespace meshtrain {
 
 constexpr uint32_t kCodePoints = 0x110000;
 
-/// How many bytes at the beginning of `text` are valid UTF-8: all of them, or up to the first that are not.
+/// Returns how many bytes at the beginning of `text` are valid UTF-8: all of them, or those before the first that is
+/// not.
 size_t valid_utf8(std::string_view text);
 
-/// How many bytes of `text` belong to no character.
+/// Returns how many bytes of `text` belong to no character.
 size_t invalid_utf8(std::string_view text);
 
-/// Invalid bytes replaced by U+FFFD, one for each maximal part of a character (Unicode, chapter 3, table 3-8), as
-/// Python's bytes.decode("utf-8", errors="replace") has it.
+/// Returns `text` with invalid bytes replaced by U+FFFD, one for each maximal part of a character (Unicode, chapter 3,
+/// table 3-8), as Python's bytes.decode("utf-8", errors="replace") does.
 std::string with_replacements(std::string_view text);
 
 void append_utf8(uint32_t code_point, std::string& text);
 
-/// The code point at `at`, which moves behind it. `at` is inside the text, at the beginning of a character.
+/// Returns the code point at `at` and moves `at` behind it. `at` must be inside the text, at the beginning of a
+/// character, or bytes behind the text are read.
 inline uint32_t next_code_point(const char*& at) {
   const auto byte = [](char c) { return static_cast<uint32_t>(static_cast<unsigned char>(c)); };
   const uint32_t first = byte(at[0]);
@@ -39,7 +41,7 @@ inline uint32_t next_code_point(const char*& at) {
   return at += 4, point;
 }
 
-/// The code point that ends at `at`, which moves to its beginning.
+/// Returns the code point that ends at `at` and moves `at` to its beginning.
 inline uint32_t previous_code_point(const char*& at) {
   do --at;
   while ((static_cast<unsigned char>(*at) & 0xC0) == 0x80);

@@ -18,7 +18,7 @@
 namespace meshtrain {
 namespace {
 
-/// Where the memory of a host is found: in the files of its first rank.
+/// The location of a host's memory: a file that its first rank has open.
 enum Ticket { kProcess, kFile, kDevice, kInode, kTicketNumbers };
 
 Descriptor make_memory(size_t bytes) {
@@ -27,7 +27,7 @@ Descriptor make_memory(size_t bytes) {
   return made ? std::move(file) : Descriptor();
 }
 
-/// Device and inode, which no two files of a host share; zeros for none.
+/// Returns device and inode, which no two files of a host share; zeros for none.
 std::pair<int64_t, int64_t> identity_of(const Descriptor& file) {
   struct stat about {};
   if (!file.is_open() || fstat(file.number(), &about) != 0) return {};
@@ -38,9 +38,9 @@ std::pair<int64_t, int64_t> identity_of(const Descriptor& file) {
 
 Board::Board(const Group& world, const HostMap& hosts)
     : size_(static_cast<int>(hosts.ranks_of(hosts.host_of(world.rank())).size())),
-      place_(hosts.local_rank(world.rank())),
+      index_(hosts.local_rank(world.rank())),
       bytes_((static_cast<size_t>(size_) + 1) * sizeof(Slot)) {
-  Descriptor file = place_ == 0 ? make_memory(bytes_) : Descriptor();
+  Descriptor file = index_ == 0 ? make_memory(bytes_) : Descriptor();
   at::Tensor tickets = at::zeros({hosts.num_hosts(), kTicketNumbers}, at::kLong);
   int64_t* const ticket = tickets.mutable_data_ptr<int64_t>() + hosts.host_of(world.rank()) * kTicketNumbers;
   if (file.is_open()) {
@@ -49,17 +49,17 @@ Board::Board(const Group& world, const HostMap& hosts)
     std::tie(ticket[kDevice], ticket[kInode]) = identity_of(file);
   }
   world.all_reduce(tickets).wait();
-  if (place_ != 0 && ticket[kProcess] != 0) {
+  if (index_ != 0 && ticket[kProcess] != 0) {
     const std::string path = "/proc/" + std::to_string(ticket[kProcess]) + "/fd/" + std::to_string(ticket[kFile]);
     file = Descriptor(open(path.c_str(), O_RDWR | O_CLOEXEC));
     if (identity_of(file) != std::pair(ticket[kDevice], ticket[kInode]))
-      file.reset();  // of a process that has this number for others
+      file.reset();  // the number means another process here
   }
   if (file.is_open()) {
     void* const memory = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, file.number(), 0);
     if (memory != MAP_FAILED) memory_ = memory;
   }
-  world.barrier();  // the first rank keeps it open until every rank has it
+  world.barrier();  // the first rank keeps the file open until every rank has it
 }
 
 Board::~Board() {
@@ -68,23 +68,23 @@ Board::~Board() {
   munmap(memory_, bytes_);
 }
 
-Board::Slot& Board::slot(int place) const {
-  return static_cast<Slot*>(memory_)[1 + place];  // the first is that of may_tell()
+Board::Slot& Board::slot(int index) const {
+  return static_cast<Slot*>(memory_)[1 + index];  // the first slot belongs to may_report()
 }
 
 Board::Slot& Board::next() const {
   for (int offset = 1; offset < size_; ++offset) {
-    Slot& other = slot((place_ + offset) % size_);
+    Slot& other = slot((index_ + offset) % size_);
     if (other.process != 0) return other;
   }
   return own();
 }
 
-bool Board::is_told() const {
+bool Board::is_reported() const {
   return memory_ != nullptr && static_cast<Slot*>(memory_)->process != 0;
 }
 
-bool Board::may_tell() const {
+bool Board::may_report() const {
   return memory_ == nullptr || static_cast<Slot*>(memory_)->process.exchange(1) == 0;
 }
 

@@ -10,43 +10,43 @@
 
 namespace meshtrain {
 
-/// Memory in which the ranks of one host show where they are. It has no name: nothing of it stays behind however they
-/// end.
+/// Memory that the ranks of one host share and in which each shows what it is doing. It has no name in a file system,
+/// so nothing of it stays behind however the ranks end.
 class Board {
  public:
   struct Slot {
-    std::atomic<int64_t> process;  ///< 0: not there yet, or it has ended
+    std::atomic<int64_t> process;  ///< the rank's process; 0: not started yet, or ended
     Sighting last;
   };
   static_assert(std::atomic<int64_t>::is_always_lock_free);
 
-  /// Every rank of `world` must construct one; `hosts` is theirs.
+  /// Every rank of `world` must construct one; `hosts`: that of `world`.
   Board(const Group& world, const HostMap& hosts);
   ~Board();
   Board(const Board&) = delete;
   Board& operator=(const Board&) = delete;
 
-  /// Whether this rank shares one with its host's first rank: not where the memory is refused, or where processes
-  /// cannot see each other (containers).
-  bool is_there() const { return memory_ != nullptr; }
-  Slot& own() const { return slot(place_); }
-  /// The next rank of this host that has not ended; this one when there is none.
+  /// Returns true when this rank shares memory with its host's first rank; false when the memory is refused, or when
+  /// processes cannot see each other (containers).
+  bool is_shared() const { return memory_ != nullptr; }
+  Slot& own() const { return slot(index_); }
+  /// Returns the slot of the next rank of this host that has not ended; this rank's own when there is none.
   Slot& next() const;
-  /// True for the first that asks.
-  bool may_tell() const;
-  /// Returns true when any rank of this host has asked.
-  bool is_told() const;
+  /// Claims the right to report the end of the job. Returns true for the first caller on this host.
+  bool may_report() const;
+  /// Returns true once any rank of this host has called may_report().
+  bool is_reported() const;
 
  private:
-  Slot& slot(int place) const;
+  Slot& slot(int index) const;
 
   int size_;
-  int place_;
+  int index_;
   void* memory_ = nullptr;
   size_t bytes_;
 };
 
-/// Whether the process has ended. Zombies, which some containers never clear away, have.
+/// Returns true when the process has ended. A zombie has ended too: some containers never reap them.
 bool is_gone(int64_t process);
 
 }  // namespace meshtrain

@@ -43,7 +43,7 @@ void Caller::work(const Sighting& self) {
       is_lost_ = false;
       note_end();
     } else if (connection_->is_closed() || now - called_ > kPatience) {
-      connection_->leave(frame(Frame::kLeaves));  // should it have come too late
+      connection_->leave(frame(Frame::kLeaves));  // in case it was accepted too late
       return call_next();
     }
     return;
@@ -74,7 +74,7 @@ void Caller::call_next() {
   if (getaddrinfo(address.c_str(), std::to_string(invitation_.port).c_str(), &wanted, &found) != 0) return;
   Descriptor socket(::socket(found->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (socket.is_open()) {
-    ::connect(socket.number(), found->ai_addr, found->ai_addrlen);  // goes on by itself
+    ::connect(socket.number(), found->ai_addr, found->ai_addrlen);  // connects in the background
     connection_.emplace(std::move(socket), invitation_.of_others, invitation_.of_rank_0);
     called_ = Clock::now();
   }
@@ -104,10 +104,10 @@ std::optional<std::pair<Frame, Loss>> Caller::lost() {
 }
 
 bool Caller::is_refused() {
-  return is_refused_ && !std::exchange(has_told_, true);
+  return is_refused_ && !std::exchange(has_reported_, true);
 }
 
-void Caller::tell_end() {
+void Caller::send_end() {
   if (connection_ && has_sent_) connection_->send(frame(Frame::kJobEnds));
 }
 

@@ -13,15 +13,15 @@
 
 namespace meshtrain {
 
-/// How ranks of other hosts reach rank 0: what it listens on, and the secrets by which each side proves what it sends.
-/// Rank 0 makes it; it travels through MPI alone.
+/// The data that ranks of other hosts need to connect with rank 0: its addresses, and the secrets by which each side
+/// authenticates its frames. Rank 0 makes it; it is sent over MPI alone.
 struct Invitation {
   std::vector<std::string> addresses;  ///< numeric, of rank 0's host
   int port = 0;
   Secret of_rank_0{};
   Secret of_others{};
 
-  /// One line.
+  /// Returns the invitation as one line, which parse() reads.
   std::string text() const;
   static Invitation parse(const std::string& text);
 };
@@ -31,7 +31,7 @@ struct Frame {
   enum Kind : int64_t {
     kHere = 1,
     kLeaves = 2,
-    kJobEnds = 3,  ///< some rank has said why: who is gone from now on needs no words
+    kJobEnds = 3,  ///< the cause has been reported: ranks that are lost from now on are not
   };
 
   int64_t kind = kHere;
@@ -39,39 +39,39 @@ struct Frame {
   Sighting sender;
 };
 
-/// How a connection was lost.
+/// The way in which a connection was lost.
 enum class Loss {
   None,
-  Ended,   ///< the process at the other end is gone: its system closed the connection
-  Silent,  ///< the other system has not answered for the limit: no power, no network
+  Ended,   ///< the process at the other end has ended: its system closed the connection
+  Silent,  ///< the other host has not answered for silence_limit(): no power, no network
 };
 
-/// A TCP connection between two ranks that never blocks. The systems at both ends prove to each other that they are
-/// there, even while a process is stopped or computes; one that does not answer for silence_limit() is lost.
+/// A TCP connection between two ranks that never blocks. The kernels at both ends probe each other, even while a
+/// process is stopped or computes; an end that does not answer for silence_limit() is lost.
 ///
 /// Neither end shows its secret. Each first sends a random nonce; then every frame carries the siphash(), under the
-/// sender's secret, of both nonces, the frame's number on this connection and the frame. So who does not know the
-/// secrets of the job can say nothing, and nothing that was said on another connection or before.
+/// sender's secret, of both nonces, the frame's number on this connection and the frame. So nobody without the job's
+/// secrets can forge a frame, nor replay one of another connection or an earlier one.
 class Connection {
  public:
-  /// `ours` proves what this end sends, `theirs` what comes.
+  /// `ours` authenticates the frames that this end sends, `theirs` those that it receives.
   Connection(Descriptor socket, const Secret& ours, const Secret& theirs);
 
   int number() const { return socket_.number(); }
-  /// Takes what has come; true when a frame is complete, which last() then is.
+  /// Reads what has arrived. Returns true when a frame is complete; last() then returns it.
   bool receive();
-  /// Sends the nonce, once; receive() does so too when the other end's has come.
+  /// Sends this end's nonce, once; receive() also does so when the other end's nonce has arrived.
   void greet();
   bool has_greeted() const { return has_greeted_; }
-  /// False when it cannot be sent now, or when the other end has not greeted yet.
+  /// Returns false when `frame` cannot be sent now, or when the other end has not greeted yet.
   bool send(const Frame& frame);
-  /// Sends `farewell` and nothing more.
+  /// Sends `farewell` and nothing afterwards.
   void leave(const Frame& farewell);
   void close() { socket_.reset(); }
 
   /// Returns true when the other end has ever proved that it knows its secret.
   bool is_known() const { return known_; }
-  /// None after a farewell.
+  /// Returns how the connection was lost; None after a farewell.
   Loss loss() const { return loss_; }
   bool is_closed() const { return !socket_.is_open(); }
   const Frame& last() const { return last_; }
@@ -83,7 +83,7 @@ class Connection {
   };
   using Nonce = std::array<unsigned char, 16>;
 
-  /// Takes what has come of `into`; true when it is complete.
+  /// Reads the part of `into` that has arrived. Returns true when it is complete.
   bool receive(void* into, size_t bytes);
   static uint64_t seal(const Secret& secret, const Nonce& of_sender, const Nonce& of_receiver, uint64_t number,
                        const Frame& frame);
@@ -95,13 +95,13 @@ class Connection {
   uint64_t num_sent_ = 0, num_received_ = 0;  // frames
   Sealed incoming_;
   Frame last_;
-  size_t received_ = 0;  // bytes of what comes
+  size_t received_ = 0;  // bytes of the nonce or frame that is being received
   bool known_ = false;
   bool left_ = false;
   Loss loss_ = Loss::None;
 };
 
-/// 30 s, or MESHTRAIN_SILENCE_LIMIT of the environment, in seconds.
+/// Returns 30 s, or the seconds in the environment variable MESHTRAIN_SILENCE_LIMIT.
 std::chrono::seconds silence_limit();
 
 }  // namespace meshtrain

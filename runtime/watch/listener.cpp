@@ -16,7 +16,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr size_t kMostAddresses = 16;
-constexpr std::chrono::seconds kIntroduction{5};  // for a stranger to prove that it is none
+constexpr std::chrono::seconds kIntroduction{5};  // for a client to prove that it knows the secret
 
 bool is_link_local(const sockaddr* address) {
   if (address->sa_family == AF_INET6) {
@@ -25,7 +25,7 @@ bool is_link_local(const sockaddr* address) {
   return (ntohl(reinterpret_cast<const sockaddr_in*>(address)->sin_addr.s_addr) >> 16) == 0xa9fe;  // 169.254.0.0/16
 }
 
-/// Of this host's networks; those of the host alone where it has no other.
+/// Returns the addresses of this host's networks; without any, those that only the host itself reaches.
 std::vector<std::string> own_addresses() {
   std::vector<std::string> outside, inside;
   ifaddrs* all = nullptr;
@@ -45,7 +45,7 @@ std::vector<std::string> own_addresses() {
   return addresses;
 }
 
-/// On all addresses, of both families where there is IPv6.
+/// Listens on all addresses, of both families if the host has IPv6.
 Descriptor listen_anywhere(int& port) {
   for (const int family : {AF_INET6, AF_INET}) {
     Descriptor socket(::socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
@@ -124,7 +124,7 @@ bool Listener::answers(int64_t rank) const {
   });
 }
 
-void Listener::tell_end() {
+void Listener::send_end() {
   for (Guest& guest : guests_) guest.connection.send(frame(Frame::kJobEnds));
 }
 

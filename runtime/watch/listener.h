@@ -10,29 +10,29 @@
 
 namespace meshtrain {
 
-/// Rank 0's end of the connections with ranks of other hosts. Whoever connects without the secret learns nothing and is
-/// let go.
+/// Rank 0's end of the connections with ranks of other hosts. A client without the secret learns nothing and is
+/// disconnected.
 class Listener {
  public:
-  /// Listens on a port that the system chooses. Without network there are no addresses in its invitation.
+  /// Listens on a port that the system chooses. Without a network the invitation has no addresses.
   Listener();
 
   const Invitation& invitation() const { return invitation_; }
-  /// Adds what work() waits for.
+  /// Adds the descriptors that work() waits for.
   void wait_for(std::vector<pollfd>& files) const;
-  /// Takes what has come and answers it with `self`.
+  /// Receives frames and answers each with `self`.
   void work(const Sighting& self);
-  /// The frames of those that were lost since the last call, which were there before.
+  /// Returns the last frames of the ranks that were connected and have been lost since the last call.
   std::vector<std::pair<Frame, Loss>> lost();
-  /// Whether `rank` is connected.
+  /// Returns true while `rank` is connected.
   bool answers(int64_t rank) const;
-  /// Tells all others that the job ends and why has been said.
-  void tell_end();
-  /// Returns true when any of them has said so.
+  /// Tells all others that the job ends and that the cause has been reported.
+  void send_end();
+  /// Returns true when any of them has sent that message.
   bool job_ends() const { return job_ends_; }
   /// Tells all others that this rank ends.
   void leave();
-  /// Whether every other end has closed its connection, which may take until they come to their end.
+  /// Returns true when every other end has closed its connection, which each does only when it ends itself.
   bool is_left() const;
 
  private:
@@ -45,7 +45,7 @@ class Listener {
 
   bool has_room() const { return guests_.size() < most_guests_; }
 
-  size_t most_guests_;  // files are for others too: the rest waits before the door
+  size_t most_guests_;  // leaves descriptors for other uses; further clients wait in the backlog
   Invitation invitation_;
   Descriptor socket_;
   std::vector<Guest> guests_;

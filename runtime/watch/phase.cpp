@@ -9,7 +9,7 @@ namespace {
 std::mutex mutex;
 const Phase* innermost = nullptr;
 std::string& name() {
-  static auto* const name = new std::string;  // outlives threads that ask
+  static auto* const name = new std::string;  // outlives threads that read it
   return *name;
 }
 std::function<void()>& show() {

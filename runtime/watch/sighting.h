@@ -6,14 +6,14 @@
 
 namespace meshtrain {
 
-/// What a rank shows of itself: plain memory, shared between processes and sent between hosts.
+/// The state that a rank shows to others: plain memory, shared between processes and sent between hosts.
 struct Sighting {
   std::array<char, 64> host{};
   std::array<char, 96> name{};    ///< "rank 3 (dp=0 cp=0 tp=1)"
-  std::array<char, 192> phase{};  ///< of Phase
+  std::array<char, 192> phase{};  ///< Phase::current()
 };
 
-/// This process now. `name`: that of the rank, unless set_rank_name() gave it a longer one.
+/// Returns the state of this process now. `name`: that of the rank, until set_rank_name() gives it a longer one.
 Sighting sight_self(const std::string& name);
 
 }  // namespace meshtrain

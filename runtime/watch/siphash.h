@@ -9,8 +9,8 @@ namespace meshtrain {
 
 using Secret = std::array<unsigned char, 16>;
 
-/// SipHash-2-4 of `bytes` under `key` (Aumasson, Bernstein, 2012): nobody who lacks the key can make it for other
-/// bytes, and it does not show the key.
+/// Computes SipHash-2-4 of `bytes` under `key` (Aumasson, Bernstein, 2012): without the key nobody can compute it for
+/// other bytes, and it does not reveal the key.
 uint64_t siphash(const Secret& key, std::string_view bytes);
 
 }  // namespace meshtrain

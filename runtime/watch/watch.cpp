@@ -15,20 +15,20 @@ namespace meshtrain {
 namespace {
 
 constexpr std::chrono::milliseconds kPause{50};
-/// Looks before a rank is given up: where all are ended together nobody needs to tell.
+/// Looks before a rank is given up: when all ranks are ended together, none needs to report another.
 constexpr int kLooks = 3;
-/// The same for a rank of another host, whose neighbours there tell if they are alive.
+/// The wait before a rank of another host is given up, whose neighbours there report its end if they are alive.
 constexpr std::chrono::milliseconds kGrace{500};
-/// Hosts that have lost rank 0 tell one after the other, as the job ends meanwhile, and no more than the first ones.
+/// Hosts that have lost rank 0 report it one after the other, as the job ends meanwhile, and only the first ones do.
 constexpr std::chrono::milliseconds kTurn{300}, kLastTurn{3000};
-constexpr int kMostTellers = 4;
-/// How long a rank waits for the end of the job after another one of its host has told why: a launcher whose other half
-/// is unreachable may not end it.
+constexpr int kMostReporters = 4;
+/// How long a rank waits for the end of the job after another rank of its host has reported the cause: a launcher may
+/// fail to end it when its other half is unreachable.
 constexpr std::chrono::seconds kEndOfJob{3};
 constexpr std::chrono::seconds kFarewell{1};
 /// The time that a rank that ends the job waits to say farewell.
 constexpr std::chrono::milliseconds kExcuse{50};
-constexpr unsigned kAbortSeconds = 10;  // for the words, on a stderr that nobody reads, and the end of the job
+constexpr unsigned kAbortSeconds = 10;  // to write to a stderr that nobody reads, and to end the job
 
 std::timed_mutex current_mutex;
 Watch* current = nullptr;
@@ -52,15 +52,15 @@ Watch::Watch(const Group& world) : rank_(world.rank()), name_(world.coordinate_t
   if (world.size() == 1) return;
   hosts_ = HostMap::of(world);
   board_ = std::make_unique<Board>(world, hosts_);
-  at::Tensor without_board = at::full({1}, board_->is_there() ? 0 : 1, at::kLong);
+  at::Tensor without_board = at::full({1}, board_->is_shared() ? 0 : 1, at::kLong);
   world.all_reduce(without_board).wait();
   if (hosts_.num_hosts() > 1 || without_board.item<int64_t>() > 0) {
     if (rank_ == 0) listener_.emplace();
     const std::string invitation = broadcast_text(world, listener_ ? listener_->invitation().text() : "");
-    const bool calls = hosts_.is_first_of_host(rank_) || !board_->is_there();
+    const bool calls = hosts_.is_first_of_host(rank_) || !board_->is_shared();
     if (rank_ != 0 && calls) caller_.emplace(Invitation::parse(invitation), rank_);
   }
-  if (board_->is_there()) {
+  if (board_->is_shared()) {
     board_->own().last = sight_self(name_);
     board_->own().process = getpid();
   }
@@ -85,7 +85,7 @@ Watch::~Watch() {
   eventfd_write(wake_.number(), 1);
   thread_.join();
   leave();
-  // A connection that is closed with something unread in it takes the farewell with it.
+  // Closing a connection with unread data in it would discard the farewell.
   const auto is_left = [&] { return (!listener_ || listener_->is_left()) && (!caller_ || caller_->is_left()); };
   for (const Clock::time_point start = Clock::now(); !is_left() && Clock::now() - start < kFarewell;) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -96,18 +96,18 @@ Watch::~Watch() {
 
 void Watch::excuse() {
   const std::unique_lock lock(current_mutex, kExcuse);
-  if (!lock.owns_lock() || current == nullptr) return;  // it is being made or ends
-  current->ends_ = true;                                // it says nothing of the others, which are ended by this
-  current->board_->may_tell();
-  if (current->board_->is_there()) current->board_->own().process = 0;
+  if (!lock.owns_lock() || current == nullptr) return;  // the watch is being made or ends
+  current->ends_ = true;                                // this rank does not report the others, which end because of it
+  current->board_->may_report();
+  if (current->board_->is_shared()) current->board_->own().process = 0;
   const std::unique_lock of_watch(current->mutex_, kExcuse);
-  if (!of_watch.owns_lock()) return;  // the thread that looks is held up, by a stderr that nobody reads
-  current->tell_end();
+  if (!of_watch.owns_lock()) return;  // the watch's thread is blocked by a stderr that nobody reads
+  current->send_end();
   current->leave();
 }
 
 void Watch::leave() {
-  if (board_->is_there()) board_->own().process = 0;
+  if (board_->is_shared()) board_->own().process = 0;
   if (listener_) listener_->leave();
   if (caller_) caller_->leave();
 }
@@ -116,7 +116,7 @@ void Watch::look() {
   std::unique_lock lock(mutex_);
   while (!ends_) {
     const Sighting self = sight_self(name_);
-    if (board_->is_there()) board_->own().last = self;
+    if (board_->is_shared()) board_->own().last = self;
     note_progress(self);
     if (listener_) listener_->work(self);
     if (caller_) caller_->work(self);
@@ -137,7 +137,7 @@ void Watch::note_progress(const Sighting& self) {
 
 void Watch::show() {
   const std::lock_guard lock(mutex_);
-  if (board_->is_there()) board_->own().last = sight_self(name_);
+  if (board_->is_shared()) board_->own().last = sight_self(name_);
 }
 
 void Watch::wait(std::unique_lock<std::timed_mutex>& lock) const {
@@ -149,33 +149,35 @@ void Watch::wait(std::unique_lock<std::timed_mutex>& lock) const {
   lock.lock();
 }
 
-// Ranks that are ended by a failure of another are ended at different times: none of them is a failure.
+// Passes the end of the job on to other hosts. Ranks that end because of another's failure end at different times, and
+// none of them is reported.
 void Watch::spread_end() {
-  if (is_spread_ || !is_end_told()) return;
-  board_->may_tell();
-  tell_end();
+  if (is_spread_ || !is_end_reported()) return;
+  board_->may_report();
+  send_end();
 }
 
-void Watch::tell_end() {
+void Watch::send_end() {
   is_spread_ = true;
-  if (listener_) listener_->tell_end();
-  if (caller_) caller_->tell_end();
+  if (listener_) listener_->send_end();
+  if (caller_) caller_->send_end();
 }
 
-bool Watch::is_end_told() const {
-  return board_->is_told() || (listener_ && listener_->job_ends()) || (caller_ && caller_->job_ends());
+bool Watch::is_end_reported() const {
+  return board_->is_reported() || (listener_ && listener_->job_ends()) || (caller_ && caller_->job_ends());
 }
 
-// Each looks at the next: every rank is seen by one.
+// Looks at the next rank of this host, so that every rank is watched by one.
 void Watch::look_at_next() {
-  if (!board_->is_there()) return;
+  if (!board_->is_shared()) return;
   const Board::Slot& next = board_->next();
   const int64_t process = next.process;
   const bool missing = process != 0 && is_gone(process) && next.process == process;
   num_missing_ = missing ? num_missing_ + 1 : 0;
   if (num_missing_ < kLooks) return;
-  tell(std::string(next.last.name.data()) +
-       " is gone without a word, killed from outside or for want of memory; it was in " + next.last.phase.data());
+  report_and_abort(std::string(next.last.name.data()) +
+                   " is gone without a word, killed from outside or for want of memory; it was in " +
+                   next.last.phase.data());
 }
 
 void Watch::look_at_hosts() {
@@ -191,8 +193,8 @@ void Watch::look_at_hosts() {
       std::string tried;
       for (const std::string& address : caller_->invitation().addresses) tried += (tried.empty() ? "" : ", ") + address;
       std::fprintf(stderr,
-                   "meshtrain: warning: %s on %s cannot reach rank 0 over TCP (%s): nobody will notice it when its "
-                   "whole host is gone\n",
+                   "meshtrain: warning: %s on %s cannot reach rank 0 over TCP (%s): the loss of its host "
+                   "would not be noticed\n",
                    name_.c_str(), sight_self(name_).host.data(),
                    tried.empty() ? "which has no network" : ("tried " + tried).c_str());
     }
@@ -205,17 +207,17 @@ void Watch::look_at_hosts() {
 void Watch::look_at(Lost& lost) {
   const Clock::time_point now = Clock::now();
   if (listener_ ? listener_->answers(lost.frame.rank) : caller_->answers()) {
-    if (lost.is_told) std::fprintf(stderr, "meshtrain: %s answers again\n", lost.frame.sender.name.data());
+    if (lost.is_reported) std::fprintf(stderr, "meshtrain: %s answers again\n", lost.frame.sender.name.data());
     return;
   }
   const int turn = listener_ ? 0 : hosts_.host_of(rank_) - 1;
-  if (!lost.is_told && now - lost.since >= kGrace + std::min(kTurn * std::max(turn, 0), kLastTurn)) {
-    lost.is_told = true;
+  if (!lost.is_reported && now - lost.since >= kGrace + std::min(kTurn * std::max(turn, 0), kLastTurn)) {
+    lost.is_reported = true;
     std::fflush(stdout);
-    if (turn < kMostTellers && !is_end_told()) std::fprintf(stderr, "meshtrain: %s\n", describe(lost).c_str());
+    if (turn < kMostReporters && !is_end_reported()) std::fprintf(stderr, "meshtrain: %s\n", describe(lost).c_str());
   }
   if (now - std::max(lost.since, moved_) < patience(lost.loss)) return;
-  board_->may_tell();  // the ranks of this host need not say that this one is gone
+  board_->may_report();  // the ranks of this host need not report this one as gone
   abort_mpi(1);
 }
 
@@ -242,10 +244,10 @@ std::string Watch::describe(const Lost& lost) const {
          " is gone without a word, killed from outside or for want of memory; it was " + seen + next;
 }
 
-void Watch::tell(const std::string& message) {
+void Watch::report_and_abort(const std::string& message) {
   alarm(kAbortSeconds);
-  if (board_->may_tell()) {
-    tell_end();
+  if (board_->may_report()) {
+    send_end();
     std::fflush(stdout);
     std::fprintf(stderr, "meshtrain: %s\n", message.c_str());
   } else {

@@ -20,27 +20,28 @@
 
 namespace meshtrain {
 
-/// Has the ranks look after each other, from when they are connected until they end. One that is gone without a word
-/// (killed, by the kernel when memory runs out), or a host that is (no power, no network), ends the job: one of those
-/// that are left says which it was and where it was seen last (Phase), and aborts. Launchers end a job too, most of
-/// them; they know neither.
+/// A watch of all ranks over each other, from when they are connected until they end. When a process disappears without
+/// a word (killed, perhaps by the kernel because memory ran out), or a host does (no power, no network), one of the
+/// remaining ranks reports which it was and its last phase (Phase), and aborts the job. Most launchers end a job too,
+/// but report neither.
 ///
-/// A thread of its own, which issues no collectives, shows every few hundredths of a second where this rank is, on a
-/// Board that the ranks of a host share, and sees whether the process of the next one is there. The first rank of each
-/// host does so over a connection with rank 0, and so does a rank that has no Board. Where hosts cannot connect, a line
-/// says so. A host that is lost over its connection alone may be well, behind a network that is not: the job ends only
-/// when this rank makes no step either, for longer than its steps last.
+/// A thread of its own, which issues no collectives, publishes this rank's phase every few hundredths of a second on a
+/// Board that the ranks of a host share, and checks that the process of the next rank exists. The first rank of each
+/// host does the same over a connection with rank 0, and so does a rank without a Board. Hosts that cannot connect are
+/// reported in a line. When only the connection with a host is lost, the host may be alive behind a broken network: the
+/// job then ends only if this rank makes no step either, for longer than its steps last.
 class Watch {
  public:
   /// Every rank of `world` must construct one. With one rank it does nothing.
   explicit Watch(const Group& world);
-  /// This rank ends as all others do: every rank has come to its end (meet_at_end()).
+  /// Ends the watch. Every rank must have reached its end (meet_at_end()), or the others report this one as gone.
   ~Watch();
   Watch(const Watch&) = delete;
   Watch& operator=(const Watch&) = delete;
 
-  /// This process ends the job and says itself why: nobody, on any host, has to say that it or another is gone. Call it
-  /// before abort_mpi(), on any thread; no collective. It does not block, whatever the thread that looks is held up by.
+  /// Announces that this process ends the job and reports the cause itself, so that no rank, on any host, reports it or
+  /// another as gone. Call it before abort_mpi(), on any thread; no collective. It does not block, even if the thread
+  /// of the watch is blocked.
   static void excuse();
 
  private:
@@ -49,24 +50,24 @@ class Watch {
     Frame frame;
     Loss loss;
     Clock::time_point since;
-    bool is_told = false;
+    bool is_reported = false;
   };
 
   void look();
   void show();
   void note_progress(const Sighting& self);
   void spread_end();
-  void tell_end();
-  bool is_end_told() const;
+  void send_end();
+  bool is_end_reported() const;
   void look_at_next();
   void look_at_hosts();
   void look_at(Lost& lost);
   void wait(std::unique_lock<std::timed_mutex>& lock) const;
   void leave();
   std::string describe(const Lost& lost) const;
-  /// How long this rank may stay in one phase after a loss.
+  /// Returns how long this rank may stay in one phase after a loss.
   Clock::duration patience(Loss loss) const;
-  [[noreturn]] void tell(const std::string& message);
+  [[noreturn]] void report_and_abort(const std::string& message);
 
   HostMap hosts_;
   int rank_;
@@ -74,15 +75,15 @@ class Watch {
   std::unique_ptr<Board> board_;
   std::optional<Listener> listener_;  // of rank 0
   std::optional<Caller> caller_;
-  int num_missing_ = 0;              // looks in a row at a process that is gone
+  int num_missing_ = 0;              // consecutive looks that found the next process gone
   std::map<int64_t, Lost> lost_;     // by rank
   std::string phase_;                // of this rank
-  Clock::time_point moved_;          // when it came to this phase
-  Clock::duration longest_phase_{};  // of those that it has left
+  Clock::time_point moved_;          // when this phase began
+  Clock::duration longest_phase_{};  // of the phases that have ended
 
   std::timed_mutex mutex_;
   std::atomic<bool> ends_ = false;
-  bool is_spread_ = false;  // that the job ends
+  bool is_spread_ = false;  // other hosts know that the job ends
   Descriptor wake_;
   std::thread thread_;
 };

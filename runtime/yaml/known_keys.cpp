@@ -19,7 +19,7 @@ SplitKey split(const std::string& path) {
   return {path.substr(0, dot), path.substr(dot + 1)};
 }
 
-/// "data.mixture" of "data.mixture[0]".
+/// Returns "data.mixture" for "data.mixture[0]".
 std::string without_items(const std::string& path) {
   std::string text;
   for (size_t at = 0; at < path.size(); ++at) {

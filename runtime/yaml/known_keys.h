@@ -10,7 +10,7 @@ namespace meshtrain {
 /// by "data.mixture[0]"; the outermost map by "".
 class KnownKeys {
  public:
-  /// `paths`: of all keys, "train.steps", as KeyLister gives them.
+  /// `paths`: of all keys, "train.steps", as KeyLister lists them.
   explicit KnownKeys(std::vector<std::string> paths) : paths_(std::move(paths)) {}
 
   /// Returns true when the map at `path` can have `key`, whatever else it has.

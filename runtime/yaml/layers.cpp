@@ -24,7 +24,8 @@ YamlValue take(YamlValue& map, const std::string& key) {
   return value;
 }
 
-/// Up to a little more than a recipe may have, so that a stream without end is noticed. `reason`: of what is thrown.
+/// Reads `file`, at most a little more than a recipe may have, so that a stream without end is refused. `asked_by`: the
+/// beginning of the messages.
 std::string read_text(const fs::path& file, const std::string& asked_by) {
   constexpr std::streamsize kEnough = (1 << 20) + 1;
   std::error_code ignored;
@@ -40,7 +41,8 @@ std::string read_text(const fs::path& file, const std::string& asked_by) {
   return text;
 }
 
-/// `asked_by`: "recipes/x.yaml: " or, for a file that another extends, the place of that and the file.
+/// Reads `file` and the files that it extends, which `chain` must not have. `asked_by`: "recipes/x.yaml: " or, for a
+/// file that another extends, the location of that key and the file.
 YamlValue read_file(const fs::path& file, const std::string& asked_by, std::vector<fs::path> chain) {
   std::error_code ignored;
   fs::path canonical = fs::weakly_canonical(file, ignored);

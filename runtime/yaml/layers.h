@@ -7,11 +7,12 @@
 
 namespace meshtrain {
 
-/// The keys of `file` on top of those of the file that it `extends`, and so on. Always a map. `name` is not inherited.
-/// Throws InputError with place for a file that cannot be read or is no map, and for files that extend each other.
+/// Reads `file` and merges its keys over those of the file that it `extends`, and so on. Returns a map; `name` is not
+/// inherited. Throws InputError with the location when a file cannot be read or is not a map, and when files extend
+/// each other.
 YamlValue read_layers(const std::filesystem::path& file);
 
-/// The layer that "train.steps=20" stands for, as given to --set. Throws InputError.
+/// Returns the layer for a --set option, "train.steps=20". Throws InputError.
 YamlValue override_layer(const std::string& text);
 
 /// Returns the map that holds `value` at `path` ("train.steps") and nothing else, each of its maps at `place`.

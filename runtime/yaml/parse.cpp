@@ -14,7 +14,7 @@ namespace {
 
 constexpr size_t kMaxDepth = 32;
 constexpr size_t kMaxValues = 100'000;             // aliases of aliases multiply,
-constexpr size_t kMaxTextBytes = size_t{4} << 20;  // as do the texts of what they stand for
+constexpr size_t kMaxTextBytes = size_t{4} << 20;  // as do the texts that they stand for
 constexpr size_t kMaxBytes = size_t{1} << 20;      // of a source
 
 [[noreturn]] void refuse(const YamlPlace& place, const std::string& what) {
@@ -86,7 +86,7 @@ class TreeBuilder final : public YAML::EventHandler {
   void OnMapEnd() override { close(); }
 
  private:
-  /// A list or a map whose end has not come yet.
+  /// A list or a map whose end was not read yet.
   struct Open {
     YamlValue value;
     YAML::anchor_t anchor = 0;
@@ -154,7 +154,7 @@ class TreeBuilder final : public YAML::EventHandler {
     if (size_.bytes > kMaxTextBytes) refuse(at, "the aliases stand for more than 4 MiB of text: this is not a recipe");
   }
 
-  /// "train.steps" for a key of the map that is being read.
+  /// Returns "train.steps" for a key of the map that is being read.
   std::string path_of(const std::string& key) const {
     std::string path;
     for (const Open& open : open_) {
@@ -171,8 +171,8 @@ class TreeBuilder final : public YAML::EventHandler {
     Open& map = open_.back();
     for (const YamlEntry& entry : map.value.entries) {
       if (entry.key != key.text) continue;
-      refuse(key.place, path_of(key.text) + ": stands there twice, first in line " + std::to_string(entry.place.line) +
-                            ": remove one");
+      refuse(key.place,
+             path_of(key.text) + ": appears twice, first in line " + std::to_string(entry.place.line) + ": remove one");
     }
     map.has_key = true;
     map.key = key.text;

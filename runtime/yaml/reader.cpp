@@ -18,7 +18,7 @@ const YamlValue kEmptyMap = [] {
   return map;
 }();
 
-/// The whole of `text` as a number; a leading + is fine. What is wrong with it.
+/// Parses all of `text` as a number; a leading + is allowed. Returns what is wrong with it.
 template <class T>
 std::errc parse_number(const std::string& text, T& value) {
   const char* begin = text.data();
@@ -68,7 +68,7 @@ void Reader::refuse_unknown_keys() const {
 }
 
 void Reader::fail(const std::string& key, const std::string& what) const {
-  const YamlValue* given = map_->find(key);  // a null has a place too
+  const YamlValue* given = map_->find(key);  // a null has a location too
   fail_at(given == nullptr ? place_ : given->place, path_of(key), what);
 }
 
@@ -91,7 +91,7 @@ void Reader::fail_settled(const std::string& key, const std::string& given, cons
 }
 
 void Reader::fail_at(const YamlPlace& place, const std::string& path, const std::string& what) const {
-  // An option that sets just this key has said its name already.
+  // The name of an option that sets only this key already contains the key.
   const bool said = place.source && place.source->option_key == path;
   throw InputError(place.text() + ": " + (said ? "" : path + ": ") + what);
 }

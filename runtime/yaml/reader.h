@@ -16,15 +16,15 @@
 
 namespace meshtrain {
 
-/// The archive that fills our structs from one YAML map, strictly. Keys that are absent or null leave a value as it
-/// was. Keys that a map cannot have are refused before anything of it is read, so that a misspelt key is told as that
-/// and not as one that is missing. Every error is an InputError "PLACE: KEY PATH: what is wrong".
+/// The archive that fills our structs from one YAML map, strictly. Absent and null keys leave a value as it was. Keys
+/// that a map cannot have are refused before any key of it is read, so that a misspelt key is reported as unknown and
+/// not as missing. Every error is an InputError "LOCATION: KEY PATH: what is wrong".
 class Reader {
  public:
-  enum class Files { Open, LeaveAlone };  ///< whether files that the text names are opened
+  enum class Files { Open, LeaveAlone };  ///< the treatment of files that the text names
 
-  /// `root`: the outermost map. `keys`: all that it and the maps in it can have. Both outlive the reader. Throws for
-  /// any other key of `root`.
+  /// Reads from `root`, the outermost map. `keys`: all keys that it and the maps in it can have. Both must outlive the
+  /// reader. Throws InputError for any other key of `root`.
   Reader(const YamlValue& root, const KnownKeys& keys, Files files);
 
   template <class T>
@@ -44,15 +44,15 @@ class Reader {
 
   bool opens_files() const { return files_ == Files::Open; }
   bool has(const std::string& key) const { return find(key) != nullptr; }
-  /// Whether `key` is there and not an empty list.
+  /// Returns true when `key` exists and is not an empty list.
   bool has_items(const std::string& key) const;
-  /// From here on the values are settled: keys may repeat them, and differ from them only to be refused, in the name of
-  /// `owner`. An empty owner settles nothing.
+  /// Fixes the values from here on: a key may repeat a value, and one that differs is refused in the name of `owner`.
+  /// An empty owner fixes nothing.
   void settle(std::string owner) { owner_ = std::move(owner); }
-  /// Throws about a key of this map: at its value, or about the map when it is absent.
+  /// Throws InputError about a key of this map, with the location of its value, or of the map when the key is absent.
   [[noreturn]] void fail(const std::string& key, const std::string& what) const;
-  /// Throws about item `item` of the list `path` ("train.freeze"), counted from here; in a list of maps about its
-  /// `key`.
+  /// Throws InputError about item `item`, from 0, of the list at `path` ("train.freeze") in this map; in a list of maps
+  /// about the item's `key`.
   [[noreturn]] void fail_item(const std::string& path, size_t item, const std::string& key,
                               const std::string& what) const;
 
@@ -64,7 +64,7 @@ class Reader {
   void refuse_unknown_keys() const;
   [[noreturn]] void fail_settled(const std::string& key, const std::string& given, const std::string& settled) const;
 
-  // Each reads the value of `key` or throws.
+  // Each of these reads the value of `key` or throws.
   void read(const std::string& key, const YamlValue& given, const Rule& rule, int64_t& value) const;
   void read(const std::string& key, const YamlValue& given, const Rule& rule, double& value) const;
   void read(const std::string& key, const YamlValue& given, const Rule& rule, bool& value) const;
@@ -87,8 +87,8 @@ class Reader {
 
   const YamlValue* map_;
   const KnownKeys* keys_;
-  YamlPlace place_;   // of the map, for what is not in it; where that is nowhere either, of what it is in
-  std::string path_;  // "train", "data.mixture[0]": where this map stands
+  YamlPlace place_;   // of the map, for messages about absent keys; without one, that of the map around it
+  std::string path_;  // "train", "data.mixture[0]": the path of this map
   Files files_;
   std::string owner_;
 };

@@ -5,8 +5,8 @@
 #include <vector>
 
 /// A struct that is written as a map of YAML is described once, by a function template `fields(archive, value)` in
-/// namespace meshtrain. It is called with an archive that reads (Reader), writes (Writer) or lists the keys (KeyLister);
-/// each archive offers
+/// namespace meshtrain. It is called with an archive that reads (Reader), writes (Writer) or lists the keys
+/// (KeyLister); each archive offers
 ///
 ///   field(key, value, rule)   one key
 ///   map(key, body)            a map of further keys; `body` gets the archive inside of it
@@ -15,8 +15,8 @@
 ///   when_reading(action)      defaults and demands that depend on several keys; ignored unless reading
 namespace meshtrain {
 
-/// The demands on one value. Bounds apply to numbers, each of a list's; choices to words, each of a list's, and to the
-/// keys of the mesh.
+/// The demands on one value. Bounds apply to a number, or to each number of a list; choices to a word, to each word of
+/// a list, and to the keys of a map.
 struct Rule {
   bool required = false;
   std::optional<double> least = {};
@@ -24,9 +24,9 @@ struct Rule {
   std::optional<double> most = {};
   std::optional<double> below = {};
   std::vector<std::string> choices = {};
-  std::string minus_one = {};  ///< of a whole number, or of those of a map: a word that may stand in the place of -1
+  std::string minus_one = {};  ///< of a whole number, or of those of a map: a word for -1
   std::string expected = {};   ///< of a map of whole numbers: its description in messages, "a map of ..."
-  std::string refused = {};    ///< why the key may not stand here, as others decide; it is then not needed nor written
+  std::string refused = {};    ///< why other keys forbid this one; it is then neither required nor written
 };
 
 }  // namespace meshtrain

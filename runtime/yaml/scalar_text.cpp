@@ -10,7 +10,7 @@
 namespace meshtrain {
 namespace {
 
-/// What YAML, 1.1 or 1.2, takes for something else than a text.
+/// Returns false when YAML, 1.1 or 1.2, reads `value` as anything but a text.
 bool looks_like_text(const std::string& value) {
   static const std::set<std::string> taken = {"null", "true", "false", "yes", "no", "on", "off", "y", "n"};
   return !taken.contains(lower_case(value));

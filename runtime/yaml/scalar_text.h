@@ -10,7 +10,7 @@
 
 namespace meshtrain {
 
-/// A value as a recipe writes it, on one line; read again it is the same value, to the last bit.
+/// Return a value as YAML, on one line; read again it is the same value, to the last bit.
 std::string scalar_text(int64_t value);
 std::string scalar_text(double value);
 std::string scalar_text(bool value);

@@ -7,7 +7,7 @@
 namespace meshtrain {
 namespace {
 
-/// How many letters must be added, removed, changed, or swapped with their neighbour to make `b` of `a`.
+/// Returns how many letters must be added, removed, changed, or swapped with their neighbour to turn `a` into `b`.
 size_t distance(const std::string& a, const std::string& b) {
   std::vector<std::vector<size_t>> cost(a.size() + 1, std::vector<size_t>(b.size() + 1));
   for (size_t i = 0; i <= a.size(); ++i) cost[i][0] = i;

@@ -7,15 +7,15 @@
 
 namespace meshtrain {
 
-/// Where YAML text came from: a file, or an option of the command line.
+/// The source of YAML text: a file, or an option of the command line.
 struct YamlSource {
   std::string name;              ///< "recipes/x.yaml" or "--set train.steps=20"
-  std::filesystem::path folder;  ///< what paths written in it are relative to
+  std::filesystem::path folder;  ///< the folder that relative paths in it start from
   bool is_file = true;           ///< messages name line and column
-  std::string option_key;        ///< "train.steps": the key that the name of an option already says
+  std::string option_key;        ///< "train.steps": the key that an option's name contains already
 };
 
-/// A place in a source, for messages.
+/// A location in a source, for messages.
 struct YamlPlace {
   std::shared_ptr<const YamlSource> source;
   int line = 0;    ///< from 1; 0: the source as a whole
@@ -27,7 +27,7 @@ struct YamlPlace {
 
 struct YamlEntry;
 
-/// A YAML value that knows where it stands. Scalars are kept as text: what they mean is decided by who asks.
+/// A YAML value with its location. Scalars are kept as text: the code that reads one decides what it means.
 struct YamlValue {
   enum class Kind { Null, Scalar, List, Map };
 
@@ -38,11 +38,11 @@ struct YamlValue {
   std::vector<YamlValue> items;
   std::vector<YamlEntry> entries;  ///< map, in the order of the text; keys are unique
 
-  /// The value under `key`; null when this is no map or has no such key.
+  /// Returns the value under `key`; null when this is not a map or has no such key.
   const YamlValue* find(const std::string& key) const;
   YamlValue* find(const std::string& key);
 
-  /// "\"twenty\"", "20", "a list", "a map", "nothing": for messages, on one line.
+  /// Returns "\"twenty\"", "20", "a list", "a map" or "nothing": for messages, on one line.
   std::string shown() const;
 };
 
@@ -52,21 +52,22 @@ struct YamlEntry {
   YamlValue value;
 };
 
-/// One YAML document. Aliases are replaced by what they stand for. Throws InputError, with place, for text that is not
-/// YAML or not text at all, several documents, duplicate keys, keys that are not plain scalars, foreign tags, and
-/// values nested or repeated without bound.
+/// Parses one YAML document and replaces aliases by their values. Throws InputError, with the location, for text that
+/// is not YAML or not text at all, several documents, duplicate keys, keys that are not plain scalars, foreign tags,
+/// and values nested or repeated without bound.
 YamlValue parse_yaml(const std::string& text, const std::shared_ptr<const YamlSource>& source);
 
-/// `over` laid on top of `base`: maps merge, everything else replaces; a null takes the place of what was there.
+/// Merges `over` into `base`: maps merge key by key, any other value replaces the old one, a null too.
 void merge_yaml(YamlValue& base, YamlValue over);
 
-/// `text` in double quotes on one line for a message: what cannot be printed is escaped, what is long is cut.
+/// Returns `text` in double quotes on one line, for a message: characters that do not print are escaped, a long text is
+/// cut.
 std::string quoted(const std::string& text);
 
 /// Returns `text` with each capital of ASCII replaced by its small letter.
 std::string lower_case(std::string text);
 
-/// Whether `text` has characters that end a line or do not print. Keys and words have none.
+/// Returns true when `text` has characters that end a line or do not print. Keys and words must have none.
 bool has_control_characters(const std::string& text);
 
 }  // namespace meshtrain

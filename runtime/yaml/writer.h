@@ -9,7 +9,7 @@
 
 namespace meshtrain {
 
-/// The archive that writes our structs as YAML: every key that may stand there.
+/// The archive that writes our structs as YAML: every key that is allowed.
 class Writer {
  public:
   template <class T>

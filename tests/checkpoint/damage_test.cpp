@@ -82,7 +82,7 @@ TEST_F(Damage, AnUntouchedOneIsRead) {
 TEST_F(Damage, AMissingFileIsNamedWithAPieceOfIt) {
   const std::string message = complaint_after([&] { fs::remove(last_file()); });
   EXPECT_TRUE(has(message, last_file().string() + ": No such file")) << message;
-  EXPECT_TRUE(has(message, "model.") && has(message, "] cannot be had: cannot read ")) << message;
+  EXPECT_TRUE(has(message, "model.") && has(message, "] is unreadable: cannot read ")) << message;
   EXPECT_TRUE(has(message, "rank ") && has(message, " on ")) << message;
 }
 

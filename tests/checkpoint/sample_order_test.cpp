@@ -16,7 +16,7 @@
 namespace meshtrain::testing {
 namespace {
 
-using Places = std::vector<Mixture::Place>;
+using Places = std::vector<Mixture::Location>;
 
 /// A part of a run: so many steps on a mesh of all ranks.
 struct Part {
@@ -48,7 +48,7 @@ std::string text_of(const Places& places) {
 Places places_of(const std::string& text) {
   Places places;
   std::istringstream numbers(text);
-  for (Mixture::Place place{}; numbers >> place.source >> place.sample;) places.push_back(place);
+  for (Mixture::Location place{}; numbers >> place.source >> place.sample;) places.push_back(place);
   return places;
 }
 
@@ -128,7 +128,7 @@ TEST_F(SampleOrder, IsOneListAcrossMeshesAndBatches) {
     if (world().rank() != 0) continue;
     const ListedSamples samples(recipe(parts().front(), shuffle));
     Places wanted;
-    for (size_t g = 0; g < all.size(); ++g) wanted.push_back(samples.mixture().place(static_cast<int64_t>(g)));
+    for (size_t g = 0; g < all.size(); ++g) wanted.push_back(samples.mixture().locate(static_cast<int64_t>(g)));
     EXPECT_EQ(text_of(all), text_of(wanted));
     EXPECT_GT(all.size(), 25u);
 

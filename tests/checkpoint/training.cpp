@@ -42,7 +42,7 @@ ListedSamples::ListedSamples(const Recipe& recipe)
                static_cast<uint64_t>(recipe.train.seed)) {}
 
 std::vector<int64_t> ListedSamples::read(int64_t g, int64_t* inputs, int64_t* labels) const {
-  list_.push_back(mixture_.place(g));
+  list_.push_back(mixture_.locate(g));
   return mixture_.read(g, inputs, labels);
 }
 

@@ -22,11 +22,11 @@ class ListedSamples final : public Samples {
   std::vector<int64_t> read(int64_t g, int64_t* inputs, int64_t* labels) const override;
   const Mixture& mixture() const { return mixture_; }
   /// What has been read since this was asked last.
-  std::vector<Mixture::Place> take_list() const { return std::exchange(list_, {}); }
+  std::vector<Mixture::Location> take_list() const { return std::exchange(list_, {}); }
 
  private:
   Mixture mixture_;
-  mutable std::vector<Mixture::Place> list_;
+  mutable std::vector<Mixture::Location> list_;
 };
 
 /// A training that is saved and gone on with, on the ranks of one group. Each of them makes the same calls.

@@ -196,7 +196,7 @@ TEST_F(Refused, ComponentsByName) {
 TEST_F(Refused, ModelsThatContradictThemselves) {
   const json whole = document_;
   document_["model"]["merges"][3] = {"a", "nothing like it"};
-  EXPECT_EQ(refusal(), "model.merges[3] has the token \"nothing like it\", which model.vocab has not");
+  EXPECT_EQ(refusal(), "model.merges[3] has the token \"nothing like it\", which is not in model.vocab");
   document_ = whole;
   document_["model"]["merges"][3] = "one two three";
   EXPECT_TRUE(has(refusal(), "model.merges[3] is not two tokens with one space between"));

@@ -14,15 +14,15 @@ using testing::message;
 
 std::vector<std::string> matches(const std::string& expression, const std::string& text) {
   const Pattern pattern(expression);
-  Pattern::Places places;
+  Pattern::Alternatives alternatives;
   std::vector<std::string> all;
   for (size_t from = 0; from < text.size();) {
-    const std::string_view match = pattern.find(text, from, places);
+    const std::string_view match = pattern.find(text, from, alternatives);
     if (match.empty()) break;
     all.emplace_back(match);
     from = static_cast<size_t>(match.data() + match.size() - text.data());
   }
-  EXPECT_TRUE(places.empty()) << expression;
+  EXPECT_TRUE(alternatives.empty()) << expression;
   return all;
 }
 
@@ -59,9 +59,9 @@ TEST(Pattern, MatchesAsOniguruma) {
 TEST(Pattern, FindsLiterals) {
   const std::string text = "a.b*c\\(d)[e]{f}^$|?+";
   const Pattern pattern = Pattern::literal(text);
-  Pattern::Places places;
+  Pattern::Alternatives alternatives;
   const std::string around = "x" + text + "x";
-  EXPECT_EQ(pattern.find(around, 0, places), text);
+  EXPECT_EQ(pattern.find(around, 0, alternatives), text);
 }
 
 TEST(Pattern, RefusesWhatItDoesNotKnow) {
@@ -120,8 +120,8 @@ TEST(Pattern, RefusesWhatItDoesNotKnow) {
 TEST(Pattern, GivesUpInsteadOfHanging) {
   const Pattern pattern("(?:a|aa)+b");
   const std::string text(60, 'a');
-  Pattern::Places places;
-  EXPECT_TRUE(has(message<InputError>([&] { pattern.find(text, 0, places); }), "steps back"));
+  Pattern::Alternatives alternatives;
+  EXPECT_TRUE(has(message<InputError>([&] { pattern.find(text, 0, alternatives); }), "backtracking steps"));
 }
 
 TEST(Pattern, NeedsNoDepthForLongTexts) {

@@ -82,7 +82,7 @@ optimizer: {learning_rate: 1.0e-2}
   EXPECT_TRUE(has(without, ", with the tokenizer of " + path("other").string() +
                                "; nothing is taken over from the "
                                "recipe's model.hf: " +
-                               hf.string() + " is not there any more; it has no eos_token_id, as no token is known"))
+                               hf.string() + " does not exist any more; it has no eos_token_id, as no token is known"))
       << without;
   const auto small = contents(path("small files"));
   EXPECT_TRUE(small.contains("model.safetensors.index.json") && small.contains("vocab.json"));
@@ -131,7 +131,7 @@ TEST_F(ConvertProgram, WhatIsDamagedIsNamedAndNothingAppears) {
   const std::string message = refusal({"export", run_dir, path("out")});
   EXPECT_EQ(message.substr(0, message.find(" its checksum")), file.string() + ": " + weight + " is damaged:");
   fs::remove(file);
-  EXPECT_TRUE(has(refusal({"export", run_dir, path("out")}), " cannot be had: cannot read " + file.string()));
+  EXPECT_TRUE(has(refusal({"export", run_dir, path("out")}), " is unreadable: cannot read " + file.string()));
   EXPECT_FALSE(fs::exists(path("out")) || fs::exists(path("out.partial")));
 }
 

@@ -138,7 +138,7 @@ TEST(Generate, WhatIsWrongIsSaidInOneLine) {
             prompts + ":2: the object has neither \"prompt\" nor \"tokens\"");
   std::ofstream(prompts) << "{\"tokens\": [1]}\n{\"tokens\": []}\n";
   EXPECT_EQ(complaint({llama, "--prompt-file", prompts}),
-            prompts + ":2: tokens is an empty list: name a token to go on from");
+            prompts + ":2: tokens is an empty list: name a token to continue from");
   const std::string both = folder.path() / "both.NDJSON";
   std::ofstream(both) << "\n{\"tokens\": [1], \"text\": \"a\"}\n{\"tokens\": [1], \"prompt\": \"a\"}\n";
   EXPECT_EQ(complaint({llama, "--prompt-file", both}),
@@ -205,7 +205,7 @@ TEST_F(GenerateFromRun, AFolderThatIsGoneIsNamedWithWhatToDo) {
   const Words words = {"generate", run_dir, "--max-tokens", "2"};
   EXPECT_FALSE(has(run_meshtrain(with(words, {"--tokens", "1"})).err, "model.hf"));
   fs::remove_all(path("hf"));
-  const std::string gone = "model.hf of the run's recipe, " + path("hf").string() + ", is not there any more";
+  const std::string gone = "model.hf of the run's recipe, " + path("hf").string() + ", does not exist any more";
   EXPECT_EQ(only_complaint(run_meshtrain(with(words, {"--prompt", "a"}))),
             "prompt 1 is a text, and " + gone + ": give --tokenizer, its tokenizer where it is now");
   const Ending ending = run_meshtrain(with(words, {"--tokens", "1"}));

@@ -20,7 +20,7 @@ TEST_F(TrainInput, MisspeltAndDuplicateKeys) {
   EXPECT_TRUE(has(complaint(2, {"--set", "train.stpes=3"}), "train.stpes=3: unknown key; did you mean \"steps\"?"));
   std::ofstream(recipe, std::ios::app) << "device: cpu\ndevice: auto\n";
   const std::string twice = complaint(2, {});
-  EXPECT_TRUE(has(twice, recipe.string() + ":") && has(twice, ": device: stands there twice")) << twice;
+  EXPECT_TRUE(has(twice, recipe.string() + ":") && has(twice, ": device: appears twice")) << twice;
 }
 
 TEST_F(TrainInput, NumbersThatAreNoneOrTooLarge) {

@@ -134,7 +134,7 @@ TEST_F(TrainResume, WhatContradictsTheCheckpointChangesNothing) {
   fs::rename(file, path("away"));
   const auto without = contents(run_dir);
   const std::string message = complaint(2, {"--mesh", "dp=2", "--resume"});
-  EXPECT_TRUE(has(message, "rank ") && has(message, " cannot be had: cannot read " + file.string())) << message;
+  EXPECT_TRUE(has(message, "rank ") && has(message, " is unreadable: cannot read " + file.string())) << message;
   EXPECT_TRUE(has(message, "; beside it there are checkpoints of step 3: go on from one of them with --resume-step N"))
       << message;
   EXPECT_EQ(contents(run_dir), without);
@@ -385,7 +385,7 @@ TEST_F(TrainResume, ADiskThatCannotReadAPieceIsNamed) {
   const std::string message = complaint(2, words, 2, with_faults("pread:rank-00001.safetensors:EIO:2"));
   EXPECT_TRUE(has(message, "rank 1") && has(message, "cannot read " + file + ": Input/output error at byte "))
       << message;
-  EXPECT_TRUE(has(message, ", for tensor \"model.") || has(message, " cannot be had: ")) << message;
+  EXPECT_TRUE(has(message, ", for tensor \"model.") || has(message, " is unreadable: ")) << message;
   EXPECT_TRUE(has(message, "beside it there are checkpoints of step 3")) << message;
   EXPECT_EQ(train(2, words).status, 0);
 }

@@ -121,16 +121,16 @@ TEST_F(DatasetTest, ShufflePermutesEachEpochAnewByTheSeedAlone) {
   std::vector<std::vector<int64_t>> epochs;
   for (int64_t epoch = 0; epoch < 3; ++epoch) {
     std::vector<int64_t> places;
-    for (int64_t i = 0; i < 100; ++i) places.push_back(dataset.place(epoch * 100 + i));
+    for (int64_t i = 0; i < 100; ++i) places.push_back(dataset.index_in_file(epoch * 100 + i));
     EXPECT_EQ(std::set<int64_t>(places.begin(), places.end()).size(), 100u);
     epochs.push_back(places);
   }
   EXPECT_NE(epochs[0], epochs[1]);
   EXPECT_NE(epochs[1], epochs[2]);
-  EXPECT_EQ(open(1).place(217), dataset.place(217));
-  EXPECT_EQ(sample(dataset, 42)[0], 10 + 5 * dataset.place(42));
+  EXPECT_EQ(open(1).index_in_file(217), dataset.index_in_file(217));
+  EXPECT_EQ(sample(dataset, 42)[0], 10 + 5 * dataset.index_in_file(42));
   int64_t same = 0;
-  for (int64_t i = 0; i < 100; ++i) same += open(2).place(i) == dataset.place(i);
+  for (int64_t i = 0; i < 100; ++i) same += open(2).index_in_file(i) == dataset.index_in_file(i);
   EXPECT_LT(same, 20);
 }
 

@@ -99,7 +99,7 @@ TEST_F(MixtureTest, EachSourceHasEpochsOfItsOwn) {
     EXPECT_EQ(mixture.num_samples(), 14);
     std::vector<std::vector<int64_t>> samples(2);
     for (int64_t g = 0; g < 400; ++g) {
-      const Mixture::Place place = mixture.place(g);
+      const Mixture::Location place = mixture.locate(g);
       samples.at(place.source).push_back(place.sample);
     }
     EXPECT_EQ(samples[0].size(), 300u);
@@ -127,7 +127,7 @@ TEST_F(MixtureTest, ReadsWhatIsInThePlace) {
   for (int64_t g = 0; g < 60; ++g) {
     std::vector<int64_t> inputs(kS), labels(kS);
     const std::vector<int64_t> starts = mixture.read(g, inputs.data(), labels.data());
-    const auto [source, sample] = mixture.place(g);
+    const auto [source, sample] = mixture.locate(g);
     const int64_t first = 100 * (static_cast<int64_t>(source) + 1) + sample * (kS + 1);
     EXPECT_EQ(inputs[0], first);
     EXPECT_EQ(labels[3], first + kS);
@@ -143,8 +143,8 @@ TEST_F(MixtureTest, OneFileIsWhatItIsWithoutAMixture) {
   alone.shuffle = mixed.mixture[0].shuffle = true;
   const Dataset dataset(alone, kS, 1000, 7);
   for (int64_t g = 0; g < 120; ++g) {
-    EXPECT_EQ(open(alone, 7).place(g), (Mixture::Place{0, dataset.place(g)}));
-    EXPECT_EQ(open(mixed, 7).place(g), open(alone, 7).place(g));
+    EXPECT_EQ(open(alone, 7).locate(g), (Mixture::Location{0, dataset.index_in_file(g)}));
+    EXPECT_EQ(open(mixed, 7).locate(g), open(alone, 7).locate(g));
   }
 }
 
@@ -154,7 +154,8 @@ TEST_F(MixtureTest, TheSameFileTwiceIsShuffledTwice) {
   for (MixedSourceRecipe& each : recipe.mixture) each.shuffle = true;
   const Mixture mixture = open(recipe);
   int64_t same = 0;
-  for (int64_t i = 0; i < 50; ++i) same += mixture.sources()[0].place(i) == mixture.sources()[1].place(i);
+  for (int64_t i = 0; i < 50; ++i)
+    same += mixture.sources()[0].index_in_file(i) == mixture.sources()[1].index_in_file(i);
   EXPECT_LT(same, 10);
 }
 

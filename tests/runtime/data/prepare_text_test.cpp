@@ -387,10 +387,10 @@ TEST_F(PrepareText, RefusesWhatDoesNotFit) {
   EXPECT_TRUE(has(refusal(), "none: there is no such file or folder"));
   std::filesystem::create_symlink("gone", scratch_.path() / "link");
   options_.inputs = {scratch_.path() / "link"};
-  EXPECT_TRUE(has(refusal(), "link: it is a link to gone, which is not there: mend it, or remove it"));
+  EXPECT_TRUE(has(refusal(), "link: it is a link to gone, which does not exist: repair it, or remove it"));
   std::filesystem::rename(scratch_.path() / "link", scratch_.path() / "text" / "link");
   options_.inputs = {scratch_.path() / "text"};
-  EXPECT_TRUE(has(refusal(), "text/link: it is a link to gone, which is not there"));
+  EXPECT_TRUE(has(refusal(), "text/link: it is a link to gone, which does not exist"));
   std::filesystem::remove(scratch_.path() / "text" / "link");
   options_.inputs = {scratch_.path() / "text"};
   file("a", "");

@@ -115,7 +115,7 @@ TEST_F(CarriedOverTest, EndsComeFromATokenizerWhereNoModelSaysThem) {
 TEST_F(CarriedOverTest, NothingOfAFolderThatIsGoneOrHasAnotherModel) {
   EXPECT_TRUE(carried_over({}, shape_).left_out.empty());
   CarriedOver carried = carried_over(scratch_.path() / "none", shape_);
-  EXPECT_TRUE(carried.model.empty() && has(carried.left_out, "none is not there any more")) << carried.left_out;
+  EXPECT_TRUE(carried.model.empty() && has(carried.left_out, "none does not exist any more")) << carried.left_out;
   shape_.rope_theta = 10000;
   carried = carried_over(source_, shape_);
   EXPECT_TRUE(carried.model.empty() && has(carried.left_out, "source has another model by now")) << carried.left_out;

@@ -297,7 +297,7 @@ TEST_F(ConfigJson, RefusesOtherRotaryScalings) {
   EXPECT_TRUE(has(scaled({{"short_factor", 1.0}}), "rope_scaling.short_factor (1.0) is not known"));
   EXPECT_TRUE(has(scaled({{"partial_rotary_factor", 0.5}}), "partial_rotary_factor is not 1"));
   EXPECT_TRUE(has(scaled({{"rope_theta", 7}}), "rope_scaling.rope_theta differs"));
-  EXPECT_TRUE(has(refusal(kLlama32, {{"rope_parameters", {{"rope_type", "default"}}}}), "both there and differ"));
+  EXPECT_TRUE(has(refusal(kLlama32, {{"rope_parameters", {{"rope_type", "default"}}}}), "both given and differ"));
   EXPECT_TRUE(has(refusal(kSmolLm2, {{"rope_scaling", 3}}), "rope_scaling is 3, not a JSON object"));
 }
 

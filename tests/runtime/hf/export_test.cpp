@@ -194,7 +194,7 @@ TEST_F(ExportTest, AMountPointIsRefusedAtTheStart) {
   std::filesystem::create_directories(folder_);
   std::filesystem::create_directories(scratch_.path() / "disk");
   const std::string expected = "cannot export to " + folder_.string() +
-                               ": it is a mount point, in whose place no other folder can come: name a folder in it";
+                               ": it is a mount point, which a rename cannot replace: name a folder in it";
   for (const std::filesystem::path& disk : {std::filesystem::path("none"), scratch_.path() / "disk"}) {
     const std::string said = said_with_mount(disk, folder_, [&] { return refusal(); });
     if (said.empty()) GTEST_SKIP() << "nothing can be mounted here";
@@ -230,10 +230,10 @@ TEST_F(ExportTest, CompleteWeightsAreNeverRemoved) {
       error = message<std::runtime_error>([&] { writer.finish(); });
       inject_faults("");
     }
-    EXPECT_EQ(error, "the weights are complete in " + partial.string() + ", but cannot get the name " +
+    EXPECT_EQ(error, "the weights are complete in " + partial.string() + ", but cannot be renamed to " +
                          folder_.string() + ": Invalid cross-device link: rename the folder");
     EXPECT_TRUE(has(refusal(), partial.string() +
-                                   " has the complete weights of an export that did not get its name: "
+                                   " has the complete weights of an export that could not be renamed: "
                                    "rename it to " +
                                    folder_.string() + ", or move it away"))
         << refusal();

@@ -37,9 +37,9 @@ INSTANTIATE_TEST_SUITE_P(
                       BadLine{"parallel: {context: {algoritm: ring}}\n",
                               ":16:22: parallel.context.algoritm: unknown key; did you mean \"algorithm\"?"},
                       BadLine{"zebra: null\n", ":16:1: zebra: unknown key"},
-                      BadLine{"train: {steps: 3}\n", ":16:1: train: stands there twice, first in line 10: remove one"},
+                      BadLine{"train: {steps: 3}\n", ":16:1: train: appears twice, first in line 10: remove one"},
                       BadLine{"schedule: {name: wsd, name: wsd}\n",
-                              ":16:23: schedule.name: stands there twice, first in line 16: remove one"},
+                              ":16:23: schedule.name: appears twice, first in line 16: remove one"},
                       BadLine{"? [a]\n: 3\n", ":16:3: a key is a word, not a list"},
                       BadLine{"\"a\\nb\": 3\n", ":16:1: \"a\\x0ab\" is not a key"}));
 

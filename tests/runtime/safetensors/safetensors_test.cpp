@@ -182,7 +182,7 @@ TEST_F(SafetensorsTest, RefusesADamagedHeader) {
       {R"({"dtype":"F32","shape":[1],"data_offsets":[0,4]},"v":{"dtype":"F32","shape":[2],"data_offsets":[0,8]})",
        "overlaps another"},
       {R"({"dtype":"F32","shape":[1],"data_offsets":[0,4]},"w":{"dtype":"F32","shape":[1],"data_offsets":[4,8]})",
-       "is there twice"},
+       "appears twice"},
       {R"({"dtype":"F32","shape":[4],"data_offsets":[0,16]})", "ends at byte 16 of the data, of which there are 8"},
   };
   for (const auto& [description, expected] : cases) {
@@ -268,7 +268,7 @@ TEST_F(SafetensorsTest, AFullDiskLeavesNothing) {
 
 TEST_F(SafetensorsTest, AFolderIsOneFileOrAnIndexOfMany) {
   const auto open = [&] { return message<InputError>([&] { SafetensorsFolder folder(folder_.path()); }); };
-  EXPECT_TRUE(has(open(), "neither model.safetensors nor model.safetensors.index.json is there"));
+  EXPECT_TRUE(has(open(), "neither model.safetensors nor model.safetensors.index.json"));
   const auto first = folder_.path() / "model-00001-of-00002.safetensors";
   const auto second = folder_.path() / "model-00002-of-00002.safetensors";
   const auto index = folder_.path() / "model.safetensors.index.json";
@@ -292,7 +292,7 @@ TEST_F(SafetensorsTest, AFolderIsOneFileOrAnIndexOfMany) {
   };
   EXPECT_EQ(with(json::object()), "");
   EXPECT_TRUE(has(with({{"c", "model-3.safetensors"}}),
-                  "tensor \"c\" is said to be in model-3.safetensors, which is "
+                  "tensor \"c\" is listed in model-3.safetensors, which is "
                   "missing"));
   EXPECT_TRUE(has(with({{"c", second.filename().string()}}), "model-00002-of-00002.safetensors: has no tensor \"c\""));
   EXPECT_TRUE(has(with({{"c", 3}}), "tensor \"c\" has no file name"));

@@ -55,7 +55,7 @@ TEST(Metrics, OfAnEvaluationAreInItsStepsLine) {
 TEST(Metrics, SayOfEachStepWhetherItWasSkippedWhereThatMayBe) {
   const ScratchFolder folder;
   const std::filesystem::path file = folder.path() / "metrics.jsonl";
-  MetricsFile metrics(file, 0, /*tells_skipped=*/true);
+  MetricsFile metrics(file, 0, /*records_skipped=*/true);
   StepMetrics step{1, 2.5, 0.75};
   metrics.append(step);
   step.grad_norm = std::numeric_limits<double>::infinity();

@@ -162,11 +162,11 @@ TEST_F(Connections, TheEndOfTheJobReachesRankZeroAndTheOthers) {
   work(caller.get(), std::chrono::milliseconds(300));
   ASSERT_TRUE(listener_.answers(7));
   EXPECT_FALSE(listener_.job_ends());
-  caller->tell_end();
+  caller->send_end();
   work(caller.get(), std::chrono::milliseconds(100));
   EXPECT_TRUE(listener_.job_ends());
   EXPECT_FALSE(caller->job_ends());
-  listener_.tell_end();
+  listener_.send_end();
   work(caller.get(), std::chrono::milliseconds(100));
   EXPECT_TRUE(caller->job_ends());
 }
