@@ -48,8 +48,7 @@ class Reduction {
   Group shards_, replicas_;
   std::function<void(FlatBuffer&)> on_reduced_;
   const Arena& memory_;
-  bool whole_;                  // gradients have memory for good
-  std::vector<size_t> behind_;  // by unit: the next one behind it that has gradients
+  bool whole_;  // gradients have memory for good
   bool last_ = false;
   bool reducing_ = false;  // in this backward
   bool first_ = false;     // no shard of gradients that lies apart has been written in this step
