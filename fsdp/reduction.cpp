@@ -9,14 +9,7 @@ Reduction::Reduction(std::vector<Unit>& units, const FsdpOptions& options, const
       on_reduced_(options.on_reduced),
       memory_(memory),
       whole_(!memory.in_turns()),
-      behind_(units.size()),
-      lent_(units.size(), false) {
-  size_t behind = units.size();
-  for (size_t unit = units.size(); unit-- > 0;) {
-    behind_[unit] = behind;
-    if (units[unit].num_trainable() > 0) behind = unit;
-  }
-}
+      lent_(units.size(), false) {}
 
 void Reduction::begin_step() {
   first_ = true;
@@ -39,9 +32,8 @@ void Reduction::lend(size_t unit) {
   lent_[unit] = true;
 }
 
-// Two units have memory: this one, and the one behind it, which is being reduced.
+// Two units have memory: this one, and the one behind it, which is being reduced. issue_next() has finished others.
 void Reduction::lend_anew(size_t unit) {
-  while (!scattering_.empty() && scattering_.front().unit > behind_[unit]) finish_scatter();
   lend(unit);
   for (FlatBuffer* buffer : units_[unit].trainable()) buffer->forget_gradients();
 }

@@ -48,8 +48,7 @@ class Reduction {
   Group shards_, replicas_;
   std::function<void(FlatBuffer&)> on_reduced_;
   const Arena& memory_;
-  bool whole_;                  // gradients have permanent memory
-  std::vector<size_t> behind_;  // by unit: the next one behind it that has gradients
+  bool whole_;  // gradients have permanent memory
   bool last_ = false;
   bool reducing_ = false;  // in this backward
   bool first_ = false;     // no shard of gradients with memory of its own has been written in this step

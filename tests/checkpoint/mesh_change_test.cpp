@@ -166,6 +166,10 @@ TEST(MeshChange, OnTheSameMeshLossesAreThoseOfOneRunToTheBit) {
   }
 }
 
+TEST(MeshChange, WhatMuonKeepsGoesOn) {
+  for (const Place& place : places({world().size()})) goes_on_as_if_nothing_was(place, {"fp32", "muon", "none", true});
+}
+
 TEST(MeshChange, ACheckpointWithAManifestOfFormat1IsReadToTheBit) {
   const ScratchFolder folder(world());
   if (world().rank() == 0) write_tokens(folder.path());

@@ -173,6 +173,7 @@ TEST_P(FsdpWays, KeepShardsInAnotherDtype) {
       for (const Unit& unit : fsdp.units()) {
         for (const FlatBuffer& buffer : unit.buffers()) {
           EXPECT_EQ(buffer.shard_gradients().scalar_type(), at::kDouble);
+          EXPECT_EQ(buffer.gradients().scalar_type(), reduce_dtype) << "in which micro-batches add up";
           at::Tensor(buffer.shard_values()).sub_(buffer.shard_gradients(), 1e-9);
         }
       }

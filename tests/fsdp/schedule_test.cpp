@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
@@ -74,8 +75,8 @@ class RecordedBackend final : public Backend {
 /// A step of a model whose units all differ in size.
 class FullShardSchedule : public ::testing::Test {
  protected:
-  /// `frozen`: a unit without trainable parameters; -1: none.
-  static Record record(int64_t prefetch, int64_t frozen = -1, bool two_queues = false) {
+  /// `frozen`: a unit without trainable parameters; -1: none. `num_used`: the first units, which the step uses.
+  static Record record(int64_t prefetch, int64_t frozen = -1, bool two_queues = false, size_t num_used = 4) {
     Record record;
     const Chain chain;
     const std::vector<size_t> weights = {0, 1, 3, 4};
@@ -92,7 +93,8 @@ class FullShardSchedule : public ::testing::Test {
     fsdp.begin_step();
     at::Tensor x = input_of(0, 0);
     size_t unit = 0;
-    for (const size_t weight : weights) {
+    while (unit < num_used) {
+      const size_t weight = weights[unit];
       x = fsdp.run(unit, [&] {
         const at::Tensor& leaf = chain.weights[weight]->tensor;
         EXPECT_EQ(leaf.data_ptr(), record.gathered[unit]) << "parameters are used where they were gathered";
@@ -187,6 +189,61 @@ TEST_F(FullShardSchedule, TheNextUnitIsGatheredWhileOneComputes) {
                                  "wait gather 1", "gather 0",      "backward 1", "scatter 1",      "wait scatter 2",  //
                                  "wait gather 0", "backward 0",    "scatter 0",  "wait scatter 1",                    //
                                  "wait scatter 0"}));
+}
+
+// Unit 2 is gathered ahead and not used: the gather arrives before its memory is that of another unit.
+TEST_F(FullShardSchedule, WhatIsUnderWayArrivesBeforeItsUnitIsLetGo) {
+  const Record seen = record(1, /*frozen=*/-1, /*two_queues=*/false, /*num_used=*/2);
+  EXPECT_EQ(seen.events, (Events{"gather 0",      "wait gather 0",  "gather 1",       "forward 0",   //
+                                 "wait gather 1", "gather 2",       "forward 1",                     //
+                                 "wait gather 2", "gather 1",       "wait gather 1",  "gather 0",    //
+                                 "scatter 3",     "scatter 2",      "wait scatter 3", "backward 1",  //
+                                 "scatter 1",     "wait scatter 2", "wait gather 0",  "backward 0",  //
+                                 "scatter 0",     "wait scatter 1", "wait scatter 0"}));
+}
+
+/// Units that stay gathered for a step, and the forward of the first of them without a record.
+class ShardGradOpSchedule : public ::testing::Test {
+ protected:
+  ShardGradOpSchedule() {
+    FsdpOptions options;
+    options.mode = ShardingMode::ShardGradOp;
+    options.shards = Group(std::make_shared<RecordedBackend>(record_), "dp", {0, 1}, "rank 0");
+    std::vector<UnitSpec> units = chain_.units();
+    units.erase(units.begin() + 2);  // as large as the one before it
+    fsdp_ = std::make_unique<Fsdp>(units, options);
+    for (const Unit& unit : fsdp_->units()) record_.numels.push_back(unit.buffers()[0].numel());
+  }
+
+  /// The events of a forward of so many units.
+  Events forward(size_t num_units) {
+    const at::NoGradGuard no_grad;
+    record_.events.clear();
+    for (size_t unit = 0; unit < num_units; ++unit) {
+      fsdp_->run(unit, [] { return at::zeros({1}, at::kDouble); });
+    }
+    return record_.events;
+  }
+
+  Record record_;
+  const Chain chain_;
+  std::unique_ptr<Fsdp> fsdp_;
+};
+
+// What a step gathers does not depend on whether an evaluation came before it.
+TEST_F(ShardGradOpSchedule, AnEvaluationLeavesNothingGathered) {
+  const Events first = forward(4);
+  EXPECT_EQ(std::count(first.begin(), first.end(), "gather 3"), 1);
+  EXPECT_EQ(forward(4), Events{}) << "it is gathered for the step";
+  fsdp_->end_forward();
+  EXPECT_EQ(forward(4), first);
+}
+
+// Else gathers of a unit that is never used would pile up.
+TEST_F(ShardGradOpSchedule, WhatIsUnderWayArrivesBeforeShardsCountAsChanged) {
+  EXPECT_EQ(forward(1), (Events{"gather 0", "wait gather 0", "gather 1"}));
+  fsdp_->shards_changed();
+  EXPECT_EQ(record_.events.back(), "wait gather 1");
 }
 
 }  // namespace

@@ -97,6 +97,17 @@ TEST_F(TrainResume, LossScaleAndSkippedStepsGoOn) {
   }
 }
 
+// Steps in a row are those before a checkpoint too.
+TEST_F(TrainResume, SkippedStepsBeforeACheckpointCount) {
+  const Words skipping = {"--set", "train.precision=fp16_mixed", "--set", "train.loss_scale={static: 1.0e+30}",
+                          "--set", "train.max_skipped=3",        "--set", "checkpoint.every=1"};
+  Words begun = skipping, resumed = skipping;
+  begun.insert(begun.end(), {"--set", "train.steps=9"});
+  resumed.insert(resumed.end(), {"--set", "train.steps=9", "--resume"});
+  EXPECT_TRUE(has(complaint(1, begun, 1), "step 3: "));
+  EXPECT_TRUE(has(complaint(1, resumed, 1), "step 3: "));
+}
+
 TEST_F(TrainResume, FromTheDiskAsFromMemory) {
   const Words offload = {
       "--set", "parallel.fsdp={mode: full_shard, offload: {to: disk, path: " + path("shards").string() + "}}"};

@@ -207,6 +207,21 @@ TEST_F(TrainRun, StopsOnATermSignalAlone) {
   expect_stop(1, SIGTERM);
 }
 
+// A signal to the last of them alone.
+TEST_F(TrainRun, StopsWhenOneRankIsAsked) {
+  Program program(endless(2));
+  wait_for_steps(3);
+  int rank = 0;
+  for (const std::filesystem::path& process : processes()) {
+    if (has(content(process / "status"), "Name:\tmeshtrain\n")) rank = std::stoi(process.filename());
+  }
+  ASSERT_GT(rank, 0);
+  kill(rank, SIGUSR1);
+  const Ending ending = program.wait();
+  EXPECT_EQ(ending.status, 75) << ending.err;
+  EXPECT_TRUE(has(ending.out, "stopped on request after step " + std::to_string(metrics().size()) + ";")) << ending.out;
+}
+
 // While the recipe is read, from a pipe that nobody has written to yet.
 TEST_F(TrainRun, StopsOnASignalThatCameBeforeItBegan) {
   const std::string text = content(recipe);

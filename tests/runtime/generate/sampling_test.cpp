@@ -95,6 +95,7 @@ TEST(Sampling, TopPIsReachedWithTheFewest) {
   EXPECT_EQ(ids_left(logits, {1, 0, 0.51, 0}), (std::set<int64_t>{0, 1}));
   EXPECT_EQ(ids_left(logits, {1, 0, 0.76, 0}), (std::set<int64_t>{0, 1, 2})) << "of equal ones the lowest id";
   EXPECT_EQ(ids_left(logits, {1, 0, 1e-300, 0}), (std::set<int64_t>{0})) << "one at least";
+  EXPECT_EQ(ids_left({0, 0, 0, 0}, {1, 0, 0.5, 0}), (std::set<int64_t>{0, 1})) << "reached exactly";
 }
 
 TEST(Sampling, TopKKeepsWhatIsEqualToTheLast) {

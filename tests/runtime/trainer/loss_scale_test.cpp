@@ -55,6 +55,16 @@ TEST(LossScale, StaysWhenItIsStatic) {
   EXPECT_EQ(scale.value(), 128);
 }
 
+TEST(LossScale, GoesOnFromItsStateWithTheStepsThatItHasCounted) {
+  const LossScaleRecipe recipe{.initial = 8, .growth_interval = 3, .growth_factor = 2};
+  LossScale before(recipe), after(recipe);
+  for (const bool finite : {false, true, true}) before.update(finite);
+  after.resume(before.state().value());
+  EXPECT_EQ(after.value(), 4);
+  after.update(true);
+  EXPECT_EQ(after.value(), 8) << "the third in a row";
+}
+
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 TrainRecipe recipe(const std::string& precision, const std::string& policy, int64_t max_skipped) {
