@@ -63,8 +63,7 @@ Computing on_gpus(const Gpu& gpu, bool nccl, const DeviceRequest& request, const
   Computing computing;
   computing.device = at::Device(at::kCUDA, static_cast<at::DeviceIndex>(gpu.number));
   const std::shared_ptr<Backend> backend =
-      nccl ? gpu.plugin->nccl(world.backend(),
-                              {.user_buffers = request.nccl_buffers, .two_queues = request.two_queues})
+      nccl ? gpu.plugin->nccl(world.backend(), {.user_buffers = request.nccl_buffers, .two_queues = request.two_queues})
            : staged(world.backend());
   computing.world = Group(backend, world.name(), world.ranks(), world.coordinate_text());
   computing.description = "cuda, " + gpu.plugin->describe(gpu.number);

@@ -10,22 +10,20 @@
 namespace meshtrain {
 namespace {
 
-const std::map<std::string, at::ScalarType> kDtypes = {
-    {"fp64", at::kDouble},   {"fp32", at::kFloat},          {"fp16", at::kHalf},
-    {"bf16", at::kBFloat16}, {"bf16_mixed", at::kBFloat16}, {"fp16_mixed", at::kHalf}};
+const std::map<std::string, at::ScalarType> kDtypes = {{"fp64", at::kDouble},         {"fp32", at::kFloat},
+                                                       {"fp16", at::kHalf},           {"bf16", at::kBFloat16},
+                                                       {"bf16_mixed", at::kBFloat16}, {"fp16_mixed", at::kHalf}};
 const std::map<std::string, Recompute> kRecomputes = {
     {"none", Recompute::Nothing}, {"selective", Recompute::Elementwise}, {"full", Recompute::All}};
 const std::map<std::string, Offload> kOffloads = {
     {"none", Offload::None}, {"host", Offload::Host}, {"disk", Offload::Disk}};
-const std::map<std::string, DeviceRequest::Kind> kDevices = {{"auto", DeviceRequest::Kind::Auto},
-                                                             {"cpu", DeviceRequest::Kind::Cpu},
-                                                             {"cuda", DeviceRequest::Kind::Cuda}};
+const std::map<std::string, DeviceRequest::Kind> kDevices = {
+    {"auto", DeviceRequest::Kind::Auto}, {"cpu", DeviceRequest::Kind::Cpu}, {"cuda", DeviceRequest::Kind::Cuda}};
 const std::map<std::string, DeviceRequest::Transport> kTransports = {{"auto", DeviceRequest::Transport::Auto},
                                                                      {"mpi", DeviceRequest::Transport::Mpi},
                                                                      {"nccl", DeviceRequest::Transport::Nccl}};
-const std::map<std::string, NcclBuffers> kBuffers = {{"off", NcclBuffers::Off},
-                                                     {"registered", NcclBuffers::Registered},
-                                                     {"symmetric", NcclBuffers::Symmetric}};
+const std::map<std::string, NcclBuffers> kBuffers = {
+    {"off", NcclBuffers::Off}, {"registered", NcclBuffers::Registered}, {"symmetric", NcclBuffers::Symmetric}};
 
 /// The word of `value` in a recipe.
 template <class T>
@@ -59,7 +57,8 @@ std::string cpu_only(const Recipe& recipe) {
 /// `auto` is on when tp > 1 divides the tokens of a micro-batch.
 bool is_sequence_parallel(const Recipe& recipe, const MeshLayout& layout) {
   const TrainRecipe& train = recipe.train;
-  const int64_t tp = layout.size(kTensorAxis), tokens = train.micro_batch * (train.sequence_length / layout.size(kContextAxis));
+  const int64_t tp = layout.size(kTensorAxis),
+                tokens = train.micro_batch * (train.sequence_length / layout.size(kContextAxis));
   const std::string& asked = recipe.parallel.sequence_parallel;
   return tp > 1 && (asked == "on" || (asked == "auto" && tokens % tp == 0));
 }
@@ -125,7 +124,7 @@ std::string to_yaml(const RunPlan& plan) {
     map.field("compute", dtype_word(precision.compute));
     map.field("shards", dtype_word(precision.mixed ? at::kFloat : precision.compute));
     map.field("reduce", dtype_word(precision.mixed ? precision.mixed_reduce : precision.compute));
-    map.field("loss_scale", std::string(!precision.loss_scale          ? "none"
+    map.field("loss_scale", std::string(!precision.loss_scale         ? "none"
                                         : precision.loss_scale->fixed ? "static"
                                                                       : "dynamic"));
     map.field("stochastic_rounding", precision.stochastic_rounding);

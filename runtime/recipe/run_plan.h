@@ -16,11 +16,11 @@ namespace meshtrain {
 
 /// The dtypes of a run, and how it keeps halves from losing small numbers (train.precision).
 struct Precision {
-  at::ScalarType compute = at::kFloat;         ///< of activations, and of parameters as layers see them
-  bool mixed = false;                          ///< shards are fp32 and are rounded to `compute` for the layers
-  at::ScalarType mixed_reduce = at::kFloat;    ///< mixed: the dtype in which gradients are summed between ranks
+  at::ScalarType compute = at::kFloat;             ///< of activations, and of parameters as layers see them
+  bool mixed = false;                              ///< shards are fp32 and are rounded to `compute` for the layers
+  at::ScalarType mixed_reduce = at::kFloat;        ///< mixed: the dtype in which gradients are summed between ranks
   std::optional<LossScaleRecipe> loss_scale = {};  ///< fp16_mixed: the number that the backward starts from
-  bool stochastic_rounding = false;            ///< of the optimizer's results: bf16 alone
+  bool stochastic_rounding = false;                ///< of the optimizer's results: bf16 alone
 };
 
 /// Where shards, their gradients and the optimizer's state lie.
@@ -33,11 +33,11 @@ struct DeviceRequest {
 
   Kind kind = Kind::Auto;
   Transport transport = Transport::Auto;
-  std::string cpu_only = {};                    ///< "train.offload_activations: true": the setting, if any, that only
-                                                ///< CPUs can do, for which `Auto` is the CPU
-  std::string allocator = {};                   ///< settings of a GPU's allocator: CudaPlugin::set_allocator()
+  std::string cpu_only = {};   ///< "train.offload_activations: true": the setting, if any, that only
+                               ///< CPUs can do, for which `Auto` is the CPU
+  std::string allocator = {};  ///< settings of a GPU's allocator: CudaPlugin::set_allocator()
   NcclBuffers nccl_buffers = NcclBuffers::Off;
-  bool two_queues = false;                      ///< NcclOptions::two_queues
+  bool two_queues = false;  ///< NcclOptions::two_queues
 };
 
 /// Everything that a recipe leaves to the mesh, the model and the batch, decided once: the floors below are built from

@@ -27,8 +27,7 @@ void check_device(const DeviceRequest& request) {
   }
   if (request.cpu_only.empty() || (request.kind != DeviceRequest::Kind::Cuda && !nccl)) return;
   throw InputError(request.cpu_only + " is done on CPUs alone, but " +
-                   (nccl ? "parallel.backend is nccl" : "device is cuda") +
-                   ": leave it out, or use device: cpu");
+                   (nccl ? "parallel.backend is nccl" : "device is cuda") + ": leave it out, or use device: cpu");
 }
 
 /// Throws unless `key` has the precision that it needs.

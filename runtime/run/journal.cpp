@@ -29,12 +29,13 @@ void Journal::announce(const ModelSize& size, const UnitMemory& memory, int64_t 
   const std::string frozen =
       size.num_trainable < size.num_parameters ? " (" + with_separators(size.num_trainable) + " of them trained)" : "";
   spdlog::info("{}: {} parameters{}, mesh {}, sequence parallel {}, {}", recipe_.name,
-               with_separators(size.num_parameters), frozen, mesh.describe(),
-               plan_.sequence_parallel ? "on" : "off", recipe_.train.precision);
+               with_separators(size.num_parameters), frozen, mesh.describe(), plan_.sequence_parallel ? "on" : "off",
+               recipe_.train.precision);
   if (mesh.size(kDataAxis) * mesh.size(kContextAxis) > 1) {
     spdlog::info("fsdp {}", describe(plan_.sharding));
     spdlog::info("fsdp memory: {}", describe(memory));
-  } else if (const std::string& mode = recipe_.parallel.fsdp.mode; mode != "auto" && mode != name(plan_.sharding.mode)) {
+  } else if (const std::string& mode = recipe_.parallel.fsdp.mode;
+             mode != "auto" && mode != name(plan_.sharding.mode)) {
     spdlog::info("fsdp {}: this mesh has one rank to cut over, so {} changes nothing", name(plan_.sharding.mode), mode);
   }
   if (disk_bytes > 0) {

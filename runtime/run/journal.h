@@ -23,12 +23,12 @@ struct ModelSize {
 /// What one rank writes of a run: its folder, its metrics, its lines on the console.
 class Journal {
  public:
-  /// Keeps the recipe, as run, and its plan in `directory`. Of metrics that are there only those of steps up to `last_step` stay:
-  /// the run goes on behind it. Throws std::runtime_error when the folder cannot be written.
+  /// Keeps the recipe, as run, and its plan in `directory`. Of metrics that are there only those of steps up to
+  /// `last_step` stay: the run goes on behind it. Throws std::runtime_error when the folder cannot be written.
   Journal(const Recipe& recipe, const RunPlan& plan, std::unique_ptr<RunDirectory> directory, int64_t last_step);
 
-  /// Prints the lines before the first step: the model, how the plan lays it on the mesh, in which memory. `disk_bytes`:
-  /// what this rank keeps on disk.
+  /// Prints the lines before the first step: the model, how the plan lays it on the mesh, in which memory.
+  /// `disk_bytes`: what this rank keeps on disk.
   void announce(const ModelSize& size, const UnitMemory& memory, int64_t disk_bytes) const;
   /// What the whole run of `num_samples` reads.
   void announce(const Mixture& data, int64_t num_samples, const Evaluation* evaluation) const;

@@ -10,8 +10,8 @@
 namespace meshtrain {
 
 /// The folder of one run: log.txt, metrics.jsonl, parameters.jsonl on request, recipe.yaml, plan.yaml and its
-/// checkpoints. Locked as long as this lives. Of one rank; the lock is the kernel's, so a run that was killed leaves none
-/// behind.
+/// checkpoints. Locked as long as this lives. Of one rank; the lock is the kernel's, so a run that was killed leaves
+/// none behind.
 class RunDirectory {
  public:
   /// Creates `folder` where it is absent. Throws InputError when it is in use by another process, or holds a run while

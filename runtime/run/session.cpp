@@ -120,8 +120,8 @@ RunEnd Session::train(const StopRequest& stop_request, std::chrono::steady_clock
   batches_.emplace(0, recipe_.train.steps - state.step, [&, first = state.num_samples](int64_t i) {
     return read_batch(*data_, recipe_, mesh_, trainer_->layout(), first + i * recipe_.train.global_batch);
   });
-  const Running running{recipe_, mesh_,   evaluation_.get(), *trainer_, *checkpoints_,
-                        *batches_, journal_.get(), stop_request, start};
+  const Running running{recipe_,   mesh_,          evaluation_.get(), *trainer_, *checkpoints_,
+                        *batches_, journal_.get(), stop_request,      start};
   const RunEnd end = TrainingLoop(running, state).run();
   if (journal_ && computing_.peak_bytes) {
     for (const std::string& line : chosen_attention()) say("attention by " + line);

@@ -74,7 +74,8 @@ std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& name);
 /// Throws InputError that begins with `where` when `tokenizer` has ids of `vocab_size` or above.
 void check_vocabulary(const Tokenizer& tokenizer, int64_t vocab_size, const std::string& where);
 
-/// Returns what the ids of a text depend on: "bytes", or the checksum of the tokenizer's file. The same on every machine.
+/// Returns what the ids of a text depend on: "bytes", or the checksum of the tokenizer's file. The same on every
+/// machine.
 std::string tokenizer_fingerprint(const std::string& name);
 
 }  // namespace meshtrain

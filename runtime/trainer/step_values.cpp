@@ -17,8 +17,9 @@ StepInputs::StepInputs(at::Tensor all)
       saved(values[4]) {}
 
 StepInputs make_step_inputs(int64_t num_counted, double loss_scale, const StepRequest& request, at::Device device) {
-  const at::Tensor host = at::tensor(
-      {static_cast<double>(num_counted), request.learning_rate, loss_scale, request.stop ? 1.0 : 0.0, request.saved ? 1.0 : 0.0}, at::kDouble);
+  const at::Tensor host = at::tensor({static_cast<double>(num_counted), request.learning_rate, loss_scale,
+                                      request.stop ? 1.0 : 0.0, request.saved ? 1.0 : 0.0},
+                                     at::kDouble);
   return StepInputs(to_device(host, device));
 }
 

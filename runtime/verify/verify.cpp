@@ -46,7 +46,8 @@ class Verification {
         computing_(connect_devices(plan.run.device, world)),
         world_(computing_.world),
         seen_(std::make_shared<SumsSeen>()),
-        mesh_(plan.run.layout, options.skipped_sums.empty() ? world_ : skip_sums(world_, options.skipped_sums, seen_)) {}
+        mesh_(plan.run.layout, options.skipped_sums.empty() ? world_ : skip_sums(world_, options.skipped_sums, seen_)) {
+  }
 
   bool run(const Print& print) {
     set_rank_name(mesh_.world().coordinate_text());
@@ -162,8 +163,8 @@ class Verification {
     std::set<std::string> possible = seen_->purposes;
     for (const std::string& purpose : seen_->purposes) possible.insert(purpose.substr(0, purpose.find('.')));
     throw InputError(
-        "--inject skip-reduce:" + options_.skipped_sums + ": mesh " + plan_.run.layout.describe() + " sums nothing for " +
-        options_.skipped_sums +
+        "--inject skip-reduce:" + options_.skipped_sums + ": mesh " + plan_.run.layout.describe() +
+        " sums nothing for " + options_.skipped_sums +
         (possible.empty() ? ", nor for anything else" : ": use " + joined({possible.begin(), possible.end()})));
   }
 

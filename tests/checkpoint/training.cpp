@@ -58,8 +58,7 @@ std::vector<double> Training::run(int64_t steps) {
   std::vector<double> losses;
   for (int64_t i = 0; i < steps; ++i) {
     const StepBatch batch = read_batch(samples_, recipe_, mesh_, trainer_.layout(), state_.num_samples);
-    const StepOutcome outcome =
-        trainer_.step(batch, trainer_.count_tokens(batch), {recipe_.optimizer.learning_rate});
+    const StepOutcome outcome = trainer_.step(batch, trainer_.count_tokens(batch), {recipe_.optimizer.learning_rate});
     losses.push_back(outcome.loss.item<double>());
     ++state_.step;
     state_.num_samples += recipe_.train.global_batch;

@@ -208,7 +208,7 @@ class ShardGradOpSchedule : public ::testing::Test {
   ShardGradOpSchedule() {
     FsdpOptions options;
     options.mode = ShardingMode::ShardGradOp;
-    options.shards = Group(std::make_shared<RecordedBackend>(record_), "dp", {0, 1}, "rank 0");
+    options.shards = Group(std::make_shared<RecordedBackend>(record_, /*has_queues=*/false), "dp", {0, 1}, "rank 0");
     std::vector<UnitSpec> units = chain_.units();
     units.erase(units.begin() + 2);  // as large as the one before it
     fsdp_ = std::make_unique<Fsdp>(units, options);

@@ -60,7 +60,8 @@ class PerParameter : public ::testing::Test {
     const Dataset dataset(recipe.data, recipe.train.sequence_length, recipe.model.shape.vocab_size, 0);
     for (int64_t step = 0; step < recipe.train.steps; ++step) {
       const StepBatch batch = read_step(dataset, recipe, mesh, trainer.layout(), step);
-      after(trainer.step(batch, trainer.count_tokens(batch), {.learning_rate = recipe.optimizer.learning_rate, .measure = true}));
+      after(trainer.step(batch, trainer.count_tokens(batch),
+                         {.learning_rate = recipe.optimizer.learning_rate, .measure = true}));
     }
   }
 

@@ -143,7 +143,10 @@ TEST_F(TrainData, MixturesAreToldAndGoOn) {
                              ": 12 samples, 192 tokens, 1.20 epochs, 30.0 % of the run\n";
   Words check = words;
   check.emplace_back("--check");
-  EXPECT_EQ(run(1, check).out, "tiny: fits mesh dp=2,cp=1,tp=1; 110 samples of 16 tokens\n" + first + second);
+  const std::string checked = run(1, check).out;
+  EXPECT_TRUE(checked.starts_with("tiny: fits mesh dp=2,cp=1,tp=1; 110 samples of 16 tokens\n" + first + second +
+                                  "\nmesh:\n  dp: 2\n"))
+      << checked;
   const Ending ending = run(2, words);
   EXPECT_TRUE(has(ending.out, "\n" + first + second)) << ending.out;
   const std::vector<double> whole = losses();

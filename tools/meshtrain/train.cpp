@@ -84,7 +84,7 @@ int check(const TrainArguments& arguments) {
       describe_data(recipe, data, samples_of_run(recipe.train, beginning.state), evaluation.get());
   lines.insert(lines.end(), beginning.lines.begin(), beginning.lines.end());
   for (const std::string& line : lines) std::printf("%s\n", line.c_str());
-  std::printf("%s", to_yaml(plan).c_str());
+  std::printf("\n%s", to_yaml(plan).c_str());
   return 0;
 }
 

@@ -1,7 +1,7 @@
 #include "runtime/recipe/validate.h"
 #include "runtime/recipe/load.h"
-#include "runtime/recipe/sharding.h"
 #include "runtime/recipe/run_plan.h"
+#include "runtime/recipe/sharding.h"
 
 #include <gtest/gtest.h>
 

@@ -61,7 +61,7 @@ TEST(DryRun, TrainerStepsOnTheMetaDeviceOver1024Ranks) {
   for (int rank : {0, 517, 1023}) {
     const DeviceMesh mesh = large_mesh(rank);
     Trainer trainer(recipe, mesh, at::kMeta);
-    ASSERT_TRUE(trainer.sequence_parallel());
+    ASSERT_TRUE(trainer.plan().sequence_parallel);
     ASSERT_EQ(trainer.layout().local_length(), local);
     const StepBatch batch = made_step(recipe, trainer.layout(), 2, at::kMeta);
     mesh.traffic().clear();
@@ -145,7 +145,8 @@ TEST(DryRun, TrainerStepsWithFrozenParametersAndMuon) {
       EXPECT_EQ(trainer.fsdp().units().size(), 1 + 3 + 1u);
       const StepBatch batch = made_step(recipe, trainer.layout(), 2, at::kMeta);
       mesh.traffic().clear();
-      const StepOutcome outcome = trainer.step(batch, trainer.count_tokens(batch), {.learning_rate = 1e-3, .measure = true});
+      const StepOutcome outcome =
+          trainer.step(batch, trainer.count_tokens(batch), {.learning_rate = 1e-3, .measure = true});
       EXPECT_EQ(outcome.parameters.sizes(), (at::IntArrayRef{4 * 8 + 2, 3}));
       // Of four layers six matrices each on 1,024 ranks: all are gathered in one round, and sent back.
       EXPECT_EQ(mesh.traffic().entries().at({"world", "optimizer", Collective::Kind::AllToAll}).calls, 2);

@@ -126,7 +126,8 @@ TEST(SkippedSteps, ARunOfNothingElseHasTrainedNothing) {
   EXPECT_EQ(end_of(skipped, step(3, 2, 1)), "");
   EXPECT_EQ(end(skipped), "");
   EXPECT_EQ(end(SkippedSteps(recipe("fp32", "skip", 25), /*scales_loss=*/false)), "");
-  EXPECT_EQ(end(SkippedSteps(recipe("fp32", "skip", 25), /*scales_loss=*/false, /*steps_made=*/7, /*in_a_row=*/3)), "") << "resumed";
+  EXPECT_EQ(end(SkippedSteps(recipe("fp32", "skip", 25), /*scales_loss=*/false, /*steps_made=*/7, /*in_a_row=*/3)), "")
+      << "resumed";
   EXPECT_NE(end(SkippedSteps(recipe("fp32", "skip", 25), /*scales_loss=*/false, /*steps_made=*/3, /*in_a_row=*/3)), "");
 }
 

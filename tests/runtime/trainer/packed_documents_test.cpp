@@ -179,7 +179,7 @@ TEST(PackedDocuments, AnglesBeginAnewInEach) {
     Recipe recipe = packed_recipe("llama", "counted");
     recipe.train.precision = precision;
     const DeviceMesh mesh = one_rank();
-    const Sequences sequences(recipe, mesh, at::kCPU);
+    const Sequences sequences(recipe, resolve(recipe, mesh.layout()), mesh, at::kCPU);
     const StepBatch batch = read_step(packed_samples(recipe), recipe, mesh, sequences.layout(), 0);
     for (int64_t row = 0; row < 4; ++row) {
       const Sequence sequence = sequences.of(batch.micro_batches[static_cast<size_t>(row / 2)].documents);
@@ -199,7 +199,7 @@ TEST(PackedDocuments, AnglesBeginAnewInEach) {
 TEST(PackedDocuments, AnglesAreMadeOnceWithoutSeparators) {
   const Recipe recipe = packed_recipe("llama", "counted");
   const DeviceMesh mesh = one_rank();
-  const Sequences sequences(recipe, mesh, at::kCPU);
+  const Sequences sequences(recipe, resolve(recipe, mesh.layout()), mesh, at::kCPU);
   EXPECT_TRUE(sequences.of({}).layout.documents().empty());
   EXPECT_EQ(sequences.of({}).rotary.cos.data_ptr(), sequences.of({}).rotary.cos.data_ptr());
 }
@@ -212,7 +212,7 @@ TEST(PackedDocuments, PeersFindTheSameOnes) {
     int64_t num_counted = 0;
     for (int rank = 0; rank < 4; ++rank) {
       const DeviceMesh mesh = mesh_of_four(rank);
-      const Sequences sequences(recipe, mesh, at::kCPU);
+      const Sequences sequences(recipe, resolve(recipe, mesh.layout()), mesh, at::kCPU);
       const StepBatch batch = read_step(packed_samples(recipe), recipe, mesh, sequences.layout(), 0);
       if (mesh.coordinate("tp") == 0) num_counted += batch.num_counted;
       for (size_t i = 0; i < 2; ++i) {
