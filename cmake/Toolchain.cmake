@@ -20,12 +20,17 @@ add_library(meshtrain_flags INTERFACE)
 target_compile_options(meshtrain_flags INTERFACE -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Winvalid-pch -fPIC -fopenmp
                                                  -fpch-preprocess)
 target_link_options(meshtrain_flags INTERFACE -fopenmp)
-if(MESHTRAIN_SANITIZE)
+if(MESHTRAIN_SANITIZE STREQUAL "address")
   set(sanitizers -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer)
   # LibTorch and Open MPI are built without type information for these two checks.
   list(APPEND sanitizers -fno-sanitize=vptr)
   # gcc 12 takes std::regex's own members for uninitialized under the address sanitizer (gcc's bug 105562).
   list(APPEND sanitizers -Wno-maybe-uninitialized)
-  target_compile_options(meshtrain_flags INTERFACE ${sanitizers})
-  target_link_options(meshtrain_flags INTERFACE ${sanitizers})
+elseif(MESHTRAIN_SANITIZE STREQUAL "thread")
+  # It does not know fences, which LibTorch's headers have and our threads do not rely on.
+  set(sanitizers -fsanitize=thread -Wno-tsan)
+elseif(MESHTRAIN_SANITIZE)
+  message(FATAL_ERROR "MESHTRAIN_SANITIZE: ${MESHTRAIN_SANITIZE}: use address, thread or nothing")
 endif()
+target_compile_options(meshtrain_flags INTERFACE ${sanitizers})
+target_link_options(meshtrain_flags INTERFACE ${sanitizers})
