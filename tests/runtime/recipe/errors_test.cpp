@@ -193,9 +193,9 @@ INSTANTIATE_TEST_SUITE_P(
         BadSetting{{"model.family=gpt2"},
                    "--set model.family=gpt2: \"gpt2\" is not one of llama, mistral, qwen2, qwen3"},
         BadSetting{{"model.family=qwen2", "model.attention_bias=true"},
-                   "--set model.attention_bias=true: true is not something that a qwen2 has"},
+                   "--set model.attention_bias=true: true is not supported by family qwen2"},
         BadSetting{{"model.family=qwen3", "model.mlp_bias=true"},
-                   "--set model.mlp_bias=true: true is not something that a qwen3 has"},
+                   "--set model.mlp_bias=true: true is not supported by family qwen3"},
         BadSetting{
             {"train.activation_checkpointing.mode=ful"},
             "--set train.activation_checkpointing.mode=ful: \"ful\" is not one of none, full, selective; did you "

@@ -136,7 +136,7 @@ TEST(Validate, NamesARateThatHasNoScheduleToFollow) {
   EXPECT_EQ(input_error([&] {
               resolve(recipe, MeshLayout({{"dp", 1}, {"cp", 1}, {"tp", 1}}));
             }),
-            recipe.places.at("optimizer.muon.adamw_learning_rate") +
+            recipe.locations.at("optimizer.muon.adamw_learning_rate") +
                 ": follows the schedule of optimizer.learning_rate, which is 0: use a "
                 "peak above 0, or leave adamw_learning_rate out");
 }
