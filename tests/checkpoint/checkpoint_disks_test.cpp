@@ -142,7 +142,7 @@ TEST_P(CheckpointDisksTest, CheckpointsOfOlderVersionsHaveNoIdAndAreGoneOnFrom) 
     for (const int64_t step : {10, 20}) fs::create_directories(folder().step(step));
   }
   ranks_.barrier();
-  EXPECT_TRUE(has(message<InputError>([&] { start(); }), "of a run without an id, this run begins"));
+  EXPECT_TRUE(has(message<InputError>([&] { start(); }), "of a run without an id, this is a new run"));
   CheckpointDisks disks = start(folder_of(0).step(10));
   disks.settle(10);
   write(disks, 30);
@@ -228,7 +228,8 @@ TEST_P(CheckpointDisksTest, AnOldOneThatCannotBeRenamedStaysWithAWarning) {
   const std::string said = ::testing::internal::GetCapturedStderr();
   if (!stays || !is_first_of_host()) return;
   EXPECT_TRUE(said.starts_with("meshtrain: warning: on ")) << said;
-  EXPECT_TRUE(has(said, " an old checkpoint stays: cannot rename " + folder().step(10).string() + " to ")) << said;
+  EXPECT_TRUE(has(said, " cannot remove an old checkpoint: cannot rename " + folder().step(10).string() + " to "))
+      << said;
   EXPECT_TRUE(has(said, ": Invalid cross-device link\n")) << said;
   EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 1) << said;
 }

@@ -156,7 +156,7 @@ TEST_F(Damage, AnotherModelIsRefusedWithTheDifference) {
   training_ = std::make_unique<Training>(other, world());
   const std::string message = complaint();
   EXPECT_TRUE(has(message, "the recipe contradicts the checkpoint " + folder_.string() +
-                               ": model.intermediate_size: 96, was 80; train.seed: 7, was 42: go on with"))
+                               ": model.intermediate_size: 96, was 80; train.seed: 7, was 42: use the recipe"))
       << message;
 }
 

@@ -102,7 +102,7 @@ TEST_F(TrainResume, AnExportThatFailsLosesNothingOfARunWithoutCheckpoints) {
   again.emplace_back("--resume");
   const Ending exported = train(2, again);
   EXPECT_EQ(exported.status, 0) << exported.err;
-  EXPECT_TRUE(has(exported.out, "all steps of train.steps are made")) << exported.out;
+  EXPECT_TRUE(has(exported.out, "the checkpoint has all steps of train.steps")) << exported.out;
   EXPECT_TRUE(std::filesystem::exists(path("weights/model.safetensors")));
 }
 
