@@ -189,7 +189,7 @@ TEST_F(EvaluationTest, ComesEveryFewStepsAndAtTheLast) {
     Evaluation{asked};
     ADD_FAILURE() << "there are not so many";
   } catch (const InputError& error) {
-    EXPECT_NE(std::string(error.what()).find("evaluate.samples: 1000 are asked for, but "), std::string::npos);
+    EXPECT_NE(std::string(error.what()).find("evaluate.samples: 1000 are requested, but "), std::string::npos);
   }
 }
 
