@@ -144,7 +144,8 @@ TEST_F(Verify, FindsMissingSumsOverDp) {
 TEST_F(Verify, FindsMissingSumsOfShards) {
   const std::string out = found(2, "dp=2", "dp");
   EXPECT_TRUE(has(out, "the loss of the first step is equal")) << out;
-  EXPECT_TRUE(has(out, "dp ranks keep shards of the gradients: a sum over dp, or what each of its ranks is given"))
+  EXPECT_TRUE(
+      has(out, "dp ranks keep shards of the gradients: a sum over dp, or the input of each of its ranks, is wrong"))
       << out;
 }
 
@@ -236,7 +237,7 @@ TEST_F(Verify, RefusesWhatItDoesNotKnow) {
   EXPECT_TRUE(has(complaint(1, {path("absent.yaml")}), "absent.yaml"));
   EXPECT_TRUE(has(complaint(2, {"--mesh", "dp=2", "--precision", "fp16_mixed", "--set", "train.precision=fp16_mixed",
                                 "--set", "train.loss_scale.initial=1e12"}),
-                  "the gradients of one rank are not finite already: lower train.loss_scale.initial"));
+                  "the gradients of one rank are not finite: lower train.loss_scale.initial"));
 }
 
 TEST_F(Verify, ComparesFrozenParametersGroupsAndMuon) {
