@@ -112,7 +112,7 @@ const Compared& worst_of(const std::vector<const Compared*>& some) {
                             [&](const Compared* a, const Compared* b) { return excess(a) < excess(b); });
 }
 
-std::string place(const Compared& each, const MeshLayout& layout) {
+std::string on_rank(const Compared& each, const MeshLayout& layout) {
   return layout.size() == 1 ? "" : fmt::format(" on rank {} ({})", each.rank, layout.describe(each.rank));
 }
 
@@ -120,7 +120,7 @@ std::string row(const std::string& what, const Compared& each, const MeshLayout&
   std::string text = fmt::format("  {:<20} {:>18.12g} {:>18.12g}  {:>10.1e} {:>8.1e}  {}", what, each.value,
                                  each.reference, each.difference, each.bound, each.name);
   if (each.equal() && says_nothing(each)) text += fmt::format("{}rounding alone", each.name.empty() ? "" : "  ");
-  if (!each.equal()) text += fmt::format("{}differs{}", each.name.empty() ? "" : "  ", place(each, layout));
+  if (!each.equal()) text += fmt::format("{}differs{}", each.name.empty() ? "" : "  ", on_rank(each, layout));
   text.erase(text.find_last_not_of(' ') + 1);
   return text + "\n";
 }
