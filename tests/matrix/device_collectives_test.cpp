@@ -73,11 +73,11 @@ TEST_P(DeviceCollectives, SumsAndMaxima) {
       const at::Tensor input = mine({3 * size_, 7}, dtype);
       at::Tensor of_host = at::zeros({3, 7}, dtype);
       world().reduce_scatter(of_host, input, op).wait();
-      for (int place = -1; place < size_; ++place) {
+      for (int target = -1; target < size_; ++target) {
         const at::Tensor there = input.to(device_, /*non_blocking=*/false, /*copy=*/true);
-        at::Tensor shard = place < 0 ? at::zeros({3, 7}, there.options()) : there.narrow(0, 3 * place, 3);
+        at::Tensor shard = target < 0 ? at::zeros({3, 7}, there.options()) : there.narrow(0, 3 * target, 3);
         group_.reduce_scatter(shard, there, op).wait();
-        EXPECT_LE(testing::relative_error(shard.cpu(), of_host), tolerance) << place;
+        EXPECT_LE(testing::relative_error(shard.cpu(), of_host), tolerance) << target;
       }
     }
   }
