@@ -98,7 +98,7 @@ TEST(Place, TheBufferMayBeRefilledBetweenForwardAndBackward) {
     const at::NoGradGuard no_grad;
     flat.copy_(at::tensor({10., 20., 30.}, kDouble));
   }
-  loss.backward();  // with flat's version counter this would be refused as a modification in place
+  loss.backward();  // with flat's version counter autograd would report a modification in place
   EXPECT_TRUE(at::equal(x.grad(), at::tensor({10., 20., 30.}, kDouble)));
   EXPECT_TRUE(at::equal(parameter.tensor.grad(), at::tensor({4., 5., 6.}, kDouble)));
 }
