@@ -69,13 +69,13 @@ TEST(Join, IsAViewOfAdjacentTensorsAndACopyOfOthers) {
 TEST(GradientsInPlace, GoIntoTheFlatBufferAndNowhereElse) {
   ColumnParallelLinear layer = make_layer();
   const at::Tensor flat = materialize(layer.parameters(), whole_values(layer.parameters()), Storage::Flat);
-  const void* place = layer.parameters()[1]->tensor.grad().data_ptr();
+  const void* address = layer.parameters()[1]->tensor.grad().data_ptr();
   layer.forward(x()).backward(dy());
   for (const Parameter* parameter : layer.parameters()) {
     EXPECT_LT(relative_error(parameter->tensor.grad(), gradient_of(parameter->name)), 1e-12) << parameter->name;
     EXPECT_TRUE(parameter->tensor.grad().is_alias_of(flat)) << parameter->name;
   }
-  EXPECT_EQ(layer.parameters()[1]->tensor.grad().data_ptr(), place);
+  EXPECT_EQ(layer.parameters()[1]->tensor.grad().data_ptr(), address);
   EXPECT_EQ(flat.narrow(0, 0, 3).abs().sum().item<double>(), 0);
 }
 
