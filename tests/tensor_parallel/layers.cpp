@@ -56,7 +56,7 @@ at::Tensor materialize(const std::vector<Parameter*>& parameters, const std::map
                        Storage storage, at::ScalarType gradient_dtype) {
   const at::NoGradGuard no_grad;
   const at::TensorOptions options = parameters.front()->tensor.options().requires_grad(false);
-  int64_t total = 3;  // so that parameters do not begin where the buffer does
+  int64_t total = 3;  // so that parameters do not begin at the start of the buffer
   for (const Parameter* parameter : parameters) total += at::empty(parameter->shape, at::kMeta).numel();
   const at::Tensor flat = at::zeros({total}, options);
   const at::TensorOptions gradient_options =
