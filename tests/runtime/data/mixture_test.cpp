@@ -64,7 +64,7 @@ TEST(Interleave, IsTheSameFarOut) {
   EXPECT_NEAR(static_cast<double>(before[0]) / static_cast<double>(far), 0.7, 1e-9);
 }
 
-TEST(Interleave, StaysWhatItIs) {  // a resumed run must find the order that it began with
+TEST(Interleave, StaysWhatItIs) {  // a resumed run needs the order that it began with
   const Interleave interleave({2, 1, 1});
   std::vector<size_t> sources;
   for (int64_t g = 0; g < 12; ++g) sources.push_back(interleave.at(g).source);
@@ -75,7 +75,7 @@ class MixtureTest : public ::testing::Test {
  protected:
   static constexpr int64_t kS = 4;
 
-  /// A file of so many samples whose tokens are 100 * name and on.
+  /// Writes a file of `samples` samples with tokens from 100 * name on.
   MixedSourceRecipe source(int64_t name, int64_t samples, double weight) {
     MixedSourceRecipe source;
     source.tokens = folder_.path() / (std::to_string(name) + ".bin");

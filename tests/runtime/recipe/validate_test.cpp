@@ -128,7 +128,7 @@ TEST(Validate, NamesHeadsThatUlyssesCannotShareOut) {
   Recipe recipe = fitting_recipe();
   ulysses(recipe);
   resolve(recipe, kMesh);                                          // two KV heads on each tp rank
-  resolve(recipe, MeshLayout({{"dp", 1}, {"cp", 2}, {"tp", 4}}));  // one, which is there twice
+  resolve(recipe, MeshLayout({{"dp", 1}, {"cp", 2}, {"tp", 4}}));  // one KV head, which two ranks have
   EXPECT_EQ(
       refusal(ulysses, MeshLayout({{"dp", 1}, {"cp", 4}, {"tp", 4}})),
       "parallel.context.algorithm: ulysses shares the 2 query heads of a tensor-parallel rank out over cp=4, "
