@@ -1,4 +1,4 @@
-// A run that goes on: what it was is what it would have been.
+// A resumed run has the results of one that was never interrupted.
 
 #include <algorithm>
 #include <chrono>
@@ -24,7 +24,7 @@ TEST_F(TrainResume, GoesOnToTheSameLosses) {
     run_dir = path("parts" + std::to_string(ranks));
     run(ranks, mesh, 8, kEvery3);
     EXPECT_EQ(names(), (Words{"step-00000003", "step-00000006", "step-00000008"}));
-    fs::remove_all(checkpoints() / "step-00000008");  // as if it had been killed before
+    fs::remove_all(checkpoints() / "step-00000008");  // as if the run had been killed before
     const Ending ending = run(ranks, mesh, 11, kResume);
     EXPECT_TRUE(has(ending.out, "\nresumed after step 6, from " + (checkpoints() / "step-00000006").string() + " in "))
         << ending.out;
@@ -98,7 +98,7 @@ TEST_F(TrainResume, LossScaleAndSkippedStepsGoOn) {
   }
 }
 
-// Steps in a row are those before a checkpoint too.
+// Steps in a row include those before a checkpoint.
 TEST_F(TrainResume, SkippedStepsBeforeACheckpointCount) {
   const Words skipping = {"--set", "train.precision=fp16_mixed", "--set", "train.loss_scale={static: 1.0e+30}",
                           "--set", "train.max_skipped=3",        "--set", "checkpoint.every=1"};
@@ -306,7 +306,7 @@ TEST_F(TrainResume, IsLookedInto) {
                 ": give a folder that has a manifest.json, or the directory of a run that has written one");
 }
 
-/// Killed at random instants, with a checkpoint of every step, again and again, until it is done.
+/// A run with a checkpoint at every step that is killed at random instants, again and again, until it is done.
 class TrainKilled : public TrainResume {
  protected:
   static constexpr int kSteps = 400;
@@ -375,7 +375,7 @@ TEST_F(TrainResume, ARunThatCannotBeReadIsNotBegunAnew) {
   expect_steps(metrics(), 6);
 }
 
-// As when a disk is not mounted: its folder is there, and empty.
+// Like an unmounted disk: its folder exists and is empty.
 TEST_F(TrainResume, ARunWhoseCheckpointsAreGoneIsNotBegunAnew) {
   run(1, "dp=1", 7, kEvery3);
   fs::rename(checkpoints(), path("unmounted"));
