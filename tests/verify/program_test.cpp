@@ -167,7 +167,7 @@ TEST_F(Verify, FindsMissingSumsInsideLayers) {
   EXPECT_TRUE(has(out, "the loss of the first step differs")) << out;
   EXPECT_TRUE(has(out, "cp replicas hold the same gradients; cp=2 alone is equal\n")) << out;
   EXPECT_TRUE(has(out, "tp=2 alone is DIFFERENT")) << out;
-  EXPECT_TRUE(has(out, "what tp exchanges inside the layers")) << out;
+  EXPECT_TRUE(has(out, "the communication over tp inside the layers")) << out;
 }
 
 TEST_F(Verify, FindsMissingSumsOfGradientsOverCp) {
