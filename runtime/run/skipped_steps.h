@@ -21,7 +21,7 @@ class SkippedSteps {
   /// Returns the number of steps skipped in a row, up to the last step.
   int64_t in_a_row() const { return in_a_row_; }
 
-  /// Call after each step. Throws AgreedError when the run ends with this step: step, loss, norm and the first
+  /// Call after each step. Throws AgreedError when the run ends with this step, with step, loss, norm and the first
   /// parameter, if any, whose gradient is not finite.
   void judge(const StepMetrics& metrics);
   /// Call after the last step. Throws AgreedError when every step since the first was skipped.

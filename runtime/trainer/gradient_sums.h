@@ -15,7 +15,7 @@ class GradientSums {
   /// `every`: the group over which all parameters are summed; `partial`: the group for partial ones, which includes tp.
   GradientSums(Group every, Group partial);
 
-  /// Starts the sums of one buffer. Its two parts are disjoint, and their sums overlap.
+  /// Starts the sums of one buffer. Its two parts are disjoint, and their sums run at the same time.
   void issue(const FlatBuffer& buffer);
   /// Waits until all issued sums are complete.
   void wait();
