@@ -134,9 +134,8 @@ std::string to_yaml(const RunPlan& plan) {
     fsdp.field("mode", std::string(sharding.hybrid ? "hybrid_shard" : name(sharding.mode)));
     fsdp.field("axes", sharding.axes);
     fsdp.field("ranks", sharding.num_ranks);
-    if (sharding.hybrid) {
-      fsdp.field("shard_size", sharding.shard_size ? std::to_string(*sharding.shard_size) : "those of a host");
-    }
+    if (sharding.shard_size) fsdp.field("shard_size", *sharding.shard_size);
+    if (sharding.hybrid && !sharding.shard_size) fsdp.field("shard_size", std::string("the ranks of a host"));
     fsdp.field("offload", word_of(kOffloads, plan.offload));
   });
   writer.field("sequence_parallel", on_or_off(plan.sequence_parallel));

@@ -15,6 +15,7 @@
 #include "mesh/memory.h"
 #include "tests/matrix/cell.h"
 #include "tests/matrix/comparison.h"
+#include "tests/support/full_run.h"
 #include "tests/support/scratch.h"
 #include "tests/support/world.h"
 
@@ -114,6 +115,7 @@ Trained train_and_evaluate(const Recipe& recipe, const DeviceMesh& mesh, const E
 
 TEST_F(EvaluationTest, DoesNotChangeABitOfTheTraining) {
   for (const char* precision : {"fp32", "bf16_mixed"}) {
+    if (world().size() == 8 && precision == std::string("fp32") && !is_full_run()) continue;
     for (const Cell& cell : cells(precision)) {
       const Recipe asked = recipe(cell, /*alone=*/false, 13);
       const DeviceMesh mesh = mesh_of(cell);

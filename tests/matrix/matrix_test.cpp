@@ -13,6 +13,7 @@
 
 #include "tests/matrix/cell.h"
 #include "tests/matrix/comparison.h"
+#include "tests/support/full_run.h"
 #include "tests/support/scratch.h"
 #include "tests/support/world.h"
 
@@ -47,7 +48,7 @@ TEST(Matrix, EveryMeshComputesWhatOneRankComputes) {
   std::vector<Cell> cells = all_cells(world().size());
   const size_t num_all = cells.size();
   const uint64_t seed = cover_seed();
-  if (std::getenv("MESHTRAIN_FULL_MATRIX") == nullptr) cells = pairwise_cover(cells, seed);
+  if (!is_full_run()) cells = pairwise_cover(cells, seed);
   if (world().rank() == 0) {
     std::cout << cells.size() << " of " << num_all << " cells, MESHTRAIN_COVER_SEED=" << seed << "\n";
   }

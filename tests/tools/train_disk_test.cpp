@@ -18,6 +18,7 @@
 #include "runtime/run/run.h"
 #include "tests/support/faults/faults.h"
 #include "tests/support/files.h"
+#include "tests/support/full_run.h"
 #include "tests/tools/train_program.h"
 #include "tools/meshtrain/report.h"
 
@@ -280,9 +281,8 @@ TEST_F(TrainDisk, NoCallThatFailsLosesACheckpoint) {
   for (const CallPoint& point : points) {
     for (const char* error : {"ENOSPC", "EIO", "ENODATA", "EACCES", "ESTALE", "KILL"}) cases.emplace_back(point, error);
   }
-  const bool all = std::getenv("MESHTRAIN_FULL_MATRIX") != nullptr;
   ASSERT_GT(points.size(), 100u);
-  if (!all) {
+  if (!is_full_run()) {
     std::shuffle(cases.begin(), cases.end(), std::mt19937(17));
     cases.resize(40);
   }

@@ -11,6 +11,7 @@
 
 #include "runtime/files/file_lock.h"
 #include "tests/support/files.h"
+#include "tests/support/full_run.h"
 #include "tests/tools/train_program.h"
 
 namespace meshtrain::testing {
@@ -151,13 +152,9 @@ class TrainKill : public TrainProgram {
   }
 };
 
-bool is_full() {
-  return std::getenv("MESHTRAIN_FULL_MATRIX") != nullptr;
-}
-
 int number_of_kills() {
   if (const char* const asked = std::getenv("MESHTRAIN_KILLS")) return std::atoi(asked);
-  return is_full() ? 200 : 3;
+  return is_full_run() ? 200 : 3;
 }
 
 // One disk: the run continues on other meshes and layouts. Separate disks: each rank finds what it wrote.
@@ -172,7 +169,7 @@ TEST_F(TrainKill, AtRandomMomentsLosesNothing) {
     Layout layout = kLayouts[static_cast<size_t>(trial) % kLayouts.size()];
     run_dir = path("run" + std::to_string(trial));
     fs::remove_all(disk());
-    const int in_a_row = std::min(1 + static_cast<int>(random() % (is_full() ? 8 : 3)), num_kills - kills);
+    const int in_a_row = std::min(1 + static_cast<int>(random() % (is_full_run() ? 8 : 3)), num_kills - kills);
     int64_t last = 0;
     for (int i = 0; i < in_a_row && last < kSteps; ++i, ++kills) {
       if (!layout.own_disks) layout = kLayouts[random() % 3];
@@ -237,7 +234,7 @@ TEST_F(TrainKill, AtTheCallsThatGiveACheckpointItsNameLosesNothing) {
     const char* fault;
   };
   std::vector<Moment> moments = {{0, "rename:step-00000003.*.tmp*:KILL"}, {2, "rename:step-00000003.*.tmp*:KILL"}};
-  if (is_full()) {
+  if (is_full_run()) {
     moments.insert(moments.end(), {{2, "rename:step-00000003.*.tmp*:+KILL"},
                                    {0, "rename:step-00000003.*.tmp*:+KILL"},
                                    {0, "rename:step-00000002*.removed:+KILL"},

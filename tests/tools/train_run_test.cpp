@@ -268,8 +268,12 @@ TEST_F(TrainRun, TheMeshIsToldInItsOwnOrder) {
 TEST_F(TrainRun, IsCheckedWithoutItsRanks) {
   const Ending ending = train(1, {"--check", "--mesh", "dp=2,tp=2,cp=2"});
   EXPECT_EQ(ending.status, 0) << ending.err;
-  EXPECT_EQ(ending.out, "tiny: fits mesh dp=2,cp=2,tp=2; 100 samples of 16 tokens\ndata: " +
-                            path("tokens.bin").string() + ": 16 samples, 256 tokens, 0.16 epochs\n");
+  const std::string data = path("tokens.bin").string() + ": 16 samples, 256 tokens, 0.16 epochs\n";
+  EXPECT_TRUE(ending.out.starts_with("tiny: fits mesh dp=2,cp=2,tp=2; 100 samples of 16 tokens\ndata: " + data +
+                                     "\nmesh:\n  dp: 2\n  cp: 2\n  tp: 2\n"))
+      << ending.out;
+  EXPECT_TRUE(has(ending.out, "fsdp:\n  mode: no_shard\n  axes: [dp]\n")) << "what auto is on this mesh";
+  EXPECT_TRUE(has(ending.out, "context:\n  algorithm: ulysses\n"));
   EXPECT_FALSE(std::filesystem::exists(run_dir));
   EXPECT_TRUE(has(complaint(1, {"--check", "--mesh", "dp=3"}), "train.global_batch: 4 is not a multiple of"));
 }
