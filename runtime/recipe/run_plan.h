@@ -26,7 +26,7 @@ struct Precision {
 /// The memory that holds shards, their gradients and the optimizer's state.
 enum class Offload { None, Host, Disk };
 
-/// The device and the transport that a recipe asks for.
+/// The device and the transport that a recipe requests.
 struct DeviceRequest {
   enum class Kind { Auto, Cpu, Cuda };
   enum class Transport { Auto, Mpi, Nccl };

@@ -48,7 +48,7 @@ Resumed plan_resume(const std::filesystem::path& folder, const CheckpointHead& o
 
 /// Loads the checkpoint in `folder`, written on any mesh, into `trainer`. `folder` and `own` are those of rank 0. Every
 /// rank must call it. Throws InputError on all ranks as plan_resume() does, and when pieces are missing or damaged;
-/// `trainer` must not be used then. The optimizer starts anew from a checkpoint of step 0.
+/// `trainer` must not be used then. The optimizer starts with zero state from a checkpoint of step 0.
 Resumed resume(const std::filesystem::path& folder, const CheckpointHead& own, int64_t num_steps, Trainer& trainer,
                const Group& world);
 

@@ -25,7 +25,7 @@ CarriedOver carried_over(const Recipe& recipe);
 /// Returns the layout of the sequence positions on this rank.
 SequenceLayout make_layout(const Recipe& recipe, const RunPlan& plan, const DeviceMesh& mesh);
 
-/// Returns the recipe's model as `plan` places it on a mesh, on `device`, without the FSDP options.
+/// Returns the recipe's model as `plan` lays it out on a mesh, on `device`, without the FSDP options.
 ModelPlan plan_model(const Recipe& recipe, const RunPlan& plan, at::Device device);
 
 }  // namespace meshtrain

@@ -44,7 +44,7 @@ struct StepOutcome {
   explicit StepOutcome(at::Tensor values);
 
   at::Tensor values;
-  at::Tensor loss;             ///< mean over the counted tokens of the whole step
+  at::Tensor loss;             ///< mean over the counted tokens of the complete step
   at::Tensor grad_norm;        ///< norm over the complete model, before clipping
   at::Tensor non_finite;       ///< 1 or 0: loss or norm is not finite, and the step changes nothing
   at::Tensor num_stop;         ///< number of ranks that requested a stop

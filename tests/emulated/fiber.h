@@ -6,8 +6,8 @@
 
 namespace meshtrain::emulated {
 
-/// A separate stack on which `body` runs, in turns with the caller of resume(). The address sanitizer is told of each
-/// change.
+/// A separate stack on which `body` runs, in turns with the caller of resume(). Reports each change of stacks
+/// to the address sanitizer.
 class Fiber {
  public:
   /// The first resume() starts `body`; a resume() after its end starts it again.

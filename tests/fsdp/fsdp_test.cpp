@@ -189,7 +189,7 @@ TEST_P(FsdpWays, KeepShardsInAnotherDtype) {
         EXPECT_TRUE(at::equal(unit.parameters()[0]->tensor, expected[i++].to(at::kFloat))) << unit.name();
       });
     }
-    // When rounded values are written together with the shards, nobody rounds them again.
+    // A rounded shard that is written together with its shard is not rounded again.
     bool any = false;
     for (const Unit& unit : fsdp.units()) {
       for (const FlatBuffer& buffer : unit.buffers()) {
