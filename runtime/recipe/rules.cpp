@@ -111,7 +111,7 @@ bool names_mixture(const Reader& reader) {
 
 void begin_evaluate(const DataRecipe& data, EvaluateRecipe& evaluate) {
   static_cast<SourceRecipe&>(evaluate) = data;
-  evaluate.tokens.clear();  // the key of one file; the order of training does not apply either
+  evaluate.tokens.clear();  // keys of the training file alone, and its order
   evaluate.source.clear();
   evaluate.loss_mask.clear();
   evaluate.shuffle = false;

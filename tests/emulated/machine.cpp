@@ -138,10 +138,10 @@ void Machine::each(uint64_t count, With with) {
   } else if (order_ == Order::Backward) {
     for (uint64_t i = count; i-- > 0;) with(i);
   } else {
-    std::vector<uint64_t> places(count);
-    std::iota(places.begin(), places.end(), uint64_t{0});
-    std::shuffle(places.begin(), places.end(), random_);
-    for (const uint64_t place : places) with(place);
+    std::vector<uint64_t> indices(count);
+    std::iota(indices.begin(), indices.end(), uint64_t{0});
+    std::shuffle(indices.begin(), indices.end(), random_);
+    for (const uint64_t index : indices) with(index);
   }
 }
 
@@ -189,8 +189,8 @@ void Machine::run_block() {
 /// Runs a warp until all of its lanes have left or wait for the block. `first`: its first lane.
 void Machine::run_warp(unsigned first) {
   do {
-    each(lanes_from(first), [&](uint64_t place) {
-      const unsigned thread = first + static_cast<unsigned>(place);
+    each(lanes_from(first), [&](uint64_t index) {
+      const unsigned thread = first + static_cast<unsigned>(index);
       if (threads_[thread]->state == State::Ready) resume(thread);
     });
   } while (let_go(first));

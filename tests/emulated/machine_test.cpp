@@ -278,10 +278,10 @@ TEST(EmulatedMachine, AWordThatIsMisaligned) {
 #ifdef __SANITIZE_ADDRESS__
 __global__ void __launch_bounds__(kThreads) copy_behind_barrier(const float* from, float* to, int n) {
   __shared__ float shared[kThreads];
-  float* const place = shared;
-  place[threadIdx.x] = from[threadIdx.x];
+  float* const copy = shared;
+  copy[threadIdx.x] = from[threadIdx.x];
   __syncthreads();
-  if (threadIdx.x == 0) to[0] = place[n];
+  if (threadIdx.x == 0) to[0] = copy[n];
 }
 
 TEST(EmulatedMachine, WhatLiesBehindMemoryIsGuarded) {

@@ -171,7 +171,7 @@ TEST_F(EmulatedNcclBackend, CommunicatorsThatDoNotBlockAreRefused) {
 }
 
 TEST_F(EmulatedNcclBackend, ASymmetricWindowIsUsedAtOnePlaceOfAllRanks) {
-  if (size_ < 2) GTEST_SKIP() << "one rank has one place";
+  if (size_ < 2) GTEST_SKIP() << "one rank has one offset";
   const Group group = connect({.user_buffers = NcclBuffers::Symmetric});
   at::Tensor window = group.window(1000, at::TensorOptions(gpu()), Placement::Own);
   window.fill_(1);

@@ -120,10 +120,10 @@ TEST_F(DatasetTest, ShufflePermutesEachEpochAnewByTheSeedAlone) {
   const Dataset dataset = open(1);
   std::vector<std::vector<int64_t>> epochs;
   for (int64_t epoch = 0; epoch < 3; ++epoch) {
-    std::vector<int64_t> places;
-    for (int64_t i = 0; i < 100; ++i) places.push_back(dataset.index_in_file(epoch * 100 + i));
-    EXPECT_EQ(std::set<int64_t>(places.begin(), places.end()).size(), 100u);
-    epochs.push_back(places);
+    std::vector<int64_t> indices;
+    for (int64_t i = 0; i < 100; ++i) indices.push_back(dataset.index_in_file(epoch * 100 + i));
+    EXPECT_EQ(std::set<int64_t>(indices.begin(), indices.end()).size(), 100u);
+    epochs.push_back(indices);
   }
   EXPECT_NE(epochs[0], epochs[1]);
   EXPECT_NE(epochs[1], epochs[2]);
@@ -192,10 +192,10 @@ TEST(Permutation, IsABijectionOfEverySize) {
     std::vector<bool> hit(static_cast<size_t>(size));
     const Permutation permutation(size, 99);
     for (int64_t i = 0; i < size; ++i) {
-      const int64_t place = permutation(i);
-      ASSERT_TRUE(place >= 0 && place < size);
-      EXPECT_FALSE(hit[static_cast<size_t>(place)]) << size;
-      hit[static_cast<size_t>(place)] = true;
+      const int64_t index = permutation(i);
+      ASSERT_TRUE(index >= 0 && index < size);
+      EXPECT_FALSE(hit[static_cast<size_t>(index)]) << size;
+      hit[static_cast<size_t>(index)] = true;
     }
   }
   EXPECT_THROW(Permutation(0, 1), std::invalid_argument);
@@ -228,10 +228,10 @@ TEST(Permutation, PutsEachPlaceEquallyOftenInFront) {
 }
 
 TEST(Permutation, StaysWhatItIs) {  // a resumed run needs the order that it began with
-  std::vector<int64_t> places;
+  std::vector<int64_t> indices;
   const Permutation permutation(1000, mix(42, 3));
-  for (int64_t i = 0; i < 6; ++i) places.push_back(permutation(i));
-  EXPECT_EQ(places, (std::vector<int64_t>{481, 453, 971, 505, 256, 792}));
+  for (int64_t i = 0; i < 6; ++i) indices.push_back(permutation(i));
+  EXPECT_EQ(indices, (std::vector<int64_t>{481, 453, 971, 505, 256, 792}));
 }
 
 }  // namespace

@@ -99,8 +99,8 @@ TEST_F(MixtureTest, EachSourceHasEpochsOfItsOwn) {
     EXPECT_EQ(mixture.num_samples(), 14);
     std::vector<std::vector<int64_t>> samples(2);
     for (int64_t g = 0; g < 400; ++g) {
-      const Mixture::Location place = mixture.locate(g);
-      samples.at(place.source).push_back(place.sample);
+      const Mixture::Location location = mixture.locate(g);
+      samples.at(location.source).push_back(location.sample);
     }
     EXPECT_EQ(samples[0].size(), 300u);
     EXPECT_EQ(mixture.counts(400), (std::vector<int64_t>{300, 100}));

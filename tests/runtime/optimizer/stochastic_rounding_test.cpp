@@ -125,11 +125,11 @@ std::vector<at::Tensor> train_on_mesh(int tp, int dp, const OptimizerRecipe& rec
           if (segment.parameter != &parameter) continue;
           Parameter view = parameter;
           view.tensor = flat.narrow(0, segment.offset, segment.numel).view(parameter.shape);
-          at::Tensor place = whole[i];
+          at::Tensor target = whole[i];
           for (size_t dim = 0; dim < parameter.box.start.size(); ++dim) {
-            place = place.narrow(static_cast<int64_t>(dim), parameter.box.start[dim], parameter.box.size[dim]);
+            target = target.narrow(static_cast<int64_t>(dim), parameter.box.start[dim], parameter.box.size[dim]);
           }
-          place.copy_(view.valid());
+          target.copy_(view.valid());
         }
       }
     }
