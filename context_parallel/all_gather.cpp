@@ -29,7 +29,7 @@ AttentionGradients AllGatherAttention::backward(const at::Tensor& grad_out, cons
     for (size_t i = begin; i < end; ++i) running.add(passes[i], k, v, own.keys(), own.values());
   };
 
-  // Half of the diagonals compute while keys come, the rest while gradients go.
+  // Half of the diagonals overlap with the gather of keys, the others with the reduce-scatter of gradients.
   const size_t half = plan_->num_diagonals / 2;
   KeyValueGradients others(k, dtype, layout_);
   {

@@ -7,8 +7,9 @@
 
 namespace meshtrain {
 
-/// All keys and values gathered on every rank: one all-gather forward; one more and one reduce-scatter backward, since
-/// a rank keeps its own part of them only. Diagonals, which need local keys alone, compute while these travel.
+/// Attention with all keys and values gathered on every rank: one all-gather in the forward; one more and one
+/// reduce-scatter in the backward, because a rank keeps only its own part. Diagonals need only local keys and compute
+/// during the communication.
 class AllGatherAttention final : public AttentionCall {
  public:
   AllGatherAttention(const SequenceLayout& layout, const Group& group, int64_t batch, double scale,

@@ -12,12 +12,12 @@ namespace {
 
 enum class Numbers { Halves, Fp32 };
 
-/// Which shapes a kernel is taken for. What it cannot do is no matter of taste: head dims above the largest, or not of
-/// its multiple, and cuDNN a single key.
+/// The shapes for which a kernel is used. Some limits are the kernels' own: the largest head dim, its multiple, and for
+/// cuDNN more than one key.
 struct Line {
   Numbers numbers;
   std::optional<bool> causal;        // none: either
-  std::optional<bool> shared_heads;  // several query heads to a KV head
+  std::optional<bool> shared_heads;  // several query heads share a KV head
   int64_t largest_head_dim, multiple_of_head_dim;
   int64_t least_queries, least_keys;
   AttentionKernel kernel;
@@ -26,8 +26,8 @@ struct Line {
 constexpr int64_t kAny = std::numeric_limits<int64_t>::max();
 constexpr int64_t kLargestFlashHead = 256;
 
-// From the top. Not measured yet: cuDNN where there is enough work for its set-up, as Hopper's own instructions are in
-// its kernels and not in those of flash.
+// The first line that fits counts. Not measured yet: cuDNN for shapes with enough work for its set-up, since its
+// kernels use Hopper's own instructions and those of flash do not.
 constexpr Line kTable[] = {
     {Numbers::Halves, {}, {}, 128, 8, 512, 512, AttentionKernel::CuDnn},
     {Numbers::Halves, {}, {}, kLargestFlashHead, 8, 1, 1, AttentionKernel::Flash},
@@ -50,9 +50,9 @@ bool fits(const Line& line, const AttentionShape& shape) {
 }
 
 constexpr size_t kMostLines = 8;
-constexpr int64_t kDocuments = 0;  // for the number of queries and keys: any
+constexpr int64_t kDocuments = 0;  // number of queries and keys in a note that covers any lengths
 
-/// What was chosen so far.
+/// The choices made so far.
 struct Notes {
   std::mutex mutex;
   std::map<AttentionShape, AttentionKernel> kernels;

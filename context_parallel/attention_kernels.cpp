@@ -15,13 +15,13 @@ namespace meshtrain {
 
 namespace {
 
-/// [B, H, n, D], in memory [B, n, H, D]: a copy where it is not.
+/// Returns [B, H, n, D] as [B, n, H, D] in memory; copies when necessary.
 at::Tensor ordered(const at::Tensor& tensor) {
   return tensor.transpose(1, 2).contiguous().transpose(1, 2);
 }
 
-/// One place says which kernel computes what: LibTorch's flash attention for the CPU, in every dtype of ours (it has
-/// an fp64 path), and its shapes on the Meta device. On CUDA the shape decides (attention_choice.h).
+/// Throws unless a kernel exists for the dtype and device of `q`. The CPU uses LibTorch's flash attention, in all four
+/// dtypes (it has an fp64 path); the Meta device has its shapes. On CUDA the shape decides (attention_choice.h).
 void check_kernel(const at::Tensor& q) {
   const at::ScalarType dtype = q.scalar_type();
   const bool known = dtype == at::kDouble || dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf;
@@ -30,7 +30,7 @@ void check_kernel(const at::Tensor& q) {
                               q.device().str());
 }
 
-/// What the kernels can read: D contiguous.
+/// Returns `tensor` with contiguous D, which the kernels need.
 at::Tensor readable(const at::Tensor& tensor) {
   return tensor.stride(-1) == 1 ? tensor : ordered(tensor);
 }
@@ -54,12 +54,12 @@ Attended attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, b
   }
   auto [out, lse] = at::_scaled_dot_product_flash_attention_for_cpu(
       readable(q), readable(k), readable(v), /*dropout_p=*/0.0, causal, /*attn_mask=*/std::nullopt, scale);
-  return {ordered(out), std::move(lse)};  // the kernel writes in the order of q
+  return {ordered(out), std::move(lse)};  // the kernel writes in the memory order of q
 }
 
 AttentionGradients attend_backward(const at::Tensor& grad_out, const at::Tensor& q, const at::Tensor& k,
                                    const at::Tensor& v, const Attended& attended, bool causal, double scale) {
-  if (q.is_cuda()) {  // gradients and output in one order, as cuDNN wants them
+  if (q.is_cuda()) {  // gradients and output in one memory order, as cuDNN needs them
     return attend_backward_on_gpu(ordered(grad_out), readable(q), readable(k), readable(v),
                                   {ordered(attended.out), attended.lse}, causal, scale);
   }
@@ -75,7 +75,7 @@ AttentionGradients attend_backward(const at::Tensor& grad_out, const at::Tensor&
 
 namespace {
 
-// LibTorch 2.11 has no Meta kernels for these two: shapes, dtypes and memory as the CPU's.
+// LibTorch 2.11 has no Meta kernels for these two; shapes, dtypes and memory order are the CPU's.
 
 at::Tensor as_written(const at::Tensor& like) {
   return at::empty({like.size(0), like.size(2), like.size(1), like.size(3)}, like.options()).transpose(1, 2);

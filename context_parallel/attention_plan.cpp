@@ -19,7 +19,7 @@ int64_t scores_of(const std::vector<ScoreBlock>& blocks) {
                          [](int64_t sum, const ScoreBlock& block) { return sum + block.num_scores(); });
 }
 
-/// Lengths of sequences side by side, while they are counted.
+/// A counter for the lengths of adjacent sequences.
 struct Ends {
   std::vector<int> ends = {0};
   int64_t longest = 0;
@@ -33,7 +33,7 @@ struct Ends {
   at::Tensor on(at::Device device) const { return to_device(at::tensor(ends, at::kInt), device); }
 };
 
-/// The lengths of each row's diagonals, which hold its queries once and in order.
+/// Returns the lengths of each row's diagonals, which contain its queries once and in order.
 std::vector<std::vector<int64_t>> lengths_of_rows(const std::vector<ScoreBlock>& diagonals, int64_t batch,
                                                   int64_t num_queries) {
   std::vector<std::vector<int64_t>> rows(static_cast<size_t>(batch));
@@ -54,7 +54,7 @@ std::vector<std::vector<int64_t>> lengths_of_rows(const std::vector<ScoreBlock>&
   return rows;
 }
 
-/// All diagonals as one causal pass over all queries; where they are many, as passes of kMostSequences of a row each.
+/// Returns all diagonals as one causal pass over all queries; for many, one pass for kMostSequences of a row.
 std::vector<Pass> packed_diagonals(const std::vector<ScoreBlock>& diagonals, int64_t batch, int64_t num_queries,
                                    at::Device device) {
   const std::vector<std::vector<int64_t>> rows = lengths_of_rows(diagonals, batch, num_queries);
@@ -114,7 +114,7 @@ AttentionPlan planned(const std::vector<ScoreBlock>& diagonals, const std::vecto
   return plan;
 }
 
-/// The layout's plan of this name, made now or before.
+/// Returns the layout's plan with this key, and makes it when it is new.
 std::shared_ptr<const AttentionPlan> plan_of(const SequenceLayout& layout, int64_t batch, int source,
                                              const Packing& packing, const std::function<AttentionPlan()>& make) {
   if (layout.plans() == nullptr) return std::make_shared<const AttentionPlan>(make());

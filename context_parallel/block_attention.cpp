@@ -21,10 +21,10 @@ at::Tensor keys_of(const at::Tensor& tensor, const ScoreBlock& block) {
 
 using Part = at::Tensor (*)(const at::Tensor&, const ScoreBlock&);
 
-/// The parts of `tensor` [B, heads, n, ...] that are `part` of the blocks, side by side along their positions:
-/// [T, heads, D], or of log-sum-exps [heads, T]. A view of one block in memory that is in order.
+/// Joins the `part` of the blocks in `tensor` [B, heads, n, ...] along their positions: [T, heads, D], or for
+/// log-sum-exps [heads, T]. One block that is in order in memory gives a view.
 at::Tensor side_by_side(const at::Tensor& tensor, const std::vector<ScoreBlock>& blocks, Part part) {
-  const int64_t heads = tensor.dim() == 4 ? 2 : 0;  // where the dim of heads goes, before it is the second
+  const int64_t heads = tensor.dim() == 4 ? 2 : 0;  // new index of the dim of heads; its old one is 1
   std::vector<at::Tensor> parts;
   for (const ScoreBlock& block : blocks) {
     const at::Tensor ordered = part(tensor, block).movedim(1, heads);
@@ -33,7 +33,7 @@ at::Tensor side_by_side(const at::Tensor& tensor, const std::vector<ScoreBlock>&
   return parts.size() == 1 ? parts.front() : at::cat(parts, heads == 0 ? 1 : 0);
 }
 
-/// The other way: `count` positions of each row of a block, from `offset` on, as [rows, heads, count, ...].
+/// Does the inverse: returns `count` positions of each row of a block, from `offset` on, as [rows, heads, count, ...].
 at::Tensor block_of(const at::Tensor& packed, int64_t offset, int64_t rows, int64_t count) {
   const int64_t dim = packed.dim() == 3 ? 0 : 1;
   const at::Tensor part = packed.narrow(dim, offset, rows * count).unflatten(dim, {rows, count});

@@ -11,30 +11,30 @@
 
 namespace meshtrain {
 
-/// The pass in one kernel call: a result for each of its blocks, in their order, shaped as attend()'s. Tensors hold all
-/// queries [B, H, s, D] and keys [B, K, n, D] that blocks count in.
+/// Computes the pass in one kernel call. Returns a result for each of its blocks, in their order, with the shapes of
+/// attend(). The tensors hold all queries [B, H, s, D] and keys [B, K, n, D] that the positions of the blocks refer to.
 std::vector<Attended> attend(const Pass& pass, const at::Tensor& q, const at::Tensor& keys, const at::Tensor& values,
                              double scale);
 std::vector<AttentionGradients> attend_backward(const Pass& pass, const at::Tensor& grad_out, const at::Tensor& q,
                                                 const at::Tensor& keys, const at::Tensor& values,
                                                 const Attended& attended, double scale);
 
-/// Attention of the local queries while their keys come block by block. Outputs are merged by their log-sum-exp, in its
-/// dtype (fp32 for halves; merge.h).
+/// Attention of the local queries, which receives their keys block by block. Outputs are merged by their log-sum-exp,
+/// in its dtype (fp32 for halves; merge.h).
 ///
-/// "No key yet" is a state of its own, never a log-sum-exp: the kernels give 0, not minus infinity, to a query without
-/// keys. A query's first block is the one diagonal that it is in; rectangles come after all diagonals.
+/// A query without keys so far has its own state, never a log-sum-exp: the kernels return 0, not minus infinity, for a
+/// query without keys. The first block of a query is its only diagonal; rectangles follow after all diagonals.
 class RunningAttention {
  public:
-  /// q [B, H, s, D], all local queries.
+  /// q [B, H, s, D]: all local queries.
   RunningAttention(const at::Tensor& q, double scale) : q_(q), scale_(scale) {}
 
-  /// Attends the pass's queries to its keys. keys, values [B, K, n, D]: of the positions in which its blocks count.
-  /// Throws std::logic_error for a rectangle before all queries have had their diagonals.
+  /// Attends the pass's queries to its keys. keys, values [B, K, n, D]: the positions that its blocks refer to. Throws
+  /// std::logic_error for a rectangle before the diagonals of all queries.
   void add(const Pass& pass, const at::Tensor& keys, const at::Tensor& values);
 
-  /// All queries: out [B, H, s, D] in the dtype of q, in memory [B, s, H, D]; lse [B, H, s]. Throws std::logic_error
-  /// when a query has had no key. Call once.
+  /// Returns the results of all queries: out [B, H, s, D] in the dtype of q, in memory [B, s, H, D]; lse [B, H, s].
+  /// Throws std::logic_error when a query has had no key. Call once.
   Attended finish();
 
  private:
@@ -45,23 +45,23 @@ class RunningAttention {
   at::Tensor q_;
   double scale_;
   Attended merged_;
-  int64_t num_started_ = 0;  // rows x queries that have had their diagonal
+  int64_t num_started_ = 0;  // rows x queries whose diagonal is done
 };
 
-/// Gradients of the local queries while their keys come by once more, summed in fp32 (fp64 for fp64).
+/// Gradients of the local queries, which receives their keys a second time; summed in fp32 (fp64 for fp64).
 class RunningGradients {
  public:
-  /// All local queries; `attended` over all of their keys.
+  /// Takes all local queries, and `attended`, the results over all of their keys.
   RunningGradients(const at::Tensor& grad_out, const at::Tensor& q, const Attended& attended, double scale);
 
-  /// Adds the pass's share to the gradient of q, and that of its keys and values into key_gradients and
-  /// value_gradients [B, K, n, D], as keys and values are.
+  /// Adds the pass's share to the gradient of q, and the gradients of its keys and values to key_gradients and
+  /// value_gradients [B, K, n, D], which have the shape of keys and values.
   void add(const Pass& pass, const at::Tensor& keys, const at::Tensor& values, const at::Tensor& key_gradients,
            const at::Tensor& value_gradients);
-  /// The same, with the gradients of each block's own keys [rows, K, m, D] returned.
+  /// Adds the pass's share to the gradient of q, and returns the gradients of each block's own keys [rows, K, m, D].
   std::vector<AttentionGradients> compute(const Pass& pass, const at::Tensor& keys, const at::Tensor& values);
 
-  /// The gradient of q in its dtype, in memory [B, s, H, D].
+  /// Returns the gradient of q in its dtype, in memory [B, s, H, D].
   at::Tensor queries() const { return dq_.to(q_.scalar_type()); }
 
  private:

@@ -9,14 +9,14 @@ namespace meshtrain {
 
 namespace {
 
-/// The blocks of queries [q0, q1) and keys [k0, k1) of one document.
+/// Appends the blocks of queries [q0, q1) and keys [k0, k1) of one document.
 void cut_document(int64_t q0, int64_t q1, int64_t k0, int64_t k1, std::vector<ScoreBlock>& blocks) {
   const auto add = [&](int64_t query, int64_t query_end, int64_t key, int64_t key_end, bool causal) {
     if (query < query_end && key < key_end) {
       blocks.push_back({query, query_end - query, key, key_end - key, causal});
     }
   };
-  const int64_t first = std::max(q0, k0), last = std::min(q1, k1);  // positions that are both query and key
+  const int64_t first = std::max(q0, k0), last = std::min(q1, k1);  // positions that are both a query and a key
   if (first >= last) {
     if (k0 < q0) add(q0, q1, k0, k1, false);
     return;
@@ -26,7 +26,7 @@ void cut_document(int64_t q0, int64_t q1, int64_t k0, int64_t k1, std::vector<Sc
   add(last, q1, first, last, false);
 }
 
-/// Positions that lie together, and where they stand in a rank's local order.
+/// Adjacent positions, and their offset in a rank's local order.
 struct Run {
   SequenceLayout::Chunk chunk;
   int64_t local;
@@ -72,7 +72,7 @@ std::vector<Rows> rows_of(const SequenceLayout& layout, int64_t batch) {
   return groups;
 }
 
-/// Two rectangles side by side in both orders are one: true when `block` could be joined to `previous`.
+/// Joins two rectangles that are adjacent in both orders. Returns true when `block` was joined to `previous`.
 bool join(ScoreBlock& previous, const ScoreBlock& block) {
   if (previous.causal || block.causal || previous.first_row != block.first_row) return false;
   if (previous.query == block.query && previous.num_queries == block.num_queries &&
@@ -94,7 +94,7 @@ std::vector<ScoreBlock> cut(const SequenceLayout::Chunk& queries, const Sequence
                             const std::vector<int64_t>& starts) {
   const int64_t query_end = queries.start + queries.size, key_end = keys.start + keys.size;
   std::vector<ScoreBlock> blocks;
-  auto next = std::upper_bound(starts.begin(), starts.end(), queries.start);  // first start behind the first query
+  auto next = std::upper_bound(starts.begin(), starts.end(), queries.start);  // first start after the first query
   int64_t begin = next == starts.begin() ? 0 : *std::prev(next);
   while (begin < query_end) {
     const int64_t end = next == starts.end() ? std::numeric_limits<int64_t>::max() : *next++;

@@ -9,7 +9,7 @@ namespace {
 
 using Kind = SequenceLayout::Kind;
 
-/// Positions of a rank from which on a hop of a ring is hidden behind the blocks that compute beside it
+/// Positions per rank from which a hop of a ring is hidden behind the blocks that compute during it
 /// (docs/benchmarks.md, "Context parallel").
 constexpr int64_t kLongPart = 256;
 
@@ -37,7 +37,8 @@ ContextChoice choose_context(const ContextShape& shape, std::optional<ContextAlg
   if (shape.ranks == 1) return choice(ContextAlgorithm::AllGather, "nothing travels with cp=1");
 
   const std::string part = std::to_string(shape.sequence_length / shape.ranks) + " tokens a rank";
-  const bool even = layout ? *layout == Kind::ZigZag : divides_in_pairs(shape);  // work of a causal ring
+  const bool even =
+      layout ? *layout == Kind::ZigZag : divides_in_pairs(shape);  // whether a causal ring has equal work on all ranks
   if (!even && !layout && shares_heads(shape)) {
     return choice(ContextAlgorithm::Ulysses,
                   "2 x cp does not divide the sequence, so a ring would be uneven; cp divides the KV heads");
@@ -73,12 +74,12 @@ void check_heads(const ContextShape& shape, ContextAlgorithm algorithm) {
 AttentionBytes attention_bytes(const ContextShape& shape, ContextAlgorithm algorithm, int64_t batch, int64_t head_dim,
                                int64_t element, int64_t wide) {
   const int64_t c = shape.ranks, positions = batch * (shape.sequence_length / c) * head_dim;
-  const int64_t key_values = 2 * positions * shape.num_kv_heads;  // elements of a rank's own
+  const int64_t key_values = 2 * positions * shape.num_kv_heads;  // elements of the rank's own keys and values
   if (algorithm != ContextAlgorithm::Ulysses) {
     return {(c - 1) * key_values * element, (c - 1) * key_values * (element + wide)};
   }
   const int64_t repeats = kv_head_repeats(shape.num_kv_heads, c);
-  const int64_t queries = 2 * positions * shape.num_heads;  // q and the output
+  const int64_t queries = 2 * positions * shape.num_heads;  // elements of q and the output
   const int64_t back = repeats == 1 ? element : wide;
   return {(queries + key_values * repeats) * element * (c - 1) / c,
           (queries * element + key_values * repeats * back) * (c - 1) / c};

@@ -10,24 +10,24 @@
 namespace meshtrain {
 namespace {
 
-constexpr int64_t kEfficientRows = 32;  // queries that the log-sum-exp of Efficient is padded to a multiple of
+constexpr int64_t kEfficientRows = 32;  // Efficient pads the queries of its log-sum-exp to a multiple of this
 
 AttentionKernel kernel_for(const at::Tensor& q, const at::Tensor& k, bool causal) {
   return choose_attention({q.scalar_type(), q.size(1), k.size(1), q.size(3), q.size(2), k.size(2), causal});
 }
 
-/// Each KV head as often as queries share it. [B, K, m, D] -> [B, H, m, D]
+/// Repeats each KV head for the queries that share it: [B, K, m, D] -> [B, H, m, D].
 at::Tensor repeated(const at::Tensor& x, int64_t times) {
   return times == 1 ? x : x.repeat_interleave(times, 1);
 }
 
-/// The sum of the gradients of each KV head's repetitions, in fp32. [B, H, m, D] -> [B, K, m, D]
+/// Sums the gradients of each KV head's repetitions, in fp32: [B, H, m, D] -> [B, K, m, D].
 at::Tensor summed(const at::Tensor& grad, int64_t times) {
   if (times == 1) return grad;
   return grad.transpose(1, 2).unflatten(2, {-1, times}).sum(3, /*keepdim=*/false, at::kFloat).transpose(1, 2);
 }
 
-/// Without dropout nobody reads it.
+/// Returns a dummy: without dropout no kernel reads it.
 at::Tensor no_random_numbers(const at::Tensor& like) {
   return at::empty({}, like.options().dtype(at::kLong));
 }
@@ -63,7 +63,7 @@ Attended attend_on_gpu(const at::Tensor& q, const at::Tensor& k, const at::Tenso
       break;
     }
   }
-  return {std::move(out), lse.reshape({q.size(0), q.size(1), q.size(2)})};  // cuDNN's has a dim of 1 behind
+  return {std::move(out), lse.reshape({q.size(0), q.size(1), q.size(2)})};  // cuDNN's has a last dim of 1
 }
 
 AttentionGradients attend_backward_on_gpu(const at::Tensor& grad_out, const at::Tensor& q, const at::Tensor& k,
@@ -85,7 +85,7 @@ AttentionGradients attend_backward_on_gpu(const at::Tensor& grad_out, const at::
     }
     case AttentionKernel::Efficient: {
       const int64_t times = q.size(1) / k.size(1), beyond = -q.size(2) & (kEfficientRows - 1);
-      constexpr double kInfinity = std::numeric_limits<double>::infinity();  // of queries that are not there
+      constexpr double kInfinity = std::numeric_limits<double>::infinity();  // for the padding queries
       const at::Tensor padded = beyond == 0 ? lse : at::constant_pad_nd(lse, {0, beyond}, kInfinity);
       auto [dq, dk, dv, unused] = at::_scaled_dot_product_efficient_attention_backward(
           grad_out, q, repeated(k, times), repeated(v, times), /*attn_bias=*/{}, out, padded, none, none,

@@ -4,8 +4,8 @@
 
 namespace meshtrain {
 
-// attend() and attend_backward() of CUDA tensors, by the kernel that choose_attention() says. LibTorch's operators are
-// found through the dispatcher: there are some once its CUDA library is there.
+// attend() and attend_backward() of CUDA tensors, with the kernel of choose_attention(). They find LibTorch's operators
+// through the dispatcher, which has them once its CUDA library is loaded.
 
 Attended attend_on_gpu(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, bool causal, double scale);
 

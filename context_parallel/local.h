@@ -6,10 +6,10 @@
 
 namespace meshtrain {
 
-/// Attention of whole sequences on one rank: one kernel call each way without documents or with packed ones, one for
-/// each document (of rows with the same documents) otherwise. Nothing travels and nothing is copied without documents.
-/// `batch`: rows.
-/// Throws std::invalid_argument when the layout has several ranks, or documents for another number of rows.
+/// Attention of complete sequences on one rank. Without documents or with packed ones it is one kernel call each in
+/// forward and backward; otherwise one call for each document (of rows with the same documents). Nothing is
+/// communicated, and without documents nothing is copied. `batch`: rows. Throws std::invalid_argument when the layout
+/// has several ranks, or documents for another number of rows.
 class LocalAttention final : public AttentionCall {
  public:
   LocalAttention(const SequenceLayout& layout, int64_t batch, double scale, const Packing& packing);

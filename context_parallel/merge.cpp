@@ -9,7 +9,7 @@ namespace meshtrain {
 namespace {
 
 void merge_in_place(at::Tensor& out, at::Tensor& lse, const at::Tensor& part_out, const at::Tensor& part_lse) {
-  const at::Tensor share = at::sigmoid(part_lse - lse).unsqueeze_(-1);  // of the new keys in the sum of both
+  const at::Tensor share = at::sigmoid(part_lse - lse).unsqueeze_(-1);  // weight of the new keys in the sum of both
   out.lerp_(part_out.to(out.scalar_type()), share);
   at::logaddexp_out(lse, lse, part_lse);
 }

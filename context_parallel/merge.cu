@@ -10,8 +10,8 @@ __device__ __forceinline__ int64_t offset(const QueryStrides& strides, int64_t b
   return batch * strides.batch + head * strides.head + query * strides.query;
 }
 
-// The lanes along x, of one warp, share a query: all of them have read its log-sum-exp before one writes it. Heads are
-// the fastest of the rows, as they lie side by side in memory.
+// The lanes along x, within one warp, share a query: all of them read its log-sum-exp before one writes it. Heads are
+// the fastest index of the rows, because they are adjacent in memory.
 template <class T, int N>
 __global__ void __launch_bounds__(kThreads)
     merge(float* __restrict__ out, float* __restrict__ lse, const T* __restrict__ part_out,
@@ -21,8 +21,8 @@ __global__ void __launch_bounds__(kThreads)
   for (int64_t first = static_cast<int64_t>(blockIdx.x) * blockDim.y; first < rows; first += rows_at_once) {
     const int64_t row = first + threadIdx.y;
     const bool there = row < rows;
-    const int64_t place = there ? row : 0, position = place / shape.heads;
-    const int64_t head = place - position * shape.heads, batch = position / shape.queries;
+    const int64_t valid_row = there ? row : 0, position = valid_row / shape.heads;
+    const int64_t head = valid_row - position * shape.heads, batch = position / shape.queries;
     const int64_t query = position - batch * shape.queries;
     float* own = lse + offset(shape.lse, batch, head, query);
     const float before = *own, added = part_lse[offset(shape.part_lse, batch, head, query)];
@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(kThreads)
     if (!there) continue;
     if (threadIdx.x == 0) {
       const float larger = fmaxf(before, added);
-      // Of equal infinities the difference is no number.
+      // The difference of equal infinities is not a number.
       *own = before == added && isinf(before) ? before : larger + log1pf(expf(-fabsf(before - added)));
     }
     float* to = out + offset(shape.out, batch, head, query);

@@ -8,7 +8,7 @@
 
 namespace meshtrain::cuda {
 
-/// Distances in elements of [B, H, n]; of a fourth dim, D, 1.
+/// Strides in elements of [B, H, n]; the stride of a fourth dim, D, is 1.
 struct QueryStrides {
   int64_t batch, head, query;
 };
@@ -18,7 +18,8 @@ struct MergeShape {
   QueryStrides out, lse, part_out, part_lse;
 };
 
-/// out and lse fp32, part_lse too; `element`: of part_out. Each is read once, out and lse are written once.
+/// Merges part_out into out. out, lse and part_lse are fp32; `element` is the dtype of part_out. Reads each once;
+/// writes out and lse once.
 void merge_attention(Element element, float* out, float* lse, const void* part_out, const float* part_lse,
                      const MergeShape& shape, cudaStream_t stream);
 

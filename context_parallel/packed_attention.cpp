@@ -18,8 +18,8 @@ at::Tensor unit_stride(const at::Tensor& tensor) {
   return tensor.stride(-1) == 1 ? tensor : tensor.contiguous();
 }
 
-/// An upper limit of the queries. Where it is 1, flash takes query heads that share a KV head for queries of one head,
-/// an arrangement with memory of its own that is for generation.
+/// Returns an upper limit for the number of queries, at least 2. For 1, flash treats query heads that share a KV head
+/// as queries of one head and allocates memory for that, an arrangement for generation.
 int64_t most_queries(const PackedLengths& lengths) {
   return std::max<int64_t>(lengths.longest_queries, 2);
 }
@@ -39,7 +39,7 @@ Attended attend_packed(const at::Tensor& q, const at::Tensor& k, const at::Tenso
 AttentionGradients attend_packed_backward(const at::Tensor& grad_out, const at::Tensor& q, const at::Tensor& k,
                                           const at::Tensor& v, const Attended& attended, const PackedLengths& lengths,
                                           bool causal, double scale) {
-  const at::Tensor none = at::empty({}, q.options().dtype(at::kLong));  // of random numbers: there is no dropout
+  const at::Tensor none = at::empty({}, q.options().dtype(at::kLong));  // random numbers: there is no dropout
   auto [dq, dk, dv] = at::_flash_attention_backward(
       grad_out.contiguous(), unit_stride(q), unit_stride(k), unit_stride(v), attended.out.contiguous(),
       attended.lse.contiguous(), lengths.queries, lengths.keys, most_queries(lengths), lengths.longest_keys,

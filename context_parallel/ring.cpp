@@ -12,7 +12,7 @@ namespace meshtrain {
 
 namespace {
 
-/// What travels round a ring: one buffer here, one that the next is received into while this one is sent on.
+/// A buffer that travels round a ring, and one that receives the next while this one is sent.
 class Carousel {
  public:
   Carousel(const Group& group, KeyValues here)
@@ -20,12 +20,12 @@ class Carousel {
 
   const KeyValues& here() const { return here_; }
 
-  /// Starts the next hop: what is here goes to the next rank, while it may be read.
+  /// Starts the next hop: sends the buffer to the next rank. The buffer may be read meanwhile.
   void depart() {
     const int rank = group_.rank(), size = group_.size();
     work_ = group_.exchange(coming_.packed, (rank + size - 1) % size, here_.packed, (rank + 1) % size);
   }
-  /// What the previous rank sent is here.
+  /// Waits until the buffer of the previous rank has arrived.
   void arrive() {
     work_.wait();
     std::swap(here_, coming_);
@@ -38,7 +38,7 @@ class Carousel {
   Work work_;
 };
 
-/// How many of `passes`, from the first on, make up half of their scores.
+/// Returns how many of `passes`, from the first on, make up half of their scores.
 size_t half_of(const std::vector<Pass>& passes) {
   const auto scores = [](int64_t sum, const Pass& pass) { return sum + pass.num_scores; };
   const int64_t all = std::accumulate(passes.begin(), passes.end(), int64_t{0}, scores);
@@ -85,8 +85,8 @@ AttentionGradients RingAttention::backward(const at::Tensor& grad_out, const std
   };
 
   Carousel keys(group_, KeyValues::pack(k, v));
-  Carousel gradients(group_, KeyValues::zeros(k.size(2), k, dtype));  // of the keys that are here
-  KeyValues share;                                                    // this rank's part of those under way
+  Carousel gradients(group_, KeyValues::zeros(k.size(2), k, dtype));  // gradients of the keys in this rank's buffer
+  KeyValues share;  // this rank's share of the gradients that are travelling
   if (hops_.size() > 2) share = KeyValues::empty(k.size(2), k, dtype);
   keys.depart();
   compute_own(0, first_half);

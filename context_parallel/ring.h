@@ -7,12 +7,13 @@
 
 namespace meshtrain {
 
-/// Ring attention (Liu et al., "Ring Attention with Blockwise Transformers", 2023): keys and values go round the ranks,
-/// each hop while the blocks of the one before compute. What does not count is not computed.
+/// Ring attention (Liu et al., "Ring Attention with Blockwise Transformers", 2023). Keys and values travel round the
+/// ranks; each hop overlaps with the blocks of the previous one. Pairs that do not count are not computed.
 ///
-/// Forward: c - 1 hops of local keys and values. Backward: the same hops again, and their gradients follow one hop
-/// behind, summed on the way in fp32 (fp64 for fp64), until they are home: c - 1 hops as well, because a rank's share
-/// of its own never leaves it. Half of the own blocks compute while the last gradients come home.
+/// Forward: c - 1 hops of local keys and values. Backward: the same hops again. Their gradients follow one hop later
+/// and are summed on the way in fp32 (fp64 for fp64) until they return to their rank: c - 1 hops as well, because a
+/// rank's share of its own keys never leaves it. Half of the rank's own blocks compute during the last hop of the
+/// gradients.
 class RingAttention final : public AttentionCall {
  public:
   RingAttention(const SequenceLayout& layout, const Group& group, int64_t batch, double scale, const Packing& packing);
@@ -23,7 +24,7 @@ class RingAttention final : public AttentionCall {
  private:
   Group group_;
   double scale_;
-  std::vector<std::shared_ptr<const AttentionPlan>> hops_;  // what is computed with the keys that h hops brought here
+  std::vector<std::shared_ptr<const AttentionPlan>> hops_;  // plans for the keys that arrive after h hops
 };
 
 }  // namespace meshtrain

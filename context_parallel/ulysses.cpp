@@ -45,7 +45,7 @@ AttentionGradients UlyssesAttention::backward(const at::Tensor& grad_out, const 
   const at::ScalarType dtype = local.q.scalar_type(), wide = accumulation_dtype(dtype);
   const at::Tensor q = heads_to_sequence({local.q}, layout_, group_)[0];
   const std::vector<at::Tensor> repeated = heads_to_sequence({local.k.to(wide), local.v.to(wide)}, layout_, group_);
-  const auto summed = [&](const at::Tensor& x) {  // over the repetitions of each KV head
+  const auto summed = [&](const at::Tensor& x) {  // sums over the repetitions of each KV head
     return x.transpose(1, 2).unflatten(2, {-1, repeats_}).sum(3).to(dtype).transpose(1, 2);
   };
   return {q, summed(repeated[0]), summed(repeated[1])};

@@ -7,16 +7,18 @@
 
 namespace meshtrain {
 
-/// How often each KV head must be there for `ranks` ranks to share the KV heads out evenly: c / gcd(c, K), 1 where c
-/// divides them.
+/// Returns how often each KV head is repeated so that `ranks` ranks can share the KV heads evenly: c / gcd(c, K), which
+/// is 1 when c divides them.
 int64_t kv_head_repeats(int64_t num_kv_heads, int64_t ranks);
 
-/// Ulysses (Jacobs et al., "DeepSpeed Ulysses", 2023): an all-to-all gives each rank H / c heads of the whole sequence,
-/// another brings the output back. KV heads are repeated only as far as c asks for, R = kv_head_repeats(). Both
-/// layouts; with zig-zag the positions are put in order on the way. H must be a multiple of c: std::invalid_argument.
+/// Ulysses (Jacobs et al., "DeepSpeed Ulysses", 2023): an all-to-all sends H / c heads of the complete sequence to each
+/// rank, and another returns the output. KV heads are repeated only as often as c requires, R = kv_head_repeats().
+/// Supports both layouts; with zig-zag the positions are sorted on the way. Throws std::invalid_argument unless H is a
+/// multiple of c.
 ///
-/// Forward: one all-to-all of q, k and v, one of the output. Backward: one of the output's gradient, one of those of q,
-/// k and v, or two: gradients of repeated KV heads travel in fp32 (fp64 for fp64) and are summed where they arrive.
+/// Forward: one all-to-all of q, k and v, one of the output. Backward: one of the output's gradient, and one of the
+/// gradients of q, k and v, or two: gradients of repeated KV heads travel in fp32 (fp64 for fp64) and are summed on
+/// arrival.
 class UlyssesAttention final : public AttentionCall {
  public:
   UlyssesAttention(const SequenceLayout& layout, const Group& group, int64_t batch, int64_t num_heads,

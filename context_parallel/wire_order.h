@@ -9,15 +9,15 @@
 
 namespace meshtrain {
 
-/// Where a chunk lies in what the ranks of a layout hold, end to end.
-struct WirePlace {
+/// A chunk, and its offset in the concatenation of all ranks' parts.
+struct WireChunk {
   SequenceLayout::Chunk chunk;
   int64_t offset;
 };
-/// All chunks of the sequence, ascending by position.
-std::vector<WirePlace> wire_order(const SequenceLayout& layout);
+/// Returns all chunks of the sequence, ascending by position.
+std::vector<WireChunk> wire_order(const SequenceLayout& layout);
 
-/// [S, ...] as the ranks hold it, end to end -> [S, ...] by position: itself where that is the same.
+/// Sorts `wire` [S, ...], the concatenation of the ranks' parts, by position; returns `wire` when it is sorted already.
 at::Tensor by_position(const at::Tensor& wire, const SequenceLayout& layout);
 
 }  // namespace meshtrain

@@ -6,23 +6,23 @@
 
 namespace meshtrain {
 
-// The conjugate pairs: what one does in forward, the other does in backward. Every rank of the group must call them,
-// and their backward, in the same order. Over one rank they return their argument. Once differentiable.
+// Conjugate pairs: the forward of one function is the backward of the other. Every rank of the group must call them,
+// and their backward, in the same order. For one rank they return their argument. Differentiable once.
 
-/// x, the same on every rank, as input of what each rank computes for itself. Backward: all-reduce.
+/// Returns x, the same on every rank, as the input of each rank's own computation. Backward: all-reduce.
 at::Tensor copy_to_group(const at::Tensor& x, const Group& group);
 
-/// The sum of every rank's x; `x` stays as it is. Backward: identity.
+/// Returns the sum of every rank's x; does not change `x`. Backward: identity.
 at::Tensor reduce_from_group(const at::Tensor& x, const Group& group);
 
-/// [T/n, ...] -> [T, ...], by group rank. Backward: reduce-scatter.
+/// Gathers [T/n, ...] -> [T, ...], in the order of group ranks. Backward: reduce-scatter.
 at::Tensor gather_rows(const at::Tensor& x, const Group& group);
 
-/// [T, ...] -> this rank's [T/n, ...] of the sum of every rank's x. Backward: all-gather. T must divide by the size
-/// of the group.
+/// Sums every rank's x [T, ...] and returns this rank's [T/n, ...] of the sum. Backward: all-gather. T must be a
+/// multiple of the group's size.
 at::Tensor scatter_rows(const at::Tensor& x, const Group& group);
 
-/// A collective under way and the tensor that it fills.
+/// A collective in progress and the tensor that it fills.
 struct Pending {
   at::Tensor tensor;
   Work work;
@@ -33,12 +33,12 @@ struct Pending {
   }
 };
 
-/// The forwards of gather_rows and scatter_rows, begun and not differentiable. Over one rank: `x` itself.
+/// Start the forwards of gather_rows and scatter_rows. Not differentiable. For one rank they return `x`.
 Pending start_gather_rows(const at::Tensor& x, const Group& group);
 Pending start_scatter_rows(const at::Tensor& x, const Group& group);
 
-/// Throws std::logic_error, naming `operation`, in a backward that is itself recorded (create_graph): its collectives
-/// would be missing from the second derivative.
+/// Throws std::logic_error, naming `operation`, in a backward that is recorded itself (create_graph): the second
+/// derivative would lack its collectives.
 void require_first_order(const char* operation);
 
 }  // namespace meshtrain

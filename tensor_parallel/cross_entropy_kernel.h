@@ -8,9 +8,10 @@
 
 namespace meshtrain::cuda {
 
-// logits [rows, columns], contiguous; all numbers of a row are [rows].
+// Shapes: logits [rows, columns], contiguous; every number of a row is [rows].
 
-/// Largest logit, sum of the exponentials above it and the label's logit, in one pass. Does not change the logits.
+/// Computes the largest logit, the sum of exp(logit - the largest) and the label's logit, in one pass. Does not change
+/// the logits.
 void row_statistics(Element element, const void* logits, const int64_t* column, const bool* absent, float* max,
                     float* sum_exp, float* label_logit, int64_t rows, int64_t columns, cudaStream_t stream);
 

@@ -12,23 +12,24 @@
 namespace meshtrain {
 namespace {
 
-/// Whether the exponentials take the place of the logits. Halves are kept for the gradient instead, as a rounded
-/// exponential would be rounded twice.
+/// Returns true when the exponentials overwrite the logits. Halves are kept for the gradient: an exponential rounded to
+/// a half would be rounded twice.
 bool in_place(const at::Tensor& logits) {
   return logits.scalar_type() == accumulation_dtype(logits.scalar_type());
 }
 
-/// The number that logits are measured from: their largest, and 0 where all of them are -inf, whose exponentials are 0.
+/// Returns the number that is subtracted from logits: their largest, or 0 when all of them are -inf, so that their
+/// exponentials are 0.
 at::Tensor origin(const at::Tensor& max) {
   return max.masked_fill(max.eq(-std::numeric_limits<double>::infinity()), 0).unsqueeze(1);
 }
 
-/// exp(logits - max), in the accumulation dtype: in place, or of a bounded number of rows.
+/// Returns exp(logits - max) in the accumulation dtype: in place, or in a temporary for a bounded number of rows.
 at::Tensor exponentials(const at::Tensor& logits, const at::Tensor& max) {
   return logits.to(max.scalar_type()).sub_(origin(max)).exp_();
 }
 
-/// piece(part) for ranges of rows whose exponentials are a bounded temporary, `part` taking those rows of a tensor.
+/// Calls piece(part) for ranges of rows whose exponentials fit a bounded temporary; part(tensor) selects these rows.
 template <class Piece>
 void for_rows(const at::Tensor& logits, Piece piece) {
   const int64_t element_bytes = c10::elementSize(accumulation_dtype(logits.scalar_type()));
@@ -42,7 +43,7 @@ at::Tensor statistics_of(at::Tensor& logits, const at::Tensor& column, const at:
   at::Tensor statistics = at::empty({3, logits.size(0)}, logits.options().dtype(wide));
   at::Tensor max = statistics[0], sum_exp = statistics[1], label_logit = statistics[2];
   label_logit.copy_(logits.gather(1, column.unsqueeze(1)).squeeze(1)).masked_fill_(absent, 0);
-  for_rows(logits, [&](const auto& part) {  // whose logits stay in the cache
+  for_rows(logits, [&](const auto& part) {  // the range's logits stay in the cache
     part(max).copy_(part(logits).amax(1));
     part(sum_exp).copy_(exponentials(part(logits), part(max)).sum(1));
   });

@@ -4,11 +4,11 @@
 namespace meshtrain::cuda {
 namespace {
 
-constexpr int kThreads = 512;  // of a row
-constexpr int kUnroll = 4;     // vectors of a thread on their way at once
+constexpr int kThreads = 512;  // threads for one row
+constexpr int kUnroll = 4;     // vectors that a thread loads at once
 
-/// Calls with(values, first) for the elements of a row: N = 16 bytes of them at a time, and one by one what stands
-/// before the first and behind the last whole vector. A row may begin anywhere.
+/// Calls with(values, first) for the elements of a row: N = 16 bytes of them at a time, and one by one the elements
+/// before the first and after the last complete vector. A row may begin at any address.
 template <class T, class With>
 __device__ __forceinline__ void for_elements(const T* row, int64_t columns, With with) {
   constexpr int N = kVector<T>;
@@ -45,8 +45,8 @@ __device__ __forceinline__ void for_elements(const T* row, int64_t columns, With
   }
 }
 
-/// The largest value of the threads of a block, for each of them; NaN where one is NaN. `shared` may be written again
-/// behind the block's next barrier.
+/// Returns the largest value of the threads of a block, to each of them; NaN if one is NaN. `shared` must not be
+/// written before the block's next barrier.
 __device__ __forceinline__ float max_of_block(float value, float (&shared)[kWarp]) {
   value = max_of_lanes(value);
   const unsigned lane = threadIdx.x % kWarp;
@@ -55,12 +55,12 @@ __device__ __forceinline__ float max_of_block(float value, float (&shared)[kWarp
   return max_of_lanes(lane < kThreads / kWarp ? shared[lane] : -INFINITY);
 }
 
-/// The number that logits are measured from: 0 where all of them are -inf, whose exponentials are 0.
+/// Returns the number that is subtracted from logits: 0 when all of them are -inf, so that their exponentials are 0.
 __device__ __forceinline__ float origin(float max) {
   return max == -INFINITY ? 0.0f : max;
 }
 
-// A thread measures its sum from the largest logit that it has seen, and scales it where a larger one comes.
+// A thread subtracts the largest logit that it has seen, and rescales its sum when a larger one follows.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     statistics(const T* __restrict__ logits, const int64_t* __restrict__ column, const bool* __restrict__ absent,

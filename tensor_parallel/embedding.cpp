@@ -21,7 +21,7 @@ struct Table : torch::CustomClassHolder {
     tp.group = tp.group.with_purpose("tp.embedding");
   }
 
-  /// Where `ids` stand in this rank's rows; `absent` is undefined when all of them do.
+  /// Returns the rows of `ids` in this rank's part; `absent` is undefined when this rank has all of them.
   ShardIds find(const at::Tensor& ids) const {
     return tp.group.size() == 1 ? ShardIds{ids, {}} : shard_ids(ids, first, count);
   }

@@ -8,16 +8,16 @@
 
 namespace meshtrain {
 
-/// Rows of a table [V, M] whose rows are cut over tp, rounded up: the last ranks may hold fewer, or none.
+/// A lookup of rows in a table [V, M] whose rows are cut over tp, rounded up: the last ranks may hold fewer, or none.
 class VocabParallelEmbedding {
  public:
   /// Declares "<name>.weight" [vocab_size, hidden_size], without storage.
   VocabParallelEmbedding(const TensorParallel& tp, const std::string& name, int64_t vocab_size, int64_t hidden_size,
                          Initializer initializer, const at::TensorOptions& options);
 
-  /// ids int64 [T], the same on every tp rank, each below vocab_size -> [T/tp, M] under sequence parallel, else
-  /// [T, M]. Every tp rank must call it, and its backward. Differentiable once; the gradient is added in place where
-  /// the weight has a gradient buffer, as add_embedding_gradient() says: with the same bits every run.
+  /// Looks up ids, int64 [T], the same on every tp rank, each below vocab_size. Returns [T/tp, M] under sequence
+  /// parallel, otherwise [T, M]. Every tp rank must call it, and its backward. Differentiable once. If the weight has a
+  /// gradient buffer, add_embedding_gradient() adds the gradient there, with the same bits in every run.
   at::Tensor forward(const at::Tensor& ids) const;
 
   Parameter& weight() { return weight_; }

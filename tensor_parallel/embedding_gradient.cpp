@@ -16,7 +16,7 @@
 namespace meshtrain {
 namespace {
 
-/// Adds to each row of halves, once, the fp32 sum of its tokens, which `sorted` has side by side.
+/// Adds the fp32 sum of a row's tokens, which are adjacent in `sorted`, once to each row of halves.
 template <class Half>
 void add_segments(const at::Tensor& into, const at::Tensor& sorted, const at::Tensor& order, const at::Tensor& dy) {
   const int64_t tokens = sorted.numel(), rows = into.size(0), size = into.size(1);
@@ -51,7 +51,7 @@ void add_gradient(at::Tensor& into, const at::Tensor& local, const std::optional
                   const at::Tensor& dy) {
   TORCH_CHECK(into.is_contiguous() && into.dim() == 2 && dy.size(1) == into.size(1),
               "embedding_gradient_: ", dy.sizes(), " into ", into.sizes(), ", which is to be contiguous");
-  if (into.size(0) == 0) return;  // of a rank without ids
+  if (into.size(0) == 0) return;  // a rank may have no ids
   if (c10::isReducedFloatingType(into.scalar_type())) return add_to_halves(into, local, absent, dy);
   const int64_t row_bytes = dy.size(1) * static_cast<int64_t>(into.element_size());
   for_row_chunks(dy.size(0), row_bytes, [&](int64_t first, int64_t count) {

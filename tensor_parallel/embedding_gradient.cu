@@ -3,17 +3,17 @@
 #include "mesh/cuda/kernel.cuh"
 #include "tensor_parallel/embedding_gradient_kernel.h"
 
-// A segment is the tokens of one id, side by side in the order of ids. Blocks sum tiles of that order: a segment inside
-// a tile is added to the table at once, one that crosses tiles leaves a part in each, which a second kernel adds up. So
-// a token that is everywhere is summed by many blocks, and every sum has one order.
+// A segment is the tokens of one id, adjacent when tokens are sorted by id. Blocks sum tiles of the sorted tokens. A
+// segment within a tile is added to the table at once. A segment that crosses tiles leaves a part in each, and a second
+// kernel sums the parts. So many blocks share the sum of a frequent token, and every sum has a fixed order.
 namespace meshtrain::cuda {
 namespace {
 
-constexpr int kThreads = 128;  // that share the columns
+constexpr int kThreads = 128;  // threads that share the columns
 constexpr int kTile = 32;      // tokens
-constexpr int kUnroll = 8;     // rows of a thread on their way at once
+constexpr int kUnroll = 8;     // rows that a thread loads at once
 
-/// Parts of a tile: of a segment that began in an earlier tile, and of one that continues in the next.
+/// Parts per tile: of a segment that began in an earlier tile, and of one that continues in the next.
 constexpr int kParts = 2;
 __device__ __forceinline__ int64_t ending_part(int64_t tile) {
   return kParts * tile;
@@ -44,7 +44,7 @@ template <class T, class Into, int N>
 __global__ void __launch_bounds__(kThreads)
     sum_tiles(SortedTokens tokens, const T* __restrict__ grad, Into* __restrict__ into, float* __restrict__ partial,
               int64_t rows, int64_t size) {
-  __shared__ int32_t ids[kTile + 2];  // the token before the tile, the tile, and the token behind it; -1: none
+  __shared__ int32_t ids[kTile + 2];  // the token before the tile, the tile, and the token after it; -1: none
   __shared__ int64_t order[kTile];
   const int64_t first = static_cast<int64_t>(blockIdx.x) * kTile, left = tokens.count - first;
   const int count = static_cast<int>(left < kTile ? left : kTile);
@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// The block of the tile in which a segment begins adds up its parts, in the order of tiles.
+/// Sums the parts of a segment, in the order of tiles, in the block of the tile where the segment begins.
 template <class Into, int N>
 __global__ void __launch_bounds__(kThreads) sum_parts(SortedTokens tokens, const float* __restrict__ partial,
                                                       Into* __restrict__ into, int64_t rows, int64_t size) {

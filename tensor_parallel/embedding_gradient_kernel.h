@@ -8,18 +8,18 @@
 
 namespace meshtrain::cuda {
 
-/// Tokens in the order of their ids, those of one id in their own order.
+/// Tokens sorted by id; tokens with the same id keep their order.
 struct SortedTokens {
-  const int32_t* ids;    ///< [count], ascending; one that is no row of the table takes no part
-  const int64_t* order;  ///< [count]: where the token stands among all
+  const int32_t* ids;    ///< [count], ascending; ids that are not rows of the table are skipped
+  const int64_t* order;  ///< [count]: index of the token before sorting
   int64_t count;
 };
 
-/// Rows of the fp32 buffer `partial` that embedding_gradient needs for so many tokens.
+/// Returns the number of rows of the fp32 buffer `partial` that embedding_gradient needs for `tokens` tokens.
 int64_t embedding_partial_rows(int64_t tokens);
 
-/// into[id] += the fp32 sum of the id's tokens in grad [count, size], rounded once. into [rows, size] is fp32 or of the
-/// dtype of `grad`; partial [embedding_partial_rows(), size] need not be initialised.
+/// Adds to into[id] the fp32 sum of the id's tokens in grad [count, size], rounded once. into [rows, size]: fp32 or the
+/// dtype of `grad`; partial [embedding_partial_rows(), size]: may be uninitialised.
 void embedding_gradient(Element element, Element into_element, const SortedTokens& tokens, const void* grad, void* into,
                         float* partial, int64_t rows, int64_t size, cudaStream_t stream);
 

@@ -12,7 +12,8 @@
 namespace meshtrain {
 namespace {
 
-/// Whether torch::autograd::grad, which returns gradients and leaves buffers alone, asked for this one.
+/// Returns true when torch::autograd::grad, which returns gradients and does not change buffers, requested this
+/// gradient.
 bool asked_for(const at::Tensor& leaf) {
   const auto* tasks = torch::autograd::get_current_graph_task_exec_info();
   if (tasks == nullptr || tasks->empty()) return false;
@@ -44,7 +45,7 @@ at::Tensor join(const std::vector<at::Tensor>& parts) {
   }
   std::vector<int64_t> shape = parts.front().sizes().vec(), strides = parts.front().strides().vec();
   shape[0] = rows;
-  strides[0] = elements / std::max<int64_t>(rows, 1);  // that of a single row may be anything
+  strides[0] = elements / std::max<int64_t>(rows, 1);  // the stride of a single row may be anything
   return parts.front().as_strided(shape, strides);
 }
 
@@ -64,7 +65,7 @@ at::Tensor gradient_in_place(const at::Tensor& leaf) {
 
 std::vector<LeafRun> leaf_runs(const std::vector<at::Tensor>& leaves, const std::vector<bool>& needed) {
   std::vector<LeafRun> runs;
-  std::vector<at::Tensor> buffers;  // of the last run
+  std::vector<at::Tensor> buffers;  // gradient buffers of the last run
   int64_t row = 0;
   for (size_t i = 0; i < leaves.size(); ++i) {
     const int64_t rows = leaves[i].size(0);

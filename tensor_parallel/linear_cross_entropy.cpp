@@ -21,7 +21,7 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-/// What there is besides x and labels. The weight is kept here and not among the saved variables: its storage may be
+/// The arguments besides x and labels. The weight is here and not among the saved variables, because its storage may be
 /// refilled between forward and backward.
 struct Head : torch::CustomClassHolder {
   Head(const Parameter& parameter, int64_t ignored_id, const TensorParallel& parallel, int64_t tokens_at_once)
@@ -35,7 +35,7 @@ struct Head : torch::CustomClassHolder {
     tp.group = tp.group.with_purpose("tp.linear");
   }
 
-  /// Without padding. [valid, M]
+  /// Returns the weight without padding, [valid, M].
   at::Tensor rows() const { return weight.detach().narrow(0, 0, valid); }
 
   at::Tensor
@@ -50,16 +50,17 @@ struct Head : torch::CustomClassHolder {
 
 using HeadPointer = c10::intrusive_ptr<Head>;
 
-/// Chunks whose logits are alive at a time: where ranks communicate the next one's are computed meanwhile.
+/// Returns the number of chunks whose logits are alive at a time: when ranks communicate, the next chunk is computed
+/// during the communication.
 int chunks_alive(const TensorParallel& tp) {
   return tp.group.size() > 1 ? 2 : 1;
 }
 
-/// Some tokens on this rank's part of the vocabulary: their loss, and then the gradient of their logits. The functions
-/// are called in the order in which they stand, the first two collectively.
+/// Some tokens on this rank's part of the vocabulary: their loss, then the gradient of their logits. Call the functions
+/// in the order of their declarations; the first two are collective.
 class Chunk {
  public:
-  /// x [n, M], labels [n]. Computes the logits, and issues the all-reduce of their maxima.
+  /// Computes the logits of x [n, M], labels [n], and issues the all-reduce of their maxima.
   Chunk(const at::Tensor& x, const at::Tensor& labels, const Head& head) : logits_(product(x, head.rows())) {
     labels_.ignored = labels.eq(head.ignored);
     ShardIds ids = shard_ids(labels, head.first, head.valid);
@@ -81,23 +82,24 @@ class Chunk {
     under_way_ = head.statistics.all_reduce(sums);
   }
 
-  /// The sum over the tokens, and over the whole vocabulary.
+  /// Returns the sum of the losses over the tokens, over the complete vocabulary.
   at::Tensor loss() const {
     under_way_.wait();
     return statistics_[1].log().add_(max_).sub_(statistics_[2]).masked_fill_(labels_.ignored, 0).sum();
   }
 
-  /// [n, valid], when that of the loss is the scalar `upstream`; in the memory of the logits. Once.
+  /// Returns the gradient of the logits, [n, valid], for the scalar gradient `upstream` of the loss, in the memory of
+  /// the logits. Call once.
   const at::Tensor& gradient(const at::Tensor& upstream) {
     if (any()) row_gradients(logits_, statistics_[0], max_, statistics_[1], labels_, upstream);
     return logits_;
   }
 
  private:
-  /// Whether there are ids on this rank at all.
+  /// Returns true when this rank has ids at all.
   bool any() const { return logits_.size(1) > 0; }
 
-  /// The statistics where there are none.
+  /// Returns the statistics of a rank without ids.
   at::Tensor none() const {
     const at::ScalarType wide = accumulation_dtype(logits_.scalar_type());
     at::Tensor statistics = at::zeros({3, logits_.size(0)}, logits_.options().dtype(wide));
@@ -105,15 +107,16 @@ class Chunk {
     return statistics;
   }
 
-  at::Tensor logits_;  // [n, valid]; then the gradient
+  at::Tensor logits_;  // [n, valid]; later the gradient
   RowLabels labels_;
-  at::Tensor statistics_;  // [3, n], see row_statistics(): of this rank; after start_sums() [1] and [2] are over all
-  at::Tensor max_;         // [n], over the whole vocabulary
+  at::Tensor statistics_;  // [3, n], see row_statistics(): of this rank; after start_sums() [1] and [2] are sums over
+                           // all ranks
+  at::Tensor max_;         // [n], over the complete vocabulary
   Work under_way_;         // the last all-reduce
 };
 
-/// Calls finish(chunk, first, count) for chunks of as few ranges of tokens as head.chunk_tokens allow, all about as
-/// large. Collective. Where ranks communicate the next chunk is begun before one is finished, the same on all of them.
+/// Calls finish(chunk, first, count) for chunks of at most head.chunk_tokens tokens, as few and as equal as possible.
+/// Collective. When ranks communicate, begins the next chunk before one is finished, the same on all ranks.
 template <class Finish>
 void for_chunks(const at::Tensor& x, const at::Tensor& labels, const Head& head, Finish finish) {
   const int64_t tokens = labels.numel(), chunks = (tokens + head.chunk_tokens - 1) / head.chunk_tokens;
@@ -136,7 +139,7 @@ Pending start_gather(const at::Tensor& x, const TensorParallel& tp) {
   return tp.splits_rows() ? start_gather_rows(x, tp.group) : Pending{x, {}};
 }
 
-/// The sum of every rank's gradient of x.
+/// Starts the sum of every rank's gradient of x.
 Pending start_sum(const at::Tensor& dx, const TensorParallel& tp) {
   if (tp.splits_rows()) return start_scatter_rows(dx, tp.group);
   Pending sum{dx, {}};
@@ -161,7 +164,7 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
     ctx->save_for_backward({x, labels});
     ctx->saved_data["head"] = c10::IValue::make_capsule(head);
     ctx->saved_data["value"] = value;
-    return value.detach();  // the output knows its graph, which must not keep the output
+    return value.detach();  // the output knows its graph, so keeping the output would leak it
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {

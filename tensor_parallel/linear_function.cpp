@@ -15,8 +15,8 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-/// What backward needs besides x. Parameters are kept here and not among the saved variables, so that hooks on those
-/// never copy them and a refilled storage is not taken for an error.
+/// The inputs of backward besides x. Parameters are here and not among the saved variables: hooks on saved variables
+/// would copy them, and a refilled storage would count as an error.
 struct Layer : torch::CustomClassHolder {
   Layer(std::vector<at::Tensor> all_weights, std::vector<at::Tensor> all_biases, TensorParallel parallel,
         LayerInput::Again input_again)
@@ -46,22 +46,23 @@ at::Tensor forward_product(const at::Tensor& x, const Layer& layer, bool with_bi
   return with_bias ? y.add_(join(layer.biases)) : y;
 }
 
-/// Puts the gradients of a run that autograd is to have into their places.
-void hand_back(const LeafRun& run, const std::vector<at::Tensor>& leaves, at::Tensor gradient, at::Tensor* places) {
+/// Stores, in the results of backward, the gradients of a run that autograd must receive.
+void hand_back(const LeafRun& run, const std::vector<at::Tensor>& leaves, at::Tensor gradient, at::Tensor* results) {
   if (run.end == run.begin + 1) {
-    places[run.begin] = std::move(gradient);
+    results[run.begin] = std::move(gradient);
     return;
   }
   int64_t row = 0;
   for (size_t i = run.begin; i < run.end; ++i) {
-    // Autograd keeps a gradient that nobody else holds; a slice of a joint one would keep all of it alive.
-    places[i] = gradient.narrow(0, row, leaves[i].size(0)).clone();
+    // Clone: autograd keeps a gradient that nobody else holds, and a slice of a joined gradient would keep all of it
+    // alive.
+    results[i] = gradient.narrow(0, row, leaves[i].size(0)).clone();
     row += leaves[i].size(0);
   }
 }
 
-/// The gradients of a layer, in the order of what its Function was applied to: x, weights, biases, the layer, what
-/// is kept of x.
+/// The gradients of a layer, in the order of the Function's arguments: x, weights, biases, the layer, the tensors kept
+/// for x.
 class Gradients {
  public:
   Gradients(AutogradContext* ctx, const Layer& layer)
@@ -77,7 +78,7 @@ class Gradients {
 
   void of_input(at::Tensor gradient) { list_[0] = std::move(gradient); }
 
-  /// dy [T, sum of F_i], x [T, in]
+  /// Computes the gradients of the weights from dy [T, sum of F_i] and x [T, in].
   void of_weights(const at::Tensor& dy, const at::Tensor& x) {
     for (const LeafRun& run : leaf_runs(layer_.weights, needed_weights_)) {
       const at::Tensor columns = dy.narrow(1, run.first_row, run.rows);
@@ -112,7 +113,7 @@ class Gradients {
   std::vector<bool> needed_biases_;
 };
 
-/// What is kept of x is saved where a weight will need it.
+/// Saves the tensors kept for x when a weight needs them.
 void save(AutogradContext* ctx, const std::vector<at::Tensor>& kept, const LayerPointer& layer) {
   const auto trainable = [](const at::Tensor& weight) { return weight.requires_grad(); };
   if (std::any_of(layer->weights.begin(), layer->weights.end(), trainable)) ctx->save_for_backward(kept);

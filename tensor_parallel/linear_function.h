@@ -9,21 +9,22 @@
 
 namespace meshtrain {
 
-// The arithmetic of the linear layers, differentiable once. Weights and biases are leaves as a rule; the gradient of
-// one that has a gradient buffer is written or added there (leaf_gradient.h), in one product where buffers are
-// adjacent. Weights are read anew in backward: their storage may be refilled, or freed and filled, between forward and
-// backward. Frozen ones and an input that needs no gradient cost nothing in backward. Of x is kept what its LayerInput
-// says, if any weight needs it.
+// The arithmetic of the linear layers, differentiable once. Weights and biases are usually leaves. The gradient of one
+// that has a gradient buffer is written or added there (leaf_gradient.h), in one product when buffers are adjacent.
+// Backward reads the weights again: between forward and backward their storage may be refilled, or freed and filled.
+// Frozen weights, and an input that needs no gradient, cost nothing in backward. If any weight needs x, backward keeps
+// what its LayerInput names.
 //
-// Communication of the backward runs beside the products that do not depend on it.
+// Backward overlaps its communication with the products that do not depend on it.
 
-/// x [T/tp, in] under sequence parallel, else [T, in]; weights [F_i, in]; biases [F_i], one for each weight or none.
-/// -> [T, sum of F_i]: x W_i^T + b_i side by side. Every tp rank must call it, and its backward.
+/// Applies x W_i^T + b_i for each i, results side by side: [T, sum of F_i]. x: [T/tp, in] under sequence parallel,
+/// otherwise [T, in]; weights: [F_i, in]; biases: [F_i], one for each weight or none. Every tp rank must call it, and
+/// its backward.
 at::Tensor column_parallel_linear(const LayerInput& x, const std::vector<at::Tensor>& weights,
                                   const std::vector<at::Tensor>& biases, const TensorParallel& tp);
 
-/// x [T, in/tp], weight [out, in/tp], bias [out] or undefined -> x W^T summed over tp, plus b:
-/// [T/tp, out] under sequence parallel, else [T, out]. Every tp rank must call it, and its backward. Under sequence
+/// Returns x W^T summed over tp, plus b: [T/tp, out] under sequence parallel, otherwise [T, out]. x: [T, in/tp];
+/// weight: [out, in/tp]; bias: [out] or undefined. Every tp rank must call it, and its backward. Under sequence
 /// parallel the gradient of the bias is this rank's part of a sum over tp.
 at::Tensor row_parallel_linear(const LayerInput& x, const at::Tensor& weight, const at::Tensor& bias,
                                const TensorParallel& tp);

@@ -11,7 +11,7 @@
 namespace meshtrain {
 namespace {
 
-/// Below this number of multiplications setting up a primitive costs more than it saves.
+/// Number of multiplications below which the set-up of a oneDNN primitive costs more than it saves.
 constexpr int64_t kSmallestForOneDnn = int64_t{1} << 18;
 
 using Attributes = c10::List<std::optional<at::Scalar>>;
@@ -19,7 +19,7 @@ using OneDnnLinear = at::Tensor(const at::Tensor& x, const at::Tensor& weight, c
                                 std::string_view attribute, Attributes scalars,
                                 std::optional<std::string_view> algorithm);
 
-/// x weight^T through oneDNN; nothing where LibTorch is built without it.
+/// Returns oneDNN's operator for x weight^T; nullopt when LibTorch is built without it.
 const std::optional<c10::TypedOperatorHandle<OneDnnLinear>>& onednn_linear() {
   static const auto handle = [] {
     const auto found = c10::Dispatcher::singleton().findSchema({"mkldnn::_linear_pointwise", ""});
@@ -33,7 +33,7 @@ bool suits_onednn(const at::Tensor& a, const at::Tensor& b) {
          onednn_linear().has_value();
 }
 
-/// Whether MKL leaves most of this processor unused: for AVX-512 of other makers than Intel it has no kernels.
+/// Returns true when MKL leaves most of this processor unused: it has no AVX-512 kernels for makers other than Intel.
 bool mkl_is_slow() {
 #if defined(__x86_64__)
   static const bool slow = __builtin_cpu_supports("avx512f") && !__builtin_cpu_is("intel");
@@ -43,7 +43,7 @@ bool mkl_is_slow() {
 #endif
 }
 
-/// a b^T of halves, computed in fp32 and rounded once: `a` is converted as a whole, `b` and the result in pieces.
+/// Computes a b^T of halves in fp32 and rounds once: converts `a` completely, `b` and the result in pieces.
 void product_in_fp32(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b) {
   const at::Tensor wide = a.to(at::kFloat);
   const int64_t row_bytes = std::max(a.size(0), a.size(1)) * static_cast<int64_t>(wide.element_size());
@@ -75,7 +75,7 @@ void product_into(at::Tensor out, const at::Tensor& a, const at::Tensor& b) {
 }
 
 void add_product(at::Tensor into, const at::Tensor& a, const at::Tensor& b, bool unwritten) {
-  const int beta = unwritten ? 0 : 1;  // 0: LibTorch and BLAS do not read what is there
+  const int beta = unwritten ? 0 : 1;  // 0: LibTorch and BLAS do not read the old values
   const at::ScalarType dtype = multiplied_in_fp32(b) ? at::kFloat : b.scalar_type();
   const bool in_place = into.scalar_type() == dtype && !(b.device().is_cpu() && dtype == at::kFloat && mkl_is_slow());
   if (in_place && b.scalar_type() == dtype) {
@@ -83,7 +83,7 @@ void add_product(at::Tensor into, const at::Tensor& a, const at::Tensor& b, bool
     return;
   }
   if (into.is_cuda() && into.scalar_type() == at::kFloat && c10::isReducedFloatingType(b.scalar_type())) {
-    at::addmm_out(into, into, a.t(), b, at::kFloat, beta);  // halves into fp32: one product, nothing beside it
+    at::addmm_out(into, into, a.t(), b, at::kFloat, beta);  // halves into fp32 in one product, without temporaries
     return;
   }
   const at::Tensor rows = b.to(dtype);

@@ -7,22 +7,22 @@
 
 namespace meshtrain {
 
-/// How layers are cut: the tp group, and whether the residual stream [T, M] is split over it between them.
+/// The cut of the layers: the tp group, and whether the residual stream [T, M] is split over it between layers.
 struct TensorParallel {
   Group group;
   bool sequence_parallel = false;
 
-  /// True when a rank holds T/tp rows of the residual stream. Sequence parallel over one rank is the same as off.
+  /// Returns true when a rank holds T/tp rows of the residual stream. For one rank sequence parallel has no effect.
   bool splits_rows() const { return sequence_parallel && group.size() > 1; }
 
-  /// Heads of each rank; `heads` is a multiple of the ranks.
+  /// Returns the heads of each rank; `heads` is a multiple of the ranks.
   int64_t local_heads(int64_t heads) const { return heads / group.size(); }
 
-  // Parameter::partial_over of weights that every rank holds:
+  // Values of Parameter::partial_over for weights that every rank holds:
 
-  /// A norm's over the residual stream: under sequence parallel each rank sees its own rows only.
+  /// Returns it for a norm over the residual stream: under sequence parallel each rank sees only its own rows
   std::string stream_partial_over() const { return sequence_parallel ? group.name() : ""; }
-  /// A norm's over heads: each rank sees its own heads only.
+  /// Returns it for a norm over heads: each rank sees only its own heads
   std::string heads_partial_over() const { return group.name(); }
 };
 

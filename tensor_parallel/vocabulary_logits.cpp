@@ -27,7 +27,8 @@ VocabularyLogits::VocabularyLogits(const at::Tensor& x, const Parameter& head, c
 }
 
 VocabularyLogits::Largest VocabularyLogits::largest() const {
-  at::Tensor here = at::full({2}, -std::numeric_limits<double>::infinity(), at::kDouble);  // of a rank without rows
+  at::Tensor here =
+      at::full({2}, -std::numeric_limits<double>::infinity(), at::kDouble);  // the value of a rank without rows
   if (valid_ > 0) {
     const auto [value, index] = local_.narrow(0, 0, valid_).max(0);
     here[0] = value.to(at::kDouble);
@@ -36,7 +37,7 @@ VocabularyLogits::Largest VocabularyLogits::largest() const {
   at::Tensor all = at::empty({2 * group_.size()}, at::kDouble);
   group_.all_gather(all, here).wait();
   const double* number = all.const_data_ptr<double>();
-  int best = 0;  // ids ascend with ranks, so the first of equal ones has the lowest
+  int best = 0;  // ids ascend with ranks, so the first of equal logits has the lowest id
   for (int rank = 1; rank < group_.size(); ++rank) {
     const double value = number[2 * rank], before = number[2 * best];
     if (value > before || (std::isnan(value) && !std::isnan(before))) best = rank;

@@ -7,22 +7,22 @@
 
 namespace meshtrain {
 
-/// The logits of one token over the vocabulary, of which each tp rank has computed those of its own rows of the head.
+/// The logits of one token over the vocabulary. Each tp rank has those of its own rows of the head.
 class VocabularyLogits {
  public:
-  /// x [M], the same on every tp rank; `head`: W [V, M], its rows cut over tp, rounded up. Computes x W^T; no
-  /// collective. Not differentiable. Throws std::invalid_argument for an x of another shape.
+  /// Computes x W^T. x [M]: the same on every tp rank; `head`: W [V, M], its rows cut over tp, rounded up. Not
+  /// collective, not differentiable. Throws std::invalid_argument for an x of another shape.
   VocabularyLogits(const at::Tensor& x, const Parameter& head, const TensorParallel& tp);
 
   struct Largest {
     int64_t id;
     double value;
   };
-  /// The largest, of equal ones that of the lowest id; what is not a number is larger than all, as to torch.argmax. Two
-  /// numbers of each rank travel. Every tp rank must call it, and gets the same.
+  /// Returns the largest logit, with the lowest id among equal ones. Not-a-number is larger than all numbers, as for
+  /// torch.argmax. Communicates two numbers per rank. Every tp rank must call it and gets the same result.
   Largest largest() const;
 
-  /// [V], of the dtype of x, on every tp rank, which must all call it.
+  /// Gathers all logits, [V] in the dtype of x, on every tp rank. All of them must call it.
   at::Tensor whole() const;
 
  private:

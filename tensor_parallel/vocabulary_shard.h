@@ -4,13 +4,13 @@
 
 namespace meshtrain {
 
-/// Token ids as one rank's share of the vocabulary sees them.
+/// Token ids relative to one rank's part of the vocabulary.
 struct ShardIds {
-  at::Tensor local;   ///< int64 [T]: the row of the shard; 0 where the token belongs to another rank
-  at::Tensor absent;  ///< bool [T]: where it does
+  at::Tensor local;   ///< int64 [T]: row in the shard; 0 when another rank has the token
+  at::Tensor absent;  ///< bool [T]: true when another rank has the token
 };
 
-/// ids int64 [T]; the shard holds the ids [first, first + count).
+/// Returns ids, int64 [T], relative to a shard with the ids [first, first + count).
 inline ShardIds shard_ids(const at::Tensor& ids, int64_t first, int64_t count) {
   at::Tensor local = ids.sub(first);
   const at::Tensor absent = local.lt(0).bitwise_or_(local.ge(count));

@@ -25,7 +25,7 @@ struct ExportedCheckpoint {
   CarriedOver carried;
 };
 
-/// Writes the weights of the checkpoint in `folder`, of whatever mesh, as the Hugging Face folder `out`. Takes the
+/// Writes the weights of the checkpoint in `folder`, of any mesh, as the Hugging Face folder `out`. Takes the
 /// optimizer's weights, in fp32 if layers compute in a narrower dtype, and rounds them once. Works tensor by tensor,
 /// and holds no more than two. Verifies the checksum of every piece. `out` appears when it is complete. One process; no
 /// collective. Throws InputError when something is missing or damaged, naming file, tensor and box, when a value is

@@ -6,7 +6,7 @@ namespace meshtrain {
 namespace {
 
 template <class T>
-std::optional<T> asked(const std::string& word, std::initializer_list<T> known) {
+std::optional<T> requested(const std::string& word, std::initializer_list<T> known) {
   for (const T& value : known) {
     if (word == name(value)) return value;
   }
@@ -26,8 +26,8 @@ ContextChoice context_choice(const Recipe& recipe, const MeshLayout& layout) {
   using Kind = SequenceLayout::Kind;
   const ContextRecipe& context = recipe.parallel.context;
   return choose_context(context_shape(recipe, layout),
-                        asked(context.algorithm, {Algorithm::Ring, Algorithm::AllGather, Algorithm::Ulysses}),
-                        asked(context.layout, {Kind::Contiguous, Kind::ZigZag}));
+                        requested(context.algorithm, {Algorithm::Ring, Algorithm::AllGather, Algorithm::Ulysses}),
+                        requested(context.layout, {Kind::Contiguous, Kind::ZigZag}));
 }
 
 std::string describe(const ContextChoice& choice) {

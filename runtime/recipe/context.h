@@ -6,13 +6,13 @@
 
 namespace meshtrain {
 
-/// Attention of the recipe's model as one rank of `layout`, with the axes tp and cp, sees it.
+/// Returns the shape of the model's attention on one rank of `layout`, which has the axes tp and cp.
 ContextShape context_shape(const Recipe& recipe, const MeshLayout& layout);
 
-/// How the recipe's attention is cut over cp: what parallel.context asks for, `auto` settled by shape.
+/// Returns how attention is cut over cp: parallel.context, with `auto` decided by the shape.
 ContextChoice context_choice(const Recipe& recipe, const MeshLayout& layout);
 
-/// "ring, zigzag: 4096 tokens a rank are enough to hide the hops": for logs.
+/// Describes `choice` for logs: "ring, zigzag: 4096 tokens a rank are enough to hide the hops".
 std::string describe(const ContextChoice& choice);
 
 }  // namespace meshtrain

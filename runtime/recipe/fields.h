@@ -9,27 +9,29 @@
 #include "runtime/recipe/recipe.h"
 #include "runtime/yaml/rule.h"
 
-/// The keys of a recipe, defined once: where their values go, and which values are valid. `fields` is called with an
-/// archive, as runtime/yaml/rule.h describes.
+/// The keys of a recipe, defined once: the member that each key fills, and its valid values. `fields` is called with an
+/// archive; see runtime/yaml/rule.h.
 namespace meshtrain {
 
 class Reader;
 
-/// For a Rule: why a key of these types of rotary scaling may not stand beside `type`; empty when it may.
+/// Returns, for a Rule, why a key of these types of rotary scaling does not belong beside `type`; empty when it does.
 std::string other_types_key(const std::string& type, const std::vector<std::string>& types_of_key);
-/// With `model.hf` and `model.init` known: the folder's shape, which the keys beside it must agree with.
+/// Reads the shape from the model's folder; keys beside it must agree with it. Call after `model.hf` and `model.init`
+/// are read.
 void begin_shape(Reader& reader, ModelRecipe& model);
-/// With the whole model known: sizes that follow from others, and what the numbers demand of each other.
+/// Derives sizes from other sizes and checks the numbers against each other. Call after all model keys are read.
 void finish_model(Reader& reader, ModelRecipe& model);
-/// The keys of a source with its dtype known: Megatron's files are streams.
+/// Sets the layout of Megatron files, which are streams. Call after the source's dtype is read.
 void begin_layout(const Reader& reader, SourceRecipe& source);
-/// Whether the map of `data:` has a mixture.
+/// Returns true when the map of `data:` has a mixture.
 bool names_mixture(const Reader& reader);
-/// With the data known: what the held-out samples are read as unless they say otherwise.
+/// Sets the defaults of the held-out samples from the data. Call after the data are read.
 void begin_evaluate(const DataRecipe& data, EvaluateRecipe& evaluate);
 void check_order(Reader& reader, const ParallelRecipe& parallel);
 void check_name(Reader& reader, const Recipe& recipe);
-/// With the whole recipe known: patterns match parameters of the model, and something is left to train.
+/// Checks that the patterns match parameters of the model, and that at least one parameter is trained. Call after the
+/// complete recipe is read.
 void check_patterns(Reader& reader, const Recipe& recipe);
 
 inline constexpr double kMaxSize = 2147483647;
@@ -138,13 +140,14 @@ void fields(Archive& archive, ParallelRecipe& parallel) {
   archive.field("backend", parallel.backend, {.choices = {"auto", "mpi", "nccl"}});
   archive.field("nccl_user_buffers", parallel.nccl_user_buffers,
                 {.choices = {"off", "registered", "symmetric", "true", "false"}});
-  archive.when_reading([&](Reader&) {  // true and false: as recipes had it first
+  archive.when_reading([&](Reader&) {  // older recipes have true and false
     if (parallel.nccl_user_buffers == "true") parallel.nccl_user_buffers = "registered";
     if (parallel.nccl_user_buffers == "false") parallel.nccl_user_buffers = "off";
   });
 }
 
-/// What is said of a token file besides its name. `refused`: why nothing may be; `no_mask`: why no loss mask.
+/// Visits the keys of a token file besides its name. `refused`: why none of them may be set; `no_mask`: why a loss mask
+/// may not.
 template <class Archive>
 void source_fields(Archive& archive, SourceRecipe& source, const std::string& refused, const std::string& no_mask) {
   archive.field("source", source.source, {.refused = refused});

@@ -24,15 +24,15 @@ Recipe read_recipe(const YamlValue& root, const std::filesystem::path& file, Rea
   return recipe;
 }
 
-/// `key`: of `value`; "" is the recipe.
-void note_places(const YamlValue& value, const std::string& key, std::map<std::string, std::string>& places) {
-  const bool says_key = key.empty() || (value.place.source && value.place.source->option_key == key);
-  places[key] = value.place.text() + (says_key ? "" : ": " + key);
+/// Records the location of `value`, whose key is `key` ("" for the recipe), and of all values in it.
+void note_locations(const YamlValue& value, const std::string& key, std::map<std::string, std::string>& locations) {
+  const bool says_key = key.empty() || (value.location.source && value.location.source->option_key == key);
+  locations[key] = value.location.text() + (says_key ? "" : ": " + key);
   for (const YamlEntry& entry : value.entries) {
-    note_places(entry.value, key.empty() ? entry.key : key + "." + entry.key, places);
+    note_locations(entry.value, key.empty() ? entry.key : key + "." + entry.key, locations);
   }
   for (size_t i = 0; i < value.items.size(); ++i) {
-    note_places(value.items[i], key + "[" + std::to_string(i) + "]", places);
+    note_locations(value.items[i], key + "[" + std::to_string(i) + "]", locations);
   }
 }
 
@@ -43,14 +43,14 @@ YamlValue parse_saved(const std::string& yaml) {
   return parse_yaml(yaml, source);
 }
 
-/// Where the folder of model.hf is gone: puts what `saved` says of the model under what `recipe` says of it. Whether it
-/// did; then no file needs to be opened for the model.
+/// Takes the model from the recipe in `saved` when the folder of model.hf is gone; keys of `recipe` take precedence.
+/// Returns true when it did: no file of the model needs to be opened then.
 bool recall_model(YamlValue& recipe, const std::string& name, const SavedRecipe& saved) {
   YamlValue* model = recipe.find("model");
   const YamlValue* hf = model == nullptr ? nullptr : model->find("hf");
   if (!saved || hf == nullptr || hf->kind != YamlValue::Kind::Scalar || hf->text.empty()) return false;
   std::error_code ignored;
-  if (std::filesystem::exists(hf->place.source->folder / hf->text / "config.json", ignored)) return false;
+  if (std::filesystem::exists(hf->location.source->folder / hf->text / "config.json", ignored)) return false;
   const std::string yaml = saved(name);
   if (yaml.empty()) return false;
   YamlValue before = parse_saved(yaml);
@@ -61,25 +61,25 @@ bool recall_model(YamlValue& recipe, const std::string& name, const SavedRecipe&
   return true;
 }
 
-/// Puts the mesh of --mesh in the place of parallel.mesh. Throws InputError.
+/// Replaces parallel.mesh with the mesh of --mesh. Throws InputError.
 void replace_mesh(YamlValue& recipe, const std::string& mesh) {
   auto source = std::make_shared<YamlSource>();
   source->name = "--mesh " + mesh;
   source->is_file = false;
   source->option_key = "parallel.mesh";
-  const YamlPlace place{source};
+  const YamlLocation location{source};
   YamlValue axes;
   axes.kind = YamlValue::Kind::Map;
-  axes.place = place;
+  axes.location = location;
   for (const auto& [axis, size] : parse_mesh(mesh)) {
     YamlValue value;
     value.kind = YamlValue::Kind::Scalar;
-    value.place = place;
+    value.location = location;
     value.text = size == MeshLayout::kAuto ? "auto" : scalar_text(size);
-    axes.entries.push_back({axis, place, std::move(value)});
+    axes.entries.push_back({axis, location, std::move(value)});
   }
-  merge_yaml(recipe, layer_of("parallel.mesh", YamlValue(), place));  // a null: no axis of the old mesh remains
-  merge_yaml(recipe, layer_of("parallel.mesh", std::move(axes), place));
+  merge_yaml(recipe, layer_of("parallel.mesh", YamlValue(), location));  // a null: no axis of the old mesh remains
+  merge_yaml(recipe, layer_of("parallel.mesh", std::move(axes), location));
 }
 
 }  // namespace
@@ -98,20 +98,20 @@ const KnownKeys& recipe_keys() {
 Recipe load_recipe(const std::filesystem::path& file, const std::vector<std::string>& overrides,
                    const std::string& mesh, const SavedRecipe& saved) {
   YamlValue root = read_layers(file);
-  const YamlPlace place = root.place;
+  const YamlLocation location = root.location;
   for (const std::string& text : overrides) merge_yaml(root, override_layer(text));
   if (!mesh.empty()) replace_mesh(root, mesh);
-  root.place = place;
+  root.location = location;
   const YamlValue* name = root.find("name");
   const bool recalled = recall_model(root, name == nullptr ? file.stem().string() : name->text, saved);
   Recipe recipe = read_recipe(root, std::filesystem::absolute(file).lexically_normal(),
                               recalled ? Reader::Files::LeaveAlone : Reader::Files::Open);
-  note_places(root, "", recipe.places);
+  note_locations(root, "", recipe.locations);
   return recipe;
 }
 
 std::string to_yaml(const Recipe& recipe) {
-  Recipe copy = recipe;  // the fields are visited as things that could be written to
+  Recipe copy = recipe;  // fields() takes references that can be written to
   Writer writer;
   fields(writer, copy);
   return writer.text();

@@ -12,26 +12,28 @@ namespace meshtrain {
 class KnownKeys;
 struct YamlValue;
 
-/// The keys that a recipe can have, `extends` among them.
+/// Returns the keys that a recipe can have, including `extends`.
 const KnownKeys& recipe_keys();
 
-/// The recipe, as to_yaml() says it, of the checkpoint that a run of this name goes on from; empty: there is none.
+/// Returns the recipe, as to_yaml() wrote it, in the checkpoint that the run of this name resumes from; empty without
+/// one.
 using SavedRecipe = std::function<std::string(const std::string& name)>;
 
-/// Reads a recipe strictly: `file`, laid over those it `extends`, under `overrides` ("train.steps=20", values are
-/// YAML, the last one of a key counts), under `mesh` ("dp=2,tp=auto"; empty: none), which replaces the whole mesh.
-/// Paths in a file are relative to that file, those of overrides to the working directory. The shape of a model given
-/// as a Hugging Face folder is read from its config.json, and where the folder is gone, from what `saved` gives.
+/// Reads a recipe strictly: `file`, laid over the files that it `extends`, under `overrides` ("train.steps=20"; values
+/// are YAML, the last one for a key counts), under `mesh` ("dp=2,tp=auto"; empty: none), which replaces the complete
+/// mesh. Paths in a file are relative to that file, paths in overrides to the working directory. The shape of a model
+/// given as a Hugging Face folder is read from its config.json, or, when the folder is gone, from the recipe that
+/// `saved` returns.
 ///
-/// Throws InputError, one line that begins with file:line:column or the option, names the key, and for a misspelling
-/// the key that was meant. Called by one rank; the others are given to_yaml of the result.
+/// Throws InputError: one line that begins with file:line:column or the option, names the key, and suggests the right
+/// key for a misspelt one. Call on one rank, and send to_yaml() of the result to the others.
 Recipe load_recipe(const std::filesystem::path& file, const std::vector<std::string>& overrides,
                    const std::string& mesh, const SavedRecipe& saved = {});
 
-/// Every key of `recipe` as YAML. load_recipe of it gives the same recipe, save for `file`.
+/// Returns every key of `recipe` as YAML. load_recipe() of it returns the same recipe, except `file`.
 std::string to_yaml(const Recipe& recipe);
 
-/// The recipe that `yaml`, of to_yaml, says. Opens no file. Throws InputError as load_recipe.
+/// Parses `yaml`, which to_yaml() returned. Opens no file. Throws InputError as load_recipe() does.
 Recipe parse_recipe(const std::string& yaml);
 Recipe parse_recipe(const YamlValue& yaml);
 

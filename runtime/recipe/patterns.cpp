@@ -31,7 +31,7 @@ std::vector<std::string> parameter_names(const ModelShape& shape) {
 
 namespace {
 
-/// "model.layers.7.mlp.up_proj.weight" -> "model.layers.*.mlp.up_proj.weight".
+/// Replaces the layer's number: "model.layers.7.mlp.up_proj.weight" -> "model.layers.*.mlp.up_proj.weight".
 std::string of_every_layer(const std::string& name) {
   std::string general;
   for (size_t begin = 0; begin <= name.size();) {
@@ -44,9 +44,10 @@ std::string of_every_layer(const std::string& name) {
   return general;
 }
 
-/// What people write: names, what begins or ends with a part of one, and what has that part; of one layer or of all.
+/// Returns the patterns that people usually write: names, and globs for a part of a name at its begin, end or middle,
+/// for one layer or for all.
 std::vector<std::string> usual_patterns(const std::vector<std::string>& names) {
-  constexpr size_t kEnough = 4096;  // of single layers, in a deep model
+  constexpr size_t kEnough = 4096;  // patterns of single layers, in a deep model
   std::set<std::string> patterns;
   for (const std::string& each : names) {
     for (const std::string& name : {of_every_layer(each), each}) {

@@ -8,15 +8,15 @@
 
 namespace meshtrain {
 
-/// Whether the glob `pattern` matches the whole of `name`, as a shell does with names of files, but `*` and `?` match
-/// dots and slashes too: `*` any characters or none, `?` one, `[ab]`, `[0-9]`, `[!a]` one of a set or not of it, `\\`
-/// takes the next character for itself. Case counts. (POSIX fnmatch.)
+/// Returns true when the glob `pattern` matches all of `name`, as a shell matches file names, except that `*` and `?`
+/// also match dots and slashes. `*`: any characters or none, `?`: one, `[ab]`, `[0-9]`, `[!a]`: one in a set or outside
+/// it; `\\` escapes the next character. Case matters (POSIX fnmatch).
 bool matches(const std::string& pattern, const std::string& name);
 
-/// Index of the first of `patterns` that matches `name`; none when none does.
+/// Returns the index of the first of `patterns` that matches `name`; nullopt when none matches.
 std::optional<size_t> first_match(const std::vector<std::string>& patterns, const std::string& name);
 
-/// Of the model of this shape, in the order of its layers.
+/// Returns the names of the parameters of a model of this shape, in the order of its layers.
 std::vector<std::string> parameter_names(const ModelShape& shape);
 
 }  // namespace meshtrain

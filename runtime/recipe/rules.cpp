@@ -40,10 +40,10 @@ void check_shape(const Reader& reader, const ModelShape& shape) {
   if (const auto mistake = rope_mistake(shape)) reader.fail("rope_scaling", mistake->key + " " + mistake->what);
   const Family& family = family_of(shape);
   if (shape.output_bias && !family.chooses_attention_bias) {
-    reader.fail("attention_bias", "true is not something that a " + shape.family + " has");
+    reader.fail("attention_bias", "true is not supported by family " + shape.family);
   }
   if (shape.mlp_bias && !family.chooses_mlp_bias) {
-    reader.fail("mlp_bias", "true is not something that a " + shape.family + " has");
+    reader.fail("mlp_bias", "true is not supported by family " + shape.family);
   }
 }
 
@@ -111,7 +111,7 @@ bool names_mixture(const Reader& reader) {
 
 void begin_evaluate(const DataRecipe& data, EvaluateRecipe& evaluate) {
   static_cast<SourceRecipe&>(evaluate) = data;
-  evaluate.tokens.clear();  // what belongs to one file, and the order of training
+  evaluate.tokens.clear();  // keys of the training file alone, and its order
   evaluate.source.clear();
   evaluate.loss_mask.clear();
   evaluate.shuffle = false;

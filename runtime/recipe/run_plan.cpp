@@ -25,7 +25,7 @@ const std::map<std::string, DeviceRequest::Transport> kTransports = {{"auto", De
 const std::map<std::string, NcclBuffers> kBuffers = {
     {"off", NcclBuffers::Off}, {"registered", NcclBuffers::Registered}, {"symmetric", NcclBuffers::Symmetric}};
 
-/// The word of `value` in a recipe.
+/// Returns the word for `value` in a recipe.
 template <class T>
 std::string word_of(const std::map<std::string, T>& words, T value) {
   for (const auto& [word, known] : words) {
@@ -45,7 +45,7 @@ Precision precision_of(const Recipe& recipe) {
   return precision;
 }
 
-/// Returns the setting, if any, that only CPUs can do.
+/// Returns the setting that is supported only on CPUs, such as "train.stochastic_rounding: true"; empty without one.
 std::string cpu_only(const Recipe& recipe) {
   const std::string& offload = recipe.parallel.fsdp.offload.to;
   if (offload != "none") return "parallel.fsdp.offload.to: " + offload;
@@ -54,7 +54,7 @@ std::string cpu_only(const Recipe& recipe) {
   return "";
 }
 
-/// `auto` is on when tp > 1 divides the tokens of a micro-batch.
+/// Returns true when the residual stream is cut over tp. `auto`: when tp > 1 divides the tokens of a micro-batch.
 bool is_sequence_parallel(const Recipe& recipe, const MeshLayout& layout) {
   const TrainRecipe& train = recipe.train;
   const int64_t tp = layout.size(kTensorAxis),
@@ -84,12 +84,12 @@ RunPlan decide(const Recipe& recipe, const MeshLayout& layout) {
   };
 }
 
-/// `message`, which begins with a key, with the place of that key before it.
-std::string placed(const std::string& message, const std::map<std::string, std::string>& places) {
-  if (places.empty()) return message;
+/// Returns `message`, which begins with a key, with the location of that key before it.
+std::string with_location(const std::string& message, const std::map<std::string, std::string>& locations) {
+  if (locations.empty()) return message;
   const size_t end = message.find_first_of(": ");
-  const auto found = places.find(message.substr(0, end));
-  return found != places.end() ? found->second + message.substr(end) : places.at("") + ": " + message;
+  const auto found = locations.find(message.substr(0, end));
+  return found != locations.end() ? found->second + message.substr(end) : locations.at("") + ": " + message;
 }
 
 std::string dtype_word(at::ScalarType dtype) {
@@ -111,7 +111,7 @@ RunPlan resolve(const Recipe& recipe, const MeshLayout& layout) try {
   check_choices(recipe, plan);
   return plan;
 } catch (const InputError& error) {
-  throw InputError(placed(error.what(), recipe.places));
+  throw InputError(with_location(error.what(), recipe.locations));
 }
 
 std::string to_yaml(const RunPlan& plan) {

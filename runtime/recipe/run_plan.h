@@ -14,58 +14,58 @@
 
 namespace meshtrain {
 
-/// The dtypes of a run, and how it keeps halves from losing small numbers (train.precision).
+/// The dtypes of a run, and how a run in a half precision keeps small numbers (train.precision).
 struct Precision {
-  at::ScalarType compute = at::kFloat;             ///< of activations, and of parameters as layers see them
-  bool mixed = false;                              ///< shards are fp32 and are rounded to `compute` for the layers
-  at::ScalarType mixed_reduce = at::kFloat;        ///< mixed: the dtype in which gradients are summed between ranks
-  std::optional<LossScaleRecipe> loss_scale = {};  ///< fp16_mixed: the number that the backward starts from
-  bool stochastic_rounding = false;                ///< of the optimizer's results: bf16 alone
+  at::ScalarType compute = at::kFloat;             ///< dtype of activations, and of parameters in the layers
+  bool mixed = false;                              ///< keeps shards in fp32 and rounds them to `compute` for the layers
+  at::ScalarType mixed_reduce = at::kFloat;        ///< dtype in which gradients are summed between ranks, when mixed
+  std::optional<LossScaleRecipe> loss_scale = {};  ///< factor of the loss before the backward, for fp16_mixed
+  bool stochastic_rounding = false;                ///< rounds the optimizer's results stochastically, for bf16 only
 };
 
-/// Where shards, their gradients and the optimizer's state lie.
+/// The memory that holds shards, their gradients and the optimizer's state.
 enum class Offload { None, Host, Disk };
 
-/// The device and the transport that a recipe asks for.
+/// The device and the transport that a recipe requests.
 struct DeviceRequest {
   enum class Kind { Auto, Cpu, Cuda };
   enum class Transport { Auto, Mpi, Nccl };
 
   Kind kind = Kind::Auto;
   Transport transport = Transport::Auto;
-  std::string cpu_only = {};   ///< "train.offload_activations: true": the setting, if any, that only
-                               ///< CPUs can do, for which `Auto` is the CPU
+  std::string cpu_only = {};  ///< the setting of the recipe that is supported only on CPUs, such as
+                              ///< "train.offload_activations: true"; empty without one. With it, `Auto` chooses the CPU
   std::string allocator = {};  ///< settings of a GPU's allocator: CudaPlugin::set_allocator()
   NcclBuffers nccl_buffers = NcclBuffers::Off;
   bool two_queues = false;  ///< NcclOptions::two_queues
 };
 
-/// Everything that a recipe leaves to the mesh, the model and the batch, decided once: the floors below are built from
-/// it, and nobody else reads those words of the recipe.
+/// All decisions that a recipe leaves to the mesh, the model and the batch, made once. The floors below are built from
+/// the plan and do not read those words of the recipe.
 struct RunPlan {
   MeshLayout layout;
   Precision precision;
   ShardingChoice sharding;
   ContextChoice context;
-  bool sequence_parallel = false;  ///< the residual stream is cut over tp
+  bool sequence_parallel = false;  ///< cuts the residual stream over tp
   Recomputation recomputation;
   Offload offload = Offload::None;
   DeviceRequest device;
 };
 
-/// Checks what the mesh, the model and the batch demand of each other, and decides: `auto` becomes a value. `layout`
-/// has the axes dp, tp and cp. No communication; every rank comes to the same result. Throws InputError naming keys,
-/// with their places where the recipe knows them, and numbers.
+/// Checks the recipe against the mesh, the model and the batch, and decides: `auto` becomes a value. `layout` has the
+/// axes dp, tp and cp. No communication; every rank gets the same result. Throws InputError with the keys, their
+/// locations when the recipe knows them, and the numbers.
 RunPlan resolve(const Recipe& recipe, const MeshLayout& layout);
 
-/// The plan as YAML: `train --check` prints it, RUN_DIR/plan.yaml keeps it.
+/// Returns the plan as YAML, which `train --check` prints and RUN_DIR/plan.yaml keeps.
 std::string to_yaml(const RunPlan& plan);
 
-/// "fp32" -> at::kFloat, ...; of a mixed precision the dtype in which parameters are used: "bf16_mixed" ->
-/// at::kBFloat16.
+/// Returns the dtype of a precision: "fp32" -> at::kFloat, ...; for a mixed precision the dtype in which parameters are
+/// used: "bf16_mixed" -> at::kBFloat16.
 at::ScalarType dtype_of(const std::string& precision);
 
-/// "auto", "cpu", "cuda", as the key `device` and --device have it.
+/// Returns the device for a value of the key `device` or of --device: "auto", "cpu", "cuda".
 DeviceRequest::Kind device_kind(const std::string& word);
 
 }  // namespace meshtrain

@@ -24,7 +24,7 @@ const char* name(ShardingMode mode) {
 
 namespace {
 
-/// hybrid_shard is full_shard among some of the ranks.
+/// Returns the mode for a word of parallel.fsdp.mode. hybrid_shard is full_shard over some of the ranks.
 ShardingMode mode_of(const std::string& word) {
   for (const ShardingMode mode : {ShardingMode::NoShard, ShardingMode::ShardOptimizer, ShardingMode::ShardGradOp}) {
     if (word == name(mode)) return mode;
@@ -32,14 +32,14 @@ ShardingMode mode_of(const std::string& word) {
   return ShardingMode::FullShard;
 }
 
-/// " over dp x cp"
+/// Returns " over dp x cp".
 std::string axes(const ShardingChoice& choice) {
   std::string text;
   for (const std::string& axis : choice.axes) text += (text.empty() ? " over " : " x ") + axis;
   return text;
 }
 
-/// "1, 2, 4"
+/// Returns "1, 2, 4" for 4.
 std::string divisors(int64_t number) {
   std::vector<std::string> all;
   for (int64_t size = 1; size <= number; ++size) {

@@ -9,25 +9,27 @@
 
 namespace meshtrain {
 
-/// How the recipe's parameters are cut over the ranks that hold the same part of the model.
+/// The layout of the recipe's parameters on the ranks that hold the same part of the model.
 struct ShardingChoice {
   ShardingMode mode;
-  std::vector<std::string> axes;           ///< dp, or dp and cp: over whose ranks units are cut
-  int64_t num_ranks;                       ///< of these axes
-  bool hybrid;                             ///< cut over some of these ranks, the rest are replicas
-  std::optional<int64_t> shard_size = {};  ///< how many, when hybrid; none: those of a host
+  std::vector<std::string> axes;  ///< axes whose ranks share the units: dp, or dp and cp
+  int64_t num_ranks;              ///< number of ranks on these axes
+  bool hybrid;                    ///< true: shards are cut over some of these ranks, the others are replicas
+  std::optional<int64_t> shard_size =
+      {};  ///< number of ranks that share a copy, when hybrid; none: the ranks of a host
 };
 
-/// What parallel.fsdp asks for, `auto` settled: no_shard with tp > 1 or one rank, else full_shard; over dp and cp.
+/// Returns what parallel.fsdp requests, with `auto` decided: no_shard with tp > 1 or one rank, otherwise full_shard;
+/// over dp and cp.
 ShardingChoice sharding_choice(const Recipe& recipe, const MeshLayout& layout);
 
-/// As parallel.fsdp.mode has it: "full_shard".
+/// Returns the word for `mode` in parallel.fsdp.mode: "full_shard".
 const char* name(ShardingMode mode);
 
-/// "full_shard over dp x cp, 4 ranks", "hybrid_shard over dp, 4 ranks, 2 to a copy": for logs.
+/// Describes `choice` for logs: "full_shard over dp x cp, 4 ranks", "hybrid_shard over dp, 4 ranks, 2 to a copy".
 std::string describe(const ShardingChoice& choice);
 
-/// Throws InputError for a parallel.fsdp that the mesh of `choice`, its sharding_choice(), cannot have.
+/// Throws InputError when the mesh of `choice`, the result of sharding_choice(), does not allow parallel.fsdp.
 void check_sharding(const Recipe& recipe, const ShardingChoice& choice);
 
 }  // namespace meshtrain

@@ -18,19 +18,19 @@ std::string number(int64_t value) {
   return std::to_string(value);
 }
 
-/// Whether there are GPUs is found when the run starts (connect_devices()).
+/// Checks the device against the transport. connect_devices() finds out, when the run starts, whether GPUs exist.
 void check_device(const DeviceRequest& request) {
   const bool nccl = request.transport == DeviceRequest::Transport::Nccl;
   if (nccl && request.kind == DeviceRequest::Kind::Cpu) {
     throw InputError(
-        "parallel.backend: nccl moves what is on GPUs, but device is cpu: use device cuda, or backend mpi");
+        "parallel.backend: nccl communicates between GPUs, but device is cpu: use device cuda, or backend mpi");
   }
   if (request.cpu_only.empty() || (request.kind != DeviceRequest::Kind::Cuda && !nccl)) return;
-  throw InputError(request.cpu_only + " is done on CPUs alone, but " +
+  throw InputError(request.cpu_only + " works only on CPUs, but " +
                    (nccl ? "parallel.backend is nccl" : "device is cuda") + ": leave it out, or use device: cpu");
 }
 
-/// Throws unless `key` has the precision that it needs.
+/// Throws InputError unless train.precision is `needed`, which `key` requires.
 void check_needs(const std::string& key, const std::string& needed, const TrainRecipe& train) {
   if (train.precision == needed) return;
   throw InputError(key + " needs train.precision " + needed + ", but it is " + train.precision +
@@ -56,7 +56,7 @@ void check_precision(const Recipe& recipe) {
                    scalar_text(scale.initial));
 }
 
-/// `key` counts things that the tensor-parallel ranks share out.
+/// Checks that the tensor-parallel ranks can share `count`, the value of `key`, evenly.
 void check_shared(const std::string& key, int64_t count, int64_t tp) {
   if (count % tp == 0) return;
   throw InputError("model." + key + ": " + number(count) + " does not divide over tp=" + number(tp) +
@@ -117,16 +117,16 @@ void check_id(const std::string& key, std::optional<int64_t> id, const std::stri
   if (dtype == "megatron") return;
   const int64_t largest = dtype == "uint8" ? 0xff : dtype == "uint16" ? 0xffff : 0xffffffff;
   if (!id || *id <= largest) return;
-  throw InputError(key + ": " + number(*id) + " cannot stand in a file of " + dtype + ", whose ids end at " +
+  throw InputError(key + ": " + number(*id) + " does not fit into a file of " + dtype + ", whose ids end at " +
                    number(largest));
 }
 
-/// `key`: the map that it stands in.
+/// Checks the keys of a source. `key`: the map that holds them.
 void check_source(const std::string& key, const SourceRecipe& source, int64_t vocab_size) {
   check_id(key + ".ignore_id", source.ignore_id, source.dtype);
   check_id(key + ".documents", source.documents, source.dtype);
   if (source.documents == kDocumentsOfIndex && source.dtype != "megatron") {
-    throw InputError(key + ".documents: index is that of a file of Megatron, but " + key + ".dtype is " + source.dtype +
+    throw InputError(key + ".documents: index needs a Megatron file, but " + key + ".dtype is " + source.dtype +
                      ": name the id that ends a document, or use dtype megatron");
   }
   if (source.documents && *source.documents >= vocab_size) {

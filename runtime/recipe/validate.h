@@ -9,15 +9,15 @@ namespace meshtrain {
 
 struct RunPlan;
 
-// The checks of resolve(). Each throws InputError naming the key, what it demands and the numbers.
+// The checks of resolve(). Each throws InputError with the key, its requirement and the numbers.
 
-/// Checks what values of the recipe demand of each other and of the sizes in `layout`.
+/// Checks values of the recipe against each other and against the sizes in `layout`.
 void check_values(const Recipe& recipe, const MeshLayout& layout);
 
-/// Checks that what was decided can be done.
+/// Checks that the decisions of the plan are possible.
 void check_choices(const Recipe& recipe, const RunPlan& plan);
 
-/// Throws InputError, naming the key, for a count of `shape` that `tp` tensor-parallel ranks cannot share out.
+/// Throws InputError with the key when `tp` tensor-parallel ranks cannot share a count of `shape` evenly.
 void check_tensor_parallel(const ModelShape& shape, int64_t tp);
 
 }  // namespace meshtrain

@@ -17,7 +17,7 @@ namespace {
 namespace fs = std::filesystem;
 
 void remove_all(const std::vector<fs::path>& folders) {
-  std::error_code ignored;  // what stays is removed by the run that resumes
+  std::error_code ignored;  // the run that resumes removes the folders that remain
   for (const fs::path& folder : folders) fs::remove_all(folder, ignored);
 }
 
@@ -33,7 +33,7 @@ std::vector<int64_t> read_steps(std::istream& text) {
   return steps;
 }
 
-/// False where it cannot be told.
+/// Returns true when the checkpoint certainly has no manifest; false on errors.
 bool lacks_manifest(const fs::path& checkpoint) {
   std::error_code failed;
   return fs::status(checkpoint / "manifest.json", failed).type() == fs::file_type::not_found;
@@ -79,7 +79,7 @@ void CheckpointDisks::check_owner(const std::string& resumed) const {
   std::error_code failed;
   const bool is_resumed = !resumed.empty() && fs::is_directory(folder_.folder() / resumed, failed);
   if (owners.empty() && !is_resumed && !folder_.steps().empty()) {  // an older version wrote no id
-    found = "of a run without an id, " + (resumed.empty() ? "this run begins" : resumed + " not among them");
+    found = "of a run without an id, " + (resumed.empty() ? "this is a new run" : resumed + " not among them");
   }
   if (found.empty()) return;
   throw InputError(world_.coordinate_text() + " on " + host_name() + ": " + folder_.folder().string() +
@@ -109,7 +109,7 @@ void CheckpointDisks::settle_host(int64_t step) const {
     if (own > step && (contains(steps_, own) || contains(abandoned_, own))) {
       later.push_back(own);
     } else if (is_ours && !contains(steps_, own) && lacks_manifest(folder_.step(own))) {
-      parts.push_back(own);  // rank 0's host has not given it its name yet, or has taken it away already
+      parts.push_back(own);  // rank 0's host has not named this checkpoint yet, or has removed it already
     } else if (own > step) {
       later.push_back(own);
     }
@@ -143,7 +143,7 @@ std::vector<fs::path> CheckpointDisks::retire_on_host(std::vector<int64_t>& step
   RetiredCheckpoints retired = folder_.retire(steps, attempt_);
   steps = std::move(retired.steps);
   if (!retired.problem.empty() && !std::exchange(has_warned_, true)) {
-    std::fprintf(stderr, "meshtrain: warning: on %s an old checkpoint stays: %s\n", host_name().c_str(),
+    std::fprintf(stderr, "meshtrain: warning: on %s cannot remove an old checkpoint: %s\n", host_name().c_str(),
                  retired.problem.c_str());
   }
   return std::move(retired.folders);

@@ -13,37 +13,37 @@
 
 namespace meshtrain {
 
-/// The checkpoints of a run on the disks of its hosts, which share one or have one each: the same folder on every host,
-/// renamed and removed by the host's first rank. Rank 0's listing alone says which checkpoints there are, and what it
-/// lists is complete on every host, at whatever instant any process is killed: rank 0's host is the last to give a
-/// checkpoint its name and the first to take it away.
+/// The checkpoints of a run on the disks of its hosts. Hosts share one disk or have one each; every host has the same
+/// folder, and its first rank renames and removes checkpoints there. Rank 0's listing alone decides which checkpoints
+/// exist. Each of them is complete on every host, at whatever instant any process is killed, because rank 0's host is
+/// the last to name a checkpoint and the first to remove it.
 class CheckpointDisks {
  public:
-  // Every rank must call these; what is thrown on any rank is thrown on all, as by agree().
+  // Every rank must call these functions. An exception on any rank is thrown on all of them, as by agree().
 
-  /// Reads the folders and changes nothing. `resumed`: rank 0's checkpoint to go on from, empty without one. Every rank
-  /// must call it. Throws InputError on all of them when the folder of a host holds checkpoints of another run. The id
-  /// that rank 0's folder has is this run's if metrics.jsonl or a checkpoint is there; else that host was one of the
-  /// others of a run that rank 0 does not know.
+  /// Reads the folders and changes nothing. `resumed`: the checkpoint that rank 0 resumes from; empty without one.
+  /// Throws InputError on all ranks when the folder of a host holds checkpoints of another run. The run takes the id in
+  /// rank 0's folder when metrics.jsonl or a checkpoint is there; otherwise rank 0's host only took part in a run that
+  /// rank 0 does not know, and the id is new.
   CheckpointDisks(CheckpointFolder folder, const Group& world, const std::filesystem::path& resumed);
 
-  /// Where this rank writes the checkpoint of `step`. A path of this start of the run alone.
+  /// Returns the path where this rank writes the checkpoint of `step`. Each start of the run has its own path.
   std::filesystem::path partial(int64_t step) const { return folder_.partial(step, attempt_); }
 
-  /// Removes from each host what a run left behind that was killed: folders half written, and parts of
-  /// checkpoints that rank 0 does not list. Puts those after `step`, from which the run goes on, out of the way, on
-  /// rank 0's host first, so that what it lists is complete on all.
+  /// Removes from each host what a killed run left behind: partly written folders, and parts of checkpoints that rank 0
+  /// does not list. Puts the checkpoints after `step`, where the run continues, out of the way; rank 0's host is first,
+  /// so that the checkpoints in its listing are complete on all hosts.
   void settle(int64_t step) const;
 
-  /// Makes partial(step) on every host.
+  /// Creates partial(step) on every host.
   void begin(int64_t step);
-  /// Gives the checkpoint of `step` its name on every host, for good. Every file in it is durable.
+  /// Gives the checkpoint of `step` its final name on every host. Call when every file in it is durable.
   void complete(int64_t step);
-  /// Removes, in the background, checkpoints that are not to be kept. One that a host cannot rename stays there, and a
-  /// line on stderr says so once.
+  /// Removes, in the background, the checkpoints that are not to be kept. A host that cannot rename one leaves it there
+  /// and prints one line to stderr.
   void retire(int64_t keep_last, int64_t keep_every);
 
-  /// Removes partial(step) from this rank's host. No collective, no exception.
+  /// Removes partial(step) from this rank's host. Not collective; throws nothing.
   void remove(int64_t step) const;
 
  private:
@@ -57,10 +57,10 @@ class CheckpointDisks {
   CheckpointFolder folder_;
   Group world_;
   HostMap hosts_;
-  std::string run_;                 // as CheckpointFolder::claim() keeps it
-  std::string attempt_;             // of this start of the run
-  std::vector<int64_t> steps_;      // that rank 0 listed at the start
-  std::vector<int64_t> abandoned_;  // likewise
+  std::string run_;                 // id of the run, as CheckpointFolder::claim() stores it
+  std::string attempt_;             // id of this start of the run
+  std::vector<int64_t> steps_;      // steps that rank 0 listed at the start
+  std::vector<int64_t> abandoned_;  // abandoned steps that rank 0 listed at the start
   bool has_warned_ = false;
   bool is_claimed_ = false;
   std::future<void> removal_;

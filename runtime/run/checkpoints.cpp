@@ -27,7 +27,7 @@ std::vector<Piece> owned_pieces(const Trainer& trainer) {
   return owned;
 }
 
-/// The time after which a rank says that its disk is slow, and again.
+/// Returns the time after which a rank reports that its disk is slow, and between further reports.
 std::chrono::milliseconds slow_write() {
   constexpr double kSeconds = 60;
   const char* const asked = std::getenv("MESHTRAIN_SLOW_WRITE");
@@ -41,7 +41,7 @@ std::string file_of(int rank) {
   return name;
 }
 
-/// Returns its bytes.
+/// Writes the manifest and returns its number of bytes.
 size_t write_manifest_file(const std::filesystem::path& file, const CheckpointHead& head,
                            const std::vector<std::string>& parts) try {
   OutputFile output(file);
@@ -52,7 +52,7 @@ size_t write_manifest_file(const std::filesystem::path& file, const CheckpointHe
   });
   output.finish();
   return bytes;
-} catch (const InputError& error) {  // of a path, which the user cannot have given wrongly by now
+} catch (const InputError& error) {  // the program made this path: not the user's error
   throw std::runtime_error(error.what());
 }
 
@@ -121,7 +121,7 @@ void Checkpoints::gather_parts() {
   complete_or_fail([&] {
     agree(world_, [&] {
       part = pieces_.wait();
-      memory_.check_written();  // else the pieces may be zeros that were read from the disk
+      memory_.check_written();  // otherwise the pieces may be zeros that were read from the disk
     });
   });
   std::vector<std::string> parts = gather_texts(world_, part);
@@ -167,7 +167,7 @@ void read_shards(const std::filesystem::path& folder, const Manifest& manifest, 
     if (trained || numbers.name.empty()) {
       for (const Piece& piece : pieces_of(numbers, numbers.range)) reader.read(piece);
     } else {
-      at::Tensor(numbers.values).zero_();  // what an optimizer keeps, before its first step
+      at::Tensor(numbers.values).zero_();  // the optimizer's state before its first step
     }
     set_aside(numbers.values);
   }

@@ -17,43 +17,45 @@ namespace meshtrain {
 
 struct WrittenCheckpoint {
   int64_t step;
-  double seconds;  ///< from the end of the step to that of the one that found it durable
+  double seconds;  ///< from the end of the saved step to the end of the step that found the checkpoint durable
 };
 
-/// The checkpoints that a run writes. A save copies what this rank owns to host memory; a thread writes it. When every
-/// rank has said in a step's vote that its part is durable, rank 0 is told of all parts and writes the manifest, in the
-/// background too; when that is durable, every rank looks whether its file is still there, and the folder is given its
-/// name on all hosts. Only then old ones go. Every rank constructs the same and makes the same calls. A failure on one
-/// rank is thrown by all as AgreedError.
+/// The checkpoints that a run writes. save() copies the data that this rank owns to host memory, and a thread writes
+/// the copy. When every rank has reported in a step's vote that its part is durable, rank 0 gathers the descriptions of
+/// all parts and writes the manifest in the background. When the manifest is durable, every rank checks that its file
+/// still exists, the folder gets its final name on all hosts, and only then old checkpoints are removed. Every rank
+/// constructs the same object and makes the same calls. A failure on one rank is thrown by all ranks as AgreedError.
 class Checkpoints {
  public:
-  /// `head`: what every checkpoint says, whose state is not looked at. `trainer` outlives this. Nothing is written yet.
+  /// Writes nothing yet. `head`: the head of every checkpoint; its state is ignored. `trainer` must outlive this.
   Checkpoints(const CheckpointRecipe& recipe, CheckpointDisks disks, CheckpointHead head, const Trainer& trainer,
               const Group& world);
-  /// Removes what is there of a checkpoint that failed: by then its error was reported, however long this takes.
+  /// Removes the files of a checkpoint that failed. The error was reported before, because removing may take long.
   ~Checkpoints();
   Checkpoints(const Checkpoints&) = delete;
   Checkpoints& operator=(const Checkpoints&) = delete;
 
-  /// Begins the checkpoint of `state`. Nothing else may go on: finish() comes before. Collective.
+  /// Begins the checkpoint of `state`. Call finish() first: no other save may be in progress. Collective.
   void save(const TrainingState& state);
-  /// Whether this rank has nothing left to do for what goes on: for the vote. No collective.
+  /// Returns true when this rank's part of the save in progress is durable: for the vote. Not collective.
   bool done() const { return done_within({}); }
-  /// Call when every rank is done. The checkpoint that is complete by this, if any.
+  /// Continues the save in progress. Call when done() is true on every rank. Returns the checkpoint that this call
+  /// completed, if any.
   std::optional<WrittenCheckpoint> advance();
-  /// Waits until nothing goes on; a rank that waits for its disk says so on stderr every minute, or every
-  /// MESHTRAIN_SLOW_WRITE seconds. The checkpoint that is complete by this, if any. None of one that has failed.
+  /// Waits until no save is in progress. A rank that waits for its disk reports so on stderr every minute, or every
+  /// MESHTRAIN_SLOW_WRITE seconds. Returns the checkpoint that this call completed, if any; none when the save failed.
   std::optional<WrittenCheckpoint> finish();
 
  private:
   enum class Stage { Idle, Pieces, Manifest, Failed };
 
   bool done_within(std::chrono::milliseconds patience) const;
-  /// Waits for done(), saying so.
+  /// Waits for done() and reports a slow disk.
   void await_disk() const;
   void gather_parts();
   void complete();
-  /// `action`: collective, throws on all ranks or on none; what it throws is thrown as the failure of this checkpoint.
+  /// Runs `action`, which is collective and throws on all ranks or on none. Rethrows its error as the failure of this
+  /// checkpoint.
   void complete_or_fail(const std::function<void()>& action);
   [[noreturn]] void fail(const std::string& reason);
 
@@ -64,13 +66,13 @@ class Checkpoints {
   ShardMemory memory_;
   PieceWriter pieces_;
   Stage stage_ = Stage::Idle;
-  std::chrono::steady_clock::time_point begun_;  // what goes on
-  std::future<size_t> manifest_;                 // of rank 0: its bytes
+  std::chrono::steady_clock::time_point begun_;  // start of the save in progress
+  std::future<size_t> manifest_;                 // on rank 0: number of bytes in the manifest
 };
 
-/// Puts into `trainer`, from pieces of the checkpoint in `folder`, what this rank keeps; from one of step 0 weights,
-/// and zeros into what the optimizer keeps. Throws InputError, before anything is used, when a piece is missing or
-/// damaged. No collective; Trainer::resume() comes next.
+/// Copies the pieces of this rank from the checkpoint in `folder` into `trainer`. A checkpoint of step 0 has weights
+/// only: the optimizer's state becomes zero. Throws InputError, before anything is used, when a piece is missing or
+/// damaged. Not collective; call Trainer::resume() next.
 void read_shards(const std::filesystem::path& folder, const Manifest& manifest, const Trainer& trainer);
 
 }  // namespace meshtrain

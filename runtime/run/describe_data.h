@@ -9,11 +9,12 @@
 
 namespace meshtrain {
 
-/// How many samples a run has read at its end that goes on from `state`; no more than whose tokens can be counted.
+/// Returns the number of samples that a run has read at its end when it continues from `state`; at most the number
+/// whose tokens can be counted.
 int64_t samples_of_run(const TrainRecipe& train, const TrainingState& state = {});
 
-/// What a run of `num_samples` reads, a line for each source: how many samples and tokens, and how often all that its
-/// file has. `evaluation`: null when there is none.
+/// Describes what a run of `num_samples` reads, one line per source: samples, tokens, and epochs of the file.
+/// `evaluation`: null without evaluation.
 std::vector<std::string> describe_data(const Recipe& recipe, const Mixture& data, int64_t num_samples,
                                        const Evaluation* evaluation);
 

@@ -13,8 +13,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Returns true when `folder` is that of rank 0: a file that rank 0 makes there, under a name never looked for, is
-/// seen. Every rank must call it.
+/// Returns true when `folder` is the same folder as rank 0's: this rank sees a file that rank 0 creates there under a
+/// new name. Every rank must call it.
 bool is_that_of_rank_0(const fs::path& folder, const Group& world) {
   std::string name;
   agree(world, [&] {
@@ -35,7 +35,7 @@ bool is_that_of_rank_0(const fs::path& folder, const Group& world) {
 HostLock::HostLock(const fs::path& folder, const Group& world) {
   const HostMap hosts = HostMap::of(world);
   if (hosts.num_hosts() == 1) return;
-  const bool is_locked = is_that_of_rank_0(folder, world);  // by rank 0
+  const bool is_locked = is_that_of_rank_0(folder, world);  // rank 0 has locked its folder
   agree(world, [&] {
     if (is_locked || !hosts.is_first_of_host(world.rank())) return;
     std::error_code failed;

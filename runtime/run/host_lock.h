@@ -8,12 +8,12 @@
 
 namespace meshtrain {
 
-/// The lock of a run directory on hosts with disks of their own, held as long as this lives: by the first rank of each
-/// host whose RUN_DIR is not that of rank 0, who has locked that with RunDirectory.
+/// The lock of a run directory on hosts with disks of their own, held while this object lives. The first rank of each
+/// host whose RUN_DIR differs from rank 0's holds it; RunDirectory locks rank 0's.
 class HostLock {
  public:
-  /// `folder`: RUN_DIR, which exists on rank 0's host. It is made on the others; where it cannot be, there is nothing
-  /// to lock. Every rank must call it. Throws InputError on all of them when a host's is in use by another run.
+  /// Locks `folder`, RUN_DIR, which exists on rank 0's host. Creates it on other hosts; a host that cannot create it
+  /// needs no lock. Every rank must call it. Throws InputError on all ranks when another run uses the folder of a host.
   HostLock(const std::filesystem::path& folder, const Group& world);
 
  private:

@@ -68,14 +68,14 @@ void Journal::announce(const Resumed& resumed) const {
   }
   for (const std::string& change : resumed.changes) spdlog::info("  {}", change);
   if (!metrics_.missing().empty()) {
-    spdlog::warn("warning: metrics.jsonl has no lines of {}: what was written of them is lost", metrics_.missing());
+    spdlog::warn("warning: metrics.jsonl has no lines of {}: these lines were lost", metrics_.missing());
   }
 }
 
 void Journal::announce_beginning() const {
   const int64_t cut = metrics_.num_cut();
   spdlog::info("--resume: no checkpoint in {}: begins at step 1{}", directory_->checkpoints().string(),
-               cut == 0 ? "" : "; what was in metrics.jsonl, " + counted(cut, "line") + ", is replaced");
+               cut == 0 ? "" : "; replaces " + counted(cut, "line") + " of metrics.jsonl");
 }
 
 void Journal::announce(const WrittenCheckpoint& written) const {

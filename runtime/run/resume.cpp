@@ -19,8 +19,8 @@
 namespace meshtrain {
 namespace {
 
-/// Whether the source of `key`, "data.mixture[0].loss_mask", is there in `other` too. Where it is not,
-/// compare_recipes() has said so.
+/// Returns true when `other` has the source of `key`, "data.mixture[0].loss_mask", too. compare_recipes() has reported
+/// a missing source.
 bool in_both(const std::string& key, const std::map<std::string, Fingerprint>& other) {
   constexpr std::string_view kMixture = "data.mixture[";
   const size_t end = key.starts_with(kMixture) ? key.find(']') + 1 : key.find('.');
@@ -48,15 +48,16 @@ std::string joined_lines(const std::vector<std::string>& lines) {
   return text;
 }
 
-/// What to do about the checkpoint in `folder`, which is damaged.
+/// Returns advice on the damaged checkpoint in `folder`.
 std::string advice(const std::filesystem::path& folder) {
   const std::string others = CheckpointFolder(folder.parent_path()).describe_others(folder);
-  return others.empty() ? "; there is no other checkpoint beside it: begin another run with --run-dir"
-                        : "; beside it there are checkpoints of " + others +
-                              ": go on from one of them with --resume-step N, or put the damaged one back";
+  return others.empty()
+             ? "; the folder has no other checkpoint: begin another run with --run-dir"
+             : "; the folder also has checkpoints of " + others +
+                   ": resume from one of them with --resume-step N, or restore the damaged one from a backup";
 }
 
-/// The changes of the recipe that are allowed. Throws InputError when there are others.
+/// Returns the changes of the recipe that are allowed. Throws InputError when other keys differ.
 std::vector<std::string> check_same_run(const std::filesystem::path& folder, const CheckpointHead& own,
                                         const CheckpointHead& saved, int64_t num_steps) {
   const bool trained = saved.state.step > 0;
@@ -68,11 +69,12 @@ std::vector<std::string> check_same_run(const std::filesystem::path& folder, con
   }
   if (!contradictions.empty()) {
     throw InputError("the recipe contradicts the checkpoint " + folder.string() + ": " + joined_lines(contradictions) +
-                     ": go on with the recipe of that run, or begin another one with --run-dir");
+                     ": use the recipe of that run, or begin another run with --run-dir");
   }
   if (saved.state.step > num_steps) {
-    throw InputError("train.steps: " + std::to_string(num_steps) + ", but " + folder.string() +
-                     " is of a later step: ask for more steps, or go on from an earlier checkpoint by --resume-step");
+    throw InputError(
+        "train.steps: " + std::to_string(num_steps) + ", but " + folder.string() +
+        " is of a later step: set more train.steps, or resume from an earlier checkpoint with --resume-step");
   }
   return changes.allowed;
 }
@@ -89,17 +91,17 @@ Plan plan(const std::filesystem::path& folder, const CheckpointHead& own, int64_
   const std::filesystem::path hf = parse_recipe(own.recipe).model.hf;
   std::error_code ignored;
   if (!hf.empty() && !std::filesystem::exists(hf / "config.json", ignored)) {
-    changes.push_back("model.hf: " + hf.string() + " is not there any more: the model is that of the checkpoint");
+    changes.push_back("model.hf: " + hf.string() + " no longer exists: the model is read from the checkpoint");
   }
   return {{saved.state, folder, std::move(changes)}, std::move(manifest)};
 } catch (const DamagedCheckpoint& error) {
   throw InputError(error.what() + advice(folder));
 }
 
-/// What this rank needs of the manifest that rank 0 has read: an excerpt of what it keeps, so that neither its memory
-/// nor its time grows with the number of ranks that wrote the checkpoint. Every rank must call it.
+/// Returns the part of rank 0's manifest that this rank needs. It contains only the pieces of this rank, so memory and
+/// time do not grow with the number of ranks that wrote the checkpoint. Every rank must call it.
 Manifest share_manifest(const Group& world, const Manifest& manifest, const Trainer& trainer) {
-  constexpr int kRanksAtOnce = 256;  // bounds what rank 0 holds of their questions and its answers
+  constexpr int kRanksAtOnce = 256;  // bounds rank 0's memory for requests and answers
   std::vector<Piece> wanted;
   for (const ShardTensor& numbers : trainer.shards()) {
     for (Piece& piece : pieces_of(numbers, numbers.range)) wanted.push_back(std::move(piece));
@@ -136,7 +138,8 @@ std::optional<std::filesystem::path> checkpoint_to_resume(const CheckpointFolder
   if (std::find(steps.begin(), steps.end(), *step) != steps.end()) return checkpoints.step(*step);
   const std::string there = checkpoints.describe_others({});
   throw InputError("--resume-step " + std::to_string(*step) + ": " + checkpoints.step(*step).string() +
-                   " is not there; " + (there.empty() ? "there are no checkpoints" : "there are those of " + there));
+                   " does not exist; " +
+                   (there.empty() ? "there are no checkpoints" : "there are checkpoints of " + there));
 }
 
 void check_beginning(const RunDirectory& directory, int64_t every) {
@@ -144,7 +147,7 @@ void check_beginning(const RunDirectory& directory, int64_t every) {
   if (last <= 2 * every) return;
   throw InputError("--resume: " + directory.metrics().string() + " has steps up to " + std::to_string(last) +
                    ", but there is no checkpoint in " + directory.checkpoints().string() +
-                   ": mount the disk that has them, or choose another --run-dir to begin at step 1");
+                   ": mount the disk with the checkpoints, or choose another --run-dir to begin at step 1");
 }
 
 std::string read_saved_recipe(const std::filesystem::path& folder) try {

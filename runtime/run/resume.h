@@ -13,40 +13,42 @@
 
 namespace meshtrain {
 
-/// What a run goes on from.
+/// The checkpoint that a run resumes from.
 struct Resumed {
   TrainingState state;
-  std::filesystem::path folder;      ///< of the checkpoint
-  std::vector<std::string> changes;  ///< of the recipe, a line each, that are allowed; and that model.hf is gone
-  double seconds = 0;                ///< that reading it took
+  std::filesystem::path folder;      ///< folder of the checkpoint
+  std::vector<std::string> changes;  ///< allowed changes of the recipe, one line each, and a line when model.hf is gone
+  double seconds = 0;                ///< time spent reading it
 };
 
-/// What every checkpoint of a run of `recipe` says: the recipe, the mesh, what its data are known by. Throws
+/// Returns the head of every checkpoint of a run of `recipe`: recipe, mesh and fingerprints of the data. Throws
 /// InputError.
 CheckpointHead describe_run(const Recipe& recipe, const MeshLayout& layout);
 
-/// The folder of the checkpoint to go on from: that of `step`, or without one the newest, where there is any. Throws
-/// InputError when there is none of `step`. Of one rank.
+/// Returns the folder of the checkpoint to resume from: that of `step`, or the newest one, if any, without `step`.
+/// Throws InputError when `step` has none. Call on one rank.
 std::optional<std::filesystem::path> checkpoint_to_resume(const CheckpointFolder& checkpoints,
                                                           const std::optional<int64_t>& step);
 
-/// Call where there is no checkpoint to go on from. Throws InputError when metrics.jsonl shows that the run had one, as
-/// when a disk is not mounted: with a checkpoint every `every` steps, the first is complete before step 2 `every` + 1.
-/// Of one rank.
+/// Call when there is no checkpoint to resume from. Throws InputError when metrics.jsonl shows that the run had one,
+/// for example because a disk is not mounted: with a checkpoint every `every` steps, the first is complete before step
+/// 2 `every` + 1. Call on one rank.
 void check_beginning(const RunDirectory& directory, int64_t every);
 
-/// The recipe of the checkpoint in `folder`, in YAML. Throws InputError as plan_resume() does for a damaged manifest.
+/// Returns the recipe of the checkpoint in `folder` as YAML. Throws InputError for a damaged manifest, as plan_resume()
+/// does.
 std::string read_saved_recipe(const std::filesystem::path& folder);
 
-/// What a run of `own`, of describe_run(), whose last step is `num_steps`, goes on with from the checkpoint in
-/// `folder`. Reads the manifest and no pieces. One of step 0 has weights alone: only another model contradicts it.
-/// Throws InputError, with what is different, when the checkpoint is of another model, other data, another optimizer or
-/// a step behind the last, and when its manifest is damaged: then with the checkpoints beside it. Of one rank.
+/// Plans how a run resumes from the checkpoint in `folder`. `own`: describe_run() of the run; `num_steps`: its last
+/// step. Reads the manifest and no pieces. A checkpoint of step 0 has weights only, so only a different model
+/// contradicts it. Throws InputError with the differences when the checkpoint has another model, other data, another
+/// optimizer or a step after the last, and InputError with the other checkpoints of the folder when its manifest is
+/// damaged. Call on one rank.
 Resumed plan_resume(const std::filesystem::path& folder, const CheckpointHead& own, int64_t num_steps);
 
-/// Puts the checkpoint in `folder` into `trainer`, on whatever mesh it was written. `folder` and `own` are those of
-/// rank 0. Every rank must call it; throws InputError on all of them as plan_resume() does, and when pieces are missing
-/// or damaged: the trainer is then of no use. From one of step 0 the optimizer begins anew.
+/// Loads the checkpoint in `folder`, written on any mesh, into `trainer`. `folder` and `own` are those of rank 0. Every
+/// rank must call it. Throws InputError on all ranks as plan_resume() does, and when pieces are missing or damaged;
+/// `trainer` must not be used then. The optimizer starts with zero state from a checkpoint of step 0.
 Resumed resume(const std::filesystem::path& folder, const CheckpointHead& own, int64_t num_steps, Trainer& trainer,
                const Group& world);
 

@@ -7,7 +7,7 @@
 namespace meshtrain {
 namespace {
 
-/// Has the caller of run() report what `work` throws before anything that outlives it is cleaned up.
+/// Runs `work`. Reports its error with options.on_failure before destructors, which may take long, run.
 template <class Work>
 auto report_first(const RunOptions& options, const Work& work) -> decltype(work()) try {
   return work();

@@ -13,28 +13,28 @@
 
 namespace meshtrain {
 
-/// How a run ended; its value is the exit status.
+/// The end of a run; the value is the exit status.
 enum class RunEnd { Done = 0, Stopped = 75 };
 
 struct RunOptions {
   std::filesystem::path run_dir;            ///< empty: runs/<recipe name>
-  bool resume = false;                      ///< from the newest checkpoint, if there is one
-  std::optional<int64_t> resume_step = {};  ///< from the checkpoint of this step
-  /// Called with what ends the run while checkpoints may still be written or removed, which is waited for before it is
-  /// thrown on.
+  bool resume = false;                      ///< resume from the newest checkpoint, if there is one
+  std::optional<int64_t> resume_step = {};  ///< resume from the checkpoint of this step
+  /// Called with the error that ends the run, before run() waits for checkpoints in progress and rethrows the error.
   std::function<void(const std::exception&)> on_failure = {};
 
   bool resumes() const { return resume || resume_step; }
 };
 
-/// `asked`, with the sizes that its mesh has in `layout`.
+/// Returns `asked` with the sizes of `layout` in its mesh.
 Recipe as_run(Recipe asked, const MeshLayout& layout);
 
-/// A whole training run on the ranks of `world`: the recipe's model on the recipe's mesh, step after step, metrics and
-/// console lines from rank 0, checkpoints, the final weights exported on request. Every rank calls it with the same
-/// recipe. Goes on from a checkpoint, of whatever mesh, when it is asked to resume. Ends after the step in which
-/// `stop_request` is seen; one that came before waits for the first step.
-/// Throws InputError, the same on all ranks, for what is wrong before the first step.
+/// Trains the recipe's model on the recipe's mesh over the ranks of `world`: steps, metrics and console lines from rank
+/// 0, checkpoints, and an export of the final weights if requested. Every rank calls it with the same recipe. Resumes
+/// from a checkpoint of any mesh if requested. Ends after the step in which `stop_request` is seen; an earlier request
+/// takes effect after the first step.
+///
+/// Throws InputError, the same on all ranks, for errors found before the first step.
 RunEnd run(const Recipe& recipe, const Group& world, const RunOptions& options, const StopRequest& stop_request);
 
 }  // namespace meshtrain

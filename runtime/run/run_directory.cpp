@@ -21,7 +21,7 @@ bool holds_run(const RunDirectory& directory) {
 RunDirectory::RunDirectory(std::filesystem::path folder, bool resume) : folder_(std::move(folder)) {
   make_folders(folder_);
   const bool unlocked = !std::filesystem::exists(folder_ / "lock");
-  if (unlocked && !resume && holds_run(*this)) throw holds_a_run(folder_);  // no lock file is made
+  if (unlocked && !resume && holds_run(*this)) throw holds_a_run(folder_);  // creates no lock file
   lock_.emplace(folder_ / "lock");
   if (lock_->is_taken()) {
     throw InputError("the run directory " + folder_.string() + " is in use by another run; choose another --run-dir");

@@ -9,19 +9,19 @@
 
 namespace meshtrain {
 
-/// The folder of one run: log.txt, metrics.jsonl, parameters.jsonl on request, recipe.yaml, plan.yaml and its
-/// checkpoints. Locked as long as this lives. Of one rank; the lock is the kernel's, so a run that was killed leaves
-/// none behind.
+/// The folder of one run: log.txt, metrics.jsonl, parameters.jsonl if requested, recipe.yaml, plan.yaml and the
+/// checkpoints. Locked while this object lives. Construct on one rank. The kernel releases the lock of a killed run.
 class RunDirectory {
  public:
-  /// Creates `folder` where it is absent. Throws InputError when it is in use by another process, or holds a run while
-  /// `resume` is false: it is then left as it was; std::runtime_error when its checkpoints cannot be read.
+  /// Creates `folder` when it does not exist. Throws InputError when another process uses it, or when it holds a run
+  /// and `resume` is false; the folder is unchanged then. Throws std::runtime_error when its checkpoints cannot be
+  /// read.
   RunDirectory(std::filesystem::path folder, bool resume);
 
-  /// Where a run of `recipe` has its folder: `asked`, or runs/<recipe name> when that is empty.
+  /// Returns the folder of a run of `recipe`: `asked`, or runs/<recipe name> when `asked` is empty.
   static std::filesystem::path folder_of(const Recipe& recipe, const std::filesystem::path& asked);
   const std::filesystem::path& folder() const { return folder_; }
-  /// LockFile::warning().
+  /// Returns LockFile::warning().
   const std::string& warning() const { return lock_->warning(); }
   std::filesystem::path log() const { return folder_ / "log.txt"; }
   std::filesystem::path metrics() const { return metrics_of(folder_); }
@@ -29,7 +29,7 @@ class RunDirectory {
   std::filesystem::path parameter_metrics() const { return folder_ / "parameters.jsonl"; }
   std::filesystem::path checkpoints() const { return checkpoints_of(folder_); }
   static std::filesystem::path checkpoints_of(const std::filesystem::path& run) { return run / "checkpoints"; }
-  /// Keeps the recipe as run, recipe.yaml, and what was decided from it, plan.yaml. Throws as OutputFile.
+  /// Writes the recipe as run, recipe.yaml, and the plan, plan.yaml. Throws as OutputFile does.
   void write(const std::string& recipe, const std::string& plan) const;
 
  private:

@@ -28,7 +28,7 @@ std::vector<RunFile> files_of(const Recipe& recipe, bool reads_weights) {
   return files;
 }
 
-/// What a host has: its name, and of each file, by key, the path and its fingerprint.
+/// The files of a host: its name, and path and fingerprint of each file by key.
 struct HostFiles {
   std::string host;
   std::map<std::string, std::string> files;

@@ -38,7 +38,7 @@ Session::Session(const Recipe& asked, const Group& world, const RunOptions& opti
       folder_(RunDirectory::folder_of(recipe_, options.run_dir)),
       checkpoint_folder_(RunDirectory::checkpoints_of(folder_)) {
   set_rank_name(mesh_.world().coordinate_text());
-  ReplicaMap replicas = map_replicas(plan_.sharding, mesh_);  // collective: no rank has failed alone
+  ReplicaMap replicas = map_replicas(plan_.sharding, mesh_);  // collective: no rank can have failed alone before it
   open_data();
   resumes_ = find_checkpoint();
   check_same_files(recipe_, recipe_.model.init == "pretrained" && !resumes_, world_);
@@ -72,19 +72,19 @@ void Session::open_trainer(ReplicaMap replicas) {
     if (mesh_.rank() != 0) return;
     if (!recipe_.train.export_folder.empty()) check_export_folder(recipe_.train.export_folder);
     directory_ = std::make_unique<RunDirectory>(folder_, options_.resumes());
-    // Looked for again under the lock: another run may have written or removed checkpoints in between.
+    // Searches again under the lock: another run may have written or removed checkpoints since the first search.
     if (options_.resumes()) checkpoint_ = checkpoint_to_resume(checkpoint_folder_, options_.resume_step);
     if (!checkpoint_) check_beginning(*directory_, recipe_.checkpoint.every);
     if (checkpoint_.has_value() == resumes_) return;
     throw InputError("another run changed the checkpoints in " + checkpoint_folder_.folder().string() +
-                     " meanwhile: start again");
+                     " while this run started: start again");
   });
 }
 
 void Session::resume() {
   CheckpointDisks disks(checkpoint_folder_, world_, checkpoint_.value_or(""));
   if (resumes_) resumed_ = meshtrain::resume(checkpoint_.value_or(""), head_, recipe_.train.steps, *trainer_, world_);
-  disks.settle(resumed_.state.step);  // before metrics are cut off
+  disks.settle(resumed_.state.step);  // before metrics are truncated
   agree(world_, [&] {
     if (mesh_.rank() != 0) return;
     journal_ = std::make_unique<Journal>(recipe_, plan_, std::move(directory_), resumed_.state.step);
@@ -104,7 +104,8 @@ void Session::announce() {
     } else if (options_.resume) {
       journal_->announce_beginning();
     }
-    if (resumed_.state.step == recipe_.train.steps) say("all steps of train.steps are made: nothing is left to do");
+    if (resumed_.state.step == recipe_.train.steps)
+      say("the checkpoint has all steps of train.steps: nothing is left to do");
   }
   if (recipe_.train.cuda_graph) record_graph();
 }
@@ -131,7 +132,7 @@ RunEnd Session::train(const StopRequest& stop_request, std::chrono::steady_clock
   return end;
 } catch (const AgreedError&) {
   throw;
-} catch (const std::exception& error) {  // of this rank alone, whatever its type
+} catch (const std::exception& error) {  // an error of this rank alone, of any type
   throw std::runtime_error(mesh_.world().coordinate_text() + ": " + message_of(error));
 }
 

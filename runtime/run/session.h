@@ -22,28 +22,28 @@
 namespace meshtrain {
 
 /// A run on the ranks of a world, from its recipe to its exported weights. Every rank constructs the same session and
-/// makes the same calls, in the order open (the constructor), resume, announce, train, export_weights.
+/// makes the same calls in this order: open (the constructor), resume, announce, train, export_weights.
 class Session {
  public:
-  /// Opens the run: mesh, devices, data, model and run directory. With options.resume, or resume_step, the model
-  /// expects resume(). Throws InputError, the same on all ranks.
+  /// Opens mesh, devices, data, model and run directory. With options.resume or resume_step, the model waits for
+  /// resume(). Throws InputError, the same on all ranks.
   Session(const Recipe& asked, const Group& world, const RunOptions& options);
 
-  /// Puts the checkpoint that the run continues from, of whatever mesh, into the trainer, and opens metrics and
-  /// checkpoints behind its step.
+  /// Loads the checkpoint that the run resumes from, written on any mesh, into the trainer, and opens metrics and
+  /// checkpoints after its step.
   void resume();
-  /// Prints the lines before the first step, and readies the step for a graph where train.cuda_graph asks for one.
+  /// Prints the lines before the first step, and prepares the step for a graph if train.cuda_graph requests one.
   void announce();
   RunEnd train(const StopRequest& stop_request, std::chrono::steady_clock::time_point start);
-  /// Exports the weights as train.export says, if it does. Throws AgreedError: a failure comes after the training and
-  /// is no fault of the input.
+  /// Exports the weights if train.export requests it. Throws AgreedError, not InputError: after the training a failure
+  /// is not the user's error.
   void export_weights();
 
  private:
   void open_data();
-  /// Finds the checkpoint to continue from. Returns whether there is one, on all ranks.
+  /// Finds the checkpoint to resume from. Returns whether one exists, the same on all ranks.
   bool find_checkpoint();
-  /// Makes the trainer and locks the run directory.
+  /// Constructs the trainer and locks the run directory.
   void open_trainer(ReplicaMap replicas);
   void record_graph();
   void say(const std::string& line) const;
@@ -56,18 +56,18 @@ class Session {
   DeviceMesh mesh_;
   std::filesystem::path folder_;
   CheckpointFolder checkpoint_folder_;
-  CheckpointHead head_;  // of rank 0
+  CheckpointHead head_;  // on rank 0
   std::unique_ptr<Mixture> data_;
   std::unique_ptr<Evaluation> evaluation_;
-  std::optional<std::filesystem::path> checkpoint_;  // of rank 0
+  std::optional<std::filesystem::path> checkpoint_;  // on rank 0
   bool resumes_ = false;
   std::unique_ptr<Trainer> trainer_;
-  std::unique_ptr<RunDirectory> directory_;  // of rank 0, until the journal has it
+  std::unique_ptr<RunDirectory> directory_;  // on rank 0, until the journal takes it
   std::optional<HostLock> host_lock_;
   Resumed resumed_;
-  std::unique_ptr<Journal> journal_;  // of rank 0
+  std::unique_ptr<Journal> journal_;  // on rank 0
   std::optional<Checkpoints> checkpoints_;
-  std::optional<ReadAhead<StepBatch>> batches_;  // of the steps to come
+  std::optional<ReadAhead<StepBatch>> batches_;  // batches of the next steps
 };
 
 }  // namespace meshtrain

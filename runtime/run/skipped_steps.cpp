@@ -32,17 +32,16 @@ void SkippedSteps::judge(const StepMetrics& metrics) {
     in_a_row_ = 0;
     return;
   }
-  // An overflow of scaled gradients is no more than a scale that was too large; a loss knows nothing of the scale.
+  // An overflow of scaled gradients only means that the scale was too large; the loss does not depend on the scale.
   const bool overflow = scales_loss_ && std::isfinite(metrics.loss);
   if (train_.non_finite != "skip" && !overflow) {
-    throw AgreedError(describe(metrics) + "; " + advice() + ", or go on without such steps by train.non_finite: skip");
+    throw AgreedError(describe(metrics) + "; " + advice() + ", or skip such steps with train.non_finite: skip");
   }
   if (++in_a_row_ < train_.max_skipped) return;
-  throw AgreedError(
-      describe(metrics) + "; " + std::to_string(in_a_row_) +
-      " steps in a row were skipped, as many as train.max_skipped allows" +
-      (metrics.loss_scale ? ", with a loss scale of " + scalar_text(*metrics.loss_scale) + " at last" : "") + ": " +
-      advice());
+  throw AgreedError(describe(metrics) + "; " + std::to_string(in_a_row_) +
+                    " steps in a row were skipped, as many as train.max_skipped allows" +
+                    (metrics.loss_scale ? ", with a final loss scale of " + scalar_text(*metrics.loss_scale) : "") +
+                    ": " + advice());
 }
 
 void SkippedSteps::finish() const {

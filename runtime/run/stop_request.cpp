@@ -12,7 +12,7 @@ namespace meshtrain {
 namespace {
 
 constexpr std::array<int, 4> kSignals = {SIGUSR1, SIGUSR2, SIGTERM, SIGINT};
-std::atomic<bool> stop_requested = false;  // a handler may set it: it needs no lock
+std::atomic<bool> stop_requested = false;  // lock-free, as a signal handler sets it
 static_assert(std::atomic<bool>::is_always_lock_free);
 
 void note(int signal) {
@@ -42,7 +42,7 @@ StopRequest::StopRequest() {
   action.sa_handler = note;
   action.sa_flags = SA_RESTART;
   for (int signal : kSignals) sigaction(signal, &action, nullptr);
-  receiver_ = std::jthread(wait_for_signals);  // before they are blocked here: it blocks what this thread does
+  receiver_ = std::jthread(wait_for_signals);  // construct before blocking: the thread inherits the mask of this one
   const sigset_t set = all_signals();
   pthread_sigmask(SIG_BLOCK, &set, &before_);
 }

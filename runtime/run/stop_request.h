@@ -5,12 +5,12 @@
 
 namespace meshtrain {
 
-/// Notes SIGUSR1, SIGUSR2, SIGTERM and SIGINT instead of dying of them, as long as it lives. One at a time.
-/// A second SIGINT or SIGTERM ends the process at once.
+/// A handler that records SIGUSR1, SIGUSR2, SIGTERM and SIGINT, while this object lives, instead of ending the process.
+/// One object at a time. A second SIGINT or SIGTERM ends the process at once.
 ///
-/// They are taken on a thread that does nothing else ("signals"): kernels of matrix products let the stack pointer
-/// point into their own buffers, and a signal that came upon one would be written over whatever lies below. So the
-/// thread that makes this blocks them, and those that it starts from then on do: make it before there are others.
+/// A thread that does nothing else ("signals") receives them: kernels of matrix products let the stack pointer point
+/// into their own buffers, and a signal frame would overwrite the data below it. The thread that constructs this object
+/// blocks the signals, and threads started later inherit that: construct it before other threads start.
 class StopRequest {
  public:
   StopRequest();
@@ -18,12 +18,12 @@ class StopRequest {
   StopRequest(const StopRequest&) = delete;
   StopRequest& operator=(const StopRequest&) = delete;
 
-  /// True once a signal has come. To be made everyone's decision by the vote of the step.
+  /// Returns true after a signal. Each rank sends it in the vote of the step, so that all ranks stop together.
   bool requested() const;
 
  private:
   std::jthread receiver_;
-  sigset_t before_;  // what the thread that made this blocked
+  sigset_t before_;  // signal mask of the constructing thread
 };
 
 }  // namespace meshtrain

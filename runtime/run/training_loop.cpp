@@ -14,8 +14,8 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-/// True when a run saves its last step only because it exports: the training is then on the disk before the export,
-/// which may fail.
+/// Returns true when a run saves its last step only because it exports: an export may fail, and the training must be on
+/// disk before.
 bool saves_for_export(const Recipe& recipe) {
   return recipe.checkpoint.every == 0 && !recipe.train.export_folder.empty();
 }
@@ -40,7 +40,7 @@ RunEnd TrainingLoop::run() {
   while (state_.step < num_steps) {
     if (!make_step()) continue;
     report(run_.checkpoints.finish());
-    say("stopped on request after step " + std::to_string(state_.step) + "; go on with --resume");
+    say("stopped on request after step " + std::to_string(state_.step) + "; continue with --resume");
     return RunEnd::Stopped;
   }
   if (has_steps && saves_for_export(run_.recipe)) save_for_export();
@@ -61,7 +61,7 @@ bool TrainingLoop::make_step() {
   state_.step = step;
   state_.num_samples += train.global_batch;
   const StepResult result = locate([&] {
-    const StepResult read = outcome.read();  // the one time in a step that the host waits for a device
+    const StepResult read = outcome.read();  // the only time in a step that the host waits for a device
     trainer.shard_memory().check_written();
     run_.mesh.world().check();
     return read;
@@ -92,13 +92,13 @@ void TrainingLoop::record(const StepOutcome& outcome, const StepResult& result, 
   StepMetrics metrics{state_.step, result.loss, result.grad_norm, asked.learning_rate};
   metrics.tokens = state_.num_samples * train.sequence_length;
   metrics.step_seconds = seconds_since(step_start_);
-  step_start_ = Clock::now();  // a checkpoint that is begun later counts for the step that waits for it
+  step_start_ = Clock::now();  // the time of a later checkpoint counts for the step that waits for it
   metrics.tokens_per_second = static_cast<double>(train.global_batch * train.sequence_length) / metrics.step_seconds;
   if (trainer.plan().precision.loss_scale) metrics.loss_scale = outcome.loss_scale;
   metrics.skipped = result.non_finite;
   if (metrics.skipped) metrics.non_finite = trainer.find_non_finite();
   skipped_.judge(metrics);
-  // A run that is asked to stop writes its checkpoint at once and evaluates nothing.
+  // A run that stops on request writes its checkpoint at once and does not evaluate.
   if (run_.evaluation && run_.evaluation->is_due(state_.step) && !stops) {
     metrics.evaluation = locate([&] { return run_.evaluation->run(trainer, run_.mesh); });
     step_start_ = Clock::now();
@@ -111,7 +111,7 @@ void TrainingLoop::record(const StepOutcome& outcome, const StepResult& result, 
 void TrainingLoop::save() {
   state_.num_skipped = skipped_.in_a_row();
   run_.trainer.write(state_);
-  report(run_.checkpoints.finish());  // the one before may not be durable yet
+  report(run_.checkpoints.finish());  // the previous checkpoint may not be durable yet
   agree(run_.mesh.world(), [&] {
     if (run_.journal) run_.journal->sync();
   });

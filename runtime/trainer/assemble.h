@@ -10,22 +10,22 @@
 
 namespace meshtrain {
 
-// From a recipe and its plan to what the floors below are built with.
+// Functions that turn a recipe and its plan into the arguments of the floors below.
 
-/// Of the model that `recipe` trains, as an export's config.json says it: where nobody said for how many positions it
-/// is, for those of a sequence.
+/// Returns the shape for the config.json of an export. When nobody set the number of positions, the result has that of
+/// a sequence.
 ModelShape shape_to_export(const Recipe& recipe);
 
-/// The token that ends a document in every file of `data`, where one is named and it is the same in all.
+/// Returns the token that ends a document in every file of `data`; nullopt when a file names none or files differ.
 std::optional<int64_t> document_end(const DataRecipe& data);
 
-/// What an export of the model that `recipe` trains takes over.
+/// Returns what an export of the model that `recipe` trains copies from its source.
 CarriedOver carried_over(const Recipe& recipe);
 
-/// Which positions this rank holds.
+/// Returns the layout of the sequence positions on this rank.
 SequenceLayout make_layout(const Recipe& recipe, const RunPlan& plan, const DeviceMesh& mesh);
 
-/// The recipe's model as `plan` lays it on a mesh, on `device`, save for the choices of FSDP.
+/// Returns the recipe's model as `plan` lays it out on a mesh, on `device`, without the FSDP options.
 ModelPlan plan_model(const Recipe& recipe, const RunPlan& plan, at::Device device);
 
 }  // namespace meshtrain

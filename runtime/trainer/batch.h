@@ -10,39 +10,39 @@
 
 namespace meshtrain {
 
-/// The tokens of some samples that this rank computes: its context-parallel positions of each.
+/// The tokens of some samples that this rank computes: its context-parallel positions of each sample.
 struct MicroBatch {
   at::Tensor ids;                 ///< int64 [T], T = micro_batch * s
   at::Tensor labels;              ///< int64 [T], already shifted; kIgnoredLabel where not counted
-  DocumentStarts documents = {};  ///< of the whole sequences, all S positions; empty: each is one document
+  DocumentStarts documents = {};  ///< of the complete sequences, all S positions; empty: each sequence is one document
 };
 
-/// Labels that count.
+/// Returns the number of labels that count.
 int64_t count_labels(const MicroBatch& micro_batch);
 
 /// A data-parallel rank's share of one global batch.
 struct StepBatch {
   std::vector<MicroBatch> micro_batches;
-  int64_t num_counted = 0;  ///< labels that count on this rank: to be summed over dp x cp
+  int64_t num_counted = 0;  ///< number of labels that count on this rank; sum it over dp x cp
 };
 
-/// Reads what this rank computes of a step over samples `first` .. `first` + B - 1, of which data-parallel rank d takes
-/// the d-th run of B / dp (design rule 5). tp and cp peers read the same samples and find the same documents in them.
-/// No collective.
+/// Reads this rank's part of a step over the samples `first` .. `first` + B - 1. Data-parallel rank d reads the d-th
+/// run of B / dp samples (design rule 5); its tp and cp peers read the same samples and find the same documents. Not
+/// collective.
 StepBatch read_batch(const Samples& samples, const Recipe& recipe, const DeviceMesh& mesh, const SequenceLayout& layout,
                      int64_t first);
 
-/// The same of step `step` (from 0) of a run whose global batch is always the same: samples from step * B on.
+/// Reads step `step` (from 0) of a run with a constant global batch: the samples from step * B on.
 StepBatch read_step(const Samples& samples, const Recipe& recipe, const DeviceMesh& mesh, const SequenceLayout& layout,
                     int64_t step);
 
-/// One micro-batch of samples: those with indices below `end` of `first`, `first` + 1, ..., as many as
-/// train.micro_batch; in the place of others are tokens that do not count. No collective.
+/// Reads one micro-batch: train.micro_batch samples from `first` on. Samples from `end` on are replaced by tokens that
+/// do not count. Not collective.
 MicroBatch read_micro_batch(const Samples& samples, const TrainRecipe& train, const SequenceLayout& layout,
                             int64_t first, int64_t end);
 
-/// What a rank computes of a step of `num_micro_batches`, with drawn tokens that all count in the place of data: to
-/// measure or to predict a step. On the Meta device the tokens have no values. No collective.
+/// Returns this rank's part of a step of `num_micro_batches` with random tokens that all count, to measure or predict a
+/// step. On the Meta device the tokens have no values. Not collective.
 StepBatch made_step(const Recipe& recipe, const SequenceLayout& layout, int64_t num_micro_batches, at::Device device);
 
 }  // namespace meshtrain

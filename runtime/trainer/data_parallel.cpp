@@ -10,11 +10,11 @@
 namespace meshtrain {
 namespace {
 
-/// How many neighbours among the ranks that are cut over share a host, when that is the same number everywhere; the
-/// same result on every rank.
+/// Returns how many neighbours among the ranks of `axes` share a host. Throws InputError unless the number is the same
+/// everywhere. The same result on every rank.
 int64_t ranks_of_a_host(const MeshLayout& layout, const std::vector<std::string>& axes, const HostMap& hosts) {
   int64_t least = layout.size(), most = 1, common = 0;  // `common`: the largest number that divides all
-  bool together = true;                                 // those of a host are neighbours
+  bool together = true;                                 // the ranks of a host are neighbours
   for (int64_t first = 0; first < layout.size(); ++first) {
     if (std::any_of(axes.begin(), axes.end(), [&](const auto& axis) { return layout.coordinate(first, axis) != 0; })) {
       continue;

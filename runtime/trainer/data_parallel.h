@@ -6,13 +6,13 @@
 
 namespace meshtrain {
 
-/// Returns who holds what of the model on `mesh`. Every rank must call it: collective under hybrid_shard, whose groups
-/// are made here. Throws InputError when hybrid_shard names no shard_size and the ranks of a host cannot take its
-/// place.
+/// Returns the map from ranks to the parts of the model that they hold and own. Every rank must call it: under
+/// hybrid_shard it is collective, because it makes groups. Throws InputError when hybrid_shard has no shard_size and
+/// the ranks of a host cannot replace it.
 ReplicaMap map_replicas(const ShardingChoice& sharding, const DeviceMesh& mesh);
 
-/// Returns the options of FSDP for `plan`, that of `recipe`, over the ranks of `replicas`, without memory and
-/// on_reduced. No collective.
+/// Returns the FSDP options for `plan`, the plan of `recipe`, over the ranks of `replicas`; the caller sets memory and
+/// on_reduced. Not collective.
 FsdpOptions fsdp_options(const Recipe& recipe, const RunPlan& plan, const ReplicaMap& replicas);
 
 }  // namespace meshtrain

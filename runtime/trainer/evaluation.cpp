@@ -14,9 +14,9 @@ Evaluation::Evaluation(const Recipe& recipe)
                static_cast<uint64_t>(recipe.train.seed), "evaluate"),
       num_samples_(recipe.evaluate.samples.value_or(dataset_.num_samples())) {
   if (num_samples_ <= dataset_.num_samples()) return;
-  throw InputError("evaluate.samples: " + std::to_string(num_samples_) + " are asked for, but " +
+  throw InputError("evaluate.samples: " + std::to_string(num_samples_) + " are requested, but " +
                    recipe_.tokens.string() + " has " + std::to_string(dataset_.num_samples()) +
-                   ": ask for fewer, or leave it out for all of them");
+                   ": request fewer, or leave the key out to use all");
 }
 
 bool Evaluation::is_due(int64_t step) const {

@@ -12,17 +12,17 @@ namespace meshtrain {
 /// The held-out samples of a recipe, on which its model is evaluated every few steps.
 class Evaluation {
  public:
-  /// Throws InputError for the file of evaluate.tokens, which there is, as Dataset does, and when it has fewer than
-  /// evaluate.samples. No collective.
+  /// Opens the file of evaluate.tokens, which must be set. Throws InputError as Dataset does, and when the file has
+  /// fewer than evaluate.samples samples. Not collective.
   explicit Evaluation(const Recipe& recipe);
 
-  /// Whether it belongs to the end of step `step`, from 1.
+  /// Returns true when the model is evaluated after step `step`, counted from 1.
   bool is_due(int64_t step) const;
   int64_t num_samples() const { return num_samples_; }
 
-  /// The mean loss over all counted tokens of all these samples, which are shared out over dp in micro-batches; where
-  /// they do not divide some ranks compute tokens that do not count. Every rank of `mesh`, the trainer's, must
-  /// call it, between steps: nothing that is trained changes.
+  /// Returns the mean loss over all counted tokens of these samples. The samples are distributed over dp in
+  /// micro-batches; when they do not divide, some ranks compute tokens that do not count. Every rank of `mesh`, the
+  /// trainer's mesh, must call it, between steps. Changes nothing that is trained.
   EvaluationMetrics run(Trainer& trainer, const DeviceMesh& mesh) const;
 
  private:
@@ -32,7 +32,7 @@ class Evaluation {
   int64_t num_samples_;
 };
 
-/// None when the recipe asks for none. No collective.
+/// Returns the evaluation of `recipe`; null when it requests none. Not collective.
 std::unique_ptr<Evaluation> make_evaluation(const Recipe& recipe);
 
 }  // namespace meshtrain

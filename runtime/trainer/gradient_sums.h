@@ -7,17 +7,17 @@
 
 namespace meshtrain {
 
-/// The sums of gradients that data parallelism does not make: over cp for every parameter, and over tp for those whose
-/// gradient is partial there (design rule 2). Fsdp calls `issue` as each buffer's data-parallel sum is done, in the
-/// same order on all ranks; each rank sums the shard that it keeps.
+/// The sums of gradients besides the data-parallel ones: over cp for every parameter, and over tp for parameters whose
+/// gradient is partial there (design rule 2). Fsdp calls `issue` when the data-parallel sum of a buffer is complete, in
+/// the same order on all ranks; each rank sums its own shard.
 class GradientSums {
  public:
-  /// `every`: what every parameter is summed over; `partial`: for partial ones, over tp too.
+  /// `every`: the group over which all parameters are summed; `partial`: the group for partial ones, which includes tp.
   GradientSums(Group every, Group partial);
 
-  /// Starts the sums of one buffer. The two parts of the buffer are disjoint and travel side by side.
+  /// Starts the sums of one buffer. Its two parts are disjoint, and their sums run at the same time.
   void issue(const FlatBuffer& buffer);
-  /// Returns when all sums that were issued are done.
+  /// Waits until all issued sums are complete.
   void wait();
 
  private:

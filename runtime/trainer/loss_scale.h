@@ -8,29 +8,30 @@
 
 namespace meshtrain {
 
-/// What the start of a backward is multiplied by, so that fp16 holds small gradients; they are divided by it before
-/// anyone looks at them. It shrinks after a step whose gradients overflowed, and grows after so many that did not in a
-/// row. A value: equal on all ranks that update it alike. Micikevicius et al., "Mixed precision training", 2018.
+/// The factor of the loss before a backward, which keeps small gradients within the range of fp16. Gradients are
+/// divided by it before they are used. The scale shrinks after a step whose gradients overflowed, and grows after a
+/// number of finite steps in a row. A value type: ranks that make the same updates have equal scales. Micikevicius et
+/// al., "Mixed precision training", 2018.
 class LossScale {
  public:
-  /// 1, always.
+  /// Constructs a scale that is always 1.
   LossScale() = default;
   explicit LossScale(const LossScaleRecipe& recipe);
 
   double value() const { return value_; }
   bool changes() const { return !recipe_.fixed; }
-  /// After each step: whether its gradients were finite.
+  /// Updates the scale. Call after each step; `finite`: its gradients were finite.
   void update(bool finite);
 
-  /// What changes of it, for checkpoints; none of a scale that never does.
+  /// Returns the state for checkpoints; nullopt for a constant scale.
   std::optional<TrainingState::LossScale> state() const;
-  /// As it was; a scale that never changes stays what it is.
+  /// Restores the state of a checkpoint. A constant scale does not change.
   void resume(const TrainingState::LossScale& state);
 
  private:
   LossScaleRecipe recipe_ = {.fixed = 1};
   double value_ = 1;
-  int64_t num_finite_ = 0;  // in a row, since the scale changed
+  int64_t num_finite_ = 0;  // finite steps in a row since the scale changed
 };
 
 }  // namespace meshtrain

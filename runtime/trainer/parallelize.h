@@ -14,24 +14,24 @@
 
 namespace meshtrain {
 
-/// A model, and the choices that decide how it lies on a mesh.
+/// A model, and the choices that decide its layout on a mesh.
 struct ModelPlan {
   ModelShape shape;
-  at::TensorOptions options;       ///< of activations, and of parameters as layers see them
+  at::TensorOptions options;       ///< dtype and device of activations, and of parameters in the layers
   bool sequence_parallel = false;  ///< cuts the residual stream over tp
   ContextAlgorithm context_algorithm = ContextAlgorithm::Ring;
   Recomputation recomputation = {};
-  std::vector<std::string> freeze = {};  ///< patterns of the names of parameters that are not trained
-  int64_t unit_layers = 1;               ///< blocks of an FSDP unit
+  std::vector<std::string> freeze = {};  ///< globs for the names of parameters that are not trained
+  int64_t unit_layers = 1;               ///< number of blocks in an FSDP unit
   FsdpOptions fsdp = {};
 };
 
-/// Writes the first values of a parameter: those of its part that lies on this rank. No collective.
+/// Writes the initial values of the part of a parameter that this rank holds. Not collective.
 using WriteParameter = std::function<void(const Parameter&)>;
 
-/// Puts a model on `mesh`, which has the axes dp, tp and cp. Every rank must call it. Collective at its beginning,
-/// where ranks of a host come to share memory (Fsdp) and nothing can have failed on one rank alone. Throws InputError
-/// when tp does not divide the model's heads or features, and what `write` throws.
+/// Constructs a model on `mesh`, which has the axes dp, tp and cp. Every rank must call it. It is collective at the
+/// beginning, where ranks of a host set up shared memory (Fsdp), before an error on one rank alone is possible. Throws
+/// InputError when tp does not divide the model's heads or features, and rethrows errors of `write`.
 std::unique_ptr<ShardedModel> parallelize(const ModelPlan& plan, const DeviceMesh& mesh, const WriteParameter& write);
 
 }  // namespace meshtrain

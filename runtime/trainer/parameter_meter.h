@@ -8,25 +8,25 @@
 
 namespace meshtrain {
 
-/// Gradient, weight and update of every trainable parameter, around one update. Each element is counted once, by its
-/// owner, so the numbers are those of one rank, whatever mesh and shards. Between the two calls there is a copy of the
-/// weights that this rank owns.
+/// A measurement of gradient, weight and update of every trainable parameter, around one update. Only its owner counts
+/// an element, so the results are those of one rank, for any mesh and sharding. Between the two calls the meter holds a
+/// copy of the weights that this rank owns.
 class ParameterMeter {
  public:
-  /// `owned`: of owned_ranges(); `units` outlive this.
+  /// `owned`: the result of owned_ranges(). `units` must outlive this.
   ParameterMeter(const std::vector<OwnedRange>& owned, const std::vector<Unit>& units, const Group& world);
 
-  /// Gradients are reduced, and not clipped yet.
+  /// Call when gradients are reduced and not clipped yet.
   void before_update();
-  /// Weights have been changed. Squares of lengths of gradient, weight and update: fp64 [parameters, 3], the same on
-  /// every rank. Collective over the world: one small all-reduce.
+  /// Call after the weights have changed. Returns the squared norms of gradient, weight and update: fp64 [parameters,
+  /// 3], the same on every rank. Collective over the world: one small all-reduce.
   at::Tensor after_update();
 
-  /// What a result of after_update() says, read on the host.
+  /// Reads a result of after_update() on the host.
   std::vector<ParameterMetrics> read(const at::Tensor& squares) const;
 
  private:
-  struct Piece {  // what this rank owns of one parameter
+  struct Piece {  // the part of one parameter that this rank owns
     int64_t parameter;
     at::Tensor values, gradients;
     at::Tensor values_before = {};

@@ -14,15 +14,15 @@
 
 namespace meshtrain {
 
-/// Items that a thread reads while the one before is worked on: one ahead, no more. The thread issues no collectives;
-/// debuggers know it as "read-ahead".
+/// A queue of one item, which a thread fills while the caller works on the item before. The thread issues no
+/// collectives; debuggers show it as "read-ahead".
 template <class Item>
 class ReadAhead {
  public:
-  /// The items are read(i) for i = `begin`, ..., `end` - 1. The first is begun at once; `read` is called by one thread.
+  /// Calls read(i) for i = `begin`, ..., `end` - 1 on one thread, the first at once.
   ReadAhead(int64_t begin, int64_t end, std::function<Item(int64_t)> read)
       : thread_([this, begin, end, read = std::move(read)] { run(begin, end, read); }) {}
-  /// Waits for the item that is being read.
+  /// Waits for the read in progress.
   ~ReadAhead() {
     {
       const std::lock_guard lock(mutex_);
@@ -34,8 +34,8 @@ class ReadAhead {
   ReadAhead(const ReadAhead&) = delete;
   ReadAhead& operator=(const ReadAhead&) = delete;
 
-  /// The next item, of at most `end` - `begin`; the one after it begins to be read. Throws what read() threw for it;
-  /// there are none behind it then.
+  /// Returns the next item, of at most `end` - `begin`, and starts to read the one after it. Throws the exception of
+  /// read() for this item; there are no items after it.
   Item next() {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return item_ || error_; });
@@ -50,8 +50,8 @@ class ReadAhead {
  private:
   void run(int64_t begin, int64_t end, const std::function<Item(int64_t)>& read) try {
     pthread_setname_np(pthread_self(), "read-ahead");
-    at::get_num_threads();   // has this thread take over the number of threads,
-    omp_set_num_threads(1);  // which are those of the step
+    at::get_num_threads();   // initialises first: a later call would replace the 1
+    omp_set_num_threads(1);  // for this thread only: the step uses the cores
     for (int64_t i = begin; i < end; ++i) {
       Item item = read(i);
       std::unique_lock lock(mutex_);
@@ -71,7 +71,7 @@ class ReadAhead {
   std::optional<Item> item_;
   std::exception_ptr error_;
   bool stopped_ = false;
-  std::thread thread_;  // the last: it uses the others
+  std::thread thread_;  // last member: the thread uses the others
 };
 
 }  // namespace meshtrain

@@ -9,21 +9,21 @@
 
 namespace meshtrain {
 
-/// The Sequence of each micro-batch. Angles are computed here once and only picked by position afterwards. No function
-/// communicates or reads a value from the device.
+/// The Sequence of each micro-batch. The constructor computes all angles; later calls only select them by position. No
+/// function communicates or reads a value from the device.
 class Sequences {
  public:
   Sequences(const Recipe& recipe, const RunPlan& plan, const DeviceMesh& mesh, at::Device device);
 
   const SequenceLayout& layout() const { return undivided_.layout; }
 
-  /// The Sequence of sequences with these documents, whose positions begin at 0 in each; empty: one document each,
-  /// and nothing is computed. Others only where a source of the recipe has documents.
+  /// Returns the Sequence for these documents; positions begin at 0 in each. Empty `documents`: each sequence is one
+  /// document and nothing is computed. Other values require a source of the recipe with documents.
   Sequence of(const DocumentStarts& documents) const;
 
  private:
-  Sequence undivided_;            // one document each
-  std::optional<Rotary> angles_;  // of the positions 0 to S - 1, where a source has documents
+  Sequence undivided_;            // each sequence is one document
+  std::optional<Rotary> angles_;  // of the positions 0 to S - 1, when a source has documents
 };
 
 }  // namespace meshtrain

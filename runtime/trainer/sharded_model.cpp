@@ -17,7 +17,8 @@ ShardedModel::ShardedModel(std::unique_ptr<Transformer> model, int64_t unit_laye
 
 std::vector<UnitSpec> ShardedModel::make_units(int64_t unit_layers) {
   const std::vector<Stage> stages = model_->stages();
-  const auto num_blocks = static_cast<int64_t>(stages.size()) - 2;  // the first is the embedding, the last the head
+  const auto num_blocks =
+      static_cast<int64_t>(stages.size()) - 2;  // without the first, the embedding, and the last, the head
   const auto block = [&](int64_t index) -> const Stage& { return stages[static_cast<size_t>(index + 1)]; };
   const Stage& head = stages.back();
 

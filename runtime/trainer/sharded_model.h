@@ -9,20 +9,20 @@
 namespace meshtrain {
 
 /// A model whose stages run in the units of an Fsdp: the embedding, every `unit_layers` blocks, the head. A head that
-/// borrows the embedding's weight is in one unit with it, which is gathered for the whole step. Every rank of tp, cp
+/// shares the embedding's weight is in the same unit, which stays gathered for the complete step. Every rank of tp, cp
 /// and the units makes the same calls.
 class ShardedModel {
  public:
-  /// `unit_layers`: blocks of a unit, at least 1; the last unit may have fewer. Collective as Fsdp's constructor.
+  /// `unit_layers`: blocks in a unit, at least 1; the last unit may have fewer. Collective as Fsdp's constructor is.
   ShardedModel(std::unique_ptr<Transformer> model, int64_t unit_layers, FsdpOptions options);
 
-  /// Sum of the losses of the counted tokens: a scalar, whose value is there when its backward has run, or at once
-  /// without recording. ids and labels: int64 [T], the tokens of `sequence`, the same on every tp rank; labels are
-  /// already shifted, kIgnoredLabel where not counted.
+  /// Returns the sum of the losses of the counted tokens, a scalar. With autograd the value is available after the
+  /// backward, without it at once. ids and labels: int64 [T], the tokens of `sequence`, the same on every tp rank;
+  /// labels are already shifted, kIgnoredLabel where not counted.
   at::Tensor loss(const at::Tensor& ids, const at::Tensor& labels, const Sequence& sequence);
 
-  /// Logits of what follows the last token of one sequence: ids int64 [s], those of `sequence`, without sequence
-  /// parallel and context parallel. Records nothing for autograd.
+  /// Returns the logits for the token after the last one of a sequence. ids: int64 [s], the tokens of `sequence`,
+  /// without sequence parallel and context parallel. Records nothing for autograd.
   VocabularyLogits next_logits(const at::Tensor& ids, const Sequence& sequence);
 
   Transformer& model() { return *model_; }
@@ -30,7 +30,7 @@ class ShardedModel {
   const Fsdp& fsdp() const { return *fsdp_; }
 
  private:
-  /// Consecutive stages that run within one unit.
+  /// Consecutive stages that run in one unit.
   struct Run {
     size_t unit;
     std::vector<Stage> stages;

@@ -5,9 +5,9 @@ namespace meshtrain::cuda {
 namespace {
 
 constexpr int kThreads = 512;
-constexpr int kUnroll = 4;  // vectors of a thread on their way at once
+constexpr int kUnroll = 4;  // vectors that a thread loads at once
 
-/// Of a block; thread 0 gets it.
+/// Sums `value` over the threads of a block; thread 0 gets the result.
 __device__ double block_sum(double value) {
   __shared__ double sums[kThreads / kWarp];
   value = sum_of_lanes(value);
@@ -29,7 +29,7 @@ __global__ void __launch_bounds__(kThreads)
       const int64_t i = first + (static_cast<int64_t>(u) * kThreads + threadIdx.x) * N;
       if (i + N <= n) {
         packs[u].load(elements + i);
-      } else {  // of a vector that is cut short the elements follow one by one
+      } else {  // the elements of an incomplete vector, one by one
         packs[u].zero();
         for (int64_t j = i; j < n; ++j) sum += static_cast<double>(wide(elements[j])) * wide(elements[j]);
       }

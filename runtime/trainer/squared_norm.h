@@ -4,7 +4,8 @@
 
 namespace meshtrain {
 
-/// Sum of the squares of all elements: an fp64 scalar, where they are. The same for the same elements every time.
+/// Returns the sum of the squares of all elements: an fp64 scalar on their device. The same elements give the same
+/// bits.
 at::Tensor squared_norm(const at::Tensor& elements);
 
 }  // namespace meshtrain

@@ -10,7 +10,7 @@
 namespace meshtrain {
 namespace {
 
-constexpr int kAsTheyAre = 3;  // steps before the one that is recorded
+constexpr int kAsTheyAre = 3;  // steps before the recorded one
 
 }  // namespace
 
@@ -19,7 +19,7 @@ StepGraph::StepGraph(std::unique_ptr<DeviceGraph> graph, Step step)
 
 std::string StepGraph::hindrance(const Recipe& recipe, at::Device device, bool can_record) {
   if (!device.is_cuda()) return "there is none on the CPU";
-  if (!can_record) return "what ranks send each other goes through the host";
+  if (!can_record) return "ranks communicate through the host";
   if (recipe.optimizer.name != "adamw") return "the host takes part in the updates of " + recipe.optimizer.name;
   return "";
 }

@@ -11,32 +11,33 @@
 
 namespace meshtrain {
 
-/// A step as one graph of the device. The first steps run as they are, so that libraries and allocator have what they
-/// need; the next is recorded, and it and those after it are replayed: the host then does nothing but to copy tokens
-/// and inputs to where the recorded step reads them.
+/// A step as one graph of the device. The first steps run without it, so that libraries and allocator can prepare; the
+/// next step is recorded, and that step and all later ones replay the graph. The host then only copies tokens and
+/// inputs to the memory that the recorded step reads.
 class StepGraph {
  public:
-  /// All of a step that the device computes, and nothing that depends on a number which is not among its arguments; its
-  /// result: values as of StepOutcome.
+  /// Everything in a step that the device computes. It must not depend on a number outside its arguments: a replay
+  /// would use the recorded number. Returns values as StepOutcome has them.
   using Step = std::function<at::Tensor(const StepBatch& batch, const StepInputs& inputs)>;
 
   StepGraph(std::unique_ptr<DeviceGraph> graph, Step step);
 
-  /// What stands against it in a run, "optimizer is sgd, ..."; empty: nothing.
-  /// `can_record`: the device and what its ranks communicate through can be.
+  /// Returns why a run cannot use a graph, "optimizer is sgd, ..."; empty when it can. `can_record`: the device and the
+  /// transport of its ranks support recording.
   static std::string hindrance(const Recipe& recipe, at::Device device, bool can_record);
 
-  /// Whether all batches like this one are the same work: its samples have no documents of their own.
+  /// Returns true when the recorded work is the same for every batch like this one: its samples have no documents of
+  /// their own.
   static bool takes(const StepBatch& batch);
 
-  /// The step's values. `batch` on the host; of the same shapes each time.
+  /// Returns the step's values. `batch` is on the host and has the same shapes in every call.
   at::Tensor run(const StepBatch& batch, const StepInputs& inputs);
 
  private:
   std::unique_ptr<DeviceGraph> graph_;
   Step step_;
   int num_runs_ = 0;
-  // What the recorded step reads and writes.
+  // Memory that the recorded step reads and writes.
   StepBatch batch_;
   std::optional<StepInputs> inputs_;
   at::Tensor values_;

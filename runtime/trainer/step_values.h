@@ -6,52 +6,53 @@
 
 namespace meshtrain {
 
-/// What a step takes besides tokens, as one fp64 tensor on its device: it gets there in one copy, and what was recorded
-/// with it once can be run again with other numbers in it.
+/// The inputs of a step besides its tokens, as one fp64 tensor on its device: one copy sends them, and a recorded step
+/// reads other values in each replay.
 struct StepInputs {
-  /// `values`: fp64 [5] as they stand here.
+  /// Views `values`, fp64 [5], as the members below, in their order.
   explicit StepInputs(at::Tensor values);
 
   at::Tensor values;
   at::Tensor num_counted;  ///< counted tokens of the step over dp x cp
   at::Tensor learning_rate;
   at::Tensor loss_scale;
-  at::Tensor stop;   ///< 1 or 0: this rank asks to stop
-  at::Tensor saved;  ///< 1 or 0: it is done with its part of a checkpoint
+  at::Tensor stop;   ///< 1 or 0: this rank requests a stop
+  at::Tensor saved;  ///< 1 or 0: this rank's part of a checkpoint is durable
 };
 
-/// What the host asks of a step.
+/// The host's request for a step.
 struct StepRequest {
   double learning_rate = 0;
-  bool stop = false;     ///< this rank asks to stop
-  bool saved = false;    ///< this rank is done with its part of a checkpoint
-  bool measure = false;  ///< each parameter is measured by itself; the same on every rank
+  bool stop = false;     ///< this rank requests a stop
+  bool saved = false;    ///< this rank's part of a checkpoint is durable
+  bool measure = false;  ///< measures each parameter; the same on every rank
 };
 
 StepInputs make_step_inputs(int64_t num_counted, double loss_scale, const StepRequest& request, at::Device device);
 
-/// What the host reads of a step when it is through.
+/// The result of a step that the host has read.
 struct StepResult {
   double loss = 0, grad_norm = 0;
   bool non_finite = false;
   double num_stop = 0, num_saved = 0;
 };
 
-/// What all ranks know after a step, still on the device: fp64 scalars, the same on every rank, parts of one tensor.
+/// The result of a step that all ranks know, still on the device: fp64 scalars, the same on every rank, parts of one
+/// tensor.
 struct StepOutcome {
-  /// `values`: fp64 [5] as they stand here.
+  /// Views `values`, fp64 [5], as the members below, in their order.
   explicit StepOutcome(at::Tensor values);
 
   at::Tensor values;
-  at::Tensor loss;             ///< mean over the counted tokens of the whole step
-  at::Tensor grad_norm;        ///< of the whole model, before clipping
+  at::Tensor loss;             ///< mean over the counted tokens of the complete step
+  at::Tensor grad_norm;        ///< norm over the complete model, before clipping
   at::Tensor non_finite;       ///< 1 or 0: loss or norm is not finite, and the step changes nothing
-  at::Tensor num_stop;         ///< number of ranks that asked to stop
-  at::Tensor num_saved;        ///< number of ranks that said they are done with a checkpoint
-  double loss_scale = 1;       ///< of its backward
-  at::Tensor parameters = {};  ///< for read_parameters(), when they were to be measured
+  at::Tensor num_stop;         ///< number of ranks that requested a stop
+  at::Tensor num_saved;        ///< number of ranks whose part of a checkpoint is durable
+  double loss_scale = 1;       ///< scale of the backward of this step
+  at::Tensor parameters = {};  ///< input of read_parameters(), when the step measured them
 
-  /// Waits for the step.
+  /// Waits for the step and reads its values.
   StepResult read() const;
 };
 

@@ -17,7 +17,8 @@
 namespace meshtrain {
 namespace {
 
-/// Returns the first values of a model's parameters. `resumes`: zeros, until a checkpoint's shards are written.
+/// Returns the initial values of a model's parameters: zeros if `resumes`, because a checkpoint's shards are written
+/// later.
 WriteParameter first_values(const Recipe& recipe, bool resumes) {
   if (resumes) return [](const Parameter&) {};
   if (recipe.model.init == "pretrained") {
@@ -126,7 +127,7 @@ at::Tensor Trainer::compute_gradients(const StepBatch& batch, const StepInputs& 
   return at::stack({loss, grad_norm, non_finite, votes[2], votes[3]});
 }
 
-// What a graph holds of communication has no limit of time. This comes after it, and has.
+// Ends the step with an all-reduce that has a timeout: communication inside a graph has none.
 void Trainer::limit_graph() const {
   at::Tensor after = at::zeros({1}, device_);
   mesh_.world().with_purpose("graph").all_reduce(after).wait();
@@ -163,8 +164,8 @@ HeldOutLoss Trainer::evaluate(int64_t count, const std::function<MicroBatch()>& 
   return {loss_sum.item<double>() / static_cast<double>(total), total};
 }
 
-// The loss of each micro-batch is a sum; its backward starts from scale / (counted tokens of the step), `start`, so
-// gradients of micro-batches and ranks are added up to the gradient of the mean, times the scale.
+// The loss of each micro-batch is a sum, and its backward starts from scale / (counted tokens of the step), `start`. So
+// gradients of micro-batches and ranks add up to the gradient of the mean, times the scale.
 at::Tensor Trainer::backward(const StepBatch& batch, const at::Tensor& start) {
   at::Tensor loss_sum = at::zeros({}, at::TensorOptions(device_).dtype(at::kDouble));
   for (size_t i = 0; i < batch.micro_batches.size(); ++i) {
@@ -178,9 +179,8 @@ at::Tensor Trainer::backward(const StepBatch& batch, const at::Tensor& start) {
   return loss_sum;
 }
 
-// What the ranks learnt in this step becomes everyone's in one small all-reduce: loss sum (tp peers computed the same
-// one, so the first of them speaks), squares of the owned gradients, requests to stop, parts of a checkpoint that are
-// durable.
+// One small all-reduce makes the numbers of this step known to all ranks: the loss sum (tp peers have the same sum, so
+// only the first of them adds it), squares of the owned gradients, stop requests, and durable parts of a checkpoint.
 at::Tensor Trainer::vote(const at::Tensor& loss_sum, const StepInputs& inputs) const {
   const bool speaks = replicas_.part().tp == 0;
   at::Tensor votes = at::stack(
@@ -189,7 +189,7 @@ at::Tensor Trainer::vote(const at::Tensor& loss_sum, const StepInputs& inputs) c
   return votes;
 }
 
-// min(1, c / (norm + 1e-6)); undefined: gradients are not clipped.
+// Returns min(1, c / (norm + 1e-6)); undefined when gradients are not clipped.
 at::Tensor Trainer::clip_factor(const at::Tensor& grad_norm) const {
   if (train_.clip_norm == 0) return {};
   return grad_norm.add(1e-6).reciprocal_().mul_(train_.clip_norm).clamp_max_(1);
@@ -228,7 +228,7 @@ void Trainer::resume(const TrainingState& state) {
 
 namespace {
 
-/// Of what this rank keeps of a parameter.
+/// Checks the part of a parameter's gradient that this rank holds.
 bool finite_gradient(const FlatBuffer& buffer, const Segment& segment) {
   const Range kept = buffer.in_shard({segment.offset, segment.numel});
   return buffer.shard_gradients().narrow(0, kept.offset, kept.numel).isfinite().all().item<bool>();

@@ -21,74 +21,75 @@
 
 namespace meshtrain {
 
-/// Of tokens that are not trained on; the same on every rank.
+/// The loss on tokens that are not trained on; the same on every rank.
 struct HeldOutLoss {
   double mean = 0;
   int64_t num_counted = 0;
 };
 
-/// The model on its mesh, its optimizer, and the step. The host reads nothing of a step that a device has to compute
-/// first, but for sgd and muon, and for the loss scale of the next; it runs on the Meta device too. Every rank
+/// The model on its mesh, its optimizer, and the step. During a step the host waits for no result of the device, except
+/// for sgd and muon, and for the loss scale of the next step; the trainer also runs on the Meta device. Every rank
 /// constructs the same trainer and calls each function.
 class Trainer {
  public:
-  /// Declares, cuts and initialises the model that `recipe` asks for; weights of a Hugging Face folder are read in
-  /// part, each rank its own. `resumes`: parameters are zero, and no weights are read, as shards() are written next and
-  /// resume() is called. Throws InputError. Collective at its beginning, where ranks of a host come to share
-  /// memory (Fsdp) and nothing can have failed on one rank alone.
+  /// Declares, cuts and initialises the model of `recipe`. Each rank reads only its part of the weights in a Hugging
+  /// Face folder. `resumes`: reads no weights and sets parameters to zero, because the caller writes shards() next and
+  /// calls resume(). Throws InputError. Collective at the beginning, where ranks of a host set up shared memory (Fsdp),
+  /// before an error on one rank alone is possible.
   Trainer(const Recipe& recipe, const RunPlan& plan, const DeviceMesh& mesh, at::Device device, ReplicaMap replicas,
           bool resumes = false);
-  /// Resolves `recipe` for the mesh, and makes the map of replicas too, which may be collective.
+  /// Resolves `recipe` for the mesh and makes the map of replicas, which may be collective.
   Trainer(const Recipe& recipe, const DeviceMesh& mesh, at::Device device)
       : Trainer(recipe, resolve(recipe, mesh.layout()), mesh, device) {}
   Trainer(const Recipe& recipe, const RunPlan& plan, const DeviceMesh& mesh, at::Device device)
       : Trainer(recipe, plan, mesh, device, map_replicas(plan.sharding, mesh)) {}
 
-  /// Makes each later step() run as a graph where it can: not when it measures, and only with samples that are one
-  /// document each. On any number of ranks, all of which call this; StepGraph::hindrance() has to be empty. `graph`: of
-  /// the trainer's device.
+  /// Lets each later step() run as a graph when possible: a step that measures does not, nor does a step with several
+  /// documents in a sample. All ranks must call it, and StepGraph::hindrance() must be empty. `graph`: a graph of the
+  /// trainer's device.
   void use_graph(std::unique_ptr<DeviceGraph> graph);
 
   /// Makes one update: compute_gradients(), then update().
   StepOutcome step(const StepBatch& batch, int64_t num_counted, const StepRequest& request);
 
-  /// Forward and backward of every micro-batch, sums of gradients, norm: each shard then has the gradient of the mean
-  /// loss, neither scaled nor clipped. `num_counted`: counted tokens of the whole step over dp x cp, at least 1.
+  /// Runs forward and backward of every micro-batch, sums the gradients and computes their norm. Each shard then has
+  /// the gradient of the mean loss, neither scaled nor clipped. `num_counted`: counted tokens of the complete step over
+  /// dp x cp, at least 1.
   StepOutcome compute_gradients(const StepBatch& batch, int64_t num_counted, const StepRequest& request);
-  /// Clips them and changes the parameters. When the outcome is not finite nothing is changed but the loss scale: every
-  /// rank decides alike, from the vote.
+  /// Clips the gradients and changes the parameters. If the outcome is not finite, changes only the loss scale. All
+  /// ranks decide alike, because the vote gives them the same outcome.
   void update(const StepOutcome& outcome, double learning_rate);
 
-  /// The mean loss over all counted tokens of the micro-batches that every dp rank has `count` of, this one those that
-  /// `next` gives: sum of token losses over dp x cp by their number, exactly. Nothing is recorded and nothing changed;
-  /// between steps. Throws AgreedError when no label counts.
+  /// Returns the mean loss over all counted tokens of `count` micro-batches on each dp rank; `next` returns those of
+  /// this rank. The mean is exactly the sum of token losses over dp x cp divided by their number. Records and changes
+  /// nothing; call between steps. Throws AgreedError when no label counts.
   HeldOutLoss evaluate(int64_t count, const std::function<MicroBatch()>& next);
 
-  /// The batch's counted tokens, summed over dp x cp. Throws when there are none at all.
+  /// Returns the batch's counted tokens, summed over dp x cp. Throws when no token counts.
   int64_t count_tokens(const StepBatch& batch) const;
 
-  /// "model.layers.3.mlp.up_proj.weight": the first parameter with a gradient that is not finite, in the order of the
-  /// units, on any rank; empty when there is none. After a step that was not finite.
+  /// Returns the first parameter with a gradient that is not finite, in the order of the units, on any rank:
+  /// "model.layers.3.mlp.up_proj.weight"; empty when all are finite. Call after a step that was not finite.
   std::string find_non_finite() const;
 
-  /// Of a step that measured them, for metrics.
+  /// Returns the parameters' metrics of a step that measured them.
   std::vector<ParameterMetrics> read_parameters(const StepOutcome& outcome) const {
     return meter_->read(outcome.parameters);
   }
 
-  // What a checkpoint holds of it.
+  // The trainer's data in a checkpoint.
 
-  /// This rank's shards of every parameter, frozen ones too, and the state of the optimizer.
+  /// Returns this rank's shards of every parameter, including frozen ones, and of the optimizer's state.
   std::vector<ShardTensor> shards() const;
-  /// Who holds and owns what of the model.
+  /// Returns the map from ranks to the parts of the model that they hold and own.
   const ReplicaMap& replicas() const { return replicas_; }
-  /// Sets what this knows of `state`: updates and loss scale.
+  /// Writes the trainer's part of `state`: updates and loss scale.
   void write(TrainingState& state);
-  /// shards() have been written: it goes on as it was then. Between steps, on every rank.
+  /// Restores the trainer's part of `state`. Call after shards() were written, between steps, on every rank.
   void resume(const TrainingState& state);
 
   const SequenceLayout& layout() const { return sequences_.layout(); }
-  /// Where this rank's shards and the optimizer's state lie.
+  /// Returns the memory of this rank's shards and of the optimizer's state.
   const ShardMemory& shard_memory() const { return shard_memory_; }
   const RunPlan& plan() const { return plan_; }
   ShardedModel& sharded_model() { return *model_; }
@@ -98,7 +99,8 @@ class Trainer {
 
  private:
   StepInputs inputs_of(int64_t num_counted, const StepRequest& request);
-  /// compute_gradients() and update() with nothing but tensors: what a step computes, as StepOutcome has it.
+  /// Computes gradients and the values of StepOutcome with tensors alone, so that a graph can record it; update() below
+  /// changes the parameters likewise.
   at::Tensor compute_gradients(const StepBatch& batch, const StepInputs& inputs);
   void update(const at::Tensor& grad_norm, const at::Tensor& non_finite, const at::Tensor& learning_rate);
   at::Tensor forward(const MicroBatch& micro_batch);
@@ -107,7 +109,7 @@ class Trainer {
   at::Tensor clip_factor(const at::Tensor& grad_norm) const;
   void limit_graph() const;
   void multiply_gradients(const at::Tensor& factor);
-  /// The scale of the next backward, which may depend on the last step.
+  /// Returns the scale of the next backward, which may depend on the last step.
   const LossScale& loss_scale();
 
   const DeviceMesh& mesh_;
@@ -121,10 +123,10 @@ class Trainer {
   std::unique_ptr<ShardedModel> model_;
   std::vector<OwnedRange> owned_;
   std::unique_ptr<Optimizer> optimizer_;
-  std::unique_ptr<ParameterMeter> meter_;  // once something is measured
+  std::unique_ptr<ParameterMeter> meter_;  // null until a step measures
   LossScale loss_scale_;
-  at::Tensor undecided_;  // whether the last step was not finite, while the loss scale does not know
-  // The last: NCCL ends no communicator while a graph holds operations of it.
+  at::Tensor undecided_;  // whether the last step was not finite, until the loss scale is updated with it
+  // Last member, destroyed first: NCCL does not end a communicator while a graph holds its operations.
   std::unique_ptr<StepGraph> graph_;
 };
 

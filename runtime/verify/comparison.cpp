@@ -13,21 +13,21 @@ namespace {
 
 using Kind = Compared::Kind;
 
-constexpr double kNearlyZero = 1e-6;  // of the model's scale
+constexpr double kNearlyZero = 1e-6;  // times the model's scale
 
-// How many times the distance of one rank in a half precision a mesh in that precision may have. Over the matrix of the
-// tests at most 1.0, 2.1 and 1.3 were needed, in fp16_mixed no more than in bf16; tools/test --full -R matrix prints
-// what share of its bound each kind of number took.
+// Bounds in a half precision: factors of the distance that one rank in this precision has. The matrix of the tests
+// needed at most 1.0, 2.1 and 1.3, in fp16_mixed no more than in bf16; tools/test --full -R matrix prints the share of
+// the bound that each kind of number used.
 constexpr double kValueFactor = 2;
 constexpr double kTensorFactor = 4;
 constexpr double kAllFactor = 1.5;
 
-/// Half the distance of neighbouring numbers, of numbers of that size.
+/// Returns half the distance between neighbouring numbers near 1.
 double rounding_of(const std::string& precision) {
   return precision.starts_with("fp16") ? 0x1p-11 : 0x1p-8;
 }
 
-/// By what the size of a tensor is told.
+/// The measure of a tensor's size.
 enum class Measure { Largest, Length };
 
 Measure measure_of(Kind kind, const std::string& precision) {
@@ -50,13 +50,13 @@ double size_of(const at::Tensor& tensor, Measure measure) {
   return at::linalg_vector_norm(tensor, 2, at::OptionalIntArrayRef{}, false, at::kDouble).item<double>();
 }
 
-/// max|a-b| or |a-b|, in fp32 at least.
+/// Returns max|a-b| or |a-b|, in fp32 or wider.
 double distance(const at::Tensor& a, const at::Tensor& b, Measure measure) {
   const at::ScalarType dtype = at::promote_types(at::promote_types(a.scalar_type(), b.scalar_type()), at::kFloat);
   return size_of(a.to(dtype) - b.to(dtype), measure);
 }
 
-/// What a difference is divided by, and what it may then be.
+/// The divisor of a difference, and the bound of the quotient.
 struct Yardstick {
   double reference, scale, bound;
 };
@@ -65,7 +65,8 @@ const at::Tensor& tensor_of(const TracedParameter& parameter, Kind kind) {
   return kind == Kind::Gradient ? parameter.gradient : parameter.movement;
 }
 
-/// Indices of the parameters that have one: frozen ones move, by nothing, but have no gradient.
+/// Returns the indices of the parameters that have a tensor of this kind. Frozen ones have no gradient; their movement
+/// is zero.
 std::vector<size_t> compared(const Trace& trace, Kind kind) {
   std::vector<size_t> indices;
   for (size_t i = 0; i < trace.parameters.size(); ++i) {
@@ -74,7 +75,8 @@ std::vector<size_t> compared(const Trace& trace, Kind kind) {
   return indices;
 }
 
-/// What the rank with the reference knows of it before any tensor is compared, in the order of the result.
+/// The scales and bounds that the rank with the reference knows before any tensor is compared, in the order of the
+/// result.
 class Yardsticks {
  public:
   Yardsticks(const Reference& reference, const std::string& precision) : reference_(reference), precision_(precision) {
@@ -82,7 +84,7 @@ class Yardsticks {
     add_values(&Trace::grad_norms);
     add_tensors(Kind::Gradient, value_tolerance(precision));
     add_tensors(Kind::Weight, movement_tolerance(precision));
-    if (!together_.empty()) {  // norms are no further apart than the gradients themselves
+    if (!together_.empty()) {  // norms differ by no more than the gradients themselves
       const size_t losses = reference.exact.losses.size(), norms = reference.exact.grad_norms.size();
       for (size_t i = losses; i < losses + norms; ++i) all_[i].bound = std::max(all_[i].bound, together_[0].bound);
     }
@@ -125,7 +127,7 @@ class Yardsticks {
     if (reference_.rounded) allow_rounding(kind, measure, first);
   }
 
-  /// Widens the bounds of the tensors from `first` on by how far one rank in bf16 is off.
+  /// Widens the bounds of the tensors from `first` on by the distance of one rank in the half precision.
   void allow_rounding(Kind kind, Measure measure, size_t first) {
     std::vector<double> distances, sizes;
     const std::vector<size_t> parameters = compared(reference_.exact, kind);
@@ -138,7 +140,7 @@ class Yardsticks {
     for (size_t i = 0; i < parameters.size(); ++i) {
       Yardstick& yardstick = all_[first + i];
       const double own = distances[i] / yardstick.scale;
-      double& gradient = off_by_[parameters[i]];  // 0 for those without one
+      double& gradient = off_by_[parameters[i]];  // 0 for parameters without a gradient
       if (kind == Kind::Gradient) gradient = own;
       yardstick.bound += kTensorFactor * std::max({own, gradient, of_all});
     }
@@ -148,7 +150,7 @@ class Yardsticks {
   const Reference& reference_;
   const std::string& precision_;
   std::vector<Yardstick> all_, together_;
-  std::map<size_t, double> off_by_;  // by parameter: one rank's gradient in the half precision
+  std::map<size_t, double> off_by_;  // by parameter: distance of one rank's gradient in the half precision
 };
 
 std::vector<Yardstick> receive_yardsticks(const Reference* reference, size_t count, const DeviceMesh& mesh,
@@ -169,7 +171,7 @@ std::vector<Yardstick> receive_yardsticks(const Reference* reference, size_t cou
   return all;
 }
 
-/// The reference's tensor for `parameter`, on every rank.
+/// Returns the reference's tensor for `parameter`, on every rank.
 at::Tensor receive_whole(const TracedParameter& parameter, Kind kind, const TracedParameter* reference,
                          const DeviceMesh& mesh, const std::string& precision, int root) {
   const at::ScalarType dtype = precision == "fp64" ? at::kDouble : at::kFloat;
@@ -178,7 +180,7 @@ at::Tensor receive_whole(const TracedParameter& parameter, Kind kind, const Trac
   return whole;
 }
 
-/// Distance and size of the whole tensor that this rank's part belongs to.
+/// Returns distance and size of the complete tensor to which this rank's part belongs.
 Measured measure_tensor(const TracedParameter& parameter, Kind kind, const at::Tensor& whole, const DeviceMesh& mesh,
                         const std::string& precision) {
   const Measure measure = measure_of(kind, precision);

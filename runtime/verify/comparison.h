@@ -10,56 +10,57 @@
 
 namespace meshtrain {
 
-/// What the mesh is held against: the same training on one rank. In halves that is the one in fp32, and how far one
-/// rank in the half gets from it says how far the mesh may.
+/// The result that the mesh is compared with: the same training on one rank. For a half precision that rank computes in
+/// fp32, and the distance of one rank in the half precision from it sets the bounds.
 struct Reference {
   Trace exact;
-  std::optional<Trace> rounded;  ///< of a precision that is_rounded()
+  std::optional<Trace> rounded;  ///< one rank in a precision that is_rounded()
 };
 
-/// One number or tensor, held against one rank's.
+/// A number or tensor, compared with one rank's.
 struct Compared {
-  /// The last two are the tensors of all parameters as one, in halves only.
+  /// The last two are the tensors of all parameters together, for half precisions only.
   enum class Kind { Loss, GradientNorm, Gradient, Weight, AllGradients, AllWeights };
 
   Kind kind;
-  std::string name;   ///< the parameter; "step 3" of several; or empty
-  double value;       ///< of the mesh: the number; the largest or the length of the gradient; how far weights moved
-  double reference;   ///< of one rank
+  std::string name;   ///< the parameter; "step 3" when there are several steps; or empty
+  double value;       ///< the mesh's number, the largest element or norm of the gradient, or the weights' movement
+  double reference;   ///< the same on one rank
   double difference;  ///< relative to the scale of the reference
-  double bound;       ///< what it may be
-  int64_t rank = 0;   ///< the rank that is furthest off
+  double bound;       ///< bound of `difference`
+  int64_t rank = 0;   ///< the rank with the largest difference
 
-  bool equal() const { return difference <= bound; }  // a difference that is not a number is none
+  bool equal() const { return difference <= bound; }  // false for a difference that is not a number
 };
 
-/// Holds the mesh's `trace` against the run on one rank (design rule 9). Each rank compares its own part or copy of
-/// every parameter, which rank `root` sends one tensor at a time; the worst rank counts, so a copy that alone is wrong
+/// Compares the mesh's `trace` with the run on one rank (design rule 9). Each rank compares its own part or copy of
+/// every parameter with the tensors that rank `root` sends one at a time. The worst rank counts, so a single wrong copy
 /// is found. Returns losses, norms, gradients, weights, all gradients, all weights, the same on every rank.
 ///
-///   fp64, fp32   loss and norm relative, to 1e-10 and 1e-5; a gradient by max|a-b| / max|b|, to the same; weights by
-///                |movement - movement_ref| / |movement_ref|, to 1e-10 and 1e-3
-///   halves       everything by its distance from one rank in fp32, tensors by their length, all relative. It may be
-///                that of one rank in the same precision times a factor, and one rounding more: 2^-8, in fp16 2^-11.
-///                For loss and norm the factor is 2; for the tensors of all parameters as one 1.5, and a norm may be
-///                as far off as these. For a single tensor it is 4, of the largest of its own distance, that of all as
-///                one and, for weights, that of its gradient: few elements are far off by luck, above all in Adam's
-///                update, which makes a whole step of a gradient that is mostly rounding
+///   fp64, fp32   loss and norm: relative difference, bounds 1e-10 and 1e-5; gradients: max|a-b| / max|b|, the same
+///                bounds; weights: |movement - movement_ref| / |movement_ref|, bounds 1e-10 and 1e-3
+///   halves       everything: relative distance from one rank in fp32, tensors by their norm. The bound is the distance
+///                of one rank in the same precision times a factor, plus one rounding: 2^-8, in fp16 2^-11. The factor
+///                is 2 for loss and norm, and 1.5 for the tensors of all parameters together; the norm may differ as
+///                much as these. For a single tensor the factor is 4, applied to the largest of its own distance, the
+///                distance of all tensors together and, for weights, the distance of its gradient: few elements have a
+///                large difference by chance, above all in Adam's update, which makes a full step of a gradient that is
+///                mostly rounding
 ///
-/// A reference that is nearly zero, a millionth of the model's, is measured on the model's scale. What is not finite
-/// differs from everything: a step that both left out proves nothing.
+/// A reference below a millionth of the model's scale is compared on the model's scale. A number that is not finite
+/// differs from everything: a step that both runs skipped proves nothing.
 /// `reference`: on rank `root`, null on the others. Every rank of `mesh` must call it, with the same `root`.
 std::vector<Compared> compare(const Trace& trace, const Reference* reference, const DeviceMesh& mesh,
                               const std::string& precision, int root = 0);
 
-/// Whether runs of `precision` are held against fp32, as those of halves are.
+/// Returns true when runs of `precision` are compared with fp32: for the half precisions.
 bool is_rounded(const std::string& precision);
 
-/// What gradients of `precision` are compared to: the bound of a loss, a norm or a gradient on a sound machine.
+/// Returns the bound for a loss, a norm or a gradient of `precision`.
 double value_tolerance(const std::string& precision);
 
-/// AdamW's least eps in runs of `precision` that are to be compared: above the noise in gradients, of which it would
-/// make whole steps. 0 in fp64.
+/// Returns the smallest eps of AdamW for runs of `precision` that are compared. It is above the noise in gradients,
+/// which a smaller eps would turn into complete steps. 0 for fp64.
 double least_eps(const std::string& precision);
 
 }  // namespace meshtrain

@@ -18,12 +18,12 @@ void check_id(const char* key, const std::optional<int64_t>& id, int64_t vocab_s
                    std::to_string(vocab_size - 1) + ": name one of them, or leave it out");
 }
 
-/// In [0, 1).
+/// Returns a number in [0, 1).
 double uniform(uint64_t bits) {
   return static_cast<double>(bits >> 11) * 0x1p-53;
 }
 
-/// Where documents end whose lengths are uniform in their logarithm: 1 to the whole of `length`.
+/// Draws the ends of documents whose lengths are uniform in their logarithm, from 1 to all of `length`.
 std::vector<int64_t> draw_ends(int64_t length, uint64_t key) {
   const double most = std::log(static_cast<double>(length));
   std::vector<int64_t> ends;
@@ -34,8 +34,8 @@ std::vector<int64_t> draw_ends(int64_t length, uint64_t key) {
   }
 }
 
-/// Whether a made loss mask counts label `position` of sample g: of four samples one counts its last label alone, one
-/// its first quarter, two four labels in five.
+/// Returns whether a generated loss mask counts label `position` of sample g: of every four samples one counts only its
+/// last label, one its first quarter, two count four labels in five.
 bool counts(int64_t g, int64_t position, int64_t length, uint64_t bits) {
   if (g % 4 == 1) return position == length - 1;
   if (g % 4 == 2) return position <= length / 4;
@@ -57,7 +57,7 @@ MadeSamples::MadeSamples(const SourceRecipe& recipe, int64_t sequence_length, in
 }
 
 std::vector<int64_t> MadeSamples::read(int64_t g, int64_t* inputs, int64_t* labels) const {
-  const uint64_t sample = mix(seed_, static_cast<uint64_t>(g)), places = mix(sample, 1), mask = mix(sample, 2);
+  const uint64_t sample = mix(seed_, static_cast<uint64_t>(g)), ends_key = mix(sample, 1), mask = mix(sample, 2);
   std::vector<int64_t> tokens(static_cast<size_t>(sequence_length_) + 1);
   for (size_t i = 0; i < tokens.size(); ++i) {
     const uint64_t vocabulary = static_cast<uint64_t>(vocab_size_);
@@ -65,7 +65,7 @@ std::vector<int64_t> MadeSamples::read(int64_t g, int64_t* inputs, int64_t* labe
     if (tokens[i] == documents_) tokens[i] = (tokens[i] + 1) % vocab_size_;
   }
   std::vector<int64_t> ends;
-  if (documents_ && g % 4 != 3) ends = draw_ends(sequence_length_ + 1, places);
+  if (documents_ && g % 4 != 3) ends = draw_ends(sequence_length_ + 1, ends_key);
   for (const int64_t end : ends) {
     if (*documents_ != kDocumentsOfIndex) tokens[static_cast<size_t>(end - 1)] = *documents_;
   }

@@ -11,9 +11,9 @@
 namespace meshtrain {
 namespace {
 
-constexpr double kLeastLearningRate = 1e-3;  // weights must move
+constexpr double kLeastLearningRate = 1e-3;  // large enough that weights move
 
-/// Says how to start as many ranks as the mesh has.
+/// Returns the recipe's mesh for `num_ranks`. Throws InputError that says how to start as many ranks as the mesh has.
 MeshLayout fit(const Recipe& recipe, int64_t num_ranks) {
   int64_t needed = 1;
   bool given = true;
@@ -31,9 +31,10 @@ MeshLayout fit(const Recipe& recipe, int64_t num_ranks) {
   return MeshLayout::fit(recipe.parallel.mesh, recipe.parallel.order, num_ranks);
 }
 
-/// Refuses a fault that no mesh of this layout can have; whether sums are made for a purpose is seen when it runs.
+/// Throws InputError for a fault that is impossible on every mesh of this layout. Only the run shows whether sums have
+/// a purpose.
 void check_fault(const std::string& skipped, const MeshLayout& layout) {
-  std::vector<std::string> known = training_axes();  // everything that is summed over an axis
+  std::vector<std::string> known = training_axes();  // every sum over an axis has one of these names
   known.insert(known.end(), {"dp.gradients", "cp.gradients", "cp.attention", "tp.gradients", "tp.linear",
                              "tp.embedding", "tp.cross_entropy", "count", "vote"});
   if (skipped.empty()) return;
@@ -49,7 +50,7 @@ void check_fault(const std::string& skipped, const MeshLayout& layout) {
   }
 }
 
-/// What belongs to a precision goes with it.
+/// Returns `recipe` in `precision`, with the settings that depend on the precision.
 Recipe in_precision(Recipe recipe, const std::string& precision) {
   if (recipe.train.precision == precision) return recipe;
   recipe.train.precision = precision;
@@ -65,7 +66,7 @@ VerifyPlan plan_verification(const Recipe& recipe, const VerifyOptions& options,
   const MeshLayout layout = fit(recipe, num_ranks);
   Recipe asked = in_precision(recipe, options.precision);
   asked.device = options.device;
-  if (options.device == "cpu") asked.parallel.backend = "auto";  // the recipe's may be of GPUs
+  if (options.device == "cpu") asked.parallel.backend = "auto";  // the recipe's backend may need GPUs
   const RunPlan resolved = resolve(asked, layout);
   check_fault(options.skipped_sums, layout);
 
@@ -77,7 +78,7 @@ VerifyPlan plan_verification(const Recipe& recipe, const VerifyOptions& options,
   verified.optimizer.learning_rate = std::max(verified.optimizer.learning_rate, kLeastLearningRate);
   if (std::optional<double>& rate = verified.optimizer.muon.adamw_learning_rate)
     rate = std::max(*rate, kLeastLearningRate);
-  if (asked.parallel.fsdp.mode == "auto") {  // what it means on this mesh, on each of its axes too
+  if (asked.parallel.fsdp.mode == "auto") {  // the mode for the complete mesh also applies to each axis alone
     verified.parallel.fsdp.mode = name(resolved.sharding.mode);
   }
   verified.optimizer.eps = std::max(verified.optimizer.eps, least_eps(options.precision));
@@ -87,7 +88,7 @@ VerifyPlan plan_verification(const Recipe& recipe, const VerifyOptions& options,
 Recipe on_one_rank(Recipe recipe) {
   const std::string reduced = recipe.parallel.fsdp.reduce_dtype;
   recipe.parallel = {};
-  recipe.parallel.fsdp.reduce_dtype = reduced;  // rounds gradients of micro-batches on one rank too
+  recipe.parallel.fsdp.reduce_dtype = reduced;  // one rank then rounds the gradients of micro-batches too
   return recipe;
 }
 

@@ -13,7 +13,8 @@ double largest(const at::Tensor& tensor) {
   return tensor.numel() == 0 ? 0 : tensor.abs().max().item<double>();
 }
 
-/// max|a-b| / max|b| against the first rank of `group`. Zero or not a number where that holds zeros alone.
+/// Returns max|a-b| / max|b|, where b is the gradient of the first rank of `group`. When b is all zeros: zero or not a
+/// number.
 double distance_from_first(const at::Tensor& gradient, const Group& group) {
   at::Tensor first = gradient.clone();
   group.broadcast(first, 0).wait();

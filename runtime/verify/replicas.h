@@ -9,17 +9,17 @@
 
 namespace meshtrain {
 
-/// Whether the ranks along one axis hold the same gradients, as after every sum over it they must. Along tp only those
-/// of parameters that each of its ranks holds whole; none along an axis whose ranks keep shards.
+/// A comparison of the gradients on the ranks along one axis, which every sum over the axis must make equal. Along tp
+/// it covers only parameters that each rank holds complete. An axis whose ranks keep shards has nothing to compare.
 struct Replicas {
   std::string axis;
-  int64_t num_compared = 0;   ///< 0: its ranks keep different parts
-  int64_t num_different = 0;  ///< by more than the tolerance
-  std::string worst;          ///< the parameter; empty when none differs
+  int64_t num_compared = 0;   ///< 0: the ranks keep different parts
+  int64_t num_different = 0;  ///< parameters that differ by more than the tolerance
+  std::string worst;          ///< the parameter with the largest difference; empty when none differs
 };
 
-/// One for each axis of `mesh` with more than one rank, the same on every rank. `tolerance`: of max|a-b| / max|b|.
-/// Every rank of `mesh` must call it.
+/// Compares the replicas along each axis of `mesh` that has more than one rank. Returns the same on every rank.
+/// `tolerance`: bound of max|a-b| / max|b|. Every rank of `mesh` must call it.
 std::vector<Replicas> compare_replicas(const Trace& trace, const DeviceMesh& mesh, double tolerance);
 
 }  // namespace meshtrain

@@ -25,7 +25,7 @@ std::string describe_model(const ModelShape& shape) {
                      with_separators(shape.vocab_size));
 }
 
-/// " (the recipe's: bf16)" where the recipe has something else.
+/// Returns " (the recipe's: bf16)" when the recipe has another value.
 template <class Value>
 std::string instead_of(const Value& asked, const Value& used) {
   return asked == used ? "" : fmt::format(" (the recipe's: {})", asked);
@@ -97,14 +97,14 @@ std::vector<const Compared*> of_kind(const std::vector<Compared>& all, Kind kind
   return found;
 }
 
-/// In bf16 a tensor may be nothing but rounding: a movement that is lost whole is within its bound.
+/// Returns true when the movement is lost in rounding: in bf16 that is within the bound and shows nothing.
 bool says_nothing(const Compared& each) {
   return each.bound >= 1;
 }
 
-/// The furthest beyond its bound, or the closest to it of those that say something.
+/// Returns the number that exceeds its bound most, or is closest to it, among those that show something.
 const Compared& worst_of(const std::vector<const Compared*>& some) {
-  const auto excess = [](const Compared* each) {  // a difference that is not a number is beyond every bound
+  const auto excess = [](const Compared* each) {  // a difference that is not a number exceeds every bound
     if (each->difference != each->difference) return 1e300;
     return each->equal() && says_nothing(*each) ? 0 : each->difference / each->bound;
   };
@@ -112,7 +112,7 @@ const Compared& worst_of(const std::vector<const Compared*>& some) {
                             [&](const Compared* a, const Compared* b) { return excess(a) < excess(b); });
 }
 
-std::string place(const Compared& each, const MeshLayout& layout) {
+std::string on_rank(const Compared& each, const MeshLayout& layout) {
   return layout.size() == 1 ? "" : fmt::format(" on rank {} ({})", each.rank, layout.describe(each.rank));
 }
 
@@ -120,7 +120,7 @@ std::string row(const std::string& what, const Compared& each, const MeshLayout&
   std::string text = fmt::format("  {:<20} {:>18.12g} {:>18.12g}  {:>10.1e} {:>8.1e}  {}", what, each.value,
                                  each.reference, each.difference, each.bound, each.name);
   if (each.equal() && says_nothing(each)) text += fmt::format("{}rounding alone", each.name.empty() ? "" : "  ");
-  if (!each.equal()) text += fmt::format("{}differs{}", each.name.empty() ? "" : "  ", place(each, layout));
+  if (!each.equal()) text += fmt::format("{}differs{}", each.name.empty() ? "" : "  ", on_rank(each, layout));
   text.erase(text.find_last_not_of(' ') + 1);
   return text + "\n";
 }
@@ -133,7 +133,7 @@ bool gradients_equal(const std::vector<Compared>& all) {
   return kind_equal(all, Kind::Gradient) && kind_equal(all, Kind::AllGradients);
 }
 
-/// "gradient of NAME": what is furthest off, among gradients when some are, as they come before updates and norm.
+/// Returns the number with the largest difference: "gradient of NAME". Gradients come before updates and norm.
 std::string most_different(const std::vector<Compared>& all) {
   for (const Kind kind :
        {Kind::Gradient, Kind::AllGradients, Kind::Weight, Kind::AllWeights, Kind::Loss, Kind::GradientNorm}) {
@@ -144,20 +144,18 @@ std::string most_different(const std::vector<Compared>& all) {
   return "nothing";
 }
 
-/// How far the computation got before something was wrong.
+/// Describes the last stage of the computation that was correct.
 std::string describe_stage(const std::vector<Compared>& all) {
   if (gradients_equal(all)) {
     return kind_equal(all, Kind::Loss) && kind_equal(all, Kind::GradientNorm)
                ? "every gradient of the first step is equal: look at the optimizer"
-               : "every gradient of the first step is equal: look at how the loss and the norm are put together, not "
-                 "at "
+               : "every gradient of the first step is equal: look at how the loss and the norm are computed, not at "
                  "the model; weights follow from the norm where gradients are clipped";
   }
   return of_kind(all, Kind::Loss).front()->equal()
-             ? "the loss of the first step is equal: the forward is right; look in the backward and the sums behind it"
-             : "the loss of the first step differs: the forward, the data that it is given, or the count of labels "
-               "that "
-               "it is divided by is wrong already";
+             ? "the loss of the first step is equal: the forward is right; look at the backward and the sums after it"
+             : "the loss of the first step differs: the forward, its data, or the count of labels that divides it "
+               "is wrong";
 }
 
 std::string describe_axis(const AxisFinding& finding, bool all_gradients_equal, const MeshLayout& layout) {
@@ -172,12 +170,12 @@ std::string describe_axis(const AxisFinding& finding, bool all_gradients_equal, 
   } else if (replicas.num_compared == 0) {
     text = axis + " ranks keep shards of the gradients";
     if (alone_differs && !all_gradients_equal) {
-      cause = "a sum over " + axis + ", or what each of its ranks is given, is wrong";
+      cause = "a sum over " + axis + ", or the input of each of its ranks, is wrong";
     }
   } else {
     text = axis + " replicas hold the same gradients";
     if (alone_differs && !all_gradients_equal) {
-      cause = "what " + axis + " exchanges inside the layers, or what each of its ranks is given, is wrong";
+      cause = "the communication over " + axis + " inside the layers, or the input of each of its ranks, is wrong";
     }
   }
   if (!single) {

@@ -10,30 +10,32 @@
 
 namespace meshtrain {
 
-/// Where the tokens of a verification come from.
+/// The source of the tokens of a verification.
 struct VerifyData {
-  bool made = false;        ///< the recipe's file is not there
-  int64_t num_samples = 0;  ///< in the file
+  bool made = false;        ///< generated, because the recipe's file does not exist
+  int64_t num_samples = 0;  ///< number of samples in the file
 };
 
-/// What is compared, and what of it is not as the recipe says: a few lines.
+/// Describes in a few lines what is compared, and which settings differ from the recipe.
 std::string describe_verification(const VerifyPlan& plan, const VerifyOptions& options, const VerifyData& data);
 
-/// One line for each kind of number, that of the worst; with `every_parameter` one for each number.
+/// Returns a table with one line for each kind of number, the worst one, or with `every_parameter` one line for each
+/// number.
 std::string comparison_table(const std::vector<Compared>& all, const MeshLayout& layout, bool every_parameter);
 
-/// "equal: ..." or "DIFFERENT: ...", one line.
+/// Returns "equal: ..." or "DIFFERENT: ...", one line.
 std::string verdict(const std::vector<Compared>& all);
 
 bool all_equal(const std::vector<Compared>& all);
 
-/// One axis of a mesh that computed something else.
+/// A result for one axis of a mesh whose result differs.
 struct AxisFinding {
   Replicas replicas;
-  std::vector<Compared> alone;  ///< the mesh of this axis alone against one rank; empty when there is no other axis
+  std::vector<Compared>
+      alone;  ///< comparison of a mesh of this axis alone with one rank; empty when it is the only axis
 };
 
-/// Where to look when a mesh computed something else: a few lines.
+/// Returns advice, a few lines, where to look for the fault when a mesh differs.
 std::string diagnosis(const std::vector<Compared>& all, const std::vector<AxisFinding>& axes, const MeshLayout& layout);
 
 }  // namespace meshtrain

@@ -15,7 +15,7 @@ namespace {
 
 constexpr int64_t kLayers = 2, kHeadDim = 8, kLeastHidden = 8, kVocabulary = 64;
 
-/// The smallest divisor of `n` above 1; 1 for 1.
+/// Returns the smallest divisor of `n` above 1; 1 for 1.
 int64_t smallest_factor(int64_t n) {
   for (int64_t factor = 2; factor * factor <= n; ++factor) {
     if (n % factor == 0) return factor;
@@ -23,19 +23,19 @@ int64_t smallest_factor(int64_t n) {
   return n;
 }
 
-/// KV heads of a tp rank: those that Ulysses over cp shares out, times a factor when that would leave one of several.
-/// The factor divides what it is taken from, so the greatest common divisor with cp stays.
+/// Returns the KV heads of a tp rank: the number that Ulysses over cp distributes, times a factor when several heads
+/// would become one. The factor divides the original number, so the greatest common divisor with cp does not change.
 int64_t local_kv_heads(int64_t heads, int64_t cp) {
   const int64_t shared = std::gcd(heads, cp);
   return shared > 1 ? shared : smallest_factor(heads);
 }
 
-/// `size` * `numerator` / `denominator` to the nearest whole number.
+/// Returns `size` * `numerator` / `denominator`, rounded to the nearest integer.
 int64_t scaled(int64_t size, int64_t numerator, int64_t denominator) {
   return std::llround(static_cast<double>(size) * static_cast<double>(numerator) / static_cast<double>(denominator));
 }
 
-/// Large enough that every tp rank which held rows still holds some.
+/// Returns a vocabulary large enough that every tp rank with rows keeps some.
 int64_t shrunk_vocabulary(int64_t size, int64_t tp) {
   const int64_t rest = size % tp;
   int64_t rows = (kVocabulary + tp - 1) / tp;
@@ -43,7 +43,7 @@ int64_t shrunk_vocabulary(int64_t size, int64_t tp) {
   return std::min(rows, size / tp) * tp + rest;
 }
 
-/// "model.layers.12.mlp.up_proj.weight" -> 12; -1 outside of layers.
+/// Returns the layer of a parameter: "model.layers.12.mlp.up_proj.weight" -> 12; -1 outside of layers.
 int64_t layer_of(const std::string& name) {
   constexpr std::string_view kPrefix = "model.layers.";
   return name.starts_with(kPrefix) ? std::stoll(name.substr(kPrefix.size())) : -1;
@@ -55,9 +55,9 @@ std::string in_layer(const std::string& name, int64_t layer) {
   return name.substr(0, number) + std::to_string(layer) + name.substr(name.find('.', number));
 }
 
-/// What the recipe says of single parameters, for a model that `small` has fewer layers of. The first of its layers
-/// stands for the first; the second for the first that is treated differently, one that is trained if that is not, or
-/// for the last.
+/// The recipe's settings for single parameters, in a model `small` with fewer layers. Its first layer represents the
+/// first layer. Its second represents the first layer with different settings, preferably one that is trained, or the
+/// last layer.
 class Treatment {
  public:
   Treatment(const Recipe& recipe, const ModelShape& small) : recipe_(recipe), names_(parameter_names(small)) {
@@ -87,7 +87,7 @@ class Treatment {
   }
 
  private:
-  /// One entry for each parameter of a layer: whether it is frozen, and its group.
+  /// Returns, for each parameter of a layer, whether it is frozen, and its group.
   std::vector<std::pair<bool, std::optional<size_t>>> treatment(int64_t layer) const {
     std::vector<std::pair<bool, std::optional<size_t>>> all;
     for (const std::string& name : names_) {
@@ -103,7 +103,7 @@ class Treatment {
   }
 
   const Recipe& recipe_;
-  std::vector<std::string> names_;  // of the small model
+  std::vector<std::string> names_;  // names in the small model
   std::vector<std::string> patterns_;
   int64_t second_;
 };

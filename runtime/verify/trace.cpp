@@ -11,7 +11,8 @@
 namespace meshtrain {
 namespace {
 
-/// A copy without padding, in host memory; what is computed from halves is not rounded to them.
+/// Returns a copy without padding in host memory, in fp32 or fp64, so that results computed from halves are not rounded
+/// to them.
 at::Tensor wide_copy(const Parameter& parameter) {
   const at::Tensor valid = parameter.valid();
   return valid.to(at::kCPU, accumulation_dtype(valid.scalar_type()), /*non_blocking=*/false, /*copy=*/true,

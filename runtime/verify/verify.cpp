@@ -31,7 +31,7 @@ DeviceMesh one_rank_mesh() {
   return DeviceMesh(MeshLayout::fit({}, training_axes(), 1), Group());
 }
 
-/// The kernels that attention took on this rank's GPU, a line each.
+/// Returns the kernels that attention used on this rank's GPU, one line each.
 std::string describe_attention() {
   std::string text;
   for (const std::string& line : chosen_attention()) text += "attention by " + line + "\n";
@@ -76,7 +76,8 @@ class Verification {
     if (world_.rank() == 0) print(text());
   }
 
-  /// What rank 0 finds decides for all: a file that only some ranks see is an error and no second set of tokens.
+  /// Opens the data. Rank 0 decides for all ranks whether the file exists: a file that only some ranks see must not
+  /// lead to two sets of tokens.
   void open_data() {
     const DataRecipe& data = plan_.asked.data;
     std::error_code unreadable;
@@ -129,17 +130,17 @@ class Verification {
     reference_->exact = trace();
   }
 
-  /// Steps whose gradients overflow change nothing: there would be nothing to compare.
+  /// Throws InputError for steps whose gradients overflow: they change nothing, so nothing could be compared.
   void refuse_overflow(const Trace& alone) const {
     const auto is_finite = [](double value) { return std::isfinite(value); };
     if (std::all_of(alone.grad_norms.begin(), alone.grad_norms.end(), is_finite)) return;
-    throw InputError("in " + options_.precision + " the gradients of one rank are not finite already" +
+    throw InputError("in " + options_.precision + " the gradients of one rank are not finite" +
                      (options_.precision == "fp16_mixed" ? ": lower train.loss_scale.initial, or static where it is set"
                                                          : ": compare in fp32 or fp64, or start from smaller weights"));
   }
 
-  /// What goes wrong on one rank between collectives leaves the others waiting: it must not look like a failure that
-  /// all ranks agree on.
+  /// Runs the steps on `mesh`. Changes the type of an error on one rank between collectives, which leaves the other
+  /// ranks waiting: it must not look like an error that all ranks know.
   Trace run_on(const DeviceMesh& mesh, const Recipe& recipe) const {
     const Phase phase("the steps on mesh " + mesh.layout().describe());
     std::unique_ptr<Trainer> trainer;
@@ -172,7 +173,7 @@ class Verification {
     return compare(trace, reference_ ? &*reference_ : nullptr, mesh, options_.precision);
   }
 
-  /// Each axis by itself: whether its ranks hold the same gradients, and what the mesh of this axis alone computes.
+  /// Checks each axis alone: whether its ranks hold the same gradients, and what a mesh of this axis alone computes.
   std::vector<AxisFinding> look_at_axes(const Trace& trace) const {
     std::vector<AxisFinding> findings;
     for (const Replicas& replicas : compare_replicas(trace, mesh_, value_tolerance(options_.precision))) {
@@ -189,7 +190,7 @@ class Verification {
     return findings;
   }
 
-  /// The mesh of one axis, on the ranks that are the first of every other: rank 0 is its rank 0.
+  /// Runs a mesh of one axis on the ranks that are first along every other axis. Rank 0 is its rank 0.
   std::vector<Compared> run_alone(const std::string& axis) const {
     std::vector<Axis> axes = plan_.run.layout.axes();
     for (Axis& each : axes) {
@@ -198,10 +199,11 @@ class Verification {
     const DeviceMesh mesh(MeshLayout(axes), mesh_.group(axis));
     Recipe recipe = plan_.recipe;
     FsdpRecipe& fsdp = recipe.parallel.fsdp;
-    if (fsdp.mode == "hybrid_shard") fsdp.mode = "full_shard", fsdp.shard_size.reset();  // this axis may be too short
+    if (fsdp.mode == "hybrid_shard")
+      fsdp.mode = "full_shard", fsdp.shard_size.reset();  // the axis may have too few ranks for shard_size
     try {
       return compare_with_reference(run_on(mesh, recipe), mesh);
-    } catch (const AgreedError& error) {  // of this axis, of which the other ranks know nothing
+    } catch (const AgreedError& error) {  // an error of this axis, which the other ranks do not know
       throw std::runtime_error(mesh.world().coordinate_text() + ": " + error.what());
     }
   }
@@ -214,7 +216,7 @@ class Verification {
   DeviceMesh mesh_;
   VerifyData data_;
   std::unique_ptr<Samples> samples_;
-  std::optional<Reference> reference_;  // of rank 0
+  std::optional<Reference> reference_;  // on rank 0
 };
 
 }  // namespace

@@ -7,7 +7,7 @@
 namespace meshtrain {
 namespace {
 
-/// [n] of one field of `all`.
+/// Returns one member of `all` as a tensor [n].
 at::Tensor field(const std::vector<Measured>& all, double Measured::*member) {
   at::Tensor values = at::empty({static_cast<int64_t>(all.size())}, at::kDouble);
   for (size_t i = 0; i < all.size(); ++i) values.data_ptr<double>()[i] = all[i].*member;
@@ -28,7 +28,7 @@ std::vector<Measured> worst_of_ranks(const Group& group, const std::vector<Measu
   at::Tensor worst = ranked.eq(largest(group, ranked.clone()));
   const at::Tensor own = field(all, &Measured::own).nan_to_num(kInfinity, kInfinity, 0).masked_fill(~worst, -kInfinity);
   worst = worst.logical_and(own.eq(largest(group, own.clone())));
-  const int64_t size = group.size();  // the lowest rank among the worst
+  const int64_t size = group.size();  // chooses the lowest rank among the worst
   const at::Tensor code = worst.to(at::kLong).mul_(size - group.rank());
   const at::Tensor winner = largest(group, code.clone());
   const at::Tensor others = winner.ne(size - group.rank());

@@ -7,16 +7,16 @@
 
 namespace meshtrain {
 
-/// Something that every rank measured, as one rank found it.
+/// A measurement that every rank makes, as one rank sees it.
 struct Measured {
-  double difference = 0;  ///< what decides who is worst; one that is not a number is the worst of all
-  double own = 0;         ///< decides among equal ones: this rank's share of the difference
+  double difference = 0;  ///< decides which rank is worst; a value that is not a number is the worst
+  double own = 0;         ///< this rank's share of the difference; decides between equal differences
   double value = 0;
-  int64_t rank = 0;  ///< of the group
+  int64_t rank = 0;  ///< rank in the group
 };
 
-/// For each of `all`, as many on every rank of `group`, what the worst rank measured; the same result on every rank.
-/// Every rank must call it.
+/// Returns, for each of `all`, the measurement of the worst rank; the same result on every rank. Every rank of `group`
+/// must call it with the same number of elements.
 std::vector<Measured> worst_of_ranks(const Group& group, const std::vector<Measured>& all);
 
 }  // namespace meshtrain

@@ -57,23 +57,23 @@ YamlValue read_file(const fs::path& file, const std::string& asked_by, std::vect
   source->name = file.string();
   source->folder = fs::absolute(file).parent_path();
   YamlValue recipe = parse_yaml(read_text(file, asked_by), source);
-  if (recipe.kind == YamlValue::Kind::Null) throw InputError(YamlPlace{source}.text() + ": an empty recipe");
+  if (recipe.kind == YamlValue::Kind::Null) throw InputError(YamlLocation{source}.text() + ": an empty recipe");
   if (recipe.kind != YamlValue::Kind::Map) {
-    throw InputError(recipe.place.text() + ": a recipe is a map of keys (model:, data:, train:, ...), not " +
+    throw InputError(recipe.location.text() + ": a recipe is a map of keys (model:, data:, train:, ...), not " +
                      recipe.shown());
   }
-  recipe.place = {source};
+  recipe.location = {source};
 
   const YamlValue extends = take(recipe, "extends");
   if (extends.kind == YamlValue::Kind::Null) return recipe;
   if (extends.kind != YamlValue::Kind::Scalar || extends.text.empty() || has_control_characters(extends.text)) {
-    throw InputError(extends.place.text() + ": extends: " + extends.shown() + " is not the path of a recipe");
+    throw InputError(extends.location.text() + ": extends: " + extends.shown() + " is not the path of a recipe");
   }
   const fs::path base_file = (file.parent_path() / extends.text).lexically_normal();
-  YamlValue base = read_file(base_file, extends.place.text() + ": extends: " + base_file.string() + ": ", chain);
+  YamlValue base = read_file(base_file, extends.location.text() + ": extends: " + base_file.string() + ": ", chain);
   take(base, "name");
   merge_yaml(base, std::move(recipe));
-  base.place = {source};
+  base.location = {source};
   return base;
 }
 
@@ -93,25 +93,25 @@ YamlValue override_layer(const std::string& text) {
   const size_t equals = text.find('=');
   const std::string path = text.substr(0, equals);
   source->option_key = path;
-  const YamlPlace place{source};
+  const YamlLocation location{source};
   if (equals == std::string::npos || path.empty() || path.front() == '.' || path.back() == '.' ||
       path.find("..") != std::string::npos || has_control_characters(path)) {
     throw InputError("--set " + quoted(text) + ": give KEY=VALUE, as in --set train.steps=20");
   }
-  if (path == "extends") throw InputError(place.text() + ": only a file extends another one");
+  if (path == "extends") throw InputError(location.text() + ": only a file extends another one");
 
-  return layer_of(path, parse_yaml(text.substr(equals + 1), source), place);
+  return layer_of(path, parse_yaml(text.substr(equals + 1), source), location);
 }
 
-YamlValue layer_of(const std::string& path, YamlValue value, const YamlPlace& place) {
+YamlValue layer_of(const std::string& path, YamlValue value, const YamlLocation& location) {
   YamlValue layer = std::move(value);
   for (size_t end = path.size(); end != std::string::npos;) {
     const size_t dot = path.rfind('.', end - 1);
     const size_t begin = dot == std::string::npos ? 0 : dot + 1;
     YamlValue outer;
     outer.kind = YamlValue::Kind::Map;
-    outer.place = place;
-    outer.entries.push_back({path.substr(begin, end - begin), place, std::move(layer)});
+    outer.location = location;
+    outer.entries.push_back({path.substr(begin, end - begin), location, std::move(layer)});
     layer = std::move(outer);
     end = dot;
   }

@@ -15,7 +15,7 @@ YamlValue read_layers(const std::filesystem::path& file);
 /// Returns the layer for a --set option, "train.steps=20". Throws InputError.
 YamlValue override_layer(const std::string& text);
 
-/// Returns the map that holds `value` at `path` ("train.steps") and nothing else, each of its maps at `place`.
-YamlValue layer_of(const std::string& path, YamlValue value, const YamlPlace& place);
+/// Returns the map that holds `value` at `path` ("train.steps") and nothing else, each of its maps at `location`.
+YamlValue layer_of(const std::string& path, YamlValue value, const YamlLocation& location);
 
 }  // namespace meshtrain

@@ -17,8 +17,8 @@ constexpr size_t kMaxValues = 100'000;             // aliases of aliases multipl
 constexpr size_t kMaxTextBytes = size_t{4} << 20;  // as do the texts that they stand for
 constexpr size_t kMaxBytes = size_t{1} << 20;      // of a source
 
-[[noreturn]] void refuse(const YamlPlace& place, const std::string& what) {
-  throw InputError(place.text() + ": " + what);
+[[noreturn]] void refuse(const YamlLocation& location, const std::string& what) {
+  throw InputError(location.text() + ": " + what);
 }
 
 struct Size {
@@ -44,7 +44,7 @@ class TreeBuilder final : public YAML::EventHandler {
   YamlValue take() { return std::move(root_); }
 
   void OnDocumentStart(const YAML::Mark& mark) override {
-    if (documents_++ > 0) refuse(place(mark), "a second document begins here: a recipe is one");
+    if (documents_++ > 0) refuse(location(mark), "a second document begins here: a recipe is one");
   }
   void OnDocumentEnd() override {}
 
@@ -63,11 +63,11 @@ class TreeBuilder final : public YAML::EventHandler {
 
   void OnAlias(const YAML::Mark& mark, YAML::anchor_t anchor) override {
     const auto target = anchored_.find(anchor);
-    if (target == anchored_.end()) refuse(place(mark), "an alias inside of what it stands for");
+    if (target == anchored_.end()) refuse(location(mark), "an alias inside of what it stands for");
     add_size(target->second, size_);
-    check_size(place(mark));
+    check_size(location(mark));
     YamlValue copy = target->second;
-    copy.place = place(mark);
+    copy.location = location(mark);
     put(std::move(copy));
   }
 
@@ -92,15 +92,15 @@ class TreeBuilder final : public YAML::EventHandler {
     YAML::anchor_t anchor = 0;
     bool has_key = false;  // map: a key has been read, its value is next
     std::string key;
-    YamlPlace key_place;
+    YamlLocation key_location;
   };
 
-  YamlPlace place(const YAML::Mark& mark) const { return {source_, mark.line + 1, mark.column + 1}; }
+  YamlLocation location(const YAML::Mark& mark) const { return {source_, mark.line + 1, mark.column + 1}; }
 
   YamlValue value(YamlValue::Kind kind, const YAML::Mark& mark) const {
     YamlValue made;
     made.kind = kind;
-    made.place = place(mark);
+    made.location = location(mark);
     return made;
   }
 
@@ -109,12 +109,12 @@ class TreeBuilder final : public YAML::EventHandler {
     for (const char* name : known) {
       if (tag == std::string("tag:yaml.org,2002:") + name) return;
     }
-    refuse(place(mark), "the tag " + quoted(tag) + " means nothing here: remove it");
+    refuse(location(mark), "the tag " + quoted(tag) + " means nothing here: remove it");
   }
 
   void open(YamlValue value, YAML::anchor_t anchor) {
-    if (open_.size() >= kMaxDepth) refuse(value.place, "nested too deeply for a recipe");
-    if (expects_key()) refuse(value.place, "a key is a word, not " + value.shown());
+    if (open_.size() >= kMaxDepth) refuse(value.location, "nested too deeply for a recipe");
+    if (expects_key()) refuse(value.location, "a key is a word, not " + value.shown());
     open_.push_back({std::move(value), anchor, false, {}, {}});
   }
 
@@ -131,7 +131,7 @@ class TreeBuilder final : public YAML::EventHandler {
   void add(YamlValue value, YAML::anchor_t anchor) {
     ++size_.values;
     size_.bytes += value.text.size();
-    check_size(value.place);
+    check_size(value.location);
     if (anchor != 0) anchored_[anchor] = value;
     put(std::move(value));
   }
@@ -142,14 +142,14 @@ class TreeBuilder final : public YAML::EventHandler {
     } else if (expects_key()) {
       take_key(value);
     } else if (Open& parent = open_.back(); parent.value.kind == YamlValue::Kind::Map) {
-      parent.value.entries.push_back({std::move(parent.key), std::move(parent.key_place), std::move(value)});
+      parent.value.entries.push_back({std::move(parent.key), std::move(parent.key_location), std::move(value)});
       parent.has_key = false;
     } else {
       parent.value.items.push_back(std::move(value));
     }
   }
 
-  void check_size(const YamlPlace& at) const {
+  void check_size(const YamlLocation& at) const {
     if (size_.values > kMaxValues) refuse(at, "too many values for a recipe");
     if (size_.bytes > kMaxTextBytes) refuse(at, "the aliases stand for more than 4 MiB of text: this is not a recipe");
   }
@@ -165,18 +165,18 @@ class TreeBuilder final : public YAML::EventHandler {
 
   void take_key(const YamlValue& key) {
     if (key.kind != YamlValue::Kind::Scalar || key.text.empty()) {
-      refuse(key.place, "a key is a word, not " + key.shown());
+      refuse(key.location, "a key is a word, not " + key.shown());
     }
-    if (has_control_characters(key.text)) refuse(key.place, key.shown() + " is not a key");
+    if (has_control_characters(key.text)) refuse(key.location, key.shown() + " is not a key");
     Open& map = open_.back();
     for (const YamlEntry& entry : map.value.entries) {
       if (entry.key != key.text) continue;
-      refuse(key.place,
-             path_of(key.text) + ": appears twice, first in line " + std::to_string(entry.place.line) + ": remove one");
+      refuse(key.location, path_of(key.text) + ": appears twice, first in line " + std::to_string(entry.location.line) +
+                               ": remove one");
     }
     map.has_key = true;
     map.key = key.text;
-    map.key_place = key.place;
+    map.key_location = key.location;
   }
 
   std::shared_ptr<const YamlSource> source_;
@@ -187,7 +187,7 @@ class TreeBuilder final : public YAML::EventHandler {
   std::map<YAML::anchor_t, YamlValue> anchored_;
 };
 
-void check_is_text(const std::string& text, const YamlPlace& whole) {
+void check_is_text(const std::string& text, const YamlLocation& whole) {
   if (text.size() > kMaxBytes) refuse(whole, "more than 1 MiB: this is not a recipe");
   for (const char character : text) {
     const auto byte = static_cast<unsigned char>(character);
@@ -208,12 +208,12 @@ YamlValue parse_yaml(const std::string& text, const std::shared_ptr<const YamlSo
     while (parser.HandleNextDocument(builder)) {
     }
   } catch (const YAML::Exception& error) {
-    const YamlPlace place =
-        error.mark.is_null() ? YamlPlace{source} : YamlPlace{source, error.mark.line + 1, error.mark.column + 1};
-    refuse(place, "not valid YAML: " + error.msg);
+    const YamlLocation location =
+        error.mark.is_null() ? YamlLocation{source} : YamlLocation{source, error.mark.line + 1, error.mark.column + 1};
+    refuse(location, "not valid YAML: " + error.msg);
   }
   YamlValue root = builder.take();
-  if (!root.place.source) root.place = {source};
+  if (!root.location.source) root.location = {source};
   return root;
 }
 

@@ -31,7 +31,7 @@ std::errc parse_number(const std::string& text, T& value) {
 }  // namespace
 
 Reader::Reader(const YamlValue& root, const KnownKeys& keys, Files files)
-    : map_(&root), keys_(&keys), place_{root.place.source}, files_(files) {
+    : map_(&root), keys_(&keys), location_{root.location.source}, files_(files) {
   refuse_unknown_keys();
 }
 
@@ -51,11 +51,11 @@ Reader Reader::enter(const std::string& key) const {
 }
 
 Reader Reader::enter(const std::string& key, const YamlValue& map) const {
-  if (map.kind != YamlValue::Kind::Map) fail_at(map.place, path_of(key), map.shown() + " is not a map of keys");
+  if (map.kind != YamlValue::Kind::Map) fail_at(map.location, path_of(key), map.shown() + " is not a map of keys");
   Reader inner = *this;
   inner.map_ = &map;
   inner.path_ = path_of(key);
-  if (map.place.source) inner.place_ = map.place;
+  if (map.location.source) inner.location_ = map.location;
   inner.refuse_unknown_keys();
   return inner;
 }
@@ -63,13 +63,13 @@ Reader Reader::enter(const std::string& key, const YamlValue& map) const {
 void Reader::refuse_unknown_keys() const {
   for (const YamlEntry& entry : map_->entries) {
     if (keys_->has(path_, entry.key)) continue;
-    fail_at(entry.place, path_of(entry.key), "unknown key" + keys_->suggestion(path_, entry.key));
+    fail_at(entry.location, path_of(entry.key), "unknown key" + keys_->suggestion(path_, entry.key));
   }
 }
 
 void Reader::fail(const std::string& key, const std::string& what) const {
   const YamlValue* given = map_->find(key);  // a null has a location too
-  fail_at(given == nullptr ? place_ : given->place, path_of(key), what);
+  fail_at(given == nullptr ? location_ : given->location, path_of(key), what);
 }
 
 void Reader::fail_item(const std::string& path, size_t item, const std::string& key, const std::string& what) const {
@@ -81,19 +81,19 @@ void Reader::fail_item(const std::string& path, size_t item, const std::string& 
   }
   const YamlValue* each = given != nullptr && item < given->items.size() ? &given->items[item] : given;
   const YamlValue* value = each != nullptr && !key.empty() ? each->find(key) : nullptr;
-  const YamlValue* place = value != nullptr ? value : each;
+  const YamlValue* found = value != nullptr ? value : each;
   const std::string of_item = key.empty() ? "" : "[" + std::to_string(item) + "]." + key;
-  fail_at(place == nullptr ? place_ : place->place, path_of(path) + of_item, what);
+  fail_at(found == nullptr ? location_ : found->location, path_of(path) + of_item, what);
 }
 
 void Reader::fail_settled(const std::string& key, const std::string& given, const std::string& settled) const {
   fail(key, given + " differs from the " + settled + " of " + owner_);
 }
 
-void Reader::fail_at(const YamlPlace& place, const std::string& path, const std::string& what) const {
+void Reader::fail_at(const YamlLocation& location, const std::string& path, const std::string& what) const {
   // The name of an option that sets only this key already contains the key.
-  const bool said = place.source && place.source->option_key == path;
-  throw InputError(place.text() + ": " + (said ? "" : path + ": ") + what);
+  const bool said = location.source && location.source->option_key == path;
+  throw InputError(location.text() + ": " + (said ? "" : path + ": ") + what);
 }
 
 const std::string& Reader::word(const std::string& key, const YamlValue& given) const {
@@ -102,7 +102,7 @@ const std::string& Reader::word(const std::string& key, const YamlValue& given) 
   return given.text;
 }
 
-void Reader::check_choice(const YamlPlace& place, const std::string& path, const Rule& rule,
+void Reader::check_choice(const YamlLocation& location, const std::string& path, const Rule& rule,
                           const std::string& word) const {
   if (rule.choices.empty()) return;
   for (const std::string& choice : rule.choices) {
@@ -111,14 +111,15 @@ void Reader::check_choice(const YamlPlace& place, const std::string& path, const
   const auto longer = std::find_if(rule.choices.begin(), rule.choices.end(),
                                    [&](const std::string& choice) { return choice.starts_with(word + "_"); });
   const std::string meant = longer != rule.choices.end() ? *longer : nearest(word, rule.choices);
-  fail_at(place, path,
+  fail_at(location, path,
           quoted(word) + " is not one of " + joined(rule.choices) +
               (meant.empty() ? "" : "; did you mean \"" + meant + "\"?"));
 }
 
 void Reader::check_bounds(const std::string& key, const YamlValue& given, const Rule& rule, double value) const {
   const auto refuse = [&](const std::string& bound, double limit) {
-    fail_at(given.place, path_of(key), given.text + " is impossible: it must be " + bound + " " + scalar_text(limit));
+    fail_at(given.location, path_of(key),
+            given.text + " is impossible: it must be " + bound + " " + scalar_text(limit));
   };
   if (rule.least && value < *rule.least) refuse("at least", *rule.least);
   if (rule.above && value <= *rule.above) refuse("above", *rule.above);
@@ -137,12 +138,12 @@ void Reader::read(const std::string& key, const YamlValue& given, const Rule& ru
     using Limits = std::numeric_limits<int64_t>;
     const bool below = given.text.starts_with('-');
     const std::optional<double>& bound = below ? rule.least : rule.most;
-    fail_at(given.place, path_of(key),
+    fail_at(given.location, path_of(key),
             given.text + " is impossible: it must be at " + (below ? "least " : "most ") +
                 (bound ? scalar_text(*bound) : scalar_text(below ? Limits::min() : Limits::max())));
   }
   if (error != std::errc()) {
-    fail_at(given.place, path_of(key),
+    fail_at(given.location, path_of(key),
             given.shown() + " is not a whole number" + (rule.minus_one.empty() ? "" : " nor " + rule.minus_one));
   }
   check_bounds(key, given, rule, static_cast<double>(value));
@@ -151,7 +152,7 @@ void Reader::read(const std::string& key, const YamlValue& given, const Rule& ru
 void Reader::read(const std::string& key, const YamlValue& given, const Rule& rule, double& value) const {
   const bool is_number =
       given.kind == YamlValue::Kind::Scalar && !given.quoted && parse_number(given.text, value) == std::errc();
-  if (!is_number || !std::isfinite(value)) fail_at(given.place, path_of(key), given.shown() + " is not a number");
+  if (!is_number || !std::isfinite(value)) fail_at(given.location, path_of(key), given.shown() + " is not a number");
   check_bounds(key, given, rule, value);
 }
 
@@ -166,12 +167,12 @@ void Reader::read(const std::string& key, const YamlValue& given, const Rule&, b
 
 void Reader::read(const std::string& key, const YamlValue& given, const Rule& rule, std::string& value) const {
   value = word(key, given);
-  check_choice(given.place, path_of(key), rule, value);
+  check_choice(given.location, path_of(key), rule, value);
 }
 
 void Reader::read(const std::string& key, const YamlValue& given, const Rule&, std::filesystem::path& value) const {
   if (word(key, given).empty()) fail(key, "an empty path; null stands for none");
-  value = (given.place.source->folder / given.text).lexically_normal();
+  value = (given.location.source->folder / given.text).lexically_normal();
   if (!value.has_filename()) value = value.parent_path();
 }
 
@@ -190,7 +191,7 @@ void Reader::read(const std::string& key, const YamlValue& given, const Rule& ru
   value.clear();
   for (const YamlValue& item : given.items) {
     if (item.kind != YamlValue::Kind::Scalar) fail(key, item.shown() + " is not a single word");
-    check_choice(item.place, path_of(key), rule, item.text);
+    check_choice(item.location, path_of(key), rule, item.text);
     value.push_back(item.text);
   }
 }
@@ -202,7 +203,7 @@ void Reader::read(const std::string& key, const YamlValue& given, const Rule& ru
   }
   value.clear();
   for (const YamlEntry& entry : given.entries) {
-    check_choice(entry.place, path_of(key), {.choices = rule.choices}, entry.key);
+    check_choice(entry.location, path_of(key), {.choices = rule.choices}, entry.key);
     if (entry.value.kind == YamlValue::Kind::Null) continue;
     const std::string axis = key + "." + entry.key;
     int64_t size = 0;

@@ -81,14 +81,15 @@ class Reader {
   void read(const std::string& key, const YamlValue& given, const Rule& rule,
             std::map<std::string, int64_t>& value) const;
   const std::string& word(const std::string& key, const YamlValue& given) const;
-  void check_choice(const YamlPlace& place, const std::string& path, const Rule& rule, const std::string& word) const;
+  void check_choice(const YamlLocation& location, const std::string& path, const Rule& rule,
+                    const std::string& word) const;
   void check_bounds(const std::string& key, const YamlValue& given, const Rule& rule, double value) const;
-  [[noreturn]] void fail_at(const YamlPlace& place, const std::string& path, const std::string& what) const;
+  [[noreturn]] void fail_at(const YamlLocation& location, const std::string& path, const std::string& what) const;
 
   const YamlValue* map_;
   const KnownKeys* keys_;
-  YamlPlace place_;   // of the map, for messages about absent keys; without one, that of the map around it
-  std::string path_;  // "train", "data.mixture[0]": the path of this map
+  YamlLocation location_;  // of the map, for messages about absent keys; without one, that of the map around it
+  std::string path_;       // "train", "data.mixture[0]": the path of this map
   Files files_;
   std::string owner_;
 };

@@ -14,7 +14,7 @@ bool is_control(char character) {
 
 }  // namespace
 
-std::string YamlPlace::text() const {
+std::string YamlLocation::text() const {
   if (!source) return "recipe";
   if (!source->is_file || line == 0) return source->name;
   return source->name + ":" + std::to_string(line) + ":" + std::to_string(column);

@@ -16,7 +16,7 @@ struct YamlSource {
 };
 
 /// A location in a source, for messages.
-struct YamlPlace {
+struct YamlLocation {
   std::shared_ptr<const YamlSource> source;
   int line = 0;    ///< from 1; 0: the source as a whole
   int column = 0;  ///< from 1
@@ -32,7 +32,7 @@ struct YamlValue {
   enum class Kind { Null, Scalar, List, Map };
 
   Kind kind = Kind::Null;
-  YamlPlace place;
+  YamlLocation location;
   std::string text;     ///< scalar
   bool quoted = false;  ///< scalar in quotes, or one tagged !!str: a text whatever it looks like
   std::vector<YamlValue> items;
@@ -48,7 +48,7 @@ struct YamlValue {
 
 struct YamlEntry {
   std::string key;
-  YamlPlace place;
+  YamlLocation location;
   YamlValue value;
 };
 

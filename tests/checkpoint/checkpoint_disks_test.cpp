@@ -1,4 +1,4 @@
-// Checkpoints on hosts that share a disk or have one each. Half of the world's ranks are taken to be another host.
+// Checkpoints on hosts that share a disk or have one each. Half of the world's ranks simulate a second host.
 #include "runtime/run/checkpoint_disks.h"
 
 #include <gtest/gtest.h>
@@ -39,7 +39,7 @@ class CheckpointDisksTest : public ::testing::TestWithParam<bool> {
 
   CheckpointDisks start(const fs::path& resumed = {}) const { return {folder(), ranks_, resumed}; }
 
-  /// Every rank writes a file of a checkpoint, rank 0 its manifest; it gets its name.
+  /// Writes a file of a checkpoint on every rank and a manifest on rank 0, and completes the checkpoint.
   void write(CheckpointDisks& disks, int64_t step) const {
     disks.begin(step);
     std::ofstream(disks.partial(step) / std::to_string(ranks_.rank())) << step;
@@ -48,7 +48,7 @@ class CheckpointDisksTest : public ::testing::TestWithParam<bool> {
     disks.complete(step);
   }
 
-  /// Looks while no rank changes anything.
+  /// Returns the steps while no rank changes anything.
   Steps steps() const {
     ranks_.barrier();
     const Steps steps = folder().steps();
@@ -60,7 +60,7 @@ class CheckpointDisksTest : public ::testing::TestWithParam<bool> {
     if (this->host() == host && is_first_of_host()) action();
     ranks_.barrier();
   }
-  /// What all ranks throw.
+  /// Returns the message of the error that all ranks throw.
   template <class Error>
   std::string message(const std::function<void()>& action) const {
     try {
@@ -89,7 +89,7 @@ TEST_P(CheckpointDisksTest, OldOnesGoOnEveryHost) {
   EXPECT_TRUE(fs::exists(folder().step(40) / std::to_string(ranks_.rank())));
 }
 
-// Names that sort behind every checkpoint to come made a host take away its part of each of them.
+// A host once removed its part of each new checkpoint because other folders sorted after it.
 TEST_P(CheckpointDisksTest, RankZeroAloneDecidesWhatGoes) {
   CheckpointDisks disks = start();
   write(disks, 10);
@@ -142,7 +142,7 @@ TEST_P(CheckpointDisksTest, CheckpointsOfOlderVersionsHaveNoIdAndAreGoneOnFrom) 
     for (const int64_t step : {10, 20}) fs::create_directories(folder().step(step));
   }
   ranks_.barrier();
-  EXPECT_TRUE(has(message<InputError>([&] { start(); }), "of a run without an id, this run begins"));
+  EXPECT_TRUE(has(message<InputError>([&] { start(); }), "of a run without an id, this is a new run"));
   CheckpointDisks disks = start(folder_of(0).step(10));
   disks.settle(10);
   write(disks, 30);
@@ -151,7 +151,7 @@ TEST_P(CheckpointDisksTest, CheckpointsOfOlderVersionsHaveNoIdAndAreGoneOnFrom) 
   EXPECT_EQ(folder().owners().size(), 1u);
 }
 
-// Where rank 0's host, or the other one, cannot rename: the newest that rank 0 lists is there on both.
+// When one host cannot rename, the newest checkpoint that rank 0 lists exists on both hosts.
 TEST_P(CheckpointDisksTest, ARenameThatFailsLeavesACheckpointOnEveryHost) {
   for (int failing = 0; failing < hosts_.num_hosts(); ++failing) {
     const int64_t last = failing == 0 ? 10 : 30, next = last + 10;
@@ -186,7 +186,7 @@ TEST_P(CheckpointDisksTest, WhatRankZeroHasTakenAwayGoesOnTheOthers) {
   EXPECT_EQ(steps(), own_disks() ? Steps{20} : (Steps{10, 20}));
 }
 
-// One host has put them out of the way, the other cannot. They are nobody's leftovers.
+// One host has set the checkpoints aside, the other cannot. Nobody removes them as leftovers.
 TEST_P(CheckpointDisksTest, WhatIsAbandonedIsNeverRemoved) {
   CheckpointDisks disks = start();
   for (const int64_t step : {10, 20}) write(disks, step);
@@ -203,7 +203,7 @@ TEST_P(CheckpointDisksTest, WhatIsAbandonedIsNeverRemoved) {
   EXPECT_TRUE(fs::exists(folder().folder() / "abandoned-step-00000020" / std::to_string(ranks_.rank())));
 }
 
-// Else a host that comes first would have none of what rank 0's host still lists.
+// Otherwise a host that goes first would lack checkpoints that rank 0's host still lists.
 TEST_P(CheckpointDisksTest, RankZerosHostAbandonsFirst) {
   CheckpointDisks disks = start();
   for (const int64_t step : {10, 20}) write(disks, step);
@@ -228,7 +228,8 @@ TEST_P(CheckpointDisksTest, AnOldOneThatCannotBeRenamedStaysWithAWarning) {
   const std::string said = ::testing::internal::GetCapturedStderr();
   if (!stays || !is_first_of_host()) return;
   EXPECT_TRUE(said.starts_with("meshtrain: warning: on ")) << said;
-  EXPECT_TRUE(has(said, " an old checkpoint stays: cannot rename " + folder().step(10).string() + " to ")) << said;
+  EXPECT_TRUE(has(said, " cannot remove an old checkpoint: cannot rename " + folder().step(10).string() + " to "))
+      << said;
   EXPECT_TRUE(has(said, ": Invalid cross-device link\n")) << said;
   EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 1) << said;
 }

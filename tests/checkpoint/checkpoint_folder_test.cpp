@@ -36,7 +36,7 @@ TEST(CheckpointFolder, OnlyWhatIsCompleteCounts) {
   EXPECT_EQ(folder.steps(), (std::vector<int64_t>{9, 10, 123456789}));
   make(folder.partial(20, "a"));
   folder.complete(20, "a");
-  folder.complete(20, "a");  // another host's turn
+  folder.complete(20, "a");  // as another host
   EXPECT_EQ(folder.steps().back(), 123456789);
   EXPECT_TRUE(fs::exists(folder.step(20) / "inside"));
   EXPECT_FALSE(fs::exists(folder.partial(20, "a")));
@@ -106,14 +106,14 @@ TEST(CheckpointFolder, OnlyAFolderThatIsThereBecomesACheckpoint) {
   folder.claim("0123456789abcdef");
   EXPECT_EQ(folder.owners(), std::vector<std::string>{"0123456789abcdef"});
   folder.begin(3, "a");
-  folder.begin(3, "a");  // another host's turn
+  folder.begin(3, "a");  // as another host
   fs::remove(folder.partial(3, "a"));
   EXPECT_EQ(message([&] { folder.complete(3, "a"); }),
             "cannot rename " + folder.partial(3, "a").string() + " to step-00000003: No such file or directory");
   EXPECT_EQ(folder.steps(), std::vector<int64_t>{});
 }
 
-// A server of files may do what it is asked, lose the answer and be asked again: it then finds nothing to rename.
+// A file server may do a rename, lose the answer and get the request again: it then finds nothing to rename.
 TEST(CheckpointFolder, ARenameWhoseAnswerWasLostIsDone) {
   for (const std::string error : {"ENOENT", "ESTALE"}) {
     const ScratchFolder scratch;

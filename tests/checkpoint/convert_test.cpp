@@ -1,4 +1,4 @@
-// Checkpoints of every mesh, to Hugging Face folders and from them.
+// Checkpoints of every mesh, exported to Hugging Face folders and imported from them.
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -23,8 +23,8 @@ struct SavedMesh {
   std::string sharding;
 };
 
-/// Meshes of the whole world.
-std::vector<SavedMesh> places() {
+/// Returns meshes over the complete world.
+std::vector<SavedMesh> meshes() {
   switch (world().size()) {
     case 1:
       return {{1, 1, 1, "no_shard"}};
@@ -51,10 +51,17 @@ class Convert : public ::testing::Test {
 
   fs::path path(const std::string& name) const { return scratch_.path() / name; }
 
-  Recipe recipe(const SavedMesh& place, const SavedModel& kind) const {
+  Recipe recipe(const SavedMesh& saved_mesh, const SavedModel& kind) const {
     const Variant variant{kind.family, kind.tied, "mha", "none", "one", kind.precision, kind.optimizer, kind.frozen};
-    const Cell cell{variant,      place.dp,     place.tp, place.cp,      place.cp > 1 ? "ring" : "none",
-                    "contiguous", place.tp > 1, 1,        place.sharding};
+    const Cell cell{variant,
+                    saved_mesh.dp,
+                    saved_mesh.tp,
+                    saved_mesh.cp,
+                    saved_mesh.cp > 1 ? "ring" : "none",
+                    "contiguous",
+                    saved_mesh.tp > 1,
+                    1,
+                    saved_mesh.sharding};
     return recipe_of(cell, world().size() == 1, scratch_.path());
   }
 
@@ -67,11 +74,11 @@ TEST_F(Convert, ExportsWhatTheTrainerWouldExport) {
                                          {"qwen2", "fp16_mixed", "sgd"},
                                          {"llama", "bf16", "adamw"}};
   int number = 0;
-  for (const SavedMesh& place : places()) {
+  for (const SavedMesh& saved_mesh : meshes()) {
     const SavedModel& kind = kinds[static_cast<size_t>(number) % kinds.size()];
-    SCOPED_TRACE(place.sharding + " " + kind.family + " " + kind.precision);
+    SCOPED_TRACE(saved_mesh.sharding + " " + kind.family + " " + kind.precision);
     const std::string name = std::to_string(number++);
-    Training training(recipe(place, kind), world());
+    Training training(recipe(saved_mesh, kind), world());
     training.run(2);
     training.save(path("run" + name));
     training.export_to(path("gathered" + name));
@@ -81,7 +88,7 @@ TEST_F(Convert, ExportsWhatTheTrainerWouldExport) {
     EXPECT_EQ(exported.step, 2);
     EXPECT_TRUE(contents(path("exported" + name)) == contents(path("gathered" + name)));
 
-    // As the optimizer has them, rounded once.
+    // The optimizer's weights, rounded once.
     export_checkpoint(newest(path("run" + name)), path("wide" + name), {.dtype = at::kDouble});
     const SafetensorsFolder narrow(path("exported" + name)), wide(path("wide" + name));
     bool rounded = false;
@@ -95,7 +102,7 @@ TEST_F(Convert, ExportsWhatTheTrainerWouldExport) {
   world().barrier();
 }
 
-/// A folder of weights of `dtype` for the recipe's model.
+/// Writes a folder of weights of `dtype` for the recipe's model.
 void write_folder(const fs::path& folder, const ModelShape& shape, at::ScalarType dtype) {
   const std::vector<TensorEntry> tensors = declared_tensors(shape, dtype);
   FolderWriter writer(folder, shape, {}, tensors, /*max_file_bytes=*/100'000);
@@ -111,11 +118,11 @@ TEST_F(Convert, TrainsFromAnImportAsFromTheFolderItself) {
       {{"qwen2", "fp16_mixed", "sgd"}, at::kBFloat16},
       {{"llama", "bf16", "adamw", "parts"}, at::kBFloat16}};
   int number = 0;
-  for (const SavedMesh& place : places()) {
+  for (const SavedMesh& saved_mesh : meshes()) {
     const auto& [kind, dtype] = kinds[static_cast<size_t>(number) % kinds.size()];
-    SCOPED_TRACE(place.sharding + " " + kind.family + " " + kind.precision);
+    SCOPED_TRACE(saved_mesh.sharding + " " + kind.family + " " + kind.precision);
     const std::string name = std::to_string(number++);
-    Recipe fresh = recipe(place, kind), pretrained = fresh;
+    Recipe fresh = recipe(saved_mesh, kind), pretrained = fresh;
     if (kind.optimizer == "sgd") fresh.optimizer.momentum = pretrained.optimizer.momentum = 0.9;
     pretrained.model.hf = path("folder" + name);
     pretrained.model.init = "pretrained";
@@ -135,7 +142,7 @@ TEST_F(Convert, TrainsFromAnImportAsFromTheFolderItself) {
     const Resumed resumed = training.resume(path("run" + name) / "checkpoints");
     EXPECT_EQ(resumed.state.step, 0);
     EXPECT_EQ(training.run(3), expected);
-    if (kind.precision == "fp16_mixed") continue;  // whose scale goes on from where it is
+    if (kind.precision == "fp16_mixed") continue;  // its loss scale continues from the checkpoint
     training.resume(path("run" + name) / "checkpoints");
     EXPECT_EQ(training.run(3), expected) << "with moments that were there before";
   }

@@ -1,4 +1,4 @@
-// A checkpoint that is not whole is never taken for one.
+// An incomplete or damaged checkpoint is never used.
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -50,7 +50,7 @@ class Damage : public ::testing::Test {
     return folder_ / ("rank-" + std::string(5 - rank.size(), '0') + rank + ".safetensors");
   }
 
-  /// What all ranks say when they are to go on from it.
+  /// Returns the message of all ranks when they resume from the checkpoint.
   std::string complaint() {
     world().barrier();
     std::string message;
@@ -62,9 +62,9 @@ class Damage : public ::testing::Test {
     world().barrier();
     return message;
   }
-  /// After rank 0 has done `damage`.
+  /// Returns the message after rank 0 has called `damage`.
   std::string complaint_after(const std::function<void()>& damage) {
-    world().barrier();  // nobody looks at it any more
+    world().barrier();  // nobody still reads it
     if (world().rank() == 0) damage();
     return complaint();
   }
@@ -124,7 +124,7 @@ TEST_F(Damage, NoChangeOfAnyByteIsTakenForTheCheckpoint) {
   std::mt19937_64 generator(11);
   for (const fs::path& file : {last_file(), folder_ / "manifest.json"}) {
     const std::string untouched = content(file);
-    const size_t header = file == last_file() ? 4000 : untouched.size();  // where more happens than a checksum's test
+    const size_t header = file == last_file() ? 4000 : untouched.size();  // bytes where more than a checksum is checked
     for (int i = 0; i < 400; ++i) {
       std::string damaged = untouched;
       const size_t at = generator() % (i % 2 == 0 ? header : untouched.size());
@@ -156,7 +156,7 @@ TEST_F(Damage, AnotherModelIsRefusedWithTheDifference) {
   training_ = std::make_unique<Training>(other, world());
   const std::string message = complaint();
   EXPECT_TRUE(has(message, "the recipe contradicts the checkpoint " + folder_.string() +
-                               ": model.intermediate_size: 96, was 80; train.seed: 7, was 42: go on with"))
+                               ": model.intermediate_size: 96, was 80; train.seed: 7, was 42: use the recipe"))
       << message;
 }
 

@@ -6,7 +6,8 @@
 
 namespace meshtrain::testing {
 
-/// manifest.json as meshtrain wrote it in format 1: each file repeats the names, dtypes and shapes of its tensors.
+/// Returns manifest.json in format 1, as meshtrain wrote it: each file repeats the names, dtypes and shapes of its
+/// tensors.
 std::string format_1_text(const Manifest& manifest);
 
 }  // namespace meshtrain::testing

@@ -1,4 +1,4 @@
-// Text is the same on every tp mesh, and from a checkpoint whatever mesh wrote it.
+// Generated text is the same on every tp mesh, and from a checkpoint of any mesh.
 
 #include "runtime/generate/generate.h"
 
@@ -28,7 +28,7 @@ DeviceMesh tp_mesh(const Group& ranks) {
   return DeviceMesh(MeshLayout({{"dp", 1}, {"cp", 1}, {"tp", ranks.size()}}), ranks);
 }
 
-/// Tokens of two prompts, with `sampling`.
+/// Returns the tokens generated for two prompts, with `sampling`.
 std::vector<std::vector<int64_t>> texts(LanguageModel& model, const SamplingOptions& sampling) {
   std::vector<std::vector<int64_t>> all;
   for (const std::vector<int64_t>& prompt : {std::vector<int64_t>{3}, {5, 4, 50, 9, 9, 1, 77}}) {
@@ -44,7 +44,7 @@ Cell cell_of(const std::string& family, bool tied, const std::string& precision)
 TEST(GenerateOnMeshes, TokensAreThoseOfOneRank) {
   for (const auto& [family, tied] : {std::pair{"llama", false}, {"qwen3", true}, {"qwen2", false}}) {
     ModelShape shape = recipe_of(cell_of(family, tied, "fp64"), true, "").model.shape;
-    shape.initializer_range = 0.4;  // so that the next token is hard to guess
+    shape.initializer_range = 0.4;  // the next token is then hard to guess
     const auto draw_weights = [](const Parameter& parameter) { initialize(parameter, 11); };
     const DeviceMesh all = tp_mesh(world()), alone = tp_mesh(Group());
     LanguageModel on_all(shape, all, at::kDouble, draw_weights), on_one(shape, alone, at::kDouble, draw_weights);
@@ -79,7 +79,7 @@ TEST(GenerateOnMeshes, OtherAxesAreRefused) {
   }
 }
 
-/// A checkpoint that a mesh of all ranks with shards has written, and its export.
+/// A checkpoint written by a mesh of all ranks with shards, and its export.
 class GenerateFromCheckpoint : public ::testing::Test {
  protected:
   GenerateFromCheckpoint() : scratch_(world()) {
@@ -111,7 +111,7 @@ class GenerateFromCheckpoint : public ::testing::Test {
     return texts(model, {});
   }
 
-  /// What this rank alone says of the checkpoint after rank 0 has flipped the first byte of a piece of `tensor`.
+  /// Returns this rank's message for the checkpoint after rank 0 has flipped the first byte of a piece of `tensor`.
   std::string complaint_after_damage(const std::string& tensor) {
     const fs::path folder = find_model(run());
     if (world().rank() == 0) {

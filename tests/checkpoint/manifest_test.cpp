@@ -24,7 +24,7 @@ CheckpointHead head() {
   return head;
 }
 
-/// What a rank says of boxes of one tensor, model.x of [4, 3].
+/// Returns a rank's part of the manifest for boxes of one tensor, model.x of [4, 3].
 std::string part(const std::string& file, const std::vector<Box>& boxes, const std::string& name = "model.x",
                  at::ScalarType dtype = at::kFloat) {
   ManifestPart part({file, 7});
@@ -47,7 +47,7 @@ std::string complaint_of(const std::vector<std::string>& parts) {
   return complaint(manifest_text(head(), parts));
 }
 
-/// `text` with `from` replaced, and the checksum as it has to be.
+/// Returns `text` with `from` replaced, and the checksum corrected.
 std::string changed(const std::string& text, const std::string& from, const std::string& to) {
   std::string other = text.substr(0, text.rfind(",\n \"xxh3\""));
   const size_t at = other.find(from);
@@ -192,7 +192,7 @@ TEST(Manifest, NoByteOfItChangesUnseen) {
   }
 }
 
-/// What anyone could write, with a checksum that is right: it is refused or says something, and nothing else happens.
+/// Any text with a right checksum is read or refused, and nothing else happens.
 TEST(Manifest, AnyTextIsReadOrRefused) {
   if (testing::world().size() > 1) GTEST_SKIP() << "one rank is as good as many";
   const std::string text = manifest_text(head(), {part("a", kUpper), part("b", kLower)});

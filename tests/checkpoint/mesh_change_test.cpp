@@ -1,4 +1,4 @@
-// Whatever mesh wrote a checkpoint, every other reads it to the bit, and goes on.
+// Every mesh reads the checkpoint of every other mesh, equal to the bit, and continues.
 
 #include <gtest/gtest.h>
 
@@ -17,8 +17,8 @@
 namespace meshtrain::testing {
 namespace {
 
-/// A mesh of some of the world's ranks, and how the model is cut there.
-struct Place {
+/// A mesh of some of the world's ranks, and the cut of the model there.
+struct MeshChoice {
   int64_t dp, tp, cp;
   std::string sharding;
   std::vector<std::string> order = {"dp", "cp", "tp"};
@@ -26,7 +26,7 @@ struct Place {
   int64_t size() const { return dp * tp * cp; }
 };
 
-const std::vector<Place> kPlaces = {
+const std::vector<MeshChoice> kChoices = {
     {1, 1, 1, "no_shard"},
     {2, 1, 1, "full_shard"},
     {1, 2, 1, "no_shard"},
@@ -42,16 +42,16 @@ const std::vector<Place> kPlaces = {
     {8, 1, 1, "shard_grad_op+"},
 };
 
-/// Those of as many ranks as the world has, and of fewer.
-std::vector<Place> places(const std::vector<int64_t>& sizes) {
-  std::vector<Place> fitting;
-  for (const Place& place : kPlaces) {
-    if (std::find(sizes.begin(), sizes.end(), place.size()) != sizes.end()) fitting.push_back(place);
+/// Returns the choices with as many ranks as the world has, and with fewer.
+std::vector<MeshChoice> choices(const std::vector<int64_t>& sizes) {
+  std::vector<MeshChoice> fitting;
+  for (const MeshChoice& choice : kChoices) {
+    if (std::find(sizes.begin(), sizes.end(), choice.size()) != sizes.end()) fitting.push_back(choice);
   }
   return fitting;
 }
 
-/// In which numbers are stored, and what of them.
+/// The settings of a training that decide the dtypes and tensors of its checkpoint.
 struct Kind {
   std::string precision, optimizer, frozen;
   bool tied, rounds_stochastically = false;
@@ -62,20 +62,20 @@ struct Kind {
   }
 };
 
-Recipe recipe_on(const Place& place, const Kind& kind, const std::filesystem::path& folder) {
+Recipe recipe_on(const MeshChoice& choice, const Kind& kind, const std::filesystem::path& folder) {
   const Variant variant{"qwen3", kind.tied, "mha", "none", "one", kind.precision, kind.optimizer, kind.frozen};
-  const bool alone = place.size() == 1;
-  const Cell cell{variant,      place.dp,     place.tp, place.cp,      place.cp > 1 ? "ring" : "none",
-                  "contiguous", place.tp > 1, 1,        place.sharding};
+  const bool alone = choice.size() == 1;
+  const Cell cell{variant,      choice.dp,     choice.tp, choice.cp,      choice.cp > 1 ? "ring" : "none",
+                  "contiguous", choice.tp > 1, 1,         choice.sharding};
   Recipe recipe = recipe_of(cell, alone, folder);
-  recipe.parallel.order = place.order;
+  recipe.parallel.order = choice.order;
   recipe.train.stochastic_rounding = kind.rounds_stochastically;
   if (kind.precision == "fp16_mixed") recipe.train.loss_scale = LossScaleRecipe{.initial = 1024, .growth_interval = 3};
   if (kind.optimizer == "sgd") recipe.optimizer.momentum = 0.9;
   return recipe;
 }
 
-/// The first `size` ranks of the world; of the others, those that are like them. Collective.
+/// Returns the first `size` ranks of the world; on other ranks a similar group. Collective.
 Group first_ranks(int64_t size) {
   static std::map<int64_t, Group> groups = {{world().size(), world()}};  // communicators are few
   if (groups.contains(size)) return groups.at(size);
@@ -85,11 +85,11 @@ Group first_ranks(int64_t size) {
   return groups.emplace(size, world().split(members, "ranks")).first->second;
 }
 
-bool takes_part(const Place& place) {
-  return world().rank() < place.size();
+bool takes_part(const MeshChoice& choice) {
+  return world().rank() < choice.size();
 }
 
-void every_mesh_reads_every_other(const Kind& kind, const std::vector<Place>& all) {
+void every_mesh_reads_every_other(const Kind& kind, const std::vector<MeshChoice>& all) {
   SCOPED_TRACE(kind.name());
   const ScratchFolder folder(world());
   if (world().rank() == 0) write_tokens(folder.path());
@@ -100,7 +100,7 @@ void every_mesh_reads_every_other(const Kind& kind, const std::vector<Place>& al
     const Group ranks = first_ranks(all[i].size());
     if (!takes_part(all[i])) continue;
     trainings[i] = std::make_unique<Training>(recipe_on(all[i], kind, folder.path()), ranks);
-    trainings[i]->run(1 + static_cast<int64_t>(i) % 3);  // so that none has what another is to get
+    trainings[i]->run(1 + static_cast<int64_t>(i) % 3);  // so that no training has the state it will read
     trainings[i]->save(path(i, ""));
   }
   world().barrier();
@@ -113,7 +113,7 @@ void every_mesh_reads_every_other(const Kind& kind, const std::vector<Place>& al
     world().barrier();
     for (size_t to = 0; world().rank() == 0 && to < all.size(); ++to) {
       EXPECT_EQ(difference(newest(path(from, "")), newest(path(from, "." + std::to_string(to)))), "")
-          << "from place " << from << " to " << to;
+          << "from mesh " << from << " to " << to;
     }
   }
   world().barrier();
@@ -125,24 +125,24 @@ TEST(MeshChange, EveryMeshReadsEveryOtherToTheBit) {
                                    {"bf16_mixed", "muon", "bottom", false},
                                    {"fp16_mixed", "sgd", "none", true}};
   if (world().size() == 8) {
-    every_mesh_reads_every_other(kinds[0], places({1, 4, 8}));
+    every_mesh_reads_every_other(kinds[0], choices({1, 4, 8}));
   } else if (world().size() == 4) {
-    every_mesh_reads_every_other(kinds[1], places({1, 2, 4}));
-    every_mesh_reads_every_other(kinds[2], places({2, 4}));
+    every_mesh_reads_every_other(kinds[1], choices({1, 2, 4}));
+    every_mesh_reads_every_other(kinds[2], choices({2, 4}));
   } else {
-    for (const Kind& kind : kinds) every_mesh_reads_every_other(kind, places({1, world().size()}));
+    for (const Kind& kind : kinds) every_mesh_reads_every_other(kind, choices({1, world().size()}));
   }
 }
 
 constexpr int64_t kSteps = 20, kSaved = 7;
 
-/// Saved after some steps, another training goes on from there, and one that was never interrupted beside it.
-void goes_on_as_if_nothing_was(const Place& place, const Kind& kind) {
-  SCOPED_TRACE(kind.name() + " " + place.sharding);
+/// Saves after some steps; another training continues from there and must equal one that was never interrupted.
+void goes_on_as_if_nothing_was(const MeshChoice& choice, const Kind& kind) {
+  SCOPED_TRACE(kind.name() + " " + choice.sharding);
   const ScratchFolder folder(world());
   if (world().rank() == 0) write_tokens(folder.path());
   world().barrier();
-  const Recipe recipe = recipe_on(place, kind, folder.path());
+  const Recipe recipe = recipe_on(choice, kind, folder.path());
   Training uninterrupted(recipe, world());
   uninterrupted.run(kSaved);
   uninterrupted.save(folder.path() / "run");
@@ -160,22 +160,23 @@ TEST(MeshChange, OnTheSameMeshLossesAreThoseOfOneRunToTheBit) {
                                    {"bf16_mixed", "muon", "parts", false},
                                    {"bf16", "sgd", "none", false, /*rounds_stochastically=*/true}};
   size_t next = 0;
-  for (const Place& place : places({world().size()})) {
-    goes_on_as_if_nothing_was(place, kinds[next++ % kinds.size()]);
-    if (world().size() <= 2) goes_on_as_if_nothing_was(place, kinds[next++ % kinds.size()]);
+  for (const MeshChoice& choice : choices({world().size()})) {
+    goes_on_as_if_nothing_was(choice, kinds[next++ % kinds.size()]);
+    if (world().size() <= 2) goes_on_as_if_nothing_was(choice, kinds[next++ % kinds.size()]);
   }
 }
 
 TEST(MeshChange, WhatMuonKeepsGoesOn) {
-  for (const Place& place : places({world().size()})) goes_on_as_if_nothing_was(place, {"fp32", "muon", "none", true});
+  for (const MeshChoice& choice : choices({world().size()}))
+    goes_on_as_if_nothing_was(choice, {"fp32", "muon", "none", true});
 }
 
 TEST(MeshChange, ACheckpointWithAManifestOfFormat1IsReadToTheBit) {
   const ScratchFolder folder(world());
   if (world().rank() == 0) write_tokens(folder.path());
   world().barrier();
-  const Place place = places({world().size()}).front();
-  Training training(recipe_on(place, {"fp16_mixed", "adamw", "none", true}, folder.path()), world());
+  const MeshChoice choice = choices({world().size()}).front();
+  Training training(recipe_on(choice, {"fp16_mixed", "adamw", "none", true}, folder.path()), world());
   training.run(2);
   training.save(folder.path() / "old");
   training.save(folder.path() / "kept");
@@ -187,7 +188,7 @@ TEST(MeshChange, ACheckpointWithAManifestOfFormat1IsReadToTheBit) {
     EXPECT_NE(text.find("\"format\": 1"), std::string::npos);
   }
   world().barrier();
-  training.run(1);  // something else than what is in the checkpoint
+  training.run(1);  // differs from the checkpoint
   training.resume(folder.path() / "old");
   training.save(folder.path() / "new");
   world().barrier();
@@ -203,27 +204,27 @@ TEST(MeshChange, OnAnotherMeshLossesAreThoseOfOneRun) {
   if (world().rank() == 0) write_tokens(folder.path());
   world().barrier();
   const Kind kind{"fp64", "adamw", "none", true};
-  const std::vector<Place> all = places({world().size()});
+  const std::vector<MeshChoice> all = choices({world().size()});
   Training first(recipe_on(all[0], kind, folder.path()), world());
   first.run(2);
   first.save(folder.path() / "run");
   const std::vector<double> expected = first.run(3);
-  for (const Place& place : all) {
-    Training other(recipe_on(place, kind, folder.path()), world());
+  for (const MeshChoice& choice : all) {
+    Training other(recipe_on(choice, kind, folder.path()), world());
     other.resume(folder.path() / "run");
     const std::vector<double> losses = other.run(3);
     for (size_t i = 0; i < losses.size(); ++i) EXPECT_NEAR(losses[i], expected[i], 1e-10 * expected[i]);
   }
 }
 
-/// Saved in one precision, gone on with in another.
+/// Saves in one precision and continues in another.
 TEST(MeshChange, NumbersAreRoundedToThePrecisionThatIsAskedFor) {
   const ScratchFolder folder(world());
   if (world().rank() == 0) write_tokens(folder.path());
   world().barrier();
-  const Place place = places({world().size()}).front();
+  const MeshChoice choice = choices({world().size()}).front();
   const auto train = [&](const std::string& precision) {
-    return Training(recipe_on(place, {precision, "adamw", "none", false}, folder.path()), world());
+    return Training(recipe_on(choice, {precision, "adamw", "none", false}, folder.path()), world());
   };
   Training wide = train("fp32");
   wide.run(3);

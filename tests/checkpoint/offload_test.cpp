@@ -1,4 +1,4 @@
-// A checkpoint of shards that lie on a disk which cannot write them.
+// A checkpoint of shards on a disk that cannot write them.
 #include <gtest/gtest.h>
 
 #include "mesh/agree.h"

@@ -141,7 +141,7 @@ TEST(RecipeChanges, EvaluationMayChange) {
             (Lines{"evaluate.every: 100, was 0", "evaluate.tokens: /data/held_out.bin, was none"}));
 }
 
-/// One that could be read again, with `more` lines.
+/// Returns a readable recipe with `more` lines.
 std::string whole(const std::string& more) {
   return to_yaml(parse_recipe(R"(
 name: tiny

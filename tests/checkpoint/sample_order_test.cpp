@@ -1,4 +1,4 @@
-// Which samples a run uses is one list, whatever meshes, micro-batches and global batches it passes through.
+// A run uses one list of samples, whatever its meshes, micro-batches and global batches.
 
 #include <gtest/gtest.h>
 
@@ -16,16 +16,16 @@
 namespace meshtrain::testing {
 namespace {
 
-using Places = std::vector<Mixture::Location>;
+using Locations = std::vector<Mixture::Location>;
 
-/// A part of a run: so many steps on a mesh of all ranks.
+/// A part of a run: a number of steps on a mesh of all ranks.
 struct Part {
   int64_t dp, tp, cp;
   int64_t global_batch, micro_batch;
   int64_t steps;
 };
 
-/// Every dp that the ranks allow, with several batches; no batch divides the ones before it.
+/// Returns parts for every dp that the ranks allow, with several batches; no batch divides the ones before it.
 std::vector<Part> parts() {
   switch (world().size()) {
     case 1:
@@ -39,17 +39,17 @@ std::vector<Part> parts() {
   }
 }
 
-std::string text_of(const Places& places) {
+std::string text_of(const Locations& locations) {
   std::ostringstream text;
-  for (const auto& [source, sample] : places) text << source << " " << sample << " ";
+  for (const auto& [source, sample] : locations) text << source << " " << sample << " ";
   return text.str();
 }
 
-Places places_of(const std::string& text) {
-  Places places;
+Locations locations_of(const std::string& text) {
+  Locations locations;
   std::istringstream numbers(text);
-  for (Mixture::Location place{}; numbers >> place.source >> place.sample;) places.push_back(place);
-  return places;
+  for (Mixture::Location location{}; numbers >> location.source >> location.sample;) locations.push_back(location);
+  return locations;
 }
 
 class SampleOrder : public ::testing::Test {
@@ -88,10 +88,10 @@ class SampleOrder : public ::testing::Test {
     return recipe;
   }
 
-  /// The samples of this part's steps, step by step and in the order of dp ranks, on rank 0; tp and cp peers have to
-  /// have read the same ones.
-  static Places list(Training& training, const Part& part) {
-    Places all;
+  /// Returns the samples of this part's steps, step by step and in the order of dp ranks, on rank 0. tp and cp peers
+  /// must have read the same samples.
+  static Locations list(Training& training, const Part& part) {
+    Locations all;
     const MeshLayout layout({{"dp", part.dp}, {"cp", part.cp}, {"tp", part.tp}});
     for (int64_t step = 0; step < part.steps; ++step) {
       training.run(1);
@@ -103,8 +103,8 @@ class SampleOrder : public ::testing::Test {
         known = texts[rank];
       }
       for (const std::string& text : of_dp) {
-        const Places places = places_of(text);
-        all.insert(all.end(), places.begin(), places.end());
+        const Locations locations = locations_of(text);
+        all.insert(all.end(), locations.begin(), locations.end());
       }
     }
     return all;
@@ -115,19 +115,19 @@ class SampleOrder : public ::testing::Test {
 
 TEST_F(SampleOrder, IsOneListAcrossMeshesAndBatches) {
   for (const bool shuffle : {false, true}) {
-    Places all;
+    Locations all;
     for (const Part& part : parts()) {
       Training training(recipe(part, shuffle), world());
       const std::filesystem::path run = folder_.path() / (shuffle ? "shuffled" : "in order");
       if (std::filesystem::exists(run)) training.resume(run);
-      const Places places = list(training, part);
-      all.insert(all.end(), places.begin(), places.end());
+      const Locations locations = list(training, part);
+      all.insert(all.end(), locations.begin(), locations.end());
       training.save(run);
       world().barrier();
     }
     if (world().rank() != 0) continue;
     const ListedSamples samples(recipe(parts().front(), shuffle));
-    Places wanted;
+    Locations wanted;
     for (size_t g = 0; g < all.size(); ++g) wanted.push_back(samples.mixture().locate(static_cast<int64_t>(g)));
     EXPECT_EQ(text_of(all), text_of(wanted));
     EXPECT_GT(all.size(), 25u);
@@ -138,7 +138,7 @@ TEST_F(SampleOrder, IsOneListAcrossMeshesAndBatches) {
       const int64_t n = samples.mixture().sources()[i].num_samples();
       std::vector<int64_t> uses(static_cast<size_t>(n));
       for (size_t k = 0; k < of_source[i].size(); ++k) {
-        const auto before = static_cast<int64_t>(k) / n;  // epochs of the source that are over
+        const auto before = static_cast<int64_t>(k) / n;  // completed epochs of the source
         EXPECT_EQ(uses.at(static_cast<size_t>(of_source[i][k]))++, before) << "a sample was repeated or left out";
       }
     }

@@ -14,7 +14,7 @@
 namespace meshtrain::testing {
 namespace {
 
-/// The whole of it, in one tensor.
+/// Returns the complete tensor.
 at::Tensor whole(CheckpointReader& reader, const std::string& name, const StoredTensor& stored) {
   const Box box{std::vector<int64_t>(stored.shape.size(), 0), stored.shape};
   const at::Tensor values = at::empty(stored.shape, stored.dtype);

@@ -1,4 +1,4 @@
-// Files of a checkpoint that vanish while it is written: it does not become complete.
+// Files of a checkpoint vanish during the write: it does not become complete.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -37,7 +37,7 @@ class Vanished : public ::testing::Test {
   ~Vanished() override { training_.reset(); }
 
   fs::path run() const { return scratch_.path() / "run"; }
-  /// The folder that is being written.
+  /// Returns the folder of the checkpoint in progress.
   fs::path partial() const {
     for (const auto& entry : fs::directory_iterator(run())) {
       if (entry.path().extension() == ".tmp") return entry.path();
@@ -49,7 +49,7 @@ class Vanished : public ::testing::Test {
     while (!checkpoints.done()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     world().barrier();
   }
-  /// What all ranks say when rank 0 does `damage` to the folder: `stages` after its pieces are durable.
+  /// Returns the message of all ranks when rank 0 calls `damage` on the folder, `stages` after its pieces are durable.
   std::string complaint_after(int stages, const std::function<void(const fs::path&)>& damage) {
     std::unique_ptr<Checkpoints> checkpoints = training_->begin_save(run());
     wait_until_durable(*checkpoints);
@@ -65,7 +65,7 @@ class Vanished : public ::testing::Test {
     } catch (const AgreedError& error) {
       message = error.what();
     }
-    checkpoints.reset();  // removes what there is of a checkpoint that failed
+    checkpoints.reset();  // removes the files of the failed checkpoint
     world().barrier();
     EXPECT_EQ(CheckpointFolder(run()).steps(), std::vector<int64_t>{1}) << message;
     EXPECT_EQ(contents(run() / "step-00000001"), before_);

@@ -19,7 +19,7 @@ TEST(AttentionChoice, IsByShape) {
     EXPECT_EQ(choose_attention(llama(half, 4096, 256)), AttentionKernel::Flash);
     EXPECT_EQ(choose_attention(llama(half, 4096, 512)), AttentionKernel::Efficient);
     EXPECT_EQ(choose_attention(llama(half, 1)), AttentionKernel::Flash);
-    // One token of a sequence that is generated, and a rectangle of few keys.
+    // One token during generation, and a rectangle of few keys.
     EXPECT_EQ(choose_attention({half, 32, 8, 64, 1, 4096, false}), AttentionKernel::Flash);
     EXPECT_EQ(choose_attention({half, 32, 32, 64, 4096, 1, false}), AttentionKernel::Flash);
   }
@@ -42,7 +42,7 @@ TEST(AttentionChoice, SaysWhatThereIsNoKernelFor) {
   EXPECT_NE(refusal(llama(c10::kDouble, 128)).find("fp64 is for the CPU"), std::string::npos);
 }
 
-// A run writes what its shapes came to; each once, and of many not all.
+// A run lists the choices for its shapes, each once, and not all when there are many.
 TEST(AttentionChoice, IsNoted) {
   const auto count = [](const std::string& part) {
     int64_t found = 0;
@@ -55,7 +55,7 @@ TEST(AttentionChoice, IsNoted) {
   EXPECT_EQ(count("more shapes"), 1);
 }
 
-// Divided samples that it does not take never go to cuDNN, which keeps a plan for each shape.
+// Divided samples that flash does not take never use cuDNN, which keeps a plan for each shape.
 TEST(AttentionChoice, DocumentsAreOneCallOfFlashOrOneEachOfAKernelWithoutPlans) {
   for (const c10::ScalarType dtype : {c10::kBFloat16, c10::kHalf, c10::kFloat}) {
     for (int64_t head_dim = 8; head_dim <= 512; head_dim += 8) {
@@ -68,7 +68,7 @@ TEST(AttentionChoice, DocumentsAreOneCallOfFlashOrOneEachOfAKernelWithoutPlans) 
   EXPECT_FALSE(takes_documents(c10::kDouble, 64));
 }
 
-// One line for all lengths. Before shapes of these heads, so that it is among those that are named.
+// One line for all lengths. This test runs before the shapes of these heads, so that its line is among those listed.
 TEST(AttentionChoice, DocumentsAreNotedOnce) {
   for (int64_t i = 1; i < 9; ++i) note_documents({c10::kByte, 1, 1, 8, i, i + 1, i % 2 == 0});
   std::vector<std::string> lines = chosen_attention();

@@ -1,4 +1,4 @@
-// What attention costs: kernel calls, copies, and what goes over the wire.
+// The cost of attention: kernel calls, copies and communication.
 #include <ATen/ATen.h>
 #include <ATen/record_function.h>
 #include <gtest/gtest.h>
@@ -24,7 +24,7 @@ using testing::random_tensor;
 using testing::split_heads;
 using testing::world;
 
-/// Counts calls of kernels and of operators that move data, from construction to destruction.
+/// A counter for calls of kernels and of operators that move data, while this object lives.
 class OperatorCounter {
  public:
   OperatorCounter() {
@@ -85,8 +85,8 @@ TEST(AttentionCost, SequencesWithEqualDocumentsShareKernelCalls) {
   EXPECT_EQ(counter.attention_calls, 7);
 }
 
-/// What a rank sends for `group` of c ranks: ../docs/architecture.md, "What attention sends". K_ = 2 B s K D elements
-/// of keys and values, Q = 2 B s H D of queries and outputs, R repetitions of each KV head; e and w bytes.
+/// The bytes that a rank sends in a group of c ranks: ../docs/architecture.md, "What attention sends". K_ = 2 B s K D
+/// elements of keys and values, Q = 2 B s H D of queries and outputs, R repetitions of each KV head; e and w bytes.
 struct Expected {
   int64_t forward, backward;
   int64_t calls_forward, calls_backward;
@@ -96,7 +96,7 @@ Expected expected_traffic(ContextAlgorithm algorithm, int64_t c, int64_t b, int6
                           int64_t head_dim, int64_t e, int64_t w) {
   if (c == 1) return {0, 0, 0, 0};
   const int64_t key_values = 2 * b * s * kv_heads * head_dim, queries = 2 * b * s * heads * head_dim;
-  int64_t repeats = 1;  // as few as let c divide the KV heads
+  int64_t repeats = 1;  // the smallest number for which c divides the KV heads
   while (kv_heads * repeats % c != 0) ++repeats;
   switch (algorithm) {
     case ContextAlgorithm::Ring:
@@ -137,7 +137,7 @@ TEST(AttentionCost, WhatTravelsIsWhatTheFormulasSay) {
           EXPECT_EQ(total().sent_bytes, expected.backward);
           EXPECT_EQ(total().calls, expected.calls_backward);
 
-          const ContextShape shape{s * ranks, heads, kv_heads, ranks};  // what `meshtrain mesh` prints
+          const ContextShape shape{s * ranks, heads, kv_heads, ranks};  // printed by `meshtrain mesh`
           const AttentionBytes bytes = attention_bytes(shape, algorithm, b, head_dim, e, w);
           EXPECT_EQ(bytes.forward, expected.forward);
           EXPECT_EQ(bytes.backward, expected.backward);

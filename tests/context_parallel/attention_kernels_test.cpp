@@ -75,7 +75,7 @@ TEST(AttentionKernels, MetaTensorsHaveTheFormOfCpuTensors) {
                    meta = attend(meta_q, meta_k, meta_k, false, kKernelScale);
     expect_same_form(meta.out, cpu.out);
     expect_same_form(meta.lse, cpu.lse);
-    EXPECT_EQ(meta.out.scalar_type(), dtype);  // of a processor that is not slow at any
+    EXPECT_EQ(meta.out.scalar_type(), dtype);  // on Meta, as on a processor that is fast for every dtype
     EXPECT_EQ(meta.lse.scalar_type(), cpu.lse.scalar_type());
     const AttentionGradients cpu_gradients = attend_backward(q, q, k, k, cpu, false, kKernelScale);
     const AttentionGradients meta_gradients =

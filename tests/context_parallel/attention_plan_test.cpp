@@ -14,17 +14,17 @@ namespace {
 using Kind = SequenceLayout::Kind;
 using testing::Documents;
 
-constexpr int64_t kPlannedLength = 48;  // six positions in the chunks of four zig-zag ranks
+constexpr int64_t kPlannedLength = 48;  // six positions in each chunk of four zig-zag ranks
 const Packing kPacked = at::Device(at::kCPU), kSeparate = std::nullopt;
 
-/// A batch of four: rows with the same documents, one undivided, one of tokens.
+/// Returns a batch of four: rows with the same documents, one undivided row, one with documents of one token.
 Documents documents() {
   std::vector<int64_t> tokens(kPlannedLength - 1);
   std::iota(tokens.begin(), tokens.end(), 1);
   return {{1, 13, 14, 40}, {1, 13, 14, 40}, {}, tokens};
 }
 
-/// One block for each row, with rows that belong together by themselves.
+/// Returns one block for each row; joined rows are separated.
 std::vector<ScoreBlock> by_row(const std::vector<ScoreBlock>& blocks) {
   std::vector<ScoreBlock> rows;
   for (ScoreBlock block : blocks) {
@@ -34,7 +34,7 @@ std::vector<ScoreBlock> by_row(const std::vector<ScoreBlock>& blocks) {
   return rows;
 }
 
-/// The sequences of a pass as blocks of one row each: `lengths` say how the positions of its blocks are cut.
+/// Returns the sequences of a pass as blocks of one row each; `lengths` cut the positions of its blocks.
 std::vector<ScoreBlock> sequences_of(const Pass& pass, int64_t num_queries) {
   std::vector<ScoreBlock> sequences;
   const at::Tensor queries = pass.lengths->queries, keys = pass.lengths->keys;
@@ -48,7 +48,7 @@ std::vector<ScoreBlock> sequences_of(const Pass& pass, int64_t num_queries) {
                   num_keys_here = keys[i + 1].item<int64_t>() - key;
     EXPECT_LE(num_queries_here, pass.lengths->longest_queries);
     EXPECT_LE(num_keys_here, pass.lengths->longest_keys);
-    if (causal) {  // of all rows, one after the other, or a part of one
+    if (causal) {  // for all rows in turn, or a part of one
       const ScoreBlock& block = pass.blocks.front();
       sequences.push_back({block.query + query % num_queries, num_queries_here, block.key + key % num_queries,
                            num_keys_here, true, block.first_row + query / num_queries, 1});
@@ -62,7 +62,8 @@ std::vector<ScoreBlock> sequences_of(const Pass& pass, int64_t num_queries) {
   return sequences;
 }
 
-/// Packed and separate passes are the same work; packed ones are few: so many of diagonals at most, and one.
+/// Expects packed and separate passes to have the same work, and few packed ones: at most `most_diagonals` diagonals
+/// and one rectangle pass.
 void expect_the_same_work(const AttentionPlan& packed, const AttentionPlan& separate, int64_t num_queries,
                           size_t most_diagonals = 1) {
   EXPECT_LE(packed.passes.size(), most_diagonals + 1);
@@ -112,7 +113,7 @@ TEST(AttentionPlan, PackedPassesAreTheSameWork) {
   }
 }
 
-// A row that is filled up with separators has such documents. The memory of a call grows with their number.
+// A row padded with separators has such documents. The memory of a call grows with their number.
 TEST(AttentionPlan, DocumentsWithoutNumberAreSeveralPasses) {
   constexpr int64_t kMany = 2 * kMostSequences + 500;
   std::vector<int64_t> tokens(kMany - 1);
@@ -139,7 +140,7 @@ TEST(AttentionPlan, IsMadeOnceForTheDocumentsOfAMicroBatch) {
   EXPECT_NE(hop_passes(layout, 4, 0, kSeparate), nullptr) << "one document each";
 }
 
-// Packing is for CUDA alone.
+// Packing is only for CUDA.
 TEST(AttentionPlan, NothingIsPackedOnTheHost) {
   const SequenceLayout divided = SequenceLayout::whole(kPlannedLength).with_documents({{5}});
   EXPECT_TRUE(divided.divided());

@@ -39,7 +39,7 @@ struct Case {
   Precision precision = {at::kDouble, 1e-12};
 };
 
-/// Twelve positions a rank: two zig-zag chunks of six.
+/// Returns twelve positions per rank: two zig-zag chunks of six.
 int64_t sequence_length() {
   return 12 * world().size();
 }
@@ -63,7 +63,8 @@ void for_all(const Check& check) {
   }
 }
 
-/// The local outputs and gradients are the local part of those of the definition, on the whole sequence.
+/// Expects the local outputs and gradients to equal the local part of those of the definition, on the complete
+/// sequence.
 void expect_definition(const Case& c) {
   const int64_t all_heads = c.num_heads + 2 * c.num_kv_heads, length = sequence_length();
   SequenceLayout layout = layout_of(c.kind);
@@ -87,7 +88,8 @@ void expect_definition(const Case& c) {
   const std::vector<at::Tensor> have = local.grad().split_with_sizes(sizes, 2);
   const std::vector<at::Tensor> want = layout.take(whole.grad(), 1).split_with_sizes(sizes, 2);
   for (size_t i = 0; i < sizes.size(); ++i) {
-    // With documents of one token those of q and k are zero: what is left of them is measured on that of v.
+    // With documents of one token the gradients of q and k are zero: their error is measured relative to the gradient
+    // of v.
     const bool zero = want[i].abs().max().item<double>() == 0;
     const double error = zero ? have[i].abs().max().item<double>() / want[2].abs().max().item<double>()
                               : relative_error(have[i], want[i]);
@@ -96,7 +98,7 @@ void expect_definition(const Case& c) {
   }
 }
 
-/// Ways for documents to lie across chunks: by name, the starts in one sequence.
+/// Returns positions of documents relative to chunks: by name, the starts in one sequence.
 std::vector<std::pair<std::string, std::vector<int64_t>>> document_cases() {
   const int64_t length = sequence_length();
   std::vector<int64_t> chunks(2 * world().size() - 1), shifted(2 * world().size() - 1), tokens(length - 1);
@@ -118,7 +120,7 @@ TEST(Attention, IsTheDefinition) {
         expect_definition({.algorithm = algorithm, .kind = kind, .num_kv_heads = num_kv_heads, .batch = batch});
       }
     }
-    // 12 query heads on 3: each must be there 2 times for 2 ranks, 4 times for 4.
+    // 12 query heads on 3: each KV head is repeated 2 times for 2 ranks, 4 times for 4.
     expect_definition({.algorithm = algorithm, .kind = kind, .num_heads = 12, .num_kv_heads = 3, .batch = 2});
   });
 }

@@ -19,9 +19,10 @@ using testing::relative_error;
 constexpr double kBlockScale = 0.5;
 const std::vector<Precision> kBlockPrecisions = {{at::kDouble, 1e-13}, {at::kFloat, 5e-5}, {at::kBFloat16, 2e-2}};
 
-/// Queries 9 to 14 of a sequence, whose keys are all positions from 0 on: the own ones last in `keys`.
+/// Queries 9 to 14 of a sequence whose keys are all positions from 0 on; their own keys are the last in `keys`.
 struct Problem {
-  explicit Problem(at::ScalarType dtype, double spread = 30)  // far apart: a merge without a maximum would overflow
+  explicit Problem(at::ScalarType dtype,
+                   double spread = 30)  // large differences: a merge without a maximum would overflow
       : q(random_tensor({2, 4, 5, 8}, 1, dtype).mul(spread)),
         keys(random_tensor({2, 2, 14, 8}, 2, dtype).mul(spread)),
         values(random_tensor({2, 2, 14, 8}, 3, dtype)) {}
@@ -29,7 +30,7 @@ struct Problem {
   ScoreBlock diagonal() const { return {0, 5, 9, 5, true, 0, 2}; }
   ScoreBlock rectangle(int64_t key, int64_t num_keys) const { return {0, 5, key, num_keys, false, 0, 2}; }
 
-  /// By one kernel call over the whole sequence, of which the last 5 queries count.
+  /// Computes the result with one kernel call over the complete sequence, whose last 5 queries count.
   Attended whole() const {
     const at::Tensor padding = at::zeros({2, 4, 9, 8}, q.options());
     const Attended all = attend(at::cat({padding, q}, 2), keys, values, true, kBlockScale);

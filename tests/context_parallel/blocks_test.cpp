@@ -18,7 +18,7 @@ constexpr int64_t kLength = 12;
 const std::vector<std::vector<int64_t>> kStarts = {
     {}, {1}, {6}, {11}, {3, 6, 9}, {2, 5, 7}, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}};
 
-/// How often each query-key pair is computed, int64 [S, S].
+/// Returns how often each query-key pair is computed, int64 [S, S].
 at::Tensor pairs(const std::vector<ScoreBlock>& blocks) {
   at::Tensor count = at::zeros({kLength, kLength}, at::kLong);
   for (const ScoreBlock& block : blocks) {
@@ -31,7 +31,7 @@ at::Tensor pairs(const std::vector<ScoreBlock>& blocks) {
   return count;
 }
 
-/// 1 where a query of the whole sequence sees a key.
+/// Returns 1 where a query of the complete sequence sees a key.
 at::Tensor visible(const std::vector<int64_t>& starts) {
   const at::Tensor ids = document_ids(starts, kLength);
   return ids.unsqueeze(1).eq(ids.unsqueeze(0)).tril().to(at::kLong);
@@ -43,7 +43,7 @@ int64_t num_scores(const std::vector<ScoreBlock>& blocks) {
   return sum;
 }
 
-/// All that a rank computes as the keys of all ranks come by.
+/// Returns everything that a rank computes while the keys of all ranks pass it.
 std::vector<std::vector<ScoreBlock>> plan_ring(const SequenceLayout& layout, int64_t batch) {
   std::vector<std::vector<ScoreBlock>> hops;
   for (int source = 0; source < layout.ranks(); ++source) hops.push_back(plan_hop(layout, batch, source));

@@ -31,7 +31,7 @@ TEST(Choice, ShortPartsAreGathered) {
 }
 
 TEST(Choice, ManyHeadsOfShortPartsAreExchanged) {
-  // One key and value head for each query head: gathered they weigh c / 2 of what Ulysses sends.
+  // One key and value head for each query head: gathered they have c / 2 times the bytes that Ulysses sends.
   expect(choose({1024, 16, 16, 8}), Algorithm::Ulysses, Kind::Contiguous, "heads travel lighter");
   expect(choose({1024, 16, 2, 8}), Algorithm::AllGather, Kind::ZigZag, "too few");
 }
@@ -64,9 +64,10 @@ TEST(Choice, HeadsThatUlyssesCannotShareOutAreRefused) {
   };
   EXPECT_EQ(refusal(8, Algorithm::Ulysses), "");
   EXPECT_EQ(refusal(6, Algorithm::Ring), "");
-  EXPECT_EQ(refusal(6, Algorithm::Ulysses),
-            "parallel.context.algorithm: ulysses shares the 6 query heads of a tensor-parallel rank out over cp=4, "
-            "which does not divide them: use ring or all_gather, or a mesh with num_attention_heads a multiple of tp x cp");
+  EXPECT_EQ(
+      refusal(6, Algorithm::Ulysses),
+      "parallel.context.algorithm: ulysses shares the 6 query heads of a tensor-parallel rank out over cp=4, "
+      "which does not divide them: use ring or all_gather, or a mesh with num_attention_heads a multiple of tp x cp");
 }
 
 }  // namespace

@@ -13,7 +13,7 @@ namespace {
 using testing::random_tensor;
 using testing::relative_error;
 
-/// The part's out in `dtype`, everything else in its accumulation dtype; heads beside each other in memory.
+/// The part's out in `dtype`, all other tensors in its accumulation dtype; heads are adjacent in memory.
 struct Parts {
   explicit Parts(at::ScalarType dtype) {
     const at::ScalarType wide = accumulation_dtype(dtype);

@@ -10,7 +10,7 @@
 
 namespace meshtrain::testing {
 
-/// Every way in which attention goes over the ranks.
+/// All algorithms of attention over the ranks.
 inline constexpr ContextAlgorithm kAlgorithms[] = {ContextAlgorithm::Ring, ContextAlgorithm::AllGather,
                                                    ContextAlgorithm::Ulysses};
 inline constexpr auto kZigZag = SequenceLayout::Kind::ZigZag;
@@ -21,8 +21,8 @@ using Documents = std::vector<std::vector<int64_t>>;
 /// Document number of each position of one sequence, int64 [S].
 at::Tensor document_ids(const std::vector<int64_t>& starts, int64_t sequence_length);
 
-/// Attention by its definition: all scores of a whole sequence in fp64, a mask, a softmax. q [B, H, S, D], k and v
-/// [B, K, S, D] -> [B, H, S, D]; differentiable. Empty `documents`: one each.
+/// Computes attention by its definition: all scores of a complete sequence in fp64, a mask, a softmax. q [B, H, S, D],
+/// k and v [B, K, S, D] -> [B, H, S, D]; differentiable. Empty `documents`: each sequence is one document.
 at::Tensor dense_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const Documents& documents,
                            double scale);
 

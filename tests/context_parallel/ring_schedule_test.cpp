@@ -1,4 +1,4 @@
-// Overlap is real: a hop is issued before the blocks that compute beside it, and waited for after them.
+// Overlap is real: a hop is issued before the blocks that compute during it, and waited for after them.
 #include <ATen/ATen.h>
 #include <ATen/record_function.h>
 #include <gtest/gtest.h>
@@ -24,8 +24,8 @@ class RecordedWait final : public Work::State {
   std::string name_;
 };
 
-/// Rank `rank` of `size` ranks that are not there: what is issued and waited for is written down. Keys and values
-/// travel in bf16, their gradients in fp32.
+/// Rank `rank` of `size` ranks that do not exist. Records what is issued and waited for. Keys and values travel in
+/// bf16, their gradients in fp32.
 class RecordedBackend final : public Backend {
  public:
   RecordedBackend(int rank, int size) : rank_(rank), size_(size) {}
@@ -54,7 +54,7 @@ std::unique_ptr<at::ObserverContext> record_kernel(const at::RecordFunction& fun
   return nullptr;
 }
 
-/// What one rank of three does in forward, then in backward.
+/// Returns the events of one rank of three in forward, and in backward.
 std::pair<Events, Events> ring_of_three(int rank) {
   const SequenceLayout layout(SequenceLayout::Kind::ZigZag, 24, 3, rank);
   const auto leaf = [](int64_t heads) { return at::ones({1, heads, 8, 8}, at::kBFloat16).set_requires_grad(true); };
@@ -86,7 +86,7 @@ TEST(RingSchedule, KeysTravelWhileTheBlocksBeforeThemCompute) {
 }
 
 TEST(RingSchedule, GradientsFollowOneHopBehindAndComeHomeBesideOwnBlocks) {
-  // The keys of backward are counted on from those of forward, 1 and 2.
+  // The numbers of keys in backward continue those of forward, 1 and 2.
   EXPECT_EQ(ring_of_three(0).second,
             (Events{"issue keys 3", "block", "block", "wait keys 3",  // half of the own blocks: the diagonals
                     "issue keys 4", "block", "issue gradients 1", "wait keys 4",  //

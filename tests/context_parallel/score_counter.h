@@ -4,8 +4,8 @@
 
 namespace meshtrain::testing {
 
-/// Counts query-key pairs that attention kernels compute in this process, in all batch rows and heads, from
-/// construction to destruction. One at a time.
+/// A counter for the query-key pairs that attention kernels compute in this process, in all batch rows and heads, while
+/// this object lives. One at a time.
 class ScoreCounter {
  public:
   ScoreCounter();

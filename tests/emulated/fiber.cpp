@@ -1,4 +1,4 @@
-#undef _FORTIFY_SOURCE  // its longjmp refuses to go to another stack
+#undef _FORTIFY_SOURCE  // its longjmp refuses to switch stacks
 #include "tests/emulated/fiber.h"
 
 #include <sys/mman.h>
@@ -17,18 +17,18 @@ namespace meshtrain::emulated {
 namespace {
 
 constexpr size_t kStack = size_t{256} << 10;  // the address sanitizer makes frames several times as large
-constexpr size_t kGuard = size_t{16} << 10;   // below it, where nothing may be
+constexpr size_t kGuard = size_t{16} << 10;   // below the stack, inaccessible
 
-Fiber* running = nullptr;  // one thread of the CPU at a time has fibers
+Fiber* running = nullptr;  // only one thread of the CPU at a time has fibers
 
-// The stack is about to change; `frames`: to keep for the one that is left.
+// Call before a change of stacks; `frames`: kept for the stack that is left.
 void leave_for([[maybe_unused]] void** frames, [[maybe_unused]] const void* stack, [[maybe_unused]] size_t size) {
 #ifdef __SANITIZE_ADDRESS__
   __sanitizer_start_switch_fiber(frames, stack, size);
 #endif
 }
 
-// It has changed; `stack` and `size`: of the one that was left.
+// Call after a change of stacks; `stack` and `size`: of the stack that was left.
 void arrive([[maybe_unused]] void* frames, [[maybe_unused]] const void** stack, [[maybe_unused]] size_t* size) {
 #ifdef __SANITIZE_ADDRESS__
   __sanitizer_finish_switch_fiber(frames, stack, size);
@@ -59,7 +59,7 @@ void Fiber::restart() {
 #endif
 }
 
-// A context is made once; from then on a jump does what takes swapcontext() two calls of the kernel.
+// A context is made once; later changes are jumps, because swapcontext() makes two calls of the kernel.
 void Fiber::resume() {
   running = this;
   leave_for(&callers_frames_, stack_, kStack);

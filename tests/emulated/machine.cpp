@@ -15,7 +15,7 @@
 #include "tests/emulated/fiber.h"
 #include "tests/emulated/shared_memory.h"
 
-// What the linker says: where the nops of __launch_bounds__ begin (include/cuda_runtime.h).
+// Symbols from the linker: the start of the nops of __launch_bounds__ (include/cuda_runtime.h).
 extern "C" {
 extern const char* const __start___patchable_function_entries[] __attribute__((weak));
 extern const char* const __stop___patchable_function_entries[] __attribute__((weak));
@@ -35,7 +35,7 @@ struct Thread {
   Fiber fiber;
   uint3 index{};
   State state = State::Left;
-  // What it waits for, when it waits.
+  // Reason for the wait, when it waits.
   Wait wait = Wait::Block;
   unsigned mask = 0, from = 0;
   uint64_t given = 0, received = 0;
@@ -62,7 +62,7 @@ std::string what_it_waits_for(const Thread& thread) {
   return what + ", " + file.substr(file.rfind('/') + 1) + ":" + std::to_string(thread.where.line());
 }
 
-/// How many threads its __launch_bounds__ allows a kernel: its nops begin so many before it. None has none.
+/// Returns how many threads a kernel's __launch_bounds__ allows, the number of nops before it; nullopt without nops.
 std::optional<unsigned> launch_bound(const void* kernel) {
 #ifdef __aarch64__
   constexpr ptrdiff_t kNop = 4;
@@ -74,7 +74,7 @@ std::optional<unsigned> launch_bound(const void* kernel) {
   for (auto* nops = __start___patchable_function_entries; nops != __stop___patchable_function_entries; ++nops) {
     if (const ptrdiff_t bytes = entry - *nops; bytes > 0 && (nearest == 0 || bytes < nearest)) nearest = bytes;
   }
-  // Those of another kernel are followed by that kernel.
+  // The nops of another kernel are followed by that kernel.
   if (nearest == 0 || nearest % kNop != 0 || !std::equal(entry - nearest + kNop, entry, entry - nearest)) return {};
   return static_cast<unsigned>(nearest / kNop);
 }
@@ -123,14 +123,14 @@ class Machine {
   Order order_ = Order::Forward;
   std::mt19937_64 random_;
   std::vector<std::unique_ptr<Thread>> threads_;  // kept for the next blocks
-  unsigned count_ = 0;                            // of a block
+  unsigned count_ = 0;                            // number of threads in a block
   const std::function<void()>* body_ = nullptr;
   unsigned running_ = 0;
   bool on_thread_ = false;
-  std::string misaligned_;  // what the thread that ran last did
+  std::string misaligned_;  // error of the thread that ran last
 };
 
-/// Calls with(0) ... with(count - 1), in the order that is set.
+/// Calls with(0) ... with(count - 1), in the order of set_order().
 template <class With>
 void Machine::each(uint64_t count, With with) {
   if (order_ == Order::Forward) {
@@ -138,10 +138,10 @@ void Machine::each(uint64_t count, With with) {
   } else if (order_ == Order::Backward) {
     for (uint64_t i = count; i-- > 0;) with(i);
   } else {
-    std::vector<uint64_t> places(count);
-    std::iota(places.begin(), places.end(), uint64_t{0});
-    std::shuffle(places.begin(), places.end(), random_);
-    for (const uint64_t place : places) with(place);
+    std::vector<uint64_t> indices(count);
+    std::iota(indices.begin(), indices.end(), uint64_t{0});
+    std::shuffle(indices.begin(), indices.end(), random_);
+    for (const uint64_t index : indices) with(index);
   }
 }
 
@@ -186,11 +186,11 @@ void Machine::run_block() {
   }
 }
 
-/// Until all of its lanes have left or wait for the block. `first`: the first of them.
+/// Runs a warp until all of its lanes have left or wait for the block. `first`: its first lane.
 void Machine::run_warp(unsigned first) {
   do {
-    each(lanes_from(first), [&](uint64_t place) {
-      const unsigned thread = first + static_cast<unsigned>(place);
+    each(lanes_from(first), [&](uint64_t index) {
+      const unsigned thread = first + static_cast<unsigned>(index);
       if (threads_[thread]->state == State::Ready) resume(thread);
     });
   } while (let_go(first));
@@ -209,7 +209,7 @@ void Machine::run_warp(unsigned first) {
   }
 }
 
-/// The lanes that wait for nobody but each other. Whether there are any.
+/// Continues the lanes that wait only for each other. Returns whether there are any.
 bool Machine::let_go(unsigned first) {
   bool any = false;
   const auto there = [&](unsigned mask, auto holds) {
@@ -237,7 +237,7 @@ bool Machine::let_go(unsigned first) {
   return any;
 }
 
-/// Nobody is ready: all have to wait for the block, at one place.
+/// Checks, when no thread can run, that all wait for the block in one line of the kernel.
 void Machine::check_meeting() const {
   const auto begin = threads_.begin(), end = begin + count_;
   const Thread& one = **std::find_if(begin, end, [](const auto& thread) { return thread->state == State::Waits; });
@@ -264,7 +264,7 @@ void Machine::resume(unsigned thread) {
   check_mask(thread);
 }
 
-/// Of a thread that waits for lanes: they are there, and it is one of them.
+/// Checks that the lanes for which a thread waits exist, and that it is one of them.
 void Machine::check_mask(unsigned index) const {
   const Thread& thread = *threads_[index];
   if (thread.state != State::Waits || thread.wait == Wait::Block) return;
@@ -282,7 +282,7 @@ void Machine::stop(const Thread& thread, const std::string& problem) const {
               text_of(blockDim) + ": " + problem);
 }
 
-// What a thread has on its stack when a launch ends is never destroyed: texts are made on the host's.
+// Only suspends: a thread's stack is never destroyed after a launch, so texts are made on the host's stack.
 void Machine::wait(Wait wait, unsigned mask, uint64_t given, unsigned from, const std::source_location& where) {
   Thread& thread = *threads_[running_];
   thread.wait = wait;

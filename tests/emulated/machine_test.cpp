@@ -1,4 +1,4 @@
-// What a kernel does wrong is found, and what it does right is not.
+// Errors of a kernel are found, and correct kernels pass.
 #include "tests/emulated/machine.h"
 
 #include <cuda_runtime.h>
@@ -20,7 +20,7 @@ using emulated::Order;
 constexpr int kThreads = 128;
 constexpr Order kOrders[] = {Order::Forward, Order::Backward, Order::Shuffled};
 
-/// What a launch throws; empty when it does not.
+/// Returns the error that a launch throws; empty when it throws none.
 template <class... Parameters, class... Arguments>
 std::string problem_of(void (*kernel)(Parameters...), dim3 grid, dim3 block, Arguments... arguments) {
   try {
@@ -35,7 +35,7 @@ bool says(const std::string& problem, const std::string& part) {
   return problem.find(part) != std::string::npos;
 }
 
-// Each thread knows its place, each is there once.
+// Each thread knows its index, and each exists once.
 
 __global__ void __launch_bounds__(kThreads) count(int* counts) {
   const unsigned block = blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);
@@ -52,7 +52,7 @@ TEST(EmulatedMachine, RunsEveryThreadOnce) {
   }
 }
 
-// Warps that read what others have written, and write what others have read. One of the barriers may be left out.
+// Warps read what others have written, and write what others have read. One of the barriers may be left out.
 
 enum class Without { Nothing, BarrierBehindWriting, BarrierBehindReading };
 
@@ -75,7 +75,7 @@ bool depends_on_order() {
     emulated::set_order(order);
     std::vector<float> out(3 * kThreads);
     EXPECT_EQ(problem_of(rotate_warps<kWithout>, 2, kThreads, out.data(), 3), "");
-    for (float& value : out) value = value == value ? value : -1;  // from memory that nobody has written to
+    for (float& value : out) value = value == value ? value : -1;  // memory that nobody has written
     results.push_back(out);
   }
   return results[0] != results[1];
@@ -137,7 +137,7 @@ TEST(EmulatedMachine, Shuffles) {
   }
 }
 
-// A block finds nothing of the one before it.
+// A block finds no data of the one before it.
 
 __global__ void __launch_bounds__(kThreads) read_before_writing(float* out) {
   __shared__ float value;
@@ -164,7 +164,7 @@ TEST(EmulatedMachine, SharedMemoryHoldsNoNumbers) {
   }
 }
 
-// Threads that do not come.
+// Threads that never arrive.
 
 enum class Fault {
   LeavesBeforeBarrier,
@@ -224,10 +224,10 @@ TEST(EmulatedMachine, ThreadsThatDoNotComeAreNamed) {
     EXPECT_TRUE(says(seen, "and asks lane ")) << seen;
     seen = problem(faulty<Fault::OtherMask>);
     EXPECT_TRUE(says(seen, "in __syncwarp of lanes 0xffffffff") && says(seen, "0xfffffffe")) << seen;
-    // 40 threads: of the second warp there are 8.
+    // 40 threads: the second warp has 8.
     seen = problem(faulty<Fault::LeavesBeforeShuffle>, 40);
     EXPECT_TRUE(says(seen, "its warp has 8")) << seen;
-    // What was left behind does not come back.
+    // Earlier errors leave nothing behind.
     EXPECT_FALSE(depends_on_order<Without::Nothing>());
   }
 }
@@ -278,10 +278,10 @@ TEST(EmulatedMachine, AWordThatIsMisaligned) {
 #ifdef __SANITIZE_ADDRESS__
 __global__ void __launch_bounds__(kThreads) copy_behind_barrier(const float* from, float* to, int n) {
   __shared__ float shared[kThreads];
-  float* const place = shared;
-  place[threadIdx.x] = from[threadIdx.x];
+  float* const copy = shared;
+  copy[threadIdx.x] = from[threadIdx.x];
   __syncthreads();
-  if (threadIdx.x == 0) to[0] = place[n];
+  if (threadIdx.x == 0) to[0] = copy[n];
 }
 
 TEST(EmulatedMachine, WhatLiesBehindMemoryIsGuarded) {

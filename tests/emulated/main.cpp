@@ -1,5 +1,5 @@
-// The kernels of the CUDA plug-in, compiled for the CPU, against the same in fp64: the tests of tests/gpu, on a machine
-// without a GPU.   MESHTRAIN_SEED=N: other numbers
+// The kernels of the CUDA plug-in, compiled for the CPU, against fp64: the tests of tests/gpu, on a machine without a
+// GPU.   MESHTRAIN_SEED=N: other numbers
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ int64_t many(int64_t n) {
   return n / kPart | 1;
 }
 
-// There is no number in any memory that LibTorch gives out here, see main().
+// LibTorch allocates only memory full of NaN here, see main().
 void poison(const std::vector<at::Tensor>&) {}
 
 }  // namespace meshtrain::testing

@@ -20,17 +20,17 @@ namespace {
 using torch::jit::Stack;
 
 constexpr std::string_view kLibrary = "meshtrain";
-constexpr c10::DispatchKey kMode = c10::DispatchKey::TESTING_ONLY_GenericMode;  // ahead of every device
+constexpr c10::DispatchKey kMode = c10::DispatchKey::TESTING_ONLY_GenericMode;  // before every device
 
 constexpr std::pair<Order, const char*> kOrders[] = {{Order::Forward, "forward"},
-#ifndef __SANITIZE_ADDRESS__  // slow, and looks at memory, not at orders
+#ifndef __SANITIZE_ADDRESS__  // slow, and checks memory, not orders
                                                      {Order::Backward, "backward"},
 #endif
                                                      {Order::Shuffled, "shuffled"}};
 
-std::set<std::string> waiting;  // of those that are replaced
+std::set<std::string> waiting;  // replaced operators not called yet
 
-/// The bytes behind tensors, as they are now, to be looked at and put back.
+/// A copy of the bytes behind tensors, to compare and to restore.
 class Memory {
  public:
   void add(const at::Tensor& tensor) {
@@ -45,7 +45,7 @@ class Memory {
   void put_back() const {
     for (const Piece& piece : pieces_) at::Tensor(piece.bytes).copy_(piece.before);
   }
-  /// Whether nothing is different but what is in `mutable_tensors`.
+  /// Returns true when only `mutable_tensors` differ.
   bool is_kept(const std::vector<at::Tensor>& mutable_tensors) const {
     for (const Piece& piece : pieces_) {
       at::Tensor expected = piece.before.clone();
@@ -72,7 +72,7 @@ at::Tensor bytes_of(const at::Tensor& tensor) {
   return tensor.contiguous().view({-1}).view(at::kByte);
 }
 
-/// The tensors of values, undefined ones left out.
+/// Returns the tensors of values, without undefined ones.
 std::vector<at::Tensor> tensors_in(c10::ArrayRef<c10::IValue> values) {
   std::vector<at::Tensor> tensors;
   for (const c10::IValue& value : values) {
@@ -157,7 +157,7 @@ void compute(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) {
 
 void replace_cuda() {
   static std::vector<std::unique_ptr<torch::Library>> libraries;
-  // All other operators pass by.
+  // All other operators are not intercepted.
   libraries.push_back(std::make_unique<torch::Library>(torch::Library::IMPL, "_", kMode, __FILE__, __LINE__));
   libraries.back()->fallback(torch::CppFunction::makeFallthrough());
   libraries.push_back(

@@ -1,4 +1,4 @@
-// What a CUDA sibling does wrong is found where its operator is called.
+// Errors of a CUDA version are found when its operator is called.
 #include "tests/emulated/operators.h"
 
 #include <ATen/ATen.h>
@@ -66,7 +66,7 @@ TEST(EmulatedOperators, WhatIsWrongIsFound) {
   says(WritesBesideATensor, "memory that it may only read");
   says(OtherStrides, "of strides [1, 2], the Meta device's float [2, 3] of strides [3, 1]");
   says(OtherDtype, "result 0 is c10::Half");
-  // In fp64 the CPU's own sibling is called.
+  // In fp64 the CPU's own version is called.
   EXPECT_EQ(problem_of(None, at::kDouble), "not called once");
 }
 

@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::string_view kTag = "B15emulated_shared";  // include/cuda_runtime.h, as in mangled names
 
-/// The file that this code was loaded from, and where to.
+/// The file that this code was loaded from, and its address.
 struct Loaded {
   std::string file;
   char* address = nullptr;
@@ -38,7 +38,7 @@ Loaded find_loaded() {
   dl_iterate_phdr(
       [](dl_phdr_info* object, size_t, void* found) {
         if (!holds(*object, reinterpret_cast<uintptr_t>(&forget_shared_memory))) return 0;
-        const std::string name = object->dlpi_name;  // the program itself has none
+        const std::string name = object->dlpi_name;  // empty for the program itself
         *static_cast<Loaded*>(found) = {name.empty() ? "/proc/self/exe" : name,
                                         reinterpret_cast<char*>(object->dlpi_addr)};
         return 1;
@@ -79,7 +79,7 @@ std::vector<std::span<char>> shared_variables() {
 
 }  // namespace
 
-// Not by memset: with the address sanitizer a variable may be followed by what guards it.
+// Not with memset: with the address sanitizer guards may follow a variable.
 __attribute__((no_sanitize("address"))) void forget_shared_memory() {
   static const std::vector<std::span<char>> variables = shared_variables();
   for (const std::span<char>& variable : variables) {

@@ -6,7 +6,7 @@ struct CUstream_st;
 
 namespace meshtrain::emulated {
 
-/// Does `work` in the order of `stream`. Where there are no streams (emulated_tests): at once.
+/// Runs `work` in the order of `stream`; at once when there are no streams (emulated_tests).
 void in_stream(CUstream_st* stream, std::function<void()> work);
 
 }  // namespace meshtrain::emulated

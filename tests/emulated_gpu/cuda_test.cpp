@@ -19,26 +19,26 @@
 namespace meshtrain::emulated {
 namespace {
 
-/// Floats on the device, and pinned ones.
+/// Floats in device memory or pinned memory.
 class Floats {
  public:
-  enum class Place { Device, Pinned };
+  enum class Memory { Device, Pinned };
 
-  explicit Floats(size_t count, Place place = Place::Device) : place_(place) {
+  explicit Floats(size_t count, Memory memory = Memory::Device) : memory_(memory) {
     const size_t bytes = count * sizeof(float);
     void* data = nullptr;
-    EXPECT_EQ(place == Place::Device ? cudaMalloc(&data, bytes) : cudaMallocHost(&data, bytes), cudaSuccess);
+    EXPECT_EQ(memory == Memory::Device ? cudaMalloc(&data, bytes) : cudaMallocHost(&data, bytes), cudaSuccess);
     data_ = static_cast<float*>(data);
-    if (place == Place::Pinned) std::memset(data, 0, bytes);
+    if (memory == Memory::Pinned) std::memset(data, 0, bytes);
   }
-  ~Floats() { EXPECT_EQ(place_ == Place::Device ? cudaFree(data_) : cudaFreeHost(data_), cudaSuccess); }
+  ~Floats() { EXPECT_EQ(memory_ == Memory::Device ? cudaFree(data_) : cudaFreeHost(data_), cudaSuccess); }
   Floats(const Floats&) = delete;
   Floats& operator=(const Floats&) = delete;
   float* get() const { return data_; }
   float& operator[](size_t index) const { return data_[index]; }
 
  private:
-  Place place_;
+  Memory memory_;
   float* data_ = nullptr;
 };
 
@@ -82,7 +82,7 @@ TEST_F(EmulatedCuda, HasTheDevicesThatAreAskedFor) {
 TEST_F(EmulatedCuda, GivesWorkInOrderButLate) {
   std::vector<int> order;
   for (int index = 0; index < 20; ++index) give(a_, [&order, index] { order.push_back(index); });
-  EXPECT_LT(order.size(), 20u);  // twenty waits on the way
+  EXPECT_LT(order.size(), 20u);  // twenty waits in between
   EXPECT_EQ(cudaStreamQuery(a_), cudaErrorNotReady);
   run(a_, [&] { order.push_back(20); });
   ASSERT_EQ(order.size(), 21u);
@@ -129,7 +129,7 @@ TEST_F(EmulatedCuda, DoesNotOrderStreamsByItself) {
     while (!may_end) std::this_thread::yield();
   });
   run(b_, [&] { may_end = true; });
-  run(nullptr, [] {});  // nor by the default stream, as these do not block
+  run(nullptr, [] {});  // nor by the default stream, because these do not block
   EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
 }
 
@@ -168,7 +168,7 @@ TEST_F(EmulatedCuda, MeasuresTime) {
 }
 
 TEST_F(EmulatedCuda, CopiesPinnedMemoryLate) {
-  const Floats device(1), source(1, Floats::Place::Pinned), target(1, Floats::Place::Pinned);
+  const Floats device(1), source(1, Floats::Memory::Pinned), target(1, Floats::Memory::Pinned);
   source[0] = 7;
   std::atomic<bool> asked = false;
   give(a_, [&] {
@@ -262,7 +262,7 @@ TEST_F(EmulatedCuda, FreesWhatOnlyWorkStillHeld) {
   ASSERT_EQ(cudaMallocHost(&data, 4), cudaSuccess);
   std::shared_ptr<void> held(data, [](void* memory) { EXPECT_EQ(cudaFreeHost(memory), cudaSuccess); });
   give(a_, [held] {});
-  held.reset();  // the last one goes on the stream's thread, which cannot wait for itself
+  held.reset();  // the stream's thread destroys the last one, which cannot wait for itself
   EXPECT_EQ(cudaStreamSynchronize(a_), cudaSuccess);
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
   while (is_pinned(data, 4) && std::chrono::steady_clock::now() < end) std::this_thread::yield();
@@ -298,7 +298,7 @@ class EmulatedCapture : public EmulatedCuda {
   void begin(cudaStreamCaptureMode mode = cudaStreamCaptureModeThreadLocal) {
     ASSERT_EQ(cudaStreamBeginCapture(a_, mode), cudaSuccess);
   }
-  /// Whose end has to be `error`.
+  /// Ends the capture and expects `error`.
   void expect_end(cudaError_t error) {
     cudaGraph_t graph = nullptr;
     EXPECT_EQ(cudaStreamEndCapture(a_, &graph), error);
@@ -331,7 +331,7 @@ TEST_F(EmulatedCapture, ReplaysWhatItKept) {
   ASSERT_EQ(cudaGraphInstantiate(&run, graph, 0), cudaSuccess);
   ASSERT_EQ(cudaGraphDestroy(graph), cudaSuccess);
   for (int replay = 0; replay < 2; ++replay) ASSERT_EQ(cudaGraphLaunch(run, b_), cudaSuccess);
-  ASSERT_EQ(cudaGraphLaunch(run, a_), cudaSuccess);  // after the others, though on another stream
+  ASSERT_EQ(cudaGraphLaunch(run, a_), cudaSuccess);  // runs after the others, although on another stream
   ASSERT_EQ(cudaStreamSynchronize(a_), cudaSuccess);
   EXPECT_EQ(count, 11 * (11 * 11 + 11 + 1));
   EXPECT_EQ(cudaGraphExecDestroy(run), cudaSuccess);
@@ -404,7 +404,7 @@ TEST_F(EmulatedCapture, RefusesUnsafeCallsOfItsOwnThread) {
     EXPECT_EQ(call(), cudaErrorStreamCaptureUnsupported);
     expect_end(cudaErrorStreamCaptureInvalidated);
   }
-  begin();  // a thread may take it on itself
+  begin();  // another thread may continue it
   cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
   ASSERT_EQ(cudaThreadExchangeStreamCaptureMode(&mode), cudaSuccess);
   EXPECT_EQ(mode, cudaStreamCaptureModeGlobal);

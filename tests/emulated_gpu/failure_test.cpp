@@ -1,4 +1,4 @@
-// What goes wrong on GPUs ends the run: with one message, and nobody stays behind.
+// Failures on GPUs end the run with one message, and no process remains.
 #include <cstdlib>
 #include <string>
 #include <vector>
@@ -16,7 +16,7 @@ class FailureOnGpu : public TrainProgram {
   void TearDown() override { unsetenv("MESHTRAIN_EMULATED_NCCL_FAIL"); }
 };
 
-// While a step runs as it is, and while one is replayed. "1:N" is rank 1's Nth call of NCCL.
+// During a step without a graph, and during a replay. "1:N" is rank 1's Nth call of NCCL.
 TEST_F(FailureOnGpu, OfNcclEndsEveryRankWithWhereItHappened) {
   for (const bool graph : {false, true}) {
     setenv("MESHTRAIN_EMULATED_NCCL_FAIL", graph ? "1:150" : "1:40", 1);

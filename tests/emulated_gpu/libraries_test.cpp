@@ -1,5 +1,5 @@
-// Libraries of a machine with a GPU: opened in the right order and from the right folder, by the program as it is
-// started by a user, without LD_LIBRARY_PATH.
+// The libraries of a machine with a GPU: opened in the right order and from the right folder by a program that a user
+// starts without LD_LIBRARY_PATH.
 #include <cstdlib>
 #include <filesystem>
 #include <string>
@@ -19,7 +19,7 @@ class Libraries : public TrainProgram {
   static std::filesystem::path build() { return build_folder(); }
   static std::filesystem::path meshtrain() { return build() / "meshtrain"; }
 
-  /// One step whose attention is cuDNN's, by `program` in a plain environment and `environment`.
+  /// Trains one step with cuDNN's attention, by `program` in a plain environment plus `environment`.
   Ending train_with_cudnn(const std::filesystem::path& program, const Words& environment = {}) const {
     Words words = {"/usr/bin/env", "-u", "LD_LIBRARY_PATH"};
     words.insert(words.end(), environment.begin(), environment.end());
@@ -31,7 +31,7 @@ class Libraries : public TrainProgram {
     return Program(words).wait();
   }
 
-  /// A copy of the program and of the folders that tools/setup --cuda would make, with links to the same libraries.
+  /// Returns a copy of the program and of the folders that tools/setup --cuda makes, with links to the same libraries.
   std::filesystem::path copy_of_everything() const {
     const std::filesystem::path copy = path("copy");
     std::filesystem::create_directories(copy);
@@ -43,7 +43,7 @@ class Libraries : public TrainProgram {
   }
 };
 
-// Those that start with the program are LibTorch's for the CPU and CUDA's runtime, to which they are linked.
+// The program starts with LibTorch's libraries for the CPU and CUDA's runtime, which they link.
 TEST_F(Libraries, OfCudaAreOpenedLater) {
   const Ending ending = Program({meshtrain()}, {"LD_TRACE_LOADED_OBJECTS=1"}).wait();
   EXPECT_TRUE(has(ending.out, "/emulated/torch/lib/libtorch_cpu.so")) << ending.out;
@@ -69,7 +69,7 @@ TEST_F(Libraries, AreThoseOfTheFolderThatLibTorchCameFrom) {
 
   ASSERT_TRUE(std::filesystem::remove(copy / "torch/lib/libtorch_cuda.so"));
   std::filesystem::remove(copy / "nvidia/cu13/lib/libnvrtc.so.13");
-  std::filesystem::rename(copy / "nvidia/cu13/lib/libnvJitLink.so.13", builtins);  // any library serves
+  std::filesystem::rename(copy / "nvidia/cu13/lib/libnvJitLink.so.13", builtins);  // any library will do
   std::filesystem::copy(builtins, copy / "torch/lib/libnvrtc-builtins.so.13.0");
   std::filesystem::copy(builtins, copy / "torch/lib/libnvrtc.so.13");
   const std::string message = complaint(train_with_cudnn(copy / "meshtrain"), 2);
@@ -77,7 +77,7 @@ TEST_F(Libraries, AreThoseOfTheFolderThatLibTorchCameFrom) {
       << message;
 }
 
-// LibTorch keeps the first answer: asked before its CUDA library is open, it never sees a GPU.
+// LibTorch keeps the first answer: queried before its CUDA library is open, it never sees a GPU.
 TEST_F(Libraries, AskingLibTorchTooEarlyIsReported) {
   const Ending ending = train_with_cudnn(meshtrain(), {"LD_PRELOAD=" + (build() / "libasks_early.so").string()});
   EXPECT_TRUE(has(complaint(ending, 2), "asked LibTorch about CUDA before the library was open")) << ending.err;

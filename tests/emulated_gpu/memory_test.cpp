@@ -1,4 +1,4 @@
-// What the plug-in lets go of is the GPU's again.
+// Memory that the plug-in releases returns to the GPU.
 #include <ATen/ATen.h>
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
@@ -24,7 +24,7 @@ size_t free_bytes() {
   return free;
 }
 
-/// Free memory at the end of each time, but for the first, which leaves what is made once.
+/// Expects equal free memory at the end of each repetition, except the first, which allocates what is made once.
 void expect_the_same(const std::vector<size_t>& free) {
   EXPECT_EQ(*std::min_element(free.begin() + 1, free.end()), *std::max_element(free.begin() + 1, free.end()));
 }

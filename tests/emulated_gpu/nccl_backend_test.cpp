@@ -1,4 +1,4 @@
-// Groups over NCCL: queues that do not wait for each other, a host that does not poll, and limits that end what waits.
+// Groups over NCCL: queues that do not wait for each other, a host that does not poll, and limits that end waits.
 #include <ATen/ATen.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -71,7 +71,7 @@ TEST_F(EmulatedNcclBackend, AGatherPassesAReductionThatIsLate) {
   std::atomic<bool> goes_on = false;
   const c10::impl::VirtualGuardImpl streams(at::kCUDA);
   const c10::Stream slow = streams.getStreamFromGlobalPool(gpu()), current = streams.getStream(gpu());
-  for (const bool first : {true, false}) {  // which connects the queues
+  for (const bool first : {true, false}) {  // the first call connects the queues
     goes_on = first;
     Work reduction;
     {
@@ -117,13 +117,13 @@ TEST_F(EmulatedNcclBackend, TheHostDoesNotPoll) {
   EXPECT_EQ(ncclEmulatedPolls(), before);
 }
 
-// A communicator is not freed under a call (the stand-in ends the process where it is): the first collective of a
-// communicator waits for its peers within the call, later ones wait on the stream.
+// A communicator is not freed during a call (the emulation would end the process): the first collective of a
+// communicator waits for its peers during the call, later ones wait on the stream.
 TEST_F(EmulatedNcclBackend, ACollectiveThatARankDoesNotComeToEndsWithinTheLimit) {
   if (size_ < 2) GTEST_SKIP() << "one rank waits for nobody";
   for (const bool connected : {false, true}) {
     const Group group = connect({.collective_limit = 1s}), other = group.second_queue();
-    at::Tensor tensor = zeros(100000);  // more than is on its way when a rank goes
+    at::Tensor tensor = zeros(100000);  // more than is in transit when a rank ends
     other.all_reduce(tensor).wait();
     if (connected) group.all_reduce(tensor).wait();
     wait_for_stream(gpu());
@@ -171,7 +171,7 @@ TEST_F(EmulatedNcclBackend, CommunicatorsThatDoNotBlockAreRefused) {
 }
 
 TEST_F(EmulatedNcclBackend, ASymmetricWindowIsUsedAtOnePlaceOfAllRanks) {
-  if (size_ < 2) GTEST_SKIP() << "one rank has one place";
+  if (size_ < 2) GTEST_SKIP() << "one rank has one offset";
   const Group group = connect({.user_buffers = NcclBuffers::Symmetric});
   at::Tensor window = group.window(1000, at::TensorOptions(gpu()), Placement::Own);
   window.fill_(1);
@@ -189,7 +189,7 @@ TEST_F(EmulatedNcclBackend, ASymmetricWindowIsUsedAtOnePlaceOfAllRanks) {
   world().barrier();
 }
 
-// Ranks that differ along tp may have windows that differ.
+// Ranks that differ along tp may have different windows.
 TEST_F(EmulatedNcclBackend, AWindowIsSymmetricAmongTheRanksThatMadeIt) {
   if (size_ != 4) GTEST_SKIP() << "four ranks have two axes";
   const MeshLayout layout({{"dp", 2}, {"tp", 2}});

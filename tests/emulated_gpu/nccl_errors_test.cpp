@@ -1,4 +1,4 @@
-// Calls that NCCL's stand-in refuses, and its failures.
+// Calls that the emulated NCCL refuses, and its failures.
 #include "tests/emulated_gpu/nccl_fixture.h"
 
 #include <atomic>
@@ -40,7 +40,7 @@ TEST_F(EmulatedNccl, RefusesWhatIsWrong) {
   });
   expect_success(sum(data.get(), data.get(), 1));
   ncclComm_t part = nullptr;
-  EXPECT_EQ(ncclCommSplit(comm_, 0, 0, &part, nullptr), ncclInvalidUsage);  // as that is under way
+  EXPECT_EQ(ncclCommSplit(comm_, 0, 0, &part, nullptr), ncclInvalidUsage);  // because that is in progress
   asked = true;
   synchronize();
 }
@@ -68,7 +68,7 @@ TEST_F(EmulatedNccl, GivesUpAConnection) {
   ASSERT_EQ(ncclGetUniqueId(&id), ncclSuccess);
   ncclComm_t comm = nullptr;
   ncclConfig_t asked = config();
-  ASSERT_EQ(ncclCommInitRankConfig(&comm, 2, id, 0, &asked), ncclInProgress);  // nobody else will come
+  ASSERT_EQ(ncclCommInitRankConfig(&comm, 2, id, 0, &asked), ncclInProgress);  // no other rank will take part
   EXPECT_EQ(ncclCommAbort(comm), ncclSuccess);
 }
 
@@ -91,7 +91,7 @@ TEST_F(EmulatedNccl, FindsOperationsThatDoNotAgree) {
   ncclResult_t state = ncclSuccess;
   while (state == ncclSuccess || state == ncclInProgress) ASSERT_EQ(ncclCommGetAsyncError(comm_, &state), ncclSuccess);
   EXPECT_TRUE(state == ncclInvalidUsage || state == ncclRemoteError);
-  EXPECT_EQ(cudaStreamQuery(stream_), cudaErrorNotReady);  // it hangs, as a kernel would
+  EXPECT_EQ(cudaStreamQuery(stream_), cudaErrorNotReady);  // it hangs, like a kernel
   EXPECT_EQ(ncclCommAbort(comm_), ncclSuccess);
   synchronize();
   comm_ = nullptr;
@@ -124,7 +124,7 @@ TEST_F(EmulatedNccl, AbortsHangingCommunicatorsTogether) {
   cudaStream_t other_stream = nullptr;
   ASSERT_EQ(cudaStreamCreateWithFlags(&other_stream, cudaStreamNonBlocking), cudaSuccess);
   Buffer data(8);
-  if (rank() != 0) {  // which rank 0 does not come to
+  if (rank() != 0) {  // rank 0 does not take part
     expect_success(ncclAllReduce(data.get(), data.get(), 1, ncclFloat32, ncclSum, comm_, stream_));
     EXPECT_EQ(
         settle(ncclAllReduce(data.get() + 4, data.get() + 4, 1, ncclFloat32, ncclSum, other, other_stream), other),
@@ -143,7 +143,7 @@ TEST_F(EmulatedNccl, AbortsHangingCommunicatorsTogether) {
   world().barrier();
 }
 
-// An abort frees memory of the device, and so waits for what runs there (NCCL's issue 1013).
+// An abort frees memory of the device, and so waits for its work (NCCL's issue 1013).
 TEST_F(EmulatedNccl, AbortsNoneAloneWhileAnotherHangs) {
   if (size() < 2) GTEST_SKIP() << "one rank waits for nobody";
   ncclComm_t other = connect();
@@ -240,7 +240,7 @@ TEST_F(EmulatedNccl, HasAllRanksRegisterTheSameWindow) {
 TEST_F(EmulatedNccl, MixesNoCommunicatorsThatBlockWithOthers) {
   ncclComm_t blocking = nullptr;
   ncclConfig_t asked = NCCL_CONFIG_INITIALIZER;
-  expect_success(ncclCommSplit(comm_, 0, rank(), &blocking, &asked));  // as its parent does: it returns
+  expect_success(ncclCommSplit(comm_, 0, rank(), &blocking, &asked));  // blocks like its parent
   ASSERT_NE(blocking, nullptr);
   Buffer data(8);
   EXPECT_EQ(ncclAllReduce(data.get(), data.get(), 1, ncclFloat32, ncclSum, blocking, stream_), ncclSuccess);

@@ -1,4 +1,4 @@
-// NCCL's stand-in between the ranks of a test, by NCCL's own functions.
+// The emulated NCCL between the ranks of a test, through NCCL's own functions.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -18,7 +18,7 @@ namespace meshtrain::emulated {
 
 using meshtrain::testing::world;
 
-/// Waits until `comm` has done what it was asked for.
+/// Waits until `comm` has completed its call.
 inline ncclResult_t settle(ncclComm_t comm) {
   ncclResult_t state = ncclInProgress;
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
@@ -29,7 +29,7 @@ inline ncclResult_t settle(ncclComm_t comm) {
   return state;
 }
 
-/// `comm` may be what the call made.
+/// `comm` may be the result of the call.
 inline ncclResult_t settle(ncclResult_t result, const ncclComm_t& comm) {
   return result == ncclInProgress ? settle(comm) : result;
 }
@@ -52,7 +52,7 @@ inline ncclUniqueId shared_id() {
   return id;
 }
 
-/// Bytes of NCCL on the device, to be compared on the host.
+/// Device memory for NCCL, compared on the host.
 class Buffer {
  public:
   explicit Buffer(size_t bytes) : bytes_(bytes) { EXPECT_EQ(cudaMalloc(&data_, bytes), cudaSuccess); }
@@ -92,7 +92,7 @@ class EmulatedNccl : public ::testing::Test {
     ASSERT_EQ(cudaSetDevice(rank()), cudaSuccess);
     ASSERT_EQ(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), cudaSuccess);
     comm_ = connect();
-    world().barrier();  // a rank that is connected may fail, which the others would see in place of the connection
+    world().barrier();  // a connected rank may fail, and the others would see that instead of the connection
   }
   void TearDown() override {
     if (stream_ == nullptr) return;

@@ -1,4 +1,4 @@
-// Behaviour of NCCL's stand-in.
+// Behaviour of the emulated NCCL.
 #include "tests/emulated_gpu/nccl_fixture.h"
 
 #include <algorithm>
@@ -12,7 +12,7 @@ namespace {
 
 class EmulatedNcclMoves : public EmulatedNccl {
  protected:
-  /// All collectives, on more than a mailbox holds.
+  /// Runs all collectives, with more data than a mailbox holds.
   template <typename T>
   void check_collectives(ncclDataType_t type) {
     const size_t ranks = static_cast<size_t>(size()), mine = static_cast<size_t>(rank()), count = 70001,
@@ -66,7 +66,7 @@ class EmulatedNcclMoves : public EmulatedNccl {
     synchronize();
     part.expect<T>([&](size_t index) { return rank() == root ? sum(index) : of(mine, index); });
 
-    // Around the ring, both directions at once.
+    // Around the ring, in both directions at once.
     fill(part);
     expect_success(ncclGroupStart());
     EXPECT_EQ(ncclSend(part.get(), count, type, next(), comm_, stream_), ncclSuccess);
@@ -95,7 +95,7 @@ TEST_F(EmulatedNcclMoves, Integers) {
 TEST_F(EmulatedNccl, AddsUpShortFloatsInFp32) {
   if (size() < 2) GTEST_SKIP() << "one rank adds nothing";
   const Buffer data(2);
-  // 256 + 1 is no bf16; 256 + 1 + 1 is.
+  // bf16 cannot represent 256 + 1; it can represent 256 + 1 + 1.
   const_cast<Buffer&>(data).fill<__nv_bfloat16>([&](size_t) { return rank() == 0 ? 256.0 : 1.0; });
   expect_success(ncclAllReduce(data.get(), data.get(), 1, ncclBfloat16, ncclSum, comm_, stream_));
   synchronize();
@@ -122,7 +122,7 @@ TEST_F(EmulatedNccl, DoesGroupsWithoutDeadlock) {
   Buffer from(4 * count * static_cast<size_t>(size())), to(4 * count * static_cast<size_t>(size()));
   from.fill<float>([&](size_t index) { return static_cast<double>(rank()) + static_cast<double>(index / count); });
   expect_success(ncclGroupStart());
-  for (int peer = 0; peer < size(); ++peer) {  // oneself, too; all sends before all receives
+  for (int peer = 0; peer < size(); ++peer) {  // this rank included; all sends before all receives
     EXPECT_EQ(ncclSend(from.get() + 4 * count * static_cast<size_t>(peer), count, ncclFloat32, peer, comm_, stream_),
               ncclSuccess);
   }
@@ -183,7 +183,7 @@ TEST_F(EmulatedNccl, RepeatsInGraphs) {
     return value;
   });
 
-  // NCCL does not let go of a communicator that a graph needs.
+  // NCCL does not free a communicator that a graph needs.
   EXPECT_EQ(ncclCommFinalize(comm_), ncclInProgress);
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   ncclResult_t state = ncclSuccess;

@@ -1,4 +1,5 @@
-// Attention across ranks of samples that are divided into documents, on the emulated GPU, against its definition.
+// Attention over several ranks for samples that are divided into documents, on the emulated GPU, against its
+// definition.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -51,7 +52,7 @@ void for_all(const Check& check) {
   }
 }
 
-/// Most calls one way: two for the keys of each rank that come by.
+/// Returns the largest number of calls in one direction: two for the keys of each rank.
 int64_t most_calls(ContextAlgorithm algorithm) {
   const int ranks = world().size();
   if (ranks == 1 || algorithm == ContextAlgorithm::Ulysses) return 1;
@@ -114,7 +115,7 @@ TEST(PackedAttention, RowsHaveDocumentsOfTheirOwn) {
   });
 }
 
-// The lengths of a micro-batch go to the GPU once, not once a layer and a direction.
+// The lengths of a micro-batch are copied to the GPU once, not for each layer and direction.
 TEST(PackedAttention, LayersShareAPlan) {
   for_all([](ContextAlgorithm algorithm, SequenceLayout::Kind kind) {
     const SequenceLayout layout = SequenceLayout(kind, kLength, world().size(), world().rank()).with_documents(kOne);
@@ -160,7 +161,7 @@ TEST(PackedAttention, IsDifferentiableOnce) {
   });
 }
 
-/// The stand-in's complaint about q, k and v of [6, 2, 8] in two sequences, or "".
+/// Returns the emulation's error for q, k and v of [6, 2, 8] in two sequences; empty without one.
 std::string refusal(const at::Tensor& q, const at::Tensor& ends_q, const at::Tensor& ends_k, int64_t longest = 4) {
   try {
     attend_packed(q, q, q, {ends_q, ends_k, longest, longest}, true, kRanksScale);
@@ -188,7 +189,7 @@ TEST(EmulatedFlash, RefusesWhatCudaRefuses) {
   expect(refusal(made({6, 2, 9}, at::kHalf).narrow(2, 0, 8), ends, ends), "16 bytes at once");
 }
 
-// Results that CUDA leaves unwritten are not numbers.
+// Results that CUDA does not write are NaN.
 TEST(EmulatedFlash, WhatLengthsLeaveOutIsNoNumber) {
   const at::Tensor q = fresh({6, 2, 8}).to(at::kHalf).to(gpu());
   const auto out = [&](std::vector<int> ends, int64_t longest) {

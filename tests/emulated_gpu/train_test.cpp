@@ -12,7 +12,7 @@ using Words = std::vector<std::string>;
 
 class TrainOnGpu : public TrainProgram {
  protected:
-  /// Losses and gradient norms of a run.
+  /// The losses and gradient norms of a run.
   struct Steps {
     std::vector<double> losses, norms;
     std::string log;
@@ -45,7 +45,7 @@ class TrainOnGpu : public TrainProgram {
   }
 };
 
-/// A mesh, and whether each rank has a GPU of its own, so that they communicate by NCCL.
+/// A mesh, and whether each rank has its own GPU, so that they communicate by NCCL.
 struct Case {
   const char* mesh;
   int ranks;
@@ -95,7 +95,7 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"dp=2,cp=2", 4, true, {"parallel.fsdp.mode=full_shard", "parallel.nccl_user_buffers=symmetric"}},
         Case{"dp=2", 2, true, {"parallel.fsdp.mode=shard_grad_op", "parallel.nccl_user_buffers=true"}}));
 
-// A token in 50 ends a document: samples of 16 tokens have one or two.
+// One token in 50 ends a document: samples of 16 tokens have one or two.
 TEST_F(TrainOnGpu, PackedDocumentsAsOnTheCpu) {
   setenv("MESHTRAIN_EMULATED_GPUS", "1", 1);
   for (const auto& [precision, tolerance] : {std::pair{"fp32", 2e-6}, std::pair{"bf16_mixed", 1e-2}}) {
@@ -111,7 +111,7 @@ TEST_F(TrainOnGpu, PackedDocumentsAsOnTheCpu) {
   }
 }
 
-// The same kernels on the same numbers; the learning rate of every step is its own.
+// The same kernels on the same numbers; the learning rate differs in every step.
 TEST_P(TrainOnGpuMesh, AGraphGivesTheSameLossesToTheLastDigit) {
   Words words = on_gpu(arguments());
   words.insert(words.end(), {"--set", "train.steps=8", "--set", "schedule.warmup_steps=6"});
@@ -124,7 +124,7 @@ TEST_P(TrainOnGpuMesh, AGraphGivesTheSameLossesToTheLastDigit) {
   EXPECT_EQ(has(found.log, "steps are recorded as one graph"), recorded) << found.log;
 }
 
-// An evaluation gathers parameters just before the fourth step, which is recorded.
+// An evaluation gathers parameters just before the fourth step, which is the recorded one.
 TEST_F(TrainOnGpu, AGraphAfterAnEvaluationHoldsItsGathers) {
   setenv("MESHTRAIN_EMULATED_GPUS", "2", 1);
   Words words = on_gpu({"--mesh", "dp=2", "--set", "evaluate.tokens=" + path("tokens.bin").string()});

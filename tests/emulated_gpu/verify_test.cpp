@@ -1,4 +1,4 @@
-// Proofs of `meshtrain verify`, and what else the program does with a model, on the emulated GPU.
+// `meshtrain verify`, and other uses of a model, on the emulated GPU.
 #include <cstdlib>
 #include <string>
 #include <vector>
@@ -51,7 +51,7 @@ TEST_F(VerifyOnGpu, SeesWhatIsMissing) {
   EXPECT_TRUE(has(ending.out, "\nDIFFERENT: ")) << ending.out;
 }
 
-// Norms of every parameter at every step, in float on the GPU.
+// Norms of every parameter in every step, in float on the GPU.
 TEST_F(VerifyOnGpu, ParameterMetricsAreThoseOfTheCpu) {
   setenv("MESHTRAIN_EMULATED_GPUS", "2", 1);
   std::vector<nlohmann::json> expected;
@@ -75,7 +75,7 @@ TEST_F(VerifyOnGpu, ParameterMetricsAreThoseOfTheCpu) {
   }
 }
 
-// The loss scale begins too large: the first steps change nothing.
+// The initial loss scale is too large: the first steps change nothing.
 TEST_F(VerifyOnGpu, SkipsTheStepsThatTheCpuSkips) {
   setenv("MESHTRAIN_EMULATED_GPUS", "2", 1);
   std::vector<nlohmann::json> expected;

@@ -1,4 +1,4 @@
-"""Every include of the program points down the floors, and tools/check_floors complains of each kind that does not."""
+"""Every include of the program points down the floors, and tools/check_floors reports each kind that does not."""
 import os
 import pathlib
 import subprocess
@@ -20,7 +20,7 @@ class Floors(unittest.TestCase):
         self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
 
     def complaint(self, files, floors="low runtime/low TRUE \nhigh runtime/high FALSE low\n"):
-        """What is printed of a repository of these files."""
+        """Returns the output for a repository of these files."""
         with tempfile.TemporaryDirectory() as folder:
             root = pathlib.Path(folder)
             (root / "floors.txt").write_text(floors)

@@ -12,8 +12,8 @@
 
 namespace meshtrain::testing {
 
-/// A model that knows nothing of meshes: a chain of matrices of different sizes, one unit each. Tied: the first is used
-/// once more at the end, transposed.
+/// A model without parallelism: a chain of matrices of different sizes, one unit each. Tied: the last step uses the
+/// first matrix again, transposed.
 struct Chain {
   explicit Chain(bool first_is_last = false, at::ScalarType dtype = at::kDouble) : tied(first_is_last) {
     for (size_t i = 0; i + 1 < kWidths.size(); ++i) {
@@ -31,7 +31,7 @@ struct Chain {
     return specs;
   }
 
-  /// `run(unit, forward)`, around each use of a unit's parameters.
+  /// Calls `run(unit, forward)` around each use of a unit's parameters.
   template <class Run>
   at::Tensor loss(at::Tensor x, const Run& run) const {
     for (size_t i = 0; i < weights.size(); ++i) {
@@ -63,7 +63,7 @@ inline at::Tensor input_of(int64_t rank, int64_t micro_batch) {
 
 constexpr int64_t kMicroBatches = 3;
 
-/// Forward and backward of a step's micro-batches, each rank its own.
+/// Runs forward and backward of a step's micro-batches; each rank has its own.
 inline void backward_of_step(const Chain& chain, Fsdp& fsdp) {
   fsdp.begin_step();
   for (int64_t i = 0; i < kMicroBatches; ++i) {
@@ -74,7 +74,7 @@ inline void backward_of_step(const Chain& chain, Fsdp& fsdp) {
   }
 }
 
-/// One way to cut a model over the world.
+/// A way to cut a model over the world.
 struct Way {
   std::string name;
   ShardingMode mode;
@@ -83,7 +83,7 @@ struct Way {
   bool accumulate_unsharded = false;
   int64_t prefetch = 1;
 
-  /// `world` in the place of the data-parallel ranks. Collective.
+  /// Returns options with `world` as the data-parallel ranks. Collective.
   FsdpOptions options(const Group& world) const {
     FsdpOptions options;
     options.mode = mode;
@@ -106,7 +106,7 @@ struct Way {
   }
 };
 
-/// Hosts that make a difference to fsdp.
+/// Hosts that fsdp treats differently.
 inline const std::vector<Hosts> kHosts = {Hosts::Found, Hosts::Two, Hosts::Refused};
 
 inline const std::vector<Way> kWays = {{"NoShard", ShardingMode::NoShard},

@@ -1,4 +1,4 @@
-// What a step of each mode sends and holds, against the formulas (options.h).
+// Communication and memory of a step of each mode, against the formulas (options.h).
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -48,7 +48,7 @@ TEST_P(FsdpCost, BytesAreThoseOfTheFormulas) {
   const Chain chain(tied);
   const FsdpOptions options = way.options(mesh.group("dp"));
   Fsdp fsdp(chain.units(), options);
-  step(chain, fsdp);  // parameters were whole everywhere before the first
+  step(chain, fsdp);  // before the first step every rank has complete parameters
   mesh.traffic().clear();
   step(chain, fsdp);
 
@@ -72,7 +72,7 @@ TEST_P(FsdpCost, BytesAreThoseOfTheFormulas) {
   EXPECT_EQ(gradients.sent_bytes, scattered * (n - 1) / n + 2 * summed * (r - 1) / r);
 }
 
-/// Bytes of a rank, and of a copy that the ranks of a host have together.
+/// Bytes of a rank, and of a copy that the ranks of a host share.
 struct Bytes {
   int64_t ordinary = 0, own = 0, common = 0;
   int64_t disk = 0;
@@ -83,14 +83,14 @@ struct Bytes {
   }
 };
 
-/// In memory, between two counts.
+/// Expects the memory taken between two counts.
 void expect_taken(const Bytes& before, const Bytes& after, const Bytes& expected) {
   EXPECT_EQ(after.ordinary - before.ordinary, expected.ordinary);
   EXPECT_EQ(after.own - before.own, expected.own);
   EXPECT_EQ(after.common - before.common, expected.common);
 }
 
-/// The largest sum of so many neighbours; a tied unit always has its memory.
+/// Returns the largest sum of `neighbours` adjacent sizes; a tied unit always has its memory.
 int64_t arena(const std::vector<int64_t>& sizes, bool tied, int64_t neighbours) {
   int64_t largest = 0;
   for (size_t i = tied; i < sizes.size(); ++i) {
@@ -101,14 +101,15 @@ int64_t arena(const std::vector<int64_t>& sizes, bool tied, int64_t neighbours) 
   return largest;
 }
 
-/// The table in unit_memory.h. Its rows and columns in the order there. `trained`: sizes of the units that are.
+/// Returns the values of the table in unit_memory.h; rows and columns have the same order. `trained`: sizes of the
+/// trained units.
 Bytes expected_bytes(const Way& way, const FsdpOptions& options, const std::vector<int64_t>& sizes,
                      const std::vector<int64_t>& trained, bool tied) {
   const int64_t n = options.shards.size(), p = options.shards.host_ranks();
   const bool disk = options.memory.is_on_disk(), cut = way.mode != ShardingMode::NoShard && (n > 1 || disk);
   const bool full = way.mode == ShardingMode::FullShard && cut;
   const bool common = n > 1 && (full ? p == n && !disk : p > 1);
-  int64_t pages = 0;  // of one shard, each unit's rounded up
+  int64_t pages = 0;  // pages of one shard, where each unit is rounded up
   for (const int64_t size : sizes) pages += (size / n + 4095) / 4096 * 4096;
   Bytes bytes;
   if (common) {
@@ -146,7 +147,7 @@ TEST_P(FsdpCost, MemoryIsThatOfTheFormulas) {
   expect_taken(before, after, expected);
 
   step(chain, fsdp);
-  // A step that computes nothing allocates nothing: what fsdp holds it holds from the start.
+  // A step without computation allocates nothing: fsdp allocates all its memory at the start.
   const int64_t held = memory.live();
   memory.restart_peak();
   fsdp.begin_step();
@@ -160,7 +161,8 @@ TEST_P(FsdpCost, MemoryIsThatOfTheFormulas) {
   EXPECT_EQ(WindowMemory::counted().common(), after.common);
 }
 
-// What lies apart from whole tensors is in the file, the rest in memory; under FullShard on one rank too.
+// The file holds the shards that are not part of complete tensors, memory holds the rest; under FullShard on one rank
+// too.
 TEST_P(FsdpCost, ShardsOnDiskTakeNoMemory) {
   const auto [way, tied, hosts] = GetParam();
   const testing::ScratchFolder folder(world());
@@ -180,8 +182,8 @@ TEST_P(FsdpCost, ShardsOnDiskTakeNoMemory) {
 
 class FsdpCostOfFrozenUnits : public ::testing::TestWithParam<std::tuple<Way, Hosts>> {};
 
-// Units 0, 1 and 3 of five are frozen: no gradients of them are held or sent, and in the backward the first two are not
-// gathered. Where parameters are whole on each rank, those that do not change are not gathered at all.
+// Units 0, 1 and 3 of five are frozen: their gradients are neither held nor communicated, and the backward does not
+// gather the first two. When each rank has complete parameters, frozen ones are not gathered at all.
 TEST_P(FsdpCostOfFrozenUnits, IsTheirParametersAlone) {
   const auto [way, hosts] = GetParam();
   const DeviceMesh mesh(MeshLayout({{"dp", world().size()}, {"tp", 1}}), world_on(hosts));

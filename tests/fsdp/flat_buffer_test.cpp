@@ -15,7 +15,7 @@ Parameter parameter(const std::string& name, std::vector<int64_t> shape) {
   return whole_parameter(name, std::move(shape), {}, kDouble);
 }
 
-/// With memory for good, ordinary and all of it.
+/// Returns a buffer with permanent memory for all of it.
 FlatBuffer settled(std::vector<Parameter*> parameters, const Sharding& sharding = {}) {
   FlatBuffer buffer(std::move(parameters), sharding);
   for (const at::Tensor& tensor : {buffer.values(), buffer.gradients()}) {
@@ -86,7 +86,7 @@ TEST(FlatBuffer, MayBeRefilledBetweenForwardAndBackward) {
   const FlatBuffer buffer = settled({&weight});
   weight.tensor.detach().fill_(2);
   const at::Tensor loss = weight.tensor.square().sum();
-  at::Tensor(buffer.values()).fill_(5);  // as a gather would
+  at::Tensor(buffer.values()).fill_(5);  // as a gather does
   EXPECT_NO_THROW(loss.backward());
   EXPECT_TRUE(buffer.gradients().narrow(0, 0, 3).eq(10).all().item<bool>());
 }

@@ -26,7 +26,7 @@ using testing::world_on;
 constexpr int kSteps = 3;
 constexpr double kRate = 0.01;
 
-/// The model after each step of plain descent on every rank's micro-batches, computed here alone.
+/// Computes, on this rank alone, the model after each step of gradient descent on every rank's micro-batches.
 void step_alone(const Chain& chain) {
   for (const auto& weight : chain.weights) weight->tensor.mutable_grad() = at::Tensor();
   for (int rank = 0; rank < world().size(); ++rank) {
@@ -48,7 +48,7 @@ void update(Fsdp& fsdp) {
   fsdp.shards_changed();
 }
 
-/// Gradients and values of `fsdp` beside those of `alone`.
+/// Expects the gradients and values of `fsdp` to equal those of `alone`.
 void expect_equal(Fsdp& fsdp, const Chain& alone) {
   size_t num_gradients = 0;
   fsdp.visit_gradients([&](const Parameter& parameter) {
@@ -146,7 +146,7 @@ TEST_P(FsdpWays, TakeTheValuesThatAreWritten) {
   });
 }
 
-// Parameters in fp32 in front of shards in fp64 that are changed by less than an fp32 sees.
+// Parameters are fp32, and their shards fp64, changed by less than fp32 can represent.
 TEST_P(FsdpWays, KeepShardsInAnotherDtype) {
   const auto [way, tied, hosts] = GetParam();
   const Chain alone(tied, at::kFloat);
@@ -189,7 +189,7 @@ TEST_P(FsdpWays, KeepShardsInAnotherDtype) {
         EXPECT_TRUE(at::equal(unit.parameters()[0]->tensor, expected[i++].to(at::kFloat))) << unit.name();
       });
     }
-    // What is written rounded with the shards is not rounded again, where there is such a place.
+    // A rounded shard that is written together with its shard is not rounded again.
     bool any = false;
     for (const Unit& unit : fsdp.units()) {
       for (const FlatBuffer& buffer : unit.buffers()) {

@@ -1,4 +1,4 @@
-// Collectives overlap with computing, and work in place: what is issued, waited for and computed, in order.
+// Collectives overlap with computation and work in place: the order of issue, wait and computation.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -18,13 +18,13 @@ using testing::input_of;
 
 using Events = std::vector<std::string>;
 
-/// What happens on rank 0 of two ranks, the other of which is not there.
+/// A record of rank 0 of two ranks; rank 1 does not exist.
 struct Record {
   Events events;
-  std::vector<const void*> gathered;  // where, by unit
+  std::vector<const void*> gathered;  // address, by unit
   std::vector<int64_t> numels;        // of the units
-  Events on_gathers;                  // those of the queue for gathers, if there is one
-  int num_queues = 0;                 // made besides the first
+  Events on_gathers;                  // events of the queue for gathers, if there is one
+  int num_queues = 0;                 // queues besides the first
 };
 
 class RecordedWait final : public Work::State {
@@ -39,7 +39,7 @@ class RecordedWait final : public Work::State {
 
 class RecordedBackend final : public Backend {
  public:
-  /// `also`: what is issued here is written down there too. `has_queues`: gives second queues.
+  /// `also`: a second list for the events. `has_queues`: creates second queues.
   explicit RecordedBackend(Record& record, bool has_queues, Events* also = nullptr)
       : record_(record), has_queues_(has_queues), also_(also) {}
   int rank() const override { return 0; }
@@ -72,10 +72,11 @@ class RecordedBackend final : public Backend {
   Events* also_;
 };
 
-/// A step of a model whose units all differ in size.
+/// A step of a model whose units all have different sizes.
 class FullShardSchedule : public ::testing::Test {
  protected:
-  /// `frozen`: a unit without trainable parameters; -1: none. `num_used`: the first units, which the step uses.
+  /// `frozen`: a unit without trainable parameters; -1: none. `num_used`: number of units, from the first, that the
+  /// step uses.
   static Record record(int64_t prefetch, int64_t frozen = -1, bool two_queues = false, size_t num_used = 4) {
     Record record;
     const Chain chain;
@@ -86,7 +87,7 @@ class FullShardSchedule : public ::testing::Test {
     options.prefetch = prefetch;
     options.shards = Group(std::make_shared<RecordedBackend>(record, two_queues), "dp", {0, 1}, "rank 0");
     std::vector<UnitSpec> units = chain.units();
-    units.erase(units.begin() + 2);  // as large as the one before it
+    units.erase(units.begin() + 2);  // it has the size of the unit before it
     Fsdp fsdp(units, options);
     for (const Unit& unit : fsdp.units()) record.numels.push_back(unit.buffers()[0].numel());
 
@@ -152,7 +153,7 @@ TEST_F(FullShardSchedule, OnlyFullShardGathersBesideReductions) {
   }
 }
 
-// The reduction of the unit behind a frozen one is waited for no earlier than without it.
+// A frozen unit does not make the step wait earlier for the reduction of the unit after it.
 TEST_F(FullShardSchedule, AFrozenUnitIsGatheredAndNotReduced) {
   const Record seen = record(0, /*frozen=*/2);
   EXPECT_EQ(seen.events, (Events{"gather 0",      "wait gather 0", "forward 0",                                  //
@@ -191,7 +192,7 @@ TEST_F(FullShardSchedule, TheNextUnitIsGatheredWhileOneComputes) {
                                  "wait scatter 0"}));
 }
 
-// Unit 2 is gathered ahead and not used: the gather arrives before its memory is that of another unit.
+// Unit 2 is gathered ahead and not used: the gather completes before another unit gets its memory.
 TEST_F(FullShardSchedule, WhatIsUnderWayArrivesBeforeItsUnitIsLetGo) {
   const Record seen = record(1, /*frozen=*/-1, /*two_queues=*/false, /*num_used=*/2);
   EXPECT_EQ(seen.events, (Events{"gather 0",      "wait gather 0",  "gather 1",       "forward 0",   //
@@ -202,7 +203,7 @@ TEST_F(FullShardSchedule, WhatIsUnderWayArrivesBeforeItsUnitIsLetGo) {
                                  "scatter 0",     "wait scatter 1", "wait scatter 0"}));
 }
 
-/// Units that stay gathered for a step, and the forward of the first of them without a record.
+/// Units that stay gathered for a step, and a forward of the first units without autograd.
 class ShardGradOpSchedule : public ::testing::Test {
  protected:
   ShardGradOpSchedule() {
@@ -210,12 +211,12 @@ class ShardGradOpSchedule : public ::testing::Test {
     options.mode = ShardingMode::ShardGradOp;
     options.shards = Group(std::make_shared<RecordedBackend>(record_, /*has_queues=*/false), "dp", {0, 1}, "rank 0");
     std::vector<UnitSpec> units = chain_.units();
-    units.erase(units.begin() + 2);  // as large as the one before it
+    units.erase(units.begin() + 2);  // it has the size of the unit before it
     fsdp_ = std::make_unique<Fsdp>(units, options);
     for (const Unit& unit : fsdp_->units()) record_.numels.push_back(unit.buffers()[0].numel());
   }
 
-  /// The events of a forward of so many units.
+  /// Returns the events of a forward of the first `num_units` units.
   Events forward(size_t num_units) {
     const at::NoGradGuard no_grad;
     record_.events.clear();
@@ -230,7 +231,7 @@ class ShardGradOpSchedule : public ::testing::Test {
   std::unique_ptr<Fsdp> fsdp_;
 };
 
-// What a step gathers does not depend on whether an evaluation came before it.
+// An evaluation before a step does not change what the step gathers.
 TEST_F(ShardGradOpSchedule, AnEvaluationLeavesNothingGathered) {
   const Events first = forward(4);
   EXPECT_EQ(std::count(first.begin(), first.end(), "gather 3"), 1);
@@ -239,7 +240,7 @@ TEST_F(ShardGradOpSchedule, AnEvaluationLeavesNothingGathered) {
   EXPECT_EQ(forward(4), first);
 }
 
-// Else gathers of a unit that is never used would pile up.
+// Otherwise gathers of a unit that is never used would accumulate.
 TEST_F(ShardGradOpSchedule, WhatIsUnderWayArrivesBeforeShardsCountAsChanged) {
   EXPECT_EQ(forward(1), (Events{"gather 0", "wait gather 0", "gather 1"}));
   fsdp_->shards_changed();

@@ -19,7 +19,7 @@ namespace {
 
 constexpr int64_t kShardNumel = 1 << 20, kShardBytes = kShardNumel * 4;
 
-/// Bytes of the tensor that this process has mapped right now, as the system counts them.
+/// Returns the bytes of the tensor that are resident, as the system counts them.
 int64_t resident_bytes(const at::Tensor& tensor) {
   FILE* file = std::fopen("/proc/self/smaps", "r");
   char line[512];

@@ -1,5 +1,5 @@
-// Gradients that their layers write: no zeros before them, zeros where nobody writes, and nothing left of what the
-// memory held before.
+// Gradients that layers write themselves: not set to zero before, zero where nobody writes, and without old values of
+// the memory.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -24,7 +24,7 @@ using testing::world_on;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-/// x W of a layer that puts the gradient of W into its buffer itself.
+/// A layer x W that writes the gradient of W into its buffer itself.
 struct Layer : torch::autograd::Function<Layer> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight) {
     ctx->save_for_backward({x, weight});
@@ -42,7 +42,7 @@ struct Layer : torch::autograd::Function<Layer> {
   }
 };
 
-/// Units of 8 x 8 weights; with parameters that some backward leaves out.
+/// Units of 8 x 8 weights; some backwards leave parameters out.
 struct Model {
   Model() {
     for (const char* name : {"first", "second", "third", "fourth", "late"}) add(name, {8, 8}, /*written=*/true);
@@ -66,7 +66,7 @@ struct Model {
     return {unit("0", {0}), unit("1", {1, 5}), unit("2", {2, 6}), unit("3", {7}), unit("4", {3, 4})};
   }
 
-  /// "late" is used in odd micro-batches alone, "second" twice.
+  /// Uses "late" only in odd micro-batches, "second" twice.
   template <class Product, class Run>
   at::Tensor loss(int64_t rank, int64_t micro_batch, const Product& product, const Run& run) const {
     const auto weight = [&](size_t i) -> const at::Tensor& { return parameters[i]->tensor; };
@@ -94,7 +94,7 @@ struct Model {
 
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
-/// Fills all memory of gradients, padding too.
+/// Fills all memory of gradients, and its padding.
 void poison(const Fsdp& fsdp) {
   const Arena& memory = fsdp.memory().gradients;
   for (size_t unit = 0; unit < fsdp.units().size(); ++unit) {
@@ -117,7 +117,7 @@ void backward_of_step(const Model& model, Fsdp& fsdp, int64_t num_micro_batches)
   }
 }
 
-/// The sum over all ranks and micro-batches, computed here alone.
+/// Computes, on this rank alone, the sum over all ranks and micro-batches, and expects it.
 void expect_gradients(Fsdp& fsdp, int64_t num_micro_batches) {
   const Model alone;
   for (int rank = 0; rank < world().size(); ++rank) {
@@ -135,7 +135,7 @@ void expect_gradients(Fsdp& fsdp, int64_t num_micro_batches) {
   });
   EXPECT_EQ(num_compared, alone.parameters.size());
   for (const Unit& unit : fsdp.units()) {
-    for (const FlatBuffer& buffer : unit.buffers()) {  // padding
+    for (const FlatBuffer& buffer : unit.buffers()) {  // the padding
       EXPECT_FALSE(buffer.shard_gradients().isnan().any().item<bool>()) << unit.name();
     }
   }
@@ -156,8 +156,8 @@ TEST_P(UnwrittenGradients, NeverShowWhatTheirMemoryHeld) {
   }
 }
 
-// Each range of a buffer is either written by its layer or set to zero, never both; paddings and what nobody writes
-// are.
+// A range of a buffer is either written by its layer or set to zero, never both; padding and ranges that nobody writes
+// are set to zero.
 TEST_P(UnwrittenGradients, AreSetToZeroWhereNobodyWrites) {
   const auto& [way, hosts, num_micro_batches] = GetParam();
   const Model model;
@@ -186,7 +186,7 @@ TEST_P(UnwrittenGradients, AreSetToZeroWhereNobodyWrites) {
   }
 }
 
-// Ranks give up a step, each in the same backward, and take the next.
+// Ranks abandon a step, each in the same backward, and make the next one.
 TEST_P(UnwrittenGradients, AreForgottenAfterABackwardThatFailed) {
   const auto& [way, hosts, num_micro_batches] = GetParam();
   const Model model;
@@ -216,7 +216,7 @@ INSTANTIATE_TEST_SUITE_P(All, UnwrittenGradients,
                                   std::to_string(std::get<2>(test.param));
                          });
 
-// An unwritten buffer to which autograd adds would be a wrong gradient that nobody sees.
+// Autograd would add to an unwritten buffer and leave a wrong gradient that nobody notices.
 TEST(WrittenByLayer, RefusesAGradientFromElsewhere) {
   const Model model;
   FsdpOptions options;
@@ -231,7 +231,7 @@ TEST(WrittenByLayer, RefusesAGradientFromElsewhere) {
   };
   EXPECT_THROW(backward(x.mm(weight).sum()), std::logic_error);
   fsdp.end_backward();
-  // Beside its layer, whose backward comes before autograd adds, it may be used.
+  // The weight may also be used outside its layer when the layer's backward runs before autograd adds.
   backward(x.mm(weight).sum() + Layer::apply(x, weight).sum());
   const at::Tensor once = x.sum(0).unsqueeze(1).expand_as(weight);
   EXPECT_TRUE(at::allclose(weight.grad(), once * 2 * static_cast<double>(world().size())));

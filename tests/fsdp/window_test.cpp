@@ -1,5 +1,5 @@
-// Parameters and gradients in memory that ranks of a host share: what lies where, that nobody writes what a peer still
-// reads, and that results are those without windows.
+// Parameters and gradients in memory that the ranks of a host share: offsets are right, nobody writes data that a peer
+// still reads, and results equal those without windows.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -28,7 +28,7 @@ using testing::world_on;
 
 class FsdpWindows : public ::testing::TestWithParam<Way> {};
 
-/// Each rank writes where it keeps its shard, and reads there what its peers have written.
+/// Each rank writes to its shard, and reads there the data of its peers.
 TEST_P(FsdpWindows, ShardsAreSlicesOfOneCopy) {
   const Way& way = GetParam();
   const FsdpOptions options = way.options(world());
@@ -39,10 +39,10 @@ TEST_P(FsdpWindows, ShardsAreSlicesOfOneCopy) {
   Fsdp fsdp(chain.units(), options);
   EXPECT_EQ(fsdp.memory().parameters.placement(), Placement::Common);
   EXPECT_EQ(fsdp.memory().gradients.placement(), Placement::Own);
-  std::vector<const void*> places;
+  std::vector<const void*> addresses;
   for (const Unit& unit : fsdp.units()) {
     const FlatBuffer& buffer = unit.buffers()[0];
-    places.push_back(buffer.values().data_ptr());
+    addresses.push_back(buffer.values().data_ptr());
     EXPECT_EQ(buffer.shard_values().data_ptr(), buffer.values_of_shard().data_ptr());
     at::Tensor(buffer.shard_values()).fill_(1.0 + options.shards.rank());
   }
@@ -57,13 +57,13 @@ TEST_P(FsdpWindows, ShardsAreSlicesOfOneCopy) {
     backward_of_step(chain, fsdp);
     fsdp.shards_changed();
   }
-  for (size_t unit = 0; unit < places.size(); ++unit) {
-    EXPECT_EQ(fsdp.units()[unit].buffers()[0].values().data_ptr(), places[unit]);
+  for (size_t unit = 0; unit < addresses.size(); ++unit) {
+    EXPECT_EQ(fsdp.units()[unit].buffers()[0].values().data_ptr(), addresses[unit]);
   }
 }
 
-/// Gradients of a step of ranks of which the first is late in its backward, when the others change their shards as soon
-/// as they may. `late_unit`: before whose backward it sleeps.
+/// Returns the gradients of a step whose first rank is late in its backward while the others change their shards as
+/// early as allowed. `late_unit`: rank 0 sleeps before its backward.
 std::vector<at::Tensor> gradients_of_late_step(const Way& way, const Group& group, size_t late_unit) {
   const Chain chain;
   Fsdp fsdp(chain.units(), way.options(group));
@@ -123,7 +123,7 @@ TEST_P(FsdpWindows, ShardsAreNotChangedUnderAPeerThatIsLate) {
   }
 }
 
-/// The test above would notice: without the reductions, which are what an owner waits for, shards change too early.
+/// Shows that the test above works: without the reductions, for which an owner waits, shards change too early.
 TEST(FsdpOrder, IsThatOfTheReductions) {
   if (world().size() == 1 || world().host_ranks() < world().size()) GTEST_SKIP() << "needs one host with windows";
   const Way way{"FullShard", ShardingMode::FullShard};
@@ -134,7 +134,7 @@ TEST(FsdpOrder, IsThatOfTheReductions) {
   EXPECT_TRUE(on_any_rank(!equal(found, right)));
 }
 
-/// On one host windows change no bit, and no run differs from another.
+/// On one host windows change no bit, and all runs are equal.
 TEST_P(FsdpWindows, ChangeNoBit) {
   if (world().host_ranks() < world().size()) GTEST_SKIP() << "needs one host with windows";
   const Way& way = GetParam();

@@ -1,5 +1,5 @@
-// FileBytes for the fuzzed readers: the last byte is the last before memory that nobody may touch, so
-// that reading beyond the file ends the test. Linked before the library that has the usual one.
+// FileBytes for the fuzzed readers: inaccessible memory follows the last byte, so that a read beyond the file ends the
+// test. Linked before the library that has the usual one.
 
 #include <sys/mman.h>
 #include <unistd.h>
@@ -16,7 +16,7 @@ size_t whole_pages(size_t bytes) {
   return (bytes + page - 1) / page * page;
 }
 
-/// `size` bytes, 1 at least.
+/// Allocates `size` bytes, at least 1.
 std::byte* guarded(size_t size) {
   const size_t readable = whole_pages(size);
   void* memory = ::mmap(nullptr, readable + whole_pages(1), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -111,7 +111,7 @@ void Mutator::change_bytes(std::string& file, Span where, size_t kinds) {
   }
   const size_t at = where.begin + below(where.size);
   const size_t length = std::min(file.size() - at, size_t{1} << below(10));
-  switch (below(kinds)) {  // of which the first leave every byte where it is
+  switch (below(kinds)) {  // the first ones do not move bytes
     case 0:
       file[at] ^= static_cast<char>(1 << below(8));
       break;
@@ -173,7 +173,7 @@ void Mutator::change_value(std::string& file, Span where) {
     case 0:
       file.replace(chosen.begin, chosen.size, file.substr(other.begin, other.size));
       break;
-    case 1: {  // from one value to another, once more: entries and keys twice
+    case 1: {  // repeats the range from one value to another: entries and keys twice
       const size_t from = std::min(chosen.begin, other.begin), to = std::max(chosen.begin, other.begin);
       file.insert(to, file.substr(from, std::min(to - from, size_t{256})));
       break;

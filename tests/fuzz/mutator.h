@@ -8,24 +8,24 @@
 
 namespace meshtrain::testing {
 
-/// Damages files, the same way for the same seed.
+/// A source of damage for files; equal for equal seeds.
 class Mutator {
  public:
   explicit Mutator(uint64_t seed) : random_(seed) {}
 
-  /// A number below `count`.
+  /// Returns a number below `count`.
   size_t below(size_t count) { return static_cast<size_t>(random_() % count); }
-  /// Of one case in `n`.
+  /// Returns true in one case out of `n`.
   bool once_in(size_t n) { return below(n) == 0; }
 
-  /// Some bits, bytes and ranges changed, put in, taken out, doubled or cut off; numbers of 1, 2, 4 and 8 bytes at
-  /// their limits.
+  /// Returns `file` with some bits, bytes and ranges changed, inserted, removed, doubled or cut off, and numbers of 1,
+  /// 2, 4 and 8 bytes set to their limits.
   std::string bytes(std::string file);
-  /// The same, but every byte stays where it was.
+  /// Does the same without moving any byte.
   std::string in_place(std::string file);
-  /// The same of a text that is JSON or like it, and of its values: numbers at every limit, values of other kinds,
-  /// lists in lists, keys twice. Of a long text, mostly where it is not one of many like it: in its first and last
-  /// `edge` bytes.
+  /// Does the same for a text that is JSON or similar, and for its values: numbers at every limit, values of other
+  /// kinds, nested lists, repeated keys. Damages a long text mostly in its first and last `edge` bytes, where it
+  /// differs from many others.
   std::string text(std::string file, size_t edge = 4096);
 
  private:

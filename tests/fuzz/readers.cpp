@@ -42,7 +42,7 @@ std::string damaged_bytes(const std::string& file, Mutator& mutator) {
 
 // ---- safetensors
 
-/// Mostly of its header, whose length is then mostly right.
+/// Damages mostly the header, and mostly keeps its length right.
 std::string damaged_safetensors(const std::string& file, Mutator& mutator) {
   if (mutator.once_in(4)) return mutator.bytes(file);
   uint64_t length = 0;
@@ -59,7 +59,7 @@ double total(const at::Tensor& values) {
   return values.to(at::kDouble).sum().item<double>();
 }
 
-/// Reads every tensor, whole and in part.
+/// Reads every tensor, complete and in part.
 template <class Source>
 void read_tensors(const Source& file, const std::vector<std::string>& names) {
   for (const std::string& name : names) {
@@ -137,7 +137,7 @@ FuzzedReader config_json(const fs::path&) {
 
 // ---- checkpoints
 
-/// With a checksum that is right again, mostly: what it protects has to be checked, too.
+/// Damages a manifest and mostly corrects its checksum: the protected content must be checked too.
 std::string damaged_manifest(const std::string& file, Mutator& mutator) {
   if (mutator.once_in(8)) return mutator.text(file);
   const std::string text = mutator.text(file.substr(0, file.rfind(",\n \"xxh3\"")));
@@ -164,7 +164,7 @@ Recipe small_recipe() {
   return recipe;
 }
 
-/// A checkpoint of step 0 in `folder`; its own folder.
+/// Writes a checkpoint of step 0 in `folder`. Returns its folder.
 fs::path small_checkpoint(const fs::path& folder) {
   const Recipe recipe = small_recipe();
   const std::vector<TensorEntry> tensors = declared_tensors(recipe.model.shape, at::kFloat);
@@ -198,7 +198,7 @@ FuzzedReader manifest(const fs::path&) {
           damaged_manifest,
           [](const fs::path& at) {
             inspect_checkpoint(at, /*pieces=*/true);
-            verify_checkpoint(at);  // of files that are not there
+            verify_checkpoint(at);  // its files do not exist
           },
           3000};
 }
@@ -247,7 +247,7 @@ void use(const Tokenizer& tokenizer) {
   tokenizer.special_tokens();
 }
 
-/// With a vocabulary and merges of which the last are left out: the file is read the faster.
+/// Removes the last entries of the vocabulary and of the merges: the file is then read faster.
 std::string shortened(const std::string& text, size_t merges) {
   nlohmann::ordered_json document = nlohmann::ordered_json::parse(text);
   auto& list = document["model"]["merges"];
@@ -287,7 +287,7 @@ FuzzedReader sentencepiece(const fs::path&) {
 
 // ---- token files
 
-/// Every sample of it, twice over.
+/// Reads every sample twice.
 void read_samples(const DataRecipe& recipe) {
   const Dataset dataset(recipe, 16, 256, 1);
   std::vector<int64_t> inputs(16), labels(16);
@@ -320,7 +320,7 @@ FuzzedReader token_file(const fs::path& folder) {
             for (const char* other : {"uint8", "uint32"}) {
               try {
                 read_as(at, other);
-              } catch (const InputError&) {  // which it was not written in
+              } catch (const InputError&) {  // a dtype in which it was not written
               }
             }
             read_as(at, "uint16");

@@ -9,18 +9,18 @@
 
 namespace meshtrain::testing {
 
-/// Something that reads files that others wrote.
+/// A reader of files that others wrote.
 struct FuzzedReader {
-  std::vector<std::string> corpus;                                  ///< files that are whole
-  std::string file;                                                 ///< their name
-  std::function<std::string(const std::string&, Mutator&)> damage;  ///< one of them, otherwise
-  std::function<void(const std::filesystem::path& folder)> read;    ///< reads and uses what lies in `folder`
-  int num_cases;                                                    ///< where nobody asks for more
+  std::vector<std::string> corpus;                                  ///< intact files
+  std::string file;                                                 ///< name of the file
+  std::function<std::string(const std::string&, Mutator&)> damage;  ///< returns one of them damaged
+  std::function<void(const std::filesystem::path& folder)> read;    ///< reads and uses the files in `folder`
+  int num_cases;                                                    ///< number of cases by default
 };
 
 struct FuzzedReaderMaker {
   std::string name;
-  /// Puts what lies beside the file into `folder`.
+  /// Writes the other files that the reader needs to `folder`.
   FuzzedReader (*make)(const std::filesystem::path& folder);
 };
 

@@ -1,5 +1,6 @@
-// Whatever is in a file, it is read or refused: no crash, no read beyond its end, no memory that it alone asks for, no
-// second gone. MESHTRAIN_FUZZ_SECONDS=600 goes on with new cases for so long, over all readers.
+// Every file is read or refused, whatever its content: no crash, no read beyond its end, no allocation that only its
+// content justifies, no case longer than a second. MESHTRAIN_FUZZ_SECONDS=600 runs new cases for so long, over all
+// readers.
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -33,11 +34,11 @@ constexpr bool kSanitized = false;
 #endif
 constexpr double kMostSeconds = kSanitized ? 5 : 1;
 constexpr unsigned kMostWallSeconds = 60;
-constexpr rlim_t kMostMemory = rlim_t{1} << 30;  // beyond what there is
+constexpr rlim_t kMostMemory = rlim_t{1} << 30;  // more than the machine has
 
 char current_case[512];
 
-/// Says which case it was that a signal ends the test in.
+/// Prints the number of the case in which a signal ends the test.
 void tell(int number) {
   const ssize_t ignored = ::write(STDERR_FILENO, current_case, std::strlen(current_case));
   static_cast<void>(ignored);
@@ -45,7 +46,7 @@ void tell(int number) {
   std::raise(number);
 }
 
-/// On a stack of its own: the usual one may have overflowed.
+/// Uses a separate stack: the usual one may have overflowed.
 void tell_of_signals() {
   static char stack[1 << 16];
   stack_t other{};
@@ -60,7 +61,7 @@ void tell_of_signals() {
   }
 }
 
-/// No more memory than kMostMemory, while it lives.
+/// A limit of kMostMemory, while this object lives.
 class LittleMemory {
  public:
   LittleMemory() {
@@ -84,7 +85,7 @@ double processor_seconds() {
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
-/// The seconds that this reader is asked for; none: a fixed number of cases.
+/// Returns the seconds requested for this reader; nullopt: a fixed number of cases.
 std::optional<double> seconds() {
   const char* all = std::getenv("MESHTRAIN_FUZZ_SECONDS");
   if (all == nullptr) return std::nullopt;
@@ -95,7 +96,7 @@ class Fuzz : public ::testing::TestWithParam<FuzzedReaderMaker> {
  protected:
   void SetUp() override { tell_of_signals(); }
 
-  /// What is wrong with how `bytes` are read; empty: nothing.
+  /// Returns what is wrong with the way `bytes` are read; empty when nothing is.
   std::string complaint(const FuzzedReader& reader, const std::string& bytes) {
     write_file(folder_.path() / reader.file, bytes);
     const double start = processor_seconds();

@@ -16,7 +16,7 @@ struct Shape {
   bool causal;
 };
 
-/// q, k and v as layers give them: heads of a token beside each other, part of a larger tensor.
+/// Returns q, k and v as layers do: heads of a token are adjacent, parts of a larger tensor.
 std::vector<at::Tensor> made(const Shape& shape, at::ScalarType dtype) {
   const auto heads_of = [&](int64_t heads, int64_t n) {
     return fresh({shape.batch, n, heads + 1, shape.head_dim}).to(dtype).to(gpu()).narrow(2, 0, heads).transpose(1, 2);
@@ -51,7 +51,7 @@ TEST(AttentionOnGpu, EveryKernelIsAsOnTheHost) {
       EXPECT_EQ(seen.lse.scalar_type(), at::kFloat) << what;
       EXPECT_LE(error_of(seen.out, wanted.out), tolerance) << what;
       EXPECT_LE(error_of(seen.lse, wanted.lse), 1e-3) << what;
-      // The backward is given what all of the keys came to: here, as if there were more than these.
+      // The backward gets results over all keys: here, as if there were more keys than these.
       const Attended given{seen.out, seen.lse + 0.5},
           wanted_given{seen.out.to(at::kCPU).to(at::kDouble), wanted.lse + 0.5};
       poison({device[0], device[1]});
@@ -59,7 +59,7 @@ TEST(AttentionOnGpu, EveryKernelIsAsOnTheHost) {
           attend_backward(device[3], device[0], device[1], device[2], given, shape.causal, kScale);
       const AttentionGradients expected =
           attend_backward(host[3], host[0], host[1], host[2], wanted_given, shape.causal, kScale);
-      if (shape.keys == 1) {  // with one key there is nothing to learn about where to look
+      if (shape.keys == 1) {  // with one key the gradients of q and k are zero
         for (const at::Tensor& none : {gradients.q, gradients.k}) {
           EXPECT_LE(none.norm().item<double>(), tolerance * expected.v.norm().item<double>()) << what;
         }
@@ -72,7 +72,7 @@ TEST(AttentionOnGpu, EveryKernelIsAsOnTheHost) {
   }
 }
 
-// Keys that come block by block, as they do round a ring: 700 queries at the end of 1,500 positions.
+// Keys arrive block by block, as in a ring: 700 queries at the end of 1,500 positions.
 TEST(RunningAttentionOnGpu, IsAsOnTheHost) {
   for (const auto& [dtype, tolerance] : std::vector<Precision>{{at::kFloat, 1e-4}, {at::kBFloat16, 1e-2}}) {
     const std::vector<at::Tensor> device = made({2, 6, 2, 700, 1500, 64, false}, dtype), host = on_host(device);

@@ -7,10 +7,10 @@
 namespace meshtrain::testing {
 namespace {
 
-/// Labels of which some are another rank's, and some ignored; on the host.
+/// Returns labels on the host; another rank has some of them, and some are ignored.
 RowLabels labels_of(int64_t rows, int64_t columns) {
   at::Tensor ignored = at::rand({rows}) < 0.2, absent = (at::rand({rows}) < 0.3).bitwise_or_(ignored);
-  if (rows > 0) {  // a gradient that does not cancel, for errors to be measured on
+  if (rows > 0) {  // a gradient that does not cancel, so that errors are relative to it
     ignored[0] = false;
     absent[0] = true;
   }
@@ -46,7 +46,7 @@ TEST(CrossEntropyOnGpu, IsAsOnTheHost) {
   }
 }
 
-/// Labels of the first column, in all rows.
+/// Returns labels of the first column, in all rows.
 RowLabels first_columns(int64_t rows) {
   const at::Tensor none = at::zeros({rows}, at::kBool).to(gpu());
   return {at::zeros({rows}, at::kLong).to(gpu()), none, none};

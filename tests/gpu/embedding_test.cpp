@@ -10,15 +10,14 @@ namespace {
 struct Buffers {
   at::ScalarType grad;
   at::ScalarType into;
-  double half_ulp;  ///< of `into`: the error of one rounding, relative
+  double half_ulp;  ///< relative error of one rounding of `into`
 };
 const std::vector<Buffers> kBuffers = {{at::kFloat, at::kFloat, 0x1p-24},
                                        {at::kBFloat16, at::kFloat, 0x1p-24},
                                        {at::kBFloat16, at::kBFloat16, 0x1p-8},
                                        {at::kHalf, at::kHalf, 0x1p-11}};
 
-/// Each sum is right but for the rounding of fp32 on its way and one rounding of the result, and has the same bits
-/// twice.
+/// Expects each sum to be right up to fp32 rounding and one rounding of the result, with the same bits in two runs.
 void expect_sums(const Buffers& buffers, const at::Tensor& ids, const at::Tensor& absent, int64_t rows, int64_t size) {
   const std::string what =
       c10::str(ids.numel(), " tokens, [", rows, ", ", size, "], ", buffers.grad, " ", buffers.into);
@@ -42,7 +41,7 @@ void expect_sums(const Buffers& buffers, const at::Tensor& ids, const at::Tensor
   EXPECT_TRUE(difference.le(allowed).all().item<bool>()) << what << ": " << (difference - allowed).max().item<double>();
 }
 
-// Vectors and single columns, more tokens than a tile and fewer, more columns than a block has.
+// Vectors and single columns, more and fewer tokens than a tile, more columns than a block has.
 TEST(EmbeddingGradientOnGpu, SumsTheTokensOfARow) {
   for (const Buffers& buffers : kBuffers) {
     for (const auto& [tokens, rows, size] : {std::tuple<int64_t, int64_t, int64_t>{0, 5, 8},
@@ -59,7 +58,7 @@ TEST(EmbeddingGradientOnGpu, SumsTheTokensOfARow) {
   }
 }
 
-// One token 10,000 times, across hundreds of tiles, and others before, among and behind its own.
+// One token occurs 10,000 times, across hundreds of tiles, with others before, among and after it.
 TEST(EmbeddingGradientOnGpu, LosesNothingOfAFrequentToken) {
   constexpr int64_t kFrequent = 10000, kOthers = 333, kRows = 97;
   for (const Buffers& buffers : kBuffers) {

@@ -12,7 +12,7 @@ at::Tensor on_gpu(const at::Tensor& host) {
   return host.to(at::kCUDA);
 }
 
-// Matrix products and memory of its own; what it was recorded with may have other numbers each time.
+// Matrix products and the graph's own memory; the inputs of the recorded work change in each replay.
 TEST(GraphOnGpu, ReplaysWhatWasRecorded) {
   const at::Tensor x = on_gpu(at::randn({64, 32})), w = on_gpu(at::randn({32, 48}));
   const auto work = [&] { return at::mm(x, w).tanh().sum(0) * 2; };
@@ -23,7 +23,7 @@ TEST(GraphOnGpu, ReplaysWhatWasRecorded) {
   for (int i = 0; i < 3; ++i) {
     x.copy_(on_gpu(at::randn({64, 32})));
     graph->replay();
-    const at::Tensor others = on_gpu(at::full({1 << 16}, NAN));  // may not lie where the graph works
+    const at::Tensor others = on_gpu(at::full({1 << 16}, NAN));  // must not get the graph's memory
     EXPECT_TRUE(at::equal(result, work()));
   }
 }

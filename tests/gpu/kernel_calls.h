@@ -5,8 +5,8 @@
 
 namespace meshtrain::testing {
 
-/// Counts calls of LibTorch's operators of attention, and of pin_memory, in this process, on all threads, from
-/// construction to destruction. One at a time.
+/// A counter for calls of LibTorch's attention operators, and of pin_memory, in this process, on all threads, while
+/// this object lives. One at a time.
 class KernelCalls {
  public:
   KernelCalls();
@@ -14,10 +14,10 @@ class KernelCalls {
   KernelCalls(const KernelCalls&) = delete;
   KernelCalls& operator=(const KernelCalls&) = delete;
 
-  /// The calls of an operator, "_flash_attention_forward" for one.
+  /// Returns the number of calls of an operator, for example "_flash_attention_forward".
   int64_t count(const std::string& name) const;
-  int64_t cudnn() const;  ///< both ways
-  int64_t all() const;    ///< of attention, whichever
+  int64_t cudnn() const;  ///< forward and backward
+  int64_t all() const;    ///< of all attention operators
 
  private:
   uint64_t handle_;

@@ -1,4 +1,4 @@
-// What the plug-in computes on a GPU, against the same in fp64 on the host. Needs a GPU, so it is no part of ctest:
+// Checks of the plug-in's results on a GPU, against fp64 on the host. They need a GPU, so they are not part of ctest:
 //
 //   build/release/tests/gpu_tests                      MESHTRAIN_SEED=N: the numbers of an earlier run
 

@@ -15,7 +15,7 @@ std::string shape_of(const at::Tensor& tensor) {
   return c10::str(tensor.sizes());
 }
 
-// Widths of whole vectors and others, more rows than blocks, one row, none.
+// Widths with and without complete vectors, more rows than blocks, one row, no rows.
 TEST(SwiGluOnGpu, IsAsOnTheHost) {
   for (const Precision& precision : kPrecisions) {
     for (const auto& [rows, features] : {std::pair<int64_t, int64_t>{0, 8},
@@ -32,7 +32,7 @@ TEST(SwiGluOnGpu, IsAsOnTheHost) {
   }
 }
 
-// Saturated gates and huge ones give numbers.
+// Saturated and huge gates give finite numbers.
 TEST(SwiGluOnGpu, LargeGates) {
   const at::Tensor x = at::cat({at::tensor({-1e30, -200.0, -90.0, 90.0, 200.0, 1e30}), at::ones({6})}).reshape({1, 12});
   expect_as_on_host("swiglu", {at::kFloat, 1e-5}, {x},
@@ -78,7 +78,7 @@ TEST(RmsNormOnGpu, OfASum) {
   }
 }
 
-// Heads that are part of more heads of their tokens are read where they lie.
+// Heads that are a part of their tokens' heads are read without a copy.
 TEST(RmsNormOnGpu, OfSomeHeads) {
   for (const Precision& precision : kPrecisions) {
     expect_as_on_host("rms_norm of heads", precision, {fresh({2, 37, 9, 128}), fresh({128})}, [](const auto& inputs) {
@@ -87,7 +87,7 @@ TEST(RmsNormOnGpu, OfSomeHeads) {
   }
 }
 
-// An fp32 buffer gets what a half's gradient is before it is rounded; twice the same bits.
+// An fp32 buffer gets a half's gradient before rounding; two runs give the same bits.
 TEST(RmsNormOnGpu, WeightGradientsAreAddedInPlaceAndRepeatable) {
   const int64_t rows = many(4099);
   const at::Tensor x = fresh({rows, 2048}).to(at::kBFloat16).to(gpu());

@@ -21,8 +21,8 @@ struct Kind {
   double tolerance;
 };
 
-/// Whole vectors, odd numbers, and ranges that begin where no vector does. `factor`: of few bits, so that a product
-/// with it is rounded once.
+/// Expects the formula for complete vectors, odd numbers of elements, and ranges that begin within a vector. `factor`:
+/// has few bits, so that a product with it is rounded once.
 void expect_formula(const Kind& kind, int64_t n, int64_t first, std::optional<double> factor) {
   const auto made = [&](at::ScalarType dtype, bool positive = false) {
     const at::Tensor values = fresh({n + first});
@@ -58,7 +58,7 @@ void expect_formula(const Kind& kind, int64_t n, int64_t first, std::optional<do
   EXPECT_LE(error_of(values, w + update), tolerance) << what;
   EXPECT_LE(error_of(first_moment, m), tolerance) << what;
   EXPECT_LE(error_of(second_moment, v), tolerance) << what;
-  if (kind.values == at::kFloat && n > 100) {  // what changed, and not only where it began
+  if (kind.values == at::kFloat && n > 100) {  // compares the change, not only the values
     EXPECT_LE(error_of(wide(values) - w, update), 1e-3) << what;
   }
   EXPECT_TRUE(at::equal(gradients, gradients_before)) << what;

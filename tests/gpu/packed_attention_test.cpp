@@ -1,4 +1,4 @@
-// Attention inside packed documents: variable-length calls against one call a document on the host.
+// Attention inside packed documents: variable-length calls against one call per document on the host.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -15,7 +15,7 @@ constexpr double kPackedScale = 0.1;
 constexpr char kFlashForward[] = "_flash_attention_forward", kFlashBackward[] = "_flash_attention_backward";
 const std::vector<Precision> kHalves = {{at::kBFloat16, 1e-2}, {at::kHalf, 2e-3}};
 
-/// q, k, v and the gradient of the output: [rows, heads, D], parts of larger tensors.
+/// Returns q, k, v and the gradient of the output: [rows, heads, D], parts of larger tensors.
 std::vector<at::Tensor> made(int64_t queries, int64_t keys, int64_t heads, int64_t kv_heads, int64_t head_dim,
                              at::ScalarType dtype) {
   const auto of = [&](int64_t count, int64_t rows) {
@@ -28,7 +28,7 @@ at::Tensor on_host(const at::Tensor& tensor) {
   return tensor.to(at::kCPU).to(at::kDouble);
 }
 
-/// The beginning of each of these lengths, and the end.
+/// Returns the begin of each sequence of these lengths, and the end of the last.
 at::Tensor ends_of(const std::vector<int64_t>& lengths) {
   std::vector<int> ends = {0};
   for (const int64_t length : lengths) ends.push_back(ends.back() + static_cast<int>(length));
@@ -43,9 +43,9 @@ struct Packed {
 TEST(PackedAttentionOnGpu, IsAttentionOfEachSequence) {
   const std::vector<Packed> all = {
       {{1, 2, 37, 560, 1, 129}, {1, 2, 37, 560, 1, 129}, true},  // documents
-      {{1, 1, 1}, {1, 1, 1}, true},                              // of one token each
+      {{1, 1, 1}, {1, 1, 1}, true},                              // documents of one token
       {{640}, {640}, true},
-      {{5, 300}, {513, 64}, false},  // rectangles: causal would be another thing
+      {{5, 300}, {513, 64}, false},  // rectangles: causal would have another meaning
       {{1, 1}, {7, 200}, false},
   };
   struct Heads {
@@ -65,7 +65,7 @@ TEST(PackedAttentionOnGpu, IsAttentionOfEachSequence) {
         ASSERT_EQ(seen.lse.sizes(), at::IntArrayRef({heads, device[0].size(0)}));
         ASSERT_EQ(seen.lse.scalar_type(), at::kFloat);
         EXPECT_TRUE(seen.out.is_contiguous());
-        // The backward is given what all of the keys came to: here, as if there were more than these.
+        // The backward gets results over all keys: here, as if there were more keys than these.
         const Attended given{seen.out, seen.lse + 0.5};
         poison({device[0], device[1]});
         const AttentionGradients gradients = attend_packed_backward(device[3], device[0], device[1], device[2], given,
@@ -96,7 +96,7 @@ TEST(PackedAttentionOnGpu, IsAttentionOfEachSequence) {
         const at::Tensor dv = at::cat(dvs);
         const auto near = [&](const at::Tensor& found, const std::vector<at::Tensor>& parts) {
           const at::Tensor expected = at::cat(parts);
-          // Gradients of q and k are zero for sequences with one key: their error is measured on the gradient of v.
+          // Gradients of q and k are zero for sequences with one key: their error is relative to the gradient of v.
           const bool zero = expected.norm().item<double>() < 1e-9 * dv.norm().item<double>();
           return zero ? on_host(found).norm().item<double>() / dv.norm().item<double>() : error_of(found, expected);
         };
@@ -110,8 +110,8 @@ TEST(PackedAttentionOnGpu, IsAttentionOfEachSequence) {
   }
 }
 
-// All ranks of a ring, one after the other: lengths of 1, 2 and 512 and more, documents across chunks, rows of their
-// own.
+// All ranks of a ring, one after the other: lengths of 1, 2 and 512 and more, documents across chunks, different
+// documents in each row.
 TEST(PackedAttentionOnGpu, PassesOfARingAreAsOnTheHost) {
   constexpr int64_t kLength = 640, kBatch = 3, kHeads = 4, kKvHeads = 2, kHeadDim = 16;
   constexpr int kRanks = 2;
@@ -167,7 +167,7 @@ TEST(PackedAttentionOnGpu, PassesOfARingAreAsOnTheHost) {
   }
 }
 
-/// One rank's attention both ways over documents of these starts.
+/// Runs one rank's attention, forward and backward, over documents with these starts.
 void run_local(const std::vector<int64_t>& starts, int64_t length, at::ScalarType dtype, int64_t head_dim = 64) {
   const SequenceLayout layout = SequenceLayout::whole(length).with_documents({starts});
   const at::Tensor q = fresh({1, length, 2, head_dim}).to(dtype).to(gpu()).transpose(1, 2);
@@ -176,7 +176,7 @@ void run_local(const std::vector<int64_t>& starts, int64_t length, at::ScalarTyp
   local.backward(q, forward.saved);
 }
 
-// cuDNN builds a plan for each exact shape and keeps it; flash and Efficient keep nothing.
+// cuDNN builds and keeps a plan for each exact shape; flash and Efficient keep nothing.
 TEST(PackedAttentionOnGpu, CuDnnNeverSeesADividedSample) {
   for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf, at::kFloat}) {
     for (const int64_t head_dim : {64, 264}) {
@@ -205,11 +205,11 @@ TEST(PackedAttentionOnGpu, CallsAreFewWhateverTheDocuments) {
   }
 }
 
-// A capture refuses whatever the host would have to wait for.
+// A capture fails on everything that the host would have to wait for.
 TEST(PackedAttentionOnGpu, TheHostDoesNotWait) {
   const SequenceLayout layout = SequenceLayout::whole(600).with_documents({{1, 40}, {599}});
   const at::Tensor q = fresh({2, 600, 2, 64}).to(at::kBFloat16).to(gpu()).transpose(1, 2);
-  const auto run = [&] {  // a layer: the plan is the first one's
+  const auto run = [&] {  // a layer: reuses the plan of the first one
     LocalAttention local(layout, 2, kPackedScale, packing_of(q, layout));
     const AttentionCall::Forward forward = local.forward(q, q, q);
     const AttentionGradients gradients = local.backward(q, forward.saved);

@@ -10,7 +10,7 @@
 namespace meshtrain::testing {
 namespace {
 
-// The first product of a step goes to memory that nobody has set to zero; the second is added.
+// The first product of a step writes to memory that is not zero; the second is added.
 TEST(ProductOnGpu, ReadsNothingOfAnUnwrittenResult) {
   for (const auto& [dtype, tolerance] : kPrecisions) {
     for (const at::ScalarType into : {dtype, at::kFloat}) {

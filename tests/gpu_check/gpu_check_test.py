@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""tools/gpu_check turns red for every fault, and is green without. With programs that only say things (stub.py) each
-verdict; with those of the emulated GPU, in MESHTRAIN_EMULATED, the rehearsal from end to end."""
+"""tools/gpu_check turns red for every fault, and is green without faults. Programs that only print
+(stub.py) test each verdict; those of the emulated GPU, in MESHTRAIN_EMULATED, test the rehearsal from end to end."""
 
 import contextlib
 import io
@@ -40,7 +40,7 @@ class Rehearsal(unittest.TestCase):
         self.programs.mkdir()
 
     def rehearse(self, part, pattern="*", programs=None):
-        """Runs checks; (green, their lines by name)."""
+        """Runs checks. Returns whether they are green, and their lines by name."""
         found = machine.emulated(ROOT, programs or self.programs)
         results = self.folder / "results"
         session = Session(found, results, pattern)
@@ -53,7 +53,7 @@ class Rehearsal(unittest.TestCase):
 
 
 class Stubs(Rehearsal):
-    """Programs that say what the real ones say."""
+    """Programs that print the same as the real ones."""
 
     def setUp(self):
         super().setUp()
@@ -118,7 +118,7 @@ class Stubs(Rehearsal):
 
 
 class Verdicts(Rehearsal):
-    """What no emulated GPU can show."""
+    """Results that no emulated GPU can show."""
 
     def test_time(self):
         session = Session(machine.Machine(ROOT, {}, ROOT, True, 1, dict(os.environ)), self.folder / "results")
@@ -178,7 +178,7 @@ class Emulated(Rehearsal):
         self.real = Path(os.environ["MESHTRAIN_EMULATED"])
 
     def wrap(self, name, lines):
-        """A program that runs the real one with other words."""
+        """Makes a program that runs the real one with other arguments."""
         for each in ("meshtrain", "emulated_gpu_tests"):
             script(self.programs / each, f'#!/bin/bash\nexec {self.real}/{each} "$@"\n')
         script(self.programs / name, f"#!/bin/bash\n{lines}\n")

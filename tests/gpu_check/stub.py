@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Says what meshtrain, emulated_gpu_tests or kernels_benchmark say, by the name that it has; GPU_CHECK_STUB_FAULT names
-the fault that it has."""
+"""Prints the output of meshtrain, emulated_gpu_tests or kernels_benchmark, whichever name it has. GPU_CHECK_STUB_FAULT
+names its fault."""
 
 import json
 import os

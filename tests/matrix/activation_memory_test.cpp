@@ -1,5 +1,4 @@
-// The activations of a step: shared out over context-parallel ranks, and as many for each layer as the documentation
-// says.
+// The activations of a step are distributed over context-parallel ranks, and each layer has as many as documented.
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -17,8 +16,8 @@
 namespace meshtrain::testing {
 namespace {
 
-/// A model whose memory is at its peak in the feed-forward part, where nothing is held but activations: what attention
-/// needs besides, the kernel's buffers and gathered keys and values (of one head among eight), is less.
+/// Returns a model whose memory peaks in the feed-forward part, where only activations are held: attention needs less
+/// for the kernel's buffers and the gathered keys and values (of one head among eight).
 Recipe long_recipe(const std::string& algorithm, int64_t cp) {
   Recipe recipe;
   ModelShape& shape = recipe.model.shape;
@@ -37,14 +36,14 @@ Recipe long_recipe(const std::string& algorithm, int64_t cp) {
   return recipe;
 }
 
-/// What a step takes at its peak beyond what is held between steps. The least of a few steps: for how long tensors of a
-/// collective that is done are held is the communication thread's to say.
+/// Returns the peak memory of a step beyond what is held between steps. It is the least of a few steps, because the
+/// communication thread decides how long tensors of a finished collective are held.
 int64_t peak_activations(const Recipe& recipe, const DeviceMesh& mesh) {
   HostMemory& memory = HostMemory::counted();
   Trainer trainer(recipe, mesh, at::kCPU);
   const StepBatch batch = made_step(recipe, trainer.layout(), 1, at::kCPU);
   const int64_t num_counted = trainer.count_tokens(batch);
-  trainer.step(batch, num_counted, {1e-4});  // the first makes what is kept
+  trainer.step(batch, num_counted, {1e-4});  // the first step allocates what is kept
   int64_t least = std::numeric_limits<int64_t>::max();
   for (int i = 0; i < 4; ++i) {
     const int64_t before = memory.live();
@@ -71,7 +70,7 @@ TEST(ActivationMemory, FallsWithTheContextRanks) {
   }
 }
 
-/// A model and a way to train it whose activations are counted.
+/// A model, and the way to train it while its activations are counted.
 struct Measured {
   std::string family, precision, checkpointing;
   int64_t tp, cp;
@@ -107,7 +106,7 @@ Recipe recipe_of(const Measured& measured, int64_t num_layers) {
   return recipe;
 }
 
-/// Bytes of a layer, by docs/architecture.md, "Activations".
+/// Returns the bytes of a layer according to docs/architecture.md, "Activations".
 double documented_bytes(const Measured& measured) {
   const Recipe recipe = recipe_of(measured, 1);
   const ModelShape& shape = recipe.model.shape;
@@ -139,7 +138,7 @@ void expect_documented_slope(const Measured& measured) {
   const auto peak = [&](int64_t num_layers) {
     return static_cast<double>(peak_activations(recipe_of(measured, num_layers), mesh));
   };
-  // What is in flight at the peak, a few KiB more or less, counts little beside many layers that keep little.
+  // A few KiB in flight at the peak must count little, so layers that keep little need to be many.
   const int64_t few = 2, many = measured.checkpointing == "full" ? 12 : 4;
   const double slope = (peak(many) - peak(few)) / static_cast<double>(many - few);
   const double documented = documented_bytes(measured);

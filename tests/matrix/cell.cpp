@@ -11,7 +11,7 @@
 namespace meshtrain::testing {
 namespace {
 
-constexpr int64_t kVocabulary = 97;  // divides by no number of ranks
+constexpr int64_t kVocabulary = 97;  // no number of ranks divides it
 constexpr int64_t kSequence = 32;
 constexpr int64_t kGlobalBatch = 16;
 constexpr int64_t kCellSteps = 3;
@@ -21,7 +21,7 @@ std::string sizes_of(const Cell& cell) {
   return "dp=" + std::to_string(cell.dp) + ",tp=" + std::to_string(cell.tp) + ",cp=" + std::to_string(cell.cp);
 }
 
-/// What a cell covers, by number: each pair of values of two factors, of which the mesh is one.
+/// The pairs of values of two factors that a cell covers, by number; the mesh is a factor.
 class Pairs {
  public:
   std::vector<size_t> operator()(const Cell& cell) {
@@ -56,7 +56,7 @@ const std::vector<std::string> kOptimizers = {"adamw", "adamw-unclipped", "sgd",
 const std::vector<std::string> kFrozen = {"none", "none", "bottom", "top", "parts"};
 const std::vector<bool> kGroups = {false, true};
 
-/// Values of the factors that are not multiplied out.
+/// Random values of the factors that are not in a product.
 class Draw {
  public:
   template <class T>
@@ -147,7 +147,8 @@ void add_context_cells(int64_t dp, int64_t tp, int64_t cp, Draw& draw, std::vect
             }
 }
 
-/// Where documents end in the samples of a file, in turn. A rank holds 32 / cp positions, in chunks of 16 to 2.
+/// Returns true at the ends of documents; kinds of samples alternate in a file. A rank holds 32 / cp positions, in
+/// chunks of 16 to 2.
 bool ends_document(int64_t sample, int64_t position, bool chance) {
   switch (sample % 8) {
     case 0:
@@ -155,15 +156,15 @@ bool ends_document(int64_t sample, int64_t position, bool chance) {
     case 1:
       return true;  // documents of one token
     case 2:
-      return position % 2 == 1;  // of exactly a zig-zag chunk with cp=8
+      return position % 2 == 1;  // documents of one zig-zag chunk with cp=8
     case 3:
-      return position % 4 == 3;  // with cp=4, and of a contiguous one with cp=8
+      return position % 4 == 3;  // documents of one zig-zag chunk with cp=4, one contiguous chunk with cp=8
     case 4:
-      return position % 8 == 7;  // with cp=2, and of a contiguous one with cp=4
+      return position % 8 == 7;  // documents of one zig-zag chunk with cp=2, one contiguous chunk with cp=4
     case 5:
-      return position % 4 == 0;  // across every chunk border
+      return position % 4 == 0;  // documents across every chunk border
     case 6:
-      return position == 4;  // one that is longer than any rank's part, cp=1 apart
+      return position == 4;  // a document longer than the part of any rank, except for cp=1
     default:
       return chance;
   }
@@ -310,7 +311,8 @@ void write_tokens(const std::filesystem::path& folder) {
       const bool ends = ends_document(sample, position, generator() % 5 == 0);
       const uint16_t id = ends ? kSeparator : static_cast<uint16_t>(1 + generator() % (kVocabulary - 1));
       tokens.write(reinterpret_cast<const char*>(&id), sizeof id);
-      // A quarter of the samples counts nowhere, another only in its first quarter: with many ranks some count none.
+      // A quarter of the samples has no counted label, another only in its first quarter: with many ranks some count
+      // none.
       const bool counts = sample % 4 == 1 ? false : sample % 4 == 2 ? position <= kSequence / 4 : generator() % 5 != 0;
       mask.put(counts ? 1 : 0);
     }

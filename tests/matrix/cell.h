@@ -8,18 +8,18 @@
 
 namespace meshtrain::testing {
 
-/// What varies besides the mesh: the model, its data and how it is trained. One-rank results depend on it alone.
+/// The factors besides the mesh: the model, its data and its training. One-rank results depend only on these.
 struct Variant {
   std::string family;  ///< llama qwen2 qwen3
   bool tied;
   std::string heads;      ///< mha (8 on 8), gqa (16 on 8), few (16 on 2: fewer KV heads than ranks)
   std::string ignored;    ///< none, uneven: counts of counted labels differ between ranks, some have none
-  std::string documents;  ///< one, packed, or ignored: packed, with labels across a boundary ignored
+  std::string documents;  ///< one, packed, or ignored: packed, with ignored labels across boundaries
   std::string precision;
   std::string optimizer;        ///< adamw, adamw without clipping, sgd, muon
-  std::string frozen = "none";  ///< none; bottom: embedding and first block; top: last block, norm and head; or parts
-                                ///< of what is fused and normed
-  bool groups = false;          ///< learning rates and weight decays of their own
+  std::string frozen = "none";  ///< none; bottom: embedding and first block; top: last block, norm and head; or parts:
+                                ///< some fused and normed parameters
+  bool groups = false;          ///< groups with their own learning rate and weight decay
 
   auto operator<=>(const Variant&) const = default;
 };
@@ -30,22 +30,23 @@ struct Cell {
   std::string algorithm;  ///< ring all_gather ulysses; none for cp=1
   std::string layout;     ///< contiguous zigzag
   bool sequence_parallel;
-  int64_t accumulation;               ///< micro-batches a step
-  std::string sharding = "no_shard";  ///< mode of fsdp; with "+" parameters are kept to the backward,
-                                      ///< gradients reduced once a step, units cut over dp alone,
-                                      ///< both blocks in one
-  std::string recompute = "none";     ///< activation checkpointing: none, full, selective, or alternate: full, every 2
+  int64_t accumulation;  ///< micro-batches per step
+  std::string sharding =
+      "no_shard";  ///< mode of fsdp; with "+": keeps parameters until the backward, reduces gradients once per step,
+                   ///< cuts units over dp only, puts both blocks into one unit
+  std::string recompute =
+      "none";  ///< activation checkpointing: none, full, selective, or alternate: full for every second block
 
-  /// "dp=2,tp=2,cp=2 ring zigzag sp acc=2 full qwen3 tied gqa uneven packed fp64 sgd": for messages and the list of a
-  /// run.
+  /// Describes the cell for messages and the list of a run: "dp=2,tp=2,cp=2 ring zigzag sp acc=2 full qwen3 tied gqa
+  /// uneven packed fp64 sgd".
   std::string describe() const;
 };
 
-/// The value of each factor, in one order for all cells; the mesh is the first.
+/// Returns the value of each factor, in the same order for all cells; the mesh is the first.
 std::vector<std::string> factors_of(const Cell& cell);
 
-/// Every cell for `num_ranks` ranks. Three products of factors, the others drawn for each cell from a fixed seed, so
-/// that each of their values meets every other:
+/// Returns every cell for `num_ranks` ranks. They come from three products of factors; the other factors are drawn for
+/// each cell from a fixed seed, so that each of their values meets every other:
 ///   mesh x layout x sequence parallel x accumulation x family x tied x mha, gqa x ignored x precision;
 ///   with cp >= 2, tp and dp <= 2: mesh x algorithm x layout x packed or not x sequence parallel x mha, few x
 ///   precision;
@@ -53,15 +54,16 @@ std::vector<std::string> factors_of(const Cell& cell);
 /// Precision is fp64, fp32 and, in the last two, once and twice one drawn of bf16, bf16_mixed and fp16_mixed.
 std::vector<Cell> all_cells(int64_t num_ranks);
 
-/// A few of the cells in which every pair of values of two factors, the mesh among them, occurs that occurs in all.
-/// Greedy; the order of candidates is drawn from `seed`, so the cover is the same on every rank.
+/// Returns a small subset of the cells that has every pair of values of two factors that occurs in all cells; the mesh
+/// is a factor. The algorithm is greedy; `seed` decides the order of candidates, so the cover is the same on every
+/// rank.
 std::vector<Cell> pairwise_cover(std::vector<Cell> candidates, uint64_t seed);
 
-/// The recipe of a cell, or with `alone` that of the same training on one rank. `tokens` and `mask` come from
-/// write_tokens().
+/// Returns the recipe of a cell, or with `alone` the recipe of the same training on one rank. `tokens` and `mask` come
+/// from write_tokens().
 Recipe recipe_of(const Cell& cell, bool alone, const std::filesystem::path& folder);
 
-/// Token and mask files that every cell uses, written to `folder`. Call on one rank.
+/// Writes the token and mask files that every cell uses to `folder`. Call on one rank.
 void write_tokens(const std::filesystem::path& folder);
 
 }  // namespace meshtrain::testing

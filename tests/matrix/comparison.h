@@ -10,23 +10,23 @@
 
 namespace meshtrain::testing {
 
-/// Trains `recipe` on `mesh` and keeps this rank's parts of everything. Every rank of the mesh must call it.
+/// Trains `recipe` on `mesh` and returns this rank's parts of all results. Every rank of the mesh must call it.
 Trace train(const Recipe& recipe, const DeviceMesh& mesh);
 
-/// Trains `recipe` on this rank alone: what a mesh is held against.
+/// Trains `recipe` on this rank alone, as the reference for a mesh.
 Reference train_reference(Recipe recipe);
 
-/// Trains `recipe` on `mesh` and says where the result differs from `reference`, the run on one rank, by more than
-/// design rule 9 allows: a line with name, difference, bound and rank for each, the same on every rank; empty when they
-/// are equal. `reference` is that of rank `root`; others may have an empty one. Every rank of the mesh must call it.
-/// `shares`: becomes at least what share of its bound each kind of number took, by precision and kind.
+/// Trains `recipe` on `mesh` and returns the differences from `reference`, the run on one rank, that design rule 9 does
+/// not allow: a line with name, difference, bound and rank for each, the same on every rank; empty when there are none.
+/// Only the `reference` of rank `root` is used; that of other ranks may be empty. Every rank of the mesh must call it.
+/// `shares`: raised to the share of its bound that each kind of number used, by precision and kind.
 std::string train_and_compare(const Recipe& recipe, const DeviceMesh& mesh, const Reference& reference,
                               std::map<std::string, double>* shares = nullptr, int root = 0);
 
-/// The mesh of a cell, of all ranks of the world.
+/// Returns the mesh of a cell, over all ranks of the world.
 DeviceMesh mesh_of(const Cell& cell);
 
-/// The mesh of one rank.
+/// Returns the mesh of one rank.
 DeviceMesh one_rank_mesh();
 
 }  // namespace meshtrain::testing

@@ -1,4 +1,4 @@
-// The comparison notices one copy on one rank, in each kind of number, and says which rank has it.
+// The comparison detects one wrong copy on one rank, for each kind of number, and names that rank.
 
 #include "runtime/verify/comparison.h"
 
@@ -13,7 +13,7 @@
 namespace meshtrain::testing {
 namespace {
 
-/// Two parameters, one cut over tp and one that every rank holds whole, on a mesh of dp x tp.
+/// Two parameters on a mesh of dp x tp: one cut over tp, and one that every rank holds complete.
 class Comparing : public ::testing::Test {
  protected:
   static constexpr int64_t kRows = 12, kColumns = 5;
@@ -34,7 +34,7 @@ class Comparing : public ::testing::Test {
     return trace;
   }
 
-  /// What the mesh would have computed: this rank's part of `whole`, rows without their last column's padding.
+  /// Returns this rank's part of the correct result `whole`, without the last column of rows, which is padding.
   Trace own_part(Trace trace) const {
     if (mesh_->size("tp") == 1) return trace;
     TracedParameter& cut = trace.parameters[0];
@@ -51,7 +51,7 @@ class Comparing : public ::testing::Test {
     return compare(trace, mesh_->rank() == 0 ? &reference : nullptr, *mesh_, precision);
   }
 
-  /// Changes the last rank's trace with `change`; that entry alone, `index`, must then be off, on that rank.
+  /// Applies `change` to the last rank's trace and expects a difference in entry `index` alone, on that rank.
   template <class Change>
   void expect_found(size_t index, const Change& change) const {
     Trace trace = own_part(whole());
@@ -92,7 +92,7 @@ TEST_F(Comparing, FindsWhatIsNoNumber) {
   expect_found(5, [](Trace& trace) { trace.parameters[1].movement[0] = std::numeric_limits<double>::infinity(); });
 }
 
-/// A step that one rank and the mesh both left out is no proof of anything.
+/// A step that one rank and the mesh both skipped proves nothing.
 TEST_F(Comparing, FindsAStepThatBothSkipped) {
   Trace skipped = whole();
   skipped.grad_norms[0] = std::numeric_limits<double>::infinity();
@@ -100,8 +100,8 @@ TEST_F(Comparing, FindsAStepThatBothSkipped) {
   for (size_t i = 0; i < all.size(); ++i) EXPECT_EQ(all[i].equal(), i != 1) << all[i].name;
 }
 
-/// Where one rank in bf16 is off by 0.02 in the one gradient and by 0.002 in the other, a mesh may be off by about
-/// 0.08 in each, which is larger than 4 x 0.002, but not in both: all together only by 1.5 x 0.02.
+/// When one rank in bf16 differs by 0.02 in one gradient and 0.002 in the other, a mesh may differ by about 0.08 in
+/// each, which is more than 4 x 0.002, but not in both: all together only by 1.5 x 0.02.
 TEST_F(Comparing, HoldsBf16AgainstOneRankInFp32) {
   Trace exact = whole(at::kFloat);
   for (TracedParameter& parameter : exact.parameters) parameter.gradient.fill_(1);

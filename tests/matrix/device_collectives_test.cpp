@@ -1,5 +1,5 @@
-// Collectives of tensors on a GPU, by everything that carries them, against those of host tensors. Ranks may share a
-// GPU; NCCL runs where none is shared, on one rank as well. Without a GPU there is nothing to run.
+// Collectives of GPU tensors, on every transport, against those of host tensors. Ranks may share a GPU; NCCL runs when
+// none is shared, also on one rank. Without a GPU the tests are skipped.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -69,15 +69,15 @@ TEST_P(DeviceCollectives, SumsAndMaxima) {
       group_.all_reduce(tensor, op).wait();
       EXPECT_LE(testing::relative_error(tensor.cpu(), expected), tolerance);
 
-      // Into a tensor of its own (-1), and into each part of the input.
+      // Into a separate tensor (-1), and into each part of the input.
       const at::Tensor input = mine({3 * size_, 7}, dtype);
       at::Tensor of_host = at::zeros({3, 7}, dtype);
       world().reduce_scatter(of_host, input, op).wait();
-      for (int place = -1; place < size_; ++place) {
+      for (int target = -1; target < size_; ++target) {
         const at::Tensor there = input.to(device_, /*non_blocking=*/false, /*copy=*/true);
-        at::Tensor shard = place < 0 ? at::zeros({3, 7}, there.options()) : there.narrow(0, 3 * place, 3);
+        at::Tensor shard = target < 0 ? at::zeros({3, 7}, there.options()) : there.narrow(0, 3 * target, 3);
         group_.reduce_scatter(shard, there, op).wait();
-        EXPECT_LE(testing::relative_error(shard.cpu(), of_host), tolerance) << place;
+        EXPECT_LE(testing::relative_error(shard.cpu(), of_host), tolerance) << target;
       }
     }
   }
@@ -132,7 +132,7 @@ TEST_P(DeviceCollectives, PartsThatDiffer) {
   EXPECT_TRUE(at::equal(output.cpu(), at::cat(expected)));
 }
 
-// What is computed before and after a collective on the current stream comes before and after it.
+// Work on the current stream before and after a collective runs before and after it.
 TEST_P(DeviceCollectives, KeepTheOrderOfTheStream) {
   at::Tensor tensor = at::zeros({1 << 20}, device_);
   for (int step = 0; step < 50; ++step) {
@@ -143,7 +143,7 @@ TEST_P(DeviceCollectives, KeepTheOrderOfTheStream) {
   EXPECT_TRUE(at::equal(tensor.cpu(), at::full({1 << 20}, 50, at::kFloat)));
 }
 
-// Until it is waited for, what a collective reads and writes is given to nobody else, whatever else is issued.
+// Nothing else gets the memory that a collective reads and writes before it is waited for, whatever else is issued.
 TEST_P(DeviceCollectives, KeepTheirTensors) {
   constexpr int64_t kRows = 1 << 14;
   const auto of = [&](int from, int to) { return at::full({kRows}, from * size_ + to + 1, at::kFloat); };
@@ -184,7 +184,7 @@ TEST_P(DeviceCollectives, GroupsOfAMeshAndHostTensors) {
   group_.barrier();
 }
 
-// Registered by the group and by those that are split from it; freed and made again.
+// A group and the groups split from it register windows; they are freed and made again.
 TEST_P(DeviceCollectives, WindowsAreUserBuffers) {
   const at::TensorOptions options(device_);
   EXPECT_FALSE(group_.window(8, options, Placement::Common).defined());

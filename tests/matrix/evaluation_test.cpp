@@ -1,4 +1,4 @@
-// The loss on held-out samples is that of one rank over all their counted tokens, and training does not notice.
+// The loss on held-out samples is that of one rank over all their counted tokens, and does not affect the training.
 
 #include "runtime/trainer/evaluation.h"
 
@@ -22,7 +22,7 @@
 namespace meshtrain::testing {
 namespace {
 
-/// Meshes of all ranks; tied weights are a unit of the whole step.
+/// Returns meshes of all ranks; tied weights are one unit for the complete step.
 std::vector<Cell> cells(const std::string& precision) {
   const int64_t n = world().size();
   const auto variant = [&](const std::string& family, bool tied, const std::string& ignored,
@@ -54,7 +54,7 @@ class EvaluationTest : public ::testing::Test {
     world().barrier();
   }
 
-  /// Of the training that `cell` is, with the file's first `samples` held out too.
+  /// Returns the recipe of `cell`, with the first `samples` of the file as held-out samples.
   Recipe recipe(const Cell& cell, bool alone, int64_t samples) const {
     Recipe recipe = recipe_of(cell, alone || world().size() == 1, folder_.path());
     static_cast<SourceRecipe&>(recipe.evaluate) = recipe.data;
@@ -65,7 +65,7 @@ class EvaluationTest : public ::testing::Test {
   const ScratchFolder folder_{world()};
 };
 
-/// What one rank trains on in a step of these samples: another way to the same numbers.
+/// Returns the loss of a step of one rank on these samples: another way to the same numbers.
 HeldOutLoss as_a_step(Recipe recipe) {
   recipe.train.global_batch = *recipe.evaluate.samples;
   recipe.train.micro_batch = 1;
@@ -78,7 +78,7 @@ HeldOutLoss as_a_step(Recipe recipe) {
 
 TEST_F(EvaluationTest, IsTheExactMeanOverAllTokensOnEveryMesh) {
   for (const Cell& cell : cells("fp64")) {
-    for (const int64_t samples : {1, 13, 16, 37}) {  // fewer than the ranks, no multiple of them
+    for (const int64_t samples : {1, 13, 16, 37}) {  // fewer than the ranks, and not a multiple of them
       const Recipe asked = recipe(cell, /*alone=*/false, samples);
       const DeviceMesh mesh = mesh_of(cell);
       Trainer trainer(asked, mesh, at::kCPU);
@@ -92,7 +92,7 @@ TEST_F(EvaluationTest, IsTheExactMeanOverAllTokensOnEveryMesh) {
   }
 }
 
-/// Losses of a few steps, and what the weights are then.
+/// The losses of a few steps, and the weights after them.
 struct Trained {
   std::vector<double> losses;
   std::map<std::string, at::Tensor> weights;
@@ -143,7 +143,7 @@ TEST_F(EvaluationTest, NeedsNoMoreMemoryThanAStep) {
     trainer.step(batch, counted, {1e-3});
     const auto peak = [&](const std::function<void()>& action) {
       int64_t least = std::numeric_limits<int64_t>::max();
-      for (int i = 0; i < 4; ++i) {  // how long a collective's tensors are held is the communication thread's to say
+      for (int i = 0; i < 4; ++i) {  // the communication thread decides how long a collective's tensors are held
         const int64_t before = memory.live();
         memory.restart_peak();
         action();
@@ -191,7 +191,7 @@ TEST_F(EvaluationTest, ComesEveryFewStepsAndAtTheLast) {
     Evaluation{asked};
     ADD_FAILURE() << "there are not so many";
   } catch (const InputError& error) {
-    EXPECT_NE(std::string(error.what()).find("evaluate.samples: 1000 are asked for, but "), std::string::npos);
+    EXPECT_NE(std::string(error.what()).find("evaluate.samples: 1000 are requested, but "), std::string::npos);
   }
 }
 

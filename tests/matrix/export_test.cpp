@@ -1,4 +1,4 @@
-// What a mesh exports is what one rank holds: whole tensors, without padding.
+// The export of a mesh is the export of one rank: complete tensors, without padding.
 
 #include "runtime/hf/export_model.h"
 
@@ -51,7 +51,7 @@ TEST_P(Export, IsReadBackByAnotherMesh) {
 
   recipe.model.hf = folder.path() / "exported";
   recipe.model.init = "pretrained";
-  recipe.train.seed += 1;  // what is drawn must not matter
+  recipe.train.seed += 1;  // random weights must not influence the export
   Trainer second(recipe, read, at::kCPU);
   std::map<std::string, at::Tensor> wanted;
   for (const Parameter* parameter : first.model().parameters()) wanted[parameter->name] = parameter->tensor.detach();

@@ -1,5 +1,5 @@
-// The first backward of a step writes gradients and the others add to them: bits are those of zeros to which every one
-// adds, whatever the memory held before, and only what nobody writes is set to zero.
+// The first backward of a step writes gradients and the others add to them. The bits are those of zeros to which all
+// backwards add, whatever the memory held before, and only ranges that no layer writes are set to zero.
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -96,7 +96,7 @@ std::vector<Case> cases() {
   return all;
 }
 
-/// Fills all memory of gradients with NaN, padding too.
+/// Fills all memory of gradients, and its padding, with NaN.
 void poison(const Fsdp& fsdp) {
   constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
   const Arena& memory = fsdp.memory().gradients;
@@ -115,7 +115,7 @@ void poison(const Fsdp& fsdp) {
 /// The ranges of the flat gradients that were set to zero.
 struct Zeroed {
   int64_t elements = 0;
-  bool of_written = false;  ///< some that a layer writes
+  bool of_written = false;  ///< true: one of them is written by a layer
 };
 
 Zeroed zeroed_in(const Fsdp& fsdp, const std::vector<at::Tensor>& tensors) {
@@ -138,8 +138,8 @@ Zeroed zeroed_in(const Fsdp& fsdp, const std::vector<at::Tensor>& tensors) {
 
 using Gradients = std::map<std::string, at::Tensor>;
 
-/// Two steps, and what they gave: gradients, losses and norms of each. `writes`: layers do; else every buffer is set to
-/// zero before, and all add.
+/// Makes two steps and returns gradients, losses and norms of each. `writes`: layers write; otherwise every buffer is
+/// set to zero before, and all layers add.
 std::vector<Gradients> train_two_steps(const Case& each, bool writes, Zeroed& zeroed) {
   const Recipe recipe = recipe_of(each);
   const DeviceMesh mesh(MeshLayout({{"dp", recipe.parallel.mesh.at("dp")}, {"cp", each.cp}, {"tp", each.tp}}), world());

@@ -1,4 +1,4 @@
-// The matrix: every mesh computes what one rank computes (design rule 9). A pairwise cover by default, which
+// The matrix: every mesh computes what one rank computes (design rule 9). By default a pairwise cover, which
 // MESHTRAIN_COVER_SEED=N draws anew; every cell when MESHTRAIN_FULL_MATRIX is set.
 
 #include <gtest/gtest.h>
@@ -25,8 +25,8 @@ uint64_t cover_seed() {
   return asked != nullptr ? std::strtoull(asked, nullptr, 10) : 2026;
 }
 
-/// The cells in groups of as many variants as there are ranks, by the order in which variants first appear: each rank
-/// trains the reference of one variant while the others train theirs.
+/// Returns the cells in groups that have as many variants as there are ranks, in the order in which variants first
+/// appear: each rank trains the reference of one variant while the other ranks train theirs.
 std::vector<std::vector<Cell>> rounds_of(const std::vector<Cell>& cells, std::map<Variant, int>& trained_by) {
   const size_t num_ranks = static_cast<size_t>(world().size());
   std::map<Variant, size_t> numbers;

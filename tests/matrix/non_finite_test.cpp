@@ -1,4 +1,4 @@
-// A step whose loss or gradients are not finite changes nothing, on every rank alike, however the model is cut.
+// A step whose loss or gradients are not finite changes nothing, on every rank, for any cut of the model.
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -56,7 +56,7 @@ class NonFinite : public ::testing::Test {
   const ScratchFolder folder_{world()};
 };
 
-/// What the shards of every parameter hold.
+/// Returns the values in the shards of every parameter.
 std::map<std::string, at::Tensor> shards_of(Trainer& trainer) {
   std::map<std::string, at::Tensor> all;
   trainer.fsdp().visit_shards([&](const Parameter& parameter) { all[parameter.name] = parameter.valid().clone(); });
@@ -77,8 +77,8 @@ std::vector<StepBatch> read_steps(const Recipe& recipe, const DeviceMesh& mesh, 
 
 constexpr const char* kPoisoned = "model.layers.1.self_attn.k_proj.weight";
 
-/// One rank's gradient is not a number: all ranks leave weights and optimizer state as they are, and the step after it
-/// is that of a run which never had it.
+/// One rank's gradient is not a number: no rank changes weights or optimizer state, and the next step is that of a run
+/// without the bad step.
 TEST_F(NonFinite, AStepChangesNothingOnAnyRank) {
   for (const Cut& cut : kCuts) {
     SCOPED_TRACE(std::string(cut.axis) + " " + cut.sharding);
@@ -92,7 +92,7 @@ TEST_F(NonFinite, AStepChangesNothingOnAnyRank) {
     const auto before = shards_of(trainer);
 
     bool poisons = world().rank() == world().size() - 1;
-    for (Trainer* each : {&trainer, &untroubled}) {  // a hook alone may change the order of sums
+    for (Trainer* each : {&trainer, &untroubled}) {  // a hook can change the order of sums, so both have one
       for (const Parameter* parameter : each->model().parameters()) {
         if (parameter->name != kPoisoned) continue;
         parameter->tensor.register_hook([&poisons](const at::Tensor& gradient) {
@@ -113,8 +113,8 @@ TEST_F(NonFinite, AStepChangesNothingOnAnyRank) {
   }
 }
 
-/// A scale that is far too large overflows in fp16; it is halved until it does not, and the first step that is made is
-/// the first step.
+/// A scale that is far too large overflows in fp16. It is halved until it does not, and the next step counts as the
+/// first.
 TEST_F(NonFinite, TheLossScaleFindsItsSizeAlikeOnEveryRank) {
   for (const Cut& cut : kCuts) {
     SCOPED_TRACE(std::string(cut.axis) + " " + cut.sharding);
@@ -142,7 +142,7 @@ TEST_F(NonFinite, TheLossScaleFindsItsSizeAlikeOnEveryRank) {
   }
 }
 
-/// Gradients do not depend on the scale, but those that are too small for fp16 need one.
+/// Gradients do not depend on the scale, but gradients below the range of fp16 need one.
 TEST_F(NonFinite, GradientsAreUnscaledAndSmallOnesSurvive) {
   for (const Cut& cut : kCuts) {
     SCOPED_TRACE(std::string(cut.axis) + " " + cut.sharding);

@@ -1,5 +1,5 @@
-// What is of single parameters, on every mesh: frozen ones, Muon's matrices, their metrics; and blocks grouped to
-// units.
+// Settings of single parameters, on every mesh: frozen ones, Muon's matrices, their metrics, and units of several
+// blocks.
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -30,7 +30,7 @@ class PerParameter : public ::testing::Test {
     world().barrier();
   }
 
-  /// Meshes of all ranks along one axis, and of two along two.
+  /// Returns meshes of all ranks along one axis, and along two.
   static std::vector<std::array<int64_t, 3>> meshes() {
     const int64_t n = world().size();
     if (n == 1) return {{1, 1, 1}};
@@ -39,7 +39,7 @@ class PerParameter : public ::testing::Test {
     return all;
   }
 
-  /// Those of `modes` that differ on `mesh`: where nothing is cut, each is no_shard.
+  /// Returns those of `modes` that differ on `mesh`: when nothing is cut, each mode is no_shard.
   static std::vector<std::string> modes_on(const std::array<int64_t, 3>& mesh, const std::vector<std::string>& modes) {
     return mesh[0] * mesh[2] > 1 ? modes : std::vector<std::string>{"no_shard"};
   }
@@ -54,7 +54,7 @@ class PerParameter : public ::testing::Test {
   }
   Recipe recipe_for(const Cell& cell) const { return recipe_of(cell, /*alone=*/false, folder_.path()); }
 
-  /// The steps of `recipe` on `mesh`; `after` each with what it gave.
+  /// Makes the steps of `recipe` on `mesh` and calls `after` with the result of each.
   template <class After>
   void steps(Trainer& trainer, const Recipe& recipe, const DeviceMesh& mesh, const After& after) const {
     const Dataset dataset(recipe.data, recipe.train.sequence_length, recipe.model.shape.vocab_size, 0);
@@ -115,7 +115,7 @@ TEST_F(PerParameter, FrozenOnesStayAsTheyAreAndAreNotSent) {
   }
 }
 
-// Nothing is computed below the lowest trainable parameter: no collective of tp, no gathering for a backward.
+// Nothing is computed below the lowest trainable parameter: no collective of tp, no gather for a backward.
 TEST_F(PerParameter, NothingGoesBackBelowTheLowestTrainableParameter) {
   if (world().size() == 1) GTEST_SKIP() << "counted by collectives";
   const auto traffic_of = [&](const std::string& frozen, const std::array<int64_t, 3>& sizes,
@@ -134,15 +134,15 @@ TEST_F(PerParameter, NothingGoesBackBelowTheLowestTrainableParameter) {
   };
   const int64_t n = world().size();
   for (const char* recompute : {"none", "full"}) {
-    // Under sequence parallel a block sends 4 times forward and 6 times backward, 4 more when it is computed again; the
-    // embedding, under a purpose of its own, once each way.
+    // Under sequence parallel a block communicates 4 times in the forward, 6 times in the backward, and 4 more times
+    // when it is recomputed; the embedding, which has its own purpose, once each.
     const int64_t saved = recompute == std::string("full") ? 10 : 6;
     const Traffic all = traffic_of("none", {1, n, 1}, recompute, "tp.linear");
     const Traffic bottom = traffic_of("bottom", {1, n, 1}, recompute, "tp.linear");
     EXPECT_EQ(all.calls - bottom.calls, saved) << recompute;
     EXPECT_EQ(traffic_of("bottom", {1, n, 1}, recompute, "tp.embedding").calls, 1);
-    // Of embedding, two blocks and head all are gathered once, and again for the backward but the head. With the bottom
-    // frozen only the second block is.
+    // Embedding, two blocks and head are all gathered once, and all but the head again for the backward. With a frozen
+    // bottom only the second block is.
     EXPECT_EQ(traffic_of("none", {n, 1, 1}, recompute, "dp.parameters").calls, 4 + 3);
     EXPECT_EQ(traffic_of("bottom", {n, 1, 1}, recompute, "dp.parameters").calls, 4 + 1);
   }
@@ -184,7 +184,7 @@ TEST_F(PerParameter, MetricsAreThoseOfOneRank) {
   }
 }
 
-// Formula of muon.h: pieces to the owner and back, 2 (N - H) w, and broadcasts of R N w where R ranks keep the same.
+// The formula of muon.h: pieces to the owner and back, 2 (N - H) w, and broadcasts of R N w when R ranks hold the same.
 TEST_F(PerParameter, MuonSendsWhatItsFormulaSays) {
   for (const auto& sizes : meshes()) {
     for (const std::string& mode : kModes) {
@@ -263,7 +263,7 @@ TEST_F(PerParameter, BlocksInOneUnitComputeTheSameWithFewerCollectives) {
           if (key.purpose == "dp.parameters") gathers += traffic.calls;
           if (key.purpose == "dp.gradients") scatters += traffic.calls;
         }
-        // In each of two micro-batches forward and backward, but the last unit once.
+        // In each of two micro-batches for forward and backward, but the last unit only once.
         EXPECT_EQ(gathers, recipe.train.steps * 2 * (2 * units - 1));
         EXPECT_EQ(scatters, recipe.train.steps * 2 * units);
       }

@@ -1,4 +1,4 @@
-// Activation checkpointing changes no bit of a training run, on any mesh.
+// Activation checkpointing does not change the bits of a training run, on any mesh.
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 namespace meshtrain::testing {
 namespace {
 
-/// Where `seen` and `wanted` differ in a bit: the first name; empty when they do not.
+/// Returns the first name for which `seen` and `wanted` differ in a bit; empty when they do not differ.
 std::string first_difference(const Trace& seen, const Trace& wanted) {
   if (seen.losses != wanted.losses) return "loss";
   if (seen.grad_norms != wanted.grad_norms) return "gradient norm";
@@ -22,7 +22,8 @@ std::string first_difference(const Trace& seen, const Trace& wanted) {
   return "";
 }
 
-/// Meshes of all ranks along each axis, and with 4 along tp and cp, with all that recomputation has to repeat.
+/// Returns meshes of all ranks along each axis, and with 4 ranks along tp and cp, with everything that recomputation
+/// repeats.
 std::vector<Cell> cells() {
   const int64_t n = world().size();
   const auto variant = [](const char* family, bool tied, const char* documents, const char* precision) {

@@ -1,4 +1,5 @@
-// Rules that bite: each rule of arithmetic is broken on purpose, and the comparison with one rank has to notice.
+// The comparison detects broken rules: each rule of arithmetic is broken on purpose, and the result must differ from
+// one rank.
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -15,7 +16,7 @@
 namespace meshtrain::testing {
 namespace {
 
-/// A cell in fp64 on a mesh of all ranks along one axis.
+/// Returns a cell in fp64 on a mesh of all ranks along one axis.
 Cell cell_along(const std::string& axis) {
   const int64_t n = world().size();
   const Variant variant{"llama", false, "mha", "uneven", "one", "fp64", "adamw"};
@@ -23,7 +24,7 @@ Cell cell_along(const std::string& axis) {
           "all_gather", "contiguous",         axis == "tp",         1};
 }
 
-/// A trainer and what it reads for its first step.
+/// A trainer, and the data of its first step.
 struct FirstStep {
   FirstStep(Recipe the_recipe, DeviceMesh the_mesh)
       : recipe(std::move(the_recipe)), mesh(std::move(the_mesh)), trainer(recipe, mesh, at::kCPU) {
@@ -31,7 +32,7 @@ struct FirstStep {
     batch = read_step(dataset, recipe, mesh, trainer.layout(), 0);
   }
 
-  /// The loss of the step with the labels that `counted` says.
+  /// Returns the loss of the step when `counted` labels count.
   double loss(int64_t counted) { return trainer.step(batch, counted, {1e-3}).loss.item<double>(); }
 
   Recipe recipe;
@@ -56,14 +57,14 @@ class Rules : public ::testing::Test {
     return train(recipe_of(cell, /*alone=*/true, folder_.path()), one_rank_mesh());
   }
 
-  /// True when at least one rank sees a difference.
+  /// Returns true when at least one rank sees a difference.
   static bool noticed(const std::string& differences) {
     at::Tensor any = at::full({1}, differences.empty() ? 0 : 1, at::kLong);
     world().all_reduce(any, Reduce::Max).wait();
     return any.item<int64_t>() != 0;
   }
 
-  /// Trains on a mesh whose sums for `purpose` are left out, and, to know that it is the sums, on one with them.
+  /// Trains on a mesh without the sums for `purpose`, and, to show that the sums matter, on one with them.
   void expect_noticed_without(const std::string& purpose, const Cell& cell) const {
     const Trace reference = reference_for(cell);
     EXPECT_EQ(train_and_compare(recipe_for(cell), mesh_of(cell), {reference, {}}), "");
@@ -71,7 +72,7 @@ class Rules : public ::testing::Test {
     EXPECT_TRUE(noticed(train_and_compare(recipe_for(cell), broken, {reference, {}}))) << "without " << purpose;
   }
 
-  /// Loss of the first step as `trainer` computes it for `batch` with `sequence`.
+  /// Returns the loss of the first step that `trainer` computes for `batch` with `sequence`.
   double loss(Trainer& trainer, const MicroBatch& batch, const Sequence& sequence, const DeviceMesh& mesh) const {
     at::NoGradGuard no_grad;
     at::Tensor sum = trainer.sharded_model().loss(batch.ids, batch.labels, sequence).reshape({1}).clone();
@@ -121,7 +122,7 @@ TEST_F(Rules, Ownership_EachElementHasOneOwner) {
     const Cell cell = cell_along(axis);
     const DeviceMesh mesh = mesh_of(cell);
     Trainer trainer(recipe_for(cell), mesh, at::kCPU);
-    // Counted as the norm counts: each rank marks what it owns; parameters must then be marked once each, globally.
+    // Each rank marks the elements that it owns for the norm; together, every element must be marked once.
     int64_t owned = 0, elements = 0, padding = 0;
     for (const OwnedRange& range : owned_ranges(trainer.fsdp().units(), trainer.replicas())) {
       for (const Segment& segment : range.buffer->segments()) {
@@ -156,7 +157,7 @@ TEST_F(Rules, Initialisation_ByLocalIndexIsNoticed) {
   }
   std::string differences;
   for (Parameter* parameter : trainer.model().parameters()) {
-    Parameter local = *parameter;  // as if the shard were the whole
+    Parameter local = *parameter;  // as if the shard were the complete parameter
     local.box.start.assign(local.box.start.size(), 0);
     local.global_shape = local.box.size;
     if (local.valid().numel() > 0) initialize(local, static_cast<uint64_t>(recipe.train.seed));
@@ -188,7 +189,7 @@ TEST_F(Rules, TiedEmbeddings_AHeadOfItsOwnIsNoticed) {
   std::map<std::string, const Parameter*> parameters;
   for (const Parameter* parameter : first.trainer.model().parameters()) parameters[parameter->name] = parameter;
   const Parameter& embedding = *parameters.at("model.embed_tokens.weight");
-  parameters.at("lm_head.weight")->tensor.detach().copy_(embedding.tensor.detach());  // the same values, apart
+  parameters.at("lm_head.weight")->tensor.detach().copy_(embedding.tensor.detach());  // equal values in separate memory
 
   const int64_t counted = first.trainer.count_tokens(first.batch);
   const StepOutcome outcome = first.trainer.step(first.batch, counted, {1e-3});

@@ -1,12 +1,12 @@
-// 20 steps in bf16_mixed: what a mesh trains differs from one rank by no more than runs on one rank that add up the
-// same numbers in another order differ among themselves.
+// 20 steps in bf16_mixed: a mesh differs from one rank by no more than runs on one rank differ among themselves when
+// they sum the same numbers in another order.
 //
-// Those runs shuffle the samples of each step and cut them into micro-batches of different sizes. Gradients are added
-// up in fp32, so at first they differ in the last bits of fp32; by step 5 enough of the weights have rounded to another
-// bf16 number that losses of 3.5 are 4e-4 apart, by step 15 1.6e-3, and there it stays. A mesh of dp alone adds up what
-// they add up and is held, at each step, against the widest spread so far. Under cp and tp outputs of layers, which are
-// rounded to bf16, are summed in another order from the first step on; that grows no further, and is held against the
-// widest spread of all steps.
+// Those runs shuffle the samples of each step and cut them into micro-batches of different sizes. Gradients are summed
+// in fp32, so at first they differ in the last bits of fp32. By step 5 enough weights have rounded to another bf16
+// number that losses of 3.5 differ by 4e-4, by step 15 by 1.6e-3, and the difference stays there. A mesh of dp alone
+// sums the same numbers and is compared, at each step, with the widest spread so far. Under cp and tp, outputs of
+// layers, which are rounded to bf16, are summed in another order from the first step on. This difference does not grow,
+// and is compared with the widest spread of all steps.
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -33,10 +33,10 @@ namespace {
 constexpr int64_t kSteps = 20;
 
 using Losses = std::vector<double>;
-/// Changes what one rank reads of a step, without changing what is to be summed.
+/// Reorders the samples that one rank reads in a step, without changing the numbers to be summed.
 using Reorder = std::function<StepBatch(const StepBatch&)>;
 
-/// The samples of a step in another order, in micro-batches of `size`.
+/// Returns the samples of a step in another order, in micro-batches of `size`.
 StepBatch reordered(const StepBatch& batch, int64_t length, int64_t size, std::mt19937_64& generator) {
   const MicroBatch& all = batch.micro_batches.at(0);
   const at::Tensor ids = all.ids.view({-1, length}), labels = all.labels.view({-1, length});
@@ -53,7 +53,7 @@ StepBatch reordered(const StepBatch& batch, int64_t length, int64_t size, std::m
 }
 
 Losses losses_of(Recipe recipe, const DeviceMesh& mesh, const Reorder& reorder = {}) {
-  recipe.optimizer.eps = 1e-5;  // smaller than where tensors are compared: rounding is to show
+  recipe.optimizer.eps = 1e-5;  // smaller than in comparisons of tensors, so that rounding shows
   Trainer trainer(recipe, mesh, at::kCPU);
   const Dataset dataset(recipe.data, recipe.train.sequence_length, recipe.model.shape.vocab_size, 0);
   Losses losses;
@@ -80,7 +80,7 @@ std::vector<Cell> meshes_of(int64_t n) {
   return cells;
 }
 
-/// Of some runs, per step.
+/// The spread of some runs, per step.
 struct Spread {
   explicit Spread(const std::vector<Losses>& runs) {
     for (int64_t step = 0; step < kSteps; ++step) {
@@ -92,12 +92,12 @@ struct Spread {
     }
   }
 
-  static constexpr double kRounding = 0x1p-23;  // of the loss itself, which is fp32
+  static constexpr double kRounding = 0x1p-23;  // of the loss, which is fp32
   Losses means;
-  Losses widest;  ///< of this step and those before it
+  Losses widest;  ///< spread of this step and of those before it
 };
 
-/// Largest deviation from one rank, in spreads.
+/// Returns the largest deviation from one rank, in spreads.
 double deviation(const Losses& losses, const Spread& spread, bool rounds_sums) {
   double largest = 0;
   for (int64_t step = 0; step < kSteps; ++step) {
@@ -107,8 +107,8 @@ double deviation(const Losses& losses, const Spread& spread, bool rounds_sums) {
   return largest;
 }
 
-/// In spreads. Measured on 2 and 4 ranks: at most 0.6 under dp and cp; 1.4 under tp, whose parts of a sum are rounded
-/// too. A processor with instructions for bf16 rounds parts of a sum everywhere.
+/// In spreads. On 2 and 4 ranks measured: at most 0.6 under dp and cp; 1.4 under tp, which also rounds parts of a sum.
+/// A processor with instructions for bf16 rounds parts of a sum everywhere.
 constexpr double kMost = 1, kMostWherePartsAreRounded = 2.5;
 
 TEST(Trajectory, MeshesStayWithinTheSpreadOfSummationOrders) {

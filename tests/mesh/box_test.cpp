@@ -32,7 +32,7 @@ TEST(Box, BoxesOfDifferentTensorsAreRefused) {
   EXPECT_THROW(intersect({{0}, {4}}, {{0, 0}, {4, 4}}), std::invalid_argument);
 }
 
-/// The elements of `box` in a row-major tensor of `shape`, in their order.
+/// Returns the offsets of the elements of `box` in a row-major tensor of `shape`, in order.
 std::vector<int64_t> elements_of(const Box& box, const std::vector<int64_t>& shape) {
   at::Tensor numbers = at::arange(c10::multiply_integers(shape), at::kLong).view(shape);
   numbers = part(numbers, box).contiguous();

@@ -17,7 +17,7 @@ const std::string kOne =
     "32 31 0:29 / /sys/fs/cgroup/cpu,cpuacct rw,relatime - cgroup cgroup rw,cpu,cpuacct\n"
     "35 31 0:32 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory\n";
 
-/// Files of /proc and /sys as a kernel would have them.
+/// Files like those of a kernel in /proc and /sys.
 class CgroupFiles : public ::testing::Test {
  protected:
   void write(const std::string& path, const std::string& content) const {
@@ -29,7 +29,7 @@ class CgroupFiles : public ::testing::Test {
     write("proc/self/cgroup", group);
     write("proc/self/mountinfo", "31 23 0:28 / /sys/fs/cgroup rw,relatime - tmpfs tmpfs rw,mode=755\n" + mounts);
   }
-  /// -1: no limit.
+  /// Returns the limit; -1: none.
   double processors() const {
     const auto quota = Cgroups(folder_.path()).processors();
     return quota ? quota->processors : -1;
@@ -84,7 +84,7 @@ TEST_F(CgroupFiles, OfVersionOneBesideAnEmptyVersionTwo) {
   EXPECT_EQ(memory(), 1200);
 }
 
-/// A container sees its own part of the hierarchy, and where it has a name space of its own the path is short too.
+/// A container sees its own part of the hierarchy; in its own name space the path is short too.
 TEST_F(CgroupFiles, InAContainer) {
   write("sys/fs/cgroup/cpu.max", "200000 100000\n");
   write("sys/fs/cgroup/inner/cpu.max", "100000 100000\n");
@@ -99,7 +99,8 @@ TEST_F(CgroupFiles, InAContainer) {
   EXPECT_EQ(processors(), 2);
 }
 
-/// The hierarchy was mounted outside of the control group name space of this process: the mount's root lies above it.
+/// The hierarchy was mounted outside this process's control group name space: the mount's root is above the name
+/// space's.
 TEST_F(CgroupFiles, AMountMayBeginAboveTheNameSpace) {
   const std::string above = "41 31 0:38 /.. /sys/fs/cgroup ro,relatime - cgroup2 cgroup ro\n";
   write("sys/fs/cgroup/cpu.max", "800000 100000\n");
@@ -107,9 +108,9 @@ TEST_F(CgroupFiles, AMountMayBeginAboveTheNameSpace) {
   write("sys/fs/cgroup/job/step/cpu.max", "200000 100000\n");
   write("sys/fs/cgroup/other/cpu.max", "100000 100000\n");
   write("sys/fs/cgroup/other/step/cpu.max", "100000 100000\n");
-  mount("0::/../job/step\n", above);  // moved out of it
+  mount("0::/../job/step\n", above);  // the group was moved out of the mount
   EXPECT_EQ(processors(), 2);
-  mount("0::/step\n", above);  // whose root is a group that has no name here: the one with this process
+  mount("0::/step\n", above);  // the mount's root has no name here: it is the group of this process
   EXPECT_EQ(processors(), 8) << "none has this process";
   write("sys/fs/cgroup/job/step/cgroup.procs", std::to_string(getpid()) + "\n");
   EXPECT_EQ(processors(), 2);

@@ -1,4 +1,4 @@
-// Every collective: dtype x length x piece size x in place or not, against what rank and size say the result must be.
+// Every collective: dtype x length x piece size x in place or not, against results computed from rank and size.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -18,13 +18,13 @@ const std::vector<at::ScalarType> kReduced{at::kDouble, at::kFloat, at::kBFloat1
 const std::vector<at::ScalarType> kMoved{at::kDouble, at::kFloat, at::kBFloat16, at::kHalf,
                                          at::kLong,   at::kByte,  at::kBool,     at::kInt};
 
-/// Small whole numbers, exact in every dtype, told apart by rank and place.
+/// Returns small integers, exact in every dtype, which differ by rank and index.
 at::Tensor values(int rank, int64_t length, at::ScalarType dtype, int64_t salt = 0) {
-  const at::Tensor places = at::arange(length, at::kLong);
-  return ((places * 7 + rank * 3 + salt * 5).remainder(11) - (dtype == at::kByte ? 0 : 5)).to(dtype);
+  const at::Tensor indices = at::arange(length, at::kLong);
+  return ((indices * 7 + rank * 3 + salt * 5).remainder(11) - (dtype == at::kByte ? 0 : 5)).to(dtype);
 }
 
-/// The same for parts [size, length].
+/// Returns such values for parts [size, length].
 at::Tensor parts(int rank, int size, int64_t length, at::ScalarType dtype) {
   std::vector<at::Tensor> rows;
   for (int part = 0; part < size; ++part) rows.push_back(values(rank, length, dtype, part));
@@ -40,7 +40,7 @@ std::string of(at::ScalarType dtype, int64_t length) {
   return std::string(c10::toString(dtype)) + ", length " + std::to_string(length);
 }
 
-/// Of messages: the longest, and to how many ranks at a time (world_in_pieces()).
+/// The messages: the largest size, and the number of ranks contacted at a time (world_in_pieces()).
 struct Messages {
   int64_t piece_bytes;
   int fan_out = 0;
@@ -51,7 +51,7 @@ class Collectives : public ::testing::TestWithParam<Messages> {
   const Group& group_ = world_in_pieces(GetParam().piece_bytes, GetParam().fan_out);
   const int rank_ = group_.rank();
   const int size_ = group_.size();
-  /// In pieces of one element the longest still has more pieces than there are tags for.
+  /// With pieces of one element the longest message has more pieces than tags exist.
   const std::vector<int64_t> lengths_{0, 1, 2, 3, 17, GetParam().piece_bytes == 1 ? 70 : 1000};
 };
 
@@ -76,14 +76,14 @@ TEST_P(Collectives, ReduceScatter) {
         std::vector<at::Tensor> all;
         for (int rank = 0; rank < size_; ++rank) all.push_back(parts(rank, size_, length, dtype));
         const at::Tensor expected = length == 0 ? all[0][0] : reduced(all, op)[rank_];
-        // Into a tensor of its own (-1), and into each part of the input.
-        for (int place = -1; place < size_; ++place) {
+        // Into a separate tensor (-1), and into each part of the input.
+        for (int target = -1; target < size_; ++target) {
           const at::Tensor input = all[rank_].clone();
-          at::Tensor shard = place < 0 ? at::zeros({1, length}, input.options()) : input.narrow(0, place, 1);
+          at::Tensor shard = target < 0 ? at::zeros({1, length}, input.options()) : input.narrow(0, target, 1);
           group_.reduce_scatter(shard, input, op).wait();
-          ASSERT_TRUE(at::equal(shard[0], expected)) << of(dtype, length) << ", place " << place;
+          ASSERT_TRUE(at::equal(shard[0], expected)) << of(dtype, length) << ", part " << target;
           for (int part = 0; part < size_; ++part) {
-            ASSERT_TRUE(part == place || at::equal(input[part], all[rank_][part])) << "part " << part;
+            ASSERT_TRUE(part == target || at::equal(input[part], all[rank_][part])) << "part " << part;
           }
         }
       }
@@ -120,7 +120,8 @@ TEST_P(Collectives, AllToAll) {
   }
 }
 
-// Rank a sends (a + 2 b) % 3 * length elements to rank b: nothing between some of them, and not the same both ways.
+// Rank a sends (a + 2 b) % 3 * length elements to rank b: none between some ranks, and different numbers in the two
+// directions.
 TEST_P(Collectives, AllToAllOfPartsThatDiffer) {
   for (const at::ScalarType dtype : kMoved) {
     for (const int64_t length : lengths_) {
@@ -172,11 +173,11 @@ TEST_P(Collectives, BroadcastFromEveryRoot) {
 TEST_P(Collectives, ManyUnderWayAtOnce) {
   std::vector<at::Tensor> tensors;
   std::vector<Work> works;
-  for (int i = 0; i < 300; ++i) {  // more than there are tags for operations
+  for (int i = 0; i < 300; ++i) {  // more than tags for operations exist
     tensors.push_back(at::full({i % 7 * 31}, double(i + rank_), at::kDouble));
     works.push_back(group_.all_reduce(tensors.back()));
   }
-  for (int i = 299; i >= 0; i -= rank_ + 1) works[i].wait();  // an order of its own on every rank
+  for (int i = 299; i >= 0; i -= rank_ + 1) works[i].wait();  // another order on every rank
   for (int i = 0; i < 300; ++i) {
     works[i].wait();
     const double sum = i * size_ + size_ * (size_ - 1) / 2.0;
@@ -217,7 +218,7 @@ TEST(CollectiveArithmetic, SumsInTheOrderOfRanksAndHalvesInSinglePrecision) {
   }
 }
 
-/// The sum of `parts` over runs of `run` consecutive ones, then of `run` such sums, and so on.
+/// Returns the sum of `parts`: of runs of `run` parts, then of runs of such sums, and so on.
 at::Tensor sum_of_runs(std::vector<at::Tensor> parts, size_t run) {
   while (parts.size() > 1) {
     std::vector<at::Tensor> sums;
@@ -233,7 +234,7 @@ at::Tensor sum_of_runs(std::vector<at::Tensor> parts, size_t run) {
   return parts[0];
 }
 
-// The order of the sums is that which mpi.h promises, in short all-reduces and in long ones; maxima have none.
+// The order of sums is that in mpi.h, for short and long all-reduces; maxima have no order.
 TEST(CollectiveArithmetic, SumsOfManyRanksAreSumsOfRunsOfThem) {
   const int n = world().size();
   for (const at::ScalarType dtype : {at::kDouble, at::kFloat, at::kBFloat16, at::kHalf}) {
@@ -292,7 +293,7 @@ TEST(CollectiveArithmetic, MaximumOfInfinitiesAndNegatives) {
 
 TEST(CollectiveArithmetic, LongTensorsInPiecesOfTheUsualSize) {
   const Group& group = world();
-  const int64_t length = 3'400'001;  // over three pieces, and a rest
+  const int64_t length = 3'400'001;  // more than three pieces
   at::Tensor tensor = at::arange(length, at::kFloat).remainder(1000) + group.rank();
   group.all_reduce(tensor).wait();
   const int n = group.size();

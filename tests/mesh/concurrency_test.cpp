@@ -1,4 +1,4 @@
-// Collectives of different groups run concurrently and without the caller's help.
+// Collectives of different groups run concurrently and without calls from the user.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -21,7 +21,7 @@ using testing::world_again;
 
 constexpr int kSeconds = 60;
 
-/// A signal between ranks that does not pass through MPI: a file that one rank makes and others look for.
+/// A signal between ranks without MPI: a file that one rank creates and others look for.
 class Signal {
  public:
   explicit Signal(const std::filesystem::path& path) : path_(path) {}
@@ -47,14 +47,14 @@ TEST_F(Concurrency, ALongReductionDoesNotDelayAShortOneOfAnotherGroup) {
   const Group second = world_again("second");
   const Watchdog watchdog(kSeconds);
   at::Tensor large = at::full({16 << 20}, 1.0f);  // 64 MiB
-  at::Tensor small = at::full({1 << 18}, 1.0f);   // short beside that, but more than one message
+  at::Tensor small = at::full({1 << 18}, 1.0f);   // small, but more than one message
   const auto check = [&] {
     EXPECT_EQ(small[-1].item<float>(), world().size());
     EXPECT_EQ(large[0].item<float>(), world().size());
     EXPECT_EQ(large[-1].item<float>(), world().size());
   };
-  // Rank 0 starts the long one first; the others only after the short one is done. If the short one had to wait for
-  // the long one, no rank would ever get further.
+  // Rank 0 starts the long one first, the others start it only after the short one is complete. If the short one had to
+  // wait for the long one, no rank would continue.
   if (world().rank() == 0) {
     const Work long_work = first.all_reduce(large);
     second.all_reduce(small).wait();
@@ -93,7 +93,7 @@ TEST_F(Concurrency, CollectivesAdvanceWhileTheCallerComputes) {
   const Watchdog watchdog(kSeconds);
   at::Tensor tensor = at::full({4 << 20}, 1.0f);
   const Work work = world().all_reduce(tensor);
-  // The last rank makes no call until all the others have their result.
+  // The last rank makes no call until all other ranks have their result.
   if (world().rank() == world().size() - 1) {
     done.wait();
   } else {
@@ -131,7 +131,7 @@ TEST_F(Concurrency, WorkThatNobodyWaitsForIsDoneAllTheSame) {
   const Watchdog watchdog(kSeconds);
   at::Tensor tensor = at::full({1 << 16}, 1.0);
   for (int i = 0; i < 4; ++i) group.all_reduce(tensor);
-  group.barrier();  // one queue: behind the others
+  group.barrier();  // one queue: runs after the others
   EXPECT_EQ(tensor[77].item<double>(), std::pow(world().size(), 4));
 }
 
@@ -153,7 +153,7 @@ TEST_F(Concurrency, SplittingFinishesWhatIsUnderWay) {
   const Watchdog watchdog(kSeconds);
   at::Tensor tensor = at::full({1 << 20}, 1.0);
   const Work work = world().all_reduce(tensor);
-  // Splitting blocks: a rank that came to it with the reduction unfinished would keep rank 0 from coming.
+  // split() blocks: a rank that reaches it before the reduction is complete would keep rank 0 from reaching it.
   if (world().rank() == 0) work.wait();
   const Group again = world_again("again");
   again.barrier();
@@ -161,8 +161,8 @@ TEST_F(Concurrency, SplittingFinishesWhatIsUnderWay) {
   EXPECT_EQ(tensor[0].item<double>(), world().size());
 }
 
-/// Random collectives on all groups of a mesh, in the same random order on every rank, waited for at random times
-/// that differ from rank to rank.
+/// Runs random collectives on all groups of a mesh, in the same random order on every rank, and waits for them at
+/// random times that differ by rank.
 TEST_F(Concurrency, RandomTrafficOnAllAxes) {
   const int n = world().size();
   const MeshLayout layout = MeshLayout::fit(

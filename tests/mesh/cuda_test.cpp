@@ -1,4 +1,4 @@
-// What is checked before a GPU is used, as far as it needs none.
+// The checks before a GPU is used that need no GPU.
 #include <gtest/gtest.h>
 
 #include <filesystem>

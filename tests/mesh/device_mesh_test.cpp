@@ -19,7 +19,7 @@ using testing::world;
 const std::vector<std::set<std::string>> kSets{{},           {"dp"},       {"tp"},       {"cp"},
                                                {"dp", "tp"}, {"dp", "cp"}, {"tp", "cp"}, {"dp", "tp", "cp"}};
 
-/// Every way to write `ranks` as a product of three, in every order of the axes.
+/// Returns every way to write `ranks` as a product of three, in every order of the axes.
 std::vector<MeshLayout> all_layouts(int64_t ranks) {
   std::vector<MeshLayout> layouts;
   std::vector<std::string> order{"cp", "dp", "tp"};
@@ -40,7 +40,7 @@ void expect_group(const DeviceMesh& mesh, const std::set<std::string>& axes) {
   ASSERT_EQ(group.ranks(), ranks);
   ASSERT_EQ(group.size(), static_cast<int>(ranks.size()));
   ASSERT_EQ(ranks[static_cast<size_t>(group.rank())], mesh.rank());
-  // The group really is of these ranks, in this order.
+  // The group really has these ranks, in this order.
   at::Tensor gathered = at::empty({group.size()}, at::kLong);
   group.all_gather(gathered, at::full({1}, mesh.rank(), at::kLong)).wait();
   for (int i = 0; i < group.size(); ++i) {
@@ -76,19 +76,19 @@ TEST(DeviceMesh, NamesGroupsInTheOrderOfTheLayout) {
   EXPECT_EQ(mesh.group(std::set<std::string>{}).size(), 1);
   EXPECT_EQ(mesh.group("tp").name(), n % 2 == 0 ? "tp" : "local");
   if (n == 4) {
-    EXPECT_EQ(mesh.group({"dp", "cp"}).name(), "cp");  // dp is one rank
+    EXPECT_EQ(mesh.group({"dp", "cp"}).name(), "cp");  // dp has one rank
   }
   if (n == 8) {
     EXPECT_EQ(mesh.group({"cp", "dp"}).name(), "dp_cp");
     EXPECT_EQ(mesh.group({"cp", "tp"}).name(), "tp_cp");
   }
-  const std::string place = "rank " + std::to_string(mesh.rank()) + " (" + layout.describe(mesh.rank()) + ")";
-  EXPECT_EQ(mesh.world().coordinate_text(), place);
-  EXPECT_EQ(mesh.group("tp").coordinate_text(), place);
-  EXPECT_EQ(mesh.group("pp").coordinate_text(), place);
+  const std::string coordinate = "rank " + std::to_string(mesh.rank()) + " (" + layout.describe(mesh.rank()) + ")";
+  EXPECT_EQ(mesh.world().coordinate_text(), coordinate);
+  EXPECT_EQ(mesh.group("tp").coordinate_text(), coordinate);
+  EXPECT_EQ(mesh.group("pp").coordinate_text(), coordinate);
 }
 
-/// Counts the groups that are made of a world that is not there.
+/// A backend that counts the groups made of a world that does not exist.
 class CountingBackend final : public ForwardingBackend {
  public:
   explicit CountingBackend(int size) : ForwardingBackend(dry_run_backend(0, size)) {}

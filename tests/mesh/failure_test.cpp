@@ -1,5 +1,5 @@
-// A rank that fails takes the job down: at once, with its message and a status other than 0, and nobody stays behind.
-// The tests of suite Victim fail on purpose; they are run by the others, under an mpirun of their own.
+// A failing rank ends the job at once, with its message and a status other than 0, and no process remains. The tests of
+// suite Victim fail on purpose; the others run them, under their own mpirun.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -26,7 +26,7 @@ using testing::run;
 using testing::this_program;
 using testing::world;
 
-/// What the parent learns of a victim: who was there, and when the failure came.
+/// Tells the parent about this victim: its process, and the time of the failure.
 void announce() {
   std::printf("pid %d\n", getpid());
   std::fflush(stdout);
@@ -112,7 +112,7 @@ TEST(Victim, DISABLED_ExitsTogether) {
   std::exit(2);
 }
 
-/// Zombies, which some containers never clear away, are gone as well.
+/// Returns true for a process that runs; a zombie, which some containers never remove, counts as ended.
 bool is_running(int64_t process) {
   std::ifstream file("/proc/" + std::to_string(process) + "/stat");
   std::string text;
@@ -180,7 +180,8 @@ TEST_F(Failure, RanksThatCallWithDifferentTensorsAreTold) {
   expect_swift_end(outcome);
 }
 
-/// The files in /dev/shm, without those of Open MPI and of the emulated NCCL (of tests that run meanwhile).
+/// Returns the files in /dev/shm, without those of Open MPI and of the emulated NCCL (of tests that run at the same
+/// time).
 std::set<std::string> shared_files() {
   std::set<std::string> names;
   for (const auto& file : std::filesystem::directory_iterator("/dev/shm")) {

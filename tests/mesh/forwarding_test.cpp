@@ -13,7 +13,7 @@
 namespace meshtrain {
 namespace {
 
-/// A backend of ranks that do not exist, with a second queue, windows and hosts, which writes down the groups it makes.
+/// A backend of ranks that do not exist, with a second queue, windows and hosts. Records the groups that it makes.
 class Fake final : public Backend {
  public:
   Fake(int rank, int size, std::shared_ptr<std::vector<GroupTraits>> made)
@@ -38,7 +38,7 @@ class Fake final : public Backend {
   std::shared_ptr<std::vector<GroupTraits>> made_;
 };
 
-/// Writes down every collective of its group and of those made of it.
+/// A backend that records every collective of its group and of the groups made from it.
 class Recorder final : public ForwardingBackend {
  public:
   Recorder(std::shared_ptr<Backend> inner, std::shared_ptr<std::vector<std::string>> seen)

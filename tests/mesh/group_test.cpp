@@ -25,7 +25,7 @@ void expect_refused(const std::function<void()>& action, const std::string& prob
   EXPECT_TRUE(has(found, problem)) << "\"" << found << "\" instead of: " << problem;
 }
 
-/// Rank 1 of a group of four that is not there: arguments are checked before anything is sent.
+/// Returns rank 1 of a group of four that does not exist: arguments are checked before anything is sent.
 Group four() {
   return Group(dry_run_backend(1, 4), "tp", {0, 2, 4, 6}, "rank 2 (dp=0 tp=1)");
 }
@@ -144,9 +144,9 @@ TEST(Group, RefusesTensorsThatOverlapWhereTheyMayNot) {
   at::Tensor memory = at::zeros({16});
   at::Tensor whole = memory.narrow(0, 4, 8);
   const auto part = [&](int64_t begin) { return memory.narrow(0, begin, 2); };
-  EXPECT_NO_THROW({ group.all_gather(whole, part(6)); });   // its own place
+  EXPECT_NO_THROW({ group.all_gather(whole, part(6)); });   // the right offset
   EXPECT_NO_THROW({ group.all_gather(whole, part(2)); });   // before it
-  EXPECT_NO_THROW({ group.all_gather(whole, part(12)); });  // behind it
+  EXPECT_NO_THROW({ group.all_gather(whole, part(12)); });  // after it
   expect_refused([&] { group.all_gather(whole, part(4)); }, "own place");
   expect_refused([&] { group.all_gather(whole, part(5)); }, "overlap");
   expect_refused([&] { group.all_gather(whole, part(3)); }, "overlap");

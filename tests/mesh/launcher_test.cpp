@@ -9,7 +9,7 @@
 namespace meshtrain {
 namespace {
 
-/// What launchers leave in the environment, replaced for the time of a test.
+/// The environment variables that launchers set, replaced during a test.
 class Launcher : public ::testing::Test {
  protected:
   void SetUp() override {

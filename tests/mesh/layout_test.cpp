@@ -52,16 +52,16 @@ TEST(MeshLayout, HoldsForSixteenThousandRanks) {
   for (int64_t rank = 0; rank < layout.size(); ++rank) {
     ASSERT_EQ(layout.rank(layout.coordinate(rank)), rank);
   }
-  // The groups of an axis are disjoint, of the axis's size, and together hold every rank.
+  // The groups of an axis are disjoint, have the axis's size, and together contain every rank.
   for (const Axis& axis : layout.axes()) {
     std::set<int64_t> seen;
     for (int64_t rank = 0; rank < layout.size(); ++rank) {
       if (layout.coordinate(rank, axis.name) != 0) continue;
       const std::vector<int64_t> group = layout.group({axis.name}, rank);
       ASSERT_EQ(static_cast<int64_t>(group.size()), axis.size);
-      for (int64_t place = 0; place < axis.size; ++place) {
-        ASSERT_EQ(layout.coordinate(group[place], axis.name), place);
-        ASSERT_TRUE(seen.insert(group[place]).second);
+      for (int64_t coordinate = 0; coordinate < axis.size; ++coordinate) {
+        ASSERT_EQ(layout.coordinate(group[coordinate], axis.name), coordinate);
+        ASSERT_TRUE(seen.insert(group[coordinate]).second);
       }
     }
     EXPECT_EQ(static_cast<int64_t>(seen.size()), layout.size());

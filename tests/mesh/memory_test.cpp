@@ -8,7 +8,7 @@
 
 #include "mesh/error.h"
 
-// Read by the address sanitizer, which else ends the program where memory is refused.
+// Read by the address sanitizer, which otherwise ends the program when memory is refused.
 extern "C" const char* __asan_default_options() {
   return "allocator_may_return_null=1";
 }
@@ -60,7 +60,7 @@ TEST(HostMemory, CountsEveryThread) {
   EXPECT_EQ(memory.live(), before);
 }
 
-// Kernels that take raw memory: products of halves, attention; and tensors that grow in place.
+// Kernels that use raw memory: products of halves, attention, and tensors that grow in place.
 TEST(HostMemory, ServesEveryKernel) {
   HostMemory& memory = HostMemory::counted();
   const int64_t before = memory.live();

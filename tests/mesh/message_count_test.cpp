@@ -1,4 +1,4 @@
-// How many messages a rank really sends: calls of MPI pass through here.
+// The number of messages that a rank really sends: this file intercepts the calls of MPI.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <mpi.h>
@@ -32,7 +32,8 @@ namespace {
 
 using testing::world;
 
-// With two branches eight ranks have trees of three levels and grids of three steps: as many as 4,096 with sixteen.
+// With two branches eight ranks have trees of three levels and grids of three steps, like 4,096 ranks with sixteen
+// branches.
 TEST(MessageCount, OfARankGrowsWithTheLogarithmOfTheGroup) {
   const int n = world().size();
   if (n == 1) GTEST_SKIP() << "one rank sends nothing";
@@ -60,8 +61,8 @@ TEST(MessageCount, OfARankGrowsWithTheLogarithmOfTheGroup) {
   EXPECT_EQ(shard[0].item<float>(), n);
 }
 
-// A window is made by ranks of one host, and all are told of a refusal by a number: nothing comes from each rank to
-// each.
+// The ranks of one host make a window, and one number reports a refusal to all: no message goes from each rank to each
+// other.
 TEST(MessageCount, WindowsGatherNothingFromAllRanks) {
   const int64_t before = gathered;
   const at::Tensor window = world().window(1000, at::TensorOptions().dtype(at::kFloat), Placement::Own);

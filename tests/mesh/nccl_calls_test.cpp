@@ -1,4 +1,4 @@
-// What the nccl backend would call, for ranks and sizes that need no GPU.
+// The calls of the nccl backend, for ranks and sizes, without a GPU.
 #include "mesh/backends/nccl/calls.h"
 
 #include <ATen/ATen.h>
@@ -45,7 +45,7 @@ TEST(NcclCalls, EqualPartsGoToTheirRanksAndTheOwnOneIsCopied) {
                                           {CallKind::Send, 2, 20, 0, 10}}));
 }
 
-// What one rank sends to another is what that one receives from it, whatever the sizes.
+// A rank receives from another what that one sends to it, for any sizes.
 TEST(NcclCalls, UnequalPartsAgreeBetweenRanksAndEmptyOnesAreLeftOut) {
   const int size = 4;
   const auto rows = [](int from, int to) { return static_cast<int64_t>((from + 2 * to) % 3); };
@@ -98,7 +98,7 @@ TEST(NcclCalls, AShardInAnotherPlaceOfTheInputIsWrittenApart) {
   EXPECT_FALSE(needs_output_apart(reduce_scatter(input.narrow(0, 1, 1)), 1));
   EXPECT_TRUE(needs_output_apart(reduce_scatter(input.narrow(0, 0, 1)), 1));
   EXPECT_FALSE(needs_output_apart(reduce_scatter(meta({1, 2})), 1));
-  const at::Tensor both = meta({5, 2});  // beside each other in one storage
+  const at::Tensor both = meta({5, 2});  // adjacent in one storage
   EXPECT_FALSE(needs_output_apart(
       {.kind = Collective::Kind::ReduceScatter, .output = both.narrow(0, 4, 1), .input = both.narrow(0, 0, 4)}, 1));
 }

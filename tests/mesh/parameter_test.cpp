@@ -73,7 +73,7 @@ TEST(Parameter, CutAlongADimThatIsNotThereIsRefused) {
   EXPECT_THROW(sharded_parameter("w", {4}, -1, tensor_group(0, 2), {}, kDouble), std::invalid_argument);
 }
 
-TEST(Place, MakesTheLeafAViewAndKeepsItsIdentity) {
+TEST(Bind, MakesTheLeafAViewAndKeepsItsIdentity) {
   Parameter parameter = whole_parameter("w", {2, 3}, {}, kDouble);
   const at::TensorImpl* leaf = parameter.tensor.unsafeGetTensorImpl();
   const at::Tensor storage = at::arange(20, kDouble);
@@ -88,7 +88,7 @@ TEST(Place, MakesTheLeafAViewAndKeepsItsIdentity) {
   EXPECT_TRUE(at::equal(parameter.tensor, at::full({2, 3}, 7., kDouble)));
 }
 
-TEST(Place, TheBufferMayBeRefilledBetweenForwardAndBackward) {
+TEST(Bind, TheBufferMayBeRefilledBetweenForwardAndBackward) {
   Parameter parameter = whole_parameter("w", {3}, {}, kDouble);
   at::Tensor flat = at::tensor({1., 2., 3.}, kDouble);
   bind(parameter, flat, 0);
@@ -98,12 +98,12 @@ TEST(Place, TheBufferMayBeRefilledBetweenForwardAndBackward) {
     const at::NoGradGuard no_grad;
     flat.copy_(at::tensor({10., 20., 30.}, kDouble));
   }
-  loss.backward();  // with flat's version counter this would be refused as a modification in place
+  loss.backward();  // with flat's version counter autograd would report a modification in place
   EXPECT_TRUE(at::equal(x.grad(), at::tensor({10., 20., 30.}, kDouble)));
   EXPECT_TRUE(at::equal(parameter.tensor.grad(), at::tensor({4., 5., 6.}, kDouble)));
 }
 
-TEST(Place, KeepsValuesOnMoving) {
+TEST(Bind, KeepsValuesOnMoving) {
   Parameter parameter = whole_parameter("w", {2, 2}, {}, kDouble);
   const at::Tensor first = at::arange(4, kDouble);
   bind(parameter, first, 0);
@@ -115,7 +115,7 @@ TEST(Place, KeepsValuesOnMoving) {
   EXPECT_TRUE(at::equal(parameter.tensor, at::arange(4, kDouble).view({2, 2})));
 }
 
-TEST(Place, WorksOnTheMetaDevice) {
+TEST(Bind, WorksOnTheMetaDevice) {
   const at::TensorOptions meta = kDouble.device(at::kMeta);
   Parameter parameter = whole_parameter("w", {2, 3}, {}, meta);
   bind(parameter, at::empty({10}, meta), 4);
@@ -125,7 +125,7 @@ TEST(Place, WorksOnTheMetaDevice) {
   EXPECT_EQ(parameter.tensor.storage_offset(), 2);
 }
 
-TEST(Place, RefusesABufferThatDoesNotFit) {
+TEST(Bind, RefusesABufferThatDoesNotFit) {
   Parameter parameter = whole_parameter("layer.w", {2, 3}, {}, kDouble);
   EXPECT_THROW(bind(parameter, at::zeros({9}, kDouble), 4), std::invalid_argument);
   EXPECT_THROW(bind(parameter, at::zeros({9}, kDouble), -1), std::invalid_argument);

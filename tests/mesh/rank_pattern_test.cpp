@@ -17,7 +17,7 @@ std::vector<int> sizes() {
   return sizes;
 }
 
-/// The least l with 16^l >= n.
+/// Returns the smallest l with 16^l >= n.
 int log16(int n) {
   int log = 0;
   for (int64_t power = 1; power < n; power *= kFanOut) ++log;
@@ -28,7 +28,7 @@ TEST(RankTree, BringsEveryRankToTheFirstInOrder) {
   for (const int n : sizes()) {
     const RankTree tree(n, kFanOut);
     ASSERT_EQ(tree.levels(), log16(n)) << n;
-    std::vector<std::vector<int>> held(static_cast<size_t>(n));  // by rank: those whose values it has
+    std::vector<std::vector<int>> held(static_cast<size_t>(n));  // by rank: the ranks whose values it has
     for (int rank = 0; rank < n; ++rank) held[static_cast<size_t>(rank)] = {rank};
     for (int level = 0; level < tree.levels(); ++level) {
       for (int rank = 0; rank < n; ++rank) {

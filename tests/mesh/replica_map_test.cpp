@@ -14,14 +14,14 @@ namespace {
 constexpr int kRanks = 48;
 using Ranks = std::vector<int64_t>;
 
-/// A mesh of ranks that do not exist, as `rank` sees it.
+/// Returns a mesh of ranks that do not exist, as `rank` sees it.
 DeviceMesh dry_mesh(const MeshLayout& layout, int rank) {
   Ranks everyone(kRanks);
   std::iota(everyone.begin(), everyone.end(), 0);
   return {layout, Group(dry_run_backend(rank, kRanks), "world", everyone, "rank " + std::to_string(rank))};
 }
 
-/// A way to divide a model: num_shards as in ReplicaMap.
+/// A way to divide a model; num_shards as in ReplicaMap.
 struct Division {
   std::vector<std::string> axes;
   std::optional<int64_t> num_shards;
@@ -50,7 +50,8 @@ std::string describe(const MeshLayout& layout, const Division& division) {
          std::to_string(division.axes.size()) + " axes, shards " + std::to_string(division.num_shards.value_or(0));
 }
 
-/// Looks at every rank of the group: its position among those along `axes`, and how many before it hold the same.
+/// Searches every rank of the group: returns the position among the ranks along `axes`, and how many before it hold the
+/// same.
 ReplicaMap::Part part_by_search(const MeshLayout& layout, const Division& division, int64_t rank) {
   const auto shard_of = [&](int64_t other) {
     const Ranks ranks = layout.group(division.axes, other);
@@ -85,7 +86,7 @@ TEST(ReplicaMap, OneRankHoldsAndOwnsEverything) {
   EXPECT_TRUE(map.cut_axes().empty());
 }
 
-// Of a shard whose first elements belong to parameters that tp does not cut.
+// The first elements of each shard belong to parameters that tp does not cut.
 TEST(ReplicaMap, EveryElementHasOneOwner) {
   constexpr int64_t kNumel = 29, kWhole = 11;
   for_each_division([](const MeshLayout& layout, const Division& division) {
@@ -103,7 +104,8 @@ TEST(ReplicaMap, EveryElementHasOneOwner) {
   });
 }
 
-/// How often the value of each rank counts in what `rank` has after a sum within groups of `first`, then of `second`.
+/// Returns how often each rank's value counts in the result of `rank` after a sum within groups of `first`, then of
+/// `second`.
 template <class First, class Second>
 std::map<int64_t, int> counted(int64_t rank, const First& first, const Second& second) {
   std::map<int64_t, int> counts;
@@ -113,8 +115,8 @@ std::map<int64_t, int> counted(int64_t rank, const First& first, const Second& s
   return counts;
 }
 
-// What data parallelism sums, and then what remains, is each rank's gradient once: over dp x cp, and over tp too where
-// it is partial. Ranks that hold the same know of each other.
+// The data-parallel sums and the remaining sums together count each rank's gradient once: over dp x cp, and over tp too
+// when it is partial. Ranks that hold the same data agree on that.
 TEST(ReplicaMap, SumsCountEveryRankOnce) {
   for_each_division([](const MeshLayout& layout, const Division& division) {
     std::vector<ReplicaMap> maps;
@@ -151,7 +153,7 @@ TEST(ReplicaMap, SumsCountEveryRankOnce) {
   });
 }
 
-// A run of shards that is all the ranks needs no groups of its own.
+// Shards over all ranks need no new groups.
 TEST(ReplicaMap, TakesTheMeshsGroupsWhereTheyAreTheSame) {
   const MeshLayout layout({{"dp", 6}, {"cp", 4}, {"tp", 2}});
   const DeviceMesh mesh = dry_mesh(layout, 7);

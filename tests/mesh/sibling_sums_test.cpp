@@ -1,4 +1,4 @@
-// Groups beside each other that hold the same values sum them in one order, wherever their ranks and memory are.
+// Sibling groups that hold the same values sum them in one order, on any hosts and in any memory.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -19,7 +19,7 @@ using testing::world_over;
 
 constexpr int kSiblingSeconds = 120;
 
-/// Groups of every second rank, whose ranks 2k and 2k + 1 have the same values: the sums have to be the same.
+/// Makes groups of every second rank; ranks 2k and 2k + 1 have the same values, and the sums must be equal.
 void expect_equal_sums(const Group& parent) {
   std::vector<int> members;
   for (int member = parent.rank() % 2; member < parent.size(); member += 2) members.push_back(member);
@@ -35,20 +35,20 @@ void expect_equal_sums(const Group& parent) {
   }
 }
 
-/// On 3 and 5 ranks one group of four has two ranks on each host, the other one and three.
+/// With 3 and 5 ranks on two hosts, one group of four has two ranks on each host, the other one and three.
 TEST(Siblings, SumInOneOrderOnUnequalHosts) {
   if (world().size() < 8) GTEST_SKIP() << "needs groups of four";
   const Watchdog watchdog{kSiblingSeconds};
   ::testing::internal::CaptureStderr();
   const Group group = world_over({.hosts = {0, 0, 0, 1, 1, 1, 1, 1}});
   const std::string said = ::testing::internal::GetCapturedStderr();
-  if (world().rank() == 0 && !said.empty()) {  // once in a process
+  if (world().rank() == 0 && !said.empty()) {  // print once per process
     EXPECT_EQ(said.rfind("meshtrain: the 8 ranks are on 2 hosts, 3 to 5 on each, so that some groups", 0), 0U) << said;
   }
   expect_equal_sums(group);
 }
 
-/// One group is on one host, or has ranks that alternate; the other has not.
+/// One group is on one host, or its ranks alternate; the other group is not.
 TEST(Siblings, SumInOneOrderWhereverTheyLie) {
   if (world().size() < 8) GTEST_SKIP() << "needs groups of four";
   const Watchdog watchdog{kSiblingSeconds};
@@ -56,21 +56,21 @@ TEST(Siblings, SumInOneOrderWhereverTheyLie) {
   expect_equal_sums(world_over({.hosts = {0, 0, 0, 1, 1, 1, 1, 0}}));
 }
 
-/// One group is on one host, the other on four, between which more ranks than talk at a time sum by pairs.
+/// One group is on one host; the other is on four, where more ranks than communicate at a time sum by pairs.
 TEST(Siblings, SumInOneOrderWhereMessagesGoBySteps) {
   if (world().size() < 8) GTEST_SKIP() << "needs groups of four";
   const Watchdog watchdog{kSiblingSeconds};
   expect_equal_sums(world_over({.fan_out = 3, .hosts = {0, 1, 0, 2, 0, 3, 0, 4}}));
 }
 
-/// One group sums in a window, the other has got none.
+/// One group sums in a window, the other has none.
 TEST(Siblings, SumInOneOrderWithAWindowAndWithout) {
   if (world().size() < 8) GTEST_SKIP() << "needs groups of four";
   const Watchdog watchdog{kSiblingSeconds};
   const Group parent = world_over({.fan_out = 3});
   const int odd = parent.rank() % 2;
   const Group group = parent.split({odd, odd + 2, odd + 4, odd + 6}, "every_second");
-  constexpr int64_t kLength = 300'001;  // too long for the board in one piece
+  constexpr int64_t kLength = 300'001;  // too long for one piece on the board
   const at::Tensor mine = testing::random_tensor({kLength}, 50 + static_cast<uint64_t>(group.rank()), at::kFloat);
   const at::Tensor window = group.allocate(kLength, at::kFloat, Placement::Own).tensor;
   at::Tensor sum = odd ? mine.clone() : at::Tensor(window).copy_(mine);
@@ -81,8 +81,8 @@ TEST(Siblings, SumInOneOrderWithAWindowAndWithout) {
   for (int rank = 1; rank < parent.size(); ++rank) ASSERT_TRUE(at::equal(all[rank], all[0])) << "rank " << rank;
 }
 
-/// Ranks of one group may hold no windows: the other one has its board. Rank 0 is the one whose limit is 0, as it then
-/// prints no warning: that comes once in a process, and a test of it may come later.
+/// The ranks of one group are refused windows; the other group has its board. Rank 0 has the limit of 0, because it
+/// then prints no warning: a process prints one only once, and a later test may expect it.
 TEST(Siblings, SumInOneOrderWhereOneIsRefusedMemory) {
   if (world().size() < 8) GTEST_SKIP() << "needs groups of four";
   const Watchdog watchdog{kSiblingSeconds};

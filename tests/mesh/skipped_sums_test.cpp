@@ -13,7 +13,7 @@ double own() {
   return world().rank() + 1.0;
 }
 
-/// 1 + 2 + ... over the ranks.
+/// Returns 1 + 2 + ... over the ranks.
 double sum_of_all() {
   return world().size() * (world().size() + 1) / 2.0;
 }

@@ -1,4 +1,4 @@
-// Collectives on copies in other memory give what they give in place. Tensors of the CPU are staged like a device's.
+// Collectives on copies in other memory give the results of those in place. CPU tensors are staged like a device's.
 #include "mesh/staged.h"
 
 #include <ATen/ATen.h>
@@ -45,9 +45,9 @@ TEST_F(Staged, SumsAndMaximaAreThoseOfTheBackend) {
 
 TEST_F(Staged, AShardMayLieInTheWholeTensor) {
   at::Tensor whole = at::zeros({size_, 4}, at::kFloat);
-  at::Tensor place = whole.narrow(0, group_.rank(), 1);
-  place.fill_(group_.rank());
-  group_.all_gather(whole, place).wait();
+  at::Tensor part = whole.narrow(0, group_.rank(), 1);
+  part.fill_(group_.rank());
+  group_.all_gather(whole, part).wait();
   for (int rank = 0; rank < size_; ++rank) EXPECT_TRUE(at::equal(whole[rank], at::full({4}, rank, at::kFloat)));
 
   const at::Tensor before = mine({size_, 4}), input = before.clone();

@@ -18,7 +18,7 @@ Group dry_world(int rank, int size) {
   return Group(dry_run_backend(rank, size), "world", ranks, "rank " + std::to_string(rank));
 }
 
-/// Formulas 4.0 of the reference: what a rank sends, from the whole buffer of M bytes and the group's size n.
+/// Formulas 4.0 of the reference: bytes that a rank sends, from the complete buffer of M bytes and the group's size n.
 TEST(Traffic, FollowsTheBandwidthOptimalFormulas) {
   const auto ledger = std::make_shared<TrafficLedger>();
   constexpr int n = 4;

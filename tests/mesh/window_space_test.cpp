@@ -1,4 +1,4 @@
-// Windows where the memory for them is short.
+// Windows when memory for them is short.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -25,7 +25,7 @@ constexpr int kSpaceSeconds = 120;
 
 TEST(WindowSpace, IsGivenToAllRanksOrNone) {
   if (world().size() == 1) GTEST_SKIP() << "needs several ranks";
-  // Of the last rank alone the limit is low.
+  // Only the last rank has a low limit.
   const int64_t room = HostBoard::kRankBytes + WindowMemory::counted().exchange() + (1 << 20);
   const Group group = world_over({.window_bytes = room + (world().rank() == world().size() - 1 ? 0 : 8 << 20)});
   EXPECT_EQ(group.allocate(1 << 18, at::kFloat, Placement::Own).placement, Placement::Own);
@@ -48,7 +48,7 @@ TEST(WindowSpace, IsGivenToAllRanksOrNone) {
   }
 }
 
-/// Two groups that each ask at once for three fifths of what is left.
+/// Two groups that each request three fifths of the remaining space at the same time.
 TEST(WindowSpace, DISABLED_OfSiblingsThatAskAtOnce) {
   const Watchdog watchdog{kSpaceSeconds};
   std::vector<int> members;
@@ -66,7 +66,7 @@ TEST(WindowSpace, DISABLED_OfSiblingsThatAskAtOnce) {
   EXPECT_EQ(given.item<int64_t>(), world().size() / 2) << "ranks have a window";
 }
 
-/// Where too much is promised the kernel ends a rank.
+/// If too much were promised, the kernel would kill a rank.
 TEST(WindowSpace, IsNotPromisedTwice) {
   if (world().size() > 1) GTEST_SKIP() << "starts an mpirun of its own";
   const std::string folder = testing::source_folder();

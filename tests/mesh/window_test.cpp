@@ -1,5 +1,5 @@
-// Memory that a group gives out, and collectives in it: on the hosts that there are, on ranks of one that are taken to
-// be on several, and where the space is refused.
+// Memory that a group allocates, and collectives in it: on real hosts, on ranks of one host that simulate several, and
+// when space is refused.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -35,13 +35,13 @@ using testing::world_over;
 
 constexpr int kWindowSeconds = 120;
 const std::vector<at::ScalarType> kDtypes{at::kDouble, at::kFloat, at::kBFloat16, at::kHalf, at::kLong};
-/// Short, of one piece on the board, of several; the longest of several turns in place, and of several chunks between
-/// hosts. They divide nothing.
+/// Returns lengths: short; one piece on the board; several pieces. The longest takes several turns in place, and
+/// several chunks between hosts. The larger lengths are not multiples of their pieces.
 std::vector<int64_t> lengths(at::ScalarType dtype) {
   return dtype == at::kDouble ? std::vector<int64_t>{1, 1000, 150'001} : std::vector<int64_t>{3, 1000, 70'001};
 }
 
-/// Whole numbers from -3 to 3, told apart by rank and place: sums of eight are exact in every dtype, in any order.
+/// Returns integers from -3 to 3 that differ by rank and index: sums of eight are exact in every dtype, in any order.
 at::Tensor small_numbers(int rank, int64_t length, at::ScalarType dtype) {
   return ((at::arange(length, at::kLong) * 5 + rank * 3).remainder(7) - 3).to(dtype);
 }
@@ -57,8 +57,8 @@ std::string of(at::ScalarType dtype, int64_t length, Placement placement) {
          std::to_string(static_cast<int>(placement));
 }
 
-/// Ranks on each of the hosts that MPI finds.
-int places_found() {
+/// Returns the number of ranks on each host that MPI finds.
+int ranks_per_host() {
   std::array<char, 256> name{};
   gethostname(name.data(), name.size() - 1);
   const auto mine = static_cast<int64_t>(std::hash<std::string>{}(name.data()));
@@ -69,14 +69,14 @@ int places_found() {
 
 class Windows : public ::testing::TestWithParam<Hosts> {
  protected:
-  /// What a group should give where `wanted` is asked for.
+  /// Returns the placement that a group should give when `wanted` is requested.
   Placement given(Placement wanted) const {
     if (size_ == 1) return wanted;
-    return places_ == 1 || GetParam() == Hosts::Refused ? Placement::Private : wanted;
+    return ranks_per_host_ == 1 || GetParam() == Hosts::Refused ? Placement::Private : wanted;
   }
 
-  static int places_of(Hosts hosts) {
-    static const int found = places_found();
+  static int ranks_per_host_of(Hosts hosts) {
+    static const int found = ranks_per_host();
     if (hosts == Hosts::Each) return 1;
     return hosts == Hosts::Two || hosts == Hosts::InTurn ? std::max(world().size() / 2, 1) : found;
   }
@@ -92,7 +92,7 @@ class Windows : public ::testing::TestWithParam<Hosts> {
   const Group& group_ = world_on(GetParam());
   const int rank_ = group_.rank();
   const int size_ = group_.size();
-  const int places_ = places_of(GetParam());  ///< ranks on each host, where they share memory
+  const int ranks_per_host_ = ranks_per_host_of(GetParam());  ///< ranks on each host, where they share memory
   const HostMap hosts_ = HostMap::of(group_);
   const Watchdog watchdog_{kWindowSeconds};
 };
@@ -107,7 +107,7 @@ TEST_P(Windows, HoldZerosUntilTheyAreWritten) {
 
 TEST_P(Windows, AreSharedByTheRanksOfAHost) {
   const bool any = size_ > 1 && given(Placement::Own) == Placement::Own;
-  EXPECT_EQ(group_.host_ranks(), any ? places_ : 1);
+  EXPECT_EQ(group_.host_ranks(), any ? ranks_per_host_ : 1);
   for (const Placement placement : {Placement::Own, Placement::Common}) {
     EXPECT_EQ(group_.window(1000, at::kFloat, placement).defined(), any);
   }
@@ -120,14 +120,14 @@ TEST_P(Windows, ReduceScatter) {
       const at::Tensor sums = summed(size_, length * size_, dtype).view({size_, length});
       const at::Tensor mine = small_numbers(rank_, length * size_, dtype).view({size_, length});
       const at::Tensor input = allocate(length * size_, dtype, Placement::Own).view({size_, length});
-      for (const int place : {-1, 0, size_ - 1}) {  // into a tensor of its own, and into parts of the input
+      for (const int target : {-1, 0, size_ - 1}) {  // into a separate tensor, and into parts of the input
         input.copy_(mine);
         group_.barrier();
-        at::Tensor shard = place < 0 ? at::zeros({1, length}, input.options()) : input.narrow(0, place, 1);
+        at::Tensor shard = target < 0 ? at::zeros({1, length}, input.options()) : input.narrow(0, target, 1);
         group_.reduce_scatter(shard, input).wait();
-        ASSERT_TRUE(at::equal(shard[0], sums[rank_])) << of(dtype, length, Placement::Own) << ", place " << place;
+        ASSERT_TRUE(at::equal(shard[0], sums[rank_])) << of(dtype, length, Placement::Own) << ", part " << target;
         for (int part = 0; part < size_; ++part) {
-          ASSERT_TRUE(part == place || at::equal(input[part], mine[part])) << "part " << part;
+          ASSERT_TRUE(part == target || at::equal(input[part], mine[part])) << "part " << part;
         }
       }
     }
@@ -165,7 +165,7 @@ TEST_P(Windows, AllGather) {
             ASSERT_TRUE(at::equal(output[rank], small_numbers(rank, length, dtype) + static_cast<int>(in_place)))
                 << of(dtype, length, placement) << " of " << rank;
           }
-          group_.barrier();  // before anyone writes what others look at
+          group_.barrier();  // before anyone overwrites data that others read
         }
       }
     }
@@ -175,7 +175,7 @@ TEST_P(Windows, AllGather) {
 TEST_P(Windows, OrdinaryTensorsBesideThem) {
   for (const int64_t length : {3, 1000, 70'001}) {
     const at::Tensor window = allocate(length * size_, at::kFloat, Placement::Own);
-    for (int odd = 0; odd < size_; ++odd) {  // one rank brings a tensor from elsewhere
+    for (int odd = 0; odd < size_; ++odd) {  // one rank passes a tensor from other memory
       at::Tensor tensor = rank_ == odd ? at::zeros({length * size_}) : window;
       tensor.copy_(small_numbers(rank_, length * size_, at::kFloat));
       const at::Tensor sums = summed(size_, length * size_, at::kFloat);
@@ -192,7 +192,7 @@ TEST_P(Windows, OrdinaryTensorsBesideThem) {
   }
 }
 
-/// Values that round: the same bits on every rank, in every run, in windows and without.
+/// Values that round: the same bits on every rank, in every run, with and without windows.
 TEST_P(Windows, SumsHaveTheSameBitsEverywhere) {
   for (const at::ScalarType dtype : {at::kDouble, at::kFloat, at::kBFloat16, at::kHalf}) {
     const int64_t length = 6'007;
@@ -215,7 +215,7 @@ TEST_P(Windows, SumsHaveTheSameBitsEverywhere) {
 
     // In the order of ranks inside each host, then of hosts; halves are rounded once.
     const at::ScalarType wide = dtype == at::kDouble ? at::kDouble : at::kFloat;
-    // Without windows, and where no two ranks share a host, there is one order.
+    // Without windows, or when no two ranks share a host, there is one order.
     const bool together = given(Placement::Own) == Placement::Own;
     const HostMap one_host(std::vector<int>(static_cast<size_t>(size_), 0));
     const HostMap& hosts = together ? hosts_ : one_host;
@@ -236,7 +236,7 @@ TEST_P(Windows, SumsHaveTheSameBitsEverywhere) {
 TEST_P(Windows, CommonMemoryIsThereOnce) {
   if (given(Placement::Common) != Placement::Common) GTEST_SKIP() << "this world has none";
   const at::Tensor common = allocate(1000 * size_, at::kLong, Placement::Common);
-  // The first rank of each host writes everything; all see it without a collective of data.
+  // The first rank of each host writes everything; all ranks see it without a collective of data.
   if (hosts_.is_first_of_host(rank_)) common.fill_(7 + rank_);
   group_.barrier();
   EXPECT_TRUE(at::equal(common, at::full_like(common, 7 + hosts_.ranks_of(hosts_.host_of(rank_))[0])));
@@ -274,7 +274,7 @@ TEST_P(Windows, AViewKeepsItsWindow) {
   EXPECT_TRUE(at::equal(view, at::full({2000}, static_cast<float>(size_))));
 }
 
-/// Sums and gathers in windows of several groups, in one random order, waited for at times of each rank's own.
+/// Sums and gathers in windows of several groups, in one random order; each rank waits at its own times.
 TEST_P(Windows, ManyUnderWayOnSeveralGroups) {
   const int tp = size_ % 2 == 0 ? 2 : 1;
   const DeviceMesh mesh(MeshLayout({{"dp", size_ / tp}, {"tp", tp}}), group_);
@@ -323,7 +323,7 @@ TEST_P(Windows, ManyUnderWayOnSeveralGroups) {
     buffer.kind = kind;
     buffer.expected = kind == 2 ? round : sum;
     if (kind == 2) {
-      group.barrier();  // nobody looks at the last gather any more
+      group.barrier();  // nobody still reads the last gather
       at::Tensor part = buffer.common.narrow(0, group.rank() * kLength, kLength);
       part.fill_(mine);
       buffer.work = group.all_gather(buffer.common, part);
@@ -363,9 +363,9 @@ int64_t page_table_bytes() {
   return -1;
 }
 
-/// 8 bytes a page for what a rank touches: its own part and, in each collective, a slice of the parts of the others.
+/// 8 bytes per page that a rank touches: its own part and, in each collective, a slice of the others' parts.
 TEST(WindowSpace, TakesPageTablesForWhatARankTouches) {
-  if (world().size() < 4 || places_found() < world().size()) GTEST_SKIP() << "needs several ranks on a host";
+  if (world().size() < 4 || ranks_per_host() < world().size()) GTEST_SKIP() << "needs several ranks on a host";
   const Watchdog watchdog{kWindowSeconds};
   const int64_t bytes = 32 << 20, before = page_table_bytes();
   ASSERT_GE(before, 0);
@@ -375,7 +375,7 @@ TEST(WindowSpace, TakesPageTablesForWhatARankTouches) {
   window.fill_(1);
   world().all_reduce(window).wait();
   EXPECT_EQ(window[-1].item<float>(), static_cast<float>(world().size()));
-  // Slices of the others together are as large as the own part; tables are cut at 2 MiB.
+  // Slices of the others together have the size of the rank's own part; tables are rounded to 2 MiB.
   EXPECT_LE(page_table_bytes() - before, 2 * own + world().size() * 3 * 4096 + spare);
 }
 
@@ -397,7 +397,7 @@ TEST(WindowSpace, OfADryRunIsOrdinary) {
 
 TEST(TwoHosts, DISABLED_AreFound) {
   EXPECT_EQ(world().size(), 4);
-  EXPECT_EQ(places_found(), 2);
+  EXPECT_EQ(ranks_per_host(), 2);
 }
 
 /// Over TCP, between two network namespaces.

@@ -42,11 +42,11 @@ struct Watchdog::State {
 
 Watchdog::Watchdog(int seconds) : state_(std::make_shared<State>()) {
   const std::string test = ::testing::UnitTest::GetInstance()->current_test_info()->name();
-  const std::string place = world().coordinate_text();
-  state_->thread = std::thread([state = state_.get(), seconds, test, place] {
+  const std::string coordinate = world().coordinate_text();
+  state_->thread = std::thread([state = state_.get(), seconds, test, coordinate] {
     std::unique_lock lock(state->mutex);
     if (state->ended.wait_for(lock, std::chrono::seconds(seconds), [&] { return state->done; })) return;
-    std::fprintf(stderr, "%s: %s still hangs after %d s\n", place.c_str(), test.c_str(), seconds);
+    std::fprintf(stderr, "%s: %s still hangs after %d s\n", coordinate.c_str(), test.c_str(), seconds);
     abort_mpi(1);
   });
 }

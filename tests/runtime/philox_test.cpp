@@ -5,7 +5,7 @@
 namespace meshtrain {
 namespace {
 
-// From Random123, tests/kat_vectors: philox4x32 of 10 rounds.
+// Random123, tests/kat_vectors: philox4x32 with 10 rounds.
 TEST(Philox, GivesTheKnownAnswersOfItsAuthors) {
   EXPECT_EQ(philox({0, 0, 0, 0}, 0), (Counter{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
   constexpr uint32_t kOnes = 0xffffffff;

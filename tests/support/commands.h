@@ -9,7 +9,7 @@ namespace meshtrain::testing {
 
 int64_t now_ms();
 
-/// How a command ended, and what it said.
+/// The exit status and the output of a command.
 struct Outcome {
   int status = 0;
   int signal = 0;
@@ -25,10 +25,10 @@ struct Outcome {
   }
 };
 
-/// Runs it in a shell; stdout and stderr together.
+/// Runs `command` in a shell; returns stdout and stderr together.
 Outcome run(const std::string& command);
 
-/// The path of this test program, quoted.
+/// Returns the path of this test program, quoted.
 std::string this_program();
 
 }  // namespace meshtrain::testing

@@ -38,7 +38,7 @@ std::map<std::string, std::string> contents(const std::filesystem::path& folder)
 
 void write_file(const std::filesystem::path& path, const std::string& bytes) {
   std::filesystem::create_directories(path.parent_path());
-  std::filesystem::remove(path);  // a file rewritten in place is flushed to the disk by some file systems
+  std::filesystem::remove(path);  // some file systems flush a file that is rewritten in place
   std::ofstream(path, std::ios::binary) << bytes;
 }
 

@@ -11,24 +11,24 @@
 
 namespace meshtrain::testing {
 
-/// The value of an environment variable; throws where it is not set.
+/// Returns the value of an environment variable. Throws when it is not set.
 std::string required(const char* variable);
 
-/// The folders that ctest names in MESHTRAIN_SOURCE and MESHTRAIN_BUILD, for tests that read the repository or start
-/// what is built. They throw where the variable is not set.
+/// Return the folders that ctest names in MESHTRAIN_SOURCE and MESHTRAIN_BUILD, for tests that read the repository or
+/// start built programs. Throw when the variable is not set.
 std::string source_folder();
 std::string build_folder();
 
-/// All bytes of `file`; none when it cannot be read.
+/// Returns all bytes of `file`; none when the file cannot be read.
 std::string content(const std::filesystem::path& file);
 
-/// Every file below `folder` by its path from there, with its content, and every folder with none.
+/// Returns the content of every file below `folder` by its relative path, and no content for every folder.
 std::map<std::string, std::string> contents(const std::filesystem::path& folder);
 
-/// Writes a file of these bytes in the place of any other, and the folders above it.
+/// Writes a file of these bytes, and the folders above it. Replaces an existing file.
 void write_file(const std::filesystem::path& path, const std::string& bytes);
 
-/// Writes little-endian ids of type Id, as a token file has them.
+/// Writes little-endian ids of type Id, the format of a token file.
 template <typename Id>
 void write_ids(const std::filesystem::path& path, const std::vector<int64_t>& values) {
   const std::vector<Id> ids(values.begin(), values.end());
@@ -38,7 +38,7 @@ void write_ids(const std::filesystem::path& path, const std::vector<int64_t>& va
 /// Returns `text` cut short, or with some bytes changed, chosen by `random`.
 std::string damaged(std::string text, std::mt19937_64& random);
 
-/// A disk on which no file can grow beyond `bytes`, while it lives.
+/// A limit, in bytes, for the size of all files, while this object lives.
 class SmallDisk {
  public:
   explicit SmallDisk(uint64_t bytes);

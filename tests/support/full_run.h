@@ -4,7 +4,7 @@
 
 namespace meshtrain::testing {
 
-/// True under `tools/test --full`: what otherwise runs as a sample, or on fewer ranks, then runs whole.
+/// Returns true under `tools/test --full`: tests then run completely, not as a sample or on fewer ranks.
 inline bool is_full_run() {
   return std::getenv("MESHTRAIN_FULL_MATRIX") != nullptr;
 }

@@ -19,7 +19,7 @@ Group make_world() {
   return Group(backend, "world", std::move(ranks), "rank " + std::to_string(backend->rank()));
 }
 
-/// A rank that fails leaves the others waiting for it, so it ends the run at once, with its message.
+/// A listener that ends the run at the first failure of a rank, with its message: the other ranks would wait for it.
 class EndOnFailure final : public ::testing::EmptyTestEventListener {
   void OnTestStart(const ::testing::TestInfo& test) override {
     test_ = std::string(test.test_suite_name()) + "." + test.name();
@@ -27,7 +27,7 @@ class EndOnFailure final : public ::testing::EmptyTestEventListener {
 
   void OnTestPartResult(const ::testing::TestPartResult& result) override {
     if (!result.failed()) return;
-    // GoogleTest holds its lock here: nothing may be asked of it.
+    // GoogleTest holds its lock here: a call to it would block.
     std::fprintf(stderr, "rank %d of %d: %s failed at %s:%d\n%s\n", world().rank(), world().size(), test_.c_str(),
                  result.file_name() ? result.file_name() : "unknown", result.line_number(), result.message());
     abort_mpi(1);
@@ -40,7 +40,8 @@ bool is_a_share() {
   return std::getenv("GTEST_TOTAL_SHARDS") != nullptr;
 }
 
-/// Keeps what GoogleTest is asked in the environment, such as one share of the tests, from programs that tests start.
+/// A listener that hides GoogleTest's environment variables, such as a shard of the tests, from programs that tests
+/// start.
 class KeepVariables final : public ::testing::EmptyTestEventListener {
   void OnTestProgramStart(const ::testing::UnitTest& /*test*/) override {
     for (const char* name : {"GTEST_TOTAL_SHARDS", "GTEST_SHARD_INDEX", "GTEST_SHARD_STATUS_FILE", "GTEST_FILTER",

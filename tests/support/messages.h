@@ -4,7 +4,7 @@
 
 namespace meshtrain::testing {
 
-/// The message of what `call` throws as an Error; empty when it throws nothing of the kind.
+/// Returns the message of the Error that `call` throws; empty when it throws none.
 template <typename Error, typename Call>
 std::string message(Call&& call) {
   try {

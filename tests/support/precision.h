@@ -4,7 +4,7 @@
 
 namespace meshtrain::testing {
 
-/// A dtype, and how far results in it may be from those in fp64 as the test measures it.
+/// A dtype, and the allowed error of its results against fp64.
 struct Precision {
   c10::ScalarType dtype;
   double tolerance;

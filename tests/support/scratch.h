@@ -6,7 +6,7 @@
 
 namespace meshtrain::testing {
 
-/// A folder of its own for one test, the same on every rank of `world`, removed at the end. Collective.
+/// A new folder for one test, the same on every rank of `world`, removed at the end. Collective.
 class ScratchFolder {
  public:
   explicit ScratchFolder(const Group& world = Group());

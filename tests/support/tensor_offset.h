@@ -7,7 +7,7 @@
 
 namespace meshtrain::testing {
 
-/// The byte of `file` at which tensor `name` begins: where damage is done.
+/// Returns the byte of `file` at which tensor `name` begins, where tests do damage.
 inline int64_t tensor_offset(const SafetensorsFile& file, const std::string& name) {
   int64_t offset = file.header().size();
   for (const TensorEntry& entry : file.entries()) {

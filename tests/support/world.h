@@ -7,14 +7,14 @@
 
 namespace meshtrain::testing {
 
-/// The ranks that this test program was started with: one when it runs alone. Tests that need several are written
-/// for any number. A failed expectation in a world of several ends all of it, with rank and message.
+/// Returns the ranks that this test program was started with; one when it runs alone. Tests that need several work for
+/// any number. In a world of several ranks a failed expectation ends all of them, with rank and message.
 const Group& world();
 
-/// Standard-normal values, the same on every rank for the same seed. fp64 unless `dtype` says otherwise.
+/// Returns standard-normal values, the same on every rank for the same seed.
 at::Tensor random_tensor(at::IntArrayRef shape, uint64_t seed, at::ScalarType dtype = at::kDouble);
 
-/// max|a-b| / max|b|, both taken to fp64; the error measure of the design's rule 9.
+/// Returns max|a-b| / max|b|, computed in fp64; the error measure of design rule 9.
 double relative_error(const at::Tensor& a, const at::Tensor& b);
 
 }  // namespace meshtrain::testing

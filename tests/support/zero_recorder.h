@@ -7,7 +7,7 @@
 
 namespace meshtrain::testing {
 
-/// The tensors that `aten::zero_` is called for on this thread, from construction to destruction. One at a time.
+/// A record of the tensors that `aten::zero_` is called for on this thread, while this object lives. One at a time.
 class ZeroRecorder {
  public:
   ZeroRecorder();

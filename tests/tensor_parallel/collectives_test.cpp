@@ -37,7 +37,7 @@ struct Observed {
 
 template <class Operation>
 Observed run(Operation operation, int64_t rows_in, int64_t rows_out) {
-  // Transposed twice, so that the operation meets memory that is not contiguous.
+  // Transposed twice, so that the operation gets memory that is not contiguous.
   const at::Tensor x = of_rank(world().rank(), rows_in, 10).t().contiguous().t().requires_grad_();
   const at::Tensor before = x.detach().clone();
   const at::Tensor y = operation(x, tensor_parallel(false).group);

@@ -16,14 +16,14 @@ using testing::relative_error;
 
 constexpr int64_t kRows = 6, kColumns = 21;
 
-/// Labels of one rank whose first id is 100 and that has 21: one of another rank, and one that is ignored.
+/// Returns labels of a rank with the 21 ids from 100 on: one label of another rank, and one that is ignored.
 RowLabels some_labels() {
   const at::Tensor column = at::tensor({0, 20, 5, 0, 0, 7}, at::kLong);
   const at::Tensor ignored = at::tensor({0, 0, 0, 0, 1, 0}, at::kLong).to(at::kBool);
   return {column, at::tensor({0, 0, 0, 1, 1, 0}, at::kLong).to(at::kBool), ignored};
 }
 
-// With the exponentials of 3 more ids elsewhere.
+// Another rank has the exponentials of 3 more ids.
 TEST(CrossEntropyRows, AreTheDefinition) {
   for (const auto& [dtype, tolerance] : std::vector<std::pair<at::ScalarType, double>>{
            {at::kDouble, 1e-13}, {at::kFloat, 2e-6}, {at::kBFloat16, 1e-2}, {at::kHalf, 2e-3}}) {
@@ -53,7 +53,7 @@ TEST(CrossEntropyRows, AreTheDefinition) {
   }
 }
 
-// -inf for a logit is a masked id. A row of nothing else on this rank takes no part in the sum over all ranks.
+// -inf for a logit is a masked id. A row with only such logits on this rank adds nothing to the sum over all ranks.
 TEST(CrossEntropyRows, TakeLogitsThatAreNotFinite) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity(), kNan = std::numeric_limits<double>::quiet_NaN();
   for (const at::ScalarType dtype : {at::kDouble, at::kFloat, at::kBFloat16}) {

@@ -15,7 +15,7 @@ namespace {
 constexpr int64_t kNumIds = 16;
 constexpr int64_t kEmbeddingSize = 6;
 
-/// int64 [tokens], many of them several times.
+/// Returns ids, int64 [tokens], with many repetitions.
 at::Tensor make_ids(int64_t tokens, int64_t vocab_size, uint64_t seed) {
   return random_tensor({tokens}, seed).mul(1000).to(at::kLong).remainder(vocab_size);
 }
@@ -25,7 +25,7 @@ VocabParallelEmbedding make_embedding(const TensorParallel& tp, int64_t vocab_si
                                 at::TensorOptions().dtype(dtype));
 }
 
-// 5 rows over 4 ranks leave the last rank without any; 97 divide over no number of ranks.
+// 5 rows over 4 ranks leave the last rank without any; 97 is not divisible by any number of ranks.
 class EmbeddingTest : public ::testing::TestWithParam<std::tuple<int64_t, bool, Storage, at::ScalarType>> {};
 
 INSTANTIATE_TEST_SUITE_P(Vocabularies, EmbeddingTest,
@@ -54,7 +54,7 @@ TEST_P(EmbeddingTest, IsThePlainTable) {
     y.backward(upstream);
     EXPECT_TRUE(at::equal(upstream, before));
   }
-  // Padding included, whose gradient is zero.
+  // With padding, whose gradient is zero.
   EXPECT_LT(relative_error(embedding.weight().tensor.grad(), own_box(embedding.weight(), whole.grad())), tolerance);
 }
 
@@ -90,7 +90,7 @@ TEST(Embedding, OfHalvesAddsUpInAnFp32Buffer) {
   EXPECT_EQ(flat.sum().item<double>(), tp.group.rank() == 0 ? kRepeats * kEmbeddingSize : 0);
 }
 
-// One token 10,000 times, far more often than a half can count, between others: the sum of each is rounded once.
+// One token occurs 10,000 times between others, far more often than a half can count: each sum is rounded once.
 TEST(Embedding, OfHalvesLosesNothingOfAFrequentToken) {
   constexpr int64_t kFrequent = 10000, kOthers = 96, kVocabulary = 97, kWide = 256;
   const at::Tensor shuffled = random_tensor({kFrequent + kOthers}, 1).argsort();

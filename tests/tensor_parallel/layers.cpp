@@ -33,13 +33,13 @@ at::Tensor own_rows(const at::Tensor& whole, const TensorParallel& tp) {
 
 at::Tensor own_box(const Parameter& parameter, const at::Tensor& whole) {
   at::Tensor local = at::zeros(parameter.shape, whole.options().requires_grad(false));
-  at::Tensor part = whole.detach(), place = local;
+  at::Tensor part = whole.detach(), target = local;
   for (size_t i = 0; i < parameter.shape.size(); ++i) {
     const int64_t dim = static_cast<int64_t>(i);
     part = part.narrow(dim, parameter.box.start[i], parameter.box.size[i]);
-    place = place.narrow(dim, 0, parameter.box.size[i]);
+    target = target.narrow(dim, 0, parameter.box.size[i]);
   }
-  place.copy_(part);
+  target.copy_(part);
   return local;
 }
 
@@ -56,7 +56,7 @@ at::Tensor materialize(const std::vector<Parameter*>& parameters, const std::map
                        Storage storage, at::ScalarType gradient_dtype) {
   const at::NoGradGuard no_grad;
   const at::TensorOptions options = parameters.front()->tensor.options().requires_grad(false);
-  int64_t total = 3;  // so that parameters do not begin where the buffer does
+  int64_t total = 3;  // so that parameters do not begin at the start of the buffer
   for (const Parameter* parameter : parameters) total += at::empty(parameter->shape, at::kMeta).numel();
   const at::Tensor flat = at::zeros({total}, options);
   const at::TensorOptions gradient_options =

@@ -10,31 +10,32 @@
 
 namespace meshtrain::testing {
 
-/// All ranks of the test along tp.
+/// Returns all ranks of the test along tp.
 TensorParallel tensor_parallel(bool sequence_parallel);
 
-/// A tp mesh of `size` ranks that are not there, seen from `rank`.
+/// Returns a tp mesh of `size` ranks that do not exist, as `rank` sees it.
 DeviceMesh imagined_mesh(int rank, int size);
 
-/// This rank's equal part of `whole` along `dim`.
+/// Returns this rank's equal part of `whole` along `dim`.
 at::Tensor own_part(const at::Tensor& whole, int64_t dim);
 
-/// The rows of the residual stream [T, M] that this rank holds: all of them without sequence parallel.
+/// Returns the rows of the residual stream [T, M] that this rank holds: all of them without sequence parallel.
 at::Tensor own_rows(const at::Tensor& whole, const TensorParallel& tp);
 
-/// What of `whole`, values or gradients of a parameter, lies on this rank; padding is zero.
+/// Returns this rank's part of `whole`, values or gradients of a parameter; padding is zero.
 at::Tensor own_box(const Parameter& parameter, const at::Tensor& whole);
 
-/// The whole of each parameter, by name, as fp64 leaves for a computation without any mesh: the same on every rank.
+/// Returns the complete values of each parameter, by name, as fp64 leaves for a computation without a mesh: the same on
+/// every rank.
 std::map<std::string, at::Tensor> whole_values(const std::vector<Parameter*>& parameters);
 
 enum class Storage {
-  Loose,  ///< each parameter on its own, no gradient buffers
-  Flat,   ///< one buffer for all, gradients preset as views of another
+  Loose,  ///< separate parameters, no gradient buffers
+  Flat,   ///< one buffer for all, gradients are views of another
 };
 
-/// Gives parameters storage and their parts of `values`. Returns the flat gradient buffer, of `gradient_dtype` or the
-/// parameters' own, when there is one.
+/// Allocates the parameters and writes their parts of `values`. Returns the flat gradient buffer, of `gradient_dtype`
+/// or the parameters' own, when there is one.
 at::Tensor materialize(const std::vector<Parameter*>& parameters, const std::map<std::string, at::Tensor>& values,
                        Storage storage, at::ScalarType gradient_dtype = at::ScalarType::Undefined);
 

@@ -24,7 +24,7 @@ namespace {
 constexpr int64_t kLeafRows = 8;
 constexpr int64_t kLeafIn = 12;
 
-/// q, k, v of 8, 4 and 4 features over one rank, with biases.
+/// Returns a layer with q, k, v of 8, 4 and 4 features on one rank, with biases.
 ColumnParallelLinear make_layer(at::ScalarType dtype = at::kDouble) {
   return ColumnParallelLinear({Group(), false}, kLeafIn, {{"q", 8}, {"k", 4}, {"v", 4}}, true, {},
                               at::TensorOptions().dtype(dtype));
@@ -61,7 +61,7 @@ TEST(Join, IsAViewOfAdjacentTensorsAndACopyOfOthers) {
   EXPECT_TRUE(at::equal(join({b, a}), at::cat({b, a})));
   EXPECT_FALSE(join({b, a}).is_alias_of(flat));
   EXPECT_TRUE(join({a}).is_same(a));
-  // One row, whose stride says nothing.
+  // One row: its stride has no meaning.
   const at::Tensor row = flat.as_strided({1, 3}, {7, 1}, 13);
   EXPECT_TRUE(at::equal(join({row, b}), at::cat({row, b})));
 }
@@ -69,13 +69,13 @@ TEST(Join, IsAViewOfAdjacentTensorsAndACopyOfOthers) {
 TEST(GradientsInPlace, GoIntoTheFlatBufferAndNowhereElse) {
   ColumnParallelLinear layer = make_layer();
   const at::Tensor flat = materialize(layer.parameters(), whole_values(layer.parameters()), Storage::Flat);
-  const void* place = layer.parameters()[1]->tensor.grad().data_ptr();
+  const void* address = layer.parameters()[1]->tensor.grad().data_ptr();
   layer.forward(x()).backward(dy());
   for (const Parameter* parameter : layer.parameters()) {
     EXPECT_LT(relative_error(parameter->tensor.grad(), gradient_of(parameter->name)), 1e-12) << parameter->name;
     EXPECT_TRUE(parameter->tensor.grad().is_alias_of(flat)) << parameter->name;
   }
-  EXPECT_EQ(layer.parameters()[1]->tensor.grad().data_ptr(), place);
+  EXPECT_EQ(layer.parameters()[1]->tensor.grad().data_ptr(), address);
   EXPECT_EQ(flat.narrow(0, 0, 3).abs().sum().item<double>(), 0);
 }
 
@@ -240,7 +240,7 @@ TEST(GradientsInPlace, OfHalvesOverManyRowsAreAsAccurateAsThePlainLayers) {
   EXPECT_LT(weight_error, 5e-3);
 }
 
-/// Gives the leaf's gradient a buffer full of NaN that counts as unwritten, of `dtype` or the leaf's own.
+/// Makes a buffer full of NaN, of `dtype` or the leaf's own, the unwritten gradient buffer of the leaf.
 void leave_unwritten(const at::Tensor& leaf, at::ScalarType dtype = at::ScalarType::Undefined) {
   if (!leaf.grad().defined()) {
     leaf.mutable_grad() =
@@ -256,7 +256,7 @@ TEST(AddProduct, ReadsNothingOfAnUnwrittenResult) {
       {at::kDouble, at::kDouble}, {at::kFloat, at::kFloat},    {at::kBFloat16, at::kBFloat16},
       {at::kHalf, at::kHalf},     {at::kBFloat16, at::kFloat}, {at::kHalf, at::kFloat}};
   for (const auto& [dtype, into] : kinds) {
-    // Small; large enough for any library, and a temporary in pieces; no tokens at all.
+    // Small; large enough for any library and a temporary in pieces; no tokens.
     for (const auto& [tokens, rows, columns] :
          std::vector<std::array<int64_t, 3>>{{5, 3, 7}, {1, 1, 1}, {64, 200, 96}, {8, 3000, 1024}, {0, 4, 6}}) {
       const at::Tensor a = random_tensor({tokens, rows}, 1, dtype), b = random_tensor({tokens, columns}, 2, dtype);
@@ -274,7 +274,7 @@ TEST(AddProduct, ReadsNothingOfAnUnwrittenResult) {
 TEST(UnwrittenGradients, AreWrittenByTheFirstBackwardAndAddedToByTheNext) {
   for (const bool joined : {true, false}) {
     for (const auto& [dtype, buffers] : {std::pair{at::kDouble, at::kDouble}, std::pair{at::kBFloat16, at::kFloat}}) {
-      // Products and sums of fewer columns at once may add in another order.
+      // Products and sums of fewer columns at a time may have another order.
       const double tolerance = joined ? 0 : dtype == at::kDouble ? 1e-12 : 0x1p-8;
       ColumnParallelLinear layer = make_layer(dtype), wanted = make_layer(dtype);
       materialize(layer.parameters(), whole_values(layer.parameters()), Storage::Flat, buffers);
@@ -283,7 +283,7 @@ TEST(UnwrittenGradients, AreWrittenByTheFirstBackwardAndAddedToByTheNext) {
         EXPECT_TRUE(parameter->written_by_layer) << parameter->name;
         if (joined || parameter->name[0] != 'k') leave_unwritten(parameter->tensor);
       }
-      for (ColumnParallelLinear* one : {&layer, &wanted}) {  // k is written already where its neighbours are not
+      for (ColumnParallelLinear* one : {&layer, &wanted}) {  // k is already written, its neighbours are not
         for (const Parameter* parameter : one->parameters()) {
           if (!joined && parameter->name[0] == 'k') parameter->tensor.grad().fill_(1);
         }
@@ -328,8 +328,8 @@ TEST(UnwrittenGradients, StaySoWhereGradientsAreReturned) {
   }
 }
 
-/// The gradient of a table that is the head, too, after two backwards add. `unwritten`: to a buffer of NaN, else to
-/// zeros. Five ids leave the last of several ranks fewer, or none.
+/// Returns the gradient of a table that is also the head, after two backwards. `unwritten`: they add to a buffer of
+/// NaN, otherwise to zeros. Five ids leave fewer, or none, for the last of several ranks.
 at::Tensor tied_gradient(bool unwritten, bool uses_head, int64_t tokens_at_once) {
   const TensorParallel tp = tensor_parallel(false);
   VocabParallelEmbedding embedding(tp, "embed", 5, kLeafIn, {}, at::kDouble);

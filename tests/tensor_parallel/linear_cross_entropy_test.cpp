@@ -29,7 +29,7 @@ at::Tensor make_labels(int64_t tokens, int64_t vocab_size, uint64_t seed) {
 
 struct LossOptions {
   int64_t ignored = kIgnored;
-  double factor = 1;  ///< of the loss, before its backward
+  double factor = 1;  ///< factor of the loss, before its backward
   bool sequence_parallel = false;
   Storage storage = Storage::Flat;
   int64_t tokens_at_once = 1 << 20;
@@ -44,13 +44,13 @@ struct Outcome {
 Parameter make_head(const at::Tensor& weight, const TensorParallel& tp, Storage storage) {
   Parameter head = sharded_parameter("head", weight.sizes().vec(), 0, tp.group, {}, weight.options());
   materialize({&head}, {{"head", weight}}, storage);
-  // Padding must take no part whatever it holds.
+  // Padding must not count, whatever it holds.
   const int64_t valid = head.box.size[0];
   head.tensor.detach().narrow(0, valid, head.shape[0] - valid).fill_(std::numeric_limits<double>::quiet_NaN());
   return head;
 }
 
-/// On the whole x [T, M] and weight [V, M].
+/// Computes on the complete x [T, M] and weight [V, M].
 Outcome run(const at::Tensor& whole_x, const at::Tensor& weight, const at::Tensor& labels, const LossOptions& options) {
   const TensorParallel tp = tensor_parallel(options.sequence_parallel);
   const Parameter head = make_head(weight, tp, options.storage);
@@ -80,7 +80,8 @@ void expect_equal(const Outcome& seen, const Outcome& expected, double tolerance
   EXPECT_LT(difference(seen.weight, expected.weight), tolerance);
 }
 
-// 5 rows over 4 ranks leave the last rank without any; 97 divide over no number of ranks. 12 tokens at once, or 5.
+// 5 rows over 4 ranks leave the last rank without any; 97 is not divisible by any number of ranks. Chunks of 12 tokens,
+// or 5.
 class LinearCrossEntropyTest
     : public ::testing::TestWithParam<std::tuple<int64_t, at::ScalarType, bool, Storage, int64_t>> {};
 
@@ -96,7 +97,7 @@ TEST_P(LinearCrossEntropyTest, IsThePlainLossOfThePlainLayer) {
   const at::Tensor x = random_tensor({12, 6}, 1, dtype), weight = random_tensor({vocab_size, 6}, 2, dtype);
   at::Tensor labels = make_labels(12, vocab_size, 3);
   expect_equal(run(x, weight, labels, options), plain(x, weight, labels, options), tolerance);
-  labels.narrow(0, 2, 6).fill_(kIgnored);  // a whole chunk, too
+  labels.narrow(0, 2, 6).fill_(kIgnored);  // one complete chunk among them
   expect_equal(run(x, weight, labels, options), plain(x, weight, labels, options), tolerance);
   labels.fill_(kIgnored);
   const Outcome none = run(x, weight, labels, options);
@@ -106,7 +107,8 @@ TEST_P(LinearCrossEntropyTest, IsThePlainLossOfThePlainLayer) {
   EXPECT_EQ(none.loss.scalar_type(), dtype);
 }
 
-// One token a chunk, all, and chunks that differ by one: numbers per token are the same, sums but for their order.
+// Chunks of one token, of all tokens, and sizes that differ by one: numbers per token are equal, sums up to their
+// order.
 TEST(LinearCrossEntropy, IsTheSameForEveryChunkSize) {
   constexpr int64_t kTokens = 24, kVocabulary = 97;
   const at::Tensor labels = make_labels(kTokens, kVocabulary, 3);
@@ -160,7 +162,7 @@ TEST(LinearCrossEntropy, CutsByDeviceAndShapeAlone) {
             EXPECT_GE(most, 1);
             EXPECT_LE(most, tokens);
             EXPECT_LE(most * rows * bytes * alive, bound);
-            const bool room = 4096 * rows * bytes * alive <= bound / 2;  // for 8,191
+            const bool room = 4096 * rows * bytes * alive <= bound / 2;  // space for 8,191
             if (device == at::kCPU) continue;
             EXPECT_LT(most, 2 * kCudaChunkTokens);
             EXPECT_TRUE(!room || most >= std::min(tokens, kCudaChunkTokens));
@@ -198,7 +200,7 @@ TEST(LinearCrossEntropy, IgnoresAnIdOfTheVocabularyToo) {
   }
 }
 
-// With the identity for a weight x are the logits.
+// With the identity as weight, x are the logits.
 TEST(LinearCrossEntropy, IsStableForLargeLogits) {
   const at::Tensor labels = make_labels(6, 97, 2), identity = at::eye(97, at::kDouble);
   for (const double offset : {-1e4, 1e4}) {
@@ -222,7 +224,7 @@ TEST(LinearCrossEntropy, OfHalvesIsComputedInFp32) {
       EXPECT_EQ(seen.loss.scalar_type(), at::kFloat);
       EXPECT_EQ(seen.x.scalar_type(), half);
       EXPECT_LT(relative_error(seen.loss, expected.loss), 1e-5);
-      // Only the rounding of the result is in halves.
+      // Only the result is rounded to halves.
       EXPECT_TRUE(at::allclose(seen.x.to(at::kDouble), expected.x, half == at::kHalf ? 1e-3 : 8e-3, 1e-7));
     }
   }
@@ -304,7 +306,7 @@ TEST(LinearCrossEntropy, RefusesASecondDerivative) {
   EXPECT_THROW(torch::autograd::grad({loss}, {x}, {}, std::nullopt, /*create_graph=*/true), std::logic_error);
 }
 
-/// Bytes that loss and backward of 2,048 tokens take at their peak.
+/// Returns the peak memory of loss and backward for 2,048 tokens.
 int64_t peak_of(int64_t vocab_size, std::optional<int64_t> chunk_tokens = std::nullopt) {
   HostMemory& memory = HostMemory::counted();
   const TensorParallel tp = tensor_parallel(false);

@@ -41,7 +41,7 @@ at::TensorOptions of(at::ScalarType dtype) {
   return at::TensorOptions().dtype(dtype);
 }
 
-/// What the plain layers compute: outputs and, after a backward with the given gradients, the leaves' gradients.
+/// Computes the plain layers: outputs and, after a backward with the given gradients, the leaves' gradients.
 at::Tensor plain_linear(const at::Tensor& x, const std::map<std::string, at::Tensor>& values, const std::string& name) {
   const auto bias = values.find(name + ".bias");
   const at::Tensor y = at::matmul(x, values.at(name + ".weight").t());
@@ -56,7 +56,7 @@ TEST_P(LinearTest, ColumnParallelIsThePlainLayer) {
   const auto values = whole_values(layer.parameters());
   materialize(layer.parameters(), values, c.storage);
 
-  // Two micro-batches: gradients add up.
+  // Two micro-batches: gradients are summed.
   for (int micro_batch = 0; micro_batch < 2; ++micro_batch) {
     const at::Tensor whole_x = random_tensor({kTokens, kIn}, 1 + micro_batch).requires_grad_();
     std::vector<at::Tensor> own_y, own_dy, whole_y, whole_dy;
@@ -178,7 +178,7 @@ TEST(LinearLayers, OverOneRankAreThePlainProduct) {
   }
 }
 
-/// x, and the same to be computed again from its half.
+/// Returns x, and a LayerInput that recomputes it from its half.
 std::pair<at::Tensor, LayerInput> doubled(const at::Tensor& half, int* count) {
   const at::Tensor x = half * 2;
   return {x, LayerInput(x, {half}, [count](const std::vector<at::Tensor>& kept) {

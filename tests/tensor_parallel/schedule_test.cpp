@@ -13,7 +13,7 @@
 #include "tensor_parallel/row_chunks.h"
 #include "tests/tensor_parallel/layers.h"
 
-// In which order the backward of the linear layers multiplies, communicates and waits.
+// The order in which the backward of the linear layers multiplies, communicates and waits.
 
 namespace meshtrain::testing {
 namespace {
@@ -31,7 +31,7 @@ class RecordedWait final : public Work::State {
   std::string name_;
 };
 
-/// One of `size` ranks that are not there: what is issued and waited for is written down.
+/// One of `size` ranks that do not exist. Records what is issued and waited for.
 class RecordedBackend final : public Backend {
  public:
   explicit RecordedBackend(int size) : size_(size) {}
@@ -56,7 +56,7 @@ std::unique_ptr<at::ObserverContext> record_product(const at::RecordFunction& fu
   return nullptr;
 }
 
-/// What happens in `run`: products, sums and the work of loss and embedding by name, collectives, waits.
+/// Records the events of `run`: products, sums and the work of loss and embedding by name, collectives, waits.
 template <class Run>
 Events recorded(Run run) {
   Events seen;
@@ -160,7 +160,7 @@ TEST(Schedule, FrozenParametersCostNothing) {
   EXPECT_EQ(row_backward({.sequence_parallel = true, .frozen = true}), (Events{"all_gather", "wait all_gather", "mm"}));
 }
 
-/// The events of 8 tokens in chunks of `tokens`, over `ranks`.
+/// Returns the events for 8 tokens in chunks of `tokens`, over `ranks`.
 Events loss_backward(int64_t tokens, bool sequence_parallel, int ranks = 2) {
   const TensorParallel tp = recorded_tp(ranks, sequence_parallel);
   Parameter head = sharded_parameter("head", {32, 8}, 0, tp.group, {}, kMeta);
@@ -173,7 +173,7 @@ Events loss_backward(int64_t tokens, bool sequence_parallel, int ranks = 2) {
   });
   EXPECT_EQ(forward, Events{});
   Events seen = recorded([&] { loss.backward(); });
-  // Exponentials and sums of small tensors say nothing.
+  // Exponentials and sums of small tensors do not matter.
   seen.erase(std::remove_if(seen.begin(), seen.end(), [](const auto& name) { return name == "exp_" || name == "sum"; }),
              seen.end());
   return seen;
@@ -185,7 +185,7 @@ Events joined(const std::vector<Events>& parts) {
   return all;
 }
 
-// A chunk's logits and its maximum; its sums, once that is there; its gradients, once those are.
+// The logits of a chunk and its maximum; its sums, once the maximum has arrived; its gradients, once the sums have.
 const Events kLogits = {"mm", "all_reduce"}, kSums = {"wait all_reduce", "all_reduce"}, kArrived = {"wait all_reduce"};
 const Events kGradients = {"mm", "addmm_"};
 

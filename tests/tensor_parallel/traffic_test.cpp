@@ -9,9 +9,9 @@
 #include "tests/support/world.h"
 #include "tests/tensor_parallel/layers.h"
 
-// What tensor parallelism sends, against the published volumes: per layer 8(t-1)/t x without and 10(t-1)/t x with
+// Communication of tensor parallelism, against the published volumes: per layer 8(t-1)/t x without and 10(t-1)/t x with
 // sequence parallel, x = the bytes of the residual stream (Korthikanti et al., "Reducing activation recomputation in
-// large transformer models", 2022), and 3 T scalars all-reduced for the loss.
+// large transformer models", 2022), and 3 T all-reduced scalars for the loss.
 
 namespace meshtrain::testing {
 namespace {
@@ -21,7 +21,7 @@ constexpr int64_t kSentHidden = 64;
 constexpr int64_t kVocabulary = 97;
 constexpr int64_t kNotCounted = -100;
 
-/// The tensor-parallel layers of a small language model, with nothing in between.
+/// The tensor-parallel layers of a small language model, without the other layers.
 struct Model {
   Model(const TensorParallel& parallel, const at::TensorOptions& options)
       : tp(parallel),
@@ -70,7 +70,7 @@ INSTANTIATE_TEST_SUITE_P(Meshes, TrafficTest,
                          ::testing::Combine(::testing::Values(1, 2, 4, 16, 32), ::testing::Bool(),
                                             ::testing::Values(at::kDouble, at::kFloat, at::kBFloat16)));
 
-/// Bytes that a rank sends to all-reduce a buffer; half of it to gather or scatter one.
+/// Returns the bytes that a rank sends to all-reduce a buffer; to gather or scatter one takes half of them.
 int64_t all_reduced(int64_t buffer_bytes, int64_t size) {
   return 2 * buffer_bytes * (size - 1) / size;
 }

@@ -14,7 +14,7 @@ namespace {
 
 constexpr int64_t kHidden = 6;
 
-/// A head whose logits of x = [1, 0, ...] are `values`, one for each id.
+/// Returns a head whose logits for x = [1, 0, ...] are `values`, one for each id.
 Parameter head_of(const at::Tensor& values, const Group& tp, at::ScalarType dtype) {
   Parameter head =
       sharded_parameter("lm_head.weight", {values.size(0), kHidden}, 0, tp, {}, at::TensorOptions().dtype(dtype));
@@ -35,7 +35,7 @@ VocabularyLogits::Largest largest_of(const std::vector<double>& values, at::Scal
   return VocabularyLogits(first_unit(dtype), head_of(at::tensor(values, at::kDouble), tp.group, dtype), tp).largest();
 }
 
-// 5 ids over 4 ranks leave the last rank without any; 97 divide over no number of ranks.
+// 5 ids over 4 ranks leave the last rank without any; 97 is not divisible by any number of ranks.
 TEST(VocabularyLogits, AreThoseOfTheWholeHead) {
   for (const int64_t vocabulary : {5, 8, 97}) {
     for (const at::ScalarType dtype : {at::kDouble, at::kFloat, at::kBFloat16}) {
@@ -64,7 +64,7 @@ TEST(VocabularyLogits, OfEqualOnesTheLowestIdIsLargest) {
 }
 
 TEST(VocabularyLogits, PaddingIsNoLogit) {
-  // Rows beyond the vocabulary are zeros, which would be larger than all.
+  // Rows beyond the vocabulary are zeros, which would be the largest.
   EXPECT_EQ(largest_of({-5, -4, -3, -2, -6}).id, 3);
   EXPECT_EQ(largest_of({-5, -4, -3, -2, -6}).value, -2);
 }

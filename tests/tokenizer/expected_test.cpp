@@ -104,7 +104,7 @@ TEST(HuggingFace, TakesTimeInProportionToAWord) {
   std::string word;
   uint32_t state = 1;
   for (int i = 0; i < 1'000'000; ++i) word += static_cast<char>('a' + (state = state * 1664525 + 1013904223) % 26);
-  const std::vector<int64_t> ids = tokenizer->ids(word);  // a minute and more if each merge looked at every pair
+  const std::vector<int64_t> ids = tokenizer->ids(word);  // more than a minute if each merge searched every pair
   EXPECT_EQ(tokenizer->decode(ids), word);
   EXPECT_LT(ids.size(), word.size());
 }

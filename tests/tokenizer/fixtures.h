@@ -12,14 +12,14 @@
 
 namespace meshtrain::testing {
 
-/// The folders that fixtures/generate.py writes.
+/// Folders that fixtures/generate.py writes.
 inline const std::vector<std::string> kHuggingFaceFixtures = {"gpt2", "llama3", "smollm2", "qwen", "flags", "merged"};
 
 inline std::filesystem::path fixture(const std::string& name) {
   return source_folder() + "/tests/tokenizer/fixtures/" + name;
 }
 
-/// Reads little-endian numbers and sized texts one after the other.
+/// A reader of little-endian numbers and sized texts, one after the other.
 class Reader {
  public:
   explicit Reader(const std::filesystem::path& file) : bytes_(content(file)) {}

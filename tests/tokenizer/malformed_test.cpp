@@ -21,7 +21,7 @@ using testing::message;
 using testing::ScratchFolder;
 using testing::write_file;
 
-/// Whatever is in the file, it is a tokenizer or it is refused in one line.
+/// Expects any file to be a tokenizer or to be refused in one line.
 void expect_no_surprise(const std::filesystem::path& file, const std::string& bytes) {
   write_file(file, bytes);
   try {
@@ -41,7 +41,7 @@ TEST(Malformed, TokenizerJson) {
     for (int round = 0; round < 60; ++round) {
       expect_no_surprise(scratch.path() / "tokenizer.json", damaged(whole, random));
     }
-    // The vocabulary is most of the file; what stands around it is damaged apart.
+    // The vocabulary is most of the file; the text around it is damaged separately.
     const size_t model = whole.find("\"vocab\"");
     ASSERT_NE(model, std::string::npos);
     for (int round = 0; round < 60; ++round) {
@@ -54,10 +54,10 @@ TEST(Malformed, TokenizerJson) {
   }
 }
 
-// Every value of the document, one after the other, is replaced by one of another kind.
+// Replaces every value of the document in turn by a value of another kind.
 void replace_each(const json& whole, json& value, const std::filesystem::path& file, int depth = 0) {
   if (value.is_structured() && depth < 6) {
-    int left = 6;  // of long lists the first ones
+    int left = 6;  // only the first ones of long lists
     for (json& inner : value) {
       if (left-- == 0) break;
       replace_each(whole, inner, file, depth + 1);
@@ -87,7 +87,7 @@ TEST(Malformed, SentencePieceModel) {
   }
 }
 
-/// A field of a message in Protocol Buffers' encoding, of less than 128 * 128 bytes.
+/// Returns a field of a message in Protocol Buffers' encoding, shorter than 128 * 128 bytes.
 std::string field(int number, const std::string& content) {
   std::string text(1, static_cast<char>(number << 3 | 2));
   text += static_cast<char>(content.size() % 128 | 128);
@@ -95,20 +95,20 @@ std::string field(int number, const std::string& content) {
   return text + content;
 }
 
-/// The fixture's model with another table of characters, whose units are these, at their places, and 0.
+/// A copy of the fixture's model with another table of characters, whose units are these, at their offsets, or 0.
 class SentencePieceTable : public ::testing::Test {
  protected:
   static constexpr uint32_t kLeaf = 1U << 8, kValue = 1U << 31;
   static uint32_t offset(uint32_t value) { return value << 10; }
 
-  /// 'a', one unit, is replaced by what is at `place` of `replacements`.
-  std::map<uint32_t, uint32_t> rule(uint32_t place = 0) const {
-    return {{0, offset(256)}, {256 ^ 'a', offset(1) | kLeaf | 'a'}, {256 ^ 'a' ^ 1, kValue | place}};
+  /// 'a', one unit, is replaced by what is at `index` of `replacements`.
+  std::map<uint32_t, uint32_t> rule(uint32_t index = 0) const {
+    return {{0, offset(256)}, {256 ^ 'a', offset(1) | kLeaf | 'a'}, {256 ^ 'a' ^ 1, kValue | index}};
   }
   std::filesystem::path model(const std::map<uint32_t, uint32_t>& units,
                               const std::string& replacements = std::string("b\0", 2)) const {
     std::vector<uint32_t> table(512);
-    for (const auto& [place, bits] : units) table[place] = bits;
+    for (const auto& [index, bits] : units) table[index] = bits;
     const auto bytes = static_cast<uint32_t>(table.size() * sizeof(uint32_t));
     const std::string blob = std::string(reinterpret_cast<const char*>(&bytes), sizeof bytes) +
                              std::string(reinterpret_cast<const char*>(table.data()), bytes) + replacements;
@@ -140,7 +140,7 @@ TEST_F(SentencePieceTable, LeadsNowhereElse) {
   EXPECT_EQ(refusal(rule(2)), "its table of characters leads beyond its replacements");
   EXPECT_EQ(refusal(rule(), std::string(5000, 'x')), "its table of characters has a replacement without an end");
   auto circle = rule();
-  circle[256 ^ 'a'] = offset('a') | kLeaf | 'a';  // from 'a' to where 'a' is asked for
+  circle[256 ^ 'a'] = offset('a') | kLeaf | 'a';  // from 'a' to the unit that looks up 'a'
   circle[256] = kValue;
   EXPECT_EQ(refusal(circle), "its table of characters leads back into itself");
   EXPECT_EQ(refusal({}, ""), "its table of characters was cut short");

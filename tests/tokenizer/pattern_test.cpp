@@ -28,7 +28,7 @@ std::vector<std::string> matches(const std::string& expression, const std::strin
 
 using Texts = std::vector<std::string>;
 
-// What Oniguruma gives for these.
+// Oniguruma's results for these.
 TEST(Pattern, MatchesAsOniguruma) {
   EXPECT_EQ(matches("a|ab", "abab"), (Texts{"a", "a"})) << "the first alternative, not the longest";
   EXPECT_EQ(matches("ab|a", "aba"), (Texts{"ab", "a"}));

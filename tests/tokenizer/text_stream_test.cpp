@@ -9,7 +9,7 @@ namespace meshtrain::testing {
 namespace {
 
 struct Streamed {
-  std::vector<std::string> pieces;  // the last one of finish()
+  std::vector<std::string> pieces;  // finish() returns the last one
   std::string whole() const {
     std::string text;
     for (const std::string& piece : pieces) text += piece;

@@ -1,4 +1,4 @@
-// Checkpoints to Hugging Face folders and back, as users do it.
+// Checkpoints to Hugging Face folders and back, as users convert them.
 
 #include <ATen/ATen.h>
 
@@ -40,7 +40,7 @@ class ConvertProgram : public TrainProgram {
     return losses;
   }
 
-  /// A copy of the fixture model `name` with a tokenizer beside it.
+  /// Returns a copy of the fixture model `name` with a tokenizer in it.
   fs::path folder_with_tokenizer(const std::string& name) const {
     fs::create_directory(path(name));
     for (const char* file : {"config.json", "model.safetensors"}) fs::copy(fixture(name) / file, path(name) / file);
@@ -50,7 +50,7 @@ class ConvertProgram : public TrainProgram {
   }
 };
 
-// A vocabulary that leaves padding on tp ranks, Qwen3's norms, and a tokenizer that is carried over by both ways.
+// The vocabulary leaves padding on tp ranks; Qwen3 has its own norms; both ways copy the tokenizer.
 TEST_F(ConvertProgram, ExportsAnyMeshAsTheRunDoes) {
   const fs::path hf = folder_with_tokenizer("qwen3");
   write("hf.yaml", R"(model: {hf: qwen3}
@@ -167,7 +167,7 @@ TEST_F(ConvertProgram, TheTokenizerIsOneOfTheModel) {
   EXPECT_EQ(contents(path("file")).at("tokenizer.json"), content(gpt2 / "tokenizer.json"));
 }
 
-// The longest way: a folder, a run of it, an export, an import, and on from there.
+// The longest way: a folder, a run from it, an export, an import, and a run from that.
 TEST_F(ConvertProgram, GoesOnFromAnImportAsFromTheFolder) {
   write("hf.yaml", "model: {hf: " + fixture("llama3_rope").string() + R"(}
 data: {tokens: tokens.bin, dtype: uint8}
@@ -220,7 +220,7 @@ TEST_F(ConvertProgram, ImportIsRefusedWithEveryDifference) {
   EXPECT_TRUE(has(message, "model.vocab_size: 64, was 97 there")) << message;
   EXPECT_FALSE(fs::exists(folder));
 
-  // The config.json of the recipe's model, other tensors.
+  // The config.json of the recipe's model, with other tensors.
   run(1, {"--set", "checkpoint.every=4"});
   checkpoint({"export", run_dir, path("own")});
   EXPECT_TRUE(has(differences({}), "model.")) << "another model is seen before the run";
@@ -248,7 +248,7 @@ TEST_F(ConvertProgram, AnImportThatFailsLeavesNoRun) {
                        "--run-dir",
                        path("new")};
   EXPECT_TRUE(has(only_complaint(run_program(words), 1), "rank-00000.safetensors: File too large"));
-  fs::create_directories(path("new/checkpoints/step-00000000.tmp"));  // as one that was killed leaves it
+  fs::create_directories(path("new/checkpoints/step-00000000.tmp"));  // left behind by a killed process
   checkpoint({"import", path("own"), recipe, "--run-dir", path("new")});
   EXPECT_EQ(std::distance(fs::directory_iterator(path("new/checkpoints")), {}), 2) << "it, and whose it is";
 }

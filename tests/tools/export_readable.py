@@ -28,7 +28,7 @@ SEQUENCE, BATCH, STEPS = 16, 4, 5
 TOLERANCE = 1e-4  # of the largest logit
 RATE, DECAY = 1e-3, 0.1
 
-# What may be said differently without meaning another model.
+# Keys that may differ for the same model.
 FREE_KEYS = set(
     "_name_or_path transformers_version architectures dtype bos_token_id eos_token_id pad_token_id use_cache".split()
 )

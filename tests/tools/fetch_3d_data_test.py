@@ -1,4 +1,4 @@
-"""Every download of tools/fetch_3d_data.py names a commit; without one there is none. Libraries are stubs.
+"""Every download of tools/fetch_3d_data.py names a commit; nothing is downloaded without one. Libraries are stubs.
 
   python3 tests/tools/fetch_3d_data_test.py
 """

@@ -1,4 +1,4 @@
-// `meshtrain generate` as its users meet it.
+// `meshtrain generate` as its users run it.
 
 #include <filesystem>
 #include <fstream>
@@ -17,7 +17,7 @@ std::string model(const std::string& name) {
   return source_folder() + "/tests/fixtures/" + name;
 }
 
-/// A prompt of a fixture and what transformers goes on with.
+/// A prompt of a fixture and transformers' continuation.
 struct Expected {
   explicit Expected(const std::string& name, size_t index = 1) {
     const json each = json::parse(std::ifstream(model(name) + "/generated.json"))[index];
@@ -87,7 +87,7 @@ TEST(Generate, SeveralPromptsOneAfterAnother) {
   }
 }
 
-// stdout and stderr into one pipe, as a launcher puts them onto one terminal: what one write() gives stays together.
+// stdout and stderr go into one pipe, as a launcher sends them to one terminal: the text of one write() stays together.
 TEST(Generate, OnSeveralRanksATextIsWholeAmongTheLines) {
   const Expected first("llama", 1), second("llama", 2);
   const Ending ending = run_program({"/bin/sh", "-c",
@@ -171,7 +171,7 @@ TEST(Generate, WhatIsWrongOnAMeshIsSaidOnce) {
 class GenerateFromRun : public TrainProgram {};
 
 TEST_F(GenerateFromRun, TextOfBytes) {
-  // Its tokens are 0 to 49, over and over.
+  // Its tokens are 0 to 49, repeated.
   ASSERT_EQ(train(2, {"--mesh", "dp=2", "--set", "train.steps=60", "--set", "checkpoint.every=60", "--set",
                       "parallel.fsdp.mode=full_shard"})
                 .status,
@@ -216,7 +216,7 @@ TEST_F(GenerateFromRun, AFolderThatIsGoneIsNamedWithWhatToDo) {
 }
 
 TEST_F(GenerateFromRun, WhatEndsItsDocumentsEndsItsTexts) {
-  // Its tokens are 0 to 49, over and over.
+  // Its tokens are 0 to 49, repeated.
   ASSERT_EQ(train(1, {"--set", "train.steps=60", "--set", "checkpoint.every=60", "--set", "data.documents=40"}).status,
             0);
   const Words words = {"generate", run_dir, "--tokens", "33,34,35,36", "--max-tokens", "6"};

@@ -40,7 +40,7 @@ TEST(Help, SaysTheVersion) {
 }
 
 TEST(Help, DoesNotStartMpi) {
-  // A launcher that announces ranks but is not there: MPI could only fail.
+  // The environment of a launcher that does not exist: MPI could only fail.
   const Ending ending = run_meshtrain({"mesh", "--mesh", "dp=2"}, {"PMI_RANK=0", "PMI_SIZE=4"});
   EXPECT_EQ(ending.status, 0) << ending.err;
 }

@@ -1,5 +1,5 @@
-// Runs on two hosts, each with a disk of its own: network and mount namespaces of this machine. And what a host gives a
-// run to compute with.
+// Runs on two hosts, each with its own disk: network and mount namespaces of this machine. Also checks the processors
+// and the memory that a host offers a run.
 #include <algorithm>
 #include <filesystem>
 
@@ -14,10 +14,11 @@ struct Launch {
   const char* name;
   const char* ranks;
   const char* map_by;
-  const char* prologue;  ///< of each rank
+  const char* prologue;  ///< shell line before each rank
 };
 
-/// As srun leaves it: no numbers of Open MPI, and those of Slurm for the job, which say nothing of this host.
+/// The environment under srun: no numbers of Open MPI, and Slurm's numbers for the job, which do not describe this
+/// host.
 constexpr const char* kAsSlurm =
     "unset OMPI_COMM_WORLD_LOCAL_SIZE OMPI_COMM_WORLD_LOCAL_RANK\n"
     "export SLURM_NTASKS_PER_NODE=4 SLURM_LOCALID=0 MPI_LOCALNRANKS=4";
@@ -53,7 +54,7 @@ class CheckpointsOnTwoHosts : public TrainProgram, public ::testing::WithParamIn
     return names;
   }
 
-  const fs::path disk_ = path("disk");  ///< of the second host, who has it as run_dir
+  const fs::path disk_ = path("disk");  ///< disk of the second host, mounted there as run_dir
 };
 
 TEST_P(CheckpointsOnTwoHosts, HaveTheSameCheckpoints) {
@@ -63,7 +64,7 @@ TEST_P(CheckpointsOnTwoHosts, HaveTheSameCheckpoints) {
   ASSERT_EQ(ending.status, 0) << ending.err;
   size_t files = 0;
   for (const fs::path& folder : {run_dir, disk_}) {
-    const Words found = names(folder / "checkpoints");  // the id of the run, and what it keeps
+    const Words found = names(folder / "checkpoints");  // the id of the run, and the checkpoints it keeps
     EXPECT_EQ(found, names(run_dir / "checkpoints")) << folder;
     ASSERT_EQ(found.size(), 2U) << folder;
     EXPECT_EQ(found.back(), "step-00000004") << folder;

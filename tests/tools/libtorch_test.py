@@ -13,7 +13,7 @@ def header(version):
 
 class LibTorch(unittest.TestCase):
     def configure(self, text):
-        """Configures with a LibTorch whose version header is `text`; returns status and what it complains of."""
+        """Configures with a LibTorch whose version header is `text`; returns status and error message."""
         with tempfile.TemporaryDirectory() as folder:
             root = pathlib.Path(folder)
             (root / "torch/lib").mkdir(parents=True)

@@ -14,19 +14,19 @@ struct Ending {
   std::string err;
 };
 
-/// A program that runs beside the test.
+/// A program that runs in parallel with the test.
 class Program {
  public:
-  /// Starts `words`, a program and its arguments; nothing to read on stdin. `environment`: "NAME=VALUE", beside that
-  /// of the test, from which the variables of launchers are taken out.
+  /// Starts `words`, a program and its arguments, with an empty stdin. `environment`: "NAME=VALUE", added to the test's
+  /// environment without the variables of launchers.
   explicit Program(std::vector<std::string> words, const std::vector<std::string>& environment = {});
-  /// Waits for it.
+  /// Waits for the program.
   ~Program();
   Program(const Program&) = delete;
   Program& operator=(const Program&) = delete;
 
   void signal(int number) const;
-  /// Waits until it ends. Once.
+  /// Waits until it ends. Call once.
   Ending wait();
 
  private:
@@ -34,20 +34,19 @@ class Program {
   int process_ = 0;
 };
 
-/// Starts it, as Program does, and waits for it.
+/// Starts a program, as Program does, and waits for it.
 Ending run_program(std::vector<std::string> words, const std::vector<std::string>& environment = {});
 
 /// Runs the built meshtrain with `arguments`.
 Ending run_meshtrain(const std::vector<std::string>& arguments, const std::vector<std::string>& environment = {});
 
-/// The same on several ranks, with tools/ranks.
+/// Runs the built meshtrain on several ranks, with tools/ranks.
 Ending run_meshtrain_on_ranks(int ranks, const std::vector<std::string>& arguments);
 
-/// How often `part` stands in `text`.
+/// Returns how often `part` occurs in `text`.
 int count(const std::string& text, const std::string& part);
 
-/// The one line that an ending with `status` says on stderr, without "meshtrain: "; a failed expectation when it is not
-/// that.
+/// Returns the one line on stderr of an ending with `status`, without "meshtrain: ". Fails the test for another ending.
 std::string only_complaint(const Ending& ending, int status = 2);
 
 }  // namespace meshtrain::testing

@@ -18,8 +18,8 @@
 namespace meshtrain::testing {
 namespace {
 
-// What several ranks do when some of them fail, in a program that is ended by it: each is run by the test of the same
-// name below, by several ranks of this very program.
+// Failures of some of several ranks, in a program that ends by them: the test of the same name below runs each on
+// several ranks of this test program.
 TEST(OnRanks, DISABLED_InputErrorOfAll) {
   std::exit(run_on_all_ranks(world(), []() -> int { throw InputError("everyone's\nmistake"); }));
 }
@@ -62,7 +62,7 @@ TEST(OnRanks, DISABLED_StatusOfAll) {
   std::exit(run_on_all_ranks(world(), [] { return 75; }));
 }
 
-/// With a tenth of the usual patience: a rank whose input is wrong waits 1 s for the others.
+/// Sets a tenth of the usual patience: a rank whose input is wrong waits 1 s for the others.
 Ending run_on_three_ranks(const std::string& test) {
   const auto start = std::chrono::steady_clock::now();
   Ending ending = run_program({"/usr/bin/env", "MESHTRAIN_SILENCE_LIMIT=3", source_folder() + "/tools/ranks", "3",
@@ -78,14 +78,14 @@ TEST(OnRanks, InputErrorOfAll) {
   EXPECT_EQ(count(ending.err, "meshtrain: everyone's mistake\n"), 1) << ending.err;
 }
 
-/// Nobody else throws it, so nobody else says it.
+/// No other rank throws it, so no other rank reports it.
 TEST(OnRanks, InputErrorOfOne) {
   const Ending ending = run_on_three_ranks("InputErrorOfOne");
   EXPECT_EQ(ending.status, 2) << ending.err;
   EXPECT_EQ(count(ending.err, "meshtrain: rank 1 alone: a variable that is set here alone\n"), 1) << ending.err;
 }
 
-/// All ranks throw it, whenever they have cleaned up: none waits for a limit and says that it is alone.
+/// All ranks throw it, whenever they have cleaned up: none waits for a limit and reports that it is alone.
 TEST(OnRanks, AgreedInputError) {
   const Ending ending = run_on_three_ranks("AgreedInputError");
   EXPECT_EQ(ending.status, 2) << ending.err;

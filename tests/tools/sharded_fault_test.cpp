@@ -1,5 +1,5 @@
-// A rank that fails while the others wait for its shards: the job ends in seconds, with one message that says which
-// rank, in which step and where in the model.
+// A rank fails while the others wait for its shards: the job ends within seconds, with one message that names the rank,
+// the step and the part of the model.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -16,7 +16,7 @@
 namespace meshtrain::testing {
 namespace {
 
-/// A backend that fails on rank 1 where the n-th collective of a purpose is issued, in every group split from it.
+/// A backend that fails on rank 1 when the n-th collective of a purpose is issued, in every group split from it.
 class Faulty final : public ForwardingBackend {
  public:
   Faulty(std::shared_ptr<Backend> inner, std::string purpose, std::shared_ptr<int> countdown)
@@ -39,7 +39,7 @@ class Faulty final : public ForwardingBackend {
   std::shared_ptr<int> countdown_;
 };
 
-/// Started by the tests below, on ranks of its own: `meshtrain train` with a fault.
+/// Runs `meshtrain train` with a fault. The tests below start it on several ranks.
 TEST(Victim, DISABLED_Trains) {
   const auto countdown = std::make_shared<int>(std::stoi(required("VICTIM_COUNTDOWN")));
   auto backend = std::make_shared<Faulty>(world().backend(), required("VICTIM_PURPOSE"), countdown);
@@ -76,10 +76,10 @@ TEST_F(ShardedFault, AnExceptionInOneRanksBackwardEndsTheJob) {
     const Ending ending = run_victim(ranks, mesh, "parallel.fsdp.mode=full_shard", "dp.gradients", 11);
     const std::string message = complaint(ending, 1);
     EXPECT_LT(Clock::now() - start, std::chrono::seconds(20));
-    const std::string place = std::string(mesh) == "dp=2,tp=2" ? "rank 1 \\(dp=0 cp=0 tp=1\\)" : "rank 1 \\(dp=1 .*\\)";
+    const std::string rank = std::string(mesh) == "dp=2,tp=2" ? "rank 1 \\(dp=0 cp=0 tp=1\\)" : "rank 1 \\(dp=1 .*\\)";
     std::smatch found;
     ASSERT_TRUE(
-        std::regex_match(message, found, std::regex(place + ": step ([0-9]+), backward of .*: the memory is worn out")))
+        std::regex_match(message, found, std::regex(rank + ": step ([0-9]+), backward of .*: the memory is worn out")))
         << message;
     expect_steps(metrics(), std::stoul(found[1]) - 1);
     std::filesystem::remove_all(run_dir);
@@ -93,7 +93,7 @@ TEST_F(ShardedFault, AnExceptionWhileParametersAreGatheredEndsTheJob) {
       << message;
 }
 
-/// It says nothing; another rank does, from what it has seen of it.
+/// The killed rank prints nothing; another rank reports what it has seen of it.
 TEST_F(ShardedFault, ARankThatIsKilledEndsTheJob) {
   for (const auto& [ranks, mode] : {std::pair{2, "full_shard"}, {4, "full_shard"}, {4, "shard_grad_op"}}) {
     const std::string after_some_steps = "[ $OMPI_COMM_WORLD_RANK != 1 ] || (while [ ! -s " +

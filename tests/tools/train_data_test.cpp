@@ -1,4 +1,4 @@
-// What a run reads, besides one file in its order: mixtures, files of Megatron, held-out samples.
+// Data of a run besides one file in its order: mixtures, files of Megatron, held-out samples.
 
 #include <cmath>
 
@@ -10,7 +10,7 @@ namespace {
 
 class TrainData : public TrainProgram {
  protected:
-  /// Some ids below 64.
+  /// Returns random ids below 64.
   static std::string ids(size_t count, unsigned seed) {
     std::mt19937_64 random(seed);
     std::string text(count, '\0');
@@ -29,7 +29,7 @@ class TrainData : public TrainProgram {
     for (const nlohmann::json& line : metrics()) losses.push_back(line.at("loss"));
     return losses;
   }
-  /// step: eval_loss, where there is one.
+  /// Returns the evaluated steps and their eval_loss.
   std::map<int, double> evaluations() const {
     std::map<int, double> found;
     for (const nlohmann::json& line : metrics()) {
@@ -39,8 +39,7 @@ class TrainData : public TrainProgram {
   }
 };
 
-// Weights that do not move have losses that tell batches apart: those of step k are of a run that begins with its
-// samples.
+// With constant weights, losses identify batches: step k has the loss of a run that begins with its samples.
 TEST_F(TrainData, EachStepHasTheNextSamples) {
   const std::string tokens = ids(18 * 17, 7);
   const auto run_on = [&](const std::string& name, size_t first, size_t num_samples, int steps, int batch,
@@ -101,7 +100,7 @@ TEST_F(TrainData, EvaluationIsToldAndChangesNothing) {
   run(1, words);
   for (const auto& [step, loss] : found) EXPECT_NEAR(evaluations().at(step), loss, 1e-5 * loss);
 
-  run_dir = path("evaluated");  // goes on with other settings
+  run_dir = path("evaluated");  // continues with other settings
   const Ending resumed = run(2, {"--mesh", "dp=2", "--resume-step", "6", "--set", "train.steps=9", "--set",
                                  "evaluate={every: 2, samples: 4, tokens: " + held_out + "}"});
   EXPECT_TRUE(has(resumed.out, "\n  evaluate.every: 2, was 3\n")) << resumed.out;
@@ -185,7 +184,7 @@ TEST_F(TrainData, FilesOfMegatronAreRead) {
   EXPECT_NE(losses(), ours) << "attention stays inside documents";
 
   run_dir = path("theirs");
-  lengths.back() = 16;  // another index of the same ids
+  lengths.back() = 16;  // another index for the same ids
   write("theirs.idx", megatron_fields(4, 4, lengths).bytes());
   EXPECT_TRUE(has(complaint(1, {"--resume", "--set", theirs}), "data.tokens.idx: a file of "));
 }

@@ -1,4 +1,4 @@
-// A run with checkpoints and an export on a disk that fails: each call that touches a file of the run, with each error.
+// A run with checkpoints and an export on a failing disk: each call for a file of the run, with each error.
 #include <ATen/Parallel.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -28,11 +28,11 @@ namespace {
 namespace fs = std::filesystem;
 
 struct Call {
-  std::string name, path;  // of a rename: "FROM TO"
+  std::string name, path;  // for a rename: "FROM TO"
 };
 
-/// The `number`-th of these calls, from 0. In `pattern` "*" stands for what differs from run to run.
-struct Place {
+/// The `number`-th of these calls, from 0. In `pattern` "*" replaces text that differs between runs.
+struct CallPoint {
   std::string call, pattern;
   int number = 0;
 };
@@ -42,7 +42,7 @@ class TrainDisk : public TrainProgram {
   fs::path checkpoints() const { return run_dir / "checkpoints"; }
   std::string file_of_log() const { return path("calls").string(); }
 
-  /// Trains to step `steps` with a checkpoint at each, of which the last is kept.
+  /// Trains to step `steps` with a checkpoint at each step, and keeps the last.
   Ending run_to(int steps, Words environment = {}) const {
     Words words = {"train",     recipe,
                    "--run-dir", run_dir,
@@ -55,8 +55,8 @@ class TrainDisk : public TrainProgram {
     return {"LD_PRELOAD=" + build_folder() + "/tests/libfaults.so", variable};
   }
 
-  /// A run that goes on from step 2 to step 4 and exports, with these faults, in a copy of this process, which takes a
-  /// tenth of the time that the program needs to start.
+  /// Runs from step 2 to step 4 and exports, with these faults, in a copy of this process, which takes a tenth of the
+  /// time that the program needs to start.
   Ending resume(const std::string& faults = "", const fs::path& log = "") const {
     const int process = ::fork();
     if (process == 0) {
@@ -88,7 +88,7 @@ class TrainDisk : public TrainProgram {
     return status;
   }
 
-  /// The calls of it, in order.
+  /// Returns the calls of this run, in order.
   std::vector<Call> make_calls() {
     EXPECT_EQ(run_to(2).status, 0);
     fs::copy(run_dir, path("base"), fs::copy_options::recursive);
@@ -108,7 +108,7 @@ class TrainDisk : public TrainProgram {
     return calls;
   }
 
-  /// As it was before make_calls() went on.
+  /// Restores the state before make_calls() continued.
   void start_over() const {
     for (const fs::path& folder : {run_dir, path("weights"), path("weights.partial")}) fs::remove_all(folder);
     fs::copy(path("base"), run_dir, fs::copy_options::recursive);
@@ -120,16 +120,16 @@ class TrainDisk : public TrainProgram {
     return values;
   }
 
-  void expect_that_nothing_is_lost(const Place& place, const std::string& error);
+  void expect_that_nothing_is_lost(const CallPoint& point, const std::string& error);
 
-  std::set<std::map<std::string, std::string>> resumed_;               // what runs were gone on from already
-  std::map<std::string, std::string> weights_;                         // that an undisturbed run exports
-  std::map<std::string, std::map<std::string, std::string>> written_;  // and its checkpoints
+  std::set<std::map<std::string, std::string>> resumed_;               // states of runs that were resumed already
+  std::map<std::string, std::string> weights_;                         // exported by an undisturbed run
+  std::map<std::string, std::map<std::string, std::string>> written_;  // checkpoints of an undisturbed run
   std::vector<double> losses_;
   std::map<std::string, std::map<int, int>> num_endings_;  // by call and status
 };
 
-/// The pattern of a path in which names that are drawn anew at each start are any.
+/// Returns the pattern of a path: "*" for names that are random at each start.
 std::string pattern_of(const std::string& path) {
   std::string pattern = std::regex_replace(path, std::regex("(step-[0-9]{8}\\.|run-)[0-9a-f]{16}"), "$1*");
   pattern = std::regex_replace(pattern, std::regex("\\.partial-[0-9A-Za-z]{6}"), ".partial-*");
@@ -137,35 +137,35 @@ std::string pattern_of(const std::string& path) {
   return pattern;
 }
 
-/// Of equal calls of one file, which are as many as it has tensors, the first two and the last.
-std::vector<Place> places_of(const std::vector<Call>& calls) {
+/// Returns the first two and the last of equal calls for one file, which has as many as tensors.
+std::vector<CallPoint> points_of(const std::vector<Call>& calls) {
   std::map<std::pair<std::string, std::string>, int> numbers;
   for (const Call& call : calls) ++numbers[{call.name, pattern_of(call.path)}];
-  std::vector<Place> places;
+  std::vector<CallPoint> points;
   for (const auto& [call, number] : numbers) {
     std::set<int> chosen{0, std::min(1, number - 1), number - 1};
     if (call.first != "pwrite") {
       for (int i = 0; i < number; ++i) chosen.insert(i);
     }
-    for (const int i : chosen) places.push_back({call.first, call.second, i});
+    for (const int i : chosen) points.push_back({call.first, call.second, i});
   }
-  return places;
+  return points;
 }
 
-/// What is renamed, or left at the end, that is not durable.
+/// Returns the files that are renamed, or left at the end, without being durable.
 std::vector<std::string> not_durable(const std::vector<Call>& calls, const fs::path& run_dir) {
-  std::set<std::string> unsynced;  // files written to, folders with new names in them
+  std::set<std::string> unsynced;  // files written to, and folders with new names in them
   std::vector<std::string> complaints;
   for (const Call& call : calls) {
     const fs::path file = call.path.substr(0, call.path.find(' '));
     const std::string folder = file.parent_path();
     const bool is_id = call.name == "open" && file.filename().string().starts_with("run-");
-    const bool is_folder = call.name == "mkdir" && file.extension() != ".tmp";  // which gets another name
+    const bool is_folder = call.name == "mkdir" && file.extension() != ".tmp";  // a .tmp folder gets another name
     if (is_folder || is_id) unsynced.insert(folder);
     if (call.name == "pwrite") unsynced.insert(file);
     if (call.name == "fsync") unsynced.erase(file);
     if (call.name != "rename") continue;
-    // Behind these three the checkpoint counts, or the one before does not any more.
+    // After one of these three calls the checkpoint counts, or the previous one no longer does.
     const bool decides =
         call.path.ends_with("/manifest.json") || file.extension() == ".tmp" || call.path.ends_with(".removed");
     for (const std::string& path : unsynced) {
@@ -194,7 +194,7 @@ TEST_F(TrainDisk, WhatIsRenamedIsDurableAndBecomesSo) {
   EXPECT_EQ(num_renames(".removed"), 2);
 
   int num_syncs = 0;
-  bool begun = false;  // before, a folder is made durable twice
+  bool begun = false;  // before the checkpoints' folder exists, a folder is made durable twice
   for (size_t i = 0; i < calls.size(); ++i) {
     begun = begun || (calls[i].name == "mkdir" && calls[i].path == checkpoints());
     if (calls[i].name != "fsync" || !begun) continue;
@@ -207,25 +207,25 @@ TEST_F(TrainDisk, WhatIsRenamedIsDurableAndBecomesSo) {
                                          "and its own; of those that are removed";
 }
 
-/// Files are left as they are where a call fails that a run can do without.
-bool may_fail(const Place& place) {
-  if (place.call == "rename" && has(place.pattern, ".removed")) return true;  // an old checkpoint stays
+/// Returns true for a call that a run does not need; a failure leaves files as they are.
+bool may_fail(const CallPoint& point) {
+  if (point.call == "rename" && has(point.pattern, ".removed")) return true;  // an old checkpoint stays
   for (const char* needed : {"write", "pwrite", "fsync", "sync_file_range", "ftruncate", "rename", "mkdir"}) {
-    if (place.call == needed) return false;
+    if (point.call == needed) return false;
   }
   return true;
 }
 
-void TrainDisk::expect_that_nothing_is_lost(const Place& place, const std::string& error) {
-  const std::string fault = place.call + ":" + place.pattern + "$:" + error + ":" + std::to_string(place.number) + ":1";
+void TrainDisk::expect_that_nothing_is_lost(const CallPoint& point, const std::string& error) {
+  const std::string fault = point.call + ":" + point.pattern + "$:" + error + ":" + std::to_string(point.number) + ":1";
   SCOPED_TRACE(fault);
   start_over();
   const Ending ending = resume(fault);
-  ++num_endings_[place.call][ending.status];
+  ++num_endings_[point.call][ending.status];
   if (error.ends_with("KILL")) {
     EXPECT_EQ(ending.status, 128 + 9) << ending.err;
   } else if (ending.status == 0) {
-    EXPECT_TRUE(may_fail(place)) << "the failure was not seen";
+    EXPECT_TRUE(may_fail(point)) << "the failure was not seen";
     EXPECT_EQ(losses(), losses_);
     EXPECT_EQ(contents(path("weights")), weights_);
   } else {
@@ -234,7 +234,7 @@ void TrainDisk::expect_that_nothing_is_lost(const Place& place, const std::strin
     static const std::map<std::string, int> numbers = {
         {"ENOSPC", ENOSPC}, {"EIO", EIO}, {"ENODATA", ENODATA}, {"EACCES", EACCES}, {"ESTALE", ESTALE}};
     EXPECT_TRUE(has(ending.err, std::strerror(numbers.at(error)))) << ending.err;
-    const std::string last = place.pattern.substr(place.pattern.rfind('/') + 1);
+    const std::string last = point.pattern.substr(point.pattern.rfind('/') + 1);
     std::string name = last.substr(0, last.find('*'));
     if (name.ends_with(".partial")) name.resize(name.size() - 8);
     EXPECT_TRUE(has(ending.err, name)) << ending.err << " does not name " << name;
@@ -255,7 +255,7 @@ void TrainDisk::expect_that_nothing_is_lost(const Place& place, const std::strin
 
   std::map<std::string, std::string> left;
   for (const auto& [name, content] : contents(run_dir)) left[pattern_of(name)] = content;
-  std::string& log = left["metrics.jsonl"];  // has times
+  std::string& log = left["metrics.jsonl"];  // contains times
   log = std::to_string(std::count(log.begin(), log.end(), '\n'));
   if (!resumed_.insert(left).second) return;
   for (const char* folder : {"weights", "weights.partial"}) fs::remove_all(path(folder));
@@ -267,7 +267,7 @@ void TrainDisk::expect_that_nothing_is_lost(const Place& place, const std::strin
 }
 
 TEST_F(TrainDisk, NoCallThatFailsLosesACheckpoint) {
-  const std::vector<Place> places = places_of(make_calls());
+  const std::vector<CallPoint> points = points_of(make_calls());
   losses_ = losses();
   weights_ = contents(path("weights"));
   written_["step-00000004"] = contents(checkpoints() / "step-00000004");
@@ -277,17 +277,17 @@ TEST_F(TrainDisk, NoCallThatFailsLosesACheckpoint) {
     const std::string name = "step-0000000" + std::to_string(step);
     written_[name] = contents(checkpoints() / name);
   }
-  std::vector<std::pair<Place, std::string>> cases;
-  for (const Place& place : places) {
-    for (const char* error : {"ENOSPC", "EIO", "ENODATA", "EACCES", "ESTALE", "KILL"}) cases.emplace_back(place, error);
+  std::vector<std::pair<CallPoint, std::string>> cases;
+  for (const CallPoint& point : points) {
+    for (const char* error : {"ENOSPC", "EIO", "ENODATA", "EACCES", "ESTALE", "KILL"}) cases.emplace_back(point, error);
   }
-  ASSERT_GT(places.size(), 100u);
+  ASSERT_GT(points.size(), 100u);
   if (!is_full_run()) {
     std::shuffle(cases.begin(), cases.end(), std::mt19937(17));
     cases.resize(40);
   }
-  for (const auto& [place, error] : cases) expect_that_nothing_is_lost(place, error);
-  std::printf("%zu failures at %zu calls, %zu ways to leave a run:", cases.size(), places.size(), resumed_.size());
+  for (const auto& [point, error] : cases) expect_that_nothing_is_lost(point, error);
+  std::printf("%zu failures at %zu calls, %zu ways to leave a run:", cases.size(), points.size(), resumed_.size());
   for (const auto& [call, endings] : num_endings_) {
     std::printf("\n  %s:", call.c_str());
     for (const auto& [status, number] : endings) std::printf(" %d with status %d", number, status);

@@ -1,4 +1,4 @@
-// How a run ends while a disk is slow: its reason comes first, whatever is still written or removed.
+// A run ends while a disk is slow: the reason comes first, whatever is still written or removed.
 #include <chrono>
 #include <thread>
 
@@ -12,7 +12,7 @@ using Clock = std::chrono::steady_clock;
 
 class TrainEnding : public TrainProgram {
  protected:
-  /// Has calls of a rank fail or last (tests/support/faults).
+  /// Makes calls of a rank fail or last longer (tests/support/faults).
   static std::string faults_on(int rank, const std::string& faults) {
     return "[ ${OMPI_COMM_WORLD_RANK:-0} != " + std::to_string(rank) + " ] || export LD_PRELOAD=" + build_folder() +
            "/tests/libfaults.so MESHTRAIN_FAULTS='" + faults + "'\n";

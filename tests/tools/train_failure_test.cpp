@@ -4,13 +4,14 @@
 
 #include "tests/tools/train_program.h"
 
-// What goes wrong at run time: status 1, one line from one rank, and all ranks end.
+// Errors at run time: status 1, one line from one rank, and all ranks end.
 namespace meshtrain::testing {
 namespace {
 
 class TrainFailure : public TrainProgram {};
 
-/// No file of rank 0 may become longer than so many blocks of 512 bytes, which write() says as it says a full disk.
+/// Returns a shell line: no file of rank 0 may be longer than `blocks` of 512 bytes, an error that write() reports like
+/// a full disk.
 std::string limit_files(int blocks) {
   return "export MESHTRAIN_WINDOW_MIB=0; [ $OMPI_COMM_WORLD_RANK != 0 ] || ulimit -f " + std::to_string(blocks);
 }
@@ -67,12 +68,12 @@ TEST_F(TrainFailure, TokenFileThatIsCutShortMeanwhile) {
   EXPECT_TRUE(has(message, "rank ") && has(message, ", in sample ")) << message;
 }
 
-// A file too large to be searched wholly at the start: in its second block stands an id that only one rank reads.
+// The file is too large for a complete check at the start: only one rank reads a wrong id in its second block.
 TEST_F(TrainFailure, IdBeyondTheVocabularyThatOneRankMeets) {
   write("tokens.bin", "");
   std::filesystem::resize_file(path("tokens.bin"), int64_t{300} << 20);
   std::fstream file(path("tokens.bin"), std::ios::in | std::ios::out | std::ios::binary);
-  constexpr int64_t kLength = 512, kSample = 4 * 32 + 30;  // the fifth step, the last but one sample of 32
+  constexpr int64_t kLength = 512, kSample = 4 * 32 + 30;  // the fifth step, the last sample but one of 32
   constexpr int64_t kToken = kSample * kLength + 7;
   static_assert(kToken > 64 << 10 && kToken < 128 << 10);
   file.seekp(kToken);

@@ -10,7 +10,7 @@
 #include "mesh/cuda/plugin.h"
 #include "tests/tools/train_program.h"
 
-// What is wrong before the first step: status 2 and one line from one rank.
+// Errors before the first step: status 2 and one line from one rank.
 namespace meshtrain::testing {
 namespace {
 
@@ -106,7 +106,7 @@ TEST_F(TrainInput, TokenFile) {
   EXPECT_EQ(message, "data.tokens: there is no " + tokens + "; the recipe says that it comes from: make tokens");
 }
 
-// As on a host whose disk lacks what the others have: each rank has a working directory of its own.
+// Each rank has its own working directory, as on a host whose disk lacks a file of the others.
 TEST_F(TrainInput, TokenFileThatOneRankLacks) {
   std::filesystem::create_directories(path("0"));
   std::filesystem::create_directories(path("1"));
@@ -140,7 +140,7 @@ TEST_F(TrainInput, HuggingFaceFolder) {
   EXPECT_TRUE(has(message, weights.string() + ": tensor ") && has(message, "the file was cut short")) << message;
   message = refusal([&] { flip_bit_of_byte(8); });  // the { of the header
   EXPECT_TRUE(has(message, weights.string() + ": damaged, its header is not valid JSON")) << message;
-  message = refusal([&] { flip_bit_of_byte(6); });  // of the header's length
+  message = refusal([&] { flip_bit_of_byte(6); });  // a byte of the header's length
   EXPECT_TRUE(has(message, weights.string() + ": cut short or no safetensors file")) << message;
   message = refusal([&] {
     const nlohmann::json config = nlohmann::json::parse(std::ifstream(good / "config.json"));
@@ -152,7 +152,7 @@ TEST_F(TrainInput, HuggingFaceFolder) {
   EXPECT_FALSE(std::filesystem::exists(run_dir));
 }
 
-/// Every file below `folder` with its content and time.
+/// Returns every file below `folder` with its content and time.
 std::map<std::string, std::string> contents(const std::filesystem::path& folder) {
   std::map<std::string, std::string> files;
   for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
@@ -181,7 +181,7 @@ TEST_F(TrainInput, RunDirectory) {
   EXPECT_TRUE(has(complaint(2, {"--mesh", "dp=2"}), "cannot make the folder " + path("tokens.bin").string()));
 }
 
-// In a copy of the recipes, without what tools/fetch_3d_data.py brings.
+// In a copy of the recipes, without the files that tools/fetch_3d_data.py downloads.
 TEST_F(TrainInput, DocumentedRecipesSayWhatFetchesTheirFiles) {
   const std::filesystem::path recipes = path("recipes");
   std::filesystem::copy(source_folder() + "/recipes", recipes, std::filesystem::copy_options::recursive);

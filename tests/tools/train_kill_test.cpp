@@ -1,4 +1,4 @@
-// Ranks of two hosts that are killed at any moment: nothing that was announced is lost.
+// Ranks on two hosts are killed at any moment: nothing that was reported as written is lost.
 #include <algorithm>
 #include <chrono>
 #include <csignal>
@@ -22,7 +22,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int kSteps = 300;
 
-/// How the ranks lie on two hosts, and whether each has a disk of its own.
+/// The distribution of the ranks on two hosts, and whether each has its own disk.
 struct Layout {
   std::string ranks, rule;
   bool own_disks;
@@ -42,12 +42,12 @@ class TrainKill : public TrainProgram {
     if (probe.status == 77) GTEST_SKIP() << probe.err;
   }
 
-  fs::path disk() const { return path("disk"); }  // of the second host, where it has one
+  fs::path disk() const { return path("disk"); }  // disk of the second host, if it has its own
   fs::path folder_of(int host, const Layout& layout) const {
     return (host == 1 && layout.own_disks ? disk() : run_dir) / "checkpoints";
   }
 
-  /// Trains on four ranks of two hosts, to step `steps`, with a checkpoint at each, of which the last is kept.
+  /// Trains on four ranks of two hosts to step `steps`, with a checkpoint at each step, and keeps the last.
   Words command_on(const Layout& layout, const std::string& mesh, int steps, const std::string& prologue = "") const {
     Words words = {source_folder() + "/tests/support/two_hosts", "--ranks", layout.ranks, "--map-by", layout.rule};
     if (layout.own_disks) {
@@ -62,7 +62,7 @@ class TrainKill : public TrainProgram {
     return words;
   }
 
-  /// The ranks, as processes, by the host that they run on: by its network.
+  /// Returns the processes of the ranks by host, which their network identifies.
   std::map<std::string, std::vector<int>> ranks_by_host() const {
     std::map<std::string, std::vector<int>> ranks;
     std::error_code gone;
@@ -73,7 +73,7 @@ class TrainKill : public TrainProgram {
     return ranks;
   }
 
-  /// One rank, those of one host, or all.
+  /// Kills one rank, those of one host, or all.
   std::string kill_some(Random& random) const {
     std::map<std::string, std::vector<int>> hosts = ranks_by_host();
     if (hosts.empty()) return "nobody";
@@ -91,7 +91,7 @@ class TrainKill : public TrainProgram {
     return std::to_string(killed.size()) + " ranks";
   }
 
-  /// The step to go on from, by rank 0's disk.
+  /// Returns the step to resume from, according to rank 0's disk.
   int64_t newest() const {
     int64_t newest = 0;
     std::error_code none;
@@ -106,7 +106,7 @@ class TrainKill : public TrainProgram {
     return "step-" + std::string(8 - digits.size(), '0') + digits;
   }
 
-  /// The checkpoint has every byte of every piece, on whatever disks they lie.
+  /// Expects the checkpoint to have every byte of every piece, on both disks together.
   void expect_whole(int64_t step, const Layout& layout) const {
     const fs::path joined = path("joined") / name_of(step);
     fs::remove_all(joined.parent_path());
@@ -119,7 +119,7 @@ class TrainKill : public TrainProgram {
     EXPECT_EQ(ending.status, 0) << ending.out << ending.err;
   }
 
-  /// The last step whose checkpoint a run said to be written; 0: none.
+  /// Returns the last step whose checkpoint a run reported as written; 0: none.
   static int64_t announced(const Ending& ending) {
     int64_t step = 0;
     const std::regex line("checkpoint of step ([0-9]+) written");
@@ -157,7 +157,7 @@ int number_of_kills() {
   return is_full_run() ? 200 : 3;
 }
 
-// A disk of one host: the run goes on on other meshes and layouts. Disks of their own: each rank finds what it wrote.
+// One disk: the run continues on other meshes and layouts. Separate disks: each rank finds what it wrote.
 TEST_F(TrainKill, AtRandomMomentsLosesNothing) {
   Random random(std::random_device{}());
   const std::vector<double> reference = reference_losses();
@@ -177,9 +177,9 @@ TEST_F(TrainKill, AtRandomMomentsLosesNothing) {
       const size_t lines_before = metrics().size();
       Program program(command_on(layout, mesh, kSteps));
       const Clock::time_point start = Clock::now();
-      if (random() % 5 != 0) {  // else while it starts
+      if (random() % 5 != 0) {  // otherwise during the start
         while (metrics().size() <= lines_before && Clock::now() - start < std::chrono::seconds(20)) {
-          if (lines_before > static_cast<size_t>(last) + 1 && metrics().size() < lines_before) break;  // cut back
+          if (lines_before > static_cast<size_t>(last) + 1 && metrics().size() < lines_before) break;  // truncated
           std::this_thread::sleep_for(std::chrono::milliseconds(5));
         }
         std::this_thread::sleep_for(std::chrono::microseconds(random() % 700000));
@@ -225,8 +225,8 @@ TEST_F(TrainKill, AtRandomMomentsLosesNothing) {
       num_kills, num_early, num_between, static_cast<long long>(num_written));
 }
 
-// At the calls that make a checkpoint complete, on disks of their own, where one host has done its part and the other
-// not. Only the newest is kept.
+// Killed at the calls that complete a checkpoint, on separate disks, when one host has done its part and the other has
+// not. Only the newest checkpoint is kept.
 TEST_F(TrainKill, AtTheCallsThatGiveACheckpointItsNameLosesNothing) {
   const Layout layout{"2,2", "slot", true};
   struct Moment {
@@ -259,8 +259,8 @@ TEST_F(TrainKill, AtTheCallsThatGiveACheckpointItsNameLosesNothing) {
   }
 }
 
-// The second host's disk, in use by a run whose rank 0 is on the first: what it writes there is another run's litter
-// to one that begins on the second host alone.
+// A run with rank 0 on the first host uses the second host's disk; to a run on the second host alone the files there
+// look like leftovers.
 TEST_F(TrainKill, ADiskThatAnotherRunUsesIsRefused) {
   const Layout layout{"1,1", "slot", true};
   const std::string prologue = "[ $OMPI_COMM_WORLD_RANK != 1 ] || export LD_PRELOAD=" + build_folder() +
@@ -286,7 +286,7 @@ TEST_F(TrainKill, ADiskThatAnotherRunUsesIsRefused) {
   EXPECT_EQ(newest(), 1);
   expect_whole(1, layout);
 
-  const LockFile other(disk() / "lock");  // and one that would write on both
+  const LockFile other(disk() / "lock");  // refuses a run on both hosts too
   const std::string message = complaint(run_program(command_on(layout, "dp=2", 2)), 2);
   EXPECT_TRUE(std::regex_search(message, std::regex("^rank 1 on mtb[0-9]+: the run directory "))) << message;
   EXPECT_TRUE(has(message, run_dir.string() + " is in use by another run on that host")) << message;

@@ -1,10 +1,10 @@
 #include "tests/tools/train_program.h"
 
-// A sequence that one rank's memory cannot hold the activations of.
+// A sequence whose activations do not fit into one rank's memory.
 namespace meshtrain::testing {
 namespace {
 
-/// What each rank may take of the address space: libraries, thread stacks and arenas among it.
+/// Limit of each rank's address space, with libraries, thread stacks and arenas.
 constexpr int64_t kLimitKiB = int64_t{2} << 20;  // one rank needs 2.8 GiB, each of four 1.3
 
 /// One narrow layer, whose wide feed-forward part needs much memory and little time.

@@ -9,7 +9,7 @@ namespace meshtrain::testing {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr std::chrono::seconds kSoon{20};  // 5 on a machine that does nothing else
+constexpr std::chrono::seconds kSoon{20};  // 5 on an idle machine
 
 constexpr const char* kTinyRecipe = R"(model:
   family: llama
@@ -56,7 +56,7 @@ std::vector<std::filesystem::path> TrainProgram::processes() const {
   std::vector<std::filesystem::path> found;
   std::error_code gone;
   for (const auto& entry : std::filesystem::directory_iterator("/proc", gone)) {
-    std::ostringstream line;  // processes have one, with the folder's name in ours
+    std::ostringstream line;  // the line of a process that has the folder's name in its command
     line << std::ifstream(entry.path() / "cmdline").rdbuf();
     if (entry.path().filename() != "self" && has(line.str(), folder_.path().string() + "/")) {
       found.push_back(entry.path());
@@ -90,7 +90,7 @@ TrainProgram::Words TrainProgram::command(int ranks, const Words& arguments, con
 
 Ending TrainProgram::train(int ranks, const Words& arguments, const std::string& prologue) const {
   const Clock::time_point start = Clock::now();
-  // Without the segments in /dev/shm, which a prologue that limits the size of files would make impossible.
+  // Without segments in /dev/shm, which a prologue with a limit on the size of files would make impossible.
   const Words environment = prologue.empty() ? Words{} : Words{"OMPI_MCA_btl=self,tcp"};
   const Ending ending = run_program(command(ranks, arguments, prologue), environment);
   EXPECT_LT(Clock::now() - start, kSoon);
@@ -105,7 +105,7 @@ std::string TrainProgram::complaint(const Ending& ending, int status) {
   const std::string start = "meshtrain: ";
   EXPECT_EQ(ending.status, status) << ending.err;
   EXPECT_TRUE(status != 2 || ending.out.empty()) << ending.out;
-  std::istringstream lines(ending.err);  // mpirun has its own to say
+  std::istringstream lines(ending.err);  // mpirun adds lines
   std::vector<std::string> found;
   for (std::string line; std::getline(lines, line);) {
     if (line.rfind(start, 0) == 0) found.push_back(line.substr(start.size()));

@@ -9,16 +9,16 @@
 
 namespace meshtrain::testing {
 
-/// Returns the line of a shell that makes a program's calls fail (tests/support/faults).
+/// Returns a shell line that makes a program's calls fail (tests/support/faults).
 inline std::string with_faults(const std::string& faults) {
   return "export LD_PRELOAD=" + build_folder() + "/tests/libfaults.so MESHTRAIN_FAULTS=" + faults;
 }
 
-/// Runs that write checkpoints and are resumed.
+/// A test of runs that write checkpoints and are resumed.
 class TrainResume : public TrainProgram {
  protected:
   std::filesystem::path checkpoints() const { return run_dir / "checkpoints"; }
-  /// The names in the folder of checkpoints, without the file that says which run they belong to.
+  /// Returns the names in the folder of checkpoints, without the file with the id of their run.
   std::vector<std::string> names() const {
     std::vector<std::string> names;
     for (const auto& entry : std::filesystem::directory_iterator(checkpoints())) {
@@ -29,7 +29,7 @@ class TrainResume : public TrainProgram {
     return names;
   }
 
-  /// Trains `steps` steps; a failed expectation when the run does not end as one that is done.
+  /// Trains `steps` steps. Fails the test when the run does not end normally.
   Ending run(int ranks, const std::string& mesh, int steps, const Words& more = {}) const {
     Words words = {"--mesh", mesh, "--set", "train.steps=" + std::to_string(steps)};
     words.insert(words.end(), more.begin(), more.end());

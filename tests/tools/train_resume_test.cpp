@@ -1,4 +1,4 @@
-// A run that goes on: what it was is what it would have been.
+// A resumed run has the results of one that was never interrupted.
 
 #include <algorithm>
 #include <chrono>
@@ -24,7 +24,7 @@ TEST_F(TrainResume, GoesOnToTheSameLosses) {
     run_dir = path("parts" + std::to_string(ranks));
     run(ranks, mesh, 8, kEvery3);
     EXPECT_EQ(names(), (Words{"step-00000003", "step-00000006", "step-00000008"}));
-    fs::remove_all(checkpoints() / "step-00000008");  // as if it had been killed before
+    fs::remove_all(checkpoints() / "step-00000008");  // as if the run had been killed before
     const Ending ending = run(ranks, mesh, 11, kResume);
     EXPECT_TRUE(has(ending.out, "\nresumed after step 6, from " + (checkpoints() / "step-00000006").string() + " in "))
         << ending.out;
@@ -67,12 +67,13 @@ TEST_F(TrainResume, FromAnEarlierStepSetsLaterOnesAside) {
   EXPECT_EQ(metrics()[4].at("loss"), before[4].at("loss"));
   const std::string message = complaint(1, {"--resume-step", "6"});
   EXPECT_EQ(message, "--resume-step 6: " + (checkpoints() / "step-00000006").string() +
-                         " is not there; there are those of step 3");
+                         " does not exist; there are checkpoints of step 3");
 }
 
 TEST_F(TrainResume, SaysWhenNothingIsLeftToDo) {
   run(1, "dp=1", 6, kEvery3);
-  EXPECT_TRUE(has(run(1, "dp=1", 6, kResume).out, "all steps of train.steps are made: nothing is left to do\n"));
+  EXPECT_TRUE(
+      has(run(1, "dp=1", 6, kResume).out, "the checkpoint has all steps of train.steps: nothing is left to do\n"));
   const std::string message = complaint(1, {"--resume", "--set", "train.steps=4"});
   EXPECT_TRUE(message.starts_with("train.steps: 4, but ")) << message;
   expect_steps(metrics(), 6);
@@ -97,7 +98,7 @@ TEST_F(TrainResume, LossScaleAndSkippedStepsGoOn) {
   }
 }
 
-// Steps in a row are those before a checkpoint too.
+// Steps in a row include those before a checkpoint.
 TEST_F(TrainResume, SkippedStepsBeforeACheckpointCount) {
   const Words skipping = {"--set", "train.precision=fp16_mixed", "--set", "train.loss_scale={static: 1.0e+30}",
                           "--set", "train.max_skipped=3",        "--set", "checkpoint.every=1"};
@@ -146,7 +147,7 @@ TEST_F(TrainResume, WhatContradictsTheCheckpointChangesNothing) {
   const auto without = contents(run_dir);
   const std::string message = complaint(2, {"--mesh", "dp=2", "--resume"});
   EXPECT_TRUE(has(message, "rank ") && has(message, " is unreadable: cannot read " + file.string())) << message;
-  EXPECT_TRUE(has(message, "; beside it there are checkpoints of step 3: go on from one of them with --resume-step N"))
+  EXPECT_TRUE(has(message, "; the folder also has checkpoints of step 3: resume from one of them with --resume-step N"))
       << message;
   EXPECT_EQ(contents(run_dir), without);
   EXPECT_TRUE(has(complaint(2, {"--mesh", "dp=2", "--resume", "--set", "train.steps=3"}), "train.steps: 3, but "))
@@ -155,7 +156,7 @@ TEST_F(TrainResume, WhatContradictsTheCheckpointChangesNothing) {
   fs::rename(checkpoints() / "step-00000003", path("first"));
   const std::string alone = complaint(2, {"--mesh", "dp=2", "--resume"});
   EXPECT_TRUE(has(alone, "cannot read " + (checkpoints() / "step-00000004/manifest.json").string())) << alone;
-  EXPECT_TRUE(has(alone, "there is no other checkpoint beside it")) << alone;
+  EXPECT_TRUE(has(alone, "the folder has no other checkpoint")) << alone;
 }
 
 TEST_F(TrainResume, NeedsNoFolderOfTheModelAnyMore) {
@@ -177,7 +178,7 @@ optimizer: {learning_rate: 1.0e-2}
   fs::rename(path("hf"), path("moved"));
   const auto before = contents(run_dir);
   const std::string gone =
-      "\n  model.hf: " + path("hf").string() + " is not there any more: the model is that of the checkpoint\n";
+      "\n  model.hf: " + path("hf").string() + " no longer exists: the model is read from the checkpoint\n";
   const Ending checked = train(1, {"--check", "--mesh", "dp=2", "--resume"});
   EXPECT_TRUE(has(checked.out, "\ngoes on after step 3") && has(checked.out, gone)) << checked.out << checked.err;
   EXPECT_TRUE(has(complaint(2, {"--mesh", "dp=2", "--resume", "--set", "model.num_hidden_layers=7"}),
@@ -200,14 +201,14 @@ TEST_F(TrainResume, AMixtureInThePlaceOfOneFileIsOneDifference) {
   EXPECT_EQ(complaint(1, {"--resume", "--set", "data=" + mixture}),
             "the recipe contradicts the checkpoint " + (checkpoints() / "step-00000004").string() +
                 ": data.mixture: a mixture of 1 file (" + tokens + "), was the one file " + tokens +
-                ": go on with the recipe of that run, or begin another one with --run-dir");
+                ": use the recipe of that run, or begin another run with --run-dir");
 }
 
 TEST_F(TrainResume, SaysThatItBeginsAnew) {
   const std::string said = "\n--resume: no checkpoint in " + checkpoints().string() + ": begins at step 1";
   EXPECT_TRUE(has(run(1, "dp=1", 3, {"--resume"}).out, said + "\n"));
   const Ending again = run(1, "dp=1", 2, {"--resume"});
-  EXPECT_TRUE(has(again.out, said + "; what was in metrics.jsonl, 3 lines, is replaced\n")) << again.out;
+  EXPECT_TRUE(has(again.out, said + "; replaces 3 lines of metrics.jsonl\n")) << again.out;
   expect_steps(metrics(), 2);
 }
 
@@ -217,8 +218,7 @@ TEST_F(TrainResume, SaysWhichStepsItsMetricsLack) {
   run(1, "dp=1", 6, kResume);
   std::ofstream(run_dir / "metrics.jsonl", std::ios::trunc) << before;  // as after a crash of the host
   const Ending ending = run(1, "dp=1", 8, kResume);
-  EXPECT_TRUE(
-      has(ending.out, "\nwarning: metrics.jsonl has no lines of steps 4 to 6: what was written of them is lost\n"))
+  EXPECT_TRUE(has(ending.out, "\nwarning: metrics.jsonl has no lines of steps 4 to 6: these lines were lost\n"))
       << ending.out;
 }
 
@@ -241,7 +241,7 @@ TEST_F(TrainResume, IsCheckedWithoutReadingPieces) {
       has(ending.out, "\ngoes on after step 3, from " + step3.string() +
                           ", whose pieces were not read\n  train.steps: 9, was 6\n  checkpoint.every: 0, was 3\n"))
       << ending.out;
-  EXPECT_TRUE(has(complaint(1, check({"--resume-step", "4"})), "is not there; there are those of steps 3, 6"));
+  EXPECT_TRUE(has(complaint(1, check({"--resume-step", "4"})), "does not exist; there are checkpoints of steps 3, 6"));
   EXPECT_TRUE(has(complaint(1, check({"--resume", "--set", "train.seed=7"})), "train.seed: 7, was 42"));
   EXPECT_TRUE(has(complaint(1, check({"--resume", "--set", "train.steps=4"})), "train.steps: 4, but "));
   EXPECT_EQ(contents(run_dir), before);
@@ -306,7 +306,7 @@ TEST_F(TrainResume, IsLookedInto) {
                 ": give a folder that has a manifest.json, or the directory of a run that has written one");
 }
 
-/// Killed at random instants, with a checkpoint of every step, again and again, until it is done.
+/// A run with a checkpoint at every step that is killed at random instants, again and again, until it is done.
 class TrainKilled : public TrainResume {
  protected:
   static constexpr int kSteps = 400;
@@ -375,7 +375,7 @@ TEST_F(TrainResume, ARunThatCannotBeReadIsNotBegunAnew) {
   expect_steps(metrics(), 6);
 }
 
-// As when a disk is not mounted: its folder is there, and empty.
+// Like an unmounted disk: its folder exists and is empty.
 TEST_F(TrainResume, ARunWhoseCheckpointsAreGoneIsNotBegunAnew) {
   run(1, "dp=1", 7, kEvery3);
   fs::rename(checkpoints(), path("unmounted"));
@@ -384,7 +384,7 @@ TEST_F(TrainResume, ARunWhoseCheckpointsAreGoneIsNotBegunAnew) {
   const std::string message = complaint(1, kResume);
   EXPECT_EQ(message, "--resume: " + (run_dir / "metrics.jsonl").string() +
                          " has steps up to 7, but there is no checkpoint in " + checkpoints().string() +
-                         ": mount the disk that has them, or choose another --run-dir to begin at step 1");
+                         ": mount the disk with the checkpoints, or choose another --run-dir to begin at step 1");
   EXPECT_EQ(contents(run_dir), before);
 }
 
@@ -397,7 +397,7 @@ TEST_F(TrainResume, ADiskThatCannotReadAPieceIsNamed) {
   EXPECT_TRUE(has(message, "rank 1") && has(message, "cannot read " + file + ": Input/output error at byte "))
       << message;
   EXPECT_TRUE(has(message, ", for tensor \"model.") || has(message, " is unreadable: ")) << message;
-  EXPECT_TRUE(has(message, "beside it there are checkpoints of step 3")) << message;
+  EXPECT_TRUE(has(message, "the folder also has checkpoints of step 3")) << message;
   EXPECT_EQ(train(2, words).status, 0);
 }
 

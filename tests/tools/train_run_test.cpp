@@ -14,7 +14,7 @@ namespace {
 
 class TrainRun : public TrainProgram {
  protected:
-  /// A run without an end.
+  /// Returns a run without an end.
   Words endless(int ranks) const { return command(ranks, {"--mesh", "dp=auto", "--set", "train.steps=1000000"}); }
 
   void wait_for_steps(size_t steps) const {
@@ -24,8 +24,8 @@ class TrainRun : public TrainProgram {
     }
   }
 
-  /// Starts an endless run, sends `signal` to the program that was started once steps are done, and sees all ranks stop
-  /// with 75.
+  /// Starts an endless run, sends `signal` to the started program after some steps, and expects all ranks to stop with
+  /// 75.
   void expect_stop(int ranks, int signal) {
     Program program(endless(ranks));
     wait_for_steps(3);
@@ -114,7 +114,7 @@ TEST_F(TrainRun, TrainsFromTheDiskToTheSameLosses) {
     const auto from_disk = metrics();
     ASSERT_EQ(from_disk.size(), in_memory.size());
     for (size_t i = 0; i < in_memory.size(); ++i) {
-      // On one rank only the disk makes it full_shard, which adds micro-batches up in another order.
+      // On one rank only the disk makes it full_shard, which sums micro-batches in another order.
       const double own = from_disk[i].at("loss"), expected = in_memory[i].at("loss");
       EXPECT_NEAR(own, expected, ranks == 1 ? 1e-5 * expected : 0);
     }
@@ -207,7 +207,7 @@ TEST_F(TrainRun, StopsOnATermSignalAlone) {
   expect_stop(1, SIGTERM);
 }
 
-// A signal to the last of them alone.
+// Only the last rank gets a signal.
 TEST_F(TrainRun, StopsWhenOneRankIsAsked) {
   Program program(endless(2));
   wait_for_steps(3);
@@ -231,7 +231,7 @@ TEST_F(TrainRun, StopsOnASignalThatCameBeforeItBegan) {
   const auto catches = [&] {  // SIGUSR1
     for (const std::filesystem::path& process : processes()) {
       const std::string status = content(process / "status"), caught = "SigCgt:";
-      if (!has(status, "Name:\tmeshtrain\n")) continue;  // a shell yet
+      if (!has(status, "Name:\tmeshtrain\n")) continue;  // still a shell
       return (std::stoull(status.substr(status.find(caught) + caught.size()), nullptr, 16) >> (SIGUSR1 - 1) & 1) != 0;
     }
     return false;

@@ -1,4 +1,4 @@
-// A run whose disk fails while it writes checkpoints, metrics, shards or an export.
+// The disk of a run fails while it writes checkpoints, metrics, shards or an export.
 
 #include <filesystem>
 #include <fstream>
@@ -30,7 +30,7 @@ TEST_F(TrainResume, ShardsThatTheDiskLostEndTheRunAtThatStep) {
   EXPECT_EQ(contents(checkpoints() / "step-00000003"), before);
 }
 
-// The disk is asked for the last time when the export has read all weights.
+// After the export has read all weights, the disk is checked for the last time.
 TEST_F(TrainResume, ShardsThatTheDiskLostAreNotExported) {
   const fs::path weights = path("weights");
   const Words words = {"--set", "train.export=" + weights.string(), "--set",
@@ -90,7 +90,7 @@ TEST_F(TrainResume, ACheckpointThatWasNotAskedForPreventsNoExport) {
   }
 }
 
-// The first rename tries the place, as does the second, after the last step.
+// The first rename tests the folder, as does the second, after the last step.
 TEST_F(TrainResume, AnExportThatFailsLosesNothingOfARunWithoutCheckpoints) {
   const std::string weights = path("weights").string();
   const Words words = {"--mesh", "dp=auto", "--set", "train.export=" + weights};
@@ -102,7 +102,7 @@ TEST_F(TrainResume, AnExportThatFailsLosesNothingOfARunWithoutCheckpoints) {
   again.emplace_back("--resume");
   const Ending exported = train(2, again);
   EXPECT_EQ(exported.status, 0) << exported.err;
-  EXPECT_TRUE(has(exported.out, "all steps of train.steps are made")) << exported.out;
+  EXPECT_TRUE(has(exported.out, "the checkpoint has all steps of train.steps")) << exported.out;
   EXPECT_TRUE(std::filesystem::exists(path("weights/model.safetensors")));
 }
 

@@ -2,13 +2,13 @@
 
 #include "tests/tools/train_program.h"
 
-// Hosts that have files of their own: tests/support/two_hosts, one rank on each.
+// Hosts with their own files: tests/support/two_hosts, one rank on each.
 namespace meshtrain::testing {
 namespace {
 
 class DataOnTwoHosts : public TrainProgram {
  protected:
-  /// The folder `own` of both hosts, with the tokens; the recipe reads them there.
+  /// Creates the folder `own` on both hosts, with the tokens; the recipe reads them there.
   DataOnTwoHosts() {
     std::filesystem::create_directories(own);
     std::filesystem::create_directories(disk);
@@ -38,7 +38,7 @@ class DataOnTwoHosts : public TrainProgram {
     return run_program(words);
   }
 
-  /// Changes a byte of a file of the second host, and back.
+  /// Changes a byte of a file of the second host and restores it. Returns the message in between.
   std::string complaint_with_changed(const std::string& name, const Words& more = {}) const {
     const auto change = [&](int by) {
       std::fstream file(disk / name, std::ios::in | std::ios::out | std::ios::binary);

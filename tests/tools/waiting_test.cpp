@@ -1,4 +1,4 @@
-// A rank that waits for another one leaves the cores to those that compute.
+// A rank that waits for another one leaves the cores to ranks that compute.
 #include <unistd.h>
 
 #include <chrono>
@@ -19,7 +19,7 @@ class WaitingRank : public TrainProgram {
  protected:
   int process(int rank) const { return std::stoi(content(path("process." + std::to_string(rank)))); }
 
-  /// Processor time that it has taken so far.
+  /// Returns the processor time of the process so far.
   static double seconds_of(int process) {
     const std::string stat = content("/proc/" + std::to_string(process) + "/stat");
     std::istringstream numbers(stat.substr(stat.rfind(')') + 2));
@@ -29,7 +29,7 @@ class WaitingRank : public TrainProgram {
     numbers >> user >> system;
     return (user + system) / static_cast<double>(sysconf(_SC_CLK_TCK));
   }
-  /// How often its main thread has gone to sleep.
+  /// Returns how often its main thread has gone to sleep.
   static int64_t sleeps_of(int process) {
     const std::string status = content("/proc/" + std::to_string(process) + "/status"),
                       key = "\nvoluntary_ctxt_switches:";

@@ -1,4 +1,4 @@
-// A rank, or a host, that is gone without a word: another rank says which it was and what it was doing.
+// A rank or a host vanishes without a message: another rank reports which one, and what it was doing.
 #include <chrono>
 #include <csignal>
 #include <fstream>
@@ -15,13 +15,13 @@ using Clock = std::chrono::steady_clock;
 
 class WatchedRanks : public TrainProgram {
  protected:
-  /// Has a call of a rank end it (tests/support/faults).
+  /// Makes a call of a rank end the rank (tests/support/faults).
   static std::string kill_at(int rank, const std::string& call) {
     return "[ $OMPI_COMM_WORLD_RANK != " + std::to_string(rank) + " ] || export LD_PRELOAD=" + build_folder() +
            "/tests/libfaults.so MESHTRAIN_FAULTS='" + call + "'";
   }
 
-  /// Any command of meshtrain on two ranks, each started by a shell that runs `prologue` first.
+  /// Runs any command of meshtrain on two ranks; a shell that runs `prologue` first starts each rank.
   static Ending on_two_ranks(const Words& arguments, const std::string& prologue) {
     Words words = {source_folder() + "/tools/ranks", "2", "/bin/sh", "-c", prologue + "\nexec \"$0\" \"$@\""};
     words.push_back(build_folder() + "/meshtrain");
@@ -88,7 +88,7 @@ TEST_F(WatchedRanks, WhileItCleansUpAfterAFailureOfAll) {
 /// Four ranks on two hosts (tests/support/two_hosts).
 class WatchedHosts : public WatchedRanks {
  protected:
-  /// Starts `meshtrain train` and waits for its second step. False where two hosts cannot be made.
+  /// Starts `meshtrain train` and waits for its second step. Returns false when two hosts cannot be made.
   bool start(const Words& arguments = {}) {
     const std::string prologue = "echo $$ >" + path("process").string() + ".$OMPI_COMM_WORLD_RANK; hostname >" +
                                  path("host").string() + ".$OMPI_COMM_WORLD_RANK; exec 2>" + path("err").string() +
@@ -111,13 +111,13 @@ class WatchedHosts : public WatchedRanks {
     return name.substr(0, name.find('\n'));
   }
   void kill_rank(int rank) const { kill(std::stoi(content(path("process." + std::to_string(rank)))), SIGKILL); }
-  /// The launcher, of a rank of its host.
+  /// Returns the process of the launcher on the rank's host.
   int parent_of(int rank) const {
     const std::string stat =
         content("/proc/" + std::to_string(std::stoi(content(path("process." + std::to_string(rank))))) + "/stat");
     return std::stoi(stat.substr(stat.rfind(')') + 4));
   }
-  /// What a rank said.
+  /// Returns the lines that a rank printed.
   std::vector<std::string> told_by(int rank) const {
     std::vector<std::string> found;
     std::istringstream lines(content(path("err." + std::to_string(rank))));
@@ -160,8 +160,8 @@ TEST_F(WatchedHosts, AllRanksOfAHostAreKilled) {
       << ending.err;
 }
 
-/// A launcher that ends ranks one after the other, as slow as one may be: once a rank has said why the job ends, none
-/// says of those that are ended by it that they are lost.
+/// The launcher ends ranks one after the other, as slowly as a launcher may: after one rank has reported why the job
+/// ends, no rank reports the ended ranks as lost.
 TEST_F(WatchedHosts, NothingIsToldAfterTheFirstReason) {
   if (!start(kForever)) GTEST_SKIP() << wait().err;
   std::this_thread::sleep_for(std::chrono::milliseconds(1500));

@@ -1,4 +1,4 @@
-// meshtrain verify as its users meet it.
+// meshtrain verify as its users run it.
 
 #include <gtest/gtest.h>
 
@@ -58,7 +58,7 @@ class Verify : public ::testing::Test {
     words.insert(words.end(), arguments.begin(), arguments.end());
     return run_meshtrain_on_ranks(ranks, words);
   }
-  /// The one line that a mistake ends with, told by one rank.
+  /// Returns the one line that a mistake ends with, printed by one rank.
   std::string complaint(int ranks, const Words& arguments) const {
     const Ending ending = verify(ranks, arguments);
     EXPECT_EQ(ending.status, 2) << ending.err;
@@ -66,7 +66,7 @@ class Verify : public ::testing::Test {
     const size_t begin = ending.err.find("meshtrain: ");
     return begin == std::string::npos ? "" : ending.err.substr(begin, ending.err.find('\n', begin) - begin);
   }
-  /// What is said of `mesh` with the sums of `skipped` left out.
+  /// Returns the report for `mesh` without the sums of `skipped`.
   std::string found(int ranks, const std::string& mesh, const std::string& skipped, const Words& more = {}) const {
     Words words = {"--mesh", mesh, "--inject", "skip-reduce:" + skipped};
     words.insert(words.end(), more.begin(), more.end());
@@ -111,7 +111,7 @@ TEST_F(Verify, ReadsTheRecipesTokens) {
   EXPECT_EQ(ending.status, 0) << ending.err << ending.out;
   EXPECT_TRUE(has(ending.out, path("tokens.bin") + ", 62 samples\n")) << ending.out;
 
-  tokens[20] = 80;  // read by some ranks alone
+  tokens[20] = 80;  // only some ranks read it
   write("tokens.bin", tokens);
   EXPECT_TRUE(has(complaint(2, {"--mesh", "dp=2"}), "token 20 has id 80, beyond the vocabulary of 65"));
 }
@@ -144,7 +144,8 @@ TEST_F(Verify, FindsMissingSumsOverDp) {
 TEST_F(Verify, FindsMissingSumsOfShards) {
   const std::string out = found(2, "dp=2", "dp");
   EXPECT_TRUE(has(out, "the loss of the first step is equal")) << out;
-  EXPECT_TRUE(has(out, "dp ranks keep shards of the gradients: a sum over dp, or what each of its ranks is given"))
+  EXPECT_TRUE(
+      has(out, "dp ranks keep shards of the gradients: a sum over dp, or the input of each of its ranks, is wrong"))
       << out;
 }
 
@@ -166,7 +167,7 @@ TEST_F(Verify, FindsMissingSumsInsideLayers) {
   EXPECT_TRUE(has(out, "the loss of the first step differs")) << out;
   EXPECT_TRUE(has(out, "cp replicas hold the same gradients; cp=2 alone is equal\n")) << out;
   EXPECT_TRUE(has(out, "tp=2 alone is DIFFERENT")) << out;
-  EXPECT_TRUE(has(out, "what tp exchanges inside the layers")) << out;
+  EXPECT_TRUE(has(out, "the communication over tp inside the layers")) << out;
 }
 
 TEST_F(Verify, FindsMissingSumsOfGradientsOverCp) {
@@ -236,7 +237,7 @@ TEST_F(Verify, RefusesWhatItDoesNotKnow) {
   EXPECT_TRUE(has(complaint(1, {path("absent.yaml")}), "absent.yaml"));
   EXPECT_TRUE(has(complaint(2, {"--mesh", "dp=2", "--precision", "fp16_mixed", "--set", "train.precision=fp16_mixed",
                                 "--set", "train.loss_scale.initial=1e12"}),
-                  "the gradients of one rank are not finite already: lower train.loss_scale.initial"));
+                  "the gradients of one rank are not finite: lower train.loss_scale.initial"));
 }
 
 TEST_F(Verify, ComparesFrozenParametersGroupsAndMuon) {

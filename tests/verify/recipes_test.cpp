@@ -15,7 +15,7 @@
 namespace meshtrain::testing {
 namespace {
 
-/// Recipes by the number of ranks of their mesh.
+/// Returns the recipes by the number of ranks of their mesh.
 std::map<int, std::vector<std::string>> recipes() {
   std::map<int, std::vector<std::string>> found;
   for (const auto& entry : std::filesystem::recursive_directory_iterator(source_folder() + "/recipes")) {
@@ -32,7 +32,7 @@ std::map<int, std::vector<std::string>> recipes() {
 TEST(Recipes, ComputeOnTheirMeshWhatOneRankComputes) {
   int64_t count = 0;
   for (const auto& [ranks, files] : recipes()) {
-    // Attention over whole sequences would take most of the time; the chunks that cp cuts them into are all there.
+    // Attention over the full length would take most of the time; all chunks that cp cuts remain.
     std::vector<std::string> words = {"verify", "--shrink", "--set", "train.sequence_length=256"};
     words.insert(words.end(), files.begin(), files.end());
     const Ending ending = run_meshtrain_on_ranks(ranks, words);

@@ -31,7 +31,7 @@ Recipe recipe_with(const ModelShape& shape) {
   return recipe;
 }
 
-/// Shapes as published models have them, and odd ones.
+/// Returns shapes of published models, and unusual ones.
 std::vector<ModelShape> shapes() {
   std::vector<ModelShape> all;
   const auto add = [&](int64_t hidden, int64_t features, int64_t layers, int64_t heads, int64_t kv_heads, int64_t dim,
@@ -70,7 +70,7 @@ bool fits(const ModelShape& shape, int64_t tp) {
          shape.intermediate_size % tp == 0;
 }
 
-/// Calls `check` with every shape on every mesh that it fits, and what it shrinks to.
+/// Calls `check` with every shape on every mesh that it fits, and with the shrunk shape.
 template <class Check>
 void for_each_shrunk(const Check& check) {
   int64_t cases = 0;
@@ -111,13 +111,13 @@ TEST(Shrink, KeepsProportions) {
     EXPECT_NEAR(static_cast<double>(to.hidden_size), std::max(hidden, 8.0), 0.5);
     const double features =
         static_cast<double>(to.hidden_size * from.intermediate_size) / static_cast<double>(from.hidden_size);
-    const double within = static_cast<double>(tp);  // a feature more or less on each rank, at least one
+    const double within = static_cast<double>(tp);  // one feature more or less on each rank, at least one
     EXPECT_NEAR(static_cast<double>(to.intermediate_size), features, within);
     EXPECT_GE(to.intermediate_size, tp);
   });
 }
 
-/// How many rows of the vocabulary each tp rank holds.
+/// Returns the number of vocabulary rows on each tp rank.
 std::vector<int64_t> held(int64_t vocab_size, int64_t tp) {
   const int64_t chunk = (vocab_size + tp - 1) / tp;
   std::vector<int64_t> rows;
@@ -208,7 +208,7 @@ TEST(Shrink, KeepsWhatIsSaidOfSingleParameters) {
   EXPECT_TRUE(frozen(bottom, "model.layers.0.mlp.up_proj.weight"));
   EXPECT_FALSE(frozen(bottom, "model.layers.1.mlp.up_proj.weight")) << "stands for 10, not for 11";
   EXPECT_TRUE(bottom.optimizer.groups.empty());
-  // Of 12 layers one alone is trained, and another is in a group.
+  // Only one of 12 layers is trained, and another one is in a group.
   const Recipe one = shrunk({"model.layers.[0-68-9].*", "model.layers.1?.*", "lm_head.*", "model.norm.*", "*embed*"},
                             {{"model.layers.3.*", 2, {}}, {"*.7.mlp.*", 3, 0.5}});
   EXPECT_TRUE(frozen(one, "model.layers.0.mlp.up_proj.weight"));

@@ -11,11 +11,11 @@
 #define __global__
 #define __device__
 #define __forceinline__ inline __attribute__((always_inline))
-// One for all, as blocks run one after another. By the tag in their symbols' names shared_memory.cpp finds them.
-// (A section of their own would do, but g++ forgets it in templates.)
+// One copy for all blocks, because they run one after another. shared_memory.cpp finds the variables by the tag in
+// their symbols' names. (A separate section would do, but g++ forgets it in templates.)
 #define __shared__ static __attribute__((abi_tag("emulated_shared")))
-// As many nops before the kernel: a function has no other place to keep a number, and machine.cpp compares it with the
-// blocks that are launched. (+ 0: g++ 12 wants a sum, or a literal.)
+// As many nops before the kernel as threads: a function can keep a number nowhere else, and machine.cpp compares it
+// with the blocks that are launched. (+ 0: g++ 12 needs a sum, or a literal.)
 #define __launch_bounds__(threads, ...) __attribute__((patchable_function_entry(threads + 0, threads + 0)))
 
 struct cudaLaunchConfig_t {
@@ -52,7 +52,7 @@ T __shfl_xor_sync(unsigned mask, T value, int distance,
   return value;
 }
 
-// Words that are read and written at once, each access at a multiple of their size.
+// Words that are read and written at once; each access must be aligned to their size.
 template <int kCount>
 struct alignas(kCount * sizeof(unsigned)) EmulatedWord {
   unsigned parts[kCount];
@@ -81,11 +81,11 @@ inline float rsqrtf(float x) {
 inline double rsqrt(double x) {
   return 1.0 / std::sqrt(x);
 }
-/// ex2.approx of a product rounded to fp32, which is what makes large arguments inexact.
+/// Computes ex2.approx of a product rounded to fp32, which makes large arguments inexact.
 inline float __expf(float x) {
   return exp2f(x * 1.442695041f);
 }
-/// 0 for divisors above 2^126, as documented; no number for infinite dividends.
+/// Returns 0 for divisors above 2^126, as documented; not a number for infinite dividends.
 inline float __fdividef(float x, float y) {
   return std::fabs(y) > 0x1p126f ? x * 0.0f : x / y;
 }

@@ -6,8 +6,8 @@
 #include "tests/emulated/machine.h"
 #include "tests/emulated/stream.h"
 
-// What meshtrain's kernels and those who launch them use of CUDA, in place of CUDA's own headers. A launch is over when
-// it returns; what goes wrong in it is thrown there.
+// The part of CUDA that meshtrain's kernels and their callers use, without CUDA's own headers. A launch is complete
+// when it returns, and throws its errors.
 
 struct CUstream_st;
 using cudaStream_t = CUstream_st*;

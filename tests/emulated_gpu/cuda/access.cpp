@@ -13,7 +13,7 @@ thread_local int depth = 0;
 
 int protection_key() {
   static const int key =
-      pkey_alloc(0, PKEY_DISABLE_ACCESS);  // -1 without them; other threads have no access to begin with
+      pkey_alloc(0, PKEY_DISABLE_ACCESS);  // -1 without protection keys; other threads have no access at first
   return key;
 }
 

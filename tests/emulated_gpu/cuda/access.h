@@ -2,10 +2,11 @@
 
 namespace meshtrain::emulated {
 
-/// Of the device's memory, -1 where the CPU has none.
+/// Returns the protection key of the device's memory; -1 when the CPU has none.
 int protection_key();
 
-/// For a new thread: it begins with what the thread that started it may touch.
+/// Removes access to the device's memory. Call on a new thread, which inherits the access of the thread that started
+/// it.
 void deny_access();
 
 }  // namespace meshtrain::emulated

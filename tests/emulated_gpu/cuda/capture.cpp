@@ -12,13 +12,13 @@ namespace {
 
 thread_local cudaStreamCaptureMode mode_of_thread = cudaStreamCaptureModeGlobal;
 
-/// Under the lock of the streams.
+/// Returns the captures in progress. Call under the lock of the streams.
 std::vector<std::shared_ptr<Capture>>& captures() {
   static auto& active = *new std::vector<std::shared_ptr<Capture>>;
   return active;
 }
 
-/// Whether all that the capture's streams were given comes before the origin's last nodes.
+/// Returns true when all work of the capture's streams comes before the origin's last nodes.
 bool is_joined(const Capture& capture) {
   std::set<cudaGraphNode_t> before;
   std::vector<cudaGraphNode_t> open = capture.origin->last_nodes;

@@ -8,19 +8,19 @@
 #include <thread>
 #include <vector>
 
-/// A piece of work kept in a graph.
+/// A piece of work in a graph.
 struct CUgraphNode_st {
   std::function<void()> work;
   std::vector<cudaGraphNode_t> after;
 };
 
 struct CUgraph_st {
-  std::vector<std::unique_ptr<CUgraphNode_st>> nodes;  ///< as they were given
+  std::vector<std::unique_ptr<CUgraphNode_st>> nodes;  ///< in the order in which they were added
 };
 
 namespace meshtrain::emulated {
 
-/// A capture in progress, or one that has ended and is known to events that were recorded in it.
+/// A capture in progress, or one that has ended and that events recorded in it still refer to.
 struct Capture {
   unsigned long long id = 0;
   cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
@@ -32,17 +32,18 @@ struct Capture {
   bool has_ended = false;
 };
 
-/// Keeps `work` for the graph that `stream` is captured for.
+/// Adds `work` to the graph that `stream` is captured for.
 cudaError_t keep(CUstream_st& stream, std::function<void()> work, const std::unique_lock<std::mutex>& lock);
 
-/// For calls that a stream or event in a capture does not allow: spoils it and says so on stderr.
+/// Handles calls that a stream or event in a capture does not allow: invalidates the capture and prints a line to
+/// stderr.
 cudaError_t spoil(Capture& capture, cudaError_t error, const char* call);
 
-/// For calls that CUDA calls potentially unsafe, such as cudaMalloc: refused where this thread captures, unless its
-/// mode or the capture's is relaxed, and where both this thread's mode and another thread's capture are global.
+/// Handles calls that CUDA names potentially unsafe, such as cudaMalloc: refuses them when this thread captures, unless
+/// its mode or the capture's is relaxed, and when both this thread's mode and another thread's capture are global.
 cudaError_t refuse_while_capturing(const char* call);
 
-/// The default stream may not be used while a blocking stream is captured.
+/// Refuses the default stream while a blocking stream is captured.
 cudaError_t refuse_implicit(const CUstream_st& stream, const char* call, const std::unique_lock<std::mutex>& lock);
 
 }  // namespace meshtrain::emulated

@@ -10,17 +10,17 @@
 namespace meshtrain::emulated {
 namespace {
 
-/// Device memory counts as the device's, everything else as the host's.
+/// The sides of a copy. Device memory belongs to the device, all other memory to the host.
 struct Sides {
   bool from_device = false, to_device = false;
-  bool is_pageable = false;  ///< host memory that is not pinned takes part
+  bool is_pageable = false;  ///< true: one side is host memory that is not pinned
 };
 
 cudaError_t look_at(const void* target, const void* source, size_t bytes, cudaMemcpyKind kind, Sides& sides) {
   if (target == nullptr || source == nullptr) return refuse(cudaErrorInvalidValue, "a copy from or to nullptr");
   sides.from_device = device_of(source, bytes) >= 0;
   sides.to_device = device_of(target, bytes) >= 0;
-  // What begins on the device has to end there.
+  // Memory that begins on the device must end there.
   if ((!sides.from_device && device_of(source, 1) >= 0) || (!sides.to_device && device_of(target, 1) >= 0)) {
     return refuse(cudaErrorInvalidValue, "a copy of " + std::to_string(bytes) + " bytes goes beyond its allocation");
   }
@@ -34,7 +34,8 @@ cudaError_t look_at(const void* target, const void* source, size_t bytes, cudaMe
   return cudaSuccess;
 }
 
-/// CUDA returns from copies with pageable memory when they are done, or the memory may be used again.
+/// Gives `work` to the stream, or runs it: CUDA returns from copies with pageable memory when they are complete, or
+/// when the memory may be used again.
 cudaError_t give_or_run(cudaStream_t stream, bool is_synchronous, std::function<void()> work, const char* call) {
   if (!is_synchronous) return tell(try_give(stream, std::move(work)));
   {

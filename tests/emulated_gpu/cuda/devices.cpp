@@ -22,7 +22,7 @@ constexpr int kMostDevices = 64;
 thread_local int current = 0;
 std::atomic<bool> in_use[kMostDevices];
 
-/// The machine's GPUs that the process sees, by CUDA_VISIBLE_DEVICES.
+/// Returns the machine's GPUs that the process sees, according to CUDA_VISIBLE_DEVICES.
 std::vector<int> find_devices() {
   const char* const asked = std::getenv("MESHTRAIN_EMULATED_GPUS");
   const int count = std::min(asked != nullptr ? std::atoi(asked) : 1, kMostDevices);
@@ -32,7 +32,7 @@ std::vector<int> find_devices() {
     for (int device = 0; device < count; ++device) devices.push_back(device);
     return devices;
   }
-  for (;;) {  // what follows the first entry that is no GPU is not seen
+  for (;;) {  // entries after the first that is not a GPU are ignored
     char* end = nullptr;
     const long device = std::strtol(visible, &end, 10);
     if (end == visible || device < 0 || device >= count) return devices;
@@ -47,7 +47,7 @@ const std::vector<int>& devices() {
   return found;
 }
 
-/// Of the machine and the device's number on it.
+/// Returns an id made of the machine and the device's number on it.
 cudaUUID_t uuid_of(int device) {
   char host[256] = {};
   gethostname(host, sizeof host - 1);

@@ -6,10 +6,10 @@ namespace meshtrain::emulated {
 
 int device_count();
 
-/// The device of this thread; it is in use from here on.
+/// Returns the device of this thread and marks it as in use.
 int use_current_device();
 
-/// Whether the process has made a context on `device`.
+/// Returns true when the process has a context on `device`.
 bool is_in_use(int device);
 
 }  // namespace meshtrain::emulated

@@ -5,7 +5,7 @@
 
 #include "devices.h"
 
-// The few functions of the driver that LibTorch looks up by name. Others are there and refuse.
+// The few functions of the driver that LibTorch looks up by name. Others exist and return errors.
 namespace meshtrain::emulated {
 namespace {
 

@@ -6,16 +6,16 @@
 
 namespace meshtrain::emulated {
 
-/// Remembers `error` as this thread's last one, unless it is none, and returns it.
+/// Returns `error`, and stores it as this thread's last error unless it is success.
 cudaError_t tell(cudaError_t error);
 
-/// A line on stderr, for what CUDA would give no reason for; returns tell(error).
+/// Prints a line to stderr, because CUDA would give no reason. Returns tell(error).
 cudaError_t refuse(cudaError_t error, const std::string& why);
 
-/// The device cannot be used any more: work that was given to it has thrown `why`.
+/// Makes the device unusable: its work has thrown `why`.
 void fail_device(const std::string& why);
 
-/// cudaErrorUnknown after fail_device().
+/// Returns cudaErrorUnknown after fail_device().
 cudaError_t device_error();
 
 }  // namespace meshtrain::emulated

@@ -22,7 +22,7 @@ bool is_known(cudaEvent_t event, const Lock&) {
   return events().contains(event);
 }
 
-/// For cudaEventQuery and cudaEventSynchronize.
+/// Checks the argument of cudaEventQuery and cudaEventSynchronize.
 cudaError_t check_question(cudaEvent_t event, const char* call) {
   {
     const Lock lock(lock_of_streams());
@@ -52,7 +52,7 @@ cudaError_t record(cudaEvent_t event, CUstream_st& stream, const Lock& lock) {
   return cudaSuccess;
 }
 
-/// `stream` becomes part of the event's capture.
+/// Adds `stream` to the event's capture.
 cudaError_t join(CUstream_st& stream, CUevent_st& event) {
   Capture& capture = *event.capture;
   if (capture.has_ended) return refuse(cudaErrorCapturedEvent, "a stream waits for an event of a capture that is over");

@@ -7,7 +7,7 @@
 
 struct CUgraphExec_st {
   std::shared_ptr<std::vector<std::function<void()>>> work;
-  meshtrain::emulated::Mark last;  ///< after its last launch: it runs once at a time
+  meshtrain::emulated::Mark last;  ///< end of its last launch: only one runs at a time
 };
 
 namespace meshtrain::emulated {

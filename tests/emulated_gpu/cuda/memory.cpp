@@ -20,12 +20,12 @@ namespace meshtrain::emulated {
 namespace {
 
 constexpr size_t kPage = 4096;
-constexpr int kNewBytes = 0xff;  // NaN of every kind
+constexpr int kNewBytes = 0xff;  // NaN in every floating dtype
 
 struct Range {
   size_t bytes = 0;
-  int device = -1;       ///< of host memory: -1
-  bool is_ours = false;  ///< pinned memory of cudaHostAlloc
+  int device = -1;       ///< -1 for host memory
+  bool is_ours = false;  ///< true: pinned memory of cudaHostAlloc
 };
 
 struct Memory {
@@ -180,7 +180,7 @@ cudaError_t cudaFreeHost(void* data) {
     Lock lock(lock_of_streams());
     for (int device = 0; device < device_count(); ++device) wait_for_device(device, lock);
   }
-  note_pinned(data, 0, false);  // copies from and to it are asynchronous until here
+  note_pinned(data, 0, false);  // until here copies from and to it were asynchronous
   std::free(data);
   return tell(device_error());
 }

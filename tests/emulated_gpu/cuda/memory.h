@@ -2,13 +2,13 @@
 
 #include <cstddef>
 
-// Memory of the emulated GPU, for what has to know whose memory it is given.
+// Memory of the emulated GPU, for code that must know the owner of memory.
 namespace meshtrain::emulated {
 
-/// The device that the whole of [data, data + bytes) lies on, in one allocation; -1 for everything else.
+/// Returns the device that has all of [data, data + bytes) in one allocation; -1 otherwise.
 int device_of(const void* data, size_t bytes);
 
-/// Tells that host memory is pinned, or no longer: copies from and to it are asynchronous. cudaHostAlloc does by
+/// Marks host memory as pinned or not: copies from and to pinned memory are asynchronous. cudaHostAlloc calls this
 /// itself.
 void note_pinned(void* data, size_t bytes, bool is_pinned);
 

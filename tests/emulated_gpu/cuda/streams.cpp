@@ -17,12 +17,12 @@
 namespace meshtrain::emulated {
 namespace {
 
-/// Whose work this thread does.
+/// The stream whose work this thread does.
 thread_local CUstream_st* at_work = nullptr;
 
 thread_local bool is_of_stream = false;
 
-/// Never taken down: threads of streams outlive main().
+/// Global state, never destroyed: threads of streams outlive main().
 struct All {
   std::mutex mutex;
   std::vector<CUstream_st*> streams;
@@ -35,7 +35,7 @@ All& all() {
   return everything;
 }
 
-/// Under the lock. xorshift64.
+/// Returns a random number (xorshift64). Call under the lock.
 uint64_t random_number() {
   uint64_t& state = all().random;
   static const bool is_seeded = [&] {
@@ -82,7 +82,7 @@ void finish(CUstream_st& stream) {
   stream.changed.notify_all();
 }
 
-/// By the stream's thread. While it waits, who wants this stream wants that one.
+/// Waits on the stream's thread. Meanwhile a waiter for this stream also counts for the other.
 void wait_for_other(CUstream_st& stream, const Mark& mark, Lock& lock) {
   stream.waits_for = mark.stream;
   if (stream.wanted > 0) hurry(*mark.stream);
@@ -141,7 +141,7 @@ CUstream_st& default_stream(int device) {
   return *stream;
 }
 
-/// Common to all that is given to a stream: the stream, or an error.
+/// Checks that are common to all work: returns the stream or an error.
 cudaError_t prepare(cudaStream_t handle, const char* call, const Lock& lock, CUstream_st*& stream) {
   stream = find_stream(handle, lock);
   if (stream == nullptr) return cudaErrorInvalidResourceHandle;
@@ -218,7 +218,7 @@ cudaError_t try_run(cudaStream_t handle, const std::function<void()>& work) {
   CUstream_st* stream = nullptr;
   if (const cudaError_t error = prepare(handle, "work", lock, stream); error != cudaSuccess) return error;
   if (stream->capture != nullptr) return keep(*stream, work, lock);
-  if (stream == at_work) {  // within a piece of its own
+  if (stream == at_work) {  // called by one of its own pieces
     lock.unlock();
     work();
     return cudaSuccess;
@@ -271,7 +271,7 @@ void do_later(std::function<void()> work) {
   }).detach();
 }
 
-/// For cudaStreamCreate.
+/// Makes a stream for cudaStreamCreate.
 CUstream_st* add_stream(unsigned flags, int priority) {
   auto* const stream = new CUstream_st;
   stream->device = use_current_device();

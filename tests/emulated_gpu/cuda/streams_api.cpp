@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kHighest = -5, kLowest = 0;
 
-/// For cudaStreamSynchronize and cudaStreamQuery: may the stream be asked?
+/// Checks the argument of cudaStreamSynchronize and cudaStreamQuery.
 cudaError_t check_question(cudaStream_t handle, const char* call, CUstream_st*& stream) {
   {
     const Lock lock(lock_of_streams());
@@ -99,7 +99,7 @@ cudaError_t cudaDeviceSynchronize() {
   Lock lock(lock_of_streams());
   const int device = use_current_device();
   for (const CUstream_st* const stream : streams_of(device, lock)) {
-    // Work in a capture cannot be waited for, whatever the mode.
+    // Nobody can wait for work in a capture, in any mode.
     if (stream->capture != nullptr) {
       return tell(spoil(*stream->capture, cudaErrorStreamCaptureUnsupported, __func__));
     }

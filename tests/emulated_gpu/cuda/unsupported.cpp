@@ -2,7 +2,7 @@
 
 #include "errors.h"
 
-// What LibTorch links but the project never calls.
+// Functions that LibTorch links but the project never calls.
 
 using namespace meshtrain::emulated;
 

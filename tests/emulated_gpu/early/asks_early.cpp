@@ -1,4 +1,4 @@
-// Asks LibTorch about CUDA as soon as it is loaded, by LD_PRELOAD: before a program can open LibTorch's CUDA library.
+// Queries LibTorch for CUDA when LD_PRELOAD loads it: before a program can open LibTorch's CUDA library.
 #include <ATen/Context.h>
 
 namespace {

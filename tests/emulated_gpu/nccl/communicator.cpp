@@ -26,7 +26,7 @@ std::vector<ncclComm*>& communicators() {
 
 thread_local std::string last_message;
 thread_local uint64_t polls = 0;
-std::atomic<int> rank_in_world = -1;  // in the first communicator
+std::atomic<int> rank_in_world = -1;  // rank in the first communicator
 
 bool is_known(const ncclComm* comm) {
   const std::lock_guard lock(mutex());
@@ -49,8 +49,8 @@ bool is_sound(const ncclConfig_t* config) {
   return config == nullptr || (config->size == sizeof *config && config->magic == 0xcafebeef);
 }
 
-/// MESHTRAIN_EMULATED_NCCL_ABSENT="rank:name": whether this process is of that rank and does not come to the
-/// communicator of that name.
+/// Checks MESHTRAIN_EMULATED_NCCL_ABSENT="rank:name": returns true when this process has that rank and must stay away
+/// from the communicator of that name.
 bool is_absent(const ncclComm& comm) {
   const char* const asked = std::getenv("MESHTRAIN_EMULATED_NCCL_ABSENT");
   return asked != nullptr && asked == std::to_string(world_rank()) + ":" + comm.name;
@@ -86,7 +86,7 @@ ncclResult_t connect(ncclComm& comm) {
   }
 }
 
-/// Of one color, in order of key and rank.
+/// Makes a communicator of the ranks with one color, in order of key and rank.
 ncclResult_t split(ncclComm& parent, int color, int key, ncclComm* child, ncclComm_t* result) {
   std::vector<Note> notes(static_cast<size_t>(parent.size));
   const Note mine{.kind = 1, .color = color, .key = key};
@@ -107,11 +107,11 @@ ncclResult_t split(ncclComm& parent, int color, int key, ncclComm* child, ncclCo
   child->parent = &parent;
   const ncclResult_t connected = connect(*child);
   child->parent = nullptr;
-  *result = child;  // also where it failed: its maker aborts it
+  *result = child;  // also on failure: the caller aborts it
   return connected;
 }
 
-/// NCCL keeps a communicator, even an aborted one, until no graph has operations of it.
+/// Waits: NCCL keeps a communicator, even an aborted one, until no graph has its operations.
 void wait_for_graphs(const ncclComm& comm, const char* call, const std::function<bool()>& gives_up) {
   if (comm.in_graphs == 0) return;
   std::fprintf(stderr, "emulated NCCL: %s waits until the graphs with operations of group '%s' are destroyed\n", call,
@@ -199,7 +199,7 @@ void abort_all(const std::vector<ncclComm*>& comms) {
     forget_registered(*comm);
     comm->is_gone = true;
   }
-  // It frees memory of the device, for which CUDA waits until all streams are done.
+  // It frees memory of the device: CUDA waits until all streams are idle.
   std::atomic<bool> is_idle = false;
   std::thread waits([&] {
     set_device(*comms.front());
@@ -271,7 +271,7 @@ ncclResult_t ncclCommSplit(ncclComm_t parent, int color, int key, ncclComm_t* co
   }
   if (group_depth() > 0) return refuse(parent, ncclInvalidUsage, "ncclCommSplit in a group is not emulated");
   if (parent->given > 0) return refuse(parent, ncclInvalidUsage, "ncclCommSplit while operations are under way");
-  *comm = nullptr;  // and so until all is done
+  *comm = nullptr;  // stays null until all is complete
   ncclComm* const child = color == NCCL_SPLIT_NOCOLOR ? nullptr : make(config, "");
   if (child != nullptr && config == nullptr) child->is_blocking = parent->is_blocking;
   return start(*parent, [=] { return split(*parent, color, key, child, comm); });
@@ -321,7 +321,8 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* state) {
     return refuse(nullptr, ncclInvalidArgument, "ncclCommGetAsyncError of no communicator");
   }
   ++polls;
-  const bool is_remote = comm->is_ready && comm->shared.has_failed();  // asked first: its own comes before that
+  const bool is_remote =
+      comm->is_ready && comm->shared.has_failed();  // read first: an own error comes before another rank's
   *state = comm->failure;
   if (*state == ncclSuccess && comm->busy > 0) *state = ncclInProgress;
   if (*state == ncclSuccess && is_remote) *state = ncclRemoteError;

@@ -26,7 +26,7 @@ struct Group {
 
 thread_local Group group;
 
-/// Counts while a graph, or a stream, has the operations.
+/// A count of the graphs and streams that have the operations.
 class Count {
  public:
   explicit Count(std::atomic<int>& count) : count_(count) { ++count_; }
@@ -57,8 +57,8 @@ ncclResult_t hand_over(ncclComm& comm, cudaStream_t stream, const std::vector<Op
   }
 }
 
-/// The first collective connects its peers, within the call; of communicators that block. NCCL does so for others, too,
-/// on a thread of its own.
+/// Connects the peers of the first collective during the call, for communicators that block. NCCL does so for others,
+/// too, on its own thread.
 ncclResult_t connect_peers(ncclComm& comm, const std::vector<Operation>& operations) {
   const bool collective = std::any_of(operations.begin(), operations.end(), [](const Operation& operation) {
     return operation.kind != OperationKind::Send && operation.kind != OperationKind::Receive;
@@ -76,7 +76,7 @@ ncclResult_t connect_peers(ncclComm& comm, const std::vector<Operation>& operati
   return ncclSuccess;
 }
 
-/// Half of the time a communicator that does not block is slow to hand its operations over.
+/// Launches the operations. Half of the time a communicator that does not block hands them over late.
 ncclResult_t launch(Group::Part& part) {
   ncclComm& comm = *part.comm;
   const Inside inside(comm);
@@ -115,7 +115,7 @@ bool overlaps(const void* a, size_t a_bytes, const void* b, size_t b_bytes) {
   return first < second + b_bytes && second < first + a_bytes;
 }
 
-/// Bytes that this rank reads and writes.
+/// Returns the bytes that this rank reads and writes.
 std::pair<size_t, size_t> extent(const Operation& operation, const ncclComm& comm) {
   const size_t bytes = operation.count * bytes_of(operation.type), all = bytes * static_cast<size_t>(comm.size);
   const bool is_root = operation.peer == comm.rank;
@@ -138,7 +138,7 @@ std::pair<size_t, size_t> extent(const Operation& operation, const ncclComm& com
   return {0, 0};
 }
 
-/// Input and output may be one place in one way only.
+/// Returns true when input and output may share memory: only one way is valid.
 bool is_in_place(const Operation& operation, const ncclComm& comm, size_t reads, size_t writes) {
   const auto rank = static_cast<size_t>(comm.rank);
   const auto* const input = static_cast<const std::byte*>(operation.input);
@@ -185,28 +185,29 @@ ncclResult_t look_at(const Operation& operation, ncclComm& comm) {
   return ncclSuccess;
 }
 
-/// Symmetric kernels write and read others' windows at the place of this rank's own: the same one on all ranks, of what
-/// is theirs as a whole.
-ncclResult_t place_in_windows(Operation& operation, ncclComm& comm) {
+/// Finds input and output in the symmetric windows. Symmetric kernels access other ranks' windows at this rank's own
+/// offset, so it must be the same on all ranks for memory that every rank has completely.
+ncclResult_t find_in_windows(Operation& operation, ncclComm& comm) {
   if (operation.kind == OperationKind::Send || operation.kind == OperationKind::Receive) return ncclSuccess;
   const auto [reads, writes] = extent(operation, comm);
-  const WindowPlace input = window_place(comm, operation.input, reads);
-  const WindowPlace output = window_place(comm, operation.output, writes);
+  const WindowOffset input = window_offset(comm, operation.input, reads);
+  const WindowOffset output = window_offset(comm, operation.output, writes);
   if ((reads > 0 && !input.ends_inside) || (writes > 0 && !output.ends_inside)) {
     return refuse(&comm, ncclInvalidArgument, std::string(name_of(operation.kind)) + ": it leaves its window");
   }
   if (input.window == 0 || output.window == 0) return ncclSuccess;
   if (operation.kind == OperationKind::AllReduce || operation.kind == OperationKind::ReduceScatter) {
-    operation.input_place = input.offset + 1;
+    operation.input_offset = input.offset + 1;
   }
   if (operation.kind == OperationKind::AllReduce || operation.kind == OperationKind::AllGather) {
-    operation.output_place = output.offset + 1;
+    operation.output_offset = output.offset + 1;
   }
   operation.windows = input.window << 32 | output.window;
   return ncclSuccess;
 }
 
-/// NCCL reads and writes registered memory of others in place, so that all ranks have to register theirs, or none.
+/// Returns which tensors are registered. NCCL accesses other ranks' registered memory in place, so all ranks must
+/// register theirs, or none.
 int registration_of(const Operation& operation, const ncclComm& comm) {
   if (operation.kind == OperationKind::Send || operation.kind == OperationKind::Receive) return 0;
   const auto [reads, writes] = extent(operation, comm);
@@ -228,10 +229,10 @@ ncclResult_t add(const Operation& operation, ncclComm* comm, cudaStream_t stream
   if (part->stream != stream) return refuse(comm, ncclInvalidUsage, "one communicator on two streams in a group");
   part->operations.push_back(operation);
   part->operations.back().registered = registration_of(operation, *comm);
-  return place_in_windows(part->operations.back(), *comm);
+  return find_in_windows(part->operations.back(), *comm);
 }
 
-/// A call on its own is a group of one.
+/// Issues an operation. A call outside a group is a group of one.
 ncclResult_t issue(const Operation& operation, ncclComm* comm, cudaStream_t stream) {
   ++group.depth;
   const ncclResult_t result = add(operation, comm, stream);

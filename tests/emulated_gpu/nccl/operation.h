@@ -13,26 +13,26 @@ struct Operation {
   OperationKind kind = OperationKind::AllReduce;
   const void* input = nullptr;
   void* output = nullptr;
-  size_t count = 0;  ///< elements, as the call says it
+  size_t count = 0;  ///< number of elements, as in the call
   ncclDataType_t type = ncclFloat32;
   ncclRedOp_t reduce = ncclSum;
   int peer = 0;        ///< the other rank, or the root
-  int registered = 0;  ///< of a collective: 1 when its input is, 2 when its output is, 3 when both are
-  // The windows and offsets of a collective whose input and output lie in symmetric windows, from 1 on.
-  uint64_t windows = 0, input_place = 0, output_place = 0;
+  int registered = 0;  ///< for a collective: 1 when its input is registered, 2 when its output is, 3 when both are
+  // Windows, from 1 on, and offsets of a collective whose input and output are in symmetric windows.
+  uint64_t windows = 0, input_offset = 0, output_offset = 0;
 };
 
 const char* name_of(OperationKind kind);
 
-/// 0 for a type that is not emulated.
+/// Returns the size of a type; 0 for a type that is not emulated.
 size_t bytes_of(ncclDataType_t type);
 
-/// Does a group's operations, all at once, by the thread of their stream. Fails `comm` where the other ranks do not
-/// agree with them, and then does not return until it is aborted, as a kernel of NCCL would not.
+/// Runs a group's operations, all at once, on the thread of their stream. Fails `comm` when other ranks do not agree
+/// with them, and then returns only after it is aborted, like a kernel of NCCL.
 void carry_out(ncclComm& comm, const std::vector<Operation>& operations);
 
-/// sum or maximum of `count` elements of all `inputs` in their order, into `output`; what is shorter than fp32 is added
-/// up in fp32.
+/// Writes the sum or maximum of `count` elements of all `inputs`, in their order, to `output`. Types narrower than fp32
+/// are summed in fp32.
 void reduce(const std::vector<const void*>& inputs, void* output, size_t count, ncclDataType_t type, ncclRedOp_t how);
 
 }  // namespace meshtrain::emulated

@@ -26,7 +26,7 @@ struct OfBFloat16 {
 template <typename T>
 T add(T a, T b) {
   if constexpr (std::is_integral_v<T>) {
-    return static_cast<T>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));  // goes around
+    return static_cast<T>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));  // wraps around
   } else {
     return a + b;
   }

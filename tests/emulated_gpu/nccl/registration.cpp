@@ -18,10 +18,10 @@ struct Registered {
   ncclComm* comm;
   uintptr_t begin;
   size_t bytes;
-  uint64_t window = 0;  ///< WindowPlace::window
+  uint64_t window = 0;  ///< WindowOffset::window
 };
 
-/// Of the process.
+/// The memory registered in the process.
 struct Memory {
   std::mutex mutex;
   std::map<uintptr_t, size_t> allocated;   // by ncclMemAlloc
@@ -78,7 +78,7 @@ bool is_registered(const ncclComm& comm, const void* data, size_t bytes) {
   return false;
 }
 
-WindowPlace window_place(const ncclComm& comm, const void* data, size_t bytes) {
+WindowOffset window_offset(const ncclComm& comm, const void* data, size_t bytes) {
   const auto begin = reinterpret_cast<uintptr_t>(data);
   const std::lock_guard lock(memory().mutex);
   for (const auto& [handle, range] : memory().registered) {
@@ -135,7 +135,7 @@ ncclResult_t ncclMemFree(void* data) {
     memory().allocated.erase(found);
   }
   {
-    const DeviceAccess access;  // it does not wait as cudaFree() does: who still reads it reads no numbers
+    const DeviceAccess access;  // does not wait as cudaFree() does: later readers get NaN
     std::memset(data, 0xff, bytes);
   }
   return cudaFree(data) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;

@@ -14,7 +14,7 @@ namespace meshtrain::emulated {
 
 struct Shared::Header {
   std::atomic<int32_t> arrived, sizes, parted, failed;
-  std::atomic<uint64_t> come, gone;  ///< to and from meetings, all ranks together
+  std::atomic<uint64_t> come, gone;  ///< ranks that have entered and left meetings, summed over all meetings
   std::atomic<int32_t> is_taken[kMostRanks];
   Note notes[kMostRanks];
 };
@@ -40,7 +40,7 @@ bool Shared::open(const std::string& name, int size, int rank, const std::functi
   rank_ = rank;
   bytes_ = sizeof(Header) + sizeof(Mailbox) * static_cast<size_t>(size * size);
   const int file = shm_open(name.c_str(), O_CREAT | O_RDWR, 0600);
-  // New bytes are zeros, which is where everything begins.
+  // New bytes are zeros, the initial value of everything.
   if (file < 0 || ftruncate(file, static_cast<off_t>(bytes_)) != 0) throw std::runtime_error("no shared memory");
   void* const memory = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
   close(file);

@@ -10,7 +10,7 @@
 namespace meshtrain::emulated {
 namespace {
 
-/// One way, between this rank and another.
+/// A transfer in one direction between this rank and another.
 struct Transfer {
   Heading heading;
   std::byte* data = nullptr;
@@ -21,11 +21,11 @@ std::string text_of(const Heading& heading) {
   return std::string(name_of(static_cast<OperationKind>(heading.kind))) + " of " + std::to_string(heading.count) +
          " elements of type " + std::to_string(heading.type) + ", reduction " + std::to_string(heading.reduce) +
          ", root " + std::to_string(heading.root) + ", registered " + std::to_string(heading.registered) +
-         ", windows " + std::to_string(heading.windows) + " at " + std::to_string(heading.input_place) + " and " +
-         std::to_string(heading.output_place) + ", number " + std::to_string(heading.number);
+         ", windows " + std::to_string(heading.windows) + " at " + std::to_string(heading.input_offset) + " and " +
+         std::to_string(heading.output_offset) + ", number " + std::to_string(heading.number);
 }
 
-/// All that a group's operations send and receive, each pair of ranks in order, and what they do when it is there.
+/// The sends and receives of a group's operations, in order for each pair of ranks, and the work after their arrival.
 class Exchange {
  public:
   explicit Exchange(ncclComm& comm)
@@ -77,7 +77,7 @@ class Exchange {
     if (operation.kind != OperationKind::Send && operation.kind != OperationKind::Receive) ++comm_.operations;
   }
 
-  /// False when the communicator was aborted, or ranks do not agree.
+  /// Runs all transfers. Returns false when the communicator was aborted, or ranks do not agree.
   bool run() {
     for (;;) {
       bool is_done = false, moved = false;
@@ -117,8 +117,8 @@ class Exchange {
             .registered = operation.registered,
             .count = operation.count,
             .windows = operation.windows,
-            .input_place = operation.input_place,
-            .output_place = operation.output_place,
+            .input_offset = operation.input_offset,
+            .output_offset = operation.output_offset,
             .number = is_pair ? 0 : comm_.operations + 1};
   }
 
@@ -130,7 +130,7 @@ class Exchange {
     receives_[static_cast<size_t>(peer)].push_back({heading_of(operation), data, bytes, 0});
   }
 
-  /// When everyone's part is there, which lies apart from the output: that may be the input, too.
+  /// Reduces when the parts of all ranks have arrived. They are not in the output, which may be the input, too.
   void reduce_later(const Operation& operation, const std::byte* mine) {
     const size_t bytes = operation.count * bytes_of(operation.type);
     std::vector<const void*> inputs(static_cast<size_t>(comm_.size));
@@ -183,8 +183,8 @@ class Exchange {
   bool disagrees_ = false;
 };
 
-/// MESHTRAIN_EMULATED_NCCL_FAIL="rank:n": whether this process is of that rank and does its n-th group of operations
-/// since it was asked for that.
+/// Checks MESHTRAIN_EMULATED_NCCL_FAIL="rank:n": returns true when this process has that rank and runs its n-th group
+/// of operations since the variable was set.
 bool is_to_fail() {
   static std::mutex mutex;
   static std::string asked_before;

@@ -1,5 +1,5 @@
-// Operators that LibTorch has for CUDA alone, which meshtrain calls: attention's kernels, products of halves into fp32.
-// What they demand of their arguments is demanded here; results have the shapes, dtypes and orders of CUDA's.
+// Operators that LibTorch has only for CUDA and that meshtrain calls: attention kernels, products of halves into fp32.
+// They check the same requirements as CUDA's, and their results have CUDA's shapes, dtypes and memory orders.
 #include <ATen/ATen.h>
 #include <torch/library.h>
 
@@ -17,7 +17,7 @@ using Gradients = std::tuple<Tensor, Tensor, Tensor>;
 
 constexpr int64_t kEfficientRows = 32;
 
-/// What any of them wants. [B, H, m, D], [B, K, n, D]
+/// Checks the requirements of all kernels. q [B, H, m, D], k and v [B, K, n, D].
 void check(const char* name, const Tensor& q, const Tensor& k, const Tensor& v, bool causal, int64_t multiple,
            int64_t largest, bool halves, bool shares_heads) {
   TORCH_CHECK(q.dim() == 4 && k.dim() == 4 && k.sizes() == v.sizes() && q.size(3) == k.size(3), name, ": ", q.sizes(),
@@ -38,7 +38,7 @@ Tensor repeated(const Tensor& x, int64_t times) {
   return x.to(at::kFloat).repeat_interleave(times, 1);
 }
 
-/// Output in the order of [B, m, H, D]; log-sum-exp [B, H, m], fp32.
+/// Returns the output in memory order [B, m, H, D], and the log-sum-exp [B, H, m] in fp32.
 std::tuple<Tensor, Tensor> attend(const Tensor& q, const Tensor& k, const Tensor& v, bool causal,
                                   std::optional<double> scale) {
   const int64_t times = q.size(1) / k.size(1);
@@ -124,7 +124,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> efficient_backward(const Tensor& grad
   check("efficient backward", q, k, v, causal, multiple, 1 << 16, /*halves=*/false, /*shares_heads=*/false);
   TORCH_CHECK(lse.dim() == 3 && lse.size(2) == padded(q.size(2)), "efficient backward: log-sum-exp ", lse.sizes());
   auto [dq, dk, dv] = attend_backward(grad_out, q, k, v, out, lse.narrow(2, 0, q.size(2)).contiguous(), causal, scale);
-  const Tensor beyond = lse.narrow(2, q.size(2), lse.size(2) - q.size(2));  // queries that are not there
+  const Tensor beyond = lse.narrow(2, q.size(2), lse.size(2) - q.size(2));  // padding queries
   const Tensor no_number = at::where(beyond.isposinf(), 0.0, NAN).sum();
   return {dq + no_number.to(dq.scalar_type()), dk, dv, none()};
 }

@@ -1,6 +1,6 @@
-// Variable-length flash attention, which LibTorch has for CUDA alone. What it demands of its arguments is demanded
-// here, and what it reads without asking; results have the shapes, dtypes and orders of CUDA's. Computed by the
-// definition, with a mask, and in the order of the stream: no value is read by the host.
+// Variable-length flash attention, which LibTorch has only for CUDA. It checks the requirements that CUDA's version
+// has, also the unchecked ones. Results have CUDA's shapes, dtypes and memory orders. They are computed by the
+// definition, with a mask, in stream order: the host reads no value.
 #include <ATen/ATen.h>
 #include <torch/library.h>
 
@@ -45,12 +45,12 @@ void check(const char* name, const Tensor& q, const Tensor& k, const Tensor& v, 
   check_lengths(name, ends_k, k);
   TORCH_CHECK(ends_q.sizes() == ends_k.sizes(), name, ": ", ends_q.sizes(), " and ", ends_k.sizes());
   TORCH_CHECK(max_q > 0 && max_k > 0 && dropout == 0, name, ": longest ", max_q, " and ", max_k, ", dropout ", dropout);
-  // From 1 on, flash turns query heads into queries, which counts on one query in every sequence.
+  // From 1 on, flash turns query heads into queries, and assumes one query in every sequence.
   TORCH_CHECK(max_q > 1 || q.size(1) == k.size(1) || q.size(0) + 1 == ends_q.size(0), name, ": one query of several");
 }
 
-/// Which sequence each row is of, where it is in it, and how long that is: [n], int64. Without indices, as lengths that
-/// are not written yet may be any.
+/// For each row its sequence, its position in it, and the sequence's length: [n], int64. Uses no indices, because
+/// lengths that are not written yet may have any value.
 struct Rows {
   Rows(const Tensor& ends, int64_t count) {
     const int64_t sequences = ends.size(0) - 1;
@@ -62,14 +62,14 @@ struct Rows {
     length = (holds * (end - first)).sum(0);
     in_none = holds.sum(0).eq(0);
   }
-  /// 0, but no number for rows that the kernel does not come to.
+  /// Returns 0, or NaN for rows that the kernel does not reach.
   Tensor computed(int64_t longest) const {
     return at::where(in_none.logical_or(offset.ge(longest)), kNan, 0.0).to(at::kFloat);
   }
   Tensor sequence, offset, length, in_none;
 };
 
-/// Scores [H, T, U] in fp32, minus infinity where a key is not seen. Causal is from the last of both on.
+/// Returns scores [H, T, U] in fp32, minus infinity where a key is not seen. Causal aligns the ends of both.
 Tensor scores_of(const Tensor& q, const Tensor& keys, const Rows& of_q, const Rows& of_k, bool causal, double scale) {
   const auto down = [](const Tensor& x) { return x.unsqueeze(1); };
   Tensor seen = down(of_q.sequence).eq(of_k.sequence);
@@ -96,7 +96,7 @@ FlashForward forward(const Tensor& q, const Tensor& k, const Tensor& v, const st
   const Rows of_q(*ends_q, q.size(0)), of_k(*ends_k, k.size(0));
   const int64_t heads = q.size(1);
   const Tensor scores = scores_of(q, of_all_heads(k, heads), of_q, of_k, causal, scale_of(q, scale));
-  const Tensor lse = scores.logsumexp(2), none = lse.eq(-kInfinity);  // of no key: 0, and infinity
+  const Tensor lse = scores.logsumexp(2), none = lse.eq(-kInfinity);  // without keys: 0 and infinity
   const Tensor shares = (scores - lse.masked_fill(none, kInfinity).unsqueeze(2)).exp();
   const Tensor computed = of_q.computed(max_q.expect_int());
   const Tensor out =

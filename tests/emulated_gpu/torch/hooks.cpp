@@ -1,4 +1,4 @@
-// What LibTorch asks of its CUDA library by other ways than operators.
+// The functions besides operators that LibTorch calls in its CUDA library.
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
@@ -6,7 +6,7 @@
 
 #include <mutex>
 
-// Of libc10_cuda.so, in none of its headers.
+// A function of libc10_cuda.so that no header declares.
 namespace c10::cuda::_internal {
 void setHasPrimaryContext(bool (*)(DeviceIndex));
 }  // namespace c10::cuda::_internal
@@ -14,7 +14,7 @@ void setHasPrimaryContext(bool (*)(DeviceIndex));
 namespace at {
 namespace {
 
-// As LibTorch's does, when it is loaded.
+// LibTorch's library does this when it is loaded.
 [[maybe_unused]] const bool has_told = [] {
   c10::cuda::_internal::setHasPrimaryContext([](DeviceIndex) { return true; });
   return true;
@@ -24,7 +24,7 @@ void free_pinned(void* memory) {
   if (memory != nullptr) C10_CUDA_CHECK(cudaFreeHost(memory));
 }
 
-// Nothing is kept for the next one: a copy that is under way holds its tensors.
+// Keeps nothing for reuse: a copy in progress holds its tensors.
 class PinnedAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {
@@ -38,7 +38,7 @@ class PinnedAllocator final : public c10::Allocator {
 
 }  // namespace
 
-// By this name LibTorch finds it.
+// LibTorch finds the hooks by this name.
 struct CUDAHooks final : CUDAHooksInterface {
   explicit CUDAHooks(CUDAHooksArgs) {}
 

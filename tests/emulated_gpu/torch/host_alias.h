@@ -6,17 +6,17 @@
 
 namespace meshtrain::emulated {
 
-/// Tensors of the emulated GPU as the CPU's operators take them: the same memory under another device. It keeps no
-/// memory alive; whoever runs an operator on aliases sees to it that theirs is there.
+/// Views of tensors of the emulated GPU that the CPU's operators accept: the same memory with another device. They keep
+/// no memory alive; the code that runs an operator on aliases must do that.
 class HostAliases {
  public:
-  /// The alias of a tensor of the GPU; the same one for the same tensor.
+  /// Returns the alias of a tensor of the GPU, always the same one for the same tensor.
   at::Tensor of(const at::Tensor& tensor);
-  /// Of what an operator gave back: the tensor whose alias it is; a view of a tensor's memory; else a new tensor, which
-  /// `is_new` says, with room for the result, whose values are not copied.
+  /// Returns the GPU tensor for an operator's result: the tensor whose alias it is, a view of a tensor's memory, or a
+  /// new tensor (`is_new`) with memory for the result, whose values are not copied.
   at::Tensor original(const at::Tensor& result, bool* is_new);
-  /// Tensors that the operator has made larger have room of their own on the GPU, where the values are not copied.
-  /// Returns them with their aliases.
+  /// Returns the tensors that the operator has resized, with their aliases. They get new memory on the GPU; values are
+  /// not copied.
   std::vector<std::pair<at::Tensor, at::Tensor>> grown();
 
   c10::Device device() const { return device_; }
@@ -37,10 +37,10 @@ class HostAliases {
   std::vector<Pair> pairs_;
 };
 
-/// A tensor of `storage` with the sizes, strides, offset and dtype of `like`.
+/// Returns a tensor of `storage` with the sizes, strides, offset and dtype of `like`.
 at::Tensor with_storage(const c10::Storage& storage, const at::Tensor& like, c10::DispatchKey device);
 
-/// Memory of the current GPU.
+/// Allocates memory of the current GPU.
 c10::Storage gpu_storage(size_t bytes);
 
 }  // namespace meshtrain::emulated

@@ -1,4 +1,4 @@
-// Operators that make tensors of the emulated GPU, change what memory they have, or copy between it and the host.
+// Operators that make tensors of the emulated GPU, change their memory, or copy between GPU and host.
 #include <ATen/ATen.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/InferSize.h>
@@ -22,7 +22,7 @@ c10::cuda::OptionalCUDAGuard on(std::optional<c10::Device> device) {
   return c10::cuda::OptionalCUDAGuard(device && device->has_index() ? device : std::nullopt);
 }
 
-/// What is not written is no number: memory that had another tensor before still has that one's values.
+/// Fills unwritten memory with NaN: otherwise it would have the values of an earlier tensor.
 at::Tensor poisoned(at::Tensor tensor) {
   const size_t bytes = tensor.storage().nbytes();
   if (bytes == 0) return tensor;
@@ -49,7 +49,7 @@ at::Tensor empty_strided(at::IntArrayRef sizes, at::IntArrayRef strides, std::op
                                                     dtype.value_or(at::kFloat)));
 }
 
-/// The same memory, seen otherwise.
+/// Returns a view of the same memory.
 at::Tensor seen_as(const at::Tensor& self, at::IntArrayRef sizes, at::IntArrayRef strides, int64_t offset) {
   at::Tensor view = at::detail::make_tensor<c10::TensorImpl>(c10::TensorImpl::VIEW, c10::Storage(self.storage()),
                                                              self.key_set(), self.dtype());
@@ -112,7 +112,7 @@ at::Tensor& copy(at::Tensor& self, const at::Tensor& from, bool non_blocking) {
   const bool as_it_is = self.scalar_type() == from.scalar_type() && self.is_contiguous() && from.is_contiguous() &&
                         self.sizes() == from.sizes();
   if (between && non_blocking && as_it_is && host.is_pinned()) {
-    // As CUDA's allocator of pinned memory would: nobody gets it before the copy is done.
+    // Like CUDA's allocator of pinned memory: the memory is not reused before the copy is complete.
     const c10::Storage kept = host.storage();
     give(stream, [kept, to = self.mutable_data_ptr(), values = from.const_data_ptr(), bytes = self.nbytes()] {
       std::memcpy(to, values, bytes);

@@ -1,4 +1,4 @@
-// LibTorch's operators on the emulated GPU: the CPU's, on the same memory, in the order of the current stream.
+// LibTorch's operators on the emulated GPU: those of the CPU, on the same memory, in the order of the current stream.
 #include <ATen/ATen.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/cuda/CUDAStream.h>
@@ -17,10 +17,10 @@ namespace {
 using c10::IValue;
 using torch::jit::Stack;
 
-// Whose results the host needs at once: CUDA refuses them in a capture.
+// Operators whose results the host needs at once: CUDA refuses them in a capture.
 constexpr std::array<std::string_view, 5> kHostWaits = {"aten::_local_scalar_dense", "aten::equal", "aten::nonzero",
                                                         "aten::masked_select", "aten::_unique2"};
-// That take indices of the CPU beside a tensor of a GPU.
+// Operators that take CPU indices with a GPU tensor.
 constexpr std::array<std::string_view, 2> kTakeHostTensors = {"aten::index", "aten::_index_put_impl_"};
 
 template <size_t kSize>
@@ -32,7 +32,7 @@ cudaStream_t current_stream() {
   return c10::cuda::getCurrentCUDAStream().stream();
 }
 
-/// The arguments as the CPU takes them.
+/// The arguments for the CPU's operator.
 class Arguments {
  public:
   Arguments(const c10::OperatorHandle& op, const Stack& given) : op_(op) {
@@ -41,7 +41,7 @@ class Arguments {
 
   const Stack& stack() const { return stack_; }
   HostAliases& aliases() { return aliases_; }
-  /// Whether the host's memory is read, which may change when the operator is issued.
+  /// Returns true when an argument is host memory, which may change after the operator is issued.
   bool has_host_memory() const { return has_host_memory_; }
 
  private:
@@ -78,13 +78,13 @@ class Arguments {
   bool has_host_memory_ = false;
 };
 
-/// A result of the CPU and the memory of the GPU that it goes to.
+/// A result on the CPU and its memory on the GPU.
 struct Result {
   at::Tensor host;
   void* gpu;
 };
 
-/// What an operator gave back as tensors of the GPU; those whose values have to be moved are added to `moved`.
+/// Returns an operator's results as tensors of the GPU; adds those whose values must be copied to `moved`.
 IValue on_gpu(const IValue& value, HostAliases& aliases, std::vector<Result>& moved) {
   const auto one = [&](const at::Tensor& host) {
     if (!host.defined()) return host;
@@ -109,7 +109,7 @@ void copy_values(const std::vector<Result>& results) {
   }
 }
 
-/// Random numbers are the CPU's, which others draw as well.
+/// Returns true for operators that draw random numbers; these come from the CPU's generator, which others use too.
 bool draws(const c10::FunctionSchema& schema) {
   return schema.argumentIndexWithName("generator").has_value();
 }
@@ -123,7 +123,7 @@ bool has_room_to_grow(const c10::FunctionSchema& schema, const Stack& given) {
   return false;
 }
 
-/// The arguments that a schema says are given back, as they were given.
+/// Returns the arguments that the schema returns, as they were given.
 Stack written(const c10::FunctionSchema& schema, const Stack& given) {
   Stack results;
   for (size_t i = 0; i < given.size(); ++i) {
@@ -167,7 +167,7 @@ void compute(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) {
     run(stream, call);
     return;
   }
-  call();  // for the shapes of the results, whose values come when the graph is launched
+  call();  // for the shapes of the results; the values are computed at the graph's launch
   if (moved.empty()) return;
   std::vector<void*> targets;
   for (const Result& result : moved) targets.push_back(result.gpu);

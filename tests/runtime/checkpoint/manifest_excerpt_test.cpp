@@ -7,7 +7,7 @@
 namespace meshtrain {
 namespace {
 
-/// "model.x" of [rows, 8], of which each of `ranks` files has a row range, cut in two columns.
+/// Returns a manifest of "model.x" [rows, 8]: each of `ranks` files has a range of rows, cut into two columns.
 Manifest manifest_of(int64_t ranks, int64_t rows) {
   Manifest manifest;
   manifest.head.state = {12, 96, 11, 1, TrainingState::LossScale{1024, 5}};
@@ -83,7 +83,7 @@ TEST(ManifestExcerpt, SaysTheStateAndWhichTensorsThereAre) {
   EXPECT_TRUE(excerpt.head.recipe.empty());
 }
 
-// What a rank of 16,384 is sent of its own pieces is what a rank of 16 is sent: larger numbers are a byte longer.
+// A rank of 16,384 gets as much about its pieces as a rank of 16; only larger numbers take a byte more.
 TEST(ManifestExcerpt, OfARankDoesNotGrowWithTheRanks) {
   const auto bytes = [](int64_t ranks) {
     const Manifest manifest = manifest_of(ranks, 4 * ranks);

@@ -1,4 +1,4 @@
-// Exports and imports go through a model without holding it.
+// Exports and imports process a model without holding all of it.
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 
 constexpr double kMiB = 1 << 20;
 
-/// "VmHWM" and the like of this process, in MiB.
+/// Returns "VmHWM" or a similar value of this process, in MiB.
 double memory(const std::string& key) {
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);) {
@@ -27,10 +27,10 @@ double memory(const std::string& key) {
   return 0;
 }
 
-/// The most memory, mapped files included, that `action` takes beyond what there was, in MiB.
+/// Returns the peak memory, including mapped files, that `action` takes beyond the present memory, in MiB.
 template <class Action>
 double growth(const Action& action) {
-  std::ofstream("/proc/self/clear_refs") << "5";  // the peak is what there is now
+  std::ofstream("/proc/self/clear_refs") << "5";  // resets the peak
   const double before = memory("VmRSS");
   action();
   return memory("VmHWM") - before;
@@ -78,11 +78,11 @@ TEST(ConvertMemory, DoesNotGrowWithTheModel) {
   GTEST_SKIP() << "the sanitizer keeps freed memory";
 #endif
   if (memory("VmHWM") == 0 || !std::ofstream("/proc/self/clear_refs")) GTEST_SKIP() << "no /proc to measure with";
-  convert(1);  // what is made once
+  convert(1);  // allocates what is made once
   const Peak shallow = convert(2), deep = convert(20);
   const double largest = 384 * 768 * 4 / kMiB;
   ASSERT_GT(deep.model - shallow.model, 80 * largest);
-  const double mapped = 2;  // what the system may map of a file around a byte that is read, when it comes from the disk
+  const double mapped = 2;  // the system may map this much of a file around a byte read from the disk
   for (const auto& [few, many] : {std::pair(shallow.writing, deep.writing), {shallow.reading, deep.reading}}) {
     EXPECT_LT(many, 6 * largest + mapped) << "MiB of a model of " << deep.model;
     EXPECT_LT(many, few + 2 * largest + mapped) << "MiB of a model of " << deep.model;

@@ -29,7 +29,7 @@ class DatasetTest : public ::testing::Test {
 
   DatasetTest() { recipe_.tokens = folder_.path() / "tokens.bin"; }
 
-  /// Token i has id i + 10.
+  /// Writes tokens; token i has id i + 10.
   void write_tokens(int64_t count) {
     std::vector<int64_t> ids(static_cast<size_t>(count));
     std::iota(ids.begin(), ids.end(), 10);
@@ -39,7 +39,7 @@ class DatasetTest : public ::testing::Test {
   std::string refusal() const {
     return message<InputError>([&] { open(); });
   }
-  /// Inputs, then labels.
+  /// Returns inputs, then labels.
   static std::vector<int64_t> sample(const Dataset& dataset, int64_t g) {
     std::vector<int64_t> both(2 * kS, -1);
     dataset.read(g, both.data(), both.data() + kS);
@@ -120,10 +120,10 @@ TEST_F(DatasetTest, ShufflePermutesEachEpochAnewByTheSeedAlone) {
   const Dataset dataset = open(1);
   std::vector<std::vector<int64_t>> epochs;
   for (int64_t epoch = 0; epoch < 3; ++epoch) {
-    std::vector<int64_t> places;
-    for (int64_t i = 0; i < 100; ++i) places.push_back(dataset.index_in_file(epoch * 100 + i));
-    EXPECT_EQ(std::set<int64_t>(places.begin(), places.end()).size(), 100u);
-    epochs.push_back(places);
+    std::vector<int64_t> indices;
+    for (int64_t i = 0; i < 100; ++i) indices.push_back(dataset.index_in_file(epoch * 100 + i));
+    EXPECT_EQ(std::set<int64_t>(indices.begin(), indices.end()).size(), 100u);
+    epochs.push_back(indices);
   }
   EXPECT_NE(epochs[0], epochs[1]);
   EXPECT_NE(epochs[1], epochs[2]);
@@ -175,11 +175,11 @@ TEST_F(DatasetTest, FindsAnIdBeyondTheVocabularyWhereverItIs) {
 TEST_F(DatasetTest, SamplesALargeFileAndChecksWhatItReads) {
   constexpr int64_t kTokens = (int64_t{300} << 20) / 2 / 5 * 5;
   write_file(recipe_.tokens, "");
-  std::filesystem::resize_file(recipe_.tokens, 2 * kTokens);  // zeros, and no room on the disk
+  std::filesystem::resize_file(recipe_.tokens, 2 * kTokens);  // zeros that take no space on the disk
   const auto put = [&](int64_t token) {
     std::fstream(recipe_.tokens, std::ios::in | std::ios::out | std::ios::binary).seekp(2 * token).write("\xff\xff", 2);
   };
-  put(40'000);  // in the second block of 64 KiB, which is not among the samples
+  put(40'000);  // in the second block of 64 KiB, which has no samples
   const Dataset dataset = open();
   EXPECT_EQ(sample(dataset, 1), std::vector<int64_t>(2 * kS, 0));
   EXPECT_TRUE(has(message<InputError>([&] { sample(dataset, 8000); }), "token 40000 has id 65535"));
@@ -192,10 +192,10 @@ TEST(Permutation, IsABijectionOfEverySize) {
     std::vector<bool> hit(static_cast<size_t>(size));
     const Permutation permutation(size, 99);
     for (int64_t i = 0; i < size; ++i) {
-      const int64_t place = permutation(i);
-      ASSERT_TRUE(place >= 0 && place < size);
-      EXPECT_FALSE(hit[static_cast<size_t>(place)]) << size;
-      hit[static_cast<size_t>(place)] = true;
+      const int64_t index = permutation(i);
+      ASSERT_TRUE(index >= 0 && index < size);
+      EXPECT_FALSE(hit[static_cast<size_t>(index)]) << size;
+      hit[static_cast<size_t>(index)] = true;
     }
   }
   EXPECT_THROW(Permutation(0, 1), std::invalid_argument);
@@ -222,16 +222,16 @@ TEST(Permutation, PutsEachPlaceEquallyOftenInFront) {
   }
   const double expected = static_cast<double>(kEpochs) / kSize;
   for (int64_t i = 0; i < kSize; ++i) EXPECT_NEAR(front[static_cast<size_t>(i)], expected, 5 * std::sqrt(expected));
-  for (int64_t i = 1; i < kSize; ++i) {  // neighbours are not neighbours any more
+  for (int64_t i = 1; i < kSize; ++i) {  // neighbours do not stay neighbours
     EXPECT_NEAR(second[static_cast<size_t>(i)], kEpochs / 9.0, 6 * std::sqrt(kEpochs / 9.0));
   }
 }
 
-TEST(Permutation, StaysWhatItIs) {  // a resumed run must find the order that it began with
-  std::vector<int64_t> places;
+TEST(Permutation, StaysWhatItIs) {  // a resumed run needs the order that it began with
+  std::vector<int64_t> indices;
   const Permutation permutation(1000, mix(42, 3));
-  for (int64_t i = 0; i < 6; ++i) places.push_back(permutation(i));
-  EXPECT_EQ(places, (std::vector<int64_t>{481, 453, 971, 505, 256, 792}));
+  for (int64_t i = 0; i < 6; ++i) indices.push_back(permutation(i));
+  EXPECT_EQ(indices, (std::vector<int64_t>{481, 453, 971, 505, 256, 792}));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Whatever bytes the files of a data set have, they are samples or are refused in one line.
+// The files of a data set, with any bytes, are read as samples or refused in one line.
 
 #include <gtest/gtest.h>
 
@@ -16,7 +16,7 @@ namespace {
 
 constexpr int64_t kS = 8, kVocabulary = 300;
 
-/// Reads all there is, in every way. Returns whether it could be read.
+/// Reads everything in every way. Returns whether that was possible.
 bool expect_no_surprise(const SourceRecipe& recipe) {
   const auto one_line = [](const InputError& error) {
     EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos) << error.what();
@@ -52,7 +52,7 @@ std::string as_bytes(const std::vector<uint16_t>& ids) {
 
 class DataFuzz : public ::testing::Test {
  protected:
-  DataFuzz() : ids_(2048) {  // a page, behind which nothing is mapped
+  DataFuzz() : ids_(2048) {  // a page, after which nothing is mapped
     for (size_t i = 0; i < ids_.size(); ++i) ids_[i] = static_cast<uint16_t>(i * 7 % 250);
     recipe_.tokens = folder_.path() / "x.bin";
     recipe_.layout = "stream";

@@ -6,7 +6,7 @@
 
 namespace meshtrain::testing {
 
-/// An index of Megatron, field by field.
+/// The fields of a Megatron index.
 struct MegatronFields {
   std::string magic = std::string("MMIDIDX\0\0", 9);
   uint64_t version = 1;
@@ -29,7 +29,7 @@ struct MegatronFields {
   }
 };
 
-/// The index of sequences of these lengths that lie end to end in a file of ids of `width` bytes, a document each.
+/// Returns the index of adjacent sequences of these lengths, one document each, in a file of ids of `width` bytes.
 inline MegatronFields megatron_fields(uint8_t code, int64_t width, const std::vector<int32_t>& lengths) {
   MegatronFields fields;
   fields.code = code;

@@ -19,7 +19,7 @@ class MegatronTest : public ::testing::Test {
   std::filesystem::path tokens() const { return folder_.path() / "corpus_text_document.bin"; }
   std::filesystem::path index() const { return folder_.path() / "corpus_text_document.idx"; }
 
-  /// Ids `first`, `first` + 1, ... as a file of Megatron's that its index takes in this order.
+  /// Writes ids `first`, `first` + 1, ... as a Megatron file whose index has them in this order.
   template <class Id>
   void write(const MegatronFields& fields, int64_t count, int64_t first = 10) {
     std::vector<int64_t> ids(static_cast<size_t>(count));
@@ -74,7 +74,7 @@ TEST_F(MegatronTest, EveryWholeNumberIsRead) {
 TEST_F(MegatronTest, SequencesAreTakenInTheOrderOfTheIndex) {
   MegatronFields fields;
   fields.lengths = {3, 0, 2, 4, 1};
-  fields.pointers = {14, 0, 2, 6, 2};  // apart, out of order, side by side, and one twice
+  fields.pointers = {14, 0, 2, 6, 2};  // apart, out of order, adjacent, and one twice
   fields.documents = {0, 1, 1, 3, 5};
   write<uint16_t>(fields, 10);
   EXPECT_EQ(all(), (std::vector<int64_t>{17, 18, 19, 11, 12, 13, 14, 15, 16, 11}));

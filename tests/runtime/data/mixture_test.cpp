@@ -64,7 +64,7 @@ TEST(Interleave, IsTheSameFarOut) {
   EXPECT_NEAR(static_cast<double>(before[0]) / static_cast<double>(far), 0.7, 1e-9);
 }
 
-TEST(Interleave, StaysWhatItIs) {  // a resumed run must find the order that it began with
+TEST(Interleave, StaysWhatItIs) {  // a resumed run needs the order that it began with
   const Interleave interleave({2, 1, 1});
   std::vector<size_t> sources;
   for (int64_t g = 0; g < 12; ++g) sources.push_back(interleave.at(g).source);
@@ -75,7 +75,7 @@ class MixtureTest : public ::testing::Test {
  protected:
   static constexpr int64_t kS = 4;
 
-  /// A file of so many samples whose tokens are 100 * name and on.
+  /// Writes a file of `samples` samples with tokens from 100 * name on.
   MixedSourceRecipe source(int64_t name, int64_t samples, double weight) {
     MixedSourceRecipe source;
     source.tokens = folder_.path() / (std::to_string(name) + ".bin");
@@ -99,8 +99,8 @@ TEST_F(MixtureTest, EachSourceHasEpochsOfItsOwn) {
     EXPECT_EQ(mixture.num_samples(), 14);
     std::vector<std::vector<int64_t>> samples(2);
     for (int64_t g = 0; g < 400; ++g) {
-      const Mixture::Location place = mixture.locate(g);
-      samples.at(place.source).push_back(place.sample);
+      const Mixture::Location location = mixture.locate(g);
+      samples.at(location.source).push_back(location.sample);
     }
     EXPECT_EQ(samples[0].size(), 300u);
     EXPECT_EQ(mixture.counts(400), (std::vector<int64_t>{300, 100}));

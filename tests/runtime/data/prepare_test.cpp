@@ -207,7 +207,7 @@ TEST(InspectTokens, MeasuresDocuments) {
   EXPECT_EQ(documents({256, 1, 2}), "documents     2 by separator 256, of 1 to 2 tokens") << "the last has no end";
   EXPECT_EQ(documents({1, 2, 3}), "documents     1 by separator 256, of 3 to 3 tokens");
   EXPECT_FALSE(has(inspected(scratch.path() / "tokens", "uint16", 0), "documents"));
-  std::vector<int64_t> long_one((size_t{1} << 16) * 2 + 3, 7);  // longer than what is read at once
+  std::vector<int64_t> long_one((size_t{1} << 16) * 2 + 3, 7);  // longer than one read
   long_one.insert(long_one.end(), {256, 7, 7});
   EXPECT_EQ(documents(long_one), "documents     2 by separator 256, of 2 to 131076 tokens");
 }

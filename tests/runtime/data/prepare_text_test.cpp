@@ -24,7 +24,7 @@ using testing::ScratchFolder;
 using testing::SmallDisk;
 using testing::write_file;
 
-/// Bytes, with a token before and behind each text, that counts its texts and fails at one of them.
+/// A tokenizer of bytes, with a token before and after each text. Counts its texts and fails at one of them.
 class CountingTokenizer final : public Tokenizer {
  public:
   explicit CountingTokenizer(int64_t fails_at = -1) : fails_at_(fails_at) {}
@@ -58,7 +58,7 @@ class PrepareText : public ::testing::Test {
 
   void file(const std::string& name, const std::string& text) { write_file(scratch_.path() / "text" / name, text); }
 
-  // The documents of the output.
+  // Returns the documents of the output.
   std::vector<std::string> documents() const {
     const TokenFile tokens(options_.output, options_.dtype);
     std::vector<int64_t> ids(static_cast<size_t>(tokens.size()));
@@ -253,7 +253,8 @@ TEST_F(PrepareText, GoesOnWithThePartsThatAreThere) {
     EXPECT_EQ(message<std::runtime_error>([&] { prepare_text(failing, options_); }), "the machine is gone");
     EXPECT_FALSE(std::filesystem::exists(options_.output));
     ASSERT_TRUE(std::filesystem::exists(parts() / "0.tokens"));
-    write_file(parts() / "1.tokens", content(parts() / "1.tokens").substr(0, 30));  // a file system that lost a piece
+    write_file(parts() / "1.tokens",
+               content(parts() / "1.tokens").substr(0, 30));  // as a file system that lost a piece
     write_file(parts() / "39.tokens.partial", "half");
 
     options_.threads = 4 - threads;
@@ -300,7 +301,7 @@ TEST_F(PrepareText, IsDoneByOneAtATime) {
   EXPECT_EQ(documents(), (Texts{"text"}));
 }
 
-// Files in the place of the parts belong to somebody else.
+// Files with the names of the parts belong to somebody else.
 TEST_F(PrepareText, RemovesNothingThatItDidNotWrite) {
   file("a", "text");
   const auto refusal = [&] { return message<InputError>([&] { prepare_text(tokenizer_, options_); }); };
@@ -339,7 +340,7 @@ TEST_F(PrepareText, KeepsPartsWhosePlanCannotBeRead) {
   EXPECT_EQ(prepare_text(tokenizer_, options_).kept_parts, 1);
 }
 
-// The file system has no locks here.
+// This file system has no locks.
 TEST_F(PrepareText, NeverJoinsPartsOfAnotherRun) {
   file("a", "text");
   testing::inject_faults("flock:/lock:ENOLCK");

@@ -115,7 +115,7 @@ TEST(OutputFile, AppearsWholeOrNotAtAll) {
   EXPECT_FALSE(std::filesystem::exists(folder.path() / "out.partial"));
 }
 
-/// Bytes of the file that the system has in memory, and those of its pages.
+/// Returns the bytes of the file that the system has in memory, and the bytes of its pages.
 std::pair<int64_t, int64_t> cached_bytes(const std::filesystem::path& path) {
   const int64_t page = sysconf(_SC_PAGESIZE);
   const auto size = static_cast<size_t>(std::filesystem::file_size(path));
@@ -140,7 +140,7 @@ TEST(OutputFile, LargeFilesNeedNotStayInMemory) {
   }
   OutputFile file(folder.path() / "out", PageCache::Dropped);
   const size_t half = bytes.size() / 2;
-  file.write_at(static_cast<int64_t>(half), bytes.data() + half, half);  // in any order, in any size
+  file.write_at(static_cast<int64_t>(half), bytes.data() + half, half);  // in any order and size
   size_t size = 1;
   for (size_t begin = 0; begin < half; begin += size, size *= 3) {
     size = std::min(size, half - begin);
@@ -150,7 +150,7 @@ TEST(OutputFile, LargeFilesNeedNotStayInMemory) {
   const auto [in_memory, all] = cached_bytes(file.path());
   struct statfs system;
   ASSERT_EQ(statfs(folder.path().c_str(), &system), 0);
-  if (system.f_type != TMPFS_MAGIC) {  // which has nowhere else
+  if (system.f_type != TMPFS_MAGIC) {  // tmpfs keeps all files in memory
     EXPECT_LT(in_memory, all / 2) << "of " << all;
   }
   EXPECT_TRUE(content(file.path()) == bytes);

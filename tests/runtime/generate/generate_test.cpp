@@ -1,5 +1,5 @@
-// What one rank generates: what transformers generates (tests/fixtures, written by generate.py), and with the cache
-// what the model says without.
+// One rank generates what transformers generates (tests/fixtures, written by generate.py), and with the cache the same
+// as without.
 
 #include "runtime/generate/generate.h"
 
@@ -47,7 +47,7 @@ struct Loaded {
   LanguageModel model;
 };
 
-/// Tokens of fixtures, any.
+/// Returns some tokens of fixtures.
 std::vector<int64_t> some_ids(int64_t count, int64_t seed = 1) {
   std::vector<int64_t> ids;
   for (int64_t i = 0; i < count; ++i) ids.push_back((seed + 31 * i + 7 * i * i) % 97);
@@ -63,7 +63,7 @@ TEST_P(Generate, GreedyTokensAreThoseOfTransformers) {
   for (const nlohmann::json& each : all) {
     const std::vector<int64_t> prompt = each.at("prompt"), wanted = each.at("tokens");
     ASSERT_GE(wanted.size(), 64u);
-    for (const int64_t at_once : {512, 5, 1}) {  // how much of the prompt is computed at once makes no difference
+    for (const int64_t at_once : {512, 5, 1}) {  // the number of prompt tokens computed at once makes no difference
       GenerateOptions options{static_cast<int64_t>(wanted.size()), {}, {}, at_once};
       EXPECT_EQ(generate(loaded.model, prompt, 0, options).tokens, wanted) << prompt.size() << " " << at_once;
     }
@@ -79,7 +79,7 @@ TEST_P(Generate, WithTheCacheLogitsAreThoseWithout) {
   for (int64_t length = kPrompt; length <= kLength; ++length) {
     const at::Tensor cached = loaded.model.next(next, cache).whole();
     EXPECT_EQ(cache.length(), length);
-    // All of it again, by the attention that trains.
+    // Computes everything again with the attention used in training.
     const at::Tensor before = at::tensor(std::vector<int64_t>(ids.begin(), ids.begin() + length), at::kLong);
     const Sequence sequence{SequenceLayout::whole(length),
                             make_rotary(loaded.source.shape, at::arange(length), at::kDouble, at::kCPU)};
@@ -140,7 +140,7 @@ TEST(GenerateOne, MemoryOfALongPromptIsThatOfAPiece) {
     generate(loaded.model, some_ids(length), 0, {1, {}, {}, 16});
     return memory.peak() - before - loaded.model.make_cache(length).num_bytes();
   };
-  const int64_t some = peak(1024);  // the attention's own scores reach over 512 keys at most
+  const int64_t some = peak(1024);  // the attention's scores cover at most 512 keys
   EXPECT_LE(peak(4096), some + some / 20);
 }
 

@@ -17,8 +17,8 @@ namespace {
 
 using testing::random_tensor;
 
-/// Probabilities by id, 0 for those that are left out: transformers' TemperatureLogitsWarper, TopKLogitsWarper and
-/// TopPLogitsWarper one after the other, spelled out.
+/// Returns probabilities by id, 0 for excluded ids: transformers' TemperatureLogitsWarper, TopKLogitsWarper and
+/// TopPLogitsWarper in this order.
 std::vector<double> reference(std::vector<double> scores, const SamplingOptions& options) {
   constexpr double kOut = -std::numeric_limits<double>::infinity();
   for (double& score : scores) score /= options.temperature;
@@ -104,7 +104,7 @@ TEST(Sampling, TopKKeepsWhatIsEqualToTheLast) {
 }
 
 TEST(Sampling, TopPIsOfWhatTopKLeaves) {
-  // 0.4 0.3 of all are 0.57 0.43 of the two.
+  // 0.4 and 0.3 of all are 0.57 and 0.43 of these two.
   const std::vector<double> logits = {std::log(0.4), std::log(0.3), std::log(0.2), std::log(0.1)};
   EXPECT_EQ(ids_left(logits, {1, 2, 0.5, 0}), (std::set<int64_t>{0}));
   EXPECT_EQ(ids_left(logits, {1, 0, 0.5, 0}), (std::set<int64_t>{0, 1}));
@@ -141,7 +141,7 @@ TEST(Sampling, UniformNumbersDependOnSeedSequenceAndPosition) {
   EXPECT_EQ(numbers.size(), 18u);
 }
 
-// Chi-squared of 40,000 draws from 12 candidates: 11 degrees of freedom pass 31.3 one time in a thousand.
+// Chi-squared of 40,000 draws from 12 candidates: with 11 degrees of freedom it exceeds 31.3 once in a thousand.
 TEST(Sampling, TokensAreDrawnAsOftenAsTheyAreLikely) {
   constexpr int kDraws = 40'000;
   const SamplingOptions options{1.3, 12, 1, 0};

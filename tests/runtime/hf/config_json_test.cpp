@@ -20,7 +20,7 @@ using testing::message;
 using testing::ScratchFolder;
 using testing::write_file;
 
-// As the folders published for these models have it.
+// The config.json in the folders published for these models.
 const char* const kSmolLm2 = R"({
   "architectures": ["LlamaForCausalLM"], "attention_bias": false, "attention_dropout": 0.0, "bos_token_id": 1,
   "eos_token_id": 2, "hidden_act": "silu", "hidden_size": 2048, "initializer_range": 0.02, "intermediate_size": 8192,
@@ -60,7 +60,7 @@ const char* const kQwen3 = R"({
   "rope_scaling": null, "rope_theta": 1000000, "sliding_window": null, "tie_word_embeddings": true,
   "torch_dtype": "bfloat16", "transformers_version": "4.51.0", "use_cache": true, "use_sliding_window": false,
   "vocab_size": 151936})";
-// What transformers 5 makes of the same.
+// The same, as transformers 5 writes it.
 const char* const kVersion5 = R"({
   "architectures": ["Qwen3ForCausalLM"], "attention_bias": true, "attention_dropout": 0.0, "dtype": "float32",
   "eos_token_id": 151645, "head_dim": 128, "hidden_act": "silu", "hidden_size": 1024, "initializer_range": 0.02,
@@ -76,7 +76,7 @@ class ConfigJson : public ::testing::Test {
     write_file(file_, text);
     return read_config_json(file_);
   }
-  /// `base` with the keys of `changes` (null removes one).
+  /// Reads `base` with the keys of `changes` (null removes one).
   ModelShape read(const char* base, const json& changes) const {
     json config = json::parse(base);
     config.merge_patch(changes);
@@ -124,7 +124,7 @@ TEST_F(ConfigJson, ReadsLlama3Scaling) {
   EXPECT_EQ(shape.rope_scaling->original_max_position_embeddings, 8192);
 }
 
-// As the pages of these models say to extend their context.
+// The settings that the pages of these models recommend to extend their context.
 const json kLinear = {{"rope_type", "linear"}, {"factor", 2.5}};
 const json kYarn = {{"rope_type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 32768}};
 

@@ -164,8 +164,8 @@ TEST_F(ExportTest, LinksAreFollowed) {
   EXPECT_EQ(refusal(), "cannot export to " + folder_.string() + ": its links lead in a circle");
 }
 
-/// What `ask` says where `folder` is a mount point of `disk`, in a mount namespace of its own; nothing where none can
-/// be made.
+/// Returns what `ask` prints when `folder` is a mount point of `disk`, in a separate mount namespace; nothing when no
+/// namespace can be made.
 std::string said_with_mount(const std::filesystem::path& disk, const std::filesystem::path& folder,
                             const std::function<std::string()>& ask) {
   int ends[2];

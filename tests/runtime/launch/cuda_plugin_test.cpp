@@ -14,7 +14,7 @@
 namespace meshtrain {
 namespace {
 
-/// The operators of meshtrain:: that a CPU computes.
+/// Returns the operators of meshtrain:: that a CPU computes.
 std::vector<c10::OperatorHandle> operators() {
   std::vector<c10::OperatorHandle> all;
   for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {

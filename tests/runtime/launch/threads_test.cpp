@@ -13,7 +13,7 @@ namespace {
 
 using RankProcessors = std::vector<Processors>;
 
-/// As many ranks of one kind.
+/// Returns `count` ranks of one kind.
 RankProcessors operator*(size_t count, const Processors& kind) {
   return RankProcessors(count, kind);
 }
@@ -43,7 +43,7 @@ TEST(Threads, OfUnequalHostsDiffer) {
          "2 threads on rank 0: 4 cores that 2 ranks share; 2 to 16 threads on others");
   expect({small, large, small, large}, HostMap({0, 1, 0, 1}), {2, 8, 2, 8},
          "2 threads on rank 0: 4 cores that 2 ranks share; 2 to 8 threads on others");
-  // A rank bound to a socket beside one that is bound to nothing.
+  // A rank bound to a socket, beside one that is not bound.
   const Processors socket{.cores = 8, .mask = 2};
   expect({large, socket}, one_host(2), {16, 8}, "16 threads on rank 0: 16 cores; 8 to 16 threads on others");
 }
@@ -62,12 +62,12 @@ TEST(Threads, KeepToTheTimeThatAGroupMayUse) {
   EXPECT_EQ(limited.usable(), 2);
   limited.millicores = 300;
   EXPECT_EQ(limited.usable(), 1);
-  // Bound to sockets of their own, in one group.
+  // Each bound to its own socket, in one group.
   const Processors left{.cores = 8, .mask = 1, .millicores = 6000, .quota_group = 5};
   const Processors right{.cores = 8, .mask = 2, .millicores = 6000, .quota_group = 5};
   expect({left, right}, one_host(2), {3, 3},
          "3 threads a rank: a limit of 6 cores on processor time (cpu.max) that 2 ranks share");
-  // Groups of their own.
+  // Separate groups.
   const Processors alone{.cores = 8, .mask = 1, .millicores = 3000, .quota_group = 6};
   EXPECT_EQ(share_threads({left, alone}, one_host(2)), (std::vector<int>{4, 3}));
 }
@@ -80,7 +80,7 @@ TEST(Threads, AreAsManyAsAreAskedFor) {
 TEST(Threads, OfAProcessAreThoseOfItsMask) {
   const Processors all = find_processors();
   Processors first, again;
-  std::thread bound([&] {  // a thread has a mask of its own
+  std::thread bound([&] {  // each thread has its own mask
     cpu_set_t mask;
     sched_getaffinity(0, sizeof mask, &mask);
     int core = 0;

@@ -1,4 +1,4 @@
-// The operators of the model: their CPU siblings against the same formulas in fp64, their Meta siblings against those.
+// The operators of the model: CPU versions against the same formulas in fp64, Meta versions against CPU versions.
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -115,8 +115,8 @@ RmsNorm norm_with(const at::Tensor& weight, const at::Tensor& gradient = {}) {
   return norm;
 }
 
-// The sum and its norm in one are, bit by bit, what they are one after the other; also where the weight's gradient is
-// added to a buffer, and where the norm is computed again.
+// The fused sum and norm have the bits of the separate ones; also when the weight's gradient is added to a buffer, and
+// when the norm is recomputed.
 TEST(RmsNorm, OfASumIsTheSumAndItsNorm) {
   for (const auto& [dtype, tolerance] : kPrecisions) {
     for (const bool recompute : {false, true}) {
@@ -169,7 +169,7 @@ TEST(RmsNorm, TakesStridesNoRowsAndFrozenWeights) {
   const at::Tensor heads = all.narrow(2, 1, 2);
   EXPECT_TRUE(at::equal(rms_norm(heads, weight, kNormEps), rms_norm(heads.contiguous(), weight, kNormEps)));
   const at::Tensor x = leaf_of(heads);
-  rms_norm(x, weight, kNormEps).sum().backward();  // the weight wants no gradient
+  rms_norm(x, weight, kNormEps).sum().backward();  // the weight needs no gradient
   EXPECT_TRUE(x.grad().defined());
   EXPECT_EQ(rms_norm(all.narrow(0, 0, 0), weight, kNormEps).sizes(), (at::IntArrayRef{0, 3, 5, 6}));
 }
@@ -195,7 +195,7 @@ Rotary angles(const std::vector<int64_t>& shape, at::ScalarType dtype) {
   return {angle.cos().to(dtype), angle.sin().to(dtype)};
 }
 
-/// Pairs of features as complex numbers, in fp64.
+/// Rotates pairs of features as complex numbers, in fp64.
 at::Tensor plain_rotation(const at::Tensor& x, const Rotary& rotary) {
   const int64_t half = x.size(-1) / 2;
   const at::Tensor first = x.narrow(-1, 0, half), second = x.narrow(-1, half, half);
@@ -219,7 +219,7 @@ TEST(Rope, ForwardAndBackwardAreTheDefinition) {
   }
 }
 
-/// Queries, keys and values by taking them apart first.
+/// Computes queries, keys and values by splitting them first.
 std::vector<at::Tensor> split_then_rotated(const at::Tensor& qkv, const Rotary& rotary) {
   std::vector<at::Tensor> parts = qkv.split_with_sizes({4, 2, 2}, 2);
   return {rotate(parts[0], rotary), rotate(parts[1], rotary), parts[2]};
@@ -229,7 +229,7 @@ TEST(Rope, SplitAndRotatedInOneIsTheSameBitByBit) {
   for (const auto& [dtype, tolerance] : kPrecisions) {
     const Rotary rotary = angles({5, 1, 3}, dtype);
     const at::Tensor leaf = leaf_of(random_tensor({2, 5, 8, 6}, 1, dtype)), other_leaf = leaf_of(leaf);
-    const at::Tensor qkv = leaf * 2;  // no leaf: is written over
+    const at::Tensor qkv = leaf * 2;  // not a leaf: it is overwritten
     const auto [q, k, v] = split_rotated(qkv, rotary, 4, 2);
     const std::vector<at::Tensor> expected = split_then_rotated(other_leaf * 2, rotary);
     EXPECT_TRUE(q.is_alias_of(qkv) && k.is_alias_of(qkv) && v.is_alias_of(qkv));

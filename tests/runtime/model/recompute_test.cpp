@@ -22,7 +22,7 @@ class CountedHook final : public torch::autograd::PostAccumulateGradHook {
   int* count_;
 };
 
-/// y = tanh(x w), twice as deep, with a leaf whose gradient has a buffer.
+/// The layer y = tanh(x w), applied twice, with a leaf whose gradient has a buffer.
 struct Layer {
   Layer() {
     weight.mutable_grad() = at::zeros_like(weight);

@@ -1,4 +1,4 @@
-// Frequencies that transformers computes: tests/fixtures/rope_frequencies, written by tests/fixtures/generate.py.
+// Frequencies as transformers computes them: tests/fixtures/rope_frequencies, written by tests/fixtures/generate.py.
 
 #include "runtime/model/rope_scaling.h"
 
@@ -30,7 +30,7 @@ std::filesystem::path fixture() {
   return testing::source_folder() + "/tests/fixtures/rope_frequencies";
 }
 
-/// A small llama's config.json with the keys of one case.
+/// Returns a small llama's config.json with the keys of one case.
 ModelShape shape_of(const json& keys) {
   const ScratchFolder folder;
   json config = {{"model_type", "llama"},  {"hidden_size", 16},        {"intermediate_size", 24},
@@ -48,7 +48,7 @@ TEST(RopeScaling, FrequenciesAreThoseOfTransformers) {
   const json cases = json::parse(std::ifstream(fixture() / "cases.json"));
   const SafetensorsFile reference(fixture() / "reference.safetensors");
   ASSERT_GE(cases.size(), 19u);
-  // The same bits where powers are computed with the same instructions as those of the files.
+  // The bits are equal when powers use the same instructions as those of the files did.
   const double tolerance = at::get_cpu_capability() == "AVX2" ? 0 : 1e-6;
   for (const auto& [name, keys] : cases.items()) {
     const ModelShape shape = shape_of(keys);
@@ -91,7 +91,7 @@ class YarnRamp : public ::testing::Test {
     if (!shape_.rope_scaling) shape_.rope_scaling.emplace();
     return *shape_.rope_scaling;
   }
-  /// How much of each unscaled frequency is kept: 1 all of it, 0 a quarter (the factor).
+  /// Returns the kept share of each unscaled frequency: 1 all of it, 0 a quarter (the factor).
   std::vector<double> kept() const {
     const at::Tensor frequencies = rope_frequencies(shape_, at::kDouble).inverse;
     std::vector<double> result;

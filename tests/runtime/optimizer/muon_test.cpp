@@ -13,7 +13,7 @@ namespace {
 
 using testing::random_tensor;
 
-/// Keller Jordan's reference by its formulas, on one whole matrix in fp64.
+/// Computes Keller Jordan's reference by its formulas, for one complete matrix in fp64.
 at::Tensor orthogonalised_by_hand(const at::Tensor& g, int64_t steps) {
   at::Tensor x = g / (g.square().sum().sqrt() + 1e-7);
   if (g.size(0) > g.size(1)) x = x.t();
@@ -139,7 +139,7 @@ TEST(Muon, KeepsOneNumberAnElementAndTheGradients) {
   EXPECT_TRUE(at::equal(model.units[0].buffers()[0].gradients(), before));
 }
 
-/// A mesh of num_tp x num_shards x num_replicas that is not there.
+/// Returns the map for a mesh of num_tp x num_shards x num_replicas that does not exist.
 ReplicaMap replicas_of(int64_t num_tp, int64_t num_shards, int64_t num_replicas) {
   return {MeshLayout({{"dp", num_replicas}, {"cp", num_shards}, {"tp", num_tp}}), 0, {"cp"}, num_shards};
 }
@@ -148,14 +148,14 @@ Group dry_group(int rank, int size) {
   return Group(dry_run_backend(rank, size), "tp", std::vector<int64_t>(static_cast<size_t>(size)), "rank");
 }
 
-// Cut by rows, by columns or not at all over tp, and then anywhere over shards: the owner gets the matrix that was cut,
-// and everyone of its copy its own part of what the owner sends back.
+// A matrix is cut by rows, by columns or not at all over tp, and then at any offset over shards. The owner gets the
+// complete matrix, and each rank of its copy gets its own part back.
 TEST(CutMatrix, IsWholeOnItsOwnerAndCutAgain) {
   const at::TensorOptions options = at::TensorOptions().dtype(at::kDouble);
   for (const auto& [num_tp, num_shards, num_copies] :
        {std::tuple{1, 1, 1}, {2, 1, 2}, {3, 1, 1}, {1, 4, 1}, {2, 3, 2}, {3, 5, 1}}) {
     for (const int64_t dim : {-1, 0, 1}) {
-      const std::vector<int64_t> shape = {8, 10};  // 3 ranks do not divide either
+      const std::vector<int64_t> shape = {8, 10};  // 3 ranks divide neither
       const at::Tensor whole = random_tensor(shape, 5);
       const ReplicaMap replicas = replicas_of(num_tp, num_shards, num_copies);
       const int num_ranks = static_cast<int>(replicas.size());

@@ -15,7 +15,7 @@ namespace {
 
 using testing::random_tensor;
 
-/// A unit of a matrix, a vector and a matrix, with values and gradients of their own.
+/// A unit of a matrix, a vector and a matrix, each with values and gradients.
 struct Fixture {
   explicit Fixture(at::ScalarType dtype = at::kDouble, const std::set<std::string>& frozen = {}) {
     const at::TensorOptions options = at::TensorOptions().dtype(dtype);
@@ -50,7 +50,7 @@ OptimizerRecipe recipe(const std::string& name, const std::string& decay) {
   return recipe;
 }
 
-/// One parameter by the formula, without flat buffers.
+/// Computes one parameter by the formula, without flat buffers.
 at::Tensor adamw_by_hand(at::Tensor w, const std::vector<at::Tensor>& gradients, double rate, double decay) {
   at::Tensor m = at::zeros_like(w), v = at::zeros_like(w);
   for (size_t t = 1; t <= gradients.size(); ++t) {
@@ -105,7 +105,7 @@ TEST(Optimizer, SgdWithMomentumAndDecay) {
   }
 }
 
-// As if they had been multiplied before, bit by bit; in bf16 rounded stochastically, too.
+// The factor gives the bits of gradients multiplied before; in bf16 also with stochastic rounding.
 TEST(Optimizer, TakesAFactorOfTheGradients) {
   for (const char* name : {"adamw", "sgd", "muon"}) {
     for (const at::ScalarType dtype : {at::kDouble, at::kFloat, at::kBFloat16}) {
@@ -117,7 +117,8 @@ TEST(Optimizer, TakesAFactorOfTheGradients) {
       const auto by_hand = make_optimizer(of, before.units, options),
                  by_factor = make_optimizer(of, along.units, options);
       for (int step = 1; step <= 3; ++step) {
-        const at::Tensor factor = at::full({}, 0.37 / step, at::kDouble);  // muon takes no notice of a constant one
+        const at::Tensor factor =
+            at::full({}, 0.37 / step, at::kDouble);  // a constant factor does not change muon's result
         before.set_gradients(step);
         along.set_gradients(step);
         for (const auto& parameter : before.parameters) parameter->tensor.mutable_grad().mul_(factor);
@@ -133,7 +134,8 @@ TEST(Optimizer, TakesAFactorOfTheGradients) {
   }
 }
 
-// What units compute with is written by the update where it lies there for good; other optimizers leave it to Fsdp.
+// AdamW's update writes the rounded weights that units compute with, when their memory is permanent; other optimizers
+// leave that to Fsdp.
 TEST(Optimizer, AdamWWritesRoundedWeightsToo) {
   std::vector<Parameter> parameters;
   for (const char* name : {"a", "b"}) {
@@ -158,7 +160,7 @@ TEST(Optimizer, AdamWWritesRoundedWeightsToo) {
   }
 }
 
-// Whatever the gradients are: the next update is the one that it would have been.
+// A skipped update does not change the next one, whatever the gradients are.
 TEST(Optimizer, ASkippedUpdateLeavesNoTrace) {
   for (const char* name : {"adamw", "sgd", "muon"}) {
     for (const at::ScalarType dtype : {at::kDouble, at::kBFloat16}) {
@@ -214,7 +216,7 @@ TEST(Optimizer, RangesAreFew) {
   EXPECT_EQ(update_ranges(buffer, same).size(), 1u);
 }
 
-// A group's parameters move as in a run of their own with its learning rate and weight decay.
+// A group's parameters move as in a separate run with its learning rate and weight decay.
 TEST(Optimizer, GroupsAreRunsOfTheirOwn) {
   for (const char* name : {"adamw", "sgd"}) {
     OptimizerRecipe grouped = recipe(name, "matrices");

@@ -67,7 +67,7 @@ TEST(StochasticRounding, RefusesWhatItCannotRound) {
   EXPECT_THROW(round_stochastically(at::zeros({1}), at::zeros({1}), {}, 0, 1, 0), std::invalid_argument);
 }
 
-/// What one rank of tp x dp ranks holds of a model, in bf16, with values and gradients that the global index decides.
+/// One rank's part of a model on tp x dp ranks, in bf16; the global index decides values and gradients.
 struct RankOfMesh {
   RankOfMesh(int tp, int tp_rank, int dp, int dp_rank) {
     std::vector<int64_t> ranks(tp);
@@ -107,7 +107,7 @@ struct RankOfMesh {
   std::vector<Unit> units;
 };
 
-/// Every parameter, put together from the shards of all ranks.
+/// Trains, and returns every parameter, assembled from the shards of all ranks.
 std::vector<at::Tensor> train_on_mesh(int tp, int dp, const OptimizerRecipe& recipe) {
   std::vector<at::Tensor> whole;
   for (int t = 0; t < tp; ++t) {
@@ -125,11 +125,11 @@ std::vector<at::Tensor> train_on_mesh(int tp, int dp, const OptimizerRecipe& rec
           if (segment.parameter != &parameter) continue;
           Parameter view = parameter;
           view.tensor = flat.narrow(0, segment.offset, segment.numel).view(parameter.shape);
-          at::Tensor place = whole[i];
+          at::Tensor target = whole[i];
           for (size_t dim = 0; dim < parameter.box.start.size(); ++dim) {
-            place = place.narrow(static_cast<int64_t>(dim), parameter.box.start[dim], parameter.box.size[dim]);
+            target = target.narrow(static_cast<int64_t>(dim), parameter.box.start[dim], parameter.box.size[dim]);
           }
-          place.copy_(view.valid());
+          target.copy_(view.valid());
         }
       }
     }
@@ -154,7 +154,7 @@ TEST(StochasticRounding, EveryMeshRoundsAlike) {
   }
 }
 
-/// A weight of 1 whose steps of 1e-4 the nearest bf16 number never sees: below 1 they are 2^-8 apart.
+/// A weight of 1 with steps of 1e-4, which rounding to the nearest bf16 number loses: below 1 they are 2^-8 apart.
 TEST(StochasticRounding, TinyUpdatesAreMadeInTheMean) {
   constexpr int kSteps = 300;
   for (const char* name : {"adamw", "sgd"}) {

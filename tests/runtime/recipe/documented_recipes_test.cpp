@@ -21,7 +21,7 @@ struct Documented {
   int64_t dp, tp, cp;
 };
 
-/// Configurations A to H of transformers' examples/3D_parallel.py.
+/// Returns configurations A to H of transformers' examples/3D_parallel.py.
 const std::vector<Documented>& documented() {
   static const std::vector<Documented> all = {
       {"a_dp2_tp2", 2, 2, 1}, {"b_dp2_cp2", 2, 1, 2}, {"c_tp2_cp2", 1, 2, 2}, {"d_dp2_tp2_cp2", 2, 2, 2},
@@ -34,13 +34,13 @@ std::filesystem::path source() {
   return testing::source_folder();
 }
 
-/// Weights are not part of the repository: the values are looked at without them.
+/// Loads a recipe without its weights, which are not part of the repository.
 Recipe load(const std::filesystem::path& file, std::vector<std::string> overrides = {}) {
   overrides.emplace_back("model.init=random");
   return load_recipe(source() / "recipes/hf_3d" / file, overrides, "");
 }
 
-/// What the documented recipe and its small sibling share; both fit the ranks they are documented for.
+/// Expects the layout that the documented recipe and its small sibling share; both fit the documented number of ranks.
 void expect_layout(const Recipe& recipe, const Documented& expected) {
   EXPECT_EQ(recipe.parallel.mesh.at("dp"), expected.dp);
   EXPECT_EQ(recipe.parallel.mesh.at("tp"), expected.tp);

@@ -15,8 +15,8 @@ namespace {
 namespace fs = std::filesystem;
 
 struct BadLine {
-  std::string text;      // stands in line 16, after the small recipe
-  std::string expected;  // after the name of the file
+  std::string text;      // line 16, after the small recipe
+  std::string expected;  // text after the name of the file
 };
 
 class RecipeLine : public ::testing::TestWithParam<BadLine> {};
@@ -96,7 +96,7 @@ INSTANTIATE_TEST_SUITE_P(
                               ":16:23: evaluate.weight: unknown key; did you mean \"data.mixture.weight\"?"}));
 
 struct BadMixture {
-  std::string text;  // in the place of data.tokens, line 9
+  std::string text;  // replaces data.tokens, line 9
   std::string expected;
 };
 
@@ -193,9 +193,9 @@ INSTANTIATE_TEST_SUITE_P(
         BadSetting{{"model.family=gpt2"},
                    "--set model.family=gpt2: \"gpt2\" is not one of llama, mistral, qwen2, qwen3"},
         BadSetting{{"model.family=qwen2", "model.attention_bias=true"},
-                   "--set model.attention_bias=true: true is not something that a qwen2 has"},
+                   "--set model.attention_bias=true: true is not supported by family qwen2"},
         BadSetting{{"model.family=qwen3", "model.mlp_bias=true"},
-                   "--set model.mlp_bias=true: true is not something that a qwen3 has"},
+                   "--set model.mlp_bias=true: true is not supported by family qwen3"},
         BadSetting{
             {"train.activation_checkpointing.mode=ful"},
             "--set train.activation_checkpointing.mode=ful: \"ful\" is not one of none, full, selective; did you "
@@ -214,7 +214,7 @@ INSTANTIATE_TEST_SUITE_P(
                    "--set model.init=pretrained: pretrained needs model.hf, the folder with the weights"},
         BadSetting{{"model.hf=/nowhere"}, "--set model.hf=/nowhere: there is no folder /nowhere"}));
 
-// Setting and error of model.rope_scaling.
+// Returns settings of model.rope_scaling and their errors.
 std::vector<BadSetting> bad_scalings() {
   const std::string key = "model.rope_scaling";
   const auto whole = [&](const std::string& map, const std::string& expected) {

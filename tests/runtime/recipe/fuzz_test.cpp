@@ -16,7 +16,7 @@ schedule: {name: "cosine", min_ratio: 1.0e-1}  # a comment
 device: 'cpu'
 )";
 
-/// Whatever the text is, it is a recipe or it is refused in one line.
+/// Expects any text to be a recipe or to be refused in one line.
 void expect_no_surprise(const RecipeFolder& folder, const std::string& text) {
   const std::filesystem::path file = folder.write("r.yaml", text);
   try {

@@ -116,7 +116,7 @@ device: cpu
   EXPECT_EQ(to_yaml(load_recipe(folder.write("elsewhere/recipe.yaml", yaml), {}, "")), yaml);
 }
 
-/// kSmallRecipe with other data.
+/// Returns kSmallRecipe with other data.
 std::string with_data(const std::string& text) {
   std::string recipe = kSmallRecipe;
   const std::string line = "  tokens: tokens.bin\n";

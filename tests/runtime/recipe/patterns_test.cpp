@@ -1,4 +1,4 @@
-// Patterns of parameter names: what they match, and what is said of those that do not fit the model.
+// Patterns of parameter names: their matches, and the errors for patterns that do not fit the model.
 #include "runtime/recipe/patterns.h"
 
 #include <gtest/gtest.h>
@@ -73,8 +73,8 @@ parallel: {fsdp: {unit_layers: 2}}
 }
 
 struct Bad {
-  std::string lines;     // from line 14 on, where train: goes on and optimizer: begins
-  std::string expected;  // after the name of the file
+  std::string lines;     // from line 14 on, within train: and optimizer:
+  std::string expected;  // text after the name of the file
 };
 
 class Pattern : public ::testing::TestWithParam<Bad> {};
@@ -136,7 +136,7 @@ TEST(Validate, NamesARateThatHasNoScheduleToFollow) {
   EXPECT_EQ(input_error([&] {
               resolve(recipe, MeshLayout({{"dp", 1}, {"cp", 1}, {"tp", 1}}));
             }),
-            recipe.places.at("optimizer.muon.adamw_learning_rate") +
+            recipe.locations.at("optimizer.muon.adamw_learning_rate") +
                 ": follows the schedule of optimizer.learning_rate, which is 0: use a "
                 "peak above 0, or leave adamw_learning_rate out");
 }

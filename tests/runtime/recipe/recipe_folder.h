@@ -12,7 +12,7 @@
 
 namespace meshtrain::testing {
 
-/// A recipe that names only what must be named.
+/// A recipe with the required keys only.
 inline const std::string kSmallRecipe = R"(model:
   family: llama
   hidden_size: 64
@@ -45,7 +45,8 @@ class RecipeFolder {
   ScratchFolder folder_;
 };
 
-/// The message of the InputError that `action` throws; a failed expectation when there is none or it has two lines.
+/// Returns the message of the InputError that `action` throws. Fails the test when it throws none or the message has
+/// two lines.
 inline std::string input_error(const std::function<void()>& action) {
   try {
     action();

@@ -128,7 +128,7 @@ TEST(Validate, NamesHeadsThatUlyssesCannotShareOut) {
   Recipe recipe = fitting_recipe();
   ulysses(recipe);
   resolve(recipe, kMesh);                                          // two KV heads on each tp rank
-  resolve(recipe, MeshLayout({{"dp", 1}, {"cp", 2}, {"tp", 4}}));  // one, which is there twice
+  resolve(recipe, MeshLayout({{"dp", 1}, {"cp", 2}, {"tp", 4}}));  // one KV head, which two ranks have
   EXPECT_EQ(
       refusal(ulysses, MeshLayout({{"dp", 1}, {"cp", 4}, {"tp", 4}})),
       "parallel.context.algorithm: ulysses shares the 2 query heads of a tensor-parallel rank out over cp=4, "
@@ -186,18 +186,18 @@ TEST(Validate, NamesWhatDoesNotGoWithADevice) {
               recipe.parallel.backend = "nccl";
               recipe.device = "cpu";
             }),
-            "parallel.backend: nccl moves what is on GPUs, but device is cpu: use device cuda, or backend mpi");
+            "parallel.backend: nccl communicates between GPUs, but device is cpu: use device cuda, or backend mpi");
   EXPECT_EQ(refusal([](Recipe& recipe) {
               recipe.device = "cuda";
               recipe.train.offload_activations = true;
             }),
-            "train.offload_activations: true is done on CPUs alone, but device is cuda: leave it out, or use device: "
+            "train.offload_activations: true works only on CPUs, but device is cuda: leave it out, or use device: "
             "cpu");
   EXPECT_EQ(refusal([](Recipe& recipe) {
               recipe.parallel.backend = "nccl";
               recipe.parallel.fsdp.offload.to = "host";
             }),
-            "parallel.fsdp.offload.to: host is done on CPUs alone, but parallel.backend is nccl: leave it out, or use "
+            "parallel.fsdp.offload.to: host works only on CPUs, but parallel.backend is nccl: leave it out, or use "
             "device: cpu");
   Recipe recipe = fitting_recipe();
   recipe.device = "cuda";
@@ -256,9 +256,9 @@ TEST(Validate, NamesAnIdThatTheFileCannotHold) {
               recipe.data.dtype = "uint8";
               recipe.data.ignore_id = 256;
             }),
-            "data.ignore_id: 256 cannot stand in a file of uint8, whose ids end at 255");
+            "data.ignore_id: 256 does not fit into a file of uint8, whose ids end at 255");
   EXPECT_EQ(refusal([](Recipe& recipe) { recipe.data.documents = 65536; }),
-            "data.documents: 65536 cannot stand in a file of uint16, whose ids end at 65535");
+            "data.documents: 65536 does not fit into a file of uint16, whose ids end at 65535");
 }
 
 TEST(Validate, NamesASeparatorThatTheModelDoesNotHave) {
@@ -269,7 +269,7 @@ TEST(Validate, NamesASeparatorThatTheModelDoesNotHave) {
 
 TEST(Validate, NamesTheSourceThatIsWrong) {
   EXPECT_EQ(refusal([](Recipe& recipe) { recipe.data.documents = kDocumentsOfIndex; }),
-            "data.documents: index is that of a file of Megatron, but data.dtype is uint16: name the id that ends a "
+            "data.documents: index needs a Megatron file, but data.dtype is uint16: name the id that ends a "
             "document, or use dtype megatron");
   EXPECT_EQ(refusal([](Recipe& recipe) {
               recipe.data.mixture.resize(2);
@@ -282,7 +282,7 @@ TEST(Validate, NamesTheSourceThatIsWrong) {
               recipe.evaluate.dtype = "uint8";
               recipe.evaluate.ignore_id = 256;
             }),
-            "evaluate.ignore_id: 256 cannot stand in a file of uint8, whose ids end at 255");
+            "evaluate.ignore_id: 256 does not fit into a file of uint8, whose ids end at 255");
   Recipe megatron = fitting_recipe();
   megatron.data.dtype = "megatron";
   megatron.data.documents = kDocumentsOfIndex;

@@ -1,4 +1,4 @@
-// Files on disks that fail and on file systems that cannot do everything.
+// Files on failing disks and on file systems with fewer features.
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -33,7 +33,7 @@ class DiskFaults : public ::testing::Test {
 
   std::filesystem::path path(const std::string& name) const { return folder_.path() / name; }
 
-  /// Writes 40 MiB past the page cache in place of the file "out", which holds "before".
+  /// Replaces the file "out", which holds "before", with 40 MiB, past the page cache.
   void replace_out() const {
     OutputFile file(path("out"), PageCache::Dropped);
     const std::string block(size_t{8} << 20, 'x');
@@ -41,7 +41,7 @@ class DiskFaults : public ::testing::Test {
     file.finish();
   }
 
-  /// The files beside the one that is written.
+  /// Returns the names of the files beside the one being written.
   std::vector<std::string> names() const {
     std::vector<std::string> names;
     for (const auto& entry : std::filesystem::directory_iterator(folder_.path())) {
@@ -82,7 +82,7 @@ TEST_F(DiskFaults, AFileSystemThatCannotSynchroniseIsNoError) {
   }
 }
 
-// A server of files may do what it is asked, lose the answer and be asked again.
+// A file server may do a rename, lose the answer and get the request again.
 TEST_F(DiskFaults, ARenameWhoseAnswerWasLostIsDone) {
   for (const std::string error : {"ENOENT", "ESTALE"}) {
     write_file(path("out"), "before");
@@ -93,7 +93,7 @@ TEST_F(DiskFaults, ARenameWhoseAnswerWasLostIsDone) {
   }
 }
 
-// Names of files there cannot be listed, and so not be made durable one by one.
+// The names of files there cannot be listed, so the files cannot be made durable one by one.
 TEST_F(DiskFaults, AFolderThatCannotBeReadIsWrittenIn) {
   std::filesystem::create_directory(path("drop"));
   for (const auto& folder : {path(""), path("drop")}) ::chmod(folder.c_str(), folder == path("") ? 0755 : 01733);

@@ -29,7 +29,7 @@ std::string safetensors(const std::string& header, const std::string& data) {
   return std::string(reinterpret_cast<const char*>(&length), 8) + header + data;
 }
 
-/// A file with these tensors.
+/// Writes a file with these tensors.
 void write_tensors(const std::filesystem::path& path, const std::vector<std::pair<std::string, at::Tensor>>& tensors) {
   std::vector<TensorEntry> entries;
   for (const auto& [name, tensor] : tensors) entries.push_back({name, tensor.scalar_type(), tensor.sizes().vec()});
@@ -103,7 +103,7 @@ TEST_F(SafetensorsTest, ABoxIsTheNarrowedWhole) {
       for (size_t dim = 0; dim < shape.size(); ++dim) {
         const int64_t start = static_cast<int64_t>(random() % static_cast<uint64_t>(shape[dim] + 1));
         const int64_t size = static_cast<int64_t>(random() % static_cast<uint64_t>(shape[dim] - start + 1));
-        const bool all = random() % 3 == 0;  // whole dims make longer runs
+        const bool all = random() % 3 == 0;  // complete dims make longer runs
         box.start.push_back(all ? 0 : start);
         box.size.push_back(all ? shape[dim] : size);
         expected = expected.narrow(static_cast<int64_t>(dim), box.start.back(), box.size.back());

@@ -17,9 +17,9 @@ TEST(Log, HasTimesAndLevelsBehindWhatWasThereAndStdoutTheLinesAlone) {
   ::testing::internal::CaptureStdout();
   open_log(file);
   spdlog::info("step {}", 1);
-  open_log(file);  // as a run that is resumed does
+  open_log(file);  // as a resumed run does
   spdlog::warn("warning: a disk");
-  const std::string kept = testing::content(file);  // nothing is kept back in memory
+  const std::string kept = testing::content(file);  // no line is buffered in memory
   EXPECT_EQ(::testing::internal::GetCapturedStdout(), "step 1\nwarning: a disk\n");
   const std::string time = R"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} )";
   EXPECT_TRUE(std::regex_match(kept, std::regex(time + "info: step 1\n" + time + "warning: warning: a disk\n")))

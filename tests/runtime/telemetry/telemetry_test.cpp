@@ -79,7 +79,7 @@ TEST(Metrics, AreCutBackToTheResumedStep) {
     MetricsFile metrics(file, 0);
     for (int64_t step : {1, 2, 3}) metrics.append({step});
   }
-  std::ofstream(file, std::ios::app) << "{\"step\": 4, \"lo";  // died in the middle of a line
+  std::ofstream(file, std::ios::app) << "{\"step\": 4, \"lo";  // the process died within a line
   MetricsFile(file, 2).append({3, 9});
   const std::vector<nlohmann::json> lines = lines_of(file);
   ASSERT_EQ(lines.size(), 3u);
@@ -104,7 +104,7 @@ TEST(JsonLines, SaysWhichStepsHaveNoLine) {
 TEST(Metrics, AFullDiskIsNamed) {
   const ScratchFolder folder;
   MetricsFile metrics(folder.path() / "metrics.jsonl", 0);
-  // A limit on the size of files fails a write as a full disk does, once its signal is ignored.
+  // A limit on the size of files makes a write fail like a full disk, once its signal is ignored.
   rlimit before;
   getrlimit(RLIMIT_FSIZE, &before);
   const rlimit limit{200, before.rlim_max};

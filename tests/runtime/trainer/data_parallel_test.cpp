@@ -1,4 +1,4 @@
-// Groups of a hybrid on several hosts, which need no ranks to be made.
+// Groups of a hybrid on several hosts, which are computed without the ranks.
 #include "runtime/trainer/data_parallel.h"
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 namespace meshtrain {
 namespace {
 
-/// Ranks that are not there, on hosts.
+/// A backend of ranks that do not exist, on hosts.
 class OnHosts final : public ForwardingBackend {
  public:
   OnHosts(int rank, std::vector<int> hosts)
@@ -26,7 +26,7 @@ class OnHosts final : public ForwardingBackend {
   std::vector<int> hosts_;
 };
 
-/// The world ranks that share a model with `rank`, for dp x tp ranks on these hosts.
+/// Returns the world ranks that share a model with `rank`, for dp x tp ranks on these hosts.
 std::vector<int64_t> sharers(int rank, int64_t tp, const std::vector<int>& hosts,
                              std::optional<int64_t> shard_size = {}) {
   const auto size = static_cast<int64_t>(hosts.size());
@@ -61,7 +61,7 @@ TEST(HybridOnHosts, CutsOverTheRanksOfAHost) {
   EXPECT_EQ(sharers(0, 2, {0, 1, 0, 1, 2, 3, 2, 3}), (Ranks{0, 2})) << "tp crosses hosts, a shard does not";
 }
 
-/// On every rank alike.
+/// The error is the same on every rank.
 TEST(HybridOnHosts, RefusesWhatWouldSpanHosts) {
   const std::string begin = "parallel.fsdp: hybrid_shard cuts over the ranks of a host, ";
   for (const int rank : {0, 1, 3}) {

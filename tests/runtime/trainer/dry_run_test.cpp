@@ -1,4 +1,4 @@
-// The real trainer steps on the Meta device, as one rank of a world that is not there.
+// The real trainer makes steps on the Meta device, as one rank of a world that does not exist.
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ Group dry_world(int rank, int size) {
   return Group(dry_run_backend(rank, size), "world", ranks, "rank " + std::to_string(rank));
 }
 
-/// Llama-3-8B with 8 of its layers.
+/// Returns Llama-3-8B with 8 of its layers.
 Recipe large_recipe() {
   Recipe recipe;
   ModelShape& shape = recipe.model.shape;
@@ -38,7 +38,7 @@ Recipe large_recipe() {
   return recipe;
 }
 
-/// Counts the groups that are made of a world.
+/// A backend that counts the groups made of a world.
 class CountingBackend final : public ForwardingBackend {
  public:
   using ForwardingBackend::ForwardingBackend;
@@ -75,11 +75,11 @@ TEST(DryRun, TrainerStepsOnTheMetaDeviceOver1024Ranks) {
     const Traffic gradients = mesh.traffic().total("dp", "dp.gradients");
     EXPECT_EQ(gradients.calls, num_buffers) << "once a unit and step, whatever the accumulation";
     EXPECT_EQ(gradients.buffer_bytes, num_elements * 2);
-    // Tensor parallel with sequence parallel, formulas 4.3: 10 (t-1)/t x for each layer and micro-batch, and the head's
-    // gather of x and scatter of its gradient.
+    // Tensor parallel with sequence parallel, formulas 4.3: 10 (t-1)/t x for each layer and micro-batch, and for the
+    // head a gather of x and a scatter of its gradient.
     const int64_t x = local * 4096 * 2;
     EXPECT_EQ(mesh.traffic().total("tp", "tp.linear").sent_bytes, 2 * (8 * 10 + 2) * x * (tp - 1) / tp);
-    // Attention by ring: keys and values of one KV head twice, their gradients in fp32 once, in 8 layers and 2
+    // Ring attention: keys and values of one KV head twice, their gradients in fp32 once, in 8 layers and 2
     // micro-batches.
     const int64_t key_values = 2 * local * 128;
     EXPECT_EQ(mesh.traffic().total("cp", "cp.attention").sent_bytes, 2 * 8 * (cp - 1) * key_values * (2 + 2 + 4));
@@ -87,10 +87,10 @@ TEST(DryRun, TrainerStepsOnTheMetaDeviceOver1024Ranks) {
   }
 }
 
-// What a rank of 16,384 does is what a rank of 1,024 does: as many groups, and as many calls a step.
+// A rank of 16,384 makes as many groups, and as many calls per step, as a rank of 1,024.
 TEST(DryRun, SetUpAndStepOfARankDoNotGrowWithTheRanks) {
   for (const char* mode : {"no_shard", "full_shard", "hybrid_shard"}) {
-    std::map<int, std::pair<int, int64_t>> found;  // by ranks: groups and calls
+    std::map<int, std::pair<int, int64_t>> found;  // by number of ranks: groups and calls
     for (const int size : {1024, 16384}) {
       Recipe recipe = large_recipe();
       recipe.train.global_batch = 2 * size / 64;
@@ -109,7 +109,7 @@ TEST(DryRun, SetUpAndStepOfARankDoNotGrowWithTheRanks) {
   }
 }
 
-// What is computed again is sent again: forward volumes of all blocks, or of every second, and no others.
+// Recomputed blocks communicate again: the forward volumes of all blocks, or of every second, and no others.
 TEST(DryRun, RecomputationSendsTheForwardAgain) {
   const int64_t cp = 8, tp = 8, local = 8192 / cp, x = local * 4096 * 2;
   const int64_t key_values = 2 * local * 128 * 2;
@@ -148,7 +148,7 @@ TEST(DryRun, TrainerStepsWithFrozenParametersAndMuon) {
       const StepOutcome outcome =
           trainer.step(batch, trainer.count_tokens(batch), {.learning_rate = 1e-3, .measure = true});
       EXPECT_EQ(outcome.parameters.sizes(), (at::IntArrayRef{4 * 8 + 2, 3}));
-      // Of four layers six matrices each on 1,024 ranks: all are gathered in one round, and sent back.
+      // Four layers have six matrices each on 1,024 ranks: one round gathers all of them and sends them back.
       EXPECT_EQ(mesh.traffic().entries().at({"world", "optimizer", Collective::Kind::AllToAll}).calls, 2);
       const Traffic pieces = mesh.traffic().total("dp_cp", "optimizer");
       const int64_t numel = (2 * 4096 + 1024) * 4096 + 3 * 4096 * 14336;

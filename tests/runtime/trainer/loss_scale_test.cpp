@@ -96,7 +96,7 @@ TEST(SkippedSteps, StopAtTheFirstUnlessAsked) {
   EXPECT_EQ(end_of(skipped, step(1, 2, 1)), "");
   EXPECT_EQ(end_of(skipped, step(2, 2, kInfinity, "w")),
             "step 2: loss 2.000000, gradient norm inf; the first gradient that is not finite is that of w; lower "
-            "optimizer.learning_rate or lengthen schedule.warmup_steps, or go on without such steps by "
+            "optimizer.learning_rate or lengthen schedule.warmup_steps, or skip such steps with "
             "train.non_finite: skip");
 }
 
@@ -136,10 +136,9 @@ TEST(SkippedSteps, OverflowOfScaledGradientsIsNoReasonToStopButALossIs) {
   StepMetrics overflow = step(1, 2, kInfinity, "w");
   overflow.loss_scale = 4;
   EXPECT_EQ(end_of(skipped, overflow), "");
-  EXPECT_TRUE(
-      end_of(skipped, overflow)
-          .ends_with("train.max_skipped allows, with a loss scale of 4 at last: lower train.loss_scale.initial, "
-                     "or lower optimizer.learning_rate or lengthen schedule.warmup_steps"));
+  EXPECT_TRUE(end_of(skipped, overflow)
+                  .ends_with("train.max_skipped allows, with a final loss scale of 4: lower train.loss_scale.initial, "
+                             "or lower optimizer.learning_rate or lengthen schedule.warmup_steps"));
   SkippedSteps fresh(recipe("fp16_mixed", "stop", 2), /*scales_loss=*/true);
   EXPECT_NE(end_of(fresh, step(1, kInfinity, kInfinity, "w")), "");
   SkippedSteps patient(recipe("fp16_mixed", "skip", 2), /*scales_loss=*/true);

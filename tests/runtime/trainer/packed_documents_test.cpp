@@ -1,4 +1,4 @@
-// Documents packed into samples compute what each computes alone.
+// Documents packed into samples have the results of separate documents.
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -17,13 +17,13 @@ constexpr int64_t kS = 24;
 constexpr int64_t kVocabulary = 50;
 constexpr int64_t kEnd = 7;  // the separator
 
-/// Samples that are given.
+/// Samples from a list.
 class Listed final : public Samples {
  public:
   struct Sample {
     std::vector<int64_t> inputs, labels;
   };
-  /// With the documents that `data` says.
+  /// `data`: settings of the documents.
   Listed(std::vector<Sample> samples, const DataRecipe& data) : samples_(std::move(samples)), data_(data) {}
 
   std::vector<int64_t> read(int64_t g, int64_t* inputs, int64_t* labels) const override {
@@ -41,7 +41,7 @@ class Listed final : public Samples {
   DataRecipe data_;
 };
 
-/// Four samples: lengths of their documents. The last of each is ended by a separator in the second sample alone.
+/// Four samples: lengths of their documents. Only in the second sample a separator ends the last document.
 const std::vector<std::vector<int64_t>> kLengths = {{5, 1, 1, 9, 8}, {12, 12}, {24}, {1, 2, 21}};
 
 Listed::Sample part_of(const std::vector<int64_t>& tokens, int64_t begin, int64_t length) {
@@ -49,7 +49,7 @@ Listed::Sample part_of(const std::vector<int64_t>& tokens, int64_t begin, int64_
   return {{first, first + length}, {first + 1, first + length + 1}};
 }
 
-/// S + 1 tokens for each sample.
+/// Returns S + 1 tokens for each sample.
 std::vector<std::vector<int64_t>> packed_tokens() {
   std::mt19937_64 random(3);
   std::vector<std::vector<int64_t>> all;
@@ -93,7 +93,7 @@ Recipe recipe_for(const std::string& family, int64_t sequence_length, int64_t nu
   return recipe;
 }
 
-/// The packed samples, two at once.
+/// Returns a recipe for the packed samples, two at a time.
 Recipe packed_recipe(const std::string& family, const std::string& boundary_labels) {
   Recipe recipe = recipe_for(family, kS, 4);
   recipe.data.documents = kEnd;
@@ -113,11 +113,11 @@ DeviceMesh mesh_of_four(int rank) {
 }
 
 struct Result {
-  double loss = 0;  ///< summed over counted tokens, divided by the number that was given
+  double loss = 0;  ///< sum over counted tokens, divided by `num_counted`
   std::map<std::string, at::Tensor> gradients;
 };
 
-/// Adds what the first step computes from the first weights to `result`.
+/// Adds the results of the first step from the initial weights to `result`.
 void add_step(Result& result, const Recipe& recipe, const Samples& samples, int64_t num_counted) {
   const DeviceMesh mesh = one_rank();
   Trainer trainer(recipe, mesh, at::kCPU);
@@ -129,7 +129,7 @@ void add_step(Result& result, const Recipe& recipe, const Samples& samples, int6
   }
 }
 
-/// Each document as a sequence of its own.
+/// Computes each document as a separate sequence.
 Result one_by_one(const std::string& family, bool boundaries_count, int64_t num_counted) {
   Result result;
   const std::vector<std::vector<int64_t>> tokens = packed_tokens();

@@ -11,7 +11,7 @@
 namespace meshtrain {
 namespace {
 
-/// Samples that can be read up to a limit; whoever asks for more waits.
+/// Samples that can be read up to a limit; a read beyond it waits.
 class Gate final : public Samples {
  public:
   std::vector<int64_t> read(int64_t g, int64_t* inputs, int64_t* labels) const override {
@@ -29,7 +29,7 @@ class Gate final : public Samples {
     changed_.notify_all();
   }
   void spoil(int64_t g) { bad_ = g; }
-  /// Returns when so many have been asked for.
+  /// Waits until `asked` samples have been requested.
   void wait_for(int64_t asked) const {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return asked_ >= asked; });
@@ -68,13 +68,13 @@ class ReadAheadTest : public ::testing::Test {
 
 TEST_F(ReadAheadTest, TheNextStepIsReadWhileThisOneIsWorkedOnAndNoFurther) {
   ReadAhead<StepBatch> batches = read(4);
-  samples_.wait_for(1);  // nobody has asked for a batch yet
+  samples_.wait_for(1);  // nobody has requested a batch yet
   samples_.open(100);
   for (int64_t step = 0; step < 3; ++step) {
     const StepBatch batch = batches.next();
     EXPECT_EQ(first_of(batch), step * kBatch);
     EXPECT_EQ(batch.micro_batches.size(), static_cast<size_t>(kBatch));
-    samples_.wait_for((step + 2) * kBatch);  // for ever, if nothing were read ahead
+    samples_.wait_for((step + 2) * kBatch);  // waits for ever if nothing were read ahead
     EXPECT_EQ(samples_.asked(), (step + 2) * kBatch);
   }
   EXPECT_EQ(first_of(batches.next()), 3 * kBatch);

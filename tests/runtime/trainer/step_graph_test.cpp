@@ -1,5 +1,5 @@
-// Steps through a StepGraph, whose graph runs what was recorded again: whatever of a step does not come through the
-// recorded tensors stays what it was then, and shows.
+// Steps through a StepGraph whose graph repeats the recorded work: a value that does not pass through the recorded
+// tensors keeps its recorded value, which this test detects.
 
 #include "runtime/trainer/step_graph.h"
 
@@ -54,7 +54,7 @@ Recipe recipe_in(const std::string& precision) {
   recipe.train.precision = precision;
   recipe.optimizer.name = "adamw";
   recipe.data.documents = 0;
-  // The first steps overflow; the scale is found while the graph is at work.
+  // The first steps overflow; the graph is in use when the scale becomes right.
   if (precision == "fp16_mixed") recipe.train.loss_scale = LossScaleRecipe{.initial = 0x1p26, .growth_interval = 2};
   return recipe;
 }
@@ -88,7 +88,7 @@ TEST_P(StepGraphIn, StepsAreThoseWithoutIt) {
     EXPECT_EQ(outcome.read().num_stop, stop ? 1 : 0);
     EXPECT_EQ(outcome.read().num_saved, saved ? 1 : 0);
     skipped = skipped || outcome.read().non_finite;
-    if (measure) {  // not numbers where the step is skipped
+    if (measure) {  // not a number when the step is skipped
       EXPECT_TRUE(at::allclose(outcome.parameters, expected.parameters, 0, 0, /*equal_nan=*/true)) << "step " << step;
     }
     if (step == 17) {

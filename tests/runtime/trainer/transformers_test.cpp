@@ -74,7 +74,7 @@ TEST_P(Transformers, LossGradientsAndNorm) {
 }
 
 TEST_P(Transformers, WeightsAfterThreeSteps) {
-  if (precision_ != "fp64") return;  // AdamW's first steps are a sign: compared where it is certain
+  if (precision_ != "fp64") return;  // AdamW's first steps are a sign: compared only when the sign is certain
   Trainer trainer(recipe(/*clip_norm=*/1), mesh_, at::kCPU);
   std::map<std::string, at::Tensor> before;
   for (const Parameter* parameter : trainer.model().parameters()) {
@@ -94,13 +94,13 @@ TEST_P(Transformers, WeightsAfterThreeSteps) {
   }
 }
 
-// A norm below the bound leaves gradients as they are: they are never made longer.
+// Gradients with a norm below the bound do not change: clipping never makes them longer.
 TEST_P(Transformers, ShortGradientsAreNotClipped) {
   if (precision_ != "fp64") return;
   const StepBatch batch = this->batch();
   const auto weights_with = [&](double clip_norm) {
     Recipe recipe = this->recipe(clip_norm);
-    recipe.optimizer.name = "sgd";  // AdamW's step does not depend on the length
+    recipe.optimizer.name = "sgd";  // AdamW's step does not depend on the gradient's norm
     Trainer trainer(recipe, mesh_, at::kCPU);
     trainer.step(batch, batch.num_counted, {1e-3});
     std::vector<at::Tensor> weights;

@@ -7,7 +7,7 @@
 namespace meshtrain {
 namespace {
 
-/// The vectors that its authors published: key 00 01 ... 0f, bytes 00 01 02 and so on.
+/// The vectors of its authors: key 00 01 ... 0f, bytes 00 01 02 and so on.
 TEST(SipHash, IsThatOfItsAuthors) {
   Secret key;
   for (size_t i = 0; i < key.size(); ++i) key[i] = static_cast<unsigned char>(i);

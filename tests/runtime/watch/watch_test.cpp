@@ -1,4 +1,4 @@
-// What ranks of different hosts learn of each other, with both ends in one process.
+// The information that ranks of different hosts get about each other, with both ends in one process.
 #include "runtime/watch/watch.h"
 
 #include <arpa/inet.h>
@@ -23,7 +23,7 @@ class Connections : public ::testing::Test {
   std::unique_ptr<Caller> call(int rank) { return std::make_unique<Caller>(invitation(), rank); }
   Invitation invitation() const { return Invitation::parse(listener_.invitation().text()); }
 
-  /// Works on both ends for some time, or until `done`; what the listener has lost.
+  /// Works on both ends for some time, or until `done`. Returns the ranks that the listener has lost.
   template <class Done>
   std::vector<std::pair<Frame, Loss>> work(Caller* caller, std::chrono::milliseconds time, const Done& done) {
     std::vector<std::pair<Frame, Loss>> lost;
@@ -42,7 +42,7 @@ class Connections : public ::testing::Test {
     return work(nullptr, std::chrono::seconds(10), [](const auto& lost) { return !lost.empty(); });
   }
 
-  /// Connects and sends `bytes` as anyone could.
+  /// Connects and sends `bytes`, as any process could.
   Descriptor send_as_stranger(const std::string& bytes) const {
     Descriptor socket(::socket(AF_INET, SOCK_STREAM, 0));
     sockaddr_in address{};
@@ -115,7 +115,7 @@ TEST_F(Connections, AStrangerIsLetGoAndLearnsNothing) {
   EXPECT_LE(size, 16) << "a nonce at most";
 }
 
-/// Takes the first call of a rank as another program on rank 0's port may, and keeps what it says.
+/// Accepts the first connection of a rank, as another program on rank 0's port may, and keeps the bytes it receives.
 TEST_F(Connections, WhoeverAnswersACallSeesNoSecret) {
   const Descriptor other(::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0));
   sockaddr_in address{};
@@ -151,7 +151,7 @@ TEST_F(Connections, WhoeverAnswersACallSeesNoSecret) {
   }
   EXPECT_FALSE(caller.answers());
 
-  // Said again to rank 0 it is worth nothing: rank 0 has another nonce.
+  // Sent again to rank 0 the bytes are worthless: rank 0 has another nonce.
   const Descriptor again = send_as_stranger(seen);
   EXPECT_TRUE(work(nullptr, std::chrono::milliseconds(200)).empty());
   EXPECT_FALSE(listener_.answers(7));
@@ -175,7 +175,7 @@ TEST_F(Connections, NobodyWhoDoesNotKnowTheSecretPassesForRankZero) {
   Invitation wrong = invitation();
   wrong.of_rank_0[0] ^= 1;
   Caller caller(wrong, 7);
-  bool is_refused = false;  // the caller hangs up at once
+  bool is_refused = false;  // the caller closes the connection at once
   work(&caller, std::chrono::seconds(20), [&](const auto&) { return is_refused = caller.is_refused(); });
   EXPECT_TRUE(is_refused);
   EXPECT_FALSE(caller.is_refused()) << "it is told once";

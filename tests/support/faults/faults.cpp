@@ -30,7 +30,7 @@ struct Fault {
   std::string call, pattern;
   int error = 0;
   std::chrono::milliseconds delay{0};
-  bool is_made = false;  // nevertheless
+  bool is_made = false;  // "+": the call is made although it reports the error
   long skip = 0, count = LONG_MAX;
 };
 
@@ -40,10 +40,10 @@ struct Faults {
   int log = -1;
 };
 
-constexpr int kKill = -1;  // for an error
+constexpr int kKill = -1;  // in the place of an error number
 
 Faults& faults() {
-  static auto* const faults = new Faults;  // files are closed after destructors have run
+  static auto* const faults = new Faults;  // never destroyed: files are closed after destructors have run
   return *faults;
 }
 
@@ -65,7 +65,7 @@ Function* real(const char* name) {
   return reinterpret_cast<Function*>(dlsym(RTLD_NEXT, name));
 }
 
-/// Whether a line of the log is of use: devices, pipes and the system's own files differ from run to run.
+/// Returns true when the log contains calls for `path`: devices, pipes and the system's own files differ between runs.
 bool is_logged(const std::string& path) {
   return path.starts_with("/") && !path.starts_with("/proc") && !path.starts_with("/sys") && !path.starts_with("/dev");
 }
@@ -80,7 +80,7 @@ void log_call(const char* call, std::string path) {
   [[maybe_unused]] const ssize_t written = next(faults().log, line.data(), line.size());
 }
 
-/// The fault that `call` of `path` shall meet; none: an error of 0.
+/// Returns the fault for this `call` of `path`; an error of 0 means none.
 Fault fault_of(const char* call, const std::string& path) {
   const std::lock_guard lock(faults().mutex);
   if (std::strcmp(call, "stat") != 0) log_call(call, path);
@@ -99,7 +99,7 @@ std::string path_of(int descriptor) {
   return length > 0 ? std::string(path, static_cast<size_t>(length)) : "";
 }
 
-/// The result of `make`, the call itself, or `failed` with errno where it fails.
+/// Returns the result of `make`, the real call, or `failed` with errno when a fault applies.
 template <class Result, class Make>
 Result call(const char* name, const std::string& path, Result failed, const Make& make) {
   const Fault fault = fault_of(name, path);
@@ -185,7 +185,7 @@ int open64(const char* path, int flags, ...) {
   return call("open", path, -1, [&] { return next(path, flags, mode); });
 }
 
-FILE* fopen64(const char* path, const char* mode) {  // that of C++ streams
+FILE* fopen64(const char* path, const char* mode) {  // C++ streams call this
   static auto* const next = real<FILE*(const char*, const char*)>("fopen64");
   return call("open", path, static_cast<FILE*>(nullptr), [&] { return next(path, mode); });
 }
@@ -200,7 +200,7 @@ DIR* fdopendir(int descriptor) {
   return call("opendir", path_of(descriptor), static_cast<DIR*>(nullptr), [&] { return next(descriptor); });
 }
 
-// Asking for what a file is. The log has none of these, as they change nothing.
+// Calls that query a file. The log has none of them, because they change nothing.
 int stat(const char* path, struct stat* status) noexcept {
   static auto* const next = real<int(const char*, struct stat*)>("stat");
   return call("stat", path, -1, [&] { return next(path, status); });
@@ -277,7 +277,7 @@ int renameat2(int from_folder, const char* from, int to_folder, const char* to, 
               [&] { return next(from_folder, from, to_folder, to, flags); });
 }
 
-int close(int descriptor) {  // the descriptor is gone, also where it fails
+int close(int descriptor) {  // the descriptor is closed even when close() fails
   static auto* const next = real<int(int)>("close");
   const Fault fault = fault_of("close", path_of(descriptor));
   std::this_thread::sleep_for(fault.delay);
