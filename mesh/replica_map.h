@@ -17,9 +17,9 @@ namespace meshtrain {
 /// that hold the same shard of the same part are replicas of each other, and share its elements out among them as
 /// owners.
 ///
-/// A gradient is a sum over dp x cp, and over tp too where it is partial there (design rule 2). Data parallelism makes
-/// the part of that sum that is over its own ranks: shards(), or whole_replicas(). remaining() and remaining_partial()
-/// are the other ranks.
+/// A gradient is a sum over dp x cp, and over tp too where it is partial there (rule 2 of arithmetic). Data parallelism
+/// makes the part of that sum that is over its own ranks: shards(), or whole_replicas(). remaining() and
+/// remaining_partial() are the other ranks.
 class ReplicaMap {
  public:
   /// The part of the model that one rank holds.
@@ -49,8 +49,8 @@ class ReplicaMap {
   const std::vector<std::string>& cut_axes() const { return cut_axes_; }
 
   /// Returns the elements that this rank owns of its shard of a flat buffer, of `numel` elements, of which the first
-  /// `whole` belong to parameters that tp does not cut. Every element of the model has exactly one owner (design rule
-  /// 3): replicas own equal ranges, and what all tp ranks hold belongs to the first of them.
+  /// `whole` belong to parameters that tp does not cut. Every element of the model has exactly one owner (rule
+  /// 3 of arithmetic): replicas own equal ranges, and what all tp ranks hold belongs to the first of them.
   Range owned(int64_t numel, int64_t whole) const;
 
   const Group& world() const { return world_; }

@@ -27,8 +27,8 @@ struct StepBatch {
 };
 
 /// Reads this rank's part of a step over the samples `first` .. `first` + B - 1. Data-parallel rank d reads the d-th
-/// run of B / dp samples (design rule 5); its tp and cp peers read the same samples and find the same documents. Not
-/// collective.
+/// run of B / dp samples (rule 5 of arithmetic); its tp and cp peers read the same samples and find the same documents.
+/// Not collective.
 StepBatch read_batch(const Samples& samples, const Recipe& recipe, const DeviceMesh& mesh, const SequenceLayout& layout,
                      int64_t first);
 

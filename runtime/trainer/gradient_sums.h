@@ -8,8 +8,8 @@
 namespace meshtrain {
 
 /// The sums of gradients besides the data-parallel ones: over cp for every parameter, and over tp for parameters whose
-/// gradient is partial there (design rule 2). Fsdp calls `issue` when the data-parallel sum of a buffer is complete, in
-/// the same order on all ranks; each rank sums its own shard.
+/// gradient is partial there (rule 2 of arithmetic). Fsdp calls `issue` when the data-parallel sum of a buffer is
+/// complete, in the same order on all ranks; each rank sums its own shard.
 class GradientSums {
  public:
   /// `every`: the group over which all parameters are summed; `partial`: the group for partial ones, which includes tp.

@@ -16,10 +16,10 @@ Trace train(const Recipe& recipe, const DeviceMesh& mesh);
 /// Trains `recipe` on this rank alone, as the reference for a mesh.
 Reference train_reference(Recipe recipe);
 
-/// Trains `recipe` on `mesh` and returns the differences from `reference`, the run on one rank, that design rule 9 does
-/// not allow: a line with name, difference, bound and rank for each, the same on every rank; empty when there are none.
-/// Only the `reference` of rank `root` is used; that of other ranks may be empty. Every rank of the mesh must call it.
-/// `shares`: raised to the share of its bound that each kind of number used, by precision and kind.
+/// Trains `recipe` on `mesh` and returns the differences from `reference`, the run on one rank, that rule 9 of
+/// arithmetic does not allow: a line with name, difference, bound and rank for each, the same on every rank; empty when
+/// there are none. Only the `reference` of rank `root` is used; that of other ranks may be empty. Every rank of the
+/// mesh must call it. `shares`: raised to the share of its bound that each kind of number used, by precision and kind.
 std::string train_and_compare(const Recipe& recipe, const DeviceMesh& mesh, const Reference& reference,
                               std::map<std::string, double>* shares = nullptr, int root = 0);
 

@@ -1,4 +1,4 @@
-// The matrix: every mesh computes what one rank computes (design rule 9). By default a pairwise cover, which
+// The matrix: every mesh computes what one rank computes (rule 9 of arithmetic). By default a pairwise cover, which
 // MESHTRAIN_COVER_SEED=N draws anew; every cell when MESHTRAIN_FULL_MATRIX is set.
 
 #include <gtest/gtest.h>

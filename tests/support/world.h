@@ -14,7 +14,7 @@ const Group& world();
 /// Returns standard-normal values, the same on every rank for the same seed.
 at::Tensor random_tensor(at::IntArrayRef shape, uint64_t seed, at::ScalarType dtype = at::kDouble);
 
-/// Returns max|a-b| / max|b|, computed in fp64; the error measure of design rule 9.
+/// Returns max|a-b| / max|b|, computed in fp64; the error measure of rule 9 of arithmetic.
 double relative_error(const at::Tensor& a, const at::Tensor& b);
 
 }  // namespace meshtrain::testing
