@@ -2,26 +2,23 @@
 
 #include <gtest/gtest.h>
 
-#include <atomic>
-#include <stdexcept>
+#include <vector>
 
 #include "mesh/error.h"
-#include "runtime/trainer/batch.h"
 
 namespace meshtrain {
 namespace {
 
 /// Samples that can be read up to a limit; a read beyond it waits.
-class Gate final : public Samples {
+class Gate {
  public:
-  std::vector<int64_t> read(int64_t g, int64_t* inputs, int64_t* labels) const override {
+  int64_t read(int64_t g) {
     std::unique_lock lock(mutex_);
     ++asked_;
     changed_.notify_all();
     changed_.wait(lock, [&] { return g < limit_; });
     if (g == bad_) throw InputError("sample " + std::to_string(g) + " is bad");
-    inputs[0] = labels[0] = g;
-    return {};
+    return g;
   }
   void open(int64_t limit) {
     const std::lock_guard lock(mutex_);
@@ -30,19 +27,19 @@ class Gate final : public Samples {
   }
   void spoil(int64_t g) { bad_ = g; }
   /// Waits until `asked` samples have been requested.
-  void wait_for(int64_t asked) const {
+  void wait_for(int64_t asked) {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return asked_ >= asked; });
   }
-  int64_t asked() const {
+  int64_t asked() {
     const std::lock_guard lock(mutex_);
     return asked_;
   }
 
  private:
-  mutable std::mutex mutex_;
-  mutable std::condition_variable changed_;
-  mutable int64_t asked_ = 0;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int64_t asked_ = 0;
   int64_t limit_ = 0;
   int64_t bad_ = -1;
 };
@@ -51,41 +48,38 @@ constexpr int64_t kBatch = 3;
 
 class ReadAheadTest : public ::testing::Test {
  protected:
-  ReadAheadTest() {
-    recipe_.train.sequence_length = 1;
-    recipe_.train.global_batch = kBatch;
+  using Batch = std::vector<int64_t>;
+
+  ReadAhead<Batch> read(int64_t steps) {
+    return {0, steps, [this](int64_t step) {
+              Batch batch;
+              for (int64_t i = 0; i < kBatch; ++i) batch.push_back(samples_.read(step * kBatch + i));
+              return batch;
+            }};
   }
-  ReadAhead<StepBatch> read(int64_t steps) {
-    return {0, steps, [this](int64_t step) { return read_step(samples_, recipe_, mesh_, layout_, step); }};
-  }
-  static int64_t first_of(const StepBatch& batch) { return batch.micro_batches.at(0).ids[0].item<int64_t>(); }
 
   Gate samples_;
-  Recipe recipe_;
-  const DeviceMesh mesh_{MeshLayout({{"dp", 1}, {"cp", 1}, {"tp", 1}}), Group()};
-  const SequenceLayout layout_ = SequenceLayout::whole(1);
 };
 
 TEST_F(ReadAheadTest, TheNextStepIsReadWhileThisOneIsWorkedOnAndNoFurther) {
-  ReadAhead<StepBatch> batches = read(4);
+  ReadAhead<Batch> batches = read(4);
   samples_.wait_for(1);  // nobody has requested a batch yet
   samples_.open(100);
   for (int64_t step = 0; step < 3; ++step) {
-    const StepBatch batch = batches.next();
-    EXPECT_EQ(first_of(batch), step * kBatch);
-    EXPECT_EQ(batch.micro_batches.size(), static_cast<size_t>(kBatch));
+    const Batch batch = batches.next();
+    EXPECT_EQ(batch, (Batch{step * kBatch, step * kBatch + 1, step * kBatch + 2}));
     samples_.wait_for((step + 2) * kBatch);  // waits for ever if nothing were read ahead
     EXPECT_EQ(samples_.asked(), (step + 2) * kBatch);
   }
-  EXPECT_EQ(first_of(batches.next()), 3 * kBatch);
+  EXPECT_EQ(batches.next().front(), 3 * kBatch);
   EXPECT_EQ(samples_.asked(), 4 * kBatch) << "nothing is read behind the last step";
 }
 
 TEST_F(ReadAheadTest, WhatGoesWrongIsThrownAtTheStepThatNeedsIt) {
   samples_.open(100);
   samples_.spoil(4);
-  ReadAhead<StepBatch> batches = read(4);
-  EXPECT_EQ(first_of(batches.next()), 0);
+  ReadAhead<Batch> batches = read(4);
+  EXPECT_EQ(batches.next().front(), 0);
   samples_.wait_for(5);
   for (int i = 0; i < 2; ++i) {
     try {
@@ -100,10 +94,10 @@ TEST_F(ReadAheadTest, WhatGoesWrongIsThrownAtTheStepThatNeedsIt) {
 TEST_F(ReadAheadTest, CanBeLeftAtAnyTime) {
   samples_.open(100);
   for (int64_t taken = 0; taken <= 3; ++taken) {
-    ReadAhead<StepBatch> batches = read(3);
+    ReadAhead<Batch> batches = read(3);
     for (int64_t step = 0; step < taken; ++step) batches.next();
   }
-  const ReadAhead<StepBatch> none = read(0);
+  const ReadAhead<Batch> none = read(0);
 }
 
 TEST(ReadAhead, TheThreadHasOneThreadOfItsOwn) {
