@@ -78,9 +78,9 @@ c10::intrusive_ptr<AttentionCall> make_call(const at::Tensor& q, const at::Tenso
 }  // namespace
 
 at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const SequenceLayout& layout,
-                     const Group& group, ContextAlgorithm algorithm, double scale) {
+                     const Group& group, ContextAlgorithm algorithm, const AttentionRule& rule) {
   check(q, k, v, layout, group);
-  return AttentionFunction::apply(q, k, v, make_call(q, k, layout, group, algorithm, scale));
+  return AttentionFunction::apply(q, k, v, make_call(q, k, layout, group, algorithm, rule.scale));
 }
 
 }  // namespace meshtrain

@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "context_parallel/attention_rule.h"
 #include "context_parallel/sequence_layout.h"
 #include "mesh/group.h"
 
@@ -25,6 +26,6 @@ enum class ContextAlgorithm {
 /// documents need at most two calls for each rank whose keys are used (attention_plan.h), for up to 1,024 documents.
 /// Throws std::invalid_argument when shapes, layout and group do not match.
 at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const SequenceLayout& layout,
-                     const Group& group, ContextAlgorithm algorithm, double scale);
+                     const Group& group, ContextAlgorithm algorithm, const AttentionRule& rule);
 
 }  // namespace meshtrain

@@ -45,9 +45,9 @@ at::Tensor Attention::forward(const LayerInput& x, const Sequence& sequence) con
 
 at::Tensor Attention::mix(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                           const Sequence& sequence) const {
-  const double scale = 1 / std::sqrt(static_cast<double>(head_dim_));
-  if (sequence.cache != nullptr) return sequence.cache->attend(layer_, q, k, v, scale);
-  return attention(q, k, v, sequence.layout, parallelism_.context, parallelism_.context_algorithm, scale);
+  const AttentionRule rule{1 / std::sqrt(static_cast<double>(head_dim_))};
+  if (sequence.cache != nullptr) return sequence.cache->attend(layer_, q, k, v, rule);
+  return attention(q, k, v, sequence.layout, parallelism_.context, parallelism_.context_algorithm, rule);
 }
 
 std::vector<Parameter*> Attention::parameters() {

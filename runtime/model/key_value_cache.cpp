@@ -38,7 +38,7 @@ void KeyValueCache::clear() {
 }
 
 at::Tensor KeyValueCache::attend(int64_t layer, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                                 double scale) {
+                                 const AttentionRule& rule) {
   Layer& here = layers_[static_cast<size_t>(layer)];
   const int64_t past = here.length, count = k.size(2);
   if (past + count > capacity()) {
@@ -49,9 +49,9 @@ at::Tensor KeyValueCache::attend(int64_t layer, const at::Tensor& q, const at::T
   here.values.narrow(2, past, count).copy_(v);
   here.length += count;
   if (count == 1) {
-    return attend_one(q, here.keys.narrow(2, 0, here.length), here.values.narrow(2, 0, here.length), scale);
+    return attend_one(q, here.keys.narrow(2, 0, here.length), here.values.narrow(2, 0, here.length), rule.scale);
   }
-  RunningAttention running(q, scale);
+  RunningAttention running(q, rule.scale);
   running.add(ScoreBlock{0, count, 0, count, /*causal=*/true}, k, v);
   if (past > 0) running.add(ScoreBlock{0, count, 0, past, /*causal=*/false}, here.keys, here.values);
   return running.finish().out;

@@ -52,7 +52,7 @@ class OperatorCounter {
 at::Tensor run(const at::Tensor& fused, const SequenceLayout& layout, const Group& group,
                ContextAlgorithm algorithm = ContextAlgorithm::Ring, int64_t num_heads = 4) {
   const testing::Heads heads = split_heads(fused, num_heads, (fused.size(2) - num_heads) / 2);
-  return attention(heads.q, heads.k, heads.v, layout, group, algorithm, 0.25);
+  return attention(heads.q, heads.k, heads.v, layout, group, algorithm, {0.25});
 }
 
 TEST(AttentionCost, OneRankIsOneKernelCallEachWay) {
@@ -62,7 +62,7 @@ TEST(AttentionCost, OneRankIsOneKernelCallEachWay) {
   at::Tensor out;
   {
     const OperatorCounter counter;
-    out = attention(leaves.q, leaves.k, leaves.v, SequenceLayout::whole(10), Group(), ContextAlgorithm::Ring, 0.25);
+    out = attention(leaves.q, leaves.k, leaves.v, SequenceLayout::whole(10), Group(), ContextAlgorithm::Ring, {0.25});
     EXPECT_EQ(counter.attention_calls, 1);
     EXPECT_EQ(counter.copies, 0);
   }

@@ -49,7 +49,7 @@ SequenceLayout layout_of(SequenceLayout::Kind kind) {
 }
 
 at::Tensor run(const Heads& heads, const SequenceLayout& layout, ContextAlgorithm algorithm) {
-  return attention(heads.q, heads.k, heads.v, layout, world(), algorithm, kScale);
+  return attention(heads.q, heads.k, heads.v, layout, world(), algorithm, {kScale});
 }
 
 /// Calls `check` with every algorithm and layout.

@@ -59,7 +59,7 @@ std::pair<Events, Events> ring_of_three(int rank) {
   const SequenceLayout layout(SequenceLayout::Kind::ZigZag, 24, 3, rank);
   const auto leaf = [](int64_t heads) { return at::ones({1, heads, 8, 8}, at::kBFloat16).set_requires_grad(true); };
   const auto run = [&](const Group& group) {
-    return attention(leaf(4), leaf(2), leaf(2), layout, group, ContextAlgorithm::Ring, 0.3);
+    return attention(leaf(4), leaf(2), leaf(2), layout, group, ContextAlgorithm::Ring, {0.3});
   };
   const auto group = [&] { return Group(std::make_shared<RecordedBackend>(rank, 3), "cp", {0, 1, 2}, "rank 0"); };
   const at::CallbackHandle handle =

@@ -75,7 +75,7 @@ void expect_definition(const PackedCase& c) {
   const at::Tensor local = layout.take(fused, 1).to(gpu()).detach().set_requires_grad(true);
   const Heads parts = split_heads(local, c.num_heads, c.num_kv_heads);
   const at::Tensor found =
-      attention(parts.q, parts.k, parts.v, layout, device_world(), c.algorithm, kRanksScale).transpose(1, 2);
+      attention(parts.q, parts.k, parts.v, layout, device_world(), c.algorithm, {kRanksScale}).transpose(1, 2);
   found.backward(layout.take(grad, 1).to(gpu()));
 
   EXPECT_EQ(calls.cudnn(), 0);
@@ -122,7 +122,7 @@ TEST(PackedAttention, LayersShareAPlan) {
     const at::Tensor x = layout.take(random_tensor({1, kLength, 4, kHeadDim}, 1, at::kHalf), 1).to(gpu());
     const at::Tensor q = x.transpose(1, 2).set_requires_grad(true);
     const auto layer = [&] {
-      const at::Tensor out = attention(q, q, q, layout, device_world(), algorithm, kRanksScale);
+      const at::Tensor out = attention(q, q, q, layout, device_world(), algorithm, {kRanksScale});
       out.backward(at::ones_like(out));
     };
     const auto uploads = [&] {
@@ -152,7 +152,7 @@ TEST(PackedAttention, IsDifferentiableOnce) {
     const SequenceLayout layout = SequenceLayout(kind, kLength, world().size(), world().rank()).with_documents(kOne);
     const at::Tensor x = layout.take(random_tensor({1, kLength, 4, kHeadDim}, 1, at::kHalf), 1).to(gpu());
     const at::Tensor q = x.transpose(1, 2).set_requires_grad(true);
-    const at::Tensor out = attention(q, q, q, layout, device_world(), algorithm, kRanksScale);
+    const at::Tensor out = attention(q, q, q, layout, device_world(), algorithm, {kRanksScale});
     const auto second = [&] {
       const at::Tensor first = torch::autograd::grad({out.pow(2).sum()}, {q}, {}, true, /*create_graph=*/true)[0];
       first.sum().backward();

@@ -1,0 +1,14 @@
+#pragma once
+
+#include <cstdint>
+
+namespace meshtrain {
+
+/// How the scores of queries with keys are computed, and which keys a query sees besides the causal rule.
+struct AttentionRule {
+  double scale;        ///< of the products of queries and keys
+  int64_t window = 0;  ///< query i sees keys in (i - window, i]; 0: all keys before
+  double softcap = 0;  ///< scores become softcap * tanh(score / softcap); 0: they stay
+};
+
+}  // namespace meshtrain
