@@ -180,9 +180,9 @@ void attention() {
         const at::Tensor q = of(heads), k = of(kv_heads), v = of(kv_heads), grad = of(heads);
         const double scale = 1 / std::sqrt(static_cast<double>(dim));
         const double operations = 2.0 * static_cast<double>(batch * query_heads * queries * queries * dim);
-        const Attended attended = attend(q, k, v, true, scale);
-        const double forward = seconds([&] { attend(q, k, v, true, scale); });
-        const double backward = seconds([&] { attend_backward(grad, q, k, v, attended, true, scale); });
+        const Attended attended = attend(q, k, v, Pairs::Causal, {scale});
+        const double forward = seconds([&] { attend(q, k, v, Pairs::Causal, {scale}); });
+        const double backward = seconds([&] { attend_backward(grad, q, k, v, attended, Pairs::Causal, {scale}); });
         std::printf("| %s %ld x %ld, heads %ld / %ld of %ld | %s | %.0f | %.0f |\n",
                     name(choose_attention({dtype, heads, kv_heads, dim, length, length, true})), batch, length, heads,
                     kv_heads, dim, c10::toString(dtype), operations / forward / 1e12,
@@ -228,9 +228,9 @@ void packed_attention() {
       const at::Tensor q = of(heads), k = of(kv_heads), v = of(kv_heads), grad = of(heads);
       const double scale = 1 / std::sqrt(static_cast<double>(dim));
       const double operations = 4 * pairs * static_cast<double>(heads * dim);
-      const Attended attended = attend_packed(q, k, v, lengths, true, scale);
-      const double forward = seconds([&] { attend_packed(q, k, v, lengths, true, scale); });
-      const double backward = seconds([&] { attend_packed_backward(grad, q, k, v, attended, lengths, true, scale); });
+      const Attended attended = attend_packed(q, k, v, lengths, true, {scale});
+      const double forward = seconds([&] { attend_packed(q, k, v, lengths, true, {scale}); });
+      const double backward = seconds([&] { attend_packed_backward(grad, q, k, v, attended, lengths, true, {scale}); });
       std::printf("| %zu documents, %s, heads %ld / %ld of %ld | BFloat16 | %.0f | %.0f |\n", documents.lengths.size(),
                   documents.what, heads, kv_heads, dim, operations / forward / 1e12,
                   2.5 * operations / backward / 1e12);

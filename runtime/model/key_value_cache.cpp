@@ -2,20 +2,24 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <stdexcept>
 #include <string>
 
+#include "context_parallel/attention_plan.h"
 #include "context_parallel/block_attention.h"
+#include "context_parallel/blocks.h"
 
 namespace meshtrain {
 namespace {
 
 /// Computes attention of one query, which sees every key, so that no mask is needed. Heads that share keys are rows of
 /// one matrix: keys and values are read once.
-at::Tensor attend_one(const at::Tensor& q, const at::Tensor& keys, const at::Tensor& values, double scale) {
+at::Tensor attend_one(const at::Tensor& q, const at::Tensor& keys, const at::Tensor& values,
+                      const AttentionRule& rule) {
   const int64_t kv_heads = keys.size(1);
   const at::Tensor rows = q.reshape({1, kv_heads, q.size(1) / kv_heads, q.size(3)});
-  return attend(rows, keys, values, /*causal=*/false, scale).out.to(q.scalar_type()).reshape(q.sizes());
+  return attend(rows, keys, values, Pairs::All, rule).out.to(q.scalar_type()).reshape(q.sizes());
 }
 
 }  // namespace
@@ -48,12 +52,24 @@ at::Tensor KeyValueCache::attend(int64_t layer, const at::Tensor& q, const at::T
   here.keys.narrow(2, past, count).copy_(k);
   here.values.narrow(2, past, count).copy_(v);
   here.length += count;
+  AttentionRule rest = rule;
+  rest.window = 0;  // blocks are cut to the window
   if (count == 1) {
-    return attend_one(q, here.keys.narrow(2, 0, here.length), here.values.narrow(2, 0, here.length), rule.scale);
+    const int64_t seen = rule.window > 0 ? std::min(rule.window, here.length) : here.length;
+    const auto last = [&](const at::Tensor& all) { return all.narrow(2, here.length - seen, seen); };
+    return attend_one(q, last(here.keys), last(here.values), rest);
   }
-  RunningAttention running(q, rule.scale);
-  running.add(ScoreBlock{0, count, 0, count, /*causal=*/true}, k, v);
-  if (past > 0) running.add(ScoreBlock{0, count, 0, past, /*causal=*/false}, here.keys, here.values);
+  RunningAttention running(q, rest);
+  const auto add = [&](ScoreBlock block, const at::Tensor& keys, const at::Tensor& values) {
+    block.query -= past;
+    running.add(block, keys, values);
+  };
+  const PassOptions options = pass_options(q, SequenceLayout::whole(here.length), rule);
+  for (ScoreBlock block : computable(cut({past, count}, {past, count}, {}, rule.window), options)) {
+    block.key -= past;
+    add(block, k, v);
+  }
+  for (const ScoreBlock& block : cut({past, count}, {0, past}, {}, rule.window)) add(block, here.keys, here.values);
   return running.finish().out;
 }
 

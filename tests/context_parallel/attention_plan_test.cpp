@@ -15,7 +15,7 @@ using Kind = SequenceLayout::Kind;
 using testing::Documents;
 
 constexpr int64_t kPlannedLength = 48;  // six positions in each chunk of four zig-zag ranks
-const Packing kPacked = at::Device(at::kCPU), kSeparate = std::nullopt;
+const PassOptions kPacked = {.packing = at::Device(at::kCPU)}, kSeparate = {};
 
 /// Returns a batch of four: rows with the same documents, one undivided row, one with documents of one token.
 Documents documents() {
@@ -40,7 +40,7 @@ std::vector<ScoreBlock> sequences_of(const Pass& pass, int64_t num_queries) {
   const at::Tensor queries = pass.lengths->queries, keys = pass.lengths->keys;
   EXPECT_EQ(queries.scalar_type(), at::kInt);
   EXPECT_TRUE(queries.is_contiguous() && keys.is_contiguous());
-  const bool causal = pass.blocks.front().causal;
+  const bool causal = pass.blocks.front().causal();
   const std::vector<ScoreBlock> rows = by_row(pass.blocks);
   for (int64_t i = 0; i + 1 < queries.size(0); ++i) {
     const int64_t query = queries[i].item<int64_t>(), key = keys[i].item<int64_t>();
@@ -51,7 +51,7 @@ std::vector<ScoreBlock> sequences_of(const Pass& pass, int64_t num_queries) {
     if (causal) {  // for all rows in turn, or a part of one
       const ScoreBlock& block = pass.blocks.front();
       sequences.push_back({block.query + query % num_queries, num_queries_here, block.key + key % num_queries,
-                           num_keys_here, true, block.first_row + query / num_queries, 1});
+                           num_keys_here, Pairs::Causal, block.first_row + query / num_queries, 1});
     } else {
       const ScoreBlock& block = rows.at(static_cast<size_t>(i));
       EXPECT_EQ(num_queries_here, block.num_queries);
@@ -77,14 +77,14 @@ void expect_the_same_work(const AttentionPlan& packed, const AttentionPlan& sepa
     wanted_scores += pass.num_scores;
   }
   for (size_t i = 0; i < packed.passes.size(); ++i) {
-    EXPECT_EQ(packed.passes[i].blocks.front().causal, i < packed.num_diagonals);
+    EXPECT_EQ(packed.passes[i].blocks.front().causal(), i < packed.num_diagonals);
     const std::vector<ScoreBlock> sequences = sequences_of(packed.passes[i], num_queries);
     found.insert(found.end(), sequences.begin(), sequences.end());
     scores += packed.passes[i].num_scores;
   }
   const auto sort = [](std::vector<ScoreBlock>& blocks) {
     std::ranges::sort(blocks, {}, [](const ScoreBlock& block) {
-      return std::tuple(!block.causal, block.first_row, block.query, block.key);
+      return std::tuple(!block.causal(), block.first_row, block.query, block.key);
     });
   };
   sort(found);
@@ -145,9 +145,10 @@ TEST(AttentionPlan, NothingIsPackedOnTheHost) {
   const SequenceLayout divided = SequenceLayout::whole(kPlannedLength).with_documents({{5}});
   EXPECT_TRUE(divided.divided());
   EXPECT_FALSE(SequenceLayout::whole(kPlannedLength).with_documents({{}, {}}).divided());
-  EXPECT_EQ(packing_of(at::zeros({1, 2, kPlannedLength, 64}, at::kHalf), divided), std::nullopt);
-  EXPECT_EQ(packing_of(at::zeros({1, 2, kPlannedLength, 64}, at::TensorOptions(at::kMeta).dtype(at::kHalf)), divided),
-            std::nullopt);
+  for (const at::Device device : {at::kCPU, at::kMeta}) {
+    const at::Tensor q = at::zeros({1, 2, kPlannedLength, 64}, at::TensorOptions(device).dtype(at::kHalf));
+    EXPECT_EQ(pass_options(q, divided, {1}).packing, std::nullopt);
+  }
 }
 
 }  // namespace
