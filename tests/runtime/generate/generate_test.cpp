@@ -82,7 +82,8 @@ TEST_P(Generate, WithTheCacheLogitsAreThoseWithout) {
     // Computes everything again with the attention used in training.
     const at::Tensor before = at::tensor(std::vector<int64_t>(ids.begin(), ids.begin() + length), at::kLong);
     const Sequence sequence{SequenceLayout::whole(length),
-                            make_rotary(loaded.source.shape, at::arange(length), at::kDouble, at::kCPU)};
+                            make_rotary(loaded.source.shape, at::arange(length), at::kDouble, at::kCPU),
+                            make_local_rotary(loaded.source.shape, at::arange(length), at::kDouble, at::kCPU)};
     const at::Tensor wanted = loaded.model.model().next_logits(before, sequence).whole();
     EXPECT_LE((cached - wanted).abs().max().item<double>(), 1e-10 * wanted.abs().max().item<double>()) << length;
     if (length < kLength) next = {ids[static_cast<size_t>(length)]};
