@@ -10,6 +10,7 @@
 #include "runtime/files/json_object.h"
 #include "runtime/hf/config_json.h"
 #include "runtime/model/load.h"
+#include "runtime/model/unused_weights.h"
 #include "runtime/recipe/load.h"
 #include "runtime/tokenizer/json_cursor.h"
 #include "runtime/tokenizer/tokenizer.h"
@@ -90,6 +91,10 @@ std::string describe_missing(const ModelSource& source) {
   return "model.hf of the run's recipe, " + source.hugging_face.string() + ", does not exist any more";
 }
 
+std::string describe_unused(const ModelSource& source) {
+  return source.is_checkpoint ? "" : describe_unused(SafetensorsFolder(source.folder), source.shape);
+}
+
 std::vector<int64_t> stop_tokens(const ModelSource& source, const Tokenizer* tokenizer) {
   for (const char* file : {"generation_config.json", "config.json"}) {
     if (source.hugging_face.empty()) break;
@@ -109,7 +114,7 @@ class ModelWeights::Reader {
 
 class ModelWeights::FolderReader final : public Reader {
  public:
-  explicit FolderReader(const fs::path& folder) : weights_(folder) {}
+  explicit FolderReader(const ModelSource& source) : weights_(source.folder, source.shape) {}
   void read(const Parameter& parameter) override { weights_.read(parameter); }
 
  private:
@@ -132,7 +137,7 @@ ModelWeights::ModelWeights(const ModelSource& source) {
   if (source.is_checkpoint) {
     reader_ = std::make_unique<CheckpointPieces>(source.folder);
   } else {
-    reader_ = std::make_unique<FolderReader>(source.folder);
+    reader_ = std::make_unique<FolderReader>(source);
   }
 }
 
