@@ -173,7 +173,7 @@ fs::path small_checkpoint(const fs::path& folder) {
     for (const TensorEntry& tensor : tensors) writer.write(tensor.name, at::ones(tensor.shape));
     writer.finish();
   }
-  const fs::path made = import_checkpoint(folder / "hf", recipe, folder / "run");
+  const fs::path made = import_checkpoint(folder / "hf", recipe, folder / "run").folder;
   for (const char* name : {"manifest.json", "rank-00000.safetensors"}) fs::rename(made / name, folder / name);
   return folder;
 }
