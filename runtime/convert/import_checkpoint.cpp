@@ -16,6 +16,7 @@
 #include "runtime/convert/freed_memory.h"
 #include "runtime/files/output_file.h"
 #include "runtime/hf/config_json.h"
+#include "runtime/model/folder_tensors.h"
 #include "runtime/model/transformer.h"
 #include "runtime/recipe/load.h"
 #include "runtime/run/run_directory.h"
@@ -61,14 +62,15 @@ std::vector<TensorEntry> tensors_of(const fs::path& hf, const SafetensorsFolder&
   std::vector<std::string> differences;
   std::map<std::string, bool> known;
   for (TensorEntry& tensor : tensors) {
-    known[tensor.name] = true;
-    if (!source.contains(tensor.name)) {
-      differences.push_back(tensor.name + " is missing there");
+    const FolderTensor stored = folder_tensor(shape, tensor.name, tensor.shape);
+    known[stored.name] = true;
+    if (!source.contains(stored.name)) {
+      differences.push_back(stored.name + " is missing there");
       continue;
     }
-    const TensorEntry& found = source.entry(tensor.name);
-    if (found.shape != tensor.shape) {
-      differences.push_back(tensor.name + ": " + describe_shape(tensor.shape) + ", was " + describe_shape(found.shape) +
+    const TensorEntry& found = source.entry(stored.name);
+    if (found.shape != stored.shape) {
+      differences.push_back(stored.name + ": " + describe_shape(stored.shape) + ", was " + describe_shape(found.shape) +
                             " there");
     } else if (!at::isFloatingType(found.dtype) || c10::elementSize(found.dtype) == 1) {
       differences.push_back(tensor.name + " is of dtype " + *safetensors_dtype(found.dtype) + " there");
@@ -84,7 +86,7 @@ std::vector<TensorEntry> tensors_of(const fs::path& hf, const SafetensorsFolder&
 
 /// Writes the pieces, complete tensors, as a file in `folder`. Returns its part of the manifest.
 std::string write_pieces(const fs::path& folder, const SafetensorsFolder& source,
-                         const std::vector<TensorEntry>& tensors) {
+                         const std::vector<TensorEntry>& tensors, const ModelShape& shape) {
   std::vector<TensorEntry> pieces;
   std::vector<Box> boxes;
   for (const TensorEntry& tensor : tensors) {
@@ -95,7 +97,8 @@ std::string write_pieces(const fs::path& folder, const SafetensorsFolder& source
   ManifestPart part({kFile, checksum(file.header().data(), file.header().size())});
   for (size_t i = 0; i < tensors.size(); ++i) {
     {
-      const at::Tensor values = source.read(tensors[i].name);
+      const FolderTensor stored = folder_tensor(shape, tensors[i].name, tensors[i].shape);
+      const at::Tensor values = source.read(stored.name, stored.within(boxes[i])).contiguous();
       file.write(pieces[i].name, values);
       part.add(tensors[i].name, tensors[i].dtype, tensors[i].shape, boxes[i],
                checksum(values.const_data_ptr(), values.nbytes()));
@@ -125,7 +128,8 @@ fs::path import_checkpoint(const fs::path& hf, const Recipe& recipe, const fs::p
   const fs::path partial = checkpoints.partial(0, attempt);
   checkpoints.begin(0, attempt);
   try {
-    write_whole(partial / "manifest.json", manifest_text(head, {write_pieces(partial, source, tensors)}));
+    write_whole(partial / "manifest.json",
+                manifest_text(head, {write_pieces(partial, source, tensors, recipe.model.shape)}));
     checkpoints.complete(0, attempt);
   } catch (...) {
     std::error_code error;

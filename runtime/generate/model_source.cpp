@@ -109,7 +109,7 @@ class ModelWeights::Reader {
 
 class ModelWeights::FolderReader final : public Reader {
  public:
-  explicit FolderReader(const fs::path& folder) : weights_(folder) {}
+  explicit FolderReader(const ModelSource& source) : weights_(source.folder, source.shape) {}
   void read(const Parameter& parameter) override { weights_.read(parameter); }
 
  private:
@@ -132,7 +132,7 @@ ModelWeights::ModelWeights(const ModelSource& source) {
   if (source.is_checkpoint) {
     reader_ = std::make_unique<CheckpointPieces>(source.folder);
   } else {
-    reader_ = std::make_unique<FolderReader>(source.folder);
+    reader_ = std::make_unique<FolderReader>(source);
   }
 }
 

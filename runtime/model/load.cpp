@@ -3,19 +3,22 @@
 #include <ATen/ATen.h>
 
 #include "mesh/error.h"
+#include "runtime/model/folder_tensors.h"
 
 namespace meshtrain {
 
-PretrainedWeights::PretrainedWeights(const std::filesystem::path& folder) : folder_(folder), source_(folder) {}
+PretrainedWeights::PretrainedWeights(const std::filesystem::path& folder, const ModelShape& shape)
+    : folder_(folder), shape_(shape), source_(folder) {}
 
 void PretrainedWeights::read(const Parameter& parameter) const {
   at::NoGradGuard no_grad;
-  const TensorEntry& entry = source_.entry(parameter.name);
-  if (entry.shape != parameter.global_shape) {
-    throw InputError(folder_.string() + ": tensor " + parameter.name + " has shape " + describe_shape(entry.shape) +
-                     ", but config.json describes " + describe_shape(parameter.global_shape));
+  const FolderTensor stored = folder_tensor(shape_, parameter.name, parameter.global_shape);
+  const TensorEntry& entry = source_.entry(stored.name);
+  if (entry.shape != stored.shape) {
+    throw InputError(folder_.string() + ": tensor " + stored.name + " has shape " + describe_shape(entry.shape) +
+                     ", but config.json describes " + describe_shape(stored.shape));
   }
-  parameter.valid().detach().copy_(source_.read(parameter.name, parameter.box));
+  parameter.valid().detach().copy_(source_.read(stored.name, stored.within(parameter.box)));
 }
 
 }  // namespace meshtrain

@@ -3,6 +3,7 @@
 #include <filesystem>
 
 #include "mesh/parameter.h"
+#include "runtime/model/shape.h"
 #include "runtime/safetensors/folder.h"
 
 namespace meshtrain {
@@ -10,8 +11,8 @@ namespace meshtrain {
 /// The weights of a Hugging Face folder, for parameters.
 class PretrainedWeights {
  public:
-  /// Opens the safetensors. Throws InputError when there are none, or when a file is damaged.
-  explicit PretrainedWeights(const std::filesystem::path& folder);
+  /// Opens the safetensors of a model of this shape. Throws InputError when there are none, or when a file is damaged.
+  PretrainedWeights(const std::filesystem::path& folder, const ModelShape& shape);
 
   /// Fills this rank's part of `parameter`, reads only that part, and rounds it to the parameter's dtype. Throws
   /// InputError when the tensor is missing or has another shape. No collective.
@@ -19,6 +20,7 @@ class PretrainedWeights {
 
  private:
   std::filesystem::path folder_;
+  ModelShape shape_;
   SafetensorsFolder source_;
 };
 

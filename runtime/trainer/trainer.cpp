@@ -22,7 +22,7 @@ namespace {
 WriteParameter first_values(const Recipe& recipe, bool resumes) {
   if (resumes) return [](const Parameter&) {};
   if (recipe.model.init == "pretrained") {
-    const auto weights = std::make_shared<PretrainedWeights>(recipe.model.hf);
+    const auto weights = std::make_shared<PretrainedWeights>(recipe.model.hf, recipe.model.shape);
     return [weights](const Parameter& parameter) { weights->read(parameter); };
   }
   return [seed = static_cast<uint64_t>(recipe.train.seed)](const Parameter& parameter) { initialize(parameter, seed); };

@@ -266,7 +266,6 @@ Recipe recipe_of(const Cell& cell, bool alone, const std::filesystem::path& fold
   shape.initializer_range = 0.1;
   shape.tie_word_embeddings = cell.variant.tied;
   shape.qkv_bias = cell.variant.family == "qwen2";
-  shape.qk_norm = cell.variant.family == "qwen3";
 
   const int64_t dp = alone ? 1 : cell.dp;
   if (!alone) recipe.parallel.mesh = {{"dp", cell.dp}, {"tp", cell.tp}, {"cp", cell.cp}};

@@ -112,13 +112,13 @@ TEST_P(Transformers, ShortGradientsAreNotClipped) {
   for (size_t i = 0; i < unclipped.size(); ++i) EXPECT_TRUE(at::equal(clipped[i], unclipped[i])) << i;
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Transformers,
-                         ::testing::Combine(::testing::Values("llama", "llama_gqa_tied", "llama3_rope", "llama_linear",
-                                                              "llama_yarn", "llama_bias", "mistral", "qwen2", "qwen3"),
-                                            ::testing::Values("fp64", "fp32")),
-                         [](const auto& test) {
-                           return std::string(std::get<0>(test.param)) + "_" + std::get<1>(test.param);
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    All, Transformers,
+    ::testing::Combine(::testing::Values("llama", "llama_gqa_tied", "llama3_rope", "llama_linear", "llama_yarn",
+                                         "llama_bias", "mistral", "qwen2", "qwen3", "smollm3", "granite", "phi3",
+                                         "olmo2", "mistral_window", "qwen2_window", "phi3_long", "gemma2", "gemma3"),
+                       ::testing::Values("fp64", "fp32")),
+    [](const auto& test) { return std::string(std::get<0>(test.param)) + "_" + std::get<1>(test.param); });
 
 }  // namespace
 }  // namespace meshtrain
