@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 #include "context_parallel/attention_plan.h"
 #include "context_parallel/block_attention.h"
@@ -13,13 +14,14 @@
 namespace meshtrain {
 namespace {
 
-/// Computes attention of one query, which sees every key, so that no mask is needed. Heads that share keys are rows of
-/// one matrix: keys and values are read once.
-at::Tensor attend_one(const at::Tensor& q, const at::Tensor& keys, const at::Tensor& values,
-                      const AttentionRule& rule) {
-  const int64_t kv_heads = keys.size(1);
+/// Computes attention of one query, the last position, which sees every key inside its window, so that no mask is
+/// needed. Heads that share keys are rows of one matrix: keys and values are read once.
+at::Tensor attend_one(const at::Tensor& q, const at::Tensor& keys, const at::Tensor& values, AttentionRule rule) {
+  const int64_t kv_heads = keys.size(1), length = keys.size(2), window = std::exchange(rule.window, 0);
+  const int64_t seen = window > 0 ? std::min(window, length) : length;
+  const auto last = [&](const at::Tensor& all) { return all.narrow(2, length - seen, seen); };
   const at::Tensor rows = q.reshape({1, kv_heads, q.size(1) / kv_heads, q.size(3)});
-  return attend(rows, keys, values, Pairs::All, rule).out.to(q.scalar_type()).reshape(q.sizes());
+  return attend(rows, last(keys), last(values), Pairs::All, rule).out.to(q.scalar_type()).reshape(q.sizes());
 }
 
 }  // namespace
@@ -52,24 +54,18 @@ at::Tensor KeyValueCache::attend(int64_t layer, const at::Tensor& q, const at::T
   here.keys.narrow(2, past, count).copy_(k);
   here.values.narrow(2, past, count).copy_(v);
   here.length += count;
-  AttentionRule rest = rule;
-  rest.window = 0;  // blocks are cut to the window
   if (count == 1) {
-    const int64_t seen = rule.window > 0 ? std::min(rule.window, here.length) : here.length;
-    const auto last = [&](const at::Tensor& all) { return all.narrow(2, here.length - seen, seen); };
-    return attend_one(q, last(here.keys), last(here.values), rest);
+    return attend_one(q, here.keys.narrow(2, 0, here.length), here.values.narrow(2, 0, here.length), rule);
   }
-  RunningAttention running(q, rest);
-  const auto add = [&](ScoreBlock block, const at::Tensor& keys, const at::Tensor& values) {
+  RunningAttention running(q, rule);
+  const PassOptions options = pass_options(q, SequenceLayout::whole(count), rule);
+  for (const ScoreBlock& block : computable(cut({0, count}, {0, count}, {}, rule.window), options)) {
+    running.add(block, k, v);
+  }
+  for (ScoreBlock block : cut({past, count}, {0, past}, {}, rule.window)) {
     block.query -= past;
-    running.add(block, keys, values);
-  };
-  const PassOptions options = pass_options(q, SequenceLayout::whole(here.length), rule);
-  for (ScoreBlock block : computable(cut({past, count}, {past, count}, {}, rule.window), options)) {
-    block.key -= past;
-    add(block, k, v);
+    running.add(block, here.keys, here.values);
   }
-  for (const ScoreBlock& block : cut({past, count}, {0, past}, {}, rule.window)) add(block, here.keys, here.values);
   return running.finish().out;
 }
 

@@ -188,6 +188,7 @@ TEST(AttentionCost, AWindowSendsTheKeysInsideIt) {
             EXPECT_EQ(total().calls, at_once || ranks == 2 ? ranks > 1 : ranks == 1 ? 0 : 2);
           }
           const int64_t calls = total().calls;
+          at::Tensor most = at::tensor({total().sent_bytes, int64_t{0}}, at::kLong);
 
           mesh.traffic().clear();
           out.backward(at::ones_like(out));
@@ -196,6 +197,13 @@ TEST(AttentionCost, AWindowSendsTheKeysInsideIt) {
           world().all_reduce(sums).wait();
           EXPECT_EQ(sums[0].item<int64_t>(), sums[1].item<int64_t>());
           EXPECT_EQ(total().calls, 2 * calls);
+          if (kind == kZigZag) continue;
+          most[1] = total().sent_bytes;
+          world().all_reduce(most, Reduce::Max).wait();
+          const AttentionBytes bytes =
+              attention_bytes({s * ranks, heads, kv_heads, ranks, window}, algorithm, b, head_dim, e, w);
+          EXPECT_EQ(bytes.forward, most[0].item<int64_t>());
+          EXPECT_EQ(bytes.backward, most[1].item<int64_t>());
         }
       }
     }

@@ -326,6 +326,9 @@ TEST(Attention, RefusesWhatDoesNotFit) {
   expect_refused("no multiple", q, tensor(2, 3, 12, 8), tensor(2, 3, 12, 8), layout);
   expect_refused("dtypes differ", q, k, k.to(at::kDouble), layout);
   expect_refused("documents for 1 sequences, the batch has 2", q, k, k, layout.with_documents({{3}}));
+  for (const AttentionRule& rule : {AttentionRule{kScale, -1}, AttentionRule{kScale, 0, -1.0}}) {
+    EXPECT_THROW(run({q, k, k}, layout, ContextAlgorithm::Ring, rule), std::invalid_argument);
+  }
   EXPECT_NE(refusal(q[0], k, k, layout).find(world().coordinate_text()), std::string::npos);
 }
 

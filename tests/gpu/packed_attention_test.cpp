@@ -205,6 +205,38 @@ TEST(PackedAttentionOnGpu, CallsAreFewWhateverTheDocuments) {
   }
 }
 
+// Halves have flash's own window, other numbers tiles. The second row is one document.
+TEST(PackedAttentionOnGpu, WindowsAreAsOnTheHost) {
+  constexpr int64_t kLength = 700;
+  const auto tensors = [](int64_t heads) { return fresh({2, kLength, heads, 64}); };
+  const std::vector<at::Tensor> whole = {tensors(4), tensors(2), tensors(2), tensors(4)};
+  for (const auto& [dtype, tolerance] : std::vector<Precision>{{at::kFloat, 1e-4}, {at::kBFloat16, 1e-2}}) {
+    for (const bool divided : {false, true}) {
+      for (const int64_t window : {2, 100, 513}) {
+        const AttentionRule rule{kPackedScale, window};
+        SequenceLayout layout = SequenceLayout::whole(kLength);
+        if (divided) layout = layout.with_documents({{1, 40, 300}, {}});
+        const auto run = [&](at::Device device, at::ScalarType numbers) {
+          std::vector<at::Tensor> of;
+          for (const at::Tensor& tensor : whole) of.push_back(tensor.to(dtype).to(numbers).to(device).transpose(1, 2));
+          LocalAttention local(layout, 2, rule, pass_options(of[0], layout, rule));
+          const AttentionCall::Forward forward = local.forward(of[0], of[1], of[2]);
+          const AttentionGradients gradients = local.backward(of[3], forward.saved);
+          return std::vector<at::Tensor>{forward.out, gradients.q, gradients.k, gradients.v};
+        };
+        const KernelCalls calls;
+        const std::vector<at::Tensor> seen = run(gpu(), dtype);
+        EXPECT_EQ(calls.count(kFlashForward), dtype == at::kFloat ? 0 : 1);
+        EXPECT_EQ(calls.cudnn(), 0);
+        const std::vector<at::Tensor> wanted = run(at::kCPU, at::kDouble);
+        for (size_t i = 0; i < seen.size(); ++i) {
+          EXPECT_LE(error_of(seen[i], wanted[i]), tolerance) << i << " " << dtype << " window " << window;
+        }
+      }
+    }
+  }
+}
+
 // A capture fails on everything that the host would have to wait for.
 TEST(PackedAttentionOnGpu, TheHostDoesNotWait) {
   const SequenceLayout layout = SequenceLayout::whole(600).with_documents({{1, 40}, {599}});
