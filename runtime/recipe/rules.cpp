@@ -37,8 +37,12 @@ void check_shape(const Reader& reader, const ModelShape& shape) {
   if (shape.head_dim % 2 != 0) {
     reader.fail("head_dim", std::to_string(shape.head_dim) + " is odd: rotary positions turn pairs");
   }
-  if (const auto mistake = rope_mistake(shape)) reader.fail("rope_scaling", mistake->key + " " + mistake->what);
   const Family& family = family_of(shape);
+  if (shape.rope_scaling && (shape.rope_scaling->type == "longrope") != family.chooses_rotary_part) {
+    reader.fail("rope_scaling",
+                "rope_type is " + shape.rope_scaling->type + ", which a " + family.name + " does not have");
+  }
+  if (const auto mistake = rope_mistake(shape)) reader.fail("rope_scaling", mistake->key + " " + mistake->what);
   if (shape.output_bias && !family.chooses_attention_bias) {
     reader.fail("attention_bias", "true is not supported by family " + shape.family);
   }

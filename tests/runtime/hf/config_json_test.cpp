@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -409,6 +410,29 @@ TEST_F(ConfigJson, WritesWhatItReads) {
       EXPECT_EQ(value, before[key]) << key;
     }
     EXPECT_EQ(after["rope_theta"], shape.rope_theta);
+  }
+}
+
+// The fixtures' config.json, which transformers wrote: the same model comes back.
+TEST_F(ConfigJson, WritesWhatItReadsOfEveryFamily) {
+  for (const char* name :
+       {"smollm3", "granite", "phi3", "phi3_long", "olmo2", "gemma2", "gemma3", "mistral_window", "qwen2_window"}) {
+    const std::string file = testing::source_folder() + "/tests/fixtures/" + name + "/config.json";
+    const ModelShape shape = read_config_json(file);
+    const std::string written = write_config_json(shape, "float32");
+    EXPECT_EQ(write_config_json(read(written), "float32"), written) << name;
+    const json before = json::parse(std::ifstream(file)), after = json::parse(written);
+    for (const auto& [key, value] : after.items()) {
+      EXPECT_TRUE(!before.contains(key) || value == before[key]) << name << " " << key;
+    }
+    std::vector<std::string> stated = {"sliding_window",      "no_rope_layers",         "logits_scaling",
+                                       "residual_multiplier", "attn_logit_softcapping", "query_pre_attn_scalar"};
+    if (shape.sliding_window > 0 && name != std::string("phi3_long") && name != std::string("mistral_window")) {
+      stated.push_back("layer_types");
+    }
+    for (const std::string& key : stated) {
+      EXPECT_TRUE(!before.contains(key) || before[key].is_null() || after.contains(key)) << name << " " << key;
+    }
   }
 }
 

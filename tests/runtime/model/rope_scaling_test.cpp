@@ -9,8 +9,12 @@
 #include <cmath>
 #include <cstdlib>
 #include <fstream>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <numbers>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "mesh/error.h"
 #include "runtime/hf/config_json.h"
@@ -188,7 +192,62 @@ TEST_F(YarnRamp, RefusesWhatIsImpossible) {
                   2;
             }),
             "mscale has no effect beside attention_factor: give one of them");
-  EXPECT_EQ(refusal([](ModelShape& shape) { shape.rope_scaling->type = "longrope"; }), "");
+}
+
+class LongRope : public ::testing::Test {
+ protected:
+  LongRope() {
+    shape_.family = "phi3";
+    shape_.head_dim = 8;
+    shape_.partial_rotary_factor = 0.75;
+    shape_.max_position_embeddings = 64;
+    RopeScaling& scaling = shape_.rope_scaling.emplace();
+    scaling.type = "longrope";
+    scaling.original_max_position_embeddings = 16;
+    scaling.short_factor = {1, 2, 3};
+    scaling.long_factor = {4, 5, 6};
+  }
+  std::string refusal(const std::function<void(ModelShape&)>& change) const {
+    ModelShape shape = shape_;
+    change(shape);
+    const auto mistake = rope_mistake(shape);
+    return mistake ? mistake->key + " " + mistake->what : "";
+  }
+
+  ModelShape shape_;
+};
+
+TEST_F(LongRope, DividesByTheFactorsOfTheLength) {
+  for (const auto& [length, divisors] : {std::pair<int64_t, std::vector<double>>{16, {1, 2, 3}}, {17, {4, 5, 6}}}) {
+    const RopeFrequencies of = rope_frequencies(shape_, at::kDouble, length);
+    for (int64_t i = 0; i < 3; ++i) {
+      const double plain = std::pow(10000.0, -static_cast<double>(i) / 3);
+      EXPECT_NEAR(of.inverse[i].item<double>(), plain / divisors[static_cast<size_t>(i)], 1e-15) << length;
+    }
+    EXPECT_NEAR(of.attention_factor, std::sqrt(1 + std::log(4.0) / std::log(16.0)), 1e-15);
+  }
+  shape_.rope_scaling->attention_factor = 1.25;
+  EXPECT_EQ(rope_frequencies(shape_, at::kDouble).attention_factor, 1.25);
+}
+
+TEST_F(LongRope, RefusesWhatIsImpossible) {
+  EXPECT_EQ(refusal([](ModelShape&) {}), "");
+  EXPECT_EQ(refusal([](ModelShape& shape) { shape.rope_scaling->long_factor.pop_back(); }),
+            "long_factor has 2 numbers: it must have 3, one for each pair of features that turns");
+  EXPECT_EQ(refusal([](ModelShape& shape) { shape.rope_scaling->original_max_position_embeddings = 65; }),
+            "original_max_position_embeddings is 65, above max_position_embeddings 64");
+}
+
+// Within the trained length nothing is scaled; beyond it each text would have frequencies of its own.
+TEST(RopeScaling, DynamicIsPlainWithinTheTrainedLength) {
+  ModelShape shape;
+  shape.head_dim = 8;
+  shape.max_position_embeddings = 32;
+  const at::Tensor plain = rope_frequencies(shape, at::kFloat).inverse;
+  shape.rope_scaling.emplace().type = "dynamic";
+  shape.rope_scaling->factor = 4;
+  EXPECT_TRUE(at::equal(rope_frequencies(shape, at::kFloat, 32).inverse, plain));
+  EXPECT_THROW(rope_frequencies(shape, at::kFloat, 33), InputError);
 }
 
 TEST(RopeScaling, NumbersBeyondFp32DoNoHarm) {

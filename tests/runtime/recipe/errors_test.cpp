@@ -191,7 +191,8 @@ INSTANTIATE_TEST_SUITE_P(
                    "head_dim"},
         BadSetting{{"model.head_dim=7"}, "--set model.head_dim=7: 7 is odd: rotary positions turn pairs"},
         BadSetting{{"model.family=gpt2"},
-                   "--set model.family=gpt2: \"gpt2\" is not one of llama, mistral, qwen2, qwen3"},
+                   "--set model.family=gpt2: \"gpt2\" is not one of llama, mistral, qwen2, qwen3, smollm3, "
+                   "granite, phi3, olmo2, gemma2, gemma3_text"},
         BadSetting{{"model.family=qwen2", "model.attention_bias=true"},
                    "--set model.attention_bias=true: true is not supported by family qwen2"},
         BadSetting{{"model.family=qwen3", "model.mlp_bias=true"},
@@ -214,6 +215,24 @@ INSTANTIATE_TEST_SUITE_P(
                    "--set model.init=pretrained: pretrained needs model.hf, the folder with the weights"},
         BadSetting{{"model.hf=/nowhere"}, "--set model.hf=/nowhere: there is no folder /nowhere"}));
 
+INSTANTIATE_TEST_SUITE_P(
+    Families, Override,
+    ::testing::Values(
+        BadSetting{{"model.sliding_window=8"}, "--set model.sliding_window=8: is not a key of family llama"},
+        BadSetting{{"model.family=granite", "model.embedding_multiplier=0"},
+                   "--set model.embedding_multiplier=0: 0 is impossible: it must be above 0"},
+        BadSetting{{"model.family=smollm3", "model.no_rope_layers=[1]"},
+                   "--set model.no_rope_layers=[1]: has 1 entries for 2 layers"},
+        BadSetting{{"model.family=smollm3", "model.no_rope_layers=[1, 2]"},
+                   "--set model.no_rope_layers=[1, 2]: 2 is impossible: it must be at most 1"},
+        BadSetting{{"model.family=smollm3", "model.no_rope_layers=1"},
+                   "--set model.no_rope_layers=1: \"1\" is not a list of numbers"},
+        BadSetting{{"model.family=gemma2", "model.layer_types=[sliding_attention, full_attention]"},
+                   "--set model.layer_types=[sliding_attention, full_attention]: has sliding_attention, which needs a "
+                   "sliding_window"},
+        BadSetting{{"model.family=phi3", "model.partial_rotary_factor=0.1"},
+                   "--set model.partial_rotary_factor=0.1: turns 1 features of a head: rotary positions turn pairs"}));
+
 // Returns settings of model.rope_scaling and their errors.
 std::vector<BadSetting> bad_scalings() {
   const std::string key = "model.rope_scaling";
@@ -221,18 +240,21 @@ std::vector<BadSetting> bad_scalings() {
     return BadSetting{{key + "=" + map}, "--set " + key + "=" + map + ": " + expected};
   };
   return {
-      whole("{rope_type: dynamic, factor: 8}",
-            key + ".rope_type: \"dynamic\" is not one of default, linear, llama3, yarn"),
+      whole("{rope_type: mrope, factor: 8}",
+            key + ".rope_type: \"mrope\" is not one of default, linear, llama3, yarn, longrope, dynamic"),
+      whole("{rope_type: dynamic, factor: 8}", "rope_type is dynamic, which needs max_position_embeddings"),
+      whole("{rope_type: longrope, original_max_position_embeddings: 64, short_factor: [1], long_factor: [1]}",
+            "rope_type is longrope, which a llama does not have"),
       whole("{rope_type: linear, factor: 0.5}", key + ".factor: 0.5 is impossible: it must be at least 1"),
       whole("{rope_type: linear, factor: 2, low_freq_factor: 1}",
             key + ".low_freq_factor: is a key of rope_type llama3, not of linear"),
       whole("{rope_type: linear, factor: 2, original_max_position_embeddings: 1}",
-            key + ".original_max_position_embeddings: is a key of rope_type llama3, yarn, not of linear"),
+            key + ".original_max_position_embeddings: is a key of rope_type llama3, yarn, longrope, not of linear"),
       whole("{rope_type: llama3, factor: 2, low_freq_factor: 1, high_freq_factor: 4, "
             "original_max_position_embeddings: 64, truncate: true}",
             key + ".truncate: is a key of rope_type yarn, not of llama3"),
       whole("{rope_type: default, factor: 2}",
-            key + ".factor: is a key of rope_type linear, llama3, yarn, not of default"),
+            key + ".factor: is a key of rope_type linear, llama3, yarn, longrope, dynamic, not of default"),
       whole("{rope_type: llama3, factor: 8, low_freq_factor: 4, high_freq_factor: 1, "
             "original_max_position_embeddings: 64}",
             "high_freq_factor is 1: it must be above low_freq_factor 4"),

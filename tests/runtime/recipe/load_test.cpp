@@ -267,6 +267,47 @@ TEST(LoadRecipe, FamilyBringsItsBiasesAndNorms) {
   EXPECT_FALSE(qwen3.qkv_bias || qwen3.output_bias);
 }
 
+// Keys of a family are read, written, and read again; absent ones have transformers' values.
+TEST(LoadRecipe, ReadsWhatFamiliesChoose) {
+  const RecipeFolder folder;
+  const fs::path file = folder.write("small.yaml", kSmallRecipe);
+  const auto load = [&](std::vector<std::string> settings) {
+    const Recipe recipe = load_recipe(file, settings, "");
+    const std::string yaml = to_yaml(recipe);
+    EXPECT_EQ(to_yaml(parse_recipe(yaml)), yaml);
+    return recipe.model.shape;
+  };
+  const ModelShape granite = load({"model.family=granite", "model.embedding_multiplier=12", "model.logits_scaling=8",
+                                   "model.attention_multiplier=0.25", "model.residual_multiplier=0.22"});
+  EXPECT_EQ(granite.embedding_multiplier, 12);
+  EXPECT_EQ(granite.residual_multiplier, 0.22);
+  EXPECT_EQ(granite.logits_scaling, 8);
+  EXPECT_EQ(attention_scale(granite), 0.25);
+
+  const ModelShape smollm3 = load({"model.family=smollm3", "model.no_rope_layers=[1, 0]"});
+  EXPECT_TRUE(is_rotary(smollm3, 0) && !is_rotary(smollm3, 1));
+  EXPECT_TRUE(smollm3.tie_word_embeddings);
+  EXPECT_EQ(smollm3.rope_theta, 2e6);
+
+  const ModelShape gemma3 =
+      load({"model.family=gemma3_text", "model.sliding_window=7", "model.query_pre_attn_scalar=64",
+            "model.layer_types=[sliding_attention, full_attention]", "model.rope_local_base_freq=500"});
+  EXPECT_EQ(window_of(gemma3, 0), 7);
+  EXPECT_EQ(window_of(gemma3, 1), 0);
+  EXPECT_TRUE(is_locally_rotary(gemma3, 0) && !is_locally_rotary(gemma3, 1));
+  EXPECT_EQ(attention_scale(gemma3), 0.125);
+
+  const ModelShape gemma2 = load({"model.family=gemma2", "model.attn_logit_softcapping=20"});
+  EXPECT_EQ(gemma2.attn_logit_softcapping, 20);
+  EXPECT_EQ(gemma2.final_logit_softcapping, 30);
+
+  const ModelShape phi3 =
+      load({"model.family=phi3", "model.partial_rotary_factor=0.5", "model.max_position_embeddings=128",
+            "model.rope_scaling={rope_type: longrope, original_max_position_embeddings: 64, "
+            "short_factor: [1, 1.5, 2, 2.5], long_factor: [1, 2, 3, 4]}"});
+  EXPECT_EQ(phi3.rope_scaling->long_factor, (std::vector<double>{1, 2, 3, 4}));
+}
+
 TEST(LoadRecipe, ReadsTheShapeOfAHuggingFaceFolder) {
   const RecipeFolder folder;
   folder.write("models/m/config.json",
