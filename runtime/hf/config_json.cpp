@@ -209,6 +209,13 @@ void read_biases(ConfigReader& config, ModelShape& shape) {
   }
 }
 
+// A negative id counts from the end, as in torch.nn.Embedding. An id beyond the vocabulary cannot occur.
+void read_padding(ConfigReader& config, ModelShape& shape) {
+  if (!config.has("pad_token_id")) return;
+  const int64_t id = config.integer("pad_token_id", -shape.vocab_size);
+  if (id < shape.vocab_size) shape.pad_token_id = id < 0 ? id + shape.vocab_size : id;
+}
+
 // Returns the keys of the scaling's type. Yarn's keys with transformers' defaults are left out, as some of its versions
 // do not know them.
 nlohmann::ordered_json scaling_keys(const RopeScaling& scaling) {
@@ -248,6 +255,7 @@ ModelShape read_config_json(const std::filesystem::path& file) {
   shape.tie_word_embeddings = config.boolean_or("tie_word_embeddings", false);
   read_biases(config, shape);
   read_rope(config, shape);
+  read_padding(config, shape);
   check_window(config, shape);
   check_fixed_values(config);
   for (const std::string_view key : kHarmless) config.ignore(std::string(key));
@@ -290,6 +298,7 @@ std::string write_config_json(const ModelShape& shape, const std::string& dtype,
   for (const auto& [key, value] : further.items()) {
     if (key != "dtype" && key != "rope_parameters" && !config.contains(key)) config[key] = value;
   }
+  if (shape.pad_token_id && !config.contains("pad_token_id")) config["pad_token_id"] = *shape.pad_token_id;
   return config.dump(2) + "\n";
 }
 

@@ -37,10 +37,11 @@ struct ModelShape {
   double rms_norm_eps = 1e-6;
   double initializer_range = 0.02;
   bool tie_word_embeddings = false;
-  bool qkv_bias = false;     ///< Qwen2; Llama with attention_bias
-  bool output_bias = false;  ///< Llama with attention_bias: o_proj
-  bool mlp_bias = false;     ///< Llama with mlp_bias: gate, up, down
-  bool qk_norm = false;      ///< Qwen3: RMSNorm over each head of q and k
+  bool qkv_bias = false;                ///< Qwen2; Llama with attention_bias
+  bool output_bias = false;             ///< Llama with attention_bias: o_proj
+  bool mlp_bias = false;                ///< Llama with mlp_bias: gate, up, down
+  bool qk_norm = false;                 ///< Qwen3: RMSNorm over each head of q and k
+  std::optional<int64_t> pad_token_id;  ///< fills sequences up; does not change the model (model.freeze_padding_row)
 };
 
 }  // namespace meshtrain

@@ -38,6 +38,10 @@ void check_shape(const Reader& reader, const ModelShape& shape) {
     reader.fail("head_dim", std::to_string(shape.head_dim) + " is odd: rotary positions turn pairs");
   }
   if (const auto mistake = rope_mistake(shape)) reader.fail("rope_scaling", mistake->key + " " + mistake->what);
+  if (shape.pad_token_id.value_or(0) >= shape.vocab_size) {
+    reader.fail("pad_token_id",
+                std::to_string(*shape.pad_token_id) + " is no token of vocab_size " + std::to_string(shape.vocab_size));
+  }
   const Family& family = family_of(shape);
   if (shape.output_bias && !family.chooses_attention_bias) {
     reader.fail("attention_bias", "true is not supported by family " + shape.family);
@@ -77,6 +81,12 @@ void finish_model(Reader& reader, ModelRecipe& model) {
   const Family& family = family_of(shape);
   shape.qkv_bias = shape.output_bias || family.qkv_bias;
   shape.qk_norm = family.qk_norm;
+  if (model.freeze_padding_row && !shape.pad_token_id) {
+    reader.fail("freeze_padding_row", model.hf.empty()
+                                          ? "true needs model.pad_token_id, the token whose row it is"
+                                          : "true needs a token whose row it is: config.json in " + model.hf.string() +
+                                                " has no pad_token_id within the vocabulary");
+  }
   if (model.init != "pretrained") return;
   if (model.hf.empty()) reader.fail("init", "pretrained needs model.hf, the folder with the weights");
   if (reader.opens_files() && !has_weights(model.hf)) {

@@ -5,9 +5,11 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "mesh/error.h"
 #include "mesh/layout.h"
 #include "tests/runtime/recipe/recipe_folder.h"
 #include "tests/support/files.h"
+#include "tests/support/messages.h"
 
 namespace meshtrain::testing {
 namespace {
@@ -266,6 +268,26 @@ TEST(LoadRecipe, FamilyBringsItsBiasesAndNorms) {
   const ModelShape qwen3 = load_recipe(file, {"model.family=qwen3"}, "").model.shape;
   EXPECT_TRUE(qwen3.qk_norm);
   EXPECT_FALSE(qwen3.qkv_bias || qwen3.output_bias);
+}
+
+TEST(LoadRecipe, ThePaddingTokenIsThatOfTheFolder) {
+  const RecipeFolder folder;
+  const auto write_config = [&](const std::string& padding) {
+    folder.write("m/config.json", R"({"model_type": "llama", "hidden_size": 64, "intermediate_size": 96,
+                 "num_hidden_layers": 3, "num_attention_heads": 4, "vocab_size": 256)" +
+                                      padding + "}");
+  };
+  write_config(R"(, "pad_token_id": 7)");
+  const fs::path file = folder.write("recipe.yaml", kSmallRecipe);
+  const std::vector<std::string> changes = {"model=null", "model.hf=" + (file.parent_path() / "m").string(),
+                                            "model.init=random", "model.freeze_padding_row=true"};
+  const Recipe recipe = load_recipe(file, changes, "");
+  EXPECT_EQ(recipe.model.shape.pad_token_id, 7);
+  EXPECT_TRUE(recipe.model.freeze_padding_row);
+  EXPECT_EQ(parse_recipe(to_yaml(recipe)).model.shape.pad_token_id, 7);
+  write_config("");
+  EXPECT_TRUE(has(message<InputError>([&] { load_recipe(file, changes, ""); }),
+                  "true needs a token whose row it is: config.json in "));
 }
 
 TEST(LoadRecipe, ReadsTheShapeOfAHuggingFaceFolder) {
