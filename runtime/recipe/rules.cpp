@@ -20,6 +20,7 @@ bool has_weights(const std::filesystem::path& folder) {
 
 void derive_sizes(Reader& reader, ModelShape& shape) {
   if (shape.num_key_value_heads == 0) shape.num_key_value_heads = shape.num_attention_heads;
+  if (shape.head_dim == 0) shape.head_dim = family_of(shape).head_dim;
   if (shape.head_dim > 0) return;
   if (shape.hidden_size % shape.num_attention_heads != 0) {
     reader.fail("hidden_size", std::to_string(shape.hidden_size) + " is not a multiple of num_attention_heads " +

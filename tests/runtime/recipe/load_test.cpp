@@ -267,6 +267,8 @@ TEST(LoadRecipe, FamilyBringsItsBiasesAndNorms) {
   EXPECT_FALSE(qwen2.output_bias || qwen2.qk_norm);
   const ModelShape qwen3 = load_recipe(file, {"model.family=qwen3"}, "").model.shape;
   EXPECT_TRUE(qwen3.qk_norm);
+  EXPECT_EQ(qwen3.head_dim, 128) << "as without the key in config.json";
+  EXPECT_EQ(load_recipe(file, {"model.family=qwen3", "model.head_dim=8"}, "").model.shape.head_dim, 8);
   EXPECT_FALSE(qwen3.qkv_bias || qwen3.output_bias);
 }
 
