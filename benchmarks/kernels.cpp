@@ -85,30 +85,31 @@ void model(const Table& table, at::ScalarType dtype) {
   using at::Tensor;
   constexpr int64_t kTokens = 16384, kHidden = 2048, kFeatures = 8192;
   {
-    static const Operator<Tensor(const Tensor&)> forward("meshtrain::swiglu");
-    static const Operator<Tensor(const Tensor&, const Tensor&)> backward("meshtrain::swiglu_backward");
+    static const Operator<Tensor(const Tensor&, int64_t)> forward("meshtrain::glu");
+    static const Operator<Tensor(const Tensor&, const Tensor&, int64_t)> backward("meshtrain::glu_backward");
     const Tensor x = made({kTokens, 2 * kFeatures}, dtype), grad = made({kTokens, kFeatures}, dtype);
-    table.add("swiglu", dtype, bytes_of({x, grad}), [&] { forward(x); });
-    table.add("swiglu backward", dtype, bytes_of({x, x, grad}), [&] { backward(grad, x); });
+    table.add("swiglu", dtype, bytes_of({x, grad}), [&] { forward(x, 0); });
+    table.add("swiglu backward", dtype, bytes_of({x, x, grad}), [&] { backward(grad, x, 0); });
   }
   {
-    static const Operator<std::tuple<Tensor, Tensor>(const Tensor&, const Tensor&, double)> forward(
+    static const Operator<std::tuple<Tensor, Tensor>(const Tensor&, const Tensor&, double, int64_t)> forward(
         "meshtrain::rms_norm");
-    static const Operator<std::tuple<Tensor, Tensor, Tensor>(const Tensor&, const Tensor&, const Tensor&, double)>
+    static const Operator<std::tuple<Tensor, Tensor, Tensor>(const Tensor&, const Tensor&, const Tensor&, double,
+                                                             int64_t)>
         of_sum("meshtrain::rms_norm_of_sum");
     static const Operator<std::tuple<Tensor, Tensor>(const Tensor&, const std::optional<Tensor>&, const Tensor&,
-                                                     const Tensor&, const Tensor&, bool, bool,
+                                                     const Tensor&, const Tensor&, int64_t, bool, bool,
                                                      const std::optional<Tensor>&)>
         backward("meshtrain::rms_norm_backward");
     const Tensor x = made({4 * kTokens, kHidden}, dtype), residual = made({4 * kTokens, kHidden}, dtype);
     const Tensor grad = made({4 * kTokens, kHidden}, dtype), weight = made({kHidden}, dtype);
-    const Tensor rstd = std::get<1>(forward(x, weight, 1e-5)), buffer = at::zeros({kHidden}, rstd.options());
-    table.add("rms_norm", dtype, bytes_of({x, x, rstd}), [&] { forward(x, weight, 1e-5); });
-    table.add("rms_norm of a sum", dtype, bytes_of({x, x, x, x, rstd}), [&] { of_sum(x, residual, weight, 1e-5); });
+    const Tensor rstd = std::get<1>(forward(x, weight, 1e-5, 0)), buffer = at::zeros({kHidden}, rstd.options());
+    table.add("rms_norm", dtype, bytes_of({x, x, rstd}), [&] { forward(x, weight, 1e-5, 0); });
+    table.add("rms_norm of a sum", dtype, bytes_of({x, x, x, x, rstd}), [&] { of_sum(x, residual, weight, 1e-5, 0); });
     table.add("rms_norm backward", dtype, bytes_of({x, x, x, rstd}),
-              [&] { backward(grad, std::nullopt, x, weight, rstd, true, true, buffer); });
+              [&] { backward(grad, std::nullopt, x, weight, rstd, 0, true, true, buffer); });
     table.add("rms_norm backward of a sum", dtype, bytes_of({x, x, x, x, rstd}),
-              [&] { backward(grad, residual, x, weight, rstd, true, true, buffer); });
+              [&] { backward(grad, residual, x, weight, rstd, 0, true, true, buffer); });
   }
   {
     static const Operator<void(const Tensor&, const Tensor&, const Tensor&, bool, Tensor&)> rotate("meshtrain::rotate");
@@ -179,9 +180,9 @@ void attention() {
         const at::Tensor q = of(heads), k = of(kv_heads), v = of(kv_heads), grad = of(heads);
         const double scale = 1 / std::sqrt(static_cast<double>(dim));
         const double operations = 2.0 * static_cast<double>(batch * query_heads * queries * queries * dim);
-        const Attended attended = attend(q, k, v, true, scale);
-        const double forward = seconds([&] { attend(q, k, v, true, scale); });
-        const double backward = seconds([&] { attend_backward(grad, q, k, v, attended, true, scale); });
+        const Attended attended = attend(q, k, v, Pairs::Causal, {scale});
+        const double forward = seconds([&] { attend(q, k, v, Pairs::Causal, {scale}); });
+        const double backward = seconds([&] { attend_backward(grad, q, k, v, attended, Pairs::Causal, {scale}); });
         std::printf("| %s %ld x %ld, heads %ld / %ld of %ld | %s | %.0f | %.0f |\n",
                     name(choose_attention({dtype, heads, kv_heads, dim, length, length, true})), batch, length, heads,
                     kv_heads, dim, c10::toString(dtype), operations / forward / 1e12,
@@ -227,9 +228,9 @@ void packed_attention() {
       const at::Tensor q = of(heads), k = of(kv_heads), v = of(kv_heads), grad = of(heads);
       const double scale = 1 / std::sqrt(static_cast<double>(dim));
       const double operations = 4 * pairs * static_cast<double>(heads * dim);
-      const Attended attended = attend_packed(q, k, v, lengths, true, scale);
-      const double forward = seconds([&] { attend_packed(q, k, v, lengths, true, scale); });
-      const double backward = seconds([&] { attend_packed_backward(grad, q, k, v, attended, lengths, true, scale); });
+      const Attended attended = attend_packed(q, k, v, lengths, true, {scale});
+      const double forward = seconds([&] { attend_packed(q, k, v, lengths, true, {scale}); });
+      const double backward = seconds([&] { attend_packed_backward(grad, q, k, v, attended, lengths, true, {scale}); });
       std::printf("| %zu documents, %s, heads %ld / %ld of %ld | BFloat16 | %.0f | %.0f |\n", documents.lengths.size(),
                   documents.what, heads, kv_heads, dim, operations / forward / 1e12,
                   2.5 * operations / backward / 1e12);

@@ -164,7 +164,7 @@ class Benchmark {
     const SequenceLayout layout(kind, tokens * world_.size(), world_.size(), world_.rank());
     world_.barrier();
     const Clock::time_point start = Clock::now();
-    attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), layout, slow_, algorithm, 0.125)
+    attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), layout, slow_, algorithm, {0.125})
         .backward(gradient);
     world_.barrier();
     return Milliseconds(Clock::now() - start).count();

@@ -9,7 +9,7 @@ namespace meshtrain {
 
 AttentionCall::Forward AllGatherAttention::forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
   KeyValueGather gather(k, v, layout_, group_);
-  RunningAttention running(q, scale_);
+  RunningAttention running(q, rule_);
   const std::vector<Pass>& passes = plan_->passes;
   for (size_t i = 0; i < plan_->num_diagonals; ++i) running.add(passes[i], k, v);
   const KeyValues all = gather.wait();
@@ -22,7 +22,7 @@ AttentionGradients AllGatherAttention::backward(const at::Tensor& grad_out, cons
   const at::Tensor &q = saved[0], &k = saved[1], &v = saved[2];
   const Attended attended{saved[3], saved[4]};
   const at::ScalarType dtype = attended.lse.scalar_type();
-  RunningGradients running(grad_out, q, attended, scale_);
+  RunningGradients running(grad_out, q, attended, rule_);
   const KeyValues own = KeyValues::zeros(k.size(2), k, dtype);
   const std::vector<Pass>& passes = plan_->passes;
   const auto compute_diagonals = [&](size_t begin, size_t end) {

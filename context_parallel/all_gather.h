@@ -12,9 +12,9 @@ namespace meshtrain {
 /// during the communication.
 class AllGatherAttention final : public AttentionCall {
  public:
-  AllGatherAttention(const SequenceLayout& layout, const Group& group, int64_t batch, double scale,
-                     const Packing& packing)
-      : layout_(layout), group_(group), scale_(scale), plan_(whole_passes(layout, batch, packing)) {}
+  AllGatherAttention(const SequenceLayout& layout, const Group& group, int64_t batch, const AttentionRule& rule,
+                     const PassOptions& options)
+      : layout_(layout), group_(group), rule_(rule), plan_(whole_passes(layout, batch, options)) {}
 
   Forward forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) override;
   AttentionGradients backward(const at::Tensor& grad_out, const std::vector<at::Tensor>& saved) override;
@@ -22,7 +22,7 @@ class AllGatherAttention final : public AttentionCall {
  private:
   SequenceLayout layout_;
   Group group_;
-  double scale_;
+  AttentionRule rule_;
   std::shared_ptr<const AttentionPlan> plan_;
 };
 

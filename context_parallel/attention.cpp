@@ -12,6 +12,7 @@
 #include "context_parallel/local.h"
 #include "context_parallel/ring.h"
 #include "context_parallel/ulysses.h"
+#include "context_parallel/window_attention.h"
 
 namespace meshtrain {
 
@@ -38,7 +39,7 @@ struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
 };
 
 void check(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const SequenceLayout& layout,
-           const Group& group) {
+           const Group& group, const AttentionRule& rule) {
   const auto refuse = [&](const char* problem) {
     std::ostringstream message;
     message << group.coordinate_text() << ": attention over group " << group.name() << ": " << problem << "; q "
@@ -56,21 +57,27 @@ void check(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const 
   }
   if (k.size(1) == 0 || q.size(1) % k.size(1) != 0) refuse("query heads are no multiple of key-value heads");
   if (q.scalar_type() != k.scalar_type() || q.scalar_type() != v.scalar_type()) refuse("dtypes differ");
+  if (rule.window < 0 || rule.softcap < 0) refuse("window and softcap must be at least 0");
 }
 
 c10::intrusive_ptr<AttentionCall> make_call(const at::Tensor& q, const at::Tensor& k, const SequenceLayout& layout,
-                                            const Group& group, ContextAlgorithm algorithm, double scale) {
+                                            const Group& group, ContextAlgorithm algorithm, AttentionRule rule) {
   const int64_t batch = q.size(0);
-  const Packing packing = packing_of(q, layout);
-  if (group.size() == 1) return c10::make_intrusive<LocalAttention>(layout, batch, scale, packing);
+  if (rule.window >= layout.sequence_length()) rule.window = 0;
+  const PassOptions options = pass_options(q, layout, rule);
+  if (group.size() == 1) return c10::make_intrusive<LocalAttention>(layout, batch, rule, options);
   const Group counted = group.with_purpose("cp.attention");
+  if (rule.window > 0 && algorithm != ContextAlgorithm::Ulysses) {
+    return c10::make_intrusive<WindowAttention>(layout, counted, batch, rule, options,
+                                                /*at_once=*/algorithm == ContextAlgorithm::AllGather);
+  }
   switch (algorithm) {
     case ContextAlgorithm::Ring:
-      return c10::make_intrusive<RingAttention>(layout, counted, batch, scale, packing);
+      return c10::make_intrusive<RingAttention>(layout, counted, batch, rule, options);
     case ContextAlgorithm::AllGather:
-      return c10::make_intrusive<AllGatherAttention>(layout, counted, batch, scale, packing);
+      return c10::make_intrusive<AllGatherAttention>(layout, counted, batch, rule, options);
     case ContextAlgorithm::Ulysses:
-      return c10::make_intrusive<UlyssesAttention>(layout, counted, batch, q.size(1), k.size(1), scale, packing);
+      return c10::make_intrusive<UlyssesAttention>(layout, counted, batch, q.size(1), k.size(1), rule, options);
   }
   throw std::invalid_argument("attention: no such algorithm");
 }
@@ -78,9 +85,9 @@ c10::intrusive_ptr<AttentionCall> make_call(const at::Tensor& q, const at::Tenso
 }  // namespace
 
 at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const SequenceLayout& layout,
-                     const Group& group, ContextAlgorithm algorithm, double scale) {
-  check(q, k, v, layout, group);
-  return AttentionFunction::apply(q, k, v, make_call(q, k, layout, group, algorithm, scale));
+                     const Group& group, ContextAlgorithm algorithm, const AttentionRule& rule) {
+  check(q, k, v, layout, group, rule);
+  return AttentionFunction::apply(q, k, v, make_call(q, k, layout, group, algorithm, rule));
 }
 
 }  // namespace meshtrain

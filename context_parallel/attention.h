@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "context_parallel/attention_rule.h"
 #include "context_parallel/sequence_layout.h"
 #include "mesh/group.h"
 
@@ -14,8 +15,8 @@ enum class ContextAlgorithm {
   Ulysses,    ///< exchanges heads for sequence: each rank computes some heads of the complete sequence
 };
 
-/// Computes causal attention of the complete sequence, inside documents; each rank computes its own queries. Every rank
-/// of `group` must call it, with the same shapes and documents. Differentiable once.
+/// Computes causal attention of the complete sequence by a rule, inside documents; each rank computes its own queries.
+/// Every rank of `group` must call it, with the same shapes, documents and rule. Differentiable once.
 ///
 /// q [B, H, s, D], k and v [B, K, s, D], H a multiple of K, positions in the local order of `layout`; fp64, fp32, bf16
 /// or fp16; any strides, fastest with contiguous D. Returns [B, H, s, D], in memory [B, s, H, D]. Keys and values
@@ -23,8 +24,13 @@ enum class ContextAlgorithm {
 ///
 /// On one rank without documents it is one kernel call each in forward and backward. On CUDA, halves of sequences with
 /// documents need at most two calls for each rank whose keys are used (attention_plan.h), for up to 1,024 documents.
-/// Throws std::invalid_argument when shapes, layout and group do not match.
+///
+/// A window (in positions of a document) costs what it leaves: scores outside are never computed, and Ring and
+/// AllGather send each rank only the keys that its queries see (window_attention.h). On CUDA halves keep their number
+/// of calls; elsewhere equal tiles of the window are one call (blocks.h). A softcap is computed by products of bounded
+/// tiles in fp32 (fp64 for fp64), on every device (capped_attention.h). Throws std::invalid_argument when shapes,
+/// layout and group do not match, and for a negative window or softcap.
 at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const SequenceLayout& layout,
-                     const Group& group, ContextAlgorithm algorithm, double scale);
+                     const Group& group, ContextAlgorithm algorithm, const AttentionRule& rule);
 
 }  // namespace meshtrain

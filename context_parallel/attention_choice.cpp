@@ -43,6 +43,7 @@ bool fits(const Line& line, const AttentionShape& shape) {
   const bool halves = is_half(shape.dtype);
   if (line.numbers == Numbers::Halves ? !halves : shape.dtype != c10::kFloat) return false;
   if (line.causal.value_or(shape.causal) != shape.causal) return false;
+  if (shape.window > 0 && line.kernel != AttentionKernel::Flash) return false;
   const bool shared_heads = shape.num_heads != shape.num_kv_heads;
   if (line.shared_heads.value_or(shared_heads) != shared_heads) return false;
   return shape.head_dim <= line.largest_head_dim && shape.head_dim % line.multiple_of_head_dim == 0 &&
@@ -72,9 +73,10 @@ std::string describe(const AttentionShape& shape) {
   const bool documents = shape.num_queries == kDocuments;
   return (documents ? "documents of any lengths, "
                     : std::to_string(shape.num_queries) + " queries, " + std::to_string(shape.num_keys) + " keys, ") +
-         (shape.causal ? "causal, " : "") + std::to_string(shape.num_heads) + " heads of " +
-         std::to_string(shape.head_dim) + " over " + std::to_string(shape.num_kv_heads) + " KV heads, " +
-         c10::toString(shape.dtype);
+         (shape.causal ? "causal, " : "") +
+         (shape.window > 0 ? "window of " + std::to_string(shape.window) + ", " : "") +
+         std::to_string(shape.num_heads) + " heads of " + std::to_string(shape.head_dim) + " over " +
+         std::to_string(shape.num_kv_heads) + " KV heads, " + c10::toString(shape.dtype);
 }
 
 }  // namespace
@@ -90,7 +92,7 @@ AttentionKernel choose_attention(const AttentionShape& shape) {
                               ": bf16 and fp16 take multiples of 8, fp32 multiples of 4; fp64 is for the CPU");
 }
 
-bool takes_documents(c10::ScalarType dtype, int64_t head_dim) {
+bool flash_takes(c10::ScalarType dtype, int64_t head_dim) {
   return is_half(dtype) && head_dim % 8 == 0 && head_dim <= kLargestFlashHead;
 }
 

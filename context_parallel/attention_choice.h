@@ -25,6 +25,7 @@ struct AttentionShape {
   int64_t num_queries;  ///< queries of one sequence
   int64_t num_keys;
   bool causal;
+  int64_t window = 0;  ///< of a causal call: keys that a query sees at most; 0: all before
 
   auto operator<=>(const AttentionShape&) const = default;
 };
@@ -33,12 +34,13 @@ struct AttentionShape {
 /// gets the same. Throws std::invalid_argument, which says what to change, when none fits.
 AttentionKernel choose_attention(const AttentionShape& shape);
 
-/// Returns true when CUDA computes the documents of divided samples in one call of variable-length flash attention.
-/// Other documents (fp32, large heads) are one call each, of a kernel that stores nothing per shape. cuDNN builds and
-/// keeps a plan for each exact shape, so it never gets a divided sample: the number of document lengths has no limit.
-bool takes_documents(c10::ScalarType dtype, int64_t head_dim);
+/// Returns true when CUDA computes the documents of divided samples, and the window of a causal block, in one call of
+/// flash attention. Other documents and windows (fp32, large heads) are several calls of a kernel that stores nothing
+/// per shape. cuDNN builds and keeps a plan for each exact shape, so it never gets a divided sample: the number of
+/// document lengths has no limit.
+bool flash_takes(c10::ScalarType dtype, int64_t head_dim);
 
-/// Notes such a call for chosen_attention(); of its lengths only whether it is causal.
+/// Notes such a call for chosen_attention(); of its lengths only whether it is causal, and its window.
 void note_documents(AttentionShape shape);
 
 /// Returns "cudnn", "flash" or "efficient".

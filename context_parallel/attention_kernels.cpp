@@ -8,6 +8,7 @@
 #include <string>
 #include <tuple>
 
+#include "context_parallel/capped_attention.h"
 #include "context_parallel/gpu_attention.h"
 #include "mesh/half_precision.h"
 
@@ -22,7 +23,8 @@ at::Tensor ordered(const at::Tensor& tensor) {
 
 /// Throws unless a kernel exists for the dtype and device of `q`. The CPU uses LibTorch's flash attention, in all four
 /// dtypes (it has an fp64 path); the Meta device has its shapes. On CUDA the shape decides (attention_choice.h).
-void check_kernel(const at::Tensor& q) {
+void check_kernel(const at::Tensor& q, const AttentionRule& rule) {
+  if (rule.window > 0) throw std::invalid_argument("attention: the kernel for " + q.device().str() + " has no window");
   const at::ScalarType dtype = q.scalar_type();
   const bool known = dtype == at::kDouble || dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf;
   if (known && (q.is_cpu() || q.is_meta())) return;
@@ -35,6 +37,11 @@ at::Tensor readable(const at::Tensor& tensor) {
   return tensor.stride(-1) == 1 ? tensor : ordered(tensor);
 }
 
+/// Returns the positions in the opposite order. LibTorch 2.11 has no flip for Meta tensors.
+at::Tensor reversed(const at::Tensor& tensor) {
+  return tensor.is_meta() ? at::empty_like(tensor) : tensor.flip(2);
+}
+
 }  // namespace
 
 at::Tensor empty_by_position(const at::Tensor& like, at::ScalarType dtype) {
@@ -43,33 +50,48 @@ at::Tensor empty_by_position(const at::Tensor& like, at::ScalarType dtype) {
   return at::empty(sizes, like.options().dtype(dtype)).transpose(1, 2);
 }
 
-Attended attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, bool causal, double scale) {
+Attended attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, Pairs pairs, const AttentionRule& rule) {
+  if (pairs == Pairs::AntiCausal) {
+    const Attended attended = attend(reversed(q), reversed(k), reversed(v), Pairs::Causal, rule);
+    return {ordered(reversed(attended.out)), reversed(attended.lse)};
+  }
+  if (rule.softcap > 0) return attend_capped(q, k, v, pairs, rule);
+  const bool causal = pairs == Pairs::Causal;
   if (q.is_cuda()) {
-    const Attended attended = attend_on_gpu(readable(q), readable(k), readable(v), causal, scale);
+    const Attended attended = attend_on_gpu(readable(q), readable(k), readable(v), causal, rule);
     return {ordered(attended.out), attended.lse};
   }
-  check_kernel(q);
+  check_kernel(q, rule);
   if (multiplied_in_fp32(q)) {
-    return attend(q.to(at::kFloat), k.to(at::kFloat), v.to(at::kFloat), causal, scale);
+    return attend(q.to(at::kFloat), k.to(at::kFloat), v.to(at::kFloat), pairs, rule);
   }
   auto [out, lse] = at::_scaled_dot_product_flash_attention_for_cpu(
-      readable(q), readable(k), readable(v), /*dropout_p=*/0.0, causal, /*attn_mask=*/std::nullopt, scale);
+      readable(q), readable(k), readable(v), /*dropout_p=*/0.0, causal, /*attn_mask=*/std::nullopt, rule.scale);
   return {ordered(out), std::move(lse)};  // the kernel writes in the memory order of q
 }
 
 AttentionGradients attend_backward(const at::Tensor& grad_out, const at::Tensor& q, const at::Tensor& k,
-                                   const at::Tensor& v, const Attended& attended, bool causal, double scale) {
+                                   const at::Tensor& v, const Attended& attended, Pairs pairs,
+                                   const AttentionRule& rule) {
+  if (pairs == Pairs::AntiCausal) {
+    const AttentionGradients gradients =
+        attend_backward(reversed(grad_out), reversed(q), reversed(k), reversed(v),
+                        {reversed(attended.out), reversed(attended.lse)}, Pairs::Causal, rule);
+    return {reversed(gradients.q), reversed(gradients.k), reversed(gradients.v)};
+  }
+  if (rule.softcap > 0) return attend_capped_backward(grad_out, q, k, v, attended, pairs, rule);
+  const bool causal = pairs == Pairs::Causal;
   if (q.is_cuda()) {  // gradients and output in one memory order, as cuDNN needs them
     return attend_backward_on_gpu(ordered(grad_out), readable(q), readable(k), readable(v),
-                                  {ordered(attended.out), attended.lse}, causal, scale);
+                                  {ordered(attended.out), attended.lse}, causal, rule);
   }
   if (multiplied_in_fp32(q)) {
     return attend_backward(grad_out.to(at::kFloat), q.to(at::kFloat), k.to(at::kFloat), v.to(at::kFloat),
-                           {attended.out.to(at::kFloat), attended.lse}, causal, scale);
+                           {attended.out.to(at::kFloat), attended.lse}, pairs, rule);
   }
   auto [dq, dk, dv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
       readable(grad_out), readable(q), readable(k), readable(v), attended.out, attended.lse, /*dropout_p=*/0.0, causal,
-      /*attn_mask=*/std::nullopt, scale);
+      /*attn_mask=*/std::nullopt, rule.scale);
   return {std::move(dq), std::move(dk), std::move(dv)};
 }
 

@@ -2,6 +2,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "context_parallel/attention_rule.h"
+
 namespace meshtrain {
 
 /// Attention of one block, forward and backward, on one device. Only this file and packed_attention.h call LibTorch's
@@ -10,10 +12,12 @@ namespace meshtrain {
 /// q [B, H, n, D], k and v [B, K, m, D] with H a multiple of K: the kernel shares heads and repeats nothing. fp64,
 /// fp32, bf16 or fp16, on the CPU or the Meta device, and on CUDA where attention_choice.h has a kernel;
 /// std::invalid_argument otherwise. Any strides; a tensor whose D is not contiguous is copied first, and so is the
-/// output for a q that is not [B, n, H, D] in memory. `causal` needs n == m, and query i sees keys up to i. Halves that
-/// are slow on this processor are computed in fp32, and the results are fp32: the caller sums parts and rounds once.
-/// Every query must see at least one key. Neither function records for autograd: callers are autograd functions.
-/// function records for autograd of its own accord: callers are autograd functions.
+/// output for a q that is not [B, n, H, D] in memory. Other pairs than all need n == m; anti-causal ones are computed
+/// by the causal kernel, from copies in the opposite order. A window counts for causal pairs alone, with a softcap or
+/// where flash_takes() q on CUDA; std::invalid_argument elsewhere, where blocks are tiled() first. Halves that are slow
+/// on this processor, or have a softcap, are computed in fp32, and the results are fp32: the caller sums parts and
+/// rounds once. Every query must see at least one key. Neither function records for autograd: callers are autograd
+/// functions.
 
 struct Attended {
   at::Tensor out;  ///< [B, H, n, D], in memory [B, n, H, D]; of the dtype of q or, for halves, fp32
@@ -30,11 +34,12 @@ inline at::Tensor empty_by_position(const at::Tensor& like) {
   return empty_by_position(like, like.scalar_type());
 }
 
-Attended attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, bool causal, double scale);
+Attended attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, Pairs pairs, const AttentionRule& rule);
 
 /// Computes gradients. `out` and `lse` are results over all keys of the queries; k and v may be a part of these keys.
 /// The results are then this part's share of dq, and its dk and dv.
 AttentionGradients attend_backward(const at::Tensor& grad_out, const at::Tensor& q, const at::Tensor& k,
-                                   const at::Tensor& v, const Attended& attended, bool causal, double scale);
+                                   const at::Tensor& v, const Attended& attended, Pairs pairs,
+                                   const AttentionRule& rule);
 
 }  // namespace meshtrain

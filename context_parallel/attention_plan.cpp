@@ -3,7 +3,9 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <iterator>
 #include <numeric>
+#include <ranges>
 #include <stdexcept>
 
 #include "context_parallel/attention_choice.h"
@@ -23,12 +25,10 @@ int64_t scores_of(const std::vector<ScoreBlock>& blocks) {
 struct Ends {
   std::vector<int> ends = {0};
   int64_t longest = 0;
-  int64_t causal_scores = 0;
 
   void add(int64_t length) {
     ends.push_back(static_cast<int>(ends.back() + length));
     longest = std::max(longest, length);
-    causal_scores += length * (length + 1) / 2;
   }
   at::Tensor on(at::Device device) const { return to_device(at::tensor(ends, at::kInt), device); }
 };
@@ -56,11 +56,15 @@ std::vector<std::vector<int64_t>> lengths_of_rows(const std::vector<ScoreBlock>&
 
 /// Returns all diagonals as one causal pass over all queries; for many, one pass for kMostSequences of a row.
 std::vector<Pass> packed_diagonals(const std::vector<ScoreBlock>& diagonals, int64_t batch, int64_t num_queries,
-                                   at::Device device) {
+                                   int64_t window, at::Device device) {
   const std::vector<std::vector<int64_t>> rows = lengths_of_rows(diagonals, batch, num_queries);
-  const auto pass = [&](const ScoreBlock& block, const Ends& ends) {
+  const auto pass = [&](ScoreBlock block, const Ends& ends) {
     const at::Tensor bounds = ends.on(device);
-    return Pass({block}, PackedLengths{bounds, bounds, ends.longest, ends.longest}, ends.causal_scores);
+    if (ends.longest > window) block.window = window;
+    int64_t num_scores = 0;
+    for (size_t i = 1; i < ends.ends.size(); ++i)
+      num_scores += num_causal_scores(ends.ends[i] - ends.ends[i - 1], window);
+    return Pass({block}, PackedLengths{bounds, bounds, ends.longest, ends.longest}, num_scores);
   };
   size_t num_sequences = 0;
   for (const std::vector<int64_t>& row : rows) num_sequences += row.size();
@@ -69,7 +73,7 @@ std::vector<Pass> packed_diagonals(const std::vector<ScoreBlock>& diagonals, int
     for (const std::vector<int64_t>& row : rows) {
       for (const int64_t length : row) ends.add(length);
     }
-    return {pass({0, num_queries, 0, num_queries, /*causal=*/true, 0, batch}, ends)};
+    return {pass({0, num_queries, 0, num_queries, Pairs::Causal, 0, batch}, ends)};
   }
   std::vector<Pass> passes;
   for (size_t row = 0; row < rows.size(); ++row) {
@@ -78,72 +82,104 @@ std::vector<Pass> packed_diagonals(const std::vector<ScoreBlock>& diagonals, int
       Ends ends;
       for (size_t i = first; i < std::min(first + kMostSequences, rows[row].size()); ++i) ends.add(rows[row][i]);
       const int64_t count = ends.ends.back();
-      passes.push_back(pass({query, count, query, count, /*causal=*/true, static_cast<int64_t>(row), 1}, ends));
+      passes.push_back(pass({query, count, query, count, Pairs::Causal, static_cast<int64_t>(row), 1}, ends));
       query += count;
     }
   }
   return passes;
 }
 
-Pass packed_rectangles(std::vector<ScoreBlock> rectangles, at::Device device) {
+/// Returns blocks of one kind, rectangles or anti-causal ones, as one pass.
+Pass packed_blocks(std::vector<ScoreBlock> blocks, at::Device device) {
   Ends queries, keys;
-  for (const ScoreBlock& block : rectangles) {
+  const auto add = [&](const ScoreBlock& block) {
     for (int64_t row = 0; row < block.num_rows; ++row) {
       queries.add(block.num_queries);
       keys.add(block.num_keys);
     }
+  };
+  if (blocks.front().pairs == Pairs::AntiCausal) {
+    std::ranges::for_each(blocks | std::views::reverse, add);
+  } else {
+    std::ranges::for_each(blocks, add);
   }
-  const int64_t num_scores = scores_of(rectangles);
-  return {std::move(rectangles), PackedLengths{queries.on(device), keys.on(device), queries.longest, keys.longest},
+  const int64_t num_scores = scores_of(blocks);
+  return {std::move(blocks), PackedLengths{queries.on(device), keys.on(device), queries.longest, keys.longest},
           num_scores};
 }
 
-AttentionPlan planned(const std::vector<ScoreBlock>& diagonals, const std::vector<ScoreBlock>& rectangles,
-                      int64_t batch, int64_t num_queries, const Packing& packing) {
+/// Returns the plan of `blocks`, of which the causal ones come first.
+AttentionPlan planned(const std::vector<ScoreBlock>& blocks, int64_t batch, int64_t num_queries,
+                      const PassOptions& options) {
   AttentionPlan plan;
-  if (packing) {
-    if (!diagonals.empty()) plan.passes = packed_diagonals(diagonals, batch, num_queries, *packing);
-    plan.num_diagonals = plan.passes.size();
-    if (!rectangles.empty()) plan.passes.push_back(packed_rectangles(rectangles, *packing));
+  if (!options.packing) {
+    const std::vector<ScoreBlock> separate = computable(blocks, options);
+    plan.passes.assign(separate.begin(), separate.end());
+    plan.num_diagonals = static_cast<size_t>(std::ranges::count_if(separate, &ScoreBlock::causal));
     return plan;
   }
-  for (const std::vector<ScoreBlock>* blocks : {&diagonals, &rectangles}) {
-    plan.passes.insert(plan.passes.end(), blocks->begin(), blocks->end());
+  const auto of_kind = [&](Pairs pairs) {
+    std::vector<ScoreBlock> some;
+    std::ranges::copy_if(blocks, std::back_inserter(some), [&](const auto& block) { return block.pairs == pairs; });
+    return some;
+  };
+  const std::vector<ScoreBlock> diagonals = of_kind(Pairs::Causal);
+  if (!diagonals.empty()) {
+    plan.passes = packed_diagonals(diagonals, batch, num_queries, options.window, *options.packing);
   }
-  plan.num_diagonals = diagonals.size();
+  plan.num_diagonals = plan.passes.size();
+  for (const Pairs pairs : {Pairs::AntiCausal, Pairs::All}) {
+    std::vector<ScoreBlock> others = of_kind(pairs);
+    if (!others.empty()) plan.passes.push_back(packed_blocks(std::move(others), *options.packing));
+  }
   return plan;
 }
 
 /// Returns the layout's plan with this key, and makes it when it is new.
 std::shared_ptr<const AttentionPlan> plan_of(const SequenceLayout& layout, int64_t batch, int source,
-                                             const Packing& packing, const std::function<AttentionPlan()>& make) {
+                                             const PassOptions& options, const std::function<AttentionPlan()>& make) {
   if (layout.plans() == nullptr) return std::make_shared<const AttentionPlan>(make());
-  const int device = packing ? std::max<int>(packing->index(), 0) : -1;
-  return layout.plans()->get({layout.kind(), layout.ranks(), layout.rank(), batch, source, device}, make);
+  const int device = options.packing ? std::max<int>(options.packing->index(), 0) : -1;
+  return layout.plans()->get(
+      {layout.kind(), layout.ranks(), layout.rank(), batch, source, device, options.window, options.window_in_kernel},
+      make);
 }
 
 }  // namespace
 
-Packing packing_of(const at::Tensor& q, const SequenceLayout& layout) {
-  const bool packed = q.is_cuda() && layout.divided() && takes_documents(q.scalar_type(), q.size(3));
-  return packed ? Packing(q.device()) : std::nullopt;
+PassOptions pass_options(const at::Tensor& q, const SequenceLayout& layout, const AttentionRule& rule) {
+  const bool capped = rule.softcap > 0, flash = q.is_cuda() && flash_takes(q.scalar_type(), q.size(3));
+  return {.packing = flash && !capped && layout.divided() ? Packing(q.device()) : std::nullopt,
+          .window = rule.window,
+          .window_in_kernel = flash || capped};
+}
+
+std::vector<ScoreBlock> computable(const std::vector<ScoreBlock>& blocks, const PassOptions& options) {
+  return options.window_in_kernel ? blocks : tiled(blocks);
+}
+
+size_t half_of(const std::vector<Pass>& passes) {
+  const auto scores = [](int64_t sum, const Pass& pass) { return sum + pass.num_scores; };
+  const int64_t all = std::accumulate(passes.begin(), passes.end(), int64_t{0}, scores);
+  int64_t sum = 0;
+  size_t count = 0;
+  while (count < passes.size() && 2 * sum < all) sum += passes[count++].num_scores;
+  return count;
 }
 
 std::shared_ptr<const AttentionPlan> hop_passes(const SequenceLayout& layout, int64_t batch, int source,
-                                                const Packing& packing) {
-  return plan_of(layout, batch, source, packing, [&] {
-    std::vector<ScoreBlock> diagonals = plan_hop(layout, batch, source);
-    const auto first = std::ranges::find(diagonals, false, &ScoreBlock::causal);
-    const std::vector<ScoreBlock> rectangles(first, diagonals.end());
-    diagonals.erase(first, diagonals.end());
-    return planned(diagonals, rectangles, batch, layout.local_length(), packing);
+                                                const PassOptions& options) {
+  return plan_of(layout, batch, source, options, [&] {
+    return planned(plan_hop(layout, batch, source, options.window), batch, layout.local_length(), options);
   });
 }
 
-std::shared_ptr<const AttentionPlan> whole_passes(const SequenceLayout& layout, int64_t batch, const Packing& packing) {
-  return plan_of(layout, batch, kAllKeys, packing, [&] {
-    const WholePlan whole = plan_whole(layout, batch);
-    return planned(whole.diagonals, whole.rectangles, batch, layout.local_length(), packing);
+std::shared_ptr<const AttentionPlan> whole_passes(const SequenceLayout& layout, int64_t batch,
+                                                  const PassOptions& options) {
+  return plan_of(layout, batch, kAllKeys, options, [&] {
+    WholePlan whole = plan_whole(layout, batch);
+    whole.diagonals.insert(whole.diagonals.end(), whole.rectangles.begin(), whole.rectangles.end());
+    return planned(whole.diagonals, batch, layout.local_length(), options);
   });
 }
 

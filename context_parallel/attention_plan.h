@@ -24,8 +24,9 @@ struct Pass {
   Pass(std::vector<ScoreBlock> packed, PackedLengths of, int64_t count)
       : blocks(std::move(packed)), lengths(std::move(of)), num_scores(count) {}
 
-  std::vector<ScoreBlock> blocks;        ///< positions of queries and keys; all blocks are causal, or none
-  std::optional<PackedLengths> lengths;  ///< lengths of the sequences in packed blocks, block by block and row by row
+  std::vector<ScoreBlock> blocks;        ///< positions of queries and keys; all blocks have the same kind of pairs
+  std::optional<PackedLengths> lengths;  ///< lengths of the sequences in packed blocks, block by block and row by row;
+                                         ///< of anti-causal blocks in the opposite order
   int64_t num_scores;                    ///< query-key pairs that count, in all rows
 };
 
@@ -38,27 +39,44 @@ struct AttentionPlan {
 /// The device of the lengths of packed documents; nullopt: each block is its own call.
 using Packing = std::optional<at::Device>;
 
-/// Returns the device of q when its sequences have documents that variable-length flash attention can compute
-/// (attention_choice.h). The result depends on shape, dtype and device, so it is the same on every rank.
-Packing packing_of(const at::Tensor& q, const SequenceLayout& layout);
+/// How blocks become kernel calls.
+struct PassOptions {
+  Packing packing = {};
+  int64_t window = 0;             ///< of AttentionRule
+  bool window_in_kernel = false;  ///< true: a causal block with a window is one call; false: it is cut into tiles
+};
+
+/// Returns the options for q under a rule. Documents are packed on the device of q when variable-length flash attention
+/// can compute them (attention_choice.h); windows are left to flash attention on CUDA, and to the softcap's own path.
+/// The result depends on shape, dtype, device and rule, so it is the same on every rank.
+PassOptions pass_options(const at::Tensor& q, const SequenceLayout& layout, const AttentionRule& rule);
+
+/// Returns blocks that one kernel call each can compute.
+std::vector<ScoreBlock> computable(const std::vector<ScoreBlock>& blocks, const PassOptions& options);
+
+/// Returns how many of `passes`, from the first on, make up half of their scores.
+size_t half_of(const std::vector<Pass>& passes);
 
 /// Largest number of documents in one call: flash's backward needs 128 rows of fp32 for each, however short it is.
 inline constexpr size_t kMostSequences = 1024;
 
-/// Return plan_hop() and plan_whole() of blocks.h as passes. With packing these are at most two passes for up to
-/// kMostSequences documents: one for all diagonals, one for all rectangles. For more documents, diagonals need one call
-/// for every kMostSequences documents of a row. Plans for a layout with documents are made once, and every layer finds
+/// Return plan_hop() and plan_whole() of blocks.h as passes; plan_whole() knows no windows. With packing these are at
+/// most two passes for up to kMostSequences documents: one for all diagonals, one for all rectangles; a window adds one
+/// for its anti-causal blocks. For more documents, diagonals need one call for every kMostSequences documents of a row.
+/// Plans for a layout with documents are made once, and every layer finds
 /// them again, on any thread that computes on the same stream. Lengths are copied to the device in stream order; the
 /// host does not wait.
 std::shared_ptr<const AttentionPlan> hop_passes(const SequenceLayout& layout, int64_t batch, int source,
-                                                const Packing& packing);
-std::shared_ptr<const AttentionPlan> whole_passes(const SequenceLayout& layout, int64_t batch, const Packing& packing);
+                                                const PassOptions& options);
+std::shared_ptr<const AttentionPlan> whole_passes(const SequenceLayout& layout, int64_t batch,
+                                                  const PassOptions& options);
 
 /// The plans made so far for the documents of one micro-batch.
 class AttentionPlans {
  public:
-  /// Kind and ranks of the layout, rank, batch, source (-1: all keys), index of the packing's device (-1: none).
-  using Key = std::tuple<SequenceLayout::Kind, int, int, int64_t, int, int>;
+  /// Kind and ranks of the layout, rank, batch, source (-1: all keys), index of the packing's device (-1: none), window
+  /// and whether a kernel has it.
+  using Key = std::tuple<SequenceLayout::Kind, int, int, int64_t, int, int, int64_t, bool>;
 
   std::shared_ptr<const AttentionPlan> get(const Key& key, const std::function<AttentionPlan()>& make);
 

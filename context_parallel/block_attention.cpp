@@ -11,18 +11,33 @@ namespace meshtrain {
 
 namespace {
 
+/// Returns `count` positions of each row or tile of a block, from `first` on: a view [rows or tiles, heads, count,
+/// ...].
+at::Tensor positions_of(const at::Tensor& tensor, const ScoreBlock& block, int64_t first, int64_t count) {
+  const at::Tensor rows = tensor.narrow(0, block.first_row, block.num_rows);
+  if (block.num_tiles == 1) return rows.narrow(2, first, count);
+  const int64_t extent = (block.num_tiles - 1) * block.stride + count;
+  return rows.narrow(2, first, extent).unfold(2, count, block.stride).select(0, 0).movedim({1, -1}, {0, 2});
+}
+
 at::Tensor queries_of(const at::Tensor& tensor, const ScoreBlock& block) {
-  return tensor.narrow(0, block.first_row, block.num_rows).narrow(2, block.query, block.num_queries);
+  return positions_of(tensor, block, block.query, block.num_queries);
 }
 
 at::Tensor keys_of(const at::Tensor& tensor, const ScoreBlock& block) {
-  return tensor.narrow(0, block.first_row, block.num_rows).narrow(2, block.key, block.num_keys);
+  return positions_of(tensor, block, block.key, block.num_keys);
+}
+
+/// Returns the rule of a pass: its window is that of the pass's blocks.
+AttentionRule rule_of(const Pass& pass, AttentionRule rule) {
+  rule.window = pass.blocks.front().window;
+  return rule;
 }
 
 using Part = at::Tensor (*)(const at::Tensor&, const ScoreBlock&);
 
 /// Joins the `part` of the blocks in `tensor` [B, heads, n, ...] along their positions: [T, heads, D], or for
-/// log-sum-exps [heads, T]. One block that is in order in memory gives a view.
+/// log-sum-exps [heads, T]; anti-causal ones in the opposite order. One block that is in order in memory gives a view.
 at::Tensor side_by_side(const at::Tensor& tensor, const std::vector<ScoreBlock>& blocks, Part part) {
   const int64_t heads = tensor.dim() == 4 ? 2 : 0;  // new index of the dim of heads; its old one is 1
   std::vector<at::Tensor> parts;
@@ -30,7 +45,14 @@ at::Tensor side_by_side(const at::Tensor& tensor, const std::vector<ScoreBlock>&
     const at::Tensor ordered = part(tensor, block).movedim(1, heads);
     parts.push_back(heads == 0 ? ordered.flatten(1, 2) : ordered.flatten(0, 1));
   }
-  return parts.size() == 1 ? parts.front() : at::cat(parts, heads == 0 ? 1 : 0);
+  const int64_t positions = heads == 0 ? 1 : 0;
+  const at::Tensor all = parts.size() == 1 ? parts.front() : at::cat(parts, positions);
+  return blocks.front().pairs == Pairs::AntiCausal ? all.flip(positions) : all;
+}
+
+/// Returns packed [T, heads, D] or [heads, T] in the order of the blocks' positions.
+at::Tensor in_order(const at::Tensor& packed, const Pass& pass) {
+  return pass.blocks.front().pairs == Pairs::AntiCausal ? packed.flip(packed.dim() == 3 ? 0 : 1) : packed;
 }
 
 /// Does the inverse: returns `count` positions of each row of a block, from `offset` on, as [rows, heads, count, ...].
@@ -43,13 +65,17 @@ at::Tensor block_of(const at::Tensor& packed, int64_t offset, int64_t rows, int6
 }  // namespace
 
 std::vector<Attended> attend(const Pass& pass, const at::Tensor& q, const at::Tensor& keys, const at::Tensor& values,
-                             double scale) {
+                             const AttentionRule& rule) {
   const ScoreBlock& first = pass.blocks.front();
   if (!pass.lengths) {
-    return {attend(queries_of(q, first), keys_of(keys, first), keys_of(values, first), first.causal, scale)};
+    return {
+        attend(queries_of(q, first), keys_of(keys, first), keys_of(values, first), first.pairs, rule_of(pass, rule))};
   }
-  const Attended all = attend_packed(side_by_side(q, pass.blocks, queries_of), side_by_side(keys, pass.blocks, keys_of),
-                                     side_by_side(values, pass.blocks, keys_of), *pass.lengths, first.causal, scale);
+  const bool causal = first.pairs != Pairs::All;
+  const Attended packed =
+      attend_packed(side_by_side(q, pass.blocks, queries_of), side_by_side(keys, pass.blocks, keys_of),
+                    side_by_side(values, pass.blocks, keys_of), *pass.lengths, causal, rule_of(pass, rule));
+  const Attended all{in_order(packed.out, pass), in_order(packed.lse, pass)};
   std::vector<Attended> parts;
   int64_t offset = 0;
   for (const ScoreBlock& block : pass.blocks) {
@@ -62,18 +88,20 @@ std::vector<Attended> attend(const Pass& pass, const at::Tensor& q, const at::Te
 
 std::vector<AttentionGradients> attend_backward(const Pass& pass, const at::Tensor& grad_out, const at::Tensor& q,
                                                 const at::Tensor& keys, const at::Tensor& values,
-                                                const Attended& attended, double scale) {
+                                                const Attended& attended, const AttentionRule& rule) {
   const ScoreBlock& first = pass.blocks.front();
   if (!pass.lengths) {
     return {attend_backward(queries_of(grad_out, first), queries_of(q, first), keys_of(keys, first),
                             keys_of(values, first), {queries_of(attended.out, first), queries_of(attended.lse, first)},
-                            first.causal, scale)};
+                            first.pairs, rule_of(pass, rule))};
   }
   const auto of_queries = [&](const at::Tensor& tensor) { return side_by_side(tensor, pass.blocks, queries_of); };
   const auto of_keys = [&](const at::Tensor& tensor) { return side_by_side(tensor, pass.blocks, keys_of); };
-  const AttentionGradients all =
-      attend_packed_backward(of_queries(grad_out), of_queries(q), of_keys(keys), of_keys(values),
-                             {of_queries(attended.out), of_queries(attended.lse)}, *pass.lengths, first.causal, scale);
+  const bool causal = first.pairs != Pairs::All;
+  const AttentionGradients packed = attend_packed_backward(
+      of_queries(grad_out), of_queries(q), of_keys(keys), of_keys(values),
+      {of_queries(attended.out), of_queries(attended.lse)}, *pass.lengths, causal, rule_of(pass, rule));
+  const AttentionGradients all{in_order(packed.q, pass), in_order(packed.k, pass), in_order(packed.v, pass)};
   std::vector<AttentionGradients> parts;
   int64_t query = 0, key = 0;
   for (const ScoreBlock& block : pass.blocks) {
@@ -87,20 +115,20 @@ std::vector<AttentionGradients> attend_backward(const Pass& pass, const at::Tens
 }
 
 void RunningAttention::add(const Pass& pass, const at::Tensor& keys, const at::Tensor& values) {
-  if (!pass.blocks.front().causal && !complete()) {
-    throw std::logic_error("attention: a rectangle of queries from " + std::to_string(pass.blocks.front().query) +
+  if (!pass.blocks.front().causal() && !complete()) {
+    throw std::logic_error("attention: a block of queries from " + std::to_string(pass.blocks.front().query) +
                            " on comes before all queries have met their own keys");
   }
-  std::vector<Attended> parts = attend(pass, q_, keys, values, scale_);
+  std::vector<Attended> parts = attend(pass, q_, keys, values, rule_);
   for (size_t i = 0; i < parts.size(); ++i) {
     const ScoreBlock& block = pass.blocks[i];
-    block.causal ? start(block, std::move(parts[i])) : merge(block, parts[i]);
+    block.causal() ? start(block, std::move(parts[i])) : merge(block, parts[i]);
   }
 }
 
 void RunningAttention::start(const ScoreBlock& block, Attended part) {
   const bool whole = block.num_rows == q_.size(0) && block.num_queries == q_.size(2);
-  num_started_ += block.num_rows * block.num_queries;
+  num_started_ += block.num_rows * block.num_tiles * block.num_queries;
   if (whole) {
     merged_ = std::move(part);
     return;
@@ -129,16 +157,16 @@ Attended RunningAttention::finish() {
 }
 
 RunningGradients::RunningGradients(const at::Tensor& grad_out, const at::Tensor& q, const Attended& attended,
-                                   double scale)
+                                   const AttentionRule& rule)
     : grad_out_(grad_out),
       q_(q),
       attended_(attended),
-      scale_(scale),
+      rule_(rule),
       dq_(empty_by_position(q, attended.lse.scalar_type()).zero_()) {}
 
 std::vector<AttentionGradients> RunningGradients::compute(const Pass& pass, const at::Tensor& keys,
                                                           const at::Tensor& values) {
-  std::vector<AttentionGradients> parts = attend_backward(pass, grad_out_, q_, keys, values, attended_, scale_);
+  std::vector<AttentionGradients> parts = attend_backward(pass, grad_out_, q_, keys, values, attended_, rule_);
   for (size_t i = 0; i < parts.size(); ++i) queries_of(dq_, pass.blocks[i]).add_(parts[i].q);
   return parts;
 }

@@ -11,13 +11,14 @@
 
 namespace meshtrain {
 
-/// Computes the pass in one kernel call. Returns a result for each of its blocks, in their order, with the shapes of
-/// attend(). The tensors hold all queries [B, H, s, D] and keys [B, K, n, D] that the positions of the blocks refer to.
+/// Computes the pass in one kernel call; `rule.window` does not count, blocks have been cut to it. Returns a result for
+/// each of its blocks, in their order, with the shapes of attend(). The tensors hold all queries [B, H, s, D] and keys
+/// [B, K, n, D] that the positions of the blocks refer to.
 std::vector<Attended> attend(const Pass& pass, const at::Tensor& q, const at::Tensor& keys, const at::Tensor& values,
-                             double scale);
+                             const AttentionRule& rule);
 std::vector<AttentionGradients> attend_backward(const Pass& pass, const at::Tensor& grad_out, const at::Tensor& q,
                                                 const at::Tensor& keys, const at::Tensor& values,
-                                                const Attended& attended, double scale);
+                                                const Attended& attended, const AttentionRule& rule);
 
 /// Attention of the local queries, which receives their keys block by block. Outputs are merged by their log-sum-exp,
 /// in its dtype (fp32 for halves; merge.h).
@@ -27,7 +28,7 @@ std::vector<AttentionGradients> attend_backward(const Pass& pass, const at::Tens
 class RunningAttention {
  public:
   /// q [B, H, s, D]: all local queries.
-  RunningAttention(const at::Tensor& q, double scale) : q_(q), scale_(scale) {}
+  RunningAttention(const at::Tensor& q, const AttentionRule& rule) : q_(q), rule_(rule) {}
 
   /// Attends the pass's queries to its keys. keys, values [B, K, n, D]: the positions that its blocks refer to. Throws
   /// std::logic_error for a rectangle before the diagonals of all queries.
@@ -43,7 +44,7 @@ class RunningAttention {
   void merge(const ScoreBlock& block, const Attended& part);
 
   at::Tensor q_;
-  double scale_;
+  AttentionRule rule_;
   Attended merged_;
   int64_t num_started_ = 0;  // rows x queries whose diagonal is done
 };
@@ -52,13 +53,15 @@ class RunningAttention {
 class RunningGradients {
  public:
   /// Takes all local queries, and `attended`, the results over all of their keys.
-  RunningGradients(const at::Tensor& grad_out, const at::Tensor& q, const Attended& attended, double scale);
+  RunningGradients(const at::Tensor& grad_out, const at::Tensor& q, const Attended& attended,
+                   const AttentionRule& rule);
 
   /// Adds the pass's share to the gradient of q, and the gradients of its keys and values to key_gradients and
   /// value_gradients [B, K, n, D], which have the shape of keys and values.
   void add(const Pass& pass, const at::Tensor& keys, const at::Tensor& values, const at::Tensor& key_gradients,
            const at::Tensor& value_gradients);
   /// Adds the pass's share to the gradient of q, and returns the gradients of each block's own keys [rows, K, m, D].
+  /// Blocks of one tile.
   std::vector<AttentionGradients> compute(const Pass& pass, const at::Tensor& keys, const at::Tensor& values);
 
   /// Returns the gradient of q in its dtype, in memory [B, s, H, D].
@@ -68,7 +71,7 @@ class RunningGradients {
   at::Tensor grad_out_;
   at::Tensor q_;
   Attended attended_;
-  double scale_;
+  AttentionRule rule_;
   at::Tensor dq_;
 };
 

@@ -1,5 +1,7 @@
 #include "context_parallel/choice.h"
 
+#include <algorithm>
+
 #include "context_parallel/ulysses.h"
 #include "mesh/error.h"
 
@@ -21,8 +23,13 @@ bool shares_heads(const ContextShape& shape) {
   return shape.num_heads % shape.ranks == 0 && shape.num_kv_heads % shape.ranks == 0;
 }
 
+/// Returns true when all layers have a window that is smaller than the sequence.
+bool windowed(const ContextShape& shape) {
+  return shape.window > 0 && shape.window < shape.sequence_length;
+}
+
 Kind suited_layout(const ContextShape& shape, ContextAlgorithm algorithm) {
-  if (algorithm == ContextAlgorithm::Ulysses || !divides_in_pairs(shape)) return Kind::Contiguous;
+  if (algorithm == ContextAlgorithm::Ulysses || windowed(shape) || !divides_in_pairs(shape)) return Kind::Contiguous;
   return Kind::ZigZag;
 }
 
@@ -37,8 +44,8 @@ ContextChoice choose_context(const ContextShape& shape, std::optional<ContextAlg
   if (shape.ranks == 1) return choice(ContextAlgorithm::AllGather, "nothing travels with cp=1");
 
   const std::string part = std::to_string(shape.sequence_length / shape.ranks) + " tokens a rank";
-  const bool even =
-      layout ? *layout == Kind::ZigZag : divides_in_pairs(shape);  // whether a causal ring has equal work on all ranks
+  const bool even = windowed(shape) ||  // whether a causal ring has equal work on all ranks
+                    (layout ? *layout == Kind::ZigZag : divides_in_pairs(shape));
   if (!even && !layout && shares_heads(shape)) {
     return choice(ContextAlgorithm::Ulysses,
                   "2 x cp does not divide the sequence, so a ring would be uneven; cp divides the KV heads");
@@ -75,6 +82,17 @@ AttentionBytes attention_bytes(const ContextShape& shape, ContextAlgorithm algor
                                int64_t element, int64_t wide) {
   const int64_t c = shape.ranks, positions = batch * (shape.sequence_length / c) * head_dim;
   const int64_t key_values = 2 * positions * shape.num_kv_heads;  // elements of the rank's own keys and values
+  if (algorithm != ContextAlgorithm::Ulysses && windowed(shape)) {
+    const int64_t part = shape.sequence_length / c, position = 2 * batch * shape.num_kv_heads * head_dim;
+    AttentionBytes most{};
+    for (int64_t rank = 0; rank < c; ++rank) {
+      const int64_t sent = std::min(shape.window - 1, (c - 1 - rank) * part);
+      const int64_t received = std::min(shape.window - 1, rank * part);  // their gradients return
+      most.forward = std::max(most.forward, sent * position * element);
+      most.backward = std::max(most.backward, position * (sent * element + received * wide));
+    }
+    return most;
+  }
   if (algorithm != ContextAlgorithm::Ulysses) {
     return {(c - 1) * key_values * element, (c - 1) * key_values * (element + wide)};
   }

@@ -15,6 +15,7 @@ struct ContextShape {
   int64_t num_heads;     ///< query heads of one tensor-parallel rank
   int64_t num_kv_heads;  ///< KV heads of one tensor-parallel rank
   int64_t ranks;         ///< c, the size of the group
+  int64_t window = 0;    ///< largest window of the layers (AttentionRule); 0: a layer has none
 };
 
 struct ContextChoice {
@@ -24,8 +25,9 @@ struct ContextChoice {
 };
 
 /// Returns the algorithm and layout of attention over `shape.ranks` ranks: the requested ones, or those that suit the
-/// shape. A fixed table by shape decides, so every rank and every run gets the same. SequenceLayout and check_heads()
-/// check whether the shape can be cut that way.
+/// shape. A fixed table by shape decides, so every rank and every run gets the same. With a window contiguous parts
+/// have equal work, and the fewest keys cross between ranks. SequenceLayout and check_heads() check whether the shape
+/// can be cut that way.
 ContextChoice choose_context(const ContextShape& shape, std::optional<ContextAlgorithm> algorithm,
                              std::optional<SequenceLayout::Kind> layout);
 
@@ -33,7 +35,7 @@ ContextChoice choose_context(const ContextShape& shape, std::optional<ContextAlg
 void check_heads(const ContextShape& shape, ContextAlgorithm algorithm);
 
 /// The bytes that a rank sends for one call of attention over a batch of `batch` sequences, with heads of D features
-/// (formulas in ../docs/architecture.md).
+/// (formulas in ../docs/architecture.md). With a window: the most that a rank sends, for contiguous parts.
 struct AttentionBytes {
   int64_t forward;
   int64_t backward;

@@ -12,8 +12,13 @@ namespace {
 
 constexpr int64_t kEfficientRows = 32;  // Efficient pads the queries of its log-sum-exp to a multiple of this
 
-AttentionKernel kernel_for(const at::Tensor& q, const at::Tensor& k, bool causal) {
-  return choose_attention({q.scalar_type(), q.size(1), k.size(1), q.size(3), q.size(2), k.size(2), causal});
+AttentionKernel kernel_for(const at::Tensor& q, const at::Tensor& k, bool causal, int64_t window) {
+  return choose_attention({q.scalar_type(), q.size(1), k.size(1), q.size(3), q.size(2), k.size(2), causal, window});
+}
+
+/// Returns [B, heads, n, D] as flash attention without its wrapper takes it, [B, n, heads, D], and back.
+at::Tensor by_query(const at::Tensor& tensor) {
+  return tensor.transpose(1, 2);
 }
 
 /// Repeats each KV head for the queries that share it: [B, K, m, D] -> [B, H, m, D].
@@ -34,9 +39,11 @@ at::Tensor no_random_numbers(const at::Tensor& like) {
 
 }  // namespace
 
-Attended attend_on_gpu(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, bool causal, double scale) {
+Attended attend_on_gpu(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, bool causal,
+                       const AttentionRule& rule) {
+  const double scale = rule.scale;
   at::Tensor out, lse;
-  const AttentionKernel kernel = kernel_for(q, k, causal);
+  const AttentionKernel kernel = kernel_for(q, k, causal, rule.window);
   switch (kernel) {
     case AttentionKernel::CuDnn: {
       auto result = at::_scaled_dot_product_cudnn_attention(q, k, v, /*attn_bias=*/std::nullopt,
@@ -47,6 +54,15 @@ Attended attend_on_gpu(const at::Tensor& q, const at::Tensor& k, const at::Tenso
       break;
     }
     case AttentionKernel::Flash: {
+      if (rule.window > 0) {
+        auto result =
+            at::_flash_attention_forward(by_query(q), by_query(k), by_query(v), /*cum_seq_q=*/{}, /*cum_seq_k=*/{},
+                                         q.size(2), k.size(2), /*dropout_p=*/0.0, causal, /*return_debug_mask=*/false,
+                                         scale, /*window_size_left=*/rule.window - 1, /*window_size_right=*/0);
+        out = by_query(std::get<0>(result));
+        lse = std::get<1>(result);
+        break;
+      }
       auto result = at::_scaled_dot_product_flash_attention(q, k, v, /*dropout_p=*/0.0, causal,
                                                             /*return_debug_mask=*/false, scale);
       out = std::get<0>(result);
@@ -67,10 +83,12 @@ Attended attend_on_gpu(const at::Tensor& q, const at::Tensor& k, const at::Tenso
 }
 
 AttentionGradients attend_backward_on_gpu(const at::Tensor& grad_out, const at::Tensor& q, const at::Tensor& k,
-                                          const at::Tensor& v, const Attended& attended, bool causal, double scale) {
+                                          const at::Tensor& v, const Attended& attended, bool causal,
+                                          const AttentionRule& rule) {
+  const double scale = rule.scale;
   const at::Tensor none = no_random_numbers(q), lse = attended.lse.contiguous();
   const at::Tensor& out = attended.out;
-  switch (kernel_for(q, k, causal)) {
+  switch (kernel_for(q, k, causal, rule.window)) {
     case AttentionKernel::CuDnn: {
       auto [dq, dk, dv] = at::_scaled_dot_product_cudnn_attention_backward(
           grad_out, q, k, v, out, lse.unsqueeze(-1), none, none, /*attn_bias=*/{}, /*cum_seq_q=*/{}, /*cum_seq_k=*/{},
@@ -78,6 +96,13 @@ AttentionGradients attend_backward_on_gpu(const at::Tensor& grad_out, const at::
       return {std::move(dq), std::move(dk), std::move(dv)};
     }
     case AttentionKernel::Flash: {
+      if (rule.window > 0) {
+        auto [dq, dk, dv] = at::_flash_attention_backward(
+            by_query(grad_out), by_query(q), by_query(k), by_query(v), by_query(out), lse, /*cum_seq_q=*/{},
+            /*cum_seq_k=*/{}, q.size(2), k.size(2), /*dropout_p=*/0.0, causal, none, none, scale,
+            /*window_size_left=*/rule.window - 1, /*window_size_right=*/0);
+        return {by_query(dq), by_query(dk), by_query(dv)};
+      }
       auto [dq, dk, dv] = at::_scaled_dot_product_flash_attention_backward(
           grad_out, q, k, v, out, lse, /*cum_seq_q=*/{}, /*cum_seq_k=*/{}, q.size(2), k.size(2), /*dropout_p=*/0.0,
           causal, none, none, scale);

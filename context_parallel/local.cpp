@@ -2,20 +2,23 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <stdexcept>
 
 #include "context_parallel/block_attention.h"
+#include "context_parallel/key_value_wire.h"
 
 namespace meshtrain {
 
-LocalAttention::LocalAttention(const SequenceLayout& layout, int64_t batch, double scale, const Packing& packing)
-    : scale_(scale) {
+LocalAttention::LocalAttention(const SequenceLayout& layout, int64_t batch, const AttentionRule& rule,
+                               const PassOptions& options)
+    : rule_(rule) {
   if (layout.ranks() != 1) throw std::invalid_argument("local attention: the layout has several ranks");
-  plan_ = hop_passes(layout, batch, /*source=*/0, packing);
+  plan_ = hop_passes(layout, batch, /*source=*/0, options);
 }
 
 AttentionCall::Forward LocalAttention::forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
-  RunningAttention running(q, scale_);
+  RunningAttention running(q, rule_);
   for (const Pass& pass : plan_->passes) running.add(pass, k, v);
   const Attended attended = running.finish();
   return {attended.out, {q, k, v, attended.out, attended.lse}};
@@ -25,13 +28,22 @@ AttentionGradients LocalAttention::backward(const at::Tensor& grad_out, const st
   const at::Tensor &q = saved[0], &k = saved[1], &v = saved[2];
   const Attended attended{saved[3], saved[4]};
   const auto computed = [&](const Pass& pass) {
-    return std::move(attend_backward(pass, grad_out, q, k, v, attended, scale_).front());
+    return std::move(attend_backward(pass, grad_out, q, k, v, attended, rule_).front());
   };
-  if (plan_->passes.size() == 1) {
+  if (plan_->passes.size() == 1 && plan_->passes.front().blocks.front().num_tiles == 1) {
     const AttentionGradients all = computed(plan_->passes.front());
     return {all.q.to(q.scalar_type()), all.k.to(k.scalar_type()), all.v.to(v.scalar_type())};
   }
 
+  const auto tiled = [](const Pass& pass) {
+    return !pass.blocks.front().causal() || pass.blocks.front().num_tiles > 1;
+  };
+  if (std::ranges::any_of(plan_->passes, tiled)) {  // keys are in several passes
+    RunningGradients running(grad_out, q, attended, rule_);
+    const KeyValues keys = KeyValues::zeros(k.size(2), k, attended.lse.scalar_type());
+    for (const Pass& pass : plan_->passes) running.add(pass, k, v, keys.keys(), keys.values());
+    return {running.queries(), keys.keys().to(k.scalar_type()), keys.values().to(v.scalar_type())};
+  }
   AttentionGradients all{empty_by_position(q), empty_by_position(k), empty_by_position(v)};
   for (const Pass& pass : plan_->passes) {
     const ScoreBlock& block = pass.blocks.front();

@@ -17,14 +17,14 @@ struct PackedLengths {
 };
 
 /// Computes attention inside each of n sequences, in one call of LibTorch's variable-length flash attention. Takes CUDA
-/// tensors for which takes_documents() is true (attention_choice.h), with lengths on the same device; the host does not
+/// tensors for which flash_takes() is true (attention_choice.h), with lengths on the same device; the host does not
 /// wait.
 ///
 /// q [T, H, D], k and v [U, K, D] with H a multiple of K; a tensor whose D is not contiguous is copied first. `causal`
-/// needs as many queries as keys in each sequence. Returns out [T, H, D], contiguous, in the dtype of q, and lse [H,
-/// T], fp32, of the scaled scores.
+/// needs as many queries as keys in each sequence; `rule.window` counts for causal calls alone. Returns out [T, H, D],
+/// contiguous, in the dtype of q, and lse [H, T], fp32, of the scaled scores.
 Attended attend_packed(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const PackedLengths& lengths,
-                       bool causal, double scale);
+                       bool causal, const AttentionRule& rule);
 
 /// Computes gradients in the shapes and dtype of q, k and v, contiguous. `attended`: results over all keys of the
 /// queries, as in attend_backward(). LibTorch's kernel sums parts of dq with atomics, in no fixed order, unless
@@ -32,6 +32,6 @@ Attended attend_packed(const at::Tensor& q, const at::Tensor& k, const at::Tenso
 /// to 32 (to 64 above 128), and when heads share KV heads dk and dv of all H heads.
 AttentionGradients attend_packed_backward(const at::Tensor& grad_out, const at::Tensor& q, const at::Tensor& k,
                                           const at::Tensor& v, const Attended& attended, const PackedLengths& lengths,
-                                          bool causal, double scale);
+                                          bool causal, const AttentionRule& rule);
 
 }  // namespace meshtrain

@@ -2,7 +2,6 @@
 
 #include <ATen/ATen.h>
 
-#include <numeric>
 #include <utility>
 
 #include "context_parallel/block_attention.h"
@@ -38,30 +37,20 @@ class Carousel {
   Work work_;
 };
 
-/// Returns how many of `passes`, from the first on, make up half of their scores.
-size_t half_of(const std::vector<Pass>& passes) {
-  const auto scores = [](int64_t sum, const Pass& pass) { return sum + pass.num_scores; };
-  const int64_t all = std::accumulate(passes.begin(), passes.end(), int64_t{0}, scores);
-  int64_t sum = 0;
-  size_t count = 0;
-  while (count < passes.size() && 2 * sum < all) sum += passes[count++].num_scores;
-  return count;
-}
-
 }  // namespace
 
-RingAttention::RingAttention(const SequenceLayout& layout, const Group& group, int64_t batch, double scale,
-                             const Packing& packing)
-    : group_(group), scale_(scale) {
+RingAttention::RingAttention(const SequenceLayout& layout, const Group& group, int64_t batch, const AttentionRule& rule,
+                             const PassOptions& options)
+    : group_(group), rule_(rule) {
   const int size = group.size();
   for (int hop = 0; hop < size; ++hop) {
-    hops_.push_back(hop_passes(layout, batch, (group.rank() + size - hop) % size, packing));
+    hops_.push_back(hop_passes(layout, batch, (group.rank() + size - hop) % size, options));
   }
 }
 
 AttentionCall::Forward RingAttention::forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
   Carousel carousel(group_, KeyValues::pack(k, v));
-  RunningAttention running(q, scale_);
+  RunningAttention running(q, rule_);
   for (size_t hop = 0; hop < hops_.size(); ++hop) {
     const bool last = hop + 1 == hops_.size();
     if (!last) carousel.depart();
@@ -76,7 +65,7 @@ AttentionGradients RingAttention::backward(const at::Tensor& grad_out, const std
   const at::Tensor &q = saved[0], &k = saved[1], &v = saved[2];
   const Attended attended{saved[3], saved[4]};
   const at::ScalarType dtype = attended.lse.scalar_type();
-  RunningGradients running(grad_out, q, attended, scale_);
+  RunningGradients running(grad_out, q, attended, rule_);
   const KeyValues own = KeyValues::zeros(k.size(2), k, dtype);
   const std::vector<Pass>& own_passes = hops_[0]->passes;
   const size_t first_half = half_of(own_passes);

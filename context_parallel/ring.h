@@ -16,14 +16,15 @@ namespace meshtrain {
 /// gradients.
 class RingAttention final : public AttentionCall {
  public:
-  RingAttention(const SequenceLayout& layout, const Group& group, int64_t batch, double scale, const Packing& packing);
+  RingAttention(const SequenceLayout& layout, const Group& group, int64_t batch, const AttentionRule& rule,
+                const PassOptions& options);
 
   Forward forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) override;
   AttentionGradients backward(const at::Tensor& grad_out, const std::vector<at::Tensor>& saved) override;
 
  private:
   Group group_;
-  double scale_;
+  AttentionRule rule_;
   std::vector<std::shared_ptr<const AttentionPlan>> hops_;  // plans for the keys that arrive after h hops
 };
 

@@ -13,7 +13,7 @@ namespace meshtrain {
 /// which of its siblings computes: the file that defines it has those for the CPU and the Meta device; the plug-in has
 /// that for CUDA. It records nothing for autograd: its caller must be an autograd function.
 ///
-///   static const Operator<at::Tensor(const at::Tensor&)> forward("meshtrain::swiglu");
+///   static const Operator<at::Tensor(const at::Tensor&, int64_t)> forward("meshtrain::glu");
 template <class Signature>
 class Operator;
 
@@ -33,8 +33,9 @@ class Operator<Result(Arguments...)> {
   c10::TypedOperatorHandle<Result(Arguments...)> handle_;
 };
 
-/// Defines the operator of `schema`, "swiglu(Tensor gate_up) -> Tensor", in a TORCH_LIBRARY_FRAGMENT. `function` is its
-/// sibling for the CPU and for the Meta device: it is made of LibTorch's own operators, which both have.
+/// Defines the operator of `schema`, "glu(Tensor gate_up, int activation) -> Tensor", in a TORCH_LIBRARY_FRAGMENT.
+/// `function` is its sibling for the CPU and for the Meta device: it is made of LibTorch's own operators, which both
+/// have.
 template <class Function>
 void define(torch::Library& library, const std::string& schema, Function* function) {
   library.def(schema.c_str());

@@ -24,13 +24,15 @@ using torch::autograd::variable_list;
 /// The arguments besides x and labels. The weight is here and not among the saved variables, because its storage may be
 /// refilled between forward and backward.
 struct Head : torch::CustomClassHolder {
-  Head(const Parameter& parameter, int64_t ignored_id, const TensorParallel& parallel, int64_t tokens_at_once)
+  Head(const Parameter& parameter, int64_t ignored_id, const TensorParallel& parallel, int64_t tokens_at_once,
+       double cap)
       : weight(parameter.tensor),
         first(parameter.box.start[0]),
         valid(parameter.box.size[0]),
         ignored(ignored_id),
         tp(parallel),
         chunk_tokens(tokens_at_once),
+        softcap(cap),
         statistics(parallel.group.with_purpose("tp.cross_entropy")) {
     tp.group = tp.group.with_purpose("tp.linear");
   }
@@ -45,6 +47,7 @@ struct Head : torch::CustomClassHolder {
   int64_t ignored;
   TensorParallel tp;
   int64_t chunk_tokens;
+  double softcap;  // 0: none
   Group statistics;
 };
 
@@ -62,6 +65,11 @@ class Chunk {
  public:
   /// Computes the logits of x [n, M], labels [n], and issues the all-reduce of their maxima.
   Chunk(const at::Tensor& x, const at::Tensor& labels, const Head& head) : logits_(product(x, head.rows())) {
+    if (head.softcap > 0) {
+      logits_.div_(head.softcap).tanh_();
+      slope_ = 1 - logits_.square();
+      logits_.mul_(head.softcap);
+    }
     labels_.ignored = labels.eq(head.ignored);
     ShardIds ids = shard_ids(labels, head.first, head.valid);
     labels_.column = ids.local;
@@ -91,7 +99,9 @@ class Chunk {
   /// Returns the gradient of the logits, [n, valid], for the scalar gradient `upstream` of the loss, in the memory of
   /// the logits. Call once.
   const at::Tensor& gradient(const at::Tensor& upstream) {
-    if (any()) row_gradients(logits_, statistics_[0], max_, statistics_[1], labels_, upstream);
+    if (!any()) return logits_;
+    row_gradients(logits_, statistics_[0], max_, statistics_[1], labels_, upstream);
+    if (slope_.defined()) logits_.mul_(slope_);
     return logits_;
   }
 
@@ -107,7 +117,8 @@ class Chunk {
     return statistics;
   }
 
-  at::Tensor logits_;  // [n, valid]; later the gradient
+  at::Tensor logits_;  // [n, valid], capped; later the gradient
+  at::Tensor slope_;   // [n, valid], of the cap; undefined without one
   RowLabels labels_;
   at::Tensor statistics_;  // [3, n], see row_statistics(): of this rank; after start_sums() [1] and [2] are sums over
                            // all ranks
@@ -212,12 +223,13 @@ int64_t head_chunk_tokens(at::DeviceType device, int64_t tokens, int64_t rows, i
 }
 
 at::Tensor linear_cross_entropy(const at::Tensor& x, const Parameter& head, const at::Tensor& labels, int64_t ignored,
-                                const TensorParallel& tp, std::optional<int64_t> chunk_tokens) {
+                                const TensorParallel& tp, std::optional<int64_t> chunk_tokens, double softcap) {
   const at::Tensor& weight = head.tensor;
-  const int64_t tokens_at_once = chunk_tokens ? *chunk_tokens
-                                              : head_chunk_tokens(x.device().type(), labels.numel(), weight.size(0),
-                                                                  weight.element_size(), chunks_alive(tp));
-  const auto kept = c10::make_intrusive<Head>(head, ignored, tp, tokens_at_once);
+  const int alive = chunks_alive(tp) * (softcap > 0 ? 2 : 1);
+  const int64_t tokens_at_once =
+      chunk_tokens ? *chunk_tokens
+                   : head_chunk_tokens(x.device().type(), labels.numel(), weight.size(0), weight.element_size(), alive);
+  const auto kept = c10::make_intrusive<Head>(head, ignored, tp, tokens_at_once, softcap);
   const bool recorded = at::GradMode::is_enabled() && (x.requires_grad() || weight.requires_grad());
   return recorded ? LinearCrossEntropy::apply(x, weight, labels, kept) : loss_alone(x, labels, *kept);
 }

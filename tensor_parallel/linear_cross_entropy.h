@@ -41,10 +41,13 @@ int64_t head_chunk_tokens(at::DeviceType device, int64_t tokens, int64_t rows, i
 /// the gradients of this one. The backward also takes the memory of the gradient of x, and on the host that of
 /// product_into() and add_product().
 ///
+/// `softcap` c above 0: logits become c tanh(logits / c), as in Gemma 2; chunks are half as large then.
+///
 /// Every tp rank must call it, and its backward. 3 T scalars are all-reduced, in two calls per chunk. Under sequence
 /// parallel x is gathered once and its gradient is scattered; otherwise the gradient is all-reduced. Differentiable
 /// once. If W has a gradient buffer, the gradient of W is added there.
 at::Tensor linear_cross_entropy(const at::Tensor& x, const Parameter& head, const at::Tensor& labels, int64_t ignored,
-                                const TensorParallel& tp, std::optional<int64_t> chunk_tokens = std::nullopt);
+                                const TensorParallel& tp, std::optional<int64_t> chunk_tokens = std::nullopt,
+                                double softcap = 0);
 
 }  // namespace meshtrain

@@ -11,7 +11,7 @@
 
 namespace meshtrain {
 
-VocabularyLogits::VocabularyLogits(const at::Tensor& x, const Parameter& head, const TensorParallel& tp)
+VocabularyLogits::VocabularyLogits(const at::Tensor& x, const Parameter& head, const TensorParallel& tp, double softcap)
     : group_(tp.group.with_purpose("tp.logits")),
       vocab_size_(head.global_shape[0]),
       first_(head.box.start[0]),
@@ -24,6 +24,7 @@ VocabularyLogits::VocabularyLogits(const at::Tensor& x, const Parameter& head, c
   }
   const at::NoGradGuard no_grad;
   local_ = product(x.unsqueeze(0), head.tensor.detach()).squeeze(0);
+  if (softcap > 0) local_.div_(softcap).tanh_().mul_(softcap);
 }
 
 VocabularyLogits::Largest VocabularyLogits::largest() const {

@@ -10,9 +10,10 @@ namespace meshtrain {
 /// The logits of one token over the vocabulary. Each tp rank has those of its own rows of the head.
 class VocabularyLogits {
  public:
-  /// Computes x W^T. x [M]: the same on every tp rank; `head`: W [V, M], its rows cut over tp, rounded up. Not
-  /// collective, not differentiable. Throws std::invalid_argument for an x of another shape.
-  VocabularyLogits(const at::Tensor& x, const Parameter& head, const TensorParallel& tp);
+  /// Computes x W^T, and with a `softcap` c above 0 c tanh(x W^T / c). x [M]: the same on every tp rank; `head`: W [V,
+  /// M], its rows cut over tp, rounded up. Not collective, not differentiable. Throws std::invalid_argument for an x of
+  /// another shape.
+  VocabularyLogits(const at::Tensor& x, const Parameter& head, const TensorParallel& tp, double softcap = 0);
 
   struct Largest {
     int64_t id;

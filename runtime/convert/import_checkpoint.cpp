@@ -15,6 +15,7 @@
 #include "runtime/convert/freed_memory.h"
 #include "runtime/files/output_file.h"
 #include "runtime/hf/config_json.h"
+#include "runtime/model/folder_tensors.h"
 #include "runtime/model/transformer.h"
 #include "runtime/model/unused_weights.h"
 #include "runtime/recipe/load.h"
@@ -55,13 +56,14 @@ std::vector<TensorEntry> tensors_of(const fs::path& hf, const SafetensorsFolder&
   std::vector<TensorEntry> tensors = declared_tensors(shape, at::kFloat);
   std::vector<std::string> differences;
   for (TensorEntry& tensor : tensors) {
-    if (!source.contains(tensor.name)) {
-      differences.push_back(tensor.name + " is missing there");
+    const FolderTensor stored = folder_tensor(shape, tensor.name, tensor.shape);
+    if (!source.contains(stored.name)) {
+      differences.push_back(stored.name + " is missing there");
       continue;
     }
-    const TensorEntry& found = source.entry(tensor.name);
-    if (found.shape != tensor.shape) {
-      differences.push_back(tensor.name + ": " + describe_shape(tensor.shape) + ", was " + describe_shape(found.shape) +
+    const TensorEntry& found = source.entry(stored.name);
+    if (found.shape != stored.shape) {
+      differences.push_back(stored.name + ": " + describe_shape(stored.shape) + ", was " + describe_shape(found.shape) +
                             " there");
     } else if (!at::isFloatingType(found.dtype) || c10::elementSize(found.dtype) == 1) {
       differences.push_back(tensor.name + " is of dtype " + *safetensors_dtype(found.dtype) + " there");
@@ -74,7 +76,7 @@ std::vector<TensorEntry> tensors_of(const fs::path& hf, const SafetensorsFolder&
 
 /// Writes the pieces, complete tensors, as a file in `folder`. Returns its part of the manifest.
 std::string write_pieces(const fs::path& folder, const SafetensorsFolder& source,
-                         const std::vector<TensorEntry>& tensors) {
+                         const std::vector<TensorEntry>& tensors, const ModelShape& shape) {
   std::vector<TensorEntry> pieces;
   std::vector<Box> boxes;
   for (const TensorEntry& tensor : tensors) {
@@ -85,7 +87,8 @@ std::string write_pieces(const fs::path& folder, const SafetensorsFolder& source
   ManifestPart part({kFile, checksum(file.header().data(), file.header().size())});
   for (size_t i = 0; i < tensors.size(); ++i) {
     {
-      const at::Tensor values = source.read(tensors[i].name);
+      const FolderTensor stored = folder_tensor(shape, tensors[i].name, tensors[i].shape);
+      const at::Tensor values = source.read(stored.name, stored.within(boxes[i])).contiguous();
       file.write(pieces[i].name, values);
       part.add(tensors[i].name, tensors[i].dtype, tensors[i].shape, boxes[i],
                checksum(values.const_data_ptr(), values.nbytes()));
@@ -116,7 +119,8 @@ ImportedCheckpoint import_checkpoint(const fs::path& hf, const Recipe& recipe, c
   const fs::path partial = checkpoints.partial(0, attempt);
   checkpoints.begin(0, attempt);
   try {
-    write_whole(partial / "manifest.json", manifest_text(head, {write_pieces(partial, source, tensors)}));
+    write_whole(partial / "manifest.json",
+                manifest_text(head, {write_pieces(partial, source, tensors, recipe.model.shape)}));
     checkpoints.complete(0, attempt);
   } catch (...) {
     std::error_code error;

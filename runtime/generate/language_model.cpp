@@ -34,8 +34,10 @@ KeyValueCache LanguageModel::make_cache(int64_t capacity) const {
 VocabularyLogits LanguageModel::next(const std::vector<int64_t>& ids, KeyValueCache& cache) {
   const int64_t count = static_cast<int64_t>(ids.size());
   const at::Tensor positions = at::arange(cache.length(), cache.length() + count);
+  const at::ScalarType dtype = options_.dtype().toScalarType();
   const Sequence sequence{SequenceLayout::whole(count),
-                          make_rotary(shape_, positions, options_.dtype().toScalarType(), options_.device()), &cache};
+                          make_rotary(shape_, positions, dtype, options_.device(), cache.capacity()),
+                          make_local_rotary(shape_, positions, dtype, options_.device()), &cache};
   return model_->next_logits(at::tensor(ids, at::kLong).to(options_.device()), sequence);
 }
 

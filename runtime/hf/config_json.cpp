@@ -6,9 +6,10 @@
 #include <vector>
 
 #include "mesh/error.h"
+#include "runtime/hf/config_layers.h"
 #include "runtime/hf/config_reader.h"
+#include "runtime/hf/config_rope.h"
 #include "runtime/model/families.h"
-#include "runtime/model/rope_scaling.h"
 
 namespace meshtrain {
 namespace {
@@ -16,11 +17,13 @@ namespace {
 using nlohmann::json;
 
 // Keys that say nothing about the arithmetic of training.
-constexpr std::array<std::string_view, 68> kHarmless = {
+constexpr std::array<std::string_view, 71> kHarmless = {
     // about the file
     "_name_or_path", "_commit_hash", "architectures", "transformers_version", "torch_dtype", "dtype", "is_llama_config",
     "transformers.js_config", "unsloth_fixed", "unsloth_version", "tokenizer_class", "prefix", "task_specific_params",
     "problem_type", "finetuning_task", "id2label", "label2id", "num_labels",
+    "pretraining_tp",               // pretraining_tp splits products, which changes rounding alone
+    "dual_chunk_attention_config",  // other programs read it; transformers computes plain attention
     // about tokens
     "bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id", "unk_token_id", "decoder_start_token_id",
     // about how transformers runs it
@@ -29,11 +32,11 @@ constexpr std::array<std::string_view, 68> kHarmless = {
     "_attn_implementation", "_attn_implementation_internal", "_attn_implementation_autoset", "experts_implementation",
     "_experts_implementation", "_experts_implementation_internal", "remove_invalid_values", "is_decoder",
     // about generation
-    "max_length", "max_sequence_length", "min_length", "do_sample", "early_stopping", "num_beams", "num_beam_groups",
-    "num_return_sequences", "diversity_penalty", "length_penalty", "repetition_penalty", "temperature", "top_k",
-    "top_p", "typical_p", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "bad_words_ids",
-    "forced_bos_token_id", "forced_eos_token_id", "exponential_decay_length_penalty", "suppress_tokens",
-    "begin_suppress_tokens", "cache_implementation", "generation_config"};
+    "max_length", "max_sequence_length", "max_new_tokens", "min_length", "do_sample", "early_stopping", "num_beams",
+    "num_beam_groups", "num_return_sequences", "diversity_penalty", "length_penalty", "repetition_penalty",
+    "temperature", "top_k", "top_p", "typical_p", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size",
+    "bad_words_ids", "forced_bos_token_id", "forced_eos_token_id", "exponential_decay_length_penalty",
+    "suppress_tokens", "begin_suppress_tokens", "cache_implementation", "generation_config"};
 
 struct Only {
   const char* key;
@@ -41,17 +44,48 @@ struct Only {
   const char* reason;
 };
 
+/// Returns the names of the family's activation in transformers, the one to write first.
+std::vector<std::string> activation_names(const Family& family) {
+  if (family.activation == Activation::GeluTanh) return {"gelu_pytorch_tanh"};
+  return {"silu", "swish"};
+}
+
+std::string activation_key(const Family& family) {
+  return family.activation == Activation::GeluTanh ? "hidden_activation" : "hidden_act";
+}
+
+void check_activation(ConfigReader& config, const Family& family) {
+  const std::vector<std::string> names = activation_names(family);
+  const std::string key = activation_key(family);
+  config.ignore("hidden_act");  // Gemma's folders have both keys, of which transformers reads hidden_activation
+  config.ignore(key);
+  if (!config.has(key)) return;
+  const std::string found = config.text(key);
+  if (std::ranges::find(names, found) != names.end()) return;
+  config.fail(key, "is \"" + found + "\": a " + family.name + " has " + names.front());
+}
+
+/// Checks that code in the folder is that of the family: transformers has it as well by now, and reads its own.
+void check_auto_map(ConfigReader& config, const Family& family) {
+  config.ignore("auto_map");
+  if (!config.has("auto_map")) return;
+  const json& map = config.value("auto_map");
+  const auto model = map.is_object() ? map.find("AutoModelForCausalLM") : map.end();
+  const bool is_known = map.is_object() && model != map.end() && model->is_string() &&
+                        model->get<std::string>().ends_with("." + family.architecture);
+  if (!is_known) config.fail("auto_map", "(" + shown(map) + ") names code in the folder, which is not run");
+}
+
 // Checks the keys that leave the numbers unchanged at one value, and change them at others.
 void check_fixed_values(ConfigReader& config) {
   static const std::vector<Only> fixed = {
-      {"hidden_act", {"silu", "swish"}, "only silu is available"},
+      {"activation", {"swiglu"}, "which transformers does not read"},
       {"attention_dropout", {0}, "dropout is not available"},
       {"hidden_dropout", {0}, "dropout is not available"},
       {"resid_pdrop", {0}, "dropout is not available"},
       {"embd_pdrop", {0}, "dropout is not available"},
-      {"pretraining_tp", {1}, "only 1 is available, which computes the same up to rounding"},
       {"rope_interleaved", {false}, "only rotary halves (false) are available"},
-      {"partial_rotary_factor", {1}, "only whole heads (1) are available"},
+      {"use_bidirectional_attention", {false}, "attention is causal"},
       {"use_mrope", {false}, "multimodal rotary positions are not available"},
       {"quantization_config", {}, "quantised weights are not available"},
       {"pruned_heads", {json::object()}, "pruned heads are not available"},
@@ -68,101 +102,6 @@ void check_fixed_values(ConfigReader& config) {
       config.fail(only.key, "is " + shown(found) + ": " + only.reason);
     }
   }
-}
-
-// Checks that every layer attends to all earlier positions: a sliding window must not be shorter than the positions.
-void check_window(ConfigReader& config, const ModelShape& shape) {
-  config.ignore("layer_types");
-  if (config.has("layer_types")) {
-    const json& types = config.value("layer_types");
-    if (!types.is_array()) config.fail("layer_types", "is " + shown(types) + ", not a list");
-    for (const json& type : types) {
-      if (type != "full_attention") {
-        config.fail("layer_types", "has " + shown(type) + ": only full_attention is available");
-      }
-    }
-  }
-  const Family& family = family_of(shape);
-  if (family.switches_window) {
-    config.ignore("sliding_window");
-    config.ignore("max_window_layers");
-    if (config.boolean_or("use_sliding_window", false)) {
-      config.fail("use_sliding_window", "is true: sliding windows are not available");
-    }
-    return;
-  }
-  const bool silent = !config.mentions("sliding_window");
-  config.ignore("sliding_window");
-  if (!config.has("sliding_window") && !(silent && family.sliding_window > 0)) return;
-  const int64_t window = silent ? family.sliding_window : config.integer("sliding_window");
-  if (shape.max_position_embeddings > 0 && window >= shape.max_position_embeddings) return;
-  config.fail("sliding_window", (silent ? "is absent, which means " : "is ") + std::to_string(window) +
-                                    ", below max_position_embeddings (" +
-                                    std::to_string(shape.max_position_embeddings) +
-                                    "): sliding windows are not available; null stands for none");
-}
-
-// Reads the keys that transformers reads of each type; it ignores those of other types.
-RopeScaling read_scaling(ConfigReader& rope, const std::string& type) {
-  for (const char* key : {"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings",
-                          "beta_fast", "beta_slow", "attention_factor", "mscale", "mscale_all_dim", "truncate"}) {
-    rope.ignore(key);
-  }
-  RopeScaling scaling;
-  scaling.type = type;
-  if (type == "default") return scaling;
-  scaling.factor = rope.number("factor");
-  if (type == "llama3") {
-    scaling.low_freq_factor = rope.number("low_freq_factor");
-    scaling.high_freq_factor = rope.number("high_freq_factor");
-    scaling.original_max_position_embeddings = rope.integer("original_max_position_embeddings");
-  } else if (type == "yarn") {
-    scaling.original_max_position_embeddings = rope.integer_or("original_max_position_embeddings", 0);
-    scaling.beta_fast = rope.number_or("beta_fast", scaling.beta_fast);
-    scaling.beta_slow = rope.number_or("beta_slow", scaling.beta_slow);
-    if (rope.has("attention_factor")) {
-      scaling.attention_factor = rope.number("attention_factor");
-    } else if (rope.has("mscale") && rope.has("mscale_all_dim")) {  // one alone has no effect
-      scaling.mscale = rope.number("mscale");
-      scaling.mscale_all_dim = rope.number("mscale_all_dim");
-    }
-    scaling.truncate = rope.boolean_or("truncate", !rope.mentions("truncate"));  // null is false to transformers
-  }
-  return scaling;
-}
-
-void read_rope(ConfigReader& config, ModelShape& shape) {
-  shape.rope_theta = config.number_or("rope_theta", ModelShape{}.rope_theta);
-  config.ignore("rope_parameters");
-  config.ignore("rope_scaling");
-  const bool version5 = config.has("rope_parameters");
-  if (!version5 && !config.has("rope_scaling")) return;
-  if (version5 && config.has("rope_scaling") && config.value("rope_parameters") != config.value("rope_scaling")) {
-    config.fail("rope_scaling", "and rope_parameters are both given and differ");
-  }
-  const std::string name = version5 ? "rope_parameters" : "rope_scaling";
-  ConfigReader rope = config.object(name);
-  rope.ignore("rope_type");
-  rope.ignore("type");
-  std::string type = rope.has("type") ? rope.text("type") : "default";
-  if (rope.has("rope_type")) {
-    if (rope.has("type") && rope.text("rope_type") != type) rope.fail("type", "and rope_type differ");
-    type = rope.text("rope_type");
-  }
-  const double theta = rope.number_or("rope_theta", shape.rope_theta);
-  if (config.has("rope_theta") && theta != shape.rope_theta) rope.fail("rope_theta", "differs from the one outside");
-  shape.rope_theta = theta;
-  rope.ignore("partial_rotary_factor");
-  if (rope.has("partial_rotary_factor") && rope.number("partial_rotary_factor") != 1) {
-    rope.fail("partial_rotary_factor", "is not 1: only whole heads are available");
-  }
-  if (type != "default" && type != "linear" && type != "llama3" && type != "yarn") {
-    rope.fail("rope_type", "is \"" + type + "\", which is not available yet (default, linear, llama3 and yarn are)");
-  }
-  const RopeScaling scaling = read_scaling(rope, type);
-  if (type != "default") shape.rope_scaling = scaling;
-  if (const auto mistake = rope_mistake(shape)) rope.fail(mistake->key, mistake->what);
-  rope.refuse_others();
 }
 
 void read_sizes(ConfigReader& config, ModelShape& shape) {
@@ -194,48 +133,11 @@ void read_sizes(ConfigReader& config, ModelShape& shape) {
   }
 }
 
-void read_biases(ConfigReader& config, ModelShape& shape) {
-  const Family& family = family_of(shape);
-  shape.qk_norm = family.qk_norm;
-  if (family.chooses_attention_bias) {
-    shape.qkv_bias = shape.output_bias = config.boolean_or("attention_bias", false);
-  } else if (config.boolean_or("attention_bias", false)) {
-    config.fail("attention_bias", "is true, which a " + shape.family + " does not have");
-  }
-  if (family.qkv_bias) shape.qkv_bias = true;
-  shape.mlp_bias = config.boolean_or("mlp_bias", false);
-  if (shape.mlp_bias && !family.chooses_mlp_bias) {
-    config.fail("mlp_bias", "is true, which a " + shape.family + " does not have");
-  }
-}
-
 // A negative id counts from the end, as in torch.nn.Embedding. An id beyond the vocabulary cannot occur.
 void read_padding(ConfigReader& config, ModelShape& shape) {
   if (!config.has("pad_token_id")) return;
   const int64_t id = config.integer("pad_token_id", -shape.vocab_size);
   if (id < shape.vocab_size) shape.pad_token_id = id < 0 ? id + shape.vocab_size : id;
-}
-
-// Returns the keys of the scaling's type. Yarn's keys with transformers' defaults are left out, as some of its versions
-// do not know them.
-nlohmann::ordered_json scaling_keys(const RopeScaling& scaling) {
-  nlohmann::ordered_json keys = {{"rope_type", scaling.type}, {"factor", scaling.factor}};
-  if (scaling.type == "llama3") {
-    keys["low_freq_factor"] = scaling.low_freq_factor;
-    keys["high_freq_factor"] = scaling.high_freq_factor;
-  }
-  if (scaling.original_max_position_embeddings > 0) {
-    keys["original_max_position_embeddings"] = scaling.original_max_position_embeddings;
-  }
-  if (scaling.type == "yarn") {
-    keys["beta_fast"] = scaling.beta_fast;
-    keys["beta_slow"] = scaling.beta_slow;
-    if (scaling.attention_factor) keys["attention_factor"] = *scaling.attention_factor;
-    if (scaling.mscale) keys["mscale"] = *scaling.mscale;
-    if (scaling.mscale_all_dim) keys["mscale_all_dim"] = *scaling.mscale_all_dim;
-    if (!scaling.truncate) keys["truncate"] = false;
-  }
-  return keys;
 }
 
 }  // namespace
@@ -250,13 +152,15 @@ ModelShape read_config_json(const std::filesystem::path& file) {
     config.fail("model_type", "is \"" + shape.family + "\", not one of " + known);
   }
   read_sizes(config, shape);
-  shape.rms_norm_eps = config.number_or("rms_norm_eps", shape.rms_norm_eps);
+  const Family& family = family_of(shape);
+  shape.rms_norm_eps = config.number_or("rms_norm_eps", family.rms_norm_eps);
   shape.initializer_range = config.number_or("initializer_range", shape.initializer_range);
-  shape.tie_word_embeddings = config.boolean_or("tie_word_embeddings", false);
-  read_biases(config, shape);
+  shape.tie_word_embeddings = config.boolean_or("tie_word_embeddings", family.tie_word_embeddings);
+  read_layers(config, shape);
   read_rope(config, shape);
   read_padding(config, shape);
-  check_window(config, shape);
+  check_activation(config, family);
+  check_auto_map(config, family);
   check_fixed_values(config);
   for (const std::string_view key : kHarmless) config.ignore(std::string(key));
   config.refuse_others();
@@ -265,11 +169,6 @@ ModelShape read_config_json(const std::filesystem::path& file) {
 
 std::string write_config_json(const ModelShape& shape, const std::string& dtype, const std::string& others) {
   const Family& family = family_of(shape);
-  const bool has_biases = family.chooses_attention_bias ? shape.qkv_bias == shape.output_bias
-                                                        : !shape.output_bias && shape.qkv_bias == family.qkv_bias;
-  if (!has_biases || (shape.mlp_bias && !family.chooses_mlp_bias) || shape.qk_norm != family.qk_norm) {
-    throw InputError("a " + shape.family + " with these biases and norms cannot be written as a config.json");
-  }
   nlohmann::ordered_json config;
   config["architectures"] = {family.architecture};
   config["model_type"] = shape.family;
@@ -282,18 +181,13 @@ std::string write_config_json(const ModelShape& shape, const std::string& dtype,
   config["head_dim"] = shape.head_dim;
   config["vocab_size"] = shape.vocab_size;
   if (shape.max_position_embeddings > 0) config["max_position_embeddings"] = shape.max_position_embeddings;
-  config["hidden_act"] = "silu";
+  config[activation_key(family)] = activation_names(family).front();
   config["rms_norm_eps"] = shape.rms_norm_eps;
   config["initializer_range"] = shape.initializer_range;
   config["tie_word_embeddings"] = shape.tie_word_embeddings;
   config["attention_dropout"] = 0.0;
-  if (family.chooses_attention_bias) config["attention_bias"] = shape.qkv_bias;
-  if (family.chooses_mlp_bias) config["mlp_bias"] = shape.mlp_bias;
-  if (family.sliding_window > 0) config["sliding_window"] = nullptr;
-  if (family.switches_window) config["use_sliding_window"] = false;
-  config["rope_theta"] = shape.rope_theta;
-  config["rope_scaling"] = nullptr;
-  if (shape.rope_scaling) config["rope_scaling"] = scaling_keys(*shape.rope_scaling);
+  write_layers(config, shape);
+  write_rope(config, shape);
   const nlohmann::ordered_json further = nlohmann::ordered_json::parse(others);
   for (const auto& [key, value] : further.items()) {
     if (key != "dtype" && key != "rope_parameters" && !config.contains(key)) config[key] = value;

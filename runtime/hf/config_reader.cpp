@@ -61,6 +61,19 @@ double ConfigReader::number_or(const std::string& key, double absent) {
   return has(key) ? number(key) : absent;
 }
 
+std::vector<double> ConfigReader::numbers(const std::string& key) {
+  const json& found = value(key);
+  if (!found.is_array() || found.empty()) fail(key, "is " + shown(found) + ", not a list of numbers");
+  std::vector<double> all;
+  for (const json& each : found) {
+    if (!each.is_number() || !std::isfinite(each.get<double>()) || each.get<double>() <= 0) {
+      fail(key, "has " + shown(each) + ", not a number above zero");
+    }
+    all.push_back(each.get<double>());
+  }
+  return all;
+}
+
 std::string ConfigReader::text(const std::string& key) {
   const json& found = value(key);
   if (!found.is_string()) fail(key, "is " + shown(found) + ", not a string");

@@ -31,6 +31,8 @@ class ConfigReader {
   /// Returns a finite number above zero.
   double number(const std::string& key);
   double number_or(const std::string& key, double absent);
+  /// Returns a list of such numbers, not empty.
+  std::vector<double> numbers(const std::string& key);
   std::string text(const std::string& key);
   bool boolean_or(const std::string& key, bool absent);
 

@@ -1,11 +1,14 @@
 #include "runtime/hf/export.h"
 
+#include <ATen/ATen.h>
+
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
 #include "runtime/files/output_file.h"
 #include "runtime/hf/config_json.h"
+#include "runtime/model/folder_tensors.h"
 
 namespace meshtrain {
 namespace {
@@ -32,9 +35,9 @@ std::string check_export_folder(const fs::path& folder) {
 
 FolderWriter::FolderWriter(const fs::path& folder, const ModelShape& shape, const CarriedOver& carried,
                            const std::vector<TensorEntry>& tensors, int64_t max_file_bytes)
-    : folder_(folder), tied_(shape.tie_word_embeddings) {
+    : shape_(shape), folder_(folder), tied_(shape.tie_word_embeddings) {
   if (tensors.empty()) throw std::invalid_argument("an export without tensors");
-  divide(tensors, max_file_bytes);
+  divide(folder_tensors(shape, tensors), max_file_bytes);
   const std::string config = write_config_json(shape, torch_name(tensors.front().dtype), further_keys(carried));
   folder_.begin();
   try {
@@ -77,6 +80,25 @@ void FolderWriter::divide(const std::vector<TensorEntry>& tensors, int64_t max_f
 
 void FolderWriter::write(const std::string& name, const at::Tensor& tensor) {
   if (tied_ && name == kHead) return;
+  const FolderTensor stored = folder_tensor(shape_, name, tensor.sizes().vec());
+  if (stored.name == name) return write_stored(name, tensor);
+  auto& parts = waiting_[stored.name];
+  if (!parts.try_emplace(stored.first_row, tensor.clone()).second) {  // the caller may use its memory again
+    throw std::invalid_argument(name + " is written already");
+  }
+  int64_t rows = 0;
+  std::vector<at::Tensor> all;
+  for (const auto& [first_row, part] : parts) {
+    rows += part.size(0);
+    all.push_back(part);
+  }
+  if (rows < stored.shape[0]) return;
+  const at::Tensor whole = at::cat(all);
+  waiting_.erase(stored.name);
+  write_stored(stored.name, whole);
+}
+
+void FolderWriter::write_stored(const std::string& name, const at::Tensor& tensor) {
   const auto found = part_of_.find(name);
   if (found == part_of_.end()) throw std::invalid_argument(name + " was not declared");
   Part& part = parts_[found->second];

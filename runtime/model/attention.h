@@ -1,6 +1,7 @@
 #pragma once
 
 #include "context_parallel/attention.h"
+#include "runtime/model/heads_norm.h"
 #include "runtime/model/parallelism.h"
 #include "runtime/model/rms_norm.h"
 #include "runtime/model/rope.h"
@@ -8,7 +9,7 @@
 
 namespace meshtrain {
 
-/// Grouped-query self-attention with rotary positions.
+/// Grouped-query self-attention with rotary positions, in the layers that have them.
 class Attention {
  public:
   /// `layer`: the index of its block.
@@ -21,6 +22,11 @@ class Attention {
   std::vector<Parameter*> parameters();
 
  private:
+  struct Projected {
+    at::Tensor q, k, v;  // [B, s, heads of this tp rank, D]
+  };
+  Projected project(const LayerInput& x, const Sequence& sequence) const;
+  const Rotary* rotary_of(const Sequence& sequence) const;
   at::Tensor mix(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const Sequence& sequence) const;
 
   int64_t layer_;
@@ -30,8 +36,10 @@ class Attention {
   Parallelism parallelism_;
   ColumnParallelLinear query_key_value_;
   RowParallelLinear output_;
-  std::optional<RmsNorm> query_norm_;
-  std::optional<RmsNorm> key_norm_;
+  std::optional<RmsNorm> query_norm_, key_norm_;               // of each head
+  std::optional<HeadsNorm> all_queries_norm_, all_keys_norm_;  // of all heads
+  bool turns_, turns_locally_;
+  AttentionRule rule_;
 };
 
 }  // namespace meshtrain

@@ -1,12 +1,15 @@
 #pragma once
 
+#include <optional>
+
 #include "runtime/model/attention.h"
 #include "runtime/model/feed_forward.h"
 #include "runtime/model/recompute.h"
 
 namespace meshtrain {
 
-/// One layer of the transformer.
+/// One layer of the transformer: x + m * attention(x), then that + m * feed_forward(that), with norms where the family
+/// has them (NormPlacement) and m its residual multiplier.
 class Block {
  public:
   /// `layer`: its index in the model.
@@ -24,12 +27,17 @@ class Block {
  private:
   at::Tensor compute(const at::Tensor& x, const Sequence& sequence) const;
   at::Tensor attend(const at::Tensor& x, const Sequence& sequence) const;
+  at::Tensor feed(const LayerInput& x, bool again) const;
+  at::Tensor update(at::Tensor y, const std::optional<RmsNorm>& norm) const;
   bool trainable() const;
 
-  RmsNorm attention_norm_;
+  std::optional<RmsNorm> attention_norm_;  // before attention
   Attention attention_;
-  RmsNorm feed_forward_norm_;
+  std::optional<RmsNorm> attended_norm_;      // behind it
+  std::optional<RmsNorm> feed_forward_norm_;  // before the feed-forward layer
   FeedForward feed_forward_;
+  std::optional<RmsNorm> fed_norm_;  // behind it
+  double residual_multiplier_;
   Recompute recompute_;
   std::vector<const Parameter*> all_;
 };

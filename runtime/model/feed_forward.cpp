@@ -1,6 +1,7 @@
 #include "runtime/model/feed_forward.h"
 
-#include "runtime/model/swiglu.h"
+#include "runtime/model/families.h"
+#include "runtime/model/glu.h"
 
 namespace meshtrain {
 
@@ -10,11 +11,12 @@ FeedForward::FeedForward(const std::string& name, const ModelShape& shape, const
                {{name + ".gate_proj", shape.intermediate_size}, {name + ".up_proj", shape.intermediate_size}},
                shape.mlp_bias, {Initializer::Kind::Normal, shape.initializer_range}, options),
       down_(parallelism.tensor, name + ".down_proj", shape.intermediate_size, shape.hidden_size, shape.mlp_bias,
-            {Initializer::Kind::Normal, shape.initializer_range}, options) {}
+            {Initializer::Kind::Normal, shape.initializer_range}, options),
+      activation_(family_of(shape).activation) {}
 
 at::Tensor FeedForward::forward(const LayerInput& x, bool recompute) const {
   const at::Tensor gate_up = gate_up_.forward(x);
-  return down_.forward(recompute ? recomputed_swiglu(gate_up) : LayerInput(swiglu(gate_up)));
+  return down_.forward(recompute ? recomputed_glu(gate_up, activation_) : LayerInput(glu(gate_up, activation_)));
 }
 
 std::vector<Parameter*> FeedForward::parameters() {

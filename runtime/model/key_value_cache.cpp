@@ -2,20 +2,26 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
+#include "context_parallel/attention_plan.h"
 #include "context_parallel/block_attention.h"
+#include "context_parallel/blocks.h"
 
 namespace meshtrain {
 namespace {
 
-/// Computes attention of one query, which sees every key, so that no mask is needed. Heads that share keys are rows of
-/// one matrix: keys and values are read once.
-at::Tensor attend_one(const at::Tensor& q, const at::Tensor& keys, const at::Tensor& values, double scale) {
-  const int64_t kv_heads = keys.size(1);
+/// Computes attention of one query, the last position, which sees every key inside its window, so that no mask is
+/// needed. Heads that share keys are rows of one matrix: keys and values are read once.
+at::Tensor attend_one(const at::Tensor& q, const at::Tensor& keys, const at::Tensor& values, AttentionRule rule) {
+  const int64_t kv_heads = keys.size(1), length = keys.size(2), window = std::exchange(rule.window, 0);
+  const int64_t seen = window > 0 ? std::min(window, length) : length;
+  const auto last = [&](const at::Tensor& all) { return all.narrow(2, length - seen, seen); };
   const at::Tensor rows = q.reshape({1, kv_heads, q.size(1) / kv_heads, q.size(3)});
-  return attend(rows, keys, values, /*causal=*/false, scale).out.to(q.scalar_type()).reshape(q.sizes());
+  return attend(rows, last(keys), last(values), Pairs::All, rule).out.to(q.scalar_type()).reshape(q.sizes());
 }
 
 }  // namespace
@@ -38,7 +44,7 @@ void KeyValueCache::clear() {
 }
 
 at::Tensor KeyValueCache::attend(int64_t layer, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                                 double scale) {
+                                 const AttentionRule& rule) {
   Layer& here = layers_[static_cast<size_t>(layer)];
   const int64_t past = here.length, count = k.size(2);
   if (past + count > capacity()) {
@@ -49,11 +55,17 @@ at::Tensor KeyValueCache::attend(int64_t layer, const at::Tensor& q, const at::T
   here.values.narrow(2, past, count).copy_(v);
   here.length += count;
   if (count == 1) {
-    return attend_one(q, here.keys.narrow(2, 0, here.length), here.values.narrow(2, 0, here.length), scale);
+    return attend_one(q, here.keys.narrow(2, 0, here.length), here.values.narrow(2, 0, here.length), rule);
   }
-  RunningAttention running(q, scale);
-  running.add(ScoreBlock{0, count, 0, count, /*causal=*/true}, k, v);
-  if (past > 0) running.add(ScoreBlock{0, count, 0, past, /*causal=*/false}, here.keys, here.values);
+  RunningAttention running(q, rule);
+  const PassOptions options = pass_options(q, SequenceLayout::whole(count), rule);
+  for (const ScoreBlock& block : computable(cut({0, count}, {0, count}, {}, rule.window), options)) {
+    running.add(block, k, v);
+  }
+  for (ScoreBlock block : cut({past, count}, {0, past}, {}, rule.window)) {
+    block.query -= past;
+    running.add(block, here.keys, here.values);
+  }
   return running.finish().out;
 }
 

@@ -4,6 +4,7 @@
 
 #include <vector>
 
+#include "context_parallel/attention_rule.h"
 #include "runtime/model/shape.h"
 
 namespace meshtrain {
@@ -27,9 +28,10 @@ class KeyValueCache {
   void clear();
 
   /// Appends the next n positions of `layer` and computes their causal attention to themselves and to all positions
-  /// before. q [1, H, n, D], k and v [1, K, n, D], H a multiple of K -> [1, H, n, D], in memory [1, n, H, D]. Not
-  /// differentiable. Throws std::logic_error beyond the capacity.
-  at::Tensor attend(int64_t layer, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale);
+  /// before, by `rule` (softcap, window). q [1, H, n, D], k and v [1, K, n, D], H a multiple of K -> [1, H, n, D], in
+  /// memory [1, n, H, D]. Not differentiable. Throws std::logic_error beyond the capacity.
+  at::Tensor attend(int64_t layer, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                    const AttentionRule& rule);
 
  private:
   struct Layer {

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "mesh/error.h"
+#include "runtime/model/folder_tensors.h"
 #include "runtime/model/unused_weights.h"
 
 namespace meshtrain {
@@ -12,13 +13,13 @@ PretrainedWeights::PretrainedWeights(const std::filesystem::path& folder, const 
 
 void PretrainedWeights::read(const Parameter& parameter) const {
   at::NoGradGuard no_grad;
-  const TensorEntry& entry = source_.entry(parameter.name);
-  if (entry.shape != parameter.global_shape) {
-    throw InputError(source_.path().string() + ": tensor " + parameter.name + " has shape " +
-                     describe_shape(entry.shape) + ", but config.json describes " +
-                     describe_shape(parameter.global_shape));
+  const FolderTensor stored = folder_tensor(shape_, parameter.name, parameter.global_shape);
+  const TensorEntry& entry = source_.entry(stored.name);
+  if (entry.shape != stored.shape) {
+    throw InputError(source_.path().string() + ": tensor " + stored.name + " has shape " + describe_shape(entry.shape) +
+                     ", but config.json describes " + describe_shape(stored.shape));
   }
-  parameter.valid().detach().copy_(source_.read(parameter.name, parameter.box));
+  parameter.valid().detach().copy_(source_.read(stored.name, stored.within(parameter.box)));
   if (parameter.name == kEmbedding) check_tied_head(source_, shape_, parameter.box);
 }
 

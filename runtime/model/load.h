@@ -11,7 +11,7 @@ namespace meshtrain {
 /// The weights of a Hugging Face folder, for the parameters of a model.
 class PretrainedWeights {
  public:
-  /// Opens the safetensors. Throws InputError when there are none, or when a file is damaged.
+  /// Opens the safetensors of a model of this shape. Throws InputError when there are none, or when a file is damaged.
   PretrainedWeights(const std::filesystem::path& folder, const ModelShape& shape);
 
   /// Fills this rank's part of `parameter`, reads only that part, and rounds it to the parameter's dtype. Throws

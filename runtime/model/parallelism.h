@@ -21,6 +21,7 @@ struct Sequence {
   SequenceLayout layout;
   Rotary rotary;  ///< of layout.positions(), or of positions that begin at 0 in each of layout.documents(), or at the
                   ///< cache's length
+  Rotary local_rotary = {};        ///< of sliding layers with a theta of their own; without tensors where none has
   KeyValueCache* cache = nullptr;  ///< holds earlier positions, and these after the forward; null: no cache
 };
 

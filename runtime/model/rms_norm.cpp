@@ -26,22 +26,33 @@ at::Tensor inverse_lengths(const at::Tensor& wide, double eps) {
   return wide.square().mean(-1, /*keepdim=*/true).add_(eps).rsqrt_();
 }
 
-Normed norm_forward(const at::Tensor& x, const at::Tensor& weight, double eps) {
-  const at::Tensor wide = x.to(accumulation_dtype(x.scalar_type()));
-  const at::Tensor rstd = inverse_lengths(wide, eps);
-  return {(wide * rstd).to(weight.scalar_type()).mul_(weight), rstd};
+/// Returns the factors of normalised values in `dtype`. `applied`: a NormWeight.
+at::Tensor factors(const at::Tensor& weight, int64_t applied, at::ScalarType dtype) {
+  const at::Tensor wide = weight.to(dtype);
+  return applied == static_cast<int64_t>(NormWeight::PlusOne) ? wide + 1 : wide;
 }
 
-NormedSum sum_norm_forward(const at::Tensor& x, const at::Tensor& residual, const at::Tensor& weight, double eps) {
+Normed norm_forward(const at::Tensor& x, const at::Tensor& weight, double eps, int64_t applied) {
+  const at::Tensor wide = x.to(accumulation_dtype(x.scalar_type()));
+  const at::Tensor rstd = inverse_lengths(wide, eps);
+  const at::Tensor normalised = wide * rstd;
+  if (applied == static_cast<int64_t>(NormWeight::Rounded)) {
+    return {normalised.to(weight.scalar_type()).mul_(weight), rstd};
+  }
+  return {(normalised * factors(weight, applied, wide.scalar_type())).to(weight.scalar_type()), rstd};
+}
+
+NormedSum sum_norm_forward(const at::Tensor& x, const at::Tensor& residual, const at::Tensor& weight, double eps,
+                           int64_t applied) {
   const at::Tensor sum = x + residual;
-  auto [out, rstd] = norm_forward(sum, weight, eps);
+  auto [out, rstd] = norm_forward(sum, weight, eps, applied);
   return {sum, out, rstd};
 }
 
-// Computes dx = r (g - n mean(g n)), with n = x r, r = 1/sqrt(mean(x^2) + eps), g = dy weight; dweight = sum of dy n.
+// Computes dx = r (g - n mean(g n)), with n = x r, r = 1/sqrt(mean(x^2) + eps), g = dy factor; dweight = sum of dy n.
 NormGradients norm_backward(const at::Tensor& grad_out, const std::optional<at::Tensor>& grad_sum, const at::Tensor& x,
-                            const at::Tensor& weight, const at::Tensor& rstd, bool needs_x, bool needs_weight,
-                            const std::optional<at::Tensor>& weight_gradient) {
+                            const at::Tensor& weight, const at::Tensor& rstd, int64_t applied, bool needs_x,
+                            bool needs_weight, const std::optional<at::Tensor>& weight_gradient) {
   const at::ScalarType wide = rstd.scalar_type();
   const at::Tensor grad = grad_out.to(wide);
   const at::Tensor normalised = x.to(wide) * rstd;
@@ -57,7 +68,7 @@ NormGradients norm_backward(const at::Tensor& grad_out, const std::optional<at::
   }
   at::Tensor grad_x;
   if (needs_x) {
-    at::Tensor scaled = grad * weight.to(wide);
+    at::Tensor scaled = grad * factors(weight, applied, wide);
     const at::Tensor projection = (scaled * normalised).mean(-1, /*keepdim=*/true);
     grad_x = scaled.sub_(normalised.mul_(projection)).mul_(rstd).to(x.scalar_type());
     if (grad_sum) grad_x.add_(*grad_sum);
@@ -65,9 +76,9 @@ NormGradients norm_backward(const at::Tensor& grad_out, const std::optional<at::
   return {grad_x, grad_weight};
 }
 
-Normed normed(const at::Tensor& x, const at::Tensor& weight, double eps) {
-  static const Operator<Normed(const at::Tensor&, const at::Tensor&, double)> forward("meshtrain::rms_norm");
-  return forward(x, weight, eps);
+Normed normed(const at::Tensor& x, const at::Tensor& weight, double eps, int64_t applied) {
+  static const Operator<decltype(norm_forward)> forward("meshtrain::rms_norm");
+  return forward(x, weight, eps, applied);
 }
 
 /// Returns the gradients of the tensor that is normalised and of the weight. `grad_sum`: a further gradient of the
@@ -78,78 +89,91 @@ NormGradients gradients_of(AutogradContext* ctx, const at::Tensor& grad_out, con
   const variable_list saved = ctx->get_saved_variables();
   const at::Tensor &x = saved[0], &weight = saved[1], &rstd = saved[2];
   const at::Tensor in_place = needs_weight ? gradient_in_place(weight) : at::Tensor();
-  return backward(grad_out, grad_sum, x, weight, rstd, needs_x, needs_weight,
+  return backward(grad_out, grad_sum, x, weight, rstd, ctx->saved_data["applied"].toInt(), needs_x, needs_weight,
                   in_place.defined() ? std::optional(in_place) : std::nullopt);
 }
 
 struct RmsNormFunction : torch::autograd::Function<RmsNormFunction> {
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight, double eps) {
-    const auto [out, rstd] = normed(x, weight, eps);
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight, double eps,
+                            int64_t applied) {
+    const auto [out, rstd] = normed(x, weight, eps, applied);
     ctx->save_for_backward({x, weight, rstd});
+    ctx->saved_data["applied"] = applied;
     return out;
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const auto [x, weight] =
         gradients_of(ctx, grads[0], std::nullopt, ctx->needs_input_grad(0), ctx->needs_input_grad(1));
-    return {x, weight, at::Tensor()};
+    return {x, weight, at::Tensor(), at::Tensor()};
   }
 };
 
 struct SumNormFunction : torch::autograd::Function<SumNormFunction> {
   static variable_list forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& residual,
-                               const at::Tensor& weight, double eps) {
+                               const at::Tensor& weight, double eps, int64_t applied) {
     static const Operator<decltype(sum_norm_forward)> forward("meshtrain::rms_norm_of_sum");
-    const auto [sum, out, rstd] = forward(x, residual, weight, eps);
+    const auto [sum, out, rstd] = forward(x, residual, weight, eps, applied);
     ctx->save_for_backward({sum, weight, rstd});
+    ctx->saved_data["applied"] = applied;
     ctx->set_materialize_grads(false);
     return {sum, out};
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const bool needs_sum = ctx->needs_input_grad(0) || ctx->needs_input_grad(1);
-    if (!grads[1].defined()) return {grads[0], grads[0], at::Tensor(), at::Tensor()};
+    if (!grads[1].defined()) return {grads[0], grads[0], at::Tensor(), at::Tensor(), at::Tensor()};
     const auto [sum, weight] = gradients_of(ctx, grads[1], grads[0].defined() ? std::optional(grads[0]) : std::nullopt,
                                             needs_sum, ctx->needs_input_grad(2));
-    return {sum, sum, weight, at::Tensor()};
+    return {sum, sum, weight, at::Tensor(), at::Tensor()};
   }
 };
 
-LayerInput::Again again(double eps) {
-  return [eps](const std::vector<at::Tensor>& kept) {
+LayerInput::Again again(double eps, int64_t applied) {
+  return [eps, applied](const std::vector<at::Tensor>& kept) {
     const at::NoGradGuard no_grad;
-    return std::get<0>(normed(kept[0], kept[1], eps));
+    return std::get<0>(normed(kept[0], kept[1], eps, applied));
   };
 }
 
 }  // namespace
 
-at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps) {
-  return RmsNormFunction::apply(x, weight, eps);
+at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps, NormWeight applied) {
+  return RmsNormFunction::apply(x, weight, eps, static_cast<int64_t>(applied));
 }
 
 LayerInput RmsNorm::recomputed(const at::Tensor& x) const {
-  return {forward(x), {x, weight_.tensor}, again(eps_)};
+  return {forward(x), {x, weight_.tensor}, again(eps_, static_cast<int64_t>(applied_))};
 }
 
 RmsNorm::Sum RmsNorm::of_sum(const at::Tensor& x, const at::Tensor& residual, bool recompute) const {
-  const variable_list both = SumNormFunction::apply(x, residual, weight_.tensor, eps_);
+  const auto applied = static_cast<int64_t>(applied_);
+  const variable_list both = SumNormFunction::apply(x, residual, weight_.tensor, eps_, applied);
   if (!recompute) return {both[0], both[1]};
-  return {both[0], {both[1], {both[0], weight_.tensor}, again(eps_)}};
+  return {both[0], {both[1], {both[0], weight_.tensor}, again(eps_, applied)}};
 }
 
-RmsNorm::RmsNorm(std::string name, int64_t size, double eps, std::string partial_over, const at::TensorOptions& options)
-    : weight_(whole_parameter(std::move(name), {size}, {Initializer::Kind::Ones}, options)), eps_(eps) {
+Initializer initializer_of(NormWeight applied) {
+  return {applied == NormWeight::PlusOne ? Initializer::Kind::Zeros : Initializer::Kind::Ones};
+}
+
+RmsNorm::RmsNorm(std::string name, int64_t size, double eps, NormWeight applied, std::string partial_over,
+                 const at::TensorOptions& options)
+    : weight_(whole_parameter(std::move(name), {size}, initializer_of(applied), options)),
+      eps_(eps),
+      applied_(applied) {
   weight_.partial_over = std::move(partial_over);
 }
 
 TORCH_LIBRARY_FRAGMENT(meshtrain, library) {
-  define(library, "rms_norm(Tensor x, Tensor weight, float eps) -> (Tensor, Tensor)", norm_forward);
-  define(library, "rms_norm_of_sum(Tensor x, Tensor residual, Tensor weight, float eps) -> (Tensor, Tensor, Tensor)",
+  define(library, "rms_norm(Tensor x, Tensor weight, float eps, int applied) -> (Tensor, Tensor)", norm_forward);
+  define(library,
+         "rms_norm_of_sum(Tensor x, Tensor residual, Tensor weight, float eps, int applied) -> "
+         "(Tensor, Tensor, Tensor)",
          sum_norm_forward);
   define(library,
-         "rms_norm_backward(Tensor grad, Tensor? grad_sum, Tensor x, Tensor weight, Tensor rstd, bool needs_x, "
-         "bool needs_weight, Tensor(a!)? weight_gradient) -> (Tensor, Tensor)",
+         "rms_norm_backward(Tensor grad, Tensor? grad_sum, Tensor x, Tensor weight, Tensor rstd, int applied, "
+         "bool needs_x, bool needs_weight, Tensor(a!)? weight_gradient) -> (Tensor, Tensor)",
          norm_backward);
 }
 

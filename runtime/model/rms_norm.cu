@@ -38,7 +38,8 @@ __device__ __forceinline__ const T* row_of(const Rows& rows, int64_t row) {
 template <class T, int N, int V, int W>
 __global__ void __launch_bounds__(W > kMaxThreads ? W : kMaxThreads)
     forward(Rows x, const T* __restrict__ residual, const T* __restrict__ weight, T* __restrict__ sum,
-            T* __restrict__ out, float* __restrict__ rstd, int64_t rows, int64_t size, float eps) {
+            T* __restrict__ out, float* __restrict__ rstd, int64_t rows, int64_t size, float eps, float offset,
+            bool rounds_first) {
   __shared__ float shared[2][kWarp];
   RowSum row_sum(shared);
   const int64_t rows_at_once = static_cast<int64_t>(gridDim.x) * blockDim.y;
@@ -75,7 +76,10 @@ __global__ void __launch_bounds__(W > kMaxThreads ? W : kMaxThreads)
       part.packs[v].to(values);
       pack.to(weights);
 #pragma unroll
-      for (int i = 0; i < N; ++i) values[i] = rounded<T>(values[i] * r) * weights[i];
+      for (int i = 0; i < N; ++i) {
+        const float normalised = values[i] * r;
+        values[i] = (rounds_first ? rounded<T>(normalised) : normalised) * (weights[i] + offset);
+      }
       pack.from(values);
       pack.store(out + row * size + column);
     }
@@ -84,19 +88,20 @@ __global__ void __launch_bounds__(W > kMaxThreads ? W : kMaxThreads)
 
 /// True when the backward's threads keep gradients, x and weights between its two passes over a row. Where that would
 /// be more than 64 bytes each, or a register for every half, they would not fit beside the sums: the second pass reads
-/// them again, from the cache.
-template <class T, int N, int V>
-constexpr bool kKeeps = N > 1 && sizeof(Pack<T, N>[V]) <= 64;
+/// them again, from the cache. With kPlusOne the compiler would keep every 1 + weight as well.
+template <class T, int N, int V, bool kPlusOne>
+constexpr bool kKeeps = !kPlusOne && N > 1 && sizeof(Pack<T, N>[V]) <= 64;
 
-// Computes dx = r (g - n mean(g n)), with n = x r and g = dy weight, and partial sums of dy n over the rows of these
-// threads.
-template <class T, int N, int V, int W>
+// Computes dx = r (g - n mean(g n)), with n = x r and g = dy weight, or dy (1 + weight) if kPlusOne, and partial sums
+// of dy n over the rows of these threads.
+template <class T, int N, int V, int W, bool kPlusOne>
 __global__ void __launch_bounds__(W > kMaxThreads ? W : kMaxThreads)
     backward(const T* __restrict__ grad, const T* __restrict__ grad_sum, Rows x, const T* __restrict__ weight,
              const float* __restrict__ rstd, T* __restrict__ dx, float* __restrict__ partial, int64_t rows,
              int64_t size) {
   __shared__ float shared[2][kWarp];
   RowSum row_sum(shared);
+  constexpr float kOffset = kPlusOne ? 1.0f : 0.0f;
   float of_weight[V][N] = {};
   const int64_t rows_at_once = static_cast<int64_t>(gridDim.x) * blockDim.y;
   for (int64_t first = static_cast<int64_t>(blockIdx.x) * blockDim.y; first < rows; first += rows_at_once) {
@@ -108,7 +113,7 @@ __global__ void __launch_bounds__(W > kMaxThreads ? W : kMaxThreads)
       values.load(v, of_x, length);
       weights.load(v, weight, length);
     };
-    if constexpr (kKeeps<T, N, V>) {
+    if constexpr (kKeeps<T, N, V, kPlusOne>) {
 #pragma unroll
       for (int v = 0; v < V; ++v) load(v);
     }
@@ -116,7 +121,7 @@ __global__ void __launch_bounds__(W > kMaxThreads ? W : kMaxThreads)
     float projection = 0;
 #pragma unroll
     for (int v = 0; v < V; ++v) {
-      if constexpr (!kKeeps<T, N, V>) load(v);
+      if constexpr (!kKeeps<T, N, V, kPlusOne>) load(v);
       float g[N], n[N], w[N];
       grads.packs[v].to(g);
       values.packs[v].to(n);
@@ -125,7 +130,7 @@ __global__ void __launch_bounds__(W > kMaxThreads ? W : kMaxThreads)
       for (int i = 0; i < N; ++i) {
         const float product = g[i] * (n[i] * r);
         of_weight[v][i] += product;
-        projection += product * w[i];
+        projection += product * (w[i] + kOffset);
       }
     }
     if (dx == nullptr) continue;
@@ -134,13 +139,13 @@ __global__ void __launch_bounds__(W > kMaxThreads ? W : kMaxThreads)
     for (int v = 0; v < V; ++v) {
       const int64_t column = values.column(v);
       if (column >= length) continue;
-      if constexpr (!kKeeps<T, N, V>) load(v);
+      if constexpr (!kKeeps<T, N, V, kPlusOne>) load(v);
       float g[N], n[N], w[N];
       grads.packs[v].to(g);
       values.packs[v].to(n);
       weights.packs[v].to(w);
 #pragma unroll
-      for (int i = 0; i < N; ++i) g[i] = r * (g[i] * w[i] - n[i] * r * projection);
+      for (int i = 0; i < N; ++i) g[i] = r * (g[i] * (w[i] + kOffset) - n[i] * r * projection);
       Pack<T, N> pack;
       if (grad_sum != nullptr) {
         pack.load(grad_sum + row * size + column);
@@ -227,15 +232,15 @@ bool vectors_in(const Rows& x, int64_t size) {
 
 }  // namespace
 
-void rms_norm(Element element, const Rows& x, const void* residual, const void* weight, void* sum, void* out,
+void rms_norm(Element element, const Rows& x, const void* residual, const AppliedWeight& weight, void* sum, void* out,
               float* rstd, int64_t rows, int64_t size, double eps, cudaStream_t stream) {
   if (rows == 0 || size == 0) return;
   for_element(element, [&]<class T>() {
-    const bool vectors = vectors_in<T>(x, size) && aligned(residual, weight, sum, out);
+    const bool vectors = vectors_in<T>(x, size) && aligned(residual, weight.weight, sum, out);
     for_shape<T>(size, vectors, [&]<int N, int V, int W>(dim3 block) {
       launch("rms_norm", forward<T, N, V, W>, grid_for(divided_up(rows, block.y), 32), block, stream, x,
-             static_cast<const T*>(residual), static_cast<const T*>(weight), static_cast<T*>(sum), static_cast<T*>(out),
-             rstd, rows, size, static_cast<float>(eps));
+             static_cast<const T*>(residual), static_cast<const T*>(weight.weight), static_cast<T*>(sum),
+             static_cast<T*>(out), rstd, rows, size, static_cast<float>(eps), weight.offset, weight.rounds_first);
     });
   });
 }
@@ -249,12 +254,12 @@ int64_t rms_norm_partial_rows(int64_t rows, int64_t size) {
   return most;
 }
 
-void rms_norm_backward(Element element, const void* grad, const void* grad_sum, const Rows& x, const void* weight,
-                       const float* rstd, const RmsNormGradients& gradients, int64_t rows, int64_t size,
-                       cudaStream_t stream) {
+void rms_norm_backward(Element element, const void* grad, const void* grad_sum, const Rows& x,
+                       const AppliedWeight& weight, const float* rstd, const RmsNormGradients& gradients, int64_t rows,
+                       int64_t size, cudaStream_t stream) {
   if (rows == 0 || size == 0) return;
   for_element(element, [&]<class T>() {
-    const bool vectors = vectors_in<T>(x, size) && aligned(grad, grad_sum, weight, gradients.x);
+    const bool vectors = vectors_in<T>(x, size) && aligned(grad, grad_sum, weight.weight, gradients.x);
     for_shape<T>(size, vectors, [&]<int N, int V, int W>(dim3 block) {
       const unsigned blocks = blocks_of_backward(rows, block);
       const int64_t written = static_cast<int64_t>(blocks) * block.y, there = rms_norm_partial_rows(rows, size);
@@ -263,9 +268,10 @@ void rms_norm_backward(Element element, const void* grad, const void* grad_sum, 
                               static_cast<size_t>((there - written) * size) * sizeof(float), stream),
               "rms_norm_backward");
       }
-      launch("rms_norm_backward", backward<T, N, V, W>, blocks, block, stream, static_cast<const T*>(grad),
-             static_cast<const T*>(grad_sum), x, static_cast<const T*>(weight), rstd, static_cast<T*>(gradients.x),
-             gradients.partial, rows, size);
+      const auto kernel = weight.offset != 0 ? backward<T, N, V, W, true> : backward<T, N, V, W, false>;
+      launch("rms_norm_backward", kernel, blocks, block, stream, static_cast<const T*>(grad),
+             static_cast<const T*>(grad_sum), x, static_cast<const T*>(weight.weight), rstd,
+             static_cast<T*>(gradients.x), gradients.partial, rows, size);
     });
   });
 }

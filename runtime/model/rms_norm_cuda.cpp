@@ -4,6 +4,7 @@
 #include <tuple>
 
 #include "mesh/cuda/tensors.h"
+#include "runtime/model/pieces.h"
 #include "runtime/model/rms_norm_kernel.h"
 
 namespace meshtrain::cuda {
@@ -33,26 +34,31 @@ void check_norm(const char* name, const at::Tensor& x, const at::Tensor& weight)
               " elements, the kernel takes up to ", kLongestNorm);
 }
 
+AppliedWeight applied_weight(const at::Tensor& weight, int64_t applied) {
+  return {weight.const_data_ptr(), applied == static_cast<int64_t>(NormWeight::PlusOne) ? 1.0f : 0.0f,
+          applied == static_cast<int64_t>(NormWeight::Rounded)};
+}
+
 std::vector<int64_t> lengths_of(const at::Tensor& x) {
   std::vector<int64_t> sizes = x.sizes().vec();
   sizes.back() = 1;
   return sizes;
 }
 
-std::tuple<at::Tensor, at::Tensor> norm(const at::Tensor& x, const at::Tensor& weight, double eps) {
+std::tuple<at::Tensor, at::Tensor> norm(const at::Tensor& x, const at::Tensor& weight, double eps, int64_t applied) {
   const Element element = element_of("rms_norm", x);
   check_norm("rms_norm", x, weight);
   const OnDevice device(x);
   at::Tensor out = at::empty(x.sizes(), x.options()), rstd = at::empty(lengths_of(x), x.options().dtype(at::kFloat));
   at::Tensor holder;
   if (x.numel() == 0) return {out, rstd};
-  rms_norm(element, rows_of(x, holder), nullptr, weight.const_data_ptr(), nullptr, out.data_ptr(),
+  rms_norm(element, rows_of(x, holder), nullptr, applied_weight(weight, applied), nullptr, out.data_ptr(),
            rstd.data_ptr<float>(), rstd.numel(), x.size(-1), eps, device.stream());
   return {out, rstd};
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> norm_of_sum(const at::Tensor& x, const at::Tensor& residual,
-                                                           const at::Tensor& weight, double eps) {
+                                                           const at::Tensor& weight, double eps, int64_t applied) {
   const Element element = element_of("rms_norm_of_sum", x);
   check_norm("rms_norm_of_sum", x, weight);
   check_alike("rms_norm_of_sum", x, {residual});
@@ -62,14 +68,14 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> norm_of_sum(const at::Tensor& x, 
   at::Tensor rstd = at::empty(lengths_of(x), x.options().dtype(at::kFloat)), holder;
   if (x.numel() == 0) return {sum, out, rstd};
   const at::Tensor added = residual.contiguous();
-  rms_norm(element, rows_of(x, holder), added.const_data_ptr(), weight.const_data_ptr(), sum.data_ptr(), out.data_ptr(),
-           rstd.data_ptr<float>(), rstd.numel(), x.size(-1), eps, device.stream());
+  rms_norm(element, rows_of(x, holder), added.const_data_ptr(), applied_weight(weight, applied), sum.data_ptr(),
+           out.data_ptr(), rstd.data_ptr<float>(), rstd.numel(), x.size(-1), eps, device.stream());
   return {sum, out, rstd};
 }
 
 std::tuple<at::Tensor, at::Tensor> norm_backward(const at::Tensor& grad, const std::optional<at::Tensor>& grad_sum,
                                                  const at::Tensor& x, const at::Tensor& weight, const at::Tensor& rstd,
-                                                 bool needs_x, bool needs_weight,
+                                                 int64_t applied, bool needs_x, bool needs_weight,
                                                  const std::optional<at::Tensor>& weight_gradient) {
   const Element element = element_of("rms_norm_backward", x);
   check_norm("rms_norm_backward", x, weight);
@@ -92,8 +98,8 @@ std::tuple<at::Tensor, at::Tensor> norm_backward(const at::Tensor& grad, const s
   if (needs_weight) gradients.partial = partial.data_ptr<float>();
   at::Tensor holder;
   rms_norm_backward(element, grads.const_data_ptr(), added.defined() ? added.const_data_ptr() : nullptr,
-                    rows_of(x, holder), weight.const_data_ptr(), lengths.const_data_ptr<float>(), gradients, rows, size,
-                    device.stream());
+                    rows_of(x, holder), applied_weight(weight, applied), lengths.const_data_ptr<float>(), gradients,
+                    rows, size, device.stream());
   if (needs_weight) {
     TORCH_CHECK(into.is_contiguous(), "rms_norm_backward: the weight's gradient is not contiguous");
     sum_rows(element_of("rms_norm_backward", into), partial.const_data_ptr<float>(), partial.size(0), size,

@@ -18,9 +18,17 @@ struct Rows {
   int64_t inner = 1, inner_stride = 0, outer_stride = 0;
 };
 
-/// Computes out = x / sqrt(mean(x^2) + eps) * weight, rounded before the weight is applied; out [rows, size], rstd
-/// [rows] fp32. With a `residual` [rows, size] it normalises x + residual, which it writes to `sum` [rows, size].
-void rms_norm(Element element, const Rows& x, const void* residual, const void* weight, void* sum, void* out,
+/// The application of a weight to normalised values: times (weight + offset), rounded before when `rounds_first`.
+/// `offset`: 0 or 1.
+struct AppliedWeight {
+  const void* weight;
+  float offset;
+  bool rounds_first;
+};
+
+/// Computes out = x / sqrt(mean(x^2) + eps) * weight; out [rows, size], rstd [rows] fp32. With a `residual` [rows,
+/// size] it normalises x + residual, which it writes to `sum` [rows, size].
+void rms_norm(Element element, const Rows& x, const void* residual, const AppliedWeight& weight, void* sum, void* out,
               float* rstd, int64_t rows, int64_t size, double eps, cudaStream_t stream);
 
 /// Returns the rows of the fp32 buffer `partial` that rms_norm_backward needs for the gradient of the weight.
@@ -32,9 +40,9 @@ struct RmsNormGradients {
 };
 
 /// Computes the gradients. `grad_sum` [rows, size] or null: is added to the gradient of x.
-void rms_norm_backward(Element element, const void* grad, const void* grad_sum, const Rows& x, const void* weight,
-                       const float* rstd, const RmsNormGradients& gradients, int64_t rows, int64_t size,
-                       cudaStream_t stream);
+void rms_norm_backward(Element element, const void* grad, const void* grad_sum, const Rows& x,
+                       const AppliedWeight& weight, const float* rstd, const RmsNormGradients& gradients, int64_t rows,
+                       int64_t size, cudaStream_t stream);
 
 /// Sums the columns of `partial` [count, size] in a fixed order, into `out` [size] or adds them to `out` when `add`.
 void sum_rows(Element element, const float* partial, int64_t count, int64_t size, void* out, bool add,

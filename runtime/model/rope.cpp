@@ -21,7 +21,7 @@ using torch::autograd::variable_list;
 
 // Rotates x by the angle, or by its negative if `back`, into `out`, which may be x.
 void turn(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, bool back, at::Tensor& out) {
-  const int64_t half = x.size(-1) / 2;
+  const int64_t half = cos.size(-1);
   const at::Tensor first = x.narrow(-1, 0, half), second = x.narrow(-1, half, half);
   at::Tensor out_first = out.narrow(-1, 0, half), out_second = out.narrow(-1, half, half);
   const at::Tensor first_before = out.is_alias_of(x) ? first.clone() : first;
@@ -31,7 +31,11 @@ void turn(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, boo
 
 void turn_into(at::Tensor out, const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, bool back) {
   static const Operator<decltype(turn)> rotate("meshtrain::rotate");
-  rotate(x, cos, sin, back, out);
+  const int64_t turned = 2 * cos.size(-1), rest = x.size(-1) - turned;
+  if (rest == 0) return rotate(x, cos, sin, back, out);
+  at::Tensor part = out.narrow(-1, 0, turned);
+  rotate(x.narrow(-1, 0, turned), cos, sin, back, part);
+  if (!out.is_alias_of(x)) out.narrow(-1, turned, rest).copy_(x.narrow(-1, turned, rest));
 }
 
 /// Returns the memory for the rotated x: that of x, under a version counter of its own so that other views of it do not
@@ -96,13 +100,24 @@ struct SplitRotated : torch::autograd::Function<SplitRotated> {
   }
 };
 
-}  // namespace
-
-Rotary make_rotary(const ModelShape& shape, const at::Tensor& positions, at::ScalarType dtype, at::Device device) {
-  const auto [frequencies, scale] = rope_frequencies(shape, accumulation_dtype(dtype));
+Rotary angles_of(const RopeFrequencies& of, const at::Tensor& positions, at::ScalarType dtype, at::Device device) {
+  const auto& [frequencies, scale] = of;
   const at::Tensor angles =
       (positions.to(at::kCPU, frequencies.scalar_type()).unsqueeze(-1) * frequencies).unsqueeze(-2);
   return {(angles.cos() * scale).to(dtype).to(device), (angles.sin() * scale).to(dtype).to(device)};
+}
+
+}  // namespace
+
+Rotary make_rotary(const ModelShape& shape, const at::Tensor& positions, at::ScalarType dtype, at::Device device,
+                   int64_t length) {
+  return angles_of(rope_frequencies(shape, accumulation_dtype(dtype), length), positions, dtype, device);
+}
+
+Rotary make_local_rotary(const ModelShape& shape, const at::Tensor& positions, at::ScalarType dtype,
+                         at::Device device) {
+  if (shape.rope_local_base_freq <= 0) return {};
+  return angles_of(local_rope_frequencies(shape, accumulation_dtype(dtype)), positions, dtype, device);
 }
 
 Rotary Rotary::select(const at::Tensor& rows) const {

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <utility>
+#include <vector>
 
 #include "mesh/error.h"
 
@@ -15,10 +17,10 @@ namespace {
 // Every operator below is one of transformers', so that fp32 rounds as it does there. In Python a scalar over a tensor
 // is the reciprocal times the scalar.
 
-// Returns theta^(2i/D), [D/2].
-at::Tensor plain_periods(const ModelShape& shape, at::ScalarType dtype) {
-  const at::Tensor exponents = at::arange(0, shape.head_dim, 2, at::kLong).to(dtype) / shape.head_dim;
-  return at::pow(shape.rope_theta, exponents);
+// Returns theta^(2i/D), [D/2], for D features that turn.
+at::Tensor plain_periods(double theta, int64_t features, at::ScalarType dtype) {
+  const at::Tensor exponents = at::arange(0, features, 2, at::kLong).to(dtype) / features;
+  return at::pow(theta, exponents);
 }
 
 at::Tensor llama3(const at::Tensor& plain, const RopeScaling& scaling) {
@@ -35,7 +37,7 @@ at::Tensor llama3(const at::Tensor& plain, const RopeScaling& scaling) {
 
 // Returns the feature, as a real number, that turns `turns` times over the original context.
 double feature_of(double turns, const ModelShape& shape, double context) {
-  return static_cast<double>(shape.head_dim) * std::log(context / (turns * 2 * std::numbers::pi)) /
+  return static_cast<double>(rotary_features(shape)) * std::log(context / (turns * 2 * std::numbers::pi)) /
          (2 * std::log(shape.rope_theta));
 }
 
@@ -46,7 +48,7 @@ at::Tensor yarn(const at::Tensor& periods, const ModelShape& shape, const RopeSc
   double begin = feature_of(scaling.beta_fast, shape, context), end = feature_of(scaling.beta_slow, shape, context);
   if (scaling.truncate) begin = std::floor(begin), end = std::ceil(end);
   begin = std::max(begin, 0.0);
-  end = std::min(end, static_cast<double>(shape.head_dim - 1));
+  end = std::min(end, static_cast<double>(rotary_features(shape) - 1));
   if (begin == end) end += 0.001;
   const at::Tensor features = at::arange(periods.numel(), periods.options());
   const at::Tensor kept = 1 - ((features - begin) / (end - begin)).clamp(0, 1);
@@ -62,6 +64,41 @@ double yarn_attention_factor(const RopeScaling& scaling) {
     return magnitude(*scaling.mscale) / magnitude(*scaling.mscale_all_dim);
   }
   return magnitude(1);
+}
+
+// Divides each frequency by its number for sequences of this length.
+RopeFrequencies longrope(const at::Tensor& periods, const ModelShape& shape, const RopeScaling& scaling,
+                         int64_t length) {
+  const int64_t original = scaling.original_max_position_embeddings;
+  const std::vector<double>& divisors = length > original ? scaling.long_factor : scaling.short_factor;
+  const double factor = scaling.factor > 1
+                            ? scaling.factor
+                            : static_cast<double>(shape.max_position_embeddings) / static_cast<double>(original);
+  double attention_factor = scaling.attention_factor.value_or(1);
+  if (!scaling.attention_factor && factor > 1) {
+    attention_factor = std::sqrt(1 + std::log(factor) / std::log(static_cast<double>(original)));
+  }
+  return {(at::tensor(divisors, at::kDouble).to(periods.scalar_type()) * periods).reciprocal(), attention_factor};
+}
+
+std::optional<RopeMistake> longrope_mistake(const ModelShape& shape, const RopeScaling& scaling) {
+  const auto wanted = static_cast<size_t>(rotary_features(shape) / 2);
+  for (const auto& [key, divisors] :
+       {std::pair("short_factor", &scaling.short_factor), std::pair("long_factor", &scaling.long_factor)}) {
+    if (divisors->size() != wanted) {
+      return RopeMistake{key, fmt::format("has {} numbers: it must have {}, one for each pair of features that turns",
+                                          divisors->size(), wanted)};
+    }
+  }
+  if (scaling.original_max_position_embeddings < 2) {
+    return RopeMistake{"original_max_position_embeddings", "must be given, and above 1"};
+  }
+  if (shape.max_position_embeddings < scaling.original_max_position_embeddings) {
+    return RopeMistake{"original_max_position_embeddings",
+                       fmt::format("is {}, above max_position_embeddings {}", scaling.original_max_position_embeddings,
+                                   shape.max_position_embeddings)};
+  }
+  return std::nullopt;
 }
 
 std::optional<RopeMistake> yarn_mistake(const ModelShape& shape, const RopeScaling& scaling) {
@@ -88,20 +125,37 @@ std::optional<RopeMistake> yarn_mistake(const ModelShape& shape, const RopeScali
 
 }  // namespace
 
-RopeFrequencies rope_frequencies(const ModelShape& shape, at::ScalarType dtype) {
+RopeFrequencies rope_frequencies(const ModelShape& shape, at::ScalarType dtype, int64_t length) {
   if (const auto mistake = rope_mistake(shape)) throw InputError("rope_scaling." + mistake->key + " " + mistake->what);
-  const at::Tensor periods = plain_periods(shape, dtype), plain = periods.reciprocal();
+  const at::Tensor periods = plain_periods(shape.rope_theta, rotary_features(shape), dtype),
+                   plain = periods.reciprocal();
   if (!shape.rope_scaling) return {plain};
   const RopeScaling& scaling = *shape.rope_scaling;
   if (scaling.type == "linear") return {plain / scaling.factor};
   if (scaling.type == "llama3") return {llama3(plain, scaling)};
+  if (scaling.type == "longrope") return longrope(periods, shape, scaling, length);
+  if (scaling.type == "dynamic") {
+    if (length <= shape.max_position_embeddings) return {plain};
+    throw InputError(fmt::format(
+        "sequences of {} positions are beyond the trained length {} (max_position_embeddings), where rope_type dynamic "
+        "depends on the length of each: use shorter ones",
+        length, shape.max_position_embeddings));
+  }
   if (scaling.type != "yarn") throw InputError("there is no rotary scaling \"" + scaling.type + "\"");
   return {yarn(periods, shape, scaling), yarn_attention_factor(scaling)};
+}
+
+RopeFrequencies local_rope_frequencies(const ModelShape& shape, at::ScalarType dtype) {
+  return {plain_periods(shape.rope_local_base_freq, rotary_features(shape), dtype).reciprocal()};
 }
 
 std::optional<RopeMistake> rope_mistake(const ModelShape& shape) {
   if (!shape.rope_scaling) return std::nullopt;
   const RopeScaling& scaling = *shape.rope_scaling;
+  if (scaling.type == "longrope") return longrope_mistake(shape, scaling);
+  if (scaling.type == "dynamic" && shape.max_position_embeddings == 0) {
+    return RopeMistake{"rope_type", "is dynamic, which needs max_position_embeddings"};
+  }
   if (scaling.factor < 1) {
     return RopeMistake{"factor", fmt::format("is {}: it must be at least 1", scaling.factor)};
   }

@@ -3,25 +3,31 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace meshtrain {
 
 /// The scaling of rotary frequencies for contexts longer than the pre-trained one, with transformers' names and
 /// defaults. The comments say which types have a key.
 struct RopeScaling {
-  std::string type;                              ///< linear llama3 yarn
-  double factor = 1;                             ///< all; at least 1
-  double low_freq_factor = 1;                    ///< llama3
-  double high_freq_factor = 4;                   ///< llama3; above low_freq_factor
-  int64_t original_max_position_embeddings = 0;  ///< llama3 yarn; yarn's 0 stands for max_position_embeddings
-  double beta_fast = 32;                         ///< yarn; above beta_slow
-  double beta_slow = 1;                          ///< yarn
-  std::optional<double> attention_factor;        ///< yarn; none: from factor and the mscales
-  std::optional<double> mscale, mscale_all_dim;  ///< yarn; both or none, none beside attention_factor
-  bool truncate = true;                          ///< yarn; the ramp begins and ends at whole features
+  std::string type;                               ///< linear llama3 yarn longrope dynamic
+  double factor = 1;                              ///< all but longrope, where 1 stands for max / original positions
+  double low_freq_factor = 1;                     ///< llama3
+  double high_freq_factor = 4;                    ///< llama3; above low_freq_factor
+  int64_t original_max_position_embeddings = 0;   ///< llama3 yarn longrope; yarn's 0: max_position_embeddings
+  double beta_fast = 32;                          ///< yarn; above beta_slow
+  double beta_slow = 1;                           ///< yarn
+  std::optional<double> attention_factor;         ///< yarn longrope; none: from factor (and the mscales of yarn)
+  std::optional<double> mscale, mscale_all_dim;   ///< yarn; both or none, none beside attention_factor
+  bool truncate = true;                           ///< yarn; the ramp begins and ends at whole features
+  std::vector<double> short_factor, long_factor;  ///< longrope: a divisor of each frequency, for sequences of up to
+                                                  ///< the original positions, and for longer ones
+
+  bool operator==(const RopeScaling&) const = default;
 };
 
-/// The shape of a Llama-family model, under Hugging Face's config.json names.
+/// The shape of a model, under Hugging Face's config.json names. What all models of a family have in common is in
+/// families.h.
 struct ModelShape {
   std::string family = "llama";  ///< a Family's name
   int64_t hidden_size = 0;
@@ -34,14 +40,37 @@ struct ModelShape {
   int64_t max_position_embeddings = 0;  ///< 0: not stated
   double rope_theta = 10000;
   std::optional<RopeScaling> rope_scaling;
+  double rope_local_base_freq = 0;       ///< Gemma 3: theta of sliding layers, unscaled; 0: that of all layers
+  double partial_rotary_factor = 1;      ///< Phi: the part of each head that turns
+  std::vector<int64_t> no_rope_layers;   ///< SmolLM3: for each layer 1 when it turns, else 0; empty: all turn
+  int64_t sliding_window = 0;            ///< positions that a sliding layer sees, its own included; 0: all
+  std::vector<std::string> layer_types;  ///< full_attention or sliding_attention; empty: all slide, or with
+                                         ///< sliding_window 0 none does
   double rms_norm_eps = 1e-6;
   double initializer_range = 0.02;
   bool tie_word_embeddings = false;
-  bool qkv_bias = false;                ///< Qwen2; Llama with attention_bias
-  bool output_bias = false;             ///< Llama with attention_bias: o_proj
-  bool mlp_bias = false;                ///< Llama with mlp_bias: gate, up, down
-  bool qk_norm = false;                 ///< Qwen3: RMSNorm over each head of q and k
   std::optional<int64_t> pad_token_id;  ///< fills sequences up; does not change the model (model.freeze_padding_row)
+  bool qkv_bias = false;               ///< Qwen2; Llama with attention_bias
+  bool output_bias = false;            ///< Llama with attention_bias: o_proj
+  bool mlp_bias = false;               ///< Llama with mlp_bias: gate, up, down
+  double embedding_multiplier = 1;     ///< Granite
+  double attention_multiplier = 0;     ///< Granite: of scores; 0: 1 / sqrt(query_pre_attn_scalar)
+  double residual_multiplier = 1;      ///< Granite: of what a sublayer adds to the residual stream
+  double logits_scaling = 1;           ///< Granite: divides the logits
+  int64_t query_pre_attn_scalar = 0;   ///< Gemma; 0: head_dim
+  double attn_logit_softcapping = 0;   ///< Gemma 2: scores become c tanh(score / c); 0: they stay
+  double final_logit_softcapping = 0;  ///< Gemma 2: the same of logits
 };
+
+/// Returns the positions that `layer` sees, its own included; 0: all before it.
+int64_t window_of(const ModelShape& shape, int64_t layer);
+/// Returns true when queries and keys of `layer` turn with their position.
+bool is_rotary(const ModelShape& shape, int64_t layer);
+/// Returns true when those of `layer` turn by rope_local_base_freq.
+bool is_locally_rotary(const ModelShape& shape, int64_t layer);
+/// Returns the number that multiplies the scores.
+double attention_scale(const ModelShape& shape);
+/// Returns the features of a head that turn: even.
+int64_t rotary_features(const ModelShape& shape);
 
 }  // namespace meshtrain

@@ -1,17 +1,37 @@
 #include "runtime/model/transformer.h"
 
+#include <ATen/ATen.h>
+
+#include <cmath>
+
+#include "runtime/model/families.h"
 #include "runtime/model/ignored_label.h"
 #include "tensor_parallel/linear_cross_entropy.h"
 
 namespace meshtrain {
+
+namespace {
+
+/// Returns the number that multiplies embeddings.
+double embedding_scale(const ModelShape& shape, const at::TensorOptions& options) {
+  if (!family_of(shape).scales_embedding) return shape.embedding_multiplier;
+  const double root = std::sqrt(static_cast<double>(shape.hidden_size));
+  const at::ScalarType dtype = options.dtype().toScalarType();
+  return at::scalar_tensor(root, at::kDouble).to(dtype).to(at::kDouble).item<double>();
+}
+
+}  // namespace
 
 Transformer::Transformer(const ModelShape& shape, const Parallelism& parallelism, const at::TensorOptions& options,
                          const Recomputation& recomputation)
     : tensor_parallel_(parallelism.tensor),
       embedding_(parallelism.tensor, "model.embed_tokens", shape.vocab_size, shape.hidden_size,
                  {Initializer::Kind::Normal, shape.initializer_range}, options),
-      norm_("model.norm.weight", shape.hidden_size, shape.rms_norm_eps, parallelism.tensor.stream_partial_over(),
-            options) {
+      norm_("model.norm.weight", shape.hidden_size, shape.rms_norm_eps, family_of(shape).norm_weight,
+            parallelism.tensor.stream_partial_over(), options),
+      embedding_scale_(embedding_scale(shape, options)),
+      logits_scaling_(shape.logits_scaling),
+      softcap_(shape.final_logit_softcapping) {
   for (int64_t layer = 0; layer < shape.num_hidden_layers; ++layer) {
     blocks_.push_back(std::make_unique<Block>(layer, "model.layers." + std::to_string(layer), shape, parallelism,
                                               options, recomputation.of(layer)));
@@ -24,19 +44,30 @@ Transformer::Transformer(const ModelShape& shape, const Parallelism& parallelism
   (head_ ? *head_ : embedding_.weight()).written_by_layer = true;  // by linear_cross_entropy
 }
 
+at::Tensor Transformer::embed(const at::Tensor& ids) const {
+  const at::Tensor rows = embedding_.forward(ids);
+  return embedding_scale_ == 1 ? rows : rows * embedding_scale_;
+}
+
+at::Tensor Transformer::head_input(const at::Tensor& x) const {
+  const at::Tensor normed = norm_.forward(x);
+  return logits_scaling_ == 1 ? normed : normed / logits_scaling_;
+}
+
 at::Tensor Transformer::head(const at::Tensor& x, const ForwardPass& pass) const {
   if (pass.labels.defined()) {
-    return linear_cross_entropy(norm_.forward(x), head_weight(), pass.labels, kIgnoredLabel, tensor_parallel_);
+    return linear_cross_entropy(head_input(x), head_weight(), pass.labels, kIgnoredLabel, tensor_parallel_,
+                                std::nullopt, softcap_);
   }
-  const at::Tensor last = norm_.forward(x[-1]);
-  pass.logits->emplace(last, head_weight(), tensor_parallel_);
+  const at::Tensor last = head_input(x[-1]);
+  pass.logits->emplace(last, head_weight(), tensor_parallel_, softcap_);
   return last;
 }
 
 std::vector<Stage> Transformer::stages() {
   std::vector<Stage> stages;
   stages.push_back({"embedding", embedding_.parameters(), nullptr,
-                    [this](const at::Tensor& ids, const ForwardPass&) { return embedding_.forward(ids); }});
+                    [this](const at::Tensor& ids, const ForwardPass&) { return embed(ids); }});
   for (size_t layer = 0; layer < blocks_.size(); ++layer) {
     Block& block = *blocks_[layer];
     stages.push_back(

@@ -34,7 +34,7 @@ struct Stage {
   std::function<at::Tensor(const at::Tensor& input, const ForwardPass& pass)> forward;
 };
 
-/// A Llama-family language model, cut as its Parallelism says. Layers are named as in a Hugging Face checkpoint.
+/// A language model, cut as its Parallelism says. Layers are named as in a Hugging Face checkpoint.
 class Transformer {
  public:
   /// Declares the parameters; they have no storage until FSDP or a loader binds some. Throws InputError when heads, KV
@@ -54,6 +54,8 @@ class Transformer {
   std::vector<Parameter*> parameters();
 
  private:
+  at::Tensor embed(const at::Tensor& ids) const;
+  at::Tensor head_input(const at::Tensor& x) const;
   at::Tensor head(const at::Tensor& x, const ForwardPass& pass) const;
   /// Returns the weight of the head: the embedding's when they are tied.
   const Parameter& head_weight() const { return head_ ? *head_ : embedding_.weight(); }
@@ -62,6 +64,9 @@ class Transformer {
   VocabParallelEmbedding embedding_;
   std::vector<std::unique_ptr<Block>> blocks_;
   RmsNorm norm_;
+  double embedding_scale_;
+  double logits_scaling_;
+  double softcap_;
   std::optional<Parameter> head_;
 };
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "mesh/error.h"
+#include "runtime/model/folder_tensors.h"
 #include "runtime/model/transformer.h"
 
 namespace meshtrain {
@@ -66,7 +67,7 @@ std::string describe_value(const at::Tensor& value) {
 std::string describe_unused(const SafetensorsFolder& weights, const ModelShape& shape) {
   constexpr size_t kMostGroups = 8, kMostBytes = 100;
   std::set<std::string> used;
-  for (const TensorEntry& tensor : declared_tensors(shape, at::kFloat)) used.insert(tensor.name);
+  for (const TensorEntry& tensor : folder_tensors(shape, declared_tensors(shape, at::kFloat))) used.insert(tensor.name);
   std::map<std::pair<std::string, std::string>, NameGroup> groups;
   size_t count = 0;
   for (const std::string& name : weights.names()) {

@@ -20,6 +20,9 @@ std::string other_types_key(const std::string& type, const std::vector<std::stri
 /// Reads the shape from the model's folder; keys beside it must agree with it. Call after `model.hf` and `model.init`
 /// are read.
 void begin_shape(Reader& reader, ModelRecipe& model);
+/// Sets the values that keys of the family have when they are absent, unless the shape came from a folder. Call after
+/// the family is read.
+void begin_family(const Reader& reader, ModelShape& shape);
 /// Derives sizes from other sizes and checks the numbers against each other. Call after all model keys are read.
 void finish_model(Reader& reader, ModelRecipe& model);
 /// Sets the layout of Megatron files, which are streams. Call after the source's dtype is read.
@@ -38,25 +41,30 @@ inline constexpr double kMaxSize = 2147483647;
 
 template <class Archive>
 void fields(Archive& archive, RopeScaling& scaling) {
-  archive.field("rope_type", scaling.type, {.required = true, .choices = {"default", "linear", "llama3", "yarn"}});
+  archive.field("rope_type", scaling.type,
+                {.required = true, .choices = {"default", "linear", "llama3", "yarn", "longrope", "dynamic"}});
   const std::string& type = scaling.type;
-  const std::string unscaled = other_types_key(type, {"linear", "llama3", "yarn"});
+  const std::string unscaled = other_types_key(type, {"linear", "llama3", "yarn", "longrope", "dynamic"});
   const std::string not_llama3 = other_types_key(type, {"llama3"}), not_yarn = other_types_key(type, {"yarn"});
-  archive.field("factor", scaling.factor, {.required = true, .least = 1, .refused = unscaled});
+  archive.field("factor", scaling.factor, {.required = type != "longrope", .least = 1, .refused = unscaled});
   archive.field("low_freq_factor", scaling.low_freq_factor, {.required = true, .above = 0, .refused = not_llama3});
   archive.field("high_freq_factor", scaling.high_freq_factor, {.required = true, .above = 0, .refused = not_llama3});
-  const bool needs_original = type == "llama3";
+  const bool needs_original = type == "llama3" || type == "longrope";
   archive.field("original_max_position_embeddings", scaling.original_max_position_embeddings,
                 {.required = needs_original,
                  .least = needs_original ? 1 : 0,
                  .most = kMaxSize,
-                 .refused = other_types_key(type, {"llama3", "yarn"})});
+                 .refused = other_types_key(type, {"llama3", "yarn", "longrope"})});
   archive.field("beta_fast", scaling.beta_fast, {.above = 0, .refused = not_yarn});
   archive.field("beta_slow", scaling.beta_slow, {.above = 0, .refused = not_yarn});
-  archive.field("attention_factor", scaling.attention_factor, {.above = 0, .refused = not_yarn});
+  archive.field("attention_factor", scaling.attention_factor,
+                {.above = 0, .refused = other_types_key(type, {"yarn", "longrope"})});
   archive.field("mscale", scaling.mscale, {.above = 0, .refused = not_yarn});
   archive.field("mscale_all_dim", scaling.mscale_all_dim, {.above = 0, .refused = not_yarn});
   archive.field("truncate", scaling.truncate, {.refused = not_yarn});
+  const std::string not_long = other_types_key(type, {"longrope"});
+  archive.field("short_factor", scaling.short_factor, {.required = true, .above = 0, .refused = not_long});
+  archive.field("long_factor", scaling.long_factor, {.required = true, .above = 0, .refused = not_long});
 }
 
 template <class Archive>
@@ -64,6 +72,9 @@ void fields(Archive& archive, ModelShape& shape) {
   const Rule size = {.required = true, .least = 1, .most = kMaxSize};
   const Rule derived_size = {.least = 1, .most = kMaxSize};
   archive.field("family", shape.family, {.choices = family_names()});
+  archive.when_reading([&](Reader& reader) { begin_family(reader, shape); });
+  const Family& family = family_of(shape);
+  const auto only_if = [&](bool chooses) { return chooses ? std::string() : "is not a key of family " + family.name; };
   archive.field("hidden_size", shape.hidden_size, size);
   archive.field("intermediate_size", shape.intermediate_size, size);
   archive.field("num_hidden_layers", shape.num_hidden_layers, size);
@@ -74,6 +85,16 @@ void fields(Archive& archive, ModelShape& shape) {
   archive.field("max_position_embeddings", shape.max_position_embeddings, {.least = 0, .most = kMaxSize});
   archive.field("rope_theta", shape.rope_theta, {.above = 0});
   archive.section("rope_scaling", shape.rope_scaling);
+  archive.field("rope_local_base_freq", shape.rope_local_base_freq,
+                {.above = 0, .refused = only_if(family.chooses_local_theta)});
+  archive.field("partial_rotary_factor", shape.partial_rotary_factor,
+                {.above = 0, .most = 1, .refused = only_if(family.chooses_rotary_part)});
+  archive.field("no_rope_layers", shape.no_rope_layers,
+                {.least = 0, .most = 1, .refused = only_if(family.chooses_rotary_layers)});
+  archive.field("sliding_window", shape.sliding_window,
+                {.least = 0, .most = kMaxSize, .refused = only_if(family.chooses_window)});
+  archive.field("layer_types", shape.layer_types,
+                {.choices = {"full_attention", "sliding_attention"}, .refused = only_if(family.chooses_layer_types)});
   archive.field("rms_norm_eps", shape.rms_norm_eps, {.above = 0});
   archive.field("initializer_range", shape.initializer_range, {.above = 0});
   archive.field("tie_word_embeddings", shape.tie_word_embeddings);
@@ -81,6 +102,17 @@ void fields(Archive& archive, ModelShape& shape) {
   bool attention_bias = shape.output_bias;  // the q, k, v biases of Qwen2 come with the family
   archive.field("attention_bias", attention_bias);
   archive.field("mlp_bias", shape.mlp_bias);
+  const Rule multiplier = {.above = 0, .refused = only_if(family.chooses_multipliers)};
+  archive.field("embedding_multiplier", shape.embedding_multiplier, multiplier);
+  archive.field("attention_multiplier", shape.attention_multiplier,
+                {.least = 0, .refused = only_if(family.chooses_multipliers)});
+  archive.field("residual_multiplier", shape.residual_multiplier, multiplier);
+  archive.field("logits_scaling", shape.logits_scaling, multiplier);
+  archive.field("query_pre_attn_scalar", shape.query_pre_attn_scalar,
+                {.least = 0, .most = kMaxSize, .refused = only_if(family.chooses_query_scalar)});
+  const Rule cap = {.least = 0, .refused = only_if(family.chooses_softcaps)};
+  archive.field("attn_logit_softcapping", shape.attn_logit_softcapping, cap);
+  archive.field("final_logit_softcapping", shape.final_logit_softcapping, cap);
   archive.when_reading([&](Reader&) { shape.output_bias = attention_bias; });
 }
 

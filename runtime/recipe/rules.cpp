@@ -50,6 +50,20 @@ void check_shape(const Reader& reader, const ModelShape& shape) {
   if (shape.mlp_bias && !family.chooses_mlp_bias) {
     reader.fail("mlp_bias", "true is not supported by family " + shape.family);
   }
+  const auto check_layers = [&](const char* key, size_t entries) {
+    if (entries == 0 || entries == static_cast<size_t>(shape.num_hidden_layers)) return;
+    reader.fail(
+        key, "has " + std::to_string(entries) + " entries for " + std::to_string(shape.num_hidden_layers) + " layers");
+  };
+  check_layers("no_rope_layers", shape.no_rope_layers.size());
+  check_layers("layer_types", shape.layer_types.size());
+  if (shape.sliding_window == 0 && std::ranges::count(shape.layer_types, "sliding_attention") > 0) {
+    reader.fail("layer_types", "has sliding_attention, which needs a sliding_window");
+  }
+  if (rotary_features(shape) % 2 != 0 || rotary_features(shape) == 0) {
+    reader.fail("partial_rotary_factor",
+                "turns " + std::to_string(rotary_features(shape)) + " features of a head: rotary positions turn pairs");
+  }
 }
 
 }  // namespace
@@ -74,6 +88,18 @@ void begin_shape(Reader& reader, ModelRecipe& model) {
   reader.settle(config.string() + "; leave it out, or set model.hf to null");
 }
 
+void begin_family(const Reader& reader, ModelShape& shape) {
+  if (reader.is_settled()) return;
+  const Family& family = family_of(shape);
+  shape.rms_norm_eps = family.rms_norm_eps;
+  shape.rope_theta = family.rope_theta;
+  shape.rope_local_base_freq = family.rope_local_base_freq;
+  shape.tie_word_embeddings = family.tie_word_embeddings;
+  shape.query_pre_attn_scalar = family.query_pre_attn_scalar;
+  shape.attn_logit_softcapping = family.attn_logit_softcapping;
+  shape.final_logit_softcapping = family.final_logit_softcapping;
+}
+
 void finish_model(Reader& reader, ModelRecipe& model) {
   ModelShape& shape = model.shape;
   derive_sizes(reader, shape);
@@ -81,7 +107,6 @@ void finish_model(Reader& reader, ModelRecipe& model) {
   check_shape(reader, shape);
   const Family& family = family_of(shape);
   shape.qkv_bias = shape.output_bias || family.qkv_bias;
-  shape.qk_norm = family.qk_norm;
   if (model.freeze_padding_row && !shape.pad_token_id) {
     reader.fail("freeze_padding_row", model.hf.empty()
                                           ? "true needs model.pad_token_id, the token whose row it is"

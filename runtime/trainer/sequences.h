@@ -24,6 +24,7 @@ class Sequences {
  private:
   Sequence undivided_;            // each sequence is one document
   std::optional<Rotary> angles_;  // of the positions 0 to S - 1, when a source has documents
+  Rotary local_angles_;           // the same, see Sequence::local_rotary
 };
 
 }  // namespace meshtrain

@@ -196,6 +196,22 @@ void Reader::read(const std::string& key, const YamlValue& given, const Rule& ru
   }
 }
 
+template <class T>
+void Reader::read_numbers(const std::string& key, const YamlValue& given, const Rule& rule,
+                          std::vector<T>& value) const {
+  if (given.kind != YamlValue::Kind::List) fail(key, given.shown() + " is not a list of numbers");
+  value.clear();
+  for (const YamlValue& item : given.items) read(key, item, rule, value.emplace_back());
+}
+
+void Reader::read(const std::string& key, const YamlValue& given, const Rule& rule, std::vector<int64_t>& value) const {
+  read_numbers(key, given, rule, value);
+}
+
+void Reader::read(const std::string& key, const YamlValue& given, const Rule& rule, std::vector<double>& value) const {
+  read_numbers(key, given, rule, value);
+}
+
 void Reader::read(const std::string& key, const YamlValue& given, const Rule& rule,
                   std::map<std::string, int64_t>& value) const {
   if (given.kind != YamlValue::Kind::Map) {

@@ -49,6 +49,8 @@ class Reader {
   /// Fixes the values from here on: a key may repeat a value, and one that differs is refused in the name of `owner`.
   /// An empty owner fixes nothing.
   void settle(std::string owner) { owner_ = std::move(owner); }
+  /// Returns true after settle() with an owner.
+  bool is_settled() const { return !owner_.empty(); }
   /// Throws InputError about a key of this map, with the location of its value, or of the map when the key is absent.
   [[noreturn]] void fail(const std::string& key, const std::string& what) const;
   /// Throws InputError about item `item`, from 0, of the list at `path` ("train.freeze") in this map; in a list of maps
@@ -78,6 +80,10 @@ class Reader {
   }
   void read(const std::string& key, const YamlValue& given, const Rule& rule, std::array<double, 2>& value) const;
   void read(const std::string& key, const YamlValue& given, const Rule& rule, std::vector<std::string>& value) const;
+  void read(const std::string& key, const YamlValue& given, const Rule& rule, std::vector<int64_t>& value) const;
+  void read(const std::string& key, const YamlValue& given, const Rule& rule, std::vector<double>& value) const;
+  template <class T>
+  void read_numbers(const std::string& key, const YamlValue& given, const Rule& rule, std::vector<T>& value) const;
   void read(const std::string& key, const YamlValue& given, const Rule& rule,
             std::map<std::string, int64_t>& value) const;
   const std::string& word(const std::string& key, const YamlValue& given) const;

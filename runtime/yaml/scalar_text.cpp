@@ -16,6 +16,13 @@ bool looks_like_text(const std::string& value) {
   return !taken.contains(lower_case(value));
 }
 
+template <class T>
+std::string list_text(const std::vector<T>& value) {
+  std::string text;
+  for (const T& each : value) text += (text.empty() ? "" : ", ") + scalar_text(each);
+  return "[" + text + "]";
+}
+
 bool is_plain(const std::string& value) {
   const auto is_letter = [](unsigned char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; };
   const auto is_safe = [&](unsigned char c) {
@@ -74,9 +81,15 @@ std::string scalar_text(const std::array<double, 2>& value) {
 }
 
 std::string scalar_text(const std::vector<std::string>& value) {
-  std::string text;
-  for (const std::string& word : value) text += (text.empty() ? "" : ", ") + scalar_text(word);
-  return "[" + text + "]";
+  return list_text(value);
+}
+
+std::string scalar_text(const std::vector<int64_t>& value) {
+  return list_text(value);
+}
+
+std::string scalar_text(const std::vector<double>& value) {
+  return list_text(value);
 }
 
 std::string scalar_text(const std::map<std::string, int64_t>& value) {

@@ -20,6 +20,8 @@ std::string scalar_text(const std::optional<int64_t>& value);  ///< none: null
 std::string scalar_text(const std::optional<double>& value);   ///< none: null
 std::string scalar_text(const std::array<double, 2>& value);
 std::string scalar_text(const std::vector<std::string>& value);
+std::string scalar_text(const std::vector<int64_t>& value);
+std::string scalar_text(const std::vector<double>& value);
 std::string scalar_text(const std::map<std::string, int64_t>& value);  ///< sizes; "auto" for those below 1
 
 }  // namespace meshtrain

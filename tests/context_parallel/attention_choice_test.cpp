@@ -59,13 +59,13 @@ TEST(AttentionChoice, IsNoted) {
 TEST(AttentionChoice, DocumentsAreOneCallOfFlashOrOneEachOfAKernelWithoutPlans) {
   for (const c10::ScalarType dtype : {c10::kBFloat16, c10::kHalf, c10::kFloat}) {
     for (int64_t head_dim = 8; head_dim <= 512; head_dim += 8) {
-      const bool taken = takes_documents(dtype, head_dim);
+      const bool taken = flash_takes(dtype, head_dim);
       EXPECT_EQ(taken, dtype != c10::kFloat && head_dim <= 256);
       EXPECT_TRUE(taken || choose_attention(llama(dtype, 4096, head_dim)) != AttentionKernel::CuDnn);
     }
   }
-  EXPECT_FALSE(takes_documents(c10::kHalf, 12));
-  EXPECT_FALSE(takes_documents(c10::kDouble, 64));
+  EXPECT_FALSE(flash_takes(c10::kHalf, 12));
+  EXPECT_FALSE(flash_takes(c10::kDouble, 64));
 }
 
 // One line for all lengths. This test runs before the shapes of these heads, so that its line is among those listed.

@@ -15,7 +15,7 @@ using Kind = SequenceLayout::Kind;
 using testing::Documents;
 
 constexpr int64_t kPlannedLength = 48;  // six positions in each chunk of four zig-zag ranks
-const Packing kPacked = at::Device(at::kCPU), kSeparate = std::nullopt;
+const PassOptions kPacked = {.packing = at::Device(at::kCPU)}, kSeparate = {};
 
 /// Returns a batch of four: rows with the same documents, one undivided row, one with documents of one token.
 Documents documents() {
@@ -40,8 +40,9 @@ std::vector<ScoreBlock> sequences_of(const Pass& pass, int64_t num_queries) {
   const at::Tensor queries = pass.lengths->queries, keys = pass.lengths->keys;
   EXPECT_EQ(queries.scalar_type(), at::kInt);
   EXPECT_TRUE(queries.is_contiguous() && keys.is_contiguous());
-  const bool causal = pass.blocks.front().causal;
-  const std::vector<ScoreBlock> rows = by_row(pass.blocks);
+  const bool causal = pass.blocks.front().causal();
+  std::vector<ScoreBlock> rows = by_row(pass.blocks);
+  if (pass.blocks.front().pairs == Pairs::AntiCausal) std::ranges::reverse(rows);
   for (int64_t i = 0; i + 1 < queries.size(0); ++i) {
     const int64_t query = queries[i].item<int64_t>(), key = keys[i].item<int64_t>();
     const int64_t num_queries_here = queries[i + 1].item<int64_t>() - query,
@@ -51,7 +52,8 @@ std::vector<ScoreBlock> sequences_of(const Pass& pass, int64_t num_queries) {
     if (causal) {  // for all rows in turn, or a part of one
       const ScoreBlock& block = pass.blocks.front();
       sequences.push_back({block.query + query % num_queries, num_queries_here, block.key + key % num_queries,
-                           num_keys_here, true, block.first_row + query / num_queries, 1});
+                           num_keys_here, Pairs::Causal, block.first_row + query / num_queries, 1});
+      if (num_keys_here > block.window) sequences.back().window = block.window;
     } else {
       const ScoreBlock& block = rows.at(static_cast<size_t>(i));
       EXPECT_EQ(num_queries_here, block.num_queries);
@@ -62,11 +64,17 @@ std::vector<ScoreBlock> sequences_of(const Pass& pass, int64_t num_queries) {
   return sequences;
 }
 
+bool windowed(const AttentionPlan& plan) {
+  return std::ranges::any_of(plan.passes, [](const Pass& pass) {
+    return pass.blocks.front().pairs == Pairs::AntiCausal || pass.blocks.front().window > 0;
+  });
+}
+
 /// Expects packed and separate passes to have the same work, and few packed ones: at most `most_diagonals` diagonals
-/// and one rectangle pass.
+/// and one rectangle pass, with a window one of anti-causal blocks.
 void expect_the_same_work(const AttentionPlan& packed, const AttentionPlan& separate, int64_t num_queries,
                           size_t most_diagonals = 1) {
-  EXPECT_LE(packed.passes.size(), most_diagonals + 1);
+  EXPECT_LE(packed.passes.size(), most_diagonals + (windowed(separate) ? 2 : 1));
   EXPECT_LE(packed.num_diagonals, most_diagonals);
   std::vector<ScoreBlock> found, wanted;
   int64_t scores = 0, wanted_scores = 0;
@@ -77,20 +85,42 @@ void expect_the_same_work(const AttentionPlan& packed, const AttentionPlan& sepa
     wanted_scores += pass.num_scores;
   }
   for (size_t i = 0; i < packed.passes.size(); ++i) {
-    EXPECT_EQ(packed.passes[i].blocks.front().causal, i < packed.num_diagonals);
+    EXPECT_EQ(packed.passes[i].blocks.front().causal(), i < packed.num_diagonals);
     const std::vector<ScoreBlock> sequences = sequences_of(packed.passes[i], num_queries);
     found.insert(found.end(), sequences.begin(), sequences.end());
     scores += packed.passes[i].num_scores;
   }
   const auto sort = [](std::vector<ScoreBlock>& blocks) {
     std::ranges::sort(blocks, {}, [](const ScoreBlock& block) {
-      return std::tuple(!block.causal, block.first_row, block.query, block.key);
+      return std::tuple(!block.causal(), block.first_row, block.query, block.key);
     });
   };
   sort(found);
   sort(wanted);
   EXPECT_EQ(found, wanted);
   EXPECT_EQ(scores, wanted_scores);
+}
+
+TEST(AttentionPlan, PackedPassesOfAWindowAreTheSameWork) {
+  size_t reversed = 0;
+  for (const Kind kind : {Kind::Contiguous, Kind::ZigZag}) {
+    for (const int64_t window : {1, 3, 7, 20}) {
+      const PassOptions packing{at::Device(at::kCPU), window, /*window_in_kernel=*/true};
+      const PassOptions none{std::nullopt, window, /*window_in_kernel=*/true};
+      for (int rank = 0; rank < 4; ++rank) {
+        const SequenceLayout layout = SequenceLayout(kind, kPlannedLength, 4, rank).with_documents(documents());
+        for (int source = 0; source < 4; ++source) {
+          SCOPED_TRACE(::testing::Message() << "rank " << rank << ", keys of " << source << ", window " << window);
+          const auto packed = hop_passes(layout, 4, source, packing);
+          expect_the_same_work(*packed, *hop_passes(layout, 4, source, none), layout.local_length());
+          for (const Pass& pass : packed->passes) {
+            reversed = std::max(reversed, pass.blocks.front().pairs == Pairs::AntiCausal ? pass.blocks.size() : 0);
+          }
+        }
+      }
+    }
+  }
+  EXPECT_GT(reversed, 1u) << "several anti-causal blocks in a pass";
 }
 
 TEST(AttentionPlan, PackedPassesAreTheSameWork) {
@@ -134,6 +164,9 @@ TEST(AttentionPlan, IsMadeOnceForTheDocumentsOfAMicroBatch) {
   EXPECT_NE(hop_passes(divided, 4, 1, kPacked), plan);
   EXPECT_NE(hop_passes(divided, 4, 0, kSeparate), plan);
   EXPECT_NE(whole_passes(divided, 4, kPacked), plan);
+  const PassOptions windowed{.packing = at::Device(at::kCPU), .window = 5, .window_in_kernel = true};
+  EXPECT_NE(hop_passes(divided, 4, 0, windowed), plan) << "layers with another window";
+  EXPECT_EQ(hop_passes(copy, 4, 0, windowed), hop_passes(divided, 4, 0, windowed));
   EXPECT_NE(hop_passes(divided.undistributed(), 4, 0, kPacked), plan);
   EXPECT_NE(hop_passes(layout.with_documents(documents()), 4, 0, kPacked), plan);
   EXPECT_THROW(hop_passes(divided, 3, 0, kPacked), std::invalid_argument);
@@ -145,9 +178,10 @@ TEST(AttentionPlan, NothingIsPackedOnTheHost) {
   const SequenceLayout divided = SequenceLayout::whole(kPlannedLength).with_documents({{5}});
   EXPECT_TRUE(divided.divided());
   EXPECT_FALSE(SequenceLayout::whole(kPlannedLength).with_documents({{}, {}}).divided());
-  EXPECT_EQ(packing_of(at::zeros({1, 2, kPlannedLength, 64}, at::kHalf), divided), std::nullopt);
-  EXPECT_EQ(packing_of(at::zeros({1, 2, kPlannedLength, 64}, at::TensorOptions(at::kMeta).dtype(at::kHalf)), divided),
-            std::nullopt);
+  for (const at::Device device : {at::kCPU, at::kMeta}) {
+    const at::Tensor q = at::zeros({1, 2, kPlannedLength, 64}, at::TensorOptions(device).dtype(at::kHalf));
+    EXPECT_EQ(pass_options(q, divided, {1}).packing, std::nullopt);
+  }
 }
 
 }  // namespace

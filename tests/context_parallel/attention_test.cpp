@@ -37,6 +37,8 @@ struct Case {
   int64_t batch = 1;
   Documents documents = {};
   Precision precision = {at::kDouble, 1e-12};
+  int64_t window = 0;
+  double softcap = 0;
 };
 
 /// Returns twelve positions per rank: two zig-zag chunks of six.
@@ -48,8 +50,9 @@ SequenceLayout layout_of(SequenceLayout::Kind kind) {
   return SequenceLayout(kind, sequence_length(), world().size(), world().rank());
 }
 
-at::Tensor run(const Heads& heads, const SequenceLayout& layout, ContextAlgorithm algorithm) {
-  return attention(heads.q, heads.k, heads.v, layout, world(), algorithm, kScale);
+at::Tensor run(const Heads& heads, const SequenceLayout& layout, ContextAlgorithm algorithm,
+               const AttentionRule& rule = {kScale}) {
+  return attention(heads.q, heads.k, heads.v, layout, world(), algorithm, rule);
 }
 
 /// Calls `check` with every algorithm and layout.
@@ -67,18 +70,20 @@ void for_all(const Check& check) {
 /// sequence.
 void expect_definition(const Case& c) {
   const int64_t all_heads = c.num_heads + 2 * c.num_kv_heads, length = sequence_length();
+  const AttentionRule rule{kScale, c.window, c.softcap};
   SequenceLayout layout = layout_of(c.kind);
   const at::Tensor fused = random_tensor({c.batch, length, all_heads, kHeadDim}, 1, c.precision.dtype);
   const at::Tensor grad = random_tensor({c.batch, length, c.num_heads, kHeadDim}, 2, c.precision.dtype);
 
   const at::Tensor whole = fused.to(at::kDouble).clone().set_requires_grad(true);
   const Heads heads = split_heads(whole, c.num_heads, c.num_kv_heads);
-  const at::Tensor expected = dense_attention(heads.q, heads.k, heads.v, c.documents, kScale).transpose(1, 2);
+  const at::Tensor expected = dense_attention(heads.q, heads.k, heads.v, c.documents, rule).transpose(1, 2);
   expected.backward(grad.to(at::kDouble));
 
   const at::Tensor local = layout.take(fused, 1).clone().set_requires_grad(true);
   if (!c.documents.empty()) layout = layout.with_documents(c.documents);
-  const at::Tensor found = run(split_heads(local, c.num_heads, c.num_kv_heads), layout, c.algorithm).transpose(1, 2);
+  const at::Tensor found =
+      run(split_heads(local, c.num_heads, c.num_kv_heads), layout, c.algorithm, rule).transpose(1, 2);
   found.backward(layout.take(grad, 1));
 
   EXPECT_EQ(found.scalar_type(), c.precision.dtype);
@@ -167,6 +172,77 @@ TEST(Attention, KeepsItsPrecisionInEachDtype) {
   });
 }
 
+/// Returns windows around the parts of 12 and chunks of 6 positions, and around the complete sequence.
+std::vector<int64_t> windows() {
+  const int64_t length = sequence_length();
+  std::vector<int64_t> all = {1, 2, 3, 5, 6, 7, 11, 12, 13, 17, 25, length - 2, length - 1, length, length + 100};
+  std::erase_if(all, [&](int64_t window) { return window > length && window != length + 100; });
+  return all;
+}
+
+TEST(Attention, StaysInsideTheWindow) {
+  for_all([](ContextAlgorithm algorithm, SequenceLayout::Kind kind) {
+    for (const int64_t window : windows()) {
+      SCOPED_TRACE(::testing::Message() << "window " << window);
+      for (const int64_t num_kv_heads : {4, 2, 1}) {
+        expect_definition({.algorithm = algorithm, .kind = kind, .num_kv_heads = num_kv_heads, .window = window});
+      }
+      expect_definition({.algorithm = algorithm, .kind = kind, .batch = 3, .window = window});
+    }
+  });
+}
+
+TEST(Attention, StaysInsideTheWindowAndDocuments) {
+  Documents documents = {{}};
+  for (const auto& [name, starts] : document_cases()) documents.push_back(starts);
+  documents.push_back(documents.back());
+  for_all([&](ContextAlgorithm algorithm, SequenceLayout::Kind kind) {
+    for (const int64_t window : windows()) {
+      SCOPED_TRACE(::testing::Message() << "window " << window);
+      expect_definition({.algorithm = algorithm,
+                         .kind = kind,
+                         .batch = static_cast<int64_t>(documents.size()),
+                         .documents = documents,
+                         .window = window});
+    }
+  });
+}
+
+// Scores are far enough from 0 that a missing cap or derivative shows.
+TEST(Attention, CapsScores) {
+  for_all([](ContextAlgorithm algorithm, SequenceLayout::Kind kind) {
+    for (const int64_t window : {0, 5, 13}) {
+      for (const int64_t num_kv_heads : {4, 1}) {
+        SCOPED_TRACE(::testing::Message() << "window " << window << " KV heads " << num_kv_heads);
+        expect_definition({.algorithm = algorithm,
+                           .kind = kind,
+                           .num_kv_heads = num_kv_heads,
+                           .batch = 2,
+                           .documents = {{5}, {}},
+                           .window = window,
+                           .softcap = 0.7});
+      }
+    }
+  });
+}
+
+TEST(Attention, WindowsAndCapsKeepTheirPrecisionInEachDtype) {
+  for_all([](ContextAlgorithm algorithm, SequenceLayout::Kind kind) {
+    for (const Precision& precision : {Precision{at::kFloat, 1e-5}, {at::kBFloat16, 3e-2}, {at::kHalf, 4e-3}}) {
+      for (const double softcap : {0.0, 0.7}) {
+        SCOPED_TRACE(::testing::Message() << precision.dtype << " softcap " << softcap);
+        expect_definition({.algorithm = algorithm,
+                           .kind = kind,
+                           .batch = 2,
+                           .documents = {{5}, {}},
+                           .precision = precision,
+                           .window = 5,
+                           .softcap = softcap});
+      }
+    }
+  });
+}
+
 TEST(Attention, TakesGradientsOfAnyStrides) {
   for_all([](ContextAlgorithm algorithm, SequenceLayout::Kind kind) {
     const SequenceLayout layout = layout_of(kind);
@@ -250,6 +326,9 @@ TEST(Attention, RefusesWhatDoesNotFit) {
   expect_refused("no multiple", q, tensor(2, 3, 12, 8), tensor(2, 3, 12, 8), layout);
   expect_refused("dtypes differ", q, k, k.to(at::kDouble), layout);
   expect_refused("documents for 1 sequences, the batch has 2", q, k, k, layout.with_documents({{3}}));
+  for (const AttentionRule& rule : {AttentionRule{kScale, -1}, AttentionRule{kScale, 0, -1.0}}) {
+    EXPECT_THROW(run({q, k, k}, layout, ContextAlgorithm::Ring, rule), std::invalid_argument);
+  }
   EXPECT_NE(refusal(q[0], k, k, layout).find(world().coordinate_text()), std::string::npos);
 }
 

@@ -27,13 +27,13 @@ struct Problem {
         keys(random_tensor({2, 2, 14, 8}, 2, dtype).mul(spread)),
         values(random_tensor({2, 2, 14, 8}, 3, dtype)) {}
 
-  ScoreBlock diagonal() const { return {0, 5, 9, 5, true, 0, 2}; }
-  ScoreBlock rectangle(int64_t key, int64_t num_keys) const { return {0, 5, key, num_keys, false, 0, 2}; }
+  ScoreBlock diagonal() const { return {0, 5, 9, 5, Pairs::Causal, 0, 2}; }
+  ScoreBlock rectangle(int64_t key, int64_t num_keys) const { return {0, 5, key, num_keys, Pairs::All, 0, 2}; }
 
   /// Computes the result with one kernel call over the complete sequence, whose last 5 queries count.
   Attended whole() const {
     const at::Tensor padding = at::zeros({2, 4, 9, 8}, q.options());
-    const Attended all = attend(at::cat({padding, q}, 2), keys, values, true, kBlockScale);
+    const Attended all = attend(at::cat({padding, q}, 2), keys, values, Pairs::Causal, {kBlockScale});
     return {all.out.narrow(2, 9, 5), all.lse.narrow(2, 9, 5)};
   }
 
@@ -47,7 +47,7 @@ TEST(RunningAttention, RectanglesInAnyOrderAreTheWhole) {
     const std::vector<std::pair<int64_t, int64_t>> keys = {{0, 4}, {4, 1}, {5, 4}};
     std::vector<size_t> order = {0, 1, 2};
     do {
-      RunningAttention running(problem.q, kBlockScale);
+      RunningAttention running(problem.q, {kBlockScale});
       running.add(problem.diagonal(), problem.keys, problem.values);
       for (const size_t i : order) {
         running.add(problem.rectangle(keys[i].first, keys[i].second), problem.keys, problem.values);
@@ -64,11 +64,11 @@ TEST(RunningAttention, RectanglesInAnyOrderAreTheWhole) {
 TEST(RunningAttention, QueriesHaveKeysOfTheirOwn) {
   const Problem problem(at::kDouble);
   const Attended whole = problem.whole();
-  RunningAttention running(problem.q, kBlockScale);
-  running.add(ScoreBlock{3, 2, 12, 2, true, 0, 2}, problem.keys, problem.values);
-  running.add(ScoreBlock{0, 3, 9, 3, true, 0, 1}, problem.keys, problem.values);
-  running.add(ScoreBlock{0, 3, 9, 3, true, 1, 1}, problem.keys, problem.values);
-  running.add(ScoreBlock{3, 2, 9, 3, false, 0, 2}, problem.keys, problem.values);
+  RunningAttention running(problem.q, {kBlockScale});
+  running.add(ScoreBlock{3, 2, 12, 2, Pairs::Causal, 0, 2}, problem.keys, problem.values);
+  running.add(ScoreBlock{0, 3, 9, 3, Pairs::Causal, 0, 1}, problem.keys, problem.values);
+  running.add(ScoreBlock{0, 3, 9, 3, Pairs::Causal, 1, 1}, problem.keys, problem.values);
+  running.add(ScoreBlock{3, 2, 9, 3, Pairs::All, 0, 2}, problem.keys, problem.values);
   running.add(problem.rectangle(0, 9), problem.keys, problem.values);
   const Attended merged = running.finish();
   EXPECT_LE(relative_error(merged.out, whole.out), 1e-13);
@@ -78,21 +78,21 @@ TEST(RunningAttention, QueriesHaveKeysOfTheirOwn) {
 TEST(RunningAttention, HalvesAreMergedInFp32) {
   const Problem problem(at::kBFloat16, /*spread=*/1);
   const at::Tensor q = problem.q.narrow(2, 0, 1), k = random_tensor({2, 4, 64, 8}, 2, at::kBFloat16);
-  const Attended exact = attend(q.to(at::kDouble), k.to(at::kDouble), k.to(at::kDouble), false, kBlockScale);
-  RunningAttention running(q, kBlockScale);
-  running.add(ScoreBlock{0, 1, 0, 1, true, 0, 2}, k, k);
-  for (int64_t i = 1; i < k.size(2); ++i) running.add(ScoreBlock{0, 1, i, 1, false, 0, 2}, k, k);
+  const Attended exact = attend(q.to(at::kDouble), k.to(at::kDouble), k.to(at::kDouble), Pairs::All, {kBlockScale});
+  RunningAttention running(q, {kBlockScale});
+  running.add(ScoreBlock{0, 1, 0, 1, Pairs::Causal, 0, 2}, k, k);
+  for (int64_t i = 1; i < k.size(2); ++i) running.add(ScoreBlock{0, 1, i, 1, Pairs::All, 0, 2}, k, k);
   EXPECT_LE(relative_error(running.finish().out, exact.out), 1.0 / 256) << "one rounding, not 64";
 }
 
 TEST(RunningAttention, NoKeyYetIsAStateOfItsOwn) {
   const Problem problem(at::kDouble);
-  RunningAttention none(problem.q, kBlockScale);
+  RunningAttention none(problem.q, {kBlockScale});
   EXPECT_THROW(none.finish(), std::logic_error);
   EXPECT_THROW(none.add(problem.rectangle(0, 4), problem.keys, problem.values), std::logic_error);
 
-  RunningAttention gap(problem.q, kBlockScale);
-  gap.add(ScoreBlock{0, 4, 9, 4, true, 0, 2}, problem.keys, problem.values);
+  RunningAttention gap(problem.q, {kBlockScale});
+  gap.add(ScoreBlock{0, 4, 9, 4, Pairs::Causal, 0, 2}, problem.keys, problem.values);
   EXPECT_THROW(gap.add(problem.rectangle(0, 4), problem.keys, problem.values), std::logic_error);
   EXPECT_THROW(gap.finish(), std::logic_error);
 }
@@ -104,12 +104,12 @@ TEST(RunningGradients, BlocksInAnyOrderAreTheWhole) {
     const at::Tensor grad = random_tensor({2, 4, 5, 8}, 4, dtype);
     const at::Tensor padded_q = at::cat({at::zeros({2, 4, 9, 8}, grad.options()), problem.q}, 2);
     const at::Tensor padded_grad = at::cat({at::zeros({2, 4, 9, 8}, grad.options()), grad}, 2);
-    const Attended all = attend(padded_q, problem.keys, problem.values, true, kBlockScale);
+    const Attended all = attend(padded_q, problem.keys, problem.values, Pairs::Causal, {kBlockScale});
     const AttentionGradients whole =
-        attend_backward(padded_grad, padded_q, problem.keys, problem.values, all, true, kBlockScale);
+        attend_backward(padded_grad, padded_q, problem.keys, problem.values, all, Pairs::Causal, {kBlockScale});
     std::vector<ScoreBlock> blocks = {problem.rectangle(0, 4), problem.diagonal(), problem.rectangle(4, 5)};
     for (int turn = 0; turn < 3; ++turn) {
-      RunningGradients running(grad, problem.q, {attended.out, attended.lse}, kBlockScale);
+      RunningGradients running(grad, problem.q, {attended.out, attended.lse}, {kBlockScale});
       const at::Tensor dk = at::zeros_like(problem.keys, at::kDouble), dv = at::zeros_like(dk);
       for (const ScoreBlock& block : blocks) running.add(block, problem.keys, problem.values, dk, dv);
       EXPECT_LE(relative_error(running.queries(), whole.q.narrow(2, 9, 5)), tolerance) << dtype;

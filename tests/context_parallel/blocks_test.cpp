@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <stdexcept>
 
 #include "tests/context_parallel/reference.h"
@@ -12,29 +13,52 @@ namespace {
 
 using Chunk = SequenceLayout::Chunk;
 using Kind = SequenceLayout::Kind;
-using testing::document_ids;
+using testing::visible;
 
 constexpr int64_t kLength = 12;
+constexpr int64_t kWindows[] = {0, 1, 2, 3, 5, 11};
 const std::vector<std::vector<int64_t>> kStarts = {
     {}, {1}, {6}, {11}, {3, 6, 9}, {2, 5, 7}, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}};
 
-/// Returns how often each query-key pair is computed, int64 [S, S].
-at::Tensor pairs(const std::vector<ScoreBlock>& blocks) {
-  at::Tensor count = at::zeros({kLength, kLength}, at::kLong);
-  for (const ScoreBlock& block : blocks) {
-    EXPECT_TRUE(!block.causal || block.num_queries == block.num_keys);
-    at::Tensor all = at::ones({block.num_queries, block.num_keys}, at::kLong);
-    const at::Tensor some = block.causal ? all.tril() : all;
-    EXPECT_EQ(block.num_scores(), some.sum().item<int64_t>());
-    count.narrow(0, block.query, block.num_queries).narrow(1, block.key, block.num_keys).add_(some);
-  }
-  return count;
+/// How often each query-key pair is computed, by query and key.
+using Counts = std::vector<int64_t>;
+
+Counts counts_of(const at::Tensor& pairs) {
+  return Counts(pairs.const_data_ptr<int64_t>(), pairs.const_data_ptr<int64_t>() + pairs.numel());
 }
 
-/// Returns 1 where a query of the complete sequence sees a key.
-at::Tensor visible(const std::vector<int64_t>& starts) {
-  const at::Tensor ids = document_ids(starts, kLength);
-  return ids.unsqueeze(1).eq(ids.unsqueeze(0)).tril().to(at::kLong);
+/// Returns true when query t and key u of a block count.
+bool counts(const ScoreBlock& block, int64_t t, int64_t u) {
+  if (block.pairs == Pairs::AntiCausal) return u >= t;
+  return block.pairs == Pairs::All || (u <= t && (block.window == 0 || u > t - block.window));
+}
+
+/// Calls add(query, key) for every pair of one row of a block that counts. Expects each query to have one.
+template <class Add>
+void for_pairs(const ScoreBlock& block, const Add& add) {
+  EXPECT_TRUE(block.pairs == Pairs::All || block.num_queries == block.num_keys);
+  EXPECT_TRUE(block.window == 0 || (block.causal() && block.window < block.num_keys));
+  int64_t sum = 0;
+  for (int64_t tile = 0; tile < block.num_tiles; ++tile) {
+    for (int64_t t = 0; t < block.num_queries; ++t) {
+      const int64_t before = sum;
+      for (int64_t u = 0; u < block.num_keys; ++u) {
+        if (!counts(block, t, u)) continue;
+        add(block.query + tile * block.stride + t, block.key + tile * block.stride + u);
+        ++sum;
+      }
+      EXPECT_GT(sum, before) << "a query without keys";
+    }
+  }
+  EXPECT_EQ(block.num_scores(), sum * block.num_rows);
+}
+
+Counts pairs(const std::vector<ScoreBlock>& blocks) {
+  Counts count(kLength * kLength);
+  for (const ScoreBlock& block : blocks) {
+    for_pairs(block, [&](int64_t query, int64_t key) { ++count[query * kLength + key]; });
+  }
+  return count;
 }
 
 int64_t num_scores(const std::vector<ScoreBlock>& blocks) {
@@ -44,32 +68,44 @@ int64_t num_scores(const std::vector<ScoreBlock>& blocks) {
 }
 
 /// Returns everything that a rank computes while the keys of all ranks pass it.
-std::vector<std::vector<ScoreBlock>> plan_ring(const SequenceLayout& layout, int64_t batch) {
+std::vector<std::vector<ScoreBlock>> plan_ring(const SequenceLayout& layout, int64_t batch, int64_t window = 0) {
   std::vector<std::vector<ScoreBlock>> hops;
-  for (int source = 0; source < layout.ranks(); ++source) hops.push_back(plan_hop(layout, batch, source));
+  for (int source = 0; source < layout.ranks(); ++source) hops.push_back(plan_hop(layout, batch, source, window));
   return hops;
 }
 
-/// Adds a block in local order, whose queries and keys have these positions, to `count` [S, S].
-void add_block(const at::Tensor& count, const ScoreBlock& block, const at::Tensor& queries, const at::Tensor& keys) {
-  const at::Tensor all = at::ones({block.num_queries, block.num_keys}, at::kLong);
-  count.index_put_({queries.narrow(0, block.query, block.num_queries).unsqueeze(1),
-                    keys.narrow(0, block.key, block.num_keys).unsqueeze(0)},
-                   block.causal ? all.tril() : all, /*accumulate=*/true);
+/// Adds a block in local order, whose queries and keys have these positions, to `count`.
+void add_block(Counts& count, const ScoreBlock& block, const at::Tensor& queries, const at::Tensor& keys) {
+  const int64_t *of_query = queries.const_data_ptr<int64_t>(), *of_key = keys.const_data_ptr<int64_t>();
+  for_pairs(block, [&](int64_t query, int64_t key) { ++count[of_query[query] * kLength + of_key[key]]; });
+}
+
+/// Returns all combinations.
+std::vector<std::pair<std::vector<int64_t>, int64_t>> documents_and_windows() {
+  std::vector<std::pair<std::vector<int64_t>, int64_t>> all;
+  for (const std::vector<int64_t>& starts : kStarts) {
+    for (const int64_t window : kWindows) all.emplace_back(starts, window);
+  }
+  return all;
 }
 
 TEST(Blocks, CutCoversEveryVisiblePairOnce) {
-  for (const std::vector<int64_t>& starts : kStarts) {
-    const at::Tensor all = visible(starts);
+  for (const auto& [starts, window] : documents_and_windows()) {
+    const Counts all = counts_of(visible(starts, kLength, window));
     for (int64_t q0 = 0; q0 < kLength; ++q0) {
       for (int64_t q1 = q0 + 1; q1 <= kLength; ++q1) {
         for (int64_t k0 = 0; k0 < kLength; ++k0) {
           for (int64_t k1 = k0 + 1; k1 <= kLength; ++k1) {
-            at::Tensor expected = at::zeros_like(all);
-            expected.slice(0, q0, q1).slice(1, k0, k1).copy_(all.slice(0, q0, q1).slice(1, k0, k1));
-            ASSERT_TRUE(pairs(cut({q0, q1 - q0}, {k0, k1 - k0}, starts)).equal(expected))
-                << "queries [" << q0 << ", " << q1 << ") keys [" << k0 << ", " << k1 << ") documents "
-                << at::IntArrayRef(starts);
+            Counts expected(all.size());
+            for (int64_t i = q0; i < q1; ++i) {
+              for (int64_t j = k0; j < k1; ++j) expected[i * kLength + j] = all[i * kLength + j];
+            }
+            const std::vector<ScoreBlock> blocks = cut({q0, q1 - q0}, {k0, k1 - k0}, starts, window);
+            for (const std::vector<ScoreBlock>& each : {blocks, tiled(blocks)}) {
+              ASSERT_EQ(pairs(each), expected) << "queries [" << q0 << ", " << q1 << ") keys [" << k0 << ", " << k1
+                                               << ") documents " << at::IntArrayRef(starts) << " window " << window;
+            }
+            EXPECT_TRUE(std::ranges::all_of(tiled(blocks), [](const auto& block) { return block.window == 0; }));
           }
         }
       }
@@ -78,12 +114,14 @@ TEST(Blocks, CutCoversEveryVisiblePairOnce) {
 }
 
 TEST(Blocks, CutMakesTheFewestBlocks) {
-  EXPECT_EQ(cut({4, 4}, {0, 8}, {}), (std::vector<ScoreBlock>{{4, 4, 0, 4, false}, {4, 4, 4, 4, true}}));
-  EXPECT_EQ(cut({4, 4}, {0, 4}, {}), (std::vector<ScoreBlock>{{4, 4, 0, 4, false}}));
-  EXPECT_EQ(cut({4, 4}, {4, 4}, {}), (std::vector<ScoreBlock>{{4, 4, 4, 4, true}}));
-  EXPECT_EQ(cut({4, 4}, {8, 4}, {}), (std::vector<ScoreBlock>{}));
-  EXPECT_EQ(cut({4, 4}, {0, 8}, {6}),
-            (std::vector<ScoreBlock>{{4, 2, 0, 4, false}, {4, 2, 4, 2, true}, {6, 2, 6, 2, true}}));
+  EXPECT_EQ(cut({4, 4}, {0, 8}, {}, 0),
+            (std::vector<ScoreBlock>{{4, 4, 0, 4, Pairs::All}, {4, 4, 4, 4, Pairs::Causal}}));
+  EXPECT_EQ(cut({4, 4}, {0, 4}, {}, 0), (std::vector<ScoreBlock>{{4, 4, 0, 4, Pairs::All}}));
+  EXPECT_EQ(cut({4, 4}, {4, 4}, {}, 0), (std::vector<ScoreBlock>{{4, 4, 4, 4, Pairs::Causal}}));
+  EXPECT_EQ(cut({4, 4}, {8, 4}, {}, 0), (std::vector<ScoreBlock>{}));
+  EXPECT_EQ(
+      cut({4, 4}, {0, 8}, {6}, 0),
+      (std::vector<ScoreBlock>{{4, 2, 0, 4, Pairs::All}, {4, 2, 4, 2, Pairs::Causal}, {6, 2, 6, 2, Pairs::Causal}}));
 }
 
 /// Runs `check(starts, ranks, layouts)` for all kinds, documents and numbers of ranks.
@@ -103,10 +141,21 @@ void for_all_layouts(const Check& check) {
   }
 }
 
+/// Returns the positions of a source's keys that a rank receives: with a window, those inside.
+at::Tensor received(const at::Tensor& positions, const SequenceLayout& layout, int source, int64_t window) {
+  if (window == 0 || source == layout.rank()) return positions;
+  std::vector<at::Tensor> parts = {positions.narrow(0, 0, 0)};
+  for (const Chunk& chunk : keys_within(layout, layout.rank(), source, window)) {
+    parts.push_back(positions.narrow(0, chunk.start, chunk.size));
+  }
+  return at::cat(parts);
+}
+
 void expect_diagonals_hold_each_query_once(const std::vector<ScoreBlock>& blocks, int64_t length) {
   at::Tensor seen = at::zeros({length}, at::kLong);
   for (const ScoreBlock& block : blocks) {
-    if (!block.causal) continue;
+    if (!block.causal()) continue;
+    EXPECT_EQ(block.num_tiles, 1);
     EXPECT_EQ(block.query, block.key) << "keys of a diagonal are its queries";
     seen.narrow(0, block.query, block.num_queries).add_(1);
   }
@@ -115,40 +164,79 @@ void expect_diagonals_hold_each_query_once(const std::vector<ScoreBlock>& blocks
 
 TEST(Blocks, WholePlansComputeEveryVisiblePairOnce) {
   for_all_layouts([](const std::vector<int64_t>& starts, const std::vector<SequenceLayout>& layouts) {
-    at::Tensor count = at::zeros({kLength, kLength}, at::kLong);
+    Counts count(kLength * kLength);
     for (const SequenceLayout& layout : layouts) {
       const at::Tensor positions = layout.positions(), all = at::arange(kLength);
       const WholePlan plan = plan_whole(layout, 1);
       expect_diagonals_hold_each_query_once(plan.diagonals, layout.local_length());
       for (const ScoreBlock& block : plan.diagonals) add_block(count, block, positions, positions);
       for (const ScoreBlock& block : plan.rectangles) {
-        EXPECT_FALSE(block.causal);
+        EXPECT_FALSE(block.causal());
         add_block(count, block, positions, all);
       }
     }
-    ASSERT_TRUE(count.equal(visible(starts)));
+    ASSERT_EQ(count, counts_of(visible(starts, kLength, 0)));
   });
 }
 
 TEST(Blocks, HopsComputeEveryVisiblePairOnce) {
   for_all_layouts([](const std::vector<int64_t>& starts, const std::vector<SequenceLayout>& layouts) {
-    at::Tensor count = at::zeros({kLength, kLength}, at::kLong);
-    for (const SequenceLayout& layout : layouts) {
-      const std::vector<std::vector<ScoreBlock>> hops = plan_ring(layout, 1);
-      for (size_t source = 0; source < hops.size(); ++source) {
-        const bool own = static_cast<int>(source) == layout.rank();
-        if (own) expect_diagonals_hold_each_query_once(hops[source], layout.local_length());
-        bool rectangles = false;
-        for (const ScoreBlock& block : hops[source]) {
-          EXPECT_TRUE(own || !block.causal);
-          EXPECT_FALSE(rectangles && block.causal) << "diagonals come first";
-          rectangles = rectangles || !block.causal;
-          add_block(count, block, layout.positions(), layouts[source].positions());
+    for (const int64_t window : kWindows) {
+      Counts count(kLength * kLength);
+      for (const SequenceLayout& layout : layouts) {
+        const std::vector<std::vector<ScoreBlock>> hops = plan_ring(layout, 1, window);
+        for (size_t source = 0; source < hops.size(); ++source) {
+          const bool own = static_cast<int>(source) == layout.rank();
+          if (own) expect_diagonals_hold_each_query_once(hops[source], layout.local_length());
+          const at::Tensor keys = received(layouts[source].positions(), layout, static_cast<int>(source), window);
+          bool rectangles = false;
+          for (const ScoreBlock& block : hops[source]) {
+            EXPECT_TRUE(own || !block.causal());
+            EXPECT_FALSE(rectangles && block.causal()) << "diagonals come first";
+            rectangles = rectangles || !block.causal();
+            add_block(count, block, layout.positions(), keys);
+          }
         }
       }
+      ASSERT_EQ(count, counts_of(visible(starts, kLength, window))) << "window " << window;
     }
-    ASSERT_TRUE(count.equal(visible(starts)));
   });
+}
+
+TEST(Blocks, OnlyKeysInsideTheWindowTravel) {
+  for_all_layouts([](const std::vector<int64_t>& starts, const std::vector<SequenceLayout>& layouts) {
+    if (!starts.empty()) return;
+    const int ranks = static_cast<int>(layouts.size());
+    for (const int64_t window : kWindows) {
+      if (window == 0) continue;
+      std::vector<int> hops;
+      for (int hop = 1; hop < ranks; ++hop) {
+        bool needed = false;
+        for (int rank = 0; rank < ranks; ++rank) {
+          const SequenceLayout &receiver = layouts[rank], &source = layouts[(rank + ranks - hop) % ranks];
+          const at::Tensor seen = visible({}, kLength, window).index_select(0, receiver.positions()).sum(0).gt(0);
+          const at::Tensor positions = source.positions(), wanted = positions.index({seen.index_select(0, positions)});
+          EXPECT_TRUE(received(positions, receiver, source.rank(), window).equal(wanted)) << "window " << window;
+          needed = needed || wanted.numel() > 0;
+        }
+        if (needed) hops.push_back(hop);
+      }
+      EXPECT_EQ(hops_within(layouts[0], window), hops) << "window " << window;
+    }
+  });
+}
+
+// A window of 16 in 4,096 positions is no 512 calls.
+TEST(Blocks, EqualTilesAreOneBlock) {
+  const auto blocks = [](int64_t length, int64_t rows) {
+    return tiled({{0, length, 0, length, Pairs::Causal, 0, rows, /*window=*/16}});
+  };
+  EXPECT_EQ(blocks(4096, 1), (std::vector<ScoreBlock>{{0, 16, 0, 16, Pairs::Causal, 0, 1, 0, 256, 16},
+                                                      {16, 15, 1, 15, Pairs::AntiCausal, 0, 1, 0, 255, 16}}));
+  EXPECT_EQ(blocks(4099, 3).size(), 3 + 1 + 3 + 2u) << "a call for each row, and three for the last tile";
+  EXPECT_EQ(blocks(32, 100), (std::vector<ScoreBlock>{{0, 16, 0, 16, Pairs::Causal, 0, 100},
+                                                      {16, 16, 16, 16, Pairs::Causal, 0, 100},
+                                                      {16, 15, 1, 15, Pairs::AntiCausal, 0, 100}}));
 }
 
 TEST(Blocks, ZigZagGivesEachRankTheSameWorkInEveryHop) {
@@ -174,30 +262,33 @@ TEST(Blocks, ZigZagGivesEachRankTheSameWorkInEveryHop) {
 
 TEST(Blocks, ContiguousHopsFromLaterRanksAreSkipped) {
   for (int source = 0; source < 4; ++source) {
-    EXPECT_EQ(plan_hop(SequenceLayout(Kind::Contiguous, 16, 4, 1), 1, source).empty(), source > 1);
+    EXPECT_EQ(plan_hop(SequenceLayout(Kind::Contiguous, 16, 4, 1), 1, source, 0).empty(), source > 1);
   }
 }
 
 TEST(Blocks, AdjoiningChunksAreOne) {
   const SequenceLayout layout(Kind::ZigZag, 16, 2, 1);  // chunks 1 and 2 of 4
   const WholePlan plan = plan_whole(layout, 1);
-  EXPECT_EQ(plan.diagonals, (std::vector<ScoreBlock>{{0, 8, 0, 8, true}}));
-  EXPECT_EQ(plan.rectangles, (std::vector<ScoreBlock>{{0, 8, 0, 4, false}}));
-  EXPECT_EQ(plan_hop(layout, 1, 1), (std::vector<ScoreBlock>{{0, 8, 0, 8, true}}));
-  EXPECT_EQ(plan_hop(layout, 1, 0), (std::vector<ScoreBlock>{{0, 8, 0, 4, false}}));
-  EXPECT_EQ(plan_hop(SequenceLayout(Kind::ZigZag, 16, 2, 0), 1, 1), (std::vector<ScoreBlock>{{4, 4, 0, 8, false}}));
+  EXPECT_EQ(plan.diagonals, (std::vector<ScoreBlock>{{0, 8, 0, 8, Pairs::Causal}}));
+  EXPECT_EQ(plan.rectangles, (std::vector<ScoreBlock>{{0, 8, 0, 4, Pairs::All}}));
+  EXPECT_EQ(plan_hop(layout, 1, 1, 0), (std::vector<ScoreBlock>{{0, 8, 0, 8, Pairs::Causal}}));
+  EXPECT_EQ(plan_hop(layout, 1, 0, 0), (std::vector<ScoreBlock>{{0, 8, 0, 4, Pairs::All}}));
+  EXPECT_EQ(plan_hop(SequenceLayout(Kind::ZigZag, 16, 2, 0), 1, 1, 0),
+            (std::vector<ScoreBlock>{{4, 4, 0, 8, Pairs::All}}));
 }
 
 TEST(Blocks, RowsWithTheSameDocumentsAreTakenTogether) {
   const SequenceLayout layout(Kind::Contiguous, 12, 2, 1);
-  EXPECT_EQ(plan_whole(layout, 5).diagonals, (std::vector<ScoreBlock>{{0, 6, 0, 6, true, 0, 5}}));
+  EXPECT_EQ(plan_whole(layout, 5).diagonals, (std::vector<ScoreBlock>{{0, 6, 0, 6, Pairs::Causal, 0, 5}}));
   const SequenceLayout documents = layout.with_documents({{4}, {4}, {8}, {}, {}});
-  const std::vector<ScoreBlock> diagonals = {
-      {0, 6, 0, 6, true, 0, 2}, {0, 2, 0, 2, true, 2, 1}, {2, 4, 2, 4, true, 2, 1}, {0, 6, 0, 6, true, 3, 2}};
+  const std::vector<ScoreBlock> diagonals = {{0, 6, 0, 6, Pairs::Causal, 0, 2},
+                                             {0, 2, 0, 2, Pairs::Causal, 2, 1},
+                                             {2, 4, 2, 4, Pairs::Causal, 2, 1},
+                                             {0, 6, 0, 6, Pairs::Causal, 3, 2}};
   EXPECT_EQ(plan_whole(documents, 5).diagonals, diagonals);
-  EXPECT_EQ(plan_hop(documents, 5, 1), diagonals);
+  EXPECT_EQ(plan_hop(documents, 5, 1, 0), diagonals);
   EXPECT_THROW(plan_whole(layout.with_documents({{4}, {4}}), 3), std::invalid_argument);
-  EXPECT_THROW(plan_hop(layout.with_documents({{4}, {4}}), 3, 0), std::invalid_argument);
+  EXPECT_THROW(plan_hop(layout.with_documents({{4}, {4}}), 3, 0, 0), std::invalid_argument);
 }
 
 }  // namespace

@@ -26,6 +26,16 @@ TEST(Choice, LongPartsGoRound) {
   expect(choose({131072, 32, 8, 64}), Algorithm::Ring, Kind::ZigZag, "2048 tokens");
 }
 
+// In contiguous parts every query sees as many keys, and only the borders travel.
+TEST(Choice, WindowsSuitContiguousParts) {
+  expect(choose({8192, 32, 8, 4, /*window=*/1024}), Algorithm::Ring, Kind::Contiguous, "enough to hide the hops");
+  expect(choose({8192, 32, 8, 4, 1024}, {}, Kind::ZigZag), Algorithm::Ring, Kind::ZigZag, "enough");
+  expect(choose({8192, 32, 8, 4, 1024}, {}, Kind::Contiguous), Algorithm::Ring, Kind::Contiguous, "enough");
+  expect(choose({8192, 32, 8, 4, 8192}), Algorithm::Ring, Kind::ZigZag, "enough");
+  expect(choose({4 * 1025, 8, 4, 4, 64}), Algorithm::Ring, Kind::Contiguous, "enough");
+  expect(choose({500, 32, 2, 2, 64}), Algorithm::AllGather, Kind::Contiguous, "too few");
+}
+
 TEST(Choice, ShortPartsAreGathered) {
   expect(choose({500, 32, 4, 2}), Algorithm::AllGather, Kind::ZigZag, "250 tokens a rank are too few");
 }

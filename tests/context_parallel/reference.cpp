@@ -13,18 +13,24 @@ at::Tensor document_ids(const std::vector<int64_t>& starts, int64_t sequence_len
 }
 
 at::Tensor dense_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const Documents& documents,
-                           double scale) {
+                           const AttentionRule& rule) {
   const int64_t batch = q.size(0), length = q.size(2), repeats = q.size(1) / k.size(1);
   std::vector<at::Tensor> seen;
   for (int64_t row = 0; row < batch; ++row) {
-    const at::Tensor ids = document_ids(documents.empty() ? std::vector<int64_t>{} : documents[row], length);
-    seen.push_back(ids.unsqueeze(1).eq(ids.unsqueeze(0)).tril());
+    seen.push_back(visible(documents.empty() ? std::vector<int64_t>{} : documents[row], length, rule.window));
   }
   const at::Tensor keys = k.to(at::kDouble).repeat_interleave(repeats, 1);
   const at::Tensor values = v.to(at::kDouble).repeat_interleave(repeats, 1);
-  const at::Tensor scores = q.to(at::kDouble).matmul(keys.transpose(2, 3)).mul(scale);
+  at::Tensor scores = q.to(at::kDouble).matmul(keys.transpose(2, 3)).mul(rule.scale);
+  if (rule.softcap > 0) scores = scores.div(rule.softcap).tanh().mul(rule.softcap);
   const at::Tensor hidden = at::stack(seen).unsqueeze(1).logical_not();
   return scores.masked_fill(hidden, -std::numeric_limits<double>::infinity()).softmax(-1).matmul(values);
+}
+
+at::Tensor visible(const std::vector<int64_t>& starts, int64_t sequence_length, int64_t window) {
+  const at::Tensor ids = document_ids(starts, sequence_length);
+  const at::Tensor seen = ids.unsqueeze(1).eq(ids.unsqueeze(0)).tril();
+  return (window > 0 ? seen.triu(1 - window) : seen).to(at::kLong);
 }
 
 Heads split_heads(const at::Tensor& fused, int64_t num_heads, int64_t num_kv_heads) {

@@ -22,9 +22,13 @@ using Documents = std::vector<std::vector<int64_t>>;
 at::Tensor document_ids(const std::vector<int64_t>& starts, int64_t sequence_length);
 
 /// Computes attention by its definition: all scores of a complete sequence in fp64, a mask, a softmax. q [B, H, S, D],
-/// k and v [B, K, S, D] -> [B, H, S, D]; differentiable. Empty `documents`: each sequence is one document.
+/// k and v [B, K, S, D] -> [B, H, S, D]; differentiable. Empty `documents`: each sequence is one document. A rule's
+/// window and softcap are a further mask and the function of all scores.
 at::Tensor dense_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const Documents& documents,
-                           double scale);
+                           const AttentionRule& rule);
+
+/// Returns 1 where a query of one complete sequence sees a key, int64 [S, S].
+at::Tensor visible(const std::vector<int64_t>& starts, int64_t sequence_length, int64_t window);
 
 /// Query, key and value heads of a fused [B, s, H + 2K, D] tensor: strided views [B, heads, s, D].
 struct Heads {

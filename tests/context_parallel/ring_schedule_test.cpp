@@ -32,9 +32,11 @@ class RecordedBackend final : public Backend {
   int rank() const override { return rank_; }
   int size() const override { return size_; }
   Work issue(const Collective& collective) override {
-    EXPECT_EQ(collective.kind, Collective::Kind::Exchange);
-    EXPECT_EQ(collective.to, (rank_ + 1) % size_);
-    EXPECT_EQ(collective.from, (rank_ + size_ - 1) % size_);
+    if (collective.kind != Collective::Kind::AllToAll) {
+      EXPECT_EQ(collective.kind, Collective::Kind::Exchange);
+      EXPECT_EQ(collective.to, (rank_ + 1) % size_);
+      EXPECT_EQ(collective.from, (rank_ + size_ - 1) % size_);
+    }
     EXPECT_NE(collective.input.data_ptr(), collective.output.data_ptr()) << "double buffered";
     const bool gradients = collective.input.scalar_type() == at::kFloat;
     const std::string what =
@@ -55,11 +57,12 @@ std::unique_ptr<at::ObserverContext> record_kernel(const at::RecordFunction& fun
 }
 
 /// Returns the events of one rank of three in forward, and in backward.
-std::pair<Events, Events> ring_of_three(int rank) {
-  const SequenceLayout layout(SequenceLayout::Kind::ZigZag, 24, 3, rank);
+std::pair<Events, Events> ring_of_three(int rank, SequenceLayout::Kind kind = SequenceLayout::Kind::ZigZag,
+                                        int64_t window = 0, ContextAlgorithm algorithm = ContextAlgorithm::Ring) {
+  const SequenceLayout layout(kind, 24, 3, rank);
   const auto leaf = [](int64_t heads) { return at::ones({1, heads, 8, 8}, at::kBFloat16).set_requires_grad(true); };
   const auto run = [&](const Group& group) {
-    return attention(leaf(4), leaf(2), leaf(2), layout, group, ContextAlgorithm::Ring, 0.3);
+    return attention(leaf(4), leaf(2), leaf(2), layout, group, algorithm, {0.3, window});
   };
   const auto group = [&] { return Group(std::make_shared<RecordedBackend>(rank, 3), "cp", {0, 1, 2}, "rank 0"); };
   const at::CallbackHandle handle =
@@ -92,6 +95,26 @@ TEST(RingSchedule, GradientsFollowOneHopBehindAndComeHomeBesideOwnBlocks) {
                     "issue keys 4", "block", "issue gradients 1", "wait keys 4",  //
                     "block", "wait gradients 1", "issue gradients 2",             //
                     "block", "wait gradients 2"}));                               // the other half
+}
+
+constexpr auto kInOrder = SequenceLayout::Kind::Contiguous;
+
+TEST(RingSchedule, AWindowSkipsHops) {
+  EXPECT_EQ(ring_of_three(2, kInOrder, 8).first, (Events{"issue keys 1", "block", "wait keys 1", "block"}));
+  // Parts of 8: the farthest keys are the last of the rank but one.
+  const auto [forward, backward] = ring_of_three(2, kInOrder, 10);
+  EXPECT_EQ(forward, (Events{"issue keys 1", "block", "wait keys 1",  //
+                             "issue keys 2", "block", "block", "block", "wait keys 2", "block"}));
+  EXPECT_EQ(backward, (Events{"issue keys 3", "block", "wait keys 3",                                         //
+                              "issue keys 4", "block", "block", "block", "issue gradients 1", "wait keys 4",  //
+                              "block", "wait gradients 1", "issue gradients 2", "wait gradients 2"}));
+}
+
+TEST(RingSchedule, AWindowOfAllGatherIsOneCall) {
+  const auto [forward, backward] = ring_of_three(2, kInOrder, 10, ContextAlgorithm::AllGather);
+  EXPECT_EQ(forward, (Events{"issue keys 1", "block", "wait keys 1", "block", "block", "block", "block"}));
+  EXPECT_EQ(backward, (Events{"issue keys 2", "block", "wait keys 2", "block", "block", "block", "block",
+                              "issue gradients 1", "wait gradients 1"}));
 }
 
 }  // namespace

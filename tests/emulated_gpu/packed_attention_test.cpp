@@ -68,14 +68,14 @@ void expect_definition(const PackedCase& c) {
 
   const at::Tensor whole = fused.to(at::kDouble).set_requires_grad(true);
   const Heads heads = split_heads(whole, c.num_heads, c.num_kv_heads);
-  const at::Tensor expected = dense_attention(heads.q, heads.k, heads.v, c.documents, kRanksScale).transpose(1, 2);
+  const at::Tensor expected = dense_attention(heads.q, heads.k, heads.v, c.documents, {kRanksScale}).transpose(1, 2);
   expected.backward(grad.to(at::kDouble));
 
   const KernelCalls calls;
   const at::Tensor local = layout.take(fused, 1).to(gpu()).detach().set_requires_grad(true);
   const Heads parts = split_heads(local, c.num_heads, c.num_kv_heads);
   const at::Tensor found =
-      attention(parts.q, parts.k, parts.v, layout, device_world(), c.algorithm, kRanksScale).transpose(1, 2);
+      attention(parts.q, parts.k, parts.v, layout, device_world(), c.algorithm, {kRanksScale}).transpose(1, 2);
   found.backward(layout.take(grad, 1).to(gpu()));
 
   EXPECT_EQ(calls.cudnn(), 0);
@@ -122,7 +122,7 @@ TEST(PackedAttention, LayersShareAPlan) {
     const at::Tensor x = layout.take(random_tensor({1, kLength, 4, kHeadDim}, 1, at::kHalf), 1).to(gpu());
     const at::Tensor q = x.transpose(1, 2).set_requires_grad(true);
     const auto layer = [&] {
-      const at::Tensor out = attention(q, q, q, layout, device_world(), algorithm, kRanksScale);
+      const at::Tensor out = attention(q, q, q, layout, device_world(), algorithm, {kRanksScale});
       out.backward(at::ones_like(out));
     };
     const auto uploads = [&] {
@@ -141,7 +141,7 @@ TEST(PackedAttention, DocumentsTravelThroughPinnedMemory) {
   const Rotary angles{ones, ones};
   const SequenceLayout layout = SequenceLayout::whole(kLength).with_documents(kOne);
   const KernelCalls calls;
-  hop_passes(layout, 1, /*source=*/0, gpu());
+  hop_passes(layout, 1, /*source=*/0, {.packing = gpu()});
   EXPECT_EQ(calls.count("pin_memory"), 1);
   angles.select(at::arange(kLength).unsqueeze(0));
   EXPECT_EQ(calls.count("pin_memory"), 2);
@@ -152,7 +152,7 @@ TEST(PackedAttention, IsDifferentiableOnce) {
     const SequenceLayout layout = SequenceLayout(kind, kLength, world().size(), world().rank()).with_documents(kOne);
     const at::Tensor x = layout.take(random_tensor({1, kLength, 4, kHeadDim}, 1, at::kHalf), 1).to(gpu());
     const at::Tensor q = x.transpose(1, 2).set_requires_grad(true);
-    const at::Tensor out = attention(q, q, q, layout, device_world(), algorithm, kRanksScale);
+    const at::Tensor out = attention(q, q, q, layout, device_world(), algorithm, {kRanksScale});
     const auto second = [&] {
       const at::Tensor first = torch::autograd::grad({out.pow(2).sum()}, {q}, {}, true, /*create_graph=*/true)[0];
       first.sum().backward();
@@ -164,7 +164,7 @@ TEST(PackedAttention, IsDifferentiableOnce) {
 /// Returns the emulation's error for q, k and v of [6, 2, 8] in two sequences; empty without one.
 std::string refusal(const at::Tensor& q, const at::Tensor& ends_q, const at::Tensor& ends_k, int64_t longest = 4) {
   try {
-    attend_packed(q, q, q, {ends_q, ends_k, longest, longest}, true, kRanksScale);
+    attend_packed(q, q, q, {ends_q, ends_k, longest, longest}, true, {kRanksScale});
   } catch (const c10::Error& error) {
     return error.what_without_backtrace();
   }
@@ -194,7 +194,7 @@ TEST(EmulatedFlash, WhatLengthsLeaveOutIsNoNumber) {
   const at::Tensor q = fresh({6, 2, 8}).to(at::kHalf).to(gpu());
   const auto out = [&](std::vector<int> ends, int64_t longest) {
     const at::Tensor bounds = at::tensor(ends, at::kInt).to(gpu());
-    return attend_packed(q, q, q, {bounds, bounds, longest, longest}, true, kRanksScale).out.to(at::kCPU).isnan();
+    return attend_packed(q, q, q, {bounds, bounds, longest, longest}, true, {kRanksScale}).out.to(at::kCPU).isnan();
   };
   EXPECT_FALSE(out({0, 2, 6}, 4).any().item<bool>());
   EXPECT_TRUE(out({0, 2, 5}, 4)[5].all().item<bool>()) << "after the last";

@@ -40,13 +40,14 @@ TEST(AttentionOnGpu, EveryKernelIsAsOnTheHost) {
        std::vector<Precision>{{at::kFloat, 1e-4}, {at::kBFloat16, 1e-2}, {at::kHalf, 2e-3}}) {
     for (const Shape& shape : shapes) {
       const std::vector<at::Tensor> device = made(shape, dtype), host = on_host(device);
+      const Pairs pairs = shape.causal ? Pairs::Causal : Pairs::All;
       const std::string what =
           c10::str(name(choose_attention(
                        {dtype, shape.heads, shape.kv_heads, shape.head_dim, shape.queries, shape.keys, shape.causal})),
                    " ", dtype, " ", device[0].sizes(), " ", device[1].sizes(), shape.causal ? " causal" : "");
       poison({device[0], device[1]});
-      const Attended seen = attend(device[0], device[1], device[2], shape.causal, kScale);
-      const Attended wanted = attend(host[0], host[1], host[2], shape.causal, kScale);
+      const Attended seen = attend(device[0], device[1], device[2], pairs, {kScale});
+      const Attended wanted = attend(host[0], host[1], host[2], pairs, {kScale});
       EXPECT_TRUE(seen.out.transpose(1, 2).is_contiguous()) << what;
       EXPECT_EQ(seen.lse.scalar_type(), at::kFloat) << what;
       EXPECT_LE(error_of(seen.out, wanted.out), tolerance) << what;
@@ -56,9 +57,9 @@ TEST(AttentionOnGpu, EveryKernelIsAsOnTheHost) {
           wanted_given{seen.out.to(at::kCPU).to(at::kDouble), wanted.lse + 0.5};
       poison({device[0], device[1]});
       const AttentionGradients gradients =
-          attend_backward(device[3], device[0], device[1], device[2], given, shape.causal, kScale);
+          attend_backward(device[3], device[0], device[1], device[2], given, pairs, {kScale});
       const AttentionGradients expected =
-          attend_backward(host[3], host[0], host[1], host[2], wanted_given, shape.causal, kScale);
+          attend_backward(host[3], host[0], host[1], host[2], wanted_given, pairs, {kScale});
       if (shape.keys == 1) {  // with one key the gradients of q and k are zero
         for (const at::Tensor& none : {gradients.q, gradients.k}) {
           EXPECT_LE(none.norm().item<double>(), tolerance * expected.v.norm().item<double>()) << what;
@@ -76,13 +77,14 @@ TEST(AttentionOnGpu, EveryKernelIsAsOnTheHost) {
 TEST(RunningAttentionOnGpu, IsAsOnTheHost) {
   for (const auto& [dtype, tolerance] : std::vector<Precision>{{at::kFloat, 1e-4}, {at::kBFloat16, 1e-2}}) {
     const std::vector<at::Tensor> device = made({2, 6, 2, 700, 1500, 64, false}, dtype), host = on_host(device);
-    const std::vector<ScoreBlock> blocks = {
-        {0, 700, 800, 700, true, 0, 2}, {0, 700, 0, 300, false, 0, 2}, {0, 700, 300, 500, false, 0, 2}};
+    const std::vector<ScoreBlock> blocks = {{0, 700, 800, 700, Pairs::Causal, 0, 2},
+                                            {0, 700, 0, 300, Pairs::All, 0, 2},
+                                            {0, 700, 300, 500, Pairs::All, 0, 2}};
     const auto run = [&](const std::vector<at::Tensor>& of) {
-      RunningAttention running(of[0], kScale);
+      RunningAttention running(of[0], {kScale});
       for (const ScoreBlock& block : blocks) running.add(block, of[1], of[2]);
       const Attended attended = running.finish();
-      RunningGradients gradients(of[3], of[0], attended, kScale);
+      RunningGradients gradients(of[3], of[0], attended, {kScale});
       const at::TensorOptions wide = attended.lse.options();
       const at::Tensor dk = at::zeros(of[1].sizes(), wide), dv = at::zeros(of[2].sizes(), wide);
       for (const ScoreBlock& block : blocks) gradients.add(block, of[1], of[2], dk, dv);

@@ -3,9 +3,9 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "mesh/operator.h"
+#include "runtime/model/glu.h"
 #include "runtime/model/rms_norm.h"
 #include "runtime/model/rope.h"
-#include "runtime/model/swiglu.h"
 #include "tests/gpu/reference.h"
 
 namespace meshtrain::testing {
@@ -16,7 +16,7 @@ std::string shape_of(const at::Tensor& tensor) {
 }
 
 // Widths with and without complete vectors, more rows than blocks, one row, no rows.
-TEST(SwiGluOnGpu, IsAsOnTheHost) {
+TEST(GluOnGpu, IsAsOnTheHost) {
   for (const Precision& precision : kPrecisions) {
     for (const auto& [rows, features] : {std::pair<int64_t, int64_t>{0, 8},
                                          {1, 1},
@@ -26,17 +26,21 @@ TEST(SwiGluOnGpu, IsAsOnTheHost) {
                                          {many(1027), 2752},
                                          {many(70000), 24}}) {
       const at::Tensor x = fresh({rows, 2 * features});
-      expect_as_on_host("swiglu " + shape_of(x), precision, {x},
-                        [](const auto& inputs) { return std::vector<at::Tensor>{swiglu(inputs[0])}; });
+      for (const Activation activation : {Activation::Silu, Activation::GeluTanh}) {
+        expect_as_on_host("glu " + shape_of(x), precision, {x},
+                          [&](const auto& inputs) { return std::vector<at::Tensor>{glu(inputs[0], activation)}; });
+      }
     }
   }
 }
 
 // Saturated and huge gates give finite numbers.
-TEST(SwiGluOnGpu, LargeGates) {
+TEST(GluOnGpu, LargeGates) {
   const at::Tensor x = at::cat({at::tensor({-1e30, -200.0, -90.0, 90.0, 200.0, 1e30}), at::ones({6})}).reshape({1, 12});
-  expect_as_on_host("swiglu", {at::kFloat, 1e-5}, {x},
-                    [](const auto& inputs) { return std::vector<at::Tensor>{swiglu(inputs[0])}; });
+  for (const Activation activation : {Activation::Silu, Activation::GeluTanh}) {
+    expect_as_on_host("glu", {at::kFloat, 1e-5}, {x},
+                      [&](const auto& inputs) { return std::vector<at::Tensor>{glu(inputs[0], activation)}; });
+  }
 }
 
 constexpr double kEps = 1e-5;
@@ -55,9 +59,11 @@ TEST(RmsNormOnGpu, IsAsOnTheHost) {
                                      {many(70000), 128},
                                      {3, 16384}}) {
       const at::Tensor x = fresh({rows, size}), weight = fresh({size});
-      expect_as_on_host("rms_norm " + shape_of(x), precision, {x, weight}, [](const auto& inputs) {
-        return std::vector<at::Tensor>{rms_norm(inputs[0], inputs[1], kEps)};
-      });
+      for (const NormWeight applied : {NormWeight::Rounded, NormWeight::Wide, NormWeight::PlusOne}) {
+        expect_as_on_host("rms_norm " + shape_of(x), precision, {x, weight}, [&](const auto& inputs) {
+          return std::vector<at::Tensor>{rms_norm(inputs[0], inputs[1], kEps, applied)};
+        });
+      }
     }
   }
 }
@@ -69,7 +75,7 @@ TEST(RmsNormOnGpu, OfASum) {
       const at::Tensor x = fresh({rows, size});
       expect_as_on_host("rms_norm_of_sum " + shape_of(x), precision, {x, fresh({rows, size}), fresh({size})},
                         [&](const auto& inputs) {
-                          RmsNorm norm("norm", inputs[2].numel(), kEps, "", inputs[2].options());
+                          RmsNorm norm("norm", inputs[2].numel(), kEps, NormWeight::Rounded, "", inputs[2].options());
                           norm.weight()->tensor = inputs[2];
                           const RmsNorm::Sum both = norm.of_sum(inputs[0], inputs[1], /*recompute=*/false);
                           return std::vector<at::Tensor>{both.sum, both.normed.value};

@@ -61,7 +61,7 @@ TEST(PackedAttentionOnGpu, IsAttentionOfEachSequence) {
         const std::vector<at::Tensor> device =
             made(query_ends[-1].item<int>(), key_ends[-1].item<int>(), heads, kv_heads, head_dim, dtype);
         poison({device[0], device[1]});
-        const Attended seen = attend_packed(device[0], device[1], device[2], lengths, packed.causal, kPackedScale);
+        const Attended seen = attend_packed(device[0], device[1], device[2], lengths, packed.causal, {kPackedScale});
         ASSERT_EQ(seen.lse.sizes(), at::IntArrayRef({heads, device[0].size(0)}));
         ASSERT_EQ(seen.lse.scalar_type(), at::kFloat);
         EXPECT_TRUE(seen.out.is_contiguous());
@@ -69,7 +69,7 @@ TEST(PackedAttentionOnGpu, IsAttentionOfEachSequence) {
         const Attended given{seen.out, seen.lse + 0.5};
         poison({device[0], device[1]});
         const AttentionGradients gradients = attend_packed_backward(device[3], device[0], device[1], device[2], given,
-                                                                    lengths, packed.causal, kPackedScale);
+                                                                    lengths, packed.causal, {kPackedScale});
         int64_t query = 0, key = 0;
         std::vector<at::Tensor> outs, lses, dqs, dks, dvs;
         for (size_t i = 0; i < packed.queries.size(); ++i) {
@@ -78,10 +78,10 @@ TEST(PackedAttentionOnGpu, IsAttentionOfEachSequence) {
             return on_host(tensor).narrow(0, first, count).transpose(0, 1).unsqueeze(0);
           };
           const at::Tensor q = of(device[0], query, n), k = of(device[1], key, m), v = of(device[2], key, m);
-          const Attended wanted = attend(q, k, v, packed.causal, kPackedScale);
+          const Attended wanted = attend(q, k, v, packed.causal ? Pairs::Causal : Pairs::All, {kPackedScale});
           const AttentionGradients expected =
               attend_backward(of(device[3], query, n), q, k, v, {of(seen.out, query, n), wanted.lse + 0.5},
-                              packed.causal, kPackedScale);
+                              packed.causal ? Pairs::Causal : Pairs::All, {kPackedScale});
           const auto back = [](const at::Tensor& tensor) { return tensor[0].transpose(0, 1); };
           outs.push_back(back(wanted.out));
           lses.push_back(wanted.lse[0]);
@@ -129,9 +129,9 @@ TEST(PackedAttentionOnGpu, PassesOfARingAreAsOnTheHost) {
           };
           const at::Tensor q = local(whole[0], rank), grad = local(whole[3], rank);
           const auto plan = [&](int hop) {
-            return hop_passes(layout, kBatch, (rank + hop) % kRanks, packing_of(q, layout));
+            return hop_passes(layout, kBatch, (rank + hop) % kRanks, pass_options(q, layout, {kPackedScale}));
           };
-          RunningAttention running(q, kPackedScale);
+          RunningAttention running(q, {kPackedScale});
           for (int hop = 0; hop < kRanks; ++hop) {
             const int source = (rank + hop) % kRanks;
             for (const Pass& pass : plan(hop)->passes)
@@ -139,7 +139,7 @@ TEST(PackedAttentionOnGpu, PassesOfARingAreAsOnTheHost) {
           }
           const Attended attended = running.finish();
           std::vector<at::Tensor> results = {attended.out, attended.lse};
-          RunningGradients gradients(grad, q, attended, kPackedScale);
+          RunningGradients gradients(grad, q, attended, {kPackedScale});
           for (int hop = 0; hop < kRanks; ++hop) {
             const int source = (rank + hop) % kRanks;
             const at::Tensor k = local(whole[1], source), v = local(whole[2], source);
@@ -171,7 +171,7 @@ TEST(PackedAttentionOnGpu, PassesOfARingAreAsOnTheHost) {
 void run_local(const std::vector<int64_t>& starts, int64_t length, at::ScalarType dtype, int64_t head_dim = 64) {
   const SequenceLayout layout = SequenceLayout::whole(length).with_documents({starts});
   const at::Tensor q = fresh({1, length, 2, head_dim}).to(dtype).to(gpu()).transpose(1, 2);
-  LocalAttention local(layout, 1, kPackedScale, packing_of(q, layout));
+  LocalAttention local(layout, 1, {kPackedScale}, pass_options(q, layout, {kPackedScale}));
   AttentionCall::Forward forward = local.forward(q, q, q);
   local.backward(q, forward.saved);
 }
@@ -205,12 +205,44 @@ TEST(PackedAttentionOnGpu, CallsAreFewWhateverTheDocuments) {
   }
 }
 
+// Halves have flash's own window, other numbers tiles. The second row is one document.
+TEST(PackedAttentionOnGpu, WindowsAreAsOnTheHost) {
+  constexpr int64_t kLength = 700;
+  const auto tensors = [](int64_t heads) { return fresh({2, kLength, heads, 64}); };
+  const std::vector<at::Tensor> whole = {tensors(4), tensors(2), tensors(2), tensors(4)};
+  for (const auto& [dtype, tolerance] : std::vector<Precision>{{at::kFloat, 1e-4}, {at::kBFloat16, 1e-2}}) {
+    for (const bool divided : {false, true}) {
+      for (const int64_t window : {2, 100, 513}) {
+        const AttentionRule rule{kPackedScale, window};
+        SequenceLayout layout = SequenceLayout::whole(kLength);
+        if (divided) layout = layout.with_documents({{1, 40, 300}, {}});
+        const auto run = [&](at::Device device, at::ScalarType numbers) {
+          std::vector<at::Tensor> of;
+          for (const at::Tensor& tensor : whole) of.push_back(tensor.to(dtype).to(numbers).to(device).transpose(1, 2));
+          LocalAttention local(layout, 2, rule, pass_options(of[0], layout, rule));
+          const AttentionCall::Forward forward = local.forward(of[0], of[1], of[2]);
+          const AttentionGradients gradients = local.backward(of[3], forward.saved);
+          return std::vector<at::Tensor>{forward.out, gradients.q, gradients.k, gradients.v};
+        };
+        const KernelCalls calls;
+        const std::vector<at::Tensor> seen = run(gpu(), dtype);
+        EXPECT_EQ(calls.count(kFlashForward), dtype == at::kFloat ? 0 : 1);
+        EXPECT_EQ(calls.cudnn(), 0);
+        const std::vector<at::Tensor> wanted = run(at::kCPU, at::kDouble);
+        for (size_t i = 0; i < seen.size(); ++i) {
+          EXPECT_LE(error_of(seen[i], wanted[i]), tolerance) << i << " " << dtype << " window " << window;
+        }
+      }
+    }
+  }
+}
+
 // A capture fails on everything that the host would have to wait for.
 TEST(PackedAttentionOnGpu, TheHostDoesNotWait) {
   const SequenceLayout layout = SequenceLayout::whole(600).with_documents({{1, 40}, {599}});
   const at::Tensor q = fresh({2, 600, 2, 64}).to(at::kBFloat16).to(gpu()).transpose(1, 2);
   const auto run = [&] {  // a layer: reuses the plan of the first one
-    LocalAttention local(layout, 2, kPackedScale, packing_of(q, layout));
+    LocalAttention local(layout, 2, {kPackedScale}, pass_options(q, layout, {kPackedScale}));
     const AttentionCall::Forward forward = local.forward(q, q, q);
     const AttentionGradients gradients = local.backward(q, forward.saved);
     return at::cat({forward.out, gradients.q, gradients.k, gradients.v});

@@ -87,7 +87,6 @@ Recipe recipe_of(const Measured& measured, int64_t num_layers) {
   Recipe recipe;
   ModelShape& shape = recipe.model.shape;
   shape.family = measured.family;
-  shape.qk_norm = measured.family == "qwen3";
   shape.hidden_size = 64;
   shape.intermediate_size = 208;
   shape.num_hidden_layers = num_layers;
@@ -120,11 +119,12 @@ double documented_bytes(const Measured& measured) {
   const double full = M * e / rows;
   const double kept_products = (2 * M * e + 2 * w) / rows + (2 * Q + 2 * KV + 2 * F) * e / t + H * w / t;
   const double elementwise = 2 * M * e / rows + F * e / t;
-  const double qk_norm = shape.qk_norm ? ((Q + KV) * e + (H + K) * w) / t : 0;
+  const bool has_norms = shape.family == "qwen3";
+  const double qk_norm = has_norms ? ((Q + KV) * e + (H + K) * w) / t : 0;
   const int64_t repeats = measured.cp / std::gcd(measured.cp, shape.num_key_value_heads / measured.tp);
   double exchanged = 0;
   if (measured.algorithm == "ulysses") {
-    exchanged = (Q + (2 * static_cast<double>(repeats) - (shape.qk_norm ? 1 : 2)) * KV) * e / t;
+    exchanged = (Q + (2 * static_cast<double>(repeats) - (has_norms ? 1 : 2)) * KV) * e / t;
   }
   const double selective = kept_products + qk_norm + exchanged, none = selective + elementwise;
   if (measured.checkpointing == "full") return tokens * full;

@@ -47,7 +47,6 @@ Recipe recipe_of(const Case& each) {
   shape.vocab_size = 61;  // the last ranks of tp have fewer rows
   shape.tie_word_embeddings = each.tied;
   shape.qkv_bias = each.family == "qwen2";
-  shape.qk_norm = each.family == "qwen3";
   const int64_t dp = world().size() / each.tp / each.cp;
   recipe.parallel.mesh = {{"dp", dp}, {"tp", each.tp}, {"cp", each.cp}};
   recipe.parallel.sequence_parallel = each.tp > 1 ? "on" : "off";

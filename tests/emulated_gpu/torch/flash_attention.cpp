@@ -1,6 +1,6 @@
-// Variable-length flash attention, which LibTorch has only for CUDA. It checks the requirements that CUDA's version
-// has, also the unchecked ones. Results have CUDA's shapes, dtypes and memory orders. They are computed by the
-// definition, with a mask, in stream order: the host reads no value.
+// Flash attention of variable lengths or of equal ones, with a window, which LibTorch has only for CUDA. It checks the
+// requirements that CUDA's version has, also the unchecked ones. Results have CUDA's shapes, dtypes and memory orders.
+// They are computed by the definition, with a mask, in stream order: the host reads no value.
 #include <ATen/ATen.h>
 #include <torch/library.h>
 
@@ -69,11 +69,15 @@ struct Rows {
   Tensor sequence, offset, length, in_none;
 };
 
-/// Returns scores [H, T, U] in fp32, minus infinity where a key is not seen. Causal aligns the ends of both.
-Tensor scores_of(const Tensor& q, const Tensor& keys, const Rows& of_q, const Rows& of_k, bool causal, double scale) {
+/// Returns scores [H, T, U] in fp32, minus infinity where a key is not seen. Causal aligns the ends of both; `left`:
+/// the number of keys before its own that a query sees.
+Tensor scores_of(const Tensor& q, const Tensor& keys, const Rows& of_q, const Rows& of_k, bool causal, OptionalInt left,
+                 double scale) {
   const auto down = [](const Tensor& x) { return x.unsqueeze(1); };
   Tensor seen = down(of_q.sequence).eq(of_k.sequence);
-  if (causal) seen = seen.logical_and(of_k.offset.le(down(of_q.offset) + of_k.length - down(of_q.length)));
+  const Tensor own = down(of_q.offset) + of_k.length - down(of_q.length);
+  if (causal) seen = seen.logical_and(of_k.offset.le(own));
+  if (left) seen = seen.logical_and(of_k.offset.ge(own - left->expect_int()));
   const Tensor scores = q.to(at::kFloat).transpose(0, 1).matmul(keys.permute({1, 2, 0})).mul(scale);
   return scores.masked_fill(seen.logical_not(), -kInfinity);
 }
@@ -86,16 +90,38 @@ double scale_of(const Tensor& q, std::optional<double> scale) {
   return scale.value_or(1 / std::sqrt(static_cast<double>(q.size(2))));
 }
 
+/// Checks a window: CUDA's kernel takes others, which meshtrain never asks for.
+void check_window(const char* name, bool causal, OptionalInt left, OptionalInt right) {
+  TORCH_CHECK(left.has_value() == right.has_value(), name, ": one side of a window");
+  TORCH_CHECK(!left || (causal && *left >= 0 && *right == 0), name, ": no causal window");
+}
+
+/// The ends of sequences of equal lengths.
+Tensor equal_ends(const Tensor& tensor) {  // [B, n, heads, D]
+  return at::arange(tensor.size(0) + 1, tensor.options().dtype(at::kInt)).mul_(tensor.size(1));
+}
+
 FlashForward forward(const Tensor& q, const Tensor& k, const Tensor& v, const std::optional<Tensor>& ends_q,
                      const std::optional<Tensor>& ends_k, c10::SymInt max_q, c10::SymInt max_k, double dropout,
                      bool causal, bool debug, std::optional<double> scale, OptionalInt left, OptionalInt right,
                      const std::optional<Tensor>& used, const std::optional<Tensor>& slopes) {
-  TORCH_CHECK(ends_q && ends_k && !debug && !left && !right && !used && !slopes,
-              "flash: only variable lengths are emulated");
+  TORCH_CHECK(!debug && !used && !slopes, "flash: not emulated");
+  check_window("flash", causal, left, right);
+  if (!ends_q && !ends_k) {  // sequences of equal lengths, [B, n, heads, D]
+    TORCH_CHECK(q.dim() == 4 && k.dim() == 4 && v.dim() == 4 && q.size(0) == k.size(0) && max_q == q.size(1) &&
+                    max_k == k.size(1),
+                "flash: ", q.sizes(), ", ", k.sizes());
+    auto [out, lse, seed, unused, mask] =
+        forward(q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1), equal_ends(q), equal_ends(k), max_q, max_k, dropout,
+                causal, debug, scale, left, right, used, slopes);
+    return {out.view(q.sizes()), lse.unflatten(1, {q.size(0), q.size(1)}).transpose(0, 1).contiguous(), seed, unused,
+            mask};
+  }
+  TORCH_CHECK(ends_q && ends_k, "flash: lengths of one side");
   check("flash", q, k, v, *ends_q, *ends_k, max_q.expect_int(), max_k.expect_int(), dropout);
   const Rows of_q(*ends_q, q.size(0)), of_k(*ends_k, k.size(0));
   const int64_t heads = q.size(1);
-  const Tensor scores = scores_of(q, of_all_heads(k, heads), of_q, of_k, causal, scale_of(q, scale));
+  const Tensor scores = scores_of(q, of_all_heads(k, heads), of_q, of_k, causal, left, scale_of(q, scale));
   const Tensor lse = scores.logsumexp(2), none = lse.eq(-kInfinity);  // without keys: 0 and infinity
   const Tensor shares = (scores - lse.masked_fill(none, kInfinity).unsqueeze(2)).exp();
   const Tensor computed = of_q.computed(max_q.expect_int());
@@ -113,7 +139,15 @@ Gradients backward(const Tensor& grad_out, const Tensor& q, const Tensor& k, con
                    const Tensor& lse, const Tensor& ends_q, const Tensor& ends_k, c10::SymInt max_q, c10::SymInt max_k,
                    double dropout, bool causal, const Tensor&, const Tensor&, std::optional<double> scale,
                    OptionalInt left, OptionalInt right) {
-  TORCH_CHECK(ends_q.defined() && ends_k.defined() && !left && !right, "flash: only variable lengths are emulated");
+  check_window("flash backward", causal, left, right);
+  if (!ends_q.defined() && !ends_k.defined()) {
+    TORCH_CHECK(lse.dim() == 3 && lse.is_contiguous() && out.sizes() == q.sizes() && grad_out.sizes() == q.sizes(),
+                "flash backward: log-sum-exp ", lse.sizes());
+    const auto [dq, dk, dv] = backward(grad_out.flatten(0, 1), q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1),
+                                       out.flatten(0, 1), lse.transpose(0, 1).flatten(1, 2).contiguous(), equal_ends(q),
+                                       equal_ends(k), max_q, max_k, dropout, causal, {}, {}, scale, left, right);
+    return {dq.view(q.sizes()), dk.view(k.sizes()), dv.view(v.sizes())};
+  }
   check("flash backward", q, k, v, ends_q, ends_k, max_q.expect_int(), max_k.expect_int(), dropout);
   TORCH_CHECK(grad_out.sizes() == q.sizes() && out.sizes() == q.sizes() && grad_out.dtype() == q.dtype() &&
                   out.dtype() == q.dtype(),
@@ -126,7 +160,7 @@ Gradients backward(const Tensor& grad_out, const Tensor& q, const Tensor& k, con
   const double factor = scale_of(q, scale);
   const Tensor keys = of_all_heads(k, heads), values = of_all_heads(v, heads).transpose(0, 1);
   const Tensor grad = grad_out.to(at::kFloat).transpose(0, 1), queries = q.to(at::kFloat).transpose(0, 1);
-  const Tensor shares = (scores_of(q, keys, of_q, of_k, causal, factor) - lse.unsqueeze(2)).exp();
+  const Tensor shares = (scores_of(q, keys, of_q, of_k, causal, left, factor) - lse.unsqueeze(2)).exp();
   const Tensor delta = (grad * out.to(at::kFloat).transpose(0, 1)).sum(2, /*keepdim=*/true);
   const Tensor of_scores = shares * (grad.matmul(values.transpose(1, 2)) - delta) * factor;
   const auto written = [](const Tensor& like, const Tensor& values_of, const Tensor& computed) {

@@ -101,7 +101,8 @@ TEST_P(Generate, WithTheCacheLogitsAreThoseWithout) {
     // Computes everything again with the attention used in training.
     const at::Tensor before = at::tensor(std::vector<int64_t>(ids.begin(), ids.begin() + length), at::kLong);
     const Sequence sequence{SequenceLayout::whole(length),
-                            make_rotary(loaded.source.shape, at::arange(length), at::kDouble, at::kCPU)};
+                            make_rotary(loaded.source.shape, at::arange(length), at::kDouble, at::kCPU),
+                            make_local_rotary(loaded.source.shape, at::arange(length), at::kDouble, at::kCPU)};
     const at::Tensor wanted = loaded.model.model().next_logits(before, sequence).whole();
     EXPECT_LE((cached - wanted).abs().max().item<double>(), 1e-10 * wanted.abs().max().item<double>()) << length;
     if (length < kLength) next = {ids[static_cast<size_t>(length)]};
@@ -110,7 +111,8 @@ TEST_P(Generate, WithTheCacheLogitsAreThoseWithout) {
 
 INSTANTIATE_TEST_SUITE_P(All, Generate,
                          ::testing::Values("llama", "llama_gqa_tied", "llama3_rope", "llama_linear", "llama_yarn",
-                                           "llama_bias", "mistral", "qwen2", "qwen3"));
+                                           "llama_bias", "mistral", "qwen2", "qwen3", "smollm3", "granite", "phi3",
+                                           "olmo2", "mistral_window", "qwen2_window", "gemma2", "gemma3"));
 
 TEST(GenerateOne, APromptInPiecesOfAnySizeIsTheSame) {
   Loaded loaded("qwen3", at::kDouble);

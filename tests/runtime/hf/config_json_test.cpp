@@ -110,7 +110,7 @@ TEST_F(ConfigJson, ReadsSmolLm2) {
   EXPECT_FALSE(shape.rope_scaling);
   EXPECT_EQ(shape.rms_norm_eps, 1e-5);
   EXPECT_TRUE(shape.tie_word_embeddings);
-  EXPECT_FALSE(shape.qkv_bias || shape.output_bias || shape.mlp_bias || shape.qk_norm);
+  EXPECT_FALSE(shape.qkv_bias || shape.output_bias || shape.mlp_bias);
 }
 
 TEST_F(ConfigJson, ReadsLlama3Scaling) {
@@ -187,13 +187,12 @@ TEST_F(ConfigJson, IgnoresOfAScalingWhatTransformersIgnores) {
 TEST_F(ConfigJson, KnowsTheFamilies) {
   const ModelShape mistral = read(kMistral);
   EXPECT_EQ(mistral.family, "mistral");
-  EXPECT_FALSE(mistral.qkv_bias || mistral.output_bias || mistral.qk_norm);
+  EXPECT_FALSE(mistral.qkv_bias || mistral.output_bias);
   const ModelShape qwen2 = read(kQwen2);
   EXPECT_TRUE(qwen2.qkv_bias);
-  EXPECT_FALSE(qwen2.output_bias || qwen2.qk_norm);
+  EXPECT_FALSE(qwen2.output_bias);
   EXPECT_EQ(qwen2.head_dim, 64);
   const ModelShape qwen3 = read(kQwen3);
-  EXPECT_TRUE(qwen3.qk_norm);
   EXPECT_FALSE(qwen3.qkv_bias || qwen3.output_bias);
   EXPECT_EQ(qwen3.head_dim, 128);
   EXPECT_EQ(read(kQwen3, {{"head_dim", nullptr}}).head_dim, 128);
@@ -204,7 +203,7 @@ TEST_F(ConfigJson, KnowsTheFamilies) {
 TEST_F(ConfigJson, ReadsTransformers5) {
   const ModelShape shape = read(kVersion5);
   EXPECT_EQ(shape.rope_theta, 1e6);
-  EXPECT_TRUE(shape.qkv_bias && shape.output_bias && shape.qk_norm);
+  EXPECT_TRUE(shape.qkv_bias && shape.output_bias);
   json scaling = json::parse(kLlama32)["rope_scaling"];
   scaling["rope_theta"] = 250000;
   const ModelShape llama =
@@ -258,26 +257,60 @@ TEST_F(ConfigJson, BiasesFollowTheirKeys) {
   EXPECT_TRUE(has(refusal(kQwen3, {{"mlp_bias", true}}), "mlp_bias is true"));
 }
 
-TEST_F(ConfigJson, RefusesSlidingWindowsThatMatter) {
-  EXPECT_EQ(refusal(kMistral, {{"sliding_window", 32768}}), "");
-  EXPECT_TRUE(has(refusal(kMistral, {{"sliding_window", 4096}}), "sliding_window is 4096, below"));
+using Types = std::vector<std::string>;
+
+Types types_of(const ModelShape& shape) {
+  Types types;
+  for (int64_t layer = 0; layer < shape.num_hidden_layers; ++layer) {
+    types.push_back(window_of(shape, layer) > 0 ? "sliding_attention" : "full_attention");
+  }
+  return types;
+}
+
+// transformers' classes decide which layers slide: all of Mistral and Phi 3, of Qwen those from max_window_layers on if
+// use_sliding_window is true, of Gemma all but every second or sixth.
+TEST_F(ConfigJson, ReadsSlidingWindows) {
+  const auto changed = [&](const char* base, const json& changes) {
+    json config = json::parse(base);
+    config.update(changes);
+    return read(config.dump());
+  };
+  EXPECT_EQ(read(kMistral).sliding_window, 0);
+  EXPECT_EQ(changed(kMistral, {{"sliding_window", 4096}}).sliding_window, 4096);
+  EXPECT_EQ(window_of(changed(kMistral, {{"sliding_window", 4096}}), 31), 4096);
   json silent = json::parse(kMistral);
   silent.erase("sliding_window");
-  EXPECT_TRUE(has(refusal(silent.dump()), "sliding_window is absent, which means 4096"));
-  silent["max_position_embeddings"] = 4096;
-  EXPECT_EQ(refusal(silent.dump()), "");
-  EXPECT_TRUE(has(refusal(kQwen2, {{"use_sliding_window", true}}), "use_sliding_window is true"));
-  EXPECT_TRUE(has(refusal(kSmolLm2, {{"sliding_window", 128}}), "sliding_window is 128"));
-  EXPECT_TRUE(has(refusal(kVersion5, {{"layer_types", {"full_attention", "sliding_attention"}}}), "sliding_attention"));
+  EXPECT_EQ(read(silent.dump()).sliding_window, 4096) << "of transformers' MistralConfig";
+
+  EXPECT_EQ(read(kQwen2).sliding_window, 0) << "use_sliding_window is false";
+  const json slides = {{"use_sliding_window", true}, {"num_hidden_layers", 3}, {"sliding_window", 7}};
+  json some = slides, none = slides;
+  some["max_window_layers"] = 1;
+  none["max_window_layers"] = 3;
+  EXPECT_EQ(types_of(changed(kQwen2, some)), (Types{"full_attention", "sliding_attention", "sliding_attention"}));
+  EXPECT_EQ(window_of(changed(kQwen2, some), 1), 7);
+  EXPECT_EQ(changed(kQwen2, none).sliding_window, 0) << "no layer uses it";
+  some["layer_types"] = {"sliding_attention", "full_attention", "full_attention"};
+  EXPECT_EQ(types_of(changed(kQwen2, some)), (Types{"sliding_attention", "full_attention", "full_attention"}));
+
+  EXPECT_TRUE(has(refusal(kSmolLm2, {{"sliding_window", 128}}), "sliding_window (128) is not known"));
+  EXPECT_TRUE(has(refusal(kVersion5, {{"layer_types", {"full_attention", "sliding_attention"}}}),
+                  "layer_types has sliding_attention, but there is no sliding_window (use_sliding_window is false)"));
+  EXPECT_TRUE(has(refusal(kVersion5, {{"layer_types", {"full_attention"}}}), "layer_types has 1 entries for 2 layers"));
+  EXPECT_TRUE(has(refusal(kVersion5, {{"layer_types", {"full_attention", "chunked_attention"}}}),
+                  "layer_types has \"chunked_attention\": full_attention and sliding_attention are available"));
+  json mixed = {{"num_hidden_layers", 2}, {"sliding_window", 7}};
+  mixed["layer_types"] = {"full_attention", "sliding_attention"};
+  EXPECT_TRUE(has(refusal(kMistral, mixed), "in a mistral with a sliding_window all layers slide"));
 }
 
 TEST_F(ConfigJson, RefusesOtherArithmeticByName) {
   const std::vector<std::pair<json, std::string>> cases = {
-      {{{"hidden_act", "gelu"}}, "hidden_act is \"gelu\": only silu"},
+      {{{"hidden_act", "gelu"}}, "hidden_act is \"gelu\": a llama has silu"},
       {{{"attention_dropout", 0.1}}, "attention_dropout is 0.1"},
-      {{{"pretraining_tp", 2}}, "pretraining_tp is 2"},
+      {{{"activation", "gelu"}}, "activation is \"gelu\""},
       {{{"rope_interleaved", true}}, "rope_interleaved is true"},
-      {{{"partial_rotary_factor", 0.5}}, "partial_rotary_factor is 0.5"},
+      {{{"partial_rotary_factor", 0.5}}, "partial_rotary_factor is not 1: a llama turns whole heads"},
       {{{"use_mrope", true}}, "use_mrope is true"},
       {{{"quantization_config", {{"bits", 4}}}}, "quantization_config is {\"bits\":4}"},
       {{{"num_experts", 8}}, "num_experts (8) is not known"},
@@ -290,12 +323,21 @@ TEST_F(ConfigJson, RefusesOtherArithmeticByName) {
   EXPECT_EQ(refusal(kSmolLm2, {{"hidden_act", "swish"}}), "");
 }
 
+// Keys that other programs read, and one that changes rounding alone.
+TEST_F(ConfigJson, TakesWhatTransformersDoesNotCompute) {
+  EXPECT_EQ(refusal(kSmolLm2, {{"pretraining_tp", 4}}), "");
+  EXPECT_EQ(refusal(kSmolLm2, {{"activation", "swiglu"}}), "") << "Falcon 3";
+  EXPECT_EQ(refusal(kQwen2, {{"dual_chunk_attention_config", {{"chunk_size", 262144}}}}), "") << "Qwen2.5-1M";
+  EXPECT_EQ(refusal(kSmolLm2, {{"rope_scaling", {{"type", "dynamic"}, {"factor", 2.0}}}}), "")
+      << "unscaled within the trained length";
+}
+
 TEST_F(ConfigJson, RefusesOtherRotaryScalings) {
-  for (const char* type : {"dynamic", "longrope", "su", "proportional", "mrope", "Yarn", ""}) {
+  for (const char* type : {"longrope", "su", "proportional", "mrope", "Yarn", ""}) {
     for (const char* key : {"type", "rope_type"}) {
       const json scaling = {{key, type}, {"factor", 2.0}};
       EXPECT_TRUE(has(refusal(kSmolLm2, {{"rope_scaling", scaling}}),
-                      "rope_scaling.rope_type is \"" + std::string(type) + "\", which is not available yet"));
+                      "rope_scaling.rope_type is \"" + std::string(type) + "\", which is not available for a llama"));
     }
   }
   const auto scaled = [&](const json& changes) { return refusal(kLlama32, {{"rope_scaling", changes}}); };
@@ -305,7 +347,7 @@ TEST_F(ConfigJson, RefusesOtherRotaryScalings) {
   EXPECT_TRUE(
       has(scaled({{"original_max_position_embeddings", nullptr}}), "original_max_position_embeddings is missing"));
   EXPECT_TRUE(has(scaled({{"high_freq_factor", 1.0}}), "high_freq_factor is 1: it must be above low_freq_factor 1"));
-  EXPECT_TRUE(has(scaled({{"short_factor", 1.0}}), "rope_scaling.short_factor (1.0) is not known"));
+  EXPECT_TRUE(has(scaled({{"long_wavelength", 1.0}}), "rope_scaling.long_wavelength (1.0) is not known"));
   EXPECT_TRUE(has(scaled({{"partial_rotary_factor", 0.5}}), "partial_rotary_factor is not 1"));
   EXPECT_TRUE(has(scaled({{"rope_theta", 7}}), "rope_scaling.rope_theta differs"));
   EXPECT_TRUE(has(refusal(kLlama32, {{"rope_parameters", {{"rope_type", "default"}}}}), "both given and differ"));
@@ -410,7 +452,6 @@ TEST_F(ConfigJson, RefusesToWriteAShapeThatTheFamilyCannotHave) {
   for (const char* base : {kSmolLm2, kMistral, kQwen2, kQwen3}) {
     EXPECT_TRUE(refused(base, &ModelShape::qkv_bias));
     EXPECT_TRUE(refused(base, &ModelShape::output_bias));
-    EXPECT_TRUE(refused(base, &ModelShape::qk_norm));
     EXPECT_EQ(refused(base, &ModelShape::mlp_bias), base != kSmolLm2);
   }
   ModelShape shape;

@@ -309,9 +309,9 @@ TEST_F(ExportTest, EverythingIsSynchronised) {
 }
 
 TEST_F(ExportTest, WrongShapesAndDtypesAreRefusedBeforeAnythingIsWritten) {
-  shape_.qk_norm = true;
+  shape_.qkv_bias = true;
   EXPECT_THROW(FolderWriter(folder_, shape_, {}, entries_), InputError);
-  shape_.qk_norm = false;
+  shape_.qkv_bias = false;
   entries_[0].dtype = at::kLong;
   EXPECT_THROW(FolderWriter(folder_, shape_, {}, entries_), std::invalid_argument);
   EXPECT_THROW(FolderWriter(folder_, shape_, {}, {}), std::invalid_argument);

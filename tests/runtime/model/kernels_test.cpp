@@ -2,15 +2,18 @@
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
+
 #include <torch/csrc/autograd/autograd.h>
+#include <cmath>
+#include <numbers>
 
 #include <cmath>
 
 #include "mesh/half_precision.h"
 #include "mesh/operator.h"
+#include "runtime/model/glu.h"
 #include "runtime/model/rms_norm.h"
 #include "runtime/model/rope.h"
-#include "runtime/model/swiglu.h"
 #include "tests/support/world.h"
 
 namespace meshtrain {
@@ -41,14 +44,21 @@ void expect_same_form(const at::Tensor& meta, const at::Tensor& cpu) {
   EXPECT_EQ(meta.scalar_type(), cpu.scalar_type());
 }
 
-TEST(SwiGlu, ForwardAndBackwardAreTheDefinition) {
+at::Tensor plain_activation(const at::Tensor& x, Activation activation) {
+  if (activation == Activation::Silu) return x * x.sigmoid();
+  return 0.5 * x * (1 + (std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x.pow(3))).tanh());
+}
+
+class Glu : public ::testing::TestWithParam<Activation> {};
+
+TEST_P(Glu, ForwardAndBackwardAreTheDefinition) {
   for (const auto& [dtype, tolerance] : kPrecisions) {
     for (const int64_t features : {1, 7, 24}) {
       const at::Tensor x = leaf_of(random_tensor({5, 2 * features}, 1, dtype)), wide = wide_leaf_of(x);
       const at::Tensor grad = random_tensor({5, features}, 2, dtype);
-      const at::Tensor y = swiglu(x);
+      const at::Tensor y = glu(x, GetParam());
       const std::vector<at::Tensor> halves = wide.split(features, 1);
-      const at::Tensor expected = at::silu(halves[0]) * halves[1];
+      const at::Tensor expected = plain_activation(halves[0], GetParam()) * halves[1];
       EXPECT_EQ(y.scalar_type(), dtype);
       EXPECT_LE(relative_error(y, expected), tolerance) << dtype;
       y.backward(grad);
@@ -58,25 +68,25 @@ TEST(SwiGlu, ForwardAndBackwardAreTheDefinition) {
   }
 }
 
-TEST(SwiGlu, TakesStridesAndNoRowsAndIsComputedAgainAlike) {
+TEST_P(Glu, TakesStridesAndNoRowsAndIsComputedAgainAlike) {
   const at::Tensor x = random_tensor({4, 12}, 1, at::kFloat);
   const at::Tensor strided = at::cat({x, x}, 1).narrow(1, 0, 12);
-  EXPECT_TRUE(at::equal(swiglu(strided), swiglu(x)));
+  EXPECT_TRUE(at::equal(glu(strided, GetParam()), glu(x, GetParam())));
   const at::Tensor turned = x.t().contiguous().t().detach().set_requires_grad(true), straight = leaf_of(x);
-  swiglu(turned).sum().backward();
-  swiglu(straight).sum().backward();
+  glu(turned, GetParam()).sum().backward();
+  glu(straight, GetParam()).sum().backward();
   EXPECT_LE(relative_error(turned.grad(), straight.grad()), 1e-6);
   const at::Tensor none = leaf_of(x.narrow(0, 0, 0));
-  swiglu(none).sum().backward();
+  glu(none, GetParam()).sum().backward();
   EXPECT_EQ(none.grad().sizes(), (at::IntArrayRef{0, 12}));
-  const LayerInput again = recomputed_swiglu(x);
+  const LayerInput again = recomputed_glu(x, GetParam());
   EXPECT_TRUE(at::equal(again.again(again.kept), again.value));
 }
 
-TEST(SwiGlu, MetaTensorsHaveTheFormOfCpuTensors) {
+TEST_P(Glu, MetaTensorsHaveTheFormOfCpuTensors) {
   for (const auto& [dtype, tolerance] : kPrecisions) {
     const at::Tensor x = leaf_of(random_tensor({3, 10}, 1, dtype)), meta = x.detach().to(at::kMeta).requires_grad_();
-    const at::Tensor y = swiglu(x), meta_y = swiglu(meta);
+    const at::Tensor y = glu(x, GetParam()), meta_y = glu(meta, GetParam());
     expect_same_form(meta_y, y);
     y.backward(at::ones_like(y));
     meta_y.backward(at::ones_like(meta_y));
@@ -84,20 +94,28 @@ TEST(SwiGlu, MetaTensorsHaveTheFormOfCpuTensors) {
   }
 }
 
-at::Tensor plain_norm(const at::Tensor& x, const at::Tensor& weight, double eps) {
-  return x * (x.square().mean(-1, true) + eps).rsqrt() * weight;
+INSTANTIATE_TEST_SUITE_P(Both, Glu, ::testing::Values(Activation::Silu, Activation::GeluTanh));
+
+at::Tensor plain_norm(const at::Tensor& x, const at::Tensor& weight, double eps, NormWeight applied) {
+  const at::Tensor factor = applied == NormWeight::PlusOne ? 1 + weight : weight;
+  return x * (x.square().mean(-1, true) + eps).rsqrt() * factor;
 }
 
 constexpr double kNormEps = 1e-3;
 
-TEST(RmsNorm, ForwardAndBackwardAreTheDefinition) {
+class NormWeights : public ::testing::TestWithParam<NormWeight> {};
+INSTANTIATE_TEST_SUITE_P(All, NormWeights,
+                         ::testing::Values(NormWeight::Rounded, NormWeight::Wide, NormWeight::PlusOne));
+
+TEST_P(NormWeights, ForwardAndBackwardAreTheDefinition) {
   for (const auto& [dtype, tolerance] : kPrecisions) {
     for (const std::vector<int64_t>& shape : {std::vector<int64_t>{5, 16}, {2, 3, 4, 7}, {1, 3}}) {
       const at::Tensor x = leaf_of(random_tensor(shape, 1, dtype)),
                        weight = leaf_of(random_tensor({shape.back()}, 2, dtype));
       const at::Tensor wide_x = wide_leaf_of(x), wide_weight = wide_leaf_of(weight);
       const at::Tensor grad = random_tensor(shape, 3, dtype);
-      const at::Tensor y = rms_norm(x, weight, kNormEps), expected = plain_norm(wide_x, wide_weight, kNormEps);
+      const at::Tensor y = rms_norm(x, weight, kNormEps, GetParam());
+      const at::Tensor expected = plain_norm(wide_x, wide_weight, kNormEps, GetParam());
       EXPECT_EQ(y.scalar_type(), dtype);
       EXPECT_LE(relative_error(y, expected), tolerance) << dtype;
       y.backward(grad);
@@ -108,8 +126,18 @@ TEST(RmsNorm, ForwardAndBackwardAreTheDefinition) {
   }
 }
 
-RmsNorm norm_with(const at::Tensor& weight, const at::Tensor& gradient = {}) {
-  RmsNorm norm("norm", weight.numel(), kNormEps, "", weight.options());
+// Halves are rounded where transformers rounds: Llama before the weight, OLMo 2 and Gemma behind it.
+TEST(RmsNorm, RoundsHalvesWhereTheWeightSays) {
+  const at::Tensor x = random_tensor({50, 64}, 1, at::kBFloat16), weight = random_tensor({64}, 2, at::kBFloat16);
+  const at::Tensor wide = x.to(at::kFloat), normalised = wide * (wide.square().mean(-1, true) + kNormEps).rsqrt();
+  const at::Tensor w = weight.to(at::kFloat);
+  EXPECT_TRUE(at::equal(rms_norm(x, weight, kNormEps, NormWeight::Rounded), normalised.to(at::kBFloat16) * weight));
+  EXPECT_TRUE(at::equal(rms_norm(x, weight, kNormEps, NormWeight::Wide), (normalised * w).to(at::kBFloat16)));
+  EXPECT_TRUE(at::equal(rms_norm(x, weight, kNormEps, NormWeight::PlusOne), (normalised * (1 + w)).to(at::kBFloat16)));
+}
+
+RmsNorm norm_with(const at::Tensor& weight, const at::Tensor& gradient = {}, NormWeight applied = NormWeight::Rounded) {
+  RmsNorm norm("norm", weight.numel(), kNormEps, applied, "", weight.options());
   norm.weight()->tensor = leaf_of(weight);
   if (gradient.defined()) norm.weight()->tensor.mutable_grad() = gradient;
   return norm;
@@ -117,14 +145,14 @@ RmsNorm norm_with(const at::Tensor& weight, const at::Tensor& gradient = {}) {
 
 // The fused sum and norm have the bits of the separate ones; also when the weight's gradient is added to a buffer, and
 // when the norm is recomputed.
-TEST(RmsNorm, OfASumIsTheSumAndItsNorm) {
+TEST_P(NormWeights, OfASumIsTheSumAndItsNorm) {
   for (const auto& [dtype, tolerance] : kPrecisions) {
     for (const bool recompute : {false, true}) {
       const at::Tensor weight = random_tensor({8}, 3, dtype);
       const at::Tensor grad_out = random_tensor({5, 8}, 4, dtype), grad_sum = random_tensor({5, 8}, 5, dtype);
       const at::Tensor buffer = random_tensor({8}, 6, at::kFloat), other_buffer = buffer.clone();
-      RmsNorm fused = norm_with(weight, dtype == at::kBFloat16 ? buffer : at::Tensor());
-      RmsNorm apart = norm_with(weight, dtype == at::kBFloat16 ? other_buffer : at::Tensor());
+      RmsNorm fused = norm_with(weight, dtype == at::kBFloat16 ? buffer : at::Tensor(), GetParam());
+      RmsNorm apart = norm_with(weight, dtype == at::kBFloat16 ? other_buffer : at::Tensor(), GetParam());
       const at::Tensor x = leaf_of(random_tensor({5, 8}, 1, dtype)),
                        residual = leaf_of(random_tensor({5, 8}, 2, dtype));
       const at::Tensor other_x = leaf_of(x), other_residual = leaf_of(residual);

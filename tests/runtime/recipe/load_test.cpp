@@ -264,9 +264,8 @@ TEST(LoadRecipe, FamilyBringsItsBiasesAndNorms) {
   const fs::path file = folder.write("small.yaml", kSmallRecipe);
   const ModelShape qwen2 = load_recipe(file, {"model.family=qwen2"}, "").model.shape;
   EXPECT_TRUE(qwen2.qkv_bias);
-  EXPECT_FALSE(qwen2.output_bias || qwen2.qk_norm);
+  EXPECT_FALSE(qwen2.output_bias);
   const ModelShape qwen3 = load_recipe(file, {"model.family=qwen3"}, "").model.shape;
-  EXPECT_TRUE(qwen3.qk_norm);
   EXPECT_EQ(qwen3.head_dim, 128) << "as without the key in config.json";
   EXPECT_EQ(load_recipe(file, {"model.family=qwen3", "model.head_dim=8"}, "").model.shape.head_dim, 8);
   EXPECT_FALSE(qwen3.qkv_bias || qwen3.output_bias);

@@ -52,6 +52,19 @@ TEST(RunPlan, SequenceParallelIsOnWhereTpDividesTheTokens) {
   EXPECT_FALSE(resolve(off, mesh(1, 1, 2)).sequence_parallel);
 }
 
+TEST(RunPlan, PartsAreContiguousWhereEveryLayerHasAWindow) {
+  const auto layout = [](int64_t window, std::vector<std::string> layer_types = {}) {
+    Recipe recipe = recipe_of();
+    recipe.model.shape.sliding_window = window;
+    recipe.model.shape.layer_types = std::move(layer_types);
+    return resolve(recipe, mesh(1, 2, 1)).context.layout;
+  };
+  EXPECT_EQ(layout(0), SequenceLayout::Kind::ZigZag);
+  EXPECT_EQ(layout(8), SequenceLayout::Kind::Contiguous);
+  EXPECT_EQ(layout(32), SequenceLayout::Kind::ZigZag) << "as long as the sequence";
+  EXPECT_EQ(layout(8, {"sliding_attention", "full_attention"}), SequenceLayout::Kind::ZigZag);
+}
+
 TEST(RunPlan, PrecisionIsDtypesAndALossScale) {
   const auto precision = [](const std::string& word, const std::string& reduce = "fp32") {
     Recipe recipe = recipe_of();

@@ -75,7 +75,6 @@ Recipe recipe_for(const std::string& family, int64_t sequence_length, int64_t nu
   Recipe recipe;
   ModelShape& shape = recipe.model.shape;
   shape.family = family;
-  shape.qk_norm = family == "qwen3";
   shape.hidden_size = 32;
   shape.intermediate_size = 40;
   shape.num_hidden_layers = 2;

@@ -211,6 +211,17 @@ int lstat(const char* path, struct stat* status) noexcept {
   return call("stat", path, -1, [&] { return next(path, status); });
 }
 
+// The names of stat() and lstat() before glibc 2.33, which LibTorch's own copy of std::filesystem calls.
+int __xstat(int version, const char* path, struct stat* status) noexcept {
+  static auto* const next = real<int(int, const char*, struct stat*)>("__xstat");
+  return call("stat", path, -1, [&] { return next(version, path, status); });
+}
+
+int __lxstat(int version, const char* path, struct stat* status) noexcept {
+  static auto* const next = real<int(int, const char*, struct stat*)>("__lxstat");
+  return call("stat", path, -1, [&] { return next(version, path, status); });
+}
+
 int mkdir(const char* path, mode_t mode) noexcept {
   static auto* const next = real<int(const char*, mode_t)>("mkdir");
   return call("mkdir", path, -1, [&] { return next(path, mode); });

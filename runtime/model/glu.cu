@@ -1,5 +1,5 @@
 #include "mesh/cuda/kernel.cuh"
-#include "runtime/model/swiglu_kernel.h"
+#include "runtime/model/glu_kernel.h"
 
 namespace meshtrain::cuda {
 namespace {
@@ -9,6 +9,24 @@ constexpr int kUnroll = 2;  // vectors that a thread loads at once
 
 __device__ __forceinline__ float sigmoid(float x) {
   return __fdividef(1.0f, 1.0f + expf(-x));
+}
+
+/// Computes a gate's function, and with `slope` also its derivative.
+template <Gate kGate>
+__device__ __forceinline__ float gated(float x, float* slope = nullptr) {
+  if constexpr (kGate == Gate::Silu) {
+    const float s = sigmoid(x);
+    if (slope != nullptr) *slope = s * (1.0f + x * (1.0f - s));
+    return x * s;
+  } else {  // 0.5 x (1 + tanh(u)), u = sqrt(2/pi) (x + 0.044715 x^3)
+    constexpr float kRoot = 0.7978845608028654f, kCubic = 0.044715f;
+    const float y = fminf(fmaxf(x, -20.0f), 20.0f);  // beyond it tanh is 1, and powers would overflow
+    const float t = tanhf(kRoot * (y + kCubic * y * y * y));
+    if (slope != nullptr) {
+      *slope = 0.5f * (1.0f + t) + 0.5f * y * (1.0f - t * t) * kRoot * (1.0f + 3.0f * kCubic * y * y);
+    }
+    return 0.5f * x * (1.0f + t);
+  }
 }
 
 /// The part of a thread: column(i), i < kUnroll, in rows from `row` on in steps of `rows_at_once`.
@@ -22,7 +40,7 @@ struct Place {
   }
 };
 
-template <class T, int N>
+template <Gate kGate, class T, int N>
 __global__ void __launch_bounds__(kThreads)
     forward(const T* __restrict__ gate_up, T* __restrict__ out, int64_t rows, int64_t features) {
   const Place<N> place;
@@ -44,15 +62,15 @@ __global__ void __launch_bounds__(kThreads)
       gate_pack[i].to(gate);
       up_pack[i].to(up);
 #pragma unroll
-      for (int j = 0; j < N; ++j) up[j] *= gate[j] * sigmoid(gate[j]);
+      for (int j = 0; j < N; ++j) up[j] *= gated<kGate>(gate[j]);
       up_pack[i].from(up);
       up_pack[i].store(out + row * features + column);
     }
   }
 }
 
-// Computes d gate = g up s (1 + gate (1 - s)), d up = g gate s, with s = sigmoid(gate).
-template <class T, int N>
+// Computes d gate = g up f'(gate), d up = g f(gate).
+template <Gate kGate, class T, int N>
 __global__ void __launch_bounds__(kThreads) backward(const T* __restrict__ grad, const T* __restrict__ gate_up,
                                                      T* __restrict__ out, int64_t rows, int64_t features) {
   const Place<N> place;
@@ -78,8 +96,9 @@ __global__ void __launch_bounds__(kThreads) backward(const T* __restrict__ grad,
       grad_pack[i].to(g);
 #pragma unroll
       for (int j = 0; j < N; ++j) {
-        const float s = sigmoid(gate[j]), grad_up = g[j] * gate[j] * s;
-        gate[j] = g[j] * up[j] * s * (1.0f + gate[j] * (1.0f - s));
+        float slope;
+        const float grad_up = g[j] * gated<kGate>(gate[j], &slope);
+        gate[j] = g[j] * up[j] * slope;
         up[j] = grad_up;
       }
       gate_pack[i].from(gate);
@@ -105,30 +124,37 @@ Shape shape_of(int64_t rows, int64_t features, int vector) {
 
 }  // namespace
 
-void swiglu(Element element, const void* gate_up, void* out, int64_t rows, int64_t features, cudaStream_t stream) {
+void glu(Element element, Gate gate, const void* gate_up, void* out, int64_t rows, int64_t features,
+         cudaStream_t stream) {
   if (rows == 0 || features == 0) return;
   for_element(element, [&]<class T>() {
     const auto with = [&](auto kernel, int vector) {
       const Shape shape = shape_of(rows, features, vector);
-      launch("swiglu", kernel, shape.grid, shape.block, stream, static_cast<const T*>(gate_up), static_cast<T*>(out),
-             rows, features);
+      launch("glu", kernel, shape.grid, shape.block, stream, static_cast<const T*>(gate_up), static_cast<T*>(out), rows,
+             features);
     };
     const bool vectors = features % kVector<T> == 0 && aligned(gate_up, out);
-    vectors ? with(forward<T, kVector<T>>, kVector<T>) : with(forward<T, 1>, 1);
+    const auto with_gate = [&]<Gate kGate>() {
+      vectors ? with(forward<kGate, T, kVector<T>>, kVector<T>) : with(forward<kGate, T, 1>, 1);
+    };
+    gate == Gate::Silu ? with_gate.template operator()<Gate::Silu>() : with_gate.template operator()<Gate::GeluTanh>();
   });
 }
 
-void swiglu_backward(Element element, const void* grad, const void* gate_up, void* out, int64_t rows, int64_t features,
-                     cudaStream_t stream) {
+void glu_backward(Element element, Gate gate, const void* grad, const void* gate_up, void* out, int64_t rows,
+                  int64_t features, cudaStream_t stream) {
   if (rows == 0 || features == 0) return;
   for_element(element, [&]<class T>() {
     const auto with = [&](auto kernel, int vector) {
       const Shape shape = shape_of(rows, features, vector);
-      launch("swiglu_backward", kernel, shape.grid, shape.block, stream, static_cast<const T*>(grad),
+      launch("glu_backward", kernel, shape.grid, shape.block, stream, static_cast<const T*>(grad),
              static_cast<const T*>(gate_up), static_cast<T*>(out), rows, features);
     };
     const bool vectors = features % kVector<T> == 0 && aligned(grad, gate_up, out);
-    vectors ? with(backward<T, kVector<T>>, kVector<T>) : with(backward<T, 1>, 1);
+    const auto with_gate = [&]<Gate kGate>() {
+      vectors ? with(backward<kGate, T, kVector<T>>, kVector<T>) : with(backward<kGate, T, 1>, 1);
+    };
+    gate == Gate::Silu ? with_gate.template operator()<Gate::Silu>() : with_gate.template operator()<Gate::GeluTanh>();
   });
 }
 

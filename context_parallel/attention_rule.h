@@ -1,0 +1,21 @@
+#pragma once
+
+#include <cstdint>
+
+namespace meshtrain {
+
+/// The pairs of queries and keys of a block that count.
+enum class Pairs {
+  All,
+  Causal,      ///< query t of n sees keys 0 to t of n: the lower triangle
+  AntiCausal,  ///< query t of n sees keys t to n - 1: the upper triangle, reversed in both directions a causal block
+};
+
+/// How the scores of queries with keys are computed, and which keys a query sees besides the causal rule.
+struct AttentionRule {
+  double scale;        ///< of the products of queries and keys
+  int64_t window = 0;  ///< query i sees keys in (i - window, i]; 0: all keys before
+  double softcap = 0;  ///< scores become softcap * tanh(score / softcap); 0: they stay
+};
+
+}  // namespace meshtrain

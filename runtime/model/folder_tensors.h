@@ -1,0 +1,31 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "mesh/box.h"
+#include "runtime/model/shape.h"
+#include "runtime/safetensors/tensor_entry.h"
+
+namespace meshtrain {
+
+/// The tensor of a Hugging Face folder that has the values of a parameter: all of its rows, or some of them, as some
+/// families store q, k and v in one tensor, and gate and up in one.
+struct FolderTensor {
+  std::string name;
+  std::vector<int64_t> shape;
+  int64_t first_row = 0;  ///< of the parameter in it
+
+  /// Returns the box of the folder tensor that has the values of `box` of the parameter.
+  Box within(Box box) const;
+};
+
+/// Returns where a folder of this shape's family has the parameter `name` of `shape`.
+FolderTensor folder_tensor(const ModelShape& model, const std::string& name, const std::vector<int64_t>& shape);
+
+/// Returns the tensors of a folder for these parameters, in their order. Parts of a folder tensor must follow each
+/// other.
+std::vector<TensorEntry> folder_tensors(const ModelShape& model, const std::vector<TensorEntry>& parameters);
+
+}  // namespace meshtrain

@@ -1,0 +1,77 @@
+#include "runtime/model/glu.h"
+
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/library.h>
+
+#include "mesh/operator.h"
+
+namespace meshtrain {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+bool is_gelu(int64_t activation) {
+  return activation == static_cast<int64_t>(Activation::GeluTanh);
+}
+
+at::Tensor activated(const at::Tensor& gate, int64_t activation) {
+  return is_gelu(activation) ? at::gelu(gate, "tanh") : at::silu(gate);
+}
+
+at::Tensor glu_forward(const at::Tensor& gate_up, int64_t activation) {
+  const int64_t features = gate_up.size(1) / 2;
+  return activated(gate_up.narrow(1, 0, features), activation).mul_(gate_up.narrow(1, features, features));
+}
+
+at::Tensor glu_backward(const at::Tensor& grad, const at::Tensor& gate_up, int64_t activation) {
+  const int64_t features = gate_up.size(1) / 2;
+  const at::Tensor gate = gate_up.narrow(1, 0, features), up = gate_up.narrow(1, features, features);
+  at::Tensor grad_gate_up = at::empty_like(gate_up);
+  at::Tensor grad_gate = grad_gate_up.narrow(1, 0, features), grad_up = grad_gate_up.narrow(1, features, features);
+  at::mul_out(grad_up, grad, activated(gate, activation));
+  if (is_gelu(activation)) {
+    grad_gate.copy_(at::gelu_backward(grad * up, gate, "tanh"));
+  } else {
+    at::silu_backward_out(grad_gate, grad * up, gate);
+  }
+  return grad_gate_up;
+}
+
+at::Tensor product_of(const at::Tensor& gate_up, int64_t activation) {
+  static const Operator<decltype(glu_forward)> forward("meshtrain::glu");
+  return forward(gate_up, activation);
+}
+
+struct GluFunction : torch::autograd::Function<GluFunction> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& gate_up, int64_t activation) {
+    ctx->save_for_backward({gate_up});
+    ctx->saved_data["activation"] = activation;
+    return product_of(gate_up, activation);
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    static const Operator<decltype(glu_backward)> backward("meshtrain::glu_backward");
+    return {backward(grads[0], ctx->get_saved_variables()[0], ctx->saved_data["activation"].toInt()), at::Tensor()};
+  }
+};
+
+}  // namespace
+
+at::Tensor glu(const at::Tensor& gate_up, Activation activation) {
+  return GluFunction::apply(gate_up, static_cast<int64_t>(activation));
+}
+
+LayerInput recomputed_glu(const at::Tensor& gate_up, Activation activation) {
+  return {glu(gate_up, activation), {gate_up}, [activation](const std::vector<at::Tensor>& kept) {
+            const at::NoGradGuard no_grad;
+            return product_of(kept[0], static_cast<int64_t>(activation));
+          }};
+}
+
+TORCH_LIBRARY_FRAGMENT(meshtrain, library) {
+  define(library, "glu(Tensor gate_up, int activation) -> Tensor", glu_forward);
+  define(library, "glu_backward(Tensor grad, Tensor gate_up, int activation) -> Tensor", glu_backward);
+}
+
+}  // namespace meshtrain
