@@ -133,11 +133,15 @@ void read_sizes(ConfigReader& config, ModelShape& shape) {
   }
 }
 
-// A negative id counts from the end, as in torch.nn.Embedding. An id beyond the vocabulary cannot occur.
+// Null is none, and an absent key the family's. A negative id counts from the end, as in torch.nn.Embedding. An id
+// beyond the vocabulary cannot occur.
 void read_padding(ConfigReader& config, ModelShape& shape) {
-  if (!config.has("pad_token_id")) return;
-  const int64_t id = config.integer("pad_token_id", -shape.vocab_size);
-  if (id < shape.vocab_size) shape.pad_token_id = id < 0 ? id + shape.vocab_size : id;
+  int64_t id = config.mentions("pad_token_id") ? -1 : family_of(shape).pad_token_id;
+  if (config.has("pad_token_id")) {
+    id = config.integer("pad_token_id", -shape.vocab_size);
+    if (id < 0) id += shape.vocab_size;
+  }
+  if (id >= 0 && id < shape.vocab_size) shape.pad_token_id = id;
 }
 
 }  // namespace
@@ -192,7 +196,10 @@ std::string write_config_json(const ModelShape& shape, const std::string& dtype,
   for (const auto& [key, value] : further.items()) {
     if (key != "dtype" && key != "rope_parameters" && !config.contains(key)) config[key] = value;
   }
-  if (shape.pad_token_id && !config.contains("pad_token_id")) config["pad_token_id"] = *shape.pad_token_id;
+  if (!config.contains("pad_token_id")) {
+    if (shape.pad_token_id) config["pad_token_id"] = *shape.pad_token_id;
+    if (!shape.pad_token_id && family.pad_token_id >= 0) config["pad_token_id"] = nullptr;
+  }
   return config.dump(2) + "\n";
 }
 
