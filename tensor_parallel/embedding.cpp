@@ -16,8 +16,12 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 struct Table : torch::CustomClassHolder {
-  Table(at::Tensor rows, int64_t first_id, int64_t num_ids, TensorParallel parallel)
-      : weight(std::move(rows)), first(first_id), count(num_ids), tp(std::move(parallel)) {
+  Table(const Parameter& rows, std::optional<int64_t> frozen_row, TensorParallel parallel)
+      : weight(rows.tensor),
+        first(rows.box.start[0]),
+        count(rows.box.size[0]),
+        frozen(frozen_row),
+        tp(std::move(parallel)) {
     tp.group = tp.group.with_purpose("tp.embedding");
   }
 
@@ -26,9 +30,19 @@ struct Table : torch::CustomClassHolder {
     return tp.group.size() == 1 ? ShardIds{ids, {}} : shard_ids(ids, first, count);
   }
 
+  /// Returns those that give a gradient: tokens of the frozen row count as absent.
+  ShardIds find_trained(const at::Tensor& ids) const {
+    ShardIds here = find(ids);
+    if (!frozen) return here;
+    const at::Tensor without = ids.eq(*frozen);
+    here.absent = here.absent.defined() ? here.absent.bitwise_or(without) : without;
+    return here;
+  }
+
   at::Tensor weight;
   int64_t first;
   int64_t count;
+  std::optional<int64_t> frozen;
   TensorParallel tp;
 };
 
@@ -54,7 +68,7 @@ struct Lookup : torch::autograd::Function<Lookup> {
     const auto table = c10::static_intrusive_pointer_cast<Table>(ctx->saved_data["table"].toCapsule());
     Pending dy{grads[0], {}};
     if (table->tp.splits_rows()) dy = start_gather_rows(dy.tensor, table->tp.group);
-    const ShardIds here = table->find(ctx->get_saved_variables()[0]);
+    const ShardIds here = table->find_trained(ctx->get_saved_variables()[0]);
 
     const at::Tensor in_place = gradient_in_place(table->weight);
     const at::Tensor gradient = in_place.defined() ? in_place : at::zeros_like(table->weight);
@@ -74,8 +88,7 @@ VocabParallelEmbedding::VocabParallelEmbedding(const TensorParallel& tp, const s
 }
 
 at::Tensor VocabParallelEmbedding::forward(const at::Tensor& ids) const {
-  return Lookup::apply(ids, weight_.tensor,
-                       c10::make_intrusive<Table>(weight_.tensor, weight_.box.start[0], weight_.box.size[0], tp_));
+  return Lookup::apply(ids, weight_.tensor, c10::make_intrusive<Table>(weight_, frozen_row_, tp_));
 }
 
 }  // namespace meshtrain

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,9 @@ class VocabParallelEmbedding {
   /// gradient buffer, add_embedding_gradient() adds the gradient there, with the same bits in every run.
   at::Tensor forward(const at::Tensor& ids) const;
 
+  /// Lets lookups of `id` give the weight no gradient, as padding_idx of torch.nn.Embedding. Call before forward().
+  void freeze_row(int64_t id) { frozen_row_ = id; }
+
   Parameter& weight() { return weight_; }
   const Parameter& weight() const { return weight_; }
   std::vector<Parameter*> parameters() { return {&weight_}; }
@@ -27,6 +31,7 @@ class VocabParallelEmbedding {
  private:
   TensorParallel tp_;
   Parameter weight_;
+  std::optional<int64_t> frozen_row_;
 };
 
 }  // namespace meshtrain

@@ -25,9 +25,10 @@ constexpr std::string_view kMixture = "data.mixture";
 /// The keys of a single file, which mean nothing beside a mixture.
 constexpr std::array<std::string_view, 3> kOfOneFile = {"data.tokens", "data.source", "data.loss_mask"};
 constexpr std::string_view kMesh = "parallel.mesh.";
-/// The exceptions: paths of files, and keys that matter only at the start.
-constexpr std::array<std::string_view, 5> kFree = {"model.hf", "model.init", "data.tokens", "data.source",
-                                                   "data.loss_mask"};
+/// The exceptions: paths of files, keys that matter only at the start, and how the padding token is trained.
+constexpr std::array<std::string_view, 7> kFree = {
+    "model.hf",    "model.init",  "model.pad_token_id", "model.freeze_padding_row",
+    "data.tokens", "data.source", "data.loss_mask"};
 
 std::string value_text(const YamlValue& value) {
   if (value.kind == YamlValue::Kind::Null) return "none";

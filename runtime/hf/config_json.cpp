@@ -133,6 +133,17 @@ void read_sizes(ConfigReader& config, ModelShape& shape) {
   }
 }
 
+// Null is none, and an absent key the family's. A negative id counts from the end, as in torch.nn.Embedding. An id
+// beyond the vocabulary cannot occur.
+void read_padding(ConfigReader& config, ModelShape& shape) {
+  int64_t id = config.mentions("pad_token_id") ? -1 : family_of(shape).pad_token_id;
+  if (config.has("pad_token_id")) {
+    id = config.integer("pad_token_id", -shape.vocab_size);
+    if (id < 0) id += shape.vocab_size;
+  }
+  if (id >= 0 && id < shape.vocab_size) shape.pad_token_id = id;
+}
+
 }  // namespace
 
 ModelShape read_config_json(const std::filesystem::path& file) {
@@ -151,6 +162,7 @@ ModelShape read_config_json(const std::filesystem::path& file) {
   shape.tie_word_embeddings = config.boolean_or("tie_word_embeddings", family.tie_word_embeddings);
   read_layers(config, shape);
   read_rope(config, shape);
+  read_padding(config, shape);
   check_activation(config, family);
   check_auto_map(config, family);
   check_fixed_values(config);
@@ -183,6 +195,10 @@ std::string write_config_json(const ModelShape& shape, const std::string& dtype,
   const nlohmann::ordered_json further = nlohmann::ordered_json::parse(others);
   for (const auto& [key, value] : further.items()) {
     if (key != "dtype" && key != "rope_parameters" && !config.contains(key)) config[key] = value;
+  }
+  if (!config.contains("pad_token_id")) {
+    if (shape.pad_token_id) config["pad_token_id"] = *shape.pad_token_id;
+    if (!shape.pad_token_id && family.pad_token_id >= 0) config["pad_token_id"] = nullptr;
   }
   return config.dump(2) + "\n";
 }

@@ -16,8 +16,8 @@ namespace meshtrain {
 /// does not use are ignored, as in transformers. Where its versions disagree the newest decides: yarn's factor is the
 /// one that is written, not max_position_embeddings / original_max_position_embeddings.
 ///
-/// pad_token_id is not special here: transformers keeps the gradient of that row of the embedding at zero, which
-/// differs where a training sequence holds the padding token as an input.
+/// pad_token_id is negative there when it counts from the end of the vocabulary; beyond the vocabulary it is none.
+/// transformers keeps that row's gradient at zero in the embedding, which model.freeze_padding_row asks for.
 ModelShape read_config_json(const std::filesystem::path& file);
 
 /// Returns the config.json of `shape`, for transformers 4 and 5. `dtype`: that of the weights beside it, as torch names

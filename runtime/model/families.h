@@ -49,6 +49,7 @@ struct Family {
   int64_t sliding_window = 0;
   int64_t sliding_pattern = 0;  ///< layer_types: every such layer is full, the others slide; 0: all slide
   bool tie_word_embeddings = false;
+  int64_t pad_token_id = -1;  ///< -1: none
 };
 
 /// Returns all families. To add one, add a row, and the layer that differs.

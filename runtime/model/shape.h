@@ -49,16 +49,17 @@ struct ModelShape {
   double rms_norm_eps = 1e-6;
   double initializer_range = 0.02;
   bool tie_word_embeddings = false;
-  bool qkv_bias = false;               ///< Qwen2; Llama with attention_bias
-  bool output_bias = false;            ///< Llama with attention_bias: o_proj
-  bool mlp_bias = false;               ///< Llama with mlp_bias: gate, up, down
-  double embedding_multiplier = 1;     ///< Granite
-  double attention_multiplier = 0;     ///< Granite: of scores; 0: 1 / sqrt(query_pre_attn_scalar)
-  double residual_multiplier = 1;      ///< Granite: of what a sublayer adds to the residual stream
-  double logits_scaling = 1;           ///< Granite: divides the logits
-  int64_t query_pre_attn_scalar = 0;   ///< Gemma; 0: head_dim
-  double attn_logit_softcapping = 0;   ///< Gemma 2: scores become c tanh(score / c); 0: they stay
-  double final_logit_softcapping = 0;  ///< Gemma 2: the same of logits
+  std::optional<int64_t> pad_token_id;  ///< fills sequences up; does not change the model (model.freeze_padding_row)
+  bool qkv_bias = false;                ///< Qwen2; Llama with attention_bias
+  bool output_bias = false;             ///< Llama with attention_bias: o_proj
+  bool mlp_bias = false;                ///< Llama with mlp_bias: gate, up, down
+  double embedding_multiplier = 1;      ///< Granite
+  double attention_multiplier = 0;      ///< Granite: of scores; 0: 1 / sqrt(query_pre_attn_scalar)
+  double residual_multiplier = 1;       ///< Granite: of what a sublayer adds to the residual stream
+  double logits_scaling = 1;            ///< Granite: divides the logits
+  int64_t query_pre_attn_scalar = 0;    ///< Gemma; 0: head_dim
+  double attn_logit_softcapping = 0;    ///< Gemma 2: scores become c tanh(score / c); 0: they stay
+  double final_logit_softcapping = 0;   ///< Gemma 2: the same of logits
 };
 
 /// Returns the positions that `layer` sees, its own included; 0: all before it.

@@ -44,6 +44,9 @@ class Transformer {
   Transformer(const Transformer&) = delete;
   Transformer& operator=(const Transformer&) = delete;
 
+  /// Lets lookups of token `id` give the embedding no gradient; that of a tied head stays.
+  void freeze_embedding_row(int64_t id) { embedding_.freeze_row(id); }
+
   /// Returns the embedding, the blocks, and the head with the norm before it, in the order of the forward.
   std::vector<Stage> stages();
   /// Returns the parameters of all stages, in their order; a head with a borrowed weight comes second, as in exported

@@ -98,6 +98,7 @@ void fields(Archive& archive, ModelShape& shape) {
   archive.field("rms_norm_eps", shape.rms_norm_eps, {.above = 0});
   archive.field("initializer_range", shape.initializer_range, {.above = 0});
   archive.field("tie_word_embeddings", shape.tie_word_embeddings);
+  archive.field("pad_token_id", shape.pad_token_id, {.least = 0, .most = kMaxSize});
   bool attention_bias = shape.output_bias;  // the q, k, v biases of Qwen2 come with the family
   archive.field("attention_bias", attention_bias);
   archive.field("mlp_bias", shape.mlp_bias);
@@ -120,6 +121,7 @@ void fields(Archive& archive, ModelRecipe& model) {
   archive.field("hf", model.hf);
   archive.when_reading([&](Reader&) { model.init = model.hf.empty() ? "random" : "pretrained"; });
   archive.field("init", model.init, {.choices = {"pretrained", "random"}});
+  archive.field("freeze_padding_row", model.freeze_padding_row);
   archive.when_reading([&](Reader& reader) { begin_shape(reader, model); });
   fields(archive, model.shape);
   archive.when_reading([&](Reader& reader) { finish_model(reader, model); });

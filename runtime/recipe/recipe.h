@@ -19,6 +19,7 @@ struct ModelRecipe {
   std::filesystem::path hf;     ///< Hugging Face folder; empty when the shape is spelled out
   std::string init = "random";  ///< pretrained (the folder's safetensors) or random
   ModelShape shape;
+  bool freeze_padding_row = false;  ///< lookups of shape.pad_token_id give the embedding no gradient
 };
 
 struct ContextRecipe {

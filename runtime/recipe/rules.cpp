@@ -20,6 +20,7 @@ bool has_weights(const std::filesystem::path& folder) {
 
 void derive_sizes(Reader& reader, ModelShape& shape) {
   if (shape.num_key_value_heads == 0) shape.num_key_value_heads = shape.num_attention_heads;
+  if (shape.head_dim == 0) shape.head_dim = family_of(shape).head_dim;
   if (shape.head_dim > 0) return;
   if (shape.hidden_size % shape.num_attention_heads != 0) {
     reader.fail("hidden_size", std::to_string(shape.hidden_size) + " is not a multiple of num_attention_heads " +
@@ -36,6 +37,10 @@ void check_shape(const Reader& reader, const ModelShape& shape) {
   }
   if (shape.head_dim % 2 != 0) {
     reader.fail("head_dim", std::to_string(shape.head_dim) + " is odd: rotary positions turn pairs");
+  }
+  if (shape.pad_token_id.value_or(0) >= shape.vocab_size) {
+    reader.fail("pad_token_id",
+                std::to_string(*shape.pad_token_id) + " is no token of vocab_size " + std::to_string(shape.vocab_size));
   }
   const Family& family = family_of(shape);
   if (shape.rope_scaling && (shape.rope_scaling->type == "longrope") != family.chooses_rotary_part) {
@@ -106,6 +111,12 @@ void finish_model(Reader& reader, ModelRecipe& model) {
   check_shape(reader, shape);
   const Family& family = family_of(shape);
   shape.qkv_bias = shape.output_bias || family.qkv_bias;
+  if (model.freeze_padding_row && !shape.pad_token_id) {
+    reader.fail("freeze_padding_row", model.hf.empty()
+                                          ? "true needs model.pad_token_id, the token whose row it is"
+                                          : "true needs a token whose row it is: config.json in " + model.hf.string() +
+                                                " has no pad_token_id within the vocabulary");
+  }
   if (model.init != "pretrained") return;
   if (model.hf.empty()) reader.fail("init", "pretrained needs model.hf, the folder with the weights");
   if (reader.opens_files() && !has_weights(model.hf)) {

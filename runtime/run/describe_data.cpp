@@ -33,6 +33,14 @@ std::vector<std::string> describe_data(const Recipe& recipe, const Mixture& data
                                 with_separators(counts[i]), with_separators(counts[i] * length),
                                 samples / static_cast<double>(source.num_samples()), share));
   }
+  const int64_t positions = recipe.model.shape.max_position_embeddings;
+  if (positions > 0 && length > positions) {
+    lines.push_back(
+        fmt::format("warning: train.sequence_length {} is beyond the model's max_position_embeddings {}: the model was "
+                    "not made for "
+                    "later positions",
+                    length, positions));
+  }
   if (evaluation == nullptr) return lines;
   const int64_t every = recipe.evaluate.every;
   lines.push_back(fmt::format("held out: {}: {} samples, {} tokens, after {}", recipe.evaluate.tokens.string(),

@@ -5,6 +5,7 @@
 #include "mesh/agree.h"
 #include "mesh/error.h"
 #include "runtime/optimizer/schedule.h"
+#include "runtime/telemetry/console.h"
 #include "runtime/watch/phase.h"
 
 namespace meshtrain {
@@ -55,9 +56,10 @@ bool TrainingLoop::make_step() {
   const int64_t step = state_.step + 1;
   step_ = step;
   const StepBatch batch = run_.batches.next();
-  const int64_t num_counted = trainer.count_tokens(batch);
+  const Trainer::TokenCounts tokens = trainer.count(batch);
+  if (tokens.padding > 0) mention_padding(tokens.padding);
   const StepRequest asked = request();
-  const StepOutcome outcome = locate([&] { return trainer.step(batch, num_counted, asked); });
+  const StepOutcome outcome = locate([&] { return trainer.step(batch, tokens.counted, asked); });
   state_.step = step;
   state_.num_samples += train.global_batch;
   const StepResult result = locate([&] {
@@ -73,6 +75,14 @@ bool TrainingLoop::make_step() {
   const int64_t every = run_.recipe.checkpoint.every;
   if (stops || is_due(step, every) || (every > 0 && step == train.steps)) save();
   return stops;
+}
+
+void TrainingLoop::mention_padding(int64_t count) {
+  if (std::exchange(padding_mentioned_, true)) return;
+  say("step " + std::to_string(step_) + " has the padding token, pad_token_id " +
+      std::to_string(*run_.recipe.model.shape.pad_token_id) + ", " + counted(count, "time") +
+      " in its inputs: its row of the embedding is trained; transformers gives it no gradient there, as "
+      "model.freeze_padding_row: true does");
 }
 
 StepRequest TrainingLoop::request() const {

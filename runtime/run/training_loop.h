@@ -52,6 +52,8 @@ class TrainingLoop {
 
   /// Makes the step after state_. Returns true when a rank has requested a stop and steps are left.
   bool make_step();
+  /// Says once that inputs have the model's padding token, whose row is trained.
+  void mention_padding(int64_t count);
   StepRequest request() const;
   void record(const StepOutcome& outcome, const StepResult& result, const StepRequest& request, bool stops);
   /// Begins a checkpoint of state_.
@@ -67,6 +69,7 @@ class TrainingLoop {
   SkippedSteps skipped_;
   std::atomic<int64_t> step_;  // number of the current step
   Clock::time_point step_start_;
+  bool padding_mentioned_ = false;
 };
 
 }  // namespace meshtrain

@@ -25,10 +25,13 @@ StepBatch read_batch(const Samples& samples, const Recipe& recipe, const DeviceM
   const TrainRecipe& train = recipe.train;
   const int64_t per_rank = train.global_batch / mesh.size(kDataAxis);
   first += mesh.coordinate(kDataAxis) * per_rank;
+  const std::optional<int64_t> padding = recipe.model.shape.pad_token_id;
   StepBatch batch;
   for (int64_t begin = first; begin < first + per_rank; begin += train.micro_batch) {
     batch.micro_batches.push_back(read_micro_batch(samples, train, layout, begin, first + per_rank));
-    batch.num_counted += count_labels(batch.micro_batches.back());
+    const MicroBatch& last = batch.micro_batches.back();
+    batch.num_counted += count_labels(last);
+    if (padding) batch.num_padding += last.ids.eq(*padding).sum().item<int64_t>();
   }
   return batch;
 }

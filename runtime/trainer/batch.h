@@ -24,6 +24,7 @@ int64_t count_labels(const MicroBatch& micro_batch);
 struct StepBatch {
   std::vector<MicroBatch> micro_batches;
   int64_t num_counted = 0;  ///< number of labels that count on this rank; sum it over dp x cp
+  int64_t num_padding = 0;  ///< number of inputs that are the model's pad_token_id; sum it likewise
 };
 
 /// Reads this rank's part of a step over the samples `first` .. `first` + B - 1. Data-parallel rank d reads the d-th

@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,8 +22,9 @@ struct ModelPlan {
   bool sequence_parallel = false;  ///< cuts the residual stream over tp
   ContextAlgorithm context_algorithm = ContextAlgorithm::Ring;
   Recomputation recomputation = {};
-  std::vector<std::string> freeze = {};  ///< globs for the names of parameters that are not trained
-  int64_t unit_layers = 1;               ///< number of blocks in an FSDP unit
+  std::vector<std::string> freeze = {};    ///< globs for the names of parameters that are not trained
+  std::optional<int64_t> frozen_row = {};  ///< the token whose lookups give the embedding no gradient
+  int64_t unit_layers = 1;                 ///< number of blocks in an FSDP unit
   FsdpOptions fsdp = {};
 };
 

@@ -51,6 +51,7 @@ Trainer::Trainer(const Recipe& recipe, const RunPlan& plan, const DeviceMesh& me
     throw InputError("train.freeze: every parameter is frozen: leave one of its patterns out");
   }
 
+  trains_padding_ = recipe.model.shape.pad_token_id && !recipe.model.freeze_padding_row;
   owned_ = owned_ranges(fsdp().units(), replicas_);
   OptimizerOptions options_of_optimizer{replicas_, shard_memory_, {}};
   if (plan.precision.stochastic_rounding) {
@@ -60,11 +61,13 @@ Trainer::Trainer(const Recipe& recipe, const RunPlan& plan, const DeviceMesh& me
   if (plan.precision.loss_scale) loss_scale_ = LossScale(*plan.precision.loss_scale);
 }
 
-int64_t Trainer::count_tokens(const StepBatch& batch) const {
-  at::Tensor count = at::full({1}, batch.num_counted, at::kLong);
-  replicas_.tokens().with_purpose("count").all_reduce(count).wait();
-  const int64_t total = count.item<int64_t>();
-  if (total == 0) {
+Trainer::TokenCounts Trainer::count(const StepBatch& batch) const {
+  std::vector<int64_t> numbers = {batch.num_counted};
+  if (trains_padding_) numbers.push_back(batch.num_padding);
+  at::Tensor sums = at::tensor(numbers, at::kLong);
+  replicas_.tokens().with_purpose("count").all_reduce(sums).wait();
+  const TokenCounts total = {sums[0].item<int64_t>(), trains_padding_ ? sums[1].item<int64_t>() : 0};
+  if (total.counted == 0) {
     throw AgreedError(
         "no label of this step counts: data.ignore_id, data.loss_mask or data.boundary_labels ignores every one");
   }

@@ -65,8 +65,13 @@ class Trainer {
   /// nothing; call between steps. Throws AgreedError when no label counts.
   HeldOutLoss evaluate(int64_t count, const std::function<MicroBatch()>& next);
 
-  /// Returns the batch's counted tokens, summed over dp x cp. Throws when no token counts.
-  int64_t count_tokens(const StepBatch& batch) const;
+  struct TokenCounts {
+    int64_t counted = 0;
+    int64_t padding = 0;  ///< inputs that are a pad_token_id whose row is trained
+  };
+  /// Returns the batch's tokens, summed over dp x cp. Throws when no token counts.
+  TokenCounts count(const StepBatch& batch) const;
+  int64_t count_tokens(const StepBatch& batch) const { return count(batch).counted; }
 
   /// Returns the first parameter with a gradient that is not finite, in the order of the units, on any rank:
   /// "model.layers.3.mlp.up_proj.weight"; empty when all are finite. Call after a step that was not finite.
@@ -115,6 +120,7 @@ class Trainer {
   const DeviceMesh& mesh_;
   RunPlan plan_;
   TrainRecipe train_;
+  bool trains_padding_ = false;  // the model has a padding token, whose row is trained like others
   at::Device device_;
   Sequences sequences_;
   ReplicaMap replicas_;

@@ -168,6 +168,7 @@ Recipe shrink(const Recipe& recipe, const MeshLayout& layout) {
   to.initializer_range *= std::sqrt(static_cast<double>(from.hidden_size) / static_cast<double>(to.hidden_size));
 
   to.vocab_size = shrunk_vocabulary(from.vocab_size, tp);
+  if (to.pad_token_id) *to.pad_token_id %= to.vocab_size;
   if (small.data.ignore_id) *small.data.ignore_id %= to.vocab_size;
   if (small.data.documents) *small.data.documents %= to.vocab_size;
   if (to.num_hidden_layers < from.num_hidden_layers) Treatment(recipe, to).carry_over(small);

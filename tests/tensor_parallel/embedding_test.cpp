@@ -58,6 +58,30 @@ TEST_P(EmbeddingTest, IsThePlainTable) {
   EXPECT_LT(relative_error(embedding.weight().tensor.grad(), own_box(embedding.weight(), whole.grad())), tolerance);
 }
 
+// As padding_idx of torch.nn.Embedding: looked up like any other row, without a gradient.
+TEST_P(EmbeddingTest, AFrozenRowHasNoGradient) {
+  const auto& [vocab_size, sequence_parallel, storage, dtype] = GetParam();
+  const double tolerance = dtype == at::kDouble ? 1e-12 : 1e-5;
+  const TensorParallel tp = tensor_parallel(sequence_parallel);
+  for (const int64_t frozen : {int64_t{0}, vocab_size - 1}) {
+    VocabParallelEmbedding embedding = make_embedding(tp, vocab_size, dtype);
+    embedding.freeze_row(frozen);
+    const auto values = whole_values(embedding.parameters());
+    materialize(embedding.parameters(), values, storage);
+    const at::Tensor& whole = values.at("embed.weight");
+    const at::Tensor ids = make_ids(kNumIds, vocab_size, 3);
+    ids[4] = ids[9] = frozen;
+    const at::Tensor dy = random_tensor({kNumIds, kEmbeddingSize}, 4);
+    const at::Tensor expected = at::embedding(whole, ids, /*padding_idx=*/frozen);
+    expected.backward(dy);
+    const at::Tensor y = embedding.forward(ids);
+    EXPECT_TRUE(at::equal(y, own_rows(expected, tp).to(dtype)));
+    y.backward(own_rows(dy, tp).to(dtype));
+    EXPECT_FALSE(whole.grad()[frozen].any().item<bool>());
+    EXPECT_LT(relative_error(embedding.weight().tensor.grad(), own_box(embedding.weight(), whole.grad())), tolerance);
+  }
+}
+
 TEST(Embedding, DeclaresAPaddedParameter) {
   const DeviceMesh mesh = imagined_mesh(3, 4);
   VocabParallelEmbedding embedding = make_embedding({mesh.group("tp"), false}, 5, at::kFloat);

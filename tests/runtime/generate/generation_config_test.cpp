@@ -165,6 +165,21 @@ TEST(StopStrings, EndATextWhereTheyAreComplete) {
   EXPECT_GE(ending_token(gpt2, "The", " largest states are\nAlaska\nTexas", {"Alas"}), 1) << "within a token";
 }
 
+TEST(StopStrings, EndATextWhereTransformersEndsIt) {
+  const fs::path fixtures = fs::path(source_folder()) / "tests";
+  const json cases = json::parse(content(fixtures / "fixtures/generation/stop_strings.json"));
+  ASSERT_EQ(cases.size(), 40u);
+  for (const json& each : cases) {
+    const auto tokenizer = load_tokenizer(fixtures / "tokenizer/fixtures" / each.at("tokenizer").get<std::string>());
+    StopStrings search(*tokenizer, each.at("strings"), each.at("prompt"));
+    json end;
+    for (size_t i = 0; end.is_null() && i < each.at("tokens").size(); ++i) {
+      if (search.add(each.at("tokens")[i])) end = i + 1;
+    }
+    EXPECT_EQ(end, each.at("end")) << each.at("tokenizer") << each.at("strings");
+  }
+}
+
 TEST(StopStrings, SpecialTokensHaveTheirText) {
   const auto llama3 = load_tokenizer(source_folder() + "/tests/tokenizer/fixtures/llama3");
   const SpecialToken special = llama3->special_tokens().front();

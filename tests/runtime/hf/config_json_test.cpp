@@ -240,6 +240,26 @@ TEST_F(ConfigJson, LeftOutValuesAreTransformersDefaults) {
   EXPECT_TRUE(has(refusal(kQwen2, {{"num_key_value_heads", nullptr}}), "num_key_value_heads is missing"));
 }
 
+TEST_F(ConfigJson, ThePaddingTokenIsOneOfTheVocabulary) {
+  EXPECT_EQ(read(kSmolLm2).pad_token_id, 2);
+  EXPECT_EQ(read(kSmolLm2, {{"pad_token_id", nullptr}}).pad_token_id, std::nullopt);
+  EXPECT_EQ(read(kSmolLm2, {{"pad_token_id", -1}}).pad_token_id, 49151) << "as in torch.nn.Embedding";
+  EXPECT_EQ(read(kSmolLm2, {{"pad_token_id", 49152}}).pad_token_id, std::nullopt);
+  EXPECT_TRUE(has(refusal(kSmolLm2, {{"pad_token_id", "x"}}), "pad_token_id is \"x\""));
+  const json gemma = {{"model_type", "gemma2"}, {"hidden_activation", "gelu_pytorch_tanh"}, {"hidden_act", nullptr}};
+  json absent = json::parse(kSmolLm2);
+  absent.merge_patch(gemma);
+  absent.erase("pad_token_id");
+  EXPECT_EQ(read(absent.dump()).pad_token_id, 0) << "the family's";
+  absent["pad_token_id"] = nullptr;
+  const ModelShape without = read(absent.dump());
+  EXPECT_EQ(without.pad_token_id, std::nullopt);
+  EXPECT_TRUE(json::parse(write_config_json(without, "float32")).at("pad_token_id").is_null());
+  const ModelShape shape = read(kSmolLm2);
+  EXPECT_EQ(json::parse(write_config_json(shape, "float32")).at("pad_token_id"), 2);
+  EXPECT_EQ(json::parse(write_config_json(shape, "float32", R"({"pad_token_id": -49150})")).at("pad_token_id"), -49150);
+}
+
 TEST_F(ConfigJson, BiasesFollowTheirKeys) {
   const ModelShape shape = read(kSmolLm2, {{"attention_bias", true}, {"mlp_bias", true}});
   EXPECT_TRUE(shape.qkv_bias && shape.output_bias && shape.mlp_bias);

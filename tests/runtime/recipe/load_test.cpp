@@ -5,9 +5,11 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "mesh/error.h"
 #include "mesh/layout.h"
 #include "tests/runtime/recipe/recipe_folder.h"
 #include "tests/support/files.h"
+#include "tests/support/messages.h"
 
 namespace meshtrain::testing {
 namespace {
@@ -264,6 +266,8 @@ TEST(LoadRecipe, FamilyBringsItsBiasesAndNorms) {
   EXPECT_TRUE(qwen2.qkv_bias);
   EXPECT_FALSE(qwen2.output_bias);
   const ModelShape qwen3 = load_recipe(file, {"model.family=qwen3"}, "").model.shape;
+  EXPECT_EQ(qwen3.head_dim, 128) << "as without the key in config.json";
+  EXPECT_EQ(load_recipe(file, {"model.family=qwen3", "model.head_dim=8"}, "").model.shape.head_dim, 8);
   EXPECT_FALSE(qwen3.qkv_bias || qwen3.output_bias);
 }
 
@@ -306,6 +310,26 @@ TEST(LoadRecipe, ReadsWhatFamiliesChoose) {
             "model.rope_scaling={rope_type: longrope, original_max_position_embeddings: 64, "
             "short_factor: [1, 1.5, 2, 2.5], long_factor: [1, 2, 3, 4]}"});
   EXPECT_EQ(phi3.rope_scaling->long_factor, (std::vector<double>{1, 2, 3, 4}));
+}
+
+TEST(LoadRecipe, ThePaddingTokenIsThatOfTheFolder) {
+  const RecipeFolder folder;
+  const auto write_config = [&](const std::string& padding) {
+    folder.write("m/config.json", R"({"model_type": "llama", "hidden_size": 64, "intermediate_size": 96,
+                 "num_hidden_layers": 3, "num_attention_heads": 4, "vocab_size": 256)" +
+                                      padding + "}");
+  };
+  write_config(R"(, "pad_token_id": 7)");
+  const fs::path file = folder.write("recipe.yaml", kSmallRecipe);
+  const std::vector<std::string> changes = {"model=null", "model.hf=" + (file.parent_path() / "m").string(),
+                                            "model.init=random", "model.freeze_padding_row=true"};
+  const Recipe recipe = load_recipe(file, changes, "");
+  EXPECT_EQ(recipe.model.shape.pad_token_id, 7);
+  EXPECT_TRUE(recipe.model.freeze_padding_row);
+  EXPECT_EQ(parse_recipe(to_yaml(recipe)).model.shape.pad_token_id, 7);
+  write_config("");
+  EXPECT_TRUE(has(message<InputError>([&] { load_recipe(file, changes, ""); }),
+                  "true needs a token whose row it is: config.json in "));
 }
 
 TEST(LoadRecipe, ReadsTheShapeOfAHuggingFaceFolder) {

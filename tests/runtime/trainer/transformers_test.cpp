@@ -35,6 +35,7 @@ class Transformers : public ::testing::TestWithParam<std::tuple<const char*, con
     recipe.model.hf = folder_;
     recipe.model.init = "pretrained";
     recipe.model.shape = read_config_json(folder_ / "config.json");
+    recipe.model.freeze_padding_row = recipe.model.shape.pad_token_id.has_value();
     const at::Tensor inputs = reference("inputs");
     recipe.train.micro_batch = recipe.train.global_batch = inputs.size(0);
     recipe.train.sequence_length = inputs.size(1);
@@ -94,6 +95,23 @@ TEST_P(Transformers, WeightsAfterThreeSteps) {
   }
 }
 
+// Without model.freeze_padding_row the padding row is trained as any other.
+TEST_P(Transformers, ThePaddingRowIsFrozenOnRequest) {
+  Recipe recipe = this->recipe(/*clip_norm=*/0);
+  if (!recipe.model.freeze_padding_row || precision_ != "fp64") return;
+  const StepBatch batch = this->batch();
+  const auto row = [&] {
+    Trainer trainer(recipe, mesh_, at::kCPU);
+    trainer.step(batch, batch.num_counted, {1e-3});
+    return trainer.model().parameters().front()->tensor.grad()[*recipe.model.shape.pad_token_id].clone();
+  };
+  const at::Tensor frozen = row();
+  recipe.model.freeze_padding_row = false;
+  const at::Tensor trained = row();
+  EXPECT_GT((trained - frozen).abs().max().item<double>(), 1e-6);
+  EXPECT_EQ(frozen.any().item<bool>(), recipe.model.shape.tie_word_embeddings) << "a tied head is not affected";
+}
+
 // Gradients with a norm below the bound do not change: clipping never makes them longer.
 TEST_P(Transformers, ShortGradientsAreNotClipped) {
   if (precision_ != "fp64") return;
@@ -116,7 +134,8 @@ INSTANTIATE_TEST_SUITE_P(
     All, Transformers,
     ::testing::Combine(::testing::Values("llama", "llama_gqa_tied", "llama3_rope", "llama_linear", "llama_yarn",
                                          "llama_bias", "mistral", "qwen2", "qwen3", "smollm3", "granite", "phi3",
-                                         "olmo2", "mistral_window", "qwen2_window", "phi3_long", "gemma2", "gemma3"),
+                                         "olmo2", "mistral_window", "qwen2_window", "phi3_long", "gemma2", "gemma3",
+                                         "llama_padding", "qwen3_padding"),
                        ::testing::Values("fp64", "fp32")),
     [](const auto& test) { return std::string(std::get<0>(test.param)) + "_" + std::get<1>(test.param); });
 
