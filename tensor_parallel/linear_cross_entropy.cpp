@@ -64,9 +64,12 @@ int chunks_alive(const TensorParallel& tp) {
 class Chunk {
  public:
   /// Computes the logits of x [n, M], labels [n], and issues the all-reduce of their maxima.
-  Chunk(const at::Tensor& x, const at::Tensor& labels, const Head& head)
-      : logits_(product(x, head.rows())), softcap_(head.softcap) {
-    if (softcap_ > 0) logits_.div_(softcap_).tanh_().mul_(softcap_);
+  Chunk(const at::Tensor& x, const at::Tensor& labels, const Head& head) : logits_(product(x, head.rows())) {
+    if (head.softcap > 0) {
+      logits_.div_(head.softcap).tanh_();
+      slope_ = 1 - logits_.square();
+      logits_.mul_(head.softcap);
+    }
     labels_.ignored = labels.eq(head.ignored);
     ShardIds ids = shard_ids(labels, head.first, head.valid);
     labels_.column = ids.local;
@@ -97,9 +100,8 @@ class Chunk {
   /// the logits. Call once.
   const at::Tensor& gradient(const at::Tensor& upstream) {
     if (!any()) return logits_;
-    const at::Tensor slope = softcap_ > 0 ? 1 - (logits_ / softcap_).square_() : at::Tensor();  // of the cap
     row_gradients(logits_, statistics_[0], max_, statistics_[1], labels_, upstream);
-    if (slope.defined()) logits_.mul_(slope);
+    if (slope_.defined()) logits_.mul_(slope_);
     return logits_;
   }
 
@@ -116,7 +118,7 @@ class Chunk {
   }
 
   at::Tensor logits_;  // [n, valid], capped; later the gradient
-  double softcap_;
+  at::Tensor slope_;   // [n, valid], of the cap; undefined without one
   RowLabels labels_;
   at::Tensor statistics_;  // [3, n], see row_statistics(): of this rank; after start_sums() [1] and [2] are sums over
                            // all ranks

@@ -2,7 +2,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <map>
 #include <string>
 #include <system_error>
 #include <vector>
@@ -18,6 +17,7 @@
 #include "runtime/hf/config_json.h"
 #include "runtime/model/folder_tensors.h"
 #include "runtime/model/transformer.h"
+#include "runtime/model/unused_weights.h"
 #include "runtime/recipe/load.h"
 #include "runtime/run/run_directory.h"
 #include "runtime/safetensors/folder.h"
@@ -51,19 +51,12 @@ void check_shape(const fs::path& hf, const Recipe& recipe) {
   if (!differences.empty()) refuse(hf, differences);
 }
 
-/// Returns true for tensors in files that no model reads: a tied head, tables that older versions of transformers kept.
-bool is_spare(const std::string& name, const ModelShape& shape) {
-  return (shape.tie_word_embeddings && name == "lm_head.weight") || name.ends_with(".rotary_emb.inv_freq");
-}
-
 /// Returns the model's tensors, in the dtypes that they have in `source`.
 std::vector<TensorEntry> tensors_of(const fs::path& hf, const SafetensorsFolder& source, const ModelShape& shape) {
   std::vector<TensorEntry> tensors = declared_tensors(shape, at::kFloat);
   std::vector<std::string> differences;
-  std::map<std::string, bool> known;
   for (TensorEntry& tensor : tensors) {
     const FolderTensor stored = folder_tensor(shape, tensor.name, tensor.shape);
-    known[stored.name] = true;
     if (!source.contains(stored.name)) {
       differences.push_back(stored.name + " is missing there");
       continue;
@@ -76,9 +69,6 @@ std::vector<TensorEntry> tensors_of(const fs::path& hf, const SafetensorsFolder&
       differences.push_back(tensor.name + " is of dtype " + *safetensors_dtype(found.dtype) + " there");
     }
     tensor.dtype = found.dtype;
-  }
-  for (const std::string& name : source.names()) {
-    if (!known.contains(name) && !is_spare(name, shape)) differences.push_back(name + " is not part of it");
   }
   if (!differences.empty()) refuse(hf, differences);
   return tensors;
@@ -111,10 +101,11 @@ std::string write_pieces(const fs::path& folder, const SafetensorsFolder& source
 
 }  // namespace
 
-fs::path import_checkpoint(const fs::path& hf, const Recipe& recipe, const fs::path& run_dir) {
+ImportedCheckpoint import_checkpoint(const fs::path& hf, const Recipe& recipe, const fs::path& run_dir) {
   check_shape(hf, recipe);
   const SafetensorsFolder source(hf);
   const std::vector<TensorEntry> tensors = tensors_of(hf, source, recipe.model.shape);
+  check_tied_head(source, recipe.model.shape);
 
   CheckpointHead head;
   head.recipe = to_yaml(recipe);
@@ -136,7 +127,7 @@ fs::path import_checkpoint(const fs::path& hf, const Recipe& recipe, const fs::p
     fs::remove_all(partial, error);
     throw;
   }
-  return checkpoints.step(0);
+  return {checkpoints.step(0), describe_unused(source, recipe.model.shape)};
 }
 
 }  // namespace meshtrain

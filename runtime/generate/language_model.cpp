@@ -36,7 +36,7 @@ VocabularyLogits LanguageModel::next(const std::vector<int64_t>& ids, KeyValueCa
   const at::Tensor positions = at::arange(cache.length(), cache.length() + count);
   const at::ScalarType dtype = options_.dtype().toScalarType();
   const Sequence sequence{SequenceLayout::whole(count),
-                          make_rotary(shape_, positions, dtype, options_.device(), cache.length() + count),
+                          make_rotary(shape_, positions, dtype, options_.device(), cache.capacity()),
                           make_local_rotary(shape_, positions, dtype, options_.device()), &cache};
   return model_->next_logits(at::tensor(ids, at::kLong).to(options_.device()), sequence);
 }

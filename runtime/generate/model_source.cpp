@@ -10,6 +10,7 @@
 #include "runtime/files/json_object.h"
 #include "runtime/hf/config_json.h"
 #include "runtime/model/load.h"
+#include "runtime/model/unused_weights.h"
 #include "runtime/recipe/load.h"
 #include "runtime/tokenizer/json_cursor.h"
 #include "runtime/tokenizer/tokenizer.h"
@@ -88,6 +89,10 @@ ModelSource read_model_source(const fs::path& folder) {
 std::string describe_missing(const ModelSource& source) {
   if (source.hugging_face.empty() || is_there(source.hugging_face)) return {};
   return "model.hf of the run's recipe, " + source.hugging_face.string() + ", does not exist any more";
+}
+
+std::string describe_unused(const ModelSource& source) {
+  return source.is_checkpoint ? "" : describe_unused(SafetensorsFolder(source.folder), source.shape);
 }
 
 std::vector<int64_t> stop_tokens(const ModelSource& source, const Tokenizer* tokenizer) {

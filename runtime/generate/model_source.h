@@ -37,6 +37,10 @@ ModelSource read_model_source(const std::filesystem::path& folder);
 /// nothing is.
 std::string describe_missing(const ModelSource& source);
 
+/// Returns a line about tensors in a folder that its model does not use, as describe_unused() of the model does; empty
+/// for a checkpoint.
+std::string describe_unused(const ModelSource& source);
+
 /// Returns the ids that end a text: eos_token_id of generation_config.json, else of config.json, else the one that
 /// `tokenizer`, which may be null, names, else the one that ends the documents of a run's data. Empty when none is
 /// named. Throws InputError for a value that is not an id.

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <limits>
 
 #include "runtime/random/philox.h"
 
@@ -38,18 +39,23 @@ std::vector<Candidate> nucleus(std::vector<Candidate> all, double share) {
 
 }  // namespace
 
-std::vector<Candidate> candidates(const at::Tensor& logits, const SamplingOptions& options) {
+std::vector<double> values_of(const at::Tensor& logits) {
   const at::Tensor wide = logits.to(at::kCPU, at::kDouble).contiguous();
-  const std::vector<double> values(wide.const_data_ptr<double>(), wide.const_data_ptr<double>() + wide.numel());
-  const bool some = options.top_k > 0 && options.top_k < wide.numel();
-  const double least = some ? kth_largest(values, options.top_k) : *std::min_element(values.begin(), values.end());
-  const double most = *std::max_element(values.begin(), values.end());
+  return {wide.const_data_ptr<double>(), wide.const_data_ptr<double>() + wide.numel()};
+}
+
+std::vector<Candidate> candidates(const std::vector<double>& logits, const SamplingOptions& options) {
+  const bool some = options.top_k > 0 && options.top_k < std::ssize(logits);
+  const double least = some ? kth_largest(logits, options.top_k) : -std::numeric_limits<double>::infinity();
+  const double most = *std::max_element(logits.begin(), logits.end());
   std::vector<Candidate> left;
-  for (size_t id = 0; id < values.size(); ++id) {
-    if (values[id] < least) continue;
-    left.push_back({static_cast<int64_t>(id), std::exp((values[id] - most) / options.temperature)});
+  for (size_t id = 0; id < logits.size(); ++id) {
+    if (logits[id] < least || std::isinf(logits[id])) continue;
+    left.push_back({static_cast<int64_t>(id), std::exp((logits[id] - most) / options.temperature)});
   }
-  return options.top_p < 1 ? nucleus(std::move(left), options.top_p) : left;
+  if (options.top_p < 1) left = nucleus(std::move(left), options.top_p);
+  std::erase_if(left, [&](const Candidate& each) { return each.weight < options.min_p; });  // the likeliest has 1
+  return left;
 }
 
 int64_t draw(const std::vector<Candidate>& candidates, double uniform) {

@@ -90,6 +90,7 @@ void read_windows(ConfigReader& config, ModelShape& shape) {
     return;
   }
   const int64_t window = read_window(config, family);
+  config.ignore("_sliding_window_pattern");  // transformers 5 writes it beside layer_types
   const int64_t pattern =
       family.sliding_pattern > 0 ? config.integer_or("sliding_window_pattern", family.sliding_pattern) : 0;
   const int64_t first = family.switches_window ? config.integer_or("max_window_layers", 28, 0) : 0;

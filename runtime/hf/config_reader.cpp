@@ -88,10 +88,18 @@ bool ConfigReader::boolean_or(const std::string& key, bool absent) {
   return found.get<bool>();
 }
 
-void ConfigReader::refuse_others() const {
+std::vector<std::string> ConfigReader::unread() const {
+  std::vector<std::string> keys;
   for (const auto& [key, found] : object_.items()) {
-    if (keys_read_.contains(key) || found.is_null()) continue;
-    fail(key, "(" + shown(found) + ") is not known here and could change the numbers: remove it if it does not");
+    if (!keys_read_.contains(key) && !found.is_null()) keys.push_back(key);
+  }
+  return keys;
+}
+
+void ConfigReader::refuse_others() const {
+  for (const std::string& key : unread()) {
+    fail(key,
+         "(" + shown(object_.at(key)) + ") is not known here and could change the numbers: remove it if it does not");
   }
 }
 

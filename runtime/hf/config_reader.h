@@ -38,7 +38,9 @@ class ConfigReader {
 
   /// Marks `key`, present or not, as read, because it does not matter.
   void ignore(const std::string& key) { keys_read_.insert(key); }
-  /// Throws InputError for the first key that was not read and is not null.
+  /// Returns the keys that were not read and are not null.
+  std::vector<std::string> unread() const;
+  /// Throws InputError for the first of unread().
   void refuse_others() const;
 
   [[noreturn]] void fail(const std::string& key, const std::string& what) const;

@@ -8,18 +8,18 @@
 
 namespace meshtrain {
 
-/// The weights of a Hugging Face folder, for parameters.
+/// The weights of a Hugging Face folder, for the parameters of a model.
 class PretrainedWeights {
  public:
   /// Opens the safetensors of a model of this shape. Throws InputError when there are none, or when a file is damaged.
   PretrainedWeights(const std::filesystem::path& folder, const ModelShape& shape);
 
   /// Fills this rank's part of `parameter`, reads only that part, and rounds it to the parameter's dtype. Throws
-  /// InputError when the tensor is missing or has another shape. No collective.
+  /// InputError when the tensor is missing or has another shape, and as check_tied_head() does for the part of a tied
+  /// embedding. No collective.
   void read(const Parameter& parameter) const;
 
  private:
-  std::filesystem::path folder_;
   ModelShape shape_;
   SafetensorsFolder source_;
 };

@@ -63,6 +63,16 @@ void check_shared(const std::string& key, int64_t count, int64_t tp) {
                    ": use a mesh whose tp divides it");
 }
 
+/// Checks the length of sequences against a scaling that is known for shorter ones alone.
+void check_positions(const Recipe& recipe) {
+  const ModelShape& shape = recipe.model.shape;
+  const int64_t length = recipe.train.sequence_length;
+  if (!shape.rope_scaling || shape.rope_scaling->type != "dynamic" || length <= shape.max_position_embeddings) return;
+  throw InputError("train.sequence_length: " + number(length) + " is beyond the model's max_position_embeddings " +
+                   number(shape.max_position_embeddings) +
+                   ", where rope_type dynamic depends on the length of each text: use at most that");
+}
+
 void check_batch(const TrainRecipe& train, int64_t dp) {
   const int64_t at_once = dp * train.micro_batch;
   if (train.global_batch % at_once == 0) return;
@@ -153,6 +163,7 @@ void check_data(const Recipe& recipe) {
 void check_values(const Recipe& recipe, const MeshLayout& layout) {
   check_precision(recipe);
   check_tensor_parallel(recipe.model.shape, layout.size(kTensorAxis));
+  check_positions(recipe);
   check_batch(recipe.train, layout.size(kDataAxis));
   check_schedule(recipe.schedule, recipe.train.steps);
   check_optimizer(recipe.optimizer);

@@ -7,6 +7,7 @@
 #include "runtime/hf/export.h"
 #include "runtime/hf/export_model.h"
 #include "runtime/launch/connect.h"
+#include "runtime/model/unused_weights.h"
 #include "runtime/run/run_directory.h"
 #include "runtime/run/run_files.h"
 #include "runtime/run/training_loop.h"
@@ -41,7 +42,7 @@ Session::Session(const Recipe& asked, const Group& world, const RunOptions& opti
   ReplicaMap replicas = map_replicas(plan_.sharding, mesh_);  // collective: no rank can have failed alone before it
   open_data();
   resumes_ = find_checkpoint();
-  check_same_files(recipe_, recipe_.model.init == "pretrained" && !resumes_, world_);
+  check_same_files(recipe_, reads_weights(), world_);
   open_trainer(std::move(replicas));
   host_lock_.emplace(folder_, world_);
 }
@@ -70,6 +71,7 @@ void Session::open_trainer(ReplicaMap replicas) {
   agree(world_, [&] {
     trainer_ = std::make_unique<Trainer>(recipe_, plan_, mesh_, computing_.device, std::move(replicas), resumes_);
     if (mesh_.rank() != 0) return;
+    if (reads_weights()) unused_weights_ = describe_unused(SafetensorsFolder(recipe_.model.hf), recipe_.model.shape);
     if (!recipe_.train.export_folder.empty()) check_export_folder(recipe_.train.export_folder);
     directory_ = std::make_unique<RunDirectory>(folder_, options_.resumes());
     // Searches again under the lock: another run may have written or removed checkpoints since the first search.
@@ -98,6 +100,7 @@ void Session::announce() {
     if (!computing_.device.is_cpu()) say("device " + computing_.description);
     if (!computing_.fallback.empty()) say(computing_.fallback);
     journal_->announce(size_of(*trainer_), trainer_->fsdp().memory(), trainer_->shard_memory().disk_bytes());
+    if (!unused_weights_.empty()) say(unused_weights_);
     journal_->announce(*data_, samples_of_run(recipe_.train, resumed_.state), evaluation_.get());
     if (resumes_) {
       journal_->announce(resumed_);

@@ -46,6 +46,8 @@ class Session {
   /// Constructs the trainer and locks the run directory.
   void open_trainer(ReplicaMap replicas);
   void record_graph();
+  /// Returns true when the model begins with the weights in the folder of model.hf.
+  bool reads_weights() const { return recipe_.model.init == "pretrained" && !resumes_; }
   void say(const std::string& line) const;
 
   const Group& world_;
@@ -62,6 +64,7 @@ class Session {
   std::optional<std::filesystem::path> checkpoint_;  // on rank 0
   bool resumes_ = false;
   std::unique_ptr<Trainer> trainer_;
+  std::string unused_weights_;               // on rank 0: a line about tensors that the model does not use
   std::unique_ptr<RunDirectory> directory_;  // on rank 0, until the journal takes it
   std::optional<HostLock> host_lock_;
   Resumed resumed_;

@@ -287,6 +287,9 @@ void SafetensorsFolder::open_index(const std::filesystem::path& index) {
     files_[known->second].entry(name);  // throws when the file lacks it
     file_of_[name] = known->second;
   }
+  for (size_t i = 0; i < files_.size(); ++i) {
+    for (const TensorEntry& unlisted : files_[i].entries()) file_of_.try_emplace(unlisted.name, i);
+  }
 }
 
 std::vector<std::string> SafetensorsFolder::names() const {

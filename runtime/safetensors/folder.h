@@ -58,13 +58,14 @@ class SafetensorsFile {
 };
 
 /// The tensors of a Hugging Face folder: those of model.safetensors, or of the files that model.safetensors.index.json
-/// lists when there is no such file.
+/// lists when there is no such file. As in transformers these files may have tensors that the index does not list.
 class SafetensorsFolder {
  public:
   /// Opens and checks every file. Throws InputError when there are none, or when a file or a tensor that the index
   /// lists is missing.
   explicit SafetensorsFolder(const std::filesystem::path& folder);
 
+  const std::filesystem::path& path() const { return folder_; }
   bool contains(const std::string& name) const { return file_of_.contains(name); }
   const TensorEntry& entry(const std::string& name) const { return file(name).entry(name); }
   at::Tensor read(const std::string& name) const { return file(name).read(name); }

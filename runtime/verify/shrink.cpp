@@ -7,6 +7,8 @@
 #include <numeric>
 #include <optional>
 #include <string_view>
+#include <tuple>
+#include <vector>
 
 #include "runtime/recipe/patterns.h"
 
@@ -41,6 +43,41 @@ int64_t shrunk_vocabulary(int64_t size, int64_t tp) {
   int64_t rows = (kVocabulary + tp - 1) / tp;
   if (rest > 0) rows = std::max(rows, tp - rest);
   return std::min(rows, size / tp) * tp + rest;
+}
+
+/// Returns the layer of `from` that the second layer of a small model represents: the first whose attention differs
+/// from that of layer 0, or layer 1.
+int64_t other_layer(const ModelShape& from) {
+  const auto kind = [&](int64_t layer) {
+    return std::tuple(window_of(from, layer), is_rotary(from, layer), is_locally_rotary(from, layer));
+  };
+  for (int64_t layer = 1; layer < from.num_hidden_layers; ++layer) {
+    if (kind(layer) != kind(0)) return layer;
+  }
+  return std::min<int64_t>(1, from.num_hidden_layers - 1);
+}
+
+/// Shortens a list with one entry for each layer, or none.
+template <class T>
+void shorten(std::vector<T>& list, int64_t num_layers, int64_t other) {
+  if (static_cast<int64_t>(list.size()) <= num_layers) return;
+  list = {list[0], list[static_cast<size_t>(other)]};
+}
+
+/// Fits what depends on the features of a head to a smaller head_dim.
+void shrink_rotary(ModelShape& to) {
+  const int64_t features = std::max<int64_t>(2, rotary_features(to) / 2 * 2);
+  if (to.partial_rotary_factor < 1) {
+    to.partial_rotary_factor = static_cast<double>(features) / static_cast<double>(to.head_dim);
+  }
+  if (!to.rope_scaling) return;
+  for (std::vector<double>* divisors : {&to.rope_scaling->short_factor, &to.rope_scaling->long_factor}) {
+    if (divisors->empty()) continue;
+    std::vector<double> some;
+    const size_t wanted = static_cast<size_t>(rotary_features(to) / 2);
+    for (size_t i = 0; i < wanted; ++i) some.push_back((*divisors)[i * divisors->size() / wanted]);
+    *divisors = some;
+  }
 }
 
 /// Returns the layer of a parameter: "model.layers.12.mlp.up_proj.weight" -> 12; -1 outside of layers.
@@ -119,6 +156,9 @@ Recipe shrink(const Recipe& recipe, const MeshLayout& layout) {
   to.num_key_value_heads = tp * local_kv_heads(from.num_key_value_heads / tp, cp);
   to.num_attention_heads = to.num_key_value_heads * (from.num_attention_heads / from.num_key_value_heads);
   to.head_dim = std::min(from.head_dim, kHeadDim);
+  shorten(to.layer_types, to.num_hidden_layers, other_layer(from));
+  shorten(to.no_rope_layers, to.num_hidden_layers, other_layer(from));
+  shrink_rotary(to);
 
   const int64_t hidden =
       scaled(from.hidden_size, to.num_attention_heads * to.head_dim, from.num_attention_heads * from.head_dim);

@@ -57,6 +57,29 @@ TEST(GenerateOnMeshes, TokensAreThoseOfOneRank) {
   }
 }
 
+TEST(GenerateOnMeshes, UnderRulesTokensAreThoseOfOneRank) {
+  ModelShape shape = recipe_of(cell_of("llama", false, "fp64"), true, "").model.shape;
+  shape.initializer_range = 0.4;
+  const auto draw_weights = [](const Parameter& parameter) { initialize(parameter, 11); };
+  const std::vector<int64_t> prompt = {5, 4, 50, 9, 9, 1, 77};
+  const auto tokens = [&](const Group& ranks, const GenerateOptions& options) {
+    const DeviceMesh mesh = tp_mesh(ranks);
+    LanguageModel model(shape, mesh, at::kDouble, draw_weights);
+    return generate(model, prompt, 0, options).tokens;
+  };
+  GenerateOptions options{.max_tokens = 40};
+  const std::vector<int64_t> free = tokens(Group(), options);
+  options.rules = {1.3, 3, {{free[1]}, {free[4], free[5]}}, 0, 12};
+  options.stop = {free[2]};
+  for (const SamplingOptions& sampling : {SamplingOptions{}, {1.2, 30, 0.95, 6, 0.02}}) {
+    options.sampling = sampling;
+    const std::vector<int64_t> wanted = tokens(Group(), options);
+    EXPECT_NE(wanted, free);
+    EXPECT_GE(wanted.size(), 12u);
+    EXPECT_EQ(tokens(world(), options), wanted) << sampling.temperature;
+  }
+}
+
 TEST(GenerateOnMeshes, TheCacheHoldsTheHeadsOfARank) {
   const ModelShape shape = recipe_of(cell_of("llama", false, "fp32"), true, "").model.shape;
   const DeviceMesh mesh = tp_mesh(world());

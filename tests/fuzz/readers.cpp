@@ -121,8 +121,8 @@ FuzzedReader safetensors_index(const fs::path& folder) {
 
 FuzzedReader config_json(const fs::path&) {
   std::vector<std::string> corpus;
-  for (const char* name :
-       {"llama", "llama3_rope", "llama_linear", "llama_yarn", "llama_bias", "mistral", "qwen2", "qwen3"}) {
+  for (const char* name : {"llama", "llama3_rope", "llama_linear", "llama_yarn", "llama_bias", "mistral", "qwen2",
+                           "qwen3", "smollm3", "granite", "phi3", "gemma2", "gemma3"}) {
     corpus.push_back(content(source("fixtures") / name / "config.json"));
   }
   return {corpus, "config.json", damaged_text,
@@ -173,7 +173,7 @@ fs::path small_checkpoint(const fs::path& folder) {
     for (const TensorEntry& tensor : tensors) writer.write(tensor.name, at::ones(tensor.shape));
     writer.finish();
   }
-  const fs::path made = import_checkpoint(folder / "hf", recipe, folder / "run");
+  const fs::path made = import_checkpoint(folder / "hf", recipe, folder / "run").folder;
   for (const char* name : {"manifest.json", "rank-00000.safetensors"}) fs::rename(made / name, folder / name);
   return folder;
 }

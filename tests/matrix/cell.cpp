@@ -41,7 +41,8 @@ class Pairs {
   std::map<std::tuple<size_t, std::string, size_t, std::string>, size_t> numbers_;
 };
 
-const std::vector<std::string> kFamilies = {"llama", "qwen2", "qwen3"};
+const std::vector<std::vector<std::string>> kFamilyThirds = {
+    {"llama", "mistral", "granite", "smollm3"}, {"qwen2", "phi3", "gemma2"}, {"qwen3", "olmo2", "gemma3_text"}};
 const std::vector<std::string> kAlgorithms = {"ring", "all_gather", "ulysses"};
 const std::vector<std::string> kLayouts = {"contiguous", "zigzag"};
 const std::vector<std::string> kIgnored = {"none", "uneven"};
@@ -84,7 +85,7 @@ std::vector<bool> sequence_parallel_of(int64_t tp) {
 
 void add_model_cells(int64_t dp, int64_t tp, int64_t cp, Draw& draw, std::vector<Cell>& cells) {
   const std::vector<std::string> layouts = cp > 1 ? kLayouts : std::vector<std::string>{"contiguous"};
-  for (const std::string& family : kFamilies)
+  for (const std::vector<std::string>& families : kFamilyThirds)
     for (bool tied : {false, true})
       for (const char* heads : {"mha", "gqa"})
         for (const std::string& ignored : kIgnored)
@@ -93,8 +94,8 @@ void add_model_cells(int64_t dp, int64_t tp, int64_t cp, Draw& draw, std::vector
               for (bool sequence_parallel : sequence_parallel_of(tp))
                 for (int64_t accumulation : {1, 2}) {
                   const Variant variant{
-                      family,        tied,         heads, ignored, draw(kDocuments), precision, draw(kOptimizers),
-                      draw(kFrozen), draw(kGroups)};
+                      draw(families),    tied,          heads,        ignored, draw(kDocuments), precision,
+                      draw(kOptimizers), draw(kFrozen), draw(kGroups)};
                   const std::string algorithm = cp > 1 ? draw(kAlgorithms) : "none";
                   const std::string sharding = dp * cp > 1 ? draw(kShardings) : "no_shard";
                   cells.push_back({variant, dp, tp, cp, algorithm, layout, sequence_parallel, accumulation, sharding,
@@ -107,7 +108,7 @@ void add_sharding_cells(int64_t dp, int64_t tp, int64_t cp, Draw& draw, std::vec
     for (int64_t accumulation : {1, 2})
       for (bool tied : {false, true})
         for (const std::vector<std::string>& precisions : {kFp64, kFp32, kHalves, kHalves}) {
-          const Variant variant{draw(kFamilies),
+          const Variant variant{draw(draw(kFamilyThirds)),
                                 tied,
                                 draw(std::vector<std::string>{"mha", "gqa"}),
                                 draw(kIgnored),
@@ -132,7 +133,7 @@ void add_context_cells(int64_t dp, int64_t tp, int64_t cp, Draw& draw, std::vect
         for (bool sequence_parallel : sequence_parallel_of(tp))
           for (const char* heads : {"mha", "few"})
             for (const std::vector<std::string>& precisions : {kFp64, kFp32, kHalves}) {
-              const Variant variant{draw(kFamilies),
+              const Variant variant{draw(draw(kFamilyThirds)),
                                     draw(std::vector<int>{0, 1}) == 1,
                                     heads,
                                     draw(kIgnored),
@@ -188,6 +189,40 @@ std::vector<std::string> patterns_of(const std::string& frozen) {
   if (frozen == "top") return {"model.layers.1.*", "model.norm.weight", "lm_head.weight"};
   if (frozen == "parts") return {"*.k_proj.*", "*.gate_proj.*", "*.1.input_layernorm.*", "*.0.mlp.down_proj.*"};
   return {};
+}
+
+/// Sets what models of the family choose besides sizes, so that each of its pieces matters.
+void choose_pieces(ModelShape& shape) {
+  const std::string& family = shape.family;
+  const bool is_gemma = family.starts_with("gemma");
+  shape.qkv_bias = family == "qwen2";
+  if (family == "mistral") shape.sliding_window = 11;
+  if (family == "smollm3") shape.no_rope_layers = {1, 0};
+  if (family == "granite") {
+    shape.embedding_multiplier = 3;
+    shape.attention_multiplier = 0.3;
+    shape.residual_multiplier = 0.4;
+    shape.logits_scaling = 1.5;
+  }
+  if (family == "phi3") {
+    shape.partial_rotary_factor = 0.75;
+    shape.max_position_embeddings = 64;
+    RopeScaling& scaling = shape.rope_scaling.emplace();
+    scaling.type = "longrope";
+    scaling.original_max_position_embeddings = kSequence / 2;
+    scaling.short_factor = {1, 1.25, 1.5};
+    scaling.long_factor = {1.5, 2.5, 6};
+  }
+  if (is_gemma) {
+    shape.sliding_window = 9;
+    shape.layer_types = {"sliding_attention", "full_attention"};
+    shape.query_pre_attn_scalar = 10;
+  }
+  if (family == "gemma2") {
+    shape.attn_logit_softcapping = 2;
+    shape.final_logit_softcapping = 3;
+  }
+  if (family == "gemma3_text") shape.rope_local_base_freq = 100;
 }
 
 }  // namespace
@@ -265,7 +300,7 @@ Recipe recipe_of(const Cell& cell, bool alone, const std::filesystem::path& fold
   shape.vocab_size = kVocabulary;
   shape.initializer_range = 0.1;
   shape.tie_word_embeddings = cell.variant.tied;
-  shape.qkv_bias = cell.variant.family == "qwen2";
+  choose_pieces(shape);
 
   const int64_t dp = alone ? 1 : cell.dp;
   if (!alone) recipe.parallel.mesh = {{"dp", cell.dp}, {"tp", cell.tp}, {"cp", cell.cp}};

@@ -10,7 +10,7 @@ namespace meshtrain::testing {
 
 /// The factors besides the mesh: the model, its data and its training. One-rank results depend only on these.
 struct Variant {
-  std::string family;  ///< llama qwen2 qwen3
+  std::string family;  ///< a Family's name; choose_pieces() says what its models have
   bool tied;
   std::string heads;      ///< mha (8 on 8), gqa (16 on 8), few (16 on 2: fewer KV heads than ranks)
   std::string ignored;    ///< none, uneven: counts of counted labels differ between ranks, some have none
@@ -47,7 +47,8 @@ std::vector<std::string> factors_of(const Cell& cell);
 
 /// Returns every cell for `num_ranks` ranks. They come from three products of factors; the other factors are drawn for
 /// each cell from a fixed seed, so that each of their values meets every other:
-///   mesh x layout x sequence parallel x accumulation x family x tied x mha, gqa x ignored x precision;
+///   mesh x layout x sequence parallel x accumulation x a third of the families x tied x mha, gqa x ignored x
+///   precision;
 ///   with cp >= 2, tp and dp <= 2: mesh x algorithm x layout x packed or not x sequence parallel x mha, few x
 ///   precision;
 ///   with dp x cp >= 2: mesh x sharding x accumulation x tied x precision.

@@ -77,6 +77,122 @@ TEST(Generate, EndsAtTheEndOfTextOrNot) {
   EXPECT_EQ(run_meshtrain(with(words, {"--stop-at-eos"})).out, stops.out);
 }
 
+/// A copy of a fixture's model with a generation_config.json.
+struct Configured {
+  Configured(const std::string& name, const json& config) {
+    for (const char* file : {"config.json", "model.safetensors"}) fs::copy(model(name) + "/" + file, folder.path());
+    std::ofstream(folder.path() / "generation_config.json") << config;
+  }
+  std::string path() const { return folder.path(); }
+  ScratchFolder folder;
+};
+
+TEST(Generate, TheFolderSaysHowUnlessTheCommandLineDoes) {
+  const json steered = json::parse(std::ifstream(model("qwen3") + "/steered.json"))[3];
+  json config = steered.at("config");
+  ASSERT_EQ(config.at("no_repeat_ngram_size"), 2);
+  config["num_beams"] = 4;
+  const Configured folder("qwen3", config);
+  const Words words = {"generate", folder.path(), "--tokens", Expected::joined(steered.at("prompt"), ","),
+                       "--ignore-eos"};
+  const std::string line = folder.path() +
+                           "/generation_config.json: applied max_new_tokens 32, no_repeat_ngram_size 2; not applied "
+                           "num_beams 4\n";
+  for (const Ending& ending : {run_meshtrain(words), run_meshtrain_on_ranks(2, words)}) {
+    EXPECT_EQ(ending.status, 0) << ending.err;
+    EXPECT_EQ(ending.out, Expected::joined(steered.at("tokens"), " ") + "\n");
+    EXPECT_EQ(count(ending.err, line), 1) << ending.err;
+  }
+  const Expected free("qwen3");
+  EXPECT_EQ(run_meshtrain(with(words, {"--no-repeat-ngram-size", "0", "--max-tokens", "64"})).out, free.first(64));
+  const Ending ignoring = run_meshtrain(with(words, {"--ignore-generation-config", "--max-tokens", "64"}));
+  EXPECT_EQ(ignoring.out, free.first(64));
+  EXPECT_FALSE(has(ignoring.err, "applied")) << ignoring.err;
+  // The same by the command line.
+  EXPECT_EQ(run_meshtrain({"generate", model("qwen3"), "--tokens", Expected::joined(steered.at("prompt"), ","),
+                           "--max-tokens", "32", "--ignore-eos", "--no-repeat-ngram-size", "2"})
+                .out,
+            Expected::joined(steered.at("tokens"), " ") + "\n");
+}
+
+TEST(Generate, EachRuleHasAnOption) {
+  const json all = json::parse(std::ifstream(model("llama") + "/steered.json"));
+  const std::vector<Words> options = {{"--repetition-penalty", "1.3"},
+                                      {"--repetition-penalty", "0.8", "--no-repeat-ngram-size", "4"},
+                                      {"--no-repeat-ngram-size", "1"},
+                                      {"--no-repeat-ngram-size", "2"},
+                                      {}};
+  for (size_t i = 0; i < options.size(); ++i) {
+    Words words = {"generate", model("llama"), "--tokens", Expected::joined(all[i].at("prompt"), ","),
+                   "--json",   "--max-tokens", "32",       "--ignore-eos"};
+    const json& keys = all[i].at("config");
+    for (const std::vector<int64_t>& word : keys.value("bad_words_ids", std::vector<std::vector<int64_t>>())) {
+      words = with(words, {"--bad-words", Expected::joined(word, ",")});
+    }
+    const Ending ending = run_meshtrain(with(words, options[i]));
+    ASSERT_EQ(ending.status, 0) << ending.err;
+    EXPECT_EQ(json::parse(ending.out).at("tokens"), all[i].at("tokens")) << keys;
+  }
+}
+
+TEST(Generate, DrawsWhereTheFolderSaysSo) {
+  const Configured folder("llama", {{"do_sample", true}, {"temperature", 1.5}, {"top_k", 20}, {"min_p", 0.05}});
+  const Words shared = {"--tokens", "5,6", "--max-tokens", "40", "--seed", "3", "--ignore-eos"};
+  const auto out = [&](const std::string& path, const Words& more) {
+    const Ending ending = run_meshtrain(with(with({"generate", path}, shared), more));
+    EXPECT_EQ(ending.status, 0) << ending.err;
+    return ending.out;
+  };
+  const std::string drawn = out(folder.path(), {});
+  EXPECT_EQ(out(model("llama"), {"--temperature", "1.5", "--top-k", "20", "--min-p", "0.05"}), drawn);
+  EXPECT_EQ(out(folder.path(), {"--temperature", "0"}), out(model("llama"), {}));
+  EXPECT_EQ(out(folder.path(), {"--top-k", "0", "--min-p", "0"}),
+            out(model("llama"), {"--temperature", "1.5", "--top-k", "0"}));
+  EXPECT_EQ(out(model("llama"), {"--temperature", "1.5"}),
+            out(model("llama"), {"--temperature", "1.5", "--top-k", "50"}));
+  EXPECT_NE(out(model("llama"), {"--temperature", "9"}), out(model("llama"), {"--temperature", "9", "--top-k", "0"}));
+}
+
+TEST(Generate, LengthsOfTheFolder) {
+  const auto length = [](const json& config, const Words& more) {
+    const Configured folder("llama", config);
+    const Ending ending =
+        run_meshtrain(with({"generate", folder.path(), "--tokens", "5,6,7", "--json", "--ignore-eos"}, more));
+    return ending.status == 0 ? std::to_string(json::parse(ending.out).at("tokens").size()) : only_complaint(ending);
+  };
+  EXPECT_EQ(length({{"max_new_tokens", 5}}, {}), "5");
+  EXPECT_EQ(length({{"max_new_tokens", 5}, {"max_length", 9}}, {}), "5");
+  EXPECT_EQ(length({{"max_length", 9}}, {}), "6") << "the prompt counts";
+  EXPECT_EQ(length({{"max_length", 9}}, {"--max-tokens", "7"}), "7");
+  EXPECT_EQ(length({{"max_length", 9999}}, {}), "253") << "what max_position_embeddings leaves";
+  EXPECT_TRUE(has(length({{"max_length", 3}}, {}), "prompt 1 takes 3 of max_length 3: nothing can follow, as "));
+}
+
+TEST(Generate, EndsAtAString) {
+  const Expected expected("llama");
+  const std::string characters(expected.tokens.begin(), expected.tokens.end());
+  const std::string string = characters.substr(5, 2);
+  const size_t last = characters.find(string) + 1;
+  const Configured folder("llama", {{"stop_strings", {string, "not there"}}});
+  const Words words = {"generate", folder.path(), "--tokens", expected.prompt, "--json", "--ignore-eos"};
+  const auto check = [&](const Ending& ending) {
+    ASSERT_EQ(ending.status, 0) << ending.err;
+    const json line = json::parse(ending.out);
+    EXPECT_EQ(line.at("tokens"),
+              std::vector<int64_t>(expected.tokens.begin(), expected.tokens.begin() + static_cast<int64_t>(last) + 1));
+    EXPECT_EQ(line.at("ended"), "stop");
+    EXPECT_TRUE(has(ending.err, "ended by a stop string")) << ending.err;
+  };
+  check(run_meshtrain(with(words, {"--tokenizer", "bytes"})));
+  check(run_meshtrain_on_ranks(2, with(words, {"--tokenizer", "bytes"})));
+  check(run_meshtrain({"generate", model("llama"), "--tokens", expected.prompt, "--json", "--ignore-eos", "--tokenizer",
+                       "bytes", "--stop", string}));
+  const Ending without = run_meshtrain(words);
+  EXPECT_EQ(json::parse(without.out).at("ended"), "length");
+  EXPECT_TRUE(has(without.err, "not applied stop_strings ") && has(without.err, "(there is no tokenizer)"))
+      << without.err;
+}
+
 TEST(Generate, SeveralPromptsOneAfterAnother) {
   const Expected first("llama", 1), second("llama", 2);
   const Words words = {"generate",    model("llama"), "--tokens", first.prompt,  "--tokens",
@@ -116,6 +232,11 @@ TEST(Generate, WhatIsWrongIsSaidInOneLine) {
   EXPECT_TRUE(has(complaint({llama, "--tokens", "1", "--top-p", "1.5"}), "--top-p"));
   EXPECT_TRUE(has(complaint({llama, "--tokens", "1", "--top-p", "nan"}), "--top-p: nan"));
   EXPECT_TRUE(has(complaint({llama, "--tokens", "1", "--temperature", "nan"}), "--temperature: nan"));
+  EXPECT_TRUE(has(complaint({llama, "--tokens", "1", "--temperature", "1", "--min-p", "2"}), "--min-p: 2"));
+  EXPECT_TRUE(has(complaint({llama, "--tokens", "1", "--repetition-penalty", "0"}), "--repetition-penalty: 0"));
+  EXPECT_TRUE(has(complaint({llama, "--tokens", "1", "--bad-words", "1,97"}), "--bad-words: there is no token 97"));
+  EXPECT_TRUE(has(complaint({llama, "--tokens", "1", "--bad-words", "x"}), "--bad-words: \"x\""));
+  EXPECT_EQ(complaint({llama, "--tokens", "1", "--stop", "a"}), "--stop needs a text: give --tokenizer");
   for (const std::string seed : {"-1", "ten", "9223372036854775808", "99999999999999999999"}) {
     EXPECT_EQ(complaint({llama, "--tokens", "1", "--seed", seed}),
               "meshtrain generate: --seed: " + seed +

@@ -157,6 +157,38 @@ TEST(Shrink, IsSmallAndChangesNothingSmall) {
   });
 }
 
+// The small model has a layer of each kind, where the large one has two kinds, and heads of which the same part turns.
+TEST(Shrink, KeepsTheKindsOfLayersAndHeads) {
+  ModelShape shape = shapes().front();
+  shape.num_hidden_layers = 6;
+  shape.head_dim = 96;
+  shape.family = "gemma3_text";
+  shape.sliding_window = 4;
+  const std::string slides = "sliding_attention", full = "full_attention";
+  shape.layer_types = {slides, slides, slides, slides, slides, full};
+  EXPECT_EQ(shrink(recipe_with(shape), mesh(1, 1, 1)).model.shape.layer_types, (std::vector{slides, full}));
+
+  shape.family = "smollm3";
+  shape.layer_types = {};
+  shape.sliding_window = 0;
+  shape.no_rope_layers = {1, 1, 1, 0, 1, 1};
+  EXPECT_EQ(shrink(recipe_with(shape), mesh(1, 1, 1)).model.shape.no_rope_layers, (std::vector<int64_t>{1, 0}));
+
+  shape.family = "phi3";
+  shape.no_rope_layers = {};
+  shape.partial_rotary_factor = 0.75;
+  RopeScaling& scaling = shape.rope_scaling.emplace();
+  scaling.type = "longrope";
+  for (int i = 0; i < 36; ++i) {
+    scaling.short_factor.push_back(1 + i);
+    scaling.long_factor.push_back(2 + i);
+  }
+  const ModelShape small = shrink(recipe_with(shape), mesh(1, 1, 1)).model.shape;
+  EXPECT_EQ(rotary_features(small), 6);
+  EXPECT_EQ(small.rope_scaling->short_factor, (std::vector<double>{1, 13, 25}));
+  EXPECT_EQ(small.rope_scaling->long_factor, (std::vector<double>{2, 14, 26}));
+}
+
 TEST(Shrink, KeepsEverythingElse) {
   Recipe recipe = recipe_with(shapes().front());
   recipe.train.micro_batch = 4;

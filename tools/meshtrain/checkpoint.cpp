@@ -155,8 +155,10 @@ void add_import(CLI::App& checkpoint, int& status) {
   command->callback([arguments, &status] {
     refuse_several_ranks("meshtrain checkpoint import");
     const Recipe recipe = load_recipe(arguments->recipe, arguments->with.overrides, "");
-    const std::filesystem::path folder = import_checkpoint(arguments->hf, recipe, arguments->run_dir);
-    std::printf("%s: the weights of %s; begin with meshtrain train --resume\n", folder.c_str(), arguments->hf.c_str());
+    const ImportedCheckpoint imported = import_checkpoint(arguments->hf, recipe, arguments->run_dir);
+    if (!imported.unused.empty()) std::fprintf(stderr, "%s\n", imported.unused.c_str());
+    std::printf("%s: the weights of %s; begin with meshtrain train --resume\n", imported.folder.c_str(),
+                arguments->hf.c_str());
     status = 0;
   });
 }

@@ -2,8 +2,10 @@
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
+#include <functional>
 #include <iostream>
 #include <iterator>
+#include <limits>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -15,8 +17,10 @@
 #include "mesh/error.h"
 #include "mesh/layout.h"
 #include "runtime/generate/generate.h"
+#include "runtime/generate/generation_config.h"
 #include "runtime/generate/model_source.h"
 #include "runtime/generate/prompts.h"
+#include "runtime/generate/stop_strings.h"
 #include "runtime/launch/connect.h"
 #include "runtime/launch/connect_devices.h"
 #include "runtime/recipe/validate.h"
@@ -42,7 +46,11 @@ struct GenerateArguments {
   std::vector<std::string> prompts, tokens;
   std::optional<std::string> prompt_file, tokenizer, precision;
   std::optional<int64_t> max_tokens;
-  SamplingOptions sampling;
+  std::optional<double> temperature, top_p, min_p, repetition_penalty;  // none: as generation_config.json has it
+  std::optional<int64_t> top_k, no_repeat_ngram_size, min_tokens;
+  std::vector<std::string> bad_words, stop_strings;
+  uint64_t seed = 0;
+  bool uses_config = true;
   bool stop_at_eos = true;
   std::string mesh = "tp=auto", device = "auto";
   bool json_lines = false;
@@ -53,11 +61,39 @@ struct Request {
   std::vector<std::vector<int64_t>> prompts;
   std::vector<int64_t> max_tokens;  // of each
   std::vector<int64_t> stop;
+  SamplingOptions sampling;
+  TokenRules rules;
+  std::vector<std::string> stop_strings;
 
-  std::string text() const { return json{prompts, max_tokens, stop}.dump(); }
+  std::string text() const {
+    return json{prompts,
+                max_tokens,
+                stop,
+                sampling.temperature,
+                sampling.top_k,
+                sampling.top_p,
+                sampling.seed,
+                sampling.min_p,
+                rules.repetition_penalty,
+                rules.no_repeat_ngram_size,
+                rules.bad_words_ids,
+                rules.min_length,
+                rules.min_new_tokens,
+                stop_strings}
+        .dump(-1, ' ', false, json::error_handler_t::replace);
+  }
   static Request parse(const std::string& text) {
     const json list = json::parse(text);
-    return {list[0].get<decltype(prompts)>(), list[1].get<decltype(max_tokens)>(), list[2].get<decltype(stop)>()};
+    size_t next = 0;
+    Request request;
+    const auto take = [&](auto& value) { list[next++].get_to(value); };
+    take(request.prompts), take(request.max_tokens), take(request.stop);
+    SamplingOptions& sampling = request.sampling;
+    take(sampling.temperature), take(sampling.top_k), take(sampling.top_p), take(sampling.seed), take(sampling.min_p);
+    TokenRules& rules = request.rules;
+    take(rules.repetition_penalty), take(rules.no_repeat_ngram_size), take(rules.bad_words_ids);
+    take(rules.min_length), take(rules.min_new_tokens), take(request.stop_strings);
+    return request;
   }
 };
 
@@ -82,15 +118,21 @@ std::vector<Prompt> asked_prompts(const GenerateArguments& arguments) {
 }
 
 /// How many tokens a prompt of so many may be given.
-int64_t allowed_tokens(int64_t prompt, const std::optional<int64_t>& asked, int64_t positions,
-                       const std::string& where) {
-  if (positions == 0) return asked.value_or(kMaxTokens);
-  const std::string takes =
-      where + " takes " + std::to_string(prompt) + " of max_position_embeddings " + std::to_string(positions) + ": ";
-  const int64_t room = positions - prompt;
-  if (room <= 0) throw InputError(takes + "nothing can follow");
-  if (asked.value_or(0) > room) throw InputError(takes + "give at most --max-tokens " + std::to_string(room));
-  return asked.value_or(std::min(kMaxTokens, room));
+int64_t allowed_tokens(int64_t prompt, const std::optional<int64_t>& asked, const GenerationConfig& config,
+                       int64_t positions, const std::string& where) {
+  const auto takes = [&](const char* key, int64_t limit) {
+    return where + " takes " + std::to_string(prompt) + " of " + key + " " + std::to_string(limit) + ": ";
+  };
+  const int64_t room = positions == 0 ? std::numeric_limits<int64_t>::max() : positions - prompt;
+  const std::string of_positions = takes("max_position_embeddings", positions);
+  if (room <= 0) throw InputError(of_positions + "nothing can follow");
+  if (asked.value_or(0) > room) throw InputError(of_positions + "give at most --max-tokens " + std::to_string(room));
+  if (asked) return *asked;
+  if (config.max_new_tokens) return std::min(*config.max_new_tokens, room);
+  if (!config.max_length) return std::min(kMaxTokens, room);
+  if (*config.max_length > prompt) return std::min(*config.max_length - prompt, room);
+  throw InputError(takes("max_length", *config.max_length) + "nothing can follow, as " + config.file.string() +
+                   " says: give --max-tokens");
 }
 
 /// With ids of the model alone. Those of bytes may go beyond: a model of ASCII has the lower ones.
@@ -112,9 +154,73 @@ std::shared_ptr<const Tokenizer> tokenizer_of(const GenerateArguments& arguments
   return nullptr;
 }
 
+/// What the command line says in place of `config`. Returns the keys of generation_config.json that it has replaced.
+std::vector<std::string> override_with(const GenerateArguments& arguments, int64_t vocab_size,
+                                       GenerationConfig& config) {
+  std::vector<std::string> keys;
+  const auto replace = [&](const char* key, const auto& asked, auto& value) {
+    if (!asked) return;
+    value = *asked;
+    keys.emplace_back(key);
+  };
+  SamplingOptions& sampling = config.sampling;
+  TokenRules& rules = config.rules;
+  replace("temperature", arguments.temperature, sampling.temperature);
+  replace("top_k", arguments.top_k, sampling.top_k);
+  replace("top_p", arguments.top_p, sampling.top_p);
+  replace("min_p", arguments.min_p, sampling.min_p);
+  replace("repetition_penalty", arguments.repetition_penalty, rules.repetition_penalty);
+  replace("no_repeat_ngram_size", arguments.no_repeat_ngram_size, rules.no_repeat_ngram_size);
+  replace("min_new_tokens", arguments.min_tokens, rules.min_new_tokens);
+  if (arguments.temperature) keys.emplace_back("do_sample");
+  if (arguments.temperature == 0.0) keys.insert(keys.end(), {"top_k", "top_p", "min_p"});
+  if (arguments.min_tokens) rules.min_length = 0, keys.emplace_back("min_length");
+  if (arguments.max_tokens) keys.insert(keys.end(), {"max_new_tokens", "max_length"});
+  if (!arguments.bad_words.empty()) rules.bad_words_ids.clear(), keys.emplace_back("bad_words_ids");
+  for (const std::string& word : arguments.bad_words) {
+    rules.bad_words_ids.push_back(parse_token_prompt(word, "--bad-words").tokens);
+    for (const int64_t id : rules.bad_words_ids.back()) {
+      if (id < vocab_size) continue;
+      throw InputError("--bad-words: there is no token " + std::to_string(id) + ", the model's vocabulary has " +
+                       std::to_string(vocab_size));
+    }
+  }
+  if (!arguments.stop_strings.empty()) config.stop_strings = arguments.stop_strings, keys.emplace_back("stop_strings");
+  const bool narrows = arguments.top_k || arguments.top_p || arguments.min_p;
+  if (sampling.temperature == 0 && narrows) {
+    throw InputError(
+        "--top-k, --top-p and --min-p narrow what is drawn, and temperature 0 draws nothing: give --temperature");
+  }
+  return keys;
+}
+
+/// What decides on tokens, beside the model: of the folder, and of the command line.
+/// `line`: what is said of it.
+GenerationConfig read_config(const GenerateArguments& arguments, const ModelSource& source, const Tokenizer* tokenizer,
+                             std::string& line) {
+  const int64_t vocab_size = source.shape.vocab_size;
+  GenerationConfig config;
+  if (arguments.uses_config) config = read_generation_config(source.hugging_face, vocab_size);
+  const std::vector<std::string> overridden = override_with(arguments, vocab_size, config);
+  if (!config.stop_strings.empty() && tokenizer == nullptr) {
+    if (!arguments.stop_strings.empty()) throw InputError("--stop needs a text: give --tokenizer");
+    config.not_applied["stop_strings"] = config.applied["stop_strings"] + " (there is no tokenizer)";
+    config.applied.erase("stop_strings");
+    config.stop_strings.clear();
+  }
+  line = describe(config, overridden);
+  return config;
+}
+
 Request make_request(const GenerateArguments& arguments, const std::vector<Prompt>& prompts, const ModelSource& source,
                      const Tokenizer* tokenizer) {
   Request request;
+  std::string line;
+  const GenerationConfig config = read_config(arguments, source, tokenizer, line);
+  request.sampling = config.sampling;
+  request.sampling.seed = arguments.seed;
+  request.rules = config.rules;
+  request.stop_strings = config.stop_strings;
   const std::string missing = describe_missing(source);
   for (size_t i = 0; i < prompts.size(); ++i) {
     const std::string where = "prompt " + std::to_string(i + 1);
@@ -123,8 +229,10 @@ Request make_request(const GenerateArguments& arguments, const std::vector<Promp
     }
     request.prompts.push_back(encode_prompt(prompts[i], tokenizer, source.shape.vocab_size, where));
     request.max_tokens.push_back(allowed_tokens(static_cast<int64_t>(request.prompts.back().size()),
-                                                arguments.max_tokens, source.shape.max_position_embeddings, where));
+                                                arguments.max_tokens, config, source.shape.max_position_embeddings,
+                                                where));
   }
+  if (!line.empty()) std::fprintf(stderr, "%s\n", line.c_str());
   if (!arguments.stop_at_eos) return request;
   request.stop = stop_tokens(source, tokenizer);
   if (request.stop.empty() && !missing.empty()) {
@@ -155,6 +263,8 @@ std::unique_ptr<LanguageModel> load_model(const ModelSource& source, const std::
   auto model = std::make_unique<LanguageModel>(
       source.shape, mesh, dtype_of(precision), [&](const Parameter& parameter) { weights->read(parameter); }, device);
   if (mesh.rank() == 0) {
+    const std::string unused = describe_unused(source);
+    if (!unused.empty()) std::fprintf(stderr, "%s\n", unused.c_str());
     std::fprintf(stderr, "%s: %s parameters in %s on %lld rank%s, loaded in %.2f s\n", source.folder.c_str(),
                  with_separators(num_parameters(*model)).c_str(), precision.c_str(),
                  static_cast<long long>(mesh.size()), mesh.size() == 1 ? "" : "s",
@@ -172,6 +282,17 @@ MeshLayout layout_of(const std::string& asked, int num_ranks) {
                      std::to_string(num_ranks) + ", or leave it out");
   }
   return MeshLayout::fit(sizes, training_axes(), num_ranks);
+}
+
+/// A search for strings that end a text: rank 0, which has the tokenizer, looks and tells the others.
+std::function<bool(int64_t)> search(const std::vector<std::string>& strings, const std::vector<int64_t>& prompt,
+                                    const std::optional<GeneratedOutput>& output, const Group& world) {
+  const auto found = output ? std::make_shared<StopStrings>(*output->tokenizer(), strings, prompt) : nullptr;
+  return [found, &world](int64_t token) {
+    at::Tensor ends = at::full({1}, found && found->add(token) ? 1 : 0, at::kLong);
+    world.broadcast(ends, 0).wait();
+    return ends.item<int64_t>() != 0;
+  };
 }
 
 void generate_all(const GenerateArguments& arguments, const Group& world) {
@@ -205,12 +326,13 @@ void generate_all(const GenerateArguments& arguments, const Group& world) {
 
   const std::unique_ptr<LanguageModel> model =
       load_model(source, arguments.precision.value_or(source.precision), mesh, computing.device);
-  GenerateOptions options{kMaxTokens, request.stop, arguments.sampling};
+  GenerateOptions options{.stop = request.stop, .sampling = request.sampling, .rules = request.rules};
   for (size_t i = 0; i < request.prompts.size(); ++i) {
     const std::vector<int64_t>& prompt = request.prompts[i];
     options.max_tokens = request.max_tokens[i];
     const Phase phase("the text of prompt " + std::to_string(i + 1));
     if (output) output->begin(i, prompt);
+    if (!request.stop_strings.empty()) options.ends_text = search(request.stop_strings, prompt, output, world);
     const Generated generated = generate(*model, prompt, i, options, [&](int64_t token) {
       if (output) output->add(token);
     });
@@ -218,20 +340,22 @@ void generate_all(const GenerateArguments& arguments, const Group& world) {
   }
 }
 
-void check_sampling(const SamplingOptions& asked) {
-  if (!std::isfinite(asked.temperature) || asked.temperature < 0) {
-    throw InputError("--temperature: " + scalar_text(asked.temperature) + " is not a finite number of at least 0");
+void check_sampling(const GenerateArguments& asked) {
+  const auto refuse = [](const char* option, double value, const char* needed) {
+    throw InputError(std::string(option) + ": " + scalar_text(value) + " is not a " + needed);
+  };
+  const double temperature = asked.temperature.value_or(1), penalty = asked.repetition_penalty.value_or(1);
+  const double top_p = asked.top_p.value_or(1), min_p = asked.min_p.value_or(0);
+  if (!std::isfinite(temperature) || temperature < 0) {
+    refuse("--temperature", temperature, "finite number of at least 0");
   }
-  if (!(asked.top_p > 0 && asked.top_p <= 1)) {
-    throw InputError("--top-p: " + scalar_text(asked.top_p) + " is not a number above 0 and at most 1");
-  }
-  if (asked.temperature == 0 && (asked.top_k > 0 || asked.top_p < 1)) {
-    throw InputError("--top-k and --top-p narrow what is drawn, and temperature 0 draws nothing: give --temperature");
-  }
+  if (!(top_p > 0 && top_p <= 1)) refuse("--top-p", top_p, "number above 0 and at most 1");
+  if (!(min_p >= 0 && min_p <= 1)) refuse("--min-p", min_p, "number from 0 to 1");
+  if (!std::isfinite(penalty) || penalty <= 0) refuse("--repetition-penalty", penalty, "finite number above 0");
 }
 
 int generate_on_ranks(const GenerateArguments& arguments) {
-  check_sampling(arguments.sampling);
+  check_sampling(arguments);
   const Group world = connect_world();
   return run_on_all_ranks(world, [&] {
     generate_all(arguments, world);
@@ -267,28 +391,58 @@ void add_prompt_options(CLI::App& command, GenerateArguments& arguments) {
 void add_sampling_options(CLI::App& command, GenerateArguments& arguments) {
   command
       .add_option("--max-tokens", arguments.max_tokens,
-                  "Tokens to generate at most; 128, or what max_position_embeddings leaves")
+                  "Tokens to generate at most; without it max_new_tokens or max_length of generation_config.json, else "
+                  "128, or what max_position_embeddings leaves")
       ->check(whole_number(1))
       ->type_name("N");
   command
-      .add_option("--temperature", arguments.sampling.temperature,
-                  "What logits are divided by before a token is drawn; 0 takes the likeliest")
-      ->capture_default_str()
+      .add_option("--temperature", arguments.temperature,
+                  "What logits are divided by before a token is drawn; 0 takes the likeliest. Default: 0, unless "
+                  "generation_config.json has do_sample")
       ->type_name("T");
-  command.add_option("--top-k", arguments.sampling.top_k, "Draws from the K likeliest tokens alone")
-      ->check(whole_number(1))
+  command.add_option("--top-k", arguments.top_k, "Draws from the K likeliest tokens alone; 0: from all. Default: 50")
+      ->check(whole_number(0))
       ->type_name("K");
   command
-      .add_option("--top-p", arguments.sampling.top_p,
+      .add_option("--top-p", arguments.top_p,
                   "Of these from the likeliest whose probabilities reach P, above 0 and at most 1")
       ->type_name("P");
-  command.add_option("--seed", arguments.sampling.seed, "What is drawn depends on it, on any mesh alike")
+  command
+      .add_option("--min-p", arguments.min_p,
+                  "Of these from those that are at least P times as likely as the likeliest, from 0 to 1")
+      ->type_name("P");
+  command.add_option("--seed", arguments.seed, "What is drawn depends on it, on any mesh alike")
       ->capture_default_str()
       ->check(whole_number(0))
       ->type_name("S");
+}
+
+void add_rule_options(CLI::App& command, GenerateArguments& arguments) {
+  const auto repeatable = [](CLI::Option* option) { return option->expected(1)->allow_extra_args(false)->take_all(); };
+  command
+      .add_option("--repetition-penalty", arguments.repetition_penalty,
+                  "Makes tokens that the text has less likely above 1, more likely below")
+      ->type_name("X");
+  command
+      .add_option("--no-repeat-ngram-size", arguments.no_repeat_ngram_size,
+                  "No run of N tokens occurs twice in prompt and text; 0: any may")
+      ->check(whole_number(0))
+      ->type_name("N");
+  repeatable(command.add_option("--bad-words", arguments.bad_words,
+                                "Ids of tokens, as 1,2,3, that do not occur in this order. May be repeated"))
+      ->type_name("IDS");
+  command.add_option("--min-tokens", arguments.min_tokens, "Tokens to generate before one that ends a text")
+      ->check(whole_number(0))
+      ->type_name("N");
+  repeatable(command.add_option("--stop", arguments.stop_strings,
+                                "Ends a text behind the token that completes this string. May be repeated"))
+      ->type_name("TEXT");
   command.add_flag("--stop-at-eos,!--ignore-eos", arguments.stop_at_eos,
                    "Whether a token that ends a text ends it: eos_token_id of generation_config.json or config.json, "
                    "the tokenizer's, or what ends the documents of a run's data. Default: it does");
+  command.add_flag("--generation-config,!--ignore-generation-config", arguments.uses_config,
+                   "Whether generation_config.json of the model's folder, without one config.json, says what the "
+                   "command line leaves open. Default: it does");
 }
 
 }  // namespace
@@ -308,6 +462,7 @@ void add_generate_command(CLI::App& app, int& status) {
       ->type_name("MODEL");
   add_prompt_options(*command, *arguments);
   add_sampling_options(*command, *arguments);
+  add_rule_options(*command, *arguments);
   command->add_option("--mesh", arguments->mesh, "Ranks that share the model, as tp=2; without it all of them")
       ->type_name("tp=N");
   command
@@ -322,7 +477,7 @@ void add_generate_command(CLI::App& app, int& status) {
       ->type_name("DEVICE");
   command->add_flag(
       "--json", arguments->json_lines,
-      "A JSON object on a line for each prompt: prompt, prompt_tokens, tokens, text, ended (eos, length)");
+      "A JSON object on a line for each prompt: prompt, prompt_tokens, tokens, text, ended (eos, stop, length)");
   command->callback([arguments, &status] { status = generate_on_ranks(*arguments); });
 }
 

@@ -33,7 +33,8 @@ void tell_speed(size_t prompt, const Generated& generated) {
     line += fmt::format(", then {} more in {:.3f} s ({:.1f} tok/s)", others, generated.decode_seconds,
                         rate(others, generated.decode_seconds));
   }
-  if (generated.stopped) line += fmt::format(", ended by token {}", generated.tokens.back());
+  if (generated.end == TextEnd::Token) line += fmt::format(", ended by token {}", generated.tokens.back());
+  if (generated.end == TextEnd::Text) line += ", ended by a stop string";
   std::fputs((line + "\n").c_str(), stderr);
 }
 
@@ -68,7 +69,7 @@ void GeneratedOutput::end(size_t index, const std::vector<int64_t>& prompt, cons
     line["prompt_tokens"] = prompt;
     line["tokens"] = generated.tokens;
     if (stream_) line["text"] = text_;
-    line["ended"] = generated.stopped ? "eos" : "length";
+    line["ended"] = generated.end == TextEnd::Token ? "eos" : generated.end == TextEnd::Text ? "stop" : "length";
     text_ = line.dump(-1, ' ', false, json::error_handler_t::replace);
   }
   show(text_ + "\n");

@@ -8,6 +8,7 @@
 #include "runtime/data/mixture.h"
 #include "runtime/hf/export.h"
 #include "runtime/launch/connect.h"
+#include "runtime/model/unused_weights.h"
 #include "runtime/recipe/load.h"
 #include "runtime/recipe/run_plan.h"
 #include "runtime/run/describe_data.h"
@@ -32,6 +33,7 @@ struct TrainArguments {
 
 /// What the run would go on from.
 struct Beginning {
+  bool is_checkpoint = false;
   TrainingState state;
   std::vector<std::string> lines;  // what is said of it
 };
@@ -40,14 +42,15 @@ Beginning find_beginning(const Recipe& recipe, const MeshLayout& layout, const R
   if (!options.resume && !options.resume_step) return {};
   const CheckpointFolder checkpoints(RunDirectory::checkpoints_of(RunDirectory::folder_of(recipe, options.run_dir)));
   const auto folder = checkpoint_to_resume(checkpoints, options.resume_step);
-  if (!folder) return {{}, {"--resume: no checkpoint in " + checkpoints.folder().string() + ": begins at step 1"}};
+  if (!folder)
+    return {false, {}, {"--resume: no checkpoint in " + checkpoints.folder().string() + ": begins at step 1"}};
   const Resumed resumed = plan_resume(*folder, describe_run(as_run(recipe, layout), layout), recipe.train.steps);
   std::vector<std::string> lines = {resumed.state.step == 0
                                         ? "begins with the weights of " + folder->string()
                                         : "goes on after step " + std::to_string(resumed.state.step) + ", from " +
                                               folder->string() + ", whose pieces were not read"};
   for (const std::string& change : resumed.changes) lines.push_back("  " + change);
-  return {resumed.state, std::move(lines)};
+  return {true, resumed.state, std::move(lines)};
 }
 
 /// What the checkpoint says that the run goes on from: the model's shape, should model.hf be gone.
@@ -78,10 +81,17 @@ int check(const TrainArguments& arguments) {
                      static_cast<uint64_t>(recipe.train.seed));
   const std::unique_ptr<Evaluation> evaluation = make_evaluation(recipe);
   const Beginning beginning = find_beginning(recipe, layout, arguments.options);
+  std::string unused_weights;
+  if (recipe.model.init == "pretrained" && !beginning.is_checkpoint) {
+    const SafetensorsFolder weights(recipe.model.hf);
+    check_tied_head(weights, recipe.model.shape);
+    unused_weights = describe_unused(weights, recipe.model.shape);
+  }
   std::printf("%s: fits mesh %s; %s samples of %s tokens\n", recipe.name.c_str(), layout.describe().c_str(),
               with_separators(data.num_samples()).c_str(), with_separators(recipe.train.sequence_length).c_str());
   std::vector<std::string> lines =
       describe_data(recipe, data, samples_of_run(recipe.train, beginning.state), evaluation.get());
+  if (!unused_weights.empty()) lines.push_back(unused_weights);
   lines.insert(lines.end(), beginning.lines.begin(), beginning.lines.end());
   for (const std::string& line : lines) std::printf("%s\n", line.c_str());
   std::printf("\n%s", to_yaml(plan).c_str());

@@ -14,6 +14,7 @@
 #include "mesh/agree.h"
 #include "mesh/error.h"
 #include "mesh/memory.h"
+#include "runtime/generate/generation_config.h"
 #include "runtime/generate/model_source.h"
 #include "runtime/generate/prompts.h"
 #include "tests/support/files.h"
@@ -70,6 +71,24 @@ TEST_P(Generate, GreedyTokensAreThoseOfTransformers) {
   }
 }
 
+TEST_P(Generate, UnderRulesGreedyTokensAreThoseOfTransformers) {
+  Loaded loaded(GetParam());
+  const nlohmann::json all = read_json(fixture(GetParam()) / "steered.json");
+  ASSERT_EQ(all.size(), 8u);
+  const ScratchFolder scratch;
+  for (const nlohmann::json& each : all) {
+    const nlohmann::json& keys = each.at("config");
+    std::ofstream(scratch.path() / "generation_config.json") << keys;
+    const GenerationConfig config = read_generation_config(scratch.path(), loaded.source.shape.vocab_size);
+    const GenerateOptions options{.max_tokens = config.max_new_tokens.value(),
+                                  .stop = keys.value("eos_token_id", std::vector<int64_t>()),
+                                  .sampling = config.sampling,
+                                  .rules = config.rules};
+    const std::vector<int64_t> prompt = each.at("prompt"), wanted = each.at("tokens");
+    EXPECT_EQ(generate(loaded.model, prompt, 0, options).tokens, wanted) << keys;
+  }
+}
+
 TEST_P(Generate, WithTheCacheLogitsAreThoseWithout) {
   Loaded loaded(GetParam(), at::kDouble);
   constexpr int64_t kLength = 24, kPrompt = 9;
@@ -82,7 +101,8 @@ TEST_P(Generate, WithTheCacheLogitsAreThoseWithout) {
     // Computes everything again with the attention used in training.
     const at::Tensor before = at::tensor(std::vector<int64_t>(ids.begin(), ids.begin() + length), at::kLong);
     const Sequence sequence{SequenceLayout::whole(length),
-                            make_rotary(loaded.source.shape, at::arange(length), at::kDouble, at::kCPU)};
+                            make_rotary(loaded.source.shape, at::arange(length), at::kDouble, at::kCPU),
+                            make_local_rotary(loaded.source.shape, at::arange(length), at::kDouble, at::kCPU)};
     const at::Tensor wanted = loaded.model.model().next_logits(before, sequence).whole();
     EXPECT_LE((cached - wanted).abs().max().item<double>(), 1e-10 * wanted.abs().max().item<double>()) << length;
     if (length < kLength) next = {ids[static_cast<size_t>(length)]};
@@ -154,12 +174,36 @@ TEST(GenerateOne, EndsAtAStopTokenOrWhenThereAreEnough) {
   std::vector<int64_t> seen;
   const Generated stopped =
       generate(loaded.model, prompt, 0, {96, {1000, stop}, {}}, [&](int64_t token) { seen.push_back(token); });
-  EXPECT_TRUE(stopped.stopped);
+  EXPECT_EQ(stopped.end, TextEnd::Token);
   EXPECT_EQ(stopped.tokens, std::vector<int64_t>(all.begin(), first + 1)) << "the one that ends it included";
   EXPECT_EQ(seen, stopped.tokens);
   const Generated enough = generate(loaded.model, prompt, 0, {3, {}, {}});
-  EXPECT_FALSE(enough.stopped);
+  EXPECT_EQ(enough.end, TextEnd::Length);
   EXPECT_EQ(enough.tokens, std::vector<int64_t>(all.begin(), all.begin() + 3));
+}
+
+TEST(GenerateOne, EndsWhereItIsToldTo) {
+  Loaded loaded("llama");
+  const nlohmann::json each = read_json(fixture("llama") / "generated.json")[1];
+  const std::vector<int64_t> prompt = each.at("prompt"), all = each.at("tokens");
+  std::vector<int64_t> asked;
+  GenerateOptions options;
+  options.ends_text = [&](int64_t token) {
+    asked.push_back(token);
+    return asked.size() == 5;
+  };
+  const Generated generated = generate(loaded.model, prompt, 0, options);
+  EXPECT_EQ(generated.end, TextEnd::Text);
+  EXPECT_EQ(generated.tokens, std::vector<int64_t>(all.begin(), all.begin() + 5)) << "the one that ends it included";
+  EXPECT_EQ(asked, generated.tokens);
+}
+
+TEST(GenerateOne, RulesThatLeaveNoTokenAreNamed) {
+  Loaded loaded("llama");
+  GenerateOptions options;
+  for (int64_t id = 0; id < loaded.source.shape.vocab_size; ++id) options.rules.bad_words_ids.push_back({id});
+  const std::string error = message<AgreedError>([&] { generate(loaded.model, {5, 6}, 0, options); });
+  EXPECT_TRUE(has(error, "no token is left for position 2: ") && has(error, "bad_words_ids")) << error;
 }
 
 TEST(GenerateOne, WhatIsDrawnDependsOnSeedAndSequence) {

@@ -50,7 +50,7 @@ std::vector<double> reference(std::vector<double> scores, const SamplingOptions&
 }
 
 std::vector<double> probabilities(const std::vector<double>& logits, const SamplingOptions& options) {
-  const std::vector<Candidate> left = candidates(at::tensor(logits, at::kDouble), options);
+  const std::vector<Candidate> left = candidates(logits, options);
   std::vector<double> result(logits.size(), 0);
   double sum = 0;
   for (const Candidate& candidate : left) sum += candidate.weight;
@@ -85,7 +85,7 @@ TEST(Sampling, IsThatOfTransformersWarpers) {
 
 std::set<int64_t> ids_left(const std::vector<double>& logits, const SamplingOptions& options) {
   std::set<int64_t> ids;
-  for (const Candidate& candidate : candidates(at::tensor(logits, at::kDouble), options)) ids.insert(candidate.id);
+  for (const Candidate& candidate : candidates(logits, options)) ids.insert(candidate.id);
   return ids;
 }
 
@@ -111,8 +111,8 @@ TEST(Sampling, TopPIsOfWhatTopKLeaves) {
 }
 
 TEST(Sampling, SmallTemperaturesAndHugeLogitsAreNoOverflow) {
-  EXPECT_EQ(draw(candidates(at::tensor({1e4, 9e3, -1e4}, at::kDouble), {1e-3, 0, 1, 0}), 0.999), 0);
-  EXPECT_EQ(draw(candidates(at::tensor({-1e308, 1e308}, at::kDouble), {1e-300, 0, 0.9, 0}), 0.999), 1);
+  EXPECT_EQ(draw(candidates({1e4, 9e3, -1e4}, {1e-3, 0, 1, 0}), 0.999), 0);
+  EXPECT_EQ(draw(candidates({-1e308, 1e308}, {1e-300, 0, 0.9, 0}), 0.999), 1);
 }
 
 TEST(Sampling, DrawsWhereTheSumPasses) {
@@ -146,7 +146,7 @@ TEST(Sampling, TokensAreDrawnAsOftenAsTheyAreLikely) {
   constexpr int kDraws = 40'000;
   const SamplingOptions options{1.3, 12, 1, 0};
   const std::vector<double> logits = random_logits(50, 4), wanted = reference(logits, options);
-  const std::vector<Candidate> left = candidates(at::tensor(logits, at::kDouble), options);
+  const std::vector<Candidate> left = candidates(logits, options);
   ASSERT_EQ(left.size(), 12u);
   std::map<int64_t, int> counts;
   for (int i = 0; i < kDraws; ++i) ++counts[draw(left, uniform_at(7, 0, static_cast<uint64_t>(i)))];
