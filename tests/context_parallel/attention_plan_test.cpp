@@ -164,9 +164,10 @@ TEST(AttentionPlan, IsMadeOnceForTheDocumentsOfAMicroBatch) {
   EXPECT_NE(hop_passes(divided, 4, 1, kPacked), plan);
   EXPECT_NE(hop_passes(divided, 4, 0, kSeparate), plan);
   EXPECT_NE(whole_passes(divided, 4, kPacked), plan);
-  const PassOptions windowed{.packing = at::Device(at::kCPU), .window = 5, .window_in_kernel = true};
-  EXPECT_NE(hop_passes(divided, 4, 0, windowed), plan) << "layers with another window";
-  EXPECT_EQ(hop_passes(copy, 4, 0, windowed), hop_passes(divided, 4, 0, windowed));
+  const auto windowed = [](int64_t window) { return PassOptions{at::Device(at::kCPU), window, true}; };
+  EXPECT_NE(hop_passes(divided, 4, 0, windowed(5)), plan);
+  EXPECT_NE(hop_passes(divided, 4, 0, windowed(5)), hop_passes(divided, 4, 0, windowed(6)));
+  EXPECT_EQ(hop_passes(copy, 4, 0, windowed(5)), hop_passes(divided, 4, 0, windowed(5)));
   EXPECT_NE(hop_passes(divided.undistributed(), 4, 0, kPacked), plan);
   EXPECT_NE(hop_passes(layout.with_documents(documents()), 4, 0, kPacked), plan);
   EXPECT_THROW(hop_passes(divided, 3, 0, kPacked), std::invalid_argument);
