@@ -26,10 +26,11 @@ enum class ContextAlgorithm {
 /// documents need at most two calls for each rank whose keys are used (attention_plan.h), for up to 1,024 documents.
 ///
 /// A window (in positions of a document) costs what it leaves: scores outside are never computed, and Ring and
-/// AllGather send each rank only the keys that its queries see (window_attention.h). On CUDA halves keep their number
-/// of calls; elsewhere equal tiles of the window are one call (blocks.h). A softcap is computed by products of bounded
-/// tiles in fp32 (fp64 for fp64), on every device (capped_attention.h). Throws std::invalid_argument when shapes,
-/// layout and group do not match, and for a negative window or softcap.
+/// AllGather send each rank only the keys that its queries see (window_attention.h). Halves on CUDA
+/// need one call more for the keys of another rank; elsewhere equal tiles of the window are one call (blocks.h). A
+/// softcap is computed by products of bounded tiles in fp32 (fp64 for fp64), on every device (capped_attention.h).
+///
+/// Throws std::invalid_argument when shapes, layout and group do not match, and for a negative window or softcap.
 at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const SequenceLayout& layout,
                      const Group& group, ContextAlgorithm algorithm, const AttentionRule& rule);
 

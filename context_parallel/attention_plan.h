@@ -63,9 +63,9 @@ inline constexpr size_t kMostSequences = 1024;
 /// Return plan_hop() and plan_whole() of blocks.h as passes; plan_whole() knows no windows. With packing these are at
 /// most two passes for up to kMostSequences documents: one for all diagonals, one for all rectangles; a window adds one
 /// for its anti-causal blocks. For more documents, diagonals need one call for every kMostSequences documents of a row.
-/// Plans for a layout with documents are made once, and every layer finds
-/// them again, on any thread that computes on the same stream. Lengths are copied to the device in stream order; the
-/// host does not wait.
+///
+/// Plans for a layout with documents are made once, and every layer finds them again, on any thread that computes on
+/// the same stream. Lengths are copied to the device in stream order; the host does not wait.
 std::shared_ptr<const AttentionPlan> hop_passes(const SequenceLayout& layout, int64_t batch, int source,
                                                 const PassOptions& options);
 std::shared_ptr<const AttentionPlan> whole_passes(const SequenceLayout& layout, int64_t batch,

@@ -184,10 +184,10 @@ TEST(Attention, StaysInsideTheWindow) {
   for_all([](ContextAlgorithm algorithm, SequenceLayout::Kind kind) {
     for (const int64_t window : windows()) {
       SCOPED_TRACE(::testing::Message() << "window " << window);
-      for (const int64_t num_kv_heads : {4, 2, 1}) {
-        expect_definition({.algorithm = algorithm, .kind = kind, .num_kv_heads = num_kv_heads, .window = window});
+      for (const auto& [num_kv_heads, batch] : {std::pair{1, 1}, {2, 3}}) {
+        expect_definition(
+            {.algorithm = algorithm, .kind = kind, .num_kv_heads = num_kv_heads, .batch = batch, .window = window});
       }
-      expect_definition({.algorithm = algorithm, .kind = kind, .batch = 3, .window = window});
     }
   });
 }
