@@ -35,11 +35,8 @@ std::vector<std::string> describe_data(const Recipe& recipe, const Mixture& data
   }
   const int64_t positions = recipe.model.shape.max_position_embeddings;
   if (positions > 0 && length > positions) {
-    lines.push_back(
-        fmt::format("warning: train.sequence_length {} is beyond the model's max_position_embeddings {}: the model was "
-                    "not made for "
-                    "later positions",
-                    length, positions));
+    lines.push_back(fmt::format("warning: train.sequence_length {} is beyond the model's max_position_embeddings {}",
+                                length, positions));
   }
   if (evaluation == nullptr) return lines;
   const int64_t every = recipe.evaluate.every;

@@ -8,9 +8,7 @@ namespace {
 class TrainPositions : public TrainProgram {};
 
 TEST_F(TrainPositions, SequencesBeyondThePositionsOfTheModelAreNamed) {
-  const std::string line =
-      "warning: train.sequence_length 16 is beyond the model's max_position_embeddings 12: the model was not made for "
-      "later positions\n";
+  const std::string line = "warning: train.sequence_length 16 is beyond the model's max_position_embeddings 12\n";
   EXPECT_EQ(count(train(2, {"--set", "model.max_position_embeddings=12", "--mesh", "dp=2"}).out, line), 1);
   EXPECT_EQ(count(run_meshtrain({"train", recipe, "--check", "--set", "model.max_position_embeddings=12"}).out, line),
             1);
