@@ -7,11 +7,11 @@
 
 namespace meshtrain {
 
-/// Reads a Hugging Face config.json of the families llama, mistral, qwen2 and qwen3, as transformers 4 and 5 write it:
-/// rope_theta and rope_scaling at the top or inside rope_parameters, the scaling's "type" or "rope_type" one of
-/// default, linear, llama3 and yarn. An absent key has transformers' default, except for sizes, which are required
-/// (num_key_value_heads may be absent from a llama). Throws InputError naming file and key when a value is missing or
-/// impossible, when it needs arithmetic that is not available (other rotary scalings, sliding windows, dropout,
+/// Reads a Hugging Face config.json of the families of families.h, as transformers 4 and 5 write it: rope_theta and
+/// rope_scaling at the top or inside rope_parameters, the scaling's "type" or "rope_type" one of default, linear,
+/// llama3, yarn and dynamic, of Phi 3 default and longrope. An absent key has transformers' default, except for sizes,
+/// which are required (num_key_value_heads may be absent from a llama). Throws InputError naming file and key when a
+/// value is missing or impossible, when it needs arithmetic that is not available (other rotary scalings, dropout,
 /// quantisation), and for any key that is not known to leave the numbers unchanged. Keys of a scaling that its type
 /// does not use are ignored, as in transformers. Where its versions disagree the newest decides: yarn's factor is the
 /// one that is written, not max_position_embeddings / original_max_position_embeddings.

@@ -2,6 +2,8 @@
 
 #include <spdlog/spdlog.h>
 
+#include <exception>
+
 #include "mesh/layout.h"
 #include "mesh/size_text.h"
 #include "runtime/recipe/context.h"
@@ -20,7 +22,11 @@ Journal::Journal(const Recipe& recipe, const RunPlan& plan, std::unique_ptr<RunD
       metrics_(directory_->metrics(), last_step, may_skip(recipe.train, plan.precision.loss_scale.has_value())) {
   directory_->write(to_yaml(recipe_), to_yaml(plan_));
   if (recipe.train.parameter_metrics.every > 0) parameters_.emplace(directory_->parameter_metrics(), last_step);
-  open_log(directory_->log());
+  try {
+    open_log(directory_->log());
+  } catch (const std::exception& error) {
+    say("warning: the lines of this run are not kept in " + directory_->log().string() + ": " + error.what());
+  }
   if (!directory_->warning().empty()) say(directory_->warning());
 }
 

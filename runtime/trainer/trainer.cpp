@@ -36,7 +36,6 @@ Trainer::Trainer(const Recipe& recipe, const RunPlan& plan, const DeviceMesh& me
       plan_(plan),
       train_(recipe.train),
       device_(device),
-      sequences_(recipe, plan, mesh, device),
       replicas_(std::move(replicas)),
       sums_(replicas_.remaining(), replicas_.remaining_partial()) {
   ModelPlan model = plan_model(recipe, plan, device);
@@ -47,6 +46,7 @@ Trainer::Trainer(const Recipe& recipe, const RunPlan& plan, const DeviceMesh& me
   model.fsdp.on_reduced = [this](const FlatBuffer& buffer) { sums_.issue(buffer); };
   shard_memory_ = model.fsdp.memory;
   model_ = parallelize(model, mesh, first_values(recipe, resumes));
+  sequences_.emplace(recipe, plan, mesh, device);  // behind what ranks set up together: it may fail on one rank alone
   if (trainable_buffers(fsdp().units()).empty()) {
     throw InputError("train.freeze: every parameter is frozen: leave one of its patterns out");
   }
@@ -141,7 +141,7 @@ void Trainer::update(const at::Tensor& grad_norm, const at::Tensor& non_finite, 
 }
 
 at::Tensor Trainer::forward(const MicroBatch& micro_batch) {
-  const Sequence sequence = sequences_.of(micro_batch.documents);
+  const Sequence sequence = sequences_->of(micro_batch.documents);
   return model_->loss(to_device(micro_batch.ids, device_), to_device(micro_batch.labels, device_), sequence);
 }
 

@@ -93,7 +93,7 @@ class Trainer {
   /// Restores the trainer's part of `state`. Call after shards() were written, between steps, on every rank.
   void resume(const TrainingState& state);
 
-  const SequenceLayout& layout() const { return sequences_.layout(); }
+  const SequenceLayout& layout() const { return sequences_->layout(); }
   /// Returns the memory of this rank's shards and of the optimizer's state.
   const ShardMemory& shard_memory() const { return shard_memory_; }
   const RunPlan& plan() const { return plan_; }
@@ -122,7 +122,7 @@ class Trainer {
   TrainRecipe train_;
   bool trains_padding_ = false;  // the model has a padding token, whose row is trained like others
   at::Device device_;
-  Sequences sequences_;
+  std::optional<Sequences> sequences_;  // always, after construction
   ReplicaMap replicas_;
   GradientSums sums_;
   ShardMemory shard_memory_;

@@ -50,7 +50,8 @@ void check_fault(const std::string& skipped, const MeshLayout& layout) {
   }
 }
 
-/// Returns `recipe` in `precision`, with the settings that depend on the precision.
+}  // namespace
+
 Recipe in_precision(Recipe recipe, const std::string& precision) {
   if (recipe.train.precision == precision) return recipe;
   recipe.train.precision = precision;
@@ -59,8 +60,6 @@ Recipe in_precision(Recipe recipe, const std::string& precision) {
   recipe.parallel.fsdp.reduce_dtype = "fp32";
   return recipe;
 }
-
-}  // namespace
 
 VerifyPlan plan_verification(const Recipe& recipe, const VerifyOptions& options, int64_t num_ranks) {
   const MeshLayout layout = fit(recipe, num_ranks);

@@ -31,6 +31,10 @@ struct VerifyPlan {
 /// requested fault.
 VerifyPlan plan_verification(const Recipe& recipe, const VerifyOptions& options, int64_t num_ranks);
 
+/// Returns the recipe in another precision, without what only its own precision has: loss scale, stochastic rounding,
+/// reductions in the half.
+Recipe in_precision(Recipe recipe, const std::string& precision);
+
 /// Returns the recipe of the same training on one rank.
 Recipe on_one_rank(Recipe recipe);
 

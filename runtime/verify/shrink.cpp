@@ -64,6 +64,12 @@ void shorten(std::vector<T>& list, int64_t num_layers, int64_t other) {
   list = {list[0], list[static_cast<size_t>(other)]};
 }
 
+/// Folds the ids that `source` names into a smaller vocabulary, as fold_ids() does those of a batch.
+void fold_ids(SourceRecipe& source, int64_t vocab_size) {
+  if (source.ignore_id) *source.ignore_id %= vocab_size;
+  if (source.documents) *source.documents %= vocab_size;
+}
+
 /// Fits what depends on the features of a head to a smaller head_dim.
 void shrink_rotary(ModelShape& to) {
   const int64_t features = std::max<int64_t>(2, rotary_features(to) / 2 * 2);
@@ -169,8 +175,9 @@ Recipe shrink(const Recipe& recipe, const MeshLayout& layout) {
 
   to.vocab_size = shrunk_vocabulary(from.vocab_size, tp);
   if (to.pad_token_id) *to.pad_token_id %= to.vocab_size;
-  if (small.data.ignore_id) *small.data.ignore_id %= to.vocab_size;
-  if (small.data.documents) *small.data.documents %= to.vocab_size;
+  fold_ids(small.data, to.vocab_size);
+  fold_ids(small.evaluate, to.vocab_size);
+  for (SourceRecipe& source : small.data.mixture) fold_ids(source, to.vocab_size);
   if (to.num_hidden_layers < from.num_hidden_layers) Treatment(recipe, to).carry_over(small);
   return small;
 }

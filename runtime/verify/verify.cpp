@@ -125,7 +125,7 @@ class Verification {
     if (is_rounded(options_.precision)) {
       reference_->rounded = trace();
       refuse_overflow(*reference_->rounded);
-      recipe.train.precision = "fp32";
+      recipe = in_precision(std::move(recipe), "fp32");
     }
     reference_->exact = trace();
   }

@@ -115,6 +115,42 @@ TEST_F(PerParameter, FrozenOnesStayAsTheyAreAndAreNotSent) {
   }
 }
 
+// Under mixed precision the shards of frozen parameters are the fp32 values that an fp32 run has, and what layers use
+// is these rounded.
+TEST_F(PerParameter, FrozenOnesKeepTheirMasters) {
+  for (const auto& sizes : meshes()) {
+    for (const std::string& mode : modes_on(sizes, {"no_shard", "shard_grad_op", "full_shard"})) {
+      for (const char* precision : {"bf16_mixed", "fp16_mixed"}) {
+        Cell cell = cell_of(sizes, mode);
+        cell.variant.frozen = "parts";
+        cell.variant.precision = "fp32";
+        const DeviceMesh mesh = mesh_of(cell);
+        Trainer wide(recipe_for(cell), mesh, at::kCPU);
+        const std::map<std::string, at::Tensor> masters = weights_of(wide);
+        cell.variant.precision = precision;
+        const Recipe recipe = recipe_for(cell);
+        Trainer trainer(recipe, mesh, at::kCPU);
+        steps(trainer, recipe, mesh, [](const StepOutcome&) {});
+
+        const std::map<std::string, at::Tensor> after = weights_of(trainer);
+        size_t frozen = 0;
+        trainer.fsdp().visit_values([&](const Unit& unit) {
+          for (const Parameter* parameter : unit.parameters()) {
+            const at::Tensor& master = after.at(parameter->name);
+            EXPECT_EQ(master.scalar_type(), at::kFloat) << parameter->name;
+            EXPECT_TRUE(at::equal(parameter->tensor.detach(), master.to(parameter->tensor.scalar_type())))
+                << cell.describe() << " " << parameter->name;
+            if (parameter->tensor.requires_grad()) continue;
+            ++frozen;
+            EXPECT_TRUE(at::equal(master, masters.at(parameter->name))) << cell.describe() << " " << parameter->name;
+          }
+        });
+        EXPECT_GT(frozen, 0u);
+      }
+    }
+  }
+}
+
 // Nothing is computed below the lowest trainable parameter: no collective of tp, no gather for a backward.
 TEST_F(PerParameter, NothingGoesBackBelowTheLowestTrainableParameter) {
   if (world().size() == 1) GTEST_SKIP() << "counted by collectives";

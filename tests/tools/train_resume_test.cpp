@@ -41,6 +41,17 @@ TEST_F(TrainResume, GoesOnToTheSameLosses) {
   }
 }
 
+// A log that cannot be opened is no reason to end a run, or to touch what it has.
+TEST_F(TrainResume, GoesOnWithoutALog) {
+  run(1, "dp=1", 3, kEvery3);
+  fs::remove(run_dir / "log.txt");
+  fs::create_directory(run_dir / "log.txt");
+  const Ending ending = run(1, "dp=1", 5, kResume);
+  EXPECT_EQ(ending.status, 0) << ending.err;
+  EXPECT_TRUE(has(ending.out + ending.err, "warning: the lines of this run are not kept in ")) << ending.out;
+  expect_steps(metrics(), 5);
+}
+
 TEST_F(TrainResume, GoesOnOnAnotherMeshWithAnotherBatch) {
   run(4, "dp=2,tp=2", 6, {"--set", "checkpoint.every=3", "--set", "train.precision=fp64"});
   const Ending ending = run(2, "cp=2", 9,

@@ -240,6 +240,17 @@ TEST_F(Verify, RefusesWhatItDoesNotKnow) {
                   "the gradients of one rank are not finite: lower train.loss_scale.initial"));
 }
 
+// The exact reference is in fp32, without what the recipe's precision alone has.
+TEST_F(Verify, ComparesPrecisionsWithTheirOwnSettings) {
+  for (const Words& settings :
+       {Words{"bf16_mixed", "parallel.fsdp.reduce_dtype=bf16"}, Words{"fp16_mixed", "train.loss_scale.initial=1024"},
+        Words{"bf16", "train.stochastic_rounding=true"}}) {
+    const Ending ending = verify(2, {"--mesh", "dp=2", "--precision", settings[0], "--set",
+                                     "train.precision=" + settings[0], "--set", settings[1]});
+    EXPECT_EQ(ending.status, 0) << settings[0] << ending.err << ending.out;
+  }
+}
+
 TEST_F(Verify, ComparesFrozenParametersGroupsAndMuon) {
   write("tiny.yaml", kRecipe + std::string(R"(  name: muon
   groups: [{pattern: "*norm*", weight_decay: 0.5}]

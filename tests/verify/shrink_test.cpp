@@ -189,6 +189,20 @@ TEST(Shrink, KeepsTheKindsOfLayersAndHeads) {
   EXPECT_EQ(small.rope_scaling->long_factor, (std::vector<double>{2, 14, 26}));
 }
 
+// Ids of every file of the recipe are in the small vocabulary.
+TEST(Shrink, FoldsTheIdsOfAllSources) {
+  Recipe recipe = recipe_with(shapes().front());
+  recipe.data.mixture.resize(2);
+  recipe.data.mixture[1].documents = 700;
+  recipe.data.mixture[1].ignore_id = 701;
+  recipe.evaluate.documents = 702;
+  const Recipe small = shrink(recipe, mesh(1, 1, 1));
+  const int64_t size = small.model.shape.vocab_size;
+  EXPECT_EQ(small.data.mixture[1].documents, 700 % size);
+  EXPECT_EQ(small.data.mixture[1].ignore_id, 701 % size);
+  EXPECT_EQ(small.evaluate.documents, 702 % size);
+}
+
 TEST(Shrink, KeepsEverythingElse) {
   Recipe recipe = recipe_with(shapes().front());
   recipe.train.micro_batch = 4;

@@ -117,14 +117,31 @@ std::vector<Prompt> asked_prompts(const GenerateArguments& arguments) {
   return prompts;
 }
 
+/// The most positions of a text, and the key that says so; 0: any number.
+struct MostPositions {
+  const char* key;
+  int64_t count;
+};
+
+/// Returns the limit for a text that begins with `prompt` tokens. Under longrope the frequencies change at the original
+/// length, with which those of earlier positions would have to be computed again.
+MostPositions most_positions(const ModelShape& shape, int64_t prompt) {
+  const auto& scaling = shape.rope_scaling;
+  if (scaling && scaling->type == "longrope" && prompt <= scaling->original_max_position_embeddings) {
+    return {"original_max_position_embeddings", scaling->original_max_position_embeddings};
+  }
+  return {"max_position_embeddings", shape.max_position_embeddings};
+}
+
 /// How many tokens a prompt of so many may be given.
 int64_t allowed_tokens(int64_t prompt, const std::optional<int64_t>& asked, const GenerationConfig& config,
-                       int64_t positions, const std::string& where) {
+                       const ModelShape& shape, const std::string& where) {
+  const auto [key_of_positions, positions] = most_positions(shape, prompt);
   const auto takes = [&](const char* key, int64_t limit) {
     return where + " takes " + std::to_string(prompt) + " of " + key + " " + std::to_string(limit) + ": ";
   };
   const int64_t room = positions == 0 ? std::numeric_limits<int64_t>::max() : positions - prompt;
-  const std::string of_positions = takes("max_position_embeddings", positions);
+  const std::string of_positions = takes(key_of_positions, positions);
   if (room <= 0) throw InputError(of_positions + "nothing can follow");
   if (asked.value_or(0) > room) throw InputError(of_positions + "give at most --max-tokens " + std::to_string(room));
   if (asked) return *asked;
@@ -229,8 +246,7 @@ Request make_request(const GenerateArguments& arguments, const std::vector<Promp
     }
     request.prompts.push_back(encode_prompt(prompts[i], tokenizer, source.shape.vocab_size, where));
     request.max_tokens.push_back(allowed_tokens(static_cast<int64_t>(request.prompts.back().size()),
-                                                arguments.max_tokens, config, source.shape.max_position_embeddings,
-                                                where));
+                                                arguments.max_tokens, config, source.shape, where));
   }
   if (!line.empty()) std::fprintf(stderr, "%s\n", line.c_str());
   if (!arguments.stop_at_eos) return request;
