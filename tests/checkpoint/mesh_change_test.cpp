@@ -200,6 +200,39 @@ TEST(MeshChange, ACheckpointWithAManifestOfFormat1IsReadToTheBit) {
 
 TEST(MeshChange, OnAnotherMeshLossesAreThoseOfOneRun) {
   if (world().size() == 1) GTEST_SKIP() << "there is one mesh";
+// A version wrote it whose schedules fell one step earlier.
+TEST(MeshChange, ACheckpointOfAnotherScheduleSaysSoWhereItMatters) {
+  const ScratchFolder folder(world());
+  if (world().rank() == 0) write_tokens(folder.path());
+  world().barrier();
+  Recipe recipe = recipe_on(choices({world().size()}).front(), {"fp32", "sgd", "none", false}, folder.path());
+  const auto mentions = [&](const ScheduleRecipe& schedule) {
+    recipe.schedule = schedule;
+    Training training(recipe, world());
+    const Resumed resumed = training.resume(folder.path() / "run");
+    return std::any_of(resumed.changes.begin(), resumed.changes.end(), [](const std::string& change) {
+      return change.find("falls one step later than in the version that wrote the checkpoint") != std::string::npos;
+    });
+  };
+  Training training(recipe, world());
+  training.run(1);
+  training.save(folder.path() / "run");
+  EXPECT_FALSE(mentions({"cosine", 0, 0, 0.1})) << "it is of this version";
+  world().barrier();
+  if (world().rank() == 0) {
+    const std::filesystem::path checkpoint = newest(folder.path() / "run");
+    Manifest manifest = read_manifest(checkpoint);
+    EXPECT_EQ(manifest.head.versions.erase(kScheduleVersion), 1u);
+    std::ofstream(checkpoint / "manifest.json") << format_1_text(manifest);
+  }
+  world().barrier();
+  const bool speaks = world().rank() == 0;
+  EXPECT_EQ(mentions({"cosine", 0, 0, 0.1}), speaks);
+  EXPECT_EQ(mentions({"linear", 0, 0, 0}), speaks);
+  EXPECT_FALSE(mentions({"linear", 0, 0, 1}));
+  EXPECT_FALSE(mentions({"constant", 0, 0, 0}));
+}
+
   const ScratchFolder folder(world());
   if (world().rank() == 0) write_tokens(folder.path());
   world().barrier();
