@@ -39,7 +39,8 @@ int64_t head_chunk_tokens(at::DeviceType device, int64_t tokens, int64_t rows, i
 /// For one rank one chunk is alive at a time. For several ranks two are, whose logits together stay within the bound:
 /// the sums of a chunk are all-reduced while the next chunk's logits are computed, and the next chunk's maximum during
 /// the gradients of this one. The backward also takes the memory of the gradient of x, and on the host that of
-/// product_into() and add_product().
+/// product_into() and add_product(). When the gradient of W is a half and there are several chunks, they are added up
+/// in fp32, [V/tp, M], and rounded once.
 ///
 /// Every tp rank must call it, and its backward. 3 T scalars are all-reduced, in two calls per chunk. Under sequence
 /// parallel x is gathered once and its gradient is scattered; otherwise the gradient is all-reduced. Differentiable
