@@ -52,7 +52,7 @@ FlatBuffer::FlatBuffer(std::vector<Parameter*> parameters, const Sharding& shard
   values_ = without_memory(total, options.requires_grad(false));
   const bool trainable = parameters.front()->tensor.requires_grad();
   const at::ScalarType dtype = values_.scalar_type();
-  shard_dtype_ = trainable ? sharding.shard_dtype.value_or(dtype) : dtype;
+  shard_dtype_ = sharding.shard_dtype.value_or(dtype);
   if (!trainable) return;
   gradients_ = without_memory(total, values_.options().dtype(sharding.gradient_dtype.value_or(dtype)));
   shard_gradients_ = sharding.whole_gradients && gradients_.scalar_type() == shard_dtype_

@@ -26,7 +26,8 @@ void Gathering::start(size_t unit) {
     if (!lets_go_ && !buffer.trainable() && !gathered.frozen_stale) continue;  // frozen parameters have not changed
     at::Tensor whole = buffer.values(), shard = buffer.shard_values();
     if (shard.scalar_type() != whole.scalar_type()) {
-      if (gathered.stale) buffer.values_of_shard().copy_(shard);
+      const bool stale = buffer.trainable() ? gathered.stale : gathered.frozen_stale || memory_.in_turns();
+      if (stale) buffer.values_of_shard().copy_(shard);
       shard = buffer.values_of_shard();
     }
     gathered.works.push_back(group_.all_gather(whole, shard));

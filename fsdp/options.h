@@ -28,8 +28,9 @@ struct FsdpOptions {
   bool reshard_after_forward = true;  ///< FullShard: false keeps a unit gathered from its forward to its backward
   bool accumulate_unsharded = false;  ///< ShardGradOp, FullShard: adds up whole gradients of a step's micro-batches
                                       ///< and reduces them once, at the cost of their memory
-  std::optional<at::ScalarType> shard_dtype;   ///< of trainable shards, which the optimizer changes; none: the
-                                               ///< parameters'. Mixed precision: fp32 behind parameters in bf16
+  std::optional<at::ScalarType> shard_dtype;   ///< of shards, frozen ones too, which then keep values that the
+                                               ///< parameters' dtype would round; none: the parameters'. Mixed
+                                               ///< precision: fp32 behind parameters in bf16
   std::optional<at::ScalarType> reduce_dtype;  ///< of gradients while they are added up and reduced over shards, and
                                                ///< under NoShard over replicas; none: the parameters'
   int64_t prefetch = 1;                        ///< units gathered ahead of the one that computes: 0 and more

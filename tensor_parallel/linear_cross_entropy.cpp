@@ -188,6 +188,11 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
     const GradientTarget target = needs_weight ? gradient_target(head->weight) : GradientTarget{};
     const bool returned = needs_weight && !target.buffer.defined();
     const at::Tensor weight_gradient = returned ? at::zeros_like(head->weight) : target.buffer;
+    // Chunks add up in fp32: a gradient in a half would be rounded once a chunk.
+    const bool several = labels.numel() > head->chunk_tokens;
+    const bool apart = needs_weight && several && c10::isReducedFloatingType(weight_gradient.scalar_type());
+    const at::Tensor rows = !needs_weight ? at::Tensor() : weight_gradient.narrow(0, 0, head->valid);
+    const at::Tensor sum = apart ? at::empty(rows.sizes(), rows.options().dtype(at::kFloat)) : rows;
     const int64_t written = labels.numel() > 0 ? head->valid : 0;  // rows that products write
     if (target.unwritten) weight_gradient.narrow(0, written, head->weight.size(0) - written).zero_();
     const at::Tensor x = start_gather(saved[0], head->tp).wait();
@@ -201,11 +206,11 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
         product_into(whole_dx.narrow(0, first, count), gradient, head->rows().t());
         if (first + count == labels.numel()) dx = start_sum(whole_dx, head->tp);
       }
-      const bool writes = target.unwritten && first == 0;
-      if (needs_weight) {
-        add_product(weight_gradient.narrow(0, 0, head->valid), gradient, x.narrow(0, first, count), writes);
-      }
+      const bool writes = (apart || target.unwritten) && first == 0;
+      if (needs_weight) add_product(sum, gradient, x.narrow(0, first, count), writes);
     });
+    if (apart && target.unwritten) rows.copy_(sum);
+    if (apart && !target.unwritten) rows.add_(sum);
     return {needs_x ? dx.wait() : at::Tensor(), returned ? weight_gradient : at::Tensor(), at::Tensor(), at::Tensor()};
   }
 };

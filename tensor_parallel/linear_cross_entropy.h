@@ -39,7 +39,8 @@ int64_t head_chunk_tokens(at::DeviceType device, int64_t tokens, int64_t rows, i
 /// For one rank one chunk is alive at a time. For several ranks two are, whose logits together stay within the bound:
 /// the sums of a chunk are all-reduced while the next chunk's logits are computed, and the next chunk's maximum during
 /// the gradients of this one. The backward also takes the memory of the gradient of x, and on the host that of
-/// product_into() and add_product().
+/// product_into() and add_product(). When the gradient of W is a half and there are several chunks, they are added up
+/// in fp32, [V/tp, M], and rounded once.
 ///
 /// `softcap` c above 0: logits become c tanh(logits / c), as in Gemma 2; chunks are half as large then.
 ///

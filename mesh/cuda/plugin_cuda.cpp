@@ -130,6 +130,9 @@ class Plugin final : public CudaPlugin {
       refuse("GPU " + std::to_string(gpu) + " cannot be used: " + cudaGetErrorString(error), "see nvidia-smi");
     }
     at::globalContext().lazyInitDevice(at::kCUDA);
+    // Products of halves may be cut along their sums; the parts are then added in fp32, not in the half.
+    at::globalContext().setAllowBF16ReductionCuBLAS(false);
+    at::globalContext().setAllowFP16ReductionCuBLAS(false);
     c10::cuda::setCurrentCUDAStream(
         c10::cuda::getStreamFromPool(/*isHighPriority=*/false, static_cast<c10::DeviceIndex>(gpu)));
   }

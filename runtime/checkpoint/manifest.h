@@ -51,6 +51,11 @@ struct Manifest {
 /// and shapes of their tensors, is read too.
 constexpr int64_t kManifestFormat = 2;
 
+/// The entry of CheckpointHead::versions that says how schedules are defined, and its value. Checkpoints without it
+/// were written when a schedule reached its minimum at the last step, one step earlier than now.
+constexpr const char* kScheduleVersion = "schedule";
+constexpr const char* kSchedule = "2";
+
 /// Reads manifest.json and checks everything in it: first the checksum; then that pieces lie in their tensors, do not
 /// overlap and leave nothing out, and that files are plain names. Reads it line by line, so memory holds its content
 /// and not its text. Throws DamagedCheckpoint, and NewerCheckpoint for a format of later versions.

@@ -99,7 +99,7 @@ std::map<std::string, NumberedTensor> number_tensors(const std::vector<std::stri
 ordered_json json_of(const CheckpointHead& head) {
   ordered_json object;
   object["format"] = kManifestFormat;
-  object["versions"] = {{"meshtrain", MESHTRAIN_VERSION}, {"torch", TORCH_VERSION}};
+  object["versions"] = {{"meshtrain", MESHTRAIN_VERSION}, {"torch", TORCH_VERSION}, {kScheduleVersion, kSchedule}};
   object["step"] = head.state.step;
   object["samples"] = head.state.num_samples;
   object["updates"] = head.state.num_updates;

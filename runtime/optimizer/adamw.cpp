@@ -22,8 +22,7 @@ AdamW::AdamW(const OptimizerRecipe& recipe, const std::vector<Unit>& units, cons
         rounded = all.narrow(0, range.offset, range.numel);
       }
       parts_.push_back({values, buffer->shard_gradients().narrow(0, range.offset, range.numel),
-                        options.memory.zeros(range.numel, values.options()),
-                        options.memory.zeros(range.numel, values.options()), rounded, rule, buffer, range,
+                        zero_state(options, values), zero_state(options, values), rounded, rule, buffer, range,
                         rounding_ ? rounding_->runs(*buffer, range) : std::vector<ElementRun>{}});
     }
   }

@@ -5,8 +5,8 @@
 
 namespace meshtrain {
 
-/// AdamW. Loshchilov and Hutter, "Decoupled weight decay regularization", 2019. Moments have the dtype of the shards.
-/// Parameters that are updated as whole matrices are left to Muon.
+/// AdamW. Loshchilov and Hutter, "Decoupled weight decay regularization", 2019. Moments have the dtype of the shards,
+/// or fp32. Parameters that are updated as whole matrices are left to Muon.
 class AdamW final : public Optimizer {
  public:
   AdamW(const OptimizerRecipe& recipe, const std::vector<Unit>& units, const OptimizerOptions& options);

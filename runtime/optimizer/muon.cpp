@@ -45,8 +45,7 @@ Muon::Muon(const OptimizerRecipe& recipe, const std::vector<Unit>& units, const 
       const Range kept = buffer->in_shard({segment.offset, segment.numel});
       const at::Tensor values = buffer->shard_values().narrow(0, kept.offset, kept.numel);
       matrices_.push_back({layout, rule, scale_of(layout, recipe.muon.scale), 0, buffer, kept, values,
-                           buffer->shard_gradients().narrow(0, kept.offset, kept.numel),
-                           options.memory.zeros(kept.numel, values.options())});
+                           buffer->shard_gradients().narrow(0, kept.offset, kept.numel), zero_state(options, values)});
     }
   }
   make_rounds();

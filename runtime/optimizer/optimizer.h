@@ -70,8 +70,16 @@ class Optimizer {
 struct OptimizerOptions {
   ReplicaMap replicas = {};                         ///< for Muon: which rank holds which part of the model
   ShardMemory memory = {};                          ///< the memory of its state
+  std::optional<at::ScalarType> state_dtype = {};   ///< dtype of its state: fp32 beside weights in bf16; none: that of
+                                                    ///< the weights
   std::optional<StochasticRounding> rounding = {};  ///< of weights and state in bf16; none: rounding to the nearest
 };
+
+/// Returns zeros for the state of `values`.
+inline at::Tensor zero_state(const OptimizerOptions& options, const at::Tensor& values) {
+  return options.memory.zeros(values.numel(),
+                              values.options().dtype(options.state_dtype.value_or(values.scalar_type())));
+}
 
 /// Makes the optimizer that the recipe names, over the trainable buffers of `units`, which must outlive it. No
 /// collective.

@@ -12,8 +12,8 @@ Sgd::Sgd(const OptimizerRecipe& recipe, const std::vector<Unit>& units, const Op
     for (const auto& [range, rule] : update_ranges(*buffer, recipe)) {
       const at::Tensor values = buffer->shard_values().narrow(0, range.offset, range.numel);
       parts_.push_back({values, buffer->shard_gradients().narrow(0, range.offset, range.numel),
-                        momentum_ != 0 ? options.memory.zeros(range.numel, values.options()) : at::Tensor(), rule,
-                        buffer, range, rounding_ ? rounding_->runs(*buffer, range) : std::vector<ElementRun>{}});
+                        momentum_ != 0 ? zero_state(options, values) : at::Tensor(), rule, buffer, range,
+                        rounding_ ? rounding_->runs(*buffer, range) : std::vector<ElementRun>{}});
     }
   }
 }

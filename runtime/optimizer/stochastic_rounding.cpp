@@ -14,9 +14,10 @@
 namespace meshtrain {
 namespace {
 
-constexpr int64_t kPiece = 1 << 16;  // elements: a few of them fit into the second cache level
-constexpr int64_t kVector = 64;      // elements; a multiple of every processor's vectors
-constexpr int64_t kPerCounter = 8;   // elements that the 128 bits of one counter serve
+constexpr int64_t kPiece = 1 << 16;      // elements: a few of them fit into the second cache level
+constexpr int64_t kCudaPiece = 1 << 24;  // elements: few kernels, and 64 MiB a tensor
+constexpr int64_t kVector = 64;          // elements; a multiple of every processor's vectors
+constexpr int64_t kPerCounter = 8;       // elements that the 128 bits of one counter serve
 
 /// Rounds by `random`, 16 bits.
 c10::BFloat16 rounded_with(float exact, uint32_t random) {
@@ -109,31 +110,56 @@ std::vector<ElementRun> StochasticRounding::runs(const FlatBuffer& buffer, Range
   return all;
 }
 
-void StochasticRounding::apply(const std::vector<at::Tensor>& tensors, const at::Tensor& gradients,
-                               const std::vector<ElementRun>& runs, int64_t step, const Update& update) const {
+namespace {
+
+/// Calls `update` with each piece of `tensors` and `gradients`, widened to fp32, and then `round(i, to, exact, first)`
+/// to write the results to the piece of tensors[i] from element `first` on. Does nothing on the Meta device.
+template <class Round>
+void update_in_fp32(const std::vector<at::Tensor>& tensors, const at::Tensor& gradients,
+                    const StochasticRounding::Update& update, const Round& round) {
   if (gradients.is_meta()) return;
-  const int64_t longest = (std::min(gradients.numel(), kPiece) + kVector - 1) / kVector * kVector;
+  const int64_t piece = gradients.is_cpu() ? kPiece : kCudaPiece;
+  const int64_t longest = (std::min(gradients.numel(), piece) + kVector - 1) / kVector * kVector;
   const at::TensorOptions wide = gradients.options().dtype(at::kFloat);
   std::vector<at::Tensor> exact;
   for (size_t i = 0; i < tensors.size(); ++i) exact.push_back(at::zeros({longest}, wide));
   const at::Tensor exact_gradients = at::zeros({longest}, wide);
-  for (int64_t first = 0; first < gradients.numel(); first += kPiece) {
-    const int64_t count = std::min(kPiece, gradients.numel() - first);
+  for (int64_t first = 0; first < gradients.numel(); first += piece) {
+    const int64_t count = std::min(piece, gradients.numel() - first);
     for (size_t i = 0; i < tensors.size(); ++i) exact[i].narrow(0, 0, count).copy_(tensors[i].narrow(0, first, count));
     exact_gradients.narrow(0, 0, count).copy_(gradients.narrow(0, first, count));
     update(exact, exact_gradients);
     for (size_t i = 0; i < tensors.size(); ++i) {
-      round_stochastically(tensors[i].narrow(0, first, count), exact[i].narrow(0, 0, count), runs, first,
-                           static_cast<uint32_t>(step), static_cast<uint32_t>(i));
+      round(i, tensors[i].narrow(0, first, count), exact[i].narrow(0, 0, count), first);
     }
   }
+}
+
+}  // namespace
+
+void StochasticRounding::apply(const std::vector<at::Tensor>& tensors, const at::Tensor& gradients,
+                               const std::vector<ElementRun>& runs, int64_t step, const Update& update) const {
+  update_in_fp32(
+      tensors, gradients, update, [&](size_t i, const at::Tensor& to, const at::Tensor& exact, int64_t first) {
+        if (to.scalar_type() == at::kFloat) {
+          to.copy_(exact);
+        } else {
+          round_stochastically(to, exact, runs, first, static_cast<uint32_t>(step), static_cast<uint32_t>(i));
+        }
+      });
 }
 
 void apply_update(const std::optional<StochasticRounding>& rounding, const std::vector<at::Tensor>& tensors,
                   const at::Tensor& gradients, const std::vector<ElementRun>& runs, int64_t step,
                   const StochasticRounding::Update& update) {
+  const at::ScalarType dtype = tensors.front().scalar_type();
+  const bool mixed = std::any_of(tensors.begin(), tensors.end(),
+                                 [&](const at::Tensor& tensor) { return tensor.scalar_type() != dtype; });
   if (rounding) {
     rounding->apply(tensors, gradients, runs, step, update);
+  } else if (mixed) {
+    update_in_fp32(tensors, gradients, update,
+                   [](size_t, const at::Tensor& to, const at::Tensor& exact, int64_t) { to.copy_(exact); });
   } else {
     update(tensors, gradients);
   }

@@ -293,6 +293,7 @@ void fields(Archive& archive, OptimizerRecipe& optimizer) {
   archive.when_reading([&](Reader&) { optimizer.momentum = is_muon ? 0.95 : 0; });
   archive.field("momentum", optimizer.momentum, {.least = 0, .below = 1});
   archive.field("decay", optimizer.decay, {.choices = {"all", "matrices"}});
+  archive.field("state_dtype", optimizer.state_dtype, {.choices = {"auto", "fp32"}});
   archive.map("muon", [&](Archive& inner) {
     const std::string refused = is_muon ? "" : "belongs to optimizer.name muon, not " + optimizer.name;
     MuonRecipe& muon = optimizer.muon;

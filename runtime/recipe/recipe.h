@@ -160,8 +160,9 @@ struct OptimizerRecipe {
   std::array<double, 2> betas = {0.9, 0.999};
   double eps = 1e-8;
   double weight_decay = 0;
-  double momentum = 0;        ///< for sgd and muon
-  std::string decay = "all";  ///< all matrices
+  double momentum = 0;               ///< for sgd and muon
+  std::string decay = "all";         ///< all matrices
+  std::string state_dtype = "auto";  ///< auto fp32: of momentum and moments; auto: that of the weights
   MuonRecipe muon;
   std::vector<GroupRecipe> groups;  ///< the first group whose pattern matches counts
 };

@@ -40,6 +40,7 @@ Precision precision_of(const Recipe& recipe) {
   precision.compute = dtype_of(train.precision);
   precision.mixed = train.precision.ends_with("_mixed");
   precision.mixed_reduce = dtype_of(recipe.parallel.fsdp.reduce_dtype);
+  precision.state = precision.mixed || recipe.optimizer.state_dtype == "fp32" ? at::kFloat : precision.compute;
   if (train.precision == "fp16_mixed") precision.loss_scale = train.loss_scale.value_or(LossScaleRecipe{});
   precision.stochastic_rounding = train.stochastic_rounding && train.precision == "bf16";
   return precision;
@@ -124,6 +125,7 @@ std::string to_yaml(const RunPlan& plan) {
     map.field("compute", dtype_word(precision.compute));
     map.field("shards", dtype_word(precision.mixed ? at::kFloat : precision.compute));
     map.field("reduce", dtype_word(precision.mixed ? precision.mixed_reduce : precision.compute));
+    map.field("state", dtype_word(precision.state));
     map.field("loss_scale", std::string(!precision.loss_scale         ? "none"
                                         : precision.loss_scale->fixed ? "static"
                                                                       : "dynamic"));

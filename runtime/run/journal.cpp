@@ -13,6 +13,26 @@
 #include "runtime/telemetry/log.h"
 
 namespace meshtrain {
+namespace {
+
+/// Returns warnings about settings with which a run trains less than its recipe says.
+std::vector<std::string> warnings_of(const Recipe& recipe, const RunPlan& plan) {
+  std::vector<std::string> warnings;
+  const OptimizerRecipe& optimizer = recipe.optimizer;
+  if (optimizer.learning_rate == 0) {
+    warnings.emplace_back("warning: optimizer.learning_rate is 0: no step changes a weight");
+  }
+  if (optimizer.name != "sgd" && optimizer.betas[1] > 0.99 && plan.precision.state == at::kBFloat16 &&
+      !plan.precision.stochastic_rounding) {
+    warnings.push_back(fmt::format(
+        "warning: optimizer.betas[1] is {:g}, but the second moment is in bf16, which has too few digits to decay by "
+        "that: set optimizer.state_dtype: fp32, train.stochastic_rounding: true, or betas[1] of at most 0.99",
+        optimizer.betas[1]));
+  }
+  return warnings;
+}
+
+}  // namespace
 
 Journal::Journal(const Recipe& recipe, const RunPlan& plan, std::unique_ptr<RunDirectory> directory, int64_t last_step)
     : recipe_(recipe),
@@ -37,6 +57,7 @@ void Journal::announce(const ModelSize& size, const UnitMemory& memory, int64_t 
   spdlog::info("{}: {} parameters{}, mesh {}, sequence parallel {}, {}", recipe_.name,
                with_separators(size.num_parameters), frozen, mesh.describe(), plan_.sequence_parallel ? "on" : "off",
                recipe_.train.precision);
+  for (const std::string& warning : warnings_of(recipe_, plan_)) spdlog::warn(warning);
   if (mesh.size(kDataAxis) * mesh.size(kContextAxis) > 1) {
     spdlog::info("fsdp {}", describe(plan_.sharding));
     spdlog::info("fsdp memory: {}", describe(memory));

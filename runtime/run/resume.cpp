@@ -79,6 +79,18 @@ std::vector<std::string> check_same_run(const std::filesystem::path& folder, con
   return changes.allowed;
 }
 
+/// Returns a line when the checkpoint is of a version whose schedules fell one step earlier, and that changes steps
+/// which are still to be made; else nothing.
+std::string changed_schedule(const CheckpointHead& own, const CheckpointHead& saved, int64_t num_steps) {
+  const ScheduleRecipe schedule = parse_recipe(own.recipe).schedule;
+  const bool falls = schedule.name != "constant" && schedule.min_ratio < 1;
+  const int64_t done = saved.state.step;
+  if (saved.versions.contains(kScheduleVersion) || !falls || done == 0 || done == num_steps) return "";
+  return "schedule.name: " + schedule.name +
+         " falls one step later than in the version that wrote the checkpoint: the last step has a learning rate above "
+         "schedule.min_ratio, and steps before it have a little more than they had";
+}
+
 struct Plan {
   Resumed resumed;
   Manifest manifest;
@@ -93,6 +105,8 @@ Plan plan(const std::filesystem::path& folder, const CheckpointHead& own, int64_
   if (!hf.empty() && !std::filesystem::exists(hf / "config.json", ignored)) {
     changes.push_back("model.hf: " + hf.string() + " no longer exists: the model is read from the checkpoint");
   }
+  const std::string schedule = changed_schedule(own, saved, num_steps);
+  if (!schedule.empty()) changes.push_back(schedule);
   return {{saved.state, folder, std::move(changes)}, std::move(manifest)};
 } catch (const DamagedCheckpoint& error) {
   throw InputError(error.what() + advice(folder));

@@ -53,7 +53,7 @@ Trainer::Trainer(const Recipe& recipe, const RunPlan& plan, const DeviceMesh& me
 
   trains_padding_ = recipe.model.shape.pad_token_id && !recipe.model.freeze_padding_row;
   owned_ = owned_ranges(fsdp().units(), replicas_);
-  OptimizerOptions options_of_optimizer{replicas_, shard_memory_, {}};
+  OptimizerOptions options_of_optimizer{replicas_, shard_memory_, plan.precision.state, {}};
   if (plan.precision.stochastic_rounding) {
     options_of_optimizer.rounding.emplace(static_cast<uint64_t>(train_.seed));
   }

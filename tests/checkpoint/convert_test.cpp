@@ -6,6 +6,7 @@
 #include "runtime/convert/export_checkpoint.h"
 #include "runtime/convert/import_checkpoint.h"
 #include "runtime/model/transformer.h"
+#include "runtime/recipe/patterns.h"
 #include "runtime/safetensors/folder.h"
 #include "tests/checkpoint/training.h"
 #include "tests/matrix/cell.h"
@@ -145,6 +146,87 @@ TEST_F(Convert, TrainsFromAnImportAsFromTheFolderItself) {
     if (kind.precision == "fp16_mixed") continue;  // its loss scale continues from the checkpoint
     training.resume(path("run" + name) / "checkpoints");
     EXPECT_EQ(training.run(3), expected) << "with moments that were there before";
+  }
+  world().barrier();
+}
+
+/// Expects the tensors that `recipe` freezes to be the same in both folders, and the others to have been trained.
+void expect_frozen_alone_equal(const Recipe& recipe, const fs::path& before, const fs::path& after) {
+  const SafetensorsFolder source(before), trained(after);
+  int num_frozen = 0;
+  for (const std::string& tensor : source.names()) {
+    const bool frozen = first_match(recipe.train.freeze, tensor).has_value();
+    EXPECT_EQ(at::equal(source.read(tensor), trained.read(tensor)), frozen) << tensor;
+    num_frozen += frozen ? 1 : 0;
+  }
+  EXPECT_GT(num_frozen, 0);
+}
+
+// fp32 folder -> freeze -> train -> checkpoint -> resume -> export. The half would round the frozen weights.
+TEST_F(Convert, KeepsFrozenWeightsUnderMixedPrecision) {
+  int number = 0;
+  for (const SavedMesh& saved_mesh : meshes()) {
+    for (const std::string precision : {"bf16_mixed", "fp16_mixed"}) {
+      SCOPED_TRACE(saved_mesh.sharding + " " + precision);
+      const std::string name = std::to_string(number++);
+      Recipe pretrained = recipe(saved_mesh, {"llama", precision, "adamw", "parts"});
+      pretrained.model.hf = path("fp32_" + name);
+      pretrained.model.init = "pretrained";
+      if (world().rank() == 0) write_folder(pretrained.model.hf, pretrained.model.shape, at::kFloat);
+      world().barrier();
+      Training training(pretrained, world());
+      training.run(2);
+      training.save(path("frozen" + name));
+      Training resumed(pretrained, world());
+      resumed.resume(path("frozen" + name));
+      EXPECT_EQ(resumed.run(1), training.run(1)) << "gathers round what they gathered before";
+      resumed.save(path("resumed" + name));
+      if (world().rank() == 0) {
+        export_checkpoint(newest(path("resumed" + name)), path("back" + name), {.dtype = at::kFloat});
+        expect_frozen_alone_equal(pretrained, pretrained.model.hf, path("back" + name));
+      }
+      world().barrier();
+    }
+  }
+}
+
+// Freezing when a run is resumed keeps the fp32 weights that were trained so far.
+TEST_F(Convert, KeepsMastersThatAreFrozenOnResume) {
+  const SavedMesh saved_mesh = meshes().front();
+  const Recipe free = recipe(saved_mesh, {"qwen3", "bf16_mixed", "adamw", "none"});
+  const Recipe frozen = recipe(saved_mesh, {"qwen3", "bf16_mixed", "adamw", "parts"});
+  Training first(free, world());
+  first.run(2);
+  first.save(path("free"));
+  Training second(frozen, world());
+  second.resume(path("free"));
+  second.run(2);
+  second.save(path("frozen"));
+  if (world().rank() == 0) {
+    export_checkpoint(newest(path("free")), path("before"), {.dtype = at::kFloat});
+    export_checkpoint(newest(path("frozen")), path("after"), {.dtype = at::kFloat});
+    expect_frozen_alone_equal(frozen, path("before"), path("after"));
+  }
+  world().barrier();
+}
+
+// Checkpoints once had frozen weights in the half, as one that is imported from a folder of the half has.
+TEST_F(Convert, ReadsFrozenWeightsThatAreInTheHalf) {
+  const SavedMesh saved_mesh = meshes().front();
+  const Recipe trained = recipe(saved_mesh, {"llama", "bf16_mixed", "adamw", "parts"});
+  if (world().rank() == 0) {
+    write_folder(path("half"), trained.model.shape, at::kBFloat16);
+    import_checkpoint(path("half"), trained, path("run"));
+    export_checkpoint(path("run/checkpoints/step-00000000"), path("before"), {.dtype = at::kFloat});
+  }
+  world().barrier();
+  Training training(trained, world());
+  training.resume(path("run/checkpoints"));
+  training.run(1);
+  training.save(path("saved"));
+  if (world().rank() == 0) {
+    export_checkpoint(newest(path("saved")), path("after"), {.dtype = at::kFloat});
+    expect_frozen_alone_equal(trained, path("before"), path("after"));
   }
   world().barrier();
 }

@@ -54,11 +54,11 @@ std::vector<MeshChoice> choices(const std::vector<int64_t>& sizes) {
 /// The settings of a training that decide the dtypes and tensors of its checkpoint.
 struct Kind {
   std::string precision, optimizer, frozen;
-  bool tied, rounds_stochastically = false;
+  bool tied, rounds_stochastically = false, fp32_state = false;
 
   std::string name() const {
     return precision + " " + optimizer + (frozen == "none" ? "" : " frozen " + frozen) + (tied ? " tied" : "") +
-           (rounds_stochastically ? " rounded by chance" : "");
+           (rounds_stochastically ? " rounded by chance" : "") + (fp32_state ? " fp32 state" : "");
   }
 };
 
@@ -70,6 +70,7 @@ Recipe recipe_on(const MeshChoice& choice, const Kind& kind, const std::filesyst
   Recipe recipe = recipe_of(cell, alone, folder);
   recipe.parallel.order = choice.order;
   recipe.train.stochastic_rounding = kind.rounds_stochastically;
+  if (kind.fp32_state) recipe.optimizer.state_dtype = "fp32";
   if (kind.precision == "fp16_mixed") recipe.train.loss_scale = LossScaleRecipe{.initial = 1024, .growth_interval = 3};
   if (kind.optimizer == "sgd") recipe.optimizer.momentum = 0.9;
   return recipe;
@@ -121,7 +122,7 @@ void every_mesh_reads_every_other(const Kind& kind, const std::vector<MeshChoice
 
 TEST(MeshChange, EveryMeshReadsEveryOtherToTheBit) {
   const std::vector<Kind> kinds = {{"fp32", "adamw", "parts", false},
-                                   {"bf16", "adamw", "none", true, /*rounds_stochastically=*/true},
+                                   {"bf16", "adamw", "none", true, /*rounds_stochastically=*/true, /*fp32_state=*/true},
                                    {"bf16_mixed", "muon", "bottom", false},
                                    {"fp16_mixed", "sgd", "none", true}};
   if (world().size() == 8) {
@@ -154,11 +155,12 @@ void goes_on_as_if_nothing_was(const MeshChoice& choice, const Kind& kind) {
 }
 
 TEST(MeshChange, OnTheSameMeshLossesAreThoseOfOneRunToTheBit) {
-  const std::vector<Kind> kinds = {{"fp32", "adamw", "none", true},
-                                   {"bf16", "adamw", "none", false, /*rounds_stochastically=*/true},
-                                   {"fp16_mixed", "adamw", "none", true},
-                                   {"bf16_mixed", "muon", "parts", false},
-                                   {"bf16", "sgd", "none", false, /*rounds_stochastically=*/true}};
+  const std::vector<Kind> kinds = {
+      {"fp32", "adamw", "none", true},
+      {"bf16", "adamw", "none", false, /*rounds_stochastically=*/true},
+      {"fp16_mixed", "adamw", "none", true},
+      {"bf16_mixed", "muon", "parts", false},
+      {"bf16", "sgd", "none", false, /*rounds_stochastically=*/false, /*fp32_state=*/true}};
   size_t next = 0;
   for (const MeshChoice& choice : choices({world().size()})) {
     goes_on_as_if_nothing_was(choice, kinds[next++ % kinds.size()]);
@@ -196,6 +198,39 @@ TEST(MeshChange, ACheckpointWithAManifestOfFormat1IsReadToTheBit) {
     EXPECT_EQ(difference(newest(folder.path() / "kept"), newest(folder.path() / "new")), "");
   }
   world().barrier();
+}
+
+// A version wrote it whose schedules fell one step earlier.
+TEST(MeshChange, ACheckpointOfAnotherScheduleSaysSoWhereItMatters) {
+  const ScratchFolder folder(world());
+  if (world().rank() == 0) write_tokens(folder.path());
+  world().barrier();
+  Recipe recipe = recipe_on(choices({world().size()}).front(), {"fp32", "sgd", "none", false}, folder.path());
+  const auto mentions = [&](const ScheduleRecipe& schedule) {
+    recipe.schedule = schedule;
+    Training training(recipe, world());
+    const Resumed resumed = training.resume(folder.path() / "run");
+    return std::any_of(resumed.changes.begin(), resumed.changes.end(), [](const std::string& change) {
+      return change.find("falls one step later than in the version that wrote the checkpoint") != std::string::npos;
+    });
+  };
+  Training training(recipe, world());
+  training.run(1);
+  training.save(folder.path() / "run");
+  EXPECT_FALSE(mentions({"cosine", 0, 0, 0.1})) << "it is of this version";
+  world().barrier();
+  if (world().rank() == 0) {
+    const std::filesystem::path checkpoint = newest(folder.path() / "run");
+    Manifest manifest = read_manifest(checkpoint);
+    EXPECT_EQ(manifest.head.versions.erase(kScheduleVersion), 1u);
+    std::ofstream(checkpoint / "manifest.json") << format_1_text(manifest);
+  }
+  world().barrier();
+  const bool speaks = world().rank() == 0;
+  EXPECT_EQ(mentions({"cosine", 0, 0, 0.1}), speaks);
+  EXPECT_EQ(mentions({"linear", 0, 0, 0}), speaks);
+  EXPECT_FALSE(mentions({"linear", 0, 0, 1}));
+  EXPECT_FALSE(mentions({"constant", 0, 0, 0}));
 }
 
 TEST(MeshChange, OnAnotherMeshLossesAreThoseOfOneRun) {

@@ -208,6 +208,34 @@ TEST_P(FsdpWays, KeepShardsInAnotherDtype) {
   }
 }
 
+// Frozen parameters are fp32, and their shards fp64, of values that fp32 cannot represent.
+TEST_P(FsdpWays, KeepFrozenShardsInAnotherDtype) {
+  const auto [way, tied, hosts] = GetParam();
+  const Chain chain(tied, at::kFloat);
+  for (const size_t i : {0u, 2u}) chain.weights[i]->tensor.set_requires_grad(false);
+  FsdpOptions options = way.options(world_on(hosts));
+  options.shard_dtype = at::kDouble;
+  Fsdp fsdp(chain.units(), options);
+  const auto value_of = [](const Parameter& parameter) { return 1. / static_cast<double>(parameter.name.back()); };
+  fsdp.write_values([&](const Parameter& parameter) { parameter.tensor.fill_(value_of(parameter)); });
+  for (int step = 0; step < 2; ++step) {
+    fsdp.begin_step();
+    const at::Tensor loss = chain.loss(input_of(world().rank(), 0).to(at::kFloat), fsdp);
+    fsdp.begin_backward(/*last=*/true);
+    loss.backward();
+    fsdp.end_backward();
+    fsdp.shards_changed({.rounded = step == 1});
+    fsdp.visit_shards([&](const Parameter& parameter) {
+      EXPECT_EQ(parameter.tensor.scalar_type(), at::kDouble);
+      EXPECT_TRUE(parameter.tensor.eq(value_of(parameter)).all().item<bool>()) << parameter.name;
+    });
+    fsdp.visit_values([&](const Unit& unit) {
+      const Parameter& parameter = *unit.parameters()[0];
+      EXPECT_TRUE(parameter.tensor.eq(static_cast<float>(value_of(parameter))).all().item<bool>()) << unit.name();
+    });
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(All, FsdpWays,
                          ::testing::Combine(::testing::ValuesIn(kWays), ::testing::Bool(), ::testing::ValuesIn(kHosts)),
                          [](const auto& test) {

@@ -241,6 +241,24 @@ TEST(LinearCrossEntropy, AddsHalvesToAGradientInFp32) {
   EXPECT_LT(relative_error(head.tensor.grad(), plain(x, weight, labels, {}).weight), 2e-2);
 }
 
+// Chunks add up in fp32, so many of them lose no more than one product.
+TEST(LinearCrossEntropy, RoundsAGradientInHalvesOnceForAllChunks) {
+  const int64_t tokens = 256, vocabulary = 97;
+  const at::Tensor labels = make_labels(tokens, vocabulary, 3);
+  for (const at::ScalarType half : {at::kBFloat16, at::kHalf}) {
+    const at::Tensor x = random_tensor({tokens, 32}, 1, half), weight = random_tensor({vocabulary, 32}, 2, half);
+    const at::Tensor exact = plain(x, weight, labels, {}).weight.to(at::kDouble);
+    for (const Storage storage : {Storage::Flat, Storage::Loose}) {
+      const auto error = [&](int64_t tokens_at_once) {
+        const Outcome seen = run(x, weight, labels, {.storage = storage, .tokens_at_once = tokens_at_once});
+        return ((seen.weight.to(at::kDouble) - exact).norm() / exact.norm()).item<double>();
+      };
+      const double once = error(tokens), often = error(tokens / 64);
+      EXPECT_LT(often, 1.1 * once) << half << ", one product " << once;
+    }
+  }
+}
+
 TEST(LinearCrossEntropy, IsTheSameOnEveryRank) {
   const at::Tensor x = random_tensor({32, 6}, 1, at::kFloat), weight = random_tensor({97, 6}, 2, at::kFloat);
   const Outcome own = run(x, weight, make_labels(32, 97, 2), {.tokens_at_once = 10});

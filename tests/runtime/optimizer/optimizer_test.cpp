@@ -280,5 +280,52 @@ TEST(Optimizer, PureBf16KeepsItsStateInBf16) {
   EXPECT_FALSE(at::equal(fixture.parameters[0]->tensor.detach(), before));
 }
 
+// In bf16 the second moment cannot decay by 0.999: after smaller gradients it stays as it was.
+TEST(Optimizer, StateInFp32DecaysBesideWeightsInBf16) {
+  const auto second_moment_after = [](const OptimizerOptions& options) {
+    Fixture fixture(at::kBFloat16);
+    const auto optimizer = make_optimizer(recipe("adamw", "all"), fixture.units, options);
+    for (int step = 1; step <= 3000; ++step) {
+      for (const auto& parameter : fixture.parameters) parameter->tensor.mutable_grad().fill_(step <= 500 ? 1 : 0.125);
+      optimizer->step(1e-4);
+    }
+    const ShardTensor state = optimizer->state().at(1);
+    EXPECT_EQ(state.name, "exp_avg_sq");
+    return state.values[0].item<double>();
+  };
+  double wanted = 0;
+  for (int step = 1; step <= 3000; ++step) wanted = 0.999 * wanted + 0.001 * (step <= 500 ? 1 : 0.125 * 0.125);
+  EXPECT_NEAR(second_moment_after({.state_dtype = at::kFloat}), wanted, 1e-3 * wanted);
+  EXPECT_GT(std::abs(second_moment_after({}) - wanted), 0.5 * wanted) << "bf16";
+}
+
+// Weights are those of an update in fp32 that starts from the same numbers, rounded once.
+TEST(Optimizer, StateInFp32UpdatesInFp32) {
+  for (const char* name : {"adamw", "sgd", "muon"}) {
+    Fixture halves(at::kBFloat16), wide(at::kFloat);
+    OptimizerRecipe of = recipe(name, "all");
+    of.momentum = 0.5;
+    const auto own = make_optimizer(of, halves.units, {.state_dtype = at::kFloat}),
+               exact = make_optimizer(of, wide.units);
+    for (int step = 1; step <= 3; ++step) {
+      halves.set_gradients(step);
+      for (size_t i = 0; i < 3; ++i) {
+        wide.parameters[i]->tensor.detach().copy_(halves.parameters[i]->tensor.detach());
+        wide.parameters[i]->tensor.mutable_grad().copy_(halves.parameters[i]->tensor.grad());
+      }
+      own->step(1e-2);
+      exact->step(1e-2);
+      for (size_t i = 0; i < 3; ++i) {
+        EXPECT_TRUE(at::equal(halves.parameters[i]->tensor, wide.parameters[i]->tensor.to(at::kBFloat16))) << name;
+      }
+      for (size_t i = 0; i < own->state().size(); ++i) {
+        EXPECT_EQ(own->state()[i].values.scalar_type(), at::kFloat);
+        EXPECT_TRUE(
+            at::allclose(own->state()[i].values.narrow(0, 0, 4), exact->state()[i].values.narrow(0, 0, 4), 1e-6));
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace meshtrain

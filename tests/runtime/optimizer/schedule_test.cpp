@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <vector>
+
 namespace meshtrain {
 namespace {
 
@@ -16,17 +19,49 @@ TEST(Schedule, WarmsUpLinearlyToThePeak) {
   }
 }
 
-TEST(Schedule, EndsAtItsMinimumInTheLastStep) {
+TEST(Schedule, WouldReachItsMinimumOneStepAfterTheLast) {
   for (const char* name : {"cosine", "linear"}) {
-    EXPECT_DOUBLE_EQ(learning_rate(schedule(name, 10, 0, 0.1), 2, 110, 110), 0.2) << name;
-    EXPECT_DOUBLE_EQ(learning_rate(schedule(name, 10, 0, 0.1), 2, 60, 110), 1.1) << name << ", half way";
+    EXPECT_DOUBLE_EQ(learning_rate(schedule(name, 10, 0, 0.1), 2, 111, 110), 0.2) << name;
+    EXPECT_DOUBLE_EQ(learning_rate(schedule(name, 10, 0, 0.1), 2, 61, 110), 1.1) << name << ", half way";
   }
-  EXPECT_DOUBLE_EQ(learning_rate(schedule("wsd", 10, 20, 0), 1, 100, 100), 0);
+  EXPECT_DOUBLE_EQ(learning_rate(schedule("wsd", 10, 20, 0), 1, 101, 100), 0);
 }
 
 TEST(Schedule, StaysBeforeWsdDecays) {
-  EXPECT_DOUBLE_EQ(learning_rate(schedule("wsd", 10, 20), 1, 80, 100), 1);
-  EXPECT_DOUBLE_EQ(learning_rate(schedule("wsd", 10, 20), 1, 90, 100), 0.5);
+  EXPECT_DOUBLE_EQ(learning_rate(schedule("wsd", 10, 20), 1, 81, 100), 1);
+  EXPECT_DOUBLE_EQ(learning_rate(schedule("wsd", 10, 20), 1, 91, 100), 0.5);
+}
+
+// The values of torchtitan's formula for 20 steps, 4 of warm-up, wsd with a decay of 8; after the warm-up transformers
+// 5.23 has the same.
+TEST(Schedule, IsTorchtitans) {
+  struct Expected {
+    const char* name;
+    std::vector<double> first, last;
+  };
+  const std::vector<double> first = {0.25, 0.5, 0.75, 1, 1};
+  for (const Expected& expected : {Expected{"cosine", first, {0.222215, 0.146447, 0.084265, 0.03806, 0.009607}},
+                                   Expected{"linear", first, {0.3125, 0.25, 0.1875, 0.125, 0.0625}},
+                                   Expected{"wsd", first, {0.625, 0.5, 0.375, 0.25, 0.125}}}) {
+    const ScheduleRecipe recipe = schedule(expected.name, 4, 8);
+    for (int64_t i = 0; i < 5; ++i) {
+      EXPECT_NEAR(learning_rate(recipe, 1, 1 + i, 20), expected.first[i], 1e-6) << expected.name << " " << 1 + i;
+      EXPECT_NEAR(learning_rate(recipe, 1, 16 + i, 20), expected.last[i], 1e-6) << expected.name << " " << 16 + i;
+    }
+  }
+}
+
+TEST(Schedule, HasNoStepWithoutALearningRate) {
+  for (const char* name : {"constant", "cosine", "linear", "wsd"}) {
+    for (const int64_t num_steps : {1, 2, 3, 100}) {
+      for (int64_t warmup = 0; warmup < std::min<int64_t>(num_steps, 3); ++warmup) {
+        for (int64_t step = 1; step <= num_steps; ++step) {
+          EXPECT_GT(learning_rate(schedule(name, warmup, 1), 1, step, num_steps), 0)
+              << name << " step " << step << " of " << num_steps << ", warm-up " << warmup;
+        }
+      }
+    }
+  }
 }
 
 TEST(Schedule, ConstantStays) {

@@ -114,6 +114,21 @@ TEST(RunPlan, ASecondQueueIsForGathersBesideReductions) {
   }
 }
 
+TEST(RunPlan, StateHasTheDtypeOfWeightsUnlessFp32IsAskedFor) {
+  Recipe recipe = recipe_of();
+  for (const auto& [precision, state] : {std::pair("fp64", at::kDouble),
+                                         {"fp32", at::kFloat},
+                                         {"bf16", at::kBFloat16},
+                                         {"bf16_mixed", at::kFloat},
+                                         {"fp16_mixed", at::kFloat}}) {
+    recipe.train.precision = precision;
+    EXPECT_EQ(resolve(recipe, mesh(1, 1, 1)).precision.state, state) << precision;
+  }
+  recipe.train.precision = "bf16";
+  recipe.optimizer.state_dtype = "fp32";
+  EXPECT_EQ(resolve(recipe, mesh(1, 1, 1)).precision.state, at::kFloat);
+}
+
 TEST(RunPlan, AsYamlHasNoAutoThatIsDecidedHere) {
   Recipe recipe = recipe_of();
   recipe.train.precision = "fp16_mixed";
@@ -128,6 +143,7 @@ precision:
   compute: fp16
   shards: fp32
   reduce: fp32
+  state: fp32
   loss_scale: dynamic
   stochastic_rounding: false
 fsdp:

@@ -228,6 +228,11 @@ TEST(Validate, NamesWhatBelongsToAnotherPrecision) {
             }),
             "train.stochastic_rounding: true rounds what adamw and sgd change, but optimizer.name is muon: use one of "
             "them, or train.precision bf16_mixed");
+  EXPECT_EQ(refusal([](Recipe& recipe) {
+              recipe.train.precision = "fp64";
+              recipe.optimizer.state_dtype = "fp32";
+            }),
+            "optimizer.state_dtype: fp32 is less than train.precision fp64: leave it out, or use another precision");
   EXPECT_EQ(refusal([](Recipe& recipe) { recipe.train.loss_scale.emplace(); }),
             "train.loss_scale: needs train.precision fp16_mixed, but it is fp32: change the precision or leave it out");
   EXPECT_EQ(refusal([](Recipe& recipe) {
