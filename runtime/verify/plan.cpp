@@ -58,6 +58,7 @@ Recipe in_precision(Recipe recipe, const std::string& precision) {
   recipe.train.loss_scale.reset();
   recipe.train.stochastic_rounding = false;
   recipe.parallel.fsdp.reduce_dtype = "fp32";
+  recipe.optimizer.state_dtype = "auto";
   return recipe;
 }
 

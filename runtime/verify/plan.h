@@ -32,7 +32,7 @@ struct VerifyPlan {
 VerifyPlan plan_verification(const Recipe& recipe, const VerifyOptions& options, int64_t num_ranks);
 
 /// Returns the recipe in another precision, without what only its own precision has: loss scale, stochastic rounding,
-/// reductions in the half.
+/// reductions in the half, optimizer state of another dtype.
 Recipe in_precision(Recipe recipe, const std::string& precision);
 
 /// Returns the recipe of the same training on one rank.

@@ -249,6 +249,9 @@ TEST_F(Verify, ComparesPrecisionsWithTheirOwnSettings) {
                                      "train.precision=" + settings[0], "--set", settings[1]});
     EXPECT_EQ(ending.status, 0) << settings[0] << ending.err << ending.out;
   }
+  const Ending wide = verify(2, {"--mesh", "dp=2", "--precision", "fp64", "--set", "train.precision=bf16", "--set",
+                                 "optimizer.state_dtype=fp32"});
+  EXPECT_EQ(wide.status, 0) << wide.err << wide.out;
 }
 
 TEST_F(Verify, ComparesFrozenParametersGroupsAndMuon) {
