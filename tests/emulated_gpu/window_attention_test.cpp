@@ -73,7 +73,7 @@ TEST(PackedAttention, FlashHasTheWindow) {
   for_all_windows([](ContextAlgorithm algorithm, SequenceLayout::Kind kind, int64_t window) {
     for (const Precision& precision : {Precision{at::kBFloat16, 1e-2}, {at::kHalf, 2e-3}}) {
       const int64_t calls = flash_calls({algorithm, kind, kNone, {0.35, window}, precision});
-      if (world().size() == 1) EXPECT_EQ(calls, 1) << "the window is the kernel's";
+      EXPECT_TRUE(world().size() > 1 || calls == 1) << calls << ": the window is the kernel's";
     }
   });
 }
@@ -81,7 +81,7 @@ TEST(PackedAttention, FlashHasTheWindow) {
 TEST(PackedAttention, DocumentsHaveWindows) {
   for_all_windows([](ContextAlgorithm algorithm, SequenceLayout::Kind kind, int64_t window) {
     const int64_t calls = flash_calls({algorithm, kind, kDivided, {0.35, window}, {at::kHalf, 2e-3}});
-    if (world().size() == 1) EXPECT_EQ(calls, 1) << "all documents";
+    EXPECT_TRUE(world().size() > 1 || calls == 1) << calls << ": all documents";
   });
 }
 
