@@ -12,7 +12,7 @@ void LossScale::update(bool finite) {
   if (!finite) {
     value_ = std::max(value_ * recipe_.backoff_factor, recipe_.min);
     num_finite_ = 0;
-  } else if (++num_finite_ == recipe_.growth_interval) {
+  } else if (++num_finite_ >= recipe_.growth_interval) {
     const double grown = value_ * recipe_.growth_factor;
     if (grown <= std::numeric_limits<float>::max()) value_ = grown;  // largest fp32: the backward starts in fp32
     num_finite_ = 0;

@@ -55,6 +55,15 @@ TEST(LossScale, StaysWhenItIsStatic) {
   EXPECT_EQ(scale.value(), 128);
 }
 
+// A run that is resumed with a smaller interval has perhaps counted more steps already.
+TEST(LossScale, GrowsAlsoWhenMoreStepsThanTheIntervalAreCounted) {
+  LossScale scale({.initial = 8, .growth_interval = 3, .growth_factor = 2});
+  scale.resume({8, 5});
+  scale.update(true);
+  EXPECT_EQ(scale.value(), 16);
+  EXPECT_EQ(scale.state()->num_finite, 0);
+}
+
 TEST(LossScale, GoesOnFromItsStateWithTheStepsThatItHasCounted) {
   const LossScaleRecipe recipe{.initial = 8, .growth_interval = 3, .growth_factor = 2};
   LossScale before(recipe), after(recipe);
