@@ -92,7 +92,7 @@ if(kernels)
   if(MESHTRAIN_CUDA_ARCHITECTURES STREQUAL "90")
     string(APPEND ptxas ",--warning-as-error")
   endif()
-  target_compile_options(meshtrain_cuda_kernels PRIVATE -Xcompiler=-Wall,-Wextra -Xptxas=${ptxas})
+  target_compile_options(meshtrain_cuda_kernels PRIVATE -Xcompiler=-Wall,-Wextra --expt-relaxed-constexpr -Xptxas=${ptxas})
   target_include_directories(meshtrain_cuda_kernels PRIVATE
     $<TARGET_PROPERTY:meshtrain_runtime,INTERFACE_INCLUDE_DIRECTORIES>)
   target_link_libraries(meshtrain_cuda PRIVATE meshtrain_cuda_kernels)

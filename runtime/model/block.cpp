@@ -33,7 +33,8 @@ Block::Block(int64_t layer, const std::string& name, const ModelShape& shape, co
     : attention_(layer, name + ".self_attn", shape, parallelism, options),
       feed_forward_(name + ".mlp", shape, parallelism, options),
       residual_multiplier_(shape.residual_multiplier),
-      recompute_(recompute) {
+      recompute_(recompute),
+      dtype_(options.dtype().toScalarType()) {
   const Family& family = family_of(shape);
   const NormNames names = norm_names(family.norm_placement);
   const auto add = [&](std::optional<RmsNorm>& norm, const std::string& norm_name) {
@@ -59,7 +60,7 @@ at::Tensor Block::compute(const at::Tensor& x, const Sequence& sequence) const {
   const at::Tensor attended = attend(x, sequence);
   if (!feed_forward_norm_) {
     const at::Tensor stream = attended + x;
-    return stream + feed(stream, again);
+    return stream + feed(stream.to(dtype_), again);
   }
   const RmsNorm::Sum stream = feed_forward_norm_->of_sum(attended, x, again);
   return stream.sum + feed(stream.normed, again);
@@ -68,7 +69,7 @@ at::Tensor Block::compute(const at::Tensor& x, const Sequence& sequence) const {
 at::Tensor Block::attend(const at::Tensor& x, const Sequence& sequence) const {
   const bool again = recompute_ == Recompute::Elementwise;
   const auto input = [&]() -> LayerInput {
-    if (!attention_norm_) return x;
+    if (!attention_norm_) return x.to(dtype_);
     return again ? attention_norm_->recomputed(x) : LayerInput(attention_norm_->forward(x));
   };
   return update(attention_.forward(input(), sequence), attended_norm_);

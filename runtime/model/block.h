@@ -18,7 +18,8 @@ class Block {
   Block(const Block&) = delete;
   Block& operator=(const Block&) = delete;
 
-  /// Computes the layer: x [T, M] (its tp part under sequence parallel) -> the same shape. The backward issues the
+  /// Computes the layer: x [T, M] (its tp part under sequence parallel) -> the same shape and dtype: that of
+  /// `options`, or fp32, in which the sums then are. The backward issues the
   /// collectives of what it computes again, in the same order on every rank.
   at::Tensor forward(const at::Tensor& x, const Sequence& sequence) const;
 
@@ -39,6 +40,7 @@ class Block {
   std::optional<RmsNorm> fed_norm_;  // behind it
   double residual_multiplier_;
   Recompute recompute_;
+  at::ScalarType dtype_;  // of what sublayers take; x may be wider
   std::vector<const Parameter*> all_;
 };
 

@@ -1,3 +1,6 @@
+#include <stdexcept>
+#include <type_traits>
+
 #include "mesh/cuda/kernel.cuh"
 #include "runtime/model/rms_norm_kernel.h"
 
@@ -15,15 +18,23 @@ struct Part {
   __device__ __forceinline__ static int64_t column(int v) {
     return (static_cast<int64_t>(v) * (W > 0 ? W : blockDim.x) + threadIdx.x) * N;
   }
-  /// Loads a part of `row`. `size`: 0 for a row behind the last.
-  __device__ __forceinline__ void load(int v, const T* row, int64_t size) {
-    if (column(v) < size) {
+  /// Loads a part of `row`, of Ts or of a type that T holds exactly. `size`: 0 for a row behind the last.
+  template <class X>
+  __device__ __forceinline__ void load(int v, const X* row, int64_t size) {
+    if (column(v) >= size) {
+      packs[v].zero();
+    } else if constexpr (std::is_same_v<X, T>) {
       packs[v].load(row + column(v));
     } else {
-      packs[v].zero();
+      Pack<X, N> pack;
+      pack.load(row + column(v));
+      float values[N];
+      pack.to(values);
+      packs[v].from(values);
     }
   }
-  __device__ __forceinline__ void load(const T* row, int64_t size) {
+  template <class X>
+  __device__ __forceinline__ void load(const X* row, int64_t size) {
 #pragma unroll
     for (int v = 0; v < V; ++v) load(v, row, size);
   }
@@ -35,9 +46,10 @@ __device__ __forceinline__ const T* row_of(const Rows& rows, int64_t row) {
   return static_cast<const T*>(rows.data) + outer * rows.outer_stride + inner * rows.inner_stride;
 }
 
-template <class T, int N, int V, int W>
+// X: of x, S: of the sum that is normalised, T: of weight and result.
+template <class X, class S, class T, int N, int V, int W>
 __global__ void __launch_bounds__(W > kMaxThreads ? W : kMaxThreads)
-    forward(Rows x, const T* __restrict__ residual, const T* __restrict__ weight, T* __restrict__ sum,
+    forward(Rows x, const S* __restrict__ residual, const T* __restrict__ weight, S* __restrict__ sum,
             T* __restrict__ out, float* __restrict__ rstd, int64_t rows, int64_t size, float eps, float offset,
             bool rounds_first) {
   __shared__ float shared[2][kWarp];
@@ -45,8 +57,8 @@ __global__ void __launch_bounds__(W > kMaxThreads ? W : kMaxThreads)
   const int64_t rows_at_once = static_cast<int64_t>(gridDim.x) * blockDim.y;
   for (int64_t first = static_cast<int64_t>(blockIdx.x) * blockDim.y; first < rows; first += rows_at_once) {
     const int64_t row = first + threadIdx.y, length = row < rows ? size : 0;
-    Part<T, N, V, W> part, added;
-    part.load(length > 0 ? row_of<T>(x, row) : nullptr, length);
+    Part<S, N, V, W> part, added;
+    part.load(length > 0 ? row_of<X>(x, row) : nullptr, length);
     if (residual != nullptr) added.load(residual + row * size, length);
     float squares = 0;
 #pragma unroll
@@ -57,7 +69,7 @@ __global__ void __launch_bounds__(W > kMaxThreads ? W : kMaxThreads)
         float others[N];
         added.packs[v].to(others);
 #pragma unroll
-        for (int i = 0; i < N; ++i) values[i] = rounded<T>(values[i] + others[i]);
+        for (int i = 0; i < N; ++i) values[i] = rounded<S>(values[i] + others[i]);
         part.packs[v].from(values);
         if (part.column(v) < length) part.packs[v].store(sum + row * size + part.column(v));
       }
@@ -94,10 +106,10 @@ constexpr bool kKeeps = !kPlusOne && N > 1 && sizeof(Pack<T, N>[V]) <= 64;
 
 // Computes dx = r (g - n mean(g n)), with n = x r and g = dy weight, or dy (1 + weight) if kPlusOne, and partial sums
 // of dy n over the rows of these threads.
-template <class T, int N, int V, int W, bool kPlusOne>
+template <class S, class T, int N, int V, int W, bool kPlusOne>
 __global__ void __launch_bounds__(W > kMaxThreads ? W : kMaxThreads)
-    backward(const T* __restrict__ grad, const T* __restrict__ grad_sum, Rows x, const T* __restrict__ weight,
-             const float* __restrict__ rstd, T* __restrict__ dx, float* __restrict__ partial, int64_t rows,
+    backward(const T* __restrict__ grad, const S* __restrict__ grad_sum, Rows x, const T* __restrict__ weight,
+             const float* __restrict__ rstd, S* __restrict__ dx, float* __restrict__ partial, int64_t rows,
              int64_t size) {
   __shared__ float shared[2][kWarp];
   RowSum row_sum(shared);
@@ -106,14 +118,16 @@ __global__ void __launch_bounds__(W > kMaxThreads ? W : kMaxThreads)
   const int64_t rows_at_once = static_cast<int64_t>(gridDim.x) * blockDim.y;
   for (int64_t first = static_cast<int64_t>(blockIdx.x) * blockDim.y; first < rows; first += rows_at_once) {
     const int64_t row = first + threadIdx.y, length = row < rows ? size : 0;
-    Part<T, N, V, W> grads, values, weights;
-    const T *of_grad = grad + row * size, *of_x = length > 0 ? row_of<T>(x, row) : nullptr;
+    Part<T, N, V, W> grads, weights;
+    Part<S, N, V, W> values;
+    const T* of_grad = grad + row * size;
+    const S* of_x = length > 0 ? row_of<S>(x, row) : nullptr;
     const auto load = [&](int v) {
       grads.load(v, of_grad, length);
       values.load(v, of_x, length);
       weights.load(v, weight, length);
     };
-    if constexpr (kKeeps<T, N, V, kPlusOne>) {
+    if constexpr (kKeeps<S, N, V, kPlusOne>) {
 #pragma unroll
       for (int v = 0; v < V; ++v) load(v);
     }
@@ -121,7 +135,7 @@ __global__ void __launch_bounds__(W > kMaxThreads ? W : kMaxThreads)
     float projection = 0;
 #pragma unroll
     for (int v = 0; v < V; ++v) {
-      if constexpr (!kKeeps<T, N, V, kPlusOne>) load(v);
+      if constexpr (!kKeeps<S, N, V, kPlusOne>) load(v);
       float g[N], n[N], w[N];
       grads.packs[v].to(g);
       values.packs[v].to(n);
@@ -139,14 +153,14 @@ __global__ void __launch_bounds__(W > kMaxThreads ? W : kMaxThreads)
     for (int v = 0; v < V; ++v) {
       const int64_t column = values.column(v);
       if (column >= length) continue;
-      if constexpr (!kKeeps<T, N, V, kPlusOne>) load(v);
+      if constexpr (!kKeeps<S, N, V, kPlusOne>) load(v);
       float g[N], n[N], w[N];
       grads.packs[v].to(g);
       values.packs[v].to(n);
       weights.packs[v].to(w);
 #pragma unroll
       for (int i = 0; i < N; ++i) g[i] = r * (g[i] * (w[i] + kOffset) - n[i] * r * projection);
-      Pack<T, N> pack;
+      Pack<S, N> pack;
       if (grad_sum != nullptr) {
         pack.load(grad_sum + row * size + column);
         pack.to(n);
@@ -210,7 +224,19 @@ dim3 odd_block_of(int64_t size) {
   return size <= kOddPart * 32 ? dim3(32, 4) : size <= kOddPart * 256 ? dim3(256) : dim3(1024);
 }
 
-/// Calls with<N, V, W>(block) for the division of a row of `size`: 16 bytes at a time if `vectors`, else one by one.
+/// Calls with<S, T>() with the types that `elements` stand for.
+template <class With>
+void for_elements(const NormElements& elements, With with) {
+  for_element(elements.out, [&]<class T>() {
+    if (elements.stream == elements.out) return with.template operator()<T, T>();
+    if constexpr (!std::is_same_v<T, float>) {
+      if (elements.stream == Element::Float) return with.template operator()<float, T>();
+    }
+    throw std::logic_error("rms_norm: a stream in a half beside weights of another type");
+  });
+}
+
+/// Calls with<N, V, W>(block) for the division of a row of `size` Ts: 16 bytes at a time if `vectors`, else one by one.
 template <class T, class With>
 void for_shape(int64_t size, bool vectors, With with) {
   constexpr int kN = kVector<T>;
@@ -232,14 +258,15 @@ bool vectors_in(const Rows& x, int64_t size) {
 
 }  // namespace
 
-void rms_norm(Element element, const Rows& x, const void* residual, const AppliedWeight& weight, void* sum, void* out,
-              float* rstd, int64_t rows, int64_t size, double eps, cudaStream_t stream) {
+void rms_norm(const NormElements& elements, const Rows& x, const void* residual, const AppliedWeight& weight, void* sum,
+              void* out, float* rstd, int64_t rows, int64_t size, double eps, cudaStream_t stream) {
   if (rows == 0 || size == 0) return;
-  for_element(element, [&]<class T>() {
-    const bool vectors = vectors_in<T>(x, size) && aligned(residual, weight.weight, sum, out);
-    for_shape<T>(size, vectors, [&]<int N, int V, int W>(dim3 block) {
-      launch("rms_norm", forward<T, N, V, W>, grid_for(divided_up(rows, block.y), 32), block, stream, x,
-             static_cast<const T*>(residual), static_cast<const T*>(weight.weight), static_cast<T*>(sum),
+  for_elements(elements, [&]<class S, class T>() {
+    const bool vectors = vectors_in<S>(x, size) && aligned(residual, weight.weight, sum, out);
+    for_shape<S>(size, vectors, [&]<int N, int V, int W>(dim3 block) {
+      const auto kernel = residual != nullptr ? forward<T, S, T, N, V, W> : forward<S, S, T, N, V, W>;
+      launch("rms_norm", kernel, grid_for(divided_up(rows, block.y), 32), block, stream, x,
+             static_cast<const S*>(residual), static_cast<const T*>(weight.weight), static_cast<S*>(sum),
              static_cast<T*>(out), rstd, rows, size, static_cast<float>(eps), weight.offset, weight.rounds_first);
     });
   });
@@ -254,13 +281,13 @@ int64_t rms_norm_partial_rows(int64_t rows, int64_t size) {
   return most;
 }
 
-void rms_norm_backward(Element element, const void* grad, const void* grad_sum, const Rows& x,
+void rms_norm_backward(const NormElements& elements, const void* grad, const void* grad_sum, const Rows& x,
                        const AppliedWeight& weight, const float* rstd, const RmsNormGradients& gradients, int64_t rows,
                        int64_t size, cudaStream_t stream) {
   if (rows == 0 || size == 0) return;
-  for_element(element, [&]<class T>() {
-    const bool vectors = vectors_in<T>(x, size) && aligned(grad, grad_sum, weight.weight, gradients.x);
-    for_shape<T>(size, vectors, [&]<int N, int V, int W>(dim3 block) {
+  for_elements(elements, [&]<class S, class T>() {
+    const bool vectors = vectors_in<S>(x, size) && aligned(grad, grad_sum, weight.weight, gradients.x);
+    for_shape<S>(size, vectors, [&]<int N, int V, int W>(dim3 block) {
       const unsigned blocks = blocks_of_backward(rows, block);
       const int64_t written = static_cast<int64_t>(blocks) * block.y, there = rms_norm_partial_rows(rows, size);
       if (gradients.partial != nullptr && written < there) {
@@ -268,10 +295,10 @@ void rms_norm_backward(Element element, const void* grad, const void* grad_sum, 
                               static_cast<size_t>((there - written) * size) * sizeof(float), stream),
               "rms_norm_backward");
       }
-      const auto kernel = weight.offset != 0 ? backward<T, N, V, W, true> : backward<T, N, V, W, false>;
+      const auto kernel = weight.offset != 0 ? backward<S, T, N, V, W, true> : backward<S, T, N, V, W, false>;
       launch("rms_norm_backward", kernel, blocks, block, stream, static_cast<const T*>(grad),
-             static_cast<const T*>(grad_sum), x, static_cast<const T*>(weight.weight), rstd,
-             static_cast<T*>(gradients.x), gradients.partial, rows, size);
+             static_cast<const S*>(grad_sum), x, static_cast<const T*>(weight.weight), rstd,
+             static_cast<S*>(gradients.x), gradients.partial, rows, size);
     });
   });
 }

@@ -28,10 +28,13 @@ Rows rows_of(const at::Tensor& x, at::Tensor& holder) {
   return {holder.const_data_ptr(), holder.numel() / holder.size(-1), holder.size(-1), 0};
 }
 
-void check_norm(const char* name, const at::Tensor& x, const at::Tensor& weight) {
-  check_alike(name, x, {weight});
+/// Checks a norm of `x`, which is fp32 or has the dtype of `weight`, and returns the types of both.
+NormElements checked_norm(const char* name, const at::Tensor& x, const at::Tensor& weight) {
+  if (x.scalar_type() != at::kFloat) check_alike(name, x, {weight});
   TORCH_CHECK(x.size(-1) <= kLongestNorm && weight.is_contiguous(), name, ": rows of ", x.size(-1),
               " elements, the kernel takes up to ", kLongestNorm);
+  TORCH_CHECK(weight.device() == x.device(), name, ": x is on ", x.device(), ", the weight on ", weight.device());
+  return {element_of(name, x), element_of(name, weight)};
 }
 
 AppliedWeight applied_weight(const at::Tensor& weight, int64_t applied) {
@@ -46,29 +49,28 @@ std::vector<int64_t> lengths_of(const at::Tensor& x) {
 }
 
 std::tuple<at::Tensor, at::Tensor> norm(const at::Tensor& x, const at::Tensor& weight, double eps, int64_t applied) {
-  const Element element = element_of("rms_norm", x);
-  check_norm("rms_norm", x, weight);
+  const NormElements elements = checked_norm("rms_norm", x, weight);
   const OnDevice device(x);
-  at::Tensor out = at::empty(x.sizes(), x.options()), rstd = at::empty(lengths_of(x), x.options().dtype(at::kFloat));
+  at::Tensor out = at::empty(x.sizes(), weight.options()),
+             rstd = at::empty(lengths_of(x), x.options().dtype(at::kFloat));
   at::Tensor holder;
   if (x.numel() == 0) return {out, rstd};
-  rms_norm(element, rows_of(x, holder), nullptr, applied_weight(weight, applied), nullptr, out.data_ptr(),
+  rms_norm(elements, rows_of(x, holder), nullptr, applied_weight(weight, applied), nullptr, out.data_ptr(),
            rstd.data_ptr<float>(), rstd.numel(), x.size(-1), eps, device.stream());
   return {out, rstd};
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> norm_of_sum(const at::Tensor& x, const at::Tensor& residual,
                                                            const at::Tensor& weight, double eps, int64_t applied) {
-  const Element element = element_of("rms_norm_of_sum", x);
-  check_norm("rms_norm_of_sum", x, weight);
-  check_alike("rms_norm_of_sum", x, {residual});
+  const NormElements elements = checked_norm("rms_norm_of_sum", residual, weight);
+  check_alike("rms_norm_of_sum", weight, {x});
   TORCH_CHECK(x.sizes() == residual.sizes(), "rms_norm_of_sum: ", x.sizes(), " and ", residual.sizes());
   const OnDevice device(x);
-  at::Tensor sum = at::empty(x.sizes(), x.options()), out = at::empty(x.sizes(), x.options());
+  at::Tensor sum = at::empty(x.sizes(), residual.options()), out = at::empty(x.sizes(), x.options());
   at::Tensor rstd = at::empty(lengths_of(x), x.options().dtype(at::kFloat)), holder;
   if (x.numel() == 0) return {sum, out, rstd};
   const at::Tensor added = residual.contiguous();
-  rms_norm(element, rows_of(x, holder), added.const_data_ptr(), applied_weight(weight, applied), sum.data_ptr(),
+  rms_norm(elements, rows_of(x, holder), added.const_data_ptr(), applied_weight(weight, applied), sum.data_ptr(),
            out.data_ptr(), rstd.data_ptr<float>(), rstd.numel(), x.size(-1), eps, device.stream());
   return {sum, out, rstd};
 }
@@ -77,9 +79,8 @@ std::tuple<at::Tensor, at::Tensor> norm_backward(const at::Tensor& grad, const s
                                                  const at::Tensor& x, const at::Tensor& weight, const at::Tensor& rstd,
                                                  int64_t applied, bool needs_x, bool needs_weight,
                                                  const std::optional<at::Tensor>& weight_gradient) {
-  const Element element = element_of("rms_norm_backward", x);
-  check_norm("rms_norm_backward", x, weight);
-  check_alike("rms_norm_backward", x, {grad});
+  const NormElements elements = checked_norm("rms_norm_backward", x, weight);
+  check_alike("rms_norm_backward", weight, {grad});
   const OnDevice device(x);
   const int64_t size = x.size(-1), rows = rstd.numel();
   at::Tensor of_x, of_weight, partial, into;
@@ -97,7 +98,7 @@ std::tuple<at::Tensor, at::Tensor> norm_backward(const at::Tensor& grad, const s
   if (needs_x) gradients.x = of_x.data_ptr();
   if (needs_weight) gradients.partial = partial.data_ptr<float>();
   at::Tensor holder;
-  rms_norm_backward(element, grads.const_data_ptr(), added.defined() ? added.const_data_ptr() : nullptr,
+  rms_norm_backward(elements, grads.const_data_ptr(), added.defined() ? added.const_data_ptr() : nullptr,
                     rows_of(x, holder), applied_weight(weight, applied), lengths.const_data_ptr<float>(), gradients,
                     rows, size, device.stream());
   if (needs_weight) {

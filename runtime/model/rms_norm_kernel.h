@@ -26,10 +26,15 @@ struct AppliedWeight {
   bool rounds_first;
 };
 
+/// The types of a norm: of what is normalised, and of weight and result. They are alike, or the first is fp32.
+struct NormElements {
+  Element stream, out;
+};
+
 /// Computes out = x / sqrt(mean(x^2) + eps) * weight; out [rows, size], rstd [rows] fp32. With a `residual` [rows,
-/// size] it normalises x + residual, which it writes to `sum` [rows, size].
-void rms_norm(Element element, const Rows& x, const void* residual, const AppliedWeight& weight, void* sum, void* out,
-              float* rstd, int64_t rows, int64_t size, double eps, cudaStream_t stream);
+/// size] it normalises x + residual, which it writes to `sum` [rows, size]; x then has the type of `out`.
+void rms_norm(const NormElements& elements, const Rows& x, const void* residual, const AppliedWeight& weight, void* sum,
+              void* out, float* rstd, int64_t rows, int64_t size, double eps, cudaStream_t stream);
 
 /// Returns the rows of the fp32 buffer `partial` that rms_norm_backward needs for the gradient of the weight.
 int64_t rms_norm_partial_rows(int64_t rows, int64_t size);
@@ -39,8 +44,9 @@ struct RmsNormGradients {
   float* partial = nullptr;  ///< [rms_norm_partial_rows(), size]; null: the weight's is not wanted
 };
 
-/// Computes the gradients. `grad_sum` [rows, size] or null: is added to the gradient of x.
-void rms_norm_backward(Element element, const void* grad, const void* grad_sum, const Rows& x,
+/// Computes the gradients of x, which has the type of the stream. `grad_sum` [rows, size], of that type, or null: is
+/// added to the gradient of x.
+void rms_norm_backward(const NormElements& elements, const void* grad, const void* grad_sum, const Rows& x,
                        const AppliedWeight& weight, const float* rstd, const RmsNormGradients& gradients, int64_t rows,
                        int64_t size, cudaStream_t stream);
 

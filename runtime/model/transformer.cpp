@@ -13,23 +13,23 @@ namespace meshtrain {
 namespace {
 
 /// Returns the number that multiplies embeddings.
-double embedding_scale(const ModelShape& shape, const at::TensorOptions& options) {
+double embedding_scale(const ModelShape& shape, at::ScalarType dtype) {
   if (!family_of(shape).scales_embedding) return shape.embedding_multiplier;
   const double root = std::sqrt(static_cast<double>(shape.hidden_size));
-  const at::ScalarType dtype = options.dtype().toScalarType();
   return at::scalar_tensor(root, at::kDouble).to(dtype).to(at::kDouble).item<double>();
 }
 
 }  // namespace
 
 Transformer::Transformer(const ModelShape& shape, const Parallelism& parallelism, const at::TensorOptions& options,
-                         const Recomputation& recomputation)
-    : tensor_parallel_(parallelism.tensor),
+                         const Recomputation& recomputation, std::optional<at::ScalarType> residual_dtype)
+    : residual_dtype_(residual_dtype.value_or(options.dtype().toScalarType())),
+      tensor_parallel_(parallelism.tensor),
       embedding_(parallelism.tensor, "model.embed_tokens", shape.vocab_size, shape.hidden_size,
                  {Initializer::Kind::Normal, shape.initializer_range}, options),
       norm_("model.norm.weight", shape.hidden_size, shape.rms_norm_eps, family_of(shape).norm_weight,
             parallelism.tensor.stream_partial_over(), options),
-      embedding_scale_(embedding_scale(shape, options)),
+      embedding_scale_(embedding_scale(shape, residual_dtype_)),
       logits_scaling_(shape.logits_scaling),
       softcap_(shape.final_logit_softcapping) {
   for (int64_t layer = 0; layer < shape.num_hidden_layers; ++layer) {
@@ -45,7 +45,7 @@ Transformer::Transformer(const ModelShape& shape, const Parallelism& parallelism
 }
 
 at::Tensor Transformer::embed(const at::Tensor& ids) const {
-  const at::Tensor rows = embedding_.forward(ids);
+  const at::Tensor rows = embedding_.forward(ids).to(residual_dtype_);
   return embedding_scale_ == 1 ? rows : rows * embedding_scale_;
 }
 

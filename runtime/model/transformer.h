@@ -38,9 +38,10 @@ struct Stage {
 class Transformer {
  public:
   /// Declares the parameters; they have no storage until FSDP or a loader binds some. Throws InputError when heads, KV
-  /// heads or feed-forward features do not divide over tp.
+  /// heads or feed-forward features do not divide over tp. `residual_dtype`: of the residual stream, that of `options` or
+  /// wider; none: that of `options`.
   Transformer(const ModelShape& shape, const Parallelism& parallelism, const at::TensorOptions& options,
-              const Recomputation& recomputation = {});
+              const Recomputation& recomputation = {}, std::optional<at::ScalarType> residual_dtype = {});
   Transformer(const Transformer&) = delete;
   Transformer& operator=(const Transformer&) = delete;
 
@@ -60,6 +61,7 @@ class Transformer {
   /// Returns the weight of the head: the embedding's when they are tied.
   const Parameter& head_weight() const { return head_ ? *head_ : embedding_.weight(); }
 
+  at::ScalarType residual_dtype_;
   TensorParallel tensor_parallel_;
   VocabParallelEmbedding embedding_;
   std::vector<std::unique_ptr<Block>> blocks_;

@@ -23,7 +23,7 @@ AdamW::AdamW(const OptimizerRecipe& recipe, const std::vector<Unit>& units, cons
       }
       parts_.push_back({values, buffer->shard_gradients().narrow(0, range.offset, range.numel),
                         zero_state(options, values), zero_state(options, values), rounded, rule, buffer, range,
-                        rounding_ ? rounding_->runs(*buffer, range) : std::vector<ElementRun>{}});
+                        rounding_ ? rounding_->runs(*buffer, range) : at::Tensor()});
     }
   }
 }

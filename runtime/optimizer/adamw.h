@@ -22,8 +22,8 @@ class AdamW final : public Optimizer {
     std::optional<at::Tensor> rounded;  // of the buffer's rounded_shard(), if it has one
     UpdateRule rule;
     const FlatBuffer* buffer;
-    Range range;                   // of its shard
-    std::vector<ElementRun> runs;  // to round stochastically
+    Range range;      // of its shard
+    at::Tensor runs;  // to round stochastically
 
     std::array<at::Tensor, 4> tensors() const { return {values, gradients, first_moment, second_moment}; }
   };

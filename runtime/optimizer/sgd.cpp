@@ -13,7 +13,7 @@ Sgd::Sgd(const OptimizerRecipe& recipe, const std::vector<Unit>& units, const Op
       const at::Tensor values = buffer->shard_values().narrow(0, range.offset, range.numel);
       parts_.push_back({values, buffer->shard_gradients().narrow(0, range.offset, range.numel),
                         momentum_ != 0 ? zero_state(options, values) : at::Tensor(), rule, buffer, range,
-                        rounding_ ? rounding_->runs(*buffer, range) : std::vector<ElementRun>{}});
+                        rounding_ ? rounding_->runs(*buffer, range) : at::Tensor()});
     }
   }
 }

@@ -19,8 +19,8 @@ class Sgd final : public Optimizer {
     at::Tensor values, gradients, velocity;  // velocity: undefined without momentum
     UpdateRule rule;
     const FlatBuffer* buffer;
-    Range range;                   // of its shard
-    std::vector<ElementRun> runs;  // to round stochastically
+    Range range;      // of its shard
+    at::Tensor runs;  // to round stochastically
 
     std::vector<at::Tensor> tensors() const {
       return velocity.defined() ? std::vector{values, gradients, velocity} : std::vector{values, gradients};

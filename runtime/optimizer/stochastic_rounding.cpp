@@ -3,13 +3,17 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <c10/util/BFloat16.h>
+#include <torch/library.h>
 
 #include <algorithm>
 #include <bit>
+#include <cstring>
+#include <span>
 #include <stdexcept>
 #include <string>
 
-#include "runtime/random/philox.h"
+#include "mesh/operator.h"
+#include "runtime/optimizer/rounding_bits.h"
 
 namespace meshtrain {
 namespace {
@@ -17,28 +21,17 @@ namespace {
 constexpr int64_t kPiece = 1 << 16;      // elements: a few of them fit into the second cache level
 constexpr int64_t kCudaPiece = 1 << 24;  // elements: few kernels, and 64 MiB a tensor
 constexpr int64_t kVector = 64;          // elements; a multiple of every processor's vectors
-constexpr int64_t kPerCounter = 8;       // elements that the 128 bits of one counter serve
-
-/// Rounds by `random`, 16 bits.
-c10::BFloat16 rounded_with(float exact, uint32_t random) {
-  const uint32_t bits = std::bit_cast<uint32_t>(exact);
-  const bool finite = (bits & 0x7F800000) != 0x7F800000;
-  if (!finite) return c10::BFloat16(exact);
-  return c10::BFloat16(static_cast<uint16_t>((bits + random) >> 16), c10::BFloat16::from_bits());
-}
 
 /// Rounds elements [begin, end) of a run, `rounded` and `exact` pointing at its first.
 void round_run(c10::BFloat16* rounded, const float* exact, const ElementRun& run, int64_t begin, int64_t end,
                uint32_t step, uint32_t stream) {
   for (int64_t i = begin; i < end;) {
-    const uint64_t group = static_cast<uint64_t>(run.index + i) / kPerCounter;
-    const Counter bits =
-        philox({static_cast<uint32_t>(group), static_cast<uint32_t>(group >> 32), step, stream + 1}, run.key);
-    const int64_t place = (run.index + i) % kPerCounter;
-    const int64_t count = std::min(end - i, kPerCounter - place);
+    const int64_t group = (run.index + i) / kElementsOfCounter, place = (run.index + i) % kElementsOfCounter;
+    const Counter bits = rounding_bits(static_cast<uint64_t>(group), run.key, step, stream);
+    const int64_t count = std::min(end - i, kElementsOfCounter - place);
     for (int64_t j = 0; j < count; ++j) {
-      const uint32_t word = bits[static_cast<size_t>(place + j) / 2];
-      rounded[i + j] = rounded_with(exact[i + j], (place + j) % 2 == 0 ? word & 0xFFFF : word >> 16);
+      const uint32_t number = std::bit_cast<uint32_t>(exact[i + j]);
+      rounded[i + j] = {rounded_by(number, bits_of(bits, place + j)), c10::BFloat16::from_bits()};
     }
     i += count;
   }
@@ -76,29 +69,55 @@ void add_runs(const Parameter& parameter, int64_t begin, int64_t end, int64_t of
   }
 }
 
-}  // namespace
+using Rounding = void(at::Tensor&, const at::Tensor&, const at::Tensor&, int64_t, int64_t, int64_t);
 
-void round_stochastically(const at::Tensor& rounded, const at::Tensor& exact, const std::vector<ElementRun>& runs,
-                          int64_t first, uint32_t step, uint32_t stream) {
-  if (!rounded.is_cpu() || rounded.scalar_type() != at::kBFloat16 || exact.scalar_type() != at::kFloat) {
-    throw std::invalid_argument("stochastic rounding takes fp32 to bf16 on the CPU, not " +
+/// Rounds on the CPU; does nothing on the Meta device.
+void round_on_cpu(at::Tensor& rounded, const at::Tensor& exact, const at::Tensor& table, int64_t first, int64_t step,
+                  int64_t stream) {
+  if (rounded.is_meta()) return;
+  if (rounded.scalar_type() != at::kBFloat16 || exact.scalar_type() != at::kFloat) {
+    throw std::invalid_argument("stochastic rounding takes fp32 to bf16, not " +
                                 std::string(c10::toString(exact.scalar_type())) + " to " +
                                 c10::toString(rounded.scalar_type()) + " on " + rounded.device().str());
   }
   auto* to = rounded.data_ptr<c10::BFloat16>();
   const float* from = exact.const_data_ptr<float>();
+  const std::span runs(static_cast<const ElementRun*>(table.const_data_ptr()), static_cast<size_t>(table.size(0)));
   const int64_t last = first + rounded.numel();
   auto run = std::partition_point(runs.begin(), runs.end(),
                                   [&](const ElementRun& each) { return each.offset + each.numel <= first; });
   for (; run != runs.end() && run->offset < last; ++run) {
     const int64_t begin = std::max<int64_t>(first - run->offset, 0), end = std::min(last - run->offset, run->numel);
     const int64_t shift = run->offset - first;  // of the run's first element, perhaps before this piece
-    at::parallel_for(begin, end, 1 << 13,
-                     [&](int64_t b, int64_t e) { round_run(to + shift, from + shift, *run, b, e, step, stream); });
+    at::parallel_for(begin, end, 1 << 13, [&](int64_t b, int64_t e) {
+      round_run(to + shift, from + shift, *run, b, e, static_cast<uint32_t>(step), static_cast<uint32_t>(stream));
+    });
   }
 }
 
-std::vector<ElementRun> StochasticRounding::runs(const FlatBuffer& buffer, Range range) const {
+TORCH_LIBRARY_FRAGMENT(meshtrain, library) {
+  define(library,
+         "round_stochastically_(Tensor(a!) rounded, Tensor exact, Tensor runs, int first, int step, int stream) -> ()",
+         round_on_cpu);
+}
+
+}  // namespace
+
+at::Tensor table_of(const std::vector<ElementRun>& runs, at::Device device) {
+  static_assert(sizeof(ElementRun) == 4 * sizeof(int64_t));
+  const at::Tensor table = at::empty({static_cast<int64_t>(runs.size()), 4}, at::kLong);
+  if (!runs.empty()) std::memcpy(table.mutable_data_ptr(), runs.data(), runs.size() * sizeof(ElementRun));
+  return table.to(device);
+}
+
+void round_stochastically(const at::Tensor& rounded, const at::Tensor& exact, const at::Tensor& runs, int64_t first,
+                          uint32_t step, uint32_t stream) {
+  static const Operator<Rounding> round("meshtrain::round_stochastically_");
+  at::Tensor to = rounded;
+  round(to, exact, runs, first, step, stream);
+}
+
+at::Tensor StochasticRounding::runs(const FlatBuffer& buffer, Range range) const {
   std::vector<ElementRun> all;
   const int64_t begin = buffer.shard().offset + range.offset, end = begin + range.numel;
   for (const Segment& segment : buffer.segments()) {
@@ -107,7 +126,7 @@ std::vector<ElementRun> StochasticRounding::runs(const FlatBuffer& buffer, Range
     add_runs(*segment.parameter, from - segment.offset, to - segment.offset, from - begin,
              philox_key(seed_, segment.parameter->name), all);
   }
-  return all;
+  return table_of(all, buffer.shard_values().device());
 }
 
 namespace {
@@ -138,7 +157,7 @@ void update_in_fp32(const std::vector<at::Tensor>& tensors, const at::Tensor& gr
 }  // namespace
 
 void StochasticRounding::apply(const std::vector<at::Tensor>& tensors, const at::Tensor& gradients,
-                               const std::vector<ElementRun>& runs, int64_t step, const Update& update) const {
+                               const at::Tensor& runs, int64_t step, const Update& update) const {
   update_in_fp32(
       tensors, gradients, update, [&](size_t i, const at::Tensor& to, const at::Tensor& exact, int64_t first) {
         if (to.scalar_type() == at::kFloat) {
@@ -150,7 +169,7 @@ void StochasticRounding::apply(const std::vector<at::Tensor>& tensors, const at:
 }
 
 void apply_update(const std::optional<StochasticRounding>& rounding, const std::vector<at::Tensor>& tensors,
-                  const at::Tensor& gradients, const std::vector<ElementRun>& runs, int64_t step,
+                  const at::Tensor& gradients, const at::Tensor& runs, int64_t step,
                   const StochasticRounding::Update& update) {
   const at::ScalarType dtype = tensors.front().scalar_type();
   const bool mixed = std::any_of(tensors.begin(), tensors.end(),

@@ -12,7 +12,7 @@ using Counter = std::array<uint32_t, 4>;
 
 /// Returns 128 random bits for a counter and a key: Philox4x32-10, Salmon et al., "Parallel random numbers: as easy as
 /// 1, 2, 3", SC11.
-inline Counter philox(Counter counter, uint64_t key) {
+constexpr Counter philox(Counter counter, uint64_t key) {
   uint32_t key0 = static_cast<uint32_t>(key), key1 = static_cast<uint32_t>(key >> 32);
   for (int round = 0; round < 10; ++round) {
     const uint64_t product0 = uint64_t{0xD2511F53} * counter[0];

@@ -150,7 +150,7 @@ void fields(Archive& archive, FsdpRecipe& fsdp) {
   archive.field("no_sync", fsdp.no_sync);
   archive.field("prefetch", fsdp.prefetch, {.least = 0, .most = 64});
   archive.field("unit_layers", fsdp.unit_layers, {.least = 1, .most = kMaxSize});
-  archive.field("reduce_dtype", fsdp.reduce_dtype, {.choices = {"fp32", "bf16", "fp16"}});
+  archive.field("reduce_dtype", fsdp.reduce_dtype, {.choices = {"auto", "fp32", "bf16", "fp16"}});
   archive.section("offload", fsdp.offload);
 }
 
@@ -255,6 +255,7 @@ void fields(Archive& archive, TrainRecipe& train) {
   archive.field("micro_batch", train.micro_batch, {.least = 1, .most = kMaxSize});
   archive.field("steps", train.steps, {.required = true, .least = 1});
   archive.field("precision", train.precision, {.choices = {"fp64", "fp32", "bf16", "bf16_mixed", "fp16_mixed"}});
+  archive.field("residual_dtype", train.residual_dtype, {.choices = {"auto", "fp32"}});
   archive.section("loss_scale", train.loss_scale);
   archive.when_reading([&](Reader&) {
     if (train.precision == "fp16_mixed" && !train.loss_scale) train.loss_scale.emplace();

@@ -40,7 +40,7 @@ struct FsdpRecipe {
   bool no_sync = false;                 ///< micro-batches before the last do not communicate gradients
   int64_t prefetch = 1;                 ///< units gathered ahead
   int64_t unit_layers = 1;              ///< number of blocks in a unit
-  std::string reduce_dtype = "fp32";    ///< fp32 bf16 fp16: dtype in which gradients are reduced, under mixed precision
+  std::string reduce_dtype = "auto";    ///< auto fp32 bf16 fp16: dtype in which gradients are added up and reduced
   OffloadRecipe offload = {};           ///< where shards, gradients and optimizer state are kept
 };
 
@@ -121,6 +121,7 @@ struct TrainRecipe {
   int64_t micro_batch = 1;
   int64_t steps = 0;
   std::string precision = "fp32";             ///< fp64 fp32 bf16 bf16_mixed fp16_mixed
+  std::string residual_dtype = "auto";        ///< auto fp32: of the residual stream; auto: that of activations
   std::optional<LossScaleRecipe> loss_scale;  ///< for fp16_mixed only
   bool stochastic_rounding = false;           ///< rounds the optimizer's results stochastically, for bf16 only
   bool cuda_graph = false;                    ///< records a step once and replays it, where possible

@@ -34,24 +34,32 @@ std::string word_of(const std::map<std::string, T>& words, T value) {
   return "";
 }
 
+at::ScalarType reduce_dtype_of(const Recipe& recipe) {
+  const std::string &precision = recipe.train.precision, &asked = recipe.parallel.fsdp.reduce_dtype;
+  const at::ScalarType compute = dtype_of(precision);
+  if (compute == at::kDouble || compute == at::kFloat) return compute;
+  if (asked != "auto") return dtype_of(asked);
+  return precision.ends_with("_mixed") ? at::kFloat : compute;
+}
+
 Precision precision_of(const Recipe& recipe) {
   const TrainRecipe& train = recipe.train;
   Precision precision;
   precision.compute = dtype_of(train.precision);
+  precision.residual = train.residual_dtype == "fp32" ? at::kFloat : precision.compute;
   precision.mixed = train.precision.ends_with("_mixed");
-  precision.mixed_reduce = dtype_of(recipe.parallel.fsdp.reduce_dtype);
+  precision.reduce = reduce_dtype_of(recipe);
   precision.state = precision.mixed || recipe.optimizer.state_dtype == "fp32" ? at::kFloat : precision.compute;
   if (train.precision == "fp16_mixed") precision.loss_scale = train.loss_scale.value_or(LossScaleRecipe{});
   precision.stochastic_rounding = train.stochastic_rounding && train.precision == "bf16";
   return precision;
 }
 
-/// Returns the setting that is supported only on CPUs, such as "train.stochastic_rounding: true"; empty without one.
+/// Returns the setting that is supported only on CPUs, such as "train.offload_activations: true"; empty without one.
 std::string cpu_only(const Recipe& recipe) {
   const std::string& offload = recipe.parallel.fsdp.offload.to;
   if (offload != "none") return "parallel.fsdp.offload.to: " + offload;
   if (recipe.train.offload_activations) return "train.offload_activations: true";
-  if (recipe.train.stochastic_rounding) return "train.stochastic_rounding: true";
   return "";
 }
 
@@ -123,8 +131,9 @@ std::string to_yaml(const RunPlan& plan) {
   writer.map("precision", [&](Writer& map) {
     const Precision& precision = plan.precision;
     map.field("compute", dtype_word(precision.compute));
+    map.field("residual", dtype_word(precision.residual));
     map.field("shards", dtype_word(precision.mixed ? at::kFloat : precision.compute));
-    map.field("reduce", dtype_word(precision.mixed ? precision.mixed_reduce : precision.compute));
+    map.field("reduce", dtype_word(precision.reduce));
     map.field("state", dtype_word(precision.state));
     map.field("loss_scale", std::string(!precision.loss_scale         ? "none"
                                         : precision.loss_scale->fixed ? "static"

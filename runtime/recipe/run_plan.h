@@ -17,8 +17,9 @@ namespace meshtrain {
 /// The dtypes of a run, and how a run in a half precision keeps small numbers (train.precision).
 struct Precision {
   at::ScalarType compute = at::kFloat;             ///< dtype of activations, and of parameters in the layers
+  at::ScalarType residual = at::kFloat;            ///< dtype of the residual stream: `compute`, or wider
   bool mixed = false;                              ///< keeps shards in fp32 and rounds them to `compute` for the layers
-  at::ScalarType mixed_reduce = at::kFloat;        ///< dtype in which gradients are summed between ranks, when mixed
+  at::ScalarType reduce = at::kFloat;              ///< dtype in which gradients are added up and reduced
   at::ScalarType state = at::kFloat;               ///< dtype of the optimizer's state
   std::optional<LossScaleRecipe> loss_scale = {};  ///< factor of the loss before the backward, for fp16_mixed
   bool stochastic_rounding = false;                ///< rounds the optimizer's results stochastically, for bf16 only

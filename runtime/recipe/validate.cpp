@@ -40,10 +40,14 @@ void check_needs(const std::string& key, const std::string& needed, const TrainR
 void check_precision(const Recipe& recipe) {
   const TrainRecipe& train = recipe.train;
   const std::string& reduced = recipe.parallel.fsdp.reduce_dtype;
-  if (reduced != "fp32") check_needs("parallel.fsdp.reduce_dtype: " + reduced, reduced + "_mixed", train);
+  if (reduced == "bf16" || reduced == "fp16") check_needs("parallel.fsdp.reduce_dtype: " + reduced, reduced + "_mixed", train);
   if (recipe.optimizer.state_dtype == "fp32" && train.precision == "fp64") {
     throw InputError(
         "optimizer.state_dtype: fp32 is less than train.precision fp64: leave it out, or use another precision");
+  }
+  if (train.residual_dtype == "fp32" && train.precision == "fp64") {
+    throw InputError(
+        "train.residual_dtype: fp32 is less than train.precision fp64: leave it out, or use another precision");
   }
   if (train.stochastic_rounding) check_needs("train.stochastic_rounding: true", "bf16", train);
   if (train.stochastic_rounding && recipe.optimizer.name == "muon") {

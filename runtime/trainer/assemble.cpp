@@ -37,6 +37,7 @@ ModelPlan plan_model(const Recipe& recipe, const RunPlan& plan, at::Device devic
   model.sequence_parallel = plan.sequence_parallel;
   model.context_algorithm = plan.context.algorithm;
   model.recomputation = plan.recomputation;
+  model.residual_dtype = plan.precision.residual;
   model.freeze = recipe.train.freeze;
   if (recipe.model.freeze_padding_row) model.frozen_row = recipe.model.shape.pad_token_id;
   model.unit_layers = recipe.parallel.fsdp.unit_layers;

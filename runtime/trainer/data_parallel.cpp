@@ -67,10 +67,8 @@ FsdpOptions fsdp_options(const Recipe& recipe, const RunPlan& plan, const Replic
   options.reshard_after_forward = asked.reshard_after_forward;
   options.accumulate_unsharded = asked.no_sync;
   options.prefetch = asked.prefetch;
-  if (plan.precision.mixed) {
-    options.shard_dtype = at::kFloat;
-    options.reduce_dtype = plan.precision.mixed_reduce;
-  }
+  if (plan.precision.mixed) options.shard_dtype = at::kFloat;
+  options.reduce_dtype = plan.precision.reduce;
   return options;
 }
 

@@ -22,6 +22,7 @@ struct ModelPlan {
   bool sequence_parallel = false;  ///< cuts the residual stream over tp
   ContextAlgorithm context_algorithm = ContextAlgorithm::Ring;
   Recomputation recomputation = {};
+  std::optional<at::ScalarType> residual_dtype = {};  ///< of the residual stream; none: that of activations
   std::vector<std::string> freeze = {};    ///< globs for the names of parameters that are not trained
   std::optional<int64_t> frozen_row = {};  ///< the token whose lookups give the embedding no gradient
   int64_t unit_layers = 1;                 ///< number of blocks in an FSDP unit

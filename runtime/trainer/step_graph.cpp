@@ -21,6 +21,7 @@ std::string StepGraph::hindrance(const Recipe& recipe, at::Device device, bool c
   if (!device.is_cuda()) return "there is none on the CPU";
   if (!can_record) return "ranks communicate through the host";
   if (recipe.optimizer.name != "adamw") return "the host takes part in the updates of " + recipe.optimizer.name;
+  if (recipe.train.stochastic_rounding) return "the host takes part in stochastic rounding";
   return "";
 }
 

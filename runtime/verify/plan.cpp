@@ -55,9 +55,10 @@ void check_fault(const std::string& skipped, const MeshLayout& layout) {
 Recipe in_precision(Recipe recipe, const std::string& precision) {
   if (recipe.train.precision == precision) return recipe;
   recipe.train.precision = precision;
+  recipe.train.residual_dtype = "auto";
   recipe.train.loss_scale.reset();
   recipe.train.stochastic_rounding = false;
-  recipe.parallel.fsdp.reduce_dtype = "fp32";
+  recipe.parallel.fsdp.reduce_dtype = "auto";
   recipe.optimizer.state_dtype = "auto";
   return recipe;
 }

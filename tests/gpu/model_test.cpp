@@ -84,6 +84,33 @@ TEST(RmsNormOnGpu, OfASum) {
   }
 }
 
+at::Tensor widened(const at::Tensor& x) {
+  return x.scalar_type() == at::kDouble ? x : x.to(at::kFloat);
+}
+
+// A residual stream in fp32 beside layers in a half.
+TEST(RmsNormOnGpu, OfAWiderStream) {
+  for (const Precision& precision : kPrecisions) {
+    for (const auto& [rows, size] :
+         {std::pair<int64_t, int64_t>{1, 5}, {many(131), 2048}, {many(1000), 576}, {33, 999}, {3, 16384}}) {
+      const at::Tensor x = fresh({rows, size});
+      for (const NormWeight applied : {NormWeight::Rounded, NormWeight::PlusOne}) {
+        expect_as_on_host(
+            "rms_norm of a wider stream " + shape_of(x), precision, {x, fresh({rows, size}), fresh({size})},
+            [&](const auto& inputs) {
+              RmsNorm norm("norm", inputs[2].numel(), kEps, applied, "", inputs[2].options());
+              norm.weight()->tensor = inputs[2];
+              const at::Tensor stream = widened(inputs[1]) * 1.01;
+              const RmsNorm::Sum both = norm.of_sum(inputs[0], stream, /*recompute=*/false);
+              const at::Tensor normed = norm.forward(stream);
+              EXPECT_TRUE(at::equal(both.sum, stream + inputs[0])) << "not rounded to the half";
+              return std::vector<at::Tensor>{both.sum.to(inputs[0].scalar_type()), both.normed.value, normed};
+            });
+      }
+    }
+  }
+}
+
 // Heads that are a part of their tokens' heads are read without a copy.
 TEST(RmsNormOnGpu, OfSomeHeads) {
   for (const Precision& precision : kPrecisions) {

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "mesh/operator.h"
+#include "runtime/optimizer/stochastic_rounding.h"
 #include "runtime/trainer/squared_norm.h"
 #include "tests/gpu/reference.h"
 
@@ -94,6 +95,23 @@ TEST(SquaredNormOnGpu, IsInFp64AndRepeatable) {
         EXPECT_TRUE(at::equal(once, squared_norm(x)));
       }
     }
+  }
+}
+
+// Every run of elements, and padding between them, in pieces that begin anywhere.
+TEST(StochasticRoundingOnGpu, HasTheBitsOfTheHost) {
+  const int64_t n = many(300017);
+  const at::Tensor exact = fresh({n}).to(at::kFloat);
+  exact[3].fill_(INFINITY);
+  exact[n - 1].fill_(NAN);
+  const std::vector<ElementRun> runs = {{0, 5, 11, 1000003}, {5, 37, 12, 0}, {64, 1, 13, 9}, {70, n - 90, 14, 4093}};
+  for (const int64_t first : {int64_t{0}, int64_t{3}, int64_t{41}, n / 2, n - 20}) {
+    const auto rounded = [&](at::Device device) {
+      const at::Tensor result = at::full({n - first}, 7, at::TensorOptions(device).dtype(at::kBFloat16));
+      round_stochastically(result, exact.slice(0, first).to(device), table_of(runs, device), first, 5, 2);
+      return result.to(at::kCPU).view(at::kShort);
+    };
+    EXPECT_TRUE(at::equal(rounded(gpu()), rounded(at::kCPU))) << "from " << first;
   }
 }
 

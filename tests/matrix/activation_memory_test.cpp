@@ -76,10 +76,11 @@ struct Measured {
   int64_t tp, cp;
   bool sequence_parallel;
   std::string algorithm;
+  std::string residual_dtype = "auto";
 
   std::string describe() const {
-    return family + " " + precision + " " + checkpointing + " tp=" + std::to_string(tp) + " cp=" + std::to_string(cp) +
-           (sequence_parallel ? " sp " : " ") + algorithm;
+    return family + " " + precision + " residual " + residual_dtype + " " + checkpointing +
+           " tp=" + std::to_string(tp) + " cp=" + std::to_string(cp) + (sequence_parallel ? " sp " : " ") + algorithm;
   }
 };
 
@@ -100,6 +101,7 @@ Recipe recipe_of(const Measured& measured, int64_t num_layers) {
   recipe.train.sequence_length = 512;
   recipe.train.global_batch = 1;
   recipe.train.precision = measured.precision;
+  recipe.train.residual_dtype = measured.residual_dtype;
   const bool alternate = measured.checkpointing == "alternate";
   recipe.train.activation_checkpointing = {alternate ? "full" : measured.checkpointing, alternate ? 2 : 1};
   return recipe;
@@ -110,14 +112,15 @@ double documented_bytes(const Measured& measured) {
   const Recipe recipe = recipe_of(measured, 1);
   const ModelShape& shape = recipe.model.shape;
   const double e = measured.precision == "bf16" ? 2 : 4, w = 4, t = static_cast<double>(measured.tp);
+  const double s = measured.residual_dtype == "fp32" ? 4 : e;
   const double rows = measured.sequence_parallel ? t : 1;
   const auto M = static_cast<double>(shape.hidden_size), F = static_cast<double>(shape.intermediate_size);
   const auto H = static_cast<double>(shape.num_attention_heads), K = static_cast<double>(shape.num_key_value_heads);
   const double D = 8, Q = H * D, KV = K * D;
   const auto tokens = static_cast<double>(recipe.train.sequence_length / measured.cp);
 
-  const double full = M * e / rows;
-  const double kept_products = (2 * M * e + 2 * w) / rows + (2 * Q + 2 * KV + 2 * F) * e / t + H * w / t;
+  const double full = M * s / rows;
+  const double kept_products = (2 * M * s + 2 * w) / rows + (2 * Q + 2 * KV + 2 * F) * e / t + H * w / t;
   const double elementwise = 2 * M * e / rows + F * e / t;
   const bool has_norms = shape.family == "qwen3";
   const double qk_norm = has_norms ? ((Q + KV) * e + (H + K) * w) / t : 0;
@@ -151,6 +154,7 @@ TEST(ActivationMemory, OfALayerIsTheDocumentedFormula) {
     if (n == 1) {
       expect_documented_slope({"llama", "fp32", checkpointing, 1, 1, false, "none"});
       expect_documented_slope({"llama", "bf16", checkpointing, 1, 1, false, "none"});
+      expect_documented_slope({"llama", "bf16", checkpointing, 1, 1, false, "none", "fp32"});
       expect_documented_slope({"qwen3", "fp32", checkpointing, 1, 1, false, "none"});
     } else if (n <= 4) {
       for (const bool sequence_parallel : {false, true}) {

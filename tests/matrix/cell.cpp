@@ -49,7 +49,7 @@ const std::vector<std::string> kIgnored = {"none", "uneven"};
 const std::vector<std::string> kDocuments = {"one", "packed", "ignored"};
 const std::vector<std::string> kPrecisions = {"fp64", "fp32"};
 const std::vector<std::string> kFp64 = {"fp64"}, kFp32 = {"fp32"};
-const std::vector<std::string> kHalves = {"bf16", "bf16_mixed", "fp16_mixed"};
+const std::vector<std::string> kHalves = {"bf16", "bf16+", "bf16_mixed", "bf16_mixed+", "fp16_mixed"};
 const std::vector<std::string> kShardings = {"no_shard",   "shard_optimizer", "shard_grad_op", "shard_grad_op+",
                                              "full_shard", "full_shard+",     "hybrid_shard",  "hybrid_shard+"};
 const std::vector<std::string> kRecompute = {"none", "full", "selective", "alternate"};
@@ -318,7 +318,10 @@ Recipe recipe_of(const Cell& cell, bool alone, const std::filesystem::path& fold
   recipe.train.global_batch = kGlobalBatch;
   recipe.train.micro_batch = alone ? kGlobalBatch : kGlobalBatch / (dp * cell.accumulation);
   recipe.train.steps = kCellSteps;
-  recipe.train.precision = cell.variant.precision;
+  const std::string& precision = cell.variant.precision;
+  const bool wide = precision.ends_with("+");
+  recipe.train.precision = precision.substr(0, precision.size() - wide);
+  if (wide) recipe.train.residual_dtype = recipe.parallel.fsdp.reduce_dtype = "fp32";
   if (!alone) {
     const bool alternate = cell.recompute == "alternate";
     recipe.train.activation_checkpointing = {alternate ? "full" : cell.recompute, alternate ? 2 : 1};

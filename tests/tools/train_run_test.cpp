@@ -259,6 +259,27 @@ TEST_F(TrainRun, StopsAtItsTimeLimitAndIsResumed) {
   expect_steps(metrics(), steps + 2);
 }
 
+TEST_F(TrainRun, WarnsOfSettingsThatTrainLess) {
+  const auto warned = [&](const Words& settings) {
+    Words words = {"--set", "train.steps=1"};
+    for (const std::string& setting : settings) words.insert(words.end(), {"--set", setting});
+    std::filesystem::remove_all(run_dir);
+    const Ending ending = train(1, words);
+    EXPECT_EQ(ending.status, 0) << ending.err;
+    return ending.out;
+  };
+  const std::string of_betas =
+      "warning: optimizer.betas[1] is 0.999, but the second moment is in bf16, which has too few digits to decay by "
+      "that: set optimizer.state_dtype: fp32, train.stochastic_rounding: true, or betas[1] of at most 0.99\n";
+  const Words bf16 = {"train.precision=bf16", "optimizer.betas=[0.9, 0.999]"};
+  EXPECT_EQ(count(warned(bf16), of_betas), 1);
+  EXPECT_FALSE(has(warned({bf16[0], bf16[1], "optimizer.state_dtype=fp32"}), "warning"));
+  EXPECT_FALSE(has(warned({bf16[0], bf16[1], "train.stochastic_rounding=true"}), "warning"));
+  EXPECT_EQ(
+      count(warned({"optimizer.learning_rate=0"}), "warning: optimizer.learning_rate is 0: no step changes a weight\n"),
+      1);
+}
+
 TEST_F(TrainRun, TheMeshIsToldInItsOwnOrder) {
   const Words words = {"--mesh", "dp=2", "--set", "parallel.order=[tp, dp, cp]", "--set", "checkpoint.every=4"};
   EXPECT_TRUE(has(train(2, words).out, " parameters, mesh tp=1,dp=2,cp=1, sequence parallel off, fp32\n"));

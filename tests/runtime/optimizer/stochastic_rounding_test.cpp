@@ -18,7 +18,7 @@ using testing::random_tensor;
 
 at::Tensor rounded(const at::Tensor& exact, uint64_t key, int64_t index = 0, uint32_t step = 1, uint32_t stream = 0) {
   const at::Tensor result = at::full(exact.sizes(), -7, at::kBFloat16);
-  round_stochastically(result, exact, {{0, exact.numel(), key, index}}, 0, step, stream);
+  round_stochastically(result, exact, table_of({{0, exact.numel(), key, index}}, at::kCPU), 0, step, stream);
   return result;
 }
 
@@ -59,12 +59,14 @@ TEST(StochasticRounding, DependsOnKeyIndexStepAndStreamAlone) {
 
 TEST(StochasticRounding, LeavesPaddingAlone) {
   const at::Tensor result = at::full({10}, 5, at::kBFloat16);
-  round_stochastically(result, at::full({10}, 2, at::kFloat), {{0, 3, 1, 0}, {6, 2, 1, 3}}, 0, 1, 0);
+  round_stochastically(result, at::full({10}, 2, at::kFloat), table_of({{0, 3, 1, 0}, {6, 2, 1, 3}}, at::kCPU), 0, 1,
+                       0);
   EXPECT_TRUE(at::equal(result.to(at::kLong), at::tensor({2, 2, 2, 5, 5, 5, 2, 2, 5, 5}, at::kLong)));
 }
 
 TEST(StochasticRounding, RefusesWhatItCannotRound) {
-  EXPECT_THROW(round_stochastically(at::zeros({1}), at::zeros({1}), {}, 0, 1, 0), std::invalid_argument);
+  EXPECT_THROW(round_stochastically(at::zeros({1}), at::zeros({1}), table_of({}, at::kCPU), 0, 1, 0),
+               std::invalid_argument);
 }
 
 /// One rank's part of a model on tp x dp ranks, in bf16; the global index decides values and gradients.

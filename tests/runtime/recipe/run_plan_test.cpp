@@ -66,7 +66,7 @@ TEST(RunPlan, PartsAreContiguousWhereEveryLayerHasAWindow) {
 }
 
 TEST(RunPlan, PrecisionIsDtypesAndALossScale) {
-  const auto precision = [](const std::string& word, const std::string& reduce = "fp32") {
+  const auto precision = [](const std::string& word, const std::string& reduce = "auto") {
     Recipe recipe = recipe_of();
     recipe.train.precision = word;
     recipe.parallel.fsdp.reduce_dtype = reduce;
@@ -76,13 +76,16 @@ TEST(RunPlan, PrecisionIsDtypesAndALossScale) {
   EXPECT_FALSE(precision("fp32").mixed);
   EXPECT_EQ(precision("bf16").compute, at::kBFloat16);
   EXPECT_FALSE(precision("bf16").mixed);
+  EXPECT_EQ(precision("bf16").reduce, at::kBFloat16);
+  EXPECT_EQ(precision("bf16", "fp32").reduce, at::kFloat);
+  EXPECT_EQ(precision("fp64", "fp32").reduce, at::kDouble) << "never less than what layers compute in";
   const Precision bf16_mixed = precision("bf16_mixed", "bf16"), fp16_mixed = precision("fp16_mixed");
   EXPECT_TRUE(bf16_mixed.mixed);
   EXPECT_EQ(bf16_mixed.compute, at::kBFloat16);
-  EXPECT_EQ(bf16_mixed.mixed_reduce, at::kBFloat16);
+  EXPECT_EQ(bf16_mixed.reduce, at::kBFloat16);
   EXPECT_FALSE(bf16_mixed.loss_scale);
   EXPECT_EQ(fp16_mixed.compute, at::kHalf);
-  EXPECT_EQ(fp16_mixed.mixed_reduce, at::kFloat);
+  EXPECT_EQ(fp16_mixed.reduce, at::kFloat);
   EXPECT_TRUE(fp16_mixed.loss_scale) << "without a loss_scale of its own too";
 }
 
@@ -102,7 +105,7 @@ TEST(RunPlan, SettingsForCpusAloneAreNamed) {
               recipe.train.precision = "bf16";
               recipe.train.stochastic_rounding = true;
             }),
-            "train.stochastic_rounding: true");
+            "");
 }
 
 TEST(RunPlan, ASecondQueueIsForGathersBesideReductions) {
@@ -129,6 +132,17 @@ TEST(RunPlan, StateHasTheDtypeOfWeightsUnlessFp32IsAskedFor) {
   EXPECT_EQ(resolve(recipe, mesh(1, 1, 1)).precision.state, at::kFloat);
 }
 
+TEST(RunPlan, TheResidualStreamHasTheDtypeOfActivationsUnlessFp32IsAskedFor) {
+  Recipe recipe = recipe_of();
+  for (const auto& [precision, dtype] :
+       {std::pair("fp64", at::kDouble), {"fp32", at::kFloat}, {"bf16", at::kBFloat16}, {"fp16_mixed", at::kHalf}}) {
+    recipe.train.precision = precision;
+    EXPECT_EQ(resolve(recipe, mesh(1, 1, 1)).precision.residual, dtype) << precision;
+  }
+  recipe.train.residual_dtype = "fp32";
+  EXPECT_EQ(resolve(recipe, mesh(1, 1, 1)).precision.residual, at::kFloat);
+}
+
 TEST(RunPlan, AsYamlHasNoAutoThatIsDecidedHere) {
   Recipe recipe = recipe_of();
   recipe.train.precision = "fp16_mixed";
@@ -141,6 +155,7 @@ TEST(RunPlan, AsYamlHasNoAutoThatIsDecidedHere) {
   tp: 2
 precision:
   compute: fp16
+  residual: fp16
   shards: fp32
   reduce: fp32
   state: fp32

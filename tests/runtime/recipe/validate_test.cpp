@@ -233,6 +233,11 @@ TEST(Validate, NamesWhatBelongsToAnotherPrecision) {
               recipe.optimizer.state_dtype = "fp32";
             }),
             "optimizer.state_dtype: fp32 is less than train.precision fp64: leave it out, or use another precision");
+  EXPECT_EQ(refusal([](Recipe& recipe) {
+              recipe.train.precision = "fp64";
+              recipe.train.residual_dtype = "fp32";
+            }),
+            "train.residual_dtype: fp32 is less than train.precision fp64: leave it out, or use another precision");
   EXPECT_EQ(refusal([](Recipe& recipe) { recipe.train.loss_scale.emplace(); }),
             "train.loss_scale: needs train.precision fp16_mixed, but it is fp32: change the precision or leave it out");
   EXPECT_EQ(refusal([](Recipe& recipe) {

@@ -112,6 +112,8 @@ TEST(StepGraph, SaysWhatStandsAgainstIt) {
   EXPECT_EQ(StepGraph::hindrance(recipe, at::kCUDA, true), "");
   EXPECT_NE(StepGraph::hindrance(recipe, at::kCPU, true), "");
   EXPECT_NE(StepGraph::hindrance(recipe, at::kCUDA, false), "");
+  recipe.train.stochastic_rounding = true;
+  EXPECT_NE(StepGraph::hindrance(recipe, at::kCUDA, true).find("stochastic"), std::string::npos);
   recipe.optimizer.name = "muon";
   EXPECT_NE(StepGraph::hindrance(recipe, at::kCUDA, true).find("muon"), std::string::npos);
 }
