@@ -23,6 +23,7 @@ struct Activity {
 
   int64_t still_ms = 0;     ///< since its last record of a collective or change of its phase
   int64_t usual_ms = 0;     ///< the second longest stillness that has ended, since limits were set
+  int64_t halted_ms = 0;    ///< for which the process did not run, until a moment ago; 0: it ran
   bool waits = false;       ///< for collective `awaited` of group `awaited_group`
   bool is_limited = false;  ///< StallLimits are set: it trains
   bool is_stop_asked = false;

@@ -86,6 +86,7 @@ json line_of(int rank, int num_ranks, const Sighting& self) {
                {"phase", self.phase.data()},
                {"time", time_of_day(Flight::Clock::now())},
                {"still_seconds", static_cast<double>(activity.still_ms) / 1e3},
+               {"halted_seconds", static_cast<double>(activity.halted_ms) / 1e3},
                {"awaited", nullptr}};
   if (activity.waits) line["awaited"] = {{"key", activity.awaited_group}, {"in_group", activity.awaited}};
   return line;
@@ -150,6 +151,8 @@ RankFile read_rank(const std::filesystem::path& file) {
         sight.host = line.at("host");
         sight.phase = line.at("phase");
         activity.still_ms = static_cast<int64_t>(line.at("still_seconds").get<double>() * 1e3);
+        activity.halted_ms = static_cast<int64_t>(line.at("halted_seconds").get<double>() * 1e3);
+        sight.runs = activity.halted_ms == 0;
         activity.waits = !line.at("awaited").is_null();
         if (activity.waits) {
           activity.awaited_group = line.at("awaited").at("key");

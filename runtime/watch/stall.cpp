@@ -113,15 +113,15 @@ class Search {
       who += ", and " + list(more) + " alike,";
     }
     return who + (blamed.size() > 1 ? " hold up " : " holds up ") + std::to_string(waiting) +
-           (waiting == 1 ? " rank, " : " ranks, ") + "for " + in_seconds(waiting_ms_) + " in " + describe(group, number) +
-           ": ";
+           (waiting == 1 ? " rank, " : " ranks, ") + "for " + in_seconds(waiting_ms_) + " in " +
+           describe(group, number) + ": ";
   }
 
   Verdict of_halted(const std::vector<const RankSight*>& halted, const GroupSight& group, int64_t number) const {
     const RankSight& first = *halted.front();
     const bool stopped = first.activity.is_stopped;
     const std::string why = stopped ? "its process is stopped, by a signal or a debugger"
-                                    : "its process does not run: it is swapped out, or its host hangs";
+                                    : "its process does not run: it is stopped or swapped out, or its host hangs";
     return make(stopped ? Cause::Stopped : Cause::Frozen, halted,
                 holds_up(halted, group, number) + why + "; " + history(first));
   }

@@ -13,6 +13,11 @@ int64_t milliseconds(std::chrono::duration<double> time) {
 
 }  // namespace
 
+void Stillness::note_halt(Clock::duration time) {
+  halt_ = time;
+  halt_ended_ = moved_ = Clock::now();
+}
+
 void Stillness::note(int64_t num_records, const std::string& phase, bool limited, Activity& activity) {
   const Clock::time_point now = Clock::now();
   if (num_records != num_records_ || phase != phase_ || limited != was_limited_) {
@@ -29,6 +34,8 @@ void Stillness::note(int64_t num_records, const std::string& phase, bool limited
   activity.still_ms = std::chrono::duration_cast<Milliseconds>(now - moved_).count();
   activity.usual_ms = second_.count();
   activity.is_limited = limited;
+  const bool is_recent = now - halt_ended_ < std::chrono::seconds(2);
+  activity.halted_ms = is_recent ? std::chrono::duration_cast<Milliseconds>(halt_).count() : 0;
 }
 
 StallWatch::Decision StallWatch::look(const std::vector<RankSight>& ranks, const StallLimits& limits) {

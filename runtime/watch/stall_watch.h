@@ -19,6 +19,8 @@ class Stillness {
   /// Notes the rank's records and phase, and writes what they say into `activity`. `limited`: it trains; the longest
   /// stillness is then remembered.
   void note(int64_t num_records, const std::string& phase, bool limited, Activity& activity);
+  /// Notes that the process has not run for so long: what it saw before is no stillness of its own.
+  void note_halt(Clock::duration time);
 
  private:
   int64_t num_records_ = -1;
@@ -26,6 +28,8 @@ class Stillness {
   Clock::time_point moved_;
   std::chrono::milliseconds longest_{}, second_{};  // one that happened once says nothing of the others
   bool was_limited_ = false;
+  Clock::duration halt_{};
+  Clock::time_point halt_ended_;
 };
 
 /// Decides what is said, and when the run ends, from what is seen of its ranks.

@@ -131,6 +131,12 @@ void Watch::leave() {
 void Watch::look() {
   std::unique_lock lock(mutex_);
   while (!ends_) {
+    const Clock::time_point now = Clock::now();
+    if (now - looked_ > kFrozen) {  // it was stopped, and has seen nothing of the others
+      stillness_.note_halt(now - looked_);
+      judged_ = now + kFrozen;
+    }
+    looked_ = now;
     const Sighting self = sight();
     if (board_->is_shared()) {
       board_->own().last = self;

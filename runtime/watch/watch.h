@@ -112,7 +112,7 @@ class Watch {
   std::vector<Beat> beats_;  // of the ranks of this host
   Stillness stillness_;
   StallWatch stalls_;
-  Clock::time_point judged_;
+  Clock::time_point looked_ = Clock::now(), judged_;
   bool has_kept_flights_ = false;
   Descriptor wake_;
   std::thread thread_;

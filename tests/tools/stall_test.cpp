@@ -39,7 +39,8 @@ class StandStill : public TrainProgram {
   /// Returns the process of a rank.
   int process_of(int rank) const {
     for (const std::filesystem::path& folder : processes()) {
-      std::string text = read_file(folder / "environ");
+      std::ifstream file(folder / "environ");
+      std::string text{std::istreambuf_iterator<char>(file), {}};
       std::replace(text.begin(), text.end(), '\0', '\n');
       if (("\n" + text).find("\nOMPI_COMM_WORLD_RANK=" + std::to_string(rank) + "\n") != std::string::npos) {
         return std::stoi(folder.filename().string());
@@ -112,7 +113,7 @@ TEST_F(StandStill, AfterTheLimitTheRunEndsWithFlightRecords) {
   }
   const Ending diagnosed = run_meshtrain({"diagnose", run_dir.string()});
   EXPECT_EQ(diagnosed.status, 0) << diagnosed.err;
-  expect_match(diagnosed.out, R"(\nrank 2 on an unknown host holds up 3 ranks, )");
+  expect_match(diagnosed.out, "\n" + name_of(2) + " holds up 3 ranks, for . s in .*: its process does not run");
   expect_match(diagnosed.out,
                R"(rank 0 \(dp=0 cp=0 tp=0\) on \S+\n  in    step \d+, .*\n  state waits in number \d+ of group \w+)");
 }
@@ -178,6 +179,7 @@ TEST_F(StandStill, DiagnoseNeedsRecords) {
   EXPECT_TRUE(only_complaint(run_meshtrain({"diagnose", path("empty").string()}))
                   .ends_with("has no flight records: they are written when a run fails, when it stands still for "
                              "parallel.timeout, and on SIGQUIT"));
+  std::filesystem::create_directories(path("bad/flight"));
   write("bad/flight/rank-00000.jsonl", "{\"rank\": 0\n");
   EXPECT_TRUE(only_complaint(run_meshtrain({"diagnose", path("bad").string()})).find("rank-00000.jsonl:1") !=
               std::string::npos);

@@ -13,8 +13,9 @@ namespace meshtrain {
 namespace {
 
 std::string state_of(const RankSight& rank) {
-  if (!rank.runs) return "no record";
   const Activity& activity = rank.activity;
+  if (activity.halted_ms > 0) return "did not run for " + in_seconds(activity.halted_ms) + " before this record";
+  if (!rank.runs) return "has no record";
   if (!activity.waits) return "computes";
   const GroupSight* const group = activity.find(activity.awaited_group);
   return "waits in number " + std::to_string(activity.awaited) + " of group " +
