@@ -4,6 +4,8 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <thread>
+
 #include "runtime/watch/stall_watch.h"
 
 namespace meshtrain {
@@ -195,6 +197,18 @@ TEST_F(Stalls, AStopThatIsAskedForEndsRanksThatStandStill) {
       end.starts_with("a stop was asked for, and no checkpoint can be written (the last is that of step 4): "
                       "rank 1 on a holds up"))
       << end;
+}
+
+TEST(Stillness, OfAProcessThatDidNotRunIsNotItsOwn) {
+  Stillness stillness;
+  Activity activity;
+  stillness.note(1, "a", true, activity);
+  EXPECT_EQ(activity.halted_ms, 0);
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  stillness.note_halt(std::chrono::milliseconds(50));
+  stillness.note(1, "a", true, activity);
+  EXPECT_LT(activity.still_ms, 40);
+  EXPECT_EQ(activity.halted_ms, 50);
 }
 
 TEST(Stillness, IsSinceTheLastRecordOrPhase) {
