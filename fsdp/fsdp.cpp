@@ -10,6 +10,7 @@
 
 #include "fsdp/gathering.h"
 #include "fsdp/reduction.h"
+#include "mesh/flight_recorder.h"
 #include "mesh/gradient_state.h"
 
 namespace meshtrain {
@@ -81,6 +82,13 @@ struct Fsdp::State {
   bool last = false;  // backward of the step
   std::atomic<const char*> pass = "forward";
   std::atomic<size_t> unit = 0;  // of that pass
+
+  void enter(const char* new_pass, size_t new_unit) {
+    pass = new_pass;
+    unit = new_unit;
+    FlightRecorder::own().set_place(place());
+  }
+  std::string place() const { return std::string(pass.load()) + " of " + units[unit].name(); }
 };
 
 Fsdp::Fsdp(std::vector<UnitSpec> units, FsdpOptions options) {
@@ -115,12 +123,11 @@ const UnitMemory& Fsdp::memory() const {
 }
 
 std::string Fsdp::phase() const {
-  return std::string(state_->pass.load()) + " of " + state_->units[state_->unit].name();
+  return state_->place();
 }
 
 at::Tensor Fsdp::run(size_t unit, const std::function<at::Tensor()>& forward) {
-  state_->pass = "forward";
-  state_->unit = unit;
+  state_->enter("forward", unit);
   state_->gathering.before_forward(unit);
   const at::Tensor output = forward();
   const bool in_backward = output.requires_grad();
@@ -129,8 +136,7 @@ at::Tensor Fsdp::run(size_t unit, const std::function<at::Tensor()>& forward) {
     output.register_hook([state, unit](const at::Tensor&) {
       const auto alive = state.lock();
       if (!alive) return;
-      alive->pass = "backward";
-      alive->unit = unit;
+      alive->enter("backward", unit);
       alive->gathering.before_backward(unit);
       alive->reduction.before_backward(unit);
     });
@@ -140,6 +146,7 @@ at::Tensor Fsdp::run(size_t unit, const std::function<at::Tensor()>& forward) {
 }
 
 void Fsdp::begin_step() {
+  FlightRecorder::own().set_place("");
   state_->reduction.begin_step();
 }
 

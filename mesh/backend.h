@@ -44,6 +44,22 @@ class Work {
   std::shared_ptr<State> state_;
 };
 
+class FlightRecorder;
+
+/// The record of a collective in a FlightRecorder, to which a transport reports. A value; empty: nothing is recorded.
+class FlightMark {
+ public:
+  FlightMark() = default;
+  FlightMark(FlightRecorder& recorder, int64_t number) : recorder_(&recorder), number_(number) {}
+  /// Reports that the collective moves data, and that it is done. Any thread.
+  void started() const;
+  void ended() const;
+
+ private:
+  FlightRecorder* recorder_ = nullptr;
+  int64_t number_ = 0;
+};
+
 /// One collective, as a group hands it to its backend. Tensors are contiguous, checked, and share dtype and device.
 struct Collective {
   enum class Kind { AllReduce, AllGather, ReduceScatter, AllToAll, Exchange, Broadcast, Barrier };
@@ -60,6 +76,7 @@ struct Collective {
   std::string_view purpose = "other";
   std::string_view group = "group";      ///< name of the group
   std::string_view coordinate = "rank";  ///< "rank 3 (dp=0 tp=1 cp=1)"
+  FlightMark mark = {};
 };
 
 /// How much of a device a group's collectives may take from the computing that runs meanwhile.

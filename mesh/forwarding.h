@@ -20,7 +20,7 @@ class ForwardingBackend : public Backend {
   int size() const override { return inner_->size(); }
   Work issue(const Collective& collective) override { return inner_->issue(collective); }
   std::shared_ptr<Backend> split(const std::vector<int>& members, const GroupTraits& traits) final {
-    return decorate(inner_->split(members, traits));
+    return decorate_split(inner_->split(members, traits), members, traits);
   }
   std::shared_ptr<Backend> second_queue() final {
     std::shared_ptr<Backend> queue = inner_->second_queue();
@@ -34,6 +34,11 @@ class ForwardingBackend : public Backend {
   void check() const override { inner_->check(); }
 
  protected:
+  /// Returns `part`, a split of inner() into `members`, with this decoration: decorate(part), unless overridden.
+  virtual std::shared_ptr<Backend> decorate_split(std::shared_ptr<Backend> part, const std::vector<int>&,
+                                                  const GroupTraits&) {
+    return decorate(std::move(part));
+  }
   /// Returns `part`, a split or second queue of inner(), with this decoration, or without where that changes nothing.
   virtual std::shared_ptr<Backend> decorate(std::shared_ptr<Backend> part) = 0;
 

@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include "mesh/backends/mpi/mpi.h"
+#include "mesh/flight_recorder.h"
 #include "runtime/launch/threads.h"
 
 namespace meshtrain {
@@ -14,6 +15,7 @@ Group connect_launched() {
   std::shared_ptr<Backend> backend = mpi_backend();
   std::vector<int64_t> ranks(backend->size());
   std::iota(ranks.begin(), ranks.end(), 0);
+  backend = record_flights(std::move(backend), FlightRecorder::own(), "world", {ranks.begin(), ranks.end()});
   const std::string place = "rank " + std::to_string(backend->rank());
   return Group(std::move(backend), "world", std::move(ranks), place);
 }

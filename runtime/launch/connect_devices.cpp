@@ -8,6 +8,7 @@
 #include "mesh/cuda/checks.h"
 #include "mesh/cuda/plugin.h"
 #include "mesh/error.h"
+#include "mesh/flight_recorder.h"
 #include "mesh/host_map.h"
 #include "mesh/staged.h"
 #include "runtime/recipe/sharding.h"
@@ -62,9 +63,15 @@ Computing on_gpus(const Gpu& gpu, bool nccl, const DeviceRequest& request, const
   agree(world, [&] { gpu.plugin->use(gpu.number); });
   Computing computing;
   computing.device = at::Device(at::kCUDA, static_cast<at::DeviceIndex>(gpu.number));
-  const std::shared_ptr<Backend> backend =
-      nccl ? gpu.plugin->nccl(world.backend(), {.user_buffers = request.nccl_buffers, .two_queues = request.two_queues})
-           : staged(world.backend());
+  std::shared_ptr<Backend> backend;
+  if (nccl) {
+    backend =
+        gpu.plugin->nccl(world.backend(), {.user_buffers = request.nccl_buffers, .two_queues = request.two_queues});
+    backend = record_flights(std::move(backend), FlightRecorder::own(), "world",
+                             {world.ranks().begin(), world.ranks().end()});
+  } else {
+    backend = staged(world.backend());
+  }
   computing.world = Group(backend, world.name(), world.ranks(), world.coordinate_text());
   computing.description = "cuda, " + gpu.plugin->describe(gpu.number);
   if (nccl || world.size() == 1) computing.make_graph = [gpu] { return gpu.plugin->make_graph(gpu.number); };

@@ -172,6 +172,8 @@ void fields(Archive& archive, ParallelRecipe& parallel) {
   archive.field("sequence_parallel", parallel.sequence_parallel, {.choices = {"auto", "on", "off"}});
   archive.section("context", parallel.context);
   archive.field("backend", parallel.backend, {.choices = {"auto", "mpi", "nccl"}});
+  archive.field("stall_warning", parallel.stall_warning, {.above = 0});
+  archive.field("timeout", parallel.timeout, {.above = 0});
   archive.field("nccl_user_buffers", parallel.nccl_user_buffers,
                 {.choices = {"off", "registered", "symmetric", "true", "false"}});
   archive.when_reading([&](Reader&) {  // older recipes have true and false

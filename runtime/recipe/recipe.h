@@ -51,6 +51,8 @@ struct ParallelRecipe {
   std::string sequence_parallel = "auto";  ///< auto on off
   ContextRecipe context;
   std::string backend = "auto";           ///< auto mpi nccl
+  double stall_warning = 10;              ///< seconds without progress after which a line names who is waited for
+  double timeout = 600;                   ///< seconds without progress after which the run ends
   std::string nccl_user_buffers = "off";  ///< off registered symmetric: FSDP's buffers are allocated by NCCL
 };
 

@@ -13,6 +13,7 @@
 #include "runtime/run/training_loop.h"
 #include "runtime/trainer/assemble.h"
 #include "runtime/watch/phase.h"
+#include "runtime/watch/flight_files.h"
 
 namespace meshtrain {
 namespace {
@@ -81,6 +82,7 @@ void Session::open_trainer(ReplicaMap replicas) {
     throw InputError("another run changed the checkpoints in " + checkpoint_folder_.folder().string() +
                      " while this run started: start again");
   });
+  if (world_.size() > 1) keep_flights_in(folder_ / "flight", static_cast<int>(mesh_.rank()), world_.size());
 }
 
 void Session::resume() {

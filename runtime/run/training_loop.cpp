@@ -31,23 +31,30 @@ TrainingLoop::TrainingLoop(const Running& run, TrainingState state)
     : run_(run),
       state_(std::move(state)),
       skipped_(run.recipe.train, run.trainer.plan().precision.loss_scale.has_value(), state_.step, state_.num_skipped),
-      step_(state_.step) {}
+      step_(state_.step),
+      saved_(state_.step) {}
 
 RunEnd TrainingLoop::run() {
   const Phase phase([this] { return location(); });
+  const StallGuard guard(stall_limits());
   const int64_t num_steps = run_.recipe.train.steps;
   const bool has_steps = state_.step < num_steps;
   step_start_ = Clock::now();
   while (state_.step < num_steps) {
     if (!make_step()) continue;
-    report(run_.checkpoints.finish());
+    report(finish_checkpoint());
     say("stopped on request after step " + std::to_string(state_.step) + "; continue with --resume");
     return RunEnd::Stopped;
   }
   if (has_steps && saves_for_export(run_.recipe)) save_for_export();
-  report(run_.checkpoints.finish());
+  report(finish_checkpoint());
   skipped_.finish();
   return RunEnd::Done;
+}
+
+std::optional<WrittenCheckpoint> TrainingLoop::finish_checkpoint() {
+  const Phase phase("the checkpoint before step " + std::to_string(step_ + 1));
+  return run_.checkpoints.finish();
 }
 
 bool TrainingLoop::make_step() {
@@ -55,7 +62,7 @@ bool TrainingLoop::make_step() {
   Trainer& trainer = run_.trainer;
   const int64_t step = state_.step + 1;
   step_ = step;
-  const StepBatch batch = run_.batches.next();
+  const StepBatch batch = read_batch();
   const Trainer::TokenCounts tokens = trainer.count(batch);
   if (tokens.padding > 0) mention_padding(tokens.padding);
   const StepRequest asked = request();
@@ -85,13 +92,30 @@ void TrainingLoop::mention_padding(int64_t count) {
       "model.freeze_padding_row: true does");
 }
 
+StepBatch TrainingLoop::read_batch() {
+  const Phase phase("the reading of step " + std::to_string(step_) + "'s samples");
+  return run_.batches.next();
+}
+
+bool TrainingLoop::is_stop_asked() const {
+  const double limit = run_.recipe.train.time_limit;
+  return run_.stop_request.requested() || (limit > 0 && seconds_since(run_.start) > limit);
+}
+
+StallLimits TrainingLoop::stall_limits() const {
+  const ParallelRecipe& parallel = run_.recipe.parallel;
+  return {.warning = std::chrono::duration<double>(parallel.stall_warning),
+          .timeout = std::chrono::duration<double>(parallel.timeout),
+          .is_stop_asked = [this] { return is_stop_asked(); },
+          .last_checkpoint = [this] { return saved_ > 0 ? "that of step " + std::to_string(saved_) : std::string(); }};
+}
+
 StepRequest TrainingLoop::request() const {
   const Recipe& recipe = run_.recipe;
   const TrainRecipe& train = recipe.train;
   const int64_t step = state_.step + 1;
-  const bool is_late = train.time_limit > 0 && seconds_since(run_.start) > train.time_limit;
   return {.learning_rate = learning_rate(recipe.schedule, recipe.optimizer.learning_rate, step, train.steps),
-          .stop = run_.stop_request.requested() || is_late,
+          .stop = is_stop_asked(),
           .saved = run_.checkpoints.done(),
           .measure = is_due(step, train.parameter_metrics.every)};
 }
@@ -119,6 +143,7 @@ void TrainingLoop::record(const StepOutcome& outcome, const StepResult& result, 
 }
 
 void TrainingLoop::save() {
+  const Phase phase("the checkpoint of step " + std::to_string(state_.step));
   state_.num_skipped = skipped_.in_a_row();
   run_.trainer.write(state_);
   report(run_.checkpoints.finish());  // the previous checkpoint may not be durable yet
@@ -135,7 +160,8 @@ void TrainingLoop::save_for_export() try {
   say(std::string("warning: ") + error.what());
 }
 
-void TrainingLoop::report(const std::optional<WrittenCheckpoint>& written) const {
+void TrainingLoop::report(const std::optional<WrittenCheckpoint>& written) {
+  if (written) saved_ = written->step;
   if (written && run_.journal) run_.journal->announce(*written);
 }
 

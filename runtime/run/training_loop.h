@@ -14,6 +14,7 @@
 #include "runtime/trainer/evaluation.h"
 #include "runtime/trainer/read_ahead.h"
 #include "runtime/trainer/trainer.h"
+#include "runtime/watch/stall_limits.h"
 
 namespace meshtrain {
 
@@ -54,6 +55,8 @@ class TrainingLoop {
   bool make_step();
   /// Says once that inputs have the model's padding token, whose row is trained.
   void mention_padding(int64_t count);
+  StepBatch read_batch();
+  std::optional<WrittenCheckpoint> finish_checkpoint();
   StepRequest request() const;
   void record(const StepOutcome& outcome, const StepResult& result, const StepRequest& request, bool stops);
   /// Begins a checkpoint of state_.
@@ -61,13 +64,17 @@ class TrainingLoop {
   /// Saves after the last step because an export follows, which may fail, while the recipe asks for no checkpoints.
   /// Reports a failure and does not end the run.
   void save_for_export();
-  void report(const std::optional<WrittenCheckpoint>& written) const;
+  void report(const std::optional<WrittenCheckpoint>& written);
+  /// Returns what limits ranks that stand still, while this loop lives.
+  StallLimits stall_limits() const;
+  bool is_stop_asked() const;
   void say(const std::string& line) const;
 
   Running run_;
   TrainingState state_;
   SkippedSteps skipped_;
-  std::atomic<int64_t> step_;  // number of the current step
+  std::atomic<int64_t> step_;   // number of the current step
+  std::atomic<int64_t> saved_;  // step of the last complete checkpoint; 0: none
   Clock::time_point step_start_;
   bool padding_mentioned_ = false;
 };

@@ -80,6 +80,12 @@ Board::Slot& Board::next() const {
   return own();
 }
 
+std::vector<Board::Slot*> Board::slots() const {
+  std::vector<Slot*> all;
+  for (int index = 0; memory_ != nullptr && index < size_; ++index) all.push_back(&slot(index));
+  return all;
+}
+
 bool Board::is_reported() const {
   return memory_ != nullptr && static_cast<Slot*>(memory_)->process != 0;
 }
@@ -88,14 +94,28 @@ bool Board::may_report() const {
   return memory_ == nullptr || static_cast<Slot*>(memory_)->process.exchange(1) == 0;
 }
 
-bool is_gone(int64_t process) {
-  if (kill(static_cast<pid_t>(process), 0) != 0) return errno == ESRCH;
+namespace {
+
+/// Returns the system's letter for what a process does; R when it does not say.
+char state_of(int64_t process) {
   std::ifstream file("/proc/" + std::to_string(process) + "/stat");
   std::string text;
   std::getline(file, text);
   const size_t end = text.rfind(')');  // of the program's name
-  const char state = end != std::string::npos && end + 2 < text.size() ? text[end + 2] : 'R';
+  return end != std::string::npos && end + 2 < text.size() ? text[end + 2] : 'R';
+}
+
+}  // namespace
+
+bool is_gone(int64_t process) {
+  if (kill(static_cast<pid_t>(process), 0) != 0) return errno == ESRCH;
+  const char state = state_of(process);
   return state == 'Z' || state == 'X';
+}
+
+bool is_stopped(int64_t process) {
+  const char state = state_of(process);
+  return state == 'T' || state == 't';
 }
 
 }  // namespace meshtrain

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "mesh/group.h"
 #include "mesh/host_map.h"
@@ -17,6 +18,8 @@ class Board {
   struct Slot {
     std::atomic<int64_t> process;  ///< the rank's process; 0: not started yet, or ended
     Sighting last;
+    std::atomic<int64_t> beat;              ///< grows as long as the process runs
+    std::atomic<bool> has_written_flights;  ///< after the job's end was reported
   };
   static_assert(std::atomic<int64_t>::is_always_lock_free);
 
@@ -32,6 +35,9 @@ class Board {
   Slot& own() const { return slot(index_); }
   /// Returns the slot of the next rank of this host that has not ended; this rank's own when there is none.
   Slot& next() const;
+  /// Returns the slots of this host's ranks, by their place on the host.
+  std::vector<Slot*> slots() const;
+  int index() const { return index_; }
   /// Claims the right to report the end of the job. Returns true for the first caller on this host.
   bool may_report() const;
   /// Returns true once any rank of this host has called may_report().
@@ -48,5 +54,7 @@ class Board {
 
 /// Returns true when the process has ended. A zombie has ended too: some containers never reap them.
 bool is_gone(int64_t process);
+/// Returns true when the process is stopped, by a signal or a debugger.
+bool is_stopped(int64_t process);
 
 }  // namespace meshtrain

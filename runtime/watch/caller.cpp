@@ -22,7 +22,7 @@ void Caller::wait_for(std::vector<pollfd>& files) const {
       {connection_->number(), static_cast<short>(connection_->has_greeted() ? POLLIN : POLLIN | POLLOUT), 0});
 }
 
-void Caller::work(const Sighting& self) {
+void Caller::work(const Sighting& self, const std::vector<std::pair<int, Sighting>>& others) {
   self_ = self;
   const Clock::time_point now = Clock::now();
   if (leaves_) {
@@ -40,6 +40,7 @@ void Caller::work(const Sighting& self) {
     }
     if (answered) {
       has_answer_ = true;
+      answered_ = now;
       is_lost_ = false;
       note_end();
     } else if (connection_->is_closed() || now - called_ > kPatience) {
@@ -50,11 +51,20 @@ void Caller::work(const Sighting& self) {
   }
   while (connection_->receive()) {
     has_answer_ = true;
+    answered_ = now;
     note_end();
   }
-  if (!has_answer_ || now - sent_ < kHeartbeat || !connection_->send(frame(Frame::kHere))) return;
+  if (!has_answer_) return;
+  if (num_told_ < others.size()) {
+    const auto& [rank, sighting] = others[num_told_];
+    if (!connection_->send({Frame::kAbout, rank, sighting})) return;
+    ++num_told_;
+  } else {
+    if (now - sent_ < kHeartbeat || !connection_->send(frame(Frame::kHere))) return;
+    num_told_ = 0;
+    sent_ = now;
+  }
   has_answer_ = false;
-  sent_ = now;
 }
 
 void Caller::call_next() {
@@ -101,6 +111,11 @@ std::optional<std::pair<Frame, Loss>> Caller::lost() {
   num_calls_ = 0;
   is_lost_ = true;
   return lost;
+}
+
+std::optional<std::pair<Frame, Caller::Clock::time_point>> Caller::last_answer() const {
+  if (!answers()) return std::nullopt;
+  return std::pair(connection_->last(), answered_);
 }
 
 bool Caller::is_refused() {

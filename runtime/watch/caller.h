@@ -12,15 +12,18 @@
 namespace meshtrain {
 
 /// The client's end of the connection with rank 0, on a rank of another host. It finds an address of rank 0 that
-/// answers, then sends what this rank is doing once a second. It sends a message only after the answer to the one
-/// before, so that nothing piles up before a process that is stopped.
+/// answers, then sends what this rank is doing, and the other ranks of its host, once a second. It sends a message only
+/// after the answer to the one before, so that nothing piles up before a process that is stopped.
 class Caller {
  public:
   /// Stores the invitation; work() connects.
   Caller(Invitation invitation, int rank);
 
   void wait_for(std::vector<pollfd>& files) const;
-  void work(const Sighting& self);
+  /// `others`: other ranks of this host, which this rank speaks for.
+  void work(const Sighting& self, const std::vector<std::pair<int, Sighting>>& others = {});
+  /// Returns rank 0's last frame about itself, and when it came; none without a connection.
+  std::optional<std::pair<Frame, std::chrono::steady_clock::time_point>> last_answer() const;
   /// Returns rank 0's last frame once, after the connection with it was lost. work() connects again from then on.
   std::optional<std::pair<Frame, Loss>> lost();
   /// Returns true while rank 0 is connected.
@@ -52,6 +55,8 @@ class Caller {
   Clock::time_point called_, sent_;
   bool has_sent_ = false;
   bool has_answer_ = false;  // to the last message sent
+  Clock::time_point answered_;
+  size_t num_told_ = 0;  // of the others, since the last message about this rank
   bool is_refused_ = false, has_reported_ = false;
   bool is_lost_ = false;  // after it had answered
   bool leaves_ = false;

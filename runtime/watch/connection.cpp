@@ -76,9 +76,11 @@ bool Connection::receive() {
     close();
     return false;
   }
-  last_ = incoming_.frame;
-  last_.sender.host.back() = last_.sender.name.back() = last_.sender.phase.back() = 0;
+  Sighting& sender = incoming_.frame.sender;
+  sender.host.back() = sender.name.back() = sender.phase.back() = 0;
   known_ = true;
+  if (incoming_.frame.kind == Frame::kAbout) return true;
+  last_ = incoming_.frame;
   left_ = last_.kind == Frame::kLeaves;
   return true;
 }

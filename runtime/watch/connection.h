@@ -26,12 +26,13 @@ struct Invitation {
   static Invitation parse(const std::string& text);
 };
 
-/// A message, in either direction: the sender and what it is doing.
+/// A message, in either direction: a rank and what it is doing.
 struct Frame {
   enum Kind : int64_t {
     kHere = 1,
     kLeaves = 2,
     kJobEnds = 3,  ///< the cause has been reported: ranks that are lost from now on are not
+    kAbout = 4,    ///< about another rank of the sender's host
   };
 
   int64_t kind = kHere;
@@ -74,7 +75,10 @@ class Connection {
   /// Returns how the connection was lost; None after a farewell.
   Loss loss() const { return loss_; }
   bool is_closed() const { return !socket_.is_open(); }
+  /// Returns the other end's last frame about itself.
   const Frame& last() const { return last_; }
+  /// Returns the frame that receive() has just completed.
+  const Frame& received() const { return incoming_.frame; }
 
  private:
   struct Sealed {

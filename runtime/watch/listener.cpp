@@ -97,7 +97,11 @@ void Listener::work(const Sighting& self) {
   }
   for (Guest& guest : guests_) {
     while (guest.connection.receive()) {
-      if (guest.connection.last().kind == Frame::kHere) guest.connection.send(frame(Frame::kHere));
+      const Frame& received = guest.connection.received();
+      if (received.kind == Frame::kHere || received.kind == Frame::kAbout) {
+        seen_[received.rank] = {received.sender, now};
+        guest.connection.send(frame(Frame::kHere));
+      }
       job_ends_ = job_ends_ || guest.connection.last().kind == Frame::kJobEnds;
     }
   }

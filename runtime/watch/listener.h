@@ -2,6 +2,7 @@
 
 #include <poll.h>
 
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -20,6 +21,12 @@ class Listener {
   const Invitation& invitation() const { return invitation_; }
   /// Adds the descriptors that work() waits for.
   void wait_for(std::vector<pollfd>& files) const;
+  /// What a rank of another host has shown, and when.
+  struct Seen {
+    Sighting sighting;
+    std::chrono::steady_clock::time_point when;
+  };
+  const std::map<int64_t, Seen>& seen() const { return seen_; }
   /// Receives frames and answers each with `self`.
   void work(const Sighting& self);
   /// Returns the last frames of the ranks that were connected and have been lost since the last call.
@@ -50,6 +57,7 @@ class Listener {
   Descriptor socket_;
   std::vector<Guest> guests_;
   Sighting self_;
+  std::map<int64_t, Seen> seen_;  // by rank
   bool job_ends_ = false;
 };
 

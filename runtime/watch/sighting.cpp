@@ -25,6 +25,7 @@ Sighting sight_self(const std::string& name) {
   const std::string longer = rank_name();
   write(longer.empty() ? name : longer, self.name);
   write(Phase::current(), self.phase);
+  read_flights(FlightRecorder::own(), self.activity);
   return self;
 }
 

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <string>
 
+#include "runtime/watch/activity.h"
+
 namespace meshtrain {
 
 /// The state that a rank shows to others: plain memory, shared between processes and sent between hosts.
@@ -11,6 +13,7 @@ struct Sighting {
   std::array<char, 64> host{};
   std::array<char, 96> name{};    ///< "rank 3 (dp=0 cp=0 tp=1)"
   std::array<char, 192> phase{};  ///< Phase::current()
+  Activity activity;
 };
 
 /// Returns the state of this process now. `name`: that of the rank, until set_rank_name() gives it a longer one.

@@ -5,10 +5,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstdio>
 
 #include "mesh/agree.h"
 #include "mesh/backends/mpi/mpi.h"
+#include "runtime/watch/flight_files.h"
 #include "runtime/watch/phase.h"
 
 namespace meshtrain {
@@ -28,8 +30,13 @@ constexpr std::chrono::seconds kEndOfJob{3};
 constexpr std::chrono::seconds kFarewell{1};
 /// The time that a rank that ends the job waits to say farewell.
 constexpr std::chrono::milliseconds kExcuse{50};
-constexpr unsigned kAbortSeconds = 10;  // to write to a stderr that nobody reads, and to end the job
+constexpr std::chrono::milliseconds kJudgement{500};  // from one to the next
+constexpr std::chrono::seconds kFrozen{2};            // a process without a beat for so long does not run
+constexpr std::chrono::seconds kNoAnswer{5};          // nor does one of another host that does not answer
+constexpr std::chrono::milliseconds kFlights{500};    // for ranks to write their flights
+constexpr unsigned kAbortSeconds = 10;                // to write to a stderr that nobody reads, and to end the job
 
+std::atomic<bool> flights_asked = false;  // by a signal
 std::timed_mutex current_mutex;
 Watch* current = nullptr;
 
@@ -65,6 +72,7 @@ Watch::Watch(const Group& world) : rank_(world.rank()), name_(world.coordinate_t
     board_->own().process = getpid();
   }
   Phase::when_changed([this] { show(); });
+  std::signal(SIGQUIT, [](int) { flights_asked = true; });
   wake_ = Descriptor(eventfd(0, EFD_CLOEXEC));
   thread_ = std::thread([this] { look(); });
   const std::lock_guard lock(current_mutex);
@@ -73,6 +81,7 @@ Watch::Watch(const Group& world) : rank_(world.rank()), name_(world.coordinate_t
 
 Watch::~Watch() {
   if (!thread_.joinable()) return;
+  std::signal(SIGQUIT, SIG_DFL);
   Phase::when_changed(nullptr);
   {
     const std::lock_guard lock(current_mutex);
@@ -106,6 +115,13 @@ void Watch::excuse() {
   current->leave();
 }
 
+void Watch::keep_last_flights() {
+  const std::unique_lock lock(current_mutex, kExcuse);
+  if (!lock.owns_lock() || current == nullptr) return;
+  if (!write_flights(sight_self(current->name_))) return;
+  if (current->is_end_reported()) current->await_flights();
+}
+
 void Watch::leave() {
   if (board_->is_shared()) board_->own().process = 0;
   if (listener_) listener_->leave();
@@ -115,14 +131,25 @@ void Watch::leave() {
 void Watch::look() {
   std::unique_lock lock(mutex_);
   while (!ends_) {
-    const Sighting self = sight_self(name_);
-    if (board_->is_shared()) board_->own().last = self;
+    const Clock::time_point now = Clock::now();
+    if (now - looked_ > kFrozen) {  // it was stopped, and has seen nothing of the others
+      stillness_.note_halt(now - looked_);
+      judged_ = now + kFrozen;
+    }
+    looked_ = now;
+    const Sighting self = sight();
+    if (board_->is_shared()) {
+      board_->own().last = self;
+      ++board_->own().beat;
+    }
     note_progress(self);
     if (listener_) listener_->work(self);
-    if (caller_) caller_->work(self);
+    if (caller_) caller_->work(self, others_here());
     spread_end();
+    keep_flights();
     look_at_next();
     look_at_hosts();
+    look_for_stall();
     wait(lock);
   }
 }
@@ -137,7 +164,116 @@ void Watch::note_progress(const Sighting& self) {
 
 void Watch::show() {
   const std::lock_guard lock(mutex_);
-  if (board_->is_shared()) board_->own().last = sight_self(name_);
+  if (board_->is_shared()) board_->own().last = sight();
+}
+
+Sighting Watch::sight() {
+  Sighting self = sight_self(name_);
+  const std::optional<StallLimits> limits = StallGuard::current();
+  stillness_.note(FlightRecorder::own().num_records(), self.phase.data(), limits.has_value(), self.activity);
+  self.activity.is_stop_asked = limits && limits->is_stop_asked && limits->is_stop_asked();
+  return self;
+}
+
+std::vector<std::pair<int, Sighting>> Watch::others_here() const {
+  std::vector<std::pair<int, Sighting>> others;
+  if (!hosts_.is_first_of_host(rank_)) return others;
+  const std::vector<int>& ranks = hosts_.ranks_of(hosts_.host_of(rank_));
+  const std::vector<Board::Slot*> slots = board_->slots();
+  for (size_t i = 0; i < slots.size(); ++i) {
+    const int64_t process = slots[i]->process;
+    if (static_cast<int>(i) == board_->index() || process == 0) continue;
+    others.emplace_back(ranks[i], slots[i]->last);
+    others.back().second.activity.is_stopped = is_stopped(process);
+  }
+  return others;
+}
+
+// Reads and writes between processes are not synchronised: a sight that is torn is another one half a second later.
+void Watch::look_for_stall() {
+  const Clock::time_point now = Clock::now();
+  const std::optional<StallLimits> limits = StallGuard::current();
+  if (now - judged_ < kJudgement || !limits || is_end_reported()) return;
+  judged_ = now;
+  if (!judges() && !stalls_.is_told()) return;
+  const StallWatch::Decision decision = stalls_.look(sights(), *limits);
+  for (const std::string& line : decision.lines) std::fprintf(stderr, "meshtrain: warning: %s\n", line.c_str());
+  if (!decision.end.empty()) report_and_abort(decision.end);
+}
+
+bool Watch::runs(int index, const Board::Slot& slot) {
+  const Clock::time_point now = Clock::now();
+  beats_.resize(std::max(beats_.size(), static_cast<size_t>(index) + 1), {-1, now});
+  Beat& beat = beats_[static_cast<size_t>(index)];
+  if (const int64_t count = slot.beat; count != beat.count) beat = {count, now};
+  return now - beat.since < kFrozen;
+}
+
+bool Watch::judges() {
+  const std::vector<Board::Slot*> slots = board_->slots();
+  bool is_first = true;
+  for (int index = 0; index < static_cast<int>(slots.size()); ++index) {
+    const Board::Slot& slot = *slots[static_cast<size_t>(index)];
+    const bool is_there = slot.process != 0 && runs(index, slot);
+    if (index < board_->index() && is_there) is_first = false;
+  }
+  if (hosts_.host_of(rank_) == hosts_.host_of(0) && board_->is_shared()) return is_first;
+  if (listener_) return true;  // without shared memory
+  if (!is_first || !caller_) return false;
+  const auto answer = caller_->last_answer();
+  return answer && Clock::now() - answer->second > kNoAnswer;
+}
+
+std::vector<RankSight> Watch::sights() {
+  std::map<int, RankSight> all;
+  const auto add = [&](int rank, const Sighting& sighting, bool runs) {
+    all[rank] = {rank, sighting.host.data(), sighting.name.data(), sighting.phase.data(), runs, sighting.activity};
+  };
+  const Clock::time_point now = Clock::now();
+  if (listener_) {
+    for (const auto& [rank, seen] : listener_->seen()) {
+      add(static_cast<int>(rank), seen.sighting, now - seen.when < kNoAnswer);
+    }
+  }
+  if (caller_) {
+    if (const auto answer = caller_->last_answer()) add(0, answer->first.sender, now - answer->second < kNoAnswer);
+  }
+  const std::vector<int>& ranks = hosts_.ranks_of(hosts_.host_of(rank_));
+  const std::vector<Board::Slot*> slots = board_->slots();
+  for (int index = 0; index < static_cast<int>(slots.size()); ++index) {
+    const Board::Slot& slot = *slots[static_cast<size_t>(index)];
+    const int64_t process = slot.process;
+    if (process == 0) continue;
+    const int rank = ranks[static_cast<size_t>(index)];
+    add(rank, slot.last, runs(index, slot));
+    all[rank].activity.is_stopped = is_stopped(process);
+  }
+  if (!board_->is_shared()) add(rank_, sight(), true);
+  std::vector<RankSight> sights;
+  for (auto& [rank, sight] : all) sights.push_back(std::move(sight));
+  return sights;
+}
+
+void Watch::keep_flights() {
+  const bool ends = is_end_reported();
+  if (!flights_asked.exchange(false) && (!ends || has_kept_flights_)) return;
+  has_kept_flights_ = ends;
+  write_flights(sight());
+  if (board_->is_shared()) board_->own().has_written_flights = ends;
+}
+
+// Gives the other ranks of this host a moment to write their flights, before the job ends.
+void Watch::await_flights() const {
+  const Clock::time_point start = Clock::now();
+  const auto is_missing = [this](const Board::Slot* slot) {
+    const int64_t process = slot->process;
+    return slot != &board_->own() && process != 0 && !slot->has_written_flights && !is_stopped(process);
+  };
+  while (Clock::now() - start < kFlights) {
+    const std::vector<Board::Slot*> slots = board_->slots();
+    if (std::none_of(slots.begin(), slots.end(), is_missing)) return;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
 }
 
 void Watch::wait(std::unique_lock<std::timed_mutex>& lock) const {
@@ -250,6 +386,7 @@ void Watch::report_and_abort(const std::string& message) {
     send_end();
     std::fflush(stdout);
     std::fprintf(stderr, "meshtrain: %s\n", message.c_str());
+    if (write_flights(sight())) await_flights();
   } else {
     std::this_thread::sleep_for(kEndOfJob);
   }

@@ -17,6 +17,7 @@
 #include "runtime/watch/caller.h"
 #include "runtime/watch/descriptor.h"
 #include "runtime/watch/listener.h"
+#include "runtime/watch/stall_watch.h"
 
 namespace meshtrain {
 
@@ -28,7 +29,14 @@ namespace meshtrain {
 /// A thread of its own, which issues no collectives, publishes this rank's phase every few hundredths of a second on a
 /// Board that the ranks of a host share, and checks that the process of the next rank exists. The first rank of each
 /// host does the same over a connection with rank 0, and so does a rank without a Board. Hosts that cannot connect are
-/// reported in a line. When only the connection with a host is lost, the host may be alive behind a broken network: the
+/// reported in a line.
+///
+/// One rank of each host judges when ranks stand still (StallWatch), as long as StallLimits are set: on rank 0's host
+/// for all ranks; on another only when rank 0 does not answer. It prints for whom the others wait, and ends the job
+/// after the limit. When the end of the job is reported, and on SIGQUIT, every rank writes its flights
+/// (flight_files.h).
+///
+/// When only the connection with a host is lost, the host may be alive behind a broken network: the
 /// job then ends only if this rank makes no step either, for longer than its steps last.
 class Watch {
  public:
@@ -43,6 +51,9 @@ class Watch {
   /// another as gone. Call it before abort_mpi(), on any thread; no collective. It does not block, even if the thread
   /// of the watch is blocked.
   static void excuse();
+  /// Writes this rank's flights, and waits a moment until the other ranks of its host have written theirs, because the
+  /// job's end is reported (excuse()) or all ranks fail alike. Call it after the cause is printed; no collective.
+  static void keep_last_flights();
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -55,6 +66,16 @@ class Watch {
 
   void look();
   void show();
+  Sighting sight();
+  /// Returns the other ranks of this host, which this rank speaks for.
+  std::vector<std::pair<int, Sighting>> others_here() const;
+  void look_for_stall();
+  bool judges();
+  std::vector<RankSight> sights();
+  /// Returns true when the process of this slot has shown a beat lately.
+  bool runs(int index, const Board::Slot& slot);
+  void keep_flights();
+  void await_flights() const;
   void note_progress(const Sighting& self);
   void spread_end();
   void send_end();
@@ -84,6 +105,15 @@ class Watch {
   std::timed_mutex mutex_;
   std::atomic<bool> ends_ = false;
   bool is_spread_ = false;  // other hosts know that the job ends
+  struct Beat {
+    int64_t count = 0;
+    Clock::time_point since;
+  };
+  std::vector<Beat> beats_;  // of the ranks of this host
+  Stillness stillness_;
+  StallWatch stalls_;
+  Clock::time_point looked_ = Clock::now(), judged_;
+  bool has_kept_flights_ = false;
   Descriptor wake_;
   std::thread thread_;
 };

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "tests/support/files.h"
+#include "tests/support/full_run.h"
 #include "tests/tools/train_program.h"
 
 namespace meshtrain::testing {
@@ -218,6 +219,40 @@ TEST_F(WatchedHosts, ARankThatIsStoppedIsNotCalledDead) {
   const Ending ending = wait();
   EXPECT_EQ(ending.status, 75) << ending.err;
   EXPECT_TRUE(told().empty()) << ending.err;
+}
+
+TEST_F(WatchedHosts, AStoppedRankIsNamedOnEveryHost) {
+  if (!start({"--set", "train.steps=1000000", "--set", "parallel.stall_warning=2"})) GTEST_SKIP() << wait().err;
+  const auto steps_on = [&] {
+    const size_t before = metrics().size();
+    const Clock::time_point start = Clock::now();
+    while (metrics().size() < before + 5 && Clock::now() - start < std::chrono::seconds(30)) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+    std::this_thread::sleep_for(std::chrono::seconds(3));
+  };
+  size_t seen = 0;
+  for (const int rank : is_full_run() ? std::vector<int>{3, 2, 1, 0} : std::vector<int>{3, 0}) {
+    steps_on();
+    const int process = std::stoi(content(path("process." + std::to_string(rank))));
+    kill(process, SIGSTOP);
+    std::this_thread::sleep_for(std::chrono::seconds(rank == 0 || rank == 2 ? 10 : 6));
+    kill(process, SIGCONT);
+    steps_on();
+    const std::vector<std::string> lines = told();
+    ASSERT_GT(lines.size(), seen) << "nothing is said of rank " << rank;
+    const std::string name =
+        "warning: rank " + std::to_string(rank) + " (dp=" + std::to_string(rank) + " cp=0 tp=0) on " + host_of(rank);
+    int named = 0;
+    for (const std::string& line : lines) {
+      EXPECT_TRUE(line.starts_with("warning: the ranks go on") || line.find(" holds up ") != std::string::npos) << line;
+      named += line.starts_with(name + " holds up ") && line.find(": its process ") != std::string::npos;
+    }
+    EXPECT_EQ(named, rank == 0 ? 2 : 1) << "each host speaks for itself when rank 0 is silent: " << lines.back();
+    seen = lines.size();
+  }
+  kill(std::stoi(content(path("process.0"))), SIGUSR1);
+  EXPECT_EQ(wait().status, 75);
 }
 
 TEST_F(WatchedHosts, ACleanEndIsNotCalledADeath) {

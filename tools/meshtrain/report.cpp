@@ -56,6 +56,7 @@ void report_failure(const Group& world, const std::exception& error) {
   if (alone) Watch::excuse();
   if (alone || world.rank() == 0)
     print_failure(describe_failure(error, alone && world.size() > 1 ? world.coordinate_text() : ""));
+  if (dynamic_cast<const InputError*>(&error) == nullptr) Watch::keep_last_flights();
   if (alone && world.size() > 1) abort_mpi(1);
 }
 

@@ -27,7 +27,10 @@ void MpiOperation::wait() {
 
 void MpiOperation::settle(std::exception_ptr error) {
   error_ = std::move(error);
-  if (!error_) release();
+  if (!error_) {
+    release();
+    mark_.ended();
+  }
   settled_.store(true, std::memory_order_release);
 }
 
@@ -124,6 +127,7 @@ void MpiEngine::submit(const std::shared_ptr<MpiCommunicator>& communicator, std
   if (communicator->error) return operation->settle(communicator->error);
   communicator->queue.push_back(std::move(operation));
   if (communicator->queue.size() > 1) return;
+  communicator->queue.front()->mark_.started();
   active_.push_back(communicator);
   advance(*communicator);
   rest_if_idle(active_.size() - 1);
@@ -206,6 +210,7 @@ bool MpiEngine::advance(MpiCommunicator& communicator) {
     if (!first->finished()) return moved;
     communicator.queue.pop_front();
     first->settle(nullptr);
+    if (!communicator.queue.empty()) communicator.queue.front()->mark_.started();
   }
   return moved;
 }

@@ -29,6 +29,8 @@ namespace meshtrain {
 /// A collective in a communicator's queue. The engine alone calls advance(), and only while it is first in its queue.
 class MpiOperation : public Work::State {
  public:
+  /// `mark`: reported to when it begins, first in its queue, and when it is done.
+  explicit MpiOperation(const FlightMark& mark) : mark_(mark) {}
   void wait() final;
 
   /// Does the work that needs no waiting. Returns true when anything moved.
@@ -43,6 +45,7 @@ class MpiOperation : public Work::State {
   friend class MpiEngine;
   void settle(std::exception_ptr error);
 
+  FlightMark mark_;
   std::atomic<bool> settled_ = false;
   std::exception_ptr error_;
 };

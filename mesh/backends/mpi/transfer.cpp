@@ -33,7 +33,8 @@ const void* data_of(const at::Tensor& tensor) {
 }  // namespace
 
 MpiTransfer::MpiTransfer(MpiCommunicator& communicator, const Collective& collective)
-    : communicator_(communicator),
+    : MpiOperation(collective.mark),
+      communicator_(communicator),
       collective_(collective),
       purpose_(collective.purpose),
       group_(collective.group),

@@ -187,7 +187,11 @@ std::shared_ptr<Operation> Communicator::issue(const Collective& collective, int
   if (collective.input.defined()) operation->tensors.push_back(collective.input);
   operation->issued = Clock::now();
   // A captured operation has no event of its own to query; the graph keeps its memory.
-  if (captured) return operation;
+  if (captured) {
+    collective.mark.ended();
+    return operation;
+  }
+  operation->mark = collective.mark;
   const std::lock_guard lock(mutex_);
   under_way_.push_back(operation);
   return operation;
@@ -336,6 +340,7 @@ ncclResult_t Communicator::deregister(const Registered& registered) {
 
 void Communicator::forget_done() {
   while (!under_way_.empty() && under_way_.front()->done.query()) {
+    under_way_.front()->mark.ended();
     under_way_.front()->release();
     under_way_.pop_front();
   }

@@ -28,6 +28,7 @@ using Clock = std::chrono::steady_clock;
 struct Operation {
   std::string text;  ///< describe(), for messages
   Clock::time_point issued;
+  FlightMark mark;  ///< reported to when it is seen to be done
   c10::cuda::CUDAEvent done;
   std::mutex mutex;
   std::vector<at::Tensor> tensors;  ///< kept until a stream that waited has taken over, or it is done

@@ -42,7 +42,8 @@ bool HostTransfer::takes(const MpiCommunicator& communicator, const Collective& 
 }
 
 HostTransfer::HostTransfer(MpiCommunicator& communicator, const Collective& collective)
-    : through_mpi_(communicator, collective),
+    : MpiOperation(collective.mark),
+      through_mpi_(communicator, collective),
       communicator_(communicator),
       board_(*communicator.board),
       layout_(board_.layout()),

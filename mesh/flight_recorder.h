@@ -1,0 +1,128 @@
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <concepts>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "mesh/backend.h"
+
+namespace meshtrain {
+
+/// A short text in plain memory, which processes may share and hosts may send; a longer one is cut.
+template <size_t Size>
+struct ShortText {
+  std::array<char, Size> characters{};
+
+  ShortText() = default;
+  template <class Text>
+    requires std::convertible_to<const Text&, std::string_view>
+  ShortText(const Text& text) {
+    std::string_view(text).copy(characters.data(), Size - 1);
+  }
+  std::string text() const { return std::string(characters.data()); }
+};
+
+/// A collective of this rank, as it is recorded. Plain memory.
+struct Flight {
+  using Clock = std::chrono::steady_clock;
+
+  int64_t number = 0;    ///< of the collectives of this rank, from 1 on; 0: none
+  int64_t in_group = 0;  ///< of the collectives of its group, from 1 on: the same on all its ranks
+  int32_t group = 0;     ///< index in FlightRecorder::groups()
+  Collective::Kind kind{};
+  Reduce reduce{};
+  at::ScalarType dtype{};
+  bool on_device = false;          ///< the host does not wait for it
+  int32_t from = -1, to = -1;      ///< Collective
+  int32_t dims = 0;                ///< of the output, of which the first are in `shape`
+  std::array<int64_t, 4> shape{};  ///< of the output
+  int64_t bytes = 0;               ///< of output and input
+  ShortText<32> purpose;
+  ShortText<40> place;                             ///< in the model: "forward of block 3"; empty: outside
+  Clock::time_point issued{}, started{}, ended{};  ///< `started`, `ended`: zero as long as it has not
+  Clock::duration waited{};                        ///< that the host has waited for it
+};
+
+/// Returns "all_gather of [4, 8] Float for tp.linear".
+std::string describe(const Flight& flight);
+/// Returns true when two ranks' collectives of one group may be one: operation, reduction and dtype are the same, and
+/// the shapes are, where the operation demands it.
+bool fit(const Flight& one, const Flight& other);
+
+/// The state of a group of ranks, as one of its ranks sees it.
+struct GroupFlights {
+  uint64_t key = 0;        ///< the same on its ranks, and different for groups of other ranks and for a second queue
+  std::string name;        ///< "tp"
+  std::vector<int> ranks;  ///< of the world
+  int64_t issued = 0, ended = 0;               ///< collectives
+  Flight pending;                              ///< the first that has not ended; number 0: all have
+  Flight::Clock::duration total{}, exposed{};  ///< sums over collectives: from start to end; waited for by the host
+};
+
+/// The last collectives of this process, always recorded: what a rank does, did last and waits for can be told while it
+/// is stuck. Any thread may call anything; a call holds a lock for less than a microsecond.
+class FlightRecorder {
+ public:
+  static constexpr size_t kFlights = 2000;
+
+  /// Returns that of this process.
+  static FlightRecorder& own();
+
+  /// Adds a group of world ranks. Returns its index.
+  int32_t add_group(std::string name, std::vector<int> ranks);
+
+  /// Sets the place in the model of collectives that are issued from now on.
+  void set_place(std::string_view place);
+
+  /// Records that a collective is issued, started, ended. `number`: what issue() returned.
+  int64_t issue(int32_t group, const Collective& collective);
+  void start(int64_t number);
+  void end(int64_t number);
+  /// Records that the host begins and ends to wait for a collective.
+  void begin_wait(int64_t number);
+  void end_wait(int64_t number);
+
+  /// Returns the last flights, in the order of their numbers.
+  std::vector<Flight> flights() const;
+  std::vector<GroupFlights> groups() const;
+  /// Returns the collective that the host waits for now, if any.
+  std::optional<Flight> awaited() const;
+  /// Returns the collective that was issued last, if any.
+  std::optional<Flight> last() const;
+  /// Returns a number that grows with every record.
+  int64_t num_records() const;
+
+ private:
+  struct State {
+    GroupFlights flights;
+    std::deque<int64_t> outstanding;  // numbers, in the order of the group
+  };
+
+  Flight* find(int64_t number);
+  const Flight* find(int64_t number) const;
+
+  mutable std::mutex mutex_;
+  std::vector<Flight> ring_ = std::vector<Flight>(kFlights);
+  int64_t last_ = 0;  // number
+  int64_t num_records_ = 0;
+  ShortText<40> place_;
+  std::vector<std::pair<int64_t, Flight::Clock::time_point>> awaited_;  // number and begin of waits; the newest last
+  std::vector<State> groups_;
+  std::map<uint64_t, int> same_ranks_;  // how many groups have these ranks
+};
+
+/// Decorates a transport: every collective is recorded in `recorder`, and so are those of groups that are made of it.
+/// `ranks`: the world ranks of the group, by group rank. `name`: the group's.
+std::shared_ptr<Backend> record_flights(std::shared_ptr<Backend> inner, FlightRecorder& recorder, std::string name,
+                                        std::vector<int> ranks);
+
+}  // namespace meshtrain

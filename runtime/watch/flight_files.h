@@ -1,0 +1,28 @@
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "runtime/watch/sighting.h"
+#include "runtime/watch/stall.h"
+
+namespace meshtrain {
+
+/// Returns FOLDER/rank-00003.jsonl.
+std::filesystem::path flight_file(const std::filesystem::path& folder, int rank);
+
+/// Sets the folder that write_flights() writes to from now on; before, it writes nothing.
+void keep_flights_in(const std::filesystem::path& folder, int rank, int num_ranks);
+
+/// Writes the flights of this process to its flight_file(), which it replaces: a line about the rank, one a group, one
+/// a collective. Any thread. Returns false when there is no folder, or when that fails: who writes it has other errors
+/// to report.
+bool write_flights(const Sighting& self);
+
+/// Reads the files of all ranks in `folder`. Ranks that others name, without a file, do not run. Files
+/// of an earlier start with another number of ranks than the newest are left out. Throws InputError when there are
+/// none, and for one that cannot be read.
+std::vector<RankSight> read_flights(const std::filesystem::path& folder);
+
+}  // namespace meshtrain

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/watch/activity.h"
+
+namespace meshtrain {
+
+/// A rank, as it is seen when ranks stand still.
+struct RankSight {
+  int rank = 0;
+  std::string host, name, phase;  ///< name: "rank 3 (dp=0 cp=0 tp=1)"
+  bool runs = true;               ///< its beat grows: the process gets processor time
+  Activity activity;
+};
+
+/// The answer to the question for whom everybody waits.
+struct Verdict {
+  enum class Cause {
+    Stopped,    ///< the process is stopped, by a signal or a debugger
+    Frozen,     ///< the process does not run: it is swapped out, or its host hangs
+    Reading,    ///< it reads data
+    Saving,     ///< it writes a checkpoint
+    Absent,     ///< it has not come to the collective: it computes, or hangs elsewhere
+    Different,  ///< ranks issued different collectives
+    Order,      ///< ranks wait for each other in different collectives
+    Transport,  ///< all ranks have come to the collective, and it does not end
+  };
+
+  Cause cause;
+  std::vector<int> ranks;  ///< those that hold up the others, or that differ
+  int64_t waiting_ms = 0;  ///< that another rank has waited
+  std::string text;        ///< one line, without an end: "everybody waits for rank 2 (...) on host a: ..."
+};
+
+/// Formats milliseconds as whole seconds: "12 s".
+std::string in_seconds(int64_t milliseconds);
+
+/// Finds out for whom ranks wait. None when no rank waits for a collective. Ranks that are missing in `ranks` are not
+/// blamed. Follows the rank that has waited longest to the rank that it waits for, and so on, until one does not wait.
+std::optional<Verdict> judge(const std::vector<RankSight>& ranks);
+
+}  // namespace meshtrain

@@ -1,0 +1,222 @@
+// Ranks stand still: who holds them up is named, and after the limit the run ends with its flight records.
+#include <chrono>
+#include <csignal>
+#include <fstream>
+#include <regex>
+#include <thread>
+
+#include "tests/support/files.h"
+#include "tests/support/full_run.h"
+#include "tests/tools/train_program.h"
+
+namespace meshtrain::testing {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+class StandStill : public TrainProgram {
+ protected:
+  Words endless(int ranks, const std::string& mesh, Words settings = {}, const std::string& prologue = "") const {
+    settings.insert(settings.begin(), {"train.steps=100000000", "parallel.stall_warning=1", "train.log_every=1000"});
+    Words words = {"--mesh", mesh};
+    for (const std::string& setting : settings) words.insert(words.end(), {"--set", setting});
+    return command(ranks, words, prologue);
+  }
+
+  void wait_for_steps(size_t steps) const {
+    wait_until([&] { return metrics().size() >= steps; });
+  }
+
+  template <class Done>
+  static void wait_until(const Done& done, seconds limit = seconds(60)) {
+    for (const auto start = Clock::now(); !done() && Clock::now() - start < limit;) {
+      std::this_thread::sleep_for(milliseconds(20));
+    }
+  }
+
+  /// Returns the process of a rank.
+  int process_of(int rank) const {
+    for (const std::filesystem::path& folder : processes()) {
+      std::ifstream file(folder / "environ");
+      std::string text{std::istreambuf_iterator<char>(file), {}};
+      std::replace(text.begin(), text.end(), '\0', '\n');
+      if (("\n" + text).find("\nOMPI_COMM_WORLD_RANK=" + std::to_string(rank) + "\n") != std::string::npos) {
+        return std::stoi(folder.filename().string());
+      }
+    }
+    ADD_FAILURE() << "no process of rank " << rank;
+    return 0;
+  }
+
+  /// A shell's words that delay a call of one rank.
+  static std::string delay(int rank, const std::string& call) {
+    return "[ $OMPI_COMM_WORLD_RANK != " + std::to_string(rank) + " ] || export LD_PRELOAD=" + build_folder() +
+           "/tests/libfaults.so MESHTRAIN_FAULTS='" + call + "'";
+  }
+
+  static Words warnings_of(const Ending& ending) {
+    Words found;
+    std::istringstream lines(ending.err);
+    const std::string begin = "meshtrain: warning: ";
+    for (std::string line; std::getline(lines, line);) {
+      if (line.starts_with(begin)) found.push_back(line.substr(begin.size()));
+    }
+    return found;
+  }
+
+  static void expect_match(const std::string& text, const std::string& pattern) {
+    EXPECT_TRUE(std::regex_search(text, std::regex(pattern))) << text << "\nis not\n" << pattern;
+  }
+};
+
+std::string name_of(int rank) {
+  return "rank " + std::to_string(rank) + R"( \(dp=\d cp=\d tp=\d\) on \S+)";
+}
+
+TEST_F(StandStill, AStoppedRankIsNamedAndTheOthersGoOn) {
+  for (int rank = 0; rank < 2; ++rank) {
+    std::filesystem::remove_all(run_dir);
+    Program program(endless(2, rank == 0 ? "tp=2" : "dp=2"));
+    wait_for_steps(20);
+    const int process = process_of(rank);
+    kill(process, SIGSTOP);
+    std::this_thread::sleep_for(seconds(5));
+    kill(process, SIGCONT);
+    const size_t steps = metrics().size();
+    wait_for_steps(steps + 20);
+    program.signal(SIGUSR1);
+    const Ending ending = program.wait();
+    EXPECT_EQ(ending.status, 75) << ending.err;
+    const Words warnings = warnings_of(ending);
+    ASSERT_GE(warnings.size(), 1) << ending.err;
+    expect_match(warnings[0], "^" + name_of(rank) + R"( holds up 1 rank, for \d s in .*, number \d+ of group \w+: )" +
+                                  "its process is stopped, by a signal or a debugger; it was in step .*; its last "
+                                  "collective was .*, number ");
+    for (size_t i = 1; i < warnings.size(); ++i) EXPECT_TRUE(warnings[i].starts_with("the ranks go on")) << ending.err;
+  }
+}
+
+TEST_F(StandStill, AfterTheLimitTheRunEndsWithFlightRecords) {
+  Program program(endless(4, "dp=2,tp=2", {"parallel.timeout=3"}));
+  wait_for_steps(20);
+  kill(process_of(2), SIGSTOP);
+  const Ending ending = program.wait();
+  EXPECT_EQ(ending.status, 1) << ending.err;
+  expect_match(ending.err, "meshtrain: " + name_of(2) +
+                               R"( holds up 3 ranks, .* is stopped, .*; the run ends after parallel.timeout, 3 s\n)");
+  for (const int rank : {0, 1, 3}) {
+    const std::filesystem::path file = run_dir / "flight" / ("rank-0000" + std::to_string(rank) + ".jsonl");
+    EXPECT_TRUE(std::filesystem::exists(file)) << file;
+    EXPECT_GT(lines(file).size(), 50);
+  }
+  const Ending diagnosed = run_meshtrain({"diagnose", run_dir.string()});
+  EXPECT_EQ(diagnosed.status, 0) << diagnosed.err;
+  expect_match(diagnosed.out, "\n" + name_of(2) + " holds up 3 ranks, for . s in .*: its process does not run");
+  expect_match(diagnosed.out,
+               R"(rank 0 \(dp=0 cp=0 tp=0\) on \S+\n  in    step \d+, .*\n  state waits in number \d+ of group \w+)");
+}
+
+TEST_F(StandStill, AStopIsObeyedWhileARankIsStuck) {
+  Program program(endless(2, "dp=2", {"checkpoint.every=5"}));
+  wait_until([&] { return std::filesystem::exists(run_dir / "checkpoints" / "step-00000010"); });
+  kill(process_of(1), SIGSTOP);
+  std::this_thread::sleep_for(milliseconds(200));
+  kill(process_of(0), SIGUSR1);
+  const Ending ending = program.wait();
+  EXPECT_EQ(ending.status, 1) << ending.err;
+  expect_match(
+      ending.err,
+      R"(meshtrain: a stop was asked for, and no checkpoint can be written \(the last is that of step \d+\): )" +
+          name_of(1) + " holds up");
+}
+
+TEST_F(StandStill, ARankThatReadsAndOneThatSavesAreNamed) {
+  const Ending reading =
+      run_program(command(2, {"--mesh", "dp=2", "--set", "train.steps=6", "--set", "parallel.stall_warning=1"},
+                          delay(1, "pread:tokens.bin:delay=4000:4:1")));
+  EXPECT_EQ(reading.status, 0) << reading.err;
+  ASSERT_GE(warnings_of(reading).size(), 1) << reading.err;
+  expect_match(warnings_of(reading)[0],
+               "^" + name_of(1) + " holds up 1 rank, .*: it reads data; it was in the reading of step ");
+  std::filesystem::remove_all(run_dir);
+  const Ending saving = run_program(command(
+      2,
+      {"--mesh", "dp=2", "--set", "train.steps=6", "--set", "checkpoint.every=2", "--set", "parallel.stall_warning=1"},
+      delay(1, "fsync:rank-00001:delay=4000:0:1")));
+  EXPECT_EQ(saving.status, 0) << saving.err;
+  ASSERT_GE(warnings_of(saving).size(), 1) << saving.err;
+  expect_match(warnings_of(saving)[0],
+               "^" + name_of(1) + " holds up 1 rank, .*: it writes a checkpoint; it was in the checkpoint ");
+}
+
+TEST_F(StandStill, FlightsAreWrittenOnRequestWhileTheRunGoesOn) {
+  Program program(endless(2, "tp=2"));
+  wait_for_steps(5);
+  for (int rank = 0; rank < 2; ++rank) kill(process_of(rank), SIGQUIT);
+  const auto file = [&](int rank) { return run_dir / "flight" / ("rank-0000" + std::to_string(rank) + ".jsonl"); };
+  wait_until([&] { return std::filesystem::exists(file(0)) && std::filesystem::exists(file(1)); });
+  const size_t steps = metrics().size();
+  wait_for_steps(steps + 5);
+  EXPECT_GE(metrics().size(), steps + 5);
+  program.signal(SIGUSR1);
+  EXPECT_EQ(program.wait().status, 75);
+  const std::vector<nlohmann::json> records = lines(file(1));
+  ASSERT_GT(records.size(), 20);
+  EXPECT_EQ(records[0].at("rank"), 1);
+  const nlohmann::json& last = records.back();
+  for (const char* key : {"number", "group", "in_group", "operation", "reduce", "dtype", "shape", "purpose", "place",
+                          "issued", "started", "ended", "waited", "bytes"}) {
+    EXPECT_TRUE(last.contains(key)) << key;
+  }
+}
+
+TEST_F(StandStill, DiagnoseNeedsRecords) {
+  EXPECT_EQ(only_complaint(run_meshtrain({"diagnose", path("none").string()})),
+            path("none").string() + " is no run directory: there is no such folder");
+  std::filesystem::create_directories(path("empty"));
+  EXPECT_TRUE(only_complaint(run_meshtrain({"diagnose", path("empty").string()}))
+                  .ends_with("has no flight records: they are written when a run fails, when it stands still for "
+                             "parallel.timeout, and on SIGQUIT"));
+  std::filesystem::create_directories(path("bad/flight"));
+  write("bad/flight/rank-00000.jsonl", "{\"rank\": 0\n");
+  EXPECT_TRUE(only_complaint(run_meshtrain({"diagnose", path("bad").string()})).find("rank-00000.jsonl:1") !=
+              std::string::npos);
+}
+
+// Whoever is stopped, wherever: each is named, and nobody else.
+TEST_F(StandStill, EveryRankOfEveryMeshIsNamed) {
+  if (!is_full_run()) GTEST_SKIP() << "2, 4 and 8 ranks take minutes";
+  for (const auto& [ranks, mesh] : std::vector<std::pair<int, std::string>>{
+           {2, "dp=2"}, {2, "tp=2"}, {2, "cp=2"}, {4, "dp=2,tp=2"}, {4, "cp=2,tp=2"}, {8, "dp=2,tp=2,cp=2"}}) {
+    for (int rank = 0; rank < ranks; ++rank) {
+      SCOPED_TRACE(mesh + " rank " + std::to_string(rank));
+      std::filesystem::remove_all(run_dir);
+      Program program(endless(ranks, mesh, {"parallel.stall_warning=2"}));
+      wait_for_steps(static_cast<size_t>(10 + 7 * rank));
+      const int process = process_of(rank);
+      kill(process, SIGSTOP);
+      std::this_thread::sleep_for(seconds(7));
+      kill(process, SIGCONT);
+      const size_t steps = metrics().size();
+      wait_for_steps(steps + 5);
+      program.signal(SIGUSR1);
+      const Ending ending = program.wait();
+      EXPECT_EQ(ending.status, 75) << ending.err;
+      ASSERT_GE(warnings_of(ending).size(), 1) << ending.err;
+      expect_match(warnings_of(ending)[0], "^" + name_of(rank) + " holds up .* is stopped, by a signal");
+    }
+  }
+}
+
+TEST_F(StandStill, NobodyIsNamedInARunOfAThousandSteps) {
+  const Ending ending = run_program(
+      command(4, {"--mesh", "dp=2,tp=2", "--set", "train.steps=" + std::string(is_full_run() ? "1000" : "100"), "--set",
+                  "parallel.stall_warning=2", "--set", "train.log_every=100", "--set", "checkpoint.every=50"}));
+  EXPECT_EQ(ending.status, 0) << ending.err;
+  EXPECT_TRUE(warnings_of(ending).empty()) << ending.err;
+}
+
+}  // namespace
+}  // namespace meshtrain::testing
