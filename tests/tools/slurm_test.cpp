@@ -71,7 +71,9 @@ TEST_F(SlurmScript, IsQueuedAgainShortlyBeforeItsTimeEndsAndGoesOn) {
     Program program(script(kForever), job());
     ASSERT_TRUE(wait_for_steps(2));
     program.signal(SIGUSR1);
+    const Clock::time_point signalled = Clock::now();
     const Ending ending = program.wait();
+    EXPECT_LT(Clock::now() - signalled, std::chrono::seconds(20)) << "the recipe's own limit is 60";
     EXPECT_EQ(ending.status, 75) << ending.err;
     EXPECT_EQ(asked_of("scontrol"), "requeue 7\n") << ending.out << ending.err;
     EXPECT_TRUE(has(ending.out, "train.sbatch: job 7, start 1: srun --mpi=pmix --cpus-per-task=3 ")) << ending.out;

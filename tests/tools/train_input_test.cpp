@@ -103,12 +103,12 @@ TEST_F(TrainInput, TasksWhoseMpiCannotStartAreToldWhy) {
   }
 }
 
-// A script of sbatch, a shell of salloc, one task of a step: each is one process, and Slurm's variables stand there.
+// A shell of salloc, a script of sbatch that was submitted from inside a step, one task of a step: each is one process.
 TEST_F(TrainInput, OneProcessOfAnAllocationTrains) {
   const Words allocation = {"SLURM_JOB_ID=7", "SLURM_JOBID=7", "SLURM_NTASKS=4", "SLURM_NODELIST=here",
                             "SLURM_NNODES=1"};
   for (const Words& more : {Words{},
-                            {"SLURM_PROCID=0", "SLURM_STEP_ID=-5", "SLURM_STEPID=-5"},
+                            {"SLURM_PROCID=0", "SLURM_STEP_ID=-5", "SLURM_STEPID=-5", "SLURM_STEP_NUM_TASKS=4"},
                             {"SLURM_PROCID=0", "SLURM_STEP_ID=0", "SLURM_STEPID=0", "SLURM_STEP_NUM_TASKS=1"}}) {
     Words environment = allocation;
     environment.insert(environment.end(), more.begin(), more.end());
