@@ -70,10 +70,10 @@ int check(const TrainArguments& arguments) {
   if (!is_announced_first()) return 0;
   Recipe recipe =
       load_recipe(arguments.recipe, arguments.with.overrides, arguments.with.mesh, saved_recipe(arguments.options));
-  int64_t num_ranks = announced_ranks();
-  const std::string note = spread_over(recipe, arguments.with, num_ranks);
+  const std::string note = spread_over(recipe, arguments.with, announced_ranks());
+  int64_t num_ranks = 1;
   for (const auto& [axis, size] : recipe.parallel.mesh) {
-    if (announced_ranks() == 1 && size != MeshLayout::kAuto) num_ranks *= size;
+    if (size != MeshLayout::kAuto) num_ranks *= size;
   }
   const MeshLayout layout = MeshLayout::fit(recipe.parallel.mesh, recipe.parallel.order, num_ranks);
   const RunPlan plan = resolve(recipe, layout);
