@@ -36,10 +36,6 @@ std::string ranks_of(int64_t ranks) {
   return std::to_string(ranks) + (ranks == 1 ? " rank" : " ranks");
 }
 
-std::string were_started(int64_t ranks) {
-  return "but " + std::to_string(ranks) + (ranks == 1 ? " was" : " were") + " started: change --mesh or mpirun -n";
-}
-
 /// Returns the product of all sizes but automatic ones.
 int64_t product(const std::vector<Axis>& axes) {
   int64_t ranks = 1;
@@ -51,6 +47,29 @@ int64_t product(const std::vector<Axis>& axes) {
     ranks *= axis.size;
   }
   return ranks;
+}
+
+/// Returns sizes like `axes` that give `ranks` ranks, as --mesh takes them: with another dp if the other axes leave
+/// one.
+std::string fitting(std::vector<Axis> axes, int64_t ranks) {
+  auto data = std::ranges::find(axes, kDataAxis, &Axis::name);
+  if (data == axes.end()) data = axes.begin();
+  data->size = MeshLayout::kAuto;
+  const bool has_other_auto = std::ranges::count(axes, MeshLayout::kAuto, &Axis::size) > 1;
+  const int64_t others = product(axes);
+  const bool fits = !has_other_auto && ranks % others == 0;
+  std::string text;
+  for (Axis& axis : axes) {
+    if (!fits) axis.size = 1;
+    if (&axis == &*data) axis.size = fits ? ranks / others : ranks;
+    text += (text.empty() ? "" : ",") + axis.name + "=" + size_name(axis.size);
+  }
+  return text;
+}
+
+std::string were_started(const std::vector<Axis>& axes, int64_t ranks) {
+  return "but " + std::to_string(ranks) + (ranks == 1 ? " was" : " were") +
+         " started: change --mesh or mpirun -n; --mesh " + fitting(axes, ranks) + " would fit";
 }
 
 std::string_view trimmed(std::string_view text) {
@@ -114,11 +133,11 @@ MeshLayout MeshLayout::fit(const std::map<std::string, int64_t>& sizes, const st
   const int64_t asked = product(axes);
   if (automatic != axes.end()) {
     if (ranks < asked || ranks % asked != 0) {
-      throw InputError(mesh + " needs a multiple of " + ranks_of(asked) + ", " + were_started(ranks));
+      throw InputError(mesh + " needs a multiple of " + ranks_of(asked) + ", " + were_started(axes, ranks));
     }
     automatic->size = ranks / asked;
   } else if (asked != ranks) {
-    throw InputError(mesh + " needs " + ranks_of(asked) + ", " + were_started(ranks));
+    throw InputError(mesh + " needs " + ranks_of(asked) + ", " + were_started(axes, ranks));
   }
   return MeshLayout(std::move(axes));
 }

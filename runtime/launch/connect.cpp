@@ -2,6 +2,7 @@
 
 #include <numeric>
 
+#include "mesh/backends/mpi/launcher.h"
 #include "mesh/backends/mpi/mpi.h"
 #include "mesh/flight_recorder.h"
 #include "runtime/launch/threads.h"

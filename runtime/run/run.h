@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <functional>
 #include <optional>
+#include <string>
 
 #include "mesh/group.h"
 #include "mesh/layout.h"
@@ -20,6 +21,7 @@ struct RunOptions {
   std::filesystem::path run_dir;            ///< empty: runs/<recipe name>
   bool resume = false;                      ///< resume from the newest checkpoint, if there is one
   std::optional<int64_t> resume_step = {};  ///< resume from the checkpoint of this step
+  std::string note = {};                    ///< a line that the log of this start begins with; empty: none
   /// Called with the error that ends the run, before run() waits for checkpoints in progress and rethrows the error.
   std::function<void(const std::exception&)> on_failure = {};
 

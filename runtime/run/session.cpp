@@ -98,6 +98,7 @@ void Session::resume() {
 
 void Session::announce() {
   if (journal_) {
+    if (!options_.note.empty()) say(options_.note);
     if (!threads_taken().empty()) say(threads_taken());
     if (!computing_.device.is_cpu()) say("device " + computing_.description);
     if (!computing_.fallback.empty()) say(computing_.fallback);

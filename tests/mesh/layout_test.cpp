@@ -98,14 +98,23 @@ TEST(MeshLayout, FitsWhatIsAskedForIntoTheOrder) {
 
 TEST(MeshLayout, NamesEveryFactorOfAMeshThatDoesNotFit) {
   EXPECT_EQ(fit_refusal({{"dp", 3}, {"tp", 2}}, 8),
-            "mesh dp=3 x tp=2 x cp=1 needs 6 ranks, but 8 were started: change --mesh or mpirun -n");
+            "mesh dp=3 x tp=2 x cp=1 needs 6 ranks, but 8 were started: change --mesh or mpirun -n; "
+            "--mesh dp=4,tp=2,cp=1 would fit");
   EXPECT_EQ(fit_refusal({{"dp", 2}}, 1),
-            "mesh dp=2 x tp=1 x cp=1 needs 2 ranks, but 1 was started: change --mesh or mpirun -n");
-  EXPECT_EQ(fit_refusal({}, 2), "mesh dp=1 x tp=1 x cp=1 needs 1 rank, but 2 were started: change --mesh or mpirun -n");
+            "mesh dp=2 x tp=1 x cp=1 needs 2 ranks, but 1 was started: change --mesh or mpirun -n; "
+            "--mesh dp=1,tp=1,cp=1 would fit");
+  EXPECT_EQ(fit_refusal({}, 2),
+            "mesh dp=1 x tp=1 x cp=1 needs 1 rank, but 2 were started: change --mesh or mpirun -n; "
+            "--mesh dp=2,tp=1,cp=1 would fit");
+  EXPECT_EQ(fit_refusal({{"tp", 2}, {"cp", 2}}, 6),
+            "mesh dp=1 x tp=2 x cp=2 needs 4 ranks, but 6 were started: change --mesh or mpirun -n; "
+            "--mesh dp=6,tp=1,cp=1 would fit");
   EXPECT_EQ(fit_refusal({{"dp", 0}, {"tp", 3}}, 8),
-            "mesh dp=auto x tp=3 x cp=1 needs a multiple of 3 ranks, but 8 were started: change --mesh or mpirun -n");
+            "mesh dp=auto x tp=3 x cp=1 needs a multiple of 3 ranks, but 8 were started: change --mesh or mpirun -n; "
+            "--mesh dp=8,tp=1,cp=1 would fit");
   EXPECT_EQ(fit_refusal({{"dp", 0}, {"tp", 16}}, 8),
-            "mesh dp=auto x tp=16 x cp=1 needs a multiple of 16 ranks, but 8 were started: change --mesh or mpirun -n");
+            "mesh dp=auto x tp=16 x cp=1 needs a multiple of 16 ranks, but 8 were started: change --mesh or mpirun -n; "
+            "--mesh dp=8,tp=1,cp=1 would fit");
   EXPECT_EQ(fit_refusal({{"dp", 0}, {"tp", 0}}, 8),
             "mesh dp=auto x tp=auto x cp=1: one axis may be auto, the sizes of the others must be given");
   EXPECT_EQ(fit_refusal({{"pp", 2}}, 8), "mesh pp=2: there is no axis pp: the axes are dp, tp, cp");

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "mesh/backends/local.h"
+#include "mesh/backends/mpi/launcher.h"
 #include "mesh/backends/mpi/mpi.h"
 #include "tests/support/world.h"
 

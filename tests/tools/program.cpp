@@ -22,7 +22,7 @@ std::vector<char*> pointers(std::vector<std::string>& words) {
 }
 
 bool is_launchers(const std::string& variable) {
-  for (const char* prefix : {"OMPI_", "PMI", "MV2_", "MPI_", "SLURM_"}) {
+  for (const char* prefix : {"OMPI_", "PMI", "MV2_", "MPI_", "SLURM_", "FLUX_", "JSM_", "PALS_", "TORCHELASTIC_"}) {
     if (variable.rfind(prefix, 0) == 0) return true;
   }
   return false;

@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "mesh/cuda/plugin.h"
+#include "tests/support/files.h"
 #include "tests/tools/train_program.h"
 
 // Errors before the first step: status 2 and one line from one rank.
@@ -70,17 +71,90 @@ TEST_F(TrainInput, MeshThatDoesNotFitTheRanks) {
   EXPECT_TRUE(has(message, "dp=2 x cp=1 x tp=1 needs 2 ranks, but 3 were started")) << message;
 }
 
-TEST_F(TrainInput, ForeignLauncher) {
-  const Words words = command(1, {"--mesh", "dp=4"});
-  for (const Words& foreign : {Words{"PMI_SIZE=4", "PMI_RANK=0"},
-                               {"OMPI_COMM_WORLD_SIZE=4", "OMPI_COMM_WORLD_RANK=0"},
-                               {"SLURM_PROCID=0", "SLURM_STEP_ID=0", "SLURM_STEP_NUM_TASKS=4"}}) {
-    const std::string message = complaint(run_program(words, foreign), 2);
-    EXPECT_TRUE(has(message, "the launcher announces 4 ranks, but MPI finds this one alone")) << message;
+// Each task may be on a host of its own, and all but one would end without a word.
+TEST_F(TrainInput, TasksThatMpiDoesNotSeeAreRefusedOnEach) {
+  struct Announced {
+    std::string size, rank, task;
+  };
+  for (const auto& [size, rank, task] : {Announced{"PMI_SIZE", "PMI_RANK", "0"},
+                                         {"PMI_SIZE", "PMI_RANK", "3"},
+                                         {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "3"},
+                                         {"FLUX_JOB_SIZE", "FLUX_TASK_RANK", "3"},
+                                         {"JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_RANK", "0"},
+                                         {"PALS_LOCAL_SIZE", "PALS_RANKID", "3"}}) {
+    const std::string message = complaint(run_program(command(1, {}), {size + "=4", rank + "=" + task}), 2);
+    EXPECT_EQ(message.rfind("task " + task + " on host ", 0), 0u) << message;
+    EXPECT_TRUE(has(message, ": the launcher announces 4 tasks (" + size + "), but MPI sees 1, this one alone"))
+        << message;
   }
-  const Ending other = run_program(words, {"PMI_SIZE=4", "PMI_RANK=3"});
-  EXPECT_EQ(other.status, 2);
-  EXPECT_EQ(other.err, "") << "one of them speaks";
+  EXPECT_FALSE(std::filesystem::exists(run_dir)) << "nothing is left behind";
+}
+
+// srun without PMIx: Open MPI sees a step, cannot join it, and would end the process in MPI_Init with words of its own.
+TEST_F(TrainInput, TasksWhoseMpiCannotStartAreToldWhy) {
+  for (const std::string task : {"0", "1"}) {
+    const Ending ending = run_program(
+        command(1, {}), {"SLURM_JOBID=7", "SLURM_JOB_ID=7", "SLURM_STEPID=0", "SLURM_STEP_ID=0", "SLURM_NTASKS=2",
+                         "SLURM_STEP_NUM_TASKS=2", "SLURM_NODELIST=here", "SLURM_PROCID=" + task});
+    const std::string message = complaint(ending, 2);
+    EXPECT_EQ(message.rfind("task " + task + " on host ", 0), 0u) << message;
+    EXPECT_TRUE(has(message, ": the launcher announces 2 tasks (SLURM_STEP_NUM_TASKS), but MPI sees 1")) << message;
+    EXPECT_TRUE(has(message, "srun --mpi=pmix")) << message;
+  }
+}
+
+// A shell of salloc, a script of sbatch that was submitted from inside a step, one task of a step: each is one process.
+TEST_F(TrainInput, OneProcessOfAnAllocationTrains) {
+  const Words allocation = {"SLURM_JOB_ID=7", "SLURM_JOBID=7", "SLURM_NTASKS=4", "SLURM_NODELIST=here",
+                            "SLURM_NNODES=1"};
+  for (const Words& more : {Words{},
+                            {"SLURM_PROCID=0", "SLURM_STEP_ID=-5", "SLURM_STEPID=-5", "SLURM_STEP_NUM_TASKS=4"},
+                            {"SLURM_PROCID=0", "SLURM_STEP_ID=0", "SLURM_STEPID=0", "SLURM_STEP_NUM_TASKS=1"}}) {
+    Words environment = allocation;
+    environment.insert(environment.end(), more.begin(), more.end());
+    const Ending ending = run_program(command(1, {}), environment);
+    EXPECT_EQ(ending.status, 0) << ending.err;
+    EXPECT_EQ(ending.err, "");
+    std::filesystem::remove_all(run_dir);
+  }
+}
+
+// The recipe is for one rank.
+TEST_F(TrainInput, SeveralRanksWithoutAMeshAreDataParallel) {
+  const std::string note = "mesh dp=2: the recipe is for one rank, and 2 were started; --mesh says otherwise\n";
+  const Ending ending = train(2, {});
+  EXPECT_EQ(ending.status, 0) << ending.err;
+  EXPECT_EQ(ending.out.rfind(note, 0), 0u) << ending.out;
+  EXPECT_TRUE(has(content(run_dir / "recipe.yaml"), "dp: 2")) << content(run_dir / "recipe.yaml");
+  EXPECT_TRUE(has(content(run_dir / "log.txt"), note)) << content(run_dir / "log.txt");
+
+  const Ending resumed = train(3, {"--resume", "--set", "train.global_batch=6"});
+  EXPECT_TRUE(resumed.status == 0 && has(resumed.out, "mesh dp=3: the recipe is for one rank")) << resumed.err;
+  EXPECT_FALSE(has(train(1, {"--resume"}).out, "the recipe is for one rank"));
+
+  // What is asked for is kept.
+  for (const Words& asked : {Words{"--mesh", "dp=1"}, {"--set", "parallel.mesh.dp=1"}}) {
+    const std::string message = complaint(2, asked);
+    EXPECT_TRUE(has(message,
+                    "needs 1 rank, but 2 were started: change --mesh or mpirun -n; --mesh dp=2,cp=1,tp=1 "
+                    "would fit"))
+        << message;
+  }
+  // What does not divide is refused as if it had been asked for.
+  EXPECT_TRUE(has(complaint(3, {}), "train.global_batch: 4 is not a multiple of dp x micro_batch = 3 x 1 = 3"));
+}
+
+TEST_F(TrainInput, OtherCommandsTakeTheSameMesh) {
+  const std::string note = "mesh dp=2: the recipe is for one rank, and 2 were started; --mesh says otherwise\n";
+  const Ending mesh = run_meshtrain({"mesh", recipe, "--ranks", "2"});
+  EXPECT_EQ(mesh.out.rfind(note + "mesh dp=2,cp=1,tp=1: 2 ranks on 1 host", 0), 0u) << mesh.out << mesh.err;
+  const Ending verify = run_meshtrain_on_ranks(2, {"verify", recipe});
+  EXPECT_EQ(verify.status, 0) << verify.err;
+  EXPECT_EQ(verify.out.rfind(recipe.string() + ": " + note, 0), 0u) << verify.out;
+  const Ending check = run_meshtrain_on_ranks(2, {"train", recipe, "--check"});
+  EXPECT_EQ(check.out.rfind(note, 0), 0u) << check.out << check.err;
+  EXPECT_TRUE(has(check.out, "fits mesh dp=2,cp=1,tp=1;")) << check.out;
+  EXPECT_TRUE(has(only_complaint(run_meshtrain_on_ranks(1, {"train", recipe, "--check", "--mesh", "tp=3"})), "tp=3"));
 }
 
 TEST_F(TrainInput, CountsThatDoNotDivideOverTp) {

@@ -1,6 +1,6 @@
 #include "tools/meshtrain/launcher.h"
 
-#include "mesh/backends/mpi/mpi.h"
+#include "mesh/backends/mpi/launcher.h"
 #include "mesh/error.h"
 
 namespace meshtrain {

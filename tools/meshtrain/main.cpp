@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "mesh/backends/mpi/mpi.h"
+#include "mesh/backends/mpi/launcher.h"
 #include "mesh/error.h"
 #include "runtime/yaml/suggest.h"
 #include "tools/meshtrain/commands.h"
@@ -107,9 +107,11 @@ int main(int argc, char** argv) {
   std::signal(SIGXFSZ, SIG_IGN);  // a limit on file sizes is a full disk: write() tells
   try {
     return meshtrain::run(argc, argv);
-  } catch (const std::exception& error) {  // of an InputError all ranks find the same
+  } catch (const std::exception& error) {
     const meshtrain::Failure failure = meshtrain::describe_failure(error, "");
-    if (failure.status != meshtrain::kInputError || meshtrain::is_announced_first()) print_failure(failure);
+    const bool is_of_all = failure.status == meshtrain::kInputError &&  // all ranks find it, and one of them reports it
+                           dynamic_cast<const meshtrain::LaunchError*>(&error) == nullptr;
+    if (!is_of_all || meshtrain::is_announced_first()) print_failure(failure);
     return failure.status;
   }
 }

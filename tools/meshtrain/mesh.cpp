@@ -81,9 +81,12 @@ void print(const MeshArguments& arguments) {
   }
   std::vector<std::string> overrides = arguments.overrides;
   overrides.emplace_back("model.init=random");  // config.json suffices
-  const Recipe recipe = load_recipe(arguments.recipe, overrides, arguments.mesh);
+  Recipe recipe = load_recipe(arguments.recipe, overrides, arguments.mesh);
+  const std::string note =
+      spread_over(recipe, {arguments.mesh, arguments.overrides}, std::max<int64_t>(arguments.ranks, 1));
   const MeshLayout layout = fit(recipe.parallel.mesh, recipe.parallel.order, arguments.ranks);
   const RunPlan plan = resolve(recipe, layout);
+  if (!note.empty()) std::printf("%s\n", note.c_str());
   std::fputs((draw_mesh(layout, arguments.ranks_per_host) + describe_context(recipe, plan)).c_str(), stdout);
 }
 

@@ -1,9 +1,11 @@
 #include "tools/meshtrain/recipe_arguments.h"
 
+#include <algorithm>
 #include <charconv>
 #include <string>
 
 #include "mesh/agree.h"
+#include "mesh/layout.h"
 
 namespace meshtrain {
 
@@ -22,7 +24,7 @@ CLI::Validator whole_number(int64_t least) {
 void add_recipe_options(CLI::App& command, RecipeArguments& arguments) {
   command.add_option("--mesh", arguments.mesh,
                      "Shape of the mesh, as dp=2,tp=2,cp=2; an axis left out is 1, one may be auto. "
-                     "Replaces parallel.mesh");
+                     "Replaces parallel.mesh. Without it a recipe for one rank gets dp = the number of ranks");
   add_set_option(command, arguments);
 }
 
@@ -43,6 +45,17 @@ Recipe receive_recipe(const std::filesystem::path& file, const RecipeArguments& 
   if (world.size() == 1) return recipe;
   const std::string yaml = broadcast_text(world, world.rank() == 0 ? to_yaml(recipe) : "");
   return world.rank() == 0 ? recipe : parse_recipe(yaml);
+}
+
+std::string spread_over(Recipe& recipe, const RecipeArguments& arguments, int64_t num_ranks) {
+  const bool gives_mesh = !arguments.mesh.empty() || std::ranges::any_of(arguments.overrides, [](const auto& set) {
+    return set.starts_with("parallel.mesh") || set.starts_with("parallel=");
+  });
+  const bool is_one_rank = std::ranges::all_of(recipe.parallel.mesh, [](const auto& axis) { return axis.second == 1; });
+  if (gives_mesh || !is_one_rank || num_ranks == 1) return "";
+  recipe.parallel.mesh[kDataAxis] = num_ranks;
+  return "mesh dp=" + std::to_string(num_ranks) + ": the recipe is for one rank, and " + std::to_string(num_ranks) +
+         " were started; --mesh says otherwise";
 }
 
 }  // namespace meshtrain

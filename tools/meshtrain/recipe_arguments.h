@@ -31,4 +31,8 @@ void add_set_option(CLI::App& command, RecipeArguments& arguments);
 Recipe receive_recipe(const std::filesystem::path& file, const RecipeArguments& arguments, const Group& world,
                       const SavedRecipe& saved = {});
 
+/// Gives a recipe for one rank, to which the command line gave no mesh, `num_ranks` data-parallel ranks. Returns a line
+/// about it for people; empty when the recipe is unchanged.
+std::string spread_over(Recipe& recipe, const RecipeArguments& arguments, int64_t num_ranks);
+
 }  // namespace meshtrain

@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "mesh/backends/mpi/mpi.h"
+#include "mesh/backends/mpi/launcher.h"
 #include "runtime/data/mixture.h"
 #include "runtime/hf/export.h"
 #include "runtime/launch/connect.h"
@@ -68,8 +68,9 @@ SavedRecipe saved_recipe(const RunOptions& options) {
 /// What can be known of a run without starting its ranks: a login node suffices. Of several ranks one looks.
 int check(const TrainArguments& arguments) {
   if (!is_announced_first()) return 0;
-  const Recipe recipe =
+  Recipe recipe =
       load_recipe(arguments.recipe, arguments.with.overrides, arguments.with.mesh, saved_recipe(arguments.options));
+  const std::string note = spread_over(recipe, arguments.with, announced_ranks());
   int64_t num_ranks = 1;
   for (const auto& [axis, size] : recipe.parallel.mesh) {
     if (size != MeshLayout::kAuto) num_ranks *= size;
@@ -87,6 +88,7 @@ int check(const TrainArguments& arguments) {
     check_tied_head(weights, recipe.model.shape);
     unused_weights = describe_unused(weights, recipe.model.shape);
   }
+  if (!note.empty()) std::printf("%s\n", note.c_str());
   std::printf("%s: fits mesh %s; %s samples of %s tokens\n", recipe.name.c_str(), layout.describe().c_str(),
               with_separators(data.num_samples()).c_str(), with_separators(recipe.train.sequence_length).c_str());
   std::vector<std::string> lines =
@@ -104,7 +106,8 @@ int train(TrainArguments& arguments) {
   const Group world = connect_world();
   arguments.options.on_failure = [&](const std::exception& error) { report_failure(world, error); };
   return run_on_all_ranks(world, [&] {
-    const Recipe recipe = receive_recipe(arguments.recipe, arguments.with, world, saved_recipe(arguments.options));
+    Recipe recipe = receive_recipe(arguments.recipe, arguments.with, world, saved_recipe(arguments.options));
+    arguments.options.note = spread_over(recipe, arguments.with, world.size());
     return static_cast<int>(run(recipe, world, arguments.options, stop_request));
   });
 }

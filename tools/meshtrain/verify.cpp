@@ -42,6 +42,8 @@ int verify_all(VerifyArguments arguments, const Group& world) {
   for (const std::filesystem::path& file : arguments.recipes) {
     Recipe recipe = receive_recipe(file, arguments.recipe, world);
     recipe.file = file;  // as the user wrote it
+    const std::string note = spread_over(recipe, arguments.recipe, world.size());
+    if (world.rank() == 0 && !note.empty()) print_text(file.string() + ": " + note + "\n");
     plans.push_back(plan_verification(recipe, arguments.options, world.size()));
   }
   std::vector<std::string> different;

@@ -9,12 +9,14 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <optional>
 #include <stdexcept>
 #include <utility>
 
 #include "mesh/backends/local.h"
 #include "mesh/backends/mpi/call.h"
 #include "mesh/backends/mpi/engine.h"
+#include "mesh/backends/mpi/launcher.h"
 #include "mesh/backends/mpi/shared_memory/transfer.h"
 #include "mesh/backends/mpi/transfer.h"
 #include "mesh/error.h"
@@ -185,6 +187,19 @@ class MpiBackend final : public Backend {
   std::shared_ptr<MpiCommunicator> communicator_;
 };
 
+/// Returns the error of this task for the case that MPI sees no other; none when one task is announced. Decided before
+/// MPI_Init, which sets launchers' variables itself.
+const std::optional<LaunchError>& error_if_alone() {
+  static const auto error = announced_ranks() > 1 ? std::optional<LaunchError>(std::in_place) : std::nullopt;
+  return error;
+}
+
+/// True in a task of srun that cannot meet the others. Open MPI would end the process in MPI_Init.
+bool has_no_way_to_others() {
+  static const bool has_none = is_srun_without_pmi();
+  return has_none;
+}
+
 }  // namespace
 
 std::shared_ptr<Backend> mpi_backend(const MpiOptions& options) {
@@ -195,18 +210,15 @@ std::shared_ptr<Backend> mpi_backend(const MpiOptions& options) {
   if (options.fan_out < 2) throw std::invalid_argument("MPI trees of less than 2 branches");
   MpiOptions limited = options;
   limited.window_bytes = std::min(options.window_bytes, window_limit());
+  const std::optional<LaunchError>& alone = error_if_alone();
+  if (has_no_way_to_others()) throw LaunchError(*alone);
   std::shared_ptr<MpiCommunicator> world;
   MpiEngine::get().block([&] {
     world = MpiEngine::get().split(MPI_COMM_WORLD, 0, 0, limited);
     world->host = host_of(*world);
     if (world->size > 1) share_host(world.get(), *world);
   });
-  if (world->size == 1 && announced_ranks() > 1) {
-    throw InputError("the launcher announces " + std::to_string(announced_ranks()) +
-                     " ranks, but MPI finds this one alone: start the program with the mpirun of the MPI library "
-                     "that it was built with (Open MPI " +
-                     std::to_string(OMPI_MAJOR_VERSION) + "." + std::to_string(OMPI_MINOR_VERSION) + ")");
-  }
+  if (world->size == 1 && alone) throw LaunchError(*alone);
   if (world->size == 1) return local_backend();
   return std::make_shared<MpiBackend>(world);
 }

@@ -25,8 +25,8 @@ namespace meshtrain {
 /// MPI is initialised at the first call and finalised at exit. Collective: every rank of the job calls it, as often
 /// as the others, and gets a communicator of its own each time. Takes host tensors: of any dtype where values are
 /// moved; fp64, fp32, bf16, fp16 and int64 where they are reduced (std::invalid_argument otherwise).
-/// Throws InputError when a launcher announced several ranks and MPI finds one (a foreign mpirun), and for a
-/// MESHTRAIN_WINDOW_MIB that is no number.
+/// Throws LaunchError (launcher.h) when a launcher announced several tasks and MPI finds one (a foreign mpirun, srun
+/// without PMIx), and InputError for a MESHTRAIN_WINDOW_MIB that is no number.
 ///
 /// A failure of a collective is thrown by its Work's wait(), and by that of every later collective of the same group.
 /// A process that exits with a status other than 0, or with collectives unfinished, and that the other ranks do not
@@ -40,16 +40,5 @@ bool meet_at_end(std::optional<std::chrono::milliseconds> limit = std::nullopt);
 
 /// Ends the whole job, other ranks included, with this exit status. Used when a rank fails alone.
 [[noreturn]] void abort_mpi(int status);
-
-/// True when a launcher's environment announces that this process is one of several.
-bool launched_by_mpi();
-
-/// Returns how many ranks the launcher's environment announces: mpirun of Open MPI, MPICH, Intel MPI or MVAPICH, or
-/// srun; 1 when it announces none.
-int announced_ranks();
-
-/// True when the launcher's environment announces rank 0, or no rank: the process that reports what all ranks find
-/// alike before they communicate.
-bool is_announced_first();
 
 }  // namespace meshtrain

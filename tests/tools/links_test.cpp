@@ -1,0 +1,170 @@
+// Four ranks on two hosts (tests/support/two_hosts) whose network is slow, loses packets, is not the only one, or
+// forbids connections, and a host that is stopped: losses are those of a good network, and no host is called dead.
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <sstream>
+#include <thread>
+
+#include "tests/support/files.h"
+#include "tests/support/full_run.h"
+#include "tests/tools/train_program.h"
+
+namespace meshtrain::testing {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+class Links : public TrainProgram {
+ protected:
+  /// Returns the command "train" on hosts that `hosts` describes to tests/support/two_hosts. A host counts as lost
+  /// after `silence_limit` seconds without an answer. Each rank leaves its process in `process.RANK`, and rank 0 what
+  /// became of its host's packets in `packets`.
+  Words on_hosts(const Words& hosts, const Words& arguments, int silence_limit = 3) const {
+    Words words = {source_folder() + "/tests/support/two_hosts"};
+    words.insert(words.end(), hosts.begin(), hosts.end());
+    const std::string leave = "\"$0\" \"$@\" &\necho $! >" + path("process").string() +
+                              ".$OMPI_COMM_WORLD_RANK\nwait $!\nstatus=$?\n"
+                              "[ $OMPI_COMM_WORLD_RANK != 0 ] || tc -s qdisc show dev $(hostname) >" +
+                              path("packets").string() + "\nexit $status";
+    words.insert(words.end(),
+                 {"/usr/bin/env", "MESHTRAIN_SILENCE_LIMIT=" + std::to_string(silence_limit), "/bin/sh", "-c", leave,
+                  build_folder() + "/meshtrain", "train", recipe, "--run-dir", run_dir, "--mesh", "dp=4"});
+    words.insert(words.end(), arguments.begin(), arguments.end());
+    return words;
+  }
+
+  std::vector<double> losses() const {
+    std::vector<double> losses;
+    for (const auto& step : metrics()) losses.push_back(step.at("loss"));
+    return losses;
+  }
+  double seconds() const {
+    double seconds = 0;
+    for (const auto& step : metrics()) seconds += step.at("step_seconds").get<double>();
+    return seconds;
+  }
+
+  /// Returns the lines of meshtrain on stderr.
+  static Words told(const Ending& ending) {
+    Words found;
+    std::istringstream lines(ending.err);
+    for (std::string line; std::getline(lines, line);) {
+      if (line.rfind("meshtrain: ", 0) == 0) found.push_back(line.substr(11));
+    }
+    return found;
+  }
+
+  int process(int rank) const { return std::stoi(content(path("process." + std::to_string(rank)))); }
+  bool wait_for_steps(size_t steps) const {
+    for (const Clock::time_point start = Clock::now(); Clock::now() - start < std::chrono::seconds(30);) {
+      if (metrics().size() >= steps) return true;
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+    return false;
+  }
+
+  /// Expects the same losses over a link of this kind as over a good one, and no word about hosts.
+  void expect_same_over(const std::string& link, const std::string& steps) {
+    const Words arguments = {"--set", "train.steps=" + steps, "--set", "train.time_limit=0"};
+    const Ending good = run_program(on_hosts({}, arguments));
+    if (good.status == 77) GTEST_SKIP() << good.err;
+    ASSERT_EQ(good.status, 0) << good.err;
+    good_losses_ = losses();
+    good_seconds_ = seconds();
+    ASSERT_EQ(good_losses_.size(), std::stoul(steps));
+    run_dir = path("over the link");
+    const Ending ending = run_program(on_hosts({"--link", link}, arguments));
+    if (ending.status == 77) GTEST_SKIP() << ending.err;
+    EXPECT_EQ(ending.status, 0) << ending.err;
+    EXPECT_EQ(told(ending), Words{});
+    EXPECT_EQ(losses(), good_losses_);
+  }
+
+  std::vector<double> good_losses_;
+  double good_seconds_ = 0;
+};
+
+TEST_F(Links, ASlowOneIsWaitedFor) {
+  const bool full = is_full_run();
+  expect_same_over(full ? "tbf rate 300kbit burst 10kb latency 2s" : "tbf rate 1mbit burst 10kb latency 1s",
+                   full ? "40" : "4");
+  if (IsSkipped() || HasFailure()) return;
+  EXPECT_GT(seconds(), 4 * good_seconds_) << "the link is slow";
+}
+
+// A queue that is full drops what comes.
+TEST_F(Links, OneThatLosesPacketsChangesNothing) {
+  expect_same_over("tbf rate 10mbit burst 5kb limit 6kb", is_full_run() ? "400" : "8");
+  if (IsSkipped() || HasFailure()) return;
+  const std::string packets = content(path("packets")), dropped = "(dropped ";
+  ASSERT_TRUE(has(packets, dropped)) << packets;
+  EXPECT_GT(std::stoi(packets.substr(packets.find(dropped) + dropped.size())), 0) << packets;
+}
+
+// The watch's connection, which has the only port that MPI's settings do not name.
+class Firewalls : public Links, public ::testing::WithParamInterface<std::pair<const char*, const char*>> {};
+
+TEST_P(Firewalls, HostsThatCannotWatchEachOtherTrainAndSaySo) {
+  const auto& [how, seconds] = GetParam();
+  const Ending ending = run_program(on_hosts(
+      {"--firewall", how}, {"--set", "train.steps=1000000", "--set", std::string("train.time_limit=") + seconds}));
+  if (ending.status == 77) GTEST_SKIP() << ending.err;
+  EXPECT_EQ(ending.status, 75) << ending.err;
+  const Words lines = told(ending);
+  ASSERT_EQ(lines.size(), 1u) << ending.err;
+  EXPECT_EQ(lines[0].rfind("warning: rank 2 on mtb", 0), 0u) << lines[0];
+  EXPECT_TRUE(has(lines[0], " cannot reach rank 0 over TCP (tried 10.77.0.1")) << lines[0];
+  EXPECT_TRUE(has(lines[0], "): the loss of its host would not be noticed")) << lines[0];
+  expect_steps(metrics(), metrics().size());
+}
+
+INSTANTIATE_TEST_SUITE_P(Links, Firewalls, ::testing::Values(std::pair("prohibit", "3"), std::pair("blackhole", "13")),
+                         [](const auto& tested) { return std::string(tested.param.first); });
+
+// Networks of container engines have one address on every host.
+TEST_F(Links, OthersWithTheSameAddressesOnEachHostAreNotTakenForTheNetwork) {
+  Program program(on_hosts({"--networks", "2"}, {"--set", "train.steps=1000000"}));
+  if (!wait_for_steps(2)) GTEST_SKIP() << program.wait().err;
+  std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+  kill(process(2), SIGKILL);
+  kill(process(3), SIGKILL);
+  const Ending ending = program.wait();
+  ASSERT_EQ(told(ending).size(), 1u) << ending.err;
+  EXPECT_TRUE(has(told(ending)[0], "rank 2 (dp=2 cp=0 tp=0) on host mtb")) << ending.err;
+  EXPECT_TRUE(has(told(ending)[0], ", and rank 3 there, is gone without a word")) << ending.err;
+}
+
+TEST_F(Links, AHostThatIsStoppedGoesOn) {
+  const int stop_for = is_full_run() ? 60 : 5;  // the limit is 3
+  const Words arguments = {"--set", "train.steps=1000000", "--set", "train.time_limit=" + std::to_string(stop_for + 4)};
+  {
+    Program program(on_hosts({}, arguments));
+    if (!wait_for_steps(2)) GTEST_SKIP() << program.wait().err;
+    for (const int rank : {2, 3}) kill(process(rank), SIGSTOP);
+    std::this_thread::sleep_for(std::chrono::seconds(1));
+    const size_t before = metrics().size();
+    std::this_thread::sleep_for(std::chrono::seconds(stop_for - 1));
+    EXPECT_EQ(metrics().size(), before) << "the others wait";
+    for (const int rank : {2, 3}) kill(process(rank), SIGCONT);
+    EXPECT_TRUE(wait_for_steps(before + 2));
+    const Ending ending = program.wait();
+    EXPECT_EQ(ending.status, 75) << ending.err;
+    const Words lines = told(ending);
+    EXPECT_TRUE(std::ranges::none_of(lines, [](const std::string& line) {
+      return has(line, "is gone") || has(line, "has not answered");
+    })) << ending.err;
+  }
+  const std::vector<double> stopped = losses();
+  expect_steps(metrics(), stopped.size());
+  run_dir = path("not stopped");
+  const Words same = {"--set", "train.steps=1000000", "--set", "train.time_limit=3"};
+  EXPECT_EQ(run_program(on_hosts({}, same)).status, 75);
+  const std::vector<double> reference = losses();
+  const size_t common = std::min(stopped.size(), reference.size());
+  ASSERT_GT(common, 4u);
+  EXPECT_TRUE(std::equal(reference.begin(), reference.begin() + static_cast<std::ptrdiff_t>(common), stopped.begin()));
+}
+
+}  // namespace
+}  // namespace meshtrain::testing
