@@ -1,4 +1,4 @@
-// What the record of every collective costs: steps of one model on ranks whose collectives are recorded, and on ranks
+// Measures the cost of recording every collective: steps of one model on ranks whose collectives are recorded, and on ranks
 // whose are not, in turns.
 //   tools/ranks N build/release/benchmarks/flight_recorder_benchmark [STEPS]
 #include <ATen/ATen.h>

@@ -78,7 +78,7 @@ bool TrainingLoop::make_step() {
   const bool stops = result.num_stop > 0 && step < train.steps;
   record(outcome, result, asked, stops);
 
-  if (result.num_saved == run_.mesh.size()) report(run_.checkpoints.advance());
+  if (result.num_saved == run_.mesh.size()) advance_checkpoint();
   const int64_t every = run_.recipe.checkpoint.every;
   if (stops || is_due(step, every) || (every > 0 && step == train.steps)) save();
   return stops;
@@ -140,6 +140,11 @@ void TrainingLoop::record(const StepOutcome& outcome, const StepResult& result, 
   if (!run_.journal) return;
   run_.journal->record(metrics);
   if (asked.measure) run_.journal->record(state_.step, trainer.read_parameters(outcome));
+}
+
+void TrainingLoop::advance_checkpoint() {
+  const Phase phase("the checkpoint before step " + std::to_string(step_));
+  report(run_.checkpoints.advance());
 }
 
 void TrainingLoop::save() {

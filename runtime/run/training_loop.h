@@ -56,6 +56,8 @@ class TrainingLoop {
   /// Says once that inputs have the model's padding token, whose row is trained.
   void mention_padding(int64_t count);
   StepBatch read_batch();
+  /// Continues a checkpoint that is being written, and completes it.
+  void advance_checkpoint();
   std::optional<WrittenCheckpoint> finish_checkpoint();
   StepRequest request() const;
   void record(const StepOutcome& outcome, const StepResult& result, const StepRequest& request, bool stops);

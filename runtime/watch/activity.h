@@ -16,8 +16,8 @@ struct GroupSight {
   int64_t pending_ms = 0;  ///< since it was issued
 };
 
-/// What a rank communicates and since when it stands still: plain memory, shared between processes and sent between
-/// hosts.
+/// A rank's communication, and the time since its last progress: plain memory, shared between processes and sent
+/// between hosts.
 struct Activity {
   static constexpr size_t kGroups = 16;
 

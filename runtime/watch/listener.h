@@ -21,7 +21,7 @@ class Listener {
   const Invitation& invitation() const { return invitation_; }
   /// Adds the descriptors that work() waits for.
   void wait_for(std::vector<pollfd>& files) const;
-  /// What a rank of another host has shown, and when.
+  /// The last state that a rank of another host has shown, and its time.
   struct Seen {
     Sighting sighting;
     std::chrono::steady_clock::time_point when;

@@ -33,7 +33,7 @@ std::string describe(const GroupSight& group, int64_t number) {
          " of group " + group.name.text();
 }
 
-/// What a rank that does not wait did last.
+/// Describes the last thing that a rank did that does not wait.
 std::string history(const RankSight& rank) {
   const GroupSight& last = rank.activity.last;
   std::string text = "it was in " + rank.phase;

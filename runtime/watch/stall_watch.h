@@ -11,7 +11,7 @@
 
 namespace meshtrain {
 
-/// How long this rank stands still, from look to look.
+/// Measures the time since this rank's last progress, from look to look.
 class Stillness {
  public:
   using Clock = std::chrono::steady_clock;

@@ -144,7 +144,11 @@ void Watch::look() {
     }
     note_progress(self);
     if (listener_) listener_->work(self);
-    if (caller_) caller_->work(self, others_here());
+    if (caller_ && now - others_seen_ >= kJudgement) {
+      others_ = others_here();
+      others_seen_ = now;
+    }
+    if (caller_) caller_->work(self, others_);
     spread_end();
     keep_flights();
     look_at_next();

@@ -109,7 +109,9 @@ class Watch {
     int64_t count = 0;
     Clock::time_point since;
   };
-  std::vector<Beat> beats_;  // of the ranks of this host
+  std::vector<Beat> beats_;                       // of the ranks of this host
+  std::vector<std::pair<int, Sighting>> others_;  // others_here(), lately
+  Clock::time_point others_seen_;
   Stillness stillness_;
   StallWatch stalls_;
   Clock::time_point looked_ = Clock::now(), judged_;

@@ -185,7 +185,7 @@ TEST_F(StandStill, DiagnoseNeedsRecords) {
               std::string::npos);
 }
 
-// Whoever is stopped, wherever: each is named, and nobody else.
+// Each rank of each mesh is stopped in turn, and is named, and nobody else.
 TEST_F(StandStill, EveryRankOfEveryMeshIsNamed) {
   if (!is_full_run()) GTEST_SKIP() << "2, 4 and 8 ranks take minutes";
   for (const auto& [ranks, mesh] : std::vector<std::pair<int, std::string>>{

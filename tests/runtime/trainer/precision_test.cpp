@@ -1,4 +1,4 @@
-// What stays in fp32 beside layers in a half: the residual stream, sums of gradients.
+// Numbers that stay in fp32 beside layers in a half: the residual stream, sums of gradients.
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>

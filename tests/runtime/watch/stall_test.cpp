@@ -1,4 +1,4 @@
-// For whom everybody waits, found in made-up states of ranks.
+// The rank that all others wait for is found in made-up states of ranks.
 #include "runtime/watch/stall.h"
 
 #include <ATen/ATen.h>
