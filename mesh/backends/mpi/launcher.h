@@ -19,8 +19,8 @@ bool launched_by_mpi();
 
 /// Returns how many tasks the launcher's environment announces: mpirun of any MPI library, srun, flux run, jsrun, PALS'
 /// mpiexec or torchrun; 1 when it announces none. An allocation is no launch: the script of sbatch and the shell of
-/// salloc are one process, whatever SLURM_NTASKS says. A launcher that tells a task its number alone announces at least
-/// as many tasks as come before it.
+/// salloc are one process, whatever SLURM_NTASKS says. A launcher that tells a task its number alone announces that
+/// task and those before it.
 int announced_ranks();
 
 /// True when srun announces several tasks and has given this one no way to meet the others, neither PMIx nor PMI-2.
