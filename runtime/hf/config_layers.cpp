@@ -64,6 +64,14 @@ int64_t read_window(ConfigReader& config, const Family& family) {
   return config.has("sliding_window") ? config.integer("sliding_window") : 0;
 }
 
+/// Reads the distance of full layers where layer_types is absent. transformers ignores the key in Gemma 2.
+int64_t read_pattern(ConfigReader& config, const Family& family) {
+  config.ignore("_sliding_window_pattern");  // transformers 5 writes it beside layer_types
+  if (family.sliding_pattern == 0) return 0;
+  const int64_t pattern = config.integer_or("sliding_window_pattern", family.sliding_pattern);
+  return family.chooses_window_pattern ? pattern : family.sliding_pattern;
+}
+
 /// Returns true when `layer` slides where layer_types is absent.
 bool slides_by_default(const Family& family, int64_t layer, int64_t pattern, int64_t first, const ModelShape& shape) {
   if (family.chooses_rotary_layers) return !is_rotary(shape, layer);
@@ -90,9 +98,7 @@ void read_windows(ConfigReader& config, ModelShape& shape) {
     return;
   }
   const int64_t window = read_window(config, family);
-  config.ignore("_sliding_window_pattern");  // transformers 5 writes it beside layer_types
-  const int64_t pattern =
-      family.sliding_pattern > 0 ? config.integer_or("sliding_window_pattern", family.sliding_pattern) : 0;
+  const int64_t pattern = read_pattern(config, family);
   const int64_t first = family.switches_window ? config.integer_or("max_window_layers", 28, 0) : 0;
   if (family.chooses_layer_types && types.empty() && window > 0) {
     for (int64_t layer = 0; layer < shape.num_hidden_layers; ++layer) {

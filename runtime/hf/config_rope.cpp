@@ -27,7 +27,10 @@ RopeScaling read_scaling(ConfigReader& rope, const std::string& type) {
   scaling.type = type;
   if (type == "default") return scaling;
   if (type == "longrope") {
-    if (rope.has("factor")) scaling.factor = rope.number("factor");
+    const double factor = rope.number_or("factor", 0);
+    if (factor > 1) scaling.factor = factor;
+    if (rope.has("factor") && factor <= 1)
+      scaling.attention_factor = 1;  // as transformers derives it from such a factor
     if (rope.has(kOriginal)) scaling.original_max_position_embeddings = rope.integer(kOriginal);
     if (rope.has("attention_factor")) scaling.attention_factor = rope.number("attention_factor");
     scaling.short_factor = rope.numbers("short_factor");
@@ -140,7 +143,14 @@ void read_rope(ConfigReader& config, ModelShape& shape) {
     config.fail("rope_scaling", "and rope_parameters are both given and differ");
   }
   ConfigReader rope = config.object(version5 ? "rope_parameters" : "rope_scaling");
-  if (!rope.has("full_attention") && !rope.has("sliding_attention")) return read_one(config, rope, shape);
+  if (!rope.has("full_attention") && !rope.has("sliding_attention")) {
+    if (version5 && family.chooses_local_theta) {
+      config.fail("rope_parameters",
+                  "has neither full_attention nor sliding_attention: transformers ignores its keys in a " +
+                      family.name + ", which has a map for each");
+    }
+    return read_one(config, rope, shape);
+  }
 
   if (!family.chooses_local_theta)
     rope.fail("full_attention", "is a map: a " + family.name + " has one for all layers");

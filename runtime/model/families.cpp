@@ -97,6 +97,7 @@ const std::vector<Family>& families() {
        .chooses_softcaps = true,
        .chooses_local_theta = true,
        .chooses_window = true,
+       .chooses_window_pattern = true,
        .chooses_layer_types = true,
        .head_dim = 256,
        .query_pre_attn_scalar = 256,

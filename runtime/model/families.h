@@ -34,6 +34,7 @@ struct Family {
   bool chooses_softcaps = false;        ///< attn_logit_softcapping, final_logit_softcapping
   bool chooses_local_theta = false;     ///< rope_local_base_freq
   bool chooses_window = false;          ///< sliding_window
+  bool chooses_window_pattern = false;  ///< sliding_window_pattern, where layer_types is absent
   bool chooses_layer_types = false;     ///< layer_types; other families' layers are all alike
   bool switches_window = false;         ///< sliding_window counts only if use_sliding_window is true
 

@@ -12,7 +12,7 @@ struct GroupSight {
   uint64_t key = 0;
   ShortText<16> name;
   int64_t issued = 0, ended = 0;
-  Flight pending;          ///< the first that has not ended; its times mean nothing on other hosts
+  Flight pending = {};     ///< the first that has not ended; its times mean nothing on other hosts
   int64_t pending_ms = 0;  ///< since it was issued
 };
 

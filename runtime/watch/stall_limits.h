@@ -10,10 +10,10 @@ namespace meshtrain {
 
 /// The limits of a training run for ranks that stand still, and what is needed when one is reached.
 struct StallLimits {
-  std::chrono::duration<double> warning{10};     ///< after which one line names who is waited for
-  std::chrono::duration<double> timeout{600};    ///< after which the run ends
-  std::function<bool()> is_stop_asked;           ///< by a signal or train.time_limit
-  std::function<std::string()> last_checkpoint;  ///< "step-00000012", or empty; called by another thread
+  std::chrono::duration<double> warning{10};          ///< after which one line names who is waited for
+  std::chrono::duration<double> timeout{600};         ///< after which the run ends
+  std::function<bool()> is_stop_asked = {};           ///< by a signal or train.time_limit
+  std::function<std::string()> last_checkpoint = {};  ///< "step-00000012", or empty; called by another thread
 };
 
 /// The limits that hold as long as this object lives. One at a time, on the main thread of each rank.

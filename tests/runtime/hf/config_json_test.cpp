@@ -433,6 +433,46 @@ TEST_F(ConfigJson, WritesWhatItReads) {
   }
 }
 
+// Keys that transformers reads in one family and ignores in another, as tried with its 5.23.
+TEST_F(ConfigJson, TakesKeysOfGemmaAsTransformersDoes) {
+  const auto fixture = [](const char* name) {
+    json config = json::parse(std::ifstream(testing::source_folder() + "/tests/fixtures/" + name + "/config.json"));
+    config.erase("layer_types");
+    config.erase("_sliding_window_pattern");
+    return config;
+  };
+  json second = fixture("gemma2"), third = fixture("gemma3");
+  const auto types = [&](json& config, int64_t layers, int64_t pattern) {
+    config["num_hidden_layers"] = layers;
+    config["sliding_window_pattern"] = pattern;
+    return read(config.dump()).layer_types;
+  };
+  const std::string full = "full_attention", slides = "sliding_attention";
+  EXPECT_EQ(types(second, 4, 4), (std::vector<std::string>{slides, full, slides, full})) << "Gemma 2 ignores it";
+  EXPECT_EQ(types(third, 4, 4), (std::vector<std::string>{slides, slides, slides, full}));
+  third.erase("rope_scaling");
+  third.erase("rope_theta");
+  third.erase("rope_local_base_freq");
+  third["rope_parameters"] = {{"rope_type", "linear"}, {"factor", 8.0}, {"rope_theta", 500000.0}};
+  EXPECT_TRUE(has(refusal(third.dump()), "rope_parameters has neither full_attention nor sliding_attention"));
+}
+
+// transformers takes max / original positions for an absent factor alone.
+TEST_F(ConfigJson, LongropesFactorOfOneIsNoAbsentOne) {
+  json config = json::parse(std::ifstream(testing::source_folder() + "/tests/fixtures/phi3_long/config.json"));
+  const char* const key = config["rope_parameters"].is_object() ? "rope_parameters" : "rope_scaling";
+  config[key].erase("factor");
+  config[key].erase("attention_factor");
+  EXPECT_EQ(read(config.dump()).rope_scaling->attention_factor, std::nullopt);
+  for (const double factor : {1.0, 0.5}) {
+    config[key]["factor"] = factor;
+    const ModelShape shape = read(config.dump());
+    EXPECT_EQ(shape.rope_scaling->attention_factor, 1) << factor;
+    const ModelShape again = read(write_config_json(shape, "float32"));
+    EXPECT_EQ(again.rope_scaling->attention_factor, 1) << factor;
+  }
+}
+
 // The fixtures' config.json, which transformers wrote: the same model comes back.
 TEST_F(ConfigJson, WritesWhatItReadsOfEveryFamily) {
   for (const char* name :
