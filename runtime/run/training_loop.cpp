@@ -36,7 +36,7 @@ TrainingLoop::TrainingLoop(const Running& run, TrainingState state)
 
 RunEnd TrainingLoop::run() {
   const Phase phase([this] { return location(); });
-  const StallGuard guard(stall_limits());
+  const StallGuard guard([this] { return stall_limits(); });
   const int64_t num_steps = run_.recipe.train.steps;
   const bool has_steps = state_.step < num_steps;
   step_start_ = Clock::now();
@@ -106,8 +106,8 @@ StallLimits TrainingLoop::stall_limits() const {
   const ParallelRecipe& parallel = run_.recipe.parallel;
   return {.warning = std::chrono::duration<double>(parallel.stall_warning),
           .timeout = std::chrono::duration<double>(parallel.timeout),
-          .is_stop_asked = [this] { return is_stop_asked(); },
-          .last_checkpoint = [this] { return saved_ > 0 ? "that of step " + std::to_string(saved_) : std::string(); }};
+          .is_stop_asked = is_stop_asked(),
+          .last_checkpoint = saved_ > 0 ? "that of step " + std::to_string(saved_) : ""};
 }
 
 StepRequest TrainingLoop::request() const {

@@ -67,7 +67,7 @@ class TrainingLoop {
   /// Reports a failure and does not end the run.
   void save_for_export();
   void report(const std::optional<WrittenCheckpoint>& written);
-  /// Returns what limits ranks that stand still, while this loop lives.
+  /// Returns the limits for ranks that stand still, as they are now. Any thread may call it.
   StallLimits stall_limits() const;
   bool is_stop_asked() const;
   void say(const std::string& line) const;

@@ -1,19 +1,12 @@
 #include "runtime/watch/activity.h"
 
 #include <algorithm>
-#include <chrono>
 
 namespace meshtrain {
 namespace {
 
-int64_t milliseconds_since(Flight::Clock::time_point time) {
-  return std::chrono::duration_cast<std::chrono::milliseconds>(Flight::Clock::now() - time).count();
-}
-
 GroupSight sight_of(const GroupFlights& group, const Flight& pending) {
-  GroupSight sight{group.key, group.name, group.issued, group.ended, pending, 0};
-  if (pending.number != 0) sight.pending_ms = milliseconds_since(pending.issued);
-  return sight;
+  return {group.key, group.name, group.issued, group.ended, pending};
 }
 
 }  // namespace

@@ -12,8 +12,7 @@ struct GroupSight {
   uint64_t key = 0;
   ShortText<16> name;
   int64_t issued = 0, ended = 0;
-  Flight pending = {};     ///< the first that has not ended; its times mean nothing on other hosts
-  int64_t pending_ms = 0;  ///< since it was issued
+  Flight pending = {};  ///< the first that has not ended; its times mean nothing on other hosts
 };
 
 /// A rank's communication, and the time since its last progress: plain memory, shared between processes and sent

@@ -7,9 +7,13 @@
 #include <chrono>
 #include <cstdio>
 #include <fstream>
+#include <future>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <nlohmann/json.hpp>
+#include <thread>
+#include <utility>
 
 #include "mesh/error.h"
 #include "runtime/files/json_object.h"
@@ -122,6 +126,23 @@ Flight flight_of(const json& line) {
   return flight;
 }
 
+/// The time for a disk to take a file; one that hangs must not keep the job from its end.
+constexpr std::chrono::seconds kPatience{1};
+
+/// Replaces `file`. Returns false when that fails.
+bool write(const std::filesystem::path& file, const std::string& text) {
+  std::error_code error;
+  std::filesystem::create_directories(file.parent_path(), error);
+  const std::filesystem::path partial = file.string() + ".tmp";
+  std::ofstream out(partial, std::ios::trunc);
+  out << text;
+  out.close();
+  if (out) std::filesystem::rename(partial, file, error);
+  if (out && !error) return true;
+  std::filesystem::remove(partial, error);
+  return false;
+}
+
 using Members = std::map<int, std::vector<GroupSight>>;  // by rank: the groups that others say it is in
 
 /// A rank's file.
@@ -199,23 +220,26 @@ void keep_flights_in(const std::filesystem::path& folder, int rank, int num_rank
 }
 
 bool write_flights(const Sighting& self) {
-  const std::lock_guard lock(place_mutex);
-  const auto& [folder, rank, num_ranks] = place();
-  if (folder.empty()) return false;
-  std::error_code error;
-  std::filesystem::create_directories(folder, error);
-  const std::filesystem::path file = flight_file(folder, rank), partial = file.string() + ".tmp";
-  std::ofstream out(partial, std::ios::trunc);
-  const auto write = [&](const json& line) {
-    out << line.dump(-1, ' ', /*ensure_ascii=*/false, json::error_handler_t::replace) << '\n';
+  Place where;
+  {
+    const std::lock_guard lock(place_mutex);
+    where = place();
+  }
+  if (where.folder.empty()) return false;
+  std::string text;
+  const auto add = [&](const json& line) {
+    text += line.dump(-1, ' ', /*ensure_ascii=*/false, json::error_handler_t::replace) + '\n';
   };
-  write(line_of(rank, num_ranks, self));
-  for (const GroupFlights& group : FlightRecorder::own().groups()) write(line_of(group));
-  for (const Flight& flight : FlightRecorder::own().flights()) write(line_of(flight));
-  out.close();
-  if (!out) return false;
-  std::filesystem::rename(partial, file, error);
-  return !error;
+  add(line_of(where.rank, where.num_ranks, self));
+  for (const GroupFlights& group : FlightRecorder::own().groups()) add(line_of(group));
+  for (const Flight& flight : FlightRecorder::own().flights()) add(line_of(flight));
+
+  auto written = std::make_shared<std::promise<bool>>();
+  std::future<bool> result = written->get_future();
+  std::thread([written, where, text = std::move(text)] {
+    written->set_value(write(flight_file(where.folder, where.rank), text));
+  }).detach();
+  return result.wait_for(kPatience) == std::future_status::ready && result.get();
 }
 
 std::vector<RankSight> read_flights(const std::filesystem::path& folder) {

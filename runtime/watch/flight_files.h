@@ -16,8 +16,8 @@ std::filesystem::path flight_file(const std::filesystem::path& folder, int rank)
 void keep_flights_in(const std::filesystem::path& folder, int rank, int num_ranks);
 
 /// Writes the flights of this process to its flight_file(), which it replaces: a line about the rank, one a group, one
-/// a collective. Any thread. Returns false when there is no folder, or when that fails: who writes it has other errors
-/// to report.
+/// a collective. Any thread. Returns false when there is no folder, when that fails, and when the disk takes longer
+/// than a second: who writes it has other errors to report.
 bool write_flights(const Sighting& self);
 
 /// Reads the files of all ranks in `folder`. Ranks that others name, without a file, do not run. Files

@@ -96,7 +96,7 @@ class Search {
   bool is_on_path(const RankSight* rank) const { return std::find(path_.begin(), path_.end(), rank) != path_.end(); }
 
   Verdict make(Cause cause, const std::vector<const RankSight*>& blamed, const std::string& text) const {
-    Verdict verdict{cause, {}, waiting_ms_, text};
+    Verdict verdict{cause, {}, text};
     for (const RankSight* rank : blamed) verdict.ranks.push_back(rank->rank);
     return verdict;
   }

@@ -32,7 +32,6 @@ struct Verdict {
 
   Cause cause;
   std::vector<int> ranks;  ///< those that hold up the others, or that differ
-  int64_t waiting_ms = 0;  ///< that another rank has waited
   std::string text;        ///< one line, without an end: "everybody waits for rank 2 (...) on host a: ..."
 };
 

@@ -6,27 +6,27 @@
 namespace meshtrain {
 namespace {
 
-std::mutex limits_mutex;
-std::optional<StallLimits>& limits() {
-  static auto* const limits = new std::optional<StallLimits>;  // outlives threads that read it
+std::mutex limits_mutex;  // held while the limits are asked for, so that nobody asks after their end
+std::function<StallLimits()>& limits() {
+  static auto* const limits = new std::function<StallLimits()>;  // outlives threads that read it
   return *limits;
 }
 
 }  // namespace
 
-StallGuard::StallGuard(StallLimits now) {
+StallGuard::StallGuard(std::function<StallLimits()> now) {
   const std::lock_guard lock(limits_mutex);
   limits() = std::move(now);
 }
 
 StallGuard::~StallGuard() {
   const std::lock_guard lock(limits_mutex);
-  limits().reset();
+  limits() = nullptr;
 }
 
 std::optional<StallLimits> StallGuard::current() {
   const std::lock_guard lock(limits_mutex);
-  return limits();
+  return limits() ? std::optional(limits()()) : std::nullopt;
 }
 
 }  // namespace meshtrain

@@ -75,7 +75,7 @@ StallWatch::Decision StallWatch::look(const std::vector<RankSight>& ranks, const
   }
   const bool insists = stop_asked_ && now - *stop_asked_ >= Milliseconds(told_after_ms_);
   if (insists && !saves) {
-    const std::string last = limits.last_checkpoint ? limits.last_checkpoint() : "";
+    const std::string& last = limits.last_checkpoint;
     decision.end = "a stop was asked for, and no checkpoint can be written (" +
                    (last.empty() ? std::string("there is none") : "the last is " + last) + "): " + verdict->text;
   }

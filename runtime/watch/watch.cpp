@@ -175,7 +175,7 @@ Sighting Watch::sight() {
   Sighting self = sight_self(name_);
   const std::optional<StallLimits> limits = StallGuard::current();
   stillness_.note(FlightRecorder::own().num_records(), self.phase.data(), limits.has_value(), self.activity);
-  self.activity.is_stop_asked = limits && limits->is_stop_asked && limits->is_stop_asked();
+  self.activity.is_stop_asked = limits && limits->is_stop_asked;
   return self;
 }
 

@@ -184,7 +184,7 @@ TEST_F(Stalls, AStopThatIsAskedForEndsRanksThatStandStill) {
   StallWatch watch;
   const StallLimits limits{.warning = std::chrono::duration<double>(0.05),
                            .timeout = std::chrono::seconds(60),
-                           .last_checkpoint = [] { return "that of step 4"; }};
+                           .last_checkpoint = "that of step 4"};
   wait(0, 0, 1000);
   ranks[3].activity.is_stop_asked = true;
   EXPECT_EQ(watch.look(ranks, limits).end, "") << "there is a moment of grace";
