@@ -82,6 +82,7 @@ int run(int argc, char** argv) {
   add_data_command(app, status);
   add_checkpoint_command(app, status);
   add_generate_command(app, status);
+  add_report_command(app, status);
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& asked) {  // --help, --version
