@@ -11,7 +11,6 @@ namespace {
 
 constexpr size_t kMostPaths = 512;
 constexpr size_t kLongestPath = 200;
-constexpr size_t kDeepestPath = 8;
 constexpr double kNotFinite = std::numeric_limits<double>::quiet_NaN();
 
 /// A line of metrics, flat. The parser's events fill it without a tree of values: a run may have a million lines.
@@ -55,15 +54,17 @@ struct MetricsLine final : nlohmann::json_sax<nlohmann::json> {
 
  private:
   bool number(double value) {
-    if (around.find('[') == std::string::npos) numbers.emplace_back(path, value);
+    if (num_lists == 0) numbers.emplace_back(path, value);
     return leave();
   }
   bool enter(char kind) {
     if (around.empty()) is_object = kind == '{';
     around += kind;
-    return is_object && around.size() <= kDeepestPath;
+    if (kind == '[') ++num_lists;
+    return is_object;
   }
   bool close() {
+    if (around.back() == '[') --num_lists;
     around.pop_back();
     return leave();
   }
@@ -79,6 +80,7 @@ struct MetricsLine final : nlohmann::json_sax<nlohmann::json> {
   std::string path;
   std::vector<size_t> begins;  // lengths of `path` before each key
   std::string around;          // the objects and lists around a value, outermost first: { or [
+  int64_t num_lists = 0;       // in `around`
 };
 
 }  // namespace

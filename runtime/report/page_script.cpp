@@ -50,7 +50,7 @@ const point_out = (chart, event) => {
   if (!(share >= 0 && share <= 1)) return;
   for (const other of charts()) other.querySelector('.area').append(node('cross', {left: 100 * share + '%'}));
   const tip = node('tip', share < .5 ? {left: 100 * share + 1 + '%'} : {right: 101 - 100 * share + '%'});
-  tip.append(node('', {}, 'step ' + step.toLocaleString('en')));
+  tip.append(node('', {}, (Number.isInteger(step) ? 'step ' : 'about step ') + Math.round(step).toLocaleString('en')));
   for (const curve of curves) {
     const line = node('', {}), i = nearest(curve.x, step);
     const label = document.createElement('span'), value = document.createElement('span');

@@ -39,7 +39,7 @@ figcaption span { font-size: 12px; margin-left: 4px; }
 .up i { position: absolute; right: 7px; transform: translateY(50%); font-style: normal; white-space: nowrap; }
 .across { grid-column: 2; }
 .across i { position: absolute; top: 3px; transform: translateX(-50%); font-style: normal; white-space: nowrap; }
-.axis { position: absolute; left: 0; bottom: 0; width: 57px; text-align: right; font-size: 11px; }
+.axis { position: absolute; left: 0; bottom: 0; width: 40px; text-align: right; font-size: 11px; }
 .area { position: relative; cursor: crosshair; touch-action: pan-y; }
 .area > svg { position: absolute; width: 100%; height: 100%; overflow: hidden; border-bottom: 1px solid var(--soft); }
 .area path { fill: none; stroke: currentColor; vector-effect: non-scaling-stroke; stroke-linejoin: round; }
@@ -80,7 +80,7 @@ footer { margin-top: 40px; font-size: 12px; color: var(--soft); }
 @media (max-width: 560px) {
   body { padding: 14px 14px 40px; }
   .plot { grid-template-columns: 58px minmax(0, 1fr); }
-  .axis { width: 51px; }
+  .axis { width: 34px; }
   .tiles { grid-template-columns: repeat(2, minmax(0, 1fr)); }
 }
 @media print { .area { cursor: auto; } details { display: none; } }

@@ -136,6 +136,12 @@ def write_run(folder, steps, name="mine"):
         {"start": 1.7e9, "end": 1.7e9 + 100, "seconds": {"training": 80, "checkpoint": 15, "lost": 5}}) + "\n")
 
 
+# Labels of axes that lie on each other.
+OVERLAPS = """charts().flatMap(c => ['.up i', '.across i, .axis'].flatMap(which => {
+    const boxes = [...c.querySelectorAll(which)].map(e => e.getBoundingClientRect());
+    return boxes.flatMap((a, i) => boxes.slice(i + 1).filter(b =>
+        a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom)
+        .map(() => c.querySelector('b').textContent + ' ' + which)); }))"""
 CHARTS = ["Loss", "Gradient norm", "Learning rate", "Tokens per second", "MFU", "Peak memory", "Time of a step",
           "Seconds waited for collectives", "Bytes of a step"]
 
@@ -190,12 +196,7 @@ class Page(unittest.TestCase):
     def test_labels_do_not_lie_on_each_other(self):
         for width in (1400, 420):
             self.open("one", width)
-            overlaps = self.browser.value("""charts().flatMap(c => ['.up i', '.across i'].flatMap(which => {
-                const boxes = [...c.querySelectorAll(which)].map(e => e.getBoundingClientRect());
-                return boxes.flatMap((a, i) => boxes.slice(i + 1).filter(b =>
-                    a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom)
-                    .map(() => c.querySelector('b').textContent + ' ' + which)); }))""")
-            self.assertEqual(overlaps, [], width)
+            self.assertEqual(self.browser.value(OVERLAPS), [], width)
 
     def test_colors_can_be_told_from_the_background(self):
         def luminance(color):
@@ -245,6 +246,8 @@ class Page(unittest.TestCase):
             self.browser.mouse("mousePressed", *end, button="left", clickCount=count)
             self.browser.mouse("mouseReleased", *end, button="left", clickCount=count)
         self.assertEqual(self.browser.value(labels), whole)
+        self.browser.value("show([100, 160])")  # a label at the left edge, beside "step"
+        self.assertEqual(self.browser.value(OVERLAPS), [])
 
 
 class Watched(unittest.TestCase):

@@ -309,6 +309,7 @@ TEST_F(RunFolder, IsReadWhole) {
   write("checkpoints/step-00000004/rank-00000.safetensors", "12345");
   write("checkpoints/abandoned-step-00000007-2/manifest.json", "{}");
   write("checkpoints/step-00000008.abcd.tmp/manifest.json", "{}");
+  write("checkpoints/step-00000005/rank-00000.safetensors", "it is being removed");
   write("checkpoints/run-0123", "");
   write("flight/rank-0.jsonl", "");
   RunReader reader(run);
