@@ -10,12 +10,12 @@
 
 #include "mesh/error.h"
 #include "runtime/recipe/load.h"
-#include "runtime/yaml/value.h"
+#include "runtime/yaml/flat_keys.h"
 
 namespace meshtrain {
 namespace {
 
-using Keys = std::vector<std::pair<std::string, std::string>>;  // in the order of the text
+using Keys = FlatKeys;
 
 constexpr std::string_view kModel = "model.";
 /// The keys that must not change either, once something was trained: all keys of a map when the name ends with a dot.
@@ -30,32 +30,6 @@ constexpr std::array<std::string_view, 7> kFree = {
     "model.hf",    "model.init",  "model.pad_token_id", "model.freeze_padding_row",
     "data.tokens", "data.source", "data.loss_mask"};
 
-std::string value_text(const YamlValue& value) {
-  if (value.kind == YamlValue::Kind::Null) return "none";
-  if (value.kind == YamlValue::Kind::Scalar) return value.text;
-  std::string text;
-  for (const YamlValue& item : value.items) text += (text.empty() ? "" : ", ") + value_text(item);
-  for (const YamlEntry& entry : value.entries) {
-    text += (text.empty() ? "" : ", ") + entry.key + ": " + value_text(entry.value);
-  }
-  return value.kind == YamlValue::Kind::List ? "[" + text + "]" : "{" + text + "}";
-}
-
-void add_keys(const YamlValue& value, const std::string& path, Keys& keys) {
-  if (path == kMixture) {  // entries are compared by index: another order is another order of samples
-    for (size_t i = 0; i < value.items.size(); ++i)
-      add_keys(value.items[i], path + "[" + std::to_string(i) + "]", keys);
-    return;
-  }
-  if (value.kind != YamlValue::Kind::Map) {
-    keys.emplace_back(path, value_text(value));
-    return;
-  }
-  for (const YamlEntry& entry : value.entries) {
-    add_keys(entry.value, path.empty() ? entry.key : path + "." + entry.key, keys);
-  }
-}
-
 YamlValue parse(const std::string& yaml, const std::string& name) {
   auto source = std::make_shared<YamlSource>();
   source->name = name;
@@ -64,15 +38,13 @@ YamlValue parse(const std::string& yaml, const std::string& name) {
 }
 
 Keys keys_of(const YamlValue& recipe) {
-  Keys keys;
-  add_keys(recipe, "", keys);
-  return keys;
+  return flat_keys(recipe, kMixture);  // entries are compared by index: another order is another order of samples
 }
 
 /// Returns the file of a map of `data`: "/data/a.bin".
 std::string tokens_of(const YamlValue& source) {
   const YamlValue* tokens = source.find("tokens");
-  return tokens == nullptr ? "none" : value_text(*tokens);
+  return tokens == nullptr ? "none" : flat_text(*tokens);
 }
 
 /// Describes the data in a few words.

@@ -34,13 +34,14 @@ std::vector<std::string> warnings_of(const Recipe& recipe, const RunPlan& plan) 
 
 }  // namespace
 
-Journal::Journal(const Recipe& recipe, const RunPlan& plan, std::unique_ptr<RunDirectory> directory, int64_t last_step)
+Journal::Journal(const Recipe& recipe, const RunPlan& plan, const std::vector<std::string>& hosts,
+                 std::unique_ptr<RunDirectory> directory, int64_t last_step)
     : recipe_(recipe),
       plan_(plan),
       directory_(std::move(directory)),
       first_step_(last_step + 1),
       metrics_(directory_->metrics(), last_step, may_skip(recipe.train, plan.precision.loss_scale.has_value())) {
-  directory_->write(to_yaml(recipe_), to_yaml(plan_));
+  directory_->write(to_yaml(recipe_), to_yaml(plan_), hosts);
   if (recipe.train.parameter_metrics.every > 0) parameters_.emplace(directory_->parameter_metrics(), last_step);
   try {
     open_log(directory_->log());

@@ -23,9 +23,11 @@ struct ModelSize {
 /// The output of one rank: run directory, metrics and console lines.
 class Journal {
  public:
-  /// Writes the recipe, as run, and its plan to `directory`. Removes the metrics of steps after `last_step`, where the
-  /// run continues. Throws std::runtime_error when the folder cannot be written.
-  Journal(const Recipe& recipe, const RunPlan& plan, std::unique_ptr<RunDirectory> directory, int64_t last_step);
+  /// Writes the recipe, as run, its plan, and `hosts`, the name of each rank's host, to `directory`. Removes the
+  /// metrics of steps after `last_step`, where the run continues. Throws std::runtime_error when the folder cannot be
+  /// written.
+  Journal(const Recipe& recipe, const RunPlan& plan, const std::vector<std::string>& hosts,
+          std::unique_ptr<RunDirectory> directory, int64_t last_step);
 
   /// Prints the lines before the first step: the model, its layout on the mesh, and its memory. `disk_bytes`: bytes
   /// that this rank keeps on disk.

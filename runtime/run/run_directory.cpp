@@ -1,5 +1,7 @@
 #include "runtime/run/run_directory.h"
 
+#include <nlohmann/json.hpp>
+
 #include "mesh/error.h"
 #include "runtime/checkpoint/checkpoint_folder.h"
 #include "runtime/files/output_file.h"
@@ -33,9 +35,11 @@ std::filesystem::path RunDirectory::folder_of(const Recipe& recipe, const std::f
   return asked.empty() ? std::filesystem::path("runs") / recipe.name : asked;
 }
 
-void RunDirectory::write(const std::string& recipe, const std::string& plan) const {
+void RunDirectory::write(const std::string& recipe, const std::string& plan,
+                         const std::vector<std::string>& hosts) const {
   write_whole(folder_ / "recipe.yaml", recipe);
   write_whole(folder_ / "plan.yaml", plan);
+  write_whole(folder_ / "hosts.json", nlohmann::json({{"hosts", hosts}}).dump() + "\n");
 }
 
 }  // namespace meshtrain

@@ -3,14 +3,16 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "runtime/files/file_lock.h"
 #include "runtime/recipe/recipe.h"
 
 namespace meshtrain {
 
-/// The folder of one run: log.txt, metrics.jsonl, parameters.jsonl if requested, recipe.yaml, plan.yaml and the
-/// checkpoints. Locked while this object lives. Construct on one rank. The kernel releases the lock of a killed run.
+/// The folder of one run: log.txt, metrics.jsonl, parameters.jsonl if requested, recipe.yaml, plan.yaml, hosts.json and
+/// the checkpoints. Locked while this object lives. Construct on one rank. The kernel releases the lock of a killed
+/// run.
 class RunDirectory {
  public:
   /// Creates `folder` when it does not exist. Throws InputError when another process uses it, or when it holds a run
@@ -29,8 +31,9 @@ class RunDirectory {
   std::filesystem::path parameter_metrics() const { return folder_ / "parameters.jsonl"; }
   std::filesystem::path checkpoints() const { return checkpoints_of(folder_); }
   static std::filesystem::path checkpoints_of(const std::filesystem::path& run) { return run / "checkpoints"; }
-  /// Writes the recipe as run, recipe.yaml, and the plan, plan.yaml. Throws as OutputFile does.
-  void write(const std::string& recipe, const std::string& plan) const;
+  /// Writes the recipe as run, recipe.yaml, the plan, plan.yaml, and the name of each rank's host, hosts.json. Throws
+  /// as OutputFile does.
+  void write(const std::string& recipe, const std::string& plan, const std::vector<std::string>& hosts) const;
 
  private:
   std::filesystem::path folder_;

@@ -89,9 +89,10 @@ void Session::resume() {
   CheckpointDisks disks(checkpoint_folder_, world_, checkpoint_.value_or(""));
   if (resumes_) resumed_ = meshtrain::resume(checkpoint_.value_or(""), head_, recipe_.train.steps, *trainer_, world_);
   disks.settle(resumed_.state.step);  // before metrics are truncated
+  const std::vector<std::string> hosts = gather_texts(world_, host_name());
   agree(world_, [&] {
     if (mesh_.rank() != 0) return;
-    journal_ = std::make_unique<Journal>(recipe_, plan_, std::move(directory_), resumed_.state.step);
+    journal_ = std::make_unique<Journal>(recipe_, plan_, hosts, std::move(directory_), resumed_.state.step);
   });
   checkpoints_.emplace(recipe_.checkpoint, std::move(disks), std::move(head_), *trainer_, world_);
 }

@@ -18,6 +18,8 @@
 #include "runtime/hf/config_json.h"
 #include "runtime/model/transformer.h"
 #include "runtime/recipe/load.h"
+#include "runtime/report/page.h"
+#include "runtime/report/summary.h"
 #include "runtime/safetensors/folder.h"
 #include "runtime/safetensors/writer.h"
 #include "runtime/tokenizer/tokenizer.h"
@@ -328,6 +330,79 @@ FuzzedReader token_file(const fs::path& folder) {
           1000};
 }
 
+// ---- run directories
+
+/// Reads a run directory with a report's reader, which never refuses a file: its problems are errors here, so that
+/// damage that nobody noticed is seen in the counts.
+void report_run(const fs::path& at) {
+  RunReader reader(at);
+  reader.refresh();
+  reader.refresh();
+  make_page({&reader.record()});
+  summary_text({&reader.record(), &reader.record()});
+  if (!reader.record().problems.empty()) throw InputError(reader.record().problems.front());
+}
+
+FuzzedReader metrics_lines(const fs::path& folder) {
+  write_file(folder / "plan.yaml", "mesh:\n  dp: 2\n  cp: 1\n  tp: 2\n");
+  std::string lines;
+  for (int step = 1; step <= 12; ++step) {
+    const std::string n = std::to_string(step);
+    lines += "{\"step\":" + n + ",\"loss\":2.5,\"grad_norm\":null,\"tokens\":" + n +
+             "000,\"step_seconds\":0.5,\"mfu\":0.3,\"memory\":" +
+             "{\"host_peak_bytes\":1048576,\"host_peak_rank\":1},\"seconds\":{\"data\":0.1,\"collectives\":{\"dp\":" +
+             "{\"total\":0.2,\"exposed\":0.1}}},\"bytes\":{\"dp\":4096},\"skipped\":true,\"non_finite\":\"a.b\",\"eval_"
+             "loss\":3}\n";
+  }
+  return {{lines}, "metrics.jsonl", damaged_text, report_run, 1500};
+}
+
+FuzzedReader run_log(const fs::path& folder) {
+  write_file(folder / "hosts.json", "{\"hosts\":3}");  // a problem in every case: lines of a log are never refused
+  write_file(folder / "metrics.jsonl", "");
+  return {
+      {""},
+      "log.txt",
+      [](const std::string&, Mutator& mutator) {
+        return mutator.text(
+            "2026-03-01 10:00:00.000 info: mine: 3,213,568 parameters, mesh dp=2,cp=1,tp=2, sequence parallel on, "
+            "fp32\n"
+            "2026-03-01 10:01:00.500 info: step  5/20  loss 5.5132  norm 1.923\n"
+            "2026-03-01 10:01:01.000 info: checkpoint of step 4 written in 1.94 s\n"
+            "2026-03-01 11:00:00.000 info: mine: 3,213,568 parameters, mesh dp=4,cp=1,tp=1, sequence parallel on, "
+            "fp32\n"
+            "2026-03-01 11:00:01.000 info: resumed after step 4, from runs/mine/checkpoints/step-00000004 in 0.2 s\n"
+            "2026-03-01 11:00:01.000 info:   train.steps: 20, was 10\n"
+            "2026-03-01 11:00:03.000 info: stopped on request after step 9; continue with --resume\n");
+      },
+      report_run,
+      1000};
+}
+
+FuzzedReader goodput(const fs::path& folder) {
+  write_file(folder / "metrics.jsonl", "{\"step\":1,\"loss\":2}\n");
+  return {
+      {R"({"start":1700000000,"end":1700000100,"ranks":8,"mesh":"dp=8","from_step":1,"to_step":9,"ended":"killed","seconds":{"training":80,"lost":10}})"
+       "\n"
+       R"({"start":1700000150,"end":1700000250,"ranks":8,"seconds":{"start_up":10,"training":90}})"
+       "\n"},
+      "goodput.jsonl",
+      damaged_text,
+      report_run,
+      1000};
+}
+
+FuzzedReader hosts(const fs::path& folder) {
+  write_file(folder / "metrics.jsonl", "{\"step\":1,\"loss\":2}\n");
+  write_file(folder / "plan.yaml", "mesh:\n  dp: 2\n  cp: 1\n  tp: 2\n");
+  return {{R"({"hosts":["a","a","b","b"]})"}, "hosts.json", damaged_text, report_run, 500};
+}
+
+FuzzedReader plan(const fs::path& folder) {
+  write_file(folder / "metrics.jsonl", "{\"step\":1,\"loss\":2}\n");
+  return {{"mesh:\n  dp: 2\n  cp: 1\n  tp: 2\nfsdp:\n  axes: [dp]\n"}, "plan.yaml", damaged_text, report_run, 500};
+}
+
 }  // namespace
 
 const std::vector<FuzzedReaderMaker>& fuzzed_readers() {
@@ -341,7 +416,12 @@ const std::vector<FuzzedReaderMaker>& fuzzed_readers() {
                                                      {"tokenizer_json", tokenizer_json},
                                                      {"tokenizer_config", tokenizer_config},
                                                      {"sentencepiece", sentencepiece},
-                                                     {"token_file", token_file}};
+                                                     {"token_file", token_file},
+                                                     {"metrics_lines", metrics_lines},
+                                                     {"run_log", run_log},
+                                                     {"goodput", goodput},
+                                                     {"hosts", hosts},
+                                                     {"plan", plan}};
   return all;
 }
 

@@ -20,7 +20,8 @@ TEST(Help, IsThereForEveryCommand) {
                                {"checkpoint", "verify"},
                                {"checkpoint", "export"},
                                {"checkpoint", "import"},
-                               {"generate"}}) {
+                               {"generate"},
+                               {"report"}}) {
     Words words = command;
     words.push_back("--help");
     std::string usage = "Usage: meshtrain ";
@@ -46,8 +47,9 @@ TEST(Help, DoesNotStartMpi) {
 }
 
 TEST(Arguments, AreExplained) {
-  EXPECT_EQ(only_complaint(run_meshtrain({})),
-            "give a command: train, verify, mesh, data, checkpoint, generate; meshtrain --help says what they do");
+  EXPECT_EQ(
+      only_complaint(run_meshtrain({})),
+      "give a command: train, verify, mesh, data, checkpoint, generate, report; meshtrain --help says what they do");
   EXPECT_EQ(only_complaint(run_meshtrain({"trian"})),
             "meshtrain does not know trian; did you mean train?: see meshtrain --help");
   EXPECT_EQ(only_complaint(run_meshtrain({"checkpoint", "exprt", "run", "out"})),
@@ -66,8 +68,9 @@ TEST(Arguments, WhatOneProcessDoesIsRefusedOnSeveral) {
                                {"checkpoint", "inspect", "a"},
                                {"checkpoint", "verify", "a"},
                                {"checkpoint", "export", "a", "b"},
-                               {"checkpoint", "import", "a", "b"}}) {
-    const std::string name = "meshtrain " + command[0] + " " + command[1];
+                               {"checkpoint", "import", "a", "b"},
+                               {"report", "a"}}) {
+    const std::string name = "meshtrain " + command[0] + (command[0] == "report" ? "" : " " + command[1]);
     EXPECT_EQ(only_complaint(run_meshtrain(command, {"OMPI_COMM_WORLD_SIZE=2", "OMPI_COMM_WORLD_RANK=0"})),
               name + " is the work of one process, and the launcher started 2: run it without mpirun or srun");
     const Ending other = run_meshtrain(command, {"OMPI_COMM_WORLD_SIZE=2", "OMPI_COMM_WORLD_RANK=1"});

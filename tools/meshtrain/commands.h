@@ -16,6 +16,7 @@ void add_data_command(CLI::App& app, int& status);
 void add_checkpoint_command(CLI::App& app, int& status);
 void add_generate_command(CLI::App& app, int& status);
 void add_diagnose_command(CLI::App& app, int& status);
+void add_report_command(CLI::App& app, int& status);
 
 /// Runs a command's `body` on the ranks of `world`, which look after each other meanwhile (Watch), and returns the exit
 /// status of this rank once all have come to their end. InputError and AgreedError are what all ranks throw alike: rank

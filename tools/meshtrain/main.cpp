@@ -83,6 +83,7 @@ int run(int argc, char** argv) {
   add_checkpoint_command(app, status);
   add_generate_command(app, status);
   add_diagnose_command(app, status);
+  add_report_command(app, status);
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& asked) {  // --help, --version

@@ -18,11 +18,12 @@ TEST(RunDirectory, OneThatHoldsARunIsRefusedAndLeftAsItWas) {
   const ScratchFolder folder;
   {
     RunDirectory run(folder.path() / "run", false);
-    run.write("a: 1\n", "mesh:\n  dp: 1\n");
+    run.write("a: 1\n", "mesh:\n  dp: 1\n", {"one", "one", "two"});
     MetricsFile(run.metrics(), 0).append({1});
   }
   EXPECT_EQ(testing::content(folder.path() / "run" / "recipe.yaml"), "a: 1\n");
   EXPECT_EQ(testing::content(folder.path() / "run" / "plan.yaml"), "mesh:\n  dp: 1\n");
+  EXPECT_EQ(testing::content(folder.path() / "run" / "hosts.json"), "{\"hosts\":[\"one\",\"one\",\"two\"]}\n");
   EXPECT_THROW(RunDirectory(folder.path() / "run", false), InputError);
   const std::string lines = testing::content(folder.path() / "run" / "metrics.jsonl");
   EXPECT_EQ(std::count(lines.begin(), lines.end(), '\n'), 1);

@@ -1,0 +1,64 @@
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/report/checkpoint_list.h"
+#include "runtime/report/ledger.h"
+#include "runtime/report/line_follower.h"
+#include "runtime/report/metrics_reader.h"
+#include "runtime/report/run_log.h"
+#include "runtime/yaml/flat_keys.h"
+
+namespace meshtrain {
+
+/// Everything that a run directory says of its run. Any of its files may be missing or damaged.
+struct RunRecord {
+  std::filesystem::path folder;
+  std::string name;  ///< the folder's own name, made unique among the runs of a report by who reads several
+  MetricsReader metrics;
+  RunLog log;
+  Ledger ledger;
+  FlatKeys recipe;                                    ///< as run; empty when unreadable
+  std::vector<std::pair<std::string, int64_t>> mesh;  ///< axes and sizes, outermost first
+  std::vector<std::string> hosts;                     ///< the host of each rank; empty when unknown
+  std::vector<ListedCheckpoint> checkpoints;
+  std::vector<std::string> flight;    ///< names of the flight records
+  std::vector<std::string> problems;  ///< what could not be read, a line each
+
+  /// Returns the value of a key of the recipe; empty when it has none.
+  std::string recipe_value(const std::string& key) const;
+  /// Returns the number of ranks of the mesh.
+  int64_t num_ranks() const;
+  /// Returns "dp=2,cp=2,tp=2"; empty when unknown.
+  std::string mesh_text() const;
+  /// Returns train.steps; 0 when unknown.
+  int64_t num_steps() const;
+};
+
+/// Reads a run directory, again and again while the run goes on: of files that grow only what is new.
+class RunReader {
+ public:
+  /// Throws InputError unless `folder` exists and is a run directory.
+  explicit RunReader(std::filesystem::path folder);
+
+  /// Reads what has changed since the last call. Returns whether anything did. Files that cannot be read become
+  /// RunRecord::problems; nothing throws.
+  bool refresh();
+  const RunRecord& record() const { return record_; }
+  void rename(const std::string& name) { record_.name = name; }
+
+ private:
+  void read_problems(const std::string& what, const std::function<void()>& action);
+  void follow(LineFollower& file, const std::function<void()>& forget,
+              const std::function<void(std::string_view)>& add);
+
+  RunRecord record_;
+  LineFollower metrics_, log_, ledger_;
+  bool changed_ = false;
+};
+
+}  // namespace meshtrain

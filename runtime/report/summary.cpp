@@ -1,0 +1,76 @@
+#include "runtime/report/summary.h"
+
+#include <spdlog/fmt/fmt.h>
+
+#include "runtime/report/facts.h"
+#include "runtime/report/step_time.h"
+#include "runtime/report/ticks.h"
+
+namespace meshtrain {
+namespace {
+
+/// Replaces what a terminal would take for a command.
+std::string printable(std::string text) {
+  for (char& c : text) {
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
+  }
+  return text;
+}
+
+std::string line(const std::string& label, const std::string& value, const std::string& note) {
+  return printable(fmt::format("  {:<24} {}{}", label, value, note.empty() ? "" : "  (" + note + ")")) + "\n";
+}
+
+std::string with_share(double seconds, double of) {
+  return fmt::format("{:>9}  {:>7}", text_of(seconds, Unit::Seconds), text_of(seconds / of, Unit::Percent));
+}
+
+std::string parts_text(const RunRecord& run) {
+  std::string text;
+  const StepTime time = step_time(run.metrics);
+  if (time.parts.size() > 1) {
+    text += "  a step's time, mean\n";
+    for (const StepPart& part : time.parts) {
+      text += line("  " + part.label, with_share(part.mean_seconds, time.mean_seconds), "");
+    }
+  }
+  double sum = 0;
+  for (const auto& [part, seconds] : run.ledger.parts()) sum += seconds;
+  if (sum <= 0) return text;
+  text += "  goodput, over all starts\n";
+  for (const auto& [part, seconds] : run.ledger.parts())
+    text += line("  " + part_name(part), with_share(seconds, sum), "");
+  text += line("  from first to last", fmt::format("{:>9}", text_of(run.ledger.wall_seconds(), Unit::Seconds)), "");
+  return text;
+}
+
+std::string starts_text(const RunRecord& run) {
+  std::string text;
+  for (const RunStart& start : run.log.starts()) {
+    if (start.resumed_after == 0 && start.changes.empty()) continue;
+    text += line("resumed", "after step " + std::to_string(start.resumed_after), time_text(start.begin));
+    for (const std::string& change : start.changes) text += line("", "  " + change, "");
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string summary_text(const std::vector<const RunRecord*>& runs) {
+  std::string text;
+  for (const RunRecord* run : runs) {
+    if (!text.empty()) text += "\n";
+    text += printable(run->folder.string() + (run->mesh.empty() ? "" : ": mesh " + run->mesh_text())) + "\n";
+    for (const Fact& fact : facts_of(*run)) text += line(fact.label, fact.value, fact.note);
+    text += starts_text(*run) + parts_text(*run);
+    for (const std::string& problem : run->problems) text += line("not read", problem, "");
+  }
+  if (runs.size() == 1) return text;
+  text += "\nkeys of the recipes that differ\n";
+  for (const RecipeDifference& difference : recipe_differences(runs)) {
+    text += line(difference.key, fmt::format("{}", fmt::join(difference.values, " | ")), "");
+  }
+  return text;
+}
+
+}  // namespace meshtrain

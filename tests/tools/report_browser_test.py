@@ -1,0 +1,283 @@
+"""The page of `meshtrain report` in a real browser: no script error, a curve in every chart, light and dark, nothing wider
+than the window, values under the pointer, a range of steps. Exit status 77 where there is no chromium."""
+import itertools
+import json
+import math
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+BUILD = pathlib.Path(os.environ["MESHTRAIN_BUILD"])
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+HOSTILE = "</script><script>document.title='broken'</script><img src=x onerror=\"document.title='broken'\">"
+
+
+class Browser:
+    """A headless browser, spoken to through its debugging pipe: descriptors 3 and 4, messages ended by a zero."""
+
+    def __init__(self, profile):
+        to_read, self.to = os.pipe()
+        self.answers, to_write = os.pipe()
+        descriptors = [os.dup(to_read), os.dup(to_write)]  # 3 and 4 may be among those that are moved
+
+        def move():
+            for number, descriptor in enumerate([os.dup(d) for d in descriptors], 3):
+                os.dup2(descriptor, number)
+
+        self.process = subprocess.Popen(
+            [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
+             f"--user-data-dir={profile}", "--remote-debugging-pipe", "about:blank"],
+            preexec_fn=move, close_fds=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        for descriptor in [to_read, to_write, *descriptors]:
+            os.close(descriptor)
+        self.numbers = itertools.count(1)
+        self.rest = b""
+        self.events = []
+        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        self.session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            self.call(domain + ".enable")
+
+    def message(self):
+        while b"\0" not in self.rest:
+            part = os.read(self.answers, 1 << 16)
+            if not part:
+                raise EOFError("the browser has ended")
+            self.rest += part
+        text, self.rest = self.rest.split(b"\0", 1)
+        return json.loads(text)
+
+    def call(self, method, **parameters):
+        number = next(self.numbers)
+        request = {"id": number, "method": method, "params": parameters}
+        if hasattr(self, "session"):
+            request["sessionId"] = self.session
+        os.write(self.to, json.dumps(request).encode() + b"\0")
+        while True:
+            message = self.message()
+            if message.get("id") == number:
+                if "error" in message:
+                    raise RuntimeError(f"{method}: {message['error']}")
+                return message["result"]
+            self.events.append(message)
+
+    def open(self, url):
+        self.events.clear()
+        self.call("Page.navigate", url=url)
+        while not any(event.get("method") == "Page.loadEventFired" for event in self.events):
+            self.events.append(self.message())
+
+    def value(self, script):
+        answer = self.call("Runtime.evaluate", expression=script, returnByValue=True)
+        if "exceptionDetails" in answer:
+            raise RuntimeError(f"{script}: {answer['exceptionDetails']}")
+        return answer["result"].get("value")
+
+    def show(self, width, scheme="light"):
+        self.call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
+        self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+
+    def mouse(self, kind, x, y, **more):
+        self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, **more)
+
+    def errors(self):
+        """What scripts threw, what the console and the security policy complain of, and all requests but the page's."""
+        said = []
+        for event in self.events:
+            method, details = event.get("method"), event.get("params", {})
+            if method == "Runtime.exceptionThrown":
+                said.append(json.dumps(details))
+            elif method == "Log.entryAdded" and details["entry"]["level"] in ("error", "warning"):
+                said.append(details["entry"]["text"])
+            elif method == "Network.requestWillBeSent" and not details["request"]["url"].startswith(("file:", "data:")):
+                said.append("request of " + details["request"]["url"])
+        return said
+
+    def close(self):
+        self.process.terminate()
+        self.process.wait()
+        os.close(self.to)
+        os.close(self.answers)
+
+
+def write_run(folder, steps, name="mine"):
+    """A run directory with everything that a page draws: two starts, skipped steps, names that try to be markup."""
+    folder.mkdir(parents=True)
+    (folder / "recipe.yaml").write_text(f"name: {json.dumps(name)}\ntrain:\n  steps: {steps}\n")
+    (folder / "plan.yaml").write_text("mesh:\n  dp: 2\n  cp: 2\n  tp: 2\n")
+    (folder / "hosts.json").write_text(json.dumps({"hosts": ["node-a"] * 4 + [HOSTILE] * 4}))
+    with open(folder / "metrics.jsonl", "w") as file:
+        for step in range(1, steps + 1):
+            seconds = 0.5 + 0.1 * math.sin(step)
+            line = {"step": step, "loss": 2 + 3 * math.exp(-step / 50) if step % 40 else None, "grad_norm": 0.01 + step % 37,
+                    "learning_rate": 1e-3 * min(1, step / 20), "tokens": 4096 * step, "step_seconds": seconds,
+                    "tokens_per_second": 4096 / seconds, "mfu": 0.2 / seconds / 2, "flops_per_rank": 1e10 / seconds,
+                    "memory": {"host_peak_bytes": 6e8, "host_peak_rank": 3},
+                    "seconds": {"data": 0.01, "optimizer": 0.02, "checkpoint": 0.01, "evaluation": step % 25 == 0 and 1,
+                                "collectives": {axis: {"total": 0.1, "exposed": 0.03} for axis in ("dp", "tp", "cp")}},
+                    "bytes": {"dp": 1e7, "tp": 3e7, "cp": 5e6}}
+            if step % 40 == 0:
+                line.update(skipped=True, non_finite=HOSTILE)
+            if step % 25 == 0:
+                line.update(eval_loss=2.5, eval_seconds=1)
+            file.write(json.dumps(line) + "\n")
+    start = "info: mine: 3,213,568 parameters, mesh dp=2,cp=2,tp=2, sequence parallel on, fp32\n"
+    (folder / "log.txt").write_text(
+        f"2026-03-01 10:00:00.000 {start}2026-03-01 10:01:00.000 info: warning: {HOSTILE}\n"
+        f"2026-03-01 10:02:00.000 info: step {steps // 2}/{steps}  loss\n2026-03-01 10:03:00.000 {start}"
+        f"2026-03-01 10:03:00.000 info: resumed after step {steps // 3}, from here in 1 s\n"
+        f"2026-03-01 10:03:00.000 info:   train.long_value: {'x' * 300}, was {HOSTILE}\n"
+        f"2026-03-01 10:05:00.000 info: step {steps}/{steps}  loss\n")
+    (folder / "goodput.jsonl").write_text(json.dumps(
+        {"start": 1.7e9, "end": 1.7e9 + 100, "seconds": {"training": 80, "checkpoint": 15, "lost": 5}}) + "\n")
+
+
+# Labels of axes that lie on each other.
+OVERLAPS = """charts().flatMap(c => ['.up i', '.across i, .axis'].flatMap(which => {
+    const boxes = [...c.querySelectorAll(which)].map(e => e.getBoundingClientRect());
+    return boxes.flatMap((a, i) => boxes.slice(i + 1).filter(b =>
+        a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom)
+        .map(() => c.querySelector('b').textContent + ' ' + which)); }))"""
+CHARTS = ["Loss", "Gradient norm", "Learning rate", "Tokens per second", "MFU", "Peak memory", "Time of a step",
+          "Seconds waited for collectives", "Bytes of a step"]
+
+
+class Page(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        root = pathlib.Path(cls.folder.name)
+        write_run(root / "one", 200)
+        write_run(root / "other", 4000, HOSTILE)
+        for page, runs in (("one", ["one"]), ("two", ["one", "other"])):
+            subprocess.run([BUILD / "meshtrain", "report", *[root / run for run in runs], "--out", root / f"{page}.html"],
+                           check=True, stdout=subprocess.DEVNULL)
+        cls.root = root
+        cls.browser = Browser(root / "profile")
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.browser.close()
+        cls.folder.cleanup()
+
+    def open(self, page, width=1400, scheme="light"):
+        self.browser.show(width, scheme)
+        self.browser.open((self.root / f"{page}.html").as_uri())
+
+    def tearDown(self):
+        self.assertEqual(self.browser.errors(), [])
+        self.assertNotEqual(self.browser.value("document.title"), "broken")
+        self.assertEqual(self.browser.value("document.images.length"), 0)
+
+    def test_every_chart_has_its_curves(self):
+        for page, num_curves in (("one", [2, 1, 1, 1, 1, 1, 8, 3, 3]), ("two", [4, 2, 2, 2, 2, 2])):
+            self.open(page)
+            charts = self.browser.value("""charts().map(c => [c.querySelector('b').textContent,
+                [...c.querySelectorAll('.line, .layer')].filter(p => p.getTotalLength() > 10 && p.getBBox().width > 40).length,
+                c.querySelectorAll('.up i').length, c.querySelectorAll('.across i').length])""")
+            self.assertEqual([chart[0] for chart in charts][:len(num_curves)], CHARTS[:len(num_curves)])
+            self.assertEqual([chart[1] for chart in charts][:len(num_curves)], num_curves)
+            for name, _, up, across in charts:
+                self.assertTrue(3 <= up <= 9 and 3 <= across <= 9, f"{name}: {up} and {across} ticks")
+            drawn = "[...document.querySelectorAll('svg path')].every(p => !/NaN|inf|nan/.test(p.getAttribute('d')))"
+            self.assertTrue(self.browser.value(drawn))
+
+    def test_nothing_is_wider_than_the_window(self):
+        for page in ("one", "two"):
+            for width in (1400, 420, 320):
+                self.open(page, width)
+                self.browser.value("document.querySelectorAll('details').forEach(e => { e.open = true; })")
+                self.assertLessEqual(self.browser.value("document.documentElement.scrollWidth"), width, f"{page}, {width}")
+
+    def test_labels_do_not_lie_on_each_other(self):
+        for width in (1400, 420):
+            self.open("one", width)
+            self.assertEqual(self.browser.value(OVERLAPS), [], width)
+
+    def test_colors_can_be_told_from_the_background(self):
+        def luminance(color):
+            parts = [int(part) / 255 for part in color[color.index("(") + 1:-1].split(",")[:3]]
+            linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+            return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear))
+
+        backgrounds = []
+        for scheme in ("light", "dark"):
+            self.open("one", scheme=scheme)
+            back = luminance(self.browser.value("getComputedStyle(document.body).backgroundColor"))
+            backgrounds.append(back)
+            for name, least in [("body", 7), (".soft", 4.5)] + [(f".c{i}", 3) for i in range(8)]:
+                color = luminance(self.browser.value(f"getComputedStyle(document.querySelector('{name}')).color"))
+                contrast = (max(color, back) + 0.05) / (min(color, back) + 0.05)
+                self.assertGreaterEqual(contrast, least, f"{name}, {scheme}")
+        self.assertGreater(backgrounds[0], 0.9)
+        self.assertLess(backgrounds[1], 0.05)
+
+    def place(self, share):
+        """A point in the first chart's area, at a share of its width."""
+        box = self.browser.value("(b => [b.left, b.top, b.width, b.height])(charts()[0].querySelector('.area').getBoundingClientRect())")
+        return box[0] + share * box[2], box[1] + box[3] / 2
+
+    def test_values_under_the_pointer(self):
+        self.open("one")
+        self.browser.mouse("mouseMoved", *self.place(0.5))
+        tip = self.browser.value("document.querySelector('.tip').innerText")
+        self.assertIn("step 100\n", tip)
+        self.assertIn(f"training\n{2 + 3 * math.exp(-100 / 50):.4g}\n", tip)
+        self.assertEqual(self.browser.value("document.querySelectorAll('.cross').length"), len(CHARTS))
+        self.browser.mouse("mouseMoved", 5, 5)
+        self.assertEqual(self.browser.value("document.querySelectorAll('.cross, .tip').length"), 0)
+
+    def test_a_range_of_steps(self):
+        self.open("one")
+        labels = "[...charts()[3].querySelectorAll('.across i')].map(e => Number(e.textContent))"
+        whole = self.browser.value(labels)
+        begin, end = self.place(0.25), self.place(0.75)
+        self.browser.mouse("mouseMoved", *begin)
+        self.browser.mouse("mousePressed", *begin, button="left", clickCount=1)
+        self.browser.mouse("mouseMoved", *end, button="left")
+        self.browser.mouse("mouseReleased", *end, button="left", clickCount=1)
+        shown = self.browser.value(labels)
+        self.assertTrue(shown and all(50 <= step <= 151 for step in shown), shown)
+        for count in (1, 2):
+            self.browser.mouse("mousePressed", *end, button="left", clickCount=count)
+            self.browser.mouse("mouseReleased", *end, button="left", clickCount=count)
+        self.assertEqual(self.browser.value(labels), whole)
+        self.browser.value("show([100, 160])")  # a label at the left edge, beside "step"
+        self.assertEqual(self.browser.value(OVERLAPS), [])
+
+
+class Watched(unittest.TestCase):
+    def test_follows_the_run(self):
+        with tempfile.TemporaryDirectory() as name:
+            root = pathlib.Path(name)
+            write_run(root / "one", 100)
+            server = subprocess.Popen([BUILD / "meshtrain", "report", root / "one", "--watch", "0"], stdout=subprocess.PIPE, text=True)
+            browser = Browser(root / "profile")
+            try:
+                browser.show(1400)
+                browser.open(server.stdout.readline().split()[0])
+                last = "data(charts()[1])[0].x.at(-1)"
+                self.assertEqual(browser.value(last), 100)
+                with open(root / "one" / "metrics.jsonl", "a") as file:
+                    file.write('{"step":101,"loss":2,"grad_norm":1}\n')
+                newer = browser.call("Runtime.evaluate", awaitPromise=True, returnByValue=True, expression=f"""new Promise(done => {{
+                    const look = left => {last} === 101 || left === 0 ? done({last}) : setTimeout(look, 100, left - 1);
+                    look(150); }})""")
+                self.assertEqual(newer["result"]["value"], 101)
+                self.assertEqual([error for error in browser.errors() if not error.startswith("request of http://127.0.0.1")], [])
+            finally:
+                browser.close()
+                server.terminate()
+                server.communicate()
+            self.assertEqual(server.returncode, 0)
+
+
+if __name__ == "__main__":
+    if CHROMIUM is None:
+        print("skipped: there is no chromium here (Debian's package chromium)")
+        sys.exit(77)
+    unittest.main()

@@ -1,0 +1,153 @@
+#include <gtest/gtest.h>
+#include <httplib.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <fstream>
+#include <thread>
+
+#include "tests/tools/train_program.h"
+
+namespace meshtrain::testing {
+namespace {
+
+/// A port of 127.0.0.1 that is taken while this object lives, with SO_REUSEADDR, as a server would take it.
+class TakenPort {
+ public:
+  TakenPort() {
+    const int yes = 1;
+    ::setsockopt(socket_, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof address;
+    EXPECT_EQ(::bind(socket_, reinterpret_cast<sockaddr*>(&address), size), 0);
+    EXPECT_EQ(::listen(socket_, 1), 0);
+    ::getsockname(socket_, reinterpret_cast<sockaddr*>(&address), &size);
+    number_ = ntohs(address.sin_port);
+  }
+  ~TakenPort() { ::close(socket_); }
+  TakenPort(const TakenPort&) = delete;
+  TakenPort& operator=(const TakenPort&) = delete;
+
+  int number() const { return number_; }
+
+ private:
+  int socket_ = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  int number_ = 0;
+};
+
+class ReportProgram : public ::testing::Test {
+ protected:
+  ReportProgram() {
+    write_file(run / "metrics.jsonl", "{\"step\":1,\"loss\":3.5}\n{\"step\":2,\"loss\":3.25}\n");
+    write_file(run / "recipe.yaml", "name: mine\ntrain:\n  steps: 9\n");
+  }
+
+  ScratchFolder folder;
+  std::filesystem::path run = folder.path() / "mine";
+};
+
+TEST_F(TrainProgram, ItsRunIsReported) {
+  ASSERT_EQ(train(2, {"--mesh", "dp=2", "--set", "checkpoint.every=2"}).status, 0);
+  ASSERT_EQ(train(2, {"--mesh", "tp=2", "--resume", "--set", "train.steps=6"}).status, 0);
+  const Ending text = run_meshtrain({"report", run_dir});
+  EXPECT_EQ(text.status, 0) << text.err;
+  for (const char* part :
+       {": mesh dp=1,cp=1,tp=2\n", "  steps                    6 of 6  (done)\n", "  starts                   2\n",
+        "train.steps: 6, was 4", "parallel.mesh.tp: 2, was 1", "newest of step"}) {
+    EXPECT_TRUE(has(text.out, part)) << part << " is not in\n" << text.out;
+  }
+  const Ending page = run_meshtrain({"report", run_dir, "--out", path("report.html")});
+  EXPECT_EQ(page.status, 0) << page.err;
+  const std::string html = content(path("report.html"));
+  for (const char* title : {"<b>Loss</b>", "<b>Gradient norm</b>", "<b>Learning rate</b>", "<b>Tokens per second</b>",
+                            "<b>Time of a step</b>", "<h2>Mesh</h2>", "Starts and interruptions", "Checkpoints",
+                            "Changes over resumes", "<title>rank 1: dp=0 cp=0 tp=1, "}) {
+    EXPECT_TRUE(has(html, title)) << title;
+  }
+  EXPECT_FALSE(has(html, "http://") || has(html, "https://") || has(html, " src=")) << "needs something else";
+  EXPECT_FALSE(has(html, "What could not be read"));
+}
+
+TEST_F(ReportProgram, SeveralRunsAreDrawnTogetherAndTheirRecipesDifferenced) {
+  const std::filesystem::path other = folder.path() / "another" / "mine";  // of the same name
+  write_file(other / "metrics.jsonl", "{\"step\":1,\"loss\":4}\n");
+  write_file(other / "recipe.yaml", "name: mine\ntrain:\n  steps: 12\n");
+  const Ending text = run_meshtrain({"report", run, other});
+  EXPECT_EQ(text.status, 0) << text.err;
+  EXPECT_TRUE(has(text.out, "train.steps              9 | 12")) << text.out;
+  const std::filesystem::path out = folder.path() / "report.html";
+  EXPECT_EQ(run_meshtrain({"report", run, other, "--out", out}).status, 0);
+  const std::string html = content(out);
+  EXPECT_TRUE(has(html, "{\"label\":\"" + run.string() + "\",\"color\":0,\"x\":[1,2],\"y\":[3.5,3.25]},{\"label\":\"" +
+                            other.string() + "\",\"color\":1,\"x\":[1],\"y\":[4]}"));
+  EXPECT_TRUE(has(html, "<tr><td>train.steps</td><td class=\"wide\">9</td><td class=\"wide\">12</td></tr>"));
+}
+
+TEST_F(ReportProgram, WhatCannotBeReportedIsRefused) {
+  const std::string gone = folder.path() / "gone";
+  EXPECT_EQ(only_complaint(run_meshtrain({"report", gone})), "there is no run directory " + gone);
+  EXPECT_TRUE(has(only_complaint(run_meshtrain({"report", run, folder.path()})),
+                  folder.path().string() + " is not a run directory: it has no metrics.jsonl"));
+  EXPECT_EQ(only_complaint(run_meshtrain({"report", run, "--out", "a.html", "--watch", "0"})),
+            "give --out or --watch, not both");
+  EXPECT_TRUE(has(only_complaint(run_meshtrain({"report", run, "--watch", "70000"})), "--watch"));
+  EXPECT_TRUE(has(only_complaint(run_meshtrain({"report"})), "run_dir is required"));
+  const std::string out = folder.path() / "gone" / "report.html";
+  EXPECT_TRUE(has(only_complaint(run_meshtrain({"report", run, "--out", out})), "cannot write " + out));
+}
+
+TEST_F(ReportProgram, APortInUseIsRefused) {
+  const TakenPort taken;
+  const std::string port = std::to_string(taken.number());
+  EXPECT_EQ(only_complaint(run_meshtrain({"report", run, "--watch", port})),
+            "--watch " + port + ": port " + port +
+                " of 127.0.0.1: Address already in use; give another port, or 0 for any that is free");
+}
+
+TEST_F(ReportProgram, WatchFollowsTheRunWhateverBecomesOfItsFiles) {
+  const int port = TakenPort().number();
+  Program program({build_folder() + "/meshtrain", "report", run, "--watch", std::to_string(port)});
+  httplib::Client client("127.0.0.1", port);
+  const auto get = [&](const std::string& path, const httplib::Headers& headers = {}) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1100));  // it reads files at most once a second
+    const auto answer = client.Get(path, headers);
+    return answer ? *answer : httplib::Response{};
+  };
+  httplib::Response first;
+  for (int tries = 0; tries < 20 && first.status != 200; ++tries) first = get("/");
+  ASSERT_EQ(first.status, 200);
+  EXPECT_TRUE(has(first.body, "data-version=\"1\""));
+  EXPECT_TRUE(has(first.body, "\"x\":[1,2],\"y\":[3.5,3.25]"));
+  EXPECT_EQ(get("/?after=1").status, 204) << "nothing has changed";
+
+  std::ofstream(run / "metrics.jsonl", std::ios::app) << "{\"step\":3,\"loss\":3}\n{\"step\":4,\"lo";
+  const httplib::Response second = get("/?after=1");
+  EXPECT_EQ(second.status, 200);
+  EXPECT_TRUE(has(second.body, "\"x\":[1,2,3],\"y\":[3.5,3.25,3]"));
+
+  std::ofstream(run / "metrics.jsonl") << "{\"step\":1,\"loss\":7}\n\xff\xfe\n";  // begun anew, damaged
+  std::ofstream(run / "recipe.yaml") << "train: [";
+  const httplib::Response third = get("/?after=2");
+  EXPECT_TRUE(has(third.body, "\"x\":[1],\"y\":[7]"));
+  EXPECT_TRUE(has(third.body, "1 damaged line of metrics.jsonl"));
+
+  std::filesystem::remove_all(run);
+  EXPECT_EQ(get("/").status, 200);
+  EXPECT_EQ(get("/other").status, 404);
+  EXPECT_EQ(get("/", {{"Host", "elsewhere.example"}}).status, 403) << "another site's name for 127.0.0.1";
+  EXPECT_EQ(get("/", {{"Host", "localhost:9999"}}).status, 200) << "through a tunnel";
+
+  program.signal(SIGINT);
+  const Ending ending = program.wait();
+  EXPECT_EQ(ending.status, 0) << ending.err;
+  EXPECT_EQ(ending.out,
+            "http://127.0.0.1:" + std::to_string(port) + " shows the report and follows the run; Ctrl-C ends it\n");
+}
+
+}  // namespace
+}  // namespace meshtrain::testing
