@@ -21,6 +21,7 @@ TEST(Help, IsThereForEveryCommand) {
                                {"checkpoint", "export"},
                                {"checkpoint", "import"},
                                {"generate"},
+                               {"diagnose"},
                                {"report"}}) {
     Words words = command;
     words.push_back("--help");
@@ -49,7 +50,8 @@ TEST(Help, DoesNotStartMpi) {
 TEST(Arguments, AreExplained) {
   EXPECT_EQ(
       only_complaint(run_meshtrain({})),
-      "give a command: train, verify, mesh, data, checkpoint, generate, report; meshtrain --help says what they do");
+      "give a command: train, verify, mesh, data, checkpoint, generate, diagnose, report; meshtrain --help says what "
+      "they do");
   EXPECT_EQ(only_complaint(run_meshtrain({"trian"})),
             "meshtrain does not know trian; did you mean train?: see meshtrain --help");
   EXPECT_EQ(only_complaint(run_meshtrain({"checkpoint", "exprt", "run", "out"})),
