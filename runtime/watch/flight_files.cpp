@@ -127,7 +127,7 @@ Flight flight_of(const json& line) {
 }
 
 /// The time for a disk to take a file; one that hangs must not keep the job from its end.
-constexpr std::chrono::seconds kPatience{1};
+constexpr std::chrono::seconds kDiskPatience{1};
 
 /// Replaces `file`. Returns false when that fails.
 bool write(const std::filesystem::path& file, const std::string& text) {
@@ -239,7 +239,7 @@ bool write_flights(const Sighting& self) {
   std::thread([written, where, text = std::move(text)] {
     written->set_value(write(flight_file(where.folder, where.rank), text));
   }).detach();
-  return result.wait_for(kPatience) == std::future_status::ready && result.get();
+  return result.wait_for(kDiskPatience) == std::future_status::ready && result.get();
 }
 
 std::vector<RankSight> read_flights(const std::filesystem::path& folder) {
