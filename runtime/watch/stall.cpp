@@ -59,7 +59,9 @@ class Search {
       for (const RankSight* member : others_of(*current, group->key)) {
         const GroupSight* const theirs = member->activity.find(group->key);
         const int64_t issued = theirs != nullptr ? theirs->issued : 0, ended = theirs != nullptr ? theirs->ended : 0;
-        if (is_halted(*member) && ended < number) halted.push_back(member);
+        // One that runs again, as it is told to end, may have ended it meanwhile.
+        const bool woke = member->activity.halted_ms > 0;
+        if (is_halted(*member) && (ended < number || woke)) halted.push_back(member);
         if (issued < number) absent.push_back(member);
         if (issued >= number && ended < number) arrived.push_back(member);
       }

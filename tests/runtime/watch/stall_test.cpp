@@ -113,6 +113,15 @@ TEST_F(Stalls, AStoppedRankIsBlamedAlsoWhenItHasComeToTheCollective) {
   expect(Cause::Stopped, {1}, "rank 1 on a holds up");
 }
 
+// So a record may say that was written when the job ended, which wakes a stopped process.
+TEST_F(Stalls, ARankThatWasHaltedIsBlamedThoughItWentOn) {
+  wait(0, 0, 12000);
+  ranks[1].activity.groups[0].issued = ranks[1].activity.groups[0].ended = 12;
+  ranks[1].activity.halted_ms = 12000;
+  ranks[1].runs = false;
+  expect(Cause::Frozen, {1}, "its process does not run");
+}
+
 TEST_F(Stalls, CollectivesDiffer) {
   wait(0, 0, 12000);
   wait(1, 0, 11000, flight(11, {8}));
