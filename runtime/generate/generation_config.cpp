@@ -186,6 +186,7 @@ class Reading {
     TokenRules& rules = config_.rules;
     rules.min_length = reader_.integer_or("min_length", 0, 0);
     rules.min_new_tokens = reader_.integer_or("min_new_tokens", 0, 0);
+    if (reader_.has("min_new_tokens")) rules.min_length = 0;  // it goes before, as in transformers
     if (rules.min_length > 0) note("min_length");
     if (rules.min_new_tokens > 0) note("min_new_tokens");
     for (const auto& [key, limit] :

@@ -17,13 +17,14 @@ namespace {
 using nlohmann::json;
 
 // Keys that say nothing about the arithmetic of training.
-constexpr std::array<std::string_view, 71> kHarmless = {
+constexpr std::array<std::string_view, 72> kHarmless = {
     // about the file
     "_name_or_path", "_commit_hash", "architectures", "transformers_version", "torch_dtype", "dtype", "is_llama_config",
     "transformers.js_config", "unsloth_fixed", "unsloth_version", "tokenizer_class", "prefix", "task_specific_params",
     "problem_type", "finetuning_task", "id2label", "label2id", "num_labels",
     "pretraining_tp",               // pretraining_tp splits products, which changes rounding alone
     "dual_chunk_attention_config",  // other programs read it; transformers computes plain attention
+    "sliding_window_size",          // in some folders of Gemma 2, beside sliding_window, which alone counts
     // about tokens
     "bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id", "unk_token_id", "decoder_start_token_id",
     // about how transformers runs it
@@ -88,6 +89,9 @@ void check_fixed_values(ConfigReader& config) {
       {"use_bidirectional_attention", {false}, "attention is causal"},
       {"use_mrope", {false}, "multimodal rotary positions are not available"},
       {"quantization_config", {}, "quantised weights are not available"},
+      {"full_attn_mod", {1}, "all layers have the same attention"},
+      {"interpolate_factor", {1}, "positions are not interpolated"},
+      {"lm_head_bias", {false}, "the head has no bias"},
       {"pruned_heads", {json::object()}, "pruned heads are not available"},
       {"is_encoder_decoder", {false}, "only decoders are available"},
       {"add_cross_attention", {false}, "only decoders are available"},

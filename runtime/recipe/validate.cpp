@@ -1,5 +1,6 @@
 #include "runtime/recipe/validate.h"
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <vector>
@@ -40,7 +41,8 @@ void check_needs(const std::string& key, const std::string& needed, const TrainR
 void check_precision(const Recipe& recipe) {
   const TrainRecipe& train = recipe.train;
   const std::string& reduced = recipe.parallel.fsdp.reduce_dtype;
-  if (reduced == "bf16" || reduced == "fp16") check_needs("parallel.fsdp.reduce_dtype: " + reduced, reduced + "_mixed", train);
+  if (reduced == "bf16" || reduced == "fp16")
+    check_needs("parallel.fsdp.reduce_dtype: " + reduced, reduced + "_mixed", train);
   if (recipe.optimizer.state_dtype == "fp32" && train.precision == "fp64") {
     throw InputError(
         "optimizer.state_dtype: fp32 is less than train.precision fp64: leave it out, or use another precision");
@@ -71,11 +73,25 @@ void check_shared(const std::string& key, int64_t count, int64_t tp) {
                    ": use a mesh whose tp divides it");
 }
 
-/// Checks the length of sequences against a scaling that is known for shorter ones alone.
+bool has_documents(const Recipe& recipe) {
+  const std::vector<MixedSourceRecipe> sources = recipe.data.sources();
+  return recipe.evaluate.documents ||
+         std::ranges::any_of(sources, [](const SourceRecipe& source) { return source.documents.has_value(); });
+}
+
+/// Checks the length of sequences against scalings that depend on the length of each text.
 void check_positions(const Recipe& recipe) {
   const ModelShape& shape = recipe.model.shape;
   const int64_t length = recipe.train.sequence_length;
-  if (!shape.rope_scaling || shape.rope_scaling->type != "dynamic" || length <= shape.max_position_embeddings) return;
+  if (!shape.rope_scaling) return;
+  const int64_t original = shape.rope_scaling->original_max_position_embeddings;
+  if (shape.rope_scaling->type == "longrope" && length > original && has_documents(recipe)) {
+    throw InputError("train.sequence_length: " + number(length) +
+                     " is beyond the model's original_max_position_embeddings " + number(original) +
+                     ", where longrope depends on the length of each document: use at most that, or samples of one "
+                     "document (without data.documents)");
+  }
+  if (shape.rope_scaling->type != "dynamic" || length <= shape.max_position_embeddings) return;
   throw InputError("train.sequence_length: " + number(length) + " is beyond the model's max_position_embeddings " +
                    number(shape.max_position_embeddings) +
                    ", where rope_type dynamic depends on the length of each text: use at most that");

@@ -301,6 +301,10 @@ Recipe recipe_of(const Cell& cell, bool alone, const std::filesystem::path& fold
   shape.initializer_range = 0.1;
   shape.tie_word_embeddings = cell.variant.tied;
   choose_pieces(shape);
+  // Beyond the original length longrope depends on each document's.
+  if (shape.family == "phi3" && cell.variant.documents != "one") {
+    shape.rope_scaling->original_max_position_embeddings = kSequence;
+  }
 
   const int64_t dp = alone ? 1 : cell.dp;
   if (!alone) recipe.parallel.mesh = {{"dp", cell.dp}, {"tp", cell.tp}, {"cp", cell.cp}};

@@ -96,6 +96,7 @@ TEST_F(GenerationFile, SaysWhatIsAppliedAndWhatIsNot) {
             "applied max_length 100, stop_strings \"END\"; not applied suppress_tokens [1], typical_p 0.9");
   EXPECT_TRUE(has(line({{"max_new_tokens", 5}, {"min_new_tokens", 3}, {"bad_words_ids", {{1}, {2, 3}}}}),
                   "applied bad_words_ids [[1],[2,3]], max_new_tokens 5, min_new_tokens 3"));
+  EXPECT_FALSE(has(line({{"min_length", 40}, {"min_new_tokens", 1}}), "min_length")) << "min_new_tokens goes before";
 }
 
 TEST_F(GenerationFile, ImpossibleValuesAreNamed) {

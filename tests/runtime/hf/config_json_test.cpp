@@ -457,6 +457,18 @@ TEST_F(ConfigJson, TakesKeysOfGemmaAsTransformersDoes) {
   EXPECT_TRUE(has(refusal(third.dump()), "rope_parameters has neither full_attention nor sliding_attention"));
 }
 
+// Keys of public folders (Phi-4-mini, Gemma 2 9B) that transformers does not read.
+TEST_F(ConfigJson, TakesKeysOfPublicFolders) {
+  json config = json::parse(std::ifstream(testing::source_folder() + "/tests/fixtures/phi3/config.json"));
+  config.update({{"full_attn_mod", 1}, {"interpolate_factor", 1}, {"lm_head_bias", false}});
+  EXPECT_EQ(read(config.dump()).family, "phi3");
+  config["lm_head_bias"] = true;
+  EXPECT_TRUE(has(refusal(config.dump()), "lm_head_bias is true: the head has no bias"));
+  json gemma = json::parse(std::ifstream(testing::source_folder() + "/tests/fixtures/gemma2/config.json"));
+  gemma["sliding_window_size"] = 4096;
+  EXPECT_EQ(read(gemma.dump()).family, "gemma2");
+}
+
 // transformers takes max / original positions for an absent factor alone.
 TEST_F(ConfigJson, LongropesFactorOfOneIsNoAbsentOne) {
   json config = json::parse(std::ifstream(testing::source_folder() + "/tests/fixtures/phi3_long/config.json"));

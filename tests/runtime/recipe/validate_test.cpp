@@ -103,6 +103,28 @@ TEST(Validate, NamesTheBatch) {
             "train.micro_batch or the mesh");
 }
 
+TEST(Validate, NamesLongropeBesideDocuments) {
+  const auto with = [](int64_t original, bool documents) {
+    return [=](Recipe& recipe) {
+      RopeScaling& scaling = recipe.model.shape.rope_scaling.emplace();
+      scaling.type = "longrope";
+      scaling.original_max_position_embeddings = original;
+      if (documents) recipe.data.documents = 0;
+    };
+  };
+  Recipe short_enough = fitting_recipe(), one_document = fitting_recipe();
+  const int64_t length = short_enough.train.sequence_length;
+  with(length, true)(short_enough);
+  with(length / 2, false)(one_document);
+  resolve(short_enough, kMesh);
+  resolve(one_document, kMesh);
+  EXPECT_EQ(refusal(with(length / 2, true)),
+            "train.sequence_length: " + std::to_string(length) +
+                " is beyond the model's original_max_position_embeddings " + std::to_string(length / 2) +
+                ", where longrope depends on the length of each document: use at most that, or samples of one document "
+                "(without data.documents)");
+}
+
 TEST(Validate, NamesTheSequence) {
   const auto length = [](int64_t value, const std::string& layout) {
     return [=](Recipe& recipe) {
