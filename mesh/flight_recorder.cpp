@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "mesh/forwarding.h"
+#include "mesh/traffic.h"
 
 namespace meshtrain {
 namespace {
@@ -74,7 +75,7 @@ class RecordedBackend final : public ForwardingBackend {
         group_(recorder.add_group(name_, ranks_)) {}
 
   Work issue(const Collective& collective) override {
-    const int64_t number = recorder_.issue(group_, collective);
+    const int64_t number = recorder_.issue(group_, collective, traffic_of(rank(), size(), collective).sent_bytes);
     Collective marked = collective;
     marked.mark = FlightMark(recorder_, number);
     const bool on_host = !collective.output.defined() || collective.output.is_cpu();
@@ -155,7 +156,7 @@ void FlightRecorder::set_place(std::string_view place) {
   place_ = place;
 }
 
-int64_t FlightRecorder::issue(int32_t group, const Collective& collective) {
+int64_t FlightRecorder::issue(int32_t group, const Collective& collective, int64_t sent_bytes) {
   Flight flight = flight_of(collective);
   flight.group = group;
   flight.issued = Flight::Clock::now();
@@ -164,6 +165,7 @@ int64_t FlightRecorder::issue(int32_t group, const Collective& collective) {
   flight.number = ++last_;
   flight.place = place_;
   flight.in_group = ++state.flights.issued;
+  state.flights.sent_bytes += sent_bytes;
   state.outstanding.push_back(flight.number);
   ring_[static_cast<size_t>(flight.number) % kFlights] = flight;
   ++num_records_;
@@ -239,6 +241,25 @@ std::vector<GroupFlights> FlightRecorder::groups() const {
     if (const Flight* const flight = find(state.outstanding.front())) all.back().pending = *flight;
   }
   return all;
+}
+
+GroupCosts FlightRecorder::costs() const {
+  const std::lock_guard lock(mutex_);
+  GroupCosts costs;
+  for (const State& state : groups_) {
+    GroupCost& cost = costs[state.flights.name];
+    cost.total += state.flights.total;
+    cost.exposed += state.flights.exposed;
+    cost.sent_bytes += state.flights.sent_bytes;
+  }
+  return costs;
+}
+
+Flight::Clock::duration FlightRecorder::exposed() const {
+  const std::lock_guard lock(mutex_);
+  Flight::Clock::duration exposed{};
+  for (const State& state : groups_) exposed += state.flights.exposed;
+  return exposed;
 }
 
 std::optional<Flight> FlightRecorder::awaited() const {

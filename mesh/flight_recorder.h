@@ -5,6 +5,7 @@
 #include <concepts>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -24,8 +25,7 @@ struct ShortText {
 
   ShortText() = default;
   template <class Text>
-    requires std::convertible_to<const Text&, std::string_view>
-  ShortText(const Text& text) {
+  requires std::convertible_to<const Text&, std::string_view> ShortText(const Text& text) {
     std::string_view(text).copy(characters.data(), Size - 1);
   }
   std::string text() const { return std::string(characters.data()); }
@@ -66,12 +66,21 @@ struct GroupFlights {
   int64_t issued = 0, ended = 0;               ///< collectives
   Flight pending;                              ///< the first that has not ended; number 0: all have
   Flight::Clock::duration total{}, exposed{};  ///< sums over collectives: from start to end; waited for by the host
+  int64_t sent_bytes = 0;                      ///< Traffic::sent_bytes, summed over collectives
 };
+
+/// What collectives have cost this rank so far, by the name of their group.
+struct GroupCost {
+  Flight::Clock::duration total{}, exposed{};  ///< GroupFlights
+  int64_t sent_bytes = 0;
+};
+using GroupCosts = std::map<std::string, GroupCost, std::less<>>;
 
 /// The last collectives of this process, always recorded: what a rank does, did last and waits for can be told while it
 /// is stuck. Any thread may call anything; a call holds a lock for less than a microsecond.
 class FlightRecorder {
  public:
+  using Clock = Flight::Clock;
   static constexpr size_t kFlights = 2000;
 
   /// Returns that of this process.
@@ -83,8 +92,8 @@ class FlightRecorder {
   /// Sets the place in the model of collectives that are issued from now on.
   void set_place(std::string_view place);
 
-  /// Records that a collective is issued, started, ended. `number`: what issue() returned.
-  int64_t issue(int32_t group, const Collective& collective);
+  /// Records that a collective is issued, started, ended. `number`: what issue() returned. `sent_bytes`: Traffic.
+  int64_t issue(int32_t group, const Collective& collective, int64_t sent_bytes = 0);
   void start(int64_t number);
   void end(int64_t number);
   /// Records that the host begins and ends to wait for a collective.
@@ -94,6 +103,10 @@ class FlightRecorder {
   /// Returns the last flights, in the order of their numbers.
   std::vector<Flight> flights() const;
   std::vector<GroupFlights> groups() const;
+  /// Returns the sums of all groups of a name.
+  GroupCosts costs() const;
+  /// Returns how long the host has waited for collectives so far.
+  Flight::Clock::duration exposed() const;
   /// Returns the collective that the host waits for now, if any.
   std::optional<Flight> awaited() const;
   /// Returns the collective that was issued last, if any.
@@ -118,6 +131,19 @@ class FlightRecorder {
   std::vector<std::pair<int64_t, Flight::Clock::time_point>> awaited_;  // number and begin of waits; the newest last
   std::vector<State> groups_;
   std::map<uint64_t, int> same_ranks_;  // how many groups have these ranks
+};
+
+/// The time since its construction without what the host waited for collectives of this process.
+class ComputeTimer {
+ public:
+  double seconds() const {
+    const FlightRecorder::Clock::duration waited = FlightRecorder::own().exposed() - waited_before_;
+    return std::chrono::duration<double>(FlightRecorder::Clock::now() - begun_ - waited).count();
+  }
+
+ private:
+  FlightRecorder::Clock::time_point begun_ = FlightRecorder::Clock::now();
+  FlightRecorder::Clock::duration waited_before_ = FlightRecorder::own().exposed();
 };
 
 /// Decorates a transport: every collective is recorded in `recorder`, and so are those of groups that are made of it.

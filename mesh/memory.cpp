@@ -4,8 +4,12 @@
 #include <c10/core/impl/alloc_cpu.h>
 
 #include <atomic>
+#include <cstdlib>
+#include <fstream>
 #include <limits>
 #include <new>
+#include <string>
+#include <string_view>
 
 namespace meshtrain {
 namespace {
@@ -71,6 +75,15 @@ void HostMemory::restart_peak() {
 WindowMemory& WindowMemory::counted() {
   static WindowMemory memory;
   return memory;
+}
+
+int64_t resident_peak() {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    constexpr std::string_view kKey = "VmHWM:";
+    if (line.starts_with(kKey)) return std::strtoll(line.c_str() + kKey.size(), nullptr, 10) * 1024;  // in kB
+  }
+  return 0;
 }
 
 }  // namespace meshtrain

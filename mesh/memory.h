@@ -33,6 +33,16 @@ class HostMemory {
   HostMemory();
 };
 
+/// Returns the most bytes of host memory that this process has had resident so far, shared memory that it touched
+/// included: VmHWM of /proc/self/status; 0 where the system does not say.
+int64_t resident_peak();
+
+/// The most bytes of a GPU's memory that a process has had so far, as LibTorch's allocator counts them.
+struct DevicePeak {
+  int64_t allocated = 0;  ///< by tensors
+  int64_t reserved = 0;   ///< by the allocator, what it keeps for later tensors included
+};
+
 /// Bytes of the windows that ranks of one host share, which HostMemory does not count: the bytes requested, without
 /// rounding.
 ///

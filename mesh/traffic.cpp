@@ -38,12 +38,17 @@ int64_t sent_bytes(const Collective& collective, int64_t buffer, int64_t rank, i
 
 }  // namespace
 
-void TrafficLedger::record(int rank, int size, const Collective& collective) {
+Traffic traffic_of(int rank, int size, const Collective& collective) {
   const int64_t buffer = buffer_bytes(collective);
+  return {1, buffer, sent_bytes(collective, buffer, rank, size)};
+}
+
+void TrafficLedger::record(int rank, int size, const Collective& collective) {
+  const Traffic added = traffic_of(rank, size, collective);
   Traffic& entry = entries_[Key{std::string(collective.group), std::string(collective.purpose), collective.kind}];
-  entry.calls += 1;
-  entry.buffer_bytes += buffer;
-  entry.sent_bytes += sent_bytes(collective, buffer, rank, size);
+  entry.calls += added.calls;
+  entry.buffer_bytes += added.buffer_bytes;
+  entry.sent_bytes += added.sent_bytes;
 }
 
 Traffic TrafficLedger::total(const std::string& group, const std::string& purpose) const {

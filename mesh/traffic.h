@@ -17,6 +17,9 @@ struct Traffic {
   int64_t sent_bytes = 0;  ///< sent by this rank under a bandwidth-optimal algorithm, from the buffer and group size
 };
 
+/// Returns the traffic of one collective that rank `rank` of a group of `size` issues.
+Traffic traffic_of(int rank, int size, const Collective& collective);
+
 /// The traffic of this rank, counted where collectives are issued (docs/architecture.md).
 class TrafficLedger {
  public:

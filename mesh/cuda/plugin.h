@@ -8,6 +8,7 @@
 #include "mesh/backend.h"
 #include "mesh/backends/nccl/nccl.h"
 #include "mesh/cuda/device_graph.h"
+#include "mesh/memory.h"
 
 namespace meshtrain {
 
@@ -34,8 +35,7 @@ class CudaPlugin {
   virtual std::string describe(int gpu) const = 0;
   /// Returns a text that no other GPU of the world has.
   virtual std::string identity(int gpu) const = 0;
-  /// Returns the most bytes that this process's tensors have taken on `gpu`, as LibTorch's allocator counts them.
-  virtual int64_t peak_bytes(int gpu) const = 0;
+  virtual DevicePeak peak(int gpu) const = 0;
 
   /// Makes a graph on a GPU that use() has chosen.
   virtual std::unique_ptr<DeviceGraph> make_graph(int gpu) const = 0;

@@ -157,10 +157,11 @@ class Plugin final : public CudaPlugin {
     return text;
   }
 
-  int64_t peak_bytes(int gpu) const override {
+  DevicePeak peak(int gpu) const override {
     namespace allocator = c10::cuda::CUDACachingAllocator;
     const auto stats = allocator::getDeviceStats(static_cast<c10::DeviceIndex>(gpu));
-    return stats.allocated_bytes[static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE)].peak;
+    const auto all = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+    return {stats.allocated_bytes[all].peak, stats.reserved_bytes[all].peak};
   }
 
   std::unique_ptr<DeviceGraph> make_graph(int gpu) const override { return cuda::make_graph(gpu); }

@@ -75,7 +75,7 @@ Computing on_gpus(const Gpu& gpu, bool nccl, const DeviceRequest& request, const
   computing.world = Group(backend, world.name(), world.ranks(), world.coordinate_text());
   computing.description = "cuda, " + gpu.plugin->describe(gpu.number);
   if (nccl || world.size() == 1) computing.make_graph = [gpu] { return gpu.plugin->make_graph(gpu.number); };
-  computing.peak_bytes = [gpu] { return gpu.plugin->peak_bytes(gpu.number); };
+  computing.peak = [gpu] { return gpu.plugin->peak(gpu.number); };
   if (world.size() > 1) {
     computing.description += " on the first of " + std::to_string(world.size()) + " ranks, through " +
                              (nccl ? "nccl" : "host memory and mpi");

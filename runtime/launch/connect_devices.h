@@ -9,6 +9,7 @@
 #include "mesh/cuda/device_graph.h"
 #include "mesh/group.h"
 #include "mesh/layout.h"
+#include "mesh/memory.h"
 #include "runtime/recipe/run_plan.h"
 
 namespace meshtrain {
@@ -20,7 +21,7 @@ struct Computing {
   std::string description;  ///< "cuda, NVIDIA H100 80GB HBM3 (sm_90), 79.2 GiB on the first of 4 ranks, through nccl"
   /// Set on a GPU, unless ranks communicate through the host, which a graph cannot record.
   std::function<std::unique_ptr<DeviceGraph>()> make_graph = {};
-  std::function<int64_t()> peak_bytes = {};  ///< of a GPU: the most that this rank's tensors have taken there so far
+  std::function<DevicePeak()> peak = {};  ///< of a GPU; null on a CPU
   /// One line for people on why device: auto is the CPU, on rank 0 if its machine has an NVIDIA driver; else empty.
   std::string fallback = {};
 };

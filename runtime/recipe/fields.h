@@ -274,6 +274,7 @@ void fields(Archive& archive, TrainRecipe& train) {
   archive.field("cuda_graph", train.cuda_graph);
   archive.field("cuda_allocator", train.cuda_allocator);
   archive.field("log_every", train.log_every, {.least = 1});
+  archive.field("device_flops", train.device_flops, {.least = 0});
   archive.field("time_limit", train.time_limit, {.least = 0});
   archive.field("export", train.export_folder);
 }

@@ -137,6 +137,7 @@ struct TrainRecipe {
   CheckpointingRecipe activation_checkpointing;
   bool offload_activations = false;     ///< keeps activations in host memory; no effect on CPU ranks
   int64_t log_every = 1;                ///< steps between console lines
+  double device_flops = 0;              ///< FLOP/s that a rank's device can reach at best; 0: not known
   double time_limit = 0;                ///< seconds after which the run stops; 0: no limit
   std::filesystem::path export_folder;  ///< key `export`: Hugging Face folder for the final weights; empty: none
 };

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdio>
 #include <ctime>
+#include <optional>
 
 namespace meshtrain {
 namespace {
@@ -35,13 +36,24 @@ std::string kept(std::string_view text) {
   return std::string(text.substr(0, kLongestText));
 }
 
+/// Returns the seconds east of Greenwich of a text that begins with "+01:00"; std::nullopt for another one.
+std::optional<int> zone_of(std::string_view text) {
+  constexpr size_t kLength = 6;
+  int hours = 0, minutes = 0;
+  const std::string zone(text.substr(0, kLength));
+  if (zone.size() < kLength || (zone[0] != '+' && zone[0] != '-')) return std::nullopt;
+  if (std::sscanf(zone.c_str() + 1, "%2d:%2d", &hours, &minutes) != 2) return std::nullopt;
+  if (hours < 0 || hours > 14 || minutes < 0 || minutes > 59) return std::nullopt;
+  return (zone[0] == '-' ? -60 : 60) * (60 * hours + minutes);
+}
+
 }  // namespace
 
-double seconds_of(std::string_view local_time) {
-  if (local_time.size() < kTimeLength) return 0;
+double seconds_of(std::string_view text_of_time) {
+  if (text_of_time.size() < kTimeLength) return 0;
   std::tm time{};
   double seconds = 0;
-  const std::string text(local_time.substr(0, kTimeLength));
+  const std::string text(text_of_time.substr(0, kTimeLength));
   if (std::sscanf(text.c_str(), "%4d-%2d-%2d %2d:%2d:%6lf", &time.tm_year, &time.tm_mon, &time.tm_mday, &time.tm_hour,
                   &time.tm_min, &seconds) != 6) {
     return 0;
@@ -50,7 +62,8 @@ double seconds_of(std::string_view local_time) {
   time.tm_mon -= 1;
   time.tm_isdst = -1;
   const std::tm asked = time;
-  const std::time_t whole = std::mktime(&time);
+  const std::optional<int> zone = zone_of(text_of_time.substr(kTimeLength));
+  const std::time_t whole = zone ? timegm(&time) - *zone : std::mktime(&time);
   const bool is_date = time.tm_year == asked.tm_year && time.tm_mon == asked.tm_mon && time.tm_mday == asked.tm_mday;
   return whole <= 0 || !is_date || !(seconds >= 0 && seconds < 62) ? 0 : static_cast<double>(whole) + seconds;
 }
@@ -61,7 +74,12 @@ void RunLog::add(std::string_view line) {
   if (time > 0) {
     const size_t level = line.find(": ", kTimeLength);
     if (level == std::string_view::npos) return;
+    const bool is_error = line.substr(0, level).ends_with(" error");
     line.remove_prefix(level + 2);
+    if (is_error) {
+      if (warnings_.size() < kMostKept) warnings_.push_back(kept(line));
+      return;
+    }
   }
   // Lines before a start names its model still seem to be of the one before: only what a running start says counts.
   if (!read(line, time) || starts_.empty() || time == 0) return;

@@ -29,8 +29,8 @@ struct WrittenLine {
   double seconds = 0;  ///< that it took
 };
 
-/// The content of a log.txt: what the program printed, each line with time and level. Lines that mean nothing here are
-/// left out.
+/// The content of a console.log: what the program printed, each line with time and level. Lines that mean nothing here
+/// are left out.
 class RunLog {
  public:
   static constexpr size_t kMostKept = 1000;  ///< of starts, of checkpoints, of warnings
@@ -55,7 +55,8 @@ class RunLog {
   int64_t num_lines_ = 0;
 };
 
-/// Returns the seconds since 1970 of "2026-03-01 12:00:05.250", in the local time zone; 0 when it is no such time.
-double seconds_of(std::string_view local_time);
+/// Returns the seconds since 1970 of "2026-03-01 12:00:05.250+01:00", or without a zone in the local one; 0 when it is
+/// no such time.
+double seconds_of(std::string_view time);
 
 }  // namespace meshtrain

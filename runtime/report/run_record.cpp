@@ -119,7 +119,7 @@ int64_t RunRecord::num_steps() const {
 
 RunReader::RunReader(fs::path folder)
     : metrics_(folder / "metrics.jsonl"),
-      log_(has(folder / "log.txt") || !has(folder / "console.log") ? folder / "log.txt" : folder / "console.log"),
+      log_(has(folder / "console.log") || !has(folder / "log.txt") ? folder / "console.log" : folder / "log.txt"),
       ledger_(folder / "goodput.jsonl") {
   std::error_code error;
   const fs::file_status status = fs::status(folder, error);
@@ -127,9 +127,10 @@ RunReader::RunReader(fs::path folder)
   if (status.type() != fs::file_type::directory) {
     throw InputError(folder.string() + " is not a run directory" + (error ? ": " + error.message() : ": it is a file"));
   }
-  if (!has(folder / "metrics.jsonl") && !has(folder / "recipe.yaml") && !has(folder / "log.txt")) {
+  if (!has(folder / "metrics.jsonl") && !has(folder / "recipe.yaml") && !has(folder / "console.log") &&
+      !has(folder / "log.txt")) {
     throw InputError(folder.string() +
-                     " is not a run directory: it has no metrics.jsonl, recipe.yaml or log.txt; give the folder that "
+                     " is not a run directory: it has no metrics.jsonl, recipe.yaml or console.log; give the folder that "
                      "meshtrain train named, runs/NAME or its --run-dir");
   }
   record_.name = name_of_folder(folder);
@@ -167,7 +168,7 @@ bool RunReader::refresh() {
     follow(
         metrics_, [&] { record.metrics = {}; }, [&](std::string_view line) { record.metrics.add(line); });
   });
-  read_problems("log.txt", [&] {
+  read_problems("console.log", [&] {
     follow(
         log_, [&] { record.log = {}; }, [&](std::string_view line) { record.log.add(line); });
   });

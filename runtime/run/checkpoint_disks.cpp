@@ -1,7 +1,6 @@
 #include "runtime/run/checkpoint_disks.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <limits>
 #include <sstream>
 #include <system_error>
@@ -10,6 +9,7 @@
 #include "mesh/agree.h"
 #include "mesh/error.h"
 #include "runtime/run/run_directory.h"
+#include "runtime/telemetry/error_line.h"
 
 namespace meshtrain {
 namespace {
@@ -143,8 +143,7 @@ std::vector<fs::path> CheckpointDisks::retire_on_host(std::vector<int64_t>& step
   RetiredCheckpoints retired = folder_.retire(steps, attempt_);
   steps = std::move(retired.steps);
   if (!retired.problem.empty() && !std::exchange(has_warned_, true)) {
-    std::fprintf(stderr, "meshtrain: warning: on %s cannot remove an old checkpoint: %s\n", host_name().c_str(),
-                 retired.problem.c_str());
+    print_error_line("warning: on " + host_name() + " cannot remove an old checkpoint: " + retired.problem);
   }
   return std::move(retired.folders);
 }

@@ -1,6 +1,7 @@
 #include "runtime/run/checkpoints.h"
 
 #include <ATen/ATen.h>
+#include <spdlog/fmt/fmt.h>
 
 #include <cstdio>
 #include <cstdlib>
@@ -11,6 +12,7 @@
 #include "runtime/checkpoint/checkpoint_reader.h"
 #include "runtime/checkpoint/manifest_writer.h"
 #include "runtime/files/output_file.h"
+#include "runtime/telemetry/error_line.h"
 #include "runtime/trainer/ownership.h"
 
 namespace meshtrain {
@@ -90,9 +92,8 @@ void Checkpoints::await_disk() const {
   while (!done_within(slow_write())) {
     const std::string name = stage_ == Stage::Pieces ? file_of(world_.rank()) : kManifest;
     const std::chrono::duration<double> time = std::chrono::steady_clock::now() - start;
-    std::fprintf(stderr, "meshtrain: warning: %s on %s: still writing %s after %.0f s\n",
-                 world_.coordinate_text().c_str(), host_name().c_str(),
-                 (disks_.partial(head_.state.step) / name).c_str(), time.count());
+    print_error_line(fmt::format("warning: {} on {}: still writing {} after {:.0f} s", world_.coordinate_text(),
+                                 host_name(), (disks_.partial(head_.state.step) / name).string(), time.count()));
   }
 }
 

@@ -32,18 +32,30 @@ std::vector<std::string> warnings_of(const Recipe& recipe, const RunPlan& plan) 
   return warnings;
 }
 
+/// Renames the log of a run that an older version began.
+void take_over_log(const RunDirectory& directory) {
+  std::error_code error;
+  const std::filesystem::path older = directory.folder() / "log.txt";
+  if (std::filesystem::is_regular_file(older, error) && !std::filesystem::exists(directory.log(), error)) {
+    std::filesystem::rename(older, directory.log(), error);
+  }
+}
+
 }  // namespace
 
 Journal::Journal(const Recipe& recipe, const RunPlan& plan, const std::vector<std::string>& hosts,
                  std::unique_ptr<RunDirectory> directory, int64_t last_step)
     : recipe_(recipe),
       plan_(plan),
+      hosts_(hosts),
       directory_(std::move(directory)),
       first_step_(last_step + 1),
-      metrics_(directory_->metrics(), last_step, may_skip(recipe.train, plan.precision.loss_scale.has_value())) {
+      metrics_(directory_->metrics(), last_step, may_skip(recipe.train, plan.precision.loss_scale.has_value())),
+      goodput_(directory_->goodput(), plan.layout.size(), plan.layout.describe(), last_step, metrics_.cut_steps()) {
   directory_->write(to_yaml(recipe_), to_yaml(plan_), hosts);
   if (recipe.train.parameter_metrics.every > 0) parameters_.emplace(directory_->parameter_metrics(), last_step);
   try {
+    take_over_log(*directory_);
     open_log(directory_->log());
   } catch (const std::exception& error) {
     say("warning: the lines of this run are not kept in " + directory_->log().string() + ": " + error.what());
@@ -112,6 +124,7 @@ void Journal::announce(const WrittenCheckpoint& written) const {
 
 void Journal::record(const StepMetrics& metrics) {
   metrics_.append(metrics);
+  goodput_.account(metrics);
   const int64_t steady_steps = metrics.step - first_step_;  // the first step warms up
   if (steady_steps > 0) seconds_of_steady_steps_ += metrics.step_seconds;
   if (metrics.evaluation) seconds_of_evaluation_ += metrics.evaluation->seconds;

@@ -10,6 +10,7 @@
 #include "runtime/run/describe_data.h"
 #include "runtime/run/resume.h"
 #include "runtime/run/run_directory.h"
+#include "runtime/telemetry/goodput.h"
 #include "runtime/telemetry/metrics.h"
 
 namespace meshtrain {
@@ -49,13 +50,21 @@ class Journal {
   /// Closes the files. Call after the last step. Throws std::runtime_error.
   void finish();
   void say(const std::string& line) const;
+  /// Returns the name of each rank's host.
+  const std::vector<std::string>& hosts() const { return hosts_; }
+  /// Accounts in goodput.jsonl for the time since the last call, or since the last recorded step.
+  void account(const std::string& part) { goodput_.account(part); }
+  /// Ends this start in goodput.jsonl: "done" or "stopped". Without it the start has failed.
+  void end(const std::string& how) { goodput_.end(how); }
 
  private:
   Recipe recipe_;
   RunPlan plan_;
+  std::vector<std::string> hosts_;
   std::unique_ptr<RunDirectory> directory_;
   int64_t first_step_;
   MetricsFile metrics_;
+  GoodputFile goodput_;                             // behind metrics_, which say what is lost
   std::optional<ParameterMetricsFile> parameters_;  // null without train.parameter_metrics
   double seconds_of_steady_steps_ = 0;
   double seconds_of_evaluation_ = 0;

@@ -31,6 +31,7 @@ RunEnd run(const Recipe& recipe, const Group& world, const RunOptions& options, 
   return report_first(options, [&] {
     const RunEnd end = session.train(stop_request, start);
     if (end == RunEnd::Done) session.export_weights();
+    session.close(end);
     return end;
   });
 }

@@ -10,9 +10,9 @@
 
 namespace meshtrain {
 
-/// The folder of one run: log.txt, metrics.jsonl, parameters.jsonl if requested, recipe.yaml, plan.yaml, hosts.json and
-/// the checkpoints. Locked while this object lives. Construct on one rank. The kernel releases the lock of a killed
-/// run.
+/// The folder of one run: console.log, metrics.jsonl, goodput.jsonl, parameters.jsonl if requested, recipe.yaml,
+/// plan.yaml, hosts.json and the checkpoints. Locked while this object lives. Construct on one rank. The kernel
+/// releases the lock of a killed run.
 class RunDirectory {
  public:
   /// Creates `folder` when it does not exist. Throws InputError when another process uses it, or when it holds a run
@@ -25,9 +25,11 @@ class RunDirectory {
   const std::filesystem::path& folder() const { return folder_; }
   /// Returns LockFile::warning().
   const std::string& warning() const { return lock_->warning(); }
-  std::filesystem::path log() const { return folder_ / "log.txt"; }
+  std::filesystem::path log() const { return log_of(folder_); }
+  static std::filesystem::path log_of(const std::filesystem::path& run) { return run / "console.log"; }
   std::filesystem::path metrics() const { return metrics_of(folder_); }
   static std::filesystem::path metrics_of(const std::filesystem::path& run) { return run / "metrics.jsonl"; }
+  std::filesystem::path goodput() const { return folder_ / "goodput.jsonl"; }
   std::filesystem::path parameter_metrics() const { return folder_ / "parameters.jsonl"; }
   std::filesystem::path checkpoints() const { return checkpoints_of(folder_); }
   static std::filesystem::path checkpoints_of(const std::filesystem::path& run) { return run / "checkpoints"; }

@@ -11,9 +11,10 @@
 #include "runtime/run/run_directory.h"
 #include "runtime/run/run_files.h"
 #include "runtime/run/training_loop.h"
+#include "runtime/telemetry/error_line.h"
 #include "runtime/trainer/assemble.h"
-#include "runtime/watch/phase.h"
 #include "runtime/watch/flight_files.h"
+#include "runtime/watch/phase.h"
 
 namespace meshtrain {
 namespace {
@@ -94,6 +95,7 @@ void Session::resume() {
     if (mesh_.rank() != 0) return;
     journal_ = std::make_unique<Journal>(recipe_, plan_, hosts, std::move(directory_), resumed_.state.step);
   });
+  keep_error_lines_in(RunDirectory::log_of(folder_));  // a run that is refused before leaves its folder as it was
   checkpoints_.emplace(recipe_.checkpoint, std::move(disks), std::move(head_), *trainer_, world_);
 }
 
@@ -129,11 +131,12 @@ RunEnd Session::train(const StopRequest& stop_request, std::chrono::steady_clock
     return read_batch(*data_, recipe_, mesh_, trainer_->layout(), first + i * recipe_.train.global_batch);
   });
   const Running running{recipe_,   mesh_,          evaluation_.get(), *trainer_, *checkpoints_,
-                        *batches_, journal_.get(), stop_request,      start};
+                        *batches_, journal_.get(), stop_request,      start,     computing_.peak};
   const RunEnd end = TrainingLoop(running, state).run();
-  if (journal_ && computing_.peak_bytes) {
+  if (journal_) journal_->account("checkpoint");  // the last one, which no step waits for
+  if (journal_ && computing_.peak) {
     for (const std::string& line : chosen_attention()) say("attention by " + line);
-    say("GPU memory: tensors took " + std::to_string(computing_.peak_bytes() >> 20) + " MiB at the most");
+    say("GPU memory: tensors took " + std::to_string(computing_.peak().allocated >> 20) + " MiB at the most");
   }
   if (journal_) journal_->finish();
   return end;
@@ -150,8 +153,13 @@ void Session::export_weights() try {
   const std::string folder =
       export_model(trainer_->fsdp(), shape_to_export(recipe_), carried, mesh_, recipe_.train.export_folder);
   say("weights written to " + folder + describe(carried));
+  if (journal_) journal_->account("export");
 } catch (const InputError& error) {
   throw AgreedError(error.what());
+}
+
+void Session::close(RunEnd end) {
+  if (journal_) journal_->end(end == RunEnd::Done ? "done" : "stopped");
 }
 
 void Session::say(const std::string& line) const {

@@ -22,7 +22,7 @@
 namespace meshtrain {
 
 /// A run on the ranks of a world, from its recipe to its exported weights. Every rank constructs the same session and
-/// makes the same calls in this order: open (the constructor), resume, announce, train, export_weights.
+/// makes the same calls in this order: open (the constructor), resume, announce, train, export_weights, close.
 class Session {
  public:
   /// Opens mesh, devices, data, model and run directory. With options.resume or resume_step, the model waits for
@@ -38,6 +38,8 @@ class Session {
   /// Exports the weights if train.export requests it. Throws AgreedError, not InputError: after the training a failure
   /// is not the user's error.
   void export_weights();
+  /// Keeps in goodput.jsonl how the run ended.
+  void close(RunEnd end);
 
  private:
   void open_data();

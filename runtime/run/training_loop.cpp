@@ -4,6 +4,7 @@
 
 #include "mesh/agree.h"
 #include "mesh/error.h"
+#include "runtime/model/flops.h"
 #include "runtime/optimizer/schedule.h"
 #include "runtime/telemetry/console.h"
 #include "runtime/watch/phase.h"
@@ -32,14 +33,19 @@ TrainingLoop::TrainingLoop(const Running& run, TrainingState state)
       state_(std::move(state)),
       skipped_(run.recipe.train, run.trainer.plan().precision.loss_scale.has_value(), state_.step, state_.num_skipped),
       step_(state_.step),
-      saved_(state_.step) {}
+      saved_(state_.step),
+      meter_(run.mesh, run.device_peak),
+      stragglers_(run.mesh.layout(), run.journal != nullptr ? run.journal->hosts() : std::vector<std::string>()),
+      flops_per_step_(flops_per_token(run.trainer.model(), run.recipe.model.shape, run.recipe.train.sequence_length) *
+                      static_cast<double>(run.recipe.train.global_batch * run.recipe.train.sequence_length)) {}
 
 RunEnd TrainingLoop::run() {
   const Phase phase([this] { return location(); });
   const StallGuard guard([this] { return stall_limits(); });
   const int64_t num_steps = run_.recipe.train.steps;
   const bool has_steps = state_.step < num_steps;
-  step_start_ = Clock::now();
+  if (run_.journal) run_.journal->account("start_up");
+  meter_.begin();
   while (state_.step < num_steps) {
     if (!make_step()) continue;
     report(finish_checkpoint());
@@ -76,7 +82,7 @@ bool TrainingLoop::make_step() {
     return read;
   });
   const bool stops = result.num_stop > 0 && step < train.steps;
-  record(outcome, result, asked, stops);
+  record(outcome, {batch.num_counted, tokens.counted, asked, result}, stops);
 
   if (result.num_saved == run_.mesh.size()) advance_checkpoint();
   const int64_t every = run_.recipe.checkpoint.every;
@@ -94,6 +100,7 @@ void TrainingLoop::mention_padding(int64_t count) {
 
 StepBatch TrainingLoop::read_batch() {
   const Phase phase("the reading of step " + std::to_string(step_) + "'s samples");
+  const StepMeter::Part part = meter_.data();
   return run_.batches.next();
 }
 
@@ -120,35 +127,47 @@ StepRequest TrainingLoop::request() const {
           .measure = is_due(step, train.parameter_metrics.every)};
 }
 
-void TrainingLoop::record(const StepOutcome& outcome, const StepResult& result, const StepRequest& asked, bool stops) {
+void TrainingLoop::record(const StepOutcome& outcome, const MadeStep& made, bool stops) {
   const TrainRecipe& train = run_.recipe.train;
   Trainer& trainer = run_.trainer;
-  StepMetrics metrics{state_.step, result.loss, result.grad_norm, asked.learning_rate};
+  RankStep own = meter_.end();  // the time of a later checkpoint counts for the step that waits for it
+  if (made.own_counted > 0) own.loss = made.result.own_loss_sum / static_cast<double>(made.own_counted);
+  if (outcome.optimizer_seconds) own.optimizer_seconds = *outcome.optimizer_seconds;
+  const std::vector<RankStep> ranks = locate([&] { return meter_.gather(own); });
+
+  StepMetrics metrics{state_.step, made.result.loss, made.result.grad_norm, made.asked.learning_rate};
+  metrics.time = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
   metrics.tokens = state_.num_samples * train.sequence_length;
-  metrics.step_seconds = seconds_since(step_start_);
-  step_start_ = Clock::now();  // the time of a later checkpoint counts for the step that waits for it
+  metrics.counted_tokens = made.num_counted;
+  metrics.step_seconds = own.step_seconds;
   metrics.tokens_per_second = static_cast<double>(train.global_batch * train.sequence_length) / metrics.step_seconds;
+  metrics.flops_per_rank = flops_per_step_ / metrics.step_seconds / static_cast<double>(run_.mesh.size());
+  if (train.device_flops > 0) metrics.mfu = metrics.flops_per_rank / train.device_flops;
+  summarize(ranks, meter_.groups(), metrics);
   if (trainer.plan().precision.loss_scale) metrics.loss_scale = outcome.loss_scale;
-  metrics.skipped = result.non_finite;
+  metrics.skipped = made.result.non_finite;
   if (metrics.skipped) metrics.non_finite = trainer.find_non_finite();
   skipped_.judge(metrics);
   // A run that stops on request writes its checkpoint at once and does not evaluate.
   if (run_.evaluation && run_.evaluation->is_due(state_.step) && !stops) {
     metrics.evaluation = locate([&] { return run_.evaluation->run(trainer, run_.mesh); });
-    step_start_ = Clock::now();
+    meter_.begin();
   }
   if (!run_.journal) return;
   run_.journal->record(metrics);
-  if (asked.measure) run_.journal->record(state_.step, trainer.read_parameters(outcome));
+  if (made.asked.measure) run_.journal->record(state_.step, trainer.read_parameters(outcome));
+  if (const std::string line = stragglers_.note(ranks); !line.empty()) say("warning: " + line);
 }
 
 void TrainingLoop::advance_checkpoint() {
   const Phase phase("the checkpoint before step " + std::to_string(step_));
+  const StepMeter::Part part = meter_.checkpoint();
   report(run_.checkpoints.advance());
 }
 
 void TrainingLoop::save() {
   const Phase phase("the checkpoint of step " + std::to_string(state_.step));
+  const StepMeter::Part part = meter_.checkpoint();
   state_.num_skipped = skipped_.in_a_row();
   run_.trainer.write(state_);
   report(run_.checkpoints.finish());  // the previous checkpoint may not be durable yet

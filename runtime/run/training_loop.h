@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -10,7 +11,9 @@
 #include "runtime/run/journal.h"
 #include "runtime/run/run.h"
 #include "runtime/run/skipped_steps.h"
+#include "runtime/run/step_meter.h"
 #include "runtime/run/stop_request.h"
+#include "runtime/run/stragglers.h"
 #include "runtime/trainer/evaluation.h"
 #include "runtime/trainer/read_ahead.h"
 #include "runtime/trainer/trainer.h"
@@ -29,6 +32,7 @@ struct Running {
   Journal* journal;               ///< on rank 0; null on other ranks
   const StopRequest& stop_request;
   std::chrono::steady_clock::time_point start;  ///< start of the program; train.time_limit counts from it
+  std::function<DevicePeak()> device_peak;      ///< null on a CPU
 };
 
 /// The steps of a run: each has a batch, a step of the trainer, a line of metrics, and a checkpoint when one is due.
@@ -60,7 +64,12 @@ class TrainingLoop {
   void advance_checkpoint();
   std::optional<WrittenCheckpoint> finish_checkpoint();
   StepRequest request() const;
-  void record(const StepOutcome& outcome, const StepResult& result, const StepRequest& request, bool stops);
+  struct MadeStep {
+    int64_t own_counted = 0, num_counted = 0;  // labels that count: of this rank, of all
+    StepRequest asked;
+    StepResult result;
+  };
+  void record(const StepOutcome& outcome, const MadeStep& made, bool stops);
   /// Begins a checkpoint of state_.
   void save();
   /// Saves after the last step because an export follows, which may fail, while the recipe asks for no checkpoints.
@@ -77,7 +86,9 @@ class TrainingLoop {
   SkippedSteps skipped_;
   std::atomic<int64_t> step_;   // number of the current step
   std::atomic<int64_t> saved_;  // step of the last complete checkpoint; 0: none
-  Clock::time_point step_start_;
+  StepMeter meter_;
+  Stragglers stragglers_;
+  double flops_per_step_;  // of all ranks
   bool padding_mentioned_ = false;
 };
 

@@ -40,7 +40,7 @@ void for_each_line(const std::filesystem::path& file, const std::function<void(c
 
 /// The part of a file that is kept: its leading lines that are complete and belong to steps up to `last_step`.
 struct Kept {
-  Kept(const std::filesystem::path& file, int64_t last_step) {
+  Kept(const std::filesystem::path& file, int64_t last_step, const std::function<void(const std::string&)>& on_cut) {
     int64_t next = 1;  // step
     for_each_line(file, [&](const std::string& line, bool ends) {
       const std::optional<int64_t> step = step_of(line);
@@ -50,6 +50,7 @@ struct Kept {
         next = *step + 1;
       } else {
         ++num_cut;
+        if (on_cut) on_cut(line);
       }
     });
     miss(next, last_step);
@@ -75,11 +76,12 @@ int64_t last_step_in(const std::filesystem::path& file) {
   return last;
 }
 
-JsonLines::JsonLines(std::filesystem::path file, int64_t last_step)
+JsonLines::JsonLines(std::filesystem::path file, int64_t last_step,
+                     const std::function<void(const std::string&)>& on_cut)
     : file_(std::move(file)), descriptor_(open(file_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644)) {
   if (descriptor_ < 0) fail(file_);
   try {
-    const Kept kept(file_, last_step);
+    const Kept kept(file_, last_step, on_cut);
     if (ftruncate(descriptor_, kept.length) != 0) fail(file_);
     num_cut_ = kept.num_cut;
     missing_ = kept.missing;

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <string>
 
 namespace meshtrain {
@@ -13,8 +14,10 @@ int64_t last_step_in(const std::filesystem::path& file);
 /// A file of JSON objects, one a line and step, in the order of steps; each is written at once. One rank writes it.
 class JsonLines {
  public:
-  /// Opens `file` to append; lines of steps after `last_step` are cut off. Throws std::runtime_error.
-  JsonLines(std::filesystem::path file, int64_t last_step);
+  /// Opens `file` to append; lines of steps after `last_step` are cut off, and `on_cut` is called with each of them
+  /// before. Throws std::runtime_error.
+  JsonLines(std::filesystem::path file, int64_t last_step,
+            const std::function<void(const std::string& line)>& on_cut = {});
   ~JsonLines();
   JsonLines(const JsonLines&) = delete;
   JsonLines& operator=(const JsonLines&) = delete;

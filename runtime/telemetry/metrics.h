@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -18,6 +19,26 @@ struct EvaluationMetrics {
   double seconds = 0;  ///< duration; not part of a step's time
 };
 
+/// The most bytes that one rank has had so far, and which.
+struct PeakMetrics {
+  int64_t bytes = 0;
+  int64_t rank = 0;
+};
+
+/// What the collectives of one group's name have cost a rank in a step: means over ranks.
+struct CollectiveMetrics {
+  double total = 0;               ///< seconds from start to end, summed over collectives, which may run side by side
+  std::optional<double> exposed;  ///< seconds that the host waited for them; none for those of a GPU
+  double sent_bytes = 0;          ///< Traffic::sent_bytes
+};
+
+/// Where the time of a step went: means over ranks, in seconds. What is not in the parts is forward and backward.
+struct SecondsMetrics {
+  double data = 0;                  ///< waiting for samples
+  std::optional<double> optimizer;  ///< without collectives; none where a GPU computes it
+  double checkpoint = 0;            ///< that steps waited for a checkpoint
+};
+
 /// The measurements of one step.
 struct StepMetrics {
   int64_t step = 0;      ///< from 1
@@ -31,6 +52,21 @@ struct StepMetrics {
   bool skipped = false;                   ///< loss or gradients were not finite, and nothing was updated
   std::string non_finite = {};  ///< when skipped: the first parameter with a gradient that is not finite, if any
   std::optional<EvaluationMetrics> evaluation = {};  ///< present when the model was evaluated after this step
+  double time = 0;                                   ///< of the end of the step, in seconds since 1970
+  int64_t counted_tokens = 0;                        ///< labels of this step that count
+  double loss_max = 0;                               ///< the largest over ranks of the mean over the rank's own labels
+  double flops_per_rank = 0;                         ///< model FLOP/s of a rank
+  std::optional<double> mfu = {};  ///< flops_per_rank / train.device_flops; none when that is not known
+  PeakMetrics host_memory = {};
+  std::optional<PeakMetrics> device_allocated = {}, device_reserved = {};  ///< on a GPU
+  SecondsMetrics seconds = {};
+  std::map<std::string, CollectiveMetrics> collectives = {};  ///< by the name of their group: "dp", "tp", "dp_cp"
+};
+
+/// A step whose line was cut off because the run continues before it, and the seconds that it took.
+struct CutStep {
+  double time = 0;  ///< StepMetrics::time; 0: not stated
+  double step_seconds = 0, data = 0, exposed = 0, checkpoint = 0, evaluation = 0;
 };
 
 /// RUN_DIR/metrics.jsonl: a file of JSON objects, one a line and step; each is written at once. One rank writes it.
@@ -38,8 +74,7 @@ class MetricsFile {
  public:
   /// Opens `file` to append; lines of steps after `last_step` are cut off. `records_skipped`: each line says whether
   /// its step was skipped. Throws std::runtime_error.
-  MetricsFile(std::filesystem::path file, int64_t last_step, bool records_skipped = false)
-      : lines_(std::move(file), last_step), records_skipped_(records_skipped) {}
+  MetricsFile(std::filesystem::path file, int64_t last_step, bool records_skipped = false);
 
   /// Appends a line. Numbers that are not finite become null. Throws std::runtime_error, naming the file, when it
   /// cannot be written (a full disk).
@@ -49,8 +84,11 @@ class MetricsFile {
   void finish() { lines_.finish(); }
   int64_t num_cut() const { return lines_.num_cut(); }
   const std::string& missing() const { return lines_.missing(); }
+  /// Returns the steps of the lines that the constructor cut off.
+  const std::vector<CutStep>& cut_steps() const { return cut_steps_; }
 
  private:
+  std::vector<CutStep> cut_steps_;
   JsonLines lines_;
   bool records_skipped_;
 };

@@ -29,12 +29,13 @@ StepOutcome::StepOutcome(at::Tensor all)
       grad_norm(values[1]),
       non_finite(values[2]),
       num_stop(values[3]),
-      num_saved(values[4]) {}
+      num_saved(values[4]),
+      own_loss_sum(values[5]) {}
 
 StepResult StepOutcome::read() const {
   const at::Tensor host = values.cpu();
   const double* of = host.const_data_ptr<double>();
-  return {of[0], of[1], of[2] != 0, of[3], of[4]};
+  return {of[0], of[1], of[2] != 0, of[3], of[4], of[5]};
 }
 
 }  // namespace meshtrain

@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <optional>
 
 namespace meshtrain {
 
@@ -35,22 +36,25 @@ struct StepResult {
   double loss = 0, grad_norm = 0;
   bool non_finite = false;
   double num_stop = 0, num_saved = 0;
+  double own_loss_sum = 0;
 };
 
-/// The result of a step that all ranks know, still on the device: fp64 scalars, the same on every rank, parts of one
-/// tensor.
+/// The result of a step, still on the device: fp64 scalars, parts of one tensor, and but for the last of them the same
+/// on every rank.
 struct StepOutcome {
-  /// Views `values`, fp64 [5], as the members below, in their order.
+  /// Views `values`, fp64 [6], as the members below, in their order.
   explicit StepOutcome(at::Tensor values);
 
   at::Tensor values;
-  at::Tensor loss;             ///< mean over the counted tokens of the complete step
-  at::Tensor grad_norm;        ///< norm over the complete model, before clipping
-  at::Tensor non_finite;       ///< 1 or 0: loss or norm is not finite, and the step changes nothing
-  at::Tensor num_stop;         ///< number of ranks that requested a stop
-  at::Tensor num_saved;        ///< number of ranks whose part of a checkpoint is durable
-  double loss_scale = 1;       ///< scale of the backward of this step
-  at::Tensor parameters = {};  ///< input of read_parameters(), when the step measured them
+  at::Tensor loss;                               ///< mean over the counted tokens of the complete step
+  at::Tensor grad_norm;                          ///< norm over the complete model, before clipping
+  at::Tensor non_finite;                         ///< 1 or 0: loss or norm is not finite, and the step changes nothing
+  at::Tensor num_stop;                           ///< number of ranks that requested a stop
+  at::Tensor num_saved;                          ///< number of ranks whose part of a checkpoint is durable
+  at::Tensor own_loss_sum;                       ///< over the counted tokens of this rank
+  std::optional<double> optimizer_seconds = {};  ///< without waits for collectives; none on a GPU, which computes later
+  double loss_scale = 1;                         ///< scale of the backward of this step
+  at::Tensor parameters = {};                    ///< input of read_parameters(), when the step measured them
 
   /// Waits for the step and reads its values.
   StepResult read() const;

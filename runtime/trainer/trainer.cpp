@@ -9,6 +9,7 @@
 #include "mesh/agree.h"
 #include "mesh/device_transfer.h"
 #include "mesh/error.h"
+#include "mesh/flight_recorder.h"
 #include "runtime/model/initialize.h"
 #include "runtime/model/load.h"
 #include "runtime/trainer/assemble.h"
@@ -91,7 +92,11 @@ StepOutcome Trainer::step(const StepBatch& batch, int64_t num_counted, const Ste
   outcome.loss_scale = loss_scale_.value();
   if (measure && !meter_) meter_ = std::make_unique<ParameterMeter>(owned_, fsdp().units(), mesh_.world());
   if (measure) meter_->before_update();
-  if (!as_graph) update(outcome.grad_norm, outcome.non_finite, inputs.learning_rate);
+  if (!as_graph) {
+    const ComputeTimer timer;
+    update(outcome.grad_norm, outcome.non_finite, inputs.learning_rate);
+    if (device_.is_cpu()) outcome.optimizer_seconds = timer.seconds();
+  }
   if (measure) outcome.parameters = meter_->after_update();
   fsdp().shards_changed({.rounded = optimizer_->rounds()});
   undecided_ = outcome.non_finite;
@@ -127,7 +132,7 @@ at::Tensor Trainer::compute_gradients(const StepBatch& batch, const StepInputs& 
   const at::Tensor votes = vote(loss_sum, inputs);
   const at::Tensor loss = votes[0] / inputs.num_counted, grad_norm = votes[1].sqrt(), both = loss + grad_norm;
   const at::Tensor non_finite = both.sub(both).ne(0).to(at::kDouble);  // infinite minus infinite is not a number
-  return at::stack({loss, grad_norm, non_finite, votes[2], votes[3]});
+  return at::stack({loss, grad_norm, non_finite, votes[2], votes[3], loss_sum});
 }
 
 // Ends the step with an all-reduce that has a timeout: communication inside a graph has none.

@@ -10,6 +10,7 @@
 
 #include "mesh/agree.h"
 #include "mesh/backends/mpi/mpi.h"
+#include "runtime/telemetry/error_line.h"
 #include "runtime/watch/flight_files.h"
 #include "runtime/watch/phase.h"
 
@@ -201,7 +202,7 @@ void Watch::look_for_stall() {
   judged_ = now;
   if (!judges() && !stalls_.is_told()) return;
   const StallWatch::Decision decision = stalls_.look(sights(), *limits);
-  for (const std::string& line : decision.lines) std::fprintf(stderr, "meshtrain: warning: %s\n", line.c_str());
+  for (const std::string& line : decision.lines) print_error_line("warning: " + line);
   if (!decision.end.empty()) report_and_abort(decision.end);
 }
 
@@ -332,11 +333,9 @@ void Watch::look_at_hosts() {
     if (caller_->is_refused()) {
       std::string tried;
       for (const std::string& address : caller_->invitation().addresses) tried += (tried.empty() ? "" : ", ") + address;
-      std::fprintf(stderr,
-                   "meshtrain: warning: %s on %s cannot reach rank 0 over TCP (%s): the loss of its host "
-                   "would not be noticed\n",
-                   name_.c_str(), sight_self(name_).host.data(),
-                   tried.empty() ? "which has no network" : ("tried " + tried).c_str());
+      print_error_line("warning: " + std::string(name_) + " on " + sight_self(name_).host.data() +
+                       " cannot reach rank 0 over TCP (" + (tried.empty() ? "which has no network" : "tried " + tried) +
+                       "): the loss of its host would not be noticed");
     }
   }
   for (auto& [rank, lost] : lost_) look_at(lost);
@@ -347,14 +346,14 @@ void Watch::look_at_hosts() {
 void Watch::look_at(Lost& lost) {
   const Clock::time_point now = Clock::now();
   if (listener_ ? listener_->answers(lost.frame.rank) : caller_->answers()) {
-    if (lost.is_reported) std::fprintf(stderr, "meshtrain: %s answers again\n", lost.frame.sender.name.data());
+    if (lost.is_reported) print_error_line(std::string(lost.frame.sender.name.data()) + " answers again");
     return;
   }
   const int turn = listener_ ? 0 : hosts_.host_of(rank_) - 1;
   if (!lost.is_reported && now - lost.since >= kGrace + std::min(kTurn * std::max(turn, 0), kLastTurn)) {
     lost.is_reported = true;
     std::fflush(stdout);
-    if (turn < kMostReporters && !is_end_reported()) std::fprintf(stderr, "meshtrain: %s\n", describe(lost).c_str());
+    if (turn < kMostReporters && !is_end_reported()) print_error_line(describe(lost));
   }
   if (now - std::max(lost.since, moved_) < patience(lost.loss)) return;
   board_->may_report();  // the ranks of this host need not report this one as gone
@@ -389,7 +388,7 @@ void Watch::report_and_abort(const std::string& message) {
   if (board_->may_report()) {
     send_end();
     std::fflush(stdout);
-    std::fprintf(stderr, "meshtrain: %s\n", message.c_str());
+    print_error_line(message);
     if (write_flights(sight())) await_flights();
   } else {
     std::this_thread::sleep_for(kEndOfJob);

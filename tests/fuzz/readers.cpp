@@ -362,7 +362,7 @@ FuzzedReader run_log(const fs::path& folder) {
   write_file(folder / "metrics.jsonl", "");
   return {
       {""},
-      "log.txt",
+      "console.log",
       [](const std::string&, Mutator& mutator) {
         return mutator.text(
             "2026-03-01 10:00:00.000 info: mine: 3,213,568 parameters, mesh dp=2,cp=1,tp=2, sequence parallel on, "

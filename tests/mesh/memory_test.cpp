@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <thread>
 #include <vector>
@@ -93,6 +94,22 @@ TEST(HostMemory, WhatIsRefusedIsSaidInOneMessage) {
   EXPECT_EQ(memory.live(), before);
   EXPECT_EQ(message_of(std::bad_alloc()).rfind("out of memory: ", 0), 0u);
   EXPECT_EQ(message_of(std::runtime_error("anything else")), "anything else");
+}
+
+TEST(ResidentPeak, IsThatOfTheSystem) {
+  const int64_t before = resident_peak();
+  EXPECT_GT(before, 1 << 20);
+  constexpr int64_t kMore = int64_t{256} << 20;
+  at::Tensor large = at::ones({kMore}, at::kByte);
+  large.fill_(2);
+  const int64_t after = resident_peak();
+  EXPECT_GE(after, kMore);
+  rusage usage{};
+  ASSERT_EQ(getrusage(RUSAGE_SELF, &usage), 0);
+  constexpr int64_t kCounting = 1 << 20;  // the system adds up what its processors have counted
+  EXPECT_LE(after, usage.ru_maxrss * 1024 + kCounting);
+  large.reset();
+  EXPECT_GE(resident_peak(), after - kCounting) << "a peak stays";
 }
 
 }  // namespace

@@ -126,7 +126,7 @@ def write_run(folder, steps, name="mine"):
                 line.update(eval_loss=2.5, eval_seconds=1)
             file.write(json.dumps(line) + "\n")
     start = "info: mine: 3,213,568 parameters, mesh dp=2,cp=2,tp=2, sequence parallel on, fp32\n"
-    (folder / "log.txt").write_text(
+    (folder / "console.log").write_text(
         f"2026-03-01 10:00:00.000 {start}2026-03-01 10:01:00.000 info: warning: {HOSTILE}\n"
         f"2026-03-01 10:02:00.000 info: step {steps // 2}/{steps}  loss\n2026-03-01 10:03:00.000 {start}"
         f"2026-03-01 10:03:00.000 info: resumed after step {steps // 3}, from here in 1 s\n"

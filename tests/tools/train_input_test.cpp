@@ -126,7 +126,7 @@ TEST_F(TrainInput, SeveralRanksWithoutAMeshAreDataParallel) {
   EXPECT_EQ(ending.status, 0) << ending.err;
   EXPECT_EQ(ending.out.rfind(note, 0), 0u) << ending.out;
   EXPECT_TRUE(has(content(run_dir / "recipe.yaml"), "dp: 2")) << content(run_dir / "recipe.yaml");
-  EXPECT_TRUE(has(content(run_dir / "log.txt"), note)) << content(run_dir / "log.txt");
+  EXPECT_TRUE(has(content(run_dir / "console.log"), note)) << content(run_dir / "console.log");
 
   const Ending resumed = train(3, {"--resume", "--set", "train.global_batch=6"});
   EXPECT_TRUE(resumed.status == 0 && has(resumed.out, "mesh dp=3: the recipe is for one rank")) << resumed.err;

@@ -29,7 +29,7 @@ TEST_F(TrainResume, GoesOnToTheSameLosses) {
     EXPECT_TRUE(has(ending.out, "\nresumed after step 6, from " + (checkpoints() / "step-00000006").string() + " in "))
         << ending.out;
     EXPECT_TRUE(has(ending.out, "\n  train.steps: 11, was 8\n")) << ending.out;
-    const std::string log = content(run_dir / "log.txt");
+    const std::string log = content(run_dir / "console.log");
     EXPECT_TRUE(has(log, " info: step 8/8 ") && has(log, " info: resumed after step 6, ")) << log;
     const auto parts = metrics();
     expect_steps(parts, 11);
@@ -44,8 +44,8 @@ TEST_F(TrainResume, GoesOnToTheSameLosses) {
 // A log that cannot be opened is no reason to end a run, or to touch what it has.
 TEST_F(TrainResume, GoesOnWithoutALog) {
   run(1, "dp=1", 3, kEvery3);
-  fs::remove(run_dir / "log.txt");
-  fs::create_directory(run_dir / "log.txt");
+  fs::remove(run_dir / "console.log");
+  fs::create_directory(run_dir / "console.log");
   const Ending ending = run(1, "dp=1", 5, kResume);
   EXPECT_EQ(ending.status, 0) << ending.err;
   EXPECT_TRUE(has(ending.out + ending.err, "warning: the lines of this run are not kept in ")) << ending.out;

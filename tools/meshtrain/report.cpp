@@ -9,6 +9,7 @@
 #include "mesh/agree.h"
 #include "mesh/backends/mpi/mpi.h"
 #include "mesh/error.h"
+#include "runtime/telemetry/error_line.h"
 #include "runtime/watch/connection.h"
 #include "runtime/watch/phase.h"
 #include "runtime/watch/watch.h"
@@ -48,7 +49,7 @@ void print_failure(const Failure& failure) {
   static std::atomic<bool> printed = false;
   if (printed.exchange(true)) return;
   std::fflush(stdout);
-  std::fprintf(stderr, "meshtrain: %s\n", failure.message.c_str());
+  print_error_line(failure.message);
 }
 
 void report_failure(const Group& world, const std::exception& error) {

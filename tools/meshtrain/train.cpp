@@ -125,7 +125,7 @@ void add_train_command(CLI::App& app, int& status) {
   add_recipe_options(*command, arguments->with);
   command->add_option(
       "--run-dir", arguments->options.run_dir,
-      "Folder of the run: log.txt, metrics.jsonl, recipe.yaml, checkpoints. Default: runs/<recipe name>");
+      "Folder of the run: console.log, metrics.jsonl, recipe.yaml, checkpoints. Default: runs/<recipe name>");
   command->add_flag("--resume", arguments->options.resume,
                     "Go on from the newest checkpoint of the run directory, on any mesh; without one, from step 1");
   command

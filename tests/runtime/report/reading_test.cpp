@@ -303,7 +303,7 @@ TEST_F(RunFolder, IsReadWhole) {
   write("recipe.yaml", "name: mine\ntrain:\n  steps: 20\ndata:\n  mixture:\n    - {tokens: a}\n    - {tokens: b}\n");
   write("plan.yaml", "mesh:\n  dp: 2\n  cp: 2\n  tp: 2\n");
   write("hosts.json", R"({"hosts":["a","a","a","a","b","b","b","b"]})");
-  write("log.txt", kLog);
+  write("console.log", kLog);
   write("metrics.jsonl", "{\"step\":1,\"loss\":3}\n{\"step\":2,\"loss\":2.5}\n{\"step\":3,\"lo");
   write("checkpoints/step-00000004/manifest.json", "{}");
   write("checkpoints/step-00000004/rank-00000.safetensors", "12345");
@@ -341,12 +341,12 @@ TEST_F(RunFolder, DamagedFilesAreProblemsAndNoMore) {
   write("metrics.jsonl", "garbage\n{\"step\":1,\"loss\":2}\n");
   write("goodput.jsonl", "{\n");
   write("checkpoints", "a file");
-  std::filesystem::create_directory(run / "log.txt");
+  std::filesystem::create_directory(run / "console.log");
   RunReader reader(run);
   const std::string html = page(reader);
   for (const char* problem :
        {"recipe.yaml", "plan.yaml: mesh: 99999999999", "hosts.json", "1 damaged line of metrics.jsonl",
-        "1 damaged line of goodput.jsonl", "checkpoints", "log.txt"}) {
+        "1 damaged line of goodput.jsonl", "checkpoints", "console.log"}) {
     EXPECT_TRUE(has(html, "<li class=\"alarm\">" + std::string(problem))) << problem;
   }
   EXPECT_EQ(reader.record().metrics.last_step(), 1);
@@ -369,7 +369,7 @@ TEST_F(RunFolder, TextOfFilesIsEscaped) {
   write("metrics.jsonl",
         R"({"step":1,"loss":1,"bytes":{"<script>alert(3)</script>":4},"skipped":true,"non_finite":"<script>"})"
         "\n");
-  write("log.txt", "x: 1 <b>parameters, mesh <b>, s\nwarning: <script>alert(4)</script>\n");
+  write("console.log", "x: 1 <b>parameters, mesh <b>, s\nwarning: <script>alert(4)</script>\n");
   RunReader reader(run);
   const std::string html = page(reader);
   for (const char* part : {"<img", "<script>alert", "<b>parameters", "<key>", "<dp>", "\x1b"})

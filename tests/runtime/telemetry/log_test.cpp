@@ -13,7 +13,7 @@ namespace {
 
 TEST(Log, HasTimesAndLevelsBehindWhatWasThereAndStdoutTheLinesAlone) {
   const testing::ScratchFolder folder;
-  const std::filesystem::path file = folder.path() / "log.txt";
+  const std::filesystem::path file = folder.path() / "console.log";
   ::testing::internal::CaptureStdout();
   open_log(file);
   spdlog::info("step {}", 1);
@@ -21,7 +21,7 @@ TEST(Log, HasTimesAndLevelsBehindWhatWasThereAndStdoutTheLinesAlone) {
   spdlog::warn("warning: a disk");
   const std::string kept = testing::content(file);  // no line is buffered in memory
   EXPECT_EQ(::testing::internal::GetCapturedStdout(), "step 1\nwarning: a disk\n");
-  const std::string time = R"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} )";
+  const std::string time = R"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}[+-]\d\d:\d\d )";
   EXPECT_TRUE(std::regex_match(kept, std::regex(time + "info: step 1\n" + time + "warning: warning: a disk\n")))
       << kept;
 }
@@ -33,7 +33,7 @@ TEST(Log, OneThatCannotBeWrittenCostsNothingElse) {
   spdlog::info("step 1");
   EXPECT_EQ(::testing::internal::GetCapturedStdout(), "step 1\n");
   EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
-  EXPECT_THROW(open_log("/proc/nowhere/log.txt"), std::exception);
+  EXPECT_THROW(open_log("/proc/nowhere/console.log"), std::exception);
 }
 
 }  // namespace

@@ -1,0 +1,61 @@
+#include "runtime/run/stragglers.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <utility>
+
+#include <spdlog/fmt/fmt.h>
+
+namespace meshtrain {
+
+Stragglers::Stragglers(const MeshLayout& layout, std::vector<std::string> hosts)
+    : layout_(layout), hosts_(std::move(hosts)) {}
+
+std::string Stragglers::note(const std::vector<RankStep>& ranks) {
+  if (ranks.size() < 2) return "";
+  std::vector<double> waits;
+  for (const RankStep& rank : ranks) waits.push_back(rank.exposed());
+  if (std::any_of(waits.begin(), waits.end(), [](double wait) { return std::isnan(wait); })) return "";
+  const auto slowest = std::min_element(waits.begin(), waits.end()) - waits.begin();
+  const double least = waits[static_cast<size_t>(slowest)];
+  waits.erase(waits.begin() + slowest);
+  const auto middle = waits.begin() + static_cast<std::ptrdiff_t>(waits.size() / 2);
+  std::nth_element(waits.begin(), middle, waits.end());
+  const Waiting waiting{slowest, *middle - least, ranks.front().step_seconds};
+  if (last_.size() < kSteps) {
+    last_.push_back(waiting);
+  } else {
+    last_[next_] = waiting;
+  }
+  next_ = (next_ + 1) % kSteps;
+  if (last_.size() < kSteps) return "";
+
+  std::map<int64_t, int64_t> times;
+  double others = 0, seconds = 0;
+  for (const Waiting& step : last_) {
+    ++times[step.slowest];
+    others += step.others;
+    seconds += step.step_seconds;
+  }
+  const auto most = std::max_element(times.begin(), times.end(),
+                                     [](const auto& one, const auto& other) { return one.second < other.second; });
+  const bool is_slow = static_cast<double>(most->second) >= kShareOfSteps * kSteps && others >= kShareOfTime * seconds;
+  if (!is_slow) {
+    if (times[named_] < kSteps / 2 || others < kShareOfTime / 2 * seconds) named_ = -1;
+    return "";
+  }
+  if (std::exchange(named_, most->first) == most->first) return "";
+  return describe(most->first, others / kSteps, seconds / kSteps);
+}
+
+std::string Stragglers::describe(int64_t rank, double others, double step_seconds) const {
+  const auto index = static_cast<size_t>(rank);
+  const std::string host = index < hosts_.size() ? " on " + hosts_[index] : "";
+  return fmt::format(
+      "rank {} ({}){} is slower than the others in each step: in the last {} steps the others waited {:.3g} s of a "
+      "step's {:.3g} s for it ({:.0f} %): a slower or busier core or GPU, or more work than the others have",
+      rank, layout_.describe(rank), host, kSteps, others, step_seconds, 100 * others / step_seconds);
+}
+
+}  // namespace meshtrain

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "mesh/device_mesh.h"
+#include "runtime/run/step_meter.h"
+
+namespace meshtrain {
+
+/// Finds a rank that is slower than the others in every step. The others wait for it in their collectives, while it
+/// waits for nobody: it is the rank with the least exposed communication. On GPUs, where hosts do not wait, none is
+/// found.
+class Stragglers {
+ public:
+  static constexpr int64_t kSteps = 20;         ///< that are looked at together
+  static constexpr double kShareOfSteps = 0.9;  ///< in which the rank must be the one
+  static constexpr double kShareOfTime = 0.1;   ///< of a step that the others must wait for it, in the median
+
+  /// `hosts`: by rank, may be empty.
+  Stragglers(const MeshLayout& layout, std::vector<std::string> hosts);
+
+  /// Notes a step of all ranks. Returns, once for each time that a rank becomes slow, a line that names it, and its
+  /// share of the waiting; else an empty text.
+  std::string note(const std::vector<RankStep>& ranks);
+
+ private:
+  struct Waiting {
+    int64_t slowest = 0;  // rank
+    double others = 0;    // seconds that the median of the others waits longer
+    double step_seconds = 0;
+  };
+
+  std::string describe(int64_t rank, double others, double step_seconds) const;
+
+  MeshLayout layout_;
+  std::vector<std::string> hosts_;
+  std::vector<Waiting> last_;  // at most kSteps, in a ring
+  size_t next_ = 0;
+  int64_t named_ = -1;  // rank
+};
+
+}  // namespace meshtrain

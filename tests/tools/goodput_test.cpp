@@ -1,0 +1,116 @@
+// The ledger of a run that is killed again and again adds up to the time that passed.
+#include <chrono>
+#include <csignal>
+#include <thread>
+
+#include "tests/tools/train_program.h"
+
+namespace meshtrain::testing {
+namespace {
+
+/// Returns the seconds since 1970.
+double time_of_day() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+class GoodputProgram : public TrainProgram {
+ protected:
+  void wait_for_step(int64_t step) const {
+    for (const double start = time_of_day(); time_of_day() < start + 60;) {
+      const std::vector<nlohmann::json> lines = metrics();
+      if (!lines.empty() && lines.back().at("step").get<int64_t>() >= step) return;
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    ADD_FAILURE() << "step " << step << " does not come";
+  }
+  void kill_ranks() const {
+    for (const std::filesystem::path& folder : processes()) {
+      std::error_code gone;
+      if (std::filesystem::read_symlink(folder / "exe", gone).filename() != "meshtrain") continue;
+      kill(std::stoi(folder.filename().string()), SIGKILL);
+    }
+  }
+};
+
+TEST_F(GoodputProgram, ARunKilledFiveTimesAddsUpToItsWallTime) {
+  constexpr int kKills = 5;
+  const auto start = [&](int last) {
+    return command(2, {"--mesh", "dp=2", "--resume", "--set", "train.steps=" + std::to_string(last), "--set",
+                       "checkpoint={every: 200, keep_last: 1}", "--set", "train.log_every=1000"});
+  };
+  const double begun = time_of_day();
+  for (int64_t i = 1; i <= kKills; ++i) {
+    Program program(start(1'000'000));
+    wait_for_step(200 * i + 150);
+    kill_ranks();
+    program.wait();
+  }
+  const Ending ending = run_program(start(1300));
+  const double wall = time_of_day() - begun;
+  ASSERT_EQ(ending.status, 0) << ending.err;
+
+  const std::vector<nlohmann::json> starts = lines(run_dir / "goodput.jsonl");
+  ASSERT_EQ(starts.size(), kKills + 1u);
+  double sum = 0, lost = 0, idle = 0, last_end = 0;
+  for (size_t i = 0; i < starts.size(); ++i) {
+    const nlohmann::json& of = starts[i];
+    EXPECT_EQ(of.at("ended"), i < kKills ? "killed" : "done") << of;
+    EXPECT_EQ(of.at("ranks"), 2);
+    double parts = 0;
+    for (const auto& [part, seconds] : of.at("seconds").items()) parts += seconds.get<double>();
+    const double begin = of.at("start"), end = of.at("end");
+    EXPECT_NEAR(parts, end - begin, 1e-4) << of;
+    if (i > 0) idle += begin - last_end;
+    EXPECT_GE(begin, last_end - 0.02);  // clock ticks
+    last_end = end;
+    lost += of.at("seconds").value("lost", 0.0);
+    if (i < kKills) {
+      EXPECT_GT(of.at("seconds").value("lost", 0.0), 0) << of;
+    }
+    sum += parts;
+  }
+  // Between the test's clock and the program's lie the launcher's start and end.
+  EXPECT_NEAR(sum + idle, last_end - starts[0].at("start").get<double>(), 0.01 * wall);
+  EXPECT_LE(sum + idle, wall + 0.05);
+  EXPECT_GE(sum + idle, wall - 2);
+  EXPECT_LT(lost, sum / 2);
+}
+
+TEST_F(GoodputProgram, EachEndIsTold) {
+  ASSERT_EQ(train(2, {"--mesh", "dp=2", "--set", "train.time_limit=1e-9"}).status, 75);
+  ASSERT_EQ(train(2, {"--mesh", "dp=2", "--resume", "--set", "optimizer.learning_rate=1e30", "--set", "train.steps=50",
+                      "--set", "train.clip_norm=0"})
+                .status,
+            1);
+  ASSERT_EQ(train(2, {"--mesh", "dp=2", "--resume"}).status, 0);
+  const std::vector<nlohmann::json> starts = lines(run_dir / "goodput.jsonl");
+  ASSERT_EQ(starts.size(), 3u);
+  EXPECT_EQ(starts[0].at("ended"), "stopped");
+  EXPECT_EQ(starts[1].at("ended"), "failed");
+  EXPECT_EQ(starts[2].at("ended"), "done");
+}
+
+TEST_F(GoodputProgram, AStepsLineHasWhatItTookOnEveryMesh) {
+  // P parameters of the tiny model: embedding 64 x 32, tied; one block.
+  constexpr int64_t kParameters = 64 * 32 + 4 * 32 * 32 + 3 * 32 * 48 + 3 * 32;
+  const Words flops = {"--mesh", "dp=2", "--set", "train.device_flops=1e9", "--set", "parallel.fsdp.mode=no_shard"};
+  ASSERT_EQ(train(2, flops).status, 0);
+  const double now = time_of_day();
+  for (const nlohmann::json& step : metrics()) {
+    EXPECT_NEAR(step.at("time").get<double>(), now, 30);
+    EXPECT_EQ(step.at("counted_tokens"), 64);
+    EXPECT_GE(step.at("loss_max").get<double>(), step.at("loss").get<double>());
+    const double per_token = 6.0 * kParameters + 6.0 * 1 * 32 * 16;
+    const double rate = per_token * 64 / step.at("step_seconds").get<double>() / 2;
+    EXPECT_NEAR(step.at("flops_per_rank").get<double>(), rate, 1e-6 * rate);
+    EXPECT_NEAR(step.at("mfu").get<double>(), rate / 1e9, 1e-6 * rate / 1e9);
+    EXPECT_GT(step.at("memory").at("host_peak_bytes").get<double>(), 20e6);
+    EXPECT_LT(step.at("memory").at("host_peak_rank").get<int>(), 2);
+    EXPECT_GE(step.at("seconds").at("optimizer").get<double>(), 0);
+    // 2 (n - 1) / n of the gradients' 4 P bytes, and of the 8 bytes of the number of counted labels.
+    EXPECT_EQ(step.at("bytes").at("dp").get<int64_t>() / 4096, (4 * kParameters + 8) / 4096) << step;
+  }
+}
+
+}  // namespace
+}  // namespace meshtrain::testing
