@@ -152,8 +152,39 @@ int32_t FlightRecorder::add_group(std::string name, std::vector<int> ranks) {
 }
 
 void FlightRecorder::set_place(std::string_view place) {
+  if (when_placed_) when_placed_(ShortText<40>(place).characters.data());
   const std::lock_guard lock(mutex_);
   place_ = place;
+  if (!traces_) return;
+  const Flight::Clock::time_point now = Flight::Clock::now();
+  end_work(now);
+  if (!place.empty()) works_.push_back({place_, now, {}});
+}
+
+void FlightRecorder::end_work(Clock::time_point now) {
+  if (!works_.empty() && works_.back().ended == Clock::time_point{}) works_.back().ended = now;
+}
+
+void FlightRecorder::begin_trace() {
+  const std::lock_guard lock(mutex_);
+  traces_ = true;
+  traced_from_ = last_ + 1;
+  out_of_ring_.clear();
+  works_.clear();
+}
+
+FlightTrace FlightRecorder::take_trace() {
+  const std::lock_guard lock(mutex_);
+  end_work(Clock::now());
+  traces_ = false;
+  FlightTrace trace{std::move(out_of_ring_), std::move(works_)};
+  const int64_t in_ring = last_ - static_cast<int64_t>(kFlights) + 1;
+  for (int64_t number = std::max(traced_from_, in_ring); number <= last_; ++number) {
+    trace.flights.push_back(*find(number));
+  }
+  out_of_ring_ = {};
+  works_ = {};
+  return trace;
 }
 
 int64_t FlightRecorder::issue(int32_t group, const Collective& collective, int64_t sent_bytes) {
@@ -167,7 +198,9 @@ int64_t FlightRecorder::issue(int32_t group, const Collective& collective, int64
   flight.in_group = ++state.flights.issued;
   state.flights.sent_bytes += sent_bytes;
   state.outstanding.push_back(flight.number);
-  ring_[static_cast<size_t>(flight.number) % kFlights] = flight;
+  Flight& slot = ring_[static_cast<size_t>(flight.number) % kFlights];
+  if (traces_ && slot.number >= traced_from_) out_of_ring_.push_back(slot);
+  slot = flight;
   ++num_records_;
   return flight.number;
 }

@@ -76,6 +76,18 @@ struct GroupCost {
 };
 using GroupCosts = std::map<std::string, GroupCost, std::less<>>;
 
+/// A part of this rank's work: "forward of block 3".
+struct PlacedWork {
+  ShortText<40> place;
+  Flight::Clock::time_point begun{}, ended{};
+};
+
+/// Everything that was recorded between two moments.
+struct FlightTrace {
+  std::vector<Flight> flights;    ///< issued in between, in the order of their numbers
+  std::vector<PlacedWork> works;  ///< one after the other
+};
+
 /// The last collectives of this process, always recorded: what a rank does, did last and waits for can be told while it
 /// is stuck. Any thread may call anything; a call holds a lock for less than a microsecond.
 class FlightRecorder {
@@ -89,8 +101,11 @@ class FlightRecorder {
   /// Adds a group of world ranks. Returns its index.
   int32_t add_group(std::string name, std::vector<int> ranks);
 
-  /// Sets the place in the model of collectives that are issued from now on.
+  /// Sets the place of collectives that are issued from now on: in the model, or another part of a step's work. Empty:
+  /// none.
   void set_place(std::string_view place);
+  /// Lets set_place() call `call` with each place, for tools that show where a process is. Before training starts.
+  void when_placed(std::function<void(const char* place)> call) { when_placed_ = std::move(call); }
 
   /// Records that a collective is issued, started, ended. `number`: what issue() returned. `sent_bytes`: Traffic.
   int64_t issue(int32_t group, const Collective& collective, int64_t sent_bytes = 0);
@@ -99,6 +114,10 @@ class FlightRecorder {
   /// Records that the host begins and ends to wait for a collective.
   void begin_wait(int64_t number);
   void end_wait(int64_t number);
+
+  /// Begins to keep all flights and places, also those that the ring has no room for; take_trace() returns them.
+  void begin_trace();
+  FlightTrace take_trace();
 
   /// Returns the last flights, in the order of their numbers.
   std::vector<Flight> flights() const;
@@ -131,6 +150,14 @@ class FlightRecorder {
   std::vector<std::pair<int64_t, Flight::Clock::time_point>> awaited_;  // number and begin of waits; the newest last
   std::vector<State> groups_;
   std::map<uint64_t, int> same_ranks_;  // how many groups have these ranks
+
+  void end_work(Clock::time_point now);
+
+  std::function<void(const char*)> when_placed_;
+  bool traces_ = false;
+  int64_t traced_from_ = 0;          // number of the first flight of the trace
+  std::vector<Flight> out_of_ring_;  // flights of the trace that have left the ring
+  std::vector<PlacedWork> works_;    // of the trace; the last goes on while place_ is not empty
 };
 
 /// The time since its construction without what the host waited for collectives of this process.

@@ -13,6 +13,7 @@
 #include "mesh/cuda/checks.h"
 #include "mesh/cuda/device_graph_cuda.h"
 #include "mesh/cuda/libraries.h"
+#include "mesh/cuda/nvtx_ranges.h"
 #include "mesh/cuda/plugin.h"
 #include "mesh/error.h"
 
@@ -135,6 +136,7 @@ class Plugin final : public CudaPlugin {
     at::globalContext().setAllowFP16ReductionCuBLAS(false);
     c10::cuda::setCurrentCUDAStream(
         c10::cuda::getStreamFromPool(/*isHighPriority=*/false, static_cast<c10::DeviceIndex>(gpu)));
+    cuda::show_places_as_ranges();
   }
 
   std::string describe(int gpu) const override {

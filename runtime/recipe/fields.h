@@ -238,6 +238,14 @@ void fields(Archive& archive, ParameterMetricsRecipe& metrics) {
 }
 
 template <class Archive>
+void fields(Archive& archive, ProfileRecipe& profile) {
+  archive.field("from", profile.from, {.least = 0});
+  const std::string refused = profile.from == 0 ? "needs the first step beside it: from" : "";
+  archive.field("steps", profile.steps, {.least = 1, .refused = refused});
+  archive.field("ranks", profile.ranks, {.least = 0, .refused = refused});
+}
+
+template <class Archive>
 void fields(Archive& archive, LossScaleRecipe& scale) {
   archive.field("static", scale.fixed, {.above = 0});
   const std::string fixed =
@@ -269,6 +277,7 @@ void fields(Archive& archive, TrainRecipe& train) {
   archive.field("seed", train.seed, {.least = 0});
   archive.field("freeze", train.freeze);
   archive.section("parameter_metrics", train.parameter_metrics);
+  archive.section("profile", train.profile);
   archive.section("activation_checkpointing", train.activation_checkpointing);
   archive.field("offload_activations", train.offload_activations);
   archive.field("cuda_graph", train.cuda_graph);

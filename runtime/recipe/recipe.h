@@ -107,6 +107,13 @@ struct ParameterMetricsRecipe {
   int64_t every = 0;  ///< steps between lines of parameters.jsonl; 0: none
 };
 
+/// Steps of which ranks write a trace.
+struct ProfileRecipe {
+  int64_t from = 0;                  ///< the first step; 0: no trace
+  int64_t steps = 1;                 ///< how many
+  std::vector<int64_t> ranks = {0};  ///< which write one each
+};
+
 /// The factor of the loss before the backward, under fp16_mixed.
 struct LossScaleRecipe {
   std::optional<double> fixed = {};  ///< key `static`: a constant scale that replaces all members below
@@ -134,6 +141,7 @@ struct TrainRecipe {
   int64_t seed = 42;
   std::vector<std::string> freeze;  ///< globs for the names of parameters that are not trained
   ParameterMetricsRecipe parameter_metrics;
+  ProfileRecipe profile;
   CheckpointingRecipe activation_checkpointing;
   bool offload_activations = false;     ///< keeps activations in host memory; no effect on CPU ranks
   int64_t log_every = 1;                ///< steps between console lines

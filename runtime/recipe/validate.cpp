@@ -182,6 +182,20 @@ void check_data(const Recipe& recipe) {
   if (!recipe.evaluate.tokens.empty()) check_source("evaluate", recipe.evaluate, vocab_size);
 }
 
+void check_profile(const TrainRecipe& train, int64_t num_ranks) {
+  const ProfileRecipe& profile = train.profile;
+  if (profile.from == 0) return;
+  if (profile.from > train.steps || profile.steps > train.steps - profile.from + 1) {
+    throw InputError("train.profile: " + number(profile.steps) + " steps from step " + number(profile.from) +
+                     " on end after train.steps, " + number(train.steps) + ": begin earlier, or trace fewer");
+  }
+  for (const int64_t rank : profile.ranks) {
+    if (rank < num_ranks) continue;
+    throw InputError("train.profile.ranks: there is no rank " + number(rank) + ": this mesh has ranks 0 to " +
+                     number(num_ranks - 1));
+  }
+}
+
 }  // namespace
 
 void check_values(const Recipe& recipe, const MeshLayout& layout) {
@@ -192,6 +206,7 @@ void check_values(const Recipe& recipe, const MeshLayout& layout) {
   check_schedule(recipe.schedule, recipe.train.steps);
   check_optimizer(recipe.optimizer);
   check_data(recipe);
+  check_profile(recipe.train, layout.size());
 }
 
 void check_choices(const Recipe& recipe, const RunPlan& plan) {

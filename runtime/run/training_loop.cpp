@@ -47,7 +47,11 @@ RunEnd TrainingLoop::run() {
   if (run_.journal) run_.journal->account("start_up");
   meter_.begin();
   while (state_.step < num_steps) {
-    if (!make_step()) continue;
+    run_.profile.begin_step(state_.step + 1);
+    const bool stops = make_step();
+    run_.profile.end_step(state_.step);
+    if (!stops) continue;
+    run_.profile.finish();
     report(finish_checkpoint());
     say("stopped on request after step " + std::to_string(state_.step) + "; continue with --resume");
     return RunEnd::Stopped;
@@ -69,6 +73,7 @@ bool TrainingLoop::make_step() {
   const int64_t step = state_.step + 1;
   step_ = step;
   const StepBatch batch = read_batch();
+  FlightRecorder::own().set_place("count of labels");
   const Trainer::TokenCounts tokens = trainer.count(batch);
   if (tokens.padding > 0) mention_padding(tokens.padding);
   const StepRequest asked = request();
@@ -101,6 +106,7 @@ void TrainingLoop::mention_padding(int64_t count) {
 StepBatch TrainingLoop::read_batch() {
   const Phase phase("the reading of step " + std::to_string(step_) + "'s samples");
   const StepMeter::Part part = meter_.data();
+  FlightRecorder::own().set_place("reading of samples");
   return run_.batches.next();
 }
 
@@ -130,6 +136,7 @@ StepRequest TrainingLoop::request() const {
 void TrainingLoop::record(const StepOutcome& outcome, const MadeStep& made, bool stops) {
   const TrainRecipe& train = run_.recipe.train;
   Trainer& trainer = run_.trainer;
+  FlightRecorder::own().set_place("metrics");
   RankStep own = meter_.end();  // the time of a later checkpoint counts for the step that waits for it
   if (made.own_counted > 0) own.loss = made.result.own_loss_sum / static_cast<double>(made.own_counted);
   if (outcome.optimizer_seconds) own.optimizer_seconds = *outcome.optimizer_seconds;
@@ -162,12 +169,14 @@ void TrainingLoop::record(const StepOutcome& outcome, const MadeStep& made, bool
 void TrainingLoop::advance_checkpoint() {
   const Phase phase("the checkpoint before step " + std::to_string(step_));
   const StepMeter::Part part = meter_.checkpoint();
+  FlightRecorder::own().set_place("checkpoint");
   report(run_.checkpoints.advance());
 }
 
 void TrainingLoop::save() {
   const Phase phase("the checkpoint of step " + std::to_string(state_.step));
   const StepMeter::Part part = meter_.checkpoint();
+  FlightRecorder::own().set_place("checkpoint");
   state_.num_skipped = skipped_.in_a_row();
   run_.trainer.write(state_);
   report(run_.checkpoints.finish());  // the previous checkpoint may not be durable yet

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "runtime/checkpoint/training_state.h"
+#include "runtime/profile/step_profile.h"
 #include "runtime/run/checkpoints.h"
 #include "runtime/run/journal.h"
 #include "runtime/run/run.h"
@@ -33,6 +34,7 @@ struct Running {
   const StopRequest& stop_request;
   std::chrono::steady_clock::time_point start;  ///< start of the program; train.time_limit counts from it
   std::function<DevicePeak()> device_peak;      ///< null on a CPU
+  StepProfile& profile;
 };
 
 /// The steps of a run: each has a batch, a step of the trainer, a line of metrics, and a checkpoint when one is due.

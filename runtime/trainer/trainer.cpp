@@ -142,6 +142,7 @@ void Trainer::limit_graph() const {
 }
 
 void Trainer::update(const at::Tensor& grad_norm, const at::Tensor& non_finite, const at::Tensor& learning_rate) {
+  FlightRecorder::own().set_place("optimizer");
   optimizer_->step({learning_rate, clip_factor(grad_norm), non_finite.to(at::kBool)});
 }
 
@@ -190,6 +191,7 @@ at::Tensor Trainer::backward(const StepBatch& batch, const at::Tensor& start) {
 // One small all-reduce makes the numbers of this step known to all ranks: the loss sum (tp peers have the same sum, so
 // only the first of them adds it), squares of the owned gradients, stop requests, and durable parts of a checkpoint.
 at::Tensor Trainer::vote(const at::Tensor& loss_sum, const StepInputs& inputs) const {
+  FlightRecorder::own().set_place("norm and vote");
   const bool speaks = replicas_.part().tp == 0;
   at::Tensor votes = at::stack(
       {speaks ? loss_sum : at::zeros_like(loss_sum), owned_squares(owned_, device_), inputs.stop, inputs.saved});
