@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <string_view>
+#include <utility>
 
 namespace meshtrain {
 namespace {
@@ -27,17 +28,25 @@ int64_t whole_number_behind(const std::string& text, std::string_view key) {
   return number;
 }
 
+/// Replaces the name that Kineto gives to the process, that of the program.
+void rename_process(std::string& trace, const std::string& name) {
+  constexpr std::string_view kName = "\"name\": \"";
+  const size_t arguments = trace.find("\"args\"", trace.find("\"process_name\""));
+  const size_t found = trace.find(kName, arguments);
+  if (arguments == std::string::npos || found == std::string::npos) return;
+  const size_t begin = found + kName.size();
+  trace.replace(begin, trace.find('"', begin) - begin, name);
+}
+
 class TrackWriter {
  public:
   TrackWriter(const TraceTracks& tracks, int64_t base, int64_t process)
       : tracks_(tracks), base_(base), process_(process) {}
 
   std::string events() {
-    add_metadata("process_name", 0, {{"name", "meshtrain " + tracks_.name}});
-    add_metadata("process_sort_index", 0, {{"sort_index", tracks_.rank}});
     add_steps();
     add_collectives();
-    return std::move(text_);
+    return std::exchange(text_, {});
   }
 
  private:
@@ -144,6 +153,7 @@ std::string with_tracks(std::string kineto, const TraceTracks& tracks) {
   const size_t end = last == std::string::npos ? last : kineto.find('}', last);
   if (end == std::string::npos) throw std::runtime_error("the trace of LibTorch has no end of its events");
   kineto.insert(end + 1, TrackWriter(tracks, base, process).events());
+  rename_process(kineto, tracks.name);
   return kineto;
 }
 

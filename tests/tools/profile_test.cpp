@@ -73,6 +73,14 @@ TEST_F(Profile, HasOperatorsStepsAndATrackForEachAxis) {
       ASSERT_TRUE(tracks.contains(track)) << track;
       expect_nested(track, tracks.at(track));
     }
+    const json events = trace(name).at("traceEvents");
+    const auto process = std::find_if(events.begin(), events.end(),
+                                      [](const json& event) { return event.value("name", "") == "process_name"; });
+    ASSERT_NE(process, events.end());
+    const std::string rank = process->at("args").at("name");
+    EXPECT_EQ(
+        rank.rfind(name.starts_with("rank-00001") ? "rank 1 (dp=0 cp=0 tp=1) on " : "rank 2 (dp=1 cp=0 tp=0) on "), 0u)
+        << rank;
     std::vector<Slice> steps, operators;
     std::set<std::string> works;
     for (const Slice& slice : tracks.at("steps")) {
