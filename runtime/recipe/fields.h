@@ -278,6 +278,7 @@ void fields(Archive& archive, TrainRecipe& train) {
   archive.field("freeze", train.freeze);
   archive.section("parameter_metrics", train.parameter_metrics);
   archive.section("profile", train.profile);
+  archive.field("tensorboard", train.tensorboard);
   archive.section("activation_checkpointing", train.activation_checkpointing);
   archive.field("offload_activations", train.offload_activations);
   archive.field("cuda_graph", train.cuda_graph);

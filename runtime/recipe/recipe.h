@@ -142,6 +142,7 @@ struct TrainRecipe {
   std::vector<std::string> freeze;  ///< globs for the names of parameters that are not trained
   ParameterMetricsRecipe parameter_metrics;
   ProfileRecipe profile;
+  bool tensorboard = false;  ///< writes the metrics as TensorBoard's events too
   CheckpointingRecipe activation_checkpointing;
   bool offload_activations = false;     ///< keeps activations in host memory; no effect on CPU ranks
   int64_t log_every = 1;                ///< steps between console lines

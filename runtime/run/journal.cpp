@@ -3,6 +3,7 @@
 #include <spdlog/spdlog.h>
 
 #include <exception>
+#include <nlohmann/json.hpp>
 
 #include "mesh/layout.h"
 #include "mesh/size_text.h"
@@ -60,6 +61,7 @@ Journal::Journal(const Recipe& recipe, const RunPlan& plan, const std::vector<st
   } catch (const std::exception& error) {
     say("warning: the lines of this run are not kept in " + directory_->log().string() + ": " + error.what());
   }
+  if (recipe.train.tensorboard) tensorboard_.emplace(directory_->tensorboard(), first_step_);
   if (!directory_->warning().empty()) say(directory_->warning());
 }
 
@@ -130,6 +132,7 @@ void Journal::announce(const WrittenCheckpoint& written) const {
 void Journal::record(const StepMetrics& metrics) {
   metrics_.append(metrics);
   goodput_.account(metrics);
+  if (tensorboard_) tensorboard_->append(metrics_.line_of(metrics));
   const int64_t steady_steps = metrics.step - first_step_;  // the first step warms up
   if (steady_steps > 0) seconds_of_steady_steps_ += metrics.step_seconds;
   if (metrics.evaluation) seconds_of_evaluation_ += metrics.evaluation->seconds;

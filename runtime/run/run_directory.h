@@ -31,6 +31,7 @@ class RunDirectory {
   static std::filesystem::path metrics_of(const std::filesystem::path& run) { return run / "metrics.jsonl"; }
   std::filesystem::path goodput() const { return folder_ / "goodput.jsonl"; }
   std::filesystem::path parameter_metrics() const { return folder_ / "parameters.jsonl"; }
+  std::filesystem::path tensorboard() const { return folder_ / "tensorboard"; }
   std::filesystem::path traces() const { return traces_of(folder_); }
   static std::filesystem::path traces_of(const std::filesystem::path& run) { return run / "traces"; }
   std::filesystem::path checkpoints() const { return checkpoints_of(folder_); }

@@ -71,6 +71,10 @@ MetricsFile::MetricsFile(std::filesystem::path file, int64_t last_step, bool rec
       records_skipped_(records_skipped) {}
 
 void MetricsFile::append(const StepMetrics& metrics) {
+  lines_.append(line_of(metrics).dump());
+}
+
+ordered_json MetricsFile::line_of(const StepMetrics& metrics) const {
   nlohmann::ordered_json entry = {{"step", metrics.step},
                                   {"loss", metrics.loss},
                                   {"grad_norm", metrics.grad_norm},
@@ -95,7 +99,7 @@ void MetricsFile::append(const StepMetrics& metrics) {
   entry["seconds"] = seconds_of(metrics);
   ordered_json& bytes = entry["bytes"] = ordered_json::object();
   for (const auto& [group, of] : metrics.collectives) bytes[group] = std::llround(of.sent_bytes);
-  lines_.append(entry.dump());
+  return entry;
 }
 
 void ParameterMetricsFile::append(int64_t step, const std::vector<ParameterMetrics>& parameters) {

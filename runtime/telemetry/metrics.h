@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <utility>
@@ -79,6 +80,8 @@ class MetricsFile {
   /// Appends a line. Numbers that are not finite become null. Throws std::runtime_error, naming the file, when it
   /// cannot be written (a full disk).
   void append(const StepMetrics& metrics);
+  /// Returns what append() writes.
+  nlohmann::ordered_json line_of(const StepMetrics& metrics) const;
   /// Call the functions of JsonLines.
   void sync() { lines_.sync(); }
   void finish() { lines_.finish(); }
