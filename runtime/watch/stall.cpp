@@ -147,7 +147,8 @@ class Search {
     const auto begin = std::find(path_.begin(), path_.end(), &closing);
     const std::vector<const RankSight*> circle(begin, path_.end());
     std::string text =
-        "ranks issue collectives in different orders, and wait for each other for " + in_seconds(waiting_ms_) + ":";
+        "ranks issue collectives in different orders, or one leaves one out, and wait for each other for " +
+        in_seconds(waiting_ms_) + ":";
     for (size_t i = 0; i < circle.size(); ++i) {
       const Activity& activity = circle[i]->activity;
       text += (i == 0 ? " " : "; ") + place(*circle[i]) + " in " +

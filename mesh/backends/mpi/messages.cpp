@@ -286,8 +286,12 @@ void MpiTransfer::receive_rows(MpiSlot& slot, int peer, std::byte* data, int cou
             "MPI_Irecv");
 }
 
+// Ranks that issue different operations must not take each other's messages, which may have the same length: they wait,
+// and the watch says for what. So the kind of an operation is added to its number.
 int MpiTransfer::tag(const MpiSlot& slot) const {
-  const auto operation = static_cast<int>(sequence_ % kTagOperations);
+  constexpr uint32_t kKindStep = 9;  // 14 of them are different modulo the 128 operations
+  const uint32_t kind = 2 * static_cast<uint32_t>(collective_.kind) + (collective_.reduce == Reduce::Max ? 1 : 0);
+  const auto operation = static_cast<int>((sequence_ + kKindStep * kind) % kTagOperations);
   const auto chunk = static_cast<int>(slot.chunk % kTagChunks);
   // A child receives in its first phase what its parent sends in the second.
   const int phase = collective_.kind == Kind::Broadcast ? 0 : slot.phase % kTagPhases;

@@ -1,0 +1,72 @@
+// Ranks that issue collectives, of which one makes a mistake: collective_faults KIND RANK, under mpirun. The watch has
+// to end it; exit status 3 when nothing was wrong, 4 when the mistake passed unseen.
+#include <ATen/ATen.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <stdexcept>
+#include <string>
+#include <thread>
+
+#include "mesh/backends/mpi/mpi.h"
+#include "mesh/device_mesh.h"
+#include "runtime/launch/connect.h"
+#include "runtime/watch/phase.h"
+#include "runtime/watch/stall_limits.h"
+#include "runtime/watch/watch.h"
+
+using namespace meshtrain;
+
+namespace {
+
+constexpr int kSteps = 40, kMistake = 20;
+
+void sum(const Group& group, const std::string& purpose, int64_t numel = 64) {
+  at::Tensor tensor = at::ones({numel});
+  group.with_purpose(purpose).all_reduce(tensor).wait();
+}
+
+void gather(const Group& group, const std::string& purpose) {
+  at::Tensor all = at::empty({64 * group.size()});
+  group.with_purpose(purpose).all_gather(all, at::ones({64})).wait();
+}
+
+int run(const std::string& kind, int culprit) {
+  const Group world = connect_world();
+  const Watch watch(world);
+  const int64_t n = world.size();
+  const DeviceMesh mesh(MeshLayout({{"dp", n / 2}, {"cp", 1}, {"tp", 2}}), world);
+  set_rank_name(mesh.world().coordinate_text());
+  const StallGuard guard(
+      [] { return StallLimits{.warning = std::chrono::seconds(1), .timeout = std::chrono::seconds(3)}; });
+  const Group &tp = mesh.group("tp"), &all = mesh.world();
+  for (int step = 1; step <= kSteps; ++step) {
+    const Phase phase("step " + std::to_string(step));
+    const std::string mistake = step == kMistake && world.rank() == culprit ? kind : "";
+    if (mistake == "sleep") std::this_thread::sleep_for(std::chrono::seconds(8));
+    if (mistake == "operation") {
+      gather(tp, "tp.linear");
+    } else if (mistake == "order") {
+      sum(all, "vote");
+      sum(tp, "tp.linear");
+      continue;
+    } else if (mistake != "skip") {
+      sum(tp, "tp.linear", mistake == "shape" ? 128 : 64);
+    }
+    sum(all, "vote");
+  }
+  return kind == "none" ? 3 : 4;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) try {
+  if (argc != 3) return 2;
+  return run(argv[1], std::stoi(argv[2]));
+} catch (const std::exception& error) {
+  std::fprintf(stderr, "collective_faults: %s\n", error.what());
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));  // the other rank of the collective has found it too
+  abort_mpi(5);
+}
