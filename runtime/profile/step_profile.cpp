@@ -99,11 +99,11 @@ void StepProfile::write() {
   runs_ = false;
   const std::filesystem::path file = folder_ / file_name(rank_, steps_.front().step, steps_.back().step);
   const std::filesystem::path raw = file.string() + ".partial.json";  // Kineto wants a name that ends like this
+  const TraceTracks tracks{
+      rank_,       name_, std::exchange(steps_, {}), FlightRecorder::own().take_trace(), FlightRecorder::own().groups(),
+      clock_zero()};
   try {
     const auto result = kineto::disableProfiler();
-    TraceTracks tracks{
-        rank_,       name_, std::move(steps_), FlightRecorder::own().take_trace(), FlightRecorder::own().groups(),
-        clock_zero()};
     make_folders(folder_);
     result->save(raw.string());
     write_whole(file, with_tracks(content_of(raw), tracks));
@@ -112,7 +112,6 @@ void StepProfile::write() {
   }
   std::error_code ignored;
   std::filesystem::remove(raw, ignored);
-  steps_.clear();
 }
 
 }  // namespace meshtrain

@@ -156,6 +156,7 @@ void Journal::finish() {
 void Journal::sync() {
   metrics_.sync();
   if (parameters_) parameters_->sync();
+  goodput_.sync();
 }
 
 void Journal::say(const std::string& line) const {

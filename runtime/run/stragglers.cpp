@@ -40,7 +40,8 @@ std::string Stragglers::note(const std::vector<RankStep>& ranks) {
   }
   const auto most = std::max_element(times.begin(), times.end(),
                                      [](const auto& one, const auto& other) { return one.second < other.second; });
-  const bool is_slow = static_cast<double>(most->second) >= kShareOfSteps * kSteps && others >= kShareOfTime * seconds;
+  const bool is_slow = static_cast<double>(most->second) >= kShareOfSteps * kSteps &&
+                       others >= std::max(kShareOfTime * seconds, kLeastSeconds * kSteps);
   if (!is_slow) {
     if (times[named_] < kSteps / 2 || others < kShareOfTime / 2 * seconds) named_ = -1;
     return "";

@@ -14,9 +14,10 @@ namespace meshtrain {
 /// found.
 class Stragglers {
  public:
-  static constexpr int64_t kSteps = 20;         ///< that are looked at together
-  static constexpr double kShareOfSteps = 0.9;  ///< in which the rank must be the one
-  static constexpr double kShareOfTime = 0.1;   ///< of a step that the others must wait for it, in the median
+  static constexpr int64_t kSteps = 20;          ///< that are looked at together
+  static constexpr double kShareOfSteps = 0.9;   ///< in which the rank must be the one
+  static constexpr double kShareOfTime = 0.1;    ///< of a step that the others must wait for it, in the median
+  static constexpr double kLeastSeconds = 5e-3;  ///< of that waiting in a step: rank 0 alone writes files
 
   /// `hosts`: by rank, may be empty.
   Stragglers(const MeshLayout& layout, std::vector<std::string> hosts);

@@ -157,6 +157,7 @@ void TrainingLoop::record(const StepOutcome& outcome, const MadeStep& made, bool
   skipped_.judge(metrics);
   // A run that stops on request writes its checkpoint at once and does not evaluate.
   if (run_.evaluation && run_.evaluation->is_due(state_.step) && !stops) {
+    FlightRecorder::own().set_place("evaluation");
     metrics.evaluation = locate([&] { return run_.evaluation->run(trainer, run_.mesh); });
     meter_.begin();
   }

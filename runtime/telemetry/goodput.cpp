@@ -1,5 +1,6 @@
 #include "runtime/telemetry/goodput.h"
 
+#include <fcntl.h>
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
@@ -11,7 +12,10 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
+#include <stdexcept>
 #include <utility>
+
+#include "runtime/files/output_file.h"
 
 namespace meshtrain {
 namespace {
@@ -120,6 +124,7 @@ GoodputFile::GoodputFile(std::filesystem::path file, int64_t ranks, std::string 
 
 GoodputFile::~GoodputFile() {
   if (ended_.empty()) end("failed");
+  if (descriptor_ >= 0) close(descriptor_);
 }
 
 void GoodputFile::account(const std::string& rest, const std::map<std::string, double>& parts) {
@@ -147,7 +152,7 @@ void GoodputFile::account(const StepMetrics& metrics) {
 void GoodputFile::end(const std::string& how) {
   account(how == "failed" ? "lost" : "ending");
   ended_ = how;
-  write();
+  sync();
 }
 
 std::string GoodputFile::line() const {
@@ -159,18 +164,48 @@ std::string GoodputFile::line() const {
   return start.dump();
 }
 
+void GoodputFile::open() {
+  std::string text;
+  for (const std::string& earlier : earlier_) text += earlier + '\n';
+  write_whole(file_, text);
+  sync_folder(file_.parent_path());
+  descriptor_ = ::open(file_.c_str(), O_WRONLY | O_CLOEXEC);
+  if (descriptor_ < 0) fail();
+  offset_ = static_cast<off_t>(text.size());
+}
+
 void GoodputFile::write() {
   written_ = Clock::now();
-  const std::filesystem::path partial = file_.string() + ".partial";
-  std::ofstream out(partial, std::ios::trunc);
-  for (const std::string& earlier : earlier_) out << earlier << '\n';
-  out << line() << '\n';
-  out.close();
-  std::error_code error;
-  if (out) std::filesystem::rename(partial, file_, error);
-  if ((out && !error) || std::exchange(is_warned_, true)) return;
-  spdlog::warn("warning: {} cannot be written{}: where the time of this run goes is not kept", file_.string(),
-               error ? ": " + error.message() : std::string());
+  try {
+    if (descriptor_ < 0) open();
+    std::string text = line();
+    length_ = std::max(length_, text.size());
+    text.resize(length_, ' ');
+    text += '\n';
+    errno = ENOSPC;  // for a write that takes a part
+    if (::pwrite(descriptor_, text.data(), text.size(), offset_) != static_cast<ssize_t>(text.size())) fail();
+  } catch (const std::exception& error) {
+    warn(error);
+  }
+}
+
+void GoodputFile::sync() {
+  if (descriptor_ < 0) return;
+  write();
+  try {
+    if (::fdatasync(descriptor_) != 0 && !is_unsupported(errno)) fail();
+  } catch (const std::exception& error) {
+    warn(error);
+  }
+}
+
+void GoodputFile::fail() const {
+  throw std::runtime_error("cannot write " + file_.string() + ": " + std::strerror(errno));
+}
+
+void GoodputFile::warn(const std::exception& error) {
+  if (std::exchange(is_warned_, true)) return;
+  spdlog::warn("warning: {}: where the time of this run goes is not kept", error.what());
 }
 
 }  // namespace meshtrain

@@ -1,7 +1,11 @@
 #pragma once
 
+#include <sys/types.h>
+
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <filesystem>
 #include <map>
 #include <string>
@@ -15,8 +19,9 @@ namespace meshtrain {
 /// since 1970, "ranks", "mesh", "from_step", "to_step", "ended": "done" "stopped" "failed" "killed", or "" while it
 /// goes on, "seconds": {PART: seconds}}. The parts of a start add up to its end less its start. One rank writes it.
 ///
-/// The file is replaced as a whole, at most once a second, so a start that is killed ends with the last second or step
-/// that it recorded. Where it cannot be written, one warning says so and the run goes on.
+/// The lines of earlier starts are written once, durably; the line of this start is written over, in place and padded
+/// with blanks, at most once a second, so a start that is killed ends with the last second or step that it recorded.
+/// Where the file cannot be written, one warning says so and the run goes on.
 class GoodputFile {
  public:
   /// Begins a start, which began when this process did, and continues `file`. Starts that have not ended were killed.
@@ -34,17 +39,26 @@ class GoodputFile {
   void account(const std::string& rest, const std::map<std::string, double>& parts = {});
   /// Accounts for a step and the evaluation after it.
   void account(const StepMetrics& metrics);
-  /// Ends the start: "done", "stopped" or "failed".
+  /// Ends the start, durably: "done", "stopped" or "failed".
   void end(const std::string& how);
+  /// Writes what is accounted for and makes it durable.
+  void sync();
 
  private:
   using Clock = std::chrono::steady_clock;
 
   std::string line() const;
+  /// Writes the lines of earlier starts and opens the file.
+  void open();
   void write();
+  [[noreturn]] void fail() const;
+  void warn(const std::exception& error);
 
   std::filesystem::path file_;
   std::vector<std::string> earlier_;  // lines of earlier starts
+  int descriptor_ = -1;
+  off_t offset_ = 0;   // of the line of this start
+  size_t length_ = 0;  // of that line as it was written last
   Clock::time_point begun_, accounted_, written_;
   double start_ = 0;  // seconds since 1970
   int64_t ranks_;

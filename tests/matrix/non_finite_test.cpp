@@ -119,13 +119,13 @@ TEST_F(NonFinite, TheLossScaleFindsItsSizeAlikeOnEveryRank) {
   for (const Cut& cut : kCuts) {
     SCOPED_TRACE(std::string(cut.axis) + " " + cut.sharding);
     Recipe asked = recipe(cut, "fp16_mixed");
-    asked.train.loss_scale = LossScaleRecipe{.initial = 0x1p20, .growth_interval = 2};
+    asked.train.loss_scale = LossScaleRecipe{.initial = 0x1p24, .growth_interval = 2};
     const DeviceMesh ranks = mesh(cut);
     Trainer trainer(asked, ranks, at::kCPU);
     const std::vector<StepBatch> batches = read_steps(asked, ranks, trainer.layout());
     const int64_t counted = trainer.count_tokens(batches[0]);
     const auto before = shards_of(trainer);
-    double scale = 0x1p20;
+    double scale = 0x1p24;
     StepOutcome outcome = trainer.step(batches[0], counted, {1e-3});
     EXPECT_TRUE(outcome.non_finite.item<bool>());
     for (int i = 0; i < 20 && outcome.non_finite.item<bool>(); ++i) {

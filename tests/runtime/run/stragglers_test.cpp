@@ -72,6 +72,11 @@ TEST(Stragglers, NoiseNamesNobodyInThousandSteps) {
   }
 }
 
+TEST(Stragglers, MillisecondsNameNobody) {
+  Stragglers stragglers(layout(4), {});
+  for (int i = 0; i < 100; ++i) EXPECT_EQ(stragglers.note(step({0.004, 0.001, 0.001, 0.001})), "");
+}
+
 TEST(Stragglers, WhereHostsDoNotWaitNobodyIsNamed) {
   Stragglers stragglers(layout(2), {});
   for (int i = 0; i < 100; ++i) {

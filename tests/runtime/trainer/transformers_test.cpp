@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 
 #include "runtime/hf/config_json.h"
@@ -29,6 +30,13 @@ class Transformers : public ::testing::TestWithParam<std::tuple<const char*, con
   at::Tensor reference(const std::string& name) const { return reference_.read(name); }
   double expected(const std::string& name) const { return reference(precision_ + "." + name).item().toDouble(); }
   double tolerance() const { return precision_ == "fp64" ? 1e-10 : 1e-5; }
+  /// Returns the bound for a gradient: in fp32 also three times what transformers' own rounding does to it, since sums
+  /// in another order differ by the rounding of both.
+  double tolerance(const std::string& parameter) const {
+    if (precision_ == "fp64") return tolerance();
+    const at::Tensor exact = reference("fp64.gradient." + parameter);
+    return std::max(tolerance(), 3 * testing::relative_error(reference("fp32.gradient." + parameter), exact));
+  }
 
   Recipe recipe(double clip_norm) const {
     Recipe recipe;
@@ -70,7 +78,7 @@ TEST_P(Transformers, LossGradientsAndNorm) {
   expect_close(outcome.grad_norm.item<double>(), expected("grad_norm"), "gradient norm");
   for (const Parameter* parameter : trainer.model().parameters()) {
     const at::Tensor wanted = reference(precision_ + ".gradient." + parameter->name).to(at::kDouble);
-    EXPECT_LE(testing::relative_error(parameter->tensor.grad(), wanted), tolerance()) << parameter->name;
+    EXPECT_LE(testing::relative_error(parameter->tensor.grad(), wanted), tolerance(parameter->name)) << parameter->name;
   }
 }
 
