@@ -3,14 +3,19 @@
 #include <ATen/ATen.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <optional>
 #include <stdexcept>
 #include <string>
 #include <tuple>
+#include <utility>
+#include <vector>
 
 #include "context_parallel/capped_attention.h"
 #include "context_parallel/gpu_attention.h"
 #include "mesh/half_precision.h"
+#include "mesh/host_scratch.h"
+#include "mesh/meta_device.h"
 
 namespace meshtrain {
 
@@ -97,24 +102,57 @@ AttentionGradients attend_backward(const at::Tensor& grad_out, const at::Tensor&
 
 namespace {
 
-// LibTorch 2.11 has no Meta kernels for these two; shapes, dtypes and memory order are the CPU's.
+// LibTorch 2.11 has no Meta kernels for these two; shapes, dtypes, memory order and, where the Meta device stands for
+// it, buffers are the CPU's.
 
 at::Tensor as_written(const at::Tensor& like) {
   return at::empty({like.size(0), like.size(2), like.size(1), like.size(3)}, like.options()).transpose(1, 2);
 }
 
-std::tuple<at::Tensor, at::Tensor> meta_forward(const at::Tensor& q, const at::Tensor&, const at::Tensor&, double, bool,
-                                                const std::optional<at::Tensor>&, std::optional<double>) {
-  const at::ScalarType lse_dtype = accumulation_dtype(q.scalar_type());
-  return {at::empty_like(q),
-          at::empty({q.size(0), q.size(2), q.size(1)}, q.options().dtype(lse_dtype)).transpose(1, 2)};
+/// Returns what the kernel for the CPU allocates for a moment besides its results (host_scratch()): a thread's buffers
+/// for blocks of queries and keys, whose sizes depend on the lengths up to those that are measured here.
+at::Tensor scratch_of(bool backward, const at::Tensor& q, const at::Tensor& k) {
+  constexpr int64_t kQueries = 768, kKeys = 512;
+  if (!has_host_scratch(q)) return {};
+  const int64_t queries = std::min(q.size(2), kQueries), keys = std::min(k.size(2), kKeys), features = q.size(3);
+  const at::ScalarType dtype = q.scalar_type();
+  const std::string sizes = std::to_string(queries) + " " + std::to_string(keys) + " " + std::to_string(features);
+  return host_scratch((backward ? "attention backward " : "attention ") + sizes + c10::toString(dtype), [&] {
+    const auto made = [&](int64_t length) {
+      return at::zeros({1, length, 1, features}, at::TensorOptions(dtype)).transpose(1, 2);
+    };
+    const at::Tensor one = made(queries), other = made(keys);
+    const at::Tensor lse = at::zeros({1, queries, 1}, at::TensorOptions(accumulation_dtype(dtype))).transpose(1, 2);
+    return HostComputation([=]() -> std::vector<at::Tensor> {
+      if (!backward) {
+        auto [out, scores] = at::_scaled_dot_product_flash_attention_for_cpu(one, other, other);
+        return {out, scores};
+      }
+      auto [dq, dk, dv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
+          one, one, other, other, one, lse, /*dropout_p=*/0.0, /*is_causal=*/false);
+      return {dq, dk, dv};
+    });
+  });
 }
 
-std::tuple<at::Tensor, at::Tensor, at::Tensor> meta_backward(const at::Tensor&, const at::Tensor& q,
+std::tuple<at::Tensor, at::Tensor> meta_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor&, double,
+                                                bool, const std::optional<at::Tensor>&, std::optional<double>) {
+  const at::ScalarType lse_dtype = accumulation_dtype(q.scalar_type());
+  at::Tensor out = at::empty_like(q),
+             lse = at::empty({q.size(0), q.size(2), q.size(1)}, q.options().dtype(lse_dtype)).transpose(1, 2);
+  const at::Tensor scratch = scratch_of(/*backward=*/false, q, k);
+  return {std::move(out), std::move(lse)};
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> meta_backward(const at::Tensor& grad_out, const at::Tensor& q,
                                                              const at::Tensor& k, const at::Tensor& v,
                                                              const at::Tensor&, const at::Tensor&, double, bool,
                                                              const std::optional<at::Tensor>&, std::optional<double>) {
-  return {as_written(q), as_written(k), as_written(v)};
+  std::tuple<at::Tensor, at::Tensor, at::Tensor> gradients{as_written(q), as_written(k), as_written(v)};
+  const at::Tensor scratch = scratch_of(/*backward=*/true, q, k);
+  at::Tensor copy;  // the kernel's, of gradients whose positions are not contiguous
+  if (is_host(q.device()) && !grad_out.transpose(1, 2).is_contiguous()) copy = at::empty_like(grad_out);
+  return gradients;
 }
 
 }  // namespace

@@ -70,7 +70,7 @@ class CappedBlock {
     const at::Tensor distance =
         at::arange(tile.begin, tile.end, options).unsqueeze(1) - at::arange(tile.key, tile.key_end, options);  // [n, m]
     at::Tensor hidden = distance.lt(0);
-    if (rule_.window > 0) hidden.logical_or_(distance.ge(rule_.window));
+    if (rule_.window > 0) hidden.bitwise_or_(distance.ge(rule_.window));
     const int64_t sharing = q_.size(1) / k_.size(1);
     scores.unflatten(2, {sharing, -1}).masked_fill_(hidden, -std::numeric_limits<double>::infinity());
     return scores;

@@ -2,6 +2,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "mesh/meta_device.h"
+
 namespace meshtrain {
 
 /// Returns the dtype in which sums over elements of `dtype` are computed: fp64 for fp64, fp32 for everything else.
@@ -15,7 +17,7 @@ inline at::ScalarType accumulation_dtype(at::ScalarType dtype) {
 inline bool multiplied_in_fp32(const at::Tensor& tensor) {
 #if defined(__x86_64__)
   static const bool slow_bf16 = !__builtin_cpu_supports("avx512bw"), slow_fp16 = !__builtin_cpu_supports("avx512fp16");
-  if (!tensor.device().is_cpu()) return false;
+  if (!is_host(tensor.device())) return false;
   return tensor.scalar_type() == at::kBFloat16 ? slow_bf16 : tensor.scalar_type() == at::kHalf && slow_fp16;
 #else
   return false;

@@ -42,9 +42,10 @@ void add_to_halves(const at::Tensor& into, const at::Tensor& local, const std::o
                    const at::Tensor& dy) {
   const at::Tensor keys = absent ? local.masked_fill(*absent, into.size(0)) : local;  // absent ones come last
   const auto [sorted, order] = at::sort(keys, /*stable=*/true, /*dim=*/0, /*descending=*/false);
+  const at::Tensor rows = dy.contiguous();
   if (into.is_meta() || sorted.numel() == 0) return;
   AT_DISPATCH_REDUCED_FLOATING_TYPES(into.scalar_type(), "embedding_gradient_",
-                                     [&] { add_segments<scalar_t>(into, sorted, order, dy.contiguous()); });
+                                     [&] { add_segments<scalar_t>(into, sorted, order, rows); });
 }
 
 void add_gradient(at::Tensor& into, const at::Tensor& local, const std::optional<at::Tensor>& absent,

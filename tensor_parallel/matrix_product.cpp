@@ -4,8 +4,13 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 
 #include <algorithm>
+#include <array>
+#include <string>
+#include <vector>
 
 #include "mesh/half_precision.h"
+#include "mesh/host_scratch.h"
+#include "mesh/meta_device.h"
 #include "tensor_parallel/row_chunks.h"
 
 namespace meshtrain {
@@ -29,7 +34,7 @@ const std::optional<c10::TypedOperatorHandle<OneDnnLinear>>& onednn_linear() {
 }
 
 bool suits_onednn(const at::Tensor& a, const at::Tensor& b) {
-  return a.scalar_type() == at::kFloat && a.device().is_cpu() && a.numel() * b.size(0) >= kSmallestForOneDnn &&
+  return a.scalar_type() == at::kFloat && is_host(a.device()) && a.numel() * b.size(0) >= kSmallestForOneDnn &&
          onednn_linear().has_value();
 }
 
@@ -52,9 +57,42 @@ void product_in_fp32(const at::Tensor& out, const at::Tensor& a, const at::Tenso
   });
 }
 
+/// Computes the product `name` of two tensors and returns it.
+using HostProduct = at::Tensor (*)(const at::Tensor& a, const at::Tensor& b);
+
+/// Returns what `product` allocates for a moment for tensors like `a` and `b` (host_scratch()): measured on zeros of at
+/// most kMeasured rows and columns, beyond which oneDNN takes hardly more.
+at::Tensor scratch_of(const std::string& name, const at::Tensor& a, const at::Tensor& b, HostProduct product) {
+  static constexpr int64_t kMeasured = 1024;
+  if (!has_host_scratch(a)) return {};
+  const at::TensorOptions options(a.scalar_type());
+  const auto sizes_of = [](const at::Tensor& tensor) {
+    return std::array{std::min(tensor.size(0), kMeasured), std::min(tensor.size(1), kMeasured)};
+  };
+  const auto text_of = [&](const at::Tensor& tensor) {
+    const auto [rows, columns] = sizes_of(tensor);
+    return " " + std::to_string(rows) + (tensor.is_contiguous() ? "x" : "t") + std::to_string(columns);
+  };
+  return host_scratch(name + " " + c10::toString(a.scalar_type()) + text_of(a) + text_of(b), [&]() -> HostComputation {
+    const auto made = [&](const at::Tensor& tensor) {
+      const auto [rows, columns] = sizes_of(tensor);
+      return tensor.is_contiguous() ? at::zeros({rows, columns}, options) : at::zeros({columns, rows}, options).t();
+    };
+    return [product, left = made(a), right = made(b)] { return std::vector<at::Tensor>{product(left, right)}; };
+  });
+}
+
+/// Computes the shape of a b^T.
+at::Tensor product_on_meta(const at::Tensor& a, const at::Tensor& b) {
+  const at::Tensor rows = suits_onednn(a, b) ? a.contiguous() : a;  // oneDNN's operator copies other ones
+  const at::Tensor scratch = scratch_of("product", rows, b, product);
+  return at::mm(rows, b.t());
+}
+
 }  // namespace
 
 at::Tensor product(const at::Tensor& a, const at::Tensor& b) {
+  if (a.is_meta() && !multiplied_in_fp32(a)) return product_on_meta(a, b);
   if (suits_onednn(a, b)) {
     const at::AutoDispatchBelowAutograd below;
     return onednn_linear()->call(a, b, std::nullopt, "none", Attributes(), std::nullopt);
@@ -70,6 +108,10 @@ void product_into(at::Tensor out, const at::Tensor& a, const at::Tensor& b) {
   if (suits_onednn(a, b)) {
     out.copy_(product(a, b));
   } else {
+    const at::Tensor scratch = scratch_of("into", a, b, [](const at::Tensor& x, const at::Tensor& y) {
+      at::Tensor result = at::empty({x.size(0), y.size(0)}, x.options());
+      return at::mm_out(result, x, y.t());
+    });
     at::mm_out(out, a, b.t());
   }
 }
@@ -77,8 +119,11 @@ void product_into(at::Tensor out, const at::Tensor& a, const at::Tensor& b) {
 void add_product(at::Tensor into, const at::Tensor& a, const at::Tensor& b, bool unwritten) {
   const int beta = unwritten ? 0 : 1;  // 0: LibTorch and BLAS do not read the old values
   const at::ScalarType dtype = multiplied_in_fp32(b) ? at::kFloat : b.scalar_type();
-  const bool in_place = into.scalar_type() == dtype && !(b.device().is_cpu() && dtype == at::kFloat && mkl_is_slow());
+  const bool in_place = into.scalar_type() == dtype && !(is_host(b.device()) && dtype == at::kFloat && mkl_is_slow());
   if (in_place && b.scalar_type() == dtype) {
+    const at::Tensor scratch = scratch_of("sum", a, b, [](const at::Tensor& x, const at::Tensor& y) {
+      return at::zeros({x.size(1), y.size(1)}, x.options()).addmm_(x.t(), y);
+    });
     into.addmm_(a.t(), b, beta);
     return;
   }

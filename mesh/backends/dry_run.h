@@ -3,11 +3,19 @@
 #include <memory>
 
 #include "mesh/backend.h"
+#include "mesh/memory.h"
 
 namespace meshtrain {
 
+/// The hosts of a world that does not exist.
+struct DryRunHosts {
+  int ranks_per_host = 1;           ///< ranks r of equal r / ranks_per_host are on one host
+  WindowMemory* windows = nullptr;  ///< counts the windows that this rank would have under MPI, and outlives the
+                                    ///< backend and its tensors; null: there are none, as on GPUs
+};
+
 /// Returns a rank of a world without other ranks: collectives take tensors of any device, the Meta device above all,
-/// and move nothing.
-std::shared_ptr<Backend> dry_run_backend(int rank, int size);
+/// and move nothing. Windows are tensors of the Meta device.
+std::shared_ptr<Backend> dry_run_backend(int rank, int size, const DryRunHosts& hosts = {});
 
 }  // namespace meshtrain

@@ -11,6 +11,7 @@ namespace meshtrain {
 // (0, 1, 2 or 75) goes to `status`, which outlives `app`. Errors are thrown: main reports them.
 void add_train_command(CLI::App& app, int& status);
 void add_verify_command(CLI::App& app, int& status);
+void add_plan_command(CLI::App& app, int& status);
 void add_mesh_command(CLI::App& app, int& status);
 void add_data_command(CLI::App& app, int& status);
 void add_checkpoint_command(CLI::App& app, int& status);

@@ -78,6 +78,7 @@ int run(int argc, char** argv) {
   int status = 0;
   add_train_command(app, status);
   add_verify_command(app, status);
+  add_plan_command(app, status);
   add_mesh_command(app, status);
   add_data_command(app, status);
   add_checkpoint_command(app, status);

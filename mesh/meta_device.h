@@ -1,0 +1,23 @@
+#pragma once
+
+#include <c10/core/Device.h>
+
+namespace meshtrain {
+
+/// While it exists, tensors of the Meta device that this thread uses stand for those of another device: code that
+/// chooses by the device, and so has other temporaries, chooses as it would there. Without one they stand for a GPU's.
+class MetaStandsFor {
+ public:
+  explicit MetaStandsFor(c10::DeviceType device);
+  ~MetaStandsFor();
+  MetaStandsFor(const MetaStandsFor&) = delete;
+  MetaStandsFor& operator=(const MetaStandsFor&) = delete;
+
+ private:
+  c10::DeviceType before_;
+};
+
+/// Returns true for the CPU, and for the Meta device where it stands for it.
+bool is_host(c10::Device device);
+
+}  // namespace meshtrain

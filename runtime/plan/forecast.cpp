@@ -1,0 +1,159 @@
+#include "runtime/plan/forecast.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+#include "runtime/model/shape.h"
+
+namespace meshtrain {
+namespace {
+
+/// Layers that are simulated at least: the first and the last may differ from those between.
+constexpr int64_t kLeastLayers = 4;
+
+/// Returns false when what a step does with a layer depends on more than its kind: on its number, or, for Muon, on how
+/// many matrices there are for the ranks.
+bool repeats_alike(const Recipe& recipe) {
+  return recipe.train.freeze.empty() && recipe.optimizer.name != "muon";
+}
+
+/// Returns the recipe with the first `layers` layers of its model.
+Recipe with_layers(Recipe recipe, int64_t layers) {
+  ModelShape& shape = recipe.model.shape;
+  shape.num_hidden_layers = layers;
+  const auto count = static_cast<size_t>(layers);
+  if (shape.layer_types.size() > count) shape.layer_types.resize(count);
+  if (shape.no_rope_layers.size() > count) shape.no_rope_layers.resize(count);
+  return recipe;
+}
+
+/// Calls `combine` with each pair of numbers of `one` and `other`, and returns the results in the same places.
+template <class Combine>
+StepForecast each(const StepForecast& one, const StepForecast& other, const Combine& combine) {
+  StepForecast result;
+  for (StepMemory StepForecast::*phase : {&StepForecast::gradients, &StepForecast::update}) {
+    for (int64_t StepMemory::*part :
+         {&StepMemory::parameters, &StepMemory::gathered, &StepMemory::gradients, &StepMemory::optimizer,
+          &StepMemory::activations, &StepMemory::temporaries, &StepMemory::inputs, &StepMemory::exchange}) {
+      result.*phase.*part = combine(one.*phase.*part, other.*phase.*part);
+    }
+  }
+  result.num_hosts = other.num_hosts;
+  for (const auto& [key, traffic] : other.traffic) {
+    const auto found = one.traffic.find(key);
+    const Traffic before = found != one.traffic.end() ? found->second : Traffic{};
+    result.traffic[key] = {combine(before.calls, traffic.calls), combine(before.buffer_bytes, traffic.buffer_bytes),
+                           combine(before.sent_bytes, traffic.sent_bytes)};
+  }
+  return result;
+}
+
+/// Returns the forecast for `repeats` repetitions more than that of `second`, which has one more than `first`.
+StepForecast continued(const StepForecast& first, const StepForecast& second, int64_t repeats) {
+  return each(first, second, [&](int64_t one, int64_t other) { return other + repeats * (other - one); });
+}
+
+/// Returns the forecast of a step with `count` micro-batches from those of one and of two, of which `steps` has the
+/// ones that there are.
+StepForecast over_micro_batches(const std::vector<StepForecast>& steps, int64_t count) {
+  if (count <= 2) return steps.back();
+  StepForecast all = continued(steps[0], steps[1], count - 2);
+  for (StepMemory StepForecast::*phase : {&StepForecast::gradients, &StepForecast::update}) {
+    const int64_t inputs = (all.*phase).inputs;
+    all.*phase = steps[1].*phase;  // of which the tokens alone grow
+    (all.*phase).inputs = inputs;
+  }
+  return all;
+}
+
+/// The steps of a rank, of the model with so many layers as are asked for.
+class Layers {
+ public:
+  Layers(const Recipe& recipe, const RunPlan& plan, const PlanHosts& hosts, int64_t rank)
+      : recipe_(recipe), plan_(plan), hosts_(hosts), rank_(rank) {
+    const int64_t dp = plan.layout.size(kDataAxis);
+    count_ = recipe.train.global_batch / dp / recipe.train.micro_batch;
+  }
+  int64_t micro_batches() const { return count_; }
+
+  StepForecast of(int64_t layers) const {
+    const std::vector<int64_t> counts = count_ > 2 ? std::vector<int64_t>{1, 2} : std::vector<int64_t>{count_};
+    const std::vector<StepForecast> steps = simulate(with_layers(recipe_, layers), plan_, hosts_, rank_, counts);
+    StepForecast all = over_micro_batches(steps, count_);
+    all.before_backward = steps.back().before_backward;
+    return all;
+  }
+
+ private:
+  const Recipe& recipe_;
+  const RunPlan& plan_;
+  const PlanHosts& hosts_;
+  int64_t rank_;
+  int64_t count_;
+};
+
+/// Returns the forecast of the whole model from those of `few` layers, `of_few`, and of one period more. A peak counts
+/// when it grows with the layers as the activations that a forward leaves do; with few layers it may be elsewhere.
+StepForecast over_layers(const Recipe& recipe, const Layers& layers, int64_t few, StepForecast of_few) {
+  const int64_t all = recipe.model.shape.num_hidden_layers, period = layer_period(recipe);
+  while (few + period < all) {
+    StepForecast next = layers.of(few + period);
+    const int64_t grown = next.gradients.total() - of_few.gradients.total();
+    if (grown >= next.before_backward - of_few.before_backward) {
+      return continued(of_few, next, (all - few - period) / period);
+    }
+    const int64_t doubled = few + (few / period + 1) * period;
+    of_few = doubled == few + period ? std::move(next) : layers.of(std::min(doubled, all));
+    few = std::min(doubled, all);
+  }
+  return few == all ? of_few : layers.of(all);
+}
+
+/// Returns the number of layers that is simulated first, which ends as all layers do.
+int64_t few_layers(const Recipe& recipe) {
+  const int64_t layers = recipe.model.shape.num_hidden_layers, period = layer_period(recipe);
+  if (!repeats_alike(recipe)) return layers;
+  int64_t few = layers % period;
+  while (few < kLeastLayers) few += period;
+  return std::min(few, layers);
+}
+
+}  // namespace
+
+int64_t layer_period(const Recipe& recipe) {
+  const ModelShape& shape = recipe.model.shape;
+  const int64_t layers = shape.num_hidden_layers;
+  const auto repeats = [&](int64_t period) {
+    for (int64_t layer = period; layer < layers; ++layer) {
+      const int64_t before = layer - period;
+      if (window_of(shape, layer) != window_of(shape, before) || is_rotary(shape, layer) != is_rotary(shape, before) ||
+          is_locally_rotary(shape, layer) != is_locally_rotary(shape, before)) {
+        return false;
+      }
+    }
+    return true;
+  };
+  int64_t period = 1;
+  while (period < layers && !repeats(period)) ++period;
+  period = std::lcm(period, recipe.train.activation_checkpointing.every);
+  return std::lcm(period, recipe.parallel.fsdp.unit_layers);
+}
+
+RunForecast forecast(const Recipe& recipe, const RunPlan& plan, const PlanHosts& hosts) {
+  const int64_t last = plan.layout.size() - 1, few = few_layers(recipe);
+  const Layers of_last(recipe, plan, hosts, last), of_first(recipe, plan, hosts, 0);
+  StepForecast step = of_last.of(few);
+  int64_t rank = last;
+  if (last != 0) {
+    StepForecast first = of_first.of(few);
+    if (first.memory().total() > step.memory().total()) {
+      step = std::move(first);
+      rank = 0;
+    }
+  }
+  return {over_layers(recipe, rank == last ? of_last : of_first, few, std::move(step)), rank, of_last.micro_batches()};
+}
+
+}  // namespace meshtrain

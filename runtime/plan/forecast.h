@@ -1,0 +1,24 @@
+#pragma once
+
+#include <cstdint>
+
+#include "runtime/plan/simulation.h"
+
+namespace meshtrain {
+
+/// What the fullest rank holds and sends in a step of a run.
+struct RunForecast {
+  StepForecast step;
+  int64_t rank = 0;  ///< the one that holds most among the first and the last; others hold no more
+  int64_t micro_batches = 0;
+};
+
+/// Returns the forecast of `plan`, the result of resolve(). A model with many layers is simulated with a few, twice,
+/// and a step with many micro-batches with one and two: layers repeat, and what a step holds and sends grows with each
+/// repetition by the same. Throws InputError as simulate() does.
+RunForecast forecast(const Recipe& recipe, const RunPlan& plan, const PlanHosts& hosts);
+
+/// Returns the number of layers after which the model's layers, and what the recipe does with them, repeat.
+int64_t layer_period(const Recipe& recipe);
+
+}  // namespace meshtrain

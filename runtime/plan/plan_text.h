@@ -1,0 +1,19 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "runtime/plan/search.h"
+
+namespace meshtrain {
+
+/// Returns the search as a table of at most 100 columns: the first `top` meshes, and why others cannot be.
+std::string to_text(const MeshSearch& search, const PlanRequest& request, size_t top);
+
+/// Returns the search as a JSON object: {"ranks", "ranks_per_host", "device", "meshes": [{"mesh", "fits", "rank",
+/// "micro_batches", "memory_bytes": {PART: bytes}, "memory_bytes_total", "sent_bytes_on_host",
+/// "sent_bytes_among_hosts", "traffic": [{"group", "purpose", "collective", "calls", "sent_bytes", "hosts"}]}],
+/// "refused": [{"key", "reason", "meshes"}]}.
+std::string to_json(const MeshSearch& search, const PlanRequest& request);
+
+}  // namespace meshtrain

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/plan/forecast.h"
+
+namespace meshtrain {
+
+/// What is looked for.
+struct PlanRequest {
+  int64_t ranks = 1;
+  PlanHosts hosts;
+  std::optional<int64_t> memory = {};  ///< bytes that a rank may hold; none: any
+};
+
+/// A mesh on which a recipe can be trained.
+struct PlannedMesh {
+  MeshLayout layout;
+  RunForecast forecast;
+  bool fits = true;              ///< in PlanRequest::memory
+  int64_t sent_on_host = 0;      ///< bytes that a rank sends in a step over groups that lie on one host
+  int64_t sent_among_hosts = 0;  ///< and over all others
+};
+
+/// Meshes that cannot be, for the same key of the recipe.
+struct RefusedMeshes {
+  std::string key;                  ///< "model.num_key_value_heads"
+  std::string reason;               ///< of the first of them: the line that `train --check` prints
+  std::vector<std::string> meshes;  ///< "dp=1,cp=8,tp=1"
+};
+
+struct MeshSearch {
+  std::vector<PlannedMesh> meshes;     ///< first those that fit; then those that send less among hosts, then in all
+  std::vector<RefusedMeshes> refused;  ///< most meshes first
+};
+
+/// Looks at every mesh of `request.ranks` ranks over dp, cp and tp, in the recipe's order of axes. Legal is what
+/// resolve() accepts and the trainer can be built for.
+MeshSearch search_meshes(const Recipe& recipe, const PlanRequest& request);
+
+/// Returns the least number of ranks, the request's times a power of two, of which a mesh fits; none up to 16,384.
+std::optional<int64_t> least_ranks(const Recipe& recipe, PlanRequest request);
+
+}  // namespace meshtrain

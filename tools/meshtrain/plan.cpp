@@ -1,0 +1,117 @@
+#include <algorithm>
+#include <cctype>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "mesh/error.h"
+#include "mesh/size_text.h"
+#include "runtime/files/output_file.h"
+#include "runtime/plan/plan_text.h"
+#include "runtime/plan/search.h"
+#include "runtime/recipe/load.h"
+#include "tools/meshtrain/commands.h"
+#include "tools/meshtrain/launcher.h"
+#include "tools/meshtrain/recipe_arguments.h"
+
+namespace meshtrain {
+namespace {
+
+struct PlanArguments {
+  std::filesystem::path recipe;
+  RecipeArguments with;
+  int64_t ranks = 0;
+  int64_t ranks_per_host = 0;
+  std::string memory;
+  size_t top = 10;
+  std::filesystem::path json;
+};
+
+/// Returns the bytes of "80GiB", "512 MiB" or "80GB".
+int64_t parse_size(const std::string& text) {
+  char* end = nullptr;
+  const double number = std::strtod(text.c_str(), &end);
+  while (std::isspace(static_cast<unsigned char>(*end)) != 0) ++end;
+  const std::string unit = end;
+  const double factor = unit == "GiB" ? 0x1p30 : unit == "MiB" ? 0x1p20 : unit == "GB" ? 1e9 : unit == "MB" ? 1e6 : 0;
+  if (factor == 0 || !std::isfinite(number) || number <= 0 || number * factor > 1e18) {
+    throw InputError("--memory " + text + ": expected a size above 0 with its unit, as in 80GiB, 512MiB or 80GB");
+  }
+  return static_cast<int64_t>(number * factor);
+}
+
+/// Returns what to do where no mesh can be taken.
+std::string explain(const MeshSearch& search, const Recipe& recipe, const PlanRequest& request) {
+  const std::string ranks = std::to_string(request.ranks) + (request.ranks == 1 ? " rank" : " ranks");
+  if (search.meshes.empty()) {
+    return "no mesh of " + ranks + " is possible: " + search.refused.front().reason + " (" +
+           search.refused.front().meshes.front() + ")";
+  }
+  const auto least =
+      std::ranges::min(search.meshes, {}, [](const PlannedMesh& mesh) { return mesh.forecast.step.memory().total(); });
+  std::string text = "no mesh of " + ranks + " fits in " + size_text(*request.memory) +
+                     " a rank: " + least.layout.describe() + " needs least, " +
+                     size_text(least.forecast.step.memory().total());
+  PlanRequest more = request;
+  more.ranks *= 2;
+  const std::optional<int64_t> enough = least_ranks(recipe, more);
+  return text + (enough ? "; it would fit on " + std::to_string(*enough) + " ranks"
+                        : "; nor would it on more ranks: train.activation_checkpointing.mode: full, a smaller "
+                          "train.micro_batch or parallel.fsdp.mode: full_shard need less");
+}
+
+void plan(const PlanArguments& arguments) {
+  refuse_several_ranks("meshtrain plan");
+  const Recipe recipe = load_recipe(arguments.recipe, arguments.with.overrides, "");
+  PlanRequest request;
+  request.ranks = arguments.ranks;
+  request.hosts.ranks_per_host = arguments.ranks_per_host > 0 ? arguments.ranks_per_host : arguments.ranks;
+  request.hosts.gpus = recipe.device == "cuda";
+  if (!arguments.memory.empty()) request.memory = parse_size(arguments.memory);
+  const MeshSearch search = search_meshes(recipe, request);
+  if (!arguments.json.empty()) write_whole(arguments.json, to_json(search, request) + "\n");
+  if (search.meshes.empty() || !search.meshes.front().fits) throw InputError(explain(search, recipe, request));
+  std::fputs(to_text(search, request, arguments.top).c_str(), stdout);
+  const PlannedMesh& first = search.meshes.front();
+  std::printf("\n  mpirun -n %ld meshtrain train %s --mesh %s\n", static_cast<long>(request.ranks),
+              arguments.recipe.c_str(), first.layout.describe().c_str());
+}
+
+}  // namespace
+
+void add_plan_command(CLI::App& app, int& status) {
+  const auto arguments = std::make_shared<PlanArguments>();
+  CLI::App* const command =
+      app.add_subcommand("plan", "Lists every mesh of N ranks: its memory and traffic, or why not");
+  command->add_option("recipe", arguments->recipe, "The recipe; its own mesh does not count")->required();
+  command->add_option("--ranks", arguments->ranks, "Ranks in all")
+      ->required()
+      ->check(whole_number(1) & CLI::Range(int64_t{1}, int64_t{16384}))
+      ->type_name("N");
+  command->add_option("--hosts-of", arguments->ranks_per_host, "Ranks on each host; without it there is one host")
+      ->check(whole_number(1))
+      ->type_name("N");
+  command->add_option("--memory", arguments->memory, "What a rank may hold: meshes that need more come last")
+      ->type_name("80GiB");
+  command->add_option("--top", arguments->top, "Meshes to print")
+      ->check(whole_number(1))
+      ->type_name("N")
+      ->capture_default_str();
+  command->add_option("--json", arguments->json, "Writes all of it to a file")->type_name("FILE");
+  add_set_option(*command, arguments->with);
+  command->footer(
+      "Each mesh is tried: the trainer makes its steps on tensors without memory, as the fullest rank, so that bytes\n"
+      "are those of the run (docs/plan.md). Meshes that send least among hosts come first.\n\n"
+      "  meshtrain plan recipes/quickstart.yaml --ranks 8\n"
+      "  meshtrain plan recipe.yaml --ranks 64 --hosts-of 8 --memory 80GiB --set device=cuda");
+  command->callback([arguments, &status] {
+    plan(*arguments);
+    status = 0;
+  });
+}
+
+}  // namespace meshtrain
