@@ -18,12 +18,17 @@ at::Tensor fresh(at::IntArrayRef shape) {
 }
 
 double error_of(const at::Tensor& a, const at::Tensor& b) {
+  return error_of(a, b, b);
+}
+
+double error_of(const at::Tensor& a, const at::Tensor& b, const at::Tensor& size) {
   const at::NoGradGuard no_grad;
   const at::Tensor seen = a.to(at::kCPU).to(at::kDouble), wanted = b.to(at::kCPU).to(at::kDouble);
   EXPECT_EQ(seen.sizes(), wanted.sizes());
   if (seen.sizes() != wanted.sizes()) return std::numeric_limits<double>::infinity();
   if (seen.numel() == 0) return 0;
-  const double difference = (seen - wanted).norm().item<double>(), length = wanted.norm().item<double>();
+  const double difference = (seen - wanted).norm().item<double>();
+  const double length = size.to(at::kCPU).to(at::kDouble).norm().item<double>();
   if (!(difference >= 0)) return std::numeric_limits<double>::infinity();
   return difference == 0 ? 0 : difference / length;
 }

@@ -29,6 +29,8 @@ at::Tensor fresh(at::IntArrayRef shape);
 
 /// Returns ||a - b|| / ||b||, in fp64 on the host; infinite when an element of `a` is not a number.
 double error_of(const at::Tensor& a, const at::Tensor& b);
+/// As above, relative to ||size||: of sums, where `size` are the terms' absolute values added up.
+double error_of(const at::Tensor& a, const at::Tensor& b, const at::Tensor& size);
 
 /// Fills memory that tensors like these will be allocated in with NaN: elements that a kernel leaves out are then
 /// visible.

@@ -119,7 +119,7 @@ TEST_P(Firewalls, HostsThatCannotWatchEachOtherTrainAndSaySo) {
   expect_steps(metrics(), metrics().size());
 }
 
-INSTANTIATE_TEST_SUITE_P(Links, Firewalls, ::testing::Values(std::pair("prohibit", "3"), std::pair("blackhole", "13")),
+INSTANTIATE_TEST_SUITE_P(Links, Firewalls, ::testing::Values(std::pair("prohibit", "6"), std::pair("blackhole", "13")),
                          [](const auto& tested) { return std::string(tested.param.first); });
 
 // Networks of container engines have one address on every host.

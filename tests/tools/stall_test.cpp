@@ -210,7 +210,7 @@ TEST_F(StandStill, EveryRankOfEveryMeshIsNamed) {
   }
 }
 
-// A rank that gets half of the time in every step.
+// A rank that runs a third of the time, in every step.
 TEST_F(StandStill, ARankThatIsSlowInEveryStepIsNamed) {
   Program program(endless(
       2, "dp=2",
