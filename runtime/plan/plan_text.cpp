@@ -75,6 +75,16 @@ std::vector<std::string> words_of(const std::string& sentence) {
   return words;
 }
 
+/// Returns the first of many, and how many more there are.
+std::vector<std::string> abbreviated(std::vector<std::string> meshes) {
+  constexpr size_t kShown = 8;
+  if (meshes.size() <= kShown + 1) return meshes;
+  const std::string more = std::to_string(meshes.size() - kShown);
+  meshes.resize(kShown);
+  meshes.insert(meshes.end(), {"and", more, "more"});
+  return meshes;
+}
+
 std::string count_text(size_t count, const char* one, const char* several) {
   return std::to_string(count) + " " + (count == 1 ? one : several);
 }
@@ -104,7 +114,7 @@ std::string to_text(const MeshSearch& search, const PlanRequest& request, size_t
   if (!search.refused.empty()) text += "\nnot possible:\n";
   for (const RefusedMeshes& refused : search.refused) {
     text += wrapped(words_of(refused.reason), "  ");
-    text += wrapped(refused.meshes, "    ");
+    text += wrapped(abbreviated(refused.meshes), "    ");
   }
   return text;
 }

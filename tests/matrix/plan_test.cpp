@@ -152,5 +152,31 @@ TEST(Forecast, OfManyLayersAndMicroBatchesIsThatOfAWholeSimulation) {
   }
 }
 
+// A forecast looks at the first and the last rank: one between them holds no more.
+TEST(Forecast, IsOfTheFullestRank) {
+  if (world().size() > 1) GTEST_SKIP() << "simulates ranks alone";
+  const MeshLayout layout({{"dp", 32}, {"cp", 8}, {"tp", 4}});
+  for (const char* mode : {"no_shard", "full_shard", "hybrid_shard"}) {
+    SCOPED_TRACE(mode);
+    Recipe recipe = deep_recipe(mode, "none");
+    recipe.model.shape.num_hidden_layers = 3;
+    recipe.model.shape.vocab_size = 509;  // uneven over tp
+    recipe.train.global_batch = 32;
+    if (recipe.parallel.fsdp.mode == "hybrid_shard") recipe.parallel.fsdp.shard_size = 8;
+    const RunPlan plan = resolve(recipe, layout);
+    const PlanHosts hosts{8, true};
+    const RunForecast run = forecast(recipe, plan, hosts);
+    int64_t fullest = 0;
+    for (const int64_t rank : {0, 3, 517, 1023}) {
+      const StepForecast step = simulate(recipe, plan, hosts, rank, {1}).front();
+      fullest = std::max(fullest, step.memory().total());
+      if (rank == run.rank) {
+        EXPECT_EQ(step.memory().total(), run.step.memory().total()) << rank;
+      }
+    }
+    EXPECT_EQ(run.step.memory().total(), fullest);
+  }
+}
+
 }  // namespace
 }  // namespace meshtrain::testing

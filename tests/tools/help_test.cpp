@@ -11,6 +11,7 @@ TEST(Help, IsThereForEveryCommand) {
   for (const Words& command : {Words{},
                                {"train"},
                                {"verify"},
+                               {"plan"},
                                {"mesh"},
                                {"data"},
                                {"data", "prepare"},
@@ -48,10 +49,10 @@ TEST(Help, DoesNotStartMpi) {
 }
 
 TEST(Arguments, AreExplained) {
-  EXPECT_EQ(
-      only_complaint(run_meshtrain({})),
-      "give a command: train, verify, mesh, data, checkpoint, generate, diagnose, report; meshtrain --help says what "
-      "they do");
+  EXPECT_EQ(only_complaint(run_meshtrain({})),
+            "give a command: train, verify, plan, mesh, data, checkpoint, generate, diagnose, report; meshtrain --help "
+            "says what "
+            "they do");
   EXPECT_EQ(only_complaint(run_meshtrain({"trian"})),
             "meshtrain does not know trian; did you mean train?: see meshtrain --help");
   EXPECT_EQ(only_complaint(run_meshtrain({"checkpoint", "exprt", "run", "out"})),

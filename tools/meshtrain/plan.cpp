@@ -65,7 +65,12 @@ std::string explain(const MeshSearch& search, const Recipe& recipe, const PlanRe
 }
 
 void plan(const PlanArguments& arguments) {
+  constexpr int64_t kMostRanks = 16384;
   refuse_several_ranks("meshtrain plan");
+  if (arguments.ranks > kMostRanks) {
+    throw InputError("--ranks " + std::to_string(arguments.ranks) + ": a plan is of at most " +
+                     std::to_string(kMostRanks) + " ranks");
+  }
   const Recipe recipe = load_recipe(arguments.recipe, arguments.with.overrides, "");
   PlanRequest request;
   request.ranks = arguments.ranks;
@@ -88,10 +93,7 @@ void add_plan_command(CLI::App& app, int& status) {
   CLI::App* const command =
       app.add_subcommand("plan", "Lists every mesh of N ranks: its memory and traffic, or why not");
   command->add_option("recipe", arguments->recipe, "The recipe; its own mesh does not count")->required();
-  command->add_option("--ranks", arguments->ranks, "Ranks in all")
-      ->required()
-      ->check(whole_number(1) & CLI::Range(int64_t{1}, int64_t{16384}))
-      ->type_name("N");
+  command->add_option("--ranks", arguments->ranks, "Ranks in all")->required()->check(whole_number(1))->type_name("N");
   command->add_option("--hosts-of", arguments->ranks_per_host, "Ranks on each host; without it there is one host")
       ->check(whole_number(1))
       ->type_name("N");

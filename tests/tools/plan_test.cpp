@@ -1,0 +1,130 @@
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "tests/support/messages.h"
+#include "tests/tools/program.h"
+
+namespace meshtrain::testing {
+namespace {
+
+using Words = std::vector<std::string>;
+
+constexpr const char* kRecipe = "recipes/quickstart.yaml";
+
+Words plan_words(const Words& arguments) {
+  Words words = {"plan", kRecipe};
+  words.insert(words.end(), arguments.begin(), arguments.end());
+  return words;
+}
+
+nlohmann::json plan_json(const ScratchFolder& folder, Words arguments) {
+  const std::string path = folder.path() / "plan.json";
+  arguments.insert(arguments.end(), {"--json", path});
+  const Ending ending = run_meshtrain(plan_words(arguments));
+  EXPECT_EQ(ending.status, 0) << ending.err;
+  std::ifstream file(path);
+  return nlohmann::json::parse(file);
+}
+
+TEST(PlanCommand, ListsWhatIsPossibleAndWhyTheRestIsNot) {
+  const Ending ending = run_meshtrain(plan_words({"--ranks", "8", "--top", "3"}));
+  ASSERT_EQ(ending.status, 0) << ending.err;
+  EXPECT_EQ(ending.err, "");
+  EXPECT_EQ(ending.out.rfind("8 meshes of 8 ranks; ", 0), 0u) << ending.out;
+  EXPECT_EQ(count(ending.out, "\n  dp="), 3) << ending.out;
+  EXPECT_TRUE(has(ending.out, "  and 5 more: --top shows them\n")) << ending.out;
+  EXPECT_TRUE(has(ending.out,
+                  "not possible:\n"
+                  "  model.num_key_value_heads: 4 does not divide over tp=8: use a mesh whose tp divides it\n"
+                  "    dp=1,cp=1,tp=8\n"
+                  "  train.global_batch: 16 is not a multiple of dp x micro_batch = 8 x 4 = 32: "))
+      << ending.out;
+  EXPECT_TRUE(has(ending.out, "\n  mpirun -n 8 meshtrain train recipes/quickstart.yaml --mesh dp=4,cp=1,tp=2\n"))
+      << ending.out;
+  std::istringstream lines(ending.out);
+  for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 100u) << line;
+}
+
+TEST(PlanCommand, AbbreviatesMany) {
+  const Ending ending = run_meshtrain(plan_words({"--ranks", "512", "--set", "train.global_batch=512", "--top", "1"}));
+  ASSERT_EQ(ending.status, 0) << ending.err;
+  EXPECT_TRUE(has(ending.out, " more\n")) << ending.out;
+  EXPECT_LT(ending.out.size(), 4000u) << ending.out;
+}
+
+TEST(PlanCommand, WritesAllOfItAsJson) {
+  const ScratchFolder folder;
+  const nlohmann::json plan = plan_json(folder, {"--ranks", "4", "--hosts-of", "2", "--memory", "60MiB"});
+  EXPECT_EQ(plan["ranks"], 4);
+  EXPECT_EQ(plan["ranks_per_host"], 2);
+  EXPECT_EQ(plan["device"], "cpu");
+  ASSERT_EQ(plan["meshes"].size(), 6u);
+  bool fitted = true;
+  for (const nlohmann::json& mesh : plan["meshes"]) {
+    int64_t memory = 0, sent = 0, among_hosts = 0;
+    for (const auto& [part, bytes] : mesh["memory_bytes"].items()) {
+      EXPECT_GE(bytes.get<int64_t>(), 0) << mesh["mesh"] << " " << part;
+      memory += bytes.get<int64_t>();
+    }
+    EXPECT_EQ(mesh["memory_bytes_total"], memory) << mesh["mesh"];
+    EXPECT_EQ(mesh["fits"], memory <= 60 << 20) << mesh["mesh"];
+    EXPECT_TRUE(fitted || !mesh["fits"]) << "those that fit come first";
+    fitted = mesh["fits"];
+    for (const nlohmann::json& each : mesh["traffic"]) {
+      sent += each["sent_bytes"].get<int64_t>();
+      if (each["hosts"] > 1) among_hosts += each["sent_bytes"].get<int64_t>();
+    }
+    EXPECT_EQ(mesh["sent_bytes_among_hosts"], among_hosts) << mesh["mesh"];
+    EXPECT_EQ(mesh["sent_bytes_on_host"], sent - among_hosts) << mesh["mesh"];
+    EXPECT_GT(sent, 0) << mesh["mesh"];
+  }
+  EXPECT_FALSE(fitted) << "no mesh is too large: the test compares nothing";
+  for (const nlohmann::json& each : plan["refused"]) EXPECT_FALSE(each["meshes"].empty());
+}
+
+TEST(PlanCommand, FollowsTheRecipe) {
+  const ScratchFolder folder;
+  const auto memory = [&](const std::string& part, const Words& settings) {
+    Words words = {"--ranks", "1"};
+    for (const std::string& each : settings) words.insert(words.end(), {"--set", each});
+    return plan_json(folder, words)["meshes"][0]["memory_bytes"][part].get<int64_t>();
+  };
+  EXPECT_EQ(memory("optimizer", {"optimizer.name=adamw"}), 2 * memory("parameters", {"optimizer.name=adamw"}));
+  EXPECT_LT(memory("activations", {"train.activation_checkpointing.mode=full"}), memory("activations", {}) / 2);
+}
+
+TEST(PlanCommand, SaysWhatIsMissing) {
+  const auto complaint = [](const Words& words) { return only_complaint(run_meshtrain(plan_words(words))); };
+  EXPECT_EQ(complaint({"--ranks", "7"}),
+            "no mesh of 7 ranks is possible: model.num_attention_heads: 8 does not divide over tp=7: use a mesh whose "
+            "tp divides it (dp=1,cp=1,tp=7)");
+  const std::string fits_on_more = complaint({"--ranks", "8", "--memory", "20MiB"});
+  const char* const least = "a rank: dp=1,cp=8,tp=1 needs least, ";
+  EXPECT_TRUE(has(fits_on_more, "no mesh of 8 ranks fits in 20 MiB ") && has(fits_on_more, least)) << fits_on_more;
+  EXPECT_TRUE(has(fits_on_more, "; it would fit on 32 ranks")) << fits_on_more;
+  const std::string fits_nowhere = complaint({"--ranks", "8", "--memory", "1MiB"});
+  EXPECT_TRUE(has(fits_nowhere, "no mesh of 8 ranks fits in 1 MiB ") && has(fits_nowhere, least)) << fits_nowhere;
+  EXPECT_TRUE(has(fits_nowhere, "; nor would it on more ranks: train.activation_checkpointing.mode: full"))
+      << fits_nowhere;
+  EXPECT_EQ(complaint({"--ranks", "8", "--memory", "40"}),
+            "--memory 40: expected a size above 0 with its unit, as in 80GiB, 512MiB or 80GB");
+  EXPECT_EQ(complaint({"--ranks", "16385"}), "--ranks 16385: a plan is of at most 16384 ranks");
+  EXPECT_TRUE(has(complaint({"--ranks", "0"}), "--ranks: 0 is not a whole number"));
+  EXPECT_EQ(complaint({}), "meshtrain plan: --ranks is required: see meshtrain plan --help");
+  EXPECT_EQ(complaint({"--ranks", "1", "--json", "/nowhere/plan.json"}),
+            "cannot write /nowhere/plan.json: No such file or directory");
+  EXPECT_EQ(only_complaint(run_meshtrain({"plan", "nowhere.yaml", "--ranks", "1"})),
+            "nowhere.yaml: No such file or directory");
+}
+
+TEST(PlanCommand, IsOfOneProcess) {
+  const Ending ending = run_meshtrain_on_ranks(2, plan_words({"--ranks", "2"}));
+  EXPECT_NE(ending.status, 0);
+  EXPECT_TRUE(has(ending.err, "meshtrain plan")) << ending.err;
+}
+
+}  // namespace
+}  // namespace meshtrain::testing
