@@ -6,9 +6,11 @@ import math
 import os
 import pathlib
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 BUILD = pathlib.Path(os.environ["MESHTRAIN_BUILD"])
@@ -31,7 +33,8 @@ class Browser:
         self.process = subprocess.Popen(
             [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
              f"--user-data-dir={profile}", "--remote-debugging-pipe", "about:blank"],
-            preexec_fn=move, close_fds=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            preexec_fn=move, close_fds=False, start_new_session=True, stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL)
         for descriptor in [to_read, to_write, *descriptors]:
             os.close(descriptor)
         self.numbers = itertools.count(1)
@@ -100,8 +103,19 @@ class Browser:
     def close(self):
         self.process.terminate()
         self.process.wait()
+        self.end_helpers()
         os.close(self.to)
         os.close(self.answers)
+
+    def end_helpers(self):
+        """Ends the browser's other processes, which may outlive it and write to the profile while it is removed."""
+        end = time.monotonic() + 5
+        while time.monotonic() < end:
+            try:
+                os.killpg(self.process.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                return
+            time.sleep(0.01)
 
 
 def write_run(folder, steps, name="mine"):
