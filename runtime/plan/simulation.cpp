@@ -13,7 +13,7 @@
 #include "mesh/host_map.h"
 #include "mesh/memory.h"
 #include "mesh/meta_device.h"
-#include "runtime/plan/host_casts.h"
+#include "runtime/plan/host_copies.h"
 #include "runtime/plan/meta_memory.h"
 #include "runtime/trainer/trainer.h"
 
@@ -101,8 +101,8 @@ std::vector<StepForecast> simulate(const Recipe& recipe, const RunPlan& plan, co
   WindowMemory windows;
   MetaMemory memory;
   const MetaStandsFor device(hosts.gpus ? at::kCUDA : at::kCPU);
-  std::optional<HostCasts> casts;
-  if (!hosts.gpus) casts.emplace();
+  std::optional<HostCopies> copies;
+  if (!hosts.gpus) copies.emplace();
 
   const DryRunHosts dry_hosts{static_cast<int>(hosts.ranks_per_host), hosts.gpus ? nullptr : &windows};
   std::map<std::string, int> num_hosts;
