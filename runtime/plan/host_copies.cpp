@@ -25,10 +25,12 @@ bool computes_in_one_dtype(std::string_view name) {
   return names.contains(name);
 }
 
-/// Returns the operands of another dtype than the computation's, in that dtype.
-std::vector<at::Tensor> casts(const std::vector<at::Tensor>& operands) {
+/// Returns the operands of another dtype than the computation's, in that dtype; computed in place, the first is such a
+/// result too: aten/src/ATen/TensorIterator.cpp, compute_types.
+std::vector<at::Tensor> casts(std::vector<at::Tensor> operands, bool in_place) {
   std::vector<at::Tensor> copies;
   const at::ScalarType dtype = at::result_type(operands[0], operands[1]);
+  if (in_place) operands.push_back(operands[0]);
   for (const at::Tensor& operand : operands) {
     if (operand.scalar_type() != dtype) copies.push_back(at::empty_like(operand, operand.options().dtype(dtype)));
   }
@@ -57,7 +59,7 @@ std::unique_ptr<at::ObserverContext> hold_copies(const at::RecordFunction& funct
   }
   if (operands.size() != 2 || !has_host_scratch(operands[0])) return nullptr;
   auto copies = std::make_unique<Copies>();
-  copies->tensors = is_copy ? block_of_transpose(operands[0], operands[1]) : casts(operands);
+  copies->tensors = is_copy ? block_of_transpose(operands[0], operands[1]) : casts(operands, name.back() == '_');
   return copies;
 }
 
