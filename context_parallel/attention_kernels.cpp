@@ -62,7 +62,7 @@ Attended attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, P
   }
   if (rule.softcap > 0) return attend_capped(q, k, v, pairs, rule);
   const bool causal = pairs == Pairs::Causal;
-  if (q.is_cuda()) {
+  if (is_gpu(q.device())) {
     const Attended attended = attend_on_gpu(readable(q), readable(k), readable(v), causal, rule);
     return {ordered(attended.out), attended.lse};
   }
@@ -86,7 +86,7 @@ AttentionGradients attend_backward(const at::Tensor& grad_out, const at::Tensor&
   }
   if (rule.softcap > 0) return attend_capped_backward(grad_out, q, k, v, attended, pairs, rule);
   const bool causal = pairs == Pairs::Causal;
-  if (q.is_cuda()) {  // gradients and output in one memory order, as cuDNN needs them
+  if (is_gpu(q.device())) {  // gradients and output in one memory order, as cuDNN needs them
     return attend_backward_on_gpu(ordered(grad_out), readable(q), readable(k), readable(v),
                                   {ordered(attended.out), attended.lse}, causal, rule);
   }

@@ -10,6 +10,7 @@
 
 #include "context_parallel/attention_choice.h"
 #include "mesh/device_transfer.h"
+#include "mesh/meta_device.h"
 
 namespace meshtrain {
 namespace {
@@ -148,8 +149,8 @@ std::shared_ptr<const AttentionPlan> plan_of(const SequenceLayout& layout, int64
 }  // namespace
 
 PassOptions pass_options(const at::Tensor& q, const SequenceLayout& layout, const AttentionRule& rule) {
-  const bool capped = rule.softcap > 0, flash = q.is_cuda() && flash_takes(q.scalar_type(), q.size(3));
-  return {.packing = flash && !capped && layout.divided() ? Packing(q.device()) : std::nullopt,
+  const bool capped = rule.softcap > 0, flash = is_gpu(q.device()) && flash_takes(q.scalar_type(), q.size(3));
+  return {.packing = q.is_cuda() && flash && !capped && layout.divided() ? Packing(q.device()) : std::nullopt,
           .window = rule.window,
           .window_in_kernel = flash || capped};
 }

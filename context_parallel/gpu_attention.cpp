@@ -4,6 +4,7 @@
 
 #include <limits>
 #include <tuple>
+#include <utility>
 
 #include "context_parallel/attention_choice.h"
 
@@ -37,11 +38,28 @@ at::Tensor no_random_numbers(const at::Tensor& like) {
   return at::empty({}, like.options().dtype(at::kLong));
 }
 
+// LibTorch has no Meta kernels for those of a GPU: attention_kernels.cpp has shapes, dtypes and memory order for the
+// CPU's, which are the same.
+
+Attended meta_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, bool causal, double scale) {
+  auto [out, lse] = at::_scaled_dot_product_flash_attention_for_cpu(q, k, v, /*dropout_p=*/0.0, causal,
+                                                                    /*attn_mask=*/std::nullopt, scale);
+  return {std::move(out), std::move(lse)};
+}
+
+AttentionGradients meta_attention_backward(const at::Tensor& grad_out, const at::Tensor& q, const at::Tensor& k,
+                                           const at::Tensor& v, const Attended& attended, bool causal, double scale) {
+  auto [dq, dk, dv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
+      grad_out, q, k, v, attended.out, attended.lse, /*dropout_p=*/0.0, causal, /*attn_mask=*/std::nullopt, scale);
+  return {std::move(dq), std::move(dk), std::move(dv)};
+}
+
 }  // namespace
 
 Attended attend_on_gpu(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, bool causal,
                        const AttentionRule& rule) {
   const double scale = rule.scale;
+  if (q.is_meta()) return meta_attention(q, k, v, causal, scale);
   at::Tensor out, lse;
   const AttentionKernel kernel = kernel_for(q, k, causal, rule.window);
   switch (kernel) {
@@ -86,6 +104,7 @@ AttentionGradients attend_backward_on_gpu(const at::Tensor& grad_out, const at::
                                           const at::Tensor& v, const Attended& attended, bool causal,
                                           const AttentionRule& rule) {
   const double scale = rule.scale;
+  if (q.is_meta()) return meta_attention_backward(grad_out, q, k, v, attended, causal, scale);
   const at::Tensor none = no_random_numbers(q), lse = attended.lse.contiguous();
   const at::Tensor& out = attended.out;
   switch (kernel_for(q, k, causal, rule.window)) {

@@ -15,8 +15,8 @@ MetaStandsFor::~MetaStandsFor() {
   meta_stands_for = before_;
 }
 
-bool is_host(c10::Device device) {
-  return device.is_cpu() || (device.is_meta() && meta_stands_for == c10::kCPU);
+c10::DeviceType stood_for(c10::Device device) {
+  return device.is_meta() ? meta_stands_for : device.type();
 }
 
 }  // namespace meshtrain

@@ -17,7 +17,17 @@ class MetaStandsFor {
   c10::DeviceType before_;
 };
 
+/// Returns the type of a device; for the Meta device that of the device it stands for.
+c10::DeviceType stood_for(c10::Device device);
+
 /// Returns true for the CPU, and for the Meta device where it stands for it.
-bool is_host(c10::Device device);
+inline bool is_host(c10::Device device) {
+  return stood_for(device) == c10::kCPU;
+}
+
+/// Returns true for a GPU, and for the Meta device where it stands for one.
+inline bool is_gpu(c10::Device device) {
+  return stood_for(device) == c10::kCUDA;
+}
 
 }  // namespace meshtrain

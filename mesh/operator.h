@@ -7,6 +7,8 @@
 #include <string>
 #include <utility>
 
+#include "mesh/meta_device.h"
+
 namespace meshtrain {
 
 /// An operator of the dispatcher's library meshtrain::, as its callers see it. The device of its arguments decides
@@ -33,16 +35,27 @@ class Operator<Result(Arguments...)> {
   c10::TypedOperatorHandle<Result(Arguments...)> handle_;
 };
 
+template <auto* Host, auto* Gpu>
+struct MetaSibling;
+
+/// The sibling for the Meta device: that of the device that it stands for.
+template <class Result, class... Arguments, Result (*Host)(Arguments...), Result (*Gpu)(Arguments...)>
+struct MetaSibling<Host, Gpu> {
+  static Result call(Arguments... arguments) {
+    const bool on_host = stood_for(c10::Device(c10::kMeta)) == c10::kCPU;
+    return (on_host ? Host : Gpu)(std::forward<Arguments>(arguments)...);
+  }
+};
+
 /// Defines the operator of `schema`, "glu(Tensor gate_up, int activation) -> Tensor", in a TORCH_LIBRARY_FRAGMENT.
-/// `function` is its sibling for the CPU and for the Meta device: it is made of LibTorch's own operators, which both
-/// have.
-template <class Function>
-void define(torch::Library& library, const std::string& schema, Function* function) {
+/// `Host` is its sibling for the CPU, made of LibTorch's own operators, which the Meta device has too; `Gpu` makes what
+/// the sibling for CUDA allocates, its results among it, but for a kernel's own partial sums of a few MiB.
+template <auto* Host, auto* Gpu>
+void define(torch::Library& library, const std::string& schema) {
   library.def(schema.c_str());
   const std::string name = schema.substr(0, schema.find('('));
-  for (const c10::DispatchKey device : {c10::DispatchKey::CPU, c10::DispatchKey::Meta}) {
-    library.impl(name.c_str(), torch::dispatch(device, function));
-  }
+  library.impl(name.c_str(), torch::dispatch(c10::DispatchKey::CPU, Host));
+  library.impl(name.c_str(), torch::dispatch(c10::DispatchKey::Meta, &MetaSibling<Host, Gpu>::call));
 }
 
 }  // namespace meshtrain

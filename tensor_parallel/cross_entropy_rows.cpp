@@ -65,6 +65,15 @@ void gradients_of(at::Tensor& logits, const at::Tensor& own_max, const at::Tenso
   });
 }
 
+// What the kernels for CUDA make.
+
+at::Tensor statistics_on_gpu(at::Tensor& logits, const at::Tensor&, const at::Tensor&) {
+  return at::empty({3, logits.size(0)}, logits.options().dtype(at::kFloat));
+}
+
+void gradients_on_gpu(at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&,
+                      const at::Tensor&, const at::Tensor&, const at::Tensor&) {}
+
 }  // namespace
 
 at::Tensor row_statistics(const at::Tensor& logits, const RowLabels& labels) {
@@ -81,11 +90,12 @@ void row_gradients(const at::Tensor& logits, const at::Tensor& own_max, const at
 }
 
 TORCH_LIBRARY_FRAGMENT(meshtrain, library) {
-  define(library, "cross_entropy_statistics(Tensor(a!) logits, Tensor column, Tensor absent) -> Tensor", statistics_of);
-  define(library,
-         "cross_entropy_gradients_(Tensor(a!) logits, Tensor own_max, Tensor max, Tensor sum_exp, Tensor column, "
-         "Tensor absent, Tensor ignored, Tensor upstream) -> ()",
-         gradients_of);
+  define<&statistics_of, &statistics_on_gpu>(
+      library, "cross_entropy_statistics(Tensor(a!) logits, Tensor column, Tensor absent) -> Tensor");
+  define<&gradients_of, &gradients_on_gpu>(
+      library,
+      "cross_entropy_gradients_(Tensor(a!) logits, Tensor own_max, Tensor max, Tensor sum_exp, Tensor column, "
+      "Tensor absent, Tensor ignored, Tensor upstream) -> ()");
 }
 
 }  // namespace meshtrain

@@ -62,6 +62,14 @@ void add_gradient(at::Tensor& into, const at::Tensor& local, const std::optional
   });
 }
 
+// What the kernel for CUDA makes.
+void add_on_gpu(at::Tensor& into, const at::Tensor& local, const std::optional<at::Tensor>& absent,
+                const at::Tensor& dy) {
+  const at::Tensor keys = (absent ? local.masked_fill(*absent, into.size(0)) : local).to(at::kInt);
+  const auto [sorted, order] = at::sort(keys, /*stable=*/true, /*dim=*/0, /*descending=*/false);
+  const at::Tensor from = dy.contiguous();
+}
+
 }  // namespace
 
 void add_embedding_gradient(const at::Tensor& into, const ShardIds& ids, const at::Tensor& dy) {
@@ -71,7 +79,8 @@ void add_embedding_gradient(const at::Tensor& into, const ShardIds& ids, const a
 }
 
 TORCH_LIBRARY_FRAGMENT(meshtrain, library) {
-  define(library, "embedding_gradient_(Tensor(a!) into, Tensor ids, Tensor? absent, Tensor grad) -> ()", add_gradient);
+  define<&add_gradient, &add_on_gpu>(
+      library, "embedding_gradient_(Tensor(a!) into, Tensor ids, Tensor? absent, Tensor grad) -> ()");
 }
 
 }  // namespace meshtrain

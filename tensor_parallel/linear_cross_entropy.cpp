@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "mesh/half_precision.h"
+#include "mesh/meta_device.h"
 #include "tensor_parallel/collectives.h"
 #include "tensor_parallel/cross_entropy_rows.h"
 #include "tensor_parallel/leaf_gradient.h"
@@ -231,9 +232,9 @@ at::Tensor linear_cross_entropy(const at::Tensor& x, const Parameter& head, cons
                                 const TensorParallel& tp, std::optional<int64_t> chunk_tokens, double softcap) {
   const at::Tensor& weight = head.tensor;
   const int alive = chunks_alive(tp) * (softcap > 0 ? 2 : 1);
-  const int64_t tokens_at_once =
-      chunk_tokens ? *chunk_tokens
-                   : head_chunk_tokens(x.device().type(), labels.numel(), weight.size(0), weight.element_size(), alive);
+  const int64_t tokens_at_once = chunk_tokens ? *chunk_tokens
+                                              : head_chunk_tokens(stood_for(x.device()), labels.numel(), weight.size(0),
+                                                                  weight.element_size(), alive);
   const auto kept = c10::make_intrusive<Head>(head, ignored, tp, tokens_at_once, softcap);
   const bool recorded = at::GradMode::is_enabled() && (x.requires_grad() || weight.requires_grad());
   return recorded ? LinearCrossEntropy::apply(x, weight, labels, kept) : loss_alone(x, labels, *kept);

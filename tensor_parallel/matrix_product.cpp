@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <torch/library.h>
 
 #include <algorithm>
 #include <array>
@@ -89,6 +90,16 @@ at::Tensor product_on_meta(const at::Tensor& a, const at::Tensor& b) {
   return at::mm(rows, b.t());
 }
 
+// LibTorch has no Meta kernel for halves added to fp32, which allocates nothing.
+at::Tensor& meta_addmm_out(const at::Tensor&, const at::Tensor&, const at::Tensor&, at::ScalarType, const at::Scalar&,
+                           const at::Scalar&, at::Tensor& out) {
+  return out;
+}
+
+TORCH_LIBRARY_IMPL(aten, Meta, library) {
+  library.impl("addmm.dtype_out", meta_addmm_out);
+}
+
 }  // namespace
 
 at::Tensor product(const at::Tensor& a, const at::Tensor& b) {
@@ -127,7 +138,7 @@ void add_product(at::Tensor into, const at::Tensor& a, const at::Tensor& b, bool
     into.addmm_(a.t(), b, beta);
     return;
   }
-  if (into.is_cuda() && into.scalar_type() == at::kFloat && c10::isReducedFloatingType(b.scalar_type())) {
+  if (is_gpu(into.device()) && into.scalar_type() == at::kFloat && c10::isReducedFloatingType(b.scalar_type())) {
     at::addmm_out(into, into, a.t(), b, at::kFloat, beta);  // halves into fp32 in one product, without temporaries
     return;
   }

@@ -38,6 +38,18 @@ at::Tensor glu_backward(const at::Tensor& grad, const at::Tensor& gate_up, int64
   return grad_gate_up;
 }
 
+// What the kernels for CUDA make.
+
+at::Tensor glu_on_gpu(const at::Tensor& gate_up, int64_t) {
+  const at::Tensor from = gate_up.contiguous();
+  return at::empty({gate_up.size(0), gate_up.size(1) / 2}, gate_up.options());
+}
+
+at::Tensor glu_backward_on_gpu(const at::Tensor& grad, const at::Tensor& gate_up, int64_t) {
+  const at::Tensor grads = grad.contiguous(), from = gate_up.contiguous();
+  return at::empty(gate_up.sizes(), gate_up.options());
+}
+
 at::Tensor product_of(const at::Tensor& gate_up, int64_t activation) {
   static const Operator<decltype(glu_forward)> forward("meshtrain::glu");
   return forward(gate_up, activation);
@@ -70,8 +82,9 @@ LayerInput recomputed_glu(const at::Tensor& gate_up, Activation activation) {
 }
 
 TORCH_LIBRARY_FRAGMENT(meshtrain, library) {
-  define(library, "glu(Tensor gate_up, int activation) -> Tensor", glu_forward);
-  define(library, "glu_backward(Tensor grad, Tensor gate_up, int activation) -> Tensor", glu_backward);
+  define<&glu_forward, &glu_on_gpu>(library, "glu(Tensor gate_up, int activation) -> Tensor");
+  define<&glu_backward, &glu_backward_on_gpu>(library,
+                                              "glu_backward(Tensor grad, Tensor gate_up, int activation) -> Tensor");
 }
 
 }  // namespace meshtrain

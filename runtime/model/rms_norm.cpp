@@ -6,6 +6,7 @@
 #include <optional>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #include "mesh/half_precision.h"
 #include "mesh/operator.h"
@@ -74,6 +75,36 @@ NormGradients norm_backward(const at::Tensor& grad_out, const std::optional<at::
     if (grad_sum) grad_x.add_(*grad_sum);
   }
   return {grad_x, grad_weight};
+}
+
+// What the kernels for CUDA make.
+
+at::Tensor lengths_of(const at::Tensor& x) {
+  std::vector<int64_t> sizes = x.sizes().vec();
+  sizes.back() = 1;
+  return at::empty(sizes, x.options().dtype(at::kFloat));
+}
+
+Normed norm_on_gpu(const at::Tensor& x, const at::Tensor& weight, double, int64_t) {
+  return {at::empty(x.sizes(), weight.options()), lengths_of(x)};
+}
+
+NormedSum sum_norm_on_gpu(const at::Tensor& x, const at::Tensor& residual, const at::Tensor&, double, int64_t) {
+  at::Tensor sum = at::empty(x.sizes(), residual.options()), out = at::empty(x.sizes(), x.options());
+  at::Tensor rstd = lengths_of(x);
+  const at::Tensor added = residual.contiguous();
+  return {sum, out, rstd};
+}
+
+NormGradients norm_backward_on_gpu(const at::Tensor& grad, const std::optional<at::Tensor>& grad_sum,
+                                   const at::Tensor& x, const at::Tensor& weight, const at::Tensor& rstd, int64_t,
+                                   bool needs_x, bool needs_weight, const std::optional<at::Tensor>& weight_gradient) {
+  at::Tensor of_x, of_weight;
+  if (needs_x) of_x = at::empty(x.sizes(), x.options());
+  if (needs_weight && !weight_gradient) of_weight = at::empty(weight.sizes(), weight.options());
+  const at::Tensor grads = grad.contiguous(), lengths = rstd.contiguous();
+  const at::Tensor added = needs_x && grad_sum ? grad_sum->contiguous() : at::Tensor();
+  return {of_x, of_weight};
 }
 
 Normed normed(const at::Tensor& x, const at::Tensor& weight, double eps, int64_t applied) {
@@ -166,15 +197,16 @@ RmsNorm::RmsNorm(std::string name, int64_t size, double eps, NormWeight applied,
 }
 
 TORCH_LIBRARY_FRAGMENT(meshtrain, library) {
-  define(library, "rms_norm(Tensor x, Tensor weight, float eps, int applied) -> (Tensor, Tensor)", norm_forward);
-  define(library,
-         "rms_norm_of_sum(Tensor x, Tensor residual, Tensor weight, float eps, int applied) -> "
-         "(Tensor, Tensor, Tensor)",
-         sum_norm_forward);
-  define(library,
-         "rms_norm_backward(Tensor grad, Tensor? grad_sum, Tensor x, Tensor weight, Tensor rstd, int applied, "
-         "bool needs_x, bool needs_weight, Tensor(a!)? weight_gradient) -> (Tensor, Tensor)",
-         norm_backward);
+  define<&norm_forward, &norm_on_gpu>(library,
+                                      "rms_norm(Tensor x, Tensor weight, float eps, int applied) -> (Tensor, Tensor)");
+  define<&sum_norm_forward, &sum_norm_on_gpu>(
+      library,
+      "rms_norm_of_sum(Tensor x, Tensor residual, Tensor weight, float eps, int applied) -> "
+      "(Tensor, Tensor, Tensor)");
+  define<&norm_backward, &norm_backward_on_gpu>(
+      library,
+      "rms_norm_backward(Tensor grad, Tensor? grad_sum, Tensor x, Tensor weight, Tensor rstd, int applied, "
+      "bool needs_x, bool needs_weight, Tensor(a!)? weight_gradient) -> (Tensor, Tensor)");
 }
 
 }  // namespace meshtrain

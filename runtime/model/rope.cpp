@@ -29,6 +29,11 @@ void turn(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, boo
   at::mul_out(out_second, second, cos).addcmul_(first_before, sin, back ? -1 : 1);
 }
 
+// The kernel for CUDA turns in place.
+void turn_on_gpu(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, bool, at::Tensor&) {
+  const at::Tensor from = x.stride(3) == 1 ? x : x.contiguous(), c = cos.contiguous(), s = sin.contiguous();
+}
+
 void turn_into(at::Tensor out, const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, bool back) {
   static const Operator<decltype(turn)> rotate("meshtrain::rotate");
   const int64_t turned = 2 * cos.size(-1), rest = x.size(-1) - turned;
@@ -136,7 +141,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> split_rotated(const at::Tensor& q
 }
 
 TORCH_LIBRARY_FRAGMENT(meshtrain, library) {
-  define(library, "rotate(Tensor x, Tensor cos, Tensor sin, bool back, Tensor(a!) out) -> ()", turn);
+  define<&turn, &turn_on_gpu>(library, "rotate(Tensor x, Tensor cos, Tensor sin, bool back, Tensor(a!) out) -> ()");
 }
 
 }  // namespace meshtrain

@@ -44,6 +44,11 @@ void adamw(at::Tensor& values, at::Tensor& first_moment, at::Tensor& second_mome
   if (rounded) rounded->copy_(values);
 }
 
+// The kernel for CUDA allocates nothing.
+void adamw_on_gpu(at::Tensor&, at::Tensor&, at::Tensor&, at::Tensor&, const std::optional<at::Tensor>&,
+                  const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&,
+                  const std::optional<at::Tensor>&, double, double, double, double, double) {}
+
 }  // namespace
 
 namespace {
@@ -90,12 +95,11 @@ void fused_adamw_meta(at::TensorList, at::TensorList, at::TensorList, at::Tensor
                       const std::optional<at::Tensor>&) {}
 
 TORCH_LIBRARY_FRAGMENT(meshtrain, library) {
-  define(
+  define<&adamw, &adamw_on_gpu>(
       library,
       "adamw_(Tensor(a!) values, Tensor(b!) first_moment, Tensor(c!) second_moment, Tensor(d!) gradients, "
       "Tensor(e!)? rounded, Tensor learning_rate, Tensor step, Tensor? factor, Tensor? skip, float rate, float beta1, "
-      "float beta2, float weight_decay, float eps) -> ()",
-      adamw);
+      "float beta2, float weight_decay, float eps) -> ()");
 }
 
 TORCH_LIBRARY_IMPL(aten, Meta, library) {

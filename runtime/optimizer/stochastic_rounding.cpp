@@ -71,6 +71,9 @@ void add_runs(const Parameter& parameter, int64_t begin, int64_t end, int64_t of
 
 using Rounding = void(at::Tensor&, const at::Tensor&, const at::Tensor&, int64_t, int64_t, int64_t);
 
+// The kernel for CUDA allocates nothing.
+void round_on_gpu(at::Tensor&, const at::Tensor&, const at::Tensor&, int64_t, int64_t, int64_t) {}
+
 /// Rounds on the CPU; does nothing on the Meta device.
 void round_on_cpu(at::Tensor& rounded, const at::Tensor& exact, const at::Tensor& table, int64_t first, int64_t step,
                   int64_t stream) {
@@ -96,9 +99,9 @@ void round_on_cpu(at::Tensor& rounded, const at::Tensor& exact, const at::Tensor
 }
 
 TORCH_LIBRARY_FRAGMENT(meshtrain, library) {
-  define(library,
-         "round_stochastically_(Tensor(a!) rounded, Tensor exact, Tensor runs, int first, int step, int stream) -> ()",
-         round_on_cpu);
+  define<&round_on_cpu, &round_on_gpu>(
+      library,
+      "round_stochastically_(Tensor(a!) rounded, Tensor exact, Tensor runs, int first, int step, int stream) -> ()");
 }
 
 }  // namespace

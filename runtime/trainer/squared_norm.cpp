@@ -12,6 +12,11 @@ at::Tensor square_of_norm(const at::Tensor& elements) {
   return at::linalg_vector_norm(elements, 2, at::OptionalIntArrayRef{}, false, at::kDouble).square_();
 }
 
+at::Tensor square_on_gpu(const at::Tensor& elements) {
+  const at::Tensor from = elements.contiguous();
+  return at::empty({}, elements.options().dtype(at::kDouble));
+}
+
 }  // namespace
 
 at::Tensor squared_norm(const at::Tensor& elements) {
@@ -20,7 +25,7 @@ at::Tensor squared_norm(const at::Tensor& elements) {
 }
 
 TORCH_LIBRARY_FRAGMENT(meshtrain, library) {
-  define(library, "squared_norm(Tensor elements) -> Tensor", square_of_norm);
+  define<&square_of_norm, &square_on_gpu>(library, "squared_norm(Tensor elements) -> Tensor");
 }
 
 }  // namespace meshtrain
