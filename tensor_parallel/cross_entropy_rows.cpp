@@ -68,7 +68,7 @@ void gradients_of(at::Tensor& logits, const at::Tensor& own_max, const at::Tenso
 // What the kernels for CUDA make.
 
 at::Tensor statistics_on_gpu(at::Tensor& logits, const at::Tensor&, const at::Tensor&) {
-  return at::empty({3, logits.size(0)}, logits.options().dtype(at::kFloat));
+  return at::empty({3, logits.size(0)}, logits.options().dtype(accumulation_dtype(logits.scalar_type())));
 }
 
 void gradients_on_gpu(at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&,

@@ -82,7 +82,7 @@ NormGradients norm_backward(const at::Tensor& grad_out, const std::optional<at::
 at::Tensor lengths_of(const at::Tensor& x) {
   std::vector<int64_t> sizes = x.sizes().vec();
   sizes.back() = 1;
-  return at::empty(sizes, x.options().dtype(at::kFloat));
+  return at::empty(sizes, x.options().dtype(accumulation_dtype(x.scalar_type())));
 }
 
 Normed norm_on_gpu(const at::Tensor& x, const at::Tensor& weight, double, int64_t) {

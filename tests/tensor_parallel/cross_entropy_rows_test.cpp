@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "mesh/half_precision.h"
+#include "mesh/meta_device.h"
 #include "tests/support/world.h"
 
 namespace meshtrain {
@@ -77,15 +78,18 @@ TEST(CrossEntropyRows, TakeLogitsThatAreNotFinite) {
 }
 
 TEST(CrossEntropyRows, MetaTensorsHaveTheFormOfCpuTensors) {
-  for (const at::ScalarType dtype : {at::kDouble, at::kFloat, at::kBFloat16}) {
-    const RowLabels cpu = some_labels();
-    const RowLabels labels{cpu.column.to(at::kMeta), cpu.absent.to(at::kMeta), cpu.ignored.to(at::kMeta)};
-    const at::Tensor logits = at::empty({kRows, kColumns}, at::TensorOptions(at::kMeta).dtype(dtype));
-    const at::Tensor statistics = row_statistics(logits, labels);
-    EXPECT_EQ(statistics.sizes(), (at::IntArrayRef{3, kRows}));
-    EXPECT_EQ(statistics.scalar_type(), accumulation_dtype(dtype));
-    const at::Tensor max = at::empty_like(statistics[0]);
-    row_gradients(logits, statistics[0], max, statistics[1], labels, at::ones({}, max.options()));
+  for (const at::DeviceType device : {at::kCPU, at::kCUDA}) {
+    const MetaStandsFor stands(device);
+    for (const at::ScalarType dtype : {at::kDouble, at::kFloat, at::kBFloat16}) {
+      const RowLabels cpu = some_labels();
+      const RowLabels labels{cpu.column.to(at::kMeta), cpu.absent.to(at::kMeta), cpu.ignored.to(at::kMeta)};
+      const at::Tensor logits = at::empty({kRows, kColumns}, at::TensorOptions(at::kMeta).dtype(dtype));
+      const at::Tensor statistics = row_statistics(logits, labels);
+      EXPECT_EQ(statistics.sizes(), (at::IntArrayRef{3, kRows}));
+      EXPECT_EQ(statistics.scalar_type(), accumulation_dtype(dtype));
+      const at::Tensor max = at::empty_like(statistics[0]);
+      row_gradients(logits, statistics[0], max, statistics[1], labels, at::ones({}, max.options()));
+    }
   }
 }
 

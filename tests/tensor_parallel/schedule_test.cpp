@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "mesh/meta_device.h"
 #include "tensor_parallel/embedding.h"
 #include "tensor_parallel/linear.h"
 #include "tensor_parallel/linear_cross_entropy.h"
@@ -50,7 +51,7 @@ class RecordedBackend final : public Backend {
 
 std::unique_ptr<at::ObserverContext> record_product(const at::RecordFunction& function) {
   const std::string name = function.name();
-  for (const char* noted : {"aten::mm", "aten::addmm_", "aten::sum", "aten::exp_", "aten::index_add_"}) {
+  for (const char* noted : {"aten::mm", "aten::addmm", "aten::addmm_", "aten::sum", "aten::exp_", "aten::index_add_"}) {
     if (name == noted) events->push_back(name.substr(6));
   }
   return nullptr;
@@ -222,25 +223,36 @@ int64_t pieces(int64_t rows, int64_t row_bytes) {
   return (rows + chunk - 1) / chunk;
 }
 
-TEST(Schedule, LargeTemporariesAreCutIntoPieces) {
-  const at::TensorOptions half = kMeta.dtype(at::kBFloat16);
-  const at::Tensor weight = at::empty({2500, 2048}, half).requires_grad_();
-  weight.mutable_grad() = at::empty({2500, 2048}, kMeta);
-  const at::Tensor y = column_parallel_linear(at::empty({4, 2048}, half), {weight}, {}, {});
-  EXPECT_EQ(count("mm", [&] { y.backward(at::empty_like(y)); }), pieces(2500, 2048 * 2));
+TEST(Schedule, LargeTemporariesAreCutIntoPiecesOnTheHost) {
+  for (const bool on_host : {true, false}) {  // a GPU's kernels have none
+    const MetaStandsFor device(on_host ? at::kCPU : at::kCUDA);
+    const at::TensorOptions half = kMeta.dtype(at::kBFloat16);
+    const auto product = [&](at::ScalarType dtype, at::ScalarType sum) {
+      const at::Tensor weight = at::empty({2500, 2048}, kMeta.dtype(dtype)).requires_grad_();
+      weight.mutable_grad() = at::empty({2500, 2048}, kMeta.dtype(sum));
+      const at::Tensor y = column_parallel_linear(at::empty({4, 2048}, weight.options()), {weight}, {}, {});
+      return [=] { y.backward(at::empty_like(y)); };
+    };
+    product(at::kFloat, at::kDouble)();  // measures what the host's products allocate
+    EXPECT_EQ(count("mm", product(at::kFloat, at::kDouble)), pieces(2500, 2048 * 4));
+    if (!on_host) {
+      EXPECT_EQ(count("addmm", product(at::kBFloat16, at::kFloat)), 1);
+    }
 
-  const at::Tensor ids = at::empty({3000}, kMeta.dtype(at::kLong));
-  VocabParallelEmbedding embedding({}, "embed", 97, 2048, {}, half);
-  embedding.weight().tensor = at::empty({97, 2048}, half).requires_grad_();
-  embedding.weight().tensor.mutable_grad() = at::empty({97, 2048}, kMeta);
-  const at::Tensor rows = embedding.forward(ids);
-  EXPECT_EQ(count("index_add_", [&] { rows.backward(at::empty_like(rows)); }), pieces(3000, 2048 * 4));
+    const at::Tensor ids = at::empty({3000}, kMeta.dtype(at::kLong));
+    VocabParallelEmbedding embedding({}, "embed", 97, 2048, {}, half);
+    embedding.weight().tensor = at::empty({97, 2048}, half).requires_grad_();
+    embedding.weight().tensor.mutable_grad() = at::empty({97, 2048}, kMeta);
+    const at::Tensor rows = embedding.forward(ids);
+    EXPECT_EQ(count("index_add_", [&] { rows.backward(at::empty_like(rows)); }), on_host ? pieces(3000, 2048 * 4) : 0);
 
-  Parameter head = whole_parameter("head", {5000, 8}, {}, half);
-  materialize({&head}, {{"head", at::empty({5000, 8}, kMeta)}}, Storage::Flat);
-  const at::Tensor labels = at::empty({3000}, kMeta.dtype(at::kLong));
-  const at::Tensor loss = linear_cross_entropy(at::empty({3000, 8}, half), head, labels, -100, {});
-  EXPECT_EQ(count("exp_", [&] { loss.backward(); }), 2 * pieces(3000, 5000 * 4)) << "for the sum and the gradient";
+    Parameter head = whole_parameter("head", {5000, 8}, {}, half);
+    materialize({&head}, {{"head", at::empty({5000, 8}, kMeta)}}, Storage::Flat);
+    const at::Tensor labels = at::empty({3000}, kMeta.dtype(at::kLong));
+    const at::Tensor loss = linear_cross_entropy(at::empty({3000, 8}, half), head, labels, -100, {});
+    EXPECT_EQ(count("exp_", [&] { loss.backward(); }), on_host ? 2 * pieces(3000, 5000 * 4) : 0)
+        << "for the sum and the gradient";
+  }
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include <cmath>
 
 #include "mesh/half_precision.h"
+#include "mesh/meta_device.h"
 #include "mesh/operator.h"
 #include "runtime/model/glu.h"
 #include "runtime/model/rms_norm.h"
@@ -84,13 +85,16 @@ TEST_P(Glu, TakesStridesAndNoRowsAndIsComputedAgainAlike) {
 }
 
 TEST_P(Glu, MetaTensorsHaveTheFormOfCpuTensors) {
-  for (const auto& [dtype, tolerance] : kPrecisions) {
-    const at::Tensor x = leaf_of(random_tensor({3, 10}, 1, dtype)), meta = x.detach().to(at::kMeta).requires_grad_();
-    const at::Tensor y = glu(x, GetParam()), meta_y = glu(meta, GetParam());
-    expect_same_form(meta_y, y);
-    y.backward(at::ones_like(y));
-    meta_y.backward(at::ones_like(meta_y));
-    expect_same_form(meta.grad(), x.grad());
+  for (const at::DeviceType device : {at::kCPU, at::kCUDA}) {
+    const MetaStandsFor stands(device);
+    for (const auto& [dtype, tolerance] : kPrecisions) {
+      const at::Tensor x = leaf_of(random_tensor({3, 10}, 1, dtype)), meta = x.detach().to(at::kMeta).requires_grad_();
+      const at::Tensor y = glu(x, GetParam()), meta_y = glu(meta, GetParam());
+      expect_same_form(meta_y, y);
+      y.backward(at::ones_like(y));
+      meta_y.backward(at::ones_like(meta_y));
+      expect_same_form(meta.grad(), x.grad());
+    }
   }
 }
 
@@ -203,18 +207,22 @@ TEST(RmsNorm, TakesStridesNoRowsAndFrozenWeights) {
 }
 
 TEST(RmsNorm, MetaTensorsHaveTheFormOfCpuTensors) {
-  for (const auto& [dtype, tolerance] : kPrecisions) {
-    const at::Tensor weight = random_tensor({8}, 3, dtype);
-    RmsNorm cpu = norm_with(weight), meta = norm_with(weight.to(at::kMeta));
-    const at::Tensor x = leaf_of(random_tensor({5, 8}, 1, dtype)), meta_x = x.detach().to(at::kMeta).requires_grad_();
-    const RmsNorm::Sum both = cpu.of_sum(x, x.detach(), false), meta_both = meta.of_sum(meta_x, meta_x.detach(), false);
-    expect_same_form(meta_both.sum, both.sum);
-    expect_same_form(meta_both.normed.value, both.normed.value);
-    expect_same_form(rms_norm(meta_x.detach(), meta.weight()->tensor, kNormEps), both.sum);
-    (both.sum + both.normed.value).sum().backward();
-    (meta_both.sum + meta_both.normed.value).sum().backward();
-    expect_same_form(meta_x.grad(), x.grad());
-    expect_same_form(meta.weight()->tensor.grad(), cpu.weight()->tensor.grad());
+  for (const at::DeviceType device : {at::kCPU, at::kCUDA}) {
+    const MetaStandsFor stands(device);
+    for (const auto& [dtype, tolerance] : kPrecisions) {
+      const at::Tensor weight = random_tensor({8}, 3, dtype);
+      RmsNorm cpu = norm_with(weight), meta = norm_with(weight.to(at::kMeta));
+      const at::Tensor x = leaf_of(random_tensor({5, 8}, 1, dtype)), meta_x = x.detach().to(at::kMeta).requires_grad_();
+      const RmsNorm::Sum both = cpu.of_sum(x, x.detach(), false),
+                         meta_both = meta.of_sum(meta_x, meta_x.detach(), false);
+      expect_same_form(meta_both.sum, both.sum);
+      expect_same_form(meta_both.normed.value, both.normed.value);
+      expect_same_form(rms_norm(meta_x.detach(), meta.weight()->tensor, kNormEps), both.sum);
+      (both.sum + both.normed.value).sum().backward();
+      (meta_both.sum + meta_both.normed.value).sum().backward();
+      expect_same_form(meta_x.grad(), x.grad());
+      expect_same_form(meta.weight()->tensor.grad(), cpu.weight()->tensor.grad());
+    }
   }
 }
 
@@ -283,18 +291,21 @@ TEST(Rope, SplitPartsThatNobodyUsesAndLeaves) {
 }
 
 TEST(Rope, MetaTensorsHaveTheFormOfCpuTensors) {
-  for (const auto& [dtype, tolerance] : kPrecisions) {
-    const Rotary rotary = angles({5, 1, 3}, dtype), meta_rotary{rotary.cos.to(at::kMeta), rotary.sin.to(at::kMeta)};
-    const at::Tensor leaf = leaf_of(random_tensor({2, 5, 8, 6}, 1, dtype));
-    const at::Tensor meta_leaf = leaf.detach().to(at::kMeta).requires_grad_();
-    const auto [q, k, v] = split_rotated(leaf * 2, rotary, 4, 2);
-    const auto [meta_q, meta_k, meta_v] = split_rotated(meta_leaf * 2, meta_rotary, 4, 2);
-    expect_same_form(meta_q, q);
-    expect_same_form(meta_k, k);
-    expect_same_form(meta_v, v);
-    torch::autograd::backward({q, k}, {at::ones_like(q), at::ones_like(k)});
-    torch::autograd::backward({meta_q, meta_k}, {at::ones_like(meta_q), at::ones_like(meta_k)});
-    expect_same_form(meta_leaf.grad(), leaf.grad());
+  for (const at::DeviceType device : {at::kCPU, at::kCUDA}) {
+    const MetaStandsFor stands(device);
+    for (const auto& [dtype, tolerance] : kPrecisions) {
+      const Rotary rotary = angles({5, 1, 3}, dtype), meta_rotary{rotary.cos.to(at::kMeta), rotary.sin.to(at::kMeta)};
+      const at::Tensor leaf = leaf_of(random_tensor({2, 5, 8, 6}, 1, dtype));
+      const at::Tensor meta_leaf = leaf.detach().to(at::kMeta).requires_grad_();
+      const auto [q, k, v] = split_rotated(leaf * 2, rotary, 4, 2);
+      const auto [meta_q, meta_k, meta_v] = split_rotated(meta_leaf * 2, meta_rotary, 4, 2);
+      expect_same_form(meta_q, q);
+      expect_same_form(meta_k, k);
+      expect_same_form(meta_v, v);
+      torch::autograd::backward({q, k}, {at::ones_like(q), at::ones_like(k)});
+      torch::autograd::backward({meta_q, meta_k}, {at::ones_like(meta_q), at::ones_like(meta_k)});
+      expect_same_form(meta_leaf.grad(), leaf.grad());
+    }
   }
 }
 
