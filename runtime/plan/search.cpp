@@ -1,9 +1,16 @@
 #include "runtime/plan/search.h"
 
 #include <algorithm>
+#include <atomic>
+#include <exception>
 #include <map>
+#include <mutex>
+#include <string>
+#include <thread>
 #include <tuple>
 #include <utility>
+#include <variant>
+#include <vector>
 
 #include "mesh/error.h"
 
@@ -42,21 +49,63 @@ std::string key_of(const std::string& refusal) {
   return refusal.substr(0, refusal.find(": "));
 }
 
+struct Refusal {
+  std::string reason;
+};
+
+/// Returns the number of threads to plan on. Steps of hosts are simulated on one: what their operators allocate for a
+/// moment is measured, by counters of the process.
+size_t num_threads(const PlanRequest& request) {
+  return request.hosts.gpus ? std::max(1u, std::thread::hardware_concurrency()) : 1;
+}
+
+/// Calls `work` with each number below `count`, on `num_threads` threads. The first exception ends the search.
+template <class Work>
+void for_each_number(size_t count, size_t num_threads, const Work& work) {
+  std::atomic<size_t> next = 0;
+  std::exception_ptr failure;
+  std::mutex mutex;
+  const auto run = [&] {
+    try {
+      for (size_t i = next++; i < count; i = next++) work(i);
+    } catch (...) {
+      const std::lock_guard lock(mutex);
+      next = count;
+      if (!failure) failure = std::current_exception();
+    }
+  };
+  {
+    std::vector<std::jthread> threads;
+    for (size_t i = 1; i < std::min(num_threads, count); ++i) threads.emplace_back(run);
+    run();
+  }
+  if (failure) std::rethrow_exception(failure);
+}
+
 }  // namespace
 
 MeshSearch search_meshes(const Recipe& recipe, const PlanRequest& request) {
   Recipe unplaced = recipe;
   unplaced.locations.clear();  // refusals then begin with the key
+  const std::vector<MeshLayout> layouts = layouts_of(recipe, request.ranks);
+  std::vector<std::variant<PlannedMesh, Refusal>> results(layouts.size(), Refusal());
+  for_each_number(layouts.size(), num_threads(request), [&](size_t i) {
+    try {
+      const RunPlan plan = resolve(unplaced, layouts[i]);
+      results[i] = planned(layouts[i], forecast(unplaced, plan, request.hosts), request);
+    } catch (const InputError& error) {
+      results[i] = Refusal{error.what()};
+    }
+  });
   MeshSearch search;
   std::map<std::string, RefusedMeshes> refused;
-  for (const MeshLayout& layout : layouts_of(recipe, request.ranks)) {
-    try {
-      const RunPlan plan = resolve(unplaced, layout);
-      search.meshes.push_back(planned(layout, forecast(unplaced, plan, request.hosts), request));
-    } catch (const InputError& error) {
-      const std::string reason = error.what(), key = key_of(reason);
-      refused.try_emplace(key, RefusedMeshes{key, reason, {}}).first->second.meshes.push_back(layout.describe());
+  for (size_t i = 0; i < layouts.size(); ++i) {
+    if (auto* const mesh = std::get_if<PlannedMesh>(&results[i])) {
+      search.meshes.push_back(std::move(*mesh));
+      continue;
     }
+    const std::string reason = std::get<Refusal>(results[i]).reason, key = key_of(reason);
+    refused.try_emplace(key, RefusedMeshes{key, reason, {}}).first->second.meshes.push_back(layouts[i].describe());
   }
   const auto rank_of = [](const PlannedMesh& mesh) {
     return std::tuple(!mesh.fits, mesh.sent_among_hosts, mesh.sent_on_host, mesh.forecast.step.memory().total());
