@@ -29,6 +29,23 @@ Recipe with_layers(Recipe recipe, int64_t layers) {
   return recipe;
 }
 
+/// Calls `combine` with each pair of seconds of `one` and `other`, and returns the results in the same places.
+template <class Combine>
+StepTime each_time(const StepTime& one, const StepTime& other, const Combine& combine) {
+  StepTime result;
+  for (double StepTime::*part :
+       {&StepTime::products, &StepTime::attention, &StepTime::elementwise, &StepTime::optimizer}) {
+    result.*part = std::max(combine(one.*part, other.*part), 0.0);
+  }
+  for (std::map<std::string, double> StepTime::*groups : {&StepTime::collectives, &StepTime::exposed}) {
+    for (const auto& [group, seconds] : other.*groups) {
+      const auto found = (one.*groups).find(group);
+      (result.*groups)[group] = std::max(combine(found != (one.*groups).end() ? found->second : 0.0, seconds), 0.0);
+    }
+  }
+  return result;
+}
+
 /// Calls `combine` with each pair of numbers of `one` and `other`, and returns the results in the same places.
 template <class Combine>
 StepForecast each(const StepForecast& one, const StepForecast& other, const Combine& combine) {
@@ -41,6 +58,7 @@ StepForecast each(const StepForecast& one, const StepForecast& other, const Comb
     }
   }
   result.num_hosts = other.num_hosts;
+  if (one.time && other.time) result.time = each_time(*one.time, *other.time, combine);
   for (const auto& [key, traffic] : other.traffic) {
     const auto found = one.traffic.find(key);
     const Traffic before = found != one.traffic.end() ? found->second : Traffic{};
@@ -52,7 +70,9 @@ StepForecast each(const StepForecast& one, const StepForecast& other, const Comb
 
 /// Returns the forecast for `repeats` repetitions more than that of `second`, which has one more than `first`.
 StepForecast continued(const StepForecast& first, const StepForecast& second, int64_t repeats) {
-  return each(first, second, [&](int64_t one, int64_t other) { return other + repeats * (other - one); });
+  return each(first, second, [&]<class Number>(Number one, Number other) {
+    return other + static_cast<Number>(repeats) * (other - one);
+  });
 }
 
 /// Returns the forecast of a step with `count` micro-batches from those of one and of two, of which `steps` has the
@@ -71,8 +91,8 @@ StepForecast over_micro_batches(const std::vector<StepForecast>& steps, int64_t 
 /// The steps of a rank, of the model with so many layers as are asked for.
 class Layers {
  public:
-  Layers(const Recipe& recipe, const RunPlan& plan, const PlanHosts& hosts, int64_t rank)
-      : recipe_(recipe), plan_(plan), hosts_(hosts), rank_(rank) {
+  Layers(const Recipe& recipe, const RunPlan& plan, const PlanHosts& hosts, const Machine* machine, int64_t rank)
+      : recipe_(recipe), plan_(plan), hosts_(hosts), machine_(machine), rank_(rank) {
     const int64_t dp = plan.layout.size(kDataAxis);
     count_ = recipe.train.global_batch / dp / recipe.train.micro_batch;
   }
@@ -80,7 +100,14 @@ class Layers {
 
   StepForecast of(int64_t layers) const {
     const std::vector<int64_t> counts = count_ > 2 ? std::vector<int64_t>{1, 2} : std::vector<int64_t>{count_};
-    const std::vector<StepForecast> steps = simulate(with_layers(recipe_, layers), plan_, hosts_, rank_, counts);
+    Recording recording = Recording::None;
+    if (machine_ != nullptr) recording = machine_->operators.empty() ? Recording::Timeline : Recording::Signatures;
+    std::vector<StepForecast> steps =
+        simulate(with_layers(recipe_, layers), plan_, hosts_, rank_, counts, recording);
+    for (StepForecast& step : steps) {
+      if (machine_ != nullptr) step.time = time_of(step.timeline, *machine_);
+      step.timeline = {};
+    }
     StepForecast all = over_micro_batches(steps, count_);
     all.before_backward = steps.back().before_backward;
     return all;
@@ -90,6 +117,7 @@ class Layers {
   const Recipe& recipe_;
   const RunPlan& plan_;
   const PlanHosts& hosts_;
+  const Machine* machine_;
   int64_t rank_;
   int64_t count_;
 };
@@ -141,19 +169,21 @@ int64_t layer_period(const Recipe& recipe) {
   return std::lcm(period, recipe.parallel.fsdp.unit_layers);
 }
 
-RunForecast forecast(const Recipe& recipe, const RunPlan& plan, const PlanHosts& hosts) {
+RunForecast forecast(const Recipe& recipe, const RunPlan& plan, const PlanHosts& hosts, const Machine* machine) {
   const int64_t last = plan.layout.size() - 1, few = few_layers(recipe);
-  const Layers of_last(recipe, plan, hosts, last), of_first(recipe, plan, hosts, 0);
-  StepForecast step = of_last.of(few);
-  int64_t rank = last;
-  if (last != 0) {
-    StepForecast first = of_first.of(few);
-    if (first.memory().total() > step.memory().total()) {
-      step = std::move(first);
-      rank = 0;
-    }
+  const Layers of_last(recipe, plan, hosts, machine, last), of_first(recipe, plan, hosts, machine, 0);
+  StepForecast step = of_last.of(few), first = last == 0 ? step : of_first.of(few);
+  const bool first_is_slower = machine != nullptr && first.time->total() > step.time->total();
+  const bool first_is_fuller = first.memory().total() > step.memory().total();
+  const auto of_all = [&](bool is_first, StepForecast of_few) {
+    return over_layers(recipe, is_first ? of_first : of_last, few, std::move(of_few));
+  };
+  RunForecast run{of_all(first_is_fuller, first_is_fuller ? first : step), first_is_fuller ? 0 : last,
+                  of_last.micro_batches()};
+  if (machine != nullptr && first_is_slower != first_is_fuller) {
+    run.step.time = of_all(first_is_slower, first_is_slower ? std::move(first) : std::move(step)).time;
   }
-  return {over_layers(recipe, rank == last ? of_last : of_first, few, std::move(step)), rank, of_last.micro_batches()};
+  return run;
 }
 
 }  // namespace meshtrain

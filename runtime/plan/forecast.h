@@ -16,7 +16,10 @@ struct RunForecast {
 /// Returns the forecast of `plan`, the result of resolve(). A model with many layers is simulated with a few, twice,
 /// and a step with many micro-batches with one and two: layers repeat, and what a step holds and sends grows with each
 /// repetition by the same. Throws InputError as simulate() does.
-RunForecast forecast(const Recipe& recipe, const RunPlan& plan, const PlanHosts& hosts);
+///
+/// With a machine, it also predicts the time of a step: that of the slower of the two ranks.
+RunForecast forecast(const Recipe& recipe, const RunPlan& plan, const PlanHosts& hosts,
+                     const Machine* machine = nullptr);
 
 /// Returns the number of layers after which the model's layers, and what the recipe does with them, repeat.
 int64_t layer_period(const Recipe& recipe);

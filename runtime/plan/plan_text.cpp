@@ -150,6 +150,15 @@ std::string to_json(const MeshSearch& search, const PlanRequest& request) {
                       {"sent_bytes_on_host", mesh.sent_on_host},
                       {"sent_bytes_among_hosts", mesh.sent_among_hosts},
                       {"traffic", std::move(traffic)}});
+    if (const std::optional<StepTime>& time = mesh.forecast.step.time) {
+      meshes.back()["seconds"] = time->total();
+      meshes.back()["seconds_by_part"] = {{"products", time->products},
+                                          {"attention", time->attention},
+                                          {"elementwise", time->elementwise},
+                                          {"optimizer", time->optimizer},
+                                          {"collectives", time->collectives},
+                                          {"exposed", time->exposed}};
+    }
   }
   for (const RefusedMeshes& each : search.refused) {
     refused.push_back({{"key", each.key}, {"reason", each.reason}, {"meshes", each.meshes}});

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -14,6 +15,7 @@ struct PlanRequest {
   int64_t ranks = 1;
   PlanHosts hosts;
   std::optional<int64_t> memory = {};  ///< bytes that a rank may hold; none: any
+  std::shared_ptr<const Machine> machine = {};  ///< that steps take time on; null: times are not predicted
 };
 
 /// A mesh on which a recipe can be trained.
@@ -23,6 +25,9 @@ struct PlannedMesh {
   bool fits = true;              ///< in PlanRequest::memory
   int64_t sent_on_host = 0;      ///< bytes that a rank sends in a step over groups that lie on one host
   int64_t sent_among_hosts = 0;  ///< and over all others
+
+  /// Returns the seconds of a step; 0 without a machine.
+  double seconds() const { return forecast.step.time ? forecast.step.time->total() : 0; }
 };
 
 /// Meshes that cannot be, for the same key of the recipe.
@@ -33,7 +38,8 @@ struct RefusedMeshes {
 };
 
 struct MeshSearch {
-  std::vector<PlannedMesh> meshes;     ///< first those that fit; then those that send less among hosts, then in all
+  std::vector<PlannedMesh> meshes;     ///< first those that fit; then the faster ones; without times those that
+                                       ///< send less among hosts, then in all
   std::vector<RefusedMeshes> refused;  ///< most meshes first
 };
 

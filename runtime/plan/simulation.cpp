@@ -44,12 +44,11 @@ class HostCounter final : public ForwardingBackend {
   bool is_counted_ = false;
 };
 
-Group dry_world(int64_t rank, int64_t size, const DryRunHosts& hosts, std::map<std::string, int>& num_hosts) {
-  std::vector<int64_t> ranks(static_cast<size_t>(size));
+Group world_of(std::shared_ptr<Backend> backend, std::map<std::string, int>& num_hosts) {
+  std::vector<int64_t> ranks(static_cast<size_t>(backend->size()));
   std::iota(ranks.begin(), ranks.end(), 0);
-  auto backend = dry_run_backend(static_cast<int>(rank), static_cast<int>(size), hosts);
-  return Group(std::make_shared<HostCounter>(std::move(backend), num_hosts), "world", ranks,
-               "rank " + std::to_string(rank));
+  const std::string rank = "rank " + std::to_string(backend->rank());
+  return Group(std::make_shared<HostCounter>(std::move(backend), num_hosts), "world", ranks, rank);
 }
 
 /// Returns the bytes of an arena that count for this rank.
@@ -97,7 +96,7 @@ StepMemory memory_of(const Trainer& trainer, const MetaMemory::Bytes& at_peak, c
 }  // namespace
 
 std::vector<StepForecast> simulate(const Recipe& recipe, const RunPlan& plan, const PlanHosts& hosts, int64_t rank,
-                                   const std::vector<int64_t>& micro_batches) {
+                                   const std::vector<int64_t>& micro_batches, Recording recording) {
   WindowMemory windows;
   MetaMemory memory;
   const MetaStandsFor device(hosts.gpus ? at::kCUDA : at::kCPU);
@@ -106,7 +105,12 @@ std::vector<StepForecast> simulate(const Recipe& recipe, const RunPlan& plan, co
 
   const DryRunHosts dry_hosts{static_cast<int>(hosts.ranks_per_host), hosts.gpus ? nullptr : &windows};
   std::map<std::string, int> num_hosts;
-  const DeviceMesh mesh(plan.layout, dry_world(rank, plan.layout.size(), dry_hosts, num_hosts));
+  std::optional<TimelineRecorder> recorder;
+  if (recording != Recording::None) recorder.emplace(/*signatures=*/recording == Recording::Signatures);
+  const auto size = static_cast<int>(plan.layout.size());
+  auto backend = dry_run_backend(static_cast<int>(rank), size, dry_hosts);
+  if (recorder) backend = recorder->watch(std::move(backend));
+  const DeviceMesh mesh(plan.layout, world_of(std::move(backend), num_hosts));
   Recipe random = recipe;
   random.model.init = "random";  // reads no weights
   Trainer trainer(random, plan, mesh, at::kMeta);
@@ -116,6 +120,7 @@ std::vector<StepForecast> simulate(const Recipe& recipe, const RunPlan& plan, co
     memory.set(MetaMemory::kKept);
     const StepBatch batch = made_step(recipe, trainer.layout(), count, at::kMeta);
     mesh.traffic().clear();
+    if (recorder) recorder->restart();
     memory.set(MetaMemory::kForward);
     memory.restart_peak();
     const double rate = recipe.optimizer.learning_rate;
@@ -125,7 +130,12 @@ std::vector<StepForecast> simulate(const Recipe& recipe, const RunPlan& plan, co
     step.before_backward = memory.before_backward();
     memory.set(MetaMemory::kUpdate);
     memory.restart_peak();
+    if (recorder) recorder->set(StepPart::Update);
     trainer.update(outcome, rate);
+    if (recorder) {
+      step.timeline = recorder->take();
+      recorder->set(StepPart::Gradients);
+    }
     step.update = peak();
     step.traffic = mesh.traffic().entries();
     step.num_hosts = num_hosts;

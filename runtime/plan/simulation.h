@@ -2,10 +2,12 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "mesh/traffic.h"
+#include "runtime/plan/step_time.h"
 #include "runtime/recipe/run_plan.h"
 
 namespace meshtrain {
@@ -40,15 +42,20 @@ struct StepForecast {
   std::map<TrafficLedger::Key, Traffic> traffic;
   std::map<std::string, int> num_hosts = {};  ///< of each group that sends
   int64_t before_backward = 0;                ///< bytes when a micro-batch's forward has ended
+  Timeline timeline = {};                     ///< when asked for
+  std::optional<StepTime> time = {};          ///< forecast(): on its machine
 
   const StepMemory& memory() const { return gradients.total() > update.total() ? gradients : update; }
 };
+
+/// What simulate() records of a step's operators and collectives.
+enum class Recording { None, Timeline, Signatures };
 
 /// Makes steps of the real trainer on the Meta device, as rank `rank` of a world that does not exist, and returns what
 /// those after the first did: one for each of `micro_batches`, with so many of them, samples of one document. Memory is
 /// that of the device's tensors, LibTorch's own temporaries included; on hosts those are measured on this processor
 /// (host_scratch.h). No communication. Throws InputError as Trainer does.
 std::vector<StepForecast> simulate(const Recipe& recipe, const RunPlan& plan, const PlanHosts& hosts, int64_t rank,
-                                   const std::vector<int64_t>& micro_batches);
+                                   const std::vector<int64_t>& micro_batches, Recording recording = Recording::None);
 
 }  // namespace meshtrain

@@ -27,6 +27,7 @@ struct PlanArguments {
   int64_t ranks = 0;
   int64_t ranks_per_host = 0;
   std::string memory;
+  std::string machine;
   size_t top = 10;
   std::filesystem::path json;
 };
@@ -76,6 +77,10 @@ void plan(const PlanArguments& arguments) {
   request.ranks = arguments.ranks;
   request.hosts.ranks_per_host = arguments.ranks_per_host > 0 ? arguments.ranks_per_host : arguments.ranks;
   request.hosts.gpus = recipe.device == "cuda";
+  if (!arguments.machine.empty()) {
+    request.machine = std::make_shared<const Machine>(load_machine(arguments.machine));
+    request.hosts.gpus = request.machine->device == "cuda";
+  }
   if (!arguments.memory.empty()) request.memory = parse_size(arguments.memory);
   const MeshSearch search = search_meshes(recipe, request);
   if (!arguments.json.empty()) write_whole(arguments.json, to_json(search, request) + "\n");
@@ -99,6 +104,8 @@ void add_plan_command(CLI::App& app, int& status) {
       ->type_name("N");
   command->add_option("--memory", arguments->memory, "What a rank may hold: meshes that need more come last")
       ->type_name("80GiB");
+  command->add_option("--machine", arguments->machine, "What steps take time on: a preset or a file")
+      ->type_name("NAME");
   command->add_option("--top", arguments->top, "Meshes to print")
       ->check(whole_number(1))
       ->type_name("N")

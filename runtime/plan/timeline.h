@@ -1,0 +1,99 @@
+#pragma once
+
+#include <ATen/core/ivalue.h>
+#include <ATen/core/operator_name.h>
+#include <c10/core/ScalarType.h>
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "mesh/backend.h"
+
+namespace meshtrain {
+
+/// A part of a step.
+enum class StepPart { Gradients, Update };
+
+/// A call of an operator that computes: its work, whatever the machine.
+struct OperatorCall {
+  enum class Kind {
+    Product,      ///< of matrices
+    Attention,    ///< flash attention, forward or backward
+    Elementwise,  ///< all others: what they read and write takes the time
+  };
+
+  Kind kind = Kind::Elementwise;
+  StepPart part = StepPart::Gradients;
+  c10::ScalarType dtype = c10::ScalarType::Float;  ///< of its largest operand
+  double flops = 0;                                ///< of products and attention; causal attention has half of the pairs
+  double bytes = 0;                                ///< read and written
+  /// Products: batch, rows, columns, summed elements. Attention: heads of all samples, queries, keys, head dim.
+  std::array<int64_t, 4> product = {};
+  bool is_backward = false;  ///< of attention
+  int signature = -1;                              ///< number in Timeline::signatures; -1: not kept
+};
+
+/// The start of a collective.
+struct CollectiveCall {
+  Collective::Kind kind;
+  StepPart part = StepPart::Gradients;
+  std::string group;
+  int queue = 0;  ///< collectives of one queue run one after the other
+  int size = 1;   ///< ranks of the group
+  int num_hosts = 1;
+  double buffer_bytes = 0, sent_bytes = 0;  ///< Traffic's
+  bool shared = false;                      ///< the buffer is memory that ranks of the host share
+};
+
+/// The moment at which computing waits for a collective.
+struct CollectiveWait {
+  size_t collective = 0;  ///< which, counted by their starts, from 0
+};
+
+/// An operator on inputs of a shape, a memory order and a dtype each.
+struct OperatorSignature {
+  std::string text;  ///< "aten::mm(Float 4x8, Float 8x2 by 1,8)"
+  c10::OperatorName name{"", ""};
+  std::vector<c10::IValue> inputs;  ///< tensors without memory
+};
+
+/// What one rank does in a step, in its order.
+struct Timeline {
+  using Event = std::variant<OperatorCall, CollectiveCall, CollectiveWait>;
+  std::vector<Event> events;
+  std::vector<OperatorSignature> signatures;  ///< of its operators, each once; only when they are asked for
+};
+
+/// Records the operators that this thread calls on tensors of the Meta device, and the collectives of a backend, while
+/// it exists. Operators that others are made of count in their place; views and allocations do not count. A thread has
+/// one at a time.
+class TimelineRecorder {
+ public:
+  /// `signatures`: keeps Timeline::signatures too.
+  explicit TimelineRecorder(bool signatures);
+  ~TimelineRecorder();
+  TimelineRecorder(const TimelineRecorder&) = delete;
+  TimelineRecorder& operator=(const TimelineRecorder&) = delete;
+
+  /// Returns `inner` with its collectives recorded, until the recorder ends.
+  std::shared_ptr<Backend> watch(std::shared_ptr<Backend> inner);
+  void set(StepPart part);
+  /// Forgets what was recorded so far.
+  void restart();
+  /// Returns what was recorded since restart().
+  Timeline take();
+
+  struct Record;
+
+ private:
+  std::shared_ptr<Record> record_;
+  uint64_t callback_;
+};
+
+}  // namespace meshtrain
