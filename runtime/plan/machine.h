@@ -27,9 +27,9 @@ struct ProductFlops {
 
 /// The measured seconds of a collective for one kind, size of group and number of bytes.
 struct MeasuredCollective {
-  std::string kind;  ///< name(Collective::Kind)
-  int64_t ranks = 0;
-  bool shared = false;  ///< on memory that ranks of a host share
+  std::string kind;                ///< name(Collective::Kind)
+  int64_t ranks = 0;               ///< of the group
+  std::string memory = "private";  ///< private own common: Placement
   double bytes = 0;     ///< Traffic::buffer_bytes
   double seconds = 0;
 };
@@ -68,6 +68,9 @@ struct Machine {
  private:
   std::map<std::string, double, std::less<>> measured_;  // seconds by signature
 };
+
+/// Returns the word for a placement in a machine file: private, own, common.
+std::string name_of(Placement placement);
 
 /// Returns the preset `name`: a100, h100, h100-500w, h200, b200; none for other names.
 std::optional<Machine> machine_preset(const std::string& name);

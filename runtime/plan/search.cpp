@@ -17,21 +17,6 @@
 namespace meshtrain {
 namespace {
 
-/// Returns the meshes of `ranks` ranks in the recipe's order of axes.
-std::vector<MeshLayout> layouts_of(const Recipe& recipe, int64_t ranks) {
-  std::vector<MeshLayout> layouts;
-  for (int64_t tp = 1; tp <= ranks; ++tp) {
-    if (ranks % tp != 0) continue;
-    for (int64_t cp = 1; cp <= ranks / tp; ++cp) {
-      if (ranks / tp % cp != 0) continue;
-      const std::map<std::string, int64_t> sizes = {
-          {kDataAxis, ranks / tp / cp}, {kContextAxis, cp}, {kTensorAxis, tp}};
-      layouts.push_back(MeshLayout::fit(sizes, recipe.parallel.order, ranks));
-    }
-  }
-  return layouts;
-}
-
 PlannedMesh planned(const MeshLayout& layout, RunForecast forecast, const PlanRequest& request) {
   PlannedMesh mesh{layout, std::move(forecast)};
   mesh.fits = !request.memory || mesh.forecast.step.memory().total() <= *request.memory;
@@ -83,6 +68,20 @@ void for_each_number(size_t count, size_t num_threads, const Work& work) {
 }
 
 }  // namespace
+
+std::vector<MeshLayout> layouts_of(const Recipe& recipe, int64_t ranks) {
+  std::vector<MeshLayout> layouts;
+  for (int64_t tp = 1; tp <= ranks; ++tp) {
+    if (ranks % tp != 0) continue;
+    for (int64_t cp = 1; cp <= ranks / tp; ++cp) {
+      if (ranks / tp % cp != 0) continue;
+      const std::map<std::string, int64_t> sizes = {
+          {kDataAxis, ranks / tp / cp}, {kContextAxis, cp}, {kTensorAxis, tp}};
+      layouts.push_back(MeshLayout::fit(sizes, recipe.parallel.order, ranks));
+    }
+  }
+  return layouts;
+}
 
 MeshSearch search_meshes(const Recipe& recipe, const PlanRequest& request) {
   Recipe unplaced = recipe;

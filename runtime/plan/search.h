@@ -43,6 +43,9 @@ struct MeshSearch {
   std::vector<RefusedMeshes> refused;  ///< most meshes first
 };
 
+/// Returns every mesh of `ranks` ranks over dp, cp and tp, in the recipe's order of axes, legal or not.
+std::vector<MeshLayout> layouts_of(const Recipe& recipe, int64_t ranks);
+
 /// Looks at every mesh of `request.ranks` ranks over dp, cp and tp, in the recipe's order of axes. Legal is what
 /// resolve() accepts and the trainer can be built for.
 MeshSearch search_meshes(const Recipe& recipe, const PlanRequest& request);

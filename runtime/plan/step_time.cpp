@@ -8,9 +8,9 @@ namespace meshtrain {
 namespace {
 
 /// The clock of a rank that makes a step.
-class Clock {
+class StepClock {
  public:
-  Clock(const Timeline& timeline, const Machine& machine) : timeline_(timeline), machine_(machine) {}
+  StepClock(const Timeline& timeline, const Machine& machine) : timeline_(timeline), machine_(machine) {}
 
   void operator()(const OperatorCall& call) {
     const double seconds = machine_.seconds(call, timeline_);
@@ -74,7 +74,7 @@ double StepTime::waiting() const {
 }
 
 StepTime time_of(const Timeline& timeline, const Machine& machine) {
-  Clock clock(timeline, machine);
+  StepClock clock(timeline, machine);
   for (const Timeline::Event& event : timeline.events) std::visit(clock, event);
   return clock.time();
 }

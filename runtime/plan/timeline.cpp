@@ -24,7 +24,7 @@ struct TimelineRecorder::Record {
   int num_queues = 0;
   int64_t generation = 0;  // of restart(): waits for collectives before it do not count
   std::map<std::string, int> signatures;
-  std::set<const c10::StorageImpl*> windows;
+  std::map<const c10::StorageImpl*, Placement> windows;
   std::vector<bool> has_parts;  // for each operator that runs: whether it has called one that counts
 };
 
@@ -258,13 +258,16 @@ class RecordedBackend final : public ForwardingBackend {
     const std::shared_ptr<Record> record = record_.lock();
     if (!record || size() == 1) return work;
     const Traffic traffic = traffic_of(rank(), size(), collective);
-    const auto in_window = [&](const at::Tensor& tensor) {
-      return tensor.defined() && record->windows.contains(tensor.storage().unsafeGetStorageImpl());
-    };
+    Placement memory = Placement::Private;
+    for (const at::Tensor& tensor : {collective.output, collective.input}) {
+      if (!tensor.defined()) continue;
+      const auto window = record->windows.find(tensor.storage().unsafeGetStorageImpl());
+      if (window != record->windows.end()) memory = window->second;
+    }
     record->timeline.events.emplace_back(CollectiveCall{
         collective.kind, record->part, std::string(collective.group), queue_, size(), num_hosts_,
-        static_cast<double>(traffic.buffer_bytes), static_cast<double>(traffic.sent_bytes),
-        in_window(collective.output) || in_window(collective.input)});
+        static_cast<double>(traffic.buffer_bytes), static_cast<double>(traffic.sent_bytes), memory,
+        collective.output.defined() ? collective.output.scalar_type() : at::kFloat});
     return Work(
         std::make_shared<RecordedWork>(std::move(work), record_, record->generation, record->num_collectives++));
   }
@@ -272,7 +275,7 @@ class RecordedBackend final : public ForwardingBackend {
   at::Tensor window(int64_t numel, const at::TensorOptions& options, Placement placement) override {
     at::Tensor tensor = ForwardingBackend::window(numel, options, placement);
     if (const std::shared_ptr<Record> record = record_.lock(); record && tensor.defined()) {
-      record->windows.insert(tensor.storage().unsafeGetStorageImpl());
+      record->windows.emplace(tensor.storage().unsafeGetStorageImpl(), placement);
     }
     return tensor;
   }

@@ -8,9 +8,12 @@
 #include <optional>
 #include <string>
 
+#include "mesh/agree.h"
 #include "mesh/error.h"
 #include "mesh/size_text.h"
 #include "runtime/files/output_file.h"
+#include "runtime/launch/connect.h"
+#include "runtime/plan/calibrate.h"
 #include "runtime/plan/plan_text.h"
 #include "runtime/plan/search.h"
 #include "runtime/recipe/load.h"
@@ -28,6 +31,8 @@ struct PlanArguments {
   int64_t ranks_per_host = 0;
   std::string memory;
   std::string machine;
+  bool calibrate = false;
+  std::filesystem::path out = "machine.yaml";
   size_t top = 10;
   std::filesystem::path json;
 };
@@ -91,6 +96,22 @@ void plan(const PlanArguments& arguments) {
               arguments.recipe.c_str(), first.layout.describe().c_str());
 }
 
+int calibrate_on_ranks(const PlanArguments& arguments) {
+  const Group world = connect_world();
+  return run_on_all_ranks(world, [&] {
+    const Recipe recipe = receive_recipe(arguments.recipe, arguments.with, world);
+    const bool speaks = world.rank() == 0;
+    const Machine machine = calibrate(recipe, world, [&](const std::string& line) {
+      if (speaks) std::printf("%s\n", line.c_str());
+    });
+    agree(world, [&] {
+      if (speaks) write_whole(arguments.out, to_yaml(machine));
+    });
+    if (speaks) std::printf("wrote %s\n", arguments.out.c_str());
+    return 0;
+  });
+}
+
 }  // namespace
 
 void add_plan_command(CLI::App& app, int& status) {
@@ -98,7 +119,7 @@ void add_plan_command(CLI::App& app, int& status) {
   CLI::App* const command =
       app.add_subcommand("plan", "Lists every mesh of N ranks: its memory and traffic, or why not");
   command->add_option("recipe", arguments->recipe, "The recipe; its own mesh does not count")->required();
-  command->add_option("--ranks", arguments->ranks, "Ranks in all")->required()->check(whole_number(1))->type_name("N");
+  command->add_option("--ranks", arguments->ranks, "Ranks in all")->check(whole_number(1))->type_name("N");
   command->add_option("--hosts-of", arguments->ranks_per_host, "Ranks on each host; without it there is one host")
       ->check(whole_number(1))
       ->type_name("N");
@@ -117,7 +138,17 @@ void add_plan_command(CLI::App& app, int& status) {
       "are those of the run (docs/plan.md). Meshes that send least among hosts come first.\n\n"
       "  meshtrain plan recipes/quickstart.yaml --ranks 8\n"
       "  meshtrain plan recipe.yaml --ranks 64 --hosts-of 8 --memory 80GiB --set device=cuda");
+  command->add_flag("--calibrate", arguments->calibrate,
+                    "Measures this machine for the recipe's steps instead, on all ranks that mpirun starts");
+  command->add_option("--out", arguments->out, "With --calibrate: the machine file that is written")
+      ->type_name("FILE")
+      ->capture_default_str();
   command->callback([arguments, &status] {
+    if (arguments->calibrate) {
+      status = calibrate_on_ranks(*arguments);
+      return;
+    }
+    if (arguments->ranks == 0) throw InputError("--ranks is required: the number of ranks to plan for");
     plan(*arguments);
     status = 0;
   });
