@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <map>
@@ -23,37 +24,37 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr double kSecondsOfMeasurement = 0.02;  // of one operator or collective, at least
-constexpr int kLeastRuns = 3, kMostRuns = 50;
+constexpr double kSecondsOfBatch = 0.01;
+constexpr int kBatches = 3, kMostRuns = 50;
 
 double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-/// Returns the mean of `value` over the ranks.
-double mean_over(const Group& world, double value) {
-  at::Tensor sum = at::full({1}, value, at::kDouble);
-  world.all_reduce(sum).wait();
-  return sum.item<double>() / world.size();
+/// Returns the largest `value` of the ranks.
+double largest_of(const Group& world, double value) {
+  at::Tensor largest = at::full({1}, value, at::kDouble);
+  world.all_reduce(largest, Reduce::Max).wait();
+  return largest.item<double>();
 }
 
-/// Returns the median seconds of a run, after `warm_up` runs; every rank of `world` runs it equally often, all at once.
-double median_seconds(const Group& world, const std::function<void()>& run, int warm_up = 1) {
+/// Returns the seconds of a run when all ranks run it at once, from batches of runs that end on all of them: where ranks
+/// outnumber cores, a run takes the turns of the others too. First makes `warm_up` runs. Every rank must call it.
+double seconds_of(const Group& world, const std::function<void()>& run, int warm_up = 1) {
+  const auto batch = [&](int count) {
+    world.barrier();
+    const Clock::time_point begin = Clock::now();
+    for (int i = 0; i < count; ++i) run();
+    world.barrier();
+    return largest_of(world, seconds_since(begin)) / count;
+  };
   for (int i = 0; i < warm_up; ++i) run();
-  world.barrier();
-  const Clock::time_point begin = Clock::now();
-  run();
-  const double once = mean_over(world, seconds_since(begin));
-  const int count = static_cast<int>(std::clamp(kSecondsOfMeasurement / once, 1.0 * kLeastRuns, 1.0 * kMostRuns));
-  std::vector<double> seconds;
-  world.barrier();
-  for (int i = 0; i < count; ++i) {
-    const Clock::time_point start = Clock::now();
-    run();
-    seconds.push_back(seconds_since(start));
-  }
-  std::ranges::nth_element(seconds, seconds.begin() + count / 2);
-  return mean_over(world, seconds[static_cast<size_t>(count) / 2]);
+  const double once = batch(1);
+  const auto count = static_cast<int>(std::clamp(kSecondsOfBatch / once, 1.0, 1.0 * kMostRuns));
+  std::array<double, kBatches> seconds{};
+  for (double& each : seconds) each = batch(count);
+  std::ranges::sort(seconds);
+  return seconds[kBatches / 2];
 }
 
 /// What is measured: the operators and collectives of steps on all meshes.
@@ -142,15 +143,29 @@ double measure_overlap(const Group& world) {
   at::Tensor sums = at::zeros({int64_t{1} << 20});
   const auto compute = [&] { at::mm(a, b); };
   const auto communicate = [&] { world.all_reduce(sums).wait(); };
-  const double computing = median_seconds(world, compute);
-  const double communicating = median_seconds(world, communicate);
+  const double computing = seconds_of(world, compute);
+  const double communicating = seconds_of(world, communicate);
   const int count = std::max(1, static_cast<int>(std::lround(communicating / computing)));
-  const double both = median_seconds(world, [&] {
+  const double both = seconds_of(world, [&] {
     const Work work = world.all_reduce(sums);
     for (int i = 0; i < count; ++i) compute();
     work.wait();
   });
   return std::clamp((count * computing + communicating - both) / communicating, 0.0, 1.0);
+}
+
+/// Returns the seconds that a rank needs, beyond the collective's own, to go on after one that it waited for behind some
+/// computing: where ranks outnumber cores, those that wait have to get a core back.
+double measure_wait(const Group& world) {
+  const at::Tensor a = at::full({192, 192}, 1.0 / 64), b = at::full({192, 192}, 1.0 / 64);
+  at::Tensor sum = at::zeros({16});
+  const double computing = seconds_of(world, [&] { at::mm(a, b); });
+  const double communicating = seconds_of(world, [&] { world.all_reduce(sum).wait(); });
+  const double both = seconds_of(world, [&] {
+    at::mm(a, b);
+    world.all_reduce(sum).wait();
+  });
+  return std::max(both - computing - communicating, 0.0);
 }
 
 /// Sets the rates of operators that were not measured: those of the largest that were.
@@ -190,7 +205,7 @@ Machine calibrate(const Recipe& recipe, const Group& world, const std::function<
   for (const auto& [text, signature] : questions.operators) {
     try {
       const Replay replay = make_replay(signature, questions.calls.at(text).kind);
-      machine.operators.push_back({text, median_seconds(world, replay.run, replay.num_sets)});
+      machine.operators.push_back({text, seconds_of(world, replay.run, replay.num_sets)});
     } catch (const c10::Error&) {
       continue;  // it takes no made numbers, on any rank: its rate is that of others
     }
@@ -198,13 +213,14 @@ Machine calibrate(const Recipe& recipe, const Group& world, const std::function<
   set_rates(questions, machine);
   if (world.size() > 1) {
     machine.overlap = measure_overlap(world);
+    machine.wait_seconds = measure_wait(world);
     std::map<int, Group> groups;
     for (const auto& [what, bytes] : questions.collectives) {
       const auto [kind, size, memory] = what;
       auto group = groups.find(size);
       if (group == groups.end()) group = groups.emplace(size, neighbours(world, size)).first;
       for (const double each : a_few(bytes)) {
-        const double seconds = median_seconds(world, make_collective(kind, group->second, memory, each));
+        const double seconds = seconds_of(world, make_collective(kind, group->second, memory, each));
         machine.collectives.push_back({meshtrain::name(kind), size, name_of(memory), each, seconds});
       }
     }

@@ -59,6 +59,7 @@ StepForecast each(const StepForecast& one, const StepForecast& other, const Comb
     }
   }
   result.num_hosts = other.num_hosts;
+  result.model_flops = combine(one.model_flops, other.model_flops);
   if (one.time && other.time) result.time = each_time(*one.time, *other.time, combine);
   for (const auto& [key, traffic] : other.traffic) {
     const auto found = one.traffic.find(key);

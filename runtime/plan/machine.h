@@ -54,6 +54,7 @@ struct Machine {
   double memory_bandwidth = 0;    ///< bytes a second that elementwise operators read and write
   double operator_seconds = 0;    ///< that each operator takes at least
   double overlap = 1;             ///< share of a collective's time during which the rank computes on undisturbed
+  double wait_seconds = 0;        ///< that a rank takes to go on after a collective that it waited for
   int64_t memory = 0;             ///< bytes of a rank's device; 0: not known
   int64_t ranks_per_host = 0;     ///< that the measurements are of; 0: any
   Link on_host, among_hosts;      ///< among_hosts: of each rank, all ranks of a host at once

@@ -56,6 +56,7 @@ void fields(Archive& archive, Machine& machine) {
   archive.field("memory_bandwidth", machine.memory_bandwidth, {.required = true, .above = 0});
   archive.field("operator_seconds", machine.operator_seconds, {.least = 0});
   archive.field("overlap", machine.overlap, {.least = 0, .most = 1});
+  archive.field("wait_seconds", machine.wait_seconds, {.least = 0});
   archive.field("memory", machine.memory, {.least = 0});
   archive.field("ranks_per_host", machine.ranks_per_host, {.least = 0});
   archive.section("on_host", machine.on_host);

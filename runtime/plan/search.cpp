@@ -22,9 +22,7 @@ PlannedMesh planned(const MeshLayout& layout, RunForecast forecast, const PlanRe
   mesh.fits = !request.memory || mesh.forecast.step.memory().total() <= *request.memory;
   const StepForecast& step = mesh.forecast.step;
   for (const auto& [key, traffic] : step.traffic) {
-    const auto hosts = step.num_hosts.find(key.group);
-    const bool on_one_host = hosts == step.num_hosts.end() || hosts->second == 1;
-    (on_one_host ? mesh.sent_on_host : mesh.sent_among_hosts) += traffic.sent_bytes;
+    (mesh.num_hosts(key.group) == 1 ? mesh.sent_on_host : mesh.sent_among_hosts) += traffic.sent_bytes;
   }
   return mesh;
 }
@@ -113,6 +111,31 @@ MeshSearch search_meshes(const Recipe& recipe, const PlanRequest& request) {
   for (auto& [key, meshes] : refused) search.refused.push_back(std::move(meshes));
   std::ranges::stable_sort(search.refused, std::greater(), [](const auto& each) { return each.meshes.size(); });
   return search;
+}
+
+int PlannedMesh::num_hosts(const std::string& group) const {
+  const auto found = forecast.step.num_hosts.find(group);
+  return found != forecast.step.num_hosts.end() ? found->second : 1;
+}
+
+std::pair<int64_t, int64_t> largest_micro_batch(const Recipe& recipe, const MeshLayout& layout,
+                                                const PlanRequest& request) {
+  Recipe larger = recipe;
+  std::pair<int64_t, int64_t> largest = {recipe.train.micro_batch, 0};
+  const int64_t of_rank = recipe.train.global_batch / layout.size(kDataAxis);
+  for (int64_t count = recipe.train.micro_batch; count <= of_rank; ++count) {
+    if (of_rank % count != 0) continue;
+    larger.train.micro_batch = count;
+    try {
+      const RunForecast run = forecast(larger, resolve(larger, layout), request.hosts);
+      const int64_t bytes = run.step.memory().total();
+      if (request.memory && bytes > *request.memory) break;
+      largest = {count, bytes};
+    } catch (const InputError&) {
+      break;
+    }
+  }
+  return largest;
 }
 
 std::optional<int64_t> least_ranks(const Recipe& recipe, PlanRequest request) {

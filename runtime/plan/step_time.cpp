@@ -30,9 +30,10 @@ class StepClock {
   }
 
   void operator()(const CollectiveWait& wait) {
-    const auto& [group, end] = collectives_.at(wait.collective);
-    if (end <= now_) return;
-    time_.exposed[group] += end - now_;
+    Running& running = collectives_.at(wait.collective);
+    const double end = std::max(running.end, now_) + (running.is_awaited ? 0 : machine_.wait_seconds);
+    running.is_awaited = true;
+    time_.exposed[running.group] += end - now_;
     now_ = end;
   }
 
@@ -45,6 +46,7 @@ class StepClock {
   struct Running {
     std::string group;
     double end = 0;
+    bool is_awaited = false;
   };
 
   double& part_of(const OperatorCall& call) {

@@ -17,6 +17,7 @@
 #include "runtime/plan/plan_text.h"
 #include "runtime/plan/search.h"
 #include "runtime/recipe/load.h"
+#include "runtime/recipe/run_plan.h"
 #include "tools/meshtrain/commands.h"
 #include "tools/meshtrain/launcher.h"
 #include "tools/meshtrain/recipe_arguments.h"
@@ -85,13 +86,22 @@ void plan(const PlanArguments& arguments) {
   if (!arguments.machine.empty()) {
     request.machine = std::make_shared<const Machine>(load_machine(arguments.machine));
     request.hosts.gpus = request.machine->device == "cuda";
+    if (request.machine->memory > 0) request.memory = request.machine->memory;
   }
+  request.dtype = dtype_of(recipe.train.precision);
   if (!arguments.memory.empty()) request.memory = parse_size(arguments.memory);
   const MeshSearch search = search_meshes(recipe, request);
   if (!arguments.json.empty()) write_whole(arguments.json, to_json(search, request) + "\n");
   if (search.meshes.empty() || !search.meshes.front().fits) throw InputError(explain(search, recipe, request));
   std::fputs(to_text(search, request, arguments.top).c_str(), stdout);
   const PlannedMesh& first = search.meshes.front();
+  const std::string reasons = advice(search);
+  if (!reasons.empty()) std::printf("\n%s", reasons.c_str());
+  if (request.memory) {
+    const auto [micro_batch, bytes] = largest_micro_batch(recipe, first.layout, request);
+    std::printf("  the largest train.micro_batch that fits there: %ld, with %s\n", static_cast<long>(micro_batch),
+                size_text(bytes).c_str());
+  }
   std::printf("\n  mpirun -n %ld meshtrain train %s --mesh %s\n", static_cast<long>(request.ranks),
               arguments.recipe.c_str(), first.layout.describe().c_str());
 }
