@@ -6,6 +6,8 @@
 #include <array>
 #include <chrono>
 #include <cmath>
+#include <fstream>
+#include <sstream>
 #include <map>
 #include <set>
 #include <tuple>
@@ -36,6 +38,10 @@ double largest_of(const Group& world, double value) {
   at::Tensor largest = at::full({1}, value, at::kDouble);
   world.all_reduce(largest, Reduce::Max).wait();
   return largest.item<double>();
+}
+
+double least_of(const Group& world, double value) {
+  return -largest_of(world, -value);
 }
 
 /// Returns the seconds of a run when all ranks run it at once, from batches of runs that end on all of them: where ranks
@@ -188,6 +194,18 @@ void set_rates(const Questions& questions, Machine& machine) {
   machine.attention_share = machine.attention_backward_share = 0.5;
 }
 
+/// Returns the bytes of this host's memory that are free for programs; 0 where the system does not say.
+int64_t available_memory() {
+  std::ifstream file("/proc/meminfo");
+  std::string key;
+  int64_t kib = 0;
+  for (std::string line; std::getline(file, line);) {
+    std::istringstream words(line);
+    if (words >> key >> kib && key == "MemAvailable:") return kib << 10;
+  }
+  return 0;
+}
+
 }  // namespace
 
 Machine calibrate(const Recipe& recipe, const Group& world, const std::function<void(const std::string&)>& say) {
@@ -199,6 +217,7 @@ Machine calibrate(const Recipe& recipe, const Group& world, const std::function<
   machine.name = "measured";
   machine.device = "cpu";
   machine.ranks_per_host = ranks_per_host;
+  machine.memory = static_cast<int64_t>(least_of(world, static_cast<double>(available_memory()))) / ranks_per_host;
   machine.source = "meshtrain plan --calibrate, for " + recipe.name;
   say("measures " + std::to_string(questions.operators.size()) + " operators on " + std::to_string(world.size()) +
       " ranks at once");

@@ -13,6 +13,9 @@ std::string to_text(const MeshSearch& search, const PlanRequest& request, size_t
 /// Returns which mesh to take and why, and why the next and the slowest take longer; empty without times.
 std::string advice(const MeshSearch& search);
 
+/// Returns why no mesh of a search can be taken, and what to do, in one line.
+std::string explain(const MeshSearch& search, const Recipe& recipe, const PlanRequest& request);
+
 /// Returns "1.24 s" or "35.2 ms".
 std::string seconds_text(double seconds);
 

@@ -51,26 +51,6 @@ int64_t parse_size(const std::string& text) {
   return static_cast<int64_t>(number * factor);
 }
 
-/// Returns what to do where no mesh can be taken.
-std::string explain(const MeshSearch& search, const Recipe& recipe, const PlanRequest& request) {
-  const std::string ranks = std::to_string(request.ranks) + (request.ranks == 1 ? " rank" : " ranks");
-  if (search.meshes.empty()) {
-    return "no mesh of " + ranks + " is possible: " + search.refused.front().reason + " (" +
-           search.refused.front().meshes.front() + ")";
-  }
-  const auto least =
-      std::ranges::min(search.meshes, {}, [](const PlannedMesh& mesh) { return mesh.forecast.step.memory().total(); });
-  std::string text = "no mesh of " + ranks + " fits in " + size_text(*request.memory) +
-                     " a rank: " + least.layout.describe() + " needs least, " +
-                     size_text(least.forecast.step.memory().total());
-  PlanRequest more = request;
-  more.ranks *= 2;
-  const std::optional<int64_t> enough = least_ranks(recipe, more);
-  return text + (enough ? "; it would fit on " + std::to_string(*enough) + " ranks"
-                        : "; nor would it on more ranks: train.activation_checkpointing.mode: full, a smaller "
-                          "train.micro_batch or parallel.fsdp.mode: full_shard need less");
-}
-
 void plan(const PlanArguments& arguments) {
   constexpr int64_t kMostRanks = 16384;
   refuse_several_ranks("meshtrain plan");
