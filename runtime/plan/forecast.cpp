@@ -175,6 +175,13 @@ int64_t layer_period(const Recipe& recipe) {
   return std::lcm(period, recipe.parallel.fsdp.unit_layers);
 }
 
+StepForecast forecast_rank(const Recipe& recipe, const RunPlan& plan, const PlanHosts& hosts, int64_t rank,
+                           const Machine* machine) {
+  const int64_t few = few_layers(recipe);
+  const Layers layers(recipe, plan, hosts, machine, rank);
+  return over_layers(recipe, layers, few, layers.of(few));
+}
+
 std::vector<Timeline> timelines(const Recipe& recipe, const RunPlan& plan, const PlanHosts& hosts) {
   const int64_t few = few_layers(recipe), more = few + layer_period(recipe);
   std::vector<Timeline> found;
