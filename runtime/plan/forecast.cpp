@@ -32,13 +32,13 @@ Recipe with_layers(Recipe recipe, int64_t layers) {
 
 /// Calls `combine` with each pair of seconds of `one` and `other`, and returns the results in the same places.
 template <class Combine>
-StepTime each_time(const StepTime& one, const StepTime& other, const Combine& combine) {
-  StepTime result;
-  for (double StepTime::*part :
-       {&StepTime::products, &StepTime::attention, &StepTime::elementwise, &StepTime::optimizer}) {
+TimeForecast each_time(const TimeForecast& one, const TimeForecast& other, const Combine& combine) {
+  TimeForecast result;
+  for (double TimeForecast::*part :
+       {&TimeForecast::products, &TimeForecast::attention, &TimeForecast::elementwise, &TimeForecast::optimizer}) {
     result.*part = std::max(combine(one.*part, other.*part), 0.0);
   }
-  for (std::map<std::string, double> StepTime::*groups : {&StepTime::collectives, &StepTime::exposed}) {
+  for (std::map<std::string, double> TimeForecast::*groups : {&TimeForecast::collectives, &TimeForecast::exposed}) {
     for (const auto& [group, seconds] : other.*groups) {
       const auto found = (one.*groups).find(group);
       (result.*groups)[group] = std::max(combine(found != (one.*groups).end() ? found->second : 0.0, seconds), 0.0);
