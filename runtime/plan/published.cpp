@@ -1,0 +1,274 @@
+#include "runtime/plan/published.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "mesh/error.h"
+#include "runtime/model/shape.h"
+#include "runtime/plan/forecast.h"
+#include "runtime/plan/published_recipe.h"
+#include "runtime/plan/software.h"
+
+namespace meshtrain {
+namespace {
+
+constexpr int64_t kRanksPerHost = 8;
+/// Bytes of a CUDA context, NCCL's buffers and the libraries of a GPU, which no allocator counts.
+constexpr double kRuntimeBytes = 2.0 * (1 << 30);
+/// The tokens of a step where a table does not say: those that Llama 2 and 3 8B were trained with.
+constexpr int64_t kUsualTokens = 4 << 20;
+
+/// Returns causal = true for FLOPs with half of the pairs: those of a token, by the formula of flops.h.
+double model_flops(const ModelShape& shape, int64_t sequence, bool causal) {
+  const auto h = static_cast<double>(shape.hidden_size), q = static_cast<double>(shape.num_attention_heads * shape.head_dim);
+  const double kv = static_cast<double>(shape.num_key_value_heads * shape.head_dim);
+  const auto f = static_cast<double>(shape.intermediate_size), layers = static_cast<double>(shape.num_hidden_layers);
+  const double products = layers * (2 * h * q + 2 * h * kv + 3 * h * f) + h * static_cast<double>(shape.vocab_size);
+  return 6 * products + (causal ? 6 : 12) * layers * q * static_cast<double>(sequence);
+}
+
+StepTime combined(const StepTime& a, const StepTime& b, double factor) {
+  StepTime sum = b;
+  for (double StepTime::*part :
+       {&StepTime::products, &StepTime::attention, &StepTime::elementwise, &StepTime::optimizer}) {
+    sum.*part += factor * (b.*part - a.*part);
+  }
+  for (std::map<std::string, double> StepTime::*groups : {&StepTime::collectives, &StepTime::exposed}) {
+    for (auto& [group, seconds] : sum.*groups) {
+      const auto found = (a.*groups).find(group);
+      seconds = std::max(seconds + factor * (seconds - (found == (a.*groups).end() ? 0.0 : found->second)), 0.0);
+    }
+  }
+  return sum;
+}
+
+/// The steps of a run as its program makes them: few layers and micro-batches, of which the others follow.
+class PublishedSteps {
+ public:
+  PublishedSteps(const PublishedRun& run, const Recipe& recipe, const RunPlan& plan, const Software& software)
+      : layers_(recipe.model.shape.num_hidden_layers), period_(layer_period(recipe)) {
+    const int64_t count = recipe.train.global_batch / run.dp / recipe.train.micro_batch;
+    micro_batches_ = count;
+    counts_ = count > 2 ? std::vector<int64_t>{1, 2} : std::vector<int64_t>{count};
+    few_ = layers_ % period_;
+    while (few_ < 4) few_ += period_;
+    const int64_t tokens = recipe.train.micro_batch * run.sequence / run.cp;
+    for (const int64_t layers : few_ + period_ < layers_ ? std::vector{few_, few_ + period_} : std::vector{layers_}) {
+      Recipe part = recipe;
+      part.model.shape.num_hidden_layers = layers;
+      const int64_t last = plan.layout.size() - 1;
+      for (const StepForecast& step :
+           simulate(part, plan, {kRanksPerHost, true}, last, counts_, Recording::Signatures)) {
+        timelines_.push_back(translated(step.timeline, software, run, part.model.shape, tokens));
+      }
+    }
+  }
+
+  StepTime time(const Machine& machine) const {
+    std::vector<StepTime> times;
+    const size_t num = counts_.size();
+    for (size_t i = 0; i < timelines_.size(); i += num) {
+      const StepTime one = time_of(timelines_[i], machine);
+      times.push_back(num == 1 ? one
+                               : combined(one, time_of(timelines_[i + 1], machine),
+                                          static_cast<double>(micro_batches_ - 2)));
+    }
+    if (times.size() == 1) return times.front();
+    return combined(times[0], times[1], static_cast<double>(layers_ - few_ - period_) / static_cast<double>(period_));
+  }
+
+ private:
+  int64_t layers_, period_, few_ = 0, micro_batches_ = 0;
+  std::vector<int64_t> counts_;
+  std::vector<Timeline> timelines_;  // by layers, then by micro-batches
+};
+
+/// A run and what its prediction is made of.
+struct Candidate {
+  PublishedForecast forecast;
+  Machine machine;
+  std::optional<PublishedSteps> steps;
+};
+
+Machine with_share(Machine machine, double share) {
+  machine.product_share *= share;
+  machine.attention_share *= share;
+  machine.attention_backward_share *= share;
+  return machine;
+}
+
+double memory_of_run(const PublishedRun& run, const Software& software, int64_t micro_batch) {
+  const Recipe recipe = recipe_of(run, micro_batch, 1, software.reduce_dtype, software.context);
+  const RunPlan plan = resolve(recipe, layout_of(run, recipe));
+  const StepMemory memory = forecast(recipe, plan, {kRanksPerHost, true}).step.memory();
+  return translated_memory(static_cast<double>(memory.total()), static_cast<double>(memory.activations), software, run,
+                           recipe.model.shape, micro_batch * run.sequence / run.cp);
+}
+
+/// Returns the largest number of samples at once that fits, which those take who look for the fastest run; at least 1.
+int64_t largest_micro_batch(const PublishedRun& run, const Software& software, double bytes) {
+  const double one = memory_of_run(run, software, 1), each = memory_of_run(run, software, 2) - one;
+  const int64_t most = std::max<int64_t>(1, run.global_batch.value_or(1 << 20) / run.dp);
+  const auto fitting = static_cast<int64_t>(std::floor(1 + (bytes - one) / each));
+  int64_t micro_batch = std::clamp<int64_t>(fitting, 1, most);
+  while (run.global_batch && *run.global_batch % (run.dp * micro_batch) != 0) --micro_batch;
+  return micro_batch;
+}
+
+int64_t micro_batches_of(const PublishedRun& run, int64_t micro_batch) {
+  if (run.global_batch) return *run.global_batch / run.dp / micro_batch;
+  if (!run.micro_batch) return 1;
+  return std::max<int64_t>(1, kUsualTokens / (run.sequence * run.dp * micro_batch));
+}
+
+/// Returns the seconds of a step that a table states in its own unit.
+std::optional<double> measured_seconds(const PublishedForecast& forecast, const ModelShape& shape) {
+  const PublishedRun& run = forecast.run;
+  if (!run.value) return std::nullopt;
+  if (run.unit == "s/step") return run.value;
+  const double tokens = static_cast<double>(forecast.micro_batch * forecast.micro_batches * run.dp) *
+                        static_cast<double>(run.sequence) / static_cast<double>(run.gpus);
+  if (run.unit == "tok/s/gpu") return tokens / *run.value;
+  return tokens * model_flops(shape, run.sequence, run.unit == "TFLOP/s causal") / (*run.value * 1e12);
+}
+
+Candidate candidate_of(const PublishedRun& run) {
+  Candidate candidate;
+  PublishedForecast& forecast = candidate.forecast;
+  const Software software = software_of(run);
+  candidate.machine = *machine_preset(run.system);
+  forecast.run = run;
+  forecast.software = software.name;
+  forecast.device_memory = candidate.machine.memory;
+  forecast.micro_batch = run.micro_batch ? *run.micro_batch
+                                         : largest_micro_batch(run, software,
+                                                               static_cast<double>(forecast.device_memory) - kRuntimeBytes);
+  forecast.micro_batches = micro_batches_of(run, forecast.micro_batch);
+  const Recipe recipe = recipe_of(run, forecast.micro_batch, forecast.micro_batches, software.reduce_dtype, software.context);
+  const RunPlan plan = resolve(recipe, layout_of(run, recipe));
+  forecast.memory = memory_of_run(run, software, forecast.micro_batch);
+  candidate.steps.emplace(run, recipe, plan, software);
+  forecast.measured_seconds = measured_seconds(forecast, recipe.model.shape);
+  return candidate;
+}
+
+/// Returns the share with which the run's time is the measured one. Time falls as the share grows.
+double fitted_share(const Candidate& candidate) {
+  double low = 0.1, high = 10;
+  for (int i = 0; i < 40; ++i) {
+    const double share = std::sqrt(low * high);
+    const double seconds = candidate.steps->time(with_share(candidate.machine, share)).total();
+    (seconds > *candidate.forecast.measured_seconds ? low : high) = share;
+  }
+  return std::sqrt(low * high);
+}
+
+/// Calls `visit` with the forecasts of each source, those that are measured.
+template <class Visit>
+void for_each_source(const std::vector<PublishedForecast>& forecasts, const Visit& visit) {
+  std::map<std::string, std::vector<const PublishedForecast*>> sources;
+  for (const PublishedForecast& forecast : forecasts) {
+    if (forecast.measured_seconds) sources[forecast.run.source].push_back(&forecast);
+  }
+  for (const auto& [source, rows] : sources) visit(rows);
+}
+
+}  // namespace
+
+bool PublishedForecast::fits() const {
+  return memory + kRuntimeBytes <= static_cast<double>(device_memory);
+}
+
+bool PublishedForecast::ran() const {
+  return run.fits.value_or(true);
+}
+
+std::optional<double> PublishedForecast::time_error() const {
+  if (!measured_seconds) return std::nullopt;
+  return time.total() / *measured_seconds - 1;
+}
+
+std::optional<double> PublishedForecast::memory_error() const {
+  if (!run.memory_gib) return std::nullopt;
+  return memory / (*run.memory_gib * (1 << 30)) - 1;
+}
+
+std::vector<PublishedForecast> predict(const std::vector<PublishedRun>& runs, size_t fitted) {
+  std::vector<Candidate> candidates;
+  for (const PublishedRun& run : runs) {
+    try {
+      candidates.push_back(candidate_of(run));
+    } catch (const InputError& error) {
+      throw InputError(run.id + ": " + error.what());
+    }
+  }
+  std::map<std::string, std::vector<Candidate*>> measured;
+  for (Candidate& candidate : candidates) {
+    if (candidate.forecast.measured_seconds) measured[candidate.forecast.run.source].push_back(&candidate);
+  }
+  std::map<std::string, double> shares;
+  for (auto& [source, rows] : measured) {
+    Candidate& row = *rows[fitted % rows.size()];
+    row.forecast.is_fitted = true;
+    shares[source] = fitted_share(row);
+  }
+  std::vector<PublishedForecast> forecasts;
+  for (Candidate& candidate : candidates) {
+    const auto found = shares.find(candidate.forecast.run.source);
+    if (found != shares.end()) candidate.forecast.share = found->second;
+    candidate.forecast.time = candidate.steps->time(with_share(candidate.machine, candidate.forecast.share));
+    forecasts.push_back(std::move(candidate.forecast));
+  }
+  return forecasts;
+}
+
+PublishedScore score_of(const std::vector<PublishedForecast>& forecasts) {
+  PublishedScore score;
+  score.rows = static_cast<int64_t>(forecasts.size());
+  int64_t predicted = 0, with_memory = 0, sources = 0;
+  for (const PublishedForecast& forecast : forecasts) {
+    if (const std::optional<double> error = forecast.time_error(); error && !forecast.is_fitted) {
+      ++predicted;
+      score.time_error_mean += std::abs(*error);
+      score.time_error_worst = std::max(score.time_error_worst, std::abs(*error));
+    }
+    if (const std::optional<double> error = forecast.memory_error()) {
+      ++with_memory;
+      score.memory_error_mean += std::abs(*error);
+    }
+    if (!forecast.ran()) ++score.out_of_memory_total;
+    if (!forecast.ran() && !forecast.fits()) ++score.out_of_memory_named;
+    if (forecast.ran() && !forecast.fits()) ++score.fitting_refused;
+  }
+  for_each_source(forecasts, [&](const std::vector<const PublishedForecast*>& rows) {
+    if (rows.size() < 2) return;
+    std::vector<double> measured, seconds;
+    for (const PublishedForecast* row : rows) {
+      measured.push_back(*row->measured_seconds);
+      seconds.push_back(row->time.total());
+    }
+    ++sources;
+    score.kendall_tau_mean += kendall_tau(measured, seconds);
+  });
+  if (predicted > 0) score.time_error_mean /= static_cast<double>(predicted);
+  if (with_memory > 0) score.memory_error_mean /= static_cast<double>(with_memory);
+  if (sources > 0) score.kendall_tau_mean /= static_cast<double>(sources);
+  return score;
+}
+
+double kendall_tau(const std::vector<double>& x, const std::vector<double>& y) {
+  double agreeing = 0, pairs_x = 0, pairs_y = 0;
+  const auto order = [](double a, double b) { return a < b ? -1.0 : a > b ? 1.0 : 0.0; };
+  for (size_t i = 0; i < x.size(); ++i) {
+    for (size_t j = 0; j < i; ++j) {
+      const double of_x = order(x[i], x[j]), of_y = order(y[i], y[j]);
+      agreeing += of_x * of_y;
+      pairs_x += std::abs(of_x);
+      pairs_y += std::abs(of_y);
+    }
+  }
+  return pairs_x > 0 && pairs_y > 0 ? agreeing / std::sqrt(pairs_x * pairs_y) : 0;
+}
+
+}  // namespace meshtrain

@@ -1,0 +1,52 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/plan/published_table.h"
+#include "runtime/plan/step_time.h"
+
+namespace meshtrain {
+
+/// A published run and its prediction.
+struct PublishedForecast {
+  PublishedRun run;
+  int64_t micro_batch = 0, micro_batches = 0;  ///< as stated, or chosen (docs/plan.md)
+  std::string software;                        ///< Software::name
+  bool is_fitted = false;                      ///< gave its source's share; the others are predicted
+  double share = 1;                            ///< of the product rate: its source's
+  StepTime time;
+  std::optional<double> measured_seconds = {};  ///< of a step
+  double memory = 0;                            ///< bytes at the peak
+  int64_t device_memory = 0;                    ///< bytes of its GPU
+
+  bool fits() const;
+  bool ran() const;  ///< false: it is known to have run out of memory
+  /// Return the relative errors, predicted over measured minus 1; none where nothing was measured.
+  std::optional<double> time_error() const;
+  std::optional<double> memory_error() const;
+};
+
+/// How well runs were predicted. Errors are relative.
+struct PublishedScore {
+  int64_t rows = 0;
+  double time_error_mean = 0;  ///< over rows that are predicted, of absolute errors
+  double time_error_worst = 0;
+  double kendall_tau_mean = 0;  ///< of a step's seconds, over sources with several measured rows
+  double memory_error_mean = 0;
+  int64_t out_of_memory_named = 0, out_of_memory_total = 0;
+  int64_t fitting_refused = 0;  ///< runs that ran and are predicted not to fit
+};
+
+/// Predicts each run. One number of each source, the share of the product rate that its kernels reach, is fitted on its
+/// measured run number `fitted`, counted from 0 and from the last again; its other runs are predicted with that. Throws
+/// InputError when a run could not be trained.
+std::vector<PublishedForecast> predict(const std::vector<PublishedRun>& runs, size_t fitted = 0);
+
+PublishedScore score_of(const std::vector<PublishedForecast>& forecasts);
+
+/// Returns Kendall's tau b of two series of the same length, at least two; 0 when one of them is constant.
+double kendall_tau(const std::vector<double>& x, const std::vector<double>& y);
+
+}  // namespace meshtrain
