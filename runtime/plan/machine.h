@@ -50,9 +50,11 @@ struct Machine {
   double product_share = 0.75;               ///< of the peak that large products reach
   double attention_share = 0.5;              ///< of the peak that the forward of long causal attention reaches
   double attention_backward_share = 0.4;
+  double attention_half_keys = 0;  ///< keys with which attention reaches half of that
   int64_t processors = 0;         ///< multiprocessors that share the tiles of a product; 0: no tiles
   double memory_bandwidth = 0;    ///< bytes a second that elementwise operators read and write
   double operator_seconds = 0;    ///< that each operator takes at least
+  double collective_seconds = 0;  ///< that each collective takes at least
   double overlap = 1;             ///< share of a collective's time during which the rank computes on undisturbed
   int64_t memory = 0;             ///< bytes of a rank's device; 0: not known
   int64_t ranks_per_host = 0;     ///< that the measurements are of; 0: any

@@ -19,6 +19,10 @@ constexpr double kRuntimeBytes = 2.0 * (1 << 30);
 /// The tokens of a step where a table does not say: those that Llama 2 and 3 8B were trained with.
 constexpr int64_t kUsualTokens = 4 << 20;
 
+/// The standard deviation of GPUs' speed, relative: those of one cluster differ in the clock that their power allows
+/// (Sinha et al., "Not All GPUs Are Created Equal", SC22). The slowest of n is sqrt(2 ln n) of it behind the mean.
+constexpr double kSpread = 0.01;
+
 /// Returns causal = true for FLOPs with half of the pairs: those of a token, by the formula of flops.h.
 double model_flops(const ModelShape& shape, int64_t sequence, bool causal) {
   const auto h = static_cast<double>(shape.hidden_size), q = static_cast<double>(shape.num_attention_heads * shape.head_dim);
@@ -47,7 +51,8 @@ StepTime combined(const StepTime& a, const StepTime& b, double factor) {
 class PublishedSteps {
  public:
   PublishedSteps(const PublishedRun& run, const Recipe& recipe, const RunPlan& plan, const Software& software)
-      : layers_(recipe.model.shape.num_hidden_layers), period_(layer_period(recipe)) {
+      : ranks_(static_cast<double>(run.gpus)),
+        layers_(recipe.model.shape.num_hidden_layers), period_(layer_period(recipe)) {
     const int64_t count = recipe.train.global_batch / run.dp / recipe.train.micro_batch;
     micro_batches_ = count;
     counts_ = count > 2 ? std::vector<int64_t>{1, 2} : std::vector<int64_t>{count};
@@ -65,7 +70,15 @@ class PublishedSteps {
     }
   }
 
+  /// The step of the slowest rank, for which the others wait.
   StepTime time(const Machine& machine) const {
+    StepTime time = own_time(machine);
+    time.exposed["slowest"] = kSpread * std::sqrt(2 * std::log(std::max(2.0, ranks_))) * time.computing();
+    return time;
+  }
+
+ private:
+  StepTime own_time(const Machine& machine) const {
     std::vector<StepTime> times;
     const size_t num = counts_.size();
     for (size_t i = 0; i < timelines_.size(); i += num) {
@@ -78,7 +91,7 @@ class PublishedSteps {
     return combined(times[0], times[1], static_cast<double>(layers_ - few_ - period_) / static_cast<double>(period_));
   }
 
- private:
+  double ranks_;
   int64_t layers_, period_, few_ = 0, micro_batches_ = 0;
   std::vector<int64_t> counts_;
   std::vector<Timeline> timelines_;  // by layers, then by micro-batches
