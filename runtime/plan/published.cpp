@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <numeric>
 
 #include "mesh/error.h"
 #include "runtime/model/shape.h"
@@ -112,21 +113,22 @@ Machine with_share(Machine machine, double share) {
 }
 
 double memory_of_run(const PublishedRun& run, const Software& software, int64_t micro_batch) {
-  const Recipe recipe = recipe_of(run, micro_batch, 1, software.reduce_dtype, software.context);
+  const Recipe recipe = recipe_of(run, micro_batch, 1, software);
   const RunPlan plan = resolve(recipe, layout_of(run, recipe));
   const StepMemory memory = forecast(recipe, plan, {kRanksPerHost, true}).step.memory();
-  return translated_memory(static_cast<double>(memory.total()), static_cast<double>(memory.activations), software, run,
-                           recipe.model.shape, micro_batch * run.sequence / run.cp);
+  return translated_memory(memory, software, run, recipe.model.shape, micro_batch * run.sequence / run.cp);
 }
 
 /// Returns the largest number of samples at once that fits, which those take who look for the fastest run; at least 1.
 int64_t largest_micro_batch(const PublishedRun& run, const Software& software, double bytes) {
-  const double one = memory_of_run(run, software, 1), each = memory_of_run(run, software, 2) - one;
   const int64_t most = std::max<int64_t>(1, run.global_batch.value_or(1 << 20) / run.dp);
-  const auto fitting = static_cast<int64_t>(std::floor(1 + (bytes - one) / each));
-  int64_t micro_batch = std::clamp<int64_t>(fitting, 1, most);
-  while (run.global_batch && *run.global_batch % (run.dp * micro_batch) != 0) --micro_batch;
-  return micro_batch;
+  int64_t fitting = 1, refused = most + 1;
+  while (refused - fitting > 1) {
+    const int64_t tried = std::min(2 * fitting, std::midpoint(fitting, refused));
+    (memory_of_run(run, software, tried) <= bytes ? fitting : refused) = tried;
+  }
+  while (run.global_batch && *run.global_batch % (run.dp * fitting) != 0) --fitting;
+  return fitting;
 }
 
 int64_t micro_batches_of(const PublishedRun& run, int64_t micro_batch) {
@@ -140,8 +142,7 @@ std::optional<double> measured_seconds(const PublishedForecast& forecast, const 
   const PublishedRun& run = forecast.run;
   if (!run.value) return std::nullopt;
   if (run.unit == "s/step") return run.value;
-  const double tokens = static_cast<double>(forecast.micro_batch * forecast.micro_batches * run.dp) *
-                        static_cast<double>(run.sequence) / static_cast<double>(run.gpus);
+  const double tokens = forecast.tokens_per_gpu();
   if (run.unit == "tok/s/gpu") return tokens / *run.value;
   return tokens * model_flops(shape, run.sequence, run.unit == "TFLOP/s causal") / (*run.value * 1e12);
 }
@@ -158,7 +159,7 @@ Candidate candidate_of(const PublishedRun& run) {
                                          : largest_micro_batch(run, software,
                                                                static_cast<double>(forecast.device_memory) - kRuntimeBytes);
   forecast.micro_batches = micro_batches_of(run, forecast.micro_batch);
-  const Recipe recipe = recipe_of(run, forecast.micro_batch, forecast.micro_batches, software.reduce_dtype, software.context);
+  const Recipe recipe = recipe_of(run, forecast.micro_batch, forecast.micro_batches, software);
   const RunPlan plan = resolve(recipe, layout_of(run, recipe));
   forecast.memory = memory_of_run(run, software, forecast.micro_batch);
   candidate.steps.emplace(run, recipe, plan, software);
@@ -188,6 +189,10 @@ void for_each_source(const std::vector<PublishedForecast>& forecasts, const Visi
 }
 
 }  // namespace
+
+double PublishedForecast::tokens_per_gpu() const {
+  return static_cast<double>(micro_batch * micro_batches * run.dp * run.sequence) / static_cast<double>(run.gpus);
+}
 
 bool PublishedForecast::fits() const {
   return memory + kRuntimeBytes <= static_cast<double>(device_memory);
@@ -258,8 +263,9 @@ PublishedScore score_of(const std::vector<PublishedForecast>& forecasts) {
     if (rows.size() < 2) return;
     std::vector<double> measured, seconds;
     for (const PublishedForecast* row : rows) {
-      measured.push_back(*row->measured_seconds);
-      seconds.push_back(row->time.total());
+      const double tokens = row->tokens_per_gpu();
+      measured.push_back(*row->measured_seconds / tokens);
+      seconds.push_back(row->time.total() / tokens);
     }
     ++sources;
     score.kendall_tau_mean += kendall_tau(measured, seconds);

@@ -21,6 +21,7 @@ struct PublishedForecast {
   double memory = 0;                            ///< bytes at the peak
   int64_t device_memory = 0;                    ///< bytes of its GPU
 
+  double tokens_per_gpu() const;  ///< of a step
   bool fits() const;
   bool ran() const;  ///< false: it is known to have run out of memory
   /// Return the relative errors, predicted over measured minus 1; none where nothing was measured.
@@ -33,7 +34,7 @@ struct PublishedScore {
   int64_t rows = 0;
   double time_error_mean = 0;  ///< over rows that are predicted, of absolute errors
   double time_error_worst = 0;
-  double kendall_tau_mean = 0;  ///< of a step's seconds, over sources with several measured rows
+  double kendall_tau_mean = 0;  ///< of GPU seconds a token, over sources with several measured rows
   double memory_error_mean = 0;
   int64_t out_of_memory_named = 0, out_of_memory_total = 0;
   int64_t fitting_refused = 0;  ///< runs that ran and are predicted not to fit

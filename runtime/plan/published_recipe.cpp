@@ -5,8 +5,7 @@
 
 namespace meshtrain {
 
-Recipe recipe_of(const PublishedRun& run, int64_t micro_batch, int64_t micro_batches, const std::string& reduce_dtype,
-                 const std::string& context) {
+Recipe recipe_of(const PublishedRun& run, int64_t micro_batch, int64_t micro_batches, const Software& software) {
   Recipe recipe;
   recipe.name = run.id;
   recipe.device = "cuda";
@@ -16,8 +15,9 @@ Recipe recipe_of(const PublishedRun& run, int64_t micro_batch, int64_t micro_bat
   recipe.parallel.mesh = {{kDataAxis, run.dp}, {kContextAxis, run.cp}, {kTensorAxis, run.tp}};
   recipe.parallel.fsdp.mode = run.sharding;
   recipe.parallel.fsdp.shard_size = run.shard_size;
-  recipe.parallel.fsdp.reduce_dtype = reduce_dtype;
-  if (run.cp > 1) recipe.parallel.context.algorithm = context;
+  recipe.parallel.fsdp.reduce_dtype = software.reduce_dtype;
+  if (run.cp > 1) recipe.parallel.context.algorithm = software.context;
+  if (run.tp > 1) recipe.parallel.sequence_parallel = software.sequence_parallel;
   // Sums of gradients of a step's micro-batches stay on the rank until the last, as in Megatron.
   recipe.parallel.fsdp.no_sync = run.sharding == "shard_optimizer" || run.sharding == "no_shard";
   recipe.train.sequence_length = run.sequence;

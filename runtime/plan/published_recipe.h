@@ -1,6 +1,7 @@
 #pragma once
 
 #include "runtime/plan/published_table.h"
+#include "runtime/plan/software.h"
 #include "runtime/recipe/recipe.h"
 
 namespace meshtrain {
@@ -9,8 +10,7 @@ namespace meshtrain {
 /// them in a step: its model, mesh, sharding and precision. fp8 becomes bf16_mixed. What the program that ran does
 /// otherwise is Software's. Throws InputError when the run is none that could be trained: a head count that tp does not
 /// divide.
-Recipe recipe_of(const PublishedRun& run, int64_t micro_batch, int64_t micro_batches, const std::string& reduce_dtype,
-                 const std::string& context);
+Recipe recipe_of(const PublishedRun& run, int64_t micro_batch, int64_t micro_batches, const Software& software);
 
 /// Returns the ranks of a run on their axes, dp outermost, tp innermost.
 MeshLayout layout_of(const PublishedRun& run, const Recipe& recipe);

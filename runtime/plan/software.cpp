@@ -26,9 +26,11 @@ Software fsdp2(const PublishedRun& run) {
   software.tensor_parallel = Software::TensorParallel::Awaited;
   software.copies_units = true;
   // torch's cross_entropy in fp32: logits are cast (6), their log-softmax made (8); backward: its gradient (12), cast
-  // (6). Compiled, a pass less each way. Kept at the peak: log-probabilities and both gradients, in fp32.
+  // (6). Kept at the peak: logits in bf16 (2) and fp32 (4), log-probabilities (4), both gradients (8). Compiled, the
+  // cast is part of what follows: a pass less each way, and no logits in fp32.
   software.logit_bytes_moved = run.compiled == "no" ? 32 : 20;
-  software.logit_bytes_kept = 12;
+  software.logit_bytes_kept = run.compiled == "no" ? 18 : 14;
+  software.allocates_gradients = true;  // zero_grad() frees them
   // FlashAttention-2 uses Ampere's instructions: 0.58 of what FlashAttention-3 and cuDNN reach on Hopper, forward and
   // backward (Shah et al. 2407.08608, figures 5 and 6).
   if (run.system.starts_with("h")) software.attention_share = 0.58;
@@ -56,11 +58,8 @@ Software software_of(const PublishedRun& run) {
   Software software = run.compiled == "fused" ? megatron() : fsdp2(run);
   if (from("torchtitan")) {
     software.name = "torchtitan";
-    // Since #2357 all products are kept, and the loss goes over chunks of logits.
-    if (pull_request_of(run.source) > 2357) {
-      software.selective = Software::Selective::FromProducts;
-      software.logit_bytes_moved = software.logit_bytes_kept = 0;
-    }
+    // Since #2357 all products are kept.
+    if (pull_request_of(run.source) > 2357) software.selective = Software::Selective::Elementwise;
   } else if (from("simumax")) {
     software.name = "SimuMax";
     software.context = "ulysses";  // cp_comm_type=a2a, and no overlap of tp (docs/b200/b200_real_repro_guide.md)
@@ -78,32 +77,35 @@ Software software_of(const PublishedRun& run) {
     software.name = "nanotron";
     software.elementwise = Software::Elementwise::Fused;  // norms and rotation of flash-attn, in Triton
     software.copies_units = false;
+    software.allocates_gradients = false;  // ACCUMULATE_GRAD_IN_FP32: a buffer
     software.tensor_parallel = Software::TensorParallel::BesideWeightGradients;  // tp_linear_async_communication
   } else if (from("hagemann") || from("aleph")) {
     software.name = "AA-scaling";
     software.reduce_dtype = "bf16";
+    software.sequence_parallel = "off";  // section 4.5 tries it apart
   }
   software.fp8_products = run.precision == "fp8";
   if (!software.fp8_products) software.fp8_gathers = false;
   return software;
 }
 
-double translated_memory(double total, double activations, const Software& software, const PublishedRun& run,
+double translated_memory(const StepMemory& memory, const Software& software, const PublishedRun& run,
                          const ModelShape& shape, int64_t tokens) {
   const auto layers = static_cast<double>(shape.num_hidden_layers), count = static_cast<double>(tokens);
-  const double tp = static_cast<double>(run.tp), hidden = static_cast<double>(shape.hidden_size) / tp;
+  const auto tp = static_cast<double>(run.tp), hidden = static_cast<double>(shape.hidden_size) / tp;
   const double q = static_cast<double>(shape.num_attention_heads * shape.head_dim) / tp;
   const double kv = static_cast<double>(shape.num_key_value_heads * shape.head_dim) / tp;
   const double f = static_cast<double>(shape.intermediate_size) / tp;
-  if (run.checkpointing == "selective" && software.selective != Software::Selective::Elementwise) {
-    // In bf16, for each token of a block: its input; q, v, gate, down and what attention gave; under tp also what
-    // reduce-scatters gave. FromProducts: all products, and what lies between them where compiled regions end.
-    double kept = 2 * (hidden + q + kv + q + f + hidden) + (run.tp > 1 ? 4 * hidden : 0);
-    if (software.selective == Software::Selective::FromProducts) kept = 8 * hidden + 4 * q + 4 * kv + 6 * f;
-    total += layers * count * kept - activations;
+  auto total = static_cast<double>(memory.total());
+  if (run.checkpointing == "selective" && software.selective == Software::Selective::EverySecondProduct) {
+    // In bf16, for each token of a block: its input; q, v, gate and down; what attention gave; under tp also what the
+    // two reduce-scatters gave.
+    const double kept = 2 * (hidden + q + kv + f + hidden + q) + (run.tp > 1 ? 4 * hidden : 0);
+    total += layers * count * kept - static_cast<double>(memory.activations);
   }
-  const double logits = count * static_cast<double>(shape.vocab_size) / tp;
-  return total + software.logit_bytes_kept * logits;
+  const double logits = software.logit_bytes_kept * count * static_cast<double>(shape.vocab_size) / tp;
+  const double before_gradients = total - (software.allocates_gradients ? static_cast<double>(memory.gradients) : 0);
+  return std::max(total, before_gradients + logits);
 }
 
 }  // namespace meshtrain

@@ -4,6 +4,7 @@
 
 #include "runtime/model/shape.h"
 #include "runtime/plan/published_table.h"
+#include "runtime/plan/simulation.h"
 #include "runtime/plan/timeline.h"
 
 namespace meshtrain {
@@ -18,9 +19,8 @@ struct Software {
   };
   /// What a block computes again in the backward under selective checkpointing.
   enum class Selective {
-    Elementwise,    ///< norms and SwiGLU, as ours
-    EverySecondProduct,  ///< and k, o and up: torchtitan keeps every second product until March 2026
-    FromProducts,   ///< everything that is no product: torchtitan from then on
+    Elementwise,         ///< norms and SwiGLU, as ours
+    EverySecondProduct,  ///< those and k, o and up: torchtitan, which keeps every second product
   };
   /// How long computing waits for collectives of tensor parallelism.
   enum class TensorParallel {
@@ -42,7 +42,8 @@ struct Software {
   double logit_bytes_kept = 0;       ///< memory of each logit at the peak; 0: chunks of them, as ours
   std::string reduce_dtype = "auto"; ///< as parallel.fsdp.reduce_dtype
   std::string context = "auto";      ///< as parallel.context.algorithm
-  double extra_kept = 0;             ///< bytes kept for each token and feature of a block beyond ours
+  std::string sequence_parallel = "auto";  ///< as parallel.sequence_parallel
+  bool allocates_gradients = false;  ///< in the backward: none exists yet when logits do
 };
 
 /// Returns what is known of the program of a published run, from words of its source and from its columns. A program
@@ -55,7 +56,7 @@ Timeline translated(const Timeline& timeline, const Software& software, const Pu
                     const ModelShape& shape, int64_t tokens);
 
 /// Returns the bytes that a rank holds at the peak under `software`, given those of our program. `tokens` as above.
-double translated_memory(double total, double activations, const Software& software, const PublishedRun& run,
+double translated_memory(const StepMemory& memory, const Software& software, const PublishedRun& run,
                          const ModelShape& shape, int64_t tokens);
 
 }  // namespace meshtrain
