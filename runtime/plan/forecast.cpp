@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -58,6 +59,7 @@ StepForecast each(const StepForecast& one, const StepForecast& other, const Comb
     }
   }
   result.num_hosts = other.num_hosts;
+  result.model_flops = combine(one.model_flops, other.model_flops);
   if (one.time && other.time) result.time = each_time(*one.time, *other.time, combine);
   for (const auto& [key, traffic] : other.traffic) {
     const auto found = one.traffic.find(key);
@@ -98,12 +100,16 @@ class Layers {
   }
   int64_t micro_batches() const { return count_; }
 
-  StepForecast of(int64_t layers) const {
+  /// Returns the steps of one and of two micro-batches; of as many as there are when those are few.
+  std::vector<StepForecast> steps_of(int64_t layers, Recording recording) const {
     const std::vector<int64_t> counts = count_ > 2 ? std::vector<int64_t>{1, 2} : std::vector<int64_t>{count_};
+    return simulate(with_layers(recipe_, layers), plan_, hosts_, rank_, counts, recording);
+  }
+
+  StepForecast of(int64_t layers) const {
     Recording recording = Recording::None;
     if (machine_ != nullptr) recording = machine_->operators.empty() ? Recording::Timeline : Recording::Signatures;
-    std::vector<StepForecast> steps =
-        simulate(with_layers(recipe_, layers), plan_, hosts_, rank_, counts, recording);
+    std::vector<StepForecast> steps = steps_of(layers, recording);
     for (StepForecast& step : steps) {
       if (machine_ != nullptr) step.time = time_of(step.timeline, *machine_);
       step.timeline = {};
@@ -169,6 +175,18 @@ int64_t layer_period(const Recipe& recipe) {
   // Units that are gathered in turns take one of 1 + prefetch buffers each, their gradients one of two.
   const int64_t turns = std::lcm<int64_t>(1 + recipe.parallel.fsdp.prefetch, 2);
   return std::lcm(period, turns * recipe.parallel.fsdp.unit_layers);
+}
+
+std::vector<Timeline> timelines(const Recipe& recipe, const RunPlan& plan, const PlanHosts& hosts) {
+  const int64_t few = few_layers(recipe), more = few + layer_period(recipe);
+  std::vector<Timeline> found;
+  for (const int64_t rank : std::set<int64_t>{0, plan.layout.size() - 1}) {
+    const Layers layers(recipe, plan, hosts, nullptr, rank);
+    for (const int64_t count : {few, std::min(more, recipe.model.shape.num_hidden_layers)}) {
+      for (StepForecast& step : layers.steps_of(count, Recording::Signatures)) found.push_back(std::move(step.timeline));
+    }
+  }
+  return found;
 }
 
 RunForecast forecast(const Recipe& recipe, const RunPlan& plan, const PlanHosts& hosts, const Machine* machine) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "runtime/plan/simulation.h"
 
@@ -20,6 +21,10 @@ struct RunForecast {
 /// With a machine, it also predicts the time of a step: that of the slower of the two ranks.
 RunForecast forecast(const Recipe& recipe, const RunPlan& plan, const PlanHosts& hosts,
                      const Machine* machine = nullptr);
+
+/// Returns timelines with the signatures of all operators, of the first and the last rank, that forecast() would take
+/// the time from. Throws InputError as simulate() does.
+std::vector<Timeline> timelines(const Recipe& recipe, const RunPlan& plan, const PlanHosts& hosts);
 
 /// Returns the number of layers after which the model's layers, and what the recipe does with them, repeat.
 int64_t layer_period(const Recipe& recipe);

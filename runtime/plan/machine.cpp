@@ -121,7 +121,8 @@ double Machine::seconds(const OperatorCall& call, const Timeline& timeline) cons
 double Machine::seconds(const CollectiveCall& call) const {
   std::vector<std::pair<double, double>> measured;
   for (const MeasuredCollective& each : collectives) {
-    if (each.kind == meshtrain::name(call.kind) && each.ranks == call.size && each.shared == call.shared) {
+    if (each.kind == meshtrain::name(call.kind) && each.ranks == call.size &&
+        each.memory == name_of(call.memory)) {
       measured.emplace_back(each.bytes, each.seconds);
     }
   }
@@ -143,6 +144,15 @@ double Machine::seconds(const CollectiveCall& call) const {
 void Machine::index_operators() {
   measured_.clear();
   for (const MeasuredOperator& each : operators) measured_.emplace(each.signature, each.seconds);
+}
+
+std::string name_of(Placement placement) {
+  switch (placement) {
+    case Placement::Private: return "private";
+    case Placement::Own: return "own";
+    case Placement::Common: return "common";
+  }
+  return "private";
 }
 
 Machine load_machine(const std::string& name) {

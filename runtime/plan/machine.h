@@ -27,9 +27,9 @@ struct ProductFlops {
 
 /// The measured seconds of a collective for one kind, size of group and number of bytes.
 struct MeasuredCollective {
-  std::string kind;  ///< name(Collective::Kind)
-  int64_t ranks = 0;
-  bool shared = false;  ///< on memory that ranks of a host share
+  std::string kind;                ///< name(Collective::Kind)
+  int64_t ranks = 0;               ///< of the group
+  std::string memory = "private";  ///< private own common: Placement
   double bytes = 0;     ///< Traffic::buffer_bytes
   double seconds = 0;
 };
@@ -56,6 +56,7 @@ struct Machine {
   double operator_seconds = 0;    ///< that each operator takes at least
   double collective_seconds = 0;  ///< that each collective takes at least
   double overlap = 1;             ///< share of a collective's time during which the rank computes on undisturbed
+  double wait_seconds = 0;        ///< that a rank takes to go on after a collective that it waited for
   int64_t memory = 0;             ///< bytes of a rank's device; 0: not known
   int64_t ranks_per_host = 0;     ///< that the measurements are of; 0: any
   Link on_host, among_hosts;      ///< among_hosts: of each rank, all ranks of a host at once
@@ -70,6 +71,9 @@ struct Machine {
  private:
   std::map<std::string, double, std::less<>> measured_;  // seconds by signature
 };
+
+/// Returns the word for a placement in a machine file: private, own, common.
+std::string name_of(Placement placement);
 
 /// Returns the preset `name`: a100, h100, h100-500w, h200, b200; none for other names.
 std::optional<Machine> machine_preset(const std::string& name);

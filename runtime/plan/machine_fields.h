@@ -29,18 +29,18 @@ void fields(Archive& archive, MeasuredCollective& measured) {
                  .choices = {name(Kind::AllReduce), name(Kind::AllGather), name(Kind::ReduceScatter),
                              name(Kind::AllToAll), name(Kind::Exchange), name(Kind::Broadcast), name(Kind::Barrier)}});
   archive.field("ranks", measured.ranks, {.required = true, .least = 1});
-  archive.field("shared", measured.shared);
+  archive.field("memory", measured.memory, {.choices = {"private", "own", "common"}});
   archive.field("bytes", measured.bytes, {.required = true, .least = 0});
   archive.field("seconds", measured.seconds, {.required = true, .least = 0});
 }
 
 template <class Archive>
 void fields(Archive& archive, ProductFlops& flops) {
-  archive.field("fp8", flops.fp8, {.above = 0});
-  archive.field("bf16", flops.bf16, {.above = 0});
-  archive.field("fp16", flops.fp16, {.above = 0});
-  archive.field("fp32", flops.fp32, {.above = 0});
-  archive.field("fp64", flops.fp64, {.above = 0});
+  archive.field("fp8", flops.fp8, {.least = 0});
+  archive.field("bf16", flops.bf16, {.least = 0});
+  archive.field("fp16", flops.fp16, {.least = 0});
+  archive.field("fp32", flops.fp32, {.least = 0});
+  archive.field("fp64", flops.fp64, {.least = 0});
 }
 
 template <class Archive>
@@ -58,6 +58,7 @@ void fields(Archive& archive, Machine& machine) {
   archive.field("operator_seconds", machine.operator_seconds, {.least = 0});
   archive.field("collective_seconds", machine.collective_seconds, {.least = 0});
   archive.field("overlap", machine.overlap, {.least = 0, .most = 1});
+  archive.field("wait_seconds", machine.wait_seconds, {.least = 0});
   archive.field("memory", machine.memory, {.least = 0});
   archive.field("ranks_per_host", machine.ranks_per_host, {.least = 0});
   archive.section("on_host", machine.on_host);

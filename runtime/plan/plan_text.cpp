@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <vector>
 
@@ -37,6 +38,48 @@ std::string table(const std::vector<Row>& rows) {
 
 std::string sent_text(int64_t bytes) {
   return bytes == 0 ? "-" : size_text(bytes);
+}
+
+std::string share_text(double part, double whole) {
+  char text[16];
+  std::snprintf(text, sizeof text, "%.0f %%", 100 * part / whole);
+  return text;
+}
+
+/// Returns the model FLOP/s of a rank as a share of the most that its device computes; "-" when that is not known.
+std::string mfu_text(const PlannedMesh& mesh, const PlanRequest& request) {
+  const double most = request.machine->peak_flops.of(request.dtype);
+  if (request.machine->device != "cuda" || most <= 0) return "-";
+  return share_text(mesh.forecast.step.model_flops, mesh.seconds() * most);
+}
+
+/// Returns the groups that computing waits for, "tp 38 %, dp 2 %", those for which it waits most first.
+std::string waits_text(const PlannedMesh& mesh) {
+  constexpr double kLeastShare = 0.005;
+  constexpr size_t kMostGroups = 2;
+  std::vector<std::pair<double, std::string>> waits;
+  for (const auto& [group, seconds] : mesh.forecast.step.time->exposed) {
+    if (seconds > kLeastShare * mesh.seconds()) waits.emplace_back(seconds, group);
+  }
+  std::ranges::sort(waits, std::greater());
+  std::string text;
+  for (size_t i = 0; i < std::min(waits.size(), kMostGroups); ++i) {
+    text += (i == 0 ? "" : ", ") + waits[i].second + " " + share_text(waits[i].first, mesh.seconds());
+  }
+  return text.empty() ? "-" : text;
+}
+
+/// Returns a mesh's row in a table of times.
+Row timed_row_of(const PlannedMesh& mesh, const PlanRequest& request) {
+  const StepTime& time = *mesh.forecast.step.time;
+  return {mesh.layout.describe(),
+          seconds_text(mesh.seconds()),
+          mfu_text(mesh, request),
+          size_text(mesh.forecast.step.memory().total()),
+          share_text(time.products, mesh.seconds()),
+          share_text(time.attention, mesh.seconds()),
+          share_text(time.elementwise + time.optimizer, mesh.seconds()),
+          waits_text(mesh)};
 }
 
 Row row_of(const PlannedMesh& mesh) {
@@ -89,20 +132,86 @@ std::string count_text(size_t count, const char* one, const char* several) {
   return std::to_string(count) + " " + (count == 1 ? one : several);
 }
 
+/// Returns why a mesh takes its time: "71 % products, 20 % attention; 1 % waits for dp".
+std::string account_of(const PlannedMesh& mesh) {
+  const StepTime& time = *mesh.forecast.step.time;
+  std::string text = share_text(time.products, mesh.seconds()) + " of its step are products, " +
+                     share_text(time.attention, mesh.seconds()) + " attention";
+  const auto most = std::ranges::max_element(time.exposed, {}, [](const auto& each) { return each.second; });
+  if (most == time.exposed.end() || most->second <= 0) return text;
+  const int hosts = mesh.num_hosts(most->first);
+  text += ", " + share_text(most->second, mesh.seconds()) + " waits for " + most->first;
+  return text + (hosts > 1 ? ", whose groups span " + std::to_string(hosts) + " hosts" : "");
+}
+
+/// Returns how much longer a step takes: "1.5 times as long".
+std::string factor_text(double factor) {
+  char text[48];
+  if (factor < 1.1) {
+    std::snprintf(text, sizeof text, "%.1f %% longer", 100 * (factor - 1));
+  } else {
+    std::snprintf(text, sizeof text, "%.1f times as long", factor);
+  }
+  return text;
+}
+
 }  // namespace
+
+std::string seconds_text(double seconds) {
+  char text[32];
+  const bool is_long = seconds >= 1;
+  std::snprintf(text, sizeof text, is_long ? "%.3g s" : "%.3g ms", is_long ? seconds : 1000 * seconds);
+  return text;
+}
+
+std::string explain(const MeshSearch& search, const Recipe& recipe, const PlanRequest& request) {
+  const std::string ranks = std::to_string(request.ranks) + (request.ranks == 1 ? " rank" : " ranks");
+  if (search.meshes.empty()) {
+    return "no mesh of " + ranks + " is possible: " + search.refused.front().reason + " (" +
+           search.refused.front().meshes.front() + ")";
+  }
+  const auto least =
+      std::ranges::min(search.meshes, {}, [](const PlannedMesh& mesh) { return mesh.forecast.step.memory().total(); });
+  std::string text = "no mesh of " + ranks + " fits in " + size_text(*request.memory) +
+                     " a rank: " + least.layout.describe() + " needs least, " +
+                     size_text(least.forecast.step.memory().total());
+  PlanRequest more = request;
+  more.ranks *= 2;
+  const std::optional<int64_t> enough = least_ranks(recipe, more);
+  return text + (enough ? "; it would fit on " + std::to_string(*enough) + " ranks"
+                        : "; nor would it on more ranks: train.activation_checkpointing.mode: full, a smaller "
+                          "train.micro_batch or parallel.fsdp.mode: full_shard need less");
+}
+
+std::string advice(const MeshSearch& search) {
+  const PlannedMesh& best = search.meshes.front();
+  if (!best.forecast.step.time) return "";
+  std::string text = wrapped(words_of("take " + best.layout.describe() + ": " + account_of(best)), "  ");
+  for (size_t i = 1; i < search.meshes.size(); ++i) {
+    const bool is_last = i + 1 == search.meshes.size() || !search.meshes[i + 1].fits;
+    const PlannedMesh& other = search.meshes[i];
+    if (!other.fits || (i != 1 && !is_last)) continue;
+    text += wrapped(words_of(other.layout.describe() + " takes " + factor_text(other.seconds() / best.seconds()) +
+                             ": " + account_of(other)),
+                    "  ");
+  }
+  return text;
+}
 
 std::string to_text(const MeshSearch& search, const PlanRequest& request, size_t top) {
   const auto fitting = static_cast<size_t>(std::ranges::count(search.meshes, true, &PlannedMesh::fits));
   std::string text = count_text(search.meshes.size(), "mesh", "meshes") + " of " + std::to_string(request.ranks) +
                      (request.ranks == 1 ? " rank" : " ranks");
   if (request.memory) text += ", " + std::to_string(fitting) + " in " + size_text(*request.memory) + " a rank";
-  text += "; bytes of the fullest rank, and those that it sends in a step\n\n";
+  text += request.machine ? "; a step on " + request.machine->name + ", the bytes of the fullest rank, what takes the time\n\n"
+                          : "; bytes of the fullest rank, and those that it sends in a step\n\n";
   if (!search.meshes.empty()) {
     std::vector<Row> rows = {{"mesh", "memory", "state", "computing", "other", "sent on its host", "among hosts"}};
+    if (request.machine) rows = {{"mesh", "step", "MFU", "memory", "products", "attention", "other", "waits for"}};
     size_t shown = 0;
     for (const PlannedMesh& mesh : search.meshes) {
       if (shown++ == top) break;
-      rows.push_back(row_of(mesh));
+      rows.push_back(request.machine ? timed_row_of(mesh, request) : row_of(mesh));
       if (!mesh.fits) rows.back().front() += " *";
     }
     text += table(rows);
@@ -125,13 +234,12 @@ std::string to_json(const MeshSearch& search, const PlanRequest& request) {
     const StepMemory& memory = mesh.forecast.step.memory();
     ordered_json traffic = ordered_json::array();
     for (const auto& [key, sent] : mesh.forecast.step.traffic) {
-      const auto hosts = mesh.forecast.step.num_hosts.find(key.group);
       traffic.push_back({{"group", key.group},
                          {"purpose", key.purpose},
                          {"collective", name(key.kind)},
                          {"calls", sent.calls},
                          {"sent_bytes", sent.sent_bytes},
-                         {"hosts", hosts != mesh.forecast.step.num_hosts.end() ? hosts->second : 1}});
+                         {"hosts", mesh.num_hosts(key.group)}});
     }
     meshes.push_back({{"mesh", mesh.layout.describe()},
                       {"fits", mesh.fits},
@@ -152,6 +260,7 @@ std::string to_json(const MeshSearch& search, const PlanRequest& request) {
                       {"traffic", std::move(traffic)}});
     if (const std::optional<StepTime>& time = mesh.forecast.step.time) {
       meshes.back()["seconds"] = time->total();
+      meshes.back()["model_flops"] = mesh.forecast.step.model_flops;
       meshes.back()["seconds_by_part"] = {{"products", time->products},
                                           {"attention", time->attention},
                                           {"elementwise", time->elementwise},

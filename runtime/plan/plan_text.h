@@ -10,9 +10,18 @@ namespace meshtrain {
 /// Returns the search as a table of at most 100 columns: the first `top` meshes, and why others cannot be.
 std::string to_text(const MeshSearch& search, const PlanRequest& request, size_t top);
 
+/// Returns which mesh to take and why, and why the next and the slowest take longer; empty without times.
+std::string advice(const MeshSearch& search);
+
+/// Returns why no mesh of a search can be taken, and what to do, in one line.
+std::string explain(const MeshSearch& search, const Recipe& recipe, const PlanRequest& request);
+
+/// Returns "1.24 s" or "35.2 ms".
+std::string seconds_text(double seconds);
+
 /// Returns the search as a JSON object: {"ranks", "ranks_per_host", "device", "meshes": [{"mesh", "fits", "rank",
 /// "micro_batches", "memory_bytes": {PART: bytes}, "memory_bytes_total", "sent_bytes_on_host",
-/// "sent_bytes_among_hosts", "traffic": [{"group", "purpose", "collective", "calls", "sent_bytes", "hosts"}]}],
+/// "sent_bytes_among_hosts", "seconds", "seconds_by_part": {PART: seconds}, "model_flops", "traffic": [{"group", "purpose", "collective", "calls", "sent_bytes", "hosts"}]}],
 /// "refused": [{"key", "reason", "meshes"}]}.
 std::string to_json(const MeshSearch& search, const PlanRequest& request);
 

@@ -17,29 +17,12 @@
 namespace meshtrain {
 namespace {
 
-/// Returns the meshes of `ranks` ranks in the recipe's order of axes.
-std::vector<MeshLayout> layouts_of(const Recipe& recipe, int64_t ranks) {
-  std::vector<MeshLayout> layouts;
-  for (int64_t tp = 1; tp <= ranks; ++tp) {
-    if (ranks % tp != 0) continue;
-    for (int64_t cp = 1; cp <= ranks / tp; ++cp) {
-      if (ranks / tp % cp != 0) continue;
-      const std::map<std::string, int64_t> sizes = {
-          {kDataAxis, ranks / tp / cp}, {kContextAxis, cp}, {kTensorAxis, tp}};
-      layouts.push_back(MeshLayout::fit(sizes, recipe.parallel.order, ranks));
-    }
-  }
-  return layouts;
-}
-
 PlannedMesh planned(const MeshLayout& layout, RunForecast forecast, const PlanRequest& request) {
   PlannedMesh mesh{layout, std::move(forecast)};
   mesh.fits = !request.memory || mesh.forecast.step.memory().total() <= *request.memory;
   const StepForecast& step = mesh.forecast.step;
   for (const auto& [key, traffic] : step.traffic) {
-    const auto hosts = step.num_hosts.find(key.group);
-    const bool on_one_host = hosts == step.num_hosts.end() || hosts->second == 1;
-    (on_one_host ? mesh.sent_on_host : mesh.sent_among_hosts) += traffic.sent_bytes;
+    (mesh.num_hosts(key.group) == 1 ? mesh.sent_on_host : mesh.sent_among_hosts) += traffic.sent_bytes;
   }
   return mesh;
 }
@@ -84,6 +67,20 @@ void for_each_number(size_t count, size_t num_threads, const Work& work) {
 
 }  // namespace
 
+std::vector<MeshLayout> layouts_of(const Recipe& recipe, int64_t ranks) {
+  std::vector<MeshLayout> layouts;
+  for (int64_t tp = 1; tp <= ranks; ++tp) {
+    if (ranks % tp != 0) continue;
+    for (int64_t cp = 1; cp <= ranks / tp; ++cp) {
+      if (ranks / tp % cp != 0) continue;
+      const std::map<std::string, int64_t> sizes = {
+          {kDataAxis, ranks / tp / cp}, {kContextAxis, cp}, {kTensorAxis, tp}};
+      layouts.push_back(MeshLayout::fit(sizes, recipe.parallel.order, ranks));
+    }
+  }
+  return layouts;
+}
+
 MeshSearch search_meshes(const Recipe& recipe, const PlanRequest& request) {
   Recipe unplaced = recipe;
   unplaced.locations.clear();  // refusals then begin with the key
@@ -114,6 +111,31 @@ MeshSearch search_meshes(const Recipe& recipe, const PlanRequest& request) {
   for (auto& [key, meshes] : refused) search.refused.push_back(std::move(meshes));
   std::ranges::stable_sort(search.refused, std::greater(), [](const auto& each) { return each.meshes.size(); });
   return search;
+}
+
+int PlannedMesh::num_hosts(const std::string& group) const {
+  const auto found = forecast.step.num_hosts.find(group);
+  return found != forecast.step.num_hosts.end() ? found->second : 1;
+}
+
+std::pair<int64_t, int64_t> largest_micro_batch(const Recipe& recipe, const MeshLayout& layout,
+                                                const PlanRequest& request) {
+  Recipe larger = recipe;
+  std::pair<int64_t, int64_t> largest = {recipe.train.micro_batch, 0};
+  const int64_t of_rank = recipe.train.global_batch / layout.size(kDataAxis);
+  for (int64_t count = recipe.train.micro_batch; count <= of_rank; ++count) {
+    if (of_rank % count != 0) continue;
+    larger.train.micro_batch = count;
+    try {
+      const RunForecast run = forecast(larger, resolve(larger, layout), request.hosts);
+      const int64_t bytes = run.step.memory().total();
+      if (request.memory && bytes > *request.memory) break;
+      largest = {count, bytes};
+    } catch (const InputError&) {
+      break;
+    }
+  }
+  return largest;
 }
 
 std::optional<int64_t> least_ranks(const Recipe& recipe, PlanRequest request) {

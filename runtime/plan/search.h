@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/plan/forecast.h"
@@ -16,6 +17,7 @@ struct PlanRequest {
   PlanHosts hosts;
   std::optional<int64_t> memory = {};  ///< bytes that a rank may hold; none: any
   std::shared_ptr<const Machine> machine = {};  ///< that steps take time on; null: times are not predicted
+  c10::ScalarType dtype = c10::ScalarType::Float;  ///< of the products
 };
 
 /// A mesh on which a recipe can be trained.
@@ -28,6 +30,8 @@ struct PlannedMesh {
 
   /// Returns the seconds of a step; 0 without a machine.
   double seconds() const { return forecast.step.time ? forecast.step.time->total() : 0; }
+  /// Returns the number of hosts that `group` spans.
+  int num_hosts(const std::string& group) const;
 };
 
 /// Meshes that cannot be, for the same key of the recipe.
@@ -43,9 +47,17 @@ struct MeshSearch {
   std::vector<RefusedMeshes> refused;  ///< most meshes first
 };
 
+/// Returns every mesh of `ranks` ranks over dp, cp and tp, in the recipe's order of axes, legal or not.
+std::vector<MeshLayout> layouts_of(const Recipe& recipe, int64_t ranks);
+
 /// Looks at every mesh of `request.ranks` ranks over dp, cp and tp, in the recipe's order of axes. Legal is what
 /// resolve() accepts and the trainer can be built for.
 MeshSearch search_meshes(const Recipe& recipe, const PlanRequest& request);
+
+/// Returns the largest train.micro_batch with which `layout` is legal and fits in request.memory, and that rank's
+/// bytes. `recipe`'s own one fits.
+std::pair<int64_t, int64_t> largest_micro_batch(const Recipe& recipe, const MeshLayout& layout,
+                                                const PlanRequest& request);
 
 /// Returns the least number of ranks, the request's times a power of two, of which a mesh fits; none up to 16,384.
 std::optional<int64_t> least_ranks(const Recipe& recipe, PlanRequest request);

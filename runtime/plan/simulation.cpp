@@ -13,6 +13,7 @@
 #include "mesh/host_map.h"
 #include "mesh/memory.h"
 #include "mesh/meta_device.h"
+#include "runtime/model/flops.h"
 #include "runtime/plan/host_copies.h"
 #include "runtime/plan/meta_memory.h"
 #include "runtime/trainer/trainer.h"
@@ -93,6 +94,13 @@ StepMemory memory_of(const Trainer& trainer, const MetaMemory::Bytes& at_peak, c
   return memory;
 }
 
+/// Returns the model FLOPs of a rank in a step.
+double flops_of(Trainer& trainer, const Recipe& recipe) {
+  const int64_t tokens = recipe.train.global_batch * recipe.train.sequence_length;
+  return flops_per_token(trainer.model(), recipe.model.shape, recipe.train.sequence_length) *
+         static_cast<double>(tokens) / static_cast<double>(trainer.plan().layout.size());
+}
+
 }  // namespace
 
 std::vector<StepForecast> simulate(const Recipe& recipe, const RunPlan& plan, const PlanHosts& hosts, int64_t rank,
@@ -139,6 +147,7 @@ std::vector<StepForecast> simulate(const Recipe& recipe, const RunPlan& plan, co
     step.update = peak();
     step.traffic = mesh.traffic().entries();
     step.num_hosts = num_hosts;
+    step.model_flops = flops_of(trainer, recipe);
     return step;
   };
   make_step(1);  // allocates what is kept, and begins with whole parameters

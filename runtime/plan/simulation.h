@@ -42,6 +42,7 @@ struct StepForecast {
   std::map<TrafficLedger::Key, Traffic> traffic;
   std::map<std::string, int> num_hosts = {};  ///< of each group that sends
   int64_t before_backward = 0;                ///< bytes when a micro-batch's forward has ended
+  double model_flops = 0;                     ///< of a rank: flops_per_token() of the step's tokens, shared out
   Timeline timeline = {};                     ///< when asked for
   std::optional<StepTime> time = {};          ///< forecast(): on its machine
 

@@ -8,9 +8,9 @@ namespace meshtrain {
 namespace {
 
 /// The clock of a rank that makes a step.
-class Clock {
+class StepClock {
  public:
-  Clock(const Timeline& timeline, const Machine& machine) : timeline_(timeline), machine_(machine) {}
+  StepClock(const Timeline& timeline, const Machine& machine) : timeline_(timeline), machine_(machine) {}
 
   void operator()(const OperatorCall& call) {
     const double seconds = machine_.seconds(call, timeline_);
@@ -30,9 +30,10 @@ class Clock {
   }
 
   void operator()(const CollectiveWait& wait) {
-    const auto& [group, end] = collectives_.at(wait.collective);
-    if (end <= now_) return;
-    time_.exposed[group] += end - now_;
+    Running& running = collectives_.at(wait.collective);
+    const double end = std::max(running.end, now_) + (running.is_awaited ? 0 : machine_.wait_seconds);
+    running.is_awaited = true;
+    time_.exposed[running.group] += end - now_;
     now_ = end;
   }
 
@@ -45,6 +46,7 @@ class Clock {
   struct Running {
     std::string group;
     double end = 0;
+    bool is_awaited = false;
   };
 
   double& part_of(const OperatorCall& call) {
@@ -74,7 +76,7 @@ double StepTime::waiting() const {
 }
 
 StepTime time_of(const Timeline& timeline, const Machine& machine) {
-  Clock clock(timeline, machine);
+  StepClock clock(timeline, machine);
   for (const Timeline::Event& event : timeline.events) std::visit(clock, event);
   return clock.time();
 }

@@ -6,8 +6,10 @@
 #include <c10/core/TensorImpl.h>
 
 #include <algorithm>
+#include <optional>
 #include <set>
 #include <stdexcept>
+#include <unordered_map>
 #include <utility>
 
 #include "mesh/forwarding.h"
@@ -24,7 +26,7 @@ struct TimelineRecorder::Record {
   int num_queues = 0;
   int64_t generation = 0;  // of restart(): waits for collectives before it do not count
   std::map<std::string, int> signatures;
-  std::set<const c10::StorageImpl*> windows;
+  std::map<const c10::StorageImpl*, Placement> windows;
   std::vector<bool> has_parts;  // for each operator that runs: whether it has called one that counts
 };
 
@@ -69,13 +71,15 @@ void for_each_tensor(const c10::IValue& value, const Visit& visit) {
 class Bytes {
  public:
   void add(const at::Tensor& tensor) {
-    if (seen_.insert(tensor.unsafeGetTensorImpl()).second) bytes_ += tensor.numel() * tensor.element_size();
+    if (std::ranges::find(seen_, tensor.unsafeGetTensorImpl()) != seen_.end()) return;
+    seen_.push_back(tensor.unsafeGetTensorImpl());
+    add_again(tensor);
   }
   void add_again(const at::Tensor& tensor) { bytes_ += tensor.numel() * tensor.element_size(); }
   double total() const { return static_cast<double>(bytes_); }
 
  private:
-  std::set<const c10::TensorImpl*> seen_;
+  std::vector<const c10::TensorImpl*> seen_;  // few
   int64_t bytes_ = 0;
 };
 
@@ -160,6 +164,30 @@ std::vector<c10::IValue> without_memory(c10::ArrayRef<const c10::IValue> inputs)
   return copies;
 }
 
+/// What is known of an operator whatever its inputs.
+struct OperatorTraits {
+  c10::OperatorName name{"", ""};
+  bool is_free = false;
+  std::vector<bool> changes;  // for each argument: whether it is read and written
+};
+
+/// Returns the traits of the operator that `function` calls; null when it is no operator.
+const OperatorTraits* traits_of(const at::RecordFunction& function) {
+  // The name is a part of the operator's schema, which lives as long as the program and is expensive to copy.
+  static thread_local std::unordered_map<const char*, std::optional<OperatorTraits>> known;
+  const auto found = known.find(function.name());
+  if (found != known.end()) return found->second ? &*found->second : nullptr;
+  std::optional<OperatorTraits>& traits = known[function.name()];
+  const auto name = function.operator_name();
+  const auto schema = function.operator_schema();
+  if (!name || !schema) return nullptr;
+  traits = OperatorTraits{*name, is_free(*name, *schema), {}};
+  for (const c10::Argument& argument : schema->arguments()) {
+    traits->changes.push_back(changes_argument(name->name, argument));
+  }
+  return &*traits;
+}
+
 struct RunningOperator final : at::ObserverContext {
   OperatorCall call;
   Bytes bytes;
@@ -168,19 +196,18 @@ struct RunningOperator final : at::ObserverContext {
 
 std::unique_ptr<at::ObserverContext> begin_operator(const at::RecordFunction& function) {
   Record* const record = record_of_thread;
-  const auto name = function.operator_name();
-  const auto schema = function.operator_schema();
-  if (record == nullptr || !name || !schema || is_free(*name, *schema)) return nullptr;
+  if (record == nullptr) return nullptr;
+  const OperatorTraits* const traits = traits_of(function);
+  if (traits == nullptr || traits->is_free) return nullptr;
   auto running = std::make_unique<RunningOperator>();
   OperatorCall& call = running->call;
   bool on_meta = false;
   int64_t largest = -1;
   std::vector<at::Tensor> tensors;
   std::string numbers;
-  const std::vector<c10::Argument>& arguments = schema->arguments();
   for (size_t i = 0; i < function.inputs().size(); ++i) {
     const c10::IValue& input = function.inputs()[i];
-    const bool changes = i < arguments.size() && changes_argument(name->name, arguments[i]);
+    const bool changes = i < traits->changes.size() && traits->changes[i];
     for_each_tensor(input, [&](const at::Tensor& tensor) {
       on_meta = on_meta || tensor.is_meta();
       running->bytes.add(tensor);
@@ -194,9 +221,9 @@ std::unique_ptr<at::ObserverContext> begin_operator(const at::RecordFunction& fu
   }
   if (!on_meta && !tensors.empty()) return nullptr;  // a measurement on the host
   call.part = record->part;
-  describe(call, name->name, function.inputs());
+  describe(call, traits->name.name, function.inputs());
   if (record->keeps_signatures) {
-    running->signature = {signature_of(*name, tensors, numbers), *name, {}};
+    running->signature = {signature_of(traits->name, tensors, numbers), traits->name, {}};
     if (!record->signatures.contains(running->signature.text)) {
       running->signature.inputs = without_memory(function.inputs());
     }
@@ -258,13 +285,16 @@ class RecordedBackend final : public ForwardingBackend {
     const std::shared_ptr<Record> record = record_.lock();
     if (!record || size() == 1) return work;
     const Traffic traffic = traffic_of(rank(), size(), collective);
-    const auto in_window = [&](const at::Tensor& tensor) {
-      return tensor.defined() && record->windows.contains(tensor.storage().unsafeGetStorageImpl());
-    };
+    Placement memory = Placement::Private;
+    for (const at::Tensor& tensor : {collective.output, collective.input}) {
+      if (!tensor.defined()) continue;
+      const auto window = record->windows.find(tensor.storage().unsafeGetStorageImpl());
+      if (window != record->windows.end()) memory = window->second;
+    }
     record->timeline.events.emplace_back(CollectiveCall{
         collective.kind, record->part, std::string(collective.group), queue_, size(), num_hosts_,
-        static_cast<double>(traffic.buffer_bytes), static_cast<double>(traffic.sent_bytes),
-        in_window(collective.output) || in_window(collective.input)});
+        static_cast<double>(traffic.buffer_bytes), static_cast<double>(traffic.sent_bytes), memory,
+        collective.output.defined() ? collective.output.scalar_type() : at::kFloat});
     return Work(
         std::make_shared<RecordedWork>(std::move(work), record_, record->generation, record->num_collectives++));
   }
@@ -272,7 +302,7 @@ class RecordedBackend final : public ForwardingBackend {
   at::Tensor window(int64_t numel, const at::TensorOptions& options, Placement placement) override {
     at::Tensor tensor = ForwardingBackend::window(numel, options, placement);
     if (const std::shared_ptr<Record> record = record_.lock(); record && tensor.defined()) {
-      record->windows.insert(tensor.storage().unsafeGetStorageImpl());
+      record->windows.emplace(tensor.storage().unsafeGetStorageImpl(), placement);
     }
     return tensor;
   }

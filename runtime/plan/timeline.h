@@ -48,7 +48,8 @@ struct CollectiveCall {
   int size = 1;   ///< ranks of the group
   int num_hosts = 1;
   double buffer_bytes = 0, sent_bytes = 0;  ///< Traffic's
-  bool shared = false;                      ///< the buffer is memory that ranks of the host share
+  Placement memory = Placement::Private;    ///< of the buffer
+  c10::ScalarType dtype = c10::ScalarType::Float;
 };
 
 /// The moment at which computing waits for a collective.

@@ -8,12 +8,16 @@
 #include <optional>
 #include <string>
 
+#include "mesh/agree.h"
 #include "mesh/error.h"
 #include "mesh/size_text.h"
 #include "runtime/files/output_file.h"
+#include "runtime/launch/connect.h"
+#include "runtime/plan/calibrate.h"
 #include "runtime/plan/plan_text.h"
 #include "runtime/plan/search.h"
 #include "runtime/recipe/load.h"
+#include "runtime/recipe/run_plan.h"
 #include "tools/meshtrain/commands.h"
 #include "tools/meshtrain/launcher.h"
 #include "tools/meshtrain/recipe_arguments.h"
@@ -28,6 +32,8 @@ struct PlanArguments {
   int64_t ranks_per_host = 0;
   std::string memory;
   std::string machine;
+  bool calibrate = false;
+  std::filesystem::path out = "machine.yaml";
   size_t top = 10;
   std::filesystem::path json;
 };
@@ -45,26 +51,6 @@ int64_t parse_size(const std::string& text) {
   return static_cast<int64_t>(number * factor);
 }
 
-/// Returns what to do where no mesh can be taken.
-std::string explain(const MeshSearch& search, const Recipe& recipe, const PlanRequest& request) {
-  const std::string ranks = std::to_string(request.ranks) + (request.ranks == 1 ? " rank" : " ranks");
-  if (search.meshes.empty()) {
-    return "no mesh of " + ranks + " is possible: " + search.refused.front().reason + " (" +
-           search.refused.front().meshes.front() + ")";
-  }
-  const auto least =
-      std::ranges::min(search.meshes, {}, [](const PlannedMesh& mesh) { return mesh.forecast.step.memory().total(); });
-  std::string text = "no mesh of " + ranks + " fits in " + size_text(*request.memory) +
-                     " a rank: " + least.layout.describe() + " needs least, " +
-                     size_text(least.forecast.step.memory().total());
-  PlanRequest more = request;
-  more.ranks *= 2;
-  const std::optional<int64_t> enough = least_ranks(recipe, more);
-  return text + (enough ? "; it would fit on " + std::to_string(*enough) + " ranks"
-                        : "; nor would it on more ranks: train.activation_checkpointing.mode: full, a smaller "
-                          "train.micro_batch or parallel.fsdp.mode: full_shard need less");
-}
-
 void plan(const PlanArguments& arguments) {
   constexpr int64_t kMostRanks = 16384;
   refuse_several_ranks("meshtrain plan");
@@ -80,15 +66,40 @@ void plan(const PlanArguments& arguments) {
   if (!arguments.machine.empty()) {
     request.machine = std::make_shared<const Machine>(load_machine(arguments.machine));
     request.hosts.gpus = request.machine->device == "cuda";
+    if (request.machine->memory > 0) request.memory = request.machine->memory;
   }
+  request.dtype = dtype_of(recipe.train.precision);
   if (!arguments.memory.empty()) request.memory = parse_size(arguments.memory);
   const MeshSearch search = search_meshes(recipe, request);
   if (!arguments.json.empty()) write_whole(arguments.json, to_json(search, request) + "\n");
   if (search.meshes.empty() || !search.meshes.front().fits) throw InputError(explain(search, recipe, request));
   std::fputs(to_text(search, request, arguments.top).c_str(), stdout);
   const PlannedMesh& first = search.meshes.front();
+  const std::string reasons = advice(search);
+  if (!reasons.empty()) std::printf("\n%s", reasons.c_str());
+  if (request.memory) {
+    const auto [micro_batch, bytes] = largest_micro_batch(recipe, first.layout, request);
+    std::printf("  the largest train.micro_batch that fits there: %ld, with %s\n", static_cast<long>(micro_batch),
+                size_text(bytes).c_str());
+  }
   std::printf("\n  mpirun -n %ld meshtrain train %s --mesh %s\n", static_cast<long>(request.ranks),
               arguments.recipe.c_str(), first.layout.describe().c_str());
+}
+
+int calibrate_on_ranks(const PlanArguments& arguments) {
+  const Group world = connect_world();
+  return run_on_all_ranks(world, [&] {
+    const Recipe recipe = receive_recipe(arguments.recipe, arguments.with, world);
+    const bool speaks = world.rank() == 0;
+    const Machine machine = calibrate(recipe, world, [&](const std::string& line) {
+      if (speaks) std::printf("%s\n", line.c_str());
+    });
+    agree(world, [&] {
+      if (speaks) write_whole(arguments.out, to_yaml(machine));
+    });
+    if (speaks) std::printf("wrote %s\n", arguments.out.c_str());
+    return 0;
+  });
 }
 
 }  // namespace
@@ -98,7 +109,7 @@ void add_plan_command(CLI::App& app, int& status) {
   CLI::App* const command =
       app.add_subcommand("plan", "Lists every mesh of N ranks: its memory and traffic, or why not");
   command->add_option("recipe", arguments->recipe, "The recipe; its own mesh does not count")->required();
-  command->add_option("--ranks", arguments->ranks, "Ranks in all")->required()->check(whole_number(1))->type_name("N");
+  command->add_option("--ranks", arguments->ranks, "Ranks in all")->check(whole_number(1))->type_name("N");
   command->add_option("--hosts-of", arguments->ranks_per_host, "Ranks on each host; without it there is one host")
       ->check(whole_number(1))
       ->type_name("N");
@@ -117,7 +128,17 @@ void add_plan_command(CLI::App& app, int& status) {
       "are those of the run (docs/plan.md). Meshes that send least among hosts come first.\n\n"
       "  meshtrain plan recipes/quickstart.yaml --ranks 8\n"
       "  meshtrain plan recipe.yaml --ranks 64 --hosts-of 8 --memory 80GiB --set device=cuda");
+  command->add_flag("--calibrate", arguments->calibrate,
+                    "Measures this machine for the recipe's steps instead, on all ranks that mpirun starts");
+  command->add_option("--out", arguments->out, "With --calibrate: the machine file that is written")
+      ->type_name("FILE")
+      ->capture_default_str();
   command->callback([arguments, &status] {
+    if (arguments->calibrate) {
+      status = calibrate_on_ranks(*arguments);
+      return;
+    }
+    if (arguments->ranks == 0) throw InputError("--ranks is required: the number of ranks to plan for");
     plan(*arguments);
     status = 0;
   });

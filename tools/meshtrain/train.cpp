@@ -1,5 +1,7 @@
+#include <chrono>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -9,6 +11,9 @@
 #include "runtime/hf/export.h"
 #include "runtime/launch/connect.h"
 #include "runtime/model/unused_weights.h"
+#include "runtime/plan/calibrate.h"
+#include "runtime/plan/choose_mesh.h"
+#include "runtime/plan/plan_text.h"
 #include "runtime/recipe/load.h"
 #include "runtime/recipe/run_plan.h"
 #include "runtime/run/describe_data.h"
@@ -28,7 +33,9 @@ struct TrainArguments {
   std::filesystem::path recipe;
   RecipeArguments with;
   RunOptions options;
+  std::string machine;  // for --mesh auto and predictions; empty: CPUs are measured
   bool check = false;
+  bool plan = false;
 };
 
 /// What the run would go on from.
@@ -65,9 +72,20 @@ SavedRecipe saved_recipe(const RunOptions& options) {
   };
 }
 
+/// Returns what a run needs, in one line. All its ranks are taken to be on one host.
+std::string forecast_line(const Recipe& recipe, const RunPlan& plan, const std::string& machine_name) {
+  std::optional<Machine> machine;
+  if (!machine_name.empty()) machine = load_machine(machine_name);
+  const bool gpus = machine ? machine->device == "cuda" : recipe.device == "cuda";
+  return describe_forecast(forecast(recipe, plan, {plan.layout.size(), gpus}, machine ? &*machine : nullptr));
+}
+
 /// What can be known of a run without starting its ranks: a login node suffices. Of several ranks one looks.
 int check(const TrainArguments& arguments) {
   if (!is_announced_first()) return 0;
+  if (arguments.with.mesh == "auto") {
+    throw InputError("--check looks at one mesh: meshtrain plan has all of them, and the one that --mesh auto takes");
+  }
   Recipe recipe =
       load_recipe(arguments.recipe, arguments.with.overrides, arguments.with.mesh, saved_recipe(arguments.options));
   const std::string note = spread_over(recipe, arguments.with, announced_ranks());
@@ -96,18 +114,41 @@ int check(const TrainArguments& arguments) {
   if (!unused_weights.empty()) lines.push_back(unused_weights);
   lines.insert(lines.end(), beginning.lines.begin(), beginning.lines.end());
   for (const std::string& line : lines) std::printf("%s\n", line.c_str());
+  if (arguments.plan) std::printf("plan: %s\n", forecast_line(recipe, plan, arguments.machine).c_str());
   std::printf("\n%s", to_yaml(plan).c_str());
   return 0;
 }
 
+/// Returns the machine that --mesh auto plans for. Every rank must call it.
+Machine machine_of(const TrainArguments& arguments, const Recipe& recipe, const Group& world) {
+  if (!arguments.machine.empty()) return load_machine(arguments.machine);
+  const bool has_gpus = std::filesystem::exists("/proc/driver/nvidia/version");
+  if (recipe.device == "cuda" || (recipe.device == "auto" && has_gpus)) {
+    throw InputError("--mesh auto on GPUs needs --machine: a preset or a file (docs/plan.md)");
+  }
+  return calibrate(recipe, world, [](const std::string&) {});
+}
+
+/// Gives the recipe the fastest mesh for --mesh auto. Returns a line about it. Every rank must call it.
+std::string take_best_mesh(Recipe& recipe, const TrainArguments& arguments, const Group& world) {
+  const auto start = std::chrono::steady_clock::now();
+  const ChosenMesh chosen = choose_mesh(recipe, world, machine_of(arguments, recipe, world));
+  for (const Axis& axis : chosen.layout.axes()) recipe.parallel.mesh[axis.name] = axis.size;
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+  return chosen.reason + "; chosen in " + seconds_text(seconds.count());
+}
+
 int train(TrainArguments& arguments) {
   if (arguments.check) return check(arguments);
+  const bool chooses_mesh = arguments.with.mesh == "auto";
+  if (chooses_mesh) arguments.with.mesh.clear();
   const StopRequest stop_request;  // before MPI starts: what comes by then waits for the first step
   const Group world = connect_world();
   arguments.options.on_failure = [&](const std::exception& error) { report_failure(world, error); };
   return run_on_all_ranks(world, [&] {
     Recipe recipe = receive_recipe(arguments.recipe, arguments.with, world, saved_recipe(arguments.options));
-    arguments.options.note = spread_over(recipe, arguments.with, world.size());
+    arguments.options.note = chooses_mesh ? take_best_mesh(recipe, arguments, world)
+                                          : spread_over(recipe, arguments.with, world.size());
     return static_cast<int>(run(recipe, world, arguments.options, stop_request));
   });
 }
@@ -137,6 +178,13 @@ void add_train_command(CLI::App& app, int& status) {
       "--check", arguments->check,
       "Check recipe, mesh, model and data, with --resume also whether the run can go on from its checkpoint, "
       "say what would be used, and start nothing");
+  command->add_flag("--plan", arguments->plan,
+                    "With --check: also say in one line what the mesh needs, as meshtrain plan does");
+  command
+      ->add_option("--machine", arguments->machine,
+                   "What the plan's times are for: a preset or a file of plan --calibrate. Without it --mesh auto "
+                   "measures CPUs first")
+      ->type_name("NAME");
   command->callback([arguments, &status] { status = train(*arguments); });
 }
 

@@ -1,0 +1,254 @@
+#include "runtime/plan/calibrate.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cmath>
+#include <fstream>
+#include <sstream>
+#include <map>
+#include <set>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "mesh/device_mesh.h"
+#include "mesh/error.h"
+#include "mesh/host_map.h"
+#include "runtime/plan/forecast.h"
+#include "runtime/plan/operator_replay.h"
+#include "runtime/plan/search.h"
+
+namespace meshtrain {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr double kSecondsOfBatch = 0.01;
+constexpr int kBatches = 3, kMostRuns = 50;
+
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+/// Returns the largest `value` of the ranks.
+double largest_of(const Group& world, double value) {
+  at::Tensor largest = at::full({1}, value, at::kDouble);
+  world.all_reduce(largest, Reduce::Max).wait();
+  return largest.item<double>();
+}
+
+double least_of(const Group& world, double value) {
+  return -largest_of(world, -value);
+}
+
+/// Returns the seconds of a run when all ranks run it at once, from batches of runs that end on all of them: where ranks
+/// outnumber cores, a run takes the turns of the others too. First makes `warm_up` runs. Every rank must call it.
+double seconds_of(const Group& world, const std::function<void()>& run, int warm_up = 1) {
+  const auto batch = [&](int count) {
+    world.barrier();
+    const Clock::time_point begin = Clock::now();
+    for (int i = 0; i < count; ++i) run();
+    world.barrier();
+    return largest_of(world, seconds_since(begin)) / count;
+  };
+  for (int i = 0; i < warm_up; ++i) run();
+  const double once = batch(1);
+  const auto count = static_cast<int>(std::clamp(kSecondsOfBatch / once, 1.0, 1.0 * kMostRuns));
+  std::array<double, kBatches> seconds{};
+  for (double& each : seconds) each = batch(count);
+  std::ranges::sort(seconds);
+  return seconds[kBatches / 2];
+}
+
+/// What is measured: the operators and collectives of steps on all meshes.
+struct Questions {
+  std::map<std::string, OperatorSignature> operators;
+  std::map<std::string, OperatorCall> calls;  // of each operator
+  using Group = std::tuple<Collective::Kind, int, Placement>;
+  std::map<Group, std::set<double>> collectives;  // bytes
+};
+
+Questions questions_of(const Recipe& recipe, int64_t ranks, const PlanHosts& hosts) {
+  Questions questions;
+  std::string refusal;
+  for (const MeshLayout& layout : layouts_of(recipe, ranks)) {
+    std::vector<Timeline> found;
+    try {
+      found = timelines(recipe, resolve(recipe, layout), hosts);
+    } catch (const InputError& error) {
+      refusal = error.what();
+      continue;
+    }
+    for (const Timeline& timeline : found) {
+      for (const OperatorSignature& each : timeline.signatures) questions.operators.emplace(each.text, each);
+      for (const Timeline::Event& event : timeline.events) {
+        if (const auto* const call = std::get_if<OperatorCall>(&event)) {
+          questions.calls.emplace(timeline.signatures[static_cast<size_t>(call->signature)].text, *call);
+        } else if (const auto* const collective = std::get_if<CollectiveCall>(&event)) {
+          questions.collectives[{collective->kind, collective->size, collective->memory}].insert(
+              collective->buffer_bytes);
+        }
+      }
+    }
+  }
+  if (questions.operators.empty()) throw InputError(refusal);
+  return questions;
+}
+
+/// Returns at most a few of `bytes`, the least and the largest among them.
+std::vector<double> a_few(const std::set<double>& bytes) {
+  constexpr size_t kFew = 8;
+  const std::vector<double> all(bytes.begin(), bytes.end());
+  if (all.size() <= kFew) return all;
+  std::vector<double> few;
+  for (size_t i = 0; i < kFew; ++i) few.push_back(all[i * (all.size() - 1) / (kFew - 1)]);
+  return few;
+}
+
+/// Returns a call of a collective of `bytes` on `group`, whose ranks all call it.
+std::function<void()> make_collective(Collective::Kind kind, const Group& group, Placement memory, double bytes) {
+  const int64_t size = group.size();
+  const int64_t part = std::max<int64_t>(static_cast<int64_t>(bytes) / 4 / size, 1);
+  const int previous = (group.rank() + group.size() - 1) % group.size(), next = (group.rank() + 1) % group.size();
+  const at::TensorOptions options(at::kFloat);
+  const at::Tensor whole = group.allocate(part * size, options, memory).tensor;
+  at::Tensor own = whole.narrow(0, group.rank() * part, part);
+  switch (kind) {
+    case Collective::Kind::AllReduce:
+      return [=, tensor = whole]() mutable { group.all_reduce(tensor).wait(); };
+    case Collective::Kind::AllGather:
+      return [=, tensor = whole]() mutable { group.all_gather(tensor, own).wait(); };
+    case Collective::Kind::ReduceScatter:
+      return [=]() mutable { group.reduce_scatter(own, whole).wait(); };
+    case Collective::Kind::AllToAll:
+      return [=, output = at::zeros_like(whole)]() mutable { group.all_to_all(output, whole).wait(); };
+    case Collective::Kind::Exchange:
+      return [=, output = at::zeros({part * size}, options)]() mutable {
+        group.exchange(output, previous, whole, next).wait();
+      };
+    case Collective::Kind::Broadcast:
+      return [=, tensor = whole]() mutable { group.broadcast(tensor, 0).wait(); };
+    case Collective::Kind::Barrier: return [=] { group.barrier(); };
+  }
+  return {};
+}
+
+/// Returns the group of `size` ranks next to each other that this rank belongs to.
+Group neighbours(const Group& world, int size) {
+  std::vector<int> members;
+  for (int i = 0; i < size; ++i) members.push_back(world.rank() / size * size + i);
+  return world.split(members, "neighbours");
+}
+
+/// Returns the share of a collective's time during which a rank computes on undisturbed.
+double measure_overlap(const Group& world) {
+  const at::Tensor a = at::full({512, 512}, 1.0 / 64), b = at::full({512, 512}, 1.0 / 64);
+  at::Tensor sums = at::zeros({int64_t{1} << 20});
+  const auto compute = [&] { at::mm(a, b); };
+  const auto communicate = [&] { world.all_reduce(sums).wait(); };
+  const double computing = seconds_of(world, compute);
+  const double communicating = seconds_of(world, communicate);
+  const int count = std::max(1, static_cast<int>(std::lround(communicating / computing)));
+  const double both = seconds_of(world, [&] {
+    const Work work = world.all_reduce(sums);
+    for (int i = 0; i < count; ++i) compute();
+    work.wait();
+  });
+  return std::clamp((count * computing + communicating - both) / communicating, 0.0, 1.0);
+}
+
+/// Returns the seconds that a rank needs, beyond the collective's own, to go on after one that it waited for behind some
+/// computing: where ranks outnumber cores, those that wait have to get a core back.
+double measure_wait(const Group& world) {
+  const at::Tensor a = at::full({192, 192}, 1.0 / 64), b = at::full({192, 192}, 1.0 / 64);
+  at::Tensor sum = at::zeros({16});
+  const double computing = seconds_of(world, [&] { at::mm(a, b); });
+  const double communicating = seconds_of(world, [&] { world.all_reduce(sum).wait(); });
+  const double both = seconds_of(world, [&] {
+    at::mm(a, b);
+    world.all_reduce(sum).wait();
+  });
+  return std::max(both - computing - communicating, 0.0);
+}
+
+/// Sets the rates of operators that were not measured: those of the largest that were.
+void set_rates(const Questions& questions, Machine& machine) {
+  double most_flops = 0, most_bytes = 0;
+  for (const MeasuredOperator& each : machine.operators) {
+    const OperatorCall& call = questions.calls.at(each.signature);
+    if (each.seconds <= 0) continue;
+    if (call.kind == OperatorCall::Kind::Product && call.flops > most_flops) {
+      most_flops = call.flops;
+      const double rate = call.flops / each.seconds;
+      machine.peak_flops = {0, rate, rate, rate, rate};
+    }
+    if (call.kind == OperatorCall::Kind::Elementwise && call.bytes > most_bytes) {
+      most_bytes = call.bytes;
+      machine.memory_bandwidth = call.bytes / each.seconds;
+    }
+  }
+  machine.product_share = 1;
+  machine.attention_share = machine.attention_backward_share = 0.5;
+}
+
+/// Returns the bytes of this host's memory that are free for programs; 0 where the system does not say.
+int64_t available_memory() {
+  std::ifstream file("/proc/meminfo");
+  std::string key;
+  int64_t kib = 0;
+  for (std::string line; std::getline(file, line);) {
+    std::istringstream words(line);
+    if (words >> key >> kib && key == "MemAvailable:") return kib << 10;
+  }
+  return 0;
+}
+
+}  // namespace
+
+Machine calibrate(const Recipe& recipe, const Group& world, const std::function<void(const std::string&)>& say) {
+  const HostMap hosts = HostMap::of(world);
+  const int64_t ranks_per_host = world.size() / hosts.num_hosts();
+  const Questions questions = questions_of(recipe, world.size(), {ranks_per_host, false});
+  const at::NoGradGuard no_grad;
+  Machine machine;
+  machine.name = "measured";
+  machine.device = "cpu";
+  machine.ranks_per_host = ranks_per_host;
+  machine.memory = static_cast<int64_t>(least_of(world, static_cast<double>(available_memory()))) / ranks_per_host;
+  machine.source = "meshtrain plan --calibrate, for " + recipe.name;
+  say("measures " + std::to_string(questions.operators.size()) + " operators on " + std::to_string(world.size()) +
+      " ranks at once");
+  for (const auto& [text, signature] : questions.operators) {
+    try {
+      const Replay replay = make_replay(signature, questions.calls.at(text).kind);
+      machine.operators.push_back({text, seconds_of(world, replay.run, replay.num_sets)});
+    } catch (const c10::Error&) {
+      continue;  // it takes no made numbers, on any rank: its rate is that of others
+    }
+  }
+  set_rates(questions, machine);
+  if (world.size() > 1) {
+    machine.overlap = measure_overlap(world);
+    machine.wait_seconds = measure_wait(world);
+    std::map<int, Group> groups;
+    for (const auto& [what, bytes] : questions.collectives) {
+      const auto [kind, size, memory] = what;
+      auto group = groups.find(size);
+      if (group == groups.end()) group = groups.emplace(size, neighbours(world, size)).first;
+      for (const double each : a_few(bytes)) {
+        const double seconds = seconds_of(world, make_collective(kind, group->second, memory, each));
+        machine.collectives.push_back({meshtrain::name(kind), size, name_of(memory), each, seconds});
+      }
+    }
+  }
+  // A copy through memory, for groups that were not measured.
+  machine.on_host = {machine.memory_bandwidth / 4, 50e-6};
+  machine.among_hosts = machine.on_host;
+  machine.index_operators();
+  return machine;
+}
+
+}  // namespace meshtrain

@@ -1,0 +1,18 @@
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "mesh/group.h"
+#include "runtime/plan/machine.h"
+#include "runtime/recipe/recipe.h"
+
+namespace meshtrain {
+
+/// Measures the machine of `world`'s ranks for the steps of `recipe`, whose ranks compute on CPUs: every operator that
+/// a step calls on any mesh of so many ranks, on all ranks at once, and collectives of the world's own transport by
+/// kind, size of group, memory and bytes. `say` gets lines about the progress, on rank 0. Returns the same machine on
+/// all ranks. Every rank must call it. Throws InputError when no mesh of so many ranks is possible.
+Machine calibrate(const Recipe& recipe, const Group& world, const std::function<void(const std::string&)>& say);
+
+}  // namespace meshtrain

@@ -1,0 +1,41 @@
+#include "runtime/plan/choose_mesh.h"
+
+#include <memory>
+
+#include "mesh/agree.h"
+#include "mesh/error.h"
+#include "mesh/host_map.h"
+#include "mesh/size_text.h"
+#include "runtime/plan/plan_text.h"
+
+namespace meshtrain {
+
+ChosenMesh choose_mesh(const Recipe& recipe, const Group& world, const Machine& machine) {
+  PlanRequest request;
+  request.ranks = world.size();
+  request.hosts = {world.size() / HostMap::of(world).num_hosts(), machine.device == "cuda"};
+  request.machine = std::make_shared<const Machine>(machine);
+  if (machine.memory > 0) request.memory = machine.memory;
+  std::string mesh, reason;
+  agree(world, [&] {
+    if (world.rank() != 0) return;
+    const MeshSearch search = search_meshes(recipe, request);
+    if (search.meshes.empty() || !search.meshes.front().fits) throw InputError(explain(search, recipe, request));
+    const PlannedMesh& best = search.meshes.front();
+    mesh = best.layout.describe();
+    reason = "--mesh auto: " + mesh + ", the fastest of " + std::to_string(search.meshes.size()) +
+             (search.meshes.size() == 1 ? " mesh" : " meshes") + " by the plan: " + describe_forecast(best.forecast);
+  });
+  const std::string chosen = broadcast_text(world, mesh);
+  return {MeshLayout::fit(parse_mesh(chosen), recipe.parallel.order, world.size()), reason};
+}
+
+std::string describe_forecast(const RunForecast& run) {
+  int64_t sent = 0;
+  for (const auto& [key, traffic] : run.step.traffic) sent += traffic.sent_bytes;
+  std::string text = size_text(run.step.memory().total()) + " a rank, " + size_text(sent) + " sent a step";
+  if (run.step.time) text += ", " + seconds_text(run.step.time->total()) + " a step";
+  return text;
+}
+
+}  // namespace meshtrain
