@@ -98,13 +98,6 @@ class PublishedSteps {
   std::vector<Timeline> timelines_;  // by layers, then by micro-batches
 };
 
-/// A run and what its prediction is made of.
-struct Candidate {
-  PublishedForecast forecast;
-  Machine machine;
-  std::optional<PublishedSteps> steps;
-};
-
 Machine with_share(Machine machine, double share) {
   machine.product_share *= share;
   machine.attention_share *= share;
@@ -147,37 +140,6 @@ std::optional<double> measured_seconds(const PublishedForecast& forecast, const 
   return tokens * model_flops(shape, run.sequence, run.unit == "TFLOP/s causal") / (*run.value * 1e12);
 }
 
-Candidate candidate_of(const PublishedRun& run) {
-  Candidate candidate;
-  PublishedForecast& forecast = candidate.forecast;
-  const Software software = software_of(run);
-  candidate.machine = *machine_preset(run.system);
-  forecast.run = run;
-  forecast.software = software.name;
-  forecast.device_memory = candidate.machine.memory;
-  forecast.micro_batch = run.micro_batch ? *run.micro_batch
-                                         : largest_micro_batch(run, software,
-                                                               static_cast<double>(forecast.device_memory) - kRuntimeBytes);
-  forecast.micro_batches = micro_batches_of(run, forecast.micro_batch);
-  const Recipe recipe = recipe_of(run, forecast.micro_batch, forecast.micro_batches, software);
-  const RunPlan plan = resolve(recipe, layout_of(run, recipe));
-  forecast.memory = memory_of_run(run, software, forecast.micro_batch);
-  candidate.steps.emplace(run, recipe, plan, software);
-  forecast.measured_seconds = measured_seconds(forecast, recipe.model.shape);
-  return candidate;
-}
-
-/// Returns the share with which the run's time is the measured one. Time falls as the share grows.
-double fitted_share(const Candidate& candidate) {
-  double low = 0.1, high = 10;
-  for (int i = 0; i < 40; ++i) {
-    const double share = std::sqrt(low * high);
-    const double seconds = candidate.steps->time(with_share(candidate.machine, share)).total();
-    (seconds > *candidate.forecast.measured_seconds ? low : high) = share;
-  }
-  return std::sqrt(low * high);
-}
-
 /// Calls `visit` with the forecasts of each source, those that are measured.
 template <class Visit>
 void for_each_source(const std::vector<PublishedForecast>& forecasts, const Visit& visit) {
@@ -212,31 +174,87 @@ std::optional<double> PublishedForecast::memory_error() const {
   return memory / (*run.memory_gib * (1 << 30)) - 1;
 }
 
-std::vector<PublishedForecast> predict(const std::vector<PublishedRun>& runs, size_t fitted) {
-  std::vector<Candidate> candidates;
+/// A run and what its prediction is made of.
+struct PublishedRuns::Candidate {
+  explicit Candidate(const PublishedRun& run) : machine(*machine_preset(run.system)) {
+    const Software software = software_of(run);
+    forecast.run = run;
+    forecast.software = software.name;
+    forecast.device_memory = machine.memory;
+    const double memory = static_cast<double>(machine.memory) - kRuntimeBytes;
+    forecast.micro_batch = run.micro_batch ? *run.micro_batch : largest_micro_batch(run, software, memory);
+    forecast.micro_batches = micro_batches_of(run, forecast.micro_batch);
+    const Recipe recipe = recipe_of(run, forecast.micro_batch, forecast.micro_batches, software);
+    forecast.memory = memory_of_run(run, software, forecast.micro_batch);
+    steps.emplace(run, recipe, resolve(recipe, layout_of(run, recipe)), software);
+    forecast.measured_seconds = measured_seconds(forecast, recipe.model.shape);
+  }
+
+  StepTime time(double share) const { return steps->time(with_share(machine, share)); }
+
+  /// Returns the share with which the run's time is the measured one. Time grows nearly in proportion to 1 / share, but
+  /// for what does not depend on it; bounds are 0.1 and 10.
+  double fitted_share() const {
+    double before = 1, now = 2, seconds_before = time(1 / before).total();
+    for (int i = 0; i < 12; ++i) {
+      const double seconds = time(1 / now).total(), slope = (seconds - seconds_before) / (now - before);
+      const double next = std::clamp(now + (*forecast.measured_seconds - seconds) / std::max(slope, 1e-12), 0.1, 10.0);
+      before = now, seconds_before = seconds, now = next;
+      if (std::abs(now - before) < 1e-9) break;
+    }
+    return 1 / now;
+  }
+
+  PublishedForecast forecast;
+  Machine machine;
+  std::optional<PublishedSteps> steps;
+};
+
+PublishedRuns::PublishedRuns(const std::vector<PublishedRun>& runs) {
   for (const PublishedRun& run : runs) {
     try {
-      candidates.push_back(candidate_of(run));
+      candidates_.emplace_back(run);
     } catch (const InputError& error) {
-      throw InputError(run.id + ": " + error.what());
+      throw InputError(run.location + ": " + run.id + ": " + error.what());
     }
   }
-  std::map<std::string, std::vector<Candidate*>> measured;
-  for (Candidate& candidate : candidates) {
-    if (candidate.forecast.measured_seconds) measured[candidate.forecast.run.source].push_back(&candidate);
+}
+
+PublishedRuns::~PublishedRuns() = default;
+
+std::map<std::string, std::vector<const PublishedRuns::Candidate*>> PublishedRuns::by_source() const {
+  std::map<std::string, std::vector<const Candidate*>> sources;
+  for (const Candidate& candidate : candidates_) {
+    if (candidate.forecast.measured_seconds) sources[candidate.forecast.run.source].push_back(&candidate);
   }
-  std::map<std::string, double> shares;
-  for (auto& [source, rows] : measured) {
-    Candidate& row = *rows[fitted % rows.size()];
-    row.forecast.is_fitted = true;
-    shares[source] = fitted_share(row);
+  return sources;
+}
+
+size_t PublishedRuns::most_of_a_source() const {
+  size_t most = 0;
+  for (const auto& [source, rows] : by_source()) most = std::max(most, rows.size());
+  return most;
+}
+
+std::vector<PublishedForecast> PublishedRuns::predict(size_t fitted) const {
+  struct Fit {
+    const Candidate* on;
+    double share;
+  };
+  std::map<std::string, Fit> fits;
+  for (const auto& [source, rows] : by_source()) {
+    const Candidate* const row = rows[fitted % rows.size()];
+    fits[source] = {row, row->fitted_share()};
   }
   std::vector<PublishedForecast> forecasts;
-  for (Candidate& candidate : candidates) {
-    const auto found = shares.find(candidate.forecast.run.source);
-    if (found != shares.end()) candidate.forecast.share = found->second;
-    candidate.forecast.time = candidate.steps->time(with_share(candidate.machine, candidate.forecast.share));
-    forecasts.push_back(std::move(candidate.forecast));
+  for (const Candidate& candidate : candidates_) {
+    PublishedForecast forecast = candidate.forecast;
+    if (const auto found = fits.find(forecast.run.source); found != fits.end()) {
+      forecast.share = found->second.share;
+      forecast.is_fitted = found->second.on == &candidate;
+    }
+    forecast.time = candidate.time(forecast.share);
+    forecasts.push_back(std::move(forecast));
   }
   return forecasts;
 }

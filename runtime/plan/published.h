@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -40,10 +42,28 @@ struct PublishedScore {
   int64_t fitting_refused = 0;  ///< runs that ran and are predicted not to fit
 };
 
-/// Predicts each run. One number of each source, the share of the product rate that its kernels reach, is fitted on its
-/// measured run number `fitted`, counted from 0 and from the last again; its other runs are predicted with that. Throws
-/// InputError when a run could not be trained.
-std::vector<PublishedForecast> predict(const std::vector<PublishedRun>& runs, size_t fitted = 0);
+/// Published runs, simulated once and predicted as often as asked for. One number of each source, the share of the
+/// product rate that its kernels reach, is fitted on one of its measured runs; its others are predicted with that.
+class PublishedRuns {
+ public:
+  /// Throws InputError with the row when one could not be trained.
+  explicit PublishedRuns(const std::vector<PublishedRun>& runs);
+  ~PublishedRuns();
+  PublishedRuns(const PublishedRuns&) = delete;
+  PublishedRuns& operator=(const PublishedRuns&) = delete;
+
+  /// Returns the predictions, each source fitted on its measured run number `fitted`, counted from 0 and around.
+  std::vector<PublishedForecast> predict(size_t fitted = 0) const;
+  /// Returns the largest number of measured runs of one source.
+  size_t most_of_a_source() const;
+
+ private:
+  struct Candidate;
+  /// Returns the measured runs of each source.
+  std::map<std::string, std::vector<const Candidate*>> by_source() const;
+
+  std::vector<Candidate> candidates_;
+};
 
 PublishedScore score_of(const std::vector<PublishedForecast>& forecasts);
 

@@ -64,6 +64,7 @@ class TableRow {
   [[noreturn]] void refuse(const std::string& column, const std::string& expected) const {
     throw InputError(location_ + ": column " + column + ": \"" + cells_.at(column) + "\": expected " + expected);
   }
+  const std::string& location() const { return location_; }
   const std::string& text(const std::string& column) const { return cells_.at(column); }
   std::string required(const std::string& column) const {
     if (text(column).empty()) refuse(column, "a text");
@@ -131,6 +132,7 @@ void read_memory(PublishedRun& run, const TableRow& row) {
 
 PublishedRun run_of(const TableRow& row) {
   PublishedRun run;
+  run.location = row.location();
   run.id = row.required("id");
   run.source = row.required("source");
   run.model = row.text("model");

@@ -11,6 +11,7 @@ namespace meshtrain {
 /// A training run that somebody published: a row of a table as benchmarks/published_runs.csv. Members are named like
 /// its columns.
 struct PublishedRun {
+  std::string location = {};  ///< "runs.csv:7"
   std::string id, source, model, system;
   int64_t gpus = 0, dp = 0, tp = 0, cp = 0, sequence = 0;
   std::string sharding;                          ///< no_shard shard_optimizer shard_grad_op full_shard hybrid_shard

@@ -64,6 +64,10 @@ Software software_of(const PublishedRun& run) {
     software.name = "SimuMax";
     software.context = "ulysses";  // cp_comm_type=a2a, and no overlap of tp (docs/b200/b200_real_repro_guide.md)
     software.tensor_parallel = Software::TensorParallel::Awaited;
+  } else if (from("automodel")) {
+    software.name = "Automodel";
+    software.elementwise = Software::Elementwise::Fused;  // Transformer Engine's norms and attention
+    software.attention_share = 1;
   } else if (from("nemo") || from("nvidia") || from("mlperf")) {
     if (run.compiled == "fused") {
       software.name = "NeMo";
