@@ -61,13 +61,18 @@ double share_of_attention(const OperatorCall& call, int64_t processors, double h
 double messages_of(Collective::Kind kind, int size) {
   const double others = size - 1, doublings = std::ceil(std::log2(std::max(size, 2)));
   switch (kind) {
-    case Collective::Kind::AllReduce: return std::min(2 * others, 2 * doublings);
+    case Collective::Kind::AllReduce:
+      return std::min(2 * others, 2 * doublings);
     case Collective::Kind::AllGather:
-    case Collective::Kind::ReduceScatter: return others;
+    case Collective::Kind::ReduceScatter:
+      return others;
     case Collective::Kind::AllToAll:
-    case Collective::Kind::Exchange: return 1;
-    case Collective::Kind::Broadcast: return doublings;
-    case Collective::Kind::Barrier: return 2 * doublings;
+    case Collective::Kind::Exchange:
+      return 1;
+    case Collective::Kind::Broadcast:
+      return doublings;
+    case Collective::Kind::Barrier:
+      return 2 * doublings;
   }
   return 1;
 }
@@ -88,11 +93,20 @@ double interpolated(const std::vector<std::pair<double, double>>& seconds_of_byt
 double ProductFlops::of(c10::ScalarType dtype) const {
   double flops = 0;
   switch (dtype) {
-    case c10::ScalarType::BFloat16: flops = bf16 > 0 ? bf16 : fp16; break;
-    case c10::ScalarType::Half: flops = fp16 > 0 ? fp16 : bf16; break;
-    case c10::ScalarType::Float8_e4m3fn: flops = fp8 > 0 ? fp8 : of(c10::ScalarType::BFloat16); break;
-    case c10::ScalarType::Double: flops = fp64 > 0 ? fp64 : fp32 / 2; break;
-    default: break;
+    case c10::ScalarType::BFloat16:
+      flops = bf16 > 0 ? bf16 : fp16;
+      break;
+    case c10::ScalarType::Half:
+      flops = fp16 > 0 ? fp16 : bf16;
+      break;
+    case c10::ScalarType::Float8_e4m3fn:
+      flops = fp8 > 0 ? fp8 : of(c10::ScalarType::BFloat16);
+      break;
+    case c10::ScalarType::Double:
+      flops = fp64 > 0 ? fp64 : fp32 / 2;
+      break;
+    default:
+      break;
   }
   return flops > 0 ? flops : fp32;
 }
@@ -121,8 +135,7 @@ double Machine::seconds(const OperatorCall& call, const Timeline& timeline) cons
 double Machine::seconds(const CollectiveCall& call) const {
   std::vector<std::pair<double, double>> measured;
   for (const MeasuredCollective& each : collectives) {
-    if (each.kind == meshtrain::name(call.kind) && each.ranks == call.size &&
-        each.memory == name_of(call.memory)) {
+    if (each.kind == meshtrain::name(call.kind) && each.ranks == call.size && each.memory == name_of(call.memory)) {
       measured.emplace_back(each.bytes, each.seconds);
     }
   }
@@ -148,9 +161,12 @@ void Machine::index_operators() {
 
 std::string name_of(Placement placement) {
   switch (placement) {
-    case Placement::Private: return "private";
-    case Placement::Own: return "own";
-    case Placement::Common: return "common";
+    case Placement::Private:
+      return "private";
+    case Placement::Own:
+      return "own";
+    case Placement::Common:
+      return "common";
   }
   return "private";
 }

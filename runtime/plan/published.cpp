@@ -9,94 +9,26 @@
 #include "runtime/model/shape.h"
 #include "runtime/plan/forecast.h"
 #include "runtime/plan/published_recipe.h"
+#include "runtime/plan/published_steps.h"
 #include "runtime/plan/software.h"
 
 namespace meshtrain {
 namespace {
 
-constexpr int64_t kRanksPerHost = 8;
 /// Bytes of a CUDA context, NCCL's buffers and the libraries of a GPU, which no allocator counts.
 constexpr double kRuntimeBytes = 2.0 * (1 << 30);
 /// The tokens of a step where a table does not say: those that Llama 2 and 3 8B were trained with.
 constexpr int64_t kUsualTokens = 4 << 20;
 
-/// The standard deviation of GPUs' speed, relative: those of one cluster differ in the clock that their power allows
-/// (Sinha et al., "Not All GPUs Are Created Equal", SC22). The slowest of n is sqrt(2 ln n) of it behind the mean.
-constexpr double kSpread = 0.01;
-
-/// Returns causal = true for FLOPs with half of the pairs: those of a token, by the formula of flops.h.
+/// Returns the FLOPs of a token by the formula of flops.h; `causal`: with half of the pairs.
 double model_flops(const ModelShape& shape, int64_t sequence, bool causal) {
-  const auto h = static_cast<double>(shape.hidden_size), q = static_cast<double>(shape.num_attention_heads * shape.head_dim);
+  const auto h = static_cast<double>(shape.hidden_size),
+             q = static_cast<double>(shape.num_attention_heads * shape.head_dim);
   const double kv = static_cast<double>(shape.num_key_value_heads * shape.head_dim);
   const auto f = static_cast<double>(shape.intermediate_size), layers = static_cast<double>(shape.num_hidden_layers);
   const double products = layers * (2 * h * q + 2 * h * kv + 3 * h * f) + h * static_cast<double>(shape.vocab_size);
   return 6 * products + (causal ? 6 : 12) * layers * q * static_cast<double>(sequence);
 }
-
-StepTime combined(const StepTime& a, const StepTime& b, double factor) {
-  StepTime sum = b;
-  for (double StepTime::*part :
-       {&StepTime::products, &StepTime::attention, &StepTime::elementwise, &StepTime::optimizer}) {
-    sum.*part += factor * (b.*part - a.*part);
-  }
-  for (std::map<std::string, double> StepTime::*groups : {&StepTime::collectives, &StepTime::exposed}) {
-    for (auto& [group, seconds] : sum.*groups) {
-      const auto found = (a.*groups).find(group);
-      seconds = std::max(seconds + factor * (seconds - (found == (a.*groups).end() ? 0.0 : found->second)), 0.0);
-    }
-  }
-  return sum;
-}
-
-/// The steps of a run as its program makes them: few layers and micro-batches, of which the others follow.
-class PublishedSteps {
- public:
-  PublishedSteps(const PublishedRun& run, const Recipe& recipe, const RunPlan& plan, const Software& software)
-      : ranks_(static_cast<double>(run.gpus)),
-        layers_(recipe.model.shape.num_hidden_layers), period_(layer_period(recipe)) {
-    const int64_t count = recipe.train.global_batch / run.dp / recipe.train.micro_batch;
-    micro_batches_ = count;
-    counts_ = count > 2 ? std::vector<int64_t>{1, 2} : std::vector<int64_t>{count};
-    few_ = layers_ % period_;
-    while (few_ < 4) few_ += period_;
-    const int64_t tokens = recipe.train.micro_batch * run.sequence / run.cp;
-    for (const int64_t layers : few_ + period_ < layers_ ? std::vector{few_, few_ + period_} : std::vector{layers_}) {
-      Recipe part = recipe;
-      part.model.shape.num_hidden_layers = layers;
-      const int64_t last = plan.layout.size() - 1;
-      for (const StepForecast& step :
-           simulate(part, plan, {kRanksPerHost, true}, last, counts_, Recording::Signatures)) {
-        timelines_.push_back(translated(step.timeline, software, run, part.model.shape, tokens));
-      }
-    }
-  }
-
-  /// The step of the slowest rank, for which the others wait.
-  StepTime time(const Machine& machine) const {
-    StepTime time = own_time(machine);
-    time.exposed["slowest"] = kSpread * std::sqrt(2 * std::log(std::max(2.0, ranks_))) * time.computing();
-    return time;
-  }
-
- private:
-  StepTime own_time(const Machine& machine) const {
-    std::vector<StepTime> times;
-    const size_t num = counts_.size();
-    for (size_t i = 0; i < timelines_.size(); i += num) {
-      const StepTime one = time_of(timelines_[i], machine);
-      times.push_back(num == 1 ? one
-                               : combined(one, time_of(timelines_[i + 1], machine),
-                                          static_cast<double>(micro_batches_ - 2)));
-    }
-    if (times.size() == 1) return times.front();
-    return combined(times[0], times[1], static_cast<double>(layers_ - few_ - period_) / static_cast<double>(period_));
-  }
-
-  double ranks_;
-  int64_t layers_, period_, few_ = 0, micro_batches_ = 0;
-  std::vector<int64_t> counts_;
-  std::vector<Timeline> timelines_;  // by layers, then by micro-batches
-};
 
 Machine with_share(Machine machine, double share) {
   machine.product_share *= share;

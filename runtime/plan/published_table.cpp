@@ -46,9 +46,9 @@ Cells cells_of(std::string_view line, const std::string& location) {
   return cells;
 }
 
-const Cells kColumns = {"id",          "source",       "model",     "system",        "gpus",     "dp",    "sharding",
-                        "tp",          "cp",           "sequence",  "micro_batch",   "global_batch",      "precision",
-                        "checkpointing", "compiled",   "value",     "unit",          "memory_gib"};
+const Cells kColumns = {"id",       "source", "model",    "system",      "gpus",         "dp",        "sharding",
+                        "tp",       "cp",     "sequence", "micro_batch", "global_batch", "precision", "checkpointing",
+                        "compiled", "value",  "unit",     "memory_gib"};
 
 /// The cells of a row, by the names of their columns.
 class TableRow {
@@ -112,7 +112,8 @@ void read_sharding(PublishedRun& run, const TableRow& row) {
   const std::string& cell = row.text("sharding");
   const size_t blank = cell.find(' ');
   run.sharding = cell.substr(0, blank);
-  const std::string expected = "one of " + listed(modes) + "; hybrid_shard may have the ranks that share a copy behind it";
+  const std::string expected =
+      "one of " + listed(modes) + "; hybrid_shard may have the ranks that share a copy behind it";
   if (std::ranges::find(modes, run.sharding) == modes.end()) row.refuse("sharding", expected);
   if (blank == std::string::npos) return;
   if (run.sharding != "hybrid_shard") row.refuse("sharding", expected);
@@ -137,7 +138,8 @@ PublishedRun run_of(const TableRow& row) {
   run.source = row.required("source");
   run.model = row.text("model");
   if (!known_shape(run.model)) {
-    row.refuse("model", "one of " + listed(known_shapes()) + "; with another number of layers as in llama3-70b-12-layers");
+    row.refuse("model",
+               "one of " + listed(known_shapes()) + "; with another number of layers as in llama3-70b-12-layers");
   }
   run.system = row.word("system", machine_presets());
   run.gpus = row.required_count("gpus", kMostRanks);
@@ -152,7 +154,8 @@ PublishedRun run_of(const TableRow& row) {
   run.micro_batch = row.count("micro_batch", kMostTokens);
   run.global_batch = row.count("global_batch", kMostTokens);
   if (run.global_batch && *run.global_batch % (run.dp * run.micro_batch.value_or(1)) != 0) {
-    row.refuse("global_batch", "a multiple of dp x micro_batch = " + std::to_string(run.dp * run.micro_batch.value_or(1)));
+    row.refuse("global_batch",
+               "a multiple of dp x micro_batch = " + std::to_string(run.dp * run.micro_batch.value_or(1)));
   }
   run.precision = row.word("precision", {"bf16_mixed", "fp8", "bf16", "fp16_mixed", "fp32"});
   run.checkpointing = row.word("checkpointing", {"none", "selective", "full"});
@@ -181,7 +184,8 @@ std::vector<PublishedRun> read_published_table(const std::filesystem::path& file
     Cells cells = cells_of(line, location);
     if (!columns.empty()) {
       runs.push_back(run_of(TableRow(location, columns, std::move(cells))));
-      if (!ids.insert(runs.back().id).second) throw InputError(location + ": column id: " + runs.back().id + " comes twice");
+      if (!ids.insert(runs.back().id).second)
+        throw InputError(location + ": column id: " + runs.back().id + " comes twice");
       continue;
     }
     columns = std::move(cells);

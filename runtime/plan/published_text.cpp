@@ -42,7 +42,8 @@ std::string line_of(const PublishedForecast& forecast) {
 }  // namespace
 
 std::string to_text(const std::vector<PublishedForecast>& forecasts) {
-  std::string text = "  run                   program          step   measured    error      memory   measured    error\n";
+  std::string text =
+      "  run                   program          step   measured    error      memory   measured    error\n";
   std::string source;
   for (const PublishedForecast& forecast : forecasts) {
     if (forecast.run.source != source) {

@@ -81,7 +81,7 @@ Software software_of(const PublishedRun& run) {
     software.name = "nanotron";
     software.elementwise = Software::Elementwise::Fused;  // norms and rotation of flash-attn, in Triton
     software.copies_units = false;
-    software.allocates_gradients = false;  // ACCUMULATE_GRAD_IN_FP32: a buffer
+    software.allocates_gradients = false;                                        // ACCUMULATE_GRAD_IN_FP32: a buffer
     software.tensor_parallel = Software::TensorParallel::BesideWeightGradients;  // tp_linear_async_communication
   } else if (from("hagemann") || from("aleph")) {
     software.name = "AA-scaling";

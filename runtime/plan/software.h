@@ -33,17 +33,17 @@ struct Software {
   Elementwise elementwise = Elementwise::Fused;
   Selective selective = Selective::Elementwise;
   TensorParallel tensor_parallel = TensorParallel::BesideWeightGradients;
-  double attention_share = 1;        ///< of the rate of the machine's best attention kernels
-  bool fp8_products = false;         ///< in blocks
-  double fp8_cast_bytes = 0;         ///< read and written for each element that becomes fp8
-  bool fp8_gathers = false;          ///< parameters of blocks are gathered in fp8
-  bool copies_units = false;         ///< gathered parameters and reduced gradients are copied into and out of buffers
-  double logit_bytes_moved = 0;      ///< read and written for each logit beyond ours, by a loss on all logits at once
-  double logit_bytes_kept = 0;       ///< memory of each logit at the peak; 0: chunks of them, as ours
-  std::string reduce_dtype = "auto"; ///< as parallel.fsdp.reduce_dtype
-  std::string context = "auto";      ///< as parallel.context.algorithm
+  double attention_share = 1;         ///< of the rate of the machine's best attention kernels
+  bool fp8_products = false;          ///< in blocks
+  double fp8_cast_bytes = 0;          ///< read and written for each element that becomes fp8
+  bool fp8_gathers = false;           ///< parameters of blocks are gathered in fp8
+  bool copies_units = false;          ///< gathered parameters and reduced gradients are copied into and out of buffers
+  double logit_bytes_moved = 0;       ///< read and written for each logit beyond ours, by a loss on all logits at once
+  double logit_bytes_kept = 0;        ///< memory of each logit at the peak; 0: chunks of them, as ours
+  std::string reduce_dtype = "auto";  ///< as parallel.fsdp.reduce_dtype
+  std::string context = "auto";       ///< as parallel.context.algorithm
   std::string sequence_parallel = "auto";  ///< as parallel.sequence_parallel
-  bool allocates_gradients = false;  ///< in the backward: none exists yet when logits do
+  bool allocates_gradients = false;        ///< in the backward: none exists yet when logits do
 };
 
 /// Returns what is known of the program of a published run, from words of its source and from its columns. A program

@@ -7,8 +7,8 @@
 namespace meshtrain {
 namespace {
 
-/// Bytes that other programs read and write for each that our fused operators do.
-struct Traffic4 {
+/// Bytes that others read and write for each that our fused operator does.
+struct OperatorBytes {
   double compiled, eager;
 };
 
@@ -17,10 +17,13 @@ struct Traffic4 {
 // the backward has twice as many. Rotation: eager casts to fp32 (6), multiplies as complex numbers (8) and casts back
 // (6), and k and v are repeated for each query head, which ours are not. SwiGLU: silu and product apart. torch.compile
 // fuses each between two products, and keeps fp32 numbers and k and v repeated.
-const std::map<std::string, Traffic4, std::less<>> kOperators = {
-    {"meshtrain::rms_norm", {1.3, 9.5}},          {"meshtrain::rms_norm_of_sum", {1.2, 5.5}},
-    {"meshtrain::rms_norm_backward", {1.3, 8}},   {"meshtrain::rotate", {2, 5}},
-    {"meshtrain::glu", {1, 1.7}},                 {"meshtrain::glu_backward", {1, 1.5}},
+const std::map<std::string, OperatorBytes, std::less<>> kOperators = {
+    {"meshtrain::rms_norm", {1.3, 9.5}},
+    {"meshtrain::rms_norm_of_sum", {1.2, 5.5}},
+    {"meshtrain::rms_norm_backward", {1.3, 8}},
+    {"meshtrain::rotate", {2, 5}},
+    {"meshtrain::glu", {1, 1.7}},
+    {"meshtrain::glu_backward", {1, 1.5}},
     {"aten::add", {1, 1}},
 };
 

@@ -45,7 +45,8 @@ std::string row_with(size_t column, const std::string& cell, const std::string& 
 
 TEST(PublishedTable, HasARunForEachRow) {
   const auto runs = read(kHeader + kRow + "\n" +
-                         "b,\"a, \"\"quoted\"\" source\",llama2-7b,a100,16,2,hybrid_shard 8,4,2,4096,,,fp8,full,fused,,,out of memory\r\n");
+                         "b,\"a, \"\"quoted\"\" source\",llama2-7b,a100,16,2,hybrid_shard "
+                         "8,4,2,4096,,,fp8,full,fused,,,out of memory\r\n");
   ASSERT_EQ(runs.size(), 2u);
   EXPECT_EQ(runs[0].global_batch, 8);
   EXPECT_EQ(runs[0].value, 7000);
@@ -59,7 +60,9 @@ TEST(PublishedTable, HasARunForEachRow) {
 }
 
 TEST(PublishedTable, SaysWhereItIsWrong) {
-  const auto of_row = [](size_t column, const std::string& cell) { return complaint(kHeader + row_with(column, cell)); };
+  const auto of_row = [](size_t column, const std::string& cell) {
+    return complaint(kHeader + row_with(column, cell));
+  };
   EXPECT_EQ(of_row(3, "v100"),
             "runs.csv:2: column system: \"v100\": expected one of a100, h100, h100-500w, h200, b200");
   EXPECT_EQ(of_row(2, "gpt2").rfind("runs.csv:2: column model: \"gpt2\": expected one of llama-7b, ", 0), 0u);
@@ -159,11 +162,12 @@ TEST(PublishedScore, IsAnOrdersAgreement) {
 
 /// Returns the predictions of kRow fitted, and of the same run with other cells.
 std::vector<PublishedForecast> variants(const std::vector<std::string>& rows) {
-  return PublishedRuns(read(kHeader + kRow + [&] {
-                         std::string text;
-                         for (const std::string& row : rows) text += row;
-                         return text;
-                       }()))
+  return PublishedRuns(read(kHeader + kRow +
+                            [&] {
+                              std::string text;
+                              for (const std::string& row : rows) text += row;
+                              return text;
+                            }()))
       .predict();
 }
 
