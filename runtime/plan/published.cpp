@@ -162,20 +162,15 @@ std::map<std::string, std::vector<const PublishedRuns::Candidate*>> PublishedRun
   return sources;
 }
 
-size_t PublishedRuns::most_of_a_source() const {
-  size_t most = 0;
-  for (const auto& [source, rows] : by_source()) most = std::max(most, rows.size());
-  return most;
-}
-
-std::vector<PublishedForecast> PublishedRuns::predict(size_t fitted) const {
+std::vector<PublishedForecast> PublishedRuns::predict(int64_t fitted) const {
   struct Fit {
     const Candidate* on;
     double share;
   };
   std::map<std::string, Fit> fits;
   for (const auto& [source, rows] : by_source()) {
-    const Candidate* const row = rows[fitted % rows.size()];
+    const auto count = static_cast<int64_t>(rows.size());
+    const Candidate* const row = rows[static_cast<size_t>((fitted % count + count) % count)];
     fits[source] = {row, row->fitted_share()};
   }
   std::vector<PublishedForecast> forecasts;

@@ -52,10 +52,9 @@ class PublishedRuns {
   PublishedRuns(const PublishedRuns&) = delete;
   PublishedRuns& operator=(const PublishedRuns&) = delete;
 
-  /// Returns the predictions, each source fitted on its measured run number `fitted`, counted from 0 and around.
-  std::vector<PublishedForecast> predict(size_t fitted = 0) const;
-  /// Returns the largest number of measured runs of one source.
-  size_t most_of_a_source() const;
+  /// Returns the predictions, each source fitted on its measured run number `fitted`, counted from 0 and around; -1: on
+  /// its last.
+  std::vector<PublishedForecast> predict(int64_t fitted = 0) const;
 
  private:
   struct Candidate;

@@ -95,9 +95,9 @@ void plan_published(const std::filesystem::path& file) {
   const std::vector<PublishedForecast> forecasts = runs.predict();
   const PublishedScore score = score_of(forecasts);
   std::printf("%s\n%ld runs: %s\n", to_text(forecasts).c_str(), static_cast<long>(score.rows), to_text(score).c_str());
-  for (size_t i = 1; i < runs.most_of_a_source(); ++i) {
-    std::printf("fitted on run %zu of each source instead of the first: %s\n", i + 1,
-                to_text(score_of(runs.predict(i))).c_str());
+  for (const auto& [which, fitted] : {std::pair("second", 1), std::pair("last", -1)}) {
+    std::printf("fitted on the %s run of each source instead of the first: %s\n", which,
+                to_text(score_of(runs.predict(fitted))).c_str());
   }
   std::printf("%s\n", to_json(score).c_str());
 }
@@ -149,8 +149,9 @@ void add_plan_command(CLI::App& app, int& status) {
   command->add_option("--out", arguments->out, "With --calibrate: the machine file that is written")
       ->type_name("FILE")
       ->capture_default_str();
-  command->add_option("--published", arguments->published,
-                      "Predicts the runs of a table instead, beside what was measured (docs/plan.md)")
+  command
+      ->add_option("--published", arguments->published,
+                   "Predicts the runs of a table instead, beside what was measured (docs/plan.md)")
       ->type_name("FILE");
   command->callback([arguments, &status] {
     if (!arguments->published.empty()) {

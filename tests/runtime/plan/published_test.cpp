@@ -205,11 +205,11 @@ TEST(PublishedRuns, AreRefusedWithTheirRow) {
   const std::string row = row_with(0, "b", row_with(4, "128", row_with(5, "1", row_with(7, "128"))));
   try {
     PublishedRuns(read(kHeader + kRow + row_with(11, "1", row)));
-    FAIL() << "tp=128 of 8 KV heads";
+    FAIL() << "tp=128 of 32 heads";
   } catch (const InputError& error) {
     const std::string text = error.what();
     EXPECT_NE(text.find("runs.csv:3: b: "), std::string::npos) << text;
-    EXPECT_NE(text.find("num_key_value_heads"), std::string::npos) << text;
+    EXPECT_NE(text.find("num_attention_heads"), std::string::npos) << text;
   }
 }
 
