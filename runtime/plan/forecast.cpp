@@ -32,13 +32,13 @@ Recipe with_layers(Recipe recipe, int64_t layers) {
 
 /// Calls `combine` with each pair of seconds of `one` and `other`, and returns the results in the same places.
 template <class Combine>
-StepTime each_time(const StepTime& one, const StepTime& other, const Combine& combine) {
-  StepTime result;
-  for (double StepTime::*part :
-       {&StepTime::products, &StepTime::attention, &StepTime::elementwise, &StepTime::optimizer}) {
+TimeForecast each_time(const TimeForecast& one, const TimeForecast& other, const Combine& combine) {
+  TimeForecast result;
+  for (double TimeForecast::*part :
+       {&TimeForecast::products, &TimeForecast::attention, &TimeForecast::elementwise, &TimeForecast::optimizer}) {
     result.*part = std::max(combine(one.*part, other.*part), 0.0);
   }
-  for (std::map<std::string, double> StepTime::*groups : {&StepTime::collectives, &StepTime::exposed}) {
+  for (std::map<std::string, double> TimeForecast::*groups : {&TimeForecast::collectives, &TimeForecast::exposed}) {
     for (const auto& [group, seconds] : other.*groups) {
       const auto found = (one.*groups).find(group);
       (result.*groups)[group] = std::max(combine(found != (one.*groups).end() ? found->second : 0.0, seconds), 0.0);
@@ -175,6 +175,13 @@ int64_t layer_period(const Recipe& recipe) {
   // Units that are gathered in turns take one of 1 + prefetch buffers each, their gradients one of two.
   const int64_t turns = std::lcm<int64_t>(1 + recipe.parallel.fsdp.prefetch, 2);
   return std::lcm(period, turns * recipe.parallel.fsdp.unit_layers);
+}
+
+StepForecast forecast_rank(const Recipe& recipe, const RunPlan& plan, const PlanHosts& hosts, int64_t rank,
+                           const Machine* machine) {
+  const int64_t few = few_layers(recipe);
+  const Layers layers(recipe, plan, hosts, machine, rank);
+  return over_layers(recipe, layers, few, layers.of(few));
 }
 
 std::vector<Timeline> timelines(const Recipe& recipe, const RunPlan& plan, const PlanHosts& hosts) {

@@ -22,6 +22,10 @@ struct RunForecast {
 RunForecast forecast(const Recipe& recipe, const RunPlan& plan, const PlanHosts& hosts,
                      const Machine* machine = nullptr);
 
+/// Returns the forecast of rank `rank` alone.
+StepForecast forecast_rank(const Recipe& recipe, const RunPlan& plan, const PlanHosts& hosts, int64_t rank,
+                           const Machine* machine = nullptr);
+
 /// Returns timelines with the signatures of all operators, of the first and the last rank, that forecast() would take
 /// the time from. Throws InputError as simulate() does.
 std::vector<Timeline> timelines(const Recipe& recipe, const RunPlan& plan, const PlanHosts& hosts);

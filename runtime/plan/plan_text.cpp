@@ -71,7 +71,7 @@ std::string waits_text(const PlannedMesh& mesh) {
 
 /// Returns a mesh's row in a table of times.
 Row timed_row_of(const PlannedMesh& mesh, const PlanRequest& request) {
-  const StepTime& time = *mesh.forecast.step.time;
+  const TimeForecast& time = *mesh.forecast.step.time;
   return {mesh.layout.describe(),
           seconds_text(mesh.seconds()),
           mfu_text(mesh, request),
@@ -134,7 +134,7 @@ std::string count_text(size_t count, const char* one, const char* several) {
 
 /// Returns why a mesh takes its time: "71 % products, 20 % attention; 1 % waits for dp".
 std::string account_of(const PlannedMesh& mesh) {
-  const StepTime& time = *mesh.forecast.step.time;
+  const TimeForecast& time = *mesh.forecast.step.time;
   std::string text = share_text(time.products, mesh.seconds()) + " of its step are products, " +
                      share_text(time.attention, mesh.seconds()) + " attention";
   const auto most = std::ranges::max_element(time.exposed, {}, [](const auto& each) { return each.second; });
@@ -258,7 +258,7 @@ std::string to_json(const MeshSearch& search, const PlanRequest& request) {
                       {"sent_bytes_on_host", mesh.sent_on_host},
                       {"sent_bytes_among_hosts", mesh.sent_among_hosts},
                       {"traffic", std::move(traffic)}});
-    if (const std::optional<StepTime>& time = mesh.forecast.step.time) {
+    if (const std::optional<TimeForecast>& time = mesh.forecast.step.time) {
       meshes.back()["seconds"] = time->total();
       meshes.back()["model_flops"] = mesh.forecast.step.model_flops;
       meshes.back()["seconds_by_part"] = {{"products", time->products},

@@ -138,11 +138,11 @@ std::vector<StepForecast> simulate(const Recipe& recipe, const RunPlan& plan, co
     step.before_backward = memory.before_backward();
     memory.set(MetaMemory::kUpdate);
     memory.restart_peak();
-    if (recorder) recorder->set(StepPart::Update);
+    if (recorder) recorder->set(TimelinePart::Update);
     trainer.update(outcome, rate);
     if (recorder) {
       step.timeline = recorder->take();
-      recorder->set(StepPart::Gradients);
+      recorder->set(TimelinePart::Gradients);
     }
     step.update = peak();
     step.traffic = mesh.traffic().entries();

@@ -20,7 +20,7 @@ namespace meshtrain {
 
 struct TimelineRecorder::Record {
   bool keeps_signatures = false;
-  StepPart part = StepPart::Gradients;
+  TimelinePart part = TimelinePart::Gradients;
   Timeline timeline;
   size_t num_collectives = 0;
   int num_queues = 0;
@@ -341,7 +341,7 @@ std::shared_ptr<Backend> TimelineRecorder::watch(std::shared_ptr<Backend> inner)
   return std::make_shared<RecordedBackend>(std::move(inner), record_, record_->num_queues);
 }
 
-void TimelineRecorder::set(StepPart part) {
+void TimelineRecorder::set(TimelinePart part) {
   record_->part = part;
 }
 

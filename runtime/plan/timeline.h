@@ -18,7 +18,7 @@
 namespace meshtrain {
 
 /// A part of a step.
-enum class StepPart { Gradients, Update };
+enum class TimelinePart { Gradients, Update };
 
 /// A call of an operator that computes: its work, whatever the machine.
 struct OperatorCall {
@@ -29,7 +29,7 @@ struct OperatorCall {
   };
 
   Kind kind = Kind::Elementwise;
-  StepPart part = StepPart::Gradients;
+  TimelinePart part = TimelinePart::Gradients;
   c10::ScalarType dtype = c10::ScalarType::Float;  ///< of its largest operand
   double flops = 0;                                ///< of products and attention; causal attention has half of the pairs
   double bytes = 0;                                ///< read and written
@@ -42,7 +42,7 @@ struct OperatorCall {
 /// The start of a collective.
 struct CollectiveCall {
   Collective::Kind kind;
-  StepPart part = StepPart::Gradients;
+  TimelinePart part = TimelinePart::Gradients;
   std::string group;
   int queue = 0;  ///< collectives of one queue run one after the other
   int size = 1;   ///< ranks of the group
@@ -84,7 +84,7 @@ class TimelineRecorder {
 
   /// Returns `inner` with its collectives recorded, until the recorder ends.
   std::shared_ptr<Backend> watch(std::shared_ptr<Backend> inner);
-  void set(StepPart part);
+  void set(TimelinePart part);
   /// Forgets what was recorded so far.
   void restart();
   /// Returns what was recorded since restart().

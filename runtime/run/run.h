@@ -4,11 +4,13 @@
 #include <exception>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 
 #include "mesh/group.h"
 #include "mesh/layout.h"
+#include "runtime/plan/machine.h"
 #include "runtime/recipe/recipe.h"
 #include "runtime/run/stop_request.h"
 
@@ -22,6 +24,8 @@ struct RunOptions {
   bool resume = false;                      ///< resume from the newest checkpoint, if there is one
   std::optional<int64_t> resume_step = {};  ///< resume from the checkpoint of this step
   std::string note = {};                    ///< a line that the log of this start begins with; empty: none
+  /// The machine that steps are predicted for; null: their times are not.
+  std::shared_ptr<const Machine> machine = {};
   /// Called with the error that ends the run, before run() waits for checkpoints in progress and rethrows the error.
   std::function<void(const std::exception&)> on_failure = {};
 

@@ -60,6 +60,12 @@ void Session::open_data() {
   });
 }
 
+void Session::predict() try {
+  prediction_ = std::make_unique<Prediction>(recipe_, plan_, mesh_, options_.machine.get(), computing_.peak);
+} catch (const InputError&) {
+  // The trainer, which is constructed next, throws it too.
+}
+
 bool Session::find_checkpoint() {
   agree(world_, [&] {
     if (mesh_.rank() == 0 && options_.resumes()) {
@@ -71,6 +77,7 @@ bool Session::find_checkpoint() {
 
 void Session::open_trainer(ReplicaMap replicas) {
   agree(world_, [&] {
+    if (mesh_.rank() == 0 && recipe_.train.steps >= Prediction::kSteps) predict();
     trainer_ = std::make_unique<Trainer>(recipe_, plan_, mesh_, computing_.device, std::move(replicas), resumes_);
     if (mesh_.rank() != 0) return;
     if (reads_weights()) unused_weights_ = describe_unused(SafetensorsFolder(recipe_.model.hf), recipe_.model.shape);
@@ -106,6 +113,7 @@ void Session::announce() {
     if (!computing_.device.is_cpu()) say("device " + computing_.description);
     if (!computing_.fallback.empty()) say(computing_.fallback);
     journal_->announce(size_of(*trainer_), trainer_->fsdp().memory(), trainer_->shard_memory().disk_bytes());
+    if (prediction_) say(prediction_->text());
     if (!unused_weights_.empty()) say(unused_weights_);
     journal_->announce(*data_, samples_of_run(recipe_.train, resumed_.state), evaluation_.get());
     if (resumes_) {
@@ -134,7 +142,7 @@ RunEnd Session::train(const StopRequest& stop_request, std::chrono::steady_clock
                       mesh_.world().coordinate_text() + " on " + host_name(), computing_.device,
                       [](const std::string& line) { print_error_line("warning: " + line); });
   const Running running{recipe_,      mesh_, evaluation_.get(), *trainer_, *checkpoints_, *batches_, journal_.get(),
-                        stop_request, start, computing_.peak,   profile};
+                        stop_request, start, computing_.peak,   profile, prediction_.get()};
   const RunEnd end = TrainingLoop(running, state).run();
   if (journal_) journal_->account("checkpoint");  // the last one, which no step waits for
   if (journal_ && computing_.peak) {

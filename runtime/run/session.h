@@ -12,6 +12,7 @@
 #include "runtime/run/checkpoints.h"
 #include "runtime/run/host_lock.h"
 #include "runtime/run/journal.h"
+#include "runtime/run/prediction.h"
 #include "runtime/run/resume.h"
 #include "runtime/run/run.h"
 #include "runtime/run/stop_request.h"
@@ -47,6 +48,7 @@ class Session {
   bool find_checkpoint();
   /// Constructs the trainer and locks the run directory.
   void open_trainer(ReplicaMap replicas);
+  void predict();
   void record_graph();
   /// Returns true when the model begins with the weights in the folder of model.hf.
   bool reads_weights() const { return recipe_.model.init == "pretrained" && !resumes_; }
@@ -65,6 +67,7 @@ class Session {
   std::unique_ptr<Evaluation> evaluation_;
   std::optional<std::filesystem::path> checkpoint_;  // on rank 0
   bool resumes_ = false;
+  std::unique_ptr<Prediction> prediction_;           // on rank 0, before the trainer
   std::unique_ptr<Trainer> trainer_;
   std::string unused_weights_;               // on rank 0: a line about tensors that the model does not use
   std::unique_ptr<RunDirectory> directory_;  // on rank 0, until the journal takes it

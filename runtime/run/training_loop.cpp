@@ -164,6 +164,9 @@ void TrainingLoop::record(const StepOutcome& outcome, const MadeStep& made, bool
   if (!run_.journal) return;
   run_.journal->record(metrics);
   if (made.asked.measure) run_.journal->record(state_.step, trainer.read_parameters(outcome));
+  if (run_.prediction) {
+    if (const std::string line = run_.prediction->observe(metrics.step_seconds); !line.empty()) say(line);
+  }
   if (const std::string line = stragglers_.note(ranks); !line.empty()) say("warning: " + line);
 }
 

@@ -10,6 +10,7 @@
 #include "runtime/profile/step_profile.h"
 #include "runtime/run/checkpoints.h"
 #include "runtime/run/journal.h"
+#include "runtime/run/prediction.h"
 #include "runtime/run/run.h"
 #include "runtime/run/skipped_steps.h"
 #include "runtime/run/step_meter.h"
@@ -35,6 +36,7 @@ struct Running {
   std::chrono::steady_clock::time_point start;  ///< start of the program; train.time_limit counts from it
   std::function<DevicePeak()> device_peak;      ///< null on a CPU
   StepProfile& profile;
+  Prediction* prediction;  ///< on rank 0 of a run of enough steps; else null
 };
 
 /// The steps of a run: each has a batch, a step of the trainer, a line of metrics, and a checkpoint when one is due.

@@ -152,6 +152,32 @@ TEST(PlanCommand, SaysWhatIsMissing) {
             "nowhere.yaml: No such file or directory");
 }
 
+TEST(PlanCommand, TakesTimesFromAMachine) {
+  const ScratchFolder folder;
+  const Ending ending = run_meshtrain(plan_words({"--ranks", "16", "--hosts-of", "8", "--machine", "h100"}));
+  ASSERT_EQ(ending.status, 0) << ending.err;
+  EXPECT_TRUE(has(ending.out, "80 GiB a rank; a step on h100, ")) << ending.out;
+  EXPECT_TRUE(has(ending.out, "\n  take dp=") && has(ending.out, " takes ")) << ending.out;
+  EXPECT_TRUE(has(ending.out, "\n  the largest train.micro_batch that fits there: ")) << ending.out;
+  const nlohmann::json plan = plan_json(folder, {"--ranks", "16", "--hosts-of", "8", "--machine", "h100"});
+  EXPECT_EQ(plan["device"], "cuda");
+  double last = 0;
+  ASSERT_GT(plan["meshes"].size(), 3u);
+  for (const nlohmann::json& mesh : plan["meshes"]) {
+    const nlohmann::json& parts = mesh["seconds_by_part"];
+    double sum = 0;
+    for (const char* part : {"products", "attention", "elementwise", "optimizer"}) sum += parts[part].get<double>();
+    for (const auto& [group, seconds] : parts["exposed"].items()) {
+      sum += seconds.get<double>();
+      EXPECT_LE(seconds, parts["collectives"][group].get<double>() * 1.001) << mesh["mesh"] << " " << group;
+    }
+    EXPECT_NEAR(mesh["seconds"], sum, 1e-9) << mesh["mesh"];
+    EXPECT_GE(mesh["seconds"], last) << mesh["mesh"] << ": the fastest come first";
+    last = mesh["seconds"];
+    EXPECT_GT(mesh["model_flops"], 0);
+  }
+}
+
 TEST(PlanCommand, IsOfOneProcess) {
   const Ending ending = run_meshtrain_on_ranks(2, plan_words({"--ranks", "2"}));
   EXPECT_NE(ending.status, 0);

@@ -164,7 +164,7 @@ void add_plan_command(CLI::App& app, int& status) {
       status = calibrate_on_ranks(*arguments);
       return;
     }
-    if (arguments->ranks == 0) throw InputError("--ranks is required: the number of ranks to plan for");
+    if (arguments->ranks == 0) throw CLI::RequiredError("--ranks");
     plan(*arguments);
     status = 0;
   });

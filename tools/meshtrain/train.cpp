@@ -130,9 +130,11 @@ Machine machine_of(const TrainArguments& arguments, const Recipe& recipe, const 
 }
 
 /// Gives the recipe the fastest mesh for --mesh auto. Returns a line about it. Every rank must call it.
-std::string take_best_mesh(Recipe& recipe, const TrainArguments& arguments, const Group& world) {
+std::string take_best_mesh(Recipe& recipe, TrainArguments& arguments, const Group& world) {
   const auto start = std::chrono::steady_clock::now();
-  const ChosenMesh chosen = choose_mesh(recipe, world, machine_of(arguments, recipe, world));
+  if (world.size() == 1) return "--mesh auto: one rank was started";
+  arguments.options.machine = std::make_shared<const Machine>(machine_of(arguments, recipe, world));
+  const ChosenMesh chosen = choose_mesh(recipe, world, *arguments.options.machine);
   for (const Axis& axis : chosen.layout.axes()) recipe.parallel.mesh[axis.name] = axis.size;
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   return chosen.reason + "; chosen in " + seconds_text(seconds.count());
@@ -140,6 +142,9 @@ std::string take_best_mesh(Recipe& recipe, const TrainArguments& arguments, cons
 
 int train(TrainArguments& arguments) {
   if (arguments.check) return check(arguments);
+  if (!arguments.machine.empty()) {
+    arguments.options.machine = std::make_shared<const Machine>(load_machine(arguments.machine));
+  }
   const bool chooses_mesh = arguments.with.mesh == "auto";
   if (chooses_mesh) arguments.with.mesh.clear();
   const StopRequest stop_request;  // before MPI starts: what comes by then waits for the first step

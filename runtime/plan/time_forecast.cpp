@@ -1,4 +1,4 @@
-#include "runtime/plan/step_time.h"
+#include "runtime/plan/time_forecast.h"
 
 #include <algorithm>
 #include <variant>
@@ -37,7 +37,7 @@ class StepClock {
     now_ = end;
   }
 
-  StepTime time() {
+  TimeForecast time() {
     for (size_t i = 0; i < collectives_.size(); ++i) (*this)(CollectiveWait{i});
     return time_;
   }
@@ -50,7 +50,7 @@ class StepClock {
   };
 
   double& part_of(const OperatorCall& call) {
-    if (call.part == StepPart::Update) return time_.optimizer;
+    if (call.part == TimelinePart::Update) return time_.optimizer;
     switch (call.kind) {
       case OperatorCall::Kind::Product: return time_.products;
       case OperatorCall::Kind::Attention: return time_.attention;
@@ -61,7 +61,7 @@ class StepClock {
 
   const Timeline& timeline_;
   const Machine& machine_;
-  StepTime time_;
+  TimeForecast time_;
   double now_ = 0;
   std::map<int, double> queues_;  // when each is free
   std::vector<Running> collectives_;
@@ -69,13 +69,13 @@ class StepClock {
 
 }  // namespace
 
-double StepTime::waiting() const {
+double TimeForecast::waiting() const {
   double seconds = 0;
   for (const auto& [group, waited] : exposed) seconds += waited;
   return seconds;
 }
 
-StepTime time_of(const Timeline& timeline, const Machine& machine) {
+TimeForecast time_of(const Timeline& timeline, const Machine& machine) {
   StepClock clock(timeline, machine);
   for (const Timeline::Event& event : timeline.events) std::visit(clock, event);
   return clock.time();

@@ -9,7 +9,7 @@
 namespace meshtrain {
 
 /// The seconds of a step by what takes them, of one rank.
-struct StepTime {
+struct TimeForecast {
   double products = 0;
   double attention = 0;
   double elementwise = 0;
@@ -24,6 +24,6 @@ struct StepTime {
 
 /// Returns the time of a step on a machine: operators follow one another, collectives of a queue too, and computing
 /// waits where the step waits. Other ranks are taken to start a collective when this one does.
-StepTime time_of(const Timeline& timeline, const Machine& machine);
+TimeForecast time_of(const Timeline& timeline, const Machine& machine);
 
 }  // namespace meshtrain

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "mesh/device_mesh.h"
+#include "mesh/memory.h"
+#include "runtime/plan/forecast.h"
+
+namespace meshtrain {
+
+/// What the plan says of this rank's steps, and what the first ten of them were. One rank of a run has one.
+class Prediction {
+ public:
+  static constexpr int kSteps = 10;
+
+  /// Plans the rank's step; memory of the host is counted from here on. Construct it before the trainer. `machine`: for
+  /// times; null: none. `device_peak`: of a GPU; null on a CPU. Throws what forecast() throws.
+  Prediction(const Recipe& recipe, const RunPlan& plan, const DeviceMesh& mesh, const Machine* machine,
+             std::function<DevicePeak()> device_peak);
+
+  /// Returns the plan in one line.
+  std::string text() const;
+  /// Takes a step's seconds. Returns a line with plan and truth after the tenth step of this start; else empty.
+  std::string observe(double step_seconds);
+
+ private:
+  int64_t memory() const;
+
+  const DeviceMesh& mesh_;
+  int64_t host_ranks_;
+  std::function<DevicePeak()> device_peak_;
+  StepForecast step_;
+  int64_t live_before_ = 0;
+  int64_t sent_before_ = 0;  // up to the last step
+  int64_t sent_ = 0;         // the least of a step
+  std::vector<double> seconds_;
+};
+
+}  // namespace meshtrain

@@ -1,0 +1,89 @@
+#include "runtime/plan/machine.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "mesh/error.h"
+#include "tests/support/messages.h"
+#include "tests/support/scratch.h"
+
+namespace meshtrain {
+namespace {
+
+using testing::has;
+
+std::string write_machine(const testing::ScratchFolder& folder, const std::string& text) {
+  const std::string path = folder.path() / "machine.yaml";
+  std::ofstream(path) << text;
+  return path;
+}
+
+std::string complaint_of(const std::string& name) try {
+  load_machine(name);
+  return "";
+} catch (const InputError& error) {
+  return error.what();
+}
+
+TEST(Machine, IsReadAsItWasWritten) {
+  Machine machine = *machine_preset("h100");
+  machine.name = "mine";
+  machine.overlap = 0.25;
+  machine.operators = {{"aten::mm(Float 4x8, Float 8x2)", 0.25}};
+  machine.collectives = {{"all_gather", 4, "own", 1024, 0.5}};
+  machine.index_operators();
+  const testing::ScratchFolder folder;
+  const Machine read = load_machine(write_machine(folder, to_yaml(machine)));
+  EXPECT_EQ(to_yaml(read), to_yaml(machine));
+  Timeline timeline;
+  timeline.signatures.push_back({machine.operators[0].signature});
+  OperatorCall call;
+  call.signature = 0;
+  EXPECT_EQ(read.seconds(call, timeline), 0.25);
+}
+
+TEST(Machine, SaysWhatIsWrongWithAFile) {
+  const testing::ScratchFolder folder;
+  const std::string good = to_yaml(*machine_preset("a100"));
+  std::string bad = good;
+  bad.replace(bad.find("overlap"), 7, "overlop");
+  const std::string typo = complaint_of(write_machine(folder, bad));
+  EXPECT_TRUE(has(typo, "machine.yaml:") && has(typo, ": overlop: unknown key; did you mean \"overlap\"?")) << typo;
+  const std::string lacking = complaint_of(write_machine(folder, "name: x\n"));
+  EXPECT_TRUE(has(lacking, "memory_bandwidth: must be given")) << lacking;
+  const std::string absent = complaint_of("h1000");
+  EXPECT_EQ(absent, "--machine h1000: no such file, and no preset: a100, h100, h100-500w, h200, b200");
+}
+
+TEST(Machine, TakesMeasuredCollectivesForTheirGroupAndBytesBetween) {
+  Machine machine = *machine_preset("a100");
+  machine.collectives = {{"all_reduce", 2, "private", 100, 1}, {"all_reduce", 2, "private", 200, 3}};
+  CollectiveCall call{Collective::Kind::AllReduce};
+  call.size = 2;
+  const auto seconds_for = [&](double bytes) {
+    call.buffer_bytes = bytes;
+    return machine.seconds(call);
+  };
+  EXPECT_DOUBLE_EQ(seconds_for(150), 2);
+  EXPECT_DOUBLE_EQ(seconds_for(300), 5) << "beyond, along the line";
+  EXPECT_DOUBLE_EQ(seconds_for(10), 1) << "never below the least measured";
+  call.memory = Placement::Own;
+  EXPECT_LT(seconds_for(150), 0.1) << "other memory was not measured";
+}
+
+TEST(Machine, AGroupAcrossHostsSharesTheWaysOut) {
+  Machine machine = *machine_preset("h100");
+  machine.on_host = {400e9, 0};
+  machine.among_hosts = {50e9, 0};
+  CollectiveCall call{Collective::Kind::AllGather};
+  call.size = 16;
+  call.num_hosts = 2;
+  call.buffer_bytes = call.sent_bytes = 1e12;
+  const double eight_ways = machine.seconds(call);
+  call.size = call.num_hosts = 2;
+  EXPECT_NEAR(machine.seconds(call) / eight_ways, 8, 1.5);
+}
+
+}  // namespace
+}  // namespace meshtrain

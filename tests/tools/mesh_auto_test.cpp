@@ -1,0 +1,83 @@
+// --mesh auto, machines that were measured, and what a run says of its plan.
+
+#include <fstream>
+#include <regex>
+#include <sstream>
+
+#include "tests/tools/train_program.h"
+
+namespace meshtrain::testing {
+namespace {
+
+class MeshAuto : public TrainProgram {
+ protected:
+  /// Returns the number before the first match of `unit` behind `beginning`.
+  static double number_behind(const std::string& text, const std::string& beginning, const std::string& unit) {
+    std::smatch match;
+    const std::regex pattern(beginning + "[^;]*?([0-9.]+) " + unit);
+    return std::regex_search(text, match, pattern) ? std::stod(match[1]) : -1;
+  }
+};
+
+TEST_F(MeshAuto, MeasuresTheMachineAndTakesAMesh) {
+  const Ending ending = train(2, {"--mesh", "auto"});
+  ASSERT_EQ(ending.status, 0) << ending.err;
+  EXPECT_TRUE(has(ending.out, "--mesh auto: dp=") && has(ending.out, ", the fastest of 3 meshes by the plan: "))
+      << ending.out;
+  EXPECT_EQ(metrics().size(), 4u);
+  std::ifstream file(run_dir / "plan.yaml");
+  std::stringstream plan;
+  plan << file.rdbuf();
+  EXPECT_TRUE(has(plan.str(), "mesh:")) << plan.str();
+}
+
+TEST_F(MeshAuto, TakesAMachineThatWasMeasuredBefore) {
+  const std::string machine = path("machine.yaml");
+  const Ending measured = run_meshtrain_on_ranks(2, {"plan", recipe, "--calibrate", "--out", machine});
+  ASSERT_EQ(measured.status, 0) << measured.err;
+  const Ending planned = run_meshtrain({"plan", recipe, "--ranks", "2", "--machine", machine});
+  ASSERT_EQ(planned.status, 0) << planned.err;
+  EXPECT_TRUE(has(planned.out, "a step on measured")) << planned.out;
+  const Ending trained = train(2, {"--mesh", "auto", "--machine", machine});
+  ASSERT_EQ(trained.status, 0) << trained.err;
+  const std::string best = planned.out.substr(planned.out.find("\n  take ") + 8);
+  const std::string mesh = best.substr(0, best.find(':'));
+  EXPECT_TRUE(has(trained.out, "--mesh auto: " + mesh + ", ")) << trained.out << planned.out;
+}
+
+TEST_F(MeshAuto, IsRefusedInOneLine) {
+  EXPECT_EQ(complaint(2, {"--mesh", "auto", "--set", "train.global_batch=1", "--set", "train.sequence_length=1", "--set",
+                          "model.num_attention_heads=1", "--set", "model.num_key_value_heads=1"})
+                .rfind("no mesh of 2 ranks is possible: ", 0),
+            0u);
+  EXPECT_EQ(complaint(2, {"--mesh", "auto", "--machine", "h1000"}),
+            "--machine h1000: no such file, and no preset: a100, h100, h100-500w, h200, b200");
+  EXPECT_EQ(complaint(2, {"--mesh", "auto", "--set", "device=cuda"}),
+            "--mesh auto on GPUs needs --machine: a preset or a file (docs/plan.md)");
+  EXPECT_EQ(complaint(1, {"--mesh", "auto", "--check"}),
+            "--check looks at one mesh: meshtrain plan has all of them, and the one that --mesh auto takes");
+}
+
+TEST_F(MeshAuto, ACheckSaysWhatItsMeshNeeds) {
+  const Ending ending = train(1, {"--check", "--plan", "--mesh", "dp=2,tp=2", "--machine", "h100"});
+  ASSERT_EQ(ending.status, 0) << ending.err;
+  EXPECT_TRUE(std::regex_search(ending.out, std::regex("\nplan: [0-9.]+ KiB a rank, [0-9.]+ KiB sent a step, [0-9.]+ ms a step\n")))
+      << ending.out;
+}
+
+// The first rank's memory and traffic, planned and counted.
+TEST_F(MeshAuto, ARunSaysPlanAndTruth) {
+  const Ending ending = train(2, {"--mesh", "tp=2", "--set", "train.steps=12"});
+  ASSERT_EQ(ending.status, 0) << ending.err;
+  const double planned = number_behind(ending.out, "plan for rank 0: ", "KiB");
+  const double counted = number_behind(ending.out, "its first 10 steps: ", "KiB");
+  EXPECT_GT(planned, 0) << ending.out;
+  EXPECT_NEAR(counted / planned, 1, 0.03) << ending.out;
+  const double planned_sent = number_behind(ending.out, "plan for rank 0: [0-9.]+ [KM]iB,", "KiB sent a step");
+  const double counted_sent = number_behind(ending.out, "its first 10 steps: [0-9.]+ [KM]iB,", "KiB sent a step");
+  EXPECT_NEAR(counted_sent, planned_sent, 1) << ending.out;
+  EXPECT_FALSE(has(train(1, {"--resume", "--set", "train.steps=5"}).out, "plan for rank 0"));
+}
+
+}  // namespace
+}  // namespace meshtrain::testing
