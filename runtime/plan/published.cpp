@@ -122,7 +122,7 @@ struct PublishedRuns::Candidate {
     forecast.measured_seconds = measured_seconds(forecast, recipe.model.shape);
   }
 
-  StepTime time(double share) const { return steps->time(with_share(machine, share)); }
+  TimeForecast time(double share) const { return steps->time(with_share(machine, share)); }
 
   /// Returns the share with which the run's time is the measured one. Time grows nearly in proportion to 1 / share, but
   /// for what does not depend on it; bounds are 0.1 and 10.

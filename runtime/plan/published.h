@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "runtime/plan/published_table.h"
-#include "runtime/plan/step_time.h"
+#include "runtime/plan/time_forecast.h"
 
 namespace meshtrain {
 
@@ -18,7 +18,7 @@ struct PublishedForecast {
   std::string software;                        ///< Software::name
   bool is_fitted = false;                      ///< gave its source's share; the others are predicted
   double share = 1;                            ///< of the product rate: its source's
-  StepTime time;
+  TimeForecast time;
   std::optional<double> measured_seconds = {};  ///< of a step
   double memory = 0;                            ///< bytes at the peak
   int64_t device_memory = 0;                    ///< bytes of its GPU

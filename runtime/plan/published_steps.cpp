@@ -13,13 +13,13 @@ namespace {
 constexpr double kSpread = 0.01;
 
 /// Returns `b`, and `factor` times what it has beyond `a`.
-StepTime combined(const StepTime& a, const StepTime& b, double factor) {
-  StepTime sum = b;
-  for (double StepTime::*part :
-       {&StepTime::products, &StepTime::attention, &StepTime::elementwise, &StepTime::optimizer}) {
+TimeForecast combined(const TimeForecast& a, const TimeForecast& b, double factor) {
+  TimeForecast sum = b;
+  for (double TimeForecast::*part :
+       {&TimeForecast::products, &TimeForecast::attention, &TimeForecast::elementwise, &TimeForecast::optimizer}) {
     sum.*part += factor * (b.*part - a.*part);
   }
-  for (std::map<std::string, double> StepTime::*groups : {&StepTime::collectives, &StepTime::exposed}) {
+  for (std::map<std::string, double> TimeForecast::*groups : {&TimeForecast::collectives, &TimeForecast::exposed}) {
     for (auto& [group, seconds] : sum.*groups) {
       const auto found = (a.*groups).find(group);
       seconds = std::max(seconds + factor * (seconds - (found == (a.*groups).end() ? 0.0 : found->second)), 0.0);
@@ -51,17 +51,17 @@ PublishedSteps::PublishedSteps(const PublishedRun& run, const Recipe& recipe, co
   }
 }
 
-StepTime PublishedSteps::time(const Machine& machine) const {
-  StepTime time = own_time(machine);
+TimeForecast PublishedSteps::time(const Machine& machine) const {
+  TimeForecast time = own_time(machine);
   time.exposed["slowest"] = kSpread * std::sqrt(2 * std::log(std::max(2.0, ranks_))) * time.computing();
   return time;
 }
 
-StepTime PublishedSteps::own_time(const Machine& machine) const {
-  std::vector<StepTime> times;
+TimeForecast PublishedSteps::own_time(const Machine& machine) const {
+  std::vector<TimeForecast> times;
   const size_t num = counts_.size();
   for (size_t i = 0; i < timelines_.size(); i += num) {
-    const StepTime one = time_of(timelines_[i], machine);
+    const TimeForecast one = time_of(timelines_[i], machine);
     times.push_back(
         num == 1 ? one : combined(one, time_of(timelines_[i + 1], machine), static_cast<double>(micro_batches_ - 2)));
   }

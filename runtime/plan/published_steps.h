@@ -5,7 +5,7 @@
 
 #include "runtime/plan/published_table.h"
 #include "runtime/plan/software.h"
-#include "runtime/plan/step_time.h"
+#include "runtime/plan/time_forecast.h"
 #include "runtime/recipe/run_plan.h"
 
 namespace meshtrain {
@@ -21,10 +21,10 @@ class PublishedSteps {
   PublishedSteps(const PublishedRun& run, const Recipe& recipe, const RunPlan& plan, const Software& software);
 
   /// Returns the time of a step of the slowest rank, for which the others wait.
-  StepTime time(const Machine& machine) const;
+  TimeForecast time(const Machine& machine) const;
 
  private:
-  StepTime own_time(const Machine& machine) const;
+  TimeForecast own_time(const Machine& machine) const;
 
   double ranks_;
   int64_t layers_, period_, few_ = 0, micro_batches_ = 0;
