@@ -172,7 +172,9 @@ int64_t layer_period(const Recipe& recipe) {
   int64_t period = 1;
   while (period < layers && !repeats(period)) ++period;
   period = std::lcm(period, recipe.train.activation_checkpointing.every);
-  return std::lcm(period, recipe.parallel.fsdp.unit_layers);
+  // Units that are gathered in turns take one of 1 + prefetch buffers each, their gradients one of two.
+  const int64_t turns = std::lcm<int64_t>(1 + recipe.parallel.fsdp.prefetch, 2);
+  return std::lcm(period, turns * recipe.parallel.fsdp.unit_layers);
 }
 
 StepForecast forecast_rank(const Recipe& recipe, const RunPlan& plan, const PlanHosts& hosts, int64_t rank,

@@ -30,7 +30,8 @@ StepForecast forecast_rank(const Recipe& recipe, const RunPlan& plan, const Plan
 /// the time from. Throws InputError as simulate() does.
 std::vector<Timeline> timelines(const Recipe& recipe, const RunPlan& plan, const PlanHosts& hosts);
 
-/// Returns the number of layers after which the model's layers, and what the recipe does with them, repeat.
+/// Returns the number of layers after which the model's layers, and what the recipe does with them, repeat: the buffers
+/// that units take in turns among it.
 int64_t layer_period(const Recipe& recipe);
 
 }  // namespace meshtrain

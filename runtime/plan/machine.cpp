@@ -1,6 +1,7 @@
 #include "runtime/plan/machine.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <utility>
 
@@ -14,29 +15,64 @@
 namespace meshtrain {
 namespace {
 
-/// Returns the share of a GPU's multiprocessors that a product keeps busy: its tiles are computed in waves of as many
-/// as there are multiprocessors, and the last wave may have few.
-double share_of_waves(const OperatorCall& call, int64_t processors) {
-  constexpr double kTileRows = 128, kTileColumns = 256;
+/// A tile of a product's result, which one multiprocessor computes, and the share of the product rate that it reaches:
+/// small tiles read more for each operation.
+struct Tile {
+  double rows, columns, share;
+};
+
+constexpr std::array kTiles = {Tile{128, 256, 1}, Tile{128, 128, 0.92}, Tile{64, 128, 0.75}};
+
+/// Returns the share of a GPU's product rate that a product of these sizes reaches with the best tiles: they are
+/// computed in waves of as many as there are multiprocessors, the last wave may have few, and tiles may hang over. Each
+/// tile begins and ends at the cost of some summed elements.
+double share_of_product(const OperatorCall& call, int64_t processors) {
+  constexpr double kBeginning = 96;
   if (processors == 0) return 1;
   const auto [batch, rows, columns, summed] = call.product;
-  const double tiles = static_cast<double>(batch) * std::ceil(static_cast<double>(rows) / kTileRows) *
-                       std::ceil(static_cast<double>(columns) / kTileColumns);
-  const auto whole = static_cast<double>(processors);
-  return tiles / (std::ceil(tiles / whole) * whole);
+  double best = 0;
+  for (const Tile& tile : kTiles) {
+    const double tiles = static_cast<double>(batch) * std::ceil(static_cast<double>(rows) / tile.rows) *
+                         std::ceil(static_cast<double>(columns) / tile.columns);
+    const double waves = std::ceil(tiles / static_cast<double>(processors));
+    const double computed = waves * static_cast<double>(processors) * tile.rows * tile.columns;
+    const double needed = static_cast<double>(batch) * static_cast<double>(rows) * static_cast<double>(columns);
+    best = std::max(best, tile.share * needed / computed);
+  }
+  return best * static_cast<double>(summed) / (static_cast<double>(summed) + kBeginning);
+}
+
+/// Returns the share of a GPU's attention rate that attention of these sizes reaches. Blocks of 128 queries of a head
+/// take as long as they have keys, under a causal mask up to twice the average: the last ones leave multiprocessors
+/// idle for about a block's time. A block begins and ends at the cost of `half_keys` keys. Each score takes an
+/// exponential, whatever the head dim, which is as much time as 50 features.
+double share_of_attention(const OperatorCall& call, int64_t processors, double half_keys) {
+  constexpr double kQueries = 128, kUsualHead = 128, kExponential = 50;
+  if (processors == 0) return 1;
+  const auto [heads, queries, keys, head_dim] = call.product;
+  const double blocks = static_cast<double>(heads) * std::ceil(static_cast<double>(queries) / kQueries);
+  const double waves = blocks / static_cast<double>(processors), length = static_cast<double>(keys);
+  const auto dim = static_cast<double>(head_dim);
+  const double of_head = dim / (dim + kExponential) * (kUsualHead + kExponential) / kUsualHead;
+  return waves / (waves + 1) * length / (length + half_keys) * std::min(of_head, 1.0);
 }
 
 /// Returns the number of messages that a rank of `size` sends one after the other.
 double messages_of(Collective::Kind kind, int size) {
   const double others = size - 1, doublings = std::ceil(std::log2(std::max(size, 2)));
   switch (kind) {
-    case Collective::Kind::AllReduce: return std::min(2 * others, 2 * doublings);
+    case Collective::Kind::AllReduce:
+      return std::min(2 * others, 2 * doublings);
     case Collective::Kind::AllGather:
-    case Collective::Kind::ReduceScatter: return others;
+    case Collective::Kind::ReduceScatter:
+      return others;
     case Collective::Kind::AllToAll:
-    case Collective::Kind::Exchange: return 1;
-    case Collective::Kind::Broadcast: return doublings;
-    case Collective::Kind::Barrier: return 2 * doublings;
+    case Collective::Kind::Exchange:
+      return 1;
+    case Collective::Kind::Broadcast:
+      return doublings;
+    case Collective::Kind::Barrier:
+      return 2 * doublings;
   }
   return 1;
 }
@@ -57,13 +93,27 @@ double interpolated(const std::vector<std::pair<double, double>>& seconds_of_byt
 double ProductFlops::of(c10::ScalarType dtype) const {
   double flops = 0;
   switch (dtype) {
-    case c10::ScalarType::BFloat16: flops = bf16 > 0 ? bf16 : fp16; break;
-    case c10::ScalarType::Half: flops = fp16 > 0 ? fp16 : bf16; break;
-    case c10::ScalarType::Double: flops = fp64 > 0 ? fp64 : fp32 / 2; break;
-    default: break;
+    case c10::ScalarType::BFloat16:
+      flops = bf16 > 0 ? bf16 : fp16;
+      break;
+    case c10::ScalarType::Half:
+      flops = fp16 > 0 ? fp16 : bf16;
+      break;
+    case c10::ScalarType::Float8_e4m3fn:
+      flops = fp8 > 0 ? fp8 : of(c10::ScalarType::BFloat16);
+      break;
+    case c10::ScalarType::Double:
+      flops = fp64 > 0 ? fp64 : fp32 / 2;
+      break;
+    default:
+      break;
   }
   return flops > 0 ? flops : fp32;
 }
+
+/// The share of fp8's peak that products reach, over that of bf16: gradients are summed in fp32 outside of the tensor
+/// cores, and power limits both (DeepSeek-V3, 2412.19437, 3.3.2; cuBLAS on H100 about 1,250 of 1,979 TFLOP/s).
+constexpr double kFp8Share = 0.85;
 
 double Machine::seconds(const OperatorCall& call, const Timeline& timeline) const {
   if (call.signature >= 0) {
@@ -73,9 +123,11 @@ double Machine::seconds(const OperatorCall& call, const Timeline& timeline) cons
   const double peak = peak_flops.of(call.dtype);
   double computing = 0;
   if (call.kind == OperatorCall::Kind::Product) {
-    computing = call.flops / (peak * product_share * share_of_waves(call, processors));
+    const bool is_fp8 = call.dtype == c10::ScalarType::Float8_e4m3fn;
+    computing = call.flops / (peak * product_share * share_of_product(call, processors) * (is_fp8 ? kFp8Share : 1));
   } else if (call.kind == OperatorCall::Kind::Attention) {
-    computing = call.flops / (peak * (call.is_backward ? attention_backward_share : attention_share));
+    const double share = call.is_backward ? attention_backward_share : attention_share;
+    computing = call.flops / (peak * share * share_of_attention(call, processors, attention_half_keys));
   }
   return std::max(computing, call.bytes / memory_bandwidth) + operator_seconds;
 }
@@ -83,8 +135,7 @@ double Machine::seconds(const OperatorCall& call, const Timeline& timeline) cons
 double Machine::seconds(const CollectiveCall& call) const {
   std::vector<std::pair<double, double>> measured;
   for (const MeasuredCollective& each : collectives) {
-    if (each.kind == meshtrain::name(call.kind) && each.ranks == call.size &&
-        each.memory == name_of(call.memory)) {
+    if (each.kind == meshtrain::name(call.kind) && each.ranks == call.size && each.memory == name_of(call.memory)) {
       measured.emplace_back(each.bytes, each.seconds);
     }
   }
@@ -93,12 +144,14 @@ double Machine::seconds(const CollectiveCall& call) const {
     return std::max(interpolated(measured, call.buffer_bytes), 0.0);
   }
   const double messages = messages_of(call.kind, call.size);
-  if (call.num_hosts == 1) return messages * on_host.latency + call.sent_bytes / on_host.bandwidth;
+  if (call.num_hosts == 1) {
+    return collective_seconds + messages * on_host.latency + call.sent_bytes / on_host.bandwidth;
+  }
   // Rings of all ranks: each host's ranks share the way out, one ring through each.
   const bool pairwise = call.kind == Collective::Kind::AllToAll || call.kind == Collective::Kind::Exchange;
   const double ways = pairwise ? 1 : static_cast<double>(call.size) / call.num_hosts;
   const double bandwidth = std::min(on_host.bandwidth, ways * among_hosts.bandwidth);
-  return messages * among_hosts.latency + call.sent_bytes / bandwidth;
+  return collective_seconds + messages * among_hosts.latency + call.sent_bytes / bandwidth;
 }
 
 void Machine::index_operators() {
@@ -108,9 +161,12 @@ void Machine::index_operators() {
 
 std::string name_of(Placement placement) {
   switch (placement) {
-    case Placement::Private: return "private";
-    case Placement::Own: return "own";
-    case Placement::Common: return "common";
+    case Placement::Private:
+      return "private";
+    case Placement::Own:
+      return "own";
+    case Placement::Common:
+      return "common";
   }
   return "private";
 }

@@ -30,7 +30,7 @@ struct MeasuredCollective {
   std::string kind;                ///< name(Collective::Kind)
   int64_t ranks = 0;               ///< of the group
   std::string memory = "private";  ///< private own common: Placement
-  double bytes = 0;     ///< Traffic::buffer_bytes
+  double bytes = 0;                ///< Traffic::buffer_bytes
   double seconds = 0;
 };
 
@@ -44,20 +44,22 @@ struct MeasuredOperator {
 /// measured.
 struct Machine {
   std::string name;
-  std::string source;                        ///< where its numbers come from
-  std::string device = "cuda";               ///< cpu cuda
+  std::string source;           ///< where its numbers come from
+  std::string device = "cuda";  ///< cpu cuda
   ProductFlops peak_flops;
-  double product_share = 0.75;               ///< of the peak that large products reach
-  double attention_share = 0.5;              ///< of the peak that the forward of long causal attention reaches
+  double product_share = 0.75;   ///< of the peak that large products reach
+  double attention_share = 0.5;  ///< of the peak that the forward of long causal attention reaches
   double attention_backward_share = 0.4;
-  int64_t processors = 0;         ///< multiprocessors that share the tiles of a product; 0: no tiles
-  double memory_bandwidth = 0;    ///< bytes a second that elementwise operators read and write
-  double operator_seconds = 0;    ///< that each operator takes at least
-  double overlap = 1;             ///< share of a collective's time during which the rank computes on undisturbed
-  double wait_seconds = 0;        ///< that a rank takes to go on after a collective that it waited for
-  int64_t memory = 0;             ///< bytes of a rank's device; 0: not known
-  int64_t ranks_per_host = 0;     ///< that the measurements are of; 0: any
-  Link on_host, among_hosts;      ///< among_hosts: of each rank, all ranks of a host at once
+  double attention_half_keys = 0;  ///< keys with which attention reaches half of that
+  int64_t processors = 0;          ///< multiprocessors that share the tiles of a product; 0: no tiles
+  double memory_bandwidth = 0;     ///< bytes a second that elementwise operators read and write
+  double operator_seconds = 0;     ///< that each operator takes at least
+  double collective_seconds = 0;   ///< that each collective takes at least
+  double overlap = 1;              ///< share of a collective's time during which the rank computes on undisturbed
+  double wait_seconds = 0;         ///< that a rank takes to go on after a collective that it waited for
+  int64_t memory = 0;              ///< bytes of a rank's device; 0: not known
+  int64_t ranks_per_host = 0;      ///< that the measurements are of; 0: any
+  Link on_host, among_hosts;       ///< among_hosts: of each rank, all ranks of a host at once
   std::vector<MeasuredOperator> operators;
   std::vector<MeasuredCollective> collectives;
 

@@ -52,9 +52,11 @@ void fields(Archive& archive, Machine& machine) {
   archive.field("product_share", machine.product_share, {.above = 0, .most = 1});
   archive.field("attention_share", machine.attention_share, {.above = 0, .most = 1});
   archive.field("attention_backward_share", machine.attention_backward_share, {.above = 0, .most = 1});
+  archive.field("attention_half_keys", machine.attention_half_keys, {.least = 0});
   archive.field("processors", machine.processors, {.least = 0});
   archive.field("memory_bandwidth", machine.memory_bandwidth, {.required = true, .above = 0});
   archive.field("operator_seconds", machine.operator_seconds, {.least = 0});
+  archive.field("collective_seconds", machine.collective_seconds, {.least = 0});
   archive.field("overlap", machine.overlap, {.least = 0, .most = 1});
   archive.field("wait_seconds", machine.wait_seconds, {.least = 0});
   archive.field("memory", machine.memory, {.least = 0});

@@ -7,28 +7,48 @@ namespace {
 
 constexpr int64_t kGiB = int64_t{1} << 30;
 
+/// The shares of the peak that kernels reach, and the keys with which attention reaches half of its share.
+struct Rates {
+  double product, attention, attention_backward, half_keys;
+};
+
+// A100: products of SimuMax's configs/system/a100_pcie.json, 0.70 to 0.80; attention: FlashAttention-2 (Dao,
+// 2307.08691, figures 5 and 6: 200 and 170 TFLOP/s of long sequences).
+constexpr Rates kAmpere = {0.77, 0.66, 0.56, 300};
+// H100 at 700 W: products of random numbers at sizes of layers reach 620 to 680 TFLOP/s before power limits the clock;
+// attention: FlashAttention-3 (Shah et al., 2407.08608, figures 5 and 6, causal, head dim 128: 379, 477, 559, 610 and
+// 641 TFLOP/s of 1k to 16k keys).
+constexpr Rates kHopper = {0.64, 0.70, 0.58, 700};
+// At 500 W of 700 the clock under products falls to about 0.8.
+constexpr Rates kHopper500W = {0.52, 0.70, 0.58, 700};
+// B200: what SimuMax measured of it, configs/system/b200_bf16_ceperm.json: large products 0.45 to 0.52; attention of
+// 4,096 keys by heads, 0.16 to 0.47 forward, and 0.34 to 0.41 backward.
+constexpr Rates kBlackwell = {0.52, 0.60, 0.52, 700};
+
 /// What data sheets say of a GPU and of the hosts and networks it is sold in.
 struct Sheet {
   const char* name;
   const char* source;
-  ProductFlops flops;      // dense
-  int64_t processors;      // multiprocessors
+  ProductFlops flops;  // dense
+  Rates rates;
+  int64_t processors;  // multiprocessors
   double memory_bandwidth;
   int64_t memory;
   double on_host, among_hosts;  // bytes a second that each GPU sends
 };
 
+constexpr ProductFlops kHopperFlops = {1979e12, 989e12, 989e12, 67e12, 67e12};
 constexpr std::array kSheets = {
     Sheet{"a100", "NVIDIA A100 80GB SXM data sheet; HDR InfiniBand, 200 Gb/s a GPU",
-          {0, 312e12, 312e12, 19.5e12, 9.7e12}, 108, 2.04e12, 80 * kGiB, 300e9, 25e9},
-    Sheet{"h100", "NVIDIA H100 SXM data sheet; NDR InfiniBand, 400 Gb/s a GPU",
-          {1979e12, 989e12, 989e12, 67e12, 67e12}, 132, 3.35e12, 80 * kGiB, 450e9, 50e9},
-    Sheet{"h100-500w", "torchtitan's H100 benchmarks: HBM2e, limited to 500 W; 400 Gb/s a GPU",
-          {1979e12, 989e12, 989e12, 67e12, 67e12}, 132, 2.4e12, 96 * kGiB, 450e9, 50e9},
-    Sheet{"h200", "NVIDIA H200 SXM data sheet; NDR InfiniBand, 400 Gb/s a GPU",
-          {1979e12, 989e12, 989e12, 67e12, 67e12}, 132, 4.8e12, 141 * kGiB, 450e9, 50e9},
+          ProductFlops{0, 312e12, 312e12, 19.5e12, 9.7e12}, kAmpere, 108, 2.04e12, 80 * kGiB, 300e9, 25e9},
+    Sheet{"h100", "NVIDIA H100 SXM data sheet; NDR InfiniBand, 400 Gb/s a GPU", kHopperFlops, kHopper, 132, 3.35e12,
+          80 * kGiB, 450e9, 50e9},
+    Sheet{"h100-500w", "torchtitan's H100 benchmarks: HBM2e, limited to 500 W; 400 Gb/s a GPU", kHopperFlops,
+          kHopper500W, 132, 2.4e12, 96 * kGiB, 450e9, 50e9},
+    Sheet{"h200", "NVIDIA H200 SXM data sheet; NDR InfiniBand, 400 Gb/s a GPU", kHopperFlops, kHopper, 132, 4.8e12,
+          141 * kGiB, 450e9, 50e9},
     Sheet{"b200", "NVIDIA HGX B200 data sheet; NDR InfiniBand, 400 Gb/s a GPU",
-          {4500e12, 2250e12, 2250e12, 75e12, 37e12}, 148, 8e12, 180 * kGiB, 900e9, 50e9},
+          ProductFlops{4500e12, 2250e12, 2250e12, 75e12, 37e12}, kBlackwell, 148, 8e12, 180 * kGiB, 900e9, 50e9},
 };
 
 }  // namespace
@@ -41,11 +61,19 @@ std::optional<Machine> machine_preset(const std::string& name) {
     machine.source = sheet.source;
     machine.peak_flops = sheet.flops;
     machine.processors = sheet.processors;
+    machine.product_share = sheet.rates.product;
+    machine.attention_share = sheet.rates.attention;
+    machine.attention_backward_share = sheet.rates.attention_backward;
+    machine.attention_half_keys = sheet.rates.half_keys;
     machine.memory_bandwidth = 0.85 * sheet.memory_bandwidth;
     machine.operator_seconds = 4e-6;
     machine.memory = sheet.memory;
-    machine.on_host = {0.8 * sheet.on_host, 2e-6};
-    machine.among_hosts = {0.9 * sheet.among_hosts, 6e-6};
+    // NCCL's gathers and reduce-scatters reach 0.67 of NVLink, and a collective takes 23 microseconds at least, as
+    // SimuMax measured; 0.75 of several hosts' InfiniBand. Meanwhile they take 16 to 24 multiprocessors from computing.
+    machine.on_host = {0.67 * sheet.on_host, 2e-6};
+    machine.among_hosts = {0.75 * sheet.among_hosts, 6e-6};
+    machine.collective_seconds = 20e-6;
+    machine.overlap = 0.85;
     return machine;
   }
   return std::nullopt;

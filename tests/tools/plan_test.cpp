@@ -101,6 +101,33 @@ TEST(PlanCommand, FollowsTheRecipe) {
   EXPECT_LT(memory("activations", {"train.activation_checkpointing.mode=full"}), memory("activations", {}) / 2);
 }
 
+TEST(PlanCommand, IsHeldAgainstPublishedRuns) {
+  const Ending ending = run_meshtrain({"plan", "--published", source_folder() + "/benchmarks/published_runs.csv"});
+  ASSERT_EQ(ending.status, 0) << ending.err;
+  EXPECT_EQ(ending.err, "");
+  const size_t begin = ending.out.rfind('\n', ending.out.size() - 2) + 1;
+  const nlohmann::json score = nlohmann::json::parse(ending.out.substr(begin));
+  EXPECT_EQ(score.size(), 8u);
+  EXPECT_EQ(score["rows"], 37);
+  EXPECT_LE(score["time_error_mean"], 0.1);
+  EXPECT_GE(score["kendall_tau_mean"], 0.9);
+  EXPECT_LE(score["memory_error_mean"], 0.1);
+  EXPECT_EQ(score["out_of_memory_total"], 2);
+  EXPECT_EQ(score["out_of_memory_named"], 2);
+  EXPECT_EQ(score["fitting_refused"], 0);
+  EXPECT_EQ(count(ending.out, " fitted "), 15) << "one of each source:\n" << ending.out;
+  EXPECT_EQ(count(ending.out, " named\n"), 2) << ending.out;
+}
+
+TEST(PlanCommand, RefusesAPublishedRunThatItDoesNotKnow) {
+  const ScratchFolder folder;
+  const std::string path = folder.path() / "runs.csv";
+  write_file(path, "id,source,kind\n");
+  EXPECT_EQ(
+      only_complaint(run_meshtrain({"plan", "--published", path})).rfind(path + ":1: unknown column \"kind\": ", 0),
+      0u);
+}
+
 TEST(PlanCommand, SaysWhatIsMissing) {
   const auto complaint = [](const Words& words) { return only_complaint(run_meshtrain(plan_words(words))); };
   EXPECT_EQ(complaint({"--ranks", "7"}),

@@ -15,6 +15,7 @@
 #include "runtime/launch/connect.h"
 #include "runtime/plan/calibrate.h"
 #include "runtime/plan/plan_text.h"
+#include "runtime/plan/published_text.h"
 #include "runtime/plan/search.h"
 #include "runtime/recipe/load.h"
 #include "runtime/recipe/run_plan.h"
@@ -36,6 +37,7 @@ struct PlanArguments {
   std::filesystem::path out = "machine.yaml";
   size_t top = 10;
   std::filesystem::path json;
+  std::filesystem::path published;
 };
 
 /// Returns the bytes of "80GiB", "512 MiB" or "80GB".
@@ -86,6 +88,20 @@ void plan(const PlanArguments& arguments) {
               arguments.recipe.c_str(), first.layout.describe().c_str());
 }
 
+/// Prints predictions of published runs beside what was measured. The last line is the score as JSON.
+void plan_published(const std::filesystem::path& file) {
+  refuse_several_ranks("meshtrain plan");
+  const PublishedRuns runs(read_published_table(file));
+  const std::vector<PublishedForecast> forecasts = runs.predict();
+  const PublishedScore score = score_of(forecasts);
+  std::printf("%s\n%ld runs: %s\n", to_text(forecasts).c_str(), static_cast<long>(score.rows), to_text(score).c_str());
+  for (const auto& [which, fitted] : {std::pair("second", 1), std::pair("last", -1)}) {
+    std::printf("fitted on the %s run of each source instead of the first: %s\n", which,
+                to_text(score_of(runs.predict(fitted))).c_str());
+  }
+  std::printf("%s\n", to_json(score).c_str());
+}
+
 int calibrate_on_ranks(const PlanArguments& arguments) {
   const Group world = connect_world();
   return run_on_all_ranks(world, [&] {
@@ -108,7 +124,7 @@ void add_plan_command(CLI::App& app, int& status) {
   const auto arguments = std::make_shared<PlanArguments>();
   CLI::App* const command =
       app.add_subcommand("plan", "Lists every mesh of N ranks: its memory and traffic, or why not");
-  command->add_option("recipe", arguments->recipe, "The recipe; its own mesh does not count")->required();
+  command->add_option("recipe", arguments->recipe, "The recipe; its own mesh does not count");
   command->add_option("--ranks", arguments->ranks, "Ranks in all")->check(whole_number(1))->type_name("N");
   command->add_option("--hosts-of", arguments->ranks_per_host, "Ranks on each host; without it there is one host")
       ->check(whole_number(1))
@@ -133,7 +149,17 @@ void add_plan_command(CLI::App& app, int& status) {
   command->add_option("--out", arguments->out, "With --calibrate: the machine file that is written")
       ->type_name("FILE")
       ->capture_default_str();
+  command
+      ->add_option("--published", arguments->published,
+                   "Predicts the runs of a table instead, beside what was measured (docs/plan.md)")
+      ->type_name("FILE");
   command->callback([arguments, &status] {
+    if (!arguments->published.empty()) {
+      plan_published(arguments->published);
+      status = 0;
+      return;
+    }
+    if (arguments->recipe.empty()) throw InputError("a recipe is required: the one to plan for");
     if (arguments->calibrate) {
       status = calibrate_on_ranks(*arguments);
       return;

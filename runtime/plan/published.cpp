@@ -1,0 +1,238 @@
+#include "runtime/plan/published.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <numeric>
+
+#include "mesh/error.h"
+#include "runtime/model/shape.h"
+#include "runtime/plan/forecast.h"
+#include "runtime/plan/published_recipe.h"
+#include "runtime/plan/published_steps.h"
+#include "runtime/plan/software.h"
+
+namespace meshtrain {
+namespace {
+
+/// Bytes of a CUDA context, NCCL's buffers and the libraries of a GPU, which no allocator counts.
+constexpr double kRuntimeBytes = 2.0 * (1 << 30);
+/// The tokens of a step where a table does not say: those that Llama 2 and 3 8B were trained with.
+constexpr int64_t kUsualTokens = 4 << 20;
+
+/// Returns the FLOPs of a token by the formula of flops.h; `causal`: with half of the pairs.
+double model_flops(const ModelShape& shape, int64_t sequence, bool causal) {
+  const auto h = static_cast<double>(shape.hidden_size),
+             q = static_cast<double>(shape.num_attention_heads * shape.head_dim);
+  const double kv = static_cast<double>(shape.num_key_value_heads * shape.head_dim);
+  const auto f = static_cast<double>(shape.intermediate_size), layers = static_cast<double>(shape.num_hidden_layers);
+  const double products = layers * (2 * h * q + 2 * h * kv + 3 * h * f) + h * static_cast<double>(shape.vocab_size);
+  return 6 * products + (causal ? 6 : 12) * layers * q * static_cast<double>(sequence);
+}
+
+Machine with_share(Machine machine, double share) {
+  machine.product_share *= share;
+  machine.attention_share *= share;
+  machine.attention_backward_share *= share;
+  return machine;
+}
+
+double memory_of_run(const PublishedRun& run, const Software& software, int64_t micro_batch) {
+  const Recipe recipe = recipe_of(run, micro_batch, 1, software);
+  const RunPlan plan = resolve(recipe, layout_of(run, recipe));
+  const StepMemory memory = forecast(recipe, plan, {kRanksPerHost, true}).step.memory();
+  return translated_memory(memory, software, run, recipe.model.shape, micro_batch * run.sequence / run.cp);
+}
+
+/// Returns the largest number of samples at once that fits, which those take who look for the fastest run; at least 1.
+int64_t largest_micro_batch(const PublishedRun& run, const Software& software, double bytes) {
+  const int64_t most = std::max<int64_t>(1, run.global_batch.value_or(1 << 20) / run.dp);
+  int64_t fitting = 1, refused = most + 1;
+  while (refused - fitting > 1) {
+    const int64_t tried = std::min(2 * fitting, std::midpoint(fitting, refused));
+    (memory_of_run(run, software, tried) <= bytes ? fitting : refused) = tried;
+  }
+  while (run.global_batch && *run.global_batch % (run.dp * fitting) != 0) --fitting;
+  return fitting;
+}
+
+int64_t micro_batches_of(const PublishedRun& run, int64_t micro_batch) {
+  if (run.global_batch) return *run.global_batch / run.dp / micro_batch;
+  if (!run.micro_batch) return 1;
+  return std::max<int64_t>(1, kUsualTokens / (run.sequence * run.dp * micro_batch));
+}
+
+/// Returns the seconds of a step that a table states in its own unit.
+std::optional<double> measured_seconds(const PublishedForecast& forecast, const ModelShape& shape) {
+  const PublishedRun& run = forecast.run;
+  if (!run.value) return std::nullopt;
+  if (run.unit == "s/step") return run.value;
+  const double tokens = forecast.tokens_per_gpu();
+  if (run.unit == "tok/s/gpu") return tokens / *run.value;
+  return tokens * model_flops(shape, run.sequence, run.unit == "TFLOP/s causal") / (*run.value * 1e12);
+}
+
+/// Calls `visit` with the forecasts of each source, those that are measured.
+template <class Visit>
+void for_each_source(const std::vector<PublishedForecast>& forecasts, const Visit& visit) {
+  std::map<std::string, std::vector<const PublishedForecast*>> sources;
+  for (const PublishedForecast& forecast : forecasts) {
+    if (forecast.measured_seconds) sources[forecast.run.source].push_back(&forecast);
+  }
+  for (const auto& [source, rows] : sources) visit(rows);
+}
+
+}  // namespace
+
+double PublishedForecast::tokens_per_gpu() const {
+  return static_cast<double>(micro_batch * micro_batches * run.dp * run.sequence) / static_cast<double>(run.gpus);
+}
+
+bool PublishedForecast::fits() const {
+  return memory + kRuntimeBytes <= static_cast<double>(device_memory);
+}
+
+bool PublishedForecast::ran() const {
+  return run.fits.value_or(true);
+}
+
+std::optional<double> PublishedForecast::time_error() const {
+  if (!measured_seconds) return std::nullopt;
+  return time.total() / *measured_seconds - 1;
+}
+
+std::optional<double> PublishedForecast::memory_error() const {
+  if (!run.memory_gib) return std::nullopt;
+  return memory / (*run.memory_gib * (1 << 30)) - 1;
+}
+
+/// A run and what its prediction is made of.
+struct PublishedRuns::Candidate {
+  explicit Candidate(const PublishedRun& run) : machine(*machine_preset(run.system)) {
+    const Software software = software_of(run);
+    forecast.run = run;
+    forecast.software = software.name;
+    forecast.device_memory = machine.memory;
+    const double memory = static_cast<double>(machine.memory) - kRuntimeBytes;
+    forecast.micro_batch = run.micro_batch ? *run.micro_batch : largest_micro_batch(run, software, memory);
+    forecast.micro_batches = micro_batches_of(run, forecast.micro_batch);
+    const Recipe recipe = recipe_of(run, forecast.micro_batch, forecast.micro_batches, software);
+    forecast.memory = memory_of_run(run, software, forecast.micro_batch);
+    steps.emplace(run, recipe, resolve(recipe, layout_of(run, recipe)), software);
+    forecast.measured_seconds = measured_seconds(forecast, recipe.model.shape);
+  }
+
+  TimeForecast time(double share) const { return steps->time(with_share(machine, share)); }
+
+  /// Returns the share with which the run's time is the measured one. Time grows nearly in proportion to 1 / share, but
+  /// for what does not depend on it; bounds are 0.1 and 10.
+  double fitted_share() const {
+    double before = 1, now = 2, seconds_before = time(1 / before).total();
+    for (int i = 0; i < 12; ++i) {
+      const double seconds = time(1 / now).total(), slope = (seconds - seconds_before) / (now - before);
+      const double next = std::clamp(now + (*forecast.measured_seconds - seconds) / std::max(slope, 1e-12), 0.1, 10.0);
+      before = now, seconds_before = seconds, now = next;
+      if (std::abs(now - before) < 1e-9) break;
+    }
+    return 1 / now;
+  }
+
+  PublishedForecast forecast;
+  Machine machine;
+  std::optional<PublishedSteps> steps;
+};
+
+PublishedRuns::PublishedRuns(const std::vector<PublishedRun>& runs) {
+  for (const PublishedRun& run : runs) {
+    try {
+      candidates_.emplace_back(run);
+    } catch (const InputError& error) {
+      throw InputError(run.location + ": " + run.id + ": " + error.what());
+    }
+  }
+}
+
+PublishedRuns::~PublishedRuns() = default;
+
+std::map<std::string, std::vector<const PublishedRuns::Candidate*>> PublishedRuns::by_source() const {
+  std::map<std::string, std::vector<const Candidate*>> sources;
+  for (const Candidate& candidate : candidates_) {
+    if (candidate.forecast.measured_seconds) sources[candidate.forecast.run.source].push_back(&candidate);
+  }
+  return sources;
+}
+
+std::vector<PublishedForecast> PublishedRuns::predict(int64_t fitted) const {
+  struct Fit {
+    const Candidate* on;
+    double share;
+  };
+  std::map<std::string, Fit> fits;
+  for (const auto& [source, rows] : by_source()) {
+    const auto count = static_cast<int64_t>(rows.size());
+    const Candidate* const row = rows[static_cast<size_t>((fitted % count + count) % count)];
+    fits[source] = {row, row->fitted_share()};
+  }
+  std::vector<PublishedForecast> forecasts;
+  for (const Candidate& candidate : candidates_) {
+    PublishedForecast forecast = candidate.forecast;
+    if (const auto found = fits.find(forecast.run.source); found != fits.end()) {
+      forecast.share = found->second.share;
+      forecast.is_fitted = found->second.on == &candidate;
+    }
+    forecast.time = candidate.time(forecast.share);
+    forecasts.push_back(std::move(forecast));
+  }
+  return forecasts;
+}
+
+PublishedScore score_of(const std::vector<PublishedForecast>& forecasts) {
+  PublishedScore score;
+  score.rows = static_cast<int64_t>(forecasts.size());
+  int64_t predicted = 0, with_memory = 0, sources = 0;
+  for (const PublishedForecast& forecast : forecasts) {
+    if (const std::optional<double> error = forecast.time_error(); error && !forecast.is_fitted) {
+      ++predicted;
+      score.time_error_mean += std::abs(*error);
+      score.time_error_worst = std::max(score.time_error_worst, std::abs(*error));
+    }
+    if (const std::optional<double> error = forecast.memory_error()) {
+      ++with_memory;
+      score.memory_error_mean += std::abs(*error);
+    }
+    if (!forecast.ran()) ++score.out_of_memory_total;
+    if (!forecast.ran() && !forecast.fits()) ++score.out_of_memory_named;
+    if (forecast.ran() && !forecast.fits()) ++score.fitting_refused;
+  }
+  for_each_source(forecasts, [&](const std::vector<const PublishedForecast*>& rows) {
+    if (rows.size() < 2) return;
+    std::vector<double> measured, seconds;
+    for (const PublishedForecast* row : rows) {
+      const double tokens = row->tokens_per_gpu();
+      measured.push_back(*row->measured_seconds / tokens);
+      seconds.push_back(row->time.total() / tokens);
+    }
+    ++sources;
+    score.kendall_tau_mean += kendall_tau(measured, seconds);
+  });
+  if (predicted > 0) score.time_error_mean /= static_cast<double>(predicted);
+  if (with_memory > 0) score.memory_error_mean /= static_cast<double>(with_memory);
+  if (sources > 0) score.kendall_tau_mean /= static_cast<double>(sources);
+  return score;
+}
+
+double kendall_tau(const std::vector<double>& x, const std::vector<double>& y) {
+  double agreeing = 0, pairs_x = 0, pairs_y = 0;
+  const auto order = [](double a, double b) { return a < b ? -1.0 : a > b ? 1.0 : 0.0; };
+  for (size_t i = 0; i < x.size(); ++i) {
+    for (size_t j = 0; j < i; ++j) {
+      const double of_x = order(x[i], x[j]), of_y = order(y[i], y[j]);
+      agreeing += of_x * of_y;
+      pairs_x += std::abs(of_x);
+      pairs_y += std::abs(of_y);
+    }
+  }
+  return pairs_x > 0 && pairs_y > 0 ? agreeing / std::sqrt(pairs_x * pairs_y) : 0;
+}
+
+}  // namespace meshtrain

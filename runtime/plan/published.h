@@ -1,0 +1,72 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/plan/published_table.h"
+#include "runtime/plan/time_forecast.h"
+
+namespace meshtrain {
+
+/// A published run and its prediction.
+struct PublishedForecast {
+  PublishedRun run;
+  int64_t micro_batch = 0, micro_batches = 0;  ///< as stated, or chosen (docs/plan.md)
+  std::string software;                        ///< Software::name
+  bool is_fitted = false;                      ///< gave its source's share; the others are predicted
+  double share = 1;                            ///< of the product rate: its source's
+  TimeForecast time;
+  std::optional<double> measured_seconds = {};  ///< of a step
+  double memory = 0;                            ///< bytes at the peak
+  int64_t device_memory = 0;                    ///< bytes of its GPU
+
+  double tokens_per_gpu() const;  ///< of a step
+  bool fits() const;
+  bool ran() const;  ///< false: it is known to have run out of memory
+  /// Return the relative errors, predicted over measured minus 1; none where nothing was measured.
+  std::optional<double> time_error() const;
+  std::optional<double> memory_error() const;
+};
+
+/// How well runs were predicted. Errors are relative.
+struct PublishedScore {
+  int64_t rows = 0;
+  double time_error_mean = 0;  ///< over rows that are predicted, of absolute errors
+  double time_error_worst = 0;
+  double kendall_tau_mean = 0;  ///< of GPU seconds a token, over sources with several measured rows
+  double memory_error_mean = 0;
+  int64_t out_of_memory_named = 0, out_of_memory_total = 0;
+  int64_t fitting_refused = 0;  ///< runs that ran and are predicted not to fit
+};
+
+/// Published runs, simulated once and predicted as often as asked for. One number of each source, the share of the
+/// product rate that its kernels reach, is fitted on one of its measured runs; its others are predicted with that.
+class PublishedRuns {
+ public:
+  /// Throws InputError with the row when one could not be trained.
+  explicit PublishedRuns(const std::vector<PublishedRun>& runs);
+  ~PublishedRuns();
+  PublishedRuns(const PublishedRuns&) = delete;
+  PublishedRuns& operator=(const PublishedRuns&) = delete;
+
+  /// Returns the predictions, each source fitted on its measured run number `fitted`, counted from 0 and around; -1: on
+  /// its last.
+  std::vector<PublishedForecast> predict(int64_t fitted = 0) const;
+
+ private:
+  struct Candidate;
+  /// Returns the measured runs of each source.
+  std::map<std::string, std::vector<const Candidate*>> by_source() const;
+
+  std::vector<Candidate> candidates_;
+};
+
+PublishedScore score_of(const std::vector<PublishedForecast>& forecasts);
+
+/// Returns Kendall's tau b of two series of the same length, at least two; 0 when one of them is constant.
+double kendall_tau(const std::vector<double>& x, const std::vector<double>& y);
+
+}  // namespace meshtrain

@@ -1,0 +1,72 @@
+#include "runtime/plan/published_steps.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "runtime/plan/forecast.h"
+
+namespace meshtrain {
+namespace {
+
+/// The standard deviation of GPUs' speed, relative: those of one cluster differ in the clock that their power allows
+/// (Sinha et al., "Not All GPUs Are Created Equal", SC22). The slowest of n is sqrt(2 ln n) of it behind the mean.
+constexpr double kSpread = 0.01;
+
+/// Returns `b`, and `factor` times what it has beyond `a`.
+TimeForecast combined(const TimeForecast& a, const TimeForecast& b, double factor) {
+  TimeForecast sum = b;
+  for (double TimeForecast::*part :
+       {&TimeForecast::products, &TimeForecast::attention, &TimeForecast::elementwise, &TimeForecast::optimizer}) {
+    sum.*part += factor * (b.*part - a.*part);
+  }
+  for (std::map<std::string, double> TimeForecast::*groups : {&TimeForecast::collectives, &TimeForecast::exposed}) {
+    for (auto& [group, seconds] : sum.*groups) {
+      const auto found = (a.*groups).find(group);
+      seconds = std::max(seconds + factor * (seconds - (found == (a.*groups).end() ? 0.0 : found->second)), 0.0);
+    }
+  }
+  return sum;
+}
+
+}  // namespace
+
+PublishedSteps::PublishedSteps(const PublishedRun& run, const Recipe& recipe, const RunPlan& plan,
+                               const Software& software)
+    : ranks_(static_cast<double>(run.gpus)),
+      layers_(recipe.model.shape.num_hidden_layers),
+      period_(layer_period(recipe)) {
+  const int64_t count = recipe.train.global_batch / run.dp / recipe.train.micro_batch;
+  micro_batches_ = count;
+  counts_ = count > 2 ? std::vector<int64_t>{1, 2} : std::vector<int64_t>{count};
+  few_ = layers_ % period_;
+  while (few_ < 4) few_ += period_;
+  const int64_t tokens = recipe.train.micro_batch * run.sequence / run.cp;
+  for (const int64_t layers : few_ + period_ < layers_ ? std::vector{few_, few_ + period_} : std::vector{layers_}) {
+    Recipe part = recipe;
+    part.model.shape.num_hidden_layers = layers;
+    const int64_t last = plan.layout.size() - 1;
+    for (const StepForecast& step : simulate(part, plan, {kRanksPerHost, true}, last, counts_, Recording::Signatures)) {
+      timelines_.push_back(translated(step.timeline, software, run, part.model.shape, tokens));
+    }
+  }
+}
+
+TimeForecast PublishedSteps::time(const Machine& machine) const {
+  TimeForecast time = own_time(machine);
+  time.exposed["slowest"] = kSpread * std::sqrt(2 * std::log(std::max(2.0, ranks_))) * time.computing();
+  return time;
+}
+
+TimeForecast PublishedSteps::own_time(const Machine& machine) const {
+  std::vector<TimeForecast> times;
+  const size_t num = counts_.size();
+  for (size_t i = 0; i < timelines_.size(); i += num) {
+    const TimeForecast one = time_of(timelines_[i], machine);
+    times.push_back(
+        num == 1 ? one : combined(one, time_of(timelines_[i + 1], machine), static_cast<double>(micro_batches_ - 2)));
+  }
+  if (times.size() == 1) return times.front();
+  return combined(times[0], times[1], static_cast<double>(layers_ - few_ - period_) / static_cast<double>(period_));
+}
+
+}  // namespace meshtrain

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "runtime/plan/published_table.h"
+#include "runtime/plan/software.h"
+#include "runtime/plan/time_forecast.h"
+#include "runtime/recipe/run_plan.h"
+
+namespace meshtrain {
+
+/// Ranks that share a host in published runs.
+inline constexpr int64_t kRanksPerHost = 8;
+
+/// The steps of a published run as its program makes them: simulated with few layers and micro-batches, from which the
+/// time of all follows.
+class PublishedSteps {
+ public:
+  /// `plan`: of `recipe`, which recipe_of() returned. Throws InputError as simulate() does.
+  PublishedSteps(const PublishedRun& run, const Recipe& recipe, const RunPlan& plan, const Software& software);
+
+  /// Returns the time of a step of the slowest rank, for which the others wait.
+  TimeForecast time(const Machine& machine) const;
+
+ private:
+  TimeForecast own_time(const Machine& machine) const;
+
+  double ranks_;
+  int64_t layers_, period_, few_ = 0, micro_batches_ = 0;
+  std::vector<int64_t> counts_;      // of micro-batches that are simulated
+  std::vector<Timeline> timelines_;  // by layers, then by micro-batches
+};
+
+}  // namespace meshtrain

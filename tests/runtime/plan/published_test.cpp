@@ -1,0 +1,248 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "mesh/error.h"
+#include "runtime/plan/known_shapes.h"
+#include "runtime/plan/published_text.h"
+#include "runtime/plan/software.h"
+#include "tests/support/files.h"
+#include "tests/support/scratch.h"
+
+namespace meshtrain::testing {
+namespace {
+
+const std::string kHeader =
+    "id,source,model,system,gpus,dp,sharding,tp,cp,sequence,micro_batch,global_batch,precision,checkpointing,compiled,"
+    "value,unit,memory_gib\n";
+const std::string kRow =
+    "a,torchtitan T1,llama3-8b-6-layers,h100,8,8,full_shard,1,1,8192,1,8,bf16_mixed,selective,yes,7000,tok/s/gpu,40\n";
+
+std::vector<PublishedRun> read(const std::string& table) {
+  const ScratchFolder folder;
+  write_file(folder.path() / "runs.csv", table);
+  return read_published_table(folder.path() / "runs.csv");
+}
+
+/// Returns the message of the error that reading `table` ends with, from the file's name on.
+std::string complaint(const std::string& table) {
+  try {
+    read(table);
+  } catch (const InputError& error) {
+    const std::string text = error.what();
+    return text.substr(text.find("runs.csv"));
+  }
+  return "";
+}
+
+/// Returns kRow with another cell in a column, counted from 0.
+std::string row_with(size_t column, const std::string& cell, const std::string& row = kRow) {
+  size_t begin = 0;
+  for (size_t i = 0; i < column; ++i) begin = row.find(',', begin) + 1;
+  const size_t end = row.find_first_of(",\n", begin);
+  return row.substr(0, begin) + cell + row.substr(end);
+}
+
+TEST(PublishedTable, HasARunForEachRow) {
+  const auto runs = read(kHeader + kRow + "\n" +
+                         "b,\"a, \"\"quoted\"\" source\",llama2-7b,a100,16,2,hybrid_shard "
+                         "8,4,2,4096,,,fp8,full,fused,,,out of memory\r\n");
+  ASSERT_EQ(runs.size(), 2u);
+  EXPECT_EQ(runs[0].global_batch, 8);
+  EXPECT_EQ(runs[0].value, 7000);
+  EXPECT_EQ(runs[0].memory_gib, 40);
+  EXPECT_FALSE(runs[0].fits.has_value());
+  EXPECT_EQ(runs[1].source, "a, \"quoted\" source");
+  EXPECT_EQ(runs[1].sharding, "hybrid_shard");
+  EXPECT_EQ(runs[1].shard_size, 8);
+  EXPECT_FALSE(runs[1].micro_batch || runs[1].value || runs[1].memory_gib);
+  EXPECT_EQ(runs[1].fits, false);
+}
+
+TEST(PublishedTable, SaysWhereItIsWrong) {
+  const auto of_row = [](size_t column, const std::string& cell) {
+    return complaint(kHeader + row_with(column, cell));
+  };
+  EXPECT_EQ(of_row(3, "v100"),
+            "runs.csv:2: column system: \"v100\": expected one of a100, h100, h100-500w, h200, b200");
+  EXPECT_EQ(of_row(2, "gpt2").rfind("runs.csv:2: column model: \"gpt2\": expected one of llama-7b, ", 0), 0u);
+  EXPECT_EQ(of_row(4, "9"), "runs.csv:2: column gpus: \"9\": expected dp x tp x cp = 8");
+  EXPECT_EQ(of_row(5, "8x"), "runs.csv:2: column dp: \"8x\": expected a whole number from 1 to 16384");
+  EXPECT_EQ(of_row(11, "9"), "runs.csv:2: column global_batch: \"9\": expected a multiple of dp x micro_batch = 8");
+  EXPECT_EQ(of_row(15, "-3"), "runs.csv:2: column value: \"-3\": expected a number above 0, or nothing");
+  EXPECT_EQ(of_row(16, "steps"),
+            "runs.csv:2: column unit: \"steps\": expected one of tok/s/gpu, s/step, TFLOP/s full, TFLOP/s causal");
+  EXPECT_EQ(of_row(17, "much"),
+            "runs.csv:2: column memory_gib: \"much\": expected a number of GiB, fits, out of memory, or nothing");
+  EXPECT_EQ(complaint(kHeader + kRow + kRow), "runs.csv:3: column id: a comes twice");
+  EXPECT_EQ(complaint(kHeader + "a,b\n"), "runs.csv:2: 2 cells, and the first line names 18 columns");
+  EXPECT_EQ(complaint(kHeader), "runs.csv: no row");
+  EXPECT_EQ(complaint("id,source\n" + kRow), "runs.csv:1: no column model");
+  EXPECT_EQ(complaint("idd,source\n" + kRow).rfind("runs.csv:1: unknown column \"idd\": the columns are id, ", 0), 0u);
+  EXPECT_EQ(complaint(kHeader + "\"a,b\n"), "runs.csv:2: a double quote is not closed");
+}
+
+/// Returns the number of parameters of a dense model.
+int64_t parameters_of(const ModelShape& shape) {
+  const int64_t h = shape.hidden_size, q = shape.num_attention_heads * shape.head_dim,
+                kv = shape.num_key_value_heads * shape.head_dim;
+  int64_t layer = 2 * h * q + 2 * h * kv + 3 * h * shape.intermediate_size + 2 * h;
+  if (shape.family == "qwen2") layer += q + 2 * kv;
+  if (shape.family == "qwen3") layer += 2 * shape.head_dim;
+  return shape.num_hidden_layers * layer + h + (shape.tie_word_embeddings ? 1 : 2) * shape.vocab_size * h;
+}
+
+TEST(KnownShapes, HaveTheParametersOfTheirModels) {
+  const auto parameters = [](const char* name) { return parameters_of(known_shape(name).value()); };
+  EXPECT_EQ(parameters("llama2-7b"), 6738415616);
+  EXPECT_EQ(parameters("llama2-13b"), 13015864320);
+  EXPECT_EQ(parameters("llama2-70b"), 68976648192);
+  EXPECT_EQ(parameters("llama3-8b"), 8030261248);
+  EXPECT_EQ(parameters("llama3-70b"), 70553706496);
+  EXPECT_EQ(parameters("llama3-405b"), 405853388800);
+  EXPECT_EQ(parameters("llama3.2-1b"), 1235814400);
+  EXPECT_EQ(parameters("llama3.2-3b"), 3212749824);
+  EXPECT_EQ(parameters("mistral-7b"), 7241732096);
+  EXPECT_EQ(parameters("qwen2.5-7b"), 7615616512);
+  EXPECT_EQ(parameters("qwen2.5-0.5b"), 494032768);
+  EXPECT_EQ(parameters("qwen3-8b"), 8190735360);
+  EXPECT_EQ(parameters("qwen3-32b"), 32762123264);
+  EXPECT_NEAR(static_cast<double>(parameters("llama-3.57b")), 3.57e9, 0.01e9);
+}
+
+TEST(KnownShapes, MayHaveFewerLayers) {
+  EXPECT_EQ(known_shape("llama3-70b-12-layers")->num_hidden_layers, 12);
+  EXPECT_EQ(known_shape("llama3-70b-12-layers")->hidden_size, known_shape("llama3-70b")->hidden_size);
+  EXPECT_FALSE(known_shape("llama3-70b-x-layers"));
+  EXPECT_FALSE(known_shape("llama3-70b-0-layers"));
+  EXPECT_FALSE(known_shape("gpt2"));
+}
+
+PublishedForecast forecast_of(const std::string& source, double seconds, double measured, bool is_fitted) {
+  PublishedForecast forecast;
+  forecast.run.source = source;
+  forecast.run.gpus = forecast.run.dp = forecast.run.sequence = 1;
+  forecast.micro_batch = forecast.micro_batches = 1;
+  forecast.time.products = seconds;
+  forecast.measured_seconds = measured;
+  forecast.is_fitted = is_fitted;
+  forecast.device_memory = int64_t{80} << 30;
+  forecast.memory = 40.0 * (1 << 30);
+  return forecast;
+}
+
+TEST(PublishedScore, LeavesFittedRunsOut) {
+  std::vector<PublishedForecast> forecasts = {forecast_of("a", 1, 1, true), forecast_of("a", 2.2, 2, false),
+                                              forecast_of("a", 2.1, 3, false), forecast_of("b", 1, 1, true)};
+  forecasts[0].run.memory_gib = 50;
+  PublishedScore score = score_of(forecasts);
+  EXPECT_EQ(score.rows, 4);
+  EXPECT_NEAR(score.time_error_mean, (0.1 + 0.3) / 2, 1e-12);
+  EXPECT_NEAR(score.time_error_worst, 0.3, 1e-12);
+  EXPECT_NEAR(score.kendall_tau_mean, 1.0 / 3, 1e-12) << "one of three pairs is the wrong way round, and b has none";
+  EXPECT_NEAR(score.memory_error_mean, 0.2, 1e-12);
+  EXPECT_EQ(score.out_of_memory_total, 0);
+  EXPECT_EQ(score.fitting_refused, 0);
+
+  forecasts[1].run.fits = false;
+  forecasts[2].run.fits = false;
+  forecasts[2].memory = forecasts[3].memory = 79.0 * (1 << 30);
+  score = score_of(forecasts);
+  EXPECT_EQ(score.out_of_memory_total, 2);
+  EXPECT_EQ(score.out_of_memory_named, 1) << "79 GiB and the runtime's own do not fit in 80";
+  EXPECT_EQ(score.fitting_refused, 1);
+}
+
+TEST(PublishedScore, IsAnOrdersAgreement) {
+  EXPECT_EQ(kendall_tau({1, 2, 3}, {10, 20, 30}), 1);
+  EXPECT_EQ(kendall_tau({1, 2, 3}, {3, 2, 1}), -1);
+  EXPECT_EQ(kendall_tau({1, 2}, {5, 5}), 0);
+  EXPECT_NEAR(kendall_tau({1, 2, 2}, {1, 2, 3}), 2 / std::sqrt(6), 1e-12);
+}
+
+/// Returns the predictions of kRow fitted, and of the same run with other cells.
+std::vector<PublishedForecast> variants(const std::vector<std::string>& rows) {
+  return PublishedRuns(read(kHeader + kRow +
+                            [&] {
+                              std::string text;
+                              for (const std::string& row : rows) text += row;
+                              return text;
+                            }()))
+      .predict();
+}
+
+TEST(PublishedRuns, ArePredictedFromOneOfTheirSource) {
+  const std::string fp8 = row_with(0, "b", row_with(12, "fp8")), eager = row_with(0, "c", row_with(14, "no")),
+                    full = row_with(0, "d", row_with(13, "full")),
+                    larger = row_with(0, "e", row_with(10, "2", row_with(11, "16"))),
+                    other = row_with(0, "f", row_with(1, "other"));
+  const auto rows = variants({fp8, eager, full, larger, other});
+  ASSERT_EQ(rows.size(), 6u);
+  EXPECT_TRUE(rows[0].is_fitted);
+  EXPECT_NEAR(*rows[0].time_error(), 0, 1e-6);
+  EXPECT_NEAR(*rows[0].measured_seconds, 8192.0 / 7000, 1e-12);
+  EXPECT_EQ(rows[1].share, rows[0].share);
+  EXPECT_LT(rows[1].time.products, 0.75 * rows[0].time.products) << "but for the head";
+  EXPECT_GT(rows[1].time.elementwise, rows[0].time.elementwise) << "casts to fp8";
+  EXPECT_GT(rows[2].time.elementwise, 1.5 * rows[0].time.elementwise) << "eager";
+  EXPECT_GT(rows[2].memory, rows[0].memory) << "eager keeps logits in fp32 too";
+  EXPECT_GT(rows[3].time.products, rows[0].time.products) << "all of the forward again";
+  EXPECT_LT(rows[3].memory, rows[0].memory);
+  EXPECT_NEAR(rows[4].time.products / rows[0].time.products, 2, 0.05);
+  EXPECT_TRUE(rows[5].is_fitted) << "of a source of its own";
+}
+
+TEST(PublishedRuns, TakeTheLargestMicroBatchThatFits) {
+  const auto rows = variants({row_with(0, "b", row_with(10, "", row_with(11, "64")))});
+  EXPECT_GT(rows[1].micro_batch, 1);
+  EXPECT_EQ(rows[1].micro_batch * rows[1].micro_batches, 8);
+  EXPECT_TRUE(rows[1].fits());
+  const auto stated = variants({row_with(0, "b", row_with(11, ""))});
+  EXPECT_EQ(stated[1].micro_batches, 64) << "4 Mi tokens";
+}
+
+TEST(PublishedRuns, AreRefusedWithTheirRow) {
+  const std::string row = row_with(0, "b", row_with(4, "128", row_with(5, "1", row_with(7, "128"))));
+  try {
+    PublishedRuns(read(kHeader + kRow + row_with(11, "1", row)));
+    FAIL() << "tp=128 of 32 heads";
+  } catch (const InputError& error) {
+    const std::string text = error.what();
+    EXPECT_NE(text.find("runs.csv:3: b: "), std::string::npos) << text;
+    EXPECT_NE(text.find("num_attention_heads"), std::string::npos) << text;
+  }
+}
+
+TEST(Software, FollowsSourceAndColumns) {
+  PublishedRun run;
+  run.system = "h100";
+  run.compiled = "fused";
+  run.precision = "fp8";
+  run.source = "NeMo 24.07";
+  EXPECT_EQ(software_of(run).name, "NeMo");
+  EXPECT_TRUE(software_of(run).fp8_products);
+  EXPECT_FALSE(software_of(run).fp8_gathers);
+  EXPECT_EQ(software_of(run).attention_share, 1);
+  run.source = "Somebody";
+  EXPECT_EQ(software_of(run).name, "Megatron");
+  run.compiled = "no";
+  EXPECT_EQ(software_of(run).name, "FSDP2");
+  EXPECT_EQ(software_of(run).elementwise, Software::Elementwise::Eager);
+  EXPECT_TRUE(software_of(run).fp8_gathers);
+  EXPECT_LT(software_of(run).attention_share, 1) << "FlashAttention-2 on Hopper";
+  run.system = "a100";
+  run.precision = "bf16_mixed";
+  EXPECT_EQ(software_of(run).attention_share, 1);
+  EXPECT_FALSE(software_of(run).fp8_gathers);
+}
+
+TEST(PublishedScore, IsOneLineOfJson) {
+  PublishedScore score;
+  score.rows = 2;
+  EXPECT_EQ(to_json(score),
+            "{\"rows\":2,\"time_error_mean\":0.0,\"time_error_worst\":0.0,\"kendall_tau_mean\":0.0,"
+            "\"memory_error_mean\":0.0,\"out_of_memory_named\":0,\"out_of_memory_total\":0,\"fitting_refused\":0}");
+}
+
+}  // namespace
+}  // namespace meshtrain::testing
