@@ -123,7 +123,7 @@ int calibrate_on_ranks(const PlanArguments& arguments) {
 void add_plan_command(CLI::App& app, int& status) {
   const auto arguments = std::make_shared<PlanArguments>();
   CLI::App* const command =
-      app.add_subcommand("plan", "Lists every mesh of N ranks: its memory and traffic, or why not");
+      app.add_subcommand("plan", "Lists every mesh of N ranks: its memory, traffic and time, or why not");
   command->add_option("recipe", arguments->recipe, "The recipe; its own mesh does not count");
   command->add_option("--ranks", arguments->ranks, "Ranks in all")->check(whole_number(1))->type_name("N");
   command->add_option("--hosts-of", arguments->ranks_per_host, "Ranks on each host; without it there is one host")
@@ -131,7 +131,7 @@ void add_plan_command(CLI::App& app, int& status) {
       ->type_name("N");
   command->add_option("--memory", arguments->memory, "What a rank may hold: meshes that need more come last")
       ->type_name("80GiB");
-  command->add_option("--machine", arguments->machine, "What steps take time on: a preset or a file")
+  command->add_option("--machine", arguments->machine, "What steps are timed for: a file of --calibrate, or a100, h100, h100-500w, h200, b200")
       ->type_name("NAME");
   command->add_option("--top", arguments->top, "Meshes to print")
       ->check(whole_number(1))
@@ -141,9 +141,11 @@ void add_plan_command(CLI::App& app, int& status) {
   add_set_option(*command, arguments->with);
   command->footer(
       "Each mesh is tried: the trainer makes its steps on tensors without memory, as the fullest rank, so that bytes\n"
-      "are those of the run (docs/plan.md). Meshes that send least among hosts come first.\n\n"
+      "are those of the run (docs/plan.md). The fastest meshes come first; without --machine, which times need, those\n"
+      "that send least among hosts.\n\n"
       "  meshtrain plan recipes/quickstart.yaml --ranks 8\n"
-      "  meshtrain plan recipe.yaml --ranks 64 --hosts-of 8 --memory 80GiB --set device=cuda");
+      "  meshtrain plan recipe.yaml --ranks 64 --hosts-of 8 --machine h100\n"
+      "  mpirun -n 8 meshtrain plan recipe.yaml --calibrate --out machine.yaml");
   command->add_flag("--calibrate", arguments->calibrate,
                     "Measures this machine for the recipe's steps instead, on all ranks that mpirun starts");
   command->add_option("--out", arguments->out, "With --calibrate: the machine file that is written")
@@ -159,7 +161,7 @@ void add_plan_command(CLI::App& app, int& status) {
       status = 0;
       return;
     }
-    if (arguments->recipe.empty()) throw InputError("a recipe is required: the one to plan for");
+    if (arguments->recipe.empty()) throw CLI::RequiredError("recipe");
     if (arguments->calibrate) {
       status = calibrate_on_ranks(*arguments);
       return;
