@@ -35,11 +35,10 @@ std::string describe(const GroupSight& group, int64_t number) {
 
 /// Describes the last thing that a rank did that does not wait.
 std::string history(const RankSight& rank) {
-  const GroupSight& last = rank.activity.last;
   std::string text = "it was in " + rank.phase;
   if (rank.activity.still_ms > 0) text += ", where nothing has changed for " + in_seconds(rank.activity.still_ms);
-  if (last.pending.number == 0) return text + "; it has issued no collective";
-  return text + "; its last collective was " + describe(last, last.pending.in_group);
+  const std::string last = last_collective(rank.activity);
+  return text + (last.empty() ? "; it has issued no collective" : "; its last collective was " + last);
 }
 
 class Search {
@@ -184,6 +183,11 @@ class Search {
 
 std::string in_seconds(int64_t milliseconds) {
   return std::to_string((milliseconds + 500) / 1000) + " s";
+}
+
+std::string last_collective(const Activity& activity) {
+  const GroupSight& last = activity.last;
+  return last.pending.number == 0 ? "" : describe(last, last.pending.in_group);
 }
 
 std::optional<Verdict> judge(const std::vector<RankSight>& ranks) {

@@ -30,13 +30,16 @@ class WatchedRanks : public TrainProgram {
     return run_program(words);
   }
 
+  static constexpr const char* kLast =
+      R"((; the last collective seen of it was \w+ of \[[\d, ]*\] \w+( for [\w. ]+)?, number \d+ of group \w+)?)";
+
   static void expect_told(const Ending& ending, const std::string& rank, const std::string& phase) {
     EXPECT_NE(ending.status, 0);
     const std::string message = complaint(ending, ending.status);
     EXPECT_TRUE(std::regex_match(message, std::regex(rank +
                                                      " is gone without a word, killed from outside or for want "
                                                      "of memory; it was in " +
-                                                     phase)))
+                                                     phase + kLast)))
         << message;
   }
 };
