@@ -11,6 +11,10 @@ int64_t milliseconds(std::chrono::duration<double> time) {
   return std::chrono::duration_cast<Milliseconds>(time).count();
 }
 
+bool does_not_run(const std::optional<Verdict>& verdict) {
+  return verdict && (verdict->cause == Verdict::Cause::Stopped || verdict->cause == Verdict::Cause::Frozen);
+}
+
 }  // namespace
 
 void Stillness::note_halt(Clock::duration time) {
@@ -52,7 +56,12 @@ StallWatch::Decision StallWatch::look(const std::vector<RankSight>& ranks, const
   if (stop_asked && !stop_asked_) stop_asked_ = now;
 
   // A rank that waits long is nothing new where steps are long. What ended before the first warning counts.
-  if (!is_told_) told_after_ms_ = std::max(milliseconds(limits.warning), 3 * longest);
+  if (!is_told_) {
+    const int64_t warning = milliseconds(limits.warning);
+    told_after_ms_ = std::max(warning, 3 * longest);
+    // No step is long because a process does not run.
+    if (waiting >= warning && waiting < told_after_ms_ && does_not_run(judge(ranks))) told_after_ms_ = warning;
+  }
   if (waiting < told_after_ms_) {
     if (is_told_ && waiting < milliseconds(limits.warning) / 2) {
       const auto time = std::chrono::duration_cast<Milliseconds>(now - told_).count() + told_after_ms_;

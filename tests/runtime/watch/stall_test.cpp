@@ -189,6 +189,22 @@ TEST_F(Stalls, RanksWhoseStepsAreLongAreNotWarned) {
   EXPECT_NE(watch.look(ranks, limits).end, "");
 }
 
+// After two stalls a run has long stillnesses of its own: a process that does not run is named all the same.
+TEST_F(Stalls, AStoppedProcessIsNamedWhereStepsAreLong) {
+  const StallLimits limits{.warning = std::chrono::seconds(10), .timeout = std::chrono::seconds(600)};
+  ranks[2].activity.usual_ms = 20000;
+  ranks[1].activity.is_stopped = true;
+  StallWatch watch;
+  wait(0, 0, 9000);
+  EXPECT_TRUE(watch.look(ranks, limits).lines.empty());
+  wait(0, 0, 11000);
+  const std::vector<std::string> lines = watch.look(ranks, limits).lines;
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_NE(lines[0].find("rank 1"), std::string::npos) << lines[0];
+  EXPECT_NE(lines[0].find("its process is stopped"), std::string::npos) << lines[0];
+  EXPECT_TRUE(watch.look(ranks, limits).lines.empty()) << "once";
+}
+
 TEST_F(Stalls, AStopThatIsAskedForEndsRanksThatStandStill) {
   StallWatch watch;
   const StallLimits limits{.warning = std::chrono::duration<double>(0.05),
