@@ -3,7 +3,8 @@
 //   MESHTRAIN_HALT      in:TEXT      in a phase whose text contains TEXT, while it waits for no collective
 //                       group:NAME   while it waits for a collective of this group
 //   MESHTRAIN_HALT_LOG  a file that gets what was seen a moment before: the phase, then the collective that was issued
-//                       last, as "number 12 of group tp". Nothing happens until the file exists.
+//                       last, as "number 12 of group tp". Nothing happens until the file exists. When the process goes
+//                       on, FILE.after gets that collective as it is then: between the two lies the stop.
 //
 // A thread looks every few microseconds, through functions that meshtrain exports for its plug-ins. It stops the process
 // where the main thread has computed for a moment, or sleeps, so that the rank has shown the phase to the others.
@@ -33,14 +34,18 @@ std::string group_of(const Flight& flight) {
   return FlightRecorder::own().groups()[static_cast<size_t>(flight.group)].name;
 }
 
+std::string last_collective() {
+  const auto last = FlightRecorder::own().last();
+  return last ? "number " + std::to_string(last->in_group) + " of group " + group_of(*last) : "";
+}
+
 /// Returns what the log gets when the main thread is where it is wanted; else nothing.
 std::string sight(bool in_phase, const std::string& wanted) {
   const std::string phase = Phase::current();
-  const auto awaited = FlightRecorder::own().awaited(), last = FlightRecorder::own().last();
+  const auto awaited = FlightRecorder::own().awaited();
   const bool is_there =
       in_phase ? !awaited && phase.find(wanted) != std::string::npos : awaited && group_of(*awaited) == wanted;
-  if (!is_there || !last) return "";
-  return phase + "\nnumber " + std::to_string(last->in_group) + " of group " + group_of(*last) + "\n";
+  return is_there ? phase + "\n" + last_collective() + "\n" : "";
 }
 
 /// The processor time of the main thread, and whether it sleeps.
@@ -85,6 +90,7 @@ void look(const MainThread& main, const std::string& asked, const char* log) {
     if (in_phase) let_run(main);
     if (sight(in_phase, wanted) != seen) continue;
     kill(getpid(), SIGSTOP);
+    std::ofstream(std::string(log) + ".after") << last_collective() << std::endl;
     return;
   }
 }
