@@ -53,10 +53,12 @@ class StallTable : public StandStill, public ::testing::WithParamInterface<Mesh>
     return words;
   }
 
-  /// A shell's words by which each rank stops itself when it is asked to.
-  std::string halts(const std::string& place) const {
+  /// A shell's words by which each rank stops itself when it is asked to. Where that is in reading, data come more slowly
+  /// than steps are made, or they would be there before a rank waits for them.
+  std::string halts(const Mesh& mesh, const std::string& place) const {
+    const std::string slow = mesh.ranks() == 2 ? "20" : mesh.ranks() == 4 ? "100" : "800";
     return "export LD_PRELOAD=" + build_folder() + "/tests/libhalt.so:" + build_folder() +
-           "/tests/libfaults.so MESHTRAIN_FAULTS=pread:tokens.bin:delay=" + (has(place, "reading") ? "20" : "2") +
+           "/tests/libfaults.so MESHTRAIN_FAULTS=pread:tokens.bin:delay=" + (has(place, "reading") ? slow : "2") +
            " MESHTRAIN_HALT_LOG=" + path("halted").string() + ".$OMPI_COMM_WORLD_RANK MESHTRAIN_HALT='" + place + "'";
   }
 
@@ -127,7 +129,7 @@ class StallTable : public StandStill, public ::testing::WithParamInterface<Mesh>
     for (int rank = 0; rank < mesh.ranks(); ++rank) {
       for (const char* end : {"", ".after"}) std::filesystem::remove(path("halted." + std::to_string(rank) + end));
     }
-    Program program(endless(mesh.ranks(), mesh.text(), settings(warning), halts(place)));
+    Program program(endless(mesh.ranks(), mesh.text(), settings(warning), halts(mesh, place)));
     wait_for_steps(5);
     Words told;
     for (int rank = 0; rank < mesh.ranks() && !HasFatalFailure(); ++rank) {
