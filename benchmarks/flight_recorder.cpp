@@ -1,5 +1,6 @@
 // Measures the cost of recording every collective and of the watch, whose thread shows each rank to the others: steps of one
-// model with both and with neither, in turns of a few steps, and the processor time of the watch beside a rank that sleeps.
+// model with both and with neither, in turns of a few steps; the processor time of a call that is recorded, of a place that is
+// shown to the others (a unit's forward or backward), and of the watch beside a rank that sleeps.
 //   tools/ranks N build/release/benchmarks/flight_recorder_benchmark [STEPS]
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -33,6 +34,13 @@ double milliseconds_since(Clock::time_point begin) {
 double processor_seconds() {
   timespec time{};
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
+/// Returns the processor time of this thread, in seconds.
+double thread_seconds() {
+  timespec time{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
@@ -116,7 +124,7 @@ int main(int argc, char** argv) {
     processor_quotients.push_back(processor[1] / processor[0]);
   }
 
-  double watch_share = 0;
+  double watch_share = 0, of_call = 0, of_place = 0;
   if (n > 1) {
     const Watch watch(plain);
     const StallGuard guard([] { return StallLimits{}; });
@@ -124,13 +132,31 @@ int main(int argc, char** argv) {
     std::this_thread::sleep_for(std::chrono::seconds(5));
     watch_share = (processor_seconds() - before) / 5;
     plain.barrier();
+    constexpr int kTimes = 20000;
+    const auto microseconds_of = [&](const auto& action) {
+      const double start = thread_seconds();
+      for (int i = 0; i < kTimes; ++i) action();
+      return 1e6 * (thread_seconds() - start) / kTimes;
+    };
+    FlightRecorder& recorder = FlightRecorder::own();
+    const int32_t group = recorder.add_group("tried", {0, 1});
+    const Collective collective{.kind = Collective::Kind::AllReduce, .output = vote, .input = {}, .purpose = "tried"};
+    of_call = microseconds_of([&] {
+      const int64_t number = recorder.issue(group, collective);
+      recorder.start(number);
+      recorder.begin_wait(number);
+      recorder.end(number);
+      recorder.end_wait(number);
+    });
+    of_place = microseconds_of([&] { recorder.set_place("forward of block 3"); });
+    plain.barrier();
   }
   if (plain.rank() == 0) {
     std::sort(quotients.begin(), quotients.end());
-    std::printf("| %d | %.1f | %.3f (%.3f to %.3f) | %.3f | %.1f | %.1f | %d | %.2f %% |\n", static_cast<int>(n),
+    std::printf("| %d | %.1f | %.3f (%.3f to %.3f) | %.3f | %.1f | %.1f | %d | %.2f | %.2f | %.2f %% |\n", static_cast<int>(n),
                 median(times[0]), median(quotients), quotients[quotients.size() / 4],
                 quotients[quotients.size() * 3 / 4], median(processor_quotients), median(calls[0]), median(calls[1]), static_cast<int>(flights),
-                100 * watch_share);
+                of_call, of_place, 100 * watch_share);
   }
   return 0;
 }

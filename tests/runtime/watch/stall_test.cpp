@@ -189,6 +189,20 @@ TEST_F(Stalls, RanksWhoseStepsAreLongAreNotWarned) {
   EXPECT_NE(watch.look(ranks, limits).end, "");
 }
 
+// Several collectives of a group may be under way, and a rank need not wait for the first of them.
+TEST_F(Stalls, TheCollectiveThatIsAwaitedIsNamedBehindAnother) {
+  wait(0, 0, 11000, flight(11, {8}));
+  Activity& waiting = ranks[0].activity;
+  waiting.groups[0].issued = 12;
+  waiting.awaited = 12;
+  waiting.awaited_flight = flight(12, {6, 6});
+  ranks[1].activity.is_stopped = true;
+  const auto verdict = judge(ranks);
+  ASSERT_TRUE(verdict);
+  EXPECT_NE(verdict->text.find(" in all_reduce of [6, 6] Float for test, number 12 of group tp: "), std::string::npos)
+      << verdict->text;
+}
+
 // After two stalls a run has long stillnesses of its own: a process that does not run is named all the same.
 TEST_F(Stalls, AStoppedProcessIsNamedWhereStepsAreLong) {
   const StallLimits limits{.warning = std::chrono::seconds(10), .timeout = std::chrono::seconds(600)};
