@@ -4,7 +4,8 @@
 //                       group:NAME   while it waits for a collective of this group
 //   MESHTRAIN_HALT_LOG  a file that gets what was seen a moment before: the phase, then the collective that was issued
 //                       last, as "number 12 of group tp". Nothing happens until the file exists. When the process goes
-//                       on, FILE.after gets that collective as it is then: between the two lies the stop.
+//                       on, FILE.after gets a line for that collective and for each that was issued since: one of
+//                       them was the last when the process stopped.
 //
 // A thread looks every few microseconds, through functions that meshtrain exports for its plug-ins. It stops the process
 // where the main thread has computed for a moment, or sleeps, so that the rank has shown the phase to the others.
@@ -34,18 +35,17 @@ std::string group_of(const Flight& flight) {
   return FlightRecorder::own().groups()[static_cast<size_t>(flight.group)].name;
 }
 
-std::string last_collective() {
-  const auto last = FlightRecorder::own().last();
-  return last ? "number " + std::to_string(last->in_group) + " of group " + group_of(*last) : "";
+std::string name_of(const Flight& flight) {
+  return "number " + std::to_string(flight.in_group) + " of group " + group_of(flight);
 }
 
 /// Returns what the log gets when the main thread is where it is wanted; else nothing.
 std::string sight(bool in_phase, const std::string& wanted) {
   const std::string phase = Phase::current();
-  const auto awaited = FlightRecorder::own().awaited();
+  const auto awaited = FlightRecorder::own().awaited(), last = FlightRecorder::own().last();
   const bool is_there =
       in_phase ? !awaited && phase.find(wanted) != std::string::npos : awaited && group_of(*awaited) == wanted;
-  return is_there ? phase + "\n" + last_collective() + "\n" : "";
+  return is_there && last ? phase + "\n" + name_of(*last) + "\n" : "";
 }
 
 /// The processor time of the main thread, and whether it sleeps.
@@ -90,7 +90,12 @@ void look(const MainThread& main, const std::string& asked, const char* log) {
     if (in_phase) let_run(main);
     if (sight(in_phase, wanted) != seen) continue;
     kill(getpid(), SIGSTOP);
-    std::ofstream(std::string(log) + ".after") << last_collective() << std::endl;
+    std::string after;
+    for (const Flight& flight : FlightRecorder::own().flights()) {
+      const std::string name = name_of(flight) + "\n";
+      if (!after.empty() || seen.ends_with("\n" + name)) after += name;
+    }
+    std::ofstream(std::string(log) + ".after") << after << "end" << std::endl;
     return;
   }
 }
