@@ -11,8 +11,11 @@ int64_t milliseconds(std::chrono::duration<double> time) {
   return std::chrono::duration_cast<Milliseconds>(time).count();
 }
 
-bool does_not_run(const std::optional<Verdict>& verdict) {
-  return verdict && (verdict->cause == Verdict::Cause::Stopped || verdict->cause == Verdict::Cause::Frozen);
+/// Returns true when the ranks wait for a process that has not run for a while.
+bool is_halt(const std::optional<Verdict>& verdict, const std::vector<RankSight>& ranks) {
+  if (!verdict || (verdict->cause != Verdict::Cause::Stopped && verdict->cause != Verdict::Cause::Frozen)) return false;
+  return std::any_of(ranks.begin(), ranks.end(),
+                     [&](const RankSight& rank) { return rank.rank == verdict->ranks.front() && !rank.runs; });
 }
 
 }  // namespace
@@ -60,7 +63,7 @@ StallWatch::Decision StallWatch::look(const std::vector<RankSight>& ranks, const
     const int64_t warning = milliseconds(limits.warning);
     told_after_ms_ = std::max(warning, 3 * longest);
     // No step is long because a process does not run.
-    if (waiting >= warning && waiting < told_after_ms_ && does_not_run(judge(ranks))) told_after_ms_ = warning;
+    if (waiting >= warning && waiting < told_after_ms_ && is_halt(judge(ranks), ranks)) told_after_ms_ = warning;
   }
   if (waiting < told_after_ms_) {
     if (is_told_ && waiting < milliseconds(limits.warning) / 2) {

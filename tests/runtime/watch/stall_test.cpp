@@ -209,6 +209,9 @@ TEST_F(Stalls, AStoppedProcessIsNamedWhereStepsAreLong) {
   ranks[2].activity.usual_ms = 20000;
   ranks[1].activity.is_stopped = true;
   StallWatch watch;
+  wait(0, 0, 11000);
+  EXPECT_TRUE(watch.look(ranks, limits).lines.empty()) << "it is stopped for a moment";
+  ranks[1].runs = false;
   wait(0, 0, 9000);
   EXPECT_TRUE(watch.look(ranks, limits).lines.empty());
   wait(0, 0, 11000);

@@ -68,10 +68,10 @@ class MainThread {
   clockid_t clock_{};
 };
 
-/// Waits until the main thread has computed for 0.1 ms, or sleeps after 1 ms.
+/// Waits until the main thread has computed for 0.03 ms, or sleeps after 1 ms.
 void let_run(const MainThread& main) {
   const double before = main.seconds();
-  for (int looks = 0; main.seconds() < before + 1e-4; ++looks) {
+  for (int looks = 0; main.seconds() < before + 3e-5; ++looks) {
     std::this_thread::sleep_for(std::chrono::microseconds(20));
     if (looks >= 10 && MainThread::sleeps()) return;
   }
