@@ -1,6 +1,6 @@
-// Measures the cost of recording every collective and of the watch, whose thread shows each rank to the others: steps of one
-// model with both and with neither, in turns of a few steps; the processor time of a call that is recorded, of a place that is
-// shown to the others (a unit's forward or backward), and of the watch beside a rank that sleeps.
+// Measures the cost of recording every collective and of the watch, whose thread shows each rank to the others: steps
+// of one model with both and with neither, in turns of a few steps; the processor time of a call that is recorded, of a
+// place that is shown to the others (a unit's forward or backward), and of the watch beside a rank that sleeps.
 //   tools/ranks N build/release/benchmarks/flight_recorder_benchmark [STEPS]
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -153,10 +153,10 @@ int main(int argc, char** argv) {
   }
   if (plain.rank() == 0) {
     std::sort(quotients.begin(), quotients.end());
-    std::printf("| %d | %.1f | %.3f (%.3f to %.3f) | %.3f | %.1f | %.1f | %d | %.2f | %.2f | %.2f %% |\n", static_cast<int>(n),
-                median(times[0]), median(quotients), quotients[quotients.size() / 4],
-                quotients[quotients.size() * 3 / 4], median(processor_quotients), median(calls[0]), median(calls[1]), static_cast<int>(flights),
-                of_call, of_place, 100 * watch_share);
+    std::printf("| %d | %.1f | %.3f (%.3f to %.3f) | %.3f | %.1f | %.1f | %d | %.2f | %.2f | %.2f %% |\n",
+                static_cast<int>(n), median(times[0]), median(quotients), quotients[quotients.size() / 4],
+                quotients[quotients.size() * 3 / 4], median(processor_quotients), median(calls[0]), median(calls[1]),
+                static_cast<int>(flights), of_call, of_place, 100 * watch_share);
   }
   return 0;
 }

@@ -55,7 +55,8 @@ std::string with_own_arrows(const std::string& trace, int64_t rank) {
   size_t kept = 0;
   for (size_t at = trace.find(kId); at != std::string::npos; at = trace.find(kId, at + 1)) {
     const size_t phase = at - 1, begin = at + kId.size();  // one letter
-    const bool is_arrow = phase >= kPhase.size() && std::string_view("stf").find(trace[phase]) != std::string_view::npos &&
+    const bool is_arrow = phase >= kPhase.size() &&
+                          std::string_view("stf").find(trace[phase]) != std::string_view::npos &&
                           trace.compare(phase - kPhase.size(), kPhase.size(), kPhase) == 0;
     int64_t number = 0;
     const auto end = std::from_chars(trace.data() + begin, trace.data() + trace.size(), number).ptr;

@@ -40,8 +40,8 @@ class Stragglers {
   std::vector<std::string> hosts_;
   std::vector<Waiting> last_;  // at most kSteps, in a ring
   size_t next_ = 0;
-  int64_t named_ = -1;  // rank
-  int64_t slow_ = -1;   // rank that is slow now
+  int64_t named_ = -1;   // rank
+  int64_t slow_ = -1;    // rank that is slow now
   double slow_for_ = 0;  // seconds
 };
 

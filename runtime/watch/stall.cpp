@@ -155,8 +155,8 @@ class Search {
         in_seconds(waiting_ms_) + ":";
     for (size_t i = 0; i < circle.size(); ++i) {
       const Activity& activity = circle[i]->activity;
-      text += (i == 0 ? " " : "; ") + place(*circle[i]) + " in " +
-              describe_awaited(activity) + ", in " + circle[i]->phase;
+      text +=
+          (i == 0 ? " " : "; ") + place(*circle[i]) + " in " + describe_awaited(activity) + ", in " + circle[i]->phase;
     }
     return make(Cause::Order, circle, text);
   }

@@ -60,7 +60,8 @@ TEST_F(FailureOnGpu, ARankThatIsStoppedIsNamed) {
     kill(std::stoi(content(process)), SIGSTOP);
     const Ending ending = program.wait();
     EXPECT_EQ(ending.status, 1) << ending.err;
-    const std::string named = "rank 1 (dp=1 cp=0 tp=0) on ", cause = ": its process is stopped, by a signal or a debugger; ";
+    const std::string named = "rank 1 (dp=1 cp=0 tp=0) on ",
+                      cause = ": its process is stopped, by a signal or a debugger; ";
     EXPECT_TRUE(has(ending.err, "meshtrain: warning: " + named) && has(ending.err, cause)) << ending.err;
     EXPECT_TRUE(has(ending.err, "; the run ends after parallel.timeout, 5 s")) << ending.err;
     EXPECT_TRUE(std::filesystem::exists(run_dir / "flight" / "rank-00000.jsonl"));

@@ -135,10 +135,10 @@ TEST_F(GoodputProgram, BytesByAxisAreThoseOfTheFormulas) {
         Case{"cp", "parallel.context.algorithm=ulysses", kGradients + 2 * kTokens / 4 * 8 * 16 * 4}}) {
     SCOPED_TRACE(setting);
     std::filesystem::remove_all(run_dir);
-    ASSERT_EQ(
-        train(2, {"--mesh", axis + "=2", "--set", setting, "--set", "parallel.fsdp.mode=no_shard", "--set", "train.steps=2"})
-            .status,
-        0);
+    ASSERT_EQ(train(2, {"--mesh", axis + "=2", "--set", setting, "--set", "parallel.fsdp.mode=no_shard", "--set",
+                        "train.steps=2"})
+                  .status,
+              0);
     for (const nlohmann::json& step : metrics()) {
       EXPECT_EQ(step.at("bytes").at(axis).get<int64_t>(), bytes);
       // The vote of four numbers, and the metrics of the step before: 8 numbers, and 3 of each of two groups.

@@ -1,5 +1,5 @@
-// The table of stalls: each rank of several meshes is stopped in each part of a step, killed, or goes with its host, and
-// is named with coordinate, collective and cause within 15 s; ranks that are merely disturbed are not named.
+// The table of stalls: each rank of several meshes is stopped in each part of a step, killed, or goes with its host,
+// and is named with coordinate, collective and cause within 15 s; ranks that are merely disturbed are not named.
 #include <csignal>
 #include <map>
 #include <random>
@@ -46,15 +46,15 @@ class StallTable : public StandStill, public ::testing::WithParamInterface<Mesh>
 
   /// A model whose steps last long enough to be stopped in.
   Words settings(const std::string& warning) const {
-    Words words = {"model.hidden_size=128",    "model.intermediate_size=256", "model.num_hidden_layers=2",
-                   "train.global_batch=8",     "train.time_limit=0",          "checkpoint={every: 5, keep_last: 1}",
+    Words words = {"model.hidden_size=128",      "model.intermediate_size=256", "model.num_hidden_layers=2",
+                   "train.global_batch=8",       "train.time_limit=0",          "checkpoint={every: 5, keep_last: 1}",
                    "parallel.fsdp.mode=no_shard"};
     if (!warning.empty()) words.push_back("parallel.stall_warning=" + warning);
     return words;
   }
 
-  /// A shell's words by which each rank stops itself when it is asked to. Where that is in reading, data come more slowly
-  /// than steps are made, or they would be there before a rank waits for them.
+  /// A shell's words by which each rank stops itself when it is asked to. Where that is in reading, data come more
+  /// slowly than steps are made, or they would be there before a rank waits for them.
   std::string halts(const Mesh& mesh, const std::string& place) const {
     const std::string slow = mesh.ranks() == 2 ? "20" : mesh.ranks() == 4 ? "100" : "800";
     return "export LD_PRELOAD=" + build_folder() + "/tests/libhalt.so:" + build_folder() +
@@ -74,7 +74,8 @@ class StallTable : public StandStill, public ::testing::WithParamInterface<Mesh>
     Words found;
     std::istringstream log(content(run_dir / "console.log"));
     for (std::string line; std::getline(log, line);) {
-      if (has(line, "warning: ") && !has(line, " is slower than the others ")) found.push_back(line.substr(line.rfind("warning: ") + 9));
+      if (has(line, "warning: ") && !has(line, " is slower than the others "))
+        found.push_back(line.substr(line.rfind("warning: ") + 9));
     }
     found.erase(found.begin(), found.begin() + static_cast<std::ptrdiff_t>(std::min(from, found.size())));
     return found;
@@ -111,8 +112,8 @@ class StallTable : public StandStill, public ::testing::WithParamInterface<Mesh>
     const std::string step = std::to_string(std::stol(phase.substr(phase.find("step ") + 5)));
     expect_match(warning, "^" + escaped(mesh.name_of(rank)) + R"( on \S+ holds up \d ranks?, )" +
                               R"(for \d+ s in \w+ of \[[\d, .]*\] \w+ for [\w. ]+, number \d+ of group \w+: )" +
-                              "its process is stopped, by a signal or a debugger; it was in .*step " + step + R"((\D[^;]*)?; )" +
-                              R"(its last collective was \w+ of \[[\d, .]*\] \w+ for [\w. ]+, )");
+                              "its process is stopped, by a signal or a debugger; it was in .*step " + step +
+                              R"((\D[^;]*)?; )" + R"(its last collective was \w+ of \[[\d, .]*\] \w+ for [\w. ]+, )");
     if (place.starts_with("in:")) {
       expect_match(warning, "; it was in [^;]*" + place.substr(3));
     }
@@ -147,8 +148,8 @@ class StallTable : public StandStill, public ::testing::WithParamInterface<Mesh>
     EXPECT_EQ(ending.status, 75) << ending.err;
     if (HasFailure()) return;
     EXPECT_EQ(told.size(), 2 * static_cast<size_t>(mesh.ranks())) << "nobody else is named:\n" << ending.err;
-    std::printf("%s %s: %d of %d ranks named, after %.1f s at most\n", mesh.text().c_str(), place.c_str(),
-                mesh.ranks(), mesh.ranks(), longest_);
+    std::printf("%s %s: %d of %d ranks named, after %.1f s at most\n", mesh.text().c_str(), place.c_str(), mesh.ranks(),
+                mesh.ranks(), longest_);
     std::fflush(stdout);
   }
 
@@ -178,23 +179,26 @@ TEST_P(StallTable, ARankThatIsKilledIsNamed) {
     EXPECT_LT(Clock::now() - killed, seconds(15));
     EXPECT_NE(ending.status, 0);
     EXPECT_EQ(count(ending.err, "\nmeshtrain: ") + ending.err.starts_with("meshtrain: "), 1) << ending.err;
-    expect_match(ending.err,
-                 "(^|\n)meshtrain: " + escaped(mesh.name_of(rank)) +
-                     R"( is gone without a word, killed from outside or for want of memory; it was in .*step \d+.*; )"
-                     R"(the last collective seen of it was \w+ of \[[\d, .]*\] \w+ for [\w. ]+, number \d+ of group \w+)"
-                     "\n");
+    expect_match(
+        ending.err,
+        "(^|\n)meshtrain: " + escaped(mesh.name_of(rank)) +
+            R"( is gone without a word, killed from outside or for want of memory; it was in .*step \d+.*; )"
+            R"(the last collective seen of it was \w+ of \[[\d, .]*\] \w+ for [\w. ]+, number \d+ of group \w+)"
+            "\n");
   }
 }
 
 // Ranks that are stopped for up to a second again and again, and disks and data that are slow at times; the limits are
 // those of a recipe that does not say.
 TEST_P(StallTable, NobodyIsNamedForNoise) {
-  if (GetParam().tp == 1 || (GetParam().cp == 2 && GetParam().dp == 1)) GTEST_SKIP() << "one mesh of each number of ranks";
+  if (GetParam().tp == 1 || (GetParam().cp == 2 && GetParam().dp == 1))
+    GTEST_SKIP() << "one mesh of each number of ranks";
   const int steps = is_full_run() ? 1000 : 60;
   const Mesh& mesh = GetParam();
-  const std::string noise = "export LD_PRELOAD=" + build_folder() +
-                            "/tests/libfaults.so MESHTRAIN_FAULTS=\"fsync::delay=300;pread:tokens.bin:delay=400:$((20 + "
-                            "7 * OMPI_COMM_WORLD_RANK)):1\"";
+  const std::string noise =
+      "export LD_PRELOAD=" + build_folder() +
+      "/tests/libfaults.so MESHTRAIN_FAULTS=\"fsync::delay=300;pread:tokens.bin:delay=400:$((20 + "
+      "7 * OMPI_COMM_WORLD_RANK)):1\"";
   Words words = settings("10");
   words.push_back("checkpoint={every: 50, keep_last: 1}");
   words.push_back("train.steps=" + std::to_string(steps));

@@ -101,7 +101,11 @@ class WatchedHosts : public WatchedRanks {
     const std::string prologue = "echo $$ >" + path("process").string() + ".$OMPI_COMM_WORLD_RANK; hostname >" +
                                  path("host").string() + ".$OMPI_COMM_WORLD_RANK; exec 2>" + path("err").string() +
                                  ".$OMPI_COMM_WORLD_RANK; export MESHTRAIN_SILENCE_LIMIT=3";
-    Words words = {source_folder() + "/tests/support/two_hosts", "--ranks", each + "," + each, "/bin/sh", "-c",
+    Words words = {source_folder() + "/tests/support/two_hosts",
+                   "--ranks",
+                   each + "," + each,
+                   "/bin/sh",
+                   "-c",
                    prologue + "\nexec \"$0\" \"$@\""};
     words.insert(words.end(), {build_folder() + "/meshtrain", "train", recipe, "--run-dir", run_dir, "--mesh",
                                "dp=" + all, "--set", "train.global_batch=8"});
@@ -174,9 +178,10 @@ TEST_F(WatchedHosts, AllRanksOfAHostAreKilled) {
     const std::string first = std::to_string(size);
     const std::string others = size == 1 ? "" : size == 2 ? ", and rank 3 there," : ", and ranks 5-7 there,";
     EXPECT_TRUE(std::regex_match(
-        told()[0], std::regex("rank " + first + R"( \(dp=)" + first + R"( cp=0 tp=0\) on host )" + host_of(size) + others +
-                              " is gone without a word, .*; it was in step .*; the last collective seen of it was .*, "
-                              R"(number \d+ of group \w+; the job ends .*)")))
+        told()[0],
+        std::regex("rank " + first + R"( \(dp=)" + first + R"( cp=0 tp=0\) on host )" + host_of(size) + others +
+                   " is gone without a word, .*; it was in step .*; the last collective seen of it was .*, "
+                   R"(number \d+ of group \w+; the job ends .*)")))
         << told()[0];
   }
 }
@@ -232,7 +237,8 @@ TEST_F(WatchedHosts, ACableIsPulled) {
     EXPECT_NE(ending.status, 0);
     const auto silent = [&](int rank) {
       const std::string first = std::to_string(rank), last = std::to_string(rank + size - 1);
-      return std::regex("host " + host_of(rank) + R"( \()" + (size == 1 ? "rank " + first : "ranks " + first + "-" + last) +
+      return std::regex("host " + host_of(rank) + R"( \()" +
+                        (size == 1 ? "rank " + first : "ranks " + first + "-" + last) +
                         R"(\) has not answered for 3 s: it has no power or no network; rank )" + first +
                         R"( \(dp=. cp=0 tp=0\) was in step .*; the last collective seen of it was .*)");
     };

@@ -7,8 +7,9 @@
 //                       on, FILE.after gets a line for that collective and for each that was issued since: one of
 //                       them was the last when the process stopped.
 //
-// A thread looks every few microseconds, through functions that meshtrain exports for its plug-ins. It stops the process
-// where the main thread has computed for a moment, or sleeps, so that the rank has shown the phase to the others.
+// A thread looks every few microseconds, through functions that meshtrain exports for its plug-ins. It stops the
+// process where the main thread has computed for a moment, or sleeps, so that the rank has shown the phase to the
+// others.
 #include <fcntl.h>
 #include <pthread.h>
 #include <time.h>
