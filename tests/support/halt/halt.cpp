@@ -5,7 +5,7 @@
 //   MESHTRAIN_HALT_LOG  a file that gets what was seen a moment before: the phase, then the collective that was issued
 //                       last, as "number 12 of group tp". Nothing happens until the file exists. When the process goes
 //                       on, FILE.after gets a line for that collective and for each that was issued since: one of
-//                       them was the last when the process stopped.
+//                       them was the last when the process stopped. Then comes its phase.
 //
 // A thread looks every few microseconds, through functions that meshtrain exports for its plug-ins. It stops the
 // process where the main thread has computed for a moment, or sleeps, so that the rank has shown the phase to the
@@ -96,6 +96,7 @@ void look(const MainThread& main, const std::string& asked, const char* log) {
       const std::string name = name_of(flight) + "\n";
       if (!after.empty() || seen.ends_with("\n" + name)) after += name;
     }
+    after += "phase " + Phase::current() + "\n";
     std::ofstream(std::string(log) + ".after") << after << "end" << std::endl;
     return;
   }
