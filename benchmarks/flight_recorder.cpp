@@ -1,5 +1,6 @@
-// Measures the cost of recording every collective: steps of one model on ranks whose collectives are recorded, and on ranks
-// whose are not, in turns.
+// Measures the cost of recording every collective and of the watch, whose thread shows each rank to the others: steps
+// of one model with both and with neither, in turns of a few steps; the processor time of a call that is recorded, of a
+// place that is shown to the others (a unit's forward or backward), and of the watch beside a rank that sleeps.
 //   tools/ranks N build/release/benchmarks/flight_recorder_benchmark [STEPS]
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -8,12 +9,17 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
 #include <numeric>
+#include <optional>
+#include <thread>
 #include <vector>
 
 #include "mesh/backends/mpi/mpi.h"
 #include "mesh/flight_recorder.h"
 #include "runtime/trainer/trainer.h"
+#include "runtime/watch/stall_limits.h"
+#include "runtime/watch/watch.h"
 
 namespace {
 
@@ -22,6 +28,20 @@ using Clock = std::chrono::steady_clock;
 
 double milliseconds_since(Clock::time_point begin) {
   return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
+}
+
+/// Returns the processor time of this process, in seconds.
+double processor_seconds() {
+  timespec time{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
+/// Returns the processor time of this thread, in seconds.
+double thread_seconds() {
+  timespec time{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
 double median(std::vector<double> times) {
@@ -66,26 +86,77 @@ int main(int argc, char** argv) {
   const StepBatch batch = made_step(recipe, without.layout(), 1, at::kCPU);
   const int64_t counted = without.count_tokens(batch);
 
-  std::vector<double> times[2], calls[2];
+  constexpr int kTurn = 4;  // steps
+  std::vector<double> times[2], calls[2], quotients, processor_quotients;
   at::Tensor vote = at::ones({5}, at::kDouble);
-  for (int step = 0; step < num_steps; ++step) {
-    for (const int is_recorded : {step % 2, 1 - step % 2}) {
-      Trainer& trainer = is_recorded ? with : without;
-      const Group& world = is_recorded ? recorded : plain;
+  int64_t flights = 0;
+  for (int turn = 0; turn < num_steps / kTurn; ++turn) {
+    double seconds[2] = {}, processor[2] = {};
+    for (const int is_watched : {turn % 2, 1 - turn % 2}) {
+      Trainer& trainer = is_watched ? with : without;
+      const Group& world = is_watched ? recorded : plain;
+      std::optional<Watch> watch;
+      std::optional<StallGuard> guard;
+      if (is_watched) {
+        watch.emplace(plain);
+        guard.emplace([] { return StallLimits{}; });
+      }
+      trainer.step(batch, counted, {1e-4}).read();  // not counted: the other trainer's tensors are in the caches
       plain.barrier();
-      Clock::time_point begin = Clock::now();
-      trainer.step(batch, counted, {1e-4}).read();
-      times[is_recorded].push_back(milliseconds_since(begin));
+      const int64_t before = is_watched ? FlightRecorder::own().last()->number : 0;
+      const Clock::time_point all = Clock::now();
+      const double processor_before = processor_seconds();
+      for (int i = 0; i < kTurn; ++i) {
+        const Clock::time_point begin = Clock::now();
+        trainer.step(batch, counted, {1e-4}).read();
+        times[is_watched].push_back(milliseconds_since(begin));
+      }
+      seconds[is_watched] = milliseconds_since(all);
+      processor[is_watched] = processor_seconds() - processor_before;
+      if (is_watched) flights = (FlightRecorder::own().last()->number - before) / kTurn;
       plain.barrier();
-      begin = Clock::now();
+      const Clock::time_point begin = Clock::now();
       for (int i = 0; i < 100; ++i) world.all_reduce(vote).wait();
-      calls[is_recorded].push_back(10 * milliseconds_since(begin));
+      calls[is_watched].push_back(10 * milliseconds_since(begin));
+      plain.barrier();
     }
+    quotients.push_back(seconds[1] / seconds[0]);
+    processor_quotients.push_back(processor[1] / processor[0]);
   }
-  const int64_t flights = FlightRecorder::own().flights().back().number / num_steps - 100;
+
+  double watch_share = 0, of_call = 0, of_place = 0;
+  if (n > 1) {
+    const Watch watch(plain);
+    const StallGuard guard([] { return StallLimits{}; });
+    const double before = processor_seconds();
+    std::this_thread::sleep_for(std::chrono::seconds(5));
+    watch_share = (processor_seconds() - before) / 5;
+    plain.barrier();
+    constexpr int kTimes = 20000;
+    const auto microseconds_of = [&](const auto& action) {
+      const double start = thread_seconds();
+      for (int i = 0; i < kTimes; ++i) action();
+      return 1e6 * (thread_seconds() - start) / kTimes;
+    };
+    FlightRecorder& recorder = FlightRecorder::own();
+    const int32_t group = recorder.add_group("tried", {0, 1});
+    const Collective collective{.kind = Collective::Kind::AllReduce, .output = vote, .input = {}, .purpose = "tried"};
+    of_call = microseconds_of([&] {
+      const int64_t number = recorder.issue(group, collective);
+      recorder.start(number);
+      recorder.begin_wait(number);
+      recorder.end(number);
+      recorder.end_wait(number);
+    });
+    of_place = microseconds_of([&] { recorder.set_place("forward of block 3"); });
+    plain.barrier();
+  }
   if (plain.rank() == 0) {
-    std::printf("| %d | %.1f | %.3f | %.1f | %.1f | %d |\n", static_cast<int>(n), median(times[0]),
-                median(times[1]) / median(times[0]), median(calls[0]), median(calls[1]), static_cast<int>(flights));
+    std::sort(quotients.begin(), quotients.end());
+    std::printf("| %d | %.1f | %.3f (%.3f to %.3f) | %.3f | %.1f | %.1f | %d | %.2f | %.2f | %.2f %% |\n",
+                static_cast<int>(n), median(times[0]), median(quotients), quotients[quotients.size() / 4],
+                quotients[quotients.size() * 3 / 4], median(processor_quotients), median(calls[0]), median(calls[1]),
+                static_cast<int>(flights), of_call, of_place, 100 * watch_share);
   }
   return 0;
 }

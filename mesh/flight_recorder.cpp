@@ -153,12 +153,22 @@ int32_t FlightRecorder::add_group(std::string name, std::vector<int> ranks) {
 
 void FlightRecorder::set_place(std::string_view place) {
   if (when_placed_) when_placed_(ShortText<40>(place).characters.data());
+  {
+    const std::lock_guard lock(mutex_);
+    place_ = place;
+    if (traces_) {
+      const Flight::Clock::time_point now = Flight::Clock::now();
+      end_work(now);
+      if (!place.empty()) works_.push_back({place_, now, {}});
+    }
+  }
+  if (after_place_) after_place_();
+}
+
+void FlightRecorder::show(NewestFlight* newest, std::function<void()> call) {
   const std::lock_guard lock(mutex_);
-  place_ = place;
-  if (!traces_) return;
-  const Flight::Clock::time_point now = Flight::Clock::now();
-  end_work(now);
-  if (!place.empty()) works_.push_back({place_, now, {}});
+  newest_ = newest;
+  after_place_ = std::move(call);
 }
 
 void FlightRecorder::end_work(Clock::time_point now) {
@@ -202,6 +212,7 @@ int64_t FlightRecorder::issue(int32_t group, const Collective& collective, int64
   if (traces_ && slot.number >= traced_from_) out_of_ring_.push_back(slot);
   slot = flight;
   ++num_records_;
+  if (newest_ != nullptr) *newest_ = {state.flights.key, state.flights.name, flight};
   return flight.number;
 }
 

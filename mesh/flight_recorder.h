@@ -69,6 +69,13 @@ struct GroupFlights {
   int64_t sent_bytes = 0;                      ///< Traffic::sent_bytes, summed over collectives
 };
 
+/// The collective that a rank has issued last, as it shows it to other processes at once. Plain memory.
+struct NewestFlight {
+  uint64_t key = 0;  ///< of its group
+  ShortText<16> group;
+  Flight flight;
+};
+
 /// What collectives have cost this rank so far, by the name of their group.
 struct GroupCost {
   Flight::Clock::duration total{}, exposed{};  ///< GroupFlights
@@ -106,6 +113,9 @@ class FlightRecorder {
   void set_place(std::string_view place);
   /// Lets set_place() call `call` with each place, for tools that show where a process is. Before training starts.
   void when_placed(std::function<void(const char* place)> call) { when_placed_ = std::move(call); }
+  /// Lets issue() write each collective into `newest`, and set_place() call `call` once the place is set. Null: no
+  /// longer. Call while nothing is issued.
+  void show(NewestFlight* newest, std::function<void()> call);
 
   /// Records that a collective is issued, started, ended. `number`: what issue() returned. `sent_bytes`: Traffic.
   int64_t issue(int32_t group, const Collective& collective, int64_t sent_bytes = 0);
@@ -154,6 +164,8 @@ class FlightRecorder {
   void end_work(Clock::time_point now);
 
   std::function<void(const char*)> when_placed_;
+  std::function<void()> after_place_;
+  NewestFlight* newest_ = nullptr;
   bool traces_ = false;
   int64_t traced_from_ = 0;          // number of the first flight of the trace
   std::vector<Flight> out_of_ring_;  // flights of the trace that have left the ring

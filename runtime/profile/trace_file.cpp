@@ -17,6 +17,8 @@ using std::chrono::nanoseconds;
 
 // Numbers of tracks stand where no thread's number does. Each rank has its own, so that traces can be put together.
 constexpr int64_t kFirstTrack = 1'000'000'000, kTracksOfARank = 100;
+// The same for the numbers of arrows between operators: viewers join the ends that have one number.
+constexpr int64_t kArrowsOfARank = 1'000'000'000;
 
 int64_t whole_number_behind(const std::string& text, std::string_view key) {
   const size_t found = text.find(key);
@@ -36,6 +38,33 @@ void rename_process(std::string& trace, const std::string& name) {
   if (arguments == std::string::npos || found == std::string::npos) return;
   const size_t begin = found + kName.size();
   trace.replace(begin, trace.find('"', begin) - begin, name);
+}
+
+/// Names the track of Kineto's own span after the rank.
+void rename_span(std::string& trace, int64_t rank) {
+  constexpr std::string_view kTrack = "\"tid\": \"PyTorch Profiler";
+  const size_t found = trace.find(kTrack);
+  if (found != std::string::npos) trace.insert(found + kTrack.size(), " of rank " + std::to_string(rank));
+}
+
+/// Returns the trace with numbers of arrows ("ph": s, t, f) that are this rank's own.
+std::string with_own_arrows(const std::string& trace, int64_t rank) {
+  constexpr std::string_view kPhase = "\"ph\": \"", kId = "\", \"id\": ";
+  std::string text;
+  text.reserve(trace.size() + trace.size() / 64);
+  size_t kept = 0;
+  for (size_t at = trace.find(kId); at != std::string::npos; at = trace.find(kId, at + 1)) {
+    const size_t phase = at - 1, begin = at + kId.size();  // one letter
+    const bool is_arrow = phase >= kPhase.size() &&
+                          std::string_view("stf").find(trace[phase]) != std::string_view::npos &&
+                          trace.compare(phase - kPhase.size(), kPhase.size(), kPhase) == 0;
+    int64_t number = 0;
+    const auto end = std::from_chars(trace.data() + begin, trace.data() + trace.size(), number).ptr;
+    if (!is_arrow || end == trace.data() + begin) continue;
+    text.append(trace, kept, begin - kept).append(std::to_string(rank * kArrowsOfARank + number));
+    kept = static_cast<size_t>(end - trace.data());
+  }
+  return text.append(trace, kept);
 }
 
 class TrackWriter {
@@ -149,11 +178,13 @@ int64_t clock_zero() {
 std::string with_tracks(std::string kineto, const TraceTracks& tracks) {
   const int64_t base = whole_number_behind(kineto, "\"baseTimeNanoseconds\":");
   const int64_t process = whole_number_behind(kineto, "\"pid\":");
+  if (tracks.rank > 0) kineto = with_own_arrows(kineto, tracks.rank);
   const size_t last = kineto.rfind("\"Record Window End\"");
   const size_t end = last == std::string::npos ? last : kineto.find('}', last);
   if (end == std::string::npos) throw std::runtime_error("the trace of LibTorch has no end of its events");
   kineto.insert(end + 1, TrackWriter(tracks, base, process).events());
   rename_process(kineto, tracks.name);
+  rename_span(kineto, tracks.rank);
   return kineto;
 }
 

@@ -43,10 +43,12 @@ std::string Stragglers::note(const std::vector<RankStep>& ranks) {
   const bool is_slow = static_cast<double>(most->second) >= kShareOfSteps * kSteps &&
                        others >= std::max(kShareOfTime * seconds, kLeastSeconds * kSteps);
   if (!is_slow) {
+    slow_ = -1;
     if (times[named_] < kSteps / 2 || others < kShareOfTime / 2 * seconds) named_ = -1;
     return "";
   }
-  if (std::exchange(named_, most->first) == most->first) return "";
+  slow_for_ = std::exchange(slow_, most->first) == most->first ? slow_for_ + ranks.front().step_seconds : seconds;
+  if (slow_for_ < kLeastTime || std::exchange(named_, most->first) == most->first) return "";
   return describe(most->first, others / kSteps, seconds / kSteps);
 }
 

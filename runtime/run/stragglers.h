@@ -18,6 +18,7 @@ class Stragglers {
   static constexpr double kShareOfSteps = 0.9;   ///< in which the rank must be the one
   static constexpr double kShareOfTime = 0.1;    ///< of a step that the others must wait for it, in the median
   static constexpr double kLeastSeconds = 5e-3;  ///< of that waiting in a step: rank 0 alone writes files
+  static constexpr double kLeastTime = 10;       ///< seconds for which it must be so: many short steps are soon over
 
   /// `hosts`: by rank, may be empty.
   Stragglers(const MeshLayout& layout, std::vector<std::string> hosts);
@@ -39,7 +40,9 @@ class Stragglers {
   std::vector<std::string> hosts_;
   std::vector<Waiting> last_;  // at most kSteps, in a ring
   size_t next_ = 0;
-  int64_t named_ = -1;  // rank
+  int64_t named_ = -1;   // rank
+  int64_t slow_ = -1;    // rank that is slow now
+  double slow_for_ = 0;  // seconds
 };
 
 }  // namespace meshtrain

@@ -36,6 +36,7 @@ void read_flights(const FlightRecorder& recorder, Activity& activity) {
   if (awaited) {
     activity.awaited_group = key_of(*awaited);
     activity.awaited = awaited->in_group;
+    activity.awaited_flight = *awaited;
   }
   if (const std::optional<Flight> last = recorder.last()) {
     activity.last = sight_of(groups[static_cast<size_t>(last->group)], *last);

@@ -29,9 +29,18 @@ struct Activity {
   bool is_stopped = false;     ///< the system says that its process is; others see it
   uint64_t awaited_group = 0;  ///< key
   int64_t awaited = 0;         ///< Flight::in_group
+  Flight awaited_flight;       ///< that collective; it need not be the first of its group that has not ended
   GroupSight last;             ///< the group of the collective that was issued last, which is its `pending` here
   int64_t num_groups = 0;
   std::array<GroupSight, kGroups> groups;
+
+  /// Returns collective `number` of a group of these, where it is known: the rank waits for it, or it is the first that
+  /// has not ended.
+  const Flight* find(const GroupSight& group, int64_t number) const {
+    if (group.pending.number != 0 && group.pending.in_group == number) return &group.pending;
+    const bool is_awaited = waits && group.key == awaited_group && awaited_flight.number != 0;
+    return is_awaited && awaited_flight.in_group == number ? &awaited_flight : nullptr;
+  }
 
   /// Returns the group with this key; null when it has none.
   const GroupSight* find(uint64_t key) const {

@@ -72,6 +72,15 @@ Board::Slot& Board::slot(int index) const {
   return static_cast<Slot*>(memory_)[1 + index];  // the first slot belongs to may_report()
 }
 
+Sighting Board::Slot::sight() const {
+  Sighting seen = last;
+  const NewestFlight now = newest;
+  GroupSight& of_last = seen.activity.last;
+  if (now.flight.number <= of_last.pending.number) return seen;
+  of_last = {now.key, now.group, now.flight.in_group, of_last.key == now.key ? of_last.ended : 0, now.flight};
+  return seen;
+}
+
 Board::Slot& Board::next() const {
   for (int offset = 1; offset < size_; ++offset) {
     Slot& other = slot((index_ + offset) % size_);

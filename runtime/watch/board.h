@@ -17,9 +17,13 @@ class Board {
  public:
   struct Slot {
     std::atomic<int64_t> process;  ///< the rank's process; 0: not started yet, or ended
-    Sighting last;
-    std::atomic<int64_t> beat;              ///< grows as long as the process runs
+    Sighting last;                 ///< shown every few hundredths of a second, and when its phase or place changes
+    NewestFlight newest;           ///< shown at once
+    std::atomic<int64_t> beat;     ///< grows as long as the process runs
     std::atomic<bool> has_written_flights;  ///< after the job's end was reported
+
+    /// Returns `last`, with the newest collective as its last.
+    Sighting sight() const;
   };
   static_assert(std::atomic<int64_t>::is_always_lock_free);
 

@@ -190,6 +190,8 @@ RankFile read_rank(const std::filesystem::path& file) {
         const Flight flight = flight_of(line);
         GroupSight& group = groups.at(static_cast<size_t>(flight.group));
         if (line.at("ended").is_null() && group.pending.number == 0) group.pending = flight;
+        if (group.key == activity.awaited_group && flight.in_group == activity.awaited)
+          activity.awaited_flight = flight;
         activity.last = group;
         activity.last.pending = flight;
       }

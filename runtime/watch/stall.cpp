@@ -27,19 +27,23 @@ std::string list(const std::vector<int>& ranks) {
 }
 
 /// "all_reduce of [4] Float for vote, number 12 of group world".
-std::string describe(const GroupSight& group, int64_t number) {
-  const bool known = group.pending.number != 0 && group.pending.in_group == number;
-  return (known ? meshtrain::describe(group.pending) + ", " : "a collective, ") + "number " + std::to_string(number) +
-         " of group " + group.name.text();
+std::string describe(const GroupSight& group, const Flight* flight, int64_t number) {
+  return (flight != nullptr ? meshtrain::describe(*flight) + ", " : "a collective, ") + "number " +
+         std::to_string(number) + " of group " + group.name.text();
+}
+
+/// Describes the collective that a rank waits for, of one of its groups.
+std::string describe_awaited(const Activity& activity) {
+  const GroupSight& group = *activity.find(activity.awaited_group);
+  return describe(group, activity.find(group, activity.awaited), activity.awaited);
 }
 
 /// Describes the last thing that a rank did that does not wait.
 std::string history(const RankSight& rank) {
-  const GroupSight& last = rank.activity.last;
   std::string text = "it was in " + rank.phase;
   if (rank.activity.still_ms > 0) text += ", where nothing has changed for " + in_seconds(rank.activity.still_ms);
-  if (last.pending.number == 0) return text + "; it has issued no collective";
-  return text + "; its last collective was " + describe(last, last.pending.in_group);
+  const std::string last = last_collective(rank.activity);
+  return text + (last.empty() ? "; it has issued no collective" : "; its last collective was " + last);
 }
 
 class Search {
@@ -116,7 +120,7 @@ class Search {
     }
     return who + (blamed.size() > 1 ? " hold up " : " holds up ") + std::to_string(waiting) +
            (waiting == 1 ? " rank, " : " ranks, ") + "for " + in_seconds(waiting_ms_) + " in " +
-           describe(group, number) + ": ";
+           describe(group, path_.back()->activity.find(group, number), number) + ": ";
   }
 
   Verdict of_halted(const std::vector<const RankSight*>& halted, const GroupSight& group, int64_t number) const {
@@ -151,27 +155,26 @@ class Search {
         in_seconds(waiting_ms_) + ":";
     for (size_t i = 0; i < circle.size(); ++i) {
       const Activity& activity = circle[i]->activity;
-      text += (i == 0 ? " " : "; ") + place(*circle[i]) + " in " +
-              describe(*activity.find(activity.awaited_group), activity.awaited) + ", in " + circle[i]->phase;
+      text +=
+          (i == 0 ? " " : "; ") + place(*circle[i]) + " in " + describe_awaited(activity) + ", in " + circle[i]->phase;
     }
     return make(Cause::Order, circle, text);
   }
 
   Verdict of_arrived(const RankSight& current, const std::vector<const RankSight*>& arrived, const GroupSight& group,
                      int64_t number) const {
+    const Flight* const mine = current.activity.find(group, number);
     for (const RankSight* other : arrived) {
-      const GroupSight& theirs = *other->activity.find(group.key);
-      if (theirs.pending.in_group != number || group.pending.in_group != number || fit(group.pending, theirs.pending)) {
-        continue;
-      }
+      const Flight* const theirs = other->activity.find(*other->activity.find(group.key), number);
+      if (mine == nullptr || theirs == nullptr || fit(*mine, *theirs)) continue;
       return make(Cause::Different, {&current, other},
                   "ranks issue different collectives as number " + std::to_string(number) + " of group " +
                       group.name.text() + ", and wait for " + in_seconds(waiting_ms_) + ": " + place(current) + " " +
-                      meshtrain::describe(group.pending) + ", in " + current.phase + "; " + place(*other) + " " +
-                      meshtrain::describe(theirs.pending) + ", in " + other->phase);
+                      meshtrain::describe(*mine) + ", in " + current.phase + "; " + place(*other) + " " +
+                      meshtrain::describe(*theirs) + ", in " + other->phase);
     }
     return make(Cause::Transport, {},
-                place(current) + " has waited " + in_seconds(waiting_ms_) + " in " + describe(group, number) +
+                place(current) + " has waited " + in_seconds(waiting_ms_) + " in " + describe(group, mine, number) +
                     ", to which all ranks of the group have come: the network or the memory between them stands still");
   }
 
@@ -184,6 +187,11 @@ class Search {
 
 std::string in_seconds(int64_t milliseconds) {
   return std::to_string((milliseconds + 500) / 1000) + " s";
+}
+
+std::string last_collective(const Activity& activity) {
+  const GroupSight& last = activity.last;
+  return last.pending.number == 0 ? "" : describe(last, &last.pending, last.pending.in_group);
 }
 
 std::optional<Verdict> judge(const std::vector<RankSight>& ranks) {

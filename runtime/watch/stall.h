@@ -38,6 +38,10 @@ struct Verdict {
 /// Formats milliseconds as whole seconds: "12 s".
 std::string in_seconds(int64_t milliseconds);
 
+/// Returns "all_reduce of [4] Float for vote, number 12 of group world", the collective that a rank issued last; empty
+/// when it has issued none.
+std::string last_collective(const Activity& activity);
+
 /// Finds out for whom ranks wait. None when no rank waits for a collective. Ranks that are missing in `ranks` are not
 /// blamed. Follows the rank that has waited longest to the rank that it waits for, and so on, until one does not wait.
 std::optional<Verdict> judge(const std::vector<RankSight>& ranks);

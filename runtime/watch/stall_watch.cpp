@@ -11,6 +11,13 @@ int64_t milliseconds(std::chrono::duration<double> time) {
   return std::chrono::duration_cast<Milliseconds>(time).count();
 }
 
+/// Returns true when the ranks wait for a process that has not run for a while.
+bool is_halt(const std::optional<Verdict>& verdict, const std::vector<RankSight>& ranks) {
+  if (!verdict || (verdict->cause != Verdict::Cause::Stopped && verdict->cause != Verdict::Cause::Frozen)) return false;
+  return std::any_of(ranks.begin(), ranks.end(),
+                     [&](const RankSight& rank) { return rank.rank == verdict->ranks.front() && !rank.runs; });
+}
+
 }  // namespace
 
 void Stillness::note_halt(Clock::duration time) {
@@ -52,7 +59,12 @@ StallWatch::Decision StallWatch::look(const std::vector<RankSight>& ranks, const
   if (stop_asked && !stop_asked_) stop_asked_ = now;
 
   // A rank that waits long is nothing new where steps are long. What ended before the first warning counts.
-  if (!is_told_) told_after_ms_ = std::max(milliseconds(limits.warning), 3 * longest);
+  if (!is_told_) {
+    const int64_t warning = milliseconds(limits.warning);
+    told_after_ms_ = std::max(warning, 3 * longest);
+    // No step is long because a process does not run.
+    if (waiting >= warning && waiting < told_after_ms_ && is_halt(judge(ranks), ranks)) told_after_ms_ = warning;
+  }
   if (waiting < told_after_ms_) {
     if (is_told_ && waiting < milliseconds(limits.warning) / 2) {
       const auto time = std::chrono::duration_cast<Milliseconds>(now - told_).count() + told_after_ms_;

@@ -54,6 +54,12 @@ std::string describe_ranks(const std::vector<int>& ranks) {
   return text;
 }
 
+/// "; the last collective seen of it was all_reduce of [4] Float for vote, number 12 of group world"; empty for none.
+std::string seen_collective(const Sighting& seen) {
+  const std::string last = last_collective(seen.activity);
+  return last.empty() ? "" : "; the last collective seen of it was " + last;
+}
+
 }  // namespace
 
 Watch::Watch(const Group& world) : rank_(world.rank()), name_(world.coordinate_text()) {
@@ -73,6 +79,7 @@ Watch::Watch(const Group& world) : rank_(world.rank()), name_(world.coordinate_t
     board_->own().process = getpid();
   }
   Phase::when_changed([this] { show(); });
+  FlightRecorder::own().show(board_->is_shared() ? &board_->own().newest : nullptr, [this] { show(); });
   std::signal(SIGQUIT, [](int) { flights_asked = true; });
   wake_ = Descriptor(eventfd(0, EFD_CLOEXEC));
   thread_ = std::thread([this] { look(); });
@@ -84,6 +91,7 @@ Watch::~Watch() {
   if (!thread_.joinable()) return;
   std::signal(SIGQUIT, SIG_DFL);
   Phase::when_changed(nullptr);
+  FlightRecorder::own().show(nullptr, nullptr);
   {
     const std::lock_guard lock(current_mutex);
     current = nullptr;
@@ -188,7 +196,7 @@ std::vector<std::pair<int, Sighting>> Watch::others_here() const {
   for (size_t i = 0; i < slots.size(); ++i) {
     const int64_t process = slots[i]->process;
     if (static_cast<int>(i) == board_->index() || process == 0) continue;
-    others.emplace_back(ranks[i], slots[i]->last);
+    others.emplace_back(ranks[i], slots[i]->sight());
     others.back().second.activity.is_stopped = is_stopped(process);
   }
   return others;
@@ -250,7 +258,7 @@ std::vector<RankSight> Watch::sights() {
     const int64_t process = slot.process;
     if (process == 0) continue;
     const int rank = ranks[static_cast<size_t>(index)];
-    add(rank, slot.last, runs(index, slot));
+    add(rank, slot.sight(), runs(index, slot));
     all[rank].activity.is_stopped = is_stopped(process);
   }
   if (!board_->is_shared()) add(rank_, sight(), true);
@@ -316,9 +324,10 @@ void Watch::look_at_next() {
   const bool missing = process != 0 && is_gone(process) && next.process == process;
   num_missing_ = missing ? num_missing_ + 1 : 0;
   if (num_missing_ < kLooks) return;
-  report_and_abort(std::string(next.last.name.data()) +
+  const Sighting seen = next.sight();
+  report_and_abort(std::string(seen.name.data()) +
                    " is gone without a word, killed from outside or for want of memory; it was in " +
-                   next.last.phase.data());
+                   seen.phase.data() + seen_collective(seen));
 }
 
 void Watch::look_at_hosts() {
@@ -369,7 +378,7 @@ std::string Watch::describe(const Lost& lost) const {
   const Frame& frame = lost.frame;
   std::vector<int> ranks = hosts_.ranks_of(hosts_.host_of(frame.rank));
   const std::string name = frame.sender.name.data(), host = frame.sender.host.data();
-  const std::string seen = std::string("in ") + frame.sender.phase.data();
+  const std::string seen = std::string("in ") + frame.sender.phase.data() + seen_collective(frame.sender);
   const auto seconds = std::chrono::ceil<std::chrono::seconds>(patience(lost.loss)).count();
   const std::string next = "; the job ends unless this rank makes a step within " + std::to_string(seconds) + " s";
   if (lost.loss == Loss::Silent) {

@@ -1,8 +1,12 @@
 // Failures on GPUs end the run with one message, and no process remains.
+#include <chrono>
+#include <csignal>
 #include <cstdlib>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "tests/support/files.h"
 #include "tests/tools/train_program.h"
 
 namespace meshtrain::testing {
@@ -37,6 +41,31 @@ TEST_F(FailureOnGpu, ARankThatIsKilledTakesTheOthersAlong) {
                               (run_dir / "metrics.jsonl").string() + " ]; do sleep 0.05; done; kill -9 $$) &"));
   const Ending ending = program.wait();
   EXPECT_EQ(count(ending.err, "rank 2 (dp=1 cp=0 tp=0) is gone without a word"), 1) << ending.err;
+}
+
+// Over NCCL, which the host does not wait for, and for tensors that are staged in host memory.
+TEST_F(FailureOnGpu, ARankThatIsStoppedIsNamed) {
+  for (const std::string backend : {"nccl", "mpi"}) {
+    SCOPED_TRACE(backend);
+    std::filesystem::remove_all(run_dir);
+    const std::string process = path("process." + backend);
+    Program program(command(2,
+                            {"--mesh", "dp=2", "--set", "device=cuda", "--set", "parallel.backend=" + backend, "--set",
+                             "train.steps=100000", "--set", "parallel.stall_warning=2", "--set", "parallel.timeout=5"},
+                            "[ \"$OMPI_COMM_WORLD_RANK\" != 1 ] || echo $$ >" + process));
+    for (int looks = 0; metrics().size() < 5 && looks < 3000; ++looks) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+    ASSERT_GE(metrics().size(), 5u);
+    kill(std::stoi(content(process)), SIGSTOP);
+    const Ending ending = program.wait();
+    EXPECT_EQ(ending.status, 1) << ending.err;
+    const std::string named = "rank 1 (dp=1 cp=0 tp=0) on ",
+                      cause = ": its process is stopped, by a signal or a debugger; ";
+    EXPECT_TRUE(has(ending.err, "meshtrain: warning: " + named) && has(ending.err, cause)) << ending.err;
+    EXPECT_TRUE(has(ending.err, "; the run ends after parallel.timeout, 5 s")) << ending.err;
+    EXPECT_TRUE(std::filesystem::exists(run_dir / "flight" / "rank-00000.jsonl"));
+  }
 }
 
 TEST_F(FailureOnGpu, AGpuThatIsTooSmallIsTold) {

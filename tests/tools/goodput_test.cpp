@@ -3,6 +3,7 @@
 #include <csignal>
 #include <thread>
 
+#include "tests/support/files.h"
 #include "tests/tools/train_program.h"
 
 namespace meshtrain::testing {
@@ -113,6 +114,66 @@ TEST_F(GoodputProgram, AStepsLineHasWhatItTookOnEveryMesh) {
     // the number of counted labels.
     EXPECT_EQ(step.at("bytes").at("dp").get<int64_t>(), 4 * (kParameters + 3 * 32) + 8) << step;
   }
+}
+
+TEST_F(GoodputProgram, BytesByAxisAreThoseOfTheFormulas) {
+  // docs/architecture.md. All tokens of a step together: T of hidden size M, K = 4 heads of D = 8 features; 2 ranks.
+  constexpr int64_t kParameters = 64 * 32 + 4 * 32 * 32 + 3 * 32 * 48 + 3 * 32, kTokens = 64, kHidden = 32;
+  constexpr int64_t kX = kTokens * kHidden * 4, kKeysAndValues = 2 * kTokens * kHidden * 4;
+  constexpr int64_t kGradients = 4 * (kParameters + 3 * 32) + 8;  // and the number of labels, as over dp
+  struct Case {
+    std::string axis, setting;
+    int64_t bytes;
+  };
+  for (const auto& [axis, setting, bytes] :
+       {// 8 (t - 1) / t x of the layer, 2 (t - 1) / t x of the embedding and of the head, and 3 T numbers of the loss.
+        Case{"tp", "parallel.sequence_parallel=off", (8 + 2 + 2) * kX / 2 + 3 * kTokens * 4},
+        // (c - 1) / c KV forwards, and 2 (c - 1) / c KV backwards.
+        Case{"cp", "parallel.context.algorithm=ring", kGradients + 3 * kKeysAndValues / 2},
+        Case{"cp", "parallel.context.algorithm=all_gather", kGradients + 3 * kKeysAndValues / 2},
+        // (c - 1) / c b S / c D (2 H + 2 K) e, twice.
+        Case{"cp", "parallel.context.algorithm=ulysses", kGradients + 2 * kTokens / 4 * 8 * 16 * 4}}) {
+    SCOPED_TRACE(setting);
+    std::filesystem::remove_all(run_dir);
+    ASSERT_EQ(train(2, {"--mesh", axis + "=2", "--set", setting, "--set", "parallel.fsdp.mode=no_shard", "--set",
+                        "train.steps=2"})
+                  .status,
+              0);
+    for (const nlohmann::json& step : metrics()) {
+      EXPECT_EQ(step.at("bytes").at(axis).get<int64_t>(), bytes);
+      // The vote of four numbers, and the metrics of the step before: 8 numbers, and 3 of each of two groups.
+      const int64_t vote = 4 * 8, gathered = (8 + 3 * 2) * 8;
+      EXPECT_EQ(step.at("bytes").at("world").get<int64_t>(), step.at("step") == 1 ? vote : vote + gathered);
+    }
+  }
+}
+
+TEST_F(GoodputProgram, MemoryIsWhatTheSystemSays) {
+  Program program(command(2, {"--mesh", "dp=2", "--set", "train.steps=1000000", "--set", "train.log_every=1000"}));
+  wait_for_step(20, time_of_day());
+  /// The largest peak over ranks, in bytes.
+  const auto peak_of_system = [&] {
+    int64_t peak = 0;
+    for (const std::filesystem::path& folder : processes()) {
+      std::error_code gone;
+      if (std::filesystem::read_symlink(folder / "exe", gone).filename() != "meshtrain") continue;
+      const std::string status = content(folder / "status"), key = "VmHWM:";
+      peak = std::max<int64_t>(peak, 1024 * std::stol(status.substr(status.find(key) + key.size())));
+    }
+    return peak;
+  };
+  for (int i = 0; i < 5; ++i) {
+    const int64_t before = peak_of_system();
+    const double now = time_of_day();
+    wait_for_step(20, now + 0.2);  // a step that began after `before` was read
+    const int64_t said = metrics().back().at("memory").at("host_peak_bytes");
+    const int64_t after = peak_of_system();
+    EXPECT_GE(said, before);
+    EXPECT_LE(said, after);
+    EXPECT_LT(after - before, before / 100) << "the bounds are close";
+  }
+  program.signal(SIGUSR1);
+  EXPECT_EQ(program.wait().status, 75);
 }
 
 }  // namespace

@@ -2,12 +2,10 @@
 #include <chrono>
 #include <csignal>
 #include <fstream>
-#include <regex>
 #include <thread>
 
-#include "tests/support/files.h"
 #include "tests/support/full_run.h"
-#include "tests/tools/train_program.h"
+#include "tests/tools/stand_still.h"
 
 namespace meshtrain::testing {
 namespace {
@@ -15,65 +13,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
-
-class StandStill : public TrainProgram {
- protected:
-  Words endless(int ranks, const std::string& mesh, Words settings = {}, const std::string& prologue = "") const {
-    settings.insert(settings.begin(), {"train.steps=100000000", "parallel.stall_warning=1", "train.log_every=1000"});
-    Words words = {"--mesh", mesh};
-    for (const std::string& setting : settings) words.insert(words.end(), {"--set", setting});
-    return command(ranks, words, prologue);
-  }
-
-  void wait_for_steps(size_t steps) const {
-    wait_until([&] { return metrics().size() >= steps; });
-  }
-
-  template <class Done>
-  static void wait_until(const Done& done, seconds limit = seconds(60)) {
-    for (const auto start = Clock::now(); !done() && Clock::now() - start < limit;) {
-      std::this_thread::sleep_for(milliseconds(20));
-    }
-  }
-
-  /// Returns the process of a rank.
-  int process_of(int rank) const {
-    for (const std::filesystem::path& folder : processes()) {
-      std::ifstream file(folder / "environ");
-      std::string text{std::istreambuf_iterator<char>(file), {}};
-      std::replace(text.begin(), text.end(), '\0', '\n');
-      if (("\n" + text).find("\nOMPI_COMM_WORLD_RANK=" + std::to_string(rank) + "\n") != std::string::npos) {
-        return std::stoi(folder.filename().string());
-      }
-    }
-    ADD_FAILURE() << "no process of rank " << rank;
-    return 0;
-  }
-
-  /// A shell's words that delay a call of one rank.
-  static std::string delay(int rank, const std::string& call) {
-    return "[ $OMPI_COMM_WORLD_RANK != " + std::to_string(rank) + " ] || export LD_PRELOAD=" + build_folder() +
-           "/tests/libfaults.so MESHTRAIN_FAULTS='" + call + "'";
-  }
-
-  static Words warnings_of(const Ending& ending) {
-    Words found;
-    std::istringstream lines(ending.err);
-    const std::string begin = "meshtrain: warning: ";
-    for (std::string line; std::getline(lines, line);) {
-      if (line.starts_with(begin)) found.push_back(line.substr(begin.size()));
-    }
-    return found;
-  }
-
-  static void expect_match(const std::string& text, const std::string& pattern) {
-    EXPECT_TRUE(std::regex_search(text, std::regex(pattern))) << text << "\nis not\n" << pattern;
-  }
-};
-
-std::string name_of(int rank) {
-  return "rank " + std::to_string(rank) + R"( \(dp=\d cp=\d tp=\d\) on \S+)";
-}
 
 TEST_F(StandStill, AStoppedRankIsNamedAndTheOthersGoOn) {
   for (int rank = 0; rank < 2; ++rank) {
@@ -91,7 +30,8 @@ TEST_F(StandStill, AStoppedRankIsNamedAndTheOthersGoOn) {
     EXPECT_EQ(ending.status, 75) << ending.err;
     const Words warnings = warnings_of(ending);
     ASSERT_GE(warnings.size(), 1) << ending.err;
-    expect_match(warnings[0], "^" + name_of(rank) + R"( holds up 1 rank, for \d s in .*, number \d+ of group \w+: )" +
+    expect_match(warnings[0], "^" + name_of_rank(rank) +
+                                  R"( holds up 1 rank, for \d s in .*, number \d+ of group \w+: )" +
                                   "its process is stopped, by a signal or a debugger; it was in step .*; its last "
                                   "collective was .*, number ");
     for (size_t i = 1; i < warnings.size(); ++i) EXPECT_TRUE(warnings[i].starts_with("the ranks go on")) << ending.err;
@@ -104,7 +44,7 @@ TEST_F(StandStill, AfterTheLimitTheRunEndsWithFlightRecords) {
   kill(process_of(2), SIGSTOP);
   const Ending ending = program.wait();
   EXPECT_EQ(ending.status, 1) << ending.err;
-  expect_match(ending.err, "meshtrain: " + name_of(2) +
+  expect_match(ending.err, "meshtrain: " + name_of_rank(2) +
                                R"( holds up 3 ranks, .* is stopped, .*; the run ends after parallel.timeout, 3 s\n)");
   for (const int rank : {0, 1, 3}) {
     const std::filesystem::path file = run_dir / "flight" / ("rank-0000" + std::to_string(rank) + ".jsonl");
@@ -113,7 +53,7 @@ TEST_F(StandStill, AfterTheLimitTheRunEndsWithFlightRecords) {
   }
   const Ending diagnosed = run_meshtrain({"diagnose", run_dir.string()});
   EXPECT_EQ(diagnosed.status, 0) << diagnosed.err;
-  expect_match(diagnosed.out, "\n" + name_of(2) + " holds up 3 ranks, for . s in .*: its process does not run");
+  expect_match(diagnosed.out, "\n" + name_of_rank(2) + " holds up 3 ranks, for . s in .*: its process does not run");
   expect_match(diagnosed.out,
                R"(rank 0 \(dp=0 cp=0 tp=0\) on \S+\n  in    step \d+, .*\n  state waits in number \d+ of group \w+)");
 }
@@ -129,7 +69,7 @@ TEST_F(StandStill, AStopIsObeyedWhileARankIsStuck) {
   expect_match(
       ending.err,
       R"(meshtrain: a stop was asked for, and no checkpoint can be written \(the last is that of step \d+\): )" +
-          name_of(1) + " holds up");
+          name_of_rank(1) + " holds up");
 }
 
 TEST_F(StandStill, ARankThatReadsAndOneThatSavesAreNamed) {
@@ -139,7 +79,7 @@ TEST_F(StandStill, ARankThatReadsAndOneThatSavesAreNamed) {
   EXPECT_EQ(reading.status, 0) << reading.err;
   ASSERT_GE(warnings_of(reading).size(), 1) << reading.err;
   expect_match(warnings_of(reading)[0],
-               "^" + name_of(1) + " holds up 1 rank, .*: it reads data; it was in the reading of step ");
+               "^" + name_of_rank(1) + " holds up 1 rank, .*: it reads data; it was in the reading of step ");
   std::filesystem::remove_all(run_dir);
   const Ending saving = run_program(command(
       2,
@@ -148,7 +88,7 @@ TEST_F(StandStill, ARankThatReadsAndOneThatSavesAreNamed) {
   EXPECT_EQ(saving.status, 0) << saving.err;
   ASSERT_GE(warnings_of(saving).size(), 1) << saving.err;
   expect_match(warnings_of(saving)[0],
-               "^" + name_of(1) + " holds up 1 rank, .*: it writes a checkpoint; it was in the checkpoint ");
+               "^" + name_of_rank(1) + " holds up 1 rank, .*: it writes a checkpoint; it was in the checkpoint ");
 }
 
 TEST_F(StandStill, FlightsAreWrittenOnRequestWhileTheRunGoesOn) {
@@ -205,7 +145,7 @@ TEST_F(StandStill, EveryRankOfEveryMeshIsNamed) {
       const Ending ending = program.wait();
       EXPECT_EQ(ending.status, 75) << ending.err;
       ASSERT_GE(warnings_of(ending).size(), 1) << ending.err;
-      expect_match(warnings_of(ending)[0], "^" + name_of(rank) + " holds up .* is stopped, by a signal");
+      expect_match(warnings_of(ending)[0], "^" + name_of_rank(rank) + " holds up .* is stopped, by a signal");
     }
   }
 }
@@ -231,7 +171,7 @@ TEST_F(StandStill, ARankThatIsSlowInEveryStepIsNamed) {
   program.signal(SIGUSR1);
   const Ending ending = program.wait();
   EXPECT_EQ(ending.status, 75) << ending.err;
-  expect_match(ending.out, "\nwarning: " + name_of(1) + " " + said +
+  expect_match(ending.out, "\nwarning: " + name_of_rank(1) + " " + said +
                                R"(: in the last 20 steps the others waited \S+ s of a step's \S+ s for it \(\d+ %\))");
   EXPECT_EQ(count(ending.out, said), 1) << ending.out;
 }

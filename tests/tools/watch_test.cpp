@@ -30,13 +30,16 @@ class WatchedRanks : public TrainProgram {
     return run_program(words);
   }
 
+  static constexpr const char* kLast =
+      R"((; the last collective seen of it was \w+ of \[[\d, ]*\] \w+( for [\w. ]+)?, number \d+ of group \w+)?)";
+
   static void expect_told(const Ending& ending, const std::string& rank, const std::string& phase) {
     EXPECT_NE(ending.status, 0);
     const std::string message = complaint(ending, ending.status);
     EXPECT_TRUE(std::regex_match(message, std::regex(rank +
                                                      " is gone without a word, killed from outside or for want "
                                                      "of memory; it was in " +
-                                                     phase)))
+                                                     phase + kLast)))
         << message;
   }
 };
@@ -86,16 +89,26 @@ TEST_F(WatchedRanks, WhileItCleansUpAfterAFailureOfAll) {
       << ending.err;
 }
 
-/// Four ranks on two hosts (tests/support/two_hosts).
+/// Ranks on two hosts (tests/support/two_hosts), in most tests two on each.
 class WatchedHosts : public WatchedRanks {
  protected:
   /// Starts `meshtrain train` and waits for its second step. Returns false when two hosts cannot be made.
-  bool start(const Words& arguments = {}) {
+  bool start(const Words& arguments = {}, int ranks_of_host = 2) {
+    num_ranks_ = 2 * ranks_of_host;
+    std::filesystem::remove_all(run_dir);
+    std::filesystem::remove(path("host.0"));
+    const std::string each = std::to_string(ranks_of_host), all = std::to_string(num_ranks_);
     const std::string prologue = "echo $$ >" + path("process").string() + ".$OMPI_COMM_WORLD_RANK; hostname >" +
                                  path("host").string() + ".$OMPI_COMM_WORLD_RANK; exec 2>" + path("err").string() +
                                  ".$OMPI_COMM_WORLD_RANK; export MESHTRAIN_SILENCE_LIMIT=3";
-    Words words = {source_folder() + "/tests/support/two_hosts", "/bin/sh", "-c", prologue + "\nexec \"$0\" \"$@\""};
-    words.insert(words.end(), {build_folder() + "/meshtrain", "train", recipe, "--run-dir", run_dir, "--mesh", "dp=4"});
+    Words words = {source_folder() + "/tests/support/two_hosts",
+                   "--ranks",
+                   each + "," + each,
+                   "/bin/sh",
+                   "-c",
+                   prologue + "\nexec \"$0\" \"$@\""};
+    words.insert(words.end(), {build_folder() + "/meshtrain", "train", recipe, "--run-dir", run_dir, "--mesh",
+                               "dp=" + all, "--set", "train.global_batch=8"});
     words.insert(words.end(), arguments.begin(), arguments.end());
     program_.emplace(words);
     for (const Clock::time_point start = Clock::now(); Clock::now() - start < std::chrono::seconds(30);) {
@@ -129,7 +142,7 @@ class WatchedHosts : public WatchedRanks {
   }
   std::vector<std::string> told() const {
     std::vector<std::string> found;
-    for (int rank = 0; rank < 4; ++rank) {
+    for (int rank = 0; rank < num_ranks_; ++rank) {
       for (const std::string& line : told_by(rank)) found.push_back(line);
     }
     return found;
@@ -142,23 +155,35 @@ class WatchedHosts : public WatchedRanks {
     return !stat.empty() && stat.at(stat.rfind(')') + 2) != 'Z';
   }
 
+  /// Returns how many ranks of a host are tried.
+  static std::vector<int> sizes_of_host() { return is_full_run() ? std::vector{1, 2, 4} : std::vector{2}; }
+
  private:
+  int num_ranks_ = 4;
   std::optional<Program> program_;
 };
 
 const std::vector<std::string> kForever = {"--set", "train.steps=1000000"};
 
 TEST_F(WatchedHosts, AllRanksOfAHostAreKilled) {
-  if (!start(kForever)) GTEST_SKIP() << wait().err;
-  std::this_thread::sleep_for(std::chrono::milliseconds(1500));
-  kill_rank(2);
-  kill_rank(3);
-  const Ending ending = wait();
-  ASSERT_EQ(told().size(), 1u) << ending.err;
-  EXPECT_TRUE(
-      std::regex_match(told()[0], std::regex(R"(rank 2 \(dp=2 cp=0 tp=0\) on host )" + host_of(2) +
-                                             ", and rank 3 there, is gone without a word, .*; it was in step .*")))
-      << ending.err;
+  for (const int size : sizes_of_host()) {
+    SCOPED_TRACE(size);
+    if (!start(kForever, size)) GTEST_SKIP() << wait().err;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+    const Clock::time_point killed = Clock::now();
+    for (int rank = size; rank < 2 * size; ++rank) kill_rank(rank);
+    const Ending ending = wait();
+    EXPECT_LT(Clock::now() - killed, std::chrono::seconds(15));
+    ASSERT_EQ(told().size(), 1u) << ending.err;
+    const std::string first = std::to_string(size);
+    const std::string others = size == 1 ? "" : size == 2 ? ", and rank 3 there," : ", and ranks 5-7 there,";
+    EXPECT_TRUE(std::regex_match(
+        told()[0],
+        std::regex("rank " + first + R"( \(dp=)" + first + R"( cp=0 tp=0\) on host )" + host_of(size) + others +
+                   " is gone without a word, .*; it was in step .*; the last collective seen of it was .*, "
+                   R"(number \d+ of group \w+; the job ends .*)")))
+        << told()[0];
+  }
 }
 
 /// The launcher ends ranks one after the other, as slowly as a launcher may: after one rank has reported why the job
@@ -184,30 +209,45 @@ TEST_F(WatchedHosts, NothingIsToldAfterTheFirstReason) {
 }
 
 TEST_F(WatchedHosts, ACableIsPulled) {
-  if (!start(kForever)) GTEST_SKIP() << wait().err;
-  std::this_thread::sleep_for(std::chrono::milliseconds(1500));
-  const Clock::time_point pulled = Clock::now();
-  ASSERT_EQ(std::system(("ip -n " + host_of(2) + " link set " + host_of(2) + " down").c_str()), 0);
-  const auto any_alive = [&] { return is_alive(0) || is_alive(1) || is_alive(2) || is_alive(3); };
-  while (any_alive() && Clock::now() - pulled < std::chrono::seconds(25)) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  for (const int size : sizes_of_host()) {
+    SCOPED_TRACE(size);
+    if (!start(kForever, size)) GTEST_SKIP() << wait().err;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+    const Clock::time_point pulled = Clock::now();
+    const std::string host = host_of(size);
+    ASSERT_EQ(std::system(("ip -n " + host + " link set " + host + " down").c_str()), 0);
+    const auto any_alive = [&] {
+      for (int rank = 0; rank < 2 * size; ++rank) {
+        if (is_alive(rank)) return true;
+      }
+      return false;
+    };
+    while (told().size() < 2 && any_alive() && Clock::now() - pulled < std::chrono::seconds(15)) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    }
+    EXPECT_LT(Clock::now() - pulled, std::chrono::seconds(15)) << "both hosts are named";
+    while (any_alive() && Clock::now() - pulled < std::chrono::seconds(25)) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    }
+    EXPECT_FALSE(any_alive());
+    EXPECT_GE(Clock::now() - pulled, std::chrono::seconds(2));
+    // mpirun itself waits for its other half as long as TCP does.
+    ASSERT_EQ(std::system(("ip -n " + host + " link set " + host + " up").c_str()), 0);
+    const Ending ending = wait();
+    EXPECT_NE(ending.status, 0);
+    const auto silent = [&](int rank) {
+      const std::string first = std::to_string(rank), last = std::to_string(rank + size - 1);
+      return std::regex("host " + host_of(rank) + R"( \()" +
+                        (size == 1 ? "rank " + first : "ranks " + first + "-" + last) +
+                        R"(\) has not answered for 3 s: it has no power or no network; rank )" + first +
+                        R"( \(dp=. cp=0 tp=0\) was in step .*; the last collective seen of it was .*)");
+    };
+    ASSERT_EQ(told_by(0).size(), 1u) << ending.err;
+    EXPECT_TRUE(std::regex_match(told_by(0)[0], silent(size))) << told_by(0)[0];
+    ASSERT_EQ(told_by(size).size(), 1u) << ending.err;
+    EXPECT_TRUE(std::regex_match(told_by(size)[0], silent(0))) << told_by(size)[0];
+    EXPECT_EQ(told().size(), 2u);
   }
-  EXPECT_FALSE(any_alive());
-  EXPECT_GE(Clock::now() - pulled, std::chrono::seconds(2));
-  // mpirun itself waits for its other half as long as TCP does.
-  ASSERT_EQ(std::system(("ip -n " + host_of(2) + " link set " + host_of(2) + " up").c_str()), 0);
-  const Ending ending = wait();
-  EXPECT_NE(ending.status, 0);
-  const auto silent = [&](int rank, const std::string& ranks) {
-    return std::regex("host " + host_of(rank) + R"( \()" + ranks +
-                      R"(\) has not answered for 3 s: it has no power or no network; rank )" + std::to_string(rank) +
-                      R"( \(dp=. cp=0 tp=0\) was in step .*)");
-  };
-  ASSERT_EQ(told_by(0).size(), 1u) << ending.err;
-  EXPECT_TRUE(std::regex_match(told_by(0)[0], silent(2, "ranks 2-3"))) << told_by(0)[0];
-  ASSERT_EQ(told_by(2).size(), 1u) << ending.err;
-  EXPECT_TRUE(std::regex_match(told_by(2)[0], silent(0, "ranks 0-1"))) << told_by(2)[0];
-  EXPECT_EQ(told().size(), 2u);
 }
 
 TEST_F(WatchedHosts, ARankThatIsStoppedIsNotCalledDead) {

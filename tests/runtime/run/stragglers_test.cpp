@@ -72,6 +72,20 @@ TEST(Stragglers, NoiseNamesNobodyInThousandSteps) {
   }
 }
 
+// Another program takes a core for some seconds, which are many steps.
+TEST(Stragglers, ARankThatIsSlowForSecondsIsNotNamed) {
+  Stragglers stragglers(layout(2), {});
+  const auto run = [&](double seconds, double slow) {
+    std::string lines;
+    for (double time = 0; time < seconds; time += slow + 0.01) lines += stragglers.note(step({slow, 0.02}));
+    return lines;
+  };
+  EXPECT_EQ(run(9, 0.06), "");
+  run(3, 0.02);
+  EXPECT_EQ(run(9, 0.06), "");
+  EXPECT_NE(run(3, 0.06), "");
+}
+
 TEST(Stragglers, MillisecondsNameNobody) {
   Stragglers stragglers(layout(4), {});
   for (int i = 0; i < 100; ++i) EXPECT_EQ(stragglers.note(step({0.004, 0.001, 0.001, 0.001})), "");

@@ -189,6 +189,39 @@ TEST_F(Stalls, RanksWhoseStepsAreLongAreNotWarned) {
   EXPECT_NE(watch.look(ranks, limits).end, "");
 }
 
+// Several collectives of a group may be under way, and a rank need not wait for the first of them.
+TEST_F(Stalls, TheCollectiveThatIsAwaitedIsNamedBehindAnother) {
+  wait(0, 0, 11000, flight(11, {8}));
+  Activity& waiting = ranks[0].activity;
+  waiting.groups[0].issued = 12;
+  waiting.awaited = 12;
+  waiting.awaited_flight = flight(12, {6, 6});
+  ranks[1].activity.is_stopped = true;
+  const auto verdict = judge(ranks);
+  ASSERT_TRUE(verdict);
+  EXPECT_NE(verdict->text.find(" in all_reduce of [6, 6] Float for test, number 12 of group tp: "), std::string::npos)
+      << verdict->text;
+}
+
+// After two stalls a run has long stillnesses of its own: a process that does not run is named all the same.
+TEST_F(Stalls, AStoppedProcessIsNamedWhereStepsAreLong) {
+  const StallLimits limits{.warning = std::chrono::seconds(10), .timeout = std::chrono::seconds(600)};
+  ranks[2].activity.usual_ms = 20000;
+  ranks[1].activity.is_stopped = true;
+  StallWatch watch;
+  wait(0, 0, 11000);
+  EXPECT_TRUE(watch.look(ranks, limits).lines.empty()) << "it is stopped for a moment";
+  ranks[1].runs = false;
+  wait(0, 0, 9000);
+  EXPECT_TRUE(watch.look(ranks, limits).lines.empty());
+  wait(0, 0, 11000);
+  const std::vector<std::string> lines = watch.look(ranks, limits).lines;
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_NE(lines[0].find("rank 1"), std::string::npos) << lines[0];
+  EXPECT_NE(lines[0].find("its process is stopped"), std::string::npos) << lines[0];
+  EXPECT_TRUE(watch.look(ranks, limits).lines.empty()) << "once";
+}
+
 TEST_F(Stalls, AStopThatIsAskedForEndsRanksThatStandStill) {
   StallWatch watch;
   const StallLimits limits{.warning = std::chrono::duration<double>(0.05),

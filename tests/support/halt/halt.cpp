@@ -1,0 +1,111 @@
+// Stops a rank of meshtrain at a chosen place, when it is in LD_PRELOAD: the process sends itself SIGSTOP.
+//
+//   MESHTRAIN_HALT      in:TEXT      in a phase whose text contains TEXT, while it waits for no collective
+//                       group:NAME   while it waits for a collective of this group
+//   MESHTRAIN_HALT_LOG  a file that gets what was seen a moment before: the phase, then the collective that was issued
+//                       last, as "number 12 of group tp". Nothing happens until the file exists. When the process goes
+//                       on, FILE.after gets a line for that collective and for each that was issued since: one of
+//                       them was the last when the process stopped. Then comes its phase.
+//
+// A thread looks every few microseconds, through functions that meshtrain exports for its plug-ins. It stops the
+// process where the main thread has computed for a moment, or sleeps, so that the rank has shown the phase to the
+// others.
+#include <fcntl.h>
+#include <pthread.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <thread>
+
+#include "mesh/flight_recorder.h"
+#include "runtime/watch/phase.h"
+
+namespace {
+
+using meshtrain::Flight;
+using meshtrain::FlightRecorder;
+using meshtrain::Phase;
+
+std::string group_of(const Flight& flight) {
+  return FlightRecorder::own().groups()[static_cast<size_t>(flight.group)].name;
+}
+
+std::string name_of(const Flight& flight) {
+  return "number " + std::to_string(flight.in_group) + " of group " + group_of(flight);
+}
+
+/// Returns what the log gets when the main thread is where it is wanted; else nothing.
+std::string sight(bool in_phase, const std::string& wanted) {
+  const std::string phase = Phase::current();
+  const auto awaited = FlightRecorder::own().awaited(), last = FlightRecorder::own().last();
+  const bool is_there =
+      in_phase ? !awaited && phase.find(wanted) != std::string::npos : awaited && group_of(*awaited) == wanted;
+  return is_there && last ? phase + "\n" + name_of(*last) + "\n" : "";
+}
+
+/// The processor time of the main thread, and whether it sleeps.
+class MainThread {
+ public:
+  MainThread() { pthread_getcpuclockid(pthread_self(), &clock_); }  // when the library is loaded: on the main thread
+  double seconds() const {
+    timespec time{};
+    clock_gettime(clock_, &time);
+    return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+  }
+  static bool sleeps() {
+    std::ifstream file("/proc/self/stat");
+    const std::string text{std::istreambuf_iterator<char>(file), {}};
+    const size_t name_end = text.rfind(')');
+    return name_end != std::string::npos && text.at(name_end + 2) == 'S';
+  }
+
+ private:
+  clockid_t clock_{};
+};
+
+/// Waits until the main thread has computed for 0.03 ms, or sleeps after 1 ms.
+void let_run(const MainThread& main) {
+  const double before = main.seconds();
+  for (int looks = 0; main.seconds() < before + 3e-5; ++looks) {
+    std::this_thread::sleep_for(std::chrono::microseconds(20));
+    if (looks >= 10 && MainThread::sleeps()) return;
+  }
+}
+
+void look(const MainThread& main, const std::string& asked, const char* log) {
+  while (access(log, F_OK) != 0) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  const bool in_phase = asked.starts_with("in:");
+  const std::string wanted = asked.substr(asked.find(':') + 1);
+  for (;; std::this_thread::sleep_for(std::chrono::microseconds(10))) {
+    const std::string seen = sight(in_phase, wanted);
+    if (seen.empty()) continue;
+    const int file = open(log, O_WRONLY | O_TRUNC | O_CLOEXEC);
+    [[maybe_unused]] const ssize_t written = write(file, seen.data(), seen.size());
+    close(file);
+    if (in_phase) let_run(main);
+    if (sight(in_phase, wanted) != seen) continue;
+    kill(getpid(), SIGSTOP);
+    std::string after;
+    for (const Flight& flight : FlightRecorder::own().flights()) {
+      const std::string name = name_of(flight) + "\n";
+      if (!after.empty() || seen.ends_with("\n" + name)) after += name;
+    }
+    after += "phase " + Phase::current() + "\n";
+    std::ofstream(std::string(log) + ".after") << after << "end" << std::endl;
+    return;
+  }
+}
+
+[[maybe_unused]] const bool from_environment = [] {
+  const char *const asked = std::getenv("MESHTRAIN_HALT"), *const log = std::getenv("MESHTRAIN_HALT_LOG");
+  if (asked != nullptr && log != nullptr) std::thread(look, MainThread(), std::string(asked), log).detach();
+  return true;
+}();
+
+}  // namespace
