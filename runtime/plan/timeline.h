@@ -41,9 +41,9 @@ struct OperatorCall {
 
 /// The start of a collective.
 struct CollectiveCall {
-  Collective::Kind kind;
+  Collective::Kind kind = Collective::Kind::AllReduce;
   TimelinePart part = TimelinePart::Gradients;
-  std::string group;
+  std::string group = {};
   int queue = 0;  ///< collectives of one queue run one after the other
   int size = 1;   ///< ranks of the group
   int num_hosts = 1;
@@ -61,7 +61,7 @@ struct CollectiveWait {
 struct OperatorSignature {
   std::string text;  ///< "aten::mm(Float 4x8, Float 8x2 by 1,8)"
   c10::OperatorName name{"", ""};
-  std::vector<c10::IValue> inputs;  ///< tensors without memory
+  std::vector<c10::IValue> inputs = {};  ///< tensors without memory
 };
 
 /// What one rank does in a step, in its order.
