@@ -201,6 +201,13 @@ TEST(PublishedRuns, TakeTheLargestMicroBatchThatFits) {
   EXPECT_EQ(stated[1].micro_batches, 64) << "4 Mi tokens";
 }
 
+TEST(PublishedRuns, HoldMoreWithMoreLayersThoughUnitsTakeBuffersInTurns) {
+  const std::string full = row_with(13, "full");
+  const auto rows = variants(
+      {row_with(0, "b", row_with(2, "llama3-70b-78-layers", full)), row_with(0, "c", row_with(2, "llama3-70b", full))});
+  EXPECT_NEAR(rows[2].memory / rows[1].memory, 80.0 / 78, 0.02);
+}
+
 TEST(PublishedRuns, AreRefusedWithTheirRow) {
   const std::string row = row_with(0, "b", row_with(4, "128", row_with(5, "1", row_with(7, "128"))));
   try {
