@@ -10,6 +10,7 @@
 #include <sstream>
 #include <map>
 #include <set>
+#include <thread>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -27,7 +28,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr double kSecondsOfBatch = 0.01;
-constexpr int kBatches = 3, kMostRuns = 50;
+constexpr double kMostRuns = 50;
+constexpr size_t kBatches = 5;
 
 double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
@@ -40,23 +42,37 @@ double largest_of(const Group& world, double value) {
   return largest.item<double>();
 }
 
+double mean_of(const Group& world, double value) {
+  at::Tensor sum = at::full({1}, value, at::kDouble);
+  world.all_reduce(sum).wait();
+  return sum.item<double>() / world.size();
+}
+
 double least_of(const Group& world, double value) {
   return -largest_of(world, -value);
 }
 
-/// Returns the seconds of a run when all ranks run it at once, from batches of runs that end on all of them: where ranks
-/// outnumber cores, a run takes the turns of the others too. First makes `warm_up` runs. Every rank must call it.
+/// Returns true when a host has more of the world's ranks than cores.
+bool ranks_take_turns(const Group& world) {
+  return world.size() / HostMap::of(world).num_hosts() > static_cast<int>(std::thread::hardware_concurrency());
+}
+
+/// Returns the seconds of a run when all ranks run it at once: a mean over ranks of the median of batches. Where ranks
+/// outnumber cores, a batch ends with that of the last rank, so that a run has the turns of the others in it. First makes
+/// `warm_up` runs. Every rank must call it.
 double seconds_of(const Group& world, const std::function<void()>& run, int warm_up = 1) {
+  const bool takes_turns = ranks_take_turns(world);
   const auto batch = [&](int count) {
     world.barrier();
     const Clock::time_point begin = Clock::now();
     for (int i = 0; i < count; ++i) run();
-    world.barrier();
-    return largest_of(world, seconds_since(begin)) / count;
+    if (takes_turns) world.barrier();
+    const double seconds = seconds_since(begin) / count;
+    return takes_turns ? largest_of(world, seconds) : mean_of(world, seconds);
   };
   for (int i = 0; i < warm_up; ++i) run();
   const double once = batch(1);
-  const auto count = static_cast<int>(std::clamp(kSecondsOfBatch / once, 1.0, 1.0 * kMostRuns));
+  const auto count = static_cast<int>(std::clamp(kSecondsOfBatch / once, 1.0, kMostRuns));
   std::array<double, kBatches> seconds{};
   for (double& each : seconds) each = batch(count);
   std::ranges::sort(seconds);

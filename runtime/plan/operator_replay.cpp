@@ -15,7 +15,7 @@ namespace {
 
 // As in a step, an operator finds its inputs and the memory of its results outside of the processor's caches: a replay
 // goes through so many bytes before it comes back to the same tensors.
-constexpr double kFootprint = 64 << 20, kMostSets = 32;
+constexpr double kFootprint = 32 << 20, kMostSets = 16;
 constexpr double kSetsOfComputing = 4;  // of products and attention, whose time depends little on memory
 
 /// Returns a tensor of the CPU like `meta`. Floating-point elements are 1/64: sums of them neither overflow nor vanish.
