@@ -21,6 +21,7 @@
 #include "runtime/plan/forecast.h"
 #include "runtime/plan/operator_replay.h"
 #include "runtime/plan/search.h"
+#include "runtime/trainer/trainer.h"
 
 namespace meshtrain {
 namespace {
@@ -77,6 +78,15 @@ double seconds_of(const Group& world, const std::function<void()>& run, int warm
   for (double& each : seconds) each = batch(count);
   std::ranges::sort(seconds);
   return seconds[kBatches / 2];
+}
+
+void measure_operator(const Group& world, const OperatorSignature& signature, OperatorCall::Kind kind, Machine& machine) {
+  try {
+    const Replay replay = make_replay(signature, kind);
+    machine.operators.push_back({signature.text, seconds_of(world, replay.run, replay.num_sets)});
+  } catch (const c10::Error&) {
+    // It takes no made numbers, on any rank: its rate is that of others.
+  }
 }
 
 /// What is measured: the operators and collectives of steps on all meshes.
@@ -190,6 +200,49 @@ double measure_wait(const Group& world) {
   return std::max(both - computing - communicating, 0.0);
 }
 
+/// Returns a model so small that a step of it is little but the calls of its operators.
+Recipe smallest_recipe() {
+  Recipe recipe;
+  ModelShape& shape = recipe.model.shape;
+  shape.hidden_size = 32;
+  shape.intermediate_size = 64;
+  shape.num_hidden_layers = 4;
+  shape.num_attention_heads = 4;
+  shape.num_key_value_heads = 2;
+  shape.head_dim = 8;
+  shape.vocab_size = 64;
+  recipe.train.sequence_length = 16;
+  recipe.train.global_batch = 1;
+  recipe.optimizer.name = "adamw";
+  recipe.device = "cpu";
+  return recipe;
+}
+
+/// Returns the seconds that a step takes for each call of an operator besides the operator's own: autograd's records, the
+/// trainer's and the layers' code.
+double measure_call(const Group& world) {
+  const Recipe recipe = smallest_recipe();
+  const DeviceMesh alone(MeshLayout({{kDataAxis, 1}, {kContextAxis, 1}, {kTensorAxis, 1}}), Group());
+  const RunPlan plan = resolve(recipe, alone.layout());
+  const Timeline timeline = simulate(recipe, plan, {}, 0, {1}, Recording::Signatures).front().timeline;
+  Machine machine;
+  {
+    const at::NoGradGuard no_grad;
+    for (const OperatorSignature& each : timeline.signatures) {
+      measure_operator(world, each, OperatorCall::Kind::Product, machine);
+    }
+  }
+  machine.index_operators();
+  double own = 0;
+  for (const Timeline::Event& event : timeline.events) {
+    if (const auto* const call = std::get_if<OperatorCall>(&event)) own += machine.seconds(*call, timeline);
+  }
+  Trainer trainer(recipe, plan, alone, at::kCPU);
+  const StepBatch batch = made_step(recipe, trainer.layout(), 1, at::kCPU);
+  const double step = seconds_of(world, [&] { trainer.step(batch, batch.num_counted, {.learning_rate = 1e-3}); }, 3);
+  return std::max(step - own, 0.0) / static_cast<double>(timeline.events.size());
+}
+
 /// Sets the rates of operators that were not measured: those of the largest that were.
 void set_rates(const Questions& questions, Machine& machine) {
   double most_flops = 0, most_bytes = 0;
@@ -228,8 +281,10 @@ Machine calibrate(const Recipe& recipe, const Group& world, const std::function<
   const HostMap hosts = HostMap::of(world);
   const int64_t ranks_per_host = world.size() / hosts.num_hosts();
   const Questions questions = questions_of(recipe, world.size(), {ranks_per_host, false});
+  const double call_seconds = measure_call(world);
   const at::NoGradGuard no_grad;
   Machine machine;
+  machine.call_seconds = call_seconds;
   machine.name = "measured";
   machine.device = "cpu";
   machine.ranks_per_host = ranks_per_host;
@@ -238,12 +293,7 @@ Machine calibrate(const Recipe& recipe, const Group& world, const std::function<
   say("measures " + std::to_string(questions.operators.size()) + " operators on " + std::to_string(world.size()) +
       " ranks at once");
   for (const auto& [text, signature] : questions.operators) {
-    try {
-      const Replay replay = make_replay(signature, questions.calls.at(text).kind);
-      machine.operators.push_back({text, seconds_of(world, replay.run, replay.num_sets)});
-    } catch (const c10::Error&) {
-      continue;  // it takes no made numbers, on any rank: its rate is that of others
-    }
+    measure_operator(world, signature, questions.calls.at(text).kind, machine);
   }
   set_rates(questions, machine);
   if (world.size() > 1) {

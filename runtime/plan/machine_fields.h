@@ -58,6 +58,7 @@ void fields(Archive& archive, Machine& machine) {
   archive.field("operator_seconds", machine.operator_seconds, {.least = 0});
   archive.field("collective_seconds", machine.collective_seconds, {.least = 0});
   archive.field("overlap", machine.overlap, {.least = 0, .most = 1});
+  archive.field("call_seconds", machine.call_seconds, {.least = 0});
   archive.field("wait_seconds", machine.wait_seconds, {.least = 0});
   archive.field("memory", machine.memory, {.least = 0});
   archive.field("ranks_per_host", machine.ranks_per_host, {.least = 0});

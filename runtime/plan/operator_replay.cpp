@@ -15,7 +15,7 @@ namespace {
 
 // As in a step, an operator finds its inputs and the memory of its results outside of the processor's caches: a replay
 // goes through so many bytes before it comes back to the same tensors.
-constexpr double kFootprint = 32 << 20, kMostSets = 16;
+constexpr double kFootprint = 64 << 20, kMostSets = 32;
 constexpr double kSetsOfComputing = 4;  // of products and attention, whose time depends little on memory
 
 /// Returns a tensor of the CPU like `meta`. Floating-point elements are 1/64: sums of them neither overflow nor vanish.
@@ -46,6 +46,12 @@ std::vector<c10::IValue> made_like(const std::vector<c10::IValue>& inputs) {
     } else if (input.isTensorList()) {
       std::vector<at::Tensor> tensors;
       for (const at::Tensor& tensor : input.toTensorVector()) tensors.push_back(made_like(tensor));
+      made.emplace_back(std::move(tensors));
+    } else if (input.isOptionalTensorList()) {
+      c10::List<std::optional<at::Tensor>> tensors;
+      for (const std::optional<at::Tensor>& tensor : input.toOptionalTensorVector()) {
+        tensors.push_back(tensor && tensor->defined() ? std::optional(made_like(*tensor)) : std::nullopt);
+      }
       made.emplace_back(std::move(tensors));
     } else if (input.isDevice()) {
       made.emplace_back(c10::Device(c10::kCPU));

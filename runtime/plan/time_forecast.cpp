@@ -13,7 +13,7 @@ class StepClock {
   StepClock(const Timeline& timeline, const Machine& machine) : timeline_(timeline), machine_(machine) {}
 
   void operator()(const OperatorCall& call) {
-    const double seconds = machine_.seconds(call, timeline_);
+    const double seconds = machine_.seconds(call, timeline_) + machine_.call_seconds;
     now_ += seconds;
     part_of(call) += seconds;
   }

@@ -64,6 +64,10 @@ void for_each_tensor(const c10::IValue& value, const Visit& visit) {
     if (value.toTensor().defined()) visit(value.toTensor());
   } else if (value.isTensorList()) {
     for (const at::Tensor& tensor : value.toTensorVector()) visit(tensor);
+  } else if (value.isOptionalTensorList()) {
+    for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorVector()) {
+      if (tensor && tensor->defined()) visit(*tensor);
+    }
   }
 }
 
@@ -156,6 +160,12 @@ std::vector<c10::IValue> without_memory(c10::ArrayRef<const c10::IValue> inputs)
     } else if (input.isTensorList()) {
       std::vector<at::Tensor> tensors;
       for (const at::Tensor& tensor : input.toTensorVector()) tensors.push_back(without_memory(tensor));
+      copies.emplace_back(std::move(tensors));
+    } else if (input.isOptionalTensorList()) {
+      c10::List<std::optional<at::Tensor>> tensors;
+      for (const std::optional<at::Tensor>& tensor : input.toOptionalTensorVector()) {
+        tensors.push_back(tensor && tensor->defined() ? std::optional(without_memory(*tensor)) : std::nullopt);
+      }
       copies.emplace_back(std::move(tensors));
     } else {
       copies.push_back(input);
