@@ -9,12 +9,15 @@
 #include <fstream>
 #include <sstream>
 #include <map>
+#include <optional>
 #include <set>
 #include <thread>
 #include <tuple>
 #include <utility>
 #include <vector>
 
+#include "mesh/agree.h"
+#include "mesh/cgroup.h"
 #include "mesh/device_mesh.h"
 #include "mesh/error.h"
 #include "mesh/host_map.h"
@@ -53,9 +56,12 @@ double least_of(const Group& world, double value) {
   return -largest_of(world, -value);
 }
 
-/// Returns true when a host has more of the world's ranks than cores.
+/// Returns true, on all ranks, when a host has more of the world's ranks than cores. Every rank must call it.
 bool ranks_take_turns(const Group& world) {
-  return world.size() / HostMap::of(world).num_hosts() > static_cast<int>(std::thread::hardware_concurrency());
+  const int ranks = world.size() / HostMap::of(world).num_hosts();
+  const auto quota = Cgroups().processors();
+  const double cores = std::min<double>(std::thread::hardware_concurrency(), quota ? quota->processors : 1e9);
+  return largest_of(world, ranks > cores ? 1 : 0) > 0;
 }
 
 /// Returns the seconds of a run when all ranks run it at once: a mean over ranks of the median of batches. Where ranks
@@ -80,13 +86,19 @@ double seconds_of(const Group& world, const std::function<void()>& run, int warm
   return seconds[kBatches / 2];
 }
 
-void measure_operator(const Group& world, const OperatorSignature& signature, OperatorCall::Kind kind, Machine& machine) {
+/// Measures an operator. One that takes no made numbers, or finds no memory, on any rank has the rate of others. Every
+/// rank must call it.
+void measure_operator(const Group& world, const OperatorSignature& signature, const OperatorCall& call,
+                      Machine& machine) {
+  std::optional<Replay> replay;
   try {
-    const Replay replay = make_replay(signature, kind);
-    machine.operators.push_back({signature.text, seconds_of(world, replay.run, replay.num_sets)});
-  } catch (const c10::Error&) {
-    // It takes no made numbers, on any rank: its rate is that of others.
+    replay = make_replay(signature, call);
+    for (int i = 0; i < replay->num_sets; ++i) replay->run();
+  } catch (const std::exception&) {
+    replay.reset();
   }
+  if (largest_of(world, replay ? 0 : 1) > 0) return;
+  machine.operators.push_back({signature.text, seconds_of(world, replay->run)});
 }
 
 /// What is measured: the operators and collectives of steps on all meshes.
@@ -120,7 +132,9 @@ Questions questions_of(const Recipe& recipe, int64_t ranks, const PlanHosts& hos
       }
     }
   }
-  if (questions.operators.empty()) throw InputError(refusal);
+  if (questions.operators.empty()) {
+    throw InputError("no mesh of " + std::to_string(ranks) + " ranks is possible: " + refusal);
+  }
   return questions;
 }
 
@@ -160,6 +174,15 @@ std::function<void()> make_collective(Collective::Kind kind, const Group& group,
     case Collective::Kind::Barrier: return [=] { group.barrier(); };
   }
   return {};
+}
+
+/// Returns what all ranks at once send over the network, from sums over all of them.
+Link measure_network(const Group& world) {
+  at::Tensor one = at::zeros({1}), many = at::zeros({int64_t{1} << 21});
+  const double latency = seconds_of(world, [&] { world.all_reduce(one).wait(); });
+  const double seconds = seconds_of(world, [&] { world.all_reduce(many).wait(); });
+  const double sent = 2.0 * static_cast<double>(many.nbytes()) * (world.size() - 1) / world.size();
+  return {sent / std::max(seconds - latency, 1e-6), latency / (2 * world.size())};
 }
 
 /// Returns the group of `size` ranks next to each other that this rank belongs to.
@@ -229,13 +252,14 @@ double measure_call(const Group& world) {
   {
     const at::NoGradGuard no_grad;
     for (const OperatorSignature& each : timeline.signatures) {
-      measure_operator(world, each, OperatorCall::Kind::Product, machine);
+      measure_operator(world, each, OperatorCall{.kind = OperatorCall::Kind::Product}, machine);
     }
   }
   machine.index_operators();
   double own = 0;
   for (const Timeline::Event& event : timeline.events) {
-    if (const auto* const call = std::get_if<OperatorCall>(&event)) own += machine.seconds(*call, timeline);
+    const auto* const call = std::get_if<OperatorCall>(&event);
+    if (call != nullptr && machine.has_measured(*call, timeline)) own += machine.seconds(*call, timeline);
   }
   Trainer trainer(recipe, plan, alone, at::kCPU);
   const StepBatch batch = made_step(recipe, trainer.layout(), 1, at::kCPU);
@@ -263,16 +287,33 @@ void set_rates(const Questions& questions, Machine& machine) {
   machine.attention_share = machine.attention_backward_share = 0.5;
 }
 
-/// Returns the bytes of this host's memory that are free for programs; 0 where the system does not say.
+/// Throws InputError, on all ranks, unless all of them have the same questions: processors that LibTorch computes on in
+/// different ways call different operators.
+void check_same(const Questions& questions, const Group& world) {
+  std::string own;
+  for (const auto& [text, signature] : questions.operators) own += text + "\n";
+  const std::string first = broadcast_text(world, own);
+  agree(world, [&] {
+    if (own != first) {
+      throw InputError("the ranks' processors differ, so their operators do: measure on hosts of one kind, and name the "
+                       "file with --machine");
+    }
+  });
+}
+
+/// Returns the bytes of this host's memory, and of this process's control group, that are free; 0 where the system does not say.
 int64_t available_memory() {
   std::ifstream file("/proc/meminfo");
   std::string key;
   int64_t kib = 0;
   for (std::string line; std::getline(file, line);) {
     std::istringstream words(line);
-    if (words >> key >> kib && key == "MemAvailable:") return kib << 10;
+    if (words >> key >> kib && key == "MemAvailable:") break;
+    kib = 0;
   }
-  return 0;
+  const std::optional<int64_t> limit = Cgroups().memory();
+  const int64_t free = kib << 10;
+  return limit && (free == 0 || *limit < free) ? *limit : free;
 }
 
 }  // namespace
@@ -281,6 +322,7 @@ Machine calibrate(const Recipe& recipe, const Group& world, const std::function<
   const HostMap hosts = HostMap::of(world);
   const int64_t ranks_per_host = world.size() / hosts.num_hosts();
   const Questions questions = questions_of(recipe, world.size(), {ranks_per_host, false});
+  check_same(questions, world);
   const double call_seconds = measure_call(world);
   const at::NoGradGuard no_grad;
   Machine machine;
@@ -293,7 +335,7 @@ Machine calibrate(const Recipe& recipe, const Group& world, const std::function<
   say("measures " + std::to_string(questions.operators.size()) + " operators on " + std::to_string(world.size()) +
       " ranks at once");
   for (const auto& [text, signature] : questions.operators) {
-    measure_operator(world, signature, questions.calls.at(text).kind, machine);
+    measure_operator(world, signature, questions.calls.at(text), machine);
   }
   set_rates(questions, machine);
   if (world.size() > 1) {
@@ -312,7 +354,7 @@ Machine calibrate(const Recipe& recipe, const Group& world, const std::function<
   }
   // A copy through memory, for groups that were not measured.
   machine.on_host = {machine.memory_bandwidth / 4, 50e-6};
-  machine.among_hosts = machine.on_host;
+  machine.among_hosts = hosts.num_hosts() > 1 ? measure_network(world) : machine.on_host;
   machine.index_operators();
   return machine;
 }

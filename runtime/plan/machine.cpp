@@ -84,6 +84,7 @@ double interpolated(const std::vector<std::pair<double, double>>& seconds_of_byt
   above = std::clamp(above, seconds_of_bytes.begin() + 1, seconds_of_bytes.end() - 1);
   const auto [low, low_seconds] = *(above - 1);
   const auto [high, high_seconds] = *above;
+  if (high == low) return high_seconds;
   const double seconds = low_seconds + (high_seconds - low_seconds) * (bytes - low) / (high - low);
   return std::max(seconds, std::min(low_seconds, high_seconds));
 }
@@ -108,7 +109,7 @@ double ProductFlops::of(c10::ScalarType dtype) const {
     default:
       break;
   }
-  return flops > 0 ? flops : fp32;
+  return flops > 0 ? flops : std::max({fp32, fp64, bf16, fp16, fp8});
 }
 
 /// The share of fp8's peak that products reach, over that of bf16: gradients are summed in fp32 outside of the tensor
@@ -122,7 +123,9 @@ double Machine::seconds(const OperatorCall& call, const Timeline& timeline) cons
   }
   const double peak = peak_flops.of(call.dtype);
   double computing = 0;
-  if (call.kind == OperatorCall::Kind::Product) {
+  if (call.flops == 0) {
+    // Of no elements, or elementwise.
+  } else if (call.kind == OperatorCall::Kind::Product) {
     const bool is_fp8 = call.dtype == c10::ScalarType::Float8_e4m3fn;
     computing = call.flops / (peak * product_share * share_of_product(call, processors) * (is_fp8 ? kFp8Share : 1));
   } else if (call.kind == OperatorCall::Kind::Attention) {
@@ -134,8 +137,11 @@ double Machine::seconds(const OperatorCall& call, const Timeline& timeline) cons
 
 double Machine::seconds(const CollectiveCall& call) const {
   std::vector<std::pair<double, double>> measured;
+  // A group of as many ranks that lie on other numbers of hosts was not measured.
+  const int64_t hosts = ranks_per_host > 0 ? (call.size + ranks_per_host - 1) / ranks_per_host : call.num_hosts;
   for (const MeasuredCollective& each : collectives) {
-    if (each.kind == meshtrain::name(call.kind) && each.ranks == call.size && each.memory == name_of(call.memory)) {
+    if (each.kind == meshtrain::name(call.kind) && each.ranks == call.size && each.memory == name_of(call.memory) &&
+        hosts == call.num_hosts) {
       measured.emplace_back(each.bytes, each.seconds);
     }
   }
@@ -152,6 +158,10 @@ double Machine::seconds(const CollectiveCall& call) const {
   const double ways = pairwise ? 1 : static_cast<double>(call.size) / call.num_hosts;
   const double bandwidth = std::min(on_host.bandwidth, ways * among_hosts.bandwidth);
   return collective_seconds + messages * among_hosts.latency + call.sent_bytes / bandwidth;
+}
+
+bool Machine::has_measured(const OperatorCall& call, const Timeline& timeline) const {
+  return call.signature >= 0 && measured_.contains(timeline.signatures[static_cast<size_t>(call.signature)].text);
 }
 
 void Machine::index_operators() {
@@ -189,6 +199,9 @@ Machine load_machine(const std::string& name) {
   machine.name = std::filesystem::path(name).stem().string();
   Reader reader(root, keys, Reader::Files::LeaveAlone);
   fields(reader, machine);
+  if (machine.peak_flops.of(c10::ScalarType::Float) <= 0) {
+    throw InputError(name + ": product_flops: no rate of any dtype is above 0");
+  }
   machine.index_operators();
   return machine;
 }

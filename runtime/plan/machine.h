@@ -66,6 +66,8 @@ struct Machine {
 
   double seconds(const OperatorCall& call, const Timeline& timeline) const;
   double seconds(const CollectiveCall& call) const;
+  /// Returns true when `operators` has the call's signature.
+  bool has_measured(const OperatorCall& call, const Timeline& timeline) const;
   /// Call after `operators` was changed.
   void index_operators();
 

@@ -30,14 +30,6 @@ at::Tensor made_like(const at::Tensor& meta) {
   return storage.as_strided(meta.sizes(), meta.strides());
 }
 
-double bytes_of(const std::vector<c10::IValue>& inputs) {
-  int64_t bytes = 0;
-  for (const c10::IValue& input : inputs) {
-    if (input.isTensor() && input.toTensor().defined()) bytes += static_cast<int64_t>(input.toTensor().nbytes());
-  }
-  return static_cast<double>(bytes);
-}
-
 std::vector<c10::IValue> made_like(const std::vector<c10::IValue>& inputs) {
   std::vector<c10::IValue> made;
   for (const c10::IValue& input : inputs) {
@@ -83,9 +75,9 @@ Call call_of(const OperatorSignature& signature) {
 
 }  // namespace
 
-Replay make_replay(const OperatorSignature& signature, OperatorCall::Kind kind) {
-  const double bytes = std::max(bytes_of(signature.inputs), 1.0);
-  const double most = kind == OperatorCall::Kind::Elementwise ? kMostSets : kSetsOfComputing;
+Replay make_replay(const OperatorSignature& signature, const OperatorCall& operator_call) {
+  const double bytes = std::max(operator_call.bytes, 1.0);
+  const double most = operator_call.kind == OperatorCall::Kind::Elementwise ? kMostSets : kSetsOfComputing;
   const auto num_sets = static_cast<size_t>(std::clamp(kFootprint / bytes, 1.0, most));
   auto sets = std::make_shared<std::vector<std::vector<c10::IValue>>>();
   for (size_t i = 0; i < num_sets; ++i) sets->push_back(made_like(signature.inputs));

@@ -13,7 +13,7 @@ struct Replay {
 };
 
 /// Returns a replay on tensors of the signature's shapes, memory orders and dtypes. The tensors are allocated now and
-/// have small numbers.
-Replay make_replay(const OperatorSignature& signature, OperatorCall::Kind kind);
+/// have small numbers. `call`: what is known of the operator's work.
+Replay make_replay(const OperatorSignature& signature, const OperatorCall& call);
 
 }  // namespace meshtrain

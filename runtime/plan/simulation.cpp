@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "mesh/backends/dry_run.h"
+#include "mesh/flight_recorder.h"
 #include "mesh/forwarding.h"
 #include "mesh/host_map.h"
 #include "mesh/memory.h"
@@ -153,6 +154,7 @@ std::vector<StepForecast> simulate(const Recipe& recipe, const RunPlan& plan, co
   make_step(1);  // allocates what is kept, and begins with whole parameters
   std::vector<StepForecast> steps;
   for (const int64_t count : micro_batches) steps.push_back(make_step(count));
+  FlightRecorder::own().set_place("");  // of the real steps of this process nothing is known yet
   return steps;
 }
 

@@ -6,7 +6,6 @@
 #include <c10/core/TensorImpl.h>
 
 #include <algorithm>
-#include <optional>
 #include <set>
 #include <stdexcept>
 #include <unordered_map>
@@ -184,18 +183,18 @@ struct OperatorTraits {
 /// Returns the traits of the operator that `function` calls; null when it is no operator.
 const OperatorTraits* traits_of(const at::RecordFunction& function) {
   // The name is a part of the operator's schema, which lives as long as the program and is expensive to copy.
-  static thread_local std::unordered_map<const char*, std::optional<OperatorTraits>> known;
+  static thread_local std::unordered_map<const char*, OperatorTraits> known;
   const auto found = known.find(function.name());
-  if (found != known.end()) return found->second ? &*found->second : nullptr;
-  std::optional<OperatorTraits>& traits = known[function.name()];
+  if (found != known.end()) return &found->second;
   const auto name = function.operator_name();
   const auto schema = function.operator_schema();
   if (!name || !schema) return nullptr;
+  OperatorTraits& traits = known[function.name()];
   traits = OperatorTraits{*name, is_free(*name, *schema), {}};
   for (const c10::Argument& argument : schema->arguments()) {
-    traits->changes.push_back(changes_argument(name->name, argument));
+    traits.changes.push_back(changes_argument(name->name, argument));
   }
-  return &*traits;
+  return &traits;
 }
 
 struct RunningOperator final : at::ObserverContext {
@@ -228,8 +227,11 @@ std::unique_ptr<at::ObserverContext> begin_operator(const at::RecordFunction& fu
     if (!record->keeps_signatures) continue;
     if (input.isBool()) numbers += input.toBool() ? ", true" : ", false";
     if (input.isInt()) numbers += ", " + std::to_string(input.toInt());
+    if (input.isIntList()) {
+      for (const int64_t number : input.toIntVector()) numbers += " " + std::to_string(number);
+    }
   }
-  if (!on_meta && !tensors.empty()) return nullptr;  // a measurement on the host
+  if (!on_meta) return nullptr;  // a computation on the host, or one that makes tensors by operators that are counted
   call.part = record->part;
   describe(call, traits->name.name, function.inputs());
   if (record->keeps_signatures) {
@@ -312,7 +314,7 @@ class RecordedBackend final : public ForwardingBackend {
   at::Tensor window(int64_t numel, const at::TensorOptions& options, Placement placement) override {
     at::Tensor tensor = ForwardingBackend::window(numel, options, placement);
     if (const std::shared_ptr<Record> record = record_.lock(); record && tensor.defined()) {
-      record->windows.emplace(tensor.storage().unsafeGetStorageImpl(), placement);
+      record->windows.insert_or_assign(tensor.storage().unsafeGetStorageImpl(), placement);
     }
     return tensor;
   }

@@ -61,9 +61,12 @@ void Session::open_data() {
 }
 
 void Session::predict() try {
+  const Phase phase("the plan of a step");
   prediction_ = std::make_unique<Prediction>(recipe_, plan_, mesh_, options_.machine.get(), computing_.peak);
 } catch (const InputError&) {
   // The trainer, which is constructed next, throws it too.
+} catch (const std::exception& error) {
+  print_error_line("warning: there is no plan for this run: " + message_of(error));
 }
 
 bool Session::find_checkpoint() {

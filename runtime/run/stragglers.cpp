@@ -43,7 +43,7 @@ std::string Stragglers::note(const std::vector<RankStep>& ranks) {
   const bool is_slow = static_cast<double>(most->second) >= kShareOfSteps * kSteps &&
                        others >= std::max(kShareOfTime * seconds, kLeastSeconds * kSteps);
   if (!is_slow) {
-    slow_ = -1;
+    if (times[slow_] < kSteps / 2 || others < kShareOfTime / 2 * seconds) slow_ = -1;
     if (times[named_] < kSteps / 2 || others < kShareOfTime / 2 * seconds) named_ = -1;
     return "";
   }

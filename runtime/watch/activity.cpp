@@ -12,6 +12,9 @@ GroupSight sight_of(const GroupFlights& group, const Flight& pending) {
 }  // namespace
 
 void read_flights(const FlightRecorder& recorder, Activity& activity) {
+  // Before the groups, of which the other thread may make more meanwhile.
+  std::optional<Flight> awaited = recorder.awaited();
+  const std::optional<Flight> last = recorder.last();
   const std::vector<GroupFlights> groups = recorder.groups();
   const auto key_of = [&](const Flight& flight) { return groups[static_cast<size_t>(flight.group)].key; };
   activity.num_groups = 0;
@@ -26,7 +29,6 @@ void read_flights(const FlightRecorder& recorder, Activity& activity) {
   add(true);  // these first, where there are more groups than room
   add(false);
 
-  std::optional<Flight> awaited = recorder.awaited();
   for (const GroupFlights& group : groups) {  // the host does not wait for collectives of a device
     const Flight& pending = group.pending;
     if (pending.number == 0 || !pending.on_device || awaited) continue;
@@ -38,7 +40,7 @@ void read_flights(const FlightRecorder& recorder, Activity& activity) {
     activity.awaited = awaited->in_group;
     activity.awaited_flight = *awaited;
   }
-  if (const std::optional<Flight> last = recorder.last()) {
+  if (last) {
     activity.last = sight_of(groups[static_cast<size_t>(last->group)], *last);
   }
 }

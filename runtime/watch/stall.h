@@ -15,6 +15,7 @@ struct RankSight {
   std::string host, name, phase;  ///< name: "rank 3 (dp=0 cp=0 tp=1)"
   bool runs = true;               ///< its beat grows: the process gets processor time
   Activity activity;
+  int64_t silent_ms = 0;  ///< since its beat has grown
 };
 
 /// The answer to the question for whom everybody waits.

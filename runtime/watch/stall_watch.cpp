@@ -11,11 +11,12 @@ int64_t milliseconds(std::chrono::duration<double> time) {
   return std::chrono::duration_cast<Milliseconds>(time).count();
 }
 
-/// Returns true when the ranks wait for a process that has not run for a while.
-bool is_halt(const std::optional<Verdict>& verdict, const std::vector<RankSight>& ranks) {
+/// Returns true when the ranks wait for a process that has not run for `least` milliseconds.
+bool is_halt(const std::optional<Verdict>& verdict, const std::vector<RankSight>& ranks, int64_t least) {
   if (!verdict || (verdict->cause != Verdict::Cause::Stopped && verdict->cause != Verdict::Cause::Frozen)) return false;
-  return std::any_of(ranks.begin(), ranks.end(),
-                     [&](const RankSight& rank) { return rank.rank == verdict->ranks.front() && !rank.runs; });
+  return std::any_of(ranks.begin(), ranks.end(), [&](const RankSight& rank) {
+    return rank.rank == verdict->ranks.front() && !rank.runs && rank.silent_ms >= least;
+  });
 }
 
 }  // namespace
@@ -62,8 +63,10 @@ StallWatch::Decision StallWatch::look(const std::vector<RankSight>& ranks, const
   if (!is_told_) {
     const int64_t warning = milliseconds(limits.warning);
     told_after_ms_ = std::max(warning, 3 * longest);
-    // No step is long because a process does not run.
-    if (waiting >= warning && waiting < told_after_ms_ && is_halt(judge(ranks), ranks)) told_after_ms_ = warning;
+    // A process that does not run is no long step.
+    if (waiting >= warning && waiting < told_after_ms_ && is_halt(judge(ranks), ranks, warning)) {
+      told_after_ms_ = warning;
+    }
   }
   if (waiting < told_after_ms_) {
     if (is_told_ && waiting < milliseconds(limits.warning) / 2) {
@@ -85,7 +88,7 @@ StallWatch::Decision StallWatch::look(const std::vector<RankSight>& ranks, const
     decision.end = verdict->text + "; the run ends after parallel.timeout, " + in_seconds(milliseconds(limits.timeout));
     return decision;
   }
-  const bool insists = stop_asked_ && now - *stop_asked_ >= Milliseconds(told_after_ms_);
+  const bool insists = stop_asked_ && now - *stop_asked_ >= Milliseconds(std::max(told_after_ms_, 3 * longest));
   if (insists && !saves) {
     const std::string& last = limits.last_checkpoint;
     decision.end = "a stop was asked for, and no checkpoint can be written (" +

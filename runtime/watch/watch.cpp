@@ -239,17 +239,20 @@ bool Watch::judges() {
 
 std::vector<RankSight> Watch::sights() {
   std::map<int, RankSight> all;
-  const auto add = [&](int rank, const Sighting& sighting, bool runs) {
-    all[rank] = {rank, sighting.host.data(), sighting.name.data(), sighting.phase.data(), runs, sighting.activity};
+  const auto add = [&](int rank, const Sighting& sighting, bool runs, Clock::duration silent) {
+    all[rank] = {rank, sighting.host.data(),  sighting.name.data(), sighting.phase.data(),
+                 runs, sighting.activity, std::chrono::duration_cast<std::chrono::milliseconds>(silent).count()};
   };
   const Clock::time_point now = Clock::now();
   if (listener_) {
     for (const auto& [rank, seen] : listener_->seen()) {
-      add(static_cast<int>(rank), seen.sighting, now - seen.when < kNoAnswer);
+      add(static_cast<int>(rank), seen.sighting, now - seen.when < kNoAnswer, now - seen.when);
     }
   }
   if (caller_) {
-    if (const auto answer = caller_->last_answer()) add(0, answer->first.sender, now - answer->second < kNoAnswer);
+    if (const auto answer = caller_->last_answer()) {
+      add(0, answer->first.sender, now - answer->second < kNoAnswer, now - answer->second);
+    }
   }
   const std::vector<int>& ranks = hosts_.ranks_of(hosts_.host_of(rank_));
   const std::vector<Board::Slot*> slots = board_->slots();
@@ -258,10 +261,12 @@ std::vector<RankSight> Watch::sights() {
     const int64_t process = slot.process;
     if (process == 0) continue;
     const int rank = ranks[static_cast<size_t>(index)];
-    add(rank, slot.sight(), runs(index, slot));
+    const bool is_running = runs(index, slot);
+    const bool is_own = index == board_->index();  // whose newest collective another thread writes
+    add(rank, is_own ? slot.last : slot.sight(), is_running, now - beats_[static_cast<size_t>(index)].since);
     all[rank].activity.is_stopped = is_stopped(process);
   }
-  if (!board_->is_shared()) add(rank_, sight(), true);
+  if (!board_->is_shared()) add(rank_, sight(), true, {});
   std::vector<RankSight> sights;
   for (auto& [rank, sight] : all) sights.push_back(std::move(sight));
   return sights;

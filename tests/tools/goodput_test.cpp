@@ -170,7 +170,7 @@ TEST_F(GoodputProgram, MemoryIsWhatTheSystemSays) {
     const int64_t after = peak_of_system();
     EXPECT_GE(said, before);
     EXPECT_LE(said, after);
-    EXPECT_LT(after - before, before / 100) << "the bounds are close";
+    EXPECT_LT(after - before, before / 20) << "the bounds are close";
   }
   program.signal(SIGUSR1);
   EXPECT_EQ(program.wait().status, 75);

@@ -98,7 +98,10 @@ class StallTable : public StandStill, public ::testing::WithParamInterface<Mesh>
     wait_until([&] { return is_stopped(process); }, seconds(180));
     ASSERT_TRUE(is_stopped(process)) << "it is never there";
     const auto stopped = Clock::now();
-    const auto has_named = [&] { return !said(told.size()).empty() && said(told.size()).back().find(" hold") != -1UL; };
+    const auto has_named = [&] {
+      const Words now = said(told.size());
+      return !now.empty() && has(now.back(), " hold") && has(now.back(), mesh.name_of(rank));
+    };
     wait_until([&] { return has_named(); }, limit);
     const double took = std::chrono::duration<double>(Clock::now() - stopped).count();
     ASSERT_TRUE(has_named()) << "nothing is said of it within " << limit.count() << " s\n"
@@ -175,7 +178,7 @@ TEST_P(StallTable, ARankThatIsKilledIsNamed) {
   for (int rank = is_full_run() ? 0 : mesh.ranks() - 1; rank < mesh.ranks(); ++rank) {
     SCOPED_TRACE("rank " + std::to_string(rank));
     std::filesystem::remove_all(run_dir);
-    Program program(endless(mesh.ranks(), mesh.text(), settings("1")));
+    Program program(endless(mesh.ranks(), mesh.text(), settings("60")));
     wait_for_steps(static_cast<size_t>(10 + rank));
     const auto killed = Clock::now();
     kill(process_of(rank), SIGKILL);

@@ -132,7 +132,10 @@ Machine machine_of(const TrainArguments& arguments, const Recipe& recipe, const 
 /// Gives the recipe the fastest mesh for --mesh auto. Returns a line about it. Every rank must call it.
 std::string take_best_mesh(Recipe& recipe, TrainArguments& arguments, const Group& world) {
   const auto start = std::chrono::steady_clock::now();
-  if (world.size() == 1) return "--mesh auto: one rank was started";
+  if (world.size() == 1) {
+    for (auto& [axis, size] : recipe.parallel.mesh) size = 1;
+    return "--mesh auto: one rank was started";
+  }
   arguments.options.machine = std::make_shared<const Machine>(machine_of(arguments, recipe, world));
   const ChosenMesh chosen = choose_mesh(recipe, world, *arguments.options.machine);
   for (const Axis& axis : chosen.layout.axes()) recipe.parallel.mesh[axis.name] = axis.size;

@@ -52,6 +52,14 @@ TEST(Machine, SaysWhatIsWrongWithAFile) {
   EXPECT_TRUE(has(typo, "machine.yaml:") && has(typo, ": overlop: unknown key; did you mean \"overlap\"?")) << typo;
   const std::string lacking = complaint_of(write_machine(folder, "name: x\n"));
   EXPECT_TRUE(has(lacking, "memory_bandwidth: must be given")) << lacking;
+  std::string idle = good;
+  for (size_t at = idle.find("fp"); at < idle.find("product_share"); at = idle.find("fp", at + 2)) {
+    const size_t value = idle.find(": ", at) + 2;
+    idle.replace(value, idle.find('\n', value) - value, "0");
+  }
+  idle.replace(idle.find("bf16: ") + 6, idle.find('\n', idle.find("bf16: ")) - idle.find("bf16: ") - 6, "0");
+  const std::string no_rate = complaint_of(write_machine(folder, idle));
+  EXPECT_TRUE(has(no_rate, "product_flops: no rate of any dtype is above 0")) << no_rate;
   const std::string absent = complaint_of("h1000");
   EXPECT_EQ(absent, "--machine h1000: no such file, and no preset: a100, h100, h100-500w, h200, b200");
 }
@@ -70,6 +78,19 @@ TEST(Machine, TakesMeasuredCollectivesForTheirGroupAndBytesBetween) {
   EXPECT_DOUBLE_EQ(seconds_for(10), 1) << "never below the least measured";
   call.memory = Placement::Own;
   EXPECT_LT(seconds_for(150), 0.1) << "other memory was not measured";
+}
+
+// A file of four ranks on a host says nothing of four ranks on two hosts.
+TEST(Machine, TakesMeasurementsForGroupsOnAsManyHosts) {
+  Machine machine = *machine_preset("a100");
+  machine.ranks_per_host = 4;
+  machine.collectives = {{"all_reduce", 4, "private", 100, 1}};
+  CollectiveCall call;
+  call.size = 4;
+  call.buffer_bytes = 100;
+  EXPECT_DOUBLE_EQ(machine.seconds(call), 1);
+  call.num_hosts = 2;
+  EXPECT_LT(machine.seconds(call), 0.1);
 }
 
 TEST(Machine, AGroupAcrossHostsSharesTheWaysOut) {

@@ -28,7 +28,7 @@ TEST(OperatorReplay, CallsOnTheCpuWhatADryRunCalled) {
   const Timeline timeline = recorder.take();
   ASSERT_EQ(timeline.signatures.size(), 3u);
   for (const OperatorSignature& signature : timeline.signatures) {
-    const Replay replay = make_replay(signature, OperatorCall::Kind::Elementwise);
+    const Replay replay = make_replay(signature, OperatorCall());
     called.clear();
     const auto callback = at::addThreadLocalCallback(
         at::RecordFunctionCallback(&note).scopes({at::RecordScope::FUNCTION}));

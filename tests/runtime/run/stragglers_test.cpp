@@ -86,6 +86,18 @@ TEST(Stragglers, ARankThatIsSlowForSecondsIsNotNamed) {
   EXPECT_NE(run(3, 0.06), "");
 }
 
+// A rank that is the slowest in 19 of 20 steps is named, however short the steps are.
+TEST(Stragglers, AFewOtherStepsDoNotHideASlowRank) {
+  Random random(7);
+  Stragglers stragglers(layout(2), {});
+  std::string lines;
+  for (double time = 0; time < 60; time += 0.07) {
+    const bool is_other = std::uniform_real_distribution(0.0, 1.0)(random) < 0.08;
+    lines += stragglers.note(step({is_other ? 0.02 : 0.06, is_other ? 0.06 : 0.02}));
+  }
+  EXPECT_NE(lines.find("rank 0 "), std::string::npos) << lines;
+}
+
 TEST(Stragglers, MillisecondsNameNobody) {
   Stragglers stragglers(layout(4), {});
   for (int i = 0; i < 100; ++i) EXPECT_EQ(stragglers.note(step({0.004, 0.001, 0.001, 0.001})), "");

@@ -212,9 +212,13 @@ TEST_F(Stalls, AStoppedProcessIsNamedWhereStepsAreLong) {
   wait(0, 0, 11000);
   EXPECT_TRUE(watch.look(ranks, limits).lines.empty()) << "it is stopped for a moment";
   ranks[1].runs = false;
+  ranks[1].silent_ms = 3000;
+  EXPECT_TRUE(watch.look(ranks, limits).lines.empty()) << "it has run until 3 s ago";
   wait(0, 0, 9000);
+  ranks[1].silent_ms = 9000;
   EXPECT_TRUE(watch.look(ranks, limits).lines.empty());
   wait(0, 0, 11000);
+  ranks[1].silent_ms = 11000;
   const std::vector<std::string> lines = watch.look(ranks, limits).lines;
   ASSERT_EQ(lines.size(), 1u);
   EXPECT_NE(lines[0].find("rank 1"), std::string::npos) << lines[0];
