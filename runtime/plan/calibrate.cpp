@@ -7,10 +7,10 @@
 #include <chrono>
 #include <cmath>
 #include <fstream>
-#include <sstream>
 #include <map>
 #include <optional>
 #include <set>
+#include <sstream>
 #include <thread>
 #include <tuple>
 #include <utility>
@@ -65,8 +65,8 @@ bool ranks_take_turns(const Group& world) {
 }
 
 /// Returns the seconds of a run when all ranks run it at once: a mean over ranks of the median of batches. Where ranks
-/// outnumber cores, a batch ends with that of the last rank, so that a run has the turns of the others in it. First makes
-/// `warm_up` runs. Every rank must call it.
+/// outnumber cores, a batch ends with that of the last rank, so that a run has the turns of the others in it. First
+/// makes `warm_up` runs. Every rank must call it.
 double seconds_of(const Group& world, const std::function<void()>& run, int warm_up = 1) {
   const bool takes_turns = ranks_take_turns(world);
   const auto batch = [&](int count) {
@@ -171,7 +171,8 @@ std::function<void()> make_collective(Collective::Kind kind, const Group& group,
       };
     case Collective::Kind::Broadcast:
       return [=, tensor = whole]() mutable { group.broadcast(tensor, 0).wait(); };
-    case Collective::Kind::Barrier: return [=] { group.barrier(); };
+    case Collective::Kind::Barrier:
+      return [=] { group.barrier(); };
   }
   return {};
 }
@@ -209,8 +210,8 @@ double measure_overlap(const Group& world) {
   return std::clamp((count * computing + communicating - both) / communicating, 0.0, 1.0);
 }
 
-/// Returns the seconds that a rank needs, beyond the collective's own, to go on after one that it waited for behind some
-/// computing: where ranks outnumber cores, those that wait have to get a core back.
+/// Returns the seconds that a rank needs, beyond the collective's own, to go on after one that it waited for behind
+/// some computing: where ranks outnumber cores, those that wait have to get a core back.
 double measure_wait(const Group& world) {
   const at::Tensor a = at::full({192, 192}, 1.0 / 64), b = at::full({192, 192}, 1.0 / 64);
   at::Tensor sum = at::zeros({16});
@@ -241,8 +242,8 @@ Recipe smallest_recipe() {
   return recipe;
 }
 
-/// Returns the seconds that a step takes for each call of an operator besides the operator's own: autograd's records, the
-/// trainer's and the layers' code.
+/// Returns the seconds that a step takes for each call of an operator besides the operator's own: autograd's records,
+/// the trainer's and the layers' code.
 double measure_call(const Group& world) {
   const Recipe recipe = smallest_recipe();
   const DeviceMesh alone(MeshLayout({{kDataAxis, 1}, {kContextAxis, 1}, {kTensorAxis, 1}}), Group());
@@ -263,7 +264,8 @@ double measure_call(const Group& world) {
   }
   Trainer trainer(recipe, plan, alone, at::kCPU);
   const StepBatch batch = made_step(recipe, trainer.layout(), 1, at::kCPU);
-  const double step = seconds_of(world, [&] { trainer.step(batch, batch.num_counted, {.learning_rate = 1e-3}); }, 3);
+  const double step = seconds_of(
+      world, [&] { trainer.step(batch, batch.num_counted, {.learning_rate = 1e-3}); }, 3);
   return std::max(step - own, 0.0) / static_cast<double>(timeline.events.size());
 }
 
@@ -295,13 +297,15 @@ void check_same(const Questions& questions, const Group& world) {
   const std::string first = broadcast_text(world, own);
   agree(world, [&] {
     if (own != first) {
-      throw InputError("the ranks' processors differ, so their operators do: measure on hosts of one kind, and name the "
-                       "file with --machine");
+      throw InputError(
+          "the ranks' processors differ, so their operators do: measure on hosts of one kind, and name the "
+          "file with --machine");
     }
   });
 }
 
-/// Returns the bytes of this host's memory, and of this process's control group, that are free; 0 where the system does not say.
+/// Returns the bytes of this host's memory, and of this process's control group, that are free; 0 where the system does
+/// not say.
 int64_t available_memory() {
   std::ifstream file("/proc/meminfo");
   std::string key;

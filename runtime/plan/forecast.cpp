@@ -190,7 +190,8 @@ std::vector<Timeline> timelines(const Recipe& recipe, const RunPlan& plan, const
   for (const int64_t rank : std::set<int64_t>{0, plan.layout.size() - 1}) {
     const Layers layers(recipe, plan, hosts, nullptr, rank);
     for (const int64_t count : {few, std::min(more, recipe.model.shape.num_hidden_layers)}) {
-      for (StepForecast& step : layers.steps_of(count, Recording::Signatures)) found.push_back(std::move(step.timeline));
+      for (StepForecast& step : layers.steps_of(count, Recording::Signatures))
+        found.push_back(std::move(step.timeline));
     }
   }
   return found;

@@ -56,7 +56,7 @@ struct Machine {
   double operator_seconds = 0;     ///< that each operator takes at least
   double collective_seconds = 0;   ///< that each collective takes at least
   double overlap = 1;              ///< share of a collective's time during which the rank computes on undisturbed
-  double call_seconds = 0;        ///< of the host around each operator, where it computes; a GPU's host runs ahead
+  double call_seconds = 0;         ///< of the host around each operator, where it computes; a GPU's host runs ahead
   double wait_seconds = 0;         ///< that a rank takes to go on after a collective that it waited for
   int64_t memory = 0;              ///< bytes of a rank's device; 0: not known
   int64_t ranks_per_host = 0;      ///< that the measurements are of; 0: any

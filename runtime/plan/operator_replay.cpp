@@ -64,8 +64,8 @@ Call call_of(const OperatorSignature& signature) {
       return std::vector<c10::IValue>{product(inputs[0].toTensor(), inputs[1].toTensor().t())};
     };
   }
-  const c10::OperatorHandle handle = c10::Dispatcher::singleton().findSchemaOrThrow(
-      signature.name.name.c_str(), signature.name.overload_name.c_str());
+  const c10::OperatorHandle handle =
+      c10::Dispatcher::singleton().findSchemaOrThrow(signature.name.name.c_str(), signature.name.overload_name.c_str());
   return [handle](std::vector<c10::IValue> stack) {
     const at::AutoDispatchBelowADInplaceOrView below;
     handle.callBoxed(&stack);

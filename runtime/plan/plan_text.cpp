@@ -203,8 +203,9 @@ std::string to_text(const MeshSearch& search, const PlanRequest& request, size_t
   std::string text = count_text(search.meshes.size(), "mesh", "meshes") + " of " + std::to_string(request.ranks) +
                      (request.ranks == 1 ? " rank" : " ranks");
   if (request.memory) text += ", " + std::to_string(fitting) + " in " + size_text(*request.memory) + " a rank";
-  text += request.machine ? "; a step on " + request.machine->name + ", the bytes of the fullest rank, what takes the time\n\n"
-                          : "; bytes of the fullest rank, and those that it sends in a step\n\n";
+  text += request.machine
+              ? "; a step on " + request.machine->name + ", the bytes of the fullest rank, what takes the time\n\n"
+              : "; bytes of the fullest rank, and those that it sends in a step\n\n";
   if (!search.meshes.empty()) {
     std::vector<Row> rows = {{"mesh", "memory", "state", "computing", "other", "sent on its host", "among hosts"}};
     if (request.machine) rows = {{"mesh", "step", "MFU", "memory", "products", "attention", "other", "waits for"}};
@@ -261,12 +262,9 @@ std::string to_json(const MeshSearch& search, const PlanRequest& request) {
     if (const std::optional<TimeForecast>& time = mesh.forecast.step.time) {
       meshes.back()["seconds"] = time->total();
       meshes.back()["model_flops"] = mesh.forecast.step.model_flops;
-      meshes.back()["seconds_by_part"] = {{"products", time->products},
-                                          {"attention", time->attention},
-                                          {"elementwise", time->elementwise},
-                                          {"optimizer", time->optimizer},
-                                          {"collectives", time->collectives},
-                                          {"exposed", time->exposed}};
+      meshes.back()["seconds_by_part"] = {{"products", time->products},       {"attention", time->attention},
+                                          {"elementwise", time->elementwise}, {"optimizer", time->optimizer},
+                                          {"collectives", time->collectives}, {"exposed", time->exposed}};
     }
   }
   for (const RefusedMeshes& each : search.refused) {

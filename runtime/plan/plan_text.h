@@ -21,8 +21,8 @@ std::string seconds_text(double seconds);
 
 /// Returns the search as a JSON object: {"ranks", "ranks_per_host", "device", "meshes": [{"mesh", "fits", "rank",
 /// "micro_batches", "memory_bytes": {PART: bytes}, "memory_bytes_total", "sent_bytes_on_host",
-/// "sent_bytes_among_hosts", "seconds", "seconds_by_part": {PART: seconds}, "model_flops", "traffic": [{"group", "purpose", "collective", "calls", "sent_bytes", "hosts"}]}],
-/// "refused": [{"key", "reason", "meshes"}]}.
+/// "sent_bytes_among_hosts", "seconds", "seconds_by_part": {PART: seconds}, "model_flops", "traffic": [{"group",
+/// "purpose", "collective", "calls", "sent_bytes", "hosts"}]}], "refused": [{"key", "reason", "meshes"}]}.
 std::string to_json(const MeshSearch& search, const PlanRequest& request);
 
 }  // namespace meshtrain

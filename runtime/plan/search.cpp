@@ -105,7 +105,8 @@ MeshSearch search_meshes(const Recipe& recipe, const PlanRequest& request) {
     refused.try_emplace(key, RefusedMeshes{key, reason, {}}).first->second.meshes.push_back(layouts[i].describe());
   }
   const auto rank_of = [](const PlannedMesh& mesh) {
-    return std::tuple(!mesh.fits, mesh.seconds(), mesh.sent_among_hosts, mesh.sent_on_host, mesh.forecast.step.memory().total());
+    return std::tuple(!mesh.fits, mesh.seconds(), mesh.sent_among_hosts, mesh.sent_on_host,
+                      mesh.forecast.step.memory().total());
   };
   std::ranges::stable_sort(search.meshes, {}, rank_of);
   for (auto& [key, meshes] : refused) search.refused.push_back(std::move(meshes));

@@ -15,8 +15,8 @@ namespace meshtrain {
 struct PlanRequest {
   int64_t ranks = 1;
   PlanHosts hosts;
-  std::optional<int64_t> memory = {};  ///< bytes that a rank may hold; none: any
-  std::shared_ptr<const Machine> machine = {};  ///< that steps take time on; null: times are not predicted
+  std::optional<int64_t> memory = {};              ///< bytes that a rank may hold; none: any
+  std::shared_ptr<const Machine> machine = {};     ///< that steps take time on; null: times are not predicted
   c10::ScalarType dtype = c10::ScalarType::Float;  ///< of the products
 };
 

@@ -44,7 +44,7 @@ struct StepForecast {
   int64_t before_backward = 0;                ///< bytes when a micro-batch's forward has ended
   double model_flops = 0;                     ///< of a rank: flops_per_token() of the step's tokens, shared out
   Timeline timeline = {};                     ///< when asked for
-  std::optional<TimeForecast> time = {};          ///< forecast(): on its machine
+  std::optional<TimeForecast> time = {};      ///< forecast(): on its machine
 
   const StepMemory& memory() const { return gradients.total() > update.total() ? gradients : update; }
 };

@@ -52,9 +52,12 @@ class StepClock {
   double& part_of(const OperatorCall& call) {
     if (call.part == TimelinePart::Update) return time_.optimizer;
     switch (call.kind) {
-      case OperatorCall::Kind::Product: return time_.products;
-      case OperatorCall::Kind::Attention: return time_.attention;
-      case OperatorCall::Kind::Elementwise: break;
+      case OperatorCall::Kind::Product:
+        return time_.products;
+      case OperatorCall::Kind::Attention:
+        return time_.attention;
+      case OperatorCall::Kind::Elementwise:
+        break;
     }
     return time_.elementwise;
   }

@@ -37,11 +37,22 @@ thread_local Record* record_of_thread = nullptr;
 
 /// Returns true for operators that compute nothing: views, allocations, and reads of numbers that do not exist.
 bool is_free(const c10::OperatorName& name, const c10::FunctionSchema& schema) {
-  static const std::set<std::string, std::less<>> free = {
-      "aten::empty",      "aten::empty_like", "aten::empty_strided", "aten::new_empty",     "aten::new_empty_strided",
-      "aten::resize_",    "aten::set_",       "aten::detach_",       "aten::result_type",   "aten::item",
-      "aten::is_nonzero", "aten::as_strided", "aten::reshape",       "aten::_reshape_alias", "aten::lift_fresh",
-      "aten::_local_scalar_dense"};
+  static const std::set<std::string, std::less<>> free = {"aten::empty",
+                                                          "aten::empty_like",
+                                                          "aten::empty_strided",
+                                                          "aten::new_empty",
+                                                          "aten::new_empty_strided",
+                                                          "aten::resize_",
+                                                          "aten::set_",
+                                                          "aten::detach_",
+                                                          "aten::result_type",
+                                                          "aten::item",
+                                                          "aten::is_nonzero",
+                                                          "aten::as_strided",
+                                                          "aten::reshape",
+                                                          "aten::_reshape_alias",
+                                                          "aten::lift_fresh",
+                                                          "aten::_local_scalar_dense"};
   if (free.contains(name.name)) return true;
   const auto is_view = [](const c10::Argument& argument) {
     return argument.alias_info() != nullptr && !argument.alias_info()->isWrite();
@@ -100,7 +111,8 @@ std::string text_of(const at::Tensor& tensor) {
 }
 
 /// Returns an operator with its shapes, strides and dtypes: "aten::mm(Float 4x8, Float 8x2 by 1,8)".
-std::string signature_of(const c10::OperatorName& name, const std::vector<at::Tensor>& tensors, const std::string& more) {
+std::string signature_of(const c10::OperatorName& name, const std::vector<at::Tensor>& tensors,
+                         const std::string& more) {
   std::string text = name.name;
   if (!name.overload_name.empty()) text += "." + name.overload_name;
   for (size_t i = 0; i < tensors.size(); ++i) text += (i == 0 ? "(" : ", ") + text_of(tensors[i]);
@@ -303,10 +315,10 @@ class RecordedBackend final : public ForwardingBackend {
       const auto window = record->windows.find(tensor.storage().unsafeGetStorageImpl());
       if (window != record->windows.end()) memory = window->second;
     }
-    record->timeline.events.emplace_back(CollectiveCall{
-        collective.kind, record->part, std::string(collective.group), queue_, size(), num_hosts_,
-        static_cast<double>(traffic.buffer_bytes), static_cast<double>(traffic.sent_bytes), memory,
-        collective.output.defined() ? collective.output.scalar_type() : at::kFloat});
+    record->timeline.events.emplace_back(
+        CollectiveCall{collective.kind, record->part, std::string(collective.group), queue_, size(), num_hosts_,
+                       static_cast<double>(traffic.buffer_bytes), static_cast<double>(traffic.sent_bytes), memory,
+                       collective.output.defined() ? collective.output.scalar_type() : at::kFloat});
     return Work(
         std::make_shared<RecordedWork>(std::move(work), record_, record->generation, record->num_collectives++));
   }

@@ -31,12 +31,12 @@ struct OperatorCall {
   Kind kind = Kind::Elementwise;
   TimelinePart part = TimelinePart::Gradients;
   c10::ScalarType dtype = c10::ScalarType::Float;  ///< of its largest operand
-  double flops = 0;                                ///< of products and attention; causal attention has half of the pairs
-  double bytes = 0;                                ///< read and written
+  double flops = 0;  ///< of products and attention; causal attention has half of the pairs
+  double bytes = 0;  ///< read and written
   /// Products: batch, rows, columns, summed elements. Attention: heads of all samples, queries, keys, head dim.
   std::array<int64_t, 4> product = {};
   bool is_backward = false;  ///< of attention
-  int signature = -1;                              ///< number in Timeline::signatures; -1: not kept
+  int signature = -1;        ///< number in Timeline::signatures; -1: not kept
 };
 
 /// The start of a collective.

@@ -144,8 +144,8 @@ RunEnd Session::train(const StopRequest& stop_request, std::chrono::steady_clock
   StepProfile profile(recipe_.train.profile, RunDirectory::traces_of(folder_), mesh_.rank(),
                       mesh_.world().coordinate_text() + " on " + host_name(), computing_.device,
                       [](const std::string& line) { print_error_line("warning: " + line); });
-  const Running running{recipe_,      mesh_, evaluation_.get(), *trainer_, *checkpoints_, *batches_, journal_.get(),
-                        stop_request, start, computing_.peak,   profile, prediction_.get()};
+  const Running running{recipe_,      mesh_, evaluation_.get(), *trainer_, *checkpoints_,    *batches_, journal_.get(),
+                        stop_request, start, computing_.peak,   profile,   prediction_.get()};
   const RunEnd end = TrainingLoop(running, state).run();
   if (journal_) journal_->account("checkpoint");  // the last one, which no step waits for
   if (journal_ && computing_.peak) {

@@ -67,7 +67,7 @@ class Session {
   std::unique_ptr<Evaluation> evaluation_;
   std::optional<std::filesystem::path> checkpoint_;  // on rank 0
   bool resumes_ = false;
-  std::unique_ptr<Prediction> prediction_;           // on rank 0, before the trainer
+  std::unique_ptr<Prediction> prediction_;  // on rank 0, before the trainer
   std::unique_ptr<Trainer> trainer_;
   std::string unused_weights_;               // on rank 0: a line about tensors that the model does not use
   std::unique_ptr<RunDirectory> directory_;  // on rank 0, until the journal takes it

@@ -18,7 +18,7 @@ class Stragglers {
   static constexpr double kShareOfSteps = 0.9;   ///< in which the rank must be the one
   static constexpr double kShareOfTime = 0.1;    ///< of a step that the others must wait for it, in the median
   static constexpr double kLeastSeconds = 5e-3;  ///< of that waiting in a step: rank 0 alone writes files
-  static constexpr double kLeastTime = 10;       ///< seconds for which the rank must be slow: 20 short steps prove nothing
+  static constexpr double kLeastTime = 10;  ///< seconds for which the rank must be slow: 20 short steps prove nothing
 
   /// `hosts`: by rank, may be empty.
   Stragglers(const MeshLayout& layout, std::vector<std::string> hosts);

@@ -240,8 +240,13 @@ bool Watch::judges() {
 std::vector<RankSight> Watch::sights() {
   std::map<int, RankSight> all;
   const auto add = [&](int rank, const Sighting& sighting, bool runs, Clock::duration silent) {
-    all[rank] = {rank, sighting.host.data(),  sighting.name.data(), sighting.phase.data(),
-                 runs, sighting.activity, std::chrono::duration_cast<std::chrono::milliseconds>(silent).count()};
+    all[rank] = {rank,
+                 sighting.host.data(),
+                 sighting.name.data(),
+                 sighting.phase.data(),
+                 runs,
+                 sighting.activity,
+                 std::chrono::duration_cast<std::chrono::milliseconds>(silent).count()};
   };
   const Clock::time_point now = Clock::now();
   if (listener_) {

@@ -46,8 +46,8 @@ TEST_F(MeshAuto, TakesAMachineThatWasMeasuredBefore) {
 }
 
 TEST_F(MeshAuto, IsRefusedInOneLine) {
-  EXPECT_EQ(complaint(2, {"--mesh", "auto", "--set", "train.global_batch=1", "--set", "train.sequence_length=1", "--set",
-                          "model.num_attention_heads=1", "--set", "model.num_key_value_heads=1"})
+  EXPECT_EQ(complaint(2, {"--mesh", "auto", "--set", "train.global_batch=1", "--set", "train.sequence_length=1",
+                          "--set", "model.num_attention_heads=1", "--set", "model.num_key_value_heads=1"})
                 .rfind("no mesh of 2 ranks is possible: ", 0),
             0u);
   EXPECT_EQ(complaint(2, {"--mesh", "auto", "--machine", "h1000"}),
@@ -61,7 +61,8 @@ TEST_F(MeshAuto, IsRefusedInOneLine) {
 TEST_F(MeshAuto, ACheckSaysWhatItsMeshNeeds) {
   const Ending ending = train(1, {"--check", "--plan", "--mesh", "dp=2,tp=2", "--machine", "h100"});
   ASSERT_EQ(ending.status, 0) << ending.err;
-  EXPECT_TRUE(std::regex_search(ending.out, std::regex("\nplan: [0-9.]+ KiB a rank, [0-9.]+ KiB sent a step, [0-9.]+ ms a step\n")))
+  EXPECT_TRUE(std::regex_search(ending.out,
+                                std::regex("\nplan: [0-9.]+ KiB a rank, [0-9.]+ KiB sent a step, [0-9.]+ ms a step\n")))
       << ending.out;
 }
 

@@ -51,7 +51,8 @@ class StandStill : public TrainProgram {
         return std::stoi(folder.filename().string());
       }
     }
-    throw std::runtime_error("no process of rank " + std::to_string(rank));  // signals to 0 would go to the test's own group
+    throw std::runtime_error("no process of rank " +
+                             std::to_string(rank));  // signals to 0 would go to the test's own group
   }
 
   /// A shell's words that delay a call of one rank.

@@ -131,7 +131,9 @@ void add_plan_command(CLI::App& app, int& status) {
       ->type_name("N");
   command->add_option("--memory", arguments->memory, "What a rank may hold: meshes that need more come last")
       ->type_name("80GiB");
-  command->add_option("--machine", arguments->machine, "What steps are timed for: a file of --calibrate, or a100, h100, h100-500w, h200, b200")
+  command
+      ->add_option("--machine", arguments->machine,
+                   "What steps are timed for: a file of --calibrate, or a100, h100, h100-500w, h200, b200")
       ->type_name("NAME");
   command->add_option("--top", arguments->top, "Meshes to print")
       ->check(whole_number(1))

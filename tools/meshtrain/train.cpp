@@ -155,8 +155,8 @@ int train(TrainArguments& arguments) {
   arguments.options.on_failure = [&](const std::exception& error) { report_failure(world, error); };
   return run_on_all_ranks(world, [&] {
     Recipe recipe = receive_recipe(arguments.recipe, arguments.with, world, saved_recipe(arguments.options));
-    arguments.options.note = chooses_mesh ? take_best_mesh(recipe, arguments, world)
-                                          : spread_over(recipe, arguments.with, world.size());
+    arguments.options.note =
+        chooses_mesh ? take_best_mesh(recipe, arguments, world) : spread_over(recipe, arguments.with, world.size());
     return static_cast<int>(run(recipe, world, arguments.options, stop_request));
   });
 }

@@ -30,8 +30,8 @@ TEST(OperatorReplay, CallsOnTheCpuWhatADryRunCalled) {
   for (const OperatorSignature& signature : timeline.signatures) {
     const Replay replay = make_replay(signature, OperatorCall());
     called.clear();
-    const auto callback = at::addThreadLocalCallback(
-        at::RecordFunctionCallback(&note).scopes({at::RecordScope::FUNCTION}));
+    const auto callback =
+        at::addThreadLocalCallback(at::RecordFunctionCallback(&note).scopes({at::RecordScope::FUNCTION}));
     replay.run();
     at::removeCallback(callback);
     ASSERT_FALSE(called.empty());

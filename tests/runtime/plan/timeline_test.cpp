@@ -42,9 +42,9 @@ TEST(TimelineRecorder, CountsAnOperatorOnceHoweverItIsMade) {
   TimelineRecorder recorder(false);
   const at::Tensor x = meta({10, 10});
   recorder.restart();
-  at::linear(x, x);      // made of t and mm
-  x.to(at::kBFloat16);   // made of _to_copy and copy_
-  at::Tensor(x).add_(x); // reads twice, writes once
+  at::linear(x, x);       // made of t and mm
+  x.to(at::kBFloat16);    // made of _to_copy and copy_
+  at::Tensor(x).add_(x);  // reads twice, writes once
   const std::vector<OperatorCall> calls = events_of<OperatorCall>(recorder.take());
   ASSERT_EQ(calls.size(), 3u);
   EXPECT_EQ(calls[0].kind, OperatorCall::Kind::Product);
