@@ -101,7 +101,7 @@ void measure_operator(const Group& world, const OperatorSignature& signature, co
   machine.operators.push_back({signature.text, seconds_of(world, replay->run)});
 }
 
-/// What is measured: the operators and collectives of steps on all meshes.
+/// The operators and collectives that are measured: those of steps on all meshes.
 struct Questions {
   std::map<std::string, OperatorSignature> operators;
   std::map<std::string, OperatorCall> calls;  // of each operator

@@ -31,9 +31,8 @@ ChosenMesh choose_mesh(const Recipe& recipe, const Group& world, const Machine& 
 }
 
 std::string describe_forecast(const RunForecast& run) {
-  int64_t sent = 0;
-  for (const auto& [key, traffic] : run.step.traffic) sent += traffic.sent_bytes;
-  std::string text = size_text(run.step.memory().total()) + " a rank, " + size_text(sent) + " sent a step";
+  std::string text =
+      size_text(run.step.memory().total()) + " a rank, " + size_text(run.step.sent_bytes()) + " sent a step";
   if (run.step.time) text += ", " + seconds_text(run.step.time->total()) + " a step";
   return text;
 }

@@ -18,7 +18,7 @@ struct RunForecast {
 /// and a step with many micro-batches with one and two: layers repeat, and what a step holds and sends grows with each
 /// repetition by the same. Throws InputError as simulate() does.
 ///
-/// With a machine, it also predicts the time of a step: that of the slower of the two ranks.
+/// Also predicts the time of a step when there is a machine: that of the slower of the two ranks.
 RunForecast forecast(const Recipe& recipe, const RunPlan& plan, const PlanHosts& hosts,
                      const Machine* machine = nullptr);
 

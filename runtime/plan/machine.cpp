@@ -124,7 +124,7 @@ double Machine::seconds(const OperatorCall& call, const Timeline& timeline) cons
   const double peak = peak_flops.of(call.dtype);
   double computing = 0;
   if (call.flops == 0) {
-    // Of no elements, or elementwise.
+    // It has no elements, or no products: only its bytes take time.
   } else if (call.kind == OperatorCall::Kind::Product) {
     const bool is_fp8 = call.dtype == c10::ScalarType::Float8_e4m3fn;
     computing = call.flops / (peak * product_share * share_of_product(call, processors) * (is_fp8 ? kFp8Share : 1));

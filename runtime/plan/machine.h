@@ -40,8 +40,8 @@ struct MeasuredOperator {
   double seconds = 0;
 };
 
-/// What a step's time depends on: a preset for a GPU with the network around it, or a file that `plan --calibrate` has
-/// measured.
+/// The speeds that a step's time depends on: a preset for a GPU with the network around it, or a file that `plan
+/// --calibrate` has measured.
 struct Machine {
   std::string name;
   std::string source;           ///< where its numbers come from

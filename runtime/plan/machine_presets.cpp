@@ -25,7 +25,7 @@ constexpr Rates kHopper500W = {0.52, 0.70, 0.58, 700};
 // 4,096 keys by heads, 0.16 to 0.47 forward, and 0.34 to 0.41 backward.
 constexpr Rates kBlackwell = {0.52, 0.60, 0.52, 700};
 
-/// What data sheets say of a GPU and of the hosts and networks it is sold in.
+/// The numbers that data sheets give for a GPU and for the hosts and networks it is sold in.
 struct Sheet {
   const char* name;
   const char* source;

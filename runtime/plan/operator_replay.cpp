@@ -13,7 +13,7 @@
 namespace meshtrain {
 namespace {
 
-// As in a step, an operator finds its inputs and the memory of its results outside of the processor's caches: a replay
+// An operator finds, as in a step, its inputs and the memory of its results outside of the processor's caches: a replay
 // goes through so many bytes before it comes back to the same tensors.
 constexpr double kFootprint = 64 << 20, kMostSets = 32;
 constexpr double kSetsOfComputing = 4;  // of products and attention, whose time depends little on memory

@@ -46,10 +46,16 @@ struct StepForecast {
   Timeline timeline = {};                     ///< when asked for
   std::optional<TimeForecast> time = {};      ///< forecast(): on its machine
 
+  /// Returns the bytes that the rank sends in a step.
+  int64_t sent_bytes() const {
+    int64_t sent = 0;
+    for (const auto& [key, each] : traffic) sent += each.sent_bytes;
+    return sent;
+  }
   const StepMemory& memory() const { return gradients.total() > update.total() ? gradients : update; }
 };
 
-/// What simulate() records of a step's operators and collectives.
+/// The record that simulate() makes of a step's operators and collectives.
 enum class Recording { None, Timeline, Signatures };
 
 /// Makes steps of the real trainer on the Meta device, as rank `rank` of a world that does not exist, and returns what

@@ -21,7 +21,7 @@ class StepClock {
   void operator()(const CollectiveCall& call) {
     const double seconds = machine_.seconds(call), beside = seconds * machine_.overlap;
     time_.collectives[call.group] += seconds;
-    // What computing cannot run beside holds it up at once.
+    // The part that computing cannot run beside holds it up at once.
     time_.exposed[call.group] += seconds - beside;
     now_ += seconds - beside;
     double& free = queues_[call.queue];

@@ -185,7 +185,7 @@ std::vector<c10::IValue> without_memory(c10::ArrayRef<const c10::IValue> inputs)
   return copies;
 }
 
-/// What is known of an operator whatever its inputs.
+/// The properties of an operator that do not depend on its inputs.
 struct OperatorTraits {
   c10::OperatorName name{"", ""};
   bool is_free = false;

@@ -64,7 +64,7 @@ struct OperatorSignature {
   std::vector<c10::IValue> inputs = {};  ///< tensors without memory
 };
 
-/// What one rank does in a step, in its order.
+/// The operators, collectives and waits of one rank in a step, in its order.
 struct Timeline {
   using Event = std::variant<OperatorCall, CollectiveCall, CollectiveWait>;
   std::vector<Event> events;

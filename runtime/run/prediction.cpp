@@ -9,16 +9,6 @@
 #include "runtime/plan/plan_text.h"
 
 namespace meshtrain {
-namespace {
-
-int64_t sent_in(const std::map<TrafficLedger::Key, Traffic>& traffic) {
-  int64_t sent = 0;
-  for (const auto& [key, each] : traffic) sent += each.sent_bytes;
-  return sent;
-}
-
-}  // namespace
-
 Prediction::Prediction(const Recipe& recipe, const RunPlan& plan, const DeviceMesh& mesh, const Machine* machine,
                        std::function<DevicePeak()> device_peak)
     : mesh_(mesh),
@@ -31,14 +21,14 @@ Prediction::Prediction(const Recipe& recipe, const RunPlan& plan, const DeviceMe
 
 std::string Prediction::text() const {
   std::string text = "plan for rank " + std::to_string(mesh_.rank()) + ": " + size_text(step_.memory().total()) + ", " +
-                     size_text(sent_in(step_.traffic)) + " sent a step";
+                     size_text(step_.sent_bytes()) + " sent a step";
   if (step_.time) text += ", " + seconds_text(step_.time->total()) + " a step";
   return text;
 }
 
 std::string Prediction::observe(double step_seconds) {
   if (seconds_.size() == kSteps) return "";
-  const int64_t sent = sent_in(mesh_.traffic().entries());
+  const int64_t sent = mesh_.traffic().total().sent_bytes;
   sent_ = std::min(sent_, sent - std::exchange(sent_before_, sent));
   if (seconds_.empty() && !device_peak_) HostMemory::counted().restart_peak();  // the first step allocates what is kept
   seconds_.push_back(step_seconds);

@@ -121,7 +121,7 @@ int check(const TrainArguments& arguments) {
 
 /// Returns the machine that --mesh auto plans for. Every rank must call it.
 Machine machine_of(const TrainArguments& arguments, const Recipe& recipe, const Group& world) {
-  if (!arguments.machine.empty()) return load_machine(arguments.machine);
+  if (arguments.options.machine) return *arguments.options.machine;
   const bool has_gpus = std::filesystem::exists("/proc/driver/nvidia/version");
   if (recipe.device == "cuda" || (recipe.device == "auto" && has_gpus)) {
     throw InputError("--mesh auto on GPUs needs --machine: a preset or a file (docs/plan.md)");
