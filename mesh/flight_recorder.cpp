@@ -165,7 +165,7 @@ void FlightRecorder::set_place(std::string_view place) {
   if (after_place_) after_place_();
 }
 
-void FlightRecorder::show(NewestFlight* newest, std::function<void()> call) {
+void FlightRecorder::show(Shown<NewestFlight>* newest, std::function<void()> call) {
   const std::lock_guard lock(mutex_);
   newest_ = newest;
   after_place_ = std::move(call);
@@ -212,7 +212,7 @@ int64_t FlightRecorder::issue(int32_t group, const Collective& collective, int64
   if (traces_ && slot.number >= traced_from_) out_of_ring_.push_back(slot);
   slot = flight;
   ++num_records_;
-  if (newest_ != nullptr) *newest_ = {state.flights.key, state.flights.name, flight};
+  if (newest_ != nullptr) newest_->write({state.flights.key, state.flights.name, flight});
   return flight.number;
 }
 

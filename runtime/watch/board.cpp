@@ -73,8 +73,8 @@ Board::Slot& Board::slot(int index) const {
 }
 
 Sighting Board::Slot::sight() const {
-  Sighting seen = last;
-  const NewestFlight now = newest;
+  Sighting seen = last.read();
+  const NewestFlight now = newest.read();
   GroupSight& of_last = seen.activity.last;
   if (now.flight.number <= of_last.pending.number) return seen;
   of_last = {now.key, now.group, now.flight.in_group, of_last.key == now.key ? of_last.ended : 0, now.flight};

@@ -17,8 +17,8 @@ class Board {
  public:
   struct Slot {
     std::atomic<int64_t> process;  ///< the rank's process; 0: not started yet, or ended
-    Sighting last;                 ///< shown every few hundredths of a second, and when its phase or place changes
-    NewestFlight newest;           ///< shown at once
+    Shown<Sighting> last;          ///< shown every few hundredths of a second, and when its phase or place changes
+    Shown<NewestFlight> newest;    ///< shown at once
     std::atomic<int64_t> beat;     ///< grows as long as the process runs
     std::atomic<bool> has_written_flights;  ///< after the job's end was reported
 

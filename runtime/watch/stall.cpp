@@ -59,16 +59,17 @@ class Search {
       const int64_t number = current->activity.awaited;
       const GroupSight* const group = current->activity.find(current->activity.awaited_group);
       if (group == nullptr) return std::nullopt;  // it has gone on meanwhile
-      std::vector<const RankSight*> halted, absent, arrived;
+      std::vector<const RankSight*> halted, halted_later, absent, arrived;
       for (const RankSight* member : others_of(*current, group->key)) {
         const GroupSight* const theirs = member->activity.find(group->key);
         const int64_t issued = theirs != nullptr ? theirs->issued : 0, ended = theirs != nullptr ? theirs->ended : 0;
         // One that runs again, as it is told to end, may have ended it meanwhile.
         const bool woke = member->activity.halted_ms > 0;
-        if (is_halted(*member) && (ended < number || woke)) halted.push_back(member);
+        if (is_halted(*member)) (ended < number || woke ? halted : halted_later).push_back(member);
         if (issued < number) absent.push_back(member);
         if (issued >= number && ended < number) arrived.push_back(member);
       }
+      if (absent.empty() && halted.empty()) halted = halted_later;  // the others may need one that has ended its part
       if (!halted.empty()) return of_halted(halted, *group, number);
       if (absent.empty()) return of_arrived(*current, arrived, *group, number);
       const auto busy =

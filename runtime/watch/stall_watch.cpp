@@ -62,7 +62,9 @@ StallWatch::Decision StallWatch::look(const std::vector<RankSight>& ranks, const
   // A rank that waits long is nothing new where steps are long. What ended before the first warning counts.
   if (!is_told_) {
     const int64_t warning = milliseconds(limits.warning);
-    told_after_ms_ = std::max(warning, 3 * longest);
+    // Stalls that were told are stillnesses too: they raise the limit only so far.
+    const int64_t most = std::max(milliseconds(limits.timeout) / 2, longest + longest / 2);
+    told_after_ms_ = std::max(warning, std::min(3 * longest, most));
     // A process that does not run is no long step.
     if (waiting >= warning && waiting < told_after_ms_ && is_halt(judge(ranks), ranks, warning)) {
       told_after_ms_ = warning;
@@ -88,7 +90,7 @@ StallWatch::Decision StallWatch::look(const std::vector<RankSight>& ranks, const
     decision.end = verdict->text + "; the run ends after parallel.timeout, " + in_seconds(milliseconds(limits.timeout));
     return decision;
   }
-  const bool insists = stop_asked_ && now - *stop_asked_ >= Milliseconds(std::max(told_after_ms_, 3 * longest));
+  const bool insists = stop_asked_ && now - *stop_asked_ >= Milliseconds(told_after_ms_);
   if (insists && !saves) {
     const std::string& last = limits.last_checkpoint;
     decision.end = "a stop was asked for, and no checkpoint can be written (" +

@@ -75,7 +75,7 @@ Watch::Watch(const Group& world) : rank_(world.rank()), name_(world.coordinate_t
     if (rank_ != 0 && calls) caller_.emplace(Invitation::parse(invitation), rank_);
   }
   if (board_->is_shared()) {
-    board_->own().last = sight_self(name_);
+    board_->own().last.write(sight_self(name_));
     board_->own().process = getpid();
   }
   Phase::when_changed([this] { show(); });
@@ -141,14 +141,9 @@ void Watch::look() {
   std::unique_lock lock(mutex_);
   while (!ends_) {
     const Clock::time_point now = Clock::now();
-    if (now - looked_ > kFrozen) {  // it was stopped, and has seen nothing of the others
-      stillness_.note_halt(now - looked_);
-      judged_ = now + kFrozen;
-    }
-    looked_ = now;
     const Sighting self = sight();
     if (board_->is_shared()) {
-      board_->own().last = self;
+      board_->own().last.write(self);
       ++board_->own().beat;
     }
     note_progress(self);
@@ -177,10 +172,16 @@ void Watch::note_progress(const Sighting& self) {
 
 void Watch::show() {
   const std::lock_guard lock(mutex_);
-  if (board_->is_shared()) board_->own().last = sight();
+  if (board_->is_shared()) board_->own().last.write(sight());
 }
 
 Sighting Watch::sight() {
+  const Clock::time_point now = Clock::now();
+  if (now - looked_ > kFrozen) {  // it was stopped, and has seen nothing of the others
+    stillness_.note_halt(now - looked_);
+    judged_ = now + kFrozen;
+  }
+  looked_ = now;
   Sighting self = sight_self(name_);
   const std::optional<StallLimits> limits = StallGuard::current();
   stillness_.note(FlightRecorder::own().num_records(), self.phase.data(), limits.has_value(), self.activity);
@@ -202,7 +203,6 @@ std::vector<std::pair<int, Sighting>> Watch::others_here() const {
   return others;
 }
 
-// Reads and writes between processes are not synchronised: a sight that is torn is another one half a second later.
 void Watch::look_for_stall() {
   const Clock::time_point now = Clock::now();
   const std::optional<StallLimits> limits = StallGuard::current();
@@ -268,7 +268,7 @@ std::vector<RankSight> Watch::sights() {
     const int rank = ranks[static_cast<size_t>(index)];
     const bool is_running = runs(index, slot);
     const bool is_own = index == board_->index();  // whose newest collective another thread writes
-    add(rank, is_own ? slot.last : slot.sight(), is_running, now - beats_[static_cast<size_t>(index)].since);
+    add(rank, is_own ? slot.last.read() : slot.sight(), is_running, now - beats_[static_cast<size_t>(index)].since);
     all[rank].activity.is_stopped = is_stopped(process);
   }
   if (!board_->is_shared()) add(rank_, sight(), true, {});

@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "runtime/watch/phase.h"
+#include "runtime/watch/stall_limits.h"
 #include "runtime/watch/watch.h"
 #include "tests/support/hosts.h"
 #include "tests/support/world.h"
@@ -22,6 +23,7 @@ TEST_P(WatchThread, LooksWhileThePhaseChanges) {
   const Group& ranks = testing::world_on(GetParam());
   for (int run = 0; run < 2; ++run) {
     const Watch watch(ranks);
+    const StallGuard guard([] { return StallLimits{.warning = std::chrono::duration<double>(0.005)}; });
     for (int step = 0; step < 100; ++step) {
       const Phase phase("step " + std::to_string(step));
       const Phase within([step] { return "unit " + std::to_string(step); });

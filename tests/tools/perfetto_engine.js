@@ -21,10 +21,12 @@ vm.runInContext(fs.readFileSync(path.join(folder, "engine_bundle.js"), "utf8"), 
 
 const port = { postMessage: reply => fs.writeSync(1, reply) };
 self.onmessage({ data: port });
-setTimeout(() => {   // once the engine has started
+function serve() {
+  if (!port.onmessage) return void setTimeout(serve, 20);   // the engine is starting
   const buffer = Buffer.alloc(1 << 20);
   for (let count; (count = fs.readSync(0, buffer, 0, buffer.length, null)) > 0;) {
     self.chunk = Array.from(buffer.subarray(0, count));
     port.onmessage({ data: vm.runInContext("Uint8Array.from(chunk)", self) });
   }
-}, 1000);
+}
+serve();

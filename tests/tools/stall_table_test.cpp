@@ -1,5 +1,5 @@
-// The table of stalls: each rank of several meshes is stopped in each part of a step, killed, or goes with its host,
-// and is named with coordinate, collective and cause within 15 s; ranks that are merely disturbed are not named.
+// The table of stalls: each rank of several meshes is stopped in each part of a step, or killed, and is named with
+// coordinate, collective and cause within 15 s; ranks that are merely disturbed are not named.
 #include <csignal>
 #include <map>
 #include <random>
@@ -107,16 +107,11 @@ class StallTable : public StandStill, public ::testing::WithParamInterface<Mesh>
     ASSERT_TRUE(has_named()) << "nothing is said of it within " << limit.count() << " s\n"
                              << diagnosis(mesh, rank) << content(run_dir / "console.log");
     longest_ = std::max(longest_, took);
-    std::istringstream halted(content(seen));
-    std::string phase, last;
-    std::getline(halted, phase);
-    std::getline(halted, last);
     const std::string warning = said(told.size()).back();
-    const std::string step = std::to_string(std::stol(phase.substr(phase.find("step ") + 5)));
     expect_match(warning, "^" + escaped(mesh.name_of(rank)) + R"( on \S+ holds up \d ranks?, )" +
                               R"(for \d+ s in \w+ of \[[\d, .]*\] \w+ for [\w. ]+, number \d+ of group \w+: )" +
-                              "its process is stopped, by a signal or a debugger; it was in .*step " + step +
-                              R"((\D[^;]*)?; )" + R"(its last collective was \w+ of \[[\d, .]*\] \w+ for [\w. ]+, )");
+                              R"(its process is stopped, by a signal or a debugger; it was in [^;]*step \d+[^;]*; )" +
+                              R"(its last collective was \w+ of \[[\d, .]*\] \w+ for [\w. ]+, )");
     kill(process, SIGCONT);
     // The process may have issued some more until the signal reached it.
     const std::filesystem::path after = path("halted." + std::to_string(rank) + ".after");
@@ -195,20 +190,20 @@ TEST_P(StallTable, ARankThatIsKilledIsNamed) {
   }
 }
 
-// Ranks that are stopped for up to a second again and again, and disks and data that are slow at times; the limits are
-// those of a recipe that does not say.
+// Ranks that are stopped for up to a second again and again, and disks and data that are slow at times; the limit is a
+// fifth of that of a recipe that does not say.
 TEST_P(StallTable, NobodyIsNamedForNoise) {
   if (GetParam().tp == 1 || (GetParam().cp == 2 && GetParam().dp == 1))
     GTEST_SKIP() << "one mesh of each number of ranks";
-  const int steps = is_full_run() ? 1000 : 30;
+  constexpr int kSteps = 1000, kStops = 20;  // of a full run, of another
   const Mesh& mesh = GetParam();
   const std::string noise =
       "export LD_PRELOAD=" + build_folder() +
       "/tests/libfaults.so MESHTRAIN_FAULTS=\"fsync::delay=300;pread:tokens.bin:delay=400:$((20 + "
       "7 * OMPI_COMM_WORLD_RANK)):1\"";
-  Words words = settings("10");
+  Words words = settings("2");
   words.push_back("checkpoint={every: 50, keep_last: 1}");
-  words.push_back("train.steps=" + std::to_string(steps));
+  if (is_full_run()) words.push_back("train.steps=" + std::to_string(kSteps));
   Program program(endless(mesh.ranks(), mesh.text(), words, noise));
   wait_for_steps(5);
   std::vector<int> ranks;
@@ -216,6 +211,7 @@ TEST_P(StallTable, NobodyIsNamedForNoise) {
   std::mt19937 random(7);
   int stops = 0;
   for (const auto start = Clock::now(); is_running() && Clock::now() - start < seconds(400);) {
+    if (!is_full_run() && stops == kStops) break;
     const int process = ranks[random() % ranks.size()];
     if (kill(process, SIGSTOP) != 0) break;
     std::this_thread::sleep_for(milliseconds(stops % 8 == 0 ? random() % 1000 : random() % 60));
@@ -223,13 +219,16 @@ TEST_P(StallTable, NobodyIsNamedForNoise) {
     std::this_thread::sleep_for(milliseconds(random() % 120));
     ++stops;
   }
+  if (!is_full_run()) program.signal(SIGUSR1);
   const Ending ending = program.wait();
-  EXPECT_EQ(ending.status, 0) << ending.err;
-  EXPECT_EQ(metrics().size(), static_cast<size_t>(steps));
+  EXPECT_EQ(ending.status, is_full_run() ? 0 : 75) << ending.err;
+  if (is_full_run()) {
+    EXPECT_EQ(metrics().size(), static_cast<size_t>(kSteps));
+  }
   EXPECT_TRUE(warnings_of(ending).empty()) << ending.err;
   EXPECT_FALSE(has(ending.out, "warning")) << ending.out;
-  EXPECT_GT(stops, steps / 20);
-  std::printf("%s: %d steps, %d stops of a rank, nobody named\n", mesh.text().c_str(), steps, stops);
+  EXPECT_GE(stops, is_full_run() ? kSteps / 20 : kStops);
+  std::printf("%s: %zu steps, %d stops of a rank, nobody named\n", mesh.text().c_str(), metrics().size(), stops);
   std::fflush(stdout);
 }
 

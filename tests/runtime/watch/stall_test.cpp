@@ -122,6 +122,16 @@ TEST_F(Stalls, ARankThatWasHaltedIsBlamedThoughItWentOn) {
   expect(Cause::Frozen, {1}, "its process does not run");
 }
 
+// A rank that has sent what the others need ends its part before their messages come, which its process may still
+// carry.
+TEST_F(Stalls, AStoppedRankIsBlamedThoughItHasEndedItsPart) {
+  wait(0, 0, 12000);
+  ranks[1].activity.groups[0].issued = ranks[1].activity.groups[0].ended = 11;
+  expect(Cause::Transport, {}, "to which all ranks of the group have come");
+  ranks[1].activity.is_stopped = true;
+  expect(Cause::Stopped, {1}, "its process is stopped, by a signal or a debugger");
+}
+
 TEST_F(Stalls, CollectivesDiffer) {
   wait(0, 0, 12000);
   wait(1, 0, 11000, flight(11, {8}));
@@ -179,13 +189,36 @@ TEST_F(Stalls, ADiskIsWaitedForAndAStoppedWriterIsNot) {
 
 TEST_F(Stalls, RanksWhoseStepsAreLongAreNotWarned) {
   StallWatch watch;
-  const StallLimits limits{.warning = std::chrono::seconds(10), .timeout = std::chrono::seconds(20)};
+  const StallLimits limits{.warning = std::chrono::seconds(10), .timeout = std::chrono::seconds(200)};
   ranks[2].activity.usual_ms = 20000;
   wait(0, 0, 59000);
+  EXPECT_TRUE(watch.look(ranks, limits).lines.empty());
+  wait(0, 0, 61000);
+  EXPECT_EQ(watch.look(ranks, limits).lines.size(), 1u);
+}
+
+TEST_F(Stalls, LongStallsDoNotRaiseTheLimitBeyondTheTimeout) {
+  const StallLimits limits{.warning = std::chrono::seconds(10), .timeout = std::chrono::seconds(600)};
+  ranks[2].activity.usual_ms = 180000;
+  StallWatch watch;
+  wait(0, 0, 299000);
+  EXPECT_TRUE(watch.look(ranks, limits).lines.empty());
+  wait(0, 0, 301000);
+  EXPECT_EQ(watch.look(ranks, limits).lines.size(), 1u);
+  wait(0, 0, 601000);
+  EXPECT_NE(watch.look(ranks, limits).end, "");
+}
+
+// Where the timeout is below what steps take, which stillnesses of the run itself have shown.
+TEST_F(Stalls, StepsThatAreLongerThanTheTimeoutAreWaitedFor) {
+  const StallLimits limits{.warning = std::chrono::seconds(10), .timeout = std::chrono::seconds(20)};
+  ranks[2].activity.usual_ms = 20000;
+  StallWatch watch;
+  wait(0, 0, 29000);
   const StallWatch::Decision decision = watch.look(ranks, limits);
   EXPECT_TRUE(decision.lines.empty());
   EXPECT_EQ(decision.end, "");
-  wait(0, 0, 61000);
+  wait(0, 0, 31000);
   EXPECT_NE(watch.look(ranks, limits).end, "");
 }
 
