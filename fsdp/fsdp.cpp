@@ -3,7 +3,6 @@
 #include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
 
-#include <atomic>
 #include <map>
 #include <stdexcept>
 #include <utility>
@@ -80,15 +79,10 @@ struct Fsdp::State {
   Gathering gathering;
   Reduction reduction;
   bool last = false;  // backward of the step
-  std::atomic<const char*> pass = "forward";
-  std::atomic<size_t> unit = 0;  // of that pass
 
-  void enter(const char* new_pass, size_t new_unit) {
-    pass = new_pass;
-    unit = new_unit;
-    FlightRecorder::own().set_place(place());
+  void enter(const char* pass, size_t unit) const {
+    FlightRecorder::own().set_place(std::string(pass) + " of " + units[unit].name());
   }
-  std::string place() const { return std::string(pass.load()) + " of " + units[unit].name(); }
 };
 
 Fsdp::Fsdp(std::vector<UnitSpec> units, FsdpOptions options) {
@@ -120,10 +114,6 @@ const ShardMemory& Fsdp::shard_memory() const {
 
 const UnitMemory& Fsdp::memory() const {
   return state_->memory;
-}
-
-std::string Fsdp::phase() const {
-  return state_->place();
 }
 
 at::Tensor Fsdp::run(size_t unit, const std::function<at::Tensor()>& forward) {

@@ -54,10 +54,6 @@ class Fsdp {
   /// call, which would use the old parameters.
   void shards_changed(const ShardChange& change = {});
 
-  /// Returns the phase of a step that this rank began last, "backward of model.layers.3", for messages about failures.
-  /// Any thread may call it.
-  std::string phase() const;
-
   /// Call after forwards without a backward, between steps and without recording.
   void end_forward();
 

@@ -165,6 +165,11 @@ void FlightRecorder::set_place(std::string_view place) {
   if (after_place_) after_place_();
 }
 
+std::string FlightRecorder::place() const {
+  const std::lock_guard lock(mutex_);
+  return place_.text();
+}
+
 void FlightRecorder::show(Shown<NewestFlight>* newest, std::function<void()> call) {
   const std::lock_guard lock(mutex_);
   newest_ = newest;

@@ -112,6 +112,7 @@ class FlightRecorder {
   /// Sets the place of collectives that are issued from now on: in the model, or another part of a step's work. Empty:
   /// none.
   void set_place(std::string_view place);
+  std::string place() const;
   /// Lets set_place() call `call` with each place, for tools that show where a process is. Before training starts.
   void when_placed(std::function<void(const char* place)> call) { when_placed_ = std::move(call); }
   /// Lets issue() write each collective into `newest`, and set_place() call `call` once the place is set. Null: no

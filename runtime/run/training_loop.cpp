@@ -165,7 +165,10 @@ void TrainingLoop::record(const StepOutcome& outcome, const MadeStep& made, bool
   run_.journal->record(metrics);
   if (made.asked.measure) run_.journal->record(state_.step, trainer.read_parameters(outcome));
   if (run_.prediction) {
-    if (const std::string line = run_.prediction->observe(metrics.step_seconds); !line.empty()) say(line);
+    if (const std::string line = run_.prediction->observe(metrics.step_seconds); !line.empty()) {
+      say(line);
+      run_.prediction->write();
+    }
   }
   if (const std::string line = stragglers_.note(ranks); !line.empty()) say("warning: " + line);
 }
@@ -207,7 +210,8 @@ void TrainingLoop::say(const std::string& line) const {
 }
 
 std::string TrainingLoop::location() const {
-  return "step " + std::to_string(step_) + ", " + run_.trainer.fsdp().phase();
+  const std::string place = FlightRecorder::own().place();
+  return "step " + std::to_string(step_) + (place.empty() ? "" : ", " + place);
 }
 
 template <class Action>

@@ -11,9 +11,20 @@ int64_t milliseconds(std::chrono::duration<double> time) {
   return std::chrono::duration_cast<Milliseconds>(time).count();
 }
 
+bool names_halted(const Verdict& verdict) {
+  return verdict.cause == Verdict::Cause::Stopped || verdict.cause == Verdict::Cause::Frozen;
+}
+
+/// Returns true while a rank of another host, which shows itself every second, has not done so. What is known of it may
+/// be older than its stop; in a moment it shows itself, or is known not to run.
+bool is_any_silent(const std::vector<RankSight>& ranks) {
+  constexpr int64_t kSilent = 2000;  // milliseconds
+  return std::ranges::any_of(ranks, [](const RankSight& rank) { return rank.runs && rank.silent_ms > kSilent; });
+}
+
 /// Returns true when the ranks wait for a process that has not run for `least` milliseconds.
 bool is_halt(const std::optional<Verdict>& verdict, const std::vector<RankSight>& ranks, int64_t least) {
-  if (!verdict || (verdict->cause != Verdict::Cause::Stopped && verdict->cause != Verdict::Cause::Frozen)) return false;
+  if (!verdict || !names_halted(*verdict)) return false;
   return std::any_of(ranks.begin(), ranks.end(), [&](const RankSight& rank) {
     return rank.rank == verdict->ranks.front() && !rank.runs && rank.silent_ms >= least;
   });
@@ -80,6 +91,7 @@ StallWatch::Decision StallWatch::look(const std::vector<RankSight>& ranks, const
   }
   const std::optional<Verdict> verdict = judge(ranks);
   if (!verdict) return decision;
+  if (!is_told_ && !names_halted(*verdict) && is_any_silent(ranks)) return decision;
   if (!is_told_) {
     is_told_ = true;
     told_ = now;

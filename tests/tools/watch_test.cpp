@@ -288,7 +288,9 @@ TEST_F(WatchedHosts, AStoppedRankIsNamedOnEveryHost) {
       EXPECT_TRUE(line.starts_with("warning: the ranks go on") || line.find(" holds up ") != std::string::npos) << line;
       named += line.starts_with(name + " holds up ") && line.find(": its process ") != std::string::npos;
     }
-    EXPECT_EQ(named, rank == 0 ? 2 : 1) << "each host speaks for itself when rank 0 is silent: " << lines.back();
+    EXPECT_EQ(named, rank == 0 ? 2 : 1) << "each host speaks for itself when rank 0 is silent: rank " << rank
+                                        << ", of\n"
+                                        << ::testing::PrintToString(lines);
     seen = lines.size();
   }
   kill(std::stoi(content(path("process.0"))), SIGUSR1);

@@ -177,6 +177,20 @@ TEST_F(Stalls, AreToldOnceAndEndTheRun) {
   EXPECT_NE(end.end.find("parallel.timeout, 60 s"), std::string::npos) << end.end;
 }
 
+// A rank of another host shows itself every second; when it is stopped, its last word is older.
+TEST_F(Stalls, ARankThatIsSilentIsNotJudgedByItsLastWord) {
+  StallWatch watch;
+  const StallLimits limits{.warning = std::chrono::seconds(2), .timeout = std::chrono::seconds(60)};
+  wait(0, 0, 2500);
+  ranks[1].silent_ms = 2500;
+  EXPECT_TRUE(watch.look(ranks, limits).lines.empty());
+  ranks[1].silent_ms = 5500;
+  ranks[1].runs = false;
+  const std::vector<std::string> lines = watch.look(ranks, limits).lines;
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_NE(lines[0].find("its process does not run"), std::string::npos) << lines[0];
+}
+
 TEST_F(Stalls, ADiskIsWaitedForAndAStoppedWriterIsNot) {
   StallWatch watch;
   const StallLimits limits{.warning = std::chrono::seconds(10), .timeout = std::chrono::seconds(60)};

@@ -5,7 +5,7 @@
 //   MESHTRAIN_HALT_LOG  a file that gets what was seen a moment before: the phase, then the collective that was issued
 //                       last, as "number 12 of group tp". Nothing happens until the file exists. When the process goes
 //                       on, FILE.after gets a line for that collective and for each that was issued since: one of
-//                       them was the last when the process stopped. Then comes its phase.
+//                       them was the last when the process stopped. Then comes the phase as it went on.
 //
 // A thread looks every few microseconds, through functions that meshtrain exports for its plug-ins. It stops the
 // process where the main thread has computed for a moment, or sleeps, so that the rank has shown the phase to the
@@ -91,12 +91,13 @@ void look(const MainThread& main, const std::string& asked, const char* log) {
     if (in_phase) let_run(main);
     if (sight(in_phase, wanted) != seen) continue;
     kill(getpid(), SIGSTOP);
+    const std::string then = Phase::current();
     std::string after;
     for (const Flight& flight : FlightRecorder::own().flights()) {
       const std::string name = name_of(flight) + "\n";
       if (!after.empty() || seen.ends_with("\n" + name)) after += name;
     }
-    after += "phase " + Phase::current() + "\n";
+    after += "phase " + then + "\n";
     std::ofstream(std::string(log) + ".after") << after << "end" << std::endl;
     return;
   }
