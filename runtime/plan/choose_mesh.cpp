@@ -19,6 +19,7 @@ ChosenMesh choose_mesh(const Recipe& recipe, const Group& world, const Machine& 
   std::string mesh, reason;
   agree(world, [&] {
     if (world.rank() != 0) return;
+    request.samples = std::make_shared<const PackedSamples>(recipe);
     const MeshSearch search = search_meshes(recipe, request);
     if (search.meshes.empty() || !search.meshes.front().fits) throw InputError(explain(search, recipe, request));
     const PlannedMesh& best = search.meshes.front();

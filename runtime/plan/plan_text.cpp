@@ -15,23 +15,55 @@ using nlohmann::ordered_json;
 
 constexpr size_t kWidth = 100;
 
+/// Returns "80 GiB a rank, the runtime's 2 GiB included".
+std::string room_text(const PlanRequest& request) {
+  const std::string text = size_text(*request.memory) + " a rank";
+  if (request.runtime_bytes() == 0) return text;
+  return text + ", the runtime's " + size_text(request.runtime_bytes()) + " included";
+}
+
+/// Returns `words` in lines of at most kWidth columns, each behind `indent`.
+std::string wrapped(const std::vector<std::string>& words, const std::string& indent) {
+  std::string text, line = indent;
+  for (const std::string& word : words) {
+    if (line.size() > indent.size() && line.size() + 1 + word.size() > kWidth) {
+      text += line + "\n";
+      line = indent;
+    }
+    line += (line.size() > indent.size() ? " " : "") + word;
+  }
+  return text + line + "\n";
+}
+
+std::vector<std::string> words_of(const std::string& sentence) {
+  std::vector<std::string> words;
+  for (size_t begin = 0; begin < sentence.size();) {
+    const size_t end = std::min(sentence.find(' ', begin), sentence.size());
+    words.push_back(sentence.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return words;
+}
+
 /// A row of cells, of which the first is aligned to the left.
 using Row = std::vector<std::string>;
 
-std::string table(const std::vector<Row>& rows) {
+/// Returns the rows as lines, each with its note, if any, on a line of its own below.
+std::string table(const std::vector<Row>& rows, const std::vector<std::string>& notes) {
   std::vector<size_t> widths(rows.front().size());
   for (const Row& row : rows) {
     for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
   }
   std::string text;
-  for (const Row& row : rows) {
+  for (size_t nth = 0; nth < rows.size(); ++nth) {
+    const Row& row = rows[nth];
     std::string line;
     for (size_t i = 0; i < row.size(); ++i) {
       const std::string blanks(widths[i] - row[i].size(), ' ');
       line += (i == 0 ? "  " : "   ") + (i == 0 ? row[i] + blanks : blanks + row[i]);
     }
     line.erase(line.find_last_not_of(' ') + 1);
-    text += line + "\n";
+    text += line + "\n" + notes[nth];
   }
   return text;
 }
@@ -61,6 +93,8 @@ std::string waits_text(const PlannedMesh& mesh) {
   for (const auto& [group, seconds] : mesh.forecast.step.time->exposed) {
     if (seconds > kLeastShare * mesh.seconds()) waits.emplace_back(seconds, group);
   }
+  const double imbalance = mesh.forecast.step.time->imbalance;
+  if (imbalance > kLeastShare * mesh.seconds()) waits.emplace_back(imbalance, "documents");
   std::ranges::sort(waits, std::greater());
   std::string text;
   for (size_t i = 0; i < std::min(waits.size(), kMostGroups); ++i) {
@@ -95,29 +129,6 @@ Row row_of(const PlannedMesh& mesh) {
           sent_text(mesh.sent_among_hosts)};
 }
 
-/// Returns `words` in lines of at most kWidth columns, each behind `indent`.
-std::string wrapped(const std::vector<std::string>& words, const std::string& indent) {
-  std::string text, line = indent;
-  for (const std::string& word : words) {
-    if (line.size() > indent.size() && line.size() + 1 + word.size() > kWidth) {
-      text += line + "\n";
-      line = indent;
-    }
-    line += (line.size() > indent.size() ? " " : "") + word;
-  }
-  return text + line + "\n";
-}
-
-std::vector<std::string> words_of(const std::string& sentence) {
-  std::vector<std::string> words;
-  for (size_t begin = 0; begin < sentence.size();) {
-    const size_t end = std::min(sentence.find(' ', begin), sentence.size());
-    words.push_back(sentence.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return words;
-}
-
 /// Returns the first of many, and how many more there are.
 std::vector<std::string> abbreviated(std::vector<std::string> meshes) {
   constexpr size_t kShown = 8;
@@ -137,6 +148,9 @@ std::string account_of(const PlannedMesh& mesh) {
   const TimeForecast& time = *mesh.forecast.step.time;
   std::string text = share_text(time.products, mesh.seconds()) + " of its step are products, " +
                      share_text(time.attention, mesh.seconds()) + " attention";
+  if (time.imbalance > 0) {
+    text += ", " + share_text(time.imbalance, mesh.seconds()) + " waits for ranks with longer documents";
+  }
   const auto most = std::ranges::max_element(time.exposed, {}, [](const auto& each) { return each.second; });
   if (most == time.exposed.end() || most->second <= 0) return text;
   const int hosts = mesh.num_hosts(most->first);
@@ -172,9 +186,8 @@ std::string explain(const MeshSearch& search, const Recipe& recipe, const PlanRe
   }
   const auto least =
       std::ranges::min(search.meshes, {}, [](const PlannedMesh& mesh) { return mesh.forecast.step.memory().total(); });
-  std::string text = "no mesh of " + ranks + " fits in " + size_text(*request.memory) +
-                     " a rank: " + least.layout.describe() + " needs least, " +
-                     size_text(least.forecast.step.memory().total());
+  std::string text = "no mesh of " + ranks + " fits in " + room_text(request) + ": " + least.layout.describe() +
+                     " needs least, " + size_text(least.forecast.step.memory().total());
   PlanRequest more = request;
   more.ranks *= 2;
   const std::optional<int64_t> enough = least_ranks(recipe, more);
@@ -186,7 +199,9 @@ std::string explain(const MeshSearch& search, const Recipe& recipe, const PlanRe
 std::string advice(const MeshSearch& search) {
   const PlannedMesh& best = search.meshes.front();
   if (!best.forecast.step.time) return "";
-  std::string text = wrapped(words_of("take " + best.layout.describe() + ": " + account_of(best)), "  ");
+  std::string with;
+  for (const std::string& setting : best.settings) with += (with.empty() ? " with " : ", ") + setting;
+  std::string text = wrapped(words_of("take " + best.layout.describe() + with + ": " + account_of(best)), "  ");
   for (size_t i = 1; i < search.meshes.size(); ++i) {
     const bool is_last = i + 1 == search.meshes.size() || !search.meshes[i + 1].fits;
     const PlannedMesh& other = search.meshes[i];
@@ -202,20 +217,23 @@ std::string to_text(const MeshSearch& search, const PlanRequest& request, size_t
   const auto fitting = static_cast<size_t>(std::ranges::count(search.meshes, true, &PlannedMesh::fits));
   std::string text = count_text(search.meshes.size(), "mesh", "meshes") + " of " + std::to_string(request.ranks) +
                      (request.ranks == 1 ? " rank" : " ranks");
-  if (request.memory) text += ", " + std::to_string(fitting) + " in " + size_text(*request.memory) + " a rank";
+  if (request.memory) text += ", " + std::to_string(fitting) + " in " + room_text(request);
   text += request.machine
-              ? "; a step on " + request.machine->name + ", the bytes of the fullest rank, what takes the time\n\n"
-              : "; bytes of the fullest rank, and those that it sends in a step\n\n";
+              ? "; a step on " + request.machine->name + ", the bytes of the fullest rank, what takes the time"
+              : "; bytes of the fullest rank, and those that it sends in a step";
+  text = wrapped(words_of(text), "") + "\n";
   if (!search.meshes.empty()) {
     std::vector<Row> rows = {{"mesh", "memory", "state", "computing", "other", "sent on its host", "among hosts"}};
     if (request.machine) rows = {{"mesh", "step", "MFU", "memory", "products", "attention", "other", "waits for"}};
+    std::vector<std::string> notes(1);
     size_t shown = 0;
     for (const PlannedMesh& mesh : search.meshes) {
       if (shown++ == top) break;
       rows.push_back(request.machine ? timed_row_of(mesh, request) : row_of(mesh));
       if (!mesh.fits) rows.back().front() += " *";
+      notes.push_back(mesh.settings.empty() ? "" : wrapped(mesh.settings, "      "));
     }
-    text += table(rows);
+    text += table(rows, notes);
     if (fitting < std::min(search.meshes.size(), top)) text += "  * does not fit\n";
     if (search.meshes.size() > top) {
       text += "  and " + std::to_string(search.meshes.size() - top) + " more: --top shows them\n";
@@ -227,6 +245,20 @@ std::string to_text(const MeshSearch& search, const PlanRequest& request, size_t
     text += wrapped(abbreviated(refused.meshes), "    ");
   }
   return text;
+}
+
+std::map<std::string, int64_t> memory_parts(const StepMemory& memory) {
+  return {{"parameters", memory.parameters}, {"gathered", memory.gathered},       {"gradients", memory.gradients},
+          {"optimizer", memory.optimizer},   {"activations", memory.activations}, {"temporaries", memory.temporaries},
+          {"inputs", memory.inputs},         {"exchange", memory.exchange}};
+}
+
+std::map<std::string, double> time_parts(const TimeForecast& time) {
+  return {{"products", time.products},
+          {"attention", time.attention},
+          {"elementwise", time.elementwise},
+          {"optimizer", time.optimizer},
+          {"imbalance", time.imbalance}};
 }
 
 std::string to_json(const MeshSearch& search, const PlanRequest& request) {
@@ -243,18 +275,11 @@ std::string to_json(const MeshSearch& search, const PlanRequest& request) {
                          {"hosts", mesh.num_hosts(key.group)}});
     }
     meshes.push_back({{"mesh", mesh.layout.describe()},
+                      {"settings", mesh.settings},
                       {"fits", mesh.fits},
                       {"rank", mesh.forecast.rank},
                       {"micro_batches", mesh.forecast.micro_batches},
-                      {"memory_bytes",
-                       {{"parameters", memory.parameters},
-                        {"gathered", memory.gathered},
-                        {"gradients", memory.gradients},
-                        {"optimizer", memory.optimizer},
-                        {"activations", memory.activations},
-                        {"temporaries", memory.temporaries},
-                        {"inputs", memory.inputs},
-                        {"exchange", memory.exchange}}},
+                      {"memory_bytes", memory_parts(memory)},
                       {"memory_bytes_total", memory.total()},
                       {"sent_bytes_on_host", mesh.sent_on_host},
                       {"sent_bytes_among_hosts", mesh.sent_among_hosts},
@@ -262,9 +287,9 @@ std::string to_json(const MeshSearch& search, const PlanRequest& request) {
     if (const std::optional<TimeForecast>& time = mesh.forecast.step.time) {
       meshes.back()["seconds"] = time->total();
       meshes.back()["model_flops"] = mesh.forecast.step.model_flops;
-      meshes.back()["seconds_by_part"] = {{"products", time->products},       {"attention", time->attention},
-                                          {"elementwise", time->elementwise}, {"optimizer", time->optimizer},
-                                          {"collectives", time->collectives}, {"exposed", time->exposed}};
+      ordered_json& parts = meshes.back()["seconds_by_part"] = time_parts(*time);
+      parts["collectives"] = time->collectives;
+      parts["exposed"] = time->exposed;
     }
   }
   for (const RefusedMeshes& each : search.refused) {
@@ -273,6 +298,7 @@ std::string to_json(const MeshSearch& search, const PlanRequest& request) {
   const ordered_json all = {{"ranks", request.ranks},
                             {"ranks_per_host", request.hosts.ranks_per_host},
                             {"device", request.hosts.gpus ? "cuda" : "cpu"},
+                            {"runtime_bytes", request.runtime_bytes()},
                             {"meshes", std::move(meshes)},
                             {"refused", std::move(refused)}};
   return all.dump(1);

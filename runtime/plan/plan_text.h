@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <map>
 #include <string>
 
 #include "runtime/plan/search.h"
@@ -19,10 +21,15 @@ std::string explain(const MeshSearch& search, const Recipe& recipe, const PlanRe
 /// Returns "1.24 s" or "35.2 ms".
 std::string seconds_text(double seconds);
 
-/// Returns the search as a JSON object: {"ranks", "ranks_per_host", "device", "meshes": [{"mesh", "fits", "rank",
-/// "micro_batches", "memory_bytes": {PART: bytes}, "memory_bytes_total", "sent_bytes_on_host",
-/// "sent_bytes_among_hosts", "seconds", "seconds_by_part": {PART: seconds}, "model_flops", "traffic": [{"group",
-/// "purpose", "collective", "calls", "sent_bytes", "hosts"}]}], "refused": [{"key", "reason", "meshes"}]}.
+/// Return the bytes of each part of a rank's memory, and the seconds of each part of its computing, by name.
+std::map<std::string, int64_t> memory_parts(const StepMemory& memory);
+std::map<std::string, double> time_parts(const TimeForecast& time);
+
+/// Returns the search as a JSON object: {"ranks", "ranks_per_host", "device", "runtime_bytes", "meshes": [{"mesh",
+/// "settings", "fits", "rank", "micro_batches", "memory_bytes": {PART: bytes}, "memory_bytes_total",
+/// "sent_bytes_on_host", "sent_bytes_among_hosts", "seconds", "seconds_by_part": {PART: seconds}, "model_flops",
+/// "traffic": [{"group", "purpose", "collective", "calls", "sent_bytes", "hosts"}]}], "refused": [{"key", "reason",
+/// "meshes"}]}.
 std::string to_json(const MeshSearch& search, const PlanRequest& request);
 
 }  // namespace meshtrain

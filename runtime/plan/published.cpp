@@ -7,7 +7,7 @@
 
 #include "mesh/error.h"
 #include "runtime/model/shape.h"
-#include "runtime/plan/forecast.h"
+#include "runtime/plan/planned_mesh.h"
 #include "runtime/plan/published_recipe.h"
 #include "runtime/plan/published_steps.h"
 #include "runtime/plan/software.h"
@@ -15,8 +15,7 @@
 namespace meshtrain {
 namespace {
 
-/// Bytes of a CUDA context, NCCL's buffers and the libraries of a GPU, which no allocator counts.
-constexpr double kRuntimeBytes = 2.0 * (1 << 30);
+constexpr auto kRuntimeBytes = static_cast<double>(kGpuRuntimeBytes);
 /// The tokens of a step where a table does not say: those that Llama 2 and 3 8B were trained with.
 constexpr int64_t kUsualTokens = 4 << 20;
 

@@ -5,35 +5,29 @@
 #include <exception>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
-#include <tuple>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include "mesh/error.h"
+#include "runtime/plan/improve.h"
+#include "runtime/plan/settings.h"
+#include "runtime/recipe/load.h"
 
 namespace meshtrain {
 namespace {
-
-PlannedMesh planned(const MeshLayout& layout, RunForecast forecast, const PlanRequest& request) {
-  PlannedMesh mesh{layout, std::move(forecast)};
-  mesh.fits = !request.memory || mesh.forecast.step.memory().total() <= *request.memory;
-  const StepForecast& step = mesh.forecast.step;
-  for (const auto& [key, traffic] : step.traffic) {
-    (mesh.num_hosts(key.group) == 1 ? mesh.sent_on_host : mesh.sent_among_hosts) += traffic.sent_bytes;
-  }
-  return mesh;
-}
 
 /// Returns the key that a refusal begins with.
 std::string key_of(const std::string& refusal) {
   return refusal.substr(0, refusal.find(": "));
 }
 
-struct Refusal {
-  std::string reason;
+/// What is known of a mesh.
+struct Planned {
+  std::optional<PlannedMesh> mesh;
+  std::string refusal;  ///< without a mesh
 };
 
 /// Returns the number of threads to plan on. Steps of hosts are simulated on one: what their operators allocate for a
@@ -65,6 +59,44 @@ void for_each_number(size_t count, size_t num_threads, const Work& work) {
   if (failure) std::rethrow_exception(failure);
 }
 
+/// Returns the meshes whose settings are worth trying: every one in which computing alone, with other settings, may
+/// take less than the best mesh takes; for orders of axes alone, the best few.
+std::vector<size_t> promising_meshes(const std::vector<Planned>& results, const PlanRequest& request) {
+  constexpr size_t kFew = 5;
+  constexpr double kLeastComputing = 0.5;  // of a step, with other settings: without recomputation, in larger products
+  std::vector<size_t> sorted;
+  const PlannedMesh* best = nullptr;
+  for (size_t i = 0; i < results.size(); ++i) {
+    const std::optional<PlannedMesh>& mesh = results[i].mesh;
+    if (mesh && (best == nullptr || mesh->order() < best->order())) best = &*mesh;
+    if (mesh || request.scope == SearchScope::All) sorted.push_back(i);
+  }
+  if (request.scope == SearchScope::Mesh) {
+    std::ranges::stable_sort(sorted, {}, [&](size_t i) { return results[i].mesh->order(); });
+    sorted.resize(std::min(sorted.size(), kFew));
+    return sorted;
+  }
+  std::erase_if(sorted, [&](size_t i) {
+    const std::optional<PlannedMesh>& mesh = results[i].mesh;
+    if (!mesh || !mesh->forecast.step.time || !best->fits) return false;
+    const TimeForecast& time = *mesh->forecast.step.time;
+    return kLeastComputing * (time.products + time.attention) > best->seconds();
+  });
+  return sorted;
+}
+
+/// Returns the bytes that a rank holds with another value of a key; none when that does not fit or is refused.
+std::optional<int64_t> memory_with(const Recipe& recipe, const std::string& key, int64_t value,
+                                   const MeshLayout& layout, const PlanRequest& request) {
+  try {
+    const Recipe other = with_overrides(recipe, {key + "=" + std::to_string(value)});
+    const int64_t bytes = forecast(other, resolve(other, layout), request.hosts).step.memory().total();
+    return request.has_room_for(bytes) ? std::optional(bytes) : std::nullopt;
+  } catch (const InputError&) {
+    return std::nullopt;
+  }
+}
+
 }  // namespace
 
 std::vector<MeshLayout> layouts_of(const Recipe& recipe, int64_t ranks) {
@@ -85,62 +117,73 @@ MeshSearch search_meshes(const Recipe& recipe, const PlanRequest& request) {
   Recipe unplaced = recipe;
   unplaced.locations.clear();  // refusals then begin with the key
   const std::vector<MeshLayout> layouts = layouts_of(recipe, request.ranks);
-  std::vector<std::variant<PlannedMesh, Refusal>> results(layouts.size(), Refusal());
+  std::vector<Planned> results(layouts.size());
   for_each_number(layouts.size(), num_threads(request), [&](size_t i) {
     try {
-      const RunPlan plan = resolve(unplaced, layouts[i]);
-      results[i] = planned(layouts[i], forecast(unplaced, plan, request.hosts, request.machine.get()), request);
+      results[i].mesh = plan_mesh(unplaced, layouts[i], {}, request);
     } catch (const InputError& error) {
-      results[i] = Refusal{error.what()};
+      results[i].refusal = error.what();
     }
+  });
+  const std::vector<size_t> promising = promising_meshes(results, request);
+  for_each_number(promising.size(), num_threads(request), [&](size_t nth) {
+    const size_t i = promising[nth];
+    const std::vector<Choice> choices = request.scope == SearchScope::All
+                                            ? choices_of(unplaced, layouts[i], request.hosts)
+                                            : std::vector<Choice>{order_choice(unplaced, layouts[i], request.hosts)};
+    results[i].mesh = improve(unplaced, layouts[i], std::move(results[i].mesh), choices, request);
   });
   MeshSearch search;
   std::map<std::string, RefusedMeshes> refused;
   for (size_t i = 0; i < layouts.size(); ++i) {
-    if (auto* const mesh = std::get_if<PlannedMesh>(&results[i])) {
+    if (std::optional<PlannedMesh>& mesh = results[i].mesh) {
       search.meshes.push_back(std::move(*mesh));
       continue;
     }
-    const std::string reason = std::get<Refusal>(results[i]).reason, key = key_of(reason);
+    const std::string &reason = results[i].refusal, key = key_of(reason);
     refused.try_emplace(key, RefusedMeshes{key, reason, {}}).first->second.meshes.push_back(layouts[i].describe());
   }
-  const auto rank_of = [](const PlannedMesh& mesh) {
-    return std::tuple(!mesh.fits, mesh.seconds(), mesh.sent_among_hosts, mesh.sent_on_host,
-                      mesh.forecast.step.memory().total());
-  };
-  std::ranges::stable_sort(search.meshes, {}, rank_of);
+  std::ranges::stable_sort(search.meshes, {}, &PlannedMesh::order);
   for (auto& [key, meshes] : refused) search.refused.push_back(std::move(meshes));
   std::ranges::stable_sort(search.refused, std::greater(), [](const auto& each) { return each.meshes.size(); });
   return search;
 }
 
-int PlannedMesh::num_hosts(const std::string& group) const {
-  const auto found = forecast.step.num_hosts.find(group);
-  return found != forecast.step.num_hosts.end() ? found->second : 1;
+LargestFit largest_micro_batch(const PlannedMesh& mesh, const PlanRequest& request) {
+  const Recipe& planned = mesh.recipe;
+  const int64_t of_rank = planned.train.global_batch / mesh.layout.size(kDataAxis);
+  LargestFit largest{planned.train.micro_batch, mesh.memory()};
+  for (int64_t count = largest.value + 1; count <= of_rank; ++count) {
+    if (of_rank % count != 0) continue;
+    const auto memory = memory_with(planned, "train.micro_batch", count, mesh.layout, request);
+    if (!memory) break;
+    largest = {count, *memory};
+  }
+  return largest;
 }
 
-std::pair<int64_t, int64_t> largest_micro_batch(const Recipe& recipe, const MeshLayout& layout,
-                                                const PlanRequest& request) {
-  Recipe larger = recipe;
-  std::pair<int64_t, int64_t> largest = {recipe.train.micro_batch, 0};
-  const int64_t of_rank = recipe.train.global_batch / layout.size(kDataAxis);
-  for (int64_t count = recipe.train.micro_batch; count <= of_rank; ++count) {
-    if (of_rank % count != 0) continue;
-    larger.train.micro_batch = count;
-    try {
-      const RunForecast run = forecast(larger, resolve(larger, layout), request.hosts);
-      const int64_t bytes = run.step.memory().total();
-      if (request.memory && bytes > *request.memory) break;
-      largest = {count, bytes};
-    } catch (const InputError&) {
-      break;
-    }
+LargestFit largest_sequence(const PlannedMesh& mesh, const PlanRequest& request) {
+  constexpr int64_t kMost = 4096;
+  const Recipe& planned = mesh.recipe;
+  const int64_t own = planned.train.sequence_length;
+  LargestFit largest{own, mesh.memory()};
+  int64_t fits = 1, fails = 2;  // times its own length
+  const auto tries = [&](int64_t times) {
+    const auto memory = memory_with(planned, "train.sequence_length", times * own, mesh.layout, request);
+    if (memory) largest = {times * own, *memory};
+    return memory.has_value();
+  };
+  while (fails <= kMost && tries(fails)) fits = std::exchange(fails, 2 * fails);
+  while (fails - fits > 1 && fails <= kMost) {
+    const int64_t between = (fits + fails) / 2;
+    (tries(between) ? fits : fails) = between;
   }
   return largest;
 }
 
 std::optional<int64_t> least_ranks(const Recipe& recipe, PlanRequest request) {
   constexpr int64_t kMost = 16384;
+  request.scope = SearchScope::Mesh;
   for (; request.ranks <= kMost; request.ranks *= 2) {
     const MeshSearch search = search_meshes(recipe, request);
     if (!search.meshes.empty() && search.meshes.front().fits) return request.ranks;

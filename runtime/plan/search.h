@@ -1,38 +1,13 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include "runtime/plan/forecast.h"
+#include "runtime/plan/planned_mesh.h"
 
 namespace meshtrain {
-
-/// What is looked for.
-struct PlanRequest {
-  int64_t ranks = 1;
-  PlanHosts hosts;
-  std::optional<int64_t> memory = {};              ///< bytes that a rank may hold; none: any
-  std::shared_ptr<const Machine> machine = {};     ///< that steps take time on; null: times are not predicted
-  c10::ScalarType dtype = c10::ScalarType::Float;  ///< of the products
-};
-
-/// A mesh on which a recipe can be trained.
-struct PlannedMesh {
-  MeshLayout layout;
-  RunForecast forecast;
-  bool fits = true;              ///< in PlanRequest::memory
-  int64_t sent_on_host = 0;      ///< bytes that a rank sends in a step over groups that lie on one host
-  int64_t sent_among_hosts = 0;  ///< and over all others
-
-  /// Returns the seconds of a step; 0 without a machine.
-  double seconds() const { return forecast.step.time ? forecast.step.time->total() : 0; }
-  /// Returns the number of hosts that `group` spans.
-  int num_hosts(const std::string& group) const;
-};
 
 /// Meshes that cannot be, for the same key of the recipe.
 struct RefusedMeshes {
@@ -42,22 +17,29 @@ struct RefusedMeshes {
 };
 
 struct MeshSearch {
-  std::vector<PlannedMesh> meshes;     ///< first those that fit; then the faster ones; without times those that
-                                       ///< send less among hosts, then in all
+  std::vector<PlannedMesh> meshes;     ///< by PlannedMesh::order()
   std::vector<RefusedMeshes> refused;  ///< most meshes first
 };
 
 /// Returns every mesh of `ranks` ranks over dp, cp and tp, in the recipe's order of axes, legal or not.
 std::vector<MeshLayout> layouts_of(const Recipe& recipe, int64_t ranks);
 
-/// Looks at every mesh of `request.ranks` ranks over dp, cp and tp, in the recipe's order of axes. Legal is what
-/// resolve() accepts and the trainer can be built for.
+/// Looks at every mesh of `request.ranks` ranks over dp, cp and tp, and at the settings that request.scope names, of
+/// which each mesh has its best ones. Legal is what resolve() accepts and the trainer can be built for.
 MeshSearch search_meshes(const Recipe& recipe, const PlanRequest& request);
 
-/// Returns the largest train.micro_batch with which `layout` is legal and fits in request.memory, and that rank's
-/// bytes. `recipe`'s own one fits.
-std::pair<int64_t, int64_t> largest_micro_batch(const Recipe& recipe, const MeshLayout& layout,
-                                                const PlanRequest& request);
+/// The largest value of a key with which a mesh is legal and fits in PlanRequest::memory.
+struct LargestFit {
+  int64_t value = 0;
+  int64_t memory = 0;  ///< bytes that a rank then holds
+};
+
+/// Returns the largest train.micro_batch for `mesh`, which fits.
+LargestFit largest_micro_batch(const PlannedMesh& mesh, const PlanRequest& request);
+
+/// Returns the largest multiple of train.sequence_length, up to 4,096 times it, for `mesh`, which fits. For GPUs: on
+/// hosts operators are tried at their sizes.
+LargestFit largest_sequence(const PlannedMesh& mesh, const PlanRequest& request);
 
 /// Returns the least number of ranks, the request's times a power of two, of which a mesh fits; none up to 16,384.
 std::optional<int64_t> least_ranks(const Recipe& recipe, PlanRequest request);

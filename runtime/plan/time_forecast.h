@@ -14,12 +14,13 @@ struct TimeForecast {
   double attention = 0;
   double elementwise = 0;
   double optimizer = 0;                        ///< computing of the update
+  double imbalance = 0;                        ///< waiting for ranks that compute more: packed documents
   std::map<std::string, double> collectives;   ///< of all collectives, by group
   std::map<std::string, double> exposed = {};  ///< of them those that computing waited for
 
   double computing() const { return products + attention + elementwise + optimizer; }
   double waiting() const;
-  double total() const { return computing() + waiting(); }
+  double total() const { return computing() + imbalance + waiting(); }
 };
 
 /// Returns the time of a step on a machine: operators follow one another, collectives of a queue too, and computing

@@ -110,6 +110,14 @@ Recipe load_recipe(const std::filesystem::path& file, const std::vector<std::str
   return recipe;
 }
 
+Recipe with_overrides(const Recipe& recipe, const std::vector<std::string>& overrides) {
+  YamlValue root = parse_saved(to_yaml(recipe));
+  for (const std::string& text : overrides) merge_yaml(root, override_layer(text));
+  Recipe changed = parse_recipe(root);
+  changed.file = recipe.file;
+  return changed;
+}
+
 std::string to_yaml(const Recipe& recipe) {
   Recipe copy = recipe;  // fields() takes references that can be written to
   Writer writer;

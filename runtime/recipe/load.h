@@ -30,6 +30,9 @@ using SavedRecipe = std::function<std::string(const std::string& name)>;
 Recipe load_recipe(const std::filesystem::path& file, const std::vector<std::string>& overrides,
                    const std::string& mesh, const SavedRecipe& saved = {});
 
+/// Returns `recipe` with `overrides` over it, as load_recipe() takes them. Opens no file; messages begin with the key.
+Recipe with_overrides(const Recipe& recipe, const std::vector<std::string>& overrides);
+
 /// Returns every key of `recipe` as YAML. load_recipe() of it returns the same recipe, except `file`.
 std::string to_yaml(const Recipe& recipe);
 

@@ -36,18 +36,18 @@ std::string json_text(const std::string& text) {
   return json;
 }
 
-std::string unit_name(Unit unit) {
+std::string unit_name(ValueUnit unit) {
   switch (unit) {
-    case Unit::Bytes:
+    case ValueUnit::Bytes:
       return "bytes";
-    case Unit::Seconds:
+    case ValueUnit::Seconds:
       return "seconds";
-    case Unit::Percent:
+    case ValueUnit::Percent:
       return "percent";
-    case Unit::Flops:
+    case ValueUnit::Flops:
       return "flops";
-    case Unit::PerSecond:
-    case Unit::None:
+    case ValueUnit::PerSecond:
+    case ValueUnit::None:
       return "number";
   }
   return "number";
@@ -66,7 +66,7 @@ class Frame {
   }
   std::string point(double step, double value) const { return fixed(x(step)) + " " + fixed(y(value)); }
 
-  std::string html(const std::string& title, const std::string& note, Unit unit, const std::string& drawing,
+  std::string html(const std::string& title, const std::string& note, ValueUnit unit, const std::string& drawing,
                    const std::vector<Mark>& marks, const std::string& legend, const std::string& data) const {
     std::string html = "<figure class=\"chart\" data-unit=\"" + unit_name(unit) + "\" data-from=\"" +
                        short_json(steps_.from) + "\" data-to=\"" + short_json(steps_.to) + "\">\n<figcaption><b>" +
@@ -178,8 +178,9 @@ std::string draw(const Chart& chart, const StepRange& steps) {
   return frame.html(chart.title, chart.note, chart.unit, drawing, chart.marks, num_curves > 1 ? legend : "", data);
 }
 
-std::string draw_stacked(const std::string& title, const std::string& note, Unit unit, const std::vector<Layer>& layers,
-                         double width, const std::vector<Mark>& marks, const StepRange& steps) {
+std::string draw_stacked(const std::string& title, const std::string& note, ValueUnit unit,
+                         const std::vector<Layer>& layers, double width, const std::vector<Mark>& marks,
+                         const StepRange& steps) {
   const size_t num_columns = layers.empty() ? 0 : layers.front().values.size();
   std::vector<double> below(num_columns, 0.0), sums(num_columns, 0.0);
   for (const Layer& layer : layers) {

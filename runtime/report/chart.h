@@ -34,7 +34,7 @@ struct Mark {
 struct Chart {
   std::string title;
   std::string note;  ///< under the title: unit, meaning
-  Unit unit = Unit::None;
+  ValueUnit unit = ValueUnit::None;
   std::vector<Curve> curves;
   std::vector<Mark> marks = {};
   bool begins_at_zero = false;
@@ -58,7 +58,8 @@ struct Layer {
 
 /// Returns layers on top of each other, the first one at the bottom, as HTML. Value i belongs to the steps from i *
 /// `width` on. Empty when there is no value.
-std::string draw_stacked(const std::string& title, const std::string& note, Unit unit, const std::vector<Layer>& layers,
-                         double width, const std::vector<Mark>& marks, const StepRange& steps);
+std::string draw_stacked(const std::string& title, const std::string& note, ValueUnit unit,
+                         const std::vector<Layer>& layers, double width, const std::vector<Mark>& marks,
+                         const StepRange& steps);
 
 }  // namespace meshtrain

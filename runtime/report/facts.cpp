@@ -64,21 +64,21 @@ void add_progress(const RunRecord& run, std::vector<Fact>& facts) {
 
 void add_speed(const RunRecord& run, std::vector<Fact>& facts) {
   const MetricsReader& metrics = run.metrics;
-  const auto add = [&](const char* label, const char* path, Unit unit) {
+  const auto add = [&](const char* label, const char* path, ValueUnit unit) {
     const Series& series = metrics[path];
     if (series.has_values()) facts.push_back({label, text_of(typical(series), unit), "median"});
   };
-  add("tokens/s", "tokens_per_second", Unit::PerSecond);
-  add("time of a step", "step_seconds", Unit::Seconds);
-  add("MFU", "mfu", Unit::Percent);
-  add("model FLOP/s a rank", "flops_per_rank", Unit::Flops);
+  add("tokens/s", "tokens_per_second", ValueUnit::PerSecond);
+  add("time of a step", "step_seconds", ValueUnit::Seconds);
+  add("MFU", "mfu", ValueUnit::Percent);
+  add("model FLOP/s a rank", "flops_per_rank", ValueUnit::Flops);
   if (const Series& host = metrics["memory.host_peak_bytes"]; host.has_values()) {
     facts.push_back(
-        {"host memory, peak", text_of(host.total().most, Unit::Bytes), rank_of(metrics["memory.host_peak_rank"])});
+        {"host memory, peak", text_of(host.total().most, ValueUnit::Bytes), rank_of(metrics["memory.host_peak_rank"])});
   }
   if (const Series& device = metrics["memory.device_allocated_peak_bytes"]; device.has_values()) {
-    facts.push_back(
-        {"GPU memory, peak", text_of(device.total().most, Unit::Bytes), rank_of(metrics["memory.device_peak_rank"])});
+    facts.push_back({"GPU memory, peak", text_of(device.total().most, ValueUnit::Bytes),
+                     rank_of(metrics["memory.device_peak_rank"])});
   }
 }
 
@@ -96,8 +96,8 @@ void add_history(const RunRecord& run, std::vector<Fact>& facts) {
   const double wall = run.ledger.wall_seconds();
   for (const auto& [part, seconds] : run.ledger.parts()) {
     if (part == "training" && wall > 0) {
-      facts.push_back(
-          {"goodput", text_of(seconds / wall, Unit::Percent), "training, of " + text_of(wall, Unit::Seconds)});
+      facts.push_back({"goodput", text_of(seconds / wall, ValueUnit::Percent),
+                       "training, of " + text_of(wall, ValueUnit::Seconds)});
     }
   }
 }

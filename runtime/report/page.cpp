@@ -87,7 +87,7 @@ std::string make_page(const Runs& runs, const std::optional<int64_t>& version) {
       escaped(title_of(runs)) + "</title>\n<style>" + kPageStyle + "</style>\n</head>\n<body>\n";
   html += "<main data-version=\"" + std::to_string(version.value_or(0)) + "\">\n" + head(runs);
   for (const auto section : {problems_section, training_section, speed_section, time_section, communication_section,
-                             goodput_section, history_section, mesh_section, recipe_section}) {
+                             goodput_section, plan_section, history_section, mesh_section, recipe_section}) {
     html += section(runs);
   }
   html +=

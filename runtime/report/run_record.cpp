@@ -76,6 +76,12 @@ std::vector<std::string> hosts_of_file(const fs::path& file) {
   return hosts;
 }
 
+std::optional<PlannedStep> planned_step_of_file(const fs::path& file) {
+  const std::string text = text_of_file(file);
+  if (text.empty()) return std::nullopt;
+  return parse_planned_step(file.string(), text);
+}
+
 std::vector<std::string> files_in(const fs::path& folder) {
   std::vector<std::string> names;
   std::error_code error;
@@ -129,9 +135,10 @@ RunReader::RunReader(fs::path folder)
   }
   if (!has(folder / "metrics.jsonl") && !has(folder / "recipe.yaml") && !has(folder / "console.log") &&
       !has(folder / "log.txt")) {
-    throw InputError(folder.string() +
-                     " is not a run directory: it has no metrics.jsonl, recipe.yaml or console.log; give the folder that "
-                     "meshtrain train named, runs/NAME or its --run-dir");
+    throw InputError(
+        folder.string() +
+        " is not a run directory: it has no metrics.jsonl, recipe.yaml or console.log; give the folder that "
+        "meshtrain train named, runs/NAME or its --run-dir");
   }
   record_.name = name_of_folder(folder);
   record_.folder = std::move(folder);
@@ -179,6 +186,7 @@ bool RunReader::refresh() {
   read_problems("recipe.yaml", [&] { replace(record.recipe, keys_of_file(record.folder / "recipe.yaml")); });
   read_problems("plan.yaml", [&] { replace(record.mesh, mesh_of(keys_of_file(record.folder / "plan.yaml"))); });
   read_problems("hosts.json", [&] { replace(record.hosts, hosts_of_file(record.folder / "hosts.json")); });
+  read_problems("plan.json", [&] { replace(record.planned, planned_step_of_file(record.folder / "plan.json")); });
   read_problems("checkpoints", [&] { replace(record.checkpoints, list_checkpoints(record.folder / "checkpoints")); });
   replace(record.flight, files_in(record.folder / "flight"));
 

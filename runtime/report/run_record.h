@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "runtime/report/ledger.h"
 #include "runtime/report/line_follower.h"
 #include "runtime/report/metrics_reader.h"
+#include "runtime/report/planned_step.h"
 #include "runtime/report/run_log.h"
 #include "runtime/yaml/flat_keys.h"
 
@@ -25,6 +27,7 @@ struct RunRecord {
   FlatKeys recipe;                                    ///< as run; empty when unreadable
   std::vector<std::pair<std::string, int64_t>> mesh;  ///< axes and sizes, outermost first
   std::vector<std::string> hosts;                     ///< the host of each rank; empty when unknown
+  std::optional<PlannedStep> planned;                 ///< none for runs without a plan
   std::vector<ListedCheckpoint> checkpoints;
   std::vector<std::string> flight;    ///< names of the flight records
   std::vector<std::string> problems;  ///< what could not be read, a line each

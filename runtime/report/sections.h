@@ -18,6 +18,7 @@ std::string communication_section(const Runs& runs);  ///< bytes and seconds by 
 std::string mesh_section(const Runs& runs);
 std::string history_section(const Runs& runs);  ///< starts, interruptions, checkpoints, skipped steps, warnings
 std::string goodput_section(const Runs& runs);
+std::string plan_section(const Runs& runs);    ///< what was planned, beside the first steps
 std::string recipe_section(const Runs& runs);  ///< differences, changes over resumes, the recipes
 std::string problems_section(const Runs& runs);
 

@@ -81,11 +81,11 @@ std::string in_a_grid(const std::string& charts) {
 std::string share_cell(double share, int color) {
   char width[32];
   std::snprintf(width, sizeof width, "%.1f", 120 * std::clamp(share, 0.0, 1.0));
-  return "<td class=\"number\">" + text_of(share, Unit::Percent) + "</td><td><span class=\"share c" +
+  return "<td class=\"number\">" + text_of(share, ValueUnit::Percent) + "</td><td><span class=\"share c" +
          std::to_string(color) + "\" style=\"width:" + width + "px\"></span></td>";
 }
 
-std::string number_cell(double value, Unit unit) {
+std::string number_cell(double value, ValueUnit unit) {
   return "<td class=\"number\">" + escaped(text_of(value, unit)) + "</td>";
 }
 
@@ -102,11 +102,11 @@ std::string time_of_run(const RunRecord& run, const std::vector<Mark>& marks, co
       "</th><th></th></tr>\n";
   for (const StepPart& part : time.parts) {
     layers.push_back({part.label, part.color, part.values});
-    table += "<tr><td>" + escaped(part.label) + "</td>" + number_cell(part.mean_seconds, Unit::Seconds) +
+    table += "<tr><td>" + escaped(part.label) + "</td>" + number_cell(part.mean_seconds, ValueUnit::Seconds) +
              share_cell(part.mean_seconds / time.mean_seconds, part.color) + "</tr>\n";
   }
   const std::string chart =
-      draw_stacked("Time of a step", "by what it goes to", Unit::Seconds, layers, time.width, marks, steps);
+      draw_stacked("Time of a step", "by what it goes to", ValueUnit::Seconds, layers, time.width, marks, steps);
   return chart.empty()
              ? ""
              : "<div class=\"charts\">\n" + chart + "<div class=\"scroll\">" + table + "</table></div></div>\n";
@@ -123,14 +123,14 @@ std::string communication_of_run(const RunRecord& run, const std::vector<Mark>& 
       "<table><tr><th>axis</th><th class=\"number\">bytes a step</th>"
       "<th class=\"number\">in collectives</th><th class=\"number\">of it exposed</th>"
       "<th class=\"number\">hidden</th><th></th></tr>\n";
-  Chart bytes{"Bytes of a step", "by axis", Unit::Bytes, {}, marks, /*begins_at_zero=*/true};
-  Chart exposed{"Seconds waited for collectives", "exposed, of a step, by axis", Unit::Seconds, {}, marks, true};
+  Chart bytes{"Bytes of a step", "by axis", ValueUnit::Bytes, {}, marks, /*begins_at_zero=*/true};
+  Chart exposed{"Seconds waited for collectives", "exposed, of a step, by axis", ValueUnit::Seconds, {}, marks, true};
   for (const std::string& axis : axes) {
     const std::string seconds = "seconds.collectives." + axis;
     const int color = axis_color(axis);
     const double total = mean_of(metrics[seconds + ".total"]), waited = mean_of(metrics[seconds + ".exposed"]);
-    table += "<tr><td>" + escaped(axis) + "</td>" + number_cell(mean_of(metrics["bytes." + axis]), Unit::Bytes) +
-             number_cell(total, Unit::Seconds) + number_cell(waited, Unit::Seconds) +
+    table += "<tr><td>" + escaped(axis) + "</td>" + number_cell(mean_of(metrics["bytes." + axis]), ValueUnit::Bytes) +
+             number_cell(total, ValueUnit::Seconds) + number_cell(waited, ValueUnit::Seconds) +
              (total > 0 ? share_cell(1 - waited / total, color) : "<td class=\"number\">-</td><td></td>") + "</tr>\n";
     bytes.curves.push_back({axis, color, &metrics["bytes." + axis]});
     exposed.curves.push_back({axis, color, &metrics[seconds + ".exposed"]});
@@ -152,12 +152,13 @@ std::string training_section(const Runs& runs) {
   const StepRange steps = steps_of(runs);
   const std::vector<Mark> marks = marks_of(runs);
   const Chart charts[] = {
-      {"Loss", "mean of a counted token, in nats", Unit::None,
+      {"Loss", "mean of a counted token, in nats", ValueUnit::None,
        curves_of(runs, {{"loss", "training"}, {"eval_loss", "held out", true}}), marks},
-      {"Gradient norm", "before clipping", Unit::None, curves_of(runs, {{"grad_norm", "gradient norm"}}), marks, false,
-       true},
-      {"Learning rate", "", Unit::None, curves_of(runs, {{"learning_rate", "learning rate"}}), marks, true},
-      {"Loss scale", "of fp16_mixed", Unit::None, curves_of(runs, {{"loss_scale", "loss scale"}}), marks, false, true}};
+      {"Gradient norm", "before clipping", ValueUnit::None, curves_of(runs, {{"grad_norm", "gradient norm"}}), marks,
+       false, true},
+      {"Learning rate", "", ValueUnit::None, curves_of(runs, {{"learning_rate", "learning rate"}}), marks, true},
+      {"Loss scale", "of fp16_mixed", ValueUnit::None, curves_of(runs, {{"loss_scale", "loss scale"}}), marks, false,
+       true}};
   std::string drawn;
   for (const Chart& chart : charts) drawn += draw(chart, steps);
   return section("Training", in_a_grid(drawn));
@@ -169,17 +170,17 @@ std::string speed_section(const Runs& runs) {
   // FLOP/s say what MFU says, where the device is known.
   const bool has_mfu =
       std::any_of(runs.begin(), runs.end(), [](const RunRecord* run) { return run->metrics["mfu"].has_values(); });
-  const Chart charts[] = {
-      {"Tokens per second", "of all ranks", Unit::PerSecond, curves_of(runs, {{"tokens_per_second", "tokens/s"}}),
-       marks, true},
-      {"MFU", "model FLOP/s of what the device can do", Unit::Percent, curves_of(runs, {{"mfu", "MFU"}}), marks, true},
-      {"Model FLOP/s", "a rank", Unit::Flops, curves_of(has_mfu ? Runs() : runs, {{"flops_per_rank", "FLOP/s"}}), marks,
-       true},
-      {"Peak memory", "of the rank that has most", Unit::Bytes,
-       curves_of(runs, {{"memory.host_peak_bytes", "host"},
-                        {"memory.device_allocated_peak_bytes", "GPU, allocated"},
-                        {"memory.device_reserved_peak_bytes", "GPU, reserved"}}),
-       marks, true}};
+  const Chart charts[] = {{"Tokens per second", "of all ranks", ValueUnit::PerSecond,
+                           curves_of(runs, {{"tokens_per_second", "tokens/s"}}), marks, true},
+                          {"MFU", "model FLOP/s of what the device can do", ValueUnit::Percent,
+                           curves_of(runs, {{"mfu", "MFU"}}), marks, true},
+                          {"Model FLOP/s", "a rank", ValueUnit::Flops,
+                           curves_of(has_mfu ? Runs() : runs, {{"flops_per_rank", "FLOP/s"}}), marks, true},
+                          {"Peak memory", "of the rank that has most", ValueUnit::Bytes,
+                           curves_of(runs, {{"memory.host_peak_bytes", "host"},
+                                            {"memory.device_allocated_peak_bytes", "GPU, allocated"},
+                                            {"memory.device_reserved_peak_bytes", "GPU, reserved"}}),
+                           marks, true}};
   std::string drawn;
   for (const Chart& chart : charts) drawn += draw(chart, steps);
   return section("Speed and memory", in_a_grid(drawn));

@@ -6,47 +6,15 @@
 #include "runtime/report/facts.h"
 #include "runtime/report/html.h"
 #include "runtime/report/sections.h"
+#include "runtime/report/table.h"
 #include "runtime/telemetry/console.h"
 
 namespace meshtrain {
 namespace {
 
-constexpr size_t kMostRows = 200;
-
 std::string titled(const std::string& title, const std::string& content) {
   return content.empty() ? "" : "<section>\n<h2>" + escaped(title) + "</h2>\n" + content + "</section>\n";
 }
-
-/// A table whose rows beyond kMostRows are left out, the first of them, which a line says.
-class Table {
- public:
-  explicit Table(std::vector<std::string> names) : names_(std::move(names)) {}
-
-  void add(std::vector<std::string> cells) { rows_.push_back(std::move(cells)); }
-  /// Returns the table; empty without rows. Cells of the column `wide` may have several lines.
-  std::string html(size_t wide = 100) const {
-    if (rows_.empty()) return "";
-    std::string html = "<div class=\"scroll\"><table><tr>";
-    for (const std::string& name : names_) html += "<th>" + escaped(name) + "</th>";
-    html += "</tr>\n";
-    const size_t num_left_out = rows_.size() - std::min(rows_.size(), kMostRows);
-    for (size_t row = num_left_out; row < rows_.size(); ++row) {
-      html += "<tr>";
-      for (size_t i = 0; i < rows_[row].size(); ++i) {
-        html += (i >= wide ? "<td class=\"wide\">" : "<td>") + escaped(rows_[row][i]) + "</td>";
-      }
-      html += "</tr>\n";
-    }
-    html += "</table></div>\n";
-    if (num_left_out == 0) return html;
-    return html + "<p class=\"note\">" + counted(static_cast<int64_t>(num_left_out), "row") +
-           " before these left out</p>\n";
-  }
-
- private:
-  std::vector<std::string> names_;
-  std::vector<std::vector<std::string>> rows_;
-};
 
 std::string how_it_ended(const RunStart& start) {
   switch (start.how) {
@@ -80,10 +48,10 @@ std::string checkpoints_of(const RunRecord& run) {
   for (const ListedCheckpoint& checkpoint : run.checkpoints) {
     std::string seconds = "-";
     for (const WrittenLine& line : run.log.checkpoints()) {
-      if (line.step == checkpoint.step) seconds = text_of(line.seconds, Unit::Seconds);
+      if (line.step == checkpoint.step) seconds = text_of(line.seconds, ValueUnit::Seconds);
     }
     table.add({"step " + with_separators(checkpoint.step) + (checkpoint.abandoned ? ", abandoned" : ""),
-               time_text(checkpoint.time), text_of(static_cast<double>(checkpoint.bytes), Unit::Bytes), seconds,
+               time_text(checkpoint.time), text_of(static_cast<double>(checkpoint.bytes), ValueUnit::Bytes), seconds,
                with_separators(checkpoint.num_files)});
   }
   const std::string html = table.html();
@@ -134,16 +102,16 @@ std::string goodput_of(const RunRecord& run) {
     const int color = part_color(part);
     const std::string name = escaped(part_name(part));
     bar += "<i class=\"c" + std::to_string(color) + "\" style=\"width:" + share + "%\" title=\"" + name + "\"></i>";
-    rows += "<tr><td>" + color_key(color) + name + "</td><td class=\"number\">" + text_of(seconds, Unit::Seconds) +
-            "</td><td class=\"number\">" + text_of(seconds / sum, Unit::Percent) + "</td></tr>\n";
+    rows += "<tr><td>" + color_key(color) + name + "</td><td class=\"number\">" + text_of(seconds, ValueUnit::Seconds) +
+            "</td><td class=\"number\">" + text_of(seconds / sum, ValueUnit::Percent) + "</td></tr>\n";
   }
   const double wall = run.ledger.wall_seconds();
   return bar +
          "</div>\n<div class=\"scroll\"><table><tr><th>part</th><th class=\"number\">time</th><th class=\"number\">"
          "share</th></tr>\n" +
-         rows + "<tr><td>all parts</td><td class=\"number\">" + text_of(sum, Unit::Seconds) +
+         rows + "<tr><td>all parts</td><td class=\"number\">" + text_of(sum, ValueUnit::Seconds) +
          "</td><td></td></tr>\n<tr><td>from the first start to the last end</td><td class=\"number\">" +
-         text_of(wall, Unit::Seconds) + "</td><td></td></tr>\n</table></div>\n";
+         text_of(wall, ValueUnit::Seconds) + "</td><td></td></tr>\n</table></div>\n";
 }
 
 std::string changes_of(const RunRecord& run) {
@@ -187,6 +155,19 @@ std::string goodput_section(const Runs& runs) {
     if (!goodput.empty()) html += run_heading(runs, i) + goodput;
   }
   return titled("Goodput: where the time of the run went", html);
+}
+
+std::string plan_section(const Runs& runs) {
+  std::string html;
+  for (size_t i = 0; i < runs.size(); ++i) {
+    if (!runs[i]->planned) continue;
+    Table table({"of rank " + std::to_string(runs[i]->planned->rank), "planned", "its first steps", "planned is"});
+    for (const PlanLine& line : compare(*runs[i]->planned, runs[i]->metrics)) {
+      table.add({line.label, line.planned, line.measured, line.difference});
+    }
+    html += run_heading(runs, i) + table.html();
+  }
+  return titled("Plan and truth", html);
 }
 
 std::string recipe_section(const Runs& runs) {

@@ -22,7 +22,7 @@ std::string line(const std::string& label, const std::string& value, const std::
 }
 
 std::string with_share(double seconds, double of) {
-  return fmt::format("{:>9}  {:>7}", text_of(seconds, Unit::Seconds), text_of(seconds / of, Unit::Percent));
+  return fmt::format("{:>9}  {:>7}", text_of(seconds, ValueUnit::Seconds), text_of(seconds / of, ValueUnit::Percent));
 }
 
 std::string parts_text(const RunRecord& run) {
@@ -40,7 +40,21 @@ std::string parts_text(const RunRecord& run) {
   text += "  goodput, over all starts\n";
   for (const auto& [part, seconds] : run.ledger.parts())
     text += line("  " + part_name(part), with_share(seconds, sum), "");
-  text += line("  from first to last", fmt::format("{:>9}", text_of(run.ledger.wall_seconds(), Unit::Seconds)), "");
+  text +=
+      line("  from first to last", fmt::format("{:>9}", text_of(run.ledger.wall_seconds(), ValueUnit::Seconds)), "");
+  return text;
+}
+
+std::string plan_text(const RunRecord& run) {
+  if (!run.planned) return "";
+  std::string text = fmt::format("  {:<30} {:>11} {:>11}\n", fmt::format("plan of rank {}", run.planned->rank),
+                                 "planned", "first steps");
+  for (const PlanLine& each : compare(*run.planned, run.metrics)) {
+    std::string line = printable(
+        fmt::format("    {:<28} {:>11} {:>11}   {}", each.label, each.planned, each.measured, each.difference));
+    line.erase(line.find_last_not_of(' ') + 1);
+    text += line + "\n";
+  }
   return text;
 }
 
@@ -62,7 +76,7 @@ std::string summary_text(const std::vector<const RunRecord*>& runs) {
     if (!text.empty()) text += "\n";
     text += printable(run->folder.string() + (run->mesh.empty() ? "" : ": mesh " + run->mesh_text())) + "\n";
     for (const Fact& fact : facts_of(*run)) text += line(fact.label, fact.value, fact.note);
-    text += starts_text(*run) + parts_text(*run);
+    text += starts_text(*run) + parts_text(*run) + plan_text(*run);
     for (const std::string& problem : run->problems) text += line("not read", problem, "");
   }
   if (runs.size() == 1) return text;

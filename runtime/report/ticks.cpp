@@ -39,8 +39,8 @@ std::string seconds_text(double value) {
 }
 
 /// The smallest of 1, 2, 5, 10 times a power of ten, or of 1, 2, 4 ... for bytes, that is at least `step`.
-double nice_step(double step, Unit unit) {
-  if (unit == Unit::Bytes) return std::exp2(std::ceil(std::log2(step)));
+double nice_step(double step, ValueUnit unit) {
+  if (unit == ValueUnit::Bytes) return std::exp2(std::ceil(std::log2(step)));
   const double power = std::pow(10.0, std::floor(std::log10(step)));
   for (const double times : {1.0, 2.0, 5.0}) {
     if (step <= times * power * (1 + 1e-9)) return times * power;
@@ -50,19 +50,19 @@ double nice_step(double step, Unit unit) {
 
 }  // namespace
 
-std::string text_of(double value, Unit unit) {
+std::string text_of(double value, ValueUnit unit) {
   if (!std::isfinite(value)) return "-";
   switch (unit) {
-    case Unit::Bytes:
+    case ValueUnit::Bytes:
       return scaled(value, 1024, {" B", " KiB", " MiB", " GiB", " TiB", " PiB"});
-    case Unit::Seconds:
+    case ValueUnit::Seconds:
       return seconds_text(value);
-    case Unit::Percent:
+    case ValueUnit::Percent:
       return three_digits(100 * value) + " %";
-    case Unit::Flops:
+    case ValueUnit::Flops:
       return scaled(value, 1000, {" FLOP/s", " kFLOP/s", " MFLOP/s", " GFLOP/s", " TFLOP/s", " PFLOP/s"});
-    case Unit::PerSecond:
-    case Unit::None:
+    case ValueUnit::PerSecond:
+    case ValueUnit::None:
       break;
   }
   if (std::abs(value) < 9999.5) return three_digits(value);
@@ -74,7 +74,7 @@ double Scale::position(double value) const {
   return (value - from) / (to - from);
 }
 
-Scale linear_scale(double least, double most, int num_ticks, Unit unit) {
+Scale linear_scale(double least, double most, int num_ticks, ValueUnit unit) {
   constexpr double kLargest = 1e300;
   least = std::isfinite(least) ? std::clamp(least, -kLargest, kLargest) : 0;
   most = std::isfinite(most) ? std::clamp(most, -kLargest, kLargest) : 0;
@@ -94,7 +94,7 @@ Scale linear_scale(double least, double most, int num_ticks, Unit unit) {
 
 Scale step_scale(double from, double to, int num_ticks) {
   if (!(to > from)) to = from + 1;
-  const double step = std::max(nice_step((to - from) / std::max(num_ticks, 1), Unit::None), 1.0);
+  const double step = std::max(nice_step((to - from) / std::max(num_ticks, 1), ValueUnit::None), 1.0);
   Scale scale{from, to, false, {}};
   for (double i = std::ceil(from / step); i * step <= to && scale.ticks.size() < 100; ++i) {
     scale.ticks.push_back(i * step);

@@ -7,11 +7,11 @@
 namespace meshtrain {
 
 /// The unit of an axis or a number: how it is written.
-enum class Unit { None, Bytes, Seconds, Percent, PerSecond, Flops };
+enum class ValueUnit { None, Bytes, Seconds, Percent, PerSecond, Flops };
 
 /// Returns `value` with its unit in at most about eight characters: "0.00123", "1.5e-05", "12.3k", "4.7 GiB",
 /// "350 ms", "2:05:00", "38.2 %" (of a value of 0.382). "-" for one that is not finite.
-std::string text_of(double value, Unit unit = Unit::None);
+std::string text_of(double value, ValueUnit unit = ValueUnit::None);
 
 /// The range of an axis, and where its ticks are.
 struct Scale {
@@ -27,7 +27,7 @@ struct Scale {
 
 /// Returns a scale with about `num_ticks` ticks at multiples of 1, 2 or 5 times a power of ten (of two for bytes) that
 /// begins and ends at a tick. The range may be empty or reversed, and any of its ends not finite.
-Scale linear_scale(double least, double most, int num_ticks, Unit unit = Unit::None);
+Scale linear_scale(double least, double most, int num_ticks, ValueUnit unit = ValueUnit::None);
 
 /// Returns a scale from `from` to `to`, exactly, with ticks at whole numbers: of steps.
 Scale step_scale(double from, double to, int num_ticks);

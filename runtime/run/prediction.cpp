@@ -2,20 +2,24 @@
 
 #include <algorithm>
 #include <limits>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "mesh/host_map.h"
 #include "mesh/size_text.h"
+#include "runtime/files/output_file.h"
 #include "runtime/plan/plan_text.h"
 
 namespace meshtrain {
+
 Prediction::Prediction(const Recipe& recipe, const RunPlan& plan, const DeviceMesh& mesh, const Machine* machine,
-                       std::function<DevicePeak()> device_peak)
+                       std::function<DevicePeak()> device_peak, std::filesystem::path file)
     : mesh_(mesh),
       host_ranks_(mesh.size() / HostMap::of(mesh.world()).num_hosts()),
       device_peak_(std::move(device_peak)),
       step_(forecast_rank(recipe, plan, {host_ranks_, device_peak_ != nullptr}, mesh.rank(), machine)),
-      sent_(std::numeric_limits<int64_t>::max()) {
+      sent_(std::numeric_limits<int64_t>::max()),
+      file_(std::move(file)) {
   if (!device_peak_) live_before_ = HostMemory::counted().live();
 }
 
@@ -33,10 +37,31 @@ std::string Prediction::observe(double step_seconds) {
   if (seconds_.empty() && !device_peak_) HostMemory::counted().restart_peak();  // the first step allocates what is kept
   seconds_.push_back(step_seconds);
   if (seconds_.size() < kSteps) return "";
+  measured_memory_ = memory();
+  return text() + "; its first " + std::to_string(kSteps) + " steps: " + size_text(measured_memory_) + ", " +
+         size_text(sent_) + " sent a step, " + seconds_text(median_seconds()) + " a step";
+}
+
+double Prediction::median_seconds() const {
   std::vector<double> sorted = seconds_;
   std::ranges::sort(sorted);
-  return text() + "; its first " + std::to_string(kSteps) + " steps: " + size_text(memory()) + ", " + size_text(sent_) +
-         " sent a step, " + seconds_text(sorted[kSteps / 2]) + " a step";
+  return sorted[sorted.size() / 2];
+}
+
+void Prediction::write() const {
+  nlohmann::ordered_json planned = {{"memory_bytes", step_.memory().total()},
+                                    {"memory_by_part", memory_parts(step_.memory())},
+                                    {"sent_bytes", step_.sent_bytes()}};
+  if (step_.time) {
+    planned["seconds"] = step_.time->total();
+    planned["seconds_by_part"] = time_parts(*step_.time);
+    planned["exposed_seconds"] = step_.time->exposed;
+  }
+  nlohmann::ordered_json all = {{"rank", mesh_.rank()}, {"planned", std::move(planned)}};
+  if (seconds_.size() == kSteps) {
+    all["measured"] = {{"memory_bytes", measured_memory_}, {"sent_bytes", sent_}, {"seconds", median_seconds()}};
+  }
+  write_whole(file_, all.dump() + "\n");
 }
 
 int64_t Prediction::memory() const {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -18,18 +19,23 @@ class Prediction {
  public:
   static constexpr int kSteps = 10;
 
-  /// Plans the rank's step; memory of the host is counted from here on. Construct it before the trainer. `machine`: for
-  /// times; null: none. `device_peak`: of a GPU; null on a CPU. Throws what forecast() throws.
+  /// Plans the rank's step, whose plan and truth go to `file`; memory of the host is counted from here on. Construct it
+  /// before the trainer. `machine`: for times; null: none. `device_peak`: of a GPU; null on a CPU. Throws what
+  /// forecast() throws.
   Prediction(const Recipe& recipe, const RunPlan& plan, const DeviceMesh& mesh, const Machine* machine,
-             std::function<DevicePeak()> device_peak);
+             std::function<DevicePeak()> device_peak, std::filesystem::path file);
 
   /// Returns the plan in one line.
   std::string text() const;
   /// Takes a step's seconds. Returns a line with plan and truth after the tenth step of this start; else empty.
   std::string observe(double step_seconds);
+  /// Writes `file`, an object of JSON: what is planned and, after the tenth step, what was measured. Throws as
+  /// OutputFile does.
+  void write() const;
 
  private:
   int64_t memory() const;
+  double median_seconds() const;
 
   const DeviceMesh& mesh_;
   int64_t host_ranks_;
@@ -39,6 +45,8 @@ class Prediction {
   int64_t sent_before_ = 0;  // up to the last step
   int64_t sent_ = 0;         // the least of a step
   std::vector<double> seconds_;
+  int64_t measured_memory_ = 0;  // after the tenth step
+  std::filesystem::path file_;
 };
 
 }  // namespace meshtrain

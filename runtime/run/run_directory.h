@@ -29,6 +29,8 @@ class RunDirectory {
   static std::filesystem::path log_of(const std::filesystem::path& run) { return run / "console.log"; }
   std::filesystem::path metrics() const { return metrics_of(folder_); }
   static std::filesystem::path metrics_of(const std::filesystem::path& run) { return run / "metrics.jsonl"; }
+  /// Returns the file of what was planned for a step, and of what the first steps were.
+  static std::filesystem::path step_plan_of(const std::filesystem::path& run) { return run / "plan.json"; }
   std::filesystem::path goodput() const { return folder_ / "goodput.jsonl"; }
   std::filesystem::path parameter_metrics() const { return folder_ / "parameters.jsonl"; }
   std::filesystem::path tensorboard() const { return folder_ / "tensorboard"; }

@@ -62,7 +62,8 @@ void Session::open_data() {
 
 void Session::predict() try {
   const Phase phase("the plan of a step");
-  prediction_ = std::make_unique<Prediction>(recipe_, plan_, mesh_, options_.machine.get(), computing_.peak);
+  prediction_ = std::make_unique<Prediction>(recipe_, plan_, mesh_, options_.machine.get(), computing_.peak,
+                                             RunDirectory::step_plan_of(folder_));
 } catch (const InputError&) {
   // The trainer, which is constructed next, throws it too.
 } catch (const std::exception& error) {
@@ -104,6 +105,7 @@ void Session::resume() {
   agree(world_, [&] {
     if (mesh_.rank() != 0) return;
     journal_ = std::make_unique<Journal>(recipe_, plan_, hosts, std::move(directory_), resumed_.state.step);
+    if (prediction_) prediction_->write();
   });
   keep_error_lines_in(RunDirectory::log_of(folder_));  // a run that is refused before leaves its folder as it was
   checkpoints_.emplace(recipe_.checkpoint, std::move(disks), std::move(head_), *trainer_, world_);

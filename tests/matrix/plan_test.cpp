@@ -170,11 +170,15 @@ TEST(Forecast, IsOfTheFullestRank) {
     for (const int64_t rank : {0, 3, 517, 1023}) {
       const StepForecast step = simulate(recipe, plan, hosts, rank, {1}).front();
       fullest = std::max(fullest, step.memory().total());
+      std::printf("%s of 1,024 ranks, rank %ld: %ld bytes\n", mode, static_cast<long>(rank),
+                  static_cast<long>(step.memory().total()));
       if (rank == run.rank) {
         EXPECT_EQ(step.memory().total(), run.step.memory().total()) << rank;
       }
     }
     EXPECT_EQ(run.step.memory().total(), fullest);
+    std::printf("%s of 1,024 ranks, planned: rank %ld, %ld bytes\n", mode, static_cast<long>(run.rank),
+                static_cast<long>(run.step.memory().total()));
   }
 }
 

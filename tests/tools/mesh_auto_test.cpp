@@ -77,6 +77,9 @@ TEST_F(MeshAuto, ARunSaysPlanAndTruth) {
   const double planned_sent = number_behind(ending.out, "plan for rank 0: [0-9.]+ [KM]iB,", "KiB sent a step");
   const double counted_sent = number_behind(ending.out, "its first 10 steps: [0-9.]+ [KM]iB,", "KiB sent a step");
   EXPECT_NEAR(counted_sent, planned_sent, 1) << ending.out;
+  const std::string report = run_meshtrain({"report", run_dir.string()}).out;
+  EXPECT_TRUE(std::regex_search(report, std::regex("\n    sent in a step +[0-9.]+ KiB +[0-9.]+ KiB +[+-]0\\.[0-9] %")))
+      << report;
   EXPECT_FALSE(has(train(1, {"--resume", "--set", "train.steps=5"}).out, "plan for rank 0"));
 }
 

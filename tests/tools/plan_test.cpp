@@ -156,9 +156,9 @@ TEST(PlanCommand, TakesTimesFromAMachine) {
   const ScratchFolder folder;
   const Ending ending = run_meshtrain(plan_words({"--ranks", "16", "--hosts-of", "8", "--machine", "h100"}));
   ASSERT_EQ(ending.status, 0) << ending.err;
-  EXPECT_TRUE(has(ending.out, "80 GiB a rank; a step on h100, ")) << ending.out;
+  EXPECT_TRUE(has(ending.out, "80 GiB a rank, the runtime's 2 GiB included; a step on h100,")) << ending.out;
   EXPECT_TRUE(has(ending.out, "\n  take dp=") && has(ending.out, " takes ")) << ending.out;
-  EXPECT_TRUE(has(ending.out, "\n  the largest train.micro_batch that fits there: ")) << ending.out;
+  EXPECT_TRUE(has(ending.out, "\n  fits there at most: train.micro_batch ")) << ending.out;
   const nlohmann::json plan = plan_json(folder, {"--ranks", "16", "--hosts-of", "8", "--machine", "h100"});
   EXPECT_EQ(plan["device"], "cuda");
   double last = 0;
@@ -176,6 +176,48 @@ TEST(PlanCommand, TakesTimesFromAMachine) {
     last = mesh["seconds"];
     EXPECT_GT(mesh["model_flops"], 0);
   }
+}
+
+TEST(PlanCommand, SearchesSettingsOfEachMesh) {
+  const ScratchFolder folder;
+  const Words words = {"--ranks", "2", "--machine", "h100", "--set", "train.activation_checkpointing.mode=full"};
+  Words all = words;
+  all.insert(all.end(), {"--search", "all"});
+  const nlohmann::json found = plan_json(folder, all), own = plan_json(folder, words);
+  ASSERT_GE(found["meshes"].size(), own["meshes"].size());
+  const nlohmann::json& best = found["meshes"][0];
+  EXPECT_LT(best["seconds"].get<double>(), 0.95 * own["meshes"][0]["seconds"].get<double>());
+  const auto has_setting = [&](const std::string& setting) {
+    return std::ranges::any_of(best["settings"], [&](const auto& each) { return each == setting; });
+  };
+  EXPECT_TRUE(has_setting("train.activation_checkpointing.mode=none")) << best["settings"];
+  // The settings, given by hand, make the same step.
+  Words by_hand = words;
+  for (const nlohmann::json& each : best["settings"]) by_hand.insert(by_hand.end(), {"--set", each});
+  const nlohmann::json again = plan_json(folder, by_hand);
+  const auto same =
+      std::ranges::find_if(again["meshes"], [&](const auto& each) { return each["mesh"] == best["mesh"]; });
+  ASSERT_NE(same, again["meshes"].end());
+  EXPECT_EQ((*same)["seconds"], best["seconds"]);
+  EXPECT_EQ((*same)["memory_bytes_total"], best["memory_bytes_total"]);
+  const Ending ending = run_meshtrain(plan_words(all));
+  EXPECT_TRUE(has(ending.out, " --mesh " + best["mesh"].get<std::string>() + " --set '")) << ending.out;
+  EXPECT_EQ(only_complaint(run_meshtrain(plan_words({"--ranks", "2", "--search", "all"}))),
+            "--search all: settings are compared by their times, which --machine gives");
+}
+
+TEST(PlanCommand, ProposesAnotherOrderOfAxes) {
+  const ScratchFolder folder;
+  const nlohmann::json plan =
+      plan_json(folder, {"--ranks", "8", "--hosts-of", "2", "--machine", "h100", "--set", "parallel.order=[tp,cp,dp]"});
+  const auto mesh = std::ranges::find_if(plan["meshes"], [](const auto& each) {
+    const std::string text = each["mesh"];
+    return has(text, "dp=4") && has(text, "tp=2");
+  });
+  ASSERT_NE(mesh, plan["meshes"].end());
+  EXPECT_TRUE((*mesh)["mesh"].get<std::string>().ends_with("tp=2")) << (*mesh)["mesh"] << ": tp leaves its host";
+  ASSERT_EQ((*mesh)["settings"].size(), 1u);
+  EXPECT_EQ((*mesh)["settings"][0].get<std::string>().rfind("parallel.order=[", 0), 0u);
 }
 
 TEST(PlanCommand, IsOfOneProcess) {

@@ -19,6 +19,7 @@
 #include "runtime/plan/search.h"
 #include "runtime/recipe/load.h"
 #include "runtime/recipe/run_plan.h"
+#include "runtime/telemetry/error_line.h"
 #include "tools/meshtrain/commands.h"
 #include "tools/meshtrain/launcher.h"
 #include "tools/meshtrain/recipe_arguments.h"
@@ -35,6 +36,7 @@ struct PlanArguments {
   std::string machine;
   bool calibrate = false;
   std::filesystem::path out = "machine.yaml";
+  std::string search = "mesh";
   size_t top = 10;
   std::filesystem::path json;
   std::filesystem::path published;
@@ -72,6 +74,17 @@ void plan(const PlanArguments& arguments) {
   }
   request.dtype = dtype_of(recipe.train.precision);
   if (!arguments.memory.empty()) request.memory = parse_size(arguments.memory);
+  if (arguments.search == "all") {
+    if (!request.machine) throw InputError("--search all: settings are compared by their times, which --machine gives");
+    request.scope = SearchScope::All;
+  }
+  if (request.machine) {
+    try {
+      request.samples = std::make_shared<const PackedSamples>(recipe);
+    } catch (const InputError& error) {
+      print_error_line("warning: samples are timed as one document each: " + std::string(error.what()));
+    }
+  }
   const MeshSearch search = search_meshes(recipe, request);
   if (!arguments.json.empty()) write_whole(arguments.json, to_json(search, request) + "\n");
   if (search.meshes.empty() || !search.meshes.front().fits) throw InputError(explain(search, recipe, request));
@@ -80,12 +93,20 @@ void plan(const PlanArguments& arguments) {
   const std::string reasons = advice(search);
   if (!reasons.empty()) std::printf("\n%s", reasons.c_str());
   if (request.memory) {
-    const auto [micro_batch, bytes] = largest_micro_batch(recipe, first.layout, request);
-    std::printf("  the largest train.micro_batch that fits there: %ld, with %s\n", static_cast<long>(micro_batch),
-                size_text(bytes).c_str());
+    const LargestFit micro_batch = largest_micro_batch(first, request);
+    std::printf("  fits there at most: train.micro_batch %ld (%s)", static_cast<long>(micro_batch.value),
+                size_text(micro_batch.memory).c_str());
+    if (request.hosts.gpus) {  // for hosts, operators of that size would be tried
+      const LargestFit sequence = largest_sequence(first, request);
+      std::printf(" or train.sequence_length %ld (%s)", static_cast<long>(sequence.value),
+                  size_text(sequence.memory).c_str());
+    }
+    std::printf("\n");
   }
-  std::printf("\n  mpirun -n %ld meshtrain train %s --mesh %s\n", static_cast<long>(request.ranks),
-              arguments.recipe.c_str(), first.layout.describe().c_str());
+  std::string settings;
+  for (const std::string& setting : first.settings) settings += " --set '" + setting + "'";
+  std::printf("\n  mpirun -n %ld meshtrain train %s --mesh %s%s\n", static_cast<long>(request.ranks),
+              arguments.recipe.c_str(), first.layout.describe().c_str(), settings.c_str());
 }
 
 /// Prints predictions of published runs beside what was measured. The last line is the score as JSON.
@@ -129,12 +150,19 @@ void add_plan_command(CLI::App& app, int& status) {
   command->add_option("--hosts-of", arguments->ranks_per_host, "Ranks on each host; without it there is one host")
       ->check(whole_number(1))
       ->type_name("N");
-  command->add_option("--memory", arguments->memory, "What a rank may hold: meshes that need more come last")
+  command->add_option("--memory", arguments->memory, "What a rank's device has: meshes that need more come last")
       ->type_name("80GiB");
   command
       ->add_option("--machine", arguments->machine,
                    "What steps are timed for: a file of --calibrate, or a100, h100, h100-500w, h200, b200")
       ->type_name("NAME");
+  command
+      ->add_option("--search", arguments->search,
+                   "mesh: meshes, the best ones also in other orders of axes; all: every mesh also in other orders, "
+                   "sharding modes, micro-batches, checkpointing, sequence parallel and context algorithms, by "
+                   "their times on --machine")
+      ->check(CLI::IsMember({"mesh", "all"}))
+      ->capture_default_str();
   command->add_option("--top", arguments->top, "Meshes to print")
       ->check(whole_number(1))
       ->type_name("N")

@@ -28,7 +28,8 @@ TEST(Ticks, OfLinearScalesAreRound) {
   expect_ticks(linear_scale(1.63, 5.51, 5), {1, 2, 3, 4, 5, 6});
   expect_ticks(linear_scale(-0.3, 0.7, 5), {-0.4, -0.2, 0, 0.2, 0.4, 0.6, 0.8});
   expect_ticks(linear_scale(0, 3e-5, 3), {0, 1e-5, 2e-5, 3e-5});
-  expect_ticks(linear_scale(0, 600 << 20, 5, Unit::Bytes), {0, 128 << 20, 256 << 20, 384 << 20, 512 << 20, 640 << 20});
+  expect_ticks(linear_scale(0, 600 << 20, 5, ValueUnit::Bytes),
+               {0, 128 << 20, 256 << 20, 384 << 20, 512 << 20, 640 << 20});
 }
 
 TEST(Ticks, LinearScalesHoldTheirValues) {
@@ -75,13 +76,13 @@ TEST(Numbers, AreWrittenShort) {
   EXPECT_EQ(text_of(12345), "12.3k");
   EXPECT_EQ(text_of(2048000), "2.05M");
   EXPECT_EQ(text_of(kNan), "-");
-  EXPECT_EQ(text_of(700.0 * (1 << 20), Unit::Bytes), "700 MiB");
-  EXPECT_EQ(text_of(512, Unit::Bytes), "512 B");
-  EXPECT_EQ(text_of(0.382, Unit::Percent), "38.2 %");
-  EXPECT_EQ(text_of(0.0035, Unit::Seconds), "3.5 ms");
-  EXPECT_EQ(text_of(7265, Unit::Seconds), "2:01:05");
-  EXPECT_EQ(text_of(3.2e13, Unit::Flops), "32 TFLOP/s");
-  EXPECT_EQ(text_of(1e300, Unit::Seconds), "1e+300 s");
+  EXPECT_EQ(text_of(700.0 * (1 << 20), ValueUnit::Bytes), "700 MiB");
+  EXPECT_EQ(text_of(512, ValueUnit::Bytes), "512 B");
+  EXPECT_EQ(text_of(0.382, ValueUnit::Percent), "38.2 %");
+  EXPECT_EQ(text_of(0.0035, ValueUnit::Seconds), "3.5 ms");
+  EXPECT_EQ(text_of(7265, ValueUnit::Seconds), "2:01:05");
+  EXPECT_EQ(text_of(3.2e13, ValueUnit::Flops), "32 TFLOP/s");
+  EXPECT_EQ(text_of(1e300, ValueUnit::Seconds), "1e+300 s");
 }
 
 TEST(Html, IsEscaped) {
@@ -95,7 +96,7 @@ TEST(Html, IsEscaped) {
 }
 
 Chart chart_of(const Series& series) {
-  return {"Loss", "", Unit::None, {{"<run>", 0, &series}}};
+  return {"Loss", "", ValueUnit::None, {{"<run>", 0, &series}}};
 }
 
 TEST(Charts, AGapWhereAValueIsNotFinite) {
@@ -124,7 +125,7 @@ TEST(Charts, WithoutValuesAreLeftOut) {
   EXPECT_EQ(draw(chart_of(series), {0, 3}), "");
   series.add(1, kNan);
   EXPECT_EQ(draw(chart_of(series), {0, 3}), "");
-  EXPECT_EQ(draw_stacked("", "", Unit::Seconds, {}, 1, {}, {0, 3}), "");
+  EXPECT_EQ(draw_stacked("", "", ValueUnit::Seconds, {}, 1, {}, {0, 3}), "");
 }
 
 TEST(Charts, AThinnedSeriesHasABandFromLeastToMost) {
@@ -137,7 +138,7 @@ TEST(Charts, AThinnedSeriesHasABandFromLeastToMost) {
 
 TEST(Charts, LayersLieOnEachOther) {
   const std::string html =
-      draw_stacked("Time", "", Unit::Seconds, {{"a", 0, {1, 1}}, {"b", 1, {1, kNan}}}, 1, {}, {0, 1});
+      draw_stacked("Time", "", ValueUnit::Seconds, {{"a", 0, {1, 1}}, {"b", 1, {1, kNan}}}, 1, {}, {0, 1});
   EXPECT_TRUE(has(html, "<g class=\"c0\"><path class=\"layer\" d=\"M0 500L0 1000Z\"/></g>")) << html;
   EXPECT_TRUE(has(html, "<g class=\"c1\"><path class=\"layer\" d=\"M0 0L0 500Z\"/></g>")) << html;
 }

@@ -312,6 +312,10 @@ TEST_F(RunFolder, IsReadWhole) {
   write("checkpoints/step-00000005/rank-00000.safetensors", "it is being removed");
   write("checkpoints/run-0123", "");
   write("flight/rank-0.jsonl", "");
+  write("plan.json",
+        R"({"rank":0,"planned":{"memory_bytes":1048576,"memory_by_part":{"optimizer":524288},"sent_bytes":0,)"
+        R"("seconds":0.5,"seconds_by_part":{"products":0.4},"exposed_seconds":{"tp":0.1}},)"
+        R"("measured":{"memory_bytes":2097152,"sent_bytes":0,"seconds":0.4}})");
   RunReader reader(run);
   EXPECT_TRUE(reader.refresh());
   EXPECT_FALSE(reader.refresh());
@@ -329,6 +333,17 @@ TEST_F(RunFolder, IsReadWhole) {
   EXPECT_TRUE(record.checkpoints[1].abandoned);
   EXPECT_EQ(record.flight.size(), 1u);
   EXPECT_EQ(num_interruptions(record), 1);
+  ASSERT_TRUE(record.planned);
+  EXPECT_EQ(record.planned->memory, (PlannedStep::Pair{1048576, 2097152}));
+  const std::vector<PlanLine> lines = compare(*record.planned, record.metrics);
+  ASSERT_EQ(lines.size(), 6u);
+  EXPECT_EQ(lines[0].difference, "-50.0 %");
+  EXPECT_EQ(lines[1].label + ": " + lines[1].planned, "  optimizer: 512 KiB");
+  EXPECT_EQ(lines[3].difference, "+25.0 %");
+  EXPECT_EQ(lines[5].label + ": " + lines[5].measured, "  waits for tp: -") << "metrics do not have it";
+  for (const std::string& text : {page(reader), summary_text({&record})}) {
+    EXPECT_TRUE(has(text, "+25.0 %")) << text;
+  }
   std::ofstream(run / "metrics.jsonl", std::ios::app) << "ss\":2}\n";
   EXPECT_TRUE(reader.refresh());
   EXPECT_EQ(record.metrics.last_step(), 3);
@@ -340,12 +355,13 @@ TEST_F(RunFolder, DamagedFilesAreProblemsAndNoMore) {
   write("hosts.json", "{\"hosts\":[1]}");
   write("metrics.jsonl", "garbage\n{\"step\":1,\"loss\":2}\n");
   write("goodput.jsonl", "{\n");
+  write("plan.json", "{\"planned\":3}");
   write("checkpoints", "a file");
   std::filesystem::create_directory(run / "console.log");
   RunReader reader(run);
   const std::string html = page(reader);
   for (const char* problem :
-       {"recipe.yaml", "plan.yaml: mesh: 99999999999", "hosts.json", "1 damaged line of metrics.jsonl",
+       {"recipe.yaml", "plan.yaml: mesh: 99999999999", "plan.json", "hosts.json", "1 damaged line of metrics.jsonl",
         "1 damaged line of goodput.jsonl", "checkpoints", "console.log"}) {
     EXPECT_TRUE(has(html, "<li class=\"alarm\">" + std::string(problem))) << problem;
   }

@@ -1,0 +1,32 @@
+#include "runtime/plan/planned_mesh.h"
+
+#include <map>
+
+#include "runtime/recipe/load.h"
+#include "runtime/recipe/run_plan.h"
+
+namespace meshtrain {
+
+int PlannedMesh::num_hosts(const std::string& group) const {
+  const auto found = forecast.step.num_hosts.find(group);
+  return found != forecast.step.num_hosts.end() ? found->second : 1;
+}
+
+PlannedMesh plan_mesh(const Recipe& recipe, const MeshLayout& layout, const Settings& settings,
+                      const PlanRequest& request) {
+  const Recipe changed = settings.empty() ? recipe : with_overrides(recipe, settings);
+  std::map<std::string, int64_t> sizes;
+  for (const Axis& axis : layout.axes()) sizes[axis.name] = axis.size;
+  const MeshLayout ordered = MeshLayout::fit(sizes, changed.parallel.order, layout.size());
+  const RunPlan plan = resolve(changed, ordered);
+  PlannedMesh mesh{ordered, settings, changed, forecast(changed, plan, request.hosts, request.machine.get())};
+  std::optional<TimeForecast>& time = mesh.forecast.step.time;
+  if (time && request.samples) request.samples->apply(*time, changed, plan);
+  mesh.fits = request.has_room_for(mesh.memory());
+  for (const auto& [key, traffic] : mesh.forecast.step.traffic) {
+    (mesh.num_hosts(key.group) == 1 ? mesh.sent_on_host : mesh.sent_among_hosts) += traffic.sent_bytes;
+  }
+  return mesh;
+}
+
+}  // namespace meshtrain
