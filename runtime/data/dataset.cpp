@@ -7,6 +7,7 @@
 #include <system_error>
 
 #include "mesh/error.h"
+#include "runtime/data/check_tokens.h"
 #include "runtime/data/documents.h"
 #include "runtime/data/permutation.h"
 
@@ -113,6 +114,17 @@ std::vector<int64_t> Dataset::read(int64_t g, int64_t* inputs, int64_t* labels) 
   return divide_sample(find_starts(first, inputs), sequence_length_, boundaries_count_ ? nullptr : labels);
 }
 
+bool Dataset::has_counted_label(int64_t num_samples) const {
+  const bool ignores = ignore_id_ || loss_mask_ || (documents_ && !boundaries_count_);
+  if (!ignores) return true;
+  std::vector<int64_t> inputs(static_cast<size_t>(sequence_length_)), labels(inputs.size());
+  for (int64_t g = 0; g < num_samples; ++g) {
+    read(g, inputs.data(), labels.data());
+    if (std::ranges::any_of(labels, [](int64_t label) { return label != kIgnoredLabel; })) return true;
+  }
+  return false;
+}
+
 std::vector<int64_t> Dataset::find_starts(int64_t first, const int64_t* inputs) const {
   if (*documents_ != kDocumentsOfIndex) return find_documents(inputs, sequence_length_, *documents_);
   std::vector<int64_t> starts = tokens_.index()->document_starts(first + 1, first + sequence_length_ + 1);
@@ -125,10 +137,12 @@ int64_t Dataset::first_token(int64_t g) const {
 }
 
 void Dataset::refuse_id(int64_t token, int64_t id) const {
+  const std::optional<std::string> looks_like = other_dtype(tokens_);
   throw InputError(
       tokens_.path().string() + ": token " + std::to_string(token) + " has id " + std::to_string(id) +
       (id < 0 ? ", which is negative and no token" : ", beyond the vocabulary of " + std::to_string(vocab_size_)) +
-      ": the file was made for another model, or data.dtype is wrong");
+      ": the file was made for another model, or data.dtype is wrong" +
+      (looks_like ? ": its ids look like those of " + *looks_like : ""));
 }
 
 void Dataset::check_vocabulary() const {

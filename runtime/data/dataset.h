@@ -27,6 +27,9 @@ class Dataset final : public Samples {
   /// Returns n, the samples in the file. Tokens behind the last complete sample of a stream are not used.
   int64_t num_samples() const { return num_samples_; }
   int64_t num_tokens() const { return tokens_.size(); }
+  /// Returns whether one of the samples 0 to `num_samples` - 1 has a label that counts; reads until there is one.
+  /// Throws as read() does.
+  bool has_counted_label(int64_t num_samples) const;
   const std::filesystem::path& path() const { return tokens_.path(); }
 
   /// Returns which sample of the file g is: g % n, or, with shuffle, its image under the epoch's permutation.

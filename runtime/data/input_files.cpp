@@ -9,6 +9,9 @@
 #include <utility>
 
 #include "mesh/error.h"
+#include "runtime/data/token_sidecar.h"
+#include "runtime/files/compressed_file.h"
+#include "runtime/recipe/patterns.h"
 #include "runtime/yaml/value.h"
 
 namespace meshtrain {
@@ -26,21 +29,44 @@ bool same(const fs::path& a, const fs::path& b) {
   return fs::equivalent(a, b, ignored);
 }
 
-/// Throws InputError for a link to a file that does not exist.
+/// Throws InputError for a link that leads to nothing.
 void refuse_dangling(const fs::path& path) {
-  std::error_code ignored;
-  if (!fs::is_symlink(path, ignored) || fs::exists(path, ignored)) return;
-  throw InputError("cannot read " + path.string() + ": it is a link to " + fs::read_symlink(path, ignored).string() +
-                   ", which does not exist: repair it, or remove it");
+  std::error_code error;
+  if (!fs::is_symlink(path, error) || fs::exists(fs::status(path, error))) return;
+  const bool loops = error == std::errc::too_many_symbolic_link_levels;
+  throw InputError("cannot read " + path.string() + ": it is a link to " + fs::read_symlink(path, error).string() +
+                   (loops ? ", which leads back to it" : ", which does not exist") + ": repair it, or remove it");
 }
 
-void collect(const fs::path& folder, const fs::path& parts, std::vector<fs::path>& files) {
+/// The files below one folder that a filter takes.
+class Chosen {
+ public:
+  Chosen(const fs::path& folder, const FileFilter& filter) : folder_(folder), filter_(filter) {}
+
+  bool takes(const fs::path& file) const {
+    return (filter_.include.empty() || matches_one(filter_.include, file)) && !matches_one(filter_.exclude, file);
+  }
+
+ private:
+  bool matches_one(const std::vector<std::string>& globs, const fs::path& file) const {
+    return std::any_of(globs.begin(), globs.end(), [&](const std::string& glob) {
+      const bool has_folder = glob.find('/') != std::string::npos;
+      return matches(glob, (has_folder ? file.lexically_relative(folder_) : file.filename()).generic_string());
+    });
+  }
+
+  const fs::path& folder_;
+  const FileFilter& filter_;
+};
+
+void collect(const fs::path& folder, const fs::path& parts, const Chosen& chosen, std::vector<fs::path>& files) {
   try {
     for (fs::recursive_directory_iterator entry(folder), end; entry != end; ++entry) {
+      if (entry->is_symlink() && !chosen.takes(entry->path())) continue;  // wherever it leads
       refuse_dangling(entry->path());
       if (entry->is_directory() && (entry->path().filename().string().starts_with('.') || same(entry->path(), parts))) {
         entry.disable_recursion_pending();
-      } else if (entry->is_regular_file()) {
+      } else if (entry->is_regular_file() && chosen.takes(entry->path())) {
         files.push_back(entry->path());
       }
     }
@@ -49,45 +75,24 @@ void collect(const fs::path& folder, const fs::path& parts, std::vector<fs::path
   }
 }
 
-std::vector<fs::path> files_of(const fs::path& input, const fs::path& parts) {
+std::vector<fs::path> files_of(const fs::path& input, const fs::path& parts, const FileFilter& filter) {
   refuse_dangling(input);
   std::error_code error;
   const fs::file_status status = fs::status(input, error);
   if (!fs::exists(status)) throw InputError("cannot read " + input.string() + ": there is no such file or folder");
   std::vector<fs::path> files;
   if (!fs::is_directory(status)) return {input};
-  collect(input, parts, files);
+  collect(input, parts, Chosen(input, filter), files);
+  if (files.empty() && (!filter.include.empty() || !filter.exclude.empty())) {
+    throw InputError("--include and --exclude leave no file of " + input.string() +
+                     ": change the globs, or leave the folder out");
+  }
   std::sort(files.begin(), files.end(),
             [](const fs::path& a, const fs::path& b) { return a.generic_string() < b.generic_string(); });
   return files;
 }
 
-}  // namespace
-
-fs::path parts_folder(const fs::path& output) {
-  return with_ending(output, ".parts");
-}
-
-std::vector<fs::path> input_files(const std::vector<fs::path>& inputs, const fs::path& output) {
-  std::vector<fs::path> files;
-  const fs::path partial = with_ending(output, ".partial");
-  for (const fs::path& input : inputs) {
-    if (same(input, output)) {
-      throw InputError("--out " + output.string() + " is the same file as the input " + input.string() +
-                       ": name another one to write");
-    }
-    if (same(input, parts_folder(output))) {
-      throw InputError("the input " + input.string() +
-                       " is the folder that data prepare needs for the parts of --out " + output.string() +
-                       ": name another one to write");
-    }
-    for (fs::path& file : files_of(input, parts_folder(output))) {
-      if (!same(file, output) && !same(file, partial)) files.push_back(std::move(file));
-    }
-  }
-  return files;
-}
-
+/// Throws InputError, with both names, when two of `files` are the same file.
 void refuse_repeated(const std::vector<fs::path>& files) {
   std::map<std::pair<dev_t, ino_t>, const fs::path*> known;
   for (const fs::path& file : files) {
@@ -101,8 +106,43 @@ void refuse_repeated(const std::vector<fs::path>& files) {
   }
 }
 
+}  // namespace
+
+fs::path parts_folder(const fs::path& output) {
+  return with_ending(output, ".parts");
+}
+
+std::vector<fs::path> input_files(const std::vector<fs::path>& inputs, const fs::path& output,
+                                  const FileFilter& filter) {
+  std::vector<fs::path> files;
+  const std::vector<fs::path> own = {output, with_ending(output, ".partial"), sidecar_path(output),
+                                     with_ending(sidecar_path(output), ".partial")};
+  for (const fs::path& input : inputs) {
+    if (same(input, output)) {
+      throw InputError("--out " + output.string() + " is the same file as the input " + input.string() +
+                       ": name another one to write");
+    }
+    if (same(input, sidecar_path(output))) {
+      throw InputError("the input " + input.string() + " is the description of --out " + output.string() +
+                       ", which data prepare replaces: name another one to write");
+    }
+    if (same(input, parts_folder(output))) {
+      throw InputError("the input " + input.string() +
+                       " is the folder that data prepare needs for the parts of --out " + output.string() +
+                       ": name another one to write");
+    }
+    for (fs::path& file : files_of(input, parts_folder(output), filter)) {
+      const bool is_own = std::any_of(own.begin(), own.end(), [&](const fs::path& one) { return same(file, one); });
+      if (!is_own) files.push_back(std::move(file));
+    }
+  }
+  refuse_repeated(files);
+  return files;
+}
+
 bool is_json_lines(const fs::path& file) {
-  const std::string ending = lower_case(file.extension());
+  const fs::path name = compression_of(file) == Compression::None ? file : file.stem();
+  const std::string ending = lower_case(name.extension());
   return ending == ".jsonl" || ending == ".ndjson";
 }
 

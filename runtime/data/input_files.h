@@ -1,21 +1,31 @@
 #pragma once
 
 #include <filesystem>
+#include <string>
 #include <vector>
 
 namespace meshtrain {
 
-/// Lists the files that `inputs` name, in their order. A folder stands for the files below it in the order of their
-/// paths, hidden folders (.git) left out; links to folders are not followed. `output` itself, OUT.partial and the
-/// folder OUT.parts are left out. Throws InputError when an input is missing, cannot be read, or is itself `output` or
-/// OUT.parts, and for a link, given or in a folder, to a file that does not exist.
+/// The choice of files below folders, by globs as matches() in patterns.h has them. A glob with a slash is compared
+/// with the path below the folder, any other with the file's name alone. Files that are inputs themselves are always
+/// taken.
+struct FileFilter {
+  std::vector<std::string> include;  ///< a file has to match one of these; empty: every file is taken
+  std::vector<std::string> exclude;  ///< a file that matches one of these is left out, whatever `include` says
+};
+
+/// Lists the files that `inputs` name, in their order, for text and for bytes alike. A folder stands for the files
+/// below it that `filter` takes, in the order of their paths, hidden folders (.git) left out. A link to a file is that
+/// file; a link to a folder is followed when it is an input, and left out below a folder, so loops of links end.
+/// `output` itself, its sidecar, OUT.partial and the folder OUT.parts are left out. Throws InputError when an input is
+/// missing, cannot be read, or is itself `output`, its sidecar or OUT.parts; for a link, given or in a folder, that
+/// leads to nothing; when two files are the same one, whatever their names are; and when the globs leave no file of a
+/// folder.
 std::vector<std::filesystem::path> input_files(const std::vector<std::filesystem::path>& inputs,
-                                               const std::filesystem::path& output);
+                                               const std::filesystem::path& output, const FileFilter& filter = {});
 
-/// Throws InputError, with both names, when two of `files` are the same file.
-void refuse_repeated(const std::vector<std::filesystem::path>& files);
-
-/// Returns true when the name of `file` says that each line holds a JSON value: *.jsonl or *.ndjson, in capitals too.
+/// Returns true when the name of `file` says that each line holds a JSON value: *.jsonl or *.ndjson, in capitals too,
+/// and these with the ending of a compression (compression_of()) behind.
 bool is_json_lines(const std::filesystem::path& file);
 
 /// Returns the folder of the parts of `output` while it is being made: OUT.parts.

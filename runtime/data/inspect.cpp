@@ -6,8 +6,10 @@
 #include <ostream>
 
 #include "mesh/error.h"
+#include "runtime/data/check_tokens.h"
 #include "runtime/data/prepare.h"
 #include "runtime/data/token_file.h"
+#include "runtime/data/token_sidecar.h"
 #include "runtime/tokenizer/tokenizer.h"
 #include "runtime/tokenizer/utf8.h"
 
@@ -169,6 +171,14 @@ void write_frequent(const Statistics& statistics, int64_t size, std::ostream& ou
   out << "\n";
 }
 
+void write_sidecar_lines(const TokenSidecar& sidecar, const TokenFile& tokens, std::ostream& out) {
+  out << "made by       " << sidecar.command << "\n";
+  out << "tokenizer     " << sidecar.tokenizer << ", ids 0 to " << sidecar.vocabulary_size - 1 << ", separator "
+      << (sidecar.separator ? std::to_string(*sidecar.separator) : "none") << "\n";
+  if (sidecar.dtype == tokens.dtype() && sidecar.tokens == tokens.size()) return;
+  out << "not as made   its .json file says " << sidecar.tokens << " tokens of " << sidecar.dtype << "\n";
+}
+
 }  // namespace
 
 void inspect_tokens(std::ostream& out, const std::filesystem::path& file, const std::string& dtype, int64_t count,
@@ -181,6 +191,10 @@ void inspect_tokens(std::ostream& out, const std::filesystem::path& file, const 
   out << "file          " << file.string() << "\n";
   out << "tokens        " << tokens.size() << " of " << tokens.width() << (tokens.width() == 1 ? " byte" : " bytes")
       << " (" << (tokens.index() ? "Megatron's " : "") << tokens.dtype() << ")\n";
+  if (const std::optional<TokenSidecar> sidecar = read_sidecar(file)) write_sidecar_lines(*sidecar, tokens, out);
+  if (const std::optional<std::string> other = other_dtype(tokens)) {
+    out << "looks like    " << *other << ": --dtype " << *other << " shows it so\n";
+  }
   out << "ids           " << statistics.min << " to " << statistics.max << "\n";
   for (size_t bits = 0; bits < statistics.by_bits.size(); ++bits) {
     if (statistics.by_bits[bits] == 0) continue;

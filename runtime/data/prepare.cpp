@@ -1,11 +1,13 @@
 #include "runtime/data/prepare.h"
 
+#include <algorithm>
 #include <string>
 #include <string_view>
 
 #include "mesh/error.h"
 #include "runtime/data/input_files.h"
 #include "runtime/data/token_file.h"
+#include "runtime/data/token_sidecar.h"
 #include "runtime/files/file_reader.h"
 #include "runtime/files/output_file.h"
 
@@ -27,10 +29,11 @@ void append_widened(const FileReader& file, int64_t width, OutputFile& output) {
 }  // namespace
 
 int64_t prepare_bytes(const std::vector<fs::path>& inputs, const fs::path& output, const std::string& dtype,
-                      std::optional<int64_t> separator) {
+                      std::optional<int64_t> separator, const FileFilter& filter, const std::string& command) {
   const int64_t width = token_width(dtype);
   if (separator) check_token("--separator", *separator, dtype);
-  const std::vector<fs::path> files = input_files(inputs, output);
+  check_sidecar_place(output);
+  const std::vector<fs::path> files = input_files(inputs, output, filter);
   std::error_code ignored;  // OutputFile reports why
   if (output.has_parent_path()) fs::create_directories(output.parent_path(), ignored);
   OutputFile tokens(output);
@@ -45,7 +48,15 @@ int64_t prepare_bytes(const std::vector<fs::path>& inputs, const fs::path& outpu
     ++written;
   }
   if (written == 0) throw InputError("nothing to write to " + output.string() + ": the inputs hold no bytes");
+  remove_sidecar(output);
   tokens.finish();
+  write_sidecar(output, {.dtype = dtype,
+                         .tokens = written,
+                         .separator = separator,
+                         .vocabulary_size = std::max<int64_t>(256, separator.value_or(-1) + 1),
+                         .tokenizer = "bytes",
+                         .tokenizer_checksum = tokenizer_fingerprint("bytes"),
+                         .command = command});
   return written;
 }
 

@@ -7,18 +7,19 @@
 #include <string>
 #include <vector>
 
+#include "runtime/data/input_files.h"
 #include "runtime/tokenizer/tokenizer.h"
 
 namespace meshtrain {
 
 /// Writes the bytes of `inputs`, one after the other, as the token ids 0 to 255 of a token file of `dtype`, each file
-/// that is not empty followed by `separator` when there is one. Returns the number of tokens. A folder stands for the
-/// files below it in the order of their paths, hidden folders (.git) left out; links to folders are not followed, and
-/// `output` itself is never read. `output` appears complete or not at all. Throws InputError when an input is missing
-/// or cannot be read, there are no bytes at all, or the separator does not fit into `dtype`; std::runtime_error when
-/// the disk fails (full).
+/// that is not empty followed by `separator` when there is one. Returns the number of tokens. The files are those of
+/// input_files(). `output` appears complete or not at all, and after it its sidecar (TokenSidecar) with `command`.
+/// Throws InputError as input_files() does, when an input cannot be read, there are no bytes at all, the separator does
+/// not fit into `dtype`, or the sidecar's place is taken; std::runtime_error when the disk fails (full).
 int64_t prepare_bytes(const std::vector<std::filesystem::path>& inputs, const std::filesystem::path& output,
-                      const std::string& dtype, std::optional<int64_t> separator = {});
+                      const std::string& dtype, std::optional<int64_t> separator = {}, const FileFilter& filter = {},
+                      const std::string& command = "");
 
 /// Writes a few lines about a token file to `out`: how many tokens, smallest and largest id, how the ids are spread,
 /// which are the most frequent, how many documents end with `separator` when there is one and how long they are, and

@@ -20,6 +20,7 @@
 #include "mesh/error.h"
 #include "runtime/data/input_files.h"
 #include "runtime/data/token_file.h"
+#include "runtime/data/token_sidecar.h"
 #include "runtime/files/file_lock.h"
 #include "runtime/files/file_reader.h"
 #include "runtime/files/output_file.h"
@@ -211,6 +212,9 @@ class PartWriter {
   std::vector<std::byte> block_;
 };
 
+/// Ends the work on a part because another one has failed.
+struct Stopped {};
+
 /// The parts to make, and the threads that make them.
 class Preparation {
  public:
@@ -266,6 +270,8 @@ class Preparation {
       if (next >= waiting_.size()) break;
       try {
         make(waiting_[next]);
+      } catch (const Stopped&) {
+        break;  // unfinished, and removed by its writer
       } catch (...) {
         const std::lock_guard lock(mutex_);
         if (!error_ || waiting_[next] < failed_part_) {
@@ -287,7 +293,7 @@ class Preparation {
     int64_t left = bytes_of(part), not_utf8 = 0;
     for (const TextPart& piece : parts_[part]) {
       for_each_document(piece, options_.format, [&](const TextDocument& document) {
-        if (stopped_) return;
+        if (stopped_) throw Stopped();
         ids.clear();
         tokenizer_.encode(document.text, ids);
         if (options_.separator) ids.push_back(*options_.separator);
@@ -301,7 +307,6 @@ class Preparation {
         if (made.bytes >= kReportedBytes) add(std::exchange(made, {}));
       });
     }
-    if (stopped_) return;  // unfinished, and removed by its writer
     writer.finish(bytes_of(part), not_utf8);
     made.bytes += left;
     made.not_utf8 = not_utf8;
@@ -344,6 +349,17 @@ void check_ids(const Tokenizer& tokenizer, const PrepareTextOptions& options) {
   if (options.separator) check_token("--separator", *options.separator, options.dtype);
 }
 
+TokenSidecar sidecar_of(const Tokenizer& tokenizer, const PrepareTextOptions& options, int64_t tokens) {
+  const std::string checksum = tokenizer_fingerprint(options.tokenizer);
+  return {.dtype = options.dtype,
+          .tokens = tokens,
+          .separator = options.separator,
+          .vocabulary_size = std::max(tokenizer.vocabulary_size(), options.separator.value_or(-1) + 1),
+          .tokenizer = checksum == options.tokenizer ? checksum : fs::absolute(options.tokenizer).string(),
+          .tokenizer_checksum = checksum,
+          .command = options.command};
+}
+
 /// Joins the parts to `output`, which appears only if `check` does not throw.
 void join(const PartsFolder& folder, size_t num_parts, const fs::path& output, const std::function<void()>& check) {
   OutputFile tokens(output);
@@ -354,6 +370,7 @@ void join(const PartsFolder& folder, size_t num_parts, const fs::path& output, c
                         [&](std::string_view block) { tokens.append(block.data(), block.size()); });
   }
   check();
+  remove_sidecar(output);
   tokens.finish();
 }
 
@@ -362,9 +379,10 @@ void join(const PartsFolder& folder, size_t num_parts, const fs::path& output, c
 PrepareTextProgress prepare_text(const Tokenizer& tokenizer, const PrepareTextOptions& options,
                                  const std::function<void(const PrepareTextProgress&)>& report) {
   check_ids(tokenizer, options);
+  check_sidecar_place(options.output);
   if (fs::is_directory(options.output))
     throw InputError("cannot write " + options.output.string() + ": it is a folder");
-  const std::vector<fs::path> files = input_files(options.inputs, options.output);
+  const std::vector<fs::path> files = input_files(options.inputs, options.output, options.filter);
   check_texts(files, options.format);
   int64_t total = 0;
   for (const std::vector<TextPart>& part : divide_text(files, options.format, options.part_bytes)) {
@@ -387,6 +405,7 @@ PrepareTextProgress prepare_text(const Tokenizer& tokenizer, const PrepareTextOp
     throw InputError("the inputs of " + options.output.string() + " changed while they were read: prepare it again, " +
                      "when nothing writes to them any more");
   });
+  write_sidecar(options.output, sidecar_of(tokenizer, options, done.tokens));
   folder.remove();
   return done;
 }

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/data/input_files.h"
 #include "runtime/data/text_parts.h"
 #include "runtime/tokenizer/tokenizer.h"
 
@@ -14,6 +15,7 @@ namespace meshtrain {
 
 struct PrepareTextOptions {
   std::vector<std::filesystem::path> inputs;  ///< files, and folders for all files below them (input_files())
+  FileFilter filter;
   std::filesystem::path output;
   std::string dtype = "uint16";
   std::string tokenizer;             ///< as given to load_tokenizer()
@@ -21,6 +23,7 @@ struct PrepareTextOptions {
   TextFormat format;
   int threads = 1;
   int64_t part_bytes = int64_t{8} << 20;  ///< of text in a part, at least; more if there would be over 4096 parts
+  std::string command;                    ///< the command line, for the sidecar
 };
 
 struct PrepareTextProgress {
@@ -33,7 +36,8 @@ struct PrepareTextProgress {
 };
 
 /// Tokenises text on several threads into a token file of `dtype`, which appears complete or not at all: the documents
-/// in the order of their files, each with the tokens that the tokenizer puts around a text and the separator.
+/// in the order of their files, each with the tokens that the tokenizer puts around a text and the separator. Its
+/// sidecar (TokenSidecar) appears after it.
 ///
 /// The inputs are divided into parts. Each part is written, complete or not at all, into the folder OUT.parts; when all
 /// exist they are joined and the folder is removed. A run with the same inputs (names, sizes, times of change),
@@ -42,8 +46,8 @@ struct PrepareTextProgress {
 ///
 /// `report` is called on the calling thread at the beginning, about once a second, and at the end. Throws InputError
 /// when an input cannot be read, is malformed or not text (check_texts()), ids do not fit into `dtype`, there are no
-/// documents, or another run is writing the same file; std::runtime_error when the disk fails. Parts that are done are
-/// then kept.
+/// documents, another run is writing the same file, or the sidecar's place is taken; std::runtime_error when the disk
+/// fails. Parts that are done are then kept.
 PrepareTextProgress prepare_text(const Tokenizer& tokenizer, const PrepareTextOptions& options,
                                  const std::function<void(const PrepareTextProgress&)>& report = {});
 

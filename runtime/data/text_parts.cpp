@@ -7,6 +7,7 @@
 
 #include "mesh/error.h"
 #include "runtime/data/input_files.h"
+#include "runtime/files/compressed_file.h"
 #include "runtime/files/file_reader.h"
 #include "runtime/files/json_object.h"
 #include "runtime/tokenizer/utf8.h"
@@ -22,12 +23,15 @@ struct Signature {
   size_t offset;
   std::string_view bytes;
   const char* program;
+  const char* advice;
 };
-constexpr std::array<Signature, 5> kSignatures = {{{0, "\x1f\x8b", "gzip"},
-                                                   {0, "\x28\xb5\x2f\xfd", "zstd"},
-                                                   {4, "1AY&SY", "bzip2"},
-                                                   {0, "\xfd\x37zXZ", "xz"},
-                                                   {0, "PK\x03\x04", "zip"}}};
+constexpr const char* kDecompress = "decompress it first, and give what comes out";
+constexpr std::array<Signature, 5> kSignatures = {
+    {{0, "\x1f\x8b", "gzip", "give it a name that ends in .gz, or decompress it first"},
+     {0, "\x28\xb5\x2f\xfd", "zstd", "give it a name that ends in .zst, or decompress it first"},
+     {4, "1AY&SY", "bzip2", kDecompress},
+     {0, "\xfd\x37zXZ", "xz", kDecompress},
+     {0, "PK\x03\x04", "zip", kDecompress}}};
 
 /// Throws InputError when `text`, which is at `offset` in `file`, has a byte 0: no text that is read here has one.
 void refuse_binary(const fs::path& file, size_t offset, std::string_view text) {
@@ -85,24 +89,121 @@ std::string document_of(std::string_view line, const std::string& key, const std
   return found->get<std::string>();
 }
 
+int64_t not_utf8(std::string_view text) {
+  return static_cast<int64_t>(invalid_utf8(text));
+}
+
+/// The visits of a file's lines, each with or without its end.
+class Lines {
+ public:
+  Lines(const fs::path& file, const TextFormat& format, const std::function<void(const TextDocument& document)>& visit)
+      : file_(file), is_json_(is_json_lines(file)), key_(format.key()), visit_(visit) {}
+
+  /// Visits the document in `line`, which is at `offset` of the text, if there is one. `bytes`: TextDocument::bytes.
+  /// `location` returns the beginning of a message.
+  void add(std::string_view line, size_t offset, int64_t bytes, const std::function<std::string()>& location) const {
+    if (line.ends_with('\n')) line.remove_suffix(1);
+    if (line.ends_with('\r')) line.remove_suffix(1);
+    refuse_binary(file_, offset, line);
+    const int64_t invalid = not_utf8(line);
+    if (!is_json_) {
+      if (!line.empty()) visit_({line, bytes, invalid});
+      return;
+    }
+    if (line.find_first_not_of(" \t") == std::string_view::npos) return;
+    const std::string replaced = invalid > 0 ? with_replacements(line) : "";
+    const std::string document = document_of(invalid > 0 ? replaced : line, key_, location);
+    if (!document.empty()) visit_({document, bytes, invalid});
+  }
+
+ private:
+  const fs::path& file_;
+  bool is_json_;
+  std::string key_;
+  const std::function<void(const TextDocument& document)>& visit_;
+};
+
+std::string line_location(const fs::path& file, int64_t line) {
+  return file.string() + ", line " + std::to_string(line) + ": ";
+}
+
+/// The text of a compressed file, of which no more than a line is kept, or all of it where it is one document.
+class CompressedText {
+ public:
+  explicit CompressedText(const fs::path& file) : path_(file), file_(file) {}
+
+  void visit_whole(const std::function<void(const TextDocument& document)>& visit) {
+    while (read_more()) continue;
+    refuse_binary(path_, 0, text_);
+    if (!text_.empty()) visit({text_, file_.position(), not_utf8(text_)});
+  }
+
+  void visit_lines(const Lines& lines) {
+    int64_t line = 0, position = 0;
+    for (size_t searched = 0, offset = 0; read_more();) {
+      size_t begin = 0;
+      const auto add = [&](size_t end) {
+        ++line;
+        const int64_t now = file_.position();
+        lines.add(std::string_view(text_).substr(begin, end - begin), offset + begin, now - position,
+                  [&] { return line_location(path_, line); });
+        position = now;
+        begin = end;
+      };
+      for (size_t found; (found = text_.find('\n', searched)) != std::string::npos; searched = begin) add(found + 1);
+      if (ended_ && begin < text_.size()) add(text_.size());
+      text_.erase(0, begin);
+      offset += begin;
+      searched = text_.size();
+    }
+  }
+
+ private:
+  /// Reads the next bytes behind text_. Returns false after the call that found the end.
+  bool read_more() {
+    if (ended_) return false;
+    const size_t before = text_.size();
+    if (before > kMostBytes) {
+      throw InputError("cannot read " + path_.string() + ": a document of it has more than " +
+                       std::to_string(kMostBytes) + " bytes, decompressed: split it");
+    }
+    text_.resize(before + kReadBytes);
+    const size_t read = file_.read(text_.data() + before, kReadBytes);
+    text_.resize(before + read);
+    ended_ = read == 0;
+    return true;
+  }
+
+  static constexpr size_t kReadBytes = size_t{1} << 18, kMostBytes = size_t{1} << 31;
+  const fs::path& path_;
+  CompressedFile file_;
+  std::string text_;
+  bool ended_ = false;
+};
+
 }  // namespace
 
 void check_texts(const std::vector<fs::path>& files, const TextFormat& format) {
   constexpr int64_t kBeginning = 1 << 16;
-  refuse_repeated(files);
   if (format.field && std::none_of(files.begin(), files.end(), is_json_lines)) {
     throw InputError("--field " + *format.field +
                      " is a key of JSON lines, and no input is *.jsonl or *.ndjson: leave it out, or give a file of "
                      "JSON lines such a name");
   }
   for (const fs::path& file : files) {
+    if (compression_of(file) != Compression::None) {
+      std::string beginning(static_cast<size_t>(kBeginning), '\0');
+      beginning.resize(CompressedFile(file).read(beginning.data(), beginning.size()));
+      refuse_binary(file, 0, beginning);
+      continue;
+    }
     const FileReader reader(file);
     const FileBytes bytes_of_beginning = reader.read(0, std::min(reader.size(), kBeginning));
     const std::string_view beginning = bytes_of_beginning.text();
-    for (const auto& [offset, bytes, program] : kSignatures) {
+    for (const auto& [offset, bytes, program, advice] : kSignatures) {
       if (beginning.size() < offset || !beginning.substr(offset).starts_with(bytes)) continue;
       throw InputError(file.string() + " is no text: at byte " + std::to_string(offset) + " it has the mark of " +
-                       program + ": decompress it first, and give what comes out");
+                       program + ": " + advice);
     }
     refuse_binary(file, 0, beginning);
   }
@@ -123,7 +224,8 @@ std::vector<std::vector<TextPart>> divide_text(const std::vector<fs::path>& file
   };
   for (const fs::path& file : files) {
     const int64_t size = size_of(file);
-    const int64_t step = has_lines(file, format) ? bytes : size;
+    const bool is_cut = has_lines(file, format) && compression_of(file) == Compression::None;
+    const int64_t step = is_cut ? bytes : size;
     for (int64_t begin = 0; begin < size; begin += step) add({file, begin, std::min(size, begin + step)});
   }
   return parts;
@@ -131,16 +233,18 @@ std::vector<std::vector<TextPart>> divide_text(const std::vector<fs::path>& file
 
 void for_each_document(const TextPart& part, const TextFormat& format,
                        const std::function<void(const TextDocument& document)>& visit) {
+  const Lines lines(part.file, format, visit);
+  if (compression_of(part.file) != Compression::None) {
+    CompressedText text(part.file);
+    return has_lines(part.file, format) ? text.visit_lines(lines) : text.visit_whole(visit);
+  }
   const FileReader file(part.file);
-  const auto not_utf8 = [](std::string_view text) { return static_cast<int64_t>(invalid_utf8(text)); };
   if (!has_lines(part.file, format)) {
     const FileBytes bytes = file.read(0, file.size());
     refuse_binary(part.file, 0, bytes.text());
     if (bytes.size() > 0) visit({bytes.text(), bytes.size(), not_utf8(bytes.text())});
     return;
   }
-  const bool is_json = is_json_lines(part.file);
-  const std::string key = format.key();
   const int64_t first = std::max(part.begin - 1, int64_t{0});
   const std::string all = read_lines(file, first, part.end);
   const auto line_behind = [&](size_t at) { return std::min(all.find('\n', at), all.size() - 1) + 1; };
@@ -150,25 +254,14 @@ void for_each_document(const TextPart& part, const TextFormat& format,
   while (at < end) {
     const size_t begin = at;
     at = line_behind(begin);
-    std::string_view line = std::string_view(all).substr(begin, at - begin);
-    if (line.ends_with('\n')) line.remove_suffix(1);
-    if (line.ends_with('\r')) line.remove_suffix(1);
-    const auto bytes = static_cast<int64_t>(at - begin);
-    refuse_binary(part.file, static_cast<size_t>(first) + begin, line);
-    const int64_t invalid = not_utf8(line);
-    if (!is_json) {
-      if (!line.empty()) visit({line, bytes, invalid});
-      continue;
-    }
-    if (line.find_first_not_of(" \t") == std::string_view::npos) continue;
-    const std::string replaced = invalid > 0 ? with_replacements(line) : "";
-    const std::string document = document_of(invalid > 0 ? replaced : line, key, [&] {
-      int64_t lines = 0;
-      file.for_each_block(0, first + static_cast<int64_t>(begin),
-                          [&](std::string_view block) { lines += std::count(block.begin(), block.end(), '\n'); });
-      return part.file.string() + ", line " + std::to_string(lines + 1) + ": ";
-    });
-    if (!document.empty()) visit({document, bytes, invalid});
+    lines.add(std::string_view(all).substr(begin, at - begin), static_cast<size_t>(first) + begin,
+              static_cast<int64_t>(at - begin), [&] {
+                int64_t ends = 0;
+                file.for_each_block(0, first + static_cast<int64_t>(begin), [&](std::string_view block) {
+                  ends += std::count(block.begin(), block.end(), '\n');
+                });
+                return line_location(part.file, ends + 1);
+              });
   }
 }
 

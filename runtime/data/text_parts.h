@@ -19,7 +19,7 @@ struct TextFormat {
 };
 
 /// Checks what can be checked before the texts are read. Throws InputError for a file whose beginning is not text
-/// (compressed, or with a byte 0), for two files that are the same, and for a format.field when no file is JSON lines.
+/// (compressed otherwise than its name says, or with a byte 0), and for a format.field when no file is JSON lines.
 void check_texts(const std::vector<std::filesystem::path>& files, const TextFormat& format);
 
 /// A part of a file: the documents that begin in bytes [begin, end).
@@ -30,21 +30,23 @@ struct TextPart {
 };
 
 /// Divides all documents of `files`, in their order, into parts of about `bytes`: several small files, or a piece of
-/// one that holds a document a line. Empty files are left out. The parts depend on the names and sizes of the files
-/// alone. Throws InputError when a size cannot be read.
+/// one that holds a document a line. A compressed file is not cut. Empty files are left out. The parts depend on the
+/// names and sizes of the files alone. Throws InputError when a size cannot be read.
 std::vector<std::vector<TextPart>> divide_text(const std::vector<std::filesystem::path>& files,
                                                const TextFormat& format, int64_t bytes);
 
 struct TextDocument {
   std::string_view text;
-  int64_t bytes;     ///< bytes of the file up to the end of this document, since the one before
+  int64_t bytes;     ///< bytes of the file, as it is on the disk, up to the end of this document, since the one before
   int64_t not_utf8;  ///< those of them that are not UTF-8
 };
 
 /// Calls `visit` with the documents of `part` that are not empty, one after the other. Lines end with \n or \r\n; blank
 /// lines are left out. Bytes of JSON lines that are not UTF-8 are replaced as Tokenizer::encode says; other text is
-/// passed as it is. Throws InputError, with file and line, for a line that is not a JSON object with a text under the
-/// key, and, with file and offset, for a byte 0.
+/// passed as it is. A compressed file (compression_of()) is decompressed on the way; no more than a document of it is
+/// in memory. Throws InputError as CompressedFile does, for a document of more than 2 GiB in one, and, with file and
+/// line, for a line that is not a JSON object with a text under the key, and, with file and offset in the text, for a
+/// byte 0.
 void for_each_document(const TextPart& part, const TextFormat& format,
                        const std::function<void(const TextDocument& document)>& visit);
 

@@ -36,6 +36,7 @@ struct MetricsLine final : nlohmann::json_sax<nlohmann::json> {
   }
   bool number_float(number_float_t value, const string_t&) override { return number(value); }
   bool string(string_t& value) override {
+    if (path == "no_label") non_finite = "none: no label of the step counts";
     if (path == "non_finite") non_finite = std::move(value);
     return leave();
   }

@@ -14,7 +14,7 @@ namespace meshtrain {
 /// A step that updated nothing.
 struct SkippedStep {
   int64_t step = 0;
-  std::string parameter;  ///< the first whose gradient was not finite; may be empty
+  std::string parameter;  ///< the first whose gradient was not finite, or why there is none; may be empty
 };
 
 /// The content of a metrics.jsonl. Every number of a line is a series under its path, "loss" or

@@ -7,6 +7,7 @@
 #include <limits>
 #include <system_error>
 
+#include "runtime/data/check_tokens.h"
 #include "runtime/telemetry/console.h"
 
 namespace meshtrain {
@@ -16,6 +17,27 @@ int64_t samples_of_run(const TrainRecipe& train, const TrainingState& state) {
   const int64_t steps = std::max<int64_t>(0, train.steps - state.step);
   const bool too_many = steps > (most - state.num_samples) / train.global_batch;
   return too_many ? most : state.num_samples + steps * train.global_batch;
+}
+
+std::string describe_samples(const Mixture& data, int64_t first, int64_t count) {
+  constexpr int kMostRuns = 8;
+  std::vector<Mixture::Location> places;
+  for (int64_t g = first; g < first + count; ++g) places.push_back(data.locate(g));
+  std::ranges::sort(places);
+  std::string text;
+  int num_runs = 0;
+  for (size_t begin = 0, end = 0; begin < places.size(); begin = end) {
+    const Mixture::Location& from = places[begin];
+    for (end = begin + 1; end < places.size() && places[end].source == from.source; ++end) {
+      if (places[end].sample > places[end - 1].sample + 1) break;
+    }
+    if (++num_runs > kMostRuns) return text + " and " + std::to_string(places.size() - begin) + " more";
+    const bool is_new_file = begin == 0 || places[begin - 1].source != from.source;
+    text += is_new_file ? (begin == 0 ? "" : "; ") + data.sources()[from.source].path().string() + ": sample " : ", ";
+    text += std::to_string(from.sample);
+    if (places[end - 1].sample != from.sample) text += " to " + std::to_string(places[end - 1].sample);
+  }
+  return text;
 }
 
 std::vector<std::string> describe_data(const Recipe& recipe, const Mixture& data, int64_t num_samples,
@@ -33,12 +55,19 @@ std::vector<std::string> describe_data(const Recipe& recipe, const Mixture& data
                                 with_separators(counts[i]), with_separators(counts[i] * length),
                                 samples / static_cast<double>(source.num_samples()), share));
   }
+  for (size_t i = 0; i < counts.size(); ++i) {
+    const std::string warning = dtype_warning(recipe.data.sources()[i], recipe.data.source_key(i));
+    if (!warning.empty()) lines.push_back(warning);
+  }
   const int64_t positions = recipe.model.shape.max_position_embeddings;
   if (positions > 0 && length > positions) {
     lines.push_back(fmt::format("warning: train.sequence_length {} is beyond the model's max_position_embeddings {}",
                                 length, positions));
   }
   if (evaluation == nullptr) return lines;
+  if (const std::string warning = dtype_warning(recipe.evaluate, "evaluate"); !warning.empty()) {
+    lines.push_back(warning);
+  }
   const int64_t every = recipe.evaluate.every;
   lines.push_back(fmt::format("held out: {}: {} samples, {} tokens, after {}", recipe.evaluate.tokens.string(),
                               with_separators(evaluation->num_samples()),

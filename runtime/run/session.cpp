@@ -4,6 +4,7 @@
 #include "mesh/agree.h"
 #include "mesh/error.h"
 #include "mesh/host_map.h"
+#include "runtime/data/check_tokens.h"
 #include "runtime/hf/export.h"
 #include "runtime/hf/export_model.h"
 #include "runtime/launch/connect.h"
@@ -52,8 +53,10 @@ Session::Session(const Recipe& asked, const Group& world, const RunOptions& opti
 void Session::open_data() {
   agree(world_, [&] {
     name_host(world_, [&] {
+      check_sidecars(recipe_);
       data_ = std::make_unique<Mixture>(recipe_.data, recipe_.train.sequence_length, recipe_.model.shape.vocab_size,
                                         static_cast<uint64_t>(recipe_.train.seed));
+      check_labels(recipe_, *data_);
       evaluation_ = make_evaluation(recipe_);
     });
     if (mesh_.rank() == 0) head_ = describe_run(recipe_, plan_.layout);
@@ -146,8 +149,8 @@ RunEnd Session::train(const StopRequest& stop_request, std::chrono::steady_clock
   StepProfile profile(recipe_.train.profile, RunDirectory::traces_of(folder_), mesh_.rank(),
                       mesh_.world().coordinate_text() + " on " + host_name(), computing_.device,
                       [](const std::string& line) { print_error_line("warning: " + line); });
-  const Running running{recipe_,      mesh_, evaluation_.get(), *trainer_, *checkpoints_,    *batches_, journal_.get(),
-                        stop_request, start, computing_.peak,   profile,   prediction_.get()};
+  const Running running{recipe_,        mesh_,        *data_, evaluation_.get(), *trainer_, *checkpoints_,    *batches_,
+                        journal_.get(), stop_request, start,  computing_.peak,   profile,   prediction_.get()};
   const RunEnd end = TrainingLoop(running, state).run();
   if (journal_) journal_->account("checkpoint");  // the last one, which no step waits for
   if (journal_ && computing_.peak) {

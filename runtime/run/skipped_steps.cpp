@@ -32,6 +32,10 @@ void SkippedSteps::judge(const StepMetrics& metrics) {
     in_a_row_ = 0;
     return;
   }
+  if (!metrics.no_label.empty()) {
+    ++num_without_label_;
+    return;
+  }
   // An overflow of scaled gradients only means that the scale was too large; the loss does not depend on the scale.
   const bool overflow = scales_loss_ && std::isfinite(metrics.loss);
   if (train_.non_finite != "skip" && !overflow) {
@@ -45,7 +49,12 @@ void SkippedSteps::judge(const StepMetrics& metrics) {
 }
 
 void SkippedSteps::finish() const {
-  if (has_trained_ || in_a_row_ == 0) return;
+  if (has_trained_ || (in_a_row_ == 0 && num_without_label_ == 0)) return;
+  if (in_a_row_ == 0) {
+    throw AgreedError("no label of any of the " + std::to_string(num_without_label_) +
+                      " steps counted: nothing was trained; look at data.loss_mask, data.ignore_id and "
+                      "data.boundary_labels, or use data.shuffle: true");
+  }
   throw AgreedError("every one of the " + std::to_string(in_a_row_) +
                     " steps was skipped, as its loss or gradients were not finite: nothing was trained; " + advice());
 }

@@ -8,9 +8,10 @@
 
 namespace meshtrain {
 
-/// The decision whether a run continues after a step whose loss or gradients were not finite; such a step changes
-/// nothing. Equal on all ranks that see the same steps. Steps are skipped with train.non_finite: skip, and under
-/// fp16_mixed when the loss is finite and only gradients overflowed; at most train.max_skipped in a row.
+/// The decision whether a run continues after a step that was skipped: one whose loss or gradients were not finite, or
+/// of which no label counts; such a step changes nothing. Equal on all ranks that see the same steps. Steps are skipped
+/// with train.non_finite: skip, and under fp16_mixed when the loss is finite and only gradients overflowed; at most
+/// train.max_skipped in a row. Steps without a label are always skipped, and do not count among these.
 class SkippedSteps {
  public:
   /// Continues after `steps_made` steps, the last `in_a_row` of which were skipped. `scales_loss`:
@@ -33,6 +34,7 @@ class SkippedSteps {
   TrainRecipe train_;
   bool scales_loss_;
   int64_t in_a_row_;
+  int64_t num_without_label_ = 0;
   bool has_trained_;
 };
 

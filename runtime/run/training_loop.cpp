@@ -6,6 +6,7 @@
 #include "mesh/error.h"
 #include "runtime/model/flops.h"
 #include "runtime/optimizer/schedule.h"
+#include "runtime/run/describe_data.h"
 #include "runtime/telemetry/console.h"
 #include "runtime/watch/phase.h"
 
@@ -77,17 +78,19 @@ bool TrainingLoop::make_step() {
   const Trainer::TokenCounts tokens = trainer.count(batch);
   if (tokens.padding > 0) mention_padding(tokens.padding);
   const StepRequest asked = request();
-  const StepOutcome outcome = locate([&] { return trainer.step(batch, tokens.counted, asked); });
+  std::optional<StepOutcome> outcome;
+  if (tokens.counted > 0) outcome = locate([&] { return trainer.step(batch, tokens.counted, asked); });
   state_.step = step;
   state_.num_samples += train.global_batch;
   const StepResult result = locate([&] {
-    const StepResult read = outcome.read();  // the only time in a step that the host waits for a device
+    if (!outcome) return trainer.skip(asked);
+    const StepResult read = outcome->read();  // the only time in a step that the host waits for a device
     trainer.shard_memory().check_written();
     run_.mesh.world().check();
     return read;
   });
   const bool stops = result.num_stop > 0 && step < train.steps;
-  record(outcome, {batch.num_counted, tokens.counted, asked, result}, stops);
+  record(outcome ? &*outcome : nullptr, {batch.num_counted, tokens.counted, asked, result}, stops);
 
   if (result.num_saved == run_.mesh.size()) advance_checkpoint();
   const int64_t every = run_.recipe.checkpoint.every;
@@ -133,13 +136,13 @@ StepRequest TrainingLoop::request() const {
           .measure = is_due(step, train.parameter_metrics.every)};
 }
 
-void TrainingLoop::record(const StepOutcome& outcome, const MadeStep& made, bool stops) {
+void TrainingLoop::record(const StepOutcome* outcome, const MadeStep& made, bool stops) {
   const TrainRecipe& train = run_.recipe.train;
   Trainer& trainer = run_.trainer;
   FlightRecorder::own().set_place("metrics");
   RankStep own = meter_.end();  // the time of a later checkpoint counts for the step that waits for it
   if (made.own_counted > 0) own.loss = made.result.own_loss_sum / static_cast<double>(made.own_counted);
-  if (outcome.optimizer_seconds) own.optimizer_seconds = *outcome.optimizer_seconds;
+  if (outcome && outcome->optimizer_seconds) own.optimizer_seconds = *outcome->optimizer_seconds;
   const std::vector<RankStep> ranks = locate([&] { return meter_.gather(own); });
 
   StepMetrics metrics{state_.step, made.result.loss, made.result.grad_norm, made.asked.learning_rate};
@@ -151,9 +154,14 @@ void TrainingLoop::record(const StepOutcome& outcome, const MadeStep& made, bool
   metrics.flops_per_rank = flops_per_step_ / metrics.step_seconds / static_cast<double>(run_.mesh.size());
   if (train.device_flops > 0) metrics.mfu = metrics.flops_per_rank / train.device_flops;
   summarize(ranks, meter_.groups(), metrics);
-  if (trainer.plan().precision.loss_scale) metrics.loss_scale = outcome.loss_scale;
-  metrics.skipped = made.result.non_finite;
-  if (metrics.skipped) metrics.non_finite = trainer.find_non_finite();
+  if (outcome && trainer.plan().precision.loss_scale) metrics.loss_scale = outcome->loss_scale;
+  metrics.skipped = !outcome || made.result.non_finite;
+  if (!outcome) {
+    metrics.no_label = describe_samples(run_.data, state_.num_samples - train.global_batch, train.global_batch);
+    metrics.loss_max = metrics.loss;  // no number
+  } else if (metrics.skipped) {
+    metrics.non_finite = trainer.find_non_finite();
+  }
   skipped_.judge(metrics);
   // A run that stops on request writes its checkpoint at once and does not evaluate.
   if (run_.evaluation && run_.evaluation->is_due(state_.step) && !stops) {
@@ -163,8 +171,8 @@ void TrainingLoop::record(const StepOutcome& outcome, const MadeStep& made, bool
   }
   if (!run_.journal) return;
   run_.journal->record(metrics);
-  if (made.asked.measure) run_.journal->record(state_.step, trainer.read_parameters(outcome));
-  if (run_.prediction) {
+  if (outcome && made.asked.measure) run_.journal->record(state_.step, trainer.read_parameters(*outcome));
+  if (outcome && run_.prediction) {
     if (const std::string line = run_.prediction->observe(metrics.step_seconds); !line.empty()) {
       say(line);
       run_.prediction->write();

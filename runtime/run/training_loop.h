@@ -7,6 +7,7 @@
 #include <string>
 
 #include "runtime/checkpoint/training_state.h"
+#include "runtime/data/mixture.h"
 #include "runtime/profile/step_profile.h"
 #include "runtime/run/checkpoints.h"
 #include "runtime/run/journal.h"
@@ -27,6 +28,7 @@ namespace meshtrain {
 struct Running {
   const Recipe& recipe;
   const DeviceMesh& mesh;
+  const Mixture& data;
   const Evaluation* evaluation;  ///< null without evaluation
   Trainer& trainer;
   Checkpoints& checkpoints;
@@ -73,7 +75,8 @@ class TrainingLoop {
     StepRequest asked;
     StepResult result;
   };
-  void record(const StepOutcome& outcome, const MadeStep& made, bool stops);
+  /// `outcome`: null for a step that was skipped because none of its labels counts.
+  void record(const StepOutcome* outcome, const MadeStep& made, bool stops);
   /// Begins a checkpoint of state_.
   void save();
   /// Saves after the last step because an export follows, which may fail, while the recipe asks for no checkpoints.

@@ -7,6 +7,11 @@
 namespace meshtrain {
 
 std::string console_line(const StepMetrics& metrics, int64_t num_steps, double eta_seconds) {
+  if (!metrics.no_label.empty()) {
+    return fmt::format("step {:>{}}/{}  skipped: no label of it counts: {}{}", metrics.step,
+                       std::to_string(num_steps).size(), num_steps, metrics.no_label,
+                       metrics.evaluation ? fmt::format("  eval loss {:.4f}", metrics.evaluation->loss) : "");
+  }
   std::string line =
       fmt::format("step {:>{}}/{}  loss {:.4f}  norm {:.3f}  lr {:.2e}  {} tok/s  eta {}", metrics.step,
                   std::to_string(num_steps).size(), num_steps, metrics.loss, metrics.grad_norm, metrics.learning_rate,

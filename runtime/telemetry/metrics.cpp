@@ -83,8 +83,9 @@ ordered_json MetricsFile::line_of(const StepMetrics& metrics) const {
                                   {"step_seconds", metrics.step_seconds},
                                   {"tokens_per_second", metrics.tokens_per_second}};
   if (metrics.loss_scale) entry["loss_scale"] = *metrics.loss_scale;
-  if (records_skipped_) entry["skipped"] = metrics.skipped;
+  if (records_skipped_ || metrics.skipped) entry["skipped"] = metrics.skipped;
   if (!metrics.non_finite.empty()) entry["non_finite"] = metrics.non_finite;
+  if (!metrics.no_label.empty()) entry["no_label"] = metrics.no_label;
   if (metrics.evaluation) {
     entry["eval_loss"] = metrics.evaluation->loss;
     entry["eval_tokens"] = metrics.evaluation->tokens;

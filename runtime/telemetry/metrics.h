@@ -50,8 +50,9 @@ struct StepMetrics {
   double step_seconds = 0;
   double tokens_per_second = 0;
   std::optional<double> loss_scale = {};  ///< under fp16_mixed: of this step's backward
-  bool skipped = false;                   ///< loss or gradients were not finite, and nothing was updated
+  bool skipped = false;                   ///< nothing was updated: not finite, or no label counts
   std::string non_finite = {};  ///< when skipped: the first parameter with a gradient that is not finite, if any
+  std::string no_label = {};    ///< when skipped because none of its labels counts: the samples of the step
   std::optional<EvaluationMetrics> evaluation = {};  ///< present when the model was evaluated after this step
   double time = 0;                                   ///< of the end of the step, in seconds since 1970
   int64_t counted_tokens = 0;                        ///< labels of this step that count

@@ -5,6 +5,8 @@
 #include <cstring>
 #include <utility>
 
+#include "runtime/tokenizer/utf8.h"
+
 namespace meshtrain {
 
 MergeTable::MergeTable(std::span<const Merge> merges)
@@ -23,6 +25,13 @@ Bpe::Bpe(BpeOptions options) : options_(std::move(options)), merges_(options_.me
   for (size_t byte = 0; byte < byte_ids_.size(); ++byte) {
     const auto found = options_.ids.find(std::string(1, static_cast<char>(byte)));
     if (found != options_.ids.end()) byte_ids_[byte] = found->second;
+  }
+  if (!options_.of_characters) return;
+  for (const auto& [text, id] : options_.ids) {
+    if (text.empty()) continue;
+    const char* at = text.data();
+    const uint32_t character = next_code_point(at);
+    if (at == text.data() + text.size()) character_ids_.emplace(character, id);
   }
 }
 
@@ -66,17 +75,50 @@ void BpeWords::encode(std::string_view word, std::vector<int64_t>& ids) {
 
 void BpeWords::begin(std::string_view word) {
   symbols_.clear();
+  if (bpe_.options_.of_characters) return begin_characters(word);
   bool in_unknown = false;
   for (const char c : word) {
     const std::optional<uint32_t>& known = bpe_.byte_ids_[static_cast<unsigned char>(c)];
     const bool fused = !known && in_unknown && bpe_.options_.fuse_unknown;
     in_unknown = !known;
     const std::optional<uint32_t>& id = known ? known : bpe_.options_.unknown;
-    if (!id || fused) continue;
-    const auto here = static_cast<int64_t>(symbols_.size());
-    if (here > 0) symbols_.back().next = here;
-    symbols_.push_back({*id, here - 1, -1, true});
+    if (id && !fused) add(*id);
   }
+}
+
+// As tokenizers' merge_word does, an unknown token is added when the next known character or the end comes, behind the
+// bytes of characters between.
+void BpeWords::begin_characters(std::string_view word) {
+  bool pending = false;
+  const std::optional<uint32_t>& unknown = bpe_.options_.unknown;
+  for (const char *at = word.data(), *end = at + word.size(); at != end;) {
+    const char* const begin = at;
+    const auto known = bpe_.character_ids_.find(next_code_point(at));
+    if (known != bpe_.character_ids_.end()) {
+      if (std::exchange(pending, false)) add(*unknown);
+      add(known->second);
+      continue;
+    }
+    if (add_fallback({begin, static_cast<size_t>(at - begin)}) || !unknown) continue;
+    if (pending && !bpe_.options_.fuse_unknown) add(*unknown);
+    pending = true;
+  }
+  if (pending) add(*unknown);
+}
+
+// Adds the tokens of a character's bytes. Returns false when there are not all of them.
+bool BpeWords::add_fallback(std::string_view character) {
+  const std::vector<std::optional<uint32_t>>& ids = bpe_.options_.fallback;
+  const auto id_of = [&](char byte) { return ids[static_cast<unsigned char>(byte)]; };
+  if (ids.empty() || !std::ranges::all_of(character, [&](char byte) { return id_of(byte).has_value(); })) return false;
+  for (const char byte : character) add(*id_of(byte));
+  return true;
+}
+
+void BpeWords::add(uint32_t id) {
+  const auto here = static_cast<int64_t>(symbols_.size());
+  if (here > 0) symbols_.back().next = here;
+  symbols_.push_back({id, here - 1, -1, true});
 }
 
 // Queues the pair of the symbol at `at` and its successor if they merge. The heap's top is the next pair to merge.

@@ -46,11 +46,13 @@ struct BpeOptions {
   std::optional<uint32_t> unknown;  // the id of a byte that is not a token; absent: such a byte is left out
   bool fuse_unknown = false;        // one unknown id stands for several such bytes in a row
   bool whole_words = false;         // a word that is a token is that token ("ignore_merges")
+  bool of_characters = false;       // words begin as characters, and `ids` are by texts; else they begin as bytes
+  std::vector<std::optional<uint32_t>> fallback;  // [256]: tokens of the bytes of a character that is not one; or empty
 };
 
 class BpeWords;
 
-/// Byte-level byte pair encoding. Immutable.
+/// Byte pair encoding, of bytes or of characters. Immutable.
 class Bpe {
  public:
   explicit Bpe(BpeOptions options);
@@ -59,7 +61,8 @@ class Bpe {
   friend class BpeWords;
   BpeOptions options_;
   MergeTable merges_;
-  std::vector<std::optional<uint32_t>> byte_ids_;  // [256]
+  std::vector<std::optional<uint32_t>> byte_ids_;  // [256]; of characters only ASCII counts
+  std::unordered_map<uint32_t, uint32_t> character_ids_;
 };
 
 /// An encoder of words, with a cache of their ids. For one thread at a time; any number of encoders share a `Bpe`.
@@ -91,6 +94,9 @@ class BpeWords {
 
   void merge(std::string_view word);
   void begin(std::string_view word);
+  void begin_characters(std::string_view word);
+  bool add_fallback(std::string_view character);
+  void add(uint32_t id);
   void note(int64_t at);
 
   const Bpe& bpe_;

@@ -62,7 +62,7 @@ class Workspaces {
 
 /// The text of a token.
 struct Shown {
-  std::string bytes;
+  std::string bytes;  // or the token as it is written, where a decoder has more to do
   bool special = false;
 };
 
@@ -76,7 +76,7 @@ AddedTokenFinder finder(const HuggingFaceParts& parts, bool normalized) {
 class HuggingFaceTokenizer final : public Tokenizer {
  public:
   explicit HuggingFaceTokenizer(HuggingFaceParts parts)
-      : nfc_(parts.nfc),
+      : normalizer_(std::move(parts.normalizer)),
         raw_tokens_(finder(parts, false)),
         normalized_tokens_(finder(parts, true)),
         pre_tokenizer_(std::move(parts.steps)),
@@ -84,13 +84,16 @@ class HuggingFaceTokenizer final : public Tokenizer {
         workspaces_(bpe_),
         before_(std::move(parts.before)),
         after_(std::move(parts.after)),
+        decoding_(std::move(parts.decoding)),
         ids_(std::move(parts.ids)) {
+    const bool decodes_bytes = decoding_.size() == 1 && std::holds_alternative<ByteLevelDecoding>(decoding_.front());
+    if (decodes_bytes) decoding_.clear();  // each token has its own bytes
     std::unordered_set<std::string> special;
     for (const AddedToken& token : parts.added) {
       if (token.special) special.insert(token.content);
     }
     const auto show = [&](uint32_t id, const std::string& written) {
-      shown_[id] = {bytes_of_token(written).value_or(written), special.contains(written)};
+      shown_[id] = {decodes_bytes ? bytes_of_token(written).value_or(written) : written, special.contains(written)};
       size_ = std::max(size_, int64_t{id} + 1);
     };
     for (const auto& [text, id] : ids_) show(id, text);
@@ -113,10 +116,10 @@ class HuggingFaceTokenizer final : public Tokenizer {
     for (const AddedTokenFinder::Piece& piece : workspace->pieces) {
       if (piece.id) {
         ids.push_back(*piece.id);
-      } else if (nfc_ && !is_surely_nfc(piece.text)) {
-        encode_normalized(nfc(piece.text), *workspace, ids);
+      } else if (const bool is_first = piece.text.data() == text.data(); normalizer_.surely_keeps(piece.text)) {
+        encode_normalized(piece.text, is_first, *workspace, ids);
       } else {
-        encode_normalized(piece.text, *workspace, ids);
+        encode_normalized(normalizer_.apply(piece.text), is_first, *workspace, ids);
       }
     }
     workspaces_.give_back(std::move(workspace));
@@ -125,11 +128,17 @@ class HuggingFaceTokenizer final : public Tokenizer {
 
   std::string decode(const std::vector<int64_t>& ids, bool skip_special) const override {
     std::string bytes;
+    std::vector<std::string> tokens;
     for (const int64_t id : ids) {
       const auto found = shown_.find(id);
-      if (found != shown_.end() && !(skip_special && found->second.special)) bytes += found->second.bytes;
+      if (found == shown_.end() || (skip_special && found->second.special)) continue;
+      if (decoding_.empty()) {
+        bytes += found->second.bytes;
+      } else {
+        tokens.push_back(found->second.bytes);
+      }
     }
-    return bytes;
+    return decoding_.empty() ? bytes : decode_tokens(decoding_, std::move(tokens));
   }
 
   int64_t vocabulary_size() const override { return size_; }
@@ -142,7 +151,7 @@ class HuggingFaceTokenizer final : public Tokenizer {
   const std::vector<SpecialToken>& special_tokens() const override { return special_tokens_; }
 
  private:
-  void encode_normalized(std::string_view text, Workspace& workspace, std::vector<int64_t>& ids) const {
+  void encode_normalized(std::string_view text, bool is_first, Workspace& workspace, std::vector<int64_t>& ids) const {
     workspace.inner.clear();
     normalized_tokens_.split(text, workspace.inner);
     for (const AddedTokenFinder::Piece& piece : workspace.inner) {
@@ -150,17 +159,18 @@ class HuggingFaceTokenizer final : public Tokenizer {
         ids.push_back(*piece.id);
         continue;
       }
-      pre_tokenizer_.split(piece.text, workspace.scratch);
+      pre_tokenizer_.split(piece.text, is_first && piece.text.data() == text.data(), workspace.scratch);
       for (const std::string_view word : workspace.scratch.words) workspace.words.encode(word, ids);
     }
   }
 
-  bool nfc_;
+  Normalizer normalizer_;
   AddedTokenFinder raw_tokens_, normalized_tokens_;
   PreTokenizer pre_tokenizer_;
   Bpe bpe_;
   mutable Workspaces workspaces_;
   std::vector<int64_t> before_, after_;
+  std::vector<DecodingStep> decoding_;  // empty: a token's bytes are what it shows
   std::unordered_map<std::string, uint32_t> ids_;
   std::unordered_map<int64_t, Shown> shown_;
   int64_t size_ = 0;

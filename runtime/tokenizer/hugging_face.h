@@ -8,6 +8,9 @@
 
 #include "runtime/tokenizer/added_tokens.h"
 #include "runtime/tokenizer/bpe.h"
+#include "runtime/tokenizer/decoder.h"
+#include "runtime/tokenizer/json_cursor.h"
+#include "runtime/tokenizer/normalizer.h"
 #include "runtime/tokenizer/pre_tokenizer.h"
 #include "runtime/tokenizer/tokenizer.h"
 
@@ -15,13 +18,24 @@ namespace meshtrain {
 
 /// The content of a tokenizer.json.
 struct HuggingFaceParts {
-  bool nfc = false;
+  Normalizer normalizer;
+  bool is_byte_level = false;
   std::vector<PreTokenizerStep> steps;
   BpeOptions bpe;
   std::unordered_map<std::string, uint32_t> ids;  // by the model's tokens, as the file spells them
   std::vector<AddedToken> added;                  // no two with the same content
   std::vector<int64_t> before, after;             // ids around every text
+  std::vector<DecodingStep> decoding;
 };
+
+/// Read the normalizer, the pre_tokenizer, and under `root` the decoder of a tokenizer.json into `parts`, in this
+/// order. Throw InputError as load_tokenizer() does.
+void read_normalizer(const JsonCursor& normalizer, HuggingFaceParts& parts);
+void read_pre_tokenizer(const JsonCursor& pre_tokenizer, HuggingFaceParts& parts);
+void read_decoder(const JsonCursor& root, HuggingFaceParts& parts);
+
+/// Throws InputError for a Sequence within more than 20 others.
+void refuse_deep(const JsonCursor& at, int depth);
 
 /// Reads a tokenizer.json. Throws InputError as load_tokenizer() does.
 HuggingFaceParts read_hugging_face(const std::string& file);

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
@@ -7,76 +8,9 @@
 #include "runtime/tokenizer/byte_alphabet.h"
 #include "runtime/tokenizer/hugging_face.h"
 #include "runtime/tokenizer/json_cursor.h"
-#include "runtime/tokenizer/unicode.h"
 
 namespace meshtrain {
 namespace {
-
-// The pattern of GPT-2, which is ByteLevel's own.
-constexpr const char* kByteLevelPattern =
-    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
-constexpr int kDeepest = 20;  // Sequences within Sequences
-
-void refuse_deep(const JsonCursor& at, int depth) {
-  if (depth > kDeepest) at.fail("is a Sequence nested too deeply");
-}
-
-void read_normalizer(const JsonCursor& normalizer, HuggingFaceParts& parts, int depth = 0) {
-  refuse_deep(normalizer, depth);
-  if (normalizer.type_of("NFC, Sequence") == "NFC") {
-    parts.nfc = true;
-    return;
-  }
-  const JsonCursor all = normalizer.at("normalizers");
-  for (size_t i = 0; i < all.size(); ++i) read_normalizer(all.at(i), parts, depth + 1);
-}
-
-SplitBehavior read_behavior(const JsonCursor& behavior) {
-  const std::string name = behavior.text();
-  if (name == "Removed") return SplitBehavior::Removed;
-  if (name == "Isolated") return SplitBehavior::Isolated;
-  if (name == "MergedWithPrevious") return SplitBehavior::MergedWithPrevious;
-  if (name == "MergedWithNext") return SplitBehavior::MergedWithNext;
-  if (name == "Contiguous") return SplitBehavior::Contiguous;
-  behavior.fail("is \"" + name + "\", none of Removed, Isolated, MergedWithPrevious, MergedWithNext, Contiguous");
-}
-
-Pattern read_pattern(const JsonCursor& pattern) {
-  const std::optional<JsonCursor> expression = pattern.find("Regex");
-  const std::string text = expression ? expression->text() : pattern.at("String").text();
-  try {
-    return expression ? Pattern(text) : Pattern::literal(text);
-  } catch (const InputError& error) {
-    pattern.fail(std::string("is refused: ") + error.what());
-  }
-}
-
-SplitStep read_split(const JsonCursor& split) {
-  return {read_pattern(split.at("pattern")), read_behavior(split.at("behavior")), split.flag_or("invert", false)};
-}
-
-// Returns true when a ByteLevel was among the steps: none may follow it.
-bool read_pre_tokenizer(const JsonCursor& pre_tokenizer, HuggingFaceParts& parts, int depth = 0) {
-  refuse_deep(pre_tokenizer, depth);
-  const std::string type = pre_tokenizer.type_of("ByteLevel, Split, Digits, Sequence");
-  if (type == "Split") {
-    parts.steps.emplace_back(read_split(pre_tokenizer));
-  } else if (type == "Digits") {
-    parts.steps.emplace_back(DigitsStep{pre_tokenizer.flag_or("individual_digits", false)});
-  } else if (type == "ByteLevel") {
-    if (pre_tokenizer.at("add_prefix_space").flag()) parts.steps.emplace_back(PrefixSpaceStep{});
-    if (pre_tokenizer.flag_or("use_regex", true)) parts.steps.emplace_back(SplitStep{Pattern(kByteLevelPattern)});
-    return true;
-  } else {
-    const JsonCursor all = pre_tokenizer.at("pretokenizers");
-    for (size_t i = 0; i < all.size(); ++i) {
-      if (!read_pre_tokenizer(all.at(i), parts, depth + 1)) continue;
-      if (i + 1 < all.size()) all.at(i + 1).fail("follows a ByteLevel, which has to be the last one");
-      return true;
-    }
-  }
-  return false;
-}
 
 void read_template(const JsonCursor& processor, HuggingFaceParts& parts) {
   const JsonCursor pieces = processor.at("single");
@@ -98,10 +32,21 @@ void read_template(const JsonCursor& processor, HuggingFaceParts& parts) {
   parts.after.insert(parts.after.end(), after.begin(), after.end());
 }
 
+// Reads a token as a pair of its text and its id.
+uint32_t read_token_id(const JsonCursor& token) {
+  if (token.size() != 2) token.fail("is not of a token and its id");
+  return token.at(size_t{1}).id();
+}
+
 void read_post_processor(const JsonCursor& processor, HuggingFaceParts& parts, int depth = 0) {
   refuse_deep(processor, depth);
-  const std::string type = processor.type_of("ByteLevel, TemplateProcessing, Sequence");
+  const std::string type =
+      processor.type_of("ByteLevel, TemplateProcessing, BertProcessing, RobertaProcessing, Sequence");
   if (type == "TemplateProcessing") read_template(processor, parts);
+  if (type == "BertProcessing" || type == "RobertaProcessing") {
+    parts.before.insert(parts.before.begin(), read_token_id(processor.at("cls")));
+    parts.after.push_back(read_token_id(processor.at("sep")));
+  }
   if (type != "Sequence") return;
   const JsonCursor all = processor.at("processors");
   for (size_t i = 0; i < all.size(); ++i) read_post_processor(all.at(i), parts, depth + 1);
@@ -116,7 +61,11 @@ void read_vocabulary(const JsonCursor& vocabulary, HuggingFaceParts& parts) {
       vocabulary.fail("has id " + std::to_string(id) + " twice: \"" + other->second + "\" and \"" + text + "\"");
     }
     parts.ids.emplace(text, id);
-    if (const std::optional<std::string> bytes = bytes_of_token(text)) parts.bpe.ids.emplace(*bytes, id);
+    if (!parts.is_byte_level) {
+      parts.bpe.ids.emplace(text, id);
+    } else if (const std::optional<std::string> bytes = bytes_of_token(text)) {
+      parts.bpe.ids.emplace(*bytes, id);
+    }
   }
 }
 
@@ -149,12 +98,23 @@ void read_merges(const JsonCursor& merges, HuggingFaceParts& parts) {
   }
 }
 
+// Reads the tokens <0x00> to <0xFF>.
+void read_fallback(HuggingFaceParts& parts) {
+  parts.bpe.fallback.resize(256);
+  for (size_t byte = 0; byte < parts.bpe.fallback.size(); ++byte) {
+    constexpr const char* kDigits = "0123456789ABCDEF";
+    const auto found = parts.ids.find(std::string("<0x") + kDigits[byte / 16] + kDigits[byte % 16] + ">");
+    if (found != parts.ids.end()) parts.bpe.fallback[byte] = found->second;
+  }
+}
+
 void read_model(const JsonCursor& model, HuggingFaceParts& parts) {
   if (model.find("type")) model.type_of("BPE");  // older files have none
   for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
-    if (!model.text_or(key, "").empty()) model.at(key).fail("is not empty, which is not supported in byte-level BPE");
+    if (!model.text_or(key, "").empty()) model.at(key).fail("is not empty, which is not supported");
   }
-  if (model.flag_or("byte_fallback", false)) {
+  const bool falls_back = model.flag_or("byte_fallback", false);
+  if (falls_back && parts.is_byte_level) {
     model.at("byte_fallback").fail("is true, which is not supported: every byte is a token in byte-level BPE");
   }
   if (const auto dropout = model.find("dropout"); dropout && dropout->value() != 0) {
@@ -166,6 +126,13 @@ void read_model(const JsonCursor& model, HuggingFaceParts& parts) {
   parts.bpe.fuse_unknown = model.flag_or("fuse_unk", false);
   if (const std::string unknown = model.text_or("unk_token", ""); !unknown.empty()) {
     if (const auto found = parts.ids.find(unknown); found != parts.ids.end()) parts.bpe.unknown = found->second;
+  }
+  if (!parts.is_byte_level) {
+    parts.bpe.of_characters = true;
+    if (falls_back) read_fallback(parts);
+    const bool is_complete = std::ranges::all_of(parts.bpe.fallback, [](const auto& id) { return id.has_value(); });
+    if (parts.bpe.unknown || model.text_or("unk_token", "").empty() || (falls_back && is_complete)) return;
+    model.at("unk_token").fail("is not in model.vocab");
   }
   if (parts.bpe.unknown) return;
   for (int byte = 0; byte < 256; ++byte) {
@@ -199,7 +166,8 @@ void read_added_tokens(const JsonCursor& tokens, HuggingFaceParts& parts) {
       token.at("id").fail("is " + std::to_string(wanted) + ", but \"" + added.content + "\" has to be " +
                           std::to_string(added.id) + ": its id in model.vocab, or the next one behind it");
     }
-    added.pattern = added.normalized && parts.nfc ? nfc(added.content) : added.content;
+    added.pattern = added.normalized ? parts.normalizer.apply(added.content) : added.content;
+    if (added.pattern.empty()) token.at("content").fail("is empty when it is normalised");
     if (!patterns.emplace(added.normalized, added.pattern).second) {
       token.fail("has the same text as a token before it, \"" + added.pattern + "\"");
     }
@@ -223,11 +191,8 @@ HuggingFaceParts read_hugging_face(const std::string& file) {
     root.at("version").fail("is \"" + version + "\", not \"1.0\"");
   }
   if (const auto normalizer = root.find("normalizer")) read_normalizer(*normalizer, parts);
-  const JsonCursor pre_tokenizer = root.at("pre_tokenizer");
-  if (!read_pre_tokenizer(pre_tokenizer, parts)) {
-    pre_tokenizer.fail("has no ByteLevel: only byte-level BPE is supported");
-  }
-  root.at("decoder").type_of("ByteLevel");
+  if (const auto pre_tokenizer = root.find("pre_tokenizer")) read_pre_tokenizer(*pre_tokenizer, parts);
+  read_decoder(root, parts);
   if (const auto processor = root.find("post_processor")) read_post_processor(*processor, parts);
   read_model(root.at("model"), parts);
   if (const auto tokens = root.find("added_tokens")) read_added_tokens(*tokens, parts);

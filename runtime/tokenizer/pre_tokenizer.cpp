@@ -18,7 +18,8 @@ std::string_view joined(std::string_view first, std::string_view last) {
 
 }  // namespace
 
-void PreTokenizer::split(std::string_view text, Scratch& scratch) const {
+void PreTokenizer::split(std::string_view text, bool is_first, Scratch& scratch) const {
+  scratch.beginning = is_first ? text.data() : nullptr;
   scratch.words.clear();
   scratch.prefixed.clear();
   if (!text.empty()) scratch.words.push_back(text);
@@ -65,6 +66,61 @@ void PreTokenizer::cut(const DigitsStep& step, std::string_view text, Scratch& s
 void PreTokenizer::cut(const PrefixSpaceStep&, std::string_view text, Scratch& scratch) {
   if (text.front() == ' ') return scratch.words.push_back(text);
   scratch.words.push_back(scratch.prefixed.emplace_back(' ' + std::string(text)));
+}
+
+void PreTokenizer::cut(const CharactersStep& step, std::string_view text, Scratch& scratch) {
+  scratch.spans.clear();
+  const char* const end = text.data() + text.size();
+  const char* before = text.data();
+  for (const char* at = before; at != end;) {
+    const char* const begin = at;
+    if (!step.is_match(next_code_point(at))) continue;
+    if (before != begin) scratch.spans.push_back({between(before, begin), false});
+    scratch.spans.push_back({between(begin, at), true});
+    before = at;
+  }
+  if (before != end) scratch.spans.push_back({between(before, end), false});
+  keep(step.behavior, scratch);
+}
+
+void PreTokenizer::cut(const WordsStep&, std::string_view text, Scratch& scratch) {
+  enum class Kind { Space, Word, Other };
+  Kind last = Kind::Space;
+  const char* begin = text.data();
+  const char* const end = text.data() + text.size();
+  for (const char* at = begin; at != end;) {
+    const char* const here = at;
+    const uint32_t c = next_code_point(at);
+    const Kind kind = is_word(c) ? Kind::Word : is_space(c) ? Kind::Space : Kind::Other;
+    if (kind == last) continue;
+    if (last != Kind::Space) scratch.words.push_back(between(begin, here));
+    begin = here;
+    last = kind;
+  }
+  if (last != Kind::Space) scratch.words.push_back(between(begin, end));
+}
+
+void PreTokenizer::cut(const MetaspaceStep& step, std::string_view text, Scratch& scratch) {
+  std::string& replaced = scratch.prefixed.emplace_back();
+  for (const char c : text) {
+    if (c == ' ') {
+      replaced += step.replacement;
+    } else {
+      replaced += c;
+    }
+  }
+  const bool is_asked = step.prepend == MetaspaceStep::Prepend::Always ||
+                        (step.prepend == MetaspaceStep::Prepend::First && text.data() == scratch.beginning);
+  if (is_asked && !replaced.starts_with(step.replacement)) replaced.insert(0, step.replacement);
+  const std::string_view all = replaced;
+  if (!step.split) return scratch.words.push_back(all);
+  for (size_t begin = 0; begin < all.size();) {
+    const size_t from =
+        all.compare(begin, step.replacement.size(), step.replacement) == 0 ? step.replacement.size() : 1;
+    const size_t end = std::min(all.find(step.replacement, begin + from), all.size());
+    scratch.words.push_back(all.substr(begin, end - begin));
+    begin = end;
+  }
 }
 
 // Turns the spans, which follow each other without gaps, into words.

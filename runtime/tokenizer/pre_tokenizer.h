@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <deque>
 #include <optional>
 #include <string>
@@ -29,7 +30,25 @@ struct DigitsStep {
 /// Puts a space before a text that does not begin with one.
 struct PrefixSpaceStep {};
 
-using PreTokenizerStep = std::variant<SplitStep, DigitsStep, PrefixSpaceStep>;
+/// Cuts at each space (White_Space) or punctuation character.
+struct CharactersStep {
+  bool (*is_match)(uint32_t code_point);
+  SplitBehavior behavior = SplitBehavior::Isolated;
+};
+
+/// Keeps runs of word characters, and runs of what is neither these nor a space.
+struct WordsStep {};
+
+/// Replaces spaces (U+0020), may put the replacement before a text that does not begin with it, and may cut before
+/// each.
+struct MetaspaceStep {
+  enum class Prepend { Always, First, Never };  ///< First: only at the beginning of the whole text
+  std::string replacement;
+  Prepend prepend = Prepend::Always;
+  bool split = true;
+};
+
+using PreTokenizerStep = std::variant<SplitStep, DigitsStep, PrefixSpaceStep, CharactersStep, WordsStep, MetaspaceStep>;
 
 /// A cutter of text into words, step by step: each step cuts every piece that the step before it has left.
 class PreTokenizer {
@@ -48,17 +67,22 @@ class PreTokenizer {
     std::vector<Span> spans;
     std::deque<std::string> prefixed;
     Pattern::Alternatives alternatives;
+    const char* beginning = nullptr;  // of the whole text; nullptr when this is not its first piece
   };
 
   explicit PreTokenizer(std::vector<PreTokenizerStep> steps) : steps_(std::move(steps)) {}
 
-  /// Stores the words of `text`, valid UTF-8, in scratch.words; they are views of the text or of scratch.
-  void split(std::string_view text, Scratch& scratch) const;
+  /// Stores the words of `text`, valid UTF-8, in scratch.words; they are views of the text or of scratch. `is_first`:
+  /// nothing of the whole text is before `text`.
+  void split(std::string_view text, bool is_first, Scratch& scratch) const;
 
  private:
   static void cut(const SplitStep& step, std::string_view text, Scratch& scratch);
   static void cut(const DigitsStep& step, std::string_view text, Scratch& scratch);
   static void cut(const PrefixSpaceStep& step, std::string_view text, Scratch& scratch);
+  static void cut(const CharactersStep& step, std::string_view text, Scratch& scratch);
+  static void cut(const WordsStep& step, std::string_view text, Scratch& scratch);
+  static void cut(const MetaspaceStep& step, std::string_view text, Scratch& scratch);
   static void keep(SplitBehavior behavior, Scratch& scratch);
 
   std::vector<PreTokenizerStep> steps_;

@@ -1,6 +1,7 @@
 #include "runtime/tokenizer/text_stream.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "runtime/tokenizer/utf8.h"
 
@@ -35,14 +36,23 @@ size_t unfinished(std::string_view text) {
 
 }  // namespace
 
-TextStream::TextStream(const Tokenizer& tokenizer, const std::vector<int64_t>& before)
-    : tokenizer_(tokenizer),
-      ids_(before.end() - static_cast<int64_t>(std::min(kContext, before.size())), before.end()),
-      num_decoded_(ids_.size()) {}
+TextStream::TextStream(const Tokenizer& tokenizer, const std::vector<int64_t>& before) : tokenizer_(tokenizer) {
+  std::copy_if(before.begin(), before.end(), std::back_inserter(ids_), [&](int64_t id) { return !is_special(id); });
+  ids_.erase(ids_.begin(), ids_.end() - static_cast<int64_t>(std::min(kContext, ids_.size())));
+  num_decoded_ = ids_.size();
+}
 
 std::string TextStream::add(int64_t id) {
+  if (is_special(id)) return "";
   ids_.push_back(id);
   return settle(/*last=*/false);
+}
+
+// Special tokens have no text, and would take the place of tokens that have some in the context.
+bool TextStream::is_special(int64_t id) const {
+  const std::vector<SpecialToken>& special = tokenizer_.special_tokens();
+  const auto found = std::ranges::lower_bound(special, id, {}, &SpecialToken::id);
+  return found != special.end() && found->id == id;
 }
 
 std::string TextStream::finish() {

@@ -24,9 +24,11 @@ class TextStream {
  private:
   std::string settle(bool last);
 
+  bool is_special(int64_t id) const;
+
   const Tokenizer& tokenizer_;
-  std::vector<int64_t> ids_;  // the last tokens that were decoded, as context, and all tokens since
-  size_t num_decoded_;        // how many of ids_, from the first, were decoded
+  std::vector<int64_t> ids_;  // the last tokens with text that were decoded, as context, and all of these since
+  size_t num_decoded_ = 0;    // how many of ids_, from the first, were decoded
   std::string bytes_;         // decoded bytes that were not returned yet: the beginning of a character
 };
 

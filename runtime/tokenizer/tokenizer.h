@@ -57,13 +57,15 @@ class Tokenizer {
 /// Loads a tokenizer. `name`: "bytes" (ids 0 to 255, the bytes of the text as they are); a tokenizer.json; a
 /// SentencePiece model (*.model); or a folder with one of these two, tokenizer.json first.
 ///
-/// Supports tokenizer.json files with byte-level BPE, as of GPT-2, Llama 3, SmolLM2 and Qwen. The ids are those of the
-/// `tokenizers` package 0.23, its several Unicode versions included:
-///   normalizer      NFC, Sequence
-///   pre_tokenizer   ByteLevel, Split (String or Regex, every behavior, invert), Digits, Sequence; ByteLevel last
-///   model           BPE with merges of either form, ignore_merges, unk_token, fuse_unk
-///   post_processor  ByteLevel, TemplateProcessing, Sequence
-///   decoder         ByteLevel
+/// Supports tokenizer.json files with BPE: byte-level, as of GPT-2, Llama 3, SmolLM2 and Qwen, and of characters, as of
+/// Llama 2, Mistral and Gemma, converted from SentencePiece. The ids are those of the `tokenizers` package 0.23, its
+/// several Unicode versions included:
+///   normalizer      NFC, NFD, NFKC, NFKD, Lowercase, Strip, StripAccents, Prepend, Replace, BertNormalizer, Sequence
+///   pre_tokenizer   ByteLevel, Metaspace, Split (String or Regex, every behavior, invert), Digits, Whitespace,
+///                   WhitespaceSplit, Punctuation, BertPreTokenizer, CharDelimiterSplit, Sequence; ByteLevel last
+///   model           BPE with merges of either form, ignore_merges, unk_token, fuse_unk, byte_fallback
+///   post_processor  ByteLevel, TemplateProcessing, BertProcessing, RobertaProcessing, Sequence
+///   decoder         ByteLevel, Replace, ByteFallback, Fuse, Strip (of the beginning), Metaspace, Sequence
 ///   added_tokens    lstrip, rstrip, single_word, normalized, special
 /// truncation and padding are ignored, as transformers ignores them by default.
 ///

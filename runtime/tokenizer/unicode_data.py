@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Writes unicode_data.inc beside this script: what the Hugging Face `tokenizers` package knows of each code point.
+"""Writes unicode_data.inc and unicode_more_data.inc beside this script: what the Hugging Face `tokenizers` package knows of each code point.
 
 The package has several Unicode versions in it (its regular expressions, the language's own, that of its normalizer), so
 its answers are asked for one by one instead of being taken from a version of Unicode. Needs tokenizers 0.23 and takes two
-minutes:  python3 runtime/tokenizer/unicode_data.py
+minutes:  python3 runtime/tokenizer/unicode_data.py          (or only the second file: --more)
 """
 
+import sys
 import unicodedata
 from pathlib import Path
 
@@ -97,7 +98,64 @@ def table(kind, name, entries):
     return "\n".join([f"constexpr {kind} {name}[] = {{", *lines, line, "};"])
 
 
+COMBINING, NONSPACING, CLEANED, CLEANED_TO_SPACE, IDEOGRAPH, PUNCTUATION = 1, 2, 4, 8, 16, 32
+
+
+def bert(**on):
+    return normalizers.BertNormalizer(**dict(
+        dict.fromkeys(("clean_text", "handle_chinese_chars", "strip_accents", "lowercase"), False), **on)).normalize_str
+
+
+def traits():
+    result = [0] * 0x110000
+    strip, accents, cleaned = normalizers.StripAccents(), bert(strip_accents=True), bert(clean_text=True)
+    ideograph, punctuation = bert(handle_chinese_chars=True), pre_tokenizers.Punctuation()
+    for c in CODE_POINTS:
+        text = chr(c)
+        result[c] = (COMBINING * (strip.normalize_str("a" + text) == "a") | NONSPACING * (accents("a" + text) == "a")
+                     | CLEANED * (cleaned(text) == "") | CLEANED_TO_SPACE * (cleaned(text) == " " and c != 0x20)
+                     | IDEOGRAPH * (ideograph(text) != text)
+                     | PUNCTUATION * (len(punctuation.pre_tokenize_str("a" + text + "a")) == 3))
+    return result
+
+
+def small_letters():
+    lower = normalizers.Lowercase()
+    for c in CODE_POINTS:
+        small = lower.normalize_str(chr(c))
+        if small == chr(c):
+            continue
+        if len(small) == 1:
+            yield f"{{0x{c:x},0x{ord(small):x}}}"
+        else:
+            assert (c, small) == (0x130, "i\u0307"), "another letter with two small ones: append_lowercase()"
+
+
+def compatibility():
+    canonical, compatible = normalizers.NFD(), normalizers.NFKD()
+    for c in CODE_POINTS:
+        found = compatible.normalize_str(chr(c))
+        if found != canonical.normalize_str(chr(c)):
+            yield ",".join([f"0x{c:x}", str(len(found)), *(f"0x{ord(part):x}" for part in found)])
+
+
+def write_more():
+    parts = [
+        "// Written by unicode_data.py.",
+        "// Runs of equal code points: the first one << 8 | further bits (unicode.cpp).",
+        table("uint32_t", "kTraitRuns", runs(traits())),
+        "// Characters and their small letter, where that is one other character.",
+        table("SmallLetter", "kSmallLetters", small_letters()),
+        "// Compatibility decompositions that are not canonical: code point, number of parts, parts.",
+        table("uint32_t", "kCompatibility", compatibility()),
+    ]
+    Path(__file__).with_name("unicode_more_data.inc").write_text("\n".join(parts) + "\n")
+
+
 def main():
+    write_more()
+    if "--more" in sys.argv:
+        return
     parts = [
         "// Written by unicode_data.py.",
         "// Runs of equal code points: the first one << 8 | its category, numeric, word and space bits.",

@@ -8,6 +8,7 @@ namespace meshtrain {
 namespace {
 
 #include "runtime/tokenizer/unicode_data.inc"
+#include "runtime/tokenizer/unicode_more_data.inc"
 
 std::unique_ptr<uint8_t[]> expand(std::span<const uint32_t> runs) {
   auto values = std::make_unique<uint8_t[]>(kCodePoints);
@@ -26,6 +27,18 @@ std::unique_ptr<uint8_t[]> expand_class_runs() {
 
 std::unique_ptr<uint8_t[]> expand_combining_runs() {
   return expand(kCombiningRuns);
+}
+
+std::unique_ptr<uint8_t[]> expand_trait_runs() {
+  return expand(kTraitRuns);
+}
+
+std::span<const SmallLetter> small_letters() {
+  return kSmallLetters;
+}
+
+std::span<const uint32_t> compatibility_decompositions() {
+  return kCompatibility;
 }
 
 std::span<const Decomposition> decompositions() {

@@ -12,8 +12,8 @@ namespace meshtrain {
 /// The held-out samples of a recipe, on which its model is evaluated every few steps.
 class Evaluation {
  public:
-  /// Opens the file of evaluate.tokens, which must be set. Throws InputError as Dataset does, and when the file has
-  /// fewer than evaluate.samples samples. Not collective.
+  /// Opens the file of evaluate.tokens, which must be set. Throws InputError as Dataset does, when no label of its
+  /// samples counts, and when the file has fewer than evaluate.samples samples. Not collective.
   explicit Evaluation(const Recipe& recipe);
 
   /// Returns true when the model is evaluated after step `step`, counted from 1.

@@ -67,12 +67,23 @@ Trainer::TokenCounts Trainer::count(const StepBatch& batch) const {
   if (trains_padding_) numbers.push_back(batch.num_padding);
   at::Tensor sums = at::tensor(numbers, at::kLong);
   replicas_.tokens().with_purpose("count").all_reduce(sums).wait();
-  const TokenCounts total = {sums[0].item<int64_t>(), trains_padding_ ? sums[1].item<int64_t>() : 0};
-  if (total.counted == 0) {
-    throw AgreedError(
-        "no label of this step counts: data.ignore_id, data.loss_mask or data.boundary_labels ignores every one");
-  }
-  return total;
+  return {sums[0].item<int64_t>(), trains_padding_ ? sums[1].item<int64_t>() : 0};
+}
+
+int64_t Trainer::count_tokens(const StepBatch& batch) const {
+  const int64_t counted = count(batch).counted;
+  if (counted > 0) return counted;
+  throw AgreedError(
+      "no label of this step counts: data.ignore_id, data.loss_mask or data.boundary_labels ignores every one");
+}
+
+StepResult Trainer::skip(const StepRequest& request) const {
+  constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
+  FlightRecorder::own().set_place("vote");
+  at::Tensor votes = to_device(at::tensor({request.stop ? 1.0 : 0.0, request.saved ? 1.0 : 0.0}, at::kDouble), device_);
+  mesh_.world().with_purpose("vote").all_reduce(votes).wait();
+  votes = votes.cpu();
+  return {.loss = kNone, .grad_norm = kNone, .num_stop = votes[0].item<double>(), .num_saved = votes[1].item<double>()};
 }
 
 void Trainer::use_graph(std::unique_ptr<DeviceGraph> graph) {

@@ -52,6 +52,10 @@ class Trainer {
   /// Makes one update: compute_gradients(), then update().
   StepOutcome step(const StepBatch& batch, int64_t num_counted, const StepRequest& request);
 
+  /// Takes the place of step() for a batch of which no token counts: changes nothing, not even the number of updates,
+  /// and returns what ranks request, with a loss and a norm that are no numbers.
+  StepResult skip(const StepRequest& request) const;
+
   /// Runs forward and backward of every micro-batch, sums the gradients and computes their norm. Each shard then has
   /// the gradient of the mean loss, neither scaled nor clipped. `num_counted`: counted tokens of the complete step over
   /// dp x cp, at least 1.
@@ -69,9 +73,11 @@ class Trainer {
     int64_t counted = 0;
     int64_t padding = 0;  ///< inputs that are a pad_token_id whose row is trained
   };
-  /// Returns the batch's tokens, summed over dp x cp. Throws when no token counts.
+  /// Returns the batch's tokens, summed over dp x cp. A batch of which no token counts has no mean loss: call skip()
+  /// instead of step().
   TokenCounts count(const StepBatch& batch) const;
-  int64_t count_tokens(const StepBatch& batch) const { return count(batch).counted; }
+  /// Returns count().counted. Throws AgreedError when it is 0.
+  int64_t count_tokens(const StepBatch& batch) const;
 
   /// Returns the first parameter with a gradient that is not finite, in the order of the units, on any rank:
   /// "model.layers.3.mlp.up_proj.weight"; empty when all are finite. Call after a step that was not finite.

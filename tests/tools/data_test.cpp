@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <nlohmann/json.hpp>
 
 #include "tests/support/messages.h"
 #include "tests/support/scratch.h"
@@ -34,6 +35,31 @@ TEST(DataCommand, PreparesAndInspects) {
   ASSERT_EQ(inspected.status, 0) << inspected.err;
   EXPECT_TRUE(has(inspected.out, "7")) << inspected.out;
   EXPECT_TRUE(has(inspected.out, "97 98 99") || has(inspected.out, "97, 98, 99")) << inspected.out;
+}
+
+TEST(DataCommand, SaysWhatAFileHolds) {
+  const ScratchFolder folder;
+  fs::create_directories(folder.path() / "my texts");
+  std::ofstream(folder.path() / "my texts/a.txt") << "abc";
+  std::ofstream(folder.path() / "my texts/b.cpp") << "de";
+  std::ofstream(folder.path() / "my texts/c.bak") << "f";
+  const std::string in = folder.path() / "my texts", out = folder.path() / "tokens.bin";
+  const Ending prepared = run_meshtrain({"data", "prepare", "--bytes", in, "--out", out, "--dtype", "uint32",
+                                         "--include", "*.txt", "*.cpp", "--exclude", "b.*"});
+  ASSERT_EQ(prepared.status, 0) << prepared.err;
+  std::ifstream stream(out + ".json");
+  const nlohmann::json sidecar = nlohmann::json::parse(stream);
+  EXPECT_EQ(sidecar.at("dtype"), "uint32");
+  EXPECT_EQ(sidecar.at("tokens"), 3);
+  const std::string command = sidecar.at("command");
+  EXPECT_TRUE(
+      has(command, "data prepare --bytes '" + in + "' --out " + out + " --dtype uint32 --include '*.txt' '*.cpp'"))
+      << command;
+  const Ending inspected = run_meshtrain({"data", "inspect", out, "--count", "3"});
+  ASSERT_EQ(inspected.status, 0) << inspected.err;
+  EXPECT_TRUE(has(inspected.out, "made by       " + command + "\n")) << inspected.out;
+  EXPECT_TRUE(has(inspected.out, "tokens        3 of 4 bytes (uint32)\n")) << "its dtype is known";
+  EXPECT_TRUE(has(inspected.out, "97 98 99\n")) << inspected.out;
 }
 
 TEST(DataCommand, EndsDocumentsWithASeparator) {

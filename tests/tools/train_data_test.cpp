@@ -63,6 +63,100 @@ TEST_F(TrainData, EachStepHasTheNextSamples) {
   EXPECT_GT(std::abs(all[0] - all[1]), 1e-3) << "batches that can be told apart";
 }
 
+// Steps 2 and 3 of 5 have samples without a label that counts: what is trained is what the other three steps train.
+TEST_F(TrainData, SkipsStepsWithoutALabelThatCounts) {
+  write("tokens.bin", ids(20 * 17, 3));
+  std::string mask(20 * 17, '\1');
+  for (size_t sample = 4; sample < 12; ++sample) std::fill_n(mask.begin() + static_cast<int>(sample) * 17 + 1, 16, 0);
+  write("mask", mask);
+  const Words masked = {
+      "--set", "data.loss_mask=" + path("mask").string(), "--set", "train.steps=5", "--set", "checkpoint.every=2"};
+  const auto with = [&](Words words) {
+    words.insert(words.begin(), masked.begin(), masked.end());
+    return words;
+  };
+  const Ending ending = run(2, with({"--mesh", "dp=2"}));
+  const std::string file = path("tokens.bin").string();
+  EXPECT_TRUE(has(ending.out, "step 2/5  skipped: no label of it counts: " + file + ": sample 4 to 7\n")) << ending.out;
+  EXPECT_TRUE(has(ending.out, "step 3/5  skipped: no label of it counts: " + file + ": sample 8 to 11\n"));
+  const std::vector<nlohmann::json> steps = metrics();
+  expect_steps(steps, 5);
+  for (size_t i = 0; i < 5; ++i) {
+    const bool skipped = i == 1 || i == 2;
+    EXPECT_EQ(steps[i].at("counted_tokens"), skipped ? 0 : 64);
+    EXPECT_EQ(steps[i].at("tokens"), 64 * (i + 1)) << "the order of samples goes on";
+    EXPECT_EQ(steps[i].value("skipped", false), skipped);
+    EXPECT_EQ(steps[i].contains("no_label"), skipped);
+    EXPECT_EQ(steps[i].at("loss").is_null(), skipped);
+  }
+
+  // Another mesh, and a resume after the first of the skipped steps, give the same.
+  run_dir = path("alone");
+  run(1, with({"--set", "checkpoint.keep_last=0"}));
+  const std::vector<nlohmann::json> alone = metrics();
+  for (size_t i : {0, 3, 4}) EXPECT_NEAR(alone[i].at("loss"), steps[i].at("loss").get<double>(), 1e-5) << i;
+  run(1, with({"--resume-step", "2"}));
+  EXPECT_EQ(metrics()[4].at("loss"), alone[4].at("loss")) << "to the bit";
+
+  // Without the skipped samples the remaining steps are made with the same weights and gradients.
+  run_dir = path("without");
+  write("shorter.bin", ids(20 * 17, 3).erase(4 * 17, 8 * 17));
+  run(1, {"--set", "data.tokens=" + path("shorter.bin").string(), "--set", "train.steps=3"});
+  const std::vector<double> without = losses();
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(alone[i == 0 ? 0 : i + 2].at("loss").get<double>(), without[i]) << "no update, no state of the optimizer";
+  }
+}
+
+TEST_F(TrainData, RefusesAFileWithoutALabelThatCounts) {
+  write("mask", std::string(100 * 17, '\0'));
+  const Words words = {"--set", "data.loss_mask=" + path("mask").string()};
+  const std::string refusal = complaint(2, words);
+  EXPECT_TRUE(refusal.starts_with("--set data.loss_mask=" + path("mask").string() + ": no label of ")) << refusal;
+  EXPECT_EQ(complaint(1, {words[0], words[1], "--check"}), refusal);
+  EXPECT_FALSE(std::filesystem::exists(run_dir));
+}
+
+TEST_F(TrainData, ComparesTheRecipeWithWhatTheTokensSay) {
+  write("text", std::string(40 * 17, '\1'));
+  const std::string tokens = path("made.bin").string();
+  const auto prepare = [&](const std::string& dtype) {
+    const Ending made = run_meshtrain({"data", "prepare", "--bytes", path("text"), "--out", tokens, "--dtype", dtype});
+    ASSERT_EQ(made.status, 0) << made.err;
+  };
+  prepare("uint16");
+  const Words words = {"--set", "data.tokens=" + tokens, "--set", "model.vocab_size=256"};
+  const std::string refusal = complaint(2, words);
+  EXPECT_EQ(refusal, recipe.string() + ":12:10: data.dtype: " + tokens +
+                         " would be read as uint8, but holds uint16, as " + tokens +
+                         ".json says: set data.dtype: uint16");
+  EXPECT_EQ(complaint(1, {words[0], words[1], "--check"}), refusal);
+  prepare("uint8");
+  EXPECT_TRUE(has(complaint(1, {words[0], words[1]}),
+                  recipe.string() + ":8:15: model.vocab_size: the model's vocab_size is 64, but " + tokens +
+                      " was made with ids up to 255, of the tokenizer bytes"));
+  EXPECT_EQ(train(1, words).status, 0);
+  write("made.bin", std::string(30 * 17, '\1'));
+  EXPECT_TRUE(has(complaint(1, {words[0], words[1], words[2], words[3], "--resume"}),
+                  "has 510 bytes, but 680 tokens of uint8"));
+}
+
+TEST_F(TrainData, WarnsAboutTokensOfAnotherDtype) {
+  std::string wide;
+  for (const char id : ids(80 * 17, 3)) wide += {id, '\0'};
+  write("tokens.bin", wide);
+  const std::string warning = "warning: data.dtype: " + path("tokens.bin").string() +
+                              " is read as uint16, but every second id is 0 or small, as if it held uint32";
+  const Words words = {"--set", "data.dtype=uint16"};
+  std::string twice;
+  for (const char id : ids(80 * 17, 3)) twice += std::string{id, '\0', '\0', '\0'};
+  EXPECT_FALSE(has(run(1, {words[0], words[1], "--check"}).out, "warning: data.dtype"));
+  write("tokens.bin", twice);
+  EXPECT_TRUE(has(run(1, {words[0], words[1], "--check"}).out, warning));
+  const Ending ending = run(2, {"--mesh", "dp=2", words[0], words[1]});
+  EXPECT_TRUE(has(ending.out + ending.err, warning)) << ending.out;
+}
+
 TEST_F(TrainData, EvaluationIsToldAndChangesNothing) {
   write("held_out.bin", ids(21 * 17, 5));
   const std::string held_out = path("held_out.bin").string();

@@ -4,7 +4,9 @@
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
+#include <fstream>
 #include <iostream>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <string>
@@ -13,6 +15,7 @@
 #include "mesh/error.h"
 #include "runtime/data/prepare.h"
 #include "runtime/data/prepare_text.h"
+#include "runtime/data/token_sidecar.h"
 #include "runtime/launch/threads.h"
 #include "runtime/telemetry/console.h"
 #include "tools/meshtrain/commands.h"
@@ -31,7 +34,7 @@ struct PrepareArguments {
 
 struct InspectArguments {
   std::filesystem::path file;
-  std::string dtype = "uint16";
+  std::optional<std::string> dtype;
   int64_t count = 32;
   int64_t samples = 1;
   std::optional<std::string> separator;
@@ -84,11 +87,31 @@ class ProgressLine {
   std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now(), shown_ = began_;
 };
 
+/// Returns the words of this process's command line as a shell takes them.
+std::string command_line() {
+  std::ifstream stream("/proc/self/cmdline", std::ios::binary);
+  const std::string words(std::istreambuf_iterator<char>(stream), {});
+  std::string line;
+  for (size_t begin = 0; begin < words.size();) {
+    const size_t end = std::min(words.find('\0', begin), words.size());
+    std::string word = words.substr(begin, end - begin);
+    begin = end + 1;
+    constexpr const char* kPlain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=./:,@%";
+    if (word.empty() || word.find_first_not_of(kPlain) != std::string::npos) {
+      for (size_t at = 0; (at = word.find('\'', at)) != std::string::npos; at += 4) word.replace(at, 1, "'\\''");
+      word = "'" + word + "'";
+    }
+    line += (line.empty() ? "" : " ") + word;
+  }
+  return line;
+}
+
 int prepare_from_bytes(const PrepareArguments& arguments) {
   const std::string dtype = arguments.dtype.value_or("uint16");
   std::optional<int64_t> separator;
   if (arguments.separator && *arguments.separator != "none") separator = separator_id(*arguments.separator, nullptr);
-  const int64_t tokens = prepare_bytes(arguments.bytes, arguments.text.output, dtype, separator);
+  const int64_t tokens =
+      prepare_bytes(arguments.bytes, arguments.text.output, dtype, separator, arguments.text.filter, command_line());
   std::printf("%s: %lld tokens, %s\n", arguments.text.output.c_str(), static_cast<long long>(tokens), dtype.c_str());
   return 0;
 }
@@ -99,6 +122,7 @@ std::string describe_separator(const PrepareTextOptions& options) {
 
 int prepare_from_text(const PrepareArguments& arguments) {
   PrepareTextOptions options = arguments.text;
+  options.command = command_line();
   const std::shared_ptr<const Tokenizer> tokenizer = load_tokenizer(options.tokenizer);
   options.separator = tokenizer->eos();
   if (arguments.separator) {
@@ -133,7 +157,7 @@ void add_prepare(CLI::App& data, int& status) {
       command
           ->add_option("--text", arguments->text.inputs,
                        "Files, and folders for all files below them, to tokenise: each is a document, but of *.jsonl "
-                       "and *.ndjson, JSON lines, each line is")
+                       "and *.ndjson, JSON lines, each line is; with .gz or .zst behind they are decompressed")
           ->type_name("FILE...");
   CLI::Option* tokenizer =
       command->add_option("--tokenizer", arguments->text.tokenizer, std::string("Of --text: ") + kTokenizerHelp)
@@ -152,6 +176,15 @@ void add_prepare(CLI::App& data, int& status) {
                    "Token to write after each document that is not empty, the one to name as data.documents: an id, a "
                    "token, or none. Of --text by default the tokenizer's eos_token, of --bytes none")
       ->type_name("TOKEN");
+  command
+      ->add_option("--include", arguments->text.filter.include,
+                   "Of folders: only files whose names match one of these globs (with a /: whose paths below the "
+                   "folder do), '*.md'")
+      ->type_name("GLOB...");
+  command
+      ->add_option("--exclude", arguments->text.filter.exclude,
+                   "Of folders: no files that match one of these globs, whatever --include says")
+      ->type_name("GLOB...");
   CLI::Option* per_line = command->add_flag("--document-per-line", arguments->text.format.document_per_line,
                                             "Of --text: each line of a text file is a document");
   CLI::Option* field =
@@ -166,6 +199,7 @@ void add_prepare(CLI::App& data, int& status) {
   for (CLI::Option* of_text : {tokenizer, per_line, field, workers}) of_text->needs(text);
   bytes->excludes(text);
   command->footer(
+      "Beside OUT stands OUT.json, which says what OUT holds; train compares its recipe with it.\n"
       "Example: meshtrain data prepare --text books/ pages.jsonl --tokenizer models/SmolLM2-1.7B --out data/mine.bin\n"
       "A run that was stopped goes on where it was when it is given again: parts are kept in OUT.parts.\n"
       "Bytes: meshtrain data prepare --bytes README.md docs --out data/mine.bin --dtype uint8\n"
@@ -183,8 +217,9 @@ void add_data_inspect(CLI::App& data, int& status) {
   command->add_option("file", arguments->file, "The token file")->required()->type_name("FILE");
   command
       ->add_option("--dtype", arguments->dtype,
-                   std::string(kDtypeHelp) + ", or megatron: FILE is NAME.bin and NAME.idx beside it says")
-      ->capture_default_str()
+                   std::string(kDtypeHelp) +
+                       ", or megatron: FILE is NAME.bin and NAME.idx beside it says. Without it as FILE.json says, "
+                       "else uint16")
       ->type_name("TYPE");
   command->add_option("--count", arguments->count, "How many tokens to show of a sample")
       ->capture_default_str()
@@ -212,8 +247,9 @@ void add_data_inspect(CLI::App& data, int& status) {
     if (arguments->tokenizer) tokenizer = load_tokenizer(*arguments->tokenizer);
     std::optional<int64_t> separator;
     if (arguments->separator) separator = separator_id(*arguments->separator, tokenizer.get());
-    inspect_tokens(std::cout, arguments->file, arguments->dtype, arguments->count, separator, tokenizer.get(),
-                   arguments->samples);
+    const std::optional<TokenSidecar> sidecar = read_sidecar(arguments->file);
+    const std::string dtype = arguments->dtype.value_or(sidecar ? sidecar->dtype : "uint16");
+    inspect_tokens(std::cout, arguments->file, dtype, arguments->count, separator, tokenizer.get(), arguments->samples);
     std::cout.flush();
     status = 0;
   });

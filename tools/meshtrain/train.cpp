@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "mesh/backends/mpi/launcher.h"
+#include "runtime/data/check_tokens.h"
 #include "runtime/data/mixture.h"
 #include "runtime/hf/export.h"
 #include "runtime/launch/connect.h"
@@ -96,8 +97,10 @@ int check(const TrainArguments& arguments) {
   const MeshLayout layout = MeshLayout::fit(recipe.parallel.mesh, recipe.parallel.order, num_ranks);
   const RunPlan plan = resolve(recipe, layout);
   if (!recipe.train.export_folder.empty()) check_export_folder(recipe.train.export_folder);
+  check_sidecars(recipe);
   const Mixture data(recipe.data, recipe.train.sequence_length, recipe.model.shape.vocab_size,
                      static_cast<uint64_t>(recipe.train.seed));
+  check_labels(recipe, data);
   const std::unique_ptr<Evaluation> evaluation = make_evaluation(recipe);
   const Beginning beginning = find_beginning(recipe, layout, arguments.options);
   std::string unused_weights;

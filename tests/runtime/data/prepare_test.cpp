@@ -5,7 +5,9 @@
 #include <sstream>
 
 #include "mesh/error.h"
+#include "runtime/data/input_files.h"
 #include "runtime/data/token_file.h"
+#include "runtime/data/token_sidecar.h"
 #include "tests/support/files.h"
 #include "tests/support/messages.h"
 #include "tests/support/scratch.h"
@@ -50,9 +52,103 @@ TEST(PrepareBytes, TakesFilesAndFoldersInOrder) {
   std::filesystem::create_directory_symlink(folder, folder / "loop");
   for (const char* dtype : {"uint8", "uint16", "uint32"}) {
     const auto output = scratch.path() / "tokens.bin";
-    EXPECT_EQ(prepare_bytes({scratch.path() / "one", folder, scratch.path() / "one"}, output, dtype), 7);
-    EXPECT_EQ(as_bytes(output, dtype), "1Y\xffZBX1") << dtype;
+    EXPECT_EQ(prepare_bytes({scratch.path() / "one", folder}, output, dtype), 6);
+    EXPECT_EQ(as_bytes(output, dtype), "1Y\xffZBX") << dtype;
   }
+}
+
+TEST(PrepareBytes, SaysBesideTheFileWhatItHolds) {
+  const ScratchFolder scratch;
+  write_file(scratch.path() / "a", "AB");
+  const auto output = scratch.path() / "out.bin", described = scratch.path() / "out.bin.json";
+  prepare_bytes({scratch.path() / "a"}, output, "uint16", 300, {}, "the command");
+  const TokenSidecar sidecar = read_sidecar(output).value();
+  EXPECT_EQ(sidecar.dtype, "uint16");
+  EXPECT_EQ(sidecar.tokens, 3);
+  EXPECT_EQ(sidecar.layout, "stream");
+  EXPECT_EQ(sidecar.separator, 300);
+  EXPECT_EQ(sidecar.vocabulary_size, 301);
+  EXPECT_EQ(sidecar.tokenizer, "bytes");
+  EXPECT_EQ(sidecar.tokenizer_checksum, "bytes");
+  EXPECT_EQ(sidecar.command, "the command");
+  prepare_bytes({scratch.path() / "a"}, output, "uint8");
+  EXPECT_EQ(read_sidecar(output)->separator, std::nullopt);
+  EXPECT_EQ(read_sidecar(output)->vocabulary_size, 256);
+
+  write_file(described, "{\"mine\": 1}");
+  EXPECT_EQ(message<InputError>([&] { prepare_bytes({scratch.path() / "a"}, output, "uint16"); }),
+            "data prepare describes " + output.string() + " in " + described.string() +
+                ", but that is a file of another kind: name another --out, or move that file out of the way");
+  EXPECT_EQ(content(described), "{\"mine\": 1}");
+  EXPECT_EQ(content(output), "AB") << "as it was";
+}
+
+TEST(PrepareBytes, ReplacesADescriptionOnlyWithItsTokens) {
+  const ScratchFolder scratch;
+  write_file(scratch.path() / "a", std::string(100'000, 'a'));
+  const auto output = scratch.path() / "out";
+  prepare_bytes({scratch.path() / "a"}, output, "uint8");
+  {
+    const SmallDisk disk(150'000);
+    EXPECT_NE(message<std::runtime_error>([&] { prepare_bytes({scratch.path() / "a"}, output, "uint16"); }), "");
+  }
+  EXPECT_EQ(read_sidecar(output)->dtype, "uint8") << "that of the file which is still there";
+}
+
+TEST(InputFiles, TakesThoseThatTheGlobsChoose) {
+  const ScratchFolder scratch;
+  for (const char* name : {"a.md", "b.txt", "docs/c.md", "docs/old/d.md", "tests/e.md", "tests/f.cpp"}) {
+    write_file(scratch.path() / "in" / name, name);
+  }
+  const auto chosen = [&](const FileFilter& filter) {
+    std::vector<std::string> names;
+    for (const auto& file : input_files({scratch.path() / "in"}, scratch.path() / "out", filter)) {
+      names.push_back(file.lexically_relative(scratch.path() / "in"));
+    }
+    return names;
+  };
+  using Names = std::vector<std::string>;
+  EXPECT_EQ(chosen({{"*.md"}, {}}), (Names{"a.md", "docs/c.md", "docs/old/d.md", "tests/e.md"}));
+  EXPECT_EQ(chosen({{"*.md", "*.txt"}, {"tests/*"}}), (Names{"a.md", "b.txt", "docs/c.md", "docs/old/d.md"}));
+  EXPECT_EQ(chosen({{"docs/*"}, {"docs/old/*"}}), (Names{"docs/c.md"}));
+  EXPECT_EQ(chosen({{}, {"*.md"}}), (Names{"b.txt", "tests/f.cpp"}));
+  EXPECT_EQ(message<InputError>([&] {
+              chosen({{"*.rst"}, {}});
+            }),
+            "--include and --exclude leave no file of " + (scratch.path() / "in").string() +
+                ": change the globs, or leave the folder out");
+  const auto named = input_files({scratch.path() / "in" / "b.txt"}, scratch.path() / "out", {{"*.md"}, {}});
+  EXPECT_EQ(named.size(), 1u) << "a file that is an input itself";
+}
+
+TEST(InputFiles, HandlesLinksByOneRule) {
+  namespace fs = std::filesystem;
+  const ScratchFolder scratch;
+  const fs::path in = scratch.path() / "in", out = scratch.path() / "out";
+  write_file(in / "a", "A");
+  write_file(scratch.path() / "elsewhere" / "b", "B");
+  fs::create_symlink(scratch.path() / "elsewhere" / "b", in / "to_file");
+  fs::create_directory_symlink(scratch.path() / "elsewhere", in / "to_folder");
+  fs::create_directory_symlink(in, in / "to_itself");
+  EXPECT_EQ(input_files({in}, out), (std::vector<fs::path>{in / "a", in / "to_file"}));
+  EXPECT_EQ(input_files({in / "to_folder"}, out), (std::vector<fs::path>{in / "to_folder" / "b"}));
+  const auto refusal = [&](const std::vector<fs::path>& inputs, const FileFilter& filter = {}) {
+    return message<InputError>([&] { input_files(inputs, out, filter); });
+  };
+  fs::create_symlink("loop", in / "loop");
+  EXPECT_EQ(refusal({in}), "cannot read " + (in / "loop").string() +
+                               ": it is a link to loop, which leads back to it: repair it, or remove it");
+  EXPECT_TRUE(has(refusal({in / "loop"}), "which leads back to it"));
+  EXPECT_EQ(input_files({in}, out, {{}, {"loop"}}).size(), 2u) << "a broken link that is left out";
+  fs::remove(in / "loop");
+  fs::create_symlink("gone", in / "dangling");
+  EXPECT_TRUE(has(refusal({in}), "it is a link to gone, which does not exist"));
+  fs::remove(in / "dangling");
+  fs::create_symlink("a", in / "c");
+  const std::string twice = (in / "a").string() + " and " + (in / "c").string() + " are the same file: leave one out";
+  EXPECT_TRUE(has(refusal({in}), twice));
+  EXPECT_TRUE(has(message<InputError>([&] { prepare_bytes({in}, out, "uint8"); }), twice));
+  EXPECT_EQ(input_files({in}, out, {{}, {"c"}}).size(), 2u);
 }
 
 TEST(PrepareBytes, EndsEachFileThatHasBytesWithTheSeparator) {

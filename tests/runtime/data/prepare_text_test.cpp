@@ -9,6 +9,7 @@
 
 #include "mesh/error.h"
 #include "runtime/data/token_file.h"
+#include "runtime/data/token_sidecar.h"
 #include "tests/support/faults/faults.h"
 #include "tests/support/files.h"
 #include "tests/support/messages.h"
@@ -101,6 +102,23 @@ TEST_F(PrepareText, TakesEachFileAsADocument) {
   EXPECT_EQ(prepare_text(tokenizer_, options_).tokens, 4 + 2 * 2);
 }
 
+TEST_F(PrepareText, SaysBesideTheFileWhatItHolds) {
+  file("a.txt", "text");
+  options_.command = "the command";
+  options_.output = scratch_.path() / "made.bin";
+  prepare_text(tokenizer_, options_);
+  const TokenSidecar sidecar = read_sidecar(options_.output).value();
+  EXPECT_EQ(sidecar.dtype, "uint16");
+  EXPECT_EQ(sidecar.tokens, 4 + 2 + 1);
+  EXPECT_EQ(sidecar.separator, 400);
+  EXPECT_EQ(sidecar.vocabulary_size, 401) << "the separator is beyond the tokenizer's ids";
+  EXPECT_EQ(sidecar.tokenizer_checksum, "bytes");
+  EXPECT_EQ(sidecar.command, "the command");
+  options_.separator = std::nullopt;
+  prepare_text(tokenizer_, options_);
+  EXPECT_EQ(read_sidecar(options_.output)->vocabulary_size, 302);
+}
+
 TEST_F(PrepareText, TakesLines) {
   file("a.txt", "one\n\ntwo\r\n \nthree");
   options_.format.document_per_line = true;
@@ -146,8 +164,9 @@ TEST_F(PrepareText, RefusesWhatIsNoText) {
     return text;
   };
   file("0.txt", "text");
-  EXPECT_TRUE(has(refusal("a.gz", "\x1f\x8b\x08"), "at byte 0 it has the mark of gzip: decompress it first"));
-  EXPECT_TRUE(has(refusal("a.zst", "\x28\xb5\x2f\xfd$"), "the mark of zstd"));
+  EXPECT_TRUE(has(refusal("a.txt", "\x1f\x8b\x08"),
+                  "at byte 0 it has the mark of gzip: give it a name that ends in .gz, or decompress it first"));
+  EXPECT_TRUE(has(refusal("a.txt", "\x28\xb5\x2f\xfd$"), "the mark of zstd: give it a name that ends in .zst"));
   EXPECT_TRUE(has(refusal("a.bz2", "BZh91AY&SY#"), "at byte 4 it has the mark of bzip2"));
   EXPECT_TRUE(has(refusal("a.xz",
                           "\xfd"

@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <memory>
+#include <span>
 #include <unordered_map>
 #include <vector>
 
@@ -23,6 +25,10 @@ class Tables {
       wholes_.emplace(uint64_t{d.first} << 32 | d.second, d.code_point);
       changing_[d.second] = true;
     }
+    const std::span<const uint32_t> compatible = compatibility_decompositions();
+    for (size_t i = 0; i < compatible.size(); i += 2 + compatible[i + 1]) {
+      compatible_.emplace(compatible[i], compatible.subspan(i + 2, compatible[i + 1]));
+    }
     std::fill_n(changing_.get() + kVowel, kVowels, true);
     std::fill_n(changing_.get() + kTrailing + 1, kTrailings - 1, true);
   }
@@ -31,7 +37,15 @@ class Tables {
   /// Returns true when NFC changes `c`, or may compose it with the character before it.
   bool changing(uint32_t c) const { return changing_[c]; }
 
-  void decompose(uint32_t c, std::vector<uint32_t>& out) const {
+  /// Appends the canonical decomposition of `c`, or the compatibility decomposition.
+  void decompose(uint32_t c, std::vector<uint32_t>& out, bool compatible = false) const {
+    if (compatible) {
+      const auto known = compatible_.find(c);
+      if (known != compatible_.end()) {
+        out.insert(out.end(), known->second.begin(), known->second.end());
+        return;
+      }
+    }
     if (c >= kSyllable && c < kSyllable + kSyllables) {
       const uint32_t index = c - kSyllable;
       out.push_back(kLeading + index / (kVowels * kTrailings));
@@ -62,6 +76,7 @@ class Tables {
   std::unique_ptr<uint8_t[]> combining_;
   std::unique_ptr<bool[]> changing_;
   std::unordered_map<uint32_t, Decomposition> parts_;
+  std::unordered_map<uint32_t, std::span<const uint32_t>> compatible_;
   std::unordered_map<uint64_t, uint32_t> wholes_;
 };
 
@@ -124,14 +139,17 @@ bool is_surely_nfc(std::string_view text) {
   return true;
 }
 
-std::string nfc(std::string_view text) {
+std::string normal_form(NormalForm form, std::string_view text) {
+  const bool is_ascii = std::ranges::all_of(text, [](char c) { return static_cast<unsigned char>(c) < 0x80; });
+  if (is_ascii) return std::string(text);
+  const bool compatible = form == NormalForm::Nfkc || form == NormalForm::Nfkd;
   std::vector<uint32_t> points;
   points.reserve(text.size());
   for (const char *at = text.data(), *end = at + text.size(); at != end;) {
-    tables().decompose(next_code_point(at), points);
+    tables().decompose(next_code_point(at), points, compatible);
   }
   order_marks(points);
-  compose(points);
+  if (form == NormalForm::Nfc || form == NormalForm::Nfkc) compose(points);
   std::string result;
   result.reserve(text.size());
   for (const uint32_t c : points) append_utf8(c, result);

@@ -1,0 +1,125 @@
+#include "runtime/data/check_tokens.h"
+
+#include <algorithm>
+#include <array>
+#include <initializer_list>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "mesh/error.h"
+#include "runtime/data/token_sidecar.h"
+
+namespace meshtrain {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string number(int64_t value) {
+  return std::to_string(value);
+}
+
+/// Returns the location of the first of `keys` that the recipe sets, "x.yaml:12:5: data.dtype"; else the first key.
+std::string location_of(const Recipe& recipe, std::initializer_list<std::string> keys) {
+  for (const std::string& key : keys) {
+    const auto found = recipe.locations.find(key);
+    if (found != recipe.locations.end()) return found->second;
+  }
+  const auto file = recipe.locations.find("");
+  return (file == recipe.locations.end() ? "" : file->second + ": ") + *keys.begin();
+}
+
+void check_source(const Recipe& recipe, const SourceRecipe& source, const std::string& key) {
+  std::error_code ignored;
+  if (!fs::is_regular_file(source.tokens, ignored)) return;
+  const std::optional<TokenSidecar> sidecar = read_sidecar(source.tokens);
+  if (!sidecar) return;
+  const std::string file = source.tokens.string(), says = sidecar_path(source.tokens).string() + " says";
+  if (source.dtype != sidecar->dtype) {
+    throw InputError(location_of(recipe, {key + ".dtype", "data.dtype", key + ".tokens"}) + ": " + file +
+                     " would be read as " + source.dtype + ", but holds " + sidecar->dtype + ", as " + says + ": set " +
+                     key + ".dtype: " + sidecar->dtype);
+  }
+  const auto bytes = static_cast<int64_t>(fs::file_size(source.tokens, ignored));
+  if (bytes != sidecar->tokens * token_width(sidecar->dtype)) {
+    throw InputError(location_of(recipe, {key + ".tokens"}) + ": " + file + " has " + number(bytes) + " bytes, but " +
+                     number(sidecar->tokens) + " tokens of " + sidecar->dtype + ", which " + says + ", are " +
+                     number(sidecar->tokens * token_width(sidecar->dtype)) +
+                     ": the file was cut short or replaced; prepare it again, or remove the .json file");
+  }
+  const int64_t vocab_size = recipe.model.shape.vocab_size;
+  if (vocab_size >= sidecar->vocabulary_size) return;
+  throw InputError(location_of(recipe, {"model.vocab_size", "model.hf"}) + ": the model's vocab_size is " +
+                   number(vocab_size) + ", but " + file + " was made with ids up to " +
+                   number(sidecar->vocabulary_size - 1) + ", of the tokenizer " + sidecar->tokenizer + ", as " + says +
+                   ": use a model.vocab_size of " + number(sidecar->vocabulary_size) +
+                   " or more, or prepare the text with the model's tokenizer");
+}
+
+constexpr int64_t kBlockIds = int64_t{1} << 15;
+constexpr int64_t kLeastIds = 64;  // fewer say nothing
+
+/// Returns ids of the beginning, the middle and the end of a file; blocks begin at even places.
+std::vector<int64_t> some_ids(const TokenFile& tokens) {
+  std::vector<int64_t> ids;
+  const int64_t size = tokens.size() / 2 * 2, block = std::min(kBlockIds, size);
+  for (const int64_t first : {int64_t{0}, (size - block) / 4 * 2, size - block}) {
+    ids.resize(ids.size() + static_cast<size_t>(block));
+    tokens.read(first, block, ids.data() + ids.size() - block);
+  }
+  return ids;
+}
+
+bool looks_like_uint32(const std::vector<int64_t>& ids) {
+  constexpr int64_t kUpperHalves = 32, kLargeId = 4096;  // of vocabularies up to two million
+  int64_t upper = 0, lower = 0;
+  for (size_t i = 0; i < ids.size(); i += 2) {
+    lower = std::max(lower, ids[i]);
+    upper = std::max(upper, ids[i + 1]);
+  }
+  return (upper == 0 && lower > 0) || (upper < kUpperHalves && lower >= kLargeId);
+}
+
+bool looks_like_uint16(const std::vector<int64_t>& ids) {
+  const auto large = std::count_if(ids.begin(), ids.end(), [](int64_t id) { return id >= 1 << 16; });
+  return large > static_cast<int64_t>(ids.size()) * 9 / 10;
+}
+
+}  // namespace
+
+void check_sidecars(const Recipe& recipe) {
+  const std::vector<MixedSourceRecipe> sources = recipe.data.sources();
+  for (size_t i = 0; i < sources.size(); ++i) check_source(recipe, sources[i], recipe.data.source_key(i));
+  if (!recipe.evaluate.tokens.empty()) check_source(recipe, recipe.evaluate, "evaluate");
+}
+
+void check_labels(const Recipe& recipe, const Mixture& data) {
+  for (size_t i = 0; i < data.sources().size(); ++i) {
+    const Dataset& source = data.sources()[i];
+    if (source.has_counted_label(source.num_samples())) continue;
+    const std::string key = recipe.data.source_key(i);
+    throw InputError(location_of(recipe, {key + ".loss_mask", "data.loss_mask", key + ".ignore_id", "data.ignore_id",
+                                          key + ".boundary_labels", "data.boundary_labels", key + ".tokens"}) +
+                     ": no label of " + source.path().string() +
+                     " counts, so nothing can be trained with it: data.loss_mask, data.ignore_id and "
+                     "data.boundary_labels ignore every one: change or leave out the one that does");
+  }
+}
+
+std::optional<std::string> other_dtype(const TokenFile& tokens) {
+  if (tokens.index() || tokens.size() < kLeastIds) return std::nullopt;
+  if (tokens.dtype() == "uint16" && looks_like_uint32(some_ids(tokens))) return "uint32";
+  if (tokens.dtype() == "uint32" && looks_like_uint16(some_ids(tokens))) return "uint16";
+  return std::nullopt;
+}
+
+std::string dtype_warning(const SourceRecipe& source, const std::string& key) {
+  if (read_sidecar(source.tokens)) return "";
+  const std::optional<std::string> other = other_dtype(TokenFile(source.tokens, source.dtype));
+  if (!other) return "";
+  const std::string found = *other == "uint32" ? "every second id is 0 or small" : "nearly all ids are 65,536 or more";
+  return "warning: " + key + ".dtype: " + source.tokens.string() + " is read as " + source.dtype + ", but " + found +
+         ", as if it held " + *other + ": set " + key + ".dtype: " + *other + " if it does";
+}
+
+}  // namespace meshtrain

@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+
+namespace meshtrain {
+
+/// The description of a token file, which `data prepare` writes beside it as NAME.json: mine.bin.json of mine.bin. A
+/// token file itself says nothing of what it holds.
+struct TokenSidecar {
+  std::string dtype;                 ///< of a token: "uint16"
+  int64_t tokens = 0;                ///< number of tokens in the file
+  std::string layout = "stream";     ///< the value for data.layout
+  std::optional<int64_t> separator;  ///< the id behind each document; none: nothing ends documents
+  int64_t vocabulary_size = 0;       ///< largest id that tokenizer and separator can write, plus one
+  std::string tokenizer;             ///< its absolute path, or "bytes"
+  std::string tokenizer_checksum;    ///< tokenizer_fingerprint()
+  std::string command;               ///< the command line that made the file
+};
+
+/// Returns NAME.json of the token file NAME.
+std::filesystem::path sidecar_path(const std::filesystem::path& tokens);
+
+/// Returns the sidecar of a token file; std::nullopt when NAME.json does not exist or is another program's. Throws
+/// InputError, naming the file, when it cannot be read or is a damaged sidecar.
+std::optional<TokenSidecar> read_sidecar(const std::filesystem::path& tokens);
+
+/// Throws InputError when NAME.json exists and is not a sidecar: write_sidecar() would replace somebody's file.
+void check_sidecar_place(const std::filesystem::path& tokens);
+
+/// Removes the sidecar of a token file that is about to be replaced, if there is one: a file without a sidecar is
+/// better than one with that of another. Throws std::runtime_error when it cannot.
+void remove_sidecar(const std::filesystem::path& tokens);
+
+/// Writes NAME.json, complete or not at all. Throws as OutputFile does.
+void write_sidecar(const std::filesystem::path& tokens, const TokenSidecar& sidecar);
+
+}  // namespace meshtrain

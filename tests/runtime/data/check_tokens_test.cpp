@@ -1,0 +1,198 @@
+#include "runtime/data/check_tokens.h"
+
+#include <gtest/gtest.h>
+
+#include "mesh/error.h"
+#include "runtime/data/token_sidecar.h"
+#include "tests/support/files.h"
+#include "tests/support/messages.h"
+#include "tests/support/scratch.h"
+
+namespace meshtrain {
+namespace {
+
+using testing::content;
+using testing::has;
+using testing::message;
+using testing::ScratchFolder;
+using testing::write_file;
+using testing::write_ids;
+
+class CheckSidecars : public ::testing::Test {
+ protected:
+  CheckSidecars() {
+    write_ids<uint16_t>(tokens_, {1, 2, 3});
+    write_sidecar(tokens_, sidecar_);
+    recipe_.data.tokens = tokens_;
+    recipe_.data.dtype = "uint16";
+    recipe_.model.shape.vocab_size = 1000;
+    recipe_.locations = {{"", "r.yaml"}, {"data.tokens", "r.yaml:7:11: data.tokens"}};
+  }
+
+  std::string refusal() const {
+    return message<InputError>([&] { check_sidecars(recipe_); });
+  }
+
+  ScratchFolder scratch_;
+  std::filesystem::path tokens_ = scratch_.path() / "t.bin";
+  TokenSidecar sidecar_{.dtype = "uint16",
+                        .tokens = 3,
+                        .separator = 999,
+                        .vocabulary_size = 1000,
+                        .tokenizer = "/models/mine",
+                        .tokenizer_checksum = "00ff",
+                        .command = "meshtrain data prepare"};
+  Recipe recipe_;
+};
+
+TEST_F(CheckSidecars, TakesFilesThatAreAsTheySay) {
+  EXPECT_EQ(refusal(), "");
+  std::filesystem::remove(sidecar_path(tokens_));
+  recipe_.data.dtype = "uint8";
+  EXPECT_EQ(refusal(), "") << "without a sidecar";
+  write_file(sidecar_path(tokens_), "[1, 2]");
+  EXPECT_EQ(refusal(), "") << "another program's file";
+  write_file(sidecar_path(tokens_), "{\"format\": \"theirs\"}");
+  EXPECT_EQ(refusal(), "");
+  recipe_.data.tokens = scratch_.path() / "none";
+  EXPECT_EQ(refusal(), "");
+}
+
+TEST_F(CheckSidecars, RefusesAnotherDtype) {
+  recipe_.data.dtype = "uint32";
+  const std::string file = tokens_.string();
+  EXPECT_EQ(refusal(), "r.yaml:7:11: data.tokens: " + file + " would be read as uint32, but holds uint16, as " + file +
+                           ".json says: set data.dtype: uint16");
+  recipe_.locations["data.dtype"] = "r.yaml:8:10: data.dtype";
+  EXPECT_TRUE(refusal().starts_with("r.yaml:8:10: data.dtype: ")) << refusal();
+  recipe_.locations.clear();
+  EXPECT_TRUE(refusal().starts_with("data.dtype: ")) << refusal();
+}
+
+TEST_F(CheckSidecars, RefusesAnotherNumberOfTokens) {
+  write_ids<uint16_t>(tokens_, {1, 2});
+  EXPECT_EQ(refusal(), "r.yaml:7:11: data.tokens: " + tokens_.string() +
+                           " has 4 bytes, but 3 tokens of uint16, which " + tokens_.string() +
+                           ".json says, are 6: the file was cut short or replaced; prepare it again, or remove the "
+                           ".json file");
+}
+
+TEST_F(CheckSidecars, RefusesAModelWithoutTheTokenizersIds) {
+  recipe_.model.shape.vocab_size = 999;
+  recipe_.locations["model.vocab_size"] = "r.yaml:3:3: model.vocab_size";
+  EXPECT_EQ(refusal(), "r.yaml:3:3: model.vocab_size: the model's vocab_size is 999, but " + tokens_.string() +
+                           " was made with ids up to 999, of the tokenizer /models/mine, as " + tokens_.string() +
+                           ".json says: use a model.vocab_size of 1000 or more, or prepare the text with the model's "
+                           "tokenizer");
+}
+
+TEST_F(CheckSidecars, LooksAtEverySourceAndTheHeldOutFile) {
+  const std::filesystem::path plain = scratch_.path() / "plain.bin";
+  write_ids<uint16_t>(plain, {1, 2, 3});
+  MixedSourceRecipe first, second;
+  first.tokens = plain;
+  second.tokens = tokens_;
+  first.dtype = second.dtype = "uint32";
+  recipe_.data.mixture = {first, second};
+  EXPECT_TRUE(has(refusal(), "set data.mixture[1].dtype: uint16")) << refusal();
+  recipe_.data.mixture.clear();
+  EXPECT_EQ(refusal(), "");
+  recipe_.evaluate.tokens = tokens_;
+  recipe_.evaluate.dtype = "uint8";
+  EXPECT_TRUE(has(refusal(), "set evaluate.dtype: uint16")) << refusal();
+}
+
+TEST_F(CheckSidecars, RefusesADamagedOne) {
+  const std::string whole = content(sidecar_path(tokens_));
+  const auto with = [&](const std::string& from, const std::string& to) {
+    std::string text = whole;
+    text.replace(text.find(from), from.size(), to);
+    write_file(sidecar_path(tokens_), text);
+    return refusal();
+  };
+  const std::string file = tokens_.string() + ".json: ";
+  const std::string advice = ": data prepare did not write it so; prepare the tokens again, or remove the file";
+  EXPECT_EQ(with("\"tokens\": 3", "\"tokens\": -3"), file + "\"tokens\" is not a number from 0 on" + advice);
+  EXPECT_EQ(with("\"tokens\": 3,", ""), file + "\"tokens\" is missing" + advice);
+  EXPECT_EQ(with("\"uint16\"", "\"float\""), file + "\"dtype\" is none of uint8, uint16, uint32" + advice);
+  EXPECT_EQ(with("\"uint16\"", "7"), file + "\"dtype\" is not a text" + advice);
+  EXPECT_EQ(with("\"version\": 1", "\"version\": 2"),
+            file + "\"version\" is 2, and 1 is the one that is known here" + advice);
+  EXPECT_TRUE(has(with("{", ""), "t.bin.json is not valid JSON"));
+}
+
+std::optional<std::string> seen_in(const std::filesystem::path& file, const std::string& dtype) {
+  return other_dtype(TokenFile(file, dtype));
+}
+
+TEST(OtherDtype, SeesIdsOfAnotherWidth) {
+  const ScratchFolder scratch;
+  const auto file = scratch.path() / "t.bin";
+  std::vector<int64_t> small, large;
+  for (int64_t i = 0; i < 200'000; ++i) {
+    small.push_back(i * 7919 % 50'000);
+    large.push_back(i * 7919 % 150'000);
+  }
+  write_ids<uint32_t>(file, small);
+  EXPECT_EQ(seen_in(file, "uint16"), "uint32");
+  EXPECT_EQ(seen_in(file, "uint32"), std::nullopt);
+  write_ids<uint32_t>(file, large);
+  EXPECT_EQ(seen_in(file, "uint16"), "uint32") << "upper halves of 0 to 2";
+  EXPECT_EQ(seen_in(file, "uint32"), std::nullopt);
+  write_ids<uint16_t>(file, small);
+  EXPECT_EQ(seen_in(file, "uint16"), std::nullopt);
+  EXPECT_EQ(seen_in(file, "uint32"), "uint16");
+  EXPECT_EQ(seen_in(file, "uint8"), std::nullopt);
+  write_ids<uint16_t>(file, std::vector<int64_t>(1000, 0));
+  EXPECT_EQ(seen_in(file, "uint16"), std::nullopt) << "nothing but zeros";
+  write_ids<uint16_t>(file, {1, 0, 2, 0});
+  EXPECT_EQ(seen_in(file, "uint16"), std::nullopt) << "too few to say";
+  for (int64_t& id : small) id %= 8;
+  write_ids<uint16_t>(file, small);
+  EXPECT_EQ(seen_in(file, "uint16"), std::nullopt) << "a small vocabulary";
+}
+
+TEST(OtherDtype, IsWarnedAboutWithoutASidecar) {
+  const ScratchFolder scratch;
+  SourceRecipe source;
+  source.tokens = scratch.path() / "t.bin";
+  source.dtype = "uint16";
+  write_ids<uint32_t>(source.tokens, std::vector<int64_t>(100, 7));
+  EXPECT_EQ(
+      dtype_warning(source, "data"),
+      "warning: data.dtype: " + source.tokens.string() +
+          " is read as uint16, but every second id is 0 or small, as if it held uint32: set data.dtype: uint32 if "
+          "it does");
+  write_sidecar(source.tokens, {.dtype = "uint16", .tokens = 200});
+  EXPECT_EQ(dtype_warning(source, "data"), "") << "its sidecar knows";
+}
+
+TEST(CheckLabels, RefusesAFileWithoutALabelThatCounts) {
+  const ScratchFolder scratch;
+  Recipe recipe;
+  recipe.data.tokens = scratch.path() / "t.bin";
+  recipe.data.dtype = "uint8";
+  recipe.data.layout = "records";
+  recipe.data.loss_mask = scratch.path() / "mask";
+  recipe.train.sequence_length = 4;
+  write_file(recipe.data.tokens, std::string(50, 'a'));
+  std::string mask(50, '\0');
+  mask[5] = '\1';  // the first token of a record is no label
+  write_file(recipe.data.loss_mask, mask);
+  const auto refusal = [&] {
+    return message<InputError>([&] { check_labels(recipe, Mixture(recipe.data, 4, 256, 1)); });
+  };
+  EXPECT_EQ(refusal(), "data.loss_mask: no label of " + recipe.data.tokens.string() +
+                           " counts, so nothing can be trained with it: data.loss_mask, data.ignore_id and "
+                           "data.boundary_labels ignore every one: change or leave out the one that does");
+  recipe.locations = {{"", "r.yaml"}, {"data.loss_mask", "r.yaml:9:14: data.loss_mask"}};
+  EXPECT_TRUE(refusal().starts_with("r.yaml:9:14: data.loss_mask: ")) << refusal();
+  mask[49] = '\1';
+  write_file(recipe.data.loss_mask, mask);
+  EXPECT_EQ(refusal(), "") << "the last label of the last sample";
+  recipe.data.ignore_id = 'a';
+  EXPECT_NE(refusal(), "");
+}
+
+}  // namespace
+}  // namespace meshtrain
