@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "context_parallel/attention_choice.h"
+#include "context_parallel/meta_window.h"
 
 namespace meshtrain {
 namespace {
@@ -59,7 +60,10 @@ AttentionGradients meta_attention_backward(const at::Tensor& grad_out, const at:
 Attended attend_on_gpu(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, bool causal,
                        const AttentionRule& rule) {
   const double scale = rule.scale;
-  if (q.is_meta()) return meta_attention(q, k, v, causal, scale);
+  if (q.is_meta()) {
+    const MetaWindow window(rule.window);
+    return meta_attention(q, k, v, causal, scale);
+  }
   at::Tensor out, lse;
   const AttentionKernel kernel = kernel_for(q, k, causal, rule.window);
   switch (kernel) {
@@ -104,7 +108,10 @@ AttentionGradients attend_backward_on_gpu(const at::Tensor& grad_out, const at::
                                           const at::Tensor& v, const Attended& attended, bool causal,
                                           const AttentionRule& rule) {
   const double scale = rule.scale;
-  if (q.is_meta()) return meta_attention_backward(grad_out, q, k, v, attended, causal, scale);
+  if (q.is_meta()) {
+    const MetaWindow window(rule.window);
+    return meta_attention_backward(grad_out, q, k, v, attended, causal, scale);
+  }
   const at::Tensor none = no_random_numbers(q), lse = attended.lse.contiguous();
   const at::Tensor& out = attended.out;
   switch (kernel_for(q, k, causal, rule.window)) {

@@ -11,6 +11,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "context_parallel/meta_window.h"
 #include "mesh/forwarding.h"
 #include "mesh/host_map.h"
 #include "mesh/traffic.h"
@@ -129,14 +130,22 @@ void describe_product(OperatorCall& call, const at::Tensor& a, const at::Tensor&
   for (const int64_t size : call.product) call.flops *= static_cast<double>(size);
 }
 
+/// Returns the share of the pairs of `n` queries and keys that count, by the formula of flops.h.
+double share_of_pairs(int64_t n, bool causal, int64_t window) {
+  if (!causal) return 1;
+  if (window == 0 || window >= n) return 0.5;
+  const double share = static_cast<double>(window) / static_cast<double>(n);
+  return share - share * share / 2;
+}
+
 /// Fills in `call` for flash attention of q [B, H, n, D] and k [B, K, m, D].
 void describe_attention(OperatorCall& call, const at::Tensor& q, const at::Tensor& k, bool causal, bool backward) {
   call.kind = OperatorCall::Kind::Attention;
   call.dtype = q.scalar_type();
   call.product = {q.size(0) * q.size(1), q.size(2), k.size(2), q.size(3)};
   call.is_backward = backward;
-  const double products = backward ? 5 : 2, pairs = causal ? 0.5 : 1;
-  call.flops = products * 2 * pairs;
+  const double products = backward ? 5 : 2;
+  call.flops = products * 2 * share_of_pairs(q.size(2), causal, MetaWindow::current());
   for (const int64_t size : call.product) call.flops *= static_cast<double>(size);
 }
 

@@ -99,7 +99,8 @@ void Listener::work(const Sighting& self) {
     while (guest.connection.receive()) {
       const Frame& received = guest.connection.received();
       if (received.kind == Frame::kHere || received.kind == Frame::kAbout) {
-        seen_[received.rank] = {received.sender, now};
+        if (received.kind == Frame::kHere) guest.rank = received.rank;
+        seen_[received.rank] = {received.sender, now, guest.rank};
         guest.connection.send(frame(Frame::kHere));
       }
       job_ends_ = job_ends_ || guest.connection.last().kind == Frame::kJobEnds;

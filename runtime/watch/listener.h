@@ -25,6 +25,7 @@ class Listener {
   struct Seen {
     Sighting sighting;
     std::chrono::steady_clock::time_point when;
+    int64_t speaker;  ///< the rank that sent it: this one, or the first of its host
   };
   const std::map<int64_t, Seen>& seen() const { return seen_; }
   /// Receives frames and answers each with `self`.
@@ -46,6 +47,7 @@ class Listener {
   struct Guest {
     Connection connection;
     std::chrono::steady_clock::time_point since;
+    int64_t rank = -1;  // once it has spoken of itself
   };
 
   Frame frame(Frame::Kind kind) const;

@@ -70,7 +70,7 @@ class Search {
         if (issued >= number && ended < number) arrived.push_back(member);
       }
       if (absent.empty() && halted.empty()) halted = halted_later;  // the others may need one that has ended its part
-      if (!halted.empty()) return of_halted(halted, *group, number);
+      if (!halted.empty()) return of_halted(speakers_of(halted), *group, number);
       if (absent.empty()) return of_arrived(*current, arrived, *group, number);
       const auto busy =
           std::find_if(absent.begin(), absent.end(), [](const RankSight* r) { return !r->activity.waits; });
@@ -98,6 +98,19 @@ class Search {
       if (other.rank != rank.rank && other.activity.find(key) != nullptr) others.push_back(&other);
     }
     return others;
+  }
+
+  /// Returns `halted` with the rank that does not speak in the place of those that are seen through it alone.
+  std::vector<const RankSight*> speakers_of(const std::vector<const RankSight*>& halted) const {
+    std::vector<const RankSight*> speakers;
+    for (const RankSight* rank : halted) {
+      const auto speaker =
+          std::ranges::find_if(ranks_, [&](const RankSight& any) { return any.rank == rank->speaker; });
+      const bool is_known = rank->activity.is_stopped || speaker == ranks_.end() || !is_halted(*speaker);
+      const RankSight* const blamed = is_known ? rank : &*speaker;
+      if (std::ranges::find(speakers, blamed) == speakers.end()) speakers.push_back(blamed);
+    }
+    return speakers;
   }
 
   bool is_on_path(const RankSight* rank) const { return std::find(path_.begin(), path_.end(), rank) != path_.end(); }

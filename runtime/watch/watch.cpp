@@ -252,6 +252,7 @@ std::vector<RankSight> Watch::sights() {
   if (listener_) {
     for (const auto& [rank, seen] : listener_->seen()) {
       add(static_cast<int>(rank), seen.sighting, now - seen.when < kNoAnswer, now - seen.when);
+      if (seen.speaker != rank) all[static_cast<int>(rank)].speaker = static_cast<int>(seen.speaker);
     }
   }
   if (caller_) {

@@ -163,7 +163,10 @@ TEST(OtherDtype, IsWarnedAboutWithoutASidecar) {
       "warning: data.dtype: " + source.tokens.string() +
           " is read as uint16, but every second id is 0 or small, as if it held uint32: set data.dtype: uint32 if "
           "it does");
-  write_sidecar(source.tokens, {.dtype = "uint16", .tokens = 200});
+  TokenSidecar sidecar;
+  sidecar.dtype = "uint16";
+  sidecar.tokens = 200;
+  write_sidecar(source.tokens, sidecar);
   EXPECT_EQ(dtype_warning(source, "data"), "") << "its sidecar knows";
 }
 

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include "context_parallel/gpu_attention.h"
 #include "mesh/backends/dry_run.h"
 #include "mesh/group.h"
 
@@ -62,6 +63,26 @@ TEST(TimelineRecorder, CausalAttentionHasHalfOfThePairs) {
   EXPECT_EQ(calls[0].kind, OperatorCall::Kind::Attention);
   EXPECT_EQ(calls[0].flops, 2 * 2 * 4 * 32 * 32 * 8);
   EXPECT_EQ(calls[1].flops, calls[0].flops / 2);
+}
+
+TEST(TimelineRecorder, WindowsHaveFewerPairs) {
+  TimelineRecorder recorder(false);
+  const at::Tensor q = meta({1, 4, 32, 8}), k = meta({1, 2, 32, 8});
+  recorder.restart();
+  for (const int64_t window : {0, 8, 32}) {
+    const AttentionRule rule{.scale = 1, .window = window};
+    const Attended attended = attend_on_gpu(q, k, k, /*causal=*/true, rule);
+    attend_backward_on_gpu(q, q, k, k, attended, /*causal=*/true, rule);
+  }
+  std::vector<double> flops;
+  for (const OperatorCall& call : events_of<OperatorCall>(recorder.take())) {
+    if (call.kind == OperatorCall::Kind::Attention) flops.push_back(call.flops);
+  }
+  ASSERT_EQ(flops.size(), 6u);
+  for (const size_t pass : {0, 1}) {
+    EXPECT_DOUBLE_EQ(flops[2 + pass], flops[pass] * (8 - 1) / 16) << "a query sees 8 keys, the first ones fewer";
+    EXPECT_DOUBLE_EQ(flops[4 + pass], flops[pass]);
+  }
 }
 
 TEST(TimelineRecorder, KeepsCollectivesAndTheirWaitsInOrder) {

@@ -124,6 +124,18 @@ TEST_F(Stalls, ARankThatWasHaltedIsBlamedThoughItWentOn) {
 
 // A rank that has sent what the others need ends its part before their messages come, which its process may still
 // carry.
+TEST_F(Stalls, ARankThatIsSeenThroughASilentOneIsNotBlamed) {
+  for (RankSight& rank : ranks) rank.activity.groups[1].key = 3;  // of all four
+  wait(0, 1, 12000);
+  wait(1, 1, 12000);
+  for (const size_t rank : {2, 3}) ranks[rank].runs = false;  // another host's
+  expect(Cause::Frozen, {2, 3}, "rank 2 on a, and rank 3 alike, hold up");
+  ranks[3].speaker = 2;
+  expect(Cause::Frozen, {2}, "rank 2 on a holds up 2 ranks");
+  ranks[3].activity.is_stopped = true;  // as rank 2 has said before
+  expect(Cause::Frozen, {2, 3}, "rank 2 on a, and rank 3 alike, hold up");
+}
+
 TEST_F(Stalls, AStoppedRankIsBlamedThoughItHasEndedItsPart) {
   wait(0, 0, 12000);
   ranks[1].activity.groups[0].issued = ranks[1].activity.groups[0].ended = 11;
