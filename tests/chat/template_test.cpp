@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <map>
+#include <random>
 
 #include "runtime/jinja/template.h"
 #include "tests/chat/chat_fixtures.h"
@@ -143,6 +144,27 @@ TEST(ChatTemplates, CannotHangOrExhaustMemory) {
     EXPECT_TRUE(has(error, expected)) << source.substr(0, 100) << ": " << error;
     EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(60)) << source.substr(0, 100);
   }
+}
+
+TEST(ChatTemplates, DamagedOnesAreErrors) {
+  std::mt19937_64 random(7);
+  RenderOptions options = options_of(chat_json("conversations.json")[25]);
+  options.limits.work = 2'000'000;
+  int num_rendered = 0, num_refused = 0;
+  for (const auto& [name, texts] : chat_json("expected.json")["texts"].items()) {
+    const std::string source = content(template_fixture(name));
+    for (int i = 0; i < 150; ++i) {
+      try {
+        Template("t", damaged(source, random)).render(options);
+        ++num_rendered;
+      } catch (const TemplateError& error) {
+        EXPECT_EQ(std::string(error.what()).rfind("t:", 0), 0U) << error.what();
+        ++num_refused;
+      }
+    }
+  }
+  EXPECT_GT(num_rendered, 10);
+  EXPECT_GT(num_refused, 1000);
 }
 
 // Macros and namespaces may refer to themselves; the sanitizer's leak check looks at this test.
