@@ -19,6 +19,7 @@
 #include "runtime/launch/threads.h"
 #include "runtime/telemetry/console.h"
 #include "tools/meshtrain/commands.h"
+#include "tools/meshtrain/data_chat.h"
 #include "tools/meshtrain/launcher.h"
 #include "tools/meshtrain/recipe_arguments.h"
 
@@ -26,6 +27,7 @@ namespace meshtrain {
 namespace {
 
 struct PrepareArguments {
+  ChatArguments chat;
   std::vector<std::filesystem::path> bytes;
   PrepareTextOptions text;
   std::optional<std::string> dtype;
@@ -160,53 +162,77 @@ void add_prepare(CLI::App& data, int& status) {
                        "and *.ndjson, JSON lines, each line is; with .gz or .zst behind they are decompressed")
           ->type_name("FILE...");
   CLI::Option* tokenizer =
-      command->add_option("--tokenizer", arguments->text.tokenizer, std::string("Of --text: ") + kTokenizerHelp)
+      command
+          ->add_option("--tokenizer", arguments->text.tokenizer, std::string("Of --text and --chat: ") + kTokenizerHelp)
           ->type_name("NAME");
   CLI::Option* bytes = command
                            ->add_option("--bytes", arguments->bytes,
                                         "The same with a token for each byte: files as they are, joined in this order")
                            ->type_name("FILE...");
   command->add_option("--out", arguments->text.output, "The token file")->required()->type_name("FILE");
-  command
-      ->add_option("--dtype", arguments->dtype,
-                   std::string(kDtypeHelp) + "; uint16 unless ids of the tokenizer need more")
-      ->type_name("TYPE");
-  command
-      ->add_option("--separator", arguments->separator,
-                   "Token to write after each document that is not empty, the one to name as data.documents: an id, a "
-                   "token, or none. Of --text by default the tokenizer's eos_token, of --bytes none")
-      ->type_name("TOKEN");
-  command
-      ->add_option("--include", arguments->text.filter.include,
-                   "Of folders: only files whose names match one of these globs (with a /: whose paths below the "
-                   "folder do), '*.md'")
-      ->type_name("GLOB...");
-  command
-      ->add_option("--exclude", arguments->text.filter.exclude,
-                   "Of folders: no files that match one of these globs, whatever --include says")
-      ->type_name("GLOB...");
+  CLI::Option* dtype = command
+                           ->add_option("--dtype", arguments->dtype,
+                                        std::string(kDtypeHelp) + "; uint16 unless ids of the tokenizer need more")
+                           ->type_name("TYPE");
+  CLI::Option* separator =
+      command
+          ->add_option("--separator", arguments->separator,
+                       "Token to write after each document that is not empty, the one to name as data.documents: an "
+                       "id, a token, or none. Of --text by default the tokenizer's eos_token, of --bytes none")
+          ->type_name("TOKEN");
+  CLI::Option* include =
+      command
+          ->add_option("--include", arguments->text.filter.include,
+                       "Of folders: only files whose names match one of these globs (with a /: whose paths below the "
+                       "folder do), '*.md'")
+          ->type_name("GLOB...");
+  CLI::Option* exclude = command
+                             ->add_option("--exclude", arguments->text.filter.exclude,
+                                          "Of folders: no files that match one of these globs, whatever --include says")
+                             ->type_name("GLOB...");
   CLI::Option* per_line = command->add_flag("--document-per-line", arguments->text.format.document_per_line,
                                             "Of --text: each line of a text file is a document");
   CLI::Option* field =
       command->add_option("--field", arguments->text.format.field, "Of JSON lines: the key of the text")
           ->default_str("text")
           ->type_name("KEY");
-  CLI::Option* workers = command->add_option("--workers", arguments->text.threads, "Of --text: threads that tokenise")
-                             ->capture_default_str()
-                             ->check(CLI::Range(1, 4096))
-                             ->type_name("N");
-  text->needs(tokenizer);
-  for (CLI::Option* of_text : {tokenizer, per_line, field, workers}) of_text->needs(text);
-  bytes->excludes(text);
+  CLI::Option* workers =
+      command->add_option("--workers", arguments->text.threads, "Of --text and --chat: threads that tokenise")
+          ->capture_default_str()
+          ->check(CLI::Range(1, 4096))
+          ->type_name("N");
+  CLI::Option* chat = add_chat_options(*command, arguments->chat);
+  for (CLI::Option* tokenised : {text, chat}) tokenised->needs(tokenizer);
+  for (CLI::Option* of_text : {per_line, field}) of_text->needs(text);
+  bytes->excludes(text)->excludes(chat);
+  text->excludes(chat);
+  for (CLI::Option* chosen : {dtype, separator, include, exclude}) chat->excludes(chosen);
   command->footer(
       "Beside OUT stands OUT.json, which says what OUT holds; train compares its recipe with it.\n"
       "Example: meshtrain data prepare --text books/ pages.jsonl --tokenizer models/SmolLM2-1.7B --out data/mine.bin\n"
       "A run that was stopped goes on where it was when it is given again: parts are kept in OUT.parts.\n"
+      "Conversations: meshtrain data prepare --chat chats.jsonl --tokenizer models/SmolLM2-1.7B-Instruct "
+      "--sequence-length 2048 --out data/chat.bin\n"
       "Bytes: meshtrain data prepare --bytes README.md docs --out data/mine.bin --dtype uint8\n"
       "Packed documents of bytes: meshtrain data prepare --bytes docs --out data/docs.bin --separator 256");
-  command->callback([arguments, text, bytes, &status] {
+  command->callback([arguments, text, bytes, chat, tokenizer, workers, &status] {
     refuse_several_ranks("meshtrain data prepare");
-    if (text->count() == 0 && bytes->count() == 0) throw InputError("what to prepare is missing: --text or --bytes");
+    if (text->count() + bytes->count() + chat->count() == 0) {
+      throw InputError("what to prepare is missing: --text or --bytes, or --chat");
+    }
+    for (const CLI::Option* option : {tokenizer, workers}) {
+      if (bytes->count() == 0 || option->count() == 0) continue;
+      throw InputError(option->get_name() + " goes with --text or --chat, and --bytes is given");
+    }
+    if (chat->count() > 0) {
+      ChatArguments chats = arguments->chat;
+      chats.options.output = arguments->text.output;
+      chats.options.threads = arguments->text.threads;
+      ProgressLine line;
+      const auto show = [&](const PrepareTextProgress& now) { line.show(now); };
+      status = prepare_from_chat(chats, arguments->text.tokenizer, show);
+      return;
+    }
     status = text->count() > 0 ? prepare_from_text(*arguments) : prepare_from_bytes(*arguments);
   });
 }

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -16,6 +17,7 @@
 #include "mesh/agree.h"
 #include "mesh/error.h"
 #include "mesh/layout.h"
+#include "runtime/chat/chat_tokens.h"
 #include "runtime/generate/generate.h"
 #include "runtime/generate/generation_config.h"
 #include "runtime/generate/model_source.h"
@@ -54,6 +56,8 @@ struct GenerateArguments {
   bool stop_at_eos = true;
   std::string mesh = "tp=auto", device = "auto";
   bool json_lines = false;
+  bool chats = false;
+  std::optional<std::string> system, chat_template;  // of --chat
 };
 
 /// What all ranks have to know of what is asked.
@@ -159,16 +163,30 @@ std::shared_ptr<const Tokenizer> load(const std::string& name, const ModelSource
   return tokenizer;
 }
 
-std::shared_ptr<const Tokenizer> tokenizer_of(const GenerateArguments& arguments, const ModelSource& source) {
-  if (arguments.tokenizer) return load(*arguments.tokenizer, source, "--tokenizer " + *arguments.tokenizer);
+/// Returns the name of the tokenizer: that of the command line, or the model's folder where it has one.
+std::optional<std::string> tokenizer_name(const GenerateArguments& arguments, const ModelSource& source) {
+  if (arguments.tokenizer) return arguments.tokenizer;
   for (const char* file : {"tokenizer.json", "tokenizer.model"}) {
     std::error_code unreadable;
     if (!source.hugging_face.empty() && fs::exists(source.hugging_face / file, unreadable)) {
-      const std::string folder = source.hugging_face.string();
-      return load(folder, source, "the tokenizer in " + folder);
+      return source.hugging_face.string();
     }
   }
-  return nullptr;
+  return std::nullopt;
+}
+
+std::shared_ptr<const Tokenizer> tokenizer_of(const GenerateArguments& arguments, const ModelSource& source) {
+  const std::optional<std::string> name = tokenizer_name(arguments, source);
+  if (!name) return nullptr;
+  return load(*name, source, (arguments.tokenizer ? "--tokenizer " : "the tokenizer in ") + *name);
+}
+
+/// Returns the chat template with which texts become prompts; std::nullopt without --chat.
+std::optional<ChatTemplate> chat_template_of(const GenerateArguments& arguments, const ModelSource& source) {
+  if (!arguments.chats) return std::nullopt;
+  const std::optional<std::string> name = tokenizer_name(arguments, source);
+  if (!name) throw InputError("--chat needs a tokenizer, and the model has none beside it: give --tokenizer");
+  return ChatTemplate(*name, arguments.chat_template);
 }
 
 /// What the command line says in place of `config`. Returns the keys of generation_config.json that it has replaced.
@@ -239,18 +257,26 @@ Request make_request(const GenerateArguments& arguments, const std::vector<Promp
   request.rules = config.rules;
   request.stop_strings = config.stop_strings;
   const std::string missing = describe_missing(source);
+  const std::optional<ChatTemplate> chat = chat_template_of(arguments, source);
+  const std::string* const system = arguments.system ? &*arguments.system : nullptr;
   for (size_t i = 0; i < prompts.size(); ++i) {
     const std::string where = "prompt " + std::to_string(i + 1);
     if (prompts[i].is_text && tokenizer == nullptr && !missing.empty()) {
       throw InputError(where + " is a text, and " + missing + ": give --tokenizer, its tokenizer where it is now");
     }
-    request.prompts.push_back(encode_prompt(prompts[i], tokenizer, source.shape.vocab_size, where));
+    Prompt prompt = prompts[i];
+    if (chat && prompt.is_text) prompt = {"", tokenize_prompt(*chat, *tokenizer, ask(prompt.text, system)), false};
+    request.prompts.push_back(encode_prompt(prompt, tokenizer, source.shape.vocab_size, where));
     request.max_tokens.push_back(allowed_tokens(static_cast<int64_t>(request.prompts.back().size()),
                                                 arguments.max_tokens, config, source.shape, where));
   }
   if (!line.empty()) std::fprintf(stderr, "%s\n", line.c_str());
   if (!arguments.stop_at_eos) return request;
   request.stop = stop_tokens(source, tokenizer);
+  const std::optional<int64_t> end = chat ? end_of_turn(*chat, *tokenizer) : std::nullopt;
+  if (end && std::find(request.stop.begin(), request.stop.end(), *end) == request.stop.end()) {
+    request.stop.push_back(*end);
+  }
   if (request.stop.empty() && !missing.empty()) {
     std::fprintf(stderr, "%s, and no token is known that ends a text: give a --tokenizer that names one\n",
                  missing.c_str());
@@ -397,6 +423,18 @@ void add_prompt_options(CLI::App& command, GenerateArguments& arguments) {
           ->type_name("IDS");
   prompt->excludes(file)->excludes(tokens);
   file->excludes(tokens);
+  CLI::Option* chat = command.add_flag("--chat", arguments.chats,
+                                       "Each prompt is what a user says: it is rendered by the tokenizer's chat "
+                                       "template, and the token that ends the assistant's turn ends the text");
+  CLI::Option* system =
+      command.add_option("--system", arguments.system, "Of --chat: the system's message before it")->type_name("TEXT");
+  CLI::Option* chat_template = command
+                                   .add_option("--chat-template", arguments.chat_template,
+                                               "Of --chat: a Jinja template in the place of the tokenizer's own")
+                                   ->type_name("FILE");
+  chat->excludes(tokens);
+  system->needs(chat);
+  chat_template->needs(chat);
   command
       .add_option("--tokenizer", arguments.tokenizer,
                   "bytes, or a tokenizer.json, a SentencePiece *.model, or a folder with one of them; without it the "
@@ -470,6 +508,7 @@ void add_generate_command(CLI::App& app, int& status) {
       "Goes on with a text, from a Hugging Face folder or a run's checkpoint. Alone, or on several ranks, which share\n"
       "the model over tp. Text goes to stdout, alone as it comes, everything else to stderr.\n\n"
       "  meshtrain generate models/SmolLM2-1.7B --prompt 'Once upon a time' --temperature 0.8 --top-p 0.95\n"
+      "  meshtrain generate models/SmolLM2-1.7B-Instruct --chat --prompt 'Why is the sky blue?'\n"
       "  mpirun -n 2 meshtrain generate runs/quickstart --tokenizer bytes --prompt '#include' --max-tokens 200");
   command
       ->add_option("model", arguments->model,

@@ -1,0 +1,139 @@
+#include "runtime/chat/chat_template.h"
+
+#include <algorithm>
+#include <array>
+#include <nlohmann/json.hpp>
+
+#include "mesh/error.h"
+#include "runtime/files/file_reader.h"
+#include "runtime/files/json_object.h"
+
+namespace meshtrain {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+constexpr std::array kSpecialTokens = {"bos_token", "eos_token", "unk_token", "sep_token",
+                                       "pad_token", "cls_token", "mask_token"};
+constexpr const char* kDefault = "default";
+
+bool file_exists(const fs::path& path) {
+  std::error_code ignored;
+  return fs::is_regular_file(path, ignored);
+}
+
+/// Returns the folder of a tokenizer, empty for `bytes`.
+fs::path folder_of(const std::string& tokenizer) {
+  if (tokenizer == "bytes") return {};
+  std::error_code ignored;
+  fs::path folder = tokenizer;
+  if (!fs::is_directory(folder, ignored)) folder = folder.parent_path().empty() ? "." : folder.parent_path();
+  const bool is_model = fs::path(tokenizer).extension() == ".model" ||
+                        (fs::is_directory(tokenizer, ignored) && !file_exists(folder / "tokenizer.json") &&
+                         file_exists(folder / "tokenizer.model"));
+  if (is_model) {
+    throw InputError(tokenizer +
+                     ": a SentencePiece model does not recognise the special tokens that a chat template writes: give "
+                     "the tokenizer.json that transformers' save_pretrained() makes of it");
+  }
+  return folder;
+}
+
+/// Returns the text of a token, given as a text or as an object with it as "content"; none for null.
+std::optional<std::string> token_text(const json& token) {
+  if (token.is_string()) return token.get<std::string>();
+  if (token.is_object() && token.contains("content") && token["content"].is_string()) {
+    return token["content"].get<std::string>();
+  }
+  return std::nullopt;
+}
+
+json read_if_there(const fs::path& file) {
+  return file_exists(file) ? read_json_object(file.string()) : json::object();
+}
+
+}  // namespace
+
+ChatTemplate::ChatTemplate(const std::string& tokenizer, const std::optional<fs::path>& file) {
+  const fs::path folder = folder_of(tokenizer);
+  const fs::path config_file = folder / "tokenizer_config.json";
+  const json config = folder.empty() ? json::object() : read_if_there(config_file);
+  const json map = folder.empty() ? json::object() : read_if_there(folder / "special_tokens_map.json");
+  const auto add = [&](const std::string& name, const fs::path& path, std::string_view source) {
+    templates_.insert_or_assign(name,
+                                jinja::Template(path.string() + (name == kDefault ? "" : " (" + name + ")"), source));
+  };
+  if (file) {
+    name_ = file->string();
+    add(kDefault, *file, read_all(*file).text());
+  } else if (const fs::path own = folder / "chat_template.jinja"; !folder.empty() && file_exists(own)) {
+    name_ = own.string();
+    add(kDefault, own, read_all(own).text());
+    std::error_code none;
+    for (fs::directory_iterator entry(folder / "additional_chat_templates", none), end; !none && entry != end;
+         entry.increment(none)) {
+      const fs::path& path = entry->path();
+      if (path.extension() == ".jinja") add(path.stem().string(), path, read_all(path).text());
+    }
+  } else if (config.contains("chat_template") && !config["chat_template"].is_null()) {
+    name_ = config_file.string() + ": chat_template";
+    const json& found = config["chat_template"];
+    const auto refuse = [&] { throw InputError(name_ + " is neither a text nor a list of {name, template}"); };
+    if (found.is_string()) {
+      add(kDefault, name_, found.get<std::string>());
+    } else if (found.is_array()) {
+      for (const json& entry : found) {
+        const bool named = entry.is_object() && entry.contains("name") && entry.contains("template") &&
+                           entry["name"].is_string() && entry["template"].is_string();
+        if (!named) refuse();
+        add(entry["name"].get<std::string>(), name_, entry["template"].get<std::string>());
+      }
+    } else {
+      refuse();
+    }
+  } else {
+    throw InputError(
+        "the tokenizer " + tokenizer + " has no chat template" +
+        (folder.empty() ? "" : ": neither chat_template.jinja nor \"chat_template\" in tokenizer_config.json") +
+        ": name one with --chat-template FILE.jinja");
+  }
+  for (const char* key : kSpecialTokens) {
+    std::optional<std::string> text = config.contains(key) ? token_text(config[key]) : std::nullopt;
+    if (!text && !config.contains(key) && map.contains(key)) text = token_text(map[key]);
+    if (text) special_tokens_.emplace_back(key, jinja::Value::text(*text));
+  }
+  const std::time_t seconds = std::time(nullptr);
+  localtime_r(&seconds, &now_);
+}
+
+const jinja::Template& ChatTemplate::template_for(const Conversation& conversation) const {
+  auto found = conversation.tools.is_none() ? templates_.end() : templates_.find("tool_use");
+  if (found == templates_.end()) found = templates_.find(kDefault);
+  if (found != templates_.end()) return found->second;
+  throw InputError(name_ + " has templates, but none that is called default: name one with --chat-template FILE.jinja");
+}
+
+bool ChatTemplate::has_generation(const Conversation& conversation) const {
+  return template_for(conversation).has_generation();
+}
+
+jinja::Rendered ChatTemplate::render(const Conversation& conversation, size_t count, bool add_generation_prompt) const {
+  const auto& all = conversation.messages->values;
+  jinja::RenderOptions options;
+  options.messages = conversation.messages;
+  if (count < all.size()) {
+    jinja::List some{{all.begin(), all.begin() + static_cast<ptrdiff_t>(count)}, false, conversation.messages->depth};
+    options.messages = std::make_shared<const jinja::List>(std::move(some));
+  }
+  options.now = now_;
+  options.variables = special_tokens_;
+  options.variables.insert(options.variables.end(), conversation.variables.begin(), conversation.variables.end());
+  options.variables.emplace_back("messages", options.messages);
+  options.variables.emplace_back("tools", conversation.tools);
+  options.variables.emplace_back("documents", conversation.documents);
+  options.variables.emplace_back("add_generation_prompt", add_generation_prompt);
+  return template_for(conversation).render(options);
+}
+
+}  // namespace meshtrain

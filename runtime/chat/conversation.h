@@ -1,0 +1,29 @@
+#pragma once
+
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "runtime/jinja/value.h"
+
+namespace meshtrain {
+
+/// The arguments of one rendering of a chat template.
+struct Conversation {
+  jinja::ListPtr messages;
+  jinja::Value tools = jinja::None{}, documents = jinja::None{};
+  std::vector<std::pair<std::string, jinja::Value>> variables =
+      {};                    ///< chat_template_kwargs: enable_thinking and others
+  size_t first_counted = 0;  ///< the messages before are a prompt, of which no label counts
+};
+
+/// Parses a JSON object with "messages", or with "prompt" and "completion", which are lists of messages or texts (a
+/// text is one message, of the user and of the assistant), and with "tools", "documents" and "chat_template_kwargs"
+/// where there are such. A message is an object with "role"; the template decides on everything else. Throws InputError
+/// that says what is wrong, without a location.
+Conversation parse_conversation(std::string_view json);
+
+/// Returns the conversation of one message of the user, behind one of the system unless `system` is null.
+Conversation ask(const std::string& text, const std::string* system);
+
+}  // namespace meshtrain

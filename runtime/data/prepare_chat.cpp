@@ -1,0 +1,196 @@
+#include "runtime/data/prepare_chat.h"
+
+#include <algorithm>
+#include <atomic>
+#include <exception>
+#include <string_view>
+#include <thread>
+#include <utility>
+
+#include "mesh/error.h"
+#include "runtime/data/input_files.h"
+#include "runtime/data/packed_writer.h"
+#include "runtime/data/text_parts.h"
+#include "runtime/files/file_reader.h"
+
+namespace meshtrain {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr size_t kBatchLines = 512;
+constexpr size_t kBatchBytes = size_t{4} << 20;
+
+/// A line of an input, and what became of it.
+struct ChatLine {
+  std::string text;
+  int64_t number = 0;
+  ChatTokens tokens = {};
+  std::string wrong = {};
+  std::exception_ptr failure = nullptr;
+};
+
+/// Returns the files of JSON lines. Those of other kinds are left out of folders, and refused where they are named.
+std::vector<fs::path> chat_files(const PrepareChatOptions& options) {
+  std::vector<fs::path> files;
+  for (const fs::path& input : options.inputs) {
+    std::error_code ignored;
+    const bool is_folder = fs::is_directory(input, ignored);
+    for (const fs::path& file : input_files({input}, options.output)) {
+      if (is_json_lines(file)) {
+        files.push_back(file);
+      } else if (!is_folder) {
+        throw InputError(file.string() + ": conversations are JSON lines, in a file *.jsonl or *.ndjson");
+      }
+    }
+  }
+  if (files.empty()) throw InputError("--chat: there is no *.jsonl or *.ndjson in what it names");
+  check_texts(files, {});
+  return files;
+}
+
+/// Calls `visit` with lines [first, first + n) of the file, batch by batch. Blank lines are left out.
+template <class Visit>
+void for_each_batch(const fs::path& path, const Visit& visit) {
+  const FileReader file(path);
+  std::vector<ChatLine> batch;
+  std::string open;  // the beginning of a line that has not ended
+  size_t batch_bytes = 0;
+  int64_t number = 0;
+  const auto pass = [&] {
+    if (!batch.empty()) visit(batch, static_cast<int64_t>(batch_bytes));
+    batch.clear();
+    batch_bytes = 0;
+  };
+  const auto end_line = [&] {
+    ++number;
+    batch_bytes += open.size() + 1;
+    if (open.find_first_not_of(" \t\r") != std::string::npos) batch.push_back({std::exchange(open, {}), number});
+    open.clear();
+    if (batch.size() == kBatchLines || batch_bytes >= kBatchBytes) pass();
+  };
+  file.for_each_block(0, file.size(), [&](std::string_view block) {
+    while (!block.empty()) {
+      const size_t end = std::min(block.find('\n'), block.size());
+      open += block.substr(0, end);
+      if (end < block.size()) end_line();
+      block.remove_prefix(std::min(end + 1, block.size()));
+    }
+  });
+  if (!open.empty()) end_line();
+  pass();
+}
+
+/// Tokenises the lines on several threads.
+void tokenize_batch(const ChatTemplate& chat, const Tokenizer& tokenizer, const PrepareChatOptions& options,
+                    std::vector<ChatLine>& batch) {
+  std::atomic<size_t> next = 0;
+  const auto work = [&] {
+    for (size_t i = next++; i < batch.size(); i = next++) {
+      ChatLine& line = batch[i];
+      try {
+        line.tokens = tokenize_chat(chat, tokenizer, parse_conversation(line.text), options.loss);
+      } catch (const InputError& error) {
+        line.wrong = error.what();
+      } catch (...) {
+        line.failure = std::current_exception();
+      }
+    }
+  };
+  const size_t others = std::min(static_cast<size_t>(std::max(options.threads, 1)), batch.size()) - 1;
+  std::vector<std::jthread> threads;
+  for (size_t i = 0; i < others; ++i) threads.emplace_back(work);
+  work();
+}
+
+/// The conversion of one run.
+class ChatRun {
+ public:
+  ChatRun(const PrepareChatOptions& options, PackedWriter& writer, PrepareChatCounts& counts)
+      : options_(options),
+        record_(static_cast<size_t>(options.sequence_length) + 1),
+        writer_(writer),
+        counts_(counts) {}
+
+  void add(const fs::path& file, ChatLine& line) {
+    if (line.failure) std::rethrow_exception(line.failure);
+    if (!line.wrong.empty()) {
+      const std::string what = file.string() + ":" + std::to_string(line.number) + ": " + line.wrong;
+      if (!options_.skips_bad) throw InputError(what);
+      if (counts_.bad++ == 0) counts_.first_bad = what;
+      return;
+    }
+    ++counts_.conversations;
+    ChatTokens& tokens = line.tokens;
+    counts_.longest = std::max(counts_.longest, static_cast<int64_t>(tokens.ids.size()));
+    const bool too_long = tokens.ids.size() > record_;
+    if (too_long) ++counts_.too_long;
+    if (too_long && options_.too_long == TooLong::Drop) return;
+    if (too_long && options_.too_long == TooLong::Truncate) {
+      tokens.ids.resize(record_);
+      tokens.counted.resize(record_);
+    }
+    if (!counts_any(tokens)) {
+      ++counts_.without_label;
+      return;
+    }
+    for (size_t begin = 0; begin == 0 || begin + 1 < tokens.ids.size(); begin += record_ - 1) {
+      const size_t end = std::min(begin + record_, tokens.ids.size());
+      const auto piece = [&](const auto& all) {
+        return std::decay_t<decltype(all)>(all.begin() + static_cast<ptrdiff_t>(begin),
+                                           all.begin() + static_cast<ptrdiff_t>(end));
+      };
+      const ChatTokens part{piece(tokens.ids), piece(tokens.counted)};
+      if (!counts_any(part)) continue;
+      writer_.add(part.ids, part.counted);
+      counts_.tokens += static_cast<int64_t>(part.ids.size());
+    }
+  }
+
+ private:
+  static bool counts_any(const ChatTokens& tokens) {
+    return !tokens.ids.empty() &&
+           std::find(tokens.counted.begin() + 1, tokens.counted.end(), 1) != tokens.counted.end();
+  }
+
+  const PrepareChatOptions& options_;
+  size_t record_;
+  PackedWriter& writer_;
+  PrepareChatCounts& counts_;
+};
+
+}  // namespace
+
+PrepareChatCounts prepare_chat(const ChatTemplate& chat, const Tokenizer& tokenizer, const PrepareChatOptions& options,
+                               const std::function<void(const PrepareChatCounts&)>& report) {
+  if (options.sequence_length < 1) throw InputError("--sequence-length must be at least 1");
+  const std::vector<fs::path> files = chat_files(options);
+  PrepareChatCounts counts;
+  for (const fs::path& file : files) counts.total_bytes += FileReader(file).size();
+  const int64_t padding = tokenizer.eos().value_or(0);
+  counts.dtype = std::max(tokenizer.vocabulary_size() - 1, padding) < 1 << 16 ? "uint16" : "int32";
+  PackedWriter writer(options.output, counts.dtype, options.sequence_length + 1, padding, options.packs);
+  ChatRun run(options, writer, counts);
+  for (const fs::path& file : files) {
+    for_each_batch(file, [&](std::vector<ChatLine>& batch, int64_t bytes) {
+      tokenize_batch(chat, tokenizer, options, batch);
+      for (ChatLine& line : batch) run.add(file, line);
+      counts.bytes += bytes;
+      if (report) report(counts);
+    });
+  }
+  if (writer.num_counted() == 0) {
+    throw InputError("no conversation is left: of " + std::to_string(counts.conversations + counts.bad) + ", " +
+                     std::to_string(counts.bad) + " are bad, " + std::to_string(counts.too_long) + " have more than " +
+                     std::to_string(options.sequence_length + 1) + " tokens and " +
+                     std::to_string(counts.without_label) + " no label that counts" +
+                     (counts.first_bad.empty() ? "" : "; the first bad one: " + counts.first_bad));
+  }
+  writer.finish();
+  counts.records = writer.num_records();
+  counts.counted = writer.num_counted();
+  counts.padding = writer.num_padding();
+  return counts;
+}
+
+}  // namespace meshtrain

@@ -1,0 +1,14 @@
+#pragma once
+
+#include <stdexcept>
+#include <string>
+
+namespace meshtrain::jinja {
+
+/// A reason why a value cannot be computed, without a location: the renderer adds that of the expression.
+class Failure : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+}  // namespace meshtrain::jinja

@@ -1,0 +1,211 @@
+#include "runtime/chat/chat_tokens.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "mesh/error.h"
+#include "tests/chat/chat_fixtures.h"
+#include "tests/support/messages.h"
+#include "tests/support/scratch.h"
+
+namespace meshtrain::testing {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string tokenizer_fixture(const std::string& name) {
+  return source_folder() + "/tests/tokenizer/fixtures/" + name;
+}
+
+/// FNV-1a over ids as 32-bit numbers, as generate.py has it.
+std::string checksum_of(const std::vector<int64_t>& ids) {
+  uint64_t value = 0xCBF29CE484222325U;
+  for (const int64_t id : ids) {
+    for (int shift = 0; shift < 32; shift += 8)
+      value = (value ^ (static_cast<uint64_t>(id) >> shift & 255)) * 0x100000001B3U;
+  }
+  char text[17];
+  std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(value));
+  return text;
+}
+
+OrderedJson runs_of(const std::vector<uint8_t>& counted) {
+  OrderedJson runs = OrderedJson::array();
+  for (size_t i = 0; i < counted.size(); ++i) {
+    if (counted[i] == 0) continue;
+    if (i > 0 && counted[i - 1] != 0) {
+      runs.back()[1] = i + 1;
+    } else {
+      runs.push_back({i, i + 1});
+    }
+  }
+  return runs;
+}
+
+/// Returns a line of JSON of the arguments of apply_chat_template, without the generation prompt.
+std::string line_of(OrderedJson arguments) {
+  arguments.erase("add_generation_prompt");
+  OrderedJson line = {{"messages", arguments["messages"]}};
+  if (arguments.contains("tools")) line["tools"] = arguments["tools"];
+  arguments.erase("messages");
+  arguments.erase("tools");
+  if (!arguments.empty()) line["chat_template_kwargs"] = arguments;
+  return line.dump();
+}
+
+TEST(ChatTokens, AreThoseOfTransformers) {
+  const OrderedJson &expected = chat_json("expected.json"), &conversations = chat_json("conversations.json");
+  for (const auto& [name, rows] : expected["tokens"].items()) {
+    const auto folder = tokenizer_fixture(rows["tokenizer"]);
+    const auto tokenizer = load_tokenizer(folder);
+    const ChatTemplate chat(folder, template_fixture(name));
+    size_t num_spelled = 0, num_masks = 0;
+    for (size_t i = 0; i < conversations.size(); ++i) {
+      const std::string where = name + ", conversation " + std::to_string(i);
+      const Conversation conversation = parse_conversation(line_of(conversations[i]));
+      const OrderedJson& row = rows["conversations"][i];
+      if (row.is_null()) {
+        EXPECT_THROW(tokenize_chat(chat, *tokenizer, conversation, LossOn::All), jinja::TemplateError) << where;
+        continue;
+      }
+      const ChatTokens all = tokenize_chat(chat, *tokenizer, conversation, LossOn::All);
+      EXPECT_EQ(all.ids.size(), row[0].get<size_t>()) << where;
+      EXPECT_EQ(checksum_of(all.ids), row[1].get<std::string>()) << where;
+      EXPECT_EQ(all.counted, std::vector<uint8_t>(all.ids.size(), 1)) << where;
+      const OrderedJson& spelled = expected["spelled"][name];
+      if (num_spelled < spelled.size()) {
+        EXPECT_EQ(all.ids, spelled[num_spelled++].get<std::vector<int64_t>>()) << where;
+      }
+      if (row[2].is_null()) continue;
+      ++num_masks;
+      const ChatTokens turns = tokenize_chat(chat, *tokenizer, conversation, LossOn::Assistant);
+      EXPECT_EQ(turns.ids, all.ids) << where;
+      EXPECT_EQ(runs_of(turns.counted), row[2]) << where;
+    }
+    EXPECT_GE(num_masks, 15U) << name;
+  }
+}
+
+/// Returns the text of the tokens that count, with `|` between runs.
+std::string counted_text(const std::string& name, const std::string& folder, const std::string& line) {
+  const auto tokenizer = load_tokenizer(tokenizer_fixture(folder));
+  const ChatTemplate chat(tokenizer_fixture(folder), template_fixture(name));
+  const ChatTokens tokens = tokenize_chat(chat, *tokenizer, parse_conversation(line), LossOn::Assistant);
+  std::string text;
+  for (const OrderedJson& run : runs_of(tokens.counted)) {
+    const auto begin = tokens.ids.begin() + run[0].get<ptrdiff_t>(), end = tokens.ids.begin() + run[1].get<ptrdiff_t>();
+    text += (text.empty() ? "" : "|") + tokenizer->decode(std::vector<int64_t>(begin, end));
+  }
+  return text;
+}
+
+constexpr const char* kTwoTurns =
+    R"({"messages": [{"role": "user", "content": "q one"}, {"role": "assistant", "content": "a one"},
+        {"role": "user", "content": "q two"}, {"role": "assistant", "content": "a two"}]})";
+constexpr const char* kSystem =
+    R"({"messages": [{"role": "system", "content": "S"}, {"role": "user", "content": "q one"},
+        {"role": "assistant", "content": "a one"}, {"role": "user", "content": "q two"},
+        {"role": "assistant", "content": "a two"}]})";
+
+TEST(ChatTokens, OfTemplatesThatRenderTheLastTurnInAnotherWay) {
+  EXPECT_EQ(counted_text("qwen3", "qwen", kTwoTurns), "a one<|im_end|>\n|<think>\n\n</think>\n\na two<|im_end|>\n");
+  EXPECT_EQ(counted_text("phi3.5", "smollm2", kTwoTurns), "a one<|end|>\n|a two<|end|>\n");
+  EXPECT_EQ(counted_text("mistral_v3", "gpt2", kSystem), "a one<|endoftext|>|a two<|endoftext|>");
+}
+
+TEST(ChatTokens, OfACompletionAlone) {
+  const char* const line =
+      R"({"prompt": [{"role": "user", "content": "q one"}, {"role": "assistant", "content": "a one"},
+          {"role": "user", "content": "q two"}], "completion": [{"role": "assistant", "content": "a two"}]})";
+  for (const char* name : {"chatml", "chatml_generation", "qwen3"}) {
+    const std::string text = counted_text(name, "qwen", line);
+    EXPECT_TRUE(has(text, "a two<|im_end|>") && !has(text, "one") && !has(text, "q two")) << name << ": " << text;
+  }
+  EXPECT_EQ(counted_text("chatml", "qwen", R"({"prompt": "q", "completion": "a"})"), "a<|im_end|>\n");
+}
+
+TEST(ChatTokens, RefusesTurnsThatCannotBeToldApart) {
+  const ScratchFolder folder;
+  // The number of messages stands at the beginning, and no loop goes through them.
+  write_file(folder.path() / "t.jinja",
+             "{{ messages|length }}{% for i in range(messages|length) %}{{ messages[i].content }};{% endfor %}");
+  const auto tokenizer = load_tokenizer("bytes");
+  const ChatTemplate chat("bytes", folder.path() / "t.jinja");
+  const Conversation conversation = parse_conversation(kTwoTurns);
+  const std::string error =
+      message<InputError>([&] { tokenize_chat(chat, *tokenizer, conversation, LossOn::Assistant); });
+  EXPECT_TRUE(has(error, "no prefix of the whole") && has(error, "--loss all")) << error;
+  EXPECT_EQ(tokenize_chat(chat, *tokenizer, conversation, LossOn::All).ids.size(), 1U + 4 * 6);
+}
+
+TEST(ChatTokens, OfConversationsThatAreNone) {
+  const std::map<std::string, std::string> errors = {
+      {"{", "not valid JSON: column 2"},
+      {"[1]", "not a JSON object"},
+      {"{}", "neither \"messages\" nor \"prompt\" and \"completion\""},
+      {R"({"prompt": "a"})", "neither \"messages\" nor \"prompt\" and \"completion\""},
+      {R"({"messages": "a"})", "\"messages\" is no list of messages"},
+      {R"({"messages": []})", "the list of messages is empty"},
+      {R"({"messages": [{"content": "a"}]})", "messages[0] is no object with a \"role\""},
+      {R"({"messages": [{"role": "user", "content": 5}]})", "messages[0].content is neither a text nor a list"},
+      {R"({"messages": [{"role": "user", "content": "a"}], "tools": 1})", "\"tools\" is no list"},
+      {R"({"messages": [{"role": "user", "content": "a"}], "prompt": "b"})", "stands beside"},
+      {R"({"messages": [{"role": "user", "content": "a", "n": 18446744073709551615}]})", "has more than 64 bits"},
+      {R"({"messages": [{"role": "user", "content": ")"
+       "\xff"
+       R"("}]})",
+       "not valid JSON"},
+      {R"({"messages": )" + std::string(500, '[') + std::string(500, ']') + "}", "nested more than 200 levels deep"},
+  };
+  for (const auto& [line, expected] : errors) {
+    const std::string error = message<InputError>([&] { parse_conversation(line); });
+    EXPECT_TRUE(has(error, expected)) << line << ": " << error;
+  }
+}
+
+TEST(ChatTokens, TakeTheTemplateOfTheFolder) {
+  const ScratchFolder folder;
+  for (const char* file : {"tokenizer.json", "tokenizer_config.json"}) {
+    fs::copy_file(fs::path(tokenizer_fixture("smollm2")) / file, folder.path() / file);
+  }
+  const Conversation plain = parse_conversation(R"({"messages": [{"role": "user", "content": "a"}]})");
+  const Conversation tools = parse_conversation(R"({"messages": [{"role": "user", "content": "a"}], "tools": [{}]})");
+  const auto text = [&](const Conversation& conversation) {
+    return ChatTemplate(folder.path()).render(conversation, 1, false).text;
+  };
+  EXPECT_TRUE(has(message<InputError>([&] { text(plain); }), "has no chat template"));
+  const auto configure = [&](const OrderedJson& chat_template) {
+    write_file(folder.path() / "tokenizer_config.json",
+               OrderedJson{{"bos_token", {{"content", "<|endoftext|>"}}}, {"chat_template", chat_template}}.dump());
+  };
+  configure("one {{ bos_token }}");
+  EXPECT_EQ(text(plain), "one <|endoftext|>");
+  configure({{{"name", "default"}, {"template", "plain"}}, {{"name", "tool_use"}, {"template", "tools"}}});
+  EXPECT_EQ(text(plain) + text(tools), "plaintools");
+  configure(7);
+  EXPECT_TRUE(has(message<InputError>([&] { text(plain); }), "is neither a text nor a list"));
+  write_file(folder.path() / "chat_template.jinja", "file");
+  EXPECT_EQ(text(plain) + text(tools), "filefile");
+  write_file(folder.path() / "additional_chat_templates/tool_use.jinja", "more");
+  EXPECT_EQ(text(plain) + text(tools), "filemore");
+  write_file(folder.path() / "chat_template.jinja", "\n{% if %}");
+  EXPECT_TRUE(has(message<InputError>([&] { text(plain); }), "chat_template.jinja:2:7: an expression is expected"));
+  EXPECT_TRUE(has(message<InputError>([] { ChatTemplate chat(tokenizer_fixture("sentencepiece")); }), "SentencePiece"));
+}
+
+TEST(ChatTokens, KnowsTheTokenThatEndsATurn) {
+  const std::string smollm2 = tokenizer_fixture("smollm2"), llama3 = tokenizer_fixture("llama3");
+  const auto tokenizer = load_tokenizer(smollm2), other = load_tokenizer(llama3);
+  EXPECT_EQ(end_of_turn(ChatTemplate(smollm2, template_fixture("chatml")), *tokenizer),
+            tokenizer->token_id("<|im_end|>"));
+  EXPECT_EQ(end_of_turn(ChatTemplate(llama3, template_fixture("llama3.1")), *other), other->token_id("<|eot_id|>"));
+  EXPECT_EQ(end_of_turn(ChatTemplate(smollm2, template_fixture("gemma2")), *tokenizer), std::nullopt);
+  const std::string system = "S";
+  EXPECT_EQ(tokenizer->decode(
+                tokenize_prompt(ChatTemplate(smollm2, template_fixture("chatml")), *tokenizer, ask("q", &system))),
+            "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n");
+}
+
+}  // namespace
+}  // namespace meshtrain::testing

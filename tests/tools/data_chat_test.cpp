@@ -1,0 +1,235 @@
+// `meshtrain data prepare --chat`, and training and generating with what it makes.
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <fstream>
+#include <numeric>
+
+#include "runtime/data/megatron_index.h"
+#include "tests/tools/train_program.h"
+
+namespace meshtrain::testing {
+namespace {
+
+namespace fs = std::filesystem;
+
+class DataChat : public TrainProgram {
+ protected:
+  static std::string tokenizer() { return source_folder() + "/tests/tokenizer/fixtures/llama3"; }
+  static std::string llama3() { return source_folder() + "/tests/chat/fixtures/templates/llama3.jinja"; }
+
+  Words words(const std::string& file, int64_t length, const Words& more = {}) const {
+    Words all = {"data",
+                 "prepare",
+                 "--chat",
+                 path(file),
+                 "--tokenizer",
+                 tokenizer(),
+                 "--chat-template",
+                 llama3(),
+                 "--out",
+                 path("chat.bin"),
+                 "--sequence-length",
+                 std::to_string(length)};
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  }
+
+  std::vector<uint16_t> ids() const {
+    const std::string bytes = content(path("chat.bin"));
+    std::vector<uint16_t> found(bytes.size() / 2);
+    std::memcpy(found.data(), bytes.data(), bytes.size());
+    return found;
+  }
+
+  /// Returns the lengths of the documents of each record.
+  std::vector<std::vector<int64_t>> documents(int64_t record) const {
+    const MegatronIndex index(path("chat.bin"), static_cast<int64_t>(fs::file_size(path("chat.bin"))));
+    const std::vector<int64_t> starts = index.starts_of(0, index.num_documents() + 1);
+    std::vector<std::vector<int64_t>> records(static_cast<size_t>(index.num_tokens() / record));
+    for (size_t i = 0; i + 1 < starts.size(); ++i) {
+      records[static_cast<size_t>(starts[i] / record)].push_back(starts[i + 1] - starts[i]);
+      EXPECT_EQ(starts[i] / record, (starts[i + 1] - 1) / record) << "document " << i << " lies in one record";
+    }
+    return records;
+  }
+};
+
+/// Returns a line of a conversation of one question, repeated, and one answer.
+std::string chat_line(int repeats, const std::string& answer = "yes") {
+  std::string question;
+  for (int i = 0; i < repeats; ++i) question += "a ";
+  return nlohmann::json{
+             {"messages", {{{"role", "user"}, {"content", question}}, {{"role", "assistant"}, {"content", answer}}}}}
+             .dump() +
+         "\n";
+}
+
+TEST_F(DataChat, PacksWholeConversations) {
+  std::string lines;
+  for (int i = 0; i < 200; ++i) lines += chat_line(1 + i * 7 % 40);
+  write("a.jsonl", lines);
+  const Ending one = run_meshtrain(words("a.jsonl", 511, {"--workers", "1"}));
+  ASSERT_EQ(one.status, 0) << one.err;
+  const std::string tokens = content(path("chat.bin")), mask = content(path("chat.mask")),
+                    index = content(path("chat.idx"));
+  const std::vector<uint16_t> packed = ids();
+  ASSERT_EQ(packed.size() % 512, 0u);
+  ASSERT_EQ(mask.size(), packed.size());
+  const auto records = documents(512);
+  size_t num_documents = 0, padding = 0;
+  size_t at = 0;
+  for (const std::vector<int64_t>& lengths : records) {
+    EXPECT_EQ(std::accumulate(lengths.begin(), lengths.end(), int64_t{0}), 512);
+    for (const int64_t length : lengths) {
+      const std::string_view counted = std::string_view(mask).substr(at, static_cast<size_t>(length));
+      EXPECT_EQ(counted[0], 0) << "the first token of a document is nobody's label";
+      const auto num_counted = std::count(counted.begin(), counted.end(), '\1');
+      if (num_counted == 0) {
+        padding += static_cast<size_t>(length);
+      } else {
+        ++num_documents;
+        EXPECT_EQ(counted.find('\1') + static_cast<size_t>(num_counted), counted.size())
+            << "the answer stands at the end";
+      }
+      at += static_cast<size_t>(length);
+    }
+  }
+  EXPECT_EQ(num_documents, 200u);
+  EXPECT_LT(padding, packed.size() / 10) << "records are well filled";
+  EXPECT_TRUE(has(one.out, "200 conversations; ")) << one.out;
+  EXPECT_TRUE(has(one.out, "dtype: megatron, layout: records, documents: index, loss_mask: ")) << one.out;
+
+  const Ending four = run_meshtrain(words("a.jsonl", 511, {"--workers", "4"}));
+  ASSERT_EQ(four.status, 0) << four.err;
+  EXPECT_EQ(four.out, one.out);
+  EXPECT_TRUE(tokens == content(path("chat.bin")) && mask == content(path("chat.mask")) &&
+              index == content(path("chat.idx")));
+
+  const Ending apart = run_meshtrain(words("a.jsonl", 511, {"--no-packing"}));
+  ASSERT_EQ(apart.status, 0) << apart.err;
+  EXPECT_EQ(documents(512).size(), 200u);
+}
+
+TEST_F(DataChat, SaysWhatBecomesOfLongConversations) {
+  write("a.jsonl", chat_line(2) + chat_line(60) + chat_line(2, "a long answer, which goes on and on and on and on"));
+  const Ending dropped = run_meshtrain(words("a.jsonl", 69));
+  ASSERT_EQ(dropped.status, 0) << dropped.err;
+  EXPECT_TRUE(
+      has(dropped.out, "2 conversations of more than 70 tokens were left out (--too-long drop); the longest has "))
+      << dropped.out;
+  EXPECT_EQ(documents(70).size(), 1u);
+  const Ending cut = run_meshtrain(words("a.jsonl", 69, {"--too-long", "truncate"}));
+  EXPECT_TRUE(has(cut.out, "2 conversations of more than 70 tokens were cut behind these (--too-long truncate)"))
+      << cut.out;
+  EXPECT_TRUE(has(cut.out, "1 conversation without a label that counts was left out")) << cut.out;
+  EXPECT_EQ(documents(70).size(), 2u);
+  const auto counted = [&] {
+    const std::string mask = content(path("chat.mask"));
+    return std::count(mask.begin(), mask.end(), '\1');
+  };
+  const auto some = counted();
+  const Ending split = run_meshtrain(words("a.jsonl", 69, {"--too-long", "split"}));
+  EXPECT_TRUE(has(split.out, "were split (--too-long split)")) << split.out;
+  EXPECT_GT(counted(), some);
+  const Ending whole = run_meshtrain(words("a.jsonl", 200));
+  ASSERT_EQ(whole.status, 0) << whole.err;
+  const auto all = counted();
+  const Ending again = run_meshtrain(words("a.jsonl", 69, {"--too-long", "split"}));
+  EXPECT_EQ(counted(), all) << "no label is lost";
+}
+
+TEST_F(DataChat, BadLinesAreNamedOrCounted) {
+  write("a.jsonl", chat_line(1) + "\n{\"messages\": [\n" + chat_line(1));
+  write("roles.jsonl", chat_line(1) + "{\"prompt\": \"q\"}\n" + "{\"messages\": [{\"role\": 5}]}\n");
+  EXPECT_TRUE(
+      has(only_complaint(run_meshtrain(words("a.jsonl", 64))), path("a.jsonl").string() + ":3: not valid JSON: "));
+  EXPECT_TRUE(has(only_complaint(run_meshtrain(words("roles.jsonl", 64))),
+                  path("roles.jsonl").string() + ":2: neither \"messages\" nor"));
+  for (const char* file : {"chat.bin", "chat.idx", "chat.mask", "chat.bin.partial"})
+    EXPECT_FALSE(fs::exists(path(file)));
+  const Ending skipped = run_meshtrain(words("roles.jsonl", 64, {"--skip-bad"}));
+  ASSERT_EQ(skipped.status, 0) << skipped.err;
+  EXPECT_TRUE(
+      has(skipped.out, "2 bad lines were skipped (--skip-bad), the first: " + path("roles.jsonl").string() + ":2: "))
+      << skipped.out;
+
+  write("refused.jsonl", R"({"messages": [{"role": "assistant", "content": "a"}]})"
+                         "\n");
+  Words refused = words("refused.jsonl", 64);
+  *std::find(refused.begin(), refused.end(), llama3()) =
+      source_folder() + "/tests/chat/fixtures/templates/mistral_v1.jinja";
+  EXPECT_TRUE(has(only_complaint(run_meshtrain(refused)), "refused.jsonl:1: "));
+  EXPECT_TRUE(has(only_complaint(run_meshtrain(refused)), "Conversation roles must alternate"));
+  write("none.jsonl", R"({"messages": [{"role": "user", "content": "a"}]})"
+                      "\n");
+  EXPECT_TRUE(has(only_complaint(run_meshtrain(words("none.jsonl", 64))), "no conversation is left: of 1, 0 are bad"));
+  write("a.txt", "text");
+  EXPECT_TRUE(has(only_complaint(run_meshtrain(words("a.txt", 64))), "conversations are JSON lines"));
+  Words no_template = words("a.jsonl", 64);
+  const auto option = std::find(no_template.begin(), no_template.end(), "--chat-template");
+  no_template.erase(option, option + 2);
+  EXPECT_TRUE(has(only_complaint(run_meshtrain(no_template)), "has no chat template"));
+  Words other = words("a.jsonl", 64);
+  *std::find(other.begin(), other.end(), path("chat.bin").string()) = path("chat.tokens").string();
+  EXPECT_TRUE(has(only_complaint(run_meshtrain(other)), "NAME.bin"));
+}
+
+// The loss of a run on what was prepared is that of the assistant's labels, and the model learns to answer and to stop.
+TEST_F(DataChat, TrainsOnTheAssistantsLabels) {
+  write("a.jsonl",
+        R"({"messages": [{"role": "user", "content": "one?"}, {"role": "assistant", "content": "the first"}]})"
+        "\n"
+        R"({"messages": [{"role": "user", "content": "two?"}, {"role": "assistant", "content": "a second"}]})"
+        "\n");
+  const Ending prepared = run_meshtrain(words("a.jsonl", 79, {"--no-packing"}));
+  ASSERT_EQ(prepared.status, 0) << prepared.err;
+  const std::string mask = content(path("chat.mask"));
+  const auto labels = std::count(mask.begin(), mask.end(), '\1');
+  ASSERT_GT(labels, 0);
+  const std::string data =
+      "data={tokens: " + path("chat.bin").string() +
+      ", dtype: megatron, layout: records, documents: index, loss_mask: " + path("chat.mask").string() + "}";
+  const Words common = {
+      "--set",
+      data,
+      "--set",
+      "model.vocab_size=2048",
+      "--set",
+      "train.sequence_length=79",
+      "--set",
+      "train.global_batch=2",
+      "--set",
+      "evaluate={every: 1, tokens: " + path("chat.bin").string() + ", loss_mask: " + path("chat.mask").string() + "}"};
+  const auto with = [&](const Words& more) {
+    Words all = common;
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  };
+  const Ending still = train(1, with({"--set", "train.steps=2", "--set", "optimizer.learning_rate=1e-30"}));
+  ASSERT_EQ(still.status, 0) << still.err;
+  EXPECT_EQ(metrics().at(0).at("eval_tokens"), labels);
+  EXPECT_NEAR(metrics().at(1).at("loss"), metrics().at(0).at("eval_loss"), 1e-5) << "both have the same labels";
+
+  run_dir = path("learned");
+  const Ending learned = train(1, with({"--set", "train.steps=80", "--set", "train.export=" + path("model").string()}));
+  ASSERT_EQ(learned.status, 0) << learned.err;
+  for (const auto& [question, answer] : {std::pair{"one?", "the first"}, {"two?", "a second"}}) {
+    const Ending said =
+        run_meshtrain({"generate", path("model"), "--tokenizer", tokenizer(), "--chat", "--chat-template", llama3(),
+                       "--prompt", question, "--json", "--ignore-generation-config", "--max-tokens", "20"});
+    ASSERT_EQ(said.status, 0) << said.err;
+    const nlohmann::json line = nlohmann::json::parse(said.out);
+    EXPECT_EQ(line.at("text"), answer) << said.out;
+    EXPECT_EQ(line.at("ended"), "eos") << "at <|eot_id|>, which only the template names: " << said.out;
+  }
+  EXPECT_TRUE(has(
+      only_complaint(run_meshtrain({"generate", path("model"), "--tokenizer", tokenizer(), "--chat", "--prompt", "a"})),
+      "has no chat template"));
+  EXPECT_TRUE(has(run_meshtrain({"generate", path("model"), "--system", "a", "--prompt", "b"}).err, "--chat"));
+}
+
+}  // namespace
+}  // namespace meshtrain::testing

@@ -1,0 +1,127 @@
+#include "tools/meshtrain/data_chat.h"
+
+#include <cstdio>
+#include <memory>
+
+#include "runtime/data/packed_writer.h"
+#include "runtime/telemetry/console.h"
+#include "runtime/tokenizer/tokenizer.h"
+#include "tools/meshtrain/recipe_arguments.h"
+
+namespace meshtrain {
+namespace {
+
+/// Returns "12 conversations", "1 conversation".
+std::string counted_text(int64_t count, const std::string& what) {
+  return with_separators(count) + " " + what + (count == 1 ? "" : "s");
+}
+
+const char* was(int64_t count) {
+  return count == 1 ? "was" : "were";
+}
+
+double percent(int64_t part, int64_t whole) {
+  return whole == 0 ? 0 : 100.0 * static_cast<double>(part) / static_cast<double>(whole);
+}
+
+void print_counts(const PrepareChatCounts& counts, const ChatArguments& arguments) {
+  const PrepareChatOptions& options = arguments.options;
+  const int64_t record = options.sequence_length + 1, all = counts.records * record;
+  std::printf("%s: %s of %lld tokens, %s, of %s; %.1f %% is padding, %s labels count (%.1f %%)\n",
+              options.output.c_str(), counted_text(counts.records, "sequence").c_str(), static_cast<long long>(record),
+              counts.dtype.c_str(), counted_text(counts.conversations, "conversation").c_str(),
+              percent(counts.padding, all), with_separators(counts.counted).c_str(),
+              percent(counts.counted, counts.records * options.sequence_length));
+  if (counts.too_long > 0) {
+    const char* const rule = options.too_long == TooLong::Drop       ? "left out"
+                             : options.too_long == TooLong::Truncate ? "cut behind these"
+                                                                     : "split";
+    std::printf("%s of more than %lld tokens %s %s (--too-long %s); the longest has %s\n",
+                counted_text(counts.too_long, "conversation").c_str(), static_cast<long long>(record),
+                was(counts.too_long), rule, arguments.too_long.c_str(), with_separators(counts.longest).c_str());
+  }
+  if (counts.without_label > 0) {
+    std::printf("%s without a label that counts %s left out\n",
+                counted_text(counts.without_label, "conversation").c_str(), was(counts.without_label));
+  }
+  if (counts.bad > 0) {
+    std::printf("%s %s skipped (--skip-bad), the first: %s\n", counted_text(counts.bad, "bad line").c_str(),
+                was(counts.bad), counts.first_bad.c_str());
+  }
+  std::printf(
+      "recipe: data: {tokens: %s, dtype: megatron, layout: records, documents: index, loss_mask: %s}, "
+      "train: {sequence_length: %lld}\n",
+      options.output.c_str(), PackedWriter::mask_of(options.output).c_str(),
+      static_cast<long long>(options.sequence_length));
+}
+
+}  // namespace
+
+CLI::Option* add_chat_options(CLI::App& command, ChatArguments& arguments) {
+  PrepareChatOptions& options = arguments.options;
+  CLI::Option* const chat =
+      command
+          .add_option("--chat", options.inputs,
+                      "Conversations, a JSON object on each line with \"messages\", or \"prompt\" and \"completion\", "
+                      "rendered by the tokenizer's chat template and packed into sequences; --out is NAME.bin, and "
+                      "NAME.idx and NAME.mask are written beside it")
+          ->type_name("FILE...");
+  CLI::Option* const length =
+      command
+          .add_option("--sequence-length", options.sequence_length, "Of --chat: train.sequence_length of the recipe")
+          ->check(whole_number(1))
+          ->type_name("S");
+  CLI::Option* const file = command
+                                .add_option("--chat-template", arguments.chat_template,
+                                            "Of --chat: a Jinja template in the place of the tokenizer's own")
+                                ->type_name("FILE");
+  CLI::Option* const loss = command
+                                .add_option("--loss", arguments.loss,
+                                            "Of --chat: assistant: its turns alone count as labels; all: all tokens")
+                                ->capture_default_str()
+                                ->check(CLI::IsMember({"assistant", "all"}))
+                                ->type_name("WHAT");
+  CLI::Option* const too_long =
+      command
+          .add_option("--too-long", arguments.too_long,
+                      "Of --chat, for a conversation of more than S + 1 tokens: drop leaves it out, truncate keeps its "
+                      "first tokens, split makes several of it")
+          ->capture_default_str()
+          ->check(CLI::IsMember({"drop", "truncate", "split"}))
+          ->type_name("RULE");
+  CLI::Option* const packing =
+      command.add_flag("--packing,!--no-packing", options.packs,
+                       "Of --chat: whether a sequence may hold several conversations, which do "
+                       "not see each other. Default: it may");
+  CLI::Option* const skip = command.add_flag("--skip-bad", options.skips_bad,
+                                             "Of --chat: leaves out lines that are no conversations, or that the "
+                                             "template refuses, and says how many, instead of ending at the first");
+  chat->needs(length);
+  for (CLI::Option* of_chat : {length, file, loss, too_long, packing, skip}) of_chat->needs(chat);
+  return chat;
+}
+
+int prepare_from_chat(const ChatArguments& given, const std::string& tokenizer_name,
+                      const std::function<void(const PrepareTextProgress&)>& show) {
+  ChatArguments arguments = given;
+  PrepareChatOptions& options = arguments.options;
+  options.loss = arguments.loss == "all" ? LossOn::All : LossOn::Assistant;
+  options.too_long = arguments.too_long == "drop"       ? TooLong::Drop
+                     : arguments.too_long == "truncate" ? TooLong::Truncate
+                                                        : TooLong::Split;
+  const ChatTemplate chat(tokenizer_name, arguments.chat_template);
+  const std::shared_ptr<const Tokenizer> tokenizer = load_tokenizer(tokenizer_name);
+  print_counts(prepare_chat(chat, *tokenizer, options,
+                            [&](const PrepareChatCounts& now) {
+                              show({.bytes = now.bytes,
+                                    .total_bytes = now.total_bytes,
+                                    .tokens = now.tokens,
+                                    .documents = now.conversations,
+                                    .parts = now.bytes == now.total_bytes ? 1 : 0,
+                                    .total_parts = 1});
+                            }),
+               arguments);
+  return 0;
+}
+
+}  // namespace meshtrain
