@@ -4,9 +4,11 @@
 #include <array>
 #include <nlohmann/json.hpp>
 #include <system_error>
+#include <utility>
 
 #include "mesh/error.h"
 #include "runtime/data/input_files.h"
+#include "runtime/data/parquet_text.h"
 #include "runtime/files/compressed_file.h"
 #include "runtime/files/file_reader.h"
 #include "runtime/files/json_object.h"
@@ -181,16 +183,35 @@ class CompressedText {
   bool ended_ = false;
 };
 
+void visit_rows(const TextPart& part, const TextFormat& format,
+                const std::function<void(const TextDocument& document)>& visit) {
+  int64_t position = 0;
+  for_each_parquet_text(part.file, format.key(), [&](std::string_view text, int64_t row, double read) {
+    if (text.find('\0') != std::string_view::npos) {
+      throw InputError(part.file.string() + ", row " + std::to_string(row) + ": \"" + format.key() +
+                       "\" is no text: it has a byte 0");
+    }
+    const auto now = static_cast<int64_t>(read * static_cast<double>(part.end));
+    const int64_t bytes = std::exchange(position, now);
+    if (!text.empty()) visit({text, now - bytes, not_utf8(text)});
+  });
+}
+
 }  // namespace
 
 void check_texts(const std::vector<fs::path>& files, const TextFormat& format) {
   constexpr int64_t kBeginning = 1 << 16;
-  if (format.field && std::none_of(files.begin(), files.end(), is_json_lines)) {
+  const auto has_fields = [](const fs::path& file) { return is_json_lines(file) || is_parquet(file); };
+  if (format.field && std::none_of(files.begin(), files.end(), has_fields)) {
     throw InputError("--field " + *format.field +
-                     " is a key of JSON lines, and no input is *.jsonl or *.ndjson: leave it out, or give a file of "
-                     "JSON lines such a name");
+                     " is a key of JSON lines, and no input is *.jsonl or *.ndjson (or *.parquet): leave it out, or "
+                     "give a file of JSON lines such a name");
   }
   for (const fs::path& file : files) {
+    if (is_parquet(file)) {
+      check_parquet(file, format.key());
+      continue;
+    }
     if (compression_of(file) != Compression::None) {
       std::string beginning(static_cast<size_t>(kBeginning), '\0');
       beginning.resize(CompressedFile(file).read(beginning.data(), beginning.size()));
@@ -224,7 +245,7 @@ std::vector<std::vector<TextPart>> divide_text(const std::vector<fs::path>& file
   };
   for (const fs::path& file : files) {
     const int64_t size = size_of(file);
-    const bool is_cut = has_lines(file, format) && compression_of(file) == Compression::None;
+    const bool is_cut = has_lines(file, format) && compression_of(file) == Compression::None && !is_parquet(file);
     const int64_t step = is_cut ? bytes : size;
     for (int64_t begin = 0; begin < size; begin += step) add({file, begin, std::min(size, begin + step)});
   }
@@ -233,6 +254,7 @@ std::vector<std::vector<TextPart>> divide_text(const std::vector<fs::path>& file
 
 void for_each_document(const TextPart& part, const TextFormat& format,
                        const std::function<void(const TextDocument& document)>& visit) {
+  if (is_parquet(part.file)) return visit_rows(part, format, visit);
   const Lines lines(part.file, format, visit);
   if (compression_of(part.file) != Compression::None) {
     CompressedText text(part.file);

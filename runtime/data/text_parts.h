@@ -12,8 +12,9 @@ namespace meshtrain {
 
 /// The division of files into documents.
 struct TextFormat {
-  bool document_per_line = false;         ///< each line of a text file is a document; otherwise the file is one
-  std::optional<std::string> field = {};  ///< of JSON lines (is_json_lines()): the key of the document; none: "text"
+  bool document_per_line = false;  ///< each line of a text file is a document; otherwise the file is one
+  /// Of JSON lines (is_json_lines()) the key of the document, of Parquet files (is_parquet()) its column; none: "text".
+  std::optional<std::string> field = {};
 
   std::string key() const { return field.value_or("text"); }
 };
@@ -30,8 +31,8 @@ struct TextPart {
 };
 
 /// Divides all documents of `files`, in their order, into parts of about `bytes`: several small files, or a piece of
-/// one that holds a document a line. A compressed file is not cut. Empty files are left out. The parts depend on the
-/// names and sizes of the files alone. Throws InputError when a size cannot be read.
+/// one that holds a document a line. Compressed and Parquet files are not cut. Empty files are left out. The parts
+/// depend on the names and sizes of the files alone. Throws InputError when a size cannot be read.
 std::vector<std::vector<TextPart>> divide_text(const std::vector<std::filesystem::path>& files,
                                                const TextFormat& format, int64_t bytes);
 
@@ -43,10 +44,10 @@ struct TextDocument {
 
 /// Calls `visit` with the documents of `part` that are not empty, one after the other. Lines end with \n or \r\n; blank
 /// lines are left out. Bytes of JSON lines that are not UTF-8 are replaced as Tokenizer::encode says; other text is
-/// passed as it is. A compressed file (compression_of()) is decompressed on the way; no more than a document of it is
-/// in memory. Throws InputError as CompressedFile does, for a document of more than 2 GiB in one, and, with file and
-/// line, for a line that is not a JSON object with a text under the key, and, with file and offset in the text, for a
-/// byte 0.
+/// passed as it is. Of a Parquet file each row is a document. A compressed file (compression_of()) is decompressed on
+/// the way; no more than a document of it is in memory. Throws InputError as CompressedFile does, for a document of
+/// more than 2 GiB in one, and, with file and line, for a line that is not a JSON object with a text under the key,
+/// and, with file and offset in the text, for a byte 0.
 void for_each_document(const TextPart& part, const TextFormat& format,
                        const std::function<void(const TextDocument& document)>& visit);
 

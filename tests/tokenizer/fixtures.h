@@ -15,6 +15,10 @@ namespace meshtrain::testing {
 /// Folders that fixtures/generate.py writes.
 inline const std::vector<std::string> kHuggingFaceFixtures = {"gpt2", "llama3", "smollm2", "qwen", "flags", "merged"};
 
+/// Folders that fixtures/generate_shapes.py writes.
+inline const std::vector<std::string> kShapes = {"mistral", "llama2", "gemma", "nfkc",
+                                                 "accents", "bert",   "nfkd",  "partial"};
+
 inline std::filesystem::path fixture(const std::string& name) {
   return source_folder() + "/tests/tokenizer/fixtures/" + name;
 }

@@ -36,7 +36,9 @@ void expect_no_surprise(const std::filesystem::path& file, const std::string& by
 TEST(Malformed, TokenizerJson) {
   const ScratchFolder scratch;
   std::mt19937_64 random(1);
-  for (const std::string& name : testing::kHuggingFaceFixtures) {
+  std::vector<std::string> names = testing::kHuggingFaceFixtures;
+  names.insert(names.end(), testing::kShapes.begin(), testing::kShapes.end());
+  for (const std::string& name : names) {
     const std::string whole = content(fixture(name) / "tokenizer.json");
     for (int round = 0; round < 60; ++round) {
       expect_no_surprise(scratch.path() / "tokenizer.json", damaged(whole, random));
@@ -73,9 +75,11 @@ void replace_each(const json& whole, json& value, const std::filesystem::path& f
 
 TEST(Malformed, ValuesOfOtherKinds) {
   const ScratchFolder scratch;
-  json document = json::parse(content(fixture("flags") / "tokenizer.json"));
-  document["model"]["merges"].erase(document["model"]["merges"].begin() + 8, document["model"]["merges"].end());
-  replace_each(document, document, scratch.path() / "tokenizer.json");
+  for (const char* name : {"flags", "llama2", "nfkc", "accents", "bert", "partial"}) {
+    json document = json::parse(content(fixture(name) / "tokenizer.json"));
+    document["model"]["merges"].erase(document["model"]["merges"].begin() + 8, document["model"]["merges"].end());
+    replace_each(document, document, scratch.path() / "tokenizer.json");
+  }
 }
 
 TEST(Malformed, SentencePieceModel) {

@@ -20,14 +20,12 @@ using nlohmann::json;
 using testing::content;
 using testing::corpus;
 using testing::fixture;
+using testing::kShapes;
 using testing::message;
 using testing::mixed_texts;
 using testing::Reader;
 using testing::ScratchFolder;
 using testing::write_file;
-
-/// Folders that fixtures/generate_shapes.py writes.
-const std::vector<std::string> kShapes = {"mistral", "llama2", "gemma", "nfkc", "accents", "bert", "nfkd", "partial"};
 
 uint32_t crc(const void* data, size_t bytes) {
   return static_cast<uint32_t>(crc32(0, static_cast<const Bytef*>(data), static_cast<uInt>(bytes)));

@@ -157,9 +157,11 @@ void add_prepare(CLI::App& data, int& status) {
   arguments->text.threads = static_cast<int>(find_processors().usable());
   CLI::Option* text =
       command
-          ->add_option("--text", arguments->text.inputs,
-                       "Files, and folders for all files below them, to tokenise: each is a document, but of *.jsonl "
-                       "and *.ndjson, JSON lines, each line is; with .gz or .zst behind they are decompressed")
+          ->add_option(
+              "--text", arguments->text.inputs,
+              "Files, and folders for all files below them, to tokenise: each is a document, but of *.jsonl "
+              "and *.ndjson, JSON lines, each line is, and of *.parquet, where meshtrain was built with Arrow, "
+              "each row; with .gz or .zst behind they are decompressed")
           ->type_name("FILE...");
   CLI::Option* tokenizer =
       command
@@ -192,10 +194,11 @@ void add_prepare(CLI::App& data, int& status) {
                              ->type_name("GLOB...");
   CLI::Option* per_line = command->add_flag("--document-per-line", arguments->text.format.document_per_line,
                                             "Of --text: each line of a text file is a document");
-  CLI::Option* field =
-      command->add_option("--field", arguments->text.format.field, "Of JSON lines: the key of the text")
-          ->default_str("text")
-          ->type_name("KEY");
+  CLI::Option* field = command
+                           ->add_option("--field", arguments->text.format.field,
+                                        "Of JSON lines: the key of the text; of Parquet: its column")
+                           ->default_str("text")
+                           ->type_name("KEY");
   CLI::Option* workers =
       command->add_option("--workers", arguments->text.threads, "Of --text and --chat: threads that tokenise")
           ->capture_default_str()

@@ -152,6 +152,18 @@ TEST(OtherDtype, SeesIdsOfAnotherWidth) {
   EXPECT_EQ(seen_in(file, "uint16"), std::nullopt) << "a small vocabulary";
 }
 
+TEST(OtherDtype, IsNamedWhereIdsAreBeyondTheVocabulary) {
+  const ScratchFolder scratch;
+  SourceRecipe source;
+  source.tokens = scratch.path() / "t.bin";
+  source.dtype = "uint32";
+  std::vector<int64_t> ids;
+  for (int64_t i = 0; i < 1000; ++i) ids.push_back(1 + i % 900);
+  write_ids<uint16_t>(source.tokens, ids);
+  const std::string refusal = message<InputError>([&] { Dataset(source, 4, 1000, 1); });
+  EXPECT_TRUE(has(refusal, "or data.dtype is wrong: its ids look like those of uint16")) << refusal;
+}
+
 TEST(OtherDtype, IsWarnedAboutWithoutASidecar) {
   const ScratchFolder scratch;
   SourceRecipe source;

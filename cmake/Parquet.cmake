@@ -1,0 +1,27 @@
+# The plug-in libmeshtrain_parquet.so, beside the program, which opens it to read Parquet files. It is linked to Arrow's
+# C++ libraries: those of the pyarrow wheel that tools/setup --parquet unpacks, or the system's. Without them it is not
+# built, and meshtrain says so when it is given such a file.
+set(MESHTRAIN_ARROW "${deps}/pyarrow-26.0.1/pyarrow" CACHE PATH "The folder of a pyarrow: include/, libarrow.so.N, libparquet.so.N")
+file(GLOB arrow_libraries "${MESHTRAIN_ARROW}/libparquet.so.*" "${MESHTRAIN_ARROW}/libarrow.so.*")
+list(LENGTH arrow_libraries found)
+if(found EQUAL 2 AND EXISTS "${MESHTRAIN_ARROW}/include/parquet/file_reader.h")
+  message(STATUS "Parquet plug-in: with the Arrow of ${MESHTRAIN_ARROW}")
+  add_library(meshtrain_arrow INTERFACE)
+  target_include_directories(meshtrain_arrow SYSTEM INTERFACE "${MESHTRAIN_ARROW}/include")
+  target_link_libraries(meshtrain_arrow INTERFACE ${arrow_libraries})
+else()
+  find_package(Parquet QUIET CONFIG)
+  if(NOT TARGET Parquet::parquet_shared)
+    message(STATUS "Parquet plug-in: not built: no Arrow in ${MESHTRAIN_ARROW} (tools/setup --parquet), and none of the system's")
+    return()
+  endif()
+  message(STATUS "Parquet plug-in: with the system's Arrow")
+  add_library(meshtrain_arrow INTERFACE)
+  target_link_libraries(meshtrain_arrow INTERFACE Parquet::parquet_shared)
+endif()
+
+add_library(meshtrain_parquet MODULE runtime/data/parquet/plugin.cpp)
+target_include_directories(meshtrain_parquet PRIVATE "${PROJECT_SOURCE_DIR}")
+target_link_libraries(meshtrain_parquet PRIVATE meshtrain_arrow)
+set_target_properties(meshtrain_parquet PROPERTIES LIBRARY_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}" CXX_VISIBILITY_PRESET hidden)
+add_dependencies(meshtrain meshtrain_parquet)
