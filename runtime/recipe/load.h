@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,19 @@ using SavedRecipe = std::function<std::string(const std::string& name)>;
 /// key for a misspelt one. Call on one rank, and send to_yaml() of the result to the others.
 Recipe load_recipe(const std::filesystem::path& file, const std::vector<std::string>& overrides,
                    const std::string& mesh, const SavedRecipe& saved = {});
+
+/// An option of a command that sets one key of a recipe: {"--dtype", "evaluate.dtype", "uint32"}.
+struct KeyOption {
+  std::string option, key;
+  std::optional<std::string> value;  ///< none: removes the key
+};
+
+/// Reads the recipe `yaml`, which to_yaml() returned, under `options`, whose paths are relative to the working
+/// directory. Opens no file. Throws InputError that begins with the option.
+Recipe parse_recipe(const std::string& yaml, const std::vector<KeyOption>& options);
+/// Reads a recipe that has the model of a Hugging Face folder, with its weights, and `options`; other keys that a
+/// recipe needs have values that mean nothing. Throws InputError likewise, and for the folder.
+Recipe recipe_of_folder(const std::filesystem::path& folder, const std::vector<KeyOption>& options);
 
 /// Returns every key of `recipe` as YAML. load_recipe() of it returns the same recipe, except `file`.
 std::string to_yaml(const Recipe& recipe);

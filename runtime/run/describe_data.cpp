@@ -38,6 +38,12 @@ std::vector<std::string> describe_data(const Recipe& recipe, const Mixture& data
     lines.push_back(fmt::format("warning: train.sequence_length {} is beyond the model's max_position_embeddings {}",
                                 length, positions));
   }
+  const std::filesystem::path& tokenizer = recipe.data.tokenizer;
+  std::error_code unreadable;
+  if (!tokenizer.empty() && tokenizer != "bytes" && !std::filesystem::exists(tokenizer, unreadable)) {
+    lines.push_back(
+        fmt::format("warning: data.tokenizer: there is no {}: generate will need --tokenizer", tokenizer.string()));
+  }
   if (evaluation == nullptr) return lines;
   const int64_t every = recipe.evaluate.every;
   lines.push_back(fmt::format("held out: {}: {} samples, {} tokens, after {}", recipe.evaluate.tokens.string(),

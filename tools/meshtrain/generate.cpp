@@ -160,15 +160,22 @@ std::shared_ptr<const Tokenizer> load(const std::string& name, const ModelSource
 }
 
 std::shared_ptr<const Tokenizer> tokenizer_of(const GenerateArguments& arguments, const ModelSource& source) {
-  if (arguments.tokenizer) return load(*arguments.tokenizer, source, "--tokenizer " + *arguments.tokenizer);
-  for (const char* file : {"tokenizer.json", "tokenizer.model"}) {
-    std::error_code unreadable;
-    if (!source.hugging_face.empty() && fs::exists(source.hugging_face / file, unreadable)) {
-      const std::string folder = source.hugging_face.string();
-      return load(folder, source, "the tokenizer in " + folder);
-    }
-  }
-  return nullptr;
+  const std::string name = arguments.tokenizer.value_or(tokenizer_of(source));
+  if (name.empty()) return nullptr;
+  const std::string where = arguments.tokenizer        ? "--tokenizer " + name
+                            : source.tokenizer.empty() ? "the tokenizer in " + name
+                                                       : "data.tokenizer of the run's recipe, " + name;
+  const std::shared_ptr<const Tokenizer> tokenizer = load(name, source, where);
+  const std::string other = describe_other_tokenizer(source, name);
+  if (!other.empty()) std::fprintf(stderr, "%s\n", other.c_str());
+  return tokenizer;
+}
+
+/// Warns of a text that is longer than the samples that the model was trained on. `what`: "prompt 1".
+void warn_of_length(const std::string& what, size_t length, int64_t trained) {
+  if (trained == 0 || static_cast<int64_t>(length) <= trained) return;
+  std::fprintf(stderr, "warning: %s has %s, and the model was trained on %s at a time (train.sequence_length)\n",
+               what.c_str(), counted(static_cast<int64_t>(length), "token").c_str(), with_separators(trained).c_str());
 }
 
 /// What the command line says in place of `config`. Returns the keys of generation_config.json that it has replaced.
@@ -245,6 +252,7 @@ Request make_request(const GenerateArguments& arguments, const std::vector<Promp
       throw InputError(where + " is a text, and " + missing + ": give --tokenizer, its tokenizer where it is now");
     }
     request.prompts.push_back(encode_prompt(prompts[i], tokenizer, source.shape.vocab_size, where));
+    warn_of_length(where, request.prompts.back().size(), source.trained_length);
     request.max_tokens.push_back(allowed_tokens(static_cast<int64_t>(request.prompts.back().size()),
                                                 arguments.max_tokens, config, source.shape, where));
   }
@@ -353,6 +361,10 @@ void generate_all(const GenerateArguments& arguments, const Group& world) {
       if (output) output->add(token);
     });
     if (output) output->end(i, prompt, generated);
+    const auto length = static_cast<int64_t>(prompt.size() + generated.tokens.size());
+    if (first && static_cast<int64_t>(prompt.size()) <= source.trained_length) {
+      warn_of_length("the text of prompt " + std::to_string(i + 1), static_cast<size_t>(length), source.trained_length);
+    }
   }
 }
 
@@ -400,7 +412,8 @@ void add_prompt_options(CLI::App& command, GenerateArguments& arguments) {
   command
       .add_option("--tokenizer", arguments.tokenizer,
                   "bytes, or a tokenizer.json, a SentencePiece *.model, or a folder with one of them; without it the "
-                  "one in a Hugging Face folder, of a run in the folder that its recipe's model.hf names")
+                  "one in a Hugging Face folder, of a run that of its recipe's data.tokenizer, or in the folder that "
+                  "model.hf names")
       ->type_name("NAME");
 }
 
@@ -470,7 +483,7 @@ void add_generate_command(CLI::App& app, int& status) {
       "Goes on with a text, from a Hugging Face folder or a run's checkpoint. Alone, or on several ranks, which share\n"
       "the model over tp. Text goes to stdout, alone as it comes, everything else to stderr.\n\n"
       "  meshtrain generate models/SmolLM2-1.7B --prompt 'Once upon a time' --temperature 0.8 --top-p 0.95\n"
-      "  mpirun -n 2 meshtrain generate runs/quickstart --tokenizer bytes --prompt '#include' --max-tokens 200");
+      "  mpirun -n 2 meshtrain generate runs/quickstart --prompt '#include' --max-tokens 200");
   command
       ->add_option("model", arguments->model,
                    "A Hugging Face folder; a run directory, or its checkpoints: then the newest; or the folder of one")
