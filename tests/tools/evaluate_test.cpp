@@ -53,7 +53,8 @@ class Evaluate : public TrainProgram {
   void train_one() const {
     write_held_out();
     const Ending ending = train(1, {"--set", "checkpoint.every=2", "--set", "train.precision=fp64", "--set",
-                                    "evaluate.tokens=" + path("held_out.bin").string(), "--set", "evaluate.every=2"});
+                                    "evaluate.tokens=" + path("held_out.bin").string(), "--set", "evaluate.every=2",
+                                    "--set", "evaluate.samples=5"});
     ASSERT_EQ(ending.status, 0) << ending.err;
   }
 };
@@ -148,6 +149,8 @@ TEST_F(Evaluate, OtherTokensAreReadAsTheRunsOwnAre) {
   ASSERT_EQ(found.size(), 1u);
   EXPECT_EQ(found[0].at("samples"), 3);
   EXPECT_EQ(found[0].at("tokens"), 3 * 16);
+  EXPECT_EQ(evaluate(1, {run, "--tokens", own}).at(0).at("samples"), 100)
+      << "evaluate.samples is of the run's own file";
   const Ending text = run_meshtrain({"evaluate", run, model("llama"), "--tokens", own, "--dtype", "uint8",
                                      "--sequence-length", "16", "--layout", "stream"});
   EXPECT_EQ(text.status, 0) << text.err;
