@@ -16,7 +16,7 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-std::string model(const std::string& name) {
+std::string fixture_model(const std::string& name) {
   return source_folder() + "/tests/fixtures/" + name;
 }
 
@@ -62,7 +62,7 @@ class Evaluate : public TrainProgram {
 /// The samples of a fixture as a file of records with a loss mask, and their loss from transformers' logits.
 struct FromLogits {
   FromLogits(const std::string& name, const fs::path& folder) {
-    const SafetensorsFile reference(fs::path(model(name)) / "reference.safetensors");
+    const SafetensorsFile reference(fs::path(fixture_model(name)) / "reference.safetensors");
     const at::Tensor inputs = reference.read("inputs"), labels = reference.read("labels");
     const at::Tensor logits = at::log_softmax(reference.read("fp64.logits"), -1);
     std::vector<int64_t> ids;
@@ -85,7 +85,7 @@ struct FromLogits {
     loss = sum / static_cast<double>(tokens);
     write_ids<uint16_t>(folder / "fixture.bin", ids);
     write_file(folder / "mask.bin", mask);
-    arguments = {model(name),
+    arguments = {fixture_model(name),
                  "--tokens",
                  folder / "fixture.bin",
                  "--loss-mask",
@@ -151,7 +151,7 @@ TEST_F(Evaluate, OtherTokensAreReadAsTheRunsOwnAre) {
   EXPECT_EQ(found[0].at("tokens"), 3 * 16);
   EXPECT_EQ(evaluate(1, {run, "--tokens", own}).at(0).at("samples"), 100)
       << "evaluate.samples is of the run's own file";
-  const Ending text = run_meshtrain({"evaluate", run, model("llama"), "--tokens", own, "--dtype", "uint8",
+  const Ending text = run_meshtrain({"evaluate", run, fixture_model("llama"), "--tokens", own, "--dtype", "uint8",
                                      "--sequence-length", "16", "--layout", "stream"});
   EXPECT_EQ(text.status, 0) << text.err;
   EXPECT_EQ(count(text.out, ": loss "), 2) << text.out;
@@ -162,10 +162,10 @@ TEST_F(Evaluate, MistakesAreOneLine) {
   train_one();
   const std::string run = run_dir.string(), own = path("tokens.bin").string();
   const auto complaint_of = [](const Words& words) { return only_complaint(run_meshtrain(with({"evaluate"}, words))); };
-  EXPECT_EQ(complaint_of({model("llama"), "--sequence-length", "16"}),
+  EXPECT_EQ(complaint_of({fixture_model("llama"), "--sequence-length", "16"}),
             "--tokens must be given: the file of tokens to evaluate on");
-  EXPECT_EQ(complaint_of({model("llama"), "--tokens", own}),
-            "--sequence-length must be given: " + model("llama") +
+  EXPECT_EQ(complaint_of({fixture_model("llama"), "--tokens", own}),
+            "--sequence-length must be given: " + fixture_model("llama") +
                 " does not say in which lengths tokens are evaluated, and takes up to 256");
   EXPECT_EQ(complaint_of({run, "--tokens", own, "--dtype", "uint33"}),
             "--dtype uint33: \"uint33\" is not one of uint8, uint16, uint32, megatron; did you mean \"uint32\"?");

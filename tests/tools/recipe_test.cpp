@@ -27,10 +27,12 @@ TEST(RecipeCommand, ExplainsAKeyOrListsAll) {
             "give --explain [KEY] or --from FILE: see meshtrain recipe --help");
 }
 
-/// What a configuration becomes: the ranks of its mesh, and values that --check prints or the recipe has.
+/// A configuration in tests/fixtures/foreign, and parts of the recipe that it becomes. The files have the keys and
+/// values of public ones: of torchtitan's train_configs and configs, of accelerate's examples (config_yaml_templates,
+/// torch_native_parallelism), of transformers' tests and of DeepSpeedExamples.
 struct Foreign {
   std::string file;
-  int ranks;
+  int ranks;  // of its mesh
   Words in_recipe;
   Words not_converted;
 };
