@@ -47,6 +47,10 @@ struct Manifest {
   int64_t num_bytes() const;  ///< of all pieces
 };
 
+/// The entry of CheckpointHead::data that has the checksum of the tokenizer's file (tokenizer_fingerprint()), and no
+/// size.
+constexpr const char* kTokenizerKey = "data.tokenizer";
+
 /// The format of the manifests that write_manifest() writes. One of format 1, whose files each repeat the names, dtypes
 /// and shapes of their tensors, is read too.
 constexpr int64_t kManifestFormat = 2;

@@ -11,6 +11,8 @@
 #include "runtime/data/input_files.h"
 #include "runtime/data/packed_writer.h"
 #include "runtime/data/text_parts.h"
+#include "runtime/data/token_sidecar.h"
+#include "runtime/files/compressed_file.h"
 #include "runtime/files/file_reader.h"
 
 namespace meshtrain {
@@ -20,6 +22,7 @@ namespace fs = std::filesystem;
 
 constexpr size_t kBatchLines = 512;
 constexpr size_t kBatchBytes = size_t{4} << 20;
+constexpr size_t kMostOfLine = size_t{256} << 20;
 
 /// A line of an input, and what became of it.
 struct ChatLine {
@@ -33,15 +36,11 @@ struct ChatLine {
 /// Returns the files of JSON lines. Those of other kinds are left out of folders, and refused where they are named.
 std::vector<fs::path> chat_files(const PrepareChatOptions& options) {
   std::vector<fs::path> files;
-  for (const fs::path& input : options.inputs) {
-    std::error_code ignored;
-    const bool is_folder = fs::is_directory(input, ignored);
-    for (const fs::path& file : input_files({input}, options.output)) {
-      if (is_json_lines(file)) {
-        files.push_back(file);
-      } else if (!is_folder) {
-        throw InputError(file.string() + ": conversations are JSON lines, in a file *.jsonl or *.ndjson");
-      }
+  for (const fs::path& file : input_files(options.inputs, options.output)) {
+    if (is_json_lines(file)) {
+      files.push_back(file);
+    } else if (std::ranges::find(options.inputs, file) != options.inputs.end()) {
+      throw InputError(file.string() + ": conversations are JSON lines, in a file *.jsonl or *.ndjson");
     }
   }
   if (files.empty()) throw InputError("--chat: there is no *.jsonl or *.ndjson in what it names");
@@ -49,10 +48,22 @@ std::vector<fs::path> chat_files(const PrepareChatOptions& options) {
   return files;
 }
 
-/// Calls `visit` with lines [first, first + n) of the file, batch by batch. Blank lines are left out.
+/// Calls `visit` with the text of a file, block by block, decompressed where its name says that it has to be.
+template <class Visit>
+void for_each_block(const fs::path& path, const Visit& visit) {
+  if (compression_of(path) == Compression::None) {
+    const FileReader file(path);
+    file.for_each_block(0, file.size(), visit);
+    return;
+  }
+  CompressedFile file(path);
+  std::string block(size_t{1} << 20, '\0');
+  while (const size_t count = file.read(block.data(), block.size())) visit(std::string_view(block.data(), count));
+}
+
+/// Calls `visit` with the lines of the file, batch by batch. Blank lines are left out.
 template <class Visit>
 void for_each_batch(const fs::path& path, const Visit& visit) {
-  const FileReader file(path);
   std::vector<ChatLine> batch;
   std::string open;  // the beginning of a line that has not ended
   size_t batch_bytes = 0;
@@ -69,10 +80,13 @@ void for_each_batch(const fs::path& path, const Visit& visit) {
     open.clear();
     if (batch.size() == kBatchLines || batch_bytes >= kBatchBytes) pass();
   };
-  file.for_each_block(0, file.size(), [&](std::string_view block) {
+  for_each_block(path, [&](std::string_view block) {
     while (!block.empty()) {
       const size_t end = std::min(block.find('\n'), block.size());
       open += block.substr(0, end);
+      if (open.size() > kMostOfLine) {
+        throw InputError(path.string() + ":" + std::to_string(number + 1) + ": a line of more than 256 MiB");
+      }
       if (end < block.size()) end_line();
       block.remove_prefix(std::min(end + 1, block.size()));
     }
@@ -169,13 +183,14 @@ PrepareChatCounts prepare_chat(const ChatTemplate& chat, const Tokenizer& tokeni
   for (const fs::path& file : files) counts.total_bytes += FileReader(file).size();
   const int64_t padding = tokenizer.eos().value_or(0);
   counts.dtype = std::max(tokenizer.vocabulary_size() - 1, padding) < 1 << 16 ? "uint16" : "int32";
+  check_sidecar_place(options.output);
   PackedWriter writer(options.output, counts.dtype, options.sequence_length + 1, padding, options.packs);
   ChatRun run(options, writer, counts);
   for (const fs::path& file : files) {
     for_each_batch(file, [&](std::vector<ChatLine>& batch, int64_t bytes) {
       tokenize_batch(chat, tokenizer, options, batch);
       for (ChatLine& line : batch) run.add(file, line);
-      counts.bytes += bytes;
+      counts.bytes = std::min(counts.bytes + bytes, counts.total_bytes);  // of compressed files they are more
       if (report) report(counts);
     });
   }
@@ -186,6 +201,7 @@ PrepareChatCounts prepare_chat(const ChatTemplate& chat, const Tokenizer& tokeni
                      std::to_string(counts.without_label) + " no label that counts" +
                      (counts.first_bad.empty() ? "" : "; the first bad one: " + counts.first_bad));
   }
+  remove_sidecar(options.output);  // of another file that had this name: the index says what this one holds
   writer.finish();
   counts.records = writer.num_records();
   counts.counted = writer.num_counted();

@@ -7,6 +7,7 @@
 #include "runtime/checkpoint/checkpoint_folder.h"
 #include "runtime/checkpoint/checkpoint_reader.h"
 #include "runtime/checkpoint/inspect.h"
+#include "runtime/files/checksum.h"
 #include "runtime/files/json_object.h"
 #include "runtime/hf/config_json.h"
 #include "runtime/model/load.h"
@@ -35,20 +36,31 @@ std::string precision_of(at::ScalarType dtype) {
 
 ModelSource of_hugging_face(const fs::path& folder) {
   const SafetensorsFolder weights(folder);
-  return {folder, folder,
-          false,  read_config_json(folder / "config.json"),
-          {},     precision_of(weights.entry("model.embed_tokens.weight").dtype)};
+  ModelSource source;
+  source.folder = source.hugging_face = folder;
+  source.shape = read_config_json(folder / "config.json");
+  source.precision = precision_of(weights.entry("model.embed_tokens.weight").dtype);
+  return source;
 }
 
 ModelSource of_checkpoint(const fs::path& folder) {
-  const Recipe recipe = parse_recipe(read_manifest(folder).head.recipe);
+  const CheckpointHead head = read_manifest(folder).head;
+  const Recipe recipe = parse_recipe(head.recipe);
   const std::string& precision = recipe.train.precision;
-  return {folder,
-          recipe.model.hf,
-          true,
-          recipe.model.shape,
-          document_end(recipe.data),
-          precision.substr(0, precision.find('_'))};
+  ModelSource source;
+  source.folder = folder;
+  source.hugging_face = recipe.model.hf;
+  source.is_checkpoint = true;
+  source.step = head.state.step;
+  source.tokenizer = recipe.data.tokenizer;
+  if (const auto print = head.data.find(kTokenizerKey); print != head.data.end()) {
+    source.tokenizer_checksum = print->second.checksum;
+  }
+  source.trained_length = recipe.train.sequence_length;
+  source.shape = recipe.model.shape;
+  source.document_end = document_end(recipe.data);
+  source.precision = precision.substr(0, precision.find('_'));
+  return source;
 }
 
 /// Returns eos_token_id of `file`: an id, or a list.
@@ -86,7 +98,25 @@ ModelSource read_model_source(const fs::path& folder) {
   return is_there(folder / "config.json") ? of_hugging_face(folder) : of_checkpoint(folder);
 }
 
+std::string tokenizer_of(const ModelSource& source) {
+  if (source.tokenizer == "bytes" || is_there(source.tokenizer)) return source.tokenizer;
+  for (const char* file : {"tokenizer.json", "tokenizer.model"}) {
+    if (!source.hugging_face.empty() && is_there(source.hugging_face / file)) return source.hugging_face;
+  }
+  return {};
+}
+
+std::string describe_other_tokenizer(const ModelSource& source, const std::string& name) {
+  if (!source.tokenizer_checksum || checksum_of_text(tokenizer_fingerprint(name)) == source.tokenizer_checksum)
+    return {};
+  return "warning: the tokenizer " + name + " is not the one that the run had: its checksum was " +
+         checksum_text(*source.tokenizer_checksum);
+}
+
 std::string describe_missing(const ModelSource& source) {
+  if (!source.tokenizer.empty() && source.tokenizer != "bytes" && !is_there(source.tokenizer)) {
+    return "data.tokenizer of the run's recipe, " + source.tokenizer.string() + ", does not exist any more";
+  }
   if (source.hugging_face.empty() || is_there(source.hugging_face)) return {};
   return "model.hf of the run's recipe, " + source.hugging_face.string() + ", does not exist any more";
 }

@@ -18,7 +18,12 @@ struct ModelSource {
   std::filesystem::path folder;        ///< with config.json, or with manifest.json
   std::filesystem::path hugging_face;  ///< where tokenizer and generation_config.json may be: `folder`, or the one that
                                        ///< the run started from; may be empty, or not exist any more
+  std::filesystem::path tokenizer = {};             ///< of a run: data.tokenizer of its recipe; empty: none
+  std::optional<uint64_t> tokenizer_checksum = {};  ///< of a run: that of the tokenizer's file when the checkpoint was
+                                                    ///< written
+  int64_t trained_length = 0;                       ///< of a run: tokens of its samples
   bool is_checkpoint = false;
+  int64_t step = 0;  ///< of a checkpoint
   ModelShape shape;
   /// The token that ends a document in the data of the run (document_end()).
   std::optional<int64_t> document_end = {};
@@ -36,6 +41,13 @@ ModelSource read_model_source(const std::filesystem::path& folder);
 /// Returns what is wrong with `hugging_face`, as "model.hf of the run's recipe, X, does not exist any more"; empty when
 /// nothing is.
 std::string describe_missing(const ModelSource& source);
+
+/// Returns the name of the model's tokenizer, as load_tokenizer() takes it: that of a run's recipe, else the folder of
+/// the model or of the run's model.hf, when it has one; empty when none is there.
+std::string tokenizer_of(const ModelSource& source);
+
+/// Returns a line when the tokenizer `name` is not the one that the run had when it wrote the checkpoint; else nothing.
+std::string describe_other_tokenizer(const ModelSource& source, const std::string& name);
 
 /// Returns a line about tensors in a folder that its model does not use, as describe_unused() of the model does; empty
 /// for a checkpoint.

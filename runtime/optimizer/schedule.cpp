@@ -12,8 +12,9 @@ double learning_rate(const ScheduleRecipe& schedule, double peak, int64_t step, 
   }
   if (schedule.name == "constant") return peak;
 
-  const int64_t first = schedule.name == "wsd" ? num_steps - schedule.decay_steps : schedule.warmup_steps;
-  const double length = static_cast<double>(std::max<int64_t>(num_steps - first, 1));
+  const int64_t total = schedule.total_steps.value_or(num_steps);
+  const int64_t first = schedule.name == "wsd" ? total - schedule.decay_steps : schedule.warmup_steps;
+  const double length = static_cast<double>(std::max<int64_t>(total - first, 1));
   const double progress = std::clamp(static_cast<double>(step - 1 - first) / length, 0.0, 1.0);
   const double remaining = schedule.name == "cosine" ? (1 + std::cos(std::numbers::pi * progress)) / 2 : 1 - progress;
   return peak * (schedule.min_ratio + (1 - schedule.min_ratio) * remaining);

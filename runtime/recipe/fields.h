@@ -27,6 +27,8 @@ void begin_family(const Reader& reader, ModelShape& shape);
 void finish_model(Reader& reader, ModelRecipe& model);
 /// Sets the layout of Megatron files, which are streams. Call after the source's dtype is read.
 void begin_layout(const Reader& reader, SourceRecipe& source);
+/// Makes a path whose last part is the word `bytes`, and that does not exist, that word alone.
+void find_tokenizer(std::filesystem::path& tokenizer);
 /// Returns true when the map of `data:` has a mixture.
 bool names_mixture(const Reader& reader);
 /// Sets the defaults of the held-out samples from the data. Call after the data are read.
@@ -84,7 +86,7 @@ void fields(Archive& archive, ModelShape& shape) {
   archive.field("vocab_size", shape.vocab_size, size);
   archive.field("max_position_embeddings", shape.max_position_embeddings, {.least = 0, .most = kMaxSize});
   archive.field("rope_theta", shape.rope_theta, {.above = 0});
-  archive.section("rope_scaling", shape.rope_scaling);
+  archive.section("rope_scaling", shape.rope_scaling, "rope_type");
   archive.field("rope_local_base_freq", shape.rope_local_base_freq,
                 {.above = 0, .refused = only_if(family.chooses_local_theta)});
   archive.field("partial_rotary_factor", shape.partial_rotary_factor,
@@ -151,7 +153,7 @@ void fields(Archive& archive, FsdpRecipe& fsdp) {
   archive.field("prefetch", fsdp.prefetch, {.least = 0, .most = 64});
   archive.field("unit_layers", fsdp.unit_layers, {.least = 1, .most = kMaxSize});
   archive.field("reduce_dtype", fsdp.reduce_dtype, {.choices = {"auto", "fp32", "bf16", "fp16"}});
-  archive.section("offload", fsdp.offload);
+  archive.section("offload", fsdp.offload, "to");
 }
 
 template <class Archive>
@@ -168,9 +170,9 @@ void fields(Archive& archive, ParallelRecipe& parallel) {
   });
   archive.field("order", parallel.order, {.choices = axes});
   archive.when_reading([&](Reader& reader) { check_order(reader, parallel); });
-  archive.section("fsdp", parallel.fsdp);
+  archive.section("fsdp", parallel.fsdp, "mode");
   archive.field("sequence_parallel", parallel.sequence_parallel, {.choices = {"auto", "on", "off"}});
-  archive.section("context", parallel.context);
+  archive.section("context", parallel.context, "algorithm");
   archive.field("backend", parallel.backend, {.choices = {"auto", "mpi", "nccl"}});
   archive.field("stall_warning", parallel.stall_warning, {.above = 0});
   archive.field("timeout", parallel.timeout, {.above = 0});
@@ -212,6 +214,8 @@ void fields(Archive& archive, DataRecipe& data) {
       mixed ? "belongs to one file: name it in the entries of data.mixture, or leave that out" : "";
   archive.field("tokens", data.tokens, {.required = !mixed, .refused = refused});
   source_fields(archive, data, "", refused);
+  archive.field("tokenizer", data.tokenizer);
+  archive.when_reading([&](Reader&) { find_tokenizer(data.tokenizer); });
   archive.list("mixture", data.mixture, MixedSourceRecipe{data});
 }
 
@@ -266,7 +270,7 @@ void fields(Archive& archive, TrainRecipe& train) {
   archive.field("steps", train.steps, {.required = true, .least = 1});
   archive.field("precision", train.precision, {.choices = {"fp64", "fp32", "bf16", "bf16_mixed", "fp16_mixed"}});
   archive.field("residual_dtype", train.residual_dtype, {.choices = {"auto", "fp32"}});
-  archive.section("loss_scale", train.loss_scale);
+  archive.section("loss_scale", train.loss_scale, "static");
   archive.when_reading([&](Reader&) {
     if (train.precision == "fp16_mixed" && !train.loss_scale) train.loss_scale.emplace();
   });
@@ -276,10 +280,10 @@ void fields(Archive& archive, TrainRecipe& train) {
   archive.field("clip_norm", train.clip_norm, {.least = 0});
   archive.field("seed", train.seed, {.least = 0});
   archive.field("freeze", train.freeze);
-  archive.section("parameter_metrics", train.parameter_metrics);
-  archive.section("profile", train.profile);
+  archive.section("parameter_metrics", train.parameter_metrics, "every");
+  archive.section("profile", train.profile, "from");
   archive.field("tensorboard", train.tensorboard);
-  archive.section("activation_checkpointing", train.activation_checkpointing);
+  archive.section("activation_checkpointing", train.activation_checkpointing, "mode");
   archive.field("offload_activations", train.offload_activations);
   archive.field("cuda_graph", train.cuda_graph);
   archive.field("cuda_allocator", train.cuda_allocator);
@@ -322,6 +326,7 @@ void fields(Archive& archive, OptimizerRecipe& optimizer) {
 template <class Archive>
 void fields(Archive& archive, ScheduleRecipe& schedule) {
   archive.field("name", schedule.name, {.choices = {"constant", "cosine", "linear", "wsd"}});
+  archive.field("total_steps", schedule.total_steps, {.least = 1});
   archive.field("warmup_steps", schedule.warmup_steps, {.least = 0});
   archive.field("decay_steps", schedule.decay_steps, {.least = 0});
   archive.field("min_ratio", schedule.min_ratio, {.least = 0, .most = 1});
@@ -339,15 +344,15 @@ template <class Archive>
 void fields(Archive& archive, Recipe& recipe) {
   archive.field("name", recipe.name);
   archive.when_reading([&](Reader& reader) { check_name(reader, recipe); });
-  archive.section("model", recipe.model);
+  archive.section("model", recipe.model, "hf");
   archive.section("parallel", recipe.parallel);
-  archive.section("data", recipe.data);
+  archive.section("data", recipe.data, "tokens");
   archive.when_reading([&](Reader&) { begin_evaluate(recipe.data, recipe.evaluate); });
-  archive.section("evaluate", recipe.evaluate);
+  archive.section("evaluate", recipe.evaluate, "tokens");
   archive.section("train", recipe.train);
-  archive.section("optimizer", recipe.optimizer);
-  archive.section("schedule", recipe.schedule);
-  archive.section("checkpoint", recipe.checkpoint);
+  archive.section("optimizer", recipe.optimizer, "name");
+  archive.section("schedule", recipe.schedule, "name");
+  archive.section("checkpoint", recipe.checkpoint, "every");
   archive.field("device", recipe.device, {.choices = {"auto", "cpu", "cuda"}});
   archive.when_reading([&](Reader& reader) { check_patterns(reader, recipe); });
 }

@@ -5,6 +5,7 @@
 
 #include "mesh/layout.h"
 #include "runtime/recipe/fields.h"
+#include "runtime/recipe/foreign_words.h"
 #include "runtime/yaml/key_lister.h"
 #include "runtime/yaml/layers.h"
 #include "runtime/yaml/reader.h"
@@ -82,6 +83,22 @@ void replace_mesh(YamlValue& recipe, const std::string& mesh) {
   merge_yaml(recipe, layer_of("parallel.mesh", std::move(axes), location));
 }
 
+/// Merges `options` over `recipe`.
+void merge_options(YamlValue& recipe, const std::vector<KeyOption>& options) {
+  for (const auto& [option, key, text] : options) {
+    auto source = std::make_shared<YamlSource>();
+    source->name = option + (text ? " " + *text : "");
+    source->is_file = false;
+    source->folder = std::filesystem::current_path();
+    source->option_key = key;
+    const YamlLocation location{source};
+    YamlValue value;
+    value.location = location;
+    if (text) value.kind = YamlValue::Kind::Scalar, value.text = *text;
+    merge_yaml(recipe, layer_of(key, std::move(value), location));
+  }
+}
+
 }  // namespace
 
 const KnownKeys& recipe_keys() {
@@ -90,7 +107,7 @@ const KnownKeys& recipe_keys() {
     Recipe recipe;
     lister.field("extends", recipe.file);
     fields(lister, recipe);
-    return KnownKeys(lister.take());
+    return KnownKeys(lister.take(), foreign_words());
   }();
   return keys;
 }
@@ -99,7 +116,8 @@ Recipe load_recipe(const std::filesystem::path& file, const std::vector<std::str
                    const std::string& mesh, const SavedRecipe& saved) {
   YamlValue root = read_layers(file);
   const YamlLocation location = root.location;
-  for (const std::string& text : overrides) merge_yaml(root, override_layer(text));
+  recipe_keys().expand_shorthands(root);
+  for (const std::string& text : overrides) merge_yaml(root, override_layer(text, recipe_keys()));
   if (!mesh.empty()) replace_mesh(root, mesh);
   root.location = location;
   const YamlValue* name = root.find("name");
@@ -112,7 +130,7 @@ Recipe load_recipe(const std::filesystem::path& file, const std::vector<std::str
 
 Recipe with_overrides(const Recipe& recipe, const std::vector<std::string>& overrides) {
   YamlValue root = parse_saved(to_yaml(recipe));
-  for (const std::string& text : overrides) merge_yaml(root, override_layer(text));
+  for (const std::string& text : overrides) merge_yaml(root, override_layer(text, recipe_keys()));
   Recipe changed = parse_recipe(root);
   changed.file = recipe.file;
   return changed;
@@ -127,6 +145,21 @@ std::string to_yaml(const Recipe& recipe) {
 
 Recipe parse_recipe(const std::string& yaml) {
   return parse_recipe(parse_saved(yaml));
+}
+
+Recipe parse_recipe(const std::string& yaml, const std::vector<KeyOption>& options) {
+  YamlValue root = parse_saved(yaml);
+  merge_options(root, options);
+  return parse_recipe(root);
+}
+
+Recipe recipe_of_folder(const std::filesystem::path& folder, const std::vector<KeyOption>& options) {
+  YamlValue root = parse_saved(
+      "{name: folder, data: {tokens: /}, train: {global_batch: 1, steps: 1}, optimizer: {learning_rate: 0}}");
+  root.location.source = std::make_shared<YamlSource>(YamlSource{folder.string(), "/", true, ""});
+  merge_options(root, {{"", "model.hf", std::filesystem::absolute(folder).lexically_normal().string()}});
+  merge_options(root, options);
+  return read_recipe(root, {}, Reader::Files::Open);
 }
 
 Recipe parse_recipe(const YamlValue& yaml) {

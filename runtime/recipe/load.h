@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,6 +33,19 @@ Recipe load_recipe(const std::filesystem::path& file, const std::vector<std::str
 
 /// Returns `recipe` with `overrides` over it, as load_recipe() takes them. Opens no file; messages begin with the key.
 Recipe with_overrides(const Recipe& recipe, const std::vector<std::string>& overrides);
+
+/// An option of a command that sets one key of a recipe: {"--dtype", "evaluate.dtype", "uint32"}.
+struct KeyOption {
+  std::string option, key;
+  std::optional<std::string> value;  ///< none: removes the key
+};
+
+/// Reads the recipe `yaml`, which to_yaml() returned, under `options`, whose paths are relative to the working
+/// directory. Opens no file. Throws InputError that begins with the option.
+Recipe parse_recipe(const std::string& yaml, const std::vector<KeyOption>& options);
+/// Reads a recipe that has the model of a Hugging Face folder, with its weights, and `options`; other keys that a
+/// recipe needs have values that mean nothing. Throws InputError likewise, and for the folder.
+Recipe recipe_of_folder(const std::filesystem::path& folder, const std::vector<KeyOption>& options);
 
 /// Returns every key of `recipe` as YAML. load_recipe() of it returns the same recipe, except `file`.
 std::string to_yaml(const Recipe& recipe);

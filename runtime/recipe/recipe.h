@@ -78,6 +78,7 @@ struct MixedSourceRecipe : SourceRecipe {
 };
 
 struct DataRecipe : SourceRecipe {
+  std::filesystem::path tokenizer;  ///< that of the tokens, for generate; `bytes`: each id is a byte; empty: none
   std::vector<MixedSourceRecipe> mixture;  ///< empty: the one file `tokens`; otherwise `tokens` is empty
 
   /// Returns the files that samples are taken from, one or more.
@@ -183,8 +184,9 @@ struct OptimizerRecipe {
 struct ScheduleRecipe {
   std::string name = "constant";  ///< constant cosine linear wsd
   int64_t warmup_steps = 0;
-  int64_t decay_steps = 0;  ///< length of the final decay, for wsd
-  double min_ratio = 0;     ///< last learning rate over the peak, for cosine, linear and wsd
+  int64_t decay_steps = 0;                  ///< length of the final decay, for wsd
+  double min_ratio = 0;                     ///< last learning rate over the peak, for cosine, linear and wsd
+  std::optional<int64_t> total_steps = {};  ///< the schedule's last step; none: train.steps
 };
 
 struct CheckpointRecipe {

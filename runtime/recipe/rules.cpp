@@ -142,6 +142,11 @@ void begin_layout(const Reader& reader, SourceRecipe& source) {
   if (reader.has("dtype") && source.dtype == "megatron") source.layout = "stream";
 }
 
+void find_tokenizer(std::filesystem::path& tokenizer) {
+  std::error_code ignored;
+  if (tokenizer.filename() == "bytes" && !std::filesystem::exists(tokenizer, ignored)) tokenizer = "bytes";
+}
+
 bool names_mixture(const Reader& reader) {
   if (reader.has("mixture") && !reader.has_items("mixture") && !reader.has("tokens")) {
     reader.fail("mixture", "is an empty list: name its files, or one file alone as data.tokens");

@@ -126,16 +126,22 @@ void check_sequence(const Recipe& recipe, const RunPlan& plan) {
   }
 }
 
-void check_schedule(const ScheduleRecipe& schedule, int64_t steps) {
+void check_schedule(const ScheduleRecipe& schedule, int64_t train_steps) {
+  const int64_t steps = schedule.total_steps.value_or(train_steps);
+  const std::string key = std::string(schedule.total_steps ? "schedule.total_steps" : "train.steps") + " ";
   if (schedule.warmup_steps > steps) {
-    throw InputError("schedule.warmup_steps: " + number(schedule.warmup_steps) + " is more than train.steps " +
+    throw InputError("schedule.warmup_steps: " + number(schedule.warmup_steps) + " is more than " + key +
                      number(steps));
+  }
+  if (schedule.name != "constant" && steps < train_steps && schedule.min_ratio == 0) {
+    throw InputError("schedule.total_steps: " + number(steps) + " leaves the steps behind it, up to train.steps " +
+                     number(train_steps) + ", a learning rate of 0: set more, or a schedule.min_ratio above 0");
   }
   if (schedule.name != "wsd") return;
   if (schedule.decay_steps < 1) throw InputError("schedule.decay_steps: wsd needs at least 1, the length of its decay");
   if (schedule.decay_steps > steps - schedule.warmup_steps) {
     throw InputError("schedule.decay_steps: " + number(schedule.decay_steps) + " is more than the " +
-                     number(steps - schedule.warmup_steps) + " steps that train.steps " + number(steps) +
+                     number(steps - schedule.warmup_steps) + " steps that " + key + number(steps) +
                      " leaves after schedule.warmup_steps " + number(schedule.warmup_steps));
   }
 }

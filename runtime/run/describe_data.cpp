@@ -64,6 +64,12 @@ std::vector<std::string> describe_data(const Recipe& recipe, const Mixture& data
     lines.push_back(fmt::format("warning: train.sequence_length {} is beyond the model's max_position_embeddings {}",
                                 length, positions));
   }
+  const std::filesystem::path& tokenizer = recipe.data.tokenizer;
+  std::error_code unreadable;
+  if (!tokenizer.empty() && tokenizer != "bytes" && !std::filesystem::exists(tokenizer, unreadable)) {
+    lines.push_back(
+        fmt::format("warning: data.tokenizer: there is no {}: generate will need --tokenizer", tokenizer.string()));
+  }
   if (evaluation == nullptr) return lines;
   if (const std::string warning = dtype_warning(recipe.evaluate, "evaluate"); !warning.empty()) {
     lines.push_back(warning);

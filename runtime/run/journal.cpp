@@ -113,7 +113,7 @@ void Journal::announce(const Resumed& resumed) const {
   } else {
     spdlog::info("resumed after step {}, from {} in {:.3g} s", resumed.state.step, folder, resumed.seconds);
   }
-  for (const std::string& change : resumed.changes) spdlog::info("  {}", change);
+  for (const std::string& change : resumed.changes) say((change.starts_with("warning: ") ? "" : "  ") + change);
   if (!metrics_.missing().empty()) {
     spdlog::warn("warning: metrics.jsonl has no lines of {}: these lines were lost", metrics_.missing());
   }
@@ -133,15 +133,14 @@ void Journal::record(const StepMetrics& metrics) {
   metrics_.append(metrics);
   goodput_.account(metrics);
   if (tensorboard_) tensorboard_->append(metrics_.line_of(metrics));
-  const int64_t steady_steps = metrics.step - first_step_;  // the first step warms up
-  if (steady_steps > 0) seconds_of_steady_steps_ += metrics.step_seconds;
+  pace_.add(metrics.step_seconds);
   if (metrics.evaluation) seconds_of_evaluation_ += metrics.evaluation->seconds;
   const int64_t num_steps = recipe_.train.steps;
-  double mean = steady_steps > 0 ? seconds_of_steady_steps_ / static_cast<double>(steady_steps) : metrics.step_seconds;
-  mean += seconds_of_evaluation_ / static_cast<double>(steady_steps + 1);
+  const double expected =
+      pace_.seconds() + seconds_of_evaluation_ / static_cast<double>(metrics.step - first_step_ + 1);
   const bool due = metrics.step % recipe_.train.log_every == 0 || metrics.step == num_steps;
   if (!due && !metrics.skipped && !metrics.evaluation) return;
-  spdlog::info(console_line(metrics, num_steps, mean * static_cast<double>(num_steps - metrics.step)));
+  spdlog::info(console_line(metrics, num_steps, expected * static_cast<double>(num_steps - metrics.step)));
 }
 
 void Journal::record(int64_t step, const std::vector<ParameterMetrics>& parameters) {

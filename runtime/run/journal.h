@@ -12,6 +12,7 @@
 #include "runtime/run/run_directory.h"
 #include "runtime/telemetry/goodput.h"
 #include "runtime/telemetry/metrics.h"
+#include "runtime/telemetry/step_pace.h"
 #include "runtime/telemetry/tensorboard.h"
 
 namespace meshtrain {
@@ -65,10 +66,10 @@ class Journal {
   std::unique_ptr<RunDirectory> directory_;
   int64_t first_step_;
   MetricsFile metrics_;
-  std::optional<TensorBoardFile> tensorboard_;  // null without train.tensorboard
+  std::optional<TensorBoardFile> tensorboard_;      // null without train.tensorboard
   GoodputFile goodput_;                             // behind metrics_, which say what is lost
   std::optional<ParameterMetricsFile> parameters_;  // null without train.parameter_metrics
-  double seconds_of_steady_steps_ = 0;
+  StepPace pace_;
   double seconds_of_evaluation_ = 0;
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
 
 #include "mesh/agree.h"
 #include "mesh/error.h"
@@ -10,10 +11,13 @@
 #include "runtime/checkpoint/damage.h"
 #include "runtime/checkpoint/manifest_excerpt.h"
 #include "runtime/checkpoint/recipe_changes.h"
+#include "runtime/optimizer/schedule.h"
 #include "runtime/recipe/load.h"
 #include "runtime/run/checkpoints.h"
 #include "runtime/run/run_files.h"
 #include "runtime/telemetry/json_lines.h"
+#include "runtime/tokenizer/tokenizer.h"
+#include "runtime/trainer/assemble.h"
 #include "runtime/watch/phase.h"
 
 namespace meshtrain {
@@ -22,6 +26,7 @@ namespace {
 /// Returns true when `other` has the source of `key`, "data.mixture[0].loss_mask", too. compare_recipes() has reported
 /// a missing source.
 bool in_both(const std::string& key, const std::map<std::string, Fingerprint>& other) {
+  if (key == kTokenizerKey) return false;  // a run needs it no more, once its tokens are there
   constexpr std::string_view kMixture = "data.mixture[";
   const size_t end = key.starts_with(kMixture) ? key.find(']') + 1 : key.find('.');
   return other.contains(key.substr(0, end) + ".tokens");
@@ -79,6 +84,13 @@ std::vector<std::string> check_same_run(const std::filesystem::path& folder, con
   return changes.allowed;
 }
 
+/// Returns a learning rate for people: "0.000375".
+std::string rate_text(double rate) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.3g", rate);
+  return text;
+}
+
 /// Returns a line when the checkpoint is of a version whose schedules fell one step earlier, and that changes steps
 /// which are still to be made; else nothing.
 std::string changed_schedule(const CheckpointHead& own, const CheckpointHead& saved, int64_t num_steps) {
@@ -89,6 +101,26 @@ std::string changed_schedule(const CheckpointHead& own, const CheckpointHead& sa
   return "schedule.name: " + schedule.name +
          " falls one step later than in the version that wrote the checkpoint: the last step has a learning rate above "
          "schedule.min_ratio, and steps before it have a little more than they had";
+}
+
+/// Returns a warning when train.steps, which is not that of the checkpoint, gives the next step another learning rate
+/// than the run had planned for it; else nothing.
+std::string moved_schedule(const CheckpointHead& own, const CheckpointHead& saved) {
+  const Recipe now = parse_recipe(own.recipe), before = parse_recipe(saved.recipe);
+  const int64_t next = saved.state.step + 1;
+  const int64_t planned = before.schedule.total_steps.value_or(before.train.steps);
+  if (saved.state.step == 0 || now.schedule.total_steps || planned == now.train.steps || next > now.train.steps) {
+    return "";
+  }
+  const double peak = now.optimizer.learning_rate;
+  const double rate = learning_rate(now.schedule, peak, next, now.train.steps),
+               was = learning_rate(now.schedule, peak, next, planned);
+  if (rate == was) return "";
+  const bool can_keep = next <= planned || now.schedule.min_ratio > 0;
+  return "warning: schedule.name: " + now.schedule.name + " reaches over train.steps, " +
+         std::to_string(now.train.steps) + ", and was planned for " + std::to_string(planned) + ": step " +
+         std::to_string(next) + " has a learning rate of " + rate_text(rate) + ", and had " + rate_text(was) +
+         " there" + (can_keep ? "; schedule.total_steps: " + std::to_string(planned) + " keeps the plan" : "");
 }
 
 struct Plan {
@@ -107,6 +139,8 @@ Plan plan(const std::filesystem::path& folder, const CheckpointHead& own, int64_
   }
   const std::string schedule = changed_schedule(own, saved, num_steps);
   if (!schedule.empty()) changes.push_back(schedule);
+  const std::string moved = moved_schedule(own, saved);
+  if (!moved.empty()) changes.push_back(moved);
   return {{saved.state, folder, std::move(changes)}, std::move(manifest)};
 } catch (const DamagedCheckpoint& error) {
   throw InputError(error.what() + advice(folder));
@@ -141,6 +175,13 @@ CheckpointHead describe_run(const Recipe& recipe, const MeshLayout& layout) {
   head.recipe = to_yaml(recipe);
   head.mesh = layout.describe();
   for (const auto& [key, path] : data_files(recipe.data)) head.data[key] = fingerprint(path);
+  const std::string tokenizer = tokenizer_of(recipe);
+  if (tokenizer.empty() || tokenizer == "bytes") return head;
+  try {
+    const std::optional<uint64_t> checksum = checksum_of_text(tokenizer_fingerprint(tokenizer));
+    if (checksum) head.data[kTokenizerKey] = {0, *checksum};
+  } catch (const InputError&) {  // no step needs it; describe_data() says so
+  }
   return head;
 }
 

@@ -9,26 +9,30 @@
 namespace meshtrain {
 namespace {
 
-InputError holds_a_run(const std::filesystem::path& folder) {
-  return InputError("the run directory " + folder.string() +
-                    " holds a run; continue it with --resume, choose another --run-dir, or remove it");
-}
-
-bool holds_run(const RunDirectory& directory) {
-  return std::filesystem::exists(directory.metrics()) || !CheckpointFolder(directory.checkpoints()).steps().empty();
+bool holds_run(const std::filesystem::path& folder) {
+  return std::filesystem::exists(RunDirectory::metrics_of(folder)) ||
+         !CheckpointFolder(RunDirectory::checkpoints_of(folder)).steps().empty();
 }
 
 }  // namespace
 
+void RunDirectory::refuse_other_run(const std::filesystem::path& folder) {
+  if (!holds_run(folder)) return;
+  throw InputError("the run directory " + folder.string() +
+                   " holds a run; continue it with --resume, choose another --run-dir, or remove it");
+}
+
+void RunDirectory::refuse_use(const std::filesystem::path& folder) {
+  throw InputError("the run directory " + folder.string() + " is in use by another run; choose another --run-dir");
+}
+
 RunDirectory::RunDirectory(std::filesystem::path folder, bool resume) : folder_(std::move(folder)) {
   make_folders(folder_);
   const bool unlocked = !std::filesystem::exists(folder_ / "lock");
-  if (unlocked && !resume && holds_run(*this)) throw holds_a_run(folder_);  // creates no lock file
+  if (unlocked && !resume) refuse_other_run(folder_);  // creates no lock file
   lock_.emplace(folder_ / "lock");
-  if (lock_->is_taken()) {
-    throw InputError("the run directory " + folder_.string() + " is in use by another run; choose another --run-dir");
-  }
-  if (!resume && holds_run(*this)) throw holds_a_run(folder_);
+  if (lock_->is_taken()) refuse_use(folder_);
+  if (!resume) refuse_other_run(folder_);
 }
 
 std::filesystem::path RunDirectory::folder_of(const Recipe& recipe, const std::filesystem::path& asked) {

@@ -20,6 +20,11 @@ class RunDirectory {
   /// read.
   RunDirectory(std::filesystem::path folder, bool resume);
 
+  /// Throws InputError when `folder` holds a run.
+  static void refuse_other_run(const std::filesystem::path& folder);
+  /// Throws InputError: another process uses `folder`.
+  [[noreturn]] static void refuse_use(const std::filesystem::path& folder);
+
   /// Returns the folder of a run of `recipe`: `asked`, or runs/<recipe name> when `asked` is empty.
   static std::filesystem::path folder_of(const Recipe& recipe, const std::filesystem::path& asked);
   const std::filesystem::path& folder() const { return folder_; }

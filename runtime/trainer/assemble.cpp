@@ -1,6 +1,7 @@
 #include "runtime/trainer/assemble.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <vector>
 
 namespace meshtrain {
@@ -17,6 +18,15 @@ std::optional<int64_t> document_end(const DataRecipe& data) {
   const bool same =
       std::all_of(sources.begin(), sources.end(), [&](const SourceRecipe& source) { return source.documents == end; });
   return same && end != kDocumentsOfIndex ? end : std::nullopt;
+}
+
+std::string tokenizer_of(const Recipe& recipe) {
+  if (!recipe.data.tokenizer.empty()) return recipe.data.tokenizer.string();
+  for (const char* file : {"tokenizer.json", "tokenizer.model"}) {
+    std::error_code unreadable;
+    if (!recipe.model.hf.empty() && std::filesystem::exists(recipe.model.hf / file, unreadable)) return recipe.model.hf;
+  }
+  return {};
 }
 
 CarriedOver carried_over(const Recipe& recipe) {

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "mesh/device_mesh.h"
 #include "runtime/hf/carried_over.h"
@@ -18,6 +19,10 @@ ModelShape shape_to_export(const Recipe& recipe);
 
 /// Returns the token that ends a document in every file of `data`; nullopt when a file names none or files differ.
 std::optional<int64_t> document_end(const DataRecipe& data);
+
+/// Returns the tokenizer of the recipe's tokens, as load_tokenizer() takes it: data.tokenizer, else the folder of
+/// model.hf when it has one; empty when none is known.
+std::string tokenizer_of(const Recipe& recipe);
 
 /// Returns what an export of the model that `recipe` trains copies from its source.
 CarriedOver carried_over(const Recipe& recipe);

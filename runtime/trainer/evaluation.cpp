@@ -27,15 +27,15 @@ bool Evaluation::is_due(int64_t step) const {
   return step == train_.steps || (recipe_.every > 0 && step % recipe_.every == 0);
 }
 
-EvaluationMetrics Evaluation::run(Trainer& trainer, const DeviceMesh& mesh) const {
+EvaluationMetrics Evaluation::run(const LossModel& model, const DeviceMesh& mesh) const {
   const auto start = std::chrono::steady_clock::now();
   const int64_t micro_batch = train_.micro_batch, at_once = mesh.size(kDataAxis) * micro_batch;
   const int64_t count = (num_samples_ + at_once - 1) / at_once;
   ReadAhead<MicroBatch> micro_batches(0, count, [&](int64_t i) {
     const int64_t first = i * at_once + mesh.coordinate(kDataAxis) * micro_batch;
-    return read_micro_batch(dataset_, train_, trainer.layout(), first, num_samples_);
+    return read_micro_batch(dataset_, train_, model.sequences.layout(), first, num_samples_);
   });
-  const HeldOutLoss loss = trainer.evaluate(count, [&] { return micro_batches.next(); });
+  const HeldOutLoss loss = held_out_loss(model, count, [&] { return micro_batches.next(); });
   return {loss.mean, loss.num_counted, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count()};
 }
 

@@ -20,10 +20,14 @@ class Evaluation {
   bool is_due(int64_t step) const;
   int64_t num_samples() const { return num_samples_; }
 
+  /// Returns the number of tokens in the file.
+  int64_t num_tokens() const { return dataset_.num_tokens(); }
+
   /// Returns the mean loss over all counted tokens of these samples. The samples are distributed over dp in
   /// micro-batches; when they do not divide, some ranks compute tokens that do not count. Every rank of `mesh`, the
-  /// trainer's mesh, must call it, between steps. Changes nothing that is trained.
-  EvaluationMetrics run(Trainer& trainer, const DeviceMesh& mesh) const;
+  /// model's mesh, must call it, of a trainer between steps. Changes nothing that is trained.
+  EvaluationMetrics run(const LossModel& model, const DeviceMesh& mesh) const;
+  EvaluationMetrics run(Trainer& trainer, const DeviceMesh& mesh) const { return run(trainer.loss_model(), mesh); }
 
  private:
   EvaluateRecipe recipe_;

@@ -157,39 +157,12 @@ void Trainer::update(const at::Tensor& grad_norm, const at::Tensor& non_finite, 
   optimizer_->step({learning_rate, clip_factor(grad_norm), non_finite.to(at::kBool)});
 }
 
-at::Tensor Trainer::forward(const MicroBatch& micro_batch) {
-  const Sequence sequence = sequences_->of(micro_batch.documents);
-  return model_->loss(to_device(micro_batch.ids, device_), to_device(micro_batch.labels, device_), sequence);
-}
-
-HeldOutLoss Trainer::evaluate(int64_t count, const std::function<MicroBatch()>& next) {
-  const at::NoGradGuard no_grad;
-  at::Tensor loss_sum = at::zeros({}, at::TensorOptions(device_).dtype(at::kDouble));
-  at::Tensor num_counted = at::zeros({1}, at::kLong);
-  for (int64_t i = 0; i < count; ++i) {
-    const MicroBatch micro_batch = next();
-    loss_sum.add_(forward(micro_batch));
-    num_counted.add_(count_labels(micro_batch));
-  }
-  fsdp().end_forward();
-  const Group group = replicas_.tokens().with_purpose("evaluate");
-  group.all_reduce(loss_sum).wait();
-  group.all_reduce(num_counted).wait();
-  const int64_t total = num_counted.item<int64_t>();
-  if (total == 0) {
-    throw AgreedError(
-        "no label of the held-out samples counts: evaluate.ignore_id, evaluate.loss_mask or evaluate.boundary_labels "
-        "ignores every one");
-  }
-  return {loss_sum.item<double>() / static_cast<double>(total), total};
-}
-
 // The loss of each micro-batch is a sum, and its backward starts from scale / (counted tokens of the step), `start`. So
 // gradients of micro-batches and ranks add up to the gradient of the mean, times the scale.
 at::Tensor Trainer::backward(const StepBatch& batch, const at::Tensor& start) {
   at::Tensor loss_sum = at::zeros({}, at::TensorOptions(device_).dtype(at::kDouble));
   for (size_t i = 0; i < batch.micro_batches.size(); ++i) {
-    const at::Tensor loss = forward(batch.micro_batches[i]);
+    const at::Tensor loss = loss_model().loss_sum(batch.micro_batches[i]);
     fsdp().begin_backward(/*last=*/i + 1 == batch.micro_batches.size());
     torch::autograd::backward({loss}, {start.to(loss.scalar_type())});
     fsdp().end_backward();

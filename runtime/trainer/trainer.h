@@ -11,6 +11,7 @@
 #include "runtime/trainer/batch.h"
 #include "runtime/trainer/data_parallel.h"
 #include "runtime/trainer/gradient_sums.h"
+#include "runtime/trainer/held_out_loss.h"
 #include "runtime/trainer/loss_scale.h"
 #include "runtime/trainer/ownership.h"
 #include "runtime/trainer/parameter_meter.h"
@@ -20,12 +21,6 @@
 #include "runtime/trainer/step_values.h"
 
 namespace meshtrain {
-
-/// The loss on tokens that are not trained on; the same on every rank.
-struct HeldOutLoss {
-  double mean = 0;
-  int64_t num_counted = 0;
-};
 
 /// The model on its mesh, its optimizer, and the step. During a step the host waits for no result of the device, except
 /// for sgd and muon, and for the loss scale of the next step; the trainer also runs on the Meta device. Every rank
@@ -64,10 +59,12 @@ class Trainer {
   /// ranks decide alike, because the vote gives them the same outcome.
   void update(const StepOutcome& outcome, double learning_rate);
 
-  /// Returns the mean loss over all counted tokens of `count` micro-batches on each dp rank; `next` returns those of
-  /// this rank. The mean is exactly the sum of token losses over dp x cp divided by their number. Records and changes
-  /// nothing; call between steps. Throws AgreedError when no label counts.
-  HeldOutLoss evaluate(int64_t count, const std::function<MicroBatch()>& next);
+  /// Returns the model as it computes losses. Evaluate it between steps.
+  LossModel loss_model() { return {*model_, *sequences_, replicas_.tokens(), device_}; }
+  /// Returns held_out_loss() of the model; call between steps.
+  HeldOutLoss evaluate(int64_t count, const std::function<MicroBatch()>& next) {
+    return held_out_loss(loss_model(), count, next);
+  }
 
   struct TokenCounts {
     int64_t counted = 0;
@@ -114,7 +111,6 @@ class Trainer {
   /// changes the parameters likewise.
   at::Tensor compute_gradients(const StepBatch& batch, const StepInputs& inputs);
   void update(const at::Tensor& grad_norm, const at::Tensor& non_finite, const at::Tensor& learning_rate);
-  at::Tensor forward(const MicroBatch& micro_batch);
   at::Tensor backward(const StepBatch& batch, const at::Tensor& start);
   at::Tensor vote(const at::Tensor& loss_sum, const StepInputs& inputs) const;
   at::Tensor clip_factor(const at::Tensor& grad_norm) const;

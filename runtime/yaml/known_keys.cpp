@@ -4,6 +4,7 @@
 #include <map>
 
 #include "runtime/yaml/suggest.h"
+#include "runtime/yaml/value.h"
 
 namespace meshtrain {
 namespace {
@@ -32,25 +33,74 @@ std::string without_items(const std::string& path) {
 }  // namespace
 
 bool KnownKeys::has(const std::string& path, const std::string& key) const {
-  const std::string complete = path.empty() ? key : without_items(path) + "." + key;
-  return key.find('.') == std::string::npos && std::find(paths_.begin(), paths_.end(), complete) != paths_.end();
+  return key.find('.') == std::string::npos && find(path.empty() ? key : path + "." + key) != nullptr;
+}
+
+const KnownKey* KnownKeys::find(const std::string& path) const {
+  const std::string complete = without_items(path);
+  const auto found =
+      std::find_if(keys_.begin(), keys_.end(), [&](const KnownKey& key) { return key.path == complete; });
+  return found == keys_.end() ? nullptr : &*found;
+}
+
+std::string KnownKeys::foreign_word(const std::string& path, const std::string& key) const {
+  std::string name = lower_case(key);
+  std::replace(name.begin(), name.end(), '-', '_');
+  const std::string complete = path.empty() ? name : without_items(path) + "." + name;
+  for (const std::string& word : {complete, name}) {
+    for (const ForeignWord& known : words_) {
+      if (known.word == word) return "; here " + known.here;
+    }
+  }
+  return "";
 }
 
 std::string KnownKeys::suggestion(const std::string& given_path, const std::string& key) const {
+  const std::string foreign = foreign_word(given_path, key);
+  if (!foreign.empty()) return foreign;
   const std::string path = without_items(given_path);
   std::vector<std::string> siblings, names;
   std::map<std::string, std::string> path_of_name;
-  for (const std::string& known : paths_) {
-    const SplitKey parts = split(known);
+  for (const KnownKey& known : keys_) {
+    const SplitKey parts = split(known.path);
     if (parts.map == path) siblings.push_back(parts.name);
     names.push_back(parts.name);
-    path_of_name.emplace(parts.name, known);
+    path_of_name.emplace(parts.name, known.path);
   }
   const std::string sibling = nearest(key, siblings);
   if (!sibling.empty()) return "; did you mean \"" + sibling + "\"?";
   const std::string elsewhere = nearest(key, names);
   if (!elsewhere.empty()) return "; did you mean \"" + path_of_name[elsewhere] + "\"?";
   return "";
+}
+
+std::string KnownKeys::complete(const std::string& path) const {
+  const std::string first = path.substr(0, path.find_first_of(".["));
+  if (find(first) != nullptr) return path;
+  const std::string end = "." + without_items(path);
+  std::string found;
+  for (const KnownKey& key : keys_) {
+    if (!key.path.ends_with(end)) continue;
+    if (!found.empty()) return path;
+    found = key.path;
+  }
+  return found.empty() ? path : found.substr(0, found.size() - end.size() + 1) + path;
+}
+
+void KnownKeys::expand_shorthands(YamlValue& map, const std::string& path) const {
+  for (YamlEntry& entry : map.entries) {
+    const std::string complete = path.empty() ? entry.key : path + "." + entry.key;
+    const KnownKey* key = find(complete);
+    if (key == nullptr) continue;
+    if (entry.value.kind == YamlValue::Kind::Scalar && !key->shorthand.empty()) {
+      YamlValue inner;
+      inner.kind = YamlValue::Kind::Map;
+      inner.location = entry.value.location;
+      inner.entries.push_back({key->shorthand, entry.location, std::move(entry.value)});
+      entry.value = std::move(inner);
+    }
+    expand_shorthands(entry.value, complete);
+  }
 }
 
 }  // namespace meshtrain

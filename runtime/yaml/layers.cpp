@@ -24,23 +24,6 @@ YamlValue take(YamlValue& map, const std::string& key) {
   return value;
 }
 
-/// Reads `file`, at most a little more than a recipe may have, so that a stream without end is refused. `asked_by`: the
-/// beginning of the messages.
-std::string read_text(const fs::path& file, const std::string& asked_by) {
-  constexpr std::streamsize kEnough = (1 << 20) + 1;
-  std::error_code ignored;
-  if (fs::is_directory(file, ignored)) throw InputError(asked_by + "is a folder: give the recipe in it");
-  errno = 0;
-  std::ifstream stream(file, std::ios::binary);
-  std::string text(kEnough, '\0');
-  if (stream) stream.read(text.data(), kEnough);
-  if (!stream.is_open() || stream.bad()) {
-    throw InputError(asked_by + (errno == 0 ? "cannot be read" : std::strerror(errno)));
-  }
-  text.resize(static_cast<size_t>(stream.gcount()));
-  return text;
-}
-
 /// Reads `file` and the files that it extends, which `chain` must not have. `asked_by`: "recipes/x.yaml: " or, for a
 /// file that another extends, the location of that key and the file.
 YamlValue read_file(const fs::path& file, const std::string& asked_by, std::vector<fs::path> chain) {
@@ -56,7 +39,7 @@ YamlValue read_file(const fs::path& file, const std::string& asked_by, std::vect
   auto source = std::make_shared<YamlSource>();
   source->name = file.string();
   source->folder = fs::absolute(file).parent_path();
-  YamlValue recipe = parse_yaml(read_text(file, asked_by), source);
+  YamlValue recipe = parse_yaml(read_short_file(file, asked_by), source);
   if (recipe.kind == YamlValue::Kind::Null) throw InputError(YamlLocation{source}.text() + ": an empty recipe");
   if (recipe.kind != YamlValue::Kind::Map) {
     throw InputError(recipe.location.text() + ": a recipe is a map of keys (model:, data:, train:, ...), not " +
@@ -77,13 +60,51 @@ YamlValue read_file(const fs::path& file, const std::string& asked_by, std::vect
   return base;
 }
 
+/// Returns "data.mixture[0].weight" for "data.mixture.0.weight".
+std::string with_indices(const std::string& path) {
+  std::string text;
+  for (size_t begin = 0; begin <= path.size();) {
+    const size_t end = std::min(path.find('.', begin), path.size());
+    const std::string part = path.substr(begin, end - begin);
+    const bool is_index = begin > 0 && !part.empty() && part.find_first_not_of("0123456789") == std::string::npos;
+    text += is_index ? "[" + part + "]" : (begin > 0 ? "." : "") + part;
+    begin = end + 1;
+  }
+  return text;
+}
+
+/// Returns "data.mixture.0.weight" for "data.mixture[0].weight".
+std::string with_dots(const std::string& path) {
+  std::string text;
+  for (const char c : path) {
+    if (c == '[') text += '.';
+    if (c != '[' && c != ']') text += c;
+  }
+  return text;
+}
+
 }  // namespace
+
+std::string read_short_file(const fs::path& file, const std::string& asked_by) {
+  constexpr std::streamsize kEnough = (1 << 20) + 1;
+  std::error_code ignored;
+  if (fs::is_directory(file, ignored)) throw InputError(asked_by + "is a folder: give the recipe in it");
+  errno = 0;
+  std::ifstream stream(file, std::ios::binary);
+  std::string text(kEnough, '\0');
+  if (stream) stream.read(text.data(), kEnough);
+  if (!stream.is_open() || stream.bad()) {
+    throw InputError(asked_by + (errno == 0 ? "cannot be read" : std::strerror(errno)));
+  }
+  text.resize(static_cast<size_t>(stream.gcount()));
+  return text;
+}
 
 YamlValue read_layers(const fs::path& file) {
   return read_file(file, file.string() + ": ", {});
 }
 
-YamlValue override_layer(const std::string& text) {
+YamlValue override_layer(const std::string& text, const KnownKeys& keys) {
   auto source = std::make_shared<YamlSource>();
   source->name = "--set " + text;
   std::replace_if(
@@ -91,7 +112,7 @@ YamlValue override_layer(const std::string& text) {
   source->is_file = false;
   source->folder = fs::current_path();
   const size_t equals = text.find('=');
-  const std::string path = text.substr(0, equals);
+  const std::string path = keys.complete(with_indices(text.substr(0, equals)));
   source->option_key = path;
   const YamlLocation location{source};
   if (equals == std::string::npos || path.empty() || path.front() == '.' || path.back() == '.' ||
@@ -100,7 +121,11 @@ YamlValue override_layer(const std::string& text) {
   }
   if (path == "extends") throw InputError(location.text() + ": only a file extends another one");
 
-  return layer_of(path, parse_yaml(text.substr(equals + 1), source), location);
+  YamlValue value = parse_yaml(text.substr(equals + 1), source);
+  const KnownKey* key = keys.find(path);
+  const bool is_shorthand = key != nullptr && !key->shorthand.empty() && value.kind == YamlValue::Kind::Scalar;
+  if (is_shorthand) source->option_key += "." + key->shorthand;
+  return layer_of(with_dots(path) + (is_shorthand ? "." + key->shorthand : ""), std::move(value), location);
 }
 
 YamlValue layer_of(const std::string& path, YamlValue value, const YamlLocation& location) {

@@ -197,6 +197,20 @@ void check_is_text(const std::string& text, const YamlLocation& whole) {
   }
 }
 
+/// Refuses a line near `line`, from 1, that a tab indents.
+void refuse_tab(const std::string& text, int line, const std::shared_ptr<const YamlSource>& source) {
+  int at = 1;
+  for (size_t begin = 0; begin < text.size() && at <= line + 1; ++at) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    const size_t first = std::min(text.find_first_not_of(' ', begin), end);
+    if (at + 1 >= line && first < end && text[first] == '\t') {
+      refuse({source, at, static_cast<int>(first - begin) + 1},
+             "not valid YAML: a tab indents this line: indent with spaces");
+    }
+    begin = end + 1;
+  }
+}
+
 }  // namespace
 
 YamlValue parse_yaml(const std::string& text, const std::shared_ptr<const YamlSource>& source) {
@@ -210,6 +224,7 @@ YamlValue parse_yaml(const std::string& text, const std::shared_ptr<const YamlSo
   } catch (const YAML::Exception& error) {
     const YamlLocation location =
         error.mark.is_null() ? YamlLocation{source} : YamlLocation{source, error.mark.line + 1, error.mark.column + 1};
+    if (!error.mark.is_null()) refuse_tab(text, error.mark.line + 1, source);
     refuse(location, "not valid YAML: " + error.msg);
   }
   YamlValue root = builder.take();

@@ -32,9 +32,9 @@ class Reader {
   template <class Body>
   void map(const std::string& key, const Body& body);
   template <class T>
-  void section(const std::string& key, T& value);
+  void section(const std::string& key, T& value, const std::string& shorthand = "");
   template <class T>
-  void section(const std::string& key, std::optional<T>& value);
+  void section(const std::string& key, std::optional<T>& value, const std::string& shorthand = "");
   template <class T>
   void list(const std::string& key, std::vector<T>& values, const std::type_identity_t<T>& item);
   template <class Action>
@@ -121,7 +121,7 @@ void Reader::map(const std::string& key, const Body& body) {
 }
 
 template <class T>
-void Reader::section(const std::string& key, T& value) {
+void Reader::section(const std::string& key, T& value, const std::string&) {
   map(key, [&](Reader& inner) { fields(inner, value); });
 }
 
@@ -139,7 +139,7 @@ void Reader::list(const std::string& key, std::vector<T>& values, const std::typ
 }
 
 template <class T>
-void Reader::section(const std::string& key, std::optional<T>& value) {
+void Reader::section(const std::string& key, std::optional<T>& value, const std::string&) {
   if (find(key) == nullptr) return;
   if (!owner_.empty() && !value) fail_settled(key, "a map", "none");
   T found = value.value_or(T{});

@@ -10,7 +10,8 @@
 ///
 ///   field(key, value, rule)   one key
 ///   map(key, body)            a map of further keys; `body` gets the archive inside of it
-///   section(key, value)       a map that is one of our structs, described by its own `fields`
+///   section(key, value, shorthand)   a map that is one of our structs, described by its own `fields`; a single value
+///                             in its place is for the key `shorthand`, if there is one
 ///   list(key, values, item)   a list of such maps; the keys that they leave out are as in `item`
 ///   when_reading(action)      defaults and demands that depend on several keys; ignored unless reading
 namespace meshtrain {

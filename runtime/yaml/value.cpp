@@ -4,6 +4,8 @@
 #include <cstdio>
 #include <utility>
 
+#include "mesh/error.h"
+
 namespace meshtrain {
 namespace {
 
@@ -45,7 +47,36 @@ std::string YamlValue::shown() const {
   return {};
 }
 
+namespace {
+
+/// Returns true for a map of which every key is a whole number.
+bool names_items(const YamlValue& map) {
+  return map.kind == YamlValue::Kind::Map && !map.entries.empty() &&
+         std::all_of(map.entries.begin(), map.entries.end(), [](const YamlEntry& entry) {
+           return entry.key.size() < 10 && entry.key.find_first_not_of("0123456789") == std::string::npos;
+         });
+}
+
+void merge_items(YamlValue& list, YamlValue over) {
+  for (YamlEntry& entry : over.entries) {
+    const size_t index = std::stoul(entry.key), count = list.items.size();
+    if (index >= count) {
+      throw InputError(entry.location.text() + ": there is no entry " + entry.key + ": the list has " +
+                       (count == 0   ? "none"
+                        : count == 1 ? "one, entry 0"
+                                     : std::to_string(count) + ", entries 0 to " + std::to_string(count - 1)));
+    }
+    merge_yaml(list.items[index], std::move(entry.value));
+  }
+}
+
+}  // namespace
+
 void merge_yaml(YamlValue& base, YamlValue over) {
+  if (base.kind == YamlValue::Kind::List && names_items(over)) {
+    merge_items(base, std::move(over));
+    return;
+  }
   if (base.kind != YamlValue::Kind::Map || over.kind != YamlValue::Kind::Map) {
     base = std::move(over);
     return;

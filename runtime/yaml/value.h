@@ -57,7 +57,9 @@ struct YamlEntry {
 /// and values nested or repeated without bound.
 YamlValue parse_yaml(const std::string& text, const std::shared_ptr<const YamlSource>& source);
 
-/// Merges `over` into `base`: maps merge key by key, any other value replaces the old one, a null too.
+/// Merges `over` into `base`: maps merge key by key, any other value replaces the old one, a null too. A map whose keys
+/// are whole numbers merges into these items of a list, from 0. Throws InputError for an item that the list does not
+/// have.
 void merge_yaml(YamlValue& base, YamlValue over);
 
 /// Returns `text` in double quotes on one line, for a message: characters that do not print are escaped, a long text is

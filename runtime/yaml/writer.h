@@ -28,12 +28,12 @@ class Writer {
   }
 
   template <class T>
-  void section(const std::string& key, T& value) {
+  void section(const std::string& key, T& value, const std::string& /*shorthand*/ = "") {
     map(key, [&](Writer& inner) { fields(inner, value); });
   }
 
   template <class T>
-  void section(const std::string& key, std::optional<T>& value) {
+  void section(const std::string& key, std::optional<T>& value, const std::string& /*shorthand*/ = "") {
     if (!value) {
       text_ += indent_ + key + ": null\n";
     } else {

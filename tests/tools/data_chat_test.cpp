@@ -108,6 +108,15 @@ TEST_F(DataChat, PacksWholeConversations) {
   EXPECT_TRUE(tokens == content(path("chat.bin")) && mask == content(path("chat.mask")) &&
               index == content(path("chat.idx")));
 
+  ASSERT_EQ(std::system(("gzip -k " + path("a.jsonl").string()).c_str()), 0);
+  write("chat.bin.json",
+        R"({"format":"meshtrain tokens","version":1,"dtype":"uint32","tokens":7,"layout":"stream",)"
+        R"("separator":0,"vocabulary_size":9,"tokenizer":"bytes","tokenizer_checksum":"","command":""})");
+  const Ending compressed = run_meshtrain(words("a.jsonl.gz", 511));
+  ASSERT_EQ(compressed.status, 0) << compressed.err;
+  EXPECT_TRUE(tokens == content(path("chat.bin")) && mask == content(path("chat.mask")));
+  EXPECT_FALSE(fs::exists(path("chat.bin.json"))) << "of tokens that were there before";
+
   const Ending apart = run_meshtrain(words("a.jsonl", 511, {"--no-packing"}));
   ASSERT_EQ(apart.status, 0) << apart.err;
   EXPECT_EQ(documents(512).size(), 200u);

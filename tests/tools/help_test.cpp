@@ -22,6 +22,8 @@ TEST(Help, IsThereForEveryCommand) {
                                {"checkpoint", "export"},
                                {"checkpoint", "import"},
                                {"generate"},
+                               {"evaluate"},
+                               {"recipe"},
                                {"diagnose"},
                                {"report"}}) {
     Words words = command;
@@ -49,10 +51,10 @@ TEST(Help, DoesNotStartMpi) {
 }
 
 TEST(Arguments, AreExplained) {
-  EXPECT_EQ(only_complaint(run_meshtrain({})),
-            "give a command: train, verify, plan, mesh, data, checkpoint, generate, diagnose, report; meshtrain --help "
-            "says what "
-            "they do");
+  EXPECT_EQ(
+      only_complaint(run_meshtrain({})),
+      "give a command: train, verify, plan, recipe, mesh, data, checkpoint, generate, evaluate, diagnose, report; "
+      "meshtrain --help says what they do");
   EXPECT_EQ(only_complaint(run_meshtrain({"trian"})),
             "meshtrain does not know trian; did you mean train?: see meshtrain --help");
   EXPECT_EQ(only_complaint(run_meshtrain({"checkpoint", "exprt", "run", "out"})),

@@ -163,30 +163,31 @@ std::shared_ptr<const Tokenizer> load(const std::string& name, const ModelSource
   return tokenizer;
 }
 
-/// Returns the name of the tokenizer: that of the command line, or the model's folder where it has one.
-std::optional<std::string> tokenizer_name(const GenerateArguments& arguments, const ModelSource& source) {
-  if (arguments.tokenizer) return arguments.tokenizer;
-  for (const char* file : {"tokenizer.json", "tokenizer.model"}) {
-    std::error_code unreadable;
-    if (!source.hugging_face.empty() && fs::exists(source.hugging_face / file, unreadable)) {
-      return source.hugging_face.string();
-    }
-  }
-  return std::nullopt;
-}
-
 std::shared_ptr<const Tokenizer> tokenizer_of(const GenerateArguments& arguments, const ModelSource& source) {
-  const std::optional<std::string> name = tokenizer_name(arguments, source);
-  if (!name) return nullptr;
-  return load(*name, source, (arguments.tokenizer ? "--tokenizer " : "the tokenizer in ") + *name);
+  const std::string name = arguments.tokenizer.value_or(tokenizer_of(source));
+  if (name.empty()) return nullptr;
+  const std::string where = arguments.tokenizer        ? "--tokenizer " + name
+                            : source.tokenizer.empty() ? "the tokenizer in " + name
+                                                       : "data.tokenizer of the run's recipe, " + name;
+  const std::shared_ptr<const Tokenizer> tokenizer = load(name, source, where);
+  const std::string other = describe_other_tokenizer(source, name);
+  if (!other.empty()) std::fprintf(stderr, "%s\n", other.c_str());
+  return tokenizer;
 }
 
 /// Returns the chat template with which texts become prompts; std::nullopt without --chat.
 std::optional<ChatTemplate> chat_template_of(const GenerateArguments& arguments, const ModelSource& source) {
   if (!arguments.chats) return std::nullopt;
-  const std::optional<std::string> name = tokenizer_name(arguments, source);
-  if (!name) throw InputError("--chat needs a tokenizer, and the model has none beside it: give --tokenizer");
-  return ChatTemplate(*name, arguments.chat_template);
+  const std::string name = arguments.tokenizer.value_or(tokenizer_of(source));
+  if (name.empty()) throw InputError("--chat needs a tokenizer, and the model has none beside it: give --tokenizer");
+  return ChatTemplate(name, arguments.chat_template);
+}
+
+/// Warns of a text that is longer than the samples that the model was trained on. `what`: "prompt 1".
+void warn_of_length(const std::string& what, size_t length, int64_t trained) {
+  if (trained == 0 || static_cast<int64_t>(length) <= trained) return;
+  std::fprintf(stderr, "warning: %s has %s, and the model was trained on %s at a time (train.sequence_length)\n",
+               what.c_str(), counted(static_cast<int64_t>(length), "token").c_str(), with_separators(trained).c_str());
 }
 
 /// What the command line says in place of `config`. Returns the keys of generation_config.json that it has replaced.
@@ -267,6 +268,7 @@ Request make_request(const GenerateArguments& arguments, const std::vector<Promp
     Prompt prompt = prompts[i];
     if (chat && prompt.is_text) prompt = {"", tokenize_prompt(*chat, *tokenizer, ask(prompt.text, system)), false};
     request.prompts.push_back(encode_prompt(prompt, tokenizer, source.shape.vocab_size, where));
+    warn_of_length(where, request.prompts.back().size(), source.trained_length);
     request.max_tokens.push_back(allowed_tokens(static_cast<int64_t>(request.prompts.back().size()),
                                                 arguments.max_tokens, config, source.shape, where));
   }
@@ -379,6 +381,10 @@ void generate_all(const GenerateArguments& arguments, const Group& world) {
       if (output) output->add(token);
     });
     if (output) output->end(i, prompt, generated);
+    const auto length = static_cast<int64_t>(prompt.size() + generated.tokens.size());
+    if (first && static_cast<int64_t>(prompt.size()) <= source.trained_length) {
+      warn_of_length("the text of prompt " + std::to_string(i + 1), static_cast<size_t>(length), source.trained_length);
+    }
   }
 }
 
@@ -438,7 +444,8 @@ void add_prompt_options(CLI::App& command, GenerateArguments& arguments) {
   command
       .add_option("--tokenizer", arguments.tokenizer,
                   "bytes, or a tokenizer.json, a SentencePiece *.model, or a folder with one of them; without it the "
-                  "one in a Hugging Face folder, of a run in the folder that its recipe's model.hf names")
+                  "one in a Hugging Face folder, of a run that of its recipe's data.tokenizer, or in the folder that "
+                  "model.hf names")
       ->type_name("NAME");
 }
 
@@ -509,7 +516,7 @@ void add_generate_command(CLI::App& app, int& status) {
       "the model over tp. Text goes to stdout, alone as it comes, everything else to stderr.\n\n"
       "  meshtrain generate models/SmolLM2-1.7B --prompt 'Once upon a time' --temperature 0.8 --top-p 0.95\n"
       "  meshtrain generate models/SmolLM2-1.7B-Instruct --chat --prompt 'Why is the sky blue?'\n"
-      "  mpirun -n 2 meshtrain generate runs/quickstart --tokenizer bytes --prompt '#include' --max-tokens 200");
+      "  mpirun -n 2 meshtrain generate runs/quickstart --prompt '#include' --max-tokens 200");
   command
       ->add_option("model", arguments->model,
                    "A Hugging Face folder; a run directory, or its checkpoints: then the newest; or the folder of one")

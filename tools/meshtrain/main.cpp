@@ -1,4 +1,5 @@
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <string>
@@ -8,6 +9,7 @@
 #include "mesh/error.h"
 #include "runtime/yaml/suggest.h"
 #include "tools/meshtrain/commands.h"
+#include "tools/meshtrain/foreign_options.h"
 #include "tools/meshtrain/report.h"
 
 namespace meshtrain {
@@ -47,7 +49,10 @@ std::string suggestion(const CLI::App& app, const std::string& word) {
     for (const std::string& name : option->get_lnames()) known.push_back("--" + name);
   }
   const std::string meant = nearest(word, known);
-  return meant.empty() ? "" : "; did you mean " + meant + "?";
+  if (!meant.empty()) return "; did you mean " + meant + "?";
+  // Options of other launchers and trainers, where this command has a recipe.
+  const bool has_recipe = std::find(known.begin(), known.end(), "--set") != known.end();
+  return has_recipe ? foreign_option(word) : "";
 }
 
 InputError explain(const CLI::App& app, const CLI::ParseError& error) {
@@ -79,10 +84,12 @@ int run(int argc, char** argv) {
   add_train_command(app, status);
   add_verify_command(app, status);
   add_plan_command(app, status);
+  add_recipe_command(app, status);
   add_mesh_command(app, status);
   add_data_command(app, status);
   add_checkpoint_command(app, status);
   add_generate_command(app, status);
+  add_evaluate_command(app, status);
   add_diagnose_command(app, status);
   add_report_command(app, status);
   try {

@@ -18,6 +18,7 @@
 #include "runtime/recipe/load.h"
 #include "runtime/recipe/run_plan.h"
 #include "runtime/run/describe_data.h"
+#include "runtime/run/preflight.h"
 #include "runtime/run/resume.h"
 #include "runtime/run/run.h"
 #include "runtime/run/run_directory.h"
@@ -81,6 +82,13 @@ std::string forecast_line(const Recipe& recipe, const RunPlan& plan, const std::
   return describe_forecast(forecast(recipe, plan, {plan.layout.size(), gpus}, machine ? &*machine : nullptr));
 }
 
+/// Returns the bytes that a GPU of `machine` has; 0 when they are not known.
+int64_t device_memory_of(const std::string& machine) {
+  if (machine.empty()) return 0;
+  const Machine found = load_machine(machine);
+  return found.device == "cuda" ? found.memory : 0;
+}
+
 /// What can be known of a run without starting its ranks: a login node suffices. Of several ranks one looks.
 int check(const TrainArguments& arguments) {
   if (!is_announced_first()) return 0;
@@ -98,6 +106,8 @@ int check(const TrainArguments& arguments) {
   const RunPlan plan = resolve(recipe, layout);
   if (!recipe.train.export_folder.empty()) check_export_folder(recipe.train.export_folder);
   check_sidecars(recipe);
+  const std::filesystem::path run_directory = RunDirectory::folder_of(recipe, arguments.options.run_dir);
+  check_run_directory(run_directory, arguments.options.resumes());
   const Mixture data(recipe.data, recipe.train.sequence_length, recipe.model.shape.vocab_size,
                      static_cast<uint64_t>(recipe.train.seed));
   check_labels(recipe, data);
@@ -109,6 +119,7 @@ int check(const TrainArguments& arguments) {
     check_tied_head(weights, recipe.model.shape);
     unused_weights = describe_unused(weights, recipe.model.shape);
   }
+  const std::vector<std::string> ahead = look_ahead(recipe, plan, run_directory, device_memory_of(arguments.machine));
   if (!note.empty()) std::printf("%s\n", note.c_str());
   std::printf("%s: fits mesh %s; %s samples of %s tokens\n", recipe.name.c_str(), layout.describe().c_str(),
               with_separators(data.num_samples()).c_str(), with_separators(recipe.train.sequence_length).c_str());
@@ -116,6 +127,8 @@ int check(const TrainArguments& arguments) {
       describe_data(recipe, data, samples_of_run(recipe.train, beginning.state), evaluation.get());
   if (!unused_weights.empty()) lines.push_back(unused_weights);
   lines.insert(lines.end(), beginning.lines.begin(), beginning.lines.end());
+  lines.insert(lines.end(), ahead.begin(), ahead.end());
+  lines.push_back(not_checked(recipe, plan));
   for (const std::string& line : lines) std::printf("%s\n", line.c_str());
   if (arguments.plan) std::printf("plan: %s\n", forecast_line(recipe, plan, arguments.machine).c_str());
   std::printf("\n%s", to_yaml(plan).c_str());
@@ -187,8 +200,9 @@ void add_train_command(CLI::App& app, int& status) {
       ->type_name("N");
   command->add_flag(
       "--check", arguments->check,
-      "Check recipe, mesh, model and data, with --resume also whether the run can go on from its checkpoint, "
-      "say what would be used, and start nothing");
+      "Check recipe, mesh, model, data, the paths that will be written, free disk, memory and devices, with --resume "
+      "also whether the run can go on from its checkpoint, say what would be used and what only ranks can check, and "
+      "start nothing");
   command->add_flag("--plan", arguments->plan,
                     "With --check: also say in one line what the mesh needs, as meshtrain plan does");
   command

@@ -9,7 +9,7 @@ namespace meshtrain {
 namespace {
 
 ScheduleRecipe schedule(const std::string& name, int64_t warmup, int64_t decay = 0, double min_ratio = 0) {
-  return {name, warmup, decay, min_ratio};
+  return {.name = name, .warmup_steps = warmup, .decay_steps = decay, .min_ratio = min_ratio};
 }
 
 TEST(Schedule, WarmsUpLinearlyToThePeak) {
@@ -66,6 +66,20 @@ TEST(Schedule, HasNoStepWithoutALearningRate) {
 
 TEST(Schedule, ConstantStays) {
   EXPECT_DOUBLE_EQ(learning_rate(schedule("constant", 0), 3e-4, 999, 1000), 3e-4);
+}
+
+// total_steps is apart from the steps of the run: the same rates, however long the run is; behind it the last one
+// stays.
+TEST(Schedule, IsSpreadOverItsOwnSteps) {
+  for (const std::string name : {"cosine", "linear", "wsd"}) {
+    ScheduleRecipe own = schedule(name, 4, 8, 0.1);
+    own.total_steps = 20;
+    for (int64_t step = 1; step <= 20; ++step) {
+      EXPECT_EQ(learning_rate(own, 1, step, 100), learning_rate(schedule(name, 4, 8, 0.1), 1, step, 20)) << name;
+    }
+    EXPECT_DOUBLE_EQ(learning_rate(own, 1, 21, 100), 0.1) << name;
+    EXPECT_DOUBLE_EQ(learning_rate(own, 1, 100, 100), 0.1) << name;
+  }
 }
 
 }  // namespace

@@ -46,7 +46,7 @@ INSTANTIATE_TEST_SUITE_P(
 INSTANTIATE_TEST_SUITE_P(
     Values, RecipeLine,
     ::testing::Values(
-        BadLine{"schedule: 3\n", ":16:11: schedule: \"3\" is not a map of keys"},
+        BadLine{"parallel: 3\n", ":16:11: parallel: \"3\" is not a map of keys"},
         BadLine{"schedule: {warmup_steps: many}\n", ":16:26: schedule.warmup_steps: \"many\" is not a whole number"},
         BadLine{"schedule: {warmup_steps: 1.5}\n", ":16:26: schedule.warmup_steps: \"1.5\" is not a whole number"},
         BadLine{"schedule: {warmup_steps: \"1\"}\n", ":16:26: schedule.warmup_steps: \"1\" is not a whole number"},
@@ -209,8 +209,7 @@ INSTANTIATE_TEST_SUITE_P(
             {"train.activation_checkpointing={mode: full, every: 0}"},
             "--set train.activation_checkpointing={mode: full, every: 0}: train.activation_checkpointing.every: 0 "
             "is impossible: it must be at least 1"},
-        BadSetting{{"train.activation_checkpointing=full"},
-                   "--set train.activation_checkpointing=full: \"full\" is not a map of keys"},
+        BadSetting{{"parallel=full"}, "--set parallel=full: \"full\" is not a map of keys"},
         BadSetting{{"model.init=pretrained"},
                    "--set model.init=pretrained: pretrained needs model.hf, the folder with the weights"},
         BadSetting{{"model.hf=/nowhere"}, "--set model.hf=/nowhere: there is no folder /nowhere"}));

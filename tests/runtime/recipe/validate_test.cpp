@@ -63,7 +63,7 @@ TEST(Validate, AcceptsWhatFits) {
   recipe.train.loss_scale.emplace();
   recipe.parallel.fsdp.reduce_dtype = "fp16";
   recipe.device = "cpu";
-  recipe.schedule = {"wsd", 4, 6, 0.1};
+  recipe.schedule = {.name = "wsd", .warmup_steps = 4, .decay_steps = 6, .min_ratio = 0.1};
   recipe.data.ignore_id = 65535;
   recipe.data.documents = 255;
   recipe.data.boundary_labels = "ignored";
@@ -273,14 +273,25 @@ TEST(Validate, NamesTheSchedule) {
   EXPECT_EQ(refusal([](Recipe& recipe) { recipe.schedule.warmup_steps = 11; }),
             "schedule.warmup_steps: 11 is more than train.steps 10");
   EXPECT_EQ(refusal([](Recipe& recipe) {
-              recipe.schedule = {"wsd", 4, 0, 0};
+              recipe.schedule = {.name = "wsd", .warmup_steps = 4, .decay_steps = 0, .min_ratio = 0};
             }),
             "schedule.decay_steps: wsd needs at least 1, the length of its decay");
   EXPECT_EQ(refusal([](Recipe& recipe) {
-              recipe.schedule = {"wsd", 4, 7, 0};
+              recipe.schedule = {.name = "wsd", .warmup_steps = 4, .decay_steps = 7, .min_ratio = 0};
             }),
             "schedule.decay_steps: 7 is more than the 6 steps that train.steps 10 leaves after schedule.warmup_steps "
             "4");
+  EXPECT_EQ(refusal([](Recipe& recipe) {
+              recipe.schedule = {.name = "cosine", .warmup_steps = 4};
+              recipe.schedule.total_steps = 3;
+            }),
+            "schedule.warmup_steps: 4 is more than schedule.total_steps 3");
+  EXPECT_EQ(refusal([](Recipe& recipe) {
+              recipe.schedule = {.name = "cosine"};
+              recipe.schedule.total_steps = 3;
+            }),
+            "schedule.total_steps: 3 leaves the steps behind it, up to train.steps 10, a learning rate of 0: set more, "
+            "or a schedule.min_ratio above 0");
 }
 
 TEST(Validate, NamesAnIdThatTheFileCannotHold) {

@@ -1,0 +1,53 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "mesh/device_mesh.h"
+#include "mesh/replica_map.h"
+#include "runtime/generate/model_source.h"
+#include "runtime/recipe/load.h"
+#include "runtime/recipe/run_plan.h"
+#include "runtime/trainer/held_out_loss.h"
+#include "runtime/trainer/parallelize.h"
+
+namespace meshtrain {
+
+/// What is asked of an evaluation, beside the model.
+struct EvaluationRequest {
+  std::vector<KeyOption> options;  ///< keys of `evaluate`, and train.sequence_length and micro_batch
+  bool other_tokens = false;       ///< the options name the tokens: keys of a run's own held-out file do not count
+  std::optional<std::string> precision;  ///< fp64 fp32 bf16 fp16; none: that of the weights, or of the run
+  std::string device = "auto";
+};
+
+/// Returns the recipe by which the model of `source` is evaluated. Of a run: the model and `evaluate` as its checkpoint
+/// has them, under the request's options. Of a Hugging Face folder: the request's options alone, over a file of layout
+/// stream. No file of tokens is opened. Throws InputError that names what is missing or wrong. Not collective.
+Recipe recipe_to_evaluate(const ModelSource& source, const EvaluationRequest& request);
+
+/// Returns `recipe`, of recipe_to_evaluate(), for a mesh of this layout: one micro-batch at a time on each rank. `auto`
+/// decides how the mesh computes: what the run that wrote a checkpoint chose is for another mesh.
+Recipe fit_to_mesh(Recipe recipe, const MeshLayout& layout);
+
+/// A model on a mesh that computes losses. It has no gradients, no optimizer, and no memory for them. Its parameters
+/// are cut over tp, and over dp x cp as the plan says.
+class EvaluatedModel {
+ public:
+  /// `plan`: of resolve() for `recipe` on the mesh. `weights` fills this rank's part of a parameter; it must not issue
+  /// collectives. Every rank of `mesh` must construct it. Throws what `weights` throws on any rank, on all alike.
+  EvaluatedModel(const Recipe& recipe, const RunPlan& plan, const DeviceMesh& mesh, at::Device device,
+                 const WriteParameter& weights);
+
+  LossModel loss_model() { return {*model_, *sequences_, replicas_.tokens(), device_}; }
+
+ private:
+  at::Device device_;
+  ReplicaMap replicas_;
+  std::unique_ptr<ShardedModel> model_;
+  std::optional<Sequences> sequences_;  // always, after construction
+};
+
+}  // namespace meshtrain

@@ -1,0 +1,185 @@
+#include "runtime/foreign/conversion.h"
+
+#include <array>
+#include <charconv>
+#include <string_view>
+
+#include "runtime/yaml/flat_keys.h"
+#include "runtime/yaml/scalar_text.h"
+
+namespace meshtrain {
+namespace {
+
+/// The maps of a recipe in the order of docs/recipe.md.
+constexpr std::array<std::string_view, 8> kMaps = {"model", "parallel",  "data",     "evaluate",
+                                                   "train", "optimizer", "schedule", "checkpoint"};
+
+bool is_on_text(const std::string& text) {
+  return text == "true" || text == "True" || text == "yes" || text == "on";
+}
+
+bool does_nothing(const YamlValue& value) {
+  const std::string text = lower_case(value.text);
+  if (value.kind == YamlValue::Kind::List) return value.items.empty();
+  if (value.kind == YamlValue::Kind::Map) return value.entries.empty();
+  return value.kind == YamlValue::Kind::Null || text.empty() || text == "false" || text == "no" || text == "none";
+}
+
+/// Calls `visit` for each value that is no map, with its path.
+template <class Visit>
+void visit_leaves(const YamlValue& value, const std::string& path, const Visit& visit) {
+  if (value.kind != YamlValue::Kind::Map) return visit(path, value);
+  for (const YamlEntry& entry : value.entries) {
+    visit_leaves(entry.value, path.empty() ? entry.key : path + "." + entry.key, visit);
+  }
+}
+
+}  // namespace
+
+const YamlValue* Conversion::find(const std::string& path) const {
+  const YamlValue* at = &root_;
+  for (size_t begin = 0; at != nullptr && begin <= path.size();) {
+    const size_t end = std::min(path.find('.', begin), path.size());
+    at = at->find(path.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return at == nullptr || at->kind == YamlValue::Kind::Null ? nullptr : at;
+}
+
+std::string Conversion::shown(const std::string& path) const {
+  const YamlValue* value = find(path);
+  return path + (value == nullptr ? "" : ": " + flat_text(*value));
+}
+
+const YamlValue* Conversion::take(const std::string& path, YamlValue::Kind kind) {
+  const YamlValue* value = find(path);
+  if (value == nullptr) return nullptr;
+  if (value->kind != kind) {
+    refuse(path, "it is of another kind than expected");
+    return nullptr;
+  }
+  read_.insert(path);
+  if (value->kind != YamlValue::Kind::Scalar || value->text != "auto") return value;
+  refused_.push_back(path + ": auto: another program fills it in");
+  return nullptr;
+}
+
+std::optional<std::string> Conversion::word(const std::string& path) {
+  const YamlValue* value = take(path, YamlValue::Kind::Scalar);
+  return value == nullptr ? std::nullopt : std::optional(value->text);
+}
+
+std::optional<double> Conversion::number(const std::string& path) {
+  const std::optional<std::string> text = word(path);
+  if (!text) return std::nullopt;
+  double value = 0;
+  const auto [last, error] = std::from_chars(text->data(), text->data() + text->size(), value);
+  if (error == std::errc() && last == text->data() + text->size()) return value;
+  refused_.push_back(shown(path) + ": it is not a number");
+  return std::nullopt;
+}
+
+std::optional<int64_t> Conversion::whole(const std::string& path) {
+  const std::optional<double> value = number(path);
+  if (!value || *value < -1e15 || *value > 1e15) return std::nullopt;
+  return static_cast<int64_t>(*value);
+}
+
+std::optional<bool> Conversion::truth(const std::string& path) {
+  const std::optional<std::string> text = word(path);
+  if (!text) return std::nullopt;
+  return is_on_text(*text);
+}
+
+std::vector<std::string> Conversion::list(const std::string& path) {
+  std::vector<std::string> texts;
+  const YamlValue* value = find(path);
+  if (value != nullptr && value->kind == YamlValue::Kind::Scalar) {
+    if (const std::optional<std::string> text = word(path)) texts.push_back(*text);
+    return texts;
+  }
+  value = take(path, YamlValue::Kind::List);
+  if (value == nullptr) return texts;
+  for (const YamlValue& item : value->items) texts.push_back(item.text);
+  return texts;
+}
+
+bool Conversion::is_on(const std::string& path) const {
+  const YamlValue* value = find(path);
+  return value != nullptr && is_on_text(value->text);
+}
+
+void Conversion::set(const std::string& key, const std::string& value, const std::string& comment) {
+  values_[key] = {value.starts_with('[') || value.starts_with('{') ? value : scalar_text(value), comment};
+}
+
+void Conversion::set(const std::string& key, double value, const std::string& comment) {
+  values_[key] = {scalar_text(value), comment};
+}
+
+void Conversion::set(const std::string& key, int64_t value, const std::string& comment) {
+  values_[key] = {scalar_text(value), comment};
+}
+
+void Conversion::set(const std::string& key, bool value, const std::string& comment) {
+  values_[key] = {scalar_text(value), comment};
+}
+
+void Conversion::refuse(const std::string& path, const std::string& reason) {
+  const YamlValue* value = find(path);
+  if (value == nullptr) return;
+  ignore(path);
+  if (!does_nothing(*value)) refused_.push_back(shown(path) + ": " + reason);
+}
+
+void Conversion::ignore(const std::string& path) {
+  const YamlValue* value = find(path);
+  if (value == nullptr) return;
+  visit_leaves(*value, path, [&](const std::string& leaf, const YamlValue&) { read_.insert(leaf); });
+}
+
+void Conversion::need(const std::string& key, const std::string& what) {
+  if (!is_set(key)) needed_.push_back(key + ": " + what);
+}
+
+std::string Conversion::text(const std::string& file) const {
+  std::string text = "# From " + file + ", a configuration of " + tool_ + ".\n";
+  const auto write = [&](const std::string& map) {
+    std::vector<std::string> open;  // the maps whose line was written
+    for (const auto& [key, value] : values_) {
+      if (!key.starts_with(map + ".")) continue;
+      std::vector<std::string> parts;
+      for (size_t begin = 0; begin <= key.size();) {
+        const size_t end = std::min(key.find('.', begin), key.size());
+        parts.push_back(key.substr(begin, end - begin));
+        begin = end + 1;
+      }
+      size_t same = 0;
+      while (same < open.size() && same + 1 < parts.size() && open[same] == parts[same]) ++same;
+      open.resize(same);
+      for (; same + 1 < parts.size(); ++same) {
+        text += std::string(2 * same, ' ') + parts[same] + ":\n";
+        open.push_back(parts[same]);
+      }
+      text += std::string(2 * same, ' ') + parts.back() + ": " + value.text +
+              (value.comment.empty() ? "" : "  # " + value.comment) + "\n";
+    }
+  };
+  for (const std::string_view map : kMaps) write(std::string(map));
+  for (const auto& [key, value] : values_) {
+    if (key.find('.') == std::string::npos) text += key + ": " + value.text + "\n";
+  }
+  std::vector<std::string> refused = refused_;
+  visit_leaves(root_, "", [&](const std::string& path, const YamlValue& value) {
+    if (!read_.contains(path) && !does_nothing(value)) {
+      refused.push_back(path + ": " + flat_text(value) + ": nothing in a recipe is like it");
+    }
+  });
+  if (!needed_.empty()) text += "\n# Still to be given, here or with --set:\n";
+  for (const std::string& line : needed_) text += "#   " + line + "\n";
+  if (!refused.empty()) text += "\n# Not converted:\n";
+  for (const std::string& line : refused) text += "#   " + line + "\n";
+  return text;
+}
+
+}  // namespace meshtrain

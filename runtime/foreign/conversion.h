@@ -1,0 +1,65 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "runtime/yaml/value.h"
+
+namespace meshtrain {
+
+/// The configuration of another trainer on its way to a recipe: what was taken from it, and what was not.
+class Conversion {
+ public:
+  /// `tool`: its name, for messages. `root`: a map, which must outlive this.
+  Conversion(std::string tool, const YamlValue& root) : tool_(std::move(tool)), root_(root) {}
+
+  /// Return the value at `path` ("optimizer.params.lr") and mark it as read; none when it is absent, null or "auto", or
+  /// of another kind. A value of another kind is listed as not converted.
+  std::optional<std::string> word(const std::string& path);
+  std::optional<double> number(const std::string& path);
+  std::optional<int64_t> whole(const std::string& path);
+  std::optional<bool> truth(const std::string& path);
+  std::vector<std::string> list(const std::string& path);
+  bool has(const std::string& path) const { return find(path) != nullptr; }
+  /// Returns true when the value at `path` is true, without marking it.
+  bool is_on(const std::string& path) const;
+
+  /// Sets the recipe's `key`. `comment`: why, when the value does not stand in the configuration.
+  void set(const std::string& key, const std::string& value, const std::string& comment = "");
+  void set(const std::string& key, double value, const std::string& comment = "");
+  void set(const std::string& key, int64_t value, const std::string& comment = "");
+  void set(const std::string& key, bool value, const std::string& comment = "");
+  bool is_set(const std::string& key) const { return values_.contains(key); }
+
+  /// Lists `path`, when it is there and does something (it is not false, none or empty), as not converted.
+  void refuse(const std::string& path, const std::string& reason);
+  /// Marks `path`, a value or all in a map, as meaning nothing in a recipe.
+  void ignore(const std::string& path);
+  /// Lists the recipe's `key`, unless it is set, as still to be given.
+  void need(const std::string& key, const std::string& what);
+
+  /// Returns the recipe as YAML: the keys in it, what was not converted, what is still to be given. `file`: the name of
+  /// the configuration.
+  std::string text(const std::string& file) const;
+
+ private:
+  struct Value {
+    std::string text, comment;
+  };
+  const YamlValue* find(const std::string& path) const;
+  const YamlValue* take(const std::string& path, YamlValue::Kind kind);
+  std::string shown(const std::string& path) const;
+
+  std::string tool_;
+  const YamlValue& root_;
+  std::map<std::string, Value> values_;
+  std::set<std::string> read_;
+  std::vector<std::string> refused_;
+  std::vector<std::string> needed_;
+};
+
+}  // namespace meshtrain

@@ -1,0 +1,160 @@
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <string>
+
+#include "runtime/foreign/conversion.h"
+#include "runtime/foreign/foreign_config.h"
+#include "runtime/yaml/scalar_text.h"
+
+namespace meshtrain {
+namespace {
+
+void take_deepspeed_batches(Conversion& from) {
+  const std::optional<int64_t> global = from.whole("train_batch_size"),
+                               micro = from.whole("train_micro_batch_size_per_gpu"),
+                               accumulation = from.whole("gradient_accumulation_steps");
+  if (global) from.set("train.global_batch", *global);
+  if (micro) from.set("train.micro_batch", *micro);
+  if (global && !micro && accumulation) {
+    from.need("train.micro_batch", std::to_string(*global) + " / (" + std::to_string(*accumulation) +
+                                       " x the dp ranks): without it 1 at once");
+  }
+  std::string what = "samples of an update, over all ranks";
+  if (micro) what = std::to_string(*micro) + " x " + std::to_string(accumulation.value_or(1)) + " x the dp ranks";
+  from.need("train.global_batch", what);
+}
+
+void take_deepspeed_precision(Conversion& from) {
+  if (from.truth("bf16.enabled").value_or(false)) {
+    from.set("train.precision", std::string("bf16_mixed"));
+  } else if (from.truth("fp16.enabled").value_or(false)) {
+    from.set("train.precision", std::string("fp16_mixed"));
+    const double fixed = from.number("fp16.loss_scale").value_or(0);
+    if (fixed > 0) {
+      from.set("train.loss_scale.static", fixed);
+    } else {
+      const double power = std::clamp(from.number("fp16.initial_scale_power").value_or(16), 0.0, 100.0);
+      from.set("train.loss_scale.initial", std::exp2(power));
+      if (const auto window = from.whole("fp16.loss_scale_window")) {
+        from.set("train.loss_scale.growth_interval", *window);
+      }
+      if (const auto least = from.number("fp16.min_loss_scale"); least && *least > 0) {
+        from.set("train.loss_scale.min", std::min(*least, std::exp2(power)));
+      }
+    }
+    if (from.whole("fp16.hysteresis").value_or(1) > 1) {
+      from.refuse("fp16.hysteresis", "the scale shrinks with the first step that overflows");
+    }
+  }
+  for (const char* map : {"fp16", "bf16", "amp"}) from.ignore(map);
+  const std::string reduce = from.word("communication_data_type").value_or("");
+  if (reduce == "fp32") from.set("parallel.fsdp.reduce_dtype", reduce);
+}
+
+void take_deepspeed_zero(Conversion& from) {
+  static const std::map<int64_t, std::string> modes = {
+      {0, "no_shard"}, {1, "shard_optimizer"}, {2, "shard_grad_op"}, {3, "full_shard"}};
+  const int64_t stage = from.whole("zero_optimization.stage").value_or(0);
+  if (modes.contains(stage)) {
+    from.set("parallel.fsdp.mode", modes.at(stage), "ZeRO stage " + std::to_string(stage));
+  } else {
+    from.refuse("zero_optimization.stage", "parallel.fsdp.mode has no such stage");
+  }
+  from.set("parallel.mesh", std::string("{dp: auto}"));
+  bool to_host = from.is_on("zero_optimization.cpu_offload");
+  for (const char* what : {"offload_optimizer", "offload_param"}) {
+    const std::string map = std::string("zero_optimization.") + what;
+    const std::string device = from.word(map + ".device").value_or("none");
+    to_host = to_host || device == "cpu";
+    if (device != "nvme") continue;
+    const std::string path = from.word(map + ".nvme_path").value_or("");
+    from.set("parallel.fsdp.offload.to", std::string("disk"));
+    if (!path.empty()) from.set("parallel.fsdp.offload.path", path);
+  }
+  if (to_host && !from.is_set("parallel.fsdp.offload.to")) from.set("parallel.fsdp.offload.to", std::string("host"));
+  if (!from.is_set("parallel.fsdp.offload.path") && from.is_set("parallel.fsdp.offload.to") && !to_host) {
+    from.need("parallel.fsdp.offload.path", "the folder of the ranks' files");
+  }
+  from.ignore("zero_optimization");  // buckets and thresholds: units are gathered and reduced whole
+}
+
+void take_deepspeed_optimizer(Conversion& from) {
+  const std::string type = lower_case(from.word("optimizer.type").value_or(""));
+  if (type == "adam" || type == "adamw") {
+    from.set("optimizer.name", std::string("adamw"));
+  } else if (type == "sgd" || type == "muon") {
+    from.set("optimizer.name", type);
+  } else {
+    from.refuse("optimizer.type", "optimizer.name has adamw, sgd and muon");
+  }
+  if (const auto rate = from.number("optimizer.params.lr")) from.set("optimizer.learning_rate", *rate);
+  if (const auto eps = from.number("optimizer.params.eps")) from.set("optimizer.eps", *eps);
+  if (const auto decay = from.number("optimizer.params.weight_decay")) from.set("optimizer.weight_decay", *decay);
+  if (const auto momentum = from.number("optimizer.params.momentum"); momentum && type != "adam" && type != "adamw") {
+    from.set("optimizer.momentum", *momentum);
+  }
+  if (const auto betas = from.list("optimizer.params.betas"); betas.size() == 2) {
+    from.set("optimizer.betas", "[" + betas[0] + ", " + betas[1] + "]");
+  }
+  from.refuse("optimizer.params.bias_correction", "adamw always corrects its first steps");
+  const std::optional<double> own = from.number("gradient_clipping"),
+                              older = from.number("optimizer.params.max_grad_norm");
+  const bool clips = own || older;
+  from.set("train.clip_norm", own.value_or(older.value_or(0)), clips ? "" : "DeepSpeed's default");
+  from.need("optimizer.learning_rate", "of the optimizer that the script makes");
+}
+
+void take_deepspeed_schedule(Conversion& from) {
+  const std::string type = from.word("scheduler.type").value_or("");
+  const std::string params = "scheduler.params.";
+  static const std::map<std::string, std::string> names = {
+      {"WarmupLR", "constant"}, {"WarmupDecayLR", "linear"}, {"WarmupCosineLR", "cosine"}};
+  if (type.empty()) return;
+  if (!names.contains(type)) {
+    from.refuse("scheduler", "schedule.name has constant, cosine, linear and wsd");
+    return;
+  }
+  from.set("schedule.name", names.at(type));
+  const auto warmup = from.whole(params + "warmup_num_steps");
+  if (warmup) from.set("schedule.warmup_steps", *warmup);
+  if (from.word(params + "warmup_type").value_or("log") == "log" && warmup) {
+    from.set("schedule.warmup_steps", *warmup, "linear; DeepSpeed's warm-up is logarithmic by default");
+  }
+  if (const auto total = from.whole(params + "total_num_steps")) from.set("schedule.total_steps", *total);
+  if (const auto least = from.number(params + "cos_min_ratio")) from.set("schedule.min_ratio", *least);
+  if (const auto peak = from.number(params + "warmup_max_lr"); peak && type != "WarmupCosineLR") {
+    from.set("optimizer.learning_rate", *peak);
+  }
+  if (from.number(params + "warmup_min_lr").value_or(0) > 0) {
+    from.refuse(params + "warmup_min_lr", "a warm-up begins at peak / warmup_steps");
+  }
+}
+
+}  // namespace
+
+void convert_deepspeed(Conversion& from) {
+  take_deepspeed_batches(from);
+  take_deepspeed_precision(from);
+  take_deepspeed_zero(from);
+  take_deepspeed_schedule(from);
+  take_deepspeed_optimizer(from);
+  if (const auto every = from.whole("steps_per_print"); every && *every > 0) from.set("train.log_every", *every);
+  from.refuse("activation_checkpointing", "where the script checkpoints activations: train.activation_checkpointing");
+  from.refuse("curriculum_learning", "samples have one length");
+  for (const char* key : {"wall_clock_breakdown", "prescale_gradients", "dump_state", "memory_breakdown",
+                          "zero_allow_untested_optimizer", "gradient_predivide_factor", "communication_data_type",
+                          "zero_force_ds_cpu_optimizer", "flops_profiler", "comms_logger"}) {
+    from.ignore(key);
+  }
+  if (from.is_on("tensorboard.enabled")) from.set("train.tensorboard", true);
+  from.ignore("tensorboard");
+  const std::string in_script = "in the script that DeepSpeed runs: ";
+  from.need("model.hf", in_script + "the folder of the model");
+  from.set("data.layout", std::string("stream"), "of meshtrain data prepare --text");
+  from.need("data.tokens", in_script + "its texts, as meshtrain data prepare writes them");
+  from.need("train.sequence_length", in_script + "the length of its samples");
+  from.need("train.steps", in_script + "the number of updates");
+}
+
+}  // namespace meshtrain

@@ -1,0 +1,49 @@
+#include "runtime/foreign/foreign_config.h"
+
+#include <algorithm>
+#include <array>
+
+#include "mesh/error.h"
+#include "runtime/foreign/conversion.h"
+#include "runtime/yaml/layers.h"
+
+namespace meshtrain {
+namespace {
+
+template <size_t N>
+bool has_one_of(const YamlValue& root, const std::array<const char*, N>& keys) {
+  return std::any_of(keys.begin(), keys.end(), [&](const char* key) { return root.find(key) != nullptr; });
+}
+
+constexpr std::array<const char*, 4> kOfAccelerate = {"distributed_type", "compute_environment", "num_processes",
+                                                      "fsdp_config"};
+constexpr std::array<const char*, 7> kOfDeepSpeed = {
+    "train_batch_size", "train_micro_batch_size_per_gpu", "zero_optimization", "fp16", "bf16",
+    "optimizer",        "gradient_accumulation_steps"};
+
+}  // namespace
+
+std::string recipe_from(const std::filesystem::path& file) {
+  auto source = std::make_shared<YamlSource>();
+  source->name = file.string();
+  source->folder = std::filesystem::absolute(file).parent_path();
+  const std::string text = read_short_file(file, file.string() + ": ");
+  const bool is_toml = file.extension() == ".toml";
+  const YamlValue root = is_toml ? parse_toml(text, source) : parse_yaml(text, source);
+  if (root.kind != YamlValue::Kind::Map) {
+    throw InputError(file.string() + ": a configuration is a map of keys, not " + root.shown());
+  }
+  const auto convert = [&](const char* tool, void (*converter)(Conversion&)) {
+    Conversion conversion(tool, root);
+    converter(conversion);
+    return conversion.text(file.filename().string());
+  };
+  if (is_toml) return convert("torchtitan", convert_torchtitan);
+  if (has_one_of(root, kOfAccelerate)) return convert("accelerate", convert_accelerate);
+  if (has_one_of(root, kOfDeepSpeed)) return convert("DeepSpeed", convert_deepspeed);
+  throw InputError(file.string() +
+                   ": not a configuration of torchtitan (.toml), of accelerate (it has distributed_type) or of "
+                   "DeepSpeed (it has train_batch_size or zero_optimization)");
+}
+
+}  // namespace meshtrain

@@ -1,0 +1,216 @@
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include "runtime/foreign/conversion.h"
+#include "runtime/foreign/foreign_config.h"
+#include "runtime/yaml/scalar_text.h"
+
+namespace meshtrain {
+namespace {
+
+/// The shape of a flavor of torchtitan's llama3.
+struct Flavor {
+  const char* name;
+  int64_t hidden_size, layers, heads, kv_heads, intermediate_size, vocab_size;
+};
+constexpr Flavor kFlavors[] = {{"debugmodel", 256, 6, 16, 16, 768, 2048},
+                               {"8B", 4096, 32, 32, 8, 14336, 128256},
+                               {"70B", 8192, 80, 64, 8, 28672, 128256},
+                               {"405B", 16384, 126, 128, 8, 53248, 128256}};
+
+void take_titan_model(Conversion& from) {
+  const std::string name = from.word("model.name").value_or(""), flavor = from.word("model.flavor").value_or("");
+  for (const Flavor& known : kFlavors) {
+    if (name != "llama3" || flavor != known.name) continue;
+    from.set("model.family", std::string("llama"), name + " " + flavor + ", spelled out; model.hf: FOLDER has weights");
+    from.set("model.hidden_size", known.hidden_size);
+    from.set("model.num_hidden_layers", known.layers);
+    from.set("model.num_attention_heads", known.heads);
+    from.set("model.num_key_value_heads", known.kv_heads);
+    from.set("model.intermediate_size", known.intermediate_size);
+    from.set("model.vocab_size", known.vocab_size, "of the tokenizer");
+    from.set("model.rope_theta", 500000.0);
+    from.set("model.rms_norm_eps", 1e-5);
+  }
+  if (!from.is_set("model.hidden_size")) {
+    from.need("model.hf", "a folder with the config.json of " + name + " " + flavor +
+                              ", with model.init: random where it is to be trained from its first weights");
+  }
+  const char* tokens = "texts become tokens before the run: meshtrain data prepare --text ... --tokenizer ...";
+  from.refuse("model.hf_assets_path", tokens);
+  from.refuse("model.tokenizer_path", tokens);
+  from.refuse("model.converters", "there is no FP8");
+  from.ignore("model.print_after_conversion");
+  from.ignore("float8");
+  from.ignore("quantize");
+  from.ignore("mx");
+}
+
+void take_titan_optimizer(Conversion& from) {
+  const std::string name = lower_case(from.word("optimizer.name").value_or("AdamW"));
+  if (name == "adamw" || name == "adam") {
+    from.set("optimizer.name", std::string("adamw"));
+  } else {
+    from.refuse("optimizer.name", "optimizer.name has adamw, sgd and muon");
+  }
+  const char* by_default = "torchtitan's default";
+  const auto take = [&](const char* key, const std::string& ours, double usual) {
+    const std::optional<double> value = from.number(key);
+    from.set(ours, value.value_or(usual), value ? "" : by_default);
+  };
+  take("optimizer.lr", "optimizer.learning_rate", 8e-4);
+  take("optimizer.eps", "optimizer.eps", 1e-8);
+  take("optimizer.weight_decay", "optimizer.weight_decay", name == "adam" ? 0 : 0.1);
+  const std::optional<double> beta1 = from.number("optimizer.beta1"), beta2 = from.number("optimizer.beta2");
+  from.set("optimizer.betas", "[" + scalar_text(beta1.value_or(0.9)) + ", " + scalar_text(beta2.value_or(0.95)) + "]",
+           beta1 && beta2 ? "" : by_default);
+  from.ignore("optimizer.implementation");
+  from.ignore("optimizer.fused");
+  from.refuse("optimizer.early_step_in_backward", "the update comes behind the clipping of all gradients");
+}
+
+void take_titan_schedule(Conversion& from, int64_t steps) {
+  const std::optional<int64_t> asked = from.whole("lr_scheduler.warmup_steps");
+  const int64_t warmup = std::min(asked.value_or(200), steps);
+  from.set("schedule.warmup_steps", warmup, asked ? "" : "torchtitan's default");
+  const std::string type = from.word("lr_scheduler.decay_type").value_or("linear");
+  const std::optional<double> ratio = from.number("lr_scheduler.decay_ratio");
+  from.set("schedule.min_ratio", from.number("lr_scheduler.min_lr_factor").value_or(0));
+  if (const auto total = from.whole("lr_scheduler.total_steps")) {
+    from.set("schedule.total_steps", *total);
+    steps = *total;
+  }
+  if (type != "linear" && (ratio || type != "cosine")) {
+    from.refuse("lr_scheduler.decay_type", "a decay over a part of the steps is linear, one over all linear or cosine");
+  }
+  if (ratio) {
+    from.set("schedule.name", std::string("wsd"));
+    const auto decay = static_cast<int64_t>(std::nearbyint(static_cast<double>(steps) * *ratio));
+    from.set("schedule.decay_steps", std::max<int64_t>(std::min(decay, steps - warmup), 1));
+  } else {
+    from.set("schedule.name", std::string(type == "cosine" ? "cosine" : "linear"));
+  }
+}
+
+void take_titan_precision(Conversion& from) {
+  const std::string param = from.word("training.mixed_precision_param").value_or("bfloat16"),
+                    dtype = from.word("training.dtype").value_or("float32"),
+                    reduce = from.word("training.mixed_precision_reduce").value_or("float32");
+  const bool is_half = dtype == "bfloat16", computes_half = is_half || param == "bfloat16";
+  from.set("train.precision", std::string(is_half ? "bf16" : computes_half ? "bf16_mixed" : "fp32"));
+  if (!is_half && computes_half && reduce == "bfloat16") from.set("parallel.fsdp.reduce_dtype", std::string("bf16"));
+  if (is_half && reduce == "float32") from.set("parallel.fsdp.reduce_dtype", std::string("fp32"));
+}
+
+/// Returns the data-parallel ranks; 0: as many as are left.
+int64_t take_titan_parallelism(Conversion& from) {
+  const int64_t replicas = from.whole("parallelism.data_parallel_replicate_degree").value_or(1),
+                shards = from.whole("parallelism.data_parallel_shard_degree").value_or(-1),
+                tp = from.whole("parallelism.tensor_parallel_degree").value_or(1),
+                cp = from.whole("parallelism.context_parallel_degree").value_or(1);
+  const int64_t dp = shards > 0 ? replicas * shards : 0;
+  from.set("parallel.mesh", "{dp: " + (dp > 0 ? std::to_string(dp) : "auto") + ", cp: " + std::to_string(cp) +
+                                ", tp: " + std::to_string(tp) + "}");
+  const bool is_hybrid = replicas > 1 && shards != 1;
+  from.set("parallel.fsdp.mode", std::string(is_hybrid ? "hybrid_shard" : shards == 1 ? "no_shard" : "full_shard"));
+  if (is_hybrid && shards > 0) from.set("parallel.fsdp.shard_size", shards);
+  if (const auto reshard = from.word("parallelism.fsdp_reshard_after_forward"); reshard == "never") {
+    from.set("parallel.fsdp.reshard_after_forward", false);
+  }
+  const std::string rotate = from.word("parallelism.context_parallel_rotate_method").value_or("allgather");
+  if (cp > 1) from.set("parallel.context.algorithm", std::string(rotate == "allgather" ? "all_gather" : "ring"));
+  if (from.whole("parallelism.pipeline_parallel_degree").value_or(1) > 1) {
+    from.refuse("parallelism.pipeline_parallel_degree", "models are not cut into pipeline stages");
+  }
+  if (from.whole("parallelism.expert_parallel_degree").value_or(1) > 1) {
+    from.refuse("parallelism.expert_parallel_degree", "models have no experts");
+  }
+  from.ignore("parallelism.enable_async_tensor_parallel");  // products and collectives always overlap
+  from.ignore("parallelism.disable_loss_parallel");
+  from.ignore("parallelism.enable_compiled_autograd");
+  return dp;
+}
+
+void take_titan_batch(Conversion& from, int64_t dp) {
+  const std::optional<int64_t> older = from.whole("training.batch_size"),
+                               newer = from.whole("training.local_batch_size");
+  const int64_t local = newer.value_or(older.value_or(8)),
+                global = from.whole("training.global_batch_size").value_or(-1);
+  from.set("train.micro_batch", local);
+  if (global > 0) {
+    from.set("train.global_batch", global);
+  } else if (dp > 0) {
+    from.set("train.global_batch", local * dp, "local_batch_size x dp");
+  } else {
+    from.need("train.global_batch", "a batch of " + std::to_string(local) + " on each dp rank there: " +
+                                        std::to_string(local) + " x the dp ranks that are started");
+  }
+}
+
+void take_titan_training(Conversion& from, int64_t steps) {
+  from.set("train.steps", steps);
+  from.set("train.sequence_length", from.whole("training.seq_len").value_or(2048));
+  from.set("train.clip_norm", from.number("training.max_norm").value_or(1));
+  if (const auto seed = from.whole("training.seed")) from.set("train.seed", *seed);
+  take_titan_precision(from);
+  if (from.is_on("training.enable_cpu_offload")) from.set("parallel.fsdp.offload.to", std::string("host"));
+  from.ignore("training.enable_cpu_offload");
+  from.refuse("training.compile", "nothing is compiled at run time");
+  if (from.is_on("compile.enable")) from.refuse("compile.enable", "nothing is compiled at run time");
+  from.ignore("compile");
+  for (const char* key : {"training.deterministic", "training.gc_freq", "training.gc_debug"}) from.ignore(key);
+  const std::string dataset = from.word("training.dataset").value_or("");
+  from.ignore("training.dataset_path");
+  from.need("data.tokens", "the tokens of " + (dataset.empty() ? "the dataset" : dataset) +
+                               ": meshtrain data prepare --text ... --tokenizer ... writes them");
+  from.set("data.layout", std::string("stream"));
+  const std::string mode = from.word("activation_checkpoint.mode").value_or("selective"),
+                    option = from.word("activation_checkpoint.selective_ac_option").value_or("op");
+  const bool of_blocks =
+      mode == "selective" && !option.empty() && option.find_first_not_of("0123456789") == std::string::npos;
+  from.set("train.activation_checkpointing.mode", of_blocks ? "full" : mode);
+  if (of_blocks) from.set("train.activation_checkpointing.every", static_cast<int64_t>(std::stol(option.substr(0, 9))));
+  from.ignore("activation_checkpoint");
+}
+
+void take_titan_record(Conversion& from, int64_t steps) {
+  if (const auto every = from.whole("metrics.log_freq")) from.set("train.log_every", *every);
+  if (from.is_on("metrics.enable_tensorboard")) from.set("train.tensorboard", true);
+  from.refuse("metrics.enable_wandb", "tools/send_metrics sends RUN_DIR/metrics.jsonl");
+  from.ignore("metrics");
+  const int64_t first = from.whole("profiling.profile_freq").value_or(10);
+  if (from.is_on("profiling.enable_profiling") && first <= steps) {
+    from.set("train.profile.from", first, "one trace, not one every profile_freq steps");
+  }
+  from.ignore("profiling");
+  if (from.is_on("checkpoint.enable_checkpoint") || from.is_on("checkpoint.enable")) {
+    from.set("checkpoint.every", from.whole("checkpoint.interval").value_or(500));
+    if (const auto last = from.whole("checkpoint.keep_latest_k"); last && *last > 0) {
+      from.set("checkpoint.keep_last", *last);
+    }
+    from.refuse("checkpoint.initial_load_path", "meshtrain checkpoint import begins a run with weights");
+  }
+  from.ignore("checkpoint");
+  if (from.is_on("validation.enable") || from.is_on("validation.enabled")) {
+    from.refuse("validation.freq", "set evaluate.every to it, and evaluate.tokens to a file");
+  }
+  from.ignore("validation");
+  from.refuse("job.dump_folder", "it is an option: --run-dir");
+  from.refuse("job.custom_config_module", "there is no code of one's own");
+  from.ignore("job");
+}
+
+}  // namespace
+
+void convert_torchtitan(Conversion& from) {
+  const int64_t steps = std::max<int64_t>(from.whole("training.steps").value_or(10000), 1);
+  take_titan_model(from);
+  take_titan_batch(from, take_titan_parallelism(from));
+  take_titan_training(from, steps);
+  take_titan_optimizer(from);
+  take_titan_schedule(from, steps);
+  take_titan_record(from, steps);
+}
+
+}  // namespace meshtrain

@@ -1,0 +1,229 @@
+#include "runtime/recipe/explain.h"
+
+#include <algorithm>
+#include <map>
+#include <sstream>
+#include <vector>
+
+#include "mesh/error.h"
+#include "runtime/recipe/load.h"
+#include "runtime/yaml/known_keys.h"
+#include "runtime/yaml/scalar_text.h"
+#include "runtime/yaml/suggest.h"
+
+namespace meshtrain {
+namespace {
+
+/// The text of docs/recipe.md; the build writes it (CMakeLists.txt).
+constexpr const char* kDocument =
+#include <recipe_document.inc>
+    ;
+
+struct Row {
+  std::vector<std::string> keys;  // complete paths
+  std::string default_value, text;
+};
+
+std::string trimmed(const std::string& text) {
+  const size_t first = text.find_first_not_of(' ');
+  return first == std::string::npos ? "" : text.substr(first, text.find_last_not_of(' ') - first + 1);
+}
+
+/// Returns Markdown as plain text: without marks, "[data.md](data.md)" as "docs/data.md", "[below](#offload)" as
+/// "below".
+std::string plain(const std::string& markdown) {
+  std::string text;
+  for (size_t at = 0; at < markdown.size(); ++at) {
+    const size_t middle = markdown[at] == '[' ? markdown.find("](", at) : std::string::npos;
+    const size_t end = middle == std::string::npos ? std::string::npos : markdown.find(')', middle);
+    if (end != std::string::npos && markdown.find(']', at) == middle) {
+      const std::string shown = markdown.substr(at + 1, middle - at - 1);
+      const std::string target = markdown.substr(middle + 2, end - middle - 2);
+      const std::string file = "docs/" + target.substr(0, target.find('#'));
+      text += target.starts_with('#') ? shown : shown.ends_with(".md") ? file : shown + " (" + file + ")";
+      at = end;
+    } else if (markdown.compare(at, 2, "**") == 0) {
+      ++at;
+    } else if (markdown[at] == '\\' && at + 1 < markdown.size() && markdown[at + 1] == '|') {
+      continue;
+    } else if (markdown[at] != '`') {
+      text += markdown[at];
+    }
+  }
+  return trimmed(text);
+}
+
+/// Returns the words in backticks: "optimizer.betas", "eps", "weight_decay".
+std::vector<std::string> marked_words(const std::string& cell) {
+  std::vector<std::string> words;
+  for (size_t at = cell.find('`'); at != std::string::npos; at = cell.find('`', at + 1)) {
+    const size_t end = cell.find('`', at + 1);
+    if (end == std::string::npos) break;
+    words.push_back(cell.substr(at + 1, end - at - 1));
+    at = end;
+  }
+  return words;
+}
+
+std::vector<std::string> cells_of(const std::string& line) {
+  std::vector<std::string> cells;
+  for (size_t begin = 1; begin < line.size();) {
+    size_t end = line.find('|', begin);
+    while (end != std::string::npos && line[end - 1] == '\\') end = line.find('|', end + 1);
+    end = std::min(end, line.size());
+    cells.push_back(trimmed(line.substr(begin, end - begin)));
+    begin = end + 1;
+  }
+  return cells;
+}
+
+/// Returns the rows of the tables with a column of keys. A key without its map stands in the map of the key before it
+/// in its cell, or in that of its section.
+std::vector<Row> read_rows() {
+  const std::map<std::string, std::string> maps = {{"## Shapes", "model."}, {"## Precision", "train.loss_scale."}};
+  std::vector<Row> rows;
+  std::istringstream document(kDocument);
+  std::string prefix;
+  bool has_families = false, is_table = false;
+  for (std::string line; std::getline(document, line);) {
+    if (line.starts_with("## ")) prefix = maps.contains(line) ? maps.at(line) : "";
+    if (!line.starts_with('|')) {
+      is_table = false;
+      continue;
+    }
+    const std::vector<std::string> cells = cells_of(line);
+    if (cells[0] == "key") is_table = true, has_families = cells.size() > 3;
+    if (!is_table || cells.size() < 3 || cells[0] == "key") continue;
+    std::string before = prefix;
+    Row row;
+    for (const std::string& word : marked_words(cells[0])) {
+      const std::string path = recipe_keys().find(word) != nullptr ? word : before + word;
+      if (recipe_keys().find(path) == nullptr) continue;
+      row.keys.push_back(path);
+      before = path.substr(0, path.rfind('.') + 1);
+    }
+    const size_t at = has_families ? 2 : 1;
+    row.default_value = plain(cells[at]);
+    row.text = plain(cells.back());
+    if (has_families && cells.size() > 3) row.text = "of " + plain(cells[1]) + ": " + plain(cells[3]);
+    if (!row.keys.empty()) rows.push_back(std::move(row));
+  }
+  return rows;
+}
+
+/// Returns the default of the `index`-th of several keys of a row: "0.9, 1e-8" may be one each.
+std::string default_of(const Row& row, size_t index) {
+  if (row.keys.size() == 1) return row.default_value;
+  std::vector<std::string> parts;
+  std::string part;
+  int depth = 0;
+  for (const char c : row.default_value) {
+    depth += c == '[' ? 1 : c == ']' ? -1 : 0;
+    if (c == ',' && depth == 0) {
+      parts.push_back(trimmed(part));
+      part.clear();
+    } else {
+      part += c;
+    }
+  }
+  parts.push_back(trimmed(part));
+  return parts.size() == row.keys.size() ? parts[index] : row.default_value;
+}
+
+std::string bounds_of(const Rule& rule) {
+  std::string text;
+  const auto add = [&](const char* word, const std::optional<double>& bound) {
+    if (bound && *bound < 2147483647)
+      text += (text.empty() ? "" : ", ") + std::string(word) + " " + scalar_text(*bound);
+  };
+  add("at least", rule.least);
+  add("above", rule.above);
+  add("at most", rule.most);
+  add("below", rule.below);
+  return text;
+}
+
+std::string wrapped(const std::string& text, const std::string& indent) {
+  constexpr size_t kWidth = 100;
+  std::istringstream words(text);
+  std::string lines, line = indent;
+  for (std::string word; words >> word;) {
+    if (line.size() > indent.size() && line.size() + 1 + word.size() > kWidth) {
+      lines += line + "\n";
+      line = indent;
+    }
+    line += (line.size() > indent.size() ? " " : "") + word;
+  }
+  return lines + line + "\n";
+}
+
+}  // namespace
+
+KeyText text_of_key(const std::string& path) {
+  static const std::vector<Row> rows = read_rows();
+  for (const Row& row : rows) {
+    const auto found = std::find(row.keys.begin(), row.keys.end(), path);
+    if (found != row.keys.end()) {
+      return {default_of(row, static_cast<size_t>(found - row.keys.begin())), row.text, true};
+    }
+  }
+  const std::string mixture = "data.mixture.", of_evaluate = "evaluate.";
+  if (path.starts_with(mixture) && path != "data.mixture.weight") {
+    return text_of_key("data." + path.substr(mixture.size()));
+  }
+  if (path.starts_with(of_evaluate)) {
+    KeyText text = text_of_key("data." + path.substr(of_evaluate.size()));
+    text.default_value.clear();
+    return text;
+  }
+  const size_t dot = path.rfind('.');
+  KeyText around = dot == std::string::npos ? KeyText() : text_of_key(path.substr(0, dot));
+  if (around.text.empty() && path.starts_with("model.")) around = text_of_key("model.family");
+  return {"", around.text, false};
+}
+
+std::string explain_key(const std::string& asked) {
+  const KnownKeys& keys = recipe_keys();
+  const std::string path = keys.complete(asked);
+  const KnownKey* key = keys.find(path);
+  if (key == nullptr) {
+    const size_t dot = path.rfind('.');
+    throw InputError("--explain " + asked + ": unknown key" +
+                     keys.suggestion(dot == std::string::npos ? "" : path.substr(0, dot),
+                                     dot == std::string::npos ? path : path.substr(dot + 1)));
+  }
+  const KeyText about = text_of_key(key->path);
+  std::string text = key->path + ": " + key->kind + "\n";
+  if (key->rule.required && about.default_value.empty()) {
+    text += "  needed\n";
+  } else if (!about.default_value.empty()) {
+    text += wrapped("default: " + about.default_value, "  ");
+  }
+  if (!key->rule.choices.empty()) text += wrapped("one of: " + joined(key->rule.choices), "  ");
+  const std::string bounds = bounds_of(key->rule);
+  if (!bounds.empty()) text += "  " + bounds + "\n";
+  if (!key->rule.minus_one.empty()) text += "  or the word " + key->rule.minus_one + "\n";
+  if (!key->shorthand.empty()) text += "  a single value in its place is its " + key->shorthand + "\n";
+  if (!about.text.empty()) text += wrapped(about.text, "  ");
+  std::string inner;
+  for (const KnownKey& other : keys.all()) {
+    if (other.path.starts_with(key->path + "."))
+      inner += (inner.empty() ? "" : ", ") + other.path.substr(key->path.size() + 1);
+  }
+  if (!inner.empty()) text += wrapped("keys in it: " + inner, "  ");
+  return text;
+}
+
+std::string list_keys() {
+  std::string text;
+  for (const KnownKey& key : recipe_keys().all()) {
+    const KeyText about = text_of_key(key.path);
+    const std::string word = about.own ? about.default_value : "";
+    text += key.path + std::string(key.path.size() < 44 ? 44 - key.path.size() : 1, ' ') + key.kind;
+    if (!word.empty()) text += ", " + (word == "needed" ? word : "default " + word);
+    text += "\n";
+  }
+  return text;
+}
+
+}  // namespace meshtrain

@@ -1,0 +1,24 @@
+#pragma once
+
+#include <string>
+
+namespace meshtrain {
+
+/// Returns what is known of the key at `path` of a recipe, in lines: its kind, default, words and bounds, and the text
+/// of docs/recipe.md. Of a map also the keys in it. `path` may leave out its beginning, as in --set. Throws InputError
+/// for an unknown key, with the one that was meant.
+std::string explain_key(const std::string& path);
+
+/// Returns all keys of a recipe, a line each: path, kind, default.
+std::string list_keys();
+
+/// Returns the row of docs/recipe.md about `path`, without Markdown: that of the key itself, or of the map that it is
+/// in. `own`: whether the row names the key.
+struct KeyText {
+  std::string default_value;  ///< "bf16", "**needed**" is "needed"; empty: none, or not its own row
+  std::string text;
+  bool own = false;
+};
+KeyText text_of_key(const std::string& path);
+
+}  // namespace meshtrain

@@ -1,0 +1,168 @@
+#include "runtime/run/preflight.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <optional>
+
+#include "mesh/error.h"
+#include "mesh/size_text.h"
+#include "runtime/files/file_lock.h"
+#include "runtime/model/transformer.h"
+#include "runtime/plan/forecast.h"
+#include "runtime/recipe/patterns.h"
+#include "runtime/run/run_directory.h"
+#include "runtime/telemetry/console.h"
+
+namespace meshtrain {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Returns `path`, or the nearest folder above it that exists.
+fs::path existing_part(const fs::path& path) {
+  std::error_code ignored;
+  fs::path existing = fs::absolute(path);
+  while (!fs::exists(existing, ignored) && existing.has_relative_path()) existing = existing.parent_path();
+  return existing;
+}
+
+/// Throws InputError unless this process may make files in `folder`, or make the folder.
+void check_writable(const fs::path& folder, const std::string& what) {
+  const fs::path existing = existing_part(folder);
+  std::error_code ignored;
+  if (!fs::is_directory(existing, ignored)) {
+    throw InputError(what + " " + folder.string() + " cannot be made: " + existing.string() + " is not a folder");
+  }
+  if (::access(existing.c_str(), W_OK | X_OK) != 0) {
+    throw InputError(what + " " + folder.string() + " cannot be written: " + existing.string() + ": " +
+                     std::strerror(errno));
+  }
+}
+
+/// Returns true when another process holds the lock of a run directory.
+bool is_locked(const fs::path& folder) {
+  const OpenedFile file = open_locked(folder / "lock", O_RDWR | O_CLOEXEC, 0);
+  if (file.descriptor < 0) return false;
+  ::close(file.descriptor);
+  return file.outcome == LockOutcome::Taken;
+}
+
+/// Returns the bytes of memory in this machine; 0 where the system does not say.
+int64_t host_memory() {
+  const int64_t pages = ::sysconf(_SC_PHYS_PAGES), size = ::sysconf(_SC_PAGE_SIZE);
+  return pages > 0 && size > 0 ? pages * size : 0;
+}
+
+/// Returns how many elements of optimizer state an element of a parameter has.
+int64_t state_elements(const OptimizerRecipe& optimizer, const Parameter& parameter) {
+  if (optimizer.name == "sgd") return optimizer.momentum > 0 ? 1 : 0;
+  const bool is_matrix = parameter.global_shape.size() == 2 && !parameter.of_tokens;
+  return optimizer.name == "muon" && is_matrix ? 1 : 2;
+}
+
+/// Returns how many checkpoints the disk holds at once.
+int64_t num_checkpoints(const Recipe& recipe) {
+  const CheckpointRecipe& checkpoint = recipe.checkpoint;
+  const int64_t steps = recipe.train.steps;
+  if (checkpoint.every == 0) return 1;  // of a run that is stopped, or before an export
+  const int64_t all = (steps + checkpoint.every - 1) / checkpoint.every;
+  if (checkpoint.keep_last == 0) return all;
+  const int64_t apart = checkpoint.keep_every > 0 ? steps / checkpoint.keep_every : 0;
+  return std::min(all, checkpoint.keep_last + 1 + apart);  // one is removed after the next is there
+}
+
+std::string disk_line(const Recipe& recipe, const RunPlan& plan, const fs::path& folder) {
+  std::error_code error;
+  const fs::path existing = existing_part(folder);
+  const fs::space_info space = fs::space(existing, error);
+  if (error) return "";
+  const int64_t each = checkpoint_bytes(recipe, plan), count = num_checkpoints(recipe);
+  const auto free = static_cast<int64_t>(std::min<uintmax_t>(space.available, INT64_MAX));
+  const bool writes = recipe.checkpoint.every > 0;
+  if (writes && each > free) {
+    throw InputError("checkpoint.every: a checkpoint takes " + size_text(each) + ", and the disk of " +
+                     existing.string() + " has " + size_text(free) + " free: choose another --run-dir");
+  }
+  std::string line = (writes ? counted(count, "checkpoint") : std::string("a checkpoint, should the run be stopped,")) +
+                     " of " + size_text(each) + (count > 1 ? ", together " + size_text(each * count) : "") +
+                     "; the disk of " + existing.string() + " has " + size_text(free) + " free";
+  if (each > free / count)
+    line = "warning: " + line + (writes ? ": set checkpoint.keep_last, or another --run-dir" : "");
+  return line;
+}
+
+std::string memory_line(const Recipe& recipe, const RunPlan& plan, bool gpus, int64_t device_memory) try {
+  const int64_t ranks = plan.layout.size();
+  const int64_t needed = forecast(recipe, plan, {ranks, gpus}).step.memory().total();
+  const std::string text = "a step needs " + size_text(needed) + " on the fullest rank";
+  if (gpus) {
+    if (device_memory == 0) return text + "; --machine says how much a GPU has";
+    return (needed > device_memory ? "warning: " : "") + text + ", of " + size_text(device_memory) + " of a GPU";
+  }
+  const int64_t here = host_memory();
+  if (here == 0) return text;
+  return (needed > here / ranks ? "warning: " : "") + text +
+         (ranks > 1 ? ", at most " + size_text(needed * ranks) + " on a host with all " + std::to_string(ranks) : "") +
+         "; this machine has " + size_text(here);
+} catch (const InputError&) {
+  throw;
+} catch (const std::exception& error) {
+  return std::string("memory was not predicted: ") + error.what();
+}
+
+}  // namespace
+
+void check_run_directory(const fs::path& folder, bool resume) {
+  check_writable(folder, "the run directory");
+  if (!resume) RunDirectory::refuse_other_run(folder);
+  if (is_locked(folder)) RunDirectory::refuse_use(folder);
+}
+
+int64_t checkpoint_bytes(const Recipe& recipe, const RunPlan& plan) {
+  const Transformer declared(recipe.model.shape, {}, at::TensorOptions(at::kMeta).dtype(plan.precision.compute));
+  const auto weight_bytes =
+      static_cast<int64_t>(c10::elementSize(plan.precision.mixed ? at::kFloat : plan.precision.compute));
+  const auto state_bytes = static_cast<int64_t>(c10::elementSize(plan.precision.state));
+  int64_t bytes = 0;
+  for (const Parameter* parameter : const_cast<Transformer&>(declared).parameters()) {
+    const int64_t count = c10::multiply_integers(parameter->global_shape);
+    const bool frozen = first_match(recipe.train.freeze, parameter->name).has_value();
+    bytes += count * (weight_bytes + (frozen ? 0 : state_bytes * state_elements(recipe.optimizer, *parameter)));
+  }
+  return bytes;
+}
+
+std::vector<std::string> look_ahead(const Recipe& recipe, const RunPlan& plan, const fs::path& run_directory,
+                                    int64_t device_memory) {
+  std::vector<std::string> lines;
+  const auto add = [&](const std::string& line) {
+    if (!line.empty()) lines.push_back(line);
+  };
+  add(disk_line(recipe, plan, RunDirectory::checkpoints_of(run_directory)));
+  std::error_code ignored;
+  const bool gpus_here = fs::exists("/proc/driver/nvidia/version", ignored);
+  const bool gpus = recipe.device == "cuda" || (recipe.device == "auto" && gpus_here);
+  if (recipe.device == "cuda" && !gpus_here) add("warning: device: cuda, and this machine has no NVIDIA driver");
+  add(memory_line(recipe, plan, gpus, device_memory));
+  if (plan.offload == Offload::Disk) {
+    const fs::path& path = recipe.parallel.fsdp.offload.path;
+    check_writable(path, "parallel.fsdp.offload.path:");
+  }
+  return lines;
+}
+
+std::string not_checked(const Recipe& recipe, const RunPlan& plan) {
+  std::string text = "not checked, as only the ranks can: that hosts have the same files";
+  if (recipe.device != "cpu") text += ", that each rank has a GPU of its own";
+  if (recipe.model.init == "pretrained") text += ", every byte of the weights";
+  text += plan.layout.size() > 1 ? ", that ranks reach each other, and what else uses their disks and memory"
+                                 : ", and what else uses their disks and memory";
+  return text;
+}
+
+}  // namespace meshtrain

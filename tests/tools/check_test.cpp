@@ -1,0 +1,64 @@
+// `meshtrain train --check` looks at the machine that it runs on, and changes nothing.
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "tests/support/files.h"
+#include "tests/tools/train_program.h"
+
+namespace meshtrain::testing {
+namespace {
+
+namespace fs = std::filesystem;
+
+class TrainCheck : public TrainProgram {
+ protected:
+  Ending check(Words words) const {
+    words.insert(words.begin(), "--check");
+    return train(1, words);
+  }
+};
+
+TEST_F(TrainCheck, SaysWhatCheckpointsAndAStepTakeAndWhatItCannotKnow) {
+  const Ending ending = check({"--set", "checkpoint.every=1", "--set", "checkpoint.keep_last=2"});
+  EXPECT_EQ(ending.status, 0) << ending.err;
+  // 64 x 32 of the embedding, 4 x 32 x 32 of attention, 3 x 32 x 48 of the feed-forward, 3 x 32 of norms; 12 bytes
+  // each.
+  EXPECT_TRUE(has(ending.out, "\n3 checkpoints of 127.1 KiB, together 381.4 KiB; the disk of ")) << ending.out;
+  EXPECT_TRUE(has(ending.out, "\na step needs ") && has(ending.out, "; this machine has ")) << ending.out;
+  EXPECT_TRUE(has(ending.out, "\nnot checked, as only the ranks can: that hosts have the same files")) << ending.out;
+  EXPECT_FALSE(fs::exists(run_dir)) << "a check makes nothing";
+  EXPECT_TRUE(has(check({}).out, "\na checkpoint, should the run be stopped, of 127.1 KiB; the disk of "));
+}
+
+TEST_F(TrainCheck, RefusesARunDirectoryThatTheRunCouldNotHave) {
+  write("file", "");
+  run_dir = path("file") / "run";
+  EXPECT_EQ(complaint(check({}), 2),
+            "the run directory " + run_dir.string() + " cannot be made: " + path("file").string() + " is not a folder");
+  run_dir = path("run");
+  ASSERT_EQ(train(1, {"--set", "train.steps=1"}).status, 0);
+  const auto before = contents(run_dir);
+  EXPECT_EQ(complaint(check({}), 2), "the run directory " + run_dir.string() +
+                                         " holds a run; continue it with --resume, choose another --run-dir, or remove "
+                                         "it");
+  EXPECT_EQ(check({"--resume"}).status, 0);
+  EXPECT_EQ(contents(run_dir), before);
+  if (::geteuid() == 0) return;  // root may write anywhere
+  fs::create_directory(path("closed"));
+  ::chmod(path("closed").c_str(), 0500);
+  run_dir = path("closed") / "run";
+  EXPECT_TRUE(has(complaint(check({}), 2), " cannot be written: " + path("closed").string() + ": Permission denied"));
+}
+
+TEST_F(TrainCheck, RefusesCheckpointsThatTheDiskCannotHold) {
+  // 6e7 x 65536 weights of the embedding: 43 TiB with their optimizer's state, on any disk of a test machine.
+  const Words huge = {"--set", "model.hidden_size=65536", "--set", "model.vocab_size=60000000",
+                      "--set", "checkpoint.every=1"};
+  const std::string refused = complaint(check(huge), 2);
+  EXPECT_TRUE(has(refused, "checkpoint.every: a checkpoint takes ") && has(refused, " free: choose another --run-dir"))
+      << refused;
+}
+
+}  // namespace
+}  // namespace meshtrain::testing

@@ -1,0 +1,181 @@
+// `meshtrain evaluate` as its users run it.
+
+#include <ATen/ATen.h>
+
+#include <cmath>
+#include <filesystem>
+
+#include "runtime/model/ignored_label.h"
+#include "runtime/safetensors/folder.h"
+#include "tests/support/files.h"
+#include "tests/tools/train_program.h"
+
+namespace meshtrain::testing {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+std::string fixture_model(const std::string& name) {
+  return source_folder() + "/tests/fixtures/" + name;
+}
+
+class Evaluate : public TrainProgram {
+ protected:
+  static Words with(Words words, const Words& more) {
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  }
+
+  /// Returns the lines of `meshtrain evaluate ... --json`, which must succeed.
+  static std::vector<json> evaluate(int ranks, const Words& arguments) {
+    Words words = {"evaluate", "--json"};
+    words = with(words, arguments);
+    const Ending ending = ranks == 1 ? run_meshtrain(words) : run_meshtrain_on_ranks(ranks, words);
+    EXPECT_EQ(ending.status, 0) << ending.err;
+    std::vector<json> found;
+    for (size_t begin = 0; begin < ending.out.size();) {
+      const size_t end = ending.out.find('\n', begin);
+      found.push_back(json::parse(ending.out.substr(begin, end - begin)));
+      begin = end + 1;
+    }
+    return found;
+  }
+
+  /// Writes held-out tokens that differ from the run's own: 41 samples of 17.
+  void write_held_out() const {
+    std::string tokens;
+    for (int i = 0; i < 41 * 17; ++i) tokens += static_cast<char>(i * 7 % 64);
+    write("held_out.bin", tokens);
+  }
+
+  /// Trains a tiny model in fp64, with the held-out loss of its last step, and a checkpoint of steps 2 and 4.
+  void train_one() const {
+    write_held_out();
+    const Ending ending = train(1, {"--set", "checkpoint.every=2", "--set", "train.precision=fp64", "--set",
+                                    "evaluate.tokens=" + path("held_out.bin").string(), "--set", "evaluate.every=2",
+                                    "--set", "evaluate.samples=5"});
+    ASSERT_EQ(ending.status, 0) << ending.err;
+  }
+};
+
+/// The samples of a fixture as a file of records with a loss mask, and their loss from transformers' logits.
+struct FromLogits {
+  FromLogits(const std::string& name, const fs::path& folder) {
+    const SafetensorsFile reference(fs::path(fixture_model(name)) / "reference.safetensors");
+    const at::Tensor inputs = reference.read("inputs"), labels = reference.read("labels");
+    const at::Tensor logits = at::log_softmax(reference.read("fp64.logits"), -1);
+    std::vector<int64_t> ids;
+    std::string mask;
+    double sum = 0;
+    for (int64_t b = 0; b < inputs.size(0); ++b) {
+      for (int64_t s = 0; s < inputs.size(1); ++s) {
+        const auto label = labels[b][s].item<int64_t>();
+        const bool counts = label != kIgnoredLabel;
+        if (s == 0) ids.push_back(inputs[b][0].item<int64_t>()), mask += '\1';
+        const bool is_last = s + 1 == inputs.size(1);
+        ids.push_back(is_last ? (counts ? label : 0) : inputs[b][s + 1].item<int64_t>());
+        mask += counts ? '\1' : '\0';
+        if (!counts) continue;
+        EXPECT_EQ(ids.back(), label);
+        sum -= logits[b][s][label].item<double>();
+        ++tokens;
+      }
+    }
+    loss = sum / static_cast<double>(tokens);
+    write_ids<uint16_t>(folder / "fixture.bin", ids);
+    write_file(folder / "mask.bin", mask);
+    arguments = {fixture_model(name),
+                 "--tokens",
+                 folder / "fixture.bin",
+                 "--loss-mask",
+                 folder / "mask.bin",
+                 "--layout",
+                 "records",
+                 "--sequence-length",
+                 std::to_string(inputs.size(1)),
+                 "--precision",
+                 "fp64"};
+  }
+  std::vector<std::string> arguments;
+  double loss = 0;
+  int64_t tokens = 0;
+};
+
+TEST_F(Evaluate, AFolderHasTheLossOfItsLogitsOnAnyMesh) {
+  for (const char* name : {"llama", "qwen3"}) {
+    const FromLogits expected(name, path(""));
+    for (const auto& [ranks, mesh] : {std::pair{1, "dp=1"}, {2, "dp=2"}, {2, "tp=2"}, {2, "cp=2"}, {4, "dp=2,tp=2"}}) {
+      const std::vector<json> found = evaluate(ranks, with(expected.arguments, {"--mesh", mesh, "--bytes", "100"}));
+      ASSERT_EQ(found.size(), 1u);
+      const double loss = found[0].at("loss");
+      EXPECT_NEAR(loss, expected.loss, 1e-10 * expected.loss) << name << " on " << mesh;
+      EXPECT_EQ(found[0].at("tokens"), expected.tokens);
+      EXPECT_NEAR(found[0].at("perplexity").get<double>(), std::exp(loss), 1e-9);
+      EXPECT_NEAR(found[0].at("bits_per_byte").get<double>(), loss / std::log(2) * 2 * 17 / 100, 1e-10);
+      EXPECT_FALSE(found[0].contains("step"));
+    }
+  }
+}
+
+TEST_F(Evaluate, ARunHasTheLossesThatItsTrainingFound) {
+  train_one();
+  const std::vector<json> steps = metrics();
+  const auto before = contents(run_dir);
+  const std::string run = run_dir.string();
+  for (const auto& [ranks, mesh] : {std::pair{1, "dp=1"}, {2, "dp=2"}, {2, "tp=2"}, {4, "dp=2,cp=2"}}) {
+    const std::vector<json> found = evaluate(ranks, {run, "--mesh", mesh, "--checkpoints", "all"});
+    ASSERT_EQ(found.size(), 2u);
+    for (const json& each : found) {
+      const json& trained = steps.at(each.at("step").get<size_t>() - 1);
+      const double loss = trained.at("eval_loss");
+      EXPECT_NEAR(each.at("loss").get<double>(), loss, 1e-10 * loss) << mesh;
+      EXPECT_EQ(each.at("tokens"), trained.at("eval_tokens"));
+      EXPECT_FALSE(each.contains("bits_per_byte")) << "nobody said how many bytes";
+    }
+    EXPECT_NE(found[0].at("loss"), found[1].at("loss"));
+  }
+  const std::vector<json> newest = evaluate(1, {run}), asked = evaluate(1, {run, "--checkpoints", "4"});
+  ASSERT_EQ(newest.size(), 1u);
+  EXPECT_EQ(newest[0].at("step"), 4);
+  EXPECT_EQ(newest[0].at("loss"), asked.at(0).at("loss"));
+  EXPECT_EQ(contents(run_dir), before) << "an evaluation writes nothing";
+}
+
+TEST_F(Evaluate, OtherTokensAreReadAsTheRunsOwnAre) {
+  train_one();
+  const std::string run = run_dir.string(), own = path("tokens.bin").string();
+  const std::vector<json> found = evaluate(1, {run, "--tokens", own, "--samples", "3", "--micro-batch", "2"});
+  ASSERT_EQ(found.size(), 1u);
+  EXPECT_EQ(found[0].at("samples"), 3);
+  EXPECT_EQ(found[0].at("tokens"), 3 * 16);
+  EXPECT_EQ(evaluate(1, {run, "--tokens", own}).at(0).at("samples"), 100)
+      << "evaluate.samples is of the run's own file";
+  const Ending text = run_meshtrain({"evaluate", run, fixture_model("llama"), "--tokens", own, "--dtype", "uint8",
+                                     "--sequence-length", "16", "--layout", "stream"});
+  EXPECT_EQ(text.status, 0) << text.err;
+  EXPECT_EQ(count(text.out, ": loss "), 2) << text.out;
+  EXPECT_EQ(count(text.err, "3 tokens behind the last sequence of 16 are not evaluated\n"), 2) << text.err;
+}
+
+TEST_F(Evaluate, MistakesAreOneLine) {
+  train_one();
+  const std::string run = run_dir.string(), own = path("tokens.bin").string();
+  const auto complaint_of = [](const Words& words) { return only_complaint(run_meshtrain(with({"evaluate"}, words))); };
+  EXPECT_EQ(complaint_of({fixture_model("llama"), "--sequence-length", "16"}),
+            "--tokens must be given: the file of tokens to evaluate on");
+  EXPECT_EQ(complaint_of({fixture_model("llama"), "--tokens", own}),
+            "--sequence-length must be given: " + fixture_model("llama") +
+                " does not say in which lengths tokens are evaluated, and takes up to 256");
+  EXPECT_EQ(complaint_of({run, "--tokens", own, "--dtype", "uint33"}),
+            "--dtype uint33: \"uint33\" is not one of uint8, uint16, uint32, megatron; did you mean \"uint32\"?");
+  EXPECT_EQ(complaint_of({run, "--checkpoints", "3"}), "--checkpoints 3: there is no checkpoint of step 3 in " + run +
+                                                           "/checkpoints, which has those of steps 2, 4");
+  EXPECT_EQ(complaint_of({run, "--checkpoints", "last"}), "--checkpoints last: give all, or steps, as in 500,1000");
+  EXPECT_TRUE(has(complaint_of({run, "--samples", "42"}), "evaluate.samples: 42 are requested, but "));
+  EXPECT_TRUE(has(complaint_of({run, "--mesh", "dp=2"}), "dp=2"));
+  EXPECT_TRUE(has(complaint_of({path("nothing").string(), "--tokens", own}), "there is no model in "));
+}
+
+}  // namespace
+}  // namespace meshtrain::testing

@@ -1,0 +1,288 @@
+#include <charconv>
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "mesh/agree.h"
+#include "mesh/error.h"
+#include "mesh/layout.h"
+#include "runtime/checkpoint/checkpoint_folder.h"
+#include "runtime/evaluate/evaluated_model.h"
+#include "runtime/launch/connect.h"
+#include "runtime/launch/connect_devices.h"
+#include "runtime/telemetry/console.h"
+#include "runtime/trainer/evaluation.h"
+#include "runtime/watch/phase.h"
+#include "tools/meshtrain/commands.h"
+#include "tools/meshtrain/recipe_arguments.h"
+
+namespace meshtrain {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct EvaluateArguments {
+  std::vector<fs::path> models;
+  std::optional<std::string> tokens, dtype, layout, ignore_id, loss_mask, documents, boundary_labels, samples,
+      sequence_length, micro_batch, precision, checkpoints;
+  std::optional<int64_t> bytes;
+  std::string mesh = "dp=auto", device = "auto";
+  bool json_lines = false;
+};
+
+EvaluationRequest request_of(const EvaluateArguments& arguments) {
+  EvaluationRequest request;
+  const auto take = [&](const char* option, const char* key, const std::optional<std::string>& value) {
+    if (value) request.options.push_back({option, key, value});
+  };
+  take("--tokens", "evaluate.tokens", arguments.tokens);
+  take("--dtype", "evaluate.dtype", arguments.dtype);
+  take("--layout", "evaluate.layout", arguments.layout);
+  take("--ignore-id", "evaluate.ignore_id", arguments.ignore_id);
+  take("--loss-mask", "evaluate.loss_mask", arguments.loss_mask);
+  take("--documents", "evaluate.documents", arguments.documents);
+  take("--boundary-labels", "evaluate.boundary_labels", arguments.boundary_labels);
+  take("--samples", "evaluate.samples", arguments.samples);
+  take("--sequence-length", "train.sequence_length", arguments.sequence_length);
+  take("--micro-batch", "train.micro_batch", arguments.micro_batch);
+  request.other_tokens = arguments.tokens.has_value();
+  request.precision = arguments.precision;
+  request.device = arguments.device;
+  return request;
+}
+
+/// Returns the checkpoints of the run in `path` that --checkpoints names: all, or those of its steps.
+std::vector<fs::path> checkpoints_of(const fs::path& path, const std::string& asked) {
+  std::error_code ignored;
+  const CheckpointFolder folder(fs::is_directory(path / "checkpoints", ignored) ? path / "checkpoints" : path);
+  std::vector<fs::path> found;
+  if (asked == "all") {
+    for (const int64_t step : folder.steps()) found.push_back(folder.step(step));
+    if (found.empty()) throw InputError("--checkpoints all: there is no checkpoint in " + folder.folder().string());
+    return found;
+  }
+  for (size_t begin = 0; begin <= asked.size();) {
+    const size_t end = std::min(asked.find(',', begin), asked.size());
+    int64_t step = 0;
+    const auto [last, error] = std::from_chars(asked.data() + begin, asked.data() + end, step);
+    if (error != std::errc() || last != asked.data() + end || step < 0) {
+      throw InputError("--checkpoints " + asked + ": give all, or steps, as in 500,1000");
+    }
+    found.push_back(folder.step(step));
+    if (!fs::exists(found.back(), ignored)) {
+      const std::string others = folder.describe_others(found.back());
+      throw InputError("--checkpoints " + asked + ": there is no checkpoint of step " + std::to_string(step) + " in " +
+                       folder.folder().string() + (others.empty() ? "" : ", which has those of " + others));
+    }
+    begin = end + 1;
+  }
+  return found;
+}
+
+/// Returns the folders of all models, the same on every rank: the newest checkpoint may be another one a moment later.
+std::vector<std::string> find_folders(const EvaluateArguments& arguments, const Group& world) {
+  std::vector<std::string> folders;
+  agree(world, [&] {
+    if (world.rank() != 0) return;
+    for (const fs::path& path : arguments.models) {
+      const bool is_run = !fs::exists(path / "config.json");
+      if (arguments.checkpoints && is_run) {
+        for (const fs::path& folder : checkpoints_of(path, *arguments.checkpoints)) folders.push_back(folder);
+      } else {
+        folders.push_back(find_model(path).string());
+      }
+    }
+  });
+  return nlohmann::json::parse(broadcast_text(world, nlohmann::json(folders).dump()));
+}
+
+/// What was computed of one model.
+struct Evaluated {
+  std::string folder;
+  std::optional<int64_t> step;  // of a checkpoint
+  std::string mesh, precision;
+  int64_t num_samples = 0, sequence_length = 0;
+  EvaluationMetrics metrics;
+  std::optional<double> bits_per_byte;
+};
+
+void print(const Evaluated& found, bool json_lines) {
+  const double perplexity = std::exp(found.metrics.loss);
+  if (json_lines) {
+    nlohmann::ordered_json line = {{"model", found.folder}};
+    if (found.step) line["step"] = *found.step;
+    line["loss"] = found.metrics.loss;
+    line["perplexity"] = perplexity;
+    line["tokens"] = found.metrics.tokens;
+    if (found.bits_per_byte) line["bits_per_byte"] = *found.bits_per_byte;
+    line["samples"] = found.num_samples;
+    line["sequence_length"] = found.sequence_length;
+    line["mesh"] = found.mesh;
+    line["precision"] = found.precision;
+    line["seconds"] = found.metrics.seconds;
+    std::printf("%s\n", line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
+  } else {
+    std::printf("%s: loss %.6f, perplexity %.6g, %s", found.folder.c_str(), found.metrics.loss, perplexity,
+                counted(found.metrics.tokens, "token").c_str());
+    if (found.bits_per_byte) std::printf(", %.6f bits per byte", *found.bits_per_byte);
+    std::printf("; %.1f s\n", found.metrics.seconds);
+  }
+  std::fflush(stdout);
+}
+
+/// Says on stderr what of the file is left out, and what the model was not made for.
+void warn(const Recipe& recipe, const Evaluation& evaluation) {
+  const int64_t length = recipe.train.sequence_length, positions = recipe.model.shape.max_position_embeddings;
+  if (positions > 0 && length > positions) {
+    std::fprintf(stderr, "warning: sequences of %s tokens are longer than the model's max_position_embeddings %s\n",
+                 with_separators(length).c_str(), with_separators(positions).c_str());
+  }
+  const int64_t labels = evaluation.num_samples() * length,
+                used = labels + (recipe.evaluate.layout == "stream" ? 1 : evaluation.num_samples());
+  if (!recipe.evaluate.samples && used < evaluation.num_tokens()) {
+    std::fprintf(stderr, "%s behind the last sequence of %s are not evaluated\n",
+                 counted(evaluation.num_tokens() - used, "token").c_str(), with_separators(length).c_str());
+  }
+}
+
+Evaluated evaluate(const std::string& folder, const EvaluateArguments& arguments, const DeviceMesh& mesh,
+                   at::Device device) {
+  const Group& world = mesh.world();
+  const EvaluationRequest request = request_of(arguments);
+  ModelSource source;
+  Recipe recipe;
+  std::optional<RunPlan> plan;
+  std::unique_ptr<Evaluation> evaluation;
+  std::unique_ptr<ModelWeights> weights;
+  agree(world, [&] {
+    source = read_model_source(folder);
+    recipe = fit_to_mesh(recipe_to_evaluate(source, request), mesh.layout());
+    plan = resolve(recipe, mesh.layout());
+    evaluation = make_evaluation(recipe);
+    weights = std::make_unique<ModelWeights>(source);
+  });
+  if (mesh.rank() == 0) {
+    const std::string unused = describe_unused(source);
+    if (!unused.empty()) std::fprintf(stderr, "%s\n", unused.c_str());
+    warn(recipe, *evaluation);
+  }
+  std::optional<EvaluatedModel> model;
+  {
+    const Phase phase("the reading of " + folder);
+    model.emplace(recipe, *plan, mesh, device, [&](const Parameter& parameter) { weights->read(parameter); });
+  }
+  const Phase phase("the evaluation of " + folder);
+  Evaluated found{folder,
+                  {},
+                  mesh.layout().describe(),
+                  recipe.train.precision,
+                  evaluation->num_samples(),
+                  recipe.train.sequence_length,
+                  evaluation->run(model->loss_model(), mesh),
+                  {}};
+  if (source.is_checkpoint) found.step = source.step;
+  if (arguments.bytes) {
+    const double tokens_per_byte =
+        static_cast<double>(evaluation->num_tokens()) / static_cast<double>(*arguments.bytes);
+    found.bits_per_byte = found.metrics.loss / std::log(2.0) * tokens_per_byte;
+  }
+  return found;
+}
+
+int evaluate_on_ranks(const EvaluateArguments& arguments) {
+  const Group world = connect_world();
+  return run_on_all_ranks(world, [&] {
+    const MeshLayout layout = MeshLayout::fit(parse_mesh(arguments.mesh), training_axes(), world.size());
+    const Computing computing = connect_devices({.kind = device_kind(arguments.device)}, world);
+    const DeviceMesh mesh(layout, computing.world);
+    set_rank_name(mesh.world().coordinate_text());
+    const bool first = mesh.rank() == 0;
+    if (first && !computing.fallback.empty()) std::fprintf(stderr, "%s\n", computing.fallback.c_str());
+    for (const std::string& folder : find_folders(arguments, world)) {
+      const Evaluated found = evaluate(folder, arguments, mesh, computing.device);
+      if (first) print(found, arguments.json_lines);
+    }
+    return 0;
+  });
+}
+
+/// Adds an option whose value is read as the key of a recipe is.
+void add_key(CLI::App& command, const char* name, std::optional<std::string>& value, const char* type,
+             const char* text) {
+  command.add_option(name, value, text)->type_name(type);
+}
+
+void add_data_options(CLI::App& command, EvaluateArguments& arguments) {
+  add_key(command, "--tokens", arguments.tokens, "FILE",
+          "The tokens to evaluate on. Without it those of a run's own evaluate.tokens");
+  add_key(command, "--samples", arguments.samples, "N", "The first so many of the file; without it all");
+  add_key(command, "--sequence-length", arguments.sequence_length, "S",
+          "Tokens of a sample; without it as the run was trained. A Hugging Face folder needs it");
+  add_key(command, "--dtype", arguments.dtype, "DTYPE",
+          "uint8, uint16, uint32 or megatron. Default: the run's; uint16");
+  add_key(command, "--layout", arguments.layout, "LAYOUT",
+          "records or stream. Default: the run's; of a Hugging Face folder stream");
+  add_key(command, "--ignore-id", arguments.ignore_id, "ID", "Labels with this id do not count");
+  add_key(command, "--loss-mask", arguments.loss_mask, "FILE",
+          "A file of one byte a token; labels whose byte is 0 do not count");
+  add_key(command, "--documents", arguments.documents, "ID",
+          "The token that ends a document, or index: attention stays inside documents");
+  add_key(command, "--boundary-labels", arguments.boundary_labels, "WORD",
+          "counted or ignored: the first token of a document as a label");
+  command
+      .add_option("--bytes", arguments.bytes,
+                  "Bytes of the text that the whole file was made of, for bits per byte; without it there are none")
+      ->check(whole_number(1))
+      ->type_name("N");
+}
+
+}  // namespace
+
+void add_evaluate_command(CLI::App& app, int& status) {
+  const auto arguments = std::make_shared<EvaluateArguments>();
+  CLI::App* command = app.add_subcommand(
+      "evaluate",
+      "Computes loss, perplexity and bits per byte of tokens that were not trained on, of Hugging Face folders and of\n"
+      "runs. Alone or on any mesh, with the same result. Writes nothing into a run.\n\n"
+      "  meshtrain evaluate runs/mine --checkpoints all --tokens data/held_out.bin --json\n"
+      "  mpirun -n 4 meshtrain evaluate models/SmolLM2-1.7B --tokens data/held_out.bin --sequence-length 2048 --mesh "
+      "dp=2,tp=2");
+  command
+      ->add_option("model", arguments->models,
+                   "Hugging Face folders; run directories, or their checkpoints: then the newest; or the folders of "
+                   "checkpoints")
+      ->required()
+      ->type_name("MODEL");
+  add_data_options(*command, *arguments);
+  command
+      ->add_option("--checkpoints", arguments->checkpoints,
+                   "Of each run, instead of the newest: all, or those of some steps, as 500,1000")
+      ->type_name("all|STEPS");
+  command
+      ->add_option("--mesh", arguments->mesh,
+                   "Shape of the mesh, as dp=2,tp=2,cp=2; an axis left out is 1. Default: dp = the number of ranks")
+      ->type_name("MESH");
+  add_key(*command, "--micro-batch", arguments->micro_batch, "N",
+          "Samples at once on a dp rank. Default: as the run was trained; 1");
+  command
+      ->add_option("--precision", arguments->precision,
+                   "fp64, fp32, bf16 or fp16; without it that of the weights, or of the run")
+      ->check(CLI::IsMember({"fp64", "fp32", "bf16", "fp16"}))
+      ->type_name("PRECISION");
+  command
+      ->add_option("--device", arguments->device, "auto, cpu or cuda; auto: cuda where each rank has a GPU of its own")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
+      ->type_name("DEVICE");
+  command->add_flag("--json", arguments->json_lines,
+                    "A JSON object on a line for each model: model, step, loss, perplexity, tokens, bits_per_byte, "
+                    "samples, sequence_length, mesh, precision, seconds");
+  command->callback([arguments, &status] { status = evaluate_on_ranks(*arguments); });
+}
+
+}  // namespace meshtrain

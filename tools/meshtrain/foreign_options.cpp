@@ -1,0 +1,65 @@
+#include "tools/meshtrain/foreign_options.h"
+
+#include <algorithm>
+#include <map>
+
+#include "runtime/recipe/load.h"
+#include "runtime/yaml/known_keys.h"
+#include "runtime/yaml/value.h"
+
+namespace meshtrain {
+namespace {
+
+constexpr const char* kRanks = "mpirun -n N (or srun) starts ranks, and --mesh says what they are";
+
+const std::map<std::string, std::string> kOptions = {
+    {"nproc", kRanks},
+    {"nproc_per_node", kRanks},
+    {"num_processes", kRanks},
+    {"num_gpus", kRanks},
+    {"np", kRanks},
+    {"n", kRanks},
+    {"ngpu", kRanks},
+    {"nnodes", "mpirun --host A:8,B:8 or srun -N starts ranks on several hosts"},
+    {"num_nodes", "mpirun --host A:8,B:8 or srun -N starts ranks on several hosts"},
+    {"num_machines", "mpirun --host A:8,B:8 or srun -N starts ranks on several hosts"},
+    {"node_rank", "the launcher, mpirun or srun, tells each rank its number"},
+    {"machine_rank", "the launcher, mpirun or srun, tells each rank its number"},
+    {"rdzv_endpoint", "the launcher, mpirun or srun, connects the ranks"},
+    {"master_addr", "the launcher, mpirun or srun, connects the ranks"},
+    {"master_port", "the launcher, mpirun or srun, connects the ranks"},
+    {"config", "the recipe is an argument: meshtrain train RECIPE"},
+    {"config_file", "the recipe is an argument: meshtrain train RECIPE"},
+    {"job.config_file", "the recipe is an argument: meshtrain train RECIPE; meshtrain recipe --from FILE converts"},
+    {"deepspeed", "meshtrain recipe --from FILE makes a recipe of the configuration"},
+    {"deepspeed_config", "meshtrain recipe --from FILE makes a recipe of the configuration"},
+    {"output_dir", "it is --run-dir; --set train.export=FOLDER writes the final weights"},
+    {"save", "it is --run-dir"},
+    {"resume_from_checkpoint", "it is --resume"},
+    {"load", "it is --resume"},
+    {"overwrite_output_dir", "a run directory is never overwritten: give another --run-dir"},
+    {"dry_run", "it is --check"},
+};
+
+}  // namespace
+
+std::string foreign_option(const std::string& word) {
+  if (word.size() < 2 || word[0] != '-') return "";
+  std::string name = lower_case(word.substr(word[1] == '-' ? 2 : 1));
+  name = name.substr(0, name.find('='));
+  std::replace(name.begin(), name.end(), '-', '_');
+  const auto found = kOptions.find(name);
+  if (found != kOptions.end()) return "; here " + found->second;
+  const KnownKeys& keys = recipe_keys();
+  const std::string complete = keys.complete(name);
+  if (keys.find(complete) != nullptr) return "; here it is --set " + complete + "=VALUE";
+  const size_t dot = name.rfind('.');
+  const std::string foreign = keys.foreign_word(dot == std::string::npos ? "" : name.substr(0, dot),
+                                                dot == std::string::npos ? name : name.substr(dot + 1));
+  const std::string it_is = "; here it is ";
+  if (!foreign.starts_with(it_is)) return foreign;
+  const std::string key = foreign.substr(it_is.size());
+  return keys.find(key) == nullptr ? foreign : it_is + "--set " + key + "=VALUE";
+}
+
+}  // namespace meshtrain

@@ -1,0 +1,11 @@
+#pragma once
+
+#include <string>
+
+namespace meshtrain {
+
+/// Returns "; here ..." about an option of another launcher or trainer, or about a key of a recipe that was given as an
+/// option: "--nproc_per_node", "--lr=1e-4", "--train.steps". Empty for other words.
+std::string foreign_option(const std::string& word);
+
+}  // namespace meshtrain
