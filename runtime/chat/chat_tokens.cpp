@@ -154,7 +154,9 @@ std::vector<uint8_t> counted_tokens(const Tokenizer& tokenizer, const std::strin
       for (size_t i = tokens_before(tokenizer, text, turn.begin, ids); i < end; ++i) counted[i] = 1;
       continue;
     }
-    while (first < ids.size() && (*tokens)[first].end <= turn.begin) ++first;  // turns ascend
+    // Turns ascend. A token at the beginning that alone decodes to nothing, a mark of a space, is the turn's.
+    const auto is_before = [&](const Span& token) { return token.end <= turn.begin && token.begin < turn.begin; };
+    while (first < ids.size() && is_before((*tokens)[first])) ++first;
     for (size_t i = first; i < ids.size() && (*tokens)[i].begin < turn.end; ++i) counted[i] = 1;
   }
   return counted;

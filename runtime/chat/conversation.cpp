@@ -1,6 +1,7 @@
 #include "runtime/chat/conversation.h"
 
 #include <algorithm>
+#include <array>
 #include <optional>
 
 #include "mesh/error.h"
@@ -13,12 +14,20 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr int kDeepestJson = 200;
+constexpr int kMostKeys = 10000;        // an object is searched for each new one
+constexpr size_t kMostMessages = 4096;  // each is rendered with those before it
 
 Json parse_line(std::string_view text) {
   Json object;
   try {
-    object = Json::parse(text, [](int depth, Json::parse_event_t, Json&) {
+    std::array<int, kDeepestJson + 2> keys{};  // of the objects that are open, by their depth
+    object = Json::parse(text, [&](int depth, Json::parse_event_t event, Json&) {
       if (depth > kDeepestJson) throw InputError("its values are nested more than 200 levels deep");
+      const auto level = static_cast<size_t>(depth);
+      if (event == Json::parse_event_t::object_start) keys[level + 1] = 0;
+      if (event == Json::parse_event_t::key && ++keys[level] > kMostKeys) {
+        throw InputError("an object in it has more than 10,000 keys");
+      }
       return true;
     });
   } catch (const Json::exception& error) {
@@ -41,6 +50,7 @@ Json messages_of(const Json& object, const std::string& key, const char* role) {
   if (!value.is_array()) {
     throw InputError("\"" + key + "\" is no list of messages" + (role != nullptr ? " and no text" : ""));
   }
+  if (value.size() > kMostMessages) throw InputError("\"" + key + "\" has more than 4,096 messages");
   for (size_t i = 0; i < value.size(); ++i) {
     const bool has_role = value[i].is_object() && value[i].contains("role") && value[i]["role"].is_string();
     if (!has_role) throw InputError(key + "[" + std::to_string(i) + "] is no object with a \"role\"");

@@ -14,15 +14,19 @@ const std::map<std::string, std::string> kModes = {
 const std::map<std::string, std::string> kStages = {
     {"0", "no_shard"}, {"1", "shard_optimizer"}, {"2", "shard_grad_op"}, {"3", "full_shard"}};
 
+constexpr const char* kOnCpus = "of CPU ranks alone: leave it out on GPUs";
+
 /// Sets the mesh, and how it is cut where the sizes say so.
 void take_accelerate_mesh(Conversion& from) {
   const std::string prefix = "parallelism_config.parallelism_config_";
   const int64_t replicas = from.whole(prefix + "dp_replicate_size").value_or(1),
                 shards = from.whole(prefix + "dp_shard_size").value_or(1),
-                tp = from.whole(prefix + "tp_size").value_or(1), cp = from.whole(prefix + "cp_size").value_or(1);
+                megatron_tp = from.whole("megatron_lm_config.megatron_lm_tp_degree").value_or(1),
+                tp = from.whole(prefix + "tp_size").value_or(megatron_tp),
+                cp = from.whole(prefix + "cp_size").value_or(1);
   const std::optional<int64_t> ranks = from.whole("num_processes");
   const bool has_mesh = from.has("parallelism_config");
-  const std::string dp = has_mesh ? std::to_string(replicas * shards) : ranks ? std::to_string(*ranks) : "auto";
+  const std::string dp = has_mesh ? std::to_string(replicas * shards) : ranks ? std::to_string(*ranks / tp) : "auto";
   from.set("parallel.mesh", "{dp: " + dp + ", cp: " + std::to_string(cp) + ", tp: " + std::to_string(tp) + "}");
   if (has_mesh && replicas > 1 && shards > 1) {
     from.set("parallel.fsdp.mode", std::string("hybrid_shard"));
@@ -53,7 +57,7 @@ void take_accelerate_fsdp(Conversion& from) {
   if (from.is_on(prefix + "activation_checkpointing")) {
     from.set("train.activation_checkpointing.mode", std::string("full"));
   }
-  if (from.is_on(prefix + "offload_params")) from.set("parallel.fsdp.offload.to", std::string("host"));
+  if (from.is_on(prefix + "offload_params")) from.set("parallel.fsdp.offload.to", std::string("host"), kOnCpus);
   from.ignore("fsdp_config");  // how modules are found, loaded and saved has no choice here
 }
 
@@ -66,7 +70,7 @@ void convert_deepspeed_of_accelerate(Conversion& from) {
   if (const auto norm = from.number(prefix + "gradient_clipping")) from.set("train.clip_norm", *norm);
   for (const char* what : {"offload_optimizer_device", "offload_param_device"}) {
     const std::string device = from.word(prefix + what).value_or("none");
-    if (device == "cpu") from.set("parallel.fsdp.offload.to", std::string("host"));
+    if (device == "cpu") from.set("parallel.fsdp.offload.to", std::string("host"), kOnCpus);
     if (device == "nvme") from.refuse(prefix + what, "set parallel.fsdp.offload.to: disk and its path");
   }
   from.refuse(prefix + "gradient_accumulation_steps", "set train.global_batch to it x dp x train.micro_batch");
@@ -90,7 +94,9 @@ void convert_accelerate(Conversion& from) {
     }
   }
   if (from.is_on("use_cpu")) from.set("device", std::string("cpu"));
-  from.refuse("megatron_lm_config", "its sizes belong in parallel.mesh");
+  const char* const stages = "megatron_lm_config.megatron_lm_pp_degree";
+  if (from.whole(stages).value_or(1) > 1) from.refuse(stages, "there are no pipeline stages: these ranks are in dp");
+  from.refuse("megatron_lm_config", "of it parallel.mesh has the tp degree, and the rest has no place in a recipe");
   from.refuse("gradient_accumulation_steps", "set train.global_batch to it x dp x train.micro_batch");
   for (const char* key : {"use_cpu",
                           "compute_environment",

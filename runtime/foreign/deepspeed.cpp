@@ -72,7 +72,8 @@ void take_deepspeed_zero(Conversion& from) {
     from.set("parallel.fsdp.offload.to", std::string("disk"));
     if (!path.empty()) from.set("parallel.fsdp.offload.path", path);
   }
-  if (to_host && !from.is_set("parallel.fsdp.offload.to")) from.set("parallel.fsdp.offload.to", std::string("host"));
+  if (to_host && !from.is_set("parallel.fsdp.offload.to"))
+    from.set("parallel.fsdp.offload.to", std::string("host"), "of CPU ranks alone: leave it out on GPUs");
   if (!from.is_set("parallel.fsdp.offload.path") && from.is_set("parallel.fsdp.offload.to") && !to_host) {
     from.need("parallel.fsdp.offload.path", "the folder of the ranks' files");
   }

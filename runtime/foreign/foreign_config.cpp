@@ -39,6 +39,9 @@ std::string recipe_from(const std::filesystem::path& file) {
     return conversion.text(file.filename().string());
   };
   if (is_toml) return convert("torchtitan", convert_torchtitan);
+  if (root.find("train") != nullptr && root.find("model") != nullptr) {
+    throw InputError(file.string() + ": a recipe of meshtrain already");
+  }
   if (has_one_of(root, kOfAccelerate)) return convert("accelerate", convert_accelerate);
   if (has_one_of(root, kOfDeepSpeed)) return convert("DeepSpeed", convert_deepspeed);
   throw InputError(file.string() +

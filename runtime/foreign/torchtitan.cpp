@@ -152,9 +152,13 @@ void take_titan_training(Conversion& from, int64_t steps) {
   from.set("train.steps", steps);
   from.set("train.sequence_length", from.whole("training.seq_len").value_or(2048));
   from.set("train.clip_norm", from.number("training.max_norm").value_or(1));
-  if (const auto seed = from.whole("training.seed")) from.set("train.seed", *seed);
+  for (const char* key : {"training.seed", "debug.seed"}) {
+    if (const auto seed = from.whole(key)) from.set("train.seed", *seed);
+  }
   take_titan_precision(from);
-  if (from.is_on("training.enable_cpu_offload")) from.set("parallel.fsdp.offload.to", std::string("host"));
+  if (from.is_on("training.enable_cpu_offload")) {
+    from.set("parallel.fsdp.offload.to", std::string("host"), "of CPU ranks alone: leave it out on GPUs");
+  }
   from.ignore("training.enable_cpu_offload");
   from.refuse("training.compile", "nothing is compiled at run time");
   if (from.is_on("compile.enable")) from.refuse("compile.enable", "nothing is compiled at run time");

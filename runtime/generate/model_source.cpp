@@ -85,7 +85,7 @@ fs::path find_model(const fs::path& path) {
   } catch (const InputError&) {
     throw InputError("there is no model in " + path.string() +
                      ": give a Hugging Face folder, which has a config.json, a checkpoint's folder, which has a "
-                     "manifest.json, or the directory of a run that has written one");
+                     "manifest.json, or the directory of a run that has written one (checkpoint.every)");
   }
   if (is_there(folder / "manifest.json")) return folder;
   const std::string others = CheckpointFolder(folder.parent_path()).describe_others(folder);

@@ -91,6 +91,9 @@ std::string disk_line(const Recipe& recipe, const RunPlan& plan, const fs::path&
   std::string line = (writes ? counted(count, "checkpoint") : std::string("a checkpoint, should the run be stopped,")) +
                      " of " + size_text(each) + (count > 1 ? ", together " + size_text(each * count) : "") +
                      "; the disk of " + existing.string() + " has " + size_text(free) + " free";
+  if (!writes && recipe.train.export_folder.empty()) {
+    line += "; without checkpoint.every and train.export the weights are not kept at the end";
+  }
   if (each > free / count)
     line = "warning: " + line + (writes ? ": set checkpoint.keep_last, or another --run-dir" : "");
   return line;
@@ -152,6 +155,10 @@ std::vector<std::string> look_ahead(const Recipe& recipe, const RunPlan& plan, c
   if (plan.offload == Offload::Disk) {
     const fs::path& path = recipe.parallel.fsdp.offload.path;
     check_writable(path, "parallel.fsdp.offload.path:");
+    if (!fs::is_directory(fs::absolute(path).parent_path(), ignored)) {
+      throw InputError("parallel.fsdp.offload.path: " + path.string() + " cannot be made: the folder " +
+                       fs::absolute(path).parent_path().string() + " does not exist");
+    }
   }
   return lines;
 }

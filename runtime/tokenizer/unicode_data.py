@@ -39,7 +39,7 @@ def numeric():
 def words():
     tokenizer = Tokenizer(models.BPE({"q": 0}, []))
     tokenizer.add_tokens([AddedToken("a", single_word=True, normalized=False)])
-    return {c for c in CODE_POINTS if c == ord("a") or not tokenizer.encode(chr(c) + "a").ids}
+    return {c for c in CODE_POINTS if 1 not in tokenizer.encode(chr(c) + "a").ids}   # 1: "a", where it stands alone
 
 
 def classes():

@@ -99,7 +99,6 @@ StepOutcome Trainer::step(const StepBatch& batch, int64_t num_counted, const Ste
   const StepInputs inputs = inputs_of(num_counted, request);
   const bool as_graph = graph_ && !measure && StepGraph::takes(batch);
   StepOutcome outcome(as_graph ? graph_->run(batch, inputs) : compute_gradients(batch, inputs));
-  if (as_graph) limit_graph();
   outcome.loss_scale = loss_scale_.value();
   if (measure && !meter_) meter_ = std::make_unique<ParameterMeter>(owned_, fsdp().units(), mesh_.world());
   if (measure) meter_->before_update();
@@ -108,6 +107,7 @@ StepOutcome Trainer::step(const StepBatch& batch, int64_t num_counted, const Ste
     update(outcome.grad_norm, outcome.non_finite, inputs.learning_rate);
     if (device_.is_cpu()) outcome.optimizer_seconds = timer.seconds();
   }
+  if (graph_ && !measure) limit_graph();  // on all ranks: samples of some may have documents, which no graph takes
   if (measure) outcome.parameters = meter_->after_update();
   fsdp().shards_changed({.rounded = optimizer_->rounds()});
   undecided_ = outcome.non_finite;

@@ -23,9 +23,13 @@ SplitKey split(const std::string& path) {
 /// Returns "data.mixture" for "data.mixture[0]".
 std::string without_items(const std::string& path) {
   std::string text;
-  for (size_t at = 0; at < path.size(); ++at) {
-    if (path[at] == '[') at = path.find(']', at) + 1;
-    if (at < path.size()) text += path[at];
+  for (size_t at = 0; at < path.size();) {
+    const size_t end = path[at] == '[' ? path.find(']', at) : std::string::npos;
+    if (end == std::string::npos) {
+      text += path[at++];
+    } else {
+      at = end + 1;
+    }
   }
   return text;
 }

@@ -115,8 +115,9 @@ YamlValue override_layer(const std::string& text, const KnownKeys& keys) {
   const std::string path = keys.complete(with_indices(text.substr(0, equals)));
   source->option_key = path;
   const YamlLocation location{source};
-  if (equals == std::string::npos || path.empty() || path.front() == '.' || path.back() == '.' ||
-      path.find("..") != std::string::npos || has_control_characters(path)) {
+  const std::string dotted = with_dots(path);
+  if (equals == std::string::npos || dotted.empty() || dotted.front() == '.' || dotted.back() == '.' ||
+      dotted.find("..") != std::string::npos || has_control_characters(dotted)) {
     throw InputError("--set " + quoted(text) + ": give KEY=VALUE, as in --set train.steps=20");
   }
   if (path == "extends") throw InputError(location.text() + ": only a file extends another one");
@@ -125,7 +126,7 @@ YamlValue override_layer(const std::string& text, const KnownKeys& keys) {
   const KnownKey* key = keys.find(path);
   const bool is_shorthand = key != nullptr && !key->shorthand.empty() && value.kind == YamlValue::Kind::Scalar;
   if (is_shorthand) source->option_key += "." + key->shorthand;
-  return layer_of(with_dots(path) + (is_shorthand ? "." + key->shorthand : ""), std::move(value), location);
+  return layer_of(dotted + (is_shorthand ? "." + key->shorthand : ""), std::move(value), location);
 }
 
 YamlValue layer_of(const std::string& path, YamlValue value, const YamlLocation& location) {

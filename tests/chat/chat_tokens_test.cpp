@@ -114,6 +114,25 @@ TEST(ChatTokens, OfTemplatesThatRenderTheLastTurnInAnotherWay) {
   EXPECT_EQ(counted_text("mistral_v3", "gpt2", kSystem), "a one<|endoftext|>|a two<|endoftext|>");
 }
 
+// The mark of a space that an answer begins with, alone a token here, decodes to nothing.
+TEST(ChatTokens, BeginWithTheMarkOfASpace) {
+  const ScratchFolder folder;
+  write_file(folder.path() / "t.jinja",
+             "{% for m in messages %}{% if m.role == 'user' %}[INST] {{ m.content }} [/INST]{% else %}"
+             "{% generation %}{{ ' ' + m.content + ' ' }}{% endgeneration %}{% endif %}{% endfor %}");
+  const fs::path model = tokenizer_fixture("llama2");
+  const auto tokenizer = load_tokenizer(model);
+  const ChatTemplate chat(model, folder.path() / "t.jinja");
+  const Conversation conversation = parse_conversation(
+      R"({"messages": [{"role": "user", "content": "one"}, {"role": "assistant", "content": "\u03a9"}]})");
+  const ChatTokens tokens = tokenize_chat(chat, *tokenizer, conversation, LossOn::Assistant);
+  const std::vector<int64_t> prompt = tokenizer->ids("[INST] one [/INST]", /*add_special=*/false);
+  ASSERT_TRUE(std::equal(prompt.begin(), prompt.end(), tokens.ids.begin())) << "the prompt ends where a token does";
+  ASSERT_GT(tokens.ids.size(), prompt.size() + 1);
+  EXPECT_EQ(tokenizer->decode({tokens.ids[prompt.size()]}), "");
+  for (size_t i = 0; i < tokens.ids.size(); ++i) EXPECT_EQ(tokens.counted[i], i >= prompt.size()) << "token " << i;
+}
+
 TEST(ChatTokens, OfACompletionAlone) {
   const char* const line =
       R"({"prompt": [{"role": "user", "content": "q one"}, {"role": "assistant", "content": "a one"},
@@ -151,6 +170,22 @@ TEST(ChatTokens, OfConversationsThatAreNone) {
       {R"({"messages": [{"role": "user", "content": 5}]})", "messages[0].content is neither a text nor a list"},
       {R"({"messages": [{"role": "user", "content": "a"}], "tools": 1})", "\"tools\" is no list"},
       {R"({"messages": [{"role": "user", "content": "a"}], "prompt": "b"})", "stands beside"},
+      {"{" +
+           [] {
+             std::string keys;
+             for (int i = 0; i < 20000; ++i) keys += "\"" + std::to_string(i) + "\":0,";
+             return keys;
+           }() +
+           "\"a\":0}",
+       "more than 10,000 keys"},
+      {R"({"messages": [)" +
+           [] {
+             std::string messages = "0";
+             for (int i = 0; i < 5000; ++i) messages += ",0";
+             return messages;
+           }() +
+           "]}",
+       "more than 4,096 messages"},
       {R"({"messages": [{"role": "user", "content": "a", "n": 18446744073709551615}]})", "has more than 64 bits"},
       {R"({"messages": [{"role": "user", "content": ")"
        "\xff"

@@ -124,6 +124,18 @@ TEST_P(TrainOnGpuMesh, AGraphGivesTheSameLossesToTheLastDigit) {
   EXPECT_EQ(has(found.log, "steps are recorded as one graph"), recorded) << found.log;
 }
 
+// Steps whose samples have documents are not made by the graph, and in some steps one rank alone has such samples.
+TEST_F(TrainOnGpu, AGraphBesideDocumentsOfOneRank) {
+  setenv("MESHTRAIN_EMULATED_GPUS", "2", 1);
+  Words words = on_gpu({"--mesh", "dp=2", "--set", "data.documents=7", "--set", "train.micro_batch=1"});
+  for (const char* setting : {"train.steps=16", "parallel.timeout=30"}) words.insert(words.end(), {"--set", setting});
+  const Steps expected = steps(2, words);
+  words.insert(words.end(), {"--set", "train.cuda_graph=true"});
+  const Steps found = steps(2, words);
+  EXPECT_EQ(found.losses, expected.losses);
+  EXPECT_EQ(found.norms, expected.norms);
+}
+
 // An evaluation gathers parameters just before the fourth step, which is the recorded one.
 TEST_F(TrainOnGpu, AGraphAfterAnEvaluationHoldsItsGathers) {
   setenv("MESHTRAIN_EMULATED_GPUS", "2", 1);

@@ -167,9 +167,7 @@ TEST_F(EvaluationTest, SaysWhenNothingCounts) {
     std::ofstream(asked.evaluate.loss_mask, std::ios::binary) << std::string(size, '\0');
   }
   world().barrier();
-  const DeviceMesh mesh = mesh_of(cell);
-  Trainer trainer(asked, mesh, at::kCPU);
-  EXPECT_THROW(Evaluation(asked).run(trainer, mesh), AgreedError);
+  EXPECT_THROW(Evaluation{asked}, InputError);
 }
 
 TEST_F(EvaluationTest, ComesEveryFewStepsAndAtTheLast) {

@@ -31,6 +31,14 @@ uint32_t crc(const void* data, size_t bytes) {
   return static_cast<uint32_t>(crc32(0, static_cast<const Bytef*>(data), static_cast<uInt>(bytes)));
 }
 
+// Each letter beside others: one was not a word's in a table that was asked of the package.
+TEST(Words, HaveAllLetters) {
+  for (const char c : std::string("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_")) {
+    EXPECT_TRUE(is_word(static_cast<uint32_t>(c))) << c;
+  }
+  for (const char c : std::string(" .-@")) EXPECT_FALSE(is_word(static_cast<uint32_t>(c))) << c;
+}
+
 class Shape : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(Shape, GivesTheIdsOfThePackageForAMillionCharacters) {

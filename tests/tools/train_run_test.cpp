@@ -291,8 +291,11 @@ TEST_F(TrainRun, IsCheckedWithoutItsRanks) {
   EXPECT_EQ(ending.status, 0) << ending.err;
   const std::string data = path("tokens.bin").string() + ": 16 samples, 256 tokens, 0.16 epochs\n";
   EXPECT_TRUE(ending.out.starts_with("tiny: fits mesh dp=2,cp=2,tp=2; 100 samples of 16 tokens\ndata: " + data +
-                                     "\nmesh:\n  dp: 2\n  cp: 2\n  tp: 2\n"))
+                                     "a checkpoint, should the run be stopped, of "))
       << ending.out;
+  EXPECT_TRUE(has(ending.out, "\na step needs ") && has(ending.out, "\nnot checked, as only the ranks can: "))
+      << ending.out;
+  EXPECT_TRUE(has(ending.out, "\n\nmesh:\n  dp: 2\n  cp: 2\n  tp: 2\n")) << ending.out;
   EXPECT_TRUE(has(ending.out, "fsdp:\n  mode: no_shard\n  axes: [dp]\n")) << "what auto is on this mesh";
   EXPECT_TRUE(has(ending.out, "context:\n  algorithm: ulysses\n"));
   EXPECT_FALSE(std::filesystem::exists(run_dir));

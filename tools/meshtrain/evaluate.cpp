@@ -12,6 +12,7 @@
 #include "mesh/error.h"
 #include "mesh/layout.h"
 #include "runtime/checkpoint/checkpoint_folder.h"
+#include "runtime/data/check_tokens.h"
 #include "runtime/evaluate/evaluated_model.h"
 #include "runtime/launch/connect.h"
 #include "runtime/launch/connect_devices.h"
@@ -137,6 +138,12 @@ void print(const Evaluated& found, bool json_lines) {
 
 /// Says on stderr what of the file is left out, and what the model was not made for.
 void warn(const Recipe& recipe, const Evaluation& evaluation) {
+  std::error_code ignored;
+  const fs::path mask = fs::path(recipe.evaluate.tokens).replace_extension(".mask");
+  if (recipe.evaluate.loss_mask.empty() && fs::exists(mask, ignored)) {
+    std::fprintf(stderr, "every label counts: --loss-mask %s, which lies beside the tokens, is not given\n",
+                 mask.c_str());
+  }
   const int64_t length = recipe.train.sequence_length, positions = recipe.model.shape.max_position_embeddings;
   if (positions > 0 && length > positions) {
     std::fprintf(stderr, "warning: sequences of %s tokens are longer than the model's max_position_embeddings %s\n",
@@ -163,12 +170,15 @@ Evaluated evaluate(const std::string& folder, const EvaluateArguments& arguments
     source = read_model_source(folder);
     recipe = fit_to_mesh(recipe_to_evaluate(source, request), mesh.layout());
     plan = resolve(recipe, mesh.layout());
+    check_sidecars(recipe);
     evaluation = make_evaluation(recipe);
     weights = std::make_unique<ModelWeights>(source);
   });
   if (mesh.rank() == 0) {
     const std::string unused = describe_unused(source);
     if (!unused.empty()) std::fprintf(stderr, "%s\n", unused.c_str());
+    const std::string other = dtype_warning(recipe.evaluate, "evaluate");
+    if (!other.empty()) std::fprintf(stderr, "%s\n", other.c_str());
     warn(recipe, *evaluation);
   }
   std::optional<EvaluatedModel> model;

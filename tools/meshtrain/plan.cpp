@@ -85,6 +85,10 @@ void plan(const PlanArguments& arguments) {
       print_error_line("warning: samples are timed as one document each: " + std::string(error.what()));
     }
   }
+  if (request.memory && *request.memory <= request.runtime_bytes()) {
+    throw InputError("--memory " + size_text(*request.memory) + ": the runtime of a GPU alone takes " +
+                     size_text(request.runtime_bytes()) + " of it: give the memory of the whole GPU");
+  }
   const MeshSearch search = search_meshes(recipe, request);
   if (!arguments.json.empty()) write_whole(arguments.json, to_json(search, request) + "\n");
   if (search.meshes.empty() || !search.meshes.front().fits) throw InputError(explain(search, recipe, request));
@@ -104,6 +108,7 @@ void plan(const PlanArguments& arguments) {
     std::printf("\n");
   }
   std::string settings;
+  for (const std::string& setting : arguments.with.overrides) settings += " --set '" + setting + "'";
   for (const std::string& setting : first.settings) settings += " --set '" + setting + "'";
   std::printf("\n  mpirun -n %ld meshtrain train %s --mesh %s%s\n", static_cast<long>(request.ranks),
               arguments.recipe.c_str(), first.layout.describe().c_str(), settings.c_str());

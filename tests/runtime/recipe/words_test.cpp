@@ -48,6 +48,13 @@ TEST_F(RecipeWords, OfOtherSystemsNameTheKeyHere) {
   EXPECT_EQ(refusal({}, "lr_scheduler: {}\n"), file() + ":16:1: lr_scheduler: unknown key; here it is schedule");
 }
 
+TEST_F(RecipeWords, BracketsThatDoNotEndAreNoKeys) {
+  for (const char* word : {"train[=1", "[=1", "]=1", "train.[=1", "train[]=1", "data.mixture[=1"}) {
+    EXPECT_TRUE(has(refusal({word}), "give KEY=VALUE")) << refusal({word});
+  }
+  EXPECT_NE(refusal({"data.mixture[0.weight=1"}), "");
+}
+
 TEST_F(RecipeWords, OfOtherSystemsLeadToKeysThatExist) {
   for (const auto& [word, here] : foreign_words()) {
     EXPECT_EQ(recipe_keys().find(word), nullptr) << word << " is a key";
