@@ -23,7 +23,7 @@ struct ChatTokens {
 /// Returns the ids that transformers' apply_chat_template(tokenize=True) gives: those of the rendered text, in which
 /// special tokens are recognised and around which none is put.
 ///
-/// With LossOn::Assistant the assistant's turns are found, of a conversation with a prompt only those behind it,
+/// The assistant's turns are found with LossOn::Assistant, of a conversation with a prompt only those behind it,
 ///   1. by the template's own {% generation %}, as transformers' assistant mask has them;
 ///   2. else by rendering prefixes: the turn of message i is what the first i + 1 messages have more than the first i
 ///      with the generation prompt, if both are prefixes of the whole;

@@ -11,7 +11,7 @@
 
 namespace meshtrain {
 
-/// What becomes of a conversation with more tokens than a sequence and its last label have.
+/// The treatment of a conversation with more tokens than a sequence and its last label have.
 enum class TooLong {
   Drop,
   Truncate,  ///< its first tokens are kept

@@ -13,7 +13,7 @@ namespace meshtrain {
 /// The division of files into documents.
 struct TextFormat {
   bool document_per_line = false;  ///< each line of a text file is a document; otherwise the file is one
-  /// Of JSON lines (is_json_lines()) the key of the document, of Parquet files (is_parquet()) its column; none: "text".
+  /// The key of the document in JSON lines (is_json_lines()), its column in Parquet files (is_parquet()); none: "text".
   std::optional<std::string> field = {};
 
   std::string key() const { return field.value_or("text"); }

@@ -15,7 +15,7 @@ namespace {
 Recipe recipe_of_run(const ModelSource& source, const EvaluationRequest& request) {
   std::vector<KeyOption> options;
   if (request.other_tokens) {
-    // What belongs to the run's own file: its tokens are masked and counted otherwise.
+    // These keys belong to the run's own file, whose tokens are masked and counted otherwise.
     for (const char* key : {"evaluate.samples", "evaluate.loss_mask", "evaluate.source"}) {
       options.push_back({"", key, std::nullopt});
     }

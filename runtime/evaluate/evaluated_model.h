@@ -15,7 +15,7 @@
 
 namespace meshtrain {
 
-/// What is asked of an evaluation, beside the model.
+/// The request for an evaluation, beside the model.
 struct EvaluationRequest {
   std::vector<KeyOption> options;  ///< keys of `evaluate`, and train.sequence_length and micro_batch
   bool other_tokens = false;       ///< the options name the tokens: keys of a run's own held-out file do not count

@@ -14,8 +14,6 @@ const std::map<std::string, std::string> kModes = {
 const std::map<std::string, std::string> kStages = {
     {"0", "no_shard"}, {"1", "shard_optimizer"}, {"2", "shard_grad_op"}, {"3", "full_shard"}};
 
-constexpr const char* kOnCpus = "of CPU ranks alone: leave it out on GPUs";
-
 /// Sets the mesh, and how it is cut where the sizes say so.
 void take_accelerate_mesh(Conversion& from) {
   const std::string prefix = "parallelism_config.parallelism_config_";
@@ -57,7 +55,7 @@ void take_accelerate_fsdp(Conversion& from) {
   if (from.is_on(prefix + "activation_checkpointing")) {
     from.set("train.activation_checkpointing.mode", std::string("full"));
   }
-  if (from.is_on(prefix + "offload_params")) from.set("parallel.fsdp.offload.to", std::string("host"), kOnCpus);
+  if (from.is_on(prefix + "offload_params")) from.offload_to_host();
   from.ignore("fsdp_config");  // how modules are found, loaded and saved has no choice here
 }
 
@@ -70,7 +68,7 @@ void convert_deepspeed_of_accelerate(Conversion& from) {
   if (const auto norm = from.number(prefix + "gradient_clipping")) from.set("train.clip_norm", *norm);
   for (const char* what : {"offload_optimizer_device", "offload_param_device"}) {
     const std::string device = from.word(prefix + what).value_or("none");
-    if (device == "cpu") from.set("parallel.fsdp.offload.to", std::string("host"), kOnCpus);
+    if (device == "cpu") from.offload_to_host();
     if (device == "nvme") from.refuse(prefix + what, "set parallel.fsdp.offload.to: disk and its path");
   }
   from.refuse(prefix + "gradient_accumulation_steps", "set train.global_batch to it x dp x train.micro_batch");
@@ -123,10 +121,7 @@ void convert_accelerate(Conversion& from) {
   }
   from.refuse("dynamo_config", "nothing is compiled at run time");
   const std::string in_script = "in the script that accelerate launches: ";
-  from.need("model.hf", in_script + "the folder of the model");
-  from.set("data.layout", std::string("stream"), "of meshtrain data prepare --text");
-  from.need("data.tokens", in_script + "its texts, as meshtrain data prepare writes them");
-  from.need("train.sequence_length", in_script + "the length of its samples");
+  from.need_of_script(in_script);
   from.need("train.global_batch", in_script + "batch on a rank x ranks of dp x accumulation");
   from.need("train.steps", in_script + "the number of updates");
   from.need("optimizer.learning_rate", in_script + "of its optimizer");

@@ -142,6 +142,17 @@ void Conversion::need(const std::string& key, const std::string& what) {
   if (!is_set(key)) needed_.push_back(key + ": " + what);
 }
 
+void Conversion::offload_to_host() {
+  set("parallel.fsdp.offload.to", std::string("host"), "of CPU ranks alone: leave it out on GPUs");
+}
+
+void Conversion::need_of_script(const std::string& in_script) {
+  need("model.hf", in_script + "the folder of the model");
+  set("data.layout", std::string("stream"), "of meshtrain data prepare --text");
+  need("data.tokens", in_script + "its texts, as meshtrain data prepare writes them");
+  need("train.sequence_length", in_script + "the length of its samples");
+}
+
 std::string Conversion::text(const std::string& file) const {
   std::string text = "# From " + file + ", a configuration of " + tool_ + ".\n";
   const auto write = [&](const std::string& map) {

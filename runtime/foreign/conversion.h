@@ -42,6 +42,12 @@ class Conversion {
   /// Lists the recipe's `key`, unless it is set, as still to be given.
   void need(const std::string& key, const std::string& what);
 
+  /// Sets parallel.fsdp.offload.to: host, and says of which ranks it is.
+  void offload_to_host();
+  /// Lists model, data and the length of samples, which the script that a launcher starts has. `in_script`: the
+  /// beginning of the lines.
+  void need_of_script(const std::string& in_script);
+
   /// Returns the recipe as YAML: the keys in it, what was not converted, what is still to be given. `file`: the name of
   /// the configuration.
   std::string text(const std::string& file) const;

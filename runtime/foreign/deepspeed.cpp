@@ -72,8 +72,7 @@ void take_deepspeed_zero(Conversion& from) {
     from.set("parallel.fsdp.offload.to", std::string("disk"));
     if (!path.empty()) from.set("parallel.fsdp.offload.path", path);
   }
-  if (to_host && !from.is_set("parallel.fsdp.offload.to"))
-    from.set("parallel.fsdp.offload.to", std::string("host"), "of CPU ranks alone: leave it out on GPUs");
+  if (to_host && !from.is_set("parallel.fsdp.offload.to")) from.offload_to_host();
   if (!from.is_set("parallel.fsdp.offload.path") && from.is_set("parallel.fsdp.offload.to") && !to_host) {
     from.need("parallel.fsdp.offload.path", "the folder of the ranks' files");
   }
@@ -151,10 +150,7 @@ void convert_deepspeed(Conversion& from) {
   if (from.is_on("tensorboard.enabled")) from.set("train.tensorboard", true);
   from.ignore("tensorboard");
   const std::string in_script = "in the script that DeepSpeed runs: ";
-  from.need("model.hf", in_script + "the folder of the model");
-  from.set("data.layout", std::string("stream"), "of meshtrain data prepare --text");
-  from.need("data.tokens", in_script + "its texts, as meshtrain data prepare writes them");
-  from.need("train.sequence_length", in_script + "the length of its samples");
+  from.need_of_script(in_script);
   from.need("train.steps", in_script + "the number of updates");
 }
 

@@ -157,7 +157,7 @@ void take_titan_training(Conversion& from, int64_t steps) {
   }
   take_titan_precision(from);
   if (from.is_on("training.enable_cpu_offload")) {
-    from.set("parallel.fsdp.offload.to", std::string("host"), "of CPU ranks alone: leave it out on GPUs");
+    from.offload_to_host();
   }
   from.ignore("training.enable_cpu_offload");
   from.refuse("training.compile", "nothing is compiled at run time");

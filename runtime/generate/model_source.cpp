@@ -100,10 +100,7 @@ ModelSource read_model_source(const fs::path& folder) {
 
 std::string tokenizer_of(const ModelSource& source) {
   if (source.tokenizer == "bytes" || is_there(source.tokenizer)) return source.tokenizer;
-  for (const char* file : {"tokenizer.json", "tokenizer.model"}) {
-    if (!source.hugging_face.empty() && is_there(source.hugging_face / file)) return source.hugging_face;
-  }
-  return {};
+  return tokenizer_file_in(source.hugging_face).empty() ? "" : source.hugging_face.string();
 }
 
 std::string describe_other_tokenizer(const ModelSource& source, const std::string& name) {

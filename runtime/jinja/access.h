@@ -4,8 +4,8 @@
 
 #include "runtime/jinja/value.h"
 
-/// What a template reaches inside a value. Missing things are undefined values that say what was missing; what is
-/// inside an undefined value is a Failure.
+/// Access of a template to the inside of a value. Missing things are undefined values that say what was missing; what
+/// is inside an undefined value is a Failure.
 namespace meshtrain::jinja {
 
 /// Returns value.name: a method of a text, list or dictionary before a key.

@@ -10,11 +10,7 @@ namespace meshtrain::jinja {
 /// filter that does not exist here.
 Value apply_filter(const std::string& name, const Value& value, const Arguments& arguments, Budget& budget);
 
-/// Returns whether value is name(arguments). Throws Failure for a test that does not exist.
-bool apply_test(const std::string& name, const Value& value, const Arguments& arguments, Budget& budget);
-
-/// Returns left SIGN right of numbers, texts and lists, with Python's meaning. Throws Failure for other operands, a
-/// division by zero and whole numbers beyond 64 bits.
-Value arithmetic(const std::string& sign, const Value& left, const Value& right, Budget& budget);
+/// Returns true when there is a filter of this name.
+bool is_filter(const std::string& name);
 
 }  // namespace meshtrain::jinja

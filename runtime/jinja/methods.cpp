@@ -21,12 +21,6 @@ const std::string* text_or_null(const Arguments& arguments, size_t index, std::s
   return found == nullptr || found->is_none() ? nullptr : &found->text();
 }
 
-const Value& needed(const Arguments& arguments, size_t index, std::string_view name) {
-  const Value* const found = arguments.find(index, name);
-  if (found == nullptr) throw Failure("the argument " + std::string(name) + " is missing");
-  return *found;
-}
-
 int64_t whole_or(const Arguments& arguments, size_t index, std::string_view name, int64_t absent) {
   const Value* const found = arguments.find(index, name);
   return found == nullptr ? absent : found->whole();
@@ -54,7 +48,7 @@ Value split_by(const Value& self, const Arguments& arguments, Budget& budget,
 template <class Test>
 Value any_of(const Arguments& arguments, const Test& test) {
   arguments.check(1);
-  const Value& wanted = needed(arguments, 0, "prefix");
+  const Value& wanted = arguments.needed(0, "prefix");
   if (!wanted.is_list() || !wanted.list().is_tuple) return bool(test(wanted.text()));
   return std::ranges::any_of(wanted.list().values, [&](const Value& value) { return test(value.text()); });
 }
@@ -77,7 +71,7 @@ bool is_in(uint32_t point, std::initializer_list<std::string_view> categories) {
 
 Value found_at(const Value& self, const Arguments& arguments, bool last, bool must_exist) {
   arguments.check(1);
-  const std::string &text = self.text(), &part = needed(arguments, 0, "sub").text();
+  const std::string &text = self.text(), &part = arguments.needed(0, "sub").text();
   const size_t byte = last ? text.rfind(part) : find_text(text, part);
   if (byte == std::string::npos) {
     if (must_exist) throw Failure("the text does not have what is looked for");
@@ -88,7 +82,7 @@ Value found_at(const Value& self, const Arguments& arguments, bool last, bool mu
 
 Value partition(const Value& self, const Arguments& arguments, Budget& budget, bool from_right) {
   arguments.check(1);
-  const std::string &text = self.text(), &separator = needed(arguments, 0, "sep").text();
+  const std::string &text = self.text(), &separator = arguments.needed(0, "sep").text();
   if (separator.empty()) throw Failure("a separator is empty");
   const size_t found = from_right ? text.rfind(separator) : find_text(text, separator);
   std::vector<Value> parts;
@@ -138,7 +132,7 @@ Value joined(const Value& self, const Arguments& arguments, Budget& budget) {
   arguments.check(1);
   std::string text;
   bool first = true;
-  for (const Value& value : elements(needed(arguments, 0, "iterable"), budget)) {
+  for (const Value& value : elements(arguments.needed(0, "iterable"), budget)) {
     budget.make(static_cast<int64_t>(self.text().size() + value.text().size()));
     if (!std::exchange(first, false)) text += self.text();
     text += value.text();
@@ -176,12 +170,12 @@ const std::map<std::string, Method>& text_methods() {
        [](V self, A a, B) { return any_of(a, [&](const std::string& x) { return self.text().ends_with(x); }); }},
       {"removeprefix",
        [](V self, A a, B b) {
-         const std::string &text = self.text(), &part = needed(a, 0, "prefix").text();
+         const std::string &text = self.text(), &part = a.needed(0, "prefix").text();
          return make_text(text.starts_with(part) ? text.substr(part.size()) : text, b);
        }},
       {"removesuffix",
        [](V self, A a, B b) {
-         const std::string &text = self.text(), &part = needed(a, 0, "suffix").text();
+         const std::string &text = self.text(), &part = a.needed(0, "suffix").text();
          return make_text(text.ends_with(part) ? text.substr(0, text.size() - part.size()) : text, b);
        }},
       {"upper", [](V self, A a, B b) { return a.check(0), make_text(upper(self.text()), b); }},
@@ -191,7 +185,7 @@ const std::map<std::string, Method>& text_methods() {
       {"replace",
        [](V self, A a, B b) {
          a.check(3, {"count"});
-         const std::string &old = needed(a, 0, "old").text(), &by = needed(a, 1, "new").text();
+         const std::string &old = a.needed(0, "old").text(), &by = a.needed(1, "new").text();
          const int64_t most = whole_or(a, 2, "count", -1);
          b.make(replaced_size(self.text(), old, by, most));
          return make_text(replace(self.text(), old, by, most), b);
@@ -200,7 +194,7 @@ const std::map<std::string, Method>& text_methods() {
       {"rfind", [](V self, A a, B) { return found_at(self, a, true, false); }},
       {"index", [](V self, A a, B) { return found_at(self, a, false, true); }},
       {"rindex", [](V self, A a, B) { return found_at(self, a, true, true); }},
-      {"count", [](V self, A a, B) { return a.check(1), Value(occurrences(self.text(), needed(a, 0, "sub").text())); }},
+      {"count", [](V self, A a, B) { return a.check(1), Value(occurrences(self.text(), a.needed(0, "sub").text())); }},
       {"partition", [](V self, A a, B b) { return partition(self, a, b, false); }},
       {"rpartition", [](V self, A a, B b) { return partition(self, a, b, true); }},
       {"join", joined},
@@ -229,7 +223,7 @@ const std::map<std::string, Method>& dict_methods() {
       {"get",
        [](const Value& self, const Arguments& a, Budget&) -> Value {
          a.check(2);
-         const Value &key = needed(a, 0, "key"), *absent = a.find(1, "default");
+         const Value &key = a.needed(0, "key"), *absent = a.find(1, "default");
          const Value* const found = key.is_text() ? self.dict().find(key.text()) : nullptr;
          return found != nullptr ? *found : absent != nullptr ? *absent : Value(None{});
        }},
@@ -261,7 +255,7 @@ const std::map<std::string, Method>& list_methods() {
          a.check(1);
          const auto& values = self.list().values;
          for (size_t i = 0; i < values.size(); ++i) {
-           if (equal(values[i], needed(a, 0, "value"), b)) return static_cast<int64_t>(i);
+           if (equal(values[i], a.needed(0, "value"), b)) return static_cast<int64_t>(i);
          }
          throw Failure("the list does not have what is looked for");
        }},
@@ -270,7 +264,7 @@ const std::map<std::string, Method>& list_methods() {
          a.check(1);
          const auto& values = self.list().values;
          return static_cast<int64_t>(
-             std::ranges::count_if(values, [&](const Value& value) { return equal(value, needed(a, 0, "value"), b); }));
+             std::ranges::count_if(values, [&](const Value& value) { return equal(value, a.needed(0, "value"), b); }));
        }},
       {"copy", [](const Value& self, const Arguments& a, Budget&) { return a.check(0), self; }},
   };

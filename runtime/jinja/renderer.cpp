@@ -5,11 +5,13 @@
 #include <utility>
 
 #include "runtime/jinja/access.h"
+#include "runtime/jinja/arithmetic.h"
 #include "runtime/jinja/failure.h"
 #include "runtime/jinja/filters.h"
 #include "runtime/jinja/functions.h"
 #include "runtime/jinja/methods.h"
 #include "runtime/jinja/printing.h"
+#include "runtime/jinja/value_tests.h"
 
 namespace meshtrain::jinja {
 namespace {

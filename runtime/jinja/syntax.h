@@ -51,7 +51,7 @@ struct Expression {
 struct Statement;
 using Body = std::vector<std::unique_ptr<Statement>>;
 
-/// What a value is assigned to: one name, `name.attribute` of a namespace, or several targets in parentheses.
+/// The target of an assignment: one name, `name.attribute` of a namespace, or several targets in parentheses.
 struct Target {
   std::string name = {};
   std::string attribute = {};

@@ -20,7 +20,7 @@ struct Span {
   size_t end = 0;
 };
 
-/// What a loop over messages has written in one round.
+/// The text that a loop over messages has written in one round.
 struct MessageSpan {
   size_t message = 0;  ///< index in RenderOptions::messages
   Span span;

@@ -34,6 +34,12 @@ const Value* Arguments::find(size_t index, std::string_view name) const {
   return nullptr;
 }
 
+const Value& Arguments::needed(size_t index, std::string_view name) const {
+  const Value* const found = find(index, name);
+  if (found == nullptr) throw Failure("the argument " + std::string(name) + " is missing");
+  return *found;
+}
+
 void Arguments::check(size_t most, std::initializer_list<std::string_view> names) const {
   if (positional.size() > most) {
     throw Failure(std::to_string(positional.size()) + " arguments are given, and at most " + std::to_string(most) +

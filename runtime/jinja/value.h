@@ -25,6 +25,8 @@ struct Arguments {
 
   /// Returns the argument at `index`, or the one called `name`; null when neither is given.
   const Value* find(size_t index, std::string_view name) const;
+  /// Returns it. Throws Failure when it is not given.
+  const Value& needed(size_t index, std::string_view name) const;
   /// Throws Failure when there are more than `most` positional arguments, or a named one that is not in `names`.
   void check(size_t most, std::initializer_list<std::string_view> names = {}) const;
 };

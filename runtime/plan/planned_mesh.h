@@ -12,14 +12,14 @@
 
 namespace meshtrain {
 
-/// What is tried beside meshes: nothing, orders of axes of the best; or every setting that does not change what is
-/// trained (settings.h).
+/// The settings that are tried beside meshes: orders of axes of the best meshes, or every setting that does not change
+/// what is trained (settings.h).
 enum class SearchScope { Mesh, All };
 
 /// Bytes of a GPU that hold no tensors: CUDA's context, NCCL's buffers, what LibTorch's allocator cannot use.
 inline constexpr int64_t kGpuRuntimeBytes = int64_t{2} << 30;
 
-/// What is looked for.
+/// The request for a plan.
 struct PlanRequest {
   int64_t ranks = 1;
   PlanHosts hosts;

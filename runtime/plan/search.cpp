@@ -24,7 +24,7 @@ std::string key_of(const std::string& refusal) {
   return refusal.substr(0, refusal.find(": "));
 }
 
-/// What is known of a mesh.
+/// A mesh that was planned, or why it cannot be.
 struct Planned {
   std::optional<PlannedMesh> mesh;
   std::string refusal;  ///< without a mesh

@@ -106,6 +106,7 @@ std::vector<Choice> choices_of(const Recipe& recipe, const MeshLayout& layout, c
 }
 
 Settings that_change(const Recipe& recipe, Settings settings) {
+  if (settings.empty()) return settings;
   const std::string changed = to_yaml(with_overrides(recipe, settings));
   const auto changes = [&](const Settings& without) {
     try {

@@ -59,9 +59,7 @@ fs::path tokenizer_file(const fs::path& name) {
     }
     return name;
   }
-  for (const char* file : {"tokenizer.json", "tokenizer.model"}) {
-    if (is_file(name / file)) return name / file;
-  }
+  if (const fs::path file = tokenizer_file_in(name); !file.empty()) return file;
   throw InputError(name.string() + ": the folder has neither tokenizer.json nor tokenizer.model");
 }
 
@@ -106,6 +104,13 @@ bool adds_begin(const fs::path& folder) {
 }
 
 }  // namespace
+
+fs::path tokenizer_file_in(const fs::path& folder) {
+  for (const char* name : {"tokenizer.json", "tokenizer.model"}) {
+    if (!folder.empty() && is_file(folder / name)) return folder / name;
+  }
+  return {};
+}
 
 void Tokenizer::set_ends(std::optional<int64_t> bos, std::optional<int64_t> eos) {
   if (bos) bos_ = bos;

@@ -48,7 +48,8 @@ struct BertStep {
 using NormalizerStep =
     std::variant<FormStep, LowercaseStep, StripStep, StripAccentsStep, PrependStep, ReplaceStep, BertStep>;
 
-/// What a tokenizer.json does to a text before it is cut into words, as the `tokenizers` package does it. Immutable:
+/// The changes that a tokenizer.json makes to a text before it is cut into words, as the `tokenizers` package makes
+/// them. Immutable:
 /// any number of threads may use one at the same time.
 class Normalizer {
  public:

@@ -73,6 +73,10 @@ class Tokenizer {
 /// the JSON path and what is supported.
 std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& name);
 
+/// Returns the file of a folder that load_tokenizer() reads, tokenizer.json or else tokenizer.model; empty when it has
+/// neither, and for an empty path.
+std::filesystem::path tokenizer_file_in(const std::filesystem::path& folder);
+
 /// Throws InputError that begins with `where` when `tokenizer` has ids of `vocab_size` or above.
 void check_vocabulary(const Tokenizer& tokenizer, int64_t vocab_size, const std::string& where);
 

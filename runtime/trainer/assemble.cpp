@@ -1,8 +1,9 @@
 #include "runtime/trainer/assemble.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <vector>
+
+#include "runtime/tokenizer/tokenizer.h"
 
 namespace meshtrain {
 
@@ -22,11 +23,7 @@ std::optional<int64_t> document_end(const DataRecipe& data) {
 
 std::string tokenizer_of(const Recipe& recipe) {
   if (!recipe.data.tokenizer.empty()) return recipe.data.tokenizer.string();
-  for (const char* file : {"tokenizer.json", "tokenizer.model"}) {
-    std::error_code unreadable;
-    if (!recipe.model.hf.empty() && std::filesystem::exists(recipe.model.hf / file, unreadable)) return recipe.model.hf;
-  }
-  return {};
+  return tokenizer_file_in(recipe.model.hf).empty() ? "" : recipe.model.hf.string();
 }
 
 CarriedOver carried_over(const Recipe& recipe) {

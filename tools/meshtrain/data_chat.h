@@ -10,7 +10,7 @@
 
 namespace meshtrain {
 
-/// What `meshtrain data prepare --chat` is asked for, beside --out, --tokenizer and --workers.
+/// The options of `meshtrain data prepare --chat`, beside --out, --tokenizer and --workers.
 struct ChatArguments {
   PrepareChatOptions options;
   std::optional<std::string> chat_template;

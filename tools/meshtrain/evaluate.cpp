@@ -102,7 +102,7 @@ std::vector<std::string> find_folders(const EvaluateArguments& arguments, const 
   return nlohmann::json::parse(broadcast_text(world, nlohmann::json(folders).dump()));
 }
 
-/// What was computed of one model.
+/// The result for one model.
 struct Evaluated {
   std::string folder;
   std::optional<int64_t> step;  // of a checkpoint
@@ -279,16 +279,7 @@ void add_evaluate_command(CLI::App& app, int& status) {
       ->type_name("MESH");
   add_key(*command, "--micro-batch", arguments->micro_batch, "N",
           "Samples at once on a dp rank. Default: as the run was trained; 1");
-  command
-      ->add_option("--precision", arguments->precision,
-                   "fp64, fp32, bf16 or fp16; without it that of the weights, or of the run")
-      ->check(CLI::IsMember({"fp64", "fp32", "bf16", "fp16"}))
-      ->type_name("PRECISION");
-  command
-      ->add_option("--device", arguments->device, "auto, cpu or cuda; auto: cuda where each rank has a GPU of its own")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
-      ->type_name("DEVICE");
+  add_computing_options(*command, arguments->precision, arguments->device);
   command->add_flag("--json", arguments->json_lines,
                     "A JSON object on a line for each model: model, step, loss, perplexity, tokens, bits_per_byte, "
                     "samples, sequence_length, mesh, precision, seconds");

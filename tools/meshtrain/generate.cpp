@@ -527,16 +527,7 @@ void add_generate_command(CLI::App& app, int& status) {
   add_rule_options(*command, *arguments);
   command->add_option("--mesh", arguments->mesh, "Ranks that share the model, as tp=2; without it all of them")
       ->type_name("tp=N");
-  command
-      ->add_option("--precision", arguments->precision,
-                   "fp64, fp32, bf16 or fp16; without it that of the weights, or of the run")
-      ->check(CLI::IsMember({"fp64", "fp32", "bf16", "fp16"}))
-      ->type_name("PRECISION");
-  command
-      ->add_option("--device", arguments->device, "auto, cpu or cuda; auto: cuda where each rank has a GPU of its own")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
-      ->type_name("DEVICE");
+  add_computing_options(*command, arguments->precision, arguments->device);
   command->add_flag(
       "--json", arguments->json_lines,
       "A JSON object on a line for each prompt: prompt, prompt_tokens, tokens, text, ended (eos, stop, length)");

@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,9 @@ CLI::Validator whole_number(int64_t least);
 void add_recipe_options(CLI::App& command, RecipeArguments& arguments);
 /// --set alone, where there is no mesh.
 void add_set_option(CLI::App& command, RecipeArguments& arguments);
+
+/// --precision and --device, where a model is read and not trained.
+void add_computing_options(CLI::App& command, std::optional<std::string>& precision, std::string& device);
 
 /// The recipe in `file`, read by rank 0 as load_recipe() does, on every rank of `world`. Throws InputError on all of
 /// them.

@@ -75,18 +75,9 @@ SavedRecipe saved_recipe(const RunOptions& options) {
 }
 
 /// Returns what a run needs, in one line. All its ranks are taken to be on one host.
-std::string forecast_line(const Recipe& recipe, const RunPlan& plan, const std::string& machine_name) {
-  std::optional<Machine> machine;
-  if (!machine_name.empty()) machine = load_machine(machine_name);
+std::string forecast_line(const Recipe& recipe, const RunPlan& plan, const std::optional<Machine>& machine) {
   const bool gpus = machine ? machine->device == "cuda" : recipe.device == "cuda";
   return describe_forecast(forecast(recipe, plan, {plan.layout.size(), gpus}, machine ? &*machine : nullptr));
-}
-
-/// Returns the bytes that a GPU of `machine` has; 0 when they are not known.
-int64_t device_memory_of(const std::string& machine) {
-  if (machine.empty()) return 0;
-  const Machine found = load_machine(machine);
-  return found.device == "cuda" ? found.memory : 0;
 }
 
 /// What can be known of a run without starting its ranks: a login node suffices. Of several ranks one looks.
@@ -119,7 +110,10 @@ int check(const TrainArguments& arguments) {
     check_tied_head(weights, recipe.model.shape);
     unused_weights = describe_unused(weights, recipe.model.shape);
   }
-  const std::vector<std::string> ahead = look_ahead(recipe, plan, run_directory, device_memory_of(arguments.machine));
+  std::optional<Machine> machine;
+  if (!arguments.machine.empty()) machine = load_machine(arguments.machine);
+  const int64_t device_memory = machine && machine->device == "cuda" ? machine->memory : 0;
+  const std::vector<std::string> ahead = look_ahead(recipe, plan, run_directory, device_memory);
   if (!note.empty()) std::printf("%s\n", note.c_str());
   std::printf("%s: fits mesh %s; %s samples of %s tokens\n", recipe.name.c_str(), layout.describe().c_str(),
               with_separators(data.num_samples()).c_str(), with_separators(recipe.train.sequence_length).c_str());
@@ -130,7 +124,7 @@ int check(const TrainArguments& arguments) {
   lines.insert(lines.end(), ahead.begin(), ahead.end());
   lines.push_back(not_checked(recipe, plan));
   for (const std::string& line : lines) std::printf("%s\n", line.c_str());
-  if (arguments.plan) std::printf("plan: %s\n", forecast_line(recipe, plan, arguments.machine).c_str());
+  if (arguments.plan) std::printf("plan: %s\n", forecast_line(recipe, plan, machine).c_str());
   std::printf("\n%s", to_yaml(plan).c_str());
   return 0;
 }

@@ -10,7 +10,7 @@ namespace meshtrain {
 /// Receives a text of the row `row` of `num_rows`, from 0 on.
 using ParquetVisit = std::function<void(std::string_view text, int64_t row, int64_t num_rows)>;
 
-/// What libmeshtrain_parquet.so, which is linked to Arrow's C++ libraries, does for the program that opens it.
+/// The functions of libmeshtrain_parquet.so, which is linked to Arrow's C++ libraries, for the program that opens it.
 struct ParquetPlugin {
   /// Visits the texts of `column`, a name or a path "a.b", row by row; rows without one are left out. A page of the
   /// file is in memory at a time. An empty `visit` only looks whether there are any. Returns what is wrong, empty when
