@@ -1,12 +1,12 @@
 #include "runtime/chat/chat_template.h"
 
 #include <algorithm>
-#include <array>
 #include <nlohmann/json.hpp>
 
 #include "mesh/error.h"
 #include "runtime/files/file_reader.h"
 #include "runtime/files/json_object.h"
+#include "runtime/tokenizer/tokens_beside.h"
 
 namespace meshtrain {
 namespace {
@@ -14,8 +14,6 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-constexpr std::array kSpecialTokens = {"bos_token", "eos_token", "unk_token", "sep_token",
-                                       "pad_token", "cls_token", "mask_token"};
 constexpr const char* kDefault = "default";
 
 bool file_exists(const fs::path& path) {
@@ -40,15 +38,6 @@ fs::path folder_of(const std::string& tokenizer) {
   return folder;
 }
 
-/// Returns the text of a token, given as a text or as an object with it as "content"; none for null.
-std::optional<std::string> token_text(const json& token) {
-  if (token.is_string()) return token.get<std::string>();
-  if (token.is_object() && token.contains("content") && token["content"].is_string()) {
-    return token["content"].get<std::string>();
-  }
-  return std::nullopt;
-}
-
 json read_if_there(const fs::path& file) {
   return file_exists(file) ? read_json_object(file.string()) : json::object();
 }
@@ -59,7 +48,6 @@ ChatTemplate::ChatTemplate(const std::string& tokenizer, const std::optional<fs:
   const fs::path folder = folder_of(tokenizer);
   const fs::path config_file = folder / "tokenizer_config.json";
   const json config = folder.empty() ? json::object() : read_if_there(config_file);
-  const json map = folder.empty() ? json::object() : read_if_there(folder / "special_tokens_map.json");
   const auto add = [&](const std::string& name, const fs::path& path, std::string_view source) {
     templates_.insert_or_assign(name,
                                 jinja::Template(path.string() + (name == kDefault ? "" : " (" + name + ")"), source));
@@ -98,10 +86,9 @@ ChatTemplate::ChatTemplate(const std::string& tokenizer, const std::optional<fs:
         (folder.empty() ? "" : ": neither chat_template.jinja nor \"chat_template\" in tokenizer_config.json") +
         ": name one with --chat-template FILE.jinja");
   }
-  for (const char* key : kSpecialTokens) {
-    std::optional<std::string> text = config.contains(key) ? token_text(config[key]) : std::nullopt;
-    if (!text && !config.contains(key) && map.contains(key)) text = token_text(map[key]);
-    if (text) special_tokens_.emplace_back(key, jinja::Value::text(*text));
+  const TokensBeside beside = folder.empty() ? TokensBeside() : read_tokens_beside(folder, nullptr);
+  for (const auto& [key, token] : beside.named) {
+    special_tokens_.emplace_back(key, jinja::Value::text(token.token.content));
   }
   const std::time_t seconds = std::time(nullptr);
   localtime_r(&seconds, &now_);

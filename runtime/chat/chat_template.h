@@ -19,9 +19,9 @@ class ChatTemplate {
  public:
   /// Loads the templates of `tokenizer`, a name for load_tokenizer(): chat_template.jinja of its folder, with
   /// additional_chat_templates/NAME.jinja, else "chat_template" of tokenizer_config.json, one or a list of named ones.
-  /// `file`: a template instead of these. Special tokens are those of tokenizer_config.json, and of
-  /// special_tokens_map.json where that names none. Throws InputError when there is no template, when it is malformed,
-  /// and for a SentencePiece model, which does not recognise special tokens in a text.
+  /// `file`: a template instead of these. Special tokens are those that read_tokens_beside() names. Throws InputError
+  /// when there is no template, when it is malformed, and for a SentencePiece model, which does not recognise special
+  /// tokens in a text.
   ChatTemplate(const std::string& tokenizer, const std::optional<std::filesystem::path>& file = {});
 
   /// Renders the first `count` messages as transformers' apply_chat_template() does. The template called tool_use,

@@ -19,6 +19,8 @@ struct AddedToken {
   bool strip_left = false, strip_right = false;  // includes the spaces beside it
   bool normalized = false;                       // searched for in the normalised text; its content is normalised too
   bool special = false;
+
+  bool operator==(const AddedToken&) const = default;
 };
 
 /// A finder of added tokens: of those that begin first it takes the longest.

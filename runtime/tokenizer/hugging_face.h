@@ -24,6 +24,7 @@ struct HuggingFaceParts {
   BpeOptions bpe;
   std::unordered_map<std::string, uint32_t> ids;  // by the model's tokens, as the file spells them
   std::vector<AddedToken> added;                  // no two with the same content
+  std::string beside;                             // what the files beside it change of `added`; empty: nothing
   std::vector<int64_t> before, after;             // ids around every text
   std::vector<DecodingStep> decoding;
 };
@@ -37,7 +38,8 @@ void read_decoder(const JsonCursor& root, HuggingFaceParts& parts);
 /// Throws InputError for a Sequence within more than 20 others.
 void refuse_deep(const JsonCursor& at, int depth);
 
-/// Reads a tokenizer.json. Throws InputError as load_tokenizer() does.
+/// Reads a tokenizer.json and the tokens in the files beside it (read_tokens_beside()). Throws InputError as
+/// load_tokenizer() does.
 HuggingFaceParts read_hugging_face(const std::string& file);
 
 /// Makes the tokenizer of a tokenizer.json. Throws InputError as load_tokenizer() does.

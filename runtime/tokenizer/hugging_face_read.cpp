@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
@@ -8,6 +9,7 @@
 #include "runtime/tokenizer/byte_alphabet.h"
 #include "runtime/tokenizer/hugging_face.h"
 #include "runtime/tokenizer/json_cursor.h"
+#include "runtime/tokenizer/tokens_beside.h"
 
 namespace meshtrain {
 namespace {
@@ -148,7 +150,7 @@ void read_model(const JsonCursor& model, HuggingFaceParts& parts) {
 // them.
 void read_added_tokens(const JsonCursor& tokens, HuggingFaceParts& parts) {
   auto next = static_cast<uint32_t>(parts.ids.size());
-  std::set<std::pair<bool, std::string>> patterns;
+  std::set<std::string> contents;
   for (size_t i = 0; i < tokens.size(); ++i) {
     const JsonCursor token = tokens.at(i);
     AddedToken added;
@@ -166,12 +168,55 @@ void read_added_tokens(const JsonCursor& tokens, HuggingFaceParts& parts) {
       token.at("id").fail("is " + std::to_string(wanted) + ", but \"" + added.content + "\" has to be " +
                           std::to_string(added.id) + ": its id in model.vocab, or the next one behind it");
     }
-    added.pattern = added.normalized ? parts.normalizer.apply(added.content) : added.content;
-    if (added.pattern.empty()) token.at("content").fail("is empty when it is normalised");
-    if (!patterns.emplace(added.normalized, added.pattern).second) {
-      token.fail("has the same text as a token before it, \"" + added.pattern + "\"");
+    if (added.normalized && parts.normalizer.apply(added.content).empty()) {
+      token.at("content").fail("is empty when it is normalised");
+    }
+    if (!contents.insert(added.content).second) {
+      token.fail("has the same text as a token before it, \"" + added.content + "\"");
     }
     parts.added.push_back(std::move(added));
+  }
+}
+
+// Adds the tokens of the files beside tokenizer.json as the package's add_tokens() does: a known one takes the new
+// flags, and stays special once it has been.
+void add_tokens_beside(const std::vector<TokenBeside>& tokens, HuggingFaceParts& parts) {
+  auto next = static_cast<uint32_t>(parts.ids.size());
+  std::unordered_map<std::string, size_t> known;
+  for (const AddedToken& token : parts.added) {
+    next = std::max(next, token.id + 1);
+    known.emplace(token.content, known.size());
+  }
+  for (const TokenBeside& beside : tokens) {
+    AddedToken added = beside.token;
+    if (added.content.empty()) continue;
+    const auto [found, is_new] = known.emplace(added.content, parts.added.size());
+    if (is_new) {
+      const auto of_model = parts.ids.find(added.content);
+      added.id = of_model != parts.ids.end() ? of_model->second : next++;
+      parts.added.push_back(added);
+    } else {
+      AddedToken& old = parts.added[found->second];
+      added.id = old.id;
+      added.special = added.special || old.special;
+      if (added == old) continue;
+      old = added;
+    }
+    parts.beside += nlohmann::json({added.id, added.content, added.single_word, added.strip_left, added.strip_right,
+                                    added.normalized, added.special})
+                        .dump();
+  }
+}
+
+void set_patterns(const std::string& file, HuggingFaceParts& parts) {
+  std::set<std::pair<bool, std::string>> patterns;
+  for (AddedToken& token : parts.added) {
+    token.pattern = token.normalized ? parts.normalizer.apply(token.content) : token.content;
+    const std::string subject = file + ": the added token \"" + token.content + "\" ";
+    if (token.pattern.empty()) throw InputError(subject + "is empty when it is normalised");
+    if (!patterns.emplace(token.normalized, token.pattern).second) {
+      throw InputError(subject + "is searched for as the same text as one before it, \"" + token.pattern + "\"");
+    }
   }
 }
 
@@ -196,6 +241,8 @@ HuggingFaceParts read_hugging_face(const std::string& file) {
   if (const auto processor = root.find("post_processor")) read_post_processor(*processor, parts);
   read_model(root.at("model"), parts);
   if (const auto tokens = root.find("added_tokens")) read_added_tokens(*tokens, parts);
+  add_tokens_beside(read_tokens_beside(std::filesystem::path(file).parent_path(), &root).added, parts);
+  set_patterns(file, parts);
   return parts;
 }
 

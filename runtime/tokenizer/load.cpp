@@ -8,6 +8,7 @@
 #include "runtime/tokenizer/json_cursor.h"
 #include "runtime/tokenizer/sentencepiece.h"
 #include "runtime/tokenizer/tokenizer.h"
+#include "runtime/tokenizer/tokens_beside.h"
 
 namespace meshtrain {
 namespace {
@@ -63,14 +64,14 @@ fs::path tokenizer_file(const fs::path& name) {
   throw InputError(name.string() + ": the folder has neither tokenizer.json nor tokenizer.model");
 }
 
-// Returns the token that `key` of tokenizer_config.json names: by its text, or by an object with the text as "content".
-std::optional<int64_t> configured(const JsonCursor& config, const std::string& key, const Tokenizer& tokenizer) {
-  const std::optional<JsonCursor> found = config.find(key);
-  if (!found) return std::nullopt;
-  const std::string text = found->value().is_object() ? found->at("content").text() : found->text();
-  const std::optional<int64_t> id = tokenizer.token_id(text);
-  if (!id) found->fail("is \"" + text + "\", which the tokenizer beside it does not know");
-  return id;
+// Returns the token that the files beside the tokenizer call `key`.
+std::optional<int64_t> configured(const TokensBeside& beside, const std::string& key, const Tokenizer& tokenizer) {
+  for (const auto& [name, token] : beside.named) {
+    if (name != key || token.token.content.empty()) continue;
+    if (const std::optional<int64_t> id = tokenizer.token_id(token.token.content)) return id;
+    throw InputError(token.source + " is \"" + token.token.content + "\", which the tokenizer beside it does not know");
+  }
+  return std::nullopt;
 }
 
 // Returns the id under `key` of config.json, or the first of a list of ids.
@@ -82,11 +83,8 @@ std::optional<int64_t> numbered(const JsonCursor& config, const std::string& key
 }
 
 void read_ends(const fs::path& folder, Tokenizer& tokenizer) {
-  if (const fs::path file = folder / "tokenizer_config.json"; is_file(file)) {
-    const json document = read_json_object(file.string());
-    const JsonCursor config(file.string(), document);
-    tokenizer.set_ends(configured(config, "bos_token", tokenizer), configured(config, "eos_token", tokenizer));
-  }
+  const TokensBeside beside = read_tokens_beside(folder, nullptr);
+  tokenizer.set_ends(configured(beside, "bos_token", tokenizer), configured(beside, "eos_token", tokenizer));
   if (const fs::path file = folder / "config.json"; (!tokenizer.bos() || !tokenizer.eos()) && is_file(file)) {
     const json document = read_json_object(file.string());
     const JsonCursor config(file.string(), document);
@@ -144,8 +142,17 @@ void check_vocabulary(const Tokenizer& tokenizer, int64_t vocab_size, const std:
 
 std::string tokenizer_fingerprint(const std::string& name) {
   if (name == kBytes) return name;
-  const FileBytes file = read_all(tokenizer_file(name));
-  return checksum_text(checksum(file.data(), static_cast<size_t>(file.size())));
+  const fs::path path = tokenizer_file(name);
+  const FileBytes file = read_all(path);
+  const uint64_t own = checksum(file.data(), static_cast<size_t>(file.size()));
+  const auto exists = [&](const char* beside) { return is_file(path.parent_path() / beside); };
+  const bool is_alone =
+      path.extension() == ".model" ||
+      !(exists("tokenizer_config.json") || exists("special_tokens_map.json") || exists("added_tokens.json"));
+  const std::string beside = is_alone ? "" : read_hugging_face(path.string()).beside;
+  if (beside.empty()) return checksum_text(own);
+  const std::string both = checksum_text(own) + beside;
+  return checksum_text(checksum(both.data(), both.size()));
 }
 
 }  // namespace meshtrain

@@ -67,6 +67,8 @@ class Tokenizer {
 ///   post_processor  ByteLevel, TemplateProcessing, BertProcessing, RobertaProcessing, Sequence
 ///   decoder         ByteLevel, Replace, ByteFallback, Fuse, Strip (of the beginning), Metaspace, Sequence
 ///   added_tokens    lstrip, rstrip, single_word, normalized, special
+/// and with the special tokens of tokenizer_config.json, special_tokens_map.json and added_tokens.json beside it those
+/// of transformers 5, which adds what tokenizer.json lacks and takes the flags of added_tokens_decoder.
 /// truncation and padding are ignored, as transformers ignores them by default.
 ///
 /// Throws InputError when the file cannot be read, is malformed, or needs anything else; the message names the file,
@@ -80,8 +82,8 @@ std::filesystem::path tokenizer_file_in(const std::filesystem::path& folder);
 /// Throws InputError that begins with `where` when `tokenizer` has ids of `vocab_size` or above.
 void check_vocabulary(const Tokenizer& tokenizer, int64_t vocab_size, const std::string& where);
 
-/// Returns what the ids of a text depend on: "bytes", or the checksum of the tokenizer's file. The same on every
-/// machine.
+/// Returns what the ids of a text depend on: "bytes", or the checksum of the tokenizer's file and of the added tokens
+/// in which the files beside it differ from it. The same on every machine.
 std::string tokenizer_fingerprint(const std::string& name);
 
 }  // namespace meshtrain
