@@ -16,14 +16,26 @@ struct PatternProgram;
 /// possessive ?+ *+ ++. Immutable: any number of threads may match at the same time.
 class Pattern {
  public:
-  /// A state to which a search may backtrack. Each thread needs a list of its own, and keeps it for the sake of its
-  /// memory.
+  /// A state to which a search may backtrack.
   struct Alternative {
     uint32_t instruction;
     const char* at;
     const char* low;  // of a loop: the end of its least match; nullptr otherwise
   };
-  using Alternatives = std::vector<Alternative>;
+  /// What the searches in one text know. Each thread needs one of its own, and keeps it for the sake of its memory.
+  struct Alternatives {
+    /// Bytes of the text, or positions in it, from `begin` to `end`.
+    struct Stretch {
+      const char *begin = nullptr, *end = nullptr;
+    };
+    std::vector<Alternative> states;
+    std::vector<Stretch> runs;    // [instruction]: a loop's code points, without the end, found last
+    std::vector<Stretch> failed;  // [instruction]: positions, `end` too, at which no match continues with it
+    const void* program = nullptr;
+    std::string_view text;
+    size_t steps = 0;    // backtracking steps in the text so far
+    size_t scanned = 0;  // code points that loops have read so far
+  };
 
   /// Compiles `expression`. Throws InputError, without a file name, when the expression is malformed, uses something
   /// else, or can match the empty text.
@@ -37,8 +49,9 @@ class Pattern {
   const std::string& expression() const { return expression_; }
 
   /// Returns the first match in `text`, valid UTF-8, that begins at `from` or behind it: an empty view at the end of
-  /// `text` when there is none. Lookahead sees all of `text`. Throws InputError when one match takes more than ten
-  /// million backtracking steps.
+  /// `text` when there is none. Lookahead sees all of `text`. The first search in a text begins at 0; later ones take
+  /// over what it has found out, so that a text with a long run of spaces takes time in proportion to its length.
+  /// Throws InputError when a text takes more than ten million backtracking steps and 64 for each of its bytes.
   std::string_view find(std::string_view text, size_t from, Alternatives& alternatives) const;
 
  private:

@@ -6,52 +6,89 @@
 #include "runtime/tokenizer/utf8.h"
 
 namespace meshtrain {
+namespace {
+
+constexpr ptrdiff_t kLongRun = 64;  // bytes
+
+}  // namespace
 
 class Pattern::Search {
  public:
-  Search(const Pattern& pattern, std::string_view text, Alternatives& alternatives)
+  Search(const Pattern& pattern, std::string_view text, Alternatives& memory)
       : pattern_(pattern),
         instructions_(pattern.program_->instructions.data()),
         sets_(pattern.program_->sets.data()),
         end_(text.data() + text.size()),
-        alternatives_(alternatives),
-        most_steps_(10'000'000 + 4 * text.size()) {}
+        memory_(memory),
+        states_(memory.states),
+        most_steps_(10'000'000 + 64 * text.size()) {}
 
   // Returns the end of the match that begins at `at`; nullptr when there is none. Runs from `instruction` to its
   // Accept.
   const char* match(uint32_t instruction, const char* at) {
-    const size_t bottom = alternatives_.size();
+    const size_t bottom = states_.size();
     while (true) {
       const Step step = forward(instruction, at);
       if (step == Step::Matched) {
-        alternatives_.resize(bottom);
+        states_.resize(bottom);
         return at;
       }
-      if (alternatives_.size() == bottom) return nullptr;
-      if (++steps_ > most_steps_) {
-        alternatives_.clear();
-        throw InputError("the regular expression " + pattern_.expression_ + " takes more than " +
-                         std::to_string(most_steps_) + " backtracking steps in a text of " +
-                         std::to_string(end_ - begin_of_error_) + " bytes");
-      }
-      Alternative& last = alternatives_.back();
-      instruction = last.instruction;
-      at = last.at;
-      if (last.low == nullptr || last.at == last.low) {
-        alternatives_.pop_back();
-      } else {
-        previous_code_point(last.at);
-      }
+      do {
+        if (states_.size() == bottom) return nullptr;
+        count_step();
+      } while (!take_state(instruction, at));
     }
-  }
-
-  void begin_at(const char* begin) {
-    begin_of_error_ = begin;
-    steps_ = 0;
   }
 
  private:
   enum class Step { Matched, Failed };
+
+  void count_step() {
+    if (++memory_.steps <= most_steps_) return;
+    states_.clear();
+    throw InputError("the regular expression " + pattern_.expression_ + " takes more than " +
+                     std::to_string(most_steps_) + " backtracking steps in a text of " +
+                     std::to_string(memory_.text.size()) + " bytes");
+  }
+
+  // Continues with the last state, a loop with one code point less. Returns false when nothing is left of it. Whether a
+  // match continues with an instruction at a position depends on these two alone, so that it is tried once.
+  bool take_state(uint32_t& instruction, const char*& at) {
+    Alternative& last = states_.back();
+    instruction = last.instruction;
+    at = last.at;
+    if (last.low == nullptr) {
+      states_.pop_back();
+      return true;
+    }
+    Alternatives::Stretch& failed = memory_.failed[instruction];
+    add_failed(failed, at);
+    if (failed.begin <= at && at <= failed.end) {
+      if (failed.begin <= last.low) {
+        states_.pop_back();
+        return false;
+      }
+      at = failed.begin;
+      previous_code_point(at);
+    }
+    if (at == last.low) {
+      states_.pop_back();
+    } else {
+      last.at = at;
+      previous_code_point(last.at);
+    }
+    return true;
+  }
+
+  // Adds the position behind the code point at `at`, from which no match has continued.
+  static void add_failed(Alternatives::Stretch& failed, const char* at) {
+    next_code_point(at);
+    if (failed.begin != nullptr && failed.begin <= at && at <= failed.end) return;
+    const char* below = failed.begin;
+    if (below != nullptr && at < below) previous_code_point(below);
+    if (below != at) failed.end = at;
+    failed.begin = at;
+  }
 
   bool has(int32_t set, uint32_t c) const { return sets_[set].has(c); }
 
@@ -75,7 +112,7 @@ class Pattern::Search {
           if (now.set >= 0 && !is_next(now.set, at)) {
             i = now.target;
           } else {
-            alternatives_.push_back({now.target, at, nullptr});
+            states_.push_back({now.target, at, nullptr});
             ++i;
           }
           break;
@@ -99,19 +136,27 @@ class Pattern::Search {
 
   bool loop(const PatternProgram::Instruction& now, uint32_t i, const char*& at) {
     const CodePointSet& set = sets_[now.set];
-    const char* low = at;
+    const char *const begin = at, *low = at;
     uint32_t count = 0;
-    while (count < now.max && at != end_) {
+    Alternatives::Stretch& run = memory_.runs[i];
+    const char* const known = now.max == kEndlessRepeats && run.begin <= at && at < run.end ? run.end : nullptr;
+    while (count < now.max && at != end_ && (known == nullptr || (count < now.min && at != known))) {
       const char* next = at;
       if (!set.has(next_code_point(next))) break;
       at = next;
       if (++count <= now.min) low = at;
     }
+    memory_.scanned += count;
+    if (known == nullptr) {
+      if (at - begin >= kLongRun) run = {begin, at};
+    } else if (count >= now.min) {
+      at = known;
+    }
     if (count < now.min) return false;
     if (now.kind == PatternProgram::Kind::Loop && at != low) {
       const char* one_less = at;
       previous_code_point(one_less);
-      alternatives_.push_back({i + 1, one_less, low});
+      states_.push_back({i + 1, one_less, low});
     }
     return true;
   }
@@ -120,17 +165,23 @@ class Pattern::Search {
   const PatternProgram::Instruction* instructions_;
   const CodePointSet* sets_;
   const char* end_;
-  Alternatives& alternatives_;
+  Alternatives& memory_;
+  std::vector<Alternative>& states_;
   size_t most_steps_;
-  size_t steps_ = 0;
-  const char* begin_of_error_ = nullptr;
 };
 
 std::string_view Pattern::find(std::string_view text, size_t from, Alternatives& alternatives) const {
   const char* const end = text.data() + text.size();
+  if (from == 0 || alternatives.program != program_.get() || alternatives.text.data() != text.data() ||
+      alternatives.text.size() != text.size()) {
+    alternatives.runs.assign(program_->instructions.size(), {});
+    alternatives.failed.assign(program_->instructions.size(), {});
+    alternatives.program = program_.get();
+    alternatives.text = text;
+    alternatives.steps = alternatives.scanned = 0;
+  }
   Search search(*this, text, alternatives);
   for (const char* at = text.data() + from; at != end; next_code_point(at)) {
-    search.begin_at(at);
     const char* const stop = search.match(0, at);
     if (stop != nullptr) return {at, static_cast<size_t>(stop - at)};
   }

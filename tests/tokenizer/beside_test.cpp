@@ -12,7 +12,7 @@
 namespace meshtrain {
 namespace {
 
-using json = nlohmann::ordered_json;  // the order of keys decides on ids
+using Ordered = nlohmann::ordered_json;  // the order of keys decides on ids
 using testing::content;
 using testing::fixture;
 using testing::has;
@@ -20,14 +20,14 @@ using testing::message;
 using testing::ScratchFolder;
 using testing::write_file;
 
-const json& beside_fixture() {
-  static const json document = json::parse(content(fixture("beside.json")));
+const Ordered& beside_fixture() {
+  static const Ordered document = Ordered::parse(content(fixture("beside.json")));
   return document;
 }
 
-void write_case(const ScratchFolder& folder, const json& one) {
-  json tokenizer = beside_fixture()["tokenizer"];
-  tokenizer["added_tokens"] = one.value("added", json::array());
+void write_case(const ScratchFolder& folder, const Ordered& one) {
+  Ordered tokenizer = beside_fixture()["tokenizer"];
+  tokenizer["added_tokens"] = one.value("added", Ordered::array());
   if (one.contains("normalizer")) tokenizer["normalizer"] = one["normalizer"];
   if (one.contains("padding")) tokenizer["padding"] = {{"pad_token", one["padding"]}};
   write_file(folder.path() / "tokenizer.json", tokenizer.dump());
@@ -37,15 +37,15 @@ void write_case(const ScratchFolder& folder, const json& one) {
   }
 }
 
-std::string shown(const json& one) {
-  json files = one;
+std::string shown(const Ordered& one) {
+  Ordered files = one;
   for (const char* key : {"texts", "named", "bos", "eos"}) files.erase(key);
   return files.dump();
 }
 
 TEST(TokensBeside, GiveTheIdsOfTransformers) {
   ASSERT_GT(beside_fixture()["cases"].size(), 50U);
-  for (const json& one : beside_fixture()["cases"]) {
+  for (const Ordered& one : beside_fixture()["cases"]) {
     const ScratchFolder folder;
     write_case(folder, one);
     if (one.contains("error")) {
@@ -53,20 +53,20 @@ TEST(TokensBeside, GiveTheIdsOfTransformers) {
       continue;
     }
     const auto tokenizer = load_tokenizer(folder.path());
-    for (const json& text : one["texts"]) {
+    for (const Ordered& text : one["texts"]) {
       const std::vector<int64_t> ids = tokenizer->ids(text[0].get<std::string>());
-      EXPECT_EQ(json(ids), text[1]) << shown(one) << ": " << text[0];
+      EXPECT_EQ(Ordered(ids), text[1]) << shown(one) << ": " << text[0];
       EXPECT_EQ(tokenizer->decode(ids), text[2].get<std::string>()) << shown(one);
       EXPECT_EQ(tokenizer->decode(ids, true), text[3].get<std::string>()) << shown(one);
     }
-    EXPECT_EQ(tokenizer->bos() ? json(*tokenizer->bos()) : json(), one["bos"]) << shown(one);
-    EXPECT_EQ(tokenizer->eos() ? json(*tokenizer->eos()) : json(), one["eos"]) << shown(one);
+    EXPECT_EQ(tokenizer->bos() ? Ordered(*tokenizer->bos()) : Ordered(), one["bos"]) << shown(one);
+    EXPECT_EQ(tokenizer->eos() ? Ordered(*tokenizer->eos()) : Ordered(), one["eos"]) << shown(one);
     if (one.contains("padding")) continue;  // of tokenizer.json, which names are not read from
-    json named = json::object();
+    Ordered named = Ordered::object();
     for (const auto& [name, token] : read_tokens_beside(folder.path(), nullptr).named)
       named[name] = token.token.content;
     EXPECT_EQ(named.size(), one["named"].size()) << shown(one);
-    for (const auto& [name, text] : one["named"].items()) EXPECT_EQ(named.value(name, json()), text) << shown(one);
+    for (const auto& [name, text] : one["named"].items()) EXPECT_EQ(named.value(name, Ordered()), text) << shown(one);
   }
 }
 
@@ -77,7 +77,7 @@ TEST(TokensBeside, AreReadBesideAFileThatIsNamed) {
 }
 
 TEST(TokensBeside, AreRefusedByTheirPlace) {
-  const auto refusal = [](const json& one) {
+  const auto refusal = [](const Ordered& one) {
     const ScratchFolder folder;
     write_case(folder, one);
     return message<InputError>([&] { load_tokenizer(folder.path()); });
@@ -97,19 +97,19 @@ TEST(TokensBeside, AreRefusedByTheirPlace) {
 }
 
 TEST(TokensBeside, CountForTheFingerprintWhereTheyChangeIds) {
-  const json own = {{{"id", 259},
-                     {"content", "<a>"},
-                     {"single_word", false},
-                     {"lstrip", false},
-                     {"rstrip", false},
-                     {"normalized", false},
-                     {"special", true}}};
-  const auto fingerprint = [&](const json& config) {
+  const Ordered own = {{{"id", 259},
+                        {"content", "<a>"},
+                        {"single_word", false},
+                        {"lstrip", false},
+                        {"rstrip", false},
+                        {"normalized", false},
+                        {"special", true}}};
+  const auto fingerprint = [&](const Ordered& config) {
     const ScratchFolder folder;
     write_case(folder, {{"added", own}, {"config", config}});
     return tokenizer_fingerprint(folder.path());
   };
-  const std::string plain = fingerprint(json::object());
+  const std::string plain = fingerprint(Ordered::object());
   EXPECT_EQ(fingerprint({{"eos_token", "<a>"}, {"chat_template", "x"}}), plain);
   EXPECT_NE(fingerprint({{"eos_token", "<b>"}}), plain);
   EXPECT_NE(fingerprint({{"eos_token", "<b>"}}), fingerprint({{"eos_token", "<c>"}}));

@@ -22,7 +22,7 @@ std::vector<std::string> matches(const std::string& expression, const std::strin
     all.emplace_back(match);
     from = static_cast<size_t>(match.data() + match.size() - text.data());
   }
-  EXPECT_TRUE(alternatives.empty()) << expression;
+  EXPECT_TRUE(alternatives.states.empty()) << expression;
   return all;
 }
 
@@ -128,6 +128,35 @@ TEST(Pattern, NeedsNoDepthForLongTexts) {
   const std::string text(3'000'000, 'a');
   EXPECT_EQ(matches("(?:a|b)+", text).size(), 1U);
   EXPECT_EQ(matches("a+", text).size(), 1U);
+}
+
+TEST(Pattern, TakesTimeInProportionToALongRun) {
+  const std::string spaces(1 << 20, ' ');
+  for (const char* expression : {R"(\s+\n|\s)", R"(\s+\n|\S+)", R"(\s*[\r\n]+|\s+(?!\S)|\s)", R"((?:\s+x)+|\s)"}) {
+    const Pattern pattern(expression);
+    Pattern::Alternatives memory;
+    size_t num_matches = 0;
+    for (const std::string& text : {spaces + "a", spaces}) {
+      for (size_t at = 0; at < text.size(); ++num_matches) {
+        const std::string_view found = pattern.find(text, at, memory);
+        at = static_cast<size_t>(found.data() - text.data()) + found.size();
+      }
+      EXPECT_LT(memory.steps, 8 * text.size()) << expression;
+      EXPECT_LT(memory.scanned, 8 * text.size()) << expression;
+    }
+    EXPECT_GT(num_matches, 0U);
+  }
+}
+
+TEST(Pattern, ForgetsTheTextBefore) {
+  const Pattern pattern(R"(\s+\n|\s)");
+  Pattern::Alternatives memory;
+  std::string text(200, ' ');
+  EXPECT_EQ(pattern.find(text, 0, memory).size(), 1U);
+  text[150] = '\n';  // the same memory and length
+  EXPECT_EQ(pattern.find(text, 0, memory).size(), 151U);
+  EXPECT_EQ(pattern.find(text, 1, memory).size(), 150U);
+  EXPECT_EQ(pattern.find(text, 151, memory).size(), 1U);
 }
 
 }  // namespace
