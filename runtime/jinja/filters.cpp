@@ -7,14 +7,17 @@
 #include <functional>
 #include <limits>
 #include <map>
+#include <optional>
 
 #include "runtime/jinja/access.h"
 #include "runtime/jinja/arithmetic.h"
+#include "runtime/jinja/chunks.h"
 #include "runtime/jinja/failure.h"
 #include "runtime/jinja/methods.h"
 #include "runtime/jinja/printing.h"
 #include "runtime/jinja/texts.h"
 #include "runtime/jinja/value_tests.h"
+#include "runtime/jinja/whole_numbers.h"
 
 namespace meshtrain::jinja {
 namespace {
@@ -251,23 +254,14 @@ Value to_int(const Value& value, const Arguments& arguments, Budget&) {
   const Value other = absent == nullptr ? Value(int64_t{0}) : *absent;
   if (value.is_whole()) return value.whole();
   if (value.is_float()) {
-    const double number = std::trunc(value.number());
-    return std::fabs(number) < 9.2e18 ? Value(static_cast<int64_t>(number)) : other;
+    if (!std::isfinite(value.number())) return other;
+    if (std::fabs(value.number()) >= 9.2e18) throw Failure("a whole number has more than 64 bits");
+    return static_cast<int64_t>(value.number());
   }
   if (!value.is_text()) return other;
-  std::string text(strip(value.text()));
-  std::erase(text, '_');
-  const char* begin = text.data() + (text.starts_with('+') ? 1 : 0);
-  const char* const end = text.data() + text.size();
-  int64_t number = 0;
-  const int64_t radix = base == nullptr ? 10 : base->whole();
-  if (radix < 2 || radix > 36) throw Failure("the base is none of 2 to 36");
-  const auto whole = std::from_chars(begin, end, number, static_cast<int>(radix));
-  if (whole.ec == std::errc() && whole.ptr == end && begin < end) return number;
-  double decimal = 0;
-  const auto found = std::from_chars(begin, end, decimal);
-  const bool is_decimal = found.ec == std::errc() && found.ptr == end && begin < end && std::fabs(decimal) < 9.2e18;
-  return is_decimal ? Value(static_cast<int64_t>(decimal)) : other;
+  std::optional<int64_t> number = parse_whole(value.text(), base == nullptr ? 10 : base->whole());
+  if (!number) number = parse_truncated(value.text());
+  return number ? Value(*number) : other;
 }
 
 Value to_float(const Value& value, const Arguments& arguments, Budget&) {
@@ -377,6 +371,14 @@ Value format_values(const Value& value, const Arguments& arguments, Budget& budg
   return arithmetic("%", value, make_list(arguments.positional, budget, /*is_tuple=*/true), budget);
 }
 
+/// Returns an attribute: of a dictionary a method, never a key.
+Value attribute_alone(const Value& value, const Arguments& arguments, Budget& budget) {
+  arguments.check(1, {"name"});
+  const std::string name = arguments.needed(0, "name").text();
+  const bool is_key = value.is_dict() && get_attribute(make_dict({}), name, budget).is_undefined();
+  return is_key ? undefined("a dictionary has no attribute \"" + name + "\"") : get_attribute(value, name, budget);
+}
+
 const std::map<std::string, Filter>& filters() {
   using V = const Value&;
   using A = const Arguments&;
@@ -421,7 +423,9 @@ const std::map<std::string, Filter>& filters() {
       {"round", round_number},
       {"indent", indent},
       {"format", format_values},
-      {"attr", [](V v, A a, B b) { return a.check(1), get_attribute(v, a.needed(0, "name").text(), b); }},
+      {"attr", attribute_alone},
+      {"batch", batch},
+      {"slice", slice},
       {"wordcount",
        [](V v, A a, B b) {
          a.check(0);
