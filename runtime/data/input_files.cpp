@@ -116,7 +116,8 @@ std::vector<fs::path> input_files(const std::vector<fs::path>& inputs, const fs:
                                   const FileFilter& filter) {
   std::vector<fs::path> files;
   const std::vector<fs::path> own = {output, with_ending(output, ".partial"), sidecar_path(output),
-                                     with_ending(sidecar_path(output), ".partial")};
+                                     with_ending(sidecar_path(output), ".partial"),
+                                     with_ending(sidecar_path(output), ".replacing")};
   for (const fs::path& input : inputs) {
     if (same(input, output)) {
       throw InputError("--out " + output.string() + " is the same file as the input " + input.string() +

@@ -56,7 +56,19 @@ constexpr int64_t kLongWindow = int64_t{1} << 16, kShortWindow = 64;  // numbers
 
 }  // namespace
 
-MegatronIndex::MegatronIndex(const std::filesystem::path& tokens, int64_t num_bytes) : file_(path_of(tokens)) {
+/// Returns the index beside `tokens`. Throws InputError when there is none, as data prepare leaves it for a moment.
+static std::filesystem::path existing_index(const std::filesystem::path& tokens) {
+  const std::filesystem::path index = MegatronIndex::path_of(tokens);
+  std::error_code ignored;
+  if (std::filesystem::symlink_status(index, ignored).type() == std::filesystem::file_type::not_found) {
+    throw InputError("cannot read " + index.string() +
+                     ": No such file or directory; a data prepare that was ended while it replaced the tokens leaves "
+                     "none: prepare the tokens again, or put their index there");
+  }
+  return index;
+}
+
+MegatronIndex::MegatronIndex(const std::filesystem::path& tokens, int64_t num_bytes) : file_(existing_index(tokens)) {
   read_header();
   read_sequences(num_bytes);
   check_documents();

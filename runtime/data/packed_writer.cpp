@@ -8,6 +8,7 @@
 
 #include "mesh/error.h"
 #include "runtime/data/megatron_index.h"
+#include "runtime/data/token_sidecar.h"
 
 namespace meshtrain {
 namespace {
@@ -105,11 +106,18 @@ void PackedWriter::finish() {
   for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = static_cast<int64_t>(i);
   numbers.push_back(static_cast<int64_t>(lengths_.size()));
   append_numbers(index_, numbers);
-  std::error_code ignored;
-  fs::remove(index_path_, ignored);  // an old index beside new tokens would be read: without one they are refused
+  for (OutputFile* file : {&mask_, &tokens_, &index_}) file->sync();
+  SidecarReplacement replacement(tokens_.path(), std::nullopt);  // of another file: the index describes this one
+  // From here to the end only names change. Without an index tokens are refused, old ones and new ones.
+  replacement.begin();
+  std::error_code error;
+  fs::remove(index_path_, error);
+  if (error) throw std::runtime_error("cannot replace " + index_path_.string() + ": " + error.message());
+  sync_folder(index_path_.parent_path());
   mask_.finish();
   tokens_.finish();
   index_.finish();
+  replacement.finish();
 }
 
 }  // namespace meshtrain

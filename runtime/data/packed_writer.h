@@ -30,7 +30,8 @@ class PackedWriter {
   /// Adds a sample of 1 to `record` tokens; `counted`: 1 for each that counts as a label. The first token of a sample
   /// never does: nothing of the sample stands before it. Throws std::runtime_error when the disk fails.
   void add(const std::vector<int64_t>& ids, const std::vector<uint8_t>& counted);
-  /// Writes the remaining records and the index; the three files then appear, complete.
+  /// Writes the remaining records and the index; the three files then appear, complete, in the place of old ones. A
+  /// process that is killed meanwhile leaves the old files, the new ones, or files without an index, which are refused.
   void finish();
 
   int64_t num_records() const { return num_records_; }

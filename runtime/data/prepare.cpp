@@ -48,15 +48,18 @@ int64_t prepare_bytes(const std::vector<fs::path>& inputs, const fs::path& outpu
     ++written;
   }
   if (written == 0) throw InputError("nothing to write to " + output.string() + ": the inputs hold no bytes");
-  remove_sidecar(output);
+  const TokenSidecar sidecar{.dtype = dtype,
+                             .tokens = written,
+                             .separator = separator,
+                             .vocabulary_size = std::max<int64_t>(256, separator.value_or(-1) + 1),
+                             .tokenizer = "bytes",
+                             .tokenizer_checksum = tokenizer_fingerprint("bytes"),
+                             .command = command};
+  tokens.sync();
+  SidecarReplacement replacement(output, sidecar);
+  replacement.begin();
   tokens.finish();
-  write_sidecar(output, {.dtype = dtype,
-                         .tokens = written,
-                         .separator = separator,
-                         .vocabulary_size = std::max<int64_t>(256, separator.value_or(-1) + 1),
-                         .tokenizer = "bytes",
-                         .tokenizer_checksum = tokenizer_fingerprint("bytes"),
-                         .command = command});
+  replacement.finish();
   return written;
 }
 

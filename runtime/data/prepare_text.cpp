@@ -360,8 +360,9 @@ TokenSidecar sidecar_of(const Tokenizer& tokenizer, const PrepareTextOptions& op
           .command = options.command};
 }
 
-/// Joins the parts to `output`, which appears only if `check` does not throw.
-void join(const PartsFolder& folder, size_t num_parts, const fs::path& output, const std::function<void()>& check) {
+/// Joins the parts to `output` with its sidecar, which appears only if `check` does not throw.
+void join(const PartsFolder& folder, size_t num_parts, const fs::path& output, const TokenSidecar& sidecar,
+          const std::function<void()>& check) {
   OutputFile tokens(output);
   for (size_t part = 0; part < num_parts; ++part) {
     const FileReader file(folder.file(part));
@@ -369,9 +370,12 @@ void join(const PartsFolder& folder, size_t num_parts, const fs::path& output, c
     file.for_each_block(kBegin, std::max(file.size() - kBegin, int64_t{0}),
                         [&](std::string_view block) { tokens.append(block.data(), block.size()); });
   }
+  tokens.sync();
+  SidecarReplacement replacement(output, sidecar);
   check();
-  remove_sidecar(output);
+  replacement.begin();
   tokens.finish();
+  replacement.finish();
 }
 
 }  // namespace
@@ -399,13 +403,12 @@ PrepareTextProgress prepare_text(const Tokenizer& tokenizer, const PrepareTextOp
     throw InputError("nothing to write to " + options.output.string() + ": the inputs hold no text");
   }
   folder.check_plan(plan);
-  join(folder, parts.size(), options.output, [&] {
+  join(folder, parts.size(), options.output, sidecar_of(tokenizer, options, done.tokens), [&] {
     folder.check_plan(plan);
     if (plan_of(options, files, part_bytes) == plan) return;
     throw InputError("the inputs of " + options.output.string() + " changed while they were read: prepare it again, " +
                      "when nothing writes to them any more");
   });
-  write_sidecar(options.output, sidecar_of(tokenizer, options, done.tokens));
   folder.remove();
   return done;
 }

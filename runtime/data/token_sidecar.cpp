@@ -18,6 +18,7 @@ using nlohmann::json;
 
 constexpr const char* kFormat = "meshtrain tokens";
 constexpr int64_t kVersion = 1;
+constexpr const char* kReplacing = "replacing";
 constexpr int64_t kMostBytes = int64_t{1} << 20;
 
 bool is_taken(const fs::path& file) {
@@ -75,6 +76,21 @@ class SidecarFields {
   const json& object_;
 };
 
+std::string text_of(const TokenSidecar& sidecar) {
+  const nlohmann::ordered_json object = {
+      {"format", kFormat},
+      {"version", kVersion},
+      {"dtype", sidecar.dtype},
+      {"tokens", sidecar.tokens},
+      {"layout", sidecar.layout},
+      {"separator", sidecar.separator ? nlohmann::ordered_json(*sidecar.separator) : nlohmann::ordered_json(nullptr)},
+      {"vocabulary_size", sidecar.vocabulary_size},
+      {"tokenizer", sidecar.tokenizer},
+      {"tokenizer_checksum", sidecar.tokenizer_checksum},
+      {"command", sidecar.command}};
+  return object.dump(1, ' ', false, json::error_handler_t::replace) + "\n";
+}
+
 }  // namespace
 
 fs::path sidecar_path(const fs::path& tokens) {
@@ -88,6 +104,10 @@ std::optional<TokenSidecar> read_sidecar(const fs::path& tokens) {
   const std::optional<json> object = find_object(file);
   if (!object) return std::nullopt;
   const SidecarFields reader(file, *object);
+  if (object->contains(kReplacing)) {
+    throw InputError(file.string() + ": data prepare was ended while it replaced " + tokens.string() +
+                     ": prepare the tokens again");
+  }
   if (const int64_t version = reader.number("version"); version != kVersion) {
     reader.fail("version", "is " + std::to_string(version) + ", and 1 is the one that is known here");
   }
@@ -118,25 +138,42 @@ void check_sidecar_place(const fs::path& tokens) {
                    ", but that is a file of another kind" + remedy);
 }
 
-void remove_sidecar(const fs::path& tokens) {
+SidecarReplacement::SidecarReplacement(const fs::path& tokens, const std::optional<TokenSidecar>& sidecar)
+    : sidecar_(sidecar_path(tokens)) {
+  if (!sidecar && !is_taken(sidecar_)) return;
+  marker_ = sidecar_;
+  marker_ += ".replacing";
+  write_whole(marker_, json{{"format", kFormat}, {kReplacing, true}}.dump() + "\n");
+  if (!sidecar) return;
+  const std::string text = text_of(*sidecar);
+  file_.emplace(sidecar_);
+  file_->append(text.data(), text.size());
+  file_->sync();
+}
+
+SidecarReplacement::~SidecarReplacement() {
+  std::error_code ignored;
+  if (!marker_.empty()) fs::remove(marker_, ignored);
+}
+
+void SidecarReplacement::begin() {
+  if (marker_.empty()) return;
   std::error_code error;
-  fs::remove(sidecar_path(tokens), error);
-  if (error) throw std::runtime_error("cannot remove " + sidecar_path(tokens).string() + ": " + error.message());
+  fs::rename(marker_, sidecar_, error);
+  if (error) throw std::runtime_error("cannot replace " + sidecar_.string() + ": " + error.message());
+  sync_folder(sidecar_.parent_path());
+}
+
+void SidecarReplacement::finish() {
+  if (file_) return file_->finish();
+  if (marker_.empty()) return;
+  std::error_code error;
+  fs::remove(sidecar_, error);
+  if (error) throw std::runtime_error("cannot remove " + sidecar_.string() + ": " + error.message());
 }
 
 void write_sidecar(const fs::path& tokens, const TokenSidecar& sidecar) {
-  const nlohmann::ordered_json object = {
-      {"format", kFormat},
-      {"version", kVersion},
-      {"dtype", sidecar.dtype},
-      {"tokens", sidecar.tokens},
-      {"layout", sidecar.layout},
-      {"separator", sidecar.separator ? nlohmann::ordered_json(*sidecar.separator) : nlohmann::ordered_json(nullptr)},
-      {"vocabulary_size", sidecar.vocabulary_size},
-      {"tokenizer", sidecar.tokenizer},
-      {"tokenizer_checksum", sidecar.tokenizer_checksum},
-      {"command", sidecar.command}};
-  write_whole(sidecar_path(tokens), object.dump(1, ' ', false, json::error_handler_t::replace) + "\n");
+  write_whole(sidecar_path(tokens), text_of(sidecar));
 }
 
 }  // namespace meshtrain

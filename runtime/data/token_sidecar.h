@@ -5,6 +5,8 @@
 #include <optional>
 #include <string>
 
+#include "runtime/files/output_file.h"
+
 namespace meshtrain {
 
 /// The description of a token file, which `data prepare` writes beside it as NAME.json: mine.bin.json of mine.bin. A
@@ -30,9 +32,25 @@ std::optional<TokenSidecar> read_sidecar(const std::filesystem::path& tokens);
 /// Throws InputError when NAME.json exists and is not a sidecar: write_sidecar() would replace somebody's file.
 void check_sidecar_place(const std::filesystem::path& tokens);
 
-/// Removes the sidecar of a token file that is about to be replaced, if there is one: a file without a sidecar is
-/// better than one with that of another. Throws std::runtime_error when it cannot.
-void remove_sidecar(const std::filesystem::path& tokens);
+/// The replacement of a token file and its sidecar. A process that is killed within it leaves both old files, both new
+/// ones, or a sidecar that read_sidecar() refuses: prepare the tokens again.
+class SidecarReplacement {
+ public:
+  /// Makes the new sidecar durable beside the old one. Without `sidecar` the old one is to go. Throws as OutputFile
+  /// does.
+  SidecarReplacement(const std::filesystem::path& tokens, const std::optional<TokenSidecar>& sidecar);
+  /// Removes what finish() has not used; a sidecar after begin() stays refused.
+  ~SidecarReplacement();
+
+  /// Puts a sidecar in place that is refused. Call before the tokens appear under their name.
+  void begin();
+  /// Puts the new sidecar in place. Call after the tokens have appeared.
+  void finish();
+
+ private:
+  std::filesystem::path sidecar_, marker_;
+  std::optional<OutputFile> file_;
+};
 
 /// Writes NAME.json, complete or not at all. Throws as OutputFile does.
 void write_sidecar(const std::filesystem::path& tokens, const TokenSidecar& sidecar);

@@ -75,6 +75,7 @@ void OutputFile::append(const void* data, size_t bytes) {
 }
 
 void OutputFile::write_at(int64_t offset, const void* data, size_t bytes) {
+  is_synced_ = false;
   const char* next = static_cast<const char*>(data);
   while (bytes > 0) {
     const size_t most = cache_ == PageCache::Dropped ? std::min(bytes, kStretch) : bytes;
@@ -107,12 +108,17 @@ void OutputFile::pass_on(Stretch written) {
   in_memory_ = {in_memory_.end, in_memory_.end};
 }
 
-void OutputFile::finish() {
+void OutputFile::sync() {
   if (::fsync(descriptor_) != 0 && !is_unsupported(errno)) fail(errno);
   // Some file systems write when a file is closed, and report a failure only then. Closing the original while a
   // duplicate is open keeps the lock.
   const int twin = ::fcntl(descriptor_, F_DUPFD_CLOEXEC, 0);
   if (twin < 0 || ::close(twin) != 0) fail(errno);
+  is_synced_ = true;
+}
+
+void OutputFile::finish() {
+  if (!is_synced_) sync();
   // A file server that has renamed the file may return these errors when its first answer was lost and the request is
   // repeated.
   const bool is_renamed = std::rename(partial_.c_str(), path_.c_str()) == 0 ||

@@ -33,6 +33,9 @@ class OutputFile {
   /// the partial file; the file is then closed, and no function may be called any more.
   void append(const void* data, size_t bytes);
   void write_at(int64_t offset, const void* data, size_t bytes);
+  /// Makes the partial file durable. finish() then renames it and has nothing else to wait for: files that belong
+  /// together are synced one after the other and then finished.
+  void sync();
   void finish();
 
   const std::filesystem::path& path() const { return path_; }
@@ -54,6 +57,7 @@ class OutputFile {
   std::filesystem::path partial_;
   PageCache cache_;
   int descriptor_ = -1;
+  bool is_synced_ = false;
   int64_t end_ = 0;       // offset of the next append()
   Stretch in_memory_;     // PageCache::Dropped: the stretch written last,
   Stretch on_their_way_;  // and the one before it, which the disk is writing
