@@ -49,8 +49,8 @@ ChatTemplate::ChatTemplate(const std::string& tokenizer, const std::optional<fs:
   const fs::path config_file = folder / "tokenizer_config.json";
   const json config = folder.empty() ? json::object() : read_if_there(config_file);
   const auto add = [&](const std::string& name, const fs::path& path, std::string_view source) {
-    templates_.insert_or_assign(name,
-                                jinja::Template(path.string() + (name == kDefault ? "" : " (" + name + ")"), source));
+    jinja::Template text(path.string() + (name == kDefault ? "" : " (" + name + ")"), source);
+    templates_.insert_or_assign(name, Named{std::move(text), source.find("tools") != std::string_view::npos});
   };
   if (file) {
     name_ = file->string();
@@ -94,7 +94,7 @@ ChatTemplate::ChatTemplate(const std::string& tokenizer, const std::optional<fs:
   localtime_r(&seconds, &now_);
 }
 
-const jinja::Template& ChatTemplate::template_for(const Conversation& conversation) const {
+const ChatTemplate::Named& ChatTemplate::template_for(const Conversation& conversation) const {
   auto found = conversation.tools.is_none() ? templates_.end() : templates_.find("tool_use");
   if (found == templates_.end()) found = templates_.find(kDefault);
   if (found != templates_.end()) return found->second;
@@ -102,7 +102,11 @@ const jinja::Template& ChatTemplate::template_for(const Conversation& conversati
 }
 
 bool ChatTemplate::has_generation(const Conversation& conversation) const {
-  return template_for(conversation).has_generation();
+  return template_for(conversation).text.has_generation();
+}
+
+bool ChatTemplate::reads_tools(const Conversation& conversation) const {
+  return template_for(conversation).reads_tools;
 }
 
 jinja::Rendered ChatTemplate::render(const Conversation& conversation, size_t count, bool add_generation_prompt) const {
@@ -120,7 +124,7 @@ jinja::Rendered ChatTemplate::render(const Conversation& conversation, size_t co
   options.variables.emplace_back("tools", conversation.tools);
   options.variables.emplace_back("documents", conversation.documents);
   options.variables.emplace_back("add_generation_prompt", add_generation_prompt);
-  return template_for(conversation).render(options);
+  return template_for(conversation).text.render(options);
 }
 
 }  // namespace meshtrain

@@ -31,10 +31,17 @@ class ChatTemplate {
   /// Returns true when the template of this conversation marks the assistant's turns itself, by {% generation %}.
   bool has_generation(const Conversation& conversation) const;
 
- private:
-  const jinja::Template& template_for(const Conversation& conversation) const;
+  /// Returns true when the source of this conversation's template has the word "tools".
+  bool reads_tools(const Conversation& conversation) const;
 
-  std::map<std::string, jinja::Template> templates_;
+ private:
+  struct Named {
+    jinja::Template text;
+    bool reads_tools = false;
+  };
+  const Named& template_for(const Conversation& conversation) const;
+
+  std::map<std::string, Named> templates_;
   std::string name_;  // of the file, for messages
   std::vector<std::pair<std::string, jinja::Value>> special_tokens_;
   std::tm now_{};  // one time for all, which strftime_now() shows

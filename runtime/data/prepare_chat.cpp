@@ -22,13 +22,26 @@ namespace fs = std::filesystem;
 
 constexpr size_t kBatchLines = 512;
 constexpr size_t kBatchBytes = size_t{4} << 20;
+constexpr size_t kMostReasons = 20;
 constexpr size_t kMostOfLine = size_t{256} << 20;
+
+/// The size of a file and the time of its last change.
+using FileStamp = std::pair<uintmax_t, fs::file_time_type>;
+
+FileStamp stamp_of(const fs::path& file) {
+  std::error_code error;
+  const fs::file_time_type time = fs::last_write_time(file, error);
+  const uintmax_t size = error ? 0 : fs::file_size(file, error);
+  if (error) throw InputError("cannot read " + file.string() + ": " + error.message());
+  return {size, time};
+}
 
 /// A line of an input, and what became of it.
 struct ChatLine {
   std::string text;
   int64_t number = 0;
   ChatTokens tokens = {};
+  bool has_weight = false, has_unread_tools = false;
   std::string wrong = {};
   std::exception_ptr failure = nullptr;
 };
@@ -95,6 +108,24 @@ void for_each_batch(const fs::path& path, const Visit& visit) {
   pass();
 }
 
+bool has_weight(const Conversation& conversation) {
+  const auto& messages = conversation.messages->values;
+  return std::ranges::any_of(messages, [](const auto& message) { return message.dict().find("weight") != nullptr; });
+}
+
+/// Returns a reason for which lines are skipped without what differs from line to line: locations and numbers.
+std::string reason_without_details(const std::string& wrong) {
+  std::string reason;
+  for (const char c : wrong.starts_with("not valid JSON") ? std::string("not valid JSON") : wrong) {
+    if (c < '0' || c > '9') {
+      reason += c;
+    } else if (!reason.ends_with('N')) {
+      reason += 'N';
+    }
+  }
+  return reason;
+}
+
 /// Tokenises the lines on several threads.
 void tokenize_batch(const ChatTemplate& chat, const Tokenizer& tokenizer, const PrepareChatOptions& options,
                     std::vector<ChatLine>& batch) {
@@ -103,7 +134,10 @@ void tokenize_batch(const ChatTemplate& chat, const Tokenizer& tokenizer, const 
     for (size_t i = next++; i < batch.size(); i = next++) {
       ChatLine& line = batch[i];
       try {
-        line.tokens = tokenize_chat(chat, tokenizer, parse_conversation(line.text), options.loss);
+        const Conversation conversation = parse_conversation(line.text);
+        line.has_weight = has_weight(conversation);
+        line.has_unread_tools = conversation.tools.is_true() && !chat.reads_tools(conversation);
+        line.tokens = tokenize_chat(chat, tokenizer, conversation, options.loss);
       } catch (const InputError& error) {
         line.wrong = error.what();
       } catch (...) {
@@ -132,9 +166,14 @@ class ChatRun {
       const std::string what = file.string() + ":" + std::to_string(line.number) + ": " + line.wrong;
       if (!options_.skips_bad) throw InputError(what);
       if (counts_.bad++ == 0) counts_.first_bad = what;
+      const std::string reason = reason_without_details(line.wrong);
+      const bool is_listed = counts_.bad_reasons.size() < kMostReasons || counts_.bad_reasons.contains(reason);
+      ++counts_.bad_reasons[is_listed ? reason : "other reasons"];
       return;
     }
     ++counts_.conversations;
+    counts_.with_weight += line.has_weight ? 1 : 0;
+    counts_.with_unread_tools += line.has_unread_tools ? 1 : 0;
     ChatTokens& tokens = line.tokens;
     counts_.longest = std::max(counts_.longest, static_cast<int64_t>(tokens.ids.size()));
     const bool too_long = tokens.ids.size() > record_;
@@ -180,6 +219,8 @@ PrepareChatCounts prepare_chat(const ChatTemplate& chat, const Tokenizer& tokeni
   if (options.sequence_length < 1) throw InputError("--sequence-length must be at least 1");
   const std::vector<fs::path> files = chat_files(options);
   PrepareChatCounts counts;
+  std::vector<FileStamp> stamps;
+  for (const fs::path& file : files) stamps.push_back(stamp_of(file));
   for (const fs::path& file : files) counts.total_bytes += FileReader(file).size();
   const int64_t padding = tokenizer.eos().value_or(0);
   counts.dtype = std::max(tokenizer.vocabulary_size() - 1, padding) < 1 << 16 ? "uint16" : "int32";
@@ -201,7 +242,11 @@ PrepareChatCounts prepare_chat(const ChatTemplate& chat, const Tokenizer& tokeni
                      std::to_string(counts.without_label) + " no label that counts" +
                      (counts.first_bad.empty() ? "" : "; the first bad one: " + counts.first_bad));
   }
-  remove_sidecar(options.output);  // of another file that had this name: the index says what this one holds
+  for (size_t i = 0; i < files.size(); ++i) {
+    if (stamp_of(files[i]) == stamps[i]) continue;
+    throw InputError(files[i].string() + " changed while it was read: prepare " + options.output.string() +
+                     " again, when nothing writes to that file any more");
+  }
   writer.finish();
   counts.records = writer.num_records();
   counts.counted = writer.num_counted();

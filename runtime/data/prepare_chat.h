@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -30,10 +31,13 @@ struct PrepareChatOptions {
 };
 
 struct PrepareChatCounts {
-  int64_t bytes = 0, total_bytes = 0;  ///< of the inputs
-  int64_t conversations = 0;           ///< that were read
-  int64_t bad = 0;                     ///< lines that were skipped
-  std::string first_bad;               ///< what is wrong with the first of them
+  int64_t bytes = 0, total_bytes = 0;          ///< of the inputs
+  int64_t conversations = 0;                   ///< that were read
+  int64_t bad = 0;                             ///< lines that were skipped
+  std::string first_bad;                       ///< what is wrong with the first of them
+  std::map<std::string, int64_t> bad_reasons;  ///< how many of them were bad for the same reason
+  int64_t with_weight = 0;                     ///< conversations with a "weight" in a message, which is not read
+  int64_t with_unread_tools = 0;               ///< conversations with tools, which the template does not mention
   int64_t too_long = 0;
   int64_t without_label = 0;  ///< left out: no label of theirs counts
   int64_t tokens = 0;         ///< of the conversations that were kept
@@ -46,8 +50,9 @@ struct PrepareChatCounts {
 /// number of threads. `report` is called on the calling thread after each part of the inputs.
 ///
 /// Throws InputError when an input cannot be read; "FILE:LINE: ..." for a line that is no conversation, that the
-/// template refuses, or of which the assistant's turns cannot be found, unless skips_bad; when nothing is left; and
-/// when the output cannot be created. Throws std::runtime_error when the disk fails. No output appears then.
+/// template refuses, or of which the assistant's turns cannot be found, unless skips_bad; when nothing is left;
+/// when an input changes meanwhile; and when the output cannot be created. Throws std::runtime_error when the disk
+/// fails. No output appears then.
 PrepareChatCounts prepare_chat(const ChatTemplate& chat, const Tokenizer& tokenizer, const PrepareChatOptions& options,
                                const std::function<void(const PrepareChatCounts&)>& report = {});
 

@@ -229,6 +229,19 @@ TEST(ChatTokens, TakeTheTemplateOfTheFolder) {
   EXPECT_TRUE(has(message<InputError>([] { ChatTemplate chat(tokenizer_fixture("sentencepiece")); }), "SentencePiece"));
 }
 
+TEST(ChatTokens, PassOtherKeysToTheTemplate) {
+  const ScratchFolder folder;
+  write_file(folder.path() / "t.jinja",
+             "{% for m in messages %}{{ m.content }}|{{ m.content is none }}|{{ m.weight }}|{{ m.function_call.name }}"
+             "|{{ m.tool_calls[0].id }}{% endfor %}");
+  const Conversation conversation = parse_conversation(
+      R"({"messages": [{"role": "assistant", "content": null, "weight": 0, "function_call": {"name": "f"},)"
+      R"( "tool_calls": [{"id": "x"}]}]})");
+  const ChatTemplate chat(tokenizer_fixture("smollm2"), folder.path() / "t.jinja");
+  EXPECT_EQ(chat.render(conversation, 1, false).text, "None|True|0|f|x");  // of jinja2
+  EXPECT_FALSE(chat.reads_tools(conversation));
+}
+
 TEST(ChatTokens, KnowsTheTokenThatEndsATurn) {
   const std::string smollm2 = tokenizer_fixture("smollm2"), llama3 = tokenizer_fixture("llama3");
   const auto tokenizer = load_tokenizer(smollm2), other = load_tokenizer(llama3);

@@ -164,6 +164,14 @@ TEST_F(DataChat, BadLinesAreNamedOrCounted) {
   EXPECT_TRUE(
       has(skipped.out, "2 bad lines were skipped (--skip-bad), the first: " + path("roles.jsonl").string() + ":2: "))
       << skipped.out;
+  EXPECT_TRUE(has(skipped.out, "  1 line: messages[N] is no object with a \"role\"\n")) << skipped.out;
+  write("unread.jsonl",
+        R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "weight": 0}], )"
+        R"("tools": [{"name": "f"}]})"
+        "\n");
+  const Ending unread = run_meshtrain(words("unread.jsonl", 64));
+  EXPECT_TRUE(has(unread.out, "warning: 1 conversation with tools, which the template does not mention")) << unread.out;
+  EXPECT_TRUE(has(unread.out, "warning: 1 conversation with a \"weight\" in a message")) << unread.out;
 
   write("refused.jsonl", R"({"messages": [{"role": "assistant", "content": "a"}]})"
                          "\n");

@@ -47,6 +47,17 @@ void print_counts(const PrepareChatCounts& counts, const ChatArguments& argument
   if (counts.bad > 0) {
     std::printf("%s %s skipped (--skip-bad), the first: %s\n", counted_text(counts.bad, "bad line").c_str(),
                 was(counts.bad), counts.first_bad.c_str());
+    for (const auto& [reason, count] : counts.bad_reasons) {
+      std::printf("  %s: %s\n", counted_text(count, "line").c_str(), reason.c_str());
+    }
+  }
+  if (counts.with_unread_tools > 0) {
+    std::printf("warning: %s with tools, which the template does not mention: the model does not see them\n",
+                counted_text(counts.with_unread_tools, "conversation").c_str());
+  }
+  if (counts.with_weight > 0) {
+    std::printf("warning: %s with a \"weight\" in a message, which changes nothing here\n",
+                counted_text(counts.with_weight, "conversation").c_str());
   }
   std::printf(
       "recipe: data: {tokens: %s, dtype: megatron, layout: records, documents: index, loss_mask: %s}, "

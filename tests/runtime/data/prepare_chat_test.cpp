@@ -1,0 +1,71 @@
+#include "runtime/data/prepare_chat.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "mesh/error.h"
+#include "tests/support/files.h"
+#include "tests/support/messages.h"
+#include "tests/support/scratch.h"
+
+namespace meshtrain::testing {
+namespace {
+
+namespace fs = std::filesystem;
+
+class PrepareChat : public ::testing::Test {
+ protected:
+  PrepareChatCounts prepare(const std::string& lines, const std::string& template_text = kPlain,
+                            const std::function<void(const PrepareChatCounts&)>& report = {}) {
+    write_file(input_, lines);
+    write_file(scratch_.path() / "t.jinja", template_text);
+    const std::string tokenizer = source_folder() + "/tests/tokenizer/fixtures/smollm2";
+    PrepareChatOptions options;
+    options.inputs = {input_};
+    options.output = scratch_.path() / "a.bin";
+    options.sequence_length = 255;
+    options.loss = LossOn::All;
+    options.skips_bad = true;
+    return prepare_chat(ChatTemplate(tokenizer, scratch_.path() / "t.jinja"), *load_tokenizer(tokenizer), options,
+                        report);
+  }
+
+  static constexpr const char* kPlain = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}";
+  static constexpr const char* kLine = R"({"messages": [{"role": "user", "content": "a"}]})";
+  ScratchFolder scratch_;
+  fs::path input_ = scratch_.path() / "a.jsonl";
+};
+
+TEST_F(PrepareChat, RefusesAnInputThatChanges) {
+  const std::string error = message<InputError>([&] {
+    prepare(std::string(kLine) + "\n", kPlain,
+            [&](const PrepareChatCounts&) { std::ofstream(input_, std::ios::app) << kLine << "\n"; });
+  });
+  EXPECT_TRUE(has(error, input_.string() + " changed while it was read: prepare ")) << error;
+  EXPECT_FALSE(fs::exists(scratch_.path() / "a.bin"));
+}
+
+TEST_F(PrepareChat, CountsEachReason) {
+  const PrepareChatCounts counts = prepare(std::string(kLine) + "\n{\n[1\n{\"messages\": [1]}\n" +
+                                           "{\"messages\": [{\"role\": \"a\"}, 2]}\n{\"messages\": []}\n");
+  EXPECT_EQ(counts.bad, 5);
+  EXPECT_EQ(counts.bad_reasons, (std::map<std::string, int64_t>{{"not valid JSON", 2},
+                                                                {"messages[N] is no object with a \"role\"", 2},
+                                                                {"the list of messages is empty", 1}}));
+}
+
+TEST_F(PrepareChat, CountsToolsAndWeightsThatNothingReads) {
+  const std::string lines =
+      std::string(kLine) + "\n" +
+      R"({"messages": [{"role": "user", "content": "a", "weight": 0}], "tools": [{"name": "f"}]})" + "\n" +
+      R"({"messages": [{"role": "user", "content": "a"}], "tools": []})" + "\n";
+  PrepareChatCounts counts = prepare(lines);
+  EXPECT_EQ(counts.with_unread_tools, 1);
+  EXPECT_EQ(counts.with_weight, 1);
+  counts = prepare(lines, std::string("{% if tools %}{{ tools }}{% endif %}") + kPlain);
+  EXPECT_EQ(counts.with_unread_tools, 0);
+}
+
+}  // namespace
+}  // namespace meshtrain::testing
