@@ -21,6 +21,7 @@ class Pattern {
     uint32_t instruction;
     const char* at;
     const char* low;  // of a loop: the end of its least match; nullptr otherwise
+    bool is_long;     // many positions to try: those that have failed before are left out
   };
   /// What the searches in one text know. Each thread needs one of its own, and keeps it for the sake of its memory.
   struct Alternatives {

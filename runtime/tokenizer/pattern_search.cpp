@@ -61,15 +61,9 @@ class Pattern::Search {
       states_.pop_back();
       return true;
     }
-    Alternatives::Stretch& failed = memory_.failed[instruction];
-    add_failed(failed, at);
-    if (failed.begin <= at && at <= failed.end) {
-      if (failed.begin <= last.low) {
-        states_.pop_back();
-        return false;
-      }
-      at = failed.begin;
-      previous_code_point(at);
+    if (last.is_long && !skip_failed(memory_.failed[instruction], last.low, at)) {
+      states_.pop_back();
+      return false;
     }
     if (at == last.low) {
       states_.pop_back();
@@ -77,6 +71,16 @@ class Pattern::Search {
       last.at = at;
       previous_code_point(last.at);
     }
+    return true;
+  }
+
+  // Moves `at` before the positions that have failed. Returns false when they reach down to `low`.
+  static bool skip_failed(Alternatives::Stretch& failed, const char* low, const char*& at) {
+    add_failed(failed, at);
+    if (at < failed.begin || failed.end < at) return true;
+    if (failed.begin <= low) return false;
+    at = failed.begin;
+    previous_code_point(at);
     return true;
   }
 
@@ -112,7 +116,7 @@ class Pattern::Search {
           if (now.set >= 0 && !is_next(now.set, at)) {
             i = now.target;
           } else {
-            states_.push_back({now.target, at, nullptr});
+            states_.push_back({now.target, at, nullptr, false});
             ++i;
           }
           break;
@@ -136,29 +140,42 @@ class Pattern::Search {
 
   bool loop(const PatternProgram::Instruction& now, uint32_t i, const char*& at) {
     const CodePointSet& set = sets_[now.set];
-    const char *const begin = at, *low = at;
+    const char* const near_end = end_ - at > kLongRun ? at + kLongRun : end_;
+    const char* low = at;
     uint32_t count = 0;
-    Alternatives::Stretch& run = memory_.runs[i];
-    const char* const known = now.max == kEndlessRepeats && run.begin <= at && at < run.end ? run.end : nullptr;
-    while (count < now.max && at != end_ && (known == nullptr || (count < now.min && at != known))) {
+    while (count < now.max && at < near_end) {
       const char* next = at;
       if (!set.has(next_code_point(next))) break;
       at = next;
       if (++count <= now.min) low = at;
     }
-    memory_.scanned += count;
-    if (known == nullptr) {
-      if (at - begin >= kLongRun) run = {begin, at};
-    } else if (count >= now.min) {
-      at = known;
-    }
+    if (at >= near_end && at != end_) finish_long_run(now, memory_.runs[i], at, low, count);
     if (count < now.min) return false;
     if (now.kind == PatternProgram::Kind::Loop && at != low) {
       const char* one_less = at;
       previous_code_point(one_less);
-      states_.push_back({i + 1, one_less, low});
+      states_.push_back({i + 1, one_less, low, one_less - low >= kLongRun});
     }
     return true;
+  }
+
+  // Continues a loop behind its first kLongRun bytes; takes over the end of the run that the loop has found last.
+  void finish_long_run(const PatternProgram::Instruction& now, Alternatives::Stretch& run, const char*& at,
+                       const char*& low, uint32_t& count) {
+    const bool is_endless = now.max == kEndlessRepeats;
+    if (is_endless && count >= now.min && run.begin <= at && at < run.end) {
+      at = run.end;
+      return;
+    }
+    const char* const begin = at;
+    while (count < now.max && at != end_) {
+      const char* next = at;
+      if (!sets_[now.set].has(next_code_point(next))) break;
+      at = next;
+      ++memory_.scanned;
+      if (++count <= now.min) low = at;
+    }
+    if (is_endless) run = {begin, at};
   }
 
   const Pattern& pattern_;

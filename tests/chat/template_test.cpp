@@ -106,6 +106,13 @@ TEST(ChatTemplates, ErrorsNameLineAndColumn) {
   for (const auto& [source, expected] : errors) EXPECT_EQ(error_of(source), expected) << source;
 }
 
+TEST(ChatTemplates, RefuseWhatTheyDoNotHave) {
+  EXPECT_TRUE(has(error_of("{% macro m() %}{% generation %}a{% endgeneration %}{% endmacro %}{{ m() }}"),
+                  "{% generation %} inside a macro or a block that is captured is not supported"));
+  EXPECT_TRUE(has(error_of("{{ [{'a': 1}]|groupby('a') }}"), "there is no filter \"groupby\""));
+  EXPECT_TRUE(has(error_of("{{ '99999999999999999999'|int }}"), "a whole number has more than 64 bits"));
+}
+
 /// Returns `text`, `count` times.
 std::string times(const std::string& text, int count) {
   std::string all;
