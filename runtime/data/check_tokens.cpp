@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <array>
 #include <initializer_list>
+#include <map>
 #include <system_error>
 #include <utility>
 #include <vector>
 
 #include "mesh/error.h"
 #include "runtime/data/token_sidecar.h"
+#include "runtime/tokenizer/tokenizer.h"
 
 namespace meshtrain {
 namespace {
@@ -46,6 +48,13 @@ void check_source(const Recipe& recipe, const SourceRecipe& source, const std::s
                      number(sidecar->tokens) + " tokens of " + sidecar->dtype + ", which " + says + ", are " +
                      number(sidecar->tokens * token_width(sidecar->dtype)) +
                      ": the file was cut short or replaced; prepare it again, or remove the .json file");
+  }
+  if (source.documents && *source.documents != kDocumentsOfIndex && sidecar->separator &&
+      source.documents != sidecar->separator) {
+    throw InputError(location_of(recipe, {key + ".documents", "data.documents", key + ".tokens"}) + ": documents of " +
+                     file + " would end with the id " + number(*source.documents) + ", but each ends with " +
+                     number(*sidecar->separator) + ", as " + says + ": set " + key +
+                     ".documents: " + number(*sidecar->separator));
   }
   const int64_t vocab_size = recipe.model.shape.vocab_size;
   if (vocab_size >= sidecar->vocabulary_size) return;
@@ -85,12 +94,81 @@ bool looks_like_uint16(const std::vector<int64_t>& ids) {
   return large > static_cast<int64_t>(ids.size()) * 9 / 10;
 }
 
+/// Returns the sidecar of a source's file when the file exists and has one.
+std::optional<TokenSidecar> find_sidecar(const SourceRecipe& source) {
+  std::error_code ignored;
+  return fs::is_regular_file(source.tokens, ignored) ? read_sidecar(source.tokens) : std::nullopt;
+}
+
+/// Returns true when the run's tokenizer is not the one that `sidecar` names.
+bool is_other_tokenizer(const TokenSidecar& sidecar, const std::string& tokenizer) try {
+  return !tokenizer.empty() && tokenizer_fingerprint(tokenizer) != sidecar.tokenizer_checksum;
+} catch (const InputError&) {  // it does not exist: describe_data() says so
+  return false;
+}
+
+/// Returns the vocabulary of a tokenizer with `separator`, as sidecars count it; none when it cannot be loaded.
+std::optional<int64_t> vocabulary_with(const std::string& tokenizer, std::optional<int64_t> separator) try {
+  return std::max(load_tokenizer(tokenizer)->vocabulary_size(), separator.value_or(-1) + 1);
+} catch (const InputError&) {
+  return std::nullopt;
+}
+
+/// Calls `visit` with every source of `data`, and with that of `evaluate` where there is one, and with its key.
+template <class SomeRecipe, class Visit>
+void for_each_source(SomeRecipe& recipe, const Visit& visit) {
+  if (recipe.data.mixture.empty()) visit(recipe.data, std::string("data"));
+  for (size_t i = 0; i < recipe.data.mixture.size(); ++i) visit(recipe.data.mixture[i], recipe.data.source_key(i));
+  if (!recipe.evaluate.tokens.empty()) visit(recipe.evaluate, std::string("evaluate"));
+}
+
 }  // namespace
 
-void check_sidecars(const Recipe& recipe) {
-  const std::vector<MixedSourceRecipe> sources = recipe.data.sources();
-  for (size_t i = 0; i < sources.size(); ++i) check_source(recipe, sources[i], recipe.data.source_key(i));
-  if (!recipe.evaluate.tokens.empty()) check_source(recipe, recipe.evaluate, "evaluate");
+void check_sidecars(const Recipe& recipe, const std::string& tokenizer) {
+  for_each_source(recipe, [&](const SourceRecipe& source, const std::string& key) {
+    check_source(recipe, source, key);
+    const std::optional<TokenSidecar> sidecar = find_sidecar(source);
+    if (!sidecar || !is_other_tokenizer(*sidecar, tokenizer)) return;
+    const std::optional<int64_t> vocabulary = vocabulary_with(tokenizer, sidecar->separator);
+    if (!vocabulary || *vocabulary == sidecar->vocabulary_size) return;  // sidecar_lines() warns
+    throw InputError(location_of(recipe, {"data.tokenizer", "model.hf"}) + ": the run's tokenizer is " + tokenizer +
+                     ", with ids up to " + number(*vocabulary - 1) + ", but " + source.tokens.string() +
+                     " was made with " + sidecar->tokenizer + ", with ids up to " +
+                     number(sidecar->vocabulary_size - 1) + ", as " + sidecar_path(source.tokens).string() +
+                     " says: set data.tokenizer: " + sidecar->tokenizer + ", or prepare the text with the other one");
+  });
+}
+
+void take_layouts(Recipe& recipe) {
+  const std::map<std::string, std::string> said = recipe.locations;
+  for_each_source(recipe, [&](SourceRecipe& source, const std::string& key) {
+    if (said.contains(key + ".layout") || said.contains("data.layout") || source.dtype == "megatron") return;
+    const std::optional<TokenSidecar> sidecar = find_sidecar(source);
+    if (!sidecar || sidecar->layout == source.layout) return;
+    source.layout = sidecar->layout;
+    recipe.locations[key + ".layout"] = sidecar_path(source.tokens).string() + ": " + key + ".layout";
+  });
+}
+
+std::vector<std::string> sidecar_lines(const Recipe& recipe, const std::string& tokenizer) {
+  std::vector<std::string> lines;
+  for_each_source(recipe, [&](const SourceRecipe& source, const std::string& key) {
+    const std::optional<TokenSidecar> sidecar = find_sidecar(source);
+    if (!sidecar) return;
+    const std::string file = sidecar_path(source.tokens).string();
+    const auto location = recipe.locations.find(key + ".layout");
+    if (location != recipe.locations.end() && location->second.starts_with(file + ": ")) {
+      lines.push_back(key + ".layout: " + source.layout + ", as " + file + " says");
+    } else if (source.dtype != "megatron" && source.layout != sidecar->layout) {
+      lines.push_back("warning: " + key + ".layout: " + source.tokens.string() + " is read as " + source.layout +
+                      ", but " + file + " says " + sidecar->layout + ": set " + key + ".layout: " + sidecar->layout);
+    }
+    if (!is_other_tokenizer(*sidecar, tokenizer)) return;
+    lines.push_back("warning: the run's tokenizer is " + tokenizer + ", but " + source.tokens.string() +
+                    " was made with " + sidecar->tokenizer + ", whose checksum was " + sidecar->tokenizer_checksum +
+                    ": set data.tokenizer to that one, or prepare the text again");
+  });
+  return lines;
 }
 
 void check_labels(const Recipe& recipe, const Mixture& data) {

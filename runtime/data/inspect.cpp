@@ -175,6 +175,7 @@ void write_sidecar_lines(const TokenSidecar& sidecar, const TokenFile& tokens, s
   out << "made by       " << sidecar.command << "\n";
   out << "tokenizer     " << sidecar.tokenizer << ", ids 0 to " << sidecar.vocabulary_size - 1 << ", separator "
       << (sidecar.separator ? std::to_string(*sidecar.separator) : "none") << "\n";
+  if (sidecar.text_bytes) out << "text          " << *sidecar.text_bytes << " bytes\n";
   if (sidecar.dtype == tokens.dtype() && sidecar.tokens == tokens.size()) return;
   out << "not as made   its .json file says " << sidecar.tokens << " tokens of " << sidecar.dtype << "\n";
 }

@@ -37,12 +37,13 @@ int64_t prepare_bytes(const std::vector<fs::path>& inputs, const fs::path& outpu
   std::error_code ignored;  // OutputFile reports why
   if (output.has_parent_path()) fs::create_directories(output.parent_path(), ignored);
   OutputFile tokens(output);
-  int64_t written = 0;
+  int64_t written = 0, text_bytes = 0;
   for (const fs::path& file : files) {
     const FileReader bytes(file);
     if (bytes.size() == 0) continue;
     append_widened(bytes, width, tokens);
     written += bytes.size();
+    text_bytes += bytes.size();
     if (!separator) continue;
     tokens.append(&*separator, static_cast<size_t>(width));  // little-endian: its low bytes
     ++written;
@@ -50,6 +51,7 @@ int64_t prepare_bytes(const std::vector<fs::path>& inputs, const fs::path& outpu
   if (written == 0) throw InputError("nothing to write to " + output.string() + ": the inputs hold no bytes");
   const TokenSidecar sidecar{.dtype = dtype,
                              .tokens = written,
+                             .text_bytes = text_bytes,
                              .separator = separator,
                              .vocabulary_size = std::max<int64_t>(256, separator.value_or(-1) + 1),
                              .tokenizer = "bytes",

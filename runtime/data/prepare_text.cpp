@@ -42,6 +42,7 @@ struct PartHeader {
   int64_t tokens = 0;
   int64_t bytes = 0;     // of the inputs
   int64_t not_utf8 = 0;  // of these
+  int64_t text_bytes = 0;
 };
 
 /// Returns true for the names that data prepare gives to files in OUT.parts.
@@ -154,7 +155,7 @@ class PartsFolder {
 };
 
 std::string plan_of(const PrepareTextOptions& options, const std::vector<fs::path>& files, int64_t part_bytes) {
-  nlohmann::json plan = {{"version", 2},
+  nlohmann::json plan = {{"version", 3},
                          {"tokenizer", tokenizer_fingerprint(options.tokenizer)},
                          {"dtype", options.dtype},
                          {"document_per_line", options.format.document_per_line},
@@ -179,7 +180,7 @@ class PartWriter {
     file_.append(&header_, sizeof header_);
   }
 
-  void add(const std::vector<int64_t>& ids) {
+  void add(const std::vector<int64_t>& ids, size_t text_bytes) {
     const size_t before = block_.size();
     block_.resize(before + ids.size() * width_);
     std::byte* out = block_.data() + before;
@@ -188,6 +189,7 @@ class PartWriter {
       out += width_;
     }
     header_.tokens += static_cast<int64_t>(ids.size());
+    header_.text_bytes += static_cast<int64_t>(text_bytes);
     ++header_.documents;
     if (block_.size() >= kWriteBytes) write();
   }
@@ -234,6 +236,7 @@ class Preparation {
       progress_.bytes += done->bytes;
       progress_.tokens += done->tokens;
       progress_.documents += done->documents;
+      progress_.text_bytes += done->text_bytes;
       progress_.not_utf8 += done->not_utf8;
     }
   }
@@ -297,11 +300,12 @@ class Preparation {
         ids.clear();
         tokenizer_.encode(document.text, ids);
         if (options_.separator) ids.push_back(*options_.separator);
-        writer.add(ids);
+        writer.add(ids, document.text.size());
         const int64_t reported = std::min(document.bytes, left);  // a line may continue in the next part
         left -= reported;
         made.bytes += reported;
         made.tokens += static_cast<int64_t>(ids.size());
+        made.text_bytes += static_cast<int64_t>(document.text.size());
         ++made.documents;
         not_utf8 += document.not_utf8;
         if (made.bytes >= kReportedBytes) add(std::exchange(made, {}));
@@ -319,6 +323,7 @@ class Preparation {
     progress_.bytes += made.bytes;
     progress_.tokens += made.tokens;
     progress_.documents += made.documents;
+    progress_.text_bytes += made.text_bytes;
     progress_.not_utf8 += made.not_utf8;
     progress_.parts += made.parts;
   }
@@ -349,10 +354,12 @@ void check_ids(const Tokenizer& tokenizer, const PrepareTextOptions& options) {
   if (options.separator) check_token("--separator", *options.separator, options.dtype);
 }
 
-TokenSidecar sidecar_of(const Tokenizer& tokenizer, const PrepareTextOptions& options, int64_t tokens) {
+TokenSidecar sidecar_of(const Tokenizer& tokenizer, const PrepareTextOptions& options,
+                        const PrepareTextProgress& done) {
   const std::string checksum = tokenizer_fingerprint(options.tokenizer);
   return {.dtype = options.dtype,
-          .tokens = tokens,
+          .tokens = done.tokens,
+          .text_bytes = done.text_bytes,
           .separator = options.separator,
           .vocabulary_size = std::max(tokenizer.vocabulary_size(), options.separator.value_or(-1) + 1),
           .tokenizer = checksum == options.tokenizer ? checksum : fs::absolute(options.tokenizer).string(),
@@ -403,7 +410,7 @@ PrepareTextProgress prepare_text(const Tokenizer& tokenizer, const PrepareTextOp
     throw InputError("nothing to write to " + options.output.string() + ": the inputs hold no text");
   }
   folder.check_plan(plan);
-  join(folder, parts.size(), options.output, sidecar_of(tokenizer, options, done.tokens), [&] {
+  join(folder, parts.size(), options.output, sidecar_of(tokenizer, options, done), [&] {
     folder.check_plan(plan);
     if (plan_of(options, files, part_bytes) == plan) return;
     throw InputError("the inputs of " + options.output.string() + " changed while they were read: prepare it again, " +

@@ -30,7 +30,8 @@ struct PrepareTextProgress {
   int64_t bytes = 0, total_bytes = 0;  ///< of the inputs
   int64_t tokens = 0;
   int64_t documents = 0;
-  int64_t not_utf8 = 0;  ///< bytes of the inputs that are not UTF-8
+  int64_t text_bytes = 0;  ///< of the documents' texts, decompressed, without what is around them in the inputs
+  int64_t not_utf8 = 0;    ///< bytes of the inputs that are not UTF-8
   int64_t parts = 0, total_parts = 0;
   int64_t kept_parts = 0;  ///< done by an earlier run that was interrupted; counted in all the others too
 };

@@ -55,6 +55,9 @@ class SidecarFields {
   std::optional<int64_t> number_or_null(const char* key) const {
     return at(key).is_null() ? std::nullopt : std::optional(number(key));
   }
+  std::optional<int64_t> number_or_missing(const char* key) const {
+    return object_.contains(key) ? std::optional(number(key)) : std::nullopt;
+  }
   std::string text(const char* key) const {
     const json& value = at(key);
     if (!value.is_string()) fail(key, "is not a text");
@@ -77,7 +80,7 @@ class SidecarFields {
 };
 
 std::string text_of(const TokenSidecar& sidecar) {
-  const nlohmann::ordered_json object = {
+  nlohmann::ordered_json object = {
       {"format", kFormat},
       {"version", kVersion},
       {"dtype", sidecar.dtype},
@@ -88,6 +91,7 @@ std::string text_of(const TokenSidecar& sidecar) {
       {"tokenizer", sidecar.tokenizer},
       {"tokenizer_checksum", sidecar.tokenizer_checksum},
       {"command", sidecar.command}};
+  if (sidecar.text_bytes) object["text_bytes"] = *sidecar.text_bytes;
   return object.dump(1, ' ', false, json::error_handler_t::replace) + "\n";
 }
 
@@ -113,6 +117,7 @@ std::optional<TokenSidecar> read_sidecar(const fs::path& tokens) {
   }
   const TokenSidecar sidecar{.dtype = reader.text("dtype"),
                              .tokens = reader.number("tokens"),
+                             .text_bytes = reader.number_or_missing("text_bytes"),
                              .layout = reader.text("layout"),
                              .separator = reader.number_or_null("separator"),
                              .vocabulary_size = reader.number("vocabulary_size"),
@@ -121,6 +126,9 @@ std::optional<TokenSidecar> read_sidecar(const fs::path& tokens) {
                              .command = reader.text("command")};
   if (sidecar.dtype != "uint8" && sidecar.dtype != "uint16" && sidecar.dtype != "uint32") {
     reader.fail("dtype", "is none of uint8, uint16, uint32");
+  }
+  if (sidecar.layout != "records" && sidecar.layout != "stream") {
+    reader.fail("layout", "is neither records nor stream");
   }
   return sidecar;
 }

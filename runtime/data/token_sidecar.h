@@ -12,14 +12,15 @@ namespace meshtrain {
 /// The description of a token file, which `data prepare` writes beside it as NAME.json: mine.bin.json of mine.bin. A
 /// token file itself says nothing of what it holds.
 struct TokenSidecar {
-  std::string dtype;                 ///< of a token: "uint16"
-  int64_t tokens = 0;                ///< number of tokens in the file
-  std::string layout = "stream";     ///< the value for data.layout
-  std::optional<int64_t> separator;  ///< the id behind each document; none: nothing ends documents
-  int64_t vocabulary_size = 0;       ///< largest id that tokenizer and separator can write, plus one
-  std::string tokenizer;             ///< its absolute path, or "bytes"
-  std::string tokenizer_checksum;    ///< tokenizer_fingerprint()
-  std::string command;               ///< the command line that made the file
+  std::string dtype;                       ///< of a token: "uint16"
+  int64_t tokens = 0;                      ///< number of tokens in the file
+  std::optional<int64_t> text_bytes = {};  ///< bytes of the documents' text, decompressed; none: older sidecars
+  std::string layout = "stream";           ///< the value for data.layout
+  std::optional<int64_t> separator;        ///< the id behind each document; none: nothing ends documents
+  int64_t vocabulary_size = 0;             ///< largest id that tokenizer and separator can write, plus one
+  std::string tokenizer;                   ///< its absolute path, or "bytes"
+  std::string tokenizer_checksum;          ///< tokenizer_fingerprint()
+  std::string command;                     ///< the command line that made the file
 };
 
 /// Returns NAME.json of the token file NAME.

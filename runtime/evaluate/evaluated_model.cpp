@@ -1,15 +1,67 @@
 #include "runtime/evaluate/evaluated_model.h"
 
+#include <algorithm>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "mesh/agree.h"
 #include "mesh/error.h"
 #include "runtime/checkpoint/checkpoint_reader.h"
+#include "runtime/data/token_sidecar.h"
 #include "runtime/trainer/assemble.h"
 #include "runtime/trainer/data_parallel.h"
 
 namespace meshtrain {
 namespace {
+
+bool gives(const EvaluationRequest& request, const std::string& key) {
+  return std::ranges::any_of(request.options, [&](const KeyOption& option) { return option.key == key; });
+}
+
+/// Returns the value of an option; an empty text without it.
+std::string value_of(const EvaluationRequest& request, const std::string& key) {
+  for (const KeyOption& option : request.options) {
+    if (option.key == key) return option.value.value_or("");
+  }
+  return "";
+}
+
+/// Appends the dtype and the layout that the sidecar of the request's tokens says, under the request's own options.
+/// Throws InputError when the request says another layout.
+void add_sidecar(const EvaluationRequest& request, std::vector<KeyOption>& options) {
+  const std::filesystem::path tokens = value_of(request, "evaluate.tokens");
+  std::error_code ignored;
+  if (!std::filesystem::is_regular_file(tokens, ignored)) return;
+  const std::optional<TokenSidecar> sidecar = read_sidecar(tokens);
+  if (!sidecar || value_of(request, "evaluate.dtype") == "megatron") return;
+  options.push_back({"", "evaluate.dtype", sidecar->dtype});
+  options.push_back({"", "evaluate.layout", sidecar->layout});
+  const std::string layout = value_of(request, "evaluate.layout");
+  if ((layout == "records" || layout == "stream") && layout != sidecar->layout) {
+    throw InputError("--layout " + layout + ": " + tokens.string() + " has the layout " + sidecar->layout + ", as " +
+                     sidecar_path(tokens).string() + " says: leave --layout out");
+  }
+}
+
+/// Returns the token that ends documents of the evaluated file, for --documents own.
+int64_t own_documents(const Recipe& loaded) {
+  if (loaded.evaluate.dtype == "megatron") return kDocumentsOfIndex;
+  if (const auto sidecar = read_sidecar(loaded.evaluate.tokens); sidecar && sidecar->separator) {
+    return *sidecar->separator;
+  }
+  if (const std::optional<int64_t> end = document_end(loaded.data)) return *end;
+  throw InputError("--documents own: neither a sidecar of " + loaded.evaluate.tokens.string() +
+                   " nor the run's data.documents says which token ends a document: give its id");
+}
+
+/// Sets documents as the request says.
+void set_documents(const EvaluationRequest& request, Recipe& loaded) {
+  if (request.documents == "own") loaded.evaluate.documents = own_documents(loaded);
+  if (request.documents != "none") return;
+  loaded.evaluate.documents.reset();
+  if (!gives(request, "evaluate.boundary_labels")) loaded.evaluate.boundary_labels = "counted";
+}
 
 /// Returns the recipe of a run that wrote `source`, under the options.
 Recipe recipe_of_run(const ModelSource& source, const EvaluationRequest& request) {
@@ -19,6 +71,7 @@ Recipe recipe_of_run(const ModelSource& source, const EvaluationRequest& request
     for (const char* key : {"evaluate.samples", "evaluate.loss_mask", "evaluate.source"}) {
       options.push_back({"", key, std::nullopt});
     }
+    add_sidecar(request, options);
   }
   options.insert(options.end(), request.options.begin(), request.options.end());
   Recipe recipe = parse_recipe(read_manifest(source.folder).head.recipe, options);
@@ -29,18 +82,14 @@ Recipe recipe_of_run(const ModelSource& source, const EvaluationRequest& request
 
 Recipe recipe_of_model(const ModelSource& source, const EvaluationRequest& request) {
   std::vector<KeyOption> options = {{"", "evaluate.layout", "stream"}};
-  bool has_tokens = false, has_length = false;
-  for (const KeyOption& option : request.options) {
-    has_tokens = has_tokens || option.key == "evaluate.tokens";
-    has_length = has_length || option.key == "train.sequence_length";
-  }
-  if (!has_tokens) throw InputError("--tokens must be given: the file of tokens to evaluate on");
-  if (!has_length) {
+  if (!gives(request, "evaluate.tokens")) throw InputError("--tokens must be given: the file of tokens to evaluate on");
+  if (!gives(request, "train.sequence_length")) {
     const int64_t positions = source.shape.max_position_embeddings;
     throw InputError("--sequence-length must be given: " + source.folder.string() +
                      " does not say in which lengths tokens are evaluated" +
                      (positions > 0 ? ", and takes up to " + std::to_string(positions) : ""));
   }
+  add_sidecar(request, options);
   options.insert(options.end(), request.options.begin(), request.options.end());
   return recipe_of_folder(source.folder, options);
 }
@@ -48,7 +97,8 @@ Recipe recipe_of_model(const ModelSource& source, const EvaluationRequest& reque
 }  // namespace
 
 Recipe recipe_to_evaluate(const ModelSource& source, const EvaluationRequest& request) {
-  const Recipe loaded = source.is_checkpoint ? recipe_of_run(source, request) : recipe_of_model(source, request);
+  Recipe loaded = source.is_checkpoint ? recipe_of_run(source, request) : recipe_of_model(source, request);
+  set_documents(request, loaded);
   Recipe recipe;  // of the loaded one what an evaluation needs: how a run trained may not fit another mesh
   recipe.name = loaded.name;
   recipe.model.hf = loaded.model.hf;

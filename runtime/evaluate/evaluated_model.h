@@ -19,13 +19,15 @@ namespace meshtrain {
 struct EvaluationRequest {
   std::vector<KeyOption> options;  ///< keys of `evaluate`, and train.sequence_length and micro_batch
   bool other_tokens = false;       ///< the options name the tokens: keys of a run's own held-out file do not count
+  std::optional<std::string> documents;  ///< key `documents`: an id or index; none; own: as the file or the run says
   std::optional<std::string> precision;  ///< fp64 fp32 bf16 fp16; none: that of the weights, or of the run
   std::string device = "auto";
 };
 
 /// Returns the recipe by which the model of `source` is evaluated. Of a run: the model and `evaluate` as its checkpoint
 /// has them, under the request's options. Of a Hugging Face folder: the request's options alone, over a file of layout
-/// stream. No file of tokens is opened. Throws InputError that names what is missing or wrong. Not collective.
+/// stream. Where the request names the tokens, their sidecar gives dtype and layout that the options leave out. Of the
+/// file of tokens no more is opened. Throws InputError that names what is missing or wrong. Not collective.
 Recipe recipe_to_evaluate(const ModelSource& source, const EvaluationRequest& request);
 
 /// Returns `recipe`, of recipe_to_evaluate(), for a mesh of this layout: one micro-batch at a time on each rank. `auto`

@@ -11,11 +11,8 @@
 namespace meshtrain {
 
 ChosenMesh choose_mesh(const Recipe& recipe, const Group& world, const Machine& machine) {
-  PlanRequest request;
-  request.ranks = world.size();
-  request.hosts = {world.size() / HostMap::of(world).num_hosts(), machine.device == "cuda"};
-  request.machine = std::make_shared<const Machine>(machine);
-  if (machine.memory > 0) request.memory = machine.memory;
+  PlanRequest request = plan_request(recipe, world.size(), world.size() / HostMap::of(world).num_hosts(),
+                                     std::make_shared<const Machine>(machine));
   std::string mesh, reason;
   agree(world, [&] {
     if (world.rank() != 0) return;

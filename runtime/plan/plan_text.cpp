@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <vector>
 
 #include "mesh/size_text.h"
@@ -147,7 +148,8 @@ std::string count_text(size_t count, const char* one, const char* several) {
 std::string account_of(const PlannedMesh& mesh) {
   const TimeForecast& time = *mesh.forecast.step.time;
   std::string text = share_text(time.products, mesh.seconds()) + " of its step are products, " +
-                     share_text(time.attention, mesh.seconds()) + " attention";
+                     share_text(time.attention, mesh.seconds()) + " attention, " +
+                     share_text(time.elementwise + time.optimizer, mesh.seconds()) + " other";
   if (time.imbalance > 0) {
     text += ", " + share_text(time.imbalance, mesh.seconds()) + " waits for ranks with longer documents";
   }
@@ -181,8 +183,15 @@ std::string seconds_text(double seconds) {
 std::string explain(const MeshSearch& search, const Recipe& recipe, const PlanRequest& request) {
   const std::string ranks = std::to_string(request.ranks) + (request.ranks == 1 ? " rank" : " ranks");
   if (search.meshes.empty()) {
+    const ModelShape& shape = recipe.model.shape;
+    const TrainRecipe& train = recipe.train;
     return "no mesh of " + ranks + " is possible: " + search.refused.front().reason + " (" +
-           search.refused.front().meshes.front() + ")";
+           search.refused.front().meshes.front() + "); dp x cp x tp is the number of ranks, dp has to divide " +
+           std::to_string(train.global_batch / train.micro_batch) + " (train.global_batch / micro_batch), cp " +
+           std::to_string(train.sequence_length) + " (train.sequence_length), tp " +
+           std::to_string(
+               std::gcd(std::gcd(shape.num_attention_heads, shape.num_key_value_heads), shape.intermediate_size)) +
+           " (heads, key-value heads and intermediate_size of the model)";
   }
   const auto least =
       std::ranges::min(search.meshes, {}, [](const PlannedMesh& mesh) { return mesh.forecast.step.memory().total(); });

@@ -1,11 +1,23 @@
 #include "runtime/plan/planned_mesh.h"
 
 #include <map>
+#include <utility>
 
 #include "runtime/recipe/load.h"
 #include "runtime/recipe/run_plan.h"
 
 namespace meshtrain {
+
+PlanRequest plan_request(const Recipe& recipe, int64_t ranks, int64_t ranks_per_host,
+                         std::shared_ptr<const Machine> machine) {
+  PlanRequest request;
+  request.ranks = ranks;
+  request.hosts = {ranks_per_host, machine ? machine->device == "cuda" : recipe.device == "cuda"};
+  if (machine && machine->memory > 0) request.memory = machine->memory;
+  request.machine = std::move(machine);
+  request.dtype = dtype_of(recipe.train.precision);
+  return request;
+}
 
 int PlannedMesh::num_hosts(const std::string& group) const {
   const auto found = forecast.step.num_hosts.find(group);

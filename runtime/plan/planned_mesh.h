@@ -34,6 +34,11 @@ struct PlanRequest {
   int64_t runtime_bytes() const { return hosts.gpus ? kGpuRuntimeBytes : 0; }
 };
 
+/// Returns the request for a plan of `recipe` on so many ranks, which take time and have memory as `machine` says;
+/// null: neither is known, and whether ranks have GPUs is what `device` of the recipe says.
+PlanRequest plan_request(const Recipe& recipe, int64_t ranks, int64_t ranks_per_host,
+                         std::shared_ptr<const Machine> machine);
+
 /// Settings of a recipe as --set takes them: "parallel.fsdp.mode=full_shard".
 using Settings = std::vector<std::string>;
 

@@ -156,7 +156,10 @@ LargestFit largest_micro_batch(const PlannedMesh& mesh, const PlanRequest& reque
   for (int64_t count = largest.value + 1; count <= of_rank; ++count) {
     if (of_rank % count != 0) continue;
     const auto memory = memory_with(planned, "train.micro_batch", count, mesh.layout, request);
-    if (!memory) break;
+    if (!memory) {
+      largest.bound = LargestFit::Bound::Memory;
+      break;
+    }
     largest = {count, *memory};
   }
   return largest;
@@ -178,6 +181,7 @@ LargestFit largest_sequence(const PlannedMesh& mesh, const PlanRequest& request)
     const int64_t between = (fits + fails) / 2;
     (tries(between) ? fits : fails) = between;
   }
+  if (fails <= kMost) largest.bound = LargestFit::Bound::Memory;
   return largest;
 }
 

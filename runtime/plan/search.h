@@ -30,8 +30,12 @@ MeshSearch search_meshes(const Recipe& recipe, const PlanRequest& request);
 
 /// The largest value of a key with which a mesh is legal and fits in PlanRequest::memory.
 struct LargestFit {
+  /// The limit that a larger value would be beyond: the memory, or what was to be tried (train.global_batch / dp).
+  enum class Bound { Memory, Tried };
+
   int64_t value = 0;
   int64_t memory = 0;  ///< bytes that a rank then holds
+  Bound bound = Bound::Tried;
 };
 
 /// Returns the largest train.micro_batch for `mesh`, which fits.

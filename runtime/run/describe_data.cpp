@@ -6,9 +6,11 @@
 #include <filesystem>
 #include <limits>
 #include <system_error>
+#include <utility>
 
 #include "runtime/data/check_tokens.h"
 #include "runtime/telemetry/console.h"
+#include "runtime/trainer/assemble.h"
 
 namespace meshtrain {
 
@@ -59,6 +61,7 @@ std::vector<std::string> describe_data(const Recipe& recipe, const Mixture& data
     const std::string warning = dtype_warning(recipe.data.sources()[i], recipe.data.source_key(i));
     if (!warning.empty()) lines.push_back(warning);
   }
+  for (std::string& line : sidecar_lines(recipe, tokenizer_of(recipe))) lines.push_back(std::move(line));
   const int64_t positions = recipe.model.shape.max_position_embeddings;
   if (positions > 0 && length > positions) {
     lines.push_back(fmt::format("warning: train.sequence_length {} is beyond the model's max_position_embeddings {}",

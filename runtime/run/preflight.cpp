@@ -13,7 +13,7 @@
 #include "mesh/size_text.h"
 #include "runtime/files/file_lock.h"
 #include "runtime/model/transformer.h"
-#include "runtime/plan/forecast.h"
+#include "runtime/plan/planned_mesh.h"
 #include "runtime/recipe/patterns.h"
 #include "runtime/run/run_directory.h"
 #include "runtime/telemetry/console.h"
@@ -99,23 +99,42 @@ std::string disk_line(const Recipe& recipe, const RunPlan& plan, const fs::path&
   return line;
 }
 
-std::string memory_line(const Recipe& recipe, const RunPlan& plan, bool gpus, int64_t device_memory) try {
-  const int64_t ranks = plan.layout.size();
-  const int64_t needed = forecast(recipe, plan, {ranks, gpus}).step.memory().total();
-  const std::string text = "a step needs " + size_text(needed) + " on the fullest rank";
-  if (gpus) {
-    if (device_memory == 0) return text + "; --machine says how much a GPU has";
-    return (needed > device_memory ? "warning: " : "") + text + ", of " + size_text(device_memory) + " of a GPU";
+std::string gpu_memory_line(int64_t needed, const std::string& text, const PlanRequest& request) {
+  constexpr double kSurely = 1.1;  // of the forecast, beside which others' measurements lie within a tenth on average
+  if (!request.memory) return text + "; --machine says how much a GPU has";
+  const std::string compared = text + ", and the runtime " + size_text(request.runtime_bytes()) + " more, of " +
+                               size_text(*request.memory) + " of a GPU";
+  if (request.has_room_for(needed)) return compared;
+  if (static_cast<double>(needed + request.runtime_bytes()) <= kSurely * static_cast<double>(*request.memory)) {
+    return "warning: " + compared;
   }
+  throw InputError(compared +
+                   ": take more ranks, a smaller train.micro_batch, train.activation_checkpointing.mode: full or "
+                   "parallel.fsdp.mode: full_shard (meshtrain plan compares meshes)");
+}
+
+std::string host_memory_line(int64_t needed, const std::string& text, int64_t ranks) {
   const int64_t here = host_memory();
   if (here == 0) return text;
   return (needed > here / ranks ? "warning: " : "") + text +
          (ranks > 1 ? ", at most " + size_text(needed * ranks) + " on a host with all " + std::to_string(ranks) : "") +
          "; this machine has " + size_text(here);
-} catch (const InputError&) {
-  throw;
-} catch (const std::exception& error) {
-  return std::string("memory was not predicted: ") + error.what();
+}
+
+/// Forecasts a step, and returns a line that compares its memory with what there is.
+std::string memory_line(const Recipe& recipe, const RunPlan& plan, const PlanRequest& request,
+                        std::optional<RunForecast>& predicted) {
+  try {
+    predicted = forecast(recipe, plan, request.hosts, request.machine.get());
+  } catch (const InputError&) {
+    throw;
+  } catch (const std::exception& error) {
+    return std::string("memory was not predicted: ") + error.what();
+  }
+  const int64_t needed = predicted->step.memory().total();
+  const std::string text = "a step needs " + size_text(needed) + " on the fullest rank";
+  return request.hosts.gpus ? gpu_memory_line(needed, text, request)
+                            : host_memory_line(needed, text, plan.layout.size());
 }
 
 }  // namespace
@@ -140,18 +159,20 @@ int64_t checkpoint_bytes(const Recipe& recipe, const RunPlan& plan) {
   return bytes;
 }
 
-std::vector<std::string> look_ahead(const Recipe& recipe, const RunPlan& plan, const fs::path& run_directory,
-                                    int64_t device_memory) {
-  std::vector<std::string> lines;
+Outlook look_ahead(const Recipe& recipe, const RunPlan& plan, const fs::path& run_directory,
+                   const std::shared_ptr<const Machine>& machine) {
+  Outlook outlook;
   const auto add = [&](const std::string& line) {
-    if (!line.empty()) lines.push_back(line);
+    if (!line.empty()) outlook.lines.push_back(line);
   };
   add(disk_line(recipe, plan, RunDirectory::checkpoints_of(run_directory)));
   std::error_code ignored;
   const bool gpus_here = fs::exists("/proc/driver/nvidia/version", ignored);
-  const bool gpus = recipe.device == "cuda" || (recipe.device == "auto" && gpus_here);
+  const int64_t ranks = plan.layout.size();
+  PlanRequest request = plan_request(recipe, ranks, ranks, machine);
+  if (!machine && recipe.device == "auto") request.hosts.gpus = gpus_here;
   if (recipe.device == "cuda" && !gpus_here) add("warning: device: cuda, and this machine has no NVIDIA driver");
-  add(memory_line(recipe, plan, gpus, device_memory));
+  add(memory_line(recipe, plan, request, outlook.forecast));
   if (plan.offload == Offload::Disk) {
     const fs::path& path = recipe.parallel.fsdp.offload.path;
     check_writable(path, "parallel.fsdp.offload.path:");
@@ -160,7 +181,7 @@ std::vector<std::string> look_ahead(const Recipe& recipe, const RunPlan& plan, c
                        fs::absolute(path).parent_path().string() + " does not exist");
     }
   }
-  return lines;
+  return outlook;
 }
 
 std::string not_checked(const Recipe& recipe, const RunPlan& plan) {

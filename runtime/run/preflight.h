@@ -2,9 +2,13 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "runtime/plan/forecast.h"
+#include "runtime/plan/machine.h"
 #include "runtime/recipe/run_plan.h"
 
 namespace meshtrain {
@@ -16,12 +20,18 @@ void check_run_directory(const std::filesystem::path& folder, bool resume);
 /// Returns the bytes of a checkpoint's tensors: weights as they are kept, and the optimizer's state.
 int64_t checkpoint_bytes(const Recipe& recipe, const RunPlan& plan);
 
+/// The result of look_ahead().
+struct Outlook {
+  std::vector<std::string> lines;       ///< for people; those that begin with "warning: " name what is not enough
+  std::optional<RunForecast> forecast;  ///< of a step; none when it could not be predicted
+};
+
 /// Looks at what a run will need of the machine that this process is on: the disk for checkpoints in `run_directory`,
-/// memory as the plan of a step predicts it, GPUs. Returns lines for people; those that begin with "warning: " name
-/// what is not enough. `device_memory`: of a rank's GPU, where it is known; else 0. Throws InputError when not even one
-/// checkpoint fits on the disk.
-std::vector<std::string> look_ahead(const Recipe& recipe, const RunPlan& plan,
-                                    const std::filesystem::path& run_directory, int64_t device_memory);
+/// memory as the plan of a step predicts it, GPUs. `machine`: what steps take time and have
+/// memory on; null: not known. Throws InputError when not even one checkpoint fits on the disk, and when a step needs
+/// over a tenth more than a GPU has, which is beyond what the forecast of memory may be off by (docs/plan.md).
+Outlook look_ahead(const Recipe& recipe, const RunPlan& plan, const std::filesystem::path& run_directory,
+                   const std::shared_ptr<const Machine>& machine);
 
 /// Returns, in one line, what only the ranks of a run can find out.
 std::string not_checked(const Recipe& recipe, const RunPlan& plan);

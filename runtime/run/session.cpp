@@ -53,7 +53,7 @@ Session::Session(const Recipe& asked, const Group& world, const RunOptions& opti
 void Session::open_data() {
   agree(world_, [&] {
     name_host(world_, [&] {
-      check_sidecars(recipe_);
+      check_sidecars(recipe_, tokenizer_of(recipe_));
       data_ = std::make_unique<Mixture>(recipe_.data, recipe_.train.sequence_length, recipe_.model.shape.vocab_size,
                                         static_cast<uint64_t>(recipe_.train.seed));
       check_labels(recipe_, *data_);

@@ -26,8 +26,22 @@ std::string tokenizer_of(const Recipe& recipe) {
   return tokenizer_file_in(recipe.model.hf).empty() ? "" : recipe.model.hf.string();
 }
 
+namespace {
+
+/// Returns the folder whose files are those of data.tokenizer; empty when it names none that exists.
+std::filesystem::path tokenizer_folder(const std::filesystem::path& tokenizer) {
+  std::error_code ignored;
+  const bool is_folder = std::filesystem::is_directory(tokenizer, ignored);
+  if (!is_folder && !is_tokenizer_file(tokenizer.filename())) return {};
+  const std::filesystem::path folder = is_folder ? tokenizer : std::filesystem::absolute(tokenizer).parent_path();
+  return tokenizer_files(folder).empty() ? std::filesystem::path() : folder;
+}
+
+}  // namespace
+
 CarriedOver carried_over(const Recipe& recipe) {
   CarriedOver carried = carried_over(recipe.model.hf, recipe.model.shape);
+  if (const std::filesystem::path own = tokenizer_folder(recipe.data.tokenizer); !own.empty()) carried.tokenizer = own;
   carried.document_end = document_end(recipe.data);
   return carried;
 }

@@ -27,6 +27,11 @@ bool Evaluation::is_due(int64_t step) const {
   return step == train_.steps || (recipe_.every > 0 && step % recipe_.every == 0);
 }
 
+bool Evaluation::counts_all() const {
+  const bool ignores = recipe_.ignore_id || !recipe_.loss_mask.empty() || recipe_.boundary_labels == "ignored";
+  return num_samples_ == dataset_.num_samples() && !ignores;
+}
+
 EvaluationMetrics Evaluation::run(const LossModel& model, const DeviceMesh& mesh) const {
   const auto start = std::chrono::steady_clock::now();
   const int64_t micro_batch = train_.micro_batch, at_once = mesh.size(kDataAxis) * micro_batch;

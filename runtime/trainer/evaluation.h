@@ -20,6 +20,9 @@ class Evaluation {
   bool is_due(int64_t step) const;
   int64_t num_samples() const { return num_samples_; }
 
+  /// Returns true when these are all samples of the file and every label counts.
+  bool counts_all() const;
+
   /// Returns the number of tokens in the file.
   int64_t num_tokens() const { return dataset_.num_tokens(); }
 

@@ -31,7 +31,8 @@ struct LossModel {
 
 /// Returns the mean loss over all counted tokens of `count` micro-batches on each dp rank; `next` returns those of this
 /// rank. The mean is exactly the sum of token losses over dp x cp divided by their number. Records and changes nothing.
-/// Every rank of the mesh must call it. Throws AgreedError when no label counts.
+/// Every rank of the mesh must call it. At least one label must count, or the mean is not a number; Evaluation refuses
+/// files without one.
 HeldOutLoss held_out_loss(const LossModel& of, int64_t count, const std::function<MicroBatch()>& next);
 
 }  // namespace meshtrain

@@ -31,6 +31,24 @@ TEST_F(TrainCheck, SaysWhatCheckpointsAndAStepTakeAndWhatItCannotKnow) {
   EXPECT_TRUE(has(check({}).out, "\na checkpoint, should the run be stopped, of 127.1 KiB; the disk of "));
 }
 
+TEST_F(TrainCheck, ComparesAStepWithTheRoomOfAGpu) {
+  const auto on = [&](const std::string& memory) {
+    write("gpu.yaml",
+          "device: cuda\nproduct_flops: {fp32: 6.0e13}\nmemory_bandwidth: 3.0e12\non_host: {bandwidth: "
+          "1.0e11}\namong_hosts: {bandwidth: 1.0e10}\nmemory: " +
+              memory + "\n");
+    return check({"--plan", "--machine", path("gpu.yaml")});
+  };
+  const Ending fits = on("85899345920");
+  ASSERT_EQ(fits.status, 0) << fits.err;
+  EXPECT_TRUE(has(fits.out, "on the fullest rank, and the runtime 2 GiB more, of 80 GiB of a GPU\n")) << fits.out;
+  EXPECT_EQ(count(fits.out, "plan: "), 1);
+  const Ending near = on("2147483648");  // the runtime's alone
+  EXPECT_EQ(near.status, 0) << near.err;
+  EXPECT_TRUE(has(near.out, "\nwarning: a step needs ")) << near.out;
+  EXPECT_TRUE(has(complaint(on("1073741824"), 2), " of 1 GiB of a GPU: take more ranks"));
+}
+
 TEST_F(TrainCheck, RefusesARunDirectoryThatTheRunCouldNotHave) {
   write("file", "");
   run_dir = path("file") / "run";

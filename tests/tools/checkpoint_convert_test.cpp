@@ -4,6 +4,7 @@
 
 #include <fstream>
 
+#include "runtime/hf/carried_over.h"
 #include "runtime/safetensors/folder.h"
 #include "tests/support/files.h"
 #include "tests/support/tensor_offset.h"
@@ -165,6 +166,21 @@ TEST_F(ConvertProgram, TheTokenizerIsOneOfTheModel) {
   checkpoint({"export", run_dir, path("file"), "--tokenizer", gpt2 / "tokenizer.json"});
   EXPECT_EQ(contents(path("folder")), contents(path("file")));
   EXPECT_EQ(contents(path("file")).at("tokenizer.json"), content(gpt2 / "tokenizer.json"));
+}
+
+// What was trained with another tokenizer than the folder's is exported with the one that it was trained with.
+TEST_F(ConvertProgram, ARunExportsTheTokenizerOfItsData) {
+  const fs::path gpt2 = source_folder() + "/tests/tokenizer/fixtures/gpt2";
+  for (const fs::path& given : {gpt2, gpt2 / "tokenizer.json"}) {
+    const fs::path out = path(given.filename().string() + " out");
+    run_dir = path(given.filename().string() + " run");
+    run(1, {"--set", "model.vocab_size=1101", "--set", "data.tokenizer=" + given.string(), "--set",
+            "train.export=" + out.string()});
+    const auto files = contents(out);
+    for (const std::string& name : tokenizer_files(gpt2)) EXPECT_EQ(files.at(name), content(gpt2 / name)) << name;
+    const Ending text = run_meshtrain({"generate", out, "--prompt", "Hello", "--max-tokens", "3", "--json"});
+    EXPECT_EQ(text.status, 0) << text.err;
+  }
 }
 
 // The longest way: a folder, a run from it, an export, an import, and a run from that.

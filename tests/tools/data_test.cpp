@@ -7,6 +7,8 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 
+#include "tests/runtime/data/megatron_files.h"
+#include "tests/support/files.h"
 #include "tests/support/messages.h"
 #include "tests/support/scratch.h"
 #include "tests/tools/program.h"
@@ -62,6 +64,18 @@ TEST(DataCommand, SaysWhatAFileHolds) {
   EXPECT_TRUE(has(inspected.out, "97 98 99\n")) << inspected.out;
 }
 
+TEST(DataCommand, InspectsAMegatronFileByItsIndex) {
+  const ScratchFolder folder;
+  const std::string tokens = folder.path() / "theirs.bin";
+  write_ids<int32_t>(tokens, {5, 6, 7, 70000, 9});
+  write_file(folder.path() / "theirs.idx", megatron_fields(4, 4, {3, 2}).bytes());
+  const Ending inspected = run_meshtrain({"data", "inspect", tokens});
+  ASSERT_EQ(inspected.status, 0) << inspected.err;
+  EXPECT_TRUE(has(inspected.out, "2 by the index, of 2 to 3 tokens\n")) << inspected.out;
+  EXPECT_TRUE(has(inspected.out, "5 6 7 70000 9\n")) << inspected.out;
+  EXPECT_EQ(run_meshtrain({"data", "inspect", tokens, "--dtype", "megatron"}).out, inspected.out);
+}
+
 TEST(DataCommand, EndsDocumentsWithASeparator) {
   const ScratchFolder folder;
   std::ofstream(folder.path() / "a.txt") << "abc";
@@ -112,7 +126,7 @@ TEST(DataCommand, TokenisesText) {
   };
   const Ending prepared = with({});
   ASSERT_EQ(prepared.status, 0) << prepared.err;
-  EXPECT_TRUE(has(prepared.out, "uint16, of 3 documents in 59 bytes, separator 1100\n")) << prepared.out;
+  EXPECT_TRUE(has(prepared.out, "uint16, of 3 documents in 33 bytes of text, separator 1100\n")) << prepared.out;
   EXPECT_EQ(prepared.err, "") << "no progress of what is done at once";
   const Ending inspected = run_meshtrain(
       {"data", "inspect", out, "--tokenizer", tokenizer, "--separator", "<|endoftext|>", "--samples", "2"});
@@ -122,9 +136,9 @@ TEST(DataCommand, TokenisesText) {
       << inspected.out;
   EXPECT_TRUE(has(with({"--separator", "none"}).out, ", no separator\n"));
   std::ofstream(folder.path() / "a.txt") << "Hello, w\xff\xferld!";
-  EXPECT_TRUE(has(with({}).out, "of 3 documents in 60 bytes, 2 of them no UTF-8, separator 1100\n"));
+  EXPECT_TRUE(has(with({}).out, "of 3 documents in 34 bytes of text, 2 bytes of the files no UTF-8, separator 1100\n"));
   EXPECT_TRUE(has(with({"--separator", "7", "--dtype", "uint32"}).out,
-                  "uint32, of 3 documents in 60 bytes, 2 of them no UTF-8, separator 7"));
+                  "uint32, of 3 documents in 34 bytes of text, 2 bytes of the files no UTF-8, separator 7"));
   EXPECT_TRUE(
       has(only_complaint(with({"--separator", "</s>"})), "\"</s>\" is neither an id nor a token of --tokenizer"));
   EXPECT_TRUE(has(only_complaint(with({"--dtype", "uint8"})), "--dtype: uint8 cannot hold the ids of"));

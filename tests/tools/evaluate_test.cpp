@@ -158,6 +158,59 @@ TEST_F(Evaluate, OtherTokensAreReadAsTheRunsOwnAre) {
   EXPECT_EQ(count(text.err, "3 tokens behind the last sequence of 16 are not evaluated\n"), 2) << text.err;
 }
 
+TEST_F(Evaluate, ASidecarSaysHowTokensAreReadAndHowManyBytesTheyAre) {
+  const std::string tokens = path("held.bin").string();
+  write("held.txt", std::string(200, '\5'));
+  ASSERT_EQ(run_meshtrain({"data", "prepare", "--bytes", path("held.txt"), "--out", tokens, "--dtype", "uint32",
+                           "--separator", "7"})
+                .status,
+            0);
+  train_one();
+  const Words of_run = {run_dir.string(), "--tokens", tokens, "--sequence-length", "16"};
+  std::string sidecar = content(tokens + ".json");
+  const std::string vocabulary = "\"vocabulary_size\": 256";
+  ASSERT_TRUE(has(sidecar, vocabulary)) << sidecar;
+  write("held.bin.json", sidecar.replace(sidecar.find(vocabulary), vocabulary.size(), "\"vocabulary_size\": 64"));
+  const json found = evaluate(1, of_run).at(0);
+  EXPECT_EQ(found.at("samples"), 12) << "of layout stream, although the run's own file has records";
+  EXPECT_NEAR(found.at("bits_per_byte").get<double>(), found.at("loss").get<double>() / std::log(2) * 201 / 200, 1e-12);
+  for (const Words& part : {Words{"--samples", "3"}, Words{"--ignore-id", "7"}}) {
+    EXPECT_FALSE(evaluate(1, with(of_run, part)).at(0).contains("bits_per_byte")) << part[0];
+  }
+  EXPECT_EQ(only_complaint(run_meshtrain(with(with({"evaluate"}, of_run), {"--layout", "records"}))),
+            "--layout records: " + tokens + " has the layout stream, as " + tokens + ".json says: leave --layout out");
+  EXPECT_EQ(only_complaint(run_meshtrain(with(with({"evaluate"}, of_run), {"--dtype", "uint8"}))),
+            "--dtype: " + tokens + " would be read as uint8, but holds uint32, as " + tokens +
+                ".json says: set --dtype uint32");
+  EXPECT_EQ(only_complaint(run_meshtrain(with(with({"evaluate"}, of_run), {"--documents", "9"}))),
+            "--documents: documents of " + tokens + " would end with the id 9, but each ends with 7, as " + tokens +
+                ".json says: set --documents 7");
+  EXPECT_EQ(evaluate(1, with(of_run, {"--documents", "own"})).at(0).at("loss"),
+            evaluate(1, with(of_run, {"--documents", "7"})).at(0).at("loss"));
+}
+
+TEST_F(Evaluate, DocumentsAreThoseOfTheRunOrNone) {
+  write_held_out();
+  const Words words = {"--set", "checkpoint.every=4",
+                       "--set", "train.precision=fp64",
+                       "--set", "data.documents=7",
+                       "--set", "data.boundary_labels=ignored",
+                       "--set", "evaluate.tokens=" + path("held_out.bin").string()};
+  ASSERT_EQ(train(1, words).status, 0);
+  const std::string run = run_dir.string();
+  const json own = evaluate(1, {run}).at(0), none = evaluate(1, {run, "--documents", "none"}).at(0);
+  EXPECT_EQ(evaluate(1, {run, "--documents", "own"}).at(0).at("loss"), own.at("loss"));
+  EXPECT_NE(none.at("loss"), own.at("loss"));
+  EXPECT_EQ(none.at("tokens"), 41 * 16) << "the boundary's labels count where there are no documents";
+  EXPECT_LT(own.at("tokens"), none.at("tokens"));
+  run_dir = path("without");
+  ASSERT_EQ(train(1, {"--set", "checkpoint.every=4"}).status, 0);
+  EXPECT_EQ(
+      only_complaint(run_meshtrain({"evaluate", run_dir, "--tokens", path("held_out.bin"), "--documents", "own"})),
+      "--documents own: neither a sidecar of " + path("held_out.bin").string() +
+          " nor the run's data.documents says which token ends a document: give its id");
+}
+
 TEST_F(Evaluate, MistakesAreOneLine) {
   train_one();
   const std::string run = run_dir.string(), own = path("tokens.bin").string();
@@ -172,7 +225,7 @@ TEST_F(Evaluate, MistakesAreOneLine) {
   EXPECT_EQ(complaint_of({run, "--checkpoints", "3"}), "--checkpoints 3: there is no checkpoint of step 3 in " + run +
                                                            "/checkpoints, which has those of steps 2, 4");
   EXPECT_EQ(complaint_of({run, "--checkpoints", "last"}), "--checkpoints last: give all, or steps, as in 500,1000");
-  EXPECT_TRUE(has(complaint_of({run, "--samples", "42"}), "evaluate.samples: 42 are requested, but "));
+  EXPECT_TRUE(has(complaint_of({run, "--samples", "42"}), "--samples: 42 are requested, but "));
   EXPECT_TRUE(has(complaint_of({run, "--mesh", "dp=2"}), "dp=2"));
   EXPECT_TRUE(has(complaint_of({path("nothing").string(), "--tokens", own}), "there is no model in "));
 }

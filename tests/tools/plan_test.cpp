@@ -132,7 +132,9 @@ TEST(PlanCommand, SaysWhatIsMissing) {
   const auto complaint = [](const Words& words) { return only_complaint(run_meshtrain(plan_words(words))); };
   EXPECT_EQ(complaint({"--ranks", "7"}),
             "no mesh of 7 ranks is possible: model.num_attention_heads: 8 does not divide over tp=7: use a mesh whose "
-            "tp divides it (dp=1,cp=1,tp=7)");
+            "tp divides it (dp=1,cp=1,tp=7); dp x cp x tp is the number of ranks, dp has to divide 4 "
+            "(train.global_batch / micro_batch), cp 256 (train.sequence_length), tp 4 (heads, key-value heads and "
+            "intermediate_size of the model)");
   const std::string fits_on_more = complaint({"--ranks", "8", "--memory", "20MiB"});
   const char* const least = "a rank: dp=1,cp=8,tp=1 needs least, ";
   EXPECT_TRUE(has(fits_on_more, "no mesh of 8 ranks fits in 20 MiB ") && has(fits_on_more, least)) << fits_on_more;
@@ -158,7 +160,10 @@ TEST(PlanCommand, TakesTimesFromAMachine) {
   ASSERT_EQ(ending.status, 0) << ending.err;
   EXPECT_TRUE(has(ending.out, "80 GiB a rank, the runtime's 2 GiB included; a step on h100,")) << ending.out;
   EXPECT_TRUE(has(ending.out, "\n  take dp=") && has(ending.out, " takes ")) << ending.out;
-  EXPECT_TRUE(has(ending.out, "\n  fits there at most: train.micro_batch ")) << ending.out;
+  EXPECT_TRUE(has(ending.out, "\n  at most there: train.micro_batch ")) << ending.out;
+  EXPECT_TRUE(has(ending.out, "; train.global_batch / dp allows no more)")) << ending.out;
+  EXPECT_TRUE(has(ending.out, "; memory allows no more)") || has(ending.out, "; no more were tried)")) << ending.out;
+  EXPECT_TRUE(has(ending.out, " other")) << ending.out;
   const nlohmann::json plan = plan_json(folder, {"--ranks", "16", "--hosts-of", "8", "--machine", "h100"});
   EXPECT_EQ(plan["device"], "cuda");
   double last = 0;

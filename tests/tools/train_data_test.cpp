@@ -1,8 +1,10 @@
 // Data of a run besides one file in its order: mixtures, files of Megatron, held-out samples.
 
 #include <cmath>
+#include <utility>
 
 #include "tests/runtime/data/megatron_files.h"
+#include "tests/support/files.h"
 #include "tests/tools/train_program.h"
 
 namespace meshtrain::testing {
@@ -125,6 +127,10 @@ TEST_F(TrainData, ComparesTheRecipeWithWhatTheTokensSay) {
     ASSERT_EQ(made.status, 0) << made.err;
   };
   prepare("uint16");
+  write("unsaid.yaml", [&] {
+    std::string text = content(recipe);
+    return text.erase(text.find("  layout: records\n"), std::string("  layout: records\n").size());
+  }());
   const Words words = {"--set", "data.tokens=" + tokens, "--set", "model.vocab_size=256"};
   const std::string refusal = complaint(2, words);
   EXPECT_EQ(refusal, recipe.string() + ":12:10: data.dtype: " + tokens +
@@ -136,6 +142,26 @@ TEST_F(TrainData, ComparesTheRecipeWithWhatTheTokensSay) {
                   recipe.string() + ":8:15: model.vocab_size: the model's vocab_size is 64, but " + tokens +
                       " was made with ids up to 255, of the tokenizer bytes"));
   EXPECT_EQ(train(1, words).status, 0);
+  const std::string other = source_folder() + "/tests/tokenizer/fixtures/gpt2";
+  for (const char* mode : {"--check", "--resume"}) {
+    EXPECT_TRUE(has(complaint(1, {words[0], words[1], words[2], words[3], "--set", "data.tokenizer=" + other, mode}),
+                    "--set data.tokenizer=" + other + ": the run's tokenizer is " + other +
+                        ", with ids up to 1100, but " + tokens + " was made with bytes, with ids up to 255"))
+        << mode;
+  }
+  const std::filesystem::path said = std::exchange(recipe, path("unsaid.yaml")), of_records = run_dir;
+  const std::string line = "data.layout: stream, as " + tokens + ".json says\n";
+  run_dir = path("streamed");
+  EXPECT_TRUE(has(run(1, {words[0], words[1], words[2], words[3], "--check"}).out, line));
+  EXPECT_TRUE(has(run(2, {words[0], words[1], words[2], words[3], "--mesh", "dp=2"}).out, line));
+  EXPECT_TRUE(has(content(run_dir / "recipe.yaml"), "layout: stream"));
+  // A run that was begun with another layout is not continued with this one.
+  run_dir = path("begun");
+  run(1, {words[0], words[1], words[2], words[3], "--set", "data.layout=records", "--set", "checkpoint.every=2"});
+  EXPECT_TRUE(
+      has(complaint(1, {words[0], words[1], words[2], words[3], "--resume"}), "data.layout: stream, was records"));
+  recipe = said;
+  run_dir = of_records;
   write("made.bin", std::string(30 * 17, '\1'));
   EXPECT_TRUE(has(complaint(1, {words[0], words[1], words[2], words[3], "--resume"}),
                   "has 510 bytes, but 680 tokens of uint8"));

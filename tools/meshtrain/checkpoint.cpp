@@ -10,6 +10,7 @@
 #include "runtime/checkpoint/inspect.h"
 #include "runtime/convert/export_checkpoint.h"
 #include "runtime/convert/import_checkpoint.h"
+#include "runtime/data/check_tokens.h"
 #include "runtime/recipe/load.h"
 #include "runtime/telemetry/console.h"
 #include "runtime/trainer/assemble.h"
@@ -154,7 +155,8 @@ void add_import(CLI::App& checkpoint, int& status) {
       "         meshtrain train recipe.yaml --run-dir runs/mine --resume");
   command->callback([arguments, &status] {
     refuse_several_ranks("meshtrain checkpoint import");
-    const Recipe recipe = load_recipe(arguments->recipe, arguments->with.overrides, "");
+    Recipe recipe = load_recipe(arguments->recipe, arguments->with.overrides, "");
+    take_layouts(recipe);
     const ImportedCheckpoint imported = import_checkpoint(arguments->hf, recipe, arguments->run_dir);
     if (!imported.unused.empty()) std::fprintf(stderr, "%s\n", imported.unused.c_str());
     std::printf("%s: the weights of %s; begin with meshtrain train --resume\n", imported.folder.c_str(),

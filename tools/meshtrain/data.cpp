@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "mesh/error.h"
+#include "runtime/data/megatron_index.h"
 #include "runtime/data/prepare.h"
 #include "runtime/data/prepare_text.h"
 #include "runtime/data/token_sidecar.h"
@@ -144,10 +145,11 @@ int prepare_from_text(const PrepareArguments& arguments) {
     std::fprintf(stderr, "%lld of %lld parts were there from an earlier run\n", static_cast<long long>(done.kept_parts),
                  static_cast<long long>(done.total_parts));
   }
-  const std::string invalid = done.not_utf8 > 0 ? ", " + std::to_string(done.not_utf8) + " of them no UTF-8" : "";
-  std::printf("%s: %lld tokens, %s, of %lld documents in %lld bytes%s%s\n", options.output.c_str(),
+  const std::string invalid =
+      done.not_utf8 > 0 ? ", " + std::to_string(done.not_utf8) + " bytes of the files no UTF-8" : "";
+  std::printf("%s: %lld tokens, %s, of %lld documents in %lld bytes of text%s%s\n", options.output.c_str(),
               static_cast<long long>(done.tokens), options.dtype.c_str(), static_cast<long long>(done.documents),
-              static_cast<long long>(done.bytes), invalid.c_str(), describe_separator(options).c_str());
+              static_cast<long long>(done.text_bytes), invalid.c_str(), describe_separator(options).c_str());
   return 0;
 }
 
@@ -245,10 +247,11 @@ void add_data_inspect(CLI::App& data, int& status) {
   const auto arguments = std::make_shared<InspectArguments>();
   command->add_option("file", arguments->file, "The token file")->required()->type_name("FILE");
   command
-      ->add_option("--dtype", arguments->dtype,
-                   std::string(kDtypeHelp) +
-                       ", or megatron: FILE is NAME.bin and NAME.idx beside it says. Without it as FILE.json says, "
-                       "else uint16")
+      ->add_option(
+          "--dtype", arguments->dtype,
+          std::string(kDtypeHelp) +
+              ", or megatron: FILE is NAME.bin and NAME.idx beside it says. Without it megatron where there is "
+              "such a NAME.idx, else as FILE.json says, else uint16")
       ->type_name("TYPE");
   command->add_option("--count", arguments->count, "How many tokens to show of a sample")
       ->capture_default_str()
@@ -269,7 +272,7 @@ void add_data_inspect(CLI::App& data, int& status) {
   command->footer(
       "Example: meshtrain data inspect data/mine.bin --tokenizer models/SmolLM2-1.7B --samples 3\n"
       "Bytes: meshtrain data inspect data/mine.bin --dtype uint8 --count 100\n"
-      "Of Megatron: meshtrain data inspect data/theirs.bin --dtype megatron");
+      "Of Megatron, with theirs.idx beside it: meshtrain data inspect data/theirs.bin");
   command->callback([arguments, &status] {
     refuse_several_ranks("meshtrain data inspect");
     std::shared_ptr<const Tokenizer> tokenizer;
@@ -277,7 +280,10 @@ void add_data_inspect(CLI::App& data, int& status) {
     std::optional<int64_t> separator;
     if (arguments->separator) separator = separator_id(*arguments->separator, tokenizer.get());
     const std::optional<TokenSidecar> sidecar = read_sidecar(arguments->file);
-    const std::string dtype = arguments->dtype.value_or(sidecar ? sidecar->dtype : "uint16");
+    const std::string found = MegatronIndex::is_beside(arguments->file) ? "megatron"
+                              : sidecar                                 ? sidecar->dtype
+                                                                        : "uint16";
+    const std::string dtype = arguments->dtype.value_or(found);
     inspect_tokens(std::cout, arguments->file, dtype, arguments->count, separator, tokenizer.get(), arguments->samples);
     std::cout.flush();
     status = 0;

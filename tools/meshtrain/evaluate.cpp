@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "mesh/agree.h"
@@ -13,6 +14,7 @@
 #include "mesh/layout.h"
 #include "runtime/checkpoint/checkpoint_folder.h"
 #include "runtime/data/check_tokens.h"
+#include "runtime/data/token_sidecar.h"
 #include "runtime/evaluate/evaluated_model.h"
 #include "runtime/launch/connect.h"
 #include "runtime/launch/connect_devices.h"
@@ -46,7 +48,9 @@ EvaluationRequest request_of(const EvaluateArguments& arguments) {
   take("--layout", "evaluate.layout", arguments.layout);
   take("--ignore-id", "evaluate.ignore_id", arguments.ignore_id);
   take("--loss-mask", "evaluate.loss_mask", arguments.loss_mask);
-  take("--documents", "evaluate.documents", arguments.documents);
+  const bool is_word = arguments.documents == "none" || arguments.documents == "own";
+  if (!is_word) take("--documents", "evaluate.documents", arguments.documents);
+  request.documents = arguments.documents;
   take("--boundary-labels", "evaluate.boundary_labels", arguments.boundary_labels);
   take("--samples", "evaluate.samples", arguments.samples);
   take("--sequence-length", "train.sequence_length", arguments.sequence_length);
@@ -55,6 +59,31 @@ EvaluationRequest request_of(const EvaluateArguments& arguments) {
   request.precision = arguments.precision;
   request.device = arguments.device;
   return request;
+}
+
+/// Returns an error about the recipe of an evaluation with the options of this command in the place of its keys.
+std::string in_options(std::string text) {
+  const auto replace = [&](const std::string& from, const std::string& to) {
+    for (size_t at = 0; (at = text.find(from, at)) != std::string::npos; at += to.size())
+      text.replace(at, from.size(), to);
+  };
+  for (const auto& [key, option] : {std::pair("evaluate.tokens", "--tokens"),
+                                    {"evaluate.dtype", "--dtype"},
+                                    {"data.dtype", "--dtype"},
+                                    {"evaluate.layout", "--layout"},
+                                    {"evaluate.ignore_id", "--ignore-id"},
+                                    {"evaluate.loss_mask", "--loss-mask"},
+                                    {"evaluate.documents", "--documents"},
+                                    {"evaluate.boundary_labels", "--boundary-labels"},
+                                    {"evaluate.samples", "--samples"},
+                                    {"train.sequence_length", "--sequence-length"},
+                                    {"train.micro_batch", "--micro-batch"}}) {
+    for (const char* before : {"set ", "("}) {  // a setting, "set KEY: VALUE", and not a location
+      replace(std::string(before) + key + ": ", std::string(before) + option + " ");
+    }
+    replace(key, option);
+  }
+  return text;
 }
 
 /// Returns the checkpoints of the run in `path` that --checkpoints names: all, or those of its steps.
@@ -157,6 +186,14 @@ void warn(const Recipe& recipe, const Evaluation& evaluation) {
   }
 }
 
+/// Returns the bytes of the text that the tokens were made of, as their sidecar says; none when it does not, or when a
+/// part of the file alone is evaluated or counts: the mean of a part says nothing of the whole text.
+std::optional<int64_t> known_bytes(const Recipe& recipe, const Evaluation& evaluation) {
+  const std::optional<TokenSidecar> sidecar = read_sidecar(recipe.evaluate.tokens);
+  if (!sidecar || sidecar->text_bytes.value_or(0) == 0 || !evaluation.counts_all()) return std::nullopt;
+  return sidecar->text_bytes;
+}
+
 Evaluated evaluate(const std::string& folder, const EvaluateArguments& arguments, const DeviceMesh& mesh,
                    at::Device device) {
   const Group& world = mesh.world();
@@ -168,10 +205,14 @@ Evaluated evaluate(const std::string& folder, const EvaluateArguments& arguments
   std::unique_ptr<ModelWeights> weights;
   agree(world, [&] {
     source = read_model_source(folder);
-    recipe = fit_to_mesh(recipe_to_evaluate(source, request), mesh.layout());
-    plan = resolve(recipe, mesh.layout());
-    check_sidecars(recipe);
-    evaluation = make_evaluation(recipe);
+    try {
+      recipe = fit_to_mesh(recipe_to_evaluate(source, request), mesh.layout());
+      plan = resolve(recipe, mesh.layout());
+      check_sidecars(recipe);
+      evaluation = make_evaluation(recipe);
+    } catch (const InputError& error) {
+      throw InputError(in_options(error.what()));
+    }
     weights = std::make_unique<ModelWeights>(source);
   });
   if (mesh.rank() == 0) {
@@ -196,9 +237,8 @@ Evaluated evaluate(const std::string& folder, const EvaluateArguments& arguments
                   evaluation->run(model->loss_model(), mesh),
                   {}};
   if (source.is_checkpoint) found.step = source.step;
-  if (arguments.bytes) {
-    const double tokens_per_byte =
-        static_cast<double>(evaluation->num_tokens()) / static_cast<double>(*arguments.bytes);
+  if (const std::optional<int64_t> bytes = arguments.bytes ? arguments.bytes : known_bytes(recipe, *evaluation)) {
+    const double tokens_per_byte = static_cast<double>(evaluation->num_tokens()) / static_cast<double>(*bytes);
     found.bits_per_byte = found.metrics.loss / std::log(2.0) * tokens_per_byte;
   }
   return found;
@@ -234,19 +274,22 @@ void add_data_options(CLI::App& command, EvaluateArguments& arguments) {
   add_key(command, "--sequence-length", arguments.sequence_length, "S",
           "Tokens of a sample; without it as the run was trained. A Hugging Face folder needs it");
   add_key(command, "--dtype", arguments.dtype, "DTYPE",
-          "uint8, uint16, uint32 or megatron. Default: the run's; uint16");
+          "uint8, uint16, uint32 or megatron. Default: as FILE.json says; the run's; uint16");
   add_key(command, "--layout", arguments.layout, "LAYOUT",
-          "records or stream. Default: the run's; of a Hugging Face folder stream");
+          "records or stream. Default: as FILE.json says; the run's; of a Hugging Face folder stream");
   add_key(command, "--ignore-id", arguments.ignore_id, "ID", "Labels with this id do not count");
   add_key(command, "--loss-mask", arguments.loss_mask, "FILE",
           "A file of one byte a token; labels whose byte is 0 do not count");
   add_key(command, "--documents", arguments.documents, "ID",
-          "The token that ends a document, or index: attention stays inside documents");
+          "The token that ends a document, or index: attention stays inside documents; none: it crosses them; own: "
+          "inside documents as the file's .json or .idx, or else the run's data.documents, has them");
   add_key(command, "--boundary-labels", arguments.boundary_labels, "WORD",
           "counted or ignored: the first token of a document as a label");
   command
-      .add_option("--bytes", arguments.bytes,
-                  "Bytes of the text that the whole file was made of, for bits per byte; without it there are none")
+      .add_option(
+          "--bytes", arguments.bytes,
+          "Bytes of the text that the whole file was made of, for bits per byte. Default: as FILE.json says, where "
+          "all samples and labels of the file count")
       ->check(whole_number(1))
       ->type_name("N");
 }

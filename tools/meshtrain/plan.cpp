@@ -7,10 +7,12 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "mesh/agree.h"
 #include "mesh/error.h"
 #include "mesh/size_text.h"
+#include "runtime/data/check_tokens.h"
 #include "runtime/files/output_file.h"
 #include "runtime/launch/connect.h"
 #include "runtime/plan/calibrate.h"
@@ -62,17 +64,13 @@ void plan(const PlanArguments& arguments) {
     throw InputError("--ranks " + std::to_string(arguments.ranks) + ": a plan is of at most " +
                      std::to_string(kMostRanks) + " ranks");
   }
-  const Recipe recipe = load_recipe(arguments.recipe, arguments.with.overrides, "");
-  PlanRequest request;
-  request.ranks = arguments.ranks;
-  request.hosts.ranks_per_host = arguments.ranks_per_host > 0 ? arguments.ranks_per_host : arguments.ranks;
-  request.hosts.gpus = recipe.device == "cuda";
-  if (!arguments.machine.empty()) {
-    request.machine = std::make_shared<const Machine>(load_machine(arguments.machine));
-    request.hosts.gpus = request.machine->device == "cuda";
-    if (request.machine->memory > 0) request.memory = request.machine->memory;
-  }
-  request.dtype = dtype_of(recipe.train.precision);
+  Recipe recipe = load_recipe(arguments.recipe, arguments.with.overrides, "");
+  take_layouts(recipe);
+  std::shared_ptr<const Machine> machine;
+  if (!arguments.machine.empty()) machine = std::make_shared<const Machine>(load_machine(arguments.machine));
+  PlanRequest request =
+      plan_request(recipe, arguments.ranks, arguments.ranks_per_host > 0 ? arguments.ranks_per_host : arguments.ranks,
+                   std::move(machine));
   if (!arguments.memory.empty()) request.memory = parse_size(arguments.memory);
   if (arguments.search == "all") {
     if (!request.machine) throw InputError("--search all: settings are compared by their times, which --machine gives");
@@ -98,12 +96,15 @@ void plan(const PlanArguments& arguments) {
   if (!reasons.empty()) std::printf("\n%s", reasons.c_str());
   if (request.memory) {
     const LargestFit micro_batch = largest_micro_batch(first, request);
-    std::printf("  fits there at most: train.micro_batch %ld (%s)", static_cast<long>(micro_batch.value),
-                size_text(micro_batch.memory).c_str());
+    std::printf("  at most there: train.micro_batch %ld (%s; %s)", static_cast<long>(micro_batch.value),
+                size_text(micro_batch.memory).c_str(),
+                micro_batch.bound == LargestFit::Bound::Memory ? "memory allows no more"
+                                                               : "train.global_batch / dp allows no more");
     if (request.hosts.gpus) {  // for hosts, operators of that size would be tried
       const LargestFit sequence = largest_sequence(first, request);
-      std::printf(" or train.sequence_length %ld (%s)", static_cast<long>(sequence.value),
-                  size_text(sequence.memory).c_str());
+      std::printf("\n    or train.sequence_length %ld (%s; %s)", static_cast<long>(sequence.value),
+                  size_text(sequence.memory).c_str(),
+                  sequence.bound == LargestFit::Bound::Memory ? "memory allows no more" : "no more were tried");
     }
     std::printf("\n");
   }

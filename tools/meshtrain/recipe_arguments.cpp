@@ -6,6 +6,7 @@
 
 #include "mesh/agree.h"
 #include "mesh/layout.h"
+#include "runtime/data/check_tokens.h"
 
 namespace meshtrain {
 
@@ -51,7 +52,9 @@ Recipe receive_recipe(const std::filesystem::path& file, const RecipeArguments& 
                       const SavedRecipe& saved) {
   Recipe recipe;
   agree(world, [&] {
-    if (world.rank() == 0) recipe = load_recipe(file, arguments.overrides, arguments.mesh, saved);
+    if (world.rank() != 0) return;
+    recipe = load_recipe(file, arguments.overrides, arguments.mesh, saved);
+    take_layouts(recipe);
   });
   if (world.size() == 1) return recipe;
   const std::string yaml = broadcast_text(world, world.rank() == 0 ? to_yaml(recipe) : "");

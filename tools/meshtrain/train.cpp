@@ -24,6 +24,7 @@
 #include "runtime/run/run_directory.h"
 #include "runtime/run/stop_request.h"
 #include "runtime/telemetry/console.h"
+#include "runtime/trainer/assemble.h"
 #include "tools/meshtrain/commands.h"
 #include "tools/meshtrain/recipe_arguments.h"
 #include "tools/meshtrain/report.h"
@@ -74,12 +75,6 @@ SavedRecipe saved_recipe(const RunOptions& options) {
   };
 }
 
-/// Returns what a run needs, in one line. All its ranks are taken to be on one host.
-std::string forecast_line(const Recipe& recipe, const RunPlan& plan, const std::optional<Machine>& machine) {
-  const bool gpus = machine ? machine->device == "cuda" : recipe.device == "cuda";
-  return describe_forecast(forecast(recipe, plan, {plan.layout.size(), gpus}, machine ? &*machine : nullptr));
-}
-
 /// What can be known of a run without starting its ranks: a login node suffices. Of several ranks one looks.
 int check(const TrainArguments& arguments) {
   if (!is_announced_first()) return 0;
@@ -88,6 +83,7 @@ int check(const TrainArguments& arguments) {
   }
   Recipe recipe =
       load_recipe(arguments.recipe, arguments.with.overrides, arguments.with.mesh, saved_recipe(arguments.options));
+  take_layouts(recipe);
   const std::string note = spread_over(recipe, arguments.with, announced_ranks());
   int64_t num_ranks = 1;
   for (const auto& [axis, size] : recipe.parallel.mesh) {
@@ -96,7 +92,7 @@ int check(const TrainArguments& arguments) {
   const MeshLayout layout = MeshLayout::fit(recipe.parallel.mesh, recipe.parallel.order, num_ranks);
   const RunPlan plan = resolve(recipe, layout);
   if (!recipe.train.export_folder.empty()) check_export_folder(recipe.train.export_folder);
-  check_sidecars(recipe);
+  check_sidecars(recipe, tokenizer_of(recipe));
   const std::filesystem::path run_directory = RunDirectory::folder_of(recipe, arguments.options.run_dir);
   check_run_directory(run_directory, arguments.options.resumes());
   const Mixture data(recipe.data, recipe.train.sequence_length, recipe.model.shape.vocab_size,
@@ -110,10 +106,9 @@ int check(const TrainArguments& arguments) {
     check_tied_head(weights, recipe.model.shape);
     unused_weights = describe_unused(weights, recipe.model.shape);
   }
-  std::optional<Machine> machine;
-  if (!arguments.machine.empty()) machine = load_machine(arguments.machine);
-  const int64_t device_memory = machine && machine->device == "cuda" ? machine->memory : 0;
-  const std::vector<std::string> ahead = look_ahead(recipe, plan, run_directory, device_memory);
+  std::shared_ptr<const Machine> machine;
+  if (!arguments.machine.empty()) machine = std::make_shared<const Machine>(load_machine(arguments.machine));
+  const Outlook ahead = look_ahead(recipe, plan, run_directory, machine);
   if (!note.empty()) std::printf("%s\n", note.c_str());
   std::printf("%s: fits mesh %s; %s samples of %s tokens\n", recipe.name.c_str(), layout.describe().c_str(),
               with_separators(data.num_samples()).c_str(), with_separators(recipe.train.sequence_length).c_str());
@@ -121,10 +116,10 @@ int check(const TrainArguments& arguments) {
       describe_data(recipe, data, samples_of_run(recipe.train, beginning.state), evaluation.get());
   if (!unused_weights.empty()) lines.push_back(unused_weights);
   lines.insert(lines.end(), beginning.lines.begin(), beginning.lines.end());
-  lines.insert(lines.end(), ahead.begin(), ahead.end());
+  lines.insert(lines.end(), ahead.lines.begin(), ahead.lines.end());
   lines.push_back(not_checked(recipe, plan));
   for (const std::string& line : lines) std::printf("%s\n", line.c_str());
-  if (arguments.plan) std::printf("plan: %s\n", forecast_line(recipe, plan, machine).c_str());
+  if (arguments.plan && ahead.forecast) std::printf("plan: %s\n", describe_forecast(*ahead.forecast).c_str());
   std::printf("\n%s", to_yaml(plan).c_str());
   return 0;
 }

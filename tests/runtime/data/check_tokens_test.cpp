@@ -4,6 +4,7 @@
 
 #include "mesh/error.h"
 #include "runtime/data/token_sidecar.h"
+#include "runtime/tokenizer/tokenizer.h"
 #include "tests/support/files.h"
 #include "tests/support/messages.h"
 #include "tests/support/scratch.h"
@@ -86,6 +87,65 @@ TEST_F(CheckSidecars, RefusesAModelWithoutTheTokenizersIds) {
                            "tokenizer");
 }
 
+TEST_F(CheckSidecars, RefusesAnotherSeparator) {
+  recipe_.data.documents = 999;
+  EXPECT_EQ(refusal(), "");
+  recipe_.data.documents = 7;
+  recipe_.locations["data.documents"] = "r.yaml:9:14: data.documents";
+  EXPECT_EQ(refusal(), "r.yaml:9:14: data.documents: documents of " + tokens_.string() +
+                           " would end with the id 7, but each ends with 999, as " + tokens_.string() +
+                           ".json says: set data.documents: 999");
+  sidecar_.separator.reset();
+  write_sidecar(tokens_, sidecar_);
+  EXPECT_EQ(refusal(), "") << "nothing was written between documents; what the text has is not known";
+}
+
+TEST_F(CheckSidecars, TakesAnotherTokenizerWithAWarningWhereItHasTheSameIds) {
+  const std::string other = testing::source_folder() + "/tests/tokenizer/fixtures/gpt2";
+  const auto with = [&](const std::string& tokenizer) {
+    return message<InputError>([&] { check_sidecars(recipe_, tokenizer); });
+  };
+  recipe_.model.shape.vocab_size = 2000;
+  EXPECT_EQ(with("/nothing"), "");
+  EXPECT_EQ(with(other), "r.yaml: data.tokenizer: the run's tokenizer is " + other + ", with ids up to 1100, but " +
+                             tokens_.string() + " was made with /models/mine, with ids up to 999, as " +
+                             tokens_.string() +
+                             ".json says: set data.tokenizer: /models/mine, or prepare the text with the other one");
+  sidecar_.vocabulary_size = 1101;
+  write_sidecar(tokens_, sidecar_);
+  EXPECT_EQ(with(other), "");
+  recipe_.data.layout = "stream";
+  EXPECT_EQ(sidecar_lines(recipe_, other),
+            std::vector<std::string>{"warning: the run's tokenizer is " + other + ", but " + tokens_.string() +
+                                     " was made with /models/mine, whose checksum was 00ff: set data.tokenizer to "
+                                     "that one, or prepare the text again"});
+  sidecar_.tokenizer_checksum = tokenizer_fingerprint(other);
+  write_sidecar(tokens_, sidecar_);
+  EXPECT_TRUE(sidecar_lines(recipe_, other).empty());
+}
+
+TEST_F(CheckSidecars, GiveTheLayoutThatARecipeDoesNotSet) {
+  recipe_.evaluate.tokens = tokens_;
+  Recipe sets = recipe_;
+  take_layouts(recipe_);
+  EXPECT_EQ(recipe_.data.layout, "stream");
+  EXPECT_EQ(recipe_.evaluate.layout, "stream");
+  const std::string file = tokens_.string() + ".json";
+  EXPECT_EQ(sidecar_lines(recipe_, ""), (std::vector<std::string>{"data.layout: stream, as " + file + " says",
+                                                                  "evaluate.layout: stream, as " + file + " says"}));
+  sets.locations["data.layout"] = "r.yaml:9:3: data.layout";
+  take_layouts(sets);
+  EXPECT_EQ(sets.data.layout, "records");
+  EXPECT_EQ(sets.evaluate.layout, "records");
+  EXPECT_EQ(sidecar_lines(sets, "").at(0), "warning: data.layout: " + tokens_.string() + " is read as records, but " +
+                                               file + " says stream: set data.layout: stream");
+  Recipe plain;
+  plain.data.tokens = scratch_.path() / "plain.bin";
+  write_ids<uint16_t>(plain.data.tokens, {1, 2, 3});
+  take_layouts(plain);
+  EXPECT_EQ(plain.data.layout, "records") << "without a sidecar";
+}
+
 TEST_F(CheckSidecars, LooksAtEverySourceAndTheHeldOutFile) {
   const std::filesystem::path plain = scratch_.path() / "plain.bin";
   write_ids<uint16_t>(plain, {1, 2, 3});
@@ -115,6 +175,7 @@ TEST_F(CheckSidecars, RefusesADamagedOne) {
   EXPECT_EQ(with("\"tokens\": 3", "\"tokens\": -3"), file + "\"tokens\" is not a number from 0 on" + advice);
   EXPECT_EQ(with("\"tokens\": 3,", ""), file + "\"tokens\" is missing" + advice);
   EXPECT_EQ(with("\"uint16\"", "\"float\""), file + "\"dtype\" is none of uint8, uint16, uint32" + advice);
+  EXPECT_EQ(with("\"stream\"", "\"river\""), file + "\"layout\" is neither records nor stream" + advice);
   EXPECT_EQ(with("\"uint16\"", "7"), file + "\"dtype\" is not a text" + advice);
   EXPECT_EQ(with("\"version\": 1", "\"version\": 2"),
             file + "\"version\" is 2, and 1 is the one that is known here" + advice);

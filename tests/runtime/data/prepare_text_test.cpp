@@ -110,6 +110,7 @@ TEST_F(PrepareText, SaysBesideTheFileWhatItHolds) {
   const TokenSidecar sidecar = read_sidecar(options_.output).value();
   EXPECT_EQ(sidecar.dtype, "uint16");
   EXPECT_EQ(sidecar.tokens, 4 + 2 + 1);
+  EXPECT_EQ(sidecar.text_bytes, 4);
   EXPECT_EQ(sidecar.separator, 400);
   EXPECT_EQ(sidecar.vocabulary_size, 401) << "the separator is beyond the tokenizer's ids";
   EXPECT_EQ(sidecar.tokenizer_checksum, "bytes");
@@ -117,6 +118,17 @@ TEST_F(PrepareText, SaysBesideTheFileWhatItHolds) {
   options_.separator = std::nullopt;
   prepare_text(tokenizer_, options_);
   EXPECT_EQ(read_sidecar(options_.output)->vocabulary_size, 302);
+}
+
+// Of the text, and not of the file around it; a second run takes it from the parts that the first has left.
+TEST_F(PrepareText, CountsTheBytesOfTheTexts) {
+  file("a.jsonl", "{\"text\": \"one\", \"more\": 1}\n{\"text\": \"\\u00e9\"}\n");
+  file("b.txt", "four");
+  options_.output = scratch_.path() / "made.bin";
+  const PrepareTextProgress done = prepare_text(tokenizer_, options_);
+  EXPECT_EQ(done.text_bytes, 3 + 2 + 4);
+  EXPECT_GT(done.bytes, done.text_bytes);
+  EXPECT_EQ(read_sidecar(options_.output)->text_bytes, done.text_bytes);
 }
 
 TEST_F(PrepareText, TakesLines) {
