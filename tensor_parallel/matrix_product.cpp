@@ -14,6 +14,13 @@
 #include "mesh/meta_device.h"
 #include "tensor_parallel/row_chunks.h"
 
+namespace at::native {
+
+/// LibTorch exports this function but installs no header for it: result = beta result + alpha mat1 mat2, by oneDNN.
+void mkldnn_matmul(const Tensor& mat1, const Tensor& mat2, const Tensor& result, float beta, float alpha);
+
+}  // namespace at::native
+
 namespace meshtrain {
 namespace {
 
@@ -47,6 +54,21 @@ bool mkl_is_slow() {
 #else
   return false;
 #endif
+}
+
+/// Returns true when oneDNN writes a product, or adds it, to `out` [m, n] of `terms` terms itself.
+bool onednn_writes(const at::Tensor& out, int64_t terms) {
+  return out.scalar_type() == at::kFloat && is_host(out.device()) && out.is_contiguous() &&
+         out.numel() * terms >= kSmallestForOneDnn && onednn_linear().has_value();
+}
+
+/// Computes out = beta out + a b for a [m, k] and b [k, n], of the dtype of `out`, in place; beta = 0 reads nothing.
+void multiply_in_place(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, int beta) {
+  if (!out.is_meta() && mkl_is_slow() && onednn_writes(out, a.size(1))) {
+    at::native::mkldnn_matmul(a, b, out, static_cast<float>(beta), /*alpha=*/1);
+  } else {
+    at::Tensor(out).addmm_(a, b, beta);
+  }
 }
 
 /// Computes a b^T of halves in fp32 and rounds once: converts `a` completely, `b` and the result in pieces.
@@ -116,7 +138,9 @@ at::Tensor product(const at::Tensor& a, const at::Tensor& b) {
 
 void product_into(at::Tensor out, const at::Tensor& a, const at::Tensor& b) {
   if (multiplied_in_fp32(a)) return product_in_fp32(out, a, b);
-  if (suits_onednn(a, b)) {
+  if (suits_onednn(a, b) && !out.is_meta() && onednn_writes(out, a.size(1))) {
+    at::native::mkldnn_matmul(a, b.t(), out, /*beta=*/0, /*alpha=*/1);
+  } else if (suits_onednn(a, b)) {
     out.copy_(product(a, b));
   } else {
     const at::Tensor scratch = scratch_of("into", a, b, [](const at::Tensor& x, const at::Tensor& y) {
@@ -130,12 +154,14 @@ void product_into(at::Tensor out, const at::Tensor& a, const at::Tensor& b) {
 void add_product(at::Tensor into, const at::Tensor& a, const at::Tensor& b, bool unwritten) {
   const int beta = unwritten ? 0 : 1;  // 0: LibTorch and BLAS do not read the old values
   const at::ScalarType dtype = multiplied_in_fp32(b) ? at::kFloat : b.scalar_type();
-  const bool in_place = into.scalar_type() == dtype && !(is_host(b.device()) && dtype == at::kFloat && mkl_is_slow());
+  const bool in_place = into.scalar_type() == dtype;
   if (in_place && b.scalar_type() == dtype) {
     const at::Tensor scratch = scratch_of("sum", a, b, [](const at::Tensor& x, const at::Tensor& y) {
-      return at::zeros({x.size(1), y.size(1)}, x.options()).addmm_(x.t(), y);
+      at::Tensor sum = at::zeros({x.size(1), y.size(1)}, x.options());
+      multiply_in_place(sum, x.t(), y, 1);
+      return sum;
     });
-    into.addmm_(a.t(), b, beta);
+    multiply_in_place(into, a.t(), b, beta);
     return;
   }
   if (is_gpu(into.device()) && into.scalar_type() == at::kFloat && c10::isReducedFloatingType(b.scalar_type())) {
@@ -147,7 +173,7 @@ void add_product(at::Tensor into, const at::Tensor& a, const at::Tensor& b, bool
   for_row_chunks(into.size(0), row_bytes, [&](int64_t first, int64_t count) {
     const at::Tensor part = into.narrow(0, first, count), columns = a.narrow(1, first, count).to(dtype);
     if (in_place) {
-      part.addmm_(columns.t(), rows, beta);
+      multiply_in_place(part, columns.t(), rows, beta);
     } else if (unwritten) {
       part.copy_(product(columns.t(), rows.t()));
     } else {

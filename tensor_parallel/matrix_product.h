@@ -13,7 +13,7 @@ namespace meshtrain {
 at::Tensor product(const at::Tensor& a, const at::Tensor& b);
 
 /// Computes product(a, b) into `out` [m, n], which may be rows of a larger tensor. Writes there directly, except for
-/// oneDNN, which returns its own tensor: its result is copied.
+/// oneDNN into an `out` that is not contiguous: its result is copied.
 void product_into(at::Tensor out, const at::Tensor& a, const at::Tensor& b);
 
 /// Adds a^T b to into [m, n], for a [T, m] and b [T, n] of one dtype; `into` may have another. `unwritten`: into = a^T
