@@ -71,6 +71,14 @@ void multiply_in_place(const at::Tensor& out, const at::Tensor& a, const at::Ten
   }
 }
 
+/// Returns a^T b by multiply_in_place(), whose memory is measured so.
+template <int kBeta>
+at::Tensor multiplied(const at::Tensor& a, const at::Tensor& b) {
+  const at::Tensor out = at::zeros({a.size(1), b.size(1)}, a.options());
+  multiply_in_place(out, a.t(), b, kBeta);
+  return out;
+}
+
 /// Computes a b^T of halves in fp32 and rounds once: converts `a` completely, `b` and the result in pieces.
 void product_in_fp32(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b) {
   const at::Tensor wide = a.to(at::kFloat);
@@ -138,15 +146,19 @@ at::Tensor product(const at::Tensor& a, const at::Tensor& b) {
 
 void product_into(at::Tensor out, const at::Tensor& a, const at::Tensor& b) {
   if (multiplied_in_fp32(a)) return product_in_fp32(out, a, b);
-  if (suits_onednn(a, b) && !out.is_meta() && onednn_writes(out, a.size(1))) {
-    at::native::mkldnn_matmul(a, b.t(), out, /*beta=*/0, /*alpha=*/1);
-  } else if (suits_onednn(a, b)) {
+  const bool by_onednn = suits_onednn(a, b);
+  if (by_onednn && !onednn_writes(out, a.size(1))) {
     out.copy_(product(a, b));
+    return;
+  }
+  const at::Tensor scratch = scratch_of("into", a, b, [](const at::Tensor& x, const at::Tensor& y) {
+    at::Tensor result = at::empty({x.size(0), y.size(0)}, x.options());
+    product_into(result, x, y);
+    return result;
+  });
+  if (by_onednn && !out.is_meta()) {
+    at::native::mkldnn_matmul(a, b.t(), out, /*beta=*/0, /*alpha=*/1);
   } else {
-    const at::Tensor scratch = scratch_of("into", a, b, [](const at::Tensor& x, const at::Tensor& y) {
-      at::Tensor result = at::empty({x.size(0), y.size(0)}, x.options());
-      return at::mm_out(result, x, y.t());
-    });
     at::mm_out(out, a, b.t());
   }
 }
@@ -156,11 +168,8 @@ void add_product(at::Tensor into, const at::Tensor& a, const at::Tensor& b, bool
   const at::ScalarType dtype = multiplied_in_fp32(b) ? at::kFloat : b.scalar_type();
   const bool in_place = into.scalar_type() == dtype;
   if (in_place && b.scalar_type() == dtype) {
-    const at::Tensor scratch = scratch_of("sum", a, b, [](const at::Tensor& x, const at::Tensor& y) {
-      at::Tensor sum = at::zeros({x.size(1), y.size(1)}, x.options());
-      multiply_in_place(sum, x.t(), y, 1);
-      return sum;
-    });
+    const at::Tensor scratch =
+        unwritten ? scratch_of("written", a, b, multiplied<0>) : scratch_of("sum", a, b, multiplied<1>);
     multiply_in_place(into, a.t(), b, beta);
     return;
   }
