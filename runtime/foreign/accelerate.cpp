@@ -56,7 +56,12 @@ void take_accelerate_fsdp(Conversion& from) {
     from.set("train.activation_checkpointing.mode", std::string("full"));
   }
   if (from.is_on(prefix + "offload_params")) from.offload_to_host();
-  from.ignore("fsdp_config");  // how modules are found, loaded and saved has no choice here
+  // How modules are found, loaded and saved has no choice here.
+  from.ignore_in("fsdp_config",
+                 {"fsdp_activation_checkpointing", "fsdp_offload_params", "fsdp_auto_wrap_policy",
+                  "fsdp_transformer_layer_cls_to_wrap", "fsdp_min_num_params", "fsdp_backward_prefetch",
+                  "fsdp_backward_prefetch_policy", "fsdp_forward_prefetch", "fsdp_cpu_ram_efficient_loading",
+                  "fsdp_state_dict_type", "fsdp_sync_module_states", "fsdp_use_orig_params", "fsdp_version"});
 }
 
 void convert_deepspeed_of_accelerate(Conversion& from) {
@@ -72,7 +77,10 @@ void convert_deepspeed_of_accelerate(Conversion& from) {
     if (device == "nvme") from.refuse(prefix + what, "set parallel.fsdp.offload.to: disk and its path");
   }
   from.refuse(prefix + "gradient_accumulation_steps", "set train.global_batch to it x dp x train.micro_batch");
-  from.ignore("deepspeed_config");
+  from.ignore_in("deepspeed_config",
+                 {"offload_optimizer_device", "offload_param_device", "zero3_init_flag", "zero3_save_16bit_model",
+                  "deepspeed_multinode_launcher", "deepspeed_hostfile", "deepspeed_inclusion_filter",
+                  "deepspeed_exclusion_filter", "deepspeed_moe_layer_cls_names"});
 }
 
 }  // namespace
@@ -85,7 +93,10 @@ void convert_accelerate(Conversion& from) {
   if (type == "MULTI_GPU" || type == "MULTI_CPU") from.set("parallel.fsdp.mode", std::string("no_shard"), type);
   if (const auto precision = from.word("mixed_precision")) {
     const auto known = kPrecisions.find(*precision);
-    if (known == kPrecisions.end()) {
+    if (*precision == "fp8") {
+      from.set("train.precision", std::string("bf16_mixed"), "there is no FP8");
+      from.refuse("mixed_precision", "there is no FP8: layers compute in bf16, with train.precision: bf16_mixed");
+    } else if (known == kPrecisions.end()) {
       from.refuse("mixed_precision", "train.precision has no " + *precision);
     } else {
       from.set("train.precision", known->second);
@@ -119,6 +130,7 @@ void convert_accelerate(Conversion& from) {
                           "commands"}) {
     from.ignore(key);  // of the launcher, which is mpirun or srun here, and of other machines
   }
+  from.refuse("fp8_config", "there is no FP8");
   from.refuse("dynamo_config", "nothing is compiled at run time");
   const std::string in_script = "in the script that accelerate launches: ";
   from.need_of_script(in_script);

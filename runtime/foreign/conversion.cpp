@@ -138,6 +138,10 @@ void Conversion::ignore(const std::string& path) {
   visit_leaves(*value, path, [&](const std::string& leaf, const YamlValue&) { read_.insert(leaf); });
 }
 
+void Conversion::ignore_in(const std::string& path, std::initializer_list<const char*> keys) {
+  for (const char* key : keys) ignore(path + "." + key);
+}
+
 void Conversion::need(const std::string& key, const std::string& what) {
   if (!is_set(key)) needed_.push_back(key + ": " + what);
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <map>
 #include <optional>
 #include <set>
@@ -14,6 +15,10 @@ namespace meshtrain {
 /// The configuration of another trainer on its way to a recipe: what was taken from it, and what was not.
 class Conversion {
  public:
+  /// Why a weight decay of Adam is not that of AdamW.
+  static constexpr const char* kDecayOfAdam =
+      "Adam adds it to gradients (L2), and here weights decay: equal at 0 alone";
+
   /// `tool`: its name, for messages. `root`: a map, which must outlive this.
   Conversion(std::string tool, const YamlValue& root) : tool_(std::move(tool)), root_(root) {}
 
@@ -39,6 +44,8 @@ class Conversion {
   void refuse(const std::string& path, const std::string& reason);
   /// Marks `path`, a value or all in a map, as meaning nothing in a recipe.
   void ignore(const std::string& path);
+  /// Does so with each of `keys` of the map at `path`, so that its other keys are listed.
+  void ignore_in(const std::string& path, std::initializer_list<const char*> keys);
   /// Lists the recipe's `key`, unless it is set, as still to be given.
   void need(const std::string& key, const std::string& what);
 

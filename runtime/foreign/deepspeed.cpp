@@ -47,7 +47,17 @@ void take_deepspeed_precision(Conversion& from) {
       from.refuse("fp16.hysteresis", "the scale shrinks with the first step that overflows");
     }
   }
-  for (const char* map : {"fp16", "bf16", "amp"}) from.ignore(map);
+  if (from.is_on("amp.enabled") || from.is_on("torch_autocast.enabled")) {
+    const bool is_half =
+        !from.is_on("torch_autocast.enabled") || from.word("torch_autocast.dtype").value_or("bfloat16") == "float16";
+    from.set("train.precision", std::string(is_half ? "fp16_mixed" : "bf16_mixed"),
+             "weights and activations are in the half, where autocast chooses by operator");
+  }
+  if (from.is_on("fp8.enabled")) {
+    from.set("train.precision", std::string("bf16_mixed"), "there is no FP8");
+    from.refuse("fp8", "there is no FP8: layers compute in bf16, with train.precision: bf16_mixed");
+  }
+  for (const char* map : {"fp16", "bf16", "fp8", "amp", "torch_autocast"}) from.ignore(map);
   const std::string reduce = from.word("communication_data_type").value_or("");
   if (reduce == "fp32") from.set("parallel.fsdp.reduce_dtype", reduce);
 }
@@ -61,7 +71,12 @@ void take_deepspeed_zero(Conversion& from) {
   } else {
     from.refuse("zero_optimization.stage", "parallel.fsdp.mode has no such stage");
   }
-  from.set("parallel.mesh", std::string("{dp: auto}"));
+  from.refuse("zero_optimization.zero_hpz_partition_size",
+              "parallel.fsdp.mode: hybrid_shard with shard_size is the nearest: it copies gradients and state too");
+  for (const char* what :
+       {"zero_quantized_weights", "zero_quantized_gradients", "zero_quantized_nontrainable_weights"}) {
+    from.refuse(std::string("zero_optimization.") + what, "what is sent is not quantized");
+  }
   bool to_host = from.is_on("zero_optimization.cpu_offload");
   for (const char* what : {"offload_optimizer", "offload_param"}) {
     const std::string map = std::string("zero_optimization.") + what;
@@ -76,13 +91,54 @@ void take_deepspeed_zero(Conversion& from) {
   if (!from.is_set("parallel.fsdp.offload.path") && from.is_set("parallel.fsdp.offload.to") && !to_host) {
     from.need("parallel.fsdp.offload.path", "the folder of the ranks' files");
   }
-  from.ignore("zero_optimization");  // buckets and thresholds: units are gathered and reduced whole
+  // Buckets and thresholds: units are gathered and reduced whole.
+  from.ignore_in("zero_optimization", {"cpu_offload",
+                                       "offload_optimizer",
+                                       "offload_param",
+                                       "allgather_partitions",
+                                       "allgather_bucket_size",
+                                       "overlap_comm",
+                                       "reduce_scatter",
+                                       "reduce_bucket_size",
+                                       "contiguous_gradients",
+                                       "sub_group_size",
+                                       "stage3_max_live_parameters",
+                                       "stage3_max_reuse_distance",
+                                       "stage3_prefetch_bucket_size",
+                                       "stage3_param_persistence_threshold",
+                                       "stage3_gather_16bit_weights_on_model_save",
+                                       "stage3_gather_fp16_weights_on_model_save",
+                                       "round_robin_gradients",
+                                       "elastic_checkpoint",
+                                       "ignore_unused_parameters",
+                                       "legacy_stage1",
+                                       "load_from_fp32_weights",
+                                       "cpu_offload_params",
+                                       "cpu_offload_use_pin_memory",
+                                       "grad_partitioned",
+                                       "use_multi_rank_bucket_allreduce",
+                                       "stage3_use_all_reduce_for_fetch_params",
+                                       "stage3_model_persistence_threshold"});
+}
+
+/// Sets the mesh: DeepSpeed's tensor parallel ranks are tp, those of its sequence parallel (Ulysses) cp.
+void take_deepspeed_mesh(Conversion& from) {
+  const int64_t tp = from.whole("tensor_parallel.autotp_size").value_or(from.whole("autotp_size").value_or(1)),
+                cp = from.whole("sequence_parallel_size").value_or(1);
+  std::string mesh = "{dp: auto";
+  if (cp > 1) mesh += ", cp: " + std::to_string(cp);
+  if (tp > 1) mesh += ", tp: " + std::to_string(tp);
+  from.set("parallel.mesh", mesh + "}");
+  if (cp > 1) from.set("parallel.context.algorithm", std::string("ulysses"));
+  from.ignore_in("tensor_parallel", {"tp_grain_size", "tp_size"});
+  from.refuse("pipeline", "models are not cut into pipeline stages");
 }
 
 void take_deepspeed_optimizer(Conversion& from) {
   const std::string type = lower_case(from.word("optimizer.type").value_or(""));
   if (type == "adam" || type == "adamw") {
     from.set("optimizer.name", std::string("adamw"));
+    from.ignore_in("optimizer.params", {"adam_w_mode", "torch_adam"});
   } else if (type == "sgd" || type == "muon") {
     from.set("optimizer.name", type);
   } else {
@@ -90,7 +146,11 @@ void take_deepspeed_optimizer(Conversion& from) {
   }
   if (const auto rate = from.number("optimizer.params.lr")) from.set("optimizer.learning_rate", *rate);
   if (const auto eps = from.number("optimizer.params.eps")) from.set("optimizer.eps", *eps);
-  if (const auto decay = from.number("optimizer.params.weight_decay")) from.set("optimizer.weight_decay", *decay);
+  const char* const mode = "optimizer.params.adam_w_mode";  // DeepSpeed's Adam is AdamW unless it is false
+  const bool is_l2 = type == "adam" && from.has(mode) && !from.is_on(mode);
+  if (const auto decay = from.number("optimizer.params.weight_decay")) {
+    from.set("optimizer.weight_decay", *decay, is_l2 && *decay > 0 ? Conversion::kDecayOfAdam : "");
+  }
   if (const auto momentum = from.number("optimizer.params.momentum"); momentum && type != "adam" && type != "adamw") {
     from.set("optimizer.momentum", *momentum);
   }
@@ -137,6 +197,7 @@ void convert_deepspeed(Conversion& from) {
   take_deepspeed_batches(from);
   take_deepspeed_precision(from);
   take_deepspeed_zero(from);
+  take_deepspeed_mesh(from);
   take_deepspeed_schedule(from);
   take_deepspeed_optimizer(from);
   if (const auto every = from.whole("steps_per_print"); every && *every > 0) from.set("train.log_every", *every);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <nlohmann/json.hpp>
 
 #include "mesh/error.h"
 #include "runtime/foreign/conversion.h"
@@ -21,6 +22,18 @@ constexpr std::array<const char*, 7> kOfDeepSpeed = {
     "train_batch_size", "train_micro_batch_size_per_gpu", "zero_optimization", "fp16", "bf16",
     "optimizer",        "gradient_accumulation_steps"};
 
+/// Throws InputError, with the location and what was expected there, unless `text` is JSON. YAML, which values are read
+/// as, allows more.
+void check_json(const std::string& text, const std::shared_ptr<const YamlSource>& source) try {
+  [[maybe_unused]] const auto json = nlohmann::json::parse(text);
+} catch (const nlohmann::json::parse_error& error) {
+  const std::string before = text.substr(0, error.byte > 0 ? error.byte - 1 : 0), what = error.what();
+  const size_t line_break = before.rfind('\n'), reason = what.find("syntax error");
+  const YamlLocation location{source, static_cast<int>(1 + std::ranges::count(before, '\n')),
+                              static_cast<int>(before.size() - (line_break + 1) + 1)};
+  throw InputError(location.text() + ": not valid JSON: " + (reason == std::string::npos ? what : what.substr(reason)));
+}
+
 }  // namespace
 
 std::string recipe_from(const std::filesystem::path& file) {
@@ -29,6 +42,7 @@ std::string recipe_from(const std::filesystem::path& file) {
   source->folder = std::filesystem::absolute(file).parent_path();
   const std::string text = read_short_file(file, file.string() + ": ");
   const bool is_toml = file.extension() == ".toml";
+  if (file.extension() == ".json") check_json(text, source);
   const YamlValue root = is_toml ? parse_toml(text, source) : parse_yaml(text, source);
   if (root.kind != YamlValue::Kind::Map) {
     throw InputError(file.string() + ": a configuration is a map of keys, not " + root.shown());

@@ -40,11 +40,9 @@ void take_titan_model(Conversion& from) {
   const char* tokens = "texts become tokens before the run: meshtrain data prepare --text ... --tokenizer ...";
   from.refuse("model.hf_assets_path", tokens);
   from.refuse("model.tokenizer_path", tokens);
-  from.refuse("model.converters", "there is no FP8");
+  from.refuse("model.converters", "there is no FP8: layers compute in the dtype of train.precision");
   from.ignore("model.print_after_conversion");
-  from.ignore("float8");
-  from.ignore("quantize");
-  from.ignore("mx");
+  for (const char* map : {"float8", "quantize", "mx"}) from.ignore(map);  // of the converters
 }
 
 void take_titan_optimizer(Conversion& from) {
@@ -61,7 +59,11 @@ void take_titan_optimizer(Conversion& from) {
   };
   take("optimizer.lr", "optimizer.learning_rate", 8e-4);
   take("optimizer.eps", "optimizer.eps", 1e-8);
-  take("optimizer.weight_decay", "optimizer.weight_decay", name == "adam" ? 0 : 0.1);
+  const char* const decay = "optimizer.weight_decay";
+  take(decay, decay, 0.1);
+  if (const double value = from.number(decay).value_or(0.1); name == "adam" && value > 0) {
+    from.set(decay, value, Conversion::kDecayOfAdam);
+  }
   const std::optional<double> beta1 = from.number("optimizer.beta1"), beta2 = from.number("optimizer.beta2");
   from.set("optimizer.betas", "[" + scalar_text(beta1.value_or(0.9)) + ", " + scalar_text(beta2.value_or(0.95)) + "]",
            beta1 && beta2 ? "" : by_default);
@@ -81,13 +83,14 @@ void take_titan_schedule(Conversion& from, int64_t steps) {
     from.set("schedule.total_steps", *total);
     steps = *total;
   }
-  if (type != "linear" && (ratio || type != "cosine")) {
+  const auto decay = static_cast<int64_t>(std::nearbyint(static_cast<double>(steps) * ratio.value_or(1)));
+  const bool holds = warmup + decay < steps;  // the peak, for some steps; torchtitan shortens a longer decay
+  if (type != "linear" && (holds || type != "cosine")) {
     from.refuse("lr_scheduler.decay_type", "a decay over a part of the steps is linear, one over all linear or cosine");
   }
-  if (ratio) {
+  if (holds) {
     from.set("schedule.name", std::string("wsd"));
-    const auto decay = static_cast<int64_t>(std::nearbyint(static_cast<double>(steps) * *ratio));
-    from.set("schedule.decay_steps", std::max<int64_t>(std::min(decay, steps - warmup), 1));
+    from.set("schedule.decay_steps", std::max<int64_t>(decay, 1));
   } else {
     from.set("schedule.name", std::string(type == "cosine" ? "cosine" : "linear"));
   }
@@ -162,7 +165,7 @@ void take_titan_training(Conversion& from, int64_t steps) {
   from.ignore("training.enable_cpu_offload");
   from.refuse("training.compile", "nothing is compiled at run time");
   if (from.is_on("compile.enable")) from.refuse("compile.enable", "nothing is compiled at run time");
-  from.ignore("compile");
+  from.ignore_in("compile", {"enable", "components", "backend"});
   for (const char* key : {"training.deterministic", "training.gc_freq", "training.gc_debug"}) from.ignore(key);
   const std::string dataset = from.word("training.dataset").value_or("");
   from.ignore("training.dataset_path");
@@ -173,21 +176,29 @@ void take_titan_training(Conversion& from, int64_t steps) {
                     option = from.word("activation_checkpoint.selective_ac_option").value_or("op");
   const bool of_blocks =
       mode == "selective" && !option.empty() && option.find_first_not_of("0123456789") == std::string::npos;
-  from.set("train.activation_checkpointing.mode", of_blocks ? "full" : mode);
+  if (mode == "none" || mode == "full" || mode == "selective") {
+    from.set("train.activation_checkpointing.mode", of_blocks ? "full" : mode);
+  } else {
+    from.refuse("activation_checkpoint.mode", "train.activation_checkpointing.mode has none, full and selective");
+  }
   if (of_blocks) from.set("train.activation_checkpointing.every", static_cast<int64_t>(std::stol(option.substr(0, 9))));
-  from.ignore("activation_checkpoint");
+  from.ignore_in("activation_checkpoint",
+                 {"per_op_sac_force_recompute_mm_shapes_by_fqns", "early_stop", "preserve_rng_state",
+                  "determinism_check", "visualize_memory_budget_pareto", "debug"});
 }
 
 void take_titan_record(Conversion& from, int64_t steps) {
   if (const auto every = from.whole("metrics.log_freq")) from.set("train.log_every", *every);
   if (from.is_on("metrics.enable_tensorboard")) from.set("train.tensorboard", true);
   from.refuse("metrics.enable_wandb", "tools/send_metrics sends RUN_DIR/metrics.jsonl");
-  from.ignore("metrics");
+  from.ignore_in("metrics", {"enable_tensorboard", "disable_color_printing", "save_tb_folder", "save_for_all_ranks",
+                             "rank_0_only"});
   const int64_t first = from.whole("profiling.profile_freq").value_or(10);
   if (from.is_on("profiling.enable_profiling") && first <= steps) {
     from.set("train.profile.from", first, "one trace, not one every profile_freq steps");
   }
-  from.ignore("profiling");
+  from.ignore_in("profiling", {"enable_profiling", "profile_freq", "save_traces_folder", "profiler_active",
+                               "profiler_warmup", "enable_memory_snapshot", "save_memory_snapshot_folder"});
   if (from.is_on("checkpoint.enable_checkpoint") || from.is_on("checkpoint.enable")) {
     from.set("checkpoint.every", from.whole("checkpoint.interval").value_or(500));
     if (const auto last = from.whole("checkpoint.keep_latest_k"); last && *last > 0) {
@@ -195,14 +206,19 @@ void take_titan_record(Conversion& from, int64_t steps) {
     }
     from.refuse("checkpoint.initial_load_path", "meshtrain checkpoint import begins a run with weights");
   }
-  from.ignore("checkpoint");
+  from.ignore_in("checkpoint",
+                 {"enable", "enable_checkpoint", "folder", "interval", "interval_type", "keep_latest_k", "async_mode",
+                  "export_dtype", "model_weights_only", "last_save_model_weights_only", "last_save_model_only",
+                  "create_seed_checkpoint", "load_step", "exclude_from_loading", "enable_first_step_checkpoint"});
   if (from.is_on("validation.enable") || from.is_on("validation.enabled")) {
     from.refuse("validation.freq", "set evaluate.every to it, and evaluate.tokens to a file");
   }
-  from.ignore("validation");
+  from.ignore_in("validation",
+                 {"enable", "enabled", "freq", "dataset", "dataset_path", "local_batch_size", "seq_len", "steps"});
   from.refuse("job.dump_folder", "it is an option: --run-dir");
   from.refuse("job.custom_config_module", "there is no code of one's own");
-  from.ignore("job");
+  from.ignore_in("job", {"config_file", "description", "print_args", "print_config", "save_config_file",
+                         "use_for_integration_test"});
 }
 
 }  // namespace

@@ -3,7 +3,6 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <cmath>
 #include <fstream>
@@ -66,8 +65,9 @@ bool ranks_take_turns(const Group& world) {
 
 /// Returns the seconds of a run when all ranks run it at once: a mean over ranks of the median of batches. Where ranks
 /// outnumber cores, a batch ends with that of the last rank, so that a run has the turns of the others in it. First
-/// makes `warm_up` runs. Every rank must call it.
-double seconds_of(const Group& world, const std::function<void()>& run, int warm_up = 1) {
+/// makes `warm_up` runs. Adds the spread of the batches to `spreads`. Every rank must call it.
+double seconds_of(const Group& world, const std::function<void()>& run, int warm_up = 1,
+                  std::vector<double>* spreads = nullptr) {
   const bool takes_turns = ranks_take_turns(world);
   const auto batch = [&](int count) {
     world.barrier();
@@ -80,16 +80,18 @@ double seconds_of(const Group& world, const std::function<void()>& run, int warm
   for (int i = 0; i < warm_up; ++i) run();
   const double once = batch(1);
   const auto count = static_cast<int>(std::clamp(kSecondsOfBatch / once, 1.0, kMostRuns));
-  std::array<double, kBatches> seconds{};
+  std::vector<double> seconds(kBatches);
   for (double& each : seconds) each = batch(count);
   std::ranges::sort(seconds);
-  return seconds[kBatches / 2];
+  const double median = seconds[kBatches / 2];
+  if (spreads != nullptr && median > 0) spreads->push_back((seconds[kBatches - 2] - seconds[1]) / median);
+  return median;
 }
 
 /// Measures an operator. One that takes no made numbers, or finds no memory, on any rank has the rate of others. Every
 /// rank must call it.
 void measure_operator(const Group& world, const OperatorSignature& signature, const OperatorCall& call,
-                      Machine& machine) {
+                      Machine& machine, std::vector<double>* spreads = nullptr) {
   std::optional<Replay> replay;
   try {
     replay = make_replay(signature, call);
@@ -98,7 +100,7 @@ void measure_operator(const Group& world, const OperatorSignature& signature, co
     replay.reset();
   }
   if (largest_of(world, replay ? 0 : 1) > 0) return;
-  machine.operators.push_back({signature.text, seconds_of(world, replay->run)});
+  machine.operators.push_back({signature.text, seconds_of(world, replay->run, 1, spreads)});
 }
 
 /// The operators and collectives that are measured: those of steps on all meshes.
@@ -322,6 +324,17 @@ int64_t available_memory() {
 
 }  // namespace
 
+std::string scatter_warning(std::vector<double> spreads) {
+  constexpr double kMost = 0.25;
+  if (spreads.empty()) return "";
+  std::ranges::sort(spreads);
+  const double usual = spreads[spreads.size() / 2];
+  if (usual <= kMost) return "";
+  return "warning: measurements scatter: repetitions of the same one differ by " +
+         std::to_string(std::lround(100 * usual)) + " % in the median of all " + std::to_string(spreads.size()) +
+         ": something else uses this machine; measure again when it is idle";
+}
+
 Machine calibrate(const Recipe& recipe, const Group& world, const std::function<void(const std::string&)>& say) {
   const HostMap hosts = HostMap::of(world);
   const int64_t ranks_per_host = world.size() / hosts.num_hosts();
@@ -338,8 +351,9 @@ Machine calibrate(const Recipe& recipe, const Group& world, const std::function<
   machine.source = "meshtrain plan --calibrate, for " + recipe.name;
   say("measures " + std::to_string(questions.operators.size()) + " operators on " + std::to_string(world.size()) +
       " ranks at once");
+  std::vector<double> spreads;
   for (const auto& [text, signature] : questions.operators) {
-    measure_operator(world, signature, questions.calls.at(text), machine);
+    measure_operator(world, signature, questions.calls.at(text), machine, &spreads);
   }
   set_rates(questions, machine);
   if (world.size() > 1) {
@@ -351,7 +365,7 @@ Machine calibrate(const Recipe& recipe, const Group& world, const std::function<
       auto group = groups.find(size);
       if (group == groups.end()) group = groups.emplace(size, neighbours(world, size)).first;
       for (const double each : a_few(bytes)) {
-        const double seconds = seconds_of(world, make_collective(kind, group->second, memory, each));
+        const double seconds = seconds_of(world, make_collective(kind, group->second, memory, each), 1, &spreads);
         machine.collectives.push_back({meshtrain::name(kind), size, name_of(memory), each, seconds});
       }
     }
@@ -360,6 +374,7 @@ Machine calibrate(const Recipe& recipe, const Group& world, const std::function<
   machine.on_host = {machine.memory_bandwidth / 4, 50e-6};
   machine.among_hosts = hosts.num_hosts() > 1 ? measure_network(world) : machine.on_host;
   machine.index_operators();
+  if (const std::string warning = scatter_warning(spreads); !warning.empty()) say(warning);
   return machine;
 }
 

@@ -10,6 +10,7 @@
 #include "runtime/yaml/key_lister.h"
 #include "runtime/yaml/layers.h"
 #include "runtime/yaml/reader.h"
+#include "runtime/yaml/suggest.h"
 #include "runtime/yaml/writer.h"
 
 namespace meshtrain {
@@ -184,9 +185,9 @@ std::string name_of(Placement placement) {
 Machine load_machine(const std::string& name) {
   if (std::optional<Machine> preset = machine_preset(name)) return *preset;
   if (!std::filesystem::exists(name)) {
-    std::string known;
-    for (const std::string& each : machine_presets()) known += (known.empty() ? "" : ", ") + each;
-    throw InputError("--machine " + name + ": no such file, and no preset: " + known);
+    const std::string meant = nearest(name, machine_presets());
+    throw InputError("--machine " + name + ": no such file, and no preset" +
+                     (meant.empty() ? ": " : "; did you mean " + meant + "? Presets: ") + joined(machine_presets()));
   }
   static const KnownKeys keys = [] {
     KeyLister lister;
@@ -194,7 +195,18 @@ Machine load_machine(const std::string& name) {
     fields(lister, machine);
     return KnownKeys(lister.take());
   }();
-  const YamlValue root = read_layers(name);
+  auto source = std::make_shared<YamlSource>();
+  source->name = name;
+  const YamlValue root = parse_yaml(read_short_file(name, "--machine " + name + ": "), source);
+  const std::string wanted =
+      "; meshtrain plan RECIPE --calibrate --out FILE measures a machine, and presets are " + joined(machine_presets());
+  if (root.kind == YamlValue::Kind::Null) throw InputError("--machine " + name + ": an empty file" + wanted);
+  if (root.kind != YamlValue::Kind::Map) {
+    throw InputError("--machine " + name + ": " + root.shown() + " is not the map of keys of a machine" + wanted);
+  }
+  if (root.find("train") != nullptr || root.find("model") != nullptr) {
+    throw InputError("--machine " + name + ": a recipe, not a machine" + wanted);
+  }
   Machine machine;
   machine.name = std::filesystem::path(name).stem().string();
   Reader reader(root, keys, Reader::Files::LeaveAlone);

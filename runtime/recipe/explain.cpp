@@ -8,8 +8,10 @@
 #include "mesh/error.h"
 #include "runtime/recipe/load.h"
 #include "runtime/yaml/known_keys.h"
+#include "runtime/yaml/layers.h"
 #include "runtime/yaml/scalar_text.h"
 #include "runtime/yaml/suggest.h"
+#include "runtime/yaml/value.h"
 
 namespace meshtrain {
 namespace {
@@ -29,8 +31,19 @@ std::string trimmed(const std::string& text) {
   return first == std::string::npos ? "" : text.substr(first, text.find_last_not_of(' ') - first + 1);
 }
 
+/// Returns the heading of docs/recipe.md that "#packed-documents" leads to: "Packed documents".
+std::string heading_of(const std::string& target) {
+  std::string name = target.substr(1);
+  std::ranges::replace(name, '-', ' ');
+  std::istringstream document(kDocument);
+  for (std::string line; std::getline(document, line);) {
+    if (line.starts_with("## ") && lower_case(line.substr(3)) == name) return line.substr(3);
+  }
+  return name;
+}
+
 /// Returns Markdown as plain text: without marks, "[data.md](data.md)" as "docs/data.md", "[below](#offload)" as
-/// "below".
+/// `docs/recipe.md, "Offload"`.
 std::string plain(const std::string& markdown) {
   std::string text;
   for (size_t at = 0; at < markdown.size(); ++at) {
@@ -40,7 +53,9 @@ std::string plain(const std::string& markdown) {
       const std::string shown = markdown.substr(at + 1, middle - at - 1);
       const std::string target = markdown.substr(middle + 2, end - middle - 2);
       const std::string file = "docs/" + target.substr(0, target.find('#'));
-      text += target.starts_with('#') ? shown : shown.ends_with(".md") ? file : shown + " (" + file + ")";
+      const bool is_here = target.starts_with('#');
+      const std::string location = is_here ? "docs/recipe.md, \"" + heading_of(target) + "\"" : file;
+      text += shown.ends_with(".md") || shown == "below" ? location : shown + " (" + location + ")";
       at = end;
     } else if (markdown.compare(at, 2, "**") == 0) {
       ++at;
@@ -80,7 +95,10 @@ std::vector<std::string> cells_of(const std::string& line) {
 /// Returns the rows of the tables with a column of keys. A key without its map stands in the map of the key before it
 /// in its cell, or in that of its section.
 std::vector<Row> read_rows() {
-  const std::map<std::string, std::string> maps = {{"## Shapes", "model."}, {"## Precision", "train.loss_scale."}};
+  const std::map<std::string, std::string> maps = {{"## Shapes", "model."},
+                                                   {"## Rotary scaling", "model.rope_scaling."},
+                                                   {"## Precision", "train.loss_scale."},
+                                                   {"## Single parameters", "optimizer.groups."}};
   std::vector<Row> rows;
   std::istringstream document(kDocument);
   std::string prefix;
@@ -105,7 +123,9 @@ std::vector<Row> read_rows() {
     const size_t at = has_families ? 2 : 1;
     row.default_value = plain(cells[at]);
     row.text = plain(cells.back());
-    if (has_families && cells.size() > 3) row.text = "of " + plain(cells[1]) + ": " + plain(cells[3]);
+    if (has_families && cells.size() > 3) {
+      row.text = (cells[1] == "all" ? "" : "of " + plain(cells[1]) + ": ") + plain(cells[3]);
+    }
     if (!row.keys.empty()) rows.push_back(std::move(row));
   }
   return rows;
@@ -143,6 +163,36 @@ std::string bounds_of(const Rule& rule) {
   return text;
 }
 
+/// Returns the line of a key in a list of them: path, kind, default.
+std::string line_of(const KnownKey& key) {
+  const KeyText about = text_of_key(key.path);
+  const std::string word = about.own ? about.default_value : "";
+  std::string text = key.path + std::string(key.path.size() < 44 ? 44 - key.path.size() : 1, ' ') + key.kind;
+  if (!word.empty()) text += ", " + (word.starts_with("needed") ? word : "default " + word);
+  return text + "\n";
+}
+
+/// Returns "; here ..." or the keys that `asked`, which is none, may have been meant for.
+std::string answer_to(const std::string& asked) {
+  constexpr size_t kMost = 8;
+  const KnownKeys& keys = recipe_keys();
+  const size_t dot = asked.rfind('.');
+  const std::string map = dot == std::string::npos ? "" : asked.substr(0, dot);
+  const std::string name = lower_case(dot == std::string::npos ? asked : asked.substr(dot + 1));
+  const std::string foreign = keys.foreign_word(map, name);
+  if (!foreign.empty()) return foreign;
+  std::vector<std::string> near;  // those of that name, or that have it in theirs
+  for (const KnownKey& key : keys.all()) {
+    const std::string of_key = key.path.substr(key.path.rfind('.') + 1);
+    const bool is_near = name.size() > 2 && of_key.find(name) != std::string::npos;
+    if (is_near) near.insert(of_key == name ? near.begin() : near.end(), key.path);
+  }
+  if (near.size() > kMost) near.resize(kMost);
+  if (near.size() > 1) return "; near it are " + joined(near);
+  const std::string meant = keys.suggestion(map, name);
+  return meant.empty() ? "; meshtrain recipe --explain lists all keys" : meant;
+}
+
 std::string wrapped(const std::string& text, const std::string& indent) {
   constexpr size_t kWidth = 100;
   std::istringstream words(text);
@@ -177,21 +227,14 @@ KeyText text_of_key(const std::string& path) {
     return text;
   }
   const size_t dot = path.rfind('.');
-  KeyText around = dot == std::string::npos ? KeyText() : text_of_key(path.substr(0, dot));
-  if (around.text.empty() && path.starts_with("model.")) around = text_of_key("model.family");
+  const KeyText around = dot == std::string::npos ? KeyText() : text_of_key(path.substr(0, dot));
   return {"", around.text, false};
 }
 
 std::string explain_key(const std::string& asked) {
   const KnownKeys& keys = recipe_keys();
-  const std::string path = keys.complete(asked);
-  const KnownKey* key = keys.find(path);
-  if (key == nullptr) {
-    const size_t dot = path.rfind('.');
-    throw InputError("--explain " + asked + ": unknown key" +
-                     keys.suggestion(dot == std::string::npos ? "" : path.substr(0, dot),
-                                     dot == std::string::npos ? path : path.substr(dot + 1)));
-  }
+  const KnownKey* key = keys.find(keys.complete(with_indices(asked)));
+  if (key == nullptr) throw InputError("--explain " + asked + ": unknown key" + answer_to(asked));
   const KeyText about = text_of_key(key->path);
   std::string text = key->path + ": " + key->kind + "\n";
   if (key->rule.required && about.default_value.empty()) {
@@ -207,22 +250,15 @@ std::string explain_key(const std::string& asked) {
   if (!about.text.empty()) text += wrapped(about.text, "  ");
   std::string inner;
   for (const KnownKey& other : keys.all()) {
-    if (other.path.starts_with(key->path + "."))
-      inner += (inner.empty() ? "" : ", ") + other.path.substr(key->path.size() + 1);
+    if (other.path.starts_with(key->path + ".")) inner += "    " + line_of(other);
   }
-  if (!inner.empty()) text += wrapped("keys in it: " + inner, "  ");
+  if (!inner.empty()) text += "  keys in it:\n" + inner;
   return text;
 }
 
 std::string list_keys() {
   std::string text;
-  for (const KnownKey& key : recipe_keys().all()) {
-    const KeyText about = text_of_key(key.path);
-    const std::string word = about.own ? about.default_value : "";
-    text += key.path + std::string(key.path.size() < 44 ? 44 - key.path.size() : 1, ' ') + key.kind;
-    if (!word.empty()) text += ", " + (word == "needed" ? word : "default " + word);
-    text += "\n";
-  }
+  for (const KnownKey& key : recipe_keys().all()) text += line_of(key);
   return text;
 }
 

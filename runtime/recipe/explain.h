@@ -5,8 +5,8 @@
 namespace meshtrain {
 
 /// Returns what is known of the key at `path` of a recipe, in lines: its kind, default, words and bounds, and the text
-/// of docs/recipe.md. Of a map also the keys in it. `path` may leave out its beginning, as in --set. Throws InputError
-/// for an unknown key, with the one that was meant.
+/// of docs/recipe.md. Of a map also the keys in it. `path` may leave out its beginning and may name an entry of a list,
+/// as in --set. Throws InputError for an unknown key, with those that may have been meant.
 std::string explain_key(const std::string& path);
 
 /// Returns all keys of a recipe, a line each: path, kind, default.

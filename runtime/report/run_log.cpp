@@ -75,7 +75,12 @@ void RunLog::add(std::string_view line) {
     const size_t level = line.find(": ", kTimeLength);
     if (level == std::string_view::npos) return;
     const bool is_error = line.substr(0, level).ends_with(" error");
+    const bool is_warning = line.substr(0, level).ends_with(" warning");
     line.remove_prefix(level + 2);
+    if (is_warning && !line.starts_with("warning: ")) {  // logs of earlier versions say it twice
+      read("warning: " + std::string(line), time);
+      return;
+    }
     if (is_error) {
       if (warnings_.size() < kMostKept) warnings_.push_back(kept(line));
       return;

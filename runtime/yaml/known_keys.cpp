@@ -50,11 +50,25 @@ const KnownKey* KnownKeys::find(const std::string& path) const {
 std::string KnownKeys::foreign_word(const std::string& path, const std::string& key) const {
   std::string name = lower_case(key);
   std::replace(name.begin(), name.end(), '-', '_');
-  const std::string complete = path.empty() ? name : without_items(path) + "." + name;
-  for (const std::string& word : {complete, name}) {
-    for (const ForeignWord& known : words_) {
-      if (known.word == word) return "; here " + known.here;
-    }
+  const auto answer_to = [&](const std::string& word) -> std::string {
+    const auto known = std::ranges::find(words_, word, &ForeignWord::word);
+    return known == words_.end() ? "" : known->here;
+  };
+  if (path.empty()) {
+    const std::string answer = answer_to(name);
+    return answer.empty() ? "" : "; here " + answer;
+  }
+  std::vector<std::string> answers = {answer_to(without_items(path) + "." + name)};
+  const std::string it_is = "it is ", of_map = find(path) == nullptr ? answer_to(lower_case(path)) : "";
+  const KnownKey* map = of_map.starts_with(it_is) ? find(of_map.substr(it_is.size())) : nullptr;
+  if (map != nullptr) {  // "training", which is train
+    const std::string here = map->path + "." + name;
+    if (find(here) != nullptr) answers.push_back(it_is + here);
+    answers.push_back(answer_to(here));
+  }
+  answers.push_back(answer_to(name));
+  for (const std::string& answer : answers) {
+    if (!answer.empty()) return "; here " + answer;
   }
   return "";
 }

@@ -43,7 +43,7 @@ class KnownKeys {
   /// system, else `; did you mean "steps"?`: the nearest key of that map, or else the complete path of a key of that
   /// name, or near it, in another. Empty when there is none.
   std::string suggestion(const std::string& path, const std::string& key) const;
-  /// Returns the first of these two alone.
+  /// Returns the first of these two alone. `path` may be a map of another system that is one of ours: "training".
   std::string foreign_word(const std::string& path, const std::string& key) const;
 
   /// Returns `path` itself, or the one key whose path ends with it when `path` begins with no known key:

@@ -60,19 +60,6 @@ YamlValue read_file(const fs::path& file, const std::string& asked_by, std::vect
   return base;
 }
 
-/// Returns "data.mixture[0].weight" for "data.mixture.0.weight".
-std::string with_indices(const std::string& path) {
-  std::string text;
-  for (size_t begin = 0; begin <= path.size();) {
-    const size_t end = std::min(path.find('.', begin), path.size());
-    const std::string part = path.substr(begin, end - begin);
-    const bool is_index = begin > 0 && !part.empty() && part.find_first_not_of("0123456789") == std::string::npos;
-    text += is_index ? "[" + part + "]" : (begin > 0 ? "." : "") + part;
-    begin = end + 1;
-  }
-  return text;
-}
-
 /// Returns "data.mixture.0.weight" for "data.mixture[0].weight".
 std::string with_dots(const std::string& path) {
   std::string text;
@@ -102,6 +89,18 @@ std::string read_short_file(const fs::path& file, const std::string& asked_by) {
 
 YamlValue read_layers(const fs::path& file) {
   return read_file(file, file.string() + ": ", {});
+}
+
+std::string with_indices(const std::string& path) {
+  std::string text;
+  for (size_t begin = 0; begin <= path.size();) {
+    const size_t end = std::min(path.find('.', begin), path.size());
+    const std::string part = path.substr(begin, end - begin);
+    const bool is_index = begin > 0 && !part.empty() && part.find_first_not_of("0123456789") == std::string::npos;
+    text += is_index ? "[" + part + "]" : (begin > 0 ? "." : "") + part;
+    begin = end + 1;
+  }
+  return text;
 }
 
 YamlValue override_layer(const std::string& text, const KnownKeys& keys) {

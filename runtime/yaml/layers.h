@@ -17,6 +17,9 @@ std::string read_short_file(const std::filesystem::path& file, const std::string
 /// each other.
 YamlValue read_layers(const std::filesystem::path& file);
 
+/// Returns "data.mixture[0].weight" for "data.mixture.0.weight".
+std::string with_indices(const std::string& path);
+
 /// Returns the layer for a --set option, "train.steps=20" or "data.mixture.0.weight=3", of a recipe with `keys`: a path
 /// may leave out its beginning where one key alone ends so, and a single value in the place of a map is for its
 /// shorthand. Throws InputError.

@@ -8,6 +8,7 @@
 
 #include "mesh/error.h"
 #include "runtime/yaml/suggest.h"
+#include "runtime/yaml/unknown_keys.h"
 
 namespace meshtrain {
 namespace {
@@ -31,8 +32,8 @@ std::errc parse_number(const std::string& text, T& value) {
 }  // namespace
 
 Reader::Reader(const YamlValue& root, const KnownKeys& keys, Files files)
-    : map_(&root), keys_(&keys), location_{root.location.source}, files_(files) {
-  refuse_unknown_keys();
+    : map_(&root), location_{root.location.source}, files_(files) {
+  refuse_unknown_keys(root, keys);
 }
 
 const YamlValue* Reader::find(const std::string& key) const {
@@ -56,15 +57,7 @@ Reader Reader::enter(const std::string& key, const YamlValue& map) const {
   inner.map_ = &map;
   inner.path_ = path_of(key);
   if (map.location.source) inner.location_ = map.location;
-  inner.refuse_unknown_keys();
   return inner;
-}
-
-void Reader::refuse_unknown_keys() const {
-  for (const YamlEntry& entry : map_->entries) {
-    if (keys_->has(path_, entry.key)) continue;
-    fail_at(entry.location, path_of(entry.key), "unknown key" + keys_->suggestion(path_, entry.key));
-  }
 }
 
 void Reader::fail(const std::string& key, const std::string& what) const {

@@ -17,14 +17,14 @@
 namespace meshtrain {
 
 /// The archive that fills our structs from one YAML map, strictly. Absent and null keys leave a value as it was. Keys
-/// that a map cannot have are refused before any key of it is read, so that a misspelt key is reported as unknown and
-/// not as missing. Every error is an InputError "LOCATION: KEY PATH: what is wrong".
+/// that no map can have are refused, all at once, before any key is read, so that a misspelt key is reported as unknown
+/// and not as missing. Every error is an InputError "LOCATION: KEY PATH: what is wrong".
 class Reader {
  public:
   enum class Files { Open, LeaveAlone };  ///< the treatment of files that the text names
 
-  /// Reads from `root`, the outermost map. `keys`: all keys that it and the maps in it can have. Both must outlive the
-  /// reader. Throws InputError for any other key of `root`.
+  /// Reads from `root`, the outermost map, which must outlive the reader. `keys`: all keys that it and the maps in it
+  /// can have. Throws InputError about all others.
   Reader(const YamlValue& root, const KnownKeys& keys, Files files);
 
   template <class T>
@@ -63,7 +63,6 @@ class Reader {
   std::string path_of(const std::string& key) const { return path_.empty() ? key : path_ + "." + key; }
   Reader enter(const std::string& key) const;
   Reader enter(const std::string& key, const YamlValue& map) const;
-  void refuse_unknown_keys() const;
   [[noreturn]] void fail_settled(const std::string& key, const std::string& given, const std::string& settled) const;
 
   // Each of these reads the value of `key` or throws.
@@ -93,7 +92,6 @@ class Reader {
   [[noreturn]] void fail_at(const YamlLocation& location, const std::string& path, const std::string& what) const;
 
   const YamlValue* map_;
-  const KnownKeys* keys_;
   YamlLocation location_;  // of the map, for messages about absent keys; without one, that of the map around it
   std::string path_;       // "train", "data.mixture[0]": the path of this map
   Files files_;

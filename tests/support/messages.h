@@ -19,4 +19,12 @@ inline bool has(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
+/// Returns true for a message of one line, or of one and the items of a list, in lines that two spaces indent.
+inline bool is_one_message(const std::string& text) {
+  for (size_t at = text.find('\n'); at != std::string::npos; at = text.find('\n', at + 1)) {
+    if (text.compare(at, 3, "\n  ") != 0) return false;
+  }
+  return true;
+}
+
 }  // namespace meshtrain::testing

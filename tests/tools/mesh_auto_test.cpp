@@ -35,6 +35,11 @@ TEST_F(MeshAuto, TakesAMachineThatWasMeasuredBefore) {
   const std::string machine = path("machine.yaml");
   const Ending measured = run_meshtrain_on_ranks(2, {"plan", recipe, "--calibrate", "--out", machine});
   ASSERT_EQ(measured.status, 0) << measured.err;
+  EXPECT_TRUE(has(measured.out, " a rank, is what was free now: change it there, or say plan --memory\n"))
+      << measured.out;
+  const Ending again = run_meshtrain_on_ranks(2, {"plan", recipe, "--calibrate", "--out", machine});
+  EXPECT_EQ(again.status, 2);
+  EXPECT_TRUE(has(again.err, "--out " + machine + ": it exists: give another name, or move it away")) << again.err;
   const Ending planned = run_meshtrain({"plan", recipe, "--ranks", "2", "--machine", machine});
   ASSERT_EQ(planned.status, 0) << planned.err;
   EXPECT_TRUE(has(planned.out, "a step on measured")) << planned.out;
@@ -50,12 +55,15 @@ TEST_F(MeshAuto, IsRefusedInOneLine) {
                           "--set", "model.num_attention_heads=1", "--set", "model.num_key_value_heads=1"})
                 .rfind("no mesh of 2 ranks is possible: ", 0),
             0u);
-  EXPECT_EQ(complaint(2, {"--mesh", "auto", "--machine", "h1000"}),
-            "--machine h1000: no such file, and no preset: a100, h100, h100-500w, h200, b200");
+  EXPECT_EQ(
+      complaint(2, {"--mesh", "auto", "--machine", "h1000"}),
+      "--machine h1000: no such file, and no preset; did you mean h100? Presets: a100, h100, h100-500w, h200, b200");
   EXPECT_EQ(complaint(2, {"--mesh", "auto", "--set", "device=cuda"}),
             "--mesh auto on GPUs needs --machine: a preset or a file (docs/plan.md)");
   EXPECT_EQ(complaint(1, {"--mesh", "auto", "--check"}),
-            "--check looks at one mesh: meshtrain plan has all of them, and the one that --mesh auto takes");
+            "--check starts no ranks, and --mesh auto chooses by what they measure: mpirun -n N meshtrain plan " +
+                recipe.string() + " --calibrate, then meshtrain plan " + recipe.string() +
+                " --ranks N --machine machine.yaml names the mesh that it takes; check that one with --mesh");
 }
 
 TEST_F(MeshAuto, ACheckSaysWhatItsMeshNeeds) {

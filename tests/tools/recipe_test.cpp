@@ -49,7 +49,7 @@ const std::vector<Foreign> kConfigurations = {
      {"model.tokenizer_path"}},
     {"torchtitan_debug_model.toml",
      1,
-     {"name: wsd", "decay_steps: 8", "every: 2", "mode: full", "micro_batch: 8", "hidden_size: 256"},
+     {"name: linear", "every: 2", "mode: full", "micro_batch: 8", "hidden_size: 256"},
      {"model.hf_assets_path"}},
     {"torchtitan_llama3_70b.toml", 8, {"mesh: {dp: auto, cp: 1, tp: 8}", "num_hidden_layers: 80"}, {}},
     {"torchtitan_llama3_405b.toml", 8, {"num_hidden_layers: 126", "warmup_steps: 600"}, {"model.converters: float8"}},
@@ -132,6 +132,71 @@ TEST_P(FromForeign, IsARecipeThatPassesItsCheckOnceWhatIsMissingIsGiven) {
 INSTANTIATE_TEST_SUITE_P(Public, FromForeign, ::testing::ValuesIn(kConfigurations),
                          [](const auto& each) { return fs::path(each.param.file).stem().string(); });
 
+/// What is written of a configuration, whose name says of which tool it is.
+std::string converted(const std::string& name, const std::string& configuration) {
+  const ScratchFolder folder;
+  write_file(folder.path() / name, configuration);
+  const Ending ending = run_meshtrain({"recipe", "--from", (folder.path() / name).string()});
+  EXPECT_EQ(ending.status, 0) << ending.err;
+  return ending.out;
+}
+
+struct Part {
+  const char* name;
+  const char* configuration;
+  Words in_recipe;
+  Words not_in_recipe;
+};
+
+TEST(RecipeCommand, ConvertsOrListsEveryKey) {
+  const std::string part = "  name: adamw\n";
+  for (
+      const Part& each : std::vector<Part>{
+          {"a.json",
+           R"({"train_batch_size": 8, "zero_optimization": {"stage": 3, "zero_hpz_partition_size": 8, "zebra": 1}})",
+           {"zero_optimization.zero_hpz_partition_size: 8: parallel.fsdp.mode: hybrid_shard",
+            "zero_optimization.zebra: 1: nothing in a recipe is like it"},
+           {}},
+          {"b.json",
+           R"({"train_batch_size": 8, "tensor_parallel": {"autotp_size": 4}, "sequence_parallel_size": 2})",
+           {"mesh: {dp: auto, cp: 2, tp: 4}", "algorithm: ulysses"},
+           {"autotp_size"}},
+          {"c.json",
+           R"({"train_batch_size": 8, "optimizer": {"type": "Adam", "params": {"weight_decay": 0.1, "adam_w_mode": false}}})",
+           {part, "weight_decay: 0.1  # Adam adds it to gradients (L2), and here weights decay: equal at 0 alone"},
+           {}},
+          {"d.json",
+           R"({"train_batch_size": 8, "optimizer": {"type": "Adam", "params": {"weight_decay": 0.1}}})",
+           {part, "weight_decay: 0.1\n"},
+           {"adam_w_mode"}},
+          {"e.yaml",
+           "distributed_type: FSDP\nmixed_precision: fp8\nfsdp_config: {fsdp_zebra: 3, fsdp_version: 2}\n",
+           {"precision: bf16_mixed", "mixed_precision: fp8: there is no FP8: layers compute in bf16",
+            "fsdp_config.fsdp_zebra: 3: nothing in a recipe is like it"},
+           {"fsdp_version"}},
+          {"f.yaml",
+           "distributed_type: DEEPSPEED\ndeepspeed_config: {zero_stage: 3, zebra: true, zero3_init_flag: true}\n",
+           {"mode: full_shard", "deepspeed_config.zebra: true: nothing in a recipe is like it"},
+           {"zero3_init_flag"}},
+          {"g.toml",
+           "[training]\nsteps = 1000\n[lr_scheduler]\nwarmup_steps = 100\ndecay_ratio = 0.9\ndecay_type = 'cosine'\n",
+           {"name: cosine", "warmup_steps: 100"},
+           {"wsd", "decay_type"}},
+          {"h.toml",
+           "[training]\nsteps = 1000\n[lr_scheduler]\nwarmup_steps = 100\ndecay_ratio = 0.5\n",
+           {"name: wsd", "decay_steps: 500"},
+           {}},
+          {"i.toml",
+           "[optimizer]\nname = 'Adam'\n[checkpoint]\nzebra = 1\n[metrics]\nzebra = 2\n[compile]\nzebra = 3\n",
+           {part, "weight_decay: 0.1  # Adam adds it to gradients (L2), and here weights decay: equal at 0 alone",
+            "checkpoint.zebra: 1: nothing", "metrics.zebra: 2: nothing", "compile.zebra: 3: nothing"},
+           {}}}) {
+    const std::string text = converted(each.name, each.configuration);
+    for (const std::string& word : each.in_recipe) EXPECT_TRUE(has(text, word)) << word << " is not in\n" << text;
+    for (const std::string& word : each.not_in_recipe) EXPECT_FALSE(has(text, word)) << word << " is in\n" << text;
+  }
+}
+
 TEST(RecipeCommand, RefusesWhatIsNoConfiguration) {
   const ScratchFolder folder;
   const auto complaint_of = [&](const std::string& name, const std::string& text) {
@@ -141,6 +206,9 @@ TEST(RecipeCommand, RefusesWhatIsNoConfiguration) {
   const std::string path = folder.path().string() + "/";
   EXPECT_TRUE(has(complaint_of("a.yaml", "model: {}\n"), path + "a.yaml: not a configuration of torchtitan"));
   EXPECT_TRUE(has(complaint_of("b.toml", "[a\n"), path + "b.toml:1:3: not valid TOML: "));
+  EXPECT_TRUE(has(complaint_of("d.json", "{\"fp16\": 1,\n  \"bf16\": }\n"),
+                  path + "d.json:2:11: not valid JSON: syntax error while parsing value - unexpected '}'; expected"));
+  EXPECT_TRUE(has(complaint_of("e.yaml", "fsdp_config: {a\nb: 3\n"), path + "e.yaml:"));
   EXPECT_TRUE(has(complaint_of("c.json", "[1]"), path + "c.json: a configuration is a map of keys, not a list"));
   EXPECT_TRUE(has(only_complaint(run_meshtrain({"recipe", "--from", path + "none.toml"})), "No such file"));
   EXPECT_EQ(only_complaint(run_meshtrain({"recipe", "--from",
@@ -149,12 +217,28 @@ TEST(RecipeCommand, RefusesWhatIsNoConfiguration) {
             "--out " + path + "a.yaml: it exists: give another name, or move it away");
 }
 
+TEST(RecipeCommand, SeveralUnknownKeysAreOneMessageInLines) {
+  const ScratchFolder folder;
+  const std::string file = (folder.path() / "a.yaml").string();
+  write_file(file, "train: {stpes: 3, lr: 1}\n");
+  const Ending ending = run_meshtrain({"train", file, "--check"});
+  EXPECT_EQ(ending.status, 2);
+  EXPECT_EQ(ending.err, "meshtrain: 2 unknown keys:\n  " + file + ":1:9: train.stpes: did you mean \"steps\"?\n  " +
+                            file + ":1:19: train.lr: here it is optimizer.learning_rate\n");
+}
+
 TEST(Arguments, OfOtherLaunchersAndTrainersAreExplained) {
   for (const auto& [option, here] : std::vector<std::pair<std::string, std::string>>{
            {"--nproc_per_node", "mpirun -n N (or srun) starts ranks, and --mesh says what they are"},
            {"--nproc=2", "mpirun -n N (or srun) starts ranks, and --mesh says what they are"},
            {"--lr=1e-3", "it is --set optimizer.learning_rate=VALUE"},
            {"--train.steps=3", "it is --set train.steps=VALUE"},
+           {"--tensor-model-parallel-size", "it is tp of --mesh, as in --mesh dp=2,tp=2,cp=2"},
+           {"--train-iters=3", "it is --set train.steps=VALUE"},
+           {"--training.steps=3", "it is --set train.steps=VALUE"},
+           {"--global-batch-size", "it is --set train.global_batch=VALUE"},
+           {"--resume_from=x", "it is --resume"},
+           {"--use-distributed-optimizer", "it is parallel.fsdp.mode: shard_optimizer"},
            {"--learning-rate=3", "it is --set optimizer.learning_rate=VALUE"},
            {"--output_dir", "it is --run-dir; --set train.export=FOLDER writes the final weights"}}) {
     EXPECT_EQ(only_complaint(run_meshtrain({"train", "x.yaml", option})),

@@ -28,6 +28,16 @@ class TrainEnding : public TrainProgram {
   }
 };
 
+TEST_F(TrainEnding, AClosedStdoutEndsNoRun) {
+  Words words = {"/bin/bash", "-c", "\"$@\" | head -n 1; echo ${PIPESTATUS[0]}", "bash"};
+  const Words run = command(1, {"--set", "train.steps=6"});
+  words.insert(words.end(), run.begin(), run.end());
+  const Ending ending = run_program(words);
+  EXPECT_TRUE(ending.out.ends_with("\n0\n")) << ending.out << ending.err;
+  expect_steps(metrics(), 6);
+  EXPECT_TRUE(has(testing::content(run_dir / "console.log"), " info: step 6/6 "));
+}
+
 TEST_F(TrainEnding, AFullDiskIsToldBeforeItsFolderIsRemoved) {
   const std::string message = complaint(
       2, {"--mesh", "dp=2", "--set", "checkpoint.every=2"}, 1,

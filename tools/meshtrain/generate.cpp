@@ -516,7 +516,7 @@ void add_generate_command(CLI::App& app, int& status) {
       "the model over tp. Text goes to stdout, alone as it comes, everything else to stderr.\n\n"
       "  meshtrain generate models/SmolLM2-1.7B --prompt 'Once upon a time' --temperature 0.8 --top-p 0.95\n"
       "  meshtrain generate models/SmolLM2-1.7B-Instruct --chat --prompt 'Why is the sky blue?'\n"
-      "  mpirun -n 2 meshtrain generate runs/quickstart --prompt '#include' --max-tokens 200");
+      "  mpirun -n 2 meshtrain generate runs/mine --prompt '#include' --max-tokens 200");
   command
       ->add_option("model", arguments->model,
                    "A Hugging Face folder; a run directory, or its checkpoints: then the newest; or the folder of one")

@@ -132,15 +132,24 @@ void plan_published(const std::filesystem::path& file) {
 int calibrate_on_ranks(const PlanArguments& arguments) {
   const Group world = connect_world();
   return run_on_all_ranks(world, [&] {
-    const Recipe recipe = receive_recipe(arguments.recipe, arguments.with, world);
     const bool speaks = world.rank() == 0;
+    agree(world, [&] {
+      std::error_code ignored;
+      if (speaks && std::filesystem::exists(arguments.out, ignored)) {
+        throw InputError("--out " + arguments.out.string() + ": it exists: give another name, or move it away");
+      }
+    });
+    const Recipe recipe = receive_recipe(arguments.recipe, arguments.with, world);
     const Machine machine = calibrate(recipe, world, [&](const std::string& line) {
       if (speaks) std::printf("%s\n", line.c_str());
     });
     agree(world, [&] {
       if (speaks) write_whole(arguments.out, to_yaml(machine));
     });
-    if (speaks) std::printf("wrote %s\n", arguments.out.c_str());
+    if (speaks) {
+      std::printf("wrote %s; its memory, %s a rank, is what was free now: change it there, or say plan --memory\n",
+                  arguments.out.c_str(), size_text(machine.memory).c_str());
+    }
     return 0;
   });
 }
@@ -184,7 +193,8 @@ void add_plan_command(CLI::App& app, int& status) {
       "  mpirun -n 8 meshtrain plan recipe.yaml --calibrate --out machine.yaml");
   command->add_flag("--calibrate", arguments->calibrate,
                     "Measures this machine for the recipe's steps instead, on all ranks that mpirun starts");
-  command->add_option("--out", arguments->out, "With --calibrate: the machine file that is written")
+  command
+      ->add_option("--out", arguments->out, "With --calibrate: the machine file that is written, which must not exist")
       ->type_name("FILE")
       ->capture_default_str();
   command

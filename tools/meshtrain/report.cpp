@@ -18,10 +18,13 @@
 namespace meshtrain {
 namespace {
 
-std::string one_line(std::string text) {
+/// Returns `text` as one line, below which the items of a list have lines of their own: those that two spaces indent.
+std::string one_message(std::string text) {
   while (!text.empty() && (text.back() == '\n' || text.back() == ' ')) text.pop_back();
-  std::replace_if(
-      text.begin(), text.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; }, ' ');
+  for (size_t i = 0; i < text.size(); ++i) {
+    const auto c = static_cast<unsigned char>(text[i]);
+    if ((c < 0x20 || c == 0x7f) && text.compare(i, 3, "\n  ") != 0) text[i] = ' ';
+  }
   return text;
 }
 
@@ -39,8 +42,8 @@ std::optional<std::chrono::milliseconds> limit_of(const InputError& error) {
 }  // namespace
 
 Failure describe_failure(const std::exception& error, const std::string& place) {
-  if (dynamic_cast<const InputError*>(&error) != nullptr) return {one_line(error.what()), 2};
-  const std::string what = one_line(message_of(error));
+  if (dynamic_cast<const InputError*>(&error) != nullptr) return {one_message(error.what()), 2};
+  const std::string what = one_message(message_of(error));
   const bool says_where = place.empty() || what.rfind("rank ", 0) == 0;
   return {says_where ? what : place + ": " + what, 1};
 }

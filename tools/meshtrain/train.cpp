@@ -1,4 +1,5 @@
 #include <chrono>
+#include <csignal>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -79,7 +80,13 @@ SavedRecipe saved_recipe(const RunOptions& options) {
 int check(const TrainArguments& arguments) {
   if (!is_announced_first()) return 0;
   if (arguments.with.mesh == "auto") {
-    throw InputError("--check looks at one mesh: meshtrain plan has all of them, and the one that --mesh auto takes");
+    const int64_t ranks = announced_ranks();
+    const std::string n = ranks > 1 ? std::to_string(ranks) : "N", recipe = arguments.recipe.string();
+    const std::string machine = arguments.machine.empty() ? "machine.yaml" : arguments.machine;
+    const std::string measure = "mpirun -n " + n + " meshtrain plan " + recipe + " --calibrate, then ";
+    throw InputError("--check starts no ranks, and --mesh auto chooses by what they measure: " +
+                     (arguments.machine.empty() ? measure : "") + "meshtrain plan " + recipe + " --ranks " + n +
+                     " --machine " + machine + " names the mesh that it takes; check that one with --mesh");
   }
   Recipe recipe =
       load_recipe(arguments.recipe, arguments.with.overrides, arguments.with.mesh, saved_recipe(arguments.options));
@@ -150,6 +157,7 @@ std::string take_best_mesh(Recipe& recipe, TrainArguments& arguments, const Grou
 
 int train(TrainArguments& arguments) {
   if (arguments.check) return check(arguments);
+  std::signal(SIGPIPE, SIG_IGN);  // a closed stdout, as behind | head, ends no run: console.log has the lines
   if (!arguments.machine.empty()) {
     arguments.options.machine = std::make_shared<const Machine>(load_machine(arguments.machine));
   }

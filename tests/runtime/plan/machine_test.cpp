@@ -5,6 +5,7 @@
 #include <fstream>
 
 #include "mesh/error.h"
+#include "runtime/plan/calibrate.h"
 #include "tests/support/messages.h"
 #include "tests/support/scratch.h"
 
@@ -43,6 +44,34 @@ TEST(Machine, IsReadAsItWasWritten) {
   EXPECT_EQ(read.seconds(call, timeline), 0.25);
 }
 
+TEST(Machine, SaysWhatOneIsWhereAFileIsNone) {
+  const testing::ScratchFolder folder;
+  const std::string wanted =
+      "; meshtrain plan RECIPE --calibrate --out FILE measures a machine, and presets are a100, h100, h100-500w, h200, "
+      "b200";
+  const auto complaint_about = [&](const std::string& text) {
+    const std::string path = write_machine(folder, text), complaint = complaint_of(path);
+    return complaint.starts_with("--machine " + path + ": ") ? complaint.substr(path.size() + 12) : complaint;
+  };
+  EXPECT_EQ(complaint_about(""), "an empty file" + wanted);
+  EXPECT_EQ(complaint_about("# nothing\n"), "an empty file" + wanted);
+  EXPECT_EQ(complaint_about("[1]\n"), "a list is not the map of keys of a machine" + wanted);
+  EXPECT_EQ(complaint_about("model: {}\ntrain: {steps: 3}\n"), "a recipe, not a machine" + wanted);
+  EXPECT_EQ(complaint_of("H100"),
+            "--machine H100: no such file, and no preset; did you mean h100? Presets: a100, h100, h100-500w, h200, "
+            "b200");
+  EXPECT_EQ(complaint_of("abacus"), "--machine abacus: no such file, and no preset: a100, h100, h100-500w, h200, b200");
+}
+
+TEST(Machine, MeasurementsThatScatterAreWarnedAbout) {
+  EXPECT_EQ(scatter_warning({}), "");
+  EXPECT_EQ(scatter_warning({0.9, 0.1, 0.05}), "");
+  EXPECT_EQ(
+      scatter_warning({0.9, 0.4, 0.05}),
+      "warning: measurements scatter: repetitions of the same one differ by 40 % in the median of all 3: something "
+      "else uses this machine; measure again when it is idle");
+}
+
 TEST(Machine, SaysWhatIsWrongWithAFile) {
   const testing::ScratchFolder folder;
   const std::string good = to_yaml(*machine_preset("a100"));
@@ -61,7 +90,9 @@ TEST(Machine, SaysWhatIsWrongWithAFile) {
   const std::string no_rate = complaint_of(write_machine(folder, idle));
   EXPECT_TRUE(has(no_rate, "product_flops: no rate of any dtype is above 0")) << no_rate;
   const std::string absent = complaint_of("h1000");
-  EXPECT_EQ(absent, "--machine h1000: no such file, and no preset: a100, h100, h100-500w, h200, b200");
+  EXPECT_EQ(
+      absent,
+      "--machine h1000: no such file, and no preset; did you mean h100? Presets: a100, h100, h100-500w, h200, b200");
 }
 
 TEST(Machine, TakesMeasuredCollectivesForTheirGroupAndBytesBetween) {

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "mesh/error.h"
+#include "tests/support/messages.h"
 #include "tests/support/scratch.h"
 
 namespace meshtrain::testing {
@@ -45,14 +46,14 @@ class RecipeFolder {
   ScratchFolder folder_;
 };
 
-/// Returns the message of the InputError that `action` throws. Fails the test when it throws none or the message has
-/// two lines.
+/// Returns the message of the InputError that `action` throws. Fails the test when it throws none or its message has
+/// lines that are no items of a list.
 inline std::string input_error(const std::function<void()>& action) {
   try {
     action();
   } catch (const InputError& error) {
     const std::string message = error.what();
-    EXPECT_EQ(message.find('\n'), std::string::npos) << message;
+    EXPECT_TRUE(is_one_message(message)) << message;
     return message;
   }
   ADD_FAILURE() << "no InputError";

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <map>
 
 #include "runtime/recipe/explain.h"
 #include "runtime/recipe/foreign_words.h"
@@ -37,15 +38,111 @@ TEST_F(RecipeWords, OfOtherSystemsNameTheKeyHere) {
            {"schedule.warmup=1", "it is schedule.warmup_steps"},
            {"data.path=x", "it is data.tokens"},
            {"model.path=x", "it is model.hf"},
-           {"training.seq-len=1", "it is train"},
+           {"training.seq-len=1", "it is train.sequence_length"},
+           {"training.local_batch_size=1", "it is train.micro_batch"},
+           {"training.steps=1", "it is train.steps"},
+           {"lr_scheduler.warmup_steps=1", "it is schedule.warmup_steps"},
+           {"lr_scheduler.type=cosine", "it is schedule.name"},
+           {"zero_optimization.stage=2", "it is parallel.fsdp.mode"},
+           {"checkpoint.interval=1", "it is checkpoint.every"},
+           {"checkpoint.folder=x", "it is an option: --run-dir"},
+           {"output_dir=x", "it is an option: --run-dir"},
+           {"resume_from=x", "it is an option: --resume"},
+           {"train.output_dir=x", "it is an option: --run-dir"},
+           {"use_distributed_optimizer=true", "it is parallel.fsdp.mode: shard_optimizer"},
+           {"parallel.pp=2",
+            "models are not cut into pipeline stages: give these ranks to dp, tp or cp of "
+            "parallel.mesh"},
+           {"parallel.mesh.pp=2",
+            "models are not cut into pipeline stages: give these ranks to dp, tp or cp of "
+            "parallel.mesh"},
+           {"optimizer.fused=true", "each optimizer has one implementation, and it is fused"},
+           {"train.fp8=true", "there is no FP8: train.precision has bf16_mixed and bf16"},
+           {"optimizer.min_lr=1e-5",
+            "it is a share of the peak: schedule.min_ratio is min_lr / "
+            "optimizer.learning_rate"},
+           {"train.data_seed=1", "it is train.seed"},
+           {"compile.enable=true", "nothing is compiled at run time; on GPUs train.cuda_graph records steps"},
            {"train.nproc_per_node=1", "it is parallel.mesh"},
            {"lr=1", "it is optimizer.learning_rate"}}) {
-    EXPECT_EQ(refusal({word}), "--set " + word + ": " + (word.starts_with("training") ? "training: " : "") +
-                                   "unknown key; here " + here);
+    EXPECT_EQ(refusal({word}), "--set " + word + ": unknown key; here " + here);
   }
   EXPECT_EQ(refusal({}, "schedule:\n  warmup: 3\n"),
             file() + ":17:3: schedule.warmup: unknown key; here it is schedule.warmup_steps");
   EXPECT_EQ(refusal({}, "lr_scheduler: {}\n"), file() + ":16:1: lr_scheduler: unknown key; here it is schedule");
+}
+
+/// Words that people bring along, each in the sections of the system that has them: none is left without an answer.
+TEST_F(RecipeWords, OfOtherSystemsAreAnsweredInTheirSections) {
+  const std::map<std::string, std::vector<std::string>> words = {
+      {"training",
+       {"local_batch_size", "global_batch_size", "seq_len", "max_norm", "steps", "dataset_path", "dtype",
+        "mixed_precision_param", "mixed_precision_reduce", "enable_cpu_offload", "seed", "deterministic"}},
+      {"parallelism",
+       {"data_parallel_replicate_degree", "data_parallel_shard_degree", "fsdp_reshard_after_forward",
+        "tensor_parallel_degree", "pipeline_parallel_degree", "context_parallel_degree", "expert_parallel_degree",
+        "context_parallel_rotate_method", "disable_loss_parallel", "enable_async_tensor_parallel"}},
+      {"optimizer", {"lr", "implementation", "beta1", "fused", "foreach"}},
+      {"lr_scheduler", {"warmup_steps", "decay_ratio", "decay_type", "min_lr_factor", "total_steps"}},
+      {"checkpoint", {"enable", "folder", "interval", "keep_latest_k", "async_mode", "last_save_model_only"}},
+      {"metrics", {"log_freq", "enable_tensorboard", "enable_wandb"}},
+      {"model", {"name", "flavor", "hf_assets_path", "converters"}},
+      {"activation_checkpoint", {"mode", "selective_ac_option"}},
+      {"zero_optimization",
+       {"stage", "overlap_comm", "offload_optimizer", "reduce_bucket_size", "contiguous_gradients",
+        "zero_hpz_partition_size"}},
+      {"",  // Megatron-LM, transformers, axolotl
+       {"tensor-model-parallel-size",
+        "pipeline-model-parallel-size",
+        "use-distributed-optimizer",
+        "global-batch-size",
+        "micro-batch-size",
+        "train-iters",
+        "lr-warmup-iters",
+        "lr-decay-style",
+        "min-lr",
+        "clip-grad",
+        "save-interval",
+        "recompute-granularity",
+        "num-query-groups",
+        "swiglu",
+        "num_train_epochs",
+        "per_device_train_batch_size",
+        "gradient_accumulation_steps",
+        "report_to",
+        "wandb",
+        "output_dir",
+        "resume_from_checkpoint",
+        "save_strategy",
+        "base_model",
+        "sequence_len",
+        "sample_packing",
+        "val_set_size",
+        "lora_r",
+        "load_in_4bit",
+        "fp8"}}};
+  for (const auto& [section, keys] : words) {
+    for (const std::string& key : keys) {
+      const bool is_ours = recipe_keys().has(section, key);
+      EXPECT_TRUE(is_ours || recipe_keys().foreign_word(section, key).starts_with("; here ")) << section << " " << key;
+    }
+  }
+}
+
+TEST_F(RecipeWords, UnknownKeysAreNamedAllAtOnce) {
+  EXPECT_EQ(refusal({"train.stpes=3", "lr=1"}, "schedule: {warmup: 3, name: 7}\ntraining:\n  steps: 3\n  zebra: 1\n"),
+            "5 unknown keys:\n  --set train.stpes=3: did you mean \"steps\"?\n  " + file() +
+                ":16:12: schedule.warmup: here it is schedule.warmup_steps\n  " + file() +
+                ":17:1: training: here it is train\n  " + file() +
+                ":18:3: training.steps: here it is train.steps\n  --set lr=1: here it is optimizer.learning_rate")
+      << "and not of the wrong word in schedule.name";
+  std::string many;
+  for (int i = 0; i < 30; ++i) many += "zebra" + std::to_string(i) + ": 1\n";
+  const std::string message = refusal({}, many);
+  EXPECT_EQ(message.rfind("30 unknown keys:\n  " + file() + ":16:1: zebra0\n", 0), 0u) << message;
+  EXPECT_TRUE(message.ends_with(": zebra19\n  and 10 more")) << message;
+  // A misspelt map is one unknown key, whatever is in it.
+  EXPECT_EQ(refusal({}, "shcedule: {lr: 3}\n"), file() + ":16:1: shcedule: unknown key; did you mean \"schedule\"?");
 }
 
 TEST_F(RecipeWords, BracketsThatDoNotEndAreNoKeys) {
@@ -132,6 +229,47 @@ TEST(ExplainKey, SaysKindDefaultWordsAndTheDocumentsText) {
   EXPECT_TRUE(has(explain_key("schedule"), "a single value in its place is its name\n"));
   EXPECT_EQ(input_error([] { explain_key("optimizer.lr"); }),
             "--explain optimizer.lr: unknown key; here it is optimizer.learning_rate");
+}
+
+TEST(ExplainKey, AKeyOfTheShapeHasASentenceOfItsOwn) {
+  for (const KnownKey& key : recipe_keys().all()) {
+    if (!key.path.starts_with("model.")) continue;
+    EXPECT_TRUE(text_of_key(key.path).own) << key.path;
+  }
+  const std::string text = explain_key("model.num_key_value_heads");
+  EXPECT_TRUE(has(text, "key and value heads of a layer") && !has(text, "gemma")) << text;
+  EXPECT_TRUE(has(explain_key("model.rope_scaling.beta_fast"), "  default: 32\n"));
+}
+
+TEST(ExplainKey, PointsToPagesAndNotBelow) {
+  for (const KnownKey& key : recipe_keys().all()) {
+    const std::string text = explain_key(key.path);
+    EXPECT_FALSE(has(text, "see below") || has(text, "(below)") || has(text, "](")) << text;
+  }
+  EXPECT_TRUE(has(explain_key("train.precision"), "\n  docs/recipe.md, \"Precision\""))
+      << explain_key("train.precision");
+}
+
+TEST(ExplainKey, TakesNumbersOfEntriesAndSections) {
+  const std::string weight = explain_key("data.mixture.weight");
+  for (const char* path : {"data.mixture.0.weight", "data.mixture[0].weight", "mixture.0.weight"}) {
+    EXPECT_EQ(explain_key(path), weight);
+  }
+  const std::string section = explain_key("checkpoint");
+  for (const char* key : {"every", "keep_last", "keep_every"}) {
+    EXPECT_TRUE(has(section, "    checkpoint." + std::string(key) + " ")) << section;
+  }
+}
+
+TEST(ExplainKey, AnUnknownKeyIsAnsweredWithThoseNearIt) {
+  EXPECT_EQ(input_error([] { explain_key("batch"); }),
+            "--explain batch: unknown key; near it are train.global_batch, train.micro_batch");
+  EXPECT_EQ(input_error([] { explain_key("train.stpes"); }),
+            "--explain train.stpes: unknown key; did you mean \"steps\"?");
+  EXPECT_EQ(input_error([] { explain_key("zebra"); }),
+            "--explain zebra: unknown key; meshtrain recipe --explain lists all keys");
+  const std::string steps = input_error([] { explain_key("steps"); });
+  EXPECT_TRUE(has(steps, "near it are ") && has(steps, "train.steps") && has(steps, "train.profile.steps")) << steps;
 }
 
 /// One source for people: every key that a recipe can have is in docs/recipe.md, by itself or with the map it is in.
