@@ -237,6 +237,14 @@ RunLog log_of(const std::string& text) {
   return log;
 }
 
+TEST(RunLog, TakesWarningsOfEveryVersion) {
+  const RunLog log = log_of(
+      "2026-03-01 10:00:01.000 warning: said once\n"
+      "2026-03-01 10:00:02.000 warning: warning: said twice\n"
+      "2026-03-01 10:00:03.000 warning: said once\n");
+  EXPECT_EQ(log.warnings(), Lines({"said once", "said twice"}));
+}
+
 TEST(RunLog, TellsStartsAndTheirEnds) {
   const RunLog log = log_of(kLog);
   ASSERT_EQ(log.starts().size(), 3u);
