@@ -116,7 +116,7 @@ TEST(OnRanks, ARecipeIsRefusedByOne) {
   const Ending ending = run_meshtrain_on_ranks(4, {"train", recipe});
   EXPECT_EQ(ending.status, 2) << ending.err;
   EXPECT_EQ(count(ending.err, "meshtrain: "), 1) << ending.err;
-  EXPECT_EQ(count(ending.err, "meshtrain: " + recipe.string() + ": model.hf: must be given"), 1) << ending.err;
+  EXPECT_EQ(count(ending.err, "meshtrain: " + recipe.string() + ":3:3: data.dtpye: unknown key"), 1) << ending.err;
 }
 
 }  // namespace
