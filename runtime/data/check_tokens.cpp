@@ -31,37 +31,35 @@ std::string location_of(const Recipe& recipe, std::initializer_list<std::string>
   return (file == recipe.locations.end() ? "" : file->second + ": ") + *keys.begin();
 }
 
-void check_source(const Recipe& recipe, const SourceRecipe& source, const std::string& key) {
-  std::error_code ignored;
-  if (!fs::is_regular_file(source.tokens, ignored)) return;
-  const std::optional<TokenSidecar> sidecar = read_sidecar(source.tokens);
-  if (!sidecar) return;
+void check_source(const Recipe& recipe, const SourceRecipe& source, const std::string& key,
+                  const TokenSidecar& sidecar) {
   const std::string file = source.tokens.string(), says = sidecar_path(source.tokens).string() + " says";
-  if (source.dtype != sidecar->dtype) {
+  if (source.dtype != sidecar.dtype) {
     throw InputError(location_of(recipe, {key + ".dtype", "data.dtype", key + ".tokens"}) + ": " + file +
-                     " would be read as " + source.dtype + ", but holds " + sidecar->dtype + ", as " + says + ": set " +
-                     key + ".dtype: " + sidecar->dtype);
+                     " would be read as " + source.dtype + ", but holds " + sidecar.dtype + ", as " + says + ": set " +
+                     key + ".dtype: " + sidecar.dtype);
   }
+  std::error_code ignored;
   const auto bytes = static_cast<int64_t>(fs::file_size(source.tokens, ignored));
-  if (bytes != sidecar->tokens * token_width(sidecar->dtype)) {
+  if (bytes != sidecar.tokens * token_width(sidecar.dtype)) {
     throw InputError(location_of(recipe, {key + ".tokens"}) + ": " + file + " has " + number(bytes) + " bytes, but " +
-                     number(sidecar->tokens) + " tokens of " + sidecar->dtype + ", which " + says + ", are " +
-                     number(sidecar->tokens * token_width(sidecar->dtype)) +
+                     number(sidecar.tokens) + " tokens of " + sidecar.dtype + ", which " + says + ", are " +
+                     number(sidecar.tokens * token_width(sidecar.dtype)) +
                      ": the file was cut short or replaced; prepare it again, or remove the .json file");
   }
-  if (source.documents && *source.documents != kDocumentsOfIndex && sidecar->separator &&
-      source.documents != sidecar->separator) {
+  if (source.documents && *source.documents != kDocumentsOfIndex && sidecar.separator &&
+      source.documents != sidecar.separator) {
     throw InputError(location_of(recipe, {key + ".documents", "data.documents", key + ".tokens"}) + ": documents of " +
                      file + " would end with the id " + number(*source.documents) + ", but each ends with " +
-                     number(*sidecar->separator) + ", as " + says + ": set " + key +
-                     ".documents: " + number(*sidecar->separator));
+                     number(*sidecar.separator) + ", as " + says + ": set " + key +
+                     ".documents: " + number(*sidecar.separator));
   }
   const int64_t vocab_size = recipe.model.shape.vocab_size;
-  if (vocab_size >= sidecar->vocabulary_size) return;
+  if (vocab_size >= sidecar.vocabulary_size) return;
   throw InputError(location_of(recipe, {"model.vocab_size", "model.hf"}) + ": the model's vocab_size is " +
                    number(vocab_size) + ", but " + file + " was made with ids up to " +
-                   number(sidecar->vocabulary_size - 1) + ", of the tokenizer " + sidecar->tokenizer + ", as " + says +
-                   ": use a model.vocab_size of " + number(sidecar->vocabulary_size) +
+                   number(sidecar.vocabulary_size - 1) + ", of the tokenizer " + sidecar.tokenizer + ", as " + says +
+                   ": use a model.vocab_size of " + number(sidecar.vocabulary_size) +
                    " or more, or prepare the text with the model's tokenizer");
 }
 
@@ -126,9 +124,10 @@ void for_each_source(SomeRecipe& recipe, const Visit& visit) {
 
 void check_sidecars(const Recipe& recipe, const std::string& tokenizer) {
   for_each_source(recipe, [&](const SourceRecipe& source, const std::string& key) {
-    check_source(recipe, source, key);
     const std::optional<TokenSidecar> sidecar = find_sidecar(source);
-    if (!sidecar || !is_other_tokenizer(*sidecar, tokenizer)) return;
+    if (!sidecar) return;
+    check_source(recipe, source, key, *sidecar);
+    if (!is_other_tokenizer(*sidecar, tokenizer)) return;
     const std::optional<int64_t> vocabulary = vocabulary_with(tokenizer, sidecar->separator);
     if (!vocabulary || *vocabulary == sidecar->vocabulary_size) return;  // sidecar_lines() warns
     throw InputError(location_of(recipe, {"data.tokenizer", "model.hf"}) + ": the run's tokenizer is " + tokenizer +

@@ -54,10 +54,8 @@ class Numbers {
 
 constexpr int64_t kLongWindow = int64_t{1} << 16, kShortWindow = 64;  // numbers
 
-}  // namespace
-
 /// Returns the index beside `tokens`. Throws InputError when there is none, as data prepare leaves it for a moment.
-static std::filesystem::path existing_index(const std::filesystem::path& tokens) {
+std::filesystem::path existing_index(const std::filesystem::path& tokens) {
   const std::filesystem::path index = MegatronIndex::path_of(tokens);
   std::error_code ignored;
   if (std::filesystem::symlink_status(index, ignored).type() == std::filesystem::file_type::not_found) {
@@ -67,6 +65,8 @@ static std::filesystem::path existing_index(const std::filesystem::path& tokens)
   }
   return index;
 }
+
+}  // namespace
 
 MegatronIndex::MegatronIndex(const std::filesystem::path& tokens, int64_t num_bytes) : file_(existing_index(tokens)) {
   read_header();

@@ -23,7 +23,7 @@ class Pattern {
     const char* low;  // of a loop: the end of its least match; nullptr otherwise
     bool is_long;     // many positions to try: those that have failed before are left out
   };
-  /// What the searches in one text know. Each thread needs one of its own, and keeps it for the sake of its memory.
+  /// Findings of the searches in one text. Each thread needs its own, and keeps it to allocate nothing again.
   struct Alternatives {
     /// Bytes of the text, or positions in it, from `begin` to `end`.
     struct Stretch {

@@ -168,7 +168,7 @@ TEST_F(ConvertProgram, TheTokenizerIsOneOfTheModel) {
   EXPECT_EQ(contents(path("file")).at("tokenizer.json"), content(gpt2 / "tokenizer.json"));
 }
 
-// What was trained with another tokenizer than the folder's is exported with the one that it was trained with.
+// A model that was trained with another tokenizer than the folder's is exported with the one of its training.
 TEST_F(ConvertProgram, ARunExportsTheTokenizerOfItsData) {
   const fs::path gpt2 = source_folder() + "/tests/tokenizer/fixtures/gpt2";
   for (const fs::path& given : {gpt2, gpt2 / "tokenizer.json"}) {

@@ -132,7 +132,7 @@ TEST_P(FromForeign, IsARecipeThatPassesItsCheckOnceWhatIsMissingIsGiven) {
 INSTANTIATE_TEST_SUITE_P(Public, FromForeign, ::testing::ValuesIn(kConfigurations),
                          [](const auto& each) { return fs::path(each.param.file).stem().string(); });
 
-/// What is written of a configuration, whose name says of which tool it is.
+/// Returns the recipe made of a configuration; its name says which tool it belongs to.
 std::string converted(const std::string& name, const std::string& configuration) {
   const ScratchFolder folder;
   write_file(folder.path() / name, configuration);

@@ -120,7 +120,7 @@ TEST_F(PrepareText, SaysBesideTheFileWhatItHolds) {
   EXPECT_EQ(read_sidecar(options_.output)->vocabulary_size, 302);
 }
 
-// Of the text, and not of the file around it; a second run takes it from the parts that the first has left.
+// Counts the text, not the file around it; a second run takes the count from the parts of the first.
 TEST_F(PrepareText, CountsTheBytesOfTheTexts) {
   file("a.jsonl", "{\"text\": \"one\", \"more\": 1}\n{\"text\": \"\\u00e9\"}\n");
   file("b.txt", "four");
