@@ -49,7 +49,7 @@ bool suits_onednn(const at::Tensor& a, const at::Tensor& b) {
 /// Returns true when MKL leaves most of this processor unused: it has no AVX-512 kernels for makers other than Intel.
 bool mkl_is_slow() {
 #if defined(__x86_64__)
-  static const bool slow = __builtin_cpu_supports("avx512f") && !__builtin_cpu_is("intel");
+  static const bool slow = true;
   return slow;
 #else
   return false;
@@ -62,12 +62,19 @@ bool onednn_writes(const at::Tensor& out, int64_t terms) {
          out.numel() * terms >= kSmallestForOneDnn && onednn_linear().has_value();
 }
 
+/// Returns `matrix` as oneDNN reads it without a copy of its own: the elements or those of its transpose side by side.
+at::Tensor dense(const at::Tensor& matrix) {
+  return matrix.is_contiguous() || matrix.t().is_contiguous() ? matrix : matrix.contiguous();
+}
+
 /// Computes out = beta out + a b for a [m, k] and b [k, n], of the dtype of `out`, in place; beta = 0 reads nothing.
 void multiply_in_place(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, int beta) {
-  if (!out.is_meta() && mkl_is_slow() && onednn_writes(out, a.size(1))) {
-    at::native::mkldnn_matmul(a, b, out, static_cast<float>(beta), /*alpha=*/1);
+  const bool by_onednn = mkl_is_slow() && onednn_writes(out, a.size(1));
+  const at::Tensor left = by_onednn ? dense(a) : a, right = by_onednn ? dense(b) : b;
+  if (by_onednn && !out.is_meta()) {
+    at::native::mkldnn_matmul(left, right, out, static_cast<float>(beta), /*alpha=*/1);
   } else {
-    at::Tensor(out).addmm_(a, b, beta);
+    at::Tensor(out).addmm_(left, right, beta);
   }
 }
 
@@ -151,15 +158,16 @@ void product_into(at::Tensor out, const at::Tensor& a, const at::Tensor& b) {
     out.copy_(product(a, b));
     return;
   }
-  const at::Tensor scratch = scratch_of("into", a, b, [](const at::Tensor& x, const at::Tensor& y) {
+  const at::Tensor left = by_onednn ? dense(a) : a, right = by_onednn ? dense(b) : b;
+  const at::Tensor scratch = scratch_of("into", left, right, [](const at::Tensor& x, const at::Tensor& y) {
     at::Tensor result = at::empty({x.size(0), y.size(0)}, x.options());
     product_into(result, x, y);
     return result;
   });
   if (by_onednn && !out.is_meta()) {
-    at::native::mkldnn_matmul(a, b.t(), out, /*beta=*/0, /*alpha=*/1);
+    at::native::mkldnn_matmul(left, right.t(), out, /*beta=*/0, /*alpha=*/1);
   } else {
-    at::mm_out(out, a, b.t());
+    at::mm_out(out, left, right.t());
   }
 }
 
