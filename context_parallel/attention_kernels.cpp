@@ -13,6 +13,7 @@
 
 #include "context_parallel/capped_attention.h"
 #include "context_parallel/gpu_attention.h"
+#include "context_parallel/host_attention.h"
 #include "mesh/half_precision.h"
 #include "mesh/host_scratch.h"
 #include "mesh/meta_device.h"
@@ -26,8 +27,9 @@ at::Tensor ordered(const at::Tensor& tensor) {
   return tensor.transpose(1, 2).contiguous().transpose(1, 2);
 }
 
-/// Throws unless a kernel exists for the dtype and device of `q`. The CPU uses LibTorch's flash attention, in all four
-/// dtypes (it has an fp64 path); the Meta device has its shapes. On CUDA the shape decides (attention_choice.h).
+/// Throws unless a kernel exists for the dtype and device of `q`. The CPU uses host_attention.h where it takes the
+/// tensors, else LibTorch's flash attention, in all four dtypes (it has an fp64 path); the Meta device has their
+/// shapes. On CUDA the shape decides (attention_choice.h).
 void check_kernel(const at::Tensor& q, const AttentionRule& rule) {
   if (rule.window > 0) throw std::invalid_argument("attention: the kernel for " + q.device().str() + " has no window");
   const at::ScalarType dtype = q.scalar_type();
@@ -70,8 +72,10 @@ Attended attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, P
   if (multiplied_in_fp32(q)) {
     return attend(q.to(at::kFloat), k.to(at::kFloat), v.to(at::kFloat), pairs, rule);
   }
-  auto [out, lse] = at::_scaled_dot_product_flash_attention_for_cpu(
-      readable(q), readable(k), readable(v), /*dropout_p=*/0.0, causal, /*attn_mask=*/std::nullopt, rule.scale);
+  const at::Tensor queries = readable(q), keys = readable(k), values = readable(v);
+  if (host_attention_takes(queries, keys, values)) return host_attention(queries, keys, values, causal, rule.scale);
+  auto [out, lse] = at::_scaled_dot_product_flash_attention_for_cpu(queries, keys, values, /*dropout_p=*/0.0, causal,
+                                                                    /*attn_mask=*/std::nullopt, rule.scale);
   return {ordered(out), std::move(lse)};  // the kernel writes in the memory order of q
 }
 
@@ -94,8 +98,12 @@ AttentionGradients attend_backward(const at::Tensor& grad_out, const at::Tensor&
     return attend_backward(grad_out.to(at::kFloat), q.to(at::kFloat), k.to(at::kFloat), v.to(at::kFloat),
                            {attended.out.to(at::kFloat), attended.lse}, pairs, rule);
   }
+  const at::Tensor queries = readable(q), keys = readable(k), values = readable(v);
+  if (host_attention_takes(queries, keys, values)) {
+    return host_attention_backward(ordered(grad_out), queries, keys, values, attended, causal, rule.scale);
+  }
   auto [dq, dk, dv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
-      readable(grad_out), readable(q), readable(k), readable(v), attended.out, attended.lse, /*dropout_p=*/0.0, causal,
+      readable(grad_out), queries, keys, values, attended.out, attended.lse, /*dropout_p=*/0.0, causal,
       /*attn_mask=*/std::nullopt, rule.scale);
   return {std::move(dq), std::move(dk), std::move(dv)};
 }

@@ -7,7 +7,7 @@
 namespace meshtrain {
 
 /// Attention of one block, forward and backward, on one device. Only this file and packed_attention.h call LibTorch's
-/// own kernels.
+/// own kernels; host_attention.h has ours for the CPU.
 ///
 /// q [B, H, n, D], k and v [B, K, m, D] with H a multiple of K: the kernel shares heads and repeats nothing. fp64,
 /// fp32, bf16 or fp16, on the CPU or the Meta device, and on CUDA where attention_choice.h has a kernel;

@@ -160,6 +160,10 @@ void describe(OperatorCall& call, const std::string& name, c10::ArrayRef<const c
     describe_attention(call, tensor(0), tensor(1), inputs[4].toBool(), false);
   } else if (name == "aten::_scaled_dot_product_flash_attention_for_cpu_backward") {
     describe_attention(call, tensor(1), tensor(2), inputs[7].toBool(), true);
+  } else if (name == "meshtrain::host_attention") {
+    describe_attention(call, tensor(0), tensor(1), inputs[3].toBool(), false);
+  } else if (name == "meshtrain::host_attention_backward") {
+    describe_attention(call, tensor(1), tensor(2), inputs[6].toBool(), true);
   }
 }
 

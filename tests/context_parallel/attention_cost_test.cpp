@@ -41,7 +41,8 @@ class OperatorCounter {
  private:
   static std::unique_ptr<at::ObserverContext> count(const at::RecordFunction& function) {
     const std::string name = function.name();
-    if (name.starts_with("aten::_scaled_dot_product")) ++attention_calls;
+    const bool attends = name.starts_with("aten::_scaled_dot_product") || name.starts_with("meshtrain::host_attention");
+    if (attends) ++attention_calls;
     if (name == "aten::copy_" || name == "aten::cat" || name == "aten::clone" || name == "aten::add_") ++copies;
     return nullptr;
   }

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "context_parallel/gpu_attention.h"
+#include "context_parallel/host_attention.h"
 #include "mesh/backends/dry_run.h"
 #include "mesh/group.h"
 
@@ -58,11 +59,15 @@ TEST(TimelineRecorder, CausalAttentionHasHalfOfThePairs) {
   const at::Tensor q = meta({1, 4, 32, 8}), k = meta({1, 2, 32, 8});
   recorder.restart();
   for (const bool causal : {false, true}) at::_scaled_dot_product_flash_attention_for_cpu(q, k, k, 0.0, causal);
-  const std::vector<OperatorCall> calls = events_of<OperatorCall>(recorder.take());
-  ASSERT_EQ(calls.size(), 2u);
-  EXPECT_EQ(calls[0].kind, OperatorCall::Kind::Attention);
-  EXPECT_EQ(calls[0].flops, 2 * 2 * 4 * 32 * 32 * 8);
-  EXPECT_EQ(calls[1].flops, calls[0].flops / 2);
+  for (const bool causal : {false, true}) {
+    host_attention_backward(q, q, k, k, host_attention(q, k, k, causal, 1), causal, 1);
+  }
+  std::vector<OperatorCall> calls = events_of<OperatorCall>(recorder.take());
+  std::erase_if(calls, [](const OperatorCall& call) { return call.kind != OperatorCall::Kind::Attention; });
+  ASSERT_EQ(calls.size(), 6u);
+  const double all = 2 * 2 * 4 * 32 * 32 * 8;
+  const std::vector<double> expected{all, all / 2, all, all * 5 / 2, all / 2, all * 5 / 4};
+  for (size_t i = 0; i < calls.size(); ++i) EXPECT_EQ(calls[i].flops, expected[i]) << i;
 }
 
 TEST(TimelineRecorder, WindowsHaveFewerPairs) {

@@ -1,0 +1,92 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/native/CPUBlas.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include "context_parallel/host_tiles.h"
+
+namespace meshtrain::host_tiles {
+
+/// Rows of queries in a tile of the forward, and of keys in one of the backward; columns of either.
+inline constexpr int64_t kTileRows = 64, kTileColumns = 512;
+
+/// The heads of a tensor [B, heads, positions, D] with contiguous D.
+template <class T>
+class Heads {
+ public:
+  explicit Heads(const at::Tensor& tensor)
+      : data_(static_cast<T*>(tensor.data_ptr())),
+        batch_(tensor.stride(0)),
+        head_(tensor.stride(1)),
+        position_(tensor.stride(2)) {}
+
+  Matrix<T> of(int64_t batch, int64_t head) const { return {data_ + batch * batch_ + head * head_, position_}; }
+
+ private:
+  T* data_;
+  int64_t batch_, head_, position_;
+};
+
+/// Memory for a moment: counts bytes, or hands them out when it has some.
+class Scratch {
+ public:
+  explicit Scratch(std::byte* memory = nullptr) : memory_(memory) {}
+
+  template <class T>
+  Matrix<T> rows(int64_t count, int64_t columns) {
+    T* const data = reinterpret_cast<T*>(memory_ == nullptr ? nullptr : memory_ + bytes_);
+    bytes_ += (count * columns * static_cast<int64_t>(sizeof(T)) + kAlignment - 1) / kAlignment * kAlignment;
+    return {data, columns};
+  }
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  static constexpr int64_t kAlignment = 64;
+  std::byte* memory_;
+  int64_t bytes_ = 0;
+};
+
+/// Right operands of products of halves have two neighbouring rows together: [rows / 2, columns, 2].
+template <class T>
+inline constexpr int64_t kRowsTogether = std::is_same_v<std::remove_const_t<T>, float> ? 1 : 2;
+
+/// Returns a right operand from `row`, a multiple of 2, on.
+template <class T>
+Matrix<const T> from_row(Matrix<T> right, int64_t row) {
+  return {right.row(row / kRowsTogether<T>), right.stride};
+}
+
+/// Returns a right operand from `column` on.
+template <class T>
+Matrix<const T> from_column(Matrix<T> right, int64_t column) {
+  return {right.data + column * kRowsTogether<T>, right.stride};
+}
+
+/// Returns the number of terms of a product over `count` positions: halves come in whole registers, zeros behind.
+template <class T>
+int64_t terms(int64_t count) {
+  return std::is_same_v<T, float> ? count : padded(count);
+}
+
+/// Computes c = a b, or adds it, for a [m, k], a right operand b [k, n] and c [m, n].
+template <class T>
+void multiply(int64_t m, int64_t n, int64_t k, Matrix<const T> a, Matrix<const T> b, Matrix<float> c, bool add) {
+  at::native::cpublas::brgemm(m, n, k, a.stride, b.stride / kRowsTogether<T>, c.stride, add, a.data, b.data, c.data,
+                              /*is_vnni=*/kRowsTogether<T> == 2);
+}
+
+/// While it exists a thread computes products of T; afterwards the processor's tile registers are free for others.
+template <class T>
+class Multiplying {
+ public:
+  Multiplying() = default;
+  ~Multiplying() { at::native::cpublas::brgemm_release(/*is_vnni=*/kRowsTogether<T> == 2); }
+  Multiplying(const Multiplying&) = delete;
+  Multiplying& operator=(const Multiplying&) = delete;
+};
+
+}  // namespace meshtrain::host_tiles
