@@ -5,6 +5,7 @@ fastest settings that keep its arithmetic: scaled_dot_product_attention, the fus
 zeroed, DDP's buckets as gradient views and its static graph, a vocabulary-parallel loss under tensor parallelism, and
 no value read before the clock of a step has stopped. Under context parallelism DDP sums the gradients. FSDP1
 and FSDP2 have their defaults: parameters are given back after the forward, the next unit's are gathered ahead.
+In bf16_mixed FSDP1 and FSDP2 have their policies of bf16 with reductions in fp32, everything else has autocast.
 """
 
 import argparse
@@ -17,7 +18,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecision, MixedPrecisionPolicy, fully_shard
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor import parallel as tp
@@ -26,6 +27,8 @@ from transformers import AutoModelForCausalLM
 import peer_attention
 
 MODES = ("single", "ddp", "fsdp1", "fsdp2", "hsdp", "tp", "tp_sp", "fsdp2_tp", "cp")
+PRECISIONS = ("fp32", "bf16_mixed", "bf16")
+SHARDED_BY_FSDP = ("fsdp1", "fsdp2", "hsdp", "fsdp2_tp")
 TENSOR_RANKS = 2  # of fsdp2_tp; and ranks that share a copy of the model under hsdp
 
 
@@ -52,11 +55,14 @@ def tensor_parallel(model, mesh, sequence_parallel):
     return tp.parallelize_module(model, mesh, plan)
 
 
-def sharded(model, mesh):
+def sharded(model, mesh, precision):
     """FSDP2 over `mesh`: each layer a unit, and the rest; of two axes the first has the replicas."""
+    options = {"mesh": mesh}
+    if precision == "bf16_mixed":
+        options["mp_policy"] = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     for layer in model.model.layers:
-        fully_shard(layer, mesh=mesh)
-    return fully_shard(model, mesh=mesh)
+        fully_shard(layer, **options)
+    return fully_shard(model, **options)
 
 
 def by_kind(parameters):
@@ -78,17 +84,20 @@ def clip_gradients(groups, limit):
 def assemble(arguments, world):
     """The model in the dress of its mode."""
     attention = "context" if arguments.mode == "cp" else "sdpa"
-    model = AutoModelForCausalLM.from_pretrained(arguments.model, dtype=torch.float32, attn_implementation=attention)
+    dtype = torch.bfloat16 if arguments.precision == "bf16" else torch.float32
+    model = AutoModelForCausalLM.from_pretrained(arguments.model, dtype=dtype, attn_implementation=attention)
     model.train()
     if arguments.mode in ("ddp", "cp"):
         model = torch.nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True, static_graph=True)
     elif arguments.mode == "fsdp1":
         policy = ModuleWrapPolicy({type(model.model.layers[0])})
+        mixed = MixedPrecision(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
         model = FullyShardedDataParallel(
-            model, auto_wrap_policy=policy, use_orig_params=True, device_id=torch.device("cpu")
+            model, auto_wrap_policy=policy, use_orig_params=True, device_id=torch.device("cpu"),
+            mixed_precision=mixed if arguments.precision == "bf16_mixed" else None,
         )
     elif arguments.mode == "fsdp2":
-        model = sharded(model, dist.device_mesh.init_device_mesh("cpu", (world,)))
+        model = sharded(model, dist.device_mesh.init_device_mesh("cpu", (world,)), arguments.precision)
     elif arguments.mode in ("hsdp", "fsdp2_tp"):
         axes = ("replicas", "shards") if arguments.mode == "hsdp" else ("dp", "tp")
         shape = (world // TENSOR_RANKS, TENSOR_RANKS)
@@ -96,7 +105,7 @@ def assemble(arguments, world):
         if arguments.mode == "fsdp2_tp":
             model = tensor_parallel(model, mesh["tp"], sequence_parallel=False)
             mesh = mesh["dp"]
-        model = sharded(model, mesh)
+        model = sharded(model, mesh, arguments.precision)
     elif arguments.mode != "single":
         mesh = dist.device_mesh.init_device_mesh("cpu", (world,), mesh_dim_names=("tp",))
         model = tensor_parallel(model, mesh, sequence_parallel=arguments.mode == "tp_sp")
@@ -119,13 +128,14 @@ def batches(arguments, rank, world):
         yield [(peer_attention.take(part) if arguments.mode == "cp" else part).contiguous() for part in parts]
 
 
-def update(model, optimizer, inputs, labels, positions):
+def update(model, optimizer, inputs, labels, positions, autocast):
     """One optimizer step; returns the mean loss of this process's tokens."""
     optimizer.zero_grad(set_to_none=True)
-    logits = model(input_ids=inputs, position_ids=positions, use_cache=False).logits
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        logits = model(input_ids=inputs, position_ids=positions, use_cache=False).logits
     cut = isinstance(logits, DTensor)
     with tp.loss_parallel() if cut else contextlib.nullcontext():
-        loss = F.cross_entropy(logits.flatten(0, 1), labels.flatten())
+        loss = F.cross_entropy(logits.flatten(0, 1).float(), labels.flatten())
         loss.backward()
     clip(model, [group["params"] for group in optimizer.param_groups], 1.0)
     optimizer.step()
@@ -154,10 +164,11 @@ def train(arguments, rank, world):
     model = assemble(arguments, world)
     groups = [{"params": group} for group in by_kind(model.parameters())]
     optimizer = torch.optim.AdamW(groups, lr=arguments.learning_rate, weight_decay=0.1, fused=True)
+    autocast = arguments.precision == "bf16_mixed" and arguments.mode not in SHARDED_BY_FSDP
     losses, seconds = [], []
     for inputs, labels, positions in batches(arguments, rank, world):
         start = time.perf_counter()
-        loss = update(model, optimizer, inputs, labels, positions)
+        loss = update(model, optimizer, inputs, labels, positions, autocast)
         seconds.append(time.perf_counter() - start)
         losses.append(whole(loss, arguments.mode, world))
     return {"losses": losses, "seconds": seconds}
@@ -172,9 +183,11 @@ def main():
     parser.add_argument("--batch", type=int, required=True, help="sequences a step, over all ranks")
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--learning-rate", type=float, required=True)
+    parser.add_argument("--precision", choices=PRECISIONS, default="fp32")
+    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--compile", action="store_true")
     arguments = parser.parse_args()
-    torch.set_num_threads(1)
+    torch.set_num_threads(arguments.threads)
     rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     if world > 1:
         dist.init_process_group("gloo")

@@ -4,10 +4,11 @@
   pip install torch==2.11.0 transformers safetensors numpy
   tools/build && python3 benchmarks/train_peers.py
 
-The models are Llamas of width 512, in fp32, AdamW, gradients clipped to norm 1. There are three tables: "training", two
+The models are Llamas of width 512, AdamW, gradients clipped to norm 1. There are three tables: "training", two
 sequences a step and 8 layers; "context", one long sequence a step and 4 layers; and "sharding", four sequences a step
-and 8 layers. Everyone in a table starts from the
-same weights, sees the same sequences in the same steps, and has one thread a process. Each repetition runs every
+and 8 layers. --wide makes the model 1,024 wide with a vocabulary of 16,384. Everyone in a table starts from the same
+weights, sees the same sequences in the same steps, and has --threads threads a process. In bf16_mixed peers compute
+under autocast, FSDP1 and FSDP2 with their policy of bf16; in bf16 everything is bf16. Each repetition runs every
 contestant once, one after the other, so that a machine that slows down slows all of them. A contestant's number is the
 median over repetitions of (tokens of the steps after the warm-up) / (their time). Peak memory is the most that its
 processes were seen with together, five times a second, divided by their number: pages that several share count once
@@ -29,8 +30,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 WORK = ROOT / "build" / "benchmarks"
-VOCABULARY, LEARNING_RATE, SAMPLES = 4096, 3e-4, 512
-LOSS_TOLERANCE = 1e-4
+LEARNING_RATE, SAMPLES = 3e-4, 512
+LOSS_TOLERANCE = {"fp32": 1e-4, "bf16_mixed": 1e-2, "bf16": 2e-2}
 MEMORY_STEPS = 3  # the optimizer's state is there from the second on
 
 
@@ -57,10 +58,15 @@ class Table:
     sequence: int
     batch: int  # sequences a step, over all ranks
     everyone: list
+    wide: bool
 
     @property
     def folder(self):
-        return WORK / self.name
+        return WORK / (self.name + "-wide" * self.wide)
+
+    @property
+    def vocabulary(self):
+        return 16384 if self.wide else 4096
 
 
 def tables(arguments):
@@ -97,13 +103,13 @@ def tables(arguments):
     if arguments.compile:
         training.append(Contestant("transformers, torch.compile", 1, "single", compile=True))
     everything = [
-        Table("training", 8, 512, 2, training),
-        Table("context", 4, 2048, 1, context),
-        Table("sharding", 8, 512, 4, sharding),
+        Table("training", 8, 512, 2, training, arguments.wide),
+        Table("context", 4, 2048, 1, context, arguments.wide),
+        Table("sharding", 8, 512, 4, sharding, arguments.wide),
     ]
     for table in everything:
         if arguments.only is not None and arguments.only != table.name:
-            table.everyone = [c for c in table.everyone if arguments.only in c.name]
+            table.everyone = [c for c in table.everyone if arguments.only in f"{c.name} {c.mode}"]
     return [table for table in everything if table.everyone]
 
 
@@ -120,19 +126,19 @@ def write_model(table):
     if not (table.folder / "model" / "model.safetensors").exists():
         torch.manual_seed(0)
         config = LlamaConfig(
-            hidden_size=512,
-            intermediate_size=1376,
+            hidden_size=1024 if table.wide else 512,
+            intermediate_size=2752 if table.wide else 1376,
             num_hidden_layers=table.layers,
-            num_attention_heads=8,
-            num_key_value_heads=8,
-            vocab_size=VOCABULARY,
+            num_attention_heads=16 if table.wide else 8,
+            num_key_value_heads=16 if table.wide else 8,
+            vocab_size=table.vocabulary,
             max_position_embeddings=table.sequence,
             tie_word_embeddings=False,
         )
         LlamaForCausalLM(config).save_pretrained(table.folder / "model")
     # Skewed ids, so that there is something to learn.
-    ids = np.random.default_rng(0).exponential(VOCABULARY / 8, size=SAMPLES * (table.sequence + 1)).astype(np.int64)
-    (ids % VOCABULARY).astype("<u2").tofile(table.folder / "tokens.bin")
+    ids = np.random.default_rng(0).exponential(table.vocabulary / 8, size=SAMPLES * (table.sequence + 1)).astype(np.int64)
+    (ids % table.vocabulary).astype("<u2").tofile(table.folder / "tokens.bin")
 
 
 # ---- runs
@@ -184,11 +190,13 @@ def run_peer(contestant, table, arguments, folder, steps, watched):
     command += ["--model", table.folder / "model", "--tokens", table.folder / "tokens.bin"]
     command += ["--sequence", table.sequence, "--batch", table.batch]
     command += ["--steps", steps, "--learning-rate", LEARNING_RATE]
+    command += ["--precision", arguments.precision, "--threads", arguments.threads]
     command += ["--compile"] if contestant.compile else []
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    world = dict(WORLD_SIZE=str(contestant.ranks), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), OMP_NUM_THREADS="1")
+    world = dict(WORLD_SIZE=str(contestant.ranks), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    world["OMP_NUM_THREADS"] = str(arguments.threads)
     with open(folder / "log", "w") as log, open(folder / "result.json", "w") as output:
         processes = []
         for rank in range(contestant.ranks):
@@ -211,6 +219,7 @@ def run_ours(contestant, table, arguments, folder, steps, watched):
         "train.global_batch": table.batch,
         "train.micro_batch": table.batch // dp,
         "train.steps": steps,
+        "train.precision": arguments.precision,
     }
     if sharding:
         settings["parallel.fsdp.mode"] = sharding
@@ -219,7 +228,7 @@ def run_ours(contestant, table, arguments, folder, steps, watched):
     for key, value in settings.items():
         command += ["--set", f"{key}={value}"]
     with open(folder / "log", "w") as log:
-        environment = os.environ | {"OMP_NUM_THREADS": "1"}
+        environment = os.environ | {"OMP_NUM_THREADS": str(arguments.threads)}
         process = subprocess.Popen([str(c) for c in command], env=environment, stdout=log, stderr=log)
         memory = finish([process], folder / "log", watched)
     steps = [json.loads(line) for line in (folder / "run" / "metrics.jsonl").read_text().splitlines()]
@@ -294,6 +303,9 @@ def main():
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--only", help="a table, or the contestants whose name contains this")
     parser.add_argument("--compile", action="store_true", help="transformers under torch.compile as well")
+    parser.add_argument("--precision", choices=list(LOSS_TOLERANCE), default="fp32")
+    parser.add_argument("--threads", type=int, default=1, help="of each process")
+    parser.add_argument("--wide", action="store_true", help="a model of width 1,024 with a vocabulary of 16,384")
     arguments = parser.parse_args()
     if not 0 <= arguments.warm_up < arguments.steps <= SAMPLES // 2:
         parser.error(f"warm-up < steps <= {SAMPLES // 2}")
@@ -309,7 +321,7 @@ def main():
             except ContestantFailed as failure:
                 sys.exit(str(failure))
         difference = disagreement(table.everyone)
-        agree = agree and difference <= LOSS_TOLERANCE
+        agree = agree and difference <= LOSS_TOLERANCE[arguments.precision]
         print(rows(table.everyone))
         print(f"\nLosses agree to {difference:.1e}; {arguments.repetitions} repetitions of {arguments.steps} steps, "
               f"{arguments.warm_up} of them warm-up, {table.batch} x {table.sequence} tokens a step.\n", flush=True)
