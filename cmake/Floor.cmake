@@ -50,6 +50,12 @@ function(meshtrain_unity target)
   set_target_properties(${target} PROPERTIES UNITY_BUILD "${MESHTRAIN_UNITY}" UNITY_BUILD_BATCH_SIZE 12)
 endfunction()
 
+# meshtrain_lanes(FILES...): files with loops of mesh/host_lanes.h. GCC 12 calls registers of its own intrinsics uninitialised
+# (GCC bug 105593).
+function(meshtrain_lanes)
+  set_source_files_properties(${ARGN} PROPERTIES COMPILE_OPTIONS -Wno-maybe-uninitialized SKIP_PRECOMPILE_HEADERS ON)
+endfunction()
+
 # meshtrain_opens_plugins(TARGET): a program in which plug-ins find what they need of the floors. It holds the whole of
 # mesh/, for parts that only a plug-in calls.
 function(meshtrain_opens_plugins target)

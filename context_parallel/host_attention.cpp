@@ -146,11 +146,11 @@ bool can_be_read(const at::Tensor& tensor) {
 
 bool host_attention_takes(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
   const at::ScalarType dtype = q.scalar_type();
-  const bool can_run = dtype == at::kFloat      ? host_tiles::can_run<float>()
-                       : dtype == at::kBFloat16 ? host_tiles::can_run<c10::BFloat16>()
-                                                : false;
-  return can_run && is_host(q.device()) && q.size(2) >= kFewest && k.size(2) >= kFewest && q.size(3) <= kMostFeatures &&
-         can_be_read(q) && can_be_read(k) && can_be_read(v);
+  const bool has_instructions = dtype == at::kFloat      ? has_lanes<float>()
+                                : dtype == at::kBFloat16 ? has_lanes<c10::BFloat16>()
+                                                         : false;
+  return has_instructions && is_host(q.device()) && q.size(2) >= kFewest && k.size(2) >= kFewest &&
+         q.size(3) <= kMostFeatures && can_be_read(q) && can_be_read(k) && can_be_read(v);
 }
 
 Attended host_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, bool causal, double scale) {

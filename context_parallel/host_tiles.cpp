@@ -6,61 +6,16 @@
 #include <type_traits>
 
 #if defined(__x86_64__)
-#include <immintrin.h>
 
 namespace meshtrain::host_tiles {
 namespace {
-
-// Loops over floats use no instruction of avx512bf16, which fewer processors have.
-#define MESHTRAIN_AVX512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma")))
-#define MESHTRAIN_AVX512_INLINE MESHTRAIN_AVX512 inline __attribute__((always_inline))
 
 using c10::BFloat16;
 
 constexpr float kLog2E = 1.44269504088896340736F;
 
-/// Returns the mask of lanes below `count`, which may be below 0 or above kLanes.
-MESHTRAIN_AVX512_INLINE __mmask16 lanes_below(int64_t count) {
-  return count >= kLanes ? __mmask16{0xFFFF} : count <= 0 ? __mmask16{0} : static_cast<__mmask16>((1U << count) - 1);
-}
-
-/// Computes 2^x: a polynomial of degree 6 that interpolates 2^x in [-0.5, 0.5], relative error 2.6e-9 before rounding.
-MESHTRAIN_AVX512_INLINE __m512 exp2_of(__m512 x) {
-  const __m512 whole = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-  const __m512 rest = _mm512_sub_ps(x, whole);
-  __m512 power = _mm512_set1_ps(1.5461444724808513e-4F);
-  power = _mm512_fmadd_ps(power, rest, _mm512_set1_ps(1.3400428177711937e-3F));
-  power = _mm512_fmadd_ps(power, rest, _mm512_set1_ps(9.61805667843204e-3F));
-  power = _mm512_fmadd_ps(power, rest, _mm512_set1_ps(5.550327226669895e-2F));
-  power = _mm512_fmadd_ps(power, rest, _mm512_set1_ps(2.4022650922289554e-1F));
-  power = _mm512_fmadd_ps(power, rest, _mm512_set1_ps(6.931472067028329e-1F));
-  power = _mm512_fmadd_ps(power, rest, _mm512_set1_ps(1));
-  return _mm512_scalef_ps(power, whole);  // 0 for x = -inf, although `rest` is NaN then
-}
-
-MESHTRAIN_AVX512_INLINE void store(float* to, __m512 values) {
-  _mm512_storeu_ps(to, values);
-}
-
-MESHTRAIN_AVX512_INLINE __m256i rounded(__m512 values) {
-  return (__m256i)_mm512_cvtneps_pbh(values);
-}
-
-MESHTRAIN_AVX512_INLINE void store(BFloat16* to, __m512 values) {
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), rounded(values));
-}
-
-MESHTRAIN_AVX512_INLINE __m512 load(const float* from) {
-  return _mm512_loadu_ps(from);
-}
-
-MESHTRAIN_AVX512_INLINE __m512 load(const BFloat16* from) {
-  const __m256i halves = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
-  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
-}
-
 /// Returns pairs: 16 elements of `low`, each followed by that of `high`.
-MESHTRAIN_AVX512_INLINE __m512i paired(__m256i low, __m256i high) {
+MESHTRAIN_LANES_INLINE __m512i paired(__m256i low, __m256i high) {
   return _mm512_or_si512(_mm512_cvtepu16_epi32(low), _mm512_slli_epi32(_mm512_cvtepu16_epi32(high), 16));
 }
 
@@ -70,7 +25,7 @@ struct Block {
 };
 
 /// Transposes a block of 16 x 16 words in registers: 4 x 4 words inside of quarters first, then the quarters.
-MESHTRAIN_AVX512_INLINE void transpose_block(Block& rows) {
+MESHTRAIN_LANES_INLINE void transpose_block(Block& rows) {
   Block quads;
   for (int i = 0; i < 16; i += 4) {
     const __m512 a = _mm512_unpacklo_ps(rows[i], rows[i + 1]), b = _mm512_unpackhi_ps(rows[i], rows[i + 1]);
@@ -93,8 +48,8 @@ MESHTRAIN_AVX512_INLINE void transpose_block(Block& rows) {
 }
 
 /// Transposes words; `in` has zeros beyond `rows`.
-MESHTRAIN_AVX512 void transpose_words(const float* in, int64_t in_stride, int64_t rows, int64_t columns, float* out,
-                                      int64_t out_stride) {
+MESHTRAIN_LANES void transpose_words(const float* in, int64_t in_stride, int64_t rows, int64_t columns, float* out,
+                                     int64_t out_stride) {
   for (int64_t row = 0; row < rows; row += kLanes) {
     const int64_t count = std::min(rows - row, kLanes);
     for (int64_t column = 0; column < columns; column += kLanes) {
@@ -109,8 +64,93 @@ MESHTRAIN_AVX512 void transpose_words(const float* in, int64_t in_stride, int64_
   }
 }
 
+/// Returns how many of `columns` row `row` counts.
+MESHTRAIN_LANES_INLINE int64_t counted(int64_t columns, int64_t first, int64_t step, int64_t row) {
+  return std::min(columns, first + row * step);
+}
+
+/// Sixteen elements of a row of exponentials and gradients.
+struct Lanes {
+  __m512 p, ds;
+};
+
+MESHTRAIN_LANES_INLINE Lanes lanes_of(const TileGradients& tile, int64_t row, int64_t i, int64_t uncounted) {
+  const __m512 factor = _mm512_set1_ps(tile.scale * kLog2E), scale = _mm512_set1_ps(tile.scale);
+  const __m512 exponent = _mm512_fmsub_ps(load(tile.scores.row(row) + i), factor, load(tile.lse + i));
+  const __m512 p = _mm512_maskz_mov_ps(_knot_mask16(lanes_below(uncounted - i)), exp2_of(exponent));
+  const __m512 difference = _mm512_sub_ps(load(tile.products.row(row) + i), load(tile.row_product + i));
+  return {p, _mm512_mul_ps(_mm512_mul_ps(p, difference), scale)};
+}
+
+}  // namespace
+
+MESHTRAIN_LANES void transpose(Matrix<const float> in, int64_t rows, int64_t columns, Matrix<float> out) {
+  transpose_words(in.data, in.stride, rows, columns, out.data, out.stride);
+}
+
+MESHTRAIN_LANES void transpose(Matrix<const BFloat16> in, int64_t rows, int64_t columns, Matrix<BFloat16> out) {
+  transpose_words(reinterpret_cast<const float*>(in.data), in.stride / 2, rows, columns / 2,
+                  reinterpret_cast<float*>(out.data), out.stride / 2);
+}
+
+MESHTRAIN_LANES void take_apart(Matrix<const BFloat16> pairs, int64_t rows, int64_t columns, Matrix<BFloat16> out) {
+  for (int64_t column = 0; column < columns; column += 2) {
+    for (int64_t i = 0; i < padded(rows); i += kLanes) {
+      const __m512i words = _mm512_loadu_si512(pairs.row(column / 2) + 2 * i);
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(out.row(column) + i), _mm512_cvtepi32_epi16(words));
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(out.row(column + 1) + i),
+                          _mm512_cvtepi32_epi16(_mm512_srli_epi32(words, 16)));
+    }
+  }
+}
+
+MESHTRAIN_LANES void interleave(Matrix<const BFloat16> in, int64_t rows, int64_t columns, Matrix<BFloat16> out) {
+  for (int64_t row = 0; row < padded(rows); row += 2) {
+    for (int64_t i = 0; i < columns; i += kLanes) {
+      const auto half = [&](int64_t of) MESHTRAIN_LANES {
+        return of < rows ? _mm256_loadu_si256(reinterpret_cast<const __m256i*>(in.row(of) + i))
+                         : _mm256_setzero_si256();
+      };
+      _mm512_storeu_si512(out.row(row / 2) + 2 * i, paired(half(row), half(row + 1)));
+    }
+  }
+}
+
+MESHTRAIN_LANES void round_rows(Matrix<const float> in, int64_t rows, int64_t columns, Matrix<BFloat16> out) {
+  for (int64_t row = 0; row < rows; ++row) {
+    for (int64_t i = 0; i < columns; i += kLanes) store(out.row(row) + i, load(in.row(row) + i));
+  }
+}
+
+MESHTRAIN_LANES void tile_gradients(const TileGradients& tile, int64_t keys, int64_t queries, int64_t first,
+                                    Matrix<float> p, Matrix<float> ds) {
+  for (int64_t row = 0; row < keys; ++row) {
+    for (int64_t i = 0; i < padded(queries); i += kLanes) {
+      const Lanes lanes = lanes_of(tile, row, i, first + row);
+      store(p.row(row) + i, lanes.p);
+      store(ds.row(row) + i, lanes.ds);
+    }
+  }
+}
+
+MESHTRAIN_LANES void tile_gradients(const TileGradients& tile, int64_t keys, int64_t queries, int64_t first,
+                                    Matrix<BFloat16> p, Matrix<BFloat16> ds, Matrix<BFloat16> pairs) {
+  for (int64_t row = 0; row < padded(keys); row += 2) {
+    for (int64_t i = 0; i < padded(queries); i += kLanes) {
+      __m256i halves[2] = {_mm256_setzero_si256(), _mm256_setzero_si256()};
+      for (int64_t k = 0; k < 2 && row + k < keys; ++k) {
+        const Lanes lanes = lanes_of(tile, row + k, i, first + row + k);
+        halves[k] = rounded(lanes.ds);
+        store(p.row(row + k) + i, lanes.p);
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(ds.row(row + k) + i), halves[k]);
+      }
+      _mm512_storeu_si512(pairs.row(row / 2) + 2 * i, paired(halves[0], halves[1]));
+    }
+  }
+}
+
 template <class T>
-MESHTRAIN_AVX512_INLINE void transpose_back_rows(Matrix<const float> in, int64_t rows, int64_t columns, Matrix<T> out) {
+MESHTRAIN_LANES void transpose_back(Matrix<const float> in, int64_t rows, int64_t columns, Matrix<T> out) {
   for (int64_t row = 0; row < rows; row += kLanes) {
     const int64_t written = std::min(rows - row, kLanes);
     for (int64_t column = 0; column < columns; column += kLanes) {
@@ -122,15 +162,10 @@ MESHTRAIN_AVX512_INLINE void transpose_back_rows(Matrix<const float> in, int64_t
   }
 }
 
-/// Returns how many of `columns` row `row` counts.
-MESHTRAIN_AVX512_INLINE int64_t counted(int64_t columns, int64_t first, int64_t step, int64_t row) {
-  return std::min(columns, first + row * step);
-}
-
 template <class T>
-MESHTRAIN_AVX512_INLINE void exponentials_of(Matrix<const float> scores, int64_t rows, int64_t columns, int64_t first,
-                                             int64_t step, float factor, RunningSoftmax running, Matrix<T> out,
-                                             Matrix<float> sums, int64_t features) {
+MESHTRAIN_LANES void exponentials(Matrix<const float> scores, int64_t rows, int64_t columns, int64_t first,
+                                  int64_t step, float factor, RunningSoftmax running, Matrix<T> out, Matrix<float> sums,
+                                  int64_t features) {
   const __m512 lowest = _mm512_set1_ps(-std::numeric_limits<float>::infinity());
   for (int64_t row = 0; row < rows; ++row) {
     const int64_t count = counted(columns, first, step, row);
@@ -161,8 +196,8 @@ MESHTRAIN_AVX512_INLINE void exponentials_of(Matrix<const float> scores, int64_t
 }
 
 template <class T>
-MESHTRAIN_AVX512_INLINE void finish_rows(RunningSoftmax running, Matrix<const float> sums, int64_t rows,
-                                         int64_t features, float scale, Matrix<T> out, float* lse, int64_t lse_stride) {
+MESHTRAIN_LANES void finish(RunningSoftmax running, Matrix<const float> sums, int64_t rows, int64_t features,
+                            float scale, Matrix<T> out, float* lse, int64_t lse_stride) {
   for (int64_t row = 0; row < rows; ++row) {
     const __m512 divisor = _mm512_set1_ps(running.sum[row]);
     for (int64_t i = 0; i < features; i += kLanes) {
@@ -173,8 +208,7 @@ MESHTRAIN_AVX512_INLINE void finish_rows(RunningSoftmax running, Matrix<const fl
 }
 
 template <class T>
-MESHTRAIN_AVX512_INLINE void products_of_rows(Matrix<const T> a, Matrix<const T> b, int64_t rows, int64_t columns,
-                                              float* out) {
+MESHTRAIN_LANES void row_products(Matrix<const T> a, Matrix<const T> b, int64_t rows, int64_t columns, float* out) {
   for (int64_t row = 0; row < rows; ++row) {
     __m512 sum = _mm512_setzero_ps();
     for (int64_t i = 0; i < columns; i += kLanes)
@@ -183,146 +217,15 @@ MESHTRAIN_AVX512_INLINE void products_of_rows(Matrix<const T> a, Matrix<const T>
   }
 }
 
-/// Sixteen elements of a row of exponentials and gradients.
-struct Lanes {
-  __m512 p, ds;
-};
-
-MESHTRAIN_AVX512_INLINE Lanes lanes_of(const TileGradients& tile, int64_t row, int64_t i, int64_t uncounted) {
-  const __m512 factor = _mm512_set1_ps(tile.scale * kLog2E), scale = _mm512_set1_ps(tile.scale);
-  const __m512 exponent = _mm512_fmsub_ps(load(tile.scores.row(row) + i), factor, load(tile.lse + i));
-  const __m512 p = _mm512_maskz_mov_ps(_knot_mask16(lanes_below(uncounted - i)), exp2_of(exponent));
-  const __m512 difference = _mm512_sub_ps(load(tile.products.row(row) + i), load(tile.row_product + i));
-  return {p, _mm512_mul_ps(_mm512_mul_ps(p, difference), scale)};
-}
-
-}  // namespace
-
-template <>
-bool can_run<float>() {
-  static const bool can = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-  return can;
-}
-
-template <>
-bool can_run<BFloat16>() {
-  static const bool can = can_run<float>() && __builtin_cpu_supports("avx512bf16");
-  return can;
-}
-
-MESHTRAIN_AVX512 void transpose(Matrix<const float> in, int64_t rows, int64_t columns, Matrix<float> out) {
-  transpose_words(in.data, in.stride, rows, columns, out.data, out.stride);
-}
-
-MESHTRAIN_AVX512 void transpose(Matrix<const BFloat16> in, int64_t rows, int64_t columns, Matrix<BFloat16> out) {
-  transpose_words(reinterpret_cast<const float*>(in.data), in.stride / 2, rows, columns / 2,
-                  reinterpret_cast<float*>(out.data), out.stride / 2);
-}
-
-MESHTRAIN_AVX512 void take_apart(Matrix<const BFloat16> pairs, int64_t rows, int64_t columns, Matrix<BFloat16> out) {
-  for (int64_t column = 0; column < columns; column += 2) {
-    for (int64_t i = 0; i < padded(rows); i += kLanes) {
-      const __m512i words = _mm512_loadu_si512(pairs.row(column / 2) + 2 * i);
-      _mm256_storeu_si256(reinterpret_cast<__m256i*>(out.row(column) + i), _mm512_cvtepi32_epi16(words));
-      _mm256_storeu_si256(reinterpret_cast<__m256i*>(out.row(column + 1) + i),
-                          _mm512_cvtepi32_epi16(_mm512_srli_epi32(words, 16)));
-    }
-  }
-}
-
-MESHTRAIN_AVX512 void interleave(Matrix<const BFloat16> in, int64_t rows, int64_t columns, Matrix<BFloat16> out) {
-  for (int64_t row = 0; row < padded(rows); row += 2) {
-    for (int64_t i = 0; i < columns; i += kLanes) {
-      const auto half = [&](int64_t of) MESHTRAIN_AVX512 {
-        return of < rows ? _mm256_loadu_si256(reinterpret_cast<const __m256i*>(in.row(of) + i))
-                         : _mm256_setzero_si256();
-      };
-      _mm512_storeu_si512(out.row(row / 2) + 2 * i, paired(half(row), half(row + 1)));
-    }
-  }
-}
-
-template <>
-MESHTRAIN_AVX512 void transpose_back(Matrix<const float> in, int64_t rows, int64_t columns, Matrix<float> out) {
-  transpose_back_rows(in, rows, columns, out);
-}
-
-template <>
-MESHTRAIN_AVX512 void transpose_back(Matrix<const float> in, int64_t rows, int64_t columns, Matrix<BFloat16> out) {
-  transpose_back_rows(in, rows, columns, out);
-}
-
-MESHTRAIN_AVX512 void round_rows(Matrix<const float> in, int64_t rows, int64_t columns, Matrix<BFloat16> out) {
-  for (int64_t row = 0; row < rows; ++row) {
-    for (int64_t i = 0; i < columns; i += kLanes) store(out.row(row) + i, load(in.row(row) + i));
-  }
-}
-
-template <>
-MESHTRAIN_AVX512 void exponentials(Matrix<const float> scores, int64_t rows, int64_t columns, int64_t first,
-                                   int64_t step, float factor, RunningSoftmax running, Matrix<float> out,
-                                   Matrix<float> sums, int64_t features) {
-  exponentials_of(scores, rows, columns, first, step, factor, running, out, sums, features);
-}
-
-template <>
-MESHTRAIN_AVX512 void exponentials(Matrix<const float> scores, int64_t rows, int64_t columns, int64_t first,
-                                   int64_t step, float factor, RunningSoftmax running, Matrix<BFloat16> out,
-                                   Matrix<float> sums, int64_t features) {
-  exponentials_of(scores, rows, columns, first, step, factor, running, out, sums, features);
-}
-
-template <>
-MESHTRAIN_AVX512 void finish(RunningSoftmax running, Matrix<const float> sums, int64_t rows, int64_t features,
-                             float scale, Matrix<float> out, float* lse, int64_t lse_stride) {
-  finish_rows(running, sums, rows, features, scale, out, lse, lse_stride);
-}
-
-template <>
-MESHTRAIN_AVX512 void finish(RunningSoftmax running, Matrix<const float> sums, int64_t rows, int64_t features,
-                             float scale, Matrix<BFloat16> out, float* lse, int64_t lse_stride) {
-  finish_rows(running, sums, rows, features, scale, out, lse, lse_stride);
-}
-
-template <>
-MESHTRAIN_AVX512 void row_products(Matrix<const float> a, Matrix<const float> b, int64_t rows, int64_t columns,
-                                   float* out) {
-  products_of_rows(a, b, rows, columns, out);
-}
-
-template <>
-MESHTRAIN_AVX512 void row_products(Matrix<const BFloat16> a, Matrix<const BFloat16> b, int64_t rows, int64_t columns,
-                                   float* out) {
-  products_of_rows(a, b, rows, columns, out);
-}
-
-MESHTRAIN_AVX512 void tile_gradients(const TileGradients& tile, int64_t keys, int64_t queries, int64_t first,
-                                     Matrix<float> p, Matrix<float> ds) {
-  for (int64_t row = 0; row < keys; ++row) {
-    for (int64_t i = 0; i < padded(queries); i += kLanes) {
-      const Lanes lanes = lanes_of(tile, row, i, first + row);
-      store(p.row(row) + i, lanes.p);
-      store(ds.row(row) + i, lanes.ds);
-    }
-  }
-}
-
-MESHTRAIN_AVX512 void tile_gradients(const TileGradients& tile, int64_t keys, int64_t queries, int64_t first,
-                                     Matrix<BFloat16> p, Matrix<BFloat16> ds, Matrix<BFloat16> pairs) {
-  for (int64_t row = 0; row < padded(keys); row += 2) {
-    for (int64_t i = 0; i < padded(queries); i += kLanes) {
-      __m256i halves[2] = {_mm256_setzero_si256(), _mm256_setzero_si256()};
-      for (int64_t k = 0; k < 2 && row + k < keys; ++k) {
-        const Lanes lanes = lanes_of(tile, row + k, i, first + row + k);
-        halves[k] = rounded(lanes.ds);
-        store(p.row(row + k) + i, lanes.p);
-        _mm256_storeu_si256(reinterpret_cast<__m256i*>(ds.row(row + k) + i), halves[k]);
-      }
-      _mm512_storeu_si512(pairs.row(row / 2) + 2 * i, paired(halves[0], halves[1]));
-    }
-  }
-}
+// The instances.
+#define MESHTRAIN_TILES(T)                                                                                        \
+  template void transpose_back(Matrix<const float>, int64_t, int64_t, Matrix<T>);                                 \
+  template void exponentials(Matrix<const float>, int64_t, int64_t, int64_t, int64_t, float, RunningSoftmax,      \
+                             Matrix<T>, Matrix<float>, int64_t);                                                  \
+  template void finish(RunningSoftmax, Matrix<const float>, int64_t, int64_t, float, Matrix<T>, float*, int64_t); \
+  template void row_products(Matrix<const T>, Matrix<const T>, int64_t, int64_t, float*);
+MESHTRAIN_TILES(float)
+MESHTRAIN_TILES(BFloat16)
 
 }  // namespace meshtrain::host_tiles
 

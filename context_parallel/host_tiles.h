@@ -5,16 +5,11 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "mesh/host_lanes.h"
+
 /// Loops over tiles of attention scores for processors with AVX-512, 16 floats at a time. Matrices are rows of
 /// elements; `stride` is the number of elements from a row to the next. T is float or c10::BFloat16.
 namespace meshtrain::host_tiles {
-
-inline constexpr int64_t kLanes = 16;
-
-/// Returns `count` rounded up to whole registers.
-constexpr int64_t padded(int64_t count) {
-  return (count + kLanes - 1) / kLanes * kLanes;
-}
 
 /// A matrix in memory.
 template <class T>
@@ -25,10 +20,6 @@ struct Matrix {
   T* row(int64_t index) const { return data + index * stride; }
   operator Matrix<const T>() const requires(!std::is_const_v<T>) { return {data, stride}; }
 };
-
-/// Returns true when this processor has the instructions that the loops for T need.
-template <class T>
-bool can_run();
 
 /// Writes the transpose of `in` [rows, columns] to `out` [columns, padded(rows)], with zeros beyond `rows`. The columns
 /// of `in` must be readable up to padded(columns).
@@ -48,7 +39,7 @@ void interleave(Matrix<const c10::BFloat16> in, int64_t rows, int64_t columns, M
 /// Writes the transpose of `in` [columns, rows], readable up to padded(rows), to `out` [rows, columns]; `columns` is a
 /// multiple of kLanes.
 template <class T>
-void transpose_back(Matrix<const float> in, int64_t rows, int64_t columns, Matrix<T> out);
+MESHTRAIN_LANES void transpose_back(Matrix<const float> in, int64_t rows, int64_t columns, Matrix<T> out);
 
 /// Rounds `in` [rows, columns] into `out`; `columns` is a multiple of kLanes.
 void round_rows(Matrix<const float> in, int64_t rows, int64_t columns, Matrix<c10::BFloat16> out);
@@ -64,18 +55,19 @@ struct RunningSoftmax {
 /// others become zeros, up to padded(columns). Multiplies the first `features` elements of each row of `sums`, what the
 /// exponentials so far have been multiplied with, by the change of scale.
 template <class T>
-void exponentials(Matrix<const float> scores, int64_t rows, int64_t columns, int64_t first, int64_t step, float factor,
-                  RunningSoftmax running, Matrix<T> out, Matrix<float> sums, int64_t features);
+MESHTRAIN_LANES void exponentials(Matrix<const float> scores, int64_t rows, int64_t columns, int64_t first,
+                                  int64_t step, float factor, RunningSoftmax running, Matrix<T> out, Matrix<float> sums,
+                                  int64_t features);
 
 /// Writes sums [rows, features] / the sum of exponentials to `out`, and the log-sum-exp scale largest + ln(sum) to
 /// `lse`, whose elements are `lse_stride` apart.
 template <class T>
-void finish(RunningSoftmax running, Matrix<const float> sums, int64_t rows, int64_t features, float scale,
-            Matrix<T> out, float* lse, int64_t lse_stride);
+MESHTRAIN_LANES void finish(RunningSoftmax running, Matrix<const float> sums, int64_t rows, int64_t features,
+                            float scale, Matrix<T> out, float* lse, int64_t lse_stride);
 
 /// Writes the dot products of the rows of `a` and `b` [rows, columns].
 template <class T>
-void row_products(Matrix<const T> a, Matrix<const T> b, int64_t rows, int64_t columns, float* out);
+MESHTRAIN_LANES void row_products(Matrix<const T> a, Matrix<const T> b, int64_t rows, int64_t columns, float* out);
 
 /// What the gradients of a tile of scores are made of. Keys are its rows and queries its columns.
 struct TileGradients {

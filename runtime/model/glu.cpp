@@ -1,9 +1,14 @@
 #include "runtime/model/glu.h"
 
+#include <ATen/Parallel.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
+#include <algorithm>
+
+#include "mesh/host_lanes.h"
 #include "mesh/operator.h"
+#include "runtime/model/glu_host.h"
 
 namespace meshtrain {
 namespace {
@@ -19,13 +24,51 @@ at::Tensor activated(const at::Tensor& gate, int64_t activation) {
   return is_gelu(activation) ? at::gelu(gate, "tanh") : at::silu(gate);
 }
 
+/// Returns true when the loops of glu_host.h take the tensor.
+bool has_loops(const at::Tensor& gate_up) {
+  const bool has_instructions = gate_up.scalar_type() == at::kFloat      ? has_lanes<float>()
+                                : gate_up.scalar_type() == at::kBFloat16 ? has_lanes<c10::BFloat16>()
+                                                                         : false;
+  return has_instructions && gate_up.size(1) % (2 * kLanes) == 0;
+}
+
+/// Calls `loop` with the type of float or bf16 elements and the beginning and number of some rows, in parallel.
+template <class Loop>
+void for_rows(const at::Tensor& gate_up, const Loop& loop) {
+  if (gate_up.is_meta()) return;
+  const int64_t grain = std::max<int64_t>(1, at::internal::GRAIN_SIZE / gate_up.size(1));
+  at::parallel_for(0, gate_up.size(0), grain, [&](int64_t begin, int64_t end) {
+    if (gate_up.scalar_type() == at::kFloat) {
+      loop(float(), begin, end - begin);
+    } else {
+      loop(c10::BFloat16(), begin, end - begin);
+    }
+  });
+}
+
 at::Tensor glu_forward(const at::Tensor& gate_up, int64_t activation) {
   const int64_t features = gate_up.size(1) / 2;
+  if (has_loops(gate_up)) {
+    const at::Tensor from = gate_up.contiguous(), out = at::empty({gate_up.size(0), features}, gate_up.options());
+    for_rows(from, [&]<class T>(T, int64_t row, int64_t rows) {
+      glu_host::forward(from.const_data_ptr<T>() + row * 2 * features, rows, features, is_gelu(activation),
+                        out.data_ptr<T>() + row * features);
+    });
+    return out;
+  }
   return activated(gate_up.narrow(1, 0, features), activation).mul_(gate_up.narrow(1, features, features));
 }
 
 at::Tensor glu_backward(const at::Tensor& grad, const at::Tensor& gate_up, int64_t activation) {
   const int64_t features = gate_up.size(1) / 2;
+  if (has_loops(gate_up)) {
+    const at::Tensor grads = grad.contiguous(), from = gate_up.contiguous(), out = at::empty_like(from);
+    for_rows(from, [&]<class T>(T, int64_t row, int64_t rows) {
+      glu_host::backward(grads.const_data_ptr<T>() + row * features, from.const_data_ptr<T>() + row * 2 * features,
+                         rows, features, is_gelu(activation), out.data_ptr<T>() + row * 2 * features);
+    });
+    return out;
+  }
   const at::Tensor gate = gate_up.narrow(1, 0, features), up = gate_up.narrow(1, features, features);
   at::Tensor grad_gate_up = at::empty_like(gate_up);
   at::Tensor grad_gate = grad_gate_up.narrow(1, 0, features), grad_up = grad_gate_up.narrow(1, features, features);

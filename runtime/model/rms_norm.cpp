@@ -1,15 +1,19 @@
 #include "runtime/model/rms_norm.h"
 
+#include <ATen/Parallel.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <optional>
 #include <tuple>
 #include <utility>
 #include <vector>
 
 #include "mesh/half_precision.h"
+#include "mesh/host_lanes.h"
 #include "mesh/operator.h"
+#include "runtime/model/rms_norm_host.h"
 #include "tensor_parallel/leaf_gradient.h"
 
 namespace meshtrain {
@@ -33,7 +37,108 @@ at::Tensor factors(const at::Tensor& weight, int64_t applied, at::ScalarType dty
   return applied == static_cast<int64_t>(NormWeight::PlusOne) ? wide + 1 : wide;
 }
 
+/// Returns true when the loops of rms_norm_host.h normalise x with this weight.
+bool has_loops(const at::Tensor& x, const at::Tensor& weight) {
+  const at::ScalarType of_x = x.scalar_type(), of_weight = weight.scalar_type();
+  const bool halves = of_weight == at::kBFloat16 && (of_x == at::kBFloat16 || of_x == at::kFloat);
+  const bool has_instructions = halves                                          ? has_lanes<c10::BFloat16>()
+                                : of_weight == at::kFloat && of_x == at::kFloat ? has_lanes<float>()
+                                                                                : false;
+  return has_instructions && x.size(-1) % kLanes == 0;
+}
+
+/// Calls `loop` with the types of what is normalised and of the weight.
+template <class Loop>
+void with_types(const at::Tensor& x, const at::Tensor& weight, const Loop& loop) {
+  if (weight.scalar_type() == at::kFloat) return loop(float(), float());
+  x.scalar_type() == at::kFloat ? loop(float(), c10::BFloat16()) : loop(c10::BFloat16(), c10::BFloat16());
+}
+
+/// Returns memory for one number of each row, [..., 1].
+at::Tensor lengths_of(const at::Tensor& x) {
+  std::vector<int64_t> sizes = x.sizes().vec();
+  sizes.back() = 1;
+  return at::empty(sizes, x.options().dtype(accumulation_dtype(x.scalar_type())));
+}
+
+/// Calls `loop` with the first and the number of some rows of x, in parallel.
+template <class Loop>
+void for_rows(const at::Tensor& x, const Loop& loop) {
+  if (x.is_meta()) return;
+  const int64_t grain = std::max<int64_t>(1, at::internal::GRAIN_SIZE / x.size(-1));
+  at::parallel_for(0, x.numel() / x.size(-1), grain, [&](int64_t begin, int64_t end) { loop(begin, end - begin); });
+}
+
+Normed norm_in_loops(const at::Tensor& x, const at::Tensor& weight, double eps, int64_t applied) {
+  const at::Tensor from = x.contiguous(), out = at::empty(x.sizes(), weight.options()), rstd = lengths_of(x);
+  const int64_t features = x.size(-1);
+  with_types(x, weight, [&]<class X, class W>(X, W) {
+    for_rows(from, [&](int64_t row, int64_t rows) {
+      rms_norm_host::forward(from.const_data_ptr<X>() + row * features, weight.const_data_ptr<W>(),
+                             {rows, features, applied}, static_cast<float>(eps), out.data_ptr<W>() + row * features,
+                             rstd.data_ptr<float>() + row);
+    });
+  });
+  return {out, rstd};
+}
+
+NormedSum sum_norm_in_loops(const at::Tensor& x, const at::Tensor& residual, const at::Tensor& weight, double eps,
+                            int64_t applied) {
+  const at::Tensor from = x.contiguous(), added = residual.contiguous(), sum = at::empty(x.sizes(), residual.options());
+  const at::Tensor out = at::empty(x.sizes(), weight.options()), rstd = lengths_of(residual);
+  const int64_t features = x.size(-1);
+  with_types(residual, weight, [&]<class X, class W>(X, W) {
+    for_rows(from, [&](int64_t row, int64_t rows) {
+      const int64_t first = row * features;
+      rms_norm_host::forward_of_sum(from.const_data_ptr<W>() + first, added.const_data_ptr<X>() + first,
+                                    weight.const_data_ptr<W>(), {rows, features, applied}, static_cast<float>(eps),
+                                    sum.data_ptr<X>() + first, out.data_ptr<W>() + first, rstd.data_ptr<float>() + row);
+    });
+  });
+  return {sum, out, rstd};
+}
+
+/// The rows whose shares of the weight's gradient are summed before the sums are: results depend on no number of
+/// threads.
+constexpr int64_t kRowsOfSum = 64;
+
+NormGradients norm_backward_in_loops(const at::Tensor& grad_out, const std::optional<at::Tensor>& grad_sum,
+                                     const at::Tensor& x, const at::Tensor& weight, const at::Tensor& rstd,
+                                     int64_t applied, bool needs_x, bool needs_weight,
+                                     const std::optional<at::Tensor>& weight_gradient) {
+  const at::Tensor grad = grad_out.contiguous(), from = x.contiguous(), lengths = rstd.contiguous();
+  const at::Tensor added = grad_sum && needs_x ? grad_sum->to(x.scalar_type()).contiguous() : at::Tensor();
+  const int64_t features = x.size(-1), rows = x.numel() / features, parts = (rows + kRowsOfSum - 1) / kRowsOfSum;
+  at::Tensor grad_x, shares, grad_weight;
+  if (needs_x) grad_x = at::empty(x.sizes(), x.options());
+  if (needs_weight) shares = at::empty({parts, features}, x.options().dtype(at::kFloat));
+  if (!x.is_meta()) {
+    with_types(x, weight, [&]<class X, class W>(X, W) {
+      at::parallel_for(0, parts, /*grain_size=*/1, [&](int64_t begin, int64_t end) {
+        for (int64_t part = begin; part < end; ++part) {
+          const int64_t row = part * kRowsOfSum, first = row * features;
+          rms_norm_host::backward(
+              grad.const_data_ptr<W>() + first, added.defined() ? added.const_data_ptr<X>() + first : nullptr,
+              from.const_data_ptr<X>() + first, weight.const_data_ptr<W>(), lengths.const_data_ptr<float>() + row,
+              {std::min(rows - row, kRowsOfSum), features, applied}, needs_x ? grad_x.data_ptr<X>() + first : nullptr,
+              needs_weight ? shares.data_ptr<float>() + part * features : nullptr);
+        }
+      });
+    });
+  }
+  if (needs_weight) {
+    const at::Tensor sum = shares.sum(0);
+    if (weight_gradient) {
+      at::Tensor(*weight_gradient).add_(sum);
+    } else {
+      grad_weight = sum.to(weight.scalar_type());
+    }
+  }
+  return {grad_x, grad_weight};
+}
+
 Normed norm_forward(const at::Tensor& x, const at::Tensor& weight, double eps, int64_t applied) {
+  if (has_loops(x, weight)) return norm_in_loops(x, weight, eps, applied);
   const at::Tensor wide = x.to(accumulation_dtype(x.scalar_type()));
   const at::Tensor rstd = inverse_lengths(wide, eps);
   const at::Tensor normalised = wide * rstd;
@@ -45,6 +150,9 @@ Normed norm_forward(const at::Tensor& x, const at::Tensor& weight, double eps, i
 
 NormedSum sum_norm_forward(const at::Tensor& x, const at::Tensor& residual, const at::Tensor& weight, double eps,
                            int64_t applied) {
+  if (x.scalar_type() == weight.scalar_type() && has_loops(residual, weight)) {
+    return sum_norm_in_loops(x, residual, weight, eps, applied);
+  }
   const at::Tensor sum = x + residual;
   auto [out, rstd] = norm_forward(sum, weight, eps, applied);
   return {sum, out, rstd};
@@ -54,6 +162,9 @@ NormedSum sum_norm_forward(const at::Tensor& x, const at::Tensor& residual, cons
 NormGradients norm_backward(const at::Tensor& grad_out, const std::optional<at::Tensor>& grad_sum, const at::Tensor& x,
                             const at::Tensor& weight, const at::Tensor& rstd, int64_t applied, bool needs_x,
                             bool needs_weight, const std::optional<at::Tensor>& weight_gradient) {
+  if (grad_out.scalar_type() == weight.scalar_type() && has_loops(x, weight)) {
+    return norm_backward_in_loops(grad_out, grad_sum, x, weight, rstd, applied, needs_x, needs_weight, weight_gradient);
+  }
   const at::ScalarType wide = rstd.scalar_type();
   const at::Tensor grad = grad_out.to(wide);
   const at::Tensor normalised = x.to(wide) * rstd;
@@ -78,12 +189,6 @@ NormGradients norm_backward(const at::Tensor& grad_out, const std::optional<at::
 }
 
 // What the kernels for CUDA make.
-
-at::Tensor lengths_of(const at::Tensor& x) {
-  std::vector<int64_t> sizes = x.sizes().vec();
-  sizes.back() = 1;
-  return at::empty(sizes, x.options().dtype(accumulation_dtype(x.scalar_type())));
-}
 
 Normed norm_on_gpu(const at::Tensor& x, const at::Tensor& weight, double, int64_t) {
   return {at::empty(x.sizes(), weight.options()), lengths_of(x)};

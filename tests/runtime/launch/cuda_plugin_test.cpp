@@ -20,7 +20,8 @@ std::vector<c10::OperatorHandle> operators() {
   for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {
     if (!name.name.starts_with("meshtrain::")) continue;
     const auto found = c10::Dispatcher::singleton().findOp(name);
-    if (found && found->hasKernelForDispatchKey(c10::DispatchKey::CPU)) all.push_back(*found);
+    const bool of_the_host = name.name.starts_with("meshtrain::host_");
+    if (found && !of_the_host && found->hasKernelForDispatchKey(c10::DispatchKey::CPU)) all.push_back(*found);
   }
   return all;
 }

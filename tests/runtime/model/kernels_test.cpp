@@ -54,7 +54,7 @@ class Glu : public ::testing::TestWithParam<Activation> {};
 
 TEST_P(Glu, ForwardAndBackwardAreTheDefinition) {
   for (const auto& [dtype, tolerance] : kPrecisions) {
-    for (const int64_t features : {1, 7, 24}) {
+    for (const int64_t features : {1, 7, 24, 112}) {
       const at::Tensor x = leaf_of(random_tensor({5, 2 * features}, 1, dtype)), wide = wide_leaf_of(x);
       const at::Tensor grad = random_tensor({5, features}, 2, dtype);
       const at::Tensor y = glu(x, GetParam());
@@ -88,12 +88,15 @@ TEST_P(Glu, MetaTensorsHaveTheFormOfCpuTensors) {
   for (const at::DeviceType device : {at::kCPU, at::kCUDA}) {
     const MetaStandsFor stands(device);
     for (const auto& [dtype, tolerance] : kPrecisions) {
-      const at::Tensor x = leaf_of(random_tensor({3, 10}, 1, dtype)), meta = x.detach().to(at::kMeta).requires_grad_();
-      const at::Tensor y = glu(x, GetParam()), meta_y = glu(meta, GetParam());
-      expect_same_form(meta_y, y);
-      y.backward(at::ones_like(y));
-      meta_y.backward(at::ones_like(meta_y));
-      expect_same_form(meta.grad(), x.grad());
+      for (const int64_t size : {10, 64}) {
+        const at::Tensor x = leaf_of(random_tensor({3, size}, 1, dtype));
+        const at::Tensor meta = x.detach().to(at::kMeta).requires_grad_();
+        const at::Tensor y = glu(x, GetParam()), meta_y = glu(meta, GetParam());
+        expect_same_form(meta_y, y);
+        y.backward(at::ones_like(y));
+        meta_y.backward(at::ones_like(meta_y));
+        expect_same_form(meta.grad(), x.grad());
+      }
     }
   }
 }
@@ -113,7 +116,7 @@ INSTANTIATE_TEST_SUITE_P(All, NormWeights,
 
 TEST_P(NormWeights, ForwardAndBackwardAreTheDefinition) {
   for (const auto& [dtype, tolerance] : kPrecisions) {
-    for (const std::vector<int64_t>& shape : {std::vector<int64_t>{5, 16}, {2, 3, 4, 7}, {1, 3}}) {
+    for (const std::vector<int64_t>& shape : {std::vector<int64_t>{5, 16}, {2, 3, 4, 7}, {1, 3}, {130, 48}}) {
       const at::Tensor x = leaf_of(random_tensor(shape, 1, dtype)),
                        weight = leaf_of(random_tensor({shape.back()}, 2, dtype));
       const at::Tensor wide_x = wide_leaf_of(x), wide_weight = wide_leaf_of(weight);
@@ -151,14 +154,14 @@ RmsNorm norm_with(const at::Tensor& weight, const at::Tensor& gradient = {}, Nor
 // when the norm is recomputed.
 TEST_P(NormWeights, OfASumIsTheSumAndItsNorm) {
   for (const auto& [dtype, tolerance] : kPrecisions) {
-    for (const bool recompute : {false, true}) {
-      const at::Tensor weight = random_tensor({8}, 3, dtype);
-      const at::Tensor grad_out = random_tensor({5, 8}, 4, dtype), grad_sum = random_tensor({5, 8}, 5, dtype);
-      const at::Tensor buffer = random_tensor({8}, 6, at::kFloat), other_buffer = buffer.clone();
+    for (const auto& [recompute, size] : {std::pair(false, 8), {true, 8}, {false, 32}, {true, 32}}) {
+      const at::Tensor weight = random_tensor({size}, 3, dtype);
+      const at::Tensor grad_out = random_tensor({5, size}, 4, dtype), grad_sum = random_tensor({5, size}, 5, dtype);
+      const at::Tensor buffer = random_tensor({size}, 6, at::kFloat), other_buffer = buffer.clone();
       RmsNorm fused = norm_with(weight, dtype == at::kBFloat16 ? buffer : at::Tensor(), GetParam());
       RmsNorm apart = norm_with(weight, dtype == at::kBFloat16 ? other_buffer : at::Tensor(), GetParam());
-      const at::Tensor x = leaf_of(random_tensor({5, 8}, 1, dtype)),
-                       residual = leaf_of(random_tensor({5, 8}, 2, dtype));
+      const at::Tensor x = leaf_of(random_tensor({5, size}, 1, dtype)),
+                       residual = leaf_of(random_tensor({5, size}, 2, dtype));
       const at::Tensor other_x = leaf_of(x), other_residual = leaf_of(residual);
 
       const RmsNorm::Sum both = fused.of_sum(x, residual, recompute);
@@ -177,6 +180,30 @@ TEST_P(NormWeights, OfASumIsTheSumAndItsNorm) {
         EXPECT_TRUE(fused.weight()->tensor.grad().is_alias_of(buffer));
       }
     }
+  }
+}
+
+// A residual stream in fp32 beside layers in bf16: the sum keeps fp32, the norm's output is bf16.
+TEST_P(NormWeights, OfASumWithAWideStream) {
+  for (const int64_t size : {12, 48}) {
+    const at::Tensor weight = random_tensor({size}, 3, at::kBFloat16);
+    const at::Tensor x = leaf_of(random_tensor({70, size}, 1, at::kBFloat16)), wide_x = wide_leaf_of(x);
+    const at::Tensor residual = leaf_of(random_tensor({70, size}, 2, at::kFloat)), wide = wide_leaf_of(residual);
+    RmsNorm norm = norm_with(weight, {}, GetParam());
+    const at::Tensor wide_weight = wide_leaf_of(weight);
+    const RmsNorm::Sum both = norm.of_sum(x, residual, false);
+    const at::Tensor sum = wide_x + wide, expected = plain_norm(sum, wide_weight, kNormEps, GetParam());
+    EXPECT_EQ(both.sum.scalar_type(), at::kFloat);
+    EXPECT_EQ(both.normed.value.scalar_type(), at::kBFloat16);
+    EXPECT_LE(relative_error(both.sum, sum), 1e-6);
+    EXPECT_LE(relative_error(both.normed.value, expected), 1e-2);
+    const at::Tensor of_sum = random_tensor({70, size}, 4, at::kFloat),
+                     of_out = random_tensor({70, size}, 5, at::kBFloat16);
+    torch::autograd::backward({both.sum, both.normed.value}, {of_sum, of_out});
+    torch::autograd::backward({sum, expected}, {of_sum.to(at::kDouble), of_out.to(at::kDouble)});
+    EXPECT_LE(relative_error(residual.grad(), wide.grad()), 1e-5);
+    EXPECT_LE(relative_error(x.grad(), wide_x.grad()), 1e-2);
+    EXPECT_LE(relative_error(norm.weight()->tensor.grad(), wide_weight.grad()), 1e-2);
   }
 }
 
@@ -206,13 +233,17 @@ TEST(RmsNorm, TakesStridesNoRowsAndFrozenWeights) {
   EXPECT_EQ(rms_norm(all.narrow(0, 0, 0), weight, kNormEps).sizes(), (at::IntArrayRef{0, 3, 5, 6}));
 }
 
-TEST(RmsNorm, MetaTensorsHaveTheFormOfCpuTensors) {
+class NormOnMeta : public ::testing::TestWithParam<int64_t> {};
+INSTANTIATE_TEST_SUITE_P(Sizes, NormOnMeta, ::testing::Values(8, 32));
+
+TEST_P(NormOnMeta, TensorsHaveTheFormOfCpuTensors) {
   for (const at::DeviceType device : {at::kCPU, at::kCUDA}) {
     const MetaStandsFor stands(device);
     for (const auto& [dtype, tolerance] : kPrecisions) {
-      const at::Tensor weight = random_tensor({8}, 3, dtype);
+      const at::Tensor weight = random_tensor({GetParam()}, 3, dtype);
       RmsNorm cpu = norm_with(weight), meta = norm_with(weight.to(at::kMeta));
-      const at::Tensor x = leaf_of(random_tensor({5, 8}, 1, dtype)), meta_x = x.detach().to(at::kMeta).requires_grad_();
+      const at::Tensor x = leaf_of(random_tensor({5, GetParam()}, 1, dtype)),
+                       meta_x = x.detach().to(at::kMeta).requires_grad_();
       const RmsNorm::Sum both = cpu.of_sum(x, x.detach(), false),
                          meta_both = meta.of_sum(meta_x, meta_x.detach(), false);
       expect_same_form(meta_both.sum, both.sum);
