@@ -135,6 +135,10 @@ TEST(DataCommand, TokenisesText) {
   EXPECT_EQ(run_meshtrain({"data", "inspect", out, "--samples", "2"}).out, inspected.out)
       << "separator and tokenizer are those of the file beside it";
   EXPECT_FALSE(has(run_meshtrain({"data", "inspect", out, "--separator", "none"}).out, "documents"));
+  std::filesystem::copy_file(out, folder.path() / "plain.bin");
+  const Ending unknown =
+      run_meshtrain({"data", "inspect", folder.path() / "plain.bin", "--separator", "<|endoftext|>"});
+  EXPECT_TRUE(has(only_complaint(unknown), "is neither an id nor none: the text of a token is known with --tokenizer"));
   EXPECT_TRUE(has(inspected.out, "as text       Hello, world!<|endoftext|>one<|endoftext|>two <|endoftext|>"))
       << inspected.out;
   EXPECT_TRUE(has(with({"--separator", "none"}).out, ", no separator\n"));

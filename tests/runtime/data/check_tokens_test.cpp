@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "mesh/error.h"
+#include "runtime/data/dataset.h"
 #include "runtime/data/packed_writer.h"
 #include "runtime/data/token_sidecar.h"
 #include "runtime/tokenizer/tokenizer.h"
@@ -253,6 +254,15 @@ TEST_F(PackedRecipe, IsRefusedWhereItReadsOtherwise) {
   EXPECT_TRUE(has(refusal(), "use a model.vocab_size of 1000 or more")) << refusal();
   write_ids<int32_t>(tokens_, {7, 8, 9, 0});
   EXPECT_TRUE(has(refusal(), "has 16 bytes, but 5 tokens of int32")) << refusal();
+}
+
+TEST_F(PackedRecipe, IsNoStreamWithoutASidecarEither) {
+  std::filesystem::remove(sidecar_path(tokens_));
+  const std::string error = message<InputError>([&] { Dataset(recipe_.data, 2, 1000, 1); });
+  EXPECT_TRUE(has(error, "or has records of another length: set the train.sequence_length that it was made with"))
+      << error;
+  recipe_.data.loss_mask.clear();
+  EXPECT_TRUE(has(message<InputError>([&] { Dataset(recipe_.data, 2, 1000, 1); }), "or is a stream"));
 }
 
 TEST_F(PackedRecipe, TakesTheLayoutOfTheSidecar) {
