@@ -1,8 +1,11 @@
 #include "runtime/chat/chat_tokens.h"
 
 #include <algorithm>
+#include <array>
+#include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "mesh/error.h"
 
@@ -52,22 +55,22 @@ std::vector<Span> marked_turns(const ChatTemplate& chat, const Conversation& con
   return turns;
 }
 
-std::optional<std::vector<Span>> turns_by_prefixes(const ChatTemplate& chat, const Conversation& conversation,
-                                                   const std::string& whole) {
-  std::vector<Span> turns;
-  for (const size_t i : counted_turns(conversation)) {
-    const std::optional<Rendered> before = try_render(chat, conversation, i, true);
-    if (!before || !whole.starts_with(before->text)) return std::nullopt;
-    size_t end = whole.size();
-    if (i + 1 < conversation.messages->values.size()) {
-      const std::optional<Rendered> after = try_render(chat, conversation, i + 1, false);
-      if (!after || !whole.starts_with(after->text)) return std::nullopt;
-      end = after->text.size();
-    }
-    if (end < before->text.size()) return std::nullopt;
-    turns.push_back({before->text.size(), end});
+/// A way to find the turn of a message in the rendering of all; std::nullopt where it does not find it.
+using FindTurn = std::optional<Span>(const ChatTemplate& chat, const Conversation& conversation, const Rendered& whole,
+                                     size_t message);
+
+std::optional<Span> turn_by_prefixes(const ChatTemplate& chat, const Conversation& conversation, const Rendered& whole,
+                                     size_t message) {
+  const std::optional<Rendered> before = try_render(chat, conversation, message, true);
+  if (!before || !whole.text.starts_with(before->text)) return std::nullopt;
+  size_t end = whole.text.size();
+  if (message + 1 < conversation.messages->values.size()) {
+    const std::optional<Rendered> after = try_render(chat, conversation, message + 1, false);
+    if (!after || !whole.text.starts_with(after->text)) return std::nullopt;
+    end = after->text.size();
   }
-  return turns;
+  if (end < before->text.size()) return std::nullopt;
+  return Span{before->text.size(), end};
 }
 
 /// Returns the one span of a message; std::nullopt when there is none, or several.
@@ -83,33 +86,100 @@ std::optional<Span> span_of(const std::vector<MessageSpan>& spans, size_t messag
 
 /// Returns what the template writes behind the last of the first `count` messages to begin the next turn.
 std::optional<std::string> generation_prompt(const ChatTemplate& chat, const Conversation& conversation, size_t count) {
-  const std::optional<Rendered> rendered = try_render(chat, conversation, count, true);
+  const std::optional<Rendered> rendered = count > 0 ? try_render(chat, conversation, count, true) : std::nullopt;
   const std::optional<Span> last = rendered ? span_of(rendered->message_spans, count - 1) : std::nullopt;
   return last ? std::optional(rendered->text.substr(last->end)) : std::nullopt;
 }
 
-std::optional<std::vector<Span>> turns_by_loop(const ChatTemplate& chat, const Conversation& conversation,
-                                               const Rendered& whole) {
+std::optional<Span> turn_by_loop(const ChatTemplate& chat, const Conversation& conversation, const Rendered& whole,
+                                 size_t message) {
+  const std::optional<Span> span = span_of(whole.message_spans, message);
+  const std::optional<std::string> prompt = generation_prompt(chat, conversation, message);
+  if (!span || !prompt) return std::nullopt;
+  const std::string_view written = std::string_view(whole.text).substr(span->begin, span->end - span->begin);
+  if (!written.starts_with(*prompt)) return std::nullopt;
+  return Span{span->begin + prompt->size(), span->end};
+}
+
+constexpr std::array<FindTurn*, 2> kWays = {turn_by_prefixes, turn_by_loop};
+
+/// Returns the conversation behind a message of another one.
+Conversation behind(const Conversation& other, const Conversation& conversation) {
+  const jinja::ListPtr& before = other.messages;
+  jinja::List messages{{before->values[0]}, false, std::max(before->depth, conversation.messages->depth)};
+  const auto& own = conversation.messages->values;
+  messages.values.insert(messages.values.end(), own.begin(), own.end());
+  Conversation longer = conversation;
+  longer.messages = std::make_shared<const jinja::List>(std::move(messages));
+  return longer;
+}
+
+/// Returns where message 0 ends in the rendering of all.
+std::optional<size_t> end_of_first(const ChatTemplate& chat, const Conversation& conversation, const Rendered& whole) {
+  const std::optional<Rendered> alone = try_render(chat, conversation, 1, false);
+  if (alone && whole.text.starts_with(alone->text)) return alone->text.size();
+  const std::optional<Span> span = span_of(whole.message_spans, 0);
+  return span ? std::optional(span->end) : std::nullopt;
+}
+
+/// Returns the turn of message 0 as first_turn() does, by a rendering of `longer`, a message and the conversation.
+std::optional<Span> first_turn_by(const Conversation& longer, FindTurn& find, const ChatTemplate& chat,
+                                  const std::string& whole) {
+  const std::optional<Rendered> rendered = try_render(chat, longer, longer.messages->values.size(), false);
+  const std::optional<Span> turn = rendered ? find(chat, longer, *rendered, 1) : std::nullopt;
+  const std::optional<size_t> added = turn ? end_of_first(chat, longer, *rendered) : std::nullopt;
+  if (!added || *added > turn->begin) return std::nullopt;
+  const std::string_view text = rendered->text;
+  if (!whole.ends_with(text.substr(*added))) return std::nullopt;
+  const size_t end = whole.size() - (text.size() - turn->end);
+  return Span{end - (turn->end - turn->begin), end};
+}
+
+/// Returns the turn of message 0. Many templates look at the first message, and so refuse to render none, or render a
+/// message of the system in front of one. The turn is looked for behind another message instead, of the user, or where
+/// that changes the turn (Qwen3 without a question) of the system: what is written behind that message has to be what
+/// the conversation itself ends with.
+std::optional<Span> first_turn(FindTurn& find, const ChatTemplate& chat, const Conversation& conversation,
+                               const std::string& whole) {
+  const std::string text = "?";
+  for (const Conversation& other : {ask(text, nullptr), ask(text, &text)}) {
+    if (const auto turn = first_turn_by(behind(other, conversation), find, chat, whole)) return turn;
+  }
+  return std::nullopt;
+}
+
+std::optional<std::vector<Span>> turns_by(FindTurn& find, const ChatTemplate& chat, const Conversation& conversation,
+                                          const Rendered& whole) {
   std::vector<Span> turns;
   for (const size_t i : counted_turns(conversation)) {
-    const std::optional<Span> span = span_of(whole.message_spans, i);
-    const std::optional<std::string> begin = i > 0 ? generation_prompt(chat, conversation, i) : std::nullopt;
-    if (!span || !begin) return std::nullopt;
-    if (!std::string_view(whole.text).substr(span->begin, span->end - span->begin).starts_with(*begin))
-      return std::nullopt;
-    turns.push_back({span->begin + begin->size(), span->end});
+    const std::optional<Span> turn =
+        i == 0 ? first_turn(find, chat, conversation, whole.text) : find(chat, conversation, whole, i);
+    if (!turn) return std::nullopt;
+    turns.push_back(*turn);
   }
   return turns;
 }
 
+/// Returns why turns_by() found no turns.
+std::string hindrance(const ChatTemplate& chat, const Conversation& conversation, const Rendered& whole) {
+  const bool begins = counted_turns(conversation).front() == 0;
+  const auto finds_first = [&](FindTurn* find) {
+    return first_turn(*find, chat, conversation, whole.text).has_value();
+  };
+  if (begins && std::ranges::none_of(kWays, finds_first)) {
+    return "the assistant begins the conversation, and the template writes that turn in another way than behind a "
+           "message of the user or the system";
+  }
+  return "rendered up to such a turn, the template's text is no prefix of the whole";
+}
+
 std::vector<Span> find_turns(const ChatTemplate& chat, const Conversation& conversation, const Rendered& whole) {
   if (chat.has_generation(conversation)) return marked_turns(chat, conversation, whole);
-  std::optional<std::vector<Span>> turns = turns_by_prefixes(chat, conversation, whole.text);
-  if (!turns) turns = turns_by_loop(chat, conversation, whole);
-  if (turns) return *std::move(turns);
-  throw InputError(
-      "the assistant's turns cannot be told apart: rendered up to such a turn, the template's text is no prefix of the "
-      "whole: give --loss all, or --chat-template one that marks them by {% generation %}");
+  for (FindTurn* find : kWays) {
+    if (const auto turns = turns_by(*find, chat, conversation, whole)) return *turns;
+  }
+  throw InputError("the assistant's turns cannot be told apart: " + hindrance(chat, conversation, whole) +
+                   ": give --loss all, or --chat-template one that marks them by {% generation %}");
 }
 
 bool is_blank(char c) {

@@ -35,12 +35,65 @@ Json parse_line(std::string_view text) {
     if (const size_t at = reason.find("column "); at != std::string::npos) reason.erase(0, at);
     throw InputError("not valid JSON: " + reason.substr(0, 200));
   }
+  if (object.is_array()) {
+    throw InputError("a JSON array and not an object: write each conversation on a line of its own (jq -c '.[]' does)");
+  }
   if (!object.is_object()) throw InputError("not a JSON object");
   return object;
 }
 
 Json message(const char* role, const Json& content) {
   return Json{{"role", role}, {"content", content}};
+}
+
+/// Returns the role of a message of ShareGPT by its "from".
+const char* role_of_sharegpt(const std::string& from) {
+  if (from == "human" || from == "user") return "user";
+  if (from == "gpt" || from == "assistant") return "assistant";
+  return from == "system" ? "system" : nullptr;
+}
+
+/// Returns "conversations", as ShareGPT has them, as messages: {from, value} in the place of {role, content}, behind
+/// "system" where that is a text.
+Json messages_of_sharegpt(const Json& object) {
+  const Json& list = object["conversations"];
+  if (!list.is_array()) throw InputError("\"conversations\" is no list of messages");
+  Json messages = Json::array();
+  const auto system = object.find("system");
+  if (system != object.end() && system->is_string() && !system->get_ref<const std::string&>().empty()) {
+    messages.push_back(message("system", *system));
+  }
+  for (size_t i = 0; i < list.size(); ++i) {
+    const std::string where = "conversations[" + std::to_string(i) + "]";
+    const bool is_theirs = list[i].is_object() && list[i].contains("from") && list[i].contains("value");
+    if (!is_theirs) {
+      messages.push_back(list[i]);
+      continue;
+    }
+    const std::string from = list[i]["from"].is_string() ? list[i]["from"].get<std::string>() : "";
+    const char* const role = role_of_sharegpt(from);
+    if (role == nullptr) {
+      throw InputError(where + ".from is " + list[i]["from"].dump().substr(0, 40) +
+                       ": known are human, user, gpt, assistant and system; write others as \"messages\" of {role, "
+                       "content}");
+    }
+    messages.push_back(message(role, list[i]["value"]));
+  }
+  return messages;
+}
+
+/// Returns what to do with an object that has none of the keys of a conversation.
+std::string advice_for(const Json& object) {
+  const auto has = [&](const char* key) { return object.contains(key); };
+  if (has("instruction") && has("output")) {
+    return R"(: of "instruction", "input" and "output" write {"prompt": the first two, "completion": "output"})";
+  }
+  if (has("prompt") && has("response")) return R"(: call "response" "completion")";
+  std::string keys;
+  for (const auto& [key, value] : object.items()) {
+    if (keys.size() < 80) keys += (keys.empty() ? "" : ", ") + key.substr(0, 40);
+  }
+  return keys.empty() ? ": it has no keys" : ": its keys are " + keys;
 }
 
 /// Returns the list of messages under `key`, of which a text is one of `role`.
@@ -62,6 +115,22 @@ Json messages_of(const Json& object, const std::string& key, const char* role) {
   return value;
 }
 
+/// Returns a message as transformers 5 passes it to a template: without keys whose value is null, and with its
+/// reasoning under the name of templates (reasoning_content) and of those of gpt-oss (thinking), whatever it was
+/// called.
+Json as_passed(const Json& message) {
+  Json passed = Json::object();
+  const auto is_given = [&](const char* key) { return message.contains(key) && !message[key].is_null(); };
+  const std::array<const char*, 3> names = {"reasoning_content", "thinking", "reasoning"};
+  const auto name = std::ranges::find_if(names, is_given);
+  if (name != names.end()) passed["thinking"] = message[is_given("thinking") ? "thinking" : *name];
+  for (const auto& [key, value] : message.items()) {
+    if (!value.is_null()) passed[key] = value;
+  }
+  if (name != names.end()) passed["reasoning_content"] = message[*name];
+  return passed;
+}
+
 jinja::Value list_or_none(const Json& object, const char* key) {
   const auto found = object.find(key);
   if (found == object.end() || found->is_null()) return jinja::None{};
@@ -72,21 +141,26 @@ jinja::Value list_or_none(const Json& object, const char* key) {
 }  // namespace
 
 Conversation parse_conversation(std::string_view text) try {
-  const Json object = parse_line(text);
+  Json object = parse_line(text);
   const auto has = [&](const char* key) { return object.contains(key) && !object[key].is_null(); };
   Json messages;
   Conversation conversation;
-  if (has("messages")) {
-    messages = messages_of(object, "messages", nullptr);
-    if (has("prompt") || has("completion")) throw InputError("\"messages\" stands beside \"prompt\" or \"completion\"");
+  const std::string list = has("messages") ? "messages" : "conversations";
+  if (has(list.c_str())) {
+    if (list == "conversations") object["conversations"] = messages_of_sharegpt(object);
+    messages = messages_of(object, list, nullptr);
+    if (has("prompt") || has("completion")) {
+      throw InputError("\"" + list + "\" stands beside \"prompt\" or \"completion\"");
+    }
   } else if (has("prompt") && has("completion")) {
     messages = messages_of(object, "prompt", "user");
     conversation.first_counted = messages.size();
     for (const Json& added : messages_of(object, "completion", "assistant")) messages.push_back(added);
   } else {
-    throw InputError("neither \"messages\" nor \"prompt\" and \"completion\"");
+    throw InputError("neither \"messages\" nor \"prompt\" and \"completion\"" + advice_for(object));
   }
   if (messages.empty()) throw InputError("the list of messages is empty");
+  for (Json& message : messages) message = as_passed(message);
   conversation.messages = jinja::from_json(messages).list_ptr();
   conversation.tools = list_or_none(object, "tools");
   conversation.documents = list_or_none(object, "documents");

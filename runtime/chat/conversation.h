@@ -18,9 +18,11 @@ struct Conversation {
 };
 
 /// Parses a JSON object with "messages", or with "prompt" and "completion", which are lists of messages or texts (a
-/// text is one message, of the user and of the assistant), and with "tools", "documents" and "chat_template_kwargs"
-/// where there are such. A message is an object with "role"; the template decides on everything else. Throws InputError
-/// that says what is wrong, without a location.
+/// text is one message, of the user and of the assistant), or with ShareGPT's "conversations", and with "tools",
+/// "documents" and "chat_template_kwargs" where there are such. A message is an object with "role"; the template
+/// decides on everything else. As in transformers 5, keys of a message whose value is null are left out, and its
+/// reasoning ("reasoning_content", "thinking" or "reasoning") is there as "reasoning_content" and "thinking". Throws
+/// InputError that says what is wrong, without a location.
 Conversation parse_conversation(std::string_view json);
 
 /// Returns the conversation of one message of the user, behind one of the system unless `system` is null.

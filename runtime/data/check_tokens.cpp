@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "mesh/error.h"
+#include "runtime/data/files_beside.h"
 #include "runtime/data/token_sidecar.h"
 #include "runtime/tokenizer/tokenizer.h"
 
@@ -34,17 +35,18 @@ std::string location_of(const Recipe& recipe, std::initializer_list<std::string>
 void check_source(const Recipe& recipe, const SourceRecipe& source, const std::string& key,
                   const TokenSidecar& sidecar) {
   const std::string file = source.tokens.string(), says = sidecar_path(source.tokens).string() + " says";
-  if (source.dtype != sidecar.dtype) {
+  if (source.dtype != sidecar.data_dtype()) {
+    const std::string holds = sidecar.index.empty() ? sidecar.dtype : "tokens with the index " + sidecar.index;
     throw InputError(location_of(recipe, {key + ".dtype", "data.dtype", key + ".tokens"}) + ": " + file +
-                     " would be read as " + source.dtype + ", but holds " + sidecar.dtype + ", as " + says + ": set " +
-                     key + ".dtype: " + sidecar.dtype);
+                     " would be read as " + source.dtype + ", but holds " + holds + ", as " + says + ": set " + key +
+                     ".dtype: " + sidecar.data_dtype());
   }
   std::error_code ignored;
   const auto bytes = static_cast<int64_t>(fs::file_size(source.tokens, ignored));
-  if (bytes != sidecar.tokens * token_width(sidecar.dtype)) {
+  if (bytes != sidecar.num_bytes()) {
     throw InputError(location_of(recipe, {key + ".tokens"}) + ": " + file + " has " + number(bytes) + " bytes, but " +
                      number(sidecar.tokens) + " tokens of " + sidecar.dtype + ", which " + says + ", are " +
-                     number(sidecar.tokens * token_width(sidecar.dtype)) +
+                     number(sidecar.num_bytes()) +
                      ": the file was cut short or replaced; prepare it again, or remove the .json file");
   }
   if (source.documents && *source.documents != kDocumentsOfIndex && sidecar.separator &&
@@ -54,13 +56,21 @@ void check_source(const Recipe& recipe, const SourceRecipe& source, const std::s
                      number(*sidecar.separator) + ", as " + says + ": set " + key +
                      ".documents: " + number(*sidecar.separator));
   }
+  const int64_t length = recipe.train.sequence_length;
+  if (sidecar.sequence_length && source.layout == "records" && length != *sidecar.sequence_length) {
+    throw InputError(location_of(recipe, {"train.sequence_length", key + ".tokens"}) + ": train.sequence_length is " +
+                     number(length) + ", but the records of " + file + " are sequences of " +
+                     number(*sidecar.sequence_length) + ", as " + says +
+                     ": set train.sequence_length: " + number(*sidecar.sequence_length) +
+                     ", or prepare the data with --sequence-length " + number(length));
+  }
   const int64_t vocab_size = recipe.model.shape.vocab_size;
   if (vocab_size >= sidecar.vocabulary_size) return;
   throw InputError(location_of(recipe, {"model.vocab_size", "model.hf"}) + ": the model's vocab_size is " +
                    number(vocab_size) + ", but " + file + " was made with ids up to " +
                    number(sidecar.vocabulary_size - 1) + ", of the tokenizer " + sidecar.tokenizer + ", as " + says +
                    ": use a model.vocab_size of " + number(sidecar.vocabulary_size) +
-                   " or more, or prepare the text with the model's tokenizer");
+                   " or more, or prepare the data with the model's tokenizer");
 }
 
 constexpr int64_t kBlockIds = int64_t{1} << 15;
@@ -92,12 +102,6 @@ bool looks_like_uint16(const std::vector<int64_t>& ids) {
   return large > static_cast<int64_t>(ids.size()) * 9 / 10;
 }
 
-/// Returns the sidecar of a source's file when the file exists and has one.
-std::optional<TokenSidecar> find_sidecar(const SourceRecipe& source) {
-  std::error_code ignored;
-  return fs::is_regular_file(source.tokens, ignored) ? read_sidecar(source.tokens) : std::nullopt;
-}
-
 /// Returns true when the run's tokenizer is not the one that `sidecar` names.
 bool is_other_tokenizer(const TokenSidecar& sidecar, const std::string& tokenizer) try {
   return !tokenizer.empty() && tokenizer_fingerprint(tokenizer) != sidecar.tokenizer_checksum;
@@ -124,7 +128,7 @@ void for_each_source(SomeRecipe& recipe, const Visit& visit) {
 
 void check_sidecars(const Recipe& recipe, const std::string& tokenizer) {
   for_each_source(recipe, [&](const SourceRecipe& source, const std::string& key) {
-    const std::optional<TokenSidecar> sidecar = find_sidecar(source);
+    const std::optional<TokenSidecar> sidecar = read_sidecar(source.tokens);
     if (!sidecar) return;
     check_source(recipe, source, key, *sidecar);
     if (!is_other_tokenizer(*sidecar, tokenizer)) return;
@@ -134,16 +138,16 @@ void check_sidecars(const Recipe& recipe, const std::string& tokenizer) {
                      ", with ids up to " + number(*vocabulary - 1) + ", but " + source.tokens.string() +
                      " was made with " + sidecar->tokenizer + ", with ids up to " +
                      number(sidecar->vocabulary_size - 1) + ", as " + sidecar_path(source.tokens).string() +
-                     " says: set data.tokenizer: " + sidecar->tokenizer + ", or prepare the text with the other one");
+                     " says: set data.tokenizer: " + sidecar->tokenizer + ", or prepare the data with the other one");
   });
 }
 
 void take_layouts(Recipe& recipe) {
   const std::map<std::string, std::string> said = recipe.locations;
   for_each_source(recipe, [&](SourceRecipe& source, const std::string& key) {
-    if (said.contains(key + ".layout") || said.contains("data.layout") || source.dtype == "megatron") return;
-    const std::optional<TokenSidecar> sidecar = find_sidecar(source);
-    if (!sidecar || sidecar->layout == source.layout) return;
+    if (said.contains(key + ".layout") || said.contains("data.layout")) return;
+    const std::optional<TokenSidecar> sidecar = read_sidecar(source.tokens);
+    if (!sidecar || sidecar->data_dtype() != source.dtype || sidecar->layout == source.layout) return;
     source.layout = sidecar->layout;
     recipe.locations[key + ".layout"] = sidecar_path(source.tokens).string() + ": " + key + ".layout";
   });
@@ -152,20 +156,23 @@ void take_layouts(Recipe& recipe) {
 std::vector<std::string> sidecar_lines(const Recipe& recipe, const std::string& tokenizer) {
   std::vector<std::string> lines;
   for_each_source(recipe, [&](const SourceRecipe& source, const std::string& key) {
-    const std::optional<TokenSidecar> sidecar = find_sidecar(source);
+    const std::optional<TokenSidecar> sidecar = read_sidecar(source.tokens);
+    for (const std::string& line : {mask_warning(source, key), documents_warning(source, key)}) {
+      if (!line.empty()) lines.push_back(line);
+    }
     if (!sidecar) return;
     const std::string file = sidecar_path(source.tokens).string();
     const auto location = recipe.locations.find(key + ".layout");
     if (location != recipe.locations.end() && location->second.starts_with(file + ": ")) {
       lines.push_back(key + ".layout: " + source.layout + ", as " + file + " says");
-    } else if (source.dtype != "megatron" && source.layout != sidecar->layout) {
+    } else if (source.layout != sidecar->layout) {
       lines.push_back("warning: " + key + ".layout: " + source.tokens.string() + " is read as " + source.layout +
                       ", but " + file + " says " + sidecar->layout + ": set " + key + ".layout: " + sidecar->layout);
     }
     if (!is_other_tokenizer(*sidecar, tokenizer)) return;
     lines.push_back("warning: the run's tokenizer is " + tokenizer + ", but " + source.tokens.string() +
                     " was made with " + sidecar->tokenizer + ", whose checksum was " + sidecar->tokenizer_checksum +
-                    ": set data.tokenizer to that one, or prepare the text again");
+                    ": set data.tokenizer to that one, or prepare the data again");
   });
   return lines;
 }

@@ -27,8 +27,9 @@ TokenFile open_tokens(const SourceRecipe& recipe, const std::string& key) {
   return TokenFile(recipe.tokens, recipe.dtype);
 }
 
-int64_t count_samples(const TokenFile& tokens, const std::string& layout, int64_t sequence_length,
+int64_t count_samples(const TokenFile& tokens, const SourceRecipe& recipe, int64_t sequence_length,
                       const std::string& key) {
+  const std::string& layout = recipe.layout;
   const std::string found = tokens.path().string() + ": " + std::to_string(tokens.size()) + " tokens";
   const int64_t record = sequence_length + 1;
   const std::string needed = std::to_string(record) + " (train.sequence_length + 1)";
@@ -37,11 +38,13 @@ int64_t count_samples(const TokenFile& tokens, const std::string& layout, int64_
   if (layout != "records") throw InputError(key + ".layout \"" + layout + "\" is not one of records, stream");
   const int64_t rest = tokens.size() % record;
   if (rest != 0) {
-    throw InputError(found + " are not a whole number of records of " + needed + ": " +
-                     std::to_string(tokens.size() / record) + " fit and " + std::to_string(rest) +
-                     " are left over; the file was cut short, has records of another length, or is a stream "
-                     "(" +
-                     key + ".layout: stream)");
+    const bool are_packed =
+        recipe.documents == kDocumentsOfIndex && !recipe.loss_mask.empty();  // by data prepare --chat
+    throw InputError(
+        found + " are not a whole number of records of " + needed + ": " + std::to_string(tokens.size() / record) +
+        " fit and " + std::to_string(rest) + " are left over; the file was cut short, " +
+        (are_packed ? "or has records of another length: set the train.sequence_length that it was made with"
+                    : "has records of another length, or is a stream (" + key + ".layout: stream)"));
   }
   return tokens.size() / record;
 }
@@ -71,7 +74,7 @@ Dataset::Dataset(const SourceRecipe& recipe, int64_t sequence_length, int64_t vo
     throw InputError(key + ".documents: index needs a file of Megatron, with dtype megatron; " +
                      tokens_.path().string() + " is read as " + recipe.dtype);
   }
-  num_samples_ = count_samples(tokens_, recipe.layout, sequence_length, key);
+  num_samples_ = count_samples(tokens_, recipe, sequence_length, key);
   if (!recipe.loss_mask.empty()) {
     loss_mask_.emplace(recipe.loss_mask);
     if (loss_mask_->size() != tokens_.size()) {

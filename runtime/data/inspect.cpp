@@ -7,9 +7,11 @@
 
 #include "mesh/error.h"
 #include "runtime/data/check_tokens.h"
+#include "runtime/data/files_beside.h"
 #include "runtime/data/prepare.h"
 #include "runtime/data/token_file.h"
 #include "runtime/data/token_sidecar.h"
+#include "runtime/telemetry/console.h"
 #include "runtime/tokenizer/tokenizer.h"
 #include "runtime/tokenizer/utf8.h"
 
@@ -31,6 +33,27 @@ struct Documents {
   int64_t count = 0;
   int64_t shortest = 0;
   int64_t longest = 0;
+  int64_t padding = 0;  // not counted in the others
+};
+
+/// The loss mask of a token file: which tokens count as labels.
+class Mask {
+ public:
+  explicit Mask(const std::filesystem::path& file) : file_(file) {}
+
+  const std::filesystem::path& path() const { return file_.path(); }
+  int64_t size() const { return file_.size(); }
+  bool counts(int64_t token) const { return count(token, 1) > 0; }
+  int64_t count(int64_t first, int64_t num_tokens) const {
+    int64_t found = 0;
+    file_.for_each_block(first, num_tokens, [&](std::string_view block) {
+      found += static_cast<int64_t>(block.size()) - std::count(block.begin(), block.end(), '\0');
+    });
+    return found;
+  }
+
+ private:
+  FileReader file_;
 };
 
 template <typename Visit>
@@ -62,13 +85,21 @@ Documents measure_documents(const TokenFile& tokens, int64_t separator) {
   return result;
 }
 
-Documents measure_documents(const MegatronIndex& index) {
+/// `padding`: a mask when documents without a label that counts are padding, else null.
+Documents measure_documents(const MegatronIndex& index, const Mask* padding) {
   constexpr int64_t kAtOnce = int64_t{1} << 16;
   Documents result;
   for (int64_t first = 0; first < index.num_documents(); first += kAtOnce) {
     const int64_t count = std::min(kAtOnce, index.num_documents() - first);
     const std::vector<int64_t> starts = index.starts_of(first, count + 1);
-    for (size_t i = 1; i < starts.size(); ++i) add_document(result, starts[i] - starts[i - 1]);
+    for (size_t i = 1; i < starts.size(); ++i) {
+      const int64_t length = starts[i] - starts[i - 1];
+      if (padding != nullptr && padding->count(starts[i - 1], length) == 0) {
+        ++result.padding;
+      } else {
+        add_document(result, length);
+      }
+    }
   }
   return result;
 }
@@ -144,7 +175,31 @@ int64_t behind_separator(const TokenFile& tokens, int64_t from, int64_t separato
   return tokens.size();
 }
 
-void write_sample(const TokenFile& tokens, int64_t first, int64_t count, const Tokenizer* text_of, std::ostream& out) {
+/// Writes the runs of a sample's ids that count as labels.
+void write_counted(const std::vector<int64_t>& ids, const std::vector<bool>& counts, const Tokenizer* text_of,
+                   std::ostream& out) {
+  out << "of which count";
+  std::vector<int64_t> run;
+  bool is_first = true;
+  for (size_t i = 0; i <= ids.size(); ++i) {
+    if (i < ids.size() && counts[i]) {
+      run.push_back(ids[i]);
+    } else if (!run.empty()) {
+      out << (is_first ? "" : " |");
+      if (text_of != nullptr) {
+        out << " " << as_text(text_of->decode(run));
+      } else {
+        for (const int64_t id : run) out << " " << id;
+      }
+      is_first = false;
+      run.clear();
+    }
+  }
+  out << (is_first ? " none" : "") << "\n";
+}
+
+void write_sample(const TokenFile& tokens, int64_t first, int64_t count, const Mask* mask, const Tokenizer* text_of,
+                  std::ostream& out) {
   std::vector<int64_t> ids(static_cast<size_t>(std::min(count, tokens.size() - first)));
   if (ids.empty()) return;
   tokens.read(first, static_cast<int64_t>(ids.size()), ids.data());
@@ -153,6 +208,10 @@ void write_sample(const TokenFile& tokens, int64_t first, int64_t count, const T
   for (const int64_t id : ids) out << " " << id;
   out << "\n";
   if (text_of != nullptr) out << "as text       " << as_text(text_of->decode(ids)) << "\n";
+  if (mask == nullptr) return;
+  std::vector<bool> counts;
+  for (size_t i = 0; i < ids.size(); ++i) counts.push_back(mask->counts(first + static_cast<int64_t>(i)));
+  write_counted(ids, counts, text_of, out);
 }
 
 void write_frequent(const Statistics& statistics, int64_t size, std::ostream& out) {
@@ -163,7 +222,7 @@ void write_frequent(const Statistics& statistics, int64_t size, std::ostream& ou
   std::partial_sort(ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(shown), ids.end(),
                     [&](int64_t a, int64_t b) { return count(a) != count(b) ? count(a) > count(b) : a < b; });
   const auto unused = std::count(statistics.by_id.begin(), statistics.by_id.end(), 0);
-  out << "distinct      " << static_cast<int64_t>(ids.size()) - unused << "\n";
+  out << "distinct      " << with_separators(static_cast<int64_t>(ids.size()) - unused) << "\n";
   out << "most frequent";
   for (size_t i = 0; i < shown && count(ids[i]) > 0; ++i) {
     out << (i == 0 ? " " : ", ") << ids[i] << " (" << percent(count(ids[i]), size) << ")";
@@ -175,9 +234,34 @@ void write_sidecar_lines(const TokenSidecar& sidecar, const TokenFile& tokens, s
   out << "made by       " << sidecar.command << "\n";
   out << "tokenizer     " << sidecar.tokenizer << ", ids 0 to " << sidecar.vocabulary_size - 1 << ", separator "
       << (sidecar.separator ? std::to_string(*sidecar.separator) : "none") << "\n";
-  if (sidecar.text_bytes) out << "text          " << *sidecar.text_bytes << " bytes\n";
+  if (sidecar.text_bytes) out << "text          " << counted(*sidecar.text_bytes, "byte") << "\n";
+  if (sidecar.sequence_length) {
+    out << "packed        in records for sequences of " << counted(*sidecar.sequence_length, "token") << "\n";
+  }
   if (sidecar.dtype == tokens.dtype() && sidecar.tokens == tokens.size()) return;
-  out << "not as made   its .json file says " << sidecar.tokens << " tokens of " << sidecar.dtype << "\n";
+  out << "not as made   its .json file says " << counted(sidecar.tokens, "token") << " of " << sidecar.dtype << "\n";
+}
+
+/// Returns the mask that lies beside the tokens, and writes a line about it. Returns std::nullopt without one, and when
+/// it is of other tokens.
+std::optional<Mask> find_mask(const TokenFile& tokens, std::ostream& out) {
+  const std::filesystem::path file = mask_beside(tokens.path());
+  if (file.empty()) return std::nullopt;
+  out << "loss mask     " << file.string() << ": ";
+  std::error_code ignored;
+  if (!std::filesystem::is_regular_file(file, ignored)) {
+    out << "the .json file names it, and it does not exist\n";
+    return std::nullopt;
+  }
+  std::optional<Mask> mask(file);
+  if (mask->size() != tokens.size()) {
+    out << counted(mask->size(), "byte") << ", and one for each token are needed\n";
+    return std::nullopt;
+  }
+  const int64_t count = mask->count(0, mask->size());
+  out << counted(count, "token") << (count == 1 ? " counts" : " count") << " as labels ("
+      << percent(count, tokens.size()) << ")\n";
+  return mask;
 }
 
 }  // namespace
@@ -190,9 +274,12 @@ void inspect_tokens(std::ostream& out, const std::filesystem::path& file, const 
   const TokenFile tokens(file, dtype);
   const Statistics statistics = measure(tokens);
   out << "file          " << file.string() << "\n";
-  out << "tokens        " << tokens.size() << " of " << tokens.width() << (tokens.width() == 1 ? " byte" : " bytes")
-      << " (" << (tokens.index() ? "Megatron's " : "") << tokens.dtype() << ")\n";
-  if (const std::optional<TokenSidecar> sidecar = read_sidecar(file)) write_sidecar_lines(*sidecar, tokens, out);
+  out << "tokens        " << with_separators(tokens.size()) << " of " << tokens.width()
+      << (tokens.width() == 1 ? " byte" : " bytes") << " (" << (tokens.index() ? "Megatron's " : "") << tokens.dtype()
+      << ")\n";
+  const std::optional<TokenSidecar> sidecar = read_sidecar(file);
+  if (sidecar) write_sidecar_lines(*sidecar, tokens, out);
+  const std::optional<Mask> mask = find_mask(tokens, out);
   if (const std::optional<std::string> other = other_dtype(tokens)) {
     out << "looks like    " << *other << ": --dtype " << *other << " shows it so\n";
   }
@@ -201,15 +288,19 @@ void inspect_tokens(std::ostream& out, const std::filesystem::path& file, const 
     if (statistics.by_bits[bits] == 0) continue;
     const int64_t low = bits == 0 ? 0 : int64_t{1} << (bits - 1);
     const int64_t high = (int64_t{1} << bits) - 1;
-    out << "  " << low << " to " << high << ": " << statistics.by_bits[bits] << " ("
+    out << "  " << low << " to " << high << ": " << with_separators(statistics.by_bits[bits]) << " ("
         << percent(statistics.by_bits[bits], tokens.size()) << ")\n";
   }
   if (!statistics.by_id.empty()) write_frequent(statistics, tokens.size(), out);
+  const bool is_packed = sidecar && !sidecar->index.empty();
   const auto write_documents = [&](const Documents& documents, const std::string& by) {
-    out << "documents     " << documents.count << " by " << by << ", of " << documents.shortest << " to "
-        << documents.longest << " tokens\n";
+    out << "documents     " << with_separators(documents.count) << " by " << by << ", of " << documents.shortest
+        << " to " << counted(documents.longest, "token");
+    if (documents.padding > 0) out << "; " << with_separators(documents.padding) << " more of padding";
+    out << "\n";
   };
-  if (tokens.index()) write_documents(measure_documents(*tokens.index()), "the index");
+  if (tokens.index())
+    write_documents(measure_documents(*tokens.index(), is_packed && mask ? &*mask : nullptr), "the index");
   if (separator) {
     write_documents(measure_documents(tokens, *separator), "separator " + std::to_string(*separator));
   }
@@ -222,7 +313,8 @@ void inspect_tokens(std::ostream& out, const std::filesystem::path& file, const 
     // size / samples * sample, without overflow
     int64_t first = tokens.size() / samples * sample + tokens.size() % samples * sample / samples;
     if (sample > 0 && separator) first = behind_separator(tokens, first, *separator);
-    write_sample(tokens, first, count, tokenizer, out);
+    if (is_packed && sidecar->sequence_length) first -= first % (*sidecar->sequence_length + 1);
+    write_sample(tokens, first, count, mask ? &*mask : nullptr, tokenizer, out);
   }
 }
 

@@ -8,7 +8,6 @@
 
 #include "mesh/error.h"
 #include "runtime/data/megatron_index.h"
-#include "runtime/data/token_sidecar.h"
 
 namespace meshtrain {
 namespace {
@@ -83,9 +82,7 @@ void PackedWriter::write(Record& record) {
   ++num_records_;
 }
 
-void PackedWriter::finish() {
-  for (Record& record : open_) write(record);
-  open_.clear();
+void PackedWriter::write_index() {
   constexpr std::string_view kMagic("MMIDIDX\0\0", 9);
   const uint64_t version = 1, sequences = lengths_.size(), bounds = lengths_.size() + 1;
   const uint8_t code = dtype_ == "uint16" ? 8 : 4;
@@ -106,8 +103,25 @@ void PackedWriter::finish() {
   for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = static_cast<int64_t>(i);
   numbers.push_back(static_cast<int64_t>(lengths_.size()));
   append_numbers(index_, numbers);
+}
+
+TokenSidecar PackedWriter::sidecar_of(TokenSidecar origin) const {
+  const auto record = static_cast<int64_t>(record_);
+  origin.dtype = dtype_;
+  origin.tokens = num_records_ * record;
+  origin.layout = "records";
+  origin.index = index_path_.filename();
+  origin.loss_mask = mask_.path().filename();
+  origin.sequence_length = record - 1;
+  return origin;
+}
+
+void PackedWriter::finish(const TokenSidecar& origin) {
+  for (Record& record : open_) write(record);
+  open_.clear();
+  write_index();
   for (OutputFile* file : {&mask_, &tokens_, &index_}) file->sync();
-  SidecarReplacement replacement(tokens_.path(), std::nullopt);  // of another file: the index describes this one
+  SidecarReplacement replacement(tokens_.path(), sidecar_of(origin));
   // From here to the end only names change. Without an index tokens are refused, old ones and new ones.
   replacement.begin();
   std::error_code error;

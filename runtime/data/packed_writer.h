@@ -6,13 +6,15 @@
 #include <string>
 #include <vector>
 
+#include "runtime/data/token_sidecar.h"
 #include "runtime/files/output_file.h"
 
 namespace meshtrain {
 
 /// The writer of token files that consist of samples packed into records of one length: NAME.bin and NAME.idx of
 /// Megatron, in which each sample is a document, and NAME.mask, a byte for each token, 0 where it is not counted as a
-/// label. A recipe reads them with dtype megatron, layout records, documents index and the mask as loss_mask.
+/// label. A recipe reads them with dtype megatron, layout records, documents index and the mask as loss_mask, as their
+/// sidecar NAME.bin.json says.
 ///
 /// Samples are not divided. A sample goes to the open record with the least room that still takes it; records are
 /// written when they are full, or the fullest one when kOpenRecords are open. What remains of a record is filled with
@@ -30,9 +32,10 @@ class PackedWriter {
   /// Adds a sample of 1 to `record` tokens; `counted`: 1 for each that counts as a label. The first token of a sample
   /// never does: nothing of the sample stands before it. Throws std::runtime_error when the disk fails.
   void add(const std::vector<int64_t>& ids, const std::vector<uint8_t>& counted);
-  /// Writes the remaining records and the index; the three files then appear, complete, in the place of old ones. A
-  /// process that is killed meanwhile leaves the old files, the new ones, or files without an index, which are refused.
-  void finish();
+  /// Writes the remaining records and the index; the files then appear, complete, in the place of old ones, with a
+  /// sidecar that says of the tokens what `origin` says of their tokenizer and command. A process that is killed
+  /// meanwhile leaves the old files, the new ones, or files that are refused: without an index, or by their sidecar.
+  void finish(const TokenSidecar& origin);
 
   int64_t num_records() const { return num_records_; }
   int64_t num_counted() const { return num_counted_; }
@@ -49,6 +52,8 @@ class PackedWriter {
   };
 
   void write(Record& record);
+  void write_index();
+  TokenSidecar sidecar_of(TokenSidecar origin) const;
 
   std::filesystem::path index_path_;
   std::string dtype_;

@@ -49,14 +49,10 @@ int64_t prepare_bytes(const std::vector<fs::path>& inputs, const fs::path& outpu
     ++written;
   }
   if (written == 0) throw InputError("nothing to write to " + output.string() + ": the inputs hold no bytes");
-  const TokenSidecar sidecar{.dtype = dtype,
-                             .tokens = written,
-                             .text_bytes = text_bytes,
-                             .separator = separator,
-                             .vocabulary_size = std::max<int64_t>(256, separator.value_or(-1) + 1),
-                             .tokenizer = "bytes",
-                             .tokenizer_checksum = tokenizer_fingerprint("bytes"),
-                             .command = command};
+  TokenSidecar sidecar = sidecar_of_origin(*load_tokenizer("bytes"), "bytes", separator, command);
+  sidecar.dtype = dtype;
+  sidecar.tokens = written;
+  sidecar.text_bytes = text_bytes;
   tokens.sync();
   SidecarReplacement replacement(output, sidecar);
   replacement.begin();

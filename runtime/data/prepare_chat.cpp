@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <exception>
+#include <set>
 #include <string_view>
 #include <thread>
 #include <utility>
@@ -14,6 +15,7 @@
 #include "runtime/data/token_sidecar.h"
 #include "runtime/files/compressed_file.h"
 #include "runtime/files/file_reader.h"
+#include "runtime/telemetry/console.h"
 
 namespace meshtrain {
 namespace {
@@ -23,6 +25,7 @@ namespace fs = std::filesystem;
 constexpr size_t kBatchLines = 512;
 constexpr size_t kBatchBytes = size_t{4} << 20;
 constexpr size_t kMostReasons = 20;
+constexpr size_t kMostRoles = 20;
 constexpr size_t kMostOfLine = size_t{256} << 20;
 
 /// The size of a file and the time of its last change.
@@ -41,10 +44,19 @@ struct ChatLine {
   std::string text;
   int64_t number = 0;
   ChatTokens tokens = {};
+  std::set<std::string> roles = {};
   bool has_weight = false, has_unread_tools = false;
   std::string wrong = {};
   std::exception_ptr failure = nullptr;
 };
+
+/// Returns true when the text of `file` begins as a JSON array does.
+bool begins_an_array(const fs::path& file) {
+  const FileReader reader(file);
+  const FileBytes bytes = reader.read(0, std::min<int64_t>(reader.size(), 4096));
+  const size_t first = bytes.text().find_first_not_of(" \t\r\n\xEF\xBB\xBF");
+  return first != std::string_view::npos && bytes.text()[first] == '[';
+}
 
 /// Returns the files of JSON lines. Those of other kinds are left out of folders, and refused where they are named.
 std::vector<fs::path> chat_files(const PrepareChatOptions& options) {
@@ -53,7 +65,10 @@ std::vector<fs::path> chat_files(const PrepareChatOptions& options) {
     if (is_json_lines(file)) {
       files.push_back(file);
     } else if (std::ranges::find(options.inputs, file) != options.inputs.end()) {
-      throw InputError(file.string() + ": conversations are JSON lines, in a file *.jsonl or *.ndjson");
+      throw InputError(file.string() + ": conversations are JSON lines, in a file *.jsonl or *.ndjson" +
+                       (begins_an_array(file)
+                            ? ": jq -c '.[]' " + file.string() + " > FILE.jsonl makes one of its array"
+                            : ": if each of its lines is a JSON object, call it so"));
     }
   }
   if (files.empty()) throw InputError("--chat: there is no *.jsonl or *.ndjson in what it names");
@@ -108,6 +123,35 @@ void for_each_batch(const fs::path& path, const Visit& visit) {
   pass();
 }
 
+/// Returns the roles of all messages that are texts.
+std::set<std::string> roles_of(const Conversation& conversation) {
+  std::set<std::string> roles;
+  for (const jinja::Value& message : conversation.messages->values) {
+    const jinja::Value* const role = message.dict().find("role");
+    if (role != nullptr && role->is_text()) roles.insert(role->text());
+  }
+  return roles;
+}
+
+/// Returns why no conversation is left.
+std::string describe_nothing_left(const PrepareChatCounts& counts, const PrepareChatOptions& options,
+                                  const std::vector<fs::path>& files) {
+  const int64_t all = counts.conversations + counts.bad;
+  if (all == 0) {
+    return files.size() == 1 ? files[0].string() + ": the file is empty" : "--chat: all files that it names are empty";
+  }
+  std::string roles;
+  for (const std::string& role : counts.roles) roles += (roles.empty() ? "" : ", ") + role;
+  const bool names_roles = options.loss == LossOn::Assistant && !roles.empty() && !counts.roles.contains("assistant");
+  return "no conversation is left of " + with_separators(all) + ": " + counted(counts.bad, "bad line") + ", " +
+         with_separators(counts.too_long) + " of more than " + counted(options.sequence_length + 1, "token") + ", " +
+         with_separators(counts.without_label) + " without a label that counts" +
+         (names_roles ? "; no message has the role assistant, whose labels count: the roles are " + roles +
+                            ": write the role of what the model shall learn as assistant, or give --loss all"
+                      : "") +
+         (counts.first_bad.empty() ? "" : "; the first bad line: " + counts.first_bad);
+}
+
 bool has_weight(const Conversation& conversation) {
   const auto& messages = conversation.messages->values;
   return std::ranges::any_of(messages, [](const auto& message) { return message.dict().find("weight") != nullptr; });
@@ -136,6 +180,7 @@ void tokenize_batch(const ChatTemplate& chat, const Tokenizer& tokenizer, const 
       try {
         const Conversation conversation = parse_conversation(line.text);
         line.has_weight = has_weight(conversation);
+        line.roles = roles_of(conversation);
         line.has_unread_tools = conversation.tools.is_true() && !chat.reads_tools(conversation);
         line.tokens = tokenize_chat(chat, tokenizer, conversation, options.loss);
       } catch (const InputError& error) {
@@ -172,6 +217,9 @@ class ChatRun {
       return;
     }
     ++counts_.conversations;
+    for (const std::string& role : line.roles) {
+      if (counts_.roles.size() < kMostRoles || role == "assistant") counts_.roles.insert(role);
+    }
     counts_.with_weight += line.has_weight ? 1 : 0;
     counts_.with_unread_tools += line.has_unread_tools ? 1 : 0;
     ChatTokens& tokens = line.tokens;
@@ -225,6 +273,8 @@ PrepareChatCounts prepare_chat(const ChatTemplate& chat, const Tokenizer& tokeni
   const int64_t padding = tokenizer.eos().value_or(0);
   counts.dtype = std::max(tokenizer.vocabulary_size() - 1, padding) < 1 << 16 ? "uint16" : "int32";
   check_sidecar_place(options.output);
+  std::error_code ignored;  // OutputFile reports why
+  if (options.output.has_parent_path()) fs::create_directories(options.output.parent_path(), ignored);
   PackedWriter writer(options.output, counts.dtype, options.sequence_length + 1, padding, options.packs);
   ChatRun run(options, writer, counts);
   for (const fs::path& file : files) {
@@ -235,19 +285,15 @@ PrepareChatCounts prepare_chat(const ChatTemplate& chat, const Tokenizer& tokeni
       if (report) report(counts);
     });
   }
-  if (writer.num_counted() == 0) {
-    throw InputError("no conversation is left: of " + std::to_string(counts.conversations + counts.bad) + ", " +
-                     std::to_string(counts.bad) + " are bad, " + std::to_string(counts.too_long) + " have more than " +
-                     std::to_string(options.sequence_length + 1) + " tokens and " +
-                     std::to_string(counts.without_label) + " no label that counts" +
-                     (counts.first_bad.empty() ? "" : "; the first bad one: " + counts.first_bad));
-  }
+  if (writer.num_counted() == 0) throw InputError(describe_nothing_left(counts, options, files));
   for (size_t i = 0; i < files.size(); ++i) {
     if (stamp_of(files[i]) == stamps[i]) continue;
     throw InputError(files[i].string() + " changed while it was read: prepare " + options.output.string() +
                      " again, when nothing writes to that file any more");
   }
-  writer.finish();
+  TokenSidecar origin = sidecar_of_origin(tokenizer, options.tokenizer, padding, options.command);
+  origin.separator.reset();  // the index says where documents end
+  writer.finish(origin);
   counts.records = writer.num_records();
   counts.counted = writer.num_counted();
   counts.padding = writer.num_padding();

@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -28,6 +29,8 @@ struct PrepareChatOptions {
   bool packs = true;
   bool skips_bad = false;  ///< bad lines are counted, not an error
   int threads = 1;
+  std::string tokenizer;  ///< its name, for the sidecar
+  std::string command;    ///< the command line, for the sidecar
 };
 
 struct PrepareChatCounts {
@@ -36,6 +39,7 @@ struct PrepareChatCounts {
   int64_t bad = 0;                             ///< lines that were skipped
   std::string first_bad;                       ///< what is wrong with the first of them
   std::map<std::string, int64_t> bad_reasons;  ///< how many of them were bad for the same reason
+  std::set<std::string> roles;                 ///< of the messages that were read, some of many
   int64_t with_weight = 0;                     ///< conversations with a "weight" in a message, which is not read
   int64_t with_unread_tools = 0;               ///< conversations with tools, which the template does not mention
   int64_t too_long = 0;

@@ -356,15 +356,11 @@ void check_ids(const Tokenizer& tokenizer, const PrepareTextOptions& options) {
 
 TokenSidecar sidecar_of(const Tokenizer& tokenizer, const PrepareTextOptions& options,
                         const PrepareTextProgress& done) {
-  const std::string checksum = tokenizer_fingerprint(options.tokenizer);
-  return {.dtype = options.dtype,
-          .tokens = done.tokens,
-          .text_bytes = done.text_bytes,
-          .separator = options.separator,
-          .vocabulary_size = std::max(tokenizer.vocabulary_size(), options.separator.value_or(-1) + 1),
-          .tokenizer = checksum == options.tokenizer ? checksum : fs::absolute(options.tokenizer).string(),
-          .tokenizer_checksum = checksum,
-          .command = options.command};
+  TokenSidecar sidecar = sidecar_of_origin(tokenizer, options.tokenizer, options.separator, options.command);
+  sidecar.dtype = options.dtype;
+  sidecar.tokens = done.tokens;
+  sidecar.text_bytes = done.text_bytes;
+  return sidecar;
 }
 
 /// Joins the parts to `output` with its sidecar, which appears only if `check` does not throw.

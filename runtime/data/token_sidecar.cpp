@@ -1,5 +1,6 @@
 #include "runtime/data/token_sidecar.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <system_error>
@@ -26,21 +27,24 @@ bool is_taken(const fs::path& file) {
   return fs::symlink_status(file, error).type() != fs::file_type::not_found;
 }
 
-/// Returns the object in NAME.json; std::nullopt when it is no sidecar.
+constexpr const char* kAdvice = ": data prepare did not write it so; prepare the tokens again, or remove the file";
+
+/// Returns the object in NAME.json; std::nullopt when there is none. Throws InputError for what cannot be parsed: a
+/// sidecar that was cut short is no sign that there is none.
 std::optional<json> find_object(const fs::path& file) {
   std::error_code error;
   if (!fs::is_regular_file(file, error)) return std::nullopt;
   const FileReader reader(file);
   if (reader.size() > kMostBytes) return std::nullopt;
   const FileBytes bytes = reader.read(0, reader.size());
-  // Arrays and scalars are another program's; of what cannot be parsed nobody knows whose it is.
   const json document = json::parse(bytes.text(), nullptr, /*allow_exceptions=*/false);
-  if (document.is_discarded() && bytes.text().find(kFormat) == std::string_view::npos) return std::nullopt;
   if (!document.is_discarded() && !document.is_object()) return std::nullopt;
-  json object = parse_json_object(file.string(), bytes.text());
+  return parse_json_object(file.string(), bytes.text());
+}
+
+bool is_sidecar(const json& object) {
   const auto format = object.find("format");
-  if (format == object.end() || *format != kFormat) return std::nullopt;
-  return object;
+  return format != object.end() && *format == kFormat;
 }
 
 class SidecarFields {
@@ -58,14 +62,14 @@ class SidecarFields {
   std::optional<int64_t> number_or_missing(const char* key) const {
     return object_.contains(key) ? std::optional(number(key)) : std::nullopt;
   }
+  std::string text_or_empty(const char* key) const { return object_.contains(key) ? text(key) : ""; }
   std::string text(const char* key) const {
     const json& value = at(key);
     if (!value.is_string()) fail(key, "is not a text");
     return value.get<std::string>();
   }
   [[noreturn]] void fail(const std::string& key, const std::string& what) const {
-    throw InputError(file_.string() + ": \"" + key + "\" " + what +
-                     ": data prepare did not write it so; prepare the tokens again, or remove the file");
+    throw InputError(file_.string() + ": \"" + key + "\" " + what + kAdvice);
   }
 
  private:
@@ -92,10 +96,34 @@ std::string text_of(const TokenSidecar& sidecar) {
       {"tokenizer_checksum", sidecar.tokenizer_checksum},
       {"command", sidecar.command}};
   if (sidecar.text_bytes) object["text_bytes"] = *sidecar.text_bytes;
+  if (!sidecar.index.empty()) object["index"] = sidecar.index;
+  if (!sidecar.loss_mask.empty()) object["loss_mask"] = sidecar.loss_mask;
+  if (sidecar.sequence_length) object["sequence_length"] = *sidecar.sequence_length;
   return object.dump(1, ' ', false, json::error_handler_t::replace) + "\n";
 }
 
+/// Returns find_object(), with advice where it throws.
+std::optional<json> object_of(const fs::path& file) try { return find_object(file); } catch (const InputError& error) {
+  throw InputError(std::string(error.what()) + kAdvice);
+}
+
 }  // namespace
+
+int64_t TokenSidecar::num_bytes() const {
+  return tokens * token_width(dtype == "int32" ? "uint32" : dtype);
+}
+
+TokenSidecar sidecar_of_origin(const Tokenizer& tokenizer, const std::string& name, std::optional<int64_t> separator,
+                               const std::string& command) {
+  const std::string checksum = tokenizer_fingerprint(name);
+  TokenSidecar sidecar;
+  sidecar.separator = separator;
+  sidecar.vocabulary_size = std::max(tokenizer.vocabulary_size(), separator.value_or(-1) + 1);
+  sidecar.tokenizer = checksum == name ? checksum : fs::absolute(name).string();
+  sidecar.tokenizer_checksum = checksum;
+  sidecar.command = command;
+  return sidecar;
+}
 
 fs::path sidecar_path(const fs::path& tokens) {
   fs::path file = tokens;
@@ -105,9 +133,12 @@ fs::path sidecar_path(const fs::path& tokens) {
 
 std::optional<TokenSidecar> read_sidecar(const fs::path& tokens) {
   const fs::path file = sidecar_path(tokens);
-  const std::optional<json> object = find_object(file);
+  std::error_code missing;
+  const std::optional<json> object = fs::is_regular_file(tokens, missing) ? object_of(file) : std::nullopt;
   if (!object) return std::nullopt;
   const SidecarFields reader(file, *object);
+  if (!object->contains("format")) reader.fail("format", "is missing");
+  if (!is_sidecar(*object)) return std::nullopt;
   if (object->contains(kReplacing)) {
     throw InputError(file.string() + ": data prepare was ended while it replaced " + tokens.string() +
                      ": prepare the tokens again");
@@ -123,8 +154,12 @@ std::optional<TokenSidecar> read_sidecar(const fs::path& tokens) {
                              .vocabulary_size = reader.number("vocabulary_size"),
                              .tokenizer = reader.text("tokenizer"),
                              .tokenizer_checksum = reader.text("tokenizer_checksum"),
-                             .command = reader.text("command")};
-  if (sidecar.dtype != "uint8" && sidecar.dtype != "uint16" && sidecar.dtype != "uint32") {
+                             .command = reader.text("command"),
+                             .index = reader.text_or_empty("index"),
+                             .loss_mask = reader.text_or_empty("loss_mask"),
+                             .sequence_length = reader.number_or_missing("sequence_length")};
+  const bool is_known = sidecar.dtype == "uint8" || sidecar.dtype == "uint16" || sidecar.dtype == "uint32";
+  if (!is_known && (sidecar.index.empty() || sidecar.dtype != "int32")) {
     reader.fail("dtype", "is none of uint8, uint16, uint32");
   }
   if (sidecar.layout != "records" && sidecar.layout != "stream") {
@@ -138,7 +173,8 @@ void check_sidecar_place(const fs::path& tokens) {
   if (!is_taken(file)) return;
   const std::string remedy = ": name another --out, or move that file out of the way";
   try {
-    if (fs::is_regular_file(fs::symlink_status(file)) && find_object(file)) return;
+    const std::optional<json> object = fs::is_regular_file(fs::symlink_status(file)) ? find_object(file) : std::nullopt;
+    if (object && is_sidecar(*object)) return;
   } catch (const InputError& error) {
     throw InputError(std::string(error.what()) + remedy);
   }
@@ -146,26 +182,21 @@ void check_sidecar_place(const fs::path& tokens) {
                    ", but that is a file of another kind" + remedy);
 }
 
-SidecarReplacement::SidecarReplacement(const fs::path& tokens, const std::optional<TokenSidecar>& sidecar)
-    : sidecar_(sidecar_path(tokens)) {
-  if (!sidecar && !is_taken(sidecar_)) return;
-  marker_ = sidecar_;
+SidecarReplacement::SidecarReplacement(const fs::path& tokens, const TokenSidecar& sidecar)
+    : sidecar_(sidecar_path(tokens)), marker_(sidecar_), file_(sidecar_) {
+  const std::string text = text_of(sidecar);
+  file_.append(text.data(), text.size());
+  file_.sync();
   marker_ += ".replacing";
   write_whole(marker_, json{{"format", kFormat}, {kReplacing, true}}.dump() + "\n");
-  if (!sidecar) return;
-  const std::string text = text_of(*sidecar);
-  file_.emplace(sidecar_);
-  file_->append(text.data(), text.size());
-  file_->sync();
 }
 
 SidecarReplacement::~SidecarReplacement() {
   std::error_code ignored;
-  if (!marker_.empty()) fs::remove(marker_, ignored);
+  fs::remove(marker_, ignored);
 }
 
 void SidecarReplacement::begin() {
-  if (marker_.empty()) return;
   std::error_code error;
   fs::rename(marker_, sidecar_, error);
   if (error) throw std::runtime_error("cannot replace " + sidecar_.string() + ": " + error.message());
@@ -173,11 +204,7 @@ void SidecarReplacement::begin() {
 }
 
 void SidecarReplacement::finish() {
-  if (file_) return file_->finish();
-  if (marker_.empty()) return;
-  std::error_code error;
-  fs::remove(sidecar_, error);
-  if (error) throw std::runtime_error("cannot remove " + sidecar_.string() + ": " + error.message());
+  file_.finish();
 }
 
 void write_sidecar(const fs::path& tokens, const TokenSidecar& sidecar) {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <system_error>
 #include <utility>
 
 #include "mesh/agree.h"
@@ -31,11 +30,9 @@ std::string value_of(const EvaluationRequest& request, const std::string& key) {
 /// Throws InputError when the request says another layout.
 void add_sidecar(const EvaluationRequest& request, std::vector<KeyOption>& options) {
   const std::filesystem::path tokens = value_of(request, "evaluate.tokens");
-  std::error_code ignored;
-  if (!std::filesystem::is_regular_file(tokens, ignored)) return;
   const std::optional<TokenSidecar> sidecar = read_sidecar(tokens);
-  if (!sidecar || value_of(request, "evaluate.dtype") == "megatron") return;
-  options.push_back({"", "evaluate.dtype", sidecar->dtype});
+  if (!sidecar || (value_of(request, "evaluate.dtype") == "megatron" && sidecar->data_dtype() != "megatron")) return;
+  options.push_back({"", "evaluate.dtype", sidecar->data_dtype()});
   options.push_back({"", "evaluate.layout", sidecar->layout});
   const std::string layout = value_of(request, "evaluate.layout");
   if ((layout == "records" || layout == "stream") && layout != sidecar->layout) {

@@ -53,8 +53,8 @@ std::vector<std::string> describe_data(const Recipe& recipe, const Mixture& data
     const std::string share =
         counts.size() == 1 ? ""
                            : fmt::format(", {:.1f} % of the run", 100 * samples / static_cast<double>(num_samples));
-    lines.push_back(fmt::format("data: {}: {} samples, {} tokens, {:.2f} epochs{}", source.path().string(),
-                                with_separators(counts[i]), with_separators(counts[i] * length),
+    lines.push_back(fmt::format("data: {}: {}, {}, {:.2f} epochs{}", source.path().string(),
+                                counted(counts[i], "sample"), counted(counts[i] * length, "token"),
                                 samples / static_cast<double>(source.num_samples()), share));
   }
   for (size_t i = 0; i < counts.size(); ++i) {
@@ -78,10 +78,12 @@ std::vector<std::string> describe_data(const Recipe& recipe, const Mixture& data
     lines.push_back(warning);
   }
   const int64_t every = recipe.evaluate.every;
-  lines.push_back(fmt::format("held out: {}: {} samples, {} tokens, after {}", recipe.evaluate.tokens.string(),
-                              with_separators(evaluation->num_samples()),
-                              with_separators(evaluation->num_samples() * length),
-                              every > 0 ? "every " + with_separators(every) + " steps and the last" : "the last step"));
+  lines.push_back(fmt::format("held out: {}: {}, {}, after {}", recipe.evaluate.tokens.string(),
+                              counted(evaluation->num_samples(), "sample"),
+                              counted(evaluation->num_samples() * length, "token"),
+                              every == 1  ? "every step"
+                              : every > 1 ? "every " + counted(every, "step") + " and the last"
+                                          : "the last step"));
   for (size_t i = 0; i < counts.size(); ++i) {
     std::error_code ignored;
     if (!std::filesystem::equivalent(data.sources()[i].path(), recipe.evaluate.tokens, ignored)) continue;

@@ -89,6 +89,7 @@ TEST(ChatTokens, AreThoseOfTransformers) {
 
 /// Returns the text of the tokens that count, with `|` between runs.
 std::string counted_text(const std::string& name, const std::string& folder, const std::string& line) {
+  SCOPED_TRACE(name);
   const auto tokenizer = load_tokenizer(tokenizer_fixture(folder));
   const ChatTemplate chat(tokenizer_fixture(folder), template_fixture(name));
   const ChatTokens tokens = tokenize_chat(chat, *tokenizer, parse_conversation(line), LossOn::Assistant);
@@ -144,6 +145,44 @@ TEST(ChatTokens, OfACompletionAlone) {
   EXPECT_EQ(counted_text("chatml", "qwen", R"({"prompt": "q", "completion": "a"})"), "a<|im_end|>\n");
 }
 
+TEST(ChatTokens, OfAConversationThatTheAssistantBegins) {
+  constexpr const char* kBegun =
+      R"({"messages": [{"role": "assistant", "content": "Hi, I am."}, {"role": "user", "content": "q"},
+          {"role": "assistant", "content": "a"}]})";
+  constexpr const char* kAlone = R"({"messages": [{"role": "assistant", "content": "Hi, I am."}]})";
+  for (const auto& [name, folder] : {std::pair("chatml", "qwen"), {"qwen2.5", "qwen"}, {"smollm2", "smollm2"}}) {
+    EXPECT_EQ(counted_text(name, folder, kBegun), "Hi, I am.<|im_end|>\n|a<|im_end|>\n") << name;
+    EXPECT_EQ(counted_text(name, folder, kAlone), "Hi, I am.<|im_end|>\n") << name;
+  }
+  EXPECT_EQ(counted_text("qwen3", "qwen", kBegun), "Hi, I am.<|im_end|>\n|<think>\n\n</think>\n\na<|im_end|>\n");
+  EXPECT_EQ(counted_text("qwen3", "qwen", kAlone), "Hi, I am.<|im_end|>\n");
+  EXPECT_EQ(counted_text("phi3.5", "smollm2", kBegun), "Hi, I am.<|end|>\n|a<|end|>\n");
+  EXPECT_EQ(counted_text("llama3", "llama3", kBegun), "Hi, I am.<|eot_id|>|a<|eot_id|>");
+  EXPECT_EQ(counted_text("qwen2.5", "qwen", R"({"messages": [{"role": "assistant", "content": "one"},
+          {"role": "assistant", "content": "two"}, {"role": "user", "content": "q"}]})"),
+            "one<|im_end|>\n|two<|im_end|>\n");
+}
+
+TEST(ChatTokens, NamesABeginningThatCannotBeToldApart) {
+  const ScratchFolder folder;
+  // The first message is rendered in another way than the ones behind it.
+  write_file(folder.path() / "t.jinja",
+             "{% for m in messages %}{{ loop.index0 ~ m.role ~ ':' ~ m.content ~ ';' }}{% endfor %}"
+             "{% if add_generation_prompt %}{{ messages|length }}assistant:{% endif %}");
+  const auto tokenizer = load_tokenizer("bytes");
+  const ChatTemplate chat("bytes", folder.path() / "t.jinja");
+  const auto refusal = [&](const char* line) {
+    const Conversation conversation = parse_conversation(line);
+    return message<InputError>([&] { tokenize_chat(chat, *tokenizer, conversation, LossOn::Assistant); });
+  };
+  EXPECT_EQ(refusal(kTwoTurns), "");
+  const std::string error = refusal(R"({"messages": [{"role": "assistant", "content": "a"}]})");
+  EXPECT_TRUE(has(error,
+                  "the assistant begins the conversation, and the template writes that turn in another way than "
+                  "behind a message of the user or the system"))
+      << error;
+}
+
 TEST(ChatTokens, RefusesTurnsThatCannotBeToldApart) {
   const ScratchFolder folder;
   // The number of messages stands at the beginning, and no loop goes through them.
@@ -161,9 +200,17 @@ TEST(ChatTokens, RefusesTurnsThatCannotBeToldApart) {
 TEST(ChatTokens, OfConversationsThatAreNone) {
   const std::map<std::string, std::string> errors = {
       {"{", "not valid JSON: column 2"},
-      {"[1]", "not a JSON object"},
-      {"{}", "neither \"messages\" nor \"prompt\" and \"completion\""},
-      {R"({"prompt": "a"})", "neither \"messages\" nor \"prompt\" and \"completion\""},
+      {"[1]", "a JSON array and not an object: write each conversation on a line of its own (jq -c '.[]' does)"},
+      {"1", "not a JSON object"},
+      {"{}", "neither \"messages\" nor \"prompt\" and \"completion\": it has no keys"},
+      {R"({"prompt": "a"})", "neither \"messages\" nor \"prompt\" and \"completion\": its keys are prompt"},
+      {R"({"prompt": "a", "response": "b"})", "and \"completion\": call \"response\" \"completion\""},
+      {R"({"instruction": "a", "input": "", "output": "b"})",
+       R"(: of "instruction", "input" and "output" write {"prompt": the first two, "completion": "output"})"},
+      {R"({"conversations": [{"from": "tool", "value": "a"}]})",
+       "conversations[0].from is \"tool\": known are human, user, gpt, assistant and system; write others as"},
+      {R"({"conversations": [{"value": "a"}]})", "conversations[0] is no object with a \"role\""},
+      {R"({"conversations": "a"})", "\"conversations\" is no list of messages"},
       {R"({"messages": "a"})", "\"messages\" is no list of messages"},
       {R"({"messages": []})", "the list of messages is empty"},
       {R"({"messages": [{"content": "a"}]})", "messages[0] is no object with a \"role\""},
@@ -197,6 +244,23 @@ TEST(ChatTokens, OfConversationsThatAreNone) {
     const std::string error = message<InputError>([&] { parse_conversation(line); });
     EXPECT_TRUE(has(error, expected)) << line << ": " << error;
   }
+}
+
+TEST(ChatTokens, OfShareGpt) {
+  const char* const theirs =
+      R"({"id": "x", "conversations": [{"from": "system", "value": "S"}, {"from": "human", "value": "q one"},
+          {"from": "gpt", "value": "a one"}, {"from": "user", "value": "q two"},
+          {"from": "assistant", "value": "a two"}]})";
+  EXPECT_EQ(counted_text("chatml", "qwen", theirs), "a one<|im_end|>\n|a two<|im_end|>\n");
+  const ChatTemplate chat(tokenizer_fixture("qwen"), template_fixture("chatml"));
+  const auto text = [&](const std::string& line) { return chat.render(parse_conversation(line), 9, false).text; };
+  EXPECT_EQ(text(theirs), text(kSystem));
+  EXPECT_EQ(text(R"({"system": "S", "conversations": [{"from": "human", "value": "q"}]})"),
+            text(R"({"messages": [{"role": "system", "content": "S"}, {"role": "user", "content": "q"}]})"));
+  EXPECT_EQ(
+      counted_text("chatml", "qwen",
+                   R"({"conversations": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]})"),
+      "a<|im_end|>\n");
 }
 
 TEST(ChatTokens, TakeTheTemplateOfTheFolder) {
@@ -238,8 +302,29 @@ TEST(ChatTokens, PassOtherKeysToTheTemplate) {
       R"({"messages": [{"role": "assistant", "content": null, "weight": 0, "function_call": {"name": "f"},)"
       R"( "tool_calls": [{"id": "x"}]}]})");
   const ChatTemplate chat(tokenizer_fixture("smollm2"), folder.path() / "t.jinja");
-  EXPECT_EQ(chat.render(conversation, 1, false).text, "None|True|0|f|x");  // of jinja2
+  EXPECT_EQ(chat.render(conversation, 1, false).text, "|False|0|f|x");  // of transformers 5
   EXPECT_FALSE(chat.reads_tools(conversation));
+}
+
+// The texts are those of transformers 5.24.
+TEST(ChatTokens, PassMessagesAsTransformersDoes) {
+  const ScratchFolder folder;
+  write_file(folder.path() / "t.jinja", "{{ messages[0] | tojson }}");
+  const ChatTemplate chat("bytes", folder.path() / "t.jinja");
+  const auto passed = [&](const std::string& message) {
+    return chat.render(parse_conversation("{\"messages\": [" + message + "]}"), 1, false).text;
+  };
+  EXPECT_EQ(passed(R"({"role": "a", "content": null, "tool_calls": null, "x": {"y": null}})"),
+            R"({"role": "a", "x": {"y": null}})");
+  EXPECT_EQ(passed(R"({"role": "a", "reasoning": "r", "content": "c"})"),
+            R"({"thinking": "r", "role": "a", "reasoning": "r", "content": "c", "reasoning_content": "r"})");
+  EXPECT_EQ(passed(R"({"role": "a", "thinking": "t", "reasoning": "r"})"),
+            R"({"thinking": "t", "role": "a", "reasoning": "r", "reasoning_content": "t"})");
+  EXPECT_EQ(passed(R"({"role": "a", "reasoning_content": "c", "thinking": "t"})"),
+            R"({"thinking": "t", "role": "a", "reasoning_content": "c"})");
+  EXPECT_EQ(passed(R"({"role": "a", "reasoning_content": "c", "thinking": null})"),
+            R"({"thinking": "c", "role": "a", "reasoning_content": "c"})");
+  EXPECT_EQ(passed(R"({"role": "a", "reasoning": null})"), R"({"role": "a"})");
 }
 
 TEST(ChatTokens, KnowsTheTokenThatEndsATurn) {

@@ -115,11 +115,40 @@ TEST_F(DataChat, PacksWholeConversations) {
   const Ending compressed = run_meshtrain(words("a.jsonl.gz", 511));
   ASSERT_EQ(compressed.status, 0) << compressed.err;
   EXPECT_TRUE(tokens == content(path("chat.bin")) && mask == content(path("chat.mask")));
-  EXPECT_FALSE(fs::exists(path("chat.bin.json"))) << "of tokens that were there before";
+  const auto sidecar = nlohmann::json::parse(content(path("chat.bin.json")));  // and not of the tokens before
+  EXPECT_EQ(sidecar["tokens"], packed.size());
+  EXPECT_EQ(sidecar["layout"], "records");
+  EXPECT_EQ(sidecar["index"], "chat.idx");
+  EXPECT_EQ(sidecar["loss_mask"], "chat.mask");
+  EXPECT_EQ(sidecar["sequence_length"], 511);
+  EXPECT_EQ(sidecar["tokenizer"], tokenizer());
+  EXPECT_TRUE(sidecar["separator"].is_null());
+  EXPECT_TRUE(has(sidecar["command"].get<std::string>(), "prepare --chat")) << sidecar;
 
   const Ending apart = run_meshtrain(words("a.jsonl", 511, {"--no-packing"}));
   ASSERT_EQ(apart.status, 0) << apart.err;
   EXPECT_EQ(documents(512).size(), 200u);
+}
+
+TEST_F(DataChat, InspectShowsWhichTokensCount) {
+  write("a.jsonl", chat_line(1, "first") + chat_line(1, "second") + chat_line(60, "third"));
+  ASSERT_EQ(run_meshtrain(words("a.jsonl", 199)).status, 0);
+  const Ending shown = run_meshtrain({"data", "inspect", path("chat.bin"), "--count", "200", "--samples", "2"});
+  ASSERT_EQ(shown.status, 0) << shown.err;
+  EXPECT_TRUE(has(shown.out, "packed        in records for sequences of 199 tokens\n")) << shown.out;
+  const std::string mask = content(path("chat.mask"));
+  EXPECT_TRUE(has(shown.out, "loss mask     " + path("chat.mask").string() + ": " +
+                                 std::to_string(std::count(mask.begin(), mask.end(), '\1')) +
+                                 " tokens count as labels ("))
+      << shown.out;
+  EXPECT_TRUE(has(shown.out, "documents     3 by the index, of ")) << shown.out;
+  EXPECT_TRUE(has(shown.out, "; 2 more of padding\n")) << shown.out;
+  EXPECT_TRUE(has(shown.out, "of which count first<|eot_id|> | second<|eot_id|>\n")) << shown.out;
+  EXPECT_TRUE(has(shown.out, "at 200       ")) << "a sample begins where a record does: " << shown.out;
+  EXPECT_TRUE(has(shown.out, "of which count third<|eot_id|>\n")) << shown.out;
+  fs::remove(path("chat.mask"));
+  const Ending without = run_meshtrain({"data", "inspect", path("chat.bin")});
+  EXPECT_TRUE(has(without.out, "chat.mask: the .json file names it, and it does not exist\n")) << without.out;
 }
 
 TEST_F(DataChat, SaysWhatBecomesOfLongConversations) {
@@ -148,6 +177,15 @@ TEST_F(DataChat, SaysWhatBecomesOfLongConversations) {
   const auto all = counted();
   const Ending again = run_meshtrain(words("a.jsonl", 69, {"--too-long", "split"}));
   EXPECT_EQ(counted(), all) << "no label is lost";
+}
+
+TEST_F(DataChat, MakesTheFolderOfItsOutput) {
+  write("a.jsonl", chat_line(1));
+  Words elsewhere = words("a.jsonl", 64);
+  *std::find(elsewhere.begin(), elsewhere.end(), path("chat.bin").string()) = path("new/folder/c.bin").string();
+  ASSERT_EQ(run_meshtrain(elsewhere).status, 0);
+  for (const char* file : {"c.bin", "c.idx", "c.mask", "c.bin.json"})
+    EXPECT_TRUE(fs::exists(path("new/folder") / file));
 }
 
 TEST_F(DataChat, BadLinesAreNamedOrCounted) {
@@ -182,9 +220,28 @@ TEST_F(DataChat, BadLinesAreNamedOrCounted) {
   EXPECT_TRUE(has(only_complaint(run_meshtrain(refused)), "Conversation roles must alternate"));
   write("none.jsonl", R"({"messages": [{"role": "user", "content": "a"}]})"
                       "\n");
-  EXPECT_TRUE(has(only_complaint(run_meshtrain(words("none.jsonl", 64))), "no conversation is left: of 1, 0 are bad"));
-  write("a.txt", "text");
-  EXPECT_TRUE(has(only_complaint(run_meshtrain(words("a.txt", 64))), "conversations are JSON lines"));
+  EXPECT_TRUE(
+      has(only_complaint(run_meshtrain(words("none.jsonl", 64))),
+          "no conversation is left of 1: 0 bad lines, 0 of more than 65 tokens, 1 without a label that counts"));
+  write("roles.jsonl", R"({"messages": [{"role": "user", "content": "a"}, {"role": "bot", "content": "b"}]})"
+                       "\n");
+  EXPECT_TRUE(has(only_complaint(run_meshtrain(words("roles.jsonl", 64))),
+                  "1 without a label that counts; no message has the role assistant, whose labels count: the roles are "
+                  "bot, user: write"));
+  write("a.txt", "{}");
+  EXPECT_TRUE(has(only_complaint(run_meshtrain(words("a.txt", 64))),
+                  "conversations are JSON lines, in a file *.jsonl or *.ndjson: if each of its lines is"));
+  write("a.json", "\n [{}]");
+  EXPECT_TRUE(has(only_complaint(run_meshtrain(words("a.json", 64))),
+                  "*.ndjson: jq -c '.[]' " + path("a.json").string() + " > FILE.jsonl makes one of its array"));
+  for (const char* empty : {"", "\n\n"}) {
+    write("empty.jsonl", empty);
+    EXPECT_TRUE(has(only_complaint(run_meshtrain(words("empty.jsonl", 64))), "empty.jsonl: the file is empty"));
+  }
+  Words no_tokenizer = words("a.jsonl", 64);
+  *std::find(no_tokenizer.begin(), no_tokenizer.end(), tokenizer()) = path("nothing").string();
+  EXPECT_TRUE(has(only_complaint(run_meshtrain(no_tokenizer)),
+                  "cannot read " + path("nothing").string() + ": there is no such file or folder"));
   Words no_template = words("a.jsonl", 64);
   const auto option = std::find(no_template.begin(), no_template.end(), "--chat-template");
   no_template.erase(option, option + 2);
@@ -209,6 +266,14 @@ TEST_F(DataChat, TrainsOnTheAssistantsLabels) {
   const std::string data =
       "data={tokens: " + path("chat.bin").string() +
       ", dtype: megatron, layout: records, documents: index, loss_mask: " + path("chat.mask").string() + "}";
+  const Ending careless =
+      train(1, {"--check", "--set", data, "--set", "data.loss_mask=null", "--set", "data.documents=null", "--set",
+                "model.vocab_size=2048", "--set", "train.sequence_length=79", "--set", "train.global_batch=2", "--set",
+                "evaluate.tokens=" + path("chat.bin").string()});
+  EXPECT_EQ(careless.status, 0) << careless.err;
+  for (const char* key : {"data.loss_mask", "data.documents", "evaluate.loss_mask", "evaluate.documents"}) {
+    EXPECT_TRUE(has(careless.out, std::string("warning: ") + key + ": ")) << key << ": " << careless.out;
+  }
   const Words common = {
       "--set",
       data,

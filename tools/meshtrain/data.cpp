@@ -48,8 +48,9 @@ constexpr const char* kDtypeHelp = "Integer of a token in the file: uint8, uint1
 constexpr const char* kTokenizerHelp =
     "bytes, or a tokenizer.json, a SentencePiece *.model, or a folder with tokenizer.json or tokenizer.model";
 
-// A token by its id or, where there is a tokenizer, by its text.
-int64_t separator_id(const std::string& separator, const Tokenizer* tokenizer) {
+/// Returns a token by its id or, where there is a tokenizer, by its text. `advice`: the end of the message when it is
+/// neither.
+int64_t separator_id(const std::string& separator, const Tokenizer* tokenizer, const std::string& advice = "") {
   const std::optional<int64_t> token = tokenizer == nullptr ? std::nullopt : tokenizer->token_id(separator);
   const size_t sign = separator.starts_with('-') ? 1 : 0;
   const bool number = separator.size() > sign && separator.size() - sign < 18 &&
@@ -57,7 +58,7 @@ int64_t separator_id(const std::string& separator, const Tokenizer* tokenizer) {
   if (number) return std::stoll(separator);
   if (token) return *token;
   throw InputError("--separator: \"" + separator + "\" is neither an id nor " +
-                   (tokenizer == nullptr ? "none" : "a token of --tokenizer nor none"));
+                   (tokenizer == nullptr ? "none" : "a token of the tokenizer nor none") + advice);
 }
 
 /// One line on a terminal, rewritten; elsewhere a line every half minute. None of what is done within a second.
@@ -115,7 +116,7 @@ int prepare_from_bytes(const PrepareArguments& arguments) {
   if (arguments.separator && *arguments.separator != "none") separator = separator_id(*arguments.separator, nullptr);
   const int64_t tokens =
       prepare_bytes(arguments.bytes, arguments.text.output, dtype, separator, arguments.text.filter, command_line());
-  std::printf("%s: %lld tokens, %s\n", arguments.text.output.c_str(), static_cast<long long>(tokens), dtype.c_str());
+  std::printf("%s: %s, %s\n", arguments.text.output.c_str(), counted(tokens, "token").c_str(), dtype.c_str());
   return 0;
 }
 
@@ -142,14 +143,13 @@ int prepare_from_text(const PrepareArguments& arguments) {
   const PrepareTextProgress done =
       prepare_text(*tokenizer, options, [&](const PrepareTextProgress& now) { line.show(now); });
   if (done.kept_parts > 0) {
-    std::fprintf(stderr, "%lld of %lld parts were there from an earlier run\n", static_cast<long long>(done.kept_parts),
-                 static_cast<long long>(done.total_parts));
+    std::fprintf(stderr, "%s of %s %s there from an earlier run\n", with_separators(done.kept_parts).c_str(),
+                 counted(done.total_parts, "part").c_str(), done.kept_parts == 1 ? "was" : "were");
   }
-  const std::string invalid =
-      done.not_utf8 > 0 ? ", " + std::to_string(done.not_utf8) + " bytes of the files no UTF-8" : "";
-  std::printf("%s: %lld tokens, %s, of %lld documents in %lld bytes of text%s%s\n", options.output.c_str(),
-              static_cast<long long>(done.tokens), options.dtype.c_str(), static_cast<long long>(done.documents),
-              static_cast<long long>(done.text_bytes), invalid.c_str(), describe_separator(options).c_str());
+  const std::string invalid = done.not_utf8 > 0 ? ", " + counted(done.not_utf8, "byte") + " of the files no UTF-8" : "";
+  std::printf("%s: %s, %s, of %s in %s of text%s%s\n", options.output.c_str(), counted(done.tokens, "token").c_str(),
+              options.dtype.c_str(), counted(done.documents, "document").c_str(),
+              counted(done.text_bytes, "byte").c_str(), invalid.c_str(), describe_separator(options).c_str());
   return 0;
 }
 
@@ -233,13 +233,43 @@ void add_prepare(CLI::App& data, int& status) {
       ChatArguments chats = arguments->chat;
       chats.options.output = arguments->text.output;
       chats.options.threads = arguments->text.threads;
+      chats.options.tokenizer = arguments->text.tokenizer;
+      chats.options.command = command_line();
       ProgressLine line;
       const auto show = [&](const PrepareTextProgress& now) { line.show(now); };
-      status = prepare_from_chat(chats, arguments->text.tokenizer, show);
+      status = prepare_from_chat(chats, show);
       return;
     }
     status = text->count() > 0 ? prepare_from_text(*arguments) : prepare_from_bytes(*arguments);
   });
+}
+
+/// Returns the tokenizer that a sidecar names; null when there is none, or when it is no longer as it was.
+std::shared_ptr<const Tokenizer> tokenizer_of(const std::optional<TokenSidecar>& sidecar) try {
+  const bool is_same = sidecar && tokenizer_fingerprint(sidecar->tokenizer) == sidecar->tokenizer_checksum;
+  return is_same ? load_tokenizer(sidecar->tokenizer) : nullptr;
+} catch (const InputError&) {
+  return nullptr;
+}
+
+int inspect(const InspectArguments& arguments) {
+  const std::optional<TokenSidecar> sidecar = read_sidecar(arguments.file);
+  const std::shared_ptr<const Tokenizer> tokenizer =
+      arguments.tokenizer ? load_tokenizer(*arguments.tokenizer) : tokenizer_of(sidecar);
+  std::optional<int64_t> separator = sidecar ? sidecar->separator : std::nullopt;
+  if (arguments.separator == "none") {
+    separator.reset();
+  } else if (arguments.separator) {
+    separator = separator_id(*arguments.separator, tokenizer.get(),
+                             tokenizer ? "" : ": the text of a token is known with --tokenizer");
+  }
+  const std::string found = MegatronIndex::is_beside(arguments.file) ? "megatron"
+                            : sidecar                                ? sidecar->data_dtype()
+                                                                     : "uint16";
+  inspect_tokens(std::cout, arguments.file, arguments.dtype.value_or(found), arguments.count, separator,
+                 tokenizer.get(), arguments.samples);
+  std::cout.flush();
+  return 0;
 }
 
 void add_data_inspect(CLI::App& data, int& status) {
@@ -262,12 +292,15 @@ void add_data_inspect(CLI::App& data, int& status) {
       ->capture_default_str()
       ->check(CLI::Range(1, 1'000'000))
       ->type_name("N");
-  command->add_option("--tokenizer", arguments->tokenizer, std::string("Shows tokens as text: ") + kTokenizerHelp)
+  command
+      ->add_option("--tokenizer", arguments->tokenizer,
+                   std::string("Shows tokens as text: ") + kTokenizerHelp + ". Default: the one that FILE.json names")
       ->type_name("NAME");
   command
       ->add_option(
           "--separator", arguments->separator,
-          "Token that ends a document, an id or a token: says how many there are, and samples begin behind one")
+          "Token that ends a document, an id or a token: says how many there are, and samples begin behind one; "
+          "none: no token does. Default: as FILE.json says")
       ->type_name("TOKEN");
   command->footer(
       "Example: meshtrain data inspect data/mine.bin --tokenizer models/SmolLM2-1.7B --samples 3\n"
@@ -275,18 +308,7 @@ void add_data_inspect(CLI::App& data, int& status) {
       "Of Megatron, with theirs.idx beside it: meshtrain data inspect data/theirs.bin");
   command->callback([arguments, &status] {
     refuse_several_ranks("meshtrain data inspect");
-    std::shared_ptr<const Tokenizer> tokenizer;
-    if (arguments->tokenizer) tokenizer = load_tokenizer(*arguments->tokenizer);
-    std::optional<int64_t> separator;
-    if (arguments->separator) separator = separator_id(*arguments->separator, tokenizer.get());
-    const std::optional<TokenSidecar> sidecar = read_sidecar(arguments->file);
-    const std::string found = MegatronIndex::is_beside(arguments->file) ? "megatron"
-                              : sidecar                                 ? sidecar->dtype
-                                                                        : "uint16";
-    const std::string dtype = arguments->dtype.value_or(found);
-    inspect_tokens(std::cout, arguments->file, dtype, arguments->count, separator, tokenizer.get(), arguments->samples);
-    std::cout.flush();
-    status = 0;
+    status = inspect(*arguments);
   });
 }
 

@@ -11,11 +11,6 @@
 namespace meshtrain {
 namespace {
 
-/// Returns "12 conversations", "1 conversation".
-std::string counted_text(int64_t count, const std::string& what) {
-  return with_separators(count) + " " + what + (count == 1 ? "" : "s");
-}
-
 const char* was(int64_t count) {
   return count == 1 ? "was" : "were";
 }
@@ -27,37 +22,37 @@ double percent(int64_t part, int64_t whole) {
 void print_counts(const PrepareChatCounts& counts, const ChatArguments& arguments) {
   const PrepareChatOptions& options = arguments.options;
   const int64_t record = options.sequence_length + 1, all = counts.records * record;
-  std::printf("%s: %s of %lld tokens, %s, of %s; %.1f %% is padding, %s labels count (%.1f %%)\n",
-              options.output.c_str(), counted_text(counts.records, "sequence").c_str(), static_cast<long long>(record),
-              counts.dtype.c_str(), counted_text(counts.conversations, "conversation").c_str(),
-              percent(counts.padding, all), with_separators(counts.counted).c_str(),
+  std::printf("%s: %s of %s, %s, of %s; %.1f %% is padding, %s %s (%.1f %%)\n", options.output.c_str(),
+              counted(counts.records, "sequence").c_str(), counted(record, "token").c_str(), counts.dtype.c_str(),
+              counted(counts.conversations, "conversation").c_str(), percent(counts.padding, all),
+              counted(counts.counted, "label").c_str(), counts.counted == 1 ? "counts" : "count",
               percent(counts.counted, counts.records * options.sequence_length));
   if (counts.too_long > 0) {
     const char* const rule = options.too_long == TooLong::Drop       ? "left out"
                              : options.too_long == TooLong::Truncate ? "cut behind these"
                                                                      : "split";
-    std::printf("%s of more than %lld tokens %s %s (--too-long %s); the longest has %s\n",
-                counted_text(counts.too_long, "conversation").c_str(), static_cast<long long>(record),
+    std::printf("%s of more than %s %s %s (--too-long %s); the longest has %s\n",
+                counted(counts.too_long, "conversation").c_str(), counted(record, "token").c_str(),
                 was(counts.too_long), rule, arguments.too_long.c_str(), with_separators(counts.longest).c_str());
   }
   if (counts.without_label > 0) {
-    std::printf("%s without a label that counts %s left out\n",
-                counted_text(counts.without_label, "conversation").c_str(), was(counts.without_label));
+    std::printf("%s without a label that counts %s left out\n", counted(counts.without_label, "conversation").c_str(),
+                was(counts.without_label));
   }
   if (counts.bad > 0) {
-    std::printf("%s %s skipped (--skip-bad), the first: %s\n", counted_text(counts.bad, "bad line").c_str(),
-                was(counts.bad), counts.first_bad.c_str());
+    std::printf("%s %s skipped (--skip-bad), the first: %s\n", counted(counts.bad, "bad line").c_str(), was(counts.bad),
+                counts.first_bad.c_str());
     for (const auto& [reason, count] : counts.bad_reasons) {
-      std::printf("  %s: %s\n", counted_text(count, "line").c_str(), reason.c_str());
+      std::printf("  %s: %s\n", counted(count, "line").c_str(), reason.c_str());
     }
   }
   if (counts.with_unread_tools > 0) {
     std::printf("warning: %s with tools, which the template does not mention: the model does not see them\n",
-                counted_text(counts.with_unread_tools, "conversation").c_str());
+                counted(counts.with_unread_tools, "conversation").c_str());
   }
   if (counts.with_weight > 0) {
     std::printf("warning: %s with a \"weight\" in a message, which changes nothing here\n",
-                counted_text(counts.with_weight, "conversation").c_str());
+                counted(counts.with_weight, "conversation").c_str());
   }
   std::printf(
       "recipe: data: {tokens: %s, dtype: megatron, layout: records, documents: index, loss_mask: %s}, "
@@ -73,8 +68,9 @@ CLI::Option* add_chat_options(CLI::App& command, ChatArguments& arguments) {
   CLI::Option* const chat =
       command
           .add_option("--chat", options.inputs,
-                      "Conversations, a JSON object on each line with \"messages\", or \"prompt\" and \"completion\", "
-                      "rendered by the tokenizer's chat template and packed into sequences; --out is NAME.bin, and "
+                      "Conversations, a JSON object on each line with \"messages\", \"prompt\" and \"completion\", or "
+                      "ShareGPT's \"conversations\", rendered by the tokenizer's chat template and packed into "
+                      "sequences; --out is NAME.bin, and "
                       "NAME.idx and NAME.mask are written beside it")
           ->type_name("FILE...");
   CLI::Option* const length =
@@ -112,16 +108,16 @@ CLI::Option* add_chat_options(CLI::App& command, ChatArguments& arguments) {
   return chat;
 }
 
-int prepare_from_chat(const ChatArguments& given, const std::string& tokenizer_name,
-                      const std::function<void(const PrepareTextProgress&)>& show) {
+int prepare_from_chat(const ChatArguments& given, const std::function<void(const PrepareTextProgress&)>& show) {
   ChatArguments arguments = given;
   PrepareChatOptions& options = arguments.options;
   options.loss = arguments.loss == "all" ? LossOn::All : LossOn::Assistant;
   options.too_long = arguments.too_long == "drop"       ? TooLong::Drop
                      : arguments.too_long == "truncate" ? TooLong::Truncate
                                                         : TooLong::Split;
-  const ChatTemplate chat(tokenizer_name, arguments.chat_template);
-  const std::shared_ptr<const Tokenizer> tokenizer = load_tokenizer(tokenizer_name);
+  const std::shared_ptr<const Tokenizer> tokenizer =
+      load_tokenizer(options.tokenizer);  // before its template is missed
+  const ChatTemplate chat(options.tokenizer, arguments.chat_template);
   print_counts(prepare_chat(chat, *tokenizer, options,
                             [&](const PrepareChatCounts& now) {
                               show({.bytes = now.bytes,

@@ -21,7 +21,6 @@ struct ChatArguments {
 CLI::Option* add_chat_options(CLI::App& command, ChatArguments& arguments);
 
 /// Prepares, and prints what was written and left out. `show`: shows progress.
-int prepare_from_chat(const ChatArguments& arguments, const std::string& tokenizer,
-                      const std::function<void(const PrepareTextProgress&)>& show);
+int prepare_from_chat(const ChatArguments& arguments, const std::function<void(const PrepareTextProgress&)>& show);
 
 }  // namespace meshtrain

@@ -14,6 +14,7 @@
 #include "mesh/layout.h"
 #include "runtime/checkpoint/checkpoint_folder.h"
 #include "runtime/data/check_tokens.h"
+#include "runtime/data/files_beside.h"
 #include "runtime/data/token_sidecar.h"
 #include "runtime/evaluate/evaluated_model.h"
 #include "runtime/launch/connect.h"
@@ -166,12 +167,11 @@ void print(const Evaluated& found, bool json_lines) {
 }
 
 /// Says on stderr what of the file is left out, and what the model was not made for.
-void warn(const Recipe& recipe, const Evaluation& evaluation) {
-  std::error_code ignored;
-  const fs::path mask = fs::path(recipe.evaluate.tokens).replace_extension(".mask");
-  if (recipe.evaluate.loss_mask.empty() && fs::exists(mask, ignored)) {
-    std::fprintf(stderr, "every label counts: --loss-mask %s, which lies beside the tokens, is not given\n",
-                 mask.c_str());
+void warn(const EvaluateArguments& arguments, const Recipe& recipe, const Evaluation& evaluation) {
+  const bool crosses = arguments.documents == "none";  // on purpose
+  for (const std::string& line : {dtype_warning(recipe.evaluate, "evaluate"), mask_warning(recipe.evaluate, "evaluate"),
+                                  crosses ? "" : documents_warning(recipe.evaluate, "evaluate")}) {
+    if (!line.empty()) std::fprintf(stderr, "%s\n", in_options(line).c_str());
   }
   const int64_t length = recipe.train.sequence_length, positions = recipe.model.shape.max_position_embeddings;
   if (positions > 0 && length > positions) {
@@ -218,9 +218,7 @@ Evaluated evaluate(const std::string& folder, const EvaluateArguments& arguments
   if (mesh.rank() == 0) {
     const std::string unused = describe_unused(source);
     if (!unused.empty()) std::fprintf(stderr, "%s\n", unused.c_str());
-    const std::string other = dtype_warning(recipe.evaluate, "evaluate");
-    if (!other.empty()) std::fprintf(stderr, "%s\n", other.c_str());
-    warn(recipe, *evaluation);
+    warn(arguments, recipe, *evaluation);
   }
   std::optional<EvaluatedModel> model;
   {

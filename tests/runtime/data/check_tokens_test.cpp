@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include "mesh/error.h"
+#include "runtime/data/dataset.h"
+#include "runtime/data/packed_writer.h"
 #include "runtime/data/token_sidecar.h"
 #include "runtime/tokenizer/tokenizer.h"
 #include "tests/support/files.h"
@@ -53,6 +55,8 @@ TEST_F(CheckSidecars, TakesFilesThatAreAsTheySay) {
   EXPECT_EQ(refusal(), "") << "without a sidecar";
   write_file(sidecar_path(tokens_), "[1, 2]");
   EXPECT_EQ(refusal(), "") << "another program's file";
+  write_file(sidecar_path(tokens_), "7");
+  EXPECT_EQ(refusal(), "");
   write_file(sidecar_path(tokens_), "{\"format\": \"theirs\"}");
   EXPECT_EQ(refusal(), "");
   recipe_.data.tokens = scratch_.path() / "none";
@@ -83,7 +87,7 @@ TEST_F(CheckSidecars, RefusesAModelWithoutTheTokenizersIds) {
   recipe_.locations["model.vocab_size"] = "r.yaml:3:3: model.vocab_size";
   EXPECT_EQ(refusal(), "r.yaml:3:3: model.vocab_size: the model's vocab_size is 999, but " + tokens_.string() +
                            " was made with ids up to 999, of the tokenizer /models/mine, as " + tokens_.string() +
-                           ".json says: use a model.vocab_size of 1000 or more, or prepare the text with the model's "
+                           ".json says: use a model.vocab_size of 1000 or more, or prepare the data with the model's "
                            "tokenizer");
 }
 
@@ -110,7 +114,7 @@ TEST_F(CheckSidecars, TakesAnotherTokenizerWithAWarningWhereItHasTheSameIds) {
   EXPECT_EQ(with(other), "r.yaml: data.tokenizer: the run's tokenizer is " + other + ", with ids up to 1100, but " +
                              tokens_.string() + " was made with /models/mine, with ids up to 999, as " +
                              tokens_.string() +
-                             ".json says: set data.tokenizer: /models/mine, or prepare the text with the other one");
+                             ".json says: set data.tokenizer: /models/mine, or prepare the data with the other one");
   sidecar_.vocabulary_size = 1101;
   write_sidecar(tokens_, sidecar_);
   EXPECT_EQ(with(other), "");
@@ -118,7 +122,7 @@ TEST_F(CheckSidecars, TakesAnotherTokenizerWithAWarningWhereItHasTheSameIds) {
   EXPECT_EQ(sidecar_lines(recipe_, other),
             std::vector<std::string>{"warning: the run's tokenizer is " + other + ", but " + tokens_.string() +
                                      " was made with /models/mine, whose checksum was 00ff: set data.tokenizer to "
-                                     "that one, or prepare the text again"});
+                                     "that one, or prepare the data again"});
   sidecar_.tokenizer_checksum = tokenizer_fingerprint(other);
   write_sidecar(tokens_, sidecar_);
   EXPECT_TRUE(sidecar_lines(recipe_, other).empty());
@@ -180,6 +184,124 @@ TEST_F(CheckSidecars, RefusesADamagedOne) {
   EXPECT_EQ(with("\"version\": 1", "\"version\": 2"),
             file + "\"version\" is 2, and 1 is the one that is known here" + advice);
   EXPECT_TRUE(has(with("{", ""), "t.bin.json is not valid JSON"));
+  EXPECT_EQ(with("\"format\": \"meshtrain tokens\",", ""), file + "\"format\" is missing" + advice);
+  for (const char* cut : {"", "{\"a\":", "{\"format\": \"mesh"}) {
+    write_file(sidecar_path(tokens_), cut);
+    EXPECT_TRUE(has(refusal(), "t.bin.json is not valid JSON") && has(refusal(), advice)) << cut << ": " << refusal();
+    EXPECT_EQ(message<InputError>([&] { take_layouts(recipe_); }), refusal());
+  }
+}
+
+/// A recipe that reads packed conversations, and the files that they are.
+class PackedRecipe : public ::testing::Test {
+ protected:
+  PackedRecipe() {
+    PackedWriter writer(tokens_, "int32", 5, 0, true);
+    writer.add({7, 8, 9}, {0, 1, 1});
+    TokenSidecar origin;
+    origin.vocabulary_size = 1000;
+    origin.tokenizer = "/models/mine";
+    writer.finish(origin);
+    for (SourceRecipe* source :
+         {static_cast<SourceRecipe*>(&recipe_.data), static_cast<SourceRecipe*>(&recipe_.evaluate)}) {
+      source->tokens = tokens_;
+      source->dtype = "megatron";
+      source->layout = "records";
+      source->documents = kDocumentsOfIndex;
+      source->loss_mask = mask_;
+    }
+    recipe_.model.shape.vocab_size = 1000;
+    recipe_.train.sequence_length = 4;
+  }
+
+  std::string refusal() const {
+    return message<InputError>([&] { check_sidecars(recipe_); });
+  }
+
+  ScratchFolder scratch_;
+  std::filesystem::path tokens_ = scratch_.path() / "c.bin", mask_ = scratch_.path() / "c.mask";
+  Recipe recipe_;
+};
+
+TEST_F(PackedRecipe, IsAsTheSidecarSays) {
+  const std::optional<TokenSidecar> sidecar = read_sidecar(tokens_);
+  ASSERT_TRUE(sidecar);
+  EXPECT_EQ(sidecar->dtype, "int32");
+  EXPECT_EQ(sidecar->data_dtype(), "megatron");
+  EXPECT_EQ(sidecar->tokens, 5);
+  EXPECT_EQ(sidecar->layout, "records");
+  EXPECT_EQ(sidecar->index, "c.idx");
+  EXPECT_EQ(sidecar->loss_mask, "c.mask");
+  EXPECT_EQ(sidecar->sequence_length, 4);
+  EXPECT_EQ(refusal(), "");
+  EXPECT_TRUE(sidecar_lines(recipe_, "").empty());
+}
+
+TEST_F(PackedRecipe, IsRefusedWhereItReadsOtherwise) {
+  const std::string says = ", as " + tokens_.string() + ".json says: ";
+  recipe_.train.sequence_length = 2;
+  EXPECT_EQ(refusal(), "train.sequence_length: train.sequence_length is 2, but the records of " + tokens_.string() +
+                           " are sequences of 4" + says +
+                           "set train.sequence_length: 4, or prepare the data with --sequence-length 2");
+  recipe_.data.layout = recipe_.evaluate.layout = "stream";
+  EXPECT_EQ(refusal(), "") << "a stream is cut anywhere";
+  recipe_.data.dtype = "uint32";
+  EXPECT_EQ(refusal(), "data.dtype: " + tokens_.string() +
+                           " would be read as uint32, but holds tokens with the index " + "c.idx" + says +
+                           "set data.dtype: megatron");
+  recipe_.data.dtype = "megatron";
+  recipe_.model.shape.vocab_size = 999;
+  EXPECT_TRUE(has(refusal(), "use a model.vocab_size of 1000 or more")) << refusal();
+  write_ids<int32_t>(tokens_, {7, 8, 9, 0});
+  EXPECT_TRUE(has(refusal(), "has 16 bytes, but 5 tokens of int32")) << refusal();
+}
+
+TEST_F(PackedRecipe, IsNoStreamWithoutASidecarEither) {
+  std::filesystem::remove(sidecar_path(tokens_));
+  const std::string error = message<InputError>([&] { Dataset(recipe_.data, 2, 1000, 1); });
+  EXPECT_TRUE(has(error, "or has records of another length: set the train.sequence_length that it was made with"))
+      << error;
+  recipe_.data.loss_mask.clear();
+  EXPECT_TRUE(has(message<InputError>([&] { Dataset(recipe_.data, 2, 1000, 1); }), "or is a stream"));
+}
+
+TEST_F(PackedRecipe, TakesTheLayoutOfTheSidecar) {
+  recipe_.data.layout = recipe_.evaluate.layout = "stream";  // of files of Megatron
+  const std::string file = tokens_.string() + ".json";
+  EXPECT_EQ(sidecar_lines(recipe_, "").at(0), "warning: data.layout: " + tokens_.string() + " is read as stream, but " +
+                                                  file + " says records: set data.layout: records");
+  take_layouts(recipe_);
+  EXPECT_EQ(recipe_.data.layout, "records");
+  EXPECT_EQ(recipe_.evaluate.layout, "records");
+  EXPECT_EQ(sidecar_lines(recipe_, "").at(0), "data.layout: records, as " + file + " says");
+}
+
+TEST_F(PackedRecipe, IsWarnedAboutFilesThatItDoesNotUse) {
+  const auto use = [&](bool mask, bool index) {
+    for (SourceRecipe* source :
+         {static_cast<SourceRecipe*>(&recipe_.data), static_cast<SourceRecipe*>(&recipe_.evaluate)}) {
+      source->loss_mask = mask ? mask_ : std::filesystem::path();
+      source->documents = index ? std::optional(kDocumentsOfIndex) : std::nullopt;
+    }
+    return sidecar_lines(recipe_, "");
+  };
+  const auto mask = [&](const std::string& key) {
+    return "warning: " + key + ".loss_mask: every label of " + tokens_.string() + " counts, but " + mask_.string() +
+           " says which do: set " + key + ".loss_mask: " + mask_.string();
+  };
+  const auto index = [&](const std::string& key) {
+    return "warning: " + key + ".documents: " + tokens_.string() +
+           " holds several samples in a sequence, and attention does not stay inside each, whose bounds are in " +
+           (scratch_.path() / "c.idx").string() + ": set " + key + ".documents: index";
+  };
+  using Lines = std::vector<std::string>;
+  EXPECT_EQ(use(false, true), (Lines{mask("data"), mask("evaluate")}));
+  EXPECT_EQ(use(true, false), (Lines{index("data"), index("evaluate")}));
+  EXPECT_EQ(use(false, false), (Lines{mask("data"), index("data"), mask("evaluate"), index("evaluate")}));
+  std::filesystem::remove(sidecar_path(tokens_));
+  EXPECT_EQ(use(false, false).size(), 4U) << "without a sidecar the mask beside the tokens tells";
+  std::filesystem::remove(mask_);
+  EXPECT_TRUE(use(false, false).empty()) << "a file of Megatron, whose documents may see each other";
 }
 
 std::optional<std::string> seen_in(const std::filesystem::path& file, const std::string& dtype) {

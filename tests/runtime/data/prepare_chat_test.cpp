@@ -27,6 +27,7 @@ class PrepareChat : public ::testing::Test {
     options.sequence_length = 255;
     options.loss = LossOn::All;
     options.skips_bad = true;
+    options.tokenizer = tokenizer;
     return prepare_chat(ChatTemplate(tokenizer, scratch_.path() / "t.jinja"), *load_tokenizer(tokenizer), options,
                         report);
   }

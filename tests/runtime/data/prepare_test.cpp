@@ -305,7 +305,7 @@ TEST(InspectTokens, MeasuresDocuments) {
   EXPECT_FALSE(has(inspected(scratch.path() / "tokens", "uint16", 0), "documents"));
   std::vector<int64_t> long_one((size_t{1} << 16) * 2 + 3, 7);  // longer than one read
   long_one.insert(long_one.end(), {256, 7, 7});
-  EXPECT_EQ(documents(long_one), "documents     2 by separator 256, of 2 to 131076 tokens");
+  EXPECT_EQ(documents(long_one), "documents     2 by separator 256, of 2 to 131,076 tokens");
 }
 
 }  // namespace

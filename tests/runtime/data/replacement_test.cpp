@@ -63,7 +63,9 @@ void kill_at_each_call(const std::function<void()>& prepare, const std::function
 void write_packed(const fs::path& path, int64_t first, int samples) {
   PackedWriter writer(path, "uint16", 5, 0, true);
   for (int i = 0; i < samples; ++i) writer.add({first, first + 1, first + 2}, {0, 1, 1});
-  writer.finish();
+  TokenSidecar origin;
+  origin.command = std::to_string(first);
+  writer.finish(origin);
 }
 
 TEST(Replacement, OfPackedTokensIsWholeOrRefused) {
@@ -79,18 +81,23 @@ TEST(Replacement, OfPackedTokensIsWholeOrRefused) {
   std::set<std::string> states;
   kill_at_each_call([&] { write_packed(tokens, 10, 3); }, [&] { write_packed(tokens, 100, 3); },
                     [&](const std::string& fault) {
-                      if (fs::exists(scratch.path() / "a.idx")) {
+                      std::optional<TokenSidecar> sidecar;
+                      const std::string described = message<InputError>([&] { sidecar = read_sidecar(tokens); });
+                      const std::string indexed = message<InputError>(
+                          [&] { MegatronIndex index(tokens, static_cast<int64_t>(fs::file_size(tokens))); });
+                      if (described.empty() && indexed.empty()) {
+                        ASSERT_TRUE(sidecar) << fault;
                         EXPECT_TRUE(all() == before || all() == after) << fault;
+                        EXPECT_EQ(sidecar->command, all() == before ? "10" : "100") << fault;
                         states.insert(all() == before ? "old" : "new");
                         return;
                       }
-                      states.insert("refused");
-                      const std::string error = message<InputError>(
-                          [&] { MegatronIndex index(tokens, static_cast<int64_t>(fs::file_size(tokens))); });
-                      EXPECT_TRUE(has(error, "a.idx")) << error;
-                      EXPECT_TRUE(has(error, "prepare the tokens again")) << error;
+                      states.insert(indexed.empty() ? "refused by the sidecar" : "refused without an index");
+                      for (const std::string& error : {described, indexed}) {
+                        EXPECT_TRUE(error.empty() || has(error, "prepare the tokens again")) << error;
+                      }
                     });
-  EXPECT_EQ(states, (std::set<std::string>{"new", "old", "refused"}));
+  EXPECT_EQ(states, (std::set<std::string>{"new", "old", "refused by the sidecar", "refused without an index"}));
 }
 
 TEST(Replacement, OfTokensAndSidecarIsWholeOrRefused) {
@@ -134,7 +141,7 @@ TEST(Replacement, OnlyRenamesOnceItHasBegun) {
     EXPECT_TRUE(!line.starts_with("fsync ") || fs::is_directory(line.substr(6))) << line;
     EXPECT_FALSE(has(line, "write ")) << line;
   }
-  EXPECT_EQ(num_renames, 3);
+  EXPECT_EQ(num_renames, 6);
 }
 
 }  // namespace

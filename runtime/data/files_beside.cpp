@@ -1,0 +1,46 @@
+#include "runtime/data/files_beside.h"
+
+#include <system_error>
+
+#include "runtime/data/megatron_index.h"
+#include "runtime/data/packed_writer.h"
+#include "runtime/data/token_sidecar.h"
+
+namespace meshtrain {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Returns true when tokens are samples packed into records by PackedWriter. Such files of older programs have no
+/// sidecar.
+bool are_packed(const SourceRecipe& source) {
+  if (const std::optional<TokenSidecar> sidecar = read_sidecar(source.tokens)) return !sidecar->index.empty();
+  return source.dtype == "megatron" && !mask_beside(source.tokens).empty();
+}
+
+}  // namespace
+
+fs::path mask_beside(const fs::path& tokens) {
+  const std::optional<TokenSidecar> sidecar = read_sidecar(tokens);
+  if (sidecar && !sidecar->loss_mask.empty()) return fs::path(tokens).replace_filename(sidecar->loss_mask);
+  const fs::path beside = PackedWriter::mask_of(tokens);
+  std::error_code ignored;
+  return beside != tokens && fs::is_regular_file(beside, ignored) ? beside : fs::path();
+}
+
+std::string mask_warning(const SourceRecipe& source, const std::string& key) {
+  if (!source.loss_mask.empty()) return "";
+  const fs::path mask = mask_beside(source.tokens);
+  if (mask.empty()) return "";
+  return "warning: " + key + ".loss_mask: every label of " + source.tokens.string() + " counts, but " + mask.string() +
+         " says which do: set " + key + ".loss_mask: " + mask.string();
+}
+
+std::string documents_warning(const SourceRecipe& source, const std::string& key) {
+  if (source.documents == kDocumentsOfIndex || !are_packed(source)) return "";
+  return "warning: " + key + ".documents: " + source.tokens.string() +
+         " holds several samples in a sequence, and attention does not stay inside each, whose bounds are in " +
+         MegatronIndex::path_of(source.tokens).string() + ": set " + key + ".documents: index";
+}
+
+}  // namespace meshtrain
