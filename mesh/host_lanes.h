@@ -68,6 +68,24 @@ MESHTRAIN_LANES_INLINE void store(c10::BFloat16* to, __m512 values) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), rounded(values));
 }
 
+/// Loads and stores `lanes` alone, which may end where the memory does; the others are zeros.
+MESHTRAIN_LANES_INLINE __m512 load_some(const float* from, __mmask16 lanes) {
+  return _mm512_maskz_loadu_ps(lanes, from);
+}
+
+MESHTRAIN_LANES_INLINE __m512 load_some(const c10::BFloat16* from, __mmask16 lanes) {
+  const __m256i halves = _mm256_maskz_loadu_epi16(lanes, from);
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
+}
+
+MESHTRAIN_LANES_INLINE void store_some(float* to, __mmask16 lanes, __m512 values) {
+  _mm512_mask_storeu_ps(to, lanes, values);
+}
+
+MESHTRAIN_LANES_INLINE void store_some(c10::BFloat16* to, __mmask16 lanes, __m512 values) {
+  _mm256_mask_storeu_epi16(to, lanes, rounded(values));
+}
+
 /// Rounds values to the precision of T.
 template <class T>
 MESHTRAIN_LANES_INLINE __m512 rounded_to(__m512 values) {

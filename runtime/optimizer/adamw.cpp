@@ -1,13 +1,17 @@
 #include "runtime/optimizer/adamw.h"
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 #include <torch/library.h>
 
+#include <cmath>
 #include <optional>
 #include <utility>
 
 #include "fsdp/shard_memory.h"
+#include "mesh/host_lanes.h"
 #include "mesh/operator.h"
+#include "runtime/optimizer/adamw_host.h"
 
 namespace meshtrain {
 
@@ -30,13 +34,63 @@ AdamW::AdamW(const OptimizerRecipe& recipe, const std::vector<Unit>& units, cons
 
 namespace {
 
-/// Updates the tensors on the CPU. Gradients may have another dtype; `factor`, if given, multiplies them, here in
-/// place. `rounded` receives the new values in a dtype of its own. Nothing is changed when `skip` is true.
+/// Returns true when the loops of adamw_host.h take the tensors.
+bool has_loops(const at::Tensor& values, const at::Tensor& gradients, const std::optional<at::Tensor>& rounded) {
+  if (values.scalar_type() != at::kFloat || !has_lanes<float>()) return false;
+  const auto is_half = [](const at::Tensor& tensor) { return tensor.scalar_type() == at::kBFloat16; };
+  if (rounded && !is_half(*rounded)) return false;
+  const bool halves = rounded || is_half(gradients);
+  if (gradients.scalar_type() != at::kFloat && !(is_half(gradients) && rounded)) return false;
+  return (!halves || has_lanes<c10::BFloat16>()) && values.is_contiguous() && gradients.is_contiguous();
+}
+
+/// Updates the tensors by the loops, in parallel.
+template <class G, class R>
+void update_in_loops(const adamw_host::Update& with, at::Tensor& values, at::Tensor& first_moment,
+                     at::Tensor& second_moment, const at::Tensor& gradients, R* rounded) {
+  float *const value = values.data_ptr<float>(), *const first = first_moment.data_ptr<float>();
+  float* const second = second_moment.data_ptr<float>();
+  const G* const gradient = gradients.const_data_ptr<G>();
+  at::parallel_for(0, values.numel(), at::internal::GRAIN_SIZE, [&](int64_t begin, int64_t end) {
+    adamw_host::update(with, end - begin, gradient + begin, value + begin, first + begin, second + begin,
+                       rounded == nullptr ? rounded : rounded + begin);
+  });
+}
+
+adamw_host::Update update_of(double learning_rate, double count, double factor, double beta1, double beta2,
+                             double weight_decay, double eps) {
+  const auto narrow = [](double value) { return static_cast<float>(value); };
+  return {narrow(1 - learning_rate * weight_decay),
+          narrow(beta1),
+          narrow(beta2),
+          narrow(learning_rate / (1 - std::pow(beta1, count))),
+          narrow(1 / std::sqrt(1 - std::pow(beta2, count))),
+          narrow(eps),
+          narrow(factor)};
+}
+
+/// Updates the tensors on the CPU. Gradients may have another dtype; `factor`, if given, multiplies them: in
+/// place where LibTorch's operator computes. `rounded` receives the new values in a dtype of its own. Nothing is
+/// changed when `skip` is true.
 void adamw(at::Tensor& values, at::Tensor& first_moment, at::Tensor& second_moment, at::Tensor& gradients,
            const std::optional<at::Tensor>& rounded, const at::Tensor& learning_rate, const at::Tensor& count,
            const std::optional<at::Tensor>& factor, const std::optional<at::Tensor>& skip, double rate, double beta1,
            double beta2, double weight_decay, double eps) {
   if (skip && is_true(*skip)) return;
+  if (has_loops(values, gradients, rounded)) {
+    if (values.is_meta()) return;
+    const adamw_host::Update with = update_of(host_value(learning_rate) * rate, count.item<double>(),
+                                              factor ? factor->item<double>() : 1, beta1, beta2, weight_decay, eps);
+    if (gradients.scalar_type() == at::kBFloat16) {
+      update_in_loops<c10::BFloat16>(with, values, first_moment, second_moment, gradients,
+                                     rounded->data_ptr<c10::BFloat16>());
+    } else if (rounded) {
+      update_in_loops<float>(with, values, first_moment, second_moment, gradients, rounded->data_ptr<c10::BFloat16>());
+    } else {
+      update_in_loops<float>(with, values, first_moment, second_moment, gradients, static_cast<float*>(nullptr));
+    }
+    return;
+  }
   if (factor) gradients.mul_(*factor);
   at::_fused_adamw_(values, gradients.to(values.scalar_type()), first_moment, second_moment, /*max_exp_avg_sqs=*/{},
                     count, host_value(learning_rate) * rate, beta1, beta2, weight_decay, eps, /*amsgrad=*/false,

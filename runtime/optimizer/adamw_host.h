@@ -1,0 +1,25 @@
+#pragma once
+
+#include <cstdint>
+
+#include "mesh/host_lanes.h"
+
+namespace meshtrain::adamw_host {
+
+/// One AdamW update of fp32 values. Loshchilov and Hutter, "Decoupled weight decay regularization", 2019.
+struct Update {
+  float decay;            ///< 1 - learning rate x weight decay: what values are multiplied by first
+  float beta1, beta2;     ///< of the moments
+  float step_size;        ///< learning rate / (1 - beta1^t)
+  float root_correction;  ///< 1 / sqrt(1 - beta2^t)
+  float eps;              ///< added to the root of the corrected second moment
+  float gradient_factor;  ///< multiplies gradients
+};
+
+/// Updates `count` elements in one pass over memory, for processors with has_lanes<G>(). Gradients and `rounded`, which
+/// receives the new values and may be null, are float or c10::BFloat16.
+template <class G, class R>
+MESHTRAIN_LANES void update(const Update& with, int64_t count, const G* gradients, float* values, float* first_moment,
+                            float* second_moment, R* rounded);
+
+}  // namespace meshtrain::adamw_host
