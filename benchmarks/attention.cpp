@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "context_parallel/host_attention.h"
-#include "context_parallel/host_tiles.h"
+#include "mesh/host_rows.h"
 
 namespace {
 
@@ -67,7 +67,7 @@ int main(int argc, char** argv) {
       "| dtype | queries x keys | D | forward: LibTorch | ours | backward: LibTorch | ours | ratio of times |\n");
   std::printf("|---|---|---|---|---|---|---|---|\n");
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
-    if (!(dtype == at::kFloat ? has_lanes<float>() : has_lanes<c10::BFloat16>())) continue;
+    if (!has_lanes(dtype)) continue;
     for (const int64_t length : {16, 32, 48, 65, 128, 256, 512, 1024, 2048}) measure(dtype, length, length, true, 64);
     measure(dtype, 512, 512, true, 128);
     measure(dtype, 512, 512, false, 64);

@@ -1,7 +1,6 @@
 #include "context_parallel/host_attention.h"
 
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 
 #include <algorithm>
 #include <array>
@@ -11,6 +10,7 @@
 #include <utility>
 
 #include "context_parallel/host_heads.h"
+#include "mesh/host_rows.h"
 #include "mesh/operator.h"
 
 namespace meshtrain {
@@ -45,9 +45,7 @@ class Forward {
           const at::Tensor& out, const at::Tensor& lse)
       : q_(q), k_(k), v_(v), out_(out), lse_(lse), causal_(causal), scale_(static_cast<float>(scale)) {}
 
-  static int64_t num_tiles(const at::Tensor& q) {
-    return q.size(0) * q.size(1) * ((q.size(2) + kTileRows - 1) / kTileRows);
-  }
+  static int64_t num_tiles(const at::Tensor& q) { return q.size(0) * q.size(1) * tiles_of_head(q); }
   static int64_t scratch_bytes(const at::Tensor& k) {
     Scratch scratch;
     ForwardMemory<T>(scratch, k.size(2), k.size(3));
@@ -59,7 +57,7 @@ class Forward {
     Scratch scratch(memory);
     const ForwardMemory<T> mine(scratch, k_.size(2), k_.size(3));
     const Multiplying<T> multiplying;
-    const int64_t tiles = (q_.size(2) + kTileRows - 1) / kTileRows, heads = q_.size(1), group = heads / k_.size(1);
+    const int64_t tiles = tiles_of_head(q_), heads = q_.size(1), group = heads / k_.size(1);
     int64_t prepared = -1;
     for (int64_t index = begin; index < end; ++index) {
       const int64_t row = index / tiles, batch = row / heads, head = row % heads;
@@ -73,6 +71,8 @@ class Forward {
   }
 
  private:
+  static int64_t tiles_of_head(const at::Tensor& q) { return (q.size(2) + kTileRows - 1) / kTileRows; }
+
   void prepare(const ForwardMemory<T>& mine, int64_t batch, int64_t kv_head) {
     transpose(Heads<const T>(k_).of(batch, kv_head), k_.size(2), k_.size(3), mine.keys_transposed);
     if constexpr (kRowsTogether<T> == 2) {
@@ -102,8 +102,8 @@ class Forward {
       multiply<T>(rows, features, terms<T>(columns), p, values, mine.sums, key > 0);
     }
     const Matrix<T> out{Heads<T>(out_).of(batch, head).row(query), out_.stride(2)};
-    finish(running, mine.sums, rows, features, scale_, out, Heads<float>(lse_.unsqueeze(-1)).of(batch, head).row(query),
-           lse_.stride(2));
+    float* const lse = lse_.data_ptr<float>() + batch * lse_.stride(0) + head * lse_.stride(1);
+    finish(running, mine.sums, rows, features, scale_, out, lse + query * lse_.stride(2), lse_.stride(2));
   }
 
   const at::Tensor &q_, &k_, &v_, &out_, &lse_;
@@ -114,14 +114,10 @@ class Forward {
 template <class T>
 void compute_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, bool causal, double scale,
                      const at::Tensor& out, const at::Tensor& lse) {
-  const int64_t tiles = Forward<T>::num_tiles(q), bytes = Forward<T>::scratch_bytes(k);
-  const int64_t threads = std::min<int64_t>(tiles, at::get_num_threads());
-  const at::Tensor scratch = at::empty({threads, bytes}, q.options().dtype(at::kByte));
-  if (q.is_meta()) return;
-  at::parallel_for(0, tiles, /*grain_size=*/1, [&](int64_t begin, int64_t end) {
-    auto* const memory = reinterpret_cast<std::byte*>(scratch.data_ptr<uint8_t>()) + at::get_thread_num() * bytes;
-    Forward<T>(q, k, v, causal, scale, out, lse).compute(begin, end, memory);
-  });
+  for_ranges(q, Forward<T>::num_tiles(q), Forward<T>::scratch_bytes(k),
+             [&](int64_t begin, int64_t end, std::byte* memory) {
+               Forward<T>(q, k, v, causal, scale, out, lse).compute(begin, end, memory);
+             });
 }
 
 std::tuple<at::Tensor, at::Tensor> forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, bool causal,
@@ -145,11 +141,7 @@ bool can_be_read(const at::Tensor& tensor) {
 }  // namespace
 
 bool host_attention_takes(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
-  const at::ScalarType dtype = q.scalar_type();
-  const bool has_instructions = dtype == at::kFloat      ? has_lanes<float>()
-                                : dtype == at::kBFloat16 ? has_lanes<c10::BFloat16>()
-                                                         : false;
-  return has_instructions && is_host(q.device()) && q.size(2) >= kFewest && k.size(2) >= kFewest &&
+  return has_lanes(q.scalar_type()) && is_host(q.device()) && q.size(2) >= kFewest && k.size(2) >= kFewest &&
          q.size(3) <= kMostFeatures && can_be_read(q) && can_be_read(k) && can_be_read(v);
 }
 

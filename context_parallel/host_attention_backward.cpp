@@ -1,5 +1,4 @@
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 
 #include <algorithm>
 #include <limits>
@@ -157,15 +156,10 @@ class Backward {
 
 template <class T>
 void compute_backward(const BackwardTensors& tensors, bool causal, double scale) {
-  const int64_t heads = tensors.k.size(0) * tensors.k.size(1);
-  const int64_t bytes = Backward<T>::scratch_bytes(tensors.q, tensors.k);
-  const int64_t threads = std::min<int64_t>(heads, at::get_num_threads());
-  const at::Tensor scratch = at::empty({threads, bytes}, tensors.q.options().dtype(at::kByte));
-  if (tensors.q.is_meta()) return;
-  at::parallel_for(0, heads, /*grain_size=*/1, [&](int64_t begin, int64_t end) {
-    auto* const memory = reinterpret_cast<std::byte*>(scratch.data_ptr<uint8_t>()) + at::get_thread_num() * bytes;
-    Backward<T>(tensors, causal, scale).compute(begin, end, memory);
-  });
+  for_ranges(tensors.q, tensors.k.size(0) * tensors.k.size(1), Backward<T>::scratch_bytes(tensors.q, tensors.k),
+             [&](int64_t begin, int64_t end, std::byte* memory) {
+               Backward<T>(tensors, causal, scale).compute(begin, end, memory);
+             });
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> backward(const at::Tensor& grad_out, const at::Tensor& q,

@@ -1,8 +1,11 @@
 #pragma once
 
+#include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/native/CPUBlas.h>
+#include <ATen/ops/empty.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
@@ -49,6 +52,18 @@ class Scratch {
   std::byte* memory_;
   int64_t bytes_ = 0;
 };
+
+/// Calls compute(begin, end, memory) for ranges of `items`, on LibTorch's threads, each with `bytes` of its own memory.
+/// Where `like` is of the Meta device nothing is computed, and the memory is counted.
+template <class Compute>
+void for_ranges(const at::Tensor& like, int64_t items, int64_t bytes, const Compute& compute) {
+  const int64_t threads = std::min<int64_t>(items, at::get_num_threads());
+  const at::Tensor scratch = at::empty({threads, bytes}, like.options().dtype(at::kByte));
+  if (like.is_meta()) return;
+  at::parallel_for(0, items, /*grain_size=*/1, [&](int64_t begin, int64_t end) {
+    compute(begin, end, static_cast<std::byte*>(scratch.data_ptr()) + at::get_thread_num() * bytes);
+  });
+}
 
 /// Right operands of products of halves have two neighbouring rows together: [rows / 2, columns, 2].
 template <class T>

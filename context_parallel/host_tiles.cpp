@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numbers>
 #include <type_traits>
 
 #if defined(__x86_64__)
@@ -12,7 +13,7 @@ namespace {
 
 using c10::BFloat16;
 
-constexpr float kLog2E = 1.44269504088896340736F;
+constexpr float kLog2E = std::numbers::log2e_v<float>;
 
 /// Returns pairs: 16 elements of `low`, each followed by that of `high`.
 MESHTRAIN_LANES_INLINE __m512i paired(__m256i low, __m256i high) {

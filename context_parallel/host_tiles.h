@@ -69,7 +69,7 @@ MESHTRAIN_LANES void finish(RunningSoftmax running, Matrix<const float> sums, in
 template <class T>
 MESHTRAIN_LANES void row_products(Matrix<const T> a, Matrix<const T> b, int64_t rows, int64_t columns, float* out);
 
-/// What the gradients of a tile of scores are made of. Keys are its rows and queries its columns.
+/// The inputs of the gradients of a tile of scores. Keys are its rows and queries its columns.
 struct TileGradients {
   Matrix<float> scores;      ///< [keys, queries], products of keys and queries
   Matrix<float> products;    ///< [keys, queries], products of values and output gradients

@@ -1,12 +1,9 @@
 #include "runtime/model/glu.h"
 
-#include <ATen/Parallel.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
-#include <algorithm>
-
-#include "mesh/host_lanes.h"
+#include "mesh/host_rows.h"
 #include "mesh/operator.h"
 #include "runtime/model/glu_host.h"
 
@@ -25,32 +22,25 @@ at::Tensor activated(const at::Tensor& gate, int64_t activation) {
 }
 
 /// Returns true when the loops of glu_host.h take the tensor.
-bool has_loops(const at::Tensor& gate_up) {
-  const bool has_instructions = gate_up.scalar_type() == at::kFloat      ? has_lanes<float>()
-                                : gate_up.scalar_type() == at::kBFloat16 ? has_lanes<c10::BFloat16>()
-                                                                         : false;
-  return has_instructions && gate_up.size(1) % (2 * kLanes) == 0;
+bool has_glu_loops(const at::Tensor& gate_up) {
+  return has_lanes(gate_up.scalar_type()) && gate_up.size(1) % (2 * kLanes) == 0;
 }
 
-/// Calls `loop` with the type of float or bf16 elements and the beginning and number of some rows, in parallel.
+/// Calls `loop` with the type of float or bf16 elements and the first and the number of some rows, in parallel; of the
+/// Meta device there is nothing to compute.
 template <class Loop>
-void for_rows(const at::Tensor& gate_up, const Loop& loop) {
+void for_glu_rows(const at::Tensor& gate_up, const Loop& loop) {
   if (gate_up.is_meta()) return;
-  const int64_t grain = std::max<int64_t>(1, at::internal::GRAIN_SIZE / gate_up.size(1));
-  at::parallel_for(0, gate_up.size(0), grain, [&](int64_t begin, int64_t end) {
-    if (gate_up.scalar_type() == at::kFloat) {
-      loop(float(), begin, end - begin);
-    } else {
-      loop(c10::BFloat16(), begin, end - begin);
-    }
+  for_row_ranges(gate_up.size(0), gate_up.size(1), [&](int64_t row, int64_t rows) {
+    gate_up.scalar_type() == at::kFloat ? loop(float(), row, rows) : loop(c10::BFloat16(), row, rows);
   });
 }
 
 at::Tensor glu_forward(const at::Tensor& gate_up, int64_t activation) {
   const int64_t features = gate_up.size(1) / 2;
-  if (has_loops(gate_up)) {
+  if (has_glu_loops(gate_up)) {
     const at::Tensor from = gate_up.contiguous(), out = at::empty({gate_up.size(0), features}, gate_up.options());
-    for_rows(from, [&]<class T>(T, int64_t row, int64_t rows) {
+    for_glu_rows(from, [&]<class T>(T, int64_t row, int64_t rows) {
       glu_host::forward(from.const_data_ptr<T>() + row * 2 * features, rows, features, is_gelu(activation),
                         out.data_ptr<T>() + row * features);
     });
@@ -61,9 +51,9 @@ at::Tensor glu_forward(const at::Tensor& gate_up, int64_t activation) {
 
 at::Tensor glu_backward(const at::Tensor& grad, const at::Tensor& gate_up, int64_t activation) {
   const int64_t features = gate_up.size(1) / 2;
-  if (has_loops(gate_up)) {
+  if (has_glu_loops(gate_up)) {
     const at::Tensor grads = grad.contiguous(), from = gate_up.contiguous(), out = at::empty_like(from);
-    for_rows(from, [&]<class T>(T, int64_t row, int64_t rows) {
+    for_glu_rows(from, [&]<class T>(T, int64_t row, int64_t rows) {
       glu_host::backward(grads.const_data_ptr<T>() + row * features, from.const_data_ptr<T>() + row * 2 * features,
                          rows, features, is_gelu(activation), out.data_ptr<T>() + row * 2 * features);
     });

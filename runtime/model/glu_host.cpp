@@ -1,5 +1,7 @@
 #include "runtime/model/glu_host.h"
 
+#include <numbers>
+
 #include "mesh/host_lanes.h"
 
 #if defined(__x86_64__)
@@ -9,7 +11,7 @@ namespace {
 
 using c10::BFloat16;
 
-constexpr float kLog2E = 1.44269504088896340736F;
+constexpr float kLog2E = std::numbers::log2e_v<float>;
 constexpr float kGeluInner = 0.79788456080286535588F, kGeluCube = 0.044715F;  // sqrt(2 / pi); gelu's tanh form
 
 /// An activation's value and derivative.

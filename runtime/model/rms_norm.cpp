@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "mesh/half_precision.h"
-#include "mesh/host_lanes.h"
+#include "mesh/host_rows.h"
 #include "mesh/operator.h"
 #include "runtime/model/rms_norm_host.h"
 #include "tensor_parallel/leaf_gradient.h"
@@ -37,14 +37,11 @@ at::Tensor factors(const at::Tensor& weight, int64_t applied, at::ScalarType dty
   return applied == static_cast<int64_t>(NormWeight::PlusOne) ? wide + 1 : wide;
 }
 
-/// Returns true when the loops of rms_norm_host.h normalise x with this weight.
-bool has_loops(const at::Tensor& x, const at::Tensor& weight) {
-  const at::ScalarType of_x = x.scalar_type(), of_weight = weight.scalar_type();
-  const bool halves = of_weight == at::kBFloat16 && (of_x == at::kBFloat16 || of_x == at::kFloat);
-  const bool has_instructions = halves                                          ? has_lanes<c10::BFloat16>()
-                                : of_weight == at::kFloat && of_x == at::kFloat ? has_lanes<float>()
-                                                                                : false;
-  return has_instructions && x.size(-1) % kLanes == 0;
+/// Returns true when the loops of rms_norm_host.h normalise x with this weight: of one dtype, or x in fp32 beside
+/// halves.
+bool has_norm_loops(const at::Tensor& x, const at::Tensor& weight) {
+  const bool alike = x.scalar_type() == weight.scalar_type() || x.scalar_type() == at::kFloat;
+  return alike && has_lanes(weight.scalar_type()) && x.size(-1) % kLanes == 0;
 }
 
 /// Calls `loop` with the types of what is normalised and of the weight.
@@ -61,19 +58,18 @@ at::Tensor lengths_of(const at::Tensor& x) {
   return at::empty(sizes, x.options().dtype(accumulation_dtype(x.scalar_type())));
 }
 
-/// Calls `loop` with the first and the number of some rows of x, in parallel.
+/// Calls `loop` with the first and the number of some rows of x, in parallel; of the Meta device there is nothing to
+/// compute.
 template <class Loop>
-void for_rows(const at::Tensor& x, const Loop& loop) {
-  if (x.is_meta()) return;
-  const int64_t grain = std::max<int64_t>(1, at::internal::GRAIN_SIZE / x.size(-1));
-  at::parallel_for(0, x.numel() / x.size(-1), grain, [&](int64_t begin, int64_t end) { loop(begin, end - begin); });
+void for_norm_rows(const at::Tensor& x, const Loop& loop) {
+  if (!x.is_meta()) for_row_ranges(x.numel() / x.size(-1), x.size(-1), loop);
 }
 
 Normed norm_in_loops(const at::Tensor& x, const at::Tensor& weight, double eps, int64_t applied) {
   const at::Tensor from = x.contiguous(), out = at::empty(x.sizes(), weight.options()), rstd = lengths_of(x);
   const int64_t features = x.size(-1);
   with_types(x, weight, [&]<class X, class W>(X, W) {
-    for_rows(from, [&](int64_t row, int64_t rows) {
+    for_norm_rows(from, [&](int64_t row, int64_t rows) {
       rms_norm_host::forward(from.const_data_ptr<X>() + row * features, weight.const_data_ptr<W>(),
                              {rows, features, applied}, static_cast<float>(eps), out.data_ptr<W>() + row * features,
                              rstd.data_ptr<float>() + row);
@@ -88,7 +84,7 @@ NormedSum sum_norm_in_loops(const at::Tensor& x, const at::Tensor& residual, con
   const at::Tensor out = at::empty(x.sizes(), weight.options()), rstd = lengths_of(residual);
   const int64_t features = x.size(-1);
   with_types(residual, weight, [&]<class X, class W>(X, W) {
-    for_rows(from, [&](int64_t row, int64_t rows) {
+    for_norm_rows(from, [&](int64_t row, int64_t rows) {
       const int64_t first = row * features;
       rms_norm_host::forward_of_sum(from.const_data_ptr<W>() + first, added.const_data_ptr<X>() + first,
                                     weight.const_data_ptr<W>(), {rows, features, applied}, static_cast<float>(eps),
@@ -138,7 +134,7 @@ NormGradients norm_backward_in_loops(const at::Tensor& grad_out, const std::opti
 }
 
 Normed norm_forward(const at::Tensor& x, const at::Tensor& weight, double eps, int64_t applied) {
-  if (has_loops(x, weight)) return norm_in_loops(x, weight, eps, applied);
+  if (has_norm_loops(x, weight)) return norm_in_loops(x, weight, eps, applied);
   const at::Tensor wide = x.to(accumulation_dtype(x.scalar_type()));
   const at::Tensor rstd = inverse_lengths(wide, eps);
   const at::Tensor normalised = wide * rstd;
@@ -150,7 +146,7 @@ Normed norm_forward(const at::Tensor& x, const at::Tensor& weight, double eps, i
 
 NormedSum sum_norm_forward(const at::Tensor& x, const at::Tensor& residual, const at::Tensor& weight, double eps,
                            int64_t applied) {
-  if (x.scalar_type() == weight.scalar_type() && has_loops(residual, weight)) {
+  if (x.scalar_type() == weight.scalar_type() && has_norm_loops(residual, weight)) {
     return sum_norm_in_loops(x, residual, weight, eps, applied);
   }
   const at::Tensor sum = x + residual;
@@ -162,7 +158,7 @@ NormedSum sum_norm_forward(const at::Tensor& x, const at::Tensor& residual, cons
 NormGradients norm_backward(const at::Tensor& grad_out, const std::optional<at::Tensor>& grad_sum, const at::Tensor& x,
                             const at::Tensor& weight, const at::Tensor& rstd, int64_t applied, bool needs_x,
                             bool needs_weight, const std::optional<at::Tensor>& weight_gradient) {
-  if (grad_out.scalar_type() == weight.scalar_type() && has_loops(x, weight)) {
+  if (grad_out.scalar_type() == weight.scalar_type() && has_norm_loops(x, weight)) {
     return norm_backward_in_loops(grad_out, grad_sum, x, weight, rstd, applied, needs_x, needs_weight, weight_gradient);
   }
   const at::ScalarType wide = rstd.scalar_type();

@@ -90,7 +90,7 @@ MESHTRAIN_LANES void backward(const W* grad, const X* grad_sum, const X* x, cons
   }
 }
 
-// What is normalised and its output have one dtype, or the residual stream is fp32 beside halves.
+// The dtypes of the input and of the output: one for both, or a residual stream in fp32 beside halves.
 #define MESHTRAIN_NORM(X, W)                                                                      \
   template void forward(const X*, const W*, const Rows&, float, W*, float*);                      \
   template void forward_of_sum(const W*, const X*, const W*, const Rows&, float, X*, W*, float*); \

@@ -1,7 +1,6 @@
 #include "runtime/optimizer/adamw.h"
 
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 #include <torch/library.h>
 
 #include <cmath>
@@ -9,7 +8,7 @@
 #include <utility>
 
 #include "fsdp/shard_memory.h"
-#include "mesh/host_lanes.h"
+#include "mesh/host_rows.h"
 #include "mesh/operator.h"
 #include "runtime/optimizer/adamw_host.h"
 
@@ -34,14 +33,12 @@ AdamW::AdamW(const OptimizerRecipe& recipe, const std::vector<Unit>& units, cons
 
 namespace {
 
-/// Returns true when the loops of adamw_host.h take the tensors.
-bool has_loops(const at::Tensor& values, const at::Tensor& gradients, const std::optional<at::Tensor>& rounded) {
-  if (values.scalar_type() != at::kFloat || !has_lanes<float>()) return false;
-  const auto is_half = [](const at::Tensor& tensor) { return tensor.scalar_type() == at::kBFloat16; };
-  if (rounded && !is_half(*rounded)) return false;
-  const bool halves = rounded || is_half(gradients);
-  if (gradients.scalar_type() != at::kFloat && !(is_half(gradients) && rounded)) return false;
-  return (!halves || has_lanes<c10::BFloat16>()) && values.is_contiguous() && gradients.is_contiguous();
+/// Returns true when the loops of adamw_host.h take the tensors: fp32 values, and bf16 ones beside them or none.
+bool has_adamw_loops(const at::Tensor& values, const at::Tensor& gradients, const std::optional<at::Tensor>& rounded) {
+  const at::ScalarType beside = rounded ? rounded->scalar_type() : at::kFloat;
+  const bool read = gradients.scalar_type() == at::kFloat || gradients.scalar_type() == beside;
+  return values.scalar_type() == at::kFloat && (!rounded || beside == at::kBFloat16) && read && has_lanes(beside) &&
+         values.is_contiguous() && gradients.is_contiguous();
 }
 
 /// Updates the tensors by the loops, in parallel.
@@ -51,8 +48,8 @@ void update_in_loops(const adamw_host::Update& with, at::Tensor& values, at::Ten
   float *const value = values.data_ptr<float>(), *const first = first_moment.data_ptr<float>();
   float* const second = second_moment.data_ptr<float>();
   const G* const gradient = gradients.const_data_ptr<G>();
-  at::parallel_for(0, values.numel(), at::internal::GRAIN_SIZE, [&](int64_t begin, int64_t end) {
-    adamw_host::update(with, end - begin, gradient + begin, value + begin, first + begin, second + begin,
+  for_row_ranges(values.numel(), /*size=*/1, [&](int64_t begin, int64_t count) {
+    adamw_host::update(with, count, gradient + begin, value + begin, first + begin, second + begin,
                        rounded == nullptr ? rounded : rounded + begin);
   });
 }
@@ -77,7 +74,7 @@ void adamw(at::Tensor& values, at::Tensor& first_moment, at::Tensor& second_mome
            const std::optional<at::Tensor>& factor, const std::optional<at::Tensor>& skip, double rate, double beta1,
            double beta2, double weight_decay, double eps) {
   if (skip && is_true(*skip)) return;
-  if (has_loops(values, gradients, rounded)) {
+  if (has_adamw_loops(values, gradients, rounded)) {
     if (values.is_meta()) return;
     const adamw_host::Update with = update_of(host_value(learning_rate) * rate, count.item<double>(),
                                               factor ? factor->item<double>() : 1, beta1, beta2, weight_decay, eps);

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <ATen/Parallel.h>
+#include <c10/core/ScalarType.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "mesh/host_lanes.h"
+
+namespace meshtrain {
+
+/// Returns true when this processor has the instructions of loops (host_lanes.h) over elements of `dtype`, fp32 or
+/// bf16.
+inline bool has_lanes(at::ScalarType dtype) {
+  return dtype == at::kFloat ? has_lanes<float>() : dtype == at::kBFloat16 && has_lanes<c10::BFloat16>();
+}
+
+/// Calls loop(first, count) for ranges of rows of `size` elements, on LibTorch's threads when they are many.
+template <class Loop>
+void for_row_ranges(int64_t rows, int64_t size, const Loop& loop) {
+  const int64_t grain = std::max<int64_t>(1, at::internal::GRAIN_SIZE / size);
+  at::parallel_for(0, rows, grain, [&](int64_t begin, int64_t end) { loop(begin, end - begin); });
+}
+
+}  // namespace meshtrain
