@@ -7,6 +7,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "mesh/size_text.h"
+
 namespace meshtrain {
 namespace {
 
@@ -72,11 +74,11 @@ void note(const AttentionShape& shape, AttentionKernel kernel) {
 std::string describe(const AttentionShape& shape) {
   const bool documents = shape.num_queries == kDocuments;
   return (documents ? "documents of any lengths, "
-                    : std::to_string(shape.num_queries) + " queries, " + std::to_string(shape.num_keys) + " keys, ") +
+                    : counted(shape.num_queries, "query", "queries") + ", " + counted(shape.num_keys, "key") + ", ") +
          (shape.causal ? "causal, " : "") +
          (shape.window > 0 ? "window of " + std::to_string(shape.window) + ", " : "") +
-         std::to_string(shape.num_heads) + " heads of " + std::to_string(shape.head_dim) + " over " +
-         std::to_string(shape.num_kv_heads) + " KV heads, " + c10::toString(shape.dtype);
+         counted(shape.num_heads, "head") + " of " + std::to_string(shape.head_dim) + " over " +
+         counted(shape.num_kv_heads, "KV head") + ", " + c10::toString(shape.dtype);
 }
 
 }  // namespace
@@ -119,7 +121,7 @@ std::vector<std::string> chosen_attention() {
   std::vector<std::string> lines;
   for (const auto& [shape, kernel] : notes().kernels) {
     if (lines.size() == kMostLines) {
-      lines.push_back("and " + std::to_string(count - kMostLines) + " more shapes");
+      lines.push_back("and " + counted(count - kMostLines, "more shape"));
       break;
     }
     lines.push_back(std::string(name(kernel)) + ": " + describe(shape));

@@ -8,6 +8,7 @@
 
 #include "context_parallel/head_exchange.h"
 #include "mesh/half_precision.h"
+#include "mesh/size_text.h"
 
 namespace meshtrain {
 
@@ -24,7 +25,7 @@ UlyssesAttention::UlyssesAttention(const SequenceLayout& layout, const Group& gr
   if (num_heads % group.size() != 0) {
     throw std::invalid_argument(group.coordinate_text() + ": Ulysses attention over group " + group.name() + " of " +
                                 std::to_string(group.size()) + " ranks: they cannot share out " +
-                                std::to_string(num_heads) + " query heads evenly");
+                                counted(num_heads, "query head") + " evenly");
   }
 }
 

@@ -4,6 +4,7 @@
 
 #include "mesh/error.h"
 #include "mesh/instrumented.h"
+#include "mesh/size_text.h"
 
 namespace meshtrain {
 namespace {
@@ -20,8 +21,8 @@ Urgency urgency_of(const std::vector<std::string>& axes) {
 DeviceMesh::DeviceMesh(MeshLayout layout, const Group& world)
     : layout_(std::move(layout)), rank_(world.rank()), ledger_(std::make_shared<TrafficLedger>()) {
   if (layout_.size() != world.size()) {
-    throw InputError("mesh " + layout_.describe() + " needs " + std::to_string(layout_.size()) + " ranks, but " +
-                     std::to_string(world.size()) + " were started: change --mesh or mpirun -n");
+    throw InputError("mesh " + layout_.describe() + " needs " + counted(layout_.size(), "rank") + ", but " +
+                     counted(world.size(), "was", "were") + " started: change --mesh or mpirun -n");
   }
   coordinate_ = "rank " + std::to_string(rank_) + (layout_.axes().empty() ? "" : " (" + layout_.describe(rank_) + ")");
   std::vector<int64_t> everyone(static_cast<size_t>(layout_.size()));

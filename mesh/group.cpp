@@ -7,6 +7,7 @@
 #include <stdexcept>
 
 #include "mesh/backends/local.h"
+#include "mesh/size_text.h"
 
 namespace meshtrain {
 namespace {
@@ -61,7 +62,7 @@ Group::Group(std::shared_ptr<Backend> backend, std::string name, std::vector<int
       identity_(std::make_shared<const Identity>(Identity{std::move(name), std::move(ranks), std::move(coordinate)})) {
   if (static_cast<int>(identity_->ranks.size()) != backend_->size()) {
     throw std::invalid_argument(identity_->coordinate + ": group " + identity_->name + " lists " +
-                                std::to_string(identity_->ranks.size()) + " ranks, its backend has " +
+                                counted(identity_->ranks.size(), "rank") + ", its backend has " +
                                 std::to_string(backend_->size()));
   }
 }

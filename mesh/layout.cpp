@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "mesh/error.h"
+#include "mesh/size_text.h"
 
 namespace meshtrain {
 namespace {
@@ -30,10 +31,6 @@ std::string listed(const std::vector<std::string>& names) {
   std::string text;
   for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
   return text;
-}
-
-std::string ranks_of(int64_t ranks) {
-  return std::to_string(ranks) + (ranks == 1 ? " rank" : " ranks");
 }
 
 /// Returns the product of all sizes but automatic ones.
@@ -68,8 +65,8 @@ std::string fitting(std::vector<Axis> axes, int64_t ranks) {
 }
 
 std::string were_started(const std::vector<Axis>& axes, int64_t ranks) {
-  return "but " + std::to_string(ranks) + (ranks == 1 ? " was" : " were") +
-         " started: change --mesh or mpirun -n; --mesh " + fitting(axes, ranks) + " would fit";
+  return "but " + counted(ranks, "was", "were") + " started: change --mesh or mpirun -n; --mesh " +
+         fitting(axes, ranks) + " would fit";
 }
 
 std::string_view trimmed(std::string_view text) {
@@ -133,11 +130,11 @@ MeshLayout MeshLayout::fit(const std::map<std::string, int64_t>& sizes, const st
   const int64_t asked = product(axes);
   if (automatic != axes.end()) {
     if (ranks < asked || ranks % asked != 0) {
-      throw InputError(mesh + " needs a multiple of " + ranks_of(asked) + ", " + were_started(axes, ranks));
+      throw InputError(mesh + " needs a multiple of " + counted(asked, "rank") + ", " + were_started(axes, ranks));
     }
     automatic->size = ranks / asked;
   } else if (asked != ranks) {
-    throw InputError(mesh + " needs " + ranks_of(asked) + ", " + were_started(axes, ranks));
+    throw InputError(mesh + " needs " + counted(asked, "rank") + ", " + were_started(axes, ranks));
   }
   return MeshLayout(std::move(axes));
 }
@@ -149,7 +146,7 @@ int64_t MeshLayout::size(const std::string& axis) const {
 std::vector<int64_t> MeshLayout::coordinate(int64_t rank) const {
   if (rank < 0 || rank >= size_) {
     throw std::out_of_range("rank " + std::to_string(rank) + " is not on mesh " + describe() + " of " +
-                            ranks_of(size_));
+                            counted(size_, "rank"));
   }
   std::vector<int64_t> coordinate(axes_.size());
   for (size_t i = axes_.size(); i-- > 0;) {

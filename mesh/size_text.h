@@ -1,5 +1,6 @@
 #pragma once
 
+#include <concepts>
 #include <cstdint>
 #include <cstdio>
 #include <string>
@@ -20,6 +21,24 @@ inline std::string size_text(int64_t bytes) {
   std::string text = number;
   if (text.ends_with(".0")) text.resize(text.size() - 2);
   return text + " " + unit;
+}
+
+/// Formats 1234567 as "1,234,567".
+inline std::string with_separators(int64_t value) {
+  std::string text = std::to_string(value);
+  const size_t digits = value < 0 ? 1 : 0;  // where they begin
+  for (size_t end = text.size(); end > digits + 3;) text.insert(end -= 3, ",");
+  return text;
+}
+
+/// Formats (1234, "piece") as "1,234 pieces", (1, "piece") as "1 piece". `plural`: the word of any other number than
+/// one; empty: with an s.
+template <std::integral Count>
+std::string counted(Count count, const std::string& word, const std::string& plural = "") {
+  return with_separators(static_cast<int64_t>(count)) + " " +
+         (count == 1       ? word
+          : plural.empty() ? word + "s"
+                           : plural);
 }
 
 }  // namespace meshtrain

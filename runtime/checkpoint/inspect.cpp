@@ -11,16 +11,11 @@
 #include "runtime/checkpoint/damage.h"
 #include "runtime/checkpoint/piece.h"
 #include "runtime/safetensors/tensor_entry.h"
-#include "runtime/telemetry/console.h"
 
 namespace meshtrain {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string plural(size_t count, const std::string& word) {
-  return counted(static_cast<int64_t>(count), word);
-}
 
 int64_t bytes_of(const StoredTensor& tensor) {
   return num_bytes(TensorEntry{"", tensor.dtype, tensor.shape});
@@ -52,7 +47,7 @@ std::string describe_totals(const Manifest& manifest) {
   }
   std::string text;
   for (const auto& [kind, total] : totals) {
-    text += "  " + kind.first + " in " + kind.second + ": " + plural(total.num_tensors, "tensor") + ", " +
+    text += "  " + kind.first + " in " + kind.second + ": " + counted(total.num_tensors, "tensor") + ", " +
             size_text(total.num_bytes) + "\n";
   }
   return text;
@@ -61,14 +56,13 @@ std::string describe_totals(const Manifest& manifest) {
 std::string describe_state(const CheckpointHead& head) {
   const TrainingState& state = head.state;
   std::string text = "  step " + std::to_string(state.step) + ": ";
-  text += state.step == 0 ? "weights alone, before the first step"
-                          : with_separators(state.num_samples) + " samples seen, " +
-                                plural(static_cast<size_t>(state.num_updates), "update") + " made";
-  if (state.num_skipped > 0)
-    text += ", the last " + plural(static_cast<size_t>(state.num_skipped), "step") + " skipped";
+  text += state.step == 0
+              ? "weights alone, before the first step"
+              : counted(state.num_samples, "sample") + " seen, " + counted(state.num_updates, "update") + " made";
+  if (state.num_skipped > 0) text += ", the last " + counted(state.num_skipped, "step") + " skipped";
   if (state.loss_scale) {
     text += ", loss scale " + std::to_string(state.loss_scale->value) + " for " +
-            plural(static_cast<size_t>(state.loss_scale->num_finite), "step");
+            counted(state.loss_scale->num_finite, "step");
   }
   text += "\n  written on mesh " + head.mesh + " by";
   for (const auto& [program, version] : head.versions) text += " " + program + " " + version;
@@ -100,12 +94,12 @@ std::string inspect_checkpoint(const fs::path& folder, bool pieces) {
   size_t num_pieces = 0;
   for (const auto& [name, tensor] : manifest.tensors) num_pieces += tensor.pieces.size();
   std::string text = folder.string() + "\n" + describe_state(manifest.head);
-  text += "  " + plural(manifest.tensors.size(), "tensor") + " in " + plural(num_pieces, "piece") + " in " +
-          plural(manifest.files.size(), "file") + ", " + size_text(manifest.num_bytes()) + "\n" +
+  text += "  " + counted(manifest.tensors.size(), "tensor") + " in " + counted(num_pieces, "piece") + " in " +
+          counted(manifest.files.size(), "file") + ", " + size_text(manifest.num_bytes()) + "\n" +
           describe_totals(manifest);
   for (const auto& [name, tensor] : manifest.tensors) {
     text += name + " " + *safetensors_dtype(tensor.dtype) + " " + describe_shape(tensor.shape) + ", " +
-            plural(tensor.pieces.size(), "piece") + "\n";
+            counted(tensor.pieces.size(), "piece") + "\n";
     for (size_t i = 0; pieces && i < tensor.pieces.size(); ++i) {
       const StoredPiece& piece = tensor.pieces[i];
       text += "  " + describe(piece.box) + " in " + manifest.files[piece.file].name + ", checksum " +

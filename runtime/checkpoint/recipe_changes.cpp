@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "mesh/error.h"
+#include "mesh/size_text.h"
 #include "runtime/recipe/load.h"
 #include "runtime/yaml/flat_keys.h"
 
@@ -51,7 +52,7 @@ std::string tokens_of(const YamlValue& source) {
 std::string describe_sources(const YamlValue& data, const std::vector<YamlValue>& mixture) {
   constexpr size_t kMost = 4;
   if (mixture.empty()) return "the one file " + tokens_of(data);
-  std::string text = "a mixture of " + std::to_string(mixture.size()) + (mixture.size() == 1 ? " file (" : " files (");
+  std::string text = "a mixture of " + counted(mixture.size(), "file") + " (";
   for (size_t i = 0; i < mixture.size() && i < kMost; ++i) text += (i == 0 ? "" : ", ") + tokens_of(mixture[i]);
   return text + (mixture.size() > kMost ? ", ...)" : ")");
 }

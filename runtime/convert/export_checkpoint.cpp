@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "mesh/error.h"
+#include "mesh/size_text.h"
 #include "runtime/checkpoint/checkpoint_reader.h"
 #include "runtime/convert/freed_memory.h"
 #include "runtime/model/transformer.h"
@@ -42,8 +43,8 @@ std::vector<TensorEntry> tensors_of(const fs::path& folder, const Manifest& mani
     throw InputError((folder / "manifest.json").string() + " contradicts its recipe: " + what);
   };
   if (shape.num_hidden_layers > static_cast<int64_t>(manifest.tensors.size())) {
-    fail("the model has " + std::to_string(shape.num_hidden_layers) + " layers, there are " +
-         std::to_string(manifest.tensors.size()) + " tensors");
+    fail("the model has " + counted(shape.num_hidden_layers, "layer") + ", and the manifest " +
+         counted(manifest.tensors.size(), "tensor"));
   }
   std::vector<TensorEntry> tensors = declared_tensors(shape, dtype);
   for (const TensorEntry& tensor : tensors) {

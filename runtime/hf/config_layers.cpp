@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "mesh/error.h"
+#include "mesh/size_text.h"
 #include "runtime/model/families.h"
 
 namespace meshtrain {
@@ -34,8 +35,8 @@ const json& list_of_layers(ConfigReader& config, const std::string& key, const M
   const json& list = config.value(key);
   if (!list.is_array()) config.fail(key, "is " + shown(list) + ", not a list");
   if (list.size() != static_cast<size_t>(shape.num_hidden_layers)) {
-    config.fail(key, "has " + std::to_string(list.size()) + " entries for " + std::to_string(shape.num_hidden_layers) +
-                         " layers");
+    config.fail(
+        key, "has " + counted(list.size(), "entry", "entries") + " for " + counted(shape.num_hidden_layers, "layer"));
   }
   return list;
 }

@@ -4,6 +4,7 @@
 #include <optional>
 #include <utility>
 
+#include "mesh/size_text.h"
 #include "runtime/jinja/access.h"
 #include "runtime/jinja/arithmetic.h"
 #include "runtime/jinja/failure.h"
@@ -274,8 +275,8 @@ void Renderer::assign(const Target& target, const Value& value, const ScopePtr& 
   if (!target.targets.empty()) {
     const std::vector<Value> parts = elements(value, budget_);
     if (parts.size() != target.targets.size()) {
-      throw Failure(std::to_string(parts.size()) + " values are assigned to " + std::to_string(target.targets.size()) +
-                    " names");
+      throw Failure(counted(parts.size(), "value is", "values are") + " assigned to " +
+                    counted(target.targets.size(), "name"));
     }
     for (size_t i = 0; i < parts.size(); ++i) assign(target.targets[i], parts[i], scope);
   } else if (target.attribute.empty()) {
@@ -315,7 +316,7 @@ Value Renderer::call_macro(const Statement& macro, const ScopePtr& outer, const 
   const auto& parameters = macro.parameters;
   if (arguments.positional.size() > parameters.size()) {
     throw Failure((macro.text.empty() ? "the caller" : macro.text) + " takes at most " +
-                  std::to_string(parameters.size()) + " arguments");
+                  counted(parameters.size(), "argument"));
   }
   for (const auto& [name, value] : arguments.named) {
     const bool known =

@@ -11,6 +11,8 @@
 #include <string_view>
 #include <tuple>
 
+#include "mesh/size_text.h"
+
 namespace meshtrain {
 namespace {
 
@@ -40,10 +42,6 @@ struct Share {
   int64_t threads;
   std::string reason;
 };
-
-std::string counted(int64_t count, const std::string& word) {
-  return std::to_string(count) + ' ' + word + (count == 1 ? "" : "s");
-}
 
 Share share_of(const Processors& own, size_t rank, const Sharers& sharers) {
   if (own.asked > 0) return {own.asked, "as OMP_NUM_THREADS says"};

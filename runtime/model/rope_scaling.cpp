@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "mesh/error.h"
+#include "mesh/size_text.h"
 
 namespace meshtrain {
 namespace {
@@ -86,8 +87,8 @@ std::optional<RopeMistake> longrope_mistake(const ModelShape& shape, const RopeS
   for (const auto& [key, divisors] :
        {std::pair("short_factor", &scaling.short_factor), std::pair("long_factor", &scaling.long_factor)}) {
     if (divisors->size() != wanted) {
-      return RopeMistake{key, fmt::format("has {} numbers: it must have {}, one for each pair of features that turns",
-                                          divisors->size(), wanted)};
+      return RopeMistake{key, fmt::format("has {}: it must have {}, one for each pair of features that turns",
+                                          counted(divisors->size(), "number"), wanted)};
     }
   }
   if (scaling.original_max_position_embeddings < 2) {

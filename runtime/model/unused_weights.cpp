@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "mesh/error.h"
+#include "mesh/size_text.h"
 #include "runtime/model/folder_tensors.h"
 #include "runtime/model/transformer.h"
 
@@ -87,9 +88,8 @@ std::string describe_unused(const SafetensorsFolder& weights, const ModelShape& 
     if (text.size() > kMostBytes) text = text.substr(0, kMostBytes) + "...";
     names += (shown++ == 0 ? "" : ", ") + text;
   }
-  if (groups.size() > shown) names += ", and " + std::to_string(groups.size() - shown) + " more names";
-  return "warning: " + std::to_string(count) + (count == 1 ? " tensor" : " tensors") + " in " +
-         weights.path().string() + (count == 1 ? " is" : " are") +
+  if (groups.size() > shown) names += ", and " + counted(groups.size() - shown, "more name");
+  return "warning: " + counted(count, "tensor") + " in " + weights.path().string() + (count == 1 ? " is" : " are") +
          " not part of the model that its config.json describes, and not used: " + names;
 }
 

@@ -20,6 +20,7 @@
 #include "mesh/device_mesh.h"
 #include "mesh/error.h"
 #include "mesh/host_map.h"
+#include "mesh/size_text.h"
 #include "runtime/plan/forecast.h"
 #include "runtime/plan/operator_replay.h"
 #include "runtime/plan/search.h"
@@ -135,7 +136,7 @@ Questions questions_of(const Recipe& recipe, int64_t ranks, const PlanHosts& hos
     }
   }
   if (questions.operators.empty()) {
-    throw InputError("no mesh of " + std::to_string(ranks) + " ranks is possible: " + refusal);
+    throw InputError("no mesh of " + counted(ranks, "rank") + " is possible: " + refusal);
   }
   return questions;
 }
@@ -349,8 +350,8 @@ Machine calibrate(const Recipe& recipe, const Group& world, const std::function<
   machine.ranks_per_host = ranks_per_host;
   machine.memory = static_cast<int64_t>(least_of(world, static_cast<double>(available_memory()))) / ranks_per_host;
   machine.source = "meshtrain plan --calibrate, for " + recipe.name;
-  say("measures " + std::to_string(questions.operators.size()) + " operators on " + std::to_string(world.size()) +
-      " ranks at once");
+  say("measures " + counted(questions.operators.size(), "operator") + " on " +
+      (world.size() == 1 ? "one rank" : counted(world.size(), "rank") + " at once"));
   std::vector<double> spreads;
   for (const auto& [text, signature] : questions.operators) {
     measure_operator(world, signature, questions.calls.at(text), machine, &spreads);

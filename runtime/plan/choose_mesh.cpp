@@ -21,8 +21,8 @@ ChosenMesh choose_mesh(const Recipe& recipe, const Group& world, const Machine& 
     if (search.meshes.empty() || !search.meshes.front().fits) throw InputError(explain(search, recipe, request));
     const PlannedMesh& best = search.meshes.front();
     mesh = best.layout.describe();
-    reason = "--mesh auto: " + mesh + ", the fastest of " + std::to_string(search.meshes.size()) +
-             (search.meshes.size() == 1 ? " mesh" : " meshes") + " by the plan: " + describe_forecast(best.forecast);
+    reason = "--mesh auto: " + mesh + ", the fastest of " + counted(search.meshes.size(), "mesh", "meshes") +
+             " by the plan: " + describe_forecast(best.forecast);
   });
   const std::string chosen = broadcast_text(world, mesh);
   return {MeshLayout::fit(parse_mesh(chosen), recipe.parallel.order, world.size()), reason};

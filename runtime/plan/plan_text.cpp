@@ -140,10 +140,6 @@ std::vector<std::string> abbreviated(std::vector<std::string> meshes) {
   return meshes;
 }
 
-std::string count_text(size_t count, const char* one, const char* several) {
-  return std::to_string(count) + " " + (count == 1 ? one : several);
-}
-
 /// Returns why a mesh takes its time: "71 % products, 20 % attention; 1 % waits for dp".
 std::string account_of(const PlannedMesh& mesh) {
   const TimeForecast& time = *mesh.forecast.step.time;
@@ -181,7 +177,7 @@ std::string seconds_text(double seconds) {
 }
 
 std::string explain(const MeshSearch& search, const Recipe& recipe, const PlanRequest& request) {
-  const std::string ranks = std::to_string(request.ranks) + (request.ranks == 1 ? " rank" : " ranks");
+  const std::string ranks = counted(request.ranks, "rank");
   if (search.meshes.empty()) {
     const ModelShape& shape = recipe.model.shape;
     const TrainRecipe& train = recipe.train;
@@ -200,7 +196,7 @@ std::string explain(const MeshSearch& search, const Recipe& recipe, const PlanRe
   PlanRequest more = request;
   more.ranks *= 2;
   const std::optional<int64_t> enough = least_ranks(recipe, more);
-  return text + (enough ? "; it would fit on " + std::to_string(*enough) + " ranks"
+  return text + (enough ? "; it would fit on " + counted(*enough, "rank")
                         : "; nor would it on more ranks: train.activation_checkpointing.mode: full, a smaller "
                           "train.micro_batch or parallel.fsdp.mode: full_shard need less");
 }
@@ -224,8 +220,7 @@ std::string advice(const MeshSearch& search) {
 
 std::string to_text(const MeshSearch& search, const PlanRequest& request, size_t top) {
   const auto fitting = static_cast<size_t>(std::ranges::count(search.meshes, true, &PlannedMesh::fits));
-  std::string text = count_text(search.meshes.size(), "mesh", "meshes") + " of " + std::to_string(request.ranks) +
-                     (request.ranks == 1 ? " rank" : " ranks");
+  std::string text = counted(search.meshes.size(), "mesh", "meshes") + " of " + counted(request.ranks, "rank");
   if (request.memory) text += ", " + std::to_string(fitting) + " in " + room_text(request);
   text += request.machine
               ? "; a step on " + request.machine->name + ", the bytes of the fullest rank, what takes the time"

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "mesh/error.h"
+#include "mesh/size_text.h"
 #include "runtime/files/file_reader.h"
 #include "runtime/plan/known_shapes.h"
 #include "runtime/plan/machine.h"
@@ -55,8 +56,8 @@ class TableRow {
  public:
   TableRow(std::string location, const Cells& columns, Cells cells) : location_(std::move(location)) {
     if (cells.size() != columns.size()) {
-      throw InputError(location_ + ": " + std::to_string(cells.size()) + " cells, and the first line names " +
-                       std::to_string(columns.size()) + " columns");
+      throw InputError(location_ + ": " + counted(cells.size(), "cell") + ", and the first line names " +
+                       counted(columns.size(), "column"));
     }
     for (size_t i = 0; i < cells.size(); ++i) cells_[columns[i]] = std::move(cells[i]);
   }

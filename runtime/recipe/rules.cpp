@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "mesh/size_text.h"
 #include "runtime/hf/config_json.h"
 #include "runtime/model/rope_scaling.h"
 #include "runtime/recipe/fields.h"
@@ -56,8 +57,8 @@ void check_shape(const Reader& reader, const ModelShape& shape) {
   }
   const auto check_layers = [&](const char* key, size_t entries) {
     if (entries == 0 || entries == static_cast<size_t>(shape.num_hidden_layers)) return;
-    reader.fail(
-        key, "has " + std::to_string(entries) + " entries for " + std::to_string(shape.num_hidden_layers) + " layers");
+    reader.fail(key,
+                "has " + counted(entries, "entry", "entries") + " for " + counted(shape.num_hidden_layers, "layer"));
   };
   check_layers("no_rope_layers", shape.no_rope_layers.size());
   check_layers("layer_types", shape.layer_types.size());
@@ -66,7 +67,7 @@ void check_shape(const Reader& reader, const ModelShape& shape) {
   }
   if (rotary_features(shape) % 2 != 0 || rotary_features(shape) == 0) {
     reader.fail("partial_rotary_factor",
-                "turns " + std::to_string(rotary_features(shape)) + " features of a head: rotary positions turn pairs");
+                "turns " + counted(rotary_features(shape), "feature") + " of a head: rotary positions turn pairs");
   }
 }
 

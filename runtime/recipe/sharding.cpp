@@ -4,6 +4,7 @@
 #include <set>
 
 #include "mesh/error.h"
+#include "mesh/size_text.h"
 #include "runtime/yaml/suggest.h"
 
 namespace meshtrain {
@@ -49,7 +50,7 @@ std::string divisors(int64_t number) {
 }
 
 std::string ranks(const ShardingChoice& choice) {
-  return std::to_string(choice.num_ranks) + (choice.num_ranks == 1 ? " rank" : " ranks");
+  return counted(choice.num_ranks, "rank");
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "mesh/error.h"
+#include "mesh/size_text.h"
 #include "runtime/recipe/context.h"
 #include "runtime/recipe/run_plan.h"
 #include "runtime/recipe/sharding.h"
@@ -141,7 +142,7 @@ void check_schedule(const ScheduleRecipe& schedule, int64_t train_steps) {
   if (schedule.decay_steps < 1) throw InputError("schedule.decay_steps: wsd needs at least 1, the length of its decay");
   if (schedule.decay_steps > steps - schedule.warmup_steps) {
     throw InputError("schedule.decay_steps: " + number(schedule.decay_steps) + " is more than the " +
-                     number(steps - schedule.warmup_steps) + " steps that " + key + number(steps) +
+                     counted(steps - schedule.warmup_steps, "step") + " that " + key + number(steps) +
                      " leaves after schedule.warmup_steps " + number(schedule.warmup_steps));
   }
 }
@@ -192,7 +193,7 @@ void check_profile(const TrainRecipe& train, int64_t num_ranks) {
   const ProfileRecipe& profile = train.profile;
   if (profile.from == 0) return;
   if (profile.from > train.steps || profile.steps > train.steps - profile.from + 1) {
-    throw InputError("train.profile: " + number(profile.steps) + " steps from step " + number(profile.from) +
+    throw InputError("train.profile: " + counted(profile.steps, "step") + " from step " + number(profile.from) +
                      " on end after train.steps, " + number(train.steps) + ": begin earlier, or trace fewer");
   }
   for (const int64_t rank : profile.ranks) {

@@ -5,8 +5,8 @@
 #include <ctime>
 #include <map>
 
+#include "mesh/size_text.h"
 #include "runtime/report/ticks.h"
-#include "runtime/telemetry/console.h"
 
 namespace meshtrain {
 namespace {

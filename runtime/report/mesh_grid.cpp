@@ -4,9 +4,9 @@
 #include <map>
 #include <set>
 
+#include "mesh/size_text.h"
 #include "runtime/report/chart.h"
 #include "runtime/report/html.h"
-#include "runtime/telemetry/console.h"
 
 namespace meshtrain {
 namespace {

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <ctime>
 
+#include "mesh/size_text.h"
 #include "runtime/report/facts.h"
 #include "runtime/report/html.h"
 #include "runtime/report/sections.h"
-#include "runtime/telemetry/console.h"
 
 namespace meshtrain {
 namespace {
@@ -56,7 +56,7 @@ std::string head(const Runs& runs) {
     const RunRecord& run = *runs.front();
     return "<h1>" + escaped(run.name) + "</h1>\n<p class=\"soft\">" + escaped(subtitle(run)) + "</p>\n" + tiles(run);
   }
-  std::string html = "<h1>" + counted(static_cast<int64_t>(runs.size()), "run") + "</h1>\n";
+  std::string html = "<h1>" + counted(runs.size(), "run") + "</h1>\n";
   for (size_t i = 0; i < runs.size(); ++i) {
     html += "<p>" + run_name(runs, i) + " <span class=\"soft\">" + escaped(subtitle(*runs[i])) + "</span></p>\n";
   }

@@ -6,9 +6,9 @@
 #include <system_error>
 
 #include "mesh/error.h"
+#include "mesh/size_text.h"
 #include "runtime/files/file_reader.h"
 #include "runtime/files/json_object.h"
-#include "runtime/telemetry/console.h"
 
 namespace meshtrain {
 namespace {

@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <cmath>
 
+#include "mesh/size_text.h"
 #include "runtime/report/chart.h"
 #include "runtime/report/html.h"
 #include "runtime/report/mesh_grid.h"
 #include "runtime/report/sections.h"
 #include "runtime/report/step_time.h"
-#include "runtime/telemetry/console.h"
 
 namespace meshtrain {
 namespace {

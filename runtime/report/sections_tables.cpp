@@ -2,12 +2,12 @@
 
 #include <algorithm>
 
+#include "mesh/size_text.h"
 #include "runtime/report/chart.h"
 #include "runtime/report/facts.h"
 #include "runtime/report/html.h"
 #include "runtime/report/sections.h"
 #include "runtime/report/table.h"
-#include "runtime/telemetry/console.h"
 
 namespace meshtrain {
 namespace {
@@ -75,7 +75,7 @@ std::string warnings_in(const RunRecord& run) {
 
 std::string flight_of(const RunRecord& run) {
   if (run.flight.empty()) return "";
-  return "<h3>Flight records</h3>\n<p>" + counted(static_cast<int64_t>(run.flight.size()), "file") +
+  return "<h3>Flight records</h3>\n<p>" + counted(run.flight.size(), "file") +
          " in flight/: <code>meshtrain diagnose " + escaped(run.folder.string()) + "</code> compares them.</p>\n";
 }
 
@@ -131,7 +131,7 @@ std::string whole_recipe(const RunRecord& run) {
     rows += "<tr><td><code>" + escaped(key) + "</code></td><td class=\"wide\"><code>" + escaped(value) +
             "</code></td></tr>\n";
   }
-  return "<details><summary>The recipe as run: " + counted(static_cast<int64_t>(run.recipe.size()), "key") +
+  return "<details><summary>The recipe as run: " + counted(run.recipe.size(), "key") +
          "</summary>\n<div class=\"scroll\"><table>" + rows + "</table></div></details>\n";
 }
 

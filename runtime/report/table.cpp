@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
+#include "mesh/size_text.h"
 #include "runtime/report/html.h"
-#include "runtime/telemetry/console.h"
 
 namespace meshtrain {
 
@@ -22,8 +22,7 @@ std::string Table::html(size_t wide) const {
   }
   html += "</table></div>\n";
   if (num_left_out == 0) return html;
-  return html + "<p class=\"note\">" + counted(static_cast<int64_t>(num_left_out), "row") +
-         " before these left out</p>\n";
+  return html + "<p class=\"note\">" + counted(num_left_out, "row") + " before these left out</p>\n";
 }
 
 }  // namespace meshtrain

@@ -8,8 +8,8 @@
 #include <system_error>
 #include <utility>
 
+#include "mesh/size_text.h"
 #include "runtime/data/check_tokens.h"
-#include "runtime/telemetry/console.h"
 #include "runtime/trainer/assemble.h"
 
 namespace meshtrain {

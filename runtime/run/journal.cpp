@@ -90,9 +90,9 @@ void Journal::announce(const ModelSize& size, const UnitMemory& memory, int64_t 
     spdlog::info("sequence parallel is off because tp does not divide the tokens of a micro-batch");
   }
   if (const ProfileRecipe& profile = recipe_.train.profile; profile.from > 0) {
-    spdlog::info("train.profile: {} rank{} write{} a trace of {} from step {} on, to {}", profile.ranks.size(),
-                 profile.ranks.size() == 1 ? "" : "s", profile.ranks.size() == 1 ? "s" : "",
-                 counted(profile.steps, "step"), profile.from, directory_->traces().string());
+    spdlog::info("train.profile: {} a trace of {} from step {} on, to {}",
+                 counted(profile.ranks.size(), "rank writes", "ranks write"), counted(profile.steps, "step"),
+                 profile.from, directory_->traces().string());
   }
   if (recipe_.train.offload_activations) {
     spdlog::info("train.offload_activations moves nothing: ranks of this run have their activations in host memory");

@@ -16,7 +16,6 @@
 #include "runtime/plan/planned_mesh.h"
 #include "runtime/recipe/patterns.h"
 #include "runtime/run/run_directory.h"
-#include "runtime/telemetry/console.h"
 
 namespace meshtrain {
 namespace {

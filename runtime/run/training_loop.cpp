@@ -4,10 +4,10 @@
 
 #include "mesh/agree.h"
 #include "mesh/error.h"
+#include "mesh/size_text.h"
 #include "runtime/model/flops.h"
 #include "runtime/optimizer/schedule.h"
 #include "runtime/run/describe_data.h"
-#include "runtime/telemetry/console.h"
 #include "runtime/watch/phase.h"
 
 namespace meshtrain {

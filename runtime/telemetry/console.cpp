@@ -24,16 +24,6 @@ std::string console_line(const StepMetrics& metrics, int64_t num_steps, double e
   return line;
 }
 
-std::string with_separators(int64_t value) {
-  if (value < 0) return "-" + with_separators(-value);
-  if (value < 1000) return std::to_string(value);
-  return fmt::format("{},{:03}", with_separators(value / 1000), value % 1000);
-}
-
-std::string counted(int64_t count, const std::string& word) {
-  return with_separators(count) + " " + word + (count == 1 ? "" : "s");
-}
-
 std::string duration(double seconds) {
   const int64_t whole = std::llround(seconds);
   if (whole < 3600) return fmt::format("{}:{:02}", whole / 60, whole % 60);

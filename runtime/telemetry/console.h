@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "mesh/size_text.h"
 #include "runtime/telemetry/metrics.h"
 
 namespace meshtrain {
@@ -11,10 +12,6 @@ namespace meshtrain {
 /// step the reason, with the parameter and the loss scale.
 std::string console_line(const StepMetrics& metrics, int64_t num_steps, double eta_seconds);
 
-/// Formats 1234567 as "1,234,567".
-std::string with_separators(int64_t value);
-/// Formats (1234, "piece") as "1,234 pieces", (1, "piece") as "1 piece".
-std::string counted(int64_t count, const std::string& word);
 /// Formats seconds as "34:05" or "2:34:05".
 std::string duration(double seconds);
 

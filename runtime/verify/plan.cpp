@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "mesh/error.h"
+#include "mesh/size_text.h"
 #include "runtime/recipe/run_plan.h"
 #include "runtime/verify/comparison.h"
 #include "runtime/verify/shrink.h"
@@ -24,9 +25,9 @@ MeshLayout fit(const Recipe& recipe, int64_t num_ranks) {
   if (given && needed != num_ranks) {
     throw InputError((recipe.file.empty() ? recipe.name : recipe.file.string()) + ": mesh " +
                      MeshLayout::fit(recipe.parallel.mesh, recipe.parallel.order, needed).describe() + " needs " +
-                     std::to_string(needed) + (needed == 1 ? " rank" : " ranks") + ", but " +
-                     std::to_string(num_ranks) + (num_ranks == 1 ? " was" : " were") + " started: start mpirun -n " +
-                     std::to_string(needed) + " meshtrain verify ..., or give another --mesh");
+                     counted(needed, "rank") + ", but " + counted(num_ranks, "was", "were") +
+                     " started: start mpirun -n " + std::to_string(needed) +
+                     " meshtrain verify ..., or give another --mesh");
   }
   return MeshLayout::fit(recipe.parallel.mesh, recipe.parallel.order, num_ranks);
 }

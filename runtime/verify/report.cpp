@@ -4,9 +4,9 @@
 
 #include <algorithm>
 
+#include "mesh/size_text.h"
 #include "runtime/recipe/context.h"
 #include "runtime/recipe/sharding.h"
-#include "runtime/telemetry/console.h"
 #include "runtime/trainer/assemble.h"
 
 namespace meshtrain {
@@ -248,9 +248,8 @@ std::string verdict(const std::vector<Compared>& all) {
     const auto equal = std::count_if(some.begin(), some.end(), [](const Compared* each) { return each->equal(); });
     const int64_t different = static_cast<int64_t>(some.size()) - equal;
     if (different == 0) continue;
-    parts.push_back(some.size() == 1
-                        ? title(kind)
-                        : fmt::format("{} of {}", different, counted(static_cast<int64_t>(some.size()), title(kind))));
+    parts.push_back(some.size() == 1 ? title(kind)
+                                     : fmt::format("{} of {}", different, counted(some.size(), title(kind))));
   }
   return fmt::format("DIFFERENT: {}\n", fmt::join(parts, "; "));
 }

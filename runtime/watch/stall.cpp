@@ -4,6 +4,8 @@
 #include <cstdio>
 #include <set>
 
+#include "mesh/size_text.h"
+
 namespace meshtrain {
 namespace {
 
@@ -132,9 +134,9 @@ class Search {
       for (size_t i = 1; i < blamed.size(); ++i) more.push_back(blamed[i]->rank);
       who += ", and " + list(more) + " alike,";
     }
-    return who + (blamed.size() > 1 ? " hold up " : " holds up ") + std::to_string(waiting) +
-           (waiting == 1 ? " rank, " : " ranks, ") + "for " + in_seconds(waiting_ms_) + " in " +
-           describe(group, path_.back()->activity.find(group, number), number) + ": ";
+    return who + (blamed.size() > 1 ? " hold up " : " holds up ") + counted(waiting, "rank") + ", for " +
+           in_seconds(waiting_ms_) + " in " + describe(group, path_.back()->activity.find(group, number), number) +
+           ": ";
   }
 
   Verdict of_halted(const std::vector<const RankSight*>& halted, const GroupSight& group, int64_t number) const {

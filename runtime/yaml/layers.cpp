@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "mesh/error.h"
+#include "mesh/size_text.h"
 
 namespace meshtrain {
 namespace {
@@ -31,8 +32,7 @@ YamlValue read_file(const fs::path& file, const std::string& asked_by, std::vect
   fs::path canonical = fs::weakly_canonical(file, ignored);
   if (ignored) canonical = file;  // reading it will say why
   if (std::find(chain.begin(), chain.end(), canonical) != chain.end()) {
-    throw InputError(asked_by + "extends itself, over " + std::to_string(chain.size()) +
-                     (chain.size() == 1 ? " file" : " files"));
+    throw InputError(asked_by + "extends itself, over " + counted(chain.size(), "file"));
   }
   chain.push_back(canonical);
 

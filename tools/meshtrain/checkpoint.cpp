@@ -6,13 +6,13 @@
 #include <string>
 
 #include "mesh/error.h"
+#include "mesh/size_text.h"
 #include "runtime/checkpoint/damage.h"
 #include "runtime/checkpoint/inspect.h"
 #include "runtime/convert/export_checkpoint.h"
 #include "runtime/convert/import_checkpoint.h"
 #include "runtime/data/check_tokens.h"
 #include "runtime/recipe/load.h"
-#include "runtime/telemetry/console.h"
 #include "runtime/trainer/assemble.h"
 #include "tools/meshtrain/commands.h"
 #include "tools/meshtrain/launcher.h"
@@ -52,8 +52,7 @@ int report_damage(const std::filesystem::path& folder) try {
   for (const std::string& line : verified.damage) std::printf("%s\n", line.c_str());
   const std::string verdict = verified.damage.empty()
                                   ? "every byte is as it was written"
-                                  : counted(verified.num_damaged, "piece") +
-                                        (verified.num_damaged == 1 ? " is" : " are") + " missing or damaged";
+                                  : counted(verified.num_damaged, "piece is", "pieces are") + " missing or damaged";
   std::printf("%s: %s, %s: %s\n", folder.c_str(), counted(verified.num_pieces, "piece").c_str(),
               counted(verified.num_bytes, "byte").c_str(), verdict.c_str());
   return verified.damage.empty() ? 0 : 1;
@@ -88,10 +87,9 @@ int export_to(const ExportArguments& arguments) {
   options.max_file_bytes = static_cast<int64_t>(std::min<uint64_t>(arguments.max_file_bytes, INT64_MAX));
   options.tokenizer = arguments.tokenizer;
   const ExportedCheckpoint exported = export_checkpoint(find_checkpoint(arguments.path), arguments.out, options);
-  std::printf("%s: the weights of step %s, %s tensors in %s, %s bytes%s\n", arguments.out.c_str(),
-              with_separators(exported.step).c_str(),
-              with_separators(static_cast<int64_t>(exported.num_tensors)).c_str(),
-              safetensors_dtype(exported.dtype)->c_str(), with_separators(exported.num_bytes).c_str(),
+  std::printf("%s: the weights of step %s, %s in %s, %s%s\n", arguments.out.c_str(),
+              with_separators(exported.step).c_str(), counted(exported.num_tensors, "tensor").c_str(),
+              safetensors_dtype(exported.dtype)->c_str(), counted(exported.num_bytes, "byte").c_str(),
               describe(exported.carried).c_str());
   return 0;
 }

@@ -17,6 +17,7 @@
 #include "mesh/agree.h"
 #include "mesh/error.h"
 #include "mesh/layout.h"
+#include "mesh/size_text.h"
 #include "runtime/chat/chat_tokens.h"
 #include "runtime/generate/generate.h"
 #include "runtime/generate/generation_config.h"
@@ -26,7 +27,6 @@
 #include "runtime/launch/connect.h"
 #include "runtime/launch/connect_devices.h"
 #include "runtime/recipe/validate.h"
-#include "runtime/telemetry/console.h"
 #include "runtime/trainer/assemble.h"
 #include "runtime/watch/phase.h"
 #include "runtime/yaml/scalar_text.h"
@@ -187,7 +187,7 @@ std::optional<ChatTemplate> chat_template_of(const GenerateArguments& arguments,
 void warn_of_length(const std::string& what, size_t length, int64_t trained) {
   if (trained == 0 || static_cast<int64_t>(length) <= trained) return;
   std::fprintf(stderr, "warning: %s has %s, and the model was trained on %s at a time (train.sequence_length)\n",
-               what.c_str(), counted(static_cast<int64_t>(length), "token").c_str(), with_separators(trained).c_str());
+               what.c_str(), counted(length, "token").c_str(), with_separators(trained).c_str());
 }
 
 /// What the command line says in place of `config`. Returns the keys of generation_config.json that it has replaced.

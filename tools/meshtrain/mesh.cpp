@@ -8,10 +8,10 @@
 
 #include "mesh/error.h"
 #include "mesh/layout.h"
+#include "mesh/size_text.h"
 #include "runtime/recipe/context.h"
 #include "runtime/recipe/load.h"
 #include "runtime/recipe/run_plan.h"
-#include "runtime/telemetry/console.h"
 #include "tools/meshtrain/commands.h"
 #include "tools/meshtrain/mesh_picture.h"
 #include "tools/meshtrain/recipe_arguments.h"

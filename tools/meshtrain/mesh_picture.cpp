@@ -5,16 +5,14 @@
 #include <sstream>
 #include <vector>
 
+#include "mesh/size_text.h"
+
 namespace meshtrain {
 namespace {
 
 constexpr int64_t kWholeTable = 32;  // more ranks than this are cut
 constexpr int64_t kFirst = 8, kLast = 2;
 constexpr size_t kGroupsShown = 8, kRanksShown = 8;
-
-std::string counted(int64_t count, const std::string& what) {
-  return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
-}
 
 /// "{0, 2, 4, 6}".
 std::string set_of(const std::vector<int64_t>& ranks) {

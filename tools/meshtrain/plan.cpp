@@ -121,7 +121,7 @@ void plan_published(const std::filesystem::path& file) {
   const PublishedRuns runs(read_published_table(file));
   const std::vector<PublishedForecast> forecasts = runs.predict();
   const PublishedScore score = score_of(forecasts);
-  std::printf("%s\n%ld runs: %s\n", to_text(forecasts).c_str(), static_cast<long>(score.rows), to_text(score).c_str());
+  std::printf("%s\n%s: %s\n", to_text(forecasts).c_str(), counted(score.rows, "run").c_str(), to_text(score).c_str());
   for (const auto& [which, fitted] : {std::pair("second", 1), std::pair("last", -1)}) {
     std::printf("fitted on the %s run of each source instead of the first: %s\n", which,
                 to_text(score_of(runs.predict(fitted))).c_str());

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "mesh/backends/mpi/launcher.h"
+#include "mesh/size_text.h"
 #include "runtime/data/check_tokens.h"
 #include "runtime/data/mixture.h"
 #include "runtime/hf/export.h"
@@ -24,7 +25,6 @@
 #include "runtime/run/run.h"
 #include "runtime/run/run_directory.h"
 #include "runtime/run/stop_request.h"
-#include "runtime/telemetry/console.h"
 #include "runtime/trainer/assemble.h"
 #include "tools/meshtrain/commands.h"
 #include "tools/meshtrain/recipe_arguments.h"
@@ -117,8 +117,8 @@ int check(const TrainArguments& arguments) {
   if (!arguments.machine.empty()) machine = std::make_shared<const Machine>(load_machine(arguments.machine));
   const Outlook ahead = look_ahead(recipe, plan, run_directory, machine);
   if (!note.empty()) std::printf("%s\n", note.c_str());
-  std::printf("%s: fits mesh %s; %s samples of %s tokens\n", recipe.name.c_str(), layout.describe().c_str(),
-              with_separators(data.num_samples()).c_str(), with_separators(recipe.train.sequence_length).c_str());
+  std::printf("%s: fits mesh %s; %s of %s\n", recipe.name.c_str(), layout.describe().c_str(),
+              counted(data.num_samples(), "sample").c_str(), counted(recipe.train.sequence_length, "token").c_str());
   std::vector<std::string> lines =
       describe_data(recipe, data, samples_of_run(recipe.train, beginning.state), evaluation.get());
   if (!unused_weights.empty()) lines.push_back(unused_weights);

@@ -306,7 +306,7 @@ TEST_F(ConfigJson, ReadsSlidingWindows) {
   EXPECT_TRUE(has(refusal(kSmolLm2, {{"sliding_window", 128}}), "sliding_window (128) is not known"));
   EXPECT_TRUE(has(refusal(kVersion5, {{"layer_types", {"full_attention", "sliding_attention"}}}),
                   "layer_types has sliding_attention, but there is no sliding_window (use_sliding_window is false)"));
-  EXPECT_TRUE(has(refusal(kVersion5, {{"layer_types", {"full_attention"}}}), "layer_types has 1 entries for 2 layers"));
+  EXPECT_TRUE(has(refusal(kVersion5, {{"layer_types", {"full_attention"}}}), "layer_types has 1 entry for 2 layers"));
   EXPECT_TRUE(has(refusal(kVersion5, {{"layer_types", {"full_attention", "chunked_attention"}}}),
                   "layer_types has \"chunked_attention\": full_attention and sliding_attention are available"));
   json mixed = {{"num_hidden_layers", 2}, {"sliding_window", 7}};

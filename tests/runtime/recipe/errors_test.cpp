@@ -222,7 +222,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadSetting{{"model.family=granite", "model.embedding_multiplier=0"},
                    "--set model.embedding_multiplier=0: 0 is impossible: it must be above 0"},
         BadSetting{{"model.family=smollm3", "model.no_rope_layers=[1]"},
-                   "--set model.no_rope_layers=[1]: has 1 entries for 2 layers"},
+                   "--set model.no_rope_layers=[1]: has 1 entry for 2 layers"},
         BadSetting{{"model.family=smollm3", "model.no_rope_layers=[1, 2]"},
                    "--set model.no_rope_layers=[1, 2]: 2 is impossible: it must be at most 1"},
         BadSetting{{"model.family=smollm3", "model.no_rope_layers=1"},

@@ -135,6 +135,10 @@ TEST(Console, ALineAStep) {
   EXPECT_TRUE(console_line(evaluated, 600, 75).ends_with("  eta 1:15  eval loss 1.9877"));
   EXPECT_EQ(with_separators(999), "999");
   EXPECT_EQ(with_separators(-1234567), "-1,234,567");
+  EXPECT_EQ(with_separators(-123), "-123");
+  EXPECT_EQ(counted(1, "piece"), "1 piece");
+  EXPECT_EQ(counted(1234, "piece"), "1,234 pieces");
+  EXPECT_EQ(counted(0, "mesh", "meshes"), "0 meshes");
   EXPECT_EQ(duration(2 * 3600 + 5), "2:00:05");
 }
 
