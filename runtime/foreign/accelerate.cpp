@@ -26,12 +26,7 @@ void take_accelerate_mesh(Conversion& from) {
   const bool has_mesh = from.has("parallelism_config");
   const std::string dp = has_mesh ? std::to_string(replicas * shards) : ranks ? std::to_string(*ranks / tp) : "auto";
   from.set("parallel.mesh", "{dp: " + dp + ", cp: " + std::to_string(cp) + ", tp: " + std::to_string(tp) + "}");
-  if (has_mesh && replicas > 1 && shards > 1) {
-    from.set("parallel.fsdp.mode", std::string("hybrid_shard"));
-    from.set("parallel.fsdp.shard_size", shards);
-  } else if (has_mesh && shards * cp == 1) {
-    from.set("parallel.fsdp.mode", std::string("no_shard"));
-  }
+  if (has_mesh) from.set_replicas(replicas, shards, cp);
   from.ignore(prefix + "cp_comm_strategy");
 }
 
@@ -41,6 +36,10 @@ void take_accelerate_fsdp(Conversion& from) {
     const auto known = kModes.find(*strategy);
     if (known == kModes.end()) {
       from.refuse(prefix + "sharding_strategy", "parallel.fsdp.mode has no such mode");
+    } else if (from.is_set("parallel.fsdp.shard_size")) {
+      if (known->second != "full_shard" && known->second != "hybrid_shard") {
+        from.refuse(prefix + "sharding_strategy", "replicas, which parallelism_config has, are of hybrid_shard alone");
+      }
     } else {
       from.set("parallel.fsdp.mode", known->second);
     }
@@ -90,7 +89,9 @@ void convert_accelerate(Conversion& from) {
   take_accelerate_mesh(from);
   if (from.has("fsdp_config")) take_accelerate_fsdp(from);
   if (from.has("deepspeed_config")) convert_deepspeed_of_accelerate(from);
-  if (type == "MULTI_GPU" || type == "MULTI_CPU") from.set("parallel.fsdp.mode", std::string("no_shard"), type);
+  if ((type == "MULTI_GPU" || type == "MULTI_CPU") && !from.is_set("parallel.fsdp.mode")) {
+    from.set("parallel.fsdp.mode", std::string("no_shard"), type);
+  }
   if (const auto precision = from.word("mixed_precision")) {
     const auto known = kPrecisions.find(*precision);
     if (*precision == "fp8") {

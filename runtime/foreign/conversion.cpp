@@ -1,11 +1,13 @@
 #include "runtime/foreign/conversion.h"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <string_view>
 
 #include "runtime/yaml/flat_keys.h"
 #include "runtime/yaml/scalar_text.h"
+#include "runtime/yaml/suggest.h"
 
 namespace meshtrain {
 namespace {
@@ -58,10 +60,9 @@ const YamlValue* Conversion::take(const std::string& path, YamlValue::Kind kind)
     refuse(path, "it is of another kind than expected");
     return nullptr;
   }
+  if (is_auto(path)) return nullptr;
   read_.insert(path);
-  if (value->kind != YamlValue::Kind::Scalar || value->text != "auto") return value;
-  refused_.push_back(path + ": auto: another program fills it in");
-  return nullptr;
+  return value;
 }
 
 std::optional<std::string> Conversion::word(const std::string& path) {
@@ -109,6 +110,11 @@ bool Conversion::is_on(const std::string& path) const {
   return value != nullptr && is_on_text(value->text);
 }
 
+bool Conversion::is_auto(const std::string& path) const {
+  const YamlValue* value = find(path);
+  return value != nullptr && value->kind == YamlValue::Kind::Scalar && value->text == "auto";
+}
+
 void Conversion::set(const std::string& key, const std::string& value, const std::string& comment) {
   values_[key] = {value.starts_with('[') || value.starts_with('{') ? value : scalar_text(value), comment};
 }
@@ -143,7 +149,32 @@ void Conversion::ignore_in(const std::string& path, std::initializer_list<const 
 }
 
 void Conversion::need(const std::string& key, const std::string& what) {
-  if (!is_set(key)) needed_.push_back(key + ": " + what);
+  const bool is_listed = std::ranges::find(needed_, key, &Needed::key) != needed_.end();
+  if (!is_set(key) && !is_listed) needed_.push_back({key, what});
+}
+
+void Conversion::need_filled_in(const std::string& key, std::initializer_list<const char*> paths,
+                                const std::string& value, const std::string& by_default) {
+  std::vector<std::string> open;
+  for (const char* path : paths) {
+    if (!is_auto(path)) continue;
+    open.push_back(path);
+    ignore(path);
+  }
+  if (open.empty()) return;
+  const std::string meanwhile = is_set(key) ? values_.at(key).text : by_default;
+  needed_.push_back({key, joined(open) + (open.size() == 1 ? " is" : " are") + " auto: give " + value +
+                              (meanwhile.empty() ? "" : "; until then the recipe has " + meanwhile)});
+}
+
+void Conversion::set_replicas(int64_t replicas, int64_t shards, int64_t cp) {
+  const char* const size = "parallel.fsdp.shard_size";
+  const bool is_shared = shards == 0 || shards * cp > 1;
+  set("parallel.fsdp.mode", std::string(!is_shared ? "no_shard" : replicas > 1 ? "hybrid_shard" : "full_shard"));
+  if (!is_shared || replicas == 1) return;
+  if (shards > 0) return set(size, shards * cp, cp > 1 ? "data-parallel shards x cp" : "");
+  need(size, "dp x cp / " + std::to_string(replicas) + ", the ranks of one of " + std::to_string(replicas) +
+                 " replicas; until then the recipe has the ranks of a host");
 }
 
 void Conversion::offload_to_host() {
@@ -186,12 +217,12 @@ std::string Conversion::text(const std::string& file) const {
   }
   std::vector<std::string> refused = refused_;
   visit_leaves(root_, "", [&](const std::string& path, const YamlValue& value) {
-    if (!read_.contains(path) && !does_nothing(value)) {
-      refused.push_back(path + ": " + flat_text(value) + ": nothing in a recipe is like it");
-    }
+    if (read_.contains(path) || does_nothing(value)) return;
+    refused.push_back(path + ": " + flat_text(value) +
+                      (is_auto(path) ? ": another program fills it in" : ": nothing in a recipe is like it"));
   });
   if (!needed_.empty()) text += "\n# Still to be given, here or with --set:\n";
-  for (const std::string& line : needed_) text += "#   " + line + "\n";
+  for (const auto& [key, what] : needed_) text += "#   " + key + ": " + what + "\n";
   if (!refused.empty()) text += "\n# Not converted:\n";
   for (const std::string& line : refused) text += "#   " + line + "\n";
   return text;

@@ -22,8 +22,8 @@ class Conversion {
   /// `tool`: its name, for messages. `root`: a map, which must outlive this.
   Conversion(std::string tool, const YamlValue& root) : tool_(std::move(tool)), root_(root) {}
 
-  /// Return the value at `path` ("optimizer.params.lr") and mark it as read; none when it is absent, null or "auto", or
-  /// of another kind. A value of another kind is listed as not converted.
+  /// Return the value at `path` ("optimizer.params.lr") and mark it as read; none when it is absent, null or of another
+  /// kind, which is listed as not converted, or "auto", which need_filled_in() reads.
   std::optional<std::string> word(const std::string& path);
   std::optional<double> number(const std::string& path);
   std::optional<int64_t> whole(const std::string& path);
@@ -32,6 +32,8 @@ class Conversion {
   bool has(const std::string& path) const { return find(path) != nullptr; }
   /// Returns true when the value at `path` is true, without marking it.
   bool is_on(const std::string& path) const;
+  /// Returns true when the value at `path` is the word auto, without marking it.
+  bool is_auto(const std::string& path) const;
 
   /// Sets the recipe's `key`. `comment`: why, when the value does not stand in the configuration.
   void set(const std::string& key, const std::string& value, const std::string& comment = "");
@@ -42,13 +44,23 @@ class Conversion {
 
   /// Lists `path`, when it is there and does something (it is not false, none or empty), as not converted.
   void refuse(const std::string& path, const std::string& reason);
+  /// Lists what the configuration does without a value for it, as not converted.
+  void refuse_absent(const std::string& line) { refused_.push_back(line); }
   /// Marks `path`, a value or all in a map, as meaning nothing in a recipe.
   void ignore(const std::string& path);
   /// Does so with each of `keys` of the map at `path`, so that its other keys are listed.
   void ignore_in(const std::string& path, std::initializer_list<const char*> keys);
-  /// Lists the recipe's `key`, unless it is set, as still to be given.
+  /// Lists the recipe's `key`, unless it is set or listed, as still to be given.
   void need(const std::string& key, const std::string& what);
+  /// Lists the recipe's `key` as still to be given where values at `paths` are "auto", and marks those as read.
+  /// `value`: what another program would fill in. `by_default`: what the recipe has while neither the key is set nor
+  /// given; empty: nothing.
+  void need_filled_in(const std::string& key, std::initializer_list<const char*> paths, const std::string& value,
+                      const std::string& by_default = "");
 
+  /// Sets parallel.fsdp for `replicas` of the model, each of which `shards` data-parallel ranks share with their `cp`
+  /// context-parallel ones, as torchtitan and accelerate do. `shards` 0: as many as the ranks that are started allow.
+  void set_replicas(int64_t replicas, int64_t shards, int64_t cp);
   /// Sets parallel.fsdp.offload.to: host, and says of which ranks it is.
   void offload_to_host();
   /// Lists model, data and the length of samples, which the script that a launcher starts has. `in_script`: the
@@ -63,6 +75,9 @@ class Conversion {
   struct Value {
     std::string text, comment;
   };
+  struct Needed {
+    std::string key, what;
+  };
   const YamlValue* find(const std::string& path) const;
   const YamlValue* take(const std::string& path, YamlValue::Kind kind);
   std::string shown(const std::string& path) const;
@@ -72,7 +87,7 @@ class Conversion {
   std::map<std::string, Value> values_;
   std::set<std::string> read_;
   std::vector<std::string> refused_;
-  std::vector<std::string> needed_;
+  std::vector<Needed> needed_;
 };
 
 }  // namespace meshtrain

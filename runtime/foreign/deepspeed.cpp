@@ -2,6 +2,8 @@
 #include <cmath>
 #include <map>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "runtime/foreign/conversion.h"
 #include "runtime/foreign/foreign_config.h"
@@ -10,42 +12,71 @@
 namespace meshtrain {
 namespace {
 
+// Where a value is "auto", the Trainer of transformers fills in its own argument: the names and defaults below are
+// those of transformers.TrainingArguments, as its integrations/deepspeed.py fills them in.
+
 void take_deepspeed_batches(Conversion& from) {
-  const std::optional<int64_t> global = from.whole("train_batch_size"),
-                               micro = from.whole("train_micro_batch_size_per_gpu"),
-                               accumulation = from.whole("gradient_accumulation_steps");
+  const char *const global_key = "train_batch_size", *const micro_key = "train_micro_batch_size_per_gpu",
+                    *const accumulation_key = "gradient_accumulation_steps";
+  const std::optional<int64_t> global = from.whole(global_key), micro = from.whole(micro_key),
+                               accumulation = from.whole(accumulation_key);
   if (global) from.set("train.global_batch", *global);
   if (micro) from.set("train.micro_batch", *micro);
   if (global && !micro && accumulation) {
     from.need("train.micro_batch", std::to_string(*global) + " / (" + std::to_string(*accumulation) +
                                        " x the dp ranks): without it 1 at once");
   }
-  std::string what = "samples of an update, over all ranks";
-  if (micro) what = std::to_string(*micro) + " x " + std::to_string(accumulation.value_or(1)) + " x the dp ranks";
-  from.need("train.global_batch", what);
+  from.need_filled_in("train.micro_batch", {micro_key}, "the Trainer's per_device_train_batch_size (by default 8)",
+                      "1");
+  if (global) return from.ignore(accumulation_key);  // it follows from the batches
+  const std::string of_rank = micro ? std::to_string(*micro) : "per_device_train_batch_size",
+                    times = accumulation                     ? std::to_string(*accumulation)
+                            : from.is_auto(accumulation_key) ? "gradient_accumulation_steps"
+                                                             : "1";
+  const std::string product = of_rank + " x " + times + " x the dp ranks";
+  const bool is_of_trainer = of_rank.starts_with("per_") || times.starts_with("gradient_");
+  from.need_filled_in("train.global_batch", {global_key, accumulation_key},
+                      (is_of_trainer ? "the Trainer's " : "") + product);
+  from.need("train.global_batch", micro ? product : "samples of an update, over all ranks");
+}
+
+/// Returns the keys of train.loss_scale and their values, as fp16 has them.
+std::vector<std::pair<std::string, double>> deepspeed_loss_scale(Conversion& from) {
+  if (const double fixed = from.number("fp16.loss_scale").value_or(0); fixed > 0) return {{"static", fixed}};
+  const double initial = std::exp2(std::clamp(from.number("fp16.initial_scale_power").value_or(16), 0.0, 100.0));
+  std::vector<std::pair<std::string, double>> keys = {{"initial", initial}};
+  if (const auto window = from.whole("fp16.loss_scale_window")) {
+    keys.emplace_back("growth_interval", static_cast<double>(*window));
+  }
+  if (const auto least = from.number("fp16.min_loss_scale"); least && *least > 0) {
+    keys.emplace_back("min", std::min(*least, initial));
+  }
+  return keys;
+}
+
+/// Lists the precision as still to be given where the Trainer chooses it.
+void need_deepspeed_precision(Conversion& from) {
+  std::string scale;
+  if (from.is_auto("fp16.enabled")) {
+    for (const auto& [key, value] : deepspeed_loss_scale(from)) {
+      scale += (scale.empty() ? "" : ", ") + key + ": " + scalar_text(value);
+    }
+    scale = " (with train.loss_scale: {" + scale + "})";
+  }
+  from.need_filled_in("train.precision", {"bf16.enabled", "fp16.enabled", "amp.enabled"},
+                      "bf16_mixed for the Trainer's bf16, fp16_mixed" + scale + " for its fp16", "fp32");
 }
 
 void take_deepspeed_precision(Conversion& from) {
+  const bool is_fp16 = from.truth("fp16.enabled").value_or(false);
   if (from.truth("bf16.enabled").value_or(false)) {
     from.set("train.precision", std::string("bf16_mixed"));
-  } else if (from.truth("fp16.enabled").value_or(false)) {
+  } else if (is_fp16) {
     from.set("train.precision", std::string("fp16_mixed"));
-    const double fixed = from.number("fp16.loss_scale").value_or(0);
-    if (fixed > 0) {
-      from.set("train.loss_scale.static", fixed);
-    } else {
-      const double power = std::clamp(from.number("fp16.initial_scale_power").value_or(16), 0.0, 100.0);
-      from.set("train.loss_scale.initial", std::exp2(power));
-      if (const auto window = from.whole("fp16.loss_scale_window")) {
-        from.set("train.loss_scale.growth_interval", *window);
-      }
-      if (const auto least = from.number("fp16.min_loss_scale"); least && *least > 0) {
-        from.set("train.loss_scale.min", std::min(*least, std::exp2(power)));
-      }
-    }
-    if (from.whole("fp16.hysteresis").value_or(1) > 1) {
-      from.refuse("fp16.hysteresis", "the scale shrinks with the first step that overflows");
-    }
+    for (const auto& [key, value] : deepspeed_loss_scale(from)) from.set("train.loss_scale." + key, value);
+  }
+  if ((is_fp16 || from.is_auto("fp16.enabled")) && from.whole("fp16.hysteresis").value_or(1) > 1) {
+    from.refuse("fp16.hysteresis", "the scale shrinks with the first step that overflows");
   }
   if (from.is_on("amp.enabled") || from.is_on("torch_autocast.enabled")) {
     const bool is_half =
@@ -57,6 +88,7 @@ void take_deepspeed_precision(Conversion& from) {
     from.set("train.precision", std::string("bf16_mixed"), "there is no FP8");
     from.refuse("fp8", "there is no FP8: layers compute in bf16, with train.precision: bf16_mixed");
   }
+  need_deepspeed_precision(from);
   for (const char* map : {"fp16", "bf16", "fp8", "amp", "torch_autocast"}) from.ignore(map);
   const std::string reduce = from.word("communication_data_type").value_or("");
   if (reduce == "fp32") from.set("parallel.fsdp.reduce_dtype", reduce);
@@ -65,11 +97,15 @@ void take_deepspeed_precision(Conversion& from) {
 void take_deepspeed_zero(Conversion& from) {
   static const std::map<int64_t, std::string> modes = {
       {0, "no_shard"}, {1, "shard_optimizer"}, {2, "shard_grad_op"}, {3, "full_shard"}};
-  const int64_t stage = from.whole("zero_optimization.stage").value_or(0);
-  if (modes.contains(stage)) {
+  const char* const stage_key = "zero_optimization.stage";
+  const int64_t stage = from.whole(stage_key).value_or(0);
+  if (from.is_auto(stage_key)) {
+    from.need_filled_in("parallel.fsdp.mode", {stage_key},
+                        "shard_optimizer, shard_grad_op or full_shard for accelerate's zero_stage 1, 2 or 3", "auto");
+  } else if (modes.contains(stage)) {
     from.set("parallel.fsdp.mode", modes.at(stage), "ZeRO stage " + std::to_string(stage));
   } else {
-    from.refuse("zero_optimization.stage", "parallel.fsdp.mode has no such stage");
+    from.refuse(stage_key, "parallel.fsdp.mode has no such stage");
   }
   from.refuse("zero_optimization.zero_hpz_partition_size",
               "parallel.fsdp.mode: hybrid_shard with shard_size is the nearest: it copies gradients and state too");
@@ -88,6 +124,10 @@ void take_deepspeed_zero(Conversion& from) {
     if (!path.empty()) from.set("parallel.fsdp.offload.path", path);
   }
   if (to_host && !from.is_set("parallel.fsdp.offload.to")) from.offload_to_host();
+  from.need_filled_in("parallel.fsdp.offload.to",
+                      {"zero_optimization.offload_optimizer.device", "zero_optimization.offload_param.device"},
+                      "host or disk for cpu or nvme of accelerate's offload_optimizer_device and offload_param_device",
+                      "none");
   if (!from.is_set("parallel.fsdp.offload.path") && from.is_set("parallel.fsdp.offload.to") && !to_host) {
     from.need("parallel.fsdp.offload.path", "the folder of the ranks' files");
   }
@@ -158,11 +198,28 @@ void take_deepspeed_optimizer(Conversion& from) {
     from.set("optimizer.betas", "[" + betas[0] + ", " + betas[1] + "]");
   }
   from.refuse("optimizer.params.bias_correction", "adamw always corrects its first steps");
-  const std::optional<double> own = from.number("gradient_clipping"),
-                              older = from.number("optimizer.params.max_grad_norm");
-  const bool clips = own || older;
-  from.set("train.clip_norm", own.value_or(older.value_or(0)), clips ? "" : "DeepSpeed's default");
+  from.need_filled_in("optimizer.learning_rate", {"optimizer.params.lr", "scheduler.params.warmup_max_lr"},
+                      "the Trainer's learning_rate (by default 5e-05)");
   from.need("optimizer.learning_rate", "of the optimizer that the script makes");
+  from.need_filled_in("optimizer.betas", {"optimizer.params.betas"},
+                      "the Trainer's adam_beta1 and adam_beta2 (by default [0.9, 0.999])", "[0.9, 0.999]");
+  from.need_filled_in("optimizer.eps", {"optimizer.params.eps"}, "the Trainer's adam_epsilon (by default 1e-08)",
+                      "1e-08");
+  from.need_filled_in("optimizer.weight_decay", {"optimizer.params.weight_decay"},
+                      "the Trainer's weight_decay (by default 0)", "0");
+}
+
+void take_deepspeed_clipping(Conversion& from) {
+  const char* const key = "gradient_clipping";
+  const std::optional<double> own = from.number(key), older = from.number("optimizer.params.max_grad_norm");
+  if (own || older) {
+    from.set("train.clip_norm", own.value_or(older.value_or(0)));
+  } else if (from.is_auto(key)) {
+    from.set("train.clip_norm", 1.0, "the Trainer's default");
+  } else {
+    from.set("train.clip_norm", 0.0, "DeepSpeed's default");
+  }
+  from.need_filled_in("train.clip_norm", {key}, "the Trainer's max_grad_norm (by default 1)");
 }
 
 void take_deepspeed_schedule(Conversion& from) {
@@ -181,13 +238,17 @@ void take_deepspeed_schedule(Conversion& from) {
   if (from.word(params + "warmup_type").value_or("log") == "log" && warmup) {
     from.set("schedule.warmup_steps", *warmup, "linear; DeepSpeed's warm-up is logarithmic by default");
   }
+  from.need_filled_in("schedule.warmup_steps", {"scheduler.params.warmup_num_steps"},
+                      "the Trainer's warmup_steps, or its warmup_ratio x train.steps (by default 0)", "0");
+  from.need_filled_in("schedule.total_steps", {"scheduler.params.total_num_steps"},
+                      "the number of updates that the Trainer makes, its max_steps", "train.steps");
   if (const auto total = from.whole(params + "total_num_steps")) from.set("schedule.total_steps", *total);
   if (const auto least = from.number(params + "cos_min_ratio")) from.set("schedule.min_ratio", *least);
   if (const auto peak = from.number(params + "warmup_max_lr"); peak && type != "WarmupCosineLR") {
     from.set("optimizer.learning_rate", *peak);
   }
-  if (from.number(params + "warmup_min_lr").value_or(0) > 0) {
-    from.refuse(params + "warmup_min_lr", "a warm-up begins at peak / warmup_steps");
+  if (const std::string least = params + "warmup_min_lr"; from.is_auto(least) || from.number(least).value_or(0) > 0) {
+    from.refuse(least, "a warm-up begins at peak / warmup_steps");
   }
 }
 
@@ -200,6 +261,7 @@ void convert_deepspeed(Conversion& from) {
   take_deepspeed_mesh(from);
   take_deepspeed_schedule(from);
   take_deepspeed_optimizer(from);
+  take_deepspeed_clipping(from);
   if (const auto every = from.whole("steps_per_print"); every && *every > 0) from.set("train.log_every", *every);
   from.refuse("activation_checkpointing", "where the script checkpoints activations: train.activation_checkpointing");
   from.refuse("curriculum_learning", "samples have one length");

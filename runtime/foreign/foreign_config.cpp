@@ -6,6 +6,7 @@
 
 #include "mesh/error.h"
 #include "runtime/foreign/conversion.h"
+#include "runtime/foreign/shell_script.h"
 #include "runtime/yaml/layers.h"
 
 namespace meshtrain {
@@ -21,6 +22,36 @@ constexpr std::array<const char*, 4> kOfAccelerate = {"distributed_type", "compu
 constexpr std::array<const char*, 7> kOfDeepSpeed = {
     "train_batch_size", "train_micro_batch_size_per_gpu", "zero_optimization", "fp16", "bf16",
     "optimizer",        "gradient_accumulation_steps"};
+
+constexpr std::array<const char*, 5> kOfMegatron = {"--num-layers", "--hidden-size", "--micro-batch-size",
+                                                    "--tensor-model-parallel-size", "--train-iters"};
+
+const char* const kForms =
+    "recipe --from converts configurations of torchtitan (.toml), accelerate (.yaml: it has distributed_type) and "
+    "DeepSpeed (.json: it has train_batch_size or zero_optimization), and the script or text with the arguments of "
+    "Megatron-LM (.sh, .txt: --num-layers 32 ...)";
+
+bool is_script(const std::filesystem::path& file, const std::string& text) {
+  const std::string kind = file.extension().string();
+  if (kind == ".yaml" || kind == ".yml" || kind == ".json") return false;
+  return text.starts_with("#!") || kind == ".sh" || kind == ".txt" ||
+         std::ranges::any_of(kOfMegatron, [&](const char* word) { return text.find(word) != std::string::npos; });
+}
+
+/// Returns the recipe of a script, or a text, with the arguments of Megatron-LM.
+std::string recipe_from_script(const std::filesystem::path& file, const std::string& text,
+                               const std::shared_ptr<const YamlSource>& source) {
+  const ScriptArguments found = read_script_arguments(text, source);
+  if (!has_one_of(found.arguments, kOfMegatron)) {
+    throw InputError(file.string() + ": has no arguments of Megatron-LM: " + kForms);
+  }
+  Conversion conversion("Megatron-LM", found.arguments);
+  convert_megatron(conversion);
+  for (const std::string& condition : found.untested) {
+    conversion.refuse_absent(condition + ": not known from the script alone: what it guards was left out");
+  }
+  return conversion.text(file.filename().string());
+}
 
 /// Throws InputError, with the location and what was expected there, unless `text` is JSON. YAML, which values are read
 /// as, allows more.
@@ -41,11 +72,16 @@ std::string recipe_from(const std::filesystem::path& file) {
   source->name = file.string();
   source->folder = std::filesystem::absolute(file).parent_path();
   const std::string text = read_short_file(file, file.string() + ": ");
+  if (file.extension() == ".py") {
+    throw InputError(file.string() +
+                     ": configurations in Python are not read, as only running them says what they are: " + kForms);
+  }
+  if (file.extension() != ".toml" && is_script(file, text)) return recipe_from_script(file, text, source);
   const bool is_toml = file.extension() == ".toml";
   if (file.extension() == ".json") check_json(text, source);
   const YamlValue root = is_toml ? parse_toml(text, source) : parse_yaml(text, source);
   if (root.kind != YamlValue::Kind::Map) {
-    throw InputError(file.string() + ": a configuration is a map of keys, not " + root.shown());
+    throw InputError(file.string() + ": a configuration is a map of keys, not " + root.shown() + ": " + kForms);
   }
   const auto convert = [&](const char* tool, void (*converter)(Conversion&)) {
     Conversion conversion(tool, root);
@@ -58,9 +94,7 @@ std::string recipe_from(const std::filesystem::path& file) {
   }
   if (has_one_of(root, kOfAccelerate)) return convert("accelerate", convert_accelerate);
   if (has_one_of(root, kOfDeepSpeed)) return convert("DeepSpeed", convert_deepspeed);
-  throw InputError(file.string() +
-                   ": not a configuration of torchtitan (.toml), of accelerate (it has distributed_type) or of "
-                   "DeepSpeed (it has train_batch_size or zero_optimization)");
+  throw InputError(file.string() + ": not a configuration of another trainer that is known here: " + kForms);
 }
 
 }  // namespace meshtrain

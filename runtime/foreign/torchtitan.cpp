@@ -115,9 +115,7 @@ int64_t take_titan_parallelism(Conversion& from) {
   const int64_t dp = shards > 0 ? replicas * shards : 0;
   from.set("parallel.mesh", "{dp: " + (dp > 0 ? std::to_string(dp) : "auto") + ", cp: " + std::to_string(cp) +
                                 ", tp: " + std::to_string(tp) + "}");
-  const bool is_hybrid = replicas > 1 && shards != 1;
-  from.set("parallel.fsdp.mode", std::string(is_hybrid ? "hybrid_shard" : shards == 1 ? "no_shard" : "full_shard"));
-  if (is_hybrid && shards > 0) from.set("parallel.fsdp.shard_size", shards);
+  from.set_replicas(replicas, std::max<int64_t>(shards, 0), cp);
   if (const auto reshard = from.word("parallelism.fsdp_reshard_after_forward"); reshard == "never") {
     from.set("parallel.fsdp.reshard_after_forward", false);
   }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <cstdio>
 #include <set>
 
@@ -39,8 +40,12 @@ std::string scalar_text(int64_t value) {
 }
 
 std::string scalar_text(double value) {
+  constexpr double kMostPlain = 1e15;  // whole numbers below it are written without an exponent
+  if (value == std::trunc(value) && std::abs(value) < kMostPlain && !(value == 0 && std::signbit(value))) {
+    return std::to_string(static_cast<int64_t>(value));
+  }
   char text[64];
-  return {text, std::to_chars(text, text + sizeof text, value).ptr};
+  return {text, std::to_chars(text, text + sizeof text, value, std::chars_format::general).ptr};
 }
 
 std::string scalar_text(bool value) {

@@ -29,7 +29,7 @@ TEST(RecipeCommand, ExplainsAKeyOrListsAll) {
 
 /// A configuration in tests/fixtures/foreign, and parts of the recipe that it becomes. The files have the keys and
 /// values of public ones: of torchtitan's train_configs and configs, of accelerate's examples (config_yaml_templates,
-/// torch_native_parallelism), of transformers' tests and of DeepSpeedExamples.
+/// torch_native_parallelism), of transformers' tests, of DeepSpeedExamples and of Megatron-LM's examples.
 struct Foreign {
   std::string file;
   int ranks;  // of its mesh
@@ -44,8 +44,8 @@ std::ostream& operator<<(std::ostream& stream, const Foreign& foreign) {
 const std::vector<Foreign> kConfigurations = {
     {"torchtitan_llama3_8b.toml",
      1,
-     {"hidden_size: 4096", "learning_rate: 3e-04", "steps: 1000", "precision: bf16_mixed", "mode: selective",
-      "tensorboard: true"},
+     {"hidden_size: 4096", "learning_rate: 0.0003", "rope_theta: 500000", "steps: 1000", "precision: bf16_mixed",
+      "mode: selective", "tensorboard: true"},
      {"model.tokenizer_path"}},
     {"torchtitan_debug_model.toml",
      1,
@@ -68,11 +68,28 @@ const std::vector<Foreign> kConfigurations = {
      {"fp16.hysteresis: 2"}},
     {"deepspeed_transformers_zero2.json",
      1,
-     {"mode: shard_grad_op"},
-     {"train_batch_size: auto", "optimizer.params.lr"}},
+     {"mode: shard_grad_op", "clip_norm: 1  # the Trainer's default"},
+     {"scheduler.params.warmup_min_lr: auto"}},
     {"deepspeed_megatron_zero2.json", 1, {"global_batch: 16", "learning_rate: 0.00015"}, {"activation_checkpointing"}},
     {"deepspeed_megatron_zero3.json", 1, {"micro_batch: 8", "initial: 1024"}, {}},
-    {"deepspeed_cifar.json", 1, {"warmup_steps: 1000", "clip_norm: 1", "initial: 32768"}, {}}};
+    {"deepspeed_cifar.json", 1, {"warmup_steps: 1000", "clip_norm: 1", "initial: 32768"}, {}},
+    {"megatron_llama3_8b.sh",
+     1,
+     {"family: llama", "intermediate_size: 14336", "num_key_value_heads: 8", "rope_theta: 1000000",
+      "vocab_size: 128256", "mode: shard_optimizer", "reduce_dtype: bf16", "mesh: {dp: auto, cp: 1, tp: 1}",
+      "global_batch: 128", "steps: 15258789", "total_steps: 15228271", "warmup_steps: 30517", "decay: matrices",
+      "learning_rate: 0.00015", "{pattern: lm_head.weight, learning_rate_factor: 3.33", "time_limit: 14100",
+      "every: 1000"},
+     {"--split: ", "--fp8-format: hybrid: there is no FP8", "--apply-layernorm-1p: true",
+      "if [ ! -f \"$PRETRAIN_SCRIPT_PATH\" ] (line 22): not known"}},
+    {"megatron_gpt3_175b.sh",
+     8,
+     {"mesh: {dp: auto, cp: 1, tp: 8}", "precision: fp16_mixed", "initial: 4294967296", "intermediate_size: 49152",
+      "mlp_bias: true", "tie_word_embeddings: true", "warmup_steps: 430", "sequence_parallel: \"off\"",
+      "head_dim: 128"},
+     {"--pipeline-model-parallel-size: 16: models are not cut", "--rampup-batch-size: [16, 16, 5859375]",
+      "--position-embedding-type: absent, which is learned_absolute", "--swiglu is absent", "--vocab-file: $VOCAB_FILE",
+      "--normalization: absent, which is LayerNorm", "--hidden-dropout: absent, which is 0.1"}}};
 
 class FromForeign : public ::testing::TestWithParam<Foreign> {
  protected:
@@ -117,8 +134,16 @@ TEST_P(FromForeign, IsARecipeThatPassesItsCheckOnceWhatIsMissingIsGiven) {
                                                      {"train.global_batch", "64"},
                                                      {"train.micro_batch", "1"},
                                                      {"train.steps", "5000"},
-                                                     {"optimizer.learning_rate", "1e-3"}};
+                                                     {"optimizer.learning_rate", "1e-3"},
+                                                     {"train.precision", "bf16_mixed"},
+                                                     {"train.clip_norm", "1"},
+                                                     {"optimizer.betas", "[0.9, 0.999]"},
+                                                     {"optimizer.eps", "1e-8"},
+                                                     {"optimizer.weight_decay", "0"},
+                                                     {"schedule.warmup_steps", "10"},
+                                                     {"model.vocab_size", "256"}};
   Words words = {"train", recipe.string(), "--check"};
+  if (has(text, "checkpoint:\n")) words.insert(words.end(), {"--set", "checkpoint.every=0"});  // whatever the disk has
   if (has(text, "dp: auto")) words.insert(words.end(), {"--set", "parallel.mesh.dp=1"});
   for (const std::string& key : missing) {
     ASSERT_TRUE(values.contains(key)) << key << " in\n" << text;
@@ -197,6 +222,136 @@ TEST(RecipeCommand, ConvertsOrListsEveryKey) {
   }
 }
 
+/// Returns the lines of what is still to be given, or of what was not converted.
+std::string behind(const std::string& recipe, const std::string& title) {
+  const size_t begin = std::min(recipe.find("# " + title), recipe.size());
+  return recipe.substr(begin, recipe.find("\n\n", begin) - begin);
+}
+
+TEST(RecipeCommand, EveryAutoOfDeepSpeedIsToBeGivenWithWhatFillsItIn) {
+  const std::string text = converted("a.json", R"({"fp16": {"enabled": "auto", "loss_scale_window": 500},
+      "bf16": {"enabled": "auto"}, "train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto",
+      "gradient_accumulation_steps": "auto", "gradient_clipping": "auto", "steps_per_print": "auto",
+      "zero_optimization": {"stage": "auto", "offload_param": {"device": "auto"}, "reduce_bucket_size": "auto"},
+      "optimizer": {"type": "AdamW", "params": {"lr": "auto", "betas": "auto", "eps": "auto", "weight_decay": "auto"}},
+      "scheduler": {"type": "WarmupDecayLR", "params": {"warmup_min_lr": "auto", "warmup_max_lr": "auto",
+                    "warmup_num_steps": "auto", "total_num_steps": "auto"}}})");
+  const std::string given = behind(text, "Still to be given");
+  for (const char* line :
+       {"train.micro_batch: train_micro_batch_size_per_gpu is auto: give the Trainer's per_device_train_batch_size (by "
+        "default 8); until then the recipe has 1",
+        "train.global_batch: train_batch_size, gradient_accumulation_steps are auto: give the Trainer's "
+        "per_device_train_batch_size x gradient_accumulation_steps x the dp ranks",
+        "train.precision: bf16.enabled, fp16.enabled are auto: give bf16_mixed for the Trainer's bf16, fp16_mixed "
+        "(with "
+        "train.loss_scale: {initial: 65536, growth_interval: 500}) for its fp16; until then the recipe has fp32",
+        "train.clip_norm: gradient_clipping is auto: give the Trainer's max_grad_norm (by default 1); until then the "
+        "recipe has 1",
+        "schedule.warmup_steps: scheduler.params.warmup_num_steps is auto: give the Trainer's warmup_steps, or its "
+        "warmup_ratio x train.steps (by default 0); until then the recipe has 0",
+        "optimizer.learning_rate: optimizer.params.lr, scheduler.params.warmup_max_lr are auto: give the Trainer's "
+        "learning_rate (by default 5e-05)",
+        "parallel.fsdp.mode: zero_optimization.stage is auto: ", "parallel.fsdp.offload.to: zero_optimization.",
+        "optimizer.betas: ", "optimizer.eps: ", "optimizer.weight_decay: ", "schedule.total_steps: "}) {
+    EXPECT_TRUE(has(given, "\n#   " + std::string(line))) << line << " is not in\n" << text;
+  }
+  EXPECT_TRUE(has(behind(text, "Not converted"), "steps_per_print: auto: another program fills it in")) << text;
+  EXPECT_FALSE(has(text, "\n    mode: ")) << "no stage, so no mode\n" << text;
+  EXPECT_FALSE(has(text, "reduce_bucket_size")) << text;
+
+  const std::string half = converted(
+      "b.json",
+      R"({"train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": "auto", "train_batch_size": 64})");
+  EXPECT_FALSE(has(half, "accumulation")) << "it follows from the batches\n" << half;
+  EXPECT_TRUE(
+      has(converted("c.json", R"({"train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": "auto"})"),
+          "gradient_accumulation_steps is auto: give the Trainer's 4 x gradient_accumulation_steps x the dp"));
+  EXPECT_TRUE(has(converted("d.json", R"({"train_batch_size": 64})"), "clip_norm: 0  # DeepSpeed's default"));
+}
+
+/// torchtitan and accelerate cut parameters over dp_shard x cp, and copy them over dp_replicate.
+TEST(RecipeCommand, ReplicasAreCutOverTheirShardsAndContextParallelRanks) {
+  struct Degrees {
+    int replicas, shards, cp;
+    std::string mesh, sharding;
+  };
+  const std::string full = "mode: full_shard\n", none = "mode: no_shard\n", hybrid = "mode: hybrid_shard\n";
+  const std::string with_cp = "  # data-parallel shards x cp\n";
+  for (const Degrees& each : std::vector<Degrees>{{1, 1, 1, "dp: 1", none},
+                                                  {1, 4, 1, "dp: 4", full},
+                                                  {1, 1, 4, "dp: 1", full},
+                                                  {1, 2, 4, "dp: 2", full},
+                                                  {1, -1, 2, "dp: auto", full},
+                                                  {4, 1, 1, "dp: 4", none},
+                                                  {2, 2, 1, "dp: 4", hybrid + "    shard_size: 2\n"},
+                                                  {2, 1, 2, "dp: 2", hybrid + "    shard_size: 2" + with_cp},
+                                                  {2, 2, 2, "dp: 4", hybrid + "    shard_size: 4" + with_cp},
+                                                  {2, -1, 2, "dp: auto", hybrid}}) {
+    const auto degree = [](int value) { return std::to_string(value); };
+    const std::string title = degree(each.replicas) + " " + degree(each.shards) + " " + degree(each.cp) + "\n";
+    const auto expect = [&](const std::string& text) {
+      EXPECT_TRUE(has(text, each.mesh + ", cp: " + degree(each.cp))) << title << text;
+      EXPECT_TRUE(has(text, each.sharding)) << title << text;
+      EXPECT_EQ(has(text, "    shard_size:"), has(each.sharding, "shard_size")) << title << text;
+    };
+    const std::string titan =
+        converted("a.toml", "[parallelism]\ndata_parallel_replicate_degree = " + degree(each.replicas) +
+                                "\ndata_parallel_shard_degree = " + degree(each.shards) +
+                                "\ncontext_parallel_degree = " + degree(each.cp) + "\ntensor_parallel_degree = 2\n");
+    expect(titan);
+    EXPECT_EQ(has(titan, "parallel.fsdp.shard_size: dp x cp / 2"), each.replicas == 2 && each.shards < 0) << titan;
+    if (each.shards < 0) continue;
+    const std::string prefix = "  parallelism_config_";
+    expect(converted("a.yaml", "distributed_type: FSDP\nfsdp_config: {fsdp_sharding_strategy: " +
+                                   std::string(each.sharding == none ? "NO_SHARD" : "FULL_SHARD") +
+                                   "}\nparallelism_config:\n" + prefix + "dp_replicate_size: " + degree(each.replicas) +
+                                   "\n" + prefix + "dp_shard_size: " + degree(each.shards) + "\n" + prefix +
+                                   "cp_size: " + degree(each.cp) + "\n"));
+  }
+}
+
+TEST(RecipeCommand, ReadsTheArgumentsOfMegatronFromScriptsAndTexts) {
+  const std::string usual =
+      "--num-layers 2 --hidden-size 64 --num-attention-heads 4 --position-embedding-type rope "
+      "--swiglu --disable-bias-linear --normalization RMSNorm --attention-dropout 0 "
+      "--hidden-dropout=0 ";
+  for (const Part& each : std::vector<Part>{
+           {"plain.txt",
+            "--lr 1e-3\n--data-path 0.3 a 0.7 b # two\n--reset-position-ids --num-layers 2 --add-qkv-bias",
+            {"learning_rate: 0.001", "mixture: [{tokens: a.bin, dtype: megatron, weight: 0.3}, {tokens: b.bin"},
+            {}},
+           {"text.sh",
+            "ARGS=\" --num-layers 2 \\\n --lr $RATE \\\n --data-path /d/text_document\"\n"
+            "srun sh -c \"python -u pretrain_gpt.py ${ARGS} --qk-layernorm --disable-bias-linear\"\n",
+            {"num_hidden_layers: 2", "tokens: /d/text_document.bin\n", "dtype: megatron", "family: qwen3",
+             "--lr: $RATE: it is not a number", "optimizer.learning_rate: no --lr says it"},
+            {"attention_bias"}},
+           {"branches.sh",
+            "export A=1 B='x y'\nif [ $A = 2 ]; then L=3\nelif [[ $B == 'x y' && -n $A ]]; then L=4\nelse L=5\nfi\n"
+            "if [ -d /tmp ]; then L=6; fi\ncase $A in 1) L=7;; esac\n"
+            "python preprocess_data.py --lr 7\npython pretrain_gpt.py --num-layers ${L:-9} --num-layers-at "
+            "${C:-$((A+1)*2)}"
+            " --add-qkv-bias --disable-bias-linear > log --zebra=5 2>&1\n",
+            {"num_hidden_layers: 4\n", "family: qwen2", "if [ -d /tmp ] (line 6): not known",
+             "case (line 7): not known", "--zebra: 5: nothing in a recipe is like it"},
+            {"learning_rate: 7"}}}) {
+    const std::string text = converted(each.name, each.configuration);
+    for (const std::string& word : each.in_recipe) EXPECT_TRUE(has(text, word)) << word << " is not in\n" << text;
+    for (const std::string& word : each.not_in_recipe) EXPECT_FALSE(has(text, word)) << word << " is in\n" << text;
+  }
+  const std::string all = converted("all.sh", usual +
+                                                  "--use-rope-scaling --lr 1e-3 --train-iters 100 --lr-decay-style "
+                                                  "WSD --lr-wsd-decay-iters 20 --lr-wsd-decay-style linear "
+                                                  "--tensor-model-parallel-size 2 --sequence-parallel --vocab-size 64 "
+                                                  "--context-parallel-size 2 --cp-comm-type a2a --global-batch-size 8 "
+                                                  "--seq-length 32 --data-path text --recompute-granularity full");
+  for (const char* word : {"rope_type: llama3, factor: 8,", "name: wsd", "decay_steps: 20", "algorithm: ulysses",
+                           "mode: full\n", "mode: no_shard", "intermediate_size: 128  # Megatron's default"}) {
+    EXPECT_TRUE(has(all, word)) << word << " is not in\n" << all;
+  }
+  EXPECT_FALSE(has(all, "Still to be given") || has(all, "Not converted") || has(all, "sequence_parallel:")) << all;
+}
+
 TEST(RecipeCommand, RefusesWhatIsNoConfiguration) {
   const ScratchFolder folder;
   const auto complaint_of = [&](const std::string& name, const std::string& text) {
@@ -204,7 +359,10 @@ TEST(RecipeCommand, RefusesWhatIsNoConfiguration) {
     return only_complaint(run_meshtrain({"recipe", "--from", (folder.path() / name).string()}));
   };
   const std::string path = folder.path().string() + "/";
-  EXPECT_TRUE(has(complaint_of("a.yaml", "model: {}\n"), path + "a.yaml: not a configuration of torchtitan"));
+  EXPECT_TRUE(has(complaint_of("a.yaml", "model: {}\n"), path + "a.yaml: not a configuration of another trainer"));
+  EXPECT_TRUE(has(complaint_of("a.py", "x = 1\n"), path + "a.py: configurations in Python are not read"));
+  EXPECT_TRUE(has(complaint_of("f.sh", "python train.py --bs 3\n"), path + "f.sh: has no arguments of Megatron-LM: "
+                                                                           "recipe --from converts"));
   EXPECT_TRUE(has(complaint_of("b.toml", "[a\n"), path + "b.toml:1:3: not valid TOML: "));
   EXPECT_TRUE(has(complaint_of("d.json", "{\"fp16\": 1,\n  \"bf16\": }\n"),
                   path + "d.json:2:11: not valid JSON: syntax error while parsing value - unexpected '}'; expected"));

@@ -39,7 +39,7 @@ void add_recipe_command(CLI::App& app, int& status) {
   const auto asked = std::make_shared<RecipeCommand>();
   CLI::App* command = app.add_subcommand("recipe",
                                          "Says what the keys of a recipe mean, and makes recipes of configurations of "
-                                         "torchtitan, accelerate and DeepSpeed.\n\n"
+                                         "torchtitan, accelerate, DeepSpeed and Megatron-LM.\n\n"
                                          "  meshtrain recipe --explain train.precision\n"
                                          "  meshtrain recipe --from llama3_8b.toml --out llama3_8b.yaml");
   CLI::Option* explain =
@@ -51,9 +51,9 @@ void add_recipe_command(CLI::App& app, int& status) {
   CLI::Option* from =
       command
           ->add_option("--from", asked->from,
-                       "A configuration of torchtitan (.toml), accelerate (.yaml) or DeepSpeed (.json): "
-                       "prints the recipe that does the same. What cannot be converted, and what is "
-                       "still to be given, are comments in it")
+                       "A configuration of torchtitan (.toml), accelerate (.yaml) or DeepSpeed (.json), or a script "
+                       "with the arguments of Megatron-LM (.sh, .txt): prints the recipe that does the same. What "
+                       "cannot be converted, and what is still to be given, are comments in it")
           ->type_name("FILE");
   CLI::Option* out = command->add_option("--out", asked->out, "With --from: the file to write, which must not exist")
                          ->type_name("FILE");

@@ -70,7 +70,7 @@ TEST_F(UnusedWeights, AreNamedByLayerInOneShortLine) {
     }
   }
   open("llama", more);
-  EXPECT_TRUE(has(described(), "warning: 2379 tensors in ")) << described();
+  EXPECT_TRUE(has(described(), "warning: 2,379 tensors in ")) << described();
   EXPECT_TRUE(has(described(), "model.layers.[2-199].part0") && has(described(), ", and 6 more names")) << described();
   EXPECT_LT(described().size(), 1300u);
 }

@@ -231,7 +231,7 @@ INSTANTIATE_TEST_SUITE_P(
                    "--set model.layer_types=[sliding_attention, full_attention]: has sliding_attention, which needs a "
                    "sliding_window"},
         BadSetting{{"model.family=phi3", "model.partial_rotary_factor=0.1"},
-                   "--set model.partial_rotary_factor=0.1: turns 1 features of a head: rotary positions turn pairs"}));
+                   "--set model.partial_rotary_factor=0.1: turns 1 feature of a head: rotary positions turn pairs"}));
 
 // Returns settings of model.rope_scaling and their errors.
 std::vector<BadSetting> bad_scalings() {

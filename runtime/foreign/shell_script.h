@@ -1,0 +1,23 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/yaml/value.h"
+
+namespace meshtrain {
+
+/// The arguments that a shell script gives to the Python program it starts.
+struct ScriptArguments {
+  YamlValue arguments;                ///< a map: "--lr": a scalar; a list of several values; "true" without one
+  std::vector<std::string> untested;  ///< "if ... (line 12)": conditions that need more than the script's own text
+};
+
+/// Reads a script of bash, or a plain text of arguments, as far as arguments are built in it: variables, arrays, +=,
+/// ${NAME:-default}, and if with comparisons of texts; nothing is run. Takes the arguments behind the first word that
+/// ends with .py; without one those of the variables and lines that begin with "--". A variable that has no value
+/// stays as it is written. Where a condition is not known, takes the lines of its else.
+ScriptArguments read_script_arguments(const std::string& text, const std::shared_ptr<const YamlSource>& source);
+
+}  // namespace meshtrain
