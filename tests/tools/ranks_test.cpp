@@ -119,5 +119,30 @@ TEST(OnRanks, ARecipeIsRefusedByOne) {
   EXPECT_EQ(count(ending.err, "meshtrain: " + recipe.string() + ":3:3: data.dtpye: unknown key"), 1) << ending.err;
 }
 
+TEST(RanksScript, ChecksItsArgumentsBeforeItStartsAnything) {
+  const std::string usage = "; usage: tools/ranks N COMMAND [ARG...]\n";
+  const auto ranks = [](const std::vector<std::string>& arguments) {
+    std::vector<std::string> words = {source_folder() + "/tools/ranks"};
+    words.insert(words.end(), arguments.begin(), arguments.end());
+    return run_program(words);
+  };
+  for (const auto& [arguments, what] : std::vector<std::pair<std::vector<std::string>, std::string>>{
+           {{}, "no number of ranks is given"},
+           {{"3"}, "no command is given"},
+           {{"abc", "echo"}, "abc is not a number of ranks, 1 or more"},
+           {{"0", "echo", "x"}, "0 is not a number of ranks, 1 or more"},
+           {{"-1", "echo"}, "-1 is not a number of ranks, 1 or more"},
+           {{"2.5", "echo"}, "2.5 is not a number of ranks, 1 or more"}}) {
+    const Ending ending = ranks(arguments);
+    EXPECT_EQ(ending.status, 2);
+    EXPECT_EQ(ending.err, "ranks: " + what + usage);
+    EXPECT_EQ(ending.out, "");
+  }
+  const Ending help = ranks({"--help"});
+  EXPECT_EQ(help.status, 0);
+  EXPECT_TRUE(help.out.starts_with("usage: tools/ranks N COMMAND [ARG...]")) << help.out;
+  EXPECT_EQ(ranks({"1", "echo", "one"}).out, "one\n");
+}
+
 }  // namespace
 }  // namespace meshtrain::testing
