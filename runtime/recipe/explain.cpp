@@ -131,9 +131,14 @@ std::vector<Row> read_rows() {
   return rows;
 }
 
-/// Returns the default of the `index`-th of several keys of a row: "0.9, 1e-8" may be one each.
+/// Returns the default of the `index`-th of several keys of a row: "0.9, 1e-8" may be one each, and "those of data" is
+/// that of data.dtype for evaluate.dtype.
 std::string default_of(const Row& row, size_t index) {
   if (row.keys.size() == 1) return row.default_value;
+  if (const std::string those = "those of "; row.default_value.starts_with(those)) {
+    const std::string& key = row.keys[index];
+    return "that of " + row.default_value.substr(those.size()) + key.substr(key.rfind('.'));
+  }
   std::vector<std::string> parts;
   std::string part;
   int depth = 0;
@@ -161,6 +166,50 @@ std::string bounds_of(const Rule& rule) {
   add("at most", rule.most);
   add("below", rule.below);
   return text;
+}
+
+std::string wrapped(const std::string& text, const std::string& indent) {
+  constexpr size_t kWidth = 100;
+  std::istringstream words(text);
+  std::string lines, line = indent;
+  for (std::string word; words >> word;) {
+    if (line.size() > indent.size() && line.size() + 1 + word.size() > kWidth) {
+      lines += line + "\n";
+      line = indent;
+    }
+    line += (line.size() > indent.size() ? " " : "") + word;
+  }
+  return lines + line + "\n";
+}
+
+/// Returns "needed", "default: auto" or "default: none"; empty for maps, which have their keys' defaults, and for keys
+/// of which the document speaks with their map alone.
+std::string default_line(const KnownKey& key, const KeyText& about) {
+  if (about.default_value.starts_with("needed")) return about.default_value;
+  if (!about.default_value.empty()) return "default: " + about.default_value;
+  if (key.rule.required) return "needed";
+  return about.own && key.kind.find("map") == std::string::npos ? "default: none" : "";
+}
+
+/// Returns the lines of words and bounds. Those of a list hold for each of its items, those of a map of sizes for its
+/// keys and for each size.
+std::string demands_of(const KnownKey& key) {
+  const bool is_list = key.kind.starts_with("a list"), is_map = key.kind == "a map of sizes";
+  const std::string words = is_map ? "keys: " : is_list ? "each one of: " : "one of: ";
+  std::string text, bounds = bounds_of(key.rule);
+  if (!key.rule.choices.empty()) text += wrapped(words + joined(key.rule.choices), "  ");
+  if (!key.rule.minus_one.empty()) bounds += (bounds.empty() ? "" : ", ") + ("or the word " + key.rule.minus_one);
+  if (!bounds.empty()) text += "  " + std::string(is_map ? "each size " : is_list ? "each " : "") + bounds + "\n";
+  return text;
+}
+
+/// Returns what the document says of a key, without the words that may stand there: they are a line of their own.
+std::string text_without_choices(const KnownKey& key, const std::string& text) {
+  std::string words;
+  for (const std::string& word : key.rule.choices) words += (words.empty() ? "" : " ") + word;
+  if (words.empty() || !text.starts_with(words)) return text;
+  const std::string rest = text.substr(words.size());
+  return rest.empty() ? "" : rest.starts_with(": ") ? rest.substr(2) : text;
 }
 
 /// Returns the line of a key in a list of them: path, kind, default.
@@ -193,39 +242,25 @@ std::string answer_to(const std::string& asked) {
   return meant.empty() ? "; meshtrain recipe --explain lists all keys" : meant;
 }
 
-std::string wrapped(const std::string& text, const std::string& indent) {
-  constexpr size_t kWidth = 100;
-  std::istringstream words(text);
-  std::string lines, line = indent;
-  for (std::string word; words >> word;) {
-    if (line.size() > indent.size() && line.size() + 1 + word.size() > kWidth) {
-      lines += line + "\n";
-      line = indent;
-    }
-    line += (line.size() > indent.size() ? " " : "") + word;
-  }
-  return lines + line + "\n";
-}
-
 }  // namespace
 
 KeyText text_of_key(const std::string& path) {
   static const std::vector<Row> rows = read_rows();
+  const std::string mixture = "data.mixture.", of_evaluate = "evaluate.";
+  const std::string of_data = "data." + path.substr(path.rfind('.') + 1);
   for (const Row& row : rows) {
     const auto found = std::find(row.keys.begin(), row.keys.end(), path);
     if (found != row.keys.end()) {
-      return {default_of(row, static_cast<size_t>(found - row.keys.begin())), row.text, true};
+      const std::string value = default_of(row, static_cast<size_t>(found - row.keys.begin()));
+      return {value, row.keys.size() > 1 && path.starts_with(of_evaluate) ? text_of_key(of_data).text : row.text, true};
     }
   }
-  const std::string mixture = "data.mixture.", of_evaluate = "evaluate.";
-  if (path.starts_with(mixture) && path != "data.mixture.weight") {
-    return text_of_key("data." + path.substr(mixture.size()));
-  }
-  if (path.starts_with(of_evaluate)) {
-    KeyText text = text_of_key("data." + path.substr(of_evaluate.size()));
-    text.default_value.clear();
+  if (path.starts_with(mixture)) {
+    KeyText text = text_of_key(of_data);
+    if (text.default_value.starts_with("needed")) text.default_value = "needed";  // in each entry
     return text;
   }
+  if (path.starts_with(of_evaluate)) return text_of_key(of_data);
   const size_t dot = path.rfind('.');
   const KeyText around = dot == std::string::npos ? KeyText() : text_of_key(path.substr(0, dot));
   return {"", around.text, false};
@@ -237,17 +272,12 @@ std::string explain_key(const std::string& asked) {
   if (key == nullptr) throw InputError("--explain " + asked + ": unknown key" + answer_to(asked));
   const KeyText about = text_of_key(key->path);
   std::string text = key->path + ": " + key->kind + "\n";
-  if (key->rule.required && about.default_value.empty()) {
-    text += "  needed\n";
-  } else if (!about.default_value.empty()) {
-    text += wrapped("default: " + about.default_value, "  ");
-  }
-  if (!key->rule.choices.empty()) text += wrapped("one of: " + joined(key->rule.choices), "  ");
-  const std::string bounds = bounds_of(key->rule);
-  if (!bounds.empty()) text += "  " + bounds + "\n";
-  if (!key->rule.minus_one.empty()) text += "  or the word " + key->rule.minus_one + "\n";
+  if (const std::string line = default_line(*key, about); !line.empty()) text += wrapped(line, "  ");
+  text += demands_of(*key);
   if (!key->shorthand.empty()) text += "  a single value in its place is its " + key->shorthand + "\n";
-  if (!about.text.empty()) text += wrapped(about.text, "  ");
+  if (const std::string meaning = text_without_choices(*key, about.text); !meaning.empty()) {
+    text += wrapped(meaning, "  ");
+  }
   std::string inner;
   for (const KnownKey& other : keys.all()) {
     if (other.path.starts_with(key->path + ".")) inner += "    " + line_of(other);

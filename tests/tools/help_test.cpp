@@ -62,7 +62,17 @@ TEST(Arguments, AreExplained) {
   EXPECT_EQ(only_complaint(run_meshtrain({"mesh", "--mesh", "dp=2", "--rank", "2"})),
             "meshtrain mesh does not know --rank; did you mean --ranks?: see meshtrain mesh --help");
   EXPECT_EQ(only_complaint(run_meshtrain({"mesh"})), "give a recipe or --mesh, as in --mesh dp=2,tp=2,cp=2");
-  EXPECT_NE(only_complaint(run_meshtrain({"data"})).find("meshtrain data"), std::string::npos);
+  EXPECT_EQ(only_complaint(run_meshtrain({"checkpoint"})),
+            "meshtrain checkpoint: give one of its commands: inspect, verify, export, import: see meshtrain checkpoint "
+            "--help");
+  EXPECT_TRUE(
+      has(only_complaint(run_meshtrain({"data"})), "meshtrain data: give one of its commands: prepare, inspect"));
+  for (const char* word : {"sft", "finetune", "fine-tune"}) {
+    EXPECT_EQ(only_complaint(run_meshtrain({word, "recipe.yaml"})),
+              "meshtrain does not know " + std::string(word) +
+                  "; here it is train, with model.hf: FOLDER; data prepare "
+                  "--chat makes tokens of conversations (docs/data.md): see meshtrain --help");
+  }
   EXPECT_NE(only_complaint(run_meshtrain({"mesh", "--mesh", "dp=2", "--ranks", "two"})).find("--ranks"),
             std::string::npos);
 }
@@ -77,7 +87,7 @@ TEST(Arguments, WhatOneProcessDoesIsRefusedOnSeveral) {
                                {"report", "a"}}) {
     const std::string name = "meshtrain " + command[0] + (command[0] == "report" ? "" : " " + command[1]);
     EXPECT_EQ(only_complaint(run_meshtrain(command, {"OMPI_COMM_WORLD_SIZE=2", "OMPI_COMM_WORLD_RANK=0"})),
-              name + " is the work of one process, and the launcher started 2: run it without mpirun or srun");
+              name + " runs in one process, but the launcher started 2: run it without mpirun or srun");
     const Ending other = run_meshtrain(command, {"OMPI_COMM_WORLD_SIZE=2", "OMPI_COMM_WORLD_RANK=1"});
     EXPECT_EQ(other.status, 2);
     EXPECT_EQ(other.err, "");

@@ -34,14 +34,55 @@ const std::map<std::string, std::string> kOptions = {
     {"deepspeed", "meshtrain recipe --from FILE makes a recipe of the configuration"},
     {"deepspeed_config", "meshtrain recipe --from FILE makes a recipe of the configuration"},
     {"output_dir", "it is --run-dir; --set train.export=FOLDER writes the final weights"},
-    {"save", "it is --run-dir"},
+    {"save", "it is --run-dir; --set checkpoint.every=STEPS writes checkpoints"},
     {"resume_from_checkpoint", "it is --resume"},
     {"load", "it is --resume"},
     {"overwrite_output_dir", "a run directory is never overwritten: give another --run-dir"},
     {"dry_run", "it is --check"},
 };
 
+constexpr const char* kTokens = "it is data prepare, which makes tokens of texts or conversations";
+constexpr const char* kTrain = "it is train";
+constexpr const char* kTuning =
+    "it is train, with model.hf: FOLDER; data prepare --chat makes tokens of conversations (docs/data.md)";
+
+const std::map<std::string, std::string> kCommands = {
+    {"sft", kTuning},
+    {"finetune", kTuning},
+    {"finetuning", kTuning},
+    {"fine_tune", kTuning},
+    {"tune", kTuning},
+    {"pretrain", kTrain},
+    {"fit", kTrain},
+    {"launch", kTrain},
+    {"run", kTrain},
+    {"resume", "it is train RECIPE --resume"},
+    {"check", "it is train RECIPE --check"},
+    {"validate", "it is train RECIPE --check"},
+    {"prepare", kTokens},
+    {"preprocess", kTokens},
+    {"preprocess_data", kTokens},
+    {"tokenize", kTokens},
+    {"convert", "it is checkpoint export or checkpoint import; recipe --from FILE converts configurations"},
+    {"export", "it is checkpoint export"},
+    {"import", "it is checkpoint import"},
+    {"eval", "it is evaluate"},
+    {"chat", "it is generate"},
+    {"infer", "it is generate"},
+    {"inference", "it is generate"},
+    {"sample", "it is generate"},
+    {"estimate", "it is plan"},
+    {"explain", "it is recipe --explain KEY"},
+};
+
 }  // namespace
+
+std::string foreign_command(const std::string& word) {
+  std::string name = lower_case(word);
+  std::replace(name.begin(), name.end(), '-', '_');
+  const auto found = kCommands.find(name);
+  return found == kCommands.end() ? "" : "; here " + found->second;
+}
 
 std::string foreign_option(const std::string& word) {
   if (word.size() < 2 || word[0] != '-') return "";

@@ -7,8 +7,8 @@ namespace meshtrain {
 
 void refuse_several_ranks(const std::string& command) {
   if (announced_ranks() == 1) return;
-  throw InputError(command + " is the work of one process, and the launcher started " +
-                   std::to_string(announced_ranks()) + ": run it without mpirun or srun");
+  throw InputError(command + " runs in one process, but the launcher started " + std::to_string(announced_ranks()) +
+                   ": run it without mpirun or srun");
 }
 
 }  // namespace meshtrain

@@ -33,21 +33,23 @@ const CLI::App* innermost(const CLI::App& app) {
   return at;
 }
 
-/// Whether what was understood so far is a command that only other ones follow.
-bool lists_commands(const CLI::App& app) {
-  return !innermost(app)->get_subcommands([](const CLI::App*) { return true; }).empty();
+/// The names of the commands that may follow `app`.
+std::vector<std::string> commands_of(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
+    names.push_back(command->get_name());
+  }
+  return names;
 }
 
 /// The command or the option that a word which nobody expected was meant to be.
 std::string suggestion(const CLI::App& app, const std::string& word) {
   const CLI::App* at = innermost(app);
-  std::vector<std::string> known;
-  for (const CLI::App* command : at->get_subcommands([](const CLI::App*) { return true; })) {
-    known.push_back(command->get_name());
-  }
+  std::vector<std::string> known = commands_of(*at);
   for (const CLI::Option* option : at->get_options()) {
     for (const std::string& name : option->get_lnames()) known.push_back("--" + name);
   }
+  if (const std::string foreign = at == &app ? foreign_command(word) : ""; !foreign.empty()) return foreign;
   const std::string meant = nearest(word, known);
   if (!meant.empty()) return "; did you mean " + meant + "?";
   // Options of other launchers and trainers, where this command has a recipe.
@@ -58,10 +60,12 @@ std::string suggestion(const CLI::App& app, const std::string& word) {
 InputError explain(const CLI::App& app, const CLI::ParseError& error) {
   const std::string command = chosen_command(app), help = ": see " + command + " --help";
   const std::vector<std::string> rest = app.remaining(/*recurse=*/true);
-  const bool lacks_command = dynamic_cast<const CLI::RequiredError*>(&error) != nullptr && lists_commands(app);
+  const std::vector<std::string> commands = commands_of(*innermost(app));
+  const bool lacks_command = dynamic_cast<const CLI::RequiredError*>(&error) != nullptr && !commands.empty();
   if (!rest.empty() && (lacks_command || dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr)) {
     return InputError(command + " does not know " + rest.front() + suggestion(app, rest.front()) + help);
   }
+  if (lacks_command) return InputError(command + ": give one of its commands: " + joined(commands) + help);
   return InputError(command + ": " + error.what() + help);
 }
 
@@ -100,11 +104,7 @@ int run(int argc, char** argv) {
     throw explain(app, error);
   }
   if (app.get_subcommands().empty()) {
-    std::string commands;
-    for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
-      commands += (commands.empty() ? "" : ", ") + command->get_name();
-    }
-    throw InputError("give a command: " + commands + "; meshtrain --help says what they do");
+    throw InputError("give a command: " + joined(commands_of(app)) + "; meshtrain --help says what they do");
   }
   return status;
 }

@@ -48,6 +48,12 @@ TEST_F(RecipeWords, OfOtherSystemsNameTheKeyHere) {
            {"checkpoint.folder=x", "it is an option: --run-dir"},
            {"output_dir=x", "it is an option: --run-dir"},
            {"resume_from=x", "it is an option: --resume"},
+           {"train.save=5",
+            "checkpoint.every is the steps between checkpoints, and --run-dir the folder that they are in"},
+           {"data.train_files=x", "it is data.tokens"},
+           {"evaluate.validation_files=x", "it is evaluate.tokens"},
+           {"optimizer.decoupled-lr=1",
+            "optimizer.groups gives the embedding and the head a learning_rate_factor of their own"},
            {"train.output_dir=x", "it is an option: --run-dir"},
            {"use_distributed_optimizer=true", "it is parallel.fsdp.mode: shard_optimizer"},
            {"parallel.pp=2",
@@ -224,11 +230,36 @@ TEST(ExplainKey, SaysKindDefaultWordsAndTheDocumentsText) {
   }
   EXPECT_TRUE(has(explain_key("optimizer.eps"), "default: 1e-8\n")) << explain_key("optimizer.eps");
   EXPECT_TRUE(has(explain_key("clip_norm"), "train.clip_norm: a number\n"));
-  EXPECT_TRUE(has(explain_key("train.steps"), "  needed\n") || has(explain_key("train.steps"), "default: needed\n"));
+  EXPECT_TRUE(has(explain_key("train.steps"), ": a whole number\n  needed\n"));
   EXPECT_TRUE(has(explain_key("data.mixture.ignore_id"), "labels with this id do not count"));
   EXPECT_TRUE(has(explain_key("schedule"), "a single value in its place is its name\n"));
   EXPECT_EQ(input_error([] { explain_key("optimizer.lr"); }),
             "--explain optimizer.lr: unknown key; here it is optimizer.learning_rate");
+}
+
+TEST(ExplainKey, SaysWhereAKeyIsNeededAndWhatItsDefaultIs) {
+  for (const auto& [key, text] : std::vector<std::pair<std::string, std::string>>{
+           {"data.mixture.tokens", "a path\n  needed\n  a file"},
+           {"data.mixture.weight", "a number\n  needed\n  above 0\n  of an entry: the share"},
+           {"data.tokens", "a path\n  needed without mixture\n"},
+           {"evaluate.dtype",
+            "default: that of data.dtype\n  one of: uint8, uint16, uint32, megatron\n  uint8 uint16 uint32; megatron"},
+           {"evaluate.shuffle", "true or false\n  default: false\n"},
+           {"parallel.mesh.dp", "a whole number\n  at least 1, or the word auto\n"},
+           {"evaluate.boundary_labels", "default: that of data.boundary_labels\n"},
+           {"parallel.mesh", "  keys: dp, tp, cp\n  each size at least 1, or the word auto\n"},
+           {"parallel.order", "  each one of: dp, tp, cp\n"},
+           {"model.rope_scaling.low_freq_factor", "  needed for llama3\n  above 0\n"},
+           {"data.documents", "  default: none\n  at least 0, or the word index\n"},
+           {"schedule.warmup_steps", "in which the learning rate grows"},
+           {"train.profile.ranks", "  each at least 0\n  the ranks that write a trace\n"},
+           {"extends", "another recipe that this one starts from"},
+           {"optimizer.decay", "  one of: all, matrices\n  whether norms and biases decay\n"}}) {
+    EXPECT_TRUE(has(explain_key(key), text)) << explain_key(key);
+  }
+  for (const KnownKey& key : recipe_keys().all()) {
+    EXPECT_FALSE(has(explain_key(key.path), "default: needed")) << key.path;
+  }
 }
 
 TEST(ExplainKey, AKeyOfTheShapeHasASentenceOfItsOwn) {
@@ -275,7 +306,7 @@ TEST(ExplainKey, AnUnknownKeyIsAnsweredWithThoseNearIt) {
 /// One source for people: every key that a recipe can have is in docs/recipe.md, by itself or with the map it is in.
 TEST(ExplainKey, EveryKeyHasAText) {
   for (const KnownKey& key : recipe_keys().all()) {
-    if (key.path == "extends" || key.kind == "a map of keys") continue;
+    if (key.kind == "a map of keys") continue;
     EXPECT_FALSE(text_of_key(key.path).text.empty() && text_of_key(key.path).default_value.empty()) << key.path;
   }
   for (const char* key :
