@@ -135,8 +135,8 @@ void check_schedule(const ScheduleRecipe& schedule, int64_t train_steps) {
                      number(steps));
   }
   if (schedule.name != "constant" && steps < train_steps && schedule.min_ratio == 0) {
-    throw InputError("schedule.total_steps: " + number(steps) + " leaves the steps behind it, up to train.steps " +
-                     number(train_steps) + ", a learning rate of 0: set more, or a schedule.min_ratio above 0");
+    throw InputError("schedule.total_steps: the learning rate is 0 after step " + number(steps) +
+                     ", and train.steps is " + number(train_steps) + ": set more, or a schedule.min_ratio above 0");
   }
   if (schedule.name != "wsd") return;
   if (schedule.decay_steps < 1) throw InputError("schedule.decay_steps: wsd needs at least 1, the length of its decay");

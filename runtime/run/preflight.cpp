@@ -116,7 +116,8 @@ std::string host_memory_line(int64_t needed, const std::string& text, int64_t ra
   const int64_t here = host_memory();
   if (here == 0) return text;
   return (needed > here / ranks ? "warning: " : "") + text +
-         (ranks > 1 ? ", at most " + size_text(needed * ranks) + " on a host with all " + std::to_string(ranks) : "") +
+         (ranks > 1 ? ", at most " + size_text(needed * ranks) + " on a host that has all " + counted(ranks, "rank")
+                    : "") +
          "; this machine has " + size_text(here);
 }
 

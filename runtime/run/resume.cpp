@@ -117,10 +117,10 @@ std::string moved_schedule(const CheckpointHead& own, const CheckpointHead& save
                was = learning_rate(now.schedule, peak, next, planned);
   if (rate == was) return "";
   const bool can_keep = next <= planned || now.schedule.min_ratio > 0;
-  return "warning: schedule.name: " + now.schedule.name + " reaches over train.steps, " +
-         std::to_string(now.train.steps) + ", and was planned for " + std::to_string(planned) + ": step " +
-         std::to_string(next) + " has a learning rate of " + rate_text(rate) + ", and had " + rate_text(was) +
-         " there" + (can_keep ? "; schedule.total_steps: " + std::to_string(planned) + " keeps the plan" : "");
+  return "warning: schedule.name: " + now.schedule.name + " is spread over train.steps, now " +
+         std::to_string(now.train.steps) + " instead of " + std::to_string(planned) + ": step " + std::to_string(next) +
+         " gets a learning rate of " + rate_text(rate) + " instead of " + rate_text(was) +
+         (can_keep ? "; schedule.total_steps: " + std::to_string(planned) + " keeps the earlier schedule" : "");
 }
 
 struct Plan {

@@ -160,7 +160,7 @@ TEST_F(DataChat, SaysWhatBecomesOfLongConversations) {
       << dropped.out;
   EXPECT_EQ(documents(70).size(), 1u);
   const Ending cut = run_meshtrain(words("a.jsonl", 69, {"--too-long", "truncate"}));
-  EXPECT_TRUE(has(cut.out, "2 conversations of more than 70 tokens were cut behind these (--too-long truncate)"))
+  EXPECT_TRUE(has(cut.out, "2 conversations of more than 70 tokens were cut to that length (--too-long truncate)"))
       << cut.out;
   EXPECT_TRUE(has(cut.out, "1 conversation without a label that counts was left out")) << cut.out;
   EXPECT_EQ(documents(70).size(), 2u);

@@ -328,7 +328,7 @@ TEST_F(GenerateFromRun, AFolderThatIsGoneIsNamedWithWhatToDo) {
   fs::remove_all(path("hf"));
   const std::string gone = "model.hf of the run's recipe, " + path("hf").string() + ", does not exist any more";
   EXPECT_EQ(only_complaint(run_meshtrain(with(words, {"--prompt", "a"}))),
-            "prompt 1 is a text, and " + gone + ": give --tokenizer, its tokenizer where it is now");
+            "prompt 1 is a text, and " + gone + ": give --tokenizer, the file or folder where its tokenizer is now");
   const Ending ending = run_meshtrain(with(words, {"--tokens", "1"}));
   EXPECT_EQ(ending.status, 0) << ending.err;
   EXPECT_TRUE(has(ending.err, gone + ", and no token is known that ends a text: give a --tokenizer that names one\n"))

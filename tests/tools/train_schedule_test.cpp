@@ -19,13 +19,12 @@ TEST_F(TrainResume, WarnsWhenMoreStepsMoveTheSchedule) {
   const Ending checked =
       train(1, {"--check", "--resume", "--set", "train.steps=12", "--set", "schedule={name: cosine, min_ratio: 0.1}"});
   const std::string warning =
-      "warning: schedule.name: cosine reaches over train.steps, 12, and was planned for 6: step 5 has a learning rate "
-      "of "
-      "0.00775, and had 0.00325 there; schedule.total_steps: 6 keeps the plan\n";
+      "warning: schedule.name: cosine is spread over train.steps, now 12 instead of 6: step 5 gets a learning rate of "
+      "0.00775 instead of 0.00325; schedule.total_steps: 6 keeps the earlier schedule\n";
   EXPECT_TRUE(has(checked.out, warning)) << checked.out;
   // With the plan kept, the same rates, and the last one behind it.
   const Ending kept = run(1, "dp=1", 8, longer({"--set", "schedule.total_steps=6"}));
-  EXPECT_FALSE(has(kept.out + kept.err, "planned for")) << kept.out;
+  EXPECT_FALSE(has(kept.out + kept.err, "is spread over")) << kept.out;
   const std::vector<double> rates = column(metrics(), "learning_rate");
   ASSERT_EQ(rates.size(), 8u);
   for (size_t i = 0; i < 6; ++i) EXPECT_EQ(rates[i], planned[i]) << "step " << i + 1;

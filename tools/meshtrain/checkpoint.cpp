@@ -63,7 +63,8 @@ int report_damage(const std::filesystem::path& folder) try {
 
 void add_checkpoint_verify(CLI::App& checkpoint, int& status) {
   CLI::App* command = checkpoint.add_subcommand(
-      "verify", "Reads a checkpoint and proves every byte; status 1 when it is damaged, pieces or manifest.json");
+      "verify",
+      "Reads a checkpoint and checks every byte of its pieces and of manifest.json; status 1 when one is damaged");
   const auto arguments = std::make_shared<CheckpointArguments>();
   add_path(*command, *arguments);
   command->footer("Example: meshtrain checkpoint verify runs/quickstart/checkpoints/step-00000060");
@@ -97,7 +98,7 @@ int export_to(const ExportArguments& arguments) {
 void add_export(CLI::App& checkpoint, int& status) {
   CLI::App* command = checkpoint.add_subcommand(
       "export",
-      "Writes the weights of a checkpoint, of whatever mesh, as a Hugging Face folder: config.json, safetensors,\n"
+      "Writes the weights of a checkpoint, of any mesh, as a Hugging Face folder: config.json, safetensors,\n"
       "generation_config.json and the tokenizer's files. In one process, which holds two tensors at a time.");
   const auto arguments = std::make_shared<ExportArguments>();
   command->add_option("path", arguments->path, "A checkpoint's folder, or a run directory: then the newest that it has")

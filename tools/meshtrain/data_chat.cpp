@@ -29,7 +29,7 @@ void print_counts(const PrepareChatCounts& counts, const ChatArguments& argument
               percent(counts.counted, counts.records * options.sequence_length));
   if (counts.too_long > 0) {
     const char* const rule = options.too_long == TooLong::Drop       ? "left out"
-                             : options.too_long == TooLong::Truncate ? "cut behind these"
+                             : options.too_long == TooLong::Truncate ? "cut to that length"
                                                                      : "split";
     std::printf("%s of more than %s %s %s (--too-long %s); the longest has %s\n",
                 counted(counts.too_long, "conversation").c_str(), counted(record, "token").c_str(),

@@ -268,7 +268,8 @@ void add_key(CLI::App& command, const char* name, std::optional<std::string>& va
 void add_data_options(CLI::App& command, EvaluateArguments& arguments) {
   add_key(command, "--tokens", arguments.tokens, "FILE",
           "The tokens to evaluate on. Without it those of a run's own evaluate.tokens");
-  add_key(command, "--samples", arguments.samples, "N", "The first so many of the file; without it all");
+  add_key(command, "--samples", arguments.samples, "N",
+          "How many samples to evaluate, from the first one of the file on. Default: all");
   add_key(command, "--sequence-length", arguments.sequence_length, "S",
           "Tokens of a sample; without it as the run was trained. A Hugging Face folder needs it");
   add_key(command, "--dtype", arguments.dtype, "DTYPE",
@@ -286,7 +287,7 @@ void add_data_options(CLI::App& command, EvaluateArguments& arguments) {
   command
       .add_option(
           "--bytes", arguments.bytes,
-          "Bytes of the text that the whole file was made of, for bits per byte. Default: as FILE.json says, where "
+          "Bytes of the text that the complete file was made of, for bits per byte. Default: as FILE.json says, where "
           "all samples and labels of the file count")
       ->check(whole_number(1))
       ->type_name("N");
@@ -312,7 +313,7 @@ void add_evaluate_command(CLI::App& app, int& status) {
   add_data_options(*command, *arguments);
   command
       ->add_option("--checkpoints", arguments->checkpoints,
-                   "Of each run, instead of the newest: all, or those of some steps, as 500,1000")
+                   "Evaluates these checkpoints of each run instead of the newest: all, or those of steps, as 500,1000")
       ->type_name("all|STEPS");
   command
       ->add_option("--mesh", arguments->mesh,

@@ -117,7 +117,7 @@ std::vector<Prompt> asked_prompts(const GenerateArguments& arguments) {
     prompts = file == "-" ? prompts_of_lines(standard_input()) : read_prompts(file);
     if (prompts.empty()) throw InputError("--prompt-file " + file + ": there is no prompt in it");
   }
-  if (prompts.empty()) throw InputError("what to go on with is missing: --prompt, --prompt-file or --tokens");
+  if (prompts.empty()) throw InputError("a prompt is missing: give --prompt, --prompt-file or --tokens");
   return prompts;
 }
 
@@ -263,7 +263,8 @@ Request make_request(const GenerateArguments& arguments, const std::vector<Promp
   for (size_t i = 0; i < prompts.size(); ++i) {
     const std::string where = "prompt " + std::to_string(i + 1);
     if (prompts[i].is_text && tokenizer == nullptr && !missing.empty()) {
-      throw InputError(where + " is a text, and " + missing + ": give --tokenizer, its tokenizer where it is now");
+      throw InputError(where + " is a text, and " + missing +
+                       ": give --tokenizer, the file or folder where its tokenizer is now");
     }
     Prompt prompt = prompts[i];
     if (chat && prompt.is_text) prompt = {"", tokenize_prompt(*chat, *tokenizer, ask(prompt.text, system)), false};
@@ -415,17 +416,18 @@ void add_prompt_options(CLI::App& command, GenerateArguments& arguments) {
   const auto repeatable = [](CLI::Option* option) { return option->expected(1)->allow_extra_args(false)->take_all(); };
   CLI::Option* prompt =
       repeatable(command.add_option("--prompt", arguments.prompts,
-                                    "A text to go on with; -: what is on stdin, without its last line break; an empty "
-                                    "one is the tokenizer's token that begins a text, where it names one. May be "
-                                    "repeated: one after another"))
+                                    "A text to continue; -: read it from stdin, without its last line break. An empty "
+                                    "text is the tokenizer's token for the beginning of a text, where it names one. "
+                                    "May be repeated: one text after another"))
           ->type_name("TEXT");
-  CLI::Option* file = command
-                          .add_option("--prompt-file", arguments.prompt_file,
-                                      "A prompt on each line; of *.jsonl and *.ndjson a JSON string, or an object with "
-                                      "\"prompt\" or \"tokens\"; -: lines of stdin")
-                          ->type_name("FILE");
+  CLI::Option* file =
+      command
+          .add_option("--prompt-file", arguments.prompt_file,
+                      "A file with a prompt on each line; in *.jsonl and *.ndjson a line is a JSON string, "
+                      "or an object with \"prompt\" or \"tokens\"; -: read the lines from stdin")
+          ->type_name("FILE");
   CLI::Option* tokens =
-      repeatable(command.add_option("--tokens", arguments.tokens, "Token ids to go on with, as 1,2,3. May be repeated"))
+      repeatable(command.add_option("--tokens", arguments.tokens, "Token ids to continue, as 1,2,3. May be repeated"))
           ->type_name("IDS");
   prompt->excludes(file)->excludes(tokens);
   file->excludes(tokens);
@@ -433,46 +435,47 @@ void add_prompt_options(CLI::App& command, GenerateArguments& arguments) {
                                        "Each prompt is what a user says: it is rendered by the tokenizer's chat "
                                        "template, and the token that ends the assistant's turn ends the text");
   CLI::Option* system =
-      command.add_option("--system", arguments.system, "Of --chat: the system's message before it")->type_name("TEXT");
+      command.add_option("--system", arguments.system, "With --chat: the system message before the prompt")
+          ->type_name("TEXT");
   CLI::Option* chat_template = command
                                    .add_option("--chat-template", arguments.chat_template,
-                                               "Of --chat: a Jinja template in the place of the tokenizer's own")
+                                               "With --chat: a Jinja template to use instead of the tokenizer's own")
                                    ->type_name("FILE");
   chat->excludes(tokens);
   system->needs(chat);
   chat_template->needs(chat);
   command
       .add_option("--tokenizer", arguments.tokenizer,
-                  "bytes, or a tokenizer.json, a SentencePiece *.model, or a folder with one of them; without it the "
-                  "one in a Hugging Face folder, of a run that of its recipe's data.tokenizer, or in the folder that "
-                  "model.hf names")
+                  "bytes, or a tokenizer.json, a SentencePiece *.model, or a folder with one of them. Default: the "
+                  "one in the Hugging Face folder; for a run the data.tokenizer of its recipe, else the one in the "
+                  "folder of its model.hf")
       ->type_name("NAME");
 }
 
 void add_sampling_options(CLI::App& command, GenerateArguments& arguments) {
   command
       .add_option("--max-tokens", arguments.max_tokens,
-                  "Tokens to generate at most; without it max_new_tokens or max_length of generation_config.json, else "
-                  "128, or what max_position_embeddings leaves")
+                  "The most tokens to generate. Default: max_new_tokens or max_length of generation_config.json, else "
+                  "128, or fewer where max_position_embeddings leaves no more")
       ->check(whole_number(1))
       ->type_name("N");
   command
       .add_option("--temperature", arguments.temperature,
-                  "What logits are divided by before a token is drawn; 0 takes the likeliest. Default: 0, unless "
+                  "Divides the logits before a token is drawn; 0 takes the most likely token. Default: 0, unless "
                   "generation_config.json has do_sample")
       ->type_name("T");
-  command.add_option("--top-k", arguments.top_k, "Draws from the K likeliest tokens alone; 0: from all. Default: 50")
+  command.add_option("--top-k", arguments.top_k, "Draws from the K most likely tokens only; 0: from all. Default: 50")
       ->check(whole_number(0))
       ->type_name("K");
   command
       .add_option("--top-p", arguments.top_p,
-                  "Of these from the likeliest whose probabilities reach P, above 0 and at most 1")
+                  "Keeps the fewest most likely tokens whose probabilities add up to P, above 0 and at most 1")
       ->type_name("P");
   command
       .add_option("--min-p", arguments.min_p,
-                  "Of these from those that are at least P times as likely as the likeliest, from 0 to 1")
+                  "Keeps the tokens that are at least P times as likely as the most likely one, from 0 to 1")
       ->type_name("P");
-  command.add_option("--seed", arguments.seed, "What is drawn depends on it, on any mesh alike")
+  command.add_option("--seed", arguments.seed, "Seed of the draws; the same seed draws the same on every mesh")
       ->capture_default_str()
       ->check(whole_number(0))
       ->type_name("S");
@@ -482,28 +485,28 @@ void add_rule_options(CLI::App& command, GenerateArguments& arguments) {
   const auto repeatable = [](CLI::Option* option) { return option->expected(1)->allow_extra_args(false)->take_all(); };
   command
       .add_option("--repetition-penalty", arguments.repetition_penalty,
-                  "Makes tokens that the text has less likely above 1, more likely below")
+                  "Above 1 makes tokens that the text already has less likely, below 1 more likely")
       ->type_name("X");
   command
       .add_option("--no-repeat-ngram-size", arguments.no_repeat_ngram_size,
-                  "No run of N tokens occurs twice in prompt and text; 0: any may")
+                  "Never repeats N tokens in a row that prompt and text already have; 0: off")
       ->check(whole_number(0))
       ->type_name("N");
   repeatable(command.add_option("--bad-words", arguments.bad_words,
-                                "Ids of tokens, as 1,2,3, that do not occur in this order. May be repeated"))
+                                "Token ids, as 1,2,3, that are never generated in this order. May be repeated"))
       ->type_name("IDS");
-  command.add_option("--min-tokens", arguments.min_tokens, "Tokens to generate before one that ends a text")
+  command.add_option("--min-tokens", arguments.min_tokens, "The fewest tokens to generate before the text may end")
       ->check(whole_number(0))
       ->type_name("N");
   repeatable(command.add_option("--stop", arguments.stop_strings,
-                                "Ends a text behind the token that completes this string. May be repeated"))
+                                "Ends the text after the token that completes this string. May be repeated"))
       ->type_name("TEXT");
   command.add_flag("--stop-at-eos,!--ignore-eos", arguments.stop_at_eos,
-                   "Whether a token that ends a text ends it: eos_token_id of generation_config.json or config.json, "
-                   "the tokenizer's, or what ends the documents of a run's data. Default: it does");
+                   "Whether to stop at an end token: eos_token_id of generation_config.json or config.json, the "
+                   "tokenizer's, or the token that ends the documents of a run's data. Default: stop");
   command.add_flag("--generation-config,!--ignore-generation-config", arguments.uses_config,
-                   "Whether generation_config.json of the model's folder, without one config.json, says what the "
-                   "command line leaves open. Default: it does");
+                   "Whether generation_config.json of the model's folder, or config.json where it is absent, gives the "
+                   "values that the command line does not. Default: it does");
 }
 
 }  // namespace
@@ -512,20 +515,21 @@ void add_generate_command(CLI::App& app, int& status) {
   const auto arguments = std::make_shared<GenerateArguments>();
   CLI::App* command = app.add_subcommand(
       "generate",
-      "Goes on with a text, from a Hugging Face folder or a run's checkpoint. Alone, or on several ranks, which share\n"
-      "the model over tp. Text goes to stdout, alone as it comes, everything else to stderr.\n\n"
+      "Continues a text with the model of a Hugging Face folder or of a run's checkpoint, on one rank or on several\n"
+      "that share the model over tp. Prints the text to stdout, on one rank token by token, and all else to stderr.\n\n"
       "  meshtrain generate models/SmolLM2-1.7B --prompt 'Once upon a time' --temperature 0.8 --top-p 0.95\n"
       "  meshtrain generate models/SmolLM2-1.7B-Instruct --chat --prompt 'Why is the sky blue?'\n"
       "  mpirun -n 2 meshtrain generate runs/mine --prompt '#include' --max-tokens 200");
   command
-      ->add_option("model", arguments->model,
-                   "A Hugging Face folder; a run directory, or its checkpoints: then the newest; or the folder of one")
+      ->add_option(
+          "model", arguments->model,
+          "A Hugging Face folder, a checkpoint's folder, or a run directory or its checkpoints: then the newest one")
       ->required()
       ->type_name("MODEL");
   add_prompt_options(*command, *arguments);
   add_sampling_options(*command, *arguments);
   add_rule_options(*command, *arguments);
-  command->add_option("--mesh", arguments->mesh, "Ranks that share the model, as tp=2; without it all of them")
+  command->add_option("--mesh", arguments->mesh, "Ranks that share the model, as tp=2. Default: all ranks")
       ->type_name("tp=N");
   add_computing_options(*command, arguments->precision, arguments->device);
   command->add_flag(

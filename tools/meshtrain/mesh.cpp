@@ -95,7 +95,8 @@ void print(const MeshArguments& arguments) {
 void add_mesh_command(CLI::App& app, int& status) {
   CLI::App* command = app.add_subcommand(
       "mesh",
-      "Prints a mesh: who sits where, which groups, which cross a host; with a recipe also how its attention is cut");
+      "Prints a mesh: the coordinate of each rank, the groups, and those that cross hosts; with a recipe also how its "
+      "attention is cut");
   const auto arguments = std::make_shared<MeshArguments>();
   command->add_option("recipe", arguments->recipe, "A recipe: its mesh, unless --mesh gives another, and its order");
   command->add_option("--mesh", arguments->mesh, "Sizes of the axes, one may be auto; those left out are 1")

@@ -160,12 +160,12 @@ void add_plan_command(CLI::App& app, int& status) {
   const auto arguments = std::make_shared<PlanArguments>();
   CLI::App* const command =
       app.add_subcommand("plan", "Lists every mesh of N ranks: its memory, traffic and time, or why not");
-  command->add_option("recipe", arguments->recipe, "The recipe; its own mesh does not count");
+  command->add_option("recipe", arguments->recipe, "The recipe; its parallel.mesh is not used");
   command->add_option("--ranks", arguments->ranks, "Ranks in all")->check(whole_number(1))->type_name("N");
   command->add_option("--hosts-of", arguments->ranks_per_host, "Ranks on each host; without it there is one host")
       ->check(whole_number(1))
       ->type_name("N");
-  command->add_option("--memory", arguments->memory, "What a rank's device has: meshes that need more come last")
+  command->add_option("--memory", arguments->memory, "Memory of a rank's device: meshes that need more are listed last")
       ->type_name("80GiB");
   command
       ->add_option("--machine", arguments->machine,
@@ -182,7 +182,7 @@ void add_plan_command(CLI::App& app, int& status) {
       ->check(whole_number(1))
       ->type_name("N")
       ->capture_default_str();
-  command->add_option("--json", arguments->json, "Writes all of it to a file")->type_name("FILE");
+  command->add_option("--json", arguments->json, "Writes the meshes to a file, as JSON")->type_name("FILE");
   add_set_option(*command, arguments->with);
   command->footer(
       "Each mesh is tried: the trainer makes its steps on tensors without memory, as the fullest rank, so that bytes\n"

@@ -189,17 +189,18 @@ void add_train_command(CLI::App& app, int& status) {
       "--run-dir", arguments->options.run_dir,
       "Folder of the run: console.log, metrics.jsonl, recipe.yaml, checkpoints. Default: runs/<recipe name>");
   command->add_flag("--resume", arguments->options.resume,
-                    "Go on from the newest checkpoint of the run directory, on any mesh; without one, from step 1");
+                    "Continue from the newest checkpoint of the run directory, on any mesh; without one, from step 1");
   command
       ->add_option("--resume-step", arguments->options.resume_step,
-                   "Go on from the checkpoint of this step; later ones are set aside")
+                   "Continue from the checkpoint of this step; later ones are set aside")
       ->check(whole_number(0))
       ->type_name("N");
   command->add_flag(
       "--check", arguments->check,
-      "Check recipe, mesh, model, data, the paths that will be written, free disk, memory and devices, with --resume "
-      "also whether the run can go on from its checkpoint, say what would be used and what only ranks can check, and "
-      "start nothing");
+      "Check without starting a run: recipe, mesh, model, data, the paths that will be written, free disk, memory and "
+      "devices, with --resume also whether the run can continue from its checkpoint. Print what would be used, and "
+      "what "
+      "only ranks can check");
   command->add_flag("--plan", arguments->plan,
                     "With --check: also say in one line what the mesh needs, as meshtrain plan does");
   command

@@ -290,8 +290,8 @@ TEST(Validate, NamesTheSchedule) {
               recipe.schedule = {.name = "cosine"};
               recipe.schedule.total_steps = 3;
             }),
-            "schedule.total_steps: 3 leaves the steps behind it, up to train.steps 10, a learning rate of 0: set more, "
-            "or a schedule.min_ratio above 0");
+            "schedule.total_steps: the learning rate is 0 after step 3, and train.steps is 10: set more, or a "
+            "schedule.min_ratio above 0");
 }
 
 TEST(Validate, NamesAnIdThatTheFileCannotHold) {
