@@ -5,6 +5,7 @@
 #include <set>
 #include <utility>
 
+#include "mesh/error.h"
 #include "runtime/foreign/shell_words.h"
 
 namespace meshtrain {
@@ -272,7 +273,11 @@ YamlValue scalar(const std::string& text, const YamlLocation& location) {
 
 ScriptArguments read_script_arguments(const std::string& text, const std::shared_ptr<const YamlSource>& source) {
   Script script(text);
-  script.run();
+  try {
+    script.run();
+  } catch (const InputError& error) {
+    throw InputError(source->name + ": " + error.what());
+  }
   const YamlLocation location{source};
   ScriptArguments found{{}, std::move(script.untested)};
   found.arguments.kind = YamlValue::Kind::Map;

@@ -18,6 +18,7 @@ struct ScriptArguments {
 /// ${NAME:-default}, and if with comparisons of texts; nothing is run. Takes the arguments behind the first word that
 /// ends with .py; without one those of the variables and lines that begin with "--". A variable that has no value
 /// stays as it is written. Where a condition is not known, takes the lines of its else.
+/// Throws InputError for a variable that grows without bound.
 ScriptArguments read_script_arguments(const std::string& text, const std::shared_ptr<const YamlSource>& source);
 
 }  // namespace meshtrain

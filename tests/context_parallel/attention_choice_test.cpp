@@ -50,7 +50,7 @@ TEST(AttentionChoice, IsNoted) {
     return found;
   };
   for (int64_t i = 0; i < 9; ++i) choose_attention({c10::kHalf, 1, 1, 8, 1, 1 + i, false});
-  EXPECT_EQ(count("flash: 1 queries, 3 keys, 1 heads of 8 over 1 KV heads, Half"), 1);
+  EXPECT_EQ(count("flash: 1 query, 3 keys, 1 head of 8 over 1 KV head, Half"), 1);
   EXPECT_EQ(chosen_attention().size(), 9u);
   EXPECT_EQ(count("more shapes"), 1);
 }
@@ -73,8 +73,8 @@ TEST(AttentionChoice, DocumentsAreNotedOnce) {
   for (int64_t i = 1; i < 9; ++i) note_documents({c10::kByte, 1, 1, 8, i, i + 1, i % 2 == 0});
   std::vector<std::string> lines = chosen_attention();
   lines.resize(2);
-  EXPECT_EQ(lines[0], "flash: documents of any lengths, 1 heads of 8 over 1 KV heads, Byte");
-  EXPECT_EQ(lines[1], "flash: documents of any lengths, causal, 1 heads of 8 over 1 KV heads, Byte");
+  EXPECT_EQ(lines[0], "flash: documents of any lengths, 1 head of 8 over 1 KV head, Byte");
+  EXPECT_EQ(lines[1], "flash: documents of any lengths, causal, 1 head of 8 over 1 KV head, Byte");
 }
 
 TEST(AttentionChoice, Names) {

@@ -135,8 +135,8 @@ TEST(DeviceMesh, OfTheWrongSizeIsRefused) {
     const DeviceMesh mesh(MeshLayout({{"dp", world().size() + 1}}), world());
     FAIL() << "nothing was refused";
   } catch (const InputError& error) {
-    const std::string n = std::to_string(world().size());
-    EXPECT_NE(std::string(error.what()).find("ranks, but " + n + " were started"), std::string::npos) << error.what();
+    const std::string started = world().size() == 1 ? "1 was" : std::to_string(world().size()) + " were";
+    EXPECT_NE(std::string(error.what()).find("ranks, but " + started + " started"), std::string::npos) << error.what();
   }
 }
 

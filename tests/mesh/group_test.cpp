@@ -182,7 +182,7 @@ TEST(Group, RefusesASplitThatMakesNoSense) {
   expect_refused([&] { four().split({0, 1, 4}, "part"); }, "member 4 is not in the group");
   expect_refused([&] { four().split({0, 1, 1}, "part"); }, "member 1 stands there twice");
   expect_refused([&] { four().split({0, 2}, "part"); }, "group rank 1 must list itself");
-  expect_refused([&] { Group(dry_run_backend(0, 2), "tp", {0}, "rank 0"); }, "lists 1 ranks, its backend has 2");
+  expect_refused([&] { Group(dry_run_backend(0, 2), "tp", {0}, "rank 0"); }, "lists 1 rank, its backend has 2");
 }
 
 TEST(Group, MpiMovesHostTensorsAndReducesNumbers) {

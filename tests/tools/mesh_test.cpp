@@ -40,9 +40,9 @@ TEST(MeshCommand, AbbreviatesLargeMeshes) {
   const Ending ending = run_meshtrain({"mesh", "--mesh", "dp=256,tp=8,cp=8", "--hosts-of", "8"});
   ASSERT_EQ(ending.status, 0) << ending.err;
   EXPECT_LT(ending.out.size(), 3000u);
-  EXPECT_TRUE(has(ending.out, "16384 ranks on 2048 hosts")) << ending.out;
+  EXPECT_TRUE(has(ending.out, "16,384 ranks on 2,048 hosts")) << ending.out;
   EXPECT_TRUE(has(ending.out, "   16383    2047     255       7       7\n")) << ending.out;
-  EXPECT_TRUE(has(ending.out, "  tp      2048 groups of 8, each within a host: {0, 1, 2, 3, 4, 5, 6, 7}"))
+  EXPECT_TRUE(has(ending.out, "  tp      2,048 groups of 8, each within a host: {0, 1, 2, 3, 4, 5, 6, 7}"))
       << ending.out;
   EXPECT_TRUE(has(ending.out,
                   "  dp      64 groups of 256, 64 across hosts (*), up to 256: {0, 64, 128, 192, 256, 320, "

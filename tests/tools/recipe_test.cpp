@@ -363,6 +363,10 @@ TEST(RecipeCommand, RefusesWhatIsNoConfiguration) {
   EXPECT_TRUE(has(complaint_of("a.py", "x = 1\n"), path + "a.py: configurations in Python are not read"));
   EXPECT_TRUE(has(complaint_of("f.sh", "python train.py --bs 3\n"), path + "f.sh: has no arguments of Megatron-LM: "
                                                                            "recipe --from converts"));
+  std::string doubling = "A=xxxxxxxx\n";
+  for (int i = 0; i < 40; ++i) doubling += "A=$A$A\n";
+  EXPECT_EQ(complaint_of("g.sh", doubling + "python pretrain.py --num-layers $A\n"),
+            path + "g.sh: a variable of the script becomes longer than 1 MiB: write it out");
   EXPECT_TRUE(has(complaint_of("b.toml", "[a\n"), path + "b.toml:1:3: not valid TOML: "));
   EXPECT_TRUE(has(complaint_of("d.json", "{\"fp16\": 1,\n  \"bf16\": }\n"),
                   path + "d.json:2:11: not valid JSON: syntax error while parsing value - unexpected '}'; expected"));
