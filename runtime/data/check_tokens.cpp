@@ -106,10 +106,9 @@ bool is_other_tokenizer(const TokenSidecar& sidecar, const std::string& tokenize
 }
 
 /// Returns the vocabulary of a tokenizer with `separator`, as sidecars count it; none when it cannot be loaded.
-std::optional<int64_t> vocabulary_with(const std::string& tokenizer, std::optional<int64_t> separator) try {
-  return std::max(load_tokenizer(tokenizer)->vocabulary_size(), separator.value_or(-1) + 1);
-} catch (const InputError&) {
-  return std::nullopt;
+std::optional<int64_t> vocabulary_with(const std::string& tokenizer, std::optional<int64_t> separator) {
+  const auto found = try_load_tokenizer(tokenizer);
+  return found ? std::optional(std::max(found->vocabulary_size(), separator.value_or(-1) + 1)) : std::nullopt;
 }
 
 /// Calls `visit` with every source of `data`, and with that of `evaluate` where there is one, and with its key.
@@ -136,6 +135,14 @@ void check_sidecars(const Recipe& recipe, const std::string& tokenizer) {
                      number(sidecar->vocabulary_size - 1) + ", as " + sidecar_path(source.tokens).string() +
                      " says: set data.tokenizer: " + sidecar->tokenizer + ", or prepare the text with the other one");
   });
+}
+
+void check_tokenizer(const Recipe& recipe) {
+  const std::string name = recipe.data.tokenizer.string();
+  if (name.empty() || name == "bytes") return;
+  const auto tokenizer = try_load_tokenizer(name);
+  if (!tokenizer) return;  // describe_data() says so when it does not exist
+  check_vocabulary(*tokenizer, recipe.model.shape.vocab_size, location_of(recipe, {"data.tokenizer"}) + ": " + name);
 }
 
 void take_layouts(Recipe& recipe) {

@@ -17,6 +17,11 @@ namespace meshtrain {
 /// the file's is refused too. Files that do not exist or have no sidecar are left to Dataset. Not collective.
 void check_sidecars(const Recipe& recipe, const std::string& tokenizer = "");
 
+/// Throws InputError, with the location of data.tokenizer in the recipe, when it has ids beyond the model's vocabulary:
+/// neither `generate` nor another program could use the model with it. That of bytes may, as a model of ASCII has the
+/// lower ones. One that cannot be loaded is left alone. Not collective.
+void check_tokenizer(const Recipe& recipe);
+
 /// Gives every token file for which the recipe sets no layout that of its sidecar, and notes in Recipe::locations that
 /// the sidecar said so. Call on a result of load_recipe(), whose locations tell what the recipe sets. Throws InputError
 /// for a damaged sidecar.

@@ -59,7 +59,9 @@ void Session::open_data() {
       check_labels(recipe_, *data_);
       evaluation_ = make_evaluation(recipe_);
     });
-    if (mesh_.rank() == 0) head_ = describe_run(recipe_, plan_.layout);
+    if (mesh_.rank() != 0) return;
+    check_tokenizer(recipe_);
+    head_ = describe_run(recipe_, plan_.layout);
   });
 }
 

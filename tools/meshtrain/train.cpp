@@ -122,6 +122,7 @@ int check(const TrainArguments& arguments) {
   std::vector<std::string> lines =
       describe_data(recipe, data, samples_of_run(recipe.train, beginning.state), evaluation.get());
   if (!unused_weights.empty()) lines.push_back(unused_weights);
+  check_tokenizer(recipe);
   lines.insert(lines.end(), beginning.lines.begin(), beginning.lines.end());
   lines.insert(lines.end(), ahead.lines.begin(), ahead.lines.end());
   lines.push_back(not_checked(recipe, plan));
