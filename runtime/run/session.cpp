@@ -105,7 +105,7 @@ void Session::open_trainer(ReplicaMap replicas) {
 void Session::resume() {
   CheckpointDisks disks(checkpoint_folder_, world_, checkpoint_.value_or(""));
   if (resumes_) resumed_ = meshtrain::resume(checkpoint_.value_or(""), head_, recipe_.train.steps, *trainer_, world_);
-  disks.settle(resumed_.state.step);  // before metrics are truncated
+  resumed_.set_aside = disks.settle(resumed_.state.step);  // before metrics are truncated
   const std::vector<std::string> hosts = gather_texts(world_, host_name());
   agree(world_, [&] {
     if (mesh_.rank() != 0) return;

@@ -61,6 +61,9 @@ Beginning find_beginning(const Recipe& recipe, const MeshLayout& layout, const R
                                         : "goes on after step " + std::to_string(resumed.state.step) + ", from " +
                                               folder->string() + ", whose pieces were not read"};
   for (const std::string& change : resumed.changes) lines.push_back("  " + change);
+  std::vector<int64_t> later = checkpoints.steps();
+  std::erase_if(later, [&](int64_t step) { return step <= resumed.state.step; });
+  if (!later.empty()) lines.push_back(describe_set_aside(later));
   return {true, resumed.state, std::move(lines)};
 }
 
