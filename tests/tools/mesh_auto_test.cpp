@@ -60,10 +60,11 @@ TEST_F(MeshAuto, IsRefusedInOneLine) {
       "--machine h1000: no such file, and no preset; did you mean h100? Presets: a100, h100, h100-500w, h200, b200");
   EXPECT_EQ(complaint(2, {"--mesh", "auto", "--set", "device=cuda"}),
             "--mesh auto on GPUs needs --machine: a preset or a file (docs/plan.md)");
-  EXPECT_EQ(complaint(1, {"--mesh", "auto", "--check"}),
-            "--check starts no ranks, and --mesh auto chooses by what they measure: mpirun -n N meshtrain plan " +
-                recipe.string() + " --calibrate, then meshtrain plan " + recipe.string() +
-                " --ranks N --machine machine.yaml names the mesh that it takes; check that one with --mesh");
+  EXPECT_EQ(
+      complaint(2, {"--mesh", "auto", "--check"}),
+      "--check --mesh auto measures nothing: give --machine NAME, a preset or the file that mpirun -n 2 meshtrain "
+      "plan " +
+          recipe.string() + " --calibrate writes");
 }
 
 TEST_F(MeshAuto, ACheckSaysWhatItsMeshNeeds) {
@@ -72,6 +73,20 @@ TEST_F(MeshAuto, ACheckSaysWhatItsMeshNeeds) {
   EXPECT_TRUE(std::regex_search(ending.out,
                                 std::regex("\nplan: [0-9.]+ KiB a rank, [0-9.]+ KiB sent a step, [0-9.]+ ms a step\n")))
       << ending.out;
+}
+
+TEST_F(MeshAuto, ACheckTakesTheMeshThatTheRunWould) {
+  const Ending planned = run_meshtrain({"plan", recipe, "--ranks", "2", "--machine", "h100"});
+  ASSERT_EQ(planned.status, 0) << planned.err;
+  const std::string best = planned.out.substr(planned.out.find("\n  take ") + 8);
+  const std::string mesh = best.substr(0, best.find(':'));
+  const Ending checked = train(2, {"--check", "--mesh", "auto", "--machine", "h100"});
+  ASSERT_EQ(checked.status, 0) << checked.err;
+  EXPECT_TRUE(has(checked.out, "--mesh auto: " + mesh + ", the fastest of 3 meshes by the plan: ")) << checked.out;
+  EXPECT_TRUE(has(checked.out, ": fits mesh " + mesh + "; ")) << checked.out;
+  const Ending alone = train(1, {"--check", "--mesh", "auto"});
+  EXPECT_TRUE(has(alone.out, "--mesh auto: one rank was started; mpirun -n N checks the mesh of N\n")) << alone.err;
+  EXPECT_FALSE(std::filesystem::exists(run_dir));
 }
 
 // The first rank's memory and traffic, planned and counted.
