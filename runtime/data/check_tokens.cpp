@@ -197,6 +197,19 @@ std::optional<std::string> other_dtype(const TokenFile& tokens) {
   return std::nullopt;
 }
 
+std::string layout_warning(const SourceRecipe& source, int64_t sequence_length, const std::string& key) {
+  if (source.layout != "stream" || source.dtype != "megatron" || read_sidecar(source.tokens)) return "";
+  const TokenFile tokens(source.tokens, source.dtype);
+  const int64_t record = sequence_length + 1;
+  if (tokens.size() < 2 * record || tokens.size() % record != 0) return "";
+  for (int64_t first = record; first < tokens.size(); first += record) {
+    if (tokens.index()->document_starts(first, first + 1).empty()) return "";
+  }
+  return "warning: " + key + ".layout: " + source.tokens.string() +
+         " is read as stream, but a document begins at every " + number(record) +
+         " tokens (train.sequence_length + 1), as in records: set " + key + ".layout: records";
+}
+
 std::string dtype_warning(const SourceRecipe& source, const std::string& key) {
   if (read_sidecar(source.tokens)) return "";
   const std::optional<std::string> other = other_dtype(TokenFile(source.tokens, source.dtype));

@@ -40,6 +40,11 @@ void check_labels(const Recipe& recipe, const Mixture& data);
 /// all ids of a file read as uint32 are 65,536 or more. Looks at some blocks of the file.
 std::optional<std::string> other_dtype(const TokenFile& tokens);
 
+/// Returns a warning about a Megatron file without a sidecar that is read as a stream, although documents begin at all
+/// records of S + 1 tokens: it was packed for sequences of S; an empty text for any other. `key`: as of
+/// dtype_warning().
+std::string layout_warning(const SourceRecipe& source, int64_t sequence_length, const std::string& key);
+
 /// Returns a warning about a source without a sidecar whose tokens look like those of another dtype; an empty text for
 /// any other. `key`: the recipe's key of the source, "data".
 std::string dtype_warning(const SourceRecipe& source, const std::string& key);
