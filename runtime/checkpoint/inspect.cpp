@@ -67,7 +67,9 @@ std::string describe_state(const CheckpointHead& head) {
   text += "\n  written on mesh " + head.mesh + " by";
   for (const auto& [program, version] : head.versions) text += " " + program + " " + version;
   for (const auto& [key, file] : head.data) {
-    text += "\n  " + key + ": " + with_separators(file.bytes) + " bytes, checksum " + checksum_text(file.checksum);
+    text += "\n  " + key + ": ";
+    if (key != kTokenizerKey) text += with_separators(file.bytes) + " bytes, ";  // a tokenizer is of several files
+    text += "checksum " + checksum_text(file.checksum);
   }
   return text + "\n";
 }

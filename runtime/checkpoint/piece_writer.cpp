@@ -47,6 +47,12 @@ void PieceWriter::expect_file_in(const std::filesystem::path& folder) const {
   if (!pieces_.empty()) expect_file(folder / file_name_, num_bytes_);
 }
 
+int64_t PieceWriter::copy_bytes() const {
+  int64_t bytes = 0;
+  for (const Piece& piece : pieces_) bytes += copies_ ? static_cast<int64_t>(piece.values.nbytes()) : 0;
+  return bytes;
+}
+
 void PieceWriter::copy() {
   for (size_t i = 0; i < pieces_.size(); ++i) {
     const at::Tensor& values = pieces_[i].values;

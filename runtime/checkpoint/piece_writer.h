@@ -26,6 +26,8 @@ class PieceWriter {
   /// Waits until the file is durable. Returns its part of the manifest, of ManifestPart::packed(); empty without
   /// pieces. Throws std::runtime_error when it could not be written.
   std::string wait();
+  /// Returns the bytes of host memory that copies take from the first save() on.
+  int64_t copy_bytes() const;
   /// Throws std::runtime_error unless the file of the last wait() is in `folder`, with the size that was written.
   void expect_file_in(const std::filesystem::path& folder) const;
 

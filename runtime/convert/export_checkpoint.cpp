@@ -13,6 +13,7 @@
 #include "mesh/size_text.h"
 #include "runtime/checkpoint/checkpoint_reader.h"
 #include "runtime/convert/freed_memory.h"
+#include "runtime/data/check_tokens.h"
 #include "runtime/model/transformer.h"
 #include "runtime/recipe/load.h"
 #include "runtime/tokenizer/tokenizer.h"
@@ -23,15 +24,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Loads a tokenizer; null for a kind that is not supported.
-std::shared_ptr<const Tokenizer> loaded(const fs::path& tokenizer) try {
-  return load_tokenizer(tokenizer);
-} catch (const InputError&) {
-  return nullptr;
-}
-
 Recipe recipe_of(const fs::path& folder, const Manifest& manifest) try {
-  return parse_recipe(manifest.head.recipe);
+  Recipe recipe = parse_recipe(manifest.head.recipe);
+  recipe.locations["data.tokenizer"] = "data.tokenizer of the run's recipe";
+  return recipe;
 } catch (const InputError& error) {
   throw InputError("the recipe in " + (folder / "manifest.json").string() + " cannot be read: " + error.what());
 }
@@ -73,7 +69,7 @@ fs::path tokenizer_folder(const fs::path& path, int64_t vocab_size) {
     }
   }
   if (tokenizer_files(folder).empty()) throw InputError(asked + ": there are no files of a tokenizer in it");
-  if (const auto tokenizer = loaded(folder)) check_vocabulary(*tokenizer, vocab_size, asked);
+  if (const auto tokenizer = try_load_tokenizer(folder)) check_vocabulary(*tokenizer, vocab_size, asked);
   return folder;
 }
 
@@ -97,6 +93,7 @@ ExportedCheckpoint export_checkpoint(const fs::path& folder, const fs::path& out
   const std::vector<TensorEntry> tensors = tensors_of(folder, manifest, shape, dtype);
 
   ExportedCheckpoint exported{manifest.head.state.step, dtype, tensors.size(), 0, {}};
+  if (options.tokenizer.empty()) check_tokenizer(recipe);
   exported.carried = carried_over(recipe);
   if (!options.tokenizer.empty()) exported.carried.tokenizer = tokenizer_folder(options.tokenizer, shape.vocab_size);
   FolderWriter writer(out, shape, exported.carried, tensors, options.max_file_bytes);

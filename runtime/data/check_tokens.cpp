@@ -110,10 +110,9 @@ bool is_other_tokenizer(const TokenSidecar& sidecar, const std::string& tokenize
 }
 
 /// Returns the vocabulary of a tokenizer with `separator`, as sidecars count it; none when it cannot be loaded.
-std::optional<int64_t> vocabulary_with(const std::string& tokenizer, std::optional<int64_t> separator) try {
-  return std::max(load_tokenizer(tokenizer)->vocabulary_size(), separator.value_or(-1) + 1);
-} catch (const InputError&) {
-  return std::nullopt;
+std::optional<int64_t> vocabulary_with(const std::string& tokenizer, std::optional<int64_t> separator) {
+  const auto found = try_load_tokenizer(tokenizer);
+  return found ? std::optional(std::max(found->vocabulary_size(), separator.value_or(-1) + 1)) : std::nullopt;
 }
 
 /// Calls `visit` with every source of `data`, and with that of `evaluate` where there is one, and with its key.
@@ -140,6 +139,14 @@ void check_sidecars(const Recipe& recipe, const std::string& tokenizer) {
                      number(sidecar->vocabulary_size - 1) + ", as " + sidecar_path(source.tokens).string() +
                      " says: set data.tokenizer: " + sidecar->tokenizer + ", or prepare the data with the other one");
   });
+}
+
+void check_tokenizer(const Recipe& recipe) {
+  const std::string name = recipe.data.tokenizer.string();
+  if (name.empty() || name == "bytes") return;
+  const auto tokenizer = try_load_tokenizer(name);
+  if (!tokenizer) return;  // describe_data() says so when it does not exist
+  check_vocabulary(*tokenizer, recipe.model.shape.vocab_size, location_of(recipe, {"data.tokenizer"}) + ": " + name);
 }
 
 void take_layouts(Recipe& recipe) {
@@ -195,6 +202,19 @@ std::optional<std::string> other_dtype(const TokenFile& tokens) {
   if (tokens.dtype() == "uint16" && looks_like_uint32(some_ids(tokens))) return "uint32";
   if (tokens.dtype() == "uint32" && looks_like_uint16(some_ids(tokens))) return "uint16";
   return std::nullopt;
+}
+
+std::string layout_warning(const SourceRecipe& source, int64_t sequence_length, const std::string& key) {
+  if (source.layout != "stream" || source.dtype != "megatron" || read_sidecar(source.tokens)) return "";
+  const TokenFile tokens(source.tokens, source.dtype);
+  const int64_t record = sequence_length + 1;
+  if (tokens.size() < 2 * record || tokens.size() % record != 0) return "";
+  for (int64_t first = record; first < tokens.size(); first += record) {
+    if (tokens.index()->document_starts(first, first + 1).empty()) return "";
+  }
+  return "warning: " + key + ".layout: " + source.tokens.string() +
+         " is read as stream, but a document begins at every " + number(record) +
+         " tokens (train.sequence_length + 1), as in records: set " + key + ".layout: records";
 }
 
 std::string dtype_warning(const SourceRecipe& source, const std::string& key) {

@@ -17,6 +17,11 @@ namespace meshtrain {
 /// the file's is refused too. Files that do not exist or have no sidecar are left to Dataset. Not collective.
 void check_sidecars(const Recipe& recipe, const std::string& tokenizer = "");
 
+/// Throws InputError, with the location of data.tokenizer in the recipe, when it has ids beyond the model's vocabulary:
+/// neither `generate` nor another program could use the model with it. That of bytes may, as a model of ASCII has the
+/// lower ones. One that cannot be loaded is left alone. Not collective.
+void check_tokenizer(const Recipe& recipe);
+
 /// Gives every token file for which the recipe sets no layout that of its sidecar, and notes in Recipe::locations that
 /// the sidecar said so. Call on a result of load_recipe(), whose locations tell what the recipe sets. Throws InputError
 /// for a damaged sidecar.
@@ -34,6 +39,11 @@ void check_labels(const Recipe& recipe, const Mixture& data);
 /// every second id of a file read as uint16 is 0, or small as the upper halves of larger ids are; "uint16" when nearly
 /// all ids of a file read as uint32 are 65,536 or more. Looks at some blocks of the file.
 std::optional<std::string> other_dtype(const TokenFile& tokens);
+
+/// Returns a warning about a Megatron file without a sidecar that is read as a stream, although documents begin at all
+/// records of S + 1 tokens: it was packed for sequences of S; an empty text for any other. `key`: as of
+/// dtype_warning().
+std::string layout_warning(const SourceRecipe& source, int64_t sequence_length, const std::string& key);
 
 /// Returns a warning about a source without a sidecar whose tokens look like those of another dtype; an empty text for
 /// any other. `key`: the recipe's key of the source, "data".

@@ -7,6 +7,7 @@
 #include "mesh/agree.h"
 #include "mesh/error.h"
 #include "runtime/checkpoint/checkpoint_reader.h"
+#include "runtime/data/megatron_index.h"
 #include "runtime/data/token_sidecar.h"
 #include "runtime/trainer/assemble.h"
 #include "runtime/trainer/data_parallel.h"
@@ -26,12 +27,27 @@ std::string value_of(const EvaluationRequest& request, const std::string& key) {
   return "";
 }
 
-/// Appends the dtype and the layout that the sidecar of the request's tokens says, under the request's own options.
-/// Throws InputError when the request says another layout.
-void add_sidecar(const EvaluationRequest& request, std::vector<KeyOption>& options) {
+/// Appends the dtype and the layout that the request's tokens have, under the request's own options: as their sidecar
+/// says, or as those of Megatron when an index is beside them, or else of `own`, that of the run's own file, if any.
+/// Throws InputError when the request says another layout than the sidecar.
+void add_kind(const EvaluationRequest& request, const SourceRecipe* own, std::vector<KeyOption>& options) {
   const std::filesystem::path tokens = value_of(request, "evaluate.tokens");
+  std::error_code ignored;
+  if (!std::filesystem::is_regular_file(tokens, ignored)) return;
+  const std::string asked = value_of(request, "evaluate.dtype");
   const std::optional<TokenSidecar> sidecar = read_sidecar(tokens);
-  if (!sidecar || (value_of(request, "evaluate.dtype") == "megatron" && sidecar->data_dtype() != "megatron")) return;
+  if (!sidecar || (asked == "megatron" && sidecar->data_dtype() != "megatron")) {
+    const bool indexed = asked.empty() ? MegatronIndex::is_beside(tokens) : asked == "megatron";
+    const bool is_alike = own != nullptr && (own->dtype == "megatron") == indexed;
+    if (own != nullptr && own->dtype == "megatron" && asked.empty() && !indexed) {
+      throw InputError("--dtype must be given: the run's own file is one of Megatron, but " + tokens.string() +
+                       " has neither an index (.idx) nor a sidecar beside it: put its index there, or say what its "
+                       "tokens are");
+    }
+    if (indexed) options.push_back({"", "evaluate.dtype", "megatron"});
+    options.push_back({"", "evaluate.layout", is_alike ? own->layout : "stream"});
+    return;
+  }
   options.push_back({"", "evaluate.dtype", sidecar->data_dtype()});
   options.push_back({"", "evaluate.layout", sidecar->layout});
   const std::string layout = value_of(request, "evaluate.layout");
@@ -41,20 +57,28 @@ void add_sidecar(const EvaluationRequest& request, std::vector<KeyOption>& optio
   }
 }
 
-/// Returns the token that ends documents of the evaluated file, for --documents own.
-int64_t own_documents(const Recipe& loaded) {
+/// Returns the token that ends documents of the evaluated file, as this says, or else the run. `asked`: the beginning
+/// of the error when neither does.
+int64_t own_documents(const Recipe& loaded, const std::string& asked) {
   if (loaded.evaluate.dtype == "megatron") return kDocumentsOfIndex;
   if (const auto sidecar = read_sidecar(loaded.evaluate.tokens); sidecar && sidecar->separator) {
     return *sidecar->separator;
   }
+  if (loaded.evaluate.documents.value_or(kDocumentsOfIndex) != kDocumentsOfIndex) return *loaded.evaluate.documents;
   if (const std::optional<int64_t> end = document_end(loaded.data)) return *end;
-  throw InputError("--documents own: neither a sidecar of " + loaded.evaluate.tokens.string() +
-                   " nor the run's data.documents says which token ends a document: give its id");
+  throw InputError(asked + ": neither a sidecar of " + loaded.evaluate.tokens.string() +
+                   " nor the run's data.documents says which token ends a document: give its id, or none");
 }
 
-/// Sets documents as the request says.
-void set_documents(const EvaluationRequest& request, Recipe& loaded) {
-  if (request.documents == "own") loaded.evaluate.documents = own_documents(loaded);
+/// Sets documents as the request says; without it, those of other tokens than the run's own as these have them, where
+/// the run keeps attention inside documents, or where an index lists them for a model that is no run's.
+void set_documents(const EvaluationRequest& request, bool is_run, Recipe& loaded) {
+  if (request.documents == "own") loaded.evaluate.documents = own_documents(loaded, "--documents own");
+  const bool keeps_inside = is_run ? loaded.evaluate.documents.has_value() : loaded.evaluate.dtype == "megatron";
+  if (!request.documents && request.other_tokens && keeps_inside) {
+    loaded.evaluate.documents =
+        own_documents(loaded, "--documents must be given, as the run keeps attention inside documents");
+  }
   if (request.documents != "none") return;
   loaded.evaluate.documents.reset();
   if (!gives(request, "evaluate.boundary_labels")) loaded.evaluate.boundary_labels = "counted";
@@ -62,23 +86,25 @@ void set_documents(const EvaluationRequest& request, Recipe& loaded) {
 
 /// Returns the recipe of a run that wrote `source`, under the options.
 Recipe recipe_of_run(const ModelSource& source, const EvaluationRequest& request) {
+  const std::string yaml = read_manifest(source.folder).head.recipe;
   std::vector<KeyOption> options;
   if (request.other_tokens) {
     // These keys belong to the run's own file, whose tokens are masked and counted otherwise.
     for (const char* key : {"evaluate.samples", "evaluate.loss_mask", "evaluate.source"}) {
       options.push_back({"", key, std::nullopt});
     }
-    add_sidecar(request, options);
+    const EvaluateRecipe own = parse_recipe(yaml).evaluate;
+    add_kind(request, &own, options);
   }
   options.insert(options.end(), request.options.begin(), request.options.end());
-  Recipe recipe = parse_recipe(read_manifest(source.folder).head.recipe, options);
+  Recipe recipe = parse_recipe(yaml, options);
   if (!recipe.evaluate.tokens.empty()) return recipe;
   throw InputError("--tokens must be given: the recipe of " + source.folder.string() +
                    " has no evaluate.tokens, a file that was not trained on");
 }
 
 Recipe recipe_of_model(const ModelSource& source, const EvaluationRequest& request) {
-  std::vector<KeyOption> options = {{"", "evaluate.layout", "stream"}};
+  std::vector<KeyOption> options;
   if (!gives(request, "evaluate.tokens")) throw InputError("--tokens must be given: the file of tokens to evaluate on");
   if (!gives(request, "train.sequence_length")) {
     const int64_t positions = source.shape.max_position_embeddings;
@@ -86,7 +112,7 @@ Recipe recipe_of_model(const ModelSource& source, const EvaluationRequest& reque
                      " does not say in which lengths tokens are evaluated" +
                      (positions > 0 ? ", and takes up to " + std::to_string(positions) : ""));
   }
-  add_sidecar(request, options);
+  add_kind(request, nullptr, options);
   options.insert(options.end(), request.options.begin(), request.options.end());
   return recipe_of_folder(source.folder, options);
 }
@@ -95,7 +121,7 @@ Recipe recipe_of_model(const ModelSource& source, const EvaluationRequest& reque
 
 Recipe recipe_to_evaluate(const ModelSource& source, const EvaluationRequest& request) {
   Recipe loaded = source.is_checkpoint ? recipe_of_run(source, request) : recipe_of_model(source, request);
-  set_documents(request, loaded);
+  set_documents(request, source.is_checkpoint, loaded);
   Recipe recipe;  // of the loaded one what an evaluation needs: how a run trained may not fit another mesh
   recipe.name = loaded.name;
   recipe.model.hf = loaded.model.hf;

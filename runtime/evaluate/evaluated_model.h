@@ -26,8 +26,9 @@ struct EvaluationRequest {
 
 /// Returns the recipe by which the model of `source` is evaluated. Of a run: the model and `evaluate` as its checkpoint
 /// has them, under the request's options. Of a Hugging Face folder: the request's options alone, over a file of layout
-/// stream. Where the request names the tokens, their sidecar gives dtype and layout that the options leave out. Of the
-/// file of tokens no more is opened. Throws InputError that names what is missing or wrong. Not collective.
+/// stream. Where the request names the tokens, their sidecar or index gives dtype, layout and documents that the
+/// options leave out; what the run says of its own file counts where these say nothing. Throws InputError that names
+/// what is missing or wrong. Not collective.
 Recipe recipe_to_evaluate(const ModelSource& source, const EvaluationRequest& request);
 
 /// Returns `recipe`, of recipe_to_evaluate(), for a mesh of this layout: one micro-batch at a time on each rank. `auto`

@@ -37,13 +37,13 @@ void carry(const fs::path& from, const fs::path& to) {
   file.finish();
 }
 
-/// Adds bos_token_id and eos_token_id if `keys` has none and the tokenizer can be loaded.
-void add_ends(const fs::path& tokenizer, json& keys) try {
+/// Adds bos_token_id and eos_token_id if `keys` has none and the tokenizer can be loaded. The files of one that cannot
+/// are copied all the same.
+void add_ends(const fs::path& tokenizer, json& keys) {
   if (keys.contains("bos_token_id") || keys.contains("eos_token_id")) return;
-  const auto loaded = load_tokenizer(tokenizer);
-  if (loaded->bos()) keys["bos_token_id"] = *loaded->bos();
-  if (loaded->eos()) keys["eos_token_id"] = *loaded->eos();
-} catch (const InputError&) {  // a kind of tokenizer that is not supported: its files are copied all the same
+  const auto found = try_load_tokenizer(tokenizer);
+  if (found && found->bos()) keys["bos_token_id"] = *found->bos();
+  if (found && found->eos()) keys["eos_token_id"] = *found->eos();
 }
 
 bool names_end(const json& keys) {

@@ -9,20 +9,33 @@
 #include "runtime/plan/plan_text.h"
 
 namespace meshtrain {
+namespace {
+
+ChosenMesh fastest_mesh(const Recipe& recipe, PlanRequest request) {
+  request.samples = std::make_shared<const PackedSamples>(recipe);
+  const MeshSearch search = search_meshes(recipe, request);
+  if (search.meshes.empty() || !search.meshes.front().fits) throw InputError(explain(search, recipe, request));
+  const PlannedMesh& best = search.meshes.front();
+  return {best.layout, "--mesh auto: " + best.layout.describe() + ", the fastest of " +
+                           counted(search.meshes.size(), "mesh", "meshes") +
+                           " by the plan: " + describe_forecast(best.forecast)};
+}
+
+}  // namespace
+
+ChosenMesh choose_mesh(const Recipe& recipe, int64_t num_ranks, const Machine& machine) {
+  return fastest_mesh(recipe, plan_request(recipe, num_ranks, num_ranks, std::make_shared<const Machine>(machine)));
+}
 
 ChosenMesh choose_mesh(const Recipe& recipe, const Group& world, const Machine& machine) {
-  PlanRequest request = plan_request(recipe, world.size(), world.size() / HostMap::of(world).num_hosts(),
-                                     std::make_shared<const Machine>(machine));
+  const PlanRequest request = plan_request(recipe, world.size(), world.size() / HostMap::of(world).num_hosts(),
+                                           std::make_shared<const Machine>(machine));
   std::string mesh, reason;
   agree(world, [&] {
     if (world.rank() != 0) return;
-    request.samples = std::make_shared<const PackedSamples>(recipe);
-    const MeshSearch search = search_meshes(recipe, request);
-    if (search.meshes.empty() || !search.meshes.front().fits) throw InputError(explain(search, recipe, request));
-    const PlannedMesh& best = search.meshes.front();
+    const ChosenMesh best = fastest_mesh(recipe, request);
     mesh = best.layout.describe();
-    reason = "--mesh auto: " + mesh + ", the fastest of " + counted(search.meshes.size(), "mesh", "meshes") +
-             " by the plan: " + describe_forecast(best.forecast);
+    reason = best.reason;
   });
   const std::string chosen = broadcast_text(world, mesh);
   return {MeshLayout::fit(parse_mesh(chosen), recipe.parallel.order, world.size()), reason};

@@ -211,6 +211,7 @@ Machine load_machine(const std::string& name) {
   machine.name = std::filesystem::path(name).stem().string();
   Reader reader(root, keys, Reader::Files::LeaveAlone);
   fields(reader, machine);
+  reader.refuse_missing();
   if (machine.peak_flops.of(c10::ScalarType::Float) <= 0) {
     throw InputError(name + ": product_flops: no rate of any dtype is above 0");
   }

@@ -126,7 +126,7 @@ void fields(Archive& archive, ModelRecipe& model) {
   archive.field("freeze_padding_row", model.freeze_padding_row);
   archive.when_reading([&](Reader& reader) { begin_shape(reader, model); });
   fields(archive, model.shape);
-  archive.when_reading([&](Reader& reader) { finish_model(reader, model); });
+  archive.when_complete([&](Reader& reader) { finish_model(reader, model); });
 }
 
 template <class Archive>
@@ -354,7 +354,7 @@ void fields(Archive& archive, Recipe& recipe) {
   archive.section("schedule", recipe.schedule, "name");
   archive.section("checkpoint", recipe.checkpoint, "every");
   archive.field("device", recipe.device, {.choices = {"auto", "cpu", "cuda"}});
-  archive.when_reading([&](Reader& reader) { check_patterns(reader, recipe); });
+  archive.when_complete([&](Reader& reader) { check_patterns(reader, recipe); });
 }
 
 }  // namespace meshtrain

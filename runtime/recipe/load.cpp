@@ -22,6 +22,7 @@ Recipe read_recipe(const YamlValue& root, const std::filesystem::path& file, Rea
   recipe.name = file.stem().string();
   Reader reader(root, recipe_keys(), files);
   fields(reader, recipe);
+  reader.refuse_missing();
   return recipe;
 }
 

@@ -81,7 +81,8 @@ std::string other_types_key(const std::string& type, const std::vector<std::stri
 void begin_shape(Reader& reader, ModelRecipe& model) {
   if (model.hf.empty()) {
     if (!reader.has("hidden_size")) {
-      reader.fail("hf", "must be given (a Hugging Face folder), or the shape spelled out: hidden_size, ...");
+      reader.miss("hf", "must be given (a Hugging Face folder), or the shape spelled out: hidden_size, ...");
+      reader.require_nothing();
     }
     return;
   }

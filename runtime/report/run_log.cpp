@@ -132,6 +132,9 @@ bool RunLog::read(std::string_view text, double time) {
   } else if (take(text, "stopped on request after step ") && take(text, step)) {
     starts_.back().last_step = std::max(starts_.back().last_step, step);
     starts_.back().how = RunStart::End::Stopped;
+  } else if (take(text, "the checkpoint has all steps of train.steps")) {
+    starts_.back().last_step = starts_.back().num_steps = starts_.back().resumed_after;
+    starts_.back().how = RunStart::End::Done;
   } else if (take(text, "step ")) {
     text.remove_prefix(std::min(text.find_first_not_of(' '), text.size()));
     int64_t num_steps = 0;

@@ -87,14 +87,17 @@ void CheckpointDisks::check_owner(const std::string& resumed) const {
                    "): move or remove that folder on that host, or choose another --run-dir");
 }
 
-void CheckpointDisks::settle(int64_t step) const {
+std::vector<int64_t> CheckpointDisks::settle(int64_t step) const {
+  std::vector<int64_t> later;
+  std::ranges::copy_if(steps_, std::back_inserter(later), [&](int64_t own) { return own > step; });
   agree(world_, [&] {
     if (world_.rank() == 0) settle_host(step);
   });
-  if (hosts_.num_hosts() == 1) return;
+  if (hosts_.num_hosts() == 1) return later;
   agree(world_, [&] {
     if (acts() && !has_rank_0()) settle_host(step);
   });
+  return later;
 }
 
 void CheckpointDisks::settle_host(int64_t step) const {

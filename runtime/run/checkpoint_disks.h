@@ -32,8 +32,9 @@ class CheckpointDisks {
 
   /// Removes from each host what a killed run left behind: partly written folders, and parts of checkpoints that rank 0
   /// does not list. Puts the checkpoints after `step`, where the run continues, out of the way; rank 0's host is first,
-  /// so that the checkpoints in its listing are complete on all hosts.
-  void settle(int64_t step) const;
+  /// so that the checkpoints in its listing are complete on all hosts. Returns the steps of those in rank 0's listing
+  /// that were put out of the way.
+  std::vector<int64_t> settle(int64_t step) const;
 
   /// Creates partial(step) on every host.
   void begin(int64_t step);

@@ -35,6 +35,8 @@ class Checkpoints {
   Checkpoints(const Checkpoints&) = delete;
   Checkpoints& operator=(const Checkpoints&) = delete;
 
+  /// Returns the bytes of host memory that the copy of this rank's data takes, from the first save() on.
+  int64_t copy_bytes() const { return pieces_.copy_bytes(); }
   /// Begins the checkpoint of `state`. Call finish() first: no other save may be in progress. Collective.
   void save(const TrainingState& state);
   /// Returns true when this rank's part of the save in progress is durable: for the vote. Not collective.

@@ -58,8 +58,11 @@ std::vector<std::string> describe_data(const Recipe& recipe, const Mixture& data
                                 samples / static_cast<double>(source.num_samples()), share));
   }
   for (size_t i = 0; i < counts.size(); ++i) {
-    const std::string warning = dtype_warning(recipe.data.sources()[i], recipe.data.source_key(i));
-    if (!warning.empty()) lines.push_back(warning);
+    const MixedSourceRecipe source = recipe.data.sources()[i];
+    const std::string key = recipe.data.source_key(i);
+    for (const std::string& warning : {dtype_warning(source, key), layout_warning(source, length, key)}) {
+      if (!warning.empty()) lines.push_back(warning);
+    }
   }
   for (std::string& line : sidecar_lines(recipe, tokenizer_of(recipe))) lines.push_back(std::move(line));
   const int64_t positions = recipe.model.shape.max_position_embeddings;
@@ -74,8 +77,9 @@ std::vector<std::string> describe_data(const Recipe& recipe, const Mixture& data
         fmt::format("warning: data.tokenizer: there is no {}: generate will need --tokenizer", tokenizer.string()));
   }
   if (evaluation == nullptr) return lines;
-  if (const std::string warning = dtype_warning(recipe.evaluate, "evaluate"); !warning.empty()) {
-    lines.push_back(warning);
+  for (const std::string& warning :
+       {dtype_warning(recipe.evaluate, "evaluate"), layout_warning(recipe.evaluate, length, "evaluate")}) {
+    if (!warning.empty()) lines.push_back(warning);
   }
   const int64_t every = recipe.evaluate.every;
   lines.push_back(fmt::format("held out: {}: {}, {}, after {}", recipe.evaluate.tokens.string(),

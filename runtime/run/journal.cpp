@@ -114,6 +114,7 @@ void Journal::announce(const Resumed& resumed) const {
     spdlog::info("resumed after step {}, from {} in {:.3g} s", resumed.state.step, folder, resumed.seconds);
   }
   for (const std::string& change : resumed.changes) say((change.starts_with("warning: ") ? "" : "  ") + change);
+  if (const std::string aside = describe_set_aside(resumed.set_aside); !aside.empty()) say(aside);
   if (!metrics_.missing().empty()) {
     spdlog::warn("warning: metrics.jsonl has no lines of {}: these lines were lost", metrics_.missing());
   }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -23,9 +24,19 @@ Prediction::Prediction(const Recipe& recipe, const RunPlan& plan, const DeviceMe
   if (!device_peak_) live_before_ = HostMemory::counted().live();
 }
 
+void Prediction::count_copy(int64_t bytes, int64_t num_steps) {
+  (num_steps < kSteps ? early_copy_ : later_copy_) = bytes;
+}
+
 std::string Prediction::text() const {
-  std::string text = "plan for rank " + std::to_string(mesh_.rank()) + ": " + size_text(step_.memory().total()) + ", " +
-                     size_text(step_.sent_bytes()) + " sent a step";
+  std::string copy;
+  if (early_copy_ > 0) copy = ", " + size_text(early_copy_) + " of them for the copy of a checkpoint";
+  if (later_copy_ > 0) copy = ", " + size_text(later_copy_) + " more from the first checkpoint on";
+  return "plan for rank " + std::to_string(mesh_.rank()) + ": " + size_text(planned_memory()) + copy + rates();
+}
+
+std::string Prediction::rates() const {
+  std::string text = ", " + size_text(step_.sent_bytes()) + " sent a step";
   if (step_.time) text += ", " + seconds_text(step_.time->total()) + " a step";
   return text;
 }
@@ -38,8 +49,9 @@ std::string Prediction::observe(double step_seconds) {
   seconds_.push_back(step_seconds);
   if (seconds_.size() < kSteps) return "";
   measured_memory_ = memory();
-  return text() + "; its first " + std::to_string(kSteps) + " steps: " + size_text(measured_memory_) + ", " +
-         size_text(sent_) + " sent a step, " + seconds_text(median_seconds()) + " a step";
+  return "first " + std::to_string(kSteps) + " steps of rank " + std::to_string(mesh_.rank()) + ": " +
+         size_text(measured_memory_) + ", " + size_text(sent_) + " sent a step, " + seconds_text(median_seconds()) +
+         " a step; planned: " + size_text(planned_memory()) + rates();
 }
 
 double Prediction::median_seconds() const {
@@ -49,9 +61,10 @@ double Prediction::median_seconds() const {
 }
 
 void Prediction::write() const {
-  nlohmann::ordered_json planned = {{"memory_bytes", step_.memory().total()},
-                                    {"memory_by_part", memory_parts(step_.memory())},
-                                    {"sent_bytes", step_.sent_bytes()}};
+  std::map<std::string, int64_t> parts = memory_parts(step_.memory());
+  parts["checkpoint copy"] = early_copy_;
+  nlohmann::ordered_json planned = {
+      {"memory_bytes", planned_memory()}, {"memory_by_part", std::move(parts)}, {"sent_bytes", step_.sent_bytes()}};
   if (step_.time) {
     planned["seconds"] = step_.time->total();
     planned["seconds_by_part"] = time_parts(*step_.time);

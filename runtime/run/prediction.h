@@ -25,6 +25,9 @@ class Prediction {
   Prediction(const Recipe& recipe, const RunPlan& plan, const DeviceMesh& mesh, const Machine* machine,
              std::function<DevicePeak()> device_peak, std::filesystem::path file);
 
+  /// Counts the copy from which checkpoints are written, `bytes` of host memory from the first one on, `num_steps`
+  /// steps from here.
+  void count_copy(int64_t bytes, int64_t num_steps);
   /// Returns the plan in one line.
   std::string text() const;
   /// Takes a step's seconds. Returns a line with plan and truth after the tenth step of this start; else empty.
@@ -35,12 +38,16 @@ class Prediction {
 
  private:
   int64_t memory() const;
+  /// Returns the bytes that are planned for the first kSteps steps.
+  int64_t planned_memory() const { return step_.memory().total() + early_copy_; }
+  std::string rates() const;
   double median_seconds() const;
 
   const DeviceMesh& mesh_;
   int64_t host_ranks_;
   std::function<DevicePeak()> device_peak_;
   StepForecast step_;
+  int64_t early_copy_ = 0, later_copy_ = 0;  // bytes for checkpoints, within the first kSteps steps and after them
   int64_t live_before_ = 0;
   int64_t sent_before_ = 0;  // up to the last step
   int64_t sent_ = 0;         // the least of a step

@@ -215,6 +215,15 @@ Resumed plan_resume(const std::filesystem::path& folder, const CheckpointHead& o
   return plan(folder, own, num_steps).resumed;
 }
 
+std::string describe_set_aside(const std::vector<int64_t>& steps) {
+  if (steps.empty()) return "";
+  std::string list;
+  for (const int64_t step : steps) list += (list.empty() ? "" : ", ") + std::to_string(step);
+  return (steps.size() == 1 ? "the checkpoint of step " + list + ", which is later, is"
+                            : "the checkpoints of steps " + list + ", which are later, are") +
+         " set aside as abandoned-step-...";
+}
+
 Resumed resume(const std::filesystem::path& folder, const CheckpointHead& own, int64_t num_steps, Trainer& trainer,
                const Group& world) {
   const auto start = std::chrono::steady_clock::now();

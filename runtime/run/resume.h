@@ -19,6 +19,7 @@ struct Resumed {
   std::filesystem::path folder;      ///< folder of the checkpoint
   std::vector<std::string> changes;  ///< allowed changes of the recipe, one line each, and a line when model.hf is gone
   double seconds = 0;                ///< time spent reading it
+  std::vector<int64_t> set_aside = {};  ///< steps of later checkpoints, which no longer belong to the run
 };
 
 /// Returns the head of every checkpoint of a run of `recipe`: recipe, mesh and fingerprints of the data. Throws
@@ -45,6 +46,10 @@ std::string read_saved_recipe(const std::filesystem::path& folder);
 /// optimizer or a step after the last, and InputError with the other checkpoints of the folder when its manifest is
 /// damaged. Call on one rank.
 Resumed plan_resume(const std::filesystem::path& folder, const CheckpointHead& own, int64_t num_steps);
+
+/// Returns a line about checkpoints of `steps`, which are later than the one that a run resumes from: "checkpoints of
+/// steps 30, 40, which are later, are set aside as abandoned-step-..."; empty without any.
+std::string describe_set_aside(const std::vector<int64_t>& steps);
 
 /// Loads the checkpoint in `folder`, written on any mesh, into `trainer`. `folder` and `own` are those of rank 0. Every
 /// rank must call it. Throws InputError on all ranks as plan_resume() does, and when pieces are missing or damaged;

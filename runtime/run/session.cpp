@@ -59,7 +59,9 @@ void Session::open_data() {
       check_labels(recipe_, *data_);
       evaluation_ = make_evaluation(recipe_);
     });
-    if (mesh_.rank() == 0) head_ = describe_run(recipe_, plan_.layout);
+    if (mesh_.rank() != 0) return;
+    check_tokenizer(recipe_);
+    head_ = describe_run(recipe_, plan_.layout);
   });
 }
 
@@ -103,7 +105,11 @@ void Session::open_trainer(ReplicaMap replicas) {
 void Session::resume() {
   CheckpointDisks disks(checkpoint_folder_, world_, checkpoint_.value_or(""));
   if (resumes_) resumed_ = meshtrain::resume(checkpoint_.value_or(""), head_, recipe_.train.steps, *trainer_, world_);
-  disks.settle(resumed_.state.step);  // before metrics are truncated
+  resumed_.set_aside = disks.settle(resumed_.state.step);  // before metrics are truncated
+  checkpoints_.emplace(recipe_.checkpoint, std::move(disks), std::move(head_), *trainer_, world_);
+  if (const int64_t every = recipe_.checkpoint.every; prediction_ && every > 0 && computing_.device.is_cpu()) {
+    prediction_->count_copy(checkpoints_->copy_bytes(), every - resumed_.state.step % every);
+  }
   const std::vector<std::string> hosts = gather_texts(world_, host_name());
   agree(world_, [&] {
     if (mesh_.rank() != 0) return;
@@ -111,7 +117,6 @@ void Session::resume() {
     if (prediction_) prediction_->write();
   });
   keep_error_lines_in(RunDirectory::log_of(folder_));  // a run that is refused before leaves its folder as it was
-  checkpoints_.emplace(recipe_.checkpoint, std::move(disks), std::move(head_), *trainer_, world_);
 }
 
 void Session::announce() {
@@ -178,7 +183,18 @@ void Session::export_weights() try {
 }
 
 void Session::close(RunEnd end) {
+  if (end == RunEnd::Done) say(next_commands());
   if (journal_) journal_->end(end == RunEnd::Done ? "done" : "stopped");
+}
+
+std::string Session::next_commands() const {
+  const std::string run = folder_.string();
+  std::string text = "done; next: meshtrain report " + run;
+  const bool has_checkpoint = journal_ && !checkpoint_folder_.steps().empty();
+  if (has_checkpoint) text += ", meshtrain generate " + run;
+  if (!recipe_.train.export_folder.empty())
+    return text + ", meshtrain generate " + recipe_.train.export_folder.string();
+  return has_checkpoint ? text + ", meshtrain checkpoint export " + run + " FOLDER" : text;
 }
 
 void Session::say(const std::string& line) const {

@@ -52,6 +52,8 @@ class Session {
   void record_graph();
   /// Returns true when the model begins with the weights in the folder of model.hf.
   bool reads_weights() const { return recipe_.model.init == "pretrained" && !resumes_; }
+  /// Returns a line with the commands that read what this run has left. On rank 0.
+  std::string next_commands() const;
   void say(const std::string& line) const;
 
   const Group& world_;

@@ -133,6 +133,12 @@ std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& name) {
   return tokenizer;
 }
 
+std::shared_ptr<const Tokenizer> try_load_tokenizer(const std::string& name) try {
+  return load_tokenizer(name);
+} catch (const InputError&) {
+  return nullptr;
+}
+
 void check_vocabulary(const Tokenizer& tokenizer, int64_t vocab_size, const std::string& where) {
   const int64_t size = tokenizer.vocabulary_size();
   if (size <= vocab_size) return;

@@ -75,6 +75,10 @@ class Tokenizer {
 /// the JSON path and what is supported.
 std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& name);
 
+/// Returns the tokenizer of this name; null when load_tokenizer() throws: it does not exist or is of a kind that is not
+/// supported.
+std::shared_ptr<const Tokenizer> try_load_tokenizer(const std::string& name);
+
 /// Returns the file of a folder that load_tokenizer() reads, tokenizer.json or else tokenizer.model; empty when it has
 /// neither, and for an empty path.
 std::filesystem::path tokenizer_file_in(const std::filesystem::path& folder);

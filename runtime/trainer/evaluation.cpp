@@ -32,7 +32,8 @@ bool Evaluation::counts_all() const {
   return num_samples_ == dataset_.num_samples() && !ignores;
 }
 
-EvaluationMetrics Evaluation::run(const LossModel& model, const DeviceMesh& mesh) const {
+EvaluationMetrics Evaluation::run(const LossModel& model, const DeviceMesh& mesh,
+                                  const std::function<void(int64_t)>& progress) const {
   const auto start = std::chrono::steady_clock::now();
   const int64_t micro_batch = train_.micro_batch, at_once = mesh.size(kDataAxis) * micro_batch;
   const int64_t count = (num_samples_ + at_once - 1) / at_once;
@@ -40,7 +41,11 @@ EvaluationMetrics Evaluation::run(const LossModel& model, const DeviceMesh& mesh
     const int64_t first = i * at_once + mesh.coordinate(kDataAxis) * micro_batch;
     return read_micro_batch(dataset_, train_, model.sequences.layout(), first, num_samples_);
   });
-  const HeldOutLoss loss = held_out_loss(model, count, [&] { return micro_batches.next(); });
+  int64_t begun = 0;
+  const HeldOutLoss loss = held_out_loss(model, count, [&] {
+    if (progress) progress(begun++ * at_once);
+    return micro_batches.next();
+  });
   return {loss.mean, loss.num_counted, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count()};
 }
 

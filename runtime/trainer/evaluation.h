@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <memory>
 
 #include "mesh/device_mesh.h"
@@ -28,8 +30,10 @@ class Evaluation {
 
   /// Returns the mean loss over all counted tokens of these samples. The samples are distributed over dp in
   /// micro-batches; when they do not divide, some ranks compute tokens that do not count. Every rank of `mesh`, the
-  /// model's mesh, must call it, of a trainer between steps. Changes nothing that is trained.
-  EvaluationMetrics run(const LossModel& model, const DeviceMesh& mesh) const;
+  /// model's mesh, must call it, of a trainer between steps. Changes nothing that is trained. `progress`, unless empty,
+  /// is called before each micro-batch with the samples that all ranks have computed.
+  EvaluationMetrics run(const LossModel& model, const DeviceMesh& mesh,
+                        const std::function<void(int64_t)>& progress = {}) const;
   EvaluationMetrics run(Trainer& trainer, const DeviceMesh& mesh) const { return run(trainer.loss_model(), mesh); }
 
  private:

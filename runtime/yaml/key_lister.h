@@ -61,6 +61,8 @@ class KeyLister {
 
   template <class Action>
   void when_reading(const Action&) {}
+  template <class Action>
+  void when_complete(const Action&) {}
 
   std::vector<KnownKey> take() { return std::move(keys_); }
 

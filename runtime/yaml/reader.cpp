@@ -32,7 +32,10 @@ std::errc parse_number(const std::string& text, T& value) {
 }  // namespace
 
 Reader::Reader(const YamlValue& root, const KnownKeys& keys, Files files)
-    : map_(&root), location_{root.location.source}, files_(files) {
+    : map_(&root),
+      location_{root.location.source},
+      files_(files),
+      missing_(std::make_shared<std::vector<std::string>>()) {
   refuse_unknown_keys(root, keys);
 }
 
@@ -61,8 +64,24 @@ Reader Reader::enter(const std::string& key, const YamlValue& map) const {
 }
 
 void Reader::fail(const std::string& key, const std::string& what) const {
+  fail_at(location_of(key), path_of(key), what);
+}
+
+void Reader::miss(const std::string& key, const std::string& what) const {
+  missing_->push_back(described(location_of(key), path_of(key), what));
+}
+
+void Reader::refuse_missing() const {
+  if (missing_->empty()) return;
+  if (missing_->size() == 1) throw InputError(missing_->front());
+  std::string text = std::to_string(missing_->size()) + " keys are missing:";
+  for (const std::string& key : *missing_) text += "\n  " + key;
+  throw InputError(text);
+}
+
+const YamlLocation& Reader::location_of(const std::string& key) const {
   const YamlValue* given = map_->find(key);  // a null has a location too
-  fail_at(given == nullptr ? location_ : given->location, path_of(key), what);
+  return given == nullptr ? location_ : given->location;
 }
 
 void Reader::fail_item(const std::string& path, size_t item, const std::string& key, const std::string& what) const {
@@ -83,10 +102,15 @@ void Reader::fail_settled(const std::string& key, const std::string& given, cons
   fail(key, given + " differs from the " + settled + " of " + owner_);
 }
 
-void Reader::fail_at(const YamlLocation& location, const std::string& path, const std::string& what) const {
+std::string Reader::described(const YamlLocation& location, const std::string& path, const std::string& what) const {
   // The name of an option that sets only this key already contains the key.
   const bool said = location.source && location.source->option_key == path;
-  throw InputError(location.text() + ": " + (said ? "" : path + ": ") + what);
+  return location.text() + ": " + (said ? "" : path + ": ") + what;
+}
+
+void Reader::fail_at(const YamlLocation& location, const std::string& path, const std::string& what) const {
+  refuse_missing();  // this error may follow from a missing key
+  throw InputError(described(location, path, what));
 }
 
 const std::string& Reader::word(const std::string& key, const YamlValue& given) const {

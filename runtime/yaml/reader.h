@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <type_traits>
@@ -18,7 +19,8 @@ namespace meshtrain {
 
 /// The archive that fills our structs from one YAML map, strictly. Absent and null keys leave a value as it was. Keys
 /// that no map can have are refused, all at once, before any key is read, so that a misspelt key is reported as unknown
-/// and not as missing. Every error is an InputError "LOCATION: KEY PATH: what is wrong".
+/// and not as missing. Missing keys are refused all at once too, by refuse_missing() or by the first other error. Every
+/// error is an InputError "LOCATION: KEY PATH: what is wrong".
 class Reader {
  public:
   enum class Files { Open, LeaveAlone };  ///< the treatment of files that the text names
@@ -41,6 +43,13 @@ class Reader {
   void when_reading(const Action& action) {
     action(*this);
   }
+  /// Calls `action`, which computes with values of required keys, unless one of these is missing.
+  template <class Action>
+  void when_complete(const Action& action) {
+    if (missing_->empty()) action(*this);
+  }
+  /// Throws InputError about all required keys that are missing. Call when every key is read.
+  void refuse_missing() const;
 
   bool opens_files() const { return files_ == Files::Open; }
   bool has(const std::string& key) const { return find(key) != nullptr; }
@@ -51,6 +60,10 @@ class Reader {
   void settle(std::string owner) { owner_ = std::move(owner); }
   /// Returns true after settle() with an owner.
   bool is_settled() const { return !owner_.empty(); }
+  /// Notes that `key`, which is absent, is required, and why for people: "must be given".
+  void miss(const std::string& key, const std::string& what) const;
+  /// Requires no key from here on.
+  void require_nothing() { requires_ = false; }
   /// Throws InputError about a key of this map, with the location of its value, or of the map when the key is absent.
   [[noreturn]] void fail(const std::string& key, const std::string& what) const;
   /// Throws InputError about item `item`, from 0, of the list at `path` ("train.freeze") in this map; in a list of maps
@@ -60,6 +73,7 @@ class Reader {
 
  private:
   const YamlValue* find(const std::string& key) const;  // null when absent or null
+  const YamlLocation& location_of(const std::string& key) const;
   std::string path_of(const std::string& key) const { return path_.empty() ? key : path_ + "." + key; }
   Reader enter(const std::string& key) const;
   Reader enter(const std::string& key, const YamlValue& map) const;
@@ -89,6 +103,7 @@ class Reader {
   void check_choice(const YamlLocation& location, const std::string& path, const Rule& rule,
                     const std::string& word) const;
   void check_bounds(const std::string& key, const YamlValue& given, const Rule& rule, double value) const;
+  std::string described(const YamlLocation& location, const std::string& path, const std::string& what) const;
   [[noreturn]] void fail_at(const YamlLocation& location, const std::string& path, const std::string& what) const;
 
   const YamlValue* map_;
@@ -96,13 +111,16 @@ class Reader {
   std::string path_;       // "train", "data.mixture[0]": the path of this map
   Files files_;
   std::string owner_;
+  bool requires_ = true;
+  std::shared_ptr<std::vector<std::string>>
+      missing_;  // of the readers of all maps: "LOCATION: KEY PATH: must be given"
 };
 
 template <class T>
 void Reader::field(const std::string& key, T& value, const Rule& rule) {
   const YamlValue* given = find(key);
   if (given == nullptr) {
-    if (rule.required && rule.refused.empty() && owner_.empty()) fail(key, "must be given");
+    if (rule.required && rule.refused.empty() && owner_.empty() && requires_) miss(key, "must be given");
     return;
   }
   if (!rule.refused.empty()) fail(key, rule.refused);

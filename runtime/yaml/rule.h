@@ -14,6 +14,7 @@
 ///                             in its place is for the key `shorthand`, if there is one
 ///   list(key, values, item)   a list of such maps; the keys that they leave out are as in `item`
 ///   when_reading(action)      defaults and demands that depend on several keys; ignored unless reading
+///   when_complete(action)     likewise, of values that are required: ignored too when one of them is missing
 namespace meshtrain {
 
 /// The demands on one value. Bounds apply to a number, or to each number of a list; choices to a word, to each word of

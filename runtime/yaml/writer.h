@@ -54,6 +54,8 @@ class Writer {
 
   template <class Action>
   void when_reading(const Action&) {}
+  template <class Action>
+  void when_complete(const Action&) {}
 
   const std::string& text() const { return text_; }
 

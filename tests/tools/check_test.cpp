@@ -69,6 +69,18 @@ TEST_F(TrainCheck, RefusesARunDirectoryThatTheRunCouldNotHave) {
   EXPECT_TRUE(has(complaint(check({}), 2), " cannot be written: " + path("closed").string() + ": Permission denied"));
 }
 
+TEST_F(TrainCheck, RefusesATokenizerThatDoesNotFitTheModel) {
+  const std::string gpt2 = source_folder() + "/tests/tokenizer/fixtures/gpt2";
+  const Words words = {"--set", "data.tokenizer=" + gpt2};
+  const std::string expected = "--set data.tokenizer=" + gpt2 + ": " + gpt2 +
+                               ": its ids go up to 1100, those of the model to 63: give the tokenizer that the model "
+                               "was trained with";
+  EXPECT_EQ(complaint(check(words), 2), expected);
+  EXPECT_EQ(complaint(2, words), expected);
+  EXPECT_EQ(check({"--set", "data.tokenizer=" + gpt2, "--set", "model.vocab_size=1101"}).status, 0);
+  EXPECT_EQ(check({"--set", "data.tokenizer=bytes"}).status, 0) << "the model may have the lower bytes alone";
+}
+
 TEST_F(TrainCheck, RefusesCheckpointsThatTheDiskCannotHold) {
   // 6e7 x 65536 weights of the embedding: 43 TiB with their optimizer's state, on any disk of a test machine.
   const Words huge = {"--set", "model.hidden_size=65536", "--set", "model.vocab_size=60000000",

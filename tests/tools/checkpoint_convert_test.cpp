@@ -168,6 +168,24 @@ TEST_F(ConvertProgram, TheTokenizerIsOneOfTheModel) {
   EXPECT_EQ(contents(path("file")).at("tokenizer.json"), content(gpt2 / "tokenizer.json"));
 }
 
+TEST_F(ConvertProgram, TheTokenizerOfTheDataIsOneOfTheModel) {
+  fs::create_directory(path("own"));
+  fs::create_directory(path("other"));
+  write("own/tokenizer.json", "not yet one");
+  run(1, {"--set", "checkpoint.every=4", "--set", "data.tokenizer=" + path("own").string()});
+  const fs::path gpt2 = fs::path(source_folder()) / "tests/tokenizer/fixtures/gpt2";
+  fs::copy_file(gpt2 / "tokenizer.json", path("own") / "tokenizer.json", fs::copy_options::overwrite_existing);
+  const std::string refused = refusal({"export", run_dir, path("out")});
+  EXPECT_TRUE(
+      refused.starts_with("data.tokenizer of the run's recipe: " + path("own").string() + ": its ids go up to "))
+      << refused;
+  EXPECT_TRUE(has(refused, ", those of the model to 63: give the tokenizer that the model was trained with"));
+  EXPECT_FALSE(fs::exists(path("out")));
+  write("other/vocab.json", "of a kind that is not read");
+  checkpoint({"export", run_dir, path("out"), "--tokenizer", path("other")});
+  EXPECT_EQ(contents(path("out")).at("vocab.json"), "of a kind that is not read");
+}
+
 // A model that was trained with another tokenizer than the folder's is exported with the one of its training.
 TEST_F(ConvertProgram, ARunExportsTheTokenizerOfItsData) {
   const fs::path gpt2 = source_folder() + "/tests/tokenizer/fixtures/gpt2";

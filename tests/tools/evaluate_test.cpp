@@ -7,6 +7,7 @@
 
 #include "runtime/model/ignored_label.h"
 #include "runtime/safetensors/folder.h"
+#include "tests/runtime/data/megatron_files.h"
 #include "tests/support/files.h"
 #include "tests/tools/train_program.h"
 
@@ -48,6 +49,18 @@ class Evaluate : public TrainProgram {
     for (int i = 0; i < 41 * 17; ++i) tokens += static_cast<char>(i * 7 % 64);
     write("held_out.bin", tokens);
   }
+
+  /// Writes packed.bin, 6 records of 17 tokens of two documents each, and its index of Megatron.
+  void write_packed() const {
+    std::vector<int64_t> ids;
+    std::vector<int32_t> lengths;
+    for (int64_t i = 0; i < 6 * 17; ++i) ids.push_back(i * 7 % 64);
+    for (int i = 0; i < 6; ++i) lengths.insert(lengths.end(), {10, 7});
+    write_ids<uint16_t>(path("packed.bin"), ids);
+    write("packed.idx", megatron_fields(8, 2, lengths).bytes());
+  }
+
+  static double loss_of(const Words& arguments) { return evaluate(1, arguments).at(0).at("loss"); }
 
   /// Trains a tiny model in fp64, with the held-out loss of its last step, and a checkpoint of steps 2 and 4.
   void train_one() const {
@@ -208,7 +221,77 @@ TEST_F(Evaluate, DocumentsAreThoseOfTheRunOrNone) {
   EXPECT_EQ(
       only_complaint(run_meshtrain({"evaluate", run_dir, "--tokens", path("held_out.bin"), "--documents", "own"})),
       "--documents own: neither a sidecar of " + path("held_out.bin").string() +
-          " nor the run's data.documents says which token ends a document: give its id");
+          " nor the run's data.documents says which token ends a document: give its id, or none");
+}
+
+// Records of two documents each, as data prepare --chat packs them.
+TEST_F(Evaluate, AnIndexBesideTokensSaysWhatTheyAre) {
+  write_packed();
+  const std::string packed = path("packed.bin").string();
+  const Words of_folder = {fixture_model("llama"), "--tokens", packed, "--sequence-length", "16"};
+  const json found = evaluate(1, of_folder).at(0);
+  EXPECT_EQ(found.at("tokens_file"), packed);
+  EXPECT_EQ(found.at("loss"), loss_of(with(of_folder, {"--dtype", "megatron", "--documents", "index"})));
+  EXPECT_NE(found.at("loss"), loss_of(with(of_folder, {"--documents", "none"})));
+  EXPECT_NE(found.at("loss"), loss_of(with(of_folder, {"--layout", "records"})));
+  const auto says = [&](const Words& more) { return run_meshtrain(with(with({"evaluate"}, of_folder), more)).err; };
+  EXPECT_EQ(says({}), "warning: --layout: " + packed +
+                          " is read as stream, but a document begins at every 17 tokens (--sequence-length + 1), as in "
+                          "records: set --layout records\nattention stays inside the documents of " +
+                          path("packed.idx").string() +
+                          "; --documents none lets it cross them\n"
+                          "5 tokens behind the last sequence of 16 are not evaluated\n");
+  EXPECT_EQ(says({"--layout", "records", "--documents", "index"}), "");
+  EXPECT_EQ(only_complaint(run_meshtrain(with(with({"evaluate"}, of_folder), {"--dtype", "uint16"}))),
+            packed +
+                ": packed.idx beside it is an index of Megatron: use dtype megatron, or move the index away to "
+                "read the file as uint16");
+
+  train_one();  // on bytes, without documents: a Megatron file is a stream, and attention crosses its documents
+  const Words of_run = {run_dir.string(), "--tokens", packed};
+  EXPECT_EQ(loss_of(of_run), loss_of(with(of_run, {"--layout", "stream", "--documents", "none"})));
+}
+
+TEST_F(Evaluate, WhatARunSaysOfItsOwnFileDoesNotBindAnother) {
+  write_packed();
+  const std::string packed = path("packed.bin").string(), other = path("tokens.bin").string();
+  ASSERT_EQ(train(1, {"--set", "checkpoint.every=4", "--set",
+                      "data={tokens: " + packed + ", dtype: megatron, layout: records, documents: index}"})
+                .status,
+            0);
+  fs::copy(packed, path("held.bin"));
+  fs::copy(path("packed.idx"), path("held.idx"));
+  EXPECT_EQ(evaluate(1, {run_dir, "--tokens", path("held.bin")}).at(0).at("samples"), 6) << "records, as the run's own";
+  const auto refusal = [&](const Words& more) {
+    return only_complaint(run_meshtrain(with({"evaluate", run_dir, "--tokens", other}, more)));
+  };
+  EXPECT_EQ(refusal({}), "--dtype must be given: the run's own file is one of Megatron, but " + other +
+                             " has neither an index (.idx) nor a sidecar beside it: put its index there, or say what "
+                             "its tokens are");
+  EXPECT_EQ(refusal({"--dtype", "uint8"}),
+            "--documents must be given, as the run keeps attention inside documents: neither a sidecar of " + other +
+                " nor the run's data.documents says which token ends a document: give its id, or none");
+  EXPECT_EQ(evaluate(1, {run_dir, "--tokens", other, "--dtype", "uint8", "--documents", "none"}).size(), 1u);
+  write("text.txt", std::string(200, '\5'));
+  ASSERT_EQ(run_meshtrain({"data", "prepare", "--bytes", path("text.txt"), "--out", path("text.bin"), "--separator",
+                           "7", "--dtype", "uint8"})
+                .status,
+            0);
+  std::string sidecar = content(path("text.bin.json"));
+  const std::string vocabulary = "\"vocabulary_size\": 256";
+  write("text.bin.json", sidecar.replace(sidecar.find(vocabulary), vocabulary.size(), "\"vocabulary_size\": 64"));
+  EXPECT_EQ(loss_of({run_dir, "--tokens", path("text.bin")}),
+            loss_of({run_dir, "--tokens", path("text.bin"), "--documents", "7", "--layout", "stream"}));
+}
+
+TEST_F(Evaluate, AllModelsAreCheckedBeforeTheFirst) {
+  ASSERT_EQ(train(1, {"--set", "checkpoint.every=4"}).status, 0);
+  const Ending ending =
+      run_meshtrain({"evaluate", fixture_model("llama"), run_dir, "--tokens", path("tokens.bin"), "--dtype", "uint8",
+                     "--layout", "records", "--sequence-length", "16", "--ignore-id", "70"});
+  EXPECT_EQ(ending.out, "") << "the run's vocabulary ends at 63";
+  EXPECT_TRUE(has(only_complaint(ending), "checkpoints/step-00000004: --ignore-id is 70, token ids are 0 to 63"))
+      << ending.err;
 }
 
 TEST_F(Evaluate, MistakesAreOneLine) {
@@ -225,6 +308,11 @@ TEST_F(Evaluate, MistakesAreOneLine) {
   EXPECT_EQ(complaint_of({run, "--checkpoints", "3"}), "--checkpoints 3: there is no checkpoint of step 3 in " + run +
                                                            "/checkpoints, which has those of steps 2, 4");
   EXPECT_EQ(complaint_of({run, "--checkpoints", "last"}), "--checkpoints last: give all, or steps, as in 500,1000");
+  run_dir = path("without");
+  ASSERT_EQ(train(1, {"--set", "checkpoint.every=4"}).status, 0);
+  EXPECT_EQ(complaint_of({run_dir}), "--tokens must be given: the recipe of " + run_dir.string() +
+                                         "/checkpoints/step-00000004 has no evaluate.tokens, a file that was not "
+                                         "trained on");
   EXPECT_TRUE(has(complaint_of({run, "--samples", "42"}), "--samples: 42 are requested, but "));
   EXPECT_TRUE(has(complaint_of({run, "--mesh", "dp=2"}), "dp=2"));
   EXPECT_TRUE(has(complaint_of({path("nothing").string(), "--tokens", own}), "there is no model in "));

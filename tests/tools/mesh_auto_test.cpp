@@ -60,10 +60,11 @@ TEST_F(MeshAuto, IsRefusedInOneLine) {
       "--machine h1000: no such file, and no preset; did you mean h100? Presets: a100, h100, h100-500w, h200, b200");
   EXPECT_EQ(complaint(2, {"--mesh", "auto", "--set", "device=cuda"}),
             "--mesh auto on GPUs needs --machine: a preset or a file (docs/plan.md)");
-  EXPECT_EQ(complaint(1, {"--mesh", "auto", "--check"}),
-            "--check starts no ranks, and --mesh auto chooses by what they measure: mpirun -n N meshtrain plan " +
-                recipe.string() + " --calibrate, then meshtrain plan " + recipe.string() +
-                " --ranks N --machine machine.yaml names the mesh that it takes; check that one with --mesh");
+  EXPECT_EQ(
+      complaint(2, {"--mesh", "auto", "--check"}),
+      "--check --mesh auto measures nothing: give --machine NAME, a preset or the file that mpirun -n 2 meshtrain "
+      "plan " +
+          recipe.string() + " --calibrate writes");
 }
 
 TEST_F(MeshAuto, ACheckSaysWhatItsMeshNeeds) {
@@ -74,21 +75,57 @@ TEST_F(MeshAuto, ACheckSaysWhatItsMeshNeeds) {
       << ending.out;
 }
 
+TEST_F(MeshAuto, ACheckTakesTheMeshThatTheRunWould) {
+  const Ending planned = run_meshtrain({"plan", recipe, "--ranks", "2", "--machine", "h100"});
+  ASSERT_EQ(planned.status, 0) << planned.err;
+  const std::string best = planned.out.substr(planned.out.find("\n  take ") + 8);
+  const std::string mesh = best.substr(0, best.find(':'));
+  const Ending checked = train(2, {"--check", "--mesh", "auto", "--machine", "h100"});
+  ASSERT_EQ(checked.status, 0) << checked.err;
+  EXPECT_TRUE(has(checked.out, "--mesh auto: " + mesh + ", the fastest of 3 meshes by the plan: ")) << checked.out;
+  EXPECT_TRUE(has(checked.out, ": fits mesh " + mesh + "; ")) << checked.out;
+  const Ending alone = train(1, {"--check", "--mesh", "auto"});
+  EXPECT_TRUE(has(alone.out, "--mesh auto: one rank was started; mpirun -n N checks the mesh of N\n")) << alone.err;
+  EXPECT_FALSE(std::filesystem::exists(run_dir));
+}
+
 // The first rank's memory and traffic, planned and counted.
 TEST_F(MeshAuto, ARunSaysPlanAndTruth) {
   const Ending ending = train(2, {"--mesh", "tp=2", "--set", "train.steps=12"});
   ASSERT_EQ(ending.status, 0) << ending.err;
   const double planned = number_behind(ending.out, "plan for rank 0: ", "KiB");
-  const double counted = number_behind(ending.out, "its first 10 steps: ", "KiB");
+  const double counted = number_behind(ending.out, "\nfirst 10 steps of rank 0: ", "KiB");
   EXPECT_GT(planned, 0) << ending.out;
   EXPECT_NEAR(counted / planned, 1, 0.03) << ending.out;
   const double planned_sent = number_behind(ending.out, "plan for rank 0: [0-9.]+ [KM]iB,", "KiB sent a step");
-  const double counted_sent = number_behind(ending.out, "its first 10 steps: [0-9.]+ [KM]iB,", "KiB sent a step");
+  const double counted_sent =
+      number_behind(ending.out, "\nfirst 10 steps of rank 0: [0-9.]+ [KM]iB,", "KiB sent a step");
   EXPECT_NEAR(counted_sent, planned_sent, 1) << ending.out;
   const std::string report = run_meshtrain({"report", run_dir.string()}).out;
   EXPECT_TRUE(std::regex_search(report, std::regex("\n    sent in a step +[0-9.]+ KiB +[0-9.]+ KiB +[+-]0\\.[0-9] %")))
       << report;
   EXPECT_FALSE(has(train(1, {"--resume", "--set", "train.steps=5"}).out, "plan for rank 0"));
+}
+
+// A checkpoint is written from a copy, which stays for the next one: 12 bytes for each of the 10,848 parameters.
+TEST_F(MeshAuto, ThePlanCountsTheCopyOfACheckpoint) {
+  const auto run_with = [&](const std::string& every) {
+    run_dir = path("every " + every);
+    const Ending ending = train(1, {"--set", "train.steps=12", "--set", "checkpoint.every=" + every});
+    EXPECT_EQ(ending.status, 0) << ending.err;
+    return ending.out;
+  };
+  const auto planned = [&](const std::string& out) { return number_behind(out, "plan for rank 0: ", "KiB, "); };
+  const auto counted = [&](const std::string& out) {
+    return number_behind(out, "first 10 steps of rank 0: ", "KiB, ");
+  };
+  const std::string never = run_with("0"), early = run_with("5"), late = run_with("11");
+  EXPECT_NEAR(planned(early) - planned(never), 127.1, 0.2) << early;
+  EXPECT_NEAR(counted(early) - counted(never), 127.1, 10) << early;
+  EXPECT_TRUE(has(early, " KiB, 127.1 KiB of them for the copy of a checkpoint, 0 KiB sent a step\n")) << early;
+  EXPECT_TRUE(has(late, " KiB, 127.1 KiB more from the first checkpoint on, 0 KiB sent a step\n")) << late;
+  run_dir = path("every 5");
+  EXPECT_TRUE(has(run_meshtrain({"report", run_dir.string()}).out, "checkpoint copy"));
 }
 
 }  // namespace

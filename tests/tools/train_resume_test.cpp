@@ -72,7 +72,9 @@ TEST_F(TrainResume, GoesOnOnAnotherMeshWithAnotherBatch) {
 TEST_F(TrainResume, FromAnEarlierStepSetsLaterOnesAside) {
   run(1, "dp=1", 8, kEvery3);
   const auto before = metrics();
-  run(1, "dp=1", 5, {"--resume-step", "3"});
+  const std::string line = "\nthe checkpoints of steps 6, 8, which are later, are set aside as abandoned-step-...\n";
+  EXPECT_TRUE(has(train(1, {"--check", "--resume-step", "3", "--set", "train.steps=8"}).out, line));
+  EXPECT_TRUE(has(run(1, "dp=1", 5, {"--resume-step", "3"}).out, line));
   EXPECT_EQ(names(), (Words{"abandoned-step-00000006", "abandoned-step-00000008", "step-00000003"}));
   expect_steps(metrics(), 5);
   EXPECT_EQ(metrics()[4].at("loss"), before[4].at("loss"));
@@ -259,7 +261,9 @@ TEST_F(TrainResume, IsCheckedWithoutReadingPieces) {
 }
 
 TEST_F(TrainResume, IsLookedInto) {
-  run(2, "dp=2", 4, kEvery3);
+  const std::string tokenizer = source_folder() + "/tests/tokenizer/fixtures/gpt2";
+  run(2, "dp=2", 4,
+      {"--set", "checkpoint.every=3", "--set", "model.vocab_size=1101", "--set", "data.tokenizer=" + tokenizer});
   const fs::path folder = checkpoints() / "step-00000004";
   for (const fs::path& path : {run_dir, checkpoints(), folder}) {
     const Ending ending = run_meshtrain({"checkpoint", "inspect", path.string()});
@@ -267,8 +271,9 @@ TEST_F(TrainResume, IsLookedInto) {
     for (const std::string& part :
          {folder.string() +
               "\n  step 4: 16 samples seen, 4 updates made\n  written on mesh dp=2,cp=1,tp=1 by meshtrain 0.",
-          std::string("\n  data.tokens: 1,700 bytes, checksum "), std::string("\n  exp_avg in F32: 11 tensors, "),
-          std::string("\n  weights in F32: 11 tensors, "), std::string("\nmodel.norm.weight F32 [32], ")}) {
+          std::string("\n  data.tokens: 1,700 bytes, checksum "), std::string("\n  data.tokenizer: checksum "),
+          std::string("\n  exp_avg in F32: 11 tensors, "), std::string("\n  weights in F32: 11 tensors, "),
+          std::string("\nmodel.norm.weight F32 [32], ")}) {
       EXPECT_TRUE(has(ending.out, part)) << part << " is not in " << ending.out;
     }
     EXPECT_FALSE(has(ending.out, " in rank-"));

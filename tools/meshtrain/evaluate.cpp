@@ -1,7 +1,9 @@
 #include <charconv>
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -16,10 +18,12 @@
 #include "runtime/checkpoint/checkpoint_folder.h"
 #include "runtime/data/check_tokens.h"
 #include "runtime/data/files_beside.h"
+#include "runtime/data/megatron_index.h"
 #include "runtime/data/token_sidecar.h"
 #include "runtime/evaluate/evaluated_model.h"
 #include "runtime/launch/connect.h"
 #include "runtime/launch/connect_devices.h"
+#include "runtime/telemetry/progress.h"
 #include "runtime/trainer/evaluation.h"
 #include "runtime/watch/phase.h"
 #include "tools/meshtrain/commands.h"
@@ -62,7 +66,7 @@ EvaluationRequest request_of(const EvaluateArguments& arguments) {
   return request;
 }
 
-/// Returns an error about the recipe of an evaluation with the options of this command in the place of its keys.
+/// Returns a text about the recipe of an evaluation with the options of this command in the place of its keys.
 std::string in_options(std::string text) {
   const auto replace = [&](const std::string& from, const std::string& to) {
     for (size_t at = 0; (at = text.find(from, at)) != std::string::npos; at += to.size())
@@ -137,6 +141,7 @@ struct Evaluated {
   std::string folder;
   std::optional<int64_t> step;  // of a checkpoint
   std::string mesh, precision;
+  std::string tokens, loss_mask;  // paths; of loss_mask empty without one
   int64_t num_samples = 0, sequence_length = 0;
   EvaluationMetrics metrics;
   std::optional<double> bits_per_byte;
@@ -150,6 +155,8 @@ void print(const Evaluated& found, bool json_lines) {
     line["loss"] = found.metrics.loss;
     line["perplexity"] = perplexity;
     line["tokens"] = found.metrics.tokens;
+    line["tokens_file"] = found.tokens;
+    if (!found.loss_mask.empty()) line["loss_mask"] = found.loss_mask;
     if (found.bits_per_byte) line["bits_per_byte"] = *found.bits_per_byte;
     line["samples"] = found.num_samples;
     line["sequence_length"] = found.sequence_length;
@@ -166,12 +173,19 @@ void print(const Evaluated& found, bool json_lines) {
   std::fflush(stdout);
 }
 
-/// Says on stderr what of the file is left out, and what the model was not made for.
-void warn(const EvaluateArguments& arguments, const Recipe& recipe, const Evaluation& evaluation) {
+/// Says on stderr how the file is read, what of it is left out, and what the model was not made for. `is_model`: the
+/// model is no run's, which would say whether attention stays inside documents.
+void warn(const EvaluateArguments& arguments, const Recipe& recipe, const Evaluation& evaluation, bool is_model) {
   const bool crosses = arguments.documents == "none";  // on purpose
-  for (const std::string& line : {dtype_warning(recipe.evaluate, "evaluate"), mask_warning(recipe.evaluate, "evaluate"),
-                                  crosses ? "" : documents_warning(recipe.evaluate, "evaluate")}) {
+  for (const std::string& line :
+       {dtype_warning(recipe.evaluate, "evaluate"),
+        layout_warning(recipe.evaluate, recipe.train.sequence_length, "evaluate"),
+        mask_warning(recipe.evaluate, "evaluate"), crosses ? "" : documents_warning(recipe.evaluate, "evaluate")}) {
     if (!line.empty()) std::fprintf(stderr, "%s\n", in_options(line).c_str());
+  }
+  if (is_model && !arguments.documents && recipe.evaluate.documents == kDocumentsOfIndex) {
+    std::fprintf(stderr, "attention stays inside the documents of %s; --documents none lets it cross them\n",
+                 MegatronIndex::path_of(recipe.evaluate.tokens).c_str());
   }
   const int64_t length = recipe.train.sequence_length, positions = recipe.model.shape.max_position_embeddings;
   if (positions > 0 && length > positions) {
@@ -194,46 +208,86 @@ std::optional<int64_t> known_bytes(const Recipe& recipe, const Evaluation& evalu
   return sidecar->text_bytes;
 }
 
+/// An evaluation whose recipe and data are checked.
+struct Prepared {
+  ModelSource source;
+  Recipe recipe;
+  RunPlan plan;
+  std::unique_ptr<Evaluation> evaluation;
+};
+
+/// Throws InputError when the model in `folder` cannot be evaluated as the arguments say. Not collective.
+Prepared prepare(const std::string& folder, const EvaluateArguments& arguments, const MeshLayout& layout) {
+  ModelSource source = read_model_source(folder);
+  Recipe recipe = fit_to_mesh(recipe_to_evaluate(source, request_of(arguments)), layout);
+  try {
+    RunPlan plan = resolve(recipe, layout);
+    check_sidecars(recipe);
+    std::unique_ptr<Evaluation> evaluation = make_evaluation(recipe);
+    return {std::move(source), std::move(recipe), std::move(plan), std::move(evaluation)};
+  } catch (const InputError& error) {
+    throw InputError(in_options(error.what()));
+  }
+}
+
+/// Checks all models, so that a mistake is not found after hours in which the others were evaluated. Every rank must
+/// call it.
+void check_all(const std::vector<std::string>& folders, const EvaluateArguments& arguments, const DeviceMesh& mesh) {
+  if (folders.size() < 2) return;  // evaluate() checks
+  agree(mesh.world(), [&] {
+    for (const std::string& folder : folders) {
+      try {
+        prepare(folder, arguments, mesh.layout());
+      } catch (const InputError& error) {
+        throw InputError(folder + ": " + error.what());
+      }
+    }
+  });
+}
+
+/// Returns a function that says on stderr every few seconds how far the evaluation of `folder` is.
+std::function<void(int64_t)> say_progress(const std::string& folder, const Evaluation& evaluation, int64_t length) {
+  const auto start = std::chrono::steady_clock::now();
+  return [=, progress = Progress(evaluation.num_samples() * length)](int64_t samples) mutable {
+    const std::chrono::duration<double> time = std::chrono::steady_clock::now() - start;
+    const std::string line = progress.line(samples * length, time.count());
+    if (!line.empty()) std::fprintf(stderr, "%s: %s\n", folder.c_str(), line.c_str());
+  };
+}
+
 Evaluated evaluate(const std::string& folder, const EvaluateArguments& arguments, const DeviceMesh& mesh,
                    at::Device device) {
   const Group& world = mesh.world();
-  const EvaluationRequest request = request_of(arguments);
-  ModelSource source;
-  Recipe recipe;
-  std::optional<RunPlan> plan;
-  std::unique_ptr<Evaluation> evaluation;
+  std::optional<Prepared> prepared;
   std::unique_ptr<ModelWeights> weights;
   agree(world, [&] {
-    source = read_model_source(folder);
-    try {
-      recipe = fit_to_mesh(recipe_to_evaluate(source, request), mesh.layout());
-      plan = resolve(recipe, mesh.layout());
-      check_sidecars(recipe);
-      evaluation = make_evaluation(recipe);
-    } catch (const InputError& error) {
-      throw InputError(in_options(error.what()));
-    }
-    weights = std::make_unique<ModelWeights>(source);
+    prepared.emplace(prepare(folder, arguments, mesh.layout()));
+    weights = std::make_unique<ModelWeights>(prepared->source);
   });
+  const auto& [source, recipe, plan, evaluation] = *prepared;
   if (mesh.rank() == 0) {
     const std::string unused = describe_unused(source);
     if (!unused.empty()) std::fprintf(stderr, "%s\n", unused.c_str());
-    warn(arguments, recipe, *evaluation);
+    warn(arguments, recipe, *evaluation, !source.is_checkpoint);
   }
   std::optional<EvaluatedModel> model;
   {
     const Phase phase("the reading of " + folder);
-    model.emplace(recipe, *plan, mesh, device, [&](const Parameter& parameter) { weights->read(parameter); });
+    model.emplace(recipe, plan, mesh, device, [&](const Parameter& parameter) { weights->read(parameter); });
   }
   const Phase phase("the evaluation of " + folder);
-  Evaluated found{folder,
-                  {},
-                  mesh.layout().describe(),
-                  recipe.train.precision,
-                  evaluation->num_samples(),
-                  recipe.train.sequence_length,
-                  evaluation->run(model->loss_model(), mesh),
-                  {}};
+  const int64_t length = recipe.train.sequence_length;
+  const auto progress = mesh.rank() == 0 ? say_progress(folder, *evaluation, length) : nullptr;
+  Evaluated found{.folder = folder,
+                  .step = {},
+                  .mesh = mesh.layout().describe(),
+                  .precision = recipe.train.precision,
+                  .tokens = recipe.evaluate.tokens,
+                  .loss_mask = recipe.evaluate.loss_mask,
+                  .num_samples = evaluation->num_samples(),
+                  .sequence_length = length,
+                  .metrics = evaluation->run(model->loss_model(), mesh, progress),
+                  .bits_per_byte = {}};
   if (source.is_checkpoint) found.step = source.step;
   if (const std::optional<int64_t> bytes = arguments.bytes ? arguments.bytes : known_bytes(recipe, *evaluation)) {
     const double tokens_per_byte = static_cast<double>(evaluation->num_tokens()) / static_cast<double>(*bytes);
@@ -251,7 +305,9 @@ int evaluate_on_ranks(const EvaluateArguments& arguments) {
     set_rank_name(mesh.world().coordinate_text());
     const bool first = mesh.rank() == 0;
     if (first && !computing.fallback.empty()) std::fprintf(stderr, "%s\n", computing.fallback.c_str());
-    for (const std::string& folder : find_folders(arguments, world)) {
+    const std::vector<std::string> folders = find_folders(arguments, world);
+    check_all(folders, arguments, mesh);
+    for (const std::string& folder : folders) {
       const Evaluated found = evaluate(folder, arguments, mesh, computing.device);
       if (first) print(found, arguments.json_lines);
     }
@@ -272,16 +328,20 @@ void add_data_options(CLI::App& command, EvaluateArguments& arguments) {
           "How many samples to evaluate, from the first one of the file on. Default: all");
   add_key(command, "--sequence-length", arguments.sequence_length, "S",
           "Tokens of a sample; without it as the run was trained. A Hugging Face folder needs it");
-  add_key(command, "--dtype", arguments.dtype, "DTYPE",
-          "uint8, uint16, uint32 or megatron. Default: as FILE.json says; the run's; uint16");
+  add_key(
+      command, "--dtype", arguments.dtype, "DTYPE",
+      "uint8, uint16, uint32 or megatron. Default: as FILE.json says; megatron where there is a FILE.idx; the run's; "
+      "uint16");
   add_key(command, "--layout", arguments.layout, "LAYOUT",
-          "records or stream. Default: as FILE.json says; the run's; of a Hugging Face folder stream");
+          "records or stream. Default: as FILE.json says; the run's, if its own file is of the same kind; stream");
   add_key(command, "--ignore-id", arguments.ignore_id, "ID", "Labels with this id do not count");
   add_key(command, "--loss-mask", arguments.loss_mask, "FILE",
           "A file of one byte a token; labels whose byte is 0 do not count");
-  add_key(command, "--documents", arguments.documents, "ID",
-          "The token that ends a document, or index: attention stays inside documents; none: it crosses them; own: "
-          "inside documents as the file's .json or .idx, or else the run's data.documents, has them");
+  add_key(
+      command, "--documents", arguments.documents, "ID",
+      "The token that ends a document, or index: attention stays inside documents; none: it crosses them; own: "
+      "inside documents as the file's .json or .idx, or else the run's data.documents, has them. Default: own where "
+      "the run keeps attention inside documents; of a Hugging Face folder index where there is a FILE.idx");
   add_key(command, "--boundary-labels", arguments.boundary_labels, "WORD",
           "counted or ignored: the first token of a document as a label");
   command
@@ -323,8 +383,8 @@ void add_evaluate_command(CLI::App& app, int& status) {
           "Samples at once on a dp rank. Default: as the run was trained; 1");
   add_computing_options(*command, arguments->precision, arguments->device);
   command->add_flag("--json", arguments->json_lines,
-                    "A JSON object on a line for each model: model, step, loss, perplexity, tokens, bits_per_byte, "
-                    "samples, sequence_length, mesh, precision, seconds");
+                    "A JSON object on a line for each model: model, step, loss, perplexity, tokens, tokens_file, "
+                    "loss_mask, bits_per_byte, samples, sequence_length, mesh, precision, seconds");
   command->callback([arguments, &status] { status = evaluate_on_ranks(*arguments); });
 }
 

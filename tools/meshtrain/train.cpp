@@ -61,6 +61,9 @@ Beginning find_beginning(const Recipe& recipe, const MeshLayout& layout, const R
                                         : "goes on after step " + std::to_string(resumed.state.step) + ", from " +
                                               folder->string() + ", whose pieces were not read"};
   for (const std::string& change : resumed.changes) lines.push_back("  " + change);
+  std::vector<int64_t> later = checkpoints.steps();
+  std::erase_if(later, [&](int64_t step) { return step <= resumed.state.step; });
+  if (!later.empty()) lines.push_back(describe_set_aside(later));
   return {true, resumed.state, std::move(lines)};
 }
 
@@ -76,22 +79,41 @@ SavedRecipe saved_recipe(const RunOptions& options) {
   };
 }
 
+void set_mesh(Recipe& recipe, const MeshLayout& layout) {
+  for (const Axis& axis : layout.axes()) recipe.parallel.mesh[axis.name] = axis.size;
+}
+
+/// Gives the recipe the mesh of one rank. Returns a line about it.
+std::string take_one_rank(Recipe& recipe) {
+  for (auto& [axis, size] : recipe.parallel.mesh) size = 1;
+  return "--mesh auto: one rank was started";
+}
+
+/// Gives the recipe the mesh that --mesh auto would take for the ranks that mpirun has started. Returns a line about
+/// it.
+std::string take_planned_mesh(Recipe& recipe, const TrainArguments& arguments, const Machine* machine) {
+  const int64_t ranks = announced_ranks();
+  if (ranks == 1) return take_one_rank(recipe) + "; mpirun -n N checks the mesh of N";
+  if (machine == nullptr) {
+    throw InputError("--check --mesh auto measures nothing: give --machine NAME, a preset or the file that mpirun -n " +
+                     std::to_string(ranks) + " meshtrain plan " + arguments.recipe.string() + " --calibrate writes");
+  }
+  const ChosenMesh chosen = choose_mesh(recipe, ranks, *machine);
+  set_mesh(recipe, chosen.layout);
+  return chosen.reason;
+}
+
 /// What can be known of a run without starting its ranks: a login node suffices. Of several ranks one looks.
 int check(const TrainArguments& arguments) {
   if (!is_announced_first()) return 0;
-  if (arguments.with.mesh == "auto") {
-    const int64_t ranks = announced_ranks();
-    const std::string n = ranks > 1 ? std::to_string(ranks) : "N", recipe = arguments.recipe.string();
-    const std::string machine = arguments.machine.empty() ? "machine.yaml" : arguments.machine;
-    const std::string measure = "mpirun -n " + n + " meshtrain plan " + recipe + " --calibrate, then ";
-    throw InputError("--check starts no ranks, and --mesh auto chooses by what they measure: " +
-                     (arguments.machine.empty() ? measure : "") + "meshtrain plan " + recipe + " --ranks " + n +
-                     " --machine " + machine + " names the mesh that it takes; check that one with --mesh");
-  }
-  Recipe recipe =
-      load_recipe(arguments.recipe, arguments.with.overrides, arguments.with.mesh, saved_recipe(arguments.options));
+  const bool chooses_mesh = arguments.with.mesh == "auto";
+  std::shared_ptr<const Machine> machine;
+  if (!arguments.machine.empty()) machine = std::make_shared<const Machine>(load_machine(arguments.machine));
+  Recipe recipe = load_recipe(arguments.recipe, arguments.with.overrides, chooses_mesh ? "" : arguments.with.mesh,
+                              saved_recipe(arguments.options));
   take_layouts(recipe);
-  const std::string note = spread_over(recipe, arguments.with, announced_ranks());
+  const std::string note = chooses_mesh ? take_planned_mesh(recipe, arguments, machine.get())
+                                        : spread_over(recipe, arguments.with, announced_ranks());
   int64_t num_ranks = 1;
   for (const auto& [axis, size] : recipe.parallel.mesh) {
     if (size != MeshLayout::kAuto) num_ranks *= size;
@@ -100,6 +122,7 @@ int check(const TrainArguments& arguments) {
   const RunPlan plan = resolve(recipe, layout);
   if (!recipe.train.export_folder.empty()) check_export_folder(recipe.train.export_folder);
   check_sidecars(recipe, tokenizer_of(recipe));
+  check_tokenizer(recipe);
   const std::filesystem::path run_directory = RunDirectory::folder_of(recipe, arguments.options.run_dir);
   check_run_directory(run_directory, arguments.options.resumes());
   const Mixture data(recipe.data, recipe.train.sequence_length, recipe.model.shape.vocab_size,
@@ -113,8 +136,6 @@ int check(const TrainArguments& arguments) {
     check_tied_head(weights, recipe.model.shape);
     unused_weights = describe_unused(weights, recipe.model.shape);
   }
-  std::shared_ptr<const Machine> machine;
-  if (!arguments.machine.empty()) machine = std::make_shared<const Machine>(load_machine(arguments.machine));
   const Outlook ahead = look_ahead(recipe, plan, run_directory, machine);
   if (!note.empty()) std::printf("%s\n", note.c_str());
   std::printf("%s: fits mesh %s; %s of %s\n", recipe.name.c_str(), layout.describe().c_str(),
@@ -144,13 +165,10 @@ Machine machine_of(const TrainArguments& arguments, const Recipe& recipe, const 
 /// Gives the recipe the fastest mesh for --mesh auto. Returns a line about it. Every rank must call it.
 std::string take_best_mesh(Recipe& recipe, TrainArguments& arguments, const Group& world) {
   const auto start = std::chrono::steady_clock::now();
-  if (world.size() == 1) {
-    for (auto& [axis, size] : recipe.parallel.mesh) size = 1;
-    return "--mesh auto: one rank was started";
-  }
+  if (world.size() == 1) return take_one_rank(recipe);
   arguments.options.machine = std::make_shared<const Machine>(machine_of(arguments, recipe, world));
   const ChosenMesh chosen = choose_mesh(recipe, world, *arguments.options.machine);
-  for (const Axis& axis : chosen.layout.axes()) recipe.parallel.mesh[axis.name] = axis.size;
+  set_mesh(recipe, chosen.layout);
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   return chosen.reason + "; chosen in " + seconds_text(seconds.count());
 }

@@ -298,6 +298,29 @@ TEST(RecipeErrors, NameWhatIsMissing) {
                                  ": model.rope_scaling.original_max_position_embeddings: must be given");
 }
 
+TEST(RecipeErrors, NameAllThatIsMissing) {
+  const RecipeFolder folder;
+  const fs::path file = folder.write("r.yaml", kSmallRecipe);
+  const std::string needs_model =
+      ": model.hf: must be given (a Hugging Face folder), or the shape spelled out: "
+      "hidden_size, ...";
+  const fs::path empty = folder.write("empty.yaml", "model: {num_hidden_layers: 3}\n");
+  std::string missing = "6 keys are missing:\n  " + empty.string() + ":1:8" + needs_model;
+  for (const char* key :
+       {"data.tokens", "train.sequence_length", "train.global_batch", "train.steps", "optimizer.learning_rate"}) {
+    missing += "\n  " + empty.string() + ": " + key + ": must be given";
+  }
+  EXPECT_EQ(input_error([&] { load_recipe(empty, {}, ""); }), missing);
+  EXPECT_EQ(input_error([&] {
+              load_recipe(file, {"model.vocab_size=null", "model.num_attention_heads=null"}, "");
+            }),
+            "2 keys are missing:\n  --set model.num_attention_heads=null: must be given\n"
+            "  --set model.vocab_size=null: must be given");
+  // What follows from a missing key is not said in its place.
+  EXPECT_EQ(input_error([&] { load_recipe(file, {"model.rope_scaling={low_freq_factor: 1}"}, ""); }),
+            "--set model.rope_scaling={low_freq_factor: 1}: model.rope_scaling.rope_type: must be given");
+}
+
 TEST(RecipeErrors, NameTheMesh) {
   const RecipeFolder folder;
   const fs::path file = folder.write("r.yaml", kSmallRecipe);

@@ -266,6 +266,19 @@ TEST(RunLog, TellsStartsAndTheirEnds) {
   EXPECT_EQ(log.checkpoints()[0].seconds, 1.94);
 }
 
+TEST(RunLog, AStartWithoutStepsToMakeIsNoInterruption) {
+  const std::string model =
+      "2026-03-01 13:00:00.000 info: mine: 3,213,568 parameters, mesh dp=1, sequence parallel on\n";
+  const RunLog log =
+      log_of(kLog + model +
+             "2026-03-01 13:00:01.000 info: resumed after step 20, from runs/mine/checkpoints/step-00000020 in 0.2 s\n"
+             "2026-03-01 13:00:01.000 info: the checkpoint has all steps of train.steps: nothing is left to do\n" +
+             model);
+  ASSERT_EQ(log.starts().size(), 5u);
+  EXPECT_EQ(log.starts()[3].how, RunStart::End::Done);
+  EXPECT_EQ(log.starts()[3].last_step, 20);
+}
+
 TEST(RunLog, WhatIsNoLineOfItChangesNothing) {
   EXPECT_TRUE(log_of("step 1/2\nresumed after step 3, from\n  a: 1, was 2\nnonsense\n").starts().empty());
   const RunLog log = log_of(
