@@ -25,9 +25,13 @@ inline std::string size_text(int64_t bytes) {
 
 /// Formats 1234567 as "1,234,567".
 inline std::string with_separators(int64_t value) {
-  std::string text = std::to_string(value);
-  const size_t digits = value < 0 ? 1 : 0;  // where they begin
-  for (size_t end = text.size(); end > digits + 3;) text.insert(end -= 3, ",");
+  const std::string digits = std::to_string(value);
+  std::string text;
+  for (size_t i = 0; i < digits.size(); ++i) {
+    const bool begins = text.empty() || text == "-";
+    if (!begins && (digits.size() - i) % 3 == 0) text += ',';
+    text += digits[i];
+  }
   return text;
 }
 
