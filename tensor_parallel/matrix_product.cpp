@@ -12,14 +12,8 @@
 #include "mesh/half_precision.h"
 #include "mesh/host_scratch.h"
 #include "mesh/meta_device.h"
+#include "tensor_parallel/product_library.h"
 #include "tensor_parallel/row_chunks.h"
-
-namespace at::native {
-
-/// LibTorch exports this function but installs no header for it: result = beta result + alpha mat1 mat2, by oneDNN.
-void mkldnn_matmul(const Tensor& mat1, const Tensor& mat2, const Tensor& result, float beta, float alpha);
-
-}  // namespace at::native
 
 namespace meshtrain {
 namespace {
@@ -46,16 +40,6 @@ bool suits_onednn(const at::Tensor& a, const at::Tensor& b) {
          onednn_linear().has_value();
 }
 
-/// Returns true when MKL leaves most of this processor unused: it has no AVX-512 kernels for makers other than Intel.
-bool mkl_is_slow() {
-#if defined(__x86_64__)
-  static const bool slow = true;
-  return slow;
-#else
-  return false;
-#endif
-}
-
 /// Returns true when oneDNN writes a product, or adds it, to `out` [m, n] of `terms` terms itself.
 bool onednn_writes(const at::Tensor& out, int64_t terms) {
   return out.scalar_type() == at::kFloat && is_host(out.device()) && out.is_contiguous() &&
@@ -69,10 +53,10 @@ at::Tensor dense(const at::Tensor& matrix) {
 
 /// Computes out = beta out + a b for a [m, k] and b [k, n], of the dtype of `out`, in place; beta = 0 reads nothing.
 void multiply_in_place(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, int beta) {
-  const bool by_onednn = mkl_is_slow() && onednn_writes(out, a.size(1));
+  const bool by_onednn = onednn_writes(out, a.size(1)) && onednn_adds_fastest();
   const at::Tensor left = by_onednn ? dense(a) : a, right = by_onednn ? dense(b) : b;
   if (by_onednn && !out.is_meta()) {
-    at::native::mkldnn_matmul(left, right, out, static_cast<float>(beta), /*alpha=*/1);
+    multiply_by_onednn(out, left, right, static_cast<float>(beta));
   } else {
     at::Tensor(out).addmm_(left, right, beta);
   }
@@ -165,7 +149,7 @@ void product_into(at::Tensor out, const at::Tensor& a, const at::Tensor& b) {
     return result;
   });
   if (by_onednn && !out.is_meta()) {
-    at::native::mkldnn_matmul(left, right.t(), out, /*beta=*/0, /*alpha=*/1);
+    multiply_by_onednn(out, left, right.t(), /*beta=*/0);
   } else {
     at::mm_out(out, left, right.t());
   }

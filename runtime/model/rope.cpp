@@ -10,7 +10,9 @@
 
 #include "mesh/device_transfer.h"
 #include "mesh/half_precision.h"
+#include "mesh/host_rows.h"
 #include "mesh/operator.h"
+#include "runtime/model/rope_host.h"
 #include "runtime/model/rope_scaling.h"
 
 namespace meshtrain {
@@ -19,8 +21,37 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
+/// Returns true when the loops of rope_host.h rotate x [B, s, H, D] by angles [s, 1, D / 2], or [B, s, 1, D / 2], into
+/// `out`: rows of all lie side by side.
+bool has_rope_loops(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, const at::Tensor& out) {
+  const auto has_rows = [](const at::Tensor& tensor) { return tensor.stride(-1) == 1; };
+  return has_lanes(x.scalar_type()) && cos.scalar_type() == x.scalar_type() && x.dim() == 4 && cos.is_contiguous() &&
+         sin.is_contiguous() && has_rows(x) && has_rows(out) && cos.size(-2) == 1 && cos.size(-3) == x.size(1) &&
+         (cos.dim() == 3 || (cos.dim() == 4 && cos.size(0) == x.size(0)));
+}
+
+template <class T>
+void turn_in_loops(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, bool back, at::Tensor& out) {
+  const int64_t length = x.size(1), half = cos.size(-1), angles = cos.numel() / half;
+  const rope_host::Heads heads{x.size(2), half, x.stride(2), out.stride(2)};
+  const T *const from = x.const_data_ptr<T>(), *const c = cos.const_data_ptr<T>(), *const s = sin.const_data_ptr<T>();
+  T* const to = out.data_ptr<T>();
+  for_row_ranges(x.size(0) * length, x.size(2) * x.size(3), [&](int64_t begin, int64_t tokens) {
+    for (int64_t token = begin; token < begin + tokens; ++token) {
+      const int64_t sample = token / length, position = token % length, angle = token % angles * half;
+      rope_host::turn(from + sample * x.stride(0) + position * x.stride(1), c + angle, s + angle, heads, back,
+                      to + sample * out.stride(0) + position * out.stride(1));
+    }
+  });
+}
+
 // Rotates x by the angle, or by its negative if `back`, into `out`, which may be x.
 void turn(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, bool back, at::Tensor& out) {
+  if (has_rope_loops(x, cos, sin, out)) {
+    if (x.is_meta()) return;
+    return x.scalar_type() == at::kFloat ? turn_in_loops<float>(x, cos, sin, back, out)
+                                         : turn_in_loops<c10::BFloat16>(x, cos, sin, back, out);
+  }
   const int64_t half = cos.size(-1);
   const at::Tensor first = x.narrow(-1, 0, half), second = x.narrow(-1, half, half);
   at::Tensor out_first = out.narrow(-1, 0, half), out_second = out.narrow(-1, half, half);

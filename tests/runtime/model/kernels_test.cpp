@@ -272,16 +272,17 @@ at::Tensor plain_rotation(const at::Tensor& x, const Rotary& rotary) {
 
 TEST(Rope, ForwardAndBackwardAreTheDefinition) {
   for (const auto& [dtype, tolerance] : kPrecisions) {
-    for (const std::vector<int64_t>& of : {std::vector<int64_t>{5, 1, 3}, {2, 5, 1, 3}}) {
+    for (const std::vector<int64_t>& of : {std::vector<int64_t>{5, 1, 3}, {2, 5, 1, 3}, {5, 1, 24}, {2, 5, 1, 24}}) {
       const Rotary rotary = angles(of, dtype);
-      const at::Tensor x = leaf_of(random_tensor({2, 5, 4, 6}, 1, dtype)), wide = wide_leaf_of(x);
-      const at::Tensor before = x.detach().clone(), grad = random_tensor({2, 5, 4, 6}, 2, dtype);
+      const std::vector<int64_t> sizes = {2, 5, 4, 2 * of.back()};
+      const at::Tensor x = leaf_of(random_tensor(sizes, 1, dtype)), wide = wide_leaf_of(x);
+      const at::Tensor before = x.detach().clone(), grad = random_tensor(sizes, 2, dtype);
       const at::Tensor y = rotate(x, rotary), expected = plain_rotation(wide, rotary);
-      EXPECT_LE(relative_error(y, expected), tolerance) << dtype;
+      EXPECT_LE(relative_error(y, expected), tolerance) << dtype << of;
       EXPECT_TRUE(at::equal(x.detach(), before)) << "a leaf keeps its values";
       y.backward(grad);
       expected.backward(grad.to(at::kDouble));
-      EXPECT_LE(relative_error(x.grad(), wide.grad()), tolerance) << dtype;
+      EXPECT_LE(relative_error(x.grad(), wide.grad()), tolerance) << dtype << of;
     }
   }
 }

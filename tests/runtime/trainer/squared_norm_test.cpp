@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include "mesh/host_rows.h"
 #include "tests/support/world.h"
 
 namespace meshtrain {
@@ -24,6 +25,19 @@ TEST(SquaredNorm, IsInFp64) {
     EXPECT_EQ(meta.scalar_type(), at::kDouble);
     EXPECT_EQ(meta.dim(), 0);
   }
+}
+
+TEST(SquaredNorm, OfManyElementsIsTheSameOnAnyNumberOfThreads) {
+  const int before = at::get_num_threads();
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    const at::Tensor x = random_tensor({300'007}, 2, dtype);
+    at::set_num_threads(1);
+    const double seen = squared_norm(x).item<double>(), expected = x.to(at::kDouble).square().sum().item<double>();
+    EXPECT_NEAR(seen, expected, 1e-12 * expected) << dtype;
+    at::set_num_threads(2);
+    if (has_lanes(dtype)) EXPECT_EQ(squared_norm(x).item<double>(), seen) << dtype;
+  }
+  at::set_num_threads(before);
 }
 
 }  // namespace

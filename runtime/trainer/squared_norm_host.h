@@ -1,0 +1,13 @@
+#pragma once
+
+#include <cstdint>
+
+#include "mesh/host_lanes.h"
+
+namespace meshtrain::squared_norm_host {
+
+/// Returns the sum of squares of `count` elements, float or c10::BFloat16, in fp64, for processors with has_lanes<T>().
+template <class T>
+MESHTRAIN_LANES double sum_of_squares(const T* elements, int64_t count);
+
+}  // namespace meshtrain::squared_norm_host
