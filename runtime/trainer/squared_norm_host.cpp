@@ -1,5 +1,8 @@
 #include "runtime/trainer/squared_norm_host.h"
 
+#include <array>
+#include <numeric>
+
 #if defined(__x86_64__)
 
 namespace meshtrain::squared_norm_host {
@@ -26,7 +29,9 @@ MESHTRAIN_LANES double sum_of_squares(const T* elements, int64_t count) {
     next_low = add_squares(next_low, _mm512_castps512_ps256(others));
     next_high = add_squares(next_high, _mm512_extractf32x8_ps(others, 1));
   }
-  return _mm512_reduce_add_pd(_mm512_add_pd(_mm512_add_pd(low, next_low), _mm512_add_pd(high, next_high)));
+  std::array<double, kLanes / 2> sums;
+  _mm512_storeu_pd(sums.data(), _mm512_add_pd(_mm512_add_pd(low, next_low), _mm512_add_pd(high, next_high)));
+  return std::accumulate(sums.begin(), sums.end(), 0.0);
 }
 
 template double sum_of_squares(const float*, int64_t);
