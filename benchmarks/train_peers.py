@@ -19,6 +19,7 @@ losses of all in a table must agree step by step, else the exit status is 1.
 import argparse
 import json
 import os
+import re
 import socket
 import statistics
 import subprocess
@@ -59,6 +60,7 @@ class Table:
     batch: int  # sequences a step, over all ranks
     everyone: list
     wide: bool
+    flops: float = 0  # of a token, as docs/metrics.md counts them
 
     @property
     def folder(self):
@@ -70,15 +72,17 @@ class Table:
 
 
 def tables(arguments):
-    """Those in which someone is asked for."""
+    """Those that are asked for, with the contestants that are."""
     training = [
         Contestant("transformers", 1, "single"),
         Contestant("transformers + DDP", 2, "ddp"),
         Contestant("transformers + parallelize_module", 2, "tp"),
         Contestant("transformers + parallelize_module, sequence parallel", 2, "tp_sp"),
+        Contestant("transformers + all-gather attention + DDP, cp=2", 2, "cp"),
         Contestant("meshtrain", 1, "dp=1", against="single"),
         Contestant("meshtrain dp=2", 2, "dp=2 no_shard", against="ddp"),
         Contestant("meshtrain tp=2", 2, "tp=2", against="tp tp_sp"),
+        Contestant("meshtrain cp=2", 2, "cp=2", against="cp"),
     ]
     context = [
         Contestant("transformers", 1, "single"),
@@ -108,8 +112,9 @@ def tables(arguments):
         Table("sharding", 8, 512, 4, sharding, arguments.wide),
     ]
     for table in everything:
-        if arguments.only is not None and arguments.only != table.name:
-            table.everyone = [c for c in table.everyone if arguments.only in f"{c.name} {c.mode}"]
+        if arguments.table not in (None, table.name):
+            table.everyone = []
+        table.everyone = [c for c in table.everyone if re.search(arguments.only, f"{c.name} {c.mode}")]
     return [table for table in everything if table.everyone]
 
 
@@ -232,6 +237,7 @@ def run_ours(contestant, table, arguments, folder, steps, watched):
         process = subprocess.Popen([str(c) for c in command], env=environment, stdout=log, stderr=log)
         memory = finish([process], folder / "log", watched)
     steps = [json.loads(line) for line in (folder / "run" / "metrics.jsonl").read_text().splitlines()]
+    table.flops = steps[-1]["flops_per_rank"] * contestant.ranks / steps[-1]["tokens_per_second"]
     return [s["loss"] for s in steps], [s["step_seconds"] for s in steps], memory
 
 
@@ -301,7 +307,8 @@ def main():
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--warm-up", type=int, default=2, help="first steps that are not timed (default: 2)")
     parser.add_argument("--repetitions", type=int, default=5)
-    parser.add_argument("--only", help="a table, or the contestants whose name contains this")
+    parser.add_argument("--table", choices=["training", "context", "sharding"], help="this one alone")
+    parser.add_argument("--only", default="", metavar="REGEX", help="contestants whose name and mode match it")
     parser.add_argument("--compile", action="store_true", help="transformers under torch.compile as well")
     parser.add_argument("--precision", choices=list(LOSS_TOLERANCE), default="fp32")
     parser.add_argument("--threads", type=int, default=1, help="of each process")
@@ -311,7 +318,7 @@ def main():
         parser.error(f"warm-up < steps <= {SAMPLES // 2}")
     asked = tables(arguments)
     if not asked:
-        parser.error(f"no table is called {arguments.only!r}, and no contestant's name contains it")
+        parser.error(f"no contestant matches {arguments.only!r}")
     agree = True
     for table in asked:
         write_model(table)
@@ -324,7 +331,8 @@ def main():
         agree = agree and difference <= LOSS_TOLERANCE[arguments.precision]
         print(rows(table.everyone))
         print(f"\nLosses agree to {difference:.1e}; {arguments.repetitions} repetitions of {arguments.steps} steps, "
-              f"{arguments.warm_up} of them warm-up, {table.batch} x {table.sequence} tokens a step.\n", flush=True)
+              f"{arguments.warm_up} of them warm-up, {table.batch} x {table.sequence} tokens a step; "
+              f"{table.flops / 1e6:.0f} MFLOP a token.\n", flush=True)
     return not agree
 
 
