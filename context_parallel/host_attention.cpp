@@ -25,13 +25,15 @@ constexpr int64_t kFewest = 32, kMostFeatures = 256;
 template <class T>
 struct ForwardMemory {
   ForwardMemory(Scratch& scratch, int64_t keys, int64_t features)
-      : keys_transposed(scratch.rows<T>(features / kRowsTogether<T>, padded(keys) * kRowsTogether<T>)),
+      : keys_transposed(scratch.tiles<T>(features / kRowsTogether<T>, keys, kRowsTogether<T>)),
+        queries(scratch.rows<T>(kTileRows, features)),
         values(scratch.rows<T>(kRowsTogether<T> == 1 ? 0 : padded(keys) / 2, 2 * features)),
         scores(scratch.rows<float>(kTileRows, kTileColumns)),
         exponentials(scratch.rows<T>(kRowsTogether<T> == 1 ? 0 : kTileRows, kTileColumns)),
         sums(scratch.rows<float>(kTileRows, features)) {}
 
-  Matrix<T> keys_transposed, values;
+  Tiles<T> keys_transposed;
+  Matrix<T> queries, values;
   Matrix<float> scores;
   Matrix<T> exponentials;
   Matrix<float> sums;
@@ -74,7 +76,10 @@ class Forward {
   static int64_t tiles_of_head(const at::Tensor& q) { return (q.size(2) + kTileRows - 1) / kTileRows; }
 
   void prepare(const ForwardMemory<T>& mine, int64_t batch, int64_t kv_head) {
-    transpose(Heads<const T>(k_).of(batch, kv_head), k_.size(2), k_.size(3), mine.keys_transposed);
+    const Matrix<const T> keys = Heads<const T>(k_).of(batch, kv_head);
+    for_tiles(k_.size(2), [&](int64_t first, int64_t count) {
+      transpose({keys.row(first), keys.stride}, count, k_.size(3), mine.keys_transposed.from(first));
+    });
     if constexpr (kRowsTogether<T> == 2) {
       interleave(Heads<const T>(v_).of(batch, kv_head), k_.size(2), k_.size(3), mine.values);
     }
@@ -83,14 +88,15 @@ class Forward {
   void compute_tile(const ForwardMemory<T>& mine, int64_t batch, int64_t head, int64_t kv_head, int64_t query) {
     const int64_t features = q_.size(3), rows = std::min(q_.size(2) - query, kTileRows);
     const int64_t visible = causal_ ? query + rows : k_.size(2);
-    const Matrix<const T> queries{Heads<const T>(q_).of(batch, head).row(query), q_.stride(2)};
+    const Matrix<const T> queries =
+        whole_rows({Heads<const T>(q_).of(batch, head).row(query), q_.stride(2)}, rows, features, mine.queries);
     std::array<float, kTileRows> largest, sum;
     largest.fill(-std::numeric_limits<float>::infinity());
     sum.fill(0);
     const RunningSoftmax running{largest.data(), sum.data()};
     for (int64_t key = 0; key < visible; key += kTileColumns) {
       const int64_t columns = std::min(visible - key, kTileColumns);
-      multiply<T>(rows, padded(columns), features, queries, from_column(mine.keys_transposed, key), mine.scores, false);
+      multiply<T>(padded(rows), padded(columns), features, queries, mine.keys_transposed.from(key), mine.scores, false);
       Matrix<T> p = mine.exponentials;
       Matrix<const T> values{mine.values.row(key / 2), mine.values.stride};
       if constexpr (kRowsTogether<T> == 1) {  // exponentials replace scores, and values are read where they lie
@@ -99,7 +105,7 @@ class Forward {
       }
       exponentials(mine.scores, rows, columns, causal_ ? query - key + 1 : columns, causal_ ? 1 : 0,
                    scale_ * std::numbers::log2e_v<float>, running, p, mine.sums, features);
-      multiply<T>(rows, features, terms<T>(columns), p, values, mine.sums, key > 0);
+      multiply<T>(padded(rows), features, terms<T>(columns), p, values, mine.sums, key > 0);
     }
     const Matrix<T> out{Heads<T>(out_).of(batch, head).row(query), out_.stride(2)};
     float* const lse = lse_.data_ptr<float>() + batch * lse_.stride(0) + head * lse_.stride(1);
@@ -122,6 +128,9 @@ void compute_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
 
 std::tuple<at::Tensor, at::Tensor> forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, bool causal,
                                            double scale) {
+  TORCH_CHECK(k.sizes() == v.sizes() && q.size(3) == k.size(3) && q.size(1) % k.size(1) == 0 &&
+                  (!causal || q.size(2) == k.size(2)),
+              "host_attention: queries are ", q.sizes(), ", keys ", k.sizes(), ", values ", v.sizes());
   at::Tensor out = empty_by_position(q);
   at::Tensor lse = at::empty({q.size(0), q.size(2), q.size(1)}, q.options().dtype(at::kFloat)).transpose(1, 2);
   (q.scalar_type() == at::kFloat ? compute_forward<float> : compute_forward<c10::BFloat16>)(q, k, v, causal, scale, out,
@@ -138,11 +147,29 @@ bool can_be_read(const at::Tensor& tensor) {
          std::ranges::all_of(tensor.strides().slice(0, 3), is_whole);
 }
 
+/// Returns true when LibTorch multiplies halves in pairs: not where oneDNN is kept from the processor's instructions.
+bool multiplies_pairs() {
+  static const bool multiplies = [] {
+    std::array<c10::BFloat16, 2 * kLanes * kLanes> halves{};
+    std::array<float, kLanes * kLanes> sums{};
+    try {
+      const Multiplying<c10::BFloat16> multiplying;
+      multiply<c10::BFloat16>(kLanes, kLanes, kLanes, {halves.data(), kLanes}, {halves.data(), 2 * kLanes},
+                              {sums.data(), kLanes}, false);
+    } catch (const c10::Error&) {
+      return false;
+    }
+    return true;
+  }();
+  return multiplies;
+}
+
 }  // namespace
 
 bool host_attention_takes(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
-  return has_lanes(q.scalar_type()) && is_host(q.device()) && q.size(2) >= kFewest && k.size(2) >= kFewest &&
-         q.size(3) <= kMostFeatures && can_be_read(q) && can_be_read(k) && can_be_read(v);
+  return has_lanes(q.scalar_type()) && (q.scalar_type() == at::kFloat || multiplies_pairs()) && is_host(q.device()) &&
+         q.size(2) >= kFewest && k.size(2) >= kFewest && q.size(3) <= kMostFeatures && can_be_read(q) &&
+         can_be_read(k) && can_be_read(v);
 }
 
 Attended host_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, bool causal, double scale) {

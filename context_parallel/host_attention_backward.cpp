@@ -19,15 +19,17 @@ using namespace host_tiles;
 template <class T>
 struct BackwardMemory {
   BackwardMemory(Scratch& scratch, int64_t num_queries, int64_t num_keys, int64_t features)
-      : keys_transposed(scratch.rows<T>(features, padded(num_keys))),
-        key_pairs(scratch.rows<T>(kHalves ? features / 2 : 0, 2 * padded(num_keys))),
-        queries_transposed(scratch.rows<T>(features / kRowsTogether<T>, padded(num_queries) * kRowsTogether<T>)),
-        outputs_transposed(scratch.rows<T>(features / kRowsTogether<T>, padded(num_queries) * kRowsTogether<T>)),
+      : keys_transposed(scratch.tiles<T>(features, num_keys)),
+        key_pairs(scratch.tiles<T>(kHalves ? features / 2 : 0, num_keys, 2)),
+        queries_transposed(scratch.tiles<T>(features / kRowsTogether<T>, num_queries, kRowsTogether<T>)),
+        outputs_transposed(scratch.tiles<T>(features / kRowsTogether<T>, num_queries, kRowsTogether<T>)),
+        dq_transposed(scratch.tiles<float>(features, num_queries)),
+        keys(scratch.rows<T>(kTileRows, features)),
+        values(scratch.rows<T>(kTileRows, features)),
         queries(scratch.rows<T>(kHalves ? padded(num_queries) / 2 : 0, 2 * features)),
         outputs(scratch.rows<T>(kHalves ? padded(num_queries) / 2 : 0, 2 * features)),
-        dq_transposed(scratch.rows<float>(features, padded(num_queries))),
-        dk(scratch.rows<float>(kHalves ? num_keys : 0, features)),
-        dv(scratch.rows<float>(kHalves ? num_keys : 0, features)),
+        dk(scratch.rows<float>(padded(num_keys), features)),
+        dv(scratch.rows<float>(padded(num_keys), features)),
         lse(scratch.rows<float>(1, padded(num_queries))),
         row_product(scratch.rows<float>(1, padded(num_queries))),
         scores(scratch.rows<float>(kTileRows, kTileColumns)),
@@ -38,10 +40,11 @@ struct BackwardMemory {
 
   static constexpr bool kHalves = kRowsTogether<T> == 2;
 
-  Matrix<T> keys_transposed, key_pairs;
-  Matrix<T> queries_transposed, outputs_transposed;  ///< right operands [D, n] of Q and dO
-  Matrix<T> queries, outputs;                        ///< right operands [n, D] of Q and dO
-  Matrix<float> dq_transposed, dk, dv, lse, row_product, scores, products;
+  Tiles<T> keys_transposed, key_pairs, queries_transposed, outputs_transposed;  ///< of K, K, Q and dO [D, n]
+  Tiles<float> dq_transposed;
+  Matrix<T> keys, values;      ///< a tile of each
+  Matrix<T> queries, outputs;  ///< right operands [n, D] of Q and dO
+  Matrix<float> dk, dv, lse, row_product, scores, products;
   Matrix<T> p, ds, ds_pairs;
 };
 
@@ -75,35 +78,36 @@ class Backward {
  private:
   void compute_kv_head(const BackwardMemory<T>& mine, int64_t batch, int64_t kv_head) {
     const int64_t keys = t_.k.size(2), features = t_.k.size(3), group = t_.q.size(1) / t_.k.size(1);
-    Matrix<float> dk = mine.dk, dv = mine.dv;
-    if constexpr (kRowsTogether<T> == 1) {
-      transpose(Heads<const T>(t_.k).of(batch, kv_head), keys, features, mine.keys_transposed);
-      dk = Heads<T>(t_.dk).of(batch, kv_head), dv = Heads<T>(t_.dv).of(batch, kv_head);
-    } else {
-      transpose(Heads<const T>(t_.k).of(batch, kv_head), keys, features, mine.key_pairs);
-      take_apart(mine.key_pairs, keys, features, mine.keys_transposed);
-    }
-    for (int64_t i = 0; i < group; ++i) compute_head(mine, batch, kv_head, kv_head * group + i, dk, dv, i > 0);
-    if constexpr (kRowsTogether<T> == 2) {
-      round_rows(dk, keys, features, Heads<T>(t_.dk).of(batch, kv_head));
-      round_rows(dv, keys, features, Heads<T>(t_.dv).of(batch, kv_head));
-    }
+    const Matrix<const T> k = Heads<const T>(t_.k).of(batch, kv_head);
+    for_tiles(keys, [&](int64_t first, int64_t count) {
+      const Matrix<const T> tile{k.row(first), k.stride};
+      if constexpr (kRowsTogether<T> == 1) {
+        transpose(tile, count, features, mine.keys_transposed.from(first));
+      } else {
+        transpose(tile, count, features, mine.key_pairs.from(first));
+        take_apart(mine.key_pairs.from(first), count, features, mine.keys_transposed.from(first));
+      }
+    });
+    for (int64_t i = 0; i < group; ++i) compute_head(mine, batch, kv_head, kv_head * group + i, i > 0);
+    round_rows(mine.dk, keys, features, Heads<T>(t_.dk).of(batch, kv_head));
+    round_rows(mine.dv, keys, features, Heads<T>(t_.dv).of(batch, kv_head));
   }
 
   /// Computes dq of a query head, and writes or adds its shares of dk and dv.
-  void compute_head(const BackwardMemory<T>& mine, int64_t batch, int64_t kv_head, int64_t head, Matrix<float> dk,
-                    Matrix<float> dv, bool add) {
+  void compute_head(const BackwardMemory<T>& mine, int64_t batch, int64_t kv_head, int64_t head, bool add) {
     const int64_t queries = t_.q.size(2), keys = t_.k.size(2), features = t_.k.size(3);
     const Matrix<const T> k = Heads<const T>(t_.k).of(batch, kv_head), v = Heads<const T>(t_.v).of(batch, kv_head);
     const auto [q_right, out_right] = prepare(mine, batch, head);
     for (int64_t key = 0; key < keys; key += kTileRows) {
       const int64_t rows = std::min(keys - key, kTileRows), begin = causal_ ? key : 0;
-      for (int64_t query = begin; query < queries; query += kTileColumns) {
-        const int64_t columns = std::min(queries - query, kTileColumns);
-        multiply<T>(rows, padded(columns), features, {k.row(key), k.stride},
-                    from_column(mine.queries_transposed, query), mine.scores, false);
-        multiply<T>(rows, padded(columns), features, {v.row(key), v.stride},
-                    from_column(mine.outputs_transposed, query), mine.products, false);
+      const Matrix<const T> key_rows = whole_rows({k.row(key), k.stride}, rows, features, mine.keys);
+      const Matrix<const T> value_rows = whole_rows({v.row(key), v.stride}, rows, features, mine.values);
+      for (int64_t query = begin, columns = 0; query < queries; query += columns) {
+        columns = std::min(queries - query, kTileColumns - query % kTileColumns);
+        multiply<T>(padded(rows), padded(columns), features, key_rows, mine.queries_transposed.from(query), mine.scores,
+                    false);
+        multiply<T>(padded(rows), padded(columns), features, value_rows, mine.outputs_transposed.from(query),
+                    mine.products, false);
         const TileGradients tile{mine.scores, mine.products, mine.lse.data + query, mine.row_product.data + query,
                                  scale_};
         const int64_t first = causal_ ? key - query : -kTileRows;
@@ -115,16 +119,18 @@ class Backward {
           tile_gradients(tile, rows, columns, first, p, ds, ds_right);
         }
         const bool add_rows = add || query > begin;
-        multiply<T>(rows, features, terms<T>(columns), p, from_row(out_right, query), {dv.row(key), dv.stride},
-                    add_rows);
-        multiply<T>(rows, features, terms<T>(columns), ds, from_row(q_right, query), {dk.row(key), dk.stride},
-                    add_rows);
-        multiply<T>(features, padded(columns), terms<T>(rows),
-                    {mine.keys_transposed.data + key, mine.keys_transposed.stride}, ds_right,
-                    {mine.dq_transposed.data + query, mine.dq_transposed.stride}, key > 0);
+        multiply<T>(padded(rows), features, terms<T>(columns), p, from_row(out_right, query),
+                    {mine.dv.row(key), mine.dv.stride}, add_rows);
+        multiply<T>(padded(rows), features, terms<T>(columns), ds, from_row(q_right, query),
+                    {mine.dk.row(key), mine.dk.stride}, add_rows);
+        multiply<T>(features, padded(columns), terms<T>(rows), mine.keys_transposed.from(key), ds_right,
+                    mine.dq_transposed.from(query), key > 0);
       }
     }
-    transpose_back(mine.dq_transposed, queries, features, Heads<T>(t_.dq).of(batch, head));
+    const Matrix<T> dq = Heads<T>(t_.dq).of(batch, head);
+    for_tiles(queries, [&](int64_t first, int64_t count) {
+      transpose_back(mine.dq_transposed.from(first), count, features, Matrix<T>{dq.row(first), dq.stride});
+    });
   }
 
   /// Brings a query head's operands into the orders that its products need; returns the right operands [n, D] of Q and
@@ -133,8 +139,10 @@ class Backward {
     const int64_t queries = t_.q.size(2), features = t_.q.size(3);
     const Matrix<const T> q = Heads<const T>(t_.q).of(batch, head), out = Heads<const T>(t_.out).of(batch, head);
     const Matrix<const T> grad_out = Heads<const T>(t_.grad_out).of(batch, head);
-    transpose(q, queries, features, mine.queries_transposed);
-    transpose(grad_out, queries, features, mine.outputs_transposed);
+    for_tiles(queries, [&](int64_t first, int64_t count) {
+      transpose({q.row(first), q.stride}, count, features, mine.queries_transposed.from(first));
+      transpose({grad_out.row(first), grad_out.stride}, count, features, mine.outputs_transposed.from(first));
+    });
     row_products(grad_out, out, queries, features, mine.row_product.data);
     const float* const lse = t_.lse.const_data_ptr<float>() + batch * t_.lse.stride(0) + head * t_.lse.stride(1);
     for (int64_t i = 0; i < queries; ++i) mine.lse.data[i] = lse[i * t_.lse.stride(2)] * std::numbers::log2e_v<float>;
@@ -165,6 +173,10 @@ void compute_backward(const BackwardTensors& tensors, bool causal, double scale)
 std::tuple<at::Tensor, at::Tensor, at::Tensor> backward(const at::Tensor& grad_out, const at::Tensor& q,
                                                         const at::Tensor& k, const at::Tensor& v, const at::Tensor& out,
                                                         const at::Tensor& lse, bool causal, double scale) {
+  TORCH_CHECK(
+      grad_out.sizes() == q.sizes() && out.sizes() == q.sizes() && grad_out.stride(3) == 1 && out.stride(3) == 1,
+      "host_attention_backward: queries are ", q.sizes(), ", the output ", out.sizes(), ", its gradient ",
+      grad_out.sizes());
   BackwardTensors tensors{
       grad_out, q, k, v, out, lse, empty_by_position(q), empty_by_position(k), empty_by_position(v)};
   (q.scalar_type() == at::kFloat ? compute_backward<float> : compute_backward<c10::BFloat16>)(tensors, causal, scale);

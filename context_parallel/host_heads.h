@@ -34,6 +34,35 @@ class Heads {
   int64_t batch_, head_, position_;
 };
 
+/// A matrix [rows, positions] as tiles of kTileColumns positions, one after the other, of `together` elements each.
+/// Products read and write it with one stride, however many positions there are: LibTorch compiles code for each stride
+/// and keeps it. Rows are further apart than a power of two, as otherwise they share sets of the cache.
+template <class T>
+class Tiles {
+ public:
+  Tiles(T* data, int64_t rows, int64_t together) : data_(data), rows_(rows), together_(together) {}
+
+  static constexpr int64_t kStride = kTileColumns + kLanes;
+
+  /// Returns the part of a tile that begins with `position`.
+  Matrix<T> from(int64_t position) const {
+    const int64_t first = position / kTileColumns * rows_ * kStride + position % kTileColumns;
+    return {data_ + first * together_, kStride * together_};
+  }
+
+ private:
+  T* data_;
+  int64_t rows_, together_;
+};
+
+/// Calls compute(first, count) for the tiles of `positions`.
+template <class Compute>
+void for_tiles(int64_t positions, const Compute& compute) {
+  for (int64_t first = 0; first < positions; first += kTileColumns) {
+    compute(first, std::min(positions - first, kTileColumns));
+  }
+}
+
 /// Memory for a moment: counts bytes, or hands them out when it has some.
 class Scratch {
  public:
@@ -44,6 +73,11 @@ class Scratch {
     T* const data = reinterpret_cast<T*>(memory_ == nullptr ? nullptr : memory_ + bytes_);
     bytes_ += (count * columns * static_cast<int64_t>(sizeof(T)) + kAlignment - 1) / kAlignment * kAlignment;
     return {data, columns};
+  }
+  template <class T>
+  Tiles<T> tiles(int64_t count, int64_t positions, int64_t together = 1) {
+    const int64_t num_tiles = (positions + kTileColumns - 1) / kTileColumns;
+    return {rows<T>(num_tiles * count, Tiles<T>::kStride * together).data, count, together};
   }
   int64_t bytes() const { return bytes_; }
 
@@ -75,23 +109,33 @@ Matrix<const T> from_row(Matrix<T> right, int64_t row) {
   return {right.row(row / kRowsTogether<T>), right.stride};
 }
 
-/// Returns a right operand from `column` on.
-template <class T>
-Matrix<const T> from_column(Matrix<T> right, int64_t column) {
-  return {right.data + column * kRowsTogether<T>, right.stride};
-}
-
 /// Returns the number of terms of a product over `count` positions: halves come in whole registers, zeros behind.
 template <class T>
 int64_t terms(int64_t count) {
   return std::is_same_v<T, float> ? count : padded(count);
 }
 
-/// Computes c = a b, or adds it, for a [m, k], a right operand b [k, n] and c [m, n].
+/// Returns `count` rows of `features` elements, and zeros up to padded(count), in `memory` where `rows` end within a
+/// register: rows of products come in whole ones, too.
+template <class T>
+Matrix<const T> whole_rows(Matrix<const T> rows, int64_t count, int64_t features, Matrix<T> memory) {
+  if (count % kLanes == 0) return rows;
+  for (int64_t row = 0; row < count; ++row) std::copy_n(rows.row(row), features, memory.row(row));
+  for (int64_t row = count; row < padded(count); ++row) std::fill_n(memory.row(row), features, T(0.0F));
+  return memory;
+}
+
+/// Computes c = a b, or adds it, for a [m, k], a right operand b [k, n] and c [m, n]. LibTorch compiles code for each
+/// shape and keeps it, so floats beyond whole registers of terms are multiplied apart: few shapes serve all lengths.
 template <class T>
 void multiply(int64_t m, int64_t n, int64_t k, Matrix<const T> a, Matrix<const T> b, Matrix<float> c, bool add) {
-  at::native::cpublas::brgemm(m, n, k, a.stride, b.stride / kRowsTogether<T>, c.stride, add, a.data, b.data, c.data,
-                              /*is_vnni=*/kRowsTogether<T> == 2);
+  const auto add_terms = [&](int64_t first, int64_t count, bool add_to) {
+    at::native::cpublas::brgemm(m, n, count, a.stride, b.stride / kRowsTogether<T>, c.stride, add_to, a.data + first,
+                                from_row(b, first).data, c.data, /*is_vnni=*/kRowsTogether<T> == 2);
+  };
+  const int64_t whole = k / kLanes * kLanes;
+  if (whole > 0) add_terms(0, whole, add);
+  if (whole < k) add_terms(whole, k - whole, add || whole > 0);
 }
 
 /// While it exists a thread computes products of T; afterwards the processor's tile registers are free for others.

@@ -117,7 +117,8 @@ MESHTRAIN_LANES void interleave(Matrix<const BFloat16> in, int64_t rows, int64_t
   }
 }
 
-MESHTRAIN_LANES void round_rows(Matrix<const float> in, int64_t rows, int64_t columns, Matrix<BFloat16> out) {
+template <class T>
+MESHTRAIN_LANES void round_rows(Matrix<const float> in, int64_t rows, int64_t columns, Matrix<T> out) {
   for (int64_t row = 0; row < rows; ++row) {
     for (int64_t i = 0; i < columns; i += kLanes) store(out.row(row) + i, load(in.row(row) + i));
   }
@@ -220,6 +221,7 @@ MESHTRAIN_LANES void row_products(Matrix<const T> a, Matrix<const T> b, int64_t 
 
 // The instances.
 #define MESHTRAIN_TILES(T)                                                                                        \
+  template void round_rows(Matrix<const float>, int64_t, int64_t, Matrix<T>);                                     \
   template void transpose_back(Matrix<const float>, int64_t, int64_t, Matrix<T>);                                 \
   template void exponentials(Matrix<const float>, int64_t, int64_t, int64_t, int64_t, float, RunningSoftmax,      \
                              Matrix<T>, Matrix<float>, int64_t);                                                  \

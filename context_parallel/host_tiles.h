@@ -23,18 +23,21 @@ struct Matrix {
 
 /// Writes the transpose of `in` [rows, columns] to `out` [columns, padded(rows)], with zeros beyond `rows`. The columns
 /// of `in` must be readable up to padded(columns).
-void transpose(Matrix<const float> in, int64_t rows, int64_t columns, Matrix<float> out);
+MESHTRAIN_LANES void transpose(Matrix<const float> in, int64_t rows, int64_t columns, Matrix<float> out);
 
 /// The same for bfloat16, two neighbouring columns together: out [columns / 2, padded(rows), 2] as a product's right
 /// operand has them. `columns` is even.
-void transpose(Matrix<const c10::BFloat16> in, int64_t rows, int64_t columns, Matrix<c10::BFloat16> out);
+MESHTRAIN_LANES void transpose(Matrix<const c10::BFloat16> in, int64_t rows, int64_t columns,
+                               Matrix<c10::BFloat16> out);
 
 /// Takes `pairs` [columns / 2, padded(rows), 2] of transpose() apart into `out` [columns, padded(rows)].
-void take_apart(Matrix<const c10::BFloat16> pairs, int64_t rows, int64_t columns, Matrix<c10::BFloat16> out);
+MESHTRAIN_LANES void take_apart(Matrix<const c10::BFloat16> pairs, int64_t rows, int64_t columns,
+                                Matrix<c10::BFloat16> out);
 
 /// Writes `in` [rows, columns] as out [padded(rows) / 2, columns, 2], two neighbouring rows together, with zeros beyond
 /// `rows`. `columns` is a multiple of kLanes.
-void interleave(Matrix<const c10::BFloat16> in, int64_t rows, int64_t columns, Matrix<c10::BFloat16> out);
+MESHTRAIN_LANES void interleave(Matrix<const c10::BFloat16> in, int64_t rows, int64_t columns,
+                                Matrix<c10::BFloat16> out);
 
 /// Writes the transpose of `in` [columns, rows], readable up to padded(rows), to `out` [rows, columns]; `columns` is a
 /// multiple of kLanes.
@@ -42,7 +45,8 @@ template <class T>
 MESHTRAIN_LANES void transpose_back(Matrix<const float> in, int64_t rows, int64_t columns, Matrix<T> out);
 
 /// Rounds `in` [rows, columns] into `out`; `columns` is a multiple of kLanes.
-void round_rows(Matrix<const float> in, int64_t rows, int64_t columns, Matrix<c10::BFloat16> out);
+template <class T>
+MESHTRAIN_LANES void round_rows(Matrix<const float> in, int64_t rows, int64_t columns, Matrix<T> out);
 
 /// The softmax of rows whose scores come in several tiles.
 struct RunningSoftmax {
@@ -82,9 +86,9 @@ struct TileGradients {
 /// `keys` rows and padded(queries) columns. Row r counts the columns from first + r on, the others are zeros; first <=
 /// -keys: all. For floats `p` and `ds` may be `scores` and `products`. For bfloat16 `pairs` [padded(keys) / 2,
 /// padded(queries), 2] gets dS with two neighbouring rows together, zeros beyond `keys`.
-void tile_gradients(const TileGradients& tile, int64_t keys, int64_t queries, int64_t first, Matrix<float> p,
-                    Matrix<float> ds);
-void tile_gradients(const TileGradients& tile, int64_t keys, int64_t queries, int64_t first, Matrix<c10::BFloat16> p,
-                    Matrix<c10::BFloat16> ds, Matrix<c10::BFloat16> pairs);
+MESHTRAIN_LANES void tile_gradients(const TileGradients& tile, int64_t keys, int64_t queries, int64_t first,
+                                    Matrix<float> p, Matrix<float> ds);
+MESHTRAIN_LANES void tile_gradients(const TileGradients& tile, int64_t keys, int64_t queries, int64_t first,
+                                    Matrix<c10::BFloat16> p, Matrix<c10::BFloat16> ds, Matrix<c10::BFloat16> pairs);
 
 }  // namespace meshtrain::host_tiles

@@ -11,7 +11,7 @@
 /// Sixteen floats of a processor with AVX-512, for loops over memory that LibTorch's operators would pass several
 /// times. A file with such loops needs no other LibTorch header, and the compile options that meshtrain_lanes() of
 /// cmake/Floor.cmake gives it. Callers ask has_lanes() first. Halves are widened when they are loaded and rounded to
-/// nearest even when they are stored.
+/// nearest even when they are stored, those smaller than the smallest normal one to zeros.
 namespace meshtrain {
 
 inline constexpr int64_t kLanes = 16;

@@ -19,7 +19,7 @@ inline bool has_lanes(at::ScalarType dtype) {
 /// Calls loop(first, count) for ranges of rows of `size` elements, on LibTorch's threads when they are many.
 template <class Loop>
 void for_row_ranges(int64_t rows, int64_t size, const Loop& loop) {
-  const int64_t grain = std::max<int64_t>(1, at::internal::GRAIN_SIZE / size);
+  const int64_t grain = std::max<int64_t>(1, at::internal::GRAIN_SIZE / std::max<int64_t>(size, 1));
   at::parallel_for(0, rows, grain, [&](int64_t begin, int64_t end) { loop(begin, end - begin); });
 }
 

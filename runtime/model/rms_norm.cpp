@@ -41,7 +41,7 @@ at::Tensor factors(const at::Tensor& weight, int64_t applied, at::ScalarType dty
 /// halves.
 bool has_norm_loops(const at::Tensor& x, const at::Tensor& weight) {
   const bool alike = x.scalar_type() == weight.scalar_type() || x.scalar_type() == at::kFloat;
-  return alike && has_lanes(weight.scalar_type()) && x.size(-1) % kLanes == 0;
+  return alike && has_lanes(weight.scalar_type()) && x.size(-1) % kLanes == 0 && x.size(-1) == weight.numel();
 }
 
 /// Calls `loop` with the types of what is normalised and of the weight.

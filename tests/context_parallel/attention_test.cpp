@@ -27,6 +27,7 @@ using testing::world;
 
 constexpr double kScale = 0.35;
 constexpr int64_t kHeadDim = 8;
+constexpr int64_t kPositions = 12;  // of a rank: two zig-zag chunks of six
 constexpr auto kContiguous = SequenceLayout::Kind::Contiguous;
 
 struct Case {
@@ -39,15 +40,16 @@ struct Case {
   Precision precision = {at::kDouble, 1e-12};
   int64_t window = 0;
   double softcap = 0;
+  int64_t head_dim = kHeadDim;
+  int64_t positions = kPositions;  // of a rank
 };
 
-/// Returns twelve positions per rank: two zig-zag chunks of six.
-int64_t sequence_length() {
-  return 12 * world().size();
+int64_t sequence_length(int64_t positions = kPositions) {
+  return positions * world().size();
 }
 
-SequenceLayout layout_of(SequenceLayout::Kind kind) {
-  return SequenceLayout(kind, sequence_length(), world().size(), world().rank());
+SequenceLayout layout_of(SequenceLayout::Kind kind, int64_t positions = kPositions) {
+  return SequenceLayout(kind, sequence_length(positions), world().size(), world().rank());
 }
 
 at::Tensor run(const Heads& heads, const SequenceLayout& layout, ContextAlgorithm algorithm,
@@ -69,11 +71,11 @@ void for_all(const Check& check) {
 /// Expects the local outputs and gradients to equal the local part of those of the definition, on the complete
 /// sequence.
 void expect_definition(const Case& c) {
-  const int64_t all_heads = c.num_heads + 2 * c.num_kv_heads, length = sequence_length();
+  const int64_t all_heads = c.num_heads + 2 * c.num_kv_heads, length = sequence_length(c.positions);
   const AttentionRule rule{kScale, c.window, c.softcap};
-  SequenceLayout layout = layout_of(c.kind);
-  const at::Tensor fused = random_tensor({c.batch, length, all_heads, kHeadDim}, 1, c.precision.dtype);
-  const at::Tensor grad = random_tensor({c.batch, length, c.num_heads, kHeadDim}, 2, c.precision.dtype);
+  SequenceLayout layout = layout_of(c.kind, c.positions);
+  const at::Tensor fused = random_tensor({c.batch, length, all_heads, c.head_dim}, 1, c.precision.dtype);
+  const at::Tensor grad = random_tensor({c.batch, length, c.num_heads, c.head_dim}, 2, c.precision.dtype);
 
   const at::Tensor whole = fused.to(at::kDouble).clone().set_requires_grad(true);
   const Heads heads = split_heads(whole, c.num_heads, c.num_kv_heads);
@@ -167,6 +169,28 @@ TEST(Attention, KeepsItsPrecisionInEachDtype) {
                            .batch = 2,
                            .documents = {{5}, {}},
                            .precision = precision});
+      }
+    }
+  });
+}
+
+// Parts that the kernels for AVX-512 take, with windows and documents that end within their tiles.
+TEST(Attention, InTilesIsTheDefinition) {
+  if (world().size() > 2) GTEST_SKIP() << "two ranks have all kinds of blocks";
+  constexpr int64_t kTiled = 148;
+  const int64_t length = sequence_length(kTiled);
+  for_all([&](ContextAlgorithm algorithm, SequenceLayout::Kind kind) {
+    for (const Precision& precision : {Precision{at::kFloat, 1e-5}, Precision{at::kBFloat16, 3e-2}}) {
+      for (const auto& [window, documents] : {std::pair<int64_t, Documents>{0, {}},
+                                              {40, {}},
+                                              {300, {}},
+                                              {0, {{5, 70, length - 33}, {length / 2}}},
+                                              {40, {{50, 120}, {}}}}) {
+        SCOPED_TRACE(::testing::Message()
+                     << precision.dtype << ", window " << window << ", " << documents.size() << " with documents");
+        Case c{.algorithm = algorithm, .kind = kind, .num_heads = 6, .num_kv_heads = 2, .batch = 2};
+        c.documents = documents, c.precision = precision, c.window = window, c.head_dim = 32, c.positions = kTiled;
+        expect_definition(c);
       }
     }
   });

@@ -4,6 +4,7 @@
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <limits>
 #include <vector>
 
@@ -135,6 +136,31 @@ TEST_P(HostAttention, PassesOnWhatIsNoNumber) {
   EXPECT_FALSE(computed.attended.out.narrow(2, 0, 40).isnan().any().item<bool>()) << "queries before that key";
   EXPECT_TRUE(computed.attended.out.narrow(2, 40, 24).isnan().all().item<bool>()) << "queries that see it";
   EXPECT_TRUE(computed.gradients.k.isnan().any().item<bool>());
+}
+
+// An infinity becomes NaN in results, which a step notices, whichever input has it.
+TEST_P(HostAttention, PassesOnInfinities) {
+  for (size_t input = 0; input < 4; ++input) {
+    SCOPED_TRACE(input);
+    Computed computed = compute({2, 2, 64, 64, 64, true}, GetParam());
+    at::Tensor& with = *std::array{&computed.q, &computed.k, &computed.v, &computed.grad}[input];
+    with = with.clone();
+    with.select(2, 40).fill_(std::numeric_limits<double>::infinity());
+    run(computed, true);
+    const auto has = [](const at::Tensor& tensor) { return !at::isfinite(tensor).all().item<bool>(); };
+    const AttentionGradients& gradients = computed.gradients;
+    EXPECT_TRUE(has(gradients.q) || has(gradients.k) || has(gradients.v));
+    EXPECT_EQ(has(computed.attended.out), input < 3);
+  }
+}
+
+// Tensors of other forms would be read beyond their ends.
+TEST_P(HostAttention, RefusesFormsThatDoNotMatch) {
+  const Computed computed = compute({2, 2, 64, 64, 64, true}, GetParam());
+  const at::Tensor longer = random_tensor({2, 2, 80, 64}, 5, GetParam());
+  EXPECT_THROW(host_attention(computed.q, longer, longer, true, kTileScale), c10::Error);
+  EXPECT_THROW(host_attention(computed.q, computed.k, longer, false, kTileScale), c10::Error);
+  EXPECT_NO_THROW(host_attention(computed.q, longer, longer, false, kTileScale));
 }
 
 TEST_P(HostAttention, MetaTensorsHaveTheFormOfCpuTensors) {

@@ -35,7 +35,9 @@ TEST(SquaredNorm, OfManyElementsIsTheSameOnAnyNumberOfThreads) {
     const double seen = squared_norm(x).item<double>(), expected = x.to(at::kDouble).square().sum().item<double>();
     EXPECT_NEAR(seen, expected, 1e-12 * expected) << dtype;
     at::set_num_threads(2);
-    if (has_lanes(dtype)) EXPECT_EQ(squared_norm(x).item<double>(), seen) << dtype;
+    if (has_lanes(dtype)) {
+      EXPECT_EQ(squared_norm(x).item<double>(), seen) << dtype;
+    }
   }
   at::set_num_threads(before);
 }
