@@ -9,7 +9,7 @@ MESHTRAIN_LANES void update(const Update& with, int64_t count, const G* gradient
                             float* second_moment, R* rounded) {
   const __m512 factor = _mm512_set1_ps(with.gradient_factor), decay = _mm512_set1_ps(with.decay);
   const __m512 beta1 = _mm512_set1_ps(with.beta1), beta2 = _mm512_set1_ps(with.beta2);
-  const __m512 rest1 = _mm512_set1_ps(1 - with.beta1), rest2 = _mm512_set1_ps(1 - with.beta2);
+  const __m512 rest1 = _mm512_set1_ps(with.rest1), rest2 = _mm512_set1_ps(with.rest2);
   const __m512 step_size = _mm512_set1_ps(with.step_size), eps = _mm512_set1_ps(with.eps);
   const __m512 correction = _mm512_set1_ps(with.root_correction);
   for (int64_t i = 0; i < count; i += kLanes) {

@@ -10,6 +10,7 @@ namespace meshtrain::adamw_host {
 struct Update {
   float decay;            ///< 1 - learning rate x weight decay: what values are multiplied by first
   float beta1, beta2;     ///< of the moments
+  float rest1, rest2;     ///< 1 - beta1 and 1 - beta2, subtracted in fp64: fp32 has no digits left near 1
   float step_size;        ///< learning rate / (1 - beta1^t)
   float root_correction;  ///< 1 / sqrt(1 - beta2^t)
   float eps;              ///< added to the root of the corrected second moment

@@ -30,12 +30,13 @@ struct State {
         second_moment(random_tensor({n}, 3, values_dtype).abs_()),
         gradients(random_tensor({n}, 4, gradients_dtype)) {}
 
-  void update(const std::optional<at::Tensor>& rounded, const std::optional<at::Tensor>& factor) {
+  void update(const std::optional<at::Tensor>& rounded, const std::optional<at::Tensor>& factor,
+              double beta2 = kBeta2) {
     static const Operator<Update> adamw("meshtrain::adamw_");
     const at::TensorOptions options = values.options();
     const at::Tensor rate = at::full({}, kRate, options.dtype(at::kDouble));
     adamw(values, first_moment, second_moment, gradients, rounded, rate, at::full({}, kStep, options.dtype(at::kFloat)),
-          factor, /*skip=*/std::nullopt, kPart, kBeta1, kBeta2, kDecay, kEps);
+          factor, /*skip=*/std::nullopt, kPart, kBeta1, beta2, kDecay, kEps);
   }
 
   at::Tensor values, first_moment, second_moment, gradients;
@@ -69,6 +70,17 @@ TEST(AdamWOperator, IsTheFormula) {
         EXPECT_TRUE(at::equal(*rounded, state.values.to(at::kBFloat16)));
       }
     }
+  }
+}
+
+// 1 - beta2 has few digits when it is subtracted in fp32.
+TEST(AdamWOperator, TakesASecondBetaNearOne) {
+  for (const double beta2 : {0.999, 0.99999, 0.9999999}) {
+    State state(77, at::kFloat, at::kFloat);
+    state.second_moment.zero_();
+    const at::Tensor expected = (1 - beta2) * state.gradients.to(at::kDouble).square();
+    state.update(std::nullopt, std::nullopt, beta2);
+    EXPECT_LE(relative_error(state.second_moment, expected), 1e-6) << beta2;
   }
 }
 
