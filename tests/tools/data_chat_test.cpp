@@ -6,6 +6,7 @@
 #include <cstring>
 #include <fstream>
 #include <numeric>
+#include <sstream>
 
 #include "runtime/data/megatron_index.h"
 #include "tests/tools/train_program.h"
@@ -258,7 +259,7 @@ TEST_F(DataChat, TrainsOnTheAssistantsLabels) {
         "\n"
         R"({"messages": [{"role": "user", "content": "two?"}, {"role": "assistant", "content": "a second"}]})"
         "\n");
-  const Ending prepared = run_meshtrain(words("a.jsonl", 79, {"--no-packing"}));
+  const Ending prepared = run_meshtrain(words("a.jsonl", 159, {"--no-packing"}));
   ASSERT_EQ(prepared.status, 0) << prepared.err;
   const std::string mask = content(path("chat.mask"));
   const auto labels = std::count(mask.begin(), mask.end(), '\1');
@@ -268,7 +269,7 @@ TEST_F(DataChat, TrainsOnTheAssistantsLabels) {
       ", dtype: megatron, layout: records, documents: index, loss_mask: " + path("chat.mask").string() + "}";
   const Ending careless =
       train(1, {"--check", "--set", data, "--set", "data.loss_mask=null", "--set", "data.documents=null", "--set",
-                "model.vocab_size=2048", "--set", "train.sequence_length=79", "--set", "train.global_batch=2", "--set",
+                "model.vocab_size=2048", "--set", "train.sequence_length=159", "--set", "train.global_batch=2", "--set",
                 "evaluate.tokens=" + path("chat.bin").string()});
   EXPECT_EQ(careless.status, 0) << careless.err;
   for (const char* key : {"data.loss_mask", "data.documents", "evaluate.loss_mask", "evaluate.documents"}) {
@@ -280,7 +281,7 @@ TEST_F(DataChat, TrainsOnTheAssistantsLabels) {
       "--set",
       "model.vocab_size=2048",
       "--set",
-      "train.sequence_length=79",
+      "train.sequence_length=159",
       "--set",
       "train.global_batch=2",
       "--set",
@@ -307,6 +308,32 @@ TEST_F(DataChat, TrainsOnTheAssistantsLabels) {
     EXPECT_EQ(line.at("text"), answer) << said.out;
     EXPECT_EQ(line.at("ended"), "eos") << "at <|eot_id|>, which only the template names: " << said.out;
   }
+  // Two conversations of several turns, the second of which the model continues.
+  const auto message = [](const char* role, const char* text) {
+    return nlohmann::json{{"role", role}, {"content", text}};
+  };
+  nlohmann::json asked = {message("user", "one?"), message("assistant", "the first"), message("user", "two?")};
+  write("asked.jsonl", nlohmann::json{{"messages", asked}}.dump() + "\n" +
+                           nlohmann::json{{"prompt", {message("user", "two?"), message("assistant", "a")}}}.dump());
+  const Words answer = {"generate",        path("model"), "--tokenizer",   tokenizer(),         "--chat",
+                        "--chat-template", llama3(),      "--prompt-file", path("asked.jsonl"), "--json",
+                        "--max-tokens",    "20"};
+  EXPECT_TRUE(
+      has(only_complaint(run_meshtrain(answer)), "asked.jsonl:2: the conversation ends with a message of the "));
+  Words continuing = answer;
+  continuing.push_back("--continue-final-message");
+  const Ending answered = run_meshtrain(continuing);
+  ASSERT_EQ(answered.status, 0) << answered.err;
+  std::istringstream answers(answered.out);
+  std::string first, second;
+  std::getline(answers, first), std::getline(answers, second);
+  const nlohmann::json one = nlohmann::json::parse(first), two = nlohmann::json::parse(second);
+  EXPECT_EQ(one.at("messages"), asked);
+  EXPECT_GT(one.at("prompt_tokens").size(), 40U) << "all turns are there";
+  EXPECT_FALSE(one.contains("prompt"));
+  EXPECT_EQ(two.at("prompt").size(), 2U);
+  EXPECT_EQ(two.at("text"), " second") << second;
+  EXPECT_EQ(two.at("ended"), "eos");
   EXPECT_TRUE(has(
       only_complaint(run_meshtrain({"generate", path("model"), "--tokenizer", tokenizer(), "--chat", "--prompt", "a"})),
       "has no chat template"));

@@ -19,6 +19,7 @@
 #include "mesh/layout.h"
 #include "mesh/size_text.h"
 #include "runtime/chat/chat_tokens.h"
+#include "runtime/generate/chat_prompts.h"
 #include "runtime/generate/generate.h"
 #include "runtime/generate/generation_config.h"
 #include "runtime/generate/model_source.h"
@@ -57,7 +58,10 @@ struct GenerateArguments {
   std::string mesh = "tp=auto", device = "auto";
   bool json_lines = false;
   bool chats = false;
-  std::optional<std::string> system, chat_template;  // of --chat
+  std::optional<std::string> system, chat_template;  // of --chat, as the next
+  bool continues_assistant = false;
+
+  ChatPromptOptions chat_options() const { return {system ? &*system : nullptr, continues_assistant}; }
 };
 
 /// What all ranks have to know of what is asked.
@@ -114,7 +118,9 @@ std::vector<Prompt> asked_prompts(const GenerateArguments& arguments) {
   for (const std::string& list : arguments.tokens) prompts.push_back(parse_token_prompt(list, "--tokens"));
   if (arguments.prompt_file) {
     const std::string& file = *arguments.prompt_file;
-    prompts = file == "-" ? prompts_of_lines(standard_input()) : read_prompts(file);
+    prompts = file == "-"       ? prompts_of_lines(standard_input())
+              : arguments.chats ? read_chat_prompts(file, arguments.chat_options())
+                                : read_prompts(file);
     if (prompts.empty()) throw InputError("--prompt-file " + file + ": there is no prompt in it");
   }
   if (prompts.empty()) throw InputError("a prompt is missing: give --prompt, --prompt-file or --tokens");
@@ -259,15 +265,18 @@ Request make_request(const GenerateArguments& arguments, const std::vector<Promp
   request.stop_strings = config.stop_strings;
   const std::string missing = describe_missing(source);
   const std::optional<ChatTemplate> chat = chat_template_of(arguments, source);
-  const std::string* const system = arguments.system ? &*arguments.system : nullptr;
   for (size_t i = 0; i < prompts.size(); ++i) {
     const std::string where = "prompt " + std::to_string(i + 1);
     if (prompts[i].is_text && tokenizer == nullptr && !missing.empty()) {
       throw InputError(where + " is a text, and " + missing +
                        ": give --tokenizer, the file or folder where its tokenizer is now");
     }
-    Prompt prompt = prompts[i];
-    if (chat && prompt.is_text) prompt = {"", tokenize_prompt(*chat, *tokenizer, ask(prompt.text, system)), false};
+    const Prompt& given = prompts[i];
+    const Prompt prompt = chat ? render_prompt(given, *chat, *tokenizer, arguments.chat_options()) : given;
+    if (given.conversation && given.conversation->tools.is_true() && !chat->reads_tools(*given.conversation)) {
+      std::fprintf(stderr, "warning: %s has tools, which the template does not mention: the model does not see them\n",
+                   given.location.c_str());
+    }
     request.prompts.push_back(encode_prompt(prompt, tokenizer, source.shape.vocab_size, where));
     warn_of_length(where, request.prompts.back().size(), source.trained_length);
     request.max_tokens.push_back(allowed_tokens(static_cast<int64_t>(request.prompts.back().size()),
@@ -424,16 +433,18 @@ void add_prompt_options(CLI::App& command, GenerateArguments& arguments) {
       command
           .add_option("--prompt-file", arguments.prompt_file,
                       "A file with a prompt on each line; in *.jsonl and *.ndjson a line is a JSON string, "
-                      "or an object with \"prompt\" or \"tokens\"; -: read the lines from stdin")
+                      "or an object with \"prompt\" or \"tokens\", with --chat also a conversation of several "
+                      "turns, as data prepare --chat reads it, to be answered; -: read the lines from stdin")
           ->type_name("FILE");
   CLI::Option* tokens =
       repeatable(command.add_option("--tokens", arguments.tokens, "Token ids to continue, as 1,2,3. May be repeated"))
           ->type_name("IDS");
   prompt->excludes(file)->excludes(tokens);
   file->excludes(tokens);
-  CLI::Option* chat = command.add_flag("--chat", arguments.chats,
-                                       "Each prompt is what a user says: it is rendered by the tokenizer's chat "
-                                       "template, and the token that ends the assistant's turn ends the text");
+  CLI::Option* chat = command.add_flag(
+      "--chat", arguments.chats,
+      "Each prompt is what a user says, or a conversation of --prompt-file: it is "
+      "rendered by the tokenizer's chat template, and the token that ends the assistant's turn ends the text");
   CLI::Option* system =
       command.add_option("--system", arguments.system, "With --chat: the system message before the prompt")
           ->type_name("TEXT");
@@ -441,7 +452,12 @@ void add_prompt_options(CLI::App& command, GenerateArguments& arguments) {
                                    .add_option("--chat-template", arguments.chat_template,
                                                "With --chat: a Jinja template to use instead of the tokenizer's own")
                                    ->type_name("FILE");
+  CLI::Option* unfinished =
+      command.add_flag("--continue-final-message", arguments.continues_assistant,
+                       "With --chat: continues the assistant's last message where a conversation of --prompt-file ends "
+                       "with one");
   chat->excludes(tokens);
+  unfinished->needs(chat)->needs(file);
   system->needs(chat);
   chat_template->needs(chat);
   command
@@ -519,6 +535,7 @@ void add_generate_command(CLI::App& app, int& status) {
       "that share the model over tp. Prints the text to stdout, on one rank token by token, and all else to stderr.\n\n"
       "  meshtrain generate models/SmolLM2-1.7B --prompt 'Once upon a time' --temperature 0.8 --top-p 0.95\n"
       "  meshtrain generate models/SmolLM2-1.7B-Instruct --chat --prompt 'Why is the sky blue?'\n"
+      "  meshtrain generate models/SmolLM2-1.7B-Instruct --chat --prompt-file chats.jsonl --json\n"
       "  mpirun -n 2 meshtrain generate runs/mine --prompt '#include' --max-tokens 200");
   command
       ->add_option(
