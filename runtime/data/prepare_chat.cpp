@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "mesh/error.h"
-#include "runtime/data/input_files.h"
 #include "runtime/data/packed_writer.h"
 #include "runtime/data/text_parts.h"
 #include "runtime/data/token_sidecar.h"
@@ -61,7 +60,7 @@ bool begins_an_array(const fs::path& file) {
 /// Returns the files of JSON lines. Those of other kinds are left out of folders, and refused where they are named.
 std::vector<fs::path> chat_files(const PrepareChatOptions& options) {
   std::vector<fs::path> files;
-  for (const fs::path& file : input_files(options.inputs, options.output)) {
+  for (const fs::path& file : input_files(options.inputs, options.output, options.filter)) {
     if (is_json_lines(file)) {
       files.push_back(file);
     } else if (std::ranges::find(options.inputs, file) != options.inputs.end()) {

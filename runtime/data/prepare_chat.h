@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "runtime/chat/chat_tokens.h"
+#include "runtime/data/input_files.h"
 
 namespace meshtrain {
 
@@ -22,6 +23,7 @@ enum class TooLong {
 
 struct PrepareChatOptions {
   std::vector<std::filesystem::path> inputs;  ///< *.jsonl and *.ndjson, and folders for all such files below them
+  FileFilter filter = {};                     ///< which files below these folders
   std::filesystem::path output;               ///< NAME.bin; NAME.idx and NAME.mask are written beside it
   int64_t sequence_length = 0;                ///< S: records of S + 1 tokens
   LossOn loss = LossOn::Assistant;

@@ -189,6 +189,42 @@ TEST_F(DataChat, MakesTheFolderOfItsOutput) {
     EXPECT_TRUE(fs::exists(path("new/folder") / file));
 }
 
+TEST_F(DataChat, ChoosesAmongTheFilesOfAFolder) {
+  const auto answers = [&](const Words& more) {
+    const Ending ending = run_meshtrain(words("in", 249, more));
+    if (ending.status != 0) return only_complaint(ending);
+    const Ending shown = run_meshtrain({"data", "inspect", path("chat.bin"), "--count", "400"});
+    std::string found;
+    for (const char* answer : {"one", "two", "six"}) {
+      if (has(shown.out, std::string(answer) + "<|eot_id|>")) found += std::string(found.empty() ? "" : " ") + answer;
+    }
+    return found;
+  };
+  fs::create_directories(path("in/deep"));
+  fs::create_directories(path("in/.hidden"));
+  write("in/b.jsonl", chat_line(1, "one"));
+  write("in/deep/a.ndjson", chat_line(1, "two"));
+  write("in/.hidden/c.jsonl", chat_line(1, "hidden"));
+  write("in/notes.md", "no conversation");
+  write("elsewhere.jsonl", chat_line(1, "six"));
+  fs::create_symlink(path("elsewhere.jsonl"), path("in/link.jsonl"));
+  EXPECT_EQ(answers({}), "one two six");
+  const std::string all = content(path("chat.bin"));
+  EXPECT_EQ(answers({"--exclude", "b.*"}), "two six");
+  EXPECT_EQ(answers({"--include", "*.ndjson", "link*"}), "two six");
+  EXPECT_EQ(answers({"--include", "deep/*"}), "two");
+  EXPECT_EQ(answers({"--include", "*.jsonl", "--exclude", "link.jsonl"}), "one");
+  EXPECT_TRUE(has(answers({"--include", "*.txt"}), "--include and --exclude leave no file of " + path("in").string()));
+  EXPECT_TRUE(has(answers({"--include", "*.md"}), "there is no *.jsonl or *.ndjson in what it names"));
+  fs::create_symlink(path("gone"), path("in/dangling.jsonl"));
+  EXPECT_TRUE(has(answers({}), "dangling.jsonl: it is a link to " + path("gone").string() + ", which does not exist"));
+  EXPECT_EQ(answers({"--exclude", "dangling*"}), "one two six");
+  EXPECT_EQ(content(path("chat.bin")), all) << "in the order of the paths";
+  fs::remove(path("in/dangling.jsonl"));
+  fs::create_symlink(path("in/b.jsonl"), path("in/again.jsonl"));
+  EXPECT_TRUE(has(answers({}), "are the same file: leave one out"));
+}
+
 TEST_F(DataChat, BadLinesAreNamedOrCounted) {
   write("a.jsonl", chat_line(1) + "\n{\"messages\": [\n" + chat_line(1));
   write("roles.jsonl", chat_line(1) + "{\"prompt\": \"q\"}\n" + "{\"messages\": [{\"role\": 5}]}\n");

@@ -67,11 +67,12 @@ CLI::Option* add_chat_options(CLI::App& command, ChatArguments& arguments) {
   PrepareChatOptions& options = arguments.options;
   CLI::Option* const chat =
       command
-          .add_option("--chat", options.inputs,
-                      "Conversations, a JSON object on each line with \"messages\", \"prompt\" and \"completion\", or "
-                      "ShareGPT's \"conversations\", rendered by the tokenizer's chat template and packed into "
-                      "sequences; --out is NAME.bin, and "
-                      "NAME.idx and NAME.mask are written beside it")
+          .add_option(
+              "--chat", options.inputs,
+              "Conversations in *.jsonl and *.ndjson, files, and folders for all such files below them: a JSON "
+              "object on each line with \"messages\", \"prompt\" and \"completion\", or ShareGPT's "
+              "\"conversations\", rendered by the tokenizer's chat template and packed into sequences; --out is "
+              "NAME.bin, and NAME.idx and NAME.mask are written beside it")
           ->type_name("FILE...");
   CLI::Option* const length =
       command
