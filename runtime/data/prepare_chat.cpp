@@ -222,6 +222,7 @@ class ChatRun {
     counts_.with_weight += line.has_weight ? 1 : 0;
     counts_.with_unread_tools += line.has_unread_tools ? 1 : 0;
     ChatTokens& tokens = line.tokens;
+    counts_.with_unwritten += tokens.num_unwritten > 0 ? 1 : 0;
     counts_.longest = std::max(counts_.longest, static_cast<int64_t>(tokens.ids.size()));
     const bool too_long = tokens.ids.size() > record_;
     if (too_long) ++counts_.too_long;

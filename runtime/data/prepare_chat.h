@@ -44,6 +44,7 @@ struct PrepareChatCounts {
   std::set<std::string> roles;                 ///< of the messages that were read, some of many
   int64_t with_weight = 0;                     ///< conversations with a "weight" in a message, which is not read
   int64_t with_unread_tools = 0;               ///< conversations with tools, which the template does not mention
+  int64_t with_unwritten = 0;                  ///< conversations with a ChatTokens::num_unwritten
   int64_t too_long = 0;
   int64_t without_label = 0;  ///< left out: no label of theirs counts
   int64_t tokens = 0;         ///< of the conversations that were kept

@@ -247,6 +247,21 @@ TEST_F(DataChat, BadLinesAreNamedOrCounted) {
   const Ending unread = run_meshtrain(words("unread.jsonl", 64));
   EXPECT_TRUE(has(unread.out, "warning: 1 conversation with tools, which the template does not mention")) << unread.out;
   EXPECT_TRUE(has(unread.out, "warning: 1 conversation with a \"weight\" in a message")) << unread.out;
+  EXPECT_FALSE(has(unread.out, "of which the template writes nothing")) << unread.out;
+  write("call.jinja",
+        "{% for m in messages %}{% if m.content %}{{ m.role }}: {{ m.content }};{% endif %}{% endfor %}"
+        "{% if add_generation_prompt %}assistant: {% endif %}");
+  write("call.jsonl",
+        R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "tool_calls": [{"id": "x"}]}, )"
+        R"({"role": "tool", "content": "4"}, {"role": "assistant", "content": "b"}]})");
+  Words calls = words("call.jsonl", 64);
+  *std::find(calls.begin(), calls.end(), llama3()) = path("call.jinja");
+  const Ending unwritten = run_meshtrain(calls);
+  ASSERT_EQ(unwritten.status, 0) << unwritten.err;
+  EXPECT_TRUE(has(unwritten.out,
+                  "warning: 1 conversation with a message of the assistant, such as tool calls alone, of which the "
+                  "template writes nothing: it has no label\n"))
+      << unwritten.out;
 
   write("refused.jsonl", R"({"messages": [{"role": "assistant", "content": "a"}]})"
                          "\n");

@@ -50,6 +50,12 @@ void print_counts(const PrepareChatCounts& counts, const ChatArguments& argument
     std::printf("warning: %s with tools, which the template does not mention: the model does not see them\n",
                 counted(counts.with_unread_tools, "conversation").c_str());
   }
+  if (counts.with_unwritten > 0) {
+    std::printf(
+        "warning: %s with a message of the assistant, such as tool calls alone, of which the template writes "
+        "nothing: it has no label\n",
+        counted(counts.with_unwritten, "conversation").c_str());
+  }
   if (counts.with_weight > 0) {
     std::printf("warning: %s with a \"weight\" in a message, which changes nothing here\n",
                 counted(counts.with_weight, "conversation").c_str());
