@@ -122,6 +122,7 @@ TEST_F(DataChat, PacksWholeConversations) {
   EXPECT_EQ(sidecar["index"], "chat.idx");
   EXPECT_EQ(sidecar["loss_mask"], "chat.mask");
   EXPECT_EQ(sidecar["sequence_length"], 511);
+  EXPECT_EQ(sidecar["samples"], 200);
   EXPECT_EQ(sidecar["tokenizer"], tokenizer());
   EXPECT_TRUE(sidecar["separator"].is_null());
   EXPECT_TRUE(has(sidecar["command"].get<std::string>(), "prepare --chat")) << sidecar;
@@ -323,9 +324,10 @@ TEST_F(DataChat, TrainsOnTheAssistantsLabels) {
                 "model.vocab_size=2048", "--set", "train.sequence_length=159", "--set", "train.global_batch=2", "--set",
                 "evaluate.tokens=" + path("chat.bin").string()});
   EXPECT_EQ(careless.status, 0) << careless.err;
-  for (const char* key : {"data.loss_mask", "data.documents", "evaluate.loss_mask", "evaluate.documents"}) {
+  for (const char* key : {"data.loss_mask", "evaluate.loss_mask"}) {
     EXPECT_TRUE(has(careless.out, std::string("warning: ") + key + ": ")) << key << ": " << careless.out;
   }
+  EXPECT_FALSE(has(careless.out, ".documents: ")) << "one conversation in a sequence: " << careless.out;
   const Words common = {
       "--set",
       data,
