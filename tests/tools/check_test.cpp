@@ -69,6 +69,20 @@ TEST_F(TrainCheck, RefusesARunDirectoryThatTheRunCouldNotHave) {
   EXPECT_TRUE(has(complaint(check({}), 2), " cannot be written: " + path("closed").string() + ": Permission denied"));
 }
 
+TEST_F(TrainCheck, RefusesTextInThePlaceOfTokens) {
+  write("pages.jsonl", R"({"text": "A page that nobody has made tokens of, although a run is to begin with it"})"
+                       "\n");
+  const std::string file = path("pages.jsonl");
+  const Words words = {"--set", "data.tokens=" + file};
+  const Ending ending = check(words);
+  EXPECT_TRUE(has(ending.err, "data.tokens: " + file +
+                                  " looks like JSON Lines text, not token ids: make tokens of it "
+                                  "with meshtrain data prepare --text " +
+                                  file))
+      << ending.err;
+  EXPECT_EQ(train(1, words).err, ending.err);
+}
+
 TEST_F(TrainCheck, RefusesATokenizerThatDoesNotFitTheModel) {
   const std::string gpt2 = source_folder() + "/tests/tokenizer/fixtures/gpt2";
   const Words words = {"--set", "data.tokenizer=" + gpt2};
