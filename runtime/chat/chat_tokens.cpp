@@ -55,6 +55,35 @@ std::vector<Span> marked_turns(const ChatTemplate& chat, const Conversation& con
   return turns;
 }
 
+/// Returns true for a message whose "content" has no text.
+bool has_no_text(const jinja::Value& message) {
+  const jinja::Value* const content = message.dict().find("content");
+  return content == nullptr || !content->is_true();
+}
+
+/// Returns the conversation without message `left_out`, which the template is to be seen not to write.
+Conversation without(const Conversation& conversation, size_t left_out) {
+  jinja::List messages = *conversation.messages;
+  messages.values.erase(messages.values.begin() + static_cast<ptrdiff_t>(left_out));
+  Conversation shorter = conversation;
+  shorter.messages = std::make_shared<const jinja::List>(std::move(messages));
+  return shorter;
+}
+
+/// Returns the conversation without those of its counted turns of which the template writes nothing: its text is the
+/// same without them.
+Conversation without_unwritten(const ChatTemplate& chat, const Conversation& conversation, const Rendered& whole) {
+  Conversation written = conversation;
+  const std::vector<size_t> turns = counted_turns(conversation);
+  for (auto turn = turns.rbegin(); turn != turns.rend(); ++turn) {
+    if (!has_no_text(conversation.messages->values[*turn])) continue;
+    Conversation shorter = without(written, *turn);
+    const std::optional<Rendered> text = try_render(chat, shorter, shorter.messages->values.size(), false);
+    if (text && text->text == whole.text) written = std::move(shorter);
+  }
+  return written;
+}
+
 /// A way to find the turn of a message in the rendering of all; std::nullopt where it does not find it.
 using FindTurn = std::optional<Span>(const ChatTemplate& chat, const Conversation& conversation, const Rendered& whole,
                                      size_t message);
@@ -242,7 +271,11 @@ ChatTokens tokenize_chat(const ChatTemplate& chat, const Tokenizer& tokenizer, c
   if (loss == LossOn::All) {
     tokens.counted.assign(tokens.ids.size(), 1);
   } else {
-    tokens.counted = counted_tokens(tokenizer, whole.text, tokens.ids, find_turns(chat, conversation, whole));
+    const Conversation written = without_unwritten(chat, conversation, whole);
+    tokens.num_unwritten = conversation.messages->values.size() - written.messages->values.size();
+    const Rendered same =
+        tokens.num_unwritten == 0 ? whole : chat.render(written, written.messages->values.size(), false);
+    tokens.counted = counted_tokens(tokenizer, whole.text, tokens.ids, find_turns(chat, written, same));
   }
   return tokens;
 }

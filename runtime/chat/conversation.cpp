@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <memory>
 #include <optional>
+#include <utility>
 
 #include "mesh/error.h"
 #include "runtime/files/json_object.h"
@@ -17,11 +19,10 @@ constexpr int kDeepestJson = 200;
 constexpr int kMostKeys = 10000;        // an object is searched for each new one
 constexpr size_t kMostMessages = 4096;  // each is rendered with those before it
 
-Json parse_line(std::string_view text) {
-  Json object;
+Json parse_json(std::string_view text) {
   try {
     std::array<int, kDeepestJson + 2> keys{};  // of the objects that are open, by their depth
-    object = Json::parse(text, [&](int depth, Json::parse_event_t event, Json&) {
+    return Json::parse(text, [&](int depth, Json::parse_event_t event, Json&) {
       if (depth > kDeepestJson) throw InputError("its values are nested more than 200 levels deep");
       const auto level = static_cast<size_t>(depth);
       if (event == Json::parse_event_t::object_start) keys[level + 1] = 0;
@@ -35,6 +36,10 @@ Json parse_line(std::string_view text) {
     if (const size_t at = reason.find("column "); at != std::string::npos) reason.erase(0, at);
     throw InputError("not valid JSON: " + reason.substr(0, 200));
   }
+}
+
+Json parse_line(std::string_view text) {
+  Json object = parse_json(text);
   if (object.is_array()) {
     throw InputError("a JSON array and not an object: write each conversation on a line of its own (jq -c '.[]' does)");
   }
@@ -83,8 +88,9 @@ Json messages_of_sharegpt(const Json& object) {
 }
 
 /// Returns what to do with an object that has none of the keys of a conversation.
-std::string advice_for(const Json& object) {
+std::string advice_for(const Json& object, bool is_open) {
   const auto has = [&](const char* key) { return object.contains(key); };
+  if (is_open && has("instruction")) return R"(: of "instruction" and "input" write "prompt")";
   if (has("instruction") && has("output")) {
     return R"(: of "instruction", "input" and "output" write {"prompt": the first two, "completion": "output"})";
   }
@@ -131,6 +137,11 @@ Json as_passed(const Json& message) {
   return passed;
 }
 
+/// Returns the role of a message as it is passed; every message has one.
+const std::string& role_of(const jinja::Value& message) {
+  return message.dict().find("role")->text();
+}
+
 jinja::Value list_or_none(const Json& object, const char* key) {
   const auto found = object.find(key);
   if (found == object.end() || found->is_null()) return jinja::None{};
@@ -138,10 +149,7 @@ jinja::Value list_or_none(const Json& object, const char* key) {
   return jinja::from_json(*found);
 }
 
-}  // namespace
-
-Conversation parse_conversation(std::string_view text) try {
-  Json object = parse_line(text);
+Conversation conversation_of(Json object, bool is_open) try {
   const auto has = [&](const char* key) { return object.contains(key) && !object[key].is_null(); };
   Json messages;
   Conversation conversation;
@@ -152,12 +160,15 @@ Conversation parse_conversation(std::string_view text) try {
     if (has("prompt") || has("completion")) {
       throw InputError("\"" + list + "\" stands beside \"prompt\" or \"completion\"");
     }
-  } else if (has("prompt") && has("completion")) {
+  } else if (has("prompt") && (is_open || has("completion"))) {
     messages = messages_of(object, "prompt", "user");
     conversation.first_counted = messages.size();
-    for (const Json& added : messages_of(object, "completion", "assistant")) messages.push_back(added);
+    if (!is_open) {
+      for (const Json& added : messages_of(object, "completion", "assistant")) messages.push_back(added);
+    }
   } else {
-    throw InputError("neither \"messages\" nor \"prompt\" and \"completion\"" + advice_for(object));
+    throw InputError(std::string("neither \"messages\" nor \"prompt\"") + (is_open ? "" : " and \"completion\"") +
+                     advice_for(object, is_open));
   }
   if (messages.empty()) throw InputError("the list of messages is empty");
   for (Json& message : messages) message = as_passed(message);
@@ -172,6 +183,35 @@ Conversation parse_conversation(std::string_view text) try {
   return conversation;
 } catch (const jinja::Failure& failure) {
   throw InputError(failure.what());
+}
+
+}  // namespace
+
+Conversation parse_conversation(std::string_view text) {
+  return conversation_of(parse_line(text), /*is_open=*/false);
+}
+
+Conversation parse_open_conversation(std::string_view text) {
+  Json json = parse_json(text);
+  if (json.is_array()) json = Json{{"messages", std::move(json)}};
+  if (!json.is_object()) throw InputError("neither a JSON object nor a list of messages");
+  return conversation_of(std::move(json), /*is_open=*/true);
+}
+
+bool ends_with_assistant(const Conversation& conversation) {
+  return role_of(conversation.messages->values.back()) == "assistant";
+}
+
+Conversation behind_system(const Conversation& conversation, const std::string& system) {
+  const auto& own = conversation.messages->values;
+  if (role_of(own.front()) == "system")
+    throw InputError("the conversation has a message of the system already: leave out that or --system");
+  jinja::List messages{{jinja::from_json(message("system", system))}, false, conversation.messages->depth};
+  messages.values.insert(messages.values.end(), own.begin(), own.end());
+  Conversation longer = conversation;
+  longer.messages = std::make_shared<const jinja::List>(std::move(messages));
+  ++longer.first_counted;
+  return longer;
 }
 
 Conversation ask(const std::string& text, const std::string* system) {

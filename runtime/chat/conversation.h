@@ -1,5 +1,6 @@
 #pragma once
 
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -24,6 +25,16 @@ struct Conversation {
 /// reasoning ("reasoning_content", "thinking" or "reasoning") is there as "reasoning_content" and "thinking". Throws
 /// InputError that says what is wrong, without a location.
 Conversation parse_conversation(std::string_view json);
+
+/// Parses the beginning of a conversation, for a model to continue: as parse_conversation(), but "prompt" stands alone,
+/// and a "completion" beside it is not read. An array is the list of "messages" itself.
+Conversation parse_open_conversation(std::string_view json);
+
+/// Returns true when the last message is one of the assistant.
+bool ends_with_assistant(const Conversation& conversation);
+
+/// Returns the conversation behind a message of the system. Throws InputError when it begins with such a message.
+Conversation behind_system(const Conversation& conversation, const std::string& system);
 
 /// Returns the conversation of one message of the user, behind one of the system unless `system` is null.
 Conversation ask(const std::string& text, const std::string* system);

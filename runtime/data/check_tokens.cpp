@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "mesh/error.h"
+#include "runtime/data/file_kind.h"
 #include "runtime/data/files_beside.h"
 #include "runtime/data/token_sidecar.h"
 #include "runtime/tokenizer/tokenizer.h"
@@ -73,6 +74,14 @@ void check_source(const Recipe& recipe, const SourceRecipe& source, const std::s
                    " or more, or prepare the data with the model's tokenizer");
 }
 
+/// Throws InputError for a file that certainly holds no token ids.
+void check_kind(const Recipe& recipe, const SourceRecipe& source, const std::string& key) {
+  const std::optional<FileKind> kind = kind_of_no_tokens(source.tokens, source.dtype);
+  if (!kind || !kind->is_certain) return;
+  throw InputError(location_of(recipe, {key + ".tokens"}) + ": " + source.tokens.string() + " looks like " +
+                   kind->name + ", not token ids: " + kind->advice);
+}
+
 constexpr int64_t kBlockIds = int64_t{1} << 15;
 constexpr int64_t kLeastIds = 64;  // fewer say nothing
 
@@ -128,7 +137,7 @@ void for_each_source(SomeRecipe& recipe, const Visit& visit) {
 void check_sidecars(const Recipe& recipe, const std::string& tokenizer) {
   for_each_source(recipe, [&](const SourceRecipe& source, const std::string& key) {
     const std::optional<TokenSidecar> sidecar = read_sidecar(source.tokens);
-    if (!sidecar) return;
+    if (!sidecar) return check_kind(recipe, source, key);
     check_source(recipe, source, key, *sidecar);
     if (!is_other_tokenizer(*sidecar, tokenizer)) return;
     const std::optional<int64_t> vocabulary = vocabulary_with(tokenizer, sidecar->separator);
@@ -219,6 +228,10 @@ std::string layout_warning(const SourceRecipe& source, int64_t sequence_length, 
 
 std::string dtype_warning(const SourceRecipe& source, const std::string& key) {
   if (read_sidecar(source.tokens)) return "";
+  if (const std::optional<FileKind> kind = kind_of_no_tokens(source.tokens, source.dtype)) {
+    return "warning: " + key + ".tokens: " + source.tokens.string() + " is read as " + source.dtype +
+           ", but looks like " + kind->name + ", not token ids: " + kind->advice + " if it is";
+  }
   const std::optional<std::string> other = other_dtype(TokenFile(source.tokens, source.dtype));
   if (!other) return "";
   const std::string found = *other == "uint32" ? "every second id is 0 or small" : "nearly all ids are 65,536 or more";

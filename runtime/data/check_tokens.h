@@ -13,8 +13,9 @@ namespace meshtrain {
 /// Compares the recipe's token files, those of `data` and of `evaluate`, with their sidecars (TokenSidecar). Throws
 /// InputError, with the location of the key in the recipe, when a file's dtype is another, when it has another number
 /// of tokens, when documents end with another token than `documents` says, and when model.vocab_size is too small for
-/// its tokenizer. `tokenizer`, a name for load_tokenizer() or empty: that of the run; one with another vocabulary than
-/// the file's is refused too. Files that do not exist or have no sidecar are left to Dataset. Not collective.
+/// its tokenizer; also for a file without a sidecar that certainly holds no token ids (kind_of_no_tokens()).
+/// `tokenizer`, a name for load_tokenizer() or empty: that of the run; one with another vocabulary than the file's is
+/// refused too. Files that do not exist, and others without a sidecar, are left to Dataset. Not collective.
 void check_sidecars(const Recipe& recipe, const std::string& tokenizer = "");
 
 /// Throws InputError, with the location of data.tokenizer in the recipe, when it has ids beyond the model's vocabulary:
@@ -45,8 +46,8 @@ std::optional<std::string> other_dtype(const TokenFile& tokens);
 /// dtype_warning().
 std::string layout_warning(const SourceRecipe& source, int64_t sequence_length, const std::string& key);
 
-/// Returns a warning about a source without a sidecar whose tokens look like those of another dtype; an empty text for
-/// any other. `key`: the recipe's key of the source, "data".
+/// Returns a warning about a source without a sidecar whose tokens look like those of another dtype, or that may hold
+/// no token ids; an empty text for any other. `key`: the recipe's key of the source, "data".
 std::string dtype_warning(const SourceRecipe& source, const std::string& key);
 
 }  // namespace meshtrain

@@ -9,6 +9,7 @@
 #include "mesh/error.h"
 #include "runtime/data/check_tokens.h"
 #include "runtime/data/documents.h"
+#include "runtime/data/file_kind.h"
 #include "runtime/data/permutation.h"
 
 namespace meshtrain {
@@ -141,11 +142,13 @@ int64_t Dataset::first_token(int64_t g) const {
 
 void Dataset::refuse_id(int64_t token, int64_t id) const {
   const std::optional<std::string> looks_like = other_dtype(tokens_);
+  const std::string no_tokens = describe_no_tokens(tokens_.path(), tokens_.dtype());
   throw InputError(
       tokens_.path().string() + ": token " + std::to_string(token) + " has id " + std::to_string(id) +
       (id < 0 ? ", which is negative and no token" : ", beyond the vocabulary of " + std::to_string(vocab_size_)) +
-      ": the file was made for another model, or data.dtype is wrong" +
-      (looks_like ? ": its ids look like those of " + *looks_like : ""));
+      (no_tokens.empty() ? ": the file was made for another model, or data.dtype is wrong" +
+                               (looks_like ? ": its ids look like those of " + *looks_like : "")
+                         : no_tokens));
 }
 
 void Dataset::check_vocabulary() const {

@@ -18,6 +18,14 @@ bool are_packed(const SourceRecipe& source) {
   return source.dtype == "megatron" && !mask_beside(source.tokens).empty();
 }
 
+/// Returns true when no record of packed tokens has more than one sample, as their sidecar says: what stands behind
+/// that one is padding, which the sample does not see.
+bool has_one_each(const fs::path& tokens) {
+  const std::optional<TokenSidecar> sidecar = read_sidecar(tokens);
+  return sidecar && sidecar->samples && sidecar->sequence_length &&
+         *sidecar->samples * (*sidecar->sequence_length + 1) == sidecar->tokens;
+}
+
 }  // namespace
 
 fs::path mask_beside(const fs::path& tokens) {
@@ -37,7 +45,7 @@ std::string mask_warning(const SourceRecipe& source, const std::string& key) {
 }
 
 std::string documents_warning(const SourceRecipe& source, const std::string& key) {
-  if (source.documents == kDocumentsOfIndex || !are_packed(source)) return "";
+  if (source.documents == kDocumentsOfIndex || !are_packed(source) || has_one_each(source.tokens)) return "";
   return "warning: " + key + ".documents: " + source.tokens.string() +
          " holds several samples in a sequence, and attention does not stay inside each, whose bounds are in " +
          MegatronIndex::path_of(source.tokens).string() + ": set " + key + ".documents: index";

@@ -7,6 +7,7 @@
 
 #include "mesh/error.h"
 #include "runtime/data/check_tokens.h"
+#include "runtime/data/file_kind.h"
 #include "runtime/data/files_beside.h"
 #include "runtime/data/prepare.h"
 #include "runtime/data/token_file.h"
@@ -280,7 +281,9 @@ void inspect_tokens(std::ostream& out, const std::filesystem::path& file, const 
   const std::optional<TokenSidecar> sidecar = read_sidecar(file);
   if (sidecar) write_sidecar_lines(*sidecar, tokens, out);
   const std::optional<Mask> mask = find_mask(tokens, out);
-  if (const std::optional<std::string> other = other_dtype(tokens)) {
+  if (const std::optional<FileKind> kind = kind_of_no_tokens(file, dtype); kind && !sidecar) {
+    out << "looks like    " << kind->name << ", not token ids: " << kind->advice << "\n";
+  } else if (const std::optional<std::string> other = other_dtype(tokens)) {
     out << "looks like    " << *other << ": --dtype " << *other << " shows it so\n";
   }
   out << "ids           " << statistics.min << " to " << statistics.max << "\n";

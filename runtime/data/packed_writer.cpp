@@ -58,6 +58,7 @@ void PackedWriter::add(const std::vector<int64_t>& ids, const std::vector<uint8_
   best->mask.push_back(0);
   best->mask.insert(best->mask.end(), counted.begin() + 1, counted.end());
   best->lengths.push_back(static_cast<int64_t>(ids.size()));
+  ++num_samples_;
   num_counted_ += std::count(counted.begin() + 1, counted.end(), uint8_t{1});
   if (packs_ && used(*best) < record_) return;
   write(*best);
@@ -113,6 +114,7 @@ TokenSidecar PackedWriter::sidecar_of(TokenSidecar origin) const {
   origin.index = index_path_.filename();
   origin.loss_mask = mask_.path().filename();
   origin.sequence_length = record - 1;
+  origin.samples = num_samples_;
   return origin;
 }
 

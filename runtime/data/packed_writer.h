@@ -63,7 +63,7 @@ class PackedWriter {
   OutputFile tokens_, mask_, index_;
   std::vector<Record> open_;
   std::vector<int32_t> lengths_;
-  int64_t num_records_ = 0, num_counted_ = 0, num_padding_ = 0;
+  int64_t num_samples_ = 0, num_records_ = 0, num_counted_ = 0, num_padding_ = 0;
 };
 
 }  // namespace meshtrain

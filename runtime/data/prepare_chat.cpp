@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "mesh/error.h"
-#include "runtime/data/input_files.h"
 #include "runtime/data/packed_writer.h"
 #include "runtime/data/text_parts.h"
 #include "runtime/data/token_sidecar.h"
@@ -61,7 +60,7 @@ bool begins_an_array(const fs::path& file) {
 /// Returns the files of JSON lines. Those of other kinds are left out of folders, and refused where they are named.
 std::vector<fs::path> chat_files(const PrepareChatOptions& options) {
   std::vector<fs::path> files;
-  for (const fs::path& file : input_files(options.inputs, options.output)) {
+  for (const fs::path& file : input_files(options.inputs, options.output, options.filter)) {
     if (is_json_lines(file)) {
       files.push_back(file);
     } else if (std::ranges::find(options.inputs, file) != options.inputs.end()) {
@@ -223,6 +222,7 @@ class ChatRun {
     counts_.with_weight += line.has_weight ? 1 : 0;
     counts_.with_unread_tools += line.has_unread_tools ? 1 : 0;
     ChatTokens& tokens = line.tokens;
+    counts_.with_unwritten += tokens.num_unwritten > 0 ? 1 : 0;
     counts_.longest = std::max(counts_.longest, static_cast<int64_t>(tokens.ids.size()));
     const bool too_long = tokens.ids.size() > record_;
     if (too_long) ++counts_.too_long;

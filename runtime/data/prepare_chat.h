@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "runtime/chat/chat_tokens.h"
+#include "runtime/data/input_files.h"
 
 namespace meshtrain {
 
@@ -22,6 +23,7 @@ enum class TooLong {
 
 struct PrepareChatOptions {
   std::vector<std::filesystem::path> inputs;  ///< *.jsonl and *.ndjson, and folders for all such files below them
+  FileFilter filter = {};                     ///< which files below these folders
   std::filesystem::path output;               ///< NAME.bin; NAME.idx and NAME.mask are written beside it
   int64_t sequence_length = 0;                ///< S: records of S + 1 tokens
   LossOn loss = LossOn::Assistant;
@@ -42,6 +44,7 @@ struct PrepareChatCounts {
   std::set<std::string> roles;                 ///< of the messages that were read, some of many
   int64_t with_weight = 0;                     ///< conversations with a "weight" in a message, which is not read
   int64_t with_unread_tools = 0;               ///< conversations with tools, which the template does not mention
+  int64_t with_unwritten = 0;                  ///< conversations with a ChatTokens::num_unwritten
   int64_t too_long = 0;
   int64_t without_label = 0;  ///< left out: no label of theirs counts
   int64_t tokens = 0;         ///< of the conversations that were kept

@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "mesh/error.h"
+#include "runtime/data/file_kind.h"
 
 namespace meshtrain {
 namespace {
@@ -77,8 +78,9 @@ TokenFile::TokenFile(const std::filesystem::path& path, const std::string& dtype
         " beside it is an index of Megatron: use dtype megatron, or move the index away to read the file as " + dtype);
   }
   if (file_.size() % width_ != 0) {
+    const std::string no_tokens = describe_no_tokens(path, dtype);
     throw InputError(path.string() + ": " + std::to_string(file_.size()) + " bytes are not a whole number of " + dtype +
-                     " tokens: the file was cut short, or its dtype is another");
+                     " tokens" + (no_tokens.empty() ? ": the file was cut short, or its dtype is another" : no_tokens));
   }
 }
 

@@ -99,6 +99,7 @@ std::string text_of(const TokenSidecar& sidecar) {
   if (!sidecar.index.empty()) object["index"] = sidecar.index;
   if (!sidecar.loss_mask.empty()) object["loss_mask"] = sidecar.loss_mask;
   if (sidecar.sequence_length) object["sequence_length"] = *sidecar.sequence_length;
+  if (sidecar.samples) object["samples"] = *sidecar.samples;
   return object.dump(1, ' ', false, json::error_handler_t::replace) + "\n";
 }
 
@@ -157,7 +158,8 @@ std::optional<TokenSidecar> read_sidecar(const fs::path& tokens) {
                              .command = reader.text("command"),
                              .index = reader.text_or_empty("index"),
                              .loss_mask = reader.text_or_empty("loss_mask"),
-                             .sequence_length = reader.number_or_missing("sequence_length")};
+                             .sequence_length = reader.number_or_missing("sequence_length"),
+                             .samples = reader.number_or_missing("samples")};
   const bool is_known = sidecar.dtype == "uint8" || sidecar.dtype == "uint16" || sidecar.dtype == "uint32";
   if (!is_known && (sidecar.index.empty() || sidecar.dtype != "int32")) {
     reader.fail("dtype", "is none of uint8, uint16, uint32");

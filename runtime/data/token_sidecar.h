@@ -26,6 +26,7 @@ struct TokenSidecar {
   // Packed samples (PackedWriter) have these too:
   std::string index = {}, loss_mask = {};       ///< the names of NAME.idx and NAME.mask beside the tokens; empty: none
   std::optional<int64_t> sequence_length = {};  ///< S of records of S + 1 tokens; none: no records, or of any length
+  std::optional<int64_t> samples = {};          ///< number of samples in all records; none: older sidecars
 
   /// Returns the value for data.dtype.
   std::string data_dtype() const { return index.empty() ? dtype : "megatron"; }

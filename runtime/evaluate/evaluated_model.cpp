@@ -7,6 +7,7 @@
 #include "mesh/agree.h"
 #include "mesh/error.h"
 #include "runtime/checkpoint/checkpoint_reader.h"
+#include "runtime/data/file_kind.h"
 #include "runtime/data/megatron_index.h"
 #include "runtime/data/token_sidecar.h"
 #include "runtime/trainer/assemble.h"
@@ -40,6 +41,8 @@ void add_kind(const EvaluationRequest& request, const SourceRecipe* own, std::ve
     const bool indexed = asked.empty() ? MegatronIndex::is_beside(tokens) : asked == "megatron";
     const bool is_alike = own != nullptr && (own->dtype == "megatron") == indexed;
     if (own != nullptr && own->dtype == "megatron" && asked.empty() && !indexed) {
+      const std::string no_tokens = describe_no_tokens(tokens, "uint16");
+      if (!no_tokens.empty()) throw InputError("--tokens " + tokens.string() + no_tokens);
       throw InputError("--dtype must be given: the run's own file is one of Megatron, but " + tokens.string() +
                        " has neither an index (.idx) nor a sidecar beside it: put its index there, or say what its "
                        "tokens are");

@@ -1,13 +1,11 @@
 #include "runtime/generate/prompts.h"
 
 #include <charconv>
-#include <functional>
 #include <nlohmann/json.hpp>
-#include <optional>
-#include <string_view>
 
 #include "mesh/error.h"
 #include "runtime/data/input_files.h"
+#include "runtime/files/compressed_file.h"
 #include "runtime/files/file_reader.h"
 #include "runtime/tokenizer/json_cursor.h"
 
@@ -16,31 +14,11 @@ namespace {
 
 using nlohmann::json;
 
-void for_each_line(std::string_view text, const std::function<void(std::string_view line, int64_t number)>& action) {
-  for (int64_t number = 1; !text.empty(); ++number) {
-    const size_t end = std::min(text.find('\n'), text.size());
-    std::string_view line = text.substr(0, end);
-    if (line.ends_with('\r')) line.remove_suffix(1);
-    if (line.find_first_not_of(" \t") != std::string_view::npos) action(line, number);
-    text.remove_prefix(std::min(end + 1, text.size()));
-  }
-}
-
-Prompt json_prompt(std::string_view line, const std::string& place) {
-  const json document = json::parse(line, nullptr, /*allow_exceptions=*/false);
-  if (document.is_string()) return {document.get<std::string>()};
-  const JsonCursor object(place, document);
-  if (document.is_discarded() || !document.is_object()) {
-    throw InputError(place + ": neither a JSON string nor an object with \"prompt\" or \"tokens\"");
-  }
-  const std::optional<JsonCursor> text = object.find("prompt"), tokens = object.find("tokens");
-  if (text && tokens) throw InputError(place + ": the object has both \"prompt\" and \"tokens\": leave one out");
-  if (text) return {text->text()};
-  if (!tokens) throw InputError(place + ": the object has neither \"prompt\" nor \"tokens\"");
-  Prompt prompt{"", {}, false};
-  for (size_t i = 0; i < tokens->size(); ++i) prompt.tokens.push_back(tokens->at(i).id());
-  if (prompt.tokens.empty()) tokens->fail("is an empty list: name a token to continue from");
-  return prompt;
+/// Returns true for an object that is a conversation and no prompt.
+bool is_conversation(const json& object) {
+  if (object.contains("tokens")) return false;
+  if (object.contains("prompt")) return object["prompt"].is_array();
+  return object.contains("messages") || object.contains("conversations");
 }
 
 }  // namespace
@@ -60,18 +38,55 @@ Prompt parse_token_prompt(const std::string& list, const std::string& where) {
   }
 }
 
+std::string read_prompt_text(const std::filesystem::path& file) {
+  if (compression_of(file) == Compression::None) return std::string(read_all(file).text());
+  CompressedFile compressed(file);
+  std::string text, block(size_t{1} << 20, '\0');
+  while (const size_t count = compressed.read(block.data(), block.size())) text.append(block, 0, count);
+  return text;
+}
+
+Prompt parse_json_prompt(std::string_view line, const std::string& location) {
+  const json document = json::parse(line, nullptr, /*allow_exceptions=*/false);
+  if (document.is_string()) return {document.get<std::string>()};
+  const JsonCursor object(location, document);
+  if (document.is_discarded() || !document.is_object()) {
+    throw InputError(location + ": neither a JSON string nor an object with \"prompt\" or \"tokens\"");
+  }
+  if (is_conversation(document)) throw InputError(location + ": the object is a conversation: give --chat");
+  const std::optional<JsonCursor> text = object.find("prompt"), tokens = object.find("tokens");
+  if (text && tokens) throw InputError(location + ": the object has both \"prompt\" and \"tokens\": leave one out");
+  if (text) return {text->text()};
+  if (!tokens) throw InputError(location + ": the object has neither \"prompt\" nor \"tokens\"");
+  Prompt prompt{"", {}, false};
+  for (size_t i = 0; i < tokens->size(); ++i) prompt.tokens.push_back(tokens->at(i).id());
+  if (prompt.tokens.empty()) tokens->fail("is an empty list: name a token to continue from");
+  return prompt;
+}
+
+void for_each_prompt_line(std::string_view text,
+                          const std::function<void(std::string_view line, int64_t number)>& action) {
+  for (int64_t number = 1; !text.empty(); ++number) {
+    const size_t end = std::min(text.find('\n'), text.size());
+    std::string_view line = text.substr(0, end);
+    if (line.ends_with('\r')) line.remove_suffix(1);
+    if (line.find_first_not_of(" \t") != std::string_view::npos) action(line, number);
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+}
+
 std::vector<Prompt> prompts_of_lines(const std::string& text) {
   std::vector<Prompt> prompts;
-  for_each_line(text, [&](std::string_view line, int64_t) { prompts.push_back({std::string(line)}); });
+  for_each_prompt_line(text, [&](std::string_view line, int64_t) { prompts.push_back({std::string(line)}); });
   return prompts;
 }
 
 std::vector<Prompt> read_prompts(const std::filesystem::path& file) {
-  const std::string text(read_all(file).text());
+  const std::string text = read_prompt_text(file);
   if (!is_json_lines(file)) return prompts_of_lines(text);
   std::vector<Prompt> prompts;
-  for_each_line(text, [&](std::string_view line, int64_t number) {
-    prompts.push_back(json_prompt(line, file.string() + ":" + std::to_string(number)));
+  for_each_prompt_line(text, [&](std::string_view line, int64_t number) {
+    prompts.push_back(parse_json_prompt(line, file.string() + ":" + std::to_string(number)));
   });
   return prompts;
 }

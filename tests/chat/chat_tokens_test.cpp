@@ -145,6 +145,56 @@ TEST(ChatTokens, OfACompletionAlone) {
   EXPECT_EQ(counted_text("chatml", "qwen", R"({"prompt": "q", "completion": "a"})"), "a<|im_end|>\n");
 }
 
+// Transformers' mask of such a conversation has the turns that the template writes.
+TEST(ChatTokens, LeaveOutMessagesThatTheTemplateDoesNotWrite) {
+  constexpr const char* kCall = R"({"role": "assistant", "content": null, "tool_calls": [{"id": "x"}]})";
+  constexpr const char* kRest = R"({"role": "tool", "content": "4"}, {"role": "assistant", "content": "four"})";
+  const std::string asked = R"({"messages": [{"role": "user", "content": "2+2"}, )";
+  const std::map<std::string, std::pair<std::string, size_t>> wanted = {
+      {asked + kCall + ", " + kRest + "]}", {"four;", 1}},
+      {asked + kCall + ", " + kCall + ", " + kRest + ", " + kCall + "]}", {"four;", 3}},
+      {asked + kRest + "]}", {"four;", 0}},
+      {asked + kCall + "]}", {"", 1}},
+      {R"({"messages": [)" + std::string(kCall) + "]}", {"", 1}},
+      {R"({"prompt": [{"role": "user", "content": "2+2"}, )" + std::string(kCall) +
+           R"(, {"role": "tool", "content": "4"}], "completion": "four"})",
+       {"four;", 0}},
+  };
+  const ScratchFolder folder;
+  const auto tokenizer = load_tokenizer("bytes");
+  for (const bool marks : {false, true}) {
+    const std::string body = "{{ m.content }};";
+    write_file(folder.path() / "t.jinja", "{% for m in messages %}{% if m.content %}{{ m.role[0] }}:" +
+                                              (marks ? "{% if m.role == 'assistant' %}{% generation %}" + body +
+                                                           "{% endgeneration %}{% else %}" + body + "{% endif %}"
+                                                     : body) +
+                                              "{% endif %}{% endfor %}{% if add_generation_prompt %}a:{% endif %}");
+    const ChatTemplate chat("bytes", folder.path() / "t.jinja");
+    for (const auto& [line, expected] : wanted) {
+      const ChatTokens tokens = tokenize_chat(chat, *tokenizer, parse_conversation(line), LossOn::Assistant);
+      std::vector<int64_t> counted;
+      for (size_t i = 0; i < tokens.ids.size(); ++i) {
+        if (tokens.counted[i] != 0) counted.push_back(tokens.ids[i]);
+      }
+      EXPECT_EQ(tokenizer->decode(counted), expected.first) << line;
+      EXPECT_EQ(tokens.num_unwritten, expected.second) << line;
+    }
+  }
+}
+
+// A message with a text is looked for although the template leaves it out.
+TEST(ChatTokens, RefuseATextThatTheTemplateDoesNotWrite) {
+  const ScratchFolder folder;
+  write_file(folder.path() / "t.jinja",
+             "{% for m in messages %}{% if m.role == 'user' %}u:{{ m.content }};{% endif %}{% endfor %}"
+             "{% if add_generation_prompt %}a:{% endif %}");
+  const auto tokenizer = load_tokenizer("bytes");
+  const ChatTemplate chat("bytes", folder.path() / "t.jinja");
+  EXPECT_TRUE(has(
+      message<InputError>([&] { tokenize_chat(chat, *tokenizer, parse_conversation(kTwoTurns), LossOn::Assistant); }),
+      "the assistant's turns cannot be told apart"));
+}
+
 TEST(ChatTokens, OfAConversationThatTheAssistantBegins) {
   constexpr const char* kBegun =
       R"({"messages": [{"role": "assistant", "content": "Hi, I am."}, {"role": "user", "content": "q"},

@@ -69,6 +69,16 @@ TEST_F(TrainCheck, RefusesARunDirectoryThatTheRunCouldNotHave) {
   EXPECT_TRUE(has(complaint(check({}), 2), " cannot be written: " + path("closed").string() + ": Permission denied"));
 }
 
+TEST_F(TrainCheck, RefusesTextInThePlaceOfTokens) {
+  write("pages.jsonl", R"({"text": "A page that nobody has made tokens of, although a run is to begin with it"})"
+                       "\n");
+  const std::string file = path("pages.jsonl");
+  const Words words = {"--set", "data.tokens=" + file, "--set", "data.dtype=uint16"};
+  const std::string expected =
+      file + " looks like JSON Lines text, not token ids: make tokens of it with meshtrain data prepare --text " + file;
+  for (const Ending& ending : {check(words), train(1, words)}) EXPECT_TRUE(has(ending.err, expected)) << ending.err;
+}
+
 TEST_F(TrainCheck, RefusesATokenizerThatDoesNotFitTheModel) {
   const std::string gpt2 = source_folder() + "/tests/tokenizer/fixtures/gpt2";
   const Words words = {"--set", "data.tokenizer=" + gpt2};

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <fstream>
 #include <numeric>
+#include <sstream>
 
 #include "runtime/data/megatron_index.h"
 #include "tests/tools/train_program.h"
@@ -121,6 +122,7 @@ TEST_F(DataChat, PacksWholeConversations) {
   EXPECT_EQ(sidecar["index"], "chat.idx");
   EXPECT_EQ(sidecar["loss_mask"], "chat.mask");
   EXPECT_EQ(sidecar["sequence_length"], 511);
+  EXPECT_EQ(sidecar["samples"], 200);
   EXPECT_EQ(sidecar["tokenizer"], tokenizer());
   EXPECT_TRUE(sidecar["separator"].is_null());
   EXPECT_TRUE(has(sidecar["command"].get<std::string>(), "prepare --chat")) << sidecar;
@@ -188,6 +190,42 @@ TEST_F(DataChat, MakesTheFolderOfItsOutput) {
     EXPECT_TRUE(fs::exists(path("new/folder") / file));
 }
 
+TEST_F(DataChat, ChoosesAmongTheFilesOfAFolder) {
+  const auto answers = [&](const Words& more) {
+    const Ending ending = run_meshtrain(words("in", 249, more));
+    if (ending.status != 0) return only_complaint(ending);
+    const Ending shown = run_meshtrain({"data", "inspect", path("chat.bin"), "--count", "400"});
+    std::string found;
+    for (const char* answer : {"one", "two", "six"}) {
+      if (has(shown.out, std::string(answer) + "<|eot_id|>")) found += std::string(found.empty() ? "" : " ") + answer;
+    }
+    return found;
+  };
+  fs::create_directories(path("in/deep"));
+  fs::create_directories(path("in/.hidden"));
+  write("in/b.jsonl", chat_line(1, "one"));
+  write("in/deep/a.ndjson", chat_line(1, "two"));
+  write("in/.hidden/c.jsonl", chat_line(1, "hidden"));
+  write("in/notes.md", "no conversation");
+  write("elsewhere.jsonl", chat_line(1, "six"));
+  fs::create_symlink(path("elsewhere.jsonl"), path("in/link.jsonl"));
+  EXPECT_EQ(answers({}), "one two six");
+  const std::string all = content(path("chat.bin"));
+  EXPECT_EQ(answers({"--exclude", "b.*"}), "two six");
+  EXPECT_EQ(answers({"--include", "*.ndjson", "link*"}), "two six");
+  EXPECT_EQ(answers({"--include", "deep/*"}), "two");
+  EXPECT_EQ(answers({"--include", "*.jsonl", "--exclude", "link.jsonl"}), "one");
+  EXPECT_TRUE(has(answers({"--include", "*.txt"}), "--include and --exclude leave no file of " + path("in").string()));
+  EXPECT_TRUE(has(answers({"--include", "*.md"}), "there is no *.jsonl or *.ndjson in what it names"));
+  fs::create_symlink(path("gone"), path("in/dangling.jsonl"));
+  EXPECT_TRUE(has(answers({}), "dangling.jsonl: it is a link to " + path("gone").string() + ", which does not exist"));
+  EXPECT_EQ(answers({"--exclude", "dangling*"}), "one two six");
+  EXPECT_EQ(content(path("chat.bin")), all) << "in the order of the paths";
+  fs::remove(path("in/dangling.jsonl"));
+  fs::create_symlink(path("in/b.jsonl"), path("in/again.jsonl"));
+  EXPECT_TRUE(has(answers({}), "are the same file: leave one out"));
+}
+
 TEST_F(DataChat, BadLinesAreNamedOrCounted) {
   write("a.jsonl", chat_line(1) + "\n{\"messages\": [\n" + chat_line(1));
   write("roles.jsonl", chat_line(1) + "{\"prompt\": \"q\"}\n" + "{\"messages\": [{\"role\": 5}]}\n");
@@ -210,6 +248,21 @@ TEST_F(DataChat, BadLinesAreNamedOrCounted) {
   const Ending unread = run_meshtrain(words("unread.jsonl", 64));
   EXPECT_TRUE(has(unread.out, "warning: 1 conversation with tools, which the template does not mention")) << unread.out;
   EXPECT_TRUE(has(unread.out, "warning: 1 conversation with a \"weight\" in a message")) << unread.out;
+  EXPECT_FALSE(has(unread.out, "of which the template writes nothing")) << unread.out;
+  write("call.jinja",
+        "{% for m in messages %}{% if m.content %}{{ m.role }}: {{ m.content }};{% endif %}{% endfor %}"
+        "{% if add_generation_prompt %}assistant: {% endif %}");
+  write("call.jsonl",
+        R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "tool_calls": [{"id": "x"}]}, )"
+        R"({"role": "tool", "content": "4"}, {"role": "assistant", "content": "b"}]})");
+  Words calls = words("call.jsonl", 64);
+  *std::find(calls.begin(), calls.end(), llama3()) = path("call.jinja");
+  const Ending unwritten = run_meshtrain(calls);
+  ASSERT_EQ(unwritten.status, 0) << unwritten.err;
+  EXPECT_TRUE(has(unwritten.out,
+                  "warning: 1 conversation with a message of the assistant, such as tool calls alone, of which the "
+                  "template writes nothing: it has no label\n"))
+      << unwritten.out;
 
   write("refused.jsonl", R"({"messages": [{"role": "assistant", "content": "a"}]})"
                          "\n");
@@ -258,7 +311,7 @@ TEST_F(DataChat, TrainsOnTheAssistantsLabels) {
         "\n"
         R"({"messages": [{"role": "user", "content": "two?"}, {"role": "assistant", "content": "a second"}]})"
         "\n");
-  const Ending prepared = run_meshtrain(words("a.jsonl", 79, {"--no-packing"}));
+  const Ending prepared = run_meshtrain(words("a.jsonl", 159, {"--no-packing"}));
   ASSERT_EQ(prepared.status, 0) << prepared.err;
   const std::string mask = content(path("chat.mask"));
   const auto labels = std::count(mask.begin(), mask.end(), '\1');
@@ -268,19 +321,20 @@ TEST_F(DataChat, TrainsOnTheAssistantsLabels) {
       ", dtype: megatron, layout: records, documents: index, loss_mask: " + path("chat.mask").string() + "}";
   const Ending careless =
       train(1, {"--check", "--set", data, "--set", "data.loss_mask=null", "--set", "data.documents=null", "--set",
-                "model.vocab_size=2048", "--set", "train.sequence_length=79", "--set", "train.global_batch=2", "--set",
+                "model.vocab_size=2048", "--set", "train.sequence_length=159", "--set", "train.global_batch=2", "--set",
                 "evaluate.tokens=" + path("chat.bin").string()});
   EXPECT_EQ(careless.status, 0) << careless.err;
-  for (const char* key : {"data.loss_mask", "data.documents", "evaluate.loss_mask", "evaluate.documents"}) {
+  for (const char* key : {"data.loss_mask", "evaluate.loss_mask"}) {
     EXPECT_TRUE(has(careless.out, std::string("warning: ") + key + ": ")) << key << ": " << careless.out;
   }
+  EXPECT_FALSE(has(careless.out, ".documents: ")) << "one conversation in a sequence: " << careless.out;
   const Words common = {
       "--set",
       data,
       "--set",
       "model.vocab_size=2048",
       "--set",
-      "train.sequence_length=79",
+      "train.sequence_length=159",
       "--set",
       "train.global_batch=2",
       "--set",
@@ -307,6 +361,32 @@ TEST_F(DataChat, TrainsOnTheAssistantsLabels) {
     EXPECT_EQ(line.at("text"), answer) << said.out;
     EXPECT_EQ(line.at("ended"), "eos") << "at <|eot_id|>, which only the template names: " << said.out;
   }
+  // Two conversations of several turns, the second of which the model continues.
+  const auto message = [](const char* role, const char* text) {
+    return nlohmann::json{{"role", role}, {"content", text}};
+  };
+  nlohmann::json asked = {message("user", "one?"), message("assistant", "the first"), message("user", "two?")};
+  write("asked.jsonl", nlohmann::json{{"messages", asked}}.dump() + "\n" +
+                           nlohmann::json{{"prompt", {message("user", "two?"), message("assistant", "a")}}}.dump());
+  const Words answer = {"generate",        path("model"), "--tokenizer",   tokenizer(),         "--chat",
+                        "--chat-template", llama3(),      "--prompt-file", path("asked.jsonl"), "--json",
+                        "--max-tokens",    "20"};
+  EXPECT_TRUE(
+      has(only_complaint(run_meshtrain(answer)), "asked.jsonl:2: the conversation ends with a message of the "));
+  Words continuing = answer;
+  continuing.push_back("--continue-final-message");
+  const Ending answered = run_meshtrain(continuing);
+  ASSERT_EQ(answered.status, 0) << answered.err;
+  std::istringstream answers(answered.out);
+  std::string first, second;
+  std::getline(answers, first), std::getline(answers, second);
+  const nlohmann::json one = nlohmann::json::parse(first), two = nlohmann::json::parse(second);
+  EXPECT_EQ(one.at("messages"), asked);
+  EXPECT_GT(one.at("prompt_tokens").size(), 40U) << "all turns are there";
+  EXPECT_FALSE(one.contains("prompt"));
+  EXPECT_EQ(two.at("prompt").size(), 2U);
+  EXPECT_EQ(two.at("text"), " second") << second;
+  EXPECT_EQ(two.at("ended"), "eos");
   EXPECT_TRUE(has(
       only_complaint(run_meshtrain({"generate", path("model"), "--tokenizer", tokenizer(), "--chat", "--prompt", "a"})),
       "has no chat template"));

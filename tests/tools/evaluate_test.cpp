@@ -265,6 +265,10 @@ TEST_F(Evaluate, WhatARunSaysOfItsOwnFileDoesNotBindAnother) {
   const auto refusal = [&](const Words& more) {
     return only_complaint(run_meshtrain(with({"evaluate", run_dir, "--tokens", other}, more)));
   };
+  write("held.jsonl", R"({"messages": [{"role": "user", "content": "A question that was not made tokens of"}]})"
+                      "\n");
+  EXPECT_TRUE(has(only_complaint(run_meshtrain({"evaluate", run_dir, "--tokens", path("held.jsonl")})),
+                  "held.jsonl: it looks like JSON Lines text, not token ids: make tokens of it with"));
   EXPECT_EQ(refusal({}), "--dtype must be given: the run's own file is one of Megatron, but " + other +
                              " has neither an index (.idx) nor a sidecar beside it: put its index there, or say what "
                              "its tokens are");
@@ -305,6 +309,12 @@ TEST_F(Evaluate, MistakesAreOneLine) {
                 " does not say in which lengths tokens are evaluated, and takes up to 256");
   EXPECT_EQ(complaint_of({run, "--tokens", own, "--dtype", "uint33"}),
             "--dtype uint33: \"uint33\" is not one of uint8, uint16, uint32, megatron; did you mean \"uint32\"?");
+  const std::string lines = path("held.jsonl");
+  write("held.jsonl", R"({"text": "A text that a new user gives to evaluate without making tokens of it first"})"
+                      "\n");
+  const std::string kind = "looks like JSON Lines text, not token ids: make tokens of it with meshtrain data prepare ";
+  EXPECT_TRUE(has(complaint_of({run, "--tokens", lines, "--dtype", "uint16"}),
+                  "--tokens: " + lines + " " + kind + "--text " + lines));
   EXPECT_EQ(complaint_of({run, "--checkpoints", "3"}), "--checkpoints 3: there is no checkpoint of step 3 in " + run +
                                                            "/checkpoints, which has those of steps 2, 4");
   EXPECT_EQ(complaint_of({run, "--checkpoints", "last"}), "--checkpoints last: give all, or steps, as in 500,1000");

@@ -211,7 +211,7 @@ void add_prepare(CLI::App& data, int& status) {
   for (CLI::Option* of_text : {per_line, field}) of_text->needs(text);
   bytes->excludes(text)->excludes(chat);
   text->excludes(chat);
-  for (CLI::Option* chosen : {dtype, separator, include, exclude}) chat->excludes(chosen);
+  for (CLI::Option* chosen : {dtype, separator}) chat->excludes(chosen);
   command->footer(
       "Beside OUT stands OUT.json, which says what OUT holds; train compares its recipe with it.\n"
       "Example: meshtrain data prepare --text books/ pages.jsonl --tokenizer models/SmolLM2-1.7B --out data/mine.bin\n"
@@ -231,6 +231,7 @@ void add_prepare(CLI::App& data, int& status) {
     }
     if (chat->count() > 0) {
       ChatArguments chats = arguments->chat;
+      chats.options.filter = arguments->text.filter;
       chats.options.output = arguments->text.output;
       chats.options.threads = arguments->text.threads;
       chats.options.tokenizer = arguments->text.tokenizer;

@@ -50,6 +50,12 @@ void print_counts(const PrepareChatCounts& counts, const ChatArguments& argument
     std::printf("warning: %s with tools, which the template does not mention: the model does not see them\n",
                 counted(counts.with_unread_tools, "conversation").c_str());
   }
+  if (counts.with_unwritten > 0) {
+    std::printf(
+        "warning: %s with a message of the assistant, such as tool calls alone, of which the template writes "
+        "nothing: it has no label\n",
+        counted(counts.with_unwritten, "conversation").c_str());
+  }
   if (counts.with_weight > 0) {
     std::printf("warning: %s with a \"weight\" in a message, which changes nothing here\n",
                 counted(counts.with_weight, "conversation").c_str());
@@ -67,11 +73,12 @@ CLI::Option* add_chat_options(CLI::App& command, ChatArguments& arguments) {
   PrepareChatOptions& options = arguments.options;
   CLI::Option* const chat =
       command
-          .add_option("--chat", options.inputs,
-                      "Conversations, a JSON object on each line with \"messages\", \"prompt\" and \"completion\", or "
-                      "ShareGPT's \"conversations\", rendered by the tokenizer's chat template and packed into "
-                      "sequences; --out is NAME.bin, and "
-                      "NAME.idx and NAME.mask are written beside it")
+          .add_option(
+              "--chat", options.inputs,
+              "Conversations in *.jsonl and *.ndjson, files, and folders for all such files below them: a JSON "
+              "object on each line with \"messages\", \"prompt\" and \"completion\", or ShareGPT's "
+              "\"conversations\", rendered by the tokenizer's chat template and packed into sequences; --out is "
+              "NAME.bin, and NAME.idx and NAME.mask are written beside it")
           ->type_name("FILE...");
   CLI::Option* const length =
       command

@@ -65,7 +65,9 @@ void GeneratedOutput::end(size_t index, const std::vector<int64_t>& prompt, cons
   if (stream_) say(stream_->finish());
   if (style_ == Style::Json) {
     json line;
-    if (prompts_[index].is_text) line["prompt"] = prompts_[index].text;
+    const Prompt& given = prompts_[index];
+    if (given.is_text) line["prompt"] = given.text;
+    if (given.conversation) line[given.key] = json::parse(given.json);
     line["prompt_tokens"] = prompt;
     line["tokens"] = generated.tokens;
     if (stream_) line["text"] = text_;

@@ -197,7 +197,8 @@ class PackedRecipe : public ::testing::Test {
  protected:
   PackedRecipe() {
     PackedWriter writer(tokens_, "int32", 5, 0, true);
-    writer.add({7, 8, 9}, {0, 1, 1});
+    writer.add({7, 8}, {0, 1});
+    writer.add({9, 6}, {0, 1});
     TokenSidecar origin;
     origin.vocabulary_size = 1000;
     origin.tokenizer = "/models/mine";
@@ -233,6 +234,7 @@ TEST_F(PackedRecipe, IsAsTheSidecarSays) {
   EXPECT_EQ(sidecar->index, "c.idx");
   EXPECT_EQ(sidecar->loss_mask, "c.mask");
   EXPECT_EQ(sidecar->sequence_length, 4);
+  EXPECT_EQ(sidecar->samples, 2);
   EXPECT_EQ(refusal(), "");
   EXPECT_TRUE(sidecar_lines(recipe_, "").empty());
 }
@@ -298,6 +300,10 @@ TEST_F(PackedRecipe, IsWarnedAboutFilesThatItDoesNotUse) {
   EXPECT_EQ(use(false, true), (Lines{mask("data"), mask("evaluate")}));
   EXPECT_EQ(use(true, false), (Lines{index("data"), index("evaluate")}));
   EXPECT_EQ(use(false, false), (Lines{mask("data"), index("data"), mask("evaluate"), index("evaluate")}));
+  TokenSidecar sidecar = read_sidecar(tokens_).value();
+  sidecar.samples = 1;
+  write_sidecar(tokens_, sidecar);
+  EXPECT_TRUE(use(true, false).empty()) << "one sample in each record";
   std::filesystem::remove(sidecar_path(tokens_));
   EXPECT_EQ(use(false, false).size(), 4U) << "without a sidecar the mask beside the tokens tells";
   std::filesystem::remove(mask_);

@@ -1,0 +1,132 @@
+#include "runtime/data/file_kind.h"
+
+#include <algorithm>
+#include <array>
+#include <nlohmann/json.hpp>
+#include <string_view>
+
+#include "mesh/error.h"
+#include "runtime/data/megatron_index.h"
+#include "runtime/data/token_sidecar.h"
+#include "runtime/files/file_reader.h"
+#include "runtime/tokenizer/utf8.h"
+
+namespace meshtrain {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+constexpr int64_t kLookedAt = int64_t{1} << 16;
+constexpr size_t kLeastText = 64;  // bytes of text that ids are not by chance
+
+/// The first bytes of a kind of file, and what to do with one.
+struct Magic {
+  std::string_view bytes;
+  const char* name;
+  const char* advice;
+};
+
+constexpr const char* kPrepareText = "make tokens of it with meshtrain data prepare --text ";
+constexpr const char* kDecompress =
+    "if it holds text, make tokens of it with meshtrain data prepare --text or --chat, else decompress it first: ";
+constexpr const char* kOther = "name a file of token ids, as meshtrain data prepare makes it, instead of ";
+
+constexpr std::array<Magic, 7> kMagics = {{
+    {"\x28\xB5\x2F\xFD", "a file compressed by zstd", kDecompress},
+    {"PAR1", "a Parquet file", kPrepareText},
+    {"PK\x03\x04", "a ZIP archive, as of NumPy or PyTorch", kOther},
+    {"\x93NUMPY", "an array of NumPy with its header", "write the ids alone, by NumPy's tofile(), instead of "},
+    {"ARROW1", "an Arrow file", kOther},
+    {std::string_view("MMIDIDX\0\0", 9), "an index of Megatron", "name the NAME.bin beside it instead of "},
+    {"\xFD"
+     "7zXZ",
+     "a file compressed by xz", "decompress it first: "},
+}};
+
+/// Returns true for the header of gzip: its magic, its one method, no reserved flag, and a level and a system that
+/// exist. The magic alone are two ids.
+bool begins_as_gzip(std::string_view bytes) {
+  if (bytes.size() < 18 || !bytes.starts_with("\x1F\x8B\x08")) return false;
+  const auto byte = [&](size_t at) { return static_cast<unsigned char>(bytes[at]); };
+  return byte(3) < 32 && (byte(8) == 0 || byte(8) == 2 || byte(8) == 4) && (byte(9) < 14 || byte(9) == 255);
+}
+
+/// Returns true when the bytes are text: UTF-8 but for a character that the end may cut, without control characters.
+bool is_text(std::string_view bytes) {
+  if (bytes.size() - valid_utf8(bytes) > 3) return false;
+  return std::ranges::none_of(bytes, [](char c) {
+    const auto byte = static_cast<unsigned char>(c);
+    return byte == 127 || (byte < 32 && c != '\t' && c != '\n' && c != '\r' && c != '\f');
+  });
+}
+
+/// Returns the first object of JSON lines; a discarded value when the first line is none.
+json first_line(std::string_view text) {
+  const std::string_view line = text.substr(0, std::min(text.find('\n'), text.size()));
+  return json::parse(
+      line, [](int depth, json::parse_event_t, json&) { return depth < 64; }, false);
+}
+
+bool is_conversation(const json& object) {
+  return object.contains("messages") || object.contains("conversations") || object.contains("completion");
+}
+
+/// Returns what text that begins as JSON is; std::nullopt when it does not.
+std::optional<FileKind> kind_of_json(std::string_view text, const std::string& file) {
+  const size_t begin = text.find_first_not_of(" \t\r\n\xEF\xBB\xBF");
+  if (begin == std::string_view::npos) return std::nullopt;
+  text.remove_prefix(begin);
+  const json line = first_line(text);
+  if (text[0] == '{' && text.find("\"added_tokens\"") != std::string_view::npos) {
+    return FileKind{"the JSON of a tokenizer", "name it as data.tokenizer, and a file of token ids instead of " + file,
+                    true};
+  }
+  if (line.is_object()) {
+    const char* const option = is_conversation(line) ? "--chat " : "--text ";
+    return FileKind{"JSON Lines text", std::string("make tokens of it with meshtrain data prepare ") + option + file,
+                    true};
+  }
+  // A value that goes on in the next lines, or one that is longer than what was looked at.
+  const size_t next = std::min(text.find_first_not_of(" \t\r\n", 1), text.size());
+  const bool has_key = text[0] == '{' && text.substr(next).starts_with('"');
+  const bool has_element = text[0] == '[' && (text.substr(next).starts_with('{') || text.substr(next).starts_with('"'));
+  if (!has_key && !has_element) return std::nullopt;
+  return FileKind{"JSON text",
+                  "write a JSON object on each line of a *.jsonl file (jq -c '.[]' does of an array), and make tokens "
+                  "of that with meshtrain data prepare --text or --chat, instead of " +
+                      file,
+                  true};
+}
+
+std::optional<FileKind> kind_of(std::string_view bytes, const std::string& file) {
+  for (const Magic& magic : kMagics) {
+    if (bytes.starts_with(magic.bytes)) return FileKind{magic.name, magic.advice + file, true};
+  }
+  if (begins_as_gzip(bytes)) return FileKind{"a file compressed by gzip", kDecompress + file, true};
+  if (bytes.size() < kLeastText || !is_text(bytes)) return std::nullopt;
+  if (auto kind = kind_of_json(bytes, file)) return kind;
+  return FileKind{"text", kPrepareText + file, false};
+}
+
+}  // namespace
+
+std::optional<FileKind> kind_of_no_tokens(const fs::path& file, const std::string& dtype) {
+  std::error_code ignored;
+  if (dtype == "uint8" || !fs::is_regular_file(file, ignored) || MegatronIndex::is_beside(file)) return std::nullopt;
+  try {
+    const FileReader reader(file);
+    return kind_of(reader.read(0, std::min(reader.size(), kLookedAt)).text(), file.string());
+  } catch (const InputError&) {  // the file that opens it says so
+    return std::nullopt;
+  }
+}
+
+std::string describe_no_tokens(const fs::path& file, const std::string& dtype) {
+  std::error_code ignored;
+  const bool is_described = fs::exists(sidecar_path(file), ignored);
+  const std::optional<FileKind> kind = is_described ? std::nullopt : kind_of_no_tokens(file, dtype);
+  return kind ? ": it looks like " + kind->name + ", not token ids: " + kind->advice : "";
+}
+
+}  // namespace meshtrain
