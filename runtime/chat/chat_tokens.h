@@ -30,12 +30,11 @@ struct ChatTokens {
 ///      with the generation prompt, if both are prefixes of the whole;
 ///   3. else, for a template that renders a turn in another way when it is the last, by what its loop writes for
 ///      message i, without the generation prompt with which that begins.
-/// A message without a text of its own, tool calls alone in most, has no turn where the template writes the same without
-/// it, and is left out of the search.
-/// The turn of message 0, which has nothing before it, is looked for in both ways behind a message of the user or of
-/// the system; what is rendered behind that message has to be the end of the conversation's own text. A token counts
-/// when a byte of it belongs to such a turn. Throws InputError when the template refuses the conversation, or none of
-/// the three finds the turns.
+/// A message without a text of its own, tool calls alone in most, has no turn where the template writes the same
+/// without it, and is left out of the search. The turn of message 0, which has nothing before it, is looked for in both
+/// ways behind a message of the user or of the system; what is rendered behind that message has to be the end of the
+/// conversation's own text. A token counts when a byte of it belongs to such a turn. Throws InputError when the
+/// template refuses the conversation, or none of the three finds the turns.
 ChatTokens tokenize_chat(const ChatTemplate& chat, const Tokenizer& tokenizer, const Conversation& conversation,
                          LossOn loss);
 

@@ -44,11 +44,14 @@ std::string reason_of(const json::exception& error) {
   return what.substr(0, kMost);
 }
 
+void refuse_deep_json(const std::string& subject, std::string_view text) {
+  if (depth_of(text) <= kDeepest) return;
+  throw InputError(subject + " is not read: its values are nested more than " + std::to_string(kDeepest) +
+                   " levels deep");
+}
+
 json parse_json_object(const std::string& subject, std::string_view text, const json::parser_callback_t& callback) {
-  if (depth_of(text) > kDeepest) {
-    throw InputError(subject + " is not read: its values are nested more than " + std::to_string(kDeepest) +
-                     " levels deep");
-  }
+  refuse_deep_json(subject, text);
   json object;
   try {
     object = json::parse(text.begin(), text.end(), callback);

@@ -12,6 +12,9 @@ namespace meshtrain {
 nlohmann::json parse_json_object(const std::string& subject, std::string_view text,
                                  const nlohmann::json::parser_callback_t& callback = nullptr);
 
+/// Throws InputError, "SUBJECT is not read: ...", for JSON whose values are nested as deeply as that.
+void refuse_deep_json(const std::string& subject, std::string_view text);
+
 /// Returns what is wrong without the library's own prefix: "line 3, column 9: syntax error while parsing value ...".
 std::string reason_of(const nlohmann::json::exception& error);
 

@@ -7,6 +7,7 @@
 #include "runtime/data/input_files.h"
 #include "runtime/files/compressed_file.h"
 #include "runtime/files/file_reader.h"
+#include "runtime/files/json_object.h"
 #include "runtime/tokenizer/json_cursor.h"
 
 namespace meshtrain {
@@ -47,6 +48,7 @@ std::string read_prompt_text(const std::filesystem::path& file) {
 }
 
 Prompt parse_json_prompt(std::string_view line, const std::string& location) {
+  refuse_deep_json(location, line);
   const json document = json::parse(line, nullptr, /*allow_exceptions=*/false);
   if (document.is_string()) return {document.get<std::string>()};
   const JsonCursor object(location, document);

@@ -14,7 +14,9 @@
 #include "runtime/convert/export_checkpoint.h"
 #include "runtime/convert/import_checkpoint.h"
 #include "runtime/data/dataset.h"
+#include "runtime/data/file_kind.h"
 #include "runtime/data/prepare.h"
+#include "runtime/generate/chat_prompts.h"
 #include "runtime/hf/config_json.h"
 #include "runtime/model/transformer.h"
 #include "runtime/recipe/load.h"
@@ -330,6 +332,28 @@ FuzzedReader token_file(const fs::path& folder) {
           1000};
 }
 
+// ---- conversations
+
+FuzzedReader chat_prompts(const fs::path& folder) {
+  write_file(folder / "t.jinja", "{% for m in messages %}{{ m.role }}: {{ m.content }};{% endfor %}{{ tools }}");
+  const std::string turns = R"([{"role": "user", "content": "q, ] \" }"}, {"role": "assistant", "content": "a"}])";
+  return {{R"({"messages": )" + turns + R"(, "tools": [1]})",
+           "[" + turns + ",\n {\"prompt\": " + turns + R"(}, "text", {"tokens": [1, 2]}, {"prompt": "text"},)" +
+               R"({"conversations": [{"from": "human", "value": "h"}]}])"},
+          "chats.json",
+          damaged_text,
+          [](const fs::path& at) {
+            const auto bytes = load_tokenizer("bytes");
+            const ChatTemplate chat("bytes", at / "t.jinja");
+            const ChatPromptOptions options{.continues_assistant = true};
+            kind_of_no_tokens(at / "chats.json", "uint16");
+            for (const Prompt& prompt : read_chat_prompts(at / "chats.json", options)) {
+              render_prompt(prompt, chat, *bytes, options);
+            }
+          },
+          1000};
+}
+
 // ---- run directories
 
 /// Reads a run directory with a report's reader, which never refuses a file: its problems are errors here, so that
@@ -417,6 +441,7 @@ const std::vector<FuzzedReaderMaker>& fuzzed_readers() {
                                                      {"tokenizer_config", tokenizer_config},
                                                      {"sentencepiece", sentencepiece},
                                                      {"token_file", token_file},
+                                                     {"chat_prompts", chat_prompts},
                                                      {"metrics_lines", metrics_lines},
                                                      {"run_log", run_log},
                                                      {"goodput", goodput},

@@ -366,7 +366,7 @@ TEST_F(DataChat, TrainsOnTheAssistantsLabels) {
     return nlohmann::json{{"role", role}, {"content", text}};
   };
   nlohmann::json asked = {message("user", "one?"), message("assistant", "the first"), message("user", "two?")};
-  write("asked.jsonl", nlohmann::json{{"messages", asked}}.dump() + "\n" +
+  write("asked.jsonl", nlohmann::json{{"messages", asked}, {"tools", {{{"name", "f"}}}}}.dump() + "\n" +
                            nlohmann::json{{"prompt", {message("user", "two?"), message("assistant", "a")}}}.dump());
   const Words answer = {"generate",        path("model"), "--tokenizer",   tokenizer(),         "--chat",
                         "--chat-template", llama3(),      "--prompt-file", path("asked.jsonl"), "--json",
@@ -382,6 +382,7 @@ TEST_F(DataChat, TrainsOnTheAssistantsLabels) {
   std::getline(answers, first), std::getline(answers, second);
   const nlohmann::json one = nlohmann::json::parse(first), two = nlohmann::json::parse(second);
   EXPECT_EQ(one.at("messages"), asked);
+  EXPECT_TRUE(has(answered.err, "asked.jsonl:1 has tools, which the template does not mention")) << answered.err;
   EXPECT_GT(one.at("prompt_tokens").size(), 40U) << "all turns are there";
   EXPECT_FALSE(one.contains("prompt"));
   EXPECT_EQ(two.at("prompt").size(), 2U);

@@ -289,6 +289,9 @@ TEST(Prompts, AreReadFromLinesAndJson) {
     write(json, std::string("\"fine\"\n") + bad + "\n");
     EXPECT_TRUE(has(input_error([&] { read_prompts(json); }), json.string() + ":2: ")) << bad;
   }
+  write(json, "{\"tokens\": " + std::string(300'000, '[') + std::string(300'000, ']') + "}");
+  EXPECT_EQ(input_error([&] { read_prompts(json); }),
+            json.string() + ":1 is not read: its values are nested more than 200 levels deep");
   EXPECT_TRUE(has(input_error([&] { read_prompts(scratch.path() / "none"); }), "none"));
 }
 
