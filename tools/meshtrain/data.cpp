@@ -184,16 +184,15 @@ void add_prepare(CLI::App& data, int& status) {
                        "Token to write after each document that is not empty, the one to name as data.documents: an "
                        "id, a token, or none. Of --text by default the tokenizer's eos_token, of --bytes none")
           ->type_name("TOKEN");
-  CLI::Option* include =
-      command
-          ->add_option("--include", arguments->text.filter.include,
-                       "Of folders: only files whose names match one of these globs (with a /: whose paths below the "
-                       "folder do), '*.md'")
-          ->type_name("GLOB...");
-  CLI::Option* exclude = command
-                             ->add_option("--exclude", arguments->text.filter.exclude,
-                                          "Of folders: no files that match one of these globs, whatever --include says")
-                             ->type_name("GLOB...");
+  command
+      ->add_option("--include", arguments->text.filter.include,
+                   "Of folders: only files whose names match one of these globs (with a /: whose paths below the "
+                   "folder do), '*.md'")
+      ->type_name("GLOB...");
+  command
+      ->add_option("--exclude", arguments->text.filter.exclude,
+                   "Of folders: no files that match one of these globs, whatever --include says")
+      ->type_name("GLOB...");
   CLI::Option* per_line = command->add_flag("--document-per-line", arguments->text.format.document_per_line,
                                             "Of --text: each line of a text file is a document");
   CLI::Option* field = command
