@@ -10,8 +10,10 @@
 #include <vector>
 
 #include "mesh/half_precision.h"
+#include "mesh/host_rows.h"
 #include "mesh/host_scratch.h"
 #include "mesh/meta_device.h"
+#include "tensor_parallel/few_rows.h"
 #include "tensor_parallel/product_library.h"
 #include "tensor_parallel/row_chunks.h"
 
@@ -38,6 +40,26 @@ const std::optional<c10::TypedOperatorHandle<OneDnnLinear>>& onednn_linear() {
 bool suits_onednn(const at::Tensor& a, const at::Tensor& b) {
   return a.scalar_type() == at::kFloat && is_host(a.device()) && a.numel() * b.size(0) >= kSmallestForOneDnn &&
          onednn_linear().has_value();
+}
+
+/// Returns true when the loops of few_rows.h compute a b^T: its time is that of reading b, whose rows lie side by side.
+bool has_few_rows(const at::Tensor& a, const at::Tensor& b) {
+  const auto has_whole_rows = [](const at::Tensor& tensor) { return tensor.stride(1) == 1; };
+  return a.size(0) > 0 && a.size(0) <= few_rows::kMost && has_lanes(a.scalar_type()) && is_host(a.device()) &&
+         a.scalar_type() == b.scalar_type() && has_whole_rows(a) && has_whole_rows(b);
+}
+
+template <class T>
+at::Tensor product_of_few_rows(const at::Tensor& a, const at::Tensor& b) {
+  at::Tensor out = at::empty({a.size(0), b.size(0)}, a.options());
+  const few_rows::Rows<const T> rows{a.const_data_ptr<T>(), a.stride(0)};
+  const T* const weights = b.const_data_ptr<T>();
+  T* const to = out.data_ptr<T>();
+  for_row_ranges(b.size(0), b.size(1), [&](int64_t first, int64_t count) {
+    few_rows::multiply(rows, a.size(0), {weights + first * b.stride(0), b.stride(0)}, count, b.size(1),
+                       few_rows::Rows<T>{to + first, out.stride(0)});
+  });
+  return out;
 }
 
 /// Returns true when oneDNN writes a product, or adds it, to `out` [m, n] of `terms` terms itself.
@@ -124,6 +146,10 @@ TORCH_LIBRARY_IMPL(aten, Meta, library) {
 }  // namespace
 
 at::Tensor product(const at::Tensor& a, const at::Tensor& b) {
+  if (has_few_rows(a, b)) {
+    if (a.is_meta()) return at::mm(a, b.t());
+    return a.scalar_type() == at::kFloat ? product_of_few_rows<float>(a, b) : product_of_few_rows<c10::BFloat16>(a, b);
+  }
   if (a.is_meta() && !multiplied_in_fp32(a)) return product_on_meta(a, b);
   if (suits_onednn(a, b)) {
     const at::AutoDispatchBelowAutograd below;

@@ -6,8 +6,9 @@ namespace meshtrain {
 
 /// Returns a b^T, [m, n], for a [m, k] and b [n, k] of one dtype and device, with any strides. Not differentiable.
 ///
-/// Large fp32 products on the host use oneDNN, all others at::mm. LibTorch uses MKL for fp32, which is slower, twice as
-/// slow on AVX-512 processors of other makers than Intel (docs/benchmarks.md). Halves are summed in fp32 and rounded
+/// On the host products of few rows have loops of their own (few_rows.h), and large ones of fp32 use oneDNN; all others
+/// are at::mm. LibTorch uses MKL for fp32, which is slower, by half on some processors with AVX-512
+/// (docs/benchmarks.md). Halves are summed in fp32 and rounded
 /// once. If LibTorch has no fast kernel for halves on this processor, they are multiplied in fp32, with temporaries for
 /// `a` and for pieces of the others.
 at::Tensor product(const at::Tensor& a, const at::Tensor& b);

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <limits>
+#include <utility>
 
 namespace meshtrain {
 namespace {
@@ -43,6 +44,24 @@ TEST_F(MatrixProduct, IsWrittenIntoRowsOfALargerTensor) {
   product_into(rows.narrow(0, 1, kOut), y_.t(), x_.t());
   expect_close(rows.narrow(0, 1, kOut), exact_);
   EXPECT_TRUE(rows[0].eq(7).all().item<bool>() && rows[kOut + 1].eq(7).all().item<bool>());
+}
+
+// Those of generated tokens, for which loops of their own read the weights once.
+TEST_F(MatrixProduct, OfFewRowsIsTheDefinition) {
+  for (const at::ScalarType dtype : {at::kDouble, at::kFloat, at::kBFloat16, at::kHalf}) {
+    for (const int64_t rows : {1, 2, 3, 4, 5}) {
+      for (const auto& [columns, terms] : {std::pair<int64_t, int64_t>{1, 1}, {3, 16}, {9, 130}, {400, 300}}) {
+        SCOPED_TRACE(::testing::Message() << dtype << ", " << rows << " x " << terms << " by " << columns);
+        const at::Tensor x = at::randn({rows, terms + 2}).to(dtype).narrow(1, 1, terms);  // rows that are apart
+        const at::Tensor weight = at::randn({columns, terms + 1}).to(dtype).narrow(1, 0, terms);
+        const at::Tensor exact = at::mm(x.to(at::kDouble), weight.to(at::kDouble).t()), found = product(x, weight);
+        EXPECT_EQ(found.scalar_type(), dtype);
+        const double most = exact.abs().max().item<double>();
+        const double error = (found.to(at::kDouble) - exact).abs().max().item<double>() / most;
+        EXPECT_LE(error, c10::isReducedFloatingType(dtype) ? 1e-2 : 1e-5);
+      }
+    }
+  }
 }
 
 }  // namespace
