@@ -1,6 +1,7 @@
 #pragma once
 
 #include <ATen/Parallel.h>
+#include <ATen/Version.h>
 #include <c10/core/ScalarType.h>
 
 #include <algorithm>
@@ -10,9 +11,17 @@
 
 namespace meshtrain {
 
+/// Returns true when LibTorch's kernels use AVX-512: not with ATEN_CPU_CAPABILITY=avx2 in the environment, which a
+/// measurement or a test of what other processors compute sets.
+inline bool libtorch_uses_avx512() {
+  static const bool uses = at::get_cpu_capability().starts_with("AVX512");
+  return uses;
+}
+
 /// Returns true when this processor has the instructions of loops (host_lanes.h) over elements of `dtype`, fp32 or
-/// bf16.
+/// bf16, and LibTorch uses them.
 inline bool has_lanes(at::ScalarType dtype) {
+  if (!libtorch_uses_avx512()) return false;
   return dtype == at::kFloat ? has_lanes<float>() : dtype == at::kBFloat16 && has_lanes<c10::BFloat16>();
 }
 
