@@ -103,23 +103,25 @@ std::string changed_schedule(const CheckpointHead& own, const CheckpointHead& sa
          "schedule.min_ratio, and steps before it have a little more than they had";
 }
 
-/// Returns a warning when train.steps, which is not that of the checkpoint, gives the next step another learning rate
-/// than the run had planned for it; else nothing.
+/// Returns a warning when other steps to spread the schedule over than those of the checkpoint, train.steps or
+/// schedule.total_steps, give the next step another learning rate than the run had planned for it; else nothing.
 std::string moved_schedule(const CheckpointHead& own, const CheckpointHead& saved) {
   const Recipe now = parse_recipe(own.recipe), before = parse_recipe(saved.recipe);
   const int64_t next = saved.state.step + 1;
   const int64_t planned = before.schedule.total_steps.value_or(before.train.steps);
-  if (saved.state.step == 0 || now.schedule.total_steps || planned == now.train.steps || next > now.train.steps) {
-    return "";
-  }
+  const int64_t spread = now.schedule.total_steps.value_or(now.train.steps);
+  if (saved.state.step == 0 || planned == spread || next > now.train.steps) return "";
   const double peak = now.optimizer.learning_rate;
-  const double rate = learning_rate(now.schedule, peak, next, now.train.steps),
-               was = learning_rate(now.schedule, peak, next, planned);
+  ScheduleRecipe earlier = now.schedule;
+  earlier.total_steps = planned;
+  const double rate = learning_rate(now.schedule, peak, next, spread),
+               was = learning_rate(earlier, peak, next, planned);
   if (rate == was) return "";
   const bool can_keep = next <= planned || now.schedule.min_ratio > 0;
-  return "warning: schedule.name: " + now.schedule.name + " is spread over train.steps, now " +
-         std::to_string(now.train.steps) + " instead of " + std::to_string(planned) + ": step " + std::to_string(next) +
-         " gets a learning rate of " + rate_text(rate) + " instead of " + rate_text(was) +
+  return "warning: schedule.name: " + now.schedule.name + " is spread over " +
+         (now.schedule.total_steps ? "schedule.total_steps" : "train.steps") + ", now " + std::to_string(spread) +
+         " instead of " + std::to_string(planned) + ": step " + std::to_string(next) + " gets a learning rate of " +
+         rate_text(rate) + " instead of " + rate_text(was) +
          (can_keep ? "; schedule.total_steps: " + std::to_string(planned) + " keeps the earlier schedule" : "");
 }
 

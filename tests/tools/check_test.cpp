@@ -60,6 +60,8 @@ TEST_F(TrainCheck, RefusesARunDirectoryThatTheRunCouldNotHave) {
   EXPECT_EQ(complaint(check({}), 2), "the run directory " + run_dir.string() +
                                          " holds a run; continue it with --resume, choose another --run-dir, or remove "
                                          "it");
+  EXPECT_TRUE(has(complaint(check({"--set", "data.tokens=" + path("none.bin").string()}), 2), "none.bin"))
+      << "what is wrong with a changed recipe comes first";
   EXPECT_EQ(check({"--resume"}).status, 0);
   EXPECT_EQ(contents(run_dir), before);
   if (::geteuid() == 0) return;  // root may write anywhere

@@ -22,6 +22,12 @@ TEST_F(TrainResume, WarnsWhenMoreStepsMoveTheSchedule) {
       "warning: schedule.name: cosine is spread over train.steps, now 12 instead of 6: step 5 gets a learning rate of "
       "0.00775 instead of 0.00325; schedule.total_steps: 6 keeps the earlier schedule\n";
   EXPECT_TRUE(has(checked.out, warning)) << checked.out;
+  const Ending moved = train(1, longer({"--check", "--set", "train.steps=6", "--set", "schedule.total_steps=12"}));
+  EXPECT_TRUE(
+      has(moved.out,
+          "warning: schedule.name: cosine is spread over schedule.total_steps, now 12 instead of 6: step 5 gets "
+          "a learning rate of 0.00775 instead of 0.00325"))
+      << moved.out;
   // With the plan kept, the same rates, and the last one behind it.
   const Ending kept = run(1, "dp=1", 8, longer({"--set", "schedule.total_steps=6"}));
   EXPECT_FALSE(has(kept.out + kept.err, "is spread over")) << kept.out;

@@ -124,7 +124,6 @@ int check(const TrainArguments& arguments) {
   check_sidecars(recipe, tokenizer_of(recipe));
   check_tokenizer(recipe);
   const std::filesystem::path run_directory = RunDirectory::folder_of(recipe, arguments.options.run_dir);
-  check_run_directory(run_directory, arguments.options.resumes());
   const Mixture data(recipe.data, recipe.train.sequence_length, recipe.model.shape.vocab_size,
                      static_cast<uint64_t>(recipe.train.seed));
   check_labels(recipe, data);
@@ -137,6 +136,7 @@ int check(const TrainArguments& arguments) {
     unused_weights = describe_unused(weights, recipe.model.shape);
   }
   const Outlook ahead = look_ahead(recipe, plan, run_directory, machine);
+  check_run_directory(run_directory, arguments.options.resumes());  // last: faults of a changed recipe are said first
   if (!note.empty()) std::printf("%s\n", note.c_str());
   std::printf("%s: fits mesh %s; %s of %s\n", recipe.name.c_str(), layout.describe().c_str(),
               counted(data.num_samples(), "sample").c_str(), counted(recipe.train.sequence_length, "token").c_str());
