@@ -140,6 +140,7 @@ TEST_P(FromForeign, IsARecipeThatPassesItsCheckOnceWhatIsMissingIsGiven) {
                                                      {"optimizer.betas", "[0.9, 0.999]"},
                                                      {"optimizer.eps", "1e-8"},
                                                      {"optimizer.weight_decay", "0"},
+                                                     {"schedule.name", "cosine"},
                                                      {"schedule.warmup_steps", "10"},
                                                      {"model.vocab_size", "256"}};
   Words words = {"train", recipe.string(), "--check"};
@@ -167,8 +168,8 @@ std::string converted(const std::string& name, const std::string& configuration)
 }
 
 struct Part {
-  const char* name;
-  const char* configuration;
+  std::string name;
+  std::string configuration;
   Words in_recipe;
   Words not_in_recipe;
 };
@@ -350,6 +351,76 @@ TEST(RecipeCommand, ReadsTheArgumentsOfMegatronFromScriptsAndTexts) {
     EXPECT_TRUE(has(all, word)) << word << " is not in\n" << all;
   }
   EXPECT_FALSE(has(all, "Still to be given") || has(all, "Not converted") || has(all, "sequence_parallel:")) << all;
+}
+
+void expect_parts(const std::vector<Part>& configurations) {
+  for (const Part& each : configurations) {
+    const std::string text = converted(each.name, each.configuration);
+    for (const std::string& word : each.in_recipe) EXPECT_TRUE(has(text, word)) << word << " is not in\n" << text;
+    for (const std::string& word : each.not_in_recipe) EXPECT_FALSE(has(text, word)) << word << " is in\n" << text;
+  }
+}
+
+TEST(RecipeCommand, FlavorsOfTorchtitansLlama3HaveScaledRotation) {
+  for (const std::string flavor : {"debugmodel", "8B", "70B", "405B"}) {
+    const std::string text = converted("a.toml", "[model]\nname = 'llama3'\nflavor = '" + flavor + "'\n");
+    EXPECT_TRUE(has(text,
+                    "  rope_scaling: {rope_type: llama3, factor: 8, low_freq_factor: 1, high_freq_factor: 4, "
+                    "original_max_position_embeddings: 8192}  # torchtitan's"))
+        << text;
+    EXPECT_TRUE(has(text, "rope_theta: 500000\n")) << text;
+    EXPECT_TRUE(has(text, "initializer_range: 0.02  # torchtitan divides it by sqrt(2 x (1 + layer))")) << text;
+  }
+}
+
+TEST(RecipeCommand, DefaultsOfTorchtitanAreCalledThat) {
+  const std::string by_default = "  # torchtitan's default\n";
+  expect_parts({{"a.toml",
+                 "[training]\n",
+                 {"steps: 10000" + by_default, "sequence_length: 2048" + by_default, "micro_batch: 8" + by_default,
+                  "clip_norm: 1" + by_default},
+                 {}},
+                {"b.toml",
+                 "[training]\nsteps = 10000\nseq_len = 2048\nlocal_batch_size = 8\nmax_norm = 1.0\n",
+                 {"steps: 10000\n", "sequence_length: 2048\n", "micro_batch: 8\n", "clip_norm: 1\n"},
+                 {}}});
+}
+
+TEST(RecipeCommand, RotationOfContextParallelRanksIsTakenOrListed) {
+  const std::string titan = "[parallelism]\ncontext_parallel_rotate_method = 'alltoall'\n";
+  const std::string titan_2 = titan + "context_parallel_degree = 2\n";
+  const std::string prefix = "distributed_type: FSDP\nparallelism_config:\n  parallelism_config_cp_comm_strategy: ";
+  const std::string several = prefix + "alltoall\n  parallelism_config_cp_size: 2\n";
+  expect_parts({{"a.toml", titan, {"context_parallel_rotate_method: alltoall: cp is 1"}, {"algorithm"}},
+                {"b.toml", titan_2, {"algorithm: ring\n"}, {"alltoall"}},
+                {"a.yaml", (prefix + "alltoall\n"), {"cp_comm_strategy: alltoall: cp is 1"}, {"algorithm"}},
+                {"b.yaml", several, {"algorithm: ring\n"}, {"alltoall"}},
+                {"c.yaml", (prefix + "allgather\n"), {}, {"algorithm", "allgather"}},
+                {"d.yaml", (prefix + "zebra\n"), {"parallel.context.algorithm has all_gather and ring"}, {}}});
+}
+
+TEST(RecipeCommand, ScriptOfAccelerateHasItsOptimizerAndSchedule) {
+  const std::string given = behind(converted("a.yaml", "distributed_type: FSDP\n"), "Still to be given");
+  for (const char* key : {"train.clip_norm", "optimizer.weight_decay", "optimizer.betas", "schedule.name"}) {
+    EXPECT_TRUE(has(given, "#   " + std::string(key) + ": in the script that accelerate launches: its ") ||
+                has(given, "#   " + std::string(key) + ": in the script that accelerate launches: of its optimizer"))
+        << given;
+  }
+}
+
+TEST(RecipeCommand, KeysNearThoseOfTheToolAreAskedAbout) {
+  const std::string none = ": nothing in a recipe is like it";
+  expect_parts({{"a.toml",
+                 "[training]\nseqlen = 4096\nstep = 5\nzebra = 1\n[optimiser]\nlr = 1e-3\n",
+                 {"training.seqlen: 4096" + none + "; did you mean training.seq_len?",
+                  "training.step: 5" + none + "; did you mean training.steps?", "training.zebra: 1" + none + "\n",
+                  "optimiser.lr: 0.001" + none + "; did you mean optimizer.lr?"},
+                 {}},
+                {"a.sh",
+                 "python pretrain_gpt.py --num-layers 2 --seq-lenght 4096 --zebra 3\n",
+                 {"--seq-lenght: 4096" + none + "; did you mean --seq-length?", "--zebra: 3" + none + "\n"},
+                 {}},
+                {"b.toml", "[training]\nsteps = 3\nstep = 5\n", {"training.step: 5" + none + "\n"}, {}}});
 }
 
 TEST(RecipeCommand, RefusesWhatIsNoConfiguration) {
