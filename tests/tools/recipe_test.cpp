@@ -386,6 +386,28 @@ TEST(RecipeCommand, DefaultsOfTorchtitanAreCalledThat) {
                  {}}});
 }
 
+TEST(RecipeCommand, PeakOfDeepSpeedsWarmUpIsItsSchedules) {
+  const auto of = [](const std::string& type, const std::string& rate, const std::string& params) {
+    return converted("a.json", R"({"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": {"lr": )" + rate +
+                                   R"(}}, "scheduler": {"type": ")" + type + R"(", "params": {)" + params + "}}}");
+  };
+  for (const std::string type : {"WarmupLR", "WarmupDecayLR"}) {
+    const std::string own = of(type, "3e-4", R"("warmup_max_lr": 2e-5)"), usual = of(type, "3e-4", "");
+    EXPECT_TRUE(has(own, "learning_rate: 2e-05  # warmup_max_lr of " + type + ", which optimizer.params.lr does not"))
+        << own;
+    EXPECT_TRUE(has(usual, "learning_rate: 0.001  # DeepSpeed's default of warmup_max_lr in " + type)) << usual;
+    EXPECT_FALSE(has(of(type, "\"auto\"", R"("warmup_max_lr": 2e-5)"), "optimizer.learning_rate:"));
+  }
+  EXPECT_TRUE(has(of("WarmupCosineLR", "3e-4", ""), "learning_rate: 0.0003\n"));
+  const std::string open = of("WarmupLR", "3e-4", R"("warmup_max_lr": "auto")");
+  EXPECT_TRUE(has(open, "scheduler.params.warmup_max_lr is auto: give the Trainer's learning_rate")) << open;
+
+  const std::string log = "  # linear; DeepSpeed's warm-up is logarithmic by default\n";
+  EXPECT_TRUE(has(of("WarmupLR", "1", R"("warmup_num_steps": 7)"), "warmup_steps: 7" + log));
+  EXPECT_TRUE(has(of("WarmupLR", "1", R"("warmup_num_steps": "auto")"), "warmup_steps: 0" + log));
+  EXPECT_FALSE(has(of("WarmupLR", "1", R"("warmup_num_steps": "auto", "warmup_type": "linear")"), log));
+}
+
 TEST(RecipeCommand, RotationOfContextParallelRanksIsTakenOrListed) {
   const std::string titan = "[parallelism]\ncontext_parallel_rotate_method = 'alltoall'\n";
   const std::string titan_2 = titan + "context_parallel_degree = 2\n";
