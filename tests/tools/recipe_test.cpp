@@ -408,6 +408,19 @@ TEST(RecipeCommand, PeakOfDeepSpeedsWarmUpIsItsSchedules) {
   EXPECT_FALSE(has(of("WarmupLR", "1", R"("warmup_num_steps": "auto", "warmup_type": "linear")"), log));
 }
 
+TEST(RecipeCommand, ConditionsThatAreNotKnownSayWhichLinesWereTaken) {
+  const std::string unknown = "not known from the script alone: ";
+  expect_parts(
+      {{"a.sh",
+        "if [ -d /tmp ]; then L=6; else L=5; fi\n"
+        "if [ -d /usr ]; then L=7; fi\n"
+        "if [ -d /var ]; then H=1\nelif [ a = a ]; then H=64\nelse H=3\nfi\n"
+        "python pretrain_gpt.py --num-layers $L --hidden-size $H\n",
+        {"num_hidden_layers: 5\n", "hidden_size: 64\n", "(line 1): " + unknown + "the lines of its else were taken\n",
+         "(line 2): " + unknown + "its lines were left out\n", "(line 3): " + unknown + "its lines were left out\n"},
+        {"what it guards"}}});
+}
+
 TEST(RecipeCommand, RotationOfContextParallelRanksIsTakenOrListed) {
   const std::string titan = "[parallelism]\ncontext_parallel_rotate_method = 'alltoall'\n";
   const std::string titan_2 = titan + "context_parallel_degree = 2\n";
@@ -443,6 +456,28 @@ TEST(RecipeCommand, KeysNearThoseOfTheToolAreAskedAbout) {
                  {"--seq-lenght: 4096" + none + "; did you mean --seq-length?", "--zebra: 3" + none + "\n"},
                  {}},
                 {"b.toml", "[training]\nsteps = 3\nstep = 5\n", {"training.step: 5" + none + "\n"}, {}}});
+}
+
+TEST(RecipeCommand, NamesTheTrainerWhoseFilesAreNotConverted) {
+  for (const auto& [text, name] : std::vector<std::pair<std::string, std::string>>{
+           {"base_model: a\nsequence_len: 2048\ngradient_accumulation_steps: 4\nbf16: true\noptimizer: adamw_torch\n"
+            "fsdp_config: {fsdp_version: 2}\n",
+            "axolotl (it has base_model, sequence_len)"},
+           {"model_name_or_path: a\nstage: sft\nfinetuning_type: full\ngradient_accumulation_steps: 8\nfp16: true\n",
+            "LLaMA-Factory (it has model_name_or_path, finetuning_type)"},
+           {"model_name_or_path: a\nper_device_train_batch_size: 2\ngradient_accumulation_steps: 8\nbf16: true\n",
+            "transformers' TrainingArguments, or of TRL (it has model_name_or_path, per_device_train_batch_size)"}}) {
+    const ScratchFolder folder;
+    write_file(folder.path() / "a.yaml", text);
+    const std::string file = (folder.path() / "a.yaml").string();
+    const std::string complaint = only_complaint(run_meshtrain({"recipe", "--from", file}));
+    EXPECT_TRUE(complaint.starts_with(file + ": looks like a configuration of " + name +
+                                      "; such files are not converted: write a recipe"))
+        << complaint;
+  }
+  for (const char* own : {R"({"bf16": {"enabled": true}})", R"({"zero_optimization": {"stage": 1}})"}) {
+    EXPECT_TRUE(has(converted("a.json", own), "a configuration of DeepSpeed"));
+  }
 }
 
 TEST(RecipeCommand, RefusesWhatIsNoConfiguration) {
