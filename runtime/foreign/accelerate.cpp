@@ -27,7 +27,7 @@ void take_accelerate_mesh(Conversion& from) {
   const std::string dp = has_mesh ? std::to_string(replicas * shards) : ranks ? std::to_string(*ranks / tp) : "auto";
   from.set("parallel.mesh", "{dp: " + dp + ", cp: " + std::to_string(cp) + ", tp: " + std::to_string(tp) + "}");
   if (has_mesh) from.set_replicas(replicas, shards, cp);
-  from.ignore(prefix + "cp_comm_strategy");
+  from.set_rotation(prefix + "cp_comm_strategy", cp);
 }
 
 void take_accelerate_fsdp(Conversion& from) {
@@ -138,6 +138,11 @@ void convert_accelerate(Conversion& from) {
   from.need("train.global_batch", in_script + "batch on a rank x ranks of dp x accumulation");
   from.need("train.steps", in_script + "the number of updates");
   from.need("optimizer.learning_rate", in_script + "of its optimizer");
+  const std::string of_optimizer = in_script + "of its optimizer; until then the recipe has ";
+  from.need("optimizer.betas", of_optimizer + "[0.9, 0.999]");
+  from.need("optimizer.weight_decay", of_optimizer + "0, and AdamW of PyTorch 0.01");
+  from.need("schedule.name", in_script + "its schedule, and schedule.warmup_steps; until then the recipe has constant");
+  from.need("train.clip_norm", in_script + "its clip_grad_norm_; until then the recipe has 1, and 0 clips nothing");
 }
 
 }  // namespace meshtrain

@@ -39,6 +39,7 @@ void visit_leaves(const YamlValue& value, const std::string& path, const Visit& 
 }  // namespace
 
 const YamlValue* Conversion::find(const std::string& path) const {
+  known_.insert(path);
   const YamlValue* at = &root_;
   for (size_t begin = 0; at != nullptr && begin <= path.size();) {
     const size_t end = std::min(path.find('.', begin), path.size());
@@ -177,6 +178,15 @@ void Conversion::set_replicas(int64_t replicas, int64_t shards, int64_t cp) {
                  " replicas; until then the recipe has the ranks of a host");
 }
 
+void Conversion::set_rotation(const std::string& path, int64_t cp) {
+  const std::optional<std::string> rotation = word(path);
+  if (!rotation) return;
+  const bool gathers = *rotation == "allgather";
+  if (!gathers && *rotation != "alltoall") return refuse(path, "parallel.context.algorithm has all_gather and ring");
+  if (cp > 1) return set("parallel.context.algorithm", std::string(gathers ? "all_gather" : "ring"));
+  if (!gathers) refuse(path, "cp is 1: there is nothing to exchange");
+}
+
 void Conversion::offload_to_host() {
   set("parallel.fsdp.offload.to", std::string("host"), "of CPU ranks alone: leave it out on GPUs");
 }
@@ -186,6 +196,25 @@ void Conversion::need_of_script(const std::string& in_script) {
   set("data.layout", std::string("stream"), "of meshtrain data prepare --text");
   need("data.tokens", in_script + "its texts, as meshtrain data prepare writes them");
   need("train.sequence_length", in_script + "the length of its samples");
+}
+
+/// Returns `; did you mean training.steps?` where `path`, which nothing asked for, is near a key of the tool that the
+/// configuration lacks: in its map, or in a map of a name near that of its own.
+std::string Conversion::near(const std::string& path) const {
+  const auto map_of = [](const std::string& key) { return key.substr(0, key.rfind('.') + 1); };
+  const auto name_of = [](const std::string& key) { return key.substr(key.rfind('.') + 1); };
+  const std::string map = map_of(path), name = name_of(path), dashes = name.starts_with("--") ? "--" : "";
+  std::vector<std::string> siblings, maps;
+  for (const std::string& key : known_) {
+    const bool is_given = find(key) != nullptr;
+    if (map_of(key) == map && !is_given) siblings.push_back(name_of(key).substr(dashes.size()));
+    if (name_of(key) == name && key != path && !is_given) maps.push_back(map_of(key));
+  }
+  if (const std::string sibling = nearest(name.substr(dashes.size()), siblings); !sibling.empty()) {
+    return "; did you mean " + map + dashes + sibling + "?";
+  }
+  const std::string other = nearest(map, maps);
+  return other.empty() ? "" : "; did you mean " + other + name + "?";
 }
 
 std::string Conversion::text(const std::string& file) const {
@@ -218,8 +247,9 @@ std::string Conversion::text(const std::string& file) const {
   std::vector<std::string> refused = refused_;
   visit_leaves(root_, "", [&](const std::string& path, const YamlValue& value) {
     if (read_.contains(path) || does_nothing(value)) return;
-    refused.push_back(path + ": " + flat_text(value) +
-                      (is_auto(path) ? ": another program fills it in" : ": nothing in a recipe is like it"));
+    refused.push_back(
+        path + ": " + flat_text(value) +
+        (is_auto(path) ? ": another program fills it in" : ": nothing in a recipe is like it" + near(path)));
   });
   if (!needed_.empty()) text += "\n# Still to be given, here or with --set:\n";
   for (const auto& [key, what] : needed_) text += "#   " + key + ": " + what + "\n";

@@ -61,6 +61,10 @@ class Conversion {
   /// Sets parallel.fsdp for `replicas` of the model, each of which `shards` data-parallel ranks share with their `cp`
   /// context-parallel ones, as torchtitan and accelerate do. `shards` 0: as many as the ranks that are started allow.
   void set_replicas(int64_t replicas, int64_t shards, int64_t cp);
+  /// Sets parallel.context.algorithm for the word at `path`, allgather or alltoall, which torchtitan and accelerate
+  /// have for how keys and values reach the other context-parallel ranks. Of one rank, `cp` 1, lists what is not the
+  /// default.
+  void set_rotation(const std::string& path, int64_t cp);
   /// Sets parallel.fsdp.offload.to: host, and says of which ranks it is.
   void offload_to_host();
   /// Lists model, data and the length of samples, which the script that a launcher starts has. `in_script`: the
@@ -79,6 +83,7 @@ class Conversion {
     std::string key, what;
   };
   const YamlValue* find(const std::string& path) const;
+  std::string near(const std::string& path) const;
   const YamlValue* take(const std::string& path, YamlValue::Kind kind);
   std::string shown(const std::string& path) const;
 
@@ -86,6 +91,7 @@ class Conversion {
   const YamlValue& root_;
   std::map<std::string, Value> values_;
   std::set<std::string> read_;
+  mutable std::set<std::string> known_;  // the paths that were asked for, in the configuration or not
   std::vector<std::string> refused_;
   std::vector<Needed> needed_;
 };

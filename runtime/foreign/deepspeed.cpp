@@ -184,7 +184,13 @@ void take_deepspeed_optimizer(Conversion& from) {
   } else {
     from.refuse("optimizer.type", "optimizer.name has adamw, sgd and muon");
   }
-  if (const auto rate = from.number("optimizer.params.lr")) from.set("optimizer.learning_rate", *rate);
+  const char *const rate_key = "optimizer.params.lr", *const peak_key = "scheduler.params.warmup_max_lr";
+  const bool has_peak = from.is_set("optimizer.learning_rate");  // that of the schedule
+  if (has_peak) {
+    from.ignore(rate_key);
+  } else if (const auto rate = from.number(rate_key)) {
+    from.set("optimizer.learning_rate", *rate);
+  }
   if (const auto eps = from.number("optimizer.params.eps")) from.set("optimizer.eps", *eps);
   const char* const mode = "optimizer.params.adam_w_mode";  // DeepSpeed's Adam is AdamW unless it is false
   const bool is_l2 = type == "adam" && from.has(mode) && !from.is_on(mode);
@@ -198,8 +204,10 @@ void take_deepspeed_optimizer(Conversion& from) {
     from.set("optimizer.betas", "[" + betas[0] + ", " + betas[1] + "]");
   }
   from.refuse("optimizer.params.bias_correction", "adamw always corrects its first steps");
-  from.need_filled_in("optimizer.learning_rate", {"optimizer.params.lr", "scheduler.params.warmup_max_lr"},
-                      "the Trainer's learning_rate (by default 5e-05)");
+  if (!has_peak) {
+    from.need_filled_in("optimizer.learning_rate", {rate_key, peak_key},
+                        "the Trainer's learning_rate (by default 5e-05)");
+  }
   from.need("optimizer.learning_rate", "of the optimizer that the script makes");
   from.need_filled_in("optimizer.betas", {"optimizer.params.betas"},
                       "the Trainer's adam_beta1 and adam_beta2 (by default [0.9, 0.999])", "[0.9, 0.999]");
@@ -222,6 +230,17 @@ void take_deepspeed_clipping(Conversion& from) {
   from.need_filled_in("train.clip_norm", {key}, "the Trainer's max_grad_norm (by default 1)");
 }
 
+/// Sets the peak of WarmupLR and WarmupDecayLR, which the optimizer's own rate does not change. WarmupCosineLR has no
+/// other than the optimizer's.
+void take_deepspeed_peak(Conversion& from, const std::string& type) {
+  const std::string key = "scheduler.params.warmup_max_lr";
+  const std::optional<double> peak = from.number(key);
+  if (type == "WarmupCosineLR" || from.is_auto(key)) return;
+  const std::string not_that = from.has("optimizer.params.lr") ? ", which optimizer.params.lr does not change" : "";
+  from.set("optimizer.learning_rate", peak.value_or(0.001),
+           (peak ? "warmup_max_lr of " + type : "DeepSpeed's default of warmup_max_lr in " + type) + not_that);
+}
+
 void take_deepspeed_schedule(Conversion& from) {
   const std::string type = from.word("scheduler.type").value_or("");
   const std::string params = "scheduler.params.";
@@ -233,10 +252,12 @@ void take_deepspeed_schedule(Conversion& from) {
     return;
   }
   from.set("schedule.name", names.at(type));
-  const auto warmup = from.whole(params + "warmup_num_steps");
-  if (warmup) from.set("schedule.warmup_steps", *warmup);
-  if (from.word(params + "warmup_type").value_or("log") == "log" && warmup) {
-    from.set("schedule.warmup_steps", *warmup, "linear; DeepSpeed's warm-up is logarithmic by default");
+  const std::string count = params + "warmup_num_steps";
+  const auto warmup = from.whole(count);
+  const bool is_log = from.word(params + "warmup_type").value_or("log") == "log";
+  if (warmup || from.is_auto(count)) {
+    from.set("schedule.warmup_steps", warmup.value_or(0),
+             is_log ? "linear; DeepSpeed's warm-up is logarithmic by default" : "");
   }
   from.need_filled_in("schedule.warmup_steps", {"scheduler.params.warmup_num_steps"},
                       "the Trainer's warmup_steps, or its warmup_ratio x train.steps (by default 0)", "0");
@@ -244,9 +265,7 @@ void take_deepspeed_schedule(Conversion& from) {
                       "the number of updates that the Trainer makes, its max_steps", "train.steps");
   if (const auto total = from.whole(params + "total_num_steps")) from.set("schedule.total_steps", *total);
   if (const auto least = from.number(params + "cos_min_ratio")) from.set("schedule.min_ratio", *least);
-  if (const auto peak = from.number(params + "warmup_max_lr"); peak && type != "WarmupCosineLR") {
-    from.set("optimizer.learning_rate", *peak);
-  }
+  take_deepspeed_peak(from, type);
   if (const std::string least = params + "warmup_min_lr"; from.is_auto(least) || from.number(least).value_or(0) > 0) {
     from.refuse(least, "a warm-up begins at peak / warmup_steps");
   }

@@ -8,9 +8,12 @@
 #include "runtime/foreign/conversion.h"
 #include "runtime/foreign/shell_script.h"
 #include "runtime/yaml/layers.h"
+#include "runtime/yaml/suggest.h"
 
 namespace meshtrain {
 namespace {
+
+using Keys = std::vector<const char*>;
 
 template <size_t N>
 bool has_one_of(const YamlValue& root, const std::array<const char*, N>& keys) {
@@ -19,9 +22,39 @@ bool has_one_of(const YamlValue& root, const std::array<const char*, N>& keys) {
 
 constexpr std::array<const char*, 4> kOfAccelerate = {"distributed_type", "compute_environment", "num_processes",
                                                       "fsdp_config"};
-constexpr std::array<const char*, 7> kOfDeepSpeed = {
-    "train_batch_size", "train_micro_batch_size_per_gpu", "zero_optimization", "fp16", "bf16",
-    "optimizer",        "gradient_accumulation_steps"};
+constexpr std::array<const char*, 3> kOfDeepSpeed = {"train_batch_size", "train_micro_batch_size_per_gpu",
+                                                     "zero_optimization"};
+constexpr std::array<const char*, 4> kMapsOfDeepSpeed = {"fp16", "bf16", "optimizer", "scheduler"};
+
+/// A trainer whose files are not converted, and keys that they have: one of each group.
+struct OtherTrainer {
+  const char* name;
+  std::vector<Keys> keys;
+};
+const std::vector<OtherTrainer> kOthers = {
+    {"axolotl", {{"base_model"}, {"sequence_len", "adapter", "num_epochs", "micro_batch_size", "datasets"}}},
+    {"LLaMA-Factory", {{"model_name_or_path"}, {"finetuning_type", "cutoff_len", "template"}}},
+    {"transformers' TrainingArguments, or of TRL",
+     {{"model_name_or_path", "output_dir", "dataset_name", "learning_rate"},
+      {"per_device_train_batch_size", "num_train_epochs", "gradient_accumulation_steps", "max_steps"}}}};
+
+/// Returns the keys of the groups that `root` has, the first of each; empty unless it has one of each.
+std::vector<std::string> keys_of_other(const OtherTrainer& other, const YamlValue& root) {
+  std::vector<std::string> found;
+  for (const Keys& group : other.keys) {
+    const auto key = std::ranges::find_if(group, [&](const char* each) { return root.find(each) != nullptr; });
+    if (key == group.end()) return {};
+    found.emplace_back(*key);
+  }
+  return found;
+}
+
+bool is_of_deepspeed(const YamlValue& root) {
+  return has_one_of(root, kOfDeepSpeed) || std::ranges::any_of(kMapsOfDeepSpeed, [&](const char* key) {
+           const YamlValue* value = root.find(key);
+           return value != nullptr && value->kind == YamlValue::Kind::Map;
+         });
+}
 
 constexpr std::array<const char*, 5> kOfMegatron = {"--num-layers", "--hidden-size", "--micro-batch-size",
                                                     "--tensor-model-parallel-size", "--train-iters"};
@@ -30,6 +63,19 @@ const char* const kForms =
     "recipe --from converts configurations of torchtitan (.toml), accelerate (.yaml: it has distributed_type) and "
     "DeepSpeed (.json: it has train_batch_size or zero_optimization), and the script or text with the arguments of "
     "Megatron-LM (.sh, .txt: --num-layers 32 ...)";
+
+/// Throws InputError for a file of a trainer that is known and not converted.
+void refuse_other_trainers(const std::filesystem::path& file, const YamlValue& root) {
+  for (const OtherTrainer& other : kOthers) {
+    const std::vector<std::string> keys = keys_of_other(other, root);
+    if (keys.empty()) continue;
+    throw InputError(
+        file.string() + ": looks like a configuration of " + other.name + " (it has " + joined(keys) +
+        "); such files are not converted: write a recipe as docs/recipe.md says; meshtrain recipe --explain "
+        "learning_rate, or another key of the file, says what takes its place. " +
+        kForms);
+  }
+}
 
 bool is_script(const std::filesystem::path& file, const std::string& text) {
   const std::string kind = file.extension().string();
@@ -47,8 +93,9 @@ std::string recipe_from_script(const std::filesystem::path& file, const std::str
   }
   Conversion conversion("Megatron-LM", found.arguments);
   convert_megatron(conversion);
-  for (const std::string& condition : found.untested) {
-    conversion.refuse_absent(condition + ": not known from the script alone: what it guards was left out");
+  for (const UntestedCondition& condition : found.untested) {
+    conversion.refuse_absent(condition.text + ": not known from the script alone: " +
+                             (condition.took_else ? "the lines of its else were taken" : "its lines were left out"));
   }
   return conversion.text(file.filename().string());
 }
@@ -92,8 +139,10 @@ std::string recipe_from(const std::filesystem::path& file) {
   if (root.find("train") != nullptr && root.find("model") != nullptr) {
     throw InputError(file.string() + ": a recipe of meshtrain already");
   }
+  const bool is_of_launcher = root.find("distributed_type") != nullptr || root.find("compute_environment") != nullptr;
+  if (!is_of_launcher && !is_of_deepspeed(root)) refuse_other_trainers(file, root);  // they may have fsdp_config
   if (has_one_of(root, kOfAccelerate)) return convert("accelerate", convert_accelerate);
-  if (has_one_of(root, kOfDeepSpeed)) return convert("DeepSpeed", convert_deepspeed);
+  if (is_of_deepspeed(root)) return convert("DeepSpeed", convert_deepspeed);
   throw InputError(file.string() + ": not a configuration of another trainer that is known here: " + kForms);
 }
 

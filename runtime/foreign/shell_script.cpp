@@ -43,8 +43,9 @@ std::optional<Assignment> assignment_of(const std::string& word) {
 
 /// An if of the script that has begun.
 struct Branch {
-  bool is_taken;   ///< its lines count now
-  bool had_taken;  ///< one of its parts was taken
+  bool is_taken;                      ///< its lines count now
+  bool had_taken;                     ///< one of its parts was taken
+  std::vector<size_t> untested = {};  ///< the conditions of its parts that are not known, by their number
 };
 
 /// What a script does to its variables and arguments.
@@ -71,7 +72,7 @@ class Script {
 
   /// Returns the arguments of the program, or else those of variables and lines.
   Words arguments() const { return arguments_ ? *arguments_ : loose_; }
-  std::vector<std::string> untested;
+  std::vector<UntestedCondition> untested;
 
  private:
   bool is_active() const {
@@ -83,6 +84,9 @@ class Script {
     while (!command.empty() && words.contains(command.front().text)) {
       if (command.front().text == "else" && !branches_.empty()) {
         branches_.back().is_taken = !branches_.back().had_taken;
+        if (branches_.back().is_taken) {
+          for (const size_t number : branches_.back().untested) untested[number].took_else = true;
+        }
       }
       command.erase(command.begin());
     }
@@ -113,7 +117,7 @@ class Script {
   }
 
   void skip_case(const Tokens& command) {
-    if (is_active()) untested.push_back("case (line " + std::to_string(command.front().line) + ")");
+    if (is_active()) untested.push_back({"case (line " + std::to_string(command.front().line) + ")"});
     while (at_ < tokens_.size() && tokens_[at_].text != "esac") ++at_;
     ++at_;
   }
@@ -139,7 +143,8 @@ class Script {
     if (!holds && !condition.empty()) {
       std::string text;
       for (const ShellToken& token : condition) text += token.text == "\n" || token.text == ";" ? "" : " " + token.text;
-      untested.push_back("if" + text + " (line " + std::to_string(condition.front().line) + ")");
+      branch.untested.push_back(untested.size());
+      untested.push_back({"if" + text + " (line " + std::to_string(condition.front().line) + ")"});
     }
     branch.is_taken = branch.had_taken = holds.value_or(false);
   }

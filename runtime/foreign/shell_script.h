@@ -8,10 +8,16 @@
 
 namespace meshtrain {
 
+/// A condition that needs more than the script's own text.
+struct UntestedCondition {
+  std::string text;        ///< "if [ -d /tmp ] (line 12)", or "case (line 12)"
+  bool took_else = false;  ///< the lines of its else were taken; without it its own lines were left out alone
+};
+
 /// The arguments that a shell script gives to the Python program it starts.
 struct ScriptArguments {
-  YamlValue arguments;                ///< a map: "--lr": a scalar; a list of several values; "true" without one
-  std::vector<std::string> untested;  ///< "if ... (line 12)": conditions that need more than the script's own text
+  YamlValue arguments;  ///< a map: "--lr": a scalar; a list of several values; "true" without one
+  std::vector<UntestedCondition> untested;
 };
 
 /// Reads a script of bash, or a plain text of arguments, as far as arguments are built in it: variables, arrays, +=,

@@ -9,6 +9,8 @@
 namespace meshtrain {
 namespace {
 
+const char* const kTitansDefault = "torchtitan's default";
+
 /// The shape of a flavor of torchtitan's llama3.
 struct Flavor {
   const char* name;
@@ -31,7 +33,14 @@ void take_titan_model(Conversion& from) {
     from.set("model.intermediate_size", known.intermediate_size);
     from.set("model.vocab_size", known.vocab_size, "of the tokenizer");
     from.set("model.rope_theta", 500000.0);
+    from.set("model.rope_scaling",
+             std::string("{rope_type: llama3, factor: 8, low_freq_factor: 1, high_freq_factor: 4, "
+                         "original_max_position_embeddings: 8192}"),
+             "torchtitan's, of each llama3 flavor");
     from.set("model.rms_norm_eps", 1e-5);
+    from.set("model.initializer_range", 0.02,
+             "torchtitan divides it by sqrt(2 x (1 + layer)) where a sublayer ends, and has 1 for the embedding and "
+             "1 / sqrt(hidden_size) for the head");
   }
   if (!from.is_set("model.hidden_size")) {
     from.need("model.hf", "a folder with the config.json of " + name + " " + flavor +
@@ -52,10 +61,9 @@ void take_titan_optimizer(Conversion& from) {
   } else {
     from.refuse("optimizer.name", "optimizer.name has adamw, sgd and muon");
   }
-  const char* by_default = "torchtitan's default";
   const auto take = [&](const char* key, const std::string& ours, double usual) {
     const std::optional<double> value = from.number(key);
-    from.set(ours, value.value_or(usual), value ? "" : by_default);
+    from.set(ours, value.value_or(usual), value ? "" : kTitansDefault);
   };
   take("optimizer.lr", "optimizer.learning_rate", 8e-4);
   take("optimizer.eps", "optimizer.eps", 1e-8);
@@ -66,7 +74,7 @@ void take_titan_optimizer(Conversion& from) {
   }
   const std::optional<double> beta1 = from.number("optimizer.beta1"), beta2 = from.number("optimizer.beta2");
   from.set("optimizer.betas", "[" + scalar_text(beta1.value_or(0.9)) + ", " + scalar_text(beta2.value_or(0.95)) + "]",
-           beta1 && beta2 ? "" : by_default);
+           beta1 && beta2 ? "" : kTitansDefault);
   from.ignore("optimizer.implementation");
   from.ignore("optimizer.fused");
   from.refuse("optimizer.early_step_in_backward", "the update comes behind the clipping of all gradients");
@@ -75,7 +83,7 @@ void take_titan_optimizer(Conversion& from) {
 void take_titan_schedule(Conversion& from, int64_t steps) {
   const std::optional<int64_t> asked = from.whole("lr_scheduler.warmup_steps");
   const int64_t warmup = std::min(asked.value_or(200), steps);
-  from.set("schedule.warmup_steps", warmup, asked ? "" : "torchtitan's default");
+  from.set("schedule.warmup_steps", warmup, asked ? "" : kTitansDefault);
   const std::string type = from.word("lr_scheduler.decay_type").value_or("linear");
   const std::optional<double> ratio = from.number("lr_scheduler.decay_ratio");
   from.set("schedule.min_ratio", from.number("lr_scheduler.min_lr_factor").value_or(0));
@@ -119,8 +127,10 @@ int64_t take_titan_parallelism(Conversion& from) {
   if (const auto reshard = from.word("parallelism.fsdp_reshard_after_forward"); reshard == "never") {
     from.set("parallel.fsdp.reshard_after_forward", false);
   }
-  const std::string rotate = from.word("parallelism.context_parallel_rotate_method").value_or("allgather");
-  if (cp > 1) from.set("parallel.context.algorithm", std::string(rotate == "allgather" ? "all_gather" : "ring"));
+  from.set_rotation("parallelism.context_parallel_rotate_method", cp);
+  if (cp > 1 && !from.is_set("parallel.context.algorithm")) {
+    from.set("parallel.context.algorithm", std::string("all_gather"), kTitansDefault);
+  }
   if (from.whole("parallelism.pipeline_parallel_degree").value_or(1) > 1) {
     from.refuse("parallelism.pipeline_parallel_degree", "models are not cut into pipeline stages");
   }
@@ -138,7 +148,7 @@ void take_titan_batch(Conversion& from, int64_t dp) {
                                newer = from.whole("training.local_batch_size");
   const int64_t local = newer.value_or(older.value_or(8)),
                 global = from.whole("training.global_batch_size").value_or(-1);
-  from.set("train.micro_batch", local);
+  from.set("train.micro_batch", local, newer || older ? "" : kTitansDefault);
   if (global > 0) {
     from.set("train.global_batch", global);
   } else if (dp > 0) {
@@ -150,9 +160,11 @@ void take_titan_batch(Conversion& from, int64_t dp) {
 }
 
 void take_titan_training(Conversion& from, int64_t steps) {
-  from.set("train.steps", steps);
-  from.set("train.sequence_length", from.whole("training.seq_len").value_or(2048));
-  from.set("train.clip_norm", from.number("training.max_norm").value_or(1));
+  from.set("train.steps", steps, from.has("training.steps") ? "" : kTitansDefault);
+  const auto length = from.whole("training.seq_len");
+  from.set("train.sequence_length", length.value_or(2048), length ? "" : kTitansDefault);
+  const auto norm = from.number("training.max_norm");
+  from.set("train.clip_norm", norm.value_or(1), norm ? "" : kTitansDefault);
   for (const char* key : {"training.seed", "debug.seed"}) {
     if (const auto seed = from.whole(key)) from.set("train.seed", *seed);
   }

@@ -242,6 +242,18 @@ std::string answer_to(const std::string& asked) {
   return meant.empty() ? "; meshtrain recipe --explain lists all keys" : meant;
 }
 
+/// Returns the key that `asked`, a word of another system, is here; empty when a sentence answers it.
+std::string key_meant_by(const std::string& asked) {
+  const KnownKeys& keys = recipe_keys();
+  const size_t dot = asked.rfind('.');
+  const std::string before = "; here it is ",
+                    answer = keys.foreign_word(dot == std::string::npos ? "" : asked.substr(0, dot),
+                                               asked.substr(dot == std::string::npos ? 0 : dot + 1));
+  if (!answer.starts_with(before)) return "";
+  const std::string key = answer.substr(before.size());
+  return keys.find(key) == nullptr ? "" : key;
+}
+
 }  // namespace
 
 KeyText text_of_key(const std::string& path) {
@@ -269,6 +281,10 @@ KeyText text_of_key(const std::string& path) {
 std::string explain_key(const std::string& asked) {
   const KnownKeys& keys = recipe_keys();
   const KnownKey* key = keys.find(keys.complete(with_indices(asked)));
+  if (key == nullptr) {
+    const std::string meant = key_meant_by(asked);
+    if (!meant.empty()) return asked + " is called " + meant + " here\n" + explain_key(meant);
+  }
   if (key == nullptr) throw InputError("--explain " + asked + ": unknown key" + answer_to(asked));
   const KeyText about = text_of_key(key->path);
   std::string text = key->path + ": " + key->kind + "\n";

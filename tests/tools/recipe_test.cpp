@@ -21,8 +21,11 @@ TEST(RecipeCommand, ExplainsAKeyOrListsAll) {
   EXPECT_EQ(all.status, 0) << all.err;
   EXPECT_TRUE(has(all.out, "\nschedule.total_steps ")) << all.out;
   EXPECT_TRUE(has(all.out, "\ntrain.precision ")) << all.out;
-  EXPECT_EQ(only_complaint(run_meshtrain({"recipe", "--explain", "train.grad_clip"})),
-            "--explain train.grad_clip: unknown key; here it is train.clip_norm");
+  const Ending foreign = run_meshtrain({"recipe", "--explain", "train.grad_clip"});
+  EXPECT_EQ(foreign.status, 0) << foreign.err;
+  EXPECT_EQ(foreign.out, "train.grad_clip is called train.clip_norm here\n" + one.out);
+  EXPECT_EQ(only_complaint(run_meshtrain({"recipe", "--explain", "warmup_ratio"})),
+            "--explain warmup_ratio: unknown key; here it is a number of steps, schedule.warmup_steps");
   EXPECT_EQ(only_complaint(run_meshtrain({"recipe"})),
             "give --explain [KEY] or --from FILE: see meshtrain recipe --help");
 }
@@ -140,6 +143,7 @@ TEST_P(FromForeign, IsARecipeThatPassesItsCheckOnceWhatIsMissingIsGiven) {
                                                      {"optimizer.betas", "[0.9, 0.999]"},
                                                      {"optimizer.eps", "1e-8"},
                                                      {"optimizer.weight_decay", "0"},
+                                                     {"schedule.name", "cosine"},
                                                      {"schedule.warmup_steps", "10"},
                                                      {"model.vocab_size", "256"}};
   Words words = {"train", recipe.string(), "--check"};
@@ -167,8 +171,8 @@ std::string converted(const std::string& name, const std::string& configuration)
 }
 
 struct Part {
-  const char* name;
-  const char* configuration;
+  std::string name;
+  std::string configuration;
   Words in_recipe;
   Words not_in_recipe;
 };
@@ -350,6 +354,133 @@ TEST(RecipeCommand, ReadsTheArgumentsOfMegatronFromScriptsAndTexts) {
     EXPECT_TRUE(has(all, word)) << word << " is not in\n" << all;
   }
   EXPECT_FALSE(has(all, "Still to be given") || has(all, "Not converted") || has(all, "sequence_parallel:")) << all;
+}
+
+void expect_parts(const std::vector<Part>& configurations) {
+  for (const Part& each : configurations) {
+    const std::string text = converted(each.name, each.configuration);
+    for (const std::string& word : each.in_recipe) EXPECT_TRUE(has(text, word)) << word << " is not in\n" << text;
+    for (const std::string& word : each.not_in_recipe) EXPECT_FALSE(has(text, word)) << word << " is in\n" << text;
+  }
+}
+
+TEST(RecipeCommand, FlavorsOfTorchtitansLlama3HaveScaledRotation) {
+  for (const std::string flavor : {"debugmodel", "8B", "70B", "405B"}) {
+    const std::string text = converted("a.toml", "[model]\nname = 'llama3'\nflavor = '" + flavor + "'\n");
+    EXPECT_TRUE(has(text,
+                    "  rope_scaling: {rope_type: llama3, factor: 8, low_freq_factor: 1, high_freq_factor: 4, "
+                    "original_max_position_embeddings: 8192}  # torchtitan's"))
+        << text;
+    EXPECT_TRUE(has(text, "rope_theta: 500000\n")) << text;
+    EXPECT_TRUE(has(text, "initializer_range: 0.02  # torchtitan divides it by sqrt(2 x (1 + layer))")) << text;
+  }
+}
+
+TEST(RecipeCommand, DefaultsOfTorchtitanAreCalledThat) {
+  const std::string by_default = "  # torchtitan's default\n";
+  expect_parts({{"a.toml",
+                 "[training]\n",
+                 {"steps: 10000" + by_default, "sequence_length: 2048" + by_default, "micro_batch: 8" + by_default,
+                  "clip_norm: 1" + by_default},
+                 {}},
+                {"b.toml",
+                 "[training]\nsteps = 10000\nseq_len = 2048\nlocal_batch_size = 8\nmax_norm = 1.0\n",
+                 {"steps: 10000\n", "sequence_length: 2048\n", "micro_batch: 8\n", "clip_norm: 1\n"},
+                 {}}});
+}
+
+TEST(RecipeCommand, PeakOfDeepSpeedsWarmUpIsItsSchedules) {
+  const auto of = [](const std::string& type, const std::string& rate, const std::string& params) {
+    return converted("a.json", R"({"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": {"lr": )" + rate +
+                                   R"(}}, "scheduler": {"type": ")" + type + R"(", "params": {)" + params + "}}}");
+  };
+  for (const std::string type : {"WarmupLR", "WarmupDecayLR"}) {
+    const std::string own = of(type, "3e-4", R"("warmup_max_lr": 2e-5)"), usual = of(type, "3e-4", "");
+    EXPECT_TRUE(has(own, "learning_rate: 2e-05  # warmup_max_lr of " + type + ", which optimizer.params.lr does not"))
+        << own;
+    EXPECT_TRUE(has(usual, "learning_rate: 0.001  # DeepSpeed's default of warmup_max_lr in " + type)) << usual;
+    EXPECT_FALSE(has(of(type, "\"auto\"", R"("warmup_max_lr": 2e-5)"), "optimizer.learning_rate:"));
+  }
+  EXPECT_TRUE(has(of("WarmupCosineLR", "3e-4", ""), "learning_rate: 0.0003\n"));
+  const std::string open = of("WarmupLR", "3e-4", R"("warmup_max_lr": "auto")");
+  EXPECT_TRUE(has(open, "scheduler.params.warmup_max_lr is auto: give the Trainer's learning_rate")) << open;
+
+  const std::string log = "  # linear; DeepSpeed's warm-up is logarithmic by default\n";
+  EXPECT_TRUE(has(of("WarmupLR", "1", R"("warmup_num_steps": 7)"), "warmup_steps: 7" + log));
+  EXPECT_TRUE(has(of("WarmupLR", "1", R"("warmup_num_steps": "auto")"), "warmup_steps: 0" + log));
+  EXPECT_FALSE(has(of("WarmupLR", "1", R"("warmup_num_steps": "auto", "warmup_type": "linear")"), log));
+}
+
+TEST(RecipeCommand, ConditionsThatAreNotKnownSayWhichLinesWereTaken) {
+  const std::string unknown = "not known from the script alone: ";
+  expect_parts(
+      {{"a.sh",
+        "if [ -d /tmp ]; then L=6; else L=5; fi\n"
+        "if [ -d /usr ]; then L=7; fi\n"
+        "if [ -d /var ]; then H=1\nelif [ a = a ]; then H=64\nelse H=3\nfi\n"
+        "python pretrain_gpt.py --num-layers $L --hidden-size $H\n",
+        {"num_hidden_layers: 5\n", "hidden_size: 64\n", "(line 1): " + unknown + "the lines of its else were taken\n",
+         "(line 2): " + unknown + "its lines were left out\n", "(line 3): " + unknown + "its lines were left out\n"},
+        {"what it guards"}}});
+}
+
+TEST(RecipeCommand, RotationOfContextParallelRanksIsTakenOrListed) {
+  const std::string titan = "[parallelism]\ncontext_parallel_rotate_method = 'alltoall'\n";
+  const std::string titan_2 = titan + "context_parallel_degree = 2\n";
+  const std::string prefix = "distributed_type: FSDP\nparallelism_config:\n  parallelism_config_cp_comm_strategy: ";
+  const std::string several = prefix + "alltoall\n  parallelism_config_cp_size: 2\n";
+  expect_parts({{"a.toml", titan, {"context_parallel_rotate_method: alltoall: cp is 1"}, {"algorithm"}},
+                {"b.toml", titan_2, {"algorithm: ring\n"}, {"alltoall"}},
+                {"a.yaml", (prefix + "alltoall\n"), {"cp_comm_strategy: alltoall: cp is 1"}, {"algorithm"}},
+                {"b.yaml", several, {"algorithm: ring\n"}, {"alltoall"}},
+                {"c.yaml", (prefix + "allgather\n"), {}, {"algorithm", "allgather"}},
+                {"d.yaml", (prefix + "zebra\n"), {"parallel.context.algorithm has all_gather and ring"}, {}}});
+}
+
+TEST(RecipeCommand, ScriptOfAccelerateHasItsOptimizerAndSchedule) {
+  const std::string given = behind(converted("a.yaml", "distributed_type: FSDP\n"), "Still to be given");
+  for (const char* key : {"train.clip_norm", "optimizer.weight_decay", "optimizer.betas", "schedule.name"}) {
+    EXPECT_TRUE(has(given, "#   " + std::string(key) + ": in the script that accelerate launches: its ") ||
+                has(given, "#   " + std::string(key) + ": in the script that accelerate launches: of its optimizer"))
+        << given;
+  }
+}
+
+TEST(RecipeCommand, KeysNearThoseOfTheToolAreAskedAbout) {
+  const std::string none = ": nothing in a recipe is like it";
+  expect_parts({{"a.toml",
+                 "[training]\nseqlen = 4096\nstep = 5\nzebra = 1\n[optimiser]\nlr = 1e-3\n",
+                 {"training.seqlen: 4096" + none + "; did you mean training.seq_len?",
+                  "training.step: 5" + none + "; did you mean training.steps?", "training.zebra: 1" + none + "\n",
+                  "optimiser.lr: 0.001" + none + "; did you mean optimizer.lr?"},
+                 {}},
+                {"a.sh",
+                 "python pretrain_gpt.py --num-layers 2 --seq-lenght 4096 --zebra 3\n",
+                 {"--seq-lenght: 4096" + none + "; did you mean --seq-length?", "--zebra: 3" + none + "\n"},
+                 {}},
+                {"b.toml", "[training]\nsteps = 3\nstep = 5\n", {"training.step: 5" + none + "\n"}, {}}});
+}
+
+TEST(RecipeCommand, NamesTheTrainerWhoseFilesAreNotConverted) {
+  for (const auto& [text, name] : std::vector<std::pair<std::string, std::string>>{
+           {"base_model: a\nsequence_len: 2048\ngradient_accumulation_steps: 4\nbf16: true\noptimizer: adamw_torch\n"
+            "fsdp_config: {fsdp_version: 2}\n",
+            "axolotl (it has base_model, sequence_len)"},
+           {"model_name_or_path: a\nstage: sft\nfinetuning_type: full\ngradient_accumulation_steps: 8\nfp16: true\n",
+            "LLaMA-Factory (it has model_name_or_path, finetuning_type)"},
+           {"model_name_or_path: a\nper_device_train_batch_size: 2\ngradient_accumulation_steps: 8\nbf16: true\n",
+            "transformers' TrainingArguments, or of TRL (it has model_name_or_path, per_device_train_batch_size)"}}) {
+    const ScratchFolder folder;
+    write_file(folder.path() / "a.yaml", text);
+    const std::string file = (folder.path() / "a.yaml").string();
+    const std::string complaint = only_complaint(run_meshtrain({"recipe", "--from", file}));
+    EXPECT_TRUE(complaint.starts_with(file + ": looks like a configuration of " + name +
+                                      "; such files are not converted: write a recipe"))
+        << complaint;
+  }
+  for (const char* own : {R"({"bf16": {"enabled": true}})", R"({"zero_optimization": {"stage": 1}})"}) {
+    EXPECT_TRUE(has(converted("a.json", own), "a configuration of DeepSpeed"));
+  }
 }
 
 TEST(RecipeCommand, RefusesWhatIsNoConfiguration) {

@@ -233,8 +233,10 @@ TEST(ExplainKey, SaysKindDefaultWordsAndTheDocumentsText) {
   EXPECT_TRUE(has(explain_key("train.steps"), ": a whole number\n  needed\n"));
   EXPECT_TRUE(has(explain_key("data.mixture.ignore_id"), "labels with this id do not count"));
   EXPECT_TRUE(has(explain_key("schedule"), "a single value in its place is its name\n"));
-  EXPECT_EQ(input_error([] { explain_key("optimizer.lr"); }),
-            "--explain optimizer.lr: unknown key; here it is optimizer.learning_rate");
+  for (const std::string word : {"optimizer.lr", "lr"}) {
+    EXPECT_EQ(explain_key(word),
+              word + " is called optimizer.learning_rate here\n" + explain_key("optimizer.learning_rate"));
+  }
 }
 
 TEST(ExplainKey, SaysWhereAKeyIsNeededAndWhatItsDefaultIs) {
