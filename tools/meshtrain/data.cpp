@@ -236,10 +236,6 @@ void add_prepare(CLI::App& data, int& status) {
       if (bytes->count() == 0 || option->count() == 0) continue;
       throw InputError(option->get_name() + " goes with --text or --chat, and --bytes is given");
     }
-    warn_of_unmatched(chat->count() > 0   ? arguments->chat.options.inputs
-                      : text->count() > 0 ? arguments->text.inputs
-                                          : arguments->bytes,
-                      arguments->text);
     if (chat->count() > 0) {
       ChatArguments chats = arguments->chat;
       chats.options.filter = arguments->text.filter;
@@ -250,9 +246,13 @@ void add_prepare(CLI::App& data, int& status) {
       ProgressLine line;
       const auto show = [&](const PrepareTextProgress& now) { line.show(now); };
       status = prepare_from_chat(chats, show);
-      return;
+    } else {
+      status = text->count() > 0 ? prepare_from_text(*arguments) : prepare_from_bytes(*arguments);
     }
-    status = text->count() > 0 ? prepare_from_text(*arguments) : prepare_from_bytes(*arguments);
+    warn_of_unmatched(chat->count() > 0   ? arguments->chat.options.inputs
+                      : text->count() > 0 ? arguments->text.inputs
+                                          : arguments->bytes,
+                      arguments->text);
   });
 }
 
