@@ -8,6 +8,9 @@
 #include <utility>
 
 #include "mesh/error.h"
+#include "runtime/jinja/budget.h"
+#include "runtime/jinja/failure.h"
+#include "runtime/jinja/printing.h"
 
 namespace meshtrain {
 namespace {
@@ -59,6 +62,18 @@ std::vector<Span> marked_turns(const ChatTemplate& chat, const Conversation& con
 bool has_no_text(const jinja::Value& message) {
   const jinja::Value* const content = message.dict().find("content");
   return content == nullptr || !content->is_true();
+}
+
+/// Returns true when `text` has a message's list of parts as Python prints it: the template took it for a text.
+bool prints_parts(const Conversation& conversation, const std::string& text) try {
+  return std::ranges::any_of(conversation.messages->values, [&](const jinja::Value& message) {
+    const jinja::Value* const content = message.dict().find("content");
+    if (content == nullptr || !content->is_list() || !content->is_true()) return false;
+    jinja::Budget budget{jinja::Limits{}};
+    return text.find(jinja::to_text(*content, budget)) != std::string::npos;
+  });
+} catch (const jinja::Failure&) {  // longer than a rendering could be
+  return false;
 }
 
 /// Returns the conversation without message `left_out`, which the template is to be seen not to write.
@@ -268,6 +283,7 @@ ChatTokens tokenize_chat(const ChatTemplate& chat, const Tokenizer& tokenizer, c
   const Rendered whole = chat.render(conversation, conversation.messages->values.size(), false);
   ChatTokens tokens;
   tokenizer.encode(whole.text, tokens.ids, /*add_special=*/false);
+  tokens.prints_parts = prints_parts(conversation, whole.text);
   if (loss == LossOn::All) {
     tokens.counted.assign(tokens.ids.size(), 1);
   } else {

@@ -41,7 +41,11 @@ Json parse_json(std::string_view text) {
 Json parse_line(std::string_view text) {
   Json object = parse_json(text);
   if (object.is_array()) {
-    throw InputError("a JSON array and not an object: write each conversation on a line of its own (jq -c '.[]' does)");
+    const bool are_messages = object.empty() || (object[0].is_object() && object[0].contains("role"));
+    if (are_messages) return Json{{"messages", std::move(object)}};
+    throw InputError(
+        "a JSON array of something else than messages: write each conversation on a line of its own (jq -c '.[]' "
+        "does)");
   }
   if (!object.is_object()) throw InputError("not a JSON object");
   return object;
@@ -186,6 +190,12 @@ Conversation conversation_of(Json object, bool is_open) try {
 }
 
 }  // namespace
+
+bool is_usual_role(std::string_view role) {
+  constexpr std::array<std::string_view, 7> kUsual = {"system", "developer", "user",   "assistant",
+                                                      "tool",   "function",  "ipython"};
+  return std::ranges::find(kUsual, role) != kUsual.end();
+}
 
 Conversation parse_conversation(std::string_view text) {
   return conversation_of(parse_line(text), /*is_open=*/false);

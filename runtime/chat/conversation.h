@@ -18,16 +18,19 @@ struct Conversation {
   size_t first_counted = 0;  ///< the messages before are a prompt, of which no label counts
 };
 
-/// Parses a JSON object with "messages", or with "prompt" and "completion", which are lists of messages or texts (a
-/// text is one message, of the user and of the assistant), or with ShareGPT's "conversations", and with "tools",
-/// "documents" and "chat_template_kwargs" where there are such. A message is an object with "role"; the template
-/// decides on everything else. As in transformers 5, keys of a message whose value is null are left out, and its
-/// reasoning ("reasoning_content", "thinking" or "reasoning") is there as "reasoning_content" and "thinking". Throws
-/// InputError that says what is wrong, without a location.
+/// Returns true for the roles that chat templates know: system, developer, user, assistant, tool, function, ipython.
+bool is_usual_role(std::string_view role);
+
+/// Parses a JSON object with "messages", or an array that is the list of "messages" itself, or with "prompt" and
+/// "completion", which are lists of messages or texts (a text is one message, of the user and of the assistant), or
+/// with ShareGPT's "conversations", and with "tools", "documents" and "chat_template_kwargs" where there are such. A
+/// message is an object with "role"; the template decides on everything else. As in transformers 5, keys of a message
+/// whose value is null are left out, and its reasoning ("reasoning_content", "thinking" or "reasoning") is there as
+/// "reasoning_content" and "thinking". Throws InputError that says what is wrong, without a location.
 Conversation parse_conversation(std::string_view json);
 
 /// Parses the beginning of a conversation, for a model to continue: as parse_conversation(), but "prompt" stands alone,
-/// and a "completion" beside it is not read. An array is the list of "messages" itself.
+/// and a "completion" beside it is not read.
 Conversation parse_open_conversation(std::string_view json);
 
 /// Returns true when the last message is one of the assistant.

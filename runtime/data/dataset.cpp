@@ -147,7 +147,9 @@ void Dataset::refuse_id(int64_t token, int64_t id) const {
       tokens_.path().string() + ": token " + std::to_string(token) + " has id " + std::to_string(id) +
       (id < 0 ? ", which is negative and no token" : ", beyond the vocabulary of " + std::to_string(vocab_size_)) +
       (no_tokens.empty() ? ": the file was made for another model, or data.dtype is wrong" +
-                               (looks_like ? ": its ids look like those of " + *looks_like : "")
+                               (looks_like ? ": its ids look like those of " +
+                                                 (*looks_like == "int64" ? advice_on_int64() : *looks_like)
+                                           : "")
                          : no_tokens));
 }
 

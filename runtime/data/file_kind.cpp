@@ -19,6 +19,7 @@ using nlohmann::json;
 
 constexpr int64_t kLookedAt = int64_t{1} << 16;
 constexpr size_t kLeastText = 64;  // bytes of text that ids are not by chance
+constexpr size_t kCertainText = size_t{4} << 10;
 
 /// The first bytes of a kind of file, and what to do with one.
 struct Magic {
@@ -61,11 +62,23 @@ bool is_text(std::string_view bytes) {
   });
 }
 
+/// Returns true for text of so many bytes, with spaces and line ends as text has them, that no ids are such by chance.
+bool is_certain_text(std::string_view text) {
+  const auto spaces = static_cast<size_t>(std::ranges::count(text, ' '));
+  const bool has_words = spaces >= text.size() / 50 && spaces <= text.size() / 2;
+  return text.size() >= kCertainText && has_words && text.find('\n') != std::string_view::npos;
+}
+
 /// Returns the first object of JSON lines; a discarded value when the first line is none.
 json first_line(std::string_view text) {
   const std::string_view line = text.substr(0, std::min(text.find('\n'), text.size()));
   return json::parse(
       line, [](int depth, json::parse_event_t, json&) { return depth < 64; }, false);
+}
+
+/// Returns true for a list of messages on a line.
+bool are_messages(const json& line) {
+  return line.is_array() && !line.empty() && line[0].is_object() && line[0].contains("role");
 }
 
 bool is_conversation(const json& object) {
@@ -82,8 +95,8 @@ std::optional<FileKind> kind_of_json(std::string_view text, const std::string& f
     return FileKind{"the JSON of a tokenizer", "name it as data.tokenizer, and a file of token ids instead of " + file,
                     true};
   }
-  if (line.is_object()) {
-    const char* const option = is_conversation(line) ? "--chat " : "--text ";
+  if (line.is_object() || are_messages(line)) {
+    const char* const option = are_messages(line) || is_conversation(line) ? "--chat " : "--text ";
     return FileKind{"JSON Lines text", std::string("make tokens of it with meshtrain data prepare ") + option + file,
                     true};
   }
@@ -106,7 +119,7 @@ std::optional<FileKind> kind_of(std::string_view bytes, const std::string& file)
   if (begins_as_gzip(bytes)) return FileKind{"a file compressed by gzip", kDecompress + file, true};
   if (bytes.size() < kLeastText || !is_text(bytes)) return std::nullopt;
   if (auto kind = kind_of_json(bytes, file)) return kind;
-  return FileKind{"text", kPrepareText + file, false};
+  return FileKind{"text", kPrepareText + file, is_certain_text(bytes)};
 }
 
 }  // namespace

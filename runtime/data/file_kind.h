@@ -14,9 +14,10 @@ struct FileKind {
 };
 
 /// Returns what `file` is where it would be read as tokens of `dtype` but begins as something else does: as compressed
-/// text, Parquet, an archive, an array of NumPy, Megatron's index, JSON, the JSON of a tokenizer; or, uncertain, as
-/// other text. Returns std::nullopt for token ids, for tokens of uint8, which text is, for a file with an index of
-/// Megatron beside it, and for one that does not exist or cannot be read.
+/// text, Parquet, an archive, an array of NumPy, Megatron's index, JSON, the JSON of a tokenizer; or as
+/// other text, which is certain from 4 KiB on where it has spaces and line ends. Returns std::nullopt for token ids,
+/// for tokens of uint8, which text is, for a file with an index of Megatron beside it, and for one that does not exist
+/// or cannot be read.
 std::optional<FileKind> kind_of_no_tokens(const std::filesystem::path& file, const std::string& dtype);
 
 /// Returns the end of a message about such a file: ": it looks like JSON Lines text: ADVICE"; an empty text for any

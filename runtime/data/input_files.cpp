@@ -47,32 +47,42 @@ class Chosen {
     return (filter_.include.empty() || matches_one(filter_.include, file)) && !matches_one(filter_.exclude, file);
   }
 
+  bool matches_glob(const std::string& glob, const fs::path& file) const {
+    const bool has_folder = glob.find('/') != std::string::npos;
+    return matches(glob, (has_folder ? file.lexically_relative(folder_) : file.filename()).generic_string());
+  }
+
  private:
   bool matches_one(const std::vector<std::string>& globs, const fs::path& file) const {
-    return std::any_of(globs.begin(), globs.end(), [&](const std::string& glob) {
-      const bool has_folder = glob.find('/') != std::string::npos;
-      return matches(glob, (has_folder ? file.lexically_relative(folder_) : file.filename()).generic_string());
-    });
+    return std::any_of(globs.begin(), globs.end(), [&](const std::string& glob) { return matches_glob(glob, file); });
   }
 
   const fs::path& folder_;
   const FileFilter& filter_;
 };
 
-void collect(const fs::path& folder, const fs::path& parts, const Chosen& chosen, std::vector<fs::path>& files) {
+/// Calls `visit` with every file and link below `folder`, but for hidden folders and that of parts.
+template <class Visit>
+void for_each_file(const fs::path& folder, const fs::path& parts, const Visit& visit) {
   try {
     for (fs::recursive_directory_iterator entry(folder), end; entry != end; ++entry) {
-      if (entry->is_symlink() && !chosen.takes(entry->path())) continue;  // wherever it leads
-      refuse_dangling(entry->path());
-      if (entry->is_directory() && (entry->path().filename().string().starts_with('.') || same(entry->path(), parts))) {
+      if (entry->is_symlink() || !entry->is_directory()) {
+        visit(*entry);
+      } else if (entry->path().filename().string().starts_with('.') || same(entry->path(), parts)) {
         entry.disable_recursion_pending();
-      } else if (entry->is_regular_file() && chosen.takes(entry->path())) {
-        files.push_back(entry->path());
       }
     }
   } catch (const fs::filesystem_error& error) {
     throw InputError("cannot read " + folder.string() + ": " + error.code().message());
   }
+}
+
+void collect(const fs::path& folder, const fs::path& parts, const Chosen& chosen, std::vector<fs::path>& files) {
+  for_each_file(folder, parts, [&](const fs::directory_entry& entry) {
+    if (!chosen.takes(entry.path())) return;  // a link: wherever it leads
+    refuse_dangling(entry.path());
+    if (entry.is_regular_file()) files.push_back(entry.path());
+  });
 }
 
 std::vector<fs::path> files_of(const fs::path& input, const fs::path& parts, const FileFilter& filter) {
@@ -139,6 +149,24 @@ std::vector<fs::path> input_files(const std::vector<fs::path>& inputs, const fs:
   }
   refuse_repeated(files);
   return files;
+}
+
+std::vector<std::string> unmatched_globs(const std::vector<fs::path>& inputs, const fs::path& output,
+                                         const FileFilter& filter) {
+  std::vector<std::pair<std::string, std::string>> open;  // an option and its glob
+  for (const std::string& glob : filter.include) open.emplace_back("--include ", glob);
+  for (const std::string& glob : filter.exclude) open.emplace_back("--exclude ", glob);
+  for (const fs::path& input : inputs) {
+    std::error_code ignored;
+    if (open.empty() || !fs::is_directory(input, ignored)) continue;
+    const Chosen chosen(input, filter);
+    for_each_file(input, parts_folder(output), [&](const fs::directory_entry& entry) {
+      std::erase_if(open, [&](const auto& glob) { return chosen.matches_glob(glob.second, entry.path()); });
+    });
+  }
+  std::vector<std::string> found;
+  for (const auto& [option, glob] : open) found.push_back(option + glob);
+  return found;
 }
 
 bool is_json_lines(const fs::path& file) {

@@ -24,6 +24,11 @@ struct FileFilter {
 std::vector<std::filesystem::path> input_files(const std::vector<std::filesystem::path>& inputs,
                                                const std::filesystem::path& output, const FileFilter& filter = {});
 
+/// Returns the globs of `filter` that match no file below the folders among `inputs`, as options: "--include *.md".
+/// Throws as input_files() does for a folder that cannot be read.
+std::vector<std::string> unmatched_globs(const std::vector<std::filesystem::path>& inputs,
+                                         const std::filesystem::path& output, const FileFilter& filter);
+
 /// Returns true when the name of `file` says that each line holds a JSON value: *.jsonl or *.ndjson, in capitals too,
 /// and these with the ending of a compression (compression_of()) behind.
 bool is_json_lines(const std::filesystem::path& file);

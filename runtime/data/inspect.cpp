@@ -284,7 +284,8 @@ void inspect_tokens(std::ostream& out, const std::filesystem::path& file, const 
   if (const std::optional<FileKind> kind = kind_of_no_tokens(file, dtype); kind && !sidecar) {
     out << "looks like    " << kind->name << ", not token ids: " << kind->advice << "\n";
   } else if (const std::optional<std::string> other = other_dtype(tokens)) {
-    out << "looks like    " << *other << ": --dtype " << *other << " shows it so\n";
+    out << "looks like    " << (*other == "int64" ? advice_on_int64() : *other + ": --dtype " + *other + " shows it so")
+        << "\n";
   }
   out << "ids           " << statistics.min << " to " << statistics.max << "\n";
   for (size_t bits = 0; bits < statistics.by_bits.size(); ++bits) {

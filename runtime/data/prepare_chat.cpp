@@ -44,17 +44,24 @@ struct ChatLine {
   int64_t number = 0;
   ChatTokens tokens = {};
   std::set<std::string> roles = {};
+  std::vector<std::string> unusual_roles = {};  // of messages, in their order
   bool has_weight = false, has_unread_tools = false;
   std::string wrong = {};
   std::exception_ptr failure = nullptr;
 };
 
-/// Returns true when the text of `file` begins as a JSON array does.
-bool begins_an_array(const fs::path& file) {
+/// Returns what to do with a file whose name is not one of JSON lines, by how its text begins.
+std::string advice_on_name(const fs::path& file) {
   const FileReader reader(file);
   const FileBytes bytes = reader.read(0, std::min<int64_t>(reader.size(), 4096));
-  const size_t first = bytes.text().find_first_not_of(" \t\r\n\xEF\xBB\xBF");
-  return first != std::string_view::npos && bytes.text()[first] == '[';
+  std::string begin;  // without spaces
+  for (const char c : bytes.text()) {
+    if (std::string_view(" \t\r\n\xEF\xBB\xBF").find(c) == std::string_view::npos) begin += c;
+  }
+  const bool is_one = begin.starts_with("[{\"role\":") || begin.starts_with("[{\"content\":");
+  if (is_one) return ": jq -c . " + file.string() + " > FILE.jsonl makes one of its list of messages";
+  if (begin.starts_with('[')) return ": jq -c '.[]' " + file.string() + " > FILE.jsonl makes one of its array";
+  return ": if each of its lines is a JSON object, call it so";
 }
 
 /// Returns the files of JSON lines. Those of other kinds are left out of folders, and refused where they are named.
@@ -65,9 +72,7 @@ std::vector<fs::path> chat_files(const PrepareChatOptions& options) {
       files.push_back(file);
     } else if (std::ranges::find(options.inputs, file) != options.inputs.end()) {
       throw InputError(file.string() + ": conversations are JSON lines, in a file *.jsonl or *.ndjson" +
-                       (begins_an_array(file)
-                            ? ": jq -c '.[]' " + file.string() + " > FILE.jsonl makes one of its array"
-                            : ": if each of its lines is a JSON object, call it so"));
+                       advice_on_name(file));
     }
   }
   if (files.empty()) throw InputError("--chat: there is no *.jsonl or *.ndjson in what it names");
@@ -132,6 +137,16 @@ std::set<std::string> roles_of(const Conversation& conversation) {
   return roles;
 }
 
+/// Returns the roles that is_usual_role() does not know, one for each message that has such a role.
+std::vector<std::string> unusual_roles_of(const Conversation& conversation) {
+  std::vector<std::string> roles;
+  for (const jinja::Value& message : conversation.messages->values) {
+    const jinja::Value* const role = message.dict().find("role");
+    if (role != nullptr && role->is_text() && !is_usual_role(role->text())) roles.push_back(role->text());
+  }
+  return roles;
+}
+
 /// Returns why no conversation is left.
 std::string describe_nothing_left(const PrepareChatCounts& counts, const PrepareChatOptions& options,
                                   const std::vector<fs::path>& files) {
@@ -180,6 +195,7 @@ void tokenize_batch(const ChatTemplate& chat, const Tokenizer& tokenizer, const 
         const Conversation conversation = parse_conversation(line.text);
         line.has_weight = has_weight(conversation);
         line.roles = roles_of(conversation);
+        line.unusual_roles = unusual_roles_of(conversation);
         line.has_unread_tools = conversation.tools.is_true() && !chat.reads_tools(conversation);
         line.tokens = tokenize_chat(chat, tokenizer, conversation, options.loss);
       } catch (const InputError& error) {
@@ -206,8 +222,9 @@ class ChatRun {
 
   void add(const fs::path& file, ChatLine& line) {
     if (line.failure) std::rethrow_exception(line.failure);
+    const std::string where = file.string() + ":" + std::to_string(line.number);
     if (!line.wrong.empty()) {
-      const std::string what = file.string() + ":" + std::to_string(line.number) + ": " + line.wrong;
+      const std::string what = where + ": " + line.wrong;
       if (!options_.skips_bad) throw InputError(what);
       if (counts_.bad++ == 0) counts_.first_bad = what;
       const std::string reason = reason_without_details(line.wrong);
@@ -222,6 +239,11 @@ class ChatRun {
     counts_.with_weight += line.has_weight ? 1 : 0;
     counts_.with_unread_tools += line.has_unread_tools ? 1 : 0;
     ChatTokens& tokens = line.tokens;
+    if (!line.unusual_roles.empty() && counts_.unusual_roles.count == 0) {
+      counts_.unusual_roles.first = where + ": " + line.unusual_roles[0].substr(0, 40);
+    }
+    counts_.unusual_roles.count += static_cast<int64_t>(line.unusual_roles.size());
+    if (tokens.prints_parts && counts_.printed_parts.count++ == 0) counts_.printed_parts.first = where;
     counts_.with_unwritten += tokens.num_unwritten > 0 ? 1 : 0;
     counts_.longest = std::max(counts_.longest, static_cast<int64_t>(tokens.ids.size()));
     const bool too_long = tokens.ids.size() > record_;
@@ -265,6 +287,10 @@ class ChatRun {
 PrepareChatCounts prepare_chat(const ChatTemplate& chat, const Tokenizer& tokenizer, const PrepareChatOptions& options,
                                const std::function<void(const PrepareChatCounts&)>& report) {
   if (options.sequence_length < 1) throw InputError("--sequence-length must be at least 1");
+  if (options.output.extension() != ".bin") {
+    throw InputError("--out has to be NAME.bin with --chat, beside which NAME.idx and NAME.mask are written, and is " +
+                     options.output.string());
+  }
   const std::vector<fs::path> files = chat_files(options);
   PrepareChatCounts counts;
   std::vector<FileStamp> stamps;

@@ -35,6 +35,12 @@ struct PrepareChatOptions {
   std::string command;    ///< the command line, for the sidecar
 };
 
+/// Things that were noticed in the lines.
+struct Noticed {
+  int64_t count = 0;
+  std::string first;  ///< "FILE:LINE" of the first, and more where that helps
+};
+
 struct PrepareChatCounts {
   int64_t bytes = 0, total_bytes = 0;          ///< of the inputs
   int64_t conversations = 0;                   ///< that were read
@@ -45,6 +51,8 @@ struct PrepareChatCounts {
   int64_t with_weight = 0;                     ///< conversations with a "weight" in a message, which is not read
   int64_t with_unread_tools = 0;               ///< conversations with tools, which the template does not mention
   int64_t with_unwritten = 0;                  ///< conversations with a ChatTokens::num_unwritten
+  Noticed unusual_roles;                       ///< messages whose role is_usual_role() does not know
+  Noticed printed_parts;                       ///< conversations with ChatTokens::prints_parts
   int64_t too_long = 0;
   int64_t without_label = 0;  ///< left out: no label of theirs counts
   int64_t tokens = 0;         ///< of the conversations that were kept

@@ -247,10 +247,24 @@ TEST(ChatTokens, RefusesTurnsThatCannotBeToldApart) {
   EXPECT_EQ(tokenize_chat(chat, *tokenizer, conversation, LossOn::All).ids.size(), 1U + 4 * 6);
 }
 
+TEST(ChatTokens, OfAListOfMessagesAreThoseOfItsConversation) {
+  const std::string list = R"([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}])";
+  const Conversation alone = parse_conversation(list), named = parse_conversation("{\"messages\": " + list + "}");
+  const ScratchFolder folder;
+  write_file(folder.path() / "t.jinja", "{% for m in messages %}{{ m.role }}: {{ m.content }};{% endfor %}");
+  const auto tokenizer = load_tokenizer("bytes");
+  const ChatTemplate chat("bytes", folder.path() / "t.jinja");
+  EXPECT_EQ(tokenize_chat(chat, *tokenizer, alone, LossOn::All).ids,
+            tokenize_chat(chat, *tokenizer, named, LossOn::All).ids);
+}
+
 TEST(ChatTokens, OfConversationsThatAreNone) {
   const std::map<std::string, std::string> errors = {
       {"{", "not valid JSON: column 2"},
-      {"[1]", "a JSON array and not an object: write each conversation on a line of its own (jq -c '.[]' does)"},
+      {"[1]",
+       "a JSON array of something else than messages: write each conversation on a line of its own (jq -c '.[]' does)"},
+      {R"([{"messages": [{"role": "user", "content": "a"}]}])", "a JSON array of something else than messages: write"},
+      {"[]", "the list of messages is empty"},
       {"1", "not a JSON object"},
       {"{}", "neither \"messages\" nor \"prompt\" and \"completion\": it has no keys"},
       {R"({"prompt": "a"})", "neither \"messages\" nor \"prompt\" and \"completion\": its keys are prompt"},

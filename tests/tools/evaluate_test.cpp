@@ -168,7 +168,8 @@ TEST_F(Evaluate, OtherTokensAreReadAsTheRunsOwnAre) {
                                      "--sequence-length", "16", "--layout", "stream"});
   EXPECT_EQ(text.status, 0) << text.err;
   EXPECT_EQ(count(text.out, ": loss "), 2) << text.out;
-  EXPECT_EQ(count(text.err, "3 tokens behind the last sequence of 16 are not evaluated\n"), 2) << text.err;
+  EXPECT_EQ(count(text.err, "3 tokens of " + own + " behind the last sequence of 16 are not evaluated\n"), 1)
+      << "once for the file, not for each model: " << text.err;
 }
 
 TEST_F(Evaluate, ASidecarSaysHowTokensAreReadAndHowManyBytesTheyAre) {
@@ -224,6 +225,35 @@ TEST_F(Evaluate, DocumentsAreThoseOfTheRunOrNone) {
           " nor the run's data.documents says which token ends a document: give its id, or none");
 }
 
+// A run that keeps attention inside documents, and the Hugging Face folder of the same weights, have other losses.
+TEST_F(Evaluate, ModelsThatTreatDocumentsDifferentlyAreNamed) {
+  write_held_out();
+  const std::string held = path("held_out.bin").string(), exported = path("exported").string();
+  ASSERT_EQ(train(1, {"--set", "checkpoint.every=4", "--set", "data.documents=7", "--set", "train.export=" + exported})
+                .status,
+            0);
+  const Words both = {run_dir.string(), exported, "--tokens", held, "--dtype", "uint8", "--sequence-length", "16"};
+  const std::vector<json> found = evaluate(1, both);
+  EXPECT_EQ(found.at(0).at("documents"), 7);
+  EXPECT_EQ(found.at(1).at("documents"), "none");
+  EXPECT_NE(found.at(0).at("loss"), found.at(1).at("loss"));
+  const auto warnings = [&](const Words& words) {
+    return count(run_meshtrain(with({"evaluate"}, words)).err, "warning: these losses are not comparable");
+  };
+  const Ending differ = run_meshtrain_on_ranks(2, with({"evaluate"}, both));
+  EXPECT_EQ(count(differ.err,
+                  "warning: these losses are not comparable, as documents are treated differently: give "
+                  "--documents own or --documents none for all: " +
+                      exported + ": attention crosses documents (none); " + run_dir.string() +
+                      "/checkpoints/step-00000004: attention stays inside documents (7)\n"),
+            1)
+      << differ.err;
+  EXPECT_EQ(warnings(with(both, {"--documents", "none"})), 0);
+  EXPECT_EQ(warnings(with(both, {"--documents", "7"})), 0);
+  EXPECT_EQ(warnings({run_dir.string(), "--tokens", held}), 0) << "one model";
+  EXPECT_EQ(warnings({exported, exported, "--tokens", held, "--dtype", "uint8", "--sequence-length", "16"}), 0);
+}
+
 // Records of two documents each, as data prepare --chat packs them.
 TEST_F(Evaluate, AnIndexBesideTokensSaysWhatTheyAre) {
   write_packed();
@@ -231,6 +261,7 @@ TEST_F(Evaluate, AnIndexBesideTokensSaysWhatTheyAre) {
   const Words of_folder = {fixture_model("llama"), "--tokens", packed, "--sequence-length", "16"};
   const json found = evaluate(1, of_folder).at(0);
   EXPECT_EQ(found.at("tokens_file"), packed);
+  EXPECT_EQ(found.at("documents"), "index");
   EXPECT_EQ(found.at("loss"), loss_of(with(of_folder, {"--dtype", "megatron", "--documents", "index"})));
   EXPECT_NE(found.at("loss"), loss_of(with(of_folder, {"--documents", "none"})));
   EXPECT_NE(found.at("loss"), loss_of(with(of_folder, {"--layout", "records"})));
@@ -240,7 +271,8 @@ TEST_F(Evaluate, AnIndexBesideTokensSaysWhatTheyAre) {
                           "records: set --layout records\nattention stays inside the documents of " +
                           path("packed.idx").string() +
                           "; --documents none lets it cross them\n"
-                          "5 tokens behind the last sequence of 16 are not evaluated\n");
+                          "5 tokens of " +
+                          packed + " behind the last sequence of 16 are not evaluated\n");
   EXPECT_EQ(says({"--layout", "records", "--documents", "index"}), "");
   EXPECT_EQ(only_complaint(run_meshtrain(with(with({"evaluate"}, of_folder), {"--dtype", "uint16"}))),
             packed +

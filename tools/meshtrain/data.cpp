@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "mesh/error.h"
+#include "runtime/data/input_files.h"
 #include "runtime/data/megatron_index.h"
 #include "runtime/data/prepare.h"
 #include "runtime/data/prepare_text.h"
@@ -108,6 +109,13 @@ std::string command_line() {
     line += (line.empty() ? "" : " ") + word;
   }
   return line;
+}
+
+/// Says on stderr which of the globs match no file.
+void warn_of_unmatched(const std::vector<std::filesystem::path>& inputs, const PrepareTextOptions& options) {
+  for (const std::string& glob : unmatched_globs(inputs, options.output, options.filter)) {
+    std::fprintf(stderr, "warning: %s matches no file below the folders that are named\n", glob.c_str());
+  }
 }
 
 int prepare_from_bytes(const PrepareArguments& arguments) {
@@ -238,9 +246,13 @@ void add_prepare(CLI::App& data, int& status) {
       ProgressLine line;
       const auto show = [&](const PrepareTextProgress& now) { line.show(now); };
       status = prepare_from_chat(chats, show);
-      return;
+    } else {
+      status = text->count() > 0 ? prepare_from_text(*arguments) : prepare_from_bytes(*arguments);
     }
-    status = text->count() > 0 ? prepare_from_text(*arguments) : prepare_from_bytes(*arguments);
+    warn_of_unmatched(chat->count() > 0   ? arguments->chat.options.inputs
+                      : text->count() > 0 ? arguments->text.inputs
+                                          : arguments->bytes,
+                      arguments->text);
   });
 }
 

@@ -6,6 +6,7 @@
 #include "runtime/data/packed_writer.h"
 #include "runtime/telemetry/console.h"
 #include "runtime/tokenizer/tokenizer.h"
+#include "runtime/yaml/scalar_text.h"
 #include "tools/meshtrain/recipe_arguments.h"
 
 namespace meshtrain {
@@ -13,6 +14,11 @@ namespace {
 
 const char* was(int64_t count) {
   return count == 1 ? "was" : "were";
+}
+
+/// Returns "1 message has" or "2 messages have".
+std::string counted_with(int64_t count, const std::string& noun) {
+  return counted(count, noun) + (count == 1 ? " has" : " have");
 }
 
 double percent(int64_t part, int64_t whole) {
@@ -60,10 +66,23 @@ void print_counts(const PrepareChatCounts& counts, const ChatArguments& argument
     std::printf("warning: %s with a \"weight\" in a message, which changes nothing here\n",
                 counted(counts.with_weight, "conversation").c_str());
   }
+  if (counts.unusual_roles.count > 0) {
+    std::printf(
+        "warning: %s a role that is none of system, developer, user, assistant, tool, function and ipython, and so no "
+        "label as the assistant's; the first: %s\n",
+        counted_with(counts.unusual_roles.count, "message").c_str(), counts.unusual_roles.first.c_str());
+  }
+  if (counts.printed_parts.count > 0) {
+    std::printf(
+        "warning: %s a \"content\" that is a list of parts, which the template prints as Python does ([{'type': ...), "
+        "as with transformers: write it as one text; the first: %s\n",
+        counted_with(counts.printed_parts.count, "conversation").c_str(), counts.printed_parts.first.c_str());
+  }
   std::printf(
-      "recipe: data: {tokens: %s, dtype: megatron, layout: records, documents: index, loss_mask: %s}, "
+      "# for the recipe:\n"
+      "data: {tokens: %s, dtype: megatron, layout: records, documents: index, loss_mask: %s}\n"
       "train: {sequence_length: %lld}\n",
-      options.output.c_str(), PackedWriter::mask_of(options.output).c_str(),
+      scalar_text(options.output).c_str(), scalar_text(PackedWriter::mask_of(options.output)).c_str(),
       static_cast<long long>(options.sequence_length));
 }
 
@@ -76,7 +95,8 @@ CLI::Option* add_chat_options(CLI::App& command, ChatArguments& arguments) {
           .add_option(
               "--chat", options.inputs,
               "Conversations in *.jsonl and *.ndjson, files, and folders for all such files below them: a JSON "
-              "object on each line with \"messages\", \"prompt\" and \"completion\", or ShareGPT's "
+              "object on each line with \"messages\", or the list of these alone, \"prompt\" and \"completion\", or "
+              "ShareGPT's "
               "\"conversations\", rendered by the tokenizer's chat template and packed into sequences; --out is "
               "NAME.bin, and NAME.idx and NAME.mask are written beside it")
           ->type_name("FILE...");

@@ -4,9 +4,11 @@
 #include <cstdio>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -142,10 +144,40 @@ struct Evaluated {
   std::optional<int64_t> step;  // of a checkpoint
   std::string mesh, precision;
   std::string tokens, loss_mask;  // paths; of loss_mask empty without one
+  std::optional<int64_t> documents;
   int64_t num_samples = 0, sequence_length = 0;
   EvaluationMetrics metrics;
   std::optional<double> bits_per_byte;
 };
+
+/// Returns the rule by which an evaluation treats documents: the id that ends one, "index", or "none".
+nlohmann::ordered_json documents_rule(const std::optional<int64_t>& documents) {
+  if (!documents) return "none";
+  if (*documents == kDocumentsOfIndex) return "index";
+  return *documents;
+}
+
+/// Returns a warning when the models of one command treat documents by different rules; an empty text when they do not.
+std::string different_documents(const std::vector<std::string>& folders,
+                                const std::vector<std::optional<int64_t>>& documents) {
+  std::map<std::optional<int64_t>, std::vector<std::string>> models;
+  for (size_t i = 0; i < folders.size(); ++i) models[documents[i]].push_back(folders[i]);
+  if (models.size() < 2) return "";
+  constexpr size_t kMostNamed = 3;
+  std::string text;
+  for (const auto& [rule, names] : models) {
+    text += text.empty() ? "" : "; ";
+    for (size_t i = 0; i < std::min(names.size(), kMostNamed); ++i) text += (i == 0 ? "" : ", ") + names[i];
+    if (names.size() > kMostNamed)
+      text += " and " + with_separators(static_cast<int64_t>(names.size() - kMostNamed)) + " more";
+    text += !rule                        ? ": attention crosses documents (none)"
+            : *rule == kDocumentsOfIndex ? ": attention stays inside documents (index)"
+                                         : ": attention stays inside documents (" + std::to_string(*rule) + ")";
+  }
+  return "warning: these losses are not comparable, as documents are treated differently: give --documents own or "
+         "--documents none for all: " +
+         text;
+}
 
 void print(const Evaluated& found, bool json_lines) {
   const double perplexity = std::exp(found.metrics.loss);
@@ -157,6 +189,7 @@ void print(const Evaluated& found, bool json_lines) {
     line["tokens"] = found.metrics.tokens;
     line["tokens_file"] = found.tokens;
     if (!found.loss_mask.empty()) line["loss_mask"] = found.loss_mask;
+    line["documents"] = documents_rule(found.documents);
     if (found.bits_per_byte) line["bits_per_byte"] = *found.bits_per_byte;
     line["samples"] = found.num_samples;
     line["sequence_length"] = found.sequence_length;
@@ -174,18 +207,23 @@ void print(const Evaluated& found, bool json_lines) {
 }
 
 /// Says on stderr how the file is read, what of it is left out, and what the model was not made for. `is_model`: the
-/// model is no run's, which would say whether attention stays inside documents.
-void warn(const EvaluateArguments& arguments, const Recipe& recipe, const Evaluation& evaluation, bool is_model) {
+/// model is no run's, which would say whether attention stays inside documents. `said`: the lines about the file that
+/// another model of this command brought already.
+void warn(const EvaluateArguments& arguments, const Recipe& recipe, const Evaluation& evaluation, bool is_model,
+          std::set<std::string>& said) {
+  const auto say_once = [&](const std::string& line) {
+    if (said.insert(line).second) std::fprintf(stderr, "%s\n", line.c_str());
+  };
   const bool crosses = arguments.documents == "none";  // on purpose
   for (const std::string& line :
        {dtype_warning(recipe.evaluate, "evaluate"),
         layout_warning(recipe.evaluate, recipe.train.sequence_length, "evaluate"),
         mask_warning(recipe.evaluate, "evaluate"), crosses ? "" : documents_warning(recipe.evaluate, "evaluate")}) {
-    if (!line.empty()) std::fprintf(stderr, "%s\n", in_options(line).c_str());
+    if (!line.empty()) say_once(in_options(line));
   }
   if (is_model && !arguments.documents && recipe.evaluate.documents == kDocumentsOfIndex) {
-    std::fprintf(stderr, "attention stays inside the documents of %s; --documents none lets it cross them\n",
-                 MegatronIndex::path_of(recipe.evaluate.tokens).c_str());
+    say_once("attention stays inside the documents of " + MegatronIndex::path_of(recipe.evaluate.tokens).string() +
+             "; --documents none lets it cross them");
   }
   const int64_t length = recipe.train.sequence_length, positions = recipe.model.shape.max_position_embeddings;
   if (positions > 0 && length > positions) {
@@ -195,8 +233,9 @@ void warn(const EvaluateArguments& arguments, const Recipe& recipe, const Evalua
   const int64_t labels = evaluation.num_samples() * length,
                 used = labels + (recipe.evaluate.layout == "stream" ? 1 : evaluation.num_samples());
   if (!recipe.evaluate.samples && used < evaluation.num_tokens()) {
-    std::fprintf(stderr, "%s behind the last sequence of %s are not evaluated\n",
-                 counted(evaluation.num_tokens() - used, "token").c_str(), with_separators(length).c_str());
+    const int64_t left = evaluation.num_tokens() - used;
+    say_once(counted(left, "token") + " of " + recipe.evaluate.tokens.string() + " behind the last sequence of " +
+             with_separators(length) + (left == 1 ? " is" : " are") + " not evaluated");
   }
 }
 
@@ -230,19 +269,23 @@ Prepared prepare(const std::string& folder, const EvaluateArguments& arguments, 
   }
 }
 
-/// Checks all models, so that a mistake is not found after hours in which the others were evaluated. Every rank must
-/// call it.
+/// Checks all models, so that a mistake is not found after hours in which the others were evaluated, and says on stderr
+/// where their losses cannot be compared. Every rank must call it.
 void check_all(const std::vector<std::string>& folders, const EvaluateArguments& arguments, const DeviceMesh& mesh) {
   if (folders.size() < 2) return;  // evaluate() checks
+  std::vector<std::optional<int64_t>> documents;
   agree(mesh.world(), [&] {
     for (const std::string& folder : folders) {
       try {
-        prepare(folder, arguments, mesh.layout());
+        documents.push_back(prepare(folder, arguments, mesh.layout()).recipe.evaluate.documents);
       } catch (const InputError& error) {
         throw InputError(folder + ": " + error.what());
       }
     }
   });
+  if (mesh.rank() != 0 || arguments.documents) return;
+  const std::string warning = different_documents(folders, documents);
+  if (!warning.empty()) std::fprintf(stderr, "%s\n", warning.c_str());
 }
 
 /// Returns a function that says on stderr every few seconds how far the evaluation of `folder` is.
@@ -256,7 +299,7 @@ std::function<void(int64_t)> say_progress(const std::string& folder, const Evalu
 }
 
 Evaluated evaluate(const std::string& folder, const EvaluateArguments& arguments, const DeviceMesh& mesh,
-                   at::Device device) {
+                   at::Device device, std::set<std::string>& said) {
   const Group& world = mesh.world();
   std::optional<Prepared> prepared;
   std::unique_ptr<ModelWeights> weights;
@@ -268,7 +311,7 @@ Evaluated evaluate(const std::string& folder, const EvaluateArguments& arguments
   if (mesh.rank() == 0) {
     const std::string unused = describe_unused(source);
     if (!unused.empty()) std::fprintf(stderr, "%s\n", unused.c_str());
-    warn(arguments, recipe, *evaluation, !source.is_checkpoint);
+    warn(arguments, recipe, *evaluation, !source.is_checkpoint, said);
   }
   std::optional<EvaluatedModel> model;
   {
@@ -284,6 +327,7 @@ Evaluated evaluate(const std::string& folder, const EvaluateArguments& arguments
                   .precision = recipe.train.precision,
                   .tokens = recipe.evaluate.tokens,
                   .loss_mask = recipe.evaluate.loss_mask,
+                  .documents = recipe.evaluate.documents,
                   .num_samples = evaluation->num_samples(),
                   .sequence_length = length,
                   .metrics = evaluation->run(model->loss_model(), mesh, progress),
@@ -307,8 +351,9 @@ int evaluate_on_ranks(const EvaluateArguments& arguments) {
     if (first && !computing.fallback.empty()) std::fprintf(stderr, "%s\n", computing.fallback.c_str());
     const std::vector<std::string> folders = find_folders(arguments, world);
     check_all(folders, arguments, mesh);
+    std::set<std::string> said;
     for (const std::string& folder : folders) {
-      const Evaluated found = evaluate(folder, arguments, mesh, computing.device);
+      const Evaluated found = evaluate(folder, arguments, mesh, computing.device, said);
       if (first) print(found, arguments.json_lines);
     }
     return 0;
@@ -384,7 +429,7 @@ void add_evaluate_command(CLI::App& app, int& status) {
   add_computing_options(*command, arguments->precision, arguments->device);
   command->add_flag("--json", arguments->json_lines,
                     "A JSON object on a line for each model: model, step, loss, perplexity, tokens, tokens_file, "
-                    "loss_mask, bits_per_byte, samples, sequence_length, mesh, precision, seconds");
+                    "loss_mask, documents, bits_per_byte, samples, sequence_length, mesh, precision, seconds");
   command->callback([arguments, &status] { status = evaluate_on_ranks(*arguments); });
 }
 

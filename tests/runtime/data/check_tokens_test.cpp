@@ -2,9 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <sstream>
+
 #include "mesh/error.h"
 #include "runtime/data/dataset.h"
 #include "runtime/data/packed_writer.h"
+#include "runtime/data/prepare.h"
 #include "runtime/data/token_sidecar.h"
 #include "runtime/tokenizer/tokenizer.h"
 #include "tests/support/files.h"
@@ -242,9 +245,8 @@ TEST_F(PackedRecipe, IsAsTheSidecarSays) {
 TEST_F(PackedRecipe, IsRefusedWhereItReadsOtherwise) {
   const std::string says = ", as " + tokens_.string() + ".json says: ";
   recipe_.train.sequence_length = 2;
-  EXPECT_EQ(refusal(), "train.sequence_length: train.sequence_length is 2, but the records of " + tokens_.string() +
-                           " are sequences of 4" + says +
-                           "set train.sequence_length: 4, or prepare the data with --sequence-length 2");
+  EXPECT_EQ(refusal(), "train.sequence_length: 2, but the records of " + tokens_.string() + " are sequences of 4" +
+                           says + "set train.sequence_length: 4, or prepare the data with --sequence-length 2");
   recipe_.data.layout = recipe_.evaluate.layout = "stream";
   EXPECT_EQ(refusal(), "") << "a stream is cut anywhere";
   recipe_.data.dtype = "uint32";
@@ -339,6 +341,55 @@ TEST(OtherDtype, SeesIdsOfAnotherWidth) {
   for (int64_t& id : small) id %= 8;
   write_ids<uint16_t>(file, small);
   EXPECT_EQ(seen_in(file, "uint16"), std::nullopt) << "a small vocabulary";
+}
+
+TEST(OtherDtype, SeesInt64AndIdsReadAsBytes) {
+  const ScratchFolder scratch;
+  const auto file = scratch.path() / "t.bin";
+  std::vector<int64_t> small, large, bytes;
+  for (int64_t i = 0; i < 200'003; ++i) {
+    small.push_back(i * 7919 % 50'000);
+    large.push_back(i * 7919 % 150'000);
+    bytes.push_back(i * 7919 % 256);
+  }
+  for (const std::vector<int64_t>& ids : {small, large}) {
+    write_ids<int64_t>(file, ids);
+    for (const char* dtype : {"uint8", "uint16", "uint32"}) EXPECT_EQ(seen_in(file, dtype), "int64") << dtype;
+    write_ids<uint32_t>(file, ids);
+    EXPECT_EQ(seen_in(file, "uint8"), "uint32");
+  }
+  write_ids<uint16_t>(file, bytes);
+  EXPECT_EQ(seen_in(file, "uint8"), "uint16") << "every second byte is 0";
+  for (int64_t& id : small) id %= 4000;
+  write_ids<uint16_t>(file, small);
+  EXPECT_EQ(seen_in(file, "uint8"), "uint16") << "every second byte is small";
+  write_ids<uint8_t>(file, bytes);
+  EXPECT_EQ(seen_in(file, "uint8"), std::nullopt);
+  for (int64_t& id : bytes) id %= 4;
+  write_ids<uint8_t>(file, bytes);
+  EXPECT_EQ(seen_in(file, "uint8"), std::nullopt) << "a small vocabulary";
+  write_file(file, std::string(5000, 'a'));
+  EXPECT_EQ(seen_in(file, "uint8"), std::nullopt) << "text";
+}
+
+TEST(OtherDtype, Int64IsNotAdvised) {
+  const ScratchFolder scratch;
+  SourceRecipe source;
+  source.tokens = scratch.path() / "t.bin";
+  std::vector<int64_t> ids;
+  for (int64_t i = 0; i < 1000; ++i) ids.push_back(1 + i * 7 % 900);
+  write_ids<int64_t>(source.tokens, ids);
+  for (const auto& [dtype, found] : {std::pair("uint16", "three of four ids are 0 or small"),
+                                     {"uint32", "every second id is 0"},
+                                     {"uint8", "its upper bytes are 0 or small"}}) {
+    source.dtype = dtype;
+    EXPECT_EQ(dtype_warning(source, "data"),
+              "warning: data.dtype: " + source.tokens.string() + " is read as " + dtype + ", but " + found +
+                  ", as if it held int64, which is not read: write the ids as uint32 if it does");
+  }
+  std::ostringstream shown;
+  inspect_tokens(shown, source.tokens, "uint32", 4, std::nullopt, nullptr, 1);
+  EXPECT_TRUE(has(shown.str(), "looks like    int64, which is not read: write the ids as uint32\n")) << shown.str();
 }
 
 TEST(OtherDtype, IsNamedWhereIdsAreBeyondTheVocabulary) {

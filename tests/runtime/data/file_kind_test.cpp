@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "mesh/error.h"
 #include "runtime/data/check_tokens.h"
 #include "runtime/data/dataset.h"
@@ -50,6 +52,10 @@ TEST_F(KindOfFile, IsSeenByItsBeginning) {
   EXPECT_EQ(kind("\xEF\xBB\xBF\n " + kChat + "\n" + kChat, "uint32"), "JSON Lines text");
   EXPECT_EQ(advice_, "make tokens of it with meshtrain data prepare --chat " + file_.string());
   EXPECT_EQ(kind("[" + kChat + ",\n" + kChat + "]"), "JSON text");
+  EXPECT_EQ(kind(R"([{"role": "user", "content": "a question that goes on for some words and some more"}])"
+                 "\n"),
+            "JSON Lines text");
+  EXPECT_EQ(advice_, "make tokens of it with meshtrain data prepare --chat " + file_.string());
   EXPECT_EQ(kind("{\n  \"a\": \"" + std::string(100'000, 'x') + "\"}"), "JSON text") << "longer than what is looked at";
   EXPECT_EQ(kind(R"({"version": "1.0", "truncation": null, "padding": null, "added_tokens": [{"id": 0}]})"),
             "the JSON of a tokenizer");
@@ -60,7 +66,19 @@ TEST_F(KindOfFile, IsSeenByItsBeginning) {
   EXPECT_EQ(kind(std::string("MMIDIDX\0\0\1", 10)), "an index of Megatron");
   EXPECT_EQ(kind(kProse), "text?");
   EXPECT_EQ(kind(kProse + std::string(70'000, 'a') + "\xC3\xA9"), "text?");
-  for (const std::string& bytes : {kLines, kProse, std::string("PAR1 columns")}) {
+  std::string book;
+  while (book.size() < 100'000) book += kProse;
+  EXPECT_EQ(kind(book), "text");
+  EXPECT_EQ(kind(book.substr(0, 4096), "uint32"), "text");
+  EXPECT_EQ(kind(book.substr(0, 4095)), "text?");
+  EXPECT_EQ(kind(book.substr(0, 50'000) + '\0' + book), "tokens") << "of 64 KiB all are looked at";
+  EXPECT_EQ(kind(book.substr(0, 70'000) + '\0' + book), "text");
+  for (const char gone : {' ', '\n'}) {
+    std::string without = book;
+    std::replace(without.begin(), without.end(), gone, '_');
+    EXPECT_EQ(kind(without), "text?") << "ids from 0x2020 to 0x7E7E can be that";
+  }
+  for (const std::string& bytes : {kLines, kProse, book, std::string("PAR1 columns")}) {
     EXPECT_EQ(kind(bytes, "uint8"), "tokens") << "bytes are tokens there";
   }
 }
@@ -86,6 +104,13 @@ TEST_F(KindOfFile, IsRefusedOrWarnedAboutWithoutASidecar) {
                                  "prepare --text " +
                                  file_.string());
   EXPECT_EQ(refusal(kLines, "uint8"), "");
+  std::string book;
+  while (book.size() < 8192) book += kProse;
+  EXPECT_EQ(refusal(book),
+            "r.yaml:3:5: data.tokens: " + file_.string() +
+                " looks like text, not token ids: make tokens of it with meshtrain data prepare --text " +
+                file_.string());
+  EXPECT_EQ(refusal(book, "uint8"), "");
   EXPECT_EQ(refusal(kProse), "");
   SourceRecipe source;
   source.tokens = file_;

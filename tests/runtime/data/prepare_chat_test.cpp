@@ -68,5 +68,33 @@ TEST_F(PrepareChat, CountsToolsAndWeightsThatNothingReads) {
   EXPECT_EQ(counts.with_unread_tools, 0);
 }
 
+TEST_F(PrepareChat, CountsMessagesOfUnusualRoles) {
+  const std::string good = R"({"role": "assistant", "content": "b"})";
+  std::string usual;
+  for (const char* role : {"system", "developer", "user", "assistant", "tool", "function", "ipython"}) {
+    usual += std::string(usual.empty() ? "" : ", ") + R"({"role": ")" + role + R"(", "content": "a"})";
+  }
+  const PrepareChatCounts counts =
+      prepare("{\"messages\": [" + usual + "]}\n" + R"({"messages": [{"role": "assistent", "content": "a"}, )" + good +
+              R"(, {"role": "bot", "content": "a"}]})" + "\n" + R"({"messages": [{"role": "x", "content": "a"}, )" +
+              good + "]}\n");
+  EXPECT_EQ(counts.conversations, 3);
+  EXPECT_EQ(counts.unusual_roles.count, 3);
+  EXPECT_EQ(counts.unusual_roles.first, input_.string() + ":2: assistent");
+}
+
+TEST_F(PrepareChat, CountsConversationsWhosePartsArePrinted) {
+  const std::string parts = R"({"messages": [{"role": "user", "content": [{"type": "text", "text": "it's"}]}]})";
+  const std::string lines = std::string(kLine) + "\n" + parts + "\n" + parts + "\n";
+  PrepareChatCounts counts = prepare(lines);
+  EXPECT_EQ(counts.printed_parts.count, 2);
+  EXPECT_EQ(counts.printed_parts.first, input_.string() + ":2");
+  counts =
+      prepare(lines,
+              "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}{% for p in m.content %}"
+              "{{ p.text }}{% endfor %}{% endif %}{% endfor %}");
+  EXPECT_EQ(counts.printed_parts.count, 0) << "a template that reads parts";
+}
+
 }  // namespace
 }  // namespace meshtrain::testing

@@ -117,6 +117,13 @@ TEST(InputFiles, TakesThoseThatTheGlobsChoose) {
             }),
             "--include and --exclude leave no file of " + (scratch.path() / "in").string() +
                 ": change the globs, or leave the folder out");
+  const FileFilter filter = {{"*.md", "*.rst", "b.txt"}, {"docs/*", "a.md", "*.rst", "in/*"}};
+  EXPECT_EQ(unmatched_globs({scratch.path() / "in"}, scratch.path() / "out", filter),
+            (Names{"--include *.rst", "--exclude *.rst", "--exclude in/*"}));
+  EXPECT_EQ(unmatched_globs({scratch.path() / "in" / "tests", scratch.path() / "in" / "docs"}, scratch.path() / "out",
+                            {{"e.md", "c.md"}, {}}),
+            Names{})
+      << "in one folder or another";
   const auto named = input_files({scratch.path() / "in" / "b.txt"}, scratch.path() / "out", {{"*.md"}, {}});
   EXPECT_EQ(named.size(), 1u) << "a file that is an input itself";
 }
