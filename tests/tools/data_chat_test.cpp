@@ -101,7 +101,11 @@ TEST_F(DataChat, PacksWholeConversations) {
   EXPECT_EQ(num_documents, 200u);
   EXPECT_LT(padding, packed.size() / 10) << "records are well filled";
   EXPECT_TRUE(has(one.out, "200 conversations; ")) << one.out;
-  EXPECT_TRUE(has(one.out, "dtype: megatron, layout: records, documents: index, loss_mask: ")) << one.out;
+  const std::string recipe =
+      "\n# for the recipe:\ndata: {tokens: " + path("chat.bin").string() +
+      ", dtype: megatron, layout: records, documents: index, loss_mask: " + path("chat.mask").string() +
+      "}\ntrain: {sequence_length: 511}\n";
+  EXPECT_TRUE(one.out.ends_with(recipe)) << one.out;
 
   const Ending four = run_meshtrain(words("a.jsonl", 511, {"--workers", "4"}));
   ASSERT_EQ(four.status, 0) << four.err;
@@ -226,6 +230,36 @@ TEST_F(DataChat, ChoosesAmongTheFilesOfAFolder) {
   EXPECT_TRUE(has(answers({}), "are the same file: leave one out"));
 }
 
+TEST_F(DataChat, SaysWhatIsUnusual) {
+  fs::create_directories(path("in"));
+  write("in/a.jsonl", chat_line(1) + R"([{"role": "user", "content": "a"}, {"role": "assistent", "content": "b"}, )"
+                                     R"({"role": "assistant", "content": [{"type": "text", "text": "c"}]}])"
+                                     "\n");
+  write("print.jinja",
+        "{% for m in messages %}{{ m.role }}: {{ m.content }};{% endfor %}"
+        "{% if add_generation_prompt %}assistant: {% endif %}");
+  Words printing = words("in", 255, {"--include", "*.jsonl", "*.json", "--exclude", "b*"});
+  *std::find(printing.begin(), printing.end(), llama3()) = path("print.jinja");
+  const Ending ending = run_meshtrain(printing);
+  ASSERT_EQ(ending.status, 0) << ending.err;
+  const std::string where = path("in/a.jsonl").string() + ":2";
+  EXPECT_TRUE(has(ending.out,
+                  "warning: 1 message has a role that is none of system, developer, user, assistant, tool, "
+                  "function and ipython, and so no label as the assistant's; the first: " +
+                      where + ": assistent\n"))
+      << ending.out;
+  EXPECT_TRUE(has(ending.out,
+                  "warning: 1 conversation has a \"content\" that is a list of parts, which the template "
+                  "prints as Python does ([{'type': ...), as with transformers: write it as one text; the "
+                  "first: " +
+                      where + "\n"))
+      << ending.out;
+  EXPECT_TRUE(has(ending.err,
+                  "warning: --include *.json matches no file below the folders that are named\n"
+                  "warning: --exclude b* matches no file below the folders that are named\n"))
+      << ending.err;
+}
+
 TEST_F(DataChat, BadLinesAreNamedOrCounted) {
   write("a.jsonl", chat_line(1) + "\n{\"messages\": [\n" + chat_line(1));
   write("roles.jsonl", chat_line(1) + "{\"prompt\": \"q\"}\n" + "{\"messages\": [{\"role\": 5}]}\n");
@@ -301,7 +335,9 @@ TEST_F(DataChat, BadLinesAreNamedOrCounted) {
   EXPECT_TRUE(has(only_complaint(run_meshtrain(no_template)), "has no chat template"));
   Words other = words("a.jsonl", 64);
   *std::find(other.begin(), other.end(), path("chat.bin").string()) = path("chat.tokens").string();
-  EXPECT_TRUE(has(only_complaint(run_meshtrain(other)), "NAME.bin"));
+  EXPECT_EQ(only_complaint(run_meshtrain(other)),
+            "--out has to be NAME.bin with --chat, beside which NAME.idx and NAME.mask are written, and is " +
+                path("chat.tokens").string());
 }
 
 // The loss of a run on what was prepared is that of the assistant's labels, and the model learns to answer and to stop.
