@@ -38,7 +38,7 @@ void check_labels(const Recipe& recipe, const Mixture& data);
 
 /// Returns the dtype that the tokens of a file look like, when that is not the one they are read as: "uint32" when
 /// every second id of a file read as uint16 is 0, or small as the upper halves of larger ids are; "uint16" when nearly
-/// all ids of a file read as uint32 are 65,536 or more; "int64", which no file of this house has, when the ids of a
+/// all ids of a file read as uint32 are 65,536 or more; "int64", which is no dtype of a token file, when the ids of a
 /// file read as uint16 or uint32 have the zeros of its upper halves; and each of the three when the bytes of a file
 /// read as uint8 have the zeros, or small values, of upper bytes. Looks at some blocks of the file.
 std::optional<std::string> other_dtype(const TokenFile& tokens);
