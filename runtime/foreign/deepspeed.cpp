@@ -12,8 +12,8 @@
 namespace meshtrain {
 namespace {
 
-// Where a value is "auto", the Trainer of transformers fills in its own argument: the names and defaults below are
-// those of transformers.TrainingArguments, as its integrations/deepspeed.py fills them in.
+// The Trainer of transformers fills in its own argument where a value is "auto": the names and defaults below are those
+// of transformers.TrainingArguments, as its integrations/deepspeed.py fills them in.
 
 void take_deepspeed_batches(Conversion& from) {
   const char *const global_key = "train_batch_size", *const micro_key = "train_micro_batch_size_per_gpu",

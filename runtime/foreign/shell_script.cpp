@@ -48,7 +48,7 @@ struct Branch {
   std::vector<size_t> untested = {};  ///< the conditions of its parts that are not known, by their number
 };
 
-/// What a script does to its variables and arguments.
+/// A reader of a script that follows its variables and arguments.
 class Script {
  public:
   explicit Script(const std::string& text) : tokens_(shell_tokens(text)) {}

@@ -27,7 +27,7 @@ class ShellVariables {
   void append(const std::string& name, const std::vector<std::string>& elements, bool as_text);
 
   /// Returns the words that `word` becomes: without quotes, variables replaced, values outside quotes cut at blanks.
-  /// What is not known, $1 or $(hostname), stays as it is written.
+  /// Leaves as it is written what is not known: $1, $(hostname).
   std::vector<std::string> expand(const std::string& word) const;
 
  private:

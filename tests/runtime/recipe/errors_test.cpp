@@ -316,7 +316,7 @@ TEST(RecipeErrors, NameAllThatIsMissing) {
             }),
             "2 keys are missing:\n  --set model.num_attention_heads=null: must be given\n"
             "  --set model.vocab_size=null: must be given");
-  // What follows from a missing key is not said in its place.
+  // A missing key is named, not what follows from it.
   EXPECT_EQ(input_error([&] { load_recipe(file, {"model.rope_scaling={low_freq_factor: 1}"}, ""); }),
             "--set model.rope_scaling={low_freq_factor: 1}: model.rope_scaling.rope_type: must be given");
 }
