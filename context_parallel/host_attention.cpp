@@ -11,6 +11,7 @@
 
 #include "context_parallel/host_heads.h"
 #include "mesh/host_rows.h"
+#include "mesh/meta_device.h"
 #include "mesh/operator.h"
 
 namespace meshtrain {

@@ -163,7 +163,7 @@ at::Tensor product(const at::Tensor& a, const at::Tensor& b) {
 
 void product_into(at::Tensor out, const at::Tensor& a, const at::Tensor& b) {
   if (multiplied_in_fp32(a)) return product_in_fp32(out, a, b);
-  const bool by_onednn = suits_onednn(a, b);
+  const bool by_onednn = suits_onednn(a, b) && onednn_multiplies_in_place();
   if (by_onednn && !onednn_writes(out, a.size(1))) {
     out.copy_(product(a, b));
     return;

@@ -6,6 +6,8 @@
 #include <chrono>
 #include <vector>
 
+#include "mesh/half_precision.h"
+
 namespace at::native {
 
 /// LibTorch exports this function but installs no header for it: result = beta result + alpha mat1 mat2, by oneDNN.
@@ -46,8 +48,12 @@ void multiply_by_onednn(const at::Tensor& out, const at::Tensor& a, const at::Te
   at::native::mkldnn_matmul(a, b, out, beta, /*alpha=*/1);
 }
 
+bool onednn_multiplies_in_place() {
+  return onednn_multiplies(at::kBFloat16);
+}
+
 bool onednn_adds_fastest() {
-  static const bool fastest = time_of_blas_by_onednn() * kClearly > 1;
+  static const bool fastest = onednn_multiplies_in_place() && time_of_blas_by_onednn() * kClearly > 1;
   return fastest;
 }
 

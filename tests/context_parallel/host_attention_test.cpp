@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "mesh/host_rows.h"
+#include "mesh/meta_device.h"
 #include "tests/context_parallel/reference.h"
 #include "tests/support/world.h"
 

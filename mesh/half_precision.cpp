@@ -1,0 +1,29 @@
+#include "mesh/half_precision.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include "mesh/meta_device.h"
+
+namespace meshtrain {
+namespace {
+
+/// Asks an operator of LibTorch for what it can do here; false when LibTorch is built without oneDNN and so without it.
+bool answer_of(const char* name) {
+  const auto found = c10::Dispatcher::singleton().findSchema({name, ""});
+  return found && found->typed<bool()>().call();
+}
+
+}  // namespace
+
+bool onednn_multiplies(at::ScalarType dtype) {
+  static const bool bf16 = answer_of("mkldnn::_is_mkldnn_bf16_supported");
+  static const bool fp16 = answer_of("mkldnn::_is_mkldnn_fp16_supported");
+  return dtype == at::kBFloat16 ? bf16 : dtype == at::kHalf && fp16;
+}
+
+bool multiplied_in_fp32(const at::Tensor& tensor) {
+  return c10::isReducedFloatingType(tensor.scalar_type()) && is_host(tensor.device()) &&
+         !onednn_multiplies(tensor.scalar_type());
+}
+
+}  // namespace meshtrain
