@@ -4,9 +4,9 @@
   pip install torch==2.11.0 transformers safetensors numpy
   tools/build && python3 benchmarks/train_peers.py
 
-The models are Llamas of width 512, AdamW, gradients clipped to norm 1. There are three tables: "training", two
-sequences a step and 8 layers; "context", one long sequence a step and 4 layers; and "sharding", four sequences a step
-and 8 layers. --wide makes the model 1,024 wide with a vocabulary of 16,384. Everyone in a table starts from the same
+The models are Llamas of width 512, AdamW, gradients clipped to norm 1. There are four tables: "training", two
+sequences a step and 8 layers; "context", one long sequence a step and 4 layers; "sharding", four sequences a step and 8
+layers; and "meshes", this program alone on one to eight ranks, eight short sequences a step and 4 layers. --wide makes the model 1,024 wide with a vocabulary of 16,384. Everyone in a table starts from the same
 weights, sees the same sequences in the same steps, and has --threads threads a process. In bf16_mixed peers compute
 under autocast, FSDP1 and FSDP2 with their policy of bf16; in bf16 everything is bf16. Each repetition runs every
 contestant once, one after the other, so that a machine that slows down slows all of them. A contestant's number is the
@@ -14,6 +14,9 @@ median over repetitions of (tokens of the steps after the warm-up) / (their time
 processes were seen with together, five times a second, divided by their number: pages that several share count once
 (PSS). Counting them takes time, so memory has a first round of its own, of a few steps whose speed does not count. The
 losses of all in a table must agree step by step, else the exit status is 1.
+
+--before PROGRAM is for those who change this program: each of its rows has a second one of another build of it, such as
+build/release/meshtrain of a clone of an older commit, by which it is divided.
 """
 
 import argparse
@@ -43,6 +46,7 @@ class Contestant:
     mode: str  # a mode of peer.py, or a mesh
     against: str = ""  # whom its speed is divided by
     compile: bool = False
+    before: bool = False  # runs with --before's program
     speeds: list = field(default_factory=list)
     memory: float = 0
     losses: list = field(default_factory=list)
@@ -104,17 +108,26 @@ def tables(arguments):
         Contestant("meshtrain full_shard dp=2,tp=2", 4, "dp=2,tp=2 full_shard", against="fsdp2_tp"),
         Contestant("meshtrain hybrid_shard dp=4", 4, "dp=4 hybrid_shard", against="hsdp"),
     ]
+    meshes = [
+        Contestant(f"meshtrain {mesh}", ranks, mesh)
+        for mesh, ranks in {"dp=1": 1, "dp=2": 2, "tp=2": 2, "cp=2": 2, "dp=4": 4, "tp=4": 4, "cp=4": 4, "dp=2,tp=2": 4,
+                            "dp=2,cp=2": 4, "cp=2,tp=2": 4, "dp=8": 8, "tp=8": 8, "dp=2,cp=2,tp=2": 8}.items()
+    ]
     if arguments.compile:
         training.append(Contestant("transformers, torch.compile", 1, "single", compile=True))
     everything = [
         Table("training", 8, 512, 2, training, arguments.wide),
         Table("context", 4, 2048, 1, context, arguments.wide),
         Table("sharding", 8, 512, 4, sharding, arguments.wide),
+        Table("meshes", 4, 256, 8, meshes, arguments.wide),
     ]
     for table in everything:
         if arguments.table not in (None, table.name):
             table.everyone = []
         table.everyone = [c for c in table.everyone if re.search(arguments.only, f"{c.name} {c.mode}")]
+        if arguments.before:
+            table.everyone = [other for c in table.everyone if c.ours
+                              for other in (Contestant(f"{c.name}, before", c.ranks, c.mode, before=True), c)]
     return [table for table in everything if table.everyone]
 
 
@@ -215,7 +228,8 @@ def run_peer(contestant, table, arguments, folder, steps, watched):
 def run_ours(contestant, table, arguments, folder, steps, watched):
     mesh, _, sharding = contestant.mode.partition(" ")
     dp = int(dict(axis.split("=") for axis in mesh.split(",")).get("dp", 1))
-    command = [ROOT / "tools" / "ranks", contestant.ranks, arguments.program, "train"]
+    program = arguments.before if contestant.before else arguments.program
+    command = [ROOT / "tools" / "ranks", contestant.ranks, program, "train"]
     command += [ROOT / "benchmarks" / "peers.yaml", "--mesh", mesh, "--run-dir", folder / "run"]
     settings = {
         "model.hf": table.folder / "model",
@@ -281,13 +295,20 @@ def median(contestant):
     return statistics.median(contestant.speeds)
 
 
+def divisors(contestant, everyone):
+    """The peers that split the work the same way, or the other build."""
+    if any(c.before for c in everyone):
+        return [c for c in everyone if c.before and not contestant.before and c.mode == contestant.mode]
+    return [p for p in everyone if not p.ours and not p.compile and p.ranks == contestant.ranks
+            and p.mode in contestant.against.split()]
+
+
 def rows(everyone):
-    """A row each; ours divided by the fastest peer that splits the work the same way."""
+    """A row each; ours divided by the fastest of its divisors."""
     lines = ["| | processes | tokens/s | range | ratio | peak memory of a process | loss of the last step |"]
     lines += ["|---|---|---|---|---|---|---|"]
     for contestant in everyone:
-        peers = [p for p in everyone if not p.ours and not p.compile and p.ranks == contestant.ranks
-                 and p.mode in contestant.against.split()]
+        peers = divisors(contestant, everyone)
         ratio = f"{median(contestant) / max(map(median, peers)):.2f}" if peers else ""
         speeds, memory = contestant.speeds, contestant.memory / 2**20
         lines.append(f"| {contestant.name} | {contestant.ranks} | {median(contestant):.0f} | {min(speeds):.0f}–"
@@ -304,10 +325,11 @@ def disagreement(everyone):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--program", type=Path, default=ROOT / "build" / "release" / "meshtrain")
+    parser.add_argument("--before", type=Path, metavar="PROGRAM", help="another build of it, in turn with it")
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--warm-up", type=int, default=2, help="first steps that are not timed (default: 2)")
     parser.add_argument("--repetitions", type=int, default=5)
-    parser.add_argument("--table", choices=["training", "context", "sharding"], help="this one alone")
+    parser.add_argument("--table", choices=["training", "context", "sharding", "meshes"], help="this one alone")
     parser.add_argument("--only", default="", metavar="REGEX", help="contestants whose name and mode match it")
     parser.add_argument("--compile", action="store_true", help="transformers under torch.compile as well")
     parser.add_argument("--precision", choices=list(LOSS_TOLERANCE), default="fp32")

@@ -50,10 +50,22 @@ function(meshtrain_unity target)
   set_target_properties(${target} PROPERTIES UNITY_BUILD "${MESHTRAIN_UNITY}" UNITY_BUILD_BATCH_SIZE 12)
 endfunction()
 
-# meshtrain_lanes(FILES...): files with loops of mesh/host_lanes.h. GCC 12 calls registers of its own intrinsics uninitialised
-# (GCC bug 105593).
-function(meshtrain_lanes)
-  set_source_files_properties(${ARGN} PROPERTIES COMPILE_OPTIONS -Wno-maybe-uninitialized SKIP_PRECOMPILE_HEADERS ON)
+# meshtrain_lanes(TARGET FILES...): files of the target with loops of mesh/host_lanes.h, which are compiled for AVX-512 and
+# once more, through a file that includes them, for AVX2. GCC 12 calls registers of its own intrinsics uninitialised (GCC
+# bug 105593). Products and sums are fused where the loops say so, not where a compiler likes to: both compute the same.
+function(meshtrain_lanes target)
+  foreach(file ${ARGN})
+    get_filename_component(path "${file}" ABSOLUTE)
+    string(REPLACE "/" "_" copy "${file}")
+    set(copy "${CMAKE_CURRENT_BINARY_DIR}/avx2/${copy}")
+    file(CONFIGURE OUTPUT "${copy}" CONTENT "#include \"${path}\"\n")
+    target_sources(${target} PRIVATE "${copy}")
+    set(options -Wno-maybe-uninitialized -ffp-contract=off)
+    set_source_files_properties("${path}" PROPERTIES COMPILE_OPTIONS "${options}" SKIP_PRECOMPILE_HEADERS ON
+      COMPILE_DEFINITIONS MESHTRAIN_LOOPS_AVX512)
+    set_source_files_properties("${copy}" PROPERTIES COMPILE_OPTIONS "${options}" SKIP_PRECOMPILE_HEADERS ON
+      COMPILE_DEFINITIONS MESHTRAIN_LOOPS_AVX2)
+  endforeach()
 endfunction()
 
 # meshtrain_opens_plugins(TARGET): a program in which plug-ins find what they need of the floors. It holds the whole of

@@ -41,7 +41,7 @@ struct ForwardMemory {
 };
 
 /// The forward over some tiles of queries, of all heads one after the other.
-template <class T>
+template <class Set, class T>
 class Forward {
  public:
   Forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, bool causal, double scale,
@@ -79,7 +79,7 @@ class Forward {
   void prepare(const ForwardMemory<T>& mine, int64_t batch, int64_t kv_head) {
     const Matrix<const T> keys = Heads<const T>(k_).of(batch, kv_head);
     for_tiles(k_.size(2), [&](int64_t first, int64_t count) {
-      transpose({keys.row(first), keys.stride}, count, k_.size(3), mine.keys_transposed.from(first));
+      transpose<Set>({keys.row(first), keys.stride}, count, k_.size(3), mine.keys_transposed.from(first));
     });
     if constexpr (kRowsTogether<T> == 2) {
       interleave(Heads<const T>(v_).of(batch, kv_head), k_.size(2), k_.size(3), mine.values);
@@ -104,13 +104,13 @@ class Forward {
         p = mine.scores;
         values = {Heads<const T>(v_).of(batch, kv_head).row(key), v_.stride(2)};
       }
-      exponentials(mine.scores, rows, columns, causal_ ? query - key + 1 : columns, causal_ ? 1 : 0,
-                   scale_ * std::numbers::log2e_v<float>, running, p, mine.sums, features);
+      exponentials<Set>(mine.scores, rows, columns, causal_ ? query - key + 1 : columns, causal_ ? 1 : 0,
+                        scale_ * std::numbers::log2e_v<float>, running, p, mine.sums, features);
       multiply<T>(padded(rows), features, terms<T>(columns), p, values, mine.sums, key > 0);
     }
     const Matrix<T> out{Heads<T>(out_).of(batch, head).row(query), out_.stride(2)};
     float* const lse = lse_.data_ptr<float>() + batch * lse_.stride(0) + head * lse_.stride(1);
-    finish(running, mine.sums, rows, features, scale_, out, lse + query * lse_.stride(2), lse_.stride(2));
+    finish<Set>(running, mine.sums, rows, features, scale_, out, lse + query * lse_.stride(2), lse_.stride(2));
   }
 
   const at::Tensor &q_, &k_, &v_, &out_, &lse_;
@@ -118,13 +118,13 @@ class Forward {
   float scale_;
 };
 
-template <class T>
+template <class Set, class T>
 void compute_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, bool causal, double scale,
                      const at::Tensor& out, const at::Tensor& lse) {
-  for_ranges(q, Forward<T>::num_tiles(q), Forward<T>::scratch_bytes(k),
-             [&](int64_t begin, int64_t end, std::byte* memory) {
-               Forward<T>(q, k, v, causal, scale, out, lse).compute(begin, end, memory);
-             });
+  using Tiles = Forward<Set, T>;
+  for_ranges(q, Tiles::num_tiles(q), Tiles::scratch_bytes(k), [&](int64_t begin, int64_t end, std::byte* memory) {
+    Tiles(q, k, v, causal, scale, out, lse).compute(begin, end, memory);
+  });
 }
 
 std::tuple<at::Tensor, at::Tensor> forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, bool causal,
@@ -134,8 +134,8 @@ std::tuple<at::Tensor, at::Tensor> forward(const at::Tensor& q, const at::Tensor
               "host_attention: queries are ", q.sizes(), ", keys ", k.sizes(), ", values ", v.sizes());
   at::Tensor out = empty_by_position(q);
   at::Tensor lse = at::empty({q.size(0), q.size(2), q.size(1)}, q.options().dtype(at::kFloat)).transpose(1, 2);
-  (q.scalar_type() == at::kFloat ? compute_forward<float> : compute_forward<c10::BFloat16>)(q, k, v, causal, scale, out,
-                                                                                            lse);
+  for_elements(q.scalar_type(),
+               [&]<class Set, class T>(Set, T) { compute_forward<Set, T>(q, k, v, causal, scale, out, lse); });
   return {std::move(out), std::move(lse)};
 }
 
@@ -151,6 +151,7 @@ bool can_be_read(const at::Tensor& tensor) {
 /// Returns true when LibTorch multiplies halves in pairs: not where oneDNN is kept from the processor's instructions.
 bool multiplies_pairs() {
   static const bool multiplies = [] {
+    if (lane_set(at::kBFloat16) != LaneSet::Avx512) return false;
     std::array<c10::BFloat16, 2 * kLanes * kLanes> halves{};
     std::array<float, kLanes * kLanes> sums{};
     try {

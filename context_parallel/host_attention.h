@@ -7,9 +7,9 @@
 namespace meshtrain {
 
 /// Attention of one block on the host in tiles whose products are oneDNN's, forward and backward, for processors with
-/// AVX-512: fp32, and bf16 where the processor multiplies it. Scores above the diagonal of a causal block are not
-/// computed beyond the tile that holds it. Results depend on no number of threads. A NaN or an
-/// infinity in a value reaches all queries of its tile, also those before it.
+/// AVX2: fp32, and bf16 with AVX-512 where the processor multiplies it. Scores above the diagonal of a causal block are
+/// not computed beyond the tile that holds it. Results depend on no number of threads. A NaN or an infinity in a value
+/// reaches all queries of its tile, also those before it.
 
 /// Returns true when host_attention() computes queries and keys like these faster than LibTorch's kernel
 /// (docs/benchmarks.md): q [B, H, n, D], k and v [B, K, m, D] of one dtype, on the host or its Meta device, D

@@ -55,7 +55,7 @@ struct BackwardTensors {
 };
 
 /// The backward over some KV heads, with all query heads that share them.
-template <class T>
+template <class Set, class T>
 class Backward {
  public:
   Backward(const BackwardTensors& tensors, bool causal, double scale)
@@ -82,15 +82,15 @@ class Backward {
     for_tiles(keys, [&](int64_t first, int64_t count) {
       const Matrix<const T> tile{k.row(first), k.stride};
       if constexpr (kRowsTogether<T> == 1) {
-        transpose(tile, count, features, mine.keys_transposed.from(first));
+        transpose<Set>(tile, count, features, mine.keys_transposed.from(first));
       } else {
-        transpose(tile, count, features, mine.key_pairs.from(first));
+        transpose<Set>(tile, count, features, mine.key_pairs.from(first));
         take_apart(mine.key_pairs.from(first), count, features, mine.keys_transposed.from(first));
       }
     });
     for (int64_t i = 0; i < group; ++i) compute_head(mine, batch, kv_head, kv_head * group + i, i > 0);
-    round_rows(mine.dk, keys, features, Heads<T>(t_.dk).of(batch, kv_head));
-    round_rows(mine.dv, keys, features, Heads<T>(t_.dv).of(batch, kv_head));
+    round_rows<Set>(mine.dk, keys, features, Heads<T>(t_.dk).of(batch, kv_head));
+    round_rows<Set>(mine.dv, keys, features, Heads<T>(t_.dv).of(batch, kv_head));
   }
 
   /// Computes dq of a query head, and writes or adds its shares of dk and dv.
@@ -114,7 +114,7 @@ class Backward {
         Matrix<T> p = mine.p, ds = mine.ds, ds_right = mine.ds_pairs;
         if constexpr (kRowsTogether<T> == 1) {
           p = mine.scores, ds = ds_right = mine.products;
-          tile_gradients(tile, rows, columns, first, p, ds);
+          tile_gradients<Set>(tile, rows, columns, first, p, ds);
         } else {
           tile_gradients(tile, rows, columns, first, p, ds, ds_right);
         }
@@ -129,7 +129,7 @@ class Backward {
     }
     const Matrix<T> dq = Heads<T>(t_.dq).of(batch, head);
     for_tiles(queries, [&](int64_t first, int64_t count) {
-      transpose_back(mine.dq_transposed.from(first), count, features, Matrix<T>{dq.row(first), dq.stride});
+      transpose_back<Set>(mine.dq_transposed.from(first), count, features, Matrix<T>{dq.row(first), dq.stride});
     });
   }
 
@@ -140,10 +140,10 @@ class Backward {
     const Matrix<const T> q = Heads<const T>(t_.q).of(batch, head), out = Heads<const T>(t_.out).of(batch, head);
     const Matrix<const T> grad_out = Heads<const T>(t_.grad_out).of(batch, head);
     for_tiles(queries, [&](int64_t first, int64_t count) {
-      transpose({q.row(first), q.stride}, count, features, mine.queries_transposed.from(first));
-      transpose({grad_out.row(first), grad_out.stride}, count, features, mine.outputs_transposed.from(first));
+      transpose<Set>({q.row(first), q.stride}, count, features, mine.queries_transposed.from(first));
+      transpose<Set>({grad_out.row(first), grad_out.stride}, count, features, mine.outputs_transposed.from(first));
     });
-    row_products(grad_out, out, queries, features, mine.row_product.data);
+    row_products<Set>(grad_out, out, queries, features, mine.row_product.data);
     const float* const lse = t_.lse.const_data_ptr<float>() + batch * t_.lse.stride(0) + head * t_.lse.stride(1);
     for (int64_t i = 0; i < queries; ++i) mine.lse.data[i] = lse[i * t_.lse.stride(2)] * std::numbers::log2e_v<float>;
     std::fill(mine.lse.data + queries, mine.lse.data + padded(queries), std::numeric_limits<float>::infinity());
@@ -162,11 +162,12 @@ class Backward {
   float scale_;
 };
 
-template <class T>
+template <class Set, class T>
 void compute_backward(const BackwardTensors& tensors, bool causal, double scale) {
-  for_ranges(tensors.q, tensors.k.size(0) * tensors.k.size(1), Backward<T>::scratch_bytes(tensors.q, tensors.k),
+  using Heads = Backward<Set, T>;
+  for_ranges(tensors.q, tensors.k.size(0) * tensors.k.size(1), Heads::scratch_bytes(tensors.q, tensors.k),
              [&](int64_t begin, int64_t end, std::byte* memory) {
-               Backward<T>(tensors, causal, scale).compute(begin, end, memory);
+               Heads(tensors, causal, scale).compute(begin, end, memory);
              });
 }
 
@@ -179,7 +180,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> backward(const at::Tensor& grad_o
       grad_out.sizes());
   BackwardTensors tensors{
       grad_out, q, k, v, out, lse, empty_by_position(q), empty_by_position(k), empty_by_position(v)};
-  (q.scalar_type() == at::kFloat ? compute_backward<float> : compute_backward<c10::BFloat16>)(tensors, causal, scale);
+  for_elements(q.scalar_type(), [&]<class Set, class T>(Set, T) { compute_backward<Set, T>(tensors, causal, scale); });
   return {std::move(tensors.dq), std::move(tensors.dk), std::move(tensors.dv)};
 }
 

@@ -11,6 +11,7 @@
 #include <type_traits>
 
 #include "context_parallel/host_tiles.h"
+#include "mesh/host_rows.h"
 
 namespace meshtrain::host_tiles {
 
@@ -97,6 +98,15 @@ void for_ranges(const at::Tensor& like, int64_t items, int64_t bytes, const Comp
   at::parallel_for(0, items, /*grain_size=*/1, [&](int64_t begin, int64_t end) {
     compute(begin, end, static_cast<std::byte*>(scratch.data_ptr()) + at::get_thread_num() * bytes);
   });
+}
+
+/// Calls compute(set, element) with the instructions and the type for elements of `dtype`: halves have AVX-512's.
+template <class Compute>
+void for_elements(at::ScalarType dtype, const Compute& compute) {
+#if defined(__x86_64__)
+  if (dtype == at::kBFloat16) return compute(Avx512(), c10::BFloat16());
+  with_lanes(dtype, [&](auto set) { compute(set, float()); });
+#endif
 }
 
 /// Right operands of products of halves have two neighbouring rows together: [rows / 2, columns, 2].

@@ -6,6 +6,8 @@
 #include <numbers>
 #include <type_traits>
 
+#include "mesh/host_lanes.h"
+
 #if defined(__x86_64__)
 
 namespace meshtrain::host_tiles {
@@ -15,52 +17,19 @@ using c10::BFloat16;
 
 constexpr float kLog2E = std::numbers::log2e_v<float>;
 
-/// Returns pairs: 16 elements of `low`, each followed by that of `high`.
-MESHTRAIN_LANES_INLINE __m512i paired(__m256i low, __m256i high) {
-  return _mm512_or_si512(_mm512_cvtepu16_epi32(low), _mm512_slli_epi32(_mm512_cvtepu16_epi32(high), 16));
-}
-
-struct Block {
-  __m512& operator[](int64_t row) { return rows[row]; }
-  __m512 rows[kLanes];
-};
-
-/// Transposes a block of 16 x 16 words in registers: 4 x 4 words inside of quarters first, then the quarters.
-MESHTRAIN_LANES_INLINE void transpose_block(Block& rows) {
-  Block quads;
-  for (int i = 0; i < 16; i += 4) {
-    const __m512 a = _mm512_unpacklo_ps(rows[i], rows[i + 1]), b = _mm512_unpackhi_ps(rows[i], rows[i + 1]);
-    const __m512 c = _mm512_unpacklo_ps(rows[i + 2], rows[i + 3]), d = _mm512_unpackhi_ps(rows[i + 2], rows[i + 3]);
-    quads[i] = _mm512_shuffle_ps(a, c, 0x44);
-    quads[i + 1] = _mm512_shuffle_ps(a, c, 0xEE);
-    quads[i + 2] = _mm512_shuffle_ps(b, d, 0x44);
-    quads[i + 3] = _mm512_shuffle_ps(b, d, 0xEE);
-  }
-  for (int i = 0; i < 4; ++i) {
-    const __m512 a = _mm512_shuffle_f32x4(quads[i], quads[i + 4], 0x88);
-    const __m512 b = _mm512_shuffle_f32x4(quads[i], quads[i + 4], 0xDD);
-    const __m512 c = _mm512_shuffle_f32x4(quads[i + 8], quads[i + 12], 0x88);
-    const __m512 d = _mm512_shuffle_f32x4(quads[i + 8], quads[i + 12], 0xDD);
-    rows[i] = _mm512_shuffle_f32x4(a, c, 0x88);
-    rows[i + 4] = _mm512_shuffle_f32x4(b, d, 0x88);
-    rows[i + 8] = _mm512_shuffle_f32x4(a, c, 0xDD);
-    rows[i + 12] = _mm512_shuffle_f32x4(b, d, 0xDD);
-  }
-}
-
 /// Transposes words; `in` has zeros beyond `rows`.
 MESHTRAIN_LANES void transpose_words(const float* in, int64_t in_stride, int64_t rows, int64_t columns, float* out,
                                      int64_t out_stride) {
   for (int64_t row = 0; row < rows; row += kLanes) {
     const int64_t count = std::min(rows - row, kLanes);
     for (int64_t column = 0; column < columns; column += kLanes) {
-      Block block;
+      Lanes block[kLanes];
       for (int64_t i = 0; i < kLanes; ++i) {
-        block[i] = i < count ? _mm512_loadu_ps(in + (row + i) * in_stride + column) : _mm512_setzero_ps();
+        block[i] = i < count ? load(in + (row + i) * in_stride + column) : broadcast(0);
       }
       transpose_block(block);
       const int64_t written = std::min(columns - column, kLanes);
-      for (int64_t i = 0; i < written; ++i) _mm512_storeu_ps(out + (column + i) * out_stride + row, block[i]);
+      for (int64_t i = 0; i < written; ++i) store(out + (column + i) * out_stride + row, block[i]);
     }
   }
 }
@@ -70,29 +39,144 @@ MESHTRAIN_LANES_INLINE int64_t counted(int64_t columns, int64_t first, int64_t s
   return std::min(columns, first + row * step);
 }
 
-/// Sixteen elements of a row of exponentials and gradients.
-struct Lanes {
-  __m512 p, ds;
+/// Sixteen elements of a row of exponentials and of gradients.
+struct Gradients {
+  Lanes p, ds;
 };
 
-MESHTRAIN_LANES_INLINE Lanes lanes_of(const TileGradients& tile, int64_t row, int64_t i, int64_t uncounted) {
-  const __m512 factor = _mm512_set1_ps(tile.scale * kLog2E), scale = _mm512_set1_ps(tile.scale);
-  const __m512 exponent = _mm512_fmsub_ps(load(tile.scores.row(row) + i), factor, load(tile.lse + i));
-  const __m512 p = _mm512_maskz_mov_ps(_knot_mask16(lanes_below(uncounted - i)), exp2_of(exponent));
-  const __m512 difference = _mm512_sub_ps(load(tile.products.row(row) + i), load(tile.row_product + i));
-  return {p, _mm512_mul_ps(_mm512_mul_ps(p, difference), scale)};
+MESHTRAIN_LANES_INLINE Gradients gradients_of(const TileGradients& tile, int64_t row, int64_t i, int64_t uncounted) {
+  const Lanes factor = broadcast(tile.scale * kLog2E), scale = broadcast(tile.scale);
+  const Lanes exponent = fmsub(load(tile.scores.row(row) + i), factor, load(tile.lse + i));
+  const Lanes p = chosen(lanes_below(uncounted - i), broadcast(0), exp2_of(exponent));
+  const Lanes difference = load(tile.products.row(row) + i) - load(tile.row_product + i);
+  return {p, p * difference * scale};
 }
 
 }  // namespace
 
+template <class Set>
 MESHTRAIN_LANES void transpose(Matrix<const float> in, int64_t rows, int64_t columns, Matrix<float> out) {
   transpose_words(in.data, in.stride, rows, columns, out.data, out.stride);
 }
 
+template <class Set>
 MESHTRAIN_LANES void transpose(Matrix<const BFloat16> in, int64_t rows, int64_t columns, Matrix<BFloat16> out) {
   transpose_words(reinterpret_cast<const float*>(in.data), in.stride / 2, rows, columns / 2,
                   reinterpret_cast<float*>(out.data), out.stride / 2);
 }
+
+template <class Set, class T>
+MESHTRAIN_LANES void round_rows(Matrix<const float> in, int64_t rows, int64_t columns, Matrix<T> out) {
+  for (int64_t row = 0; row < rows; ++row) {
+    for (int64_t i = 0; i < columns; i += kLanes) store(out.row(row) + i, load(in.row(row) + i));
+  }
+}
+
+template <class Set>
+MESHTRAIN_LANES void tile_gradients(const TileGradients& tile, int64_t keys, int64_t queries, int64_t first,
+                                    Matrix<float> p, Matrix<float> ds) {
+  for (int64_t row = 0; row < keys; ++row) {
+    for (int64_t i = 0; i < padded(queries); i += kLanes) {
+      const Gradients lanes = gradients_of(tile, row, i, first + row);
+      store(p.row(row) + i, lanes.p);
+      store(ds.row(row) + i, lanes.ds);
+    }
+  }
+}
+
+template <class Set, class T>
+MESHTRAIN_LANES void transpose_back(Matrix<const float> in, int64_t rows, int64_t columns, Matrix<T> out) {
+  for (int64_t row = 0; row < rows; row += kLanes) {
+    const int64_t written = std::min(rows - row, kLanes);
+    for (int64_t column = 0; column < columns; column += kLanes) {
+      Lanes block[kLanes];
+      for (int64_t i = 0; i < kLanes; ++i) block[i] = load(in.row(column + i) + row);
+      transpose_block(block);
+      for (int64_t i = 0; i < written; ++i) store(out.row(row + i) + column, block[i]);
+    }
+  }
+}
+
+template <class Set, class T>
+MESHTRAIN_LANES void exponentials(Matrix<const float> scores, int64_t rows, int64_t columns, int64_t first,
+                                  int64_t step, float factor, RunningSoftmax running, Matrix<T> out, Matrix<float> sums,
+                                  int64_t features) {
+  const Lanes lowest = broadcast(-std::numeric_limits<float>::infinity());
+  for (int64_t row = 0; row < rows; ++row) {
+    const int64_t count = counted(columns, first, step, row);
+    const float* const from = scores.row(row);
+    Lanes largest = lowest;
+    for (int64_t i = 0; i < count; i += kLanes) {
+      const Mask lanes = lanes_below(count - i);
+      largest = larger_of(largest, chosen(lanes, load_some(from + i, lanes), lowest));
+    }
+    const float before = running.largest[row], now = std::max(before, largest_of(largest));
+    const Lanes factors = broadcast(factor), shift = broadcast(now * factor);
+    Lanes sum = broadcast(0);
+    T* const to = out.row(row);
+    for (int64_t i = 0; i < padded(columns); i += kLanes) {
+      const Mask lanes = lanes_below(count - i);
+      const Lanes exponent = fmsub(load_some(from + i, lanes), factors, shift);
+      const Lanes power = chosen(lanes, exp2_of(exponent), broadcast(0));
+      sum = sum + power;
+      store(to + i, power);
+    }
+    const float rescale = std::exp2((before - now) * factor);  // 0 before the first tile
+    running.largest[row] = now;
+    running.sum[row] = running.sum[row] * rescale + sum_of(sum);
+    if (rescale == 1 || before == -std::numeric_limits<float>::infinity()) continue;
+    const Lanes rescales = broadcast(rescale);
+    float* const scaled = sums.row(row);
+    for (int64_t i = 0; i < features; i += kLanes) store(scaled + i, load(scaled + i) * rescales);
+  }
+}
+
+template <class Set, class T>
+MESHTRAIN_LANES void finish(RunningSoftmax running, Matrix<const float> sums, int64_t rows, int64_t features,
+                            float scale, Matrix<T> out, float* lse, int64_t lse_stride) {
+  for (int64_t row = 0; row < rows; ++row) {
+    const Lanes divisor = broadcast(running.sum[row]);
+    for (int64_t i = 0; i < features; i += kLanes) {
+      store(out.row(row) + i, load(sums.row(row) + i) / divisor);
+    }
+    lse[row * lse_stride] = scale * running.largest[row] + std::log(running.sum[row]);
+  }
+}
+
+template <class Set, class T>
+MESHTRAIN_LANES void row_products(Matrix<const T> a, Matrix<const T> b, int64_t rows, int64_t columns, float* out) {
+  for (int64_t row = 0; row < rows; ++row) {
+    Lanes sum = broadcast(0);
+    for (int64_t i = 0; i < columns; i += kLanes) sum = fmadd(load(a.row(row) + i), load(b.row(row) + i), sum);
+    out[row] = sum_of(sum);
+  }
+}
+
+// The instances.
+#define MESHTRAIN_TILES(T)                                                                                            \
+  template void transpose<ThisSet>(Matrix<const T>, int64_t, int64_t, Matrix<T>);                                     \
+  template void round_rows<ThisSet>(Matrix<const float>, int64_t, int64_t, Matrix<T>);                                \
+  template void transpose_back<ThisSet>(Matrix<const float>, int64_t, int64_t, Matrix<T>);                            \
+  template void exponentials<ThisSet>(Matrix<const float>, int64_t, int64_t, int64_t, int64_t, float, RunningSoftmax, \
+                                      Matrix<T>, Matrix<float>, int64_t);                                             \
+  template void finish<ThisSet>(RunningSoftmax, Matrix<const float>, int64_t, int64_t, float, Matrix<T>, float*,      \
+                                int64_t);                                                                             \
+  template void row_products<ThisSet>(Matrix<const T>, Matrix<const T>, int64_t, int64_t, float*);
+MESHTRAIN_TILES(float)
+template void tile_gradients<ThisSet>(const TileGradients&, int64_t, int64_t, int64_t, Matrix<float>, Matrix<float>);
+
+#if defined(MESHTRAIN_LOOPS_AVX512)
+
+MESHTRAIN_TILES(BFloat16)
+
+namespace {
+
+/// Returns pairs: 16 elements of `low`, each followed by that of `high`.
+MESHTRAIN_LANES_INLINE __m512i paired(__m256i low, __m256i high) {
+  return _mm512_or_si512(_mm512_cvtepu16_epi32(low), _mm512_slli_epi32(_mm512_cvtepu16_epi32(high), 16));
+}
+
+}  // namespace
 
 MESHTRAIN_LANES void take_apart(Matrix<const BFloat16> pairs, int64_t rows, int64_t columns, Matrix<BFloat16> out) {
   for (int64_t column = 0; column < columns; column += 2) {
@@ -117,31 +201,13 @@ MESHTRAIN_LANES void interleave(Matrix<const BFloat16> in, int64_t rows, int64_t
   }
 }
 
-template <class T>
-MESHTRAIN_LANES void round_rows(Matrix<const float> in, int64_t rows, int64_t columns, Matrix<T> out) {
-  for (int64_t row = 0; row < rows; ++row) {
-    for (int64_t i = 0; i < columns; i += kLanes) store(out.row(row) + i, load(in.row(row) + i));
-  }
-}
-
-MESHTRAIN_LANES void tile_gradients(const TileGradients& tile, int64_t keys, int64_t queries, int64_t first,
-                                    Matrix<float> p, Matrix<float> ds) {
-  for (int64_t row = 0; row < keys; ++row) {
-    for (int64_t i = 0; i < padded(queries); i += kLanes) {
-      const Lanes lanes = lanes_of(tile, row, i, first + row);
-      store(p.row(row) + i, lanes.p);
-      store(ds.row(row) + i, lanes.ds);
-    }
-  }
-}
-
 MESHTRAIN_LANES void tile_gradients(const TileGradients& tile, int64_t keys, int64_t queries, int64_t first,
                                     Matrix<BFloat16> p, Matrix<BFloat16> ds, Matrix<BFloat16> pairs) {
   for (int64_t row = 0; row < padded(keys); row += 2) {
     for (int64_t i = 0; i < padded(queries); i += kLanes) {
       __m256i halves[2] = {_mm256_setzero_si256(), _mm256_setzero_si256()};
       for (int64_t k = 0; k < 2 && row + k < keys; ++k) {
-        const Lanes lanes = lanes_of(tile, row + k, i, first + row + k);
+        const Gradients lanes = gradients_of(tile, row + k, i, first + row + k);
         halves[k] = rounded(lanes.ds);
         store(p.row(row + k) + i, lanes.p);
         _mm256_storeu_si256(reinterpret_cast<__m256i*>(ds.row(row + k) + i), halves[k]);
@@ -151,84 +217,7 @@ MESHTRAIN_LANES void tile_gradients(const TileGradients& tile, int64_t keys, int
   }
 }
 
-template <class T>
-MESHTRAIN_LANES void transpose_back(Matrix<const float> in, int64_t rows, int64_t columns, Matrix<T> out) {
-  for (int64_t row = 0; row < rows; row += kLanes) {
-    const int64_t written = std::min(rows - row, kLanes);
-    for (int64_t column = 0; column < columns; column += kLanes) {
-      Block block;
-      for (int64_t i = 0; i < kLanes; ++i) block[i] = _mm512_loadu_ps(in.row(column + i) + row);
-      transpose_block(block);
-      for (int64_t i = 0; i < written; ++i) store(out.row(row + i) + column, block[i]);
-    }
-  }
-}
-
-template <class T>
-MESHTRAIN_LANES void exponentials(Matrix<const float> scores, int64_t rows, int64_t columns, int64_t first,
-                                  int64_t step, float factor, RunningSoftmax running, Matrix<T> out, Matrix<float> sums,
-                                  int64_t features) {
-  const __m512 lowest = _mm512_set1_ps(-std::numeric_limits<float>::infinity());
-  for (int64_t row = 0; row < rows; ++row) {
-    const int64_t count = counted(columns, first, step, row);
-    const float* const from = scores.row(row);
-    __m512 largest = lowest;
-    for (int64_t i = 0; i < count; i += kLanes) {
-      largest = _mm512_max_ps(largest, _mm512_mask_loadu_ps(lowest, lanes_below(count - i), from + i));
-    }
-    const float before = running.largest[row], now = std::max(before, _mm512_reduce_max_ps(largest));
-    const __m512 factors = _mm512_set1_ps(factor), shift = _mm512_set1_ps(now * factor);
-    __m512 sum = _mm512_setzero_ps();
-    T* const to = out.row(row);
-    for (int64_t i = 0; i < padded(columns); i += kLanes) {
-      const __mmask16 lanes = lanes_below(count - i);
-      const __m512 exponent = _mm512_fmsub_ps(_mm512_maskz_loadu_ps(lanes, from + i), factors, shift);
-      const __m512 power = _mm512_maskz_mov_ps(lanes, exp2_of(exponent));
-      sum = _mm512_add_ps(sum, power);
-      store(to + i, power);
-    }
-    const float rescale = std::exp2((before - now) * factor);  // 0 before the first tile
-    running.largest[row] = now;
-    running.sum[row] = running.sum[row] * rescale + _mm512_reduce_add_ps(sum);
-    if (rescale == 1 || before == -std::numeric_limits<float>::infinity()) continue;
-    const __m512 rescales = _mm512_set1_ps(rescale);
-    float* const scaled = sums.row(row);
-    for (int64_t i = 0; i < features; i += kLanes) store(scaled + i, _mm512_mul_ps(load(scaled + i), rescales));
-  }
-}
-
-template <class T>
-MESHTRAIN_LANES void finish(RunningSoftmax running, Matrix<const float> sums, int64_t rows, int64_t features,
-                            float scale, Matrix<T> out, float* lse, int64_t lse_stride) {
-  for (int64_t row = 0; row < rows; ++row) {
-    const __m512 divisor = _mm512_set1_ps(running.sum[row]);
-    for (int64_t i = 0; i < features; i += kLanes) {
-      store(out.row(row) + i, _mm512_div_ps(load(sums.row(row) + i), divisor));
-    }
-    lse[row * lse_stride] = scale * running.largest[row] + std::log(running.sum[row]);
-  }
-}
-
-template <class T>
-MESHTRAIN_LANES void row_products(Matrix<const T> a, Matrix<const T> b, int64_t rows, int64_t columns, float* out) {
-  for (int64_t row = 0; row < rows; ++row) {
-    __m512 sum = _mm512_setzero_ps();
-    for (int64_t i = 0; i < columns; i += kLanes)
-      sum = _mm512_fmadd_ps(load(a.row(row) + i), load(b.row(row) + i), sum);
-    out[row] = _mm512_reduce_add_ps(sum);
-  }
-}
-
-// The instances.
-#define MESHTRAIN_TILES(T)                                                                                        \
-  template void round_rows(Matrix<const float>, int64_t, int64_t, Matrix<T>);                                     \
-  template void transpose_back(Matrix<const float>, int64_t, int64_t, Matrix<T>);                                 \
-  template void exponentials(Matrix<const float>, int64_t, int64_t, int64_t, int64_t, float, RunningSoftmax,      \
-                             Matrix<T>, Matrix<float>, int64_t);                                                  \
-  template void finish(RunningSoftmax, Matrix<const float>, int64_t, int64_t, float, Matrix<T>, float*, int64_t); \
-  template void row_products(Matrix<const T>, Matrix<const T>, int64_t, int64_t, float*);
-MESHTRAIN_TILES(float)
-MESHTRAIN_TILES(BFloat16)
+#endif
 
 }  // namespace meshtrain::host_tiles
 

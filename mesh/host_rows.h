@@ -1,7 +1,6 @@
 #pragma once
 
 #include <ATen/Parallel.h>
-#include <ATen/Version.h>
 #include <c10/core/ScalarType.h>
 
 #include <algorithm>
@@ -11,18 +10,27 @@
 
 namespace meshtrain {
 
-/// Returns true when LibTorch's kernels use AVX-512: not with ATEN_CPU_CAPABILITY=avx2 in the environment, which a
-/// measurement or a test of what other processors compute sets.
-inline bool libtorch_uses_avx512() {
-  static const bool uses = at::get_cpu_capability().starts_with("AVX512");
-  return uses;
+/// The sets of instructions that loops are compiled for (host_lanes.h).
+enum class LaneSet { None, Avx2, Avx512 };
+
+/// Returns the set for loops over elements of `dtype`, fp32 or bf16, on this processor, as far as LibTorch uses it:
+/// ATEN_CPU_CAPABILITY=avx2 in the environment, which a measurement or a test of what other processors compute sets,
+/// holds for both.
+LaneSet lane_set(at::ScalarType dtype);
+
+/// Returns true when there are loops over elements of `dtype` for this processor.
+inline bool has_lanes(at::ScalarType dtype) {
+  return lane_set(dtype) != LaneSet::None;
 }
 
-/// Returns true when this processor has the instructions of loops (host_lanes.h) over elements of `dtype`, fp32 or
-/// bf16, and LibTorch uses them.
-inline bool has_lanes(at::ScalarType dtype) {
-  if (!libtorch_uses_avx512()) return false;
-  return dtype == at::kFloat ? has_lanes<float>() : dtype == at::kBFloat16 && has_lanes<c10::BFloat16>();
+/// Returns compute(set) for lane_set(dtype), which is not None: set is Avx2() or Avx512().
+template <class Compute>
+auto with_lanes(at::ScalarType dtype, const Compute& compute) {
+#if defined(__x86_64__)
+  return lane_set(dtype) == LaneSet::Avx512 ? compute(Avx512()) : compute(Avx2());
+#else
+  TORCH_INTERNAL_ASSERT(false, "there are no loops over elements of ", dtype);
+#endif
 }
 
 /// Calls loop(first, count) for ranges of rows of `size` elements, on LibTorch's threads when they are many.

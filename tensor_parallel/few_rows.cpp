@@ -1,5 +1,7 @@
 #include "tensor_parallel/few_rows.h"
 
+#include "mesh/host_lanes.h"
+
 #if defined(__x86_64__)
 
 namespace meshtrain::few_rows {
@@ -13,22 +15,22 @@ constexpr int64_t kTogether = 4;
 template <int Count, int Columns, class T>
 MESHTRAIN_LANES_INLINE void multiply_columns(Rows<const T> x, Rows<const T> w, int64_t apart, int64_t terms,
                                              Rows<T> out) {
-  __m512 sums[Count][Columns];
+  Lanes sums[Count][Columns];
   for (auto& row : sums) {
-    for (__m512& sum : row) sum = _mm512_setzero_ps();
+    for (Lanes& sum : row) sum = broadcast(0);
   }
   for (int64_t i = 0; i < terms; i += kLanes) {
-    const __mmask16 lanes = lanes_below(terms - i);
-    __m512 factors[Count];
+    const Mask lanes = lanes_below(terms - i);
+    Lanes factors[Count];
     for (int row = 0; row < Count; ++row) factors[row] = load_some(x.data + row * x.stride + i, lanes);
     for (int column = 0; column < Columns; ++column) {
-      const __m512 read = load_some(w.data + column * apart * w.stride + i, lanes);
-      for (int row = 0; row < Count; ++row) sums[row][column] = _mm512_fmadd_ps(read, factors[row], sums[row][column]);
+      const Lanes read = load_some(w.data + column * apart * w.stride + i, lanes);
+      for (int row = 0; row < Count; ++row) sums[row][column] = fmadd(read, factors[row], sums[row][column]);
     }
   }
   for (int row = 0; row < Count; ++row) {
     for (int column = 0; column < Columns; ++column) {
-      out.data[row * out.stride + column * apart] = static_cast<T>(_mm512_reduce_add_ps(sums[row][column]));
+      out.data[row * out.stride + column * apart] = static_cast<T>(sum_of(sums[row][column]));
     }
   }
 }
@@ -44,7 +46,7 @@ MESHTRAIN_LANES void multiply_rows(Rows<const T> x, Rows<const T> w, int64_t col
 
 }  // namespace
 
-template <class T>
+template <class Set, class T>
 MESHTRAIN_LANES void multiply(Rows<const T> x, int64_t rows, Rows<const T> w, int64_t columns, int64_t terms,
                               Rows<T> out) {
   static_assert(kMost == 4);
@@ -61,8 +63,8 @@ MESHTRAIN_LANES void multiply(Rows<const T> x, int64_t rows, Rows<const T> w, in
 }
 
 using c10::BFloat16;
-template void multiply(Rows<const float>, int64_t, Rows<const float>, int64_t, int64_t, Rows<float>);
-template void multiply(Rows<const BFloat16>, int64_t, Rows<const BFloat16>, int64_t, int64_t, Rows<BFloat16>);
+template void multiply<ThisSet>(Rows<const float>, int64_t, Rows<const float>, int64_t, int64_t, Rows<float>);
+template void multiply<ThisSet>(Rows<const BFloat16>, int64_t, Rows<const BFloat16>, int64_t, int64_t, Rows<BFloat16>);
 
 }  // namespace meshtrain::few_rows
 

@@ -16,9 +16,9 @@ struct Rows {
   int64_t stride;
 };
 
-/// Writes out [rows, columns] = x W^T for x [rows, terms], rows <= kMost, and w [columns, terms], for processors with
-/// has_lanes<T>(): T is float or c10::BFloat16. Sums are fp32, rounded once. Reads W once.
-template <class T>
+/// Writes out [rows, columns] = x W^T for x [rows, terms], rows <= kMost, and w [columns, terms], with the instructions
+/// of Set (host_lanes.h): T is float or c10::BFloat16. Sums are fp32, rounded once. Reads W once.
+template <class Set, class T>
 MESHTRAIN_LANES void multiply(Rows<const T> x, int64_t rows, Rows<const T> w, int64_t columns, int64_t terms,
                               Rows<T> out);
 

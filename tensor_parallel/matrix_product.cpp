@@ -49,15 +49,15 @@ bool has_few_rows(const at::Tensor& a, const at::Tensor& b) {
          a.scalar_type() == b.scalar_type() && has_whole_rows(a) && has_whole_rows(b);
 }
 
-template <class T>
+template <class Set, class T>
 at::Tensor product_of_few_rows(const at::Tensor& a, const at::Tensor& b) {
   at::Tensor out = at::empty({a.size(0), b.size(0)}, a.options());
   const few_rows::Rows<const T> rows{a.const_data_ptr<T>(), a.stride(0)};
   const T* const weights = b.const_data_ptr<T>();
   T* const to = out.data_ptr<T>();
   for_row_ranges(b.size(0), b.size(1), [&](int64_t first, int64_t count) {
-    few_rows::multiply(rows, a.size(0), {weights + first * b.stride(0), b.stride(0)}, count, b.size(1),
-                       few_rows::Rows<T>{to + first, out.stride(0)});
+    few_rows::multiply<Set>(rows, a.size(0), {weights + first * b.stride(0), b.stride(0)}, count, b.size(1),
+                            few_rows::Rows<T>{to + first, out.stride(0)});
   });
   return out;
 }
@@ -148,7 +148,10 @@ TORCH_LIBRARY_IMPL(aten, Meta, library) {
 at::Tensor product(const at::Tensor& a, const at::Tensor& b) {
   if (has_few_rows(a, b)) {
     if (a.is_meta()) return at::mm(a, b.t());
-    return a.scalar_type() == at::kFloat ? product_of_few_rows<float>(a, b) : product_of_few_rows<c10::BFloat16>(a, b);
+    return with_lanes(a.scalar_type(), [&]<class Set>(Set) {
+      return a.scalar_type() == at::kFloat ? product_of_few_rows<Set, float>(a, b)
+                                           : product_of_few_rows<Set, c10::BFloat16>(a, b);
+    });
   }
   if (a.is_meta() && !multiplied_in_fp32(a)) return product_on_meta(a, b);
   if (suits_onednn(a, b)) {

@@ -16,68 +16,68 @@ constexpr float kGeluInner = 0.79788456080286535588F, kGeluCube = 0.044715F;  //
 
 /// An activation's value and derivative.
 struct Slope {
-  __m512 value, derivative;
+  Lanes value, derivative;
 };
 
 /// Computes 1 / (1 + exp(-x)).
-MESHTRAIN_LANES_INLINE __m512 sigmoid_of(__m512 x) {
-  const __m512 one = _mm512_set1_ps(1);
-  return _mm512_div_ps(one, _mm512_add_ps(one, exp2_of(_mm512_mul_ps(x, _mm512_set1_ps(-kLog2E)))));
+MESHTRAIN_LANES_INLINE Lanes sigmoid_of(Lanes x) {
+  const Lanes one = broadcast(1);
+  return one / (one + exp2_of(x * broadcast(-kLog2E)));
 }
 
 /// Computes silu, x s with s = sigmoid(x), and its derivative s (1 + x (1 - s)).
-MESHTRAIN_LANES_INLINE Slope silu_of(__m512 x) {
-  const __m512 one = _mm512_set1_ps(1), s = sigmoid_of(x);
-  const __m512 inner = _mm512_fmadd_ps(x, _mm512_sub_ps(one, s), one);
-  return {_mm512_mul_ps(x, s), _mm512_mul_ps(s, inner)};
+MESHTRAIN_LANES_INLINE Slope silu_of(Lanes x) {
+  const Lanes one = broadcast(1), s = sigmoid_of(x);
+  const Lanes inner = fmadd(x, one - s, one);
+  return {x * s, s * inner};
 }
 
 /// Computes gelu's tanh form, x s with s = (1 + tanh(u)) / 2 = sigmoid(2 u) and u = kGeluInner (x + kGeluCube x^3), and
 /// its derivative s + 2 x s (1 - s) u'.
-MESHTRAIN_LANES_INLINE Slope gelu_of(__m512 x) {
-  const __m512 one = _mm512_set1_ps(1), square = _mm512_mul_ps(x, x);
-  const __m512 inner = _mm512_fmadd_ps(square, _mm512_set1_ps(2 * kGeluInner * kGeluCube),
-                                       _mm512_set1_ps(2 * kGeluInner));  // 2 u / x
-  const __m512 s = sigmoid_of(_mm512_mul_ps(x, inner));
-  const __m512 slope = _mm512_fmadd_ps(square, _mm512_set1_ps(6 * kGeluInner * kGeluCube),
-                                       _mm512_set1_ps(2 * kGeluInner));  // 2 u'
-  const __m512 rest = _mm512_mul_ps(_mm512_mul_ps(x, slope), _mm512_sub_ps(one, s));
-  return {_mm512_mul_ps(x, s), _mm512_fmadd_ps(s, rest, s)};
+MESHTRAIN_LANES_INLINE Slope gelu_of(Lanes x) {
+  const Lanes one = broadcast(1), square = x * x;
+  const Lanes inner = fmadd(square, broadcast(2 * kGeluInner * kGeluCube),
+                            broadcast(2 * kGeluInner));  // 2 u / x
+  const Lanes s = sigmoid_of(x * inner);
+  const Lanes slope = fmadd(square, broadcast(6 * kGeluInner * kGeluCube),
+                            broadcast(2 * kGeluInner));  // 2 u'
+  const Lanes rest = x * slope * (one - s);
+  return {x * s, fmadd(s, rest, s)};
 }
 
 }  // namespace
 
-template <class T>
+template <class Set, class T>
 MESHTRAIN_LANES void forward(const T* gate_up, int64_t rows, int64_t features, bool gelu, T* out) {
   for (int64_t row = 0; row < rows; ++row) {
     const T *const gate = gate_up + row * 2 * features, *const up = gate + features;
     for (int64_t i = 0; i < features; i += kLanes) {
-      const __m512 x = load(gate + i);
+      const Lanes x = load(gate + i);
       const Slope slope = gelu ? gelu_of(x) : silu_of(x);
-      store(out + row * features + i, _mm512_mul_ps(slope.value, load(up + i)));
+      store(out + row * features + i, slope.value * load(up + i));
     }
   }
 }
 
-template <class T>
+template <class Set, class T>
 MESHTRAIN_LANES void backward(const T* grad, const T* gate_up, int64_t rows, int64_t features, bool gelu,
                               T* grad_gate_up) {
   for (int64_t row = 0; row < rows; ++row) {
     const T *const gate = gate_up + row * 2 * features, *const up = gate + features;
     T *const to_gate = grad_gate_up + row * 2 * features, *const to_up = to_gate + features;
     for (int64_t i = 0; i < features; i += kLanes) {
-      const __m512 x = load(gate + i), dy = load(grad + row * features + i);
+      const Lanes x = load(gate + i), dy = load(grad + row * features + i);
       const Slope slope = gelu ? gelu_of(x) : silu_of(x);
-      store(to_gate + i, _mm512_mul_ps(_mm512_mul_ps(dy, load(up + i)), slope.derivative));
-      store(to_up + i, _mm512_mul_ps(dy, slope.value));
+      store(to_gate + i, dy * load(up + i) * slope.derivative);
+      store(to_up + i, dy * slope.value);
     }
   }
 }
 
-template void forward(const float*, int64_t, int64_t, bool, float*);
-template void forward(const BFloat16*, int64_t, int64_t, bool, BFloat16*);
-template void backward(const float*, const float*, int64_t, int64_t, bool, float*);
-template void backward(const BFloat16*, const BFloat16*, int64_t, int64_t, bool, BFloat16*);
+template void forward<ThisSet>(const float*, int64_t, int64_t, bool, float*);
+template void forward<ThisSet>(const BFloat16*, int64_t, int64_t, bool, BFloat16*);
+template void backward<ThisSet>(const float*, const float*, int64_t, int64_t, bool, float*);
+template void backward<ThisSet>(const BFloat16*, const BFloat16*, int64_t, int64_t, bool, BFloat16*);
 
 }  // namespace meshtrain::glu_host
 

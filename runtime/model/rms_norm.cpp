@@ -44,11 +44,13 @@ bool has_norm_loops(const at::Tensor& x, const at::Tensor& weight) {
   return alike && has_lanes(weight.scalar_type()) && x.size(-1) % kLanes == 0 && x.size(-1) == weight.numel();
 }
 
-/// Calls `loop` with the types of what is normalised and of the weight.
+/// Calls `loop` with the set of instructions, and the types of what is normalised and of the weight.
 template <class Loop>
 void with_types(const at::Tensor& x, const at::Tensor& weight, const Loop& loop) {
-  if (weight.scalar_type() == at::kFloat) return loop(float(), float());
-  x.scalar_type() == at::kFloat ? loop(float(), c10::BFloat16()) : loop(c10::BFloat16(), c10::BFloat16());
+  with_lanes(weight.scalar_type(), [&](auto set) {
+    if (weight.scalar_type() == at::kFloat) return loop(set, float(), float());
+    x.scalar_type() == at::kFloat ? loop(set, float(), c10::BFloat16()) : loop(set, c10::BFloat16(), c10::BFloat16());
+  });
 }
 
 /// Returns memory for one number of each row, [..., 1].
@@ -68,11 +70,11 @@ void for_norm_rows(const at::Tensor& x, const Loop& loop) {
 Normed norm_in_loops(const at::Tensor& x, const at::Tensor& weight, double eps, int64_t applied) {
   const at::Tensor from = x.contiguous(), out = at::empty(x.sizes(), weight.options()), rstd = lengths_of(x);
   const int64_t features = x.size(-1);
-  with_types(x, weight, [&]<class X, class W>(X, W) {
+  with_types(x, weight, [&]<class Set, class X, class W>(Set, X, W) {
     for_norm_rows(from, [&](int64_t row, int64_t rows) {
-      rms_norm_host::forward(from.const_data_ptr<X>() + row * features, weight.const_data_ptr<W>(),
-                             {rows, features, applied}, static_cast<float>(eps), out.data_ptr<W>() + row * features,
-                             rstd.data_ptr<float>() + row);
+      rms_norm_host::forward<Set>(from.const_data_ptr<X>() + row * features, weight.const_data_ptr<W>(),
+                                  {rows, features, applied}, static_cast<float>(eps),
+                                  out.data_ptr<W>() + row * features, rstd.data_ptr<float>() + row);
     });
   });
   return {out, rstd};
@@ -83,12 +85,13 @@ NormedSum sum_norm_in_loops(const at::Tensor& x, const at::Tensor& residual, con
   const at::Tensor from = x.contiguous(), added = residual.contiguous(), sum = at::empty(x.sizes(), residual.options());
   const at::Tensor out = at::empty(x.sizes(), weight.options()), rstd = lengths_of(residual);
   const int64_t features = x.size(-1);
-  with_types(residual, weight, [&]<class X, class W>(X, W) {
+  with_types(residual, weight, [&]<class Set, class X, class W>(Set, X, W) {
     for_norm_rows(from, [&](int64_t row, int64_t rows) {
       const int64_t first = row * features;
-      rms_norm_host::forward_of_sum(from.const_data_ptr<W>() + first, added.const_data_ptr<X>() + first,
-                                    weight.const_data_ptr<W>(), {rows, features, applied}, static_cast<float>(eps),
-                                    sum.data_ptr<X>() + first, out.data_ptr<W>() + first, rstd.data_ptr<float>() + row);
+      rms_norm_host::forward_of_sum<Set>(from.const_data_ptr<W>() + first, added.const_data_ptr<X>() + first,
+                                         weight.const_data_ptr<W>(), {rows, features, applied}, static_cast<float>(eps),
+                                         sum.data_ptr<X>() + first, out.data_ptr<W>() + first,
+                                         rstd.data_ptr<float>() + row);
     });
   });
   return {sum, out, rstd};
@@ -109,11 +112,11 @@ NormGradients norm_backward_in_loops(const at::Tensor& grad_out, const std::opti
   if (needs_x) grad_x = at::empty(x.sizes(), x.options());
   if (needs_weight) shares = at::empty({parts, features}, x.options().dtype(at::kFloat));
   if (!x.is_meta()) {
-    with_types(x, weight, [&]<class X, class W>(X, W) {
+    with_types(x, weight, [&]<class Set, class X, class W>(Set, X, W) {
       at::parallel_for(0, parts, /*grain_size=*/1, [&](int64_t begin, int64_t end) {
         for (int64_t part = begin; part < end; ++part) {
           const int64_t row = part * kRowsOfSum, first = row * features;
-          rms_norm_host::backward(
+          rms_norm_host::backward<Set>(
               grad.const_data_ptr<W>() + first, added.defined() ? added.const_data_ptr<X>() + first : nullptr,
               from.const_data_ptr<X>() + first, weight.const_data_ptr<W>(), lengths.const_data_ptr<float>() + row,
               {std::min(rows - row, kRowsOfSum), features, applied}, needs_x ? grad_x.data_ptr<X>() + first : nullptr,

@@ -30,7 +30,7 @@ bool has_rope_loops(const at::Tensor& x, const at::Tensor& cos, const at::Tensor
          (cos.dim() == 3 || (cos.dim() == 4 && cos.size(0) == x.size(0)));
 }
 
-template <class T>
+template <class Set, class T>
 void turn_in_loops(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, bool back, at::Tensor& out) {
   const int64_t length = x.size(1), half = cos.size(-1), angles = cos.numel() / half;
   const rope_host::Heads heads{x.size(2), half, x.stride(2), out.stride(2)};
@@ -39,8 +39,8 @@ void turn_in_loops(const at::Tensor& x, const at::Tensor& cos, const at::Tensor&
   for_row_ranges(x.size(0) * length, x.size(2) * x.size(3), [&](int64_t begin, int64_t tokens) {
     for (int64_t token = begin; token < begin + tokens; ++token) {
       const int64_t sample = token / length, position = token % length, angle = token % angles * half;
-      rope_host::turn(from + sample * x.stride(0) + position * x.stride(1), c + angle, s + angle, heads, back,
-                      to + sample * out.stride(0) + position * out.stride(1));
+      rope_host::turn<Set>(from + sample * x.stride(0) + position * x.stride(1), c + angle, s + angle, heads, back,
+                           to + sample * out.stride(0) + position * out.stride(1));
     }
   });
 }
@@ -49,8 +49,10 @@ void turn_in_loops(const at::Tensor& x, const at::Tensor& cos, const at::Tensor&
 void turn(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, bool back, at::Tensor& out) {
   if (has_rope_loops(x, cos, sin, out)) {
     if (x.is_meta()) return;
-    return x.scalar_type() == at::kFloat ? turn_in_loops<float>(x, cos, sin, back, out)
-                                         : turn_in_loops<c10::BFloat16>(x, cos, sin, back, out);
+    return with_lanes(x.scalar_type(), [&]<class Set>(Set) {
+      x.scalar_type() == at::kFloat ? turn_in_loops<Set, float>(x, cos, sin, back, out)
+                                    : turn_in_loops<Set, c10::BFloat16>(x, cos, sin, back, out);
+    });
   }
   const int64_t half = cos.size(-1);
   const at::Tensor first = x.narrow(-1, 0, half), second = x.narrow(-1, half, half);

@@ -42,15 +42,15 @@ bool has_adamw_loops(const at::Tensor& values, const at::Tensor& gradients, cons
 }
 
 /// Updates the tensors by the loops, in parallel.
-template <class G, class R>
+template <class Set, class G, class R>
 void update_in_loops(const adamw_host::Update& with, at::Tensor& values, at::Tensor& first_moment,
                      at::Tensor& second_moment, const at::Tensor& gradients, R* rounded) {
   float *const value = values.data_ptr<float>(), *const first = first_moment.data_ptr<float>();
   float* const second = second_moment.data_ptr<float>();
   const G* const gradient = gradients.const_data_ptr<G>();
   for_row_ranges(values.numel(), /*size=*/1, [&](int64_t begin, int64_t count) {
-    adamw_host::update(with, count, gradient + begin, value + begin, first + begin, second + begin,
-                       rounded == nullptr ? rounded : rounded + begin);
+    adamw_host::update<Set>(with, count, gradient + begin, value + begin, first + begin, second + begin,
+                            rounded == nullptr ? rounded : rounded + begin);
   });
 }
 
@@ -80,15 +80,18 @@ void adamw(at::Tensor& values, at::Tensor& first_moment, at::Tensor& second_mome
     if (values.is_meta()) return;
     const adamw_host::Update with = update_of(host_value(learning_rate) * rate, count.item<double>(),
                                               factor ? factor->item<double>() : 1, beta1, beta2, weight_decay, eps);
-    if (gradients.scalar_type() == at::kBFloat16) {
-      update_in_loops<c10::BFloat16>(with, values, first_moment, second_moment, gradients,
-                                     rounded->data_ptr<c10::BFloat16>());
-    } else if (rounded) {
-      update_in_loops<float>(with, values, first_moment, second_moment, gradients, rounded->data_ptr<c10::BFloat16>());
-    } else {
-      update_in_loops<float>(with, values, first_moment, second_moment, gradients, static_cast<float*>(nullptr));
-    }
-    return;
+    return with_lanes(rounded ? at::kBFloat16 : at::kFloat, [&]<class Set>(Set) {
+      const auto update = [&]<class G>(G, auto* copy) {
+        update_in_loops<Set, G>(with, values, first_moment, second_moment, gradients, copy);
+      };
+      if (gradients.scalar_type() == at::kBFloat16) {
+        update(c10::BFloat16(), rounded->data_ptr<c10::BFloat16>());
+      } else if (rounded) {
+        update(float(), rounded->data_ptr<c10::BFloat16>());
+      } else {
+        update(float(), static_cast<float*>(nullptr));
+      }
+    });
   }
   if (factor) gradients.mul_(*factor);
   at::_fused_adamw_(values, gradients.to(values.scalar_type()), first_moment, second_moment, /*max_exp_avg_sqs=*/{},

@@ -17,9 +17,9 @@ struct Update {
   float gradient_factor;  ///< multiplies gradients
 };
 
-/// Updates `count` elements in one pass over memory, for processors with has_lanes<G>(). Gradients and `rounded`, which
-/// receives the new values and may be null, are float or c10::BFloat16.
-template <class G, class R>
+/// Updates `count` elements in one pass over memory with the instructions of Set (host_lanes.h). Gradients and
+/// `rounded`, which receives the new values and may be null, are float or c10::BFloat16.
+template <class Set, class G, class R>
 MESHTRAIN_LANES void update(const Update& with, int64_t count, const G* gradients, float* values, float* first_moment,
                             float* second_moment, R* rounded);
 

@@ -17,7 +17,7 @@ namespace {
 /// The elements whose squares are summed before the sums are: results depend on no number of threads.
 constexpr int64_t kElementsOfSum = int64_t{1} << 16;
 
-template <class T>
+template <class Set, class T>
 double sum_in_loops(const at::Tensor& elements) {
   const T* const first = elements.const_data_ptr<T>();
   const int64_t count = elements.numel();
@@ -26,7 +26,7 @@ double sum_in_loops(const at::Tensor& elements) {
     for (int64_t part = begin; part < begin + parts; ++part) {
       const int64_t offset = part * kElementsOfSum;
       sums[static_cast<size_t>(part)] =
-          squared_norm_host::sum_of_squares(first + offset, std::min(kElementsOfSum, count - offset));
+          squared_norm_host::sum_of_squares<Set>(first + offset, std::min(kElementsOfSum, count - offset));
     }
   });
   return std::accumulate(sums.begin(), sums.end(), 0.0);
@@ -36,8 +36,10 @@ at::Tensor square_of_norm(const at::Tensor& elements) {
   if (has_lanes(elements.scalar_type()) && elements.is_contiguous()) {
     const at::Tensor square = at::empty({}, elements.options().dtype(at::kDouble));
     if (elements.is_meta()) return square;
-    return square.fill_(elements.scalar_type() == at::kFloat ? sum_in_loops<float>(elements)
-                                                             : sum_in_loops<c10::BFloat16>(elements));
+    return square.fill_(with_lanes(elements.scalar_type(), [&]<class Set>(Set) {
+      return elements.scalar_type() == at::kFloat ? sum_in_loops<Set, float>(elements)
+                                                  : sum_in_loops<Set, c10::BFloat16>(elements);
+    }));
   }
   return at::linalg_vector_norm(elements, 2, at::OptionalIntArrayRef{}, false, at::kDouble).square_();
 }

@@ -174,7 +174,7 @@ TEST(Attention, KeepsItsPrecisionInEachDtype) {
   });
 }
 
-// Parts that the kernels for AVX-512 take, with windows and documents that end within their tiles.
+// Parts that the kernels in tiles take, with windows and documents that end within their tiles.
 TEST(Attention, InTilesIsTheDefinition) {
   if (world().size() > 2) GTEST_SKIP() << "two ranks have all kinds of blocks";
   constexpr int64_t kTiled = 148;
