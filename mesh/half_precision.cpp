@@ -13,6 +13,15 @@ bool answer_of(const char* name) {
   return found && found->typed<bool()>().call();
 }
 
+/// Returns true when this processor multiplies bf16 itself, so that oneDNN need not widen it first.
+bool has_bf16_instructions() {
+#if defined(__x86_64__)
+  return __builtin_cpu_supports("avx512bf16");
+#else
+  return true;
+#endif
+}
+
 }  // namespace
 
 bool onednn_multiplies(at::ScalarType dtype) {
@@ -22,8 +31,9 @@ bool onednn_multiplies(at::ScalarType dtype) {
 }
 
 bool multiplied_in_fp32(const at::Tensor& tensor) {
-  return c10::isReducedFloatingType(tensor.scalar_type()) && is_host(tensor.device()) &&
-         !onednn_multiplies(tensor.scalar_type());
+  const at::ScalarType dtype = tensor.scalar_type();
+  if (!c10::isReducedFloatingType(dtype) || !is_host(tensor.device())) return false;
+  return !onednn_multiplies(dtype) || (dtype == at::kBFloat16 && !has_bf16_instructions());
 }
 
 }  // namespace meshtrain

@@ -9,13 +9,13 @@ inline at::ScalarType accumulation_dtype(at::ScalarType dtype) {
   return dtype == at::kDouble ? at::kDouble : at::kFloat;
 }
 
-/// Returns true when LibTorch multiplies elements of `dtype`, bf16 or fp16, by oneDNN: where this processor has its
-/// instructions, AVX-512 for bf16 and AVX512-FP16 for fp16 or AVX-NE-CONVERT for both, and ONEDNN_MAX_CPU_ISA allows
-/// them.
+/// Returns true when LibTorch multiplies elements of `dtype`, bf16 or fp16, by oneDNN: where this processor has
+/// AVX-512 for bf16, AVX512-FP16 for fp16, or AVX-NE-CONVERT for both, and ONEDNN_MAX_CPU_ISA allows them.
 bool onednn_multiplies(at::ScalarType dtype);
 
-/// Returns true when `tensor` has halves that this processor multiplies faster in fp32: where oneDNN does not multiply
-/// them, LibTorch's own loops run at a tenth of the speed of fp32 (docs/benchmarks.md).
+/// Returns true when `tensor` has halves that this processor multiplies faster in fp32 (docs/benchmarks.md). Where
+/// oneDNN does not multiply them, LibTorch's own loops run at a tenth of the speed of fp32; without AVX512_BF16 oneDNN
+/// multiplies bf16 at a third of it.
 bool multiplied_in_fp32(const at::Tensor& tensor);
 
 }  // namespace meshtrain

@@ -3,8 +3,11 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <limits>
 #include <utility>
+
+#include "mesh/half_precision.h"
 
 namespace meshtrain {
 namespace {
@@ -61,6 +64,16 @@ TEST_F(MatrixProduct, OfFewRowsIsTheDefinition) {
         EXPECT_LE(error, c10::isReducedFloatingType(dtype) ? 1e-2 : 1e-5);
       }
     }
+  }
+}
+
+// What the tests of older processors set (tests/CMakeLists.txt).
+TEST_F(MatrixProduct, OfHalvesIsInFp32WhereOneDnnMayNotMultiplyThem) {
+  const char* const most = std::getenv("ONEDNN_MAX_CPU_ISA");
+  if (most == nullptr) GTEST_SKIP() << "oneDNN uses all that the processor has";
+  for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {
+    EXPECT_FALSE(onednn_multiplies(dtype)) << most;
+    EXPECT_TRUE(multiplied_in_fp32(at::empty({0}, dtype))) << most;
   }
 }
 
