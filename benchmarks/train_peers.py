@@ -6,14 +6,15 @@
 
 The models are Llamas of width 512, AdamW, gradients clipped to norm 1. There are four tables: "training", two
 sequences a step and 8 layers; "context", one long sequence a step and 4 layers; "sharding", four sequences a step and 8
-layers; and "meshes", this program alone on one to eight ranks, eight short sequences a step and 4 layers. --wide makes the model 1,024 wide with a vocabulary of 16,384. Everyone in a table starts from the same
-weights, sees the same sequences in the same steps, and has --threads threads a process. In bf16_mixed peers compute
-under autocast, FSDP1 and FSDP2 with their policy of bf16; in bf16 everything is bf16. Each repetition runs every
-contestant once, one after the other, so that a machine that slows down slows all of them. A contestant's number is the
-median over repetitions of (tokens of the steps after the warm-up) / (their time). Peak memory is the most that its
-processes were seen with together, five times a second, divided by their number: pages that several share count once
-(PSS). Counting them takes time, so memory has a first round of its own, of a few steps whose speed does not count. The
-losses of all in a table must agree step by step, else the exit status is 1.
+layers; and "meshes", this program alone on one to eight ranks, eight short sequences a step and 4 layers. --wide makes
+the model 1,024 wide with a vocabulary of 16,384. Everyone in a table starts from the same weights, sees the same
+sequences in the same steps, and has --threads threads a process. In bf16_mixed peers compute under autocast, FSDP1 and
+FSDP2 with their policy of bf16; in bf16 everything is bf16. Each repetition runs every contestant once, one after the
+other, so that a machine that slows down slows all of them. A contestant's number is the median over repetitions of
+(tokens of the steps after the warm-up) / (their time). Peak memory is the most that its processes were seen with
+together, five times a second, divided by their number: pages that several share count once (PSS). Counting them takes
+time, so memory has a first round of its own, of a few steps whose speed does not count. The losses of all in a table
+must agree step by step, else the exit status is 1.
 
 --before PROGRAM is for those who change this program: each of its rows has a second one of another build of it, such as
 build/release/meshtrain of a clone of an older commit, by which it is divided.

@@ -52,7 +52,8 @@ endfunction()
 
 # meshtrain_lanes(TARGET FILES...): files of the target with loops of mesh/host_lanes.h, which are compiled for AVX-512 and
 # once more, through a file that includes them, for AVX2. GCC 12 calls registers of its own intrinsics uninitialised (GCC
-# bug 105593). Products and sums are fused where the loops say so, not where a compiler likes to: both compute the same.
+# bug 105593), and keeps arrays of them in memory unless it unrolls the loops over them (-O3). Products and sums are
+# fused where the loops say so, not where a compiler likes to: both sets compute the same.
 function(meshtrain_lanes target)
   foreach(file ${ARGN})
     get_filename_component(path "${file}" ABSOLUTE)
@@ -60,7 +61,7 @@ function(meshtrain_lanes target)
     set(copy "${CMAKE_CURRENT_BINARY_DIR}/avx2/${copy}")
     file(CONFIGURE OUTPUT "${copy}" CONTENT "#include \"${path}\"\n")
     target_sources(${target} PRIVATE "${copy}")
-    set(options -Wno-maybe-uninitialized -ffp-contract=off)
+    set(options -Wno-maybe-uninitialized -ffp-contract=off $<$<CONFIG:Release>:-O3>)
     set_source_files_properties("${path}" PROPERTIES COMPILE_OPTIONS "${options}" SKIP_PRECOMPILE_HEADERS ON
       COMPILE_DEFINITIONS MESHTRAIN_LOOPS_AVX512)
     set_source_files_properties("${copy}" PROPERTIES COMPILE_OPTIONS "${options}" SKIP_PRECOMPILE_HEADERS ON

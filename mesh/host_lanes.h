@@ -7,15 +7,15 @@
 /// Sixteen floats at a time, for loops over memory that LibTorch's operators would pass several times. A file with such
 /// loops, NAME_host.cpp, needs no other LibTorch header. It is compiled once for each set of instructions, as
 /// meshtrain_lanes() of cmake/Floor.cmake arranges, and instantiates its functions for ThisSet alone; host_rows.h
-/// chooses the set of this processor when they are called. Both sets compute the same bits, halves below the smallest
-/// normal one excepted.
+/// chooses the set of this processor when they are called. Both sets compute the same bits, but for the sign of NaN and for
+/// halves whose values before rounding are below the smallest normal float.
 namespace meshtrain {
 
 /// A processor with AVX2 and FMA: two registers of eight floats. bf16 is rounded by arithmetic on integers.
 struct Avx2 {};
 
-/// A processor with AVX-512 (F, BW, DQ, VL; AVX512_BF16 too for loops over bf16): a register of sixteen floats. Halves
-/// below the smallest normal one are stored as zeros.
+/// A processor with AVX-512 (F, BW, DQ, VL; AVX512_BF16 too for loops over bf16): a register of sixteen floats. Floats
+/// below the smallest normal one are zeros when they are stored as halves.
 struct Avx512 {};
 
 inline constexpr int64_t kLanes = 16;
@@ -29,9 +29,9 @@ constexpr int64_t padded(int64_t count) {
 
 // What a file with loops sees besides: MESHTRAIN_LANES, for each declaration of a function with loops, ThisSet, Lanes
 // and what is computed with them.
-#if defined(MESHTRAIN_LOOPS_AVX512)
+#if defined(__x86_64__) && defined(MESHTRAIN_LOOPS_AVX512)
 #include "mesh/host_lanes_avx512.h"
-#elif defined(MESHTRAIN_LOOPS_AVX2)
+#elif defined(__x86_64__) && defined(MESHTRAIN_LOOPS_AVX2)
 #include "mesh/host_lanes_avx2.h"
 #else
 #define MESHTRAIN_LANES

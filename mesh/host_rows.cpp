@@ -2,6 +2,8 @@
 
 #include <ATen/Version.h>
 
+#include <string>
+
 namespace meshtrain {
 namespace {
 

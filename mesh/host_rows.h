@@ -25,7 +25,7 @@ inline bool has_lanes(at::ScalarType dtype) {
 
 /// Returns compute(set) for lane_set(dtype), which is not None: set is Avx2() or Avx512().
 template <class Compute>
-auto with_lanes(at::ScalarType dtype, const Compute& compute) {
+auto with_lanes(at::ScalarType dtype, const Compute& compute) -> decltype(compute(Avx2())) {
 #if defined(__x86_64__)
   return lane_set(dtype) == LaneSet::Avx512 ? compute(Avx512()) : compute(Avx2());
 #else

@@ -47,7 +47,7 @@ class HostLoops : public ::testing::Test {
     compute(Avx512(), wide.data());
     for (size_t i = 0; i < narrow.size(); ++i) {
       const auto value = static_cast<float>(narrow[i]);
-      if (sizeof(O) == 2 && std::abs(value) < std::numeric_limits<float>::min()) narrow[i] = std::copysign(0.0F, value);
+      if (sizeof(O) == 2 && std::abs(value) <= std::numeric_limits<float>::min()) narrow[i] = std::copysign(0.0F, value);
       ASSERT_EQ(std::memcmp(&narrow[i], &wide[i], sizeof(O)), 0) << i << ": " << narrow[i] << ", " << wide[i];
     }
     EXPECT_NE(std::memcmp(narrow.data(), std::vector<O>(narrow.size()).data(), narrow.size() * sizeof(O)), 0);
@@ -94,6 +94,10 @@ TYPED_TEST(HostLoops, OfRmsNormHaveTheSameBits) {
       rms_norm_host::forward_of_sum<Set>(x.data(), residual.data(), weight.data(), rows, 1e-5F, sum.data(),
                                          normalised.data(), out);
     });
+    this->template expect_equal_bits<T>(kRows * kFeatures, [&]<class Set>(Set, T* out) {  // a residual stream in fp32
+      const std::vector<float> wide(x.begin(), x.end());
+      rms_norm_host::forward<Set>(wide.data(), weight.data(), rows, 1e-5F, out, rstd.data());
+    });
     this->template expect_equal_bits<T>(kRows * kFeatures, [&]<class Set>(Set, T* out) {
       rms_norm_host::backward<Set>(grad.data(), residual.data(), x.data(), weight.data(), rstd.data(), rows, out,
                                    grad_weight.data());
@@ -134,9 +138,11 @@ TYPED_TEST(HostLoops, OfSumsHaveTheSameBits) {
   const std::vector<T> elements = this->numbers(1003), weights = this->numbers(9 * 1003);
   this->template expect_equal_bits<double>(
       1, [&]<class Set>(Set, double* out) { *out = squared_norm_host::sum_of_squares<Set>(elements.data(), 1003); });
-  this->template expect_equal_bits<T>(9, [&]<class Set>(Set, T* out) {
-    few_rows::multiply<Set>({elements.data(), 1003}, 1, {weights.data(), 1003}, 9, 1003, few_rows::Rows<T>{out, 9});
-  });
+  for (int64_t rows = 1; rows <= few_rows::kMost; ++rows) {
+    this->template expect_equal_bits<T>(9 * rows, [&]<class Set>(Set, T* out) {
+      few_rows::multiply<Set>({elements.data(), 1}, rows, {weights.data(), 1003}, 9, 999, few_rows::Rows<T>{out, 9});
+    });
+  }
 }
 
 /// Rounding to halves by arithmetic on integers, of numbers halfway between two, the largest ones and NaN.
