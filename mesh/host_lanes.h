@@ -27,8 +27,8 @@ constexpr int64_t padded(int64_t count) {
 
 }  // namespace meshtrain
 
-// What a file with loops sees besides: MESHTRAIN_LANES, for each declaration of a function with loops, ThisSet, Lanes
-// and what is computed with them.
+// Defines, in a file with loops, MESHTRAIN_LANES, for each declaration of a function with loops, ThisSet, Lanes and
+// functions of them.
 #if defined(__x86_64__) && defined(MESHTRAIN_LOOPS_AVX512)
 #include "mesh/host_lanes_avx512.h"
 #elif defined(__x86_64__) && defined(MESHTRAIN_LOOPS_AVX2)

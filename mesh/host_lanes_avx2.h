@@ -166,7 +166,7 @@ MESHTRAIN_LANES_INLINE Lanes square_root_of(Lanes values) {
   return {_mm256_sqrt_ps(values.low), _mm256_sqrt_ps(values.high)};
 }
 
-// In the order of the compiler's reductions of AVX-512: halves, then halves of those.
+/// Adds in the order of the compiler's reduction of AVX-512: halves, then halves of those.
 MESHTRAIN_LANES_INLINE float sum_of(Lanes values) {
   const __m256 eight = _mm256_add_ps(values.low, values.high);
   const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));

@@ -68,7 +68,7 @@ TEST_F(MatrixProduct, OfFewRowsIsTheDefinition) {
   }
 }
 
-// What the tests of older processors set (tests/CMakeLists.txt).
+// Entries for older processors set the variable (tests/CMakeLists.txt).
 TEST_F(MatrixProduct, OfHalvesIsInFp32WhereOneDnnMayNotMultiplyThem) {
   const char* const variable = std::getenv("ONEDNN_MAX_CPU_ISA");
   const std::string most = variable == nullptr ? "" : variable;
