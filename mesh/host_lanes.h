@@ -7,8 +7,8 @@
 /// Sixteen floats at a time, for loops over memory that LibTorch's operators would pass several times. A file with such
 /// loops, NAME_host.cpp, needs no other LibTorch header. It is compiled once for each set of instructions, as
 /// meshtrain_lanes() of cmake/Floor.cmake arranges, and instantiates its functions for ThisSet alone; host_rows.h
-/// chooses the set of this processor when they are called. Both sets compute the same bits, but for the sign of NaN and for
-/// halves whose values before rounding are below the smallest normal float.
+/// chooses the set of this processor when they are called. Both sets compute the same bits, but for the sign of NaN and
+/// for halves whose values before rounding are below the smallest normal float.
 namespace meshtrain {
 
 /// A processor with AVX2 and FMA: two registers of eight floats. bf16 is rounded by arithmetic on integers.
