@@ -47,7 +47,8 @@ class HostLoops : public ::testing::Test {
     compute(Avx512(), wide.data());
     for (size_t i = 0; i < narrow.size(); ++i) {
       const auto value = static_cast<float>(narrow[i]);
-      if (sizeof(O) == 2 && std::abs(value) <= std::numeric_limits<float>::min()) narrow[i] = std::copysign(0.0F, value);
+      if (sizeof(O) == 2 && std::abs(value) <= std::numeric_limits<float>::min())
+        narrow[i] = std::copysign(0.0F, value);
       ASSERT_EQ(std::memcmp(&narrow[i], &wide[i], sizeof(O)), 0) << i << ": " << narrow[i] << ", " << wide[i];
     }
     EXPECT_NE(std::memcmp(narrow.data(), std::vector<O>(narrow.size()).data(), narrow.size() * sizeof(O)), 0);
