@@ -42,6 +42,16 @@ constexpr int64_t padded(int64_t count) {
 namespace meshtrain {
 inline namespace MESHTRAIN_LANES_SPACE {
 
+/// Rounds values to the precision of T.
+template <class T>
+MESHTRAIN_LANES_INLINE Lanes rounded_to(Lanes values) {
+  if constexpr (sizeof(T) == sizeof(float)) {
+    return values;
+  } else {
+    return widened(rounded(values));
+  }
+}
+
 /// Computes 2^x: a polynomial of degree 6 that interpolates 2^x in [-0.5, 0.5], relative error 2.6e-9 before rounding;
 /// 0 for x = -inf.
 MESHTRAIN_LANES_INLINE Lanes exp2_of(Lanes x) {

@@ -135,16 +135,6 @@ MESHTRAIN_LANES_INLINE Lanes chosen(Mask lanes, Lanes values, Lanes others) {
           _mm256_blendv_ps(others.high, values.high, _mm256_castsi256_ps(bits_of(lanes, 8)))};
 }
 
-/// Rounds values to the precision of T.
-template <class T>
-MESHTRAIN_LANES_INLINE Lanes rounded_to(Lanes values) {
-  if constexpr (sizeof(T) == sizeof(float)) {
-    return values;
-  } else {
-    return widened(rounded(values));
-  }
-}
-
 /// Computes a b + c, a b - c and c - a b with one rounding.
 MESHTRAIN_LANES_INLINE Lanes fmadd(Lanes a, Lanes b, Lanes c) {
   return {_mm256_fmadd_ps(a.low, b.low, c.low), _mm256_fmadd_ps(a.high, b.high, c.high)};

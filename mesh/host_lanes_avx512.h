@@ -83,16 +83,6 @@ MESHTRAIN_LANES_INLINE Lanes chosen(Mask lanes, Lanes values, Lanes others) {
   return _mm512_mask_mov_ps(others, lanes, values);
 }
 
-/// Rounds values to the precision of T.
-template <class T>
-MESHTRAIN_LANES_INLINE Lanes rounded_to(Lanes values) {
-  if constexpr (sizeof(T) == sizeof(float)) {
-    return values;
-  } else {
-    return widened(rounded(values));
-  }
-}
-
 /// Computes a b + c, a b - c and c - a b with one rounding.
 MESHTRAIN_LANES_INLINE Lanes fmadd(Lanes a, Lanes b, Lanes c) {
   return _mm512_fmadd_ps(a, b, c);
