@@ -122,9 +122,9 @@ class Forward {
 template <class Set, class T>
 void compute_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, bool causal, double scale,
                      const at::Tensor& out, const at::Tensor& lse) {
-  using Tiles = Forward<Set, T>;
-  for_ranges(q, Tiles::num_tiles(q), Tiles::scratch_bytes(k), [&](int64_t begin, int64_t end, std::byte* memory) {
-    Tiles(q, k, v, causal, scale, out, lse).compute(begin, end, memory);
+  using Part = Forward<Set, T>;
+  for_ranges(q, Part::num_tiles(q), Part::scratch_bytes(k), [&](int64_t begin, int64_t end, std::byte* memory) {
+    Part(q, k, v, causal, scale, out, lse).compute(begin, end, memory);
   });
 }
 
@@ -152,7 +152,6 @@ bool can_be_read(const at::Tensor& tensor) {
 /// Returns true when LibTorch multiplies halves in pairs: not where oneDNN is kept from the processor's instructions.
 bool multiplies_pairs() {
   static const bool multiplies = [] {
-    if (lane_set(at::kBFloat16) != LaneSet::Avx512) return false;
     std::array<c10::BFloat16, 2 * kLanes * kLanes> halves{};
     std::array<float, kLanes * kLanes> sums{};
     try {
@@ -169,10 +168,14 @@ bool multiplies_pairs() {
 
 }  // namespace
 
+bool has_attention_loops(at::ScalarType dtype) {
+  return dtype == at::kFloat ? has_lanes(dtype) : dtype == at::kBFloat16 && lane_set(dtype) == LaneSet::Avx512;
+}
+
 bool host_attention_takes(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
-  return has_lanes(q.scalar_type()) && (q.scalar_type() == at::kFloat || multiplies_pairs()) && is_host(q.device()) &&
-         q.size(2) >= kFewest && k.size(2) >= kFewest && q.size(3) <= kMostFeatures && can_be_read(q) &&
-         can_be_read(k) && can_be_read(v);
+  return has_attention_loops(q.scalar_type()) && (q.scalar_type() == at::kFloat || multiplies_pairs()) &&
+         is_host(q.device()) && q.size(2) >= kFewest && k.size(2) >= kFewest && q.size(3) <= kMostFeatures &&
+         can_be_read(q) && can_be_read(k) && can_be_read(v);
 }
 
 Attended host_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, bool causal, double scale) {

@@ -11,6 +11,9 @@ namespace meshtrain {
 /// not computed beyond the tile that holds it. Results depend on no number of threads. A NaN or an infinity in a value
 /// reaches all queries of its tile, also those before it.
 
+/// Returns true when this processor has the loops of attention over elements of `dtype`.
+bool has_attention_loops(at::ScalarType dtype);
+
 /// Returns true when host_attention() computes queries and keys like these faster than LibTorch's kernel
 /// (docs/benchmarks.md): q [B, H, n, D], k and v [B, K, m, D] of one dtype, on the host or its Meta device, D
 /// contiguous.

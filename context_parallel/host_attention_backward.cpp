@@ -164,11 +164,10 @@ class Backward {
 
 template <class Set, class T>
 void compute_backward(const BackwardTensors& tensors, bool causal, double scale) {
-  using Heads = Backward<Set, T>;
-  for_ranges(tensors.q, tensors.k.size(0) * tensors.k.size(1), Heads::scratch_bytes(tensors.q, tensors.k),
-             [&](int64_t begin, int64_t end, std::byte* memory) {
-               Heads(tensors, causal, scale).compute(begin, end, memory);
-             });
+  using Part = Backward<Set, T>;
+  for_ranges(
+      tensors.q, tensors.k.size(0) * tensors.k.size(1), Part::scratch_bytes(tensors.q, tensors.k),
+      [&](int64_t begin, int64_t end, std::byte* memory) { Part(tensors, causal, scale).compute(begin, end, memory); });
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> backward(const at::Tensor& grad_out, const at::Tensor& q,

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "context_parallel/host_attention.h"
 #include "context_parallel/host_tiles.h"
 #include "mesh/host_rows.h"
 
@@ -104,8 +105,7 @@ void for_ranges(const at::Tensor& like, int64_t items, int64_t bytes, const Comp
 template <class Compute>
 void for_elements(at::ScalarType dtype, const Compute& compute) {
 #if defined(__x86_64__)
-  TORCH_CHECK(dtype == at::kFloat ? has_lanes(dtype) : lane_set(dtype) == LaneSet::Avx512,
-              "host_attention: this processor has no loops over ", dtype);
+  TORCH_CHECK(has_attention_loops(dtype), "host_attention: this processor has no loops over ", dtype);
   if (dtype == at::kBFloat16) return compute(Avx512(), c10::BFloat16());
   with_lanes(dtype, [&](auto set) { compute(set, float()); });
 #endif

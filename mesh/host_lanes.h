@@ -53,7 +53,7 @@ MESHTRAIN_LANES_INLINE Lanes rounded_to(Lanes values) {
 }
 
 /// Computes 2^x: a polynomial of degree 6 that interpolates 2^x in [-0.5, 0.5], relative error 2.6e-9 before rounding;
-/// 0 for x = -inf.
+/// 0 for x = -inf, infinity for x = inf.
 MESHTRAIN_LANES_INLINE Lanes exp2_of(Lanes x) {
   const Lanes whole = nearest_integers(x), rest = x - whole;
   Lanes power = broadcast(1.5461444724808513e-4F);

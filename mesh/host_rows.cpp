@@ -11,9 +11,9 @@ namespace {
 
 LaneSet set_of(bool bf16) {
   const std::string capability = at::get_cpu_capability();
-  const bool lanes = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                     __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-  if (capability == "AVX512" && lanes && (!bf16 || __builtin_cpu_supports("avx512bf16"))) return LaneSet::Avx512;
+  const bool has_avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+  if (capability == "AVX512" && has_avx512 && (!bf16 || __builtin_cpu_supports("avx512bf16"))) return LaneSet::Avx512;
   const bool is_used = capability == "AVX512" || capability == "AVX2";
   return is_used && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? LaneSet::Avx2 : LaneSet::None;
 }
