@@ -8,6 +8,8 @@
 #include <fstream>
 #include <functional>
 #include <memory>
+#include <mutex>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -277,7 +279,50 @@ bool has_protection_keys() {
   return false;
 }
 
-TEST_F(EmulatedCuda, LetsNoHostTouchTheDevice) {
+constexpr int kThreads = 3;
+
+/// Returns the ids of the threads that OpenMP gives to the caller's parallel regions, after `work` on each.
+std::set<std::thread::id> team(const std::function<void()>& work = [] {}) {
+  std::set<std::thread::id> threads;
+  std::mutex mutex;
+#pragma omp parallel num_threads(kThreads)
+  {
+    work();
+    const std::lock_guard lock(mutex);
+    threads.insert(std::this_thread::get_id());
+  }
+  return threads;
+}
+
+// A thread has the access of the thread that started it: OpenMP keeps a team for each thread that has parallel regions.
+TEST_F(EmulatedCuda, NoThreadWorksForHostAndDevice) {
+  const std::set<std::thread::id> host = team();
+  std::vector<std::set<std::thread::id>> device(3);
+  run(a_, [&] { device[0] = team(); });
+  give(b_, [&] { device[1] = team(); });
+  ASSERT_EQ(cudaStreamSynchronize(b_), cudaSuccess);
+  run_beside_streams([&] { device[2] = team(); });
+  for (const std::set<std::thread::id>& threads : device) {
+    EXPECT_EQ(threads.size(), static_cast<size_t>(kThreads));
+    for (const std::thread::id thread : threads) EXPECT_FALSE(host.contains(thread));
+  }
+}
+
+TEST_F(EmulatedCuda, AllThreadsOfTheDeviceTouchItsMemory) {
+  team();  // the host's threads exist before those of the device
+  const Floats device(1);
+  std::atomic<int> num_reads = 0;
+  const auto read = [&, data = static_cast<const volatile float*>(device.get())] {
+    if (*data == 0) ++num_reads;
+  };
+  ASSERT_EQ(cudaMemset(device.get(), 0, 4), cudaSuccess);
+  ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  run(a_, [&] { team(read); });
+  run_beside_streams([&] { team(read); });
+  EXPECT_EQ(num_reads, 2 * kThreads);
+}
+
+TEST_F(EmulatedCuda, NoThreadOfTheHostTouchesTheDevice) {
   if (!has_protection_keys()) GTEST_SKIP() << "the CPU has no protection keys";
   const Floats device(1);
   ASSERT_EQ(cudaMemset(device.get(), 0, 4), cudaSuccess);
@@ -285,12 +330,10 @@ TEST_F(EmulatedCuda, LetsNoHostTouchTheDevice) {
   const volatile float* const data = device.get();
   EXPECT_DEATH(static_cast<void>(*data), "");
   EXPECT_DEATH(std::thread([&] { static_cast<void>(*data); }).join(), "");
-  const DeviceAccess access;
-  {
-    const DeviceAccess nested;
-    EXPECT_EQ(*data, 0);
-  }
-  EXPECT_EQ(*data, 0);
+  EXPECT_DEATH(team([&, host = std::this_thread::get_id()] {
+                 if (std::this_thread::get_id() != host) static_cast<void>(*data);
+               }),
+               "");
 }
 
 class EmulatedCapture : public EmulatedCuda {

@@ -95,6 +95,18 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"dp=2,cp=2", 4, true, {"parallel.fsdp.mode=full_shard", "parallel.nccl_user_buffers=symmetric"}},
         Case{"dp=2", 2, true, {"parallel.fsdp.mode=shard_grad_op", "parallel.nccl_user_buffers=true"}}));
 
+// Operators of LibTorch divide their loops among OpenMP's threads, with a copy of 32,768 elements for one.
+TEST_F(TrainOnGpu, WithSeveralThreadsAsOnTheCpu) {
+  setenv("MESHTRAIN_EMULATED_GPUS", "1", 1);
+  setenv("OMP_NUM_THREADS", "2", 1);
+  const Words words = {"--set", "model.vocab_size=512", "--set", "model.hidden_size=128", "--set", "train.steps=2"};
+  const Steps expected = steps(1, on_cpu(words)), found = steps(1, on_gpu(words));
+  unsetenv("OMP_NUM_THREADS");
+  EXPECT_TRUE(has(found.log, "2 threads")) << found.log;
+  expect_near(found.losses, expected.losses, 2e-6);
+  expect_near(found.norms, expected.norms, 1e-5);
+}
+
 // One token in 50 ends a document: samples of 16 tokens have one or two.
 TEST_F(TrainOnGpu, PackedDocumentsAsOnTheCpu) {
   setenv("MESHTRAIN_EMULATED_GPUS", "1", 1);

@@ -101,11 +101,11 @@ TEST_F(DataChat, PacksWholeConversations) {
   EXPECT_EQ(num_documents, 200u);
   EXPECT_LT(padding, packed.size() / 10) << "records are well filled";
   EXPECT_TRUE(has(one.out, "200 conversations; ")) << one.out;
-  const std::string recipe =
+  const std::string printed =
       "\n# for the recipe:\ndata: {tokens: " + path("chat.bin").string() +
       ", dtype: megatron, layout: records, documents: index, loss_mask: " + path("chat.mask").string() +
       "}\ntrain: {sequence_length: 511}\n";
-  EXPECT_TRUE(one.out.ends_with(recipe)) << one.out;
+  EXPECT_TRUE(one.out.ends_with(printed)) << one.out;
 
   const Ending four = run_meshtrain(words("a.jsonl", 511, {"--workers", "4"}));
   ASSERT_EQ(four.status, 0) << four.err;

@@ -2,31 +2,37 @@
 
 #include <sys/mman.h>
 
+#include <exception>
+#include <thread>
+
 #include "streams.h"
 
 namespace meshtrain::emulated {
-namespace {
-
-thread_local int depth = 0;
-
-}  // namespace
 
 int protection_key() {
-  static const int key =
-      pkey_alloc(0, PKEY_DISABLE_ACCESS);  // -1 without protection keys; other threads have no access at first
+  static const int key = pkey_alloc(0, PKEY_DISABLE_ACCESS);  // threads that exist already have no access
   return key;
+}
+
+void allow_access() {
+  if (protection_key() >= 0) pkey_set(protection_key(), 0);
 }
 
 void deny_access() {
   if (protection_key() >= 0) pkey_set(protection_key(), PKEY_DISABLE_ACCESS);
 }
 
-DeviceAccess::DeviceAccess() {
-  if (depth++ == 0 && protection_key() >= 0) pkey_set(protection_key(), 0);
-}
-
-DeviceAccess::~DeviceAccess() {
-  if (--depth == 0) deny_access();
+void run_beside_streams(const std::function<void()>& work) {
+  std::exception_ptr problem;
+  std::thread([&] {
+    allow_access();
+    try {
+      work();
+    } catch (...) {
+      problem = std::current_exception();
+    }
+  }).join();
+  if (problem) std::rethrow_exception(problem);
 }
 
 }  // namespace meshtrain::emulated

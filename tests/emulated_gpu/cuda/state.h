@@ -30,7 +30,6 @@ struct Mark {
 enum class Lateness { None, Seldom, Always };
 
 struct Piece {
-  uint64_t number = 0;
   std::function<void()> work;  ///< empty: only waits for `after`
   Mark after;
   Lateness lateness = Lateness::None;
@@ -47,7 +46,7 @@ struct CUstream_st {
   bool is_destroyed = false;
 
   uint64_t given = 0, done = 0;
-  std::deque<meshtrain::emulated::Piece> waiting;  ///< for the stream's thread; the pieces of run() are not here
+  std::deque<meshtrain::emulated::Piece> waiting;  ///< for the stream's thread
   int wanted = 0;                                  ///< number of waiters, for which the stream is not late
   CUstream_st* waits_for = nullptr;
   std::condition_variable changed;

@@ -17,10 +17,8 @@
 namespace meshtrain::emulated {
 namespace {
 
-/// The stream whose work this thread does.
-thread_local CUstream_st* at_work = nullptr;
-
-thread_local bool is_of_stream = false;
+/// The stream whose thread this is; null on all other threads.
+thread_local CUstream_st* stream_of_thread = nullptr;
 
 /// Global state, never destroyed: threads of streams outlive main().
 struct All {
@@ -65,18 +63,6 @@ void do_not_hurry(CUstream_st& stream) {
   if (--stream.wanted == 0 && stream.waits_for != nullptr) do_not_hurry(*stream.waits_for);
 }
 
-void perform(CUstream_st& stream, const std::function<void()>& work) {
-  CUstream_st* const before = std::exchange(at_work, &stream);
-  const DeviceAccess access;
-  try {
-    work();
-  } catch (...) {
-    at_work = before;
-    throw;
-  }
-  at_work = before;
-}
-
 void finish(CUstream_st& stream) {
   ++stream.done;
   stream.changed.notify_all();
@@ -92,13 +78,11 @@ void wait_for_other(CUstream_st& stream, const Mark& mark, Lock& lock) {
 }
 
 void serve(CUstream_st& stream) {
-  is_of_stream = true;
-  deny_access();
+  stream_of_thread = &stream;
+  allow_access();
   Lock lock(lock_of_streams());
   for (;;) {
-    stream.changed.wait(lock, [&] {
-      return stream.waiting.empty() ? stream.is_destroyed : stream.waiting.front().number == stream.done;
-    });
+    stream.changed.wait(lock, [&] { return !stream.waiting.empty() || stream.is_destroyed; });
     if (stream.waiting.empty()) return;
     Piece piece = std::move(stream.waiting.front());
     stream.waiting.pop_front();
@@ -108,7 +92,7 @@ void serve(CUstream_st& stream) {
     if (piece.work) {
       lock.unlock();
       try {
-        perform(stream, piece.work);
+        piece.work();
       } catch (const std::exception& error) {
         fail_device(error.what());
       } catch (...) {
@@ -122,7 +106,7 @@ void serve(CUstream_st& stream) {
 }
 
 void enqueue(CUstream_st& stream, Piece piece) {
-  piece.number = stream.given++;
+  ++stream.given;
   stream.waiting.push_back(std::move(piece));
   if (!stream.thread.joinable()) stream.thread = std::thread([&stream] { serve(stream); });
   stream.changed.notify_all();
@@ -176,12 +160,12 @@ std::vector<CUstream_st*> streams_of(int device, const Lock&) {
 }
 
 void push(CUstream_st& stream, std::function<void()> work, Lateness lateness, const Lock&) {
-  enqueue(stream, {.number = 0, .work = std::move(work), .after = {}, .lateness = lateness});
+  enqueue(stream, {.work = std::move(work), .after = {}, .lateness = lateness});
 }
 
 void push_wait(CUstream_st& stream, const Mark& mark, const Lock&) {
   if (mark.is_passed() || mark.stream == &stream) return;
-  enqueue(stream, {.number = 0, .work = nullptr, .after = mark, .lateness = Lateness::None});
+  enqueue(stream, {.work = nullptr, .after = mark, .lateness = Lateness::None});
 }
 
 void push_implicit_waits(CUstream_st& stream, const Lock& lock) {
@@ -218,23 +202,22 @@ cudaError_t try_run(cudaStream_t handle, const std::function<void()>& work) {
   CUstream_st* stream = nullptr;
   if (const cudaError_t error = prepare(handle, "work", lock, stream); error != cudaSuccess) return error;
   if (stream->capture != nullptr) return keep(*stream, work, lock);
-  if (stream == at_work) {  // called by one of its own pieces
+  if (stream == stream_of_thread) {  // called by one of its own pieces
     lock.unlock();
     work();
     return cudaSuccess;
   }
   push_implicit_waits(*stream, lock);
-  const uint64_t number = stream->given++;
-  wait_until_passed({stream, number}, lock);
-  lock.unlock();
   std::exception_ptr problem;
-  try {
-    perform(*stream, work);
-  } catch (...) {
-    problem = std::current_exception();
-  }
-  lock.lock();
-  finish(*stream);
+  const auto keep_problem = [&] {
+    try {
+      work();
+    } catch (...) {
+      problem = std::current_exception();
+    }
+  };
+  push(*stream, keep_problem, Lateness::None, lock);
+  wait_until_passed({stream, stream->given}, lock);
   lock.unlock();
   if (problem) std::rethrow_exception(problem);
   return device_error();
@@ -259,7 +242,7 @@ bool is_captured(cudaStream_t handle) {
 }
 
 bool is_thread_of_stream() {
-  return is_of_stream;
+  return stream_of_thread != nullptr;
 }
 
 void do_later(std::function<void()> work) {

@@ -7,8 +7,11 @@
 // Streams of the emulated GPU, for code that computes on it: kernels, LibTorch's operators, NCCL.
 namespace meshtrain::emulated {
 
-/// Runs `work` in this thread after all earlier work of `stream`, and returns when it is complete. Throws what `work`
-/// throws. During a capture of the stream, adds it to the graph and does not run it.
+// Work runs on threads of the device. They alone have access to its memory, with the threads that OpenMP starts for
+// them: a host that touches the memory crashes, if the CPU has protection keys.
+
+/// Gives `work` to `stream` and returns when it is complete. Throws what `work` throws. During a capture of the stream,
+/// adds it to the graph and does not run it.
 void run(cudaStream_t stream, std::function<void()> work);
 
 /// Gives `work` to `stream` and returns. A thread of the stream runs it after all earlier work, deliberately late. An
@@ -21,15 +24,8 @@ void launch(cudaStream_t stream, std::function<void()> work);
 
 bool is_captured(cudaStream_t stream);
 
-/// Permission for this thread to read and write memory of the device, while this object lives; run(), give() and a
-/// graph's launch hold one during `work`. A host that touches the memory without it crashes, if the CPU has protection
-/// keys.
-class DeviceAccess {
- public:
-  DeviceAccess();
-  ~DeviceAccess();
-  DeviceAccess(const DeviceAccess&) = delete;
-  DeviceAccess& operator=(const DeviceAccess&) = delete;
-};
+/// Runs `work` on a thread of the device at once, in no order with streams, and returns when it is complete. Throws
+/// what `work` throws.
+void run_beside_streams(const std::function<void()>& work);
 
 }  // namespace meshtrain::emulated

@@ -134,10 +134,8 @@ ncclResult_t ncclMemFree(void* data) {
     bytes = found->second;
     memory().allocated.erase(found);
   }
-  {
-    const DeviceAccess access;  // does not wait as cudaFree() does: later readers get NaN
-    std::memset(data, 0xff, bytes);
-  }
+  run_beside_streams(
+      [=] { std::memset(data, 0xff, bytes); });  // does not wait as cudaFree() does: later readers get NaN
   return cudaFree(data) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
 }
 

@@ -134,6 +134,13 @@ Stack written(const c10::FunctionSchema& schema, const Stack& given) {
   return results;
 }
 
+/// Calls the CPU's operator on a thread of the device. Autograd has recorded the caller's operator already.
+Stack call_on_host(const c10::OperatorHandle& op, Stack arguments) {
+  const at::AutoDispatchBelowADInplaceOrView guard;
+  op.callBoxed(&arguments);
+  return arguments;
+}
+
 void compute(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) {
   const c10::FunctionSchema& schema = op.schema();
   const Stack given = torch::jit::pop(*stack, schema.arguments().size());
@@ -146,36 +153,28 @@ void compute(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) {
 
   const bool waits = !captured && (arguments.has_host_memory() || draws(schema));
   if (schema.is_mutable() && !waits && !has_room_to_grow(schema, given)) {
-    launch(stream, [op, host = arguments.stack()] {
-      Stack again = host;
-      op.callBoxed(&again);
-    });
+    launch(stream, [op, host = arguments.stack()] { call_on_host(op, host); });
     for (IValue& value : written(schema, given)) stack->push_back(std::move(value));
     return;
   }
 
-  Stack results = arguments.stack();
+  Stack results;
+  const auto call = [&] { results = call_on_host(op, arguments.stack()); };
+  // In a capture only for the shapes of the results: the values are computed at the graph's launch.
+  captured ? run_beside_streams(call) : run(stream, call);
   std::vector<Result> moved;
-  const auto call = [&] {
-    const DeviceAccess access;
-    op.callBoxed(&results);
-    for (const auto& [gpu, host] : aliases.grown()) moved.push_back({host, gpu.storage().mutable_data()});
-    for (IValue& value : results) stack->push_back(on_gpu(value, aliases, moved));
-    copy_values(moved);
-  };
+  for (const auto& [gpu, host] : aliases.grown()) moved.push_back({host, gpu.storage().mutable_data()});
+  for (IValue& value : results) stack->push_back(on_gpu(value, aliases, moved));
+  if (moved.empty()) return;
   if (!captured) {
-    run(stream, call);
+    launch(stream, [moved] { copy_values(moved); });
     return;
   }
-  call();  // for the shapes of the results; the values are computed at the graph's launch
-  if (moved.empty()) return;
   std::vector<void*> targets;
   for (const Result& result : moved) targets.push_back(result.gpu);
   run(stream, [op, host = arguments.stack(), targets] {
-    Stack again = host;
-    op.callBoxed(&again);
     size_t next = 0;
-    for (const IValue& value : again) {
+    for (const IValue& value : call_on_host(op, host)) {
       std::vector<at::Tensor> tensors;
       if (value.isTensor()) tensors = {value.toTensor()};
       if (value.isTensorList()) tensors = value.toTensorVector();
