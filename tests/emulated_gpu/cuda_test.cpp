@@ -330,9 +330,12 @@ TEST_F(EmulatedCuda, NoThreadOfTheHostTouchesTheDevice) {
   const volatile float* const data = device.get();
   EXPECT_DEATH(static_cast<void>(*data), "");
   EXPECT_DEATH(std::thread([&] { static_cast<void>(*data); }).join(), "");
-  EXPECT_DEATH(team([&, host = std::this_thread::get_id()] {
-                 if (std::this_thread::get_id() != host) static_cast<void>(*data);
-               }),
+  // The test's process forks, and only a new thread can then start OpenMP's threads.
+  EXPECT_DEATH(std::thread([&] {
+                 team(/*work=*/[&, first = std::this_thread::get_id()] {
+                   if (std::this_thread::get_id() != first) static_cast<void>(*data);
+                 });
+               }).join(),
                "");
 }
 
