@@ -7,8 +7,8 @@ with transformers under torch.compile, in turn, and prints all three.
 
 The models have the shapes in recipes/models and random weights in bf16, drawn once: all programs read the same, and the
 same tokens. AdamW, gradients clipped to norm 1, the same number of tokens a step at every length. transformers runs its
-own model (gpu_train_peer.py) with torch.compile, scaled_dot_product_attention, which chooses its own kernel, the fused
-AdamW, and cross-entropy by PyTorch. In bf16_mixed both have weights, gradients and the optimizer's state in fp32 and
+own model (gpu_train_peer.py) with torch.compile, scaled_dot_product_attention without a mask, which chooses its own
+kernel, the fused AdamW, and cross-entropy by PyTorch. A ratio needs cuDNN or flash attention there. In bf16_mixed both have weights, gradients and the optimizer's state in fp32 and
 compute in bf16: meshtrain from a rounded copy of the weights, transformers under torch.autocast. In bf16 both have
 everything in bf16. Each repetition runs all, one after the other, in processes of their own. The first steps, in which
 kernels are compiled or a graph is recorded, are left out; numbers are medians over the repetitions of the median step.
@@ -39,8 +39,16 @@ TINY = dict(model_type="llama", architectures=["LlamaForCausalLM"], hidden_size=
             initializer_range=0.02)
 WARMUP = 5  # steps
 LEARNING_RATE = 3e-4
+FUSED = {"cudnn", "flash"}  # kernels of causal attention; slower ones in transformers would flatter the ratio
 HEADINGS = ["model", "sequence", "precision", "program", "tokens/s", "ratio", "causal MFU", "attention",
             "peak memory, GiB", "first loss", "last loss"]
+
+
+def ratio(row, peer):
+    """Returns how many times as fast as transformers, or None unless that ran fused causal attention."""
+    if peer is None or peer is row or not peer["attention"] or not set(peer["attention"]) <= FUSED:
+        return None
+    return row["tokens_per_second"] / peer["tokens_per_second"]
 
 
 class NoTime(Exception):
@@ -154,7 +162,8 @@ device: {a.device}
                               "causal_mfu": 100 * speed * operations(config, sequence) / a.peak / 1e12,
                               "memory": results[0]["memory"], "losses": results[0]["losses"]})
         for row in self.rows[len(self.rows) - len(runs):]:
-            print_row(row, self._peer(name, sequence))
+            row["ratio"] = ratio(row, self._peer(name, sequence))
+            print_row(row)
         if "transformers" in runs:
             products = statistics.median(result["products"] for result in runs["transformers"])
             print(f"| {name} | {sequence} | bf16 | products | {batch * sequence / products:.0f} | | | | | | |", flush=True)
@@ -166,9 +175,9 @@ device: {a.device}
         return next((row for row in self.rows if (row["model"], row["sequence"], row["program"]) == wanted), None)
 
 
-def print_row(row, peer):
-    ratio = f"{row['tokens_per_second'] / peer['tokens_per_second']:.2f}" if peer and peer is not row else ""
-    cells = [row["model"], row["sequence"], row["precision"], row["program"], f"{row['tokens_per_second']:.0f}", ratio,
+def print_row(row):
+    times = "" if row["ratio"] is None else f"{row['ratio']:.2f}"
+    cells = [row["model"], row["sequence"], row["precision"], row["program"], f"{row['tokens_per_second']:.0f}", times,
              f"{row['causal_mfu']:.1f} %", ", ".join(row["attention"]), f"{row['memory'] / 2**30:.1f}",
              f"{row['losses'][0]:.4f}", f"{row['losses'][-1]:.4f}"]
     print("| " + " | ".join(str(cell) for cell in cells) + " |", flush=True)
