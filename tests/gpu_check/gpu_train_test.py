@@ -1,21 +1,64 @@
 #!/usr/bin/env python3
-"""The peer of benchmarks/gpu_train.py, on the CPU: torch.compile sees causal attention without a mask, and losses are
-those of transformers' own attention. Needs torch and transformers; elsewhere only the rule of the ratio is tested."""
+"""benchmarks/gpu_train.py: its rows for several GPUs, its ratio, and its peer. On the CPU torch.compile sees the peer's causal
+attention without a mask, and its losses are those of transformers' own attention; that needs torch and transformers."""
 
 import importlib.util
 import json
+import subprocess
 import sys
 import tempfile
 import unittest
 from pathlib import Path
 
 sys.dont_write_bytecode = True
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent / "benchmarks"))
+BENCHMARKS = Path(__file__).resolve().parent.parent.parent / "benchmarks"
+sys.path.insert(0, str(BENCHMARKS))
 
 import gpu_train  # noqa: E402
 
 MISSING = [name for name in ("torch", "transformers") if importlib.util.find_spec(name) is None]
 NAME = "scaled_dot_product_attention"
+
+# Trains in the place of meshtrain: more thread blocks make faster steps. Refuses a recipe for one GPU.
+PROGRAM = """#!/usr/bin/env python3
+import json, os, pathlib, sys
+recipe = pathlib.Path(sys.argv[2]).read_text()
+if not all(part in recipe for part in ("global_batch: 4, micro_batch: 2", "mode: full_shard")):
+    sys.exit("not for two GPUs: " + recipe)
+if os.environ["OMPI_COMM_WORLD_RANK"] == "0":
+    run_dir = pathlib.Path(sys.argv[4])
+    run_dir.mkdir()
+    step = {"step_seconds": 1 / int(os.environ.get("NCCL_MAX_CTAS", 4)), "loss": 6.0}
+    (run_dir / "metrics.jsonl").write_text(8 * (json.dumps(step) + chr(10)))
+    print("steps are recorded as one graph")
+"""
+
+
+class SeveralGpus(unittest.TestCase):
+    def run_benchmark(self, *more):
+        folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
+        program, rows = folder / "meshtrain", folder / "rows.json"
+        program.write_text(PROGRAM)
+        program.chmod(0o755)
+        ended = subprocess.run([sys.executable, BENCHMARKS / "gpu_train.py", "--program", program, "--models", "tiny",
+                                "--sequences", "64", "--tokens", "128", "--steps", "8", "--log", folder / "log",
+                                "--json", rows, *more], capture_output=True, text=True)
+        return ended, json.loads(rows.read_text()) if rows.exists() else []
+
+    def test_thread_blocks(self):
+        ended, rows = self.run_benchmark("--ranks", "2", "--no-peer", "--blocks", "8", "16", "32")
+        self.assertEqual(ended.returncode, 0, ended.stderr)
+        self.assertEqual({row["program"]: row["tokens_per_second"] for row in rows},
+                         {"meshtrain": 4 * 256, "meshtrain, as a graph": 4 * 256, "meshtrain, 8 blocks a queue": 8 * 256,
+                          "meshtrain, 16 blocks a queue": 16 * 256, "meshtrain, 32 blocks a queue": 32 * 256})
+
+    def test_refusals(self):
+        for words, why in ((["--ranks", "2"], "add --no-peer"), (["--no-peer", "--blocks", "8"], "--ranks of 2"),
+                           (["--ranks", "2", "--no-peer", "--blocks", "0"], "numbers of 1 and more")):
+            ended, rows = self.run_benchmark(*words)
+            self.assertEqual(ended.returncode, 2)
+            self.assertIn(why, ended.stderr)
+            self.assertFalse(rows)
 
 
 class Ratio(unittest.TestCase):
