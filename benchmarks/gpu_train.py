@@ -1,17 +1,22 @@
 #!/usr/bin/env python3
 """Trains a model on one GPU with this program, its steps given to the GPU one kernel at a time and as one CUDA graph, and
-with transformers under torch.compile, in turn, and prints all three.
+with transformers under torch.compile, in turn, and prints all three; with --ranks this program alone on several GPUs.
 
   pip install torch==2.11.0 transformers safetensors numpy
+  tools/build && python3 benchmarks/gpu_train.py --ranks 8 --blocks 8 16 32 --no-peer
   tools/build && python3 benchmarks/gpu_train.py [--models tiny --sequences 64 --tokens 128 --device cpu]
 
 The models have the shapes in recipes/models and random weights in bf16, drawn once: all programs read the same, and the
 same tokens. AdamW, gradients clipped to norm 1, the same number of tokens a step at every length. transformers runs its
-own model (gpu_train_peer.py) with torch.compile, scaled_dot_product_attention, which chooses its own kernel, the fused
-AdamW, and cross-entropy by PyTorch. In bf16_mixed both have weights, gradients and the optimizer's state in fp32 and
+own model (gpu_train_peer.py) with torch.compile, scaled_dot_product_attention without a mask, which chooses its own
+kernel, the fused AdamW, and cross-entropy by PyTorch. A ratio needs cuDNN or flash attention there. In bf16_mixed both have weights, gradients and the optimizer's state in fp32 and
 compute in bf16: meshtrain from a rounded copy of the weights, transformers under torch.autocast. In bf16 both have
 everything in bf16. Each repetition runs all, one after the other, in processes of their own. The first steps, in which
 kernels are compiled or a graph is recorded, are left out; numbers are medians over the repetitions of the median step.
+
+With --ranks parameters are sharded over so many GPUs (full_shard), each with --tokens a step, without transformers.
+--blocks 8 16 32 then adds a row for each number of thread blocks that NCCL's gathers, and its reductions beside them, may
+take from computing (NCCL_MAX_CTAS, of each queue); "meshtrain" has those of mesh/backends/nccl/calls.cpp.
 
 Causal MFU is of --peak TFLOP/s (989: dense bf16 of an H100 or H200) with the 6 (P - V M) + 6 L Q S operations a token
 that a causal model needs (P parameters, V vocabulary, M width, L layers, Q width of the query heads, S sequence; tied
@@ -22,8 +27,10 @@ other: no program that does them can be faster.
 import argparse
 import array
 import json
+import os
 import random
 import re
+import shlex
 import statistics
 import subprocess
 import sys
@@ -39,8 +46,16 @@ TINY = dict(model_type="llama", architectures=["LlamaForCausalLM"], hidden_size=
             initializer_range=0.02)
 WARMUP = 5  # steps
 LEARNING_RATE = 3e-4
+FUSED = {"cudnn", "flash"}  # kernels of causal attention; slower ones in transformers would flatter the ratio
 HEADINGS = ["model", "sequence", "precision", "program", "tokens/s", "ratio", "causal MFU", "attention",
             "peak memory, GiB", "first loss", "last loss"]
+
+
+def ratio(row, peer):
+    """Returns how many times as fast as transformers, or None unless that ran fused causal attention."""
+    if peer is None or peer is row or not peer["attention"] or not set(peer["attention"]) <= FUSED:
+        return None
+    return row["tokens_per_second"] / peer["tokens_per_second"]
 
 
 class NoTime(Exception):
@@ -62,7 +77,7 @@ class Bench:
         self.end = time.monotonic() + arguments.seconds
         self.rows = []
 
-    def run(self, words):
+    def run(self, words, environment=None):
         """Runs a program; its output. Its time is what is left."""
         words = [str(word) for word in words]
         left = min(self.arguments.limit, self.end - time.monotonic())
@@ -72,7 +87,8 @@ class Bench:
             file.write(f"$ {' '.join(words)}\n")
             file.flush()
             try:
-                result = subprocess.run(words, stdout=subprocess.PIPE, stderr=file, text=True, timeout=left)
+                result = subprocess.run(words, stdout=subprocess.PIPE, stderr=file, text=True, timeout=left,
+                                        env={**os.environ, **(environment or {})})
             except subprocess.TimeoutExpired:
                 if self.end - time.monotonic() < 5:
                     raise NoTime from None
@@ -99,22 +115,25 @@ class Bench:
     def tokens(self, vocabulary, batch, sequence):
         file = self.scratch / "tokens.bin"
         draw = random.Random(1)
-        count = self.arguments.steps * batch * (sequence + 1)
+        count = self.arguments.steps * self.arguments.ranks * batch * (sequence + 1)
         file.write_bytes(array.array("I", (draw.randrange(vocabulary) for _ in range(count))).tobytes())
         return file
 
-    def ours(self, folder, tokens, batch, sequence, graph):
+    def ours(self, folder, tokens, batch, sequence, graph=False, blocks=None):
         a = self.arguments
         recipe = self.scratch / "recipe.yaml"
         recipe.write_text(f"""model: {{hf: {folder}, init: {'pretrained' if a.peer else 'random'}}}
 data: {{tokens: {tokens}, dtype: uint32, layout: records}}
-train: {{sequence_length: {sequence}, global_batch: {batch}, micro_batch: {batch}, steps: {a.steps},
+train: {{sequence_length: {sequence}, global_batch: {batch * a.ranks}, micro_batch: {batch}, steps: {a.steps},
   precision: {a.precision}, clip_norm: 1.0, cuda_graph: {str(graph).lower()}}}
 optimizer: {{name: adamw, learning_rate: {LEARNING_RATE}, betas: [0.9, 0.999], weight_decay: 0.1}}
 device: {a.device}
+parallel: {{fsdp: {{mode: {'full_shard' if a.ranks > 1 else 'auto'}}}}}
 """)
         with tempfile.TemporaryDirectory(dir=self.scratch) as run_dir:
-            output = self.run([a.program, "train", recipe, "--run-dir", Path(run_dir) / "run"])
+            on_ranks = [*shlex.split(a.launcher), a.ranks] if a.ranks > 1 else []
+            output = self.run([*on_ranks, a.program, "train", recipe, "--run-dir", Path(run_dir) / "run"],
+                              {"NCCL_MAX_CTAS": str(blocks)} if blocks else None)
             metrics = (Path(run_dir) / "run/metrics.jsonl").read_text()
         if graph and a.device == "cuda" and "steps are recorded as one graph" not in output:
             sys.exit("no graph was recorded: " + (re.findall("train.cuda_graph: .*", output) or ["it said nothing"])[0])
@@ -136,25 +155,30 @@ device: {a.device}
         config = json.loads((folder / "config.json").read_text())
         batch = max(1, a.tokens // sequence)
         tokens = self.tokens(config["vocab_size"], batch, sequence)
-        runs = {"meshtrain": [], "meshtrain, as a graph": []}
-        runs.update({"transformers": []} if a.peer else {})
+        shape = folder, tokens, batch, sequence
+        programs = {"meshtrain": lambda: self.ours(*shape), "meshtrain, as a graph": lambda: self.ours(*shape, graph=True)}
+        for count in a.blocks:
+            programs[f"meshtrain, {count} blocks a queue"] = lambda count=count: self.ours(*shape, blocks=count)
+        if a.peer:
+            programs["transformers"] = lambda: self.theirs(*shape)
+        runs = {who: [] for who in programs}
         problem = None
         try:
             for _ in range(a.repetitions):
-                for who, results in runs.items():
-                    results.append(self.theirs(folder, tokens, batch, sequence) if who == "transformers" else
-                                   self.ours(folder, tokens, batch, sequence, who != "meshtrain"))
+                for who, program in programs.items():
+                    runs[who].append(program())
         except (NoTime, SystemExit) as error:  # what was measured before is told
             problem = error
         runs = {who: results for who, results in runs.items() if results}
         for who, results in runs.items():
-            speed = batch * sequence / statistics.median(result["seconds"] for result in results)
+            speed = a.ranks * batch * sequence / statistics.median(result["seconds"] for result in results)
             self.rows.append({"model": name, "sequence": sequence, "precision": a.precision, "program": who,
                               "tokens_per_second": speed, "attention": results[0]["attention"],
-                              "causal_mfu": 100 * speed * operations(config, sequence) / a.peak / 1e12,
+                              "causal_mfu": 100 * speed / a.ranks * operations(config, sequence) / a.peak / 1e12,
                               "memory": results[0]["memory"], "losses": results[0]["losses"]})
         for row in self.rows[len(self.rows) - len(runs):]:
-            print_row(row, self._peer(name, sequence))
+            row["ratio"] = ratio(row, self._peer(name, sequence))
+            print_row(row)
         if "transformers" in runs:
             products = statistics.median(result["products"] for result in runs["transformers"])
             print(f"| {name} | {sequence} | bf16 | products | {batch * sequence / products:.0f} | | | | | | |", flush=True)
@@ -166,9 +190,9 @@ device: {a.device}
         return next((row for row in self.rows if (row["model"], row["sequence"], row["program"]) == wanted), None)
 
 
-def print_row(row, peer):
-    ratio = f"{row['tokens_per_second'] / peer['tokens_per_second']:.2f}" if peer and peer is not row else ""
-    cells = [row["model"], row["sequence"], row["precision"], row["program"], f"{row['tokens_per_second']:.0f}", ratio,
+def print_row(row):
+    times = "" if row["ratio"] is None else f"{row['ratio']:.2f}"
+    cells = [row["model"], row["sequence"], row["precision"], row["program"], f"{row['tokens_per_second']:.0f}", times,
              f"{row['causal_mfu']:.1f} %", ", ".join(row["attention"]), f"{row['memory'] / 2**30:.1f}",
              f"{row['losses'][0]:.4f}", f"{row['losses'][-1]:.4f}"]
     print("| " + " | ".join(str(cell) for cell in cells) + " |", flush=True)
@@ -180,7 +204,11 @@ def main():
                         help="folders in recipes/models, or tiny")
     parser.add_argument("--sequences", type=int, nargs="+", default=[4096, 1024, 8192], help="in this order")
     parser.add_argument("--precision", choices=["bf16_mixed", "bf16"], default="bf16_mixed")
-    parser.add_argument("--tokens", type=int, default=8192, help="of a step")
+    parser.add_argument("--tokens", type=int, default=8192, help="of a step, on each GPU")
+    parser.add_argument("--ranks", type=int, default=1, help="GPUs of this machine")
+    parser.add_argument("--launcher", default=shlex.quote(str(ROOT / "tools/ranks")),
+                        help="words before the number of ranks")
+    parser.add_argument("--blocks", type=int, nargs="+", default=[], help="thread blocks of a queue of NCCL")
     parser.add_argument("--steps", type=int, default=15)
     parser.add_argument("--repetitions", type=int, default=1)
     parser.add_argument("--device", default="cuda")
@@ -196,6 +224,10 @@ def main():
     arguments = parser.parse_args()
     if arguments.steps <= WARMUP:
         parser.error(f"--steps: the first {WARMUP} are not measured; take more")
+    if arguments.ranks > 1 and arguments.peer:
+        parser.error("--ranks: transformers runs on one GPU here; add --no-peer")
+    if arguments.blocks and (arguments.ranks < 2 or min(arguments.blocks) < 1):
+        parser.error("--blocks: numbers of 1 and more, for --ranks of 2 and more")
     print("| " + " | ".join(HEADINGS) + " |\n" + "|---" * len(HEADINGS) + "|", flush=True)
     with tempfile.TemporaryDirectory(prefix="gpu_train_") as scratch:
         bench = Bench(arguments, Path(scratch))

@@ -14,7 +14,37 @@ from pathlib import Path
 
 import numpy
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM
+
+ATTENTION = "sdpa_causal"
+
+
+def causal_attention(_module, query, key, value, _mask, dropout=0.0, scaling=None, **_options):
+    """[B, H, S, D] as transformers calls an attention. Its own "sdpa" makes a dense mask under torch.compile, and then
+    neither cuDNN nor flash attention can run. For an attention of another name it makes none."""
+    out = torch.nn.functional.scaled_dot_product_attention(query, key, value, dropout_p=dropout, scale=scaling,
+                                                           is_causal=True, enable_gqa=True)
+    return out.transpose(1, 2).contiguous(), None
+
+
+AttentionInterface.register(ATTENTION, causal_attention)
+
+
+def load(folder, dtype, device):
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation=ATTENTION).to(device)
+    kinds = set(getattr(model.config, "layer_types", None) or []) - {"full_attention"}
+    if kinds:
+        raise SystemExit(f"{folder}: layers with {', '.join(sorted(kinds))}: {ATTENTION} sees all tokens before; "
+                         "choose a model without windows")
+    return model.train()
+
+
+def loss_function(model, device, mixed):
+    def loss_of(ids, labels):
+        with torch.autocast(device, dtype=torch.bfloat16, enabled=mixed):
+            logits = model(input_ids=ids, use_cache=False).logits
+        return torch.nn.functional.cross_entropy(logits.flatten(0, 1).float(), labels.flatten())
+    return loss_of
 
 
 def draw(folder, device):
@@ -83,16 +113,9 @@ def train(arguments):
     folder, device = arguments.train, arguments.device
     config = json.loads((folder / "config.json").read_text())
     mixed = arguments.precision == "bf16_mixed"
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32 if mixed else torch.bfloat16,
-                                                 attn_implementation="sdpa").to(device)
-    model.train()
+    model = load(folder, torch.float32 if mixed else torch.bfloat16, device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=arguments.learning_rate, weight_decay=0.1, fused=True)
-
-    def loss_of(ids, labels):
-        with torch.autocast(device, dtype=torch.bfloat16, enabled=mixed):
-            logits = model(input_ids=ids, use_cache=False).logits
-        return torch.nn.functional.cross_entropy(logits.flatten(0, 1).float(), labels.flatten())
-
+    loss_of = loss_function(model, device, mixed)
     compiled = torch.compile(loss_of) if arguments.compile else loss_of
     records = torch.from_numpy(numpy.fromfile(arguments.tokens, dtype=numpy.uint32).astype("int64"))
     seconds, losses = [], []

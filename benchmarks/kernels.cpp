@@ -184,8 +184,9 @@ void attention() {
         const double forward = seconds([&] { attend(q, k, v, Pairs::Causal, {scale}); });
         const double backward = seconds([&] { attend_backward(grad, q, k, v, attended, Pairs::Causal, {scale}); });
         std::printf("| %s %ld x %ld, heads %ld / %ld of %ld | %s | %.0f | %.0f |\n",
-                    name(choose_attention({dtype, heads, kv_heads, dim, length, length, true})), batch, length, heads,
-                    kv_heads, dim, c10::toString(dtype), operations / forward / 1e12,
+                    name(choose_attention({dtype, heads, kv_heads, dim, length, length, true},
+                                          open_cuda_plugin().architecture(q.get_device()))),
+                    batch, length, heads, kv_heads, dim, c10::toString(dtype), operations / forward / 1e12,
                     2.5 * operations / backward / 1e12);
         std::fflush(stdout);
       }

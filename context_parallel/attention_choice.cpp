@@ -14,40 +14,64 @@ namespace {
 
 enum class Numbers { Halves, Fp32 };
 
-/// The shapes for which a kernel is used. Some limits are the kernels' own: the largest head dim, its multiple, and for
-/// cuDNN more than one key.
-struct Line {
-  Numbers numbers;
-  std::optional<bool> causal;        // none: either
-  std::optional<bool> shared_heads;  // several query heads share a KV head
-  int64_t largest_head_dim, multiple_of_head_dim;
-  int64_t least_queries, least_keys;
-  AttentionKernel kernel;
-};
-
 constexpr int64_t kAny = std::numeric_limits<int64_t>::max();
 constexpr int64_t kLargestFlashHead = 256;
 
-// The first line that fits counts. Not measured yet: cuDNN for shapes with enough work for its set-up, since its
-// kernels use Hopper's own instructions and those of flash do not.
+/// The shapes for which a kernel is used, and the GPUs. Some limits are the kernels' own: the largest head dim, its
+/// multiple, and for cuDNN more than one key.
+struct Line {
+  Numbers numbers;
+  std::optional<bool> causal = {};        // none: either
+  std::optional<bool> shared_heads = {};  // several query heads share a KV head
+  int64_t largest_head_dim = kAny, multiple_of_head_dim = 1;
+  int64_t least_queries = 1, least_keys = 1;
+  std::optional<int64_t> keys_past_128 = {};  // number of keys modulo 128
+  std::optional<int> architecture = {};
+  AttentionKernel kernel;
+};
+
+// The first line that fits counts. Each reason is a report about cuDNN that has not been checked on a GPU yet:
+// 1. cuDNN 9.19's backward on sm_90 works on 128 keys at once and masks the end of the keys in steps of 64. Where 64
+//    are left over, a log-sum-exp below -88.7 makes dq NaN (pytorch#196678, cudnn-frontend#628). Causal calls mask
+//    these keys anyway. AttentionOnGpu.CuDnnWithKeysLeftOver says whether cuDNN has the fault.
+// 2. cuDNN for shapes with enough work for its set-up, since its kernels use Hopper's own instructions and those of
+//    flash do not. Only on sm_90: on sm_100 it corrupts texts of models with fewer than 8 KV heads (pytorch#193893).
 constexpr Line kTable[] = {
-    {Numbers::Halves, {}, {}, 128, 8, 512, 512, AttentionKernel::CuDnn},
-    {Numbers::Halves, {}, {}, kLargestFlashHead, 8, 1, 1, AttentionKernel::Flash},
-    {Numbers::Halves, {}, {}, kAny, 8, 1, 1, AttentionKernel::Efficient},
-    {Numbers::Fp32, {}, {}, kAny, 4, 1, 1, AttentionKernel::Efficient},
+    {.numbers = Numbers::Halves,
+     .causal = false,
+     .largest_head_dim = kLargestFlashHead,
+     .multiple_of_head_dim = 8,
+     .keys_past_128 = 64,
+     .kernel = AttentionKernel::Flash},
+    {.numbers = Numbers::Halves,
+     .largest_head_dim = 128,
+     .multiple_of_head_dim = 8,
+     .least_queries = 512,
+     .least_keys = 512,
+     .architecture = 90,
+     .kernel = AttentionKernel::CuDnn},
+    {.numbers = Numbers::Halves,
+     .largest_head_dim = kLargestFlashHead,
+     .multiple_of_head_dim = 8,
+     .kernel = AttentionKernel::Flash},
+    {.numbers = Numbers::Halves, .multiple_of_head_dim = 8, .kernel = AttentionKernel::Efficient},
+    {.numbers = Numbers::Fp32, .multiple_of_head_dim = 4, .kernel = AttentionKernel::Efficient},
 };
 
 bool is_half(c10::ScalarType dtype) {
   return dtype == c10::kBFloat16 || dtype == c10::kHalf;
 }
 
-bool fits(const Line& line, const AttentionShape& shape) {
+bool fits(const Line& line, const AttentionShape& shape, int architecture) {
   const bool halves = is_half(shape.dtype);
   if (line.numbers == Numbers::Halves ? !halves : shape.dtype != c10::kFloat) return false;
+  if (line.architecture.value_or(architecture) != architecture) return false;
   if (line.causal.value_or(shape.causal) != shape.causal) return false;
   if (shape.window > 0 && line.kernel != AttentionKernel::Flash) return false;
   const bool shared_heads = shape.num_heads != shape.num_kv_heads;
   if (line.shared_heads.value_or(shared_heads) != shared_heads) return false;
+  const int64_t keys_past_128 = shape.num_keys % 128;
+  if (line.keys_past_128.value_or(keys_past_128) != keys_past_128) return false;
   return shape.head_dim <= line.largest_head_dim && shape.head_dim % line.multiple_of_head_dim == 0 &&
          shape.num_queries >= line.least_queries && shape.num_keys >= line.least_keys;
 }
@@ -83,9 +107,9 @@ std::string describe(const AttentionShape& shape) {
 
 }  // namespace
 
-AttentionKernel choose_attention(const AttentionShape& shape) {
+AttentionKernel choose_attention(const AttentionShape& shape, int architecture) {
   for (const Line& line : kTable) {
-    if (!fits(line, shape)) continue;
+    if (!fits(line, shape, architecture)) continue;
     note(shape, line.kernel);
     return line.kernel;
   }

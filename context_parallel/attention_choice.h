@@ -31,8 +31,9 @@ struct AttentionShape {
 };
 
 /// Returns the kernel for forward and backward: the first line of a fixed table that fits, so every rank and every run
-/// gets the same. Throws std::invalid_argument, which says what to change, when none fits.
-AttentionKernel choose_attention(const AttentionShape& shape);
+/// on GPUs of one architecture (CudaPlugin::architecture()) gets the same. Throws std::invalid_argument, which says
+/// what to change, when none fits.
+AttentionKernel choose_attention(const AttentionShape& shape, int architecture);
 
 /// Returns true when CUDA computes the documents of divided samples, and the window of a causal block, in one call of
 /// flash attention. Other documents and windows (fp32, large heads) are several calls of a kernel that stores nothing

@@ -8,6 +8,7 @@
 
 #include "context_parallel/attention_choice.h"
 #include "context_parallel/meta_window.h"
+#include "mesh/cuda/plugin.h"
 
 namespace meshtrain {
 namespace {
@@ -15,7 +16,8 @@ namespace {
 constexpr int64_t kEfficientRows = 32;  // Efficient pads the queries of its log-sum-exp to a multiple of this
 
 AttentionKernel kernel_for(const at::Tensor& q, const at::Tensor& k, bool causal, int64_t window) {
-  return choose_attention({q.scalar_type(), q.size(1), k.size(1), q.size(3), q.size(2), k.size(2), causal, window});
+  return choose_attention({q.scalar_type(), q.size(1), k.size(1), q.size(3), q.size(2), k.size(2), causal, window},
+                          open_cuda_plugin().architecture(q.get_device()));
 }
 
 /// Returns [B, heads, n, D] as flash attention without its wrapper takes it, [B, n, heads, D], and back.

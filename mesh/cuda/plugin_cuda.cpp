@@ -147,6 +147,17 @@ class Plugin final : public CudaPlugin {
     return std::string(about.name) + " (sm_" + std::to_string(10 * about.major + about.minor) + "), " + memory;
   }
 
+  int architecture(int gpu) const override {
+    int major = 0, minor = 0;
+    cudaError_t error = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, gpu);
+    if (error == cudaSuccess) error = cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, gpu);
+    if (error != cudaSuccess) {
+      throw std::runtime_error("GPU " + std::to_string(gpu) +
+                               " does not say its compute capability: " + cudaGetErrorString(error));
+    }
+    return 10 * major + minor;
+  }
+
   std::string identity(int gpu) const override {
     cudaDeviceProp about{};
     if (cudaGetDeviceProperties(&about, gpu) != cudaSuccess) return "";

@@ -58,6 +58,13 @@ TEST_F(Libraries, CudnnFindsTheRuntimeCompilerInAPlainEnvironment) {
   EXPECT_TRUE(has(ending.out + ending.err, "attention by cudnn: 512 queries")) << ending.out << ending.err;
 }
 
+TEST_F(Libraries, CudnnIsLeftToHopper) {
+  const Ending ending = train_with_cudnn(meshtrain(), {"MESHTRAIN_EMULATED_ARCHITECTURE=100"});
+  EXPECT_EQ(ending.status, 0) << ending.err;
+  EXPECT_TRUE(has(ending.out + ending.err, "attention by flash: 512 queries")) << ending.out << ending.err;
+  EXPECT_FALSE(has(ending.out + ending.err, "cudnn")) << ending.out << ending.err;
+}
+
 TEST_F(Libraries, AreThoseOfTheFolderThatLibTorchCameFrom) {
   const std::filesystem::path copy = copy_of_everything();
   EXPECT_EQ(train_with_cudnn(copy / "meshtrain").status, 0);

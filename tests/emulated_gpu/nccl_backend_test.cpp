@@ -59,6 +59,7 @@ class EmulatedNcclBackend : public ::testing::Test {
 
   void TearDown() override {
     unsetenv("MESHTRAIN_EMULATED_NCCL_ABSENT");
+    unsetenv("MESHTRAIN_EMULATED_NCCL_NO_WINDOWS");
     unsetenv("NCCL_COMM_BLOCKING");
   }
 
@@ -188,6 +189,23 @@ TEST_F(EmulatedNcclBackend, ASymmetricWindowIsUsedAtOnePlaceOfAllRanks) {
   });
   EXPECT_TRUE(has(message, "NCCL: invalid usage") || has(message, "remote process exited")) << message;
   world().barrier();
+}
+
+TEST_F(EmulatedNcclBackend, ARefusedWindowSaysWhatToTryNext) {
+  if (size_ < 2) GTEST_SKIP() << "one rank has no communicator";
+  setenv("MESHTRAIN_EMULATED_NCCL_NO_WINDOWS", "1", 1);
+  const auto message = [&](NcclBuffers buffers) {
+    const Group group = connect({.user_buffers = buffers});
+    at::Tensor window = group.window(1000, at::TensorOptions(gpu()), Placement::Own);
+    const std::string found = message_of([&] { group.all_reduce(window).wait(); });
+    wait_for_stream(gpu());
+    world().barrier();
+    return found;
+  };
+  EXPECT_EQ(message(NcclBuffers::Registered), "");
+  const std::string found = message(NcclBuffers::Symmetric);
+  EXPECT_TRUE(has(found, "all_reduce on group dp")) << found;
+  EXPECT_TRUE(has(found, "symmetric try NCCL_LAUNCH_ORDER_IMPLICIT=0 first, then registered")) << found;
 }
 
 // Ranks that differ along tp may have different windows.

@@ -237,6 +237,25 @@ TEST(PackedAttentionOnGpu, WindowsAreAsOnTheHost) {
   }
 }
 
+// Windows in fp32 are tiles in the batch of a call. CUDA's grid takes 65,535; beyond, LibTorch 2.11 divides the call.
+TEST(PackedAttentionOnGpu, WindowsOfManyTilesAreAsOnTheHost) {
+  constexpr int64_t kWindow = 2, kLength = kWindow * 65537;
+  const AttentionRule rule{kPackedScale, kWindow};
+  std::vector<at::Tensor> whole;
+  for (int i = 0; i < 4; ++i) whole.push_back(fresh({1, kLength, 1, 4}));
+  const auto run = [&](at::Device device, at::ScalarType dtype) {
+    std::vector<at::Tensor> of;
+    for (const at::Tensor& tensor : whole) of.push_back(tensor.to(at::kFloat).to(dtype).to(device).transpose(1, 2));
+    LocalAttention local(SequenceLayout::whole(kLength), 1, rule,
+                         pass_options(of[0], SequenceLayout::whole(kLength), rule));
+    const AttentionCall::Forward forward = local.forward(of[0], of[1], of[2]);
+    const AttentionGradients gradients = local.backward(of[3], forward.saved);
+    return std::vector<at::Tensor>{forward.out, gradients.q, gradients.k, gradients.v};
+  };
+  const std::vector<at::Tensor> seen = run(gpu(), at::kFloat), wanted = run(at::kCPU, at::kDouble);
+  for (size_t i = 0; i < seen.size(); ++i) EXPECT_LE(error_of(seen[i], wanted[i]), 1e-4) << i;
+}
+
 // A capture fails on everything that the host would have to wait for.
 TEST(PackedAttentionOnGpu, TheHostDoesNotWait) {
   const SequenceLayout layout = SequenceLayout::whole(600).with_documents({{1, 40}, {599}});

@@ -162,7 +162,11 @@ class Verdicts(Rehearsal):
             return {"program": program, "tokens_per_second": 9.0, "causal_mfu": 1.0, "attention": ["cudnn"],
                     "losses": [6.0, 5.0], **more}
         ours = [row("meshtrain"), row("meshtrain, as a graph")]
-        verdicts.training([row("transformers"), *ours], True, True)
+        self.assertIn("no ratio: transformers ran attention by math, not by cudnn or flash alone",
+                      verdicts.training([row("transformers", attention=["math"]), *ours], True, True))
+        note = verdicts.training([row("transformers"), row("meshtrain", ratio=1.25), ours[1]], True, True)
+        self.assertIn("meshtrain 9 tokens/s, 1.0 % MFU, 1.25 times transformers'", note)
+        self.assertNotIn("no ratio", note)
         for wrong in ([], [row("transformers", losses=[6.1, 5.0])], [row("transformers", losses=[6.0, 5.5])],
                       [row("transformers", attention=[])], [row("transformers", tokens_per_second=float("nan"))]):
             with self.subTest(wrong=wrong), self.assertRaises(verdicts.Failed):

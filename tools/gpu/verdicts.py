@@ -137,7 +137,8 @@ FIRST_LOSS, LAST_LOSS = 1e-3, 3e-2  # relative; the same weights and tokens, sum
 
 
 def training(rows, peer_wanted, attention_wanted):
-    """`rows`: of gpu_train.py. Each program has its speed, and they compute the same."""
+    """`rows`: of gpu_train.py, which gives a ratio where attention was as good in both. Each program has its speed, and
+    they compute the same."""
     by_program = {row["program"]: row for row in rows}
     wanted = ["meshtrain", "meshtrain, as a graph"] + (["transformers"] if peer_wanted else [])
     missing = [name for name in wanted if name not in by_program]
@@ -158,5 +159,12 @@ def training(rows, peer_wanted, attention_wanted):
             if abs(losses[which] - base[which]) > bound * abs(base[which]):
                 raise Failed(f"{name}: {'first' if which == 0 else 'last'} loss {losses[which]:.4f}, "
                              f"meshtrain's {base[which]:.4f}")
-    return "; ".join(f"{row['program']} {row['tokens_per_second']:.0f} tokens/s, {row['causal_mfu']:.1f} % MFU"
-                     for row in rows)
+    notes = []
+    for row in rows:
+        times = row.get("ratio")
+        notes.append(f"{row['program']} {row['tokens_per_second']:.0f} tokens/s, {row['causal_mfu']:.1f} % MFU" +
+                     ("" if times is None else f", {times:.2f} times transformers'"))
+    if peer_wanted and all(row.get("ratio") is None for row in rows):
+        notes.append("no ratio: transformers ran attention by " + ", ".join(by_program["transformers"]["attention"]) +
+                     ", not by cudnn or flash alone")
+    return "; ".join(notes)

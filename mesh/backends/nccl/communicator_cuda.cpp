@@ -21,6 +21,10 @@ namespace {
 using Kind = Collective::Kind;
 
 constexpr const char* kConnecting = ": NCCL_DEBUG=INFO says more; parallel.backend: mpi goes without NCCL";
+// On sm_90 and later NCCL launches a symmetric kernel with programmatic stream serialization, and with the variable
+// with a launch completion event too (src/enqueue.cc). It is not known whether CUDA takes both.
+constexpr const char* kSymmetric =
+    ": with parallel.nccl_user_buffers: symmetric try NCCL_LAUNCH_ORDER_IMPLICIT=0 first, then registered";
 constexpr std::chrono::seconds kFarewell{10};
 
 ncclDataType_t type_of(const Collective& collective) {
@@ -150,7 +154,8 @@ void Communicator::call(const Call& call, c10::function_ref<ncclResult_t()> call
   const std::string why = result == ncclInProgress
                               ? "NCCL: communicators do not block: unset NCCL_COMM_BLOCKING, also in nccl.conf"
                               : text_of(result, comm_);
-  job_->fail(*call.text + ": " + why + (call.connects ? kConnecting : ""));
+  const bool symmetric = symmetric_ && result != ncclRemoteError;  // else the other rank has the reason
+  job_->fail(*call.text + ": " + why + (call.connects ? kConnecting : symmetric ? kSymmetric : ""));
   job_->check();
 }
 
@@ -325,6 +330,7 @@ ncclResult_t Communicator::register_buffer(const at::Tensor& tensor) {
       job_->options().user_buffers == NcclBuffers::Symmetric && std::ranges::all_of(ranks_, [&](int rank) {
         return std::ranges::find(buffer->ranks, rank) != buffer->ranks.end();
       });
+  symmetric_ = symmetric_ || symmetric;
   const ncclResult_t result =
       symmetric ? ncclCommWindowRegister(comm_, buffer->begin, buffer->bytes, &made.window, NCCL_WIN_COLL_SYMMETRIC)
                 : ncclCommRegister(comm_, buffer->begin, buffer->bytes, &made.handle);

@@ -47,6 +47,12 @@ const std::vector<int>& devices() {
   return found;
 }
 
+/// Returns the compute capability of all GPUs: 90 for sm_90.
+int architecture() {
+  const char* const asked = std::getenv("MESHTRAIN_EMULATED_ARCHITECTURE");
+  return asked != nullptr ? std::atoi(asked) : 90;
+}
+
 /// Returns an id made of the machine and the device's number on it.
 cudaUUID_t uuid_of(int device) {
   char host[256] = {};
@@ -121,8 +127,8 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* about, int device) {
   std::snprintf(about->name, sizeof about->name, "emulated GPU");
   about->uuid = uuid_of(devices()[static_cast<size_t>(device)]);
   about->totalGlobalMem = kDeviceBytes;
-  about->major = 9;
-  about->minor = 0;
+  about->major = architecture() / 10;
+  about->minor = architecture() % 10;
   about->multiProcessorCount = 3;  // few, so that kernels loop
   about->warpSize = 32;
   about->maxThreadsPerBlock = 1024;

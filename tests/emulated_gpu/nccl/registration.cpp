@@ -165,6 +165,9 @@ ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void* data, size_t bytes, n
     return refuse(comm, ncclInvalidArgument, "ncclCommWindowRegister of memory that is not aligned to a page");
   }
   *window = nullptr;
+  if (std::getenv("MESHTRAIN_EMULATED_NCCL_NO_WINDOWS") != nullptr) {
+    return refuse(comm, ncclInvalidUsage, "ncclCommWindowRegister is refused, as was asked for");
+  }
   return start(*comm, [=] {
     std::vector<Note> notes(static_cast<size_t>(comm->size));
     const uint64_t number = ++comm->windows;

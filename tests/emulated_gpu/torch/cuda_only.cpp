@@ -4,6 +4,8 @@
 #include <torch/library.h>
 
 #include <array>
+#include <cmath>
+#include <limits>
 #include <tuple>
 
 #include "tests/emulated_gpu/torch/cudnn.h"
@@ -96,7 +98,12 @@ Gradients cudnn_backward(const Tensor& grad_out, const Tensor& q, const Tensor& 
                          c10::SymInt, c10::SymInt, double, bool causal, std::optional<double> scale) {
   check("cudnn backward", q, k, v, causal, 8, 128, /*halves=*/true, /*shares_heads=*/true);
   TORCH_CHECK(lse.dim() == 4 && lse.size(3) == 1, "cudnn backward: log-sum-exp ", lse.sizes());
-  return attend_backward(grad_out, q, k, v, out, lse.squeeze(-1), causal, scale);
+  auto [dq, dk, dv] = attend_backward(grad_out, q, k, v, out, lse.squeeze(-1), causal, scale);
+  // cuDNN 9.19 does not mask 64 keys that are left over: exp(0 - lse) is then infinite (pytorch#196678).
+  if (!causal && k.size(2) % 128 == 64) {
+    dq.masked_fill_(lse.lt(-std::log(std::numeric_limits<float>::max())), std::numeric_limits<double>::quiet_NaN());
+  }
+  return {dq, dk, dv};
 }
 
 int64_t padded(int64_t rows) {
