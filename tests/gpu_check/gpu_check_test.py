@@ -5,6 +5,7 @@
 import contextlib
 import io
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -155,6 +156,7 @@ class Verdicts(Rehearsal):
         self.assertFalse(session.finish(), "nothing passed")
         session = Session(real, self.folder / "results")
         session.run_part("part", [Check("nccl", 9, checks.collectives(1, "nccl"))], 60)
+        self.assertFalse(session.finish())
         self.assertEqual(session.num_failed, 1)
 
     def test_libraries_lie_as_setup_leaves_them(self):
@@ -216,6 +218,19 @@ class Verdicts(Rehearsal):
             with self.assertRaises(verdicts.Failed):
                 verdicts.flat_memory(samples, 100)
 
+    def test_the_half_hour_of_the_documentation_adds_up(self):
+        rows = re.findall(r"^\| (.*) \| ([\d,]+) \|$", (ROOT / "docs/cuda.md").read_text(), re.MULTILINE)
+        seconds = [int(number.replace(",", "")) for _, number in rows]
+        self.assertEqual(rows[-1][0], "sum")
+        self.assertEqual((sum(seconds[:-1]), seconds[-1]), (1800, 1800))
+        parts = []
+        for (text, _), number in zip(rows, seconds):
+            if only := re.search(r"--only ([a-z ]+)`", text):
+                parts += only[1].split()
+                self.assertEqual(number, sum(checks.BUDGETS[part] for part in only[1].split()), text)
+                self.assertLess(number, 600, "a call has ten minutes")
+        self.assertEqual(parts, list(checks.PARTS))
+
     def test_libraries(self):
         verdicts.libraries_found("meshtrain", "\tlibc.so.6 => /lib/libc.so.6 (0x1)\n\tlinux-vdso.so.1 (0x1)\n")
         with self.assertRaisesRegex(verdicts.Failed, "meshtrain does not find libisal.so.2, libz.so.1"):
@@ -226,11 +241,16 @@ class Verdicts(Rehearsal):
         driver.mkdir()
         source.write_text("int cuInit(unsigned f) { return 0; }\nint cuDeviceGetCount(int* n) { *n = 2; return 0; }\n"
                           "int cuDeviceGet(int* d, int i) { *d = i; return 0; }\n"
+                          "char* getenv(const char* name);\n"
+                          "int cuDeviceGetAttribute(int* v, int a, int d) { *v = getenv(\"EXCLUSIVE\") ? 3 : 0; return 0; }\n"
                           "int cuDevicePrimaryCtxRetain(void** c, int d) { return 0; }\n")
         subprocess.run(["cc", "-shared", "-fPIC", "-o", driver / "libcuda.so.1", source], check=True)
         real = machine.Machine(ROOT, {}, ROOT, False, 2, dict(os.environ, LD_LIBRARY_PATH=str(driver)))
         with machine.held_gpus(real) as line:
             self.assertEqual(line, "a context is held on each GPU: 2")
+        real.environment["EXCLUSIVE"] = "1"
+        with machine.held_gpus(real) as line:
+            self.assertEqual(line, "no context is held: GPU 0 has compute mode 3 and would be held from the programs")
         real.environment["LD_LIBRARY_PATH"] = str(self.folder)
         (self.folder / "libcuda.so.1").write_text("no library")
         with machine.held_gpus(real) as line:

@@ -61,9 +61,9 @@ def kernels():
 
 def attention():
     kernel = "flash" if FAULT == "flash" else "cudnn"
-    print(f"attention by {kernel}: 1024 queries, 1024 keys, causal, 4 heads of 64 over 4 KV heads, BFloat16")
+    print(f"attention by {kernel}: 1,024 queries, 1,024 keys, causal, 4 heads of 64 over 4 KV heads, BFloat16")
     if FAULT != "no block":
-        print(f"attention by {kernel}: 1024 queries, 2048 keys, 4 heads of 64 over 4 KV heads, BFloat16")
+        print(f"attention by {kernel}: 1,024 queries, 2,048 keys, 4 heads of 64 over 4 KV heads, BFloat16")
 
 
 def verify(words):

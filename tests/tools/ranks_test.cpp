@@ -162,14 +162,12 @@ TEST(RanksScript, NeedsNeitherSshNorTheHostsOfAnAllocation) {
   const ScratchFolder programs;
   link_programs_without_ssh(programs.path());
   const std::string path = "PATH=" + programs.path().string();
-  ASSERT_NE(run_program({"/bin/sh", "-c", "command -v ssh || command -v rsh"}, {path}).status, 0);
-  const std::vector<std::string> words = {source_folder() + "/tools/ranks", "2", "printenv", "OMPI_COMM_WORLD_SIZE"};
+  ASSERT_NE(run_program({"/usr/bin/env", path, "sh", "-c", "command -v ssh || command -v rsh"}).status, 0);
   for (const std::vector<std::string>& allocation :
        {std::vector<std::string>{},
         {"SLURM_JOBID=7", "SLURM_JOB_ID=7", "SLURM_NODELIST=other-1,other-2", "SLURM_TASKS_PER_NODE=1(x2)"}}) {
-    std::vector<std::string> environment = {path};
-    environment.insert(environment.end(), allocation.begin(), allocation.end());
-    const Ending ending = run_program(words, environment);
+    const Ending ending = run_program(
+        {"/usr/bin/env", path, source_folder() + "/tools/ranks", "2", "printenv", "OMPI_COMM_WORLD_SIZE"}, allocation);
     EXPECT_EQ(ending.status, 0) << ending.err;
     EXPECT_EQ(ending.out, "2\n2\n");
   }

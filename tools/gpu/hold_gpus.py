@@ -5,6 +5,8 @@ up anew for each program that opens it. Prints how many GPUs it holds, or why it
 import ctypes
 import sys
 
+COMPUTE_MODE, DEFAULT = 20, 0  # CU_DEVICE_ATTRIBUTE_COMPUTE_MODE, CU_COMPUTEMODE_DEFAULT
+
 
 def hold():
     driver = ctypes.CDLL("libcuda.so.1")
@@ -14,11 +16,14 @@ def hold():
         if status != 0:
             raise OSError(f"{name} returned {status}")
 
-    number, context, count = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_int()
+    number, mode, context, count = ctypes.c_int(), ctypes.c_int(), ctypes.c_void_p(), ctypes.c_int()
     call("cuInit", 0)
     call("cuDeviceGetCount", ctypes.byref(count))
     for i in range(count.value):
         call("cuDeviceGet", ctypes.byref(number), i)
+        call("cuDeviceGetAttribute", ctypes.byref(mode), COMPUTE_MODE, number)
+        if mode.value != DEFAULT:
+            raise OSError(f"GPU {i} has compute mode {mode.value} and would be held from the programs")
         call("cuDevicePrimaryCtxRetain", ctypes.byref(context), number)
     return count.value
 

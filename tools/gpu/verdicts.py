@@ -54,7 +54,7 @@ def fault_found(status, output):
 
 def cudnn_attention(output, of="causal"):
     """cuDNN computed attention, as meshtrain says: of causal squares, or of the ring's blocks, in which all pairs count."""
-    lines = re.findall(r"attention by (\w+): \d+ quer(?:y|ies), \d+ keys?, (causal, )?", output)
+    lines = re.findall(r"attention by (\w+): [\d,]+ quer(?:y|ies), [\d,]+ keys?, (causal, )?", output)
     kernels = sorted({kernel for kernel, causal in lines if bool(causal) == (of == "causal")})
     if "cudnn" not in kernels:
         raise Failed(f"attention of {of} blocks was not computed by cudnn, but by " +
