@@ -310,11 +310,16 @@ int main(int count, char** arguments) {
     std::printf("kernels_benchmark: nothing is measured: %s\n", error.what());
     return 2;
   }
-  const Table table;
-  for (const at::ScalarType dtype : {at::kBFloat16, at::kFloat}) model(table, dtype);
-  optimizer(table, at::kFloat, at::kFloat, false);
-  optimizer(table, at::kFloat, at::kFloat, true);
-  optimizer(table, at::kBFloat16, at::kBFloat16, false);
-  attention();
-  packed_attention();
+  try {
+    const Table table;
+    for (const at::ScalarType dtype : {at::kBFloat16, at::kFloat}) model(table, dtype);
+    optimizer(table, at::kFloat, at::kFloat, false);
+    optimizer(table, at::kFloat, at::kFloat, true);
+    optimizer(table, at::kBFloat16, at::kBFloat16, false);
+    attention();
+    packed_attention();
+  } catch (const std::exception& error) {
+    std::printf("kernels_benchmark: Error: %s\n", message_of(error).c_str());
+    return 1;
+  }
 }

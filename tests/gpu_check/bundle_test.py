@@ -56,6 +56,9 @@ class Bundle(unittest.TestCase):
         self.assertEqual(result.returncode, 0, result.stdout)
         self.assertRegex(result.stdout, "ranks_on_cpu +passed .* no ssh, and none is needed, no rsh, and none is needed")
         self.assertIn("2 passed, 0 failed", result.stdout)
+        with tarfile.open(self.folder / "results/all.tar.gz") as logs:
+            said = logs.extractfile("ranks_on_cpu/log.txt").read().decode()
+        self.assertNotIn("Sorry!", said, "Open MPI's and PMIx's own complaints")
         self.programs_say_that_there_is_no_gpu()
         self.nothing_is_found_elsewhere()
 

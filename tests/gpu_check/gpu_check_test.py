@@ -231,6 +231,12 @@ class Verdicts(Rehearsal):
                 self.assertLess(number, 600, "a call has ten minutes")
         self.assertEqual(parts, list(checks.PARTS))
 
+    def test_the_line_that_says_most(self):
+        said = "MPI_ABORT was invoked\nwith errorcode 1.\nrank 1 of 2: Suite.Test/a failed at test.cpp:80\nlast\n"
+        self.assertEqual(verdicts.complaint(said), "rank 1 of 2: Suite.Test/a failed at test.cpp:80")
+        self.assertEqual(verdicts.complaint("first\n\nlast\n"), "last")
+        self.assertEqual(verdicts.complaint(""), "it said nothing")
+
     def test_libraries(self):
         verdicts.libraries_found("meshtrain", "\tlibc.so.6 => /lib/libc.so.6 (0x1)\n\tlinux-vdso.so.1 (0x1)\n")
         with self.assertRaisesRegex(verdicts.Failed, "meshtrain does not find libisal.so.2, libz.so.1"):

@@ -17,7 +17,7 @@ TORCH = "2.11"
 MPI_SETTINGS = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_pml": "ob1",
                 "OMPI_MCA_btl": "self,vader", "OMPI_MCA_btl_vader_single_copy_mechanism": "none",
                 "OMPI_MCA_plm": "isolated", "OMPI_MCA_ras": "^slurm,gridengine,tm,lsf,alps",
-                "OMPI_MCA_orte_default_hostfile": "none"}
+                "OMPI_MCA_orte_default_hostfile": "none", "PMIX_MCA_pcompress_base_silence_warning": "1"}
 
 
 class Unusable(Exception):
