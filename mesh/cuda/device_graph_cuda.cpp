@@ -100,6 +100,10 @@ bool is_captured(cudaStream_t stream) {
 }
 
 std::unique_ptr<DeviceGraph> make_graph(int gpu) {
+  if (gpu < 0) {
+    throw std::invalid_argument("CUDA graph: a GPU's number is 0 or more, not " + std::to_string(gpu) +
+                                ": give a device with an index");
+  }
   return std::make_unique<Graph>(gpu);
 }
 

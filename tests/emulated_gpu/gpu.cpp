@@ -8,10 +8,6 @@
 
 namespace meshtrain::testing {
 
-at::Device gpu() {
-  return {at::kCUDA, c10::impl::getDeviceGuardImpl(at::kCUDA)->getDevice().index()};
-}
-
 int64_t many(int64_t n) {
   return n / 16 | 1;
 }

@@ -4,6 +4,7 @@
 #include <stdexcept>
 
 #include "mesh/cuda/plugin.h"
+#include "tests/gpu/reference.h"
 
 namespace meshtrain {
 namespace {
@@ -42,6 +43,16 @@ TEST(GraphOnGpu, SaysWhatWentWrongAndLeavesTheStreamAsItWas) {
   next->record([&] { sum = x.sum(); });
   next->replay();
   EXPECT_EQ(sum.item<double>(), 5);
+}
+
+TEST(GraphOnGpu, NeedsTheNumberOfAGpu) {
+  EXPECT_GE(testing::gpu().index(), 0);
+  try {
+    open_cuda_plugin().make_graph(at::Device(at::kCUDA).index());
+    FAIL() << "a device without an index was taken";
+  } catch (const std::invalid_argument& error) {
+    EXPECT_STREQ(error.what(), "CUDA graph: a GPU's number is 0 or more, not -1: give a device with an index");
+  }
 }
 
 }  // namespace

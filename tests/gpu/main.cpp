@@ -18,10 +18,6 @@
 
 namespace meshtrain::testing {
 
-at::Device gpu() {
-  return at::kCUDA;
-}
-
 int64_t many(int64_t n) {
   return n;
 }

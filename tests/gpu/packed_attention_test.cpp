@@ -2,6 +2,9 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <numeric>
+
 #include "context_parallel/block_attention.h"
 #include "context_parallel/local.h"
 #include "mesh/cuda/plugin.h"
@@ -59,7 +62,8 @@ TEST(PackedAttentionOnGpu, IsAttentionOfEachSequence) {
         const PackedLengths lengths{query_ends, key_ends, *std::ranges::max_element(packed.queries),
                                     *std::ranges::max_element(packed.keys)};
         const std::vector<at::Tensor> device =
-            made(query_ends[-1].item<int>(), key_ends[-1].item<int>(), heads, kv_heads, head_dim, dtype);
+            made(std::reduce(packed.queries.begin(), packed.queries.end()),
+                 std::reduce(packed.keys.begin(), packed.keys.end()), heads, kv_heads, head_dim, dtype);
         poison({device[0], device[1]});
         const Attended seen = attend_packed(device[0], device[1], device[2], lengths, packed.causal, {kPackedScale});
         ASSERT_EQ(seen.lse.sizes(), at::IntArrayRef({heads, device[0].size(0)}));

@@ -5,10 +5,14 @@
 import contextlib
 import io
 import os
+import re
 import shutil
+import signal
+import subprocess
 import sys
 import tarfile
 import tempfile
+import threading
 import time
 import types
 import unittest
@@ -17,10 +21,11 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 sys.dont_write_bytecode = True
-sys.path.insert(0, str(ROOT / "tools/gpu"))
+sys.path[:0] = [str(ROOT / "tools/gpu"), str(HERE)]
 
 import checks  # noqa: E402
 import machine  # noqa: E402
+import stub  # noqa: E402
 import verdicts  # noqa: E402
 from session import Check, Session  # noqa: E402
 
@@ -57,7 +62,8 @@ class Stubs(Rehearsal):
 
     def setUp(self):
         super().setUp()
-        for name in ("meshtrain", "emulated_gpu_tests", "kernels_benchmark"):
+        (self.programs / "benchmarks").mkdir()
+        for name in ("meshtrain", "emulated_gpu_tests", "benchmarks/kernels_benchmark"):
             shutil.copy(HERE / "stub.py", self.programs / name)
         self.addCleanup(os.environ.pop, "GPU_CHECK_STUB_FAULT", None)
 
@@ -72,8 +78,9 @@ class Stubs(Rehearsal):
     def test_green_without_a_fault(self):
         os.environ["LD_LIBRARY_PATH"] = "/nowhere"  # a check may not be helped by it
         self.addCleanup(os.environ.pop, "LD_LIBRARY_PATH")
-        for part, pattern, count in (("correctness", "[!cv]*", 4), ("correctness", "collectives_1_*", 4),
-                                     ("correctness", "verify_dp=1*", 4), ("kernels", "*", 1), ("training", "*", 1)):
+        for part, pattern, count in (("libraries", "*", 2), ("correctness", "[!c]*", 5), ("correctness", "c*_1_*", 4),
+                                     ("verify", "verify_*dp=1*", 5), ("verify", "verify_ring_*", 1), ("kernels", "*", 1),
+                                     ("training", "*", 1)):
             green, lines = self.rehearse(part, pattern)
             self.assertTrue(green, lines)
             self.assertIn(f"{count} passed, 0 failed", lines["GREEN:"])
@@ -84,10 +91,15 @@ class Stubs(Rehearsal):
             self.expect_red(fault, "correctness", "gpu_tests", why)
         self.expect_red("skipped test", "correctness", "collectives_1_nccl", "skipped")
         for fault, why in (("different", "status 1: DIFFERENT: gradient norm"), ("silent", "did not say 'equal'")):
-            self.expect_red(fault, "correctness", "verify_dp=1_fp16_mixed", why)
-        self.expect_red("flash", "correctness", "verify_long_bf16_mixed", "but by flash")
+            self.expect_red(fault, "verify", "verify_dp=1_fp16_mixed", why)
+        self.expect_red("flash", "verify", "verify_long_dp=1_bf16_mixed", "causal blocks was not computed by cudnn, but by flash")
+        self.expect_red("flash", "verify", "verify_ring_cp=2_bf16", "ring blocks was not computed by cudnn, but by flash")
+        self.expect_red("no block", "verify", "verify_ring_cp=2_bf16", "but by no kernel that it names")
         self.expect_red("flash", "correctness", "cudnn_in_plain_environment", "but by flash")
-        self.expect_red("blind", "correctness", "verify_sees_faults", "ended with 0")
+        self.expect_red("different", "libraries", "ranks_on_cpu", "status 1: DIFFERENT: gradient norm")
+        self.expect_red("blind", "verify", "verify_sees_faults", "ended with 0")
+        self.expect_red("grows", "correctness", "flat_memory", "tensors: 100 MiB after step 4, 100 MiB at the end (36 bytes more)")
+        self.expect_red("no memory", "correctness", "flat_memory", "no memory.device_allocated_peak_bytes of steps 4 and 40")
         self.expect_red("other than the CPU", "correctness", "as_on_cpu", "from the CPU's")
         self.expect_red("train ends", "correctness", "as_on_cpu", "status 1: meshtrain: step 3: out of memory")
 
@@ -101,7 +113,11 @@ class Stubs(Rehearsal):
     def test_kernels(self):
         for fault, why in (("no rate", "no rate in: swiglu"), ("zero", "no rate in: cudnn"), ("no table", "there is no table"),
                            ("one table", "a table is missing"), ("no GPU", "status 2")):
-            self.expect_red(fault, "kernels", "kernel_rates", why)
+            if fault in ("no rate", "zero"):  # of a real GPU
+                with self.assertRaisesRegex(verdicts.Failed, why):
+                    verdicts.kernel_rates(stub.rates(fault))
+            else:
+                self.expect_red(fault, "kernels", "kernel_rates", why)
 
     def test_training(self):
         for fault, why in (("train ends", "status 1: "), ("other graph", "meshtrain, as a graph: first loss"),
@@ -140,6 +156,7 @@ class Verdicts(Rehearsal):
         self.assertFalse(session.finish(), "nothing passed")
         session = Session(real, self.folder / "results")
         session.run_part("part", [Check("nccl", 9, checks.collectives(1, "nccl"))], 60)
+        self.assertFalse(session.finish())
         self.assertEqual(session.num_failed, 1)
 
     def test_libraries_lie_as_setup_leaves_them(self):
@@ -151,11 +168,99 @@ class Verdicts(Rehearsal):
                 self.assertTrue((self.folder / "libtorch-2.11.0" / folder).samefile(self.folder / site / folder))
             shutil.rmtree(self.folder / site)
 
+    def test_checks_run_beside_each_other(self):
+        found = machine.Machine(ROOT, {}, ROOT, True, 1, dict(os.environ), cores=8)
+        self.assertEqual(found.slots, 4)
+        together, running, alone, threads = threading.Barrier(3), [], [], {}
+
+        def check(name, slots=1, alone_=False):
+            def run(self_):
+                running.append(name)
+                alone.append(name) if len(running) == 1 else None
+                if name in ("a", "b", "two"):
+                    together.wait(30)
+                threads[name] = int(self_.run(["sh", "-c", "echo $OMP_NUM_THREADS"]))
+                if len(running) > 1 and name in alone:
+                    alone.remove(name)
+                running.remove(name)
+            return Check(name, 30, run, slots, alone_)
+
+        session = Session(found, self.folder / "results")
+        session.run_part("part", [check("a"), check("b"), check("two", 2), check("alone", alone_=True), check("c"),
+                                  check("nine", 9)], 60)
+        self.assertTrue(session.finish())
+        self.assertLessEqual({"alone", "nine"}, set(alone))
+        self.assertEqual(threads, {"a": 2, "b": 2, "two": 4, "alone": 8, "c": 2, "nine": 8})
+
+    def test_ended_from_outside(self):
+        found = machine.Machine(ROOT, {}, ROOT, True, 1, dict(os.environ), cores=8)
+        session, begin = Session(found, self.folder / "results"), time.monotonic()
+
+        class Interrupt(BaseException):
+            pass
+
+        def end(*_):
+            raise Interrupt
+        previous = signal.signal(signal.SIGALRM, end)
+        self.addCleanup(signal.signal, signal.SIGALRM, previous)
+        signal.setitimer(signal.ITIMER_REAL, 1)
+        with self.assertRaises(Interrupt):
+            session.run_part("part", [Check(name, 60, lambda running: running.run(["sleep", "60"])) for name in "abcdef"], 60)
+        self.assertLess(time.monotonic() - begin, 20, "programs are ended")
+        self.assertFalse(session.finish(complete=False))
+
     def test_memory(self):
-        verdicts.flat_memory([(1, 10), (20, 50), (40, 52), (60, 52), (90, 50)], 100)
-        for samples in ([(20, 50), (40, 50), (60, 50), (90, 51)], [(20, 50), (60, 50), (90, 50)], []):
+        def lines(*peaks):
+            return [{"step": step, "memory": {"device_allocated_peak_bytes": tensors, "device_reserved_peak_bytes": all_}}
+                    for step, tensors, all_ in peaks]
+        verdicts.flat_memory(lines((1, 5, 6), (10, 7, 8), (100, 7, 8)), 100)
+        for samples in (lines((10, 7, 8), (100, 8, 8)), lines((10, 7, 8), (100, 7, 9)), lines((10, 7, 8)), [{"step": 10}], []):
             with self.assertRaises(verdicts.Failed):
                 verdicts.flat_memory(samples, 100)
+
+    def test_the_half_hour_of_the_documentation_adds_up(self):
+        rows = re.findall(r"^\| (.*) \| ([\d,]+) \|$", (ROOT / "docs/cuda.md").read_text(), re.MULTILINE)
+        seconds = [int(number.replace(",", "")) for _, number in rows]
+        self.assertEqual(rows[-1][0], "sum")
+        self.assertEqual((sum(seconds[:-1]), seconds[-1]), (1800, 1800))
+        parts = []
+        for (text, _), number in zip(rows, seconds):
+            if only := re.search(r"--only ([a-z ]+)`", text):
+                parts += only[1].split()
+                self.assertEqual(number, sum(checks.BUDGETS[part] for part in only[1].split()), text)
+                self.assertLess(number, 600, "a call has ten minutes")
+        self.assertEqual(parts, list(checks.PARTS))
+
+    def test_the_line_that_says_most(self):
+        said = "MPI_ABORT was invoked\nwith errorcode 1.\nrank 1 of 2: Suite.Test/a failed at test.cpp:80\nlast\n"
+        self.assertEqual(verdicts.complaint(said), "rank 1 of 2: Suite.Test/a failed at test.cpp:80")
+        self.assertEqual(verdicts.complaint("first\n\nlast\n"), "last")
+        self.assertEqual(verdicts.complaint(""), "it said nothing")
+
+    def test_libraries(self):
+        verdicts.libraries_found("meshtrain", "\tlibc.so.6 => /lib/libc.so.6 (0x1)\n\tlinux-vdso.so.1 (0x1)\n")
+        with self.assertRaisesRegex(verdicts.Failed, "meshtrain does not find libisal.so.2, libz.so.1"):
+            verdicts.libraries_found("meshtrain", "\tlibisal.so.2 => not found\n\tlibz.so.1 => not found\n")
+
+    def test_a_context_is_held(self):
+        source, driver = self.folder / "driver.c", self.folder / "driver"
+        driver.mkdir()
+        source.write_text("int cuInit(unsigned f) { return 0; }\nint cuDeviceGetCount(int* n) { *n = 2; return 0; }\n"
+                          "int cuDeviceGet(int* d, int i) { *d = i; return 0; }\n"
+                          "char* getenv(const char* name);\n"
+                          "int cuDeviceGetAttribute(int* v, int a, int d) { *v = getenv(\"EXCLUSIVE\") ? 3 : 0; return 0; }\n"
+                          "int cuDevicePrimaryCtxRetain(void** c, int d) { return 0; }\n")
+        subprocess.run(["cc", "-shared", "-fPIC", "-o", driver / "libcuda.so.1", source], check=True)
+        real = machine.Machine(ROOT, {}, ROOT, False, 2, dict(os.environ, LD_LIBRARY_PATH=str(driver)))
+        with machine.held_gpus(real) as line:
+            self.assertEqual(line, "a context is held on each GPU: 2")
+        real.environment["EXCLUSIVE"] = "1"
+        with machine.held_gpus(real) as line:
+            self.assertEqual(line, "no context is held: GPU 0 has compute mode 3 and would be held from the programs")
+        real.environment["LD_LIBRARY_PATH"] = str(self.folder)
+        (self.folder / "libcuda.so.1").write_text("no library")
+        with machine.held_gpus(real) as line:
+            self.assertRegex(line, "no context is held: .*libcuda.so.1")
 
     def test_peer(self):
         def row(program, **more):
@@ -190,22 +295,22 @@ class Emulated(Rehearsal):
 
     def test_some_of_each_part_is_green(self):
         for part, check in (("correctness", "as_on_cpu"), ("correctness", "cudnn_in_plain_environment"),
-                            ("correctness", "collectives_2_nccl"), ("correctness", "verify_sees_faults"),
-                            ("correctness", "verify_dp=2,tp=2_fp16_mixed"), ("correctness", "graph_fp32"),
-                            ("training", "training")):
+                            ("correctness", "collectives_2_nccl"), ("correctness", "flat_memory"),
+                            ("correctness", "graph_fp32"), ("verify", "verify_sees_faults"), ("libraries", "libraries"), ("libraries", "ranks_on_cpu"),
+                            ("verify", "verify_ring_cp=2_bf16"), ("verify", "verify_dp=2,tp=2_fp16_mixed"),
+                            ("training", "training"), ("kernels", "kernel_rates")):
             green, lines = self.rehearse(part, check, self.real)
             self.assertTrue(green, lines)
             self.assertIn("passed", lines[check])
 
     def test_what_cannot_run_is_listed(self):
-        for part, name in (("correctness", "flat_memory"), ("kernels", "kernel_rates"), ("training", "peer_is_there")):
-            _, lines = self.rehearse(part, name, self.real)
-            self.assertIn("NOT RUN", lines[name])
+        _, lines = self.rehearse("libraries", "peer_is_there", self.real)
+        self.assertIn("NOT RUN", lines["peer_is_there"])
 
     def test_a_sum_that_is_missing(self):
         programs = self.wrap("meshtrain", f'[ "$1" = verify ] && set -- "$@" --inject skip-reduce:dp\n'
                                           f'exec {self.real}/meshtrain "$@"')
-        green, lines = self.rehearse("correctness", "verify_dp=2_bf16_mixed", programs)
+        green, lines = self.rehearse("verify", "verify_dp=2_bf16_mixed", programs)
         self.assertFalse(green)
         self.assertIn("status 1: DIFFERENT: ", lines["verify_dp=2_bf16_mixed"])
 

@@ -49,10 +49,21 @@ def google_test():
     return 3 if FAULT == "status" else 0
 
 
+def rates(fault):
+    return {"no rate": RATES.replace("3500", "inf"), "zero": RATES.replace("| 500 | 400 |", "| 0 | 0 |"),
+            "no table": "", "one table": RATES.split("\n\n| attention")[0]}.get(fault, RATES)
+
+
 def kernels():
-    print({"no rate": RATES.replace("3500", "inf"), "zero": RATES.replace("| 500 | 400 |", "| 0 | 0 |"),
-           "no table": "", "one table": RATES.split("\n\n| attention")[0]}.get(FAULT, RATES))
+    print(rates(FAULT))
     return 2 if FAULT == "no GPU" else 0
+
+
+def attention():
+    kernel = "flash" if FAULT == "flash" else "cudnn"
+    print(f"attention by {kernel}: 1,024 queries, 1,024 keys, causal, 4 heads of 64 over 4 KV heads, BFloat16")
+    if FAULT != "no block":
+        print(f"attention by {kernel}: 1,024 queries, 2,048 keys, 4 heads of 64 over 4 KV heads, BFloat16")
 
 
 def verify(words):
@@ -60,7 +71,7 @@ def verify(words):
         return 0
     wrong = ("--inject" in words) != (FAULT in ("different", "blind"))
     print(DIFFERENT if wrong else EQUAL)
-    print("attention by " + ("flash" if FAULT == "flash" else "cudnn") + ": 1024 queries, 1024 keys, causal")
+    attention()
     return 1 if wrong else 0
 
 
@@ -94,9 +105,12 @@ def train(words):
     with open(run_dir / "metrics.jsonl", "w") as file:
         for step in range(1, count + (0 if FAULT == "a step short" else 1)):
             loss = float("nan") if FAULT == "no number" and step == 3 else factor * (6 - 0.1 * step)
-            file.write(json.dumps({"step": step, "loss": loss, "grad_norm": factor, "step_seconds": 0.1}) + "\n")
+            peak = (100 << 20) + (step if FAULT == "grows" else 0)
+            memory = {} if FAULT == "no memory" else {"device_allocated_peak_bytes": peak, "device_reserved_peak_bytes": peak}
+            file.write(json.dumps({"step": step, "loss": loss, "grad_norm": factor, "step_seconds": 0.1,
+                                   "memory": memory}) + "\n")
     if cuda:
-        print("attention by " + ("flash" if FAULT == "flash" else "cudnn") + ": 1024 queries, 1024 keys, causal")
+        attention()
     print("GPU memory: tensors took 100 MiB at the most")
     if FAULT == "train ends":
         print("meshtrain: step 3: out of memory", file=sys.stderr)

@@ -5,7 +5,9 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <sstream>
 #include <stdexcept>
+#include <system_error>
 #include <thread>
 
 #include "mesh/agree.h"
@@ -142,6 +144,33 @@ TEST(RanksScript, ChecksItsArgumentsBeforeItStartsAnything) {
   EXPECT_EQ(help.status, 0);
   EXPECT_TRUE(help.out.starts_with("usage: tools/ranks N COMMAND [ARG...]")) << help.out;
   EXPECT_EQ(ranks({"1", "echo", "one"}).out, "one\n");
+}
+
+/// Makes `folder` hold links to all programs in PATH but ssh and rsh, with which mpirun starts ranks on other hosts.
+void link_programs_without_ssh(const std::filesystem::path& folder) {
+  std::istringstream path(std::getenv("PATH"));
+  for (std::string from; std::getline(path, from, ':');) {
+    std::error_code none;
+    for (const auto& program : std::filesystem::directory_iterator(from, none)) {
+      const std::string name = program.path().filename();
+      if (name != "ssh" && name != "rsh") std::filesystem::create_symlink(program.path(), folder / name, none);
+    }
+  }
+}
+
+TEST(RanksScript, NeedsNeitherSshNorTheHostsOfAnAllocation) {
+  const ScratchFolder programs;
+  link_programs_without_ssh(programs.path());
+  const std::string path = "PATH=" + programs.path().string();
+  ASSERT_NE(run_program({"/usr/bin/env", path, "sh", "-c", "command -v ssh || command -v rsh"}).status, 0);
+  for (const std::vector<std::string>& allocation :
+       {std::vector<std::string>{},
+        {"SLURM_JOBID=7", "SLURM_JOB_ID=7", "SLURM_NODELIST=other-1,other-2", "SLURM_TASKS_PER_NODE=1(x2)"}}) {
+    const Ending ending = run_program(
+        {"/usr/bin/env", path, source_folder() + "/tools/ranks", "2", "printenv", "OMPI_COMM_WORLD_SIZE"}, allocation);
+    EXPECT_EQ(ending.status, 0) << ending.err;
+    EXPECT_EQ(ending.out, "2\n2\n");
+  }
 }
 
 }  // namespace

@@ -1,36 +1,37 @@
-"""What is checked, in three parts. A check's function gets a session.Running."""
+"""What is checked, in parts. A check's function gets a session.Running."""
 
 import importlib.util
 import json
+import shutil
 import sys
 from pathlib import Path
 
 import verdicts
-from machine import lines_of, visible_gpus
 from session import Check
 from verdicts import Failed, NotHere
 
-# Seconds that each part may take. A command on a lent machine has ten minutes.
-BUDGETS = {"correctness": 510, "kernels": 300, "training": 510}
+# Seconds that each part may take. A command on a lent machine has ten minutes (docs/cuda.md, "The first hour").
+BUDGETS = {"libraries": 60, "correctness": 460, "training": 500, "verify": 380, "kernels": 140}
 
 ALL_MESHES = {"dp=1": 1, "dp=2": 2, "tp=2": 2, "cp=2": 2, "dp=2,tp=2": 4}  # mesh: ranks
 SOME_MESHES = {"dp=1": 1, "cp=2": 2, "dp=2,tp=2": 4}
 MESHES = {"fp32": ALL_MESHES, "bf16_mixed": ALL_MESHES, "fp16_mixed": SOME_MESHES, "bf16": SOME_MESHES}
-FLAT_STEPS = 1500
 
-# Settings of quickstart.yaml. Long sequences are those for which cuDNN's kernels are chosen.
+# Settings of quickstart.yaml. cuDNN computes attention of 512 queries and more: LONG has as many in a sequence, RING in
+# each block of the ring on two ranks, a quarter of a sequence.
 LONG = ["train.global_batch=4", "train.micro_batch=2", "train.sequence_length=1024"]
+RING = ["train.global_batch=2", "train.micro_batch=1", "train.sequence_length=4096"]
 # A rehearsal computes on CPUs: the same checks, of a smaller model and fewer tokens.
 SMALL = ["model.hidden_size=32", "model.num_hidden_layers=2", "model.num_attention_heads=4",
          "model.num_key_value_heads=2", "model.intermediate_size=48", "train.global_batch=2", "train.micro_batch=1",
          "train.sequence_length=64"]
-SMALL_LONG = ["train.sequence_length=512"]
+REHEARSED = {"short": SMALL, "long": SMALL + ["train.sequence_length=512"], "ring": SMALL + ["train.sequence_length=2048"]}
+REAL = {"short": [], "long": LONG, "ring": RING}
 
 
-def settings(running, long=False):
-    small = running.machine.emulated
+def settings(running, length):
     words = []
-    for setting in (SMALL + SMALL_LONG * long) if small else LONG * long:
+    for setting in (REHEARSED if running.machine.emulated else REAL)[length]:
         words += ["--set", setting]
     return words
 
@@ -50,13 +51,13 @@ def recipe(running):
     return running.machine.root / "recipes/quickstart.yaml"
 
 
-def train(running, name, more, long=False, watch=None):
+def train(running, name, more, length="short"):
     """Trains the quickstart recipe; returns what it said, and the lines of its metrics."""
     words = [running.machine.programs["meshtrain"], "train", recipe(running), "--run-dir", name, "--set",
-             f"data.tokens={tokens(running)}"] + settings(running, long)
+             f"data.tokens={tokens(running)}"] + settings(running, length)
     for setting in more:
         words += ["--set", setting]
-    output = running.run(words, watch=watch)
+    output = running.run(words)
     return output, running.metrics(name)
 
 
@@ -72,7 +73,7 @@ def as_on_cpu(running):
 def cudnn(running):
     """Fused attention in the environment of a user who has set nothing: cuDNN finds what it compiles with."""
     output, metrics = train(running, "run", ["device=cuda", "train.steps=3", "schedule.warmup_steps=1",
-                                             "train.precision=bf16_mixed"], long=True)
+                                             "train.precision=bf16_mixed"], "long")
     verdicts.steps_of(metrics, 3)
     return verdicts.cudnn_attention(output)
 
@@ -92,16 +93,16 @@ def collectives(ranks, carrier):
     return run
 
 
-def verify_words(running, mesh, precision, long=False):
+def verify_words(running, mesh, precision, length="short"):
     return [running.machine.programs["meshtrain"], "verify", recipe(running), "--device", "cuda", "--mesh", mesh,
-            "--precision", precision, "--set", f"data.tokens={tokens(running)}"] + settings(running, long)
+            "--precision", precision, "--set", f"data.tokens={tokens(running)}"] + settings(running, length)
 
 
-def verify(ranks, mesh, precision, long=False):
+def verify(ranks, mesh, precision, length="short"):
     def run(running):
-        output = running.run(verify_words(running, mesh, precision, long), ranks)
+        output = running.run(verify_words(running, mesh, precision, length), ranks)
         verdicts.verification(output)
-        return verdicts.cudnn_attention(output) if long else ""
+        return verdicts.cudnn_attention(output, "ring" if length == "ring" else "causal") if length != "short" else ""
     return run
 
 
@@ -110,7 +111,7 @@ def verify_sees_faults(running):
     return verdicts.fault_found(*running.run(words, 2, any_status=True))
 
 
-def graph(precision, long):
+def graph(precision, length):
     """Steps as one CUDA graph against steps without, which are not the same every time themselves."""
     def run(running):
         steps, times_eager = (6, 2) if running.machine.emulated else (30, 3)
@@ -119,7 +120,7 @@ def graph(precision, long):
             for i in range(times):
                 output, metrics = train(running, f"graph_{recorded}_{i}", [
                     "device=cuda", f"train.steps={steps}", f"train.precision={precision}",
-                    f"train.cuda_graph={recorded}"], long)
+                    f"train.cuda_graph={recorded}"], length)
                 if recorded == "true" and "steps are recorded as one graph" not in output:
                     raise Failed("no graph was recorded: " + verdicts.complaint(output))
                 runs[recorded].append(verdicts.steps_of(metrics, steps))
@@ -128,56 +129,81 @@ def graph(precision, long):
 
 
 def flat_memory(running):
-    if running.machine.emulated:
-        raise NotHere("nvidia-smi has no memory of the emulated GPU")
-    samples = []
-
-    def sample():
-        metrics = running.metrics("run")
-        used = lines_of(["nvidia-smi", *visible_gpus(), "--query-gpu=memory.used", "--format=csv,noheader,nounits"])
-        if metrics and used:
-            samples.append((metrics[-1]["step"], int(used[0])))
-
-    train(running, "run", ["device=cuda", f"train.steps={FLAT_STEPS}", "train.precision=bf16_mixed"], watch=sample)
-    (running.folder / "samples.json").write_text(json.dumps(samples))
-    return verdicts.flat_memory(samples, FLAT_STEPS)
+    steps = 40 if running.machine.emulated else 1500
+    _, metrics = train(running, "run", ["device=cuda", f"train.steps={steps}", "train.precision=bf16_mixed"])
+    return verdicts.flat_memory(metrics, steps)
 
 
-def correctness(options):
-    checks = [Check("as_on_cpu", 120, as_on_cpu), Check("cudnn_in_plain_environment", 60, cudnn),
-              Check("gpu_tests", 150, gpu_tests)]
-    for ranks in (1, 2, 4):
-        for carrier in ("staged", "nccl", "nccl_registered", "nccl_symmetric"):
-            checks.append(Check(f"collectives_{ranks}_{carrier}", 40, collectives(ranks, carrier)))
-    checks += [Check("verify_sees_faults", 40, verify_sees_faults),
-               Check("verify_long_bf16_mixed", 60, verify(1, "dp=1", "bf16_mixed", long=True)),
-               Check("verify_long_cp=2_bf16", 60, verify(2, "cp=2", "bf16", long=True)),
-               Check("graph_fp32", 90, graph("fp32", long=False)),
-               Check("graph_bf16_mixed", 90, graph("bf16_mixed", long=True)), Check("flat_memory", 60, flat_memory)]
-    for precision, meshes in MESHES.items():
-        for mesh, ranks in meshes.items():
-            checks.append(Check(f"verify_{mesh}_{precision}", 40, verify(ranks, mesh, precision)))
-    return checks
+def libraries(running):
+    """Each program and what it opens find the libraries that they are linked to."""
+    machine = running.machine
+    for file in [*dict.fromkeys(machine.programs.values()), machine.build / "libmeshtrain_cuda.so"]:
+        if Path(file).exists():  # mpirun may be a name in PATH
+            verdicts.libraries_found(Path(file).name, running.run(["ldd", file], any_status=True)[1])
 
 
-def kernel_rates(session):
-    def run(running):
-        program = running.machine.programs["kernels_benchmark"]
-        if running.machine.emulated and not Path(program).exists():
-            raise NotHere("the emulated GPU's rates are those of a CPU")
-        status, output = running.run([program], any_status=True)
-        session.add_table("## Kernels\n\n" + output)
-        verdicts.ended_well(status, output)
-        return verdicts.kernel_rates(output)
-    return run
-
-
-def kernels(options):
-    return [Check("kernel_rates", 280, kernel_rates(options.session))]
+def ranks_on_cpu(running):
+    """Open MPI starts ranks, and they compute what one does."""
+    words = [running.machine.programs["meshtrain"], "verify", recipe(running), "--device", "cpu", "--mesh", "dp=2,tp=2",
+             "--set", f"data.tokens={tokens(running)}"]
+    for setting in SMALL:
+        words += ["--set", setting]
+    verdicts.verification(running.run(words, 4))
+    return ", ".join(f"{name} is there" if shutil.which(name) else f"no {name}, and none is needed" for name in ("ssh", "rsh"))
 
 
 def has_peer():
     return importlib.util.find_spec("transformers") is not None
+
+
+def peer(running):
+    if running.machine.emulated:
+        raise NotHere("transformers under torch.compile has no emulated GPU to run on")
+    if not has_peer():
+        raise Failed(f"{sys.executable} has no transformers: pip install transformers")
+
+
+def libraries_part(options):
+    return [Check("libraries", 30, libraries), Check("ranks_on_cpu", 60, ranks_on_cpu, slots=4),
+            Check("peer_is_there", 10, peer)]
+
+
+def correctness(options):
+    checks = [Check("as_on_cpu", 120, as_on_cpu, alone=True),  # it also reads the libraries from the disk
+              Check("graph_fp32", 120, graph("fp32", "short")), Check("graph_bf16_mixed", 120, graph("bf16_mixed", "long")),
+              Check("cudnn_in_plain_environment", 60, cudnn), Check("flat_memory", 90, flat_memory),
+              Check("gpu_tests", 200, gpu_tests, slots=4)]
+    for ranks in (1, 2, 4):
+        for carrier in ("staged", "nccl", "nccl_registered", "nccl_symmetric"):
+            checks.append(Check(f"collectives_{ranks}_{carrier}", 60, collectives(ranks, carrier), slots=ranks))
+    return checks
+
+
+def verify_part(options):
+    def check(ranks, mesh, precision, length="short"):
+        name = f"verify_{mesh}_{precision}" if length == "short" else f"verify_{length}_{mesh}_{precision}"
+        return Check(name, 90, verify(ranks, mesh, precision, length), slots=ranks)
+
+    all_checks = [check(ranks, mesh, precision) for mesh, ranks in ALL_MESHES.items()
+                  for precision, meshes in MESHES.items() if mesh in meshes]
+    all_checks += [check(1, "dp=1", "bf16_mixed", "long"), check(2, "cp=2", "bf16", "ring"),
+                   Check("verify_sees_faults", 60, verify_sees_faults, slots=2)]
+    return sorted(all_checks, key=lambda one: one.slots)  # one rank first
+
+
+def kernel_rates(session):
+    def run(running):
+        rehearsal = running.machine.emulated
+        words = [running.machine.programs["kernels_benchmark"]] + ["--quick"] * rehearsal
+        status, output = running.run(words, any_status=True)
+        session.add_table("## Kernels\n\n" + output)
+        verdicts.ended_well(status, output)
+        return verdicts.kernel_rates(output, rehearsal)
+    return run
+
+
+def kernels(options):
+    return [Check("kernel_rates", BUDGETS["kernels"], kernel_rates(options.session), alone=True)]
 
 
 def training_run(options):
@@ -204,15 +230,9 @@ def training_run(options):
     return run
 
 
-def peer(running):
-    if running.machine.emulated:
-        raise NotHere("transformers under torch.compile has no emulated GPU to run on")
-    if not has_peer():
-        raise Failed(f"{sys.executable} has no transformers: pip install transformers")
-
-
 def training(options):
-    return [Check("peer_is_there", 30, peer), Check("training", BUDGETS["training"], training_run(options))]
+    return [Check("training", BUDGETS["training"], training_run(options), alone=True)]
 
 
-PARTS = {"correctness": correctness, "kernels": kernels, "training": training}
+PARTS = {"libraries": libraries_part, "correctness": correctness, "training": training, "verify": verify_part,
+         "kernels": kernels}

@@ -1,8 +1,10 @@
 """The machine that is checked: its programs, their environment, its GPUs. A real one, or the emulated GPU."""
 
+import contextlib
 import importlib.metadata
 import importlib.util
 import os
+import select
 import subprocess
 import sys
 from dataclasses import dataclass, field
@@ -10,9 +12,12 @@ from pathlib import Path
 
 
 TORCH = "2.11"
-# Between ranks of one host, also in containers that forbid one process to read another's memory.
+# Between ranks of one host, also in containers that forbid one process to read another's memory, or have no ssh
+# (tools/ranks).
 MPI_SETTINGS = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_pml": "ob1",
-                "OMPI_MCA_btl": "self,vader", "OMPI_MCA_btl_vader_single_copy_mechanism": "none"}
+                "OMPI_MCA_btl": "self,vader", "OMPI_MCA_btl_vader_single_copy_mechanism": "none",
+                "OMPI_MCA_plm": "isolated", "OMPI_MCA_ras": "^slurm,gridengine,tm,lsf,alps",
+                "OMPI_MCA_orte_default_hostfile": "none", "PMIX_MCA_pcompress_base_silence_warning": "1"}
 
 
 class Unusable(Exception):
@@ -30,11 +35,16 @@ class Machine:
     header: list = field(default_factory=list)  # lines about it
     cores: int = len(os.sched_getaffinity(0))
 
+    @property
+    def slots(self):
+        """How many ranks checks may run beside each other."""
+        return max(1, min(8, self.cores // 2))
+
     def can_use_nccl(self, ranks):
         return self.emulated or ranks <= max(1, self.num_gpus)
 
-    def environment_of(self, ranks, more=None):
-        environment = dict(self.environment, OMP_NUM_THREADS=str(max(1, self.cores // ranks)), **(more or {}))
+    def environment_of(self, ranks, cores, more=None):
+        environment = dict(self.environment, OMP_NUM_THREADS=str(max(1, cores // ranks)), **(more or {}))
         if self.emulated:
             environment.setdefault("MESHTRAIN_EMULATED_GPUS", "1")
         return environment
@@ -87,9 +97,24 @@ def emulated(root, build):
         raise Unusable(f"no emulated GPU in {build}: run tools/build release emulated_gpu_tests")
     programs = {"meshtrain": build / "meshtrain", "gpu_tests": build / "emulated_gpu_tests",
                 "matrix_tests": build / "emulated_gpu_tests", "mpirun": "mpirun",
-                "kernels_benchmark": build / "kernels_benchmark"}
+                "kernels_benchmark": build / "benchmarks/kernels_benchmark"}
     header = ["rehearsal on the emulated GPU: proves nothing about a real one"]
     return Machine(root, strings(programs), build, True, 1, environment, header)
+
+
+@contextlib.contextmanager
+def held_gpus(machine):
+    """A context on each GPU of a real machine; gives the line that hold_gpus.py says, or ""."""
+    if machine.emulated:
+        yield ""
+        return
+    words = [sys.executable, str(Path(__file__).with_name("hold_gpus.py"))]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                          env=machine.environment) as holder:
+        answers, _, _ = select.select([holder.stdout], [], [], 60)
+        if not answers:
+            holder.kill()
+        yield holder.stdout.readline().strip() if answers else "no context is held: the driver has not answered for 60 s"
 
 
 def strings(programs):

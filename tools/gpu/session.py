@@ -1,4 +1,4 @@
-"""Runs checks one after another within a budget of time, and writes what became of them."""
+"""Runs checks, those beside each other that may be, within a budget of time, and writes what became of them."""
 
 import fnmatch
 import json
@@ -9,6 +9,7 @@ import signal
 import subprocess
 import tarfile
 import tempfile
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,18 +31,20 @@ class Check:
     name: str
     limit: float  # seconds
     run: Callable  # of a Running; returns a note for the summary
+    slots: int = 1  # of the machine's: one for each rank, more for a check that computes on the host
+    alone: bool = False  # no other check runs meanwhile
 
 
 class Running:
     """One check under way: runs programs, keeps what they say."""
 
-    def __init__(self, machine, folder, deadline):
-        self.machine, self.folder, self.deadline = machine, folder, deadline
+    def __init__(self, machine, folder, deadline, cores, stopped):
+        self.machine, self.folder, self.deadline, self.cores, self.stopped = machine, folder, deadline, cores, stopped
         folder.mkdir()
 
-    def run(self, words, ranks=1, environment=None, any_status=False, watch=None):
+    def run(self, words, ranks=1, environment=None, any_status=False):
         """Runs `words` on so many ranks and returns its output. Fails at the deadline, and when its status is not 0;
-        with `any_status` returns (status, output). `watch` is called every quarter of a second."""
+        with `any_status` returns (status, output)."""
         words = self.machine.on_ranks(ranks, [str(word) for word in words])
         log = self.folder / "log.txt"
         with open(log, "ab") as file:
@@ -51,10 +54,10 @@ class Running:
             try:
                 process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT,
                                            cwd=self.folder, start_new_session=True,
-                                           env=self.machine.environment_of(ranks, environment))
+                                           env=self.machine.environment_of(ranks, self.cores, environment))
             except OSError as error:
                 raise Failed(f"{words[0]} does not start: {error.strerror}") from None
-            ended = self._wait(process, watch)
+            ended = self._wait(process)
         output = COLOURS.sub("", log.read_bytes()[begin:].decode(errors="replace"))
         if not ended:
             raise Failed("it had not ended after its time: " + complaint(output))
@@ -63,14 +66,12 @@ class Running:
         ended_well(process.returncode, output)
         return output
 
-    def _wait(self, process, watch):
+    def _wait(self, process):
         try:
             while process.poll() is None:
                 left = self.seconds_left()
                 if left <= 0:
                     return False
-                if watch:
-                    watch()
                 try:
                     process.wait(min(left, 0.25))
                 except subprocess.TimeoutExpired:
@@ -85,7 +86,7 @@ class Running:
                     pass
 
     def seconds_left(self):
-        return self.deadline - time.monotonic()
+        return 0 if self.stopped.is_set() else self.deadline - time.monotonic()
 
     def metrics(self, run_dir):
         """The lines of a run's metrics.jsonl that are complete."""
@@ -102,15 +103,18 @@ class Session:
         self.scratch = Path(tempfile.mkdtemp(prefix="gpu_check_"))
         self.num_passed = self.num_failed = self.num_not_here = 0
         self.tables = []
+        self.slots_in_use, self.changed = 0, threading.Condition(threading.RLock())
+        self.stopped = threading.Event()
         results.mkdir(parents=True, exist_ok=True)
         (results / "summary.txt").write_text("")
         for earlier in ("table.md", "all.tar.gz"):
             (results / earlier).unlink(missing_ok=True)
 
     def say(self, line):
-        print(line, flush=True)
-        with open(self.results / "summary.txt", "a") as file:
-            file.write(line + "\n")
+        with self.changed:
+            print(line, flush=True)
+            with open(self.results / "summary.txt", "a") as file:
+                file.write(line + "\n")
 
     def add_table(self, text):
         self.tables.append(text)
@@ -118,31 +122,56 @@ class Session:
 
     def run_part(self, name, checks, budget):
         """Runs the checks of a part in so many seconds."""
-        end = time.monotonic() + budget
-        self.say(f"-- {name}, {budget:.0f} s at the most")
-        for check in checks:
-            if fnmatch.fnmatch(check.name, self.pattern):
-                self._run(check, end)
-
-    def _run(self, check, end):
         begin = time.monotonic()
+        self.say(f"-- {name}, {budget:.0f} s at the most")
+        threads = []
+        try:
+            for check in checks:
+                if not fnmatch.fnmatch(check.name, self.pattern):
+                    continue
+                slots = self.machine.slots if check.alone else min(check.slots, self.machine.slots)
+                with self.changed:
+                    self.changed.wait_for(lambda: self.slots_in_use + slots <= self.machine.slots)
+                    self.slots_in_use += slots
+                threads.append(threading.Thread(target=self._run, args=(check, begin + budget, slots)))
+                threads[-1].start()
+        except BaseException:  # ended from outside: so are the programs
+            self.stopped.set()
+            raise
+        finally:
+            self._join(threads)
+        if threads:
+            self.say(f"-- {name} took {time.monotonic() - begin:.0f} s")
+
+    def _join(self, threads):
+        try:
+            for thread in threads:
+                thread.join()
+        except BaseException:
+            self.stopped.set()
+            for thread in threads:
+                thread.join()
+            raise
+
+    def _run(self, check, end, slots):
+        begin, kind = time.monotonic(), "num_failed"
         try:
             if end - begin < LEAST_SECONDS:
                 raise OutOfTime("the part's time is over: counts as failed")
-            running = Running(self.machine, self.scratch / check.name, min(begin + check.limit, end))
-            verdict, note = "passed", check.run(running) or ""
+            cores = self.machine.cores * slots // self.machine.slots
+            running = Running(self.machine, self.scratch / check.name, min(begin + check.limit, end), cores, self.stopped)
+            verdict, note, kind = "passed", check.run(running) or "", "num_passed"
         except NotHere as reason:
-            verdict, note = "NOT RUN", str(reason)
-            self.num_not_here += 1
+            verdict, note, kind = "NOT RUN", str(reason), "num_not_here"
         except OutOfTime as reason:
             verdict, note = "NOT RUN", str(reason)
-            self.num_failed += 1
         except Exception as error:  # Failed, or a defect of the check, which is no pass
             verdict, note = "FAILED", str(error) if isinstance(error, Failed) else f"{type(error).__name__}: {error}"
-            self.num_failed += 1
-        else:
-            self.num_passed += 1
-        self.say(f"{check.name:<28} {verdict:<8} {time.monotonic() - begin:5.1f} s" + (f"  {note}" if note else ""))
+        with self.changed:
+            setattr(self, kind, getattr(self, kind) + 1)
+            self.say(f"{check.name:<28} {verdict:<8} {time.monotonic() - begin:5.1f} s" + (f"  {note}" if note else ""))
+            self.slots_in_use -= slots
+            self.changed.notify()
 
     def finish(self, complete=True):
         """Writes the archive and the last line; True when everything is green."""

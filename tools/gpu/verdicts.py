@@ -15,7 +15,7 @@ class NotHere(Exception):
 def complaint(output):
     """The line of a failed program's output that says most."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
-    for telling in (r"DIFFERENT", r"^meshtrain: ", r"\[  FAILED  \] [A-Za-z]", r"[Ee]rror|NOT |nothing is "):
+    for telling in (r"DIFFERENT", r"^meshtrain: ", r"\[  FAILED  \] [A-Za-z]", r"^rank \d+ of \d+: \S+ failed ", r"[Ee]rror|NOT |nothing is "):
         for line in lines:
             if re.search(telling, line):
                 return line[:200]
@@ -52,16 +52,14 @@ def fault_found(status, output):
     return "a sum that is left out is found"
 
 
-def attention_by(output):
-    """The kernels that computed attention, as meshtrain names them."""
-    return sorted(set(re.findall(r"attention by (\w+): \d+ queries", output)))
-
-
-def cudnn_attention(output):
-    kernels = attention_by(output)
+def cudnn_attention(output, of="causal"):
+    """cuDNN computed attention, as meshtrain says: of causal squares, or of the ring's blocks, in which all pairs count."""
+    lines = re.findall(r"attention by (\w+): [\d,]+ quer(?:y|ies), [\d,]+ keys?, (causal, )?", output)
+    kernels = sorted({kernel for kernel, causal in lines if bool(causal) == (of == "causal")})
     if "cudnn" not in kernels:
-        raise Failed("attention was not computed by cudnn, but by " + (", ".join(kernels) or "no kernel that it names"))
-    return "attention by " + ", ".join(kernels)
+        raise Failed(f"attention of {of} blocks was not computed by cudnn, but by " +
+                     (", ".join(kernels) or "no kernel that it names"))
+    return f"attention of {of} blocks by " + ", ".join(kernels)
 
 
 def steps_of(metrics, count):
@@ -103,33 +101,47 @@ def graph(eager, recorded):
     return note + (", the same bits" if difference == 0 else "")
 
 
-def flat_memory(samples, last_step):
-    """`samples`: (step, MiB). Memory of the second half of the steps is not above that of the first, without its start."""
-    early = [used for step, used in samples if last_step / 10 <= step <= last_step / 2]
-    late = [used for step, used in samples if last_step / 2 < step]
-    if len(early) < 2 or len(late) < 2:
-        raise Failed(f"memory was read {len(early)} and {len(late)} times in the halves of the run: too few to tell")
-    if max(late) > max(early):
-        raise Failed(f"{max(early)} MiB in the first half, {max(late)} MiB in the second")
-    return f"{max(late)} MiB"
+def flat_memory(metrics, last_step):
+    """The allocator's peaks since the start, which never fall, are those of the first tenth of the steps at the end too."""
+    notes = []
+    for key, what in (("device_allocated_peak_bytes", "tensors"), ("device_reserved_peak_bytes", "allocator")):
+        peaks = {line["step"]: line.get("memory", {}).get(key) for line in metrics}
+        early, late = peaks.get(max(1, last_step // 10)), peaks.get(last_step)
+        if early is None or late is None:
+            raise Failed(f"metrics.jsonl has no memory.{key} of steps {max(1, last_step // 10)} and {last_step}")
+        if late > early:
+            raise Failed(f"{what}: {early >> 20} MiB after step {last_step // 10}, {late >> 20} MiB at the end "
+                         f"({late - early} bytes more)")
+        notes.append(f"{what} {late / (1 << 20):.0f} MiB")
+    return ", ".join(notes)
 
 
-def kernel_rates(output):
-    """Every row of kernels_benchmark's tables has numbers, and so has the copy that kernels are compared with."""
+def libraries_found(file, output):
+    """`output`: of ldd."""
+    missing = re.findall(r"^\s*(\S+) => not found", output, re.MULTILINE)
+    if missing:
+        raise Failed(f"{file} does not find " + ", ".join(missing))
+
+
+def kernel_rates(output, rehearsal=False):
+    """Every row of kernels_benchmark's tables has numbers, and so has the copy that kernels are compared with. A rehearsal
+    only has the rows."""
     copy = re.search(r"copy on the device: (\d+) GB/s", output)
     rows = [[cell.strip() for cell in line.strip("| \n").split("|")] for line in output.splitlines()
             if line.startswith("|") and not re.match(r"\|(-+\||.*\| (us|forward TFLOP/s) \|)", line)]
-    if not copy or int(copy[1]) == 0 or not rows:
+    if not copy or int(copy[1]) == 0 and not rehearsal or not rows:
         raise Failed("there is no table of rates")
     shares = []
     for row in rows:
         numbers = re.findall(r"(?<![\w.])(?:nan|-?inf|\d+(?:\.\d+)?)", " ".join(row[2:]))
-        if not numbers or any(not math.isfinite(float(n)) or float(n) <= 0 for n in numbers):
+        if not numbers or not rehearsal and any(not math.isfinite(float(n)) or float(n) <= 0 for n in numbers):
             raise Failed("no rate in: " + " | ".join(row))
         if row[-1].endswith("%"):
             shares.append(float(row[-1].rstrip(" %")))
     if not shares or len(shares) == len(rows):
         raise Failed("a table is missing: " + ("attention" if shares else "kernels"))
+    if rehearsal:
+        return f"{len(rows)} kernels were called"
     return f"{len(rows)} rates; {sum(share >= 85 for share in shares)} of {len(shares)} kernels at 85 % of a copy"
 
 
