@@ -11,6 +11,7 @@
 #include "runtime/model/unused_weights.h"
 #include "runtime/run/run_directory.h"
 #include "runtime/run/run_files.h"
+#include "runtime/run/stop_request.h"
 #include "runtime/run/training_loop.h"
 #include "runtime/telemetry/error_line.h"
 #include "runtime/trainer/assemble.h"
@@ -123,6 +124,7 @@ void Session::announce() {
   if (journal_) {
     if (!options_.note.empty()) say(options_.note);
     if (!threads_taken().empty()) say(threads_taken());
+    if (const std::string stop = how_to_stop(); !stop.empty()) say(stop);
     if (!computing_.device.is_cpu()) say("device " + computing_.description);
     if (!computing_.fallback.empty()) say(computing_.fallback);
     journal_->announce(size_of(*trainer_), trainer_->fsdp().memory(), trainer_->shard_memory().disk_bytes());

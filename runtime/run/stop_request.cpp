@@ -1,11 +1,14 @@
 #include "runtime/run/stop_request.h"
 
 #include <pthread.h>
+#include <unistd.h>
 
 #include <array>
 #include <atomic>
 #include <condition_variable>
 #include <csignal>
+#include <cstdlib>
+#include <fstream>
 #include <mutex>
 
 namespace meshtrain {
@@ -56,6 +59,16 @@ StopRequest::~StopRequest() {
 
 bool StopRequest::requested() const {
   return stop_requested;
+}
+
+std::string how_to_stop() {
+  if (std::getenv("OMPI_COMM_WORLD_SIZE") == nullptr || std::getenv("MESHTRAIN_LAUNCHER") != nullptr) return "";
+  const std::string parent = std::to_string(getppid());
+  std::string name;
+  std::getline(std::ifstream("/proc/" + parent + "/comm"), name);
+  const bool is_mpirun = name == "mpirun" || name == "mpiexec" || name == "orterun";
+  return "Ctrl-C ends mpirun's ranks without a checkpoint; to stop after a step with one: kill -USR1 " +
+         (is_mpirun ? parent : "mpirun's process");
 }
 
 }  // namespace meshtrain

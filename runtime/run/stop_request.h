@@ -1,6 +1,7 @@
 #pragma once
 
 #include <csignal>
+#include <string>
 #include <thread>
 
 namespace meshtrain {
@@ -25,5 +26,9 @@ class StopRequest {
   std::jthread receiver_;
   sigset_t before_;  // signal mask of the constructing thread
 };
+
+/// Returns a line that says how to stop a run with a checkpoint where Ctrl-C does not: under Open MPI's mpirun, unless
+/// tools/ranks started it. Empty elsewhere.
+std::string how_to_stop();
 
 }  // namespace meshtrain

@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -12,6 +13,7 @@
 
 #include "mesh/agree.h"
 #include "mesh/error.h"
+#include "tests/support/messages.h"
 #include "tests/support/scratch.h"
 #include "tests/support/world.h"
 #include "tests/tools/program.h"
@@ -140,6 +142,13 @@ TEST(RanksScript, ChecksItsArgumentsBeforeItStartsAnything) {
     EXPECT_EQ(ending.err, "ranks: " + what + usage);
     EXPECT_EQ(ending.out, "");
   }
+  Ending ending = ranks({"1", "no-such-program"});
+  EXPECT_EQ(ending.status, 127);
+  EXPECT_EQ(ending.err, "ranks: there is no command no-such-program\n");
+  ending =
+      run_program({"/usr/bin/env", "PATH=/nowhere", "/bin/bash", source_folder() + "/tools/ranks", "2", "/bin/true"});
+  EXPECT_EQ(ending.status, 127);
+  EXPECT_EQ(ending.err, "ranks: mpirun is not in PATH: run tools/setup, or load the module that has Open MPI\n");
   const Ending help = ranks({"--help"});
   EXPECT_EQ(help.status, 0);
   EXPECT_TRUE(help.out.starts_with("usage: tools/ranks N COMMAND [ARG...]")) << help.out;
@@ -171,6 +180,31 @@ TEST(RanksScript, NeedsNeitherSshNorTheHostsOfAnAllocation) {
     EXPECT_EQ(ending.status, 0) << ending.err;
     EXPECT_EQ(ending.out, "2\n2\n");
   }
+}
+
+// Ranks that take no notice of the first signal end at the second.
+TEST(RanksScript, EndsAtTheSecondSignal) {
+  const ScratchFolder folder;
+  const std::string started = folder.path() / "started";
+  Program program(
+      {source_folder() + "/tools/ranks", "2", "/bin/sh", "-c", "trap '' USR1; touch " + started + "; sleep 60 & wait"});
+  while (!std::filesystem::exists(started)) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  const auto start = std::chrono::steady_clock::now();
+  program.signal(SIGINT);
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  program.signal(SIGINT);
+  const Ending ending = program.wait();
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30));
+  EXPECT_NE(ending.status, 0);
+  EXPECT_NE(ending.status, 75);
+  EXPECT_TRUE(has(ending.err, "ranks: the ranks are asked to stop; a second Ctrl-C or SIGTERM ends them at once\n"));
+}
+
+TEST(RanksScript, PassesOnTheCommandsInputAndStatus) {
+  const Ending ending = run_program({"/bin/sh", "-c", "echo text | '" + source_folder() + "/tools/ranks' 2 cat"});
+  EXPECT_EQ(ending.status, 0) << ending.err;
+  EXPECT_EQ(ending.out, "text\n");
+  EXPECT_EQ(run_program({source_folder() + "/tools/ranks", "2", "/bin/sh", "-c", "exit 5"}).status, 5);
 }
 
 }  // namespace

@@ -200,7 +200,34 @@ TEST_F(TrainRun, InFp16FindsItsLossScale) {
 }
 
 TEST_F(TrainRun, StopsOnASignalThatMpirunForwards) {
-  expect_stop(2, SIGUSR1);
+  for (const int signal : {SIGUSR1, SIGINT, SIGTERM}) {
+    std::filesystem::remove_all(run_dir);
+    recipe = path("tiny.yaml");
+    expect_stop(2, signal);
+  }
+}
+
+TEST_F(TrainRun, SaysHowMpirunIsStopped) {
+  Words words = command(2, {"--mesh", "dp=2", "--set", "train.steps=1"});
+  const std::string line =
+      "Ctrl-C ends mpirun's ranks without a checkpoint; to stop after a step with one: kill -USR1 ";
+  EXPECT_FALSE(has(run_program(words).out, line)) << "Ctrl-C does, under tools/ranks";
+  std::filesystem::remove_all(run_dir);
+  const Words mpirun = {"/usr/bin/env",
+                        "OMPI_ALLOW_RUN_AS_ROOT=1",
+                        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
+                        "mpirun",
+                        "--oversubscribe",
+                        "--bind-to",
+                        "none",
+                        "-n"};
+  words.erase(words.begin());
+  words.insert(words.begin(), mpirun.begin(), mpirun.end());
+  const Ending ending = run_program(words);
+  EXPECT_EQ(ending.status, 0) << ending.err;
+  const size_t at = ending.out.find(line);
+  ASSERT_NE(at, std::string::npos) << ending.out;
+  EXPECT_TRUE(std::isdigit(ending.out[at + line.size()])) << "the number of mpirun's process";
 }
 
 TEST_F(TrainRun, StopsOnATermSignalAlone) {

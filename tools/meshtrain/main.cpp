@@ -72,9 +72,9 @@ InputError explain(const CLI::App& app, const CLI::ParseError& error) {
 int run(int argc, char** argv) {
   CLI::App app(
       "Trains Llama-family language models on a data x tensor x context parallel mesh. Started alone it is one rank;\n"
-      "under mpirun or srun it is as many as they start, and computes the same.\n\n"
+      "under tools/ranks (this machine), mpirun or srun it is as many as they start, and computes the same.\n\n"
       "  meshtrain data prepare --bytes README.md docs --out data/mine.bin\n"
-      "  mpirun -n 8 meshtrain train recipes/quickstart.yaml --mesh dp=2,tp=2,cp=2\n"
+      "  tools/ranks 8 meshtrain train recipes/quickstart.yaml --mesh dp=2,tp=2,cp=2\n"
       "  mpirun -n 8 meshtrain verify recipes/quickstart.yaml --mesh dp=2,tp=2,cp=2",
       "meshtrain");
   app.set_version_flag("--version", "meshtrain " MESHTRAIN_VERSION);
