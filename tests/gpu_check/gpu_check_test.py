@@ -296,7 +296,8 @@ class Emulated(Rehearsal):
     def test_some_of_each_part_is_green(self):
         for part, check in (("correctness", "as_on_cpu"), ("correctness", "cudnn_in_plain_environment"),
                             ("correctness", "collectives_2_nccl"), ("correctness", "flat_memory"),
-                            ("correctness", "graph_fp32"), ("verify", "verify_sees_faults"), ("libraries", "libraries"), ("libraries", "ranks_on_cpu"),
+                            ("correctness", "graph_fp32"), ("verify", "verify_sees_faults"), ("libraries", "libraries"),
+                            ("libraries", "ranks_on_cpu"),
                             ("verify", "verify_ring_cp=2_bf16"), ("verify", "verify_dp=2,tp=2_fp16_mixed"),
                             ("training", "training"), ("kernels", "kernel_rates")):
             green, lines = self.rehearse(part, check, self.real)

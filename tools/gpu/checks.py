@@ -25,7 +25,8 @@ RING = ["train.global_batch=2", "train.micro_batch=1", "train.sequence_length=40
 SMALL = ["model.hidden_size=32", "model.num_hidden_layers=2", "model.num_attention_heads=4",
          "model.num_key_value_heads=2", "model.intermediate_size=48", "train.global_batch=2", "train.micro_batch=1",
          "train.sequence_length=64"]
-REHEARSED = {"short": SMALL, "long": SMALL + ["train.sequence_length=512"], "ring": SMALL + ["train.sequence_length=2048"]}
+REHEARSED = {"short": SMALL, "long": SMALL + ["train.sequence_length=512"],
+             "ring": SMALL + ["train.sequence_length=2048"]}
 REAL = {"short": [], "long": LONG, "ring": RING}
 
 
@@ -149,7 +150,8 @@ def ranks_on_cpu(running):
     for setting in SMALL:
         words += ["--set", setting]
     verdicts.verification(running.run(words, 4))
-    return ", ".join(f"{name} is there" if shutil.which(name) else f"no {name}, and none is needed" for name in ("ssh", "rsh"))
+    return ", ".join(f"{name} is there" if shutil.which(name) else f"no {name}, and none is needed"
+                     for name in ("ssh", "rsh"))
 
 
 def has_peer():

@@ -15,7 +15,8 @@ class NotHere(Exception):
 def complaint(output):
     """The line of a failed program's output that says most."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
-    for telling in (r"DIFFERENT", r"^meshtrain: ", r"\[  FAILED  \] [A-Za-z]", r"^rank \d+ of \d+: \S+ failed ", r"[Ee]rror|NOT |nothing is "):
+    for telling in (r"DIFFERENT", r"^meshtrain: ", r"\[  FAILED  \] [A-Za-z]", r"^rank \d+ of \d+: \S+ failed ",
+                    r"[Ee]rror|NOT |nothing is "):
         for line in lines:
             if re.search(telling, line):
                 return line[:200]
