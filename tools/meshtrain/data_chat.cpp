@@ -146,6 +146,7 @@ int prepare_from_chat(const ChatArguments& given, const std::function<void(const
   const std::shared_ptr<const Tokenizer> tokenizer =
       load_tokenizer(options.tokenizer);  // before its template is missed
   const ChatTemplate chat(options.tokenizer, arguments.chat_template);
+  if (!chat.warning().empty()) std::printf("%s\n", chat.warning().c_str());
   print_counts(prepare_chat(chat, *tokenizer, options,
                             [&](const PrepareChatCounts& now) {
                               show({.bytes = now.bytes,
