@@ -11,8 +11,9 @@
 #include "mesh/size_text.h"
 #include "runtime/data/check_tokens.h"
 #include "runtime/data/mixture.h"
-#include "runtime/hf/export.h"
 #include "runtime/launch/connect.h"
+#include "runtime/hf/export.h"
+#include "runtime/model/folder_tensors.h"
 #include "runtime/model/unused_weights.h"
 #include "runtime/plan/calibrate.h"
 #include "runtime/plan/choose_mesh.h"
@@ -129,11 +130,12 @@ int check(const TrainArguments& arguments) {
   check_labels(recipe, data);
   const std::unique_ptr<Evaluation> evaluation = make_evaluation(recipe);
   const Beginning beginning = find_beginning(recipe, layout, arguments.options);
-  std::string unused_weights;
+  std::vector<std::string> warnings;
   if (recipe.model.init == "pretrained" && !beginning.is_checkpoint) {
-    const SafetensorsFolder weights(recipe.model.hf);
+    const SafetensorsFolder weights = open_weights(recipe.model.hf, recipe.model.shape);
+    check_weights(weights, recipe.model.shape);
     check_tied_head(weights, recipe.model.shape);
-    unused_weights = describe_unused(weights, recipe.model.shape);
+    warnings = weight_warnings(weights, recipe.model.shape);
   }
   const Outlook ahead = look_ahead(recipe, plan, run_directory, machine);
   check_run_directory(run_directory, arguments.options.resumes());  // last: faults of a changed recipe are said first
@@ -142,7 +144,7 @@ int check(const TrainArguments& arguments) {
               counted(data.num_samples(), "sample").c_str(), counted(recipe.train.sequence_length, "token").c_str());
   std::vector<std::string> lines =
       describe_data(recipe, data, samples_of_run(recipe.train, beginning.state), evaluation.get());
-  if (!unused_weights.empty()) lines.push_back(unused_weights);
+  lines.insert(lines.end(), warnings.begin(), warnings.end());
   lines.insert(lines.end(), beginning.lines.begin(), beginning.lines.end());
   lines.insert(lines.end(), ahead.lines.begin(), ahead.lines.end());
   lines.push_back(not_checked(recipe, plan));

@@ -229,7 +229,10 @@ INSTANTIATE_TEST_SUITE_P(
         BadSetting{{"parallel=full"}, "--set parallel=full: \"full\" is not a map of keys"},
         BadSetting{{"model.init=pretrained"},
                    "--set model.init=pretrained: pretrained needs model.hf, the folder with the weights"},
-        BadSetting{{"model.hf=/nowhere"}, "--set model.hf=/nowhere: there is no folder /nowhere"}));
+        BadSetting{
+            {"model.hf=/nowhere"},
+            "--set model.hf=/nowhere: there is no folder /nowhere: nothing is downloaded here, hf download ORG/NAME "
+            "--local-dir /nowhere fetches a model of the Hugging Face hub"}));
 
 INSTANTIATE_TEST_SUITE_P(
     Families, Override,
