@@ -5,11 +5,11 @@
 #include "mesh/error.h"
 #include "mesh/host_map.h"
 #include "runtime/data/check_tokens.h"
-#include "runtime/hf/export.h"
 #include "runtime/hf/export_model.h"
 #include "runtime/launch/connect.h"
 #include "runtime/model/folder_tensors.h"
 #include "runtime/model/unused_weights.h"
+#include "runtime/run/preflight.h"
 #include "runtime/run/run_directory.h"
 #include "runtime/run/run_files.h"
 #include "runtime/run/training_loop.h"
@@ -93,7 +93,7 @@ void Session::open_trainer(ReplicaMap replicas) {
     if (reads_weights()) {
       weight_warnings_ = weight_warnings(open_weights(recipe_.model.hf, recipe_.model.shape), recipe_.model.shape);
     }
-    if (!recipe_.train.export_folder.empty()) check_export_folder(recipe_.train.export_folder);
+    check_export(recipe_, folder_);
     directory_ = std::make_unique<RunDirectory>(folder_, options_.resumes());
     // Searches again under the lock: another run may have written or removed checkpoints since the first search.
     if (options_.resumes()) checkpoint_ = checkpoint_to_resume(checkpoint_folder_, options_.resume_step);

@@ -12,7 +12,6 @@
 #include "runtime/data/check_tokens.h"
 #include "runtime/data/mixture.h"
 #include "runtime/launch/connect.h"
-#include "runtime/hf/export.h"
 #include "runtime/model/folder_tensors.h"
 #include "runtime/model/unused_weights.h"
 #include "runtime/plan/calibrate.h"
@@ -121,10 +120,10 @@ int check(const TrainArguments& arguments) {
   }
   const MeshLayout layout = MeshLayout::fit(recipe.parallel.mesh, recipe.parallel.order, num_ranks);
   const RunPlan plan = resolve(recipe, layout);
-  if (!recipe.train.export_folder.empty()) check_export_folder(recipe.train.export_folder);
   check_sidecars(recipe, tokenizer_of(recipe));
   check_tokenizer(recipe);
   const std::filesystem::path run_directory = RunDirectory::folder_of(recipe, arguments.options.run_dir);
+  check_export(recipe, run_directory);
   const Mixture data(recipe.data, recipe.train.sequence_length, recipe.model.shape.vocab_size,
                      static_cast<uint64_t>(recipe.train.seed));
   check_labels(recipe, data);
