@@ -16,9 +16,13 @@ constexpr const char* kFile = "libmeshtrain_cuda.so";
 CudaPlugin& open(const std::filesystem::path& file) {
   std::error_code unreadable;
   if (!std::filesystem::exists(file, unreadable)) {
-    throw CudaUnavailable(
-        std::string(kFile) + " is not in " + file.parent_path().string(),
-        "build where nvcc of CUDA 13 is found (build/release/configure.log says why it was left out)");
+#ifdef MESHTRAIN_BUILDS_CUDA
+    const char* const advice = "run tools/build release meshtrain_cuda, which builds it";
+#else
+    const char* const advice =
+        "build where nvcc of CUDA 13 is found (build/release/configure.log says why it was left out)";
+#endif
+    throw CudaUnavailable(std::string(kFile) + " is not in " + file.parent_path().string(), advice);
   }
   void* const library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "mesh/error.h"
+#include "runtime/files/download.h"
 #include "runtime/files/file_reader.h"
 #include "runtime/files/json_object.h"
 #include "runtime/tokenizer/tokens_beside.h"
@@ -18,7 +19,7 @@ constexpr const char* kDefault = "default";
 
 bool file_exists(const fs::path& path) {
   std::error_code ignored;
-  return fs::is_regular_file(path, ignored);
+  return has_entry(path) && !fs::is_directory(path, ignored);
 }
 
 /// Returns the folder of a tokenizer, empty for `bytes`.
@@ -40,6 +41,18 @@ fs::path folder_of(const std::string& tokenizer) {
 
 json read_if_there(const fs::path& file) {
   return file_exists(file) ? read_json_object(file.string()) : json::object();
+}
+
+/// Returns ChatTemplate::warning(). `config`: tokenizer_config.json.
+std::string class_warning(const fs::path& folder, const json& config) {
+  const json name = config.value("tokenizer_class", json()), legacy = config.value("legacy", json());
+  if ((name != "LlamaTokenizer" && name != "LlamaTokenizerFast") || legacy == true) return "";
+  const json normalizer = read_if_there(folder / "tokenizer.json").value("normalizer", json());
+  if (normalizer.dump().find("\"Prepend\"") == std::string::npos) return "";
+  return "warning: ids are those of " + (folder / "tokenizer.json").string() + ", whose normalizer begins each text " +
+         "behind a special token with a space; transformers 5 leaves it out, as tokenizer_config.json names the "
+         "class " +
+         name.get<std::string>();
 }
 
 }  // namespace
@@ -86,6 +99,7 @@ ChatTemplate::ChatTemplate(const std::string& tokenizer, const std::optional<fs:
         (folder.empty() ? "" : ": neither chat_template.jinja nor \"chat_template\" in tokenizer_config.json") +
         ": name one with --chat-template FILE.jinja");
   }
+  if (!folder.empty()) warning_ = class_warning(folder, config);
   const TokensBeside beside = folder.empty() ? TokensBeside() : read_tokens_beside(folder, nullptr);
   for (const auto& [key, token] : beside.named) {
     special_tokens_.emplace_back(key, jinja::Value::text(token.token.content));

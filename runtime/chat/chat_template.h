@@ -34,6 +34,10 @@ class ChatTemplate {
   /// Returns true when the source of this conversation's template has the word "tools".
   bool reads_tools(const Conversation& conversation) const;
 
+  /// Returns a line when transformers 5 gives texts of these templates other ids than tokenizer.json does, which is
+  /// followed here: its class LlamaTokenizer replaces the normalizer of older files. Returns an empty text otherwise.
+  const std::string& warning() const { return warning_; }
+
  private:
   struct Named {
     jinja::Template text;
@@ -43,6 +47,7 @@ class ChatTemplate {
 
   std::map<std::string, Named> templates_;
   std::string name_;  // of the file, for messages
+  std::string warning_;
   std::vector<std::pair<std::string, jinja::Value>> special_tokens_;
   std::tm now_{};  // one time for all, which strftime_now() shows
 };

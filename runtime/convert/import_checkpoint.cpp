@@ -21,6 +21,7 @@
 #include "runtime/recipe/load.h"
 #include "runtime/run/run_directory.h"
 #include "runtime/safetensors/folder.h"
+#include "runtime/safetensors/folder_kind.h"
 #include "runtime/safetensors/writer.h"
 
 namespace meshtrain {
@@ -40,6 +41,7 @@ constexpr const char* kFile = "rank-00000.safetensors";
 
 /// Checks the shape in config.json, except for values that do not concern the weights.
 void check_shape(const fs::path& hf, const Recipe& recipe) {
+  if (const std::string problem = describe_no_model(hf); !problem.empty()) throw InputError(problem);
   Recipe theirs = recipe;
   theirs.model.shape = read_config_json(hf / "config.json");
   theirs.model.shape.initializer_range = recipe.model.shape.initializer_range;
@@ -103,7 +105,7 @@ std::string write_pieces(const fs::path& folder, const SafetensorsFolder& source
 
 ImportedCheckpoint import_checkpoint(const fs::path& hf, const Recipe& recipe, const fs::path& run_dir) {
   check_shape(hf, recipe);
-  const SafetensorsFolder source(hf);
+  const SafetensorsFolder source = open_weights(hf, recipe.model.shape);
   const std::vector<TensorEntry> tensors = tensors_of(hf, source, recipe.model.shape);
   check_tied_head(source, recipe.model.shape);
 
@@ -127,7 +129,7 @@ ImportedCheckpoint import_checkpoint(const fs::path& hf, const Recipe& recipe, c
     fs::remove_all(partial, error);
     throw;
   }
-  return {checkpoints.step(0), describe_unused(source, recipe.model.shape)};
+  return {checkpoints.step(0), weight_warnings(source, recipe.model.shape)};
 }
 
 }  // namespace meshtrain

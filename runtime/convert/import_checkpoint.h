@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include "runtime/recipe/recipe.h"
 
@@ -9,7 +10,7 @@ namespace meshtrain {
 
 struct ImportedCheckpoint {
   std::filesystem::path folder;
-  std::string unused;  ///< a line about tensors of `hf` that are not part of the model; empty: none (describe_unused())
+  std::vector<std::string> warnings;  ///< weight_warnings() of `hf`
 };
 
 /// Writes the weights of the Hugging Face folder `hf` as the checkpoint of step 0 of a run of `recipe` in `run_dir`

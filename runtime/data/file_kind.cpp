@@ -1,13 +1,14 @@
 #include "runtime/data/file_kind.h"
 
 #include <algorithm>
-#include <array>
 #include <nlohmann/json.hpp>
 #include <string_view>
 
 #include "mesh/error.h"
+#include "runtime/data/json_lines.h"
 #include "runtime/data/megatron_index.h"
 #include "runtime/data/token_sidecar.h"
+#include "runtime/files/content.h"
 #include "runtime/files/file_reader.h"
 #include "runtime/tokenizer/utf8.h"
 
@@ -21,29 +22,32 @@ constexpr int64_t kLookedAt = int64_t{1} << 16;
 constexpr size_t kLeastText = 64;  // bytes of text that ids are not by chance
 constexpr size_t kCertainText = size_t{4} << 10;
 
-/// The first bytes of a kind of file, and what to do with one.
-struct Magic {
-  std::string_view bytes;
-  const char* name;
-  const char* advice;
-};
-
 constexpr const char* kPrepareText = "make tokens of it with meshtrain data prepare --text ";
-constexpr const char* kDecompress =
-    "if it holds text, make tokens of it with meshtrain data prepare --text or --chat, else decompress it first: ";
-constexpr const char* kOther = "name a file of token ids, as meshtrain data prepare makes it, instead of ";
 
-constexpr std::array<Magic, 7> kMagics = {{
-    {"\x28\xB5\x2F\xFD", "a file compressed by zstd", kDecompress},
-    {"PAR1", "a Parquet file", kPrepareText},
-    {"PK\x03\x04", "a ZIP archive, as of NumPy or PyTorch", kOther},
-    {"\x93NUMPY", "an array of NumPy with its header", "write the ids alone, by NumPy's tofile(), instead of "},
-    {"ARROW1", "an Arrow file", kOther},
-    {std::string_view("MMIDIDX\0\0", 9), "an index of Megatron", "name the NAME.bin beside it instead of "},
-    {"\xFD"
-     "7zXZ",
-     "a file compressed by xz", "decompress it first: "},
-}};
+/// Returns what to do with content that is no token ids.
+std::string advice_on(Content content, const std::string& file) {
+  switch (content) {
+    case Content::Html:
+    case Content::ServerError:
+      return "download the file again, in place of " + file;
+    case Content::Gzip:
+    case Content::Zstd:
+      return "if it holds text, make tokens of it with meshtrain data prepare --text or --chat, else decompress it "
+             "first: " +
+             file;
+    case Content::Bzip2:
+    case Content::Xz:
+      return "decompress it first: " + file;
+    case Content::Parquet:
+      return kPrepareText + file;
+    case Content::Numpy:
+      return "write the ids alone, by NumPy's tofile(), instead of " + file;
+    case Content::MegatronIndex:
+      return "name the NAME.bin beside it instead of " + file;
+    default:
+      return "name a file of token ids, as meshtrain data prepare makes it, instead of " + file;
+  }
+}
 
 /// Returns true for the header of gzip: its magic, its one method, no reserved flag, and a level and a system that
 /// exist. The magic alone are two ids.
@@ -69,13 +73,6 @@ bool is_certain_text(std::string_view text) {
   return text.size() >= kCertainText && has_words && text.find('\n') != std::string_view::npos;
 }
 
-/// Returns the first object of JSON lines; a discarded value when the first line is none.
-json first_line(std::string_view text) {
-  const std::string_view line = text.substr(0, std::min(text.find('\n'), text.size()));
-  return json::parse(
-      line, [](int depth, json::parse_event_t, json&) { return depth < 64; }, false);
-}
-
 /// Returns true for a list of messages on a line.
 bool are_messages(const json& line) {
   return line.is_array() && !line.empty() && line[0].is_object() && line[0].contains("role");
@@ -90,7 +87,7 @@ std::optional<FileKind> kind_of_json(std::string_view text, const std::string& f
   const size_t begin = text.find_first_not_of(" \t\r\n\xEF\xBB\xBF");
   if (begin == std::string_view::npos) return std::nullopt;
   text.remove_prefix(begin);
-  const json line = first_line(text);
+  const json line = first_json_line(text);
   if (text[0] == '{' && text.find("\"added_tokens\"") != std::string_view::npos) {
     return FileKind{"the JSON of a tokenizer", "name it as data.tokenizer, and a file of token ids instead of " + file,
                     true};
@@ -106,17 +103,16 @@ std::optional<FileKind> kind_of_json(std::string_view text, const std::string& f
   const bool has_element = text[0] == '[' && (text.substr(next).starts_with('{') || text.substr(next).starts_with('"'));
   if (!has_key && !has_element) return std::nullopt;
   return FileKind{"JSON text",
-                  "write a JSON object on each line of a *.jsonl file (jq -c '.[]' does of an array), and make tokens "
-                  "of that with meshtrain data prepare --text or --chat, instead of " +
-                      file,
+                  "make lines of it, " + json_lines_command(text, file) +
+                      ", and tokens of these with meshtrain data prepare --text or --chat",
                   true};
 }
 
 std::optional<FileKind> kind_of(std::string_view bytes, const std::string& file) {
-  for (const Magic& magic : kMagics) {
-    if (bytes.starts_with(magic.bytes)) return FileKind{magic.name, magic.advice + file, true};
-  }
-  if (begins_as_gzip(bytes)) return FileKind{"a file compressed by gzip", kDecompress + file, true};
+  const Content content = content_of(bytes);
+  const bool can_be_ids = content == Content::Unknown || content == Content::Empty || content == Content::Zeros ||
+                          (content == Content::Gzip && !begins_as_gzip(bytes));
+  if (!can_be_ids) return FileKind{std::string(name(content)), advice_on(content, file), true};
   if (bytes.size() < kLeastText || !is_text(bytes)) return std::nullopt;
   if (auto kind = kind_of_json(bytes, file)) return kind;
   return FileKind{"text", kPrepareText + file, is_certain_text(bytes)};

@@ -10,9 +10,8 @@
 
 #include "mesh/error.h"
 #include "runtime/data/token_sidecar.h"
-#include "runtime/files/compressed_file.h"
+#include "runtime/files/download.h"
 #include "runtime/recipe/patterns.h"
-#include "runtime/yaml/value.h"
 
 namespace meshtrain {
 namespace {
@@ -31,11 +30,16 @@ bool same(const fs::path& a, const fs::path& b) {
 
 /// Throws InputError for a link that leads to nothing.
 void refuse_dangling(const fs::path& path) {
-  std::error_code error;
-  if (!fs::is_symlink(path, error) || fs::exists(fs::status(path, error))) return;
-  const bool loops = error == std::errc::too_many_symbolic_link_levels;
-  throw InputError("cannot read " + path.string() + ": it is a link to " + fs::read_symlink(path, error).string() +
-                   (loops ? ", which leads back to it" : ", which does not exist") + ": repair it, or remove it");
+  if (const std::string dangling = describe_dangling(path); !dangling.empty()) {
+    throw InputError("cannot read " + path.string() + ": " + dangling);
+  }
+}
+
+/// Throws InputError for a file whose download has not ended.
+void refuse_unfinished(const fs::path& file) {
+  if (!is_unfinished_download(file)) return;
+  throw InputError("cannot read " + file.string() + ": a name that ends in " + file.extension().string() +
+                   " is of a download that has not ended: finish it, leave the file out (--exclude), or rename it");
 }
 
 /// The files below one folder that a filter takes.
@@ -83,6 +87,10 @@ void collect(const fs::path& folder, const fs::path& parts, const Chosen& chosen
     refuse_dangling(entry.path());
     if (entry.is_regular_file()) files.push_back(entry.path());
   });
+  if (const fs::path open = unfinished_hub_download(folder); !open.empty()) {
+    throw InputError("the download into " + folder.string() + " has not ended, as " + open.string() +
+                     " shows: run it again, or remove that file");
+  }
 }
 
 std::vector<fs::path> files_of(const fs::path& input, const fs::path& parts, const FileFilter& filter) {
@@ -144,7 +152,9 @@ std::vector<fs::path> input_files(const std::vector<fs::path>& inputs, const fs:
     }
     for (fs::path& file : files_of(input, parts_folder(output), filter)) {
       const bool is_own = std::any_of(own.begin(), own.end(), [&](const fs::path& one) { return same(file, one); });
-      if (!is_own) files.push_back(std::move(file));
+      if (is_own) continue;
+      refuse_unfinished(file);
+      files.push_back(std::move(file));
     }
   }
   refuse_repeated(files);
@@ -167,12 +177,6 @@ std::vector<std::string> unmatched_globs(const std::vector<fs::path>& inputs, co
   std::vector<std::string> found;
   for (const auto& [option, glob] : open) found.push_back(option + glob);
   return found;
-}
-
-bool is_json_lines(const fs::path& file) {
-  const fs::path name = compression_of(file) == Compression::None ? file : file.stem();
-  const std::string ending = lower_case(name.extension());
-  return ending == ".jsonl" || ending == ".ndjson";
 }
 
 }  // namespace meshtrain

@@ -19,8 +19,8 @@ struct FileFilter {
 /// file; a link to a folder is followed when it is an input, and left out below a folder, so loops of links end.
 /// `output` itself, its sidecar, OUT.partial and the folder OUT.parts are left out. Throws InputError when an input is
 /// missing, cannot be read, or is itself `output`, its sidecar or OUT.parts; for a link, given or in a folder, that
-/// leads to nothing; when two files are the same one, whatever their names are; and when the globs leave no file of a
-/// folder.
+/// leads to nothing; when a download has not ended (is_unfinished_download()); when two files are the same one,
+/// whatever their names are; and when the globs leave no file of a folder.
 std::vector<std::filesystem::path> input_files(const std::vector<std::filesystem::path>& inputs,
                                                const std::filesystem::path& output, const FileFilter& filter = {});
 
@@ -28,10 +28,6 @@ std::vector<std::filesystem::path> input_files(const std::vector<std::filesystem
 /// Throws as input_files() does for a folder that cannot be read.
 std::vector<std::string> unmatched_globs(const std::vector<std::filesystem::path>& inputs,
                                          const std::filesystem::path& output, const FileFilter& filter);
-
-/// Returns true when the name of `file` says that each line holds a JSON value: *.jsonl or *.ndjson, in capitals too,
-/// and these with the ending of a compression (compression_of()) behind.
-bool is_json_lines(const std::filesystem::path& file);
 
 /// Returns the folder of the parts of `output` while it is being made: OUT.parts.
 std::filesystem::path parts_folder(const std::filesystem::path& output);

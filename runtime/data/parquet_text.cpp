@@ -2,12 +2,15 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <exception>
 #include <system_error>
 #include <utility>
 
 #include "mesh/error.h"
 #include "runtime/data/parquet/plugin.h"
+#include "runtime/files/content.h"
+#include "runtime/files/file_reader.h"
 #include "runtime/yaml/value.h"
 
 namespace meshtrain {
@@ -35,6 +38,13 @@ OpenedParquet open_parquet() {
 }
 
 void read_parquet(const std::filesystem::path& file, const std::string& column, const ParquetVisit& visit) {
+  const FileReader reader(file);
+  const FileBytes beginning = reader.read(0, std::min(reader.size(), kContentBytes));
+  if (content_of(beginning.text()) != Content::Parquet) {
+    const std::string content = describe_text_for_binary(beginning.text());
+    throw InputError("cannot read " + file.string() + ": it is no Parquet file" +
+                     (content.empty() ? ": give it another name" : content));
+  }
   static const OpenedParquet opened = open_parquet();
   if (opened.plugin == nullptr) {
     throw InputError("cannot read " + file.string() + ": " + opened.problem +

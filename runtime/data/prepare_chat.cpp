@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "mesh/error.h"
+#include "runtime/data/json_lines.h"
 #include "runtime/data/packed_writer.h"
 #include "runtime/data/text_parts.h"
 #include "runtime/data/token_sidecar.h"
@@ -50,25 +51,18 @@ struct ChatLine {
   std::exception_ptr failure = nullptr;
 };
 
-/// Returns what to do with a file whose name is not one of JSON lines, by how its text begins.
+/// Returns what to do with a file that is not JSON lines, by how its text begins.
 std::string advice_on_name(const fs::path& file) {
   const FileReader reader(file);
-  const FileBytes bytes = reader.read(0, std::min<int64_t>(reader.size(), 4096));
-  std::string begin;  // without spaces
-  for (const char c : bytes.text()) {
-    if (std::string_view(" \t\r\n\xEF\xBB\xBF").find(c) == std::string_view::npos) begin += c;
-  }
-  const bool is_one = begin.starts_with("[{\"role\":") || begin.starts_with("[{\"content\":");
-  if (is_one) return ": jq -c . " + file.string() + " > FILE.jsonl makes one of its list of messages";
-  if (begin.starts_with('[')) return ": jq -c '.[]' " + file.string() + " > FILE.jsonl makes one of its array";
-  return ": if each of its lines is a JSON object, call it so";
+  const std::string command = json_lines_command(reader.read(0, std::min<int64_t>(reader.size(), 4096)).text(), file);
+  return command.empty() ? ": if each of its lines is a JSON object, call it so" : ": " + command + " makes one of it";
 }
 
 /// Returns the files of JSON lines. Those of other kinds are left out of folders, and refused where they are named.
 std::vector<fs::path> chat_files(const PrepareChatOptions& options) {
   std::vector<fs::path> files;
   for (const fs::path& file : input_files(options.inputs, options.output, options.filter)) {
-    if (is_json_lines(file)) {
+    if (is_json_lines(file, {"messages", "conversations", "completion"})) {
       files.push_back(file);
     } else if (std::ranges::find(options.inputs, file) != options.inputs.end()) {
       throw InputError(file.string() + ": conversations are JSON lines, in a file *.jsonl or *.ndjson" +
@@ -76,7 +70,7 @@ std::vector<fs::path> chat_files(const PrepareChatOptions& options) {
     }
   }
   if (files.empty()) throw InputError("--chat: there is no *.jsonl or *.ndjson in what it names");
-  check_texts(files, {});
+  for (const fs::path& file : files) check_text(file, /*is_json_lines=*/true);
   return files;
 }
 

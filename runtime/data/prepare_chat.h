@@ -22,10 +22,11 @@ enum class TooLong {
 };
 
 struct PrepareChatOptions {
-  std::vector<std::filesystem::path> inputs;  ///< *.jsonl and *.ndjson, and folders for all such files below them
-  FileFilter filter = {};                     ///< which files below these folders
-  std::filesystem::path output;               ///< NAME.bin; NAME.idx and NAME.mask are written beside it
-  int64_t sequence_length = 0;                ///< S: records of S + 1 tokens
+  std::vector<std::filesystem::path>
+      inputs;                    ///< JSON lines (is_json_lines()), and folders for all such files below them
+  FileFilter filter = {};        ///< which files below these folders
+  std::filesystem::path output;  ///< NAME.bin; NAME.idx and NAME.mask are written beside it
+  int64_t sequence_length = 0;   ///< S: records of S + 1 tokens
   LossOn loss = LossOn::Assistant;
   TooLong too_long = TooLong::Drop;
   bool packs = true;

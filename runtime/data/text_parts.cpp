@@ -1,39 +1,25 @@
 #include "runtime/data/text_parts.h"
 
 #include <algorithm>
-#include <array>
 #include <nlohmann/json.hpp>
 #include <system_error>
 #include <utility>
 
 #include "mesh/error.h"
-#include "runtime/data/input_files.h"
+#include "runtime/data/json_lines.h"
 #include "runtime/data/parquet_text.h"
 #include "runtime/files/compressed_file.h"
+#include "runtime/files/content.h"
 #include "runtime/files/file_reader.h"
 #include "runtime/files/json_object.h"
 #include "runtime/tokenizer/utf8.h"
+#include "runtime/yaml/value.h"
 
 namespace meshtrain {
 namespace {
 
 namespace fs = std::filesystem;
 using nlohmann::json;
-
-/// The bytes that files of a compression program begin with.
-struct Signature {
-  size_t offset;
-  std::string_view bytes;
-  const char* program;
-  const char* advice;
-};
-constexpr const char* kDecompress = "decompress it first, and give what comes out";
-constexpr std::array<Signature, 5> kSignatures = {
-    {{0, "\x1f\x8b", "gzip", "give it a name that ends in .gz, or decompress it first"},
-     {0, "\x28\xb5\x2f\xfd", "zstd", "give it a name that ends in .zst, or decompress it first"},
-     {4, "1AY&SY", "bzip2", kDecompress},
-     {0, "\xfd\x37zXZ", "xz", kDecompress},
-     {0, "PK\x03\x04", "zip", kDecompress}}};
 
 /// Throws InputError when `text`, which is at `offset` in `file`, has a byte 0: no text that is read here has one.
 void refuse_binary(const fs::path& file, size_t offset, std::string_view text) {
@@ -59,8 +45,63 @@ std::string read_lines(const FileReader& file, int64_t begin, int64_t end) {
   return text;
 }
 
+bool has_json_lines(const fs::path& file, const TextFormat& format) {
+  return is_json_lines(file, {format.key()});
+}
+
 bool has_lines(const fs::path& file, const TextFormat& format) {
-  return format.document_per_line || is_json_lines(file);
+  return format.document_per_line || has_json_lines(file, format);
+}
+
+/// Returns the first bytes of a file, decompressed.
+std::string beginning_of(const fs::path& file) {
+  constexpr size_t kBeginning = size_t{1} << 16;
+  if (compression_of(file) == Compression::None) {
+    const FileReader reader(file);
+    return std::string(reader.read(0, std::min(reader.size(), static_cast<int64_t>(kBeginning))).text());
+  }
+  std::string beginning(kBeginning, '\0');
+  beginning.resize(CompressedFile(file).read(beginning.data(), beginning.size()));
+  return beginning;
+}
+
+/// Returns what to do with content that is no text; an empty text where it is one.
+std::string advice_on(Content content, bool is_json_lines) {
+  switch (content) {
+    case Content::Unknown:
+    case Content::Empty:
+    case Content::Zeros:
+      return "";
+    case Content::Html:
+      return is_json_lines ? "download it again" : "";
+    case Content::ServerError:
+      return "download it again";
+    case Content::Gzip:
+      return "give it a name that ends in .gz, or decompress it first";
+    case Content::Zstd:
+      return "give it a name that ends in .zst, or decompress it first";
+    case Content::Parquet:
+      return "give it a name that ends in .parquet";
+    case Content::Bzip2:
+    case Content::Xz:
+    case Content::Zip:
+      return "decompress it first, and give what comes out";
+    default:
+      return "give its text alone";
+  }
+}
+
+/// Throws InputError for *.json that is a document with texts under the key: it would be taken as one text.
+void refuse_json_document(const fs::path& file, const std::string& key) {
+  if (lower_case(uncompressed_name(file).extension()) != ".json") return;
+  const std::string beginning = beginning_of(file);
+  const std::string command = json_lines_command(beginning, file);
+  const size_t found = beginning.find('"' + key + '"');
+  if (command.empty() || found == beginning.npos) return;
+  const size_t next = beginning.find_first_not_of(" \t", found + key.size() + 2);
+  if (next == beginning.npos || beginning[next] != ':') return;
+  throw InputError(file.string() + " is a JSON document with \"" + key + "\", not JSON lines: " + command +
+                   " makes some of it; under a name that ends in .txt it is one text");
 }
 
 int64_t size_of(const fs::path& file) {
@@ -99,7 +140,7 @@ int64_t not_utf8(std::string_view text) {
 class Lines {
  public:
   Lines(const fs::path& file, const TextFormat& format, const std::function<void(const TextDocument& document)>& visit)
-      : file_(file), is_json_(is_json_lines(file)), key_(format.key()), visit_(visit) {}
+      : file_(file), is_json_(has_json_lines(file, format)), key_(format.key()), visit_(visit) {}
 
   /// Visits the document in `line`, which is at `offset` of the text, if there is one. `bytes`: TextDocument::bytes.
   /// `location` returns the beginning of a message.
@@ -199,9 +240,17 @@ void visit_rows(const TextPart& part, const TextFormat& format,
 
 }  // namespace
 
+void check_text(const fs::path& file, bool is_json_lines) {
+  const std::string beginning = beginning_of(file);
+  const Content content = content_of(beginning);
+  if (const std::string advice = advice_on(content, is_json_lines); !advice.empty()) {
+    throw InputError(file.string() + " is no text: it is " + std::string(name(content)) + ": " + advice);
+  }
+  refuse_binary(file, 0, beginning);
+}
+
 void check_texts(const std::vector<fs::path>& files, const TextFormat& format) {
-  constexpr int64_t kBeginning = 1 << 16;
-  const auto has_fields = [](const fs::path& file) { return is_json_lines(file) || is_parquet(file); };
+  const auto has_fields = [&](const fs::path& file) { return has_json_lines(file, format) || is_parquet(file); };
   if (format.field && std::none_of(files.begin(), files.end(), has_fields)) {
     throw InputError("--field " + *format.field +
                      " is a key of JSON lines, and no input is *.jsonl or *.ndjson (or *.parquet): leave it out, or "
@@ -212,21 +261,9 @@ void check_texts(const std::vector<fs::path>& files, const TextFormat& format) {
       check_parquet(file, format.key());
       continue;
     }
-    if (compression_of(file) != Compression::None) {
-      std::string beginning(static_cast<size_t>(kBeginning), '\0');
-      beginning.resize(CompressedFile(file).read(beginning.data(), beginning.size()));
-      refuse_binary(file, 0, beginning);
-      continue;
-    }
-    const FileReader reader(file);
-    const FileBytes bytes_of_beginning = reader.read(0, std::min(reader.size(), kBeginning));
-    const std::string_view beginning = bytes_of_beginning.text();
-    for (const auto& [offset, bytes, program, advice] : kSignatures) {
-      if (beginning.size() < offset || !beginning.substr(offset).starts_with(bytes)) continue;
-      throw InputError(file.string() + " is no text: at byte " + std::to_string(offset) + " it has the mark of " +
-                       program + ": " + advice);
-    }
-    refuse_binary(file, 0, beginning);
+    const bool is_json = has_json_lines(file, format);
+    check_text(file, is_json);
+    if (!is_json) refuse_json_document(file, format.key());
   }
 }
 

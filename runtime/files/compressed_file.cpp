@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "mesh/error.h"
+#include "runtime/files/content.h"
 #include "runtime/files/file_reader.h"
 
 namespace meshtrain {
@@ -27,6 +28,10 @@ Compression compression_of(const std::filesystem::path& file) {
   std::string ending = file.extension().string();
   std::transform(ending.begin(), ending.end(), ending.begin(), [](unsigned char c) { return std::tolower(c); });
   return ending == ".gz" ? Compression::Gzip : ending == ".zst" ? Compression::Zstd : Compression::None;
+}
+
+std::filesystem::path uncompressed_name(const std::filesystem::path& file) {
+  return compression_of(file) == Compression::None ? file.filename() : file.stem();
 }
 
 /// The compressed bytes, block by block, and the program's part, which a kind of compression overrides.
@@ -69,6 +74,10 @@ class CompressedFile::Reader {
   [[noreturn]] void fail(const std::string& what) const {
     throw InputError("cannot read " + file_.path().string() + ": " + what);
   }
+  [[noreturn]] void fail_other(const std::string& what) const {
+    const std::string content = describe_content(file_.read(0, std::min(file_.size(), kContentBytes)).text());
+    fail(what + (content.empty() ? ": give it another name" : content));
+  }
   [[noreturn]] void fail_cut_short() const {
     fail("it is cut short, as its compressed text does not end within its " + std::to_string(file_.size()) +
          " bytes: bring a complete copy");
@@ -89,7 +98,7 @@ class CompressedFile::Reader {
 class CompressedFile::Gzip final : public Reader {
  public:
   explicit Gzip(const std::filesystem::path& file) : Reader(file) {
-    if (!begins_with(kGzipMark)) fail("its name ends in .gz, but it is not compressed by gzip: give it another name");
+    if (!begins_with(kGzipMark)) fail_other("its name ends in .gz, but it is not compressed by gzip");
     constexpr int kGzipOnly = 16;
     if (inflateInit2(&stream_, kGzipOnly + MAX_WBITS) != Z_OK) throw std::bad_alloc();
   }
@@ -142,7 +151,7 @@ class CompressedFile::Zstd final : public Reader {
   explicit Zstd(const std::filesystem::path& file) : Reader(file), stream_(ZSTD_createDStream()) {
     if (stream_ == nullptr) throw std::bad_alloc();
     ZSTD_DCtx_setParameter(stream_.get(), ZSTD_d_windowLogMax, ZSTD_dParam_getBounds(ZSTD_d_windowLogMax).upperBound);
-    if (!is_frame()) fail("its name ends in .zst, but it is not compressed by zstd: give it another name");
+    if (!is_frame()) fail_other("its name ends in .zst, but it is not compressed by zstd");
   }
 
   size_t read(char* to, size_t count) override {

@@ -12,6 +12,9 @@ enum class Compression { None, Gzip, Zstd };
 /// Returns how the name of `file` says that it is compressed: *.gz, *.zst, in capitals too.
 Compression compression_of(const std::filesystem::path& file);
 
+/// Returns the name that `file` has without the ending of its compression.
+std::filesystem::path uncompressed_name(const std::filesystem::path& file);
+
 /// A compressed file, read from its beginning to its end as what it holds. It needs a few hundred KiB of memory, of
 /// zstd also the window that its writer chose, 128 MiB at most unless that was asked for (--long). Several members or
 /// frames one after the other are one text, as the programs gzip and zstd have it. One thread at a time.

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "mesh/error.h"
+#include "runtime/files/download.h"
 
 namespace meshtrain {
 namespace {
@@ -42,7 +43,10 @@ FileReader::FileReader(std::filesystem::path path) : path_(std::move(path)) {
   const int descriptor = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   const int open_error = errno;
   if (descriptor < 0 && keeps) --num_kept;
-  if (descriptor < 0) fail(std::strerror(open_error));
+  if (descriptor < 0) {
+    const std::string dangling = describe_dangling(path_);
+    fail(dangling.empty() ? std::strerror(open_error) : dangling);
+  }
   kept_.reset(new OpenFile{descriptor, keeps});
   struct stat status {};
   if (::fstat(descriptor, &status) != 0) fail(std::strerror(errno));
@@ -52,7 +56,19 @@ FileReader::FileReader(std::filesystem::path path) : path_(std::move(path)) {
   device_ = status.st_dev;
   inode_ = status.st_ino;
   changed_ = status.st_mtim;
+  refuse_stand_in();
   if (!keeps) kept_.reset();
+}
+
+void FileReader::refuse_stand_in() const {
+  const std::string pointer = size_ < kMostPointerBytes ? describe_pointer(read(0, size_).text()) : "";
+  if (!pointer.empty()) fail(pointer);
+  std::error_code ignored;
+  const std::filesystem::path state = path_.string() + ".aria2";
+  if (std::filesystem::exists(state, ignored)) {
+    fail(state.filename().string() + " beside it says that its download has not ended: run aria2 again, or remove " +
+         state.string() + " if the file is complete");
+  }
 }
 
 FileReader::Handle FileReader::open() const {

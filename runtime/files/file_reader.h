@@ -16,7 +16,8 @@ namespace meshtrain {
 /// then an InputError that names the file, and no SIGBUS. Any thread may call.
 class FileReader {
  public:
-  /// Opens `path`. Throws InputError when it is not a regular file that can be read.
+  /// Opens `path`. Throws InputError when it is not a regular file that can be read, when it holds a reference in place
+  /// of its content (describe_pointer()), and when aria2 has not finished downloading it.
   explicit FileReader(std::filesystem::path path);
 
   const std::filesystem::path& path() const { return path_; }
@@ -38,6 +39,7 @@ class FileReader {
   using Handle = std::unique_ptr<const OpenFile, Close>;
 
   [[noreturn]] void fail(const std::string& reason) const;
+  void refuse_stand_in() const;
   Handle open() const;
 
   std::filesystem::path path_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "mesh/error.h"
+#include "runtime/files/content.h"
 #include "runtime/files/file_reader.h"
 
 namespace meshtrain {
@@ -56,7 +57,8 @@ json parse_json_object(const std::string& subject, std::string_view text, const 
   try {
     object = json::parse(text.begin(), text.end(), callback);
   } catch (const json::exception& error) {
-    throw InputError(subject + " is not valid JSON: " + reason_of(error));
+    const std::string content = describe_content(text);
+    throw InputError(subject + " is not valid JSON" + (content.empty() ? ": " + reason_of(error) : content));
   }
   if (!object.is_object()) throw InputError(subject + " is not a JSON object");
   return object;

@@ -9,7 +9,8 @@
 #include "mesh/error.h"
 #include "runtime/chat/chat_tokens.h"
 #include "runtime/chat/unfinished.h"
-#include "runtime/data/input_files.h"
+#include "runtime/data/json_lines.h"
+#include "runtime/files/compressed_file.h"
 #include "runtime/yaml/value.h"
 
 namespace meshtrain {
@@ -112,8 +113,10 @@ std::vector<Prompt> prompts_of_json(std::string_view text, const std::string& fi
 
 std::vector<Prompt> read_chat_prompts(const std::filesystem::path& file, const ChatPromptOptions& options) {
   const std::string text = read_prompt_text(file);
-  if (lower_case(file.extension()) == ".json") return prompts_of_json(text, file.string(), options);
-  if (!is_json_lines(file)) return prompts_of_lines(text);
+  if (!is_json_lines(file, {})) {
+    const bool is_json = lower_case(uncompressed_name(file).extension()) == ".json";
+    return is_json ? prompts_of_json(text, file.string(), options) : prompts_of_lines(text);
+  }
   std::vector<Prompt> prompts;
   for_each_prompt_line(text, [&](std::string_view line, int64_t number) {
     prompts.push_back(chat_prompt(line, file.string() + ":" + std::to_string(number), options));

@@ -8,11 +8,14 @@
 #include "runtime/checkpoint/checkpoint_reader.h"
 #include "runtime/checkpoint/inspect.h"
 #include "runtime/files/checksum.h"
+#include "runtime/files/download.h"
 #include "runtime/files/json_object.h"
 #include "runtime/hf/config_json.h"
+#include "runtime/model/folder_tensors.h"
 #include "runtime/model/load.h"
 #include "runtime/model/unused_weights.h"
 #include "runtime/recipe/load.h"
+#include "runtime/safetensors/folder_kind.h"
 #include "runtime/tokenizer/json_cursor.h"
 #include "runtime/tokenizer/tokenizer.h"
 #include "runtime/trainer/assemble.h"
@@ -35,11 +38,10 @@ std::string precision_of(at::ScalarType dtype) {
 }
 
 ModelSource of_hugging_face(const fs::path& folder) {
-  const SafetensorsFolder weights(folder);
   ModelSource source;
   source.folder = source.hugging_face = folder;
   source.shape = read_config_json(folder / "config.json");
-  source.precision = precision_of(weights.entry("model.embed_tokens.weight").dtype);
+  source.precision = precision_of(open_weights(folder, source.shape).entry(kEmbedding).dtype);
   return source;
 }
 
@@ -65,7 +67,7 @@ ModelSource of_checkpoint(const fs::path& folder) {
 
 /// Returns eos_token_id of `file`: an id, or a list.
 std::vector<int64_t> eos_in(const fs::path& file) {
-  if (!is_there(file)) return {};
+  if (!has_entry(file)) return {};
   const nlohmann::json document = read_json_object(file.string());
   const std::optional<JsonCursor> found = JsonCursor(file.string(), document).find("eos_token_id");
   if (!found) return {};
@@ -78,14 +80,15 @@ std::vector<int64_t> eos_in(const fs::path& file) {
 }  // namespace
 
 fs::path find_model(const fs::path& path) {
-  if (is_there(path / "config.json")) return path;
+  if (has_entry(path / "config.json")) return path;
   fs::path folder;
   try {
     folder = find_checkpoint(path);
   } catch (const InputError&) {
-    throw InputError("there is no model in " + path.string() +
-                     ": give a Hugging Face folder, which has a config.json, a checkpoint's folder, which has a "
-                     "manifest.json, or the directory of a run that has written one (checkpoint.every)");
+    throw InputError(
+        describe_no_model(path,
+                          "give a Hugging Face folder, a checkpoint's folder, which has a manifest.json, or the "
+                          "directory of a run that has written one (checkpoint.every)"));
   }
   if (is_there(folder / "manifest.json")) return folder;
   const std::string others = CheckpointFolder(folder.parent_path()).describe_others(folder);
@@ -95,7 +98,7 @@ fs::path find_model(const fs::path& path) {
 }
 
 ModelSource read_model_source(const fs::path& folder) {
-  return is_there(folder / "config.json") ? of_hugging_face(folder) : of_checkpoint(folder);
+  return has_entry(folder / "config.json") ? of_hugging_face(folder) : of_checkpoint(folder);
 }
 
 std::string tokenizer_of(const ModelSource& source) {
@@ -118,8 +121,9 @@ std::string describe_missing(const ModelSource& source) {
   return "model.hf of the run's recipe, " + source.hugging_face.string() + ", does not exist any more";
 }
 
-std::string describe_unused(const ModelSource& source) {
-  return source.is_checkpoint ? "" : describe_unused(SafetensorsFolder(source.folder), source.shape);
+std::vector<std::string> weight_warnings(const ModelSource& source) {
+  if (source.is_checkpoint) return {};
+  return weight_warnings(open_weights(source.folder, source.shape), source.shape);
 }
 
 std::vector<int64_t> stop_tokens(const ModelSource& source, const Tokenizer* tokenizer) {

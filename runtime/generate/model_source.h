@@ -49,9 +49,8 @@ std::string tokenizer_of(const ModelSource& source);
 /// Returns a line when the tokenizer `name` is not the one that the run had when it wrote the checkpoint; else nothing.
 std::string describe_other_tokenizer(const ModelSource& source, const std::string& name);
 
-/// Returns a line about tensors in a folder that its model does not use, as describe_unused() of the model does; empty
-/// for a checkpoint.
-std::string describe_unused(const ModelSource& source);
+/// Returns lines about the tensors in a folder, as weight_warnings() of the model does; none for a checkpoint.
+std::vector<std::string> weight_warnings(const ModelSource& source);
 
 /// Returns the ids that end a text: eos_token_id of generation_config.json, else of config.json, else the one that
 /// `tokenizer`, which may be null, names, else the one that ends the documents of a run's data. Empty when none is

@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "mesh/error.h"
-#include "runtime/data/input_files.h"
+#include "runtime/data/json_lines.h"
 #include "runtime/files/compressed_file.h"
 #include "runtime/files/file_reader.h"
 #include "runtime/files/json_object.h"
@@ -85,7 +85,7 @@ std::vector<Prompt> prompts_of_lines(const std::string& text) {
 
 std::vector<Prompt> read_prompts(const std::filesystem::path& file) {
   const std::string text = read_prompt_text(file);
-  if (!is_json_lines(file)) return prompts_of_lines(text);
+  if (!is_json_lines(file, {"prompt", "tokens"})) return prompts_of_lines(text);
   std::vector<Prompt> prompts;
   for_each_prompt_line(text, [&](std::string_view line, int64_t number) {
     prompts.push_back(parse_json_prompt(line, file.string() + ":" + std::to_string(number)));

@@ -114,6 +114,13 @@ std::string further_keys(const CarriedOver& carried) {
   return keys_of(carried).dump();
 }
 
+void check_carried(const CarriedOver& carried) {
+  further_keys(carried);
+  if (const fs::path source = generation_config(carried); !source.empty()) read_json_object(source);
+  if (carried.tokenizer.empty()) return;
+  for (const std::string& name : tokenizer_files(carried.tokenizer)) FileReader(carried.tokenizer / name);
+}
+
 void copy_carried(const CarriedOver& carried, const fs::path& folder) {
   if (!carried.tokenizer.empty()) {
     for (const std::string& name : tokenizer_files(carried.tokenizer)) carry(carried.tokenizer / name, folder / name);

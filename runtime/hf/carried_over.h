@@ -32,6 +32,9 @@ std::vector<std::string> tokenizer_files(const std::filesystem::path& folder);
 /// tokenizer when there are none, else document_end. Throws InputError when a file cannot be read.
 std::string further_keys(const CarriedOver& carried);
 
+/// Checks that copy_carried() can read every file. Throws InputError for the first that it cannot.
+void check_carried(const CarriedOver& carried);
+
 /// Copies the files into `folder`. generation_config.json is that of the model, else that of the tokenizer, else made
 /// of further_keys() if these name the tokens at the ends of a text. Throws as OutputFile does, and InputError when a
 /// file cannot be read.

@@ -15,8 +15,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kHead = "lm_head.weight";
-
 std::string torch_name(at::ScalarType dtype) {
   if (dtype == at::kDouble) return "float64";
   if (dtype == at::kFloat) return "float32";

@@ -2,10 +2,12 @@
 
 #include <numeric>
 
+#include "mesh/agree.h"
 #include "mesh/backends/mpi/launcher.h"
 #include "mesh/backends/mpi/mpi.h"
 #include "mesh/flight_recorder.h"
 #include "runtime/launch/threads.h"
+#include "runtime/launch/variables.h"
 
 namespace meshtrain {
 namespace {
@@ -25,6 +27,7 @@ Group connect_launched() {
 
 Group connect_world() {
   Group world = launched_by_mpi() ? connect_launched() : Group();
+  agree(world, [] { check_variables(); });
   threads = set_threads(world);
   return world;
 }

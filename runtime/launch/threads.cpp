@@ -5,12 +5,15 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstdlib>
 #include <cstring>
 #include <map>
 #include <string_view>
 #include <tuple>
 
+#include "mesh/agree.h"
+#include "mesh/error.h"
 #include "mesh/size_text.h"
 
 namespace meshtrain {
@@ -70,6 +73,29 @@ int64_t Processors::usable() const {
   return std::max<int64_t>(millicores == 0 ? cores : std::min(cores, millicores / 1000), 1);
 }
 
+int asked_threads(const char* value) {
+  const std::string_view text = value == nullptr ? "" : value;
+  constexpr std::string_view kBlank = " \t\r\n\v\f";
+  if (text.find_first_not_of(kBlank) == std::string_view::npos) return 0;
+  int first = 0;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    std::string_view part = text.substr(begin, end - begin);
+    part.remove_prefix(std::min(part.find_first_not_of(kBlank), part.size()));
+    part = part.substr(0, part.find_last_not_of(kBlank) + 1);
+    int number = 0;
+    const auto [stop, error] = std::from_chars(part.data(), part.data() + part.size(), number);
+    if (error != std::errc() || stop != part.data() + part.size() || number < 1) {
+      throw InputError("OMP_NUM_THREADS is \"" + std::string(text) +
+                       "\": set it to a number of threads, 1 or more (or several with commas, of which the first "
+                       "counts), or unset it");
+    }
+    if (begin == 0) first = number;
+    begin = end + 1;
+  }
+  return first;
+}
+
 Processors find_processors(const Cgroups& cgroups) {
   Processors found;
   std::vector<cpu_set_t> mask(1);
@@ -85,7 +111,6 @@ Processors find_processors(const Cgroups& cgroups) {
     found.millicores = std::max<int64_t>(static_cast<int64_t>(quota->processors * 1000), 1);
     found.quota_group = static_cast<int64_t>(quota->group);
   }
-  if (std::getenv("OMP_NUM_THREADS") != nullptr) found.asked = at::get_num_threads();
   return found;
 }
 
@@ -110,14 +135,15 @@ std::string describe_threads(const std::vector<Processors>& processors, const Ho
 std::string set_threads(const Group& world) {
   static_assert(sizeof(Processors) % sizeof(int64_t) == 0);
   constexpr int64_t kNumbers = sizeof(Processors) / sizeof(int64_t);
-  const Processors own = find_processors();
+  Processors own = find_processors();
+  agree(world, [&] { own.asked = asked_threads(std::getenv("OMP_NUM_THREADS")); });
   at::Tensor mine = at::empty({1, kNumbers}, at::kLong), all = at::empty({world.size(), kNumbers}, at::kLong);
   std::memcpy(mine.data_ptr(), &own, sizeof own);
   world.all_gather(all, mine).wait();
   std::vector<Processors> processors(static_cast<size_t>(world.size()));
   std::memcpy(processors.data(), all.const_data_ptr(), all.nbytes());
   const HostMap hosts = HostMap::of(world);
-  if (own.asked == 0) at::set_num_threads(share_threads(processors, hosts)[static_cast<size_t>(world.rank())]);
+  at::set_num_threads(share_threads(processors, hosts)[static_cast<size_t>(world.rank())]);
   return describe_threads(processors, hosts);
 }
 

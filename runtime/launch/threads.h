@@ -22,7 +22,12 @@ struct Processors {
   int64_t usable() const;
 };
 
-/// Finds the processors of this process.
+/// Returns the threads that OMP_NUM_THREADS asks for: as OpenMP has it, a positive whole number, or a list of them with
+/// commas, whose first one counts, with blanks around each. Returns 0 for a null and for blanks alone. Throws
+/// InputError for anything else.
+int asked_threads(const char* value);
+
+/// Finds the processors of this process. Leaves Processors::asked open.
 Processors find_processors(const Cgroups& cgroups = Cgroups());
 
 /// Returns the number of threads for each rank: what OMP_NUM_THREADS asks for, else the cores of its mask divided by

@@ -3,7 +3,10 @@
 #include <string_view>
 #include <utility>
 
+#include "mesh/error.h"
 #include "runtime/model/families.h"
+#include "runtime/model/tensor_names.h"
+#include "runtime/model/transformer.h"
 
 namespace meshtrain {
 namespace {
@@ -25,7 +28,37 @@ std::vector<Fused> fused_tensors(const ModelShape& model) {
           {".gate_up_proj.", {{".gate_proj.", model.intermediate_size}, {".up_proj.", model.intermediate_size}}}};
 }
 
+constexpr std::string_view kPrefix = "model.";
+
 }  // namespace
+
+SafetensorsFolder open_weights(const std::filesystem::path& folder, const ModelShape& shape) {
+  SafetensorsFolder weights(folder);
+  if (!weights.contains(kEmbedding) && weights.contains(std::string(kEmbedding).substr(kPrefix.size()))) {
+    for (const std::string& name : weights.names()) {
+      if (name != kHead && !name.starts_with(kPrefix)) weights.rename(name, std::string(kPrefix) + name);
+    }
+  }
+  if (weights.contains(kHead) && shape.tie_word_embeddings) weights.rename(kHead, kEmbedding);
+  if (weights.contains(kEmbedding)) return weights;
+  throw InputError(folder.string() + ": has no tensor \"" + kEmbedding + "\": save the model under the names of " +
+                   "transformers; the names there are " + describe_names(weights.names()));
+}
+
+void check_weights(const SafetensorsFolder& weights, const ModelShape& shape) {
+  const std::string folder = weights.path().string();
+  if (!shape.tie_word_embeddings && !weights.contains(kHead)) {
+    throw InputError(folder + ": has no tensor \"" + kHead +
+                     "\": save the model with its head (AutoModelForCausalLM), or set tie_word_embeddings to true in "
+                     "config.json if the embedding is its head");
+  }
+  for (const TensorEntry& needed : folder_tensors(shape, declared_tensors(shape, at::kFloat))) {
+    const TensorEntry& entry = weights.entry(needed.name);
+    if (entry.shape == needed.shape) continue;
+    throw InputError(folder + ": tensor " + needed.name + " has shape " + describe_shape(entry.shape) +
+                     ", but config.json describes " + describe_shape(needed.shape));
+  }
+}
 
 Box FolderTensor::within(Box box) const {
   if (!box.start.empty()) box.start[0] += first_row;

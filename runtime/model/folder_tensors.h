@@ -1,14 +1,28 @@
 #pragma once
 
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "mesh/box.h"
 #include "runtime/model/shape.h"
+#include "runtime/safetensors/folder.h"
 #include "runtime/safetensors/tensor_entry.h"
 
 namespace meshtrain {
+
+inline constexpr const char* kEmbedding = "model.embed_tokens.weight";
+inline constexpr const char* kHead = "lm_head.weight";
+
+/// Opens the safetensors of a model of this shape, with the names that transformers gives to its tensors. As there, the
+/// files may be those of the model without its head, whose names lack "model.", and a tied embedding may have the name
+/// of the head alone. Throws InputError as SafetensorsFolder does, and when there is no embedding, with the names that
+/// are there.
+SafetensorsFolder open_weights(const std::filesystem::path& folder, const ModelShape& shape);
+
+/// Throws InputError for the first tensor of a model of this shape that is not in `weights` or has another shape there.
+void check_weights(const SafetensorsFolder& weights, const ModelShape& shape);
 
 /// The tensor of a Hugging Face folder that has the values of a parameter: all of its rows, or some of them, as some
 /// families store q, k and v in one tensor, and gate and up in one.

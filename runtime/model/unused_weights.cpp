@@ -4,47 +4,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
 #include <set>
 #include <vector>
 
 #include "mesh/error.h"
 #include "mesh/size_text.h"
 #include "runtime/model/folder_tensors.h"
+#include "runtime/model/tensor_names.h"
 #include "runtime/model/transformer.h"
 
 namespace meshtrain {
 namespace {
-
-constexpr const char* kHead = "lm_head.weight";
-
-/// Tensors whose names differ in the number of their layer.
-struct NameGroup {
-  std::string before, after;     // the number
-  std::vector<int64_t> numbers;  // none: a name without a number
-};
-
-/// Returns the name as a group of one. Its number is the first part between dots that is one.
-NameGroup group_of(const std::string& name) {
-  for (size_t begin = 0; begin < name.size();) {
-    const size_t end = std::min(name.find('.', begin), name.size());
-    const std::string part = name.substr(begin, end - begin);
-    if (!part.empty() && part.size() < 10 && part.find_first_not_of("0123456789") == std::string::npos) {
-      return {name.substr(0, begin), name.substr(end), {std::stoll(part)}};
-    }
-    begin = end + 1;
-  }
-  return {name, "", {}};
-}
-
-/// Returns "model.layers.[0-3].self_attn.q_proj.bias".
-std::string describe_names(const NameGroup& group) {
-  if (group.numbers.empty()) return group.before;
-  const auto [least, most] = std::ranges::minmax(group.numbers);
-  std::string number = std::to_string(least);
-  if (least != most) number = "[" + number + "-" + std::to_string(most) + "]";
-  return group.before + number + group.after;
-}
 
 /// Returns true for tensors that transformers ignores in silence.
 bool is_spare(const std::string& name, const ModelShape& shape) {
@@ -65,32 +35,25 @@ std::string describe_value(const at::Tensor& value) {
 
 }  // namespace
 
-std::string describe_unused(const SafetensorsFolder& weights, const ModelShape& shape) {
-  constexpr size_t kMostGroups = 8, kMostBytes = 100;
+std::vector<std::string> weight_warnings(const SafetensorsFolder& weights, const ModelShape& shape) {
   std::set<std::string> used;
   for (const TensorEntry& tensor : folder_tensors(shape, declared_tensors(shape, at::kFloat))) used.insert(tensor.name);
-  std::map<std::pair<std::string, std::string>, NameGroup> groups;
-  size_t count = 0;
+  std::vector<std::string> unused, warnings;
   for (const std::string& name : weights.names()) {
-    if (used.contains(name) || is_spare(name, shape)) continue;
-    ++count;
-    const NameGroup found = group_of(name);
-    NameGroup& group =
-        groups.try_emplace({found.before, found.after}, NameGroup{found.before, found.after, {}}).first->second;
-    group.numbers.insert(group.numbers.end(), found.numbers.begin(), found.numbers.end());
+    if (!used.contains(name) && !is_spare(name, shape)) unused.push_back(name);
   }
-  if (groups.empty()) return {};
-  std::string names;
-  size_t shown = 0;
-  for (const auto& [key, group] : groups) {
-    if (shown == kMostGroups) break;
-    std::string text = describe_names(group);
-    if (text.size() > kMostBytes) text = text.substr(0, kMostBytes) + "...";
-    names += (shown++ == 0 ? "" : ", ") + text;
-  }
-  if (groups.size() > shown) names += ", and " + counted(groups.size() - shown, "more name");
-  return "warning: " + counted(count, "tensor") + " in " + weights.path().string() + (count == 1 ? " is" : " are") +
-         " not part of the model that its config.json describes, and not used: " + names;
+  const std::string folder = weights.path().string();
+  const auto warn = [&](const std::vector<std::string>& names, const std::string& one, const std::string& several) {
+    if (names.empty()) return;
+    warnings.push_back("warning: " + counted(names.size(), "tensor") + " in " + folder +
+                       (names.size() == 1 ? one : several) + describe_names(names));
+  };
+  const std::string rest = " not part of the model that its config.json describes, and not used: ";
+  warn(unused, " is" + rest, " are" + rest);
+  const std::string repeated =
+      " in two files, and read from the one that the index lists, where others take the last: ";
+  warn(weights.repeated(), " is" + repeated, " are" + repeated);
+  return warnings;
 }
 
 void check_tied_head(const SafetensorsFolder& weights, const ModelShape& shape, const Box& box) {
@@ -106,8 +69,9 @@ void check_tied_head(const SafetensorsFolder& weights, const ModelShape& shape, 
   for (int64_t row = 0; row < box.size[0]; row += rows) {
     const Box part{{box.start[0] + row, box.start[1]}, {std::min(rows, box.size[0] - row), box.size[1]}};
     const at::Tensor head = weights.read(kHead, part), embedding = weights.read(kEmbedding, part);
-    const at::Tensor differs =
+    const at::Tensor unequal =
         head.dtype() == embedding.dtype() ? head.ne(embedding) : head.to(at::kDouble).ne(embedding.to(at::kDouble));
+    const at::Tensor differs = unequal.logical_and(head.isnan().logical_and(embedding.isnan()).logical_not());
     if (!differs.any().item<bool>()) continue;
     const int64_t first = differs.flatten().to(at::kByte).argmax().item<int64_t>();
     refuse_head(weights,

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "mesh/box.h"
 #include "runtime/model/shape.h"
@@ -8,12 +9,10 @@
 
 namespace meshtrain {
 
-inline constexpr const char* kEmbedding = "model.embed_tokens.weight";
-
-/// Returns one line about the tensors in `weights` that a model of `shape` does not use, grouped by layer and cut when
-/// there are many; empty when there are none. As in transformers the head of tied embeddings and tables of rotary
-/// frequencies do not count. Reads no data.
-std::string describe_unused(const SafetensorsFolder& weights, const ModelShape& shape);
+/// Returns lines about tensors in `weights`: those that a model of `shape` does not use, and those in two files; none
+/// when there are none. As in transformers the head of tied embeddings and tables of rotary frequencies do not count as
+/// unused. Reads no data.
+std::vector<std::string> weight_warnings(const SafetensorsFolder& weights, const ModelShape& shape);
 
 /// Checks a head that is in `weights` although `shape` ties it to the embedding: in `box`, a part of the embedding,
 /// both must have the same values, since transformers would not tie them otherwise. Throws InputError that names the

@@ -5,19 +5,12 @@
 #include "runtime/hf/config_json.h"
 #include "runtime/model/rope_scaling.h"
 #include "runtime/recipe/fields.h"
+#include "runtime/safetensors/folder_kind.h"
 #include "runtime/yaml/reader.h"
 #include "runtime/yaml/suggest.h"
 
 namespace meshtrain {
 namespace {
-
-bool has_weights(const std::filesystem::path& folder) {
-  std::error_code ignored;
-  for (const auto& entry : std::filesystem::directory_iterator(folder, ignored)) {
-    if (entry.path().extension() == ".safetensors") return true;
-  }
-  return false;
-}
 
 void derive_sizes(Reader& reader, ModelShape& shape) {
   if (shape.num_key_value_heads == 0) shape.num_key_value_heads = shape.num_attention_heads;
@@ -87,8 +80,7 @@ void begin_shape(Reader& reader, ModelRecipe& model) {
     return;
   }
   if (!reader.opens_files()) return;
-  std::error_code ignored;
-  if (!std::filesystem::is_directory(model.hf, ignored)) reader.fail("hf", "there is no folder " + model.hf.string());
+  if (const std::string problem = describe_no_model(model.hf); !problem.empty()) reader.fail("hf", problem);
   const std::filesystem::path config = model.hf / "config.json";
   model.shape = read_config_json(config);
   reader.settle(config.string() + "; leave it out, or set model.hf to null");
@@ -122,9 +114,9 @@ void finish_model(Reader& reader, ModelRecipe& model) {
   if (model.init != "pretrained") return;
   if (model.hf.empty()) reader.fail("init", "pretrained needs model.hf, the folder with the weights");
   if (reader.opens_files() && !has_weights(model.hf)) {
-    reader.fail("hf", "there are no *.safetensors in " + model.hf.string() +
-                          ": fetch them (python3 tools/fetch_3d_data.py --model " + model.hf.filename().string() +
-                          " for those of recipes/hf_3d), or set model.init to random");
+    reader.fail("hf", describe_no_weights(model.hf, "fetch them (python3 tools/fetch_3d_data.py --model " +
+                                                        model.hf.filename().string() +
+                                                        " for those of recipes/hf_3d), or set model.init to random"));
   }
 }
 

@@ -12,10 +12,12 @@
 #include "mesh/error.h"
 #include "mesh/size_text.h"
 #include "runtime/files/file_lock.h"
+#include "runtime/hf/export_folder.h"
 #include "runtime/model/transformer.h"
 #include "runtime/plan/planned_mesh.h"
 #include "runtime/recipe/patterns.h"
 #include "runtime/run/run_directory.h"
+#include "runtime/trainer/assemble.h"
 
 namespace meshtrain {
 namespace {
@@ -28,6 +30,16 @@ fs::path existing_part(const fs::path& path) {
   fs::path existing = fs::absolute(path);
   while (!fs::exists(existing, ignored) && existing.has_relative_path()) existing = existing.parent_path();
   return existing;
+}
+
+/// Returns `path` relative to `folder`, links resolved; "." when it is the same.
+fs::path below(const fs::path& path, const fs::path& folder) {
+  return fs::weakly_canonical(fs::absolute(path)).lexically_relative(fs::weakly_canonical(fs::absolute(folder)));
+}
+
+/// Returns true when `path` is `folder` or in it.
+bool is_within(const fs::path& path, const fs::path& folder) {
+  return *below(path, folder).begin() != "..";
 }
 
 /// Throws InputError unless this process may make files in `folder`, or make the folder.
@@ -143,6 +155,26 @@ void check_run_directory(const fs::path& folder, bool resume) {
   check_writable(folder, "the run directory");
   if (!resume) RunDirectory::refuse_other_run(folder);
   if (is_locked(folder)) RunDirectory::refuse_use(folder);
+}
+
+void check_export(const Recipe& recipe, const fs::path& run) {
+  if (recipe.train.export_folder.empty()) return;
+  const ExportFolder target(recipe.train.export_folder);
+  target.check();
+  const auto refuse = [&](const std::string& what, const fs::path& taken) {
+    throw InputError("train.export: " + target.text() + " cannot be exported to: " + what + " " + taken.string() +
+                     " takes that place: name a folder elsewhere");
+  };
+  for (const fs::path& place : {target.folder(), target.partial()}) {
+    if (is_within(run, place)) refuse("the run directory", run);
+    const std::string name = is_within(place, run) ? below(place, run).begin()->string() : "";
+    if (RunDirectory::is_own(name)) refuse("the run's", run / name);
+    const fs::path& offload = recipe.parallel.fsdp.offload.path;
+    if (!offload.empty() && (is_within(place, offload) || is_within(offload, place))) {
+      refuse("parallel.fsdp.offload.path", offload);
+    }
+  }
+  check_carried(carried_over(recipe));
 }
 
 int64_t checkpoint_bytes(const Recipe& recipe, const RunPlan& plan) {

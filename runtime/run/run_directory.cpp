@@ -1,6 +1,7 @@
 #include "runtime/run/run_directory.h"
 
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "mesh/error.h"
 #include "runtime/checkpoint/checkpoint_folder.h"
@@ -20,6 +21,13 @@ void RunDirectory::refuse_other_run(const std::filesystem::path& folder) {
   if (!holds_run(folder)) return;
   throw InputError("the run directory " + folder.string() +
                    " holds a run; continue it with --resume, choose another --run-dir, or remove it");
+}
+
+bool RunDirectory::is_own(const std::string& name) {
+  static const std::set<std::string> names = {
+      "lock",      "console.log", "metrics.jsonl", "goodput.jsonl", "parameters.jsonl", "plan.json", "recipe.yaml",
+      "plan.yaml", "hosts.json",  "tensorboard",   "traces",        "checkpoints",      "flight"};
+  return names.contains(name);
 }
 
 void RunDirectory::refuse_use(const std::filesystem::path& folder) {

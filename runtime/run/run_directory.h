@@ -22,6 +22,8 @@ class RunDirectory {
 
   /// Throws InputError when `folder` holds a run.
   static void refuse_other_run(const std::filesystem::path& folder);
+  /// Returns true for the name of a file or a folder that a run makes in its directory.
+  static bool is_own(const std::string& name);
   /// Throws InputError: another process uses `folder`.
   [[noreturn]] static void refuse_use(const std::filesystem::path& folder);
 

@@ -5,10 +5,11 @@
 #include "mesh/error.h"
 #include "mesh/host_map.h"
 #include "runtime/data/check_tokens.h"
-#include "runtime/hf/export.h"
 #include "runtime/hf/export_model.h"
 #include "runtime/launch/connect.h"
+#include "runtime/model/folder_tensors.h"
 #include "runtime/model/unused_weights.h"
+#include "runtime/run/preflight.h"
 #include "runtime/run/run_directory.h"
 #include "runtime/run/run_files.h"
 #include "runtime/run/stop_request.h"
@@ -90,8 +91,10 @@ void Session::open_trainer(ReplicaMap replicas) {
     if (mesh_.rank() == 0 && recipe_.train.steps >= Prediction::kSteps) predict();
     trainer_ = std::make_unique<Trainer>(recipe_, plan_, mesh_, computing_.device, std::move(replicas), resumes_);
     if (mesh_.rank() != 0) return;
-    if (reads_weights()) unused_weights_ = describe_unused(SafetensorsFolder(recipe_.model.hf), recipe_.model.shape);
-    if (!recipe_.train.export_folder.empty()) check_export_folder(recipe_.train.export_folder);
+    if (reads_weights()) {
+      weight_warnings_ = weight_warnings(open_weights(recipe_.model.hf, recipe_.model.shape), recipe_.model.shape);
+    }
+    check_export(recipe_, folder_);
     directory_ = std::make_unique<RunDirectory>(folder_, options_.resumes());
     // Searches again under the lock: another run may have written or removed checkpoints since the first search.
     if (options_.resumes()) checkpoint_ = checkpoint_to_resume(checkpoint_folder_, options_.resume_step);
@@ -129,7 +132,7 @@ void Session::announce() {
     if (!computing_.fallback.empty()) say(computing_.fallback);
     journal_->announce(size_of(*trainer_), trainer_->fsdp().memory(), trainer_->shard_memory().disk_bytes());
     if (prediction_) say(prediction_->text());
-    if (!unused_weights_.empty()) say(unused_weights_);
+    for (const std::string& line : weight_warnings_) say(line);
     journal_->announce(*data_, samples_of_run(recipe_.train, resumed_.state), evaluation_.get());
     if (resumes_) {
       journal_->announce(resumed_);

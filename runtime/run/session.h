@@ -71,8 +71,8 @@ class Session {
   bool resumes_ = false;
   std::unique_ptr<Prediction> prediction_;  // on rank 0, before the trainer
   std::unique_ptr<Trainer> trainer_;
-  std::string unused_weights_;               // on rank 0: a line about tensors that the model does not use
-  std::unique_ptr<RunDirectory> directory_;  // on rank 0, until the journal takes it
+  std::vector<std::string> weight_warnings_;  // on rank 0, of the folder of model.hf
+  std::unique_ptr<RunDirectory> directory_;   // on rank 0, until the journal takes it
   std::optional<HostLock> host_lock_;
   Resumed resumed_;
   std::unique_ptr<Journal> journal_;  // on rank 0

@@ -13,7 +13,11 @@
 #include <utility>
 
 #include "mesh/error.h"
+#include "mesh/size_text.h"
+#include "runtime/files/content.h"
+#include "runtime/files/download.h"
 #include "runtime/files/json_object.h"
+#include "runtime/safetensors/folder_kind.h"
 
 namespace meshtrain {
 namespace {
@@ -146,15 +150,31 @@ void read_box(const FileReader& file, int64_t offset, std::byte* target, const s
   }
 }
 
+/// Returns how many of the files that an index lists are not there. `weights`: its weight_map.
+std::string describe_missing(const std::filesystem::path& folder, const json& weights) {
+  std::set<std::string> all;
+  for (const auto& [name, file] : weights.items()) {
+    if (file.is_string()) all.insert(file.get<std::string>());
+  }
+  const auto missing = std::ranges::count_if(all, [&](const std::string& file) { return !has_entry(folder / file); });
+  return ", as " + std::to_string(missing) + " of its " + counted(all.size(), "file") +
+         (missing == 1 ? " is" : " are") + ": finish the download";
+}
+
 }  // namespace
 
 SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : file_(path) {
+  const FileBytes beginning = file_.read(0, std::min(file_.size(), kContentBytes));
+  uint64_t length = 0;
+  if (file_.size() >= kLengthBytes) std::memcpy(&length, beginning.data(), kLengthBytes);  // little-endian, as we are
+  const uint64_t rest = static_cast<uint64_t>(std::max(file_.size() - kLengthBytes, int64_t{0}));
+  if (length == 0 || length > rest || length > kMostHeaderBytes) {
+    const std::string content = describe_text_for_binary(beginning.text());
+    if (!content.empty()) fail(path, "not a safetensors file" + content);
+  }
   if (file_.size() < kLengthBytes) {
     fail(path, "cut short: " + std::to_string(file_.size()) + " bytes are too few for a safetensors file");
   }
-  uint64_t length = 0;
-  file_.read(0, &length, kLengthBytes);  // little-endian, as every machine we build for
-  const uint64_t rest = static_cast<uint64_t>(file_.size() - kLengthBytes);
   if (length > rest || length > kMostHeaderBytes) {
     fail(path, "cut short or no safetensors file: its header should take " + std::to_string(length) + " bytes, " +
                    std::to_string(rest) + " follow");
@@ -256,14 +276,13 @@ void SafetensorsFile::fail_to_read(const std::string& name, const std::string& r
 SafetensorsFolder::SafetensorsFolder(const std::filesystem::path& folder) : folder_(folder) {
   const std::filesystem::path single = folder / "model.safetensors";
   const std::filesystem::path index = folder / "model.safetensors.index.json";
-  std::error_code unreadable;
-  if (std::filesystem::exists(single, unreadable)) {
+  if (has_entry(single)) {
     files_.emplace_back(single);
-    for (const TensorEntry& tensor : files_[0].entries()) file_of_[tensor.name] = 0;
-  } else if (std::filesystem::exists(index, unreadable)) {
+    for (const TensorEntry& tensor : files_[0].entries()) places_[tensor.name] = {0, tensor.name};
+  } else if (has_entry(index)) {
     open_index(index);
   } else {
-    fail(folder, "has neither model.safetensors nor model.safetensors.index.json");
+    throw InputError(describe_no_weights(folder));
   }
 }
 
@@ -279,22 +298,24 @@ void SafetensorsFolder::open_index(const std::filesystem::path& index) {
       fail(index, name, "is listed in \"" + file_name.string() + "\", which is not the name of a file beside it");
     }
     const auto [known, first] = opened.try_emplace(file_name.string(), files_.size());
-    std::error_code unreadable;
-    if (first && !std::filesystem::exists(folder_ / file_name, unreadable)) {
-      fail(index, name, "is listed in " + file_name.string() + ", which is missing");
+    if (first && !has_entry(folder_ / file_name)) {
+      fail(index, name,
+           "is listed in " + file_name.string() + ", which is missing" + describe_missing(folder_, *weights));
     }
     if (first) files_.emplace_back(folder_ / file_name);
     files_[known->second].entry(name);  // throws when the file lacks it
-    file_of_[name] = known->second;
+    places_[name] = {known->second, name};
   }
   for (size_t i = 0; i < files_.size(); ++i) {
-    for (const TensorEntry& unlisted : files_[i].entries()) file_of_.try_emplace(unlisted.name, i);
+    for (const auto& [name, dtype, shape] : files_[i].entries()) {
+      if (places_.try_emplace(name, Place{i, name}).first->second.file != i) repeated_.push_back(name);
+    }
   }
 }
 
 std::vector<std::string> SafetensorsFolder::names() const {
   std::vector<std::string> names;
-  for (const auto& [name, file] : file_of_) names.push_back(name);
+  for (const auto& [name, place] : places_) names.push_back(name);
   return names;
 }
 
@@ -304,10 +325,27 @@ std::vector<std::filesystem::path> SafetensorsFolder::files() const {
   return paths;
 }
 
-const SafetensorsFile& SafetensorsFolder::file(const std::string& name) const {
-  const auto found = file_of_.find(name);
-  if (found == file_of_.end()) fail(folder_, "has no tensor \"" + name + "\"");
-  return files_[found->second];
+const SafetensorsFolder::Place& SafetensorsFolder::place(const std::string& name) const {
+  const auto found = places_.find(name);
+  if (found == places_.end()) fail(folder_, "has no tensor \"" + name + "\"");
+  return found->second;
+}
+
+const TensorEntry& SafetensorsFolder::entry(const std::string& name) const {
+  return files_[place(name).file].entry(place(name).name);
+}
+
+at::Tensor SafetensorsFolder::read(const std::string& name) const {
+  return files_[place(name).file].read(place(name).name);
+}
+
+at::Tensor SafetensorsFolder::read(const std::string& name, const Box& box) const {
+  return files_[place(name).file].read(place(name).name, box);
+}
+
+void SafetensorsFolder::rename(const std::string& name, const std::string& to) {
+  Place found = place(name);
+  if (places_.try_emplace(to, std::move(found)).second) places_.erase(name);
 }
 
 }  // namespace meshtrain

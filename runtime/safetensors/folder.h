@@ -61,26 +61,36 @@ class SafetensorsFile {
 /// lists when there is no such file. As in transformers these files may have tensors that the index does not list.
 class SafetensorsFolder {
  public:
-  /// Opens and checks every file. Throws InputError when there are none, or when a file or a tensor that the index
-  /// lists is missing.
+  /// Opens and checks every file. Throws InputError when there are none (describe_no_weights()), or when a file or a
+  /// tensor that the index lists is missing.
   explicit SafetensorsFolder(const std::filesystem::path& folder);
 
   const std::filesystem::path& path() const { return folder_; }
-  bool contains(const std::string& name) const { return file_of_.contains(name); }
-  const TensorEntry& entry(const std::string& name) const { return file(name).entry(name); }
-  at::Tensor read(const std::string& name) const { return file(name).read(name); }
-  at::Tensor read(const std::string& name, const Box& box) const { return file(name).read(name, box); }
+  bool contains(const std::string& name) const { return places_.contains(name); }
+  const TensorEntry& entry(const std::string& name) const;
+  at::Tensor read(const std::string& name) const;
+  at::Tensor read(const std::string& name, const Box& box) const;
   std::vector<std::string> names() const;
+  /// Returns the tensors that another file has too than the one that the index lists, whose values are read.
+  const std::vector<std::string>& repeated() const { return repeated_; }
+  /// Gives a tensor another name from here on. Does nothing where there is a tensor of that name.
+  void rename(const std::string& name, const std::string& to);
   /// Returns the paths of its safetensors files.
   std::vector<std::filesystem::path> files() const;
 
  private:
-  const SafetensorsFile& file(const std::string& name) const;
+  struct Place {
+    size_t file = 0;   // in files_
+    std::string name;  // in that file
+  };
+
+  const Place& place(const std::string& name) const;
   void open_index(const std::filesystem::path& index);
 
   std::filesystem::path folder_;
   std::vector<SafetensorsFile> files_;
-  std::map<std::string, size_t> file_of_;  // tensor name to its file in files_
+  std::map<std::string, Place> places_;  // by the names of the tensors
+  std::vector<std::string> repeated_;
 };
 
 }  // namespace meshtrain

@@ -2,6 +2,7 @@
 
 #include "mesh/error.h"
 #include "runtime/files/checksum.h"
+#include "runtime/files/download.h"
 #include "runtime/files/file_reader.h"
 #include "runtime/files/json_object.h"
 #include "runtime/tokenizer/hugging_face.h"
@@ -46,14 +47,14 @@ class BytesTokenizer final : public Tokenizer {
 
 bool is_file(const fs::path& path) {
   std::error_code ignored;
-  return fs::exists(path, ignored) && !fs::is_directory(path, ignored);
+  return has_entry(path) && !fs::is_directory(path, ignored);
 }
 
 // Returns the file of the tokenizer `name`.
 fs::path tokenizer_file(const fs::path& name) {
   std::error_code ignored;
   if (!fs::is_directory(name, ignored)) {
-    if (!fs::exists(name, ignored)) {
+    if (!has_entry(name)) {
       throw InputError("cannot read " + name.string() +
                        ": there is no such file or folder; a tokenizer is a folder with tokenizer.json or "
                        "tokenizer.model, one of these files, or the word bytes");

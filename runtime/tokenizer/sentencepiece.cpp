@@ -3,6 +3,7 @@
 #include <sentencepiece_processor.h>
 
 #include "mesh/error.h"
+#include "runtime/files/content.h"
 #include "runtime/files/file_reader.h"
 #include "runtime/tokenizer/sentencepiece_check.h"
 #include "runtime/tokenizer/utf8.h"
@@ -15,6 +16,8 @@ class SentencePieceTokenizer final : public Tokenizer {
   SentencePieceTokenizer(const std::string& file, bool begin) : begin_(begin) {
     const FileBytes model = read_all(file);
     const std::string_view bytes = model.text();
+    const std::string content = describe_text_for_binary(bytes.substr(0, kContentBytes));
+    if (!content.empty()) throw InputError(file + ": not a SentencePiece model" + content);
     check_sentencepiece_tables(file, bytes);
     if (const std::string reason = load(bytes); !reason.empty()) {
       throw InputError(file + ": not a SentencePiece model: " + reason);

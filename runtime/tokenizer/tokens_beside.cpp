@@ -7,8 +7,8 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
-#include <system_error>
 
+#include "runtime/files/download.h"
 #include "runtime/files/file_reader.h"
 #include "runtime/files/json_object.h"
 
@@ -31,8 +31,7 @@ bool is_standard(const std::string& key) {
 /// extra_special_tokens: the order decides on ids.
 struct TokenFile {
   TokenFile(const fs::path& folder, const char* name) : path((folder / name).string()) {
-    std::error_code ignored;
-    if (!fs::is_regular_file(path, ignored)) return;
+    if (!has_entry(path)) return;
     std::string open;  // the key of the document whose value is read
     object = parse_json_object(path, read_all(path).text(), [&](int depth, json::parse_event_t event, json& parsed) {
       if (event != json::parse_event_t::key) return true;

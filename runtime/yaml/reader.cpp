@@ -29,6 +29,11 @@ std::errc parse_number(const std::string& text, T& value) {
   return last == end ? error : std::errc::invalid_argument;
 }
 
+/// Returns the end of a message about a value that quotes make a text: `is_right` without them.
+std::string quotes_advice(const YamlValue& given, bool is_right) {
+  return given.quoted && is_right ? ", as the quotes make it a text: leave them out" : "";
+}
+
 }  // namespace
 
 Reader::Reader(const YamlValue& root, const KnownKeys& keys, Files files)
@@ -161,15 +166,18 @@ void Reader::read(const std::string& key, const YamlValue& given, const Rule& ru
   }
   if (error != std::errc()) {
     fail_at(given.location, path_of(key),
-            given.shown() + " is not a whole number" + (rule.minus_one.empty() ? "" : " nor " + rule.minus_one));
+            given.shown() + " is not a whole number" + (rule.minus_one.empty() ? "" : " nor " + rule.minus_one) +
+                quotes_advice(given, parse_number(given.text, value) == std::errc()));
   }
   check_bounds(key, given, rule, static_cast<double>(value));
 }
 
 void Reader::read(const std::string& key, const YamlValue& given, const Rule& rule, double& value) const {
   const bool is_number =
-      given.kind == YamlValue::Kind::Scalar && !given.quoted && parse_number(given.text, value) == std::errc();
-  if (!is_number || !std::isfinite(value)) fail_at(given.location, path_of(key), given.shown() + " is not a number");
+      given.kind == YamlValue::Kind::Scalar && parse_number(given.text, value) == std::errc() && std::isfinite(value);
+  if (!is_number || given.quoted) {
+    fail_at(given.location, path_of(key), given.shown() + " is not a number" + quotes_advice(given, is_number));
+  }
   check_bounds(key, given, rule, value);
 }
 
@@ -177,7 +185,7 @@ void Reader::read(const std::string& key, const YamlValue& given, const Rule&, b
   const bool is_true = given.text == "true" || given.text == "True" || given.text == "TRUE";
   const bool is_false = given.text == "false" || given.text == "False" || given.text == "FALSE";
   if (given.kind != YamlValue::Kind::Scalar || given.quoted || (!is_true && !is_false)) {
-    fail(key, given.shown() + " is neither true nor false");
+    fail(key, given.shown() + " is neither true nor false" + quotes_advice(given, is_true || is_false));
   }
   value = is_true;
 }
@@ -197,14 +205,16 @@ void Reader::read(const std::string& key, const YamlValue& given, const Rule& ru
                   std::array<double, 2>& value) const {
   if (given.kind != YamlValue::Kind::List || given.items.size() != value.size()) {
     fail(key, given.shown() + (given.kind == YamlValue::Kind::List ? " of " + std::to_string(given.items.size()) : "") +
-                  " is not a list of two numbers");
+                  " is not a list of two numbers" + quotes_advice(given, given.text.starts_with('[')));
   }
   for (size_t i = 0; i < value.size(); ++i) read(key, given.items[i], rule, value[i]);
 }
 
 void Reader::read(const std::string& key, const YamlValue& given, const Rule& rule,
                   std::vector<std::string>& value) const {
-  if (given.kind != YamlValue::Kind::List) fail(key, given.shown() + " is not a list");
+  if (given.kind != YamlValue::Kind::List) {
+    fail(key, given.shown() + " is not a list" + quotes_advice(given, given.text.starts_with('[')));
+  }
   value.clear();
   for (const YamlValue& item : given.items) {
     if (item.kind != YamlValue::Kind::Scalar) fail(key, item.shown() + " is not a single word");
@@ -216,7 +226,9 @@ void Reader::read(const std::string& key, const YamlValue& given, const Rule& ru
 template <class T>
 void Reader::read_numbers(const std::string& key, const YamlValue& given, const Rule& rule,
                           std::vector<T>& value) const {
-  if (given.kind != YamlValue::Kind::List) fail(key, given.shown() + " is not a list of numbers");
+  if (given.kind != YamlValue::Kind::List) {
+    fail(key, given.shown() + " is not a list of numbers" + quotes_advice(given, given.text.starts_with('[')));
+  }
   value.clear();
   for (const YamlValue& item : given.items) read(key, item, rule, value.emplace_back());
 }
@@ -232,7 +244,7 @@ void Reader::read(const std::string& key, const YamlValue& given, const Rule& ru
 void Reader::read(const std::string& key, const YamlValue& given, const Rule& rule,
                   std::map<std::string, int64_t>& value) const {
   if (given.kind != YamlValue::Kind::Map) {
-    fail(key, given.shown() + " is not " + rule.expected);
+    fail(key, given.shown() + " is not " + rule.expected + quotes_advice(given, given.text.starts_with('{')));
   }
   value.clear();
   for (const YamlEntry& entry : given.entries) {

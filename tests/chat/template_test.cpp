@@ -4,9 +4,11 @@
 #include <map>
 #include <random>
 
+#include "runtime/chat/chat_template.h"
 #include "runtime/jinja/template.h"
 #include "tests/chat/chat_fixtures.h"
 #include "tests/support/messages.h"
+#include "tests/support/scratch.h"
 
 namespace meshtrain::testing {
 namespace {
@@ -180,6 +182,29 @@ TEST(ChatTemplates, ForgetCycles) {
       rendered("{% macro m() %}a{% endmacro %}{% set n = namespace() %}{% set n.n = n %}{% set n.m = m %}"
                "{% for i in [1] %}{% macro k() %}{{ i }}{% endmacro %}{{ loop.changed(loop) }}{{ k() }}{% endfor %}"),
       "True1");
+}
+
+// transformers 5 builds LlamaTokenizer anew from the vocabulary of tokenizer.json, with a normalizer of its own.
+TEST(ChatTemplates, SayWhereTheClassOfTransformersGivesOtherIds) {
+  const ScratchFolder folder;
+  const auto warning = [&](const std::string& config, const std::string& normalizer) {
+    write_file(folder.path() / "tokenizer_config.json", config);
+    write_file(folder.path() / "tokenizer.json", "{\"normalizer\": " + normalizer + "}");
+    write_file(folder.path() / "chat_template.jinja", "x");
+    return ChatTemplate(folder.path()).warning();
+  };
+  const std::string prepends = R"({"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "\u2581"}]})";
+  for (const std::string name : {"LlamaTokenizer", "LlamaTokenizerFast"}) {
+    EXPECT_EQ(warning("{\"tokenizer_class\": \"" + name + "\"}", prepends),
+              "warning: ids are those of " + (folder.path() / "tokenizer.json").string() +
+                  ", whose normalizer begins each text behind a special token with a space; transformers 5 leaves it "
+                  "out, as tokenizer_config.json names the class " +
+                  name);
+    EXPECT_EQ(warning("{\"tokenizer_class\": \"" + name + "\", \"legacy\": true}", prepends), "");
+    EXPECT_EQ(warning("{\"tokenizer_class\": \"" + name + "\"}", "null"), "") << "a newer file";
+  }
+  EXPECT_EQ(warning("{\"tokenizer_class\": \"PreTrainedTokenizerFast\"}", prepends), "");
+  EXPECT_EQ(warning("{}", prepends), "");
 }
 
 }  // namespace

@@ -213,6 +213,7 @@ TEST_F(DataChat, ChoosesAmongTheFilesOfAFolder) {
   write("in/notes.md", "no conversation");
   write("elsewhere.jsonl", chat_line(1, "six"));
   fs::create_symlink(path("elsewhere.jsonl"), path("in/link.jsonl"));
+  write("in/settings.json", "{\"a\": 1}");
   EXPECT_EQ(answers({}), "one two six");
   const std::string all = content(path("chat.bin"));
   EXPECT_EQ(answers({"--exclude", "b.*"}), "two six");
@@ -228,6 +229,22 @@ TEST_F(DataChat, ChoosesAmongTheFilesOfAFolder) {
   fs::remove(path("in/dangling.jsonl"));
   fs::create_symlink(path("in/b.jsonl"), path("in/again.jsonl"));
   EXPECT_TRUE(has(answers({}), "are the same file: leave one out"));
+}
+
+TEST_F(DataChat, TakesLinesWhoseNameIsJson) {
+  write("a.jsonl", chat_line(1) + chat_line(2));
+  ASSERT_EQ(run_meshtrain(words("a.jsonl", 511)).status, 0);
+  const std::string expected = content(path("chat.bin"));
+  fs::create_directories(path("in"));
+  fs::rename(path("a.jsonl"), path("in/a.json"));
+  for (const char* input : {"in/a.json", "in"}) {
+    const Ending ending = run_meshtrain(words(input, 511));
+    ASSERT_EQ(ending.status, 0) << ending.err;
+    EXPECT_EQ(content(path("chat.bin")), expected);
+  }
+  write("in/a.json", "[" + chat_line(1) + "]");
+  EXPECT_TRUE(has(only_complaint(run_meshtrain(words("in/a.json", 511))),
+                  ": jq -c '.[]' " + path("in/a.json").string() + " > FILE.jsonl makes one of it"));
 }
 
 TEST_F(DataChat, SaysWhatIsUnusual) {

@@ -357,7 +357,7 @@ TEST_F(Evaluate, MistakesAreOneLine) {
                                          "trained on");
   EXPECT_TRUE(has(complaint_of({run, "--samples", "42"}), "--samples: 42 are requested, but "));
   EXPECT_TRUE(has(complaint_of({run, "--mesh", "dp=2"}), "dp=2"));
-  EXPECT_TRUE(has(complaint_of({path("nothing").string(), "--tokens", own}), "there is no model in "));
+  EXPECT_TRUE(has(complaint_of({path("nothing").string(), "--tokens", own}), "there is no folder "));
 }
 
 }  // namespace

@@ -273,7 +273,7 @@ TEST(Generate, WhatIsWrongIsSaidInOneLine) {
             llama +
                 "/config.json: is no tokenizer.json, as it has no model: give a tokenizer.json, a SentencePiece "
                 "*.model, a folder with one of them, or the word bytes");
-  EXPECT_TRUE(has(complaint({source_folder(), "--tokens", "1"}), "there is no model in " + source_folder()));
+  EXPECT_TRUE(has(complaint({source_folder(), "--tokens", "1"}), "there is no config.json in " + source_folder()));
   EXPECT_TRUE(has(complaint({llama, "--tokens", "1", "--precision", "fp8"}), "--precision"));
   EXPECT_TRUE(has(complaint({llama, "--prompt", "a", "--tokenizer", "/nowhere"}), "/nowhere"));
 }

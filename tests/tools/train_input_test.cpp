@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "mesh/cuda/plugin.h"
+#include "runtime/run/run_directory.h"
 #include "tests/support/files.h"
 #include "tests/tools/train_program.h"
 
@@ -56,7 +57,10 @@ TEST_F(TrainInput, CudaWithoutADriver) {
   const bool built = std::filesystem::exists(build_folder() + "/libmeshtrain_cuda.so");
   const std::string expected =
       built ? "device: cuda: this machine has no NVIDIA driver (libcuda.so.1 is not found): install one, of CUDA 13"
-            : "device: cuda: libmeshtrain_cuda.so is not in " + build_folder();
+            : "device: cuda: libmeshtrain_cuda.so is not in " + build_folder() +
+                  (has(content(build_folder() + "/build.ninja"), "libmeshtrain_cuda.so")
+                       ? ": run tools/build release meshtrain_cuda"
+                       : ": build where nvcc of CUDA 13 is found");
   for (const int ranks : {1, 2}) {
     const std::string message = complaint(ranks, {"--mesh", "dp=auto", "--set", "device=cuda"});
     EXPECT_TRUE(message.starts_with(expected) && message.ends_with(", or use device: cpu")) << message;
@@ -64,6 +68,28 @@ TEST_F(TrainInput, CudaWithoutADriver) {
   const std::string message = complaint(1, {"--set", "parallel.backend=nccl"});
   EXPECT_TRUE(message.starts_with(expected)) << message;
   EXPECT_FALSE(std::filesystem::exists(run_dir)) << "nothing is left behind";
+}
+
+TEST_F(TrainInput, ThreadsThatAreNoNumber) {
+  const std::string message = complaint(2, {"--mesh", "dp=2"}, 2, "export OMP_NUM_THREADS=abc");
+  EXPECT_EQ(
+      message,
+      "OMP_NUM_THREADS is \"abc\": set it to a number of threads, 1 or more (or several with commas, of which the "
+      "first counts), or unset it");
+  EXPECT_TRUE(has(train(1, {"--set", "train.steps=1"}, "export OMP_NUM_THREADS='3 , 1'").out,
+                  "3 threads: as OMP_NUM_THREADS says"));
+  EXPECT_FALSE(has(train(1, {"--set", "train.steps=1", "--run-dir", path("second")}, "export OMP_NUM_THREADS=").out,
+                   "OMP_NUM_THREADS says"));
+}
+
+TEST_F(TrainInput, AWorkingDirectoryThatIsGone) {
+  for (const std::string arguments : {"--help", "data prepare --bytes a --out b", "train r.yaml"}) {
+    const std::string gone = path("gone").string();
+    const Ending ending = run_program({"sh", "-c",
+                                       "mkdir " + gone + " && cd " + gone + " && rmdir " + gone + " && exec " +
+                                           build_folder() + "/meshtrain " + arguments});
+    EXPECT_EQ(only_complaint(ending), "the working directory does not exist any more: change to another one (cd)");
+  }
 }
 
 TEST_F(TrainInput, MeshThatDoesNotFitTheRanks) {
@@ -209,7 +235,19 @@ TEST_F(TrainInput, HuggingFaceFolder) {
     file.put(flipped);
   };
   std::string message = refusal([&] { std::filesystem::remove(weights); });
-  EXPECT_TRUE(has(message, ": there are no *.safetensors in " + hf.string())) << message;
+  EXPECT_TRUE(has(message, "there is no model.safetensors, nor its index, in " + hf.string())) << message;
+  const std::string pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 2471645608\n";
+  for (const auto& file : {weights, hf / "config.json"}) {
+    message = refusal([&] { write_file(file, pointer); });
+    EXPECT_TRUE(has(message, "cannot read " + file.string() + ": it is a pointer of Git LFS")) << message;
+    message = refusal([&] { write_file(file, "<html>\n<body>Sign in</body></html>\n"); });
+    EXPECT_TRUE(has(message, file.string()) && has(message, "it is a page of HTML, not the file itself")) << message;
+    message = refusal([&] {
+      std::filesystem::remove(file);
+      std::filesystem::create_symlink("../../blobs/4d7a", file);
+    });
+    EXPECT_TRUE(has(message, file.string() + ": it is a link to ../../blobs/4d7a, which does not exist")) << message;
+  }
   message = refusal([&] { std::filesystem::resize_file(weights, std::filesystem::file_size(weights) - 64); });
   EXPECT_TRUE(has(message, weights.string() + ": tensor ") && has(message, "the file was cut short")) << message;
   message = refusal([&] { flip_bit_of_byte(8); });  // the { of the header
@@ -224,6 +262,50 @@ TEST_F(TrainInput, HuggingFaceFolder) {
   });
   EXPECT_TRUE(has(message, "config.json: quantization_config is ")) << message;
   EXPECT_FALSE(std::filesystem::exists(run_dir));
+}
+
+// Found at the start, not after the last step.
+TEST_F(TrainInput, AnExportOntoTheRun) {
+  const std::string run = run_dir.string();
+  const auto refusal = [&](const std::filesystem::path& folder) {
+    const Words words = {"--set", "train.export=" + folder.string()};
+    const std::string message = complaint(1, words);
+    EXPECT_FALSE(std::filesystem::exists(run_dir));
+    Words check = command(1, words);
+    check.push_back("--check");
+    EXPECT_EQ(only_complaint(run_program(check)), message);
+    return message;
+  };
+  const std::string end = " takes that place: name a folder elsewhere";
+  EXPECT_EQ(refusal(run_dir), "train.export: " + run + " cannot be exported to: the run directory " + run + end);
+  for (const char* name : {"checkpoints", "metrics.jsonl", "recipe.yaml", "console.log"}) {
+    EXPECT_EQ(refusal(run_dir / name),
+              "train.export: " + run + "/" + name + " cannot be exported to: the run's " + run + "/" + name + end);
+  }
+  EXPECT_TRUE(has(refusal(run_dir / "checkpoints/mine"), "the run's " + run + "/checkpoints takes"));
+  run_dir = path("new/run");
+  EXPECT_TRUE(has(refusal(path("new")), "the run directory " + run_dir.string() + " takes"));
+  run_dir = path("mine.partial");
+  EXPECT_TRUE(has(refusal(path("mine")), "the run directory " + run_dir.string() + " takes")) << "where it is written";
+  std::filesystem::create_directories(path("hf"));
+  write("hf/tokenizer.json", "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 2471645608\n");
+  run_dir = path("run");
+  const std::string message = complaint(
+      1, {"--set", "train.export=" + path("mine").string(), "--set", "data.tokenizer=" + path("hf").string()});
+  EXPECT_TRUE(has(message, "hf/tokenizer.json: it is a pointer of Git LFS")) << message;
+  const Ending inside = train(1, {"--set", "train.export=" + (run_dir / "final").string()});
+  EXPECT_EQ(inside.status, 0) << inside.err;
+}
+
+// Every entry that a run with all its files makes is one of RunDirectory::is_own().
+TEST_F(TrainInput, TheNamesInARunDirectoryAreKnown) {
+  const Ending ending =
+      train(2, {"--mesh", "dp=2", "--set", "checkpoint.every=2", "--set",
+                "train={tensorboard: true, parameter_metrics: {every: 2}}", "--set", "train.profile.from=2"});
+  ASSERT_EQ(ending.status, 0) << ending.err;
+  for (const auto& entry : std::filesystem::directory_iterator(run_dir)) {
+    EXPECT_TRUE(RunDirectory::is_own(entry.path().filename())) << entry.path();
+  }
 }
 
 /// Returns every file below `folder` with its content and time.
@@ -269,10 +351,10 @@ TEST_F(TrainInput, DocumentedRecipesSayWhatFetchesTheirFiles) {
   };
   for (const std::string name : {"a_dp2_tp2", "b_dp2_cp2", "c_tp2_cp2", "d_dp2_tp2_cp2", "e_cp4", "f_dp4", "g_tp4"}) {
     recipe = recipes / "hf_3d" / (name + ".yaml");
-    expect(1, "there are no *.safetensors", "--model SmolLM2-1.7B");
+    expect(1, "there is no model.safetensors", "--model SmolLM2-1.7B");
   }
   recipe = recipes / "hf_3d/f_dp4.yaml";
-  expect(4, "there are no *.safetensors", "--model SmolLM2-1.7B");
+  expect(4, "there is no model.safetensors", "--model SmolLM2-1.7B");
   write("recipes/models/SmolLM2-1.7B/model.safetensors", "");
   expect(4, path("data/tinystories_1025.bin"), "--only tokens");
   recipe = recipes / "hf_3d/h_single.yaml";

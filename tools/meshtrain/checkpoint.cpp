@@ -157,7 +157,7 @@ void add_import(CLI::App& checkpoint, int& status) {
     Recipe recipe = load_recipe(arguments->recipe, arguments->with.overrides, "");
     take_layouts(recipe);
     const ImportedCheckpoint imported = import_checkpoint(arguments->hf, recipe, arguments->run_dir);
-    if (!imported.unused.empty()) std::fprintf(stderr, "%s\n", imported.unused.c_str());
+    for (const std::string& line : imported.warnings) std::fprintf(stderr, "%s\n", line.c_str());
     std::printf("%s: the weights of %s; begin with meshtrain train --resume\n", imported.folder.c_str(),
                 arguments->hf.c_str());
     status = 0;

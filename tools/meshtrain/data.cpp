@@ -169,8 +169,8 @@ void add_prepare(CLI::App& data, int& status) {
       command
           ->add_option(
               "--text", arguments->text.inputs,
-              "Files, and folders for all files below them, to tokenise: each is a document, but of *.jsonl "
-              "and *.ndjson, JSON lines, each line is, and of *.parquet, where meshtrain was built with Arrow, "
+              "Files, and folders for all files below them, to tokenise: each is a document, but of JSON "
+              "lines (*.jsonl, *.ndjson, *.json) each line is, and of *.parquet, where meshtrain was built with Arrow, "
               "each row; with .gz or .zst behind they are decompressed")
           ->type_name("FILE...");
   CLI::Option* tokenizer =

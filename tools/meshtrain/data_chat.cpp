@@ -94,7 +94,8 @@ CLI::Option* add_chat_options(CLI::App& command, ChatArguments& arguments) {
       command
           .add_option(
               "--chat", options.inputs,
-              "Conversations in *.jsonl and *.ndjson, files, and folders for all such files below them: a JSON "
+              "Conversations in JSON lines (*.jsonl, *.ndjson, *.json), files, and folders for all such files below "
+              "them: a JSON "
               "object on each line with \"messages\", or the list of these alone, \"prompt\" and \"completion\", or "
               "ShareGPT's "
               "\"conversations\", rendered by the tokenizer's chat template and packed into sequences; --out is "
@@ -145,6 +146,7 @@ int prepare_from_chat(const ChatArguments& given, const std::function<void(const
   const std::shared_ptr<const Tokenizer> tokenizer =
       load_tokenizer(options.tokenizer);  // before its template is missed
   const ChatTemplate chat(options.tokenizer, arguments.chat_template);
+  if (!chat.warning().empty()) std::printf("%s\n", chat.warning().c_str());
   print_counts(prepare_chat(chat, *tokenizer, options,
                             [&](const PrepareChatCounts& now) {
                               show({.bytes = now.bytes,

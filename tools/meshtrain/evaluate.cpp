@@ -309,8 +309,7 @@ Evaluated evaluate(const std::string& folder, const EvaluateArguments& arguments
   });
   const auto& [source, recipe, plan, evaluation] = *prepared;
   if (mesh.rank() == 0) {
-    const std::string unused = describe_unused(source);
-    if (!unused.empty()) std::fprintf(stderr, "%s\n", unused.c_str());
+    for (const std::string& line : weight_warnings(source)) std::fprintf(stderr, "%s\n", line.c_str());
     warn(arguments, recipe, *evaluation, !source.is_checkpoint, said);
   }
   std::optional<EvaluatedModel> model;

@@ -51,8 +51,7 @@ std::unique_ptr<LanguageModel> load_model(const ModelSource& source, const std::
   auto model = std::make_unique<LanguageModel>(
       source.shape, mesh, dtype_of(precision), [&](const Parameter& parameter) { weights->read(parameter); }, device);
   if (mesh.rank() == 0) {
-    const std::string unused = describe_unused(source);
-    if (!unused.empty()) std::fprintf(stderr, "%s\n", unused.c_str());
+    for (const std::string& line : weight_warnings(source)) std::fprintf(stderr, "%s\n", line.c_str());
     std::fprintf(stderr, "%s: %s parameters in %s on %lld rank%s, loaded in %.2f s\n", source.folder.c_str(),
                  with_separators(num_parameters(*model)).c_str(), precision.c_str(),
                  static_cast<long long>(mesh.size()), mesh.size() == 1 ? "" : "s",

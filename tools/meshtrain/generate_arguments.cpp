@@ -19,10 +19,11 @@ void add_prompt_options(CLI::App& command, GenerateArguments& arguments) {
           ->type_name("TEXT");
   CLI::Option* file =
       command
-          .add_option("--prompt-file", arguments.prompt_file,
-                      "A file with a prompt on each line; in *.jsonl and *.ndjson a line is a JSON string, "
-                      "or an object with \"prompt\" or \"tokens\", with --chat also a conversation of several "
-                      "turns, as data prepare --chat reads it, to be answered; -: read the lines from stdin")
+          .add_option(
+              "--prompt-file", arguments.prompt_file,
+              "A file with a prompt on each line; in JSON lines (*.jsonl, *.ndjson, *.json) a line is a JSON string, "
+              "or an object with \"prompt\" or \"tokens\", with --chat also a conversation of several "
+              "turns, as data prepare --chat reads it, to be answered; -: read the lines from stdin")
           ->type_name("FILE");
   CLI::Option* tokens =
       repeatable(command.add_option("--tokens", arguments.tokens, "Token ids to continue, as 1,2,3. May be repeated"))

@@ -213,6 +213,7 @@ GenerateRequest make_request(const GenerateArguments& arguments, const std::vect
   request.stop_strings = config.stop_strings;
   const std::string missing = describe_missing(source);
   const std::optional<ChatTemplate> chat = chat_template_of(arguments, source);
+  if (chat && !chat->warning().empty()) std::fprintf(stderr, "%s\n", chat->warning().c_str());
   for (size_t i = 0; i < prompts.size(); ++i) {
     const std::string where = "prompt " + std::to_string(i + 1);
     if (prompts[i].is_text && tokenizer == nullptr && !missing.empty()) {

@@ -11,8 +11,8 @@
 #include "mesh/size_text.h"
 #include "runtime/data/check_tokens.h"
 #include "runtime/data/mixture.h"
-#include "runtime/hf/export.h"
 #include "runtime/launch/connect.h"
+#include "runtime/model/folder_tensors.h"
 #include "runtime/model/unused_weights.h"
 #include "runtime/plan/calibrate.h"
 #include "runtime/plan/choose_mesh.h"
@@ -120,20 +120,21 @@ int check(const TrainArguments& arguments) {
   }
   const MeshLayout layout = MeshLayout::fit(recipe.parallel.mesh, recipe.parallel.order, num_ranks);
   const RunPlan plan = resolve(recipe, layout);
-  if (!recipe.train.export_folder.empty()) check_export_folder(recipe.train.export_folder);
   check_sidecars(recipe, tokenizer_of(recipe));
   check_tokenizer(recipe);
   const std::filesystem::path run_directory = RunDirectory::folder_of(recipe, arguments.options.run_dir);
+  check_export(recipe, run_directory);
   const Mixture data(recipe.data, recipe.train.sequence_length, recipe.model.shape.vocab_size,
                      static_cast<uint64_t>(recipe.train.seed));
   check_labels(recipe, data);
   const std::unique_ptr<Evaluation> evaluation = make_evaluation(recipe);
   const Beginning beginning = find_beginning(recipe, layout, arguments.options);
-  std::string unused_weights;
+  std::vector<std::string> warnings;
   if (recipe.model.init == "pretrained" && !beginning.is_checkpoint) {
-    const SafetensorsFolder weights(recipe.model.hf);
+    const SafetensorsFolder weights = open_weights(recipe.model.hf, recipe.model.shape);
+    check_weights(weights, recipe.model.shape);
     check_tied_head(weights, recipe.model.shape);
-    unused_weights = describe_unused(weights, recipe.model.shape);
+    warnings = weight_warnings(weights, recipe.model.shape);
   }
   const Outlook ahead = look_ahead(recipe, plan, run_directory, machine);
   check_run_directory(run_directory, arguments.options.resumes());  // last: faults of a changed recipe are said first
@@ -142,7 +143,7 @@ int check(const TrainArguments& arguments) {
               counted(data.num_samples(), "sample").c_str(), counted(recipe.train.sequence_length, "token").c_str());
   std::vector<std::string> lines =
       describe_data(recipe, data, samples_of_run(recipe.train, beginning.state), evaluation.get());
-  if (!unused_weights.empty()) lines.push_back(unused_weights);
+  lines.insert(lines.end(), warnings.begin(), warnings.end());
   lines.insert(lines.end(), beginning.lines.begin(), beginning.lines.end());
   lines.insert(lines.end(), ahead.lines.begin(), ahead.lines.end());
   lines.push_back(not_checked(recipe, plan));

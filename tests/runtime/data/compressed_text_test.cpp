@@ -5,7 +5,7 @@
 #include <random>
 
 #include "mesh/error.h"
-#include "runtime/data/input_files.h"
+#include "runtime/data/json_lines.h"
 #include "runtime/data/text_parts.h"
 #include "runtime/files/compressed_file.h"
 #include "tests/support/files.h"
@@ -137,10 +137,10 @@ TEST_P(CompressedText, IsRefusedWhenItIsCutShortOrDamaged) {
 
 TEST_P(CompressedText, HasDocuments) {
   const auto lines = file("a.jsonl", packed("{\"text\": \"one\"}\r\n\n{\"text\": \"\"}\n{\"text\":\"t\xffwo\"}"));
-  EXPECT_TRUE(is_json_lines(lines));
+  EXPECT_TRUE(is_json_lines(lines, {}));
   EXPECT_EQ(documents(lines).documents, (std::vector<std::string>{"one", "t\uFFFDwo"}));
   const auto text = file("b.txt", packed("first\nsecond\n"));
-  EXPECT_FALSE(is_json_lines(text));
+  EXPECT_FALSE(is_json_lines(text, {}));
   EXPECT_EQ(documents(text).documents, std::vector<std::string>{"first\nsecond\n"});
   EXPECT_EQ(documents(text).bytes, static_cast<int64_t>(std::filesystem::file_size(text)));
   EXPECT_EQ(documents(text, {.document_per_line = true}).documents, (std::vector<std::string>{"first", "second"}));

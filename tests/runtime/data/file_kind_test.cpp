@@ -64,6 +64,9 @@ TEST_F(KindOfFile, IsSeenByItsBeginning) {
   EXPECT_EQ(kind("PAR1 columns"), "a Parquet file");
   EXPECT_EQ(kind("\x93NUMPY\x01"), "an array of NumPy with its header");
   EXPECT_EQ(kind(std::string("MMIDIDX\0\0\1", 10)), "an index of Megatron");
+  EXPECT_EQ(kind("<!DOCTYPE html>\n<html></html>\n"), "a page of HTML");
+  EXPECT_EQ(advice_, "download the file again, in place of " + file_.string());
+  EXPECT_EQ(kind(std::string(100, '\0')), "tokens");
   EXPECT_EQ(kind(kProse), "text?");
   EXPECT_EQ(kind(kProse + std::string(70'000, 'a') + "\xC3\xA9"), "text?");
   std::string book;

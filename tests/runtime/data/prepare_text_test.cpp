@@ -153,9 +153,80 @@ TEST_F(PrepareText, TakesJsonLines) {
 
 TEST_F(PrepareText, KnowsJsonLinesByAnyOfTheirNames) {
   for (const char* name : {"a.ndjson", "b.JSONL", "c.NdJson"}) file(name, "{\"text\": \"one\"}\n{\"text\": \"two\"}\n");
-  file("d.JSON", "{\"text\": \"whole\"}");
   prepare_text(tokenizer_, options_);
-  EXPECT_EQ(documents(), (Texts{"one", "two", "one", "two", "one", "two", "{\"text\": \"whole\"}"}));
+  EXPECT_EQ(documents(), (Texts{"one", "two", "one", "two", "one", "two"}));
+}
+
+// C4 and Dolma have them under *.json.gz, WikiExtractor under names without an ending.
+TEST_F(PrepareText, KnowsJsonLinesByTheirBeginning) {
+  const std::string lines = "{\"text\": \"one\", \"url\": {\"a\": [1]}}\n\n{\"text\": \"two\"}\n";
+  file("a.json", lines);
+  file("b.JSON", "\n\xEF\xBB\xBF{\"text\": \"three\"}");
+  file("c.json.gz", "");
+  ASSERT_EQ(std::system(("gzip -c '" + (scratch_.path() / "text/a.json").string() + "' > '" +
+                         (scratch_.path() / "text/c.json.gz").string() + "'")
+                            .c_str()),
+            0);
+  file("wiki_00", lines);
+  file("x.json", "{\n  \"name\": \"a package\"\n}\n");
+  file("y.json", "{\"version\": 3}\n");
+  file("z.txt", lines);
+  prepare_text(tokenizer_, options_);
+  EXPECT_EQ(documents(), (Texts{"one", "two", "three", "one", "two", "one", "two", "{\n  \"name\": \"a package\"\n}\n",
+                                "{\"version\": 3}\n", lines}));
+  const auto refusal = [&] { return message<InputError>([&] { prepare_text(tokenizer_, options_); }); };
+  options_.format.field = "body";
+  EXPECT_TRUE(has(refusal(), "a.json, line 1: no \"body\"")) << refusal();
+  const std::string large = std::string(300'000, 'x');
+  options_.format.field.reset();
+  options_.inputs = {scratch_.path() / "text/large.json"};
+  file("large.json", "{\"text\": \"" + large + "\"}\n{\"text\": \"two\"}");
+  prepare_text(tokenizer_, options_);
+  EXPECT_EQ(documents(), (Texts{large, "two"})) << "a first line of many blocks";
+}
+
+TEST_F(PrepareText, AJsonDocumentWithTextsIsRefused) {
+  const std::string path = scratch_.path() / "text/a.json";
+  const auto refusal = [&](const std::string& text) {
+    file("a.json", text);
+    return message<InputError>([&] { prepare_text(tokenizer_, options_); });
+  };
+  EXPECT_EQ(refusal("[{\"text\": \"a\"},\n {\"text\": \"b\"}]"),
+            path + " is a JSON document with \"text\", not JSON lines: jq -c '.[]' " + path +
+                " > FILE.jsonl makes some of it; under a name that ends in .txt it is one text");
+  EXPECT_TRUE(has(refusal("{\n \"text\" : \"a\"\n}"), ": jq -c . " + path));
+  EXPECT_EQ(refusal("[\"text\", \"b\"]"), "") << "a value";
+  EXPECT_FALSE(std::filesystem::exists(parts()));
+}
+
+TEST_F(PrepareText, RefusesWhatADownloadLeft) {
+  const auto refusal = [&](const std::string& name, const std::string& bytes) {
+    file(name, bytes);
+    const std::string text = message<InputError>([&] { prepare_text(tokenizer_, options_); });
+    EXPECT_TRUE(has(text, name)) << text;
+    std::filesystem::remove(scratch_.path() / "text" / name);
+    return text;
+  };
+  file("0.txt", "text");
+  const std::string pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 247\n";
+  for (const char* name : {"a.txt", "a.jsonl", "a.jsonl.gz", "a.json.zst", "a.parquet"}) {
+    EXPECT_TRUE(has(refusal(name, pointer), "it is a pointer of Git LFS")) << name;
+  }
+  const std::string page = "<!doctype html>\n<html><body>Sign in</body></html>\n";
+  EXPECT_TRUE(has(refusal("a.jsonl", page), "a.jsonl is no text: it is a page of HTML: download it again"));
+  EXPECT_TRUE(has(refusal("a.jsonl.gz", page), "it is a page of HTML, not the file itself: download it again"));
+  EXPECT_TRUE(has(refusal("a.parquet", page), "it is no Parquet file: it is a page of HTML"));
+  EXPECT_TRUE(has(refusal("a.txt", "<?xml version=\"1.0\"?>\n<Error><Code>NoSuchKey</Code></Error>"),
+                  "a.txt is no text: it is a server's error message: download it again"));
+  EXPECT_TRUE(has(refusal("a.jsonl.zst", ""), "it is an empty file: download it again"));
+  for (const char* name : {"a.txt.part", "a.jsonl.incomplete", "a.crdownload"}) {
+    EXPECT_TRUE(has(refusal(name, "half a te"), "is of a download that has not ended")) << name;
+  }
+  EXPECT_TRUE(has(refusal(".cache/huggingface/download/b.jsonl.4d7a.incomplete", "half"),
+                  "the download into " + (scratch_.path() / "text").string() + " has not ended"));
+  EXPECT_FALSE(std::filesystem::exists(parts()));
+  file("a.html", page);
+  EXPECT_EQ(prepare_text(tokenizer_, options_).documents, 2) << "pages that are texts";
 }
 
 TEST_F(PrepareText, AKeyWithoutJsonLinesIsRefused) {
@@ -177,14 +248,14 @@ TEST_F(PrepareText, RefusesWhatIsNoText) {
   };
   file("0.txt", "text");
   EXPECT_TRUE(has(refusal("a.txt", "\x1f\x8b\x08"),
-                  "at byte 0 it has the mark of gzip: give it a name that ends in .gz, or decompress it first"));
-  EXPECT_TRUE(has(refusal("a.txt", "\x28\xb5\x2f\xfd$"), "the mark of zstd: give it a name that ends in .zst"));
-  EXPECT_TRUE(has(refusal("a.bz2", "BZh91AY&SY#"), "at byte 4 it has the mark of bzip2"));
+                  "it is a file compressed by gzip: give it a name that ends in .gz, or decompress it first"));
+  EXPECT_TRUE(has(refusal("a.txt", "\x28\xb5\x2f\xfd$"), "compressed by zstd: give it a name that ends in .zst"));
+  EXPECT_TRUE(has(refusal("a.bz2", "BZh91AY&SY#"), "it is a file compressed by bzip2"));
   EXPECT_TRUE(has(refusal("a.xz",
                           "\xfd"
                           "7zXZ"),
-                  "the mark of xz"));
-  EXPECT_TRUE(has(refusal("a.zip", "PK\x03\x04"), "the mark of zip"));
+                  "compressed by xz"));
+  EXPECT_TRUE(has(refusal("a.zip", "PK\x03\x04"), "it is a ZIP archive"));
   EXPECT_TRUE(has(refusal("a.txt", std::string("ab\0c", 4)), "its byte 2 is 0: decompress it or convert it to UTF-8"));
   EXPECT_FALSE(std::filesystem::exists(parts())) << "seen before anything was done";
   const std::string late = std::string(100'000, 'a') + std::string("\n\0", 2);

@@ -13,6 +13,8 @@
 #include <utility>
 
 #include "mesh/error.h"
+#include "runtime/files/content.h"
+#include "runtime/files/download.h"
 #include "runtime/files/file_reader.h"
 #include "runtime/files/output_file.h"
 #include "tests/support/files.h"
@@ -57,6 +59,71 @@ TEST(FileReader, RefusesWhatIsNoFile) {
   EXPECT_TRUE(has(open(folder.path()), "it is a folder"));
   ASSERT_EQ(mkfifo((folder.path() / "pipe").c_str(), 0600), 0);
   EXPECT_TRUE(has(open(folder.path() / "pipe"), "not a regular file"));
+}
+
+TEST(FileReader, RefusesWhatStandsForContent) {
+  const ScratchFolder folder;
+  const std::filesystem::path file = folder.path() / "weights";
+  const auto open = [&](const std::string& bytes) {
+    write_file(file, bytes);
+    return message<InputError>([&] { FileReader reader(file); });
+  };
+  const std::string pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 2471645608\n";
+  EXPECT_EQ(open(pointer), "cannot read " + file.string() +
+                               ": it is a pointer of Git LFS, not the file's content: run git lfs pull in its folder");
+  EXPECT_TRUE(has(open("/annex/objects/SHA256E-s5--a.bin\n"), "a pointer of git-annex"));
+  EXPECT_EQ(open(pointer + std::string(1024, 'x')), "") << "a text about pointers";
+  EXPECT_EQ(open("the version https://git-lfs.github.com/spec/v1"), "");
+  write_file(file.string() + ".aria2", "state");
+  EXPECT_TRUE(has(open(std::string(2000, '\0')), "weights.aria2 beside it says that its download has not ended"));
+}
+
+TEST(FileReader, SaysWhereALinkLeads) {
+  const ScratchFolder folder;
+  const std::filesystem::path file = folder.path() / "weights";
+  const auto open = [&](const std::string& target) {
+    std::filesystem::remove(file);
+    std::filesystem::create_symlink(target, file);
+    return message<InputError>([&] { FileReader reader(file); });
+  };
+  EXPECT_EQ(open("gone"),
+            "cannot read " + file.string() + ": it is a link to gone, which does not exist: repair it, or remove it");
+  EXPECT_TRUE(has(open("weights"), "a link to weights, which leads back to it"));
+  EXPECT_TRUE(has(open("../../blobs/4d7a"), "which does not exist: download the folder again, or copy it with"));
+  EXPECT_TRUE(has_entry(file));
+  EXPECT_FALSE(has_entry(folder.path() / "none"));
+}
+
+TEST(Content, IsToldByTheFirstBytes) {
+  EXPECT_EQ(describe_content(""), ": it is an empty file: download it again");
+  EXPECT_EQ(describe_content("\n <!DOCTYPE html>\n<html>"),
+            ": it is a page of HTML, not the file itself: download it again");
+  EXPECT_EQ(content_of("\xEF\xBB\xBF<HTML lang=\"en\">"), Content::Html);
+  EXPECT_EQ(content_of("<?xml version=\"1.0\"?><Error><Code>AccessDenied</Code>"), Content::ServerError);
+  EXPECT_EQ(content_of("<?xml version=\"1.0\"?><book/>"), Content::Unknown);
+  EXPECT_EQ(content_of(std::string(300, '\0')), Content::Zeros);
+  EXPECT_EQ(describe_content("\x1f\x8b\x08"), ": it is a file compressed by gzip: decompress it first");
+  EXPECT_EQ(describe_content("PK\x03\x04"), ": it is a ZIP archive, as of NumPy or PyTorch");
+  EXPECT_EQ(describe_content("Entry not found"), "");
+  EXPECT_EQ(describe_text_for_binary("Entry not found\n"),
+            ": it is a text that begins \"Entry not found\", not the file itself: download it again");
+  EXPECT_EQ(describe_text_for_binary("\x01\x02"), "");
+}
+
+TEST(Download, IsUnfinishedByItsName) {
+  for (const char* name : {"a.incomplete", "a.jsonl.gz.part", "a.crdownload", "a.aria2"}) {
+    EXPECT_TRUE(is_unfinished_download(name)) << name;
+  }
+  for (const char* name : {"part", "a.parts", "incomplete.txt", "a.gz"}) {
+    EXPECT_FALSE(is_unfinished_download(name)) << name;
+  }
+  const ScratchFolder folder;
+  EXPECT_EQ(unfinished_hub_download(folder.path()), "");
+  write_file(folder.path() / ".cache/huggingface/download/a.metadata", "x");
+  EXPECT_EQ(unfinished_hub_download(folder.path()), "");
+  const std::filesystem::path open = folder.path() / ".cache/huggingface/download/data/b.4d7a.incomplete";
+  write_file(open, "x");
+  EXPECT_EQ(unfinished_hub_download(folder.path()), open);
 }
 
 TEST(FileReader, AFileThatIsCutShortIsAnErrorWithItsName) {

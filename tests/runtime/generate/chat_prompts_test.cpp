@@ -94,12 +94,27 @@ TEST_F(ChatPrompts, OfOneJsonValueAreItsElements) {
   EXPECT_EQ(texts("a.JSON", "[\n  \"x, ] \\\" y\" ,\n" + one + ",\n [" + kQuestion + "]\n]\n"),
             (Texts{"u:x, ] \" y;a:", "u:q;a:", "u:q;a:"}));
   EXPECT_EQ(texts("a.json", " [ ] "), Texts());
-  const std::string unknown = complaint("a.json", "[\n" + one + ",\n{\"x\": 1}]"),
-                    lines = complaint("a.json", one + "\n" + one);
-  EXPECT_EQ(unknown, file_.string() + ":3: neither \"messages\" nor \"prompt\": its keys are x");
-  EXPECT_EQ(lines, file_.string() +
-                       ":2: not valid JSON; if each of its lines is a JSON object, "
-                       "call the file *.jsonl");
+  EXPECT_EQ(complaint("a.json", "[\n" + one + ",\n{\"x\": 1}]"),
+            file_.string() + ":3: neither \"messages\" nor \"prompt\": its keys are x");
+  EXPECT_EQ(complaint("a.json", "[" + one + ",\n" + one),
+            file_.string() +
+                ":2: not valid JSON; if each of its lines is a JSON object, "
+                "call the file *.jsonl");
+}
+
+TEST_F(ChatPrompts, OfJsonLinesAreItsLinesWhateverTheirName) {
+  const std::string one = R"({"messages": )" + messages({kQuestion}) + "}", two = one + "\n" + one + "\n";
+  EXPECT_EQ(texts("a.json", two), (Texts{"u:q;a:", "u:q;a:"}));
+  EXPECT_EQ(texts("a", two), (Texts{"u:q;a:", "u:q;a:"}));
+  ASSERT_EQ(std::system(
+                ("gzip " + file_.string() + " && mv " + file_.string() + ".gz " + file_.string() + ".json.gz").c_str()),
+            0);
+  EXPECT_EQ(read_chat_prompts(file_.string() + ".json.gz", {}).size(), 2U);
+  write_file(folder_.path() / "b.json", "{\"prompt\": \"p\"}\n{\"prompt\": \"q\"}\n");
+  ASSERT_EQ(read_prompts(folder_.path() / "b.json").size(), 2U);
+  EXPECT_EQ(read_prompts(folder_.path() / "b.json")[1].text, "q");
+  write_file(folder_.path() / "c", "{ a brace\nanother\n");
+  EXPECT_EQ(read_prompts(folder_.path() / "c")[0].text, "{ a brace");
 }
 
 TEST_F(ChatPrompts, ThatAreAnsweredAlreadyAreRefusedOrContinued) {

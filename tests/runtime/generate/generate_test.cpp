@@ -266,7 +266,8 @@ TEST(StopTokens, AreThoseOfTheFirstFileThatNamesOne) {
 
 TEST(FindModel, SaysWhatAModelIs) {
   const ScratchFolder scratch;
-  EXPECT_TRUE(has(input_error([&] { find_model(scratch.path()); }), "there is no model in " + scratch.path().string()));
+  EXPECT_TRUE(
+      has(input_error([&] { find_model(scratch.path()); }), "there is no config.json in " + scratch.path().string()));
   EXPECT_TRUE(has(input_error([&] { find_model(scratch.path() / "nowhere"); }), "config.json"));
 }
 

@@ -1,15 +1,23 @@
 #include "runtime/launch/threads.h"
 
+#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 #include <sched.h>
 
+#include <cstdlib>
 #include <fstream>
 #include <thread>
 
+#include "mesh/error.h"
+#include "runtime/launch/variables.h"
+#include "tests/support/messages.h"
 #include "tests/support/scratch.h"
 
 namespace meshtrain {
 namespace {
+
+using testing::has;
+using testing::message;
 
 using RankProcessors = std::vector<Processors>;
 
@@ -75,6 +83,44 @@ TEST(Threads, KeepToTheTimeThatAGroupMayUse) {
 TEST(Threads, AreAsManyAsAreAskedFor) {
   const Processors asked{.cores = 8, .mask = 1, .millicores = 2000, .quota_group = 5, .asked = 12};
   expect(2 * asked, one_host(2), {12, 12}, "12 threads a rank: as OMP_NUM_THREADS says");
+}
+
+TEST(Threads, AreAskedForAsOpenMpHasIt) {
+  EXPECT_EQ(asked_threads(nullptr), 0);
+  for (const char* none : {"", " ", "\t\n"}) EXPECT_EQ(asked_threads(none), 0) << none;
+  for (const char* three : {"3", " 3 ", "3,1", "3 , 2,1", "\t3"}) EXPECT_EQ(asked_threads(three), 3) << three;
+  for (const std::string wrong :
+       {"abc", "0", "-1", "1.5", "2,0", "2,", ",2", "2,,1", "2 1", "2x", "0x2", "99999999999"}) {
+    const std::string text = message<InputError>([&] { asked_threads(wrong.c_str()); });
+    EXPECT_TRUE(has(text, "OMP_NUM_THREADS is \"" + wrong + "\": set it to a number of threads")) << wrong << text;
+  }
+}
+
+TEST(Variables, OfSecondsAreRefusedWhereTheyAreNone) {
+  for (const char* name : {"MESHTRAIN_SILENCE_LIMIT", "MESHTRAIN_SLOW_WRITE"}) {
+    const auto refusal = [&](const char* value) {
+      setenv(name, value, 1);
+      return message<InputError>([] { check_variables(); });
+    };
+    for (const char* right : {"", "3", "2.5", "86400"}) EXPECT_EQ(refusal(right), "") << right;
+    for (const std::string wrong : {"abc", "0", "-1", "3s", " 3", "nan", "1e300"}) {
+      EXPECT_TRUE(has(refusal(wrong.c_str()), std::string(name) + " is \"" + wrong + "\": set it to ")) << wrong;
+    }
+    unsetenv(name);
+  }
+}
+
+TEST(Threads, AreThoseThatAreSaid) {
+  const int before = at::get_num_threads();
+  const std::string environment = std::getenv("OMP_NUM_THREADS") == nullptr ? "" : std::getenv("OMP_NUM_THREADS");
+  ASSERT_EQ(setenv("OMP_NUM_THREADS", "5,2", 1), 0);
+  EXPECT_EQ(set_threads(Group()), "5 threads: as OMP_NUM_THREADS says");
+  EXPECT_EQ(at::get_num_threads(), 5) << "more than this machine has, where it has fewer cores";
+  ASSERT_EQ(setenv("OMP_NUM_THREADS", "", 1), 0);
+  EXPECT_EQ(set_threads(Group()).find("OMP_NUM_THREADS"), std::string::npos) << "empty is unset";
+  setenv("OMP_NUM_THREADS", environment.c_str(), 1);
+  if (environment.empty()) unsetenv("OMP_NUM_THREADS");
+  at::set_num_threads(before);
 }
 
 TEST(Threads, OfAProcessAreThoseOfItsMask) {

@@ -5,10 +5,13 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <functional>
 #include <map>
 
 #include "mesh/error.h"
 #include "runtime/hf/config_json.h"
+#include "runtime/model/folder_tensors.h"
 #include "runtime/model/load.h"
 #include "runtime/safetensors/writer.h"
 #include "tests/support/files.h"
@@ -37,7 +40,11 @@ class UnusedWeights : public ::testing::Test {
     embedding_ = source.read("model.embed_tokens.weight");
   }
   fs::path folder() const { return scratch_.path(); }
-  std::string described() const { return describe_unused(SafetensorsFolder(folder()), shape_); }
+  std::string described() const {
+    std::string text;
+    for (const std::string& line : weight_warnings(SafetensorsFolder(folder()), shape_)) text += line;
+    return text;
+  }
   std::string complaint() const {
     return message<InputError>([&] { check_tied_head(SafetensorsFolder(folder()), shape_); });
   }
@@ -114,6 +121,104 @@ TEST_F(UnusedWeights, ALoaderComparesItsPartOfTheHead) {
   };
   EXPECT_EQ(load_rows(0, 60), "");
   EXPECT_TRUE(has(load_rows(60, 37), "the first difference is at [60, 3]"));
+}
+
+TEST_F(UnusedWeights, EqualNansAreEqual) {
+  open("qwen2", {});
+  at::Tensor with_nan = embedding_.clone();
+  with_nan[11][3] = NAN;
+  open("qwen2", {{"model.embed_tokens.weight", with_nan}, {"lm_head.weight", with_nan}});
+  EXPECT_EQ(complaint(), "");
+  open("qwen2", {{"model.embed_tokens.weight", with_nan}, {"lm_head.weight", embedding_}});
+  EXPECT_TRUE(has(complaint(), "the first difference is at [11, 3], ") && has(complaint(), " and nan in the embedding"))
+      << complaint();
+}
+
+TEST_F(UnusedWeights, ATensorInTwoFilesIsNamed) {
+  open("llama", {});
+  const SafetensorsFolder all(folder());
+  std::string listed;
+  for (const std::string& name : all.names())
+    listed += (listed.empty() ? "\"" : ", \"") + name + "\": \"part.safetensors\"";
+  fs::rename(folder() / "model.safetensors", folder() / "part.safetensors");
+  {
+    SafetensorsWriter writer(folder() / "other.safetensors",
+                             {{"b", at::kFloat, {1}}, {"model.norm.weight", at::kFloat, {16}}});
+    writer.write("b", at::ones({1}));
+    writer.write("model.norm.weight", at::zeros({16}));
+    writer.finish();
+  }
+  write_file(folder() / "model.safetensors.index.json",
+             "{\"weight_map\": {" + listed + ", \"b\": \"other.safetensors\"}}");
+  EXPECT_TRUE(
+      has(described(), "warning: 1 tensor in " + folder().string() +
+                           " is in two files, and read from the one that the index lists, where others take the "
+                           "last: model.norm.weight"))
+      << described();
+}
+
+/// Other names for the tensors of a fixture.
+class WeightNames : public UnusedWeights {
+ protected:
+  /// Writes a fixture's weights under other names, which `rename` returns; an empty one leaves a tensor out.
+  void write(const std::string& fixture, const std::function<std::string(const std::string&)>& rename) {
+    const fs::path from = fs::path(source_folder()) / "tests/fixtures" / fixture;
+    shape_ = read_config_json(from / "config.json");
+    const SafetensorsFolder source(from);
+    std::vector<TensorEntry> entries;
+    std::map<std::string, at::Tensor> tensors;
+    for (const std::string& name : source.names()) {
+      if (!rename(name).empty()) tensors[rename(name)] = source.read(name);
+    }
+    for (const auto& [name, tensor] : tensors) entries.push_back({name, tensor.scalar_type(), tensor.sizes().vec()});
+    SafetensorsWriter writer(folder() / "model.safetensors", entries);
+    for (const auto& [name, tensor] : tensors) writer.write(name, tensor);
+    writer.finish();
+  }
+
+  /// Expects the weights of the fixture, without a warning.
+  void expect_weights_of(const std::string& fixture) {
+    const SafetensorsFolder source(fs::path(source_folder()) / "tests/fixtures" / fixture);
+    const SafetensorsFolder read = open_weights(folder(), shape_);
+    check_weights(read, shape_);
+    EXPECT_TRUE(weight_warnings(read, shape_).empty());
+    for (const std::string& name : source.names()) EXPECT_TRUE(at::equal(read.read(name), source.read(name))) << name;
+  }
+  std::string refusal() const {
+    return message<InputError>([&] { const PretrainedWeights weights(folder(), shape_); });
+  }
+};
+
+TEST_F(WeightNames, MayBeThoseOfATiedHeadAlone) {
+  write("llama_gqa_tied", [](const std::string& name) { return name == kEmbedding ? kHead : name; });
+  expect_weights_of("llama_gqa_tied");
+  shape_.tie_word_embeddings = false;
+  EXPECT_TRUE(has(refusal(), "has no tensor \"model.embed_tokens.weight\"")) << "a head of its own is no embedding";
+}
+
+TEST_F(WeightNames, MayBeThoseOfTheModelWithoutItsHead) {
+  const auto without_prefix = [](const std::string& name) {
+    return name.starts_with("model.") ? name.substr(6) : name;
+  };
+  for (const char* fixture : {"llama_gqa_tied", "llama", "phi3"}) {
+    write(fixture, without_prefix);
+    expect_weights_of(fixture);
+  }
+  write("llama", [&](const std::string& name) { return name == kHead ? "" : without_prefix(name); });
+  EXPECT_TRUE(has(refusal(), "has no tensor \"lm_head.weight\": save the model with its head (AutoModelForCausalLM)"))
+      << refusal();
+}
+
+TEST_F(WeightNames, OthersAreNamed) {
+  write("llama", [](const std::string& name) { return "module." + name; });
+  EXPECT_EQ(
+      refusal().substr(0, refusal().find(", module.model.layers.[0-1].mlp")),
+      folder().string() +
+          ": has no tensor \"model.embed_tokens.weight\": save the model under the names of transformers; the names "
+          "there are module.lm_head.weight, module.model.embed_tokens.weight, "
+          "module.model.layers.[0-1].input_layernorm.weight");
+  write("llama", [](const std::string& name) { return name == "model.norm.weight" ? "" : name; });
+  EXPECT_TRUE(has(refusal(), "has no tensor \"model.norm.weight\"")) << refusal();
 }
 
 TEST_F(UnusedWeights, AFileMayHaveMoreThanItsIndexLists) {

@@ -49,7 +49,16 @@ INSTANTIATE_TEST_SUITE_P(
         BadLine{"parallel: 3\n", ":16:11: parallel: \"3\" is not a map of keys"},
         BadLine{"schedule: {warmup_steps: many}\n", ":16:26: schedule.warmup_steps: \"many\" is not a whole number"},
         BadLine{"schedule: {warmup_steps: 1.5}\n", ":16:26: schedule.warmup_steps: \"1.5\" is not a whole number"},
-        BadLine{"schedule: {warmup_steps: \"1\"}\n", ":16:26: schedule.warmup_steps: \"1\" is not a whole number"},
+        BadLine{
+            "schedule: {warmup_steps: \"1\"}\n",
+            ":16:26: schedule.warmup_steps: \"1\" is not a whole number, as the quotes make it a text: leave them out"},
+        BadLine{"schedule: {warmup_steps: \"1.5\"}\n", ":16:26: schedule.warmup_steps: \"1.5\" is not a whole number"},
+        BadLine{"schedule: {min_ratio: '1e-3'}\n",
+                ":16:23: schedule.min_ratio: \"1e-3\" is not a number, as the quotes make it a text: leave them out"},
+        BadLine{
+            "parallel: {mesh: {dp: \"2\"}}\n",
+            ":16:23: parallel.mesh.dp: \"2\" is not a whole number nor auto, as the quotes make it a text: leave them "
+            "out"},
         BadLine{"schedule: {warmup_steps: 99999999999999999999}\n",
                 ":16:26: schedule.warmup_steps: 99999999999999999999 is impossible: it must be at most "
                 "9223372036854775807"},
@@ -170,6 +179,13 @@ INSTANTIATE_TEST_SUITE_P(
         BadSetting{{"data.tokens=\"a\\0b\""},
                    "--set data.tokens=\"a\\0b\": \"a\\x00b\" has characters that do not print"},
         BadSetting{{"data.shuffle=yes"}, "--set data.shuffle=yes: \"yes\" is neither true nor false"},
+        BadSetting{
+            {"data.shuffle=\"true\""},
+            "--set data.shuffle=\"true\": \"true\" is neither true nor false, as the quotes make it a text: leave "
+            "them out"},
+        BadSetting{{"optimizer.betas=\"[0.9, 0.95]\""},
+                   "--set optimizer.betas=\"[0.9, 0.95]\": \"[0.9, 0.95]\" is not a list of two numbers, as the quotes "
+                   "make it a text: leave them out"},
         BadSetting{{"train.loss_scale={static: 4, initial: 8}"},
                    "--set train.loss_scale={static: 4, initial: 8}: train.loss_scale.initial: belongs to a scale that "
                    "changes: leave it or train.loss_scale.static out"},
@@ -213,7 +229,10 @@ INSTANTIATE_TEST_SUITE_P(
         BadSetting{{"parallel=full"}, "--set parallel=full: \"full\" is not a map of keys"},
         BadSetting{{"model.init=pretrained"},
                    "--set model.init=pretrained: pretrained needs model.hf, the folder with the weights"},
-        BadSetting{{"model.hf=/nowhere"}, "--set model.hf=/nowhere: there is no folder /nowhere"}));
+        BadSetting{
+            {"model.hf=/nowhere"},
+            "--set model.hf=/nowhere: there is no folder /nowhere: nothing is downloaded here, hf download ORG/NAME "
+            "--local-dir /nowhere fetches a model of the Hugging Face hub"}));
 
 INSTANTIATE_TEST_SUITE_P(
     Families, Override,

@@ -348,7 +348,8 @@ TEST(LoadRecipe, ReadsTheShapeOfAHuggingFaceFolder) {
   EXPECT_EQ(to_yaml(load_recipe(folder.write("again.yaml", yaml), {}, "")), yaml);
 
   EXPECT_EQ(input_error([&] { load_recipe(file, {}, ""); }),
-            file.string() + ":1:13: model.hf: there are no *.safetensors in " + random.model.hf.string() +
+            file.string() + ":1:13: model.hf: there is no model.safetensors, nor its index, in " +
+                random.model.hf.string() +
                 ": fetch them (python3 tools/fetch_3d_data.py --model m for those of recipes/hf_3d), or set model.init "
                 "to random");
   EXPECT_EQ(input_error([&] {

@@ -148,7 +148,7 @@ TEST_F(SafetensorsTest, EmptyAndScalarTensors) {
 TEST_F(SafetensorsTest, RefusesACutFile) {
   write_tensors(file_, {{"w", counting({4, 6})}});
   const std::string whole = content(file_);
-  EXPECT_TRUE(has(refusal(""), "cut short: 0 bytes"));
+  EXPECT_TRUE(has(refusal(std::string(3, '\1')), "cut short: 3 bytes"));
   EXPECT_TRUE(has(refusal(whole.substr(0, 7)), "cut short: 7 bytes"));
   EXPECT_TRUE(has(refusal(whole.substr(0, 20)), "cut short or no safetensors file: its header should take"));
   EXPECT_TRUE(has(refusal(whole.substr(0, whole.size() - 1)),
@@ -266,9 +266,45 @@ TEST_F(SafetensorsTest, AFullDiskLeavesNothing) {
   EXPECT_TRUE(has(error, "cannot write " + file_.string() + ": ")) << error;
 }
 
+TEST_F(SafetensorsTest, SaysWhatIsThereInItsPlace) {
+  EXPECT_TRUE(has(refusal("<html>" + std::string(500, ' ')), "not a safetensors file: it is a page of HTML"));
+  EXPECT_TRUE(has(refusal(""), "not a safetensors file: it is an empty file"));
+  EXPECT_TRUE(has(refusal(std::string(5000, '\0')), "not a safetensors file: it is zeros alone"));
+  EXPECT_TRUE(has(refusal("Access to this model is restricted."), "a text that begins \"Access to this model"));
+  EXPECT_TRUE(
+      has(refusal(std::string("PK\x03\x04\xff\xff\xff\xff", 8)), "not a safetensors file: it is a ZIP archive"));
+}
+
+TEST_F(SafetensorsTest, ATensorInTwoFilesIsReadAsTheIndexSays) {
+  write_tensors(folder_.path() / "a.safetensors", {{"w", counting({3})}, {"v", counting({1})}});
+  write_tensors(folder_.path() / "b.safetensors", {{"w", counting({3}) + 1}, {"u", counting({2})}});
+  const auto index = [&](const std::string& file) {
+    const json weights = {{"w", file}, {"v", "a.safetensors"}, {"u", "b.safetensors"}};
+    write_file(folder_.path() / "model.safetensors.index.json", json{{"weight_map", weights}}.dump());
+  };
+  for (const char* file : {"a.safetensors", "b.safetensors"}) {
+    index(file);
+    const SafetensorsFolder folder(folder_.path());
+    EXPECT_EQ(folder.repeated(), std::vector<std::string>{"w"});
+    EXPECT_EQ(folder.read("w")[0].item<float>(), file[0] == 'a' ? 0 : 1);
+  }
+}
+
+TEST_F(SafetensorsTest, TensorsMayBeRenamed) {
+  write_tensors(file_, {{"w", counting({3})}, {"v", counting({2})}});
+  SafetensorsFolder folder(folder_.path());
+  folder.rename("w", "x");
+  EXPECT_EQ(folder.names(), (std::vector<std::string>{"v", "x"}));
+  EXPECT_EQ(folder.read("x").numel(), 3);
+  EXPECT_EQ(folder.read("x", {{1}, {2}})[0].item<float>(), 1);
+  folder.rename("v", "x");
+  EXPECT_EQ(folder.entry("x").shape, (std::vector<int64_t>{3})) << "its name is taken";
+  EXPECT_TRUE(folder.contains("v"));
+}
+
 TEST_F(SafetensorsTest, AFolderIsOneFileOrAnIndexOfMany) {
   const auto open = [&] { return message<InputError>([&] { SafetensorsFolder folder(folder_.path()); }); };
-  EXPECT_TRUE(has(open(), "neither model.safetensors nor model.safetensors.index.json"));
+  EXPECT_TRUE(has(open(), "there is no model.safetensors, nor its index, in "));
   const auto first = folder_.path() / "model-00001-of-00002.safetensors";
   const auto second = folder_.path() / "model-00002-of-00002.safetensors";
   const auto index = folder_.path() / "model.safetensors.index.json";
@@ -292,8 +328,8 @@ TEST_F(SafetensorsTest, AFolderIsOneFileOrAnIndexOfMany) {
   };
   EXPECT_EQ(with(json::object()), "");
   EXPECT_TRUE(has(with({{"c", "model-3.safetensors"}}),
-                  "tensor \"c\" is listed in model-3.safetensors, which is "
-                  "missing"));
+                  "tensor \"c\" is listed in model-3.safetensors, which is missing, as 1 of its 3 files is: finish the "
+                  "download"));
   EXPECT_TRUE(has(with({{"c", second.filename().string()}}), "model-00002-of-00002.safetensors: has no tensor \"c\""));
   EXPECT_TRUE(has(with({{"c", 3}}), "tensor \"c\" has no file name"));
   for (const char* elsewhere : {"../x.safetensors", "/etc/passwd", "..", "", "sub/"}) {
