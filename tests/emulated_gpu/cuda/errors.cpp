@@ -3,6 +3,9 @@
 #include <atomic>
 #include <cstdio>
 
+#include "model.h"
+#include "observer.h"
+
 namespace meshtrain::emulated {
 namespace {
 
@@ -62,12 +65,13 @@ cudaError_t tell(cudaError_t error) {
 }
 
 cudaError_t refuse(cudaError_t error, const std::string& why) {
-  std::fprintf(stderr, "emulated GPU: %s: %s\n", cudaGetErrorName(error), why.c_str());
+  std::fprintf(stderr, "%s: %s: %s\n", model().name, cudaGetErrorName(error), why.c_str());
+  observe("refused", std::string(cudaGetErrorName(error)) + ": " + why);
   return tell(error);
 }
 
 void fail_device(const std::string& why) {
-  std::fprintf(stderr, "emulated GPU: work on a stream failed: %s\n", why.c_str());
+  std::fprintf(stderr, "%s: work on a stream failed: %s\n", model().name, why.c_str());
   failed = true;
 }
 

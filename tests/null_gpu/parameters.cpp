@@ -1,0 +1,100 @@
+#include "tests/null_gpu/parameters.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <string_view>
+#include <utility>
+
+namespace meshtrain::null_gpu {
+namespace {
+
+constexpr int kWordBytes = 16;  // the most that a thread reads at once
+
+/// Returns the size of an element, 0 for types that are not numbers.
+int size_of(std::string_view type) {
+  static constexpr std::array<std::pair<std::string_view, int>, 16> kSizes = {{{"float", 4},
+                                                                               {"double", 8},
+                                                                               {"int", 4},
+                                                                               {"unsigned int", 4},
+                                                                               {"long", 8},
+                                                                               {"unsigned long", 8},
+                                                                               {"long long", 8},
+                                                                               {"unsigned long long", 8},
+                                                                               {"short", 2},
+                                                                               {"unsigned short", 2},
+                                                                               {"__nv_bfloat16", 2},
+                                                                               {"__half", 2},
+                                                                               {"c10::BFloat16", 2},
+                                                                               {"c10::Half", 2},
+                                                                               {"bool", 1},
+                                                                               {"char", 1}}};
+  const auto found = std::find_if(kSizes.begin(), kSizes.end(), [&](const auto& entry) { return entry.first == type; });
+  return found != kSizes.end() ? found->second : 0;
+}
+
+/// Splits a list at its commas; those within brackets divide nothing.
+std::vector<std::string_view> split(std::string_view list) {
+  std::vector<std::string_view> parts;
+  size_t begin = 0;
+  int depth = 0;
+  for (size_t i = 0; i <= list.size(); ++i) {
+    if (i < list.size()) {
+      depth += list[i] == '<' || list[i] == '(' || list[i] == '[' || list[i] == '{';
+      depth -= list[i] == '>' || list[i] == ')' || list[i] == ']' || list[i] == '}';
+      if (list[i] != ',' || depth > 0) continue;
+    }
+    if (i > begin) parts.push_back(list.substr(begin, i - begin));
+    begin = std::min(list.find_first_not_of(' ', i + 1), list.size());
+  }
+  return parts;
+}
+
+/// Returns the text between the bracket that ends at `end` and the one that opens it.
+std::string_view before(std::string_view name, size_t end) {
+  int depth = 0;
+  for (size_t i = end + 1; i-- > 0;) {
+    depth += name[i] == ')' || name[i] == '>';
+    depth -= name[i] == '(' || name[i] == '<';
+    if (depth == 0) return name.substr(i + 1, end - i - 1);
+  }
+  return {};
+}
+
+/// Returns the element type of a pointer, empty for another parameter.
+std::string_view element_of(std::string_view type) {
+  for (const std::string_view qualifier : {" __restrict__", "__restrict__", " restrict"}) {
+    if (type.ends_with(qualifier)) type.remove_suffix(qualifier.size());
+  }
+  if (!type.ends_with('*')) return {};
+  type.remove_suffix(1);
+  if (type.ends_with(" const")) type.remove_suffix(std::string_view(" const").size());
+  return type;
+}
+
+}  // namespace
+
+std::vector<PointerParameter> pointer_parameters(const std::string& name) {
+  std::vector<PointerParameter> pointers;
+  if (!name.ends_with(')')) return pointers;  // a C name, which says nothing
+  const std::string_view list = before(name, name.size() - 1);
+  const size_t open = name.size() - list.size() - 2;
+  std::vector<std::string_view> arguments;  // of the template
+  if (name.find("meshtrain::") < open && open > 0 && name[open - 1] == '>') arguments = split(before(name, open - 1));
+  const auto number = std::find_if(arguments.begin(), arguments.end(), [](std::string_view argument) {
+    return std::isdigit(static_cast<unsigned char>(argument.front())) != 0;
+  });
+  const int count = number != arguments.end() ? std::atoi(std::string(*number).c_str()) : 1;
+  int index = 0;
+  for (const std::string_view parameter : split(list)) {
+    const std::string_view element = element_of(parameter);
+    if (const int size = size_of(element); size > 0) {
+      const bool in_words = std::find(arguments.begin(), number, element) != number;
+      pointers.push_back({index, in_words ? std::min(kWordBytes, count * size) : size});
+    }
+    ++index;
+  }
+  return pointers;
+}
+
+}  // namespace meshtrain::null_gpu
