@@ -5,6 +5,7 @@
 #include <cxxabi.h>
 #include <fatbinary_section.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <memory>
 #include <mutex>
@@ -15,6 +16,9 @@
 
 namespace meshtrain::null_gpu {
 namespace {
+
+constexpr int kWithoutAsking = 48 << 10;  // shared memory of a block whose kernel has not asked for more
+constexpr int kReserved = 1 << 10;        // shared memory of each block that is CUDA's own, among the static
 
 struct Registered {
   std::string symbol;
@@ -46,8 +50,9 @@ Kernel make(const Registered& of) {
   if (const std::optional<KernelResources> resources = of.binary->resources(of.symbol)) {
     if (resources->max_threads > 0) kernel.max_threads = resources->max_threads;
     kernel.registers = resources->registers;
-    kernel.shared_bytes = resources->shared_bytes;
+    kernel.shared_bytes = std::max(0, resources->shared_bytes - kReserved);
   }
+  kernel.dynamic_bytes = kWithoutAsking - kernel.shared_bytes;
   return kernel;
 }
 

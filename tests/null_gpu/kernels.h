@@ -15,10 +15,10 @@ struct PointerParameter {
 struct Kernel {
   std::string name;
   std::vector<PointerParameter> pointers;
-  int max_threads = 1024;        ///< of a block: __launch_bounds__
-  int registers = 0;             ///< of a thread; 0 where unknown
-  int shared_bytes = 0;          ///< static
-  int dynamic_bytes = 48 << 10;  ///< dynamic shared memory that launches may ask for
+  int max_threads = 1024;  ///< of a block: __launch_bounds__
+  int registers = 0;       ///< of a thread; 0 where unknown
+  int shared_bytes = 0;    ///< static
+  int dynamic_bytes = 0;   ///< dynamic shared memory that launches may ask for
 };
 
 /// Returns the kernel of a host function; null for others. It lives as long as the process.
