@@ -2,6 +2,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <numeric>
 
 #include "context_parallel/block_attention.h"
@@ -37,10 +38,6 @@ at::Tensor ends_of(const std::vector<int64_t>& lengths) {
   return at::tensor(ends, at::kInt).to(gpu());
 }
 
-int64_t total(const std::vector<int64_t>& lengths) {
-  return std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
-}
-
 struct Packed {
   std::vector<int64_t> queries, keys;  // of each sequence
   bool causal;
@@ -65,7 +62,8 @@ TEST(PackedAttentionOnGpu, IsAttentionOfEachSequence) {
         const PackedLengths lengths{query_ends, key_ends, *std::ranges::max_element(packed.queries),
                                     *std::ranges::max_element(packed.keys)};
         const std::vector<at::Tensor> device =
-            made(total(packed.queries), total(packed.keys), heads, kv_heads, head_dim, dtype);
+            made(std::reduce(packed.queries.begin(), packed.queries.end()),
+                 std::reduce(packed.keys.begin(), packed.keys.end()), heads, kv_heads, head_dim, dtype);
         poison({device[0], device[1]});
         const Attended seen = attend_packed(device[0], device[1], device[2], lengths, packed.causal, {kPackedScale});
         ASSERT_EQ(seen.lse.sizes(), at::IntArrayRef({heads, device[0].size(0)}));
