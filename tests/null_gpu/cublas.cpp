@@ -4,6 +4,8 @@
 #include <dlfcn.h>
 
 #include <cstdint>
+#include <string>
+#include <utility>
 
 #include "tests/emulated_gpu/cuda/capture.h"
 #include "tests/null_gpu/log.h"

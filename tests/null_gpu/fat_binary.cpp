@@ -3,7 +3,6 @@
 #include <elf.h>
 #include <zstd.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <string_view>
@@ -18,7 +17,7 @@ constexpr uint64_t kZstd = 0x8000;  // flag of an entry: compressed
 constexpr uint8_t kWithSize = 4;    // an attribute whose value is longer than 2 bytes
 constexpr uint8_t kMaxThreads = 0x05, kRegisters = 0x2f;
 
-/// The head of a fat binary, and of each of its entries: the fields at their offsets.
+/// Returns the field at an offset of a head: that of a fat binary, of one of its entries, or of an ELF file.
 template <class T>
 T field(const char* head, size_t offset) {
   T value;

@@ -1,12 +1,11 @@
 // Launches: checked as CUDA and the kernel require, and given to the stream as work that does nothing.
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <cstdint>
-#include <exception>
+#include <string>
 
 #include "tests/emulated_gpu/cuda/errors.h"
-#include "tests/emulated_gpu/cuda/memory.h"
-#include "tests/emulated_gpu/cuda/streams.h"
 #include "tests/null_gpu/kernels.h"
 #include "tests/null_gpu/log.h"
 #include "tests/null_gpu/work.h"

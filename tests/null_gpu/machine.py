@@ -39,11 +39,11 @@ def read_log(record, lines):
         before = line
 
 
-def run(words, ranks=1, gpus=1, environment=None):
+def run(words, ranks=1, gpus=1):
     """Runs a program on so many ranks and GPUs."""
     with tempfile.TemporaryDirectory() as folder:
         variables = dict(os.environ, MESHTRAIN_BUILD=str(BUILD), MESHTRAIN_NULL_GPU_LOG=folder,
-                         MESHTRAIN_EMULATED_GPUS=str(gpus), MESHTRAIN_SOURCE=str(ROOT), **(environment or {}))
+                         MESHTRAIN_EMULATED_GPUS=str(gpus), MESHTRAIN_SOURCE=str(ROOT))
         variables.pop("CUDA_VISIBLE_DEVICES", None)
         command = [ROOT / "tests/null_gpu/run", ROOT / "tools/ranks", ranks, *words]
         result = subprocess.run([str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,

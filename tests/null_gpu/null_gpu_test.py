@@ -24,8 +24,8 @@ PROGRAM = BUILD / "meshtrain"
 STEPS = (6, 10)
 CARRIERS = ["staged", "nccl", "nccl_registered", "nccl_symmetric"]
 COLUMNS = ["launches", "attention", "products", "slow products", "waits", "device memory", "pinned memory"]
-TRAINING = ["| training | attention by | launches a step | graphs of cuDNN | products | not in words of 16 bytes | waits | "
-            "later allocations | of pinned memory |", "|---|---|---|---|---|---|---|---|---|"]
+TRAINING = ["| training | attention by | launches a step | graphs of cuDNN | products | not in words of 16 bytes | waits "
+            "| later allocations | of pinned memory |", "|---|---|---|---|---|---|---|---|---|"]
 PROGRAMS = ["| program | attention by | launches in all | graphs of cuDNN | products | not in words of 16 bytes |",
             "|---|---|---|---|---|---|"]
 

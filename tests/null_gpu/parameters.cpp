@@ -1,10 +1,10 @@
 #include "tests/null_gpu/parameters.h"
 
 #include <algorithm>
-#include <array>
 #include <cctype>
+#include <cstdlib>
+#include <initializer_list>
 #include <string_view>
-#include <utility>
 
 namespace meshtrain::null_gpu {
 namespace {
@@ -13,24 +13,13 @@ constexpr int kWordBytes = 16;  // the most that a thread reads at once
 
 /// Returns the size of an element, 0 for types that are not numbers.
 int size_of(std::string_view type) {
-  static constexpr std::array<std::pair<std::string_view, int>, 16> kSizes = {{{"float", 4},
-                                                                               {"double", 8},
-                                                                               {"int", 4},
-                                                                               {"unsigned int", 4},
-                                                                               {"long", 8},
-                                                                               {"unsigned long", 8},
-                                                                               {"long long", 8},
-                                                                               {"unsigned long long", 8},
-                                                                               {"short", 2},
-                                                                               {"unsigned short", 2},
-                                                                               {"__nv_bfloat16", 2},
-                                                                               {"__half", 2},
-                                                                               {"c10::BFloat16", 2},
-                                                                               {"c10::Half", 2},
-                                                                               {"bool", 1},
-                                                                               {"char", 1}}};
-  const auto found = std::find_if(kSizes.begin(), kSizes.end(), [&](const auto& entry) { return entry.first == type; });
-  return found != kSizes.end() ? found->second : 0;
+  const auto is = [&](std::initializer_list<std::string_view> names) {
+    return std::find(names.begin(), names.end(), type) != names.end();
+  };
+  if (is({"double", "long", "unsigned long", "long long", "unsigned long long"})) return 8;
+  if (is({"float", "int", "unsigned int"})) return 4;
+  if (is({"__nv_bfloat16", "__half", "c10::BFloat16", "c10::Half", "short", "unsigned short"})) return 2;
+  return is({"bool", "char", "signed char", "unsigned char"}) ? 1 : 0;
 }
 
 /// Splits a list at its commas; those within brackets divide nothing.

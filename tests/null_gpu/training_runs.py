@@ -9,12 +9,13 @@ PRECISIONS = ["fp32", "bf16", "bf16_mixed", "fp16_mixed"]
 SEPARATOR = 7  # the token that ends a document
 TOKENS = bytes(byte for i in range(40000) for byte in ((i * i * 31 + i // 7) % 61, 0))
 
-SHAPE = dict(hidden_size=256, intermediate_size=512, num_hidden_layers=3, num_attention_heads=8, num_key_value_heads=4,
-             head_dim=32, vocab_size=128)
-# Families whose configurations have sizes of their own, which must fit SHAPE.
-FAMILIES = {"llama": {}, "llama_bias": {}, "llama3_rope": {}, "llama_yarn": {}, "mistral_window": dict(sliding_window=96),
-            "qwen2": {}, "qwen2_window": dict(sliding_window=96), "qwen3": {}, "olmo2": {}, "granite": {}, "smollm3": {},
-            "phi3": {}, "gemma2": dict(sliding_window=96), "gemma3": dict(sliding_window=96)}
+SHAPE = dict(hidden_size=256, intermediate_size=512, num_hidden_layers=3, num_attention_heads=8,
+             num_key_value_heads=4, head_dim=32, vocab_size=128)
+# Folders of tests/fixtures, and what of their configurations must fit SHAPE.
+WINDOW = dict(sliding_window=96)
+FAMILIES = {"llama": {}, "llama_bias": {}, "llama3_rope": {}, "llama_yarn": {}, "mistral_window": WINDOW, "qwen2": {},
+            "qwen2_window": WINDOW, "qwen3": {}, "olmo2": {}, "granite": {}, "smollm3": {}, "phi3": {}, "gemma2": WINDOW,
+            "gemma3": WINDOW}
 
 
 @dataclass
