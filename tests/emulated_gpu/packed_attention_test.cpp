@@ -183,7 +183,7 @@ TEST(EmulatedFlash, RefusesWhatLibTorchLeavesUnchecked) {
   expect(refusal(q, ends.to(at::kLong), ends), "dtype int32");
   expect(refusal(q.unsqueeze(0), ends, ends), "[1, 6, 2, 8]");
   expect(refusal(made({6, 2, 9}, at::kHalf).narrow(2, 0, 8), ends, ends), "16 bytes at once");
-  expect(refusal(q, ends, ends, /*longest=*/0), "longest 0 and 0");
+  expect(refusal(q, ends, ends, /*longest=*/0), "longest 2 and 0");
 }
 
 // Results that CUDA does not write are NaN.
