@@ -4,12 +4,17 @@
 #include <cctype>
 #include <cstdlib>
 #include <initializer_list>
+#include <iterator>
 #include <string_view>
+#include <utility>
 
 namespace meshtrain::null_gpu {
 namespace {
 
 constexpr int kWordBytes = 16;  // the most that a thread reads at once
+
+/// Parameters with one number a row, in kernels of meshtrain that read others in words.
+constexpr std::pair<std::string_view, int> kOneOfRow[] = {{"merge", 1}, {"merge", 3}, {"forward", 5}, {"backward", 4}};
 
 /// Returns the size of an element, 0 for types that are not numbers.
 int size_of(std::string_view type) {
@@ -69,7 +74,13 @@ std::vector<PointerParameter> pointer_parameters(const std::string& name) {
   const std::string_view list = before(name, name.size() - 1);
   const size_t open = name.size() - list.size() - 2;
   std::vector<std::string_view> arguments;  // of the template
-  if (name.find("meshtrain::") < open && open > 0 && name[open - 1] == '>') arguments = split(before(name, open - 1));
+  std::string_view function;
+  if (name.find("meshtrain::") < open && open > 0 && name[open - 1] == '>') {
+    const std::string_view inner = before(name, open - 1);
+    arguments = split(inner);
+    function = std::string_view(name).substr(0, open - inner.size() - 2);
+    function.remove_prefix(function.rfind("::") + 2);
+  }
   const auto number = std::find_if(arguments.begin(), arguments.end(), [](std::string_view argument) {
     return std::isdigit(static_cast<unsigned char>(argument.front())) != 0;
   });
@@ -78,7 +89,8 @@ std::vector<PointerParameter> pointer_parameters(const std::string& name) {
   for (const std::string_view parameter : split(list)) {
     const std::string_view element = element_of(parameter);
     if (const int size = size_of(element); size > 0) {
-      const bool in_words = std::find(arguments.begin(), number, element) != number;
+      const bool in_words = std::find(arguments.begin(), number, element) != number &&
+                            std::ranges::find(kOneOfRow, std::pair(function, index)) == std::end(kOneOfRow);
       pointers.push_back({index, in_words ? std::min(kWordBytes, count * size) : size});
     }
     ++index;
