@@ -33,7 +33,8 @@ StepOutcome::StepOutcome(at::Tensor all)
       own_loss_sum(values[5]) {}
 
 StepResult StepOutcome::read() const {
-  const at::Tensor host = values.cpu();
+  at::Tensor& host = *host_values_;
+  if (!host.defined()) host = values.is_meta() ? at::zeros(values.sizes(), at::kDouble) : values.cpu();
   const double* of = host.const_data_ptr<double>();
   return {of[0], of[1], of[2] != 0, of[3], of[4], of[5]};
 }

@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 
 namespace meshtrain {
@@ -56,8 +57,11 @@ struct StepOutcome {
   double loss_scale = 1;                         ///< scale of the backward of this step
   at::Tensor parameters = {};                    ///< input of read_parameters(), when the step measured them
 
-  /// Waits for the step and reads its values.
+  /// Waits for the step and reads its values, once for all copies of this outcome. All are 0 on the Meta device.
   StepResult read() const;
+
+ private:
+  std::shared_ptr<at::Tensor> host_values_ = std::make_shared<at::Tensor>();  // undefined until they are read
 };
 
 }  // namespace meshtrain

@@ -110,7 +110,7 @@ StepOutcome Trainer::step(const StepBatch& batch, int64_t num_counted, const Ste
   if (graph_ && !measure) limit_graph();  // on all ranks: samples of some may have documents, which no graph takes
   if (measure) outcome.parameters = meter_->after_update();
   fsdp().shards_changed({.rounded = optimizer_->rounds()});
-  undecided_ = outcome.non_finite;
+  undecided_ = outcome;
   return outcome;
 }
 
@@ -123,11 +123,11 @@ StepOutcome Trainer::compute_gradients(const StepBatch& batch, int64_t num_count
 void Trainer::update(const StepOutcome& outcome, double learning_rate) {
   update(outcome.grad_norm, outcome.non_finite, at::full_like(outcome.grad_norm, learning_rate));
   fsdp().shards_changed({.rounded = optimizer_->rounds()});
-  undecided_ = outcome.non_finite;
+  undecided_ = outcome;
 }
 
 const LossScale& Trainer::loss_scale() {
-  if (undecided_.defined() && loss_scale_.changes()) loss_scale_.update(/*finite=*/host_value(undecided_) == 0);
+  if (undecided_ && loss_scale_.changes()) loss_scale_.update(/*finite=*/!undecided_->read().non_finite);
   undecided_.reset();
   return loss_scale_;
 }

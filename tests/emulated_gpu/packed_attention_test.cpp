@@ -171,7 +171,7 @@ std::string refusal(const at::Tensor& q, const at::Tensor& ends_q, const at::Ten
   return "";
 }
 
-TEST(EmulatedFlash, RefusesWhatCudaRefuses) {
+TEST(EmulatedFlash, RefusesWhatLibTorchLeavesUnchecked) {
   const at::Tensor ends = at::tensor({0, 2, 6}, at::kInt).to(gpu());
   const auto made = [](at::IntArrayRef shape, at::ScalarType dtype) { return fresh(shape).to(dtype).to(gpu()); };
   const at::Tensor q = made({6, 2, 8}, at::kHalf);
@@ -180,13 +180,10 @@ TEST(EmulatedFlash, RefusesWhatCudaRefuses) {
     EXPECT_NE(complaint.find(part), std::string::npos) << complaint;
   };
   expect(refusal(q.to(at::kFloat), ends, ends), "only supports fp16 and bf16");
-  expect(refusal(made({6, 2, 12}, at::kHalf), ends, ends), "heads of 12");
-  expect(refusal(made({6, 2, 264}, at::kHalf), ends, ends), "heads of 264");
   expect(refusal(q, ends.to(at::kLong), ends), "dtype int32");
-  expect(refusal(q, ends, ends.to(at::kCPU)), "on the tensors' GPU");
-  expect(refusal(q, ends, ends.narrow(0, 0, 2)), "[3] and [2]");
   expect(refusal(q.unsqueeze(0), ends, ends), "[1, 6, 2, 8]");
   expect(refusal(made({6, 2, 9}, at::kHalf).narrow(2, 0, 8), ends, ends), "16 bytes at once");
+  expect(refusal(q, ends, ends, /*longest=*/0), "longest 2 and 0");
 }
 
 // Results that CUDA does not write are NaN.

@@ -5,6 +5,8 @@
 
 #include "errors.h"
 #include "memory.h"
+#include "model.h"
+#include "observer.h"
 #include "state.h"
 
 namespace meshtrain::emulated {
@@ -34,6 +36,17 @@ cudaError_t look_at(const void* target, const void* source, size_t bytes, cudaMe
   return cudaSuccess;
 }
 
+/// The most bytes of single numbers, as a step's loss and norm, that the host reads at once.
+constexpr size_t kNumbers = 64;
+
+void copy(void* target, const void* source, size_t bytes, const Sides& sides) {
+  if (!model().computes && !sides.to_device && sides.from_device && bytes <= kNumbers) {
+    std::memset(target, 0, bytes);
+  } else {
+    std::memmove(target, source, bytes);
+  }
+}
+
 /// Gives `work` to the stream, or runs it: CUDA returns from copies with pageable memory when they are complete, or
 /// when the memory may be used again.
 cudaError_t give_or_run(cudaStream_t stream, bool is_synchronous, std::function<void()> work, const char* call) {
@@ -44,7 +57,9 @@ cudaError_t give_or_run(cudaStream_t stream, bool is_synchronous, std::function<
     if (known == nullptr) return tell(cudaErrorInvalidResourceHandle);
     if (known->capture != nullptr) return tell(spoil(*known->capture, cudaErrorStreamCaptureUnsupported, call));
   }
-  return tell(try_run(stream, work));
+  const cudaError_t error = try_run(stream, work);
+  observe("synchronise", call);
+  return tell(error);
 }
 
 }  // namespace
@@ -59,7 +74,7 @@ cudaError_t cudaMemcpyAsync(void* target, const void* source, size_t bytes, cuda
   Sides sides;
   if (const cudaError_t error = look_at(target, source, bytes, kind, sides); error != cudaSuccess) return error;
   return give_or_run(
-      stream, sides.is_pageable, [=] { std::memmove(target, source, bytes); }, __func__);
+      stream, sides.is_pageable, [=] { copy(target, source, bytes, sides); }, __func__);
 }
 
 cudaError_t cudaMemcpy2DAsync(void* target, size_t target_pitch, const void* source, size_t source_pitch, size_t width,

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "errors.h"
-#include "memory_size.h"
+#include "model.h"
 
 namespace meshtrain::emulated {
 namespace {
@@ -124,12 +124,12 @@ cudaError_t cudaSetDevice(int device) {
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* about, int device) {
   if (const cudaError_t error = check(device); error != cudaSuccess) return tell(error);
   *about = {};
-  std::snprintf(about->name, sizeof about->name, "emulated GPU");
+  std::snprintf(about->name, sizeof about->name, "%s", model().name);
   about->uuid = uuid_of(devices()[static_cast<size_t>(device)]);
-  about->totalGlobalMem = kDeviceBytes;
+  about->totalGlobalMem = model().bytes;
   about->major = architecture() / 10;
   about->minor = architecture() % 10;
-  about->multiProcessorCount = 3;  // few, so that kernels loop
+  about->multiProcessorCount = model().multiprocessors;
   about->warpSize = 32;
   about->maxThreadsPerBlock = 1024;
   about->maxThreadsPerMultiProcessor = 2048;
@@ -176,6 +176,9 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
       return cudaSuccess;
     case cudaDevAttrMaxSharedMemoryPerBlock:
       *value = static_cast<int>(about.sharedMemPerBlock);
+      return cudaSuccess;
+    case cudaDevAttrMaxSharedMemoryPerMultiprocessor:
+      *value = static_cast<int>(about.sharedMemPerMultiprocessor);
       return cudaSuccess;
     case cudaDevAttrMaxThreadsPerMultiProcessor:
       *value = about.maxThreadsPerMultiProcessor;

@@ -3,6 +3,9 @@
 #include <atomic>
 #include <cstdio>
 
+#include "model.h"
+#include "observer.h"
+
 namespace meshtrain::emulated {
 namespace {
 
@@ -19,6 +22,8 @@ constexpr Text kTexts[] = {
     {cudaSuccess, "cudaSuccess", "no error"},
     {cudaErrorInvalidValue, "cudaErrorInvalidValue", "invalid argument"},
     {cudaErrorMemoryAllocation, "cudaErrorMemoryAllocation", "out of memory"},
+    {cudaErrorInvalidConfiguration, "cudaErrorInvalidConfiguration", "invalid configuration argument"},
+    {cudaErrorInvalidDeviceFunction, "cudaErrorInvalidDeviceFunction", "invalid device function"},
     {cudaErrorInvalidMemcpyDirection, "cudaErrorInvalidMemcpyDirection", "invalid copy direction for memcpy"},
     {cudaErrorNoDevice, "cudaErrorNoDevice", "no CUDA-capable device is detected"},
     {cudaErrorInvalidDevice, "cudaErrorInvalidDevice", "invalid device ordinal"},
@@ -62,12 +67,13 @@ cudaError_t tell(cudaError_t error) {
 }
 
 cudaError_t refuse(cudaError_t error, const std::string& why) {
-  std::fprintf(stderr, "emulated GPU: %s: %s\n", cudaGetErrorName(error), why.c_str());
+  std::fprintf(stderr, "%s: %s: %s\n", model().name, cudaGetErrorName(error), why.c_str());
+  observe("refused", std::string(cudaGetErrorName(error)) + ": " + why);
   return tell(error);
 }
 
 void fail_device(const std::string& why) {
-  std::fprintf(stderr, "emulated GPU: work on a stream failed: %s\n", why.c_str());
+  std::fprintf(stderr, "%s: work on a stream failed: %s\n", model().name, why.c_str());
   failed = true;
 }
 

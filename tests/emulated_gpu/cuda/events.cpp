@@ -3,6 +3,7 @@
 
 #include "devices.h"
 #include "errors.h"
+#include "observer.h"
 #include "state.h"
 
 namespace meshtrain::emulated {
@@ -146,6 +147,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   Lock lock(lock_of_streams());
   const Mark mark = event->mark;
   wait_until_passed(mark, lock);
+  observe("synchronise", __func__);
   return tell(device_error());
 }
 

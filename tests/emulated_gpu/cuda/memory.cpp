@@ -13,7 +13,8 @@
 #include "access.h"
 #include "devices.h"
 #include "errors.h"
-#include "memory_size.h"
+#include "model.h"
+#include "observer.h"
 #include "state.h"
 
 namespace meshtrain::emulated {
@@ -96,12 +97,13 @@ cudaError_t cudaMalloc(void** data, size_t bytes) {
   const size_t size = whole_pages(bytes);
   const std::lock_guard lock(memory().mutex);
   size_t& taken = memory().taken[device];
-  if (size > kDeviceBytes - taken) return tell(cudaErrorMemoryAllocation);
-  void* const pages = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (size > model().bytes - taken) return tell(cudaErrorMemoryAllocation);
+  void* const pages = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (pages == MAP_FAILED) return tell(cudaErrorMemoryAllocation);
-  std::memset(pages, kNewBytes, size);
+  if (model().computes) std::memset(pages, kNewBytes, size);
   if (protection_key() >= 0) pkey_mprotect(pages, size, PROT_READ | PROT_WRITE, protection_key());
   taken += size;
+  observe("allocate", "device " + std::to_string(bytes));
   memory().device[reinterpret_cast<uintptr_t>(pages)] = {.bytes = bytes, .device = device};
   *data = pages;
   return cudaSuccess;
@@ -139,8 +141,8 @@ cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
   if (device_count() == 0) return tell(cudaErrorNoDevice);
   const int device = use_current_device();
   const std::lock_guard lock(memory().mutex);
-  *free = kDeviceBytes - memory().taken[device];
-  *total = kDeviceBytes;
+  *free = model().bytes - memory().taken[device];
+  *total = model().bytes;
   return cudaSuccess;
 }
 
@@ -152,6 +154,7 @@ cudaError_t cudaHostAlloc(void** data, size_t bytes, unsigned) {
   if (bytes == 0) return cudaSuccess;
   void* const pages = std::aligned_alloc(kPage, whole_pages(bytes));
   if (pages == nullptr) return tell(cudaErrorMemoryAllocation);
+  observe("allocate", "pinned " + std::to_string(bytes));
   const std::lock_guard lock(memory().mutex);
   memory().pinned[reinterpret_cast<uintptr_t>(pages)] = {.bytes = bytes, .device = -1, .is_ours = true};
   *data = pages;

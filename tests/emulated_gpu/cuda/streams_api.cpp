@@ -2,6 +2,7 @@
 
 #include "devices.h"
 #include "errors.h"
+#include "observer.h"
 #include "state.h"
 
 namespace meshtrain::emulated {
@@ -65,6 +66,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t handle) {
   Lock lock(lock_of_streams());
   push_implicit_waits(*stream, lock);
   wait_until_passed({stream, stream->given}, lock);
+  observe("synchronise", __func__);
   return tell(device_error());
 }
 
@@ -105,6 +107,7 @@ cudaError_t cudaDeviceSynchronize() {
     }
   }
   wait_for_device(device, lock);
+  observe("synchronise", __func__);
   return tell(device_error());
 }
 

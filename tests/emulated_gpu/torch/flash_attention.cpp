@@ -1,6 +1,6 @@
-// Flash attention of variable lengths or of equal ones, with a window, which LibTorch has only for CUDA. It checks the
-// requirements that CUDA's version has, also the unchecked ones. Results have CUDA's shapes, dtypes and memory orders.
-// They are computed by the definition, with a mask, in stream order: the host reads no value.
+// Flash attention of variable lengths or of equal ones, with a window, which LibTorch has only for CUDA. Results have
+// CUDA's shapes, dtypes and memory orders. They are computed by the definition, with a mask, in stream order: the host
+// reads no value.
 #include <ATen/ATen.h>
 #include <torch/library.h>
 
@@ -19,31 +19,19 @@ using Gradients = std::tuple<Tensor, Tensor, Tensor>;
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-void check_lengths(const char* name, const Tensor& lengths, const Tensor& tensor) {
-  TORCH_CHECK(lengths.defined() && lengths.device() == tensor.device(), name,
-              ": cumulative lengths must be on the tensors' GPU");
-  TORCH_CHECK(lengths.scalar_type() == at::kInt, name, ": cumulative lengths must have dtype int32");
-  TORCH_CHECK(lengths.dim() == 1 && lengths.is_contiguous() && lengths.size(0) > 1, name, ": cumulative lengths ",
-              lengths.sizes());
-}
-
+/// Checks what LibTorch leaves unchecked, and the dtypes that are easily mistaken. tests/null_gpu has LibTorch's
+/// checks.
 void check(const char* name, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& ends_q,
            const Tensor& ends_k, int64_t max_q, int64_t max_k, double dropout) {
-  TORCH_CHECK(q.is_cuda() && k.is_cuda() && v.is_cuda(), name, ": all tensors must be on the GPU");
   TORCH_CHECK(q.dim() == 3 && k.dim() == 3 && k.sizes() == v.sizes() && q.size(2) == k.size(2), name, ": ", q.sizes(),
               ", ", k.sizes(), ", ", v.sizes());
   TORCH_CHECK(c10::isReducedFloatingType(q.scalar_type()), name, ": only supports fp16 and bf16");
-  TORCH_CHECK(q.dtype() == k.dtype() && k.dtype() == v.dtype(), name, ": mixed dtypes");
-  TORCH_CHECK(q.size(2) % 8 == 0 && q.size(2) <= 256, name, ": heads of ", q.size(2));
-  TORCH_CHECK(q.size(1) % k.size(1) == 0, name, ": ", q.size(1), " heads over ", k.size(1));
+  TORCH_CHECK(ends_q.scalar_type() == at::kInt && ends_k.scalar_type() == at::kInt, name,
+              ": cumulative lengths must have dtype int32");
   for (const Tensor& each : {q, k, v}) {
-    TORCH_CHECK(each.stride(2) == 1, name, ": the last dim must be contiguous");
     TORCH_CHECK(each.stride(0) % 8 == 0 && each.stride(1) % 8 == 0 && each.storage_offset() % 8 == 0, name,
                 ": reads 16 bytes at once, from ", each.strides());
   }
-  check_lengths(name, ends_q, q);
-  check_lengths(name, ends_k, k);
-  TORCH_CHECK(ends_q.sizes() == ends_k.sizes(), name, ": ", ends_q.sizes(), " and ", ends_k.sizes());
   TORCH_CHECK(max_q > 0 && max_k > 0 && dropout == 0, name, ": longest ", max_q, " and ", max_k, ", dropout ", dropout);
   // From 1 on, flash turns query heads into queries, and assumes one query in every sequence.
   TORCH_CHECK(max_q > 1 || q.size(1) == k.size(1) || q.size(0) + 1 == ends_q.size(0), name, ": one query of several");
