@@ -76,6 +76,7 @@ class Bench:
         self.arguments, self.scratch = arguments, scratch
         self.end = time.monotonic() + arguments.seconds
         self.rows = []
+        self.peer_problem = None
 
     def run(self, words, environment=None):
         """Runs a program; its output. Its time is what is left."""
@@ -109,7 +110,10 @@ class Bench:
         shape = json.dumps(TINY) if name == "tiny" else (ROOT / "recipes/models" / name / "config.json").read_text()
         (folder / "config.json").write_text(shape)
         if self.arguments.peer:
-            self.run(self.peer_words("--draw", folder))
+            try:
+                self.run(self.peer_words("--draw", folder))
+            except SystemExit as error:  # this program is measured all the same, from weights of its own
+                self.peer_problem, self.arguments.peer = error, False
         return folder
 
     def tokens(self, vocabulary, batch, sequence):
@@ -244,6 +248,8 @@ def main():
         finally:
             if arguments.json:
                 arguments.json.write_text(json.dumps(bench.rows))
+        if bench.peer_problem:
+            raise bench.peer_problem
 
 
 if __name__ == "__main__":

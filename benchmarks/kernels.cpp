@@ -71,20 +71,26 @@ Sizes quick() {
 
 Sizes sizes;
 
-/// Returns the median time, after a few calls that warm up.
+constexpr double kEnoughSeconds = 1;
+
+/// Returns the median time, after a few calls that warm up. A slow action is measured three times at least, and until
+/// its times add up to kEnoughSeconds.
 double seconds(const std::function<void()>& action) {
   const c10::impl::VirtualGuardImpl device(at::kCUDA);
   const c10::Stream stream = device.getStream(c10::Device(at::kCUDA, 0));
   std::vector<double> all;
-  for (int i = -sizes.warm_up; i < sizes.repetitions; ++i) {
+  double sum = 0;
+  for (int i = -sizes.warm_up; i < sizes.repetitions && (sum < kEnoughSeconds || i < 3); ++i) {
     c10::Event begin(at::kCUDA, c10::EventFlag::BACKEND_DEFAULT), end(at::kCUDA, c10::EventFlag::BACKEND_DEFAULT);
     begin.record(stream);
     action();
     end.record(stream);
     end.synchronize();
-    if (i >= 0) all.push_back(begin.elapsedTime(end) / 1e3);
+    const double time = begin.elapsedTime(end) / 1e3;
+    sum += time;
+    if (i >= 0) all.push_back(time);
   }
-  const auto middle = all.begin() + sizes.repetitions / 2;
+  const auto middle = all.begin() + static_cast<std::ptrdiff_t>(all.size() / 2);
   std::nth_element(all.begin(), middle, all.end());
   return *middle;
 }

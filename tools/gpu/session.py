@@ -19,6 +19,7 @@ from verdicts import Failed, NotHere, complaint, ended_well
 
 MOST_LOG_BYTES = 1 << 20  # of one file in the archive
 COLOURS = re.compile(r"\x1b\[[0-9;]*m|\r")  # mpirun is a terminal to its ranks
+SETPRIV = shutil.which("setpriv")
 LEAST_SECONDS = 10  # a check is not begun with less
 
 
@@ -52,6 +53,8 @@ class Running:
             file.flush()
             begin = file.tell()
             try:
+                if SETPRIV:  # no program keeps the GPU after this one was killed
+                    words = [SETPRIV, "--pdeathsig", "KILL", *words]
                 process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT,
                                            cwd=self.folder, start_new_session=True,
                                            env=self.machine.environment_of(ranks, self.cores, environment))
