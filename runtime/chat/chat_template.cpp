@@ -50,7 +50,7 @@ std::string class_warning(const fs::path& folder, const json& config) {
   const json normalizer = read_if_there(folder / "tokenizer.json").value("normalizer", json());
   if (normalizer.dump().find("\"Prepend\"") == std::string::npos) return "";
   return "warning: ids are those of " + (folder / "tokenizer.json").string() + ", whose normalizer begins each text " +
-         "behind a special token with a space; transformers 5 leaves it out, as tokenizer_config.json names the "
+         "after a special token with a space; transformers 5 leaves it out, as tokenizer_config.json names the "
          "class " +
          name.get<std::string>();
 }

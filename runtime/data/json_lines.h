@@ -9,8 +9,8 @@
 namespace meshtrain {
 
 /// Returns true when each line of `file` holds a JSON value. Its name says so: *.jsonl or *.ndjson, in capitals too,
-/// and these with the ending of a compression (compression_of()) behind. Where the name is *.json or has no ending, its
-/// beginning tells: a line is an object or an array, and the next line begins as one, or this one has one of `keys`.
+/// and these followed by the ending of a compression (compression_of()). Where the name is *.json or has no ending, its
+/// beginning tells: the first line is an object or an array, and another one follows, or the first has one of `keys`.
 /// Throws InputError when it cannot be read.
 bool is_json_lines(const std::filesystem::path& file, const std::vector<std::string>& keys);
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <exception>
+#include <nlohmann/json.hpp>
 #include <set>
 #include <string_view>
 #include <thread>
@@ -54,8 +55,10 @@ struct ChatLine {
 /// Returns what to do with a file that is not JSON lines, by how its text begins.
 std::string advice_on_name(const fs::path& file) {
   const FileReader reader(file);
-  const std::string command = json_lines_command(reader.read(0, std::min<int64_t>(reader.size(), 4096)).text(), file);
-  return command.empty() ? ": if each of its lines is a JSON object, call it so" : ": " + command + " makes one of it";
+  const FileBytes beginning = reader.read(0, std::min<int64_t>(reader.size(), 4096));
+  const std::string command = json_lines_command(beginning.text(), file);
+  const bool is_line = command.empty() || first_json_line(beginning.text()).is_object();
+  return is_line ? ": if each of its lines is a JSON object, call it so" : ": " + command + " makes one of it";
 }
 
 /// Returns the files of JSON lines. Those of other kinds are left out of folders, and refused where they are named.

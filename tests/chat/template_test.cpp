@@ -197,7 +197,7 @@ TEST(ChatTemplates, SayWhereTheClassOfTransformersGivesOtherIds) {
   for (const std::string name : {"LlamaTokenizer", "LlamaTokenizerFast"}) {
     EXPECT_EQ(warning("{\"tokenizer_class\": \"" + name + "\"}", prepends),
               "warning: ids are those of " + (folder.path() / "tokenizer.json").string() +
-                  ", whose normalizer begins each text behind a special token with a space; transformers 5 leaves it "
+                  ", whose normalizer begins each text after a special token with a space; transformers 5 leaves it "
                   "out, as tokenizer_config.json names the class " +
                   name);
     EXPECT_EQ(warning("{\"tokenizer_class\": \"" + name + "\", \"legacy\": true}", prepends), "");

@@ -337,7 +337,7 @@ TEST_F(DataChat, BadLinesAreNamedOrCounted) {
                   "conversations are JSON lines, in a file *.jsonl or *.ndjson: if each of its lines is"));
   write("a.json", "\n [{}]");
   EXPECT_TRUE(has(only_complaint(run_meshtrain(words("a.json", 64))),
-                  "*.ndjson: jq -c '.[]' " + path("a.json").string() + " > FILE.jsonl makes one of its array"));
+                  "*.ndjson: jq -c '.[]' " + path("a.json").string() + " > FILE.jsonl makes one of it"));
   for (const char* empty : {"", "\n\n"}) {
     write("empty.jsonl", empty);
     EXPECT_TRUE(has(only_complaint(run_meshtrain(words("empty.jsonl", 64))), "empty.jsonl: the file is empty"));

@@ -85,7 +85,7 @@ TEST_F(TrainInput, ThreadsThatAreNoNumber) {
 TEST_F(TrainInput, AWorkingDirectoryThatIsGone) {
   for (const std::string arguments : {"--help", "data prepare --bytes a --out b", "train r.yaml"}) {
     const std::string gone = path("gone").string();
-    const Ending ending = run_program({"sh", "-c",
+    const Ending ending = run_program({"/bin/sh", "-c",
                                        "mkdir " + gone + " && cd " + gone + " && rmdir " + gone + " && exec " +
                                            build_folder() + "/meshtrain " + arguments});
     EXPECT_EQ(only_complaint(ending), "the working directory does not exist any more: change to another one (cd)");

@@ -105,6 +105,7 @@ TEST(Content, IsToldByTheFirstBytes) {
   EXPECT_EQ(describe_content("\x1f\x8b\x08"), ": it is a file compressed by gzip: decompress it first");
   EXPECT_EQ(describe_content("PK\x03\x04"), ": it is a ZIP archive, as of NumPy or PyTorch");
   EXPECT_EQ(describe_content("Entry not found"), "");
+  EXPECT_EQ(content_of("GGUF is a format, ARROW1 another"), Content::Unknown);
   EXPECT_EQ(describe_text_for_binary("Entry not found\n"),
             ": it is a text that begins \"Entry not found\", not the file itself: download it again");
   EXPECT_EQ(describe_text_for_binary("\x01\x02"), "");

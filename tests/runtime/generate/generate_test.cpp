@@ -268,7 +268,7 @@ TEST(FindModel, SaysWhatAModelIs) {
   const ScratchFolder scratch;
   EXPECT_TRUE(
       has(input_error([&] { find_model(scratch.path()); }), "there is no config.json in " + scratch.path().string()));
-  EXPECT_TRUE(has(input_error([&] { find_model(scratch.path() / "nowhere"); }), "config.json"));
+  EXPECT_TRUE(has(input_error([&] { find_model(scratch.path() / "nowhere"); }), "there is no folder "));
 }
 
 TEST(Prompts, AreReadFromLinesAndJson) {
