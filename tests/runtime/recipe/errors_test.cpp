@@ -64,8 +64,10 @@ INSTANTIATE_TEST_SUITE_P(
             ":16:18: schedule.name: \"cosin\" is not one of constant, cosine, linear, wsd; did you mean \"cosine\"?"},
         BadLine{"schedule: {name: [cosine]}\n", ":16:18: schedule.name: a list is not a single word"},
         BadLine{"parallel: {order: [dp, tp]}\n", ":16:19: parallel.order: [dp, tp] must name each of dp, tp, cp once"},
-        BadLine{"parallel: {order: [dp, tp, pp]}\n",
-                ":16:28: parallel.order: \"pp\" is not one of dp, tp, cp; did you mean \"dp\"?"},
+        BadLine{
+            "parallel: {order: [dp, tp, pp]}\n",
+            ":16:28: parallel.order: \"pp\" is not one of dp, tp, cp; here models are not cut into pipeline stages: "
+            "give these ranks to dp, tp or cp of parallel.mesh"},
         BadLine{"parallel: {mesh: {dp: 0}}\n", ":16:23: parallel.mesh.dp: 0 is impossible: it must be at least 1"},
         BadLine{"parallel: {mesh: {zp: 2}}\n",
                 ":16:19: parallel.mesh: \"zp\" is not one of dp, tp, cp; did you mean \"dp\"?"},
@@ -74,7 +76,7 @@ INSTANTIATE_TEST_SUITE_P(
                 ":16:18: parallel.mesh: \"8\" is not a map of axes and sizes, as in {dp: 2, tp: 2, cp: auto}"},
         BadLine{"parallel: {fsdp: {mode: zero3}}\n",
                 ":16:25: parallel.fsdp.mode: \"zero3\" is not one of auto, no_shard, shard_optimizer, shard_grad_op, "
-                "full_shard, hybrid_shard"},
+                "full_shard, hybrid_shard; here it is full_shard"},
         BadLine{"name: a/b\n", ":16:7: name: a/b cannot be the name of a folder"},
         BadLine{"device: !gpu cpu\n", ":16:9: the tag \"!gpu\" means nothing here: remove it"}));
 
