@@ -275,9 +275,6 @@ const std::vector<std::pair<std::string, Words>> kSentences = {
     {"ids are unsigned and of 32 bits at most: data prepare writes the file again",
      {"dtype=int64", "dtype=uint64", "dtype=float32"}},
     {"ranks compute on CPUs and on GPUs of NVIDIA", {"device=mps", "device=xpu", "device=tpu", "device=rocm"}},
-    {"models are those of docs/models.md",
-     {"family=gpt2", "family=gpt_neox", "family=gptj", "family=opt", "family=bloom", "family=falcon", "family=mamba",
-      "family=bert", "family=t5"}},
     {"there is no loss of preferences or rewards: training minimises the loss of the next token, also of conversations "
      "(docs/data.md)",
      {"dpo", "kto", "orpo", "simpo", "ppo", "grpo", "rlhf", "reward_model", "rl", "dpo_beta", "loss_type"}},

@@ -178,8 +178,8 @@ INSTANTIATE_TEST_SUITE_P(
         BadSetting{{"train.loss_scale.backoff_factor=1"},
                    "--set train.loss_scale.backoff_factor=1: 1 is impossible: it must be below 1"},
         BadSetting{{"train.precision=fp16"},
-                   "--set train.precision=fp16: \"fp16\" is not one of fp64, fp32, bf16, bf16_mixed, fp16_mixed; did "
-                   "you mean \"fp16_mixed\"?"},
+                   "--set train.precision=fp16: \"fp16\" is not one of fp64, fp32, bf16, bf16_mixed, fp16_mixed; here "
+                   "it is fp16_mixed"},
         BadSetting{{"train.non_finite=ignore"}, "--set train.non_finite=ignore: \"ignore\" is not one of stop, skip"},
         BadSetting{{"optimizer.betas=[1]"}, "--set optimizer.betas=[1]: a list of 1 is not a list of two numbers"},
         BadSetting{{"optimizer.betas=[0, 1]"}, "--set optimizer.betas=[0, 1]: 1 is impossible: it must be below 1"}));

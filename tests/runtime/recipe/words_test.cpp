@@ -324,8 +324,7 @@ TEST(ExplainKey, PointsToPagesAndNotBelow) {
     const std::string text = explain_key(key.path);
     EXPECT_FALSE(has(text, "see below") || has(text, "(below)") || has(text, "](")) << text;
   }
-  EXPECT_TRUE(has(explain_key("train.precision"), "docs/recipe.md, \"Precision\""))
-      << explain_key("train.precision");
+  EXPECT_TRUE(has(explain_key("train.precision"), "docs/recipe.md, \"Precision\"")) << explain_key("train.precision");
 }
 
 TEST(ExplainKey, TakesNumbersOfEntriesAndSections) {
