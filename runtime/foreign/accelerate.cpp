@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <map>
 #include <string>
 
@@ -7,6 +8,9 @@
 namespace meshtrain {
 namespace {
 
+// Defaults are those of accelerate 1.14.0: accelerate/utils/dataclasses.py and parallelism_config.py.
+const char* const kAccumulation = "set train.global_batch to it x dp x train.micro_batch";
+
 const std::map<std::string, std::string> kPrecisions = {{"no", "fp32"}, {"bf16", "bf16_mixed"}, {"fp16", "fp16_mixed"}};
 const std::map<std::string, std::string> kModes = {
     {"FULL_SHARD", "full_shard"}, {"1", "full_shard"}, {"SHARD_GRAD_OP", "shard_grad_op"}, {"2", "shard_grad_op"},
@@ -14,20 +18,47 @@ const std::map<std::string, std::string> kModes = {
 const std::map<std::string, std::string> kStages = {
     {"0", "no_shard"}, {"1", "shard_optimizer"}, {"2", "shard_grad_op"}, {"3", "full_shard"}};
 
-/// Sets the mesh, and how it is cut where the sizes say so.
+/// Sets the mesh, and how parameters are cut over it where sizes say so: each of the replicas is shared by its shards x
+/// the context-parallel ranks.
 void take_accelerate_mesh(Conversion& from) {
-  const std::string prefix = "parallelism_config.parallelism_config_";
+  const std::string prefix = "parallelism_config.parallelism_config_",
+                    of_megatron = "megatron_lm_config.megatron_lm_context_parallel_size";
   const int64_t replicas = from.whole(prefix + "dp_replicate_size").value_or(1),
                 shards = from.whole(prefix + "dp_shard_size").value_or(1),
                 megatron_tp = from.whole("megatron_lm_config.megatron_lm_tp_degree").value_or(1),
                 tp = from.whole(prefix + "tp_size").value_or(megatron_tp),
-                cp = from.whole(prefix + "cp_size").value_or(1);
+                sp = from.whole(prefix + "sp_size").value_or(1),
+                megatron_cp = from.whole(of_megatron).value_or(from.has("megatron_lm_config") ? 2 : 1),
+                cp = std::max({from.whole(prefix + "cp_size").value_or(1), sp, megatron_cp});
   const std::optional<int64_t> ranks = from.whole("num_processes");
   const bool has_mesh = from.has("parallelism_config");
-  const std::string dp = has_mesh ? std::to_string(replicas * shards) : ranks ? std::to_string(*ranks / tp) : "auto";
-  from.set("parallel.mesh", "{dp: " + dp + ", cp: " + std::to_string(cp) + ", tp: " + std::to_string(tp) + "}");
-  if (has_mesh) from.set_replicas(replicas, shards, cp);
-  from.set_rotation(prefix + "cp_comm_strategy", cp);
+  const std::string dp = has_mesh ? std::to_string(replicas * shards)
+                         : ranks  ? std::to_string(*ranks / (tp * cp))
+                                  : "auto";
+  from.set("parallel.mesh", "{dp: " + dp + ", cp: " + std::to_string(cp) + ", tp: " + std::to_string(tp) + "}",
+           megatron_cp > 1 && !from.has(of_megatron) ? "cp: " + from.by_default() : "");
+  if (has_mesh) {
+    const bool is_shared = shards * cp > 1;
+    from.set("parallel.fsdp.mode", std::string(!is_shared ? "no_shard" : replicas > 1 ? "hybrid_shard" : "full_shard"));
+    if (is_shared && replicas > 1) {
+      from.set("parallel.fsdp.shard_size", shards * cp, cp > 1 ? "data-parallel shards x cp" : "");
+    }
+  }
+  const std::string rotation_key = prefix + "cp_comm_strategy";
+  const std::optional<std::string> rotation = from.word(rotation_key);
+  const bool gathers = rotation.value_or("allgather") == "allgather";
+  if (!gathers && *rotation != "alltoall") {
+    from.leave_out(rotation_key, "parallel.context.algorithm has all_gather and ring");
+  } else if (cp > 1) {
+    from.set("parallel.context.algorithm",
+             std::string(sp > 1                       ? "ulysses"
+                         : gathers && megatron_cp < 2 ? "all_gather"
+                                                      : "ring"),
+             rotation || sp > 1 ? "" : from.by_default());
+  } else if (!gathers) {
+    from.leave_out(rotation_key, "cp is 1: there is nothing to exchange");
+  }
+  for (const char* read : {"cp_backend", "sp_backend"}) from.ignore(prefix + read);
 }
 
 void take_accelerate_fsdp(Conversion& from) {
@@ -64,22 +95,71 @@ void take_accelerate_fsdp(Conversion& from) {
 }
 
 void convert_deepspeed_of_accelerate(Conversion& from) {
-  const std::string prefix = "deepspeed_config.";
-  from.refuse(prefix + "deepspeed_config_file", "convert that file too: meshtrain recipe --from");
-  if (const auto stage = from.word(prefix + "zero_stage"); stage && kStages.contains(*stage)) {
-    from.set("parallel.fsdp.mode", kStages.at(*stage));
+  const std::string prefix = "deepspeed_config.", file = prefix + "deepspeed_config_file";
+  const bool has_file = from.has(file);
+  from.refuse(file, "convert that file too: meshtrain recipe --from");
+  const auto stage = from.word(prefix + "zero_stage");
+  if (const auto mode = kStages.find(stage.value_or("2")); mode != kStages.end() && (stage || !has_file)) {
+    from.set("parallel.fsdp.mode", mode->second, stage ? "" : from.by_default());
   }
-  if (const auto norm = from.number(prefix + "gradient_clipping")) from.set("train.clip_norm", *norm);
+  if (from.has(prefix + "gradient_clipping") || !has_file) {
+    const auto norm = from.number(prefix + "gradient_clipping");
+    from.set("train.clip_norm", norm.value_or(1), norm ? "" : from.by_default());
+  }
   for (const char* what : {"offload_optimizer_device", "offload_param_device"}) {
     const std::string device = from.word(prefix + what).value_or("none");
     if (device == "cpu") from.offload_to_host();
-    if (device == "nvme") from.refuse(prefix + what, "set parallel.fsdp.offload.to: disk and its path");
+    if (device == "nvme") from.leave_out(prefix + what, "set parallel.fsdp.offload.to: disk and its path");
   }
-  from.refuse(prefix + "gradient_accumulation_steps", "set train.global_batch to it x dp x train.micro_batch");
+  from.leave_out(prefix + "gradient_accumulation_steps", kAccumulation);
   from.ignore_in("deepspeed_config",
                  {"offload_optimizer_device", "offload_param_device", "zero3_init_flag", "zero3_save_16bit_model",
                   "deepspeed_multinode_launcher", "deepspeed_hostfile", "deepspeed_inclusion_filter",
                   "deepspeed_exclusion_filter", "deepspeed_moe_layer_cls_names"});
+}
+
+/// Sets the precision. FSDP and DeepSpeed reduce gradients in the half; without them autocast keeps the residual stream
+/// in fp32.
+void take_accelerate_precision(Conversion& from) {
+  const std::string given = from.word("mixed_precision").value_or("no"), half = given == "fp16" ? "fp16" : "bf16";
+  const auto known = kPrecisions.find(given == "fp8" ? "bf16" : given);
+  if (known == kPrecisions.end()) return from.refuse("mixed_precision", "train.precision has no " + given);
+  from.set("train.precision", known->second, from.has("mixed_precision") ? "" : from.by_default());
+  if (given == "fp8") from.refuse("mixed_precision", "there is no FP8: layers compute in bf16, with bf16_mixed");
+  if (given == "no") return;
+  const bool is_deepspeed = from.has("deepspeed_config");
+  if (from.has("megatron_lm_config")) return;
+  if (is_deepspeed || from.has("fsdp_config")) {
+    from.set("parallel.fsdp.reduce_dtype", half, from.by_default());
+  } else {
+    from.set("train.residual_dtype", std::string("fp32"), "as under autocast");
+  }
+  if (is_deepspeed && given == "fp16") {
+    from.set("train.loss_scale.growth_interval", int64_t{1000}, "the default of DeepSpeed");
+    from.refuse_absent(
+        "fp16.hysteresis: 2, the default of DeepSpeed: the scale shrinks with the first step that "
+        "overflows, so other steps are skipped");
+  }
+}
+
+/// Takes what accelerate gives to Megatron-LM. The tp degree is in the mesh.
+void take_megatron_of_accelerate(Conversion& from) {
+  const std::string prefix = "megatron_lm_config.megatron_lm_";
+  from.set_number(prefix + "gradient_clipping", "train.clip_norm", 1);
+  from.set("parallel.fsdp.mode",
+           std::string(from.is_on(prefix + "use_distributed_optimizer") ? "shard_optimizer" : "no_shard"));
+  const auto granularity = from.word(prefix + "recompute_granularity");
+  const bool is_selective = granularity == "selective" || from.is_on(prefix + "recompute_activations");
+  from.set("train.activation_checkpointing.mode", std::string(is_selective ? "selective" : "full"),
+           is_selective || granularity ? "" : from.by_default());
+  if (from.whole(prefix + "pp_degree").value_or(1) > 1) {
+    from.leave_out(prefix + "pp_degree", "there are no pipeline stages: these ranks are in dp");
+  }
+  from.leave_out(prefix + "num_micro_batches", kAccumulation);
+  for (const char* read : {"use_distributed_optimizer", "recompute_activations", "sequence_parallelism",
+                           "recompute_method", "recompute_num_layers", "attention_softmax_in_fp32"}) {
+    from.ignore(prefix + read);
+  }
 }
 
 }  // namespace
@@ -89,25 +169,14 @@ void convert_accelerate(Conversion& from) {
   take_accelerate_mesh(from);
   if (from.has("fsdp_config")) take_accelerate_fsdp(from);
   if (from.has("deepspeed_config")) convert_deepspeed_of_accelerate(from);
+  if (from.has("megatron_lm_config")) take_megatron_of_accelerate(from);
   if ((type == "MULTI_GPU" || type == "MULTI_CPU") && !from.is_set("parallel.fsdp.mode")) {
     from.set("parallel.fsdp.mode", std::string("no_shard"), type);
   }
-  if (const auto precision = from.word("mixed_precision")) {
-    const auto known = kPrecisions.find(*precision);
-    if (*precision == "fp8") {
-      from.set("train.precision", std::string("bf16_mixed"), "there is no FP8");
-      from.refuse("mixed_precision", "there is no FP8: layers compute in bf16, with train.precision: bf16_mixed");
-    } else if (known == kPrecisions.end()) {
-      from.refuse("mixed_precision", "train.precision has no " + *precision);
-    } else {
-      from.set("train.precision", known->second);
-    }
-  }
+  take_accelerate_precision(from);
+  if (const auto norm = from.number("gradient_clipping")) from.set("train.clip_norm", *norm);
   if (from.is_on("use_cpu")) from.set("device", std::string("cpu"));
-  const char* const stages = "megatron_lm_config.megatron_lm_pp_degree";
-  if (from.whole(stages).value_or(1) > 1) from.refuse(stages, "there are no pipeline stages: these ranks are in dp");
-  from.refuse("megatron_lm_config", "of it parallel.mesh has the tp degree, and the rest has no place in a recipe");
-  from.refuse("gradient_accumulation_steps", "set train.global_batch to it x dp x train.micro_batch");
+  from.leave_out("gradient_accumulation_steps", kAccumulation);
   for (const char* key : {"use_cpu",
                           "compute_environment",
                           "debug",
@@ -132,7 +201,7 @@ void convert_accelerate(Conversion& from) {
     from.ignore(key);  // of the launcher, which is mpirun or srun here, and of other machines
   }
   from.refuse("fp8_config", "there is no FP8");
-  from.refuse("dynamo_config", "nothing is compiled at run time");
+  from.leave_out("dynamo_config", "nothing is compiled at run time");
   const std::string in_script = "in the script that accelerate launches: ";
   from.need_of_script(in_script);
   from.need("train.global_batch", in_script + "batch on a rank x ranks of dp x accumulation");
@@ -140,6 +209,7 @@ void convert_accelerate(Conversion& from) {
   from.need("optimizer.learning_rate", in_script + "of its optimizer");
   const std::string of_optimizer = in_script + "of its optimizer; until then the recipe has ";
   from.need("optimizer.betas", of_optimizer + "[0.9, 0.999]");
+  from.need("optimizer.eps", of_optimizer + "1e-8");
   from.need("optimizer.weight_decay", of_optimizer + "0, and AdamW of PyTorch 0.01");
   from.need("schedule.name", in_script + "its schedule, and schedule.warmup_steps; until then the recipe has constant");
   from.need("train.clip_norm", in_script + "its clip_grad_norm_; until then the recipe has 1, and 0 clips nothing");

@@ -77,7 +77,7 @@ std::optional<double> Conversion::number(const std::string& path) {
   double value = 0;
   const auto [last, error] = std::from_chars(text->data(), text->data() + text->size(), value);
   if (error == std::errc() && last == text->data() + text->size()) return value;
-  refused_.push_back(shown(path) + ": it is not a number");
+  lost_.push_back(shown(path) + ": it is not a number");
   return std::nullopt;
 }
 
@@ -132,11 +132,25 @@ void Conversion::set(const std::string& key, bool value, const std::string& comm
   values_[key] = {scalar_text(value), comment};
 }
 
-void Conversion::refuse(const std::string& path, const std::string& reason) {
+double Conversion::set_number(const std::string& path, const std::string& key, double usual) {
+  const std::optional<double> value = number(path);
+  set(key, value.value_or(usual), value ? "" : by_default());
+  return value.value_or(usual);
+}
+
+void Conversion::add_line(const std::string& path, const std::string& reason, std::vector<std::string>& lines) {
   const YamlValue* value = find(path);
   if (value == nullptr) return;
   ignore(path);
-  if (!does_nothing(*value)) refused_.push_back(shown(path) + ": " + reason);
+  if (!does_nothing(*value)) lines.push_back(shown(path) + ": " + reason);
+}
+
+void Conversion::refuse(const std::string& path, const std::string& reason) {
+  add_line(path, reason, lost_);
+}
+
+void Conversion::leave_out(const std::string& path, const std::string& reason) {
+  add_line(path, reason, left_out_);
 }
 
 void Conversion::ignore(const std::string& path) {
@@ -168,25 +182,6 @@ void Conversion::need_filled_in(const std::string& key, std::initializer_list<co
                               (meanwhile.empty() ? "" : "; until then the recipe has " + meanwhile)});
 }
 
-void Conversion::set_replicas(int64_t replicas, int64_t shards, int64_t cp) {
-  const char* const size = "parallel.fsdp.shard_size";
-  const bool is_shared = shards == 0 || shards * cp > 1;
-  set("parallel.fsdp.mode", std::string(!is_shared ? "no_shard" : replicas > 1 ? "hybrid_shard" : "full_shard"));
-  if (!is_shared || replicas == 1) return;
-  if (shards > 0) return set(size, shards * cp, cp > 1 ? "data-parallel shards x cp" : "");
-  need(size, "dp x cp / " + std::to_string(replicas) + ", the ranks of one of " + std::to_string(replicas) +
-                 " replicas; until then the recipe has the ranks of a host");
-}
-
-void Conversion::set_rotation(const std::string& path, int64_t cp) {
-  const std::optional<std::string> rotation = word(path);
-  if (!rotation) return;
-  const bool gathers = *rotation == "allgather";
-  if (!gathers && *rotation != "alltoall") return refuse(path, "parallel.context.algorithm has all_gather and ring");
-  if (cp > 1) return set("parallel.context.algorithm", std::string(gathers ? "all_gather" : "ring"));
-  if (!gathers) refuse(path, "cp is 1: there is nothing to exchange");
-}
-
 void Conversion::offload_to_host() {
   set("parallel.fsdp.offload.to", std::string("host"), "of CPU ranks alone: leave it out on GPUs");
 }
@@ -198,7 +193,7 @@ void Conversion::need_of_script(const std::string& in_script) {
   need("train.sequence_length", in_script + "the length of its samples");
 }
 
-/// Returns `; did you mean training.steps?` where `path`, which nothing asked for, is near a key of the tool that the
+/// Returns `; did you mean scheduler.type?` where `path`, which nothing asked for, is near a key of the tool that the
 /// configuration lacks: in its map, or in a map of a name near that of its own.
 std::string Conversion::near(const std::string& path) const {
   const auto map_of = [](const std::string& key) { return key.substr(0, key.rfind('.') + 1); };
@@ -217,7 +212,7 @@ std::string Conversion::near(const std::string& path) const {
   return other.empty() ? "" : "; did you mean " + other + name + "?";
 }
 
-std::string Conversion::text(const std::string& file) const {
+ConvertedRecipe Conversion::recipe(const std::string& file) const {
   std::string text = "# From " + file + ", a configuration of " + tool_ + ".\n";
   const auto write = [&](const std::string& map) {
     std::vector<std::string> open;  // the maps whose line was written
@@ -244,18 +239,22 @@ std::string Conversion::text(const std::string& file) const {
   for (const auto& [key, value] : values_) {
     if (key.find('.') == std::string::npos) text += key + ": " + value.text + "\n";
   }
-  std::vector<std::string> refused = refused_;
+  std::vector<std::string> lost = lost_;
   visit_leaves(root_, "", [&](const std::string& path, const YamlValue& value) {
     if (read_.contains(path) || does_nothing(value)) return;
-    refused.push_back(
-        path + ": " + flat_text(value) +
-        (is_auto(path) ? ": another program fills it in" : ": nothing in a recipe is like it" + near(path)));
+    lost.push_back(path + ": " + flat_text(value) +
+                   (is_auto(path) ? ": another program fills it in" : ": nothing in a recipe is like it" + near(path)));
   });
-  if (!needed_.empty()) text += "\n# Still to be given, here or with --set:\n";
-  for (const auto& [key, what] : needed_) text += "#   " + key + ": " + what + "\n";
-  if (!refused.empty()) text += "\n# Not converted:\n";
-  for (const std::string& line : refused) text += "#   " + line + "\n";
-  return text;
+  const auto add = [&](const std::string& title, const std::vector<std::string>& lines) {
+    if (!lines.empty()) text += "\n# " + title + ":\n";
+    for (const std::string& line : lines) text += "#   " + line + "\n";
+  };
+  std::vector<std::string> needed;
+  for (const auto& [key, what] : needed_) needed.push_back(key + ": " + what);
+  add("Still to be given, here or with --set", needed);
+  add("Not converted, and numbers change without it", lost);
+  add("Not converted, and no number changes", left_out_);
+  return {text, static_cast<int64_t>(lost.size())};
 }
 
 }  // namespace meshtrain

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/foreign/foreign_config.h"
 #include "runtime/yaml/value.h"
 
 namespace meshtrain {
@@ -15,11 +16,7 @@ namespace meshtrain {
 /// The configuration of another trainer on its way to a recipe: what was taken from it, and what was not.
 class Conversion {
  public:
-  /// Why a weight decay of Adam is not that of AdamW.
-  static constexpr const char* kDecayOfAdam =
-      "Adam adds it to gradients (L2), and here weights decay: equal at 0 alone";
-
-  /// `tool`: its name, for messages. `root`: a map, which must outlive this.
+  /// `tool`: its name and version, for messages. `root`: a map, which must outlive this.
   Conversion(std::string tool, const YamlValue& root) : tool_(std::move(tool)), root_(root) {}
 
   /// Return the value at `path` ("optimizer.params.lr") and mark it as read; none when it is absent, null or of another
@@ -41,11 +38,18 @@ class Conversion {
   void set(const std::string& key, int64_t value, const std::string& comment = "");
   void set(const std::string& key, bool value, const std::string& comment = "");
   bool is_set(const std::string& key) const { return values_.contains(key); }
+  /// Returns the comment of a value that the configuration leaves to the tool.
+  std::string by_default() const { return "the default of " + tool_; }
+  /// Sets `key` to the number at `path`, or to `usual`, the tool's default, which a comment says. Returns the value.
+  double set_number(const std::string& path, const std::string& key, double usual);
 
-  /// Lists `path`, when it is there and does something (it is not false, none or empty), as not converted.
+  /// Lists `path`, when it is there and does something (it is not false, none or empty), as not converted though it
+  /// changes numbers.
   void refuse(const std::string& path, const std::string& reason);
-  /// Lists what the configuration does without a value for it, as not converted.
-  void refuse_absent(const std::string& line) { refused_.push_back(line); }
+  /// Lists a default of the tool as not converted though it changes numbers.
+  void refuse_absent(const std::string& line) { lost_.push_back(line); }
+  /// Lists `path`, like refuse(), as not converted where no number of the training changes.
+  void leave_out(const std::string& path, const std::string& reason);
   /// Marks `path`, a value or all in a map, as meaning nothing in a recipe.
   void ignore(const std::string& path);
   /// Does so with each of `keys` of the map at `path`, so that its other keys are listed.
@@ -58,22 +62,15 @@ class Conversion {
   void need_filled_in(const std::string& key, std::initializer_list<const char*> paths, const std::string& value,
                       const std::string& by_default = "");
 
-  /// Sets parallel.fsdp for `replicas` of the model, each of which `shards` data-parallel ranks share with their `cp`
-  /// context-parallel ones, as torchtitan and accelerate do. `shards` 0: as many as the ranks that are started allow.
-  void set_replicas(int64_t replicas, int64_t shards, int64_t cp);
-  /// Sets parallel.context.algorithm for the word at `path`, allgather or alltoall, which torchtitan and accelerate
-  /// have for how keys and values reach the other context-parallel ranks. Of one rank, `cp` 1, lists what is not the
-  /// default.
-  void set_rotation(const std::string& path, int64_t cp);
   /// Sets parallel.fsdp.offload.to: host, and says of which ranks it is.
   void offload_to_host();
   /// Lists model, data and the length of samples, which the script that a launcher starts has. `in_script`: the
   /// beginning of the lines.
   void need_of_script(const std::string& in_script);
 
-  /// Returns the recipe as YAML: the keys in it, what was not converted, what is still to be given. `file`: the name of
-  /// the configuration.
-  std::string text(const std::string& file) const;
+  /// Returns the recipe: the keys in it, what is still to be given, what was not converted. `file`: the name of the
+  /// configuration.
+  ConvertedRecipe recipe(const std::string& file) const;
 
  private:
   struct Value {
@@ -86,13 +83,14 @@ class Conversion {
   std::string near(const std::string& path) const;
   const YamlValue* take(const std::string& path, YamlValue::Kind kind);
   std::string shown(const std::string& path) const;
+  void add_line(const std::string& path, const std::string& reason, std::vector<std::string>& lines);
 
   std::string tool_;
   const YamlValue& root_;
   std::map<std::string, Value> values_;
   std::set<std::string> read_;
-  mutable std::set<std::string> known_;  // the paths that were asked for, in the configuration or not
-  std::vector<std::string> refused_;
+  mutable std::set<std::string> known_;       // the paths that were asked for, in the configuration or not
+  std::vector<std::string> lost_, left_out_;  // changing numbers, and not
   std::vector<Needed> needed_;
 };
 

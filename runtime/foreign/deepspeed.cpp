@@ -12,8 +12,10 @@
 namespace meshtrain {
 namespace {
 
-// The Trainer of transformers fills in its own argument where a value is "auto": the names and defaults below are those
-// of transformers.TrainingArguments, as its integrations/deepspeed.py fills them in.
+// Defaults are those of DeepSpeed 0.19.5: deepspeed/runtime/constants.py, precision_config.py, lr_schedules.py,
+// engine.py and zero/muon/original_muon.py. The Trainer of transformers fills in its own argument where a value is
+// "auto": the names and defaults below are those of transformers.TrainingArguments, as its integrations/deepspeed.py
+// fills them in.
 
 void take_deepspeed_batches(Conversion& from) {
   const char *const global_key = "train_batch_size", *const micro_key = "train_micro_batch_size_per_gpu",
@@ -43,15 +45,20 @@ void take_deepspeed_batches(Conversion& from) {
 /// Returns the keys of train.loss_scale and their values, as fp16 has them.
 std::vector<std::pair<std::string, double>> deepspeed_loss_scale(Conversion& from) {
   if (const double fixed = from.number("fp16.loss_scale").value_or(0); fixed > 0) return {{"static", fixed}};
-  const double initial = std::exp2(std::clamp(from.number("fp16.initial_scale_power").value_or(16), 0.0, 100.0));
-  std::vector<std::pair<std::string, double>> keys = {{"initial", initial}};
-  if (const auto window = from.whole("fp16.loss_scale_window")) {
-    keys.emplace_back("growth_interval", static_cast<double>(*window));
-  }
-  if (const auto least = from.number("fp16.min_loss_scale"); least && *least > 0) {
-    keys.emplace_back("min", std::min(*least, initial));
-  }
-  return keys;
+  const double initial = std::exp2(std::clamp(from.number("fp16.initial_scale_power").value_or(16), 0.0, 100.0)),
+               least = from.number("fp16.min_loss_scale").value_or(1);
+  return {{"initial", initial},
+          {"growth_interval", from.number("fp16.loss_scale_window").value_or(1000)},
+          {"min", least > 0 ? std::min(least, initial) : 1}};
+}
+
+/// Sets the dtype of reductions: that of the half, unless communication_data_type says another.
+void take_deepspeed_reduction(Conversion& from, const std::string& half) {
+  const char *const path = "communication_data_type", *const key = "parallel.fsdp.reduce_dtype";
+  const std::optional<std::string> dtype = from.word(path);
+  if (!dtype) return from.set(key, half, from.by_default());
+  if (*dtype != "fp32" && *dtype != half) return from.refuse(path, std::string(key) + " has fp32 and " + half);
+  from.set(key, *dtype);
 }
 
 /// Lists the precision as still to be given where the Trainer chooses it.
@@ -61,37 +68,48 @@ void need_deepspeed_precision(Conversion& from) {
     for (const auto& [key, value] : deepspeed_loss_scale(from)) {
       scale += (scale.empty() ? "" : ", ") + key + ": " + scalar_text(value);
     }
-    scale = " (with train.loss_scale: {" + scale + "})";
+    scale = ", and train.loss_scale: {" + scale + "}";
   }
   from.need_filled_in("train.precision", {"bf16.enabled", "fp16.enabled", "amp.enabled"},
-                      "bf16_mixed for the Trainer's bf16, fp16_mixed" + scale + " for its fp16", "fp32");
+                      "bf16_mixed for the Trainer's bf16, fp16_mixed for its fp16 (with parallel.fsdp.reduce_dtype: "
+                      "bf16 or fp16" +
+                          scale + ")",
+                      "fp32");
 }
 
 void take_deepspeed_precision(Conversion& from) {
-  const bool is_fp16 = from.truth("fp16.enabled").value_or(false);
   if (from.truth("bf16.enabled").value_or(false)) {
     from.set("train.precision", std::string("bf16_mixed"));
-  } else if (is_fp16) {
+    take_deepspeed_reduction(from, "bf16");
+  } else if (from.truth("fp16.enabled").value_or(false)) {
     from.set("train.precision", std::string("fp16_mixed"));
     for (const auto& [key, value] : deepspeed_loss_scale(from)) from.set("train.loss_scale." + key, value);
-  }
-  if ((is_fp16 || from.is_auto("fp16.enabled")) && from.whole("fp16.hysteresis").value_or(1) > 1) {
-    from.refuse("fp16.hysteresis", "the scale shrinks with the first step that overflows");
+    const int64_t hysteresis = from.whole("fp16.hysteresis").value_or(2);
+    if (hysteresis > 1 && !from.is_set("train.loss_scale.static")) {
+      from.refuse_absent("fp16.hysteresis: " + std::to_string(hysteresis) +
+                         ": the scale shrinks with the first step that overflows, so other steps are skipped");
+    }
+    take_deepspeed_reduction(from, "fp16");
   }
   if (from.is_on("amp.enabled") || from.is_on("torch_autocast.enabled")) {
     const bool is_half =
         !from.is_on("torch_autocast.enabled") || from.word("torch_autocast.dtype").value_or("bfloat16") == "float16";
     from.set("train.precision", std::string(is_half ? "fp16_mixed" : "bf16_mixed"),
              "weights and activations are in the half, where autocast chooses by operator");
+    from.set("train.residual_dtype", std::string("fp32"), "as under autocast");
   }
   if (from.is_on("fp8.enabled")) {
     from.set("train.precision", std::string("bf16_mixed"), "there is no FP8");
     from.refuse("fp8", "there is no FP8: layers compute in bf16, with train.precision: bf16_mixed");
   }
   need_deepspeed_precision(from);
+  for (const char* map : {"bf16", "fp16"}) {
+    for (const char* key : {"_master_weights_and_grads", "_optimizer_states"}) {
+      from.refuse(std::string(map) + "." + map + key, "weights and state of the optimizer are in fp32");
+    }
+  }
   for (const char* map : {"fp16", "bf16", "fp8", "amp", "torch_autocast"}) from.ignore(map);
-  const std::string reduce = from.word("communication_data_type").value_or("");
-  if (reduce == "fp32") from.set("parallel.fsdp.reduce_dtype", reduce);
+  from.refuse("data_types", "gradients are added up in parallel.fsdp.reduce_dtype");
 }
 
 void take_deepspeed_zero(Conversion& from) {
@@ -107,8 +125,8 @@ void take_deepspeed_zero(Conversion& from) {
   } else {
     from.refuse(stage_key, "parallel.fsdp.mode has no such stage");
   }
-  from.refuse("zero_optimization.zero_hpz_partition_size",
-              "parallel.fsdp.mode: hybrid_shard with shard_size is the nearest: it copies gradients and state too");
+  from.leave_out("zero_optimization.zero_hpz_partition_size",
+                 "parallel.fsdp.mode: hybrid_shard with shard_size is the nearest: it copies gradients and state too");
   for (const char* what :
        {"zero_quantized_weights", "zero_quantized_gradients", "zero_quantized_nontrainable_weights"}) {
     from.refuse(std::string("zero_optimization.") + what, "what is sent is not quantized");
@@ -171,41 +189,80 @@ void take_deepspeed_mesh(Conversion& from) {
   from.set("parallel.mesh", mesh + "}");
   if (cp > 1) from.set("parallel.context.algorithm", std::string("ulysses"));
   from.ignore_in("tensor_parallel", {"tp_grain_size", "tp_size"});
-  from.refuse("pipeline", "models are not cut into pipeline stages");
+  from.leave_out("pipeline", "models are not cut into pipeline stages");
+}
+
+/// Takes Muon and the AdamW beside it. The peak of a schedule is that of both.
+void take_deepspeed_muon(Conversion& from, bool has_peak) {
+  const std::string params = "optimizer.params.";
+  const std::optional<double> both = from.number(params + "lr"), muon = from.number(params + "muon_lr"),
+                              adam = from.number(params + "adam_lr");
+  const bool is_open = has_peak || from.is_auto(params + "lr");
+  if (!has_peak && (muon || !is_open)) {
+    from.set("optimizer.learning_rate", muon ? *muon : both.value_or(0.02), muon || both ? "" : from.by_default());
+  }
+  if (!has_peak && (adam || !is_open)) {
+    from.set("optimizer.muon.adamw_learning_rate", adam ? *adam : both.value_or(3e-4),
+             adam || both ? "" : from.by_default());
+  }
+  from.set("optimizer.muon.scale", std::string("original"), from.by_default());
+  from.set("optimizer.muon.nesterov", true, from.by_default());
+  from.set("optimizer.muon.coefficients", std::string("simple"), from.by_default());
+  from.set("optimizer.muon.newton_schulz_steps", int64_t{5}, from.by_default());
+  from.set_number(params + "momentum", "optimizer.momentum", 0.95);
+  from.set_number(params + "eps", "optimizer.eps", 1e-10);
+  from.ignore(params + "ns_method");  // gram and standard are one polynomial
+  if (from.whole("zero_optimization.stage").value_or(1) == 0) {
+    from.refuse_absent("zero_optimization.stage: 0: without ZeRO DeepSpeed moves matrices by their gradients alone");
+  }
 }
 
 void take_deepspeed_optimizer(Conversion& from) {
-  const std::string type = lower_case(from.word("optimizer.type").value_or(""));
-  if (type == "adam" || type == "adamw") {
-    from.set("optimizer.name", std::string("adamw"));
-    from.ignore_in("optimizer.params", {"adam_w_mode", "torch_adam"});
-  } else if (type == "sgd" || type == "muon") {
-    from.set("optimizer.name", type);
+  const std::string type = lower_case(from.word("optimizer.type").value_or("")), params = "optimizer.params.";
+  const bool is_adam = type == "adam" || type == "adamw";
+  if (is_adam || type == "sgd" || type == "muon") {
+    from.set("optimizer.name", is_adam ? std::string("adamw") : type);
   } else {
     from.refuse("optimizer.type", "optimizer.name has adamw, sgd and muon");
   }
-  const char *const rate_key = "optimizer.params.lr", *const peak_key = "scheduler.params.warmup_max_lr";
+  const std::string rate_key = params + "lr";
   const bool has_peak = from.is_set("optimizer.learning_rate");  // that of the schedule
+  if (type == "muon") {
+    take_deepspeed_muon(from, has_peak);
+  } else if (!has_peak && !type.empty() && !from.is_auto(rate_key)) {
+    from.set_number(rate_key, "optimizer.learning_rate", 0.001);
+  }
   if (has_peak) {
-    from.ignore(rate_key);
-  } else if (const auto rate = from.number(rate_key)) {
-    from.set("optimizer.learning_rate", *rate);
+    for (const char* rate : {"lr", "muon_lr", "adam_lr"}) from.ignore(params + rate);
   }
-  if (const auto eps = from.number("optimizer.params.eps")) from.set("optimizer.eps", *eps);
-  const char* const mode = "optimizer.params.adam_w_mode";  // DeepSpeed's Adam is AdamW unless it is false
-  const bool is_l2 = type == "adam" && from.has(mode) && !from.is_on(mode);
-  if (const auto decay = from.number("optimizer.params.weight_decay")) {
-    from.set("optimizer.weight_decay", *decay, is_l2 && *decay > 0 ? Conversion::kDecayOfAdam : "");
+  if (!type.empty()) {
+    const bool is_torch = from.is_on(params + "torch_adam"),
+               is_l2 = type == "adam" && from.has(params + "adam_w_mode") && !from.is_on(params + "adam_w_mode");
+    const double decay =
+        from.set_number(params + "weight_decay", "optimizer.weight_decay", is_adam && is_torch && !is_l2 ? 0.01 : 0);
+    if (is_l2 && decay > 0) {
+      from.refuse_absent(params + "adam_w_mode: false: Adam adds the decay to gradients (L2), and here weights decay");
+    }
+    if (decay > 0 || from.is_auto(params + "weight_decay")) {
+      from.need("optimizer.decay",
+                "matrices for transformers' Trainer, which leaves norms and biases out; all for a "
+                "script that gives DeepSpeed all parameters as one; until then the recipe has all");
+    }
+    for (const char* read : {"adam_w_mode", "torch_adam"}) from.ignore(params + read);
   }
-  if (const auto momentum = from.number("optimizer.params.momentum"); momentum && type != "adam" && type != "adamw") {
-    from.set("optimizer.momentum", *momentum);
-  }
-  if (const auto betas = from.list("optimizer.params.betas"); betas.size() == 2) {
+  if (is_adam) from.set_number(params + "eps", "optimizer.eps", 1e-8);
+  if (type == "sgd") from.set_number(params + "momentum", "optimizer.momentum", 0);
+  if (const auto betas = from.list(params + "betas"); betas.size() == 2) {
     from.set("optimizer.betas", "[" + betas[0] + ", " + betas[1] + "]");
+  } else if (is_adam || type == "muon") {
+    from.set("optimizer.betas", std::string(is_adam ? "[0.9, 0.999]" : "[0.9, 0.95]"), from.by_default());
   }
-  from.refuse("optimizer.params.bias_correction", "adamw always corrects its first steps");
+  if (from.has(params + "bias_correction") && !from.is_on(params + "bias_correction")) {
+    from.refuse_absent(params + "bias_correction: false: adamw always corrects its first steps");
+  }
+  from.ignore(params + "bias_correction");
   if (!has_peak) {
-    from.need_filled_in("optimizer.learning_rate", {rate_key, peak_key},
+    from.need_filled_in("optimizer.learning_rate", {"optimizer.params.lr", "scheduler.params.warmup_max_lr"},
                         "the Trainer's learning_rate (by default 5e-05)");
   }
   from.need("optimizer.learning_rate", "of the optimizer that the script makes");
@@ -218,56 +275,78 @@ void take_deepspeed_optimizer(Conversion& from) {
 }
 
 void take_deepspeed_clipping(Conversion& from) {
-  const char* const key = "gradient_clipping";
-  const std::optional<double> own = from.number(key), older = from.number("optimizer.params.max_grad_norm");
-  if (own || older) {
-    from.set("train.clip_norm", own.value_or(older.value_or(0)));
-  } else if (from.is_auto(key)) {
-    from.set("train.clip_norm", 1.0, "the Trainer's default");
+  const char *const key = "gradient_clipping", *const older = "optimizer.params.max_grad_norm";
+  double norm = 1;
+  if (from.is_auto(key)) {
+    from.set("train.clip_norm", norm, "the Trainer's default");
+  } else if (from.has(older) && !from.has(key)) {
+    norm = from.set_number(older, "train.clip_norm", norm);
   } else {
-    from.set("train.clip_norm", 0.0, "DeepSpeed's default");
+    norm = from.number(key).value_or(norm);
+    from.set("train.clip_norm", norm, from.has(key) ? "" : from.by_default() + "; 0 before 0.19.3");
   }
+  from.ignore(older);
   from.need_filled_in("train.clip_norm", {key}, "the Trainer's max_grad_norm (by default 1)");
+  if (norm > 0 && lower_case(from.word("optimizer.type").value_or("")) == "muon") {
+    from.refuse_absent("gradient_clipping: " + scalar_text(norm) +
+                       ": DeepSpeed clips the orthogonal updates of Muon, and here gradients are clipped before that");
+  }
 }
 
-/// Sets the peak of WarmupLR and WarmupDecayLR, which the optimizer's own rate does not change. WarmupCosineLR has no
-/// other than the optimizer's.
-void take_deepspeed_peak(Conversion& from, const std::string& type) {
+/// Sets the peak where the schedule has one of its own, which the optimizer's rate does not change: WarmupLR's
+/// warmup_max_lr, and that of WarmupDecayLR with or without one. Returns it, or the optimizer's; 0 when it is not
+/// known.
+double take_deepspeed_peak(Conversion& from, const std::string& type) {
   const std::string key = "scheduler.params.warmup_max_lr";
   const std::optional<double> peak = from.number(key);
-  if (type == "WarmupCosineLR" || from.is_auto(key)) return;
+  const bool has_own = type != "WarmupCosineLR" && (peak || type == "WarmupDecayLR") && !from.is_auto(key);
+  if (!has_own) return from.number("optimizer.params.lr").value_or(0);
   const std::string not_that = from.has("optimizer.params.lr") ? ", which optimizer.params.lr does not change" : "";
   from.set("optimizer.learning_rate", peak.value_or(0.001),
-           (peak ? "warmup_max_lr of " + type : "DeepSpeed's default of warmup_max_lr in " + type) + not_that);
+           (peak ? "warmup_max_lr of " + type : from.by_default() + ", warmup_max_lr of " + type) + not_that);
+  return peak.value_or(0.001);
 }
 
+/// Takes a schedule of DeepSpeed. It begins with the second step: the first two have the rate that warm-up begins at.
 void take_deepspeed_schedule(Conversion& from) {
   const std::string type = from.word("scheduler.type").value_or("");
   const std::string params = "scheduler.params.";
   static const std::map<std::string, std::string> names = {
       {"WarmupLR", "constant"}, {"WarmupDecayLR", "linear"}, {"WarmupCosineLR", "cosine"}};
   if (type.empty()) return;
-  if (!names.contains(type)) {
-    from.refuse("scheduler", "schedule.name has constant, cosine, linear and wsd");
-    return;
-  }
+  if (!names.contains(type)) return from.refuse("scheduler", "schedule.name has constant, cosine, linear and wsd");
   from.set("schedule.name", names.at(type));
+  from.set("schedule.delay", int64_t{1}, "DeepSpeed's first two steps have one rate");
   const std::string count = params + "warmup_num_steps";
-  const auto warmup = from.whole(count);
-  const bool is_log = from.word(params + "warmup_type").value_or("log") == "log";
-  if (warmup || from.is_auto(count)) {
-    from.set("schedule.warmup_steps", warmup.value_or(0),
-             is_log ? "linear; DeepSpeed's warm-up is logarithmic by default" : "");
+  if (from.is_auto(count)) {
+    from.set("schedule.warmup_steps", int64_t{2}, "DeepSpeed's least");
+    from.need_filled_in("schedule.warmup_steps", {"scheduler.params.warmup_num_steps"},
+                        "the Trainer's warmup_steps, or its warmup_ratio x train.steps (by default 0), and 2 at least");
+  } else {
+    const auto steps = from.whole(count);
+    from.set("schedule.warmup_steps", std::max<int64_t>(steps.value_or(1000), 2), steps ? "" : from.by_default());
   }
-  from.need_filled_in("schedule.warmup_steps", {"scheduler.params.warmup_num_steps"},
-                      "the Trainer's warmup_steps, or its warmup_ratio x train.steps (by default 0)", "0");
+  const auto shape = from.word(params + "warmup_type");
+  from.set("schedule.warmup_shape", std::string(shape == "linear" ? "linear" : "log"), shape ? "" : from.by_default());
+  const double peak = take_deepspeed_peak(from, type);
+  const std::string least = params + "warmup_min_lr", ratio = params + "warmup_min_ratio";
+  const double first = from.number(least).value_or(0);
+  from.set("schedule.first_ratio",
+           type == "WarmupCosineLR" ? from.number(ratio).value_or(0)
+           : peak > 0               ? first / peak
+                                    : 0.0,
+           from.has(least) || from.has(ratio) ? "" : from.by_default());
+  if (first > 0 && peak <= 0) from.refuse(least, "schedule.first_ratio is it / optimizer.learning_rate");
+  if (from.is_auto(least)) from.ignore(least);  // the Trainer's is 0
   from.need_filled_in("schedule.total_steps", {"scheduler.params.total_num_steps"},
                       "the number of updates that the Trainer makes, its max_steps", "train.steps");
   if (const auto total = from.whole(params + "total_num_steps")) from.set("schedule.total_steps", *total);
-  if (const auto least = from.number(params + "cos_min_ratio")) from.set("schedule.min_ratio", *least);
-  take_deepspeed_peak(from, type);
-  if (const std::string least = params + "warmup_min_lr"; from.is_auto(least) || from.number(least).value_or(0) > 0) {
-    from.refuse(least, "a warm-up begins at peak / warmup_steps");
+  if (type == "WarmupDecayLR" && first > 0 && peak > 0) {
+    from.set("schedule.min_ratio", first / peak, "the decay ends at warmup_min_lr");
+  }
+  if (type == "WarmupCosineLR") {
+    from.set_number(params + "cos_min_ratio", "schedule.min_ratio", 0.0001);
+    from.refuse_absent("scheduler.type: WarmupCosineLR: the decay of the recipe is one step later");
   }
 }
 
@@ -282,11 +361,30 @@ void convert_deepspeed(Conversion& from) {
   take_deepspeed_optimizer(from);
   take_deepspeed_clipping(from);
   if (const auto every = from.whole("steps_per_print"); every && *every > 0) from.set("train.log_every", *every);
-  from.refuse("activation_checkpointing", "where the script checkpoints activations: train.activation_checkpointing");
+  from.leave_out("activation_checkpointing",
+                 "where the script checkpoints activations: train.activation_checkpointing");
   from.refuse("curriculum_learning", "samples have one length");
-  for (const char* key : {"wall_clock_breakdown", "prescale_gradients", "dump_state", "memory_breakdown",
-                          "zero_allow_untested_optimizer", "gradient_predivide_factor", "communication_data_type",
-                          "zero_force_ds_cpu_optimizer", "flops_profiler", "comms_logger"}) {
+  for (const char* key : {"wall_clock_breakdown",
+                          "prescale_gradients",
+                          "dump_state",
+                          "memory_breakdown",
+                          "zero_allow_untested_optimizer",
+                          "gradient_predivide_factor",
+                          "communication_data_type",
+                          "zero_force_ds_cpu_optimizer",
+                          "flops_profiler",
+                          "comms_logger",
+                          "steps_per_print",
+                          "autotuning",
+                          "wandb",
+                          "csv_monitor",
+                          "comet",
+                          "checkpoint",
+                          "aio",
+                          "timers",
+                          "compile",
+                          "log_level",
+                          "seq_parallel_communication_data_type"}) {
     from.ignore(key);
   }
   if (from.is_on("tensorboard.enabled")) from.set("train.tensorboard", true);
@@ -294,6 +392,15 @@ void convert_deepspeed(Conversion& from) {
   const std::string in_script = "in the script that DeepSpeed runs: ";
   from.need_of_script(in_script);
   from.need("train.steps", in_script + "the number of updates");
+  if (!from.has("optimizer")) {
+    for (const char* key : {"optimizer.betas", "optimizer.eps", "optimizer.weight_decay"}) {
+      from.need(key, in_script + "of its optimizer; until then the recipe has its default");
+    }
+  }
+  if (!from.has("scheduler")) {
+    from.need("schedule.name",
+              in_script + "its schedule, and schedule.warmup_steps; until then the recipe has constant");
+  }
 }
 
 }  // namespace meshtrain

@@ -6,7 +6,6 @@
 
 #include "mesh/error.h"
 #include "runtime/foreign/conversion.h"
-#include "runtime/foreign/shell_script.h"
 #include "runtime/yaml/layers.h"
 #include "runtime/yaml/suggest.h"
 
@@ -20,11 +19,9 @@ bool has_one_of(const YamlValue& root, const std::array<const char*, N>& keys) {
   return std::any_of(keys.begin(), keys.end(), [&](const char* key) { return root.find(key) != nullptr; });
 }
 
-constexpr std::array<const char*, 4> kOfAccelerate = {"distributed_type", "compute_environment", "num_processes",
-                                                      "fsdp_config"};
 constexpr std::array<const char*, 3> kOfDeepSpeed = {"train_batch_size", "train_micro_batch_size_per_gpu",
                                                      "zero_optimization"};
-constexpr std::array<const char*, 4> kMapsOfDeepSpeed = {"fp16", "bf16", "optimizer", "scheduler"};
+constexpr std::array<const char*, 2> kMapsOfDeepSpeed = {"fp16", "bf16"};
 
 /// A trainer whose files are not converted, and keys that they have: one of each group.
 struct OtherTrainer {
@@ -36,7 +33,9 @@ const std::vector<OtherTrainer> kOthers = {
     {"LLaMA-Factory", {{"model_name_or_path"}, {"finetuning_type", "cutoff_len", "template"}}},
     {"transformers' TrainingArguments, or of TRL",
      {{"model_name_or_path", "output_dir", "dataset_name", "learning_rate"},
-      {"per_device_train_batch_size", "num_train_epochs", "gradient_accumulation_steps", "max_steps"}}}};
+      {"per_device_train_batch_size", "num_train_epochs", "gradient_accumulation_steps", "max_steps"}}},
+    {"Megatron-LM (--yaml-cfg)", {{"language_model"}, {"model_parallel"}}},
+    {"torchtitan", {{"parallelism", "lr_scheduler"}, {"training", "metrics"}}}};
 
 /// Returns the keys of the groups that `root` has, the first of each; empty unless it has one of each.
 std::vector<std::string> keys_of_other(const OtherTrainer& other, const YamlValue& root) {
@@ -60,44 +59,28 @@ constexpr std::array<const char*, 5> kOfMegatron = {"--num-layers", "--hidden-si
                                                     "--tensor-model-parallel-size", "--train-iters"};
 
 const char* const kForms =
-    "recipe --from converts configurations of torchtitan (.toml), accelerate (.yaml: it has distributed_type) and "
-    "DeepSpeed (.json: it has train_batch_size or zero_optimization), and the script or text with the arguments of "
-    "Megatron-LM (.sh, .txt: --num-layers 32 ...)";
+    "recipe --from converts configurations of accelerate (.yaml: it has distributed_type) and DeepSpeed (.json: it has "
+    "train_batch_size or zero_optimization), and texts with the arguments of Megatron-LM (.txt: --num-layers 32 ...)";
+
+const char* const kWriteOne =
+    "write a recipe as docs/recipe.md says; meshtrain recipe --explain learning_rate, or another key of the file, says "
+    "what takes its place";
 
 /// Throws InputError for a file of a trainer that is known and not converted.
 void refuse_other_trainers(const std::filesystem::path& file, const YamlValue& root) {
   for (const OtherTrainer& other : kOthers) {
     const std::vector<std::string> keys = keys_of_other(other, root);
     if (keys.empty()) continue;
-    throw InputError(
-        file.string() + ": looks like a configuration of " + other.name + " (it has " + joined(keys) +
-        "); such files are not converted: write a recipe as docs/recipe.md says; meshtrain recipe --explain "
-        "learning_rate, or another key of the file, says what takes its place. " +
-        kForms);
+    throw InputError(file.string() + ": looks like a configuration of " + other.name + " (it has " + joined(keys) +
+                     "); such files are not converted: " + kWriteOne + ". " + kForms);
   }
 }
 
-bool is_script(const std::filesystem::path& file, const std::string& text) {
+bool has_arguments(const std::filesystem::path& file, const std::string& text) {
   const std::string kind = file.extension().string();
   if (kind == ".yaml" || kind == ".yml" || kind == ".json") return false;
   return text.starts_with("#!") || kind == ".sh" || kind == ".txt" ||
          std::ranges::any_of(kOfMegatron, [&](const char* word) { return text.find(word) != std::string::npos; });
-}
-
-/// Returns the recipe of a script, or a text, with the arguments of Megatron-LM.
-std::string recipe_from_script(const std::filesystem::path& file, const std::string& text,
-                               const std::shared_ptr<const YamlSource>& source) {
-  const ScriptArguments found = read_script_arguments(text, source);
-  if (!has_one_of(found.arguments, kOfMegatron)) {
-    throw InputError(file.string() + ": has no arguments of Megatron-LM: " + kForms);
-  }
-  Conversion conversion("Megatron-LM", found.arguments);
-  convert_megatron(conversion);
-  for (const UntestedCondition& condition : found.untested) {
-    conversion.refuse_absent(condition.text + ": not known from the script alone: " +
-                             (condition.took_else ? "the lines of its else were taken" : "its lines were left out"));
-  }
-  return conversion.text(file.filename().string());
 }
 
 /// Throws InputError, with the location and what was expected there, unless `text` is JSON. YAML, which values are read
@@ -114,7 +97,7 @@ void check_json(const std::string& text, const std::shared_ptr<const YamlSource>
 
 }  // namespace
 
-std::string recipe_from(const std::filesystem::path& file) {
+ConvertedRecipe recipe_from(const std::filesystem::path& file) {
   auto source = std::make_shared<YamlSource>();
   source->name = file.string();
   source->folder = std::filesystem::absolute(file).parent_path();
@@ -123,26 +106,32 @@ std::string recipe_from(const std::filesystem::path& file) {
     throw InputError(file.string() +
                      ": configurations in Python are not read, as only running them says what they are: " + kForms);
   }
-  if (file.extension() != ".toml" && is_script(file, text)) return recipe_from_script(file, text, source);
-  const bool is_toml = file.extension() == ".toml";
+  if (file.extension() == ".toml") {
+    throw InputError(file.string() + ": torchtitan's TOML is not read: torchtitan has had none since February 2026; " +
+                     kWriteOne);
+  }
+  const auto convert = [&](const char* tool, const YamlValue& root, void (*converter)(Conversion&)) {
+    Conversion conversion(tool, root);
+    converter(conversion);
+    return conversion.recipe(file.filename().string());
+  };
+  if (has_arguments(file, text)) {
+    const YamlValue arguments = parse_arguments(text, source);
+    if (has_one_of(arguments, kOfMegatron)) return convert("Megatron-LM core_v0.19.0", arguments, convert_megatron);
+    throw InputError(file.string() + ": has no arguments of Megatron-LM: " + kForms);
+  }
   if (file.extension() == ".json") check_json(text, source);
-  const YamlValue root = is_toml ? parse_toml(text, source) : parse_yaml(text, source);
+  const YamlValue root = parse_yaml(text, source);
   if (root.kind != YamlValue::Kind::Map) {
     throw InputError(file.string() + ": a configuration is a map of keys, not " + root.shown() + ": " + kForms);
   }
-  const auto convert = [&](const char* tool, void (*converter)(Conversion&)) {
-    Conversion conversion(tool, root);
-    converter(conversion);
-    return conversion.text(file.filename().string());
-  };
-  if (is_toml) return convert("torchtitan", convert_torchtitan);
   if (root.find("train") != nullptr && root.find("model") != nullptr) {
     throw InputError(file.string() + ": a recipe of meshtrain already");
   }
   const bool is_of_launcher = root.find("distributed_type") != nullptr || root.find("compute_environment") != nullptr;
   if (!is_of_launcher && !is_of_deepspeed(root)) refuse_other_trainers(file, root);  // they may have fsdp_config
-  if (has_one_of(root, kOfAccelerate)) return convert("accelerate", convert_accelerate);
-  if (is_of_deepspeed(root)) return convert("DeepSpeed", convert_deepspeed);
+  if (is_of_launcher) return convert("accelerate 1.14.0", root, convert_accelerate);
+  if (is_of_deepspeed(root)) return convert("DeepSpeed 0.19.5", root, convert_deepspeed);
   throw InputError(file.string() + ": not a configuration of another trainer that is known here: " + kForms);
 }
 

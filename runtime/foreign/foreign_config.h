@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -10,17 +11,22 @@ namespace meshtrain {
 
 class Conversion;
 
-/// Reads `file`, a configuration of torchtitan (TOML), of accelerate (YAML) or of DeepSpeed (JSON), or a script or text
-/// with the arguments of Megatron-LM, and returns the recipe that does the same, as YAML, with what could not be
-/// converted and what is still to be given as comments. Throws InputError, with the location, when the file is none of
-/// these.
-std::string recipe_from(const std::filesystem::path& file);
+/// A recipe made of the configuration of another trainer.
+struct ConvertedRecipe {
+  std::string text;      ///< YAML; its comments say what was not converted and what is still to be given
+  int64_t num_lost = 0;  ///< keys and defaults that change numbers and have no place in the recipe
+};
 
-/// Parses TOML. Throws InputError with the location.
-YamlValue parse_toml(const std::string& text, const std::shared_ptr<const YamlSource>& source);
+/// Reads `file`, a configuration of accelerate (YAML) or DeepSpeed (JSON), or a text with the arguments of Megatron-LM,
+/// and returns the recipe that does the same. Throws InputError, with the location, when the file is none of these.
+ConvertedRecipe recipe_from(const std::filesystem::path& file);
+
+/// Parses the arguments of a command line, in one line or many, up to its first word that ends with .py left out.
+/// Returns a map: "--lr": a scalar; a list of several values; "true" without one. Throws InputError, with the location,
+/// for variables and operators of a shell.
+YamlValue parse_arguments(const std::string& text, const std::shared_ptr<const YamlSource>& source);
 
 // Each converts the configuration of one tool.
-void convert_torchtitan(Conversion& from);
 void convert_accelerate(Conversion& from);
 void convert_deepspeed(Conversion& from);
 void convert_megatron(Conversion& from);

@@ -9,8 +9,6 @@
 namespace meshtrain {
 namespace {
 
-const char* const kByDefault = "Megatron's default";
-
 /// Returns the value of an argument, or says what its absence means.
 std::string given_or(Conversion& from, const char* argument, const std::string& usual) {
   return from.word(argument).value_or("absent, which is " + usual);
@@ -27,13 +25,14 @@ void take_sizes(Conversion& from) {
   take("--num-layers", "model.num_hidden_layers");
   take("--vocab-size", "model.vocab_size");
   if (take("--ffn-hidden-size", "model.intermediate_size") == 0 && hidden > 0) {
-    from.set("model.intermediate_size", from.is_on("--swiglu") ? hidden * 8 / 3 / 64 * 64 : 4 * hidden, kByDefault);
+    from.set("model.intermediate_size", from.is_on("--swiglu") ? hidden * 8 / 3 / 64 * 64 : 4 * hidden,
+             from.by_default());
   }
   const int64_t groups = from.whole("--num-query-groups").value_or(1);
   if (from.is_on("--group-query-attention")) from.set("model.num_key_value_heads", groups);
   from.ignore("--group-query-attention");
   if (take("--kv-channels", "model.head_dim") == 0 && heads > 0) {
-    from.set("model.head_dim", hidden / heads, kByDefault);
+    from.set("model.head_dim", hidden / heads, from.by_default());
   }
   take("--max-position-embeddings", "model.max_position_embeddings");
   for (const char* key : {"hidden_size", "num_hidden_layers", "num_attention_heads"}) {
@@ -50,7 +49,7 @@ void take_positions(Conversion& from) {
                        ": positions are rotary");
   }
   from.ignore("--use-rotary-position-embeddings");
-  from.set("model.rope_theta", from.number("--rotary-base").value_or(10000));
+  from.set_number("--rotary-base", "model.rope_theta", 10000);
   if (from.number("--rotary-percent").value_or(1) != 1) {
     from.refuse("--rotary-percent", "all features of a head turn; of a part of them those of family phi3 do");
   }
@@ -72,8 +71,8 @@ void take_layers(Conversion& from) {
              has_qk_norm = from.is_on("--qk-layernorm");
   const std::string family = has_qk_norm ? "qwen3" : has_qkv_bias && !has_biases ? "qwen2" : "llama";
   from.set("model.family", family, "spelled out; model.hf: FOLDER has weights");
-  if (has_biases) from.set("model.attention_bias", true, kByDefault);
-  if (has_biases && family == "llama") from.set("model.mlp_bias", true, kByDefault);
+  if (has_biases) from.set("model.attention_bias", true, from.by_default());
+  if (has_biases && family == "llama") from.set("model.mlp_bias", true, from.by_default());
   if (has_biases && has_qk_norm) {
     from.refuse_absent("--disable-bias-linear is absent: feed-forward parts of family qwen3 have no biases");
   }
@@ -91,11 +90,11 @@ void take_layers(Conversion& from) {
   if (const std::string norm = from.word("--normalization").value_or("LayerNorm"); norm != "RMSNorm") {
     from.refuse_absent("--normalization: " + given_or(from, "--normalization", norm) + ": norms are RMSNorm");
   }
-  from.refuse("--apply-layernorm-1p", "norms multiply by their weight, not by 1 + weight; initial values are the same");
+  from.leave_out("--apply-layernorm-1p", "norms multiply by their weight, not by 1 + weight: values are the same");
   const std::optional<double> newer = from.number("--norm-epsilon"), older = from.number("--layernorm-epsilon");
-  from.set("model.rms_norm_eps", newer.value_or(older.value_or(1e-5)), newer || older ? "" : kByDefault);
-  from.set("model.initializer_range", from.number("--init-method-std").value_or(0.02),
-           "Megatron divides it by sqrt(2 x layers) where a sublayer ends");
+  from.set("model.rms_norm_eps", newer.value_or(older.value_or(1e-5)), newer || older ? "" : from.by_default());
+  from.set_number("--init-method-std", "model.initializer_range", 0.02);
+  from.refuse_absent("--init-method-std: first weights at the end of a sublayer are not divided by sqrt(2 x layers)");
   for (const char* dropout : {"--attention-dropout", "--hidden-dropout"}) {
     if (from.number(dropout).value_or(0.1) == 0) continue;
     from.refuse_absent(std::string(dropout) + ": " + given_or(from, dropout, "0.1") + ": nothing is dropped out");

@@ -10,7 +10,28 @@
 namespace meshtrain {
 namespace {
 
-const char* const kDefault = "Megatron's default";
+// Defaults are those of core_v0.19.0: megatron/training/arguments.py and config/training_config.py,
+// megatron/core/optimizer_param_scheduler.py and optimizer/emerging_optimizers.py.
+/// Sets the steps of the warm-up, which begins at --lr-warmup-init. `all`: the steps of the schedule.
+void take_warmup(Conversion& from, const std::optional<int64_t>& batch, const std::optional<int64_t>& all,
+                 double peak) {
+  const std::optional<int64_t> steps = megatron_steps(from, "lr-warmup", batch);
+  if (const auto share = from.number("--lr-warmup-fraction"); share && all) {
+    from.set("schedule.warmup_steps", static_cast<int64_t>(std::llround(*share * static_cast<double>(*all))),
+             "lr-warmup-fraction of the decay");
+  } else if (share) {
+    from.need("schedule.warmup_steps",
+              scalar_text(*share) + " of the steps of the schedule; until then the recipe has 0");
+  } else if (!steps && from.has("--lr-warmup-samples")) {
+    from.need("schedule.warmup_steps", "lr-warmup-samples / train.global_batch; until then the recipe has 0");
+  } else {
+    from.set("schedule.warmup_steps", steps.value_or(0), steps ? "" : from.by_default());
+    if (steps.value_or(0) == 0) return;
+  }
+  const double first = from.number("--lr-warmup-init").value_or(0);
+  from.set("schedule.first_ratio", peak > 0 ? first / peak : 0.0,
+           first > 0 ? "lr-warmup-init / lr" : "Megatron's first step has no learning rate");
+}
 
 void take_schedule(Conversion& from, const std::optional<int64_t>& batch, const std::optional<int64_t>& run_steps,
                    double peak) {
@@ -18,34 +39,27 @@ void take_schedule(Conversion& from, const std::optional<int64_t>& batch, const 
   static const std::map<std::string, std::string> names = {
       {"constant", "constant"}, {"linear", "linear"}, {"cosine", "cosine"}, {"WSD", "wsd"}};
   if (names.contains(style)) {
-    from.set("schedule.name", names.at(style), from.has("--lr-decay-style") ? "" : kDefault);
+    from.set("schedule.name", names.at(style), from.has("--lr-decay-style") ? "" : from.by_default());
   } else {
     from.refuse("--lr-decay-style", "schedule.name has constant, cosine, linear and wsd");
   }
   const std::optional<int64_t> total = megatron_steps(from, "lr-decay", batch);
   if (total && total != run_steps) from.set("schedule.total_steps", *total);
-  const std::optional<int64_t> all = total ? total : run_steps;
-  if (const auto share = from.number("--lr-warmup-fraction"); share && all) {
-    from.set("schedule.warmup_steps", static_cast<int64_t>(std::llround(*share * static_cast<double>(*all))),
-             "lr-warmup-fraction of the decay");
-  } else if (share) {
-    from.need("schedule.warmup_steps",
-              scalar_text(*share) + " of the steps of the schedule; until then the recipe has 0");
-  } else if (const auto warmup = megatron_steps(from, "lr-warmup", batch)) {
-    from.set("schedule.warmup_steps", *warmup);
+  if (!total && from.has("--lr-decay-samples")) {
+    from.need("schedule.total_steps", "lr-decay-samples / train.global_batch; until then the recipe has train.steps");
   }
+  take_warmup(from, batch, total ? total : run_steps, peak);
   const double least = from.number("--min-lr").value_or(0);
-  if (least > 0 && peak > 0) from.set("schedule.min_ratio", std::min(least / peak, 1.0), "min-lr / lr");
-  if (style == "WSD") {
-    const auto decay = megatron_steps(from, "lr-wsd-decay", batch);
-    if (decay) from.set("schedule.decay_steps", *decay);
-    from.need("schedule.decay_steps", "the length of the decay: no --lr-wsd-decay-iters says it");
-    if (from.word("--lr-wsd-decay-style").value_or("exponential") != "linear") {
-      from.refuse_absent("--lr-wsd-decay-style: the decay of wsd is linear");
-    }
+  if (style != "constant" && (peak > 0 || least == 0)) {
+    from.set("schedule.min_ratio", least == 0 ? 0 : std::min(least / peak, 1.0),
+             least == 0 ? from.by_default() : "min-lr / lr");
   }
-  if (from.number("--lr-warmup-init").value_or(0) > 0) {
-    from.refuse("--lr-warmup-init", "a warm-up begins at peak / warmup_steps");
+  if (style != "WSD") return;
+  const auto decay = megatron_steps(from, "lr-wsd-decay", batch);
+  if (decay) from.set("schedule.decay_steps", *decay);
+  from.need("schedule.decay_steps", "the length of the decay: no --lr-wsd-decay-iters says it");
+  if (const std::string shape = from.word("--lr-wsd-decay-style").value_or("exponential"); shape != "linear") {
+    from.refuse_absent("--lr-wsd-decay-style: " + shape + ": the decay of wsd is linear");
   }
 }
 
@@ -60,29 +74,70 @@ void take_decoupled_rate(Conversion& from, double peak) {
               "a learning_rate_factor is that of all steps: min-lr x decoupled-lr / lr is its end");
 }
 
+void take_muon(Conversion& from, double peak) {
+  static const std::map<std::string, std::string> scales = {
+      {"spectral", "spectral"}, {"unit_rms_norm", "unit_rms_norm"}, {"shape_scaling", "original"}};
+  const auto mode = from.word("--muon-scale-mode"), coefficients = from.word("--muon-coefficient-type");
+  const std::string scale = mode.value_or("spectral"), polynomial = coefficients.value_or("quintic");
+  if (scales.contains(scale)) {
+    from.set("optimizer.muon.scale", scales.at(scale), mode ? "" : from.by_default());
+  } else {
+    from.refuse("--muon-scale-mode", "optimizer.muon.scale has spectral, unit_rms_norm and original");
+  }
+  if (polynomial == "quintic" || polynomial == "simple" || polynomial == "polar_express") {
+    from.set("optimizer.muon.coefficients", polynomial, coefficients ? "" : from.by_default());
+  } else {
+    from.refuse("--muon-coefficient-type", "optimizer.muon.coefficients has simple, quintic and polar_express");
+  }
+  from.set_number("--muon-extra-scale-factor", "optimizer.muon.scale_factor", 1);
+  from.set_number("--muon-momentum", "optimizer.momentum", 0.9);
+  const auto steps = from.whole("--muon-num-ns-steps");
+  from.set("optimizer.muon.newton_schulz_steps", steps.value_or(5), steps ? "" : from.by_default());
+  const bool is_nesterov = from.is_on("--muon-nesterov");
+  from.set("optimizer.muon.nesterov", is_nesterov, is_nesterov ? "" : from.by_default());
+  if (peak > 0) from.set("optimizer.muon.adamw_learning_rate", peak, "lr is that of all parameters");
+  for (const char* read : {"--muon-nesterov", "--muon-fp32-matmul-prec", "--muon-use-syrk"}) from.ignore(read);
+  from.refuse("--muon-no-split-qkv", "q, k and v are orthogonalised each by itself");
+  if (from.is_on("--swiglu")) {
+    from.refuse_absent("--swiglu: Megatron orthogonalises gate and up as one matrix, and here each by itself");
+  }
+  const std::string parts = from.word("--muon-tp-mode").value_or("blockwise");
+  if (parts == "blockwise" && from.whole("--tensor-model-parallel-size").value_or(1) > 1) {
+    from.refuse_absent("--muon-tp-mode: blockwise: each tp rank orthogonalises its part there, and here the matrix is");
+  }
+  if (from.word("--muon-scalar-optimizer").value_or("adam") != "adam") {
+    from.refuse("--muon-scalar-optimizer", "the other parameters go by adamw");
+  }
+}
+
 void take_optimizer(Conversion& from, double peak) {
   const std::string name = from.word("--optimizer").value_or("adam");
-  if (name == "adam" || name == "sgd" || name == "muon") {
-    from.set("optimizer.name", name == "adam" ? std::string("adamw") : name);
+  const bool is_muon = name == "muon" || name == "dist_muon";
+  if (name == "adam" || name == "sgd" || is_muon) {
+    from.set("optimizer.name", std::string(is_muon ? "muon" : name == "sgd" ? "sgd" : "adamw"));
   } else {
     from.refuse("--optimizer", "optimizer.name has adamw, sgd and muon");
   }
   if (peak > 0) from.set("optimizer.learning_rate", peak);
   from.need("optimizer.learning_rate", "no --lr says it");
-  const auto take = [&](const char* argument, const char* key, double usual) {
-    const std::optional<double> value = from.number(argument);
-    from.set(key, value.value_or(usual), value ? "" : kDefault);
-  };
-  take("--weight-decay", "optimizer.weight_decay", 0.01);
-  from.set("optimizer.decay", std::string("matrices"), "as Megatron does: neither norms nor biases decay");
-  take("--clip-grad", "train.clip_norm", 1);
-  if (name == "sgd") {
-    take("--sgd-momentum", "optimizer.momentum", 0.9);
-  } else {
-    take("--adam-eps", "optimizer.eps", 1e-8);
-    from.set("optimizer.betas", "[" + scalar_text(from.number("--adam-beta1").value_or(0.9)) + ", " +
-                                    scalar_text(from.number("--adam-beta2").value_or(0.999)) + "]");
+  from.set_number("--weight-decay", "optimizer.weight_decay", 0.01);
+  for (const char* change : {"--weight-decay-incr-style", "--start-weight-decay", "--end-weight-decay"}) {
+    if (from.word(change) != "constant") from.refuse(change, "the weight decay is one number");
   }
+  from.set("optimizer.decay", std::string("matrices"), "as Megatron does: neither norms nor biases decay");
+  from.refuse("--apply-wd-to-qk-layernorm", "with optimizer.decay: matrices no norm decays");
+  from.set_number("--clip-grad", "train.clip_norm", 1);
+  if (is_muon) take_muon(from, peak);
+  if (name == "sgd") {
+    from.set_number("--sgd-momentum", "optimizer.momentum", 0.9);
+  } else {
+    from.set_number("--adam-eps", "optimizer.eps", 1e-8);
+    const auto first = from.number("--adam-beta1"), second = from.number("--adam-beta2");
+    from.set("optimizer.betas",
+             "[" + scalar_text(first.value_or(0.9)) + ", " + scalar_text(second.value_or(0.999)) + "]",
+             first && second ? "" : from.by_default());
+  }
+  from.refuse("--main-params-dtype", "weights that the optimizer changes are in fp32");
   take_decoupled_rate(from, peak);
 }
 

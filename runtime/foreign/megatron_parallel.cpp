@@ -15,15 +15,16 @@ void take_mesh(Conversion& from) {
   from.ignore("--sequence-parallel");  // auto: on where tp divides the tokens
   static const std::map<std::string, std::string> algorithms = {
       {"p2p", "ring"}, {"a2a", "ulysses"}, {"allgather", "all_gather"}, {"all_gather", "all_gather"}};
-  if (const auto kind = from.word("--cp-comm-type"); kind && algorithms.contains(*kind)) {
-    if (cp > 1) from.set("parallel.context.algorithm", algorithms.at(*kind));
-  } else if (kind) {
-    from.refuse("--cp-comm-type", "parallel.context.algorithm has ring, all_gather and ulysses");
+  const char* const communication = "--cp-comm-type";
+  if (const auto kind = from.word(communication); kind && !algorithms.contains(*kind)) {
+    from.leave_out(communication, "parallel.context.algorithm has ring, all_gather and ulysses");
+  } else if (cp > 1) {
+    from.set("parallel.context.algorithm", algorithms.at(kind.value_or("p2p")), kind ? "" : from.by_default());
   }
   for (const char* pipeline : {"--pipeline-model-parallel-size", "--num-layers-per-virtual-pipeline-stage",
                                "--num-virtual-stages-per-pipeline-rank"}) {
     if (from.whole(pipeline).value_or(1) > 1) {
-      from.refuse(pipeline, "models are not cut into pipeline stages: these ranks are in dp");
+      from.leave_out(pipeline, "models are not cut into pipeline stages: these ranks are in dp");
     }
   }
 }
@@ -35,7 +36,7 @@ void take_sharding(Conversion& from) {
                                                            {"optim_grads_params", "full_shard"}};
   std::string mode = from.is_on("--use-distributed-optimizer") ? "shard_optimizer" : "no_shard";
   if (from.is_on("--use-torch-fsdp2")) mode = "full_shard";
-  const std::string strategy = from.word("--data-parallel-sharding-strategy").value_or("no_shard");
+  const std::string strategy = from.word("--data-parallel-sharding-strategy").value_or("optim_grads_params");
   if ((from.is_on("--use-megatron-fsdp") || from.is_on("--use-custom-fsdp")) && modes.contains(strategy)) {
     mode = modes.at(strategy);
   }
@@ -45,7 +46,7 @@ void take_sharding(Conversion& from) {
     from.ignore(read);
   }
   if (from.whole("--num-distributed-optimizer-instances").value_or(1) > 1) {
-    from.refuse(
+    from.leave_out(
         "--num-distributed-optimizer-instances",
         "parallel.fsdp.mode: hybrid_shard with shard_size is the nearest: it cuts parameters and gradients too");
   }
@@ -53,24 +54,36 @@ void take_sharding(Conversion& from) {
   from.ignore("--optimizer-cpu-offload");
 }
 
-void take_precision(Conversion& from) {
-  const bool bf16 = from.is_on("--bf16"), fp16 = from.is_on("--fp16");
-  from.set("train.precision", std::string(bf16 ? "bf16_mixed" : fp16 ? "fp16_mixed" : "fp32"));
-  if (fp16 && !bf16) {
-    if (const double fixed = from.number("--loss-scale").value_or(0); fixed > 0) {
-      from.set("train.loss_scale.static", fixed);
-    } else {
-      from.set("train.loss_scale.initial", from.number("--initial-loss-scale").value_or(4294967296));
-      from.set("train.loss_scale.min", from.number("--min-loss-scale").value_or(1));
-      from.set("train.loss_scale.growth_interval", from.whole("--loss-scale-window").value_or(1000));
-      if (from.whole("--hysteresis").value_or(2) > 1) {
-        from.refuse_absent("--hysteresis: the scale shrinks with the first step that overflows");
-      }
-    }
+void take_loss_scale(Conversion& from) {
+  if (const double fixed = from.number("--loss-scale").value_or(0); fixed > 0) {
+    return from.set("train.loss_scale.static", fixed);
   }
+  from.set_number("--initial-loss-scale", "train.loss_scale.initial", 4294967296);
+  from.set_number("--min-loss-scale", "train.loss_scale.min", 1);
+  from.set_number("--loss-scale-window", "train.loss_scale.growth_interval", 1000);
+  if (const int64_t hysteresis = from.whole("--hysteresis").value_or(2); hysteresis > 1) {
+    from.refuse_absent("--hysteresis: " + std::to_string(hysteresis) +
+                       ": the scale shrinks with the first step that overflows, so other steps are skipped");
+  }
+}
+
+void take_precision(Conversion& from) {
+  const bool bf16 = from.is_on("--bf16"), fp16 = from.is_on("--fp16") && !bf16;
+  from.set("train.precision", std::string(bf16 ? "bf16_mixed" : fp16 ? "fp16_mixed" : "fp32"));
+  if (fp16) take_loss_scale(from);
   if (bf16 && from.is_on("--grad-reduce-in-bf16")) from.set("parallel.fsdp.reduce_dtype", std::string("bf16"));
-  for (const char* read : {"--bf16", "--fp16", "--grad-reduce-in-bf16", "--accumulate-allreduce-grads-in-fp32",
-                           "--attention-softmax-in-fp32"}) {
+  if (fp16 && !from.is_on("--accumulate-allreduce-grads-in-fp32")) {
+    from.set("parallel.fsdp.reduce_dtype", std::string("fp16"), from.by_default());
+  }
+  if ((bf16 || fp16) && from.is_on("--fp32-residual-connection")) {
+    from.set("train.residual_dtype", std::string("fp32"));
+  }
+  for (const char* dtype : {"--main-grads-dtype", "--exp-avg-dtype", "--exp-avg-sq-dtype"}) {
+    if (from.word(dtype) != "fp32") from.refuse(dtype, "gradients and state of the optimizer are in fp32");
+  }
+  for (const char* read :
+       {"--bf16", "--fp16", "--grad-reduce-in-bf16", "--accumulate-allreduce-grads-in-fp32",
+        "--attention-softmax-in-fp32", "--fp32-residual-connection", "--use-precision-aware-optimizer"}) {
     from.ignore(read);
   }
   for (const char* fp8 : {"--fp8-format", "--fp8-hybrid", "--fp8-e4m3"}) {
@@ -88,18 +101,18 @@ void take_recomputation(Conversion& from) {
   if (granularity == "full" || granularity == "selective") {
     from.set("train.activation_checkpointing.mode", granularity);
   } else if (granularity != "none") {
-    from.refuse("--recompute-granularity", "train.activation_checkpointing.mode has none, full and selective");
+    from.leave_out("--recompute-granularity", "train.activation_checkpointing.mode has none, full and selective");
   }
   if (from.word("--recompute-method").value_or("uniform") != "uniform") {
-    from.refuse("--recompute-method", "every block is computed again, or one of every");
+    from.leave_out("--recompute-method", "every block is computed again, or one of every");
   }
   if (from.whole("--recompute-num-layers").value_or(1) > 1) {
-    from.refuse("--recompute-num-layers",
-                "each block keeps its input: train.activation_checkpointing.every is another "
-                "thing, the part of the blocks that keep no more than that");
+    from.leave_out("--recompute-num-layers",
+                   "each block keeps its input: train.activation_checkpointing.every is another "
+                   "thing, the part of the blocks that keep no more than that");
   }
   from.ignore("--recompute-activations");
-  from.refuse("--cpu-offloading", "train.offload_activations is the nearest");
+  from.leave_out("--cpu-offloading", "train.offload_activations is the nearest");
 }
 
 }  // namespace

@@ -25,15 +25,16 @@ std::optional<int64_t> take_batches(Conversion& from, const std::optional<int64_
 
 void take_data(Conversion& from) {
   const std::vector<std::string> paths = from.list("--data-path");
-  const bool is_known = std::ranges::none_of(paths, [](const auto& path) { return path.find('$') < path.size(); });
-  if (is_known && paths.size() == 1) {
+  const bool is_blend = !paths.empty() && paths.size() % 2 == 0;
+  if (!is_blend) from.set("data.shuffle", true, "as Megatron does, in another order");
+  if (paths.size() == 1) {
     from.set("data.tokens", paths[0] + ".bin");
     from.set("data.dtype", std::string("megatron"));
-  } else if (is_known && !paths.empty() && paths.size() % 2 == 0) {
+  } else if (is_blend) {
     std::string mixture;
     for (size_t i = 0; i < paths.size(); i += 2) {
       mixture += (i == 0 ? "{tokens: " : ", {tokens: ") + scalar_text(paths[i + 1] + ".bin") +
-                 ", dtype: megatron, weight: " + paths[i] + "}";
+                 ", dtype: megatron, shuffle: true, weight: " + paths[i] + "}";
     }
     from.set("data.mixture", "[" + mixture + "]");
   } else {
@@ -55,11 +56,11 @@ void take_data(Conversion& from) {
   const char* const held_out = "held-out samples are a file of their own, evaluate.tokens";
   from.refuse("--split", held_out);
   for (const char* evaluation : {"--valid-data-path", "--eval-interval", "--eval-iters"}) {
-    from.refuse(evaluation,
-                "evaluate.every and evaluate.samples say when and how much of evaluate.tokens is evaluated");
+    from.leave_out(evaluation,
+                   "evaluate.every and evaluate.samples say when and how much of evaluate.tokens is evaluated");
   }
   for (const char* tokenizer : {"--tokenizer-model", "--vocab-file", "--merge-file"}) {
-    from.refuse(tokenizer, "texts become tokens before the run; data.tokenizer names it for generate and export");
+    from.leave_out(tokenizer, "texts become tokens before the run; data.tokenizer names it for generate and export");
   }
   from.ignore("--tokenizer-type");
 }
@@ -67,15 +68,16 @@ void take_data(Conversion& from) {
 void take_record(Conversion& from) {
   if (const auto every = from.whole("--log-interval"); every && *every > 0) from.set("train.log_every", *every);
   if (const auto every = from.whole("--save-interval"); every && *every > 0) from.set("checkpoint.every", *every);
-  if (const auto seed = from.whole("--seed")) from.set("train.seed", *seed);
+  const auto seed = from.whole("--seed");
+  from.set("train.seed", seed.value_or(1234), seed ? "" : from.by_default());
   if (const auto minutes = from.number("--exit-duration-in-mins")) from.set("train.time_limit", 60 * *minutes);
   if (const auto minutes = from.number("--distributed-timeout-minutes")) from.set("parallel.timeout", 60 * *minutes);
   if (from.has("--tensorboard-dir")) from.set("train.tensorboard", true);
   from.ignore("--tensorboard-dir");
-  from.refuse("--save", "it is an option: --run-dir");
+  from.leave_out("--save", "it is an option: --run-dir");
   from.refuse("--load", "it is an option: --resume; meshtrain checkpoint import begins a run with weights");
   for (const char* wandb : {"--wandb-project", "--wandb-exp-name", "--wandb-entity", "--wandb-save-dir"}) {
-    from.refuse(wandb, "tools/send_metrics sends RUN_DIR/metrics.jsonl");
+    from.leave_out(wandb, "tools/send_metrics sends RUN_DIR/metrics.jsonl");
   }
   if (from.is_on("--profile")) {
     const int64_t first = from.whole("--profile-step-start").value_or(10),

@@ -11,10 +11,12 @@
 namespace meshtrain {
 namespace {
 
-double scale_of(const CutMatrix& matrix, const std::string& name) {
+double scale_of(const CutMatrix& matrix, const MuonRecipe& recipe) {
   const double rows = static_cast<double>(matrix.rows()), cols = static_cast<double>(matrix.cols());
-  if (name == "original") return std::sqrt(std::max(1.0, rows / cols));
-  return 0.2 * std::sqrt(std::max(rows, cols));
+  if (recipe.scale == "original") return recipe.scale_factor * std::sqrt(std::max(1.0, rows / cols));
+  if (recipe.scale == "unit_rms_norm") return recipe.scale_factor * std::sqrt(rows / cols);
+  const double spectral = recipe.scale_factor * std::sqrt(std::max(rows, cols));
+  return recipe.scale == "spectral" ? spectral : 0.2 * spectral;
 }
 
 at::TensorOptions options_on_the_way(const at::Tensor& values) {
@@ -44,7 +46,7 @@ Muon::Muon(const OptimizerRecipe& recipe, const std::vector<Unit>& units, const 
       const CutMatrix layout(*buffer, segment, replicas_);
       const Range kept = buffer->in_shard({segment.offset, segment.numel});
       const at::Tensor values = buffer->shard_values().narrow(0, kept.offset, kept.numel);
-      matrices_.push_back({layout, rule, scale_of(layout, recipe.muon.scale), 0, buffer, kept, values,
+      matrices_.push_back({layout, rule, scale_of(layout, recipe.muon), 0, buffer, kept, values,
                            buffer->shard_gradients().narrow(0, kept.offset, kept.numel), zero_state(options, values)});
     }
   }
@@ -157,7 +159,8 @@ at::Tensor Muon::scatter(const Round& round, const Gathered& gathered) {
     }
     if (matrix->owner != rank_) continue;
     const at::Tensor whole = matrix->layout.assemble(gathered.received, rank_);
-    pieces = matrix->layout.cut(newton_schulz(whole, recipe_.muon.newton_schulz_steps).mul_(matrix->scale), rank_);
+    pieces = matrix->layout.cut(
+        newton_schulz(whole, recipe_.muon.newton_schulz_steps, recipe_.muon.coefficients).mul_(matrix->scale), rank_);
     for (int rank = 0; rank < world_.size(); ++rank) {
       if (matrix->layout.takes(rank, rank_)) sent[static_cast<size_t>(rank)] = matrix->layout.kept(rank).numel;
     }

@@ -13,7 +13,7 @@ namespace meshtrain {
 ///   v = momentum v + g;   u = g + momentum v (nesterov) or v
 ///   w = w - rate (weight_decay w + scale newton_schulz(u))
 ///   scale: match_rms_adamw 0.2 sqrt(max(rows, cols)), at which AdamW's learning rates fit; original
-///   sqrt(max(1, rows / cols))
+///   sqrt(max(1, rows / cols)); spectral sqrt(max(rows, cols)); unit_rms_norm sqrt(rows / cols); times scale_factor
 ///
 /// v is sharded as gradients are. Only its owner assembles a matrix (choose_owners): in a round every rank of the world
 /// owns at most one, gathers the pieces of u from its replica of the model, and scatters those of the result; the ranks

@@ -7,8 +7,13 @@
 namespace meshtrain {
 
 double learning_rate(const ScheduleRecipe& schedule, double peak, int64_t step, int64_t num_steps) {
+  step = std::max<int64_t>(step - schedule.delay, 1);
   if (step <= schedule.warmup_steps) {
-    return peak * static_cast<double>(step) / static_cast<double>(schedule.warmup_steps);
+    const double at = static_cast<double>(step), last = static_cast<double>(schedule.warmup_steps);
+    const double risen = schedule.warmup_shape == "log" ? std::log(at) / std::log(std::max(last, 2.0))
+                                                        : (schedule.first_ratio ? at - 1 : at) / last;
+    const double first = schedule.first_ratio.value_or(0);
+    return peak * (first + (1 - first) * risen);
   }
   if (schedule.name == "constant") return peak;
 

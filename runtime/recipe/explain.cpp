@@ -124,7 +124,7 @@ std::vector<Row> read_rows() {
     row.default_value = plain(cells[at]);
     row.text = plain(cells.back());
     if (has_families && cells.size() > 3) {
-      row.text = (cells[1] == "all" ? "" : "of " + plain(cells[1]) + ": ") + plain(cells[3]);
+      row.text = plain(cells[3]) + (cells[1] == "all" ? "" : " It is a key of " + plain(cells[1]) + ".");
     }
     if (!row.keys.empty()) rows.push_back(std::move(row));
   }
@@ -242,6 +242,21 @@ std::string answer_to(const std::string& asked) {
   return meant.empty() ? "; meshtrain recipe --explain lists all keys" : meant;
 }
 
+/// Returns the one key with the fewest maps around it among those of the name `asked`; empty when there is none, or
+/// more than one.
+std::string outermost_key(const std::string& asked) {
+  std::string found;
+  auto fewest = std::string::npos;
+  for (const KnownKey& key : recipe_keys().all()) {
+    if (!key.path.ends_with("." + asked)) continue;
+    const auto depth = static_cast<size_t>(std::ranges::count(key.path, '.'));
+    if (depth > fewest) continue;
+    found = depth == fewest ? "" : key.path;
+    fewest = depth;
+  }
+  return found;
+}
+
 /// Returns the key that `asked`, a word of another system, is here; empty when a sentence answers it.
 std::string key_meant_by(const std::string& asked) {
   const KnownKeys& keys = recipe_keys();
@@ -285,6 +300,7 @@ std::string explain_key(const std::string& asked) {
     const std::string meant = key_meant_by(asked);
     if (!meant.empty()) return asked + " is called " + meant + " here\n" + explain_key(meant);
   }
+  if (key == nullptr) key = keys.find(outermost_key(asked));
   if (key == nullptr) throw InputError("--explain " + asked + ": unknown key" + answer_to(asked));
   const KeyText about = text_of_key(key->path);
   std::string text = key->path + ": " + key->kind + "\n";

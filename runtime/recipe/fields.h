@@ -315,8 +315,12 @@ void fields(Archive& archive, OptimizerRecipe& optimizer) {
   archive.map("muon", [&](Archive& inner) {
     const std::string refused = is_muon ? "" : "belongs to optimizer.name muon, not " + optimizer.name;
     MuonRecipe& muon = optimizer.muon;
-    inner.field("scale", muon.scale, {.choices = {"match_rms_adamw", "original"}, .refused = refused});
+    inner.field("scale", muon.scale,
+                {.choices = {"match_rms_adamw", "original", "spectral", "unit_rms_norm"}, .refused = refused});
+    inner.field("scale_factor", muon.scale_factor, {.above = 0, .refused = refused});
     inner.field("nesterov", muon.nesterov, {.refused = refused});
+    inner.field("coefficients", muon.coefficients,
+                {.choices = {"simple", "quintic", "polar_express"}, .refused = refused});
     inner.field("newton_schulz_steps", muon.newton_schulz_steps, {.least = 1, .most = 100, .refused = refused});
     inner.field("adamw_learning_rate", muon.adamw_learning_rate, {.least = 0, .refused = refused});
   });
@@ -327,7 +331,10 @@ template <class Archive>
 void fields(Archive& archive, ScheduleRecipe& schedule) {
   archive.field("name", schedule.name, {.choices = {"constant", "cosine", "linear", "wsd"}});
   archive.field("total_steps", schedule.total_steps, {.least = 1});
+  archive.field("warmup_shape", schedule.warmup_shape, {.choices = {"linear", "log"}});
   archive.field("warmup_steps", schedule.warmup_steps, {.least = 0});
+  archive.field("first_ratio", schedule.first_ratio, {.least = 0, .most = 1});
+  archive.field("delay", schedule.delay, {.least = 0});
   archive.field("decay_steps", schedule.decay_steps, {.least = 0});
   archive.field("min_ratio", schedule.min_ratio, {.least = 0, .most = 1});
 }

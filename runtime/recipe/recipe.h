@@ -162,8 +162,10 @@ struct GroupRecipe {
 };
 
 struct MuonRecipe {
-  std::string scale = "match_rms_adamw";  ///< match_rms_adamw original
+  std::string scale = "match_rms_adamw";  ///< match_rms_adamw original spectral unit_rms_norm
+  double scale_factor = 1;                ///< multiplies the scale
   bool nesterov = true;
+  std::string coefficients = "simple";  ///< of newton_schulz(): simple quintic polar_express
   int64_t newton_schulz_steps = 5;
   std::optional<double> adamw_learning_rate;  ///< for embedding, head and non-matrices; none: the learning rate
 };
@@ -182,8 +184,11 @@ struct OptimizerRecipe {
 };
 
 struct ScheduleRecipe {
-  std::string name = "constant";  ///< constant cosine linear wsd
+  std::string name = "constant";        ///< constant cosine linear wsd
+  std::string warmup_shape = "linear";  ///< linear log
   int64_t warmup_steps = 0;
+  std::optional<double> first_ratio = {};   ///< first learning rate over the peak; none: 1 / warmup_steps, of log 0
+  int64_t delay = 0;                        ///< steps before the schedule begins, with the rate of its first step
   int64_t decay_steps = 0;                  ///< length of the final decay, for wsd
   double min_ratio = 0;                     ///< last learning rate over the peak, for cosine, linear and wsd
   std::optional<int64_t> total_steps = {};  ///< the schedule's last step; none: train.steps

@@ -134,8 +134,9 @@ void check_schedule(const ScheduleRecipe& schedule, int64_t train_steps) {
     throw InputError("schedule.warmup_steps: " + number(schedule.warmup_steps) + " is more than " + key +
                      number(steps));
   }
-  if (schedule.name != "constant" && steps < train_steps && schedule.min_ratio == 0) {
-    throw InputError("schedule.total_steps: the learning rate is 0 after step " + number(steps) +
+  const int64_t end = steps + schedule.delay;
+  if (schedule.name != "constant" && end < train_steps && schedule.min_ratio == 0) {
+    throw InputError("schedule.total_steps: the learning rate is 0 after step " + number(end) +
                      ", and train.steps is " + number(train_steps) + ": set more, or a schedule.min_ratio above 0");
   }
   if (schedule.name != "wsd") return;

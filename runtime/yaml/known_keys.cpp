@@ -73,6 +73,15 @@ std::string KnownKeys::foreign_word(const std::string& path, const std::string& 
   return "";
 }
 
+std::string KnownKeys::foreign_value(const std::string& path, const std::string& value) const {
+  const std::string of_value = "=" + lower_case(value), key = without_items(path);
+  for (const std::string& word : {key + of_value, key.substr(key.rfind('.') + 1) + of_value}) {
+    const auto known = std::ranges::find(words_, word, &ForeignWord::word);
+    if (known != words_.end()) return "; here " + known->here;
+  }
+  return foreign_word(path, value);
+}
+
 std::string KnownKeys::suggestion(const std::string& given_path, const std::string& key) const {
   const std::string foreign = foreign_word(given_path, key);
   if (!foreign.empty()) return foreign;

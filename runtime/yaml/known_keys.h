@@ -20,7 +20,8 @@ struct KnownKey {
 
 /// A word that people know from other systems in the place of a key.
 struct ForeignWord {
-  std::string word;  ///< "optimizer.lr", or "lr" in any map; in small letters
+  std::string
+      word;  ///< "optimizer.lr", or "lr" in any map; "train.precision=bfloat16", or "dtype=int32"; in small letters
   std::string here;  ///< how a sentence with "here" ends: "it is optimizer.learning_rate"
 };
 
@@ -43,7 +44,11 @@ class KnownKeys {
   /// system, else `; did you mean "steps"?`: the nearest key of that map, or else the complete path of a key of that
   /// name, or near it, in another. Empty when there is none.
   std::string suggestion(const std::string& path, const std::string& key) const;
-  /// Returns the first of these two alone. `path` may be a map of another system that is one of ours: "training".
+  /// Returns `; here it is bf16_mixed` for a value of the key at `path`, or a key in its map, that is a word of another
+  /// system. Empty when there is none.
+  std::string foreign_value(const std::string& path, const std::string& value) const;
+  /// Returns the first of the two of suggestion() alone. `path` may be a map of another system that is one of ours:
+  /// "training".
   std::string foreign_word(const std::string& path, const std::string& key) const;
 
   /// Returns `path` itself, or the one key whose path ends with it when `path` begins with no known key:

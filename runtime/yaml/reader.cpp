@@ -39,6 +39,7 @@ std::string quotes_advice(const YamlValue& given, bool is_right) {
 Reader::Reader(const YamlValue& root, const KnownKeys& keys, Files files)
     : map_(&root),
       location_{root.location.source},
+      keys_(&keys),
       files_(files),
       missing_(std::make_shared<std::vector<std::string>>()) {
   refuse_unknown_keys(root, keys);
@@ -130,12 +131,15 @@ void Reader::check_choice(const YamlLocation& location, const std::string& path,
   for (const std::string& choice : rule.choices) {
     if (word == choice) return;
   }
+  const std::string known = keys_->foreign_value(path, word);
   const auto longer = std::find_if(rule.choices.begin(), rule.choices.end(),
                                    [&](const std::string& choice) { return choice.starts_with(word + "_"); });
   const std::string meant = longer != rule.choices.end() ? *longer : nearest(word, rule.choices);
   fail_at(location, path,
           quoted(word) + " is not one of " + joined(rule.choices) +
-              (meant.empty() ? "" : "; did you mean \"" + meant + "\"?"));
+              (!known.empty()  ? known
+               : meant.empty() ? ""
+                               : "; did you mean \"" + meant + "\"?"));
 }
 
 void Reader::check_bounds(const std::string& key, const YamlValue& given, const Rule& rule, double value) const {

@@ -109,6 +109,7 @@ class Reader {
   const YamlValue* map_;
   YamlLocation location_;  // of the map, for messages about absent keys; without one, that of the map around it
   std::string path_;       // "train", "data.mixture[0]": the path of this map
+  const KnownKeys* keys_;
   Files files_;
   std::string owner_;
   bool requires_ = true;

@@ -16,7 +16,10 @@ using Words = std::vector<std::string>;
 TEST(RecipeCommand, ExplainsAKeyOrListsAll) {
   const Ending one = run_meshtrain({"recipe", "--explain", "train.clip_norm"});
   EXPECT_EQ(one.status, 0) << one.err;
-  EXPECT_EQ(one.out, "train.clip_norm: a number\n  default: 1\n  at least 0\n  0: no clipping\n");
+  EXPECT_EQ(
+      one.out,
+      "train.clip_norm: a number\n  default: 1\n  at least 0\n  Scales the gradients of a step down to this L2 norm, "
+      "that of all parameters together, when theirs\n  is larger. 0 turns clipping off.\n");
   const Ending all = run_meshtrain({"recipe", "--explain"});
   EXPECT_EQ(all.status, 0) << all.err;
   EXPECT_TRUE(has(all.out, "\nschedule.total_steps ")) << all.out;
@@ -26,13 +29,22 @@ TEST(RecipeCommand, ExplainsAKeyOrListsAll) {
   EXPECT_EQ(foreign.out, "train.grad_clip is called train.clip_norm here\n" + one.out);
   EXPECT_EQ(only_complaint(run_meshtrain({"recipe", "--explain", "warmup_ratio"})),
             "--explain warmup_ratio: unknown key; here it is a number of steps, schedule.warmup_steps");
+  for (const auto& [word, here] : std::vector<std::pair<std::string, std::string>>{
+           {"pp", "models are not cut into pipeline stages: give these ranks to dp, tp or cp of parallel.mesh"},
+           {"ep", "models have no experts"},
+           {"dpo",
+            "there is no loss of preferences or rewards: training minimises the loss of the next token, also of "
+            "conversations (docs/data.md)"}}) {
+    EXPECT_EQ(only_complaint(run_meshtrain({"recipe", "--explain", word})),
+              "--explain " + word + ": unknown key; here " + here);
+  }
   EXPECT_EQ(only_complaint(run_meshtrain({"recipe"})),
             "give --explain [KEY] or --from FILE: see meshtrain recipe --help");
 }
 
 /// A configuration in tests/fixtures/foreign, and parts of the recipe that it becomes. The files have the keys and
-/// values of public ones: of torchtitan's train_configs and configs, of accelerate's examples (config_yaml_templates,
-/// torch_native_parallelism), of transformers' tests, of DeepSpeedExamples and of Megatron-LM's examples.
+/// values of public ones: of accelerate's examples (config_yaml_templates, torch_native_parallelism), of transformers'
+/// tests, of DeepSpeedExamples and of Megatron-LM's examples.
 struct Foreign {
   std::string file;
   int ranks;  // of its mesh
@@ -45,21 +57,6 @@ std::ostream& operator<<(std::ostream& stream, const Foreign& foreign) {
 }
 
 const std::vector<Foreign> kConfigurations = {
-    {"torchtitan_llama3_8b.toml",
-     1,
-     {"hidden_size: 4096", "learning_rate: 0.0003", "rope_theta: 500000", "steps: 1000", "precision: bf16_mixed",
-      "mode: selective", "tensorboard: true"},
-     {"model.tokenizer_path"}},
-    {"torchtitan_debug_model.toml",
-     1,
-     {"name: linear", "every: 2", "mode: full", "micro_batch: 8", "hidden_size: 256"},
-     {"model.hf_assets_path"}},
-    {"torchtitan_llama3_70b.toml", 8, {"mesh: {dp: auto, cp: 1, tp: 8}", "num_hidden_layers: 80"}, {}},
-    {"torchtitan_llama3_405b.toml", 8, {"num_hidden_layers: 126", "warmup_steps: 600"}, {"model.converters: float8"}},
-    {"torchtitan_llama3_8b_8xb200.toml",
-     8,
-     {"precision: bf16\n", "global_batch: 24", "mesh: {dp: 8, cp: 1, tp: 1}"},
-     {"optimizer.early_step_in_backward: true", "compile.enable: true"}},
     {"accelerate_nd.yaml", 8, {"mesh: {dp: 2, cp: 4, tp: 1}", "precision: bf16_mixed"}, {}},
     {"accelerate_tp_hsdp.yaml", 8, {"mesh: {dp: 4, cp: 1, tp: 2}", "mode: hybrid_shard", "shard_size: 2"}, {}},
     {"accelerate_cp.yaml", 8, {"mesh: {dp: 1, cp: 8, tp: 1}", "mode: full"}, {}},
@@ -68,31 +65,31 @@ const std::vector<Foreign> kConfigurations = {
     {"deepspeed_transformers_zero3.json",
      1,
      {"precision: fp16_mixed", "growth_interval: 1000", "betas: [0.8, 0.999]", "to: host", "mode: full_shard"},
-     {"fp16.hysteresis: 2"}},
+     {"fp16.hysteresis: 2: the scale shrinks"}},
     {"deepspeed_transformers_zero2.json",
      1,
-     {"mode: shard_grad_op", "clip_norm: 1  # the Trainer's default"},
-     {"scheduler.params.warmup_min_lr: auto"}},
+     {"mode: shard_grad_op", "clip_norm: 1  # the Trainer's default", "first_ratio: 0\n"},
+     {}},
     {"deepspeed_megatron_zero2.json", 1, {"global_batch: 16", "learning_rate: 0.00015"}, {"activation_checkpointing"}},
     {"deepspeed_megatron_zero3.json", 1, {"micro_batch: 8", "initial: 1024"}, {}},
     {"deepspeed_cifar.json", 1, {"warmup_steps: 1000", "clip_norm: 1", "initial: 32768"}, {}},
-    {"megatron_llama3_8b.sh",
+    {"megatron_llama3_8b.txt",
      1,
      {"family: llama", "intermediate_size: 14336", "num_key_value_heads: 8", "rope_theta: 1000000",
       "vocab_size: 128256", "mode: shard_optimizer", "reduce_dtype: bf16", "mesh: {dp: auto, cp: 1, tp: 1}",
       "global_batch: 128", "steps: 15258789", "total_steps: 15228271", "warmup_steps: 30517", "decay: matrices",
       "learning_rate: 0.00015", "{pattern: lm_head.weight, learning_rate_factor: 3.33", "time_limit: 14100",
       "every: 1000"},
-     {"--split: ", "--fp8-format: hybrid: there is no FP8", "--apply-layernorm-1p: true",
-      "if [ ! -f \"$PRETRAIN_SCRIPT_PATH\" ] (line 22): not known"}},
-    {"megatron_gpt3_175b.sh",
+     {"--split: ", "--fp8-format: hybrid: there is no FP8", "--apply-layernorm-1p: true"}},
+    {"megatron_gpt3_175b.txt",
      8,
      {"mesh: {dp: auto, cp: 1, tp: 8}", "precision: fp16_mixed", "initial: 4294967296", "intermediate_size: 49152",
       "mlp_bias: true", "tie_word_embeddings: true", "warmup_steps: 430", "sequence_parallel: \"off\"",
       "head_dim: 128"},
      {"--pipeline-model-parallel-size: 16: models are not cut", "--rampup-batch-size: [16, 16, 5859375]",
-      "--position-embedding-type: absent, which is learned_absolute", "--swiglu is absent", "--vocab-file: $VOCAB_FILE",
-      "--normalization: absent, which is LayerNorm", "--hidden-dropout: absent, which is 0.1"}}};
+      "--position-embedding-type: absent, which is learned_absolute", "--swiglu is absent",
+      "--vocab-file: gpt2-vocab.json", "--normalization: absent, which is LayerNorm",
+      "--hidden-dropout: absent, which is 0.1"}}};
 
 class FromForeign : public ::testing::TestWithParam<Foreign> {
  protected:
@@ -115,11 +112,11 @@ TEST_P(FromForeign, IsARecipeThatPassesItsCheckOnceWhatIsMissingIsGiven) {
   const std::string file = source_folder() + "/tests/fixtures/foreign/" + GetParam().file;
   const fs::path recipe = folder_.path() / "recipe.yaml";
   const Ending converted = run_meshtrain({"recipe", "--from", file, "--out", recipe.string()});
-  ASSERT_EQ(converted.status, 0) << converted.err;
   const std::string text = content(recipe);
+  ASSERT_EQ(converted.status, has(text, "numbers change without it") ? 1 : 0) << converted.err;
   EXPECT_EQ(run_meshtrain({"recipe", "--from", file}).out, text);
   for (const std::string& part : GetParam().in_recipe) EXPECT_TRUE(has(text, part)) << part << " is not in\n" << text;
-  const size_t not_converted = std::min(text.find("# Not converted:"), text.size());
+  const size_t not_converted = std::min(text.find("# Not converted"), text.size());
   for (const std::string& part : GetParam().not_converted) {
     EXPECT_TRUE(has(text.substr(not_converted), part)) << part << " is not in\n" << text;
   }
@@ -143,6 +140,7 @@ TEST_P(FromForeign, IsARecipeThatPassesItsCheckOnceWhatIsMissingIsGiven) {
                                                      {"optimizer.betas", "[0.9, 0.999]"},
                                                      {"optimizer.eps", "1e-8"},
                                                      {"optimizer.weight_decay", "0"},
+                                                     {"optimizer.decay", "matrices"},
                                                      {"schedule.name", "cosine"},
                                                      {"schedule.warmup_steps", "10"},
                                                      {"model.vocab_size", "256"}};
@@ -161,12 +159,15 @@ TEST_P(FromForeign, IsARecipeThatPassesItsCheckOnceWhatIsMissingIsGiven) {
 INSTANTIATE_TEST_SUITE_P(Public, FromForeign, ::testing::ValuesIn(kConfigurations),
                          [](const auto& each) { return fs::path(each.param.file).stem().string(); });
 
-/// Returns the recipe made of a configuration; its name says which tool it belongs to.
+/// Returns the recipe made of a configuration; its name says which tool it belongs to. Expects the status that says
+/// whether something that changes numbers is missing.
 std::string converted(const std::string& name, const std::string& configuration) {
   const ScratchFolder folder;
   write_file(folder.path() / name, configuration);
   const Ending ending = run_meshtrain({"recipe", "--from", (folder.path() / name).string()});
-  EXPECT_EQ(ending.status, 0) << ending.err;
+  const bool is_lost = has(ending.out, "\n# Not converted, and numbers change without it:\n");
+  EXPECT_EQ(ending.status, is_lost ? 1 : 0) << ending.err << ending.out;
+  EXPECT_EQ(has(ending.err, "not converted, though numbers change without it: "), is_lost) << ending.err;
   return ending.out;
 }
 
@@ -191,13 +192,14 @@ TEST(RecipeCommand, ConvertsOrListsEveryKey) {
            {"mesh: {dp: auto, cp: 2, tp: 4}", "algorithm: ulysses"},
            {"autotp_size"}},
           {"c.json",
-           R"({"train_batch_size": 8, "optimizer": {"type": "Adam", "params": {"weight_decay": 0.1, "adam_w_mode": false}}})",
-           {part, "weight_decay: 0.1  # Adam adds it to gradients (L2), and here weights decay: equal at 0 alone"},
+           R"({"train_batch_size": 8, "optimizer": {"type": "Adam", "params": {"weight_decay": 0.1, "adam_w_mode": false, "bias_correction": false}}})",
+           {part, "weight_decay: 0.1\n", "bias_correction: false: adamw always corrects",
+            "adam_w_mode: false: Adam adds the decay to gradients (L2), and here weights decay"},
            {}},
           {"d.json",
            R"({"train_batch_size": 8, "optimizer": {"type": "Adam", "params": {"weight_decay": 0.1}}})",
-           {part, "weight_decay: 0.1\n"},
-           {"adam_w_mode"}},
+           {part, "weight_decay: 0.1\n", "optimizer.decay: matrices for transformers' Trainer"},
+           {"adam_w_mode", "Not converted"}},
           {"e.yaml",
            "distributed_type: FSDP\nmixed_precision: fp8\nfsdp_config: {fsdp_zebra: 3, fsdp_version: 2}\n",
            {"precision: bf16_mixed", "mixed_precision: fp8: there is no FP8: layers compute in bf16",
@@ -207,19 +209,10 @@ TEST(RecipeCommand, ConvertsOrListsEveryKey) {
            "distributed_type: DEEPSPEED\ndeepspeed_config: {zero_stage: 3, zebra: true, zero3_init_flag: true}\n",
            {"mode: full_shard", "deepspeed_config.zebra: true: nothing in a recipe is like it"},
            {"zero3_init_flag"}},
-          {"g.toml",
-           "[training]\nsteps = 1000\n[lr_scheduler]\nwarmup_steps = 100\ndecay_ratio = 0.9\ndecay_type = 'cosine'\n",
-           {"name: cosine", "warmup_steps: 100"},
-           {"wsd", "decay_type"}},
-          {"h.toml",
-           "[training]\nsteps = 1000\n[lr_scheduler]\nwarmup_steps = 100\ndecay_ratio = 0.5\n",
-           {"name: wsd", "decay_steps: 500"},
-           {}},
-          {"i.toml",
-           "[optimizer]\nname = 'Adam'\n[checkpoint]\nzebra = 1\n[metrics]\nzebra = 2\n[compile]\nzebra = 3\n",
-           {part, "weight_decay: 0.1  # Adam adds it to gradients (L2), and here weights decay: equal at 0 alone",
-            "checkpoint.zebra: 1: nothing", "metrics.zebra: 2: nothing", "compile.zebra: 3: nothing"},
-           {}}}) {
+          {"g.yaml",
+           "distributed_type: FSDP\ngradient_clipping: 0.5\nfsdp_config: {fsdp_version: 2}\n",
+           {"clip_norm: 0.5\n"},
+           {"Not converted", "train.clip_norm: in the script"}}}) {
     const std::string text = converted(each.name, each.configuration);
     for (const std::string& word : each.in_recipe) EXPECT_TRUE(has(text, word)) << word << " is not in\n" << text;
     for (const std::string& word : each.not_in_recipe) EXPECT_FALSE(has(text, word)) << word << " is in\n" << text;
@@ -246,20 +239,20 @@ TEST(RecipeCommand, EveryAutoOfDeepSpeedIsToBeGivenWithWhatFillsItIn) {
         "default 8); until then the recipe has 1",
         "train.global_batch: train_batch_size, gradient_accumulation_steps are auto: give the Trainer's "
         "per_device_train_batch_size x gradient_accumulation_steps x the dp ranks",
-        "train.precision: bf16.enabled, fp16.enabled are auto: give bf16_mixed for the Trainer's bf16, fp16_mixed "
-        "(with "
-        "train.loss_scale: {initial: 65536, growth_interval: 500}) for its fp16; until then the recipe has fp32",
+        "train.precision: bf16.enabled, fp16.enabled are auto: give bf16_mixed for the Trainer's bf16, fp16_mixed for "
+        "its fp16 (with parallel.fsdp.reduce_dtype: bf16 or fp16, and train.loss_scale: {initial: 65536, "
+        "growth_interval: 500, min: 1}); until then the recipe has fp32",
         "train.clip_norm: gradient_clipping is auto: give the Trainer's max_grad_norm (by default 1); until then the "
         "recipe has 1",
         "schedule.warmup_steps: scheduler.params.warmup_num_steps is auto: give the Trainer's warmup_steps, or its "
-        "warmup_ratio x train.steps (by default 0); until then the recipe has 0",
+        "warmup_ratio x train.steps (by default 0), and 2 at least; until then the recipe has 2",
         "optimizer.learning_rate: optimizer.params.lr, scheduler.params.warmup_max_lr are auto: give the Trainer's "
         "learning_rate (by default 5e-05)",
         "parallel.fsdp.mode: zero_optimization.stage is auto: ", "parallel.fsdp.offload.to: zero_optimization.",
         "optimizer.betas: ", "optimizer.eps: ", "optimizer.weight_decay: ", "schedule.total_steps: "}) {
     EXPECT_TRUE(has(given, "\n#   " + std::string(line))) << line << " is not in\n" << text;
   }
-  EXPECT_TRUE(has(behind(text, "Not converted"), "steps_per_print: auto: another program fills it in")) << text;
+  EXPECT_FALSE(has(text, "steps_per_print")) << text;
   EXPECT_FALSE(has(text, "\n    mode: ")) << "no stage, so no mode\n" << text;
   EXPECT_FALSE(has(text, "reduce_bucket_size")) << text;
 
@@ -270,10 +263,11 @@ TEST(RecipeCommand, EveryAutoOfDeepSpeedIsToBeGivenWithWhatFillsItIn) {
   EXPECT_TRUE(
       has(converted("c.json", R"({"train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": "auto"})"),
           "gradient_accumulation_steps is auto: give the Trainer's 4 x gradient_accumulation_steps x the dp"));
-  EXPECT_TRUE(has(converted("d.json", R"({"train_batch_size": 64})"), "clip_norm: 0  # DeepSpeed's default"));
+  EXPECT_TRUE(has(converted("d.json", R"({"train_batch_size": 64})"),
+                  "clip_norm: 1  # the default of DeepSpeed 0.19.5; 0 before 0.19.3"));
 }
 
-/// torchtitan and accelerate cut parameters over dp_shard x cp, and copy them over dp_replicate.
+/// accelerate cuts parameters over dp_shard x cp, and copies them over dp_replicate.
 TEST(RecipeCommand, ReplicasAreCutOverTheirShardsAndContextParallelRanks) {
   struct Degrees {
     int replicas, shards, cp;
@@ -285,12 +279,10 @@ TEST(RecipeCommand, ReplicasAreCutOverTheirShardsAndContextParallelRanks) {
                                                   {1, 4, 1, "dp: 4", full},
                                                   {1, 1, 4, "dp: 1", full},
                                                   {1, 2, 4, "dp: 2", full},
-                                                  {1, -1, 2, "dp: auto", full},
                                                   {4, 1, 1, "dp: 4", none},
                                                   {2, 2, 1, "dp: 4", hybrid + "    shard_size: 2\n"},
                                                   {2, 1, 2, "dp: 2", hybrid + "    shard_size: 2" + with_cp},
-                                                  {2, 2, 2, "dp: 4", hybrid + "    shard_size: 4" + with_cp},
-                                                  {2, -1, 2, "dp: auto", hybrid}}) {
+                                                  {2, 2, 2, "dp: 4", hybrid + "    shard_size: 4" + with_cp}}) {
     const auto degree = [](int value) { return std::to_string(value); };
     const std::string title = degree(each.replicas) + " " + degree(each.shards) + " " + degree(each.cp) + "\n";
     const auto expect = [&](const std::string& text) {
@@ -298,13 +290,6 @@ TEST(RecipeCommand, ReplicasAreCutOverTheirShardsAndContextParallelRanks) {
       EXPECT_TRUE(has(text, each.sharding)) << title << text;
       EXPECT_EQ(has(text, "    shard_size:"), has(each.sharding, "shard_size")) << title << text;
     };
-    const std::string titan =
-        converted("a.toml", "[parallelism]\ndata_parallel_replicate_degree = " + degree(each.replicas) +
-                                "\ndata_parallel_shard_degree = " + degree(each.shards) +
-                                "\ncontext_parallel_degree = " + degree(each.cp) + "\ntensor_parallel_degree = 2\n");
-    expect(titan);
-    EXPECT_EQ(has(titan, "parallel.fsdp.shard_size: dp x cp / 2"), each.replicas == 2 && each.shards < 0) << titan;
-    if (each.shards < 0) continue;
     const std::string prefix = "  parallelism_config_";
     expect(converted("a.yaml", "distributed_type: FSDP\nfsdp_config: {fsdp_sharding_strategy: " +
                                    std::string(each.sharding == none ? "NO_SHARD" : "FULL_SHARD") +
@@ -314,7 +299,7 @@ TEST(RecipeCommand, ReplicasAreCutOverTheirShardsAndContextParallelRanks) {
   }
 }
 
-TEST(RecipeCommand, ReadsTheArgumentsOfMegatronFromScriptsAndTexts) {
+TEST(RecipeCommand, ReadsTheArgumentsOfMegatron) {
   const std::string usual =
       "--num-layers 2 --hidden-size 64 --num-attention-heads 4 --position-embedding-type rope "
       "--swiglu --disable-bias-linear --normalization RMSNorm --attention-dropout 0 "
@@ -322,38 +307,38 @@ TEST(RecipeCommand, ReadsTheArgumentsOfMegatronFromScriptsAndTexts) {
   for (const Part& each : std::vector<Part>{
            {"plain.txt",
             "--lr 1e-3\n--data-path 0.3 a 0.7 b # two\n--reset-position-ids --num-layers 2 --add-qkv-bias",
-            {"learning_rate: 0.001", "mixture: [{tokens: a.bin, dtype: megatron, weight: 0.3}, {tokens: b.bin"},
+            {"learning_rate: 0.001",
+             "mixture: [{tokens: a.bin, dtype: megatron, shuffle: true, weight: 0.3}, {tokens: b.bin"},
             {}},
-           {"text.sh",
-            "ARGS=\" --num-layers 2 \\\n --lr $RATE \\\n --data-path /d/text_document\"\n"
-            "srun sh -c \"python -u pretrain_gpt.py ${ARGS} --qk-layernorm --disable-bias-linear\"\n",
-            {"num_hidden_layers: 2", "tokens: /d/text_document.bin\n", "dtype: megatron", "family: qwen3",
-             "--lr: $RATE: it is not a number", "optimizer.learning_rate: no --lr says it"},
-            {"attention_bias"}},
-           {"branches.sh",
-            "export A=1 B='x y'\nif [ $A = 2 ]; then L=3\nelif [[ $B == 'x y' && -n $A ]]; then L=4\nelse L=5\nfi\n"
-            "if [ -d /tmp ]; then L=6; fi\ncase $A in 1) L=7;; esac\n"
-            "python preprocess_data.py --lr 7\npython pretrain_gpt.py --num-layers ${L:-9} --num-layers-at "
-            "${C:-$((A+1)*2)}"
-            " --add-qkv-bias --disable-bias-linear > log --zebra=5 2>&1\n",
-            {"num_hidden_layers: 4\n", "family: qwen2", "if [ -d /tmp ] (line 6): not known",
-             "case (line 7): not known", "--zebra: 5: nothing in a recipe is like it"},
-            {"learning_rate: 7"}}}) {
+           {"lines.txt",
+            "--nnodes\n4\npretrain_gpt.py\n--num-layers\n2\n--lr\n'1e-3'\n--data_path=\"/d/text document\" \\\n"
+            "  --qk-layernorm --disable-bias-linear --seed\n7\n",
+            {"num_hidden_layers: 2", "tokens: \"/d/text document.bin\"\n", "dtype: megatron", "family: qwen3",
+             "learning_rate: 0.001\n", "seed: 7\n"},
+            {"attention_bias", "nnodes"}},
+           {"script.sh",
+            "#!/bin/sh\npython pretrain_gpt.py --num-layers 4 --add-qkv-bias --disable-bias-linear --zebra 5\n",
+            {"num_hidden_layers: 4\n", "family: qwen2", "--zebra: 5: nothing in a recipe is like it"},
+            {}}}) {
     const std::string text = converted(each.name, each.configuration);
     for (const std::string& word : each.in_recipe) EXPECT_TRUE(has(text, word)) << word << " is not in\n" << text;
     for (const std::string& word : each.not_in_recipe) EXPECT_FALSE(has(text, word)) << word << " is in\n" << text;
   }
-  const std::string all = converted("all.sh", usual +
-                                                  "--use-rope-scaling --lr 1e-3 --train-iters 100 --lr-decay-style "
-                                                  "WSD --lr-wsd-decay-iters 20 --lr-wsd-decay-style linear "
-                                                  "--tensor-model-parallel-size 2 --sequence-parallel --vocab-size 64 "
-                                                  "--context-parallel-size 2 --cp-comm-type a2a --global-batch-size 8 "
-                                                  "--seq-length 32 --data-path text --recompute-granularity full");
-  for (const char* word : {"rope_type: llama3, factor: 8,", "name: wsd", "decay_steps: 20", "algorithm: ulysses",
-                           "mode: full\n", "mode: no_shard", "intermediate_size: 128  # Megatron's default"}) {
+  const std::string all = converted("all.txt", usual +
+                                                   "--use-rope-scaling --lr 1e-3 --train-iters 100 --lr-decay-style "
+                                                   "WSD --lr-wsd-decay-iters 20 --lr-wsd-decay-style linear "
+                                                   "--tensor-model-parallel-size 2 --sequence-parallel --vocab-size 64 "
+                                                   "--context-parallel-size 2 --cp-comm-type a2a --global-batch-size 8 "
+                                                   "--seq-length 32 --data-path text --recompute-granularity full");
+  for (const char* word :
+       {"rope_type: llama3, factor: 8,", "name: wsd", "decay_steps: 20", "algorithm: ulysses", "mode: full\n",
+        "mode: no_shard", "intermediate_size: 128  # the default of Megatron-LM core_v0.19.0"}) {
     EXPECT_TRUE(has(all, word)) << word << " is not in\n" << all;
   }
-  EXPECT_FALSE(has(all, "Still to be given") || has(all, "Not converted") || has(all, "sequence_parallel:")) << all;
+  EXPECT_FALSE(has(all, "Still to be given") || has(all, "sequence_parallel:")) << all;
+  EXPECT_EQ(behind(all, "Not converted"),
+            "# Not converted, and numbers change without it:\n#   --init-method-std: first weights at the end of a "
+            "sublayer are not divided by sqrt(2 x layers)\n");
 }
 
 void expect_parts(const std::vector<Part>& configurations) {
@@ -364,29 +349,86 @@ void expect_parts(const std::vector<Part>& configurations) {
   }
 }
 
-TEST(RecipeCommand, FlavorsOfTorchtitansLlama3HaveScaledRotation) {
-  for (const std::string flavor : {"debugmodel", "8B", "70B", "405B"}) {
-    const std::string text = converted("a.toml", "[model]\nname = 'llama3'\nflavor = '" + flavor + "'\n");
-    EXPECT_TRUE(has(text,
-                    "  rope_scaling: {rope_type: llama3, factor: 8, low_freq_factor: 1, high_freq_factor: 4, "
-                    "original_max_position_embeddings: 8192}  # torchtitan's"))
-        << text;
-    EXPECT_TRUE(has(text, "rope_theta: 500000\n")) << text;
-    EXPECT_TRUE(has(text, "initializer_range: 0.02  # torchtitan divides it by sqrt(2 x (1 + layer))")) << text;
-  }
-}
-
-TEST(RecipeCommand, DefaultsOfTorchtitanAreCalledThat) {
-  const std::string by_default = "  # torchtitan's default\n";
-  expect_parts({{"a.toml",
-                 "[training]\n",
-                 {"steps: 10000" + by_default, "sequence_length: 2048" + by_default, "micro_batch: 8" + by_default,
-                  "clip_norm: 1" + by_default},
+/// Each default of a tool that is not ours stands in the recipe, with the version that it is of.
+TEST(RecipeCommand, DefaultsOfTheToolAreWrittenOut) {
+  const auto defaults = [](const std::string& tool, const std::vector<std::string>& keys) {
+    std::vector<std::string> lines;
+    for (const std::string& key : keys) lines.push_back("  " + key + "  # the default of " + tool);
+    return lines;
+  };
+  const std::string megatron = "Megatron-LM core_v0.19.0";
+  const std::string adam_keys = R"({"train_batch_size": 8, "optimizer": {"type": "AdamW"}, )"
+                                R"("scheduler": {"type": "WarmupDecayLR"}, "fp16": {"enabled": true}})";
+  const std::string muon_keys = R"({"train_batch_size": 8, "optimizer": {"type": "Muon"}, )"
+                                R"("scheduler": {"type": "WarmupCosineLR"}, "bf16": {"enabled": true}})";
+  const std::string torch_keys = R"({"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": )"
+                                 R"({"torch_adam": true}}, "fp16": {"enabled": true}})";
+  const std::string
+      fsdp = "distributed_type: FSDP\nmixed_precision: bf16\nfsdp_config: {fsdp_version: 2}\n",
+      ddp = "distributed_type: MULTI_GPU\nmixed_precision: bf16\n",
+      zero = "distributed_type: DEEPSPEED\nmixed_precision: fp16\ndeepspeed_config: {zero3_init_flag: true}\n",
+      lm = "distributed_type: MEGATRON_LM\nmegatron_lm_config: {megatron_lm_tp_degree: 2, "
+           "megatron_lm_use_distributed_optimizer: true, megatron_lm_recompute_activations: true}\n";
+  const Words adam = {"learning_rate: 0.001", "betas: [0.9, 0.999]", "eps: 1e-08",
+                      "weight_decay: 0",      "clip_norm: 1",        "warmup_steps: 1000",
+                      "first_ratio: 0",       "warmup_shape: log",   "reduce_dtype: fp16"},
+              muon = {"learning_rate: 0.02", "adamw_learning_rate: 0.0003", "scale: original",
+                      "nesterov: true",      "coefficients: simple",        "newton_schulz_steps: 5",
+                      "momentum: 0.95",      "betas: [0.9, 0.95]",          "eps: 1e-10",
+                      "weight_decay: 0",     "min_ratio: 0.0001",           "reduce_dtype: bf16"},
+              megatron_adam = {"name: linear",
+                               "min_ratio: 0",
+                               "weight_decay: 0.01",
+                               "clip_norm: 1",
+                               "eps: 1e-08",
+                               "betas: [0.9, 0.999]",
+                               "seed: 1234",
+                               "initial: 4294967296",
+                               "growth_interval: 1000",
+                               "min: 1",
+                               "reduce_dtype: fp16",
+                               "algorithm: ring",
+                               "rope_theta: 10000",
+                               "initializer_range: 0.02",
+                               "rms_norm_eps: 1e-05"},
+              megatron_muon = {"momentum: 0.9",         "scale: spectral",        "scale_factor: 1", "nesterov: false",
+                               "coefficients: quintic", "newton_schulz_steps: 5", "warmup_steps: 0"};
+  expect_parts({{"a.json", adam_keys, defaults("DeepSpeed 0.19.5", adam), {}},
+                {"b.json", muon_keys, defaults("DeepSpeed 0.19.5", muon), {}},
+                {"c.json",
+                 torch_keys,
+                 {"growth_interval: 1000\n", "initial: 65536\n", "weight_decay: 0.01  # the default of DeepSpeed",
+                  "fp16.hysteresis: 2: the scale shrinks"},
                  {}},
-                {"b.toml",
-                 "[training]\nsteps = 10000\nseq_len = 2048\nlocal_batch_size = 8\nmax_norm = 1.0\n",
-                 {"steps: 10000\n", "sequence_length: 2048\n", "micro_batch: 8\n", "clip_norm: 1\n"},
-                 {}}});
+                {"a.txt",
+                 "--num-layers 2 --lr 1e-3 --lr-warmup-iters 4 --fp16 --context-parallel-size 2",
+                 defaults(megatron, megatron_adam),
+                 {}},
+                {"b.txt", "--num-layers 2 --lr 1e-3 --optimizer muon", defaults(megatron, megatron_muon), {}},
+                {"c.txt",
+                 "--num-layers 2 --use-megatron-fsdp --optimizer sgd",
+                 {"mode: full_shard\n", "shuffle: true", "momentum: 0.9  # the default", "--swiglu is absent"},
+                 {}},
+                {"d.txt",
+                 "--num-layers 2 --swiglu --optimizer muon --tensor-model-parallel-size 2 --muon-no-split-qkv",
+                 {"--swiglu: Megatron orthogonalises gate and up as one matrix", "--muon-tp-mode: blockwise",
+                  "--muon-no-split-qkv: true"},
+                 {}},
+                {"a.yaml",
+                 fsdp,
+                 {"reduce_dtype: bf16  # the default of accelerate 1.14.0", "mode: full_shard\n"},
+                 {"residual_dtype"}},
+                {"b.yaml", ddp, {"residual_dtype: fp32  # as under autocast"}, {"reduce_dtype"}},
+                {"c.yaml",
+                 zero,
+                 {"mode: shard_grad_op  # the default of accelerate 1.14.0",
+                  "clip_norm: 1  # the default of accelerate", "growth_interval: 1000", "reduce_dtype: fp16"},
+                 {}},
+                {"d.yaml",
+                 lm,
+                 {"clip_norm: 1  # the default of accelerate", "mode: shard_optimizer", "mode: selective",
+                  "mesh: {dp: auto, cp: 2, tp: 2}  # cp: the default of accelerate", "algorithm: ring"},
+                 {"Not converted"}}});
 }
 
 TEST(RecipeCommand, PeakOfDeepSpeedsWarmUpIsItsSchedules) {
@@ -395,43 +437,22 @@ TEST(RecipeCommand, PeakOfDeepSpeedsWarmUpIsItsSchedules) {
                                    R"(}}, "scheduler": {"type": ")" + type + R"(", "params": {)" + params + "}}}");
   };
   for (const std::string type : {"WarmupLR", "WarmupDecayLR"}) {
-    const std::string own = of(type, "3e-4", R"("warmup_max_lr": 2e-5)"), usual = of(type, "3e-4", "");
+    const std::string own = of(type, "3e-4", R"("warmup_max_lr": 2e-5)");
     EXPECT_TRUE(has(own, "learning_rate: 2e-05  # warmup_max_lr of " + type + ", which optimizer.params.lr does not"))
         << own;
-    EXPECT_TRUE(has(usual, "learning_rate: 0.001  # DeepSpeed's default of warmup_max_lr in " + type)) << usual;
-    EXPECT_FALSE(has(of(type, "\"auto\"", R"("warmup_max_lr": 2e-5)"), "optimizer.learning_rate:"));
   }
+  EXPECT_TRUE(has(of("WarmupDecayLR", "3e-4", ""),
+                  "learning_rate: 0.001  # the default of DeepSpeed 0.19.5, warmup_max_lr of WarmupDecayLR"));
+  EXPECT_TRUE(has(of("WarmupLR", "3e-4", ""), "learning_rate: 0.0003\n"));
   EXPECT_TRUE(has(of("WarmupCosineLR", "3e-4", ""), "learning_rate: 0.0003\n"));
   const std::string open = of("WarmupLR", "3e-4", R"("warmup_max_lr": "auto")");
   EXPECT_TRUE(has(open, "scheduler.params.warmup_max_lr is auto: give the Trainer's learning_rate")) << open;
-
-  const std::string log = "  # linear; DeepSpeed's warm-up is logarithmic by default\n";
-  EXPECT_TRUE(has(of("WarmupLR", "1", R"("warmup_num_steps": 7)"), "warmup_steps: 7" + log));
-  EXPECT_TRUE(has(of("WarmupLR", "1", R"("warmup_num_steps": "auto")"), "warmup_steps: 0" + log));
-  EXPECT_FALSE(has(of("WarmupLR", "1", R"("warmup_num_steps": "auto", "warmup_type": "linear")"), log));
-}
-
-TEST(RecipeCommand, ConditionsThatAreNotKnownSayWhichLinesWereTaken) {
-  const std::string unknown = "not known from the script alone: ";
-  expect_parts(
-      {{"a.sh",
-        "if [ -d /tmp ]; then L=6; else L=5; fi\n"
-        "if [ -d /usr ]; then L=7; fi\n"
-        "if [ -d /var ]; then H=1\nelif [ a = a ]; then H=64\nelse H=3\nfi\n"
-        "python pretrain_gpt.py --num-layers $L --hidden-size $H\n",
-        {"num_hidden_layers: 5\n", "hidden_size: 64\n", "(line 1): " + unknown + "the lines of its else were taken\n",
-         "(line 2): " + unknown + "its lines were left out\n", "(line 3): " + unknown + "its lines were left out\n"},
-        {"what it guards"}}});
 }
 
 TEST(RecipeCommand, RotationOfContextParallelRanksIsTakenOrListed) {
-  const std::string titan = "[parallelism]\ncontext_parallel_rotate_method = 'alltoall'\n";
-  const std::string titan_2 = titan + "context_parallel_degree = 2\n";
   const std::string prefix = "distributed_type: FSDP\nparallelism_config:\n  parallelism_config_cp_comm_strategy: ";
   const std::string several = prefix + "alltoall\n  parallelism_config_cp_size: 2\n";
-  expect_parts({{"a.toml", titan, {"context_parallel_rotate_method: alltoall: cp is 1"}, {"algorithm"}},
-                {"b.toml", titan_2, {"algorithm: ring\n"}, {"alltoall"}},
-                {"a.yaml", (prefix + "alltoall\n"), {"cp_comm_strategy: alltoall: cp is 1"}, {"algorithm"}},
+  expect_parts({{"a.yaml", (prefix + "alltoall\n"), {"cp_comm_strategy: alltoall: cp is 1"}, {"algorithm"}},
                 {"b.yaml", several, {"algorithm: ring\n"}, {"alltoall"}},
                 {"c.yaml", (prefix + "allgather\n"), {}, {"algorithm", "allgather"}},
                 {"d.yaml", (prefix + "zebra\n"), {"parallel.context.algorithm has all_gather and ring"}, {}}});
@@ -439,7 +460,8 @@ TEST(RecipeCommand, RotationOfContextParallelRanksIsTakenOrListed) {
 
 TEST(RecipeCommand, ScriptOfAccelerateHasItsOptimizerAndSchedule) {
   const std::string given = behind(converted("a.yaml", "distributed_type: FSDP\n"), "Still to be given");
-  for (const char* key : {"train.clip_norm", "optimizer.weight_decay", "optimizer.betas", "schedule.name"}) {
+  for (const char* key :
+       {"train.clip_norm", "optimizer.eps", "optimizer.weight_decay", "optimizer.betas", "schedule.name"}) {
     EXPECT_TRUE(has(given, "#   " + std::string(key) + ": in the script that accelerate launches: its ") ||
                 has(given, "#   " + std::string(key) + ": in the script that accelerate launches: of its optimizer"))
         << given;
@@ -448,28 +470,38 @@ TEST(RecipeCommand, ScriptOfAccelerateHasItsOptimizerAndSchedule) {
 
 TEST(RecipeCommand, KeysNearThoseOfTheToolAreAskedAbout) {
   const std::string none = ": nothing in a recipe is like it";
-  expect_parts({{"a.toml",
-                 "[training]\nseqlen = 4096\nstep = 5\nzebra = 1\n[optimiser]\nlr = 1e-3\n",
-                 {"training.seqlen: 4096" + none + "; did you mean training.seq_len?",
-                  "training.step: 5" + none + "; did you mean training.steps?", "training.zebra: 1" + none + "\n",
-                  "optimiser.lr: 0.001" + none + "; did you mean optimizer.lr?"},
-                 {}},
-                {"a.sh",
-                 "python pretrain_gpt.py --num-layers 2 --seq-lenght 4096 --zebra 3\n",
-                 {"--seq-lenght: 4096" + none + "; did you mean --seq-length?", "--zebra: 3" + none + "\n"},
-                 {}},
-                {"b.toml", "[training]\nsteps = 3\nstep = 5\n", {"training.step: 5" + none + "\n"}, {}}});
+  expect_parts(
+      {{"a.json",
+        R"({"train_batch_size": 8, "gradient_cliping": 2, "zebra": 1, "zero_optimisation": {"stage": 1}})",
+        {"gradient_cliping: 2" + none + "; did you mean gradient_clipping?", "zebra: 1" + none + "\n",
+         "zero_optimisation.stage: 1" + none + "; did you mean zero_optimization.stage?"},
+        {}},
+       {"a.txt",
+        "pretrain_gpt.py --num-layers 2 --seq-lenght 4096 --zebra 3\n",
+        {"--seq-lenght: 4096" + none + "; did you mean --seq-length?", "--zebra: 3" + none + "\n"},
+        {}},
+       {"b.json", R"({"train_batch_size": 8, "train_batch_sizes": 5})", {"train_batch_sizes: 5" + none + "\n"}, {}}});
 }
 
 TEST(RecipeCommand, NamesTheTrainerWhoseFilesAreNotConverted) {
   for (const auto& [text, name] : std::vector<std::pair<std::string, std::string>>{
-           {"base_model: a\nsequence_len: 2048\ngradient_accumulation_steps: 4\nbf16: true\noptimizer: adamw_torch\n"
+           {"base_model: a\nsequence_len: 2048\ngradient_accumulation_steps: 4\nbf16: true\noptimizer: "
+            "adamw_torch\n"
             "fsdp_config: {fsdp_version: 2}\n",
             "axolotl (it has base_model, sequence_len)"},
-           {"model_name_or_path: a\nstage: sft\nfinetuning_type: full\ngradient_accumulation_steps: 8\nfp16: true\n",
+           {"model_name_or_path: a\nstage: sft\nfinetuning_type: full\ngradient_accumulation_steps: 8\nfp16: "
+            "true\n",
             "LLaMA-Factory (it has model_name_or_path, finetuning_type)"},
-           {"model_name_or_path: a\nper_device_train_batch_size: 2\ngradient_accumulation_steps: 8\nbf16: true\n",
-            "transformers' TrainingArguments, or of TRL (it has model_name_or_path, per_device_train_batch_size)"}}) {
+           {"model_name_or_path: a\nper_device_train_batch_size: 2\ngradient_accumulation_steps: 8\nbf16: "
+            "true\n",
+            "transformers' TrainingArguments, or of TRL (it has model_name_or_path, "
+            "per_device_train_batch_size)"},
+           {"language_model: {num_layers: 24}\nmodel_parallel: {tensor_model_parallel_size: 1}\noptimizer: "
+            "{lr: 1}\n",
+            "Megatron-LM (--yaml-cfg) (it has language_model, model_parallel)"},
+           {"model: {name: llama3}\ntraining: {steps: 3}\nparallelism: {tensor_parallel_degree: "
+            "2}\noptimizer: {lr: 1}\n",
+            "torchtitan (it has parallelism, training)"}}) {
     const ScratchFolder folder;
     write_file(folder.path() / "a.yaml", text);
     const std::string file = (folder.path() / "a.yaml").string();
@@ -492,18 +524,28 @@ TEST(RecipeCommand, RefusesWhatIsNoConfiguration) {
   const std::string path = folder.path().string() + "/";
   EXPECT_TRUE(has(complaint_of("a.yaml", "model: {}\n"), path + "a.yaml: not a configuration of another trainer"));
   EXPECT_TRUE(has(complaint_of("a.py", "x = 1\n"), path + "a.py: configurations in Python are not read"));
+  EXPECT_TRUE(has(complaint_of("b.yaml", "optimizer: {lr: 1}\nscheduler: {name: a}\nnum_processes: 2\n"),
+                  path + "b.yaml: not a configuration of another trainer"));
+  EXPECT_TRUE(has(complaint_of("b.toml", "[a]\n"), path + "b.toml: torchtitan's TOML is not read: torchtitan has had "
+                                                          "none since February 2026; write a recipe"));
+  for (const auto& [text, at] : std::vector<std::pair<std::string, std::string>>{
+           {"--num-layers 2\n  --seq-length $SEQ_LENGTH\n", "2:16: \"$SEQ_LENGTH\" is"},
+           {"--num-layers 2 --lr \"${LR}\"\n", "1:21: \"${LR}\" is"},
+           {"ARGS=(\n--num-layers 2\n)\npython pretrain_gpt.py ${ARGS[@]}\n", "1:1: \"ARGS=(\" is"},
+           {"python pretrain_gpt.py --num-layers 2 | tee log\n", "1:39: \"|\" is"}}) {
+    EXPECT_EQ(complaint_of("g.sh", text),
+              path + "g.sh:" + at +
+                  " for a shell, and scripts are not read: give a file with the arguments that the script starts "
+                  "Megatron-LM with; docs/recipe.md has the command that writes them");
+  }
+  EXPECT_EQ(complaint_of("h.txt", "--num-layers 'a\n"), path + "h.txt:1:14: a quote does not end");
   EXPECT_TRUE(has(complaint_of("f.sh", "python train.py --bs 3\n"), path + "f.sh: has no arguments of Megatron-LM: "
                                                                            "recipe --from converts"));
-  std::string doubling = "A=xxxxxxxx\n";
-  for (int i = 0; i < 40; ++i) doubling += "A=$A$A\n";
-  EXPECT_EQ(complaint_of("g.sh", doubling + "python pretrain.py --num-layers $A\n"),
-            path + "g.sh: a variable of the script becomes longer than 1 MiB: write it out");
-  EXPECT_TRUE(has(complaint_of("b.toml", "[a\n"), path + "b.toml:1:3: not valid TOML: "));
   EXPECT_TRUE(has(complaint_of("d.json", "{\"fp16\": 1,\n  \"bf16\": }\n"),
                   path + "d.json:2:11: not valid JSON: syntax error while parsing value - unexpected '}'; expected"));
   EXPECT_TRUE(has(complaint_of("e.yaml", "fsdp_config: {a\nb: 3\n"), path + "e.yaml:"));
   EXPECT_TRUE(has(complaint_of("c.json", "[1]"), path + "c.json: a configuration is a map of keys, not a list"));
-  EXPECT_TRUE(has(only_complaint(run_meshtrain({"recipe", "--from", path + "none.toml"})), "No such file"));
+  EXPECT_TRUE(has(only_complaint(run_meshtrain({"recipe", "--from", path + "none.json"})), "No such file"));
   EXPECT_EQ(only_complaint(run_meshtrain({"recipe", "--from",
                                           source_folder() + "/tests/fixtures/foreign/" + kConfigurations[0].file,
                                           "--out", path + "a.yaml"})),

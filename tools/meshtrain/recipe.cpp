@@ -5,6 +5,7 @@
 #include <string>
 
 #include "mesh/error.h"
+#include "mesh/size_text.h"
 #include "runtime/files/output_file.h"
 #include "runtime/foreign/foreign_config.h"
 #include "runtime/recipe/explain.h"
@@ -19,18 +20,25 @@ struct RecipeCommand {
   std::optional<std::filesystem::path> from, out;
 };
 
-void convert(const RecipeCommand& asked) {
-  const std::string text = recipe_from(*asked.from);
-  if (!asked.out) {
-    std::fputs(text.c_str(), stdout);
-    return;
-  }
+/// Returns the status: 1 when something that changes numbers has no place in the recipe.
+int convert(const RecipeCommand& asked) {
   std::error_code ignored;
-  if (std::filesystem::exists(*asked.out, ignored)) {
+  if (asked.out && std::filesystem::exists(*asked.out, ignored)) {
     throw InputError("--out " + asked.out->string() + ": it exists: give another name, or move it away");
   }
-  write_whole(*asked.out, text);
-  std::printf("wrote %s; its comments say what was not converted, and what is still to be given\n", asked.out->c_str());
+  const ConvertedRecipe recipe = recipe_from(*asked.from);
+  if (asked.out) {
+    write_whole(*asked.out, recipe.text);
+    std::printf("wrote %s; its comments say what was not converted, and what is still to be given\n",
+                asked.out->c_str());
+  } else {
+    std::fputs(recipe.text.c_str(), stdout);
+  }
+  if (recipe.num_lost == 0) return 0;
+  std::fprintf(stderr,
+               "meshtrain: not converted, though numbers change without it: %s, listed at the end of the recipe\n",
+               counted(recipe.num_lost, "setting").c_str());
+  return 1;
 }
 
 }  // namespace
@@ -39,9 +47,9 @@ void add_recipe_command(CLI::App& app, int& status) {
   const auto asked = std::make_shared<RecipeCommand>();
   CLI::App* command = app.add_subcommand("recipe",
                                          "Says what the keys of a recipe mean, and makes recipes of configurations of "
-                                         "torchtitan, accelerate, DeepSpeed and Megatron-LM.\n\n"
+                                         "accelerate, DeepSpeed and Megatron-LM.\n\n"
                                          "  meshtrain recipe --explain train.precision\n"
-                                         "  meshtrain recipe --from llama3_8b.toml --out llama3_8b.yaml");
+                                         "  meshtrain recipe --from ds_config.json --out mine.yaml");
   CLI::Option* explain =
       command
           ->add_option("--explain", asked->key,
@@ -51,9 +59,10 @@ void add_recipe_command(CLI::App& app, int& status) {
   CLI::Option* from =
       command
           ->add_option("--from", asked->from,
-                       "A configuration of torchtitan (.toml), accelerate (.yaml) or DeepSpeed (.json), or a script "
-                       "with the arguments of Megatron-LM (.sh, .txt): prints the recipe that does the same. What "
-                       "cannot be converted, and what is still to be given, are comments in it")
+                       "A configuration of accelerate (.yaml) or DeepSpeed (.json), or a text with the arguments of "
+                       "Megatron-LM (.txt): prints the recipe that does the same. What cannot be converted, and what "
+                       "is still to be given, are comments in it. Ends with status 1 when something that changes "
+                       "numbers was not converted, and with 2 when the file cannot be read")
           ->type_name("FILE");
   CLI::Option* out = command->add_option("--out", asked->out, "With --from: the file to write, which must not exist")
                          ->type_name("FILE");
@@ -62,7 +71,10 @@ void add_recipe_command(CLI::App& app, int& status) {
   command->callback([asked, explain, from, &status] {
     refuse_several_ranks("meshtrain recipe");
     status = 0;
-    if (from->count() > 0) return convert(*asked);
+    if (from->count() > 0) {
+      status = convert(*asked);
+      return;
+    }
     if (explain->count() == 0) throw InputError("give --explain [KEY] or --from FILE: see meshtrain recipe --help");
     const std::string key = asked->key.value_or("");
     std::fputs((key.empty() ? list_keys() : explain_key(key)).c_str(), stdout);

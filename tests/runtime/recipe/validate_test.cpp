@@ -289,8 +289,9 @@ TEST(Validate, NamesTheSchedule) {
   EXPECT_EQ(refusal([](Recipe& recipe) {
               recipe.schedule = {.name = "cosine"};
               recipe.schedule.total_steps = 3;
+              recipe.schedule.delay = 1;
             }),
-            "schedule.total_steps: the learning rate is 0 after step 3, and train.steps is 10: set more, or a "
+            "schedule.total_steps: the learning rate is 0 after step 4, and train.steps is 10: set more, or a "
             "schedule.min_ratio above 0");
 }
 

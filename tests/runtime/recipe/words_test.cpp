@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cctype>
 #include <filesystem>
 #include <map>
 
@@ -158,8 +160,50 @@ TEST_F(RecipeWords, BracketsThatDoNotEndAreNoKeys) {
   EXPECT_NE(refusal({"data.mixture[0.weight=1"}), "");
 }
 
+/// A value of another system is answered with the value or the sentence that is meant, whatever is spelt like it.
+TEST_F(RecipeWords, ValuesOfOtherSystemsNameTheValueHere) {
+  for (const auto& [set, here] : std::vector<std::pair<std::string, std::string>>{
+           {"train.precision=bfloat16",
+            "it is bf16_mixed, or bf16 where the optimizer's weights and state are in bf16 too"},
+           {"train.precision=float16", "it is fp16_mixed"},
+           {"train.precision=fp8", "there is no FP8: train.precision has bf16_mixed and bf16"},
+           {"train.precision=float32", "it is fp32"},
+           {"parallel.fsdp.reduce_dtype=bfloat16", "it is bf16"},
+           {"parallel.fsdp.mode=zero3", "it is full_shard"},
+           {"parallel.fsdp=2", "it is shard_grad_op"},
+           {"parallel.context.algorithm=p2p", "it is ring"},
+           {"parallel.backend=gloo", "it is mpi"},
+           {"parallel.mesh={dp: 1, pp: 2}",
+            "models are not cut into pipeline stages: give these ranks to dp, tp or cp of parallel.mesh"},
+           {"parallel.order=[pp, dp]",
+            "models are not cut into pipeline stages: give these ranks to dp, tp or cp of parallel.mesh"},
+           {"optimizer.name=adam", "it is adamw"},
+           {"optimizer.name=lion", "optimizer.name has adamw, sgd and muon"},
+           {"schedule=WSD", "it is wsd"},
+           {"schedule=polynomial", "schedule.name has constant, cosine, linear and wsd"},
+           {"train.activation_checkpointing=true", "it is full"},
+           {"data.dtype=int64", "ids are unsigned and of 32 bits at most: data prepare writes the file again"},
+           {"model.family=mixtral", "models have no experts"},
+           {"device=gpu", "it is cuda"},
+           {"device=mps", "ranks compute on CPUs and on GPUs of NVIDIA"}}) {
+    const std::string message = refusal({set});
+    EXPECT_TRUE(message.ends_with("; here " + here)) << message;
+  }
+}
+
 TEST_F(RecipeWords, OfOtherSystemsLeadToKeysThatExist) {
   for (const auto& [word, here] : foreign_words()) {
+    if (const size_t equals = word.find('='); equals != std::string::npos) {
+      const std::string name = word.substr(0, equals), value = here.starts_with("it is ") ? here.substr(6) : "";
+      if (value.find(' ') != std::string::npos) continue;
+      const bool is_choice = std::ranges::any_of(recipe_keys().all(), [&](const KnownKey& key) {
+        const bool is_named = key.path == name || key.path.ends_with("." + name);
+        const auto& choices = key.rule.choices;
+        return is_named && (value.empty() || std::ranges::find(choices, value) != choices.end());
+      });
+      EXPECT_TRUE(is_choice) << word << " " << here;
+      continue;
+    }
     EXPECT_EQ(recipe_keys().find(word), nullptr) << word << " is a key";
     if (here.starts_with("it is ") && here.find(' ', 6) == std::string::npos) {
       EXPECT_NE(recipe_keys().find(here.substr(6)), nullptr) << here;
@@ -225,13 +269,13 @@ TEST(ExplainKey, SaysKindDefaultWordsAndTheDocumentsText) {
   const std::string precision = explain_key("train.precision");
   for (const char* part :
        {"train.precision: a word\n", "  default: fp32\n", "  one of: fp64, fp32, bf16, bf16_mixed, fp16_mixed\n",
-        "weights, gradients and optimizer"}) {
+        "for weights, gradients and optimizer state alike"}) {
     EXPECT_TRUE(has(precision, part)) << precision;
   }
   EXPECT_TRUE(has(explain_key("optimizer.eps"), "default: 1e-8\n")) << explain_key("optimizer.eps");
   EXPECT_TRUE(has(explain_key("clip_norm"), "train.clip_norm: a number\n"));
   EXPECT_TRUE(has(explain_key("train.steps"), ": a whole number\n  needed\n"));
-  EXPECT_TRUE(has(explain_key("data.mixture.ignore_id"), "labels with this id do not count"));
+  EXPECT_TRUE(has(explain_key("data.mixture.ignore_id"), "Leaves labels with this id out of the loss."));
   EXPECT_TRUE(has(explain_key("schedule"), "a single value in its place is its name\n"));
   for (const std::string word : {"optimizer.lr", "lr"}) {
     EXPECT_EQ(explain_key(word),
@@ -241,11 +285,11 @@ TEST(ExplainKey, SaysKindDefaultWordsAndTheDocumentsText) {
 
 TEST(ExplainKey, SaysWhereAKeyIsNeededAndWhatItsDefaultIs) {
   for (const auto& [key, text] : std::vector<std::pair<std::string, std::string>>{
-           {"data.mixture.tokens", "a path\n  needed\n  a file"},
-           {"data.mixture.weight", "a number\n  needed\n  above 0\n  of an entry: the share"},
+           {"data.mixture.tokens", "a path\n  needed\n  Names the file"},
+           {"data.mixture.weight", "a number\n  needed\n  above 0\n  Sets the share"},
            {"data.tokens", "a path\n  needed without mixture\n"},
            {"evaluate.dtype",
-            "default: that of data.dtype\n  one of: uint8, uint16, uint32, megatron\n  uint8 uint16 uint32; megatron"},
+            "default: that of data.dtype\n  one of: uint8, uint16, uint32, megatron\n  Sets the type of the ids"},
            {"evaluate.shuffle", "true or false\n  default: false\n"},
            {"parallel.mesh.dp", "a whole number\n  at least 1, or the word auto\n"},
            {"evaluate.boundary_labels", "default: that of data.boundary_labels\n"},
@@ -253,10 +297,11 @@ TEST(ExplainKey, SaysWhereAKeyIsNeededAndWhatItsDefaultIs) {
            {"parallel.order", "  each one of: dp, tp, cp\n"},
            {"model.rope_scaling.low_freq_factor", "  needed for llama3\n  above 0\n"},
            {"data.documents", "  default: none\n  at least 0, or the word index\n"},
-           {"schedule.warmup_steps", "in which the learning rate grows"},
-           {"train.profile.ranks", "  each at least 0\n  the ranks that write a trace\n"},
-           {"extends", "another recipe that this one starts from"},
-           {"optimizer.decay", "  one of: all, matrices\n  whether norms and biases decay\n"}}) {
+           {"schedule.warmup_steps", "in which the learning rate grows to its peak"},
+           {"train.profile.ranks", "  each at least 0\n  Lists the ranks that write a trace.\n"},
+           {"extends", "Names another recipe that this one starts from"},
+           {"optimizer.decay",
+            "  one of: all, matrices\n  Says whether norms and biases decay too, or matrices alone.\n"}}) {
     EXPECT_TRUE(has(explain_key(key), text)) << explain_key(key);
   }
   for (const KnownKey& key : recipe_keys().all()) {
@@ -270,7 +315,7 @@ TEST(ExplainKey, AKeyOfTheShapeHasASentenceOfItsOwn) {
     EXPECT_TRUE(text_of_key(key.path).own) << key.path;
   }
   const std::string text = explain_key("model.num_key_value_heads");
-  EXPECT_TRUE(has(text, "key and value heads of a layer") && !has(text, "gemma")) << text;
+  EXPECT_TRUE(has(text, "number of key and value heads of a layer") && !has(text, "gemma")) << text;
   EXPECT_TRUE(has(explain_key("model.rope_scaling.beta_fast"), "  default: 32\n"));
 }
 
@@ -279,8 +324,7 @@ TEST(ExplainKey, PointsToPagesAndNotBelow) {
     const std::string text = explain_key(key.path);
     EXPECT_FALSE(has(text, "see below") || has(text, "(below)") || has(text, "](")) << text;
   }
-  EXPECT_TRUE(has(explain_key("train.precision"), "\n  docs/recipe.md, \"Precision\""))
-      << explain_key("train.precision");
+  EXPECT_TRUE(has(explain_key("train.precision"), "docs/recipe.md, \"Precision\"")) << explain_key("train.precision");
 }
 
 TEST(ExplainKey, TakesNumbersOfEntriesAndSections) {
@@ -301,8 +345,10 @@ TEST(ExplainKey, AnUnknownKeyIsAnsweredWithThoseNearIt) {
             "--explain train.stpes: unknown key; did you mean \"steps\"?");
   EXPECT_EQ(input_error([] { explain_key("zebra"); }),
             "--explain zebra: unknown key; meshtrain recipe --explain lists all keys");
-  const std::string steps = input_error([] { explain_key("steps"); });
-  EXPECT_TRUE(has(steps, "near it are ") && has(steps, "train.steps") && has(steps, "train.profile.steps")) << steps;
+  const std::string every = input_error([] { explain_key("every"); });
+  EXPECT_TRUE(has(every, "near it are ") && has(every, "checkpoint.every") && has(every, "evaluate.every")) << every;
+  EXPECT_EQ(explain_key("weight_decay"), explain_key("optimizer.weight_decay"));
+  EXPECT_EQ(explain_key("steps"), explain_key("train.steps"));
 }
 
 /// One source for people: every key that a recipe can have is in docs/recipe.md, by itself or with the map it is in.
@@ -314,6 +360,25 @@ TEST(ExplainKey, EveryKeyHasAText) {
   for (const char* key :
        {"train.steps", "schedule.total_steps", "checkpoint.every", "optimizer.betas", "data.tokens"}) {
     EXPECT_TRUE(text_of_key(key).own) << key;
+  }
+}
+
+/// A row says in full sentences what its key does, and a number's with its unit.
+TEST(ExplainKey, ATextIsSentences) {
+  const std::vector<std::string> units = {"number", "steps",   "seconds", "share",     "FLOP/s",    "norm",  "id",
+                                          "base",   "divisor", "tokens",  "deviation", "factor",    "scale", "Lists",
+                                          "peak",   "length",  "Divides", "Caps",      "Multiplies"};
+  for (const KnownKey& key : recipe_keys().all()) {
+    const KeyText about = text_of_key(key.path);
+    if (!about.own || about.text.empty()) continue;
+    std::string text = about.text, words;
+    for (const std::string& word : key.rule.choices) words += (words.empty() ? "" : " ") + word;
+    if (!words.empty() && text.starts_with(words + ": ")) text = text.substr(words.size() + 2);
+    const std::string verb = text.substr(0, text.find(' '));
+    EXPECT_TRUE(std::isupper(verb[0]) && verb.ends_with('s') && text.ends_with('.')) << key.path << ": " << text;
+    if (!has(key.kind, "number") && !has(key.kind, "size")) continue;
+    EXPECT_TRUE(std::ranges::any_of(units, [&](const auto& unit) { return has(text, unit); }))
+        << key.path << ": " << text;
   }
 }
 
