@@ -25,17 +25,20 @@ struct Line {
   std::optional<bool> shared_heads = {};  // several query heads share a KV head
   int64_t largest_head_dim = kAny, multiple_of_head_dim = 1;
   int64_t least_queries = 1, least_keys = 1;
+  int64_t multiple_of_lengths = 1;            // number of queries and of keys
   std::optional<int64_t> keys_past_128 = {};  // number of keys modulo 128
   std::optional<int> architecture = {};
   AttentionKernel kernel;
 };
 
-// The first line that fits counts. Each reason is a report about cuDNN that has not been checked on a GPU yet:
+// The first line that fits counts:
 // 1. cuDNN 9.19's backward on sm_90 works on 128 keys at once and masks the end of the keys in steps of 64. Where 64
 //    are left over, a log-sum-exp below -88.7 makes dq NaN (pytorch#196678, cudnn-frontend#628). Causal calls mask
-//    these keys anyway. AttentionOnGpu.CuDnnWithKeysLeftOver says whether cuDNN has the fault.
-// 2. cuDNN for shapes with enough work for its set-up, since its kernels use Hopper's own instructions and those of
-//    flash do not. Only on sm_90: on sm_100 it corrupts texts of models with fewer than 8 KV heads (pytorch#193893).
+//    these keys anyway. AttentionOnGpu.CuDnnWithKeysLeftOver says whether cuDNN has the fault; on an H200 it has.
+// 2. cuDNN uses Hopper's own instructions, which flash does not: on an H200 it is 1.1 to 2.1 times as fast from 128
+//    queries and keys on (docs/benchmarks.md). It builds a plan for each length, so prompts of any length below 512
+//    are left to flash. Only on sm_90: on sm_100 it corrupts texts of models with fewer than 8 KV heads
+//    (pytorch#193893, not checked).
 constexpr Line kTable[] = {
     {.numbers = Numbers::Halves,
      .causal = false,
@@ -48,6 +51,12 @@ constexpr Line kTable[] = {
      .multiple_of_head_dim = 8,
      .least_queries = 512,
      .least_keys = 512,
+     .architecture = 90,
+     .kernel = AttentionKernel::CuDnn},
+    {.numbers = Numbers::Halves,
+     .largest_head_dim = 128,
+     .multiple_of_head_dim = 8,
+     .multiple_of_lengths = 128,
      .architecture = 90,
      .kernel = AttentionKernel::CuDnn},
     {.numbers = Numbers::Halves,
@@ -72,6 +81,7 @@ bool fits(const Line& line, const AttentionShape& shape, int architecture) {
   if (line.shared_heads.value_or(shared_heads) != shared_heads) return false;
   const int64_t keys_past_128 = shape.num_keys % 128;
   if (line.keys_past_128.value_or(keys_past_128) != keys_past_128) return false;
+  if (shape.num_queries % line.multiple_of_lengths != 0 || shape.num_keys % line.multiple_of_lengths != 0) return false;
   return shape.head_dim <= line.largest_head_dim && shape.head_dim % line.multiple_of_head_dim == 0 &&
          shape.num_queries >= line.least_queries && shape.num_keys >= line.least_keys;
 }

@@ -24,7 +24,14 @@ TEST(AttentionChoice, IsByShape) {
     EXPECT_EQ(choose(llama(half, 4096, 128)), AttentionKernel::CuDnn);
     EXPECT_EQ(choose(llama(half, 4096, 256)), AttentionKernel::Flash);
     EXPECT_EQ(choose(llama(half, 4096, 512)), AttentionKernel::Efficient);
-    EXPECT_EQ(choose(llama(half, 1)), AttentionKernel::Flash);
+    for (const int64_t positions : {128, 256, 512, 513}) {
+      EXPECT_EQ(choose(llama(half, positions)), AttentionKernel::CuDnn) << positions;
+    }
+    // Lengths of prompts, for each of which cuDNN would build a plan.
+    for (const int64_t positions : {1, 127, 129, 320, 511}) {
+      EXPECT_EQ(choose(llama(half, positions)), AttentionKernel::Flash) << positions;
+    }
+    EXPECT_EQ(choose({half, 32, 8, 64, 256, 200, false}), AttentionKernel::Flash);
     // One token during generation, and a rectangle of few keys.
     EXPECT_EQ(choose({half, 32, 8, 64, 1, 4096, false}), AttentionKernel::Flash);
     EXPECT_EQ(choose({half, 32, 32, 64, 4096, 1, false}), AttentionKernel::Flash);

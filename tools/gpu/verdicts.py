@@ -120,6 +120,7 @@ def flat_memory(metrics, last_step):
 def libraries_found(file, output):
     """`output`: of ldd."""
     missing = re.findall(r"^\s*(\S+) => not found", output, re.MULTILINE)
+    missing += sorted(set(re.findall(r"version `(\S+)' not found", output)))
     if missing:
         raise Failed(f"{file} does not find " + ", ".join(missing))
 
