@@ -52,7 +52,7 @@ struct ChatLine {
   std::exception_ptr failure = nullptr;
 };
 
-/// Returns what to do with a file that is not JSON lines, by how its text begins.
+/// Returns advice for a file that is not named as JSON lines, chosen by the beginning of its text.
 std::string advice_on_name(const fs::path& file) {
   const FileReader reader(file);
   const FileBytes beginning = reader.read(0, std::min<int64_t>(reader.size(), 4096));

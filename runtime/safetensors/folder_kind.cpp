@@ -31,7 +31,7 @@ class Names {
     return found == names_.rend() ? "" : *found;
   }
   bool has(const char* glob) const { return !last(glob).empty(); }
-  /// Returns one whose download has not ended; an empty text when there is none.
+  /// Returns a name whose download has not ended; an empty text when there is none.
   std::string unfinished() const {
     const auto found = std::ranges::find_if(names_, [](const auto& name) { return is_unfinished_download(name); });
     return found == names_.end() ? "" : *found;
@@ -41,8 +41,8 @@ class Names {
   std::vector<std::string> names_;
 };
 
-/// Returns what a folder holds that is not a model's safetensors, and the way to those; an empty text for none of the
-/// kinds that are known.
+/// Describes a folder of a known kind that lacks a model's safetensors, with the way to get them. Returns an empty text
+/// for other folders.
 std::string describe_kind(const fs::path& folder) {
   const Names names(folder);
   const std::string path = folder.string();
@@ -99,14 +99,13 @@ std::string describe_kind(const fs::path& folder) {
   return open.empty() ? "" : "its download has not ended, as " + open + " shows: run it again";
 }
 
-/// `advice`: what to do where nothing of a known kind is there.
+/// `advice`: what to do when the folder is not of a known kind.
 std::string with_kind(const std::string& text, const fs::path& folder, const std::string& advice = "") {
   const std::string kind = describe_kind(folder), end = kind.empty() ? advice : kind;
   return text + (end.empty() ? "" : ": " + end);
 }
 
-/// Returns the name on the hub that a path which does not exist may have been meant for; "ORG/NAME" when it is not like
-/// one.
+/// Returns a path that does not exist as a name on the hub, when it looks like one; otherwise "ORG/NAME".
 std::string hub_name(const fs::path& path) {
   std::error_code ignored;
   const fs::path above = fs::absolute(path).parent_path();
