@@ -57,22 +57,22 @@ std::string describe_kind(const fs::path& folder) {
            " merges it into its model: name that folder";
   }
   if (names.has("manifest.json") || Names(folder / "checkpoints").has("step-*")) {
-    return "it is of a run of meshtrain: meshtrain checkpoint export " + path + " FOLDER makes one";
+    return "it belongs to a run of meshtrain: meshtrain checkpoint export " + path + " FOLDER makes one";
   }
   if (names.has("latest_checkpointed_iteration.txt") || names.has("mp_rank_*") || names.has("common.pt")) {
     return "it is a checkpoint of Megatron-LM: convert it with Megatron Bridge (AutoBridge.export_ckpt)";
   }
   if (names.has("zero_to_fp32.py")) {
     return "it is a checkpoint of DeepSpeed: python3 " + (folder / "zero_to_fp32.py").string() + " " + path +
-           " FOLDER --safe_serialization writes its weights: put config.json beside them";
+           " FOLDER --safe_serialization writes its weights: put config.json there too";
   }
   if (names.has("*.distcp")) {
-    return "it is a distributed checkpoint of PyTorch (DCP): accelerate merge-weights " + path +
-           " FOLDER writes one of accelerate as safetensors, and the trainer that wrote another one exports it";
+    return "it is a distributed checkpoint of PyTorch (DCP): if accelerate wrote it, run accelerate merge-weights " +
+           path + " FOLDER, else export it with the trainer that wrote it";
   }
   if (names.has("snapshots") && names.has("blobs")) {
     const std::string newest = Names(folder / "snapshots").last("*");
-    return "it is of the cache of the Hugging Face hub: name " + (folder / "snapshots" / newest).string();
+    return "it belongs to the cache of the Hugging Face hub: name " + (folder / "snapshots" / newest).string();
   }
   if (names.has("checkpoint-*")) {
     return "it has the checkpoints of a run: name one, as " + (folder / names.last("checkpoint-*")).string();
@@ -83,11 +83,11 @@ std::string describe_kind(const fs::path& folder) {
            " writes safetensors: name that folder, and put the tokenizer's files there";
   }
   if (names.has("params.json") || names.has("consolidated.*")) {
-    return "it is in the form of the model's own publisher: take the one of transformers, with config.json and "
+    return "it has the files of the model's own publisher: take its folder for transformers, with config.json and "
            "model.safetensors";
   }
   if (names.has("*.gguf")) {
-    return "it has " + names.last("*.gguf") + ", of llama.cpp: take the folder of the model that it was made of";
+    return "it has " + names.last("*.gguf") + ", of llama.cpp: take the folder of the model from which it was made";
   }
   if (names.has("tf_model.h5") || names.has("flax_model.msgpack")) {
     return "it has weights of TensorFlow or Flax: save_pretrained() of transformers 4 (from_tf=True, from_flax=True) "
