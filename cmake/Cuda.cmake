@@ -51,7 +51,7 @@ if(missing)
   return()
 endif()
 set_source_files_properties("${PROJECT_SOURCE_DIR}/mesh/cuda/plugin.cpp" TARGET_DIRECTORY meshtrain_mesh PROPERTIES
-  COMPILE_DEFINITIONS MESHTRAIN_BUILDS_CUDA)   # says what to build where the plug-in is not beside the program
+  COMPILE_DEFINITIONS MESHTRAIN_BUILDS_CUDA)   # for the message about a missing plug-in
 message(STATUS "CUDA plug-in: ${MESHTRAIN_NVCC}, architectures ${MESHTRAIN_CUDA_ARCHITECTURES}")
 
 set(CMAKE_CUDA_COMPILER "${MESHTRAIN_NVCC}")

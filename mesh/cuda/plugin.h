@@ -33,7 +33,7 @@ class CudaPlugin {
   virtual void use(int gpu) = 0;
   /// "NVIDIA H100 80GB HBM3 (sm_90), 79.2 GiB".
   virtual std::string describe(int gpu) const = 0;
-  /// Returns the compute capability: 90 for sm_90. Costs little: attention asks in every call.
+  /// Returns the compute capability: 90 for sm_90. Is cheap, since attention calls it every time.
   virtual int architecture(int gpu) const = 0;
   /// Returns a text that no other GPU of the world has.
   virtual std::string identity(int gpu) const = 0;

@@ -34,8 +34,8 @@ class ChatTemplate {
   /// Returns true when the source of this conversation's template has the word "tools".
   bool reads_tools(const Conversation& conversation) const;
 
-  /// Returns a line when transformers 5 gives texts of these templates other ids than tokenizer.json does, which is
-  /// followed here: its class LlamaTokenizer replaces the normalizer of older files. Returns an empty text otherwise.
+  /// Returns a warning when transformers 5 and tokenizer.json give texts of these templates different ids: the class
+  /// LlamaTokenizer of transformers replaces the normalizer of older files, and meshtrain keeps it. Empty otherwise.
   const std::string& warning() const { return warning_; }
 
  private:

@@ -24,7 +24,7 @@ constexpr size_t kCertainText = size_t{4} << 10;
 
 constexpr const char* kPrepareText = "make tokens of it with meshtrain data prepare --text ";
 
-/// Returns what to do with content that is no token ids.
+/// Returns what to do with content that is not token ids.
 std::string advice_on(Content content, const std::string& file) {
   switch (content) {
     case Content::Html:

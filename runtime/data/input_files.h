@@ -17,10 +17,12 @@ struct FileFilter {
 /// Lists the files that `inputs` name, in their order, for text and for bytes alike. A folder stands for the files
 /// below it that `filter` takes, in the order of their paths, hidden folders (.git) left out. A link to a file is that
 /// file; a link to a folder is followed when it is an input, and left out below a folder, so loops of links end.
-/// `output` itself, its sidecar, OUT.partial and the folder OUT.parts are left out. Throws InputError when an input is
-/// missing, cannot be read, or is itself `output`, its sidecar or OUT.parts; for a link, given or in a folder, that
-/// leads to nothing; when a download has not ended (is_unfinished_download()); when two files are the same one,
-/// whatever their names are; and when the globs leave no file of a folder.
+/// `output` itself, its sidecar, OUT.partial and the folder OUT.parts are left out. Throws InputError when
+///   an input is missing, cannot be read, or is itself `output`, its sidecar or OUT.parts;
+///   a link, given or in a folder, leads to nothing;
+///   a download has not ended (is_unfinished_download());
+///   two names lead to the same file;
+///   the globs leave no file of a folder.
 std::vector<std::filesystem::path> input_files(const std::vector<std::filesystem::path>& inputs,
                                                const std::filesystem::path& output, const FileFilter& filter = {});
 

@@ -14,7 +14,7 @@ using nlohmann::json;
 
 constexpr std::string_view kBlank = " \t\r\n\xEF\xBB\xBF";
 
-/// Returns the text from its first character that is not blank on.
+/// Returns the text without the blanks at its beginning.
 std::string_view without_blanks(std::string_view text) {
   return text.substr(std::min(text.find_first_not_of(kBlank), text.size()));
 }
@@ -23,7 +23,7 @@ bool is_open(std::string_view text) {
   return text.starts_with('{') || text.starts_with('[');
 }
 
-/// Returns the beginning of a file, decompressed: its first line and what the next one begins with.
+/// Returns the beginning of a file, decompressed: its first line and the first characters of the next one.
 std::string beginning_of(const std::filesystem::path& file) {
   constexpr size_t kBlock = size_t{1} << 16, kMost = size_t{256} << 20;
   std::string text;

@@ -8,17 +8,18 @@
 
 namespace meshtrain {
 
-/// Returns true when each line of `file` holds a JSON value. Its name says so: *.jsonl or *.ndjson, in capitals too,
-/// and these followed by the ending of a compression (compression_of()). Where the name is *.json or has no ending, its
-/// beginning tells: the first line is an object or an array, and another one follows, or the first has one of `keys`.
-/// Throws InputError when it cannot be read.
+/// Returns true when `file` is JSON lines. The name decides for *.jsonl and *.ndjson, in capitals too, also when the
+/// ending of a compression (compression_of()) follows. For *.json and names without an ending the content decides: the
+/// first line must be an object or an array, and another one must follow, or the first must have one of `keys`. Throws
+/// InputError when the file cannot be read.
 bool is_json_lines(const std::filesystem::path& file, const std::vector<std::string>& keys);
 
-/// Returns the value in the first line of `text`; a discarded value when it is none, or nested deeper than any sample.
+/// Returns the value in the first line of `text`; a discarded value when the line is not JSON, or is nested deeper than
+/// any sample.
 nlohmann::json first_json_line(std::string_view text);
 
 /// Returns the command that writes a JSON document as lines: "jq -c '.[]' FILE > FILE.jsonl" of an array. `beginning`:
-/// the first bytes of the document. Returns an empty text where it does not begin as an object or a list does.
+/// the first bytes of the document. Returns an empty text when it begins neither an object nor an array.
 std::string json_lines_command(std::string_view beginning, const std::filesystem::path& file);
 
 }  // namespace meshtrain

@@ -52,13 +52,13 @@ struct ChatLine {
   std::exception_ptr failure = nullptr;
 };
 
-/// Returns what to do with a file that is not JSON lines, by how its text begins.
+/// Returns advice for a file that is not named as JSON lines, chosen by the beginning of its text.
 std::string advice_on_name(const fs::path& file) {
   const FileReader reader(file);
   const FileBytes beginning = reader.read(0, std::min<int64_t>(reader.size(), 4096));
   const std::string command = json_lines_command(beginning.text(), file);
   const bool is_line = command.empty() || first_json_line(beginning.text()).is_object();
-  return is_line ? ": if each of its lines is a JSON object, call it so" : ": " + command + " makes one of it";
+  return is_line ? ": if each of its lines is a JSON object, rename it" : ": " + command + " makes one of it";
 }
 
 /// Returns the files of JSON lines. Those of other kinds are left out of folders, and refused where they are named.

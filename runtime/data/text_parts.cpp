@@ -65,7 +65,7 @@ std::string beginning_of(const fs::path& file) {
   return beginning;
 }
 
-/// Returns what to do with content that is no text; an empty text where it is one.
+/// Returns what to do with content that is not text; empty when it is text.
 std::string advice_on(Content content, bool is_json_lines) {
   switch (content) {
     case Content::Unknown:
@@ -91,7 +91,7 @@ std::string advice_on(Content content, bool is_json_lines) {
   }
 }
 
-/// Throws InputError for *.json that is a document with texts under the key: it would be taken as one text.
+/// Throws InputError for a *.json document with texts under the key, which would otherwise be read as one text.
 void refuse_json_document(const fs::path& file, const std::string& key) {
   if (lower_case(uncompressed_name(file).extension()) != ".json") return;
   const std::string beginning = beginning_of(file);

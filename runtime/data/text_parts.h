@@ -19,12 +19,12 @@ struct TextFormat {
   std::string key() const { return field.value_or("text"); }
 };
 
-/// Checks that a file begins as text does. Throws InputError when it is compressed otherwise than its name says, has a
-/// byte 0, or holds a server's answer in place of its content.
+/// Checks that the beginning of a file is text. Throws InputError when the file is not compressed as its name says, has
+/// a byte 0, or holds a server's answer in place of its content.
 void check_text(const std::filesystem::path& file, bool is_json_lines);
 
-/// Checks what can be checked before the texts are read. Throws as check_text() does, and InputError for *.json that
-/// is one document with texts under the key, and for a format.field when no file is JSON lines.
+/// Checks files before their texts are read. Throws as check_text() does, and InputError for a *.json document with
+/// texts under the key, and for a format.field when no file is JSON lines.
 void check_texts(const std::vector<std::filesystem::path>& files, const TextFormat& format);
 
 /// A part of a file: the documents that begin in bytes [begin, end).

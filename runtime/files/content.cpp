@@ -7,7 +7,7 @@
 namespace meshtrain {
 namespace {
 
-/// What is known of a kind: its name for people, and the bytes that its files have at an offset.
+/// A kind of content: its name for people, and the bytes that its files have at an offset.
 struct Kind {
   Content content;
   std::string_view name;

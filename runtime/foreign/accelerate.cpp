@@ -18,8 +18,8 @@ const std::map<std::string, std::string> kModes = {
 const std::map<std::string, std::string> kStages = {
     {"0", "no_shard"}, {"1", "shard_optimizer"}, {"2", "shard_grad_op"}, {"3", "full_shard"}};
 
-/// Sets the mesh, and how parameters are cut over it where sizes say so: each of the replicas is shared by its shards x
-/// the context-parallel ranks.
+/// Sets the mesh and, when the configuration has its sizes, the mode and shard size of FSDP. One replica's ranks are
+/// its shards x the context-parallel ranks.
 void take_accelerate_mesh(Conversion& from) {
   const std::string prefix = "parallelism_config.parallelism_config_",
                     of_megatron = "megatron_lm_config.megatron_lm_context_parallel_size";
@@ -118,8 +118,8 @@ void convert_deepspeed_of_accelerate(Conversion& from) {
                   "deepspeed_exclusion_filter", "deepspeed_moe_layer_cls_names"});
 }
 
-/// Sets the precision. FSDP and DeepSpeed reduce gradients in the half; without them autocast keeps the residual stream
-/// in fp32.
+/// Sets the precision. FSDP and DeepSpeed reduce gradients in the 16-bit dtype; without them autocast keeps the
+/// residual stream in fp32.
 void take_accelerate_precision(Conversion& from) {
   const std::string given = from.word("mixed_precision").value_or("no"), half = given == "fp16" ? "fp16" : "bf16";
   const auto known = kPrecisions.find(given == "fp8" ? "bf16" : given);
@@ -142,7 +142,7 @@ void take_accelerate_precision(Conversion& from) {
   }
 }
 
-/// Takes what accelerate gives to Megatron-LM. The tp degree is in the mesh.
+/// Takes the options that accelerate passes to Megatron-LM, except the tp degree, which is in the mesh.
 void take_megatron_of_accelerate(Conversion& from) {
   const std::string prefix = "megatron_lm_config.megatron_lm_";
   from.set_number(prefix + "gradient_clipping", "train.clip_norm", 1);

@@ -193,8 +193,8 @@ void Conversion::need_of_script(const std::string& in_script) {
   need("train.sequence_length", in_script + "the length of its samples");
 }
 
-/// Returns `; did you mean scheduler.type?` where `path`, which nothing asked for, is near a key of the tool that the
-/// configuration lacks: in its map, or in a map of a name near that of its own.
+/// Returns `; did you mean scheduler.type?` when an unread `path` is spelt like a key of the tool that the
+/// configuration lacks. The key may be in the same map, or in a map with a similar name.
 std::string Conversion::near(const std::string& path) const {
   const auto map_of = [](const std::string& key) { return key.substr(0, key.rfind('.') + 1); };
   const auto name_of = [](const std::string& key) { return key.substr(key.rfind('.') + 1); };

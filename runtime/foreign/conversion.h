@@ -40,15 +40,14 @@ class Conversion {
   bool is_set(const std::string& key) const { return values_.contains(key); }
   /// Returns the comment of a value that the configuration leaves to the tool.
   std::string by_default() const { return "the default of " + tool_; }
-  /// Sets `key` to the number at `path`, or to `usual`, the tool's default, which a comment says. Returns the value.
+  /// Sets `key` to the number at `path`, or else to `usual`, the tool's default, with a comment. Returns the value.
   double set_number(const std::string& path, const std::string& key, double usual);
 
-  /// Lists `path`, when it is there and does something (it is not false, none or empty), as not converted though it
-  /// changes numbers.
+  /// Lists `path` as not converted though it changes numbers. Does nothing when `path` is absent, false, none or empty.
   void refuse(const std::string& path, const std::string& reason);
   /// Lists a default of the tool as not converted though it changes numbers.
   void refuse_absent(const std::string& line) { lost_.push_back(line); }
-  /// Lists `path`, like refuse(), as not converted where no number of the training changes.
+  /// Lists `path`, like refuse(), as not converted; for a setting that changes no number of the training.
   void leave_out(const std::string& path, const std::string& reason);
   /// Marks `path`, a value or all in a map, as meaning nothing in a recipe.
   void ignore(const std::string& path);
@@ -68,8 +67,8 @@ class Conversion {
   /// beginning of the lines.
   void need_of_script(const std::string& in_script);
 
-  /// Returns the recipe: the keys in it, what is still to be given, what was not converted. `file`: the name of the
-  /// configuration.
+  /// Returns the recipe: its keys, those still to be given, and the settings that were not converted. `file`: the name
+  /// of the configuration.
   ConvertedRecipe recipe(const std::string& file) const;
 
  private:
@@ -89,8 +88,8 @@ class Conversion {
   const YamlValue& root_;
   std::map<std::string, Value> values_;
   std::set<std::string> read_;
-  mutable std::set<std::string> known_;       // the paths that were asked for, in the configuration or not
-  std::vector<std::string> lost_, left_out_;  // changing numbers, and not
+  mutable std::set<std::string> known_;       // the paths that were asked for, also absent ones
+  std::vector<std::string> lost_, left_out_;  // settings not converted: those that change numbers; others
   std::vector<Needed> needed_;
 };
 

@@ -52,7 +52,7 @@ std::vector<std::pair<std::string, double>> deepspeed_loss_scale(Conversion& fro
           {"min", least > 0 ? std::min(least, initial) : 1}};
 }
 
-/// Sets the dtype of reductions: that of the half, unless communication_data_type says another.
+/// Sets the dtype of reductions: `half`, unless communication_data_type has another one.
 void take_deepspeed_reduction(Conversion& from, const std::string& half) {
   const char *const path = "communication_data_type", *const key = "parallel.fsdp.reduce_dtype";
   const std::optional<std::string> dtype = from.word(path);
@@ -192,7 +192,7 @@ void take_deepspeed_mesh(Conversion& from) {
   from.leave_out("pipeline", "models are not cut into pipeline stages");
 }
 
-/// Takes Muon and the AdamW beside it. The peak of a schedule is that of both.
+/// Takes Muon and the AdamW of the other parameters. A schedule's peak is the learning rate of both.
 void take_deepspeed_muon(Conversion& from, bool has_peak) {
   const std::string params = "optimizer.params.";
   const std::optional<double> both = from.number(params + "lr"), muon = from.number(params + "muon_lr"),
@@ -211,7 +211,7 @@ void take_deepspeed_muon(Conversion& from, bool has_peak) {
   from.set("optimizer.muon.newton_schulz_steps", int64_t{5}, from.by_default());
   from.set_number(params + "momentum", "optimizer.momentum", 0.95);
   from.set_number(params + "eps", "optimizer.eps", 1e-10);
-  from.ignore(params + "ns_method");  // gram and standard are one polynomial
+  from.ignore(params + "ns_method");  // gram and standard compute the same polynomial
   if (from.whole("zero_optimization.stage").value_or(1) == 0) {
     from.refuse_absent("zero_optimization.stage: 0: without ZeRO DeepSpeed moves matrices by their gradients alone");
   }
@@ -293,9 +293,9 @@ void take_deepspeed_clipping(Conversion& from) {
   }
 }
 
-/// Sets the peak where the schedule has one of its own, which the optimizer's rate does not change: WarmupLR's
-/// warmup_max_lr, and that of WarmupDecayLR with or without one. Returns it, or the optimizer's; 0 when it is not
-/// known.
+/// Sets the peak when the schedule has its own, which replaces the optimizer's learning rate: WarmupLR with
+/// warmup_max_lr, and always WarmupDecayLR, where warmup_max_lr has a default. Returns the schedule's peak, else the
+/// optimizer's learning rate, else 0.
 double take_deepspeed_peak(Conversion& from, const std::string& type) {
   const std::string key = "scheduler.params.warmup_max_lr";
   const std::optional<double> peak = from.number(key);
@@ -307,7 +307,7 @@ double take_deepspeed_peak(Conversion& from, const std::string& type) {
   return peak.value_or(0.001);
 }
 
-/// Takes a schedule of DeepSpeed. It begins with the second step: the first two have the rate that warm-up begins at.
+/// Takes a schedule of DeepSpeed, which begins with the second step: the first two have the first rate of the warm-up.
 void take_deepspeed_schedule(Conversion& from) {
   const std::string type = from.word("scheduler.type").value_or("");
   const std::string params = "scheduler.params.";

@@ -16,8 +16,8 @@ struct Word {
   YamlLocation location;
 };
 
-/// The words of a text, which blanks separate. Quotes keep a word together, a backslash takes the next character as it
-/// is, and # at the beginning of a word begins a comment. Text that only a shell can replace is refused.
+/// The words of a text, separated by blanks. Quotes keep a word together, a backslash makes the next character literal,
+/// and # at the beginning of a word begins a comment. Text that needs a shell is refused.
 class Words {
  public:
   Words(const std::string& text, const std::shared_ptr<const YamlSource>& source) : text_(text), source_(source) {}

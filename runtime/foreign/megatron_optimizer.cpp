@@ -12,7 +12,7 @@ namespace {
 
 // Defaults are those of core_v0.19.0: megatron/training/arguments.py and config/training_config.py,
 // megatron/core/optimizer_param_scheduler.py and optimizer/emerging_optimizers.py.
-/// Sets the steps of the warm-up, which begins at --lr-warmup-init. `all`: the steps of the schedule.
+/// Sets the steps of the warm-up and its first rate, --lr-warmup-init. `all`: the steps of the schedule.
 void take_warmup(Conversion& from, const std::optional<int64_t>& batch, const std::optional<int64_t>& all,
                  double peak) {
   const std::optional<int64_t> steps = megatron_steps(from, "lr-warmup", batch);

@@ -49,7 +49,7 @@ std::string tokenizer_of(const ModelSource& source);
 /// Returns a line when the tokenizer `name` is not the one that the run had when it wrote the checkpoint; else nothing.
 std::string describe_other_tokenizer(const ModelSource& source, const std::string& name);
 
-/// Returns lines about the tensors in a folder, as weight_warnings() of the model does; none for a checkpoint.
+/// Returns the weight_warnings() of a Hugging Face folder; none for a checkpoint.
 std::vector<std::string> weight_warnings(const ModelSource& source);
 
 /// Returns the ids that end a text: eos_token_id of generation_config.json, else of config.json, else the one that

@@ -32,7 +32,7 @@ std::vector<std::string> tokenizer_files(const std::filesystem::path& folder);
 /// tokenizer when there are none, else document_end. Throws InputError when a file cannot be read.
 std::string further_keys(const CarriedOver& carried);
 
-/// Checks that copy_carried() can read every file. Throws InputError for the first that it cannot.
+/// Checks that copy_carried() can read every file. Throws InputError for the first file that cannot be read.
 void check_carried(const CarriedOver& carried);
 
 /// Copies the files into `folder`. generation_config.json is that of the model, else that of the tokenizer, else made

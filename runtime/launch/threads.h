@@ -22,9 +22,9 @@ struct Processors {
   int64_t usable() const;
 };
 
-/// Returns the threads that OMP_NUM_THREADS asks for: as OpenMP has it, a positive whole number, or a list of them with
-/// commas, whose first one counts, with blanks around each. Returns 0 for a null and for blanks alone. Throws
-/// InputError for anything else.
+/// Returns the number of threads in a value of OMP_NUM_THREADS. As in OpenMP this is a positive whole number, or a list
+/// of them with commas, whose first one counts; blanks may surround each. Returns 0 when `value` is null or blank.
+/// Throws InputError for anything else.
 int asked_threads(const char* value);
 
 /// Finds the processors of this process. Leaves Processors::asked open.

@@ -2,8 +2,8 @@
 
 namespace meshtrain {
 
-/// Checks the environment variables of ours that are seconds: MESHTRAIN_SILENCE_LIMIT and MESHTRAIN_SLOW_WRITE. Code
-/// that reads them takes a wrong one for none. Throws InputError that names the variable and its bounds.
+/// Checks our environment variables that are seconds: MESHTRAIN_SILENCE_LIMIT and MESHTRAIN_SLOW_WRITE. Without this
+/// check an invalid value is silently ignored. Throws InputError with the variable and its bounds.
 void check_variables();
 
 }  // namespace meshtrain

@@ -15,10 +15,10 @@ namespace meshtrain {
 inline constexpr const char* kEmbedding = "model.embed_tokens.weight";
 inline constexpr const char* kHead = "lm_head.weight";
 
-/// Opens the safetensors of a model of this shape, with the names that transformers gives to its tensors. As there, the
-/// files may be those of the model without its head, whose names lack "model.", and a tied embedding may have the name
-/// of the head alone. Throws InputError as SafetensorsFolder does, and when there is no embedding, with the names that
-/// are there.
+/// Opens the safetensors of a model of this shape and gives the tensors the names that transformers uses. As in
+/// transformers, the files may be those of the model without its head, whose names lack "model.", and a tied embedding
+/// may be stored only under the name of the head. Throws InputError as SafetensorsFolder does, and when the folder has
+/// no embedding; that message lists the names that it has.
 SafetensorsFolder open_weights(const std::filesystem::path& folder, const ModelShape& shape);
 
 /// Throws InputError for the first tensor of a model of this shape that is not in `weights` or has another shape there.

@@ -12,7 +12,7 @@ namespace {
 
 /// Tensors whose names differ in the number of their layer.
 struct NameGroup {
-  std::string before, after;     // the number
+  std::string before, after;     // the parts around the number
   std::vector<int64_t> numbers;  // none: a name without a number
 };
 

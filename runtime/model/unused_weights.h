@@ -9,9 +9,9 @@
 
 namespace meshtrain {
 
-/// Returns lines about tensors in `weights`: those that a model of `shape` does not use, and those in two files; none
-/// when there are none. As in transformers the head of tied embeddings and tables of rotary frequencies do not count as
-/// unused. Reads no data.
+/// Returns a warning about tensors in `weights` that a model of `shape` does not use, and one about tensors in two
+/// files; none when there are no such tensors. As in transformers, the head of tied embeddings and tables of rotary
+/// frequencies do not count as unused. Reads no data.
 std::vector<std::string> weight_warnings(const SafetensorsFolder& weights, const ModelShape& shape);
 
 /// Checks a head that is in `weights` although `shape` ties it to the embedding: in `box`, a part of the embedding,

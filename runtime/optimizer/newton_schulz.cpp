@@ -24,7 +24,7 @@ constexpr Polynomial kQuintic[] = {{4.0848, -6.8946, 2.9270},
                                    {3.7418, -5.5913, 2.3037},
                                    {2.8769, -3.1427, 1.2046},
                                    {2.8366, -3.0525, 1.2012}};
-// Each divided by 1.01^degree, as the paper does so that rounded singular values stay below 1.
+// Each coefficient is divided by 1.01^degree, as in the paper, so that rounded singular values stay below 1.
 constexpr Polynomial kPolarExpress[] = {
     {8.2051, -22.9019, 16.4607}, {4.0664, -2.8612, 0.5184}, {3.9096, -2.8234, 0.5250}, {3.2856, -2.4153, 0.4853},
     {2.2779, -1.6198, 0.3985},   {1.8726, -1.2307, 0.3585}, {1.8564, -1.2132, 0.3568}, {1.8750, -1.2500, 0.3750}};

@@ -242,8 +242,7 @@ std::string answer_to(const std::string& asked) {
   return meant.empty() ? "; meshtrain recipe --explain lists all keys" : meant;
 }
 
-/// Returns the one key with the fewest maps around it among those of the name `asked`; empty when there is none, or
-/// more than one.
+/// Returns the outermost key with the name `asked`; empty when there is none, or more than one at that depth.
 std::string outermost_key(const std::string& asked) {
   std::string found;
   auto fewest = std::string::npos;

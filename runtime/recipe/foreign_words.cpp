@@ -157,7 +157,7 @@ const std::map<std::string, Words> kWords = {
     {"device", {"accelerator", "use_cpu", "no_cuda", "device_type"}},
 };
 
-/// Our values, and words for each of them: of one key, or of all keys whose last part is that.
+/// Our values, and words of other systems for each: of the key before the sign =, or of all keys that end with it.
 const std::map<std::string, Words> kValues = {
     {"fp32",
      {"precision=float32", "precision=float", "precision=no", "precision=32", "precision=32-true",

@@ -187,8 +187,8 @@ struct ScheduleRecipe {
   std::string name = "constant";        ///< constant cosine linear wsd
   std::string warmup_shape = "linear";  ///< linear log
   int64_t warmup_steps = 0;
-  std::optional<double> first_ratio = {};   ///< first learning rate over the peak; none: 1 / warmup_steps, of log 0
-  int64_t delay = 0;                        ///< steps before the schedule begins, with the rate of its first step
+  std::optional<double> first_ratio = {};   ///< first learning rate over the peak; none: 1 / warmup_steps, for log 0
+  int64_t delay = 0;                        ///< steps before the schedule begins; they have the rate of its first step
   int64_t decay_steps = 0;                  ///< length of the final decay, for wsd
   double min_ratio = 0;                     ///< last learning rate over the peak, for cosine, linear and wsd
   std::optional<int64_t> total_steps = {};  ///< the schedule's last step; none: train.steps

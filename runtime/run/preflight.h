@@ -17,9 +17,9 @@ namespace meshtrain {
 /// that this process may write there. Throws InputError.
 void check_run_directory(const std::filesystem::path& folder, bool resume);
 
-/// Checks, without changing anything, that the weights can be exported where train.export says: as
-/// check_export_folder(), that `run`, the run directory, and the offload's folder do not take that place meanwhile, and
-/// that the files to carry over can be read. Does nothing without train.export. Throws InputError.
+/// Checks, without changing anything, that the weights can be exported to train.export. Throws InputError as
+/// check_export_folder() does, when the run directory `run` or the offload's folder overlaps with that folder, and when
+/// a file to carry over cannot be read. Does nothing without train.export.
 void check_export(const Recipe& recipe, const std::filesystem::path& run);
 
 /// Returns the bytes of a checkpoint's tensors: weights as they are kept, and the optimizer's state.

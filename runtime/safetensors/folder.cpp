@@ -150,7 +150,7 @@ void read_box(const FileReader& file, int64_t offset, std::byte* target, const s
   }
 }
 
-/// Returns how many of the files that an index lists are not there. `weights`: its weight_map.
+/// Returns a text with the number of missing files of an index. `weights`: its weight_map.
 std::string describe_missing(const std::filesystem::path& folder, const json& weights) {
   std::set<std::string> all;
   for (const auto& [name, file] : weights.items()) {

@@ -71,9 +71,9 @@ class SafetensorsFolder {
   at::Tensor read(const std::string& name) const;
   at::Tensor read(const std::string& name, const Box& box) const;
   std::vector<std::string> names() const;
-  /// Returns the tensors that another file has too than the one that the index lists, whose values are read.
+  /// Returns the tensors that are in two files; the file that the index lists is read.
   const std::vector<std::string>& repeated() const { return repeated_; }
-  /// Gives a tensor another name from here on. Does nothing where there is a tensor of that name.
+  /// Renames a tensor in this object. Does nothing when a tensor with the new name exists.
   void rename(const std::string& name, const std::string& to);
   /// Returns the paths of its safetensors files.
   std::vector<std::filesystem::path> files() const;

@@ -31,7 +31,7 @@ class Names {
     return found == names_.rend() ? "" : *found;
   }
   bool has(const char* glob) const { return !last(glob).empty(); }
-  /// Returns one whose download has not ended; an empty text when there is none.
+  /// Returns a name whose download has not ended; an empty text when there is none.
   std::string unfinished() const {
     const auto found = std::ranges::find_if(names_, [](const auto& name) { return is_unfinished_download(name); });
     return found == names_.end() ? "" : *found;
@@ -41,8 +41,8 @@ class Names {
   std::vector<std::string> names_;
 };
 
-/// Returns what a folder holds that is not a model's safetensors, and the way to those; an empty text for none of the
-/// kinds that are known.
+/// Describes a folder of a known kind that lacks a model's safetensors, with the way to get them. Returns an empty text
+/// for other folders.
 std::string describe_kind(const fs::path& folder) {
   const Names names(folder);
   const std::string path = folder.string();
@@ -57,22 +57,22 @@ std::string describe_kind(const fs::path& folder) {
            " merges it into its model: name that folder";
   }
   if (names.has("manifest.json") || Names(folder / "checkpoints").has("step-*")) {
-    return "it is of a run of meshtrain: meshtrain checkpoint export " + path + " FOLDER makes one";
+    return "it belongs to a run of meshtrain: meshtrain checkpoint export " + path + " FOLDER makes one";
   }
   if (names.has("latest_checkpointed_iteration.txt") || names.has("mp_rank_*") || names.has("common.pt")) {
     return "it is a checkpoint of Megatron-LM: convert it with Megatron Bridge (AutoBridge.export_ckpt)";
   }
   if (names.has("zero_to_fp32.py")) {
     return "it is a checkpoint of DeepSpeed: python3 " + (folder / "zero_to_fp32.py").string() + " " + path +
-           " FOLDER --safe_serialization writes its weights: put config.json beside them";
+           " FOLDER --safe_serialization writes its weights: put config.json there too";
   }
   if (names.has("*.distcp")) {
-    return "it is a distributed checkpoint of PyTorch (DCP): accelerate merge-weights " + path +
-           " FOLDER writes one of accelerate as safetensors, and the trainer that wrote another one exports it";
+    return "it is a distributed checkpoint of PyTorch (DCP): if accelerate wrote it, run accelerate merge-weights " +
+           path + " FOLDER, else export it with the trainer that wrote it";
   }
   if (names.has("snapshots") && names.has("blobs")) {
     const std::string newest = Names(folder / "snapshots").last("*");
-    return "it is of the cache of the Hugging Face hub: name " + (folder / "snapshots" / newest).string();
+    return "it belongs to the cache of the Hugging Face hub: name " + (folder / "snapshots" / newest).string();
   }
   if (names.has("checkpoint-*")) {
     return "it has the checkpoints of a run: name one, as " + (folder / names.last("checkpoint-*")).string();
@@ -83,11 +83,11 @@ std::string describe_kind(const fs::path& folder) {
            " writes safetensors: name that folder, and put the tokenizer's files there";
   }
   if (names.has("params.json") || names.has("consolidated.*")) {
-    return "it is in the form of the model's own publisher: take the one of transformers, with config.json and "
+    return "it has the files of the model's own publisher: take its folder for transformers, with config.json and "
            "model.safetensors";
   }
   if (names.has("*.gguf")) {
-    return "it has " + names.last("*.gguf") + ", of llama.cpp: take the folder of the model that it was made of";
+    return "it has " + names.last("*.gguf") + ", of llama.cpp: take the folder of the model from which it was made";
   }
   if (names.has("tf_model.h5") || names.has("flax_model.msgpack")) {
     return "it has weights of TensorFlow or Flax: save_pretrained() of transformers 4 (from_tf=True, from_flax=True) "
@@ -99,14 +99,13 @@ std::string describe_kind(const fs::path& folder) {
   return open.empty() ? "" : "its download has not ended, as " + open + " shows: run it again";
 }
 
-/// `advice`: what to do where nothing of a known kind is there.
+/// `advice`: what to do when the folder is not of a known kind.
 std::string with_kind(const std::string& text, const fs::path& folder, const std::string& advice = "") {
   const std::string kind = describe_kind(folder), end = kind.empty() ? advice : kind;
   return text + (end.empty() ? "" : ": " + end);
 }
 
-/// Returns the name on the hub that a path which does not exist may have been meant for; "ORG/NAME" when it is not like
-/// one.
+/// Returns a path that does not exist as a name on the hub, when it looks like one; otherwise "ORG/NAME".
 std::string hub_name(const fs::path& path) {
   std::error_code ignored;
   const fs::path above = fs::absolute(path).parent_path();

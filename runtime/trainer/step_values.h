@@ -57,7 +57,7 @@ struct StepOutcome {
   double loss_scale = 1;                         ///< scale of the backward of this step
   at::Tensor parameters = {};                    ///< input of read_parameters(), when the step measured them
 
-  /// Waits for the step and reads its values, once for all copies of this outcome. All are 0 on the Meta device.
+  /// Waits for the step and reads its values; copies of this outcome share them. All are 0 on the Meta device.
   StepResult read() const;
 
  private:

@@ -133,7 +133,7 @@ class Trainer {
   std::unique_ptr<Optimizer> optimizer_;
   std::unique_ptr<ParameterMeter> meter_;  // null until a step measures
   LossScale loss_scale_;
-  std::optional<StepOutcome> undecided_;  // the last step, until the loss scale is updated with it
+  std::optional<StepOutcome> undecided_;  // the last step, until it has updated the loss scale
   // Last member, destroyed first: NCCL does not end a communicator while a graph holds its operations.
   std::unique_ptr<StepGraph> graph_;
 };

@@ -44,11 +44,11 @@ class KnownKeys {
   /// system, else `; did you mean "steps"?`: the nearest key of that map, or else the complete path of a key of that
   /// name, or near it, in another. Empty when there is none.
   std::string suggestion(const std::string& path, const std::string& key) const;
-  /// Returns `; here it is bf16_mixed` for a value of the key at `path`, or a key in its map, that is a word of another
-  /// system. Empty when there is none.
+  /// Returns `; here it is bf16_mixed` when `value` of the key at `path`, or a key in its map, is a word of another
+  /// system. Empty otherwise.
   std::string foreign_value(const std::string& path, const std::string& value) const;
-  /// Returns the first of the two of suggestion() alone. `path` may be a map of another system that is one of ours:
-  /// "training".
+  /// Returns only the first suggestion of suggestion(). `path` may be a map of another system, such as "training", that
+  /// stands for one of ours.
   std::string foreign_word(const std::string& path, const std::string& key) const;
 
   /// Returns `path` itself, or the one key whose path ends with it when `path` begins with no known key:

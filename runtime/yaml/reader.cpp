@@ -29,7 +29,7 @@ std::errc parse_number(const std::string& text, T& value) {
   return last == end ? error : std::errc::invalid_argument;
 }
 
-/// Returns the end of a message about a value that quotes make a text: `is_right` without them.
+/// Returns the end of a message about a quoted value. `is_right`: the value would be valid without the quotes.
 std::string quotes_advice(const YamlValue& given, bool is_right) {
   return given.quoted && is_right ? ", as the quotes make it a text: leave them out" : "";
 }

@@ -294,7 +294,7 @@ std::set<std::thread::id> team(const std::function<void()>& work = [] {}) {
   return threads;
 }
 
-// A thread has the access of the thread that started it: OpenMP keeps a team for each thread that has parallel regions.
+// OpenMP keeps a team for each thread with parallel regions. A team's threads inherit the access of that thread.
 TEST_F(EmulatedCuda, NoThreadWorksForHostAndDevice) {
   const std::set<std::thread::id> host = team();
   std::vector<std::set<std::thread::id>> device(3);
@@ -330,7 +330,7 @@ TEST_F(EmulatedCuda, NoThreadOfTheHostTouchesTheDevice) {
   const volatile float* const data = device.get();
   EXPECT_DEATH(static_cast<void>(*data), "");
   EXPECT_DEATH(std::thread([&] { static_cast<void>(*data); }).join(), "");
-  // The test's process forks, and only a new thread can then start OpenMP's threads.
+  // EXPECT_DEATH forks, and in the child only a new thread can start OpenMP's threads.
   EXPECT_DEATH(std::thread([&] {
                  team(/*work=*/[&, first = std::this_thread::get_id()] {
                    if (std::this_thread::get_id() != first) static_cast<void>(*data);

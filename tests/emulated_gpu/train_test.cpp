@@ -95,7 +95,7 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"dp=2,cp=2", 4, true, {"parallel.fsdp.mode=full_shard", "parallel.nccl_user_buffers=symmetric"}},
         Case{"dp=2", 2, true, {"parallel.fsdp.mode=shard_grad_op", "parallel.nccl_user_buffers=true"}}));
 
-// Operators of LibTorch divide their loops among OpenMP's threads, with a copy of 32,768 elements for one.
+// LibTorch divides loops among OpenMP's threads, for example a copy of 32,768 elements.
 TEST_F(TrainOnGpu, WithSeveralThreadsAsOnTheCpu) {
   setenv("MESHTRAIN_EMULATED_GPUS", "1", 1);
   setenv("OMP_NUM_THREADS", "2", 1);

@@ -39,7 +39,7 @@ int architecture_of(const at::Tensor& tensor) {
   return open_cuda_plugin().architecture(tensor.get_device());
 }
 
-/// Returns made(), with all scores near -120, so that exp(-log-sum-exp) is more than the largest float.
+/// Returns made() with all scores near -120, so that exp(-log-sum-exp) exceeds the largest float.
 std::vector<at::Tensor> made_negative(const Shape& shape, at::ScalarType dtype) {
   std::vector<at::Tensor> tensors = made(shape, dtype);
   tensors[0].select(3, 0).fill_(1);
@@ -47,12 +47,12 @@ std::vector<at::Tensor> made_negative(const Shape& shape, at::ScalarType dtype) 
   return tensors;
 }
 
-/// Returns all but the first feature, where gradients of queries with negative scores have errors as large as the keys.
+/// Returns all features but the first, in which errors of the queries' gradients are as large as the keys.
 at::Tensor rest(const at::Tensor& tensor) {
   return tensor.narrow(3, 1, tensor.size(3) - 1);
 }
 
-/// Compares gradients of negative scores.
+/// Compares gradients for the tensors of made_negative().
 void expect_near(const AttentionGradients& found, const AttentionGradients& wanted, double tolerance,
                  const std::string& what) {
   EXPECT_TRUE(found.q.isfinite().all().item<bool>()) << what;
@@ -104,7 +104,7 @@ TEST(AttentionOnGpu, EveryKernelIsAsOnTheHost) {
   }
 }
 
-// Numbers of queries and keys that leave parts of a kernel's tiles over, which a backward has to mask.
+// Numbers of queries and keys that do not fill a kernel's tiles, so that the backward must mask the rest.
 TEST(AttentionOnGpu, VeryNegativeScoresAreAsOnTheHost) {
   const std::vector<Shape> shapes = {{1, 4, 2, 704, 704, 64, false},  {1, 4, 2, 704, 704, 64, true},
                                      {2, 2, 2, 577, 704, 128, false}, {1, 4, 2, 513, 640, 64, false},
@@ -126,7 +126,7 @@ TEST(AttentionOnGpu, VeryNegativeScoresAreAsOnTheHost) {
   }
 }
 
-// Calls cuDNN where the choice avoids it, and says whether it still has to: dq is right, or not finite.
+// Calls cuDNN for a shape for which attention_choice.cpp avoids it, and prints whether dq is still not finite.
 TEST(AttentionOnGpu, CuDnnWithKeysLeftOver) {
   const Shape shape{1, 4, 2, 704, 704, 64, false};
   for (const auto& [dtype, tolerance] : std::vector<Precision>{{at::kBFloat16, 2e-2}, {at::kHalf, 1e-2}}) {
@@ -152,8 +152,8 @@ TEST(AttentionOnGpu, CuDnnWithKeysLeftOver) {
     const bool finite = found.q.isfinite().all().item<bool>();
     const bool right = finite && error_of(rest(found.q), rest(expected.q)) <= tolerance;
     std::printf("cuDNN, %s, 704 keys, all pairs, scores of -120: dq is %s\n", c10::toString(dtype),
-                !finite ? "not finite, the first line of attention_choice.cpp's table has to stay"
-                : right ? "right, the first line of attention_choice.cpp's table can go"
+                !finite ? "not finite: keep the first line of attention_choice.cpp's table"
+                : right ? "right: remove the first line of attention_choice.cpp's table"
                         : "wrong");
     if (!finite) found.q = expected.q;
     EXPECT_LE(error_of(out, wanted.out), tolerance);

@@ -241,7 +241,8 @@ TEST(PackedAttentionOnGpu, WindowsAreAsOnTheHost) {
   }
 }
 
-// Windows in fp32 are tiles in the batch of a call. CUDA's grid takes 65,535; beyond, LibTorch 2.11 divides the call.
+// In fp32 the tiles of a window are the batch of one call. CUDA's grid takes 65,535; LibTorch 2.11 divides larger
+// calls.
 TEST(PackedAttentionOnGpu, WindowsOfManyTilesAreAsOnTheHost) {
   constexpr int64_t kWindow = 2, kLength = kWindow * 65537;
   const AttentionRule rule{kPackedScale, kWindow};

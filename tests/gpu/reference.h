@@ -18,7 +18,7 @@ inline const std::vector<Precision> kPrecisions = {{at::kFloat, 1e-5}, {at::kBFl
 /// Returns `tolerance`, or three times as much when `count` is so small that errors may not average out.
 double tolerance_for(int64_t count, double tolerance);
 
-/// Returns the device that computes: the current GPU, with its number, or the host, which emulates one
+/// Returns the device that computes: the current GPU, with its index, or the host when it emulates one
 /// (tests/emulated).
 at::Device gpu();
 

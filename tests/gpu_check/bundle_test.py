@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The archive of tools/gpu_bundle, packed from the build in MESHTRAIN_BUILD, has everything that its programs need but
-LibTorch, and each program starts: unpacked elsewhere, without ssh and Open MPI in PATH."""
+"""Packs tools/gpu_bundle's archive from the build in MESHTRAIN_BUILD and unpacks it elsewhere. Every program starts
+without ssh and Open MPI in PATH: the archive has everything that its programs need except LibTorch."""
 
 import os
 import re
@@ -33,7 +33,7 @@ class Bundle(unittest.TestCase):
 
     @classmethod
     def make_environment(cls):
-        """A PATH without ssh and Open MPI, and a torch of python3's whose CUDA libraries are the emulated GPU's."""
+        """Makes a PATH without ssh and Open MPI, and a Python package torch with the emulated GPU's CUDA libraries."""
         programs, site = cls.folder / "bin", cls.folder / "site"
         programs.mkdir()
         for folder in os.environ["PATH"].split(":"):
@@ -73,7 +73,7 @@ class Bundle(unittest.TestCase):
         self.assertIn("DeviceCollectives", result.stdout)
 
     def nothing_is_found_elsewhere(self):
-        """The test above has linked libtorch-2.11.0/. Components of Open MPI, too, find what they need in the archive."""
+        """Open MPI's components, too, find their libraries in the archive. The test above linked libtorch-2.11.0/."""
         used = set()
         for file in self.gpu.rglob("*"):
             if not file.is_file() or file.is_symlink() or file.read_bytes()[:4] != b"\x7fELF":

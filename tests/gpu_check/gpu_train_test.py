@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""benchmarks/gpu_train.py: its rows for several GPUs, its ratio, and its peer. On the CPU torch.compile sees the peer's causal
-attention without a mask, and its losses are those of transformers' own attention; that needs torch and transformers."""
+"""Tests the rows, the ratio and the peer of benchmarks/gpu_train.py. With torch and transformers, on the CPU,
+torch.compile sees the peer's causal attention without a mask, and its losses are those of transformers' attention."""
 
 import importlib.util
 import json
@@ -19,7 +19,7 @@ import gpu_train  # noqa: E402
 MISSING = [name for name in ("torch", "transformers") if importlib.util.find_spec(name) is None]
 NAME = "scaled_dot_product_attention"
 
-# Trains in the place of meshtrain: more thread blocks make faster steps. Refuses a recipe for one GPU.
+# A substitute for meshtrain: its steps are faster with more thread blocks. It refuses a recipe for one GPU.
 PROGRAM = """#!/usr/bin/env python3
 import json, os, pathlib, sys
 recipe = pathlib.Path(sys.argv[2]).read_text()

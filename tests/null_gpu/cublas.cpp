@@ -1,4 +1,4 @@
-// cuBLAS: products whose operands are checked and not computed. cublasLt's descriptions are its own.
+// cuBLAS: checks the operands of products and computes nothing. Layouts are read with the real cublasLt.
 #include <cublasLt.h>
 #include <cublas_v2.h>
 #include <dlfcn.h>
@@ -36,7 +36,7 @@ int size_of(cudaDataType type) {
   }
 }
 
-/// A matrix by columns, or `count` of them that are `stride` elements apart.
+/// A matrix in column order, or `count` of them that are `stride` elements apart.
 struct Matrix {
   const void* data;
   cudaDataType type;
@@ -61,7 +61,7 @@ std::string text(const Matrix& matrix) {
               : " not in words");
 }
 
-/// Gives the stream the product of `a` and `b` into `c`.
+/// Checks the operands of c = a b and adds the product to the stream.
 cublasStatus_t multiply(const char* call, cudaStream_t stream, const Matrix& a, const Matrix& b, const Matrix& c) {
   const std::string line = std::string(call) + " " + text(a) + " " + text(b) + " " + text(c);
   for (const Matrix& matrix : {a, b, c}) {
@@ -73,14 +73,14 @@ cublasStatus_t multiply(const char* call, cudaStream_t stream, const Matrix& a, 
   return give(stream, "product", line) == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
 }
 
-/// A matrix before it is transposed.
+/// Returns the matrix as it is stored. `rows`, `columns`: after `how` is applied.
 Matrix operand(cublasOperation_t how, int64_t rows, int64_t columns, const void* data, cudaDataType type,
                int64_t leading, int64_t count = 1, int64_t stride = 0) {
   if (how != CUBLAS_OP_N) std::swap(rows, columns);
   return {data, type, rows, columns, leading, count, stride};
 }
 
-/// Returns a function of the real cublasLt, which is in the process when this is called.
+/// Returns a function of the real cublasLt, which the process has loaded; null when it has not.
 template <class Function>
 Function* of_real(const char* name) {
   void* const library = dlopen("libcublasLt.so.13", RTLD_NOW | RTLD_NOLOAD);

@@ -1,4 +1,4 @@
-// cuDNN's graphs: descriptors keep what they are given, every graph has a plan, and its pointers are checked.
+// cuDNN's graphs: descriptors keep their attributes, every graph has a plan, and a plan's pointers are checked.
 #include <cudnn.h>
 
 #include <cstring>
@@ -25,11 +25,11 @@ struct Operand {
   bool by_value;  ///< its pointer is to the host's memory
 };
 
-/// A descriptor: its attributes, as the bytes that were given.
+/// A descriptor: the bytes of its attributes.
 struct Descriptor {
   cudnnBackendDescriptorType_t type;
   std::map<cudnnBackendAttributeName_t, std::string> attributes;
-  std::map<int64_t, Operand> operands;  ///< those of the descriptors that it was given, by their numbers in the graph
+  std::map<int64_t, Operand> operands;  ///< those of its parts, by their numbers in the graph
 
   template <class T>
   std::vector<T> get(cudnnBackendAttributeName_t name) const {
@@ -154,7 +154,7 @@ cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t handle, cudnnBac
   return CUDNN_STATUS_SUCCESS;
 }
 
-// Answers as a cuDNN with one engine for every graph, which has neither knobs nor notes.
+// Answers like a cuDNN with one engine for every graph. The engine has neither knobs nor notes.
 cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t handle, cudnnBackendAttributeName_t name,
                                        cudnnBackendAttributeType_t type, int64_t wanted, int64_t* count, void* values) {
   const bool is_number = type == CUDNN_TYPE_INT64 || type == CUDNN_TYPE_INT32;

@@ -12,12 +12,12 @@ namespace meshtrain::null_gpu {
 namespace {
 
 constexpr uint32_t kArchitecture = 90;
-constexpr uint16_t kElf = 2;        // the kind of an entry that is code; others are PTX
+constexpr uint16_t kElf = 2;        // the kind of entries with code; others are PTX
 constexpr uint64_t kZstd = 0x8000;  // flag of an entry: compressed
 constexpr uint8_t kWithSize = 4;    // an attribute whose value is longer than 2 bytes
 constexpr uint8_t kMaxThreads = 0x05, kRegisters = 0x2f;
 
-/// Returns the field at an offset of a head: that of a fat binary, of one of its entries, or of an ELF file.
+/// Returns the field at an offset in the header of a fat binary, of one of its entries, or of an ELF file.
 template <class T>
 T field(const char* head, size_t offset) {
   T value;
@@ -25,7 +25,7 @@ T field(const char* head, size_t offset) {
   return value;
 }
 
-/// Returns the ELF file of the entry for kArchitecture; empty where there is none, or it is compressed another way.
+/// Returns the ELF file for kArchitecture; empty when there is none, or its compression is unknown.
 std::string code_of(const char* data) {
   if (field<uint32_t>(data, 0) != 0xba55ed50) return {};
   const char* entry = data + field<uint16_t>(data, 6);

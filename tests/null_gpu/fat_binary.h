@@ -6,7 +6,7 @@
 
 namespace meshtrain::null_gpu {
 
-/// The resources of a kernel, as its compiler has written them; 0 where it has not.
+/// The resources of a kernel, as the compiler recorded them; 0 when it recorded none.
 struct KernelResources {
   int max_threads = 0;   ///< of a block: __launch_bounds__
   int registers = 0;     ///< of a thread
@@ -18,7 +18,7 @@ class FatBinary {
  public:
   explicit FatBinary(const void* data) : data_(static_cast<const char*>(data)) {}
 
-  /// Returns the resources of a kernel of the code for sm_90; none where that is missing. Reads the code once.
+  /// Returns the resources of a kernel for sm_90; none when the binary has no such code. Reads the code once.
   std::optional<KernelResources> resources(const std::string& kernel);
 
  private:

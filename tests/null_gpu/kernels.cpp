@@ -1,4 +1,4 @@
-// Kernels that libraries register when they are opened.
+// The kernels that libraries register when the process loads them.
 #include "tests/null_gpu/kernels.h"
 
 #include <cuda_runtime_api.h>
@@ -18,7 +18,7 @@ namespace meshtrain::null_gpu {
 namespace {
 
 constexpr int kWithoutAsking = 48 << 10;  // shared memory of a block whose kernel has not asked for more
-constexpr int kReserved = 1 << 10;        // shared memory of each block that is CUDA's own, among the static
+constexpr int kReserved = 1 << 10;        // static shared memory that CUDA takes for itself in each block
 
 struct Registered {
   std::string symbol;

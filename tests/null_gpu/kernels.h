@@ -8,7 +8,7 @@ namespace meshtrain::null_gpu {
 /// A pointer among a kernel's parameters.
 struct PointerParameter {
   int index;
-  int alignment;  ///< bytes, that the kernel's accesses require
+  int alignment;  ///< in bytes, as the kernel's accesses require
 };
 
 /// A registered kernel.

@@ -1,4 +1,4 @@
-// Launches: checked as CUDA and the kernel require, and given to the stream as work that does nothing.
+// Launches: checked against the limits of CUDA and of the kernel, and added to the stream as work that does nothing.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -37,12 +37,12 @@ std::string size_fault(const Kernel& kernel, const Launch& launch) {
     return "a block of " + std::to_string(threads) + " threads, where its __launch_bounds__ are " +
            std::to_string(kernel.max_threads);
   }
-  if (threads * static_cast<uint64_t>(kernel.registers) > kMostRegisters) return "more registers than there are";
+  if (threads * static_cast<uint64_t>(kernel.registers) > kMostRegisters) return "too many registers for a block";
   if (shared > static_cast<size_t>(kernel.dynamic_bytes)) {
     return std::to_string(shared) + " bytes of dynamic shared memory, where " + std::to_string(kernel.dynamic_bytes) +
            " were allowed";
   }
-  if (shared + static_cast<size_t>(kernel.shared_bytes) > kMostShared) return "more shared memory than there is";
+  if (shared + static_cast<size_t>(kernel.shared_bytes) > kMostShared) return "too much shared memory for a block";
   return {};
 }
 
@@ -50,7 +50,7 @@ std::string size_fault(const Kernel& kernel, const Launch& launch) {
 std::string pointer_fault(const Kernel& kernel, void** arguments) {
   for (const auto& [index, alignment] : kernel.pointers) {
     const void* const pointer = *static_cast<void**>(arguments[index]);
-    if (pointer == nullptr) continue;  // an argument that may be missing
+    if (pointer == nullptr) continue;  // an optional argument
     const std::string which = "parameter " + std::to_string(index);
     if (const std::string wrong = memory_fault(pointer, 1, alignment); !wrong.empty()) return which + " is " + wrong;
   }

@@ -1,4 +1,4 @@
-"""Programs on the GPU that computes nothing, and what they did there."""
+"""Runs programs on the GPU that computes nothing and records their calls."""
 
 import os
 import re
@@ -11,20 +11,20 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent.parent
 BUILD = Path(os.environ.get("MESHTRAIN_BUILD", ROOT / "build/release"))
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
-SECONDS = 600  # that a program may take
+SECONDS = 600  # the limit for one program
 
 
 @dataclass
 class Record:
-    """What a program and its ranks did."""
+    """The result of a program, and the calls of all its ranks."""
     status: int
     output: str
     counts: Counter = field(default_factory=Counter)  # launches, products, waits, allocations
-    refused: list = field(default_factory=list)  # what CUDA would not accept
+    refused: list = field(default_factory=list)  # calls that CUDA would not accept
 
 
 def read_log(record, lines):
-    """Adds the events of a process. LibTorch waits for the stream again after a copy that has waited for it."""
+    """Adds the events of a process. A copy that waits, and LibTorch's second wait after it, count as one."""
     counts, before = record.counts, ""
     names = {"launch": "launches", "product": "products", "graph": "attention", "synchronise": "waits"}
     for line in lines:
@@ -40,7 +40,7 @@ def read_log(record, lines):
 
 
 def run(words, ranks=1, gpus=1):
-    """Runs a program on so many ranks and GPUs."""
+    """Runs a program on a number of ranks and GPUs."""
     with tempfile.TemporaryDirectory() as folder:
         variables = dict(os.environ, MESHTRAIN_BUILD=str(BUILD), MESHTRAIN_NULL_GPU_LOG=folder,
                          MESHTRAIN_EMULATED_GPUS=str(gpus), MESHTRAIN_SOURCE=str(ROOT))
@@ -55,5 +55,5 @@ def run(words, ranks=1, gpus=1):
 
 
 def attention_of(output):
-    """The kernels that computed attention, as meshtrain names them."""
+    """Returns the kernels that computed attention, as meshtrain names them."""
     return ", ".join(sorted(set(re.findall(r"attention by (\w+):", output))))

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Programs over the complete LibTorch and a GPU that computes nothing: they end without an exception, and CUDA would
-have accepted all that they asked of it. The numbers mean nothing. Prints a table of what ran.
+"""Runs programs with the complete LibTorch on a GPU that computes nothing. They must end without an exception, and CUDA
+would have accepted all their calls. Their numbers mean nothing. Prints a table of the programs.
 
   tools/test --null-gpu                                       MESHTRAIN_NULL_GPU_TABLE=FILE: gets the table too
 """
@@ -20,7 +20,7 @@ import training_runs  # noqa: E402
 from machine import BUILD, ROOT  # noqa: E402
 
 PROGRAM = BUILD / "meshtrain"
-# A run is made twice; the steps in which the second is longer are measured. A graph is recorded in the fourth step.
+# Each run is made with both numbers of steps, and the difference is measured. A graph is recorded in the fourth step.
 STEPS = (6, 10)
 CARRIERS = ["staged", "nccl", "nccl_registered", "nccl_symmetric"]
 COLUMNS = ["launches", "attention", "products", "slow products", "waits", "device memory", "pinned memory"]
@@ -44,7 +44,7 @@ class OnNullGpu(unittest.TestCase):
         self.folder = Path(folder.name)
 
     def accept(self, record, statuses=(0,)):
-        """The program has ended as it should, and CUDA would have accepted its calls."""
+        """Checks that the program ended as expected and that CUDA would have accepted its calls."""
         self.assertEqual(record.refused, [], record.output[-3000:])
         self.assertIn(record.status, statuses, record.output[-3000:])
         self.assertNotIn("terminate called", record.output)
@@ -74,7 +74,7 @@ class Training(OnNullGpu):
                         + " | ".join(f"{rates[name]:g}" for name in COLUMNS) + " |")
         self.assertEqual(rates["waits"], of.waits, "waits of the host in a step")
         self.assertEqual(rates["device memory"], 0, "allocations after the first steps")
-        # Which block of pinned memory is free again depends on how fast the stream was: a few more or less.
+        # The number varies a little: it depends on how early the stream frees a block of pinned memory.
         self.assertLess(rates["pinned memory"], 1, "allocations after the first steps")
 
     def test_runs(self):
@@ -86,10 +86,10 @@ class Training(OnNullGpu):
 
 
 class Programs(OnNullGpu):
-    """The programs that tools/gpu_bundle ships, and those commands of meshtrain that compute."""
+    """The programs that tools/gpu_bundle ships, and the commands of meshtrain that compute."""
 
     def accept_tests(self, record):
-        """Tests that compare numbers fail; none ends with an exception."""
+        """Accepts failed tests, since numbers are wrong, but no exception."""
         self.accept(record, (0, 1))
         self.assertRegex(record.output, r"\[==========\] [1-9]\d* tests? from .* ran", record.output[-3000:])
         self.assertNotIn("C++ exception with description", record.output)
@@ -131,7 +131,7 @@ class Programs(OnNullGpu):
                 self.note(f"matrix_tests, {carrier}", record)
 
     def test_collectives_of_two_ranks(self):
-        """One test at a time: where there are several ranks, the first that fails ends all."""
+        """Runs one test at a time: with several ranks the first failure ends the program."""
         program = BUILD / "tests/matrix_tests"
         names = machine.run([program, "--gtest_list_tests", "--gtest_filter=*DeviceCollectives.*/staged"]).output
         names = re.findall(r"(?m)^  (\w+)/staged", names)

@@ -11,9 +11,9 @@
 namespace meshtrain::null_gpu {
 namespace {
 
-constexpr int kWordBytes = 16;  // the most that a thread reads at once
+constexpr int kWordBytes = 16;  // the largest read of a thread
 
-/// Parameters with one number a row, in kernels of meshtrain that read others in words.
+/// The parameters with one number a row, in kernels of meshtrain that read their other parameters in words.
 constexpr std::pair<std::string_view, int> kOneOfRow[] = {{"merge", 1}, {"merge", 3}, {"forward", 5}, {"backward", 4}};
 
 /// Returns the size of an element, 0 for types that are not numbers.
@@ -27,7 +27,7 @@ int size_of(std::string_view type) {
   return is({"bool", "char", "signed char", "unsigned char"}) ? 1 : 0;
 }
 
-/// Splits a list at its commas; those within brackets divide nothing.
+/// Splits a list at its commas, except those within brackets.
 std::vector<std::string_view> split(std::string_view list) {
   std::vector<std::string_view> parts;
   size_t begin = 0;

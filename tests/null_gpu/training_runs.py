@@ -1,4 +1,4 @@
-"""Training runs of one GPU or several: their recipes."""
+"""The recipes of training runs on one or several GPUs."""
 
 import json
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ TOKENS = bytes(byte for i in range(40000) for byte in ((i * i * 31 + i // 7) % 6
 
 SHAPE = dict(hidden_size=256, intermediate_size=512, num_hidden_layers=3, num_attention_heads=8,
              num_key_value_heads=4, head_dim=32, vocab_size=128)
-# Folders of tests/fixtures, and what of their configurations must fit SHAPE.
+# Folders of tests/fixtures, and the values of their configurations that must change to fit SHAPE.
 WINDOW = dict(sliding_window=96)
 FAMILIES = {"llama": {}, "llama_bias": {}, "llama3_rope": {}, "llama_yarn": {}, "mistral_window": WINDOW, "qwen2": {},
             "qwen2_window": WINDOW, "qwen3": {}, "olmo2": {}, "granite": {}, "smollm3": {}, "phi3": {}, "gemma2": WINDOW,
@@ -26,12 +26,12 @@ class TrainingRun:
     mesh: str = ""
     ranks: int = 1
     gpus: int = 1
-    attention: str = ""  # the kernels that must have computed it
-    waits: int = 1  # of the host in a step
+    attention: str = ""  # the kernels that must compute it
+    waits: int = 1  # how often the host waits in a step
 
 
 def config_of(family):
-    """A configuration of the family in the size of SHAPE."""
+    """Returns a configuration of the family with the sizes of SHAPE."""
     config = json.loads((ROOT / "tests/fixtures" / family / "config.json").read_text())
     config.update(SHAPE, **FAMILIES[family])
     for name in {"layer_types", "no_rope_layers"} & set(config):  # one for each layer

@@ -7,7 +7,7 @@
 
 namespace meshtrain::null_gpu {
 
-/// Gives a stream work that only notes "what detail" when it is done, once for each replay of a graph.
+/// Adds work to a stream that only notes "what detail", in each replay of a graph again.
 cudaError_t give(cudaStream_t stream, const char* what, const std::string& detail);
 
 /// Returns what is wrong with memory that the GPU reads or writes, as "at an address that ..."; empty when nothing is.

@@ -169,9 +169,9 @@ void add_prepare(CLI::App& data, int& status) {
       command
           ->add_option(
               "--text", arguments->text.inputs,
-              "Files, and folders for all files below them, to tokenise: each is a document, but of JSON "
-              "lines (*.jsonl, *.ndjson, *.json) each line is, and of *.parquet, where meshtrain was built with Arrow, "
-              "each row; with .gz or .zst behind they are decompressed")
+              "Files to tokenise, and folders for all files below them. A file is one document; in JSON lines "
+              "(*.jsonl, *.ndjson, *.json) each line is one, and in *.parquet, if meshtrain was built with Arrow, "
+              "each row. *.gz and *.zst are decompressed")
           ->type_name("FILE...");
   CLI::Option* tokenizer =
       command

@@ -94,12 +94,11 @@ CLI::Option* add_chat_options(CLI::App& command, ChatArguments& arguments) {
       command
           .add_option(
               "--chat", options.inputs,
-              "Conversations in JSON lines (*.jsonl, *.ndjson, *.json), files, and folders for all such files below "
-              "them: a JSON "
-              "object on each line with \"messages\", or the list of these alone, \"prompt\" and \"completion\", or "
-              "ShareGPT's "
-              "\"conversations\", rendered by the tokenizer's chat template and packed into sequences; --out is "
-              "NAME.bin, and NAME.idx and NAME.mask are written beside it")
+              "Files of conversations in JSON lines (*.jsonl, *.ndjson, *.json), and folders for all such files below "
+              "them. A line is a JSON object with \"messages\", with \"prompt\" and \"completion\", or with ShareGPT's "
+              "\"conversations\"; or it is the list of messages alone. The tokenizer's chat template renders the "
+              "conversations, and they are packed into sequences. --out is NAME.bin; NAME.idx and NAME.mask are "
+              "written next to it")
           ->type_name("FILE...");
   CLI::Option* const length =
       command

@@ -20,7 +20,7 @@ struct RecipeCommand {
   std::optional<std::filesystem::path> from, out;
 };
 
-/// Returns the status: 1 when something that changes numbers has no place in the recipe.
+/// Returns the exit status: 1 when a setting that changes numbers was not converted.
 int convert(const RecipeCommand& asked) {
   std::error_code ignored;
   if (asked.out && std::filesystem::exists(*asked.out, ignored)) {

@@ -200,8 +200,8 @@ void add_train_command(CLI::App& app, int& status) {
   CLI::App* command = app.add_subcommand(
       "train",
       "Trains the model of a recipe. The mesh is as many ranks as mpirun starts; alone it is one. To stop after a step "
-      "with a checkpoint: Ctrl-C under tools/ranks or alone, kill -USR1 of mpirun, which at Ctrl-C ends its ranks "
-      "without one. Then --resume.\n\n"
+      "with a checkpoint, press Ctrl-C alone or under tools/ranks. Use kill -USR1 of mpirun, whose Ctrl-C ends the "
+      "ranks without a checkpoint. Then --resume.\n\n"
       "  meshtrain train recipes/quickstart.yaml --set train.steps=20\n"
       "  mpirun -n 8 meshtrain train recipes/quickstart.yaml --mesh dp=2,tp=2,cp=2 --run-dir runs/mine");
   command->add_option("recipe", arguments->recipe, "The recipe, a YAML file")->required();

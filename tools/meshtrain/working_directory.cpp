@@ -4,8 +4,9 @@
 #include <cerrno>
 #include <climits>
 
-// Ends the program with a line of ours when its working directory is gone. It runs before the constructors of shared
-// libraries, as MKL's ends such a process with a line of its own, and so calls nothing but the system.
+// Ends the program with an error line when its working directory no longer exists. MKL's constructor would end such a
+// process with its own message, so this check runs before all constructors of shared libraries and uses only system
+// calls.
 
 namespace {
 

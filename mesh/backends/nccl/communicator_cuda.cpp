@@ -21,8 +21,8 @@ namespace {
 using Kind = Collective::Kind;
 
 constexpr const char* kConnecting = ": NCCL_DEBUG=INFO says more; parallel.backend: mpi goes without NCCL";
-// On sm_90 and later NCCL launches a symmetric kernel with programmatic stream serialization, and with the variable
-// with a launch completion event too (src/enqueue.cc). It is not known whether CUDA takes both.
+// On sm_90 and later NCCL launches a symmetric kernel with programmatic stream serialization. When the variable is set,
+// NCCL adds a launch completion event (src/enqueue.cc). It is not known whether CUDA accepts both in one launch.
 constexpr const char* kSymmetric =
     ": with parallel.nccl_user_buffers: symmetric try NCCL_LAUNCH_ORDER_IMPLICIT=0 first, then registered";
 constexpr std::chrono::seconds kFarewell{10};
@@ -154,7 +154,7 @@ void Communicator::call(const Call& call, c10::function_ref<ncclResult_t()> call
   const std::string why = result == ncclInProgress
                               ? "NCCL: communicators do not block: unset NCCL_COMM_BLOCKING, also in nccl.conf"
                               : text_of(result, comm_);
-  const bool symmetric = symmetric_ && result != ncclRemoteError;  // else the other rank has the reason
+  const bool symmetric = symmetric_ && result != ncclRemoteError;  // else the other rank reports the reason
   job_->fail(*call.text + ": " + why + (call.connects ? kConnecting : symmetric ? kSymmetric : ""));
   job_->check();
 }

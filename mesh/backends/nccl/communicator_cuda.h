@@ -110,7 +110,7 @@ class Communicator final : public Member {
 
   std::mutex calls_;                              // held while NCCL is called with comm_
   std::map<const void*, Registered> registered_;  // by where the buffer begins; guarded by calls_
-  bool symmetric_ = false;                        // a window was to be symmetric; guarded by calls_
+  bool symmetric_ = false;                        // a symmetric window was requested; guarded by calls_
 
   std::mutex mutex_;           // guards what follows, for moments only: the job's thread looks at it
   ncclComm_t comm_ = nullptr;  // changed with calls_ held, too

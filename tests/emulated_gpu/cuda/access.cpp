@@ -10,7 +10,7 @@
 namespace meshtrain::emulated {
 
 int protection_key() {
-  static const int key = pkey_alloc(0, PKEY_DISABLE_ACCESS);  // threads that exist already have no access
+  static const int key = pkey_alloc(0, PKEY_DISABLE_ACCESS);  // existing threads get no access
   return key;
 }
 

@@ -36,7 +36,7 @@ cudaError_t look_at(const void* target, const void* source, size_t bytes, cudaMe
   return cudaSuccess;
 }
 
-/// The most bytes of single numbers, as a step's loss and norm, that the host reads at once.
+/// Copies of at most this many bytes count as single numbers, such as a step's loss and norm.
 constexpr size_t kNumbers = 64;
 
 void copy(void* target, const void* source, size_t bytes, const Sides& sides) {

@@ -4,7 +4,8 @@
 
 namespace meshtrain::emulated {
 
-/// Is called for what a run is judged by: "synchronise" after a call in which the host waits, "allocate", "refused".
+/// Receives the events by which tests judge a run: "synchronise" after a call in which the host waits, "allocate",
+/// "refused".
 void observe(const char* what, const std::string& detail);
 
 }  // namespace meshtrain::emulated

@@ -7,8 +7,8 @@
 // Streams of the emulated GPU, for code that computes on it: kernels, LibTorch's operators, NCCL.
 namespace meshtrain::emulated {
 
-// Work runs on threads of the device. They alone have access to its memory, with the threads that OpenMP starts for
-// them: a host that touches the memory crashes, if the CPU has protection keys.
+// Work runs on threads of the device. Only they, and the threads that OpenMP starts for them, have access to its
+// memory. Any other thread that touches the memory crashes the process, if the CPU has protection keys.
 
 /// Gives `work` to `stream` and returns when it is complete. Throws what `work` throws. During a capture of the stream,
 /// adds it to the graph and does not run it.
@@ -24,7 +24,7 @@ void launch(cudaStream_t stream, std::function<void()> work);
 
 bool is_captured(cudaStream_t stream);
 
-/// Runs `work` on a thread of the device at once, in no order with streams, and returns when it is complete. Throws
+/// Runs `work` on a thread of the device at once, not ordered with any stream, and returns when it is complete. Throws
 /// what `work` throws.
 void run_beside_streams(const std::function<void()>& work);
 

@@ -1,6 +1,6 @@
-// Flash attention of variable lengths or of equal ones, with a window, which LibTorch has only for CUDA. Results have
-// CUDA's shapes, dtypes and memory orders. They are computed by the definition, with a mask, in stream order: the host
-// reads no value.
+// Flash attention for variable or equal lengths, with a window; LibTorch has it only for CUDA. Results have CUDA's
+// shapes, dtypes and memory orders. They are computed from the definition, with a mask, in stream order, so that the
+// host reads no value.
 #include <ATen/ATen.h>
 #include <torch/library.h>
 
@@ -19,8 +19,8 @@ using Gradients = std::tuple<Tensor, Tensor, Tensor>;
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-/// Checks what LibTorch leaves unchecked, and the dtypes that are easily mistaken. tests/null_gpu has LibTorch's
-/// checks.
+/// Checks properties that LibTorch does not check, and dtypes that callers easily confuse. tests/null_gpu runs
+/// LibTorch's own checks.
 void check(const char* name, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& ends_q,
            const Tensor& ends_k, int64_t max_q, int64_t max_k, double dropout) {
   TORCH_CHECK(q.dim() == 3 && k.dim() == 3 && k.sizes() == v.sizes() && q.size(2) == k.size(2), name, ": ", q.sizes(),

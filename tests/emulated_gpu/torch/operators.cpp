@@ -160,7 +160,7 @@ void compute(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) {
 
   Stack results;
   const auto call = [&] { results = call_on_host(op, arguments.stack()); };
-  // In a capture only for the shapes of the results: the values are computed at the graph's launch.
+  // During a capture the call gives only the shapes of the results; a launch of the graph computes the values.
   captured ? run_beside_streams(call) : run(stream, call);
   std::vector<Result> moved;
   for (const auto& [gpu, host] : aliases.grown()) moved.push_back({host, gpu.storage().mutable_data()});

@@ -1,4 +1,4 @@
-// libcuda.so.1: LibTorch's library that opens the run-time compiler is linked to it. Few of its functions are called.
+// libcuda.so.1, to which LibTorch's library for run-time compilation is linked. Few of its functions are called.
 #include <cstddef>
 
 extern "C" {

@@ -1,5 +1,5 @@
-// Faults that the GPU that computes nothing must notice: null_gpu_planted NAME. "none" makes the same calls without
-// one.
+// Makes calls with the fault NAME, which the null GPU must notice: null_gpu_planted NAME. "none" makes the same calls
+// without a fault.
 #include <ATen/ATen.h>
 
 #include <cmath>
@@ -20,7 +20,7 @@ at::Tensor zeros(at::IntArrayRef sizes, at::ScalarType dtype) {
   return at::zeros(sizes, at::TensorOptions(at::Device(at::kCUDA, 0)).dtype(dtype));
 }
 
-/// Returns zeros at an address that is `bytes` behind a word of 16.
+/// Returns zeros at an address `bytes` after a multiple of 16.
 at::Tensor behind(at::IntArrayRef sizes, at::ScalarType dtype, int64_t bytes) {
   const at::Tensor memory = zeros({c10::multiply_integers(sizes) * 8 + bytes}, at::kByte);
   return at::from_blob(

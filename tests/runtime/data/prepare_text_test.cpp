@@ -157,7 +157,7 @@ TEST_F(PrepareText, KnowsJsonLinesByAnyOfTheirNames) {
   EXPECT_EQ(documents(), (Texts{"one", "two", "one", "two", "one", "two"}));
 }
 
-// C4 and Dolma have them under *.json.gz, WikiExtractor under names without an ending.
+// C4 and Dolma name JSON lines *.json.gz, and WikiExtractor gives them names without an ending.
 TEST_F(PrepareText, KnowsJsonLinesByTheirBeginning) {
   const std::string lines = "{\"text\": \"one\", \"url\": {\"a\": [1]}}\n\n{\"text\": \"two\"}\n";
   file("a.json", lines);

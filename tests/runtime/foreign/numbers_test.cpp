@@ -1,4 +1,4 @@
-// Numbers of converted recipes against the formulas of the tools: each is written here as the tool's source has it.
+// Compares numbers of converted recipes with the formulas of the tools, written here as in the tools' source.
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@
 namespace meshtrain::testing {
 namespace {
 
-/// Returns the recipe that `configuration` becomes, with what no configuration has.
+/// Returns the converted recipe of `configuration`, with the keys that no configuration has.
 Recipe recipe_of(const std::string& name, const std::string& configuration) {
   const RecipeFolder folder;
   const std::string text = recipe_from(folder.write(name, configuration)).text;
@@ -60,7 +60,7 @@ const Polynomials kPolarExpress = {{8.2051, -22.9019, 16.4607}, {4.0664, -2.8612
                                    {3.2856, -2.4153, 0.4853},   {2.2779, -1.6198, 0.3985}, {1.8726, -1.2307, 0.3585},
                                    {1.8564, -1.2132, 0.3568},   {1.8750, -1.2500, 0.3750}, {1.8750, -1.2500, 0.3750}};
 
-/// One Muon of another tool, and the Adam of the parameters that it leaves out.
+/// The Muon of another tool, and its Adam for the other parameters.
 struct OtherMuon {
   double rate, adam_rate, decay, momentum, beta1, beta2, eps;
   bool nesterov;
@@ -169,8 +169,8 @@ void expect_rates(const Recipe& recipe, int64_t num_steps, const std::function<d
   }
 }
 
-// deepspeed/runtime/lr_schedules.py of 0.19.5. The first step has the rate that a scheduler is made with, and after
-// step k scheduler.step() counts k - 1.
+// deepspeed/runtime/lr_schedules.py of 0.19.5. The first step has the scheduler's initial rate, and after step k
+// scheduler.step() counts k - 1.
 TEST(ConvertedNumbers, SchedulesOfDeepSpeed) {
   const auto of = [](const std::string& type, const std::string& params) {
     return recipe_of("a.json", R"({"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": {"lr": 3e-4}},

@@ -160,7 +160,7 @@ TEST_F(RecipeWords, BracketsThatDoNotEndAreNoKeys) {
   EXPECT_NE(refusal({"data.mixture[0.weight=1"}), "");
 }
 
-/// A value of another system is answered with the value or the sentence that is meant, whatever is spelt like it.
+/// A value of another system is answered with our value or a sentence, even if another of our values is spelt like it.
 TEST_F(RecipeWords, ValuesOfOtherSystemsNameTheValueHere) {
   for (const auto& [set, here] : std::vector<std::pair<std::string, std::string>>{
            {"train.precision=bfloat16",

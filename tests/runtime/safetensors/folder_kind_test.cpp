@@ -1,4 +1,4 @@
-// Folders and paths that are named as a model and hold something else.
+// Folders and paths that are given as a model and hold something else.
 
 #include "runtime/safetensors/folder_kind.h"
 
@@ -15,7 +15,7 @@ namespace fs = std::filesystem;
 
 class FolderKind : public ::testing::Test {
  protected:
-  /// Returns what is said of a folder with these files.
+  /// Returns the description of a folder with these files.
   std::string kind(const std::vector<std::string>& files, bool has_config = false) {
     fs::remove_all(folder_);
     fs::create_directories(folder_);
