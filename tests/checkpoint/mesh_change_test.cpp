@@ -217,7 +217,7 @@ TEST(MeshChange, ACheckpointOfAnotherScheduleSaysSoWhereItMatters) {
   Training training(recipe, world());
   training.run(1);
   training.save(folder.path() / "run");
-  EXPECT_FALSE(mentions({"cosine", 0, 0, 0.1})) << "it is of this version";
+  EXPECT_FALSE(mentions({.name = "cosine", .min_ratio = 0.1})) << "it is of this version";
   world().barrier();
   if (world().rank() == 0) {
     const std::filesystem::path checkpoint = newest(folder.path() / "run");
@@ -227,10 +227,10 @@ TEST(MeshChange, ACheckpointOfAnotherScheduleSaysSoWhereItMatters) {
   }
   world().barrier();
   const bool speaks = world().rank() == 0;
-  EXPECT_EQ(mentions({"cosine", 0, 0, 0.1}), speaks);
-  EXPECT_EQ(mentions({"linear", 0, 0, 0}), speaks);
-  EXPECT_FALSE(mentions({"linear", 0, 0, 1}));
-  EXPECT_FALSE(mentions({"constant", 0, 0, 0}));
+  EXPECT_EQ(mentions({.name = "cosine", .min_ratio = 0.1}), speaks);
+  EXPECT_EQ(mentions({.name = "linear"}), speaks);
+  EXPECT_FALSE(mentions({.name = "linear", .min_ratio = 1}));
+  EXPECT_FALSE(mentions({.name = "constant"}));
 }
 
 TEST(MeshChange, OnAnotherMeshLossesAreThoseOfOneRun) {

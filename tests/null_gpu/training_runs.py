@@ -66,7 +66,7 @@ def training_runs():
         runs += [TrainingRun(precision, kind + long, attention=kernel),
                  TrainingRun(f"{precision}, graph", kind + long + graph, attention=kernel)]
     runs += [
-        TrainingRun("short sequences", attention="flash"),
+        TrainingRun("short sequences", ["train.sequence_length=192"], attention="flash"),
         TrainingRun("documents", [f"data.documents={SEPARATOR}"] + long, attention="flash"),
         TrainingRun("documents, fp32", [f"data.documents={SEPARATOR}", "train.precision=fp32"], attention="efficient"),
         TrainingRun("documents, graph", [f"data.documents={SEPARATOR}"] + graph, attention="flash"),
