@@ -1,6 +1,7 @@
 #include "runtime/watch/watch.h"
 
 #include <ATen/ATen.h>
+#include <pthread.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -40,6 +41,16 @@ constexpr unsigned kAbortSeconds = 10;                // to write to a stderr th
 std::atomic<bool> flights_asked = false;  // by a signal
 std::timed_mutex current_mutex;
 Watch* current = nullptr;
+
+/// Blocks SIGQUIT on this thread and those that it starts from now on, or unblocks it: a thread of the watch or of MPI
+/// receives it. Kernels of matrix products let the stack pointer point into their own buffers, and a signal frame would
+/// overwrite the data below it.
+void block_requests(int how) {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGQUIT);
+  pthread_sigmask(how, &set, nullptr);
+}
 
 /// "rank 3", "ranks 2-4, 7".
 std::string describe_ranks(const std::vector<int>& ranks) {
@@ -83,6 +94,7 @@ Watch::Watch(const Group& world) : rank_(world.rank()), name_(world.coordinate_t
   std::signal(SIGQUIT, [](int) { flights_asked = true; });
   wake_ = Descriptor(eventfd(0, EFD_CLOEXEC));
   thread_ = std::thread([this] { look(); });
+  block_requests(SIG_BLOCK);
   const std::lock_guard lock(current_mutex);
   current = this;
 }
@@ -90,6 +102,7 @@ Watch::Watch(const Group& world) : rank_(world.rank()), name_(world.coordinate_t
 Watch::~Watch() {
   if (!thread_.joinable()) return;
   std::signal(SIGQUIT, SIG_DFL);
+  block_requests(SIG_UNBLOCK);
   Phase::when_changed(nullptr);
   FlightRecorder::own().show(nullptr, nullptr);
   {

@@ -48,7 +48,7 @@ TEST_F(GoodputProgram, ARunKilledFiveTimesAddsUpToItsWallTime) {
     kill_ranks();
     program.wait();
   }
-  const Ending ending = run_program(start(1300));
+  const Ending ending = run_program(start(metrics().back().at("step").get<int>() + 100));
   const double wall = time_of_day() - begun;
   ASSERT_EQ(ending.status, 0) << ending.err;
 
