@@ -47,6 +47,7 @@ TEST_F(GoodputProgram, ARunKilledFiveTimesAddsUpToItsWallTime) {
     wait_for_step(200 * i + 150, started);
     kill_ranks();
     program.wait();
+    while (is_running()) std::this_thread::sleep_for(std::chrono::milliseconds(5));  // it could still write a step
   }
   const Ending ending = run_program(start(metrics().back().at("step").get<int>() + 100));
   const double wall = time_of_day() - begun;
