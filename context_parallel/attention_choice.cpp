@@ -21,8 +21,7 @@ constexpr int64_t kLargestFlashHead = 256;
 /// multiple, and for cuDNN more than one key.
 struct Line {
   Numbers numbers;
-  std::optional<bool> causal = {};        // none: either
-  std::optional<bool> shared_heads = {};  // several query heads share a KV head
+  std::optional<bool> causal = {};  // none: either
   int64_t largest_head_dim = kAny, multiple_of_head_dim = 1;
   int64_t least_queries = 1, least_keys = 1;
   int64_t multiple_of_lengths = 1;            // number of queries and of keys
@@ -35,7 +34,7 @@ struct Line {
 // 1. cuDNN 9.19's backward on sm_90 works on 128 keys at once and masks the end of the keys in steps of 64. Where 64
 //    are left over, a log-sum-exp below -88.7 makes dq NaN (pytorch#196678, cudnn-frontend#628). Causal calls mask
 //    these keys anyway. AttentionOnGpu.CuDnnWithKeysLeftOver says whether cuDNN has the fault; on an H200 it has.
-// 2. cuDNN uses Hopper's own instructions, which flash does not: on an H200 it is 1.1 to 2.1 times as fast from 128
+// 2., 3. cuDNN uses Hopper's own instructions, which flash does not: on an H200 it is 1.1 to 2.1 times as fast from 128
 //    queries and keys on (docs/benchmarks.md). It builds a plan for each length, so prompts of any length below 512
 //    are left to flash. Only on sm_90: on sm_100 it corrupts texts of models with fewer than 8 KV heads
 //    (pytorch#193893, not checked).
@@ -77,8 +76,6 @@ bool fits(const Line& line, const AttentionShape& shape, int architecture) {
   if (line.architecture.value_or(architecture) != architecture) return false;
   if (line.causal.value_or(shape.causal) != shape.causal) return false;
   if (shape.window > 0 && line.kernel != AttentionKernel::Flash) return false;
-  const bool shared_heads = shape.num_heads != shape.num_kv_heads;
-  if (line.shared_heads.value_or(shared_heads) != shared_heads) return false;
   const int64_t keys_past_128 = shape.num_keys % 128;
   if (line.keys_past_128.value_or(keys_past_128) != keys_past_128) return false;
   if (shape.num_queries % line.multiple_of_lengths != 0 || shape.num_keys % line.multiple_of_lengths != 0) return false;
