@@ -104,6 +104,9 @@ double ProductFlops::of(c10::ScalarType dtype) const {
     case c10::ScalarType::Float8_e4m3fn:
       flops = fp8 > 0 ? fp8 : of(c10::ScalarType::BFloat16);
       break;
+    case c10::ScalarType::Float:
+      flops = fp32;
+      break;
     case c10::ScalarType::Double:
       flops = fp64 > 0 ? fp64 : fp32 / 2;
       break;

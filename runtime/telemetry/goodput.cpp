@@ -46,11 +46,21 @@ std::map<std::string, double> parts_of(const CutStep& step) {
           {"evaluation", step.evaluation}};
 }
 
-/// Moves the time of a step that is made again from the parts of its start to "lost".
-void lose(ordered_json& seconds, const CutStep& step) {
-  double lost = 0, others = 0;
+/// Moves the time of a step that is made again from the parts of its start to "lost". A start that was killed may have
+/// recorded a part of that time, or nothing: what it has not recorded is added, up to the end of the step.
+void lose(ordered_json& start, const CutStep& step) {
+  ordered_json& seconds = start["seconds"];
+  const double end = number_in(start, "end");
+  const double unrecorded = start.value("ended", ordered_json()) == "killed" ? std::max(step.time - end, 0.0) : 0;
+  const double recorded = std::max(step.step_seconds + step.evaluation - unrecorded, 0.0);
+  const double share = recorded > 0 ? recorded / (step.step_seconds + step.evaluation) : 0;
+  if (unrecorded > 0) {
+    start["end"] = step.time;
+    start["to_step"] = step.step;
+  }
+  double lost = unrecorded, others = 0;
   const auto move = [&](const std::string& part, double wanted) {
-    const double moved = std::clamp(wanted, 0.0, number_in(seconds, part.c_str()));
+    const double moved = std::clamp(share * wanted, 0.0, number_in(seconds, part.c_str()));
     if (moved <= 0) return;
     seconds[part] = number_in(seconds, part.c_str()) - moved;
     lost += moved;
@@ -79,7 +89,7 @@ void revise(std::vector<std::string>& lines, const std::vector<CutStep>& cut) {
     const auto made = std::find_if(starts.rbegin(), starts.rend(), [&](const ordered_json& start) {
       return is_start(start) && step.time > 0 && number_in(start, "start") <= step.time;
     });
-    if (made != starts.rend()) lose((*made)["seconds"], step);
+    if (made != starts.rend()) lose(*made, step);
   }
   for (size_t i = 0; i < lines.size(); ++i) {
     if (is_start(starts[i])) lines[i] = starts[i].dump(-1, ' ', false, ordered_json::error_handler_t::replace);

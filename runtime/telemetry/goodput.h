@@ -20,7 +20,8 @@ namespace meshtrain {
 /// goes on, "seconds": {PART: seconds}}. The parts of a start add up to its end less its start. One rank writes it.
 ///
 /// The lines of earlier starts are written once, durably; the line of this start is written over, in place and padded
-/// with blanks, at most once a second, so a start that is killed ends with the last second or step that it recorded.
+/// with blanks, at most once a second. A start that is killed ends with the last second that it recorded, or later with
+/// the last of its steps that the next start makes again.
 /// Where the file cannot be written, one warning says so and the run goes on.
 class GoodputFile {
  public:

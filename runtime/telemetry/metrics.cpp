@@ -47,6 +47,7 @@ double number_at(const nlohmann::json& object, const char* key) {
 
 CutStep cut_step(const nlohmann::json& line) {
   CutStep cut{number_at(line, "time"), number_at(line, "step_seconds")};
+  if (const auto step = line.find("step"); step != line.end() && step->is_number_integer()) cut.step = *step;
   const auto seconds = line.find("seconds");
   if (seconds == line.end() || !seconds->is_object()) return cut;
   cut.data = number_at(*seconds, "data");

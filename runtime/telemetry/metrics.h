@@ -69,6 +69,7 @@ struct StepMetrics {
 struct CutStep {
   double time = 0;  ///< StepMetrics::time; 0: not stated
   double step_seconds = 0, data = 0, exposed = 0, checkpoint = 0, evaluation = 0;
+  int64_t step = 0;
 };
 
 /// RUN_DIR/metrics.jsonl: a file of JSON objects, one a line and step; each is written at once. One rank writes it.

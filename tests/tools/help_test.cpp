@@ -44,6 +44,17 @@ TEST(Help, SaysTheVersion) {
   EXPECT_EQ(ending.out.rfind("meshtrain 0.", 0), 0u) << ending.out;
 }
 
+TEST(OpenMp, ThreadsWaitAsleepUnlessAPolicyIsSet) {
+  const auto policy = [](const Words& environment) {
+    Words words = {"OMP_DISPLAY_ENV=TRUE"};
+    words.insert(words.end(), environment.begin(), environment.end());
+    const std::string shown = run_meshtrain({"--version"}, words).err;
+    return shown.find("OMP_WAIT_POLICY = 'PASSIVE'") != std::string::npos ? "passive" : "spins";
+  };
+  EXPECT_EQ(policy({"OMP_NUM_THREADS=2"}), std::string("passive"));
+  EXPECT_EQ(policy({"OMP_NUM_THREADS=2", "OMP_WAIT_POLICY=active"}), std::string("spins"));
+}
+
 TEST(Help, DoesNotStartMpi) {
   // The environment of a launcher that does not exist: MPI could only fail.
   const Ending ending = run_meshtrain({"mesh", "--mesh", "dp=2"}, {"PMI_RANK=0", "PMI_SIZE=4"});

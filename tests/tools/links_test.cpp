@@ -8,6 +8,7 @@
 
 #include "tests/support/files.h"
 #include "tests/support/full_run.h"
+#include "tests/support/load.h"
 #include "tests/tools/train_program.h"
 
 namespace meshtrain::testing {
@@ -57,7 +58,7 @@ class Links : public TrainProgram {
 
   int process(int rank) const { return std::stoi(content(path("process." + std::to_string(rank)))); }
   bool wait_for_steps(size_t steps) const {
-    for (const Clock::time_point start = Clock::now(); Clock::now() - start < std::chrono::seconds(30);) {
+    for (const Clock::time_point start = Clock::now(); Clock::now() - start < within(std::chrono::seconds(30));) {
       if (metrics().size() >= steps) return true;
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
     }

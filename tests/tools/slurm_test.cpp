@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "tests/support/files.h"
+#include "tests/support/load.h"
 #include "tests/tools/train_program.h"
 
 namespace meshtrain::testing {
@@ -52,7 +53,7 @@ class SlurmScript : public TrainProgram {
     return words;
   }
   bool wait_for_steps(size_t steps) const {
-    for (const Clock::time_point start = Clock::now(); Clock::now() - start < std::chrono::seconds(30);) {
+    for (const Clock::time_point start = Clock::now(); Clock::now() - start < within(std::chrono::seconds(30));) {
       if (metrics().size() >= steps) return true;
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
     }
@@ -73,7 +74,7 @@ TEST_F(SlurmScript, IsQueuedAgainShortlyBeforeItsTimeEndsAndGoesOn) {
     program.signal(SIGUSR1);
     const Clock::time_point signalled = Clock::now();
     const Ending ending = program.wait();
-    EXPECT_LT(Clock::now() - signalled, std::chrono::seconds(20)) << "the recipe's own limit is 60";
+    EXPECT_LT(Clock::now() - signalled, within(std::chrono::seconds(20))) << "the recipe's own limit is 60";
     EXPECT_EQ(ending.status, 75) << ending.err;
     EXPECT_EQ(asked_of("scontrol"), "requeue 7\n") << ending.out << ending.err;
     EXPECT_TRUE(has(ending.out, "train.sbatch: job 7, start 1: srun --mpi=pmix --cpus-per-task=3 ")) << ending.out;

@@ -5,6 +5,7 @@
 #include <random>
 
 #include "tests/support/full_run.h"
+#include "tests/support/load.h"
 #include "tests/tools/stand_still.h"
 
 namespace meshtrain::testing {
@@ -178,7 +179,7 @@ TEST_P(StallTable, ARankThatIsKilledIsNamed) {
     const auto killed = Clock::now();
     kill(process_of(rank), SIGKILL);
     const Ending ending = program.wait();
-    EXPECT_LT(Clock::now() - killed, seconds(15));
+    EXPECT_LT(Clock::now() - killed, within(seconds(15)));
     EXPECT_NE(ending.status, 0);
     EXPECT_EQ(count(ending.err, "\nmeshtrain: ") + ending.err.starts_with("meshtrain: "), 1) << ending.err;
     expect_match(
@@ -210,7 +211,7 @@ TEST_P(StallTable, NobodyIsNamedForNoise) {
   for (int rank = 0; rank < mesh.ranks(); ++rank) ranks.push_back(process_of(rank));
   std::mt19937 random(7);
   int stops = 0;
-  for (const auto start = Clock::now(); is_running() && Clock::now() - start < seconds(400);) {
+  for (const auto start = Clock::now(); is_running() && Clock::now() - start < within(seconds(400));) {
     if (!is_full_run() && stops == kStops) break;
     const int process = ranks[random() % ranks.size()];
     if (kill(process, SIGSTOP) != 0) break;

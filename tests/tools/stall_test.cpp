@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "tests/support/full_run.h"
+#include "tests/support/load.h"
 #include "tests/tools/stand_still.h"
 
 namespace meshtrain::testing {
@@ -164,7 +165,7 @@ TEST_F(StandStill, ARankThatIsSlowInEveryStepIsNamed) {
   const std::string said = "is slower than the others in each step";
   const auto is_said = [&] { return has(content(run_dir / "console.log"), said); };
   EXPECT_FALSE(is_said()) << content(run_dir / "console.log");
-  for (const auto start = Clock::now(); !is_said() && Clock::now() - start < seconds(60);) {
+  for (const auto start = Clock::now(); !is_said() && Clock::now() - start < within(seconds(60));) {
     for (int i = 0; i < 50; ++i) {
       kill(process, SIGSTOP);
       std::this_thread::sleep_for(milliseconds(2));

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "tests/support/files.h"
+#include "tests/support/load.h"
 #include "tests/tools/train_program.h"
 
 namespace meshtrain::testing {
@@ -36,7 +37,7 @@ class StandStill : public TrainProgram {
 
   template <class Done>
   static void wait_until(const Done& done, std::chrono::seconds limit = std::chrono::seconds(60)) {
-    for (const auto start = Clock::now(); !done() && Clock::now() - start < limit;) {
+    for (const auto start = Clock::now(); !done() && Clock::now() - start < within(limit);) {
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
     }
   }

@@ -3,6 +3,7 @@
 #include <thread>
 
 #include "tests/support/files.h"
+#include "tests/support/load.h"
 #include "tests/tools/train_program.h"
 
 namespace meshtrain::testing {
@@ -72,7 +73,7 @@ TEST_F(TrainEnding, ARankThatFailsAloneEndsTheJobWhileItsCheckpointIsWritten) {
       complaint(2, {"--mesh", "dp=2", "--set", "checkpoint.every=1"}, 1,
                 faults_on(0, "write:metrics.jsonl:ENOSPC:1;pwrite:step-00000001.*.tmp/:delay=15000:0:1"));
   EXPECT_TRUE(has(message, "rank 0 (dp=0 cp=0 tp=0): cannot write " + (run_dir / "metrics.jsonl").string())) << message;
-  EXPECT_LT(Clock::now() - start, std::chrono::seconds(12));
+  EXPECT_LT(Clock::now() - start, within(std::chrono::seconds(12)));
 }
 
 TEST_F(TrainEnding, ARankWhoseDiskHangsSaysSo) {
@@ -95,7 +96,7 @@ TEST_F(TrainEnding, OneRankSaysWhyItEndsBeforeItWaitsForItsCheckpoint) {
           faults_on(0, "pwrite:step-00000001.*.tmp/:delay=4000:0:1") + "exec 2>" + err.string());
   });
   const Clock::time_point start = Clock::now();
-  while (!has(content(err), "meshtrain: ") && Clock::now() - start < std::chrono::seconds(20)) {
+  while (!has(content(err), "meshtrain: ") && Clock::now() - start < within(std::chrono::seconds(20))) {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
   std::this_thread::sleep_for(std::chrono::seconds(1));

@@ -12,6 +12,7 @@
 #include "runtime/files/file_lock.h"
 #include "tests/support/files.h"
 #include "tests/support/full_run.h"
+#include "tests/support/load.h"
 #include "tests/tools/train_program.h"
 
 namespace meshtrain::testing {
@@ -178,7 +179,7 @@ TEST_F(TrainKill, AtRandomMomentsLosesNothing) {
       Program program(command_on(layout, mesh, kSteps));
       const Clock::time_point start = Clock::now();
       if (random() % 5 != 0) {  // otherwise during the start
-        while (metrics().size() <= lines_before && Clock::now() - start < std::chrono::seconds(20)) {
+        while (metrics().size() <= lines_before && Clock::now() - start < within(std::chrono::seconds(20))) {
           if (lines_before > static_cast<size_t>(last) + 1 && metrics().size() < lines_before) break;  // truncated
           std::this_thread::sleep_for(std::chrono::milliseconds(5));
         }
@@ -274,7 +275,7 @@ TEST_F(TrainKill, ADiskThatAnotherRunUsesIsRefused) {
     }
     return false;
   };
-  while (!is_writing() && Clock::now() - start < std::chrono::seconds(20)) {
+  while (!is_writing() && Clock::now() - start < within(std::chrono::seconds(20))) {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
   EXPECT_TRUE(is_writing());

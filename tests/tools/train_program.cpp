@@ -1,4 +1,5 @@
 #include "tests/tools/train_program.h"
+#include "tests/support/load.h"
 
 #include <chrono>
 #include <fstream>
@@ -46,7 +47,7 @@ TrainProgram::TrainProgram() {
 
 TrainProgram::~TrainProgram() {
   const Clock::time_point start = Clock::now();
-  while (is_running() && Clock::now() - start < std::chrono::seconds(2)) {
+  while (is_running() && Clock::now() - start < within(std::chrono::seconds(2))) {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
   EXPECT_FALSE(is_running()) << "a rank was left behind";
@@ -93,7 +94,7 @@ Ending TrainProgram::train(int ranks, const Words& arguments, const std::string&
   // Without segments in /dev/shm, which a prologue with a limit on the size of files would make impossible.
   const Words environment = prologue.empty() ? Words{} : Words{"OMPI_MCA_btl=self,tcp"};
   const Ending ending = run_program(command(ranks, arguments, prologue), environment);
-  EXPECT_LT(Clock::now() - start, kSoon);
+  EXPECT_LT(Clock::now() - start, within(kSoon));
   return ending;
 }
 

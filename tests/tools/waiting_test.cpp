@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "tests/support/files.h"
+#include "tests/support/load.h"
 #include "tests/tools/train_program.h"
 
 namespace meshtrain::testing {
@@ -41,7 +42,7 @@ TEST_F(WaitingRank, SleepsWhileAnotherIsStopped) {
   Program program(command(2, {"--mesh", "dp=2", "--set", "train.steps=1000000", "--set", "train.time_limit=6"},
                           "echo $$ >" + path("process").string() + ".$OMPI_COMM_WORLD_RANK"));
   const Clock::time_point start = Clock::now();
-  while (metrics().size() < 2 && Clock::now() - start < std::chrono::seconds(30)) {
+  while (metrics().size() < 2 && Clock::now() - start < within(std::chrono::seconds(30))) {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
   ASSERT_GE(metrics().size(), 2u);

@@ -7,6 +7,7 @@
 
 #include "tests/support/files.h"
 #include "tests/support/full_run.h"
+#include "tests/support/load.h"
 #include "tests/tools/train_program.h"
 
 namespace meshtrain::testing {
@@ -113,7 +114,7 @@ class WatchedHosts : public WatchedRanks {
                                "dp=" + all, "--set", "train.global_batch=8"});
     words.insert(words.end(), arguments.begin(), arguments.end());
     program_.emplace(words);
-    for (const Clock::time_point start = Clock::now(); Clock::now() - start < std::chrono::seconds(30);) {
+    for (const Clock::time_point start = Clock::now(); Clock::now() - start < within(std::chrono::seconds(30));) {
       if (metrics().size() >= 2) return true;
       if (!std::filesystem::exists(path("host.0")) && Clock::now() - start > std::chrono::seconds(20)) break;
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
@@ -175,7 +176,7 @@ TEST_F(WatchedHosts, AllRanksOfAHostAreKilled) {
     const Clock::time_point killed = Clock::now();
     for (int rank = size; rank < 2 * size; ++rank) kill_rank(rank);
     const Ending ending = wait();
-    EXPECT_LT(Clock::now() - killed, std::chrono::seconds(15));
+    EXPECT_LT(Clock::now() - killed, within(std::chrono::seconds(15)));
     ASSERT_EQ(told().size(), 1u) << ending.err;
     const std::string first = std::to_string(size);
     const std::string others = size == 1 ? "" : size == 2 ? ", and rank 3 there," : ", and ranks 5-7 there,";
@@ -197,7 +198,7 @@ TEST_F(WatchedHosts, NothingIsToldAfterTheFirstReason) {
   ASSERT_EQ(kill(launcher, SIGSTOP), 0);
   kill_rank(1);
   for (const Clock::time_point killed = Clock::now();
-       told().empty() && Clock::now() - killed < std::chrono::seconds(5);) {
+       told().empty() && Clock::now() - killed < within(std::chrono::seconds(5));) {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
   std::this_thread::sleep_for(std::chrono::milliseconds(300));
@@ -224,11 +225,11 @@ TEST_F(WatchedHosts, ACableIsPulled) {
       }
       return false;
     };
-    while (told().size() < 2 && any_alive() && Clock::now() - pulled < std::chrono::seconds(15)) {
+    while (told().size() < 2 && any_alive() && Clock::now() - pulled < within(std::chrono::seconds(15))) {
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
     }
-    EXPECT_LT(Clock::now() - pulled, std::chrono::seconds(15)) << "both hosts are named";
-    while (any_alive() && Clock::now() - pulled < std::chrono::seconds(25)) {
+    EXPECT_LT(Clock::now() - pulled, within(std::chrono::seconds(15))) << "both hosts are named";
+    while (any_alive() && Clock::now() - pulled < within(std::chrono::seconds(25))) {
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
     }
     EXPECT_FALSE(any_alive());
@@ -268,7 +269,7 @@ TEST_F(WatchedHosts, AStoppedRankIsNamedOnEveryHost) {
   const auto steps_on = [&] {
     const size_t before = metrics().size();
     const Clock::time_point start = Clock::now();
-    while (metrics().size() < before + 5 && Clock::now() - start < std::chrono::seconds(30)) {
+    while (metrics().size() < before + 5 && Clock::now() - start < within(std::chrono::seconds(30))) {
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
     }
     std::this_thread::sleep_for(std::chrono::seconds(3));

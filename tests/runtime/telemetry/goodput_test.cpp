@@ -128,6 +128,21 @@ TEST_F(Goodput, AStartThatSaysNoEndWasKilledAndItsStepsMadeAgainAreLost) {
   EXPECT_EQ(starts()[1]["from_step"], 3);
 }
 
+TEST_F(Goodput, StepsAfterTheLastRecordOfAKilledStartAreLostToo) {
+  std::ofstream(file) << R"({"start": 100, "end": 102, "ranks": 2, "mesh": "dp=2", "from_step": 7, "to_step": 7, )"
+                      << R"("ended": "", "seconds": {"start_up": 2}})" << '\n';
+  // Step 8 began while the start was recorded, and took 0.5 s; then came step 9.
+  {
+    GoodputFile second(file, 2, "dp=2", 7, {CutStep{102.25, 0.5, 0, 0, 0, 0, 8}, CutStep{102.5, 0.25, 0, 0, 0, 0, 9}});
+  }
+  const json killed = starts()[0];
+  EXPECT_EQ(killed["ended"], "killed");
+  EXPECT_EQ(killed["to_step"], 9);
+  EXPECT_EQ(killed["end"], 102.5);
+  EXPECT_EQ(killed["seconds"]["lost"], 0.5);
+  expect_whole(killed);
+}
+
 TEST_F(Goodput, KeepsLinesThatItDoesNotUnderstand) {
   std::ofstream(file) << "{\"half\n[1]\n{\"seconds\": 3, \"ended\": \"\"}\n";
   { GoodputFile goodput(file, 1, "", 0, {CutStep{1, 1}}); }
