@@ -76,6 +76,28 @@ bool prints_parts(const Conversation& conversation, const std::string& text) try
   return false;
 }
 
+/// Returns true when `content` is a list of parts and `text` lacks the text of one of them.
+bool loses_part(const jinja::Value* content, const std::string& text) {
+  if (content == nullptr || !content->is_list()) return false;
+  return std::ranges::any_of(content->list().values, [&](const jinja::Value& part) {
+    const jinja::Value* const found = part.is_dict() ? part.dict().find("text") : nullptr;
+    if (found == nullptr || !found->is_text()) return false;
+    constexpr std::string_view kBlank = " \t\r\n";
+    std::string_view words = found->text();  // without blanks at its ends, which many templates leave out
+    words.remove_prefix(std::min(words.find_first_not_of(kBlank), words.size()));
+    words = words.substr(0, words.find_last_not_of(kBlank) + 1);
+    return text.find(words) == std::string::npos;
+  });
+}
+
+/// Returns true when `text` lacks a text of a message whose "content" is a list of parts: the template writes texts
+/// alone.
+bool loses_parts(const Conversation& conversation, const std::string& text) {
+  return std::ranges::any_of(conversation.messages->values, [&](const jinja::Value& message) {
+    return loses_part(message.dict().find("content"), text);
+  });
+}
+
 /// Returns the conversation without message `left_out`, which the template is to be seen not to write.
 Conversation without(const Conversation& conversation, size_t left_out) {
   jinja::List messages = *conversation.messages;
@@ -284,6 +306,7 @@ ChatTokens tokenize_chat(const ChatTemplate& chat, const Tokenizer& tokenizer, c
   ChatTokens tokens;
   tokenizer.encode(whole.text, tokens.ids, /*add_special=*/false);
   tokens.prints_parts = prints_parts(conversation, whole.text);
+  tokens.loses_parts = !tokens.prints_parts && loses_parts(conversation, whole.text);
   if (loss == LossOn::All) {
     tokens.counted.assign(tokens.ids.size(), 1);
   } else {

@@ -19,6 +19,7 @@ struct ChatTokens {
   std::vector<int64_t> ids;
   std::vector<uint8_t> counted;
   bool prints_parts = false;  ///< the text has the Python print of a "content" that is a list of parts
+  bool loses_parts = false;   ///< the text lacks a text of a "content" that is a list of parts
   size_t num_unwritten = 0;  ///< messages of the assistant of which the template writes nothing, and so without a label
 };
 

@@ -164,14 +164,20 @@ void for_each_source(SomeRecipe& recipe, const Visit& visit) {
 
 }  // namespace
 
+TokenizerMatch match_tokenizer(const TokenSidecar& sidecar, const std::string& tokenizer) {
+  if (!is_other_tokenizer(sidecar, tokenizer)) return TokenizerMatch::Same;
+  const std::optional<int64_t> vocabulary = vocabulary_with(tokenizer, sidecar.separator);
+  if (!vocabulary) return TokenizerMatch::Same;
+  return *vocabulary == sidecar.vocabulary_size ? TokenizerMatch::OtherChecksum : TokenizerMatch::OtherVocabulary;
+}
+
 void check_sidecars(const Recipe& recipe, const std::string& tokenizer) {
   for_each_source(recipe, [&](const SourceRecipe& source, const std::string& key) {
     const std::optional<TokenSidecar> sidecar = read_sidecar(source.tokens);
     if (!sidecar) return check_kind(recipe, source, key);
     check_source(recipe, source, key, *sidecar);
-    if (!is_other_tokenizer(*sidecar, tokenizer)) return;
+    if (match_tokenizer(*sidecar, tokenizer) != TokenizerMatch::OtherVocabulary) return;  // sidecar_lines() warns
     const std::optional<int64_t> vocabulary = vocabulary_with(tokenizer, sidecar->separator);
-    if (!vocabulary || *vocabulary == sidecar->vocabulary_size) return;  // sidecar_lines() warns
     throw InputError(location_of(recipe, {"data.tokenizer", "model.hf"}) + ": the run's tokenizer is " + tokenizer +
                      ", with ids up to " + number(*vocabulary - 1) + ", but " + source.tokens.string() +
                      " was made with " + sidecar->tokenizer + ", with ids up to " +

@@ -6,6 +6,7 @@
 
 #include "runtime/data/mixture.h"
 #include "runtime/data/token_file.h"
+#include "runtime/data/token_sidecar.h"
 #include "runtime/recipe/recipe.h"
 
 namespace meshtrain {
@@ -17,6 +18,13 @@ namespace meshtrain {
 /// `tokenizer`, a name for load_tokenizer() or empty: that of the run; one with another vocabulary than the file's is
 /// refused too. Files that do not exist, and others without a sidecar, are left to Dataset. Not collective.
 void check_sidecars(const Recipe& recipe, const std::string& tokenizer = "");
+
+/// A tokenizer beside the one that tokens were made with.
+enum class TokenizerMatch { Same, OtherChecksum, OtherVocabulary };
+
+/// Compares `tokenizer`, a name for load_tokenizer() or empty, with the one that `sidecar` names. Same where it is
+/// empty or cannot be loaded; OtherChecksum where the number of ids alone is equal.
+TokenizerMatch match_tokenizer(const TokenSidecar& sidecar, const std::string& tokenizer);
 
 /// Throws InputError, with the location of data.tokenizer in the recipe, when it has ids beyond the model's vocabulary:
 /// neither `generate` nor another program could use the model with it. That of bytes may, as a model of ASCII has the

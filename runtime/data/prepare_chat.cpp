@@ -241,6 +241,7 @@ class ChatRun {
     }
     counts_.unusual_roles.count += static_cast<int64_t>(line.unusual_roles.size());
     if (tokens.prints_parts && counts_.printed_parts.count++ == 0) counts_.printed_parts.first = where;
+    if (tokens.loses_parts && counts_.lost_parts.count++ == 0) counts_.lost_parts.first = where;
     counts_.with_unwritten += tokens.num_unwritten > 0 ? 1 : 0;
     counts_.longest = std::max(counts_.longest, static_cast<int64_t>(tokens.ids.size()));
     const bool too_long = tokens.ids.size() > record_;

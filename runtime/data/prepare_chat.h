@@ -54,6 +54,7 @@ struct PrepareChatCounts {
   int64_t with_unwritten = 0;                  ///< conversations with a ChatTokens::num_unwritten
   Noticed unusual_roles;                       ///< messages whose role is_usual_role() does not know
   Noticed printed_parts;                       ///< conversations with ChatTokens::prints_parts
+  Noticed lost_parts;                          ///< conversations with ChatTokens::loses_parts
   int64_t too_long = 0;
   int64_t without_label = 0;  ///< left out: no label of theirs counts
   int64_t tokens = 0;         ///< of the conversations that were kept

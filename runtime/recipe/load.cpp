@@ -1,5 +1,6 @@
 #include "runtime/recipe/load.h"
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 
@@ -63,6 +64,17 @@ bool recall_model(YamlValue& recipe, const std::string& name, const SavedRecipe&
   return true;
 }
 
+/// Removes `source` from `data`, and from the sources of its mixture, where another file or option has replaced their
+/// `tokens`: these do not come from there.
+void forget_replaced_sources(YamlValue& data) {
+  const YamlValue *const tokens = data.find("tokens"), *const source = data.find("source");
+  if (tokens != nullptr && source != nullptr && source->location.source->is_file &&
+      tokens->location.source != source->location.source) {
+    std::erase_if(data.entries, [](const YamlEntry& entry) { return entry.key == "source"; });
+  }
+  if (YamlValue* const mixture = data.find("mixture")) std::ranges::for_each(mixture->items, forget_replaced_sources);
+}
+
 /// Replaces parallel.mesh with the mesh of --mesh. Throws InputError.
 void replace_mesh(YamlValue& recipe, const std::string& mesh) {
   auto source = std::make_shared<YamlSource>();
@@ -120,6 +132,9 @@ Recipe load_recipe(const std::filesystem::path& file, const std::vector<std::str
   recipe_keys().expand_shorthands(root);
   for (const std::string& text : overrides) merge_yaml(root, override_layer(text, recipe_keys()));
   if (!mesh.empty()) replace_mesh(root, mesh);
+  for (const char* key : {"data", "evaluate"}) {
+    if (YamlValue* const data = root.find(key)) forget_replaced_sources(*data);
+  }
   root.location = location;
   const YamlValue* name = root.find("name");
   const bool recalled = recall_model(root, name == nullptr ? file.stem().string() : name->text, saved);

@@ -44,7 +44,11 @@ RunDirectory::RunDirectory(std::filesystem::path folder, bool resume) : folder_(
 }
 
 std::filesystem::path RunDirectory::folder_of(const Recipe& recipe, const std::filesystem::path& asked) {
-  return asked.empty() ? std::filesystem::path("runs") / recipe.name : asked;
+  if (!asked.empty()) return asked;
+  std::error_code none;
+  const std::filesystem::path folder = recipe.file.parent_path();
+  const bool is_saved = recipe.file.filename() == "recipe.yaml" && std::filesystem::exists(folder / "plan.yaml", none);
+  return is_saved ? std::filesystem::relative(folder) : std::filesystem::path("runs") / recipe.name;
 }
 
 void RunDirectory::write(const std::string& recipe, const std::string& plan,

@@ -27,7 +27,8 @@ class RunDirectory {
   /// Throws InputError: another process uses `folder`.
   [[noreturn]] static void refuse_use(const std::filesystem::path& folder);
 
-  /// Returns the folder of a run of `recipe`: `asked`, or runs/<recipe name> when `asked` is empty.
+  /// Returns the folder of a run of `recipe`: `asked`; when it is empty, the run whose saved recipe this is, else
+  /// runs/<recipe name>.
   static std::filesystem::path folder_of(const Recipe& recipe, const std::filesystem::path& asked);
   const std::filesystem::path& folder() const { return folder_; }
   /// Returns LockFile::warning().

@@ -75,7 +75,8 @@ std::string with_dots(const std::string& path) {
 std::string read_short_file(const fs::path& file, const std::string& asked_by) {
   constexpr std::streamsize kEnough = (1 << 20) + 1;
   std::error_code ignored;
-  if (fs::is_directory(file, ignored)) throw InputError(asked_by + "is a folder: give the recipe in it");
+  if (fs::is_directory(file, ignored))
+    throw InputError(asked_by + "is a folder: give the recipe in it, such as " + (file / "recipe.yaml").string());
   errno = 0;
   std::ifstream stream(file, std::ios::binary);
   std::string text(kEnough, '\0');

@@ -72,6 +72,11 @@ TEST(Arguments, AreExplained) {
             "meshtrain checkpoint does not know exprt; did you mean export?: see meshtrain checkpoint --help");
   EXPECT_EQ(only_complaint(run_meshtrain({"mesh", "--mesh", "dp=2", "--rank", "2"})),
             "meshtrain mesh does not know --rank; did you mean --ranks?: see meshtrain mesh --help");
+  EXPECT_EQ(only_complaint(run_meshtrain({"train", "recipe.yaml", "--resume=10"})),
+            "meshtrain train: --resume takes no value: leave out =10, or give --resume-step 10 to continue from that "
+            "checkpoint");
+  EXPECT_EQ(only_complaint(run_meshtrain({"verify", "recipe.yaml", "--shrink=no"})),
+            "meshtrain verify: --shrink takes no value: leave out =no");
   EXPECT_EQ(only_complaint(run_meshtrain({"mesh"})), "give a recipe or --mesh, as in --mesh dp=2,tp=2,cp=2");
   EXPECT_EQ(only_complaint(run_meshtrain({"checkpoint"})),
             "meshtrain checkpoint: give one of its commands: inspect, verify, export, import: see meshtrain checkpoint "

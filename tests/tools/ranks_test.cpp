@@ -200,6 +200,36 @@ TEST(RanksScript, EndsAtTheSecondSignal) {
   EXPECT_TRUE(has(ending.err, "ranks: the ranks are asked to stop; a second Ctrl-C or SIGTERM ends them at once\n"));
 }
 
+// A request that comes while the ranks are starting reaches them once they listen.
+TEST(RanksScript, AsksRanksWhenTheyListen) {
+  for (const int delay : {20, 300}) {
+    Program program({source_folder() + "/tools/ranks", "2", "/bin/bash", "-c",
+                     "sleep 1; trap 'exit 75' USR1; while :; do sleep 0.1; done"});
+    std::this_thread::sleep_for(std::chrono::milliseconds(delay));
+    program.signal(SIGTERM);
+    EXPECT_EQ(program.wait().status, 75) << delay;
+  }
+}
+
+TEST(RanksScript, EndsACommandThatDoesNotListen) {
+  Program program({source_folder() + "/tools/ranks", "2", "/bin/sleep", "600"});
+  program.signal(SIGTERM);
+  const Ending ending = program.wait();
+  EXPECT_NE(ending.status, 0);
+  EXPECT_TRUE(has(ending.err, "ranks: the command has not heard the request, so it is ended\n")) << ending.err;
+}
+
+TEST(RanksScript, PassesQuitOnToTheRanks) {
+  const ScratchFolder folder;
+  const std::string started = folder.path() / "started";
+  Program program({source_folder() + "/tools/ranks", "2", "/usr/bin/env", "--default-signal=QUIT", "/bin/bash", "-c",
+                   "trap 'exit 3' QUIT; touch " + started + "; while :; do sleep 0.1; done"});
+  while (!std::filesystem::exists(started)) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  program.signal(SIGQUIT);
+  EXPECT_EQ(program.wait().status, 3);
+}
+
 TEST(RanksScript, PassesOnTheCommandsInputAndStatus) {
   const Ending ending = run_program({"/bin/sh", "-c", "echo text | '" + source_folder() + "/tools/ranks' 2 cat"});
   EXPECT_EQ(ending.status, 0) << ending.err;

@@ -204,6 +204,10 @@ TEST_F(TrainInput, TokenFile) {
   EXPECT_EQ(message, "cannot read " + tokens + ": No such file or directory");
   message = complaint(2, {"--mesh", "dp=2", "--set", "data.source=make tokens"});
   EXPECT_EQ(message, "data.tokens: there is no " + tokens + "; the recipe says that it comes from: make tokens");
+  write("other.yaml", "extends: tiny.yaml\ndata: {source: make tokens, tokens: a.bin}\n");
+  recipe = path("other.yaml");
+  message = complaint(1, {"--set", "data.tokens=b.bin"});
+  EXPECT_FALSE(has(message, "make tokens")) << "other tokens do not come from there: " << message;
 }
 
 // Each rank has its own working directory, as on a host whose disk lacks a file of the others.

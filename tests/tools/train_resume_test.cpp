@@ -42,6 +42,15 @@ TEST_F(TrainResume, GoesOnToTheSameLosses) {
 }
 
 // A log that cannot be opened is no reason to end a run, or to touch what it has.
+TEST_F(TrainResume, TheSavedRecipeOfARunResumesThatRun) {
+  run(1, "dp=1", 3, kEvery3);
+  const Ending ending = run_program(
+      {build_folder() + "/meshtrain", "train", run_dir / "recipe.yaml", "--resume", "--set", "train.steps=4"});
+  EXPECT_EQ(ending.status, 0) << ending.err;
+  EXPECT_TRUE(has(ending.out, "resumed after step 3, from ")) << ending.out;
+  expect_steps(metrics(), 4);
+}
+
 TEST_F(TrainResume, GoesOnWithoutALog) {
   run(1, "dp=1", 3, kEvery3);
   fs::remove(run_dir / "console.log");

@@ -78,6 +78,12 @@ void print_counts(const PrepareChatCounts& counts, const ChatArguments& argument
         "as with transformers: write it as one text; the first: %s\n",
         counted_with(counts.printed_parts.count, "conversation").c_str(), counts.printed_parts.first.c_str());
   }
+  if (counts.lost_parts.count > 0) {
+    std::printf(
+        "warning: %s a \"content\" that is a list of parts, of which the template leaves out texts, as with "
+        "transformers: write it as one text; the first: %s\n",
+        counted_with(counts.lost_parts.count, "conversation").c_str(), counts.lost_parts.first.c_str());
+  }
   std::printf(
       "# for the recipe:\n"
       "data: {tokens: %s, dtype: megatron, layout: records, documents: index, loss_mask: %s}\n"

@@ -206,11 +206,10 @@ void print(const Evaluated& found, bool json_lines) {
   std::fflush(stdout);
 }
 
-/// Says on stderr how the file is read, what of it is left out, and what the model was not made for. `is_model`: the
-/// model is no run's, which would say whether attention stays inside documents. `said`: the lines about the file that
-/// another model of this command brought already.
-void warn(const EvaluateArguments& arguments, const Recipe& recipe, const Evaluation& evaluation, bool is_model,
-          std::set<std::string>& said) {
+/// Prints on stderr how the file is read, what of it is left out, and what the model was not made for. `said`: the
+/// lines about the file that another model of this command brought already.
+void warn(const EvaluateArguments& arguments, const ModelSource& source, const Recipe& recipe,
+          const Evaluation& evaluation, std::set<std::string>& said) {
   const auto say_once = [&](const std::string& line) {
     if (said.insert(line).second) std::fprintf(stderr, "%s\n", line.c_str());
   };
@@ -221,7 +220,14 @@ void warn(const EvaluateArguments& arguments, const Recipe& recipe, const Evalua
         mask_warning(recipe.evaluate, "evaluate"), crosses ? "" : documents_warning(recipe.evaluate, "evaluate")}) {
     if (!line.empty()) say_once(in_options(line));
   }
-  if (is_model && !arguments.documents && recipe.evaluate.documents == kDocumentsOfIndex) {
+  const std::optional<TokenSidecar> sidecar = read_sidecar(recipe.evaluate.tokens);
+  const std::string tokenizer = tokenizer_of(source);
+  if (sidecar && match_tokenizer(*sidecar, tokenizer) == TokenizerMatch::OtherChecksum) {
+    say_once("warning: " + recipe.evaluate.tokens.string() + " was made with the tokenizer " + sidecar->tokenizer +
+             ", whose checksum is not that of the model's, " + tokenizer);
+  }
+  // A run's recipe says whether attention stays inside documents.
+  if (!source.is_checkpoint && !arguments.documents && recipe.evaluate.documents == kDocumentsOfIndex) {
     say_once("attention stays inside the documents of " + MegatronIndex::path_of(recipe.evaluate.tokens).string() +
              "; --documents none lets it cross them");
   }
@@ -255,6 +261,16 @@ struct Prepared {
   std::unique_ptr<Evaluation> evaluation;
 };
 
+/// Throws InputError when the tokens were made with a tokenizer of another vocabulary than the model's.
+void check_tokenizer(const ModelSource& source, const fs::path& tokens) {
+  const std::optional<TokenSidecar> sidecar = read_sidecar(tokens);
+  const std::string tokenizer = tokenizer_of(source);
+  if (!sidecar || match_tokenizer(*sidecar, tokenizer) != TokenizerMatch::OtherVocabulary) return;
+  throw InputError("--tokens " + tokens.string() + " was made with the tokenizer " + sidecar->tokenizer + ", as " +
+                   sidecar_path(tokens).string() + " says, but the model's is " + tokenizer +
+                   ", which has other ids: prepare the text with --tokenizer " + tokenizer);
+}
+
 /// Throws InputError when the model in `folder` cannot be evaluated as the arguments say. Not collective.
 Prepared prepare(const std::string& folder, const EvaluateArguments& arguments, const MeshLayout& layout) {
   ModelSource source = read_model_source(folder);
@@ -262,6 +278,7 @@ Prepared prepare(const std::string& folder, const EvaluateArguments& arguments, 
   try {
     RunPlan plan = resolve(recipe, layout);
     check_sidecars(recipe);
+    check_tokenizer(source, recipe.evaluate.tokens);
     std::unique_ptr<Evaluation> evaluation = make_evaluation(recipe);
     return {std::move(source), std::move(recipe), std::move(plan), std::move(evaluation)};
   } catch (const InputError& error) {
@@ -310,7 +327,7 @@ Evaluated evaluate(const std::string& folder, const EvaluateArguments& arguments
   const auto& [source, recipe, plan, evaluation] = *prepared;
   if (mesh.rank() == 0) {
     for (const std::string& line : weight_warnings(source)) std::fprintf(stderr, "%s\n", line.c_str());
-    warn(arguments, recipe, *evaluation, !source.is_checkpoint, said);
+    warn(arguments, source, recipe, *evaluation, said);
   }
   std::optional<EvaluatedModel> model;
   {

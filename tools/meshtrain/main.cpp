@@ -1,5 +1,6 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cctype>
 #include <csignal>
 #include <cstdio>
 #include <string>
@@ -57,8 +58,35 @@ std::string suggestion(const CLI::App& app, const std::string& word) {
   return has_recipe ? foreign_option(word) : "";
 }
 
-InputError explain(const CLI::App& app, const CLI::ParseError& error) {
+/// Refuses values of flags: by default --resume=10 would be --resume, and --resume=-1 nothing.
+void refuse_values_of_flags(CLI::App& app) {
+  for (CLI::Option* option : app.get_options()) {
+    if (option->get_items_expected_max() == 0) option->disable_flag_override();
+  }
+  for (CLI::App* command : app.get_subcommands([](CLI::App*) { return true; })) refuse_values_of_flags(*command);
+}
+
+/// Returns a text about the first argument that gives a flag of `app` a value; empty when none does.
+std::string describe_flag_with_value(const CLI::App& app, const std::vector<std::string>& arguments) {
+  for (const std::string& argument : arguments) {
+    const size_t end = argument.find('=');
+    if (end == std::string::npos || !argument.starts_with("--")) continue;
+    const std::string name = argument.substr(0, end), value = argument.substr(end + 1);
+    const CLI::Option* const option = app.get_option_no_throw(name);
+    if (option == nullptr || option->get_items_expected_max() != 0 || value == "true") continue;
+    const bool is_step = name == "--resume" && !value.empty() && std::ranges::all_of(value, ::isdigit);
+    return name + " takes no value: leave out =" + value +
+           (is_step ? ", or give --resume-step " + value + " to continue from that checkpoint" : "");
+  }
+  return "";
+}
+
+InputError explain(const CLI::App& app, const CLI::ParseError& error, const std::vector<std::string>& arguments) {
   const std::string command = chosen_command(app), help = ": see " + command + " --help";
+  if (dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr) {
+    const std::string flag = describe_flag_with_value(*innermost(app), arguments);
+    if (!flag.empty()) return InputError(command + ": " + flag);
+  }
   const std::vector<std::string> rest = app.remaining(/*recurse=*/true);
   const std::vector<std::string> commands = commands_of(*innermost(app));
   const bool lacks_command = dynamic_cast<const CLI::RequiredError*>(&error) != nullptr && !commands.empty();
@@ -96,12 +124,13 @@ int run(int argc, char** argv) {
   add_evaluate_command(app, status);
   add_diagnose_command(app, status);
   add_report_command(app, status);
+  refuse_values_of_flags(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& asked) {  // --help, --version
     return app.exit(asked);
   } catch (const CLI::ParseError& error) {
-    throw explain(app, error);
+    throw explain(app, error, {argv + 1, argv + argc});
   }
   if (app.get_subcommands().empty()) {
     throw InputError("give a command: " + joined(commands_of(app)) + "; meshtrain --help says what they do");

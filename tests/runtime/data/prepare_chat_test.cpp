@@ -94,6 +94,13 @@ TEST_F(PrepareChat, CountsConversationsWhosePartsArePrinted) {
               "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}{% for p in m.content %}"
               "{{ p.text }}{% endfor %}{% endif %}{% endfor %}");
   EXPECT_EQ(counts.printed_parts.count, 0) << "a template that reads parts";
+  EXPECT_EQ(counts.lost_parts.count, 0);
+  counts = prepare(lines,
+                   "{% for m in messages %}{{ m.role }}{% if m.content is string %}{{ m.content }}{% endif %}"
+                   "{% endfor %}");
+  EXPECT_EQ(counts.printed_parts.count, 0);
+  EXPECT_EQ(counts.lost_parts.count, 2) << "a template that reads texts alone";
+  EXPECT_EQ(counts.lost_parts.first, input_.string() + ":2");
 }
 
 }  // namespace

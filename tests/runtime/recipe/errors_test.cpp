@@ -401,7 +401,8 @@ TEST(RecipeErrors, RefuseWhatIsNoRecipe) {
             std::string::npos);
 
   EXPECT_EQ(input_error([&] { load_recipe(folder.path(), {}, ""); }),
-            folder.path().string() + ": is a folder: give the recipe in it");
+            folder.path().string() + ": is a folder: give the recipe in it, such as " +
+                (folder.path() / "recipe.yaml").string());
   EXPECT_EQ(input_error([&] { load_recipe("/nowhere/r.yaml", {}, ""); }), "/nowhere/r.yaml: No such file or directory");
   EXPECT_NE(input_error([&] { load_recipe(std::string(5000, 'x'), {}, ""); }).find("File name too long"),
             std::string::npos);
