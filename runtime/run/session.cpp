@@ -5,6 +5,7 @@
 #include "mesh/error.h"
 #include "mesh/host_map.h"
 #include "runtime/data/check_tokens.h"
+#include "runtime/files/shell_word.h"
 #include "runtime/hf/export_model.h"
 #include "runtime/launch/connect.h"
 #include "runtime/model/folder_tensors.h"
@@ -193,12 +194,12 @@ void Session::close(RunEnd end) {
 }
 
 std::string Session::next_commands() const {
-  const std::string run = folder_.string();
+  const std::string run = shell_word(folder_.string());
   std::string text = "done; next: meshtrain report " + run;
   const bool has_checkpoint = journal_ && !checkpoint_folder_.steps().empty();
   if (has_checkpoint) text += ", meshtrain generate " + run;
   if (!recipe_.train.export_folder.empty())
-    return text + ", meshtrain generate " + recipe_.train.export_folder.string();
+    return text + ", meshtrain generate " + shell_word(recipe_.train.export_folder.string());
   return has_checkpoint ? text + ", meshtrain checkpoint export " + run + " FOLDER" : text;
 }
 

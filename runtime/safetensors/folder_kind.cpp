@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "runtime/files/download.h"
+#include "runtime/files/shell_word.h"
 
 namespace meshtrain {
 namespace {
@@ -121,7 +122,7 @@ std::string describe_no_model(const fs::path& path, const std::string& advice) {
     const std::string dangling = describe_dangling(path);
     if (!dangling.empty()) return "cannot read " + path.string() + ": " + dangling;
     return "there is no folder " + path.string() + ": nothing is downloaded here, hf download " + hub_name(path) +
-           " --local-dir " + path.string() + " fetches a model of the Hugging Face hub";
+           " --local-dir " + shell_word(path.string()) + " fetches a model of the Hugging Face hub";
   }
   if (!fs::is_directory(path, ignored)) return path.string() + " is a file: name the folder of the model";
   return has_entry(path / "config.json") ? "" : with_kind("there is no config.json in " + path.string(), path, advice);

@@ -18,6 +18,7 @@
 #include "runtime/data/prepare.h"
 #include "runtime/data/prepare_text.h"
 #include "runtime/data/token_sidecar.h"
+#include "runtime/files/shell_word.h"
 #include "runtime/launch/threads.h"
 #include "runtime/telemetry/console.h"
 #include "tools/meshtrain/commands.h"
@@ -99,14 +100,8 @@ std::string command_line() {
   std::string line;
   for (size_t begin = 0; begin < words.size();) {
     const size_t end = std::min(words.find('\0', begin), words.size());
-    std::string word = words.substr(begin, end - begin);
+    line += (line.empty() ? "" : " ") + shell_word(words.substr(begin, end - begin));
     begin = end + 1;
-    constexpr const char* kPlain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=./:,@%";
-    if (word.empty() || word.find_first_not_of(kPlain) != std::string::npos) {
-      for (size_t at = 0; (at = word.find('\'', at)) != std::string::npos; at += 4) word.replace(at, 1, "'\\''");
-      word = "'" + word + "'";
-    }
-    line += (line.empty() ? "" : " ") + word;
   }
   return line;
 }
@@ -154,7 +149,7 @@ int prepare_from_text(const PrepareArguments& arguments) {
     std::fprintf(stderr, "%s of %s %s there from an earlier run\n", with_separators(done.kept_parts).c_str(),
                  counted(done.total_parts, "part").c_str(), done.kept_parts == 1 ? "was" : "were");
   }
-  const std::string invalid = done.not_utf8 > 0 ? ", " + counted(done.not_utf8, "byte") + " of the files no UTF-8" : "";
+  const std::string invalid = done.not_utf8 > 0 ? ", " + counted(done.not_utf8, "byte") + " of the files were not UTF-8" : "";
   std::printf("%s: %s, %s, of %s in %s of text%s%s\n", options.output.c_str(), counted(done.tokens, "token").c_str(),
               options.dtype.c_str(), counted(done.documents, "document").c_str(),
               counted(done.text_bytes, "byte").c_str(), invalid.c_str(), describe_separator(options).c_str());
