@@ -24,6 +24,7 @@
 #include "runtime/plan/forecast.h"
 #include "runtime/plan/operator_replay.h"
 #include "runtime/plan/search.h"
+#include "runtime/telemetry/progress.h"
 #include "runtime/trainer/trainer.h"
 
 namespace meshtrain {
@@ -353,14 +354,19 @@ Machine calibrate(const Recipe& recipe, const Group& world, const std::function<
   say("measures " + counted(questions.operators.size(), "operator") + " on " +
       (world.size() == 1 ? "one rank" : counted(world.size(), "rank") + " at once"));
   std::vector<double> spreads;
-  for (const auto& [text, signature] : questions.operators) {
-    measure_operator(world, signature, questions.calls.at(text), machine, &spreads);
+  {
+    Progress progress("operators of the host", static_cast<int64_t>(questions.operators.size()), "operators");
+    for (const auto& [text, signature] : questions.operators) {
+      measure_operator(world, signature, questions.calls.at(text), machine, &spreads);
+      progress.advance();
+    }
   }
   set_rates(questions, machine);
   if (world.size() > 1) {
     machine.overlap = measure_overlap(world);
     machine.wait_seconds = measure_wait(world);
     std::map<int, Group> groups;
+    Progress progress("collectives", static_cast<int64_t>(questions.collectives.size()), "kinds");
     for (const auto& [what, bytes] : questions.collectives) {
       const auto [kind, size, memory] = what;
       auto group = groups.find(size);
@@ -369,6 +375,7 @@ Machine calibrate(const Recipe& recipe, const Group& world, const std::function<
         const double seconds = seconds_of(world, make_collective(kind, group->second, memory, each), 1, &spreads);
         machine.collectives.push_back({meshtrain::name(kind), size, name_of(memory), each, seconds});
       }
+      progress.advance();
     }
   }
   // A copy through memory, for groups that were not measured.

@@ -143,6 +143,7 @@ void Session::announce() {
       say("the checkpoint has all steps of train.steps: nothing is left to do");
   }
   if (recipe_.train.cuda_graph) record_graph();
+  start_.reset();
 }
 
 void Session::record_graph() {
@@ -178,6 +179,7 @@ RunEnd Session::train(const StopRequest& stop_request, std::chrono::steady_clock
 void Session::export_weights() try {
   if (recipe_.train.export_folder.empty()) return;
   const Phase phase("the export to " + recipe_.train.export_folder.string());
+  const Progress progress("export to " + recipe_.train.export_folder.string());
   const CarriedOver carried = carried_over(recipe_);
   const std::string folder =
       export_model(trainer_->fsdp(), shape_to_export(recipe_), carried, mesh_, recipe_.train.export_folder);

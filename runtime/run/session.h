@@ -16,6 +16,7 @@
 #include "runtime/run/resume.h"
 #include "runtime/run/run.h"
 #include "runtime/run/stop_request.h"
+#include "runtime/telemetry/progress.h"
 #include "runtime/trainer/evaluation.h"
 #include "runtime/trainer/read_ahead.h"
 #include "runtime/trainer/trainer.h"
@@ -56,6 +57,7 @@ class Session {
   std::string next_commands() const;
   void say(const std::string& line) const;
 
+  std::optional<Progress> start_{std::in_place, "start of the run"};  // until announce() is done
   const Group& world_;
   RunOptions options_;
   Recipe recipe_;
