@@ -20,7 +20,7 @@ class ProgressOfCommands : public TrainProgram {
   static void expect_lines(const Words& arguments, const std::vector<std::string>& lines, int ranks = 1,
                            bool is_repeatable = true) {
     SCOPED_TRACE(arguments.at(0) + " " + arguments.at(1));
-    const Ending silent = start(ranks, "10", arguments), loud = start(ranks, "0", arguments);
+    const Ending silent = start(ranks, "86400", arguments), loud = start(ranks, "0", arguments);
     EXPECT_EQ(silent.status, 0) << silent.err;
     EXPECT_EQ(loud.status, 0) << loud.err;
     for (const std::string& line : lines) {
@@ -72,7 +72,7 @@ TEST_F(ProgressOfCommands, Checkpoints) {
                {"verification of " + checkpoint() + ": " + shown, "verification of " + run_dir.string() + ": "});
   expect_lines({"checkpoint", "inspect", run_dir}, {"inspection of " + run_dir.string() + ": "});
   const std::string out = path("model");
-  for (const char* seconds : {"10", "0"}) {
+  for (const char* seconds : {"86400", "0"}) {
     std::filesystem::remove_all(out);
     const Ending ending = start(1, seconds, {"checkpoint", "export", run_dir, out});
     EXPECT_EQ(ending.status, 0) << ending.err;

@@ -76,11 +76,11 @@ TEST_F(SameLaunch, AnotherBuildIsRefused) {
   EXPECT_TRUE(has(message, "): start the same build on all hosts")) << message;
 }
 
-// It waits for a rank that ends after 12 s without MPI.
+// It waits for a rank that ends after 25 s without MPI.
 TEST_F(SameLaunch, ARankThatNeverStartsIsWaitedForWithAWord) {
-  const Ending ending = launch(command(program, "train"), {"/bin/sh", "-c", "sleep 12; exit 3"});
+  const Ending ending = launch(command(program, "train"), {"/bin/sh", "-c", "sleep 25; exit 3"});
   EXPECT_NE(ending.status, 0);
-  EXPECT_EQ(count(ending.err, "meshtrain: warning: " + first + " has waited 10 s for the other 1 rank to start: "), 1)
+  EXPECT_EQ(count(ending.err, "meshtrain: warning: " + first + " has waited 20 s for the other 1 rank to start: "), 1)
       << ending.err;
 }
 

@@ -31,7 +31,7 @@
 namespace meshtrain {
 namespace {
 
-constexpr std::chrono::seconds kPatience{10}, kLimit{600};  // the defaults of parallel.stall_warning and timeout
+constexpr std::chrono::seconds kPatience{20}, kLimit{600};
 
 /// One process of a launch. Two builds exchange it before they know that they differ, so its layout never changes.
 struct Member {

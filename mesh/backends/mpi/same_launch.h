@@ -7,7 +7,7 @@ namespace meshtrain {
 /// collective. Throws InputError, the same on all ranks, which names two ranks, their hosts and what differs.
 ///
 /// A process that never comes here (another program, or one that has ended) lets MPI wait without an end. Rank 0 says
-/// so after 10 s, and the job ends after 10 minutes.
+/// so after 20 s, and the job ends after 10 minutes.
 void check_same_launch();
 
 }  // namespace meshtrain
