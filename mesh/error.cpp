@@ -2,18 +2,50 @@
 
 #include <c10/util/Exception.h>
 
+#include <functional>
+#include <mutex>
 #include <new>
+#include <utility>
+
+#include "mesh/memory_advice.h"
 
 namespace meshtrain {
 namespace {
 
+std::mutex advice_mutex;
+std::function<std::string()>& memory_advice() {
+  static auto* const advice = new std::function<std::string()>;  // outlives threads that fail
+  return *advice;
+}
+
 std::string out_of_memory(const std::string& refused) {
-  return "out of memory: " + refused +
-         "; a rank needs less with more ranks along cp or tp, a smaller train.micro_batch or a shorter "
-         "train.sequence_length";
+  const auto advise = [] {
+    const std::lock_guard lock(advice_mutex);
+    return memory_advice();
+  }();
+  std::string advice;
+  try {
+    if (advise) advice = advise();
+  } catch (const std::exception&) {  // it needs memory too
+  }
+  return "out of memory: " + refused + "; " +
+         (!advice.empty()
+              ? advice
+              : "a rank needs less with more ranks along cp or tp, a smaller train.micro_batch or a shorter "
+                "train.sequence_length");
 }
 
 }  // namespace
+
+MemoryAdvice::MemoryAdvice(std::function<std::string()> advice) {
+  const std::lock_guard lock(advice_mutex);
+  memory_advice() = std::move(advice);
+}
+
+MemoryAdvice::~MemoryAdvice() {
+  const std::lock_guard lock(advice_mutex);
+  memory_advice() = {};
+}
 
 std::string message_of(const std::exception& error) {
   if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) return out_of_memory("the host gave no more");

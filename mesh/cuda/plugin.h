@@ -38,6 +38,8 @@ class CudaPlugin {
   /// Returns a text that no other GPU of the world has.
   virtual std::string identity(int gpu) const = 0;
   virtual DevicePeak peak(int gpu) const = 0;
+  /// Returns the bytes that nobody has allocated on the GPU that use() has chosen; 0 when it does not say.
+  virtual int64_t free_memory() const = 0;
 
   /// Makes a graph on a GPU that use() has chosen.
   virtual std::unique_ptr<DeviceGraph> make_graph(int gpu) const = 0;

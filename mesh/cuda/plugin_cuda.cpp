@@ -177,6 +177,11 @@ class Plugin final : public CudaPlugin {
     return {stats.allocated_bytes[all].peak, stats.reserved_bytes[all].peak};
   }
 
+  int64_t free_memory() const override {
+    size_t free = 0, total = 0;
+    return cudaMemGetInfo(&free, &total) == cudaSuccess ? static_cast<int64_t>(free) : 0;
+  }
+
   std::unique_ptr<DeviceGraph> make_graph(int gpu) const override { return cuda::make_graph(gpu); }
 
   std::shared_ptr<Backend> nccl(std::shared_ptr<Backend> host, const NcclOptions& options) override {

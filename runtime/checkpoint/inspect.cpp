@@ -11,6 +11,7 @@
 #include "runtime/checkpoint/damage.h"
 #include "runtime/checkpoint/piece.h"
 #include "runtime/safetensors/tensor_entry.h"
+#include "runtime/telemetry/progress.h"
 
 namespace meshtrain {
 namespace {
@@ -116,6 +117,7 @@ VerifiedCheckpoint verify_checkpoint(const fs::path& folder) {
   CheckpointReader reader(folder, manifest);
   VerifiedCheckpoint verified{0, 0, manifest.num_bytes(), {}};
   std::map<size_t, LostFile> lost;
+  Progress progress("verification of " + folder.string(), manifest.num_bytes(), "bytes");
   for (size_t i = 0; i < manifest.files.size(); ++i) {
     try {
       reader.open(i);
@@ -136,6 +138,7 @@ VerifiedCheckpoint verify_checkpoint(const fs::path& folder) {
         ++verified.num_damaged;
         verified.damage.emplace_back(error.what());
       }
+      progress.advance(piece.box.numel() * static_cast<int64_t>(c10::elementSize(tensor.dtype)));
     }
   }
   for (const auto& [index, file] : lost) {

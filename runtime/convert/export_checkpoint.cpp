@@ -16,6 +16,7 @@
 #include "runtime/data/check_tokens.h"
 #include "runtime/model/transformer.h"
 #include "runtime/recipe/load.h"
+#include "runtime/telemetry/progress.h"
 #include "runtime/tokenizer/tokenizer.h"
 #include "runtime/trainer/assemble.h"
 
@@ -98,6 +99,7 @@ ExportedCheckpoint export_checkpoint(const fs::path& folder, const fs::path& out
   if (!options.tokenizer.empty()) exported.carried.tokenizer = tokenizer_folder(options.tokenizer, shape.vocab_size);
   FolderWriter writer(out, shape, exported.carried, tensors, options.max_file_bytes);
   CheckpointReader reader(folder, manifest);
+  Progress progress("export to " + out.string(), total_bytes(tensors), "bytes");
   for (const TensorEntry& tensor : tensors) {
     {
       const at::Tensor values = reader.read(tensor.name);
@@ -106,6 +108,7 @@ ExportedCheckpoint export_checkpoint(const fs::path& folder, const fs::path& out
     }
     return_freed_memory();
     exported.num_bytes += num_bytes(tensor);
+    progress.advance(num_bytes(tensor));
   }
   writer.finish();
   return exported;

@@ -23,6 +23,7 @@
 #include "runtime/safetensors/folder.h"
 #include "runtime/safetensors/folder_kind.h"
 #include "runtime/safetensors/writer.h"
+#include "runtime/telemetry/progress.h"
 
 namespace meshtrain {
 namespace {
@@ -87,6 +88,7 @@ std::string write_pieces(const fs::path& folder, const SafetensorsFolder& source
   }
   SafetensorsWriter file(folder / kFile, pieces);
   ManifestPart part({kFile, checksum(file.header().data(), file.header().size())});
+  Progress progress("import to " + folder.string(), total_bytes(tensors), "bytes");
   for (size_t i = 0; i < tensors.size(); ++i) {
     {
       const FolderTensor stored = folder_tensor(shape, tensors[i].name, tensors[i].shape);
@@ -96,6 +98,7 @@ std::string write_pieces(const fs::path& folder, const SafetensorsFolder& source
                checksum(values.const_data_ptr(), values.nbytes()));
     }
     return_freed_memory();
+    progress.advance(num_bytes(tensors[i]));
   }
   file.finish();
   return part.packed();

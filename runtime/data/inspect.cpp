@@ -13,6 +13,7 @@
 #include "runtime/data/token_file.h"
 #include "runtime/data/token_sidecar.h"
 #include "runtime/telemetry/console.h"
+#include "runtime/telemetry/progress.h"
 #include "runtime/tokenizer/tokenizer.h"
 #include "runtime/tokenizer/utf8.h"
 
@@ -60,7 +61,9 @@ class Mask {
 template <typename Visit>
 void for_each_id(const TokenFile& tokens, Visit&& visit) {
   std::vector<int64_t> ids(static_cast<size_t>(kInspectedTokens));
+  Progress progress("ids", tokens.size(), "tokens");
   for (int64_t first = 0; first < tokens.size(); first += kInspectedTokens) {
+    progress.set(first);
     const int64_t count = std::min(kInspectedTokens, tokens.size() - first);
     tokens.read(first, count, ids.data());
     for (int64_t i = 0; i < count; ++i) visit(ids[static_cast<size_t>(i)]);

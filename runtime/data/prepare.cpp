@@ -10,15 +10,17 @@
 #include "runtime/data/token_sidecar.h"
 #include "runtime/files/file_reader.h"
 #include "runtime/files/output_file.h"
+#include "runtime/telemetry/progress.h"
 
 namespace meshtrain {
 namespace {
 
 namespace fs = std::filesystem;
 
-void append_widened(const FileReader& file, int64_t width, OutputFile& output) {
+void append_widened(const FileReader& file, int64_t width, OutputFile& output, Progress& progress) {
   std::string wide;
   file.for_each_block(0, file.size(), [&](std::string_view block) {
+    progress.advance(static_cast<int64_t>(block.size()));
     if (width == 1) return output.append(block.data(), block.size());
     wide.assign(block.size() * static_cast<size_t>(width), '\0');
     for (size_t i = 0; i < block.size(); ++i) wide[i * static_cast<size_t>(width)] = block[i];
@@ -37,11 +39,12 @@ int64_t prepare_bytes(const std::vector<fs::path>& inputs, const fs::path& outpu
   std::error_code ignored;  // OutputFile reports why
   if (output.has_parent_path()) fs::create_directories(output.parent_path(), ignored);
   OutputFile tokens(output);
+  Progress progress("bytes for " + output.string(), 0, "bytes");
   int64_t written = 0, text_bytes = 0;
   for (const fs::path& file : files) {
     const FileReader bytes(file);
     if (bytes.size() == 0) continue;
-    append_widened(bytes, width, tokens);
+    append_widened(bytes, width, tokens, progress);
     written += bytes.size();
     text_bytes += bytes.size();
     if (!separator) continue;

@@ -21,13 +21,16 @@ namespace {
 struct Gpu {
   CudaPlugin* plugin = nullptr;
   int number = 0;
+  int64_t num_sharers = 1;  // ranks that have it, at most
 };
 
 Gpu find_gpu(const DeviceRequest& request, const Group& world) {
   CudaPlugin& plugin = open_cuda_plugin();
   const int count = plugin.prepare();
   if (!request.allocator.empty()) plugin.set_allocator(request.allocator);
-  return {&plugin, HostMap::of(world).local_rank(world.rank()) % count};
+  const HostMap hosts = HostMap::of(world);
+  const auto num_ranks = static_cast<int>(hosts.ranks_of(hosts.host_of(world.rank())).size());
+  return {&plugin, hosts.local_rank(world.rank()) % count, (num_ranks + count - 1) / count};
 }
 
 /// A rank's GPU, as the driver names it, or why it has none.
@@ -76,6 +79,7 @@ Computing on_gpus(const Gpu& gpu, bool nccl, const DeviceRequest& request, const
   computing.description = "cuda, " + gpu.plugin->describe(gpu.number);
   if (nccl || world.size() == 1) computing.make_graph = [gpu] { return gpu.plugin->make_graph(gpu.number); };
   computing.peak = [gpu] { return gpu.plugin->peak(gpu.number); };
+  computing.free_memory = [gpu] { return gpu.plugin->free_memory() / gpu.num_sharers; };
   if (world.size() > 1) {
     computing.description += " on the first of " + std::to_string(world.size()) + " ranks, through " +
                              (nccl ? "nccl" : "host memory and mpi");

@@ -22,6 +22,8 @@ struct Computing {
   /// Set on a GPU, unless ranks communicate through the host, which a graph cannot record.
   std::function<std::unique_ptr<DeviceGraph>()> make_graph = {};
   std::function<DevicePeak()> peak = {};  ///< of a GPU; null on a CPU
+  /// Returns the bytes of the GPU's memory that are free for this rank, 0 when that is not known; null on a CPU.
+  std::function<int64_t()> free_memory = {};
   /// One line for people on why device: auto is the CPU, on rank 0 if its machine has an NVIDIA driver; else empty.
   std::string fallback = {};
 };

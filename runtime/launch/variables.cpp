@@ -18,6 +18,7 @@ struct Variable {
 };
 
 constexpr Variable kVariables[] = {
+    {"MESHTRAIN_PROGRESS", 0, 86'400, "0 to 86400 seconds"},
     {"MESHTRAIN_SILENCE_LIMIT", 2, 86'400, "2 to 86400 seconds"},
     {"MESHTRAIN_SLOW_WRITE", 1e-3, 1e9, "a number of seconds above 0"},
 };

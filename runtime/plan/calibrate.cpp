@@ -5,17 +5,16 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <fstream>
 #include <map>
 #include <optional>
 #include <set>
-#include <sstream>
 #include <thread>
 #include <tuple>
 #include <utility>
 #include <vector>
 
 #include "mesh/agree.h"
+#include "mesh/available_memory.h"
 #include "mesh/cgroup.h"
 #include "mesh/device_mesh.h"
 #include "mesh/error.h"
@@ -24,6 +23,7 @@
 #include "runtime/plan/forecast.h"
 #include "runtime/plan/operator_replay.h"
 #include "runtime/plan/search.h"
+#include "runtime/telemetry/progress.h"
 #include "runtime/trainer/trainer.h"
 
 namespace meshtrain {
@@ -307,22 +307,6 @@ void check_same(const Questions& questions, const Group& world) {
   });
 }
 
-/// Returns the bytes of this host's memory, and of this process's control group, that are free; 0 where the system does
-/// not say.
-int64_t available_memory() {
-  std::ifstream file("/proc/meminfo");
-  std::string key;
-  int64_t kib = 0;
-  for (std::string line; std::getline(file, line);) {
-    std::istringstream words(line);
-    if (words >> key >> kib && key == "MemAvailable:") break;
-    kib = 0;
-  }
-  const std::optional<int64_t> limit = Cgroups().memory();
-  const int64_t free = kib << 10;
-  return limit && (free == 0 || *limit < free) ? *limit : free;
-}
-
 }  // namespace
 
 std::string scatter_warning(std::vector<double> spreads) {
@@ -348,19 +332,24 @@ Machine calibrate(const Recipe& recipe, const Group& world, const std::function<
   machine.name = "measured";
   machine.device = "cpu";
   machine.ranks_per_host = ranks_per_host;
-  machine.memory = static_cast<int64_t>(least_of(world, static_cast<double>(available_memory()))) / ranks_per_host;
+  machine.memory = static_cast<int64_t>(least_of(world, static_cast<double>(available_host_memory()))) / ranks_per_host;
   machine.source = "meshtrain plan --calibrate, for " + recipe.name;
   say("measures " + counted(questions.operators.size(), "operator") + " on " +
       (world.size() == 1 ? "one rank" : counted(world.size(), "rank") + " at once"));
   std::vector<double> spreads;
-  for (const auto& [text, signature] : questions.operators) {
-    measure_operator(world, signature, questions.calls.at(text), machine, &spreads);
+  {
+    Progress progress("operators of the host", static_cast<int64_t>(questions.operators.size()), "operators");
+    for (const auto& [text, signature] : questions.operators) {
+      measure_operator(world, signature, questions.calls.at(text), machine, &spreads);
+      progress.advance();
+    }
   }
   set_rates(questions, machine);
   if (world.size() > 1) {
     machine.overlap = measure_overlap(world);
     machine.wait_seconds = measure_wait(world);
     std::map<int, Group> groups;
+    Progress progress("collectives", static_cast<int64_t>(questions.collectives.size()), "kinds");
     for (const auto& [what, bytes] : questions.collectives) {
       const auto [kind, size, memory] = what;
       auto group = groups.find(size);
@@ -369,6 +358,7 @@ Machine calibrate(const Recipe& recipe, const Group& world, const std::function<
         const double seconds = seconds_of(world, make_collective(kind, group->second, memory, each), 1, &spreads);
         machine.collectives.push_back({meshtrain::name(kind), size, name_of(memory), each, seconds});
       }
+      progress.advance();
     }
   }
   // A copy through memory, for groups that were not measured.

@@ -12,9 +12,11 @@
 #include <vector>
 
 #include "mesh/error.h"
+#include "mesh/size_text.h"
 #include "runtime/plan/improve.h"
 #include "runtime/plan/settings.h"
 #include "runtime/recipe/load.h"
+#include "runtime/telemetry/progress.h"
 
 namespace meshtrain {
 namespace {
@@ -36,15 +38,20 @@ size_t num_threads(const PlanRequest& request) {
   return request.hosts.gpus ? std::max(1u, std::thread::hardware_concurrency()) : 1;
 }
 
-/// Calls `work` with each number below `count`, on `num_threads` threads. The first exception ends the search.
+/// Calls `work` with each number below `count`, on `num_threads` threads. The first exception ends the search. `what`:
+/// what is done for each mesh, for people.
 template <class Work>
-void for_each_number(size_t count, size_t num_threads, const Work& work) {
+void for_each_mesh(const std::string& what, size_t count, size_t num_threads, const Work& work) {
+  Progress progress(what, static_cast<int64_t>(count), "meshes");
   std::atomic<size_t> next = 0;
   std::exception_ptr failure;
   std::mutex mutex;
   const auto run = [&] {
     try {
-      for (size_t i = next++; i < count; i = next++) work(i);
+      for (size_t i = next++; i < count; i = next++) {
+        work(i);
+        progress.advance();
+      }
     } catch (...) {
       const std::lock_guard lock(mutex);
       next = count;
@@ -118,7 +125,7 @@ MeshSearch search_meshes(const Recipe& recipe, const PlanRequest& request) {
   unplaced.locations.clear();  // refusals then begin with the key
   const std::vector<MeshLayout> layouts = layouts_of(recipe, request.ranks);
   std::vector<Planned> results(layouts.size());
-  for_each_number(layouts.size(), num_threads(request), [&](size_t i) {
+  for_each_mesh("plan on " + counted(request.ranks, "rank"), layouts.size(), num_threads(request), [&](size_t i) {
     try {
       results[i].mesh = plan_mesh(unplaced, layouts[i], {}, request);
     } catch (const InputError& error) {
@@ -126,7 +133,7 @@ MeshSearch search_meshes(const Recipe& recipe, const PlanRequest& request) {
     }
   });
   const std::vector<size_t> promising = promising_meshes(results, request);
-  for_each_number(promising.size(), num_threads(request), [&](size_t nth) {
+  for_each_mesh("other settings", promising.size(), num_threads(request), [&](size_t nth) {
     const size_t i = promising[nth];
     const std::vector<Choice> choices = request.scope == SearchScope::All
                                             ? choices_of(unplaced, layouts[i], request.hosts)

@@ -102,10 +102,23 @@ double flops_of(Trainer& trainer, const Recipe& recipe) {
          static_cast<double>(tokens) / static_cast<double>(trainer.plan().layout.size());
 }
 
+/// Restores the place of this process's real steps, which the parts of a simulated one replace.
+class KeptPlace {
+ public:
+  KeptPlace() = default;
+  ~KeptPlace() { FlightRecorder::own().set_place(place_); }
+  KeptPlace(const KeptPlace&) = delete;
+  KeptPlace& operator=(const KeptPlace&) = delete;
+
+ private:
+  const std::string place_ = FlightRecorder::own().place();
+};
+
 }  // namespace
 
 std::vector<StepForecast> simulate(const Recipe& recipe, const RunPlan& plan, const PlanHosts& hosts, int64_t rank,
                                    const std::vector<int64_t>& micro_batches, Recording recording) {
+  const KeptPlace real_place;
   WindowMemory windows;
   MetaMemory memory;
   const MetaStandsFor device(hosts.gpus ? at::kCUDA : at::kCPU);
@@ -154,7 +167,6 @@ std::vector<StepForecast> simulate(const Recipe& recipe, const RunPlan& plan, co
   make_step(1);  // allocates what is kept, and begins with whole parameters
   std::vector<StepForecast> steps;
   for (const int64_t count : micro_batches) steps.push_back(make_step(count));
-  FlightRecorder::own().set_place("");  // of the real steps of this process nothing is known yet
   return steps;
 }
 

@@ -13,6 +13,7 @@
 #include "runtime/checkpoint/manifest_writer.h"
 #include "runtime/files/output_file.h"
 #include "runtime/telemetry/error_line.h"
+#include "runtime/telemetry/progress.h"
 #include "runtime/trainer/ownership.h"
 
 namespace meshtrain {
@@ -163,10 +164,14 @@ void Checkpoints::fail(const std::string& reason) {
 
 void read_shards(const std::filesystem::path& folder, const Manifest& manifest, const Trainer& trainer) {
   CheckpointReader reader(folder, manifest);
+  Progress progress("reading of " + folder.string(), 0, "bytes");
   const bool trained = manifest.head.state.step > 0;
   for (const ShardTensor& numbers : trainer.shards()) {
     if (trained || numbers.name.empty()) {
-      for (const Piece& piece : pieces_of(numbers, numbers.range)) reader.read(piece);
+      for (const Piece& piece : pieces_of(numbers, numbers.range)) {
+        reader.read(piece);
+        progress.advance(static_cast<int64_t>(piece.values.nbytes()));
+      }
     } else {
       at::Tensor(numbers.values).zero_();  // the optimizer's state before its first step
     }

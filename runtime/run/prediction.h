@@ -28,6 +28,8 @@ class Prediction {
   /// Counts the copy from which checkpoints are written, `bytes` of host memory from the first one on, `num_steps`
   /// steps from here.
   void count_copy(int64_t bytes, int64_t num_steps);
+  /// Returns the bytes that a step is planned to hold, without the copy.
+  int64_t step_memory() const { return step_.memory().total(); }
   /// Returns the plan in one line.
   std::string text() const;
   /// Takes a step's seconds. Returns a line with plan and truth after the tenth step of this start; else empty.

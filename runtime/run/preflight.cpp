@@ -7,14 +7,17 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <functional>
+#include <limits>
 #include <optional>
 
+#include "mesh/available_memory.h"
 #include "mesh/error.h"
 #include "mesh/size_text.h"
 #include "runtime/files/file_lock.h"
 #include "runtime/hf/export_folder.h"
 #include "runtime/model/transformer.h"
-#include "runtime/plan/planned_mesh.h"
+#include "runtime/plan/remedies.h"
 #include "runtime/recipe/patterns.h"
 #include "runtime/run/run_directory.h"
 #include "runtime/trainer/assemble.h"
@@ -63,12 +66,6 @@ bool is_locked(const fs::path& folder) {
   return file.outcome == LockOutcome::Taken;
 }
 
-/// Returns the bytes of memory in this machine; 0 where the system does not say.
-int64_t host_memory() {
-  const int64_t pages = ::sysconf(_SC_PHYS_PAGES), size = ::sysconf(_SC_PAGE_SIZE);
-  return pages > 0 && size > 0 ? pages * size : 0;
-}
-
 /// Returns how many elements of optimizer state an element of a parameter has.
 int64_t state_elements(const OptimizerRecipe& optimizer, const Parameter& parameter) {
   if (optimizer.name == "sgd") return optimizer.momentum > 0 ? 1 : 0;
@@ -110,27 +107,28 @@ std::string disk_line(const Recipe& recipe, const RunPlan& plan, const fs::path&
   return line;
 }
 
-std::string gpu_memory_line(int64_t needed, const std::string& text, const PlanRequest& request) {
+std::string gpu_memory_line(int64_t needed, const std::string& text, const PlanRequest& request,
+                            const std::function<std::string()>& advice) {
   constexpr double kSurely = 1.1;  // of the forecast, beside which others' measurements lie within a tenth on average
   if (!request.memory) return text + "; --machine says how much a GPU has";
   const std::string compared = text + ", and the runtime " + size_text(request.runtime_bytes()) + " more, of " +
                                size_text(*request.memory) + " of a GPU";
   if (request.has_room_for(needed)) return compared;
   if (static_cast<double>(needed + request.runtime_bytes()) <= kSurely * static_cast<double>(*request.memory)) {
-    return "warning: " + compared;
+    return "warning: " + compared + advice();
   }
-  throw InputError(compared +
-                   ": take more ranks, a smaller train.micro_batch, train.activation_checkpointing.mode: full or "
-                   "parallel.fsdp.mode: full_shard (meshtrain plan compares meshes)");
+  throw InputError(compared + advice() + " (meshtrain plan compares meshes)");
 }
 
-std::string host_memory_line(int64_t needed, const std::string& text, int64_t ranks) {
-  const int64_t here = host_memory();
-  if (here == 0) return text;
-  return (needed > here / ranks ? "warning: " : "") + text +
-         (ranks > 1 ? ", at most " + size_text(needed * ranks) + " on a host that has all " + counted(ranks, "rank")
-                    : "") +
-         "; this machine has " + size_text(here);
+std::string host_memory_line(int64_t needed, const std::string& text, int64_t ranks, int64_t here,
+                             const std::function<std::string()>& advice) {
+  if (here == std::numeric_limits<int64_t>::max()) return text;
+  const std::string compared =
+      text +
+      (ranks > 1 ? ", at most " + size_text(needed * ranks) + " on a host that has all " + counted(ranks, "rank")
+                 : "") +
+      "; this machine has " + size_text(here) + " free";
+  return needed > here / ranks ? "warning: " + compared + advice() : compared;
 }
 
 /// Forecasts a step, and returns a line that compares its memory with what there is.
@@ -145,8 +143,15 @@ std::string memory_line(const Recipe& recipe, const RunPlan& plan, const PlanReq
   }
   const int64_t needed = predicted->step.memory().total();
   const std::string text = "a step needs " + size_text(needed) + " on the fullest rank";
-  return request.hosts.gpus ? gpu_memory_line(needed, text, request)
-                            : host_memory_line(needed, text, plan.layout.size());
+  const int64_t here = std::min(available_host_memory(), available_address_space()), ranks = plan.layout.size();
+  PlanRequest known = request;
+  if (!request.hosts.gpus) known.memory = here / ranks;
+  const auto advice = [&] {
+    const std::string less = less_memory(recipe, plan.layout, known);
+    return less.empty() ? "" : ": " + less;
+  };
+  return request.hosts.gpus ? gpu_memory_line(needed, text, request, advice)
+                            : host_memory_line(needed, text, ranks, here, advice);
 }
 
 }  // namespace
@@ -189,6 +194,12 @@ int64_t checkpoint_bytes(const Recipe& recipe, const RunPlan& plan) {
     bytes += count * (weight_bytes + (frozen ? 0 : state_bytes * state_elements(recipe.optimizer, *parameter)));
   }
   return bytes;
+}
+
+std::string less_memory(const Recipe& recipe, const MeshLayout& layout, const PlanRequest& request) try {
+  return memory_remedies(recipe, layout, request);
+} catch (const std::exception&) {  // there is no plan, or no memory for one
+  return "";
 }
 
 Outlook look_ahead(const Recipe& recipe, const RunPlan& plan, const fs::path& run_directory,

@@ -9,6 +9,7 @@
 
 #include "runtime/plan/forecast.h"
 #include "runtime/plan/machine.h"
+#include "runtime/plan/planned_mesh.h"
 #include "runtime/recipe/run_plan.h"
 
 namespace meshtrain {
@@ -37,6 +38,9 @@ struct Outlook {
 /// over a tenth more than a GPU has, which is beyond what the forecast of memory may be off by (docs/plan.md).
 Outlook look_ahead(const Recipe& recipe, const RunPlan& plan, const std::filesystem::path& run_directory,
                    const std::shared_ptr<const Machine>& machine);
+
+/// Returns memory_remedies(), an empty text where there is no plan. Throws nothing.
+std::string less_memory(const Recipe& recipe, const MeshLayout& layout, const PlanRequest& request);
 
 /// Returns, in one line, what only the ranks of a run can find out.
 std::string not_checked(const Recipe& recipe, const RunPlan& plan);

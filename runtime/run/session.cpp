@@ -1,9 +1,13 @@
 #include "runtime/run/session.h"
 
+#include <algorithm>
+
 #include "context_parallel/attention_choice.h"
 #include "mesh/agree.h"
+#include "mesh/available_memory.h"
 #include "mesh/error.h"
 #include "mesh/host_map.h"
+#include "mesh/size_text.h"
 #include "runtime/data/check_tokens.h"
 #include "runtime/files/shell_word.h"
 #include "runtime/hf/export_model.h"
@@ -49,6 +53,8 @@ Session::Session(const Recipe& asked, const Group& world, const RunOptions& opti
   open_data();
   resumes_ = find_checkpoint();
   check_same_files(recipe_, reads_weights(), world_);
+  memory_request_ = measure_memory();
+  memory_advice_.emplace([this] { return less_memory(recipe_, plan_.layout, memory_request_); });
   open_trainer(std::move(replicas));
   host_lock_.emplace(folder_, world_);
 }
@@ -78,6 +84,33 @@ void Session::predict() try {
   print_error_line("warning: there is no plan for this run: " + message_of(error));
 }
 
+PlanRequest Session::measure_memory() const {
+  const HostMap hosts = HostMap::of(world_);
+  const auto host_ranks = static_cast<int64_t>(hosts.ranks_of(hosts.host_of(world_.rank())).size());
+  const bool has_gpu = computing_.free_memory != nullptr;
+  const int64_t own =
+      has_gpu ? computing_.free_memory() : std::min(available_host_memory() / host_ranks, available_address_space());
+  at::Tensor negated = at::full({1}, -own, at::kLong);
+  world_.all_reduce(negated, Reduce::Max).wait();
+  PlanRequest request = plan_request(recipe_, world_.size(), world_.size() / hosts.num_hosts(), /*machine=*/nullptr);
+  request.hosts.gpus = has_gpu;
+  const int64_t least = -negated.item<int64_t>();
+  if (least > 0) request.memory = least + request.runtime_bytes();  // the runtime has its own already
+  return request;
+}
+
+void Session::warn_of_memory() const try {
+  const int64_t needed = prediction_
+                             ? prediction_->step_memory()
+                             : forecast_rank(recipe_, plan_, memory_request_.hosts, mesh_.rank()).memory().total();
+  if (memory_request_.has_room_for(needed)) return;
+  const std::string less = less_memory(recipe_, plan_.layout, memory_request_);
+  print_error_line("warning: a step needs " + size_text(needed) + " on a rank, which has " +
+                   size_text(*memory_request_.memory - memory_request_.runtime_bytes()) + " free" +
+                   (less.empty() ? "" : ": " + less));
+} catch (const std::exception&) {  // predict() or the trainer, which is constructed next, says why there is no plan
+}
+
 bool Session::find_checkpoint() {
   agree(world_, [&] {
     if (mesh_.rank() == 0 && options_.resumes()) {
@@ -90,6 +123,7 @@ bool Session::find_checkpoint() {
 void Session::open_trainer(ReplicaMap replicas) {
   agree(world_, [&] {
     if (mesh_.rank() == 0 && recipe_.train.steps >= Prediction::kSteps) predict();
+    if (mesh_.rank() == 0) warn_of_memory();
     trainer_ = std::make_unique<Trainer>(recipe_, plan_, mesh_, computing_.device, std::move(replicas), resumes_);
     if (mesh_.rank() != 0) return;
     if (reads_weights()) {
@@ -144,6 +178,7 @@ void Session::announce() {
       say("the checkpoint has all steps of train.steps: nothing is left to do");
   }
   if (recipe_.train.cuda_graph) record_graph();
+  start_.reset();
 }
 
 void Session::record_graph() {
@@ -179,6 +214,7 @@ RunEnd Session::train(const StopRequest& stop_request, std::chrono::steady_clock
 void Session::export_weights() try {
   if (recipe_.train.export_folder.empty()) return;
   const Phase phase("the export to " + recipe_.train.export_folder.string());
+  const Progress progress("export to " + recipe_.train.export_folder.string());
   const CarriedOver carried = carried_over(recipe_);
   const std::string folder =
       export_model(trainer_->fsdp(), shape_to_export(recipe_), carried, mesh_, recipe_.train.export_folder);

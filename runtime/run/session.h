@@ -5,9 +5,11 @@
 #include <optional>
 
 #include "mesh/device_mesh.h"
+#include "mesh/memory_advice.h"
 #include "runtime/checkpoint/manifest.h"
 #include "runtime/data/mixture.h"
 #include "runtime/launch/connect_devices.h"
+#include "runtime/plan/planned_mesh.h"
 #include "runtime/recipe/run_plan.h"
 #include "runtime/run/checkpoints.h"
 #include "runtime/run/host_lock.h"
@@ -16,6 +18,7 @@
 #include "runtime/run/resume.h"
 #include "runtime/run/run.h"
 #include "runtime/run/stop_request.h"
+#include "runtime/telemetry/progress.h"
 #include "runtime/trainer/evaluation.h"
 #include "runtime/trainer/read_ahead.h"
 #include "runtime/trainer/trainer.h"
@@ -49,6 +52,11 @@ class Session {
   /// Constructs the trainer and locks the run directory.
   void open_trainer(ReplicaMap replicas);
   void predict();
+  /// Returns a request for plans of this run, whose memory is the least that a rank of it has now. Every rank must call
+  /// it.
+  PlanRequest measure_memory() const;
+  /// Warns when a step needs more memory than ranks have.
+  void warn_of_memory() const;
   void record_graph();
   /// Returns true when the model begins with the weights in the folder of model.hf.
   bool reads_weights() const { return recipe_.model.init == "pretrained" && !resumes_; }
@@ -56,6 +64,7 @@ class Session {
   std::string next_commands() const;
   void say(const std::string& line) const;
 
+  std::optional<Progress> start_{std::in_place, "start of the run"};  // until announce() is done
   const Group& world_;
   RunOptions options_;
   Recipe recipe_;
@@ -69,6 +78,8 @@ class Session {
   std::unique_ptr<Evaluation> evaluation_;
   std::optional<std::filesystem::path> checkpoint_;  // on rank 0
   bool resumes_ = false;
+  PlanRequest memory_request_;
+  std::optional<MemoryAdvice> memory_advice_;
   std::unique_ptr<Prediction> prediction_;  // on rank 0, before the trainer
   std::unique_ptr<Trainer> trainer_;
   std::vector<std::string> weight_warnings_;  // on rank 0, of the folder of model.hf

@@ -38,6 +38,12 @@ int64_t num_bytes(const TensorEntry& entry) {
   return empty ? 0 : bytes;
 }
 
+int64_t total_bytes(const std::vector<TensorEntry>& entries) {
+  int64_t bytes = 0;
+  for (const TensorEntry& entry : entries) bytes += num_bytes(entry);
+  return bytes;
+}
+
 std::optional<at::ScalarType> dtype_of_safetensors(const std::string& name) {
   for (const auto& [known, dtype] : kDtypes) {
     if (name == known) return dtype;

@@ -18,6 +18,8 @@ struct TensorEntry {
 
 /// Returns the bytes of the tensor's data. Throws std::overflow_error when strides or size are beyond an int64.
 int64_t num_bytes(const TensorEntry& entry);
+/// Returns the bytes of all tensors.
+int64_t total_bytes(const std::vector<TensorEntry>& entries);
 
 /// Convert "BF16" and the like to a dtype and back; std::nullopt when the other side has no such dtype.
 std::optional<at::ScalarType> dtype_of_safetensors(const std::string& name);

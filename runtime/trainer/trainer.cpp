@@ -12,6 +12,7 @@
 #include "mesh/flight_recorder.h"
 #include "runtime/model/initialize.h"
 #include "runtime/model/load.h"
+#include "runtime/telemetry/progress.h"
 #include "runtime/trainer/assemble.h"
 #include "runtime/trainer/parallelize.h"
 
@@ -24,7 +25,11 @@ WriteParameter first_values(const Recipe& recipe, bool resumes) {
   if (resumes) return [](const Parameter&) {};
   if (recipe.model.init == "pretrained") {
     const auto weights = std::make_shared<PretrainedWeights>(recipe.model.hf, recipe.model.shape);
-    return [weights](const Parameter& parameter) { weights->read(parameter); };
+    const auto progress = std::make_shared<Progress>("weights of " + recipe.model.hf.string(), 0, "bytes");
+    return [weights, progress](const Parameter& parameter) {
+      weights->read(parameter);
+      progress->advance(static_cast<int64_t>(parameter.valid().nbytes()));
+    };
   }
   return [seed = static_cast<uint64_t>(recipe.train.seed)](const Parameter& parameter) { initialize(parameter, seed); };
 }

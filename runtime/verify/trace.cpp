@@ -7,6 +7,7 @@
 #include <stdexcept>
 
 #include "mesh/half_precision.h"
+#include "runtime/telemetry/progress.h"
 
 namespace meshtrain {
 namespace {
@@ -28,7 +29,9 @@ const TracedParameter& Trace::at(const std::string& name) const {
   return *found;
 }
 
-Trace trace_steps(Trainer& trainer, const std::vector<StepBatch>& batches, double learning_rate) {
+Trace trace_steps(Trainer& trainer, const std::vector<StepBatch>& batches, double learning_rate,
+                  const std::string& where) {
+  Progress progress("steps on " + where, static_cast<int64_t>(batches.size()), "steps");
   Trace trace;
   trace.cut_axes = trainer.replicas().cut_axes();
   trainer.fsdp().visit_shards([&](const Parameter& parameter) {
@@ -51,6 +54,7 @@ Trace trace_steps(Trainer& trainer, const std::vector<StepBatch>& batches, doubl
           [&](const Parameter& parameter) { traced.at(parameter.name)->gradient = wide_copy(parameter); });
     }
     trainer.update(outcome, learning_rate);
+    progress.advance();
   }
   auto traced = trace.parameters.begin();
   trainer.fsdp().visit_shards([&](const Parameter& parameter) { (traced++)->movement.add_(parameter.valid().cpu()); });

@@ -32,8 +32,9 @@ struct Trace {
   const TracedParameter& at(const std::string& name) const;
 };
 
-/// Runs one step of `trainer` on each batch, at a constant learning rate. Every rank of the trainer's mesh must call
-/// it.
-Trace trace_steps(Trainer& trainer, const std::vector<StepBatch>& batches, double learning_rate);
+/// Runs one step of `trainer` on each batch, at a constant learning rate. `where`: the trainer's ranks, for people.
+/// Every rank of the trainer's mesh must call it.
+Trace trace_steps(Trainer& trainer, const std::vector<StepBatch>& batches, double learning_rate,
+                  const std::string& where);
 
 }  // namespace meshtrain

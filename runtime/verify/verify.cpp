@@ -120,7 +120,7 @@ class Verification {
     Recipe recipe = on_one_rank(plan_.recipe);
     const auto trace = [&] {
       Trainer trainer(recipe, alone, computing_.device);
-      return trace_steps(trainer, read(alone, trainer.layout()), recipe.optimizer.learning_rate);
+      return trace_steps(trainer, read(alone, trainer.layout()), recipe.optimizer.learning_rate, "one rank");
     };
     if (is_rounded(options_.precision)) {
       reference_->rounded = trace();
@@ -150,7 +150,7 @@ class Verification {
       batches = read(mesh, trainer->layout());
     });
     try {
-      return trace_steps(*trainer, batches, recipe.optimizer.learning_rate);
+      return trace_steps(*trainer, batches, recipe.optimizer.learning_rate, "mesh " + mesh.layout().describe());
     } catch (const AgreedError& error) {
       if (options_.skipped_sums.empty()) throw;
       throw std::runtime_error(mesh.world().coordinate_text() + ": " + error.what());

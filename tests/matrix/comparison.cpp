@@ -23,7 +23,7 @@ Trace train(const Recipe& recipe, const DeviceMesh& mesh) {
   for (int64_t step = 0; step < recipe.train.steps; ++step) {
     batches.push_back(read_step(dataset, recipe, mesh, trainer.layout(), step));
   }
-  return trace_steps(trainer, batches, recipe.optimizer.learning_rate);
+  return trace_steps(trainer, batches, recipe.optimizer.learning_rate, "the mesh");
 }
 
 Reference train_reference(Recipe recipe) {

@@ -7,7 +7,9 @@
 #include <thread>
 #include <vector>
 
+#include "mesh/available_memory.h"
 #include "mesh/error.h"
+#include "mesh/memory_advice.h"
 
 // Read by the address sanitizer, which otherwise ends the program when memory is refused.
 extern "C" const char* __asan_default_options() {
@@ -94,6 +96,33 @@ TEST(HostMemory, WhatIsRefusedIsSaidInOneMessage) {
   EXPECT_EQ(memory.live(), before);
   EXPECT_EQ(message_of(std::bad_alloc()).rfind("out of memory: ", 0), 0u);
   EXPECT_EQ(message_of(std::runtime_error("anything else")), "anything else");
+}
+
+TEST(MemoryAdvice, ReplacesTheGeneralOneWhileItLives) {
+  const std::string general = message_of(std::bad_alloc());
+  EXPECT_NE(general.find("; a rank needs less with more ranks along cp or tp"), std::string::npos) << general;
+  {
+    const MemoryAdvice advice([] { return std::string("take less"); });
+    EXPECT_EQ(message_of(std::bad_alloc()), "out of memory: the host gave no more; take less");
+  }
+  EXPECT_EQ(message_of(std::bad_alloc()), general);
+  const MemoryAdvice fails([]() -> std::string { throw std::bad_alloc(); });
+  EXPECT_EQ(message_of(std::bad_alloc()), general);
+}
+
+TEST(AvailableMemory, IsWhatTheSystemAndTheLimitOfTheProcessLeave) {
+  EXPECT_GT(available_host_memory(), 1 << 20);
+  EXPECT_LT(available_host_memory(), int64_t{1} << 60) << "no host has that much";
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_AS, &before), 0);
+  rlimit limited = before;
+  limited.rlim_cur = rlim_t{1} << 45;
+  if (before.rlim_max != RLIM_INFINITY) GTEST_SKIP() << "the test has a limit already";
+  ASSERT_EQ(setrlimit(RLIMIT_AS, &limited), 0);
+  const int64_t left = available_address_space();
+  ASSERT_EQ(setrlimit(RLIMIT_AS, &before), 0);
+  EXPECT_LT(left, int64_t{1} << 45) << "this process has some of it";
+  EXPECT_GT(left, int64_t{1} << 40);
 }
 
 TEST(ResidentPeak, IsThatOfTheSystem) {

@@ -46,7 +46,7 @@ TEST_F(TrainCheck, ComparesAStepWithTheRoomOfAGpu) {
   const Ending near = on("2147483648");  // the runtime's alone
   EXPECT_EQ(near.status, 0) << near.err;
   EXPECT_TRUE(has(near.out, "\nwarning: a step needs ")) << near.out;
-  EXPECT_TRUE(has(complaint(on("1073741824"), 2), " of 1 GiB of a GPU: take more ranks"));
+  EXPECT_TRUE(has(complaint(on("1073741824"), 2), " of 1 GiB of a GPU: a rank needs less with "));
 }
 
 TEST_F(TrainCheck, RefusesARunDirectoryThatTheRunCouldNotHave) {

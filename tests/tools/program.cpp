@@ -33,6 +33,7 @@ bool is_launchers(const std::string& variable) {
 Program::Program(std::vector<std::string> words, const std::vector<std::string>& environment) {
   const std::string out = folder_.path() / "out", err = folder_.path() / "err";
   std::vector<std::string> variables = environment;
+  variables.emplace_back("MESHTRAIN_PROGRESS=86400");  // a busy machine makes short commands long
   for (char** variable = environ; *variable != nullptr; ++variable) {
     if (!is_launchers(*variable)) variables.emplace_back(*variable);
   }

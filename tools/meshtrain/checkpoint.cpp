@@ -13,6 +13,7 @@
 #include "runtime/convert/import_checkpoint.h"
 #include "runtime/data/check_tokens.h"
 #include "runtime/recipe/load.h"
+#include "runtime/telemetry/progress.h"
 #include "runtime/trainer/assemble.h"
 #include "tools/meshtrain/commands.h"
 #include "tools/meshtrain/launcher.h"
@@ -41,6 +42,7 @@ void add_checkpoint_inspect(CLI::App& checkpoint, int& status) {
   command->footer("Example: meshtrain checkpoint inspect runs/quickstart --pieces");
   command->callback([arguments, &status] {
     refuse_several_ranks("meshtrain checkpoint inspect");
+    const Progress progress("inspection of " + arguments->path.string());
     std::fputs(inspect_checkpoint(find_checkpoint(arguments->path), arguments->pieces).c_str(), stdout);
     status = 0;
   });
@@ -70,6 +72,7 @@ void add_checkpoint_verify(CLI::App& checkpoint, int& status) {
   command->footer("Example: meshtrain checkpoint verify runs/quickstart/checkpoints/step-00000060");
   command->callback([arguments, &status] {
     refuse_several_ranks("meshtrain checkpoint verify");
+    const Progress progress("verification of " + arguments->path.string());
     status = report_damage(find_checkpoint(arguments->path));
   });
 }
@@ -125,6 +128,7 @@ void add_export(CLI::App& checkpoint, int& status) {
   command->footer("Example: meshtrain checkpoint export runs/mine models/mine --dtype bf16");
   command->callback([arguments, &status] {
     refuse_several_ranks("meshtrain checkpoint export");
+    const Progress progress("export to " + arguments->out.string());
     status = export_to(*arguments);
   });
 }
@@ -154,6 +158,7 @@ void add_import(CLI::App& checkpoint, int& status) {
       "         meshtrain train recipe.yaml --run-dir runs/mine --resume");
   command->callback([arguments, &status] {
     refuse_several_ranks("meshtrain checkpoint import");
+    const Progress progress("import of " + arguments->hf.string());
     Recipe recipe = load_recipe(arguments->recipe, arguments->with.overrides, "");
     take_layouts(recipe);
     const ImportedCheckpoint imported = import_checkpoint(arguments->hf, recipe, arguments->run_dir);

@@ -1,18 +1,18 @@
-#include <unistd.h>
-
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <iostream>
 #include <iterator>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "mesh/error.h"
+#include "mesh/size_text.h"
 #include "runtime/data/input_files.h"
 #include "runtime/data/megatron_index.h"
 #include "runtime/data/prepare.h"
@@ -20,7 +20,7 @@
 #include "runtime/data/token_sidecar.h"
 #include "runtime/files/shell_word.h"
 #include "runtime/launch/threads.h"
-#include "runtime/telemetry/console.h"
+#include "runtime/telemetry/progress.h"
 #include "tools/meshtrain/commands.h"
 #include "tools/meshtrain/data_chat.h"
 #include "tools/meshtrain/launcher.h"
@@ -63,36 +63,6 @@ int64_t separator_id(const std::string& separator, const Tokenizer* tokenizer, c
                    (tokenizer == nullptr ? "none" : "a token of the tokenizer nor none") + advice);
 }
 
-/// One line on a terminal, rewritten; elsewhere a line every half minute. None of what is done within a second.
-class ProgressLine {
- public:
-  void show(const PrepareTextProgress& now) {
-    using namespace std::chrono;
-    if (ended_) return;
-    ended_ = now.parts == now.total_parts;
-    const auto time = steady_clock::now();
-    if (!first_bytes_) first_bytes_ = now.bytes;
-    const bool soon = time - began_ < seconds(1);  // the counts on stdout say it all
-    if (soon || now.bytes == *first_bytes_) return;
-    if (!ended_ && !terminal_ && time - shown_ < seconds(30)) return;
-    shown_ = time;
-    const double elapsed = duration_cast<milliseconds>(time - began_).count() / 1e3;
-    const double rate = static_cast<double>(now.bytes - *first_bytes_) / std::max(elapsed, 1e-3);
-    const std::string left = duration(static_cast<double>(now.total_bytes - now.bytes) / rate);
-    std::fprintf(stderr, "%s%3.0f %% of %s MB, %.1f MB/s, %s documents, %s tokens, %s left%s", terminal_ ? "\r" : "",
-                 100.0 * static_cast<double>(now.bytes) / static_cast<double>(now.total_bytes),
-                 with_separators(now.total_bytes / 1'000'000).c_str(), rate / 1e6,
-                 with_separators(now.documents).c_str(), with_separators(now.tokens).c_str(), left.c_str(),
-                 terminal_ && !ended_ ? "\x1b[K" : "\n");
-  }
-
- private:
-  bool terminal_ = isatty(STDERR_FILENO) != 0;
-  bool ended_ = false;
-  std::optional<int64_t> first_bytes_;
-  std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now(), shown_ = began_;
-};
-
 /// Returns the words of this process's command line as a shell takes them.
 std::string command_line() {
   std::ifstream stream("/proc/self/cmdline", std::ios::binary);
@@ -127,7 +97,7 @@ std::string describe_separator(const PrepareTextOptions& options) {
   return options.separator ? ", separator " + std::to_string(*options.separator) : ", no separator";
 }
 
-int prepare_from_text(const PrepareArguments& arguments) {
+int prepare_from_text(const PrepareArguments& arguments, const std::function<void(const PrepareTextProgress&)>& show) {
   PrepareTextOptions options = arguments.text;
   options.command = command_line();
   const std::shared_ptr<const Tokenizer> tokenizer = load_tokenizer(options.tokenizer);
@@ -142,9 +112,7 @@ int prepare_from_text(const PrepareArguments& arguments) {
   }
   const int64_t largest = std::max(tokenizer->vocabulary_size() - 1, options.separator.value_or(0));
   options.dtype = arguments.dtype.value_or(largest < 1 << 16 ? "uint16" : "uint32");
-  ProgressLine line;
-  const PrepareTextProgress done =
-      prepare_text(*tokenizer, options, [&](const PrepareTextProgress& now) { line.show(now); });
+  const PrepareTextProgress done = prepare_text(*tokenizer, options, show);
   if (done.kept_parts > 0) {
     std::fprintf(stderr, "%s of %s %s there from an earlier run\n", with_separators(done.kept_parts).c_str(),
                  counted(done.total_parts, "part").c_str(), done.kept_parts == 1 ? "was" : "were");
@@ -224,6 +192,13 @@ void add_prepare(CLI::App& data, int& status) {
       "Packed documents of bytes: meshtrain data prepare --bytes docs --out data/docs.bin --separator 256");
   command->callback([arguments, text, bytes, chat, tokenizer, workers, &status] {
     refuse_several_ranks("meshtrain data prepare");
+    Progress progress("preparation of " + arguments->text.output.string(), 0, "bytes");
+    const auto show = [&progress, first = true](const PrepareTextProgress& now) mutable {
+      if (std::exchange(first, false)) progress.start_at(now.bytes);
+      progress.set_total(now.total_bytes);
+      progress.set(now.bytes);
+      progress.note(counted(now.documents, "document") + ", " + counted(now.tokens, "token"));
+    };
     if (text->count() + bytes->count() + chat->count() == 0) {
       throw InputError("what to prepare is missing: --text or --bytes, or --chat");
     }
@@ -238,11 +213,9 @@ void add_prepare(CLI::App& data, int& status) {
       chats.options.threads = arguments->text.threads;
       chats.options.tokenizer = arguments->text.tokenizer;
       chats.options.command = command_line();
-      ProgressLine line;
-      const auto show = [&](const PrepareTextProgress& now) { line.show(now); };
       status = prepare_from_chat(chats, show);
     } else {
-      status = text->count() > 0 ? prepare_from_text(*arguments) : prepare_from_bytes(*arguments);
+      status = text->count() > 0 ? prepare_from_text(*arguments, show) : prepare_from_bytes(*arguments);
     }
     warn_of_unmatched(chat->count() > 0   ? arguments->chat.options.inputs
                       : text->count() > 0 ? arguments->text.inputs
@@ -315,6 +288,7 @@ void add_data_inspect(CLI::App& data, int& status) {
       "Of Megatron, with theirs.idx beside it: meshtrain data inspect data/theirs.bin");
   command->callback([arguments, &status] {
     refuse_several_ranks("meshtrain data inspect");
+    const Progress progress("inspection of " + arguments->file.string());
     status = inspect(*arguments);
   });
 }

@@ -157,9 +157,7 @@ int prepare_from_chat(const ChatArguments& given, const std::function<void(const
                               show({.bytes = now.bytes,
                                     .total_bytes = now.total_bytes,
                                     .tokens = now.tokens,
-                                    .documents = now.conversations,
-                                    .parts = now.bytes == now.total_bytes ? 1 : 0,
-                                    .total_parts = 1});
+                                    .documents = now.conversations});
                             }),
                arguments);
   return 0;

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "mesh/error.h"
+#include "runtime/telemetry/progress.h"
 #include "runtime/watch/flight_files.h"
 #include "runtime/watch/stall.h"
 #include "tools/meshtrain/commands.h"
@@ -33,6 +34,7 @@ std::string last_of(const RankSight& rank) {
 int diagnose(const std::filesystem::path& run) {
   if (!std::filesystem::is_directory(run))
     throw InputError(run.string() + " is no run directory: there is no such folder");
+  const Progress progress("flight records of " + run.string());
   const std::vector<RankSight> ranks = read_flights(run / "flight");
   for (const RankSight& rank : ranks) {
     std::printf("%s on %s\n  in    %s\n  state %s, unchanged for %.1f s\n  last  %s\n", rank.name.c_str(),

@@ -1,9 +1,7 @@
 #include <charconv>
-#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
-#include <functional>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -305,16 +303,6 @@ void check_all(const std::vector<std::string>& folders, const EvaluateArguments&
   if (!warning.empty()) std::fprintf(stderr, "%s\n", warning.c_str());
 }
 
-/// Returns a function that says on stderr every few seconds how far the evaluation of `folder` is.
-std::function<void(int64_t)> say_progress(const std::string& folder, const Evaluation& evaluation, int64_t length) {
-  const auto start = std::chrono::steady_clock::now();
-  return [=, progress = Progress(evaluation.num_samples() * length)](int64_t samples) mutable {
-    const std::chrono::duration<double> time = std::chrono::steady_clock::now() - start;
-    const std::string line = progress.line(samples * length, time.count());
-    if (!line.empty()) std::fprintf(stderr, "%s: %s\n", folder.c_str(), line.c_str());
-  };
-}
-
 Evaluated evaluate(const std::string& folder, const EvaluateArguments& arguments, const DeviceMesh& mesh,
                    at::Device device, std::set<std::string>& said) {
   const Group& world = mesh.world();
@@ -332,22 +320,27 @@ Evaluated evaluate(const std::string& folder, const EvaluateArguments& arguments
   std::optional<EvaluatedModel> model;
   {
     const Phase phase("the reading of " + folder);
-    model.emplace(recipe, plan, mesh, device, [&](const Parameter& parameter) { weights->read(parameter); });
+    Progress progress("weights of " + folder, 0, "bytes");
+    model.emplace(recipe, plan, mesh, device, [&](const Parameter& parameter) {
+      weights->read(parameter);
+      progress.advance(static_cast<int64_t>(parameter.valid().nbytes()));
+    });
   }
   const Phase phase("the evaluation of " + folder);
   const int64_t length = recipe.train.sequence_length;
-  const auto progress = mesh.rank() == 0 ? say_progress(folder, *evaluation, length) : nullptr;
-  Evaluated found{.folder = folder,
-                  .step = {},
-                  .mesh = mesh.layout().describe(),
-                  .precision = recipe.train.precision,
-                  .tokens = recipe.evaluate.tokens,
-                  .loss_mask = recipe.evaluate.loss_mask,
-                  .documents = recipe.evaluate.documents,
-                  .num_samples = evaluation->num_samples(),
-                  .sequence_length = length,
-                  .metrics = evaluation->run(model->loss_model(), mesh, progress),
-                  .bits_per_byte = {}};
+  Progress progress("evaluation of " + folder, evaluation->num_samples() * length, "tokens");
+  Evaluated found{
+      .folder = folder,
+      .step = {},
+      .mesh = mesh.layout().describe(),
+      .precision = recipe.train.precision,
+      .tokens = recipe.evaluate.tokens,
+      .loss_mask = recipe.evaluate.loss_mask,
+      .documents = recipe.evaluate.documents,
+      .num_samples = evaluation->num_samples(),
+      .sequence_length = length,
+      .metrics = evaluation->run(model->loss_model(), mesh, [&](int64_t samples) { progress.set(samples * length); }),
+      .bits_per_byte = {}};
   if (source.is_checkpoint) found.step = source.step;
   if (const std::optional<int64_t> bytes = arguments.bytes ? arguments.bytes : known_bytes(recipe, *evaluation)) {
     const double tokens_per_byte = static_cast<double>(evaluation->num_tokens()) / static_cast<double>(*bytes);
@@ -359,6 +352,7 @@ Evaluated evaluate(const std::string& folder, const EvaluateArguments& arguments
 int evaluate_on_ranks(const EvaluateArguments& arguments) {
   const Group world = connect_world();
   return run_on_all_ranks(world, [&] {
+    const Progress progress("evaluation");
     const MeshLayout layout = MeshLayout::fit(parse_mesh(arguments.mesh), training_axes(), world.size());
     const Computing computing = connect_devices({.kind = device_kind(arguments.device)}, world);
     const DeviceMesh mesh(layout, computing.world);

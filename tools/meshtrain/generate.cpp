@@ -17,6 +17,7 @@
 #include "runtime/launch/connect.h"
 #include "runtime/launch/connect_devices.h"
 #include "runtime/recipe/validate.h"
+#include "runtime/telemetry/progress.h"
 #include "runtime/trainer/assemble.h"
 #include "runtime/watch/phase.h"
 #include "tools/meshtrain/commands.h"
@@ -48,8 +49,12 @@ std::unique_ptr<LanguageModel> load_model(const ModelSource& source, const std::
   const Phase phase("the reading of " + source.folder.string());
   std::unique_ptr<ModelWeights> weights;
   agree(mesh.world(), [&] { weights = std::make_unique<ModelWeights>(source); });
-  auto model = std::make_unique<LanguageModel>(
-      source.shape, mesh, dtype_of(precision), [&](const Parameter& parameter) { weights->read(parameter); }, device);
+  Progress progress("weights of " + source.folder.string(), 0, "bytes");
+  const auto read = [&](const Parameter& parameter) {
+    weights->read(parameter);
+    progress.advance(static_cast<int64_t>(parameter.valid().nbytes()));
+  };
+  auto model = std::make_unique<LanguageModel>(source.shape, mesh, dtype_of(precision), read, device);
   if (mesh.rank() == 0) {
     for (const std::string& line : weight_warnings(source)) std::fprintf(stderr, "%s\n", line.c_str());
     std::fprintf(stderr, "%s: %s parameters in %s on %lld rank%s, loaded in %.2f s\n", source.folder.c_str(),
@@ -119,10 +124,17 @@ void generate_all(const GenerateArguments& arguments, const Group& world) {
     options.max_tokens = request.max_tokens[i];
     const Phase phase("the text of prompt " + std::to_string(i + 1));
     if (output) output->begin(i, prompt);
+    std::optional<Progress> progress;  // text that is printed token by token shows it itself
+    if (output && !output->streams()) {
+      progress.emplace("text of prompt " + std::to_string(i + 1) + " of " + std::to_string(request.prompts.size()),
+                       options.max_tokens, "tokens");
+    }
     if (!request.stop_strings.empty()) options.ends_text = search(request.stop_strings, prompt, output, world);
     const Generated generated = generate(*model, prompt, i, options, [&](int64_t token) {
       if (output) output->add(token);
+      if (progress) progress->advance();
     });
+    progress.reset();
     if (output) output->end(i, prompt, generated);
     const auto length = static_cast<int64_t>(prompt.size() + generated.tokens.size());
     if (first && static_cast<int64_t>(prompt.size()) <= source.trained_length) {

@@ -24,6 +24,8 @@ class GeneratedOutput {
 
   const std::vector<Prompt>& prompts() const { return prompts_; }
   const Tokenizer* tokenizer() const { return tokenizer_.get(); }
+  /// Returns true when each token is printed as it comes.
+  bool streams() const { return style_ == Style::Stream; }
 
   /// For each of prompts() in turn, whose ids are `prompt`: begin(), a token after the other, end().
   void begin(size_t index, const std::vector<int64_t>& prompt);

@@ -107,9 +107,8 @@ int run(int argc, char** argv) {
       "meshtrain");
   app.set_version_flag("--version", "meshtrain " MESHTRAIN_VERSION);
   app.footer(
-      "meshtrain COMMAND --help says more about each. Exit status: 0 done; 1 failed at run time; 2 the input is "
-      "wrong;\n"
-      "75 stopped on request, to be continued.");
+      "meshtrain COMMAND --help says more about each. One that takes longer than 10 s says on stderr how far it is.\n"
+      "Exit status: 0 done; 1 failed at run time; 2 the input is wrong; 75 stopped on request, to be continued.");
   app.get_formatter()->column_width(34);
   app.require_subcommand(0, 1);
   int status = 0;

@@ -22,6 +22,7 @@
 #include "runtime/recipe/load.h"
 #include "runtime/recipe/run_plan.h"
 #include "runtime/telemetry/error_line.h"
+#include "runtime/telemetry/progress.h"
 #include "tools/meshtrain/commands.h"
 #include "tools/meshtrain/launcher.h"
 #include "tools/meshtrain/recipe_arguments.h"
@@ -64,6 +65,7 @@ void plan(const PlanArguments& arguments) {
     throw InputError("--ranks " + std::to_string(arguments.ranks) + ": a plan is of at most " +
                      std::to_string(kMostRanks) + " ranks");
   }
+  const Progress progress("plan of " + arguments.recipe.string());
   Recipe recipe = load_recipe(arguments.recipe, arguments.with.overrides, "");
   take_layouts(recipe);
   std::shared_ptr<const Machine> machine;
@@ -118,6 +120,7 @@ void plan(const PlanArguments& arguments) {
 /// Prints predictions of published runs beside what was measured. The last line is the score as JSON.
 void plan_published(const std::filesystem::path& file) {
   refuse_several_ranks("meshtrain plan");
+  const Progress progress("plan of " + file.string());
   const PublishedRuns runs(read_published_table(file));
   const std::vector<PublishedForecast> forecasts = runs.predict();
   const PublishedScore score = score_of(forecasts);
@@ -133,6 +136,7 @@ int calibrate_on_ranks(const PlanArguments& arguments) {
   const Group world = connect_world();
   return run_on_all_ranks(world, [&] {
     const bool speaks = world.rank() == 0;
+    const Progress progress("calibration for " + arguments.recipe.string());
     agree(world, [&] {
       std::error_code ignored;
       if (speaks && std::filesystem::exists(arguments.out, ignored)) {

@@ -10,6 +10,7 @@
 #include "mesh/backends/mpi/mpi.h"
 #include "mesh/error.h"
 #include "runtime/telemetry/error_line.h"
+#include "runtime/telemetry/progress.h"
 #include "runtime/watch/connection.h"
 #include "runtime/watch/phase.h"
 #include "runtime/watch/watch.h"
@@ -66,6 +67,7 @@ void report_failure(const Group& world, const std::exception& error) {
 
 int run_on_all_ranks(const Group& world, const std::function<int()>& body) {
   if (world.size() == 1) return body();
+  if (world.rank() > 0) Progress::mute();
   const Watch watch(world);
   try {
     const int status = body();

@@ -11,6 +11,7 @@
 #include "runtime/report/page.h"
 #include "runtime/report/page_server.h"
 #include "runtime/report/summary.h"
+#include "runtime/telemetry/progress.h"
 #include "tools/meshtrain/commands.h"
 #include "tools/meshtrain/launcher.h"
 #include "tools/meshtrain/recipe_arguments.h"
@@ -50,6 +51,7 @@ void report(const ReportArguments& arguments) {
     });
     return;
   }
+  const Progress progress("report");
   std::vector<const RunRecord*> records;
   for (RunReader& run : runs) {
     run.refresh();

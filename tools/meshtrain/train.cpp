@@ -25,6 +25,7 @@
 #include "runtime/run/run.h"
 #include "runtime/run/run_directory.h"
 #include "runtime/run/stop_request.h"
+#include "runtime/telemetry/progress.h"
 #include "runtime/trainer/assemble.h"
 #include "tools/meshtrain/commands.h"
 #include "tools/meshtrain/recipe_arguments.h"
@@ -106,6 +107,7 @@ std::string take_planned_mesh(Recipe& recipe, const TrainArguments& arguments, c
 /// What can be known of a run without starting its ranks: a login node suffices. Of several ranks one looks.
 int check(const TrainArguments& arguments) {
   if (!is_announced_first()) return 0;
+  const Progress progress("check of " + arguments.recipe.string());
   const bool chooses_mesh = arguments.with.mesh == "auto";
   std::shared_ptr<const Machine> machine;
   if (!arguments.machine.empty()) machine = std::make_shared<const Machine>(load_machine(arguments.machine));
@@ -167,6 +169,7 @@ Machine machine_of(const TrainArguments& arguments, const Recipe& recipe, const 
 std::string take_best_mesh(Recipe& recipe, TrainArguments& arguments, const Group& world) {
   const auto start = std::chrono::steady_clock::now();
   if (world.size() == 1) return take_one_rank(recipe);
+  const Progress progress("--mesh auto");
   arguments.options.machine = std::make_shared<const Machine>(machine_of(arguments, recipe, world));
   const ChosenMesh chosen = choose_mesh(recipe, world, *arguments.options.machine);
   set_mesh(recipe, chosen.layout);

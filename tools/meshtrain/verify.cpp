@@ -6,6 +6,7 @@
 
 #include "mesh/error.h"
 #include "runtime/launch/connect.h"
+#include "runtime/telemetry/progress.h"
 #include "runtime/verify/verify.h"
 #include "tools/meshtrain/commands.h"
 #include "tools/meshtrain/recipe_arguments.h"
@@ -36,6 +37,7 @@ void print_text(const std::string& text) {
 }
 
 int verify_all(VerifyArguments arguments, const Group& world) {
+  const Progress progress("verification");
   read_fault(arguments.fault, arguments.options);
   arguments.recipe.overrides.emplace_back("model.init=random");  // config.json suffices
   std::vector<VerifyPlan> plans;                                 // every mistake is told before anything runs

@@ -17,6 +17,7 @@
 #include "mesh/backends/mpi/call.h"
 #include "mesh/backends/mpi/engine.h"
 #include "mesh/backends/mpi/launcher.h"
+#include "mesh/backends/mpi/same_launch.h"
 #include "mesh/backends/mpi/shared_memory/transfer.h"
 #include "mesh/backends/mpi/transfer.h"
 #include "mesh/error.h"
@@ -212,6 +213,8 @@ std::shared_ptr<Backend> mpi_backend(const MpiOptions& options) {
   limited.window_bytes = std::min(options.window_bytes, window_limit());
   const std::optional<LaunchError>& alone = error_if_alone();
   if (has_no_way_to_others()) throw LaunchError(*alone);
+  static const bool is_same = (check_same_launch(), true);
+  static_cast<void>(is_same);
   std::shared_ptr<MpiCommunicator> world;
   MpiEngine::get().block([&] {
     world = MpiEngine::get().split(MPI_COMM_WORLD, 0, 0, limited);

@@ -108,6 +108,11 @@ TEST(Variables, OfSecondsAreRefusedWhereTheyAreNone) {
     }
     unsetenv(name);
   }
+  for (const auto& [value, is_right] : {std::pair("0", true), {"2.5", true}, {"-1", false}, {"soon", false}}) {
+    setenv("MESHTRAIN_PROGRESS", value, 1);
+    EXPECT_EQ(message<InputError>([] { check_variables(); }).empty(), is_right) << value;
+  }
+  unsetenv("MESHTRAIN_PROGRESS");
 }
 
 TEST(Threads, AreThoseThatAreSaid) {

@@ -10,14 +10,13 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
-#include <fstream>
 #include <limits>
 #include <numeric>
 #include <optional>
 #include <utility>
 
+#include "mesh/available_memory.h"
 #include "mesh/backends/mpi/call.h"
-#include "mesh/cgroup.h"
 #include "mesh/host_map.h"
 #include "mesh/size_text.h"
 
@@ -78,17 +77,6 @@ std::string first_problem(MPI_Comm comm, int rank, int size, const std::string& 
   return text.data();
 }
 
-/// Returns the bytes that this host can still allocate without swapping or ending a process.
-int64_t available_bytes() {
-  int64_t available = std::numeric_limits<int64_t>::max();
-  std::ifstream memory("/proc/meminfo");
-  for (std::string word; memory >> word;) {
-    int64_t kib = 0;
-    if (word == "MemAvailable:" && memory >> kib) available = kib << 10;
-  }
-  return std::min(available, Cgroups().memory().value_or(available));
-}
-
 /// Bytes that ranks of this host were promised and have not reserved yet, in memory of them all.
 using Counter = std::atomic<int64_t>;
 static_assert(Counter::is_always_lock_free);
@@ -98,7 +86,7 @@ Counter* promised_bytes = nullptr;
 std::optional<int64_t> shortage(int64_t bytes) {
   // Before what is available is read: bytes that others reserve in between count twice, not never.
   const int64_t others = promised_bytes ? promised_bytes->fetch_add(bytes) : 0;
-  const int64_t left = std::max<int64_t>(available_bytes() - others, 0);
+  const int64_t left = std::max<int64_t>(available_host_memory() - others, 0);
   if (bytes <= left) return std::nullopt;
   if (promised_bytes) promised_bytes->fetch_sub(bytes);
   return left;
