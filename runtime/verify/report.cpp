@@ -229,7 +229,12 @@ std::string comparison_table(const std::vector<Compared>& all, const MeshLayout&
       text += row(std::string("worst ") + title(kind), worst_of(some), layout);
     }
   }
-  return text;
+  if (all_equal(all)) return text;
+  return text + (rounded
+                     ? "  a difference is the distance from one rank in fp32 as a share of its value, of tensors by "
+                       "their norms\n"
+                     : "  a difference is a share of one rank's value; of a gradient, that of the element that "
+                       "differs most as a share of one rank's largest; of a weight update, by their norms\n");
 }
 
 bool all_equal(const std::vector<Compared>& all) {
