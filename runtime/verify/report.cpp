@@ -230,11 +230,9 @@ std::string comparison_table(const std::vector<Compared>& all, const MeshLayout&
     }
   }
   if (all_equal(all)) return text;
-  return text + (rounded
-                     ? "  a difference is the distance from one rank in fp32 as a share of its value, of tensors by "
-                       "their norms\n"
-                     : "  a difference is a share of one rank's value; of a gradient, that of the element that "
-                       "differs most as a share of one rank's largest; of a weight update, by their norms\n");
+  return text + (rounded ? "  difference: |a - b| / |b|, of tensors by their norms; b: one rank's in fp32\n"
+                         : "  difference: of loss and norm |a - b| / |b|, of gradients max|a - b| / max|b|, of weight "
+                           "updates norm(a - b) / norm(b); b: one rank's\n");
 }
 
 bool all_equal(const std::vector<Compared>& all) {

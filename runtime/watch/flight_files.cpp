@@ -282,7 +282,7 @@ Flights read_flights(const std::filesystem::path& folder) {
     silent.name = "rank " + std::to_string(rank);
     silent.host = "an unknown host";
     silent.phase.text = "an unknown place, as it wrote no flight record";
-    silent.runs = false;
+    silent.has_record = silent.runs = false;
     for (const GroupSight& group : groups) {
       const bool is_new = silent.activity.find(group.key) == nullptr;
       if (!is_new || silent.activity.num_groups == Activity::kGroups) continue;

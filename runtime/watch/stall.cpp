@@ -143,7 +143,9 @@ class Search {
     const RankSight& first = *halted.front();
     const bool stopped = first.activity.is_stopped;
     const std::string why = stopped ? "its process is stopped, by a signal or a debugger"
-                                    : "its process does not run: it is stopped or swapped out, or its host hangs";
+                            : first.has_record
+                                ? "its process does not run: it is stopped or swapped out, or its host hangs"
+                                : "it has left no record: it was killed, or is stopped, or its host or disk hangs";
     return make(stopped ? Cause::Stopped : Cause::Frozen, halted,
                 holds_up(halted, group, number) + why + "; " + history(first));
   }

@@ -18,8 +18,9 @@ struct RankSight {
   PhaseState phase;
   bool runs = true;  ///< its beat grows: the process gets processor time
   Activity activity;
-  int64_t silent_ms = 0;  ///< since its beat has grown
-  int speaker = -1;       ///< the rank through which it is seen, the first of its host; -1: it is seen by itself
+  int64_t silent_ms = 0;   ///< since its beat has grown
+  int speaker = -1;        ///< the rank through which it is seen, the first of its host; -1: it is seen by itself
+  bool has_record = true;  ///< false: known from the records of others alone
 };
 
 /// The answer to the question for whom everybody waits.

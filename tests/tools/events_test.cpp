@@ -13,10 +13,13 @@ class RunEventsProgram : public StandStill {
  protected:
   std::vector<json> events() const { return lines(run_dir / "events.jsonl"); }
 
-  /// Returns the names of the events, in their order.
+  /// Returns the names of the events, in their order, without stalls: a busy machine has some of its own.
   Words names() const {
     Words found;
-    for (const json& event : events()) found.push_back(event.at("event"));
+    for (const json& event : events()) {
+      const std::string name = event.at("event");
+      if (!name.starts_with("stall")) found.push_back(name);
+    }
     return found;
   }
 
@@ -72,12 +75,13 @@ TEST_F(RunEventsProgram, ARankThatIsKilledIsDiagnosedAsTheConsoleSaid) {
 }
 
 TEST_F(RunEventsProgram, AStoppedRankIsDiagnosedAsTheConsoleSaid) {
-  Program program(endless(2, "dp=2", {"parallel.timeout=3"}));
+  Program program(endless(2, "dp=2", {"parallel.timeout=10"}));
   wait_for_steps(10);
+  ASSERT_GE(metrics().size(), 10u);
   kill(process_of(1), SIGSTOP);
   const Ending ending = program.wait();
   EXPECT_EQ(ending.status, 1) << ending.err;
-  EXPECT_EQ(names(), Words({"started", "stalled", "rank_failed"}));
+  EXPECT_EQ(names(), Words({"started", "rank_failed"}));
   EXPECT_EQ(last("stalled").at("cause"), "stopped");
   EXPECT_EQ(last("rank_failed").at("cause"), "stopped");
   EXPECT_EQ(last("rank_failed").at("rank"), 1);

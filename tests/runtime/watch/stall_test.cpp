@@ -104,6 +104,8 @@ TEST_F(Stalls, AProcessIsStoppedOrFrozen) {
   ranks[1].activity.is_stopped = false;
   ranks[1].runs = false;
   expect(Cause::Frozen, {1}, "its process does not run");
+  ranks[1].has_record = false;
+  expect(Cause::Frozen, {1}, "it has left no record: it was killed, or is stopped");
 }
 
 TEST_F(Stalls, AStoppedRankIsBlamedAlsoWhenItHasComeToTheCollective) {
