@@ -2,9 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <nlohmann/json.hpp>
 
+#include "mesh/error.h"
 #include "mesh/size_text.h"
+#include "runtime/files/json_object.h"
 
 namespace meshtrain {
 namespace {
@@ -13,6 +14,15 @@ using nlohmann::ordered_json;
 using End = RunStart::End;
 
 constexpr size_t kLongestText = 2000;
+
+/// Returns the value of a line, with axes in their order; null when it is damaged.
+ordered_json parse(std::string_view line) try {
+  refuse_deep_json("events.jsonl", line);
+  const ordered_json value = ordered_json::parse(line, nullptr, /*allow_exceptions=*/false);
+  return value.is_discarded() ? ordered_json() : value;
+} catch (const InputError&) {
+  return nullptr;
+}
 
 std::string text_in(const ordered_json& object, const char* key) {
   const auto found = object.find(key);
@@ -125,7 +135,7 @@ RunStart& RunEvents::begin_start() {
 }
 
 void RunEvents::add(std::string_view line) {
-  const ordered_json event = ordered_json::parse(line, nullptr, /*allow_exceptions=*/false);
+  const ordered_json event = parse(line);
   const std::string name = event.is_object() ? text_in(event, "event") : "";
   if (name.empty()) {
     ++num_damaged_;

@@ -329,6 +329,9 @@ TEST(RunEvents, DamagedLinesChangeNothing) {
       "{\"event\":\"started\",\"mesh\":[1],\"step\":-4,\"steps\":\"x\",\"time\":null}\n"
       "{\"event\":\"resumed\",\"changes\":[1,{}]}\n{\"event\":\"rank_failed\",\"rank\":\"x\",\"phase\":3}\n");
   EXPECT_EQ(events.num_damaged(), 3);
+  const std::string deep =
+      "{\"event\":\"done\",\"step\":" + std::string(100'000, '[') + std::string(100'000, ']') + "}";
+  EXPECT_EQ(read_lines<RunEvents>(deep + "\n").num_damaged(), 1) << "the parser would overflow its stack";
   ASSERT_EQ(events.starts().size(), 1u);
   EXPECT_EQ(events.starts()[0].mesh, "");
   EXPECT_EQ(events.starts()[0].last_step, 0);
