@@ -21,6 +21,7 @@ namespace meshtrain {
 namespace {
 
 constexpr int64_t kInspectedTokens = int64_t{1} << 16;
+constexpr int64_t kShownTokens = 32, kShownConversations = 3;
 constexpr int64_t kCountedIds = int64_t{1} << 22;  // smaller ids are counted one by one
 constexpr size_t kMostFrequent = 8;
 
@@ -218,6 +219,22 @@ void write_sample(const TokenFile& tokens, int64_t first, int64_t count, const M
   write_counted(ids, counts, text_of, out);
 }
 
+/// Writes complete conversations: the first of the file, and of equal pieces of it.
+void write_conversations(const TokenFile& tokens, int64_t samples, const Mask* mask, const Tokenizer* text_of,
+                         std::ostream& out) {
+  const MegatronIndex& index = *tokens.index();
+  const int64_t num_documents = index.num_documents();
+  int64_t next = 0;  // the first document that was not looked at
+  for (int64_t sample = 0; sample < samples; ++sample) {
+    next = std::max(next, num_documents / samples * sample + num_documents % samples * sample / samples);
+    for (bool is_shown = false; next < num_documents && !is_shown; ++next) {
+      const std::vector<int64_t> bounds = index.starts_of(next, 2);
+      is_shown = mask == nullptr || mask->count(bounds[0], bounds[1] - bounds[0]) > 0;  // padding has no label
+      if (is_shown) write_sample(tokens, bounds[0], bounds[1] - bounds[0], mask, text_of, out);
+    }
+  }
+}
+
 void write_frequent(const Statistics& statistics, int64_t size, std::ostream& out) {
   std::vector<int64_t> ids(statistics.by_id.size());
   std::iota(ids.begin(), ids.end(), int64_t{0});
@@ -270,11 +287,13 @@ std::optional<Mask> find_mask(const TokenFile& tokens, std::ostream& out) {
 
 }  // namespace
 
-void inspect_tokens(std::ostream& out, const std::filesystem::path& file, const std::string& dtype, int64_t count,
-                    std::optional<int64_t> separator, const Tokenizer* tokenizer, int64_t samples) {
+void inspect_tokens(std::ostream& out, const std::filesystem::path& file, const std::string& dtype,
+                    std::optional<int64_t> asked_count, std::optional<int64_t> separator, const Tokenizer* tokenizer,
+                    std::optional<int64_t> asked_samples) {
+  const int64_t count = asked_count.value_or(kShownTokens);
   if (count < 0) throw InputError("cannot show the first " + std::to_string(count) + " tokens");
   if (separator && dtype != "megatron") check_token("--separator", *separator, dtype);
-  if (samples < 1) throw InputError("cannot show " + std::to_string(samples) + " samples");
+  if (asked_samples.value_or(1) < 1) throw InputError("cannot show " + std::to_string(*asked_samples) + " samples");
   const TokenFile tokens(file, dtype);
   const Statistics statistics = measure(tokens);
   out << "file          " << file.string() << "\n";
@@ -316,6 +335,11 @@ void inspect_tokens(std::ostream& out, const std::filesystem::path& file, const 
   }
   const std::shared_ptr<const Tokenizer> bytes = load_tokenizer("bytes");
   if (tokenizer == nullptr && statistics.max < 256) tokenizer = bytes.get();
+  if (is_packed && tokens.index() && !asked_count) {
+    write_conversations(tokens, asked_samples.value_or(kShownConversations), mask ? &*mask : nullptr, tokenizer, out);
+    return;
+  }
+  const int64_t samples = asked_samples.value_or(1);
   for (int64_t sample = 0; sample < samples; ++sample) {
     // size / samples * sample, without overflow
     int64_t first = tokens.size() / samples * sample + tokens.size() % samples * sample / samples;

@@ -83,7 +83,7 @@ void add_speed(const RunRecord& run, std::vector<Fact>& facts) {
 }
 
 void add_history(const RunRecord& run, std::vector<Fact>& facts) {
-  if (const auto starts = static_cast<int64_t>(run.log.starts().size()); starts > 0) {
+  if (const auto starts = static_cast<int64_t>(run.starts.size()); starts > 0) {
     const int64_t interruptions = num_interruptions(run);
     facts.push_back(
         {"starts", with_separators(starts), interruptions > 0 ? counted(interruptions, "interruption") : ""});
@@ -112,17 +112,28 @@ std::vector<Fact> facts_of(const RunRecord& run) {
   return facts;
 }
 
+std::string reason_of(const RunStart& start) {
+  if (start.failures.empty()) return "";
+  const FailedRank& first = start.failures.front();
+  return ": " + (first.rank < 0 ? std::string("all ranks") : "rank " + std::to_string(first.rank)) +
+         (first.cause.empty() ? "" : ", " + first.cause) +
+         (first.step > 0 ? ", in step " + with_separators(first.step) : "");
+}
+
 std::string state_of(const RunRecord& run) {
-  if (run.log.starts().empty()) return "";
-  const RunStart& last = run.log.starts().back();
+  if (run.starts.empty()) return "";
+  const RunStart& last = run.starts.back();
   if (last.how == RunStart::End::Done) return "done";
   if (last.how == RunStart::End::Stopped) return "stopped on request";
+  if (last.how == RunStart::End::Failed) return "failed" + reason_of(last);
   return last.end > 0 ? "last line of " + time_text(last.end) : "";
 }
 
 int64_t num_interruptions(const RunRecord& run) {
-  return std::count_if(run.log.starts().begin(), run.log.starts().end(),
-                       [](const RunStart& start) { return start.how == RunStart::End::Interrupted; });
+  if (run.starts.empty()) return 0;
+  return std::count_if(run.starts.begin(), run.starts.end() - 1, [](const RunStart& start) {
+    return start.how == RunStart::End::Interrupted || start.how == RunStart::End::Failed;
+  });
 }
 
 std::string time_text(double seconds) {

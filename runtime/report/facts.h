@@ -17,10 +17,13 @@ struct Fact {
 /// Returns what is known of a run, the most important first; nothing for what its files do not say.
 std::vector<Fact> facts_of(const RunRecord& run);
 
-/// Returns "done", "stopped after step 200", or "at step 200" with the time of the last line.
+/// Returns ": rank 3, killed, in step 241" for a start that failed; empty when the reason is not known.
+std::string reason_of(const RunStart& start);
+
+/// Returns "done", "stopped on request", "failed" with the reason, or the time of the last line.
 std::string state_of(const RunRecord& run);
 
-/// Returns how many starts of a run ended without saying so, for another one to follow.
+/// Returns how many starts of a run failed, or have no end, before another one followed.
 int64_t num_interruptions(const RunRecord& run);
 
 /// Returns a time in seconds since 1970 as "2026-03-01 12:00:05", in the local time zone; "-" for 0.

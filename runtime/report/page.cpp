@@ -21,7 +21,7 @@ std::string tiles(const RunRecord& run) {
   return html + "</div>\n";
 }
 
-/// The facts of several runs: a row each.
+/// The facts of several runs: a row for each fact, a column for each run.
 std::string comparison(const Runs& runs) {
   std::vector<std::string> labels;
   for (const RunRecord* run : runs) {
@@ -30,12 +30,12 @@ std::string comparison(const Runs& runs) {
     }
   }
   std::string html = "<div class=\"scroll\"><table><tr><th></th>";
-  for (const std::string& label : labels) html += "<th>" + escaped(label) + "</th>";
+  for (size_t i = 0; i < runs.size(); ++i) html += "<th>" + run_name(runs, i) + "</th>";
   html += "</tr>\n";
-  for (size_t i = 0; i < runs.size(); ++i) {
-    html += "<tr><td>" + run_name(runs, i) + "</td>";
-    const std::vector<Fact> facts = facts_of(*runs[i]);
-    for (const std::string& label : labels) {
+  for (const std::string& label : labels) {
+    html += "<tr><td>" + escaped(label) + "</td>";
+    for (const RunRecord* run : runs) {
+      const std::vector<Fact> facts = facts_of(*run);
       const auto fact = std::find_if(facts.begin(), facts.end(), [&](const Fact& any) { return any.label == label; });
       html += "<td>" + (fact == facts.end() ? "" : escaped(fact->value)) + "</td>";
     }
@@ -46,8 +46,10 @@ std::string comparison(const Runs& runs) {
 
 std::string subtitle(const RunRecord& run) {
   std::string text = run.folder.string();
-  if (!run.log.starts().empty()) text += "; " + run.log.starts().back().model;
-  if (!run.mesh.empty()) text += "; mesh " + run.mesh_text() + ", " + counted(run.num_ranks(), "rank");
+  const auto known =
+      std::find_if(run.starts.rbegin(), run.starts.rend(), [](const RunStart& start) { return !start.model.empty(); });
+  if (known != run.starts.rend()) text += "; " + known->model;
+  if (const std::string meshes = run.meshes_text(); !meshes.empty()) text += "; " + meshes;
   return text;
 }
 

@@ -65,7 +65,11 @@ figcaption span { font-size: 12px; margin-left: 4px; }
 table { border-collapse: collapse; font-size: 13px; margin: 4px 0 10px; }
 th { text-align: left; font-weight: 600; color: var(--soft); font-size: 12px; }
 th, td { padding: 3px 16px 3px 0; border-bottom: 1px solid var(--rule); vertical-align: top; white-space: nowrap; }
-td.wide { white-space: normal; min-width: 160px; }
+th, td.wide { white-space: normal; }
+td.wide { min-width: 90px; }
+.fitted { width: 100%; max-width: 760px; }
+.fitted td:first-child { white-space: normal; }
+.fitted td.shares { width: 30%; min-width: 48px; padding-right: 0; }
 td.number, th.number { text-align: right; }
 code { font: 12px/1.5 ui-monospace, "DejaVu Sans Mono", monospace; }
 details { margin: 6px 0; }

@@ -119,6 +119,12 @@ std::string RunRecord::mesh_text() const {
   return text;
 }
 
+std::string RunRecord::meshes_text() const {
+  const std::string all = meshes_of(starts), last = mesh_text();
+  if (all.find(' ') != std::string::npos) return "meshes " + all;
+  return last.empty() ? "" : "mesh " + last + ", " + counted(num_ranks(), "rank");
+}
+
 int64_t RunRecord::num_steps() const {
   return whole_number_of(recipe_value("train.steps"));
 }
@@ -126,6 +132,7 @@ int64_t RunRecord::num_steps() const {
 RunReader::RunReader(fs::path folder)
     : metrics_(folder / "metrics.jsonl"),
       log_(has(folder / "console.log") || !has(folder / "log.txt") ? folder / "console.log" : folder / "log.txt"),
+      events_(folder / "events.jsonl"),
       ledger_(folder / "goodput.jsonl") {
   std::error_code error;
   const fs::file_status status = fs::status(folder, error);
@@ -177,12 +184,17 @@ bool RunReader::refresh() {
   });
   read_problems("console.log", [&] {
     follow(
-        log_, [&] { record.log = {}; }, [&](std::string_view line) { record.log.add(line); });
+        log_, [&] { record.warnings = {}; }, [&](std::string_view line) { record.warnings.add(line); });
+  });
+  read_problems("events.jsonl", [&] {
+    follow(
+        events_, [&] { record.events = {}; }, [&](std::string_view line) { record.events.add(line); });
   });
   read_problems("goodput.jsonl", [&] {
     follow(
         ledger_, [&] { record.ledger = {}; }, [&](std::string_view line) { record.ledger.add(line); });
   });
+  if (changed_) record.starts = starts_of(record.events, record.ledger);
   read_problems("recipe.yaml", [&] { replace(record.recipe, keys_of_file(record.folder / "recipe.yaml")); });
   read_problems("plan.yaml", [&] { replace(record.mesh, mesh_of(keys_of_file(record.folder / "plan.yaml"))); });
   read_problems("hosts.json", [&] { replace(record.hosts, hosts_of_file(record.folder / "hosts.json")); });
@@ -195,6 +207,7 @@ bool RunReader::refresh() {
   };
   count(record.metrics.num_damaged(), "damaged line", " of metrics.jsonl left out");
   count(metrics_.num_too_long(), "line", " of metrics.jsonl longer than 1 MiB left out");
+  count(record.events.num_damaged(), "damaged line", " of events.jsonl left out");
   count(record.ledger.num_damaged(), "damaged line", " of goodput.jsonl left out");
   return changed_ || problems != record.problems;
 }

@@ -10,9 +10,10 @@
 #include "runtime/report/checkpoint_list.h"
 #include "runtime/report/ledger.h"
 #include "runtime/report/line_follower.h"
+#include "runtime/report/log_warnings.h"
 #include "runtime/report/metrics_reader.h"
 #include "runtime/report/planned_step.h"
-#include "runtime/report/run_log.h"
+#include "runtime/report/run_events.h"
 #include "runtime/yaml/flat_keys.h"
 
 namespace meshtrain {
@@ -22,8 +23,10 @@ struct RunRecord {
   std::filesystem::path folder;
   std::string name;  ///< the folder's own name, made unique among the runs of a report by who reads several
   MetricsReader metrics;
-  RunLog log;
+  LogWarnings warnings;
+  RunEvents events;
   Ledger ledger;
+  std::vector<RunStart> starts;                       ///< of events and ledger
   FlatKeys recipe;                                    ///< as run; empty when unreadable
   std::vector<std::pair<std::string, int64_t>> mesh;  ///< axes and sizes, outermost first
   std::vector<std::string> hosts;                     ///< the host of each rank; empty when unknown
@@ -36,8 +39,11 @@ struct RunRecord {
   std::string recipe_value(const std::string& key) const;
   /// Returns the number of ranks of the mesh.
   int64_t num_ranks() const;
-  /// Returns "dp=2,cp=2,tp=2"; empty when unknown.
+  /// Returns the mesh of the last start: "dp=2,cp=2,tp=2"; empty when unknown.
   std::string mesh_text() const;
+  /// Returns "mesh dp=8, 8 ranks" for people, or all meshes that the run's steps were made on, with the steps; empty
+  /// when unknown.
+  std::string meshes_text() const;
   /// Returns train.steps; 0 when unknown.
   int64_t num_steps() const;
 };
@@ -60,7 +66,7 @@ class RunReader {
               const std::function<void(std::string_view)>& add);
 
   RunRecord record_;
-  LineFollower metrics_, log_, ledger_;
+  LineFollower metrics_, log_, events_, ledger_;
   bool changed_ = false;
 };
 

@@ -35,9 +35,10 @@ int color_of(size_t run) {
 std::vector<Mark> marks_of(const Runs& runs) {
   std::vector<Mark> marks;
   if (runs.size() > 1) return marks;
-  const auto& starts = runs.front()->log.starts();
+  const std::vector<RunStart>& starts = runs.front()->starts;
   const auto last_step = static_cast<double>(runs.front()->metrics.last_step());
   for (size_t i = 1; i < starts.size(); ++i) {
+    if (!starts[i].has_begun) continue;
     const auto after = static_cast<double>(starts[i].resumed_after);
     if (after > last_step) continue;
     marks.push_back(
@@ -80,9 +81,10 @@ std::string in_a_grid(const std::string& charts) {
 
 std::string share_cell(double share, int color) {
   char width[32];
-  std::snprintf(width, sizeof width, "%.1f", 120 * std::clamp(share, 0.0, 1.0));
-  return "<td class=\"number\">" + text_of(share, ValueUnit::Percent) + "</td><td><span class=\"share c" +
-         std::to_string(color) + "\" style=\"width:" + width + "px\"></span></td>";
+  std::snprintf(width, sizeof width, "%.1f", 100 * std::clamp(share, 0.0, 1.0));
+  return "<td class=\"number\">" + text_of(share, ValueUnit::Percent) +
+         "</td><td class=\"shares\"><span class=\"share c" + std::to_string(color) + "\" style=\"width:" + width +
+         "%\"></span></td>";
 }
 
 std::string number_cell(double value, ValueUnit unit) {
@@ -98,7 +100,7 @@ std::string time_of_run(const RunRecord& run, const std::vector<Mark>& marks, co
   const StepTime time = step_time(run.metrics);
   std::vector<Layer> layers;
   std::string table =
-      "<table><tr><th>part</th><th class=\"number\">mean</th><th class=\"number\">share"
+      "<table class=\"fitted\"><tr><th>part</th><th class=\"number\">mean</th><th class=\"number\">share"
       "</th><th></th></tr>\n";
   for (const StepPart& part : time.parts) {
     layers.push_back({part.label, part.color, part.values});
@@ -120,7 +122,7 @@ std::string communication_of_run(const RunRecord& run, const std::vector<Mark>& 
   }
   if (axes.empty()) return "";
   std::string table =
-      "<table><tr><th>axis</th><th class=\"number\">bytes a step</th>"
+      "<table class=\"fitted\"><tr><th>axis</th><th class=\"number\">bytes a step</th>"
       "<th class=\"number\">in collectives</th><th class=\"number\">of it exposed</th>"
       "<th class=\"number\">hidden</th><th></th></tr>\n";
   Chart bytes{"Bytes of a step", "by axis", ValueUnit::Bytes, {}, marks, /*begins_at_zero=*/true};

@@ -24,6 +24,8 @@ std::string how_it_ended(const RunStart& start) {
       return "stopped on request";
     case RunStart::End::Interrupted:
       return "interrupted";
+    case RunStart::End::Failed:
+      return "failed" + reason_of(start);
     case RunStart::End::Open:
       return "no end yet";
   }
@@ -31,15 +33,17 @@ std::string how_it_ended(const RunStart& start) {
 }
 
 std::string starts_of(const RunRecord& run) {
-  Table table({"start", "from", "to", "last line", "mesh", "ended"});
-  for (const RunStart& start : run.log.starts()) {
+  Table table({"start", "from", "to", "last known", "mesh", "ended"});
+  for (const RunStart& start : run.starts) {
     const std::string end = how_it_ended(start);
     table.add({time_text(start.begin),
-               start.resumed_after > 0 ? "step " + with_separators(start.resumed_after) : "the beginning",
+               !start.has_begun          ? "-"
+               : start.resumed_after > 0 ? "step " + with_separators(start.resumed_after)
+                                         : "the beginning",
                start.last_step > 0 ? "step " + with_separators(start.last_step) : "-", time_text(start.end), start.mesh,
                end});
   }
-  const std::string html = table.html();
+  const std::string html = table.html(4);
   return html.empty() ? "" : "<h3>Starts and interruptions</h3>\n" + html;
 }
 
@@ -47,8 +51,8 @@ std::string checkpoints_of(const RunRecord& run) {
   Table table({"checkpoint", "complete", "size", "written in", "files"});
   for (const ListedCheckpoint& checkpoint : run.checkpoints) {
     std::string seconds = "-";
-    for (const WrittenLine& line : run.log.checkpoints()) {
-      if (line.step == checkpoint.step) seconds = text_of(line.seconds, ValueUnit::Seconds);
+    for (const CheckpointTime& written : run.events.checkpoints()) {
+      if (written.step == checkpoint.step) seconds = text_of(written.seconds, ValueUnit::Seconds);
     }
     table.add({"step " + with_separators(checkpoint.step) + (checkpoint.abandoned ? ", abandoned" : ""),
                time_text(checkpoint.time), text_of(static_cast<double>(checkpoint.bytes), ValueUnit::Bytes), seconds,
@@ -69,7 +73,7 @@ std::string skipped_of(const RunRecord& run) {
 
 std::string warnings_in(const RunRecord& run) {
   std::string html;
-  for (const std::string& warning : run.log.warnings()) html += "<li>" + escaped(warning) + "</li>\n";
+  for (const std::string& warning : run.warnings.lines()) html += "<li>" + escaped(warning) + "</li>\n";
   return html.empty() ? "" : "<h3>Warnings</h3>\n<ul>\n" + html + "</ul>\n";
 }
 
@@ -116,7 +120,7 @@ std::string goodput_of(const RunRecord& run) {
 
 std::string changes_of(const RunRecord& run) {
   Table table({"resumed after", "at", "change"});
-  for (const RunStart& start : run.log.starts()) {
+  for (const RunStart& start : run.starts) {
     for (const std::string& change : start.changes) {
       table.add({"step " + with_separators(start.resumed_after), time_text(start.begin), change});
     }

@@ -60,10 +60,12 @@ std::string plan_text(const RunRecord& run) {
 
 std::string starts_text(const RunRecord& run) {
   std::string text;
-  for (const RunStart& start : run.log.starts()) {
-    if (start.resumed_after == 0 && start.changes.empty()) continue;
-    text += line("resumed", "after step " + std::to_string(start.resumed_after), time_text(start.begin));
+  for (const RunStart& start : run.starts) {
+    if (start.resumed_after > 0 || !start.changes.empty()) {
+      text += line("resumed", "after step " + std::to_string(start.resumed_after), time_text(start.begin));
+    }
     for (const std::string& change : start.changes) text += line("", "  " + change, "");
+    if (!start.failures.empty()) text += line("failed", start.failures.front().message, time_text(start.end));
   }
   return text;
 }
@@ -74,7 +76,8 @@ std::string summary_text(const std::vector<const RunRecord*>& runs) {
   std::string text;
   for (const RunRecord* run : runs) {
     if (!text.empty()) text += "\n";
-    text += printable(run->folder.string() + (run->mesh.empty() ? "" : ": mesh " + run->mesh_text())) + "\n";
+    const std::string meshes = run->meshes_text();
+    text += printable(run->folder.string() + (meshes.empty() ? "" : ": " + meshes)) + "\n";
     for (const Fact& fact : facts_of(*run)) text += line(fact.label, fact.value, fact.note);
     text += starts_text(*run) + parts_text(*run) + plan_text(*run);
     for (const std::string& problem : run->problems) text += line("not read", problem, "");

@@ -7,10 +7,12 @@
 
 #include "mesh/layout.h"
 #include "mesh/size_text.h"
+#include "runtime/checkpoint/checkpoint_folder.h"
 #include "runtime/recipe/context.h"
 #include "runtime/recipe/load.h"
 #include "runtime/run/skipped_steps.h"
 #include "runtime/telemetry/console.h"
+#include "runtime/telemetry/events.h"
 #include "runtime/telemetry/log.h"
 
 namespace meshtrain {
@@ -33,6 +35,11 @@ std::vector<std::string> warnings_of(const Recipe& recipe, const RunPlan& plan) 
   return warnings;
 }
 
+/// Returns a checkpoint's folder within its run directory.
+std::string in_run(const std::filesystem::path& checkpoint) {
+  return (checkpoint.parent_path().filename() / checkpoint.filename()).string();
+}
+
 /// Renames the log of a run that an older version began.
 void take_over_log(const RunDirectory& directory) {
   std::error_code error;
@@ -51,6 +58,7 @@ Journal::Journal(const Recipe& recipe, const RunPlan& plan, const std::vector<st
       hosts_(hosts),
       directory_(std::move(directory)),
       first_step_(last_step + 1),
+      last_step_(last_step),
       metrics_(directory_->metrics(), last_step, may_skip(recipe.train, plan.precision.loss_scale.has_value())),
       goodput_(directory_->goodput(), plan.layout.size(), plan.layout.describe(), last_step, metrics_.cut_steps()) {
   directory_->write(to_yaml(recipe_), to_yaml(plan_), hosts);
@@ -72,6 +80,10 @@ void Journal::announce(const ModelSize& size, const UnitMemory& memory, int64_t 
   spdlog::info("{}: {} parameters{}, mesh {}, sequence parallel {}, {}", recipe_.name,
                with_separators(size.num_parameters), frozen, mesh.describe(), plan_.sequence_parallel ? "on" : "off",
                recipe_.train.precision);
+  Started started{recipe_.name,      {}, hosts_, first_step_ - 1, recipe_.train.steps, size.num_parameters,
+                  size.num_trainable};
+  for (const Axis& axis : mesh.axes()) started.mesh.emplace_back(axis.name, axis.size);
+  keep(append_event(started));
   for (const std::string& warning : warnings_of(recipe_, plan_)) spdlog::warn(warning);
   if (mesh.size(kDataAxis) * mesh.size(kContextAxis) > 1) {
     spdlog::info("fsdp {}", describe(plan_.sharding));
@@ -113,6 +125,7 @@ void Journal::announce(const Resumed& resumed) const {
   } else {
     spdlog::info("resumed after step {}, from {} in {:.3g} s", resumed.state.step, folder, resumed.seconds);
   }
+  keep(append_event(ResumedFrom{resumed.state.step, in_run(resumed.folder), resumed.seconds, resumed.changes}));
   for (const std::string& change : resumed.changes) say((change.starts_with("warning: ") ? "" : "  ") + change);
   if (const std::string aside = describe_set_aside(resumed.set_aside); !aside.empty()) say(aside);
   if (!metrics_.missing().empty()) {
@@ -128,10 +141,13 @@ void Journal::announce_beginning() const {
 
 void Journal::announce(const WrittenCheckpoint& written) const {
   spdlog::info("checkpoint of step {} written in {:.3g} s", written.step, written.seconds);
+  const CheckpointFolder checkpoints(directory_->checkpoints());
+  keep(append_event(CompletedCheckpoint{written.step, in_run(checkpoints.step(written.step)), written.seconds}));
 }
 
 void Journal::record(const StepMetrics& metrics) {
   metrics_.append(metrics);
+  last_step_ = metrics.step;
   goodput_.account(metrics);
   if (tensorboard_) tensorboard_->append(metrics_.line_of(metrics));
   pace_.add(metrics.step_seconds);
@@ -151,6 +167,22 @@ void Journal::record(int64_t step, const std::vector<ParameterMetrics>& paramete
 void Journal::finish() {
   metrics_.finish();
   if (parameters_) parameters_->finish();
+}
+
+void Journal::announce_stop(int signal) const {
+  spdlog::info("stopped on request after step {}; continue with --resume", last_step_);
+  keep(append_stopped(last_step_, signal));
+}
+
+void Journal::end(const std::string& how) {
+  goodput_.end(how);
+  if (how == "done") keep(append_done(last_step_));
+}
+
+void Journal::keep(const std::string& problem) const {
+  if (problem.empty()) return;
+  const std::filesystem::path file = RunDirectory::events_of(directory_->folder());
+  say("warning: cannot write " + file.string() + ": " + problem + ": it lacks an event of this run");
 }
 
 void Journal::sync() {

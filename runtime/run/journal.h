@@ -32,8 +32,8 @@ class Journal {
   Journal(const Recipe& recipe, const RunPlan& plan, const std::vector<std::string>& hosts,
           std::unique_ptr<RunDirectory> directory, int64_t last_step);
 
-  /// Prints the lines before the first step: the model, its layout on the mesh, and its memory. `disk_bytes`: bytes
-  /// that this rank keeps on disk.
+  /// Prints the lines before the first step: the model, its layout on the mesh, and its memory. Begins the start in
+  /// events.jsonl. `disk_bytes`: bytes that this rank keeps on disk.
   void announce(const ModelSize& size, const UnitMemory& memory, int64_t disk_bytes) const;
   /// Prints what the complete run of `num_samples` reads.
   void announce(const Mixture& data, int64_t num_samples, const Evaluation* evaluation) const;
@@ -56,15 +56,22 @@ class Journal {
   const std::vector<std::string>& hosts() const { return hosts_; }
   /// Accounts in goodput.jsonl for the time since the last call, or since the last recorded step.
   void account(const std::string& part) { goodput_.account(part); }
-  /// Ends this start in goodput.jsonl: "done" or "stopped". Without it the start has failed.
-  void end(const std::string& how) { goodput_.end(how); }
+  /// Prints that the run stops on request, and keeps it in events.jsonl. `signal`: as append_stopped() takes it.
+  void announce_stop(int signal) const;
+  /// Ends this start in goodput.jsonl, and in events.jsonl unless announce_stop() has: "done" or "stopped". Without it
+  /// the start has failed.
+  void end(const std::string& how);
 
  private:
+  /// Prints a warning when an event could not be written.
+  void keep(const std::string& problem) const;
+
   Recipe recipe_;
   RunPlan plan_;
   std::vector<std::string> hosts_;
   std::unique_ptr<RunDirectory> directory_;
   int64_t first_step_;
+  int64_t last_step_;  // that was recorded, or continued from
   MetricsFile metrics_;
   std::optional<TensorBoardFile> tensorboard_;      // null without train.tensorboard
   GoodputFile goodput_;                             // behind metrics_, which say what is lost

@@ -229,7 +229,7 @@ std::string describe_set_aside(const std::vector<int64_t>& steps) {
 Resumed resume(const std::filesystem::path& folder, const CheckpointHead& own, int64_t num_steps, Trainer& trainer,
                const Group& world) {
   const auto start = std::chrono::steady_clock::now();
-  const Phase phase("the resume from a checkpoint");
+  const Phase phase({"the resume from a checkpoint", PhaseKind::Resume});
   Plan planned;
   agree(world, [&] {
     if (world.rank() == 0) planned = plan(folder, own, num_steps);

@@ -25,8 +25,8 @@ void RunDirectory::refuse_other_run(const std::filesystem::path& folder) {
 
 bool RunDirectory::is_own(const std::string& name) {
   static const std::set<std::string> names = {
-      "lock",      "console.log", "metrics.jsonl", "goodput.jsonl", "parameters.jsonl", "plan.json", "recipe.yaml",
-      "plan.yaml", "hosts.json",  "tensorboard",   "traces",        "checkpoints",      "flight"};
+      "lock",        "console.log", "metrics.jsonl", "events.jsonl", "goodput.jsonl", "parameters.jsonl", "plan.json",
+      "recipe.yaml", "plan.yaml",   "hosts.json",    "tensorboard",  "traces",        "checkpoints",      "flight"};
   return names.contains(name);
 }
 

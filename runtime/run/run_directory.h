@@ -10,9 +10,9 @@
 
 namespace meshtrain {
 
-/// The folder of one run: console.log, metrics.jsonl, goodput.jsonl, parameters.jsonl if requested, recipe.yaml,
-/// plan.yaml, hosts.json and the checkpoints. Locked while this object lives. Construct on one rank. The kernel
-/// releases the lock of a killed run.
+/// The folder of one run: console.log, metrics.jsonl, events.jsonl, goodput.jsonl, parameters.jsonl if requested,
+/// recipe.yaml, plan.yaml, hosts.json and the checkpoints. Locked while this object lives. Construct on one rank. The
+/// kernel releases the lock of a killed run.
 class RunDirectory {
  public:
   /// Creates `folder` when it does not exist. Throws InputError when another process uses it, or when it holds a run
@@ -37,6 +37,7 @@ class RunDirectory {
   static std::filesystem::path log_of(const std::filesystem::path& run) { return run / "console.log"; }
   std::filesystem::path metrics() const { return metrics_of(folder_); }
   static std::filesystem::path metrics_of(const std::filesystem::path& run) { return run / "metrics.jsonl"; }
+  static std::filesystem::path events_of(const std::filesystem::path& run) { return run / "events.jsonl"; }
   /// Returns the file of what was planned for a step, and of what the first steps were.
   static std::filesystem::path step_plan_of(const std::filesystem::path& run) { return run / "plan.json"; }
   std::filesystem::path goodput() const { return folder_ / "goodput.jsonl"; }

@@ -20,6 +20,7 @@
 #include "runtime/run/stop_request.h"
 #include "runtime/run/training_loop.h"
 #include "runtime/telemetry/error_line.h"
+#include "runtime/telemetry/events.h"
 #include "runtime/trainer/assemble.h"
 #include "runtime/watch/flight_files.h"
 #include "runtime/watch/phase.h"
@@ -75,7 +76,7 @@ void Session::open_data() {
 }
 
 void Session::predict() try {
-  const Phase phase("the plan of a step");
+  const Phase phase({"the plan of a step", PhaseKind::SetUp});
   prediction_ = std::make_unique<Prediction>(recipe_, plan_, mesh_, options_.machine.get(), computing_.peak,
                                              RunDirectory::step_plan_of(folder_));
 } catch (const InputError&) {
@@ -137,6 +138,12 @@ void Session::open_trainer(ReplicaMap replicas) {
     if (checkpoint_.has_value() == resumes_) return;
     throw InputError("another run changed the checkpoints in " + checkpoint_folder_.folder().string() +
                      " while this run started: start again");
+  });
+  keep_events_in(RunDirectory::events_of(folder_), [layout = plan_.layout](int rank) {
+    const std::vector<int64_t> coordinate = layout.coordinate(rank);
+    std::vector<std::pair<std::string, int64_t>> named;
+    for (size_t i = 0; i < coordinate.size(); ++i) named.emplace_back(layout.axes()[i].name, coordinate[i]);
+    return named;
   });
   if (world_.size() > 1) keep_flights_in(folder_ / "flight", static_cast<int>(mesh_.rank()), world_.size());
 }
@@ -213,7 +220,7 @@ RunEnd Session::train(const StopRequest& stop_request, std::chrono::steady_clock
 
 void Session::export_weights() try {
   if (recipe_.train.export_folder.empty()) return;
-  const Phase phase("the export to " + recipe_.train.export_folder.string());
+  const Phase phase({"the export to " + recipe_.train.export_folder.string(), PhaseKind::Export});
   const Progress progress("export to " + recipe_.train.export_folder.string());
   const CarriedOver carried = carried_over(recipe_);
   const std::string folder =

@@ -15,11 +15,13 @@ namespace meshtrain {
 namespace {
 
 constexpr std::array<int, 4> kSignals = {SIGUSR1, SIGUSR2, SIGTERM, SIGINT};
-std::atomic<bool> stop_requested = false;  // lock-free, as a signal handler sets it
-static_assert(std::atomic<bool>::is_always_lock_free);
+std::atomic<int> stop_signal = 0;  // lock-free, as a signal handler sets it
+static_assert(std::atomic<int>::is_always_lock_free);
 
 void note(int signal) {
-  const bool insists = stop_requested.exchange(true) && (signal == SIGINT || signal == SIGTERM);
+  int none = 0;
+  const bool is_first = stop_signal.compare_exchange_strong(none, signal);
+  const bool insists = !is_first && (signal == SIGINT || signal == SIGTERM);
   if (insists) std::signal(signal, SIG_DFL), std::raise(signal);
 }
 
@@ -40,7 +42,7 @@ sigset_t all_signals() {
 }  // namespace
 
 StopRequest::StopRequest() {
-  stop_requested = false;
+  stop_signal = 0;
   struct sigaction action = {};
   action.sa_handler = note;
   action.sa_flags = SA_RESTART;
@@ -57,8 +59,8 @@ StopRequest::~StopRequest() {
   pthread_sigmask(SIG_SETMASK, &before_, nullptr);
 }
 
-bool StopRequest::requested() const {
-  return stop_requested;
+int StopRequest::signal() const {
+  return stop_signal;
 }
 
 std::string how_to_stop() {

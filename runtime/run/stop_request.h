@@ -20,7 +20,9 @@ class StopRequest {
   StopRequest& operator=(const StopRequest&) = delete;
 
   /// Returns true after a signal. Each rank sends it in the vote of the step, so that all ranks stop together.
-  bool requested() const;
+  bool requested() const { return signal() != 0; }
+  /// Returns the first signal; 0 without one.
+  int signal() const;
 
  private:
   std::jthread receiver_;

@@ -41,7 +41,7 @@ TrainingLoop::TrainingLoop(const Running& run, TrainingState state)
                       static_cast<double>(run.recipe.train.global_batch * run.recipe.train.sequence_length)) {}
 
 RunEnd TrainingLoop::run() {
-  const Phase phase([this] { return location(); });
+  const Phase phase([this] { return PhaseState{location(), PhaseKind::Step, step_}; });
   const StallGuard guard([this] { return stall_limits(); });
   const int64_t num_steps = run_.recipe.train.steps;
   const bool has_steps = state_.step < num_steps;
@@ -54,7 +54,7 @@ RunEnd TrainingLoop::run() {
     if (!stops) continue;
     run_.profile.finish();
     report(finish_checkpoint());
-    say("stopped on request after step " + std::to_string(state_.step) + "; continue with --resume");
+    if (run_.journal) run_.journal->announce_stop(stop_signal());
     return RunEnd::Stopped;
   }
   if (has_steps && saves_for_export(run_.recipe)) save_for_export();
@@ -64,7 +64,7 @@ RunEnd TrainingLoop::run() {
 }
 
 std::optional<WrittenCheckpoint> TrainingLoop::finish_checkpoint() {
-  const Phase phase("the checkpoint before step " + std::to_string(step_ + 1));
+  const Phase phase({"the checkpoint before step " + std::to_string(step_ + 1), PhaseKind::Saving, step_});
   return run_.checkpoints.finish();
 }
 
@@ -107,7 +107,7 @@ void TrainingLoop::mention_padding(int64_t count) {
 }
 
 StepBatch TrainingLoop::read_batch() {
-  const Phase phase("the reading of step " + std::to_string(step_) + "'s samples");
+  const Phase phase({"the reading of step " + std::to_string(step_) + "'s samples", PhaseKind::Reading, step_});
   const StepMeter::Part part = meter_.data();
   FlightRecorder::own().set_place("reading of samples");
   return run_.batches.next();
@@ -116,6 +116,11 @@ StepBatch TrainingLoop::read_batch() {
 bool TrainingLoop::is_stop_asked() const {
   const double limit = run_.recipe.train.time_limit;
   return run_.stop_request.requested() || (limit > 0 && seconds_since(run_.start) > limit);
+}
+
+int TrainingLoop::stop_signal() const {
+  if (run_.stop_request.requested()) return run_.stop_request.signal();
+  return is_stop_asked() ? 0 : -1;
 }
 
 StallLimits TrainingLoop::stall_limits() const {
@@ -182,14 +187,14 @@ void TrainingLoop::record(const StepOutcome* outcome, const MadeStep& made, bool
 }
 
 void TrainingLoop::advance_checkpoint() {
-  const Phase phase("the checkpoint before step " + std::to_string(step_));
+  const Phase phase({"the checkpoint before step " + std::to_string(step_), PhaseKind::Saving, step_});
   const StepMeter::Part part = meter_.checkpoint();
   FlightRecorder::own().set_place("checkpoint");
   report(run_.checkpoints.advance());
 }
 
 void TrainingLoop::save() {
-  const Phase phase("the checkpoint of step " + std::to_string(state_.step));
+  const Phase phase({"the checkpoint of step " + std::to_string(state_.step), PhaseKind::Saving, state_.step});
   const StepMeter::Part part = meter_.checkpoint();
   FlightRecorder::own().set_place("checkpoint");
   state_.num_skipped = skipped_.in_a_row();

@@ -86,6 +86,8 @@ class TrainingLoop {
   /// Returns the limits for ranks that stand still, as they are now. Any thread may call it.
   StallLimits stall_limits() const;
   bool is_stop_asked() const;
+  /// Returns the signal that has asked this rank to stop; 0 for train.time_limit, -1 when another rank was asked.
+  int stop_signal() const;
   void say(const std::string& line) const;
 
   Running run_;

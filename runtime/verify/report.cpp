@@ -229,7 +229,10 @@ std::string comparison_table(const std::vector<Compared>& all, const MeshLayout&
       text += row(std::string("worst ") + title(kind), worst_of(some), layout);
     }
   }
-  return text;
+  if (all_equal(all)) return text;
+  return text + (rounded ? "  difference: |a - b| / |b|, of tensors by their norms; b: one rank's in fp32\n"
+                         : "  difference: of loss and norm |a - b| / |b|, of gradients max|a - b| / max|b|, of weight "
+                           "updates norm(a - b) / norm(b); b: one rank's\n");
 }
 
 bool all_equal(const std::vector<Compared>& all) {

@@ -4,11 +4,15 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <csignal>
+#include <cstdlib>
 #include <fstream>
+#include <iterator>
+#include <sstream>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -105,13 +109,21 @@ bool Board::may_report() const {
 
 namespace {
 
-/// Returns the system's letter for what a process does; R when it does not say.
-char state_of(int64_t process) {
+/// Returns the fields of /proc/PROCESS/stat from the third, the state, on; none when the process does not exist.
+std::vector<std::string> fields_of(int64_t process) {
   std::ifstream file("/proc/" + std::to_string(process) + "/stat");
   std::string text;
   std::getline(file, text);
-  const size_t end = text.rfind(')');  // of the program's name
-  return end != std::string::npos && end + 2 < text.size() ? text[end + 2] : 'R';
+  const size_t name_end = text.rfind(')');  // the name may have blanks
+  if (name_end == std::string::npos) return {};
+  std::istringstream rest(text.substr(name_end + 1));
+  return {std::istream_iterator<std::string>(rest), {}};
+}
+
+/// Returns the system's letter for what a process does; R when it does not say.
+char state_of(int64_t process) {
+  const std::vector<std::string> fields = fields_of(process);
+  return fields.empty() ? 'R' : fields.front().front();
 }
 
 }  // namespace
@@ -120,6 +132,14 @@ bool is_gone(int64_t process) {
   if (kill(static_cast<pid_t>(process), 0) != 0) return errno == ESRCH;
   const char state = state_of(process);
   return state == 'Z' || state == 'X';
+}
+
+int signal_of_end(int64_t process) {
+  constexpr size_t kExitCode = 52 - 3;  // in proc(5), as waitpid() has it
+  const std::vector<std::string> fields = fields_of(process);
+  if (fields.size() <= kExitCode || fields.front() != "Z") return 0;
+  const int status = std::atoi(fields[kExitCode].c_str());
+  return WIFSIGNALED(status) ? WTERMSIG(status) : 0;
 }
 
 bool is_stopped(int64_t process) {

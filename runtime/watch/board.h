@@ -58,6 +58,8 @@ class Board {
 
 /// Returns true when the process has ended. A zombie has ended too: some containers never reap them.
 bool is_gone(int64_t process);
+/// Returns the signal that has ended a process whose end nobody has collected; 0 when that is not known.
+int signal_of_end(int64_t process);
 /// Returns true when the process is stopped, by a signal or a debugger.
 bool is_stopped(int64_t process);
 

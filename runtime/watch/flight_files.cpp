@@ -88,6 +88,8 @@ json line_of(int rank, int num_ranks, const Sighting& self) {
                {"name", self.name.data()},
                {"host", self.host.data()},
                {"phase", self.phase.data()},
+               {"phase_kind", name(self.phase_kind)},
+               {"step", self.step},
                {"time", time_of_day(Flight::Clock::now())},
                {"still_seconds", static_cast<double>(activity.still_ms) / 1e3},
                {"halted_seconds", static_cast<double>(activity.halted_ms) / 1e3},
@@ -170,7 +172,9 @@ RankFile read_rank(const std::filesystem::path& file) {
         read.time = line.at("time");
         sight.name = line.at("name");
         sight.host = line.at("host");
-        sight.phase = line.at("phase");
+        // Records of earlier versions have the text alone.
+        sight.phase = {line.at("phase"), phase_kind_named(line.value("phase_kind", "")),
+                       line.value("step", int64_t{0})};
         activity.still_ms = static_cast<int64_t>(line.at("still_seconds").get<double>() * 1e3);
         activity.halted_ms = static_cast<int64_t>(line.at("halted_seconds").get<double>() * 1e3);
         sight.runs = activity.halted_ms == 0;
@@ -244,7 +248,7 @@ bool write_flights(const Sighting& self) {
   return result.wait_for(kDiskPatience) == std::future_status::ready && result.get();
 }
 
-std::vector<RankSight> read_flights(const std::filesystem::path& folder) {
+Flights read_flights(const std::filesystem::path& folder) {
   std::vector<RankFile> files;
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
@@ -252,14 +256,16 @@ std::vector<RankSight> read_flights(const std::filesystem::path& folder) {
     if (file.extension() == ".jsonl" && file.stem().string().starts_with("rank-")) files.push_back(read_rank(file));
   }
   if (files.empty()) {
-    throw InputError(folder.string() +
-                     " has no flight records: they are written when a run fails, when it stands "
-                     "still for parallel.timeout, and on SIGQUIT");
+    throw NoFlights(folder.string() +
+                    " has no flight records: they are written when a run fails, when it stands "
+                    "still for parallel.timeout, and on SIGQUIT");
   }
   const auto newest = std::max_element(files.begin(), files.end(),
                                        [](const RankFile& a, const RankFile& b) { return a.time < b.time; });
   const int num_ranks = newest->num_ranks;
-  std::vector<RankSight> ranks;
+  Flights flights;
+  flights.time = newest->time;
+  std::vector<RankSight>& ranks = flights.ranks;
   Members members;
   for (const RankFile& file : files) {
     if (file.num_ranks != num_ranks) continue;
@@ -275,8 +281,8 @@ std::vector<RankSight> read_flights(const std::filesystem::path& folder) {
     silent.rank = rank;
     silent.name = "rank " + std::to_string(rank);
     silent.host = "an unknown host";
-    silent.phase = "an unknown place, as it wrote no flight record";
-    silent.runs = false;
+    silent.phase.text = "an unknown place, as it wrote no flight record";
+    silent.has_record = silent.runs = false;
     for (const GroupSight& group : groups) {
       const bool is_new = silent.activity.find(group.key) == nullptr;
       if (!is_new || silent.activity.num_groups == Activity::kGroups) continue;
@@ -284,7 +290,7 @@ std::vector<RankSight> read_flights(const std::filesystem::path& folder) {
     }
   }
   std::sort(ranks.begin(), ranks.end(), [](const RankSight& a, const RankSight& b) { return a.rank < b.rank; });
-  return ranks;
+  return flights;
 }
 
 }  // namespace meshtrain

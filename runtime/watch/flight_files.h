@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "mesh/error.h"
 #include "runtime/watch/sighting.h"
 #include "runtime/watch/stall.h"
 
@@ -20,9 +21,21 @@ void keep_flights_in(const std::filesystem::path& folder, int rank, int num_rank
 /// than a second: who writes it has other errors to report.
 bool write_flights(const Sighting& self);
 
+/// Thrown for a folder without flight records.
+class NoFlights : public InputError {
+ public:
+  using InputError::InputError;
+};
+
+/// The flight records of a run.
+struct Flights {
+  std::vector<RankSight> ranks;
+  double time = 0;  ///< of the newest, in seconds since 1970
+};
+
 /// Reads the files of all ranks in `folder`. Ranks that others name, without a file, do not run. Files
-/// of an earlier start with another number of ranks than the newest are left out. Throws InputError when there are
-/// none, and for one that cannot be read.
-std::vector<RankSight> read_flights(const std::filesystem::path& folder);
+/// of an earlier start with another number of ranks than the newest are left out. Throws NoFlights when there are
+/// none, and InputError for one that cannot be read.
+Flights read_flights(const std::filesystem::path& folder);
 
 }  // namespace meshtrain

@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "runtime/watch/phase.h"
-
 namespace meshtrain {
 namespace {
 
@@ -24,7 +22,10 @@ Sighting sight_self(const std::string& name) {
   gethostname(self.host.data(), self.host.size() - 1);
   const std::string longer = rank_name();
   write(longer.empty() ? name : longer, self.name);
-  write(Phase::current(), self.phase);
+  const PhaseState phase = Phase::current();
+  write(phase.text, self.phase);
+  self.phase_kind = phase.kind;
+  self.step = phase.step;
   read_flights(FlightRecorder::own(), self.activity);
   return self;
 }

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "runtime/watch/activity.h"
+#include "runtime/watch/phase.h"
 
 namespace meshtrain {
 
@@ -12,7 +13,9 @@ namespace meshtrain {
 struct Sighting {
   std::array<char, 64> host{};
   std::array<char, 96> name{};    ///< "rank 3 (dp=0 cp=0 tp=1)"
-  std::array<char, 192> phase{};  ///< Phase::current()
+  std::array<char, 192> phase{};  ///< PhaseState::text
+  PhaseKind phase_kind = PhaseKind::SetUp;
+  int64_t step = 0;  ///< of the phase; 0: none
   Activity activity;
 };
 

@@ -42,7 +42,7 @@ std::string describe_awaited(const Activity& activity) {
 
 /// Describes the last thing that a rank did that does not wait.
 std::string history(const RankSight& rank) {
-  std::string text = "it was in " + rank.phase;
+  std::string text = "it was in " + rank.phase.text;
   if (rank.activity.still_ms > 0) text += ", where nothing has changed for " + in_seconds(rank.activity.still_ms);
   const std::string last = last_collective(rank.activity);
   return text + (last.empty() ? "; it has issued no collective" : "; its last collective was " + last);
@@ -143,7 +143,9 @@ class Search {
     const RankSight& first = *halted.front();
     const bool stopped = first.activity.is_stopped;
     const std::string why = stopped ? "its process is stopped, by a signal or a debugger"
-                                    : "its process does not run: it is stopped or swapped out, or its host hangs";
+                            : first.has_record
+                                ? "its process does not run: it is stopped or swapped out, or its host hangs"
+                                : "it has left no record: it was killed, or is stopped, or its host or disk hangs";
     return make(stopped ? Cause::Stopped : Cause::Frozen, halted,
                 holds_up(halted, group, number) + why + "; " + history(first));
   }
@@ -154,8 +156,8 @@ class Search {
       if (!rank->activity.waits) busy.push_back(rank);
     }
     const RankSight& first = *busy.front();
-    const bool reads = first.phase.find("the reading of") != std::string::npos;
-    const bool saves = first.phase.find("the checkpoint") != std::string::npos;
+    const bool reads = first.phase.kind == PhaseKind::Reading;
+    const bool saves = first.phase.kind == PhaseKind::Saving;
     const std::string why = reads ? "it reads data" : saves ? "it writes a checkpoint" : "it has not come to it";
     return make(reads   ? Cause::Reading
                 : saves ? Cause::Saving
@@ -171,8 +173,8 @@ class Search {
         in_seconds(waiting_ms_) + ":";
     for (size_t i = 0; i < circle.size(); ++i) {
       const Activity& activity = circle[i]->activity;
-      text +=
-          (i == 0 ? " " : "; ") + place(*circle[i]) + " in " + describe_awaited(activity) + ", in " + circle[i]->phase;
+      text += (i == 0 ? " " : "; ") + place(*circle[i]) + " in " + describe_awaited(activity) + ", in " +
+              circle[i]->phase.text;
     }
     return make(Cause::Order, circle, text);
   }
@@ -186,8 +188,8 @@ class Search {
       return make(Cause::Different, {&current, other},
                   "ranks issue different collectives as number " + std::to_string(number) + " of group " +
                       group.name.text() + ", and wait for " + in_seconds(waiting_ms_) + ": " + place(current) + " " +
-                      meshtrain::describe(*mine) + ", in " + current.phase + "; " + place(*other) + " " +
-                      meshtrain::describe(*theirs) + ", in " + other->phase);
+                      meshtrain::describe(*mine) + ", in " + current.phase.text + "; " + place(*other) + " " +
+                      meshtrain::describe(*theirs) + ", in " + other->phase.text);
     }
     return make(Cause::Transport, {},
                 place(current) + " has waited " + in_seconds(waiting_ms_) + " in " + describe(group, mine, number) +
@@ -200,6 +202,18 @@ class Search {
 };
 
 }  // namespace
+
+RankFailure failure_of(const Verdict& verdict, const std::vector<RankSight>& ranks, const std::string& line) {
+  RankFailure failure{.cause = verdict.cause, .ranks = verdict.ranks, .message = line};
+  for (const RankSight& rank : ranks) {
+    if (verdict.ranks.empty() || rank.rank != verdict.ranks.front()) continue;
+    failure.host = rank.host;
+    failure.phase = name(rank.phase.kind);
+    failure.step = rank.phase.step;
+    failure.during = rank.phase.text;
+  }
+  return failure;
+}
 
 std::string in_seconds(int64_t milliseconds) {
   return std::to_string((milliseconds + 500) / 1000) + " s";

@@ -5,37 +5,35 @@
 #include <string>
 #include <vector>
 
+#include "runtime/telemetry/events.h"
 #include "runtime/watch/activity.h"
+#include "runtime/watch/phase.h"
 
 namespace meshtrain {
 
 /// A rank, as it is seen when ranks stand still.
 struct RankSight {
   int rank = 0;
-  std::string host, name, phase;  ///< name: "rank 3 (dp=0 cp=0 tp=1)"
-  bool runs = true;               ///< its beat grows: the process gets processor time
+  std::string host, name;  ///< name: "rank 3 (dp=0 cp=0 tp=1)"
+  PhaseState phase;
+  bool runs = true;  ///< its beat grows: the process gets processor time
   Activity activity;
-  int64_t silent_ms = 0;  ///< since its beat has grown
-  int speaker = -1;       ///< the rank through which it is seen, the first of its host; -1: it is seen by itself
+  int64_t silent_ms = 0;   ///< since its beat has grown
+  int speaker = -1;        ///< the rank through which it is seen, the first of its host; -1: it is seen by itself
+  bool has_record = true;  ///< false: known from the records of others alone
 };
 
 /// The answer to the question for whom everybody waits.
 struct Verdict {
-  enum class Cause {
-    Stopped,    ///< the process is stopped, by a signal or a debugger
-    Frozen,     ///< the process does not run: it is swapped out, or its host hangs
-    Reading,    ///< it reads data
-    Saving,     ///< it writes a checkpoint
-    Absent,     ///< it has not come to the collective: it computes, or hangs elsewhere
-    Different,  ///< ranks issued different collectives
-    Order,      ///< ranks wait for each other in different collectives
-    Transport,  ///< all ranks have come to the collective, and it does not end
-  };
+  using Cause = FailureCause;
 
   Cause cause;
   std::vector<int> ranks;  ///< those that hold up the others, or that differ
   std::string text;        ///< one line, without an end: "everybody waits for rank 2 (...) on host a: ..."
 };
+
+/// Returns the values of a verdict on `ranks`, with the line that is printed.
+RankFailure failure_of(const Verdict& verdict, const std::vector<RankSight>& ranks, const std::string& line);
 
 /// Formats milliseconds as whole seconds: "12 s".
 std::string in_seconds(int64_t milliseconds);

@@ -85,6 +85,7 @@ StallWatch::Decision StallWatch::look(const std::vector<RankSight>& ranks, const
     if (is_told_ && waiting < milliseconds(limits.warning) / 2) {
       const auto time = std::chrono::duration_cast<Milliseconds>(now - told_).count() + told_after_ms_;
       decision.lines.push_back("the ranks go on, after " + in_seconds(time));
+      decision.ended_after = time;
       is_told_ = false;
     }
     return decision;
@@ -96,15 +97,18 @@ StallWatch::Decision StallWatch::look(const std::vector<RankSight>& ranks, const
     is_told_ = true;
     told_ = now;
     decision.lines.push_back(verdict->text);
+    decision.told = verdict;
   }
   const bool saves = verdict->cause == Verdict::Cause::Saving;  // a slow disk is waited for: it reports by itself
   if (waiting >= std::max(milliseconds(limits.timeout), told_after_ms_) && !saves) {
+    decision.told = verdict;
     decision.end = verdict->text + "; the run ends after parallel.timeout, " + in_seconds(milliseconds(limits.timeout));
     return decision;
   }
   const bool insists = stop_asked_ && now - *stop_asked_ >= Milliseconds(told_after_ms_);
   if (insists && !saves) {
     const std::string& last = limits.last_checkpoint;
+    decision.told = verdict;
     decision.end = "a stop was asked for, and no checkpoint can be written (" +
                    (last.empty() ? std::string("there is none") : "the last is " + last) + "): " + verdict->text;
   }

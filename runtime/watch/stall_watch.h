@@ -36,8 +36,10 @@ class Stillness {
 class StallWatch {
  public:
   struct Decision {
-    std::vector<std::string> lines;  ///< to print
-    std::string end;                 ///< why the job has to end; empty: it goes on
+    std::vector<std::string> lines;           ///< to print
+    std::string end;                          ///< why the job has to end; empty: it goes on
+    std::optional<Verdict> told = {};         ///< what a line or the end says for whom ranks wait
+    std::optional<int64_t> ended_after = {};  ///< milliseconds of a stall that has ended
   };
 
   /// Returns true after a warning, until ranks go on.

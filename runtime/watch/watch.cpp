@@ -222,9 +222,12 @@ void Watch::look_for_stall() {
   if (now - judged_ < kJudgement || !limits || is_end_reported()) return;
   judged_ = now;
   if (!judges() && !stalls_.is_told()) return;
-  const StallWatch::Decision decision = stalls_.look(sights(), *limits);
+  const std::vector<RankSight> ranks = sights();
+  const StallWatch::Decision decision = stalls_.look(ranks, *limits);
   for (const std::string& line : decision.lines) print_error_line("warning: " + line);
-  if (!decision.end.empty()) report_and_abort(decision.end);
+  if (decision.ended_after) append_stall_ended(static_cast<double>(*decision.ended_after) / 1e3);
+  if (!decision.end.empty()) report_and_abort(meshtrain::failure_of(*decision.told, ranks, decision.end));
+  if (decision.told) append_stalled(meshtrain::failure_of(*decision.told, ranks, decision.lines.back()));
 }
 
 bool Watch::runs(int index, const Board::Slot& slot) {
@@ -256,7 +259,7 @@ std::vector<RankSight> Watch::sights() {
     all[rank] = {rank,
                  sighting.host.data(),
                  sighting.name.data(),
-                 sighting.phase.data(),
+                 {sighting.phase.data(), sighting.phase_kind, sighting.step},
                  runs,
                  sighting.activity,
                  std::chrono::duration_cast<std::chrono::milliseconds>(silent).count()};
@@ -346,12 +349,19 @@ void Watch::look_at_next() {
   const Board::Slot& next = board_->next();
   const int64_t process = next.process;
   const bool missing = process != 0 && is_gone(process) && next.process == process;
+  if (!missing || num_missing_ == 0) end_signal_ = 0;
   num_missing_ = missing ? num_missing_ + 1 : 0;
+  if (missing && end_signal_ == 0) end_signal_ = signal_of_end(process);
   if (num_missing_ < kLooks) return;
+  const std::vector<Board::Slot*> slots = board_->slots();
+  const auto index = static_cast<size_t>(std::find(slots.begin(), slots.end(), &next) - slots.begin());
   const Sighting seen = next.sight();
-  report_and_abort(std::string(seen.name.data()) +
-                   " is gone without a word, killed from outside or for want of memory; it was in " +
-                   seen.phase.data() + seen_collective(seen));
+  RankFailure failure = failure_of(FailureCause::Killed, {hosts_.ranks_of(hosts_.host_of(rank_)).at(index)}, seen);
+  failure.signal = end_signal_;
+  failure.message = std::string(seen.name.data()) +
+                    " is gone without a word, killed from outside or for want of memory; it was in " +
+                    seen.phase.data() + seen_collective(seen);
+  report_and_abort(failure);
 }
 
 void Watch::look_at_hosts() {
@@ -379,14 +389,20 @@ void Watch::look_at_hosts() {
 void Watch::look_at(Lost& lost) {
   const Clock::time_point now = Clock::now();
   if (listener_ ? listener_->answers(lost.frame.rank) : caller_->answers()) {
-    if (lost.is_reported) print_error_line(std::string(lost.frame.sender.name.data()) + " answers again");
+    if (!lost.is_reported) return;
+    print_error_line(std::string(lost.frame.sender.name.data()) + " answers again");
+    append_answers(static_cast<int>(lost.frame.rank));
     return;
   }
   const int turn = listener_ ? 0 : hosts_.host_of(rank_) - 1;
   if (!lost.is_reported && now - lost.since >= kGrace + std::min(kTurn * std::max(turn, 0), kLastTurn)) {
     lost.is_reported = true;
     std::fflush(stdout);
-    if (turn < kMostReporters && !is_end_reported()) print_error_line(describe(lost));
+    if (turn < kMostReporters && !is_end_reported()) {
+      const RankFailure failure = describe(lost);
+      print_error_line(failure.message);
+      append_failed(failure);
+    }
   }
   if (now - std::max(lost.since, moved_) < patience(lost.loss)) return;
   board_->may_report();  // the ranks of this host need not report this one as gone
@@ -398,7 +414,16 @@ Watch::Clock::duration Watch::patience(Loss loss) const {
   return std::max(loss == Loss::Silent ? 2 * limit : limit / 3, 3 * longest_phase_);
 }
 
-std::string Watch::describe(const Lost& lost) const {
+RankFailure Watch::failure_of(FailureCause cause, std::vector<int> ranks, const Sighting& seen) {
+  return {.cause = cause,
+          .ranks = std::move(ranks),
+          .host = seen.host.data(),
+          .phase = meshtrain::name(seen.phase_kind),
+          .step = seen.step,
+          .during = seen.phase.data()};
+}
+
+RankFailure Watch::describe(const Lost& lost) const {
   const Frame& frame = lost.frame;
   std::vector<int> ranks = hosts_.ranks_of(hosts_.host_of(frame.rank));
   const std::string name = frame.sender.name.data(), host = frame.sender.host.data();
@@ -406,22 +431,29 @@ std::string Watch::describe(const Lost& lost) const {
   const auto seconds = std::chrono::ceil<std::chrono::seconds>(patience(lost.loss)).count();
   const std::string next = "; the job ends unless this rank makes a step within " + std::to_string(seconds) + " s";
   if (lost.loss == Loss::Silent) {
-    return "host " + host + " (" + describe_ranks(ranks) + ") has not answered for " +
-           std::to_string(silence_limit().count()) + " s: it has no power or no network; " + name + " was " + seen +
-           next;
+    RankFailure failure = failure_of(FailureCause::Network, ranks, frame.sender);
+    failure.message = "host " + host + " (" + describe_ranks(ranks) + ") has not answered for " +
+                      std::to_string(silence_limit().count()) + " s: it has no power or no network; " + name + " was " +
+                      seen + next;
+    return failure;
   }
   const bool has_others = hosts_.is_first_of_host(frame.rank) && ranks.size() > 1;
-  std::erase(ranks, static_cast<int>(frame.rank));
-  return name + " on host " + host + (has_others ? ", and " + describe_ranks(ranks) + " there," : "") +
-         " is gone without a word, killed from outside or for want of memory; it was " + seen + next;
+  const auto rank = static_cast<int>(frame.rank);
+  std::erase(ranks, rank);
+  RankFailure failure = failure_of(FailureCause::Killed, {rank}, frame.sender);
+  if (has_others) failure.ranks.insert(failure.ranks.end(), ranks.begin(), ranks.end());
+  failure.message = name + " on host " + host + (has_others ? ", and " + describe_ranks(ranks) + " there," : "") +
+                    " is gone without a word, killed from outside or for want of memory; it was " + seen + next;
+  return failure;
 }
 
-void Watch::report_and_abort(const std::string& message) {
+void Watch::report_and_abort(const RankFailure& failure) {
   alarm(kAbortSeconds);
   if (board_->may_report()) {
     send_end();
     std::fflush(stdout);
-    print_error_line(message);
+    print_error_line(failure.message);
+    append_failed(failure);
     if (write_flights(sight())) await_flights();
   } else {
     std::this_thread::sleep_for(kEndOfJob);

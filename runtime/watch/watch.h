@@ -85,10 +85,12 @@ class Watch {
   void look_at(Lost& lost);
   void wait(std::unique_lock<std::timed_mutex>& lock) const;
   void leave();
-  std::string describe(const Lost& lost) const;
+  RankFailure describe(const Lost& lost) const;
   /// Returns how long this rank may stay in one phase after a loss.
   Clock::duration patience(Loss loss) const;
-  [[noreturn]] void report_and_abort(const std::string& message);
+  /// Returns the values of a failure whose cause lies in a rank that was last seen so.
+  static RankFailure failure_of(FailureCause cause, std::vector<int> ranks, const Sighting& seen);
+  [[noreturn]] void report_and_abort(const RankFailure& failure);
 
   HostMap hosts_;
   int rank_;
@@ -97,6 +99,7 @@ class Watch {
   std::optional<Listener> listener_;  // of rank 0
   std::optional<Caller> caller_;
   int num_missing_ = 0;              // consecutive looks that found the next process gone
+  int end_signal_ = 0;               // that ended it; 0: unknown
   std::map<int64_t, Lost> lost_;     // by rank
   std::string phase_;                // of this rank
   Clock::time_point moved_;          // when this phase began

@@ -384,21 +384,36 @@ FuzzedReader metrics_lines(const fs::path& folder) {
 FuzzedReader run_log(const fs::path& folder) {
   write_file(folder / "hosts.json", "{\"hosts\":3}");  // a problem in every case: lines of a log are never refused
   write_file(folder / "metrics.jsonl", "");
+  return {{""},
+          "console.log",
+          [](const std::string&, Mutator& mutator) {
+            return mutator.text(
+                "2026-03-01 10:00:00.000 info: mine: 3,213,568 parameters, mesh dp=2,cp=1,tp=2, fp32\n"
+                "2026-03-01 10:01:00.500+01:00 warning: rank 1 holds up 3 ranks\n"
+                "2026-03-01 11:00:03.000 info: warning: of an earlier version\n"
+                "2026-03-01 11:00:04.000 error: rank 1 is gone\n");
+          },
+          report_run,
+          1000};
+}
+
+FuzzedReader events(const fs::path& folder) {
+  write_file(folder / "metrics.jsonl", "{\"step\":1,\"loss\":2}\n");
   return {
-      {""},
-      "console.log",
-      [](const std::string&, Mutator& mutator) {
-        return mutator.text(
-            "2026-03-01 10:00:00.000 info: mine: 3,213,568 parameters, mesh dp=2,cp=1,tp=2, sequence parallel on, "
-            "fp32\n"
-            "2026-03-01 10:01:00.500 info: step  5/20  loss 5.5132  norm 1.923\n"
-            "2026-03-01 10:01:01.000 info: checkpoint of step 4 written in 1.94 s\n"
-            "2026-03-01 11:00:00.000 info: mine: 3,213,568 parameters, mesh dp=4,cp=1,tp=1, sequence parallel on, "
-            "fp32\n"
-            "2026-03-01 11:00:01.000 info: resumed after step 4, from runs/mine/checkpoints/step-00000004 in 0.2 s\n"
-            "2026-03-01 11:00:01.000 info:   train.steps: 20, was 10\n"
-            "2026-03-01 11:00:03.000 info: stopped on request after step 9; continue with --resume\n");
-      },
+      {R"({"time":1,"event":"started","mesh":{"dp":2,"tp":2},"ranks":4,"hosts":["a"],"step":0,"steps":20,"parameters":64,"trained_parameters":32})"
+       "\n"
+       R"({"time":2,"event":"checkpoint","step":4,"folder":"checkpoints/step-00000004","seconds":1.5})"
+       "\n"
+       R"({"time":3,"event":"rank_failed","cause":"killed","rank":3,"coordinate":{"dp":1,"tp":1},"phase":{"kind":"step","text":"step 5"},"step":5,"message":"m"})"
+       "\n"
+       R"({"time":4,"event":"started","mesh":{"dp":4,"tp":1},"ranks":4,"step":4,"steps":20})"
+       "\n"
+       R"({"time":5,"event":"resumed","step":4,"changes":["train.steps: 20, was 10"]})"
+       "\n"
+       R"({"time":6,"event":"stopped","step":9,"why":"signal","signal":"SIGUSR1"})"
+       "\n"},
+      "events.jsonl",
+      damaged_text,
       report_run,
       1000};
 }
@@ -444,6 +459,7 @@ const std::vector<FuzzedReaderMaker>& fuzzed_readers() {
                                                      {"chat_prompts", chat_prompts},
                                                      {"metrics_lines", metrics_lines},
                                                      {"run_log", run_log},
+                                                     {"events", events},
                                                      {"goodput", goodput},
                                                      {"hosts", hosts},
                                                      {"plan", plan}};

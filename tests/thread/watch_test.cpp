@@ -26,7 +26,7 @@ TEST_P(WatchThread, LooksWhileThePhaseChanges) {
     const StallGuard guard([] { return StallLimits{.warning = std::chrono::duration<double>(0.005)}; });
     for (int step = 0; step < 100; ++step) {
       const Phase phase("step " + std::to_string(step));
-      const Phase within([step] { return "unit " + std::to_string(step); });
+      const Phase within([step] { return PhaseState{"unit " + std::to_string(step), PhaseKind::Step, step}; });
       set_rank_name(ranks.coordinate_text() + (step % 2 == 0 ? "" : "*"));
       std::this_thread::sleep_for(std::chrono::milliseconds(2));
     }

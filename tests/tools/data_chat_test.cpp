@@ -152,6 +152,15 @@ TEST_F(DataChat, InspectShowsWhichTokensCount) {
   EXPECT_TRUE(has(shown.out, "of which count first<|eot_id|> | second<|eot_id|>\n")) << shown.out;
   EXPECT_TRUE(has(shown.out, "at 200       ")) << "a sample begins where a record does: " << shown.out;
   EXPECT_TRUE(has(shown.out, "of which count third<|eot_id|>\n")) << shown.out;
+  const Ending whole = run_meshtrain({"data", "inspect", path("chat.bin")});
+  ASSERT_EQ(whole.status, 0) << whole.err;
+  for (const char* text : {"first", "second", "third"}) {
+    EXPECT_TRUE(has(whole.out, "of which count " + std::string(text) + "<|eot_id|>\n")) << whole.out;
+  }
+  EXPECT_EQ(count(whole.out, "as text       "), 3) << "padding is no conversation: " << whole.out;
+  const Ending one = run_meshtrain({"data", "inspect", path("chat.bin"), "--samples", "1"});
+  EXPECT_EQ(count(one.out, "of which count"), 1) << one.out;
+  EXPECT_EQ(count(one.out, "<|eot_id|>"), 3) << "the question, the answer, and the answer's labels: " << one.out;
   fs::remove(path("chat.mask"));
   const Ending without = run_meshtrain({"data", "inspect", path("chat.bin")});
   EXPECT_TRUE(has(without.out, "chat.mask: the .json file names it, and it does not exist\n")) << without.out;

@@ -139,13 +139,16 @@ def write_run(folder, steps, name="mine"):
             if step % 25 == 0:
                 line.update(eval_loss=2.5, eval_seconds=1)
             file.write(json.dumps(line) + "\n")
-    start = "info: mine: 3,213,568 parameters, mesh dp=2,cp=2,tp=2, sequence parallel on, fp32\n"
-    (folder / "console.log").write_text(
-        f"2026-03-01 10:00:00.000 {start}2026-03-01 10:01:00.000 info: warning: {HOSTILE}\n"
-        f"2026-03-01 10:02:00.000 info: step {steps // 2}/{steps}  loss\n2026-03-01 10:03:00.000 {start}"
-        f"2026-03-01 10:03:00.000 info: resumed after step {steps // 3}, from here in 1 s\n"
-        f"2026-03-01 10:03:00.000 info:   train.long_value: {'x' * 300}, was {HOSTILE}\n"
-        f"2026-03-01 10:05:00.000 info: step {steps}/{steps}  loss\n")
+    (folder / "console.log").write_text(f"2026-03-01 10:01:00.000+01:00 warning: {HOSTILE}\n")
+    start = {"event": "started", "mesh": {"dp": 2, "cp": 2, "tp": 2}, "steps": steps, "parameters": 3213568,
+             "trained_parameters": 3213568}
+    events = [{"time": 1.7e9, "step": 0, **start},
+              {"time": 1.7e9 + 40, "event": "rank_failed", "cause": "killed", "rank": 3, "step": steps // 2, "message": HOSTILE},
+              {"time": 1.7e9 + 50, "step": steps // 3, **start},
+              {"time": 1.7e9 + 50, "event": "resumed", "step": steps // 3,
+               "changes": [f"train.long_value: {'x' * 300}, was {HOSTILE}"]},
+              {"time": 1.7e9 + 99, "event": "done", "step": steps}]
+    (folder / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
     (folder / "goodput.jsonl").write_text(json.dumps(
         {"start": 1.7e9, "end": 1.7e9 + 100, "seconds": {"training": 80, "checkpoint": 15, "lost": 5}}) + "\n")
 
@@ -206,6 +209,13 @@ class Page(unittest.TestCase):
                 self.open(page, width)
                 self.browser.value("document.querySelectorAll('details').forEach(e => { e.open = true; })")
                 self.assertLessEqual(self.browser.value("document.documentElement.scrollWidth"), width, f"{page}, {width}")
+
+    def test_tables_fit_a_window_of_1280(self):
+        for page in ("one", "two"):
+            self.open(page, 1280)
+            self.assertEqual(self.browser.value(
+                "[...document.querySelectorAll('.scroll')].filter(e => e.querySelector('table') && e.scrollWidth > e.clientWidth)"
+                ".map(e => e.textContent.slice(0, 40))"), [], page)
 
     def test_labels_do_not_lie_on_each_other(self):
         for width in (1400, 420):

@@ -56,9 +56,9 @@ TEST_F(TrainProgram, ItsRunIsReported) {
   ASSERT_EQ(train(2, {"--mesh", "tp=2", "--resume", "--set", "train.steps=6"}).status, 0);
   const Ending text = run_meshtrain({"report", run_dir});
   EXPECT_EQ(text.status, 0) << text.err;
-  for (const char* part :
-       {": mesh dp=1,cp=1,tp=2\n", "  steps                    6 of 6  (done)\n", "  starts                   2\n",
-        "train.steps: 6, was 4", "parallel.mesh.tp: 2, was 1", "newest of step"}) {
+  for (const char* part : {": meshes dp=2,cp=1,tp=1 (steps 1 to 4), then dp=1,cp=1,tp=2 (from step 5)\n",
+                           "  steps                    6 of 6  (done)\n", "  starts                   2\n",
+                           "train.steps: 6, was 4", "parallel.mesh.tp: 2, was 1", "newest of step"}) {
     EXPECT_TRUE(has(text.out, part)) << part << " is not in\n" << text.out;
   }
   const Ending page = run_meshtrain({"report", run_dir, "--out", path("report.html")});

@@ -54,7 +54,7 @@ TEST_F(StandStill, AfterTheLimitTheRunEndsWithFlightRecords) {
   }
   const Ending diagnosed = run_meshtrain({"diagnose", run_dir.string()});
   EXPECT_EQ(diagnosed.status, 0) << diagnosed.err;
-  expect_match(diagnosed.out, "\n" + name_of_rank(2) + " holds up 3 ranks, for . s in .*: its process does not run");
+  expect_match(diagnosed.out, "\n" + name_of_rank(2) + " holds up 3 ranks, for . s in .*: its process is stopped");
   expect_match(diagnosed.out,
                R"(rank 0 \(dp=0 cp=0 tp=0\) on \S+\n  in    step \d+, .*\n  state waits in number \d+ of group \w+)");
 }

@@ -75,6 +75,8 @@ class Verify : public ::testing::Test {
     EXPECT_TRUE(has(ending.out, "sums for " + skipped + " are left out")) << ending.out;
     EXPECT_TRUE(has(ending.out, "\nDIFFERENT: ")) << ending.out;
     EXPECT_TRUE(has(ending.out, "differs on rank ")) << ending.out;
+    EXPECT_TRUE(has(ending.out, "\n  difference: of ") || has(ending.out, "\n  difference: |a - b|"))
+        << "of what it is a share: " << ending.out;
     return ending.out;
   }
 

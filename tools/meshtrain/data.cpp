@@ -40,8 +40,7 @@ struct PrepareArguments {
 struct InspectArguments {
   std::filesystem::path file;
   std::optional<std::string> dtype;
-  int64_t count = 32;
-  int64_t samples = 1;
+  std::optional<int64_t> count, samples;
   std::optional<std::string> separator;
   std::optional<std::string> tokenizer;
 };
@@ -263,13 +262,15 @@ void add_data_inspect(CLI::App& data, int& status) {
               ", or megatron: FILE is NAME.bin and NAME.idx beside it says. Without it megatron where there is "
               "such a NAME.idx, else as FILE.json says, else uint16")
       ->type_name("TYPE");
-  command->add_option("--count", arguments->count, "How many tokens to show of a sample")
-      ->capture_default_str()
+  command
+      ->add_option("--count", arguments->count,
+                   "How many tokens to show of a sample. Default: 32; of conversations, each to its end")
       ->check(whole_number(0))
       ->type_name("N");
   command
-      ->add_option("--samples", arguments->samples, "How many samples to show: the first tokens, and others further on")
-      ->capture_default_str()
+      ->add_option("--samples", arguments->samples,
+                   "How many samples to show: the first tokens, and others further on. Default: 1; of conversations, 3 "
+                   "complete ones")
       ->check(CLI::Range(1, 1'000'000))
       ->type_name("N");
   command

@@ -9,7 +9,9 @@
 #include "mesh/agree.h"
 #include "mesh/backends/mpi/mpi.h"
 #include "mesh/error.h"
+#include "mesh/host_map.h"
 #include "runtime/telemetry/error_line.h"
+#include "runtime/telemetry/events.h"
 #include "runtime/telemetry/progress.h"
 #include "runtime/watch/connection.h"
 #include "runtime/watch/phase.h"
@@ -40,6 +42,14 @@ std::optional<std::chrono::milliseconds> limit_of(const InputError& error) {
   return std::chrono::milliseconds(silence_limit()) / 3;  // 10 s
 }
 
+/// Appends a failure to the events of the run. `rank`: the one that fails; -1: all alike.
+void keep_failure(const Failure& failure, int64_t rank) {
+  const PhaseState phase = Phase::failed();
+  RankFailure event{.phase = name(phase.kind), .step = phase.step, .during = phase.text, .message = failure.message};
+  if (rank >= 0) event.ranks = {static_cast<int>(rank)}, event.host = host_name();
+  append_failed(event);
+}
+
 }  // namespace
 
 Failure describe_failure(const std::exception& error, const std::string& place) {
@@ -49,19 +59,23 @@ Failure describe_failure(const std::exception& error, const std::string& place) 
   return {says_where ? what : place + ": " + what, 1};
 }
 
-void print_failure(const Failure& failure) {
+bool print_failure(const Failure& failure) {
   static std::atomic<bool> printed = false;
-  if (printed.exchange(true)) return;
+  if (printed.exchange(true)) return false;
   std::fflush(stdout);
   print_error_line(failure.message);
+  return true;
 }
 
 void report_failure(const Group& world, const std::exception& error) {
   const bool alone = !is_agreed(error);
   if (alone) Watch::excuse();
-  if (alone || world.rank() == 0)
-    print_failure(describe_failure(error, alone && world.size() > 1 ? world.coordinate_text() : ""));
-  if (dynamic_cast<const InputError*>(&error) == nullptr) Watch::keep_last_flights();
+  const bool is_refusal = dynamic_cast<const InputError*>(&error) != nullptr;
+  if (alone || world.rank() == 0) {
+    const Failure failure = describe_failure(error, alone && world.size() > 1 ? world.coordinate_text() : "");
+    if (print_failure(failure) && !is_refusal) keep_failure(failure, alone ? world.rank() : -1);
+  }
+  if (!is_refusal) Watch::keep_last_flights();
   if (alone && world.size() > 1) abort_mpi(1);
 }
 

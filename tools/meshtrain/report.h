@@ -16,8 +16,8 @@ struct Failure {
 /// `place`: "rank 3", named for errors that are not the user's; empty: none.
 Failure describe_failure(const std::exception& error, const std::string& place);
 
-/// "meshtrain: MESSAGE" on stderr; the first that a process reports, and no other.
-void print_failure(const Failure& failure);
+/// "meshtrain: MESSAGE" on stderr; the first that a process reports, and no other. Returns false for another.
+bool print_failure(const Failure& failure);
 
 /// Reports what a rank of `world` throws, before anything is cleaned up: what all ranks throw alike, InputError and
 /// AgreedError, rank 0 prints; anything else is this rank's own, which prints it and ends the job. With one rank it

@@ -4,7 +4,9 @@
 #include <chrono>
 #include <cmath>
 #include <fstream>
+#include <iterator>
 #include <random>
+#include <regex>
 
 #include "mesh/error.h"
 #include "runtime/report/facts.h"
@@ -209,83 +211,165 @@ TEST(StepTime, OldMetricsHaveOnePart) {
   EXPECT_TRUE(step_time(MetricsReader()).parts.empty());
 }
 
-// ---- the log
+// ---- warnings of the log
 
-constexpr const char* kLog =
-    "2026-03-01 10:00:00.000 info: mine: 3,213,568 parameters, mesh dp=2,cp=2,tp=2, sequence parallel on, fp32\n"
-    "2026-03-01 10:00:01.000 info: warning: something <odd>\n"
-    "2026-03-01 10:01:00.500 info: step  5/20  loss 5.5132  norm 1.923  lr 2.00e-04  6,728 tok/s  eta 0:07\n"
-    "2026-03-01 10:01:01.000 info: checkpoint of step 4 written in 1.94 s\n"
-    "2026-03-01 10:02:00.000 info: step  7/20  loss 5.5132  norm 1.923  lr 2.00e-04  6,728 tok/s  eta 0:07\n"
-    "2026-03-01 11:00:00.000 info: 1 thread a rank: as OMP_NUM_THREADS says\n"
-    "2026-03-01 11:00:00.000 info: mine: 3,213,568 parameters, mesh dp=4,cp=1,tp=2, sequence parallel on, fp32\n"
-    "2026-03-01 11:00:01.000 info: resumed after step 4, from runs/mine/checkpoints/step-00000004 in 0.2 s\n"
-    "2026-03-01 11:00:01.000 info:   parallel.mesh.dp: 4, was 2\n"
-    "2026-03-01 11:00:01.000 info:   train.steps: 20, was 10\n"
-    "2026-03-01 11:00:02.000 info: step  8/20  loss 5.5132\n"
-    "2026-03-01 11:00:03.000 info: stopped on request after step 9; continue with --resume\n"
-    "2026-03-01 12:00:00.000 info: mine: 3,213,568 parameters, mesh dp=4,cp=1,tp=2, sequence parallel on, fp32\n"
-    "2026-03-01 12:00:01.000 info: resumed after step 9, from runs/mine/checkpoints/step-00000009 in 0.2 s\n"
-    "2026-03-01 12:00:09.000 info: step 20/20  loss 5.5132\n";
+TEST(LogWarnings, TakesWarningsAndErrorsOfEveryVersion) {
+  LogWarnings warnings;
+  for (const char* line :
+       {"2026-03-01 10:00:00.000 info: mine: 3,213,568 parameters, mesh dp=2, fp32",
+        "2026-03-01 10:00:01.000 warning: said once", "2026-03-01 10:00:02.000 warning: warning: twice",
+        "2026-03-01 10:00:03.000+01:00 warning: said once", "2026-03-01 10:00:04.000 info: warning: something <odd>",
+        "2026-03-01 10:00:05.000+01:00 error: rank 1 is gone", "warning: without time", "x: y", ""}) {
+    warnings.add(line);
+  }
+  EXPECT_EQ(warnings.lines(), Lines({"said once", "twice", "something <odd>", "rank 1 is gone"}));
+}
 
-RunLog log_of(const std::string& text) {
-  RunLog log;
+// ---- events
+
+constexpr const char* kEvents =
+    R"({"time":1000,"event":"started","version":"0.1.0","name":"mine","mesh":{"dp":2,"cp":2,"tp":2},"ranks":8,"hosts":["a","b"],"step":0,"steps":20,"parameters":3213568,"trained_parameters":3213568}
+{"time":1061,"event":"checkpoint","step":4,"folder":"checkpoints/step-00000004","seconds":1.94}
+{"time":1120,"event":"rank_failed","cause":"killed","rank":3,"coordinate":{"dp":0,"cp":1,"tp":1},"host":"a","phase":{"kind":"step","text":"step 8, vote"},"step":8,"message":"rank 3 is gone"}
+{"time":1121,"event":"rank_failed","cause":"killed","rank":3,"message":"rank 3 is gone, says another host"}
+{"time":4000,"event":"started","mesh":{"dp":4,"cp":1,"tp":2},"ranks":8,"step":4,"steps":20,"parameters":3213568,"trained_parameters":64}
+{"time":4001,"event":"resumed","step":4,"folder":"checkpoints/step-00000004","seconds":0.2,"changes":["parallel.mesh.dp: 4, was 2","train.steps: 20, was 10"]}
+{"time":4003,"event":"stopped","step":9,"why":"signal","signal":"SIGUSR1"}
+{"time":8000,"event":"started","mesh":{"dp":4,"cp":1,"tp":2},"ranks":8,"step":9,"steps":20,"parameters":3213568,"trained_parameters":64}
+{"time":8001,"event":"resumed","step":9,"folder":"checkpoints/step-00000009","seconds":0.2,"changes":[]}
+{"time":8002,"event":"of a later version","step":[1]}
+{"time":8009,"event":"done","step":20}
+)";
+
+template <class Reader>
+Reader read_lines(const std::string& text) {
+  Reader reader;
   size_t begin = 0;
   for (size_t end = 0; (end = text.find('\n', begin)) != std::string::npos; begin = end + 1) {
-    log.add(std::string_view(text).substr(begin, end - begin));
+    reader.add(std::string_view(text).substr(begin, end - begin));
   }
-  return log;
+  return reader;
 }
 
-TEST(RunLog, TakesWarningsOfEveryVersion) {
-  const RunLog log = log_of(
-      "2026-03-01 10:00:01.000 warning: said once\n"
-      "2026-03-01 10:00:02.000 warning: warning: said twice\n"
-      "2026-03-01 10:00:03.000 warning: said once\n");
-  EXPECT_EQ(log.warnings(), Lines({"said once", "said twice"}));
+std::vector<RunStart> starts_in(const std::string& events, const std::string& ledger = "") {
+  return starts_of(read_lines<RunEvents>(events), read_lines<Ledger>(ledger));
 }
 
-TEST(RunLog, TellsStartsAndTheirEnds) {
-  const RunLog log = log_of(kLog);
-  ASSERT_EQ(log.starts().size(), 3u);
-  const RunStart &first = log.starts()[0], &second = log.starts()[1], &third = log.starts()[2];
-  EXPECT_EQ(first.how, RunStart::End::Interrupted);
-  EXPECT_EQ(first.last_step, 7);
+TEST(RunEvents, TellStartsAndTheirEnds) {
+  const RunEvents events = read_lines<RunEvents>(kEvents);
+  EXPECT_EQ(events.num_damaged(), 0);
+  ASSERT_EQ(events.checkpoints().size(), 1u);
+  EXPECT_EQ(events.checkpoints()[0].step, 4);
+  EXPECT_EQ(events.checkpoints()[0].seconds, 1.94);
+  const std::vector<RunStart> starts = starts_of(events, Ledger());
+  ASSERT_EQ(starts.size(), 3u);
+  const RunStart &first = starts[0], &second = starts[1], &third = starts[2];
+  EXPECT_EQ(first.how, RunStart::End::Failed);
   EXPECT_EQ(first.mesh, "dp=2,cp=2,tp=2");
   EXPECT_EQ(first.model, "3,213,568 parameters");
-  EXPECT_EQ(first.end - first.begin, 120);
+  EXPECT_EQ(first.end - first.begin, 121);
+  ASSERT_EQ(first.failures.size(), 1u) << "both hosts have reported one failure";
+  EXPECT_EQ(first.failures[0].message, "rank 3 is gone");
+  EXPECT_EQ(reason_of(first), ": rank 3, killed, in step 8");
   EXPECT_EQ(second.how, RunStart::End::Stopped);
+  EXPECT_EQ(second.model, "3,213,568 parameters (64 of them trained)");
   EXPECT_EQ(second.resumed_after, 4);
   EXPECT_EQ(second.last_step, 9);
   EXPECT_EQ(second.changes, Lines({"parallel.mesh.dp: 4, was 2", "train.steps: 20, was 10"}));
   EXPECT_EQ(third.how, RunStart::End::Done);
-  EXPECT_EQ(third.num_steps, 20);
-  EXPECT_EQ(log.warnings(), Lines({"something <odd>"}));
-  ASSERT_EQ(log.checkpoints().size(), 1u);
-  EXPECT_EQ(log.checkpoints()[0].step, 4);
-  EXPECT_EQ(log.checkpoints()[0].seconds, 1.94);
+  EXPECT_EQ(third.last_step, 20);
+  EXPECT_EQ(meshes_of(starts), "dp=2,cp=2,tp=2 (steps 1 to 4), then dp=4,cp=1,tp=2 (from step 5)");
 }
 
-TEST(RunLog, AStartWithoutStepsToMakeIsNoInterruption) {
-  const std::string model =
-      "2026-03-01 13:00:00.000 info: mine: 3,213,568 parameters, mesh dp=1, sequence parallel on\n";
-  const RunLog log =
-      log_of(kLog + model +
-             "2026-03-01 13:00:01.000 info: resumed after step 20, from runs/mine/checkpoints/step-00000020 in 0.2 s\n"
-             "2026-03-01 13:00:01.000 info: the checkpoint has all steps of train.steps: nothing is left to do\n" +
-             model);
-  ASSERT_EQ(log.starts().size(), 5u);
-  EXPECT_EQ(log.starts()[3].how, RunStart::End::Done);
-  EXPECT_EQ(log.starts()[3].last_step, 20);
+TEST(RunEvents, AStartWithoutAnEndIsOpenOrInterrupted) {
+  const std::string start = R"({"time":1,"event":"started","mesh":{"dp":1},"step":0})"
+                            "\n";
+  EXPECT_EQ(starts_in(start)[0].how, RunStart::End::Open);
+  const std::vector<RunStart> starts = starts_in(start + start);
+  EXPECT_EQ(starts[0].how, RunStart::End::Interrupted);
+  EXPECT_EQ(starts[1].how, RunStart::End::Open);
+  EXPECT_EQ(meshes_of(starts), "dp=1");
 }
 
-TEST(RunLog, WhatIsNoLineOfItChangesNothing) {
-  EXPECT_TRUE(log_of("step 1/2\nresumed after step 3, from\n  a: 1, was 2\nnonsense\n").starts().empty());
-  const RunLog log = log_of(
-      "x: 1 parameters, mesh \nstep 99999999999999999999/3\nstep\nstep x\nresumed after step -4\n"
-      "checkpoint of step\n9999-99-99 99:99:99.999 info: step 1/2\n");
-  ASSERT_EQ(log.starts().size(), 1u);
-  EXPECT_EQ(log.starts()[0].last_step, 0);
+TEST(RunEvents, AFailureBeforeTheStartIsAStartOfItsOwn) {
+  const std::string failed =
+      R"({"time":9000,"event":"rank_failed","cause":"killed","rank":1,"phase":{"kind":"resume","text":"the resume"},"message":"m"})"
+      "\n";
+  const std::vector<RunStart> starts = starts_in(kEvents + failed + failed);
+  ASSERT_EQ(starts.size(), 4u);
+  EXPECT_EQ(starts[2].how, RunStart::End::Done);
+  EXPECT_EQ(starts[3].how, RunStart::End::Failed);
+  EXPECT_FALSE(starts[3].has_begun);
+  EXPECT_EQ(starts[3].failures.size(), 1u);
+}
+
+TEST(RunEvents, ALossOrAStallMayEnd) {
+  const std::string start = R"({"time":1,"event":"started","mesh":{"dp":2},"step":0})"
+                            "\n";
+  const std::string lost = R"({"time":2,"event":"rank_failed","cause":"network","rank":1,"message":"m"})"
+                           "\n";
+  EXPECT_EQ(starts_in(start + lost)[0].how, RunStart::End::Failed);
+  const RunStart again = starts_in(start + lost +
+                                   R"({"time":3,"event":"rank_answers","rank":1})"
+                                   "\n")[0];
+  EXPECT_EQ(again.how, RunStart::End::Open);
+  EXPECT_TRUE(again.failures.empty());
+  const std::string stall = R"({"time":2,"event":"stalled","cause":"stopped","rank":1,"message":"m"})"
+                            "\n";
+  EXPECT_EQ(starts_in(start + stall)[0].stalls.at(0).cause, "stopped");
+  EXPECT_TRUE(starts_in(start + stall +
+                        R"({"time":3,"event":"stall_ended","seconds":1})"
+                        "\n")[0]
+                  .stalls.empty());
+}
+
+TEST(RunEvents, DamagedLinesChangeNothing) {
+  const RunEvents events = read_lines<RunEvents>(
+      "{\n[1]\n{\"event\":3}\n{\"time\":1,\"event\":\"done\",\"step\":4}\n"
+      "{\"event\":\"started\",\"mesh\":[1],\"step\":-4,\"steps\":\"x\",\"time\":null}\n"
+      "{\"event\":\"resumed\",\"changes\":[1,{}]}\n{\"event\":\"rank_failed\",\"rank\":\"x\",\"phase\":3}\n");
+  EXPECT_EQ(events.num_damaged(), 3);
+  const std::string deep =
+      "{\"event\":\"done\",\"step\":" + std::string(100'000, '[') + std::string(100'000, ']') + "}";
+  EXPECT_EQ(read_lines<RunEvents>(deep + "\n").num_damaged(), 1) << "the parser would overflow its stack";
+  ASSERT_EQ(events.starts().size(), 1u);
+  EXPECT_EQ(events.starts()[0].mesh, "");
+  EXPECT_EQ(events.starts()[0].last_step, 0);
+  EXPECT_EQ(events.starts()[0].failures.at(0).rank, -1);
+}
+
+TEST(RunStarts, TheLedgerKnowsTheLastStepAndEarlierVersions) {
+  const std::string ledger =
+      R"({"start":500,"end":600,"mesh":"dp=8","from_step":0,"to_step":3,"ended":"killed","seconds":{"training":1}}
+{"start":990,"end":1119,"mesh":"dp=2,cp=2,tp=2","from_step":3,"to_step":7,"ended":"killed","seconds":{"training":1}}
+{"start":3990,"end":4005,"mesh":"dp=4,cp=1,tp=2","from_step":4,"to_step":9,"ended":"stopped","seconds":{"training":1}}
+)";
+  const std::vector<RunStart> starts = starts_in(kEvents, ledger);
+  ASSERT_EQ(starts.size(), 4u);
+  EXPECT_EQ(starts[0].mesh, "dp=8");
+  EXPECT_EQ(starts[0].last_step, 3);
+  EXPECT_EQ(starts[0].how, RunStart::End::Interrupted);
+  EXPECT_EQ(starts[1].last_step, 7);
+  EXPECT_EQ(starts[1].how, RunStart::End::Failed);
+  EXPECT_EQ(starts[2].end, 4005);
+  EXPECT_EQ(starts[3].how, RunStart::End::Done);
+}
+
+TEST(RunStarts, MeshesAreNamedWithTheStepsThatCount) {
+  const auto on = [](const std::string& mesh, int64_t after) {
+    RunStart start;
+    start.mesh = mesh;
+    start.resumed_after = after;
+    return start;
+  };
+  EXPECT_EQ(meshes_of({}), "");
+  EXPECT_EQ(meshes_of({on("dp=2", 0), on("dp=2", 40)}), "dp=2");
+  EXPECT_EQ(meshes_of({on("dp=2", 0), on("tp=2", 40), on("dp=2", 1500)}),
+            "dp=2 (steps 1 to 40), then tp=2 (steps 41 to 1,500), then dp=2 (from step 1,501)");
+  EXPECT_EQ(meshes_of({on("dp=2", 0), on("tp=2", 40), on("cp=2", 40)}),
+            "dp=2 (steps 1 to 40), then cp=2 (from step 41)")
+      << "no step of tp=2 is left";
+  EXPECT_EQ(meshes_of({on("dp=2", 0), on("tp=2", 1), on("", 2)}), "dp=2 (step 1), then tp=2 (from step 2)");
 }
 
 // ---- the ledger
@@ -324,7 +408,8 @@ TEST_F(RunFolder, IsReadWhole) {
   write("recipe.yaml", "name: mine\ntrain:\n  steps: 20\ndata:\n  mixture:\n    - {tokens: a}\n    - {tokens: b}\n");
   write("plan.yaml", "mesh:\n  dp: 2\n  cp: 2\n  tp: 2\n");
   write("hosts.json", R"({"hosts":["a","a","a","a","b","b","b","b"]})");
-  write("console.log", kLog);
+  write("console.log", "2026-03-01 10:00:01.000 warning: something <odd>\n");
+  write("events.jsonl", kEvents);
   write("metrics.jsonl", "{\"step\":1,\"loss\":3}\n{\"step\":2,\"loss\":2.5}\n{\"step\":3,\"lo");
   write("checkpoints/step-00000004/manifest.json", "{}");
   write("checkpoints/step-00000004/rank-00000.safetensors", "12345");
@@ -354,6 +439,8 @@ TEST_F(RunFolder, IsReadWhole) {
   EXPECT_TRUE(record.checkpoints[1].abandoned);
   EXPECT_EQ(record.flight.size(), 1u);
   EXPECT_EQ(num_interruptions(record), 1);
+  EXPECT_EQ(state_of(record), "done");
+  EXPECT_EQ(record.meshes_text(), "meshes dp=2,cp=2,tp=2 (steps 1 to 4), then dp=4,cp=1,tp=2 (from step 5)");
   ASSERT_TRUE(record.planned);
   EXPECT_EQ(record.planned->memory, (PlannedStep::Pair{1048576, 2097152}));
   const std::vector<PlanLine> lines = compare(*record.planned, record.metrics);
@@ -376,6 +463,7 @@ TEST_F(RunFolder, DamagedFilesAreProblemsAndNoMore) {
   write("hosts.json", "{\"hosts\":[1]}");
   write("metrics.jsonl", "garbage\n{\"step\":1,\"loss\":2}\n");
   write("goodput.jsonl", "{\n");
+  write("events.jsonl", "{\n");
   write("plan.json", "{\"planned\":3}");
   write("checkpoints", "a file");
   std::filesystem::create_directory(run / "console.log");
@@ -383,7 +471,7 @@ TEST_F(RunFolder, DamagedFilesAreProblemsAndNoMore) {
   const std::string html = page(reader);
   for (const char* problem :
        {"recipe.yaml", "plan.yaml: mesh: 99999999999", "plan.json", "hosts.json", "1 damaged line of metrics.jsonl",
-        "1 damaged line of goodput.jsonl", "checkpoints", "console.log"}) {
+        "1 damaged line of goodput.jsonl", "1 damaged line of events.jsonl", "checkpoints", "console.log"}) {
     EXPECT_TRUE(has(html, "<li class=\"alarm\">" + std::string(problem))) << problem;
   }
   EXPECT_EQ(reader.record().metrics.last_step(), 1);
@@ -406,12 +494,38 @@ TEST_F(RunFolder, TextOfFilesIsEscaped) {
   write("metrics.jsonl",
         R"({"step":1,"loss":1,"bytes":{"<script>alert(3)</script>":4},"skipped":true,"non_finite":"<script>"})"
         "\n");
-  write("console.log", "x: 1 <b>parameters, mesh <b>, s\nwarning: <script>alert(4)</script>\n");
+  write("console.log", "2026-03-01 10:00:01.000 warning: <script>alert(4)</script>\n");
+  write("events.jsonl",
+        R"({"event":"started","mesh":{"<dp>":1},"step":0,"time":1,"parameters":1})"
+        "\n"
+        R"({"event":"resumed","changes":["<script>alert"],"time":1})"
+        "\n"
+        R"({"event":"rank_failed","rank":1,"cause":"<script>alert","message":"\u001b[2J<script>alert","time":1})"
+        "\n");
   RunReader reader(run);
   const std::string html = page(reader);
-  for (const char* part : {"<img", "<script>alert", "<b>parameters", "<key>", "<dp>", "\x1b"})
-    EXPECT_FALSE(has(html, part)) << part;
+  for (const char* part : {"<img", "<script>alert", "<key>", "<dp>", "\x1b"}) EXPECT_FALSE(has(html, part)) << part;
   EXPECT_FALSE(has(summary_text({&reader.record()}), "\x1b"));
+}
+
+// Bars are shares of their column, so that they fit a third of a window of 1,280 pixels; a row for each fact, not a
+// column, leaves room for the runs that are compared.
+TEST_F(RunFolder, TablesFitTheirColumns) {
+  write("metrics.jsonl",
+        R"({"step":1,"loss":1,"step_seconds":1,"bytes":{"dp":4},"seconds":{"data":0.25,"optimizer":0.25,)"
+        R"("collectives":{"dp":{"total":0.5,"exposed":0.25}}}})"
+        "\n");
+  RunReader reader(run);
+  const std::string html = page(reader);
+  const std::regex bar(R"(<td class="shares"><span class="share c\d" style="width:(\d+\.\d)%"></span></td>)");
+  EXPECT_GE(std::distance(std::sregex_iterator(html.begin(), html.end(), bar), {}), 5) << html;
+  EXPECT_FALSE(std::regex_search(html, std::regex("style=\"width:[0-9.]+px"))) << "a bar of fixed width is cut";
+  for (std::sregex_iterator at(html.begin(), html.end(), bar), end; at != end; ++at) {
+    EXPECT_LE(std::stod((*at)[1]), 100);
+  }
+  const std::string compared = make_page({&reader.record(), &reader.record()});
+  EXPECT_TRUE(std::regex_search(compared, std::regex("<tr><td>loss</td><td>1.0000</td><td>1.0000</td></tr>")))
+      << compared;
 }
 
 TEST_F(RunFolder, AMillionStepsMakeASmallPage) {

@@ -41,7 +41,7 @@ class Stalls : public ::testing::Test {
       sight.rank = rank;
       sight.host = "a";
       sight.name = "rank " + std::to_string(rank);
-      sight.phase = "step 5, forward of block 1";
+      sight.phase = {"step 5, forward of block 1", PhaseKind::Step, 5};
       Activity& activity = sight.activity;
       activity.is_limited = true;
       activity.num_groups = 2;
@@ -91,9 +91,9 @@ TEST_F(Stalls, TheOneAtTheEndOfTheChainIsBlamed) {
   wait(1, 1, 11000);
   wait(3, 0, 10000);
   expect(Cause::Absent, {2}, "rank 2 on a holds up 3 ranks, for 12 s");
-  ranks[2].phase = "the reading of step 6's samples";
+  ranks[2].phase = {"the reading of step 6's samples", PhaseKind::Reading, 6};
   expect(Cause::Reading, {2}, "it reads data; it was in the reading of step 6's samples");
-  ranks[2].phase = "the checkpoint of step 5";
+  ranks[2].phase = {"the checkpoint of step 5", PhaseKind::Saving, 5};
   expect(Cause::Saving, {2}, "it writes a checkpoint");
 }
 
@@ -104,6 +104,8 @@ TEST_F(Stalls, AProcessIsStoppedOrFrozen) {
   ranks[1].activity.is_stopped = false;
   ranks[1].runs = false;
   expect(Cause::Frozen, {1}, "its process does not run");
+  ranks[1].has_record = false;
+  expect(Cause::Frozen, {1}, "it has left no record: it was killed, or is stopped");
 }
 
 TEST_F(Stalls, AStoppedRankIsBlamedAlsoWhenItHasComeToTheCollective) {
@@ -207,7 +209,7 @@ TEST_F(Stalls, ADiskIsWaitedForAndAStoppedWriterIsNot) {
   StallWatch watch;
   const StallLimits limits{.warning = std::chrono::seconds(10), .timeout = std::chrono::seconds(60)};
   wait(0, 0, 90000);
-  ranks[1].phase = "the checkpoint of step 5";
+  ranks[1].phase = {"the checkpoint of step 5", PhaseKind::Saving, 5};
   EXPECT_EQ(watch.look(ranks, limits).end, "");
   ranks[1].activity.is_stopped = true;
   EXPECT_NE(watch.look(ranks, limits).end, "");

@@ -4,11 +4,16 @@
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <chrono>
+#include <csignal>
 #include <memory>
+#include <stdexcept>
 #include <thread>
 
+#include "runtime/watch/board.h"
 #include "runtime/watch/caller.h"
 #include "runtime/watch/listener.h"
 #include "runtime/watch/phase.h"
@@ -183,15 +188,55 @@ TEST_F(Connections, NobodyWhoDoesNotKnowTheSecretPassesForRankZero) {
 }
 
 TEST(Phases, TheInnermostCounts) {
-  EXPECT_EQ(Phase::current(), "the set-up");
+  EXPECT_EQ(Phase::current().text, "the set-up");
+  EXPECT_EQ(Phase::current().kind, PhaseKind::SetUp);
   int step = 1;
-  const Phase outer([&] { return "step " + std::to_string(step); });
+  const Phase outer([&] { return PhaseState{"step " + std::to_string(step), PhaseKind::Step, step}; });
   {
-    const Phase inner("the export");
-    EXPECT_EQ(Phase::current(), "the export");
+    const Phase inner({"the export", PhaseKind::Export});
+    EXPECT_EQ(Phase::current().kind, PhaseKind::Export);
   }
   step = 2;
-  EXPECT_EQ(Phase::current(), "step 2");
+  EXPECT_EQ(Phase::current().text, "step 2");
+  EXPECT_EQ(Phase::current().step, 2);
+}
+
+TEST(Phases, TheOneThatAnExceptionHasLeftIsKept) {
+  const auto fail = [](int step) {
+    const Phase outer({"step " + std::to_string(step), PhaseKind::Step, step});
+    const Phase inner({"the reading", PhaseKind::Reading, step});
+    throw std::runtime_error("no such file");
+  };
+  EXPECT_THROW(fail(3), std::runtime_error);
+  EXPECT_EQ(Phase::failed().kind, PhaseKind::Reading);
+  EXPECT_EQ(Phase::failed().step, 3);
+  EXPECT_EQ(Phase::current().kind, PhaseKind::SetUp);
+  { const Phase later("another"); }
+  EXPECT_EQ(Phase::failed().kind, PhaseKind::SetUp) << "the work has continued";
+}
+
+TEST(Phases, KindsHaveNames) {
+  for (const PhaseKind kind : {PhaseKind::SetUp, PhaseKind::Resume, PhaseKind::Step, PhaseKind::Reading,
+                               PhaseKind::Saving, PhaseKind::Export, PhaseKind::Other}) {
+    EXPECT_EQ(phase_kind_named(name(kind)), kind);
+  }
+  EXPECT_EQ(phase_kind_named("of a later version"), PhaseKind::Other);
+}
+
+TEST(Processes, TheSignalThatEndedOneIsKnownUntilItIsCollected) {
+  const pid_t process = fork();
+  if (process == 0) {
+    raise(SIGKILL);
+    _exit(0);
+  }
+  ASSERT_GT(process, 0);
+  siginfo_t ended{};
+  ASSERT_EQ(waitid(P_PID, static_cast<id_t>(process), &ended, WEXITED | WNOWAIT), 0);
+  EXPECT_TRUE(is_gone(process));
+  EXPECT_EQ(signal_of_end(process), SIGKILL);
+  ASSERT_EQ(waitpid(process, nullptr, 0), process);
+  EXPECT_EQ(signal_of_end(process), 0);
+  EXPECT_EQ(signal_of_end(getpid()), 0);
 }
 
 }  // namespace

@@ -42,7 +42,7 @@ std::string name_of(const Flight& flight) {
 
 /// Returns what the log gets when the main thread is where it is wanted; else nothing.
 std::string sight(bool in_phase, const std::string& wanted) {
-  const std::string phase = Phase::current();
+  const std::string phase = Phase::current().text;
   const auto awaited = FlightRecorder::own().awaited(), last = FlightRecorder::own().last();
   const bool is_there =
       in_phase ? !awaited && phase.find(wanted) != std::string::npos : awaited && group_of(*awaited) == wanted;
@@ -91,7 +91,7 @@ void look(const MainThread& main, const std::string& asked, const char* log) {
     if (in_phase) let_run(main);
     if (sight(in_phase, wanted) != seen) continue;
     kill(getpid(), SIGSTOP);
-    const std::string then = Phase::current();
+    const std::string then = Phase::current().text;
     std::string after;
     for (const Flight& flight : FlightRecorder::own().flights()) {
       const std::string name = name_of(flight) + "\n";
