@@ -36,7 +36,11 @@ TEST(PlanCommand, ListsWhatIsPossibleAndWhyTheRestIsNot) {
   const Ending ending = run_meshtrain(plan_words({"--ranks", "8", "--top", "3"}));
   ASSERT_EQ(ending.status, 0) << ending.err;
   EXPECT_EQ(ending.err, "");
-  EXPECT_EQ(ending.out.rfind("8 meshes of 8 ranks; ", 0), 0u) << ending.out;
+  EXPECT_EQ(ending.out.rfind("A ranking by traffic alone: without --machine nothing says which mesh is the fastest.\n"
+                             "8 meshes of 8 ranks, 1 host of 8 ranks (assumed); bytes of the fullest rank, on CPUs, ",
+                             0),
+            0u)
+      << ending.out;
   EXPECT_EQ(count(ending.out, "\n  dp="), 3) << ending.out;
   EXPECT_TRUE(has(ending.out, "  and 5 more: --top shows them\n")) << ending.out;
   EXPECT_TRUE(has(ending.out,
@@ -45,12 +49,42 @@ TEST(PlanCommand, ListsWhatIsPossibleAndWhyTheRestIsNot) {
                   "    dp=1,cp=1,tp=8\n"
                   "  train.global_batch: 16 is not a multiple of dp x micro_batch = 8 x 4 = 32: "))
       << ending.out;
-  EXPECT_TRUE(has(ending.out, "\n  mpirun -n 8 meshtrain train " + recipe() + " --mesh dp=4,cp=1,tp=2\n"))
+  EXPECT_FALSE(has(ending.out, "meshtrain train")) << "a mesh is advised that nothing says to be fast";
+  EXPECT_TRUE(has(ending.out,
+                  "  which mesh is the fastest:\n"
+                  "    on GPUs: give --machine NAME, one of a100 h100 h100-500w h200 b200\n"
+                  "    on CPUs: give --machine FILE, which mpirun -n 8 meshtrain plan " +
+                      recipe() + " --calibrate --out FILE writes\n"))
       << ending.out;
   std::istringstream lines(ending.out);
   for (std::string line; std::getline(lines, line);) {
     EXPECT_TRUE(line.size() <= 100 || has(line, recipe())) << line;
   }
+}
+
+TEST(PlanCommand, SaysHowManyHostsWereAssumed) {
+  const ScratchFolder folder;
+  const Words gpus = {"--ranks", "16", "--machine", "h100"};
+  Words stated = gpus;
+  stated.insert(stated.end(), {"--hosts-of", "8"});
+  nlohmann::json assumed = plan_json(folder, gpus), given = plan_json(folder, stated);
+  EXPECT_EQ(assumed["ranks_per_host"], 8) << "GPUs are sold 8 to a host";
+  EXPECT_EQ(assumed["assumes_hosts"], true);
+  EXPECT_EQ(given["assumes_hosts"], false);
+  given["assumes_hosts"] = true;
+  EXPECT_EQ(assumed, given);
+  const std::string without = run_meshtrain(plan_words(gpus)).out;
+  EXPECT_TRUE(has(without, ", 2 hosts of 8 ranks (assumed), ")) << without;
+  EXPECT_TRUE(has(without, "\n  assumed: --hosts-of N says how many ranks a host has\n")) << without;
+  const std::string with_hosts = run_meshtrain(plan_words(stated)).out;
+  EXPECT_FALSE(has(with_hosts, "assumed")) << with_hosts;
+  EXPECT_TRUE(has(with_hosts, ", 2 hosts of 8 ranks, ")) << with_hosts;
+}
+
+TEST(PlanCommand, RefusesTimesOfAnotherDevice) {
+  EXPECT_EQ(only_complaint(run_meshtrain(plan_words({"--ranks", "2", "--machine", "h100", "--set", "device=cpu"}))),
+            "device: cpu, and --machine h100 has times of device: cuda: name a machine of that device, or change "
+            "device");
 }
 
 TEST(PlanCommand, AbbreviatesMany) {
@@ -159,9 +193,13 @@ TEST(PlanCommand, TakesTimesFromAMachine) {
   const ScratchFolder folder;
   const Ending ending = run_meshtrain(plan_words({"--ranks", "16", "--hosts-of", "8", "--machine", "h100"}));
   ASSERT_EQ(ending.status, 0) << ending.err;
-  EXPECT_TRUE(has(ending.out, "80 GiB a rank, the runtime's 2 GiB included; a step on h100,")) << ending.out;
+  EXPECT_TRUE(has(ending.out, "80 GiB a rank, the runtime's 2 GiB included; a step")) << ending.out;
   EXPECT_TRUE(has(ending.out, "\n  take dp=") && has(ending.out, " takes ")) << ending.out;
-  EXPECT_TRUE(has(ending.out, "\n  at most there: train.micro_batch ")) << ending.out;
+  EXPECT_TRUE(has(ending.out, "\n  at most with dp=")) << ending.out;
+  EXPECT_TRUE(has(ending.out, ", 2 hosts of 8 ranks, ")) << ending.out;
+  EXPECT_TRUE(has(ending.out, "\n  mpirun -n 16 meshtrain train " + recipe() + " --mesh dp=")) << ending.out;
+  EXPECT_TRUE(has(ending.out, "\n  times: NVIDIA H100 SXM data sheet; ")) << ending.out;
+  EXPECT_TRUE(has(ending.out, "tokens/s")) << ending.out;
   EXPECT_TRUE(has(ending.out, "; train.global_batch / dp allows no more)")) << ending.out;
   EXPECT_TRUE(has(ending.out, "; memory allows no more)") || has(ending.out, "; no more were tried)")) << ending.out;
   EXPECT_TRUE(has(ending.out, " other")) << ending.out;
@@ -181,6 +219,8 @@ TEST(PlanCommand, TakesTimesFromAMachine) {
     EXPECT_GE(mesh["seconds"], last) << mesh["mesh"] << ": the fastest come first";
     last = mesh["seconds"];
     EXPECT_GT(mesh["model_flops"], 0);
+    EXPECT_NEAR(mesh["tokens_per_second_per_rank"].get<double>() * mesh["seconds"].get<double>() * 16, 16 * 256, 1e-6)
+        << "of a step";
   }
 }
 
@@ -209,7 +249,7 @@ TEST(PlanCommand, SearchesSettingsOfEachMesh) {
   const Ending ending = run_meshtrain(plan_words(all));
   EXPECT_TRUE(has(ending.out, " --mesh " + best["mesh"].get<std::string>() + " --set '")) << ending.out;
   EXPECT_EQ(only_complaint(run_meshtrain(plan_words({"--ranks", "2", "--search", "all"}))),
-            "--search all: settings are compared by their times, which --machine gives");
+            "--search all: settings are compared by their times: give --machine, a preset or a file of --calibrate");
 }
 
 TEST(PlanCommand, ProposesAnotherOrderOfAxes) {
