@@ -135,13 +135,12 @@ void plan(const PlanArguments& arguments) {
 void plan_published(const std::filesystem::path& file) {
   refuse_several_ranks("meshtrain plan");
   const PublishedRuns runs(read_published_table(file));
-  const std::vector<PublishedForecast> forecasts = runs.predict();
+  const std::vector<PublishedForecast> forecasts = runs.predict_each_from_others();
   const PublishedScore score = score_of(forecasts);
   std::printf("%s\n%s: %s\n", to_text(forecasts).c_str(), counted(score.rows, "run").c_str(), to_text(score).c_str());
-  for (const auto& [which, fitted] : {std::pair("second", 1), std::pair("last", -1)}) {
-    std::printf("fitted on the %s run of each source instead of the first: %s\n", which,
-                to_text(score_of(runs.predict(fitted))).c_str());
-  }
+  std::printf("without a fit: %s\n", to_text(score_of(runs.predict({}))).c_str());
+  std::printf("rates fitted on all runs, times those of sources: %s\n", to_text(runs.fitted()).c_str());
+  std::printf("rates of the presets, times those of sources: %s\n", to_text(preset_rates()).c_str());
   std::printf("%s\n", to_json(score).c_str());
 }
 
