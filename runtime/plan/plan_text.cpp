@@ -141,10 +141,15 @@ std::string heading(const MeshSearch& search, const PlanRequest& request, int64_
       "");
 }
 
+/// Returns where a machine's numbers come from.
+std::string origin_text(const Machine& machine) {
+  return machine.source.empty() ? "a machine file that names no source" : machine.source;
+}
+
 /// Returns the lines below a table about what the plan takes for granted.
 std::string assumptions(const PlanRequest& request) {
   std::string text;
-  if (request.machine) text += wrapped(words_of("times: " + request.machine->source), "  ");
+  if (request.machine) text += wrapped(words_of("times: " + origin_text(*request.machine)), "  ");
   if (!request.assumes_hosts) return text;
   return text + "  assumed: --hosts-of N says how many ranks a host has\n";
 }
@@ -216,7 +221,7 @@ std::string factor_text(double factor) {
 }  // namespace
 
 std::string basis_text(const PlanRequest& request) {
-  return "; " + hosts_text(request) + (request.machine ? "; times: " + request.machine->source : "");
+  return "; " + hosts_text(request) + (request.machine ? "; times: " + origin_text(*request.machine) : "");
 }
 
 std::string seconds_text(double seconds) {
