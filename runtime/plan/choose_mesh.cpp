@@ -1,6 +1,9 @@
 #include "runtime/plan/choose_mesh.h"
 
+#include <iterator>
 #include <memory>
+#include <sstream>
+#include <vector>
 
 #include "mesh/agree.h"
 #include "mesh/error.h"
@@ -18,27 +21,29 @@ ChosenMesh fastest_mesh(const Recipe& recipe, PlanRequest request) {
   const PlannedMesh& best = search.meshes.front();
   return {best.layout, "--mesh auto: " + best.layout.describe() + ", the fastest of " +
                            counted(search.meshes.size(), "mesh", "meshes") +
-                           " by the plan: " + describe_forecast(best.forecast)};
+                           " by the plan: " + describe_forecast(best.forecast) + basis_text(request)};
 }
 
 }  // namespace
 
 ChosenMesh choose_mesh(const Recipe& recipe, int64_t num_ranks, const Machine& machine) {
-  return fastest_mesh(recipe, plan_request(recipe, num_ranks, num_ranks, std::make_shared<const Machine>(machine)));
+  return fastest_mesh(recipe, plan_request(recipe, num_ranks, 0, std::make_shared<const Machine>(machine)));
 }
 
 ChosenMesh choose_mesh(const Recipe& recipe, const Group& world, const Machine& machine) {
   const PlanRequest request = plan_request(recipe, world.size(), world.size() / HostMap::of(world).num_hosts(),
                                            std::make_shared<const Machine>(machine));
-  std::string mesh, reason;
+  std::string mesh, order, reason;
   agree(world, [&] {
     if (world.rank() != 0) return;
     const ChosenMesh best = fastest_mesh(recipe, request);
     mesh = best.layout.describe();
+    for (const Axis& axis : best.layout.axes()) order += axis.name + " ";
     reason = best.reason;
   });
-  const std::string chosen = broadcast_text(world, mesh);
-  return {MeshLayout::fit(parse_mesh(chosen), recipe.parallel.order, world.size()), reason};
+  std::istringstream names(broadcast_text(world, order));
+  const std::vector<std::string> axes(std::istream_iterator<std::string>(names), {});
+  return {MeshLayout::fit(parse_mesh(broadcast_text(world, mesh)), axes, world.size()), reason};
 }
 
 std::string describe_forecast(const RunForecast& run) {

@@ -17,7 +17,7 @@ struct ChosenMesh {
 /// searches. Every rank must call it. Throws InputError, the same on all ranks, when no mesh is possible or fits.
 ChosenMesh choose_mesh(const Recipe& recipe, const Group& world, const Machine& machine);
 
-/// Likewise for `num_ranks` ranks of one host, without them. Not collective.
+/// Likewise for `num_ranks` ranks without them, on as many hosts as plan_request() assumes. Not collective.
 ChosenMesh choose_mesh(const Recipe& recipe, int64_t num_ranks, const Machine& machine);
 
 /// Returns what a run of `recipe` needs on a mesh, in one line: "46.7 MiB a rank, 39.3 MiB sent a step, 113 ms a step";

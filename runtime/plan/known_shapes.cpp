@@ -39,6 +39,7 @@ constexpr std::array kShapes = {
     ShapeRow{"llama3.3-70b", 8192, 28672, 80, 64, 8, 128256},
     // nanotron's scripts/scaling_benchmarks.py: tied, and 3.57e9 parameters with this vocabulary.
     ShapeRow{"llama-3.57b", 3072, 8192, 28, 32, 32, 131072, "llama", 0, true},
+    ShapeRow{"smollm2-1.7b", 2048, 8192, 24, 32, 32, 49152, "llama", 64, true},
     ShapeRow{"tinyllama-1.1b", 2048, 5632, 22, 32, 4, 32000},
     ShapeRow{"mistral-7b", 4096, 14336, 32, 32, 8, 32000},
     ShapeRow{"qwen2.5-0.5b", 896, 4864, 24, 14, 2, 151936, "qwen2", 64, true},

@@ -78,6 +78,9 @@ struct Machine {
 /// Returns the word for a placement in a machine file: private, own, common.
 std::string name_of(Placement placement);
 
+/// Returns the preset `name` as data sheets and measured kernels have it, before it was fitted on runs; none for other
+/// names.
+std::optional<Machine> sourced_machine(const std::string& name);
 /// Returns the preset `name`: a100, h100, h100-500w, h200, b200; none for other names.
 std::optional<Machine> machine_preset(const std::string& name);
 /// Returns the names of all presets.

@@ -1,6 +1,7 @@
 #include "runtime/plan/plan_text.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <functional>
 #include <nlohmann/json.hpp>
@@ -49,19 +50,24 @@ std::vector<std::string> words_of(const std::string& sentence) {
 /// A row of cells, of which the first is aligned to the left.
 using Row = std::vector<std::string>;
 
-/// Returns the rows as lines, each with its note, if any, on a line of its own below.
+/// Returns the rows as lines, each with its note, if any, on a line of its own below. Columns stand as far apart as
+/// kWidth allows, 3 blanks at most.
 std::string table(const std::vector<Row>& rows, const std::vector<std::string>& notes) {
+  constexpr size_t kMostBlanks = 3;
   std::vector<size_t> widths(rows.front().size());
   for (const Row& row : rows) {
     for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
   }
+  const size_t cells = std::accumulate(widths.begin(), widths.end(), size_t{2}), gaps = widths.size() - 1;
+  const size_t room = kWidth > cells ? (kWidth - cells) / gaps : 1;
+  const std::string gap(std::clamp(room, size_t{1}, kMostBlanks), ' ');
   std::string text;
   for (size_t nth = 0; nth < rows.size(); ++nth) {
     const Row& row = rows[nth];
     std::string line;
     for (size_t i = 0; i < row.size(); ++i) {
       const std::string blanks(widths[i] - row[i].size(), ' ');
-      line += (i == 0 ? "  " : "   ") + (i == 0 ? row[i] + blanks : blanks + row[i]);
+      line += i == 0 ? "  " + row[i] + blanks : gap + blanks + row[i];
     }
     line.erase(line.find_last_not_of(' ') + 1);
     text += line + "\n" + notes[nth];
@@ -104,11 +110,56 @@ std::string waits_text(const PlannedMesh& mesh) {
   return text.empty() ? "-" : text;
 }
 
+/// Returns the tokens that a rank trains with in a second, its share of the step's.
+double tokens_per_second(const PlannedMesh& mesh) {
+  const TrainRecipe& train = mesh.recipe.train;
+  return static_cast<double>(train.global_batch * train.sequence_length) /
+         (mesh.seconds() * static_cast<double>(mesh.layout.size()));
+}
+
+/// Returns "8 hosts of 8 ranks (assumed)".
+std::string hosts_text(const PlanRequest& request) {
+  return counted(request.num_hosts(), "host") + " of " +
+         counted(std::min(request.ranks, request.hosts.ranks_per_host), "rank") +
+         (request.assumes_hosts ? " (assumed)" : "");
+}
+
+/// Returns the sentences above a table, and what one column shows.
+std::string heading(const MeshSearch& search, const PlanRequest& request, int64_t fitting) {
+  std::string text = counted(search.meshes.size(), "mesh", "meshes") + " of " + counted(request.ranks, "rank") + ", " +
+                     hosts_text(request);
+  if (request.memory) text += ", " + std::to_string(fitting) + " in " + room_text(request);
+  if (!request.machine) {
+    return "A ranking by traffic alone: without --machine nothing says which mesh is the fastest.\n" +
+           wrapped(words_of(text + "; bytes of the fullest rank, on " + (request.hosts.gpus ? "GPUs" : "CPUs") +
+                            ", and those that it sends in a step"),
+                   "");
+  }
+  return wrapped(
+      words_of(text + "; a step on " + request.machine->name + ", tokens/s of one " +
+               (request.hosts.gpus ? "GPU" : "rank") + ", the bytes of the fullest rank, what takes the time"),
+      "");
+}
+
+/// Returns where a machine's numbers come from.
+std::string origin_text(const Machine& machine) {
+  return machine.source.empty() ? "a machine file that names no source" : machine.source;
+}
+
+/// Returns the lines below a table about what the plan takes for granted.
+std::string assumptions(const PlanRequest& request) {
+  std::string text;
+  if (request.machine) text += wrapped(words_of("times: " + origin_text(*request.machine)), "  ");
+  if (!request.assumes_hosts) return text;
+  return text + "  assumed: --hosts-of N says how many ranks a host has\n";
+}
+
 /// Returns a mesh's row in a table of times.
 Row timed_row_of(const PlannedMesh& mesh, const PlanRequest& request) {
   const TimeForecast& time = *mesh.forecast.step.time;
   return {mesh.layout.describe(),
           seconds_text(mesh.seconds()),
+          with_separators(std::llround(tokens_per_second(mesh))),
           mfu_text(mesh, request),
           size_text(mesh.forecast.step.memory().total()),
           share_text(time.products, mesh.seconds()),
@@ -169,6 +220,10 @@ std::string factor_text(double factor) {
 
 }  // namespace
 
+std::string basis_text(const PlanRequest& request) {
+  return "; " + hosts_text(request) + (request.machine ? "; times: " + origin_text(*request.machine) : "");
+}
+
 std::string seconds_text(double seconds) {
   char text[32];
   const bool is_long = seconds >= 1;
@@ -220,15 +275,11 @@ std::string advice(const MeshSearch& search) {
 
 std::string to_text(const MeshSearch& search, const PlanRequest& request, size_t top) {
   const auto fitting = static_cast<size_t>(std::ranges::count(search.meshes, true, &PlannedMesh::fits));
-  std::string text = counted(search.meshes.size(), "mesh", "meshes") + " of " + counted(request.ranks, "rank");
-  if (request.memory) text += ", " + std::to_string(fitting) + " in " + room_text(request);
-  text += request.machine
-              ? "; a step on " + request.machine->name + ", the bytes of the fullest rank, what takes the time"
-              : "; bytes of the fullest rank, and those that it sends in a step";
-  text = wrapped(words_of(text), "") + "\n";
+  std::string text = heading(search, request, static_cast<int64_t>(fitting)) + "\n";
   if (!search.meshes.empty()) {
     std::vector<Row> rows = {{"mesh", "memory", "state", "computing", "other", "sent on its host", "among hosts"}};
-    if (request.machine) rows = {{"mesh", "step", "MFU", "memory", "products", "attention", "other", "waits for"}};
+    if (request.machine)
+      rows = {{"mesh", "step", "tokens/s", "MFU", "memory", "products", "attention", "other", "waits for"}};
     std::vector<std::string> notes(1);
     size_t shown = 0;
     for (const PlannedMesh& mesh : search.meshes) {
@@ -243,6 +294,7 @@ std::string to_text(const MeshSearch& search, const PlanRequest& request, size_t
       text += "  and " + std::to_string(search.meshes.size() - top) + " more: --top shows them\n";
     }
   }
+  text += assumptions(request);
   if (!search.refused.empty()) text += "\nnot possible:\n";
   for (const RefusedMeshes& refused : search.refused) {
     text += wrapped(words_of(refused.reason), "  ");
@@ -290,6 +342,7 @@ std::string to_json(const MeshSearch& search, const PlanRequest& request) {
                       {"traffic", std::move(traffic)}});
     if (const std::optional<TimeForecast>& time = mesh.forecast.step.time) {
       meshes.back()["seconds"] = time->total();
+      meshes.back()["tokens_per_second_per_rank"] = tokens_per_second(mesh);
       meshes.back()["model_flops"] = mesh.forecast.step.model_flops;
       ordered_json& parts = meshes.back()["seconds_by_part"] = time_parts(*time);
       parts["collectives"] = time->collectives;
@@ -301,7 +354,9 @@ std::string to_json(const MeshSearch& search, const PlanRequest& request) {
   }
   const ordered_json all = {{"ranks", request.ranks},
                             {"ranks_per_host", request.hosts.ranks_per_host},
+                            {"assumes_hosts", request.assumes_hosts},
                             {"device", request.hosts.gpus ? "cuda" : "cpu"},
+                            {"times", request.machine ? ordered_json(request.machine->source) : ordered_json()},
                             {"runtime_bytes", request.runtime_bytes()},
                             {"meshes", std::move(meshes)},
                             {"refused", std::move(refused)}};

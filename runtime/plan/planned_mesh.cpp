@@ -1,18 +1,34 @@
 #include "runtime/plan/planned_mesh.h"
 
+#include <algorithm>
 #include <map>
 #include <utility>
 
+#include "mesh/error.h"
 #include "runtime/recipe/load.h"
 #include "runtime/recipe/run_plan.h"
 
 namespace meshtrain {
 
+namespace {
+
+/// The GPUs of a host where nobody says how many: those of a DGX or HGX.
+constexpr int64_t kGpusOfHost = 8;
+
+}  // namespace
+
 PlanRequest plan_request(const Recipe& recipe, int64_t ranks, int64_t ranks_per_host,
                          std::shared_ptr<const Machine> machine) {
+  if (machine && recipe.device != "auto" && recipe.device != machine->device) {
+    throw InputError("device: " + recipe.device + ", and --machine " + machine->name +
+                     " has times of device: " + machine->device + ": name a machine of that device, or change device");
+  }
   PlanRequest request;
   request.ranks = ranks;
-  request.hosts = {ranks_per_host, machine ? machine->device == "cuda" : recipe.device == "cuda"};
+  request.assumes_hosts = ranks_per_host == 0;
+  const bool gpus = machine ? machine->device == "cuda" : recipe.device == "cuda";
+  if (request.assumes_hosts) ranks_per_host = gpus ? std::min(ranks, kGpusOfHost) : ranks;
+  request.hosts = {ranks_per_host, gpus};
   if (machine && machine->memory > 0) request.memory = machine->memory;
   request.machine = std::move(machine);
   request.dtype = dtype_of(recipe.train.precision);

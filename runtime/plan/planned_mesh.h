@@ -23,6 +23,7 @@ inline constexpr int64_t kGpuRuntimeBytes = int64_t{2} << 30;
 struct PlanRequest {
   int64_t ranks = 1;
   PlanHosts hosts;
+  bool assumes_hosts = false;                      ///< nobody said how many ranks a host has
   std::optional<int64_t> memory = {};              ///< bytes that a rank's device has; none: any
   std::shared_ptr<const Machine> machine = {};     ///< that steps take time on; null: times are not predicted
   c10::ScalarType dtype = c10::ScalarType::Float;  ///< of the products
@@ -32,10 +33,13 @@ struct PlanRequest {
   /// Returns true when a rank's tensors of so many bytes fit, beside the runtime's own memory.
   bool has_room_for(int64_t bytes) const { return !memory || bytes + runtime_bytes() <= *memory; }
   int64_t runtime_bytes() const { return hosts.gpus ? kGpuRuntimeBytes : 0; }
+  int64_t num_hosts() const { return (ranks + hosts.ranks_per_host - 1) / hosts.ranks_per_host; }
 };
 
 /// Returns the request for a plan of `recipe` on so many ranks, which take time and have memory as `machine` says;
-/// null: neither is known, and whether ranks have GPUs is what `device` of the recipe says.
+/// null: neither is known, and whether ranks have GPUs is what `device` of the recipe says. `ranks_per_host`: 0 where
+/// nobody knows; then hosts are taken to have 8 GPUs, and ranks on CPUs to share one host.
+/// Throws InputError when the recipe names another device than the machine's.
 PlanRequest plan_request(const Recipe& recipe, int64_t ranks, int64_t ranks_per_host,
                          std::shared_ptr<const Machine> machine);
 

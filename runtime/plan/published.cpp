@@ -29,13 +29,6 @@ double model_flops(const ModelShape& shape, int64_t sequence, bool causal) {
   return 6 * products + (causal ? 6 : 12) * layers * q * static_cast<double>(sequence);
 }
 
-Machine with_share(Machine machine, double share) {
-  machine.product_share *= share;
-  machine.attention_share *= share;
-  machine.attention_backward_share *= share;
-  return machine;
-}
-
 double memory_of_run(const PublishedRun& run, const Software& software, int64_t micro_batch) {
   const Recipe recipe = recipe_of(run, micro_batch, 1, software);
   const RunPlan plan = resolve(recipe, layout_of(run, recipe));
@@ -107,7 +100,7 @@ std::optional<double> PublishedForecast::memory_error() const {
 
 /// A run and what its prediction is made of.
 struct PublishedRuns::Candidate {
-  explicit Candidate(const PublishedRun& run) : machine(*machine_preset(run.system)) {
+  explicit Candidate(const PublishedRun& run) : machine(*sourced_machine(run.system)) {
     const Software software = software_of(run);
     forecast.run = run;
     forecast.software = software.name;
@@ -121,19 +114,26 @@ struct PublishedRuns::Candidate {
     forecast.measured_seconds = measured_seconds(forecast, recipe.model.shape);
   }
 
-  TimeForecast time(double share) const { return steps->time(with_share(machine, share)); }
+  PublishedForecast predict(const Rates& rates) const {
+    PublishedForecast predicted = forecast;
+    predicted.time = steps->time(with_rates(machine, rates));
+    return predicted;
+  }
 
-  /// Returns the share with which the run's time is the measured one. Time grows nearly in proportion to 1 / share, but
-  /// for what does not depend on it; bounds are 0.1 and 10.
-  double fitted_share() const {
-    double before = 1, now = 2, seconds_before = time(1 / before).total();
-    for (int i = 0; i < 12; ++i) {
-      const double seconds = time(1 / now).total(), slope = (seconds - seconds_before) / (now - before);
-      const double next = std::clamp(now + (*forecast.measured_seconds - seconds) / std::max(slope, 1e-12), 0.1, 10.0);
-      before = now, seconds_before = seconds, now = next;
-      if (std::abs(now - before) < 1e-9) break;
+  /// Returns what the run's time says of rates. Slopes are taken across a fifth.
+  RateObservation observe() const {
+    constexpr double kStep = 1.2;
+    const auto log_of = [this](const Rates& rates) {
+      return std::log(steps->time(with_rates(machine, rates)).total());
+    };
+    const double own = log_of({});
+    RateObservation observation{forecast.run.source, std::log(*forecast.measured_seconds) - own};
+    for (size_t i = 0; i < kRateMembers.size(); ++i) {
+      Rates other;
+      other.*kRateMembers[i].factor = kStep;
+      observation.slopes[i] = (log_of(other) - own) / std::log(kStep);
     }
-    return 1 / now;
+    return observation;
   }
 
   PublishedForecast forecast;
@@ -145,6 +145,7 @@ PublishedRuns::PublishedRuns(const std::vector<PublishedRun>& runs) {
   for (const PublishedRun& run : runs) {
     try {
       candidates_.emplace_back(run);
+      if (candidates_.back().forecast.measured_seconds) observations_.push_back(candidates_.back().observe());
     } catch (const InputError& error) {
       throw InputError(run.location + ": " + run.id + ": " + error.what());
     }
@@ -153,45 +154,38 @@ PublishedRuns::PublishedRuns(const std::vector<PublishedRun>& runs) {
 
 PublishedRuns::~PublishedRuns() = default;
 
-std::map<std::string, std::vector<const PublishedRuns::Candidate*>> PublishedRuns::by_source() const {
-  std::map<std::string, std::vector<const Candidate*>> sources;
-  for (const Candidate& candidate : candidates_) {
-    if (candidate.forecast.measured_seconds) sources[candidate.forecast.run.source].push_back(&candidate);
-  }
-  return sources;
+std::vector<PublishedForecast> PublishedRuns::predict(const Rates& rates) const {
+  std::vector<PublishedForecast> forecasts;
+  for (const Candidate& candidate : candidates_) forecasts.push_back(candidate.predict(rates));
+  return forecasts;
 }
 
-std::vector<PublishedForecast> PublishedRuns::predict(int64_t fitted) const {
-  struct Fit {
-    const Candidate* on;
-    double share;
-  };
-  std::map<std::string, Fit> fits;
-  for (const auto& [source, rows] : by_source()) {
-    const auto count = static_cast<int64_t>(rows.size());
-    const Candidate* const row = rows[static_cast<size_t>((fitted % count + count) % count)];
-    fits[source] = {row, row->fitted_share()};
-  }
+std::vector<PublishedForecast> PublishedRuns::predict_each_from_others() const {
+  std::map<std::string, Rates> rates;
   std::vector<PublishedForecast> forecasts;
   for (const Candidate& candidate : candidates_) {
-    PublishedForecast forecast = candidate.forecast;
-    if (const auto found = fits.find(forecast.run.source); found != fits.end()) {
-      forecast.share = found->second.share;
-      forecast.is_fitted = found->second.on == &candidate;
+    const std::string& source = candidate.forecast.run.source;
+    if (!rates.contains(source)) {
+      std::vector<RateObservation> others = observations_;
+      std::erase_if(others, [&](const RateObservation& run) { return run.source == source; });
+      rates[source] = others.empty() ? preset_rates() : fitted_rates(others);
     }
-    forecast.time = candidate.time(forecast.share);
-    forecasts.push_back(std::move(forecast));
+    forecasts.push_back(candidate.predict(rates[source]));
   }
   return forecasts;
+}
+
+Rates PublishedRuns::fitted() const {
+  return fitted_rates(observations_);
 }
 
 PublishedScore score_of(const std::vector<PublishedForecast>& forecasts) {
   PublishedScore score;
   score.rows = static_cast<int64_t>(forecasts.size());
-  int64_t predicted = 0, with_memory = 0, sources = 0;
+  int64_t timed = 0, with_memory = 0, sources = 0;
   for (const PublishedForecast& forecast : forecasts) {
-    if (const std::optional<double> error = forecast.time_error(); error && !forecast.is_fitted) {
-      ++predicted;
+    if (const std::optional<double> error = forecast.time_error()) {
+      ++timed;
       score.time_error_mean += std::abs(*error);
       score.time_error_worst = std::max(score.time_error_worst, std::abs(*error));
     }
@@ -214,7 +208,7 @@ PublishedScore score_of(const std::vector<PublishedForecast>& forecasts) {
     ++sources;
     score.kendall_tau_mean += kendall_tau(measured, seconds);
   });
-  if (predicted > 0) score.time_error_mean /= static_cast<double>(predicted);
+  if (timed > 0) score.time_error_mean /= static_cast<double>(timed);
   if (with_memory > 0) score.memory_error_mean /= static_cast<double>(with_memory);
   if (sources > 0) score.kendall_tau_mean /= static_cast<double>(sources);
   return score;

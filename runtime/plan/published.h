@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "runtime/plan/published_table.h"
+#include "runtime/plan/rates.h"
 #include "runtime/plan/time_forecast.h"
 
 namespace meshtrain {
@@ -16,8 +17,6 @@ struct PublishedForecast {
   PublishedRun run;
   int64_t micro_batch = 0, micro_batches = 0;  ///< as stated, or chosen (docs/plan.md)
   std::string software;                        ///< Software::name
-  bool is_fitted = false;                      ///< gave its source's share; the others are predicted
-  double share = 1;                            ///< of the product rate: its source's
   TimeForecast time;
   std::optional<double> measured_seconds = {};  ///< of a step
   double memory = 0;                            ///< bytes at the peak
@@ -34,7 +33,7 @@ struct PublishedForecast {
 /// How well runs were predicted. Errors are relative.
 struct PublishedScore {
   int64_t rows = 0;
-  double time_error_mean = 0;  ///< over rows that are predicted, of absolute errors
+  double time_error_mean = 0;  ///< of absolute errors
   double time_error_worst = 0;
   double kendall_tau_mean = 0;  ///< of GPU seconds a token, over sources with several measured rows
   double memory_error_mean = 0;
@@ -42,8 +41,7 @@ struct PublishedScore {
   int64_t fitting_refused = 0;  ///< runs that ran and are predicted not to fit
 };
 
-/// Published runs, simulated once and predicted as often as asked for. One number of each source, the share of the
-/// product rate that its kernels reach, is fitted on one of its measured runs; its others are predicted with that.
+/// Published runs, simulated once and predicted as often as asked for.
 class PublishedRuns {
  public:
   /// Throws InputError with the row when one could not be trained.
@@ -52,16 +50,19 @@ class PublishedRuns {
   PublishedRuns(const PublishedRuns&) = delete;
   PublishedRuns& operator=(const PublishedRuns&) = delete;
 
-  /// Returns the predictions, each source fitted on its measured run number `fitted`, counted from 0 and around; -1: on
-  /// its last.
-  std::vector<PublishedForecast> predict(int64_t fitted = 0) const;
+  /// Returns the predictions with `rates` times those of sourced_machine().
+  std::vector<PublishedForecast> predict(const Rates& rates) const;
+  /// Returns the predictions of each source with the rates that were fitted on all other sources; with the presets'
+  /// where there are no others.
+  std::vector<PublishedForecast> predict_each_from_others() const;
+  /// Returns the rates that explain all runs best.
+  Rates fitted() const;
 
  private:
   struct Candidate;
-  /// Returns the measured runs of each source.
-  std::map<std::string, std::vector<const Candidate*>> by_source() const;
 
   std::vector<Candidate> candidates_;
+  std::vector<RateObservation> observations_;  // of candidates with a time
 };
 
 PublishedScore score_of(const std::vector<PublishedForecast>& forecasts);

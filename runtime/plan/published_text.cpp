@@ -25,7 +25,7 @@ std::string error_text(double error) {
 std::string published_line(const PublishedForecast& forecast) {
   const PublishedRun& run = forecast.run;
   std::string time_error = "-", memory = "-", memory_error = "-";
-  if (const auto error = forecast.time_error()) time_error = forecast.is_fitted ? "fitted" : error_text(*error);
+  if (const auto error = forecast.time_error()) time_error = error_text(*error);
   if (run.memory_gib) memory = number_text("%.1f GiB", *run.memory_gib);
   if (const auto error = forecast.memory_error()) memory_error = error_text(*error);
   if (!forecast.ran()) memory_error = forecast.fits() ? "missed" : "named";
@@ -49,7 +49,7 @@ std::string to_text(const std::vector<PublishedForecast>& forecasts) {
   for (const PublishedForecast& forecast : forecasts) {
     if (forecast.run.source != source) {
       source = forecast.run.source;
-      text += source + ": " + number_text("%.2f", forecast.share) + " of the machine's product rate\n";
+      text += source + "\n";
     }
     text += published_line(forecast);
   }

@@ -55,6 +55,7 @@ Software megatron() {
 
 Software software_of(const PublishedRun& run) {
   const auto from = [&](const char* word) { return has_word(run.source, word); };
+  if (from("meshtrain")) return {};
   Software software = run.compiled == "fused" ? megatron() : fsdp2(run);
   if (from("torchtitan")) {
     software.name = "torchtitan";

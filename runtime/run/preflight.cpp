@@ -17,6 +17,8 @@
 #include "runtime/files/file_lock.h"
 #include "runtime/hf/export_folder.h"
 #include "runtime/model/transformer.h"
+#include "runtime/plan/plan_text.h"
+#include "runtime/plan/planned_mesh.h"
 #include "runtime/plan/remedies.h"
 #include "runtime/recipe/patterns.h"
 #include "runtime/run/run_directory.h"
@@ -212,8 +214,9 @@ Outlook look_ahead(const Recipe& recipe, const RunPlan& plan, const fs::path& ru
   std::error_code ignored;
   const bool gpus_here = fs::exists("/proc/driver/nvidia/version", ignored);
   const int64_t ranks = plan.layout.size();
-  PlanRequest request = plan_request(recipe, ranks, ranks, machine);
+  PlanRequest request = plan_request(recipe, ranks, 0, machine);
   if (!machine && recipe.device == "auto") request.hosts.gpus = gpus_here;
+  outlook.basis = basis_text(request);
   if (recipe.device == "cuda" && !gpus_here) add("warning: device: cuda, and this machine has no NVIDIA driver");
   add(memory_line(recipe, plan, request, outlook.forecast));
   if (plan.offload == Offload::Disk) {

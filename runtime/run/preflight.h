@@ -30,6 +30,7 @@ int64_t checkpoint_bytes(const Recipe& recipe, const RunPlan& plan);
 struct Outlook {
   std::vector<std::string> lines;       ///< for people; those that begin with "warning: " name what is not enough
   std::optional<RunForecast> forecast;  ///< of a step; none when it could not be predicted
+  std::string basis;                    ///< what the forecast takes for granted: basis_text()
 };
 
 /// Looks at what a run will need of the machine that this process is on: the disk for checkpoints in `run_directory`,

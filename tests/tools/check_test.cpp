@@ -43,6 +43,7 @@ TEST_F(TrainCheck, ComparesAStepWithTheRoomOfAGpu) {
   ASSERT_EQ(fits.status, 0) << fits.err;
   EXPECT_TRUE(has(fits.out, "on the fullest rank, and the runtime 2 GiB more, of 80 GiB of a GPU\n")) << fits.out;
   EXPECT_EQ(count(fits.out, "plan: "), 1);
+  EXPECT_TRUE(has(fits.out, "; times: a machine file that names no source\n")) << fits.out;
   const Ending near = on("2147483648");  // the runtime's alone
   EXPECT_EQ(near.status, 0) << near.err;
   EXPECT_TRUE(has(near.out, "\nwarning: a step needs ")) << near.out;

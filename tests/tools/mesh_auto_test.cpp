@@ -60,6 +60,9 @@ TEST_F(MeshAuto, IsRefusedInOneLine) {
       "--machine h1000: no such file, and no preset; did you mean h100? Presets: a100, h100, h100-500w, h200, b200");
   EXPECT_EQ(complaint(2, {"--mesh", "auto", "--set", "device=cuda"}),
             "--mesh auto on GPUs needs --machine: a preset or a file (docs/plan.md)");
+  EXPECT_EQ(complaint(2, {"--mesh", "auto", "--machine", "h100", "--set", "device=cpu"}),
+            "--machine h100 has times of GPUs, and device: cpu takes CPUs here: name a machine of these, or leave "
+            "--machine out");
   EXPECT_EQ(
       complaint(2, {"--mesh", "auto", "--check"}),
       "--check --mesh auto measures nothing: give --machine NAME, a preset or the file that mpirun -n 2 meshtrain "
@@ -70,8 +73,9 @@ TEST_F(MeshAuto, IsRefusedInOneLine) {
 TEST_F(MeshAuto, ACheckSaysWhatItsMeshNeeds) {
   const Ending ending = train(1, {"--check", "--plan", "--mesh", "dp=2,tp=2", "--machine", "h100"});
   ASSERT_EQ(ending.status, 0) << ending.err;
-  EXPECT_TRUE(std::regex_search(ending.out,
-                                std::regex("\nplan: [0-9.]+ KiB a rank, [0-9.]+ KiB sent a step, [0-9.]+ ms a step\n")))
+  EXPECT_TRUE(std::regex_search(
+      ending.out, std::regex("\nplan: [0-9.]+ KiB a rank, [0-9.]+ KiB sent a step, [0-9.]+ ms a step; 1 host of 4 "
+                             "ranks \\(assumed\\); times: NVIDIA H100 SXM data sheet; ")))
       << ending.out;
 }
 
@@ -84,9 +88,28 @@ TEST_F(MeshAuto, ACheckTakesTheMeshThatTheRunWould) {
   ASSERT_EQ(checked.status, 0) << checked.err;
   EXPECT_TRUE(has(checked.out, "--mesh auto: " + mesh + ", the fastest of 3 meshes by the plan: ")) << checked.out;
   EXPECT_TRUE(has(checked.out, ": fits mesh " + mesh + "; ")) << checked.out;
+  EXPECT_TRUE(has(checked.out, "; 1 host of 2 ranks (assumed); times: NVIDIA H100 SXM data sheet; ")) << checked.out;
   const Ending alone = train(1, {"--check", "--mesh", "auto"});
   EXPECT_TRUE(has(alone.out, "--mesh auto: one rank was started; mpirun -n N checks the mesh of N\n")) << alone.err;
   EXPECT_FALSE(std::filesystem::exists(run_dir));
+}
+
+// The order of axes is a part of the fastest mesh where hosts differ.
+TEST_F(MeshAuto, TakesTheOrderOfAxesThatThePlanProposes) {
+  const Words with = {"--machine", "h100", "--set", "parallel.order=[tp,cp,dp]", "--set", "train.global_batch=4"};
+  Words words = {"plan", recipe, "--ranks", "16"};
+  words.insert(words.end(), with.begin(), with.end());
+  const Ending planned = run_meshtrain(words);
+  ASSERT_EQ(planned.status, 0) << planned.err;
+  const std::string best = planned.out.substr(planned.out.find("\n  take ") + 8);
+  const std::string mesh = best.substr(0, best.find(' '));
+  ASSERT_TRUE(has(best.substr(0, 200), " with parallel.order=[")) << planned.out;
+  words = {"train", recipe, "--run-dir", run_dir, "--check", "--mesh", "auto"};
+  words.insert(words.end(), with.begin(), with.end());
+  const Ending checked = run_meshtrain(words, {"OMPI_COMM_WORLD_SIZE=16", "OMPI_COMM_WORLD_RANK=0"});
+  ASSERT_EQ(checked.status, 0) << checked.err;
+  EXPECT_TRUE(has(checked.out, "--mesh auto: " + mesh + ", the fastest of ")) << checked.out;
+  EXPECT_TRUE(has(checked.out, ": fits mesh " + mesh + "; ")) << checked.out;
 }
 
 // The first rank's memory and traffic, planned and counted.

@@ -36,7 +36,11 @@ TEST(PlanCommand, ListsWhatIsPossibleAndWhyTheRestIsNot) {
   const Ending ending = run_meshtrain(plan_words({"--ranks", "8", "--top", "3"}));
   ASSERT_EQ(ending.status, 0) << ending.err;
   EXPECT_EQ(ending.err, "");
-  EXPECT_EQ(ending.out.rfind("8 meshes of 8 ranks; ", 0), 0u) << ending.out;
+  EXPECT_EQ(ending.out.rfind("A ranking by traffic alone: without --machine nothing says which mesh is the fastest.\n"
+                             "8 meshes of 8 ranks, 1 host of 8 ranks (assumed); bytes of the fullest rank, on CPUs, ",
+                             0),
+            0u)
+      << ending.out;
   EXPECT_EQ(count(ending.out, "\n  dp="), 3) << ending.out;
   EXPECT_TRUE(has(ending.out, "  and 5 more: --top shows them\n")) << ending.out;
   EXPECT_TRUE(has(ending.out,
@@ -45,12 +49,42 @@ TEST(PlanCommand, ListsWhatIsPossibleAndWhyTheRestIsNot) {
                   "    dp=1,cp=1,tp=8\n"
                   "  train.global_batch: 16 is not a multiple of dp x micro_batch = 8 x 4 = 32: "))
       << ending.out;
-  EXPECT_TRUE(has(ending.out, "\n  mpirun -n 8 meshtrain train " + recipe() + " --mesh dp=4,cp=1,tp=2\n"))
+  EXPECT_FALSE(has(ending.out, "meshtrain train")) << "a mesh is advised that nothing says to be fast";
+  EXPECT_TRUE(has(ending.out,
+                  "  which mesh is the fastest:\n"
+                  "    on GPUs: give --machine NAME, one of a100 h100 h100-500w h200 b200\n"
+                  "    on CPUs: give --machine FILE, which mpirun -n 8 meshtrain plan " +
+                      recipe() + " --calibrate --out FILE writes\n"))
       << ending.out;
   std::istringstream lines(ending.out);
   for (std::string line; std::getline(lines, line);) {
     EXPECT_TRUE(line.size() <= 100 || has(line, recipe())) << line;
   }
+}
+
+TEST(PlanCommand, SaysHowManyHostsWereAssumed) {
+  const ScratchFolder folder;
+  const Words gpus = {"--ranks", "16", "--machine", "h100"};
+  Words stated = gpus;
+  stated.insert(stated.end(), {"--hosts-of", "8"});
+  nlohmann::json assumed = plan_json(folder, gpus), given = plan_json(folder, stated);
+  EXPECT_EQ(assumed["ranks_per_host"], 8) << "GPUs are sold 8 to a host";
+  EXPECT_EQ(assumed["assumes_hosts"], true);
+  EXPECT_EQ(given["assumes_hosts"], false);
+  given["assumes_hosts"] = true;
+  EXPECT_EQ(assumed, given);
+  const std::string without = run_meshtrain(plan_words(gpus)).out;
+  EXPECT_TRUE(has(without, ", 2 hosts of 8 ranks (assumed), ")) << without;
+  EXPECT_TRUE(has(without, "\n  assumed: --hosts-of N says how many ranks a host has\n")) << without;
+  const std::string with_hosts = run_meshtrain(plan_words(stated)).out;
+  EXPECT_FALSE(has(with_hosts, "assumed")) << with_hosts;
+  EXPECT_TRUE(has(with_hosts, ", 2 hosts of 8 ranks, ")) << with_hosts;
+}
+
+TEST(PlanCommand, RefusesTimesOfAnotherDevice) {
+  EXPECT_EQ(only_complaint(run_meshtrain(plan_words({"--ranks", "2", "--machine", "h100", "--set", "device=cpu"}))),
+            "device: cpu, and --machine h100 has times of device: cuda: name a machine of that device, or change "
+            "device");
 }
 
 TEST(PlanCommand, AbbreviatesMany) {
@@ -101,12 +135,23 @@ TEST(PlanCommand, FollowsTheRecipe) {
   EXPECT_LT(memory("activations", {"train.activation_checkpointing.mode=full"}), memory("activations", {}) / 2);
 }
 
-TEST(PlanCommand, IsHeldAgainstPublishedRuns) {
-  const Ending ending = run_meshtrain({"plan", "--published", source_folder() + "/benchmarks/published_runs.csv"});
-  ASSERT_EQ(ending.status, 0) << ending.err;
+/// Returns what `plan --published` says of a table under benchmarks/, and the score that it ends with.
+std::pair<std::string, nlohmann::json> held_against(const std::string& table) {
+  const Ending ending = run_meshtrain({"plan", "--published", source_folder() + "/benchmarks/" + table});
+  EXPECT_EQ(ending.status, 0) << ending.err;
   EXPECT_EQ(ending.err, "");
   const size_t begin = ending.out.rfind('\n', ending.out.size() - 2) + 1;
-  const nlohmann::json score = nlohmann::json::parse(ending.out.substr(begin));
+  return {ending.out, nlohmann::json::parse(ending.out.substr(begin))};
+}
+
+/// Returns the text of a rate, "0.92", in the line of `out` that begins with `which`.
+std::string rate_of(const std::string& out, const std::string& which, const std::string& rate) {
+  const size_t line = out.find("\nrates " + which), at = out.find(" " + rate + " ", line);
+  return line == std::string::npos || at == std::string::npos ? "" : out.substr(at + rate.size() + 2, 4);
+}
+
+TEST(PlanCommand, IsHeldAgainstPublishedRuns) {
+  const auto [out, score] = held_against("published_runs.csv");
   EXPECT_EQ(score.size(), 8u);
   EXPECT_EQ(score["rows"], 37);
   EXPECT_LE(score["time_error_mean"], 0.1);
@@ -115,8 +160,22 @@ TEST(PlanCommand, IsHeldAgainstPublishedRuns) {
   EXPECT_EQ(score["out_of_memory_total"], 2);
   EXPECT_EQ(score["out_of_memory_named"], 2);
   EXPECT_EQ(score["fitting_refused"], 0);
-  EXPECT_EQ(count(ending.out, " fitted "), 15) << "one of each source:\n" << ending.out;
-  EXPECT_EQ(count(ending.out, " named\n"), 2) << ending.out;
+  EXPECT_EQ(count(out, " named\n"), 2) << out;
+  for (const char* rate : {"fp8 products", "on a host", "among hosts"}) {
+    EXPECT_EQ(rate_of(out, "fitted", rate), rate_of(out, "of the presets", rate)) << rate << "\n" << out;
+    EXPECT_NE(rate_of(out, "fitted", rate), "") << out;
+  }
+}
+
+// Runs of this program on one GPU: benchmarks.md has them.
+TEST(PlanCommand, IsHeldAgainstOwnRuns) {
+  const auto [out, score] = held_against("own_runs.csv");
+  EXPECT_EQ(score["rows"], 5);
+  EXPECT_LE(score["time_error_worst"], 0.1) << out;
+  EXPECT_LE(score["memory_error_mean"], 0.005) << out;
+  for (const char* rate : {"products", "attention", "memory"}) {
+    EXPECT_EQ(rate_of(out, "fitted", rate), rate_of(out, "of the presets", rate)) << rate << "\n" << out;
+  }
 }
 
 TEST(PlanCommand, RefusesAPublishedRunThatItDoesNotKnow) {
@@ -159,9 +218,13 @@ TEST(PlanCommand, TakesTimesFromAMachine) {
   const ScratchFolder folder;
   const Ending ending = run_meshtrain(plan_words({"--ranks", "16", "--hosts-of", "8", "--machine", "h100"}));
   ASSERT_EQ(ending.status, 0) << ending.err;
-  EXPECT_TRUE(has(ending.out, "80 GiB a rank, the runtime's 2 GiB included; a step on h100,")) << ending.out;
+  EXPECT_TRUE(has(ending.out, "80 GiB a rank, the runtime's 2 GiB included; a step")) << ending.out;
   EXPECT_TRUE(has(ending.out, "\n  take dp=") && has(ending.out, " takes ")) << ending.out;
-  EXPECT_TRUE(has(ending.out, "\n  at most there: train.micro_batch ")) << ending.out;
+  EXPECT_TRUE(has(ending.out, "\n  at most with dp=")) << ending.out;
+  EXPECT_TRUE(has(ending.out, ", 2 hosts of 8 ranks, ")) << ending.out;
+  EXPECT_TRUE(has(ending.out, "\n  mpirun -n 16 meshtrain train " + recipe() + " --mesh dp=")) << ending.out;
+  EXPECT_TRUE(has(ending.out, "\n  times: NVIDIA H100 SXM data sheet; ")) << ending.out;
+  EXPECT_TRUE(has(ending.out, "tokens/s")) << ending.out;
   EXPECT_TRUE(has(ending.out, "; train.global_batch / dp allows no more)")) << ending.out;
   EXPECT_TRUE(has(ending.out, "; memory allows no more)") || has(ending.out, "; no more were tried)")) << ending.out;
   EXPECT_TRUE(has(ending.out, " other")) << ending.out;
@@ -181,6 +244,8 @@ TEST(PlanCommand, TakesTimesFromAMachine) {
     EXPECT_GE(mesh["seconds"], last) << mesh["mesh"] << ": the fastest come first";
     last = mesh["seconds"];
     EXPECT_GT(mesh["model_flops"], 0);
+    EXPECT_NEAR(mesh["tokens_per_second_per_rank"].get<double>() * mesh["seconds"].get<double>() * 16, 16 * 256, 1e-6)
+        << "of a step";
   }
 }
 
@@ -209,7 +274,7 @@ TEST(PlanCommand, SearchesSettingsOfEachMesh) {
   const Ending ending = run_meshtrain(plan_words(all));
   EXPECT_TRUE(has(ending.out, " --mesh " + best["mesh"].get<std::string>() + " --set '")) << ending.out;
   EXPECT_EQ(only_complaint(run_meshtrain(plan_words({"--ranks", "2", "--search", "all"}))),
-            "--search all: settings are compared by their times, which --machine gives");
+            "--search all: settings are compared by their times: give --machine, a preset or a file of --calibrate");
 }
 
 TEST(PlanCommand, ProposesAnotherOrderOfAxes) {

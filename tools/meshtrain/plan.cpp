@@ -58,6 +58,17 @@ int64_t parse_size(const std::string& text) {
   return static_cast<int64_t>(number * factor);
 }
 
+/// Returns how to find out which mesh is the fastest.
+std::string how_to_compare(const PlanArguments& arguments, const Recipe& recipe) {
+  std::string presets;
+  for (const std::string& each : machine_presets()) presets += (presets.empty() ? "" : " ") + each;
+  std::string text = "  which mesh is the fastest:\n";
+  if (recipe.device != "cpu") text += "    on GPUs: give --machine NAME, one of " + presets + "\n";
+  if (recipe.device == "cuda") return text;
+  return text + "    on CPUs: give --machine FILE, which mpirun -n " + std::to_string(arguments.ranks) +
+         " meshtrain plan " + arguments.recipe.string() + " --calibrate --out FILE writes\n";
+}
+
 void plan(const PlanArguments& arguments) {
   constexpr int64_t kMostRanks = 16384;
   refuse_several_ranks("meshtrain plan");
@@ -70,12 +81,13 @@ void plan(const PlanArguments& arguments) {
   take_layouts(recipe);
   std::shared_ptr<const Machine> machine;
   if (!arguments.machine.empty()) machine = std::make_shared<const Machine>(load_machine(arguments.machine));
-  PlanRequest request =
-      plan_request(recipe, arguments.ranks, arguments.ranks_per_host > 0 ? arguments.ranks_per_host : arguments.ranks,
-                   std::move(machine));
+  PlanRequest request = plan_request(recipe, arguments.ranks, arguments.ranks_per_host, std::move(machine));
   if (!arguments.memory.empty()) request.memory = parse_size(arguments.memory);
   if (arguments.search == "all") {
-    if (!request.machine) throw InputError("--search all: settings are compared by their times, which --machine gives");
+    if (!request.machine)
+      throw InputError(
+          "--search all: settings are compared by their times: give --machine, a preset or a file of "
+          "--calibrate");
     request.scope = SearchScope::All;
   }
   if (request.machine) {
@@ -98,8 +110,8 @@ void plan(const PlanArguments& arguments) {
   if (!reasons.empty()) std::printf("\n%s", reasons.c_str());
   if (request.memory) {
     const LargestFit micro_batch = largest_micro_batch(first, request);
-    std::printf("  at most there: train.micro_batch %ld (%s; %s)", static_cast<long>(micro_batch.value),
-                size_text(micro_batch.memory).c_str(),
+    std::printf("  at most with %s: train.micro_batch %ld (%s; %s)", first.layout.describe().c_str(),
+                static_cast<long>(micro_batch.value), size_text(micro_batch.memory).c_str(),
                 micro_batch.bound == LargestFit::Bound::Memory ? "memory allows no more"
                                                                : "train.global_batch / dp allows no more");
     if (request.hosts.gpus) {  // for hosts, operators of that size would be tried
@@ -109,6 +121,10 @@ void plan(const PlanArguments& arguments) {
                   sequence.bound == LargestFit::Bound::Memory ? "memory allows no more" : "no more were tried");
     }
     std::printf("\n");
+  }
+  if (!request.machine) {
+    std::printf("\n%s", how_to_compare(arguments, recipe).c_str());
+    return;
   }
   std::string settings;
   for (const std::string& setting : arguments.with.overrides) settings += " --set '" + setting + "'";
@@ -122,13 +138,12 @@ void plan_published(const std::filesystem::path& file) {
   refuse_several_ranks("meshtrain plan");
   const Progress progress("plan of " + file.string());
   const PublishedRuns runs(read_published_table(file));
-  const std::vector<PublishedForecast> forecasts = runs.predict();
+  const std::vector<PublishedForecast> forecasts = runs.predict_each_from_others();
   const PublishedScore score = score_of(forecasts);
   std::printf("%s\n%s: %s\n", to_text(forecasts).c_str(), counted(score.rows, "run").c_str(), to_text(score).c_str());
-  for (const auto& [which, fitted] : {std::pair("second", 1), std::pair("last", -1)}) {
-    std::printf("fitted on the %s run of each source instead of the first: %s\n", which,
-                to_text(score_of(runs.predict(fitted))).c_str());
-  }
+  std::printf("without a fit: %s\n", to_text(score_of(runs.predict({}))).c_str());
+  std::printf("rates fitted on all runs, times those of sources: %s\n", to_text(runs.fitted()).c_str());
+  std::printf("rates of the presets, times those of sources: %s\n", to_text(preset_rates()).c_str());
   std::printf("%s\n", to_json(score).c_str());
 }
 
@@ -166,7 +181,9 @@ void add_plan_command(CLI::App& app, int& status) {
       app.add_subcommand("plan", "Lists every mesh of N ranks: its memory, traffic and time, or why not");
   command->add_option("recipe", arguments->recipe, "The recipe; its parallel.mesh is not used");
   command->add_option("--ranks", arguments->ranks, "Ranks in all")->check(whole_number(1))->type_name("N");
-  command->add_option("--hosts-of", arguments->ranks_per_host, "Ranks on each host; without it there is one host")
+  command
+      ->add_option("--hosts-of", arguments->ranks_per_host,
+                   "Ranks on each host; without it GPUs are taken to be 8 to a host, and CPUs to share one")
       ->check(whole_number(1))
       ->type_name("N");
   command->add_option("--memory", arguments->memory, "Memory of a rank's device: meshes that need more are listed last")
@@ -190,8 +207,9 @@ void add_plan_command(CLI::App& app, int& status) {
   add_set_option(*command, arguments->with);
   command->footer(
       "Each mesh is tried: the trainer makes its steps on tensors without memory, as the fullest rank, so that bytes\n"
-      "are those of the run (docs/plan.md). The fastest meshes come first; without --machine, which times need, those\n"
-      "that send least among hosts.\n\n"
+      "are those of the run (docs/plan.md). The fastest meshes come first; without --machine nothing is timed, and "
+      "those\n"
+      "that send least among hosts come first.\n\n"
       "  meshtrain plan recipes/quickstart.yaml --ranks 8\n"
       "  meshtrain plan recipe.yaml --ranks 64 --hosts-of 8 --machine h100\n"
       "  mpirun -n 8 meshtrain plan recipe.yaml --calibrate --out machine.yaml");

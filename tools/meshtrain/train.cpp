@@ -81,7 +81,11 @@ SavedRecipe saved_recipe(const RunOptions& options) {
 }
 
 void set_mesh(Recipe& recipe, const MeshLayout& layout) {
-  for (const Axis& axis : layout.axes()) recipe.parallel.mesh[axis.name] = axis.size;
+  recipe.parallel.order.clear();
+  for (const Axis& axis : layout.axes()) {
+    recipe.parallel.mesh[axis.name] = axis.size;
+    recipe.parallel.order.push_back(axis.name);
+  }
 }
 
 /// Gives the recipe the mesh of one rank. Returns a line about it.
@@ -150,16 +154,32 @@ int check(const TrainArguments& arguments) {
   lines.insert(lines.end(), ahead.lines.begin(), ahead.lines.end());
   lines.push_back(not_checked(recipe, plan));
   for (const std::string& line : lines) std::printf("%s\n", line.c_str());
-  if (arguments.plan && ahead.forecast) std::printf("plan: %s\n", describe_forecast(*ahead.forecast).c_str());
+  if (arguments.plan && ahead.forecast) {
+    std::printf("plan: %s%s\n", describe_forecast(*ahead.forecast).c_str(), ahead.basis.c_str());
+  }
   std::printf("\n%s", to_yaml(plan).c_str());
   return 0;
+}
+
+/// Returns true when the ranks of a run on this host compute on GPUs.
+bool computes_on_gpus(const Recipe& recipe) {
+  const bool has_gpus = std::filesystem::exists("/proc/driver/nvidia/version");
+  return recipe.device == "cuda" || (recipe.device == "auto" && has_gpus);
+}
+
+/// Throws InputError when the times of --machine are of another device than the run's.
+void check_machine(const Recipe& recipe, const Machine& machine) {
+  if ((machine.device == "cuda") == computes_on_gpus(recipe)) return;
+  const auto named = [](bool gpus) { return std::string(gpus ? "GPUs" : "CPUs"); };
+  throw InputError("--machine " + machine.name + " has times of " + named(machine.device == "cuda") +
+                   ", and device: " + recipe.device + " takes " + named(computes_on_gpus(recipe)) +
+                   " here: name a machine of these, or leave --machine out");
 }
 
 /// Returns the machine that --mesh auto plans for. Every rank must call it.
 Machine machine_of(const TrainArguments& arguments, const Recipe& recipe, const Group& world) {
   if (arguments.options.machine) return *arguments.options.machine;
-  const bool has_gpus = std::filesystem::exists("/proc/driver/nvidia/version");
-  if (recipe.device == "cuda" || (recipe.device == "auto" && has_gpus)) {
+  if (computes_on_gpus(recipe)) {
     throw InputError("--mesh auto on GPUs needs --machine: a preset or a file (docs/plan.md)");
   }
   return calibrate(recipe, world, [](const std::string&) {});
@@ -190,6 +210,7 @@ int train(TrainArguments& arguments) {
   arguments.options.on_failure = [&](const std::exception& error) { report_failure(world, error); };
   return run_on_all_ranks(world, [&] {
     Recipe recipe = receive_recipe(arguments.recipe, arguments.with, world, saved_recipe(arguments.options));
+    if (arguments.options.machine) check_machine(recipe, *arguments.options.machine);
     arguments.options.note =
         chooses_mesh ? take_best_mesh(recipe, arguments, world) : spread_over(recipe, arguments.with, world.size());
     return static_cast<int>(run(recipe, world, arguments.options, stop_request));
