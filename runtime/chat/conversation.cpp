@@ -32,6 +32,8 @@ Json parse_json(std::string_view text) {
       return true;
     });
   } catch (const Json::exception& error) {
+    std::string replaced(text);
+    if (replace_lone_surrogates(replaced) > 0) return parse_json(replaced);
     std::string reason = error.what();
     if (const size_t at = reason.find("column "); at != std::string::npos) reason.erase(0, at);
     throw InputError("not valid JSON: " + reason.substr(0, 200));
