@@ -307,6 +307,14 @@ TEST_F(PrepareText, ReplacesHalfASurrogatePair) {
   EXPECT_EQ(done.not_utf8, 6 * 6);
 }
 
+TEST_F(PrepareText, TakesTheNumbersThatPythonWrites) {
+  file("a.jsonl",
+       "{\"text\": \"NaN \\\" NaN\", \"score\": NaN, \"of\": [-Infinity,Infinity]}\n{\"text\": NaN}\n"
+       "{\"text\": \"\\ud83d\", \"score\": NaN}");
+  prepare_text(tokenizer_, options_);
+  EXPECT_EQ(documents(), (Texts{"NaN \" NaN", "\uFFFD"}));
+}
+
 TEST_F(PrepareText, RefusesMalformedLines) {
   const auto refusal = [&](const std::string& line) {
     file("a.jsonl", "{\"text\": \"fine\"}\n\n" + line + "\n{\"text\": \"fine\"}\n");
