@@ -186,9 +186,9 @@ TEST_F(TrainData, WarnsAboutTokensOfAnotherDtype) {
   EXPECT_TRUE(has(ending.out + ending.err, warning)) << ending.out;
 }
 
-// The evaluation would take minutes; the signal comes in it, or in the step before.
+// The evaluation would take seconds; the signal comes in it, or in the step before.
 TEST_F(TrainData, ARequestToStopEndsAnEvaluation) {
-  write("held_out.bin", ids(400'000 * 17, 5));
+  write("held_out.bin", ids(100'000 * 17, 5));
   Program program(command(2, {"--mesh", "dp=2", "--set", "train.steps=9", "--set", "checkpoint.every=9", "--set",
                               "evaluate={every: 2, tokens: " + path("held_out.bin").string() + "}"}));
   using Clock = std::chrono::steady_clock;
