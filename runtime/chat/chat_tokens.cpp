@@ -28,7 +28,7 @@ bool is_assistant(const Conversation& conversation, size_t message) {
 std::vector<size_t> counted_turns(const Conversation& conversation) {
   std::vector<size_t> turns;
   for (size_t i = conversation.first_counted; i < conversation.messages->values.size(); ++i) {
-    if (is_assistant(conversation, i)) turns.push_back(i);
+    if (is_assistant(conversation, i) && !has_no_weight(conversation.messages->values[i])) turns.push_back(i);
   }
   return turns;
 }
@@ -43,16 +43,37 @@ std::optional<Rendered> try_render(const ChatTemplate& chat, const Conversation&
   }
 }
 
+/// Returns the spans outside the messages that have no weight. Throws InputError when the template's loop over the
+/// messages does not tell which message a span belongs to.
+std::vector<Span> with_weight(const Conversation& conversation, const Rendered& whole, const std::vector<Span>& spans) {
+  const auto& messages = conversation.messages->values;
+  if (std::ranges::none_of(messages, has_no_weight)) return spans;
+  std::vector<Span> kept;
+  for (const Span& span : spans) {
+    const auto message = std::ranges::find_if(whole.message_spans, [&](const MessageSpan& written) {
+      return written.span.begin <= span.begin && span.end <= written.span.end;
+    });
+    if (message == whole.message_spans.end()) {
+      throw InputError(
+          "a message has the weight 0, and the template does not tell which message a {% generation %} belongs to: "
+          "leave the key out, or loop over the messages outside macros");
+    }
+    if (!has_no_weight(messages[message->message])) kept.push_back(span);
+  }
+  return kept;
+}
+
 /// Returns what {% generation %} has marked, behind the prompt where there is one.
 std::vector<Span> marked_turns(const ChatTemplate& chat, const Conversation& conversation, const Rendered& whole) {
-  if (conversation.first_counted == 0) return whole.generation;
+  const std::vector<Span> marked = with_weight(conversation, whole, whole.generation);
+  if (conversation.first_counted == 0) return marked;
   const Rendered prompt = chat.render(conversation, conversation.first_counted, true);
   if (!whole.text.starts_with(prompt.text)) {
     throw InputError(
         "the template renders the prompt in another way when the completion follows: --loss all counts both");
   }
   std::vector<Span> turns;
-  for (const Span& span : whole.generation) {
+  for (const Span& span : marked) {
     if (span.begin >= prompt.text.size()) turns.push_back(span);
   }
   return turns;

@@ -32,6 +32,8 @@ Json parse_json(std::string_view text) {
       return true;
     });
   } catch (const Json::exception& error) {
+    std::string replaced(text);
+    if (replace_lone_surrogates(replaced) > 0) return parse_json(replaced);
     std::string reason = error.what();
     if (const size_t at = reason.find("column "); at != std::string::npos) reason.erase(0, at);
     throw InputError("not valid JSON: " + reason.substr(0, 200));
@@ -53,6 +55,18 @@ Json parse_line(std::string_view text) {
 
 Json message(const char* role, const Json& content) {
   return Json{{"role", role}, {"content", content}};
+}
+
+/// The keys of a message that say whether its labels count. OpenAI and axolotl call it "weight", axolotl "train" too,
+/// ms-swift "loss".
+constexpr std::array<const char*, 3> kWeights = {"weight", "train", "loss"};
+
+/// Throws InputError for a "weight" that is neither 0 nor 1: there are no weights between.
+void check_weight(const Json& message, const std::string& where) {
+  const auto weight = message.find("weight");
+  if (weight == message.end() || weight->is_boolean() || !weight->is_number()) return;
+  if (*weight == 0 || *weight == 1) return;
+  throw InputError(where + ".weight is " + weight->dump() + ": a label counts or not: write 0 or 1");
 }
 
 /// Returns the role of a message of ShareGPT by its "from".
@@ -87,6 +101,9 @@ Json messages_of_sharegpt(const Json& object) {
                        "content}");
     }
     messages.push_back(message(role, list[i]["value"]));
+    for (const char* key : kWeights) {
+      if (list[i].contains(key)) messages.back()[key] = list[i][key];
+    }
   }
   return messages;
 }
@@ -121,6 +138,7 @@ Json messages_of(const Json& object, const std::string& key, const char* role) {
     const bool known = content == value[i].end() || content->is_string() || content->is_null() || content->is_array() ||
                        content->is_object();
     if (!known) throw InputError(key + "[" + std::to_string(i) + "].content is neither a text nor a list");
+    check_weight(value[i], key + "[" + std::to_string(i) + "]");
   }
   return value;
 }
@@ -206,6 +224,14 @@ Conversation parse_open_conversation(std::string_view text) {
   if (json.is_array()) json = Json{{"messages", std::move(json)}};
   if (!json.is_object()) throw InputError("neither a JSON object nor a list of messages");
   return conversation_of(std::move(json), /*is_open=*/true);
+}
+
+bool has_no_weight(const jinja::Value& message) {
+  return std::ranges::any_of(kWeights, [&](const char* key) {
+    const jinja::Value* const weight = message.dict().find(key);
+    const bool is_number = key == std::string_view("weight") && weight != nullptr && weight->is_number();
+    return weight != nullptr && (is_number || weight->is_bool()) && !weight->is_true();
+  });
 }
 
 bool ends_with_assistant(const Conversation& conversation) {

@@ -26,8 +26,12 @@ bool is_usual_role(std::string_view role);
 /// with ShareGPT's "conversations", and with "tools", "documents" and "chat_template_kwargs" where there are such. A
 /// message is an object with "role"; the template decides on everything else. As in transformers 5, keys of a message
 /// whose value is null are left out, and its reasoning ("reasoning_content", "thinking" or "reasoning") is there as
-/// "reasoning_content" and "thinking". Throws InputError that says what is wrong, without a location.
+/// "reasoning_content" and "thinking". Throws InputError that says what is wrong, without a location; also for a
+/// "weight" other than 0 and 1.
 Conversation parse_conversation(std::string_view json);
+
+/// Returns true for a message of which no label counts: its "weight" is 0, or its "train" or "loss" is false.
+bool has_no_weight(const jinja::Value& message);
 
 /// Parses the beginning of a conversation, for a model to continue: as parse_conversation(), but "prompt" stands alone,
 /// and a "completion" beside it is not read.

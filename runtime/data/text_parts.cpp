@@ -1,6 +1,7 @@
 #include "runtime/data/text_parts.h"
 
 #include <algorithm>
+#include <array>
 #include <nlohmann/json.hpp>
 #include <system_error>
 #include <utility>
@@ -118,17 +119,50 @@ std::string without_line(const std::string& reason) {
   return reason.starts_with(kLine) ? reason.substr(kLine.size()) : reason;
 }
 
-std::string document_of(std::string_view line, const std::string& key, const std::function<std::string()>& location) {
+/// Replaces NaN, Infinity and -Infinity outside of texts by null: Python's json.dumps() writes them, and the parser
+/// refuses them. Returns their number.
+size_t replace_numbers_of_python(std::string& line) {
+  constexpr std::array<std::string_view, 3> kNumbers = {"NaN", "-Infinity", "Infinity"};
+  size_t num_replaced = 0;
+  bool in_text = false;
+  for (size_t at = 0; at < line.size(); ++at) {
+    if (line[at] == '"') in_text = !in_text;
+    if (in_text && line[at] == '\\') ++at;
+    if (in_text || at >= line.size()) continue;
+    for (const std::string_view number : kNumbers) {
+      if (line.compare(at, number.size(), number) != 0) continue;
+      line.replace(at, number.size(), "null");
+      ++num_replaced;
+    }
+  }
+  return num_replaced;
+}
+
+/// Returns the text under `key` of a line of JSON; empty where the value is null. Adds to `invalid` the bytes of the
+/// escapes that it replaces.
+std::string document_of(std::string_view line, const std::string& key, const std::function<std::string()>& location,
+                        int64_t& invalid) {
   json object;
   try {
     object = json::parse(line);
   } catch (const json::exception& error) {
+    constexpr int64_t kEscape = 6;  // bytes
+    std::string replaced(line);
+    const size_t num_escapes = replace_lone_surrogates(replaced), num_numbers = replace_numbers_of_python(replaced);
+    if (num_escapes + num_numbers > 0) {
+      invalid += static_cast<int64_t>(num_escapes) * kEscape;
+      return document_of(replaced, key, location, invalid);
+    }
     throw InputError(location() + "not valid JSON: " + without_line(reason_of(error)));
   }
   if (!object.is_object()) throw InputError(location() + "not a JSON object");
   const auto found = object.find(key);
   if (found == object.end()) throw InputError(location() + "no \"" + key + "\": name the text's key with --field");
-  if (!found->is_string()) throw InputError(location() + "\"" + key + "\" is not a text");
+  if (found->is_null()) return "";
+  if (!found->is_string()) {
+    throw InputError(location() + "\"" + key + "\" is not a text, but of the type " + found->type_name() +
+                     ": name the key of the text with --field, or remove the line");
+  }
   return found->get<std::string>();
 }
 
@@ -148,14 +182,14 @@ class Lines {
     if (line.ends_with('\n')) line.remove_suffix(1);
     if (line.ends_with('\r')) line.remove_suffix(1);
     refuse_binary(file_, offset, line);
-    const int64_t invalid = not_utf8(line);
+    int64_t invalid = not_utf8(line);
     if (!is_json_) {
       if (!line.empty()) visit_({line, bytes, invalid});
       return;
     }
     if (line.find_first_not_of(" \t") == std::string_view::npos) return;
     const std::string replaced = invalid > 0 ? with_replacements(line) : "";
-    const std::string document = document_of(invalid > 0 ? replaced : line, key_, location);
+    const std::string document = document_of(invalid > 0 ? replaced : line, key_, location, invalid);
     if (!document.empty()) visit_({document, bytes, invalid});
   }
 

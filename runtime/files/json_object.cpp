@@ -1,6 +1,8 @@
 #include "runtime/files/json_object.h"
 
 #include <algorithm>
+#include <charconv>
+#include <optional>
 
 #include "mesh/error.h"
 #include "runtime/files/content.h"
@@ -33,7 +35,39 @@ int depth_of(std::string_view text) {
   return deepest;
 }
 
+/// Returns the code unit of the escape "\uXXXX" at `at`; std::nullopt when there is none.
+std::optional<unsigned> escaped_unit(std::string_view text, size_t at) {
+  constexpr size_t kLength = 6;
+  if (at + kLength > text.size() || text[at] != '\\' || text[at + 1] != 'u') return std::nullopt;
+  unsigned unit = 0;
+  const char* const end = text.data() + at + kLength;
+  const auto [rest, error] = std::from_chars(text.data() + at + 2, end, unit, 16);
+  return error == std::errc() && rest == end ? std::optional(unit) : std::nullopt;
+}
+
 }  // namespace
+
+size_t replace_lone_surrogates(std::string& text) {
+  constexpr std::string_view kReplacement = "\\ufffd";
+  const auto is_first = [](unsigned unit) { return unit >= 0xD800 && unit < 0xDC00; };
+  const auto is_second = [](unsigned unit) { return unit >= 0xDC00 && unit < 0xE000; };
+  size_t num_replaced = 0;
+  for (size_t at = text.find('\\'); at < text.size(); at = text.find('\\', at)) {
+    const std::optional<unsigned> unit = escaped_unit(text, at);
+    if (!unit) {
+      at += 2;  // another escape, of a backslash for example
+      continue;
+    }
+    const std::optional<unsigned> next = escaped_unit(text, at + kReplacement.size());
+    const bool is_pair = is_first(*unit) && next && is_second(*next);
+    if (!is_pair && (is_first(*unit) || is_second(*unit))) {
+      text.replace(at, kReplacement.size(), kReplacement);
+      ++num_replaced;
+    }
+    at += (is_pair ? 2 : 1) * kReplacement.size();
+  }
+  return num_replaced;
+}
 
 std::string reason_of(const json::exception& error) {
   constexpr size_t kMost = 200;

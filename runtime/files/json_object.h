@@ -15,6 +15,10 @@ nlohmann::json parse_json_object(const std::string& subject, std::string_view te
 /// Throws InputError, "SUBJECT is not read: ...", for JSON whose values are nested as deeply as that.
 void refuse_deep_json(const std::string& subject, std::string_view text);
 
+/// Replaces each escape of half a surrogate pair in `text`, JSON, by that of U+FFFD: "\ud83d " by "\ufffd ". Python
+/// writes such escapes, and the parser refuses them. Returns their number.
+size_t replace_lone_surrogates(std::string& text);
+
 /// Returns what is wrong without the library's own prefix: "line 3, column 9: syntax error while parsing value ...".
 std::string reason_of(const nlohmann::json::exception& error);
 

@@ -54,10 +54,16 @@ void take_positions(Conversion& from) {
     from.refuse("--rotary-percent", "all features of a head turn; of a part of them those of family phi3 do");
   }
   if (from.is_on("--use-rope-scaling")) {
-    from.set("model.rope_scaling",
-             "{rope_type: llama3, factor: " + scalar_text(from.number("--rope-scaling-factor").value_or(8)) +
-                 ", low_freq_factor: 1, high_freq_factor: 4, "
-                 "original_max_position_embeddings: 8192}");
+    constexpr double kTaken = 8;  // by the GPT model, which does not get the argument
+    const double factor = from.number("--rope-scaling-factor").value_or(kTaken);
+    from.set("model.rope_scaling", "{rope_type: llama3, factor: " + scalar_text(factor) +
+                                       ", low_freq_factor: 1, high_freq_factor: 4, "
+                                       "original_max_position_embeddings: 8192}");
+    if (factor != kTaken) {
+      from.refuse_absent(
+          "--rope-scaling-factor: Megatron's GPT models do not get it and scale by 8 (NVIDIA/Megatron-LM "
+          "issue 6305): continue their checkpoints with model.rope_scaling.factor: 8");
+    }
   } else if (const double factor = from.number("--rotary-seq-len-interpolation-factor").value_or(1); factor != 1) {
     from.set("model.rope_scaling", "{rope_type: linear, factor: " + scalar_text(factor) + "}");
   }

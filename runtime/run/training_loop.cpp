@@ -89,8 +89,10 @@ bool TrainingLoop::make_step() {
     run_.mesh.world().check();
     return read;
   });
-  const bool stops = result.num_stop > 0 && step < train.steps;
-  record(outcome ? &*outcome : nullptr, {batch.num_counted, tokens.counted, asked, result}, stops);
+  bool stops = result.num_stop > 0 && step < train.steps;
+  if (record(outcome ? &*outcome : nullptr, {batch.num_counted, tokens.counted, asked, result}, stops)) {
+    stops = step < train.steps;
+  }
 
   if (result.num_saved == run_.mesh.size()) advance_checkpoint();
   const int64_t every = run_.recipe.checkpoint.every;
@@ -141,7 +143,7 @@ StepRequest TrainingLoop::request() const {
           .measure = is_due(step, train.parameter_metrics.every)};
 }
 
-void TrainingLoop::record(const StepOutcome* outcome, const MadeStep& made, bool stops) {
+bool TrainingLoop::record(const StepOutcome* outcome, const MadeStep& made, bool stops) {
   const TrainRecipe& train = run_.recipe.train;
   Trainer& trainer = run_.trainer;
   FlightRecorder::own().set_place("metrics");
@@ -169,12 +171,16 @@ void TrainingLoop::record(const StepOutcome* outcome, const MadeStep& made, bool
   }
   skipped_.judge(metrics);
   // A run that stops on request writes its checkpoint at once and does not evaluate.
+  bool has_ended = false;
   if (run_.evaluation && run_.evaluation->is_due(state_.step) && !stops) {
     FlightRecorder::own().set_place("evaluation");
-    metrics.evaluation = locate([&] { return run_.evaluation->run(trainer, run_.mesh); });
+    const auto asked = [&] { return is_stop_asked(); };
+    metrics.evaluation = locate([&] { return run_.evaluation->run_unless(trainer, run_.mesh, asked); });
+    has_ended = !metrics.evaluation;
+    if (has_ended) say("the evaluation after step " + std::to_string(state_.step) + " was ended by a request to stop");
     meter_.begin();
   }
-  if (!run_.journal) return;
+  if (!run_.journal) return has_ended;
   run_.journal->record(metrics);
   if (outcome && made.asked.measure) run_.journal->record(state_.step, trainer.read_parameters(*outcome));
   if (outcome && run_.prediction) {
@@ -184,6 +190,7 @@ void TrainingLoop::record(const StepOutcome* outcome, const MadeStep& made, bool
     }
   }
   if (const std::string line = stragglers_.note(ranks); !line.empty()) say("warning: " + line);
+  return has_ended;
 }
 
 void TrainingLoop::advance_checkpoint() {

@@ -75,8 +75,9 @@ class TrainingLoop {
     StepRequest asked;
     StepResult result;
   };
-  /// `outcome`: null for a step that was skipped because none of its labels counts.
-  void record(const StepOutcome* outcome, const MadeStep& made, bool stops);
+  /// Returns true, on every rank alike, when a request to stop ended the evaluation after the step. `outcome`: null for
+  /// a step that was skipped because none of its labels counts.
+  bool record(const StepOutcome* outcome, const MadeStep& made, bool stops);
   /// Begins a checkpoint of state_.
   void save();
   /// Saves after the last step because an export follows, which may fail, while the recipe asks for no checkpoints.

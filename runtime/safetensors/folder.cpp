@@ -303,7 +303,10 @@ void SafetensorsFolder::open_index(const std::filesystem::path& index) {
            "is listed in " + file_name.string() + ", which is missing" + describe_missing(folder_, *weights));
     }
     if (first) files_.emplace_back(folder_ / file_name);
-    files_[known->second].entry(name);  // throws when the file lacks it
+    if (const SafetensorsFile& listed = files_[known->second]; !listed.contains(name)) {
+      fail(listed.path(), "has no tensor \"" + name + "\", though " + index.filename().string() +
+                              " lists it there: the files are not of one model: download the folder again");
+    }
     places_[name] = {known->second, name};
   }
   for (size_t i = 0; i < files_.size(); ++i) {

@@ -1,5 +1,7 @@
 #include "runtime/trainer/evaluation.h"
 
+#include <ATen/ATen.h>
+
 #include <chrono>
 
 #include "mesh/error.h"
@@ -34,6 +36,22 @@ bool Evaluation::counts_all() const {
 
 EvaluationMetrics Evaluation::run(const LossModel& model, const DeviceMesh& mesh,
                                   const std::function<void(int64_t)>& progress) const {
+  return *run(model, mesh, progress, {});
+}
+
+std::optional<EvaluationMetrics> Evaluation::run_unless(Trainer& trainer, const DeviceMesh& mesh,
+                                                        const std::function<bool()>& is_stop_asked) const {
+  const Group world = mesh.world().with_purpose("evaluate");
+  return run(trainer.loss_model(), mesh, {}, [&] {
+    at::Tensor votes = at::full({1}, is_stop_asked() ? 1 : 0, at::kLong);
+    world.all_reduce(votes).wait();
+    return votes.item<int64_t>() > 0;
+  });
+}
+
+std::optional<EvaluationMetrics> Evaluation::run(const LossModel& model, const DeviceMesh& mesh,
+                                                 const std::function<void(int64_t)>& progress,
+                                                 const std::function<bool()>& ends) const {
   const auto start = std::chrono::steady_clock::now();
   const int64_t micro_batch = train_.micro_batch, at_once = mesh.size(kDataAxis) * micro_batch;
   const int64_t count = (num_samples_ + at_once - 1) / at_once;
@@ -42,11 +60,14 @@ EvaluationMetrics Evaluation::run(const LossModel& model, const DeviceMesh& mesh
     return read_micro_batch(dataset_, train_, model.sequences.layout(), first, num_samples_);
   });
   int64_t begun = 0;
-  const HeldOutLoss loss = held_out_loss(model, count, [&] {
+  const auto next = [&] {
     if (progress) progress(begun++ * at_once);
     return micro_batches.next();
-  });
-  return {loss.mean, loss.num_counted, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count()};
+  };
+  const std::optional<HeldOutLoss> loss = held_out_loss(model, count, next, ends);
+  if (!loss) return std::nullopt;
+  return EvaluationMetrics{loss->mean, loss->num_counted,
+                           std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count()};
 }
 
 std::unique_ptr<Evaluation> make_evaluation(const Recipe& recipe) {

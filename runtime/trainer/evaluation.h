@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 
 #include "mesh/device_mesh.h"
 #include "runtime/data/dataset.h"
@@ -36,7 +37,16 @@ class Evaluation {
                         const std::function<void(int64_t)>& progress = {}) const;
   EvaluationMetrics run(Trainer& trainer, const DeviceMesh& mesh) const { return run(trainer.loss_model(), mesh); }
 
+  /// Does the same, but returns nothing, on every rank alike, when `is_stop_asked` returns true on any rank before one
+  /// of the micro-batches: a run that is asked to stop has seconds for its checkpoint.
+  std::optional<EvaluationMetrics> run_unless(Trainer& trainer, const DeviceMesh& mesh,
+                                              const std::function<bool()>& is_stop_asked) const;
+
  private:
+  std::optional<EvaluationMetrics> run(const LossModel& model, const DeviceMesh& mesh,
+                                       const std::function<void(int64_t)>& progress,
+                                       const std::function<bool()>& ends) const;
+
   EvaluateRecipe recipe_;
   TrainRecipe train_;
   Dataset dataset_;

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 
 #include "mesh/group.h"
 #include "runtime/trainer/batch.h"
@@ -32,7 +33,9 @@ struct LossModel {
 /// Returns the mean loss over all counted tokens of `count` micro-batches on each dp rank; `next` returns those of this
 /// rank. The mean is exactly the sum of token losses over dp x cp divided by their number. Records and changes nothing.
 /// Every rank of the mesh must call it. At least one label must count, or the mean is not a number; Evaluation refuses
-/// files without one.
-HeldOutLoss held_out_loss(const LossModel& of, int64_t count, const std::function<MicroBatch()>& next);
+/// files without one. `ends`, unless empty, is called before each micro-batch, and returns the same on every rank; when
+/// it returns true there is no loss.
+std::optional<HeldOutLoss> held_out_loss(const LossModel& of, int64_t count, const std::function<MicroBatch()>& next,
+                                         const std::function<bool()>& ends = {});
 
 }  // namespace meshtrain

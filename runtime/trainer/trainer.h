@@ -63,7 +63,7 @@ class Trainer {
   LossModel loss_model() { return {*model_, *sequences_, replicas_.tokens(), device_}; }
   /// Returns held_out_loss() of the model; call between steps.
   HeldOutLoss evaluate(int64_t count, const std::function<MicroBatch()>& next) {
-    return held_out_loss(loss_model(), count, next);
+    return *held_out_loss(loss_model(), count, next);
   }
 
   struct TokenCounts {

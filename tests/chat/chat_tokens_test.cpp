@@ -145,6 +145,51 @@ TEST(ChatTokens, OfACompletionAlone) {
   EXPECT_EQ(counted_text("chatml", "qwen", R"({"prompt": "q", "completion": "a"})"), "a<|im_end|>\n");
 }
 
+// The keys of OpenAI, axolotl and ms-swift; the text stays.
+TEST(ChatTokens, LeaveOutMessagesWithoutAWeight) {
+  const auto line = [](const std::string& first, const std::string& second) {
+    return R"({"messages": [{"role": "user", "content": "q one"}, {"role": "assistant", "content": "a one")" + first +
+           R"(}, {"role": "user", "content": "q two"}, {"role": "assistant", "content": "a two")" + second + "}]}";
+  };
+  const std::map<std::string, std::string> ends = {
+      {"chatml", "<|im_end|>\n"}, {"chatml_generation", "<|im_end|>"}, {"qwen3", "<|im_end|>\n"}};
+  for (const auto& [name, end] : ends) {
+    for (const char* key : {R"(, "weight": 0)", R"(, "weight": 0.0)", R"(, "weight": false)", R"(, "train": false)",
+                            R"(, "loss": false)"}) {
+      EXPECT_EQ(counted_text(name, "qwen", line("", key)), "a one" + end) << name << key;
+    }
+    EXPECT_FALSE(has(counted_text(name, "qwen", line(R"(, "weight": 0)", R"(, "weight": 1)")), "one")) << name;
+    const std::string all = counted_text(name, "qwen", line("", ""));
+    EXPECT_EQ(counted_text(name, "qwen", line(R"(, "weight": 1)", R"(, "train": true, "loss": 0.5)")), all) << name;
+    EXPECT_EQ(counted_text(name, "qwen", line(R"(, "weight": 0)", R"(, "weight": 0)")), "") << name;
+  }
+  EXPECT_EQ(counted_text("chatml", "qwen",
+                         R"({"conversations": [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a one",
+                             "weight": 0}, {"from": "human", "value": "q"}, {"from": "gpt", "value": "a two"}]})"),
+            "a two<|im_end|>\n");
+  EXPECT_EQ(counted_text("chatml", "qwen",
+                         R"({"prompt": "q", "completion": [{"role": "assistant", "content": "a", "weight": 0},
+                             {"role": "assistant", "content": "b"}]})"),
+            "b<|im_end|>\n");
+}
+
+TEST(ChatTokens, OfHalfASurrogatePairHaveTheReplacement) {
+  EXPECT_EQ(counted_text("chatml", "qwen", R"({"prompt": "q", "completion": "a\ud83d"})"), "a\uFFFD<|im_end|>\n");
+}
+
+TEST(ChatTokens, RefuseWeightsThatTheTemplateCannotTellApart) {
+  const ScratchFolder folder;
+  write_file(folder.path() / "t.jinja",
+             "{% generation %}{{ messages[0].content }}{% endgeneration %}{{ messages[1].content }}");
+  const ChatTemplate chat(tokenizer_fixture("qwen"), folder.path() / "t.jinja");
+  const auto tokenizer = load_tokenizer(tokenizer_fixture("qwen"));
+  const Conversation conversation =
+      parse_conversation(R"([{"role": "assistant", "content": "a", "weight": 0}, {"role": "user", "content": "q"}])");
+  const std::string error =
+      message<InputError>([&] { tokenize_chat(chat, *tokenizer, conversation, LossOn::Assistant); });
+  EXPECT_TRUE(has(error, "a message has the weight 0, and the template does not tell which message")) << error;
+}
+
 // Transformers' mask of such a conversation has the turns that the template writes.
 TEST(ChatTokens, LeaveOutMessagesThatTheTemplateDoesNotWrite) {
   constexpr const char* kCall = R"({"role": "assistant", "content": null, "tool_calls": [{"id": "x"}]})";
@@ -279,6 +324,8 @@ TEST(ChatTokens, OfConversationsThatAreNone) {
       {R"({"messages": []})", "the list of messages is empty"},
       {R"({"messages": [{"content": "a"}]})", "messages[0] is no object with a \"role\""},
       {R"({"messages": [{"role": "user", "content": 5}]})", "messages[0].content is neither a text nor a list"},
+      {R"({"messages": [{"role": "assistant", "content": "a", "weight": 0.5}]})",
+       "messages[0].weight is 0.5: a label counts or not: write 0 or 1"},
       {R"({"messages": [{"role": "user", "content": "a"}], "tools": 1})", "\"tools\" is no list"},
       {R"({"messages": [{"role": "user", "content": "a"}], "prompt": "b"})", "stands beside"},
       {"{" +

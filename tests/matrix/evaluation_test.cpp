@@ -157,6 +157,24 @@ TEST_F(EvaluationTest, NeedsNoMoreMemoryThanAStep) {
   }
 }
 
+// The last rank alone asks, before the second micro-batch.
+TEST_F(EvaluationTest, EndsOnAllRanksWhenOneIsAskedToStop) {
+  for (const Cell& cell : cells("fp32")) {
+    const Recipe asked = recipe(cell, /*alone=*/false, 37);
+    const DeviceMesh mesh = mesh_of(cell);
+    Trainer trainer(asked, mesh, at::kCPU);
+    const Evaluation evaluation(asked);
+    const double loss = evaluation.run(trainer, mesh).loss;
+    int num_asked = 0;
+    const bool is_last = world().rank() + 1 == world().size();
+    EXPECT_FALSE(evaluation.run_unless(trainer, mesh, [&] { return ++num_asked == 2 && is_last; })) << cell.describe();
+    EXPECT_EQ(num_asked, 2) << cell.describe();
+    const std::optional<EvaluationMetrics> again = evaluation.run_unless(trainer, mesh, [] { return false; });
+    ASSERT_TRUE(again) << cell.describe();
+    EXPECT_EQ(again->loss, loss) << cell.describe();
+  }
+}
+
 TEST_F(EvaluationTest, SaysWhenNothingCounts) {
   Cell cell = cells("fp32").front();
   cell.variant.ignored = "uneven";

@@ -68,8 +68,7 @@ TEST_F(DataParquet, GivesTheTextsOfAColumn) {
   if (!is_built()) GTEST_SKIP() << "meshtrain was built without Arrow";
   const Ending prepared = prepare(rows());
   ASSERT_EQ(prepared.status, 0) << prepared.err;
-  EXPECT_TRUE(has(prepared.out, " in " + std::to_string(fs::file_size(rows())) + " bytes, separator 300\n"))
-      << prepared.out;
+  EXPECT_TRUE(has(prepared.out, " of 779 documents in 9,266 bytes of text, separator 300\n")) << prepared.out;
   std::vector<std::string> expected;
   for (int i = 0; i < 1000; ++i) {
     const std::optional<std::string> text = parquet_row(i);
@@ -92,6 +91,8 @@ TEST_F(DataParquet, RefusesWhatHasNoTexts) {
     EXPECT_EQ(only_complaint(prepare(rows(), {"--field", column})),
               file + " has no texts in its column \"" + column + "\": name another one with --field");
   }
+  const fs::path twice = rows().parent_path() / "twice.parquet";
+  EXPECT_EQ(only_complaint(prepare(twice)), twice.string() + " has several columns \"text\": rename one of them");
   const std::string whole = content(rows());
   const fs::path broken = scratch_.path() / "broken.parquet";
   std::mt19937_64 random(2);

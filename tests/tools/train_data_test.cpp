@@ -1,6 +1,9 @@
 // Data of a run besides one file in its order: mixtures, files of Megatron, held-out samples.
 
+#include <chrono>
 #include <cmath>
+#include <csignal>
+#include <thread>
 #include <utility>
 
 #include "tests/runtime/data/megatron_files.h"
@@ -181,6 +184,24 @@ TEST_F(TrainData, WarnsAboutTokensOfAnotherDtype) {
   EXPECT_TRUE(has(run(1, {words[0], words[1], "--check"}).out, warning));
   const Ending ending = run(2, {"--mesh", "dp=2", words[0], words[1]});
   EXPECT_TRUE(has(ending.out + ending.err, warning)) << ending.out;
+}
+
+// The evaluation would take seconds; the signal comes in it, or in the step before.
+TEST_F(TrainData, ARequestToStopEndsAnEvaluation) {
+  write("held_out.bin", ids(100'000 * 17, 5));
+  Program program(command(2, {"--mesh", "dp=2", "--set", "train.steps=9", "--set", "checkpoint.every=9", "--set",
+                              "evaluate={every: 2, tokens: " + path("held_out.bin").string() + "}"}));
+  using Clock = std::chrono::steady_clock;
+  for (const auto start = Clock::now(); metrics().empty() && Clock::now() - start < std::chrono::seconds(60);) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  program.signal(SIGUSR1);
+  const Ending ending = program.wait();
+  EXPECT_EQ(ending.status, 75) << ending.err;
+  EXPECT_TRUE(has(ending.out, "stopped on request after step 2;")) << ending.out;
+  EXPECT_TRUE(std::filesystem::exists(run_dir / "checkpoints" / "step-00000002"));
+  EXPECT_TRUE(evaluations().empty());
 }
 
 TEST_F(TrainData, EvaluationIsToldAndChangesNothing) {

@@ -53,6 +53,10 @@ std::string read(const std::string& file, const std::string& column, const Parqu
     return "has no column \"" + column + "\"; its columns are " + columns_of(*metadata.schema()) +
            ": name one with --field";
   }
+  for (int i = index + 1; i < metadata.num_columns(); ++i) {
+    if (metadata.schema()->Column(i)->path()->ToDotString() != column) continue;
+    return "has several columns \"" + column + "\": rename one of them";
+  }
   const parquet::ColumnDescriptor& found = *metadata.schema()->Column(index);
   const std::shared_ptr<const parquet::LogicalType>& type = found.logical_type();
   const bool is_text = found.physical_type() == parquet::Type::BYTE_ARRAY && found.max_repetition_level() == 0 &&

@@ -145,6 +145,9 @@ TEST_F(PrepareText, TakesJsonLines) {
   prepare_text(tokenizer_, options_);
   EXPECT_EQ(documents(), (Texts{"one\n\u00e9\U0001F600", "t\uFFFDwo", "plain\ntext"}));
   file("b.txt", "");
+  file("a.jsonl", "{\"text\": null}\n{\"text\": \"null\"}");
+  prepare_text(tokenizer_, options_);
+  EXPECT_EQ(documents(), (Texts{"null"}));
   file("a.jsonl", "{\"body\": \"here\"}");
   options_.format.field = "body";
   prepare_text(tokenizer_, options_);
@@ -294,6 +297,24 @@ TEST_F(PrepareText, CountsBytesThatAreNoUtf8) {
   EXPECT_EQ(done.not_utf8, 4) << "those of an earlier run too";
 }
 
+// Python's json.dumps() writes such escapes.
+TEST_F(PrepareText, ReplacesHalfASurrogatePair) {
+  file("a.jsonl",
+       "{\"text\": \"a\\ud83d b\\ude00\"}\n{\"text\": \"\\ud83d\\ud83d\\ude00\\uDC00\", \"x\": \"\\ud83d\"}\n"
+       "{\"text\": \"\\\\ud83d \\ud83d\\n\"}");
+  const PrepareTextProgress done = prepare_text(tokenizer_, options_);
+  EXPECT_EQ(documents(), (Texts{"a\uFFFD b\uFFFD", "\uFFFD\U0001F600\uFFFD", "\\ud83d \uFFFD\n"}));
+  EXPECT_EQ(done.not_utf8, 6 * 6);
+}
+
+TEST_F(PrepareText, TakesTheNumbersThatPythonWrites) {
+  file("a.jsonl",
+       "{\"text\": \"NaN \\\" NaN\", \"score\": NaN, \"of\": [-Infinity,Infinity]}\n{\"text\": NaN}\n"
+       "{\"text\": \"\\ud83d\", \"score\": NaN}");
+  prepare_text(tokenizer_, options_);
+  EXPECT_EQ(documents(), (Texts{"NaN \" NaN", "\uFFFD"}));
+}
+
 TEST_F(PrepareText, RefusesMalformedLines) {
   const auto refusal = [&](const std::string& line) {
     file("a.jsonl", "{\"text\": \"fine\"}\n\n" + line + "\n{\"text\": \"fine\"}\n");
@@ -310,7 +331,9 @@ TEST_F(PrepareText, RefusesMalformedLines) {
     EXPECT_TRUE(has(refusal("{\"text\": 1e999}"), ", line 3: not valid JSON: number overflow"));
     EXPECT_TRUE(has(refusal("[1]"), "not a JSON object"));
     EXPECT_TRUE(has(refusal("{\"body\": \"\"}"), "no \"text\": name the text's key with --field"));
-    EXPECT_TRUE(has(refusal("{\"text\": 5}"), "\"text\" is not a text"));
+    EXPECT_TRUE(has(refusal("{\"text\": 5}"), "\"text\" is not a text, but of the type number: name the key"));
+    EXPECT_TRUE(has(refusal("{\"text\": [\"a\"]}"), "\"text\" is not a text, but of the type array: "));
+    EXPECT_TRUE(has(refusal("{\"text\": \"\\ud83d\""), ", line 3: not valid JSON: column "));
   }
 }
 
