@@ -170,7 +170,8 @@ void Journal::finish() {
 }
 
 void Journal::announce_stop(int signal) const {
-  spdlog::info("stopped on request after step {}; continue with --resume", last_step_);
+  spdlog::info("stopped {} after step {}; continue with --resume", signal == 0 ? "by train.time_limit" : "on request",
+               last_step_);
   keep(append_stopped(last_step_, signal));
 }
 

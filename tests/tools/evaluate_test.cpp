@@ -203,6 +203,27 @@ TEST_F(Evaluate, ASidecarSaysHowTokensAreReadAndHowManyBytesTheyAre) {
             evaluate(1, with(of_run, {"--documents", "7"})).at(0).at("loss"));
 }
 
+TEST_F(Evaluate, TokensOfAnotherTokenizerThanTheModelsAreRefused) {
+  const std::string tokens = path("held.bin").string();
+  write("held.txt", std::string(200, '\5'));
+  ASSERT_EQ(
+      run_meshtrain({"data", "prepare", "--bytes", path("held.txt"), "--out", tokens, "--dtype", "uint32"}).status, 0);
+  train_one();
+  std::string sidecar = content(tokens + ".json");
+  const std::string vocabulary = "\"vocabulary_size\": 256";
+  ASSERT_TRUE(has(sidecar, vocabulary)) << sidecar;
+  write("held.bin.json", sidecar.replace(sidecar.find(vocabulary), vocabulary.size(), "\"vocabulary_size\": 64"));
+  const fs::path model = path("model");
+  ASSERT_EQ(run_meshtrain({"checkpoint", "export", run_dir, model}).status, 0);
+  const Words words = {"evaluate", model, "--tokens", tokens, "--sequence-length", "16"};
+  EXPECT_EQ(run_meshtrain(words).status, 0) << "a model without a tokenizer";
+  fs::copy(source_folder() + "/tests/tokenizer/fixtures/llama3/tokenizer.json", model);
+  EXPECT_EQ(only_complaint(run_meshtrain(words)), "--tokens " + tokens + " was made with the tokenizer bytes, as " +
+                                                      tokens + ".json says, but the model's is " + model.string() +
+                                                      ", which has other ids: prepare the text with --tokenizer " +
+                                                      model.string());
+}
+
 TEST_F(Evaluate, DocumentsAreThoseOfTheRunOrNone) {
   write_held_out();
   const Words words = {"--set", "checkpoint.every=4",

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "tests/support/files.h"
+#include "tests/support/load.h"
 #include "tests/tools/train_program.h"
 
 namespace meshtrain::testing {
@@ -33,7 +34,7 @@ class TrainRun : public TrainProgram {
     const auto start = std::chrono::steady_clock::now();
     program.signal(signal);
     const Ending ending = program.wait();
-    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
+    EXPECT_LT(std::chrono::steady_clock::now() - start, within(std::chrono::seconds(10)));
     EXPECT_EQ(ending.status, 75) << ending.err;
     EXPECT_EQ(count(ending.err, "meshtrain:"), 0) << ending.err;
     const size_t steps = metrics().size();
@@ -278,7 +279,7 @@ TEST_F(TrainRun, StopsOnASignalThatCameBeforeItBegan) {
 TEST_F(TrainRun, StopsAtItsTimeLimitAndIsResumed) {
   const Ending stopped = train(2, {"--mesh", "dp=2", "--set", "train.steps=1000000", "--set", "train.time_limit=0.2"});
   EXPECT_EQ(stopped.status, 75) << stopped.err;
-  EXPECT_EQ(count(stopped.out, "stopped on request after step "), 1) << stopped.out;
+  EXPECT_EQ(count(stopped.out, "stopped by train.time_limit after step "), 1) << stopped.out;
   const size_t steps = metrics().size();
   expect_steps(metrics(), steps);
   const std::string more = "train.steps=" + std::to_string(steps + 2);
