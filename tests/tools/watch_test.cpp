@@ -186,6 +186,12 @@ TEST_F(WatchedHosts, AllRanksOfAHostAreKilled) {
                               "; the last collective seen of it was .*, "
                               R"(number \d+ of group \w+; the job ends .*)")))
         << told()[0];
+    const nlohmann::json failed = lines(run_dir / "events.jsonl").back();
+    EXPECT_EQ(failed.at("event"), "rank_failed") << failed;
+    EXPECT_EQ(failed.at("cause"), "killed") << failed;
+    EXPECT_EQ(failed.at("rank"), size) << failed;
+    EXPECT_EQ(failed.at("host"), host_of(size)) << failed;
+    EXPECT_EQ(failed.at("message"), told()[0]);
   }
 }
 
@@ -238,6 +244,9 @@ TEST_F(WatchedHosts, ACableIsPulled) {
     ASSERT_EQ(std::system(("ip -n " + host + " link set " + host + " up").c_str()), 0);
     const Ending ending = wait();
     EXPECT_NE(ending.status, 0);
+    const nlohmann::json failed = lines(run_dir / "events.jsonl").back();
+    EXPECT_EQ(failed.at("event"), "rank_failed") << failed;
+    EXPECT_EQ(failed.at("cause"), "network") << failed;
     const auto silent = [&](int rank) {
       const std::string first = std::to_string(rank), last = std::to_string(rank + size - 1);
       return std::regex("host " + host_of(rank) + R"( \()" +
