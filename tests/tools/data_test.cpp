@@ -143,7 +143,8 @@ TEST(DataCommand, TokenisesText) {
       << inspected.out;
   EXPECT_TRUE(has(with({"--separator", "none"}).out, ", no separator\n"));
   std::ofstream(folder.path() / "a.txt") << "Hello, w\xff\xferld!";
-  EXPECT_TRUE(has(with({}).out, "of 3 documents in 34 bytes of text, 2 bytes of the files were not UTF-8, separator 1100\n"));
+  EXPECT_TRUE(
+      has(with({}).out, "of 3 documents in 34 bytes of text, 2 bytes of the files were not UTF-8, separator 1100\n"));
   EXPECT_TRUE(has(with({"--separator", "7", "--dtype", "uint32"}).out,
                   "uint32, of 3 documents in 34 bytes of text, 2 bytes of the files were not UTF-8, separator 7"));
   EXPECT_TRUE(

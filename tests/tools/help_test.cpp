@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include <thread>
+
 #include "tests/tools/program.h"
 
 namespace meshtrain::testing {
@@ -44,15 +46,19 @@ TEST(Help, SaysTheVersion) {
   EXPECT_EQ(ending.out.rfind("meshtrain 0.", 0), 0u) << ending.out;
 }
 
-TEST(OpenMp, ThreadsWaitAsleepUnlessAPolicyIsSet) {
-  const auto policy = [](const Words& environment) {
-    Words words = {"OMP_DISPLAY_ENV=TRUE"};
+TEST(OpenMp, ThreadsSpinBrieflyUnlessAPolicyIsSet) {
+  const auto spins_briefly = [](const Words& environment) {
+    Words words = {"/usr/bin/env", "OMP_DISPLAY_ENV=VERBOSE"};
     words.insert(words.end(), environment.begin(), environment.end());
-    const std::string shown = run_meshtrain({"--version"}, words).err;
-    return shown.find("OMP_WAIT_POLICY = 'PASSIVE'") != std::string::npos ? "passive" : "spins";
+    words.insert(words.end(), {build_folder() + "/meshtrain", "--version"});
+    const Ending ending = run_program(words);
+    EXPECT_TRUE(has(ending.err, "GOMP_SPINCOUNT = '")) << ending.err;
+    return has(ending.err, "GOMP_SPINCOUNT = '3000'");
   };
-  EXPECT_EQ(policy({"OMP_NUM_THREADS=2"}), std::string("passive"));
-  EXPECT_EQ(policy({"OMP_NUM_THREADS=2", "OMP_WAIT_POLICY=active"}), std::string("spins"));
+  EXPECT_TRUE(spins_briefly({"OMP_NUM_THREADS=2"}) || std::thread::hardware_concurrency() == 1);
+  EXPECT_FALSE(spins_briefly({"OMP_NUM_THREADS=1"})) << "no other thread waits";
+  EXPECT_FALSE(spins_briefly({"OMP_NUM_THREADS=2", "OMP_WAIT_POLICY=active"}));
+  EXPECT_FALSE(spins_briefly({"OMP_NUM_THREADS=2", "GOMP_SPINCOUNT=77"}));
 }
 
 TEST(Help, DoesNotStartMpi) {

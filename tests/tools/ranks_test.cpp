@@ -202,17 +202,20 @@ TEST(RanksScript, EndsAtTheSecondSignal) {
 
 // A request that comes while the ranks are starting reaches them once they listen.
 TEST(RanksScript, AsksRanksWhenTheyListen) {
-  for (const int delay : {20, 300}) {
-    Program program({source_folder() + "/tools/ranks", "2", "/bin/bash", "-c",
-                     "sleep 1; trap 'exit 75' USR1; while :; do sleep 0.1; done"});
-    std::this_thread::sleep_for(std::chrono::milliseconds(delay));
-    program.signal(SIGTERM);
-    EXPECT_EQ(program.wait().status, 75) << delay;
-  }
+  const ScratchFolder folder;
+  const std::string started = folder.path() / "started";
+  Program program({source_folder() + "/tools/ranks", "2", "/bin/bash", "-c",
+                   "touch " + started + "; sleep 1; trap 'exit 75' USR1; while :; do sleep 0.1; done"});
+  while (!std::filesystem::exists(started)) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  program.signal(SIGTERM);
+  EXPECT_EQ(program.wait().status, 75);
 }
 
 TEST(RanksScript, EndsACommandThatDoesNotListen) {
-  Program program({source_folder() + "/tools/ranks", "2", "/bin/sleep", "600"});
+  const ScratchFolder folder;
+  const std::string started = folder.path() / "started";
+  Program program({source_folder() + "/tools/ranks", "2", "/bin/sh", "-c", "touch " + started + "; exec sleep 600"});
+  while (!std::filesystem::exists(started)) std::this_thread::sleep_for(std::chrono::milliseconds(10));
   program.signal(SIGTERM);
   const Ending ending = program.wait();
   EXPECT_NE(ending.status, 0);

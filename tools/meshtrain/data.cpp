@@ -116,7 +116,8 @@ int prepare_from_text(const PrepareArguments& arguments, const std::function<voi
     std::fprintf(stderr, "%s of %s %s there from an earlier run\n", with_separators(done.kept_parts).c_str(),
                  counted(done.total_parts, "part").c_str(), done.kept_parts == 1 ? "was" : "were");
   }
-  const std::string invalid = done.not_utf8 > 0 ? ", " + counted(done.not_utf8, "byte") + " of the files were not UTF-8" : "";
+  const std::string invalid =
+      done.not_utf8 > 0 ? ", " + counted(done.not_utf8, "byte") + " of the files were not UTF-8" : "";
   std::printf("%s: %s, %s, of %s in %s of text%s%s\n", options.output.c_str(), counted(done.tokens, "token").c_str(),
               options.dtype.c_str(), counted(done.documents, "document").c_str(),
               counted(done.text_bytes, "byte").c_str(), invalid.c_str(), describe_separator(options).c_str());
