@@ -47,7 +47,7 @@ struct ChatLine {
   ChatTokens tokens = {};
   std::set<std::string> roles = {};
   std::vector<std::string> unusual_roles = {};  // of messages, in their order
-  bool has_weight = false, has_unread_tools = false;
+  bool has_unread_tools = false;
   std::string wrong = {};
   std::exception_ptr failure = nullptr;
 };
@@ -163,11 +163,6 @@ std::string describe_nothing_left(const PrepareChatCounts& counts, const Prepare
          (counts.first_bad.empty() ? "" : "; the first bad line: " + counts.first_bad);
 }
 
-bool has_weight(const Conversation& conversation) {
-  const auto& messages = conversation.messages->values;
-  return std::ranges::any_of(messages, [](const auto& message) { return message.dict().find("weight") != nullptr; });
-}
-
 /// Returns a reason for which lines are skipped without what differs from line to line: locations and numbers.
 std::string reason_without_details(const std::string& wrong) {
   std::string reason;
@@ -190,7 +185,6 @@ void tokenize_batch(const ChatTemplate& chat, const Tokenizer& tokenizer, const 
       ChatLine& line = batch[i];
       try {
         const Conversation conversation = parse_conversation(line.text);
-        line.has_weight = has_weight(conversation);
         line.roles = roles_of(conversation);
         line.unusual_roles = unusual_roles_of(conversation);
         line.has_unread_tools = conversation.tools.is_true() && !chat.reads_tools(conversation);
@@ -233,7 +227,6 @@ class ChatRun {
     for (const std::string& role : line.roles) {
       if (counts_.roles.size() < kMostRoles || role == "assistant") counts_.roles.insert(role);
     }
-    counts_.with_weight += line.has_weight ? 1 : 0;
     counts_.with_unread_tools += line.has_unread_tools ? 1 : 0;
     ChatTokens& tokens = line.tokens;
     if (!line.unusual_roles.empty() && counts_.unusual_roles.count == 0) {

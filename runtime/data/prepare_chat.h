@@ -49,7 +49,6 @@ struct PrepareChatCounts {
   std::string first_bad;                       ///< what is wrong with the first of them
   std::map<std::string, int64_t> bad_reasons;  ///< how many of them were bad for the same reason
   std::set<std::string> roles;                 ///< of the messages that were read, some of many
-  int64_t with_weight = 0;                     ///< conversations with a "weight" in a message, which is not read
   int64_t with_unread_tools = 0;               ///< conversations with tools, which the template does not mention
   int64_t with_unwritten = 0;                  ///< conversations with a ChatTokens::num_unwritten
   Noticed unusual_roles;                       ///< messages whose role is_usual_role() does not know

@@ -10,10 +10,14 @@
 
 #include "context_parallel/attention_choice.h"
 #include "mesh/agree.h"
+#include "mesh/available_memory.h"
 #include "mesh/error.h"
+#include "mesh/size_text.h"
 #include "mesh/skipped_sums.h"
 #include "runtime/data/mixture.h"
 #include "runtime/launch/connect_devices.h"
+#include "runtime/plan/forecast.h"
+#include "runtime/plan/planned_mesh.h"
 #include "runtime/trainer/assemble.h"
 #include "runtime/verify/made_samples.h"
 #include "runtime/verify/replicas.h"
@@ -54,6 +58,7 @@ class Verification {
     open_data();
     if (!computing_.fallback.empty()) tell(print, [&] { return computing_.fallback + "\n"; });
     tell(print, [&] { return describe_verification(plan_, options_, data_) + "\n"; });
+    check_memory();
     if (world_.rank() == 0) reference_.emplace();
     agree(world_, [&] {
       if (reference_) run_on_one_rank();
@@ -102,6 +107,30 @@ class Verification {
         data_.num_samples = mixture->num_samples();
         samples_ = std::move(mixture);
       }
+    });
+  }
+
+  /// Returns the bytes that the steps on one rank need; 0 when there is no forecast of them.
+  int64_t memory_of_one_rank() const try {
+    const Recipe recipe = on_one_rank(plan_.recipe);
+    const RunPlan plan = resolve(recipe, one_rank_mesh().layout());
+    return forecast_rank(recipe, plan, plan_request(recipe, 1, 1, /*machine=*/nullptr).hosts, 0).memory().total();
+  } catch (const std::exception&) {  // the trainer says why
+    return 0;
+  }
+
+  /// Throws InputError when the steps on one rank need more memory than this machine has: without this check its
+  /// system would end this process, or another one, in their midst.
+  void check_memory() const {
+    agree(world_, [&] {
+      if (world_.rank() != 0 || !computing_.device.is_cpu()) return;
+      const int64_t needed = memory_of_one_rank();
+      const int64_t free = std::min(available_host_memory(), available_address_space());
+      if (needed <= free) return;
+      throw InputError("the steps on one rank need " + size_text(needed) + ", and this machine has " + size_text(free) +
+                       " free: " +
+                       (options_.shrink ? "use a machine with more memory"
+                                        : "give --shrink, which verifies a smaller model of the same kind"));
     });
   }
 

@@ -302,12 +302,11 @@ TEST_F(DataChat, BadLinesAreNamedOrCounted) {
       << skipped.out;
   EXPECT_TRUE(has(skipped.out, "  1 line: messages[N] is no object with a \"role\"\n")) << skipped.out;
   write("unread.jsonl",
-        R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "weight": 0}], )"
+        R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}], )"
         R"("tools": [{"name": "f"}]})"
         "\n");
   const Ending unread = run_meshtrain(words("unread.jsonl", 64));
   EXPECT_TRUE(has(unread.out, "warning: 1 conversation with tools, which the template does not mention")) << unread.out;
-  EXPECT_TRUE(has(unread.out, "warning: 1 conversation with a \"weight\" in a message")) << unread.out;
   EXPECT_FALSE(has(unread.out, "of which the template writes nothing")) << unread.out;
   write("call.jinja",
         "{% for m in messages %}{% if m.content %}{{ m.role }}: {{ m.content }};{% endif %}{% endfor %}"

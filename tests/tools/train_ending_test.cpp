@@ -64,7 +64,7 @@ TEST_F(TrainEnding, ARunThatIsStoppedRemovesItsOldCheckpointInPeace) {
   EXPECT_EQ(ending.status, 75) << ending.err;
   EXPECT_FALSE(has(ending.err, "MPI_ABORT")) << ending.err;
   ASSERT_EQ(checkpoints().size(), 1u);
-  EXPECT_TRUE(has(ending.out, "stopped on request after step " + std::to_string(metrics().size()))) << ending.out;
+  EXPECT_TRUE(has(ending.out, "stopped by train.time_limit after step " + std::to_string(metrics().size()))) << ending.out;
 }
 
 TEST_F(TrainEnding, ARankThatFailsAloneEndsTheJobWhileItsCheckpointIsWritten) {

@@ -97,6 +97,13 @@ TEST_F(Verify, ComparesAMeshWithOneRank) {
   }
 }
 
+TEST_F(Verify, RefusesAModelThatTheMachineCannotHold) {
+  const Words large = {"--mesh", "dp=2", "--set", "model.vocab_size=2000000000"};
+  const std::string message = complaint(2, large);
+  EXPECT_TRUE(has(message, "meshtrain: the steps on one rank need ")) << message;
+  EXPECT_TRUE(message.ends_with(" free: give --shrink, which verifies a smaller model of the same kind")) << message;
+}
+
 TEST_F(Verify, PrintsEveryParameterOnRequest) {
   const Ending ending = verify(1, {"--all"});
   EXPECT_EQ(ending.status, 0) << ending.err;

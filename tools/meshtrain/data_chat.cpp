@@ -62,10 +62,6 @@ void print_counts(const PrepareChatCounts& counts, const ChatArguments& argument
         "nothing: it has no label\n",
         counted(counts.with_unwritten, "conversation").c_str());
   }
-  if (counts.with_weight > 0) {
-    std::printf("warning: %s with a \"weight\" in a message, which changes nothing here\n",
-                counted(counts.with_weight, "conversation").c_str());
-  }
   if (counts.unusual_roles.count > 0) {
     std::printf(
         "warning: %s a role that is none of system, developer, user, assistant, tool, function and ipython, and so no "

@@ -56,14 +56,13 @@ TEST_F(PrepareChat, CountsEachReason) {
                                                                 {"the list of messages is empty", 1}}));
 }
 
-TEST_F(PrepareChat, CountsToolsAndWeightsThatNothingReads) {
+TEST_F(PrepareChat, CountsToolsThatNothingReads) {
   const std::string lines =
       std::string(kLine) + "\n" +
-      R"({"messages": [{"role": "user", "content": "a", "weight": 0}], "tools": [{"name": "f"}]})" + "\n" +
+      R"({"messages": [{"role": "user", "content": "a"}], "tools": [{"name": "f"}]})" + "\n" +
       R"({"messages": [{"role": "user", "content": "a"}], "tools": []})" + "\n";
   PrepareChatCounts counts = prepare(lines);
   EXPECT_EQ(counts.with_unread_tools, 1);
-  EXPECT_EQ(counts.with_weight, 1);
   counts = prepare(lines, std::string("{% if tools %}{{ tools }}{% endif %}") + kPlain);
   EXPECT_EQ(counts.with_unread_tools, 0);
 }
