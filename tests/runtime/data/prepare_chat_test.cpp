@@ -57,10 +57,9 @@ TEST_F(PrepareChat, CountsEachReason) {
 }
 
 TEST_F(PrepareChat, CountsToolsThatNothingReads) {
-  const std::string lines =
-      std::string(kLine) + "\n" +
-      R"({"messages": [{"role": "user", "content": "a"}], "tools": [{"name": "f"}]})" + "\n" +
-      R"({"messages": [{"role": "user", "content": "a"}], "tools": []})" + "\n";
+  const std::string lines = std::string(kLine) + "\n" +
+                            R"({"messages": [{"role": "user", "content": "a"}], "tools": [{"name": "f"}]})" + "\n" +
+                            R"({"messages": [{"role": "user", "content": "a"}], "tools": []})" + "\n";
   PrepareChatCounts counts = prepare(lines);
   EXPECT_EQ(counts.with_unread_tools, 1);
   counts = prepare(lines, std::string("{% if tools %}{{ tools }}{% endif %}") + kPlain);
