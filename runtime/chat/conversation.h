@@ -26,8 +26,8 @@ bool is_usual_role(std::string_view role);
 /// with ShareGPT's "conversations", and with "tools", "documents" and "chat_template_kwargs" where there are such. A
 /// message is an object with "role"; the template decides on everything else. As in transformers 5, keys of a message
 /// whose value is null are left out, and its reasoning ("reasoning_content", "thinking" or "reasoning") is there as
-/// "reasoning_content" and "thinking". Throws InputError that says what is wrong, without a location; also for a
-/// "weight" other than 0 and 1.
+/// "reasoning_content" and "thinking". Throws InputError, whose message names the mistake without a location; also for
+/// a "weight" other than 0 and 1.
 Conversation parse_conversation(std::string_view json);
 
 /// Returns true for a message of which no label counts: its "weight" is 0, or its "train" or "loss" is false.

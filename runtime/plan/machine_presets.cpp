@@ -12,7 +12,7 @@ struct Shares {
   double product, attention, attention_backward, half_keys;
 };
 
-// Of a range that a source gives, the middle.
+// The middle of each range that a source gives.
 // A100: products of SimuMax's configs/system/a100_pcie.json, 0.70 to 0.80; attention: FlashAttention-2 (Dao,
 // 2307.08691, figures 5 and 6: 200 and 170 TFLOP/s of long sequences).
 constexpr Shares kAmpere = {0.75, 0.66, 0.56, 300};

@@ -39,7 +39,7 @@ size_t num_threads(const PlanRequest& request) {
 }
 
 /// Calls `work` with each number below `count`, on `num_threads` threads. The first exception ends the search. `what`:
-/// what is done for each mesh, for people.
+/// the work on each mesh, for people.
 template <class Work>
 void for_each_mesh(const std::string& what, size_t count, size_t num_threads, const Work& work) {
   Progress progress(what, static_cast<int64_t>(count), "meshes");

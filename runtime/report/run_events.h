@@ -28,7 +28,7 @@ struct RunStart {
   };
 
   double begin = 0;           ///< seconds since 1970; 0: unknown
-  double end = 0;             ///< the time of what is known last
+  double end = 0;             ///< the time of the last event or step
   std::string model;          ///< "3,213,568 parameters"
   std::string mesh;           ///< "dp=2,cp=2,tp=2"; empty: unknown
   int64_t resumed_after = 0;  ///< step; 0: began at the first

@@ -1,4 +1,4 @@
-// What became of a run is kept as values, which diagnose and report read: their verdict is that of the console.
+// A run keeps its events as values, which diagnose and report read: their verdict is that of the console.
 #include <csignal>
 #include <map>
 

@@ -204,10 +204,20 @@ void print(const Evaluated& found, bool json_lines) {
   std::fflush(stdout);
 }
 
+/// An evaluation whose recipe and data are checked.
+struct Prepared {
+  ModelSource source;
+  Recipe recipe;
+  RunPlan plan;
+  std::unique_ptr<Evaluation> evaluation;
+  std::string tokenizer_warning;  // a warning, or empty: compare_tokenizers()
+};
+
 /// Prints on stderr how the file is read, what of it is left out, and what the model was not made for. `said`: the
 /// lines about the file that another model of this command brought already.
-void warn(const EvaluateArguments& arguments, const ModelSource& source, const Recipe& recipe,
-          const Evaluation& evaluation, std::set<std::string>& said) {
+void warn(const EvaluateArguments& arguments, const Prepared& prepared, std::set<std::string>& said) {
+  const Recipe& recipe = prepared.recipe;
+  const Evaluation& evaluation = *prepared.evaluation;
   const auto say_once = [&](const std::string& line) {
     if (said.insert(line).second) std::fprintf(stderr, "%s\n", line.c_str());
   };
@@ -218,14 +228,9 @@ void warn(const EvaluateArguments& arguments, const ModelSource& source, const R
         mask_warning(recipe.evaluate, "evaluate"), crosses ? "" : documents_warning(recipe.evaluate, "evaluate")}) {
     if (!line.empty()) say_once(in_options(line));
   }
-  const std::optional<TokenSidecar> sidecar = read_sidecar(recipe.evaluate.tokens);
-  const std::string tokenizer = tokenizer_of(source);
-  if (sidecar && match_tokenizer(*sidecar, tokenizer) == TokenizerMatch::OtherChecksum) {
-    say_once("warning: " + recipe.evaluate.tokens.string() + " was made with the tokenizer " + sidecar->tokenizer +
-             ", whose checksum is not that of the model's, " + tokenizer);
-  }
+  if (!prepared.tokenizer_warning.empty()) say_once(prepared.tokenizer_warning);
   // A run's recipe says whether attention stays inside documents.
-  if (!source.is_checkpoint && !arguments.documents && recipe.evaluate.documents == kDocumentsOfIndex) {
+  if (!prepared.source.is_checkpoint && !arguments.documents && recipe.evaluate.documents == kDocumentsOfIndex) {
     say_once("attention stays inside the documents of " + MegatronIndex::path_of(recipe.evaluate.tokens).string() +
              "; --documents none lets it cross them");
   }
@@ -251,19 +256,17 @@ std::optional<int64_t> known_bytes(const Recipe& recipe, const Evaluation& evalu
   return sidecar->text_bytes;
 }
 
-/// An evaluation whose recipe and data are checked.
-struct Prepared {
-  ModelSource source;
-  Recipe recipe;
-  RunPlan plan;
-  std::unique_ptr<Evaluation> evaluation;
-};
-
-/// Throws InputError when the tokens were made with a tokenizer of another vocabulary than the model's.
-void check_tokenizer(const ModelSource& source, const fs::path& tokens) {
+/// Returns a warning when the tokens were made with a tokenizer of the same number of ids as the model's and another
+/// checksum; else an empty text. Throws InputError when the number is another.
+std::string compare_tokenizers(const ModelSource& source, const fs::path& tokens) {
   const std::optional<TokenSidecar> sidecar = read_sidecar(tokens);
   const std::string tokenizer = tokenizer_of(source);
-  if (!sidecar || match_tokenizer(*sidecar, tokenizer) != TokenizerMatch::OtherVocabulary) return;
+  const TokenizerMatch match = sidecar ? match_tokenizer(*sidecar, tokenizer) : TokenizerMatch::Same;
+  if (match == TokenizerMatch::Same) return "";
+  if (match == TokenizerMatch::OtherChecksum) {
+    return "warning: " + tokens.string() + " was made with the tokenizer " + sidecar->tokenizer +
+           ", whose checksum is not that of the model's, " + tokenizer;
+  }
   throw InputError("--tokens " + tokens.string() + " was made with the tokenizer " + sidecar->tokenizer + ", as " +
                    sidecar_path(tokens).string() + " says, but the model's is " + tokenizer +
                    ", which has other ids: prepare the text with --tokenizer " + tokenizer);
@@ -276,9 +279,9 @@ Prepared prepare(const std::string& folder, const EvaluateArguments& arguments, 
   try {
     RunPlan plan = resolve(recipe, layout);
     check_sidecars(recipe);
-    check_tokenizer(source, recipe.evaluate.tokens);
+    std::string tokenizer_warning = compare_tokenizers(source, recipe.evaluate.tokens);
     std::unique_ptr<Evaluation> evaluation = make_evaluation(recipe);
-    return {std::move(source), std::move(recipe), std::move(plan), std::move(evaluation)};
+    return {std::move(source), std::move(recipe), std::move(plan), std::move(evaluation), std::move(tokenizer_warning)};
   } catch (const InputError& error) {
     throw InputError(in_options(error.what()));
   }
@@ -312,10 +315,10 @@ Evaluated evaluate(const std::string& folder, const EvaluateArguments& arguments
     prepared.emplace(prepare(folder, arguments, mesh.layout()));
     weights = std::make_unique<ModelWeights>(prepared->source);
   });
-  const auto& [source, recipe, plan, evaluation] = *prepared;
+  const auto& [source, recipe, plan, evaluation, tokenizer_warning] = *prepared;
   if (mesh.rank() == 0) {
     for (const std::string& line : weight_warnings(source)) std::fprintf(stderr, "%s\n", line.c_str());
-    warn(arguments, source, recipe, *evaluation, said);
+    warn(arguments, *prepared, said);
   }
   std::optional<EvaluatedModel> model;
   {

@@ -26,7 +26,7 @@ namespace meshtrain {
 /// as the others, and gets a communicator of its own each time. Takes host tensors: of any dtype where values are
 /// moved; fp64, fp32, bf16, fp16 and int64 where they are reduced (std::invalid_argument otherwise).
 /// Throws LaunchError (launcher.h) when a launcher announced several tasks and MPI finds one (a foreign mpirun, srun
-/// without PMIx), and InputError for a MESHTRAIN_WINDOW_MIB that is no number and for ranks that are different builds
+/// without PMIx), and InputError for a MESHTRAIN_WINDOW_MIB that is not a number and for ranks of different builds
 /// or commands (same_launch.h).
 ///
 /// A failure of a collective is thrown by its Work's wait(), and by that of every later collective of the same group.
