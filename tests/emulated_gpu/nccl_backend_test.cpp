@@ -18,6 +18,7 @@
 #include "tests/emulated_gpu/cuda/streams.h"
 #include "tests/emulated_gpu/nccl/communicator.h"
 #include "tests/gpu/reference.h"
+#include "tests/support/load.h"
 #include "tests/support/world.h"
 
 namespace meshtrain {
@@ -35,15 +36,6 @@ class EmulatedNcclBackend : public ::testing::Test {
   }
 
   static at::Tensor zeros(int64_t numel) { return at::zeros({numel}, at::TensorOptions(gpu())); }
-
-  static bool waits_for(const std::function<bool()>& what, std::chrono::seconds limit = 20s) {
-    const auto end = std::chrono::steady_clock::now() + limit;
-    while (!what()) {
-      if (std::chrono::steady_clock::now() > end) return false;
-      std::this_thread::sleep_for(1ms);
-    }
-    return true;
-  }
 
   /// Returns the message that `work` throws.
   static std::string message_of(const std::function<void()>& work) {
@@ -79,13 +71,13 @@ TEST_F(EmulatedNcclBackend, AGatherPassesAReductionThatIsLate) {
     {
       const c10::StreamGuard on_slow(slow);
       emulated::give(static_cast<cudaStream_t>(slow.native_handle()),
-                     [&] { EXPECT_TRUE(waits_for([&] { return goes_on.load(); }, 60s)); });
+                     [&] { EXPECT_TRUE(testing::wait_until([&] { return goes_on.load(); }, 60s)); });
       whole.fill_(1);
       reduction = reductions.reduce_scatter(shard, whole);
     }
     const at::Tensor mine = at::full({4}, world().rank() + 1.0, gathered.options());
     gathers.all_gather(gathered, mine).wait();
-    EXPECT_TRUE(waits_for([&] { return current.query(); }, 30s)) << "the gather waits behind the reduction";
+    EXPECT_TRUE(testing::wait_until([&] { return current.query(); }, 30s)) << "the gather waits behind the reduction";
     goes_on = true;
     reduction.wait();
     EXPECT_EQ(shard.sum().item<double>(), 4.0 * size_);
@@ -133,7 +125,7 @@ TEST_F(EmulatedNcclBackend, ACollectiveThatARankDoesNotComeToEndsWithinTheLimit)
     const auto begin = std::chrono::steady_clock::now();
     const auto fail = [&] {
       group.all_reduce(tensor).wait();
-      waits_for([&] { return !message_of([&] { group.check(); }).empty(); });
+      testing::wait_until([&] { return !message_of([&] { group.check(); }).empty(); });
       group.check();
     };
     std::string message;
@@ -143,7 +135,7 @@ TEST_F(EmulatedNcclBackend, ACollectiveThatARankDoesNotComeToEndsWithinTheLimit)
     EXPECT_TRUE(has(message, "rank " + std::to_string(world().rank()))) << message;
     EXPECT_TRUE(has(message, "all_reduce on group dp")) << message;
     EXPECT_TRUE(has(message, "NCCL: not done 1 s after it was issued: another rank did not come to it")) << message;
-    EXPECT_LT(std::chrono::steady_clock::now() - begin, 10s);
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, testing::within(10s));
     EXPECT_EQ(message_of([&] { other.all_reduce(tensor); }), message) << "all groups fail together";
     world().barrier();
   }
@@ -162,7 +154,7 @@ TEST_F(EmulatedNcclBackend, ARankThatDoesNotConnectIsReportedAfterTheLimit) {
   const Group group = connect({.connect_limit = 1s});
   const std::string message = message_of([&] { group.second_queue(); });
   EXPECT_TRUE(has(message, "communicator of group world.2: no connection within 1 s")) << message;
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, 15s);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, testing::within(15s));
   EXPECT_TRUE(has(message_of([&] { group.check(); }), "communicator of group world.2: no connection within 1 s"));
 }
 
@@ -184,7 +176,7 @@ TEST_F(EmulatedNcclBackend, ASymmetricWindowIsUsedAtOnePlaceOfAllRanks) {
   at::Tensor elsewhere = window.narrow(0, world().rank() == 0 ? 0 : 4, 50);
   const std::string message = message_of([&] {
     group.all_reduce(elsewhere).wait();
-    waits_for([&] { return !message_of([&] { group.check(); }).empty(); });
+    testing::wait_until([&] { return !message_of([&] { group.check(); }).empty(); });
     group.check();
   });
   EXPECT_TRUE(has(message, "NCCL: invalid usage") || has(message, "remote process exited")) << message;

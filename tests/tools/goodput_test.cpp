@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "tests/support/files.h"
+#include "tests/support/load.h"
 #include "tests/tools/train_program.h"
 
 namespace meshtrain::testing {
@@ -18,12 +19,11 @@ class GoodputProgram : public TrainProgram {
  protected:
   /// Waits until `step` is made by a program that started at `start`; an earlier one may have come further.
   void wait_for_step(int64_t step, double start) const {
-    while (time_of_day() < start + 60) {
+    const auto is_made = [&] {
       const std::vector<nlohmann::json> lines = metrics();
-      if (!lines.empty() && lines.back().at("step") >= step && lines.back().at("time") > start) return;
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    }
-    ADD_FAILURE() << "step " << step << " does not come";
+      return !lines.empty() && lines.back().at("step") >= step && lines.back().at("time") > start;
+    };
+    EXPECT_TRUE(wait_until(is_made)) << "step " << step << " does not come";
   }
   void kill_ranks() const {
     for (const std::filesystem::path& folder : processes()) {
@@ -76,7 +76,7 @@ TEST_F(GoodputProgram, ARunKilledFiveTimesAddsUpToItsWallTime) {
   // Between the test's clock and the program's lie the launcher's start and end.
   EXPECT_NEAR(sum + idle, last_end - starts[0].at("start").get<double>(), 0.01 * wall);
   EXPECT_LE(sum + idle, wall + 0.05);
-  EXPECT_GE(sum + idle, wall - 2);
+  EXPECT_GE(sum + idle, wall - within(std::chrono::seconds(2)).count());
   EXPECT_LT(lost, sum / 2);
 }
 
@@ -101,7 +101,7 @@ TEST_F(GoodputProgram, AStepsLineHasWhatItTookOnEveryMesh) {
   ASSERT_EQ(train(2, flops).status, 0);
   const double now = time_of_day();
   for (const nlohmann::json& step : metrics()) {
-    EXPECT_NEAR(step.at("time").get<double>(), now, 30);
+    EXPECT_NEAR(step.at("time").get<double>(), now, within(std::chrono::seconds(30)).count());
     EXPECT_EQ(step.at("counted_tokens"), 64);
     EXPECT_GE(step.at("loss_max").get<double>(), step.at("loss").get<double>());
     const double per_token = 6.0 * kParameters + 6.0 * 1 * 32 * 16;

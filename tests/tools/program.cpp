@@ -57,6 +57,11 @@ void Program::signal(int number) const {
   kill(process_, number);
 }
 
+bool Program::has_ended() const {
+  siginfo_t ended = {};
+  return waitid(P_PID, static_cast<id_t>(process_), &ended, WEXITED | WNOHANG | WNOWAIT) == 0 && ended.si_pid != 0;
+}
+
 Ending Program::wait() {
   int state = 0;
   waitpid(std::exchange(process_, 0), &state, 0);

@@ -26,6 +26,7 @@ class Program {
   Program& operator=(const Program&) = delete;
 
   void signal(int number) const;
+  bool has_ended() const;
   /// Waits until it ends. Call once.
   Ending wait();
 

@@ -13,6 +13,7 @@
 
 #include "mesh/agree.h"
 #include "mesh/error.h"
+#include "tests/support/load.h"
 #include "tests/support/messages.h"
 #include "tests/support/scratch.h"
 #include "tests/support/world.h"
@@ -72,7 +73,7 @@ Ending run_on_three_ranks(const std::string& test) {
   Ending ending = run_program({"/usr/bin/env", "MESHTRAIN_SILENCE_LIMIT=3", source_folder() + "/tools/ranks", "3",
                                std::filesystem::read_symlink("/proc/self/exe"),
                                "--gtest_filter=OnRanks.DISABLED_" + test, "--gtest_also_run_disabled_tests"});
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30)) << "ranks were left behind";
+  EXPECT_LT(std::chrono::steady_clock::now() - start, within(std::chrono::seconds(30))) << "ranks were left behind";
   return ending;
 }
 
@@ -194,7 +195,7 @@ TEST(RanksScript, EndsAtTheSecondSignal) {
   std::this_thread::sleep_for(std::chrono::milliseconds(500));
   program.signal(SIGINT);
   const Ending ending = program.wait();
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30));
+  EXPECT_LT(std::chrono::steady_clock::now() - start, within(std::chrono::seconds(30)));
   EXPECT_NE(ending.status, 0);
   EXPECT_NE(ending.status, 75);
   EXPECT_TRUE(has(ending.err, "ranks: the ranks are asked to stop; a second Ctrl-C or SIGTERM ends them at once\n"));

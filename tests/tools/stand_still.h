@@ -31,17 +31,6 @@ class StandStill : public TrainProgram {
     return command(ranks, words, prologue);
   }
 
-  void wait_for_steps(size_t steps) const {
-    wait_until([&] { return metrics().size() >= steps; });
-  }
-
-  template <class Done>
-  static void wait_until(const Done& done, std::chrono::seconds limit = std::chrono::seconds(60)) {
-    for (const auto start = Clock::now(); !done() && Clock::now() - start < within(limit);) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    }
-  }
-
   /// Returns the process of a rank.
   int process_of(int rank) const {
     for (const std::filesystem::path& folder : processes()) {

@@ -191,7 +191,7 @@ TEST_F(TrainData, ARequestToStopEndsAnEvaluation) {
   write("held_out.bin", ids(100'000 * 17, 5));
   Program program(command(2, {"--mesh", "dp=2", "--set", "train.steps=9", "--set", "checkpoint.every=9", "--set",
                               "evaluate={every: 2, tokens: " + path("held_out.bin").string() + "}"}));
-  while (metrics().empty() && is_running()) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  wait_for_steps(1);
   std::this_thread::sleep_for(std::chrono::milliseconds(200));
   program.signal(SIGUSR1);
   const Ending ending = program.wait();

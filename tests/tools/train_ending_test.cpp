@@ -64,7 +64,8 @@ TEST_F(TrainEnding, ARunThatIsStoppedRemovesItsOldCheckpointInPeace) {
   EXPECT_EQ(ending.status, 75) << ending.err;
   EXPECT_FALSE(has(ending.err, "MPI_ABORT")) << ending.err;
   ASSERT_EQ(checkpoints().size(), 1u);
-  EXPECT_TRUE(has(ending.out, "stopped by train.time_limit after step " + std::to_string(metrics().size()))) << ending.out;
+  EXPECT_TRUE(has(ending.out, "stopped by train.time_limit after step " + std::to_string(metrics().size())))
+      << ending.out;
 }
 
 TEST_F(TrainEnding, ARankThatFailsAloneEndsTheJobWhileItsCheckpointIsWritten) {
@@ -95,10 +96,7 @@ TEST_F(TrainEnding, OneRankSaysWhyItEndsBeforeItWaitsForItsCheckpoint) {
     train(1, {"--set", "checkpoint.every=1", "--set", "optimizer.learning_rate=1e38"},
           faults_on(0, "pwrite:step-00000001.*.tmp/:delay=4000:0:1") + "exec 2>" + err.string());
   });
-  const Clock::time_point start = Clock::now();
-  while (!has(content(err), "meshtrain: ") && Clock::now() - start < within(std::chrono::seconds(20))) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
-  }
+  EXPECT_TRUE(wait_until([&] { return has(content(err), "meshtrain: "); }));
   std::this_thread::sleep_for(std::chrono::seconds(1));
   EXPECT_TRUE(is_running()) << "the message came when all was over";
   run.join();

@@ -55,10 +55,7 @@ TEST_F(TrainFailure, FullDiskForOffload) {
 
 TEST_F(TrainFailure, TokenFileThatIsCutShortMeanwhile) {
   Program program(command(1, {"--set", "train.steps=1000000"}));
-  const auto start = std::chrono::steady_clock::now();
-  while (metrics().empty() && std::chrono::steady_clock::now() - start < std::chrono::seconds(30)) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  }
+  wait_for_steps(1);
   std::filesystem::resize_file(path("tokens.bin"), 100);
   const std::string message = complaint(program.wait(), 1);
   EXPECT_TRUE(has(message, "cannot read " + path("tokens.bin").string() +

@@ -177,12 +177,12 @@ TEST_F(TrainKill, AtRandomMomentsLosesNothing) {
       const std::string mesh = layout.own_disks ? "dp=4" : meshes[random() % meshes.size()];
       const size_t lines_before = metrics().size();
       Program program(command_on(layout, mesh, kSteps));
-      const Clock::time_point start = Clock::now();
       if (random() % 5 != 0) {  // otherwise during the start
-        while (metrics().size() <= lines_before && Clock::now() - start < within(std::chrono::seconds(20))) {
-          if (lines_before > static_cast<size_t>(last) + 1 && metrics().size() < lines_before) break;  // truncated
-          std::this_thread::sleep_for(std::chrono::milliseconds(5));
-        }
+        wait_until([&] {
+          const size_t num_lines = metrics().size();
+          const bool is_truncated = lines_before > static_cast<size_t>(last) + 1 && num_lines < lines_before;
+          return num_lines > lines_before || is_truncated || program.has_ended();
+        });
         std::this_thread::sleep_for(std::chrono::microseconds(random() % 700000));
       } else {
         std::this_thread::sleep_for(std::chrono::milliseconds(random() % 3000));
@@ -267,7 +267,6 @@ TEST_F(TrainKill, ADiskThatAnotherRunUsesIsRefused) {
   const std::string prologue = "[ $OMPI_COMM_WORLD_RANK != 1 ] || export LD_PRELOAD=" + build_folder() +
                                "/tests/libfaults.so MESHTRAIN_FAULTS='fsync:rank-00001:delay=6000:0:1'";
   Program first(command_on(layout, "dp=2", 1, prologue));
-  const Clock::time_point start = Clock::now();
   const auto is_writing = [&] {
     std::error_code none;
     for (const auto& entry : fs::directory_iterator(disk() / "checkpoints", none)) {
@@ -275,10 +274,7 @@ TEST_F(TrainKill, ADiskThatAnotherRunUsesIsRefused) {
     }
     return false;
   };
-  while (!is_writing() && Clock::now() - start < within(std::chrono::seconds(20))) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  }
-  EXPECT_TRUE(is_writing());
+  EXPECT_TRUE(wait_until(is_writing));
   EXPECT_EQ(only_complaint(run_meshtrain({"train", recipe, "--run-dir", disk(), "--resume"})),
             "the run directory " + disk().string() + " is in use by another run; choose another --run-dir");
   EXPECT_TRUE(is_writing());

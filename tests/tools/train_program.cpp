@@ -29,7 +29,7 @@ train:
   sequence_length: 16
   global_batch: 4
   steps: 4
-  time_limit: 60
+  time_limit: 300
 optimizer:
   learning_rate: 1.0e-2
 )";
@@ -46,11 +46,7 @@ TrainProgram::TrainProgram() {
 }
 
 TrainProgram::~TrainProgram() {
-  const Clock::time_point start = Clock::now();
-  while (is_running() && Clock::now() - start < within(std::chrono::seconds(2))) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  }
-  EXPECT_FALSE(is_running()) << "a rank was left behind";
+  EXPECT_TRUE(wait_until([&] { return !is_running(); }, std::chrono::seconds(5))) << "a rank was left behind";
 }
 
 std::vector<std::filesystem::path> TrainProgram::processes() const {
@@ -117,6 +113,10 @@ std::string TrainProgram::complaint(const Ending& ending, int status) {
 
 std::vector<nlohmann::json> TrainProgram::metrics() const {
   return lines(run_dir / "metrics.jsonl");
+}
+
+void TrainProgram::wait_for_steps(size_t steps) const {
+  EXPECT_TRUE(wait_until([&] { return metrics().size() >= steps; })) << "step " << steps << " does not come";
 }
 
 std::vector<nlohmann::json> lines(const std::filesystem::path& file) {

@@ -44,6 +44,8 @@ class TrainProgram : public ::testing::Test {
 
   /// Returns the lines of metrics.jsonl written so far.
   std::vector<nlohmann::json> metrics() const;
+  /// Waits until metrics.jsonl has so many lines. Fails the test when they do not come.
+  void wait_for_steps(size_t steps) const;
 
   std::filesystem::path recipe;
   std::filesystem::path run_dir;

@@ -7,6 +7,7 @@
 #include <random>
 #include <thread>
 
+#include "tests/support/load.h"
 #include "tests/tools/train_resume.h"
 
 namespace meshtrain::testing {
@@ -365,10 +366,7 @@ TEST_F(TrainKilled, IsAlwaysResumed) {
   for (int i = 0; i < kKills; ++i) {
     Program program(command(1, words()));
     const size_t lines = metrics().size();
-    const auto start = std::chrono::steady_clock::now();
-    while (metrics().size() <= lines && std::chrono::steady_clock::now() - start < std::chrono::seconds(10)) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(2));
-    }
+    wait_until([&] { return metrics().size() > lines || program.has_ended(); });
     std::this_thread::sleep_for(std::chrono::microseconds(generator() % 30000));
     program.signal(SIGKILL);
     const Ending ending = program.wait();

@@ -18,13 +18,6 @@ class TrainRun : public TrainProgram {
   /// Returns a run without an end.
   Words endless(int ranks) const { return command(ranks, {"--mesh", "dp=auto", "--set", "train.steps=1000000"}); }
 
-  void wait_for_steps(size_t steps) const {
-    const auto start = std::chrono::steady_clock::now();
-    while (metrics().size() < steps && std::chrono::steady_clock::now() - start < std::chrono::seconds(30)) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    }
-  }
-
   /// Starts an endless run, sends `signal` to the started program after some steps, and expects all ranks to stop with
   /// 75.
   void expect_stop(int ranks, int signal) {
@@ -264,11 +257,7 @@ TEST_F(TrainRun, StopsOnASignalThatCameBeforeItBegan) {
     }
     return false;
   };
-  const auto start = std::chrono::steady_clock::now();
-  while (!catches() && std::chrono::steady_clock::now() - start < std::chrono::seconds(20)) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  const bool ready = catches();
+  const bool ready = wait_until(catches);
   program.signal(ready ? SIGUSR1 : SIGKILL);
   if (ready) std::ofstream(recipe) << text;
   const Ending ending = program.wait();

@@ -114,12 +114,8 @@ class WatchedHosts : public WatchedRanks {
                                "dp=" + all, "--set", "train.global_batch=8"});
     words.insert(words.end(), arguments.begin(), arguments.end());
     program_.emplace(words);
-    for (const Clock::time_point start = Clock::now(); Clock::now() - start < within(std::chrono::seconds(30));) {
-      if (metrics().size() >= 2) return true;
-      if (!std::filesystem::exists(path("host.0")) && Clock::now() - start > std::chrono::seconds(20)) break;
-      std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    }
-    return false;
+    EXPECT_TRUE(wait_until([&] { return metrics().size() >= 2 || program_->has_ended(); }));
+    return metrics().size() >= 2;
   }
   Ending wait() { return program_->wait(); }
 
@@ -203,10 +199,7 @@ TEST_F(WatchedHosts, NothingIsToldAfterTheFirstReason) {
   const int launcher = parent_of(0);
   ASSERT_EQ(kill(launcher, SIGSTOP), 0);
   kill_rank(1);
-  for (const Clock::time_point killed = Clock::now();
-       told().empty() && Clock::now() - killed < within(std::chrono::seconds(5));) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  }
+  wait_until([&] { return !told().empty(); }, std::chrono::seconds(10));
   std::this_thread::sleep_for(std::chrono::milliseconds(300));
   kill_rank(0);
   std::this_thread::sleep_for(std::chrono::milliseconds(1500));
@@ -263,11 +256,13 @@ TEST_F(WatchedHosts, ACableIsPulled) {
 }
 
 TEST_F(WatchedHosts, ARankThatIsStoppedIsNotCalledDead) {
-  if (!start({"--set", "train.steps=1000000", "--set", "train.time_limit=9"})) GTEST_SKIP() << wait().err;
+  if (!start(kForever)) GTEST_SKIP() << wait().err;
   const int process = std::stoi(content(path("process.2")));
   kill(process, SIGSTOP);
   std::this_thread::sleep_for(std::chrono::seconds(5));  // the limit is 3
   kill(process, SIGCONT);
+  wait_for_steps(metrics().size() + 2);
+  kill(std::stoi(content(path("process.0"))), SIGUSR1);
   const Ending ending = wait();
   EXPECT_EQ(ending.status, 75) << ending.err;
   EXPECT_TRUE(told().empty()) << ending.err;
@@ -276,11 +271,7 @@ TEST_F(WatchedHosts, ARankThatIsStoppedIsNotCalledDead) {
 TEST_F(WatchedHosts, AStoppedRankIsNamedOnEveryHost) {
   if (!start({"--set", "train.steps=1000000", "--set", "parallel.stall_warning=2"})) GTEST_SKIP() << wait().err;
   const auto steps_on = [&] {
-    const size_t before = metrics().size();
-    const Clock::time_point start = Clock::now();
-    while (metrics().size() < before + 5 && Clock::now() - start < within(std::chrono::seconds(30))) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    }
+    wait_for_steps(metrics().size() + 5);
     std::this_thread::sleep_for(std::chrono::seconds(3));
   };
   size_t seen = 0;

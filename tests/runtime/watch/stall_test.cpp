@@ -7,11 +7,16 @@
 #include <thread>
 
 #include "runtime/watch/stall_watch.h"
+#include "tests/support/load.h"
 
 namespace meshtrain {
 namespace {
 
 using Cause = Verdict::Cause;
+
+int64_t milliseconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() - start).count();
+}
 
 /// A group of these ranks.
 GroupSight group(uint64_t key, const char* name) {
@@ -295,11 +300,8 @@ TEST_F(Stalls, AStopThatIsAskedForEndsRanksThatStandStill) {
   wait(0, 0, 1000);
   ranks[3].activity.is_stop_asked = true;
   EXPECT_EQ(watch.look(ranks, limits).end, "") << "there is a moment of grace";
-  const auto start = std::chrono::steady_clock::now();
   std::string end;
-  while (end.empty() && std::chrono::steady_clock::now() - start < std::chrono::seconds(5)) {
-    end = watch.look(ranks, limits).end;
-  }
+  testing::wait_until([&] { return !(end = watch.look(ranks, limits).end).empty(); });
   EXPECT_TRUE(
       end.starts_with("a stop was asked for, and no checkpoint can be written (the last is that of step 4): "
                       "rank 1 on a holds up"))
@@ -309,12 +311,13 @@ TEST_F(Stalls, AStopThatIsAskedForEndsRanksThatStandStill) {
 TEST(Stillness, OfAProcessThatDidNotRunIsNotItsOwn) {
   Stillness stillness;
   Activity activity;
+  const auto start = std::chrono::steady_clock::now();
   stillness.note(1, "a", true, activity);
   EXPECT_EQ(activity.halted_ms, 0);
   std::this_thread::sleep_for(std::chrono::milliseconds(50));
   stillness.note_halt(std::chrono::milliseconds(50));
   stillness.note(1, "a", true, activity);
-  EXPECT_LT(activity.still_ms, 40);
+  EXPECT_LE(activity.still_ms, milliseconds_since(start) - 50);
   EXPECT_EQ(activity.halted_ms, 50);
 }
 
@@ -328,11 +331,11 @@ TEST(Stillness, IsSinceTheLastRecordOrPhase) {
   still(1, "a");
   std::this_thread::sleep_for(std::chrono::milliseconds(30));
   EXPECT_GE(still(1, "a"), 30);
-  EXPECT_LT(still(2, "a"), 30);
+  EXPECT_EQ(still(2, "a"), 0);
   EXPECT_EQ(activity.usual_ms, 0) << "once is not usual";
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   EXPECT_GE(still(2, "a"), 20);
-  EXPECT_LT(still(2, "b"), 20);
+  EXPECT_EQ(still(2, "b"), 0);
   EXPECT_GE(activity.usual_ms, 20);
 }
 
