@@ -22,8 +22,16 @@ const char* name(Collective::Kind kind) {
       return "broadcast";
     case Collective::Kind::Barrier:
       return "barrier";
+    case Collective::Kind::Message:
+      return "message";
   }
   return "collective";
+}
+
+bool only_reads(const Collective& collective, int rank) {
+  const bool has_source =
+      collective.kind == Collective::Kind::Broadcast || collective.kind == Collective::Kind::Message;
+  return has_source && collective.from == rank;
 }
 
 std::string describe(const Collective& collective, int size) {

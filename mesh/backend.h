@@ -62,14 +62,14 @@ class FlightMark {
 
 /// One collective, as a group hands it to its backend. Tensors are contiguous, checked, and share dtype and device.
 struct Collective {
-  enum class Kind { AllReduce, AllGather, ReduceScatter, AllToAll, Exchange, Broadcast, Barrier };
+  enum class Kind { AllReduce, AllGather, ReduceScatter, AllToAll, Exchange, Broadcast, Barrier, Message };
 
   Kind kind;
-  at::Tensor output;  ///< all-reduce and broadcast: the tensor itself, in place
-  at::Tensor input;   ///< undefined for all-reduce, broadcast and barrier
+  at::Tensor output;  ///< all-reduce, broadcast and message: the tensor itself, in place
+  at::Tensor input;   ///< undefined for these and for a barrier
   Reduce reduce = Reduce::Sum;
-  int from = -1;  ///< exchange: group rank received from; broadcast: root
-  int to = -1;    ///< exchange: group rank sent to
+  int from = -1;  ///< exchange: group rank received from; broadcast: root; message: sender
+  int to = -1;    ///< exchange: group rank sent to; message: receiver
   /// All-to-all of parts that differ: rows that come from each rank and that go to each; empty: equal parts.
   std::vector<int64_t> received = {}, sent = {};
   // The issuer, for messages and counters; the texts live as long as the call of issue().
@@ -90,9 +90,13 @@ enum class Urgency {
 struct GroupTraits {
   std::string name;  ///< for messages, and for the logs of the library behind a backend
   Urgency urgency = Urgency::Background;
+  bool messages_only = false;  ///< a link's: it needs no memory that ranks of a host share
 };
 
 const char* name(Collective::Kind kind);
+
+/// Returns true when rank `rank` of the group only reads the tensor that the collective acts on in place.
+bool only_reads(const Collective& collective, int rank);
 
 /// Returns the beginning of messages about a collective: "rank 3 (dp=0 tp=1 cp=1): all_gather on group tp (2 ranks),
 /// purpose tp.linear, output [4, 8] Float cpu, ...".

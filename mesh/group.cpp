@@ -122,6 +122,10 @@ Work Group::broadcast(at::Tensor& tensor, int root) const {
   return issue({.kind = Kind::Broadcast, .output = tensor, .input = {}, .from = root});
 }
 
+Work Group::message(at::Tensor& tensor, int from, int to) const {
+  return issue({.kind = Kind::Message, .output = tensor, .input = {}, .from = from, .to = to});
+}
+
 void Group::barrier() const {
   issue({.kind = Kind::Barrier, .output = {}, .input = {}}).wait();
 }
@@ -182,7 +186,8 @@ GroupMemory Group::allocate(int64_t numel, const at::TensorOptions& options, Pla
 std::string Group::problem(const Collective& collective) const {
   const at::Tensor& output = collective.output;
   const at::Tensor& input = collective.input;
-  const bool two_tensors = collective.kind != Kind::AllReduce && collective.kind != Kind::Broadcast;
+  const bool two_tensors =
+      collective.kind != Kind::AllReduce && collective.kind != Kind::Broadcast && collective.kind != Kind::Message;
 
   if (!output.defined() || (two_tensors && !input.defined())) return "a tensor is undefined";
   if (!output.is_contiguous() || (two_tensors && !input.is_contiguous())) return "tensors must be contiguous";
@@ -235,6 +240,10 @@ std::string Group::problem(const Collective& collective) const {
       if ((collective.from == rank()) != (collective.to == rank())) return "one end is this rank, the other is not";
       if (output.sizes() != input.sizes()) return "what is received must have the shape of what is sent";
       return overlap(output, input) == Overlap::None ? "" : "what is received overlaps what is sent";
+    case Kind::Message:
+      if (size() == 2 && in_group(collective.from, 2) && collective.to == 1 - collective.from) return "";
+      return "a message goes from one rank of a group of two to the other, not from " +
+             std::to_string(collective.from) + " to " + std::to_string(collective.to);
   }
   return "";
 }

@@ -53,6 +53,8 @@ class Group {
   Work exchange(at::Tensor& received, int from, const at::Tensor& sent, int to) const;
   /// Copies `tensor` of group rank `root` to all ranks.
   Work broadcast(at::Tensor& tensor, int root) const;
+  /// Copies `tensor` of group rank `from` to group rank `to`. In groups of two ranks, of which both call it: Link.
+  Work message(at::Tensor& tensor, int from, int to) const;
   void barrier() const;
 
   /// Rethrows a pending asynchronous communication failure of any group of this process. Call it when the host has read

@@ -56,14 +56,15 @@ class StagedBackend final : public ForwardingBackend {
     const at::NoGradGuard no_grad;
     Collective on_host = collective;
     on_host.output = host_like(collective.output);
-    const bool root = collective.kind == Kind::Broadcast && collective.from == rank();
-    if (collective.kind == Kind::AllReduce || root) on_host.output.copy_(uncounted(collective.output), true);
+    const bool sends = only_reads(collective, rank());
+    if (collective.kind == Kind::AllReduce || sends) on_host.output.copy_(uncounted(collective.output), true);
     if (collective.input.defined()) {
       on_host.input = host_like(collective.input);
       on_host.input.copy_(uncounted(collective.input), true);
     }
     wait_for_stream(collective.output.device());
     const Work work = inner()->issue(on_host);
+    if (sends) return work;
     return Work(std::make_shared<StagedWork>(work, collective.output, on_host.output));
   }
 

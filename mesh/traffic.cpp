@@ -31,6 +31,8 @@ int64_t sent_bytes(const Collective& collective, int64_t buffer, int64_t rank, i
     case Collective::Kind::ReduceScatter:
     case Collective::Kind::AllToAll:
       return buffer * (size - 1) / size;
+    case Collective::Kind::Message:
+      return collective.from == rank ? buffer : 0;
     default:
       return buffer;
   }

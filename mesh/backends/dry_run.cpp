@@ -30,9 +30,9 @@ class DryRunWork final : public Work::State {
 class DryRunBackend final : public Backend {
  public:
   /// `members`: ranks of the world, by group rank.
-  DryRunBackend(int rank, std::vector<int> members, const DryRunHosts& hosts)
+  DryRunBackend(int rank, std::vector<int> members, const DryRunHosts& hosts, const GroupTraits& traits = {})
       : rank_(rank), members_(std::move(members)), hosts_(hosts) {
-    if (!hosts_.windows || size() == 1) return;
+    if (!hosts_.windows || size() == 1 || traits.messages_only) return;
     layout_ = HostLayout::of(this->hosts(), rank_);
     if (layout_.local_size > 1) hosts_.windows->add_exchange(HostBoard::kRankBytes);
   }
@@ -46,12 +46,12 @@ class DryRunBackend final : public Backend {
   int size() const override { return static_cast<int>(members_.size()); }
   Work issue(const Collective& collective) override { return Work(std::make_shared<DryRunWork>(collective)); }
 
-  std::shared_ptr<Backend> split(const std::vector<int>& members, const GroupTraits&) override {
+  std::shared_ptr<Backend> split(const std::vector<int>& members, const GroupTraits& traits) override {
     const auto self = std::find(members.begin(), members.end(), rank_);
     if (self == members.end()) throw std::invalid_argument("dry run: a rank must be in its own part of a split");
     std::vector<int> part;
     for (const int member : members) part.push_back(members_.at(static_cast<size_t>(member)));
-    return std::make_shared<DryRunBackend>(static_cast<int>(self - members.begin()), std::move(part), hosts_);
+    return std::make_shared<DryRunBackend>(static_cast<int>(self - members.begin()), std::move(part), hosts_, traits);
   }
 
   at::Tensor window(int64_t numel, const at::TensorOptions& options, Placement placement) override {

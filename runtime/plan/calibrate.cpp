@@ -174,6 +174,8 @@ std::function<void()> make_collective(Collective::Kind kind, const Group& group,
       };
     case Collective::Kind::Broadcast:
       return [=, tensor = whole]() mutable { group.broadcast(tensor, 0).wait(); };
+    case Collective::Kind::Message:
+      return [=, tensor = whole]() mutable { group.message(tensor, 0, 1).wait(); };
     case Collective::Kind::Barrier:
       return [=] { group.barrier(); };
   }
@@ -181,7 +183,7 @@ std::function<void()> make_collective(Collective::Kind kind, const Group& group,
 }
 
 /// Returns what all ranks at once send over the network, from sums over all of them.
-Link measure_network(const Group& world) {
+Network measure_network(const Group& world) {
   at::Tensor one = at::zeros({1}), many = at::zeros({int64_t{1} << 21});
   const double latency = seconds_of(world, [&] { world.all_reduce(one).wait(); });
   const double seconds = seconds_of(world, [&] { world.all_reduce(many).wait(); });

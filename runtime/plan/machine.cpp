@@ -69,6 +69,7 @@ double messages_of(Collective::Kind kind, int size) {
       return others;
     case Collective::Kind::AllToAll:
     case Collective::Kind::Exchange:
+    case Collective::Kind::Message:
       return 1;
     case Collective::Kind::Broadcast:
       return doublings;
@@ -158,7 +159,8 @@ double Machine::seconds(const CollectiveCall& call) const {
     return collective_seconds + messages * on_host.latency + call.sent_bytes / on_host.bandwidth;
   }
   // Rings of all ranks: each host's ranks share the way out, one ring through each.
-  const bool pairwise = call.kind == Collective::Kind::AllToAll || call.kind == Collective::Kind::Exchange;
+  const bool pairwise = call.kind == Collective::Kind::AllToAll || call.kind == Collective::Kind::Exchange ||
+                        call.kind == Collective::Kind::Message;
   const double ways = pairwise ? 1 : static_cast<double>(call.size) / call.num_hosts;
   const double bandwidth = std::min(on_host.bandwidth, ways * among_hosts.bandwidth);
   return collective_seconds + messages * among_hosts.latency + call.sent_bytes / bandwidth;

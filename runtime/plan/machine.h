@@ -12,7 +12,7 @@
 namespace meshtrain {
 
 /// A way between ranks.
-struct Link {
+struct Network {
   double bandwidth = 0;  ///< bytes a second that a rank sends
   double latency = 0;    ///< seconds of a message
 };
@@ -60,7 +60,7 @@ struct Machine {
   double wait_seconds = 0;         ///< that a rank takes to go on after a collective that it waited for
   int64_t memory = 0;              ///< bytes of a rank's device; 0: not known
   int64_t ranks_per_host = 0;      ///< that the measurements are of; 0: any
-  Link on_host, among_hosts;       ///< among_hosts: of each rank, all ranks of a host at once
+  Network on_host, among_hosts;    ///< among_hosts: of each rank, all ranks of a host at once
   std::vector<MeasuredOperator> operators;
   std::vector<MeasuredCollective> collectives;
 

@@ -10,9 +10,9 @@
 namespace meshtrain {
 
 template <class Archive>
-void fields(Archive& archive, Link& link) {
-  archive.field("bandwidth", link.bandwidth, {.required = true, .above = 0});
-  archive.field("latency", link.latency, {.least = 0});
+void fields(Archive& archive, Network& network) {
+  archive.field("bandwidth", network.bandwidth, {.required = true, .above = 0});
+  archive.field("latency", network.latency, {.least = 0});
 }
 
 template <class Archive>
@@ -24,10 +24,11 @@ void fields(Archive& archive, MeasuredOperator& measured) {
 template <class Archive>
 void fields(Archive& archive, MeasuredCollective& measured) {
   using Kind = Collective::Kind;
-  archive.field("kind", measured.kind,
-                {.required = true,
-                 .choices = {name(Kind::AllReduce), name(Kind::AllGather), name(Kind::ReduceScatter),
-                             name(Kind::AllToAll), name(Kind::Exchange), name(Kind::Broadcast), name(Kind::Barrier)}});
+  archive.field(
+      "kind", measured.kind,
+      {.required = true,
+       .choices = {name(Kind::AllReduce), name(Kind::AllGather), name(Kind::ReduceScatter), name(Kind::AllToAll),
+                   name(Kind::Exchange), name(Kind::Broadcast), name(Kind::Barrier), name(Kind::Message)}});
   archive.field("ranks", measured.ranks, {.required = true, .least = 1});
   archive.field("memory", measured.memory, {.choices = {"private", "own", "common"}});
   archive.field("bytes", measured.bytes, {.required = true, .least = 0});

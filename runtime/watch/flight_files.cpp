@@ -25,7 +25,7 @@ using nlohmann::json;
 using Kind = Collective::Kind;
 
 constexpr std::array kKinds = {Kind::AllReduce, Kind::AllGather, Kind::ReduceScatter, Kind::AllToAll,
-                               Kind::Exchange,  Kind::Broadcast, Kind::Barrier};
+                               Kind::Exchange,  Kind::Broadcast, Kind::Barrier,       Kind::Message};
 
 double seconds(Flight::Clock::duration time) {
   return std::chrono::duration<double>(time).count();

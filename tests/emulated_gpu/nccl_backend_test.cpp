@@ -15,6 +15,7 @@
 #include "mesh/cuda/plugin.h"
 #include "mesh/device_mesh.h"
 #include "mesh/device_transfer.h"
+#include "mesh/link.h"
 #include "tests/emulated_gpu/cuda/streams.h"
 #include "tests/emulated_gpu/nccl/communicator.h"
 #include "tests/gpu/reference.h"
@@ -198,6 +199,24 @@ TEST_F(EmulatedNcclBackend, ARefusedWindowSaysWhatToTryNext) {
   const std::string found = message(NcclBuffers::Symmetric);
   EXPECT_TRUE(has(found, "all_reduce on group dp")) << found;
   EXPECT_TRUE(has(found, "symmetric try NCCL_LAUNCH_ORDER_IMPLICIT=0 first, then registered")) << found;
+}
+
+// Both directions at once, each with a communicator and a stream of its own: neither waits for the other.
+TEST_F(EmulatedNcclBackend, LinksCarryMessagesInBothDirections) {
+  if (size_ < 2) GTEST_SKIP() << "one rank has no link";
+  const Group group = connect();
+  const Link away(group, 0, size_ - 1), back(group, size_ - 1, 0);
+  const int rank = world().rank();
+  if (rank != 0 && rank != size_ - 1) return;
+  const Link &mine = rank == 0 ? away : back, &theirs = rank == 0 ? back : away;
+  for (int i = 0; i < 3; ++i) {
+    const at::Tensor sent = zeros(100'000).fill_(10 * rank + i);
+    at::Tensor received = zeros(100'000);
+    const Work work = mine.send(sent);
+    theirs.receive(received).wait();
+    work.wait();
+    EXPECT_EQ(received.sum().item<double>(), 100'000.0 * (10 * (size_ - 1 - rank) + i));
+  }
 }
 
 // Ranks that differ along tp may have different windows.

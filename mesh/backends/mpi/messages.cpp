@@ -76,6 +76,9 @@ void MpiTransfer::post(MpiSlot& slot) {
       receive(slot, collective_.from, output(part.begin), part.size * element_bytes_);
       send(slot, collective_.to, input(part.begin), part.size * element_bytes_);
       return;
+    case Kind::Message:
+      if (collective_.from == rank) return send(slot, collective_.to, output(part.begin), part.size * element_bytes_);
+      return receive(slot, collective_.from, output(part.begin), part.size * element_bytes_);
   }
 }
 
@@ -289,7 +292,7 @@ void MpiTransfer::receive_rows(MpiSlot& slot, int peer, std::byte* data, int cou
 // Ranks that issue different operations must not take each other's messages, which may have the same length: they wait,
 // and the watch says for what. So the kind of an operation is added to its number.
 int MpiTransfer::tag(const MpiSlot& slot) const {
-  constexpr uint32_t kKindStep = 9;  // 14 of them are different modulo the 128 operations
+  constexpr uint32_t kKindStep = 8;  // 16 of them are different modulo the 128 operations
   const uint32_t kind = 2 * static_cast<uint32_t>(collective_.kind) + (collective_.reduce == Reduce::Max ? 1 : 0);
   const auto operation = static_cast<int>((sequence_ + kKindStep * kind) % kTagOperations);
   const auto chunk = static_cast<int>(slot.chunk % kTagChunks);

@@ -134,7 +134,7 @@ class MpiBackend final : public Backend {
     return submit<MpiTransfer>(collective);
   }
 
-  std::shared_ptr<Backend> split(const std::vector<int>& members, const GroupTraits&) override {
+  std::shared_ptr<Backend> split(const std::vector<int>& members, const GroupTraits& traits) override {
     const auto self = std::find(members.begin(), members.end(), rank());
     if (self == members.end()) throw std::invalid_argument("split: a rank must be in its own part");
     const bool alone = members.size() == 1;
@@ -144,12 +144,16 @@ class MpiBackend final : public Backend {
       part = MpiEngine::get().split(communicator_->comm, color, static_cast<int>(self - members.begin()),
                                     communicator_->options);
       if (part) part->host = communicator_->host;
-      share_host(part.get(), *communicator_);
+      if (!traits.messages_only) share_host(part.get(), *communicator_);
     });
     if (alone) return local_backend();
     if (part->size != static_cast<int>(members.size())) {
       throw std::invalid_argument("split: this rank listed " + std::to_string(members.size()) + " members, but " +
                                   std::to_string(part->size) + " ranks listed the same first one");
+    }
+    if (traits.messages_only) {
+      part->hosts.clear();
+      for (const int member : members) part->hosts.push_back(communicator_->hosts[static_cast<size_t>(member)]);
     }
     return std::make_shared<MpiBackend>(part);
   }

@@ -103,6 +103,7 @@ void MpiTransfer::plan() {
       break;
     case Kind::ReduceScatter:
     case Kind::Exchange:
+    case Kind::Message:
       elements_ = numel;
       break;
     case Kind::Barrier:

@@ -57,6 +57,10 @@ std::vector<NcclCall> nccl_calls(const Collective& collective, int rank, int siz
       if (collective.to == rank) return {{NcclCall::Kind::Copy, -1, 0, 0, numel}};
       return {{NcclCall::Kind::Receive, collective.from, 0, 0, numel},
               {NcclCall::Kind::Send, collective.to, 0, 0, numel}};
+    case Kind::Message:
+      if (numel == 0) return {};
+      if (collective.from == rank) return {{NcclCall::Kind::Send, collective.to, 0, 0, numel}};
+      return {{NcclCall::Kind::Receive, collective.from, 0, 0, numel}};
   }
   return {};
 }
