@@ -11,7 +11,7 @@
 namespace meshtrain {
 
 /// Fully sharded data parallelism over flat buffers, for any model, which is a list of units in the order of their
-/// forward. Gradients are summed, never averaged, over shards and replicas alone, each unit's while the
+/// forward. Gradients are summed, never averaged, over the groups of the options, each unit's while the
 /// units before it are still in backward; parameters are gathered while the units before (in backward: behind) compute.
 ///
 /// A step:   begin_step();
@@ -48,7 +48,7 @@ class Fsdp {
   /// Call before each backward; `last`: the last one of the step. The backward throws std::logic_error when a parameter
   /// that its layer writes gets its first gradient of the step from elsewhere.
   void begin_backward(bool last);
-  /// Call after each backward. After the last one every unit has been reduced and passed to on_reduced.
+  /// Call after each backward. After the last one all sums of gradients are complete.
   void end_backward();
   /// Call when the shards have been changed: after end_backward() of a step's last micro-batch, and before any other
   /// call, which would use the old parameters.

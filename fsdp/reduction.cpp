@@ -6,7 +6,8 @@ Reduction::Reduction(std::vector<Unit>& units, const FsdpOptions& options, const
     : units_(units),
       shards_(options.shards.with_purpose("dp.gradients")),
       replicas_(options.replicas.with_purpose("dp.gradients")),
-      on_reduced_(options.on_reduced),
+      remaining_(options.remaining),
+      remaining_partial_(options.remaining_partial),
       memory_(memory),
       whole_(!memory.in_turns()),
       lent_(units.size(), false) {}
@@ -107,8 +108,20 @@ void Reduction::finish_sum() {
   for (const Work& work : sum.works) work.wait();
   for (FlatBuffer* buffer : units_[sum.unit].trainable()) {
     if (sums_whole(*buffer)) buffer->shard_gradients().copy_(buffer->gradients());
-    if (on_reduced_) on_reduced_(*buffer);
+    sum_remaining(*buffer);
   }
+}
+
+void Reduction::sum_remaining(const FlatBuffer& buffer) {
+  sum_remaining(buffer, {0, buffer.partial_numel()}, remaining_partial_);
+  sum_remaining(buffer, {buffer.partial_numel(), buffer.numel() - buffer.partial_numel()}, remaining_);
+}
+
+void Reduction::sum_remaining(const FlatBuffer& buffer, Range range, const Group& group) {
+  const Range kept = buffer.in_shard(range);
+  if (kept.numel == 0 || group.size() == 1) return;
+  at::Tensor gradients = buffer.shard_gradients().narrow(0, kept.offset, kept.numel);
+  remaining_works_.push_back(group.all_reduce(gradients));
 }
 
 // Gradients that are whole on every replica are summed in their own dtype, then converted to that of the shard.
@@ -121,6 +134,8 @@ void Reduction::end_backward() {
     while (next_ >= 0) issue_next();
     while (!scattering_.empty()) finish_scatter();
     while (!summing_.empty()) finish_sum();
+    for (const Work& work : remaining_works_) work.wait();
+    remaining_works_.clear();
     first_ = false;
   } else {
     for (size_t unit = 0; unit < units_.size(); ++unit) complete(unit);

@@ -7,9 +7,10 @@
 
 namespace meshtrain {
 
-/// Sums of gradients, each unit's while the units before it are still in backward. Collectives are issued in the
-/// reverse order of the units, whatever the order in which gradients become final, and for units whose gradients had no
-/// backward here too, so that every rank issues the same ones. Units without trainable parameters take no part.
+/// Sums of gradients, each unit's while the units before it are still in backward: over shards and replicas first, then
+/// each rank's shard over the ranks that remain. Collectives are issued in the reverse order of the units, whatever the
+/// order in which gradients become final, and for units whose gradients had no backward here too, so that every rank
+/// issues the same ones. Units without trainable parameters take no part.
 class Reduction {
  public:
   /// `memory`: that of whole gradients.
@@ -23,7 +24,7 @@ class Reduction {
   void before_backward(size_t unit);
   /// Counts one more parameter whose gradient is final.
   void count_final(size_t unit);
-  /// Returns when every unit has been reduced and passed to on_reduced.
+  /// Returns when every unit has been reduced, and in the last backward of a step when all its sums are complete.
   void end_backward();
 
  private:
@@ -42,11 +43,13 @@ class Reduction {
   /// Completes the oldest reduce-scatter, and starts the sum over replicas in the last backward of a step.
   void finish_scatter();
   void finish_sum();
+  /// Starts the sums that remain of a buffer's shard. Its two parts are disjoint, and their sums run at the same time.
+  void sum_remaining(const FlatBuffer& buffer);
+  void sum_remaining(const FlatBuffer& buffer, Range range, const Group& group);
   bool sums_whole(const FlatBuffer& buffer) const;
 
   std::vector<Unit>& units_;
-  Group shards_, replicas_;
-  std::function<void(FlatBuffer&)> on_reduced_;
+  Group shards_, replicas_, remaining_, remaining_partial_;
   const Arena& memory_;
   bool whole_;  // gradients have permanent memory
   bool last_ = false;
@@ -55,6 +58,7 @@ class Reduction {
   int64_t next_ = -1;      // the unit whose reduction is issued next; those behind it are issued
   std::deque<UnderWay> scattering_;
   std::deque<UnderWay> summing_;
+  std::vector<Work> remaining_works_;
   std::vector<bool> lent_;
 };
 

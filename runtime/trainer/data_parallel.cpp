@@ -63,6 +63,8 @@ FsdpOptions fsdp_options(const Recipe& recipe, const RunPlan& plan, const Replic
   options.mode = plan.sharding.mode;
   options.shards = replicas.shards();
   options.replicas = replicas.whole_replicas();
+  options.remaining = replicas.remaining();
+  options.remaining_partial = replicas.remaining_partial();
   options.summed_over = replicas.tokens();
   options.reshard_after_forward = asked.reshard_after_forward;
   options.accumulate_unsharded = asked.no_sync;

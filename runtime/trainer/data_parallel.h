@@ -11,8 +11,8 @@ namespace meshtrain {
 /// the ranks of a host cannot replace it.
 ReplicaMap map_replicas(const ShardingChoice& sharding, const DeviceMesh& mesh);
 
-/// Returns the FSDP options for `plan`, the plan of `recipe`, over the ranks of `replicas`; the caller sets memory and
-/// on_reduced. Not collective.
+/// Returns the FSDP options for `plan`, the plan of `recipe`, over the ranks of `replicas`; the caller sets memory. Not
+/// collective.
 FsdpOptions fsdp_options(const Recipe& recipe, const RunPlan& plan, const ReplicaMap& replicas);
 
 }  // namespace meshtrain

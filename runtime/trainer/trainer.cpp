@@ -38,18 +38,12 @@ WriteParameter first_values(const Recipe& recipe, bool resumes) {
 
 Trainer::Trainer(const Recipe& recipe, const RunPlan& plan, const DeviceMesh& mesh, at::Device device,
                  ReplicaMap replicas, bool resumes)
-    : mesh_(mesh),
-      plan_(plan),
-      train_(recipe.train),
-      device_(device),
-      replicas_(std::move(replicas)),
-      sums_(replicas_.remaining(), replicas_.remaining_partial()) {
+    : mesh_(mesh), plan_(plan), train_(recipe.train), device_(device), replicas_(std::move(replicas)) {
   ModelPlan model = plan_model(recipe, plan, device);
   model.fsdp = fsdp_options(recipe, plan, replicas_);
   if (plan.offload == Offload::Disk && device.is_cpu()) {
     model.fsdp.memory = ShardMemory::on_disk(recipe.parallel.fsdp.offload.path);
   }
-  model.fsdp.on_reduced = [this](const FlatBuffer& buffer) { sums_.issue(buffer); };
   shard_memory_ = model.fsdp.memory;
   model_ = parallelize(model, mesh, first_values(recipe, resumes));
   sequences_.emplace(recipe, plan, mesh, device);  // behind what ranks set up together: it may fail on one rank alone
@@ -173,7 +167,6 @@ at::Tensor Trainer::backward(const StepBatch& batch, const at::Tensor& start) {
     fsdp().end_backward();
     loss_sum.add_(loss.detach());
   }
-  sums_.wait();
   return loss_sum;
 }
 

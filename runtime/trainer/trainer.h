@@ -10,7 +10,6 @@
 #include "runtime/recipe/run_plan.h"
 #include "runtime/trainer/batch.h"
 #include "runtime/trainer/data_parallel.h"
-#include "runtime/trainer/gradient_sums.h"
 #include "runtime/trainer/held_out_loss.h"
 #include "runtime/trainer/loss_scale.h"
 #include "runtime/trainer/ownership.h"
@@ -126,7 +125,6 @@ class Trainer {
   at::Device device_;
   std::optional<Sequences> sequences_;  // always, after construction
   ReplicaMap replicas_;
-  GradientSums sums_;
   ShardMemory shard_memory_;
   std::unique_ptr<ShardedModel> model_;
   std::vector<OwnedRange> owned_;

@@ -6,6 +6,8 @@
 
 #include <stdexcept>
 
+#include "mesh/backends/dry_run.h"
+#include "mesh/forwarding.h"
 #include "tests/fsdp/chain.h"
 #include "tests/support/scratch.h"
 
@@ -68,19 +70,44 @@ void expect_equal(Fsdp& fsdp, const Chain& alone) {
   });
 }
 
+/// The transport of a group that moves nothing: adds the number of elements of each sum to a list.
+class SeenSums final : public ForwardingBackend {
+ public:
+  explicit SeenSums(std::vector<int64_t>& numels) : ForwardingBackend(dry_run_backend(0, 2)), numels_(numels) {}
+  Work issue(const Collective& collective) override {
+    numels_.push_back(collective.output.numel());
+    return inner()->issue(collective);
+  }
+
+ protected:
+  std::shared_ptr<Backend> decorate(std::shared_ptr<Backend> part) override { return part; }
+
+ private:
+  std::vector<int64_t>& numels_;
+};
+
+/// Returns a group over which gradients seem to remain to be summed. `reduced`: gets the number of elements of each
+/// shard when its reduction is complete.
+Group seen_by(std::vector<int64_t>& reduced) {
+  return Group(std::make_shared<SeenSums>(reduced), "remaining", {0, 1}, "rank 0");
+}
+
 class FsdpWays : public ::testing::TestWithParam<std::tuple<Way, bool, Hosts>> {};
 
 TEST_P(FsdpWays, ComputeWhatOneRankComputes) {
   const auto [way, tied, hosts] = GetParam();
   const Chain chain(tied), alone(tied);
-  std::vector<std::string> reduced;
+  std::vector<int64_t> reduced, backwards;
   FsdpOptions options = way.options(world_on(hosts));
-  options.on_reduced = [&](FlatBuffer& buffer) { reduced.push_back(buffer.segments()[0].parameter->name); };
+  options.remaining = seen_by(reduced);
   Fsdp fsdp(chain.units(), options);
+  for (size_t unit = chain.weights.size(); unit > 0;) {
+    backwards.push_back(fsdp.units()[--unit].buffers()[0].shard().numel);
+  }
   for (int step = 0; step < kSteps; ++step) {
     reduced.clear();
     backward_of_step(chain, fsdp);
-    EXPECT_EQ(reduced, (std::vector<std::string>{"weight 4", "weight 3", "weight 2", "weight 1", "weight 0"}));
+    EXPECT_EQ(reduced, backwards);
     step_alone(alone);
     expect_equal(fsdp, alone);
   }
@@ -262,9 +289,9 @@ TEST(Fsdp, NoShardNeedsNoRun) {
 TEST(Fsdp, ReducesAUnitThatWasNotUsed) {
   for (const Way& way : kWays) {
     const Chain chain;
-    int num_reduced = 0;
+    std::vector<int64_t> reduced;
     FsdpOptions options = way.options(world());
-    options.on_reduced = [&](FlatBuffer&) { ++num_reduced; };
+    options.remaining = seen_by(reduced);
     Fsdp fsdp(chain.units(), options);
     fsdp.begin_step();
     const at::Tensor x = fsdp.run(0, [&] { return at::matmul(input_of(0, 0), chain.weights[0]->tensor); });
@@ -272,7 +299,7 @@ TEST(Fsdp, ReducesAUnitThatWasNotUsed) {
     fsdp.begin_backward(true);
     loss.backward();
     fsdp.end_backward();
-    EXPECT_EQ(num_reduced, 5) << way.name;
+    EXPECT_EQ(reduced.size(), 5u) << way.name;
     fsdp.visit_gradients([&](const Parameter& parameter) {
       const bool used = parameter.name == "weight 0" || parameter.name == "weight 3";
       EXPECT_EQ(parameter.tensor.abs().max().item<double>() > 0, used) << way.name << parameter.name;
@@ -283,21 +310,22 @@ TEST(Fsdp, ReducesAUnitThatWasNotUsed) {
 TEST(Fsdp, ReducesAUnitWhileTheOnesBeforeItAreInBackward) {
   for (const Way& way : kWays) {
     const Chain chain;
-    int num_reduced = 0, before_first = -1;
+    std::vector<int64_t> reduced;
+    size_t before_first = 0;
     FsdpOptions options = way.options(world());
-    options.on_reduced = [&](FlatBuffer&) { ++num_reduced; };
+    options.remaining = seen_by(reduced);
     Fsdp fsdp(chain.units(), options);
     fsdp.begin_step();
     const at::Tensor loss = chain.loss(input_of(0, 0), [&](size_t unit, const auto& forward) {
       const at::Tensor y = fsdp.run(unit, forward);
-      if (unit == 0) y.register_hook([&](const at::Tensor&) { before_first = num_reduced; });
+      if (unit == 0) y.register_hook([&](const at::Tensor&) { before_first = reduced.size(); });
       return y;
     });
     fsdp.begin_backward(true);
     loss.backward();
     fsdp.end_backward();
-    EXPECT_EQ(num_reduced, 5);
-    EXPECT_GE(before_first, 2) << way.name << ": nothing was reduced before the backward reached the first unit";
+    EXPECT_EQ(reduced.size(), 5u);
+    EXPECT_GE(before_first, 2u) << way.name << ": nothing was reduced before the backward reached the first unit";
   }
 }
 

@@ -46,10 +46,11 @@ class RecordedBackend final : public Backend {
   int size() const override { return 2; }
   Work issue(const Collective& collective) override {
     const bool gather = collective.kind == Collective::Kind::AllGather;
-    const at::Tensor& whole = gather ? collective.output : collective.input;
+    const bool sum = collective.kind == Collective::Kind::AllReduce;  // of a shard, half of its unit
+    const at::Tensor& whole = gather || sum ? collective.output : collective.input;
     size_t unit = 0;
-    while (record_.numels[unit] != whole.numel()) ++unit;
-    const std::string what = (gather ? "gather " : "scatter ") + std::to_string(unit);
+    while (record_.numels[unit] != whole.numel() * (sum ? 2 : 1)) ++unit;
+    const std::string what = (gather ? "gather " : sum ? "sum " : "scatter ") + std::to_string(unit);
     if (gather) {
       at::Tensor(whole).fill_(0.1);
       record_.gathered.resize(record_.numels.size());
@@ -76,8 +77,9 @@ class RecordedBackend final : public Backend {
 class FullShardSchedule : public ::testing::Test {
  protected:
   /// `frozen`: a unit without trainable parameters; -1: none. `num_used`: number of units, from the first, that the
-  /// step uses.
-  static Record record(int64_t prefetch, int64_t frozen = -1, bool two_queues = false, size_t num_used = 4) {
+  /// step uses. `remaining`: shards of gradients remain to be summed over other ranks.
+  static Record record(int64_t prefetch, int64_t frozen = -1, bool two_queues = false, size_t num_used = 4,
+                       bool remaining = false) {
     Record record;
     const Chain chain;
     const std::vector<size_t> weights = {0, 1, 3, 4};
@@ -86,6 +88,7 @@ class FullShardSchedule : public ::testing::Test {
     options.mode = ShardingMode::FullShard;
     options.prefetch = prefetch;
     options.shards = Group(std::make_shared<RecordedBackend>(record, two_queues), "dp", {0, 1}, "rank 0");
+    if (remaining) options.remaining = Group(std::make_shared<RecordedBackend>(record, false), "cp", {0, 2}, "rank 0");
     std::vector<UnitSpec> units = chain.units();
     units.erase(units.begin() + 2);  // it has the size of the unit before it
     Fsdp fsdp(units, options);
@@ -190,6 +193,21 @@ TEST_F(FullShardSchedule, TheNextUnitIsGatheredWhileOneComputes) {
                                  "wait gather 1", "gather 0",      "backward 1", "scatter 1",      "wait scatter 2",  //
                                  "wait gather 0", "backward 0",    "scatter 0",  "wait scatter 1",                    //
                                  "wait scatter 0"}));
+}
+
+// A shard's sum over other ranks is issued when its reduction is complete, and no backward waits for it.
+TEST_F(FullShardSchedule, SumsThatRemainRunUntilTheEndOfTheStep) {
+  const Record seen = record(0, /*frozen=*/-1, /*two_queues=*/false, /*num_used=*/4, /*remaining=*/true);
+  EXPECT_EQ(seen.events,
+            (Events{"gather 0",       "wait gather 0", "forward 0",                                            //
+                    "gather 1",       "wait gather 1", "forward 1",                                            //
+                    "gather 2",       "wait gather 2", "forward 2",                                            //
+                    "gather 3",       "wait gather 3", "forward 3",                                            //
+                    "backward 3",     "scatter 3",                                                             //
+                    "gather 2",       "wait gather 2", "backward 2", "scatter 2",  "wait scatter 3", "sum 3",  //
+                    "gather 1",       "wait gather 1", "backward 1", "scatter 1",  "wait scatter 2", "sum 2",  //
+                    "gather 0",       "wait gather 0", "backward 0", "scatter 0",  "wait scatter 1", "sum 1",  //
+                    "wait scatter 0", "sum 0",         "wait sum 3", "wait sum 2", "wait sum 1",     "wait sum 0"}));
 }
 
 // Unit 2 is gathered ahead and not used: the gather completes before another unit gets its memory.
