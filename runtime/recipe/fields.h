@@ -294,14 +294,14 @@ void fields(Archive& archive, TrainRecipe& train) {
 }
 
 template <class Archive>
-void fields(Archive& archive, GroupRecipe& group) {
+void fields(Archive& archive, GroupOptions& group) {
   archive.field("pattern", group.pattern, {.required = true});
   archive.field("learning_rate_factor", group.learning_rate_factor, {.least = 0});
   archive.field("weight_decay", group.weight_decay, {.least = 0});
 }
 
 template <class Archive>
-void fields(Archive& archive, OptimizerRecipe& optimizer) {
+void fields(Archive& archive, OptimizerOptions& optimizer) {
   archive.field("name", optimizer.name, {.choices = {"adamw", "sgd", "muon"}});
   const bool is_muon = optimizer.name == "muon";
   archive.field("learning_rate", optimizer.learning_rate, {.required = true, .least = 0});
@@ -310,17 +310,24 @@ void fields(Archive& archive, OptimizerRecipe& optimizer) {
   archive.field("weight_decay", optimizer.weight_decay, {.least = 0});
   archive.when_reading([&](Reader&) { optimizer.momentum = is_muon ? 0.95 : 0; });
   archive.field("momentum", optimizer.momentum, {.least = 0, .below = 1});
-  archive.field("decay", optimizer.decay, {.choices = {"all", "matrices"}});
-  archive.field("state_dtype", optimizer.state_dtype, {.choices = {"auto", "fp32"}});
+  word_field(archive, "decay", optimizer.decay, {{"all", Decayed::All}, {"matrices", Decayed::Matrices}});
+  word_field(archive, "state_dtype", optimizer.state_dtype, {{"auto", std::nullopt}, {"fp32", at::kFloat}});
   archive.map("muon", [&](Archive& inner) {
     const std::string refused = is_muon ? "" : "belongs to optimizer.name muon, not " + optimizer.name;
-    MuonRecipe& muon = optimizer.muon;
-    inner.field("scale", muon.scale,
-                {.choices = {"match_rms_adamw", "original", "spectral", "unit_rms_norm"}, .refused = refused});
+    MuonOptions& muon = optimizer.muon;
+    word_field(inner, "scale", muon.scale,
+               {{"match_rms_adamw", MuonScale::MatchRmsAdamW},
+                {"original", MuonScale::Original},
+                {"spectral", MuonScale::Spectral},
+                {"unit_rms_norm", MuonScale::UnitRmsNorm}},
+               {.refused = refused});
     inner.field("scale_factor", muon.scale_factor, {.above = 0, .refused = refused});
     inner.field("nesterov", muon.nesterov, {.refused = refused});
-    inner.field("coefficients", muon.coefficients,
-                {.choices = {"simple", "quintic", "polar_express"}, .refused = refused});
+    word_field(inner, "coefficients", muon.coefficients,
+               {{"simple", Coefficients::Simple},
+                {"quintic", Coefficients::Quintic},
+                {"polar_express", Coefficients::PolarExpress}},
+               {.refused = refused});
     inner.field("newton_schulz_steps", muon.newton_schulz_steps, {.least = 1, .most = 100, .refused = refused});
     inner.field("adamw_learning_rate", muon.adamw_learning_rate, {.least = 0, .refused = refused});
   });
@@ -328,10 +335,11 @@ void fields(Archive& archive, OptimizerRecipe& optimizer) {
 }
 
 template <class Archive>
-void fields(Archive& archive, ScheduleRecipe& schedule) {
-  archive.field("name", schedule.name, {.choices = {"constant", "cosine", "linear", "wsd"}});
+void fields(Archive& archive, ScheduleOptions& schedule) {
+  word_field(archive, "name", schedule.name, schedule_words());
   archive.field("total_steps", schedule.total_steps, {.least = 1});
-  archive.field("warmup_shape", schedule.warmup_shape, {.choices = {"linear", "log"}});
+  word_field(archive, "warmup_shape", schedule.warmup_shape,
+             {{"linear", WarmupShape::Linear}, {"log", WarmupShape::Log}});
   archive.field("warmup_steps", schedule.warmup_steps, {.least = 0});
   archive.field("first_ratio", schedule.first_ratio, {.least = 0, .most = 1});
   archive.field("delay", schedule.delay, {.least = 0});

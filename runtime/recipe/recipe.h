@@ -1,6 +1,5 @@
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <map>
@@ -10,8 +9,18 @@
 
 #include "mesh/layout.h"
 #include "runtime/model/shape.h"
+#include "runtime/optimizer/options.h"
+#include "runtime/yaml/rule.h"
 
 namespace meshtrain {
+
+/// Returns the words for schedule.name.
+inline WordsOf<Schedule> schedule_words() {
+  return {{"constant", Schedule::Constant},
+          {"cosine", Schedule::Cosine},
+          {"linear", Schedule::Linear},
+          {"wsd", Schedule::Wsd}};
+}
 
 /// A recipe with every default filled in and every path absolute: load_recipe() returns it and a run keeps it. Members
 /// are named like the keys of the YAML file.
@@ -152,48 +161,6 @@ struct TrainRecipe {
   std::filesystem::path export_folder;  ///< key `export`: Hugging Face folder for the final weights; empty: none
 };
 
-/// Parameters with their own settings.
-struct GroupRecipe {
-  std::string pattern;                 ///< glob for their names
-  double learning_rate_factor = 1;     ///< factor of the learning rate
-  std::optional<double> weight_decay;  ///< replaces the optimizer's; none: the optimizer's
-
-  bool operator==(const GroupRecipe&) const = default;
-};
-
-struct MuonRecipe {
-  std::string scale = "match_rms_adamw";  ///< match_rms_adamw original spectral unit_rms_norm
-  double scale_factor = 1;                ///< multiplies the scale
-  bool nesterov = true;
-  std::string coefficients = "simple";  ///< of newton_schulz(): simple quintic polar_express
-  int64_t newton_schulz_steps = 5;
-  std::optional<double> adamw_learning_rate;  ///< for embedding, head and non-matrices; none: the learning rate
-};
-
-struct OptimizerRecipe {
-  std::string name = "adamw";  ///< adamw sgd muon
-  double learning_rate = 0;
-  std::array<double, 2> betas = {0.9, 0.999};
-  double eps = 1e-8;
-  double weight_decay = 0;
-  double momentum = 0;               ///< for sgd and muon
-  std::string decay = "all";         ///< all matrices
-  std::string state_dtype = "auto";  ///< auto fp32: of momentum and moments; auto: that of the weights
-  MuonRecipe muon;
-  std::vector<GroupRecipe> groups;  ///< the first group whose pattern matches counts
-};
-
-struct ScheduleRecipe {
-  std::string name = "constant";        ///< constant cosine linear wsd
-  std::string warmup_shape = "linear";  ///< linear log
-  int64_t warmup_steps = 0;
-  std::optional<double> first_ratio = {};   ///< first learning rate over the peak; none: 1 / warmup_steps, for log 0
-  int64_t delay = 0;                        ///< steps before the schedule begins; they have the rate of its first step
-  int64_t decay_steps = 0;                  ///< length of the final decay, for wsd
-  double min_ratio = 0;                     ///< last learning rate over the peak, for cosine, linear and wsd
-  std::optional<int64_t> total_steps = {};  ///< the schedule's last step; none: train.steps
-};
-
 struct CheckpointRecipe {
   int64_t every = 0;       ///< steps between checkpoints; 0: only when the run is stopped
   int64_t keep_last = 0;   ///< how many of the newest are kept; 0: all
@@ -208,8 +175,8 @@ struct Recipe {
   DataRecipe data;
   EvaluateRecipe evaluate;
   TrainRecipe train;
-  OptimizerRecipe optimizer;
-  ScheduleRecipe schedule;
+  OptimizerOptions optimizer;
+  ScheduleOptions schedule;
   CheckpointRecipe checkpoint;
   std::string device = "auto";  ///< auto cpu cuda
   /// The location of each key that the recipe sets, for messages: "train.steps" -> "x.yaml:12:5: train.steps" or "--set

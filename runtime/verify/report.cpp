@@ -32,7 +32,7 @@ std::string instead_of(const Value& asked, const Value& used) {
 }
 
 std::string describe_optimizer(const Recipe& recipe, const Recipe& asked) {
-  const OptimizerRecipe& optimizer = recipe.optimizer;
+  const OptimizerOptions& optimizer = recipe.optimizer;
   std::string text = fmt::format("{}, constant learning rate {}{}", optimizer.name, optimizer.learning_rate,
                                  instead_of(asked.optimizer.learning_rate, optimizer.learning_rate));
   if (optimizer.name == "adamw" && optimizer.eps != asked.optimizer.eps) {

@@ -10,6 +10,7 @@
 #include <tuple>
 #include <vector>
 
+#include "runtime/files/glob.h"
 #include "runtime/recipe/patterns.h"
 
 namespace meshtrain {
@@ -104,7 +105,7 @@ std::string in_layer(const std::string& name, int64_t layer) {
 class Treatment {
  public:
   Treatment(const Recipe& recipe, const ModelShape& small) : recipe_(recipe), names_(parameter_names(small)) {
-    for (const GroupRecipe& group : recipe.optimizer.groups) patterns_.push_back(group.pattern);
+    for (const GroupOptions& group : recipe.optimizer.groups) patterns_.push_back(group.pattern);
     const int64_t num_layers = recipe.model.shape.num_hidden_layers;
     second_ = num_layers - 1;
     bool found = false;

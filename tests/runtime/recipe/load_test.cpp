@@ -35,7 +35,7 @@ TEST(LoadRecipe, FillsInDefaults) {
   EXPECT_FALSE(recipe.data.documents.has_value());
   EXPECT_EQ(recipe.data.boundary_labels, "counted");
   EXPECT_EQ(recipe.optimizer.learning_rate, 1e-3);
-  EXPECT_EQ(recipe.schedule.name, "constant");
+  EXPECT_EQ(recipe.schedule.name, Schedule::Constant);
 }
 
 TEST(LoadRecipe, UserBuffersWereOnceTrueOrFalse) {
