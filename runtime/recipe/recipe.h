@@ -8,8 +8,10 @@
 #include <vector>
 
 #include "mesh/layout.h"
+#include "runtime/data/options.h"
 #include "runtime/model/shape.h"
 #include "runtime/optimizer/options.h"
+#include "runtime/profile/step_profile.h"
 #include "runtime/yaml/rule.h"
 
 namespace meshtrain {
@@ -65,49 +67,6 @@ struct ParallelRecipe {
   std::string nccl_user_buffers = "off";  ///< off registered symmetric: FSDP's buffers are allocated by NCCL
 };
 
-/// The value of SourceRecipe::documents for the word `index`: documents end where the index of a Megatron file says.
-inline constexpr int64_t kDocumentsOfIndex = -1;
-
-/// A token file and how it is read.
-struct SourceRecipe {
-  std::filesystem::path tokens;
-  std::string source;              ///< the command that makes `tokens`, shown when the file is missing; may be empty
-  std::string dtype = "uint16";    ///< uint8 uint16 uint32, or megatron: the dtype in the index beside it
-  std::string layout = "records";  ///< records stream
-  std::optional<int64_t> ignore_id;
-  std::filesystem::path loss_mask;  ///< empty: none
-  bool shuffle = false;
-  std::optional<int64_t> documents;         ///< the token that ends a document; attention does not cross documents
-  std::string boundary_labels = "counted";  ///< counted ignored: the first token of a document as the label of the last
-};
-
-/// One of several files that samples are taken from.
-struct MixedSourceRecipe : SourceRecipe {
-  double weight = 1;  ///< share of the samples: this over the sum of all weights
-};
-
-struct DataRecipe : SourceRecipe {
-  std::filesystem::path tokenizer;  ///< that of the tokens, for generate; `bytes`: each id is a byte; empty: none
-  std::vector<MixedSourceRecipe> mixture;  ///< empty: the one file `tokens`; otherwise `tokens` is empty
-
-  /// Returns the files that samples are taken from, one or more.
-  std::vector<MixedSourceRecipe> sources() const {
-    if (!mixture.empty()) return mixture;
-    const MixedSourceRecipe only{*this};
-    return {only};
-  }
-  /// Returns the key of source `i`: "data", "data.mixture[1]".
-  std::string source_key(size_t i) const {
-    return mixture.empty() ? "data" : "data.mixture[" + std::to_string(i) + "]";
-  }
-};
-
-/// The file of samples that the model is evaluated on; without `tokens` there is no evaluation.
-struct EvaluateRecipe : SourceRecipe {
-  int64_t every = 0;               ///< steps between evaluations; 0: only after the last step
-  std::optional<int64_t> samples;  ///< how many of the first samples are used; none: all
-};
-
 struct CheckpointingRecipe {
   std::string mode = "none";  ///< none full selective
   int64_t every = 1;          ///< recomputes one block of every `every`, beginning with the first
@@ -115,13 +74,6 @@ struct CheckpointingRecipe {
 
 struct ParameterMetricsRecipe {
   int64_t every = 0;  ///< steps between lines of parameters.jsonl; 0: none
-};
-
-/// Steps of which ranks write a trace.
-struct ProfileRecipe {
-  int64_t from = 0;                  ///< the first step; 0: no trace
-  int64_t steps = 1;                 ///< how many
-  std::vector<int64_t> ranks = {0};  ///< which write one each
 };
 
 /// The factor of the loss before the backward, under fp16_mixed.
@@ -151,7 +103,7 @@ struct TrainRecipe {
   int64_t seed = 42;
   std::vector<std::string> freeze;  ///< globs for the names of parameters that are not trained
   ParameterMetricsRecipe parameter_metrics;
-  ProfileRecipe profile;
+  ProfileOptions profile;
   bool tensorboard = false;  ///< writes the metrics as TensorBoard's events too
   CheckpointingRecipe activation_checkpointing;
   bool offload_activations = false;     ///< keeps activations in host memory; no effect on CPU ranks
@@ -172,8 +124,8 @@ struct Recipe {
   std::filesystem::path file;
   ModelRecipe model;
   ParallelRecipe parallel;
-  DataRecipe data;
-  EvaluateRecipe evaluate;
+  DataOptions data;
+  EvaluationOptions evaluate;
   TrainRecipe train;
   OptimizerOptions optimizer;
   ScheduleOptions schedule;

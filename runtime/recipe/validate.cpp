@@ -75,9 +75,9 @@ void check_shared(const std::string& key, int64_t count, int64_t tp) {
 }
 
 bool has_documents(const Recipe& recipe) {
-  const std::vector<MixedSourceRecipe> sources = recipe.data.sources();
+  const std::vector<MixedSource> sources = recipe.data.sources();
   return recipe.evaluate.documents ||
-         std::ranges::any_of(sources, [](const SourceRecipe& source) { return source.documents.has_value(); });
+         std::ranges::any_of(sources, [](const SourceOptions& source) { return source.documents.has_value(); });
 }
 
 /// Checks the length of sequences against scalings that depend on the length of each text.
@@ -164,7 +164,7 @@ void check_id(const std::string& key, std::optional<int64_t> id, const std::stri
 }
 
 /// Checks the keys of a source. `key`: the map that holds them.
-void check_source(const std::string& key, const SourceRecipe& source, int64_t vocab_size) {
+void check_source(const std::string& key, const SourceOptions& source, int64_t vocab_size) {
   check_id(key + ".ignore_id", source.ignore_id, source.dtype);
   check_id(key + ".documents", source.documents, source.dtype);
   if (source.documents == kDocumentsOfIndex && source.dtype != "megatron") {
@@ -185,13 +185,13 @@ void check_source(const std::string& key, const SourceRecipe& source, int64_t vo
 
 void check_data(const Recipe& recipe) {
   const int64_t vocab_size = recipe.model.shape.vocab_size;
-  const std::vector<MixedSourceRecipe> sources = recipe.data.sources();
+  const std::vector<MixedSource> sources = recipe.data.sources();
   for (size_t i = 0; i < sources.size(); ++i) check_source(recipe.data.source_key(i), sources[i], vocab_size);
   if (!recipe.evaluate.tokens.empty()) check_source("evaluate", recipe.evaluate, vocab_size);
 }
 
 void check_profile(const TrainRecipe& train, int64_t num_ranks) {
-  const ProfileRecipe& profile = train.profile;
+  const ProfileOptions& profile = train.profile;
   if (profile.from == 0) return;
   if (profile.from > train.steps || profile.steps > train.steps - profile.from + 1) {
     throw InputError("train.profile: " + counted(profile.steps, "step") + " from step " + number(profile.from) +

@@ -138,7 +138,7 @@ evaluate: {every: 10, tokens: held_out.bin, samples: 40, ignore_id: 7}
 )");
   const Recipe recipe = load_recipe(folder.write("recipe.yaml", text), {}, "");
   ASSERT_EQ(recipe.data.mixture.size(), 2u);
-  const MixedSourceRecipe &a = recipe.data.mixture[0], &b = recipe.data.mixture[1];
+  const MixedSource &a = recipe.data.mixture[0], &b = recipe.data.mixture[1];
   EXPECT_EQ(a.tokens, folder.path() / "a.bin");
   EXPECT_EQ(a.weight, 0.7);
   EXPECT_EQ(a.dtype, "uint32");
