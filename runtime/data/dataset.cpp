@@ -19,18 +19,18 @@ constexpr int64_t kReadBytes = int64_t{64} << 10;
 constexpr int64_t kScannedBytes = int64_t{256} << 20;  // files up to this size are searched completely
 constexpr int64_t kSampledBlocks = 1024;
 
-TokenFile open_tokens(const SourceRecipe& recipe, const std::string& key) {
+TokenFile open_tokens(const SourceOptions& options, const std::string& key) {
   std::error_code unreadable;
-  if (!recipe.source.empty() && !std::filesystem::exists(recipe.tokens, unreadable)) {
-    throw InputError(key + ".tokens: there is no " + recipe.tokens.string() +
-                     "; the recipe says that it comes from: " + recipe.source);
+  if (!options.source.empty() && !std::filesystem::exists(options.tokens, unreadable)) {
+    throw InputError(key + ".tokens: there is no " + options.tokens.string() +
+                     "; the recipe says that it comes from: " + options.source);
   }
-  return TokenFile(recipe.tokens, recipe.dtype);
+  return TokenFile(options.tokens, options.dtype);
 }
 
-int64_t count_samples(const TokenFile& tokens, const SourceRecipe& recipe, int64_t sequence_length,
+int64_t count_samples(const TokenFile& tokens, const SourceOptions& options, int64_t sequence_length,
                       const std::string& key) {
-  const std::string& layout = recipe.layout;
+  const std::string& layout = options.layout;
   const std::string found = tokens.path().string() + ": " + std::to_string(tokens.size()) + " tokens";
   const int64_t record = sequence_length + 1;
   const std::string needed = std::to_string(record) + " (train.sequence_length + 1)";
@@ -40,7 +40,7 @@ int64_t count_samples(const TokenFile& tokens, const SourceRecipe& recipe, int64
   const int64_t rest = tokens.size() % record;
   if (rest != 0) {
     const bool are_packed =
-        recipe.documents == kDocumentsOfIndex && !recipe.loss_mask.empty();  // by data prepare --chat
+        options.documents == kDocumentsOfIndex && !options.loss_mask.empty();  // by data prepare --chat
     throw InputError(
         found + " are not a whole number of records of " + needed + ": " + std::to_string(tokens.size() / record) +
         " fit and " + std::to_string(rest) + " are left over; the file was cut short, " +
@@ -52,17 +52,17 @@ int64_t count_samples(const TokenFile& tokens, const SourceRecipe& recipe, int64
 
 }  // namespace
 
-Dataset::Dataset(const SourceRecipe& recipe, int64_t sequence_length, int64_t vocab_size, uint64_t seed,
+Dataset::Dataset(const SourceOptions& options, int64_t sequence_length, int64_t vocab_size, uint64_t seed,
                  const std::string& key)
-    : tokens_(open_tokens(recipe, key)),
-      ignore_id_(recipe.ignore_id),
-      documents_(recipe.documents),
-      boundaries_count_(recipe.boundary_labels != "ignored"),
-      shuffle_(recipe.shuffle),
+    : tokens_(open_tokens(options, key)),
+      ignore_id_(options.ignore_id),
+      documents_(options.documents),
+      boundaries_count_(options.boundary_labels != "ignored"),
+      shuffle_(options.shuffle),
       sequence_length_(sequence_length),
       vocab_size_(vocab_size),
       seed_(seed),
-      stride_(recipe.layout == "stream" ? sequence_length : sequence_length + 1) {
+      stride_(options.layout == "stream" ? sequence_length : sequence_length + 1) {
   if (sequence_length < 1) {
     throw InputError("train.sequence_length is " + std::to_string(sequence_length) + ", it must be at least 1");
   }
@@ -73,13 +73,13 @@ Dataset::Dataset(const SourceRecipe& recipe, int64_t sequence_length, int64_t vo
   }
   if (documents_ == kDocumentsOfIndex && !tokens_.index()) {
     throw InputError(key + ".documents: index needs a file of Megatron, with dtype megatron; " +
-                     tokens_.path().string() + " is read as " + recipe.dtype);
+                     tokens_.path().string() + " is read as " + options.dtype);
   }
-  num_samples_ = count_samples(tokens_, recipe, sequence_length, key);
-  if (!recipe.loss_mask.empty()) {
-    loss_mask_.emplace(recipe.loss_mask);
+  num_samples_ = count_samples(tokens_, options, sequence_length, key);
+  if (!options.loss_mask.empty()) {
+    loss_mask_.emplace(options.loss_mask);
     if (loss_mask_->size() != tokens_.size()) {
-      throw InputError(recipe.loss_mask.string() + ": a loss mask has one byte a token, this one has " +
+      throw InputError(options.loss_mask.string() + ": a loss mask has one byte a token, this one has " +
                        std::to_string(loss_mask_->size()) + " bytes for the " + std::to_string(tokens_.size()) +
                        " tokens of " + tokens_.path().string());
     }

@@ -4,15 +4,15 @@
 #include <optional>
 #include <string>
 
+#include "runtime/data/options.h"
 #include "runtime/data/samples.h"
 #include "runtime/data/token_file.h"
 #include "runtime/files/file_reader.h"
-#include "runtime/recipe/recipe.h"
 
 namespace meshtrain {
 
 /// The samples of one token file, S tokens and their labels each, addressed by global sample index g from 0 on: sample
-/// g % n of epoch g / n, for n samples in the file. Its tokens depend on the file, the recipe and the seed alone, so
+/// g % n of epoch g / n, for n samples in the file. Its tokens depend on the file, its options and the seed alone, so
 /// every rank of every mesh reads the same. Any thread may call; no collective.
 class Dataset final : public Samples {
  public:
@@ -21,7 +21,7 @@ class Dataset final : public Samples {
   /// is not a whole number of records (layout records), has less than one sample, or has an id that is negative or
   /// vocab_size or more, and when loss_mask does not have one byte for each token. All ids of a file up to 256 MiB are
   /// checked here; of a larger one those of some blocks here, and those of each sample when it is read.
-  Dataset(const SourceRecipe& recipe, int64_t sequence_length, int64_t vocab_size, uint64_t seed,
+  Dataset(const SourceOptions& options, int64_t sequence_length, int64_t vocab_size, uint64_t seed,
           const std::string& key = "data");
 
   /// Returns n, the samples in the file. Tokens behind the last complete sample of a stream are not used.

@@ -13,7 +13,7 @@ namespace fs = std::filesystem;
 
 /// Returns true when tokens are samples packed into records by PackedWriter. Such files of older programs have no
 /// sidecar.
-bool are_packed(const SourceRecipe& source) {
+bool are_packed(const SourceOptions& source) {
   if (const std::optional<TokenSidecar> sidecar = read_sidecar(source.tokens)) return !sidecar->index.empty();
   return source.dtype == "megatron" && !mask_beside(source.tokens).empty();
 }
@@ -36,7 +36,7 @@ fs::path mask_beside(const fs::path& tokens) {
   return beside != tokens && fs::is_regular_file(beside, ignored) ? beside : fs::path();
 }
 
-std::string mask_warning(const SourceRecipe& source, const std::string& key) {
+std::string mask_warning(const SourceOptions& source, const std::string& key) {
   if (!source.loss_mask.empty()) return "";
   const fs::path mask = mask_beside(source.tokens);
   if (mask.empty()) return "";
@@ -44,7 +44,7 @@ std::string mask_warning(const SourceRecipe& source, const std::string& key) {
          " says which do: set " + key + ".loss_mask: " + mask.string();
 }
 
-std::string documents_warning(const SourceRecipe& source, const std::string& key) {
+std::string documents_warning(const SourceOptions& source, const std::string& key) {
   if (source.documents == kDocumentsOfIndex || !are_packed(source) || has_one_each(source.tokens)) return "";
   return "warning: " + key + ".documents: " + source.tokens.string() +
          " holds several samples in a sequence, and attention does not stay inside each, whose bounds are in " +

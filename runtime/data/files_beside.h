@@ -3,7 +3,7 @@
 #include <filesystem>
 #include <string>
 
-#include "runtime/recipe/recipe.h"
+#include "runtime/data/options.h"
 
 namespace meshtrain {
 
@@ -11,15 +11,15 @@ namespace meshtrain {
 /// Returns an empty path when there is none. Throws InputError for a damaged sidecar, as all functions here do.
 std::filesystem::path mask_beside(const std::filesystem::path& tokens);
 
-// Warnings about files beside the tokens of a source that its recipe does not use, which changes what is trained or
+// Warnings about files beside the tokens of a source that its options do not use, which changes what is trained or
 // evaluated without an error. Each is an empty text where there is nothing to warn of. `key`: the recipe's key of the
 // source, "data".
 
 /// Returns a warning when `source` has no loss_mask, but there is a mask_beside() its tokens.
-std::string mask_warning(const SourceRecipe& source, const std::string& key);
+std::string mask_warning(const SourceOptions& source, const std::string& key);
 
 /// Returns a warning when samples are packed, as the sidecar says or NAME.mask and an index beside the tokens tell,
 /// several of them in a sequence, and `source` does not keep them apart by documents: index.
-std::string documents_warning(const SourceRecipe& source, const std::string& key);
+std::string documents_warning(const SourceOptions& source, const std::string& key);
 
 }  // namespace meshtrain

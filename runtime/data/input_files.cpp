@@ -11,7 +11,7 @@
 #include "mesh/error.h"
 #include "runtime/data/token_sidecar.h"
 #include "runtime/files/download.h"
-#include "runtime/recipe/patterns.h"
+#include "runtime/files/glob.h"
 
 namespace meshtrain {
 namespace {

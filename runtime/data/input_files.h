@@ -6,7 +6,7 @@
 
 namespace meshtrain {
 
-/// The choice of files below folders, by globs as matches() in patterns.h has them. A glob with a slash is compared
+/// The choice of files below folders, by globs as matches() in glob.h has them. A glob with a slash is compared
 /// with the path below the folder, any other with the file's name alone. Files that are inputs themselves are always
 /// taken.
 struct FileFilter {

@@ -5,20 +5,20 @@
 namespace meshtrain {
 namespace {
 
-std::vector<double> weights_of(const DataRecipe& recipe) {
+std::vector<double> weights_of(const DataOptions& options) {
   std::vector<double> weights;
-  for (const MixedSourceRecipe& source : recipe.sources()) weights.push_back(source.weight);
+  for (const MixedSource& source : options.sources()) weights.push_back(source.weight);
   return weights;
 }
 
 }  // namespace
 
-Mixture::Mixture(const DataRecipe& recipe, int64_t sequence_length, int64_t vocab_size, uint64_t seed)
-    : interleave_(weights_of(recipe)) {
-  for (const MixedSourceRecipe& source : recipe.sources()) {
+Mixture::Mixture(const DataOptions& options, int64_t sequence_length, int64_t vocab_size, uint64_t seed)
+    : interleave_(weights_of(options)) {
+  for (const MixedSource& source : options.sources()) {
     const size_t i = sources_.size();
     const uint64_t own_seed = i == 0 ? seed : mix(seed, i);  // two entries of one file are shuffled differently
-    sources_.emplace_back(source, sequence_length, vocab_size, own_seed, recipe.source_key(i));
+    sources_.emplace_back(source, sequence_length, vocab_size, own_seed, options.source_key(i));
   }
 }
 

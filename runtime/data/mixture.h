@@ -5,17 +5,17 @@
 
 #include "runtime/data/dataset.h"
 #include "runtime/data/interleave.h"
+#include "runtime/data/options.h"
 #include "runtime/data/samples.h"
-#include "runtime/recipe/recipe.h"
 
 namespace meshtrain {
 
-/// The samples of a recipe's `data`: of one token file, or of several in turns by their weights (Interleave). Each
+/// The samples of a run: of one token file, or of several in turns by their weights (Interleave). Each
 /// source repeats its own samples epoch by epoch, in an order of its own when it is shuffled.
 class Mixture final : public Samples {
  public:
   /// Opens the sources. Throws InputError as Dataset does, for any of them.
-  Mixture(const DataRecipe& recipe, int64_t sequence_length, int64_t vocab_size, uint64_t seed);
+  Mixture(const DataOptions& options, int64_t sequence_length, int64_t vocab_size, uint64_t seed);
 
   const std::vector<Dataset>& sources() const { return sources_; }
   /// Returns the number of samples in all files.

@@ -31,7 +31,7 @@ std::string value_of(const EvaluationRequest& request, const std::string& key) {
 /// Appends the dtype and the layout that the request's tokens have, under the request's own options: as their sidecar
 /// says, or as those of Megatron when an index is beside them, or else of `own`, that of the run's own file, if any.
 /// Throws InputError when the request says another layout than the sidecar.
-void add_kind(const EvaluationRequest& request, const SourceRecipe* own, std::vector<KeyOption>& options) {
+void add_kind(const EvaluationRequest& request, const SourceOptions* own, std::vector<KeyOption>& options) {
   const std::filesystem::path tokens = value_of(request, "evaluate.tokens");
   std::error_code ignored;
   if (!std::filesystem::is_regular_file(tokens, ignored)) return;
@@ -96,7 +96,7 @@ Recipe recipe_of_run(const ModelSource& source, const EvaluationRequest& request
     for (const char* key : {"evaluate.samples", "evaluate.loss_mask", "evaluate.source"}) {
       options.push_back({"", key, std::nullopt});
     }
-    const EvaluateRecipe own = parse_recipe(yaml).evaluate;
+    const EvaluationOptions own = parse_recipe(yaml).evaluate;
     add_kind(request, &own, options);
   }
   options.insert(options.end(), request.options.begin(), request.options.end());

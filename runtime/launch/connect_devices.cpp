@@ -11,8 +11,6 @@
 #include "mesh/flight_recorder.h"
 #include "mesh/host_map.h"
 #include "mesh/staged.h"
-#include "runtime/recipe/sharding.h"
-#include "runtime/recipe/validate.h"
 
 namespace meshtrain {
 namespace {

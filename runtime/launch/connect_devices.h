@@ -6,13 +6,27 @@
 #include <memory>
 #include <string>
 
+#include "mesh/backends/nccl/options.h"
 #include "mesh/cuda/device_graph.h"
 #include "mesh/group.h"
 #include "mesh/layout.h"
 #include "mesh/memory.h"
-#include "runtime/recipe/run_plan.h"
 
 namespace meshtrain {
+
+/// The device and the transport that a recipe requests.
+struct DeviceRequest {
+  enum class Kind { Auto, Cpu, Cuda };
+  enum class Transport { Auto, Mpi, Nccl };
+
+  Kind kind = Kind::Auto;
+  Transport transport = Transport::Auto;
+  std::string cpu_only = {};  ///< the setting of the recipe that is supported only on CPUs, such as
+                              ///< "train.offload_activations: true"; empty without one. With it, `Auto` chooses the CPU
+  std::string allocator = {};  ///< settings of a GPU's allocator: CudaPlugin::set_allocator()
+  NcclBuffers nccl_buffers = NcclBuffers::Off;
+  bool two_queues = false;  ///< NcclOptions::two_queues
+};
 
 /// The device that a process computes on, and what belongs to it.
 struct Computing {

@@ -14,10 +14,10 @@
 
 namespace meshtrain {
 
-AdamW::AdamW(const OptimizerRecipe& recipe, const std::vector<Unit>& units, const OptimizerOptions& options)
-    : Optimizer(units), recipe_(recipe), rounding_(options.rounding) {
+AdamW::AdamW(const OptimizerOptions& options, const std::vector<Unit>& units, const OptimizerContext& context)
+    : Optimizer(units), options_(options), rounding_(context.rounding) {
   for (const FlatBuffer* buffer : trainable_buffers(units)) {
-    for (const auto& [range, rule] : update_ranges(*buffer, recipe)) {
+    for (const auto& [range, rule] : update_ranges(*buffer, options)) {
       if (rule.whole_matrix) continue;
       const at::Tensor values = buffer->shard_values().narrow(0, range.offset, range.numel);
       std::optional<at::Tensor> rounded;
@@ -25,8 +25,8 @@ AdamW::AdamW(const OptimizerRecipe& recipe, const std::vector<Unit>& units, cons
         rounded = all.narrow(0, range.offset, range.numel);
       }
       parts_.push_back({values, buffer->shard_gradients().narrow(0, range.offset, range.numel),
-                        zero_state(options, values), zero_state(options, values), rounded, rule, buffer, range,
-                        rounding_ ? rounding_->runs(*buffer, range) : at::Tensor()});
+                        zero_state(options, context, values), zero_state(options, context, values), rounded, rule,
+                        buffer, range, rounding_ ? rounding_->runs(*buffer, range) : at::Tensor()});
     }
   }
 }
@@ -127,7 +127,7 @@ void AdamW::update(const UpdateInputs& inputs) {
     const auto update = [&](std::vector<at::Tensor> tensors, at::Tensor gradients) {
       static const Operator<decltype(adamw)> adamw_("meshtrain::adamw_");
       adamw_(tensors[0], tensors[1], tensors[2], gradients, part.rounded, inputs.learning_rate, count(), factor, skip,
-             part.rule.rate, recipe_.betas[0], recipe_.betas[1], part.rule.weight_decay, recipe_.eps);
+             part.rule.rate, options_.betas[0], options_.betas[1], part.rule.weight_decay, options_.eps);
     };
     apply_update(rounding_, {part.values, part.first_moment, part.second_moment}, part.gradients, part.runs, step,
                  update);

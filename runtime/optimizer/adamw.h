@@ -9,7 +9,7 @@ namespace meshtrain {
 /// or fp32. Parameters that are updated as whole matrices are left to Muon.
 class AdamW final : public Optimizer {
  public:
-  AdamW(const OptimizerRecipe& recipe, const std::vector<Unit>& units, const OptimizerOptions& options);
+  AdamW(const OptimizerOptions& options, const std::vector<Unit>& units, const OptimizerContext& context);
   bool rounds() const override { return true; }
   std::vector<ShardTensor> state() const override;
 
@@ -28,7 +28,7 @@ class AdamW final : public Optimizer {
     std::array<at::Tensor, 4> tensors() const { return {values, gradients, first_moment, second_moment}; }
   };
 
-  OptimizerRecipe recipe_;
+  OptimizerOptions options_;
   std::optional<StochasticRounding> rounding_;
   std::vector<Part> parts_;
 };

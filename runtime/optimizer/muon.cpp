@@ -11,12 +11,12 @@
 namespace meshtrain {
 namespace {
 
-double scale_of(const CutMatrix& matrix, const MuonRecipe& recipe) {
+double scale_of(const CutMatrix& matrix, const MuonOptions& options) {
   const double rows = static_cast<double>(matrix.rows()), cols = static_cast<double>(matrix.cols());
-  if (recipe.scale == "original") return recipe.scale_factor * std::sqrt(std::max(1.0, rows / cols));
-  if (recipe.scale == "unit_rms_norm") return recipe.scale_factor * std::sqrt(rows / cols);
-  const double spectral = recipe.scale_factor * std::sqrt(std::max(rows, cols));
-  return recipe.scale == "spectral" ? spectral : 0.2 * spectral;
+  if (options.scale == MuonScale::Original) return options.scale_factor * std::sqrt(std::max(1.0, rows / cols));
+  if (options.scale == MuonScale::UnitRmsNorm) return options.scale_factor * std::sqrt(rows / cols);
+  const double spectral = options.scale_factor * std::sqrt(std::max(rows, cols));
+  return options.scale == MuonScale::Spectral ? spectral : 0.2 * spectral;
 }
 
 at::TensorOptions options_on_the_way(const at::Tensor& values) {
@@ -31,23 +31,24 @@ int64_t sum(const std::vector<int64_t>& counts) {
 
 }  // namespace
 
-Muon::Muon(const OptimizerRecipe& recipe, const std::vector<Unit>& units, const OptimizerOptions& options)
+Muon::Muon(const OptimizerOptions& options, const std::vector<Unit>& units, const OptimizerContext& context)
     : Optimizer(units),
-      recipe_(recipe),
-      replicas_(options.replicas),
+      options_(options),
+      replicas_(context.replicas),
       world_(replicas_.world().with_purpose("optimizer")),
       holders_(replicas_.replicas().with_purpose("optimizer")),
-      others_(recipe, units, options),
+      others_(options, units, context),
       rank_(world_.rank()) {
   for (const FlatBuffer* buffer : trainable_buffers(units)) {
     for (const Segment& segment : buffer->segments()) {
-      const UpdateRule rule = rule_of(*segment.parameter, recipe);
+      const UpdateRule rule = rule_of(*segment.parameter, options);
       if (!rule.whole_matrix) continue;
       const CutMatrix layout(*buffer, segment, replicas_);
       const Range kept = buffer->in_shard({segment.offset, segment.numel});
       const at::Tensor values = buffer->shard_values().narrow(0, kept.offset, kept.numel);
-      matrices_.push_back({layout, rule, scale_of(layout, recipe.muon), 0, buffer, kept, values,
-                           buffer->shard_gradients().narrow(0, kept.offset, kept.numel), zero_state(options, values)});
+      matrices_.push_back({layout, rule, scale_of(layout, options.muon), 0, buffer, kept, values,
+                           buffer->shard_gradients().narrow(0, kept.offset, kept.numel),
+                           zero_state(options, context, values)});
     }
   }
   make_rounds();
@@ -128,11 +129,11 @@ Muon::Gathered Muon::gather(const Round& round, const at::Tensor& gradient_facto
   std::vector<at::Tensor> pieces = {at::empty({0}, options)};
   for (const Matrix* matrix : round) {
     if (gradient_factor.defined()) at::Tensor(matrix->gradients).mul_(gradient_factor);
-    at::Tensor velocity = matrix->momentum.mul_(recipe_.momentum).add_(matrix->gradients);
+    at::Tensor velocity = matrix->momentum.mul_(options_.momentum).add_(matrix->gradients);
     if (matrix->layout.gives(rank_, matrix->owner)) {
       pieces.push_back(velocity.to(options.dtype()));
-      if (recipe_.muon.nesterov) {
-        pieces.back() = at::add(matrix->gradients.to(options.dtype()), pieces.back(), recipe_.momentum);
+      if (options_.muon.nesterov) {
+        pieces.back() = at::add(matrix->gradients.to(options.dtype()), pieces.back(), options_.momentum);
       }
       sent[static_cast<size_t>(matrix->owner)] = velocity.numel();
     }
@@ -160,7 +161,7 @@ at::Tensor Muon::scatter(const Round& round, const Gathered& gathered) {
     if (matrix->owner != rank_) continue;
     const at::Tensor whole = matrix->layout.assemble(gathered.received, rank_);
     pieces = matrix->layout.cut(
-        newton_schulz(whole, recipe_.muon.newton_schulz_steps, recipe_.muon.coefficients).mul_(matrix->scale), rank_);
+        newton_schulz(whole, options_.muon.newton_schulz_steps, options_.muon.coefficients).mul_(matrix->scale), rank_);
     for (int rank = 0; rank < world_.size(); ++rank) {
       if (matrix->layout.takes(rank, rank_)) sent[static_cast<size_t>(rank)] = matrix->layout.kept(rank).numel;
     }

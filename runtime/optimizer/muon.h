@@ -12,8 +12,8 @@ namespace meshtrain {
 ///
 ///   v = momentum v + g;   u = g + momentum v (nesterov) or v
 ///   w = w - rate (weight_decay w + scale newton_schulz(u))
-///   scale: match_rms_adamw 0.2 sqrt(max(rows, cols)), at which AdamW's learning rates fit; original
-///   sqrt(max(1, rows / cols)); spectral sqrt(max(rows, cols)); unit_rms_norm sqrt(rows / cols); times scale_factor
+///   scale: MatchRmsAdamW 0.2 sqrt(max(rows, cols)), at which AdamW's learning rates fit; Original
+///   sqrt(max(1, rows / cols)); Spectral sqrt(max(rows, cols)); UnitRmsNorm sqrt(rows / cols); times scale_factor
 ///
 /// v is sharded as gradients are. Only its owner assembles a matrix (choose_owners): in a round every rank of the world
 /// owns at most one, gathers the pieces of u from its replica of the model, and scatters those of the result; the ranks
@@ -23,7 +23,7 @@ namespace meshtrain {
 ///   2 (N - H) w, and take part in broadcasts of R N w where R > 1 ranks keep the same
 class Muon final : public Optimizer {
  public:
-  Muon(const OptimizerRecipe& recipe, const std::vector<Unit>& units, const OptimizerOptions& options);
+  Muon(const OptimizerOptions& options, const std::vector<Unit>& units, const OptimizerContext& context);
   std::vector<ShardTensor> state() const override;
   void resume(int64_t num_steps) override;
 
@@ -55,7 +55,7 @@ class Muon final : public Optimizer {
   at::Tensor scatter(const Round& round, const Gathered& gathered);
   void apply(const Matrix& matrix, const at::Tensor& update, double learning_rate);
 
-  OptimizerRecipe recipe_;
+  OptimizerOptions options_;
   ReplicaMap replicas_;
   Group world_, holders_;  // its world() and replicas()
   AdamW others_;

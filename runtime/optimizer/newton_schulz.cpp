@@ -29,9 +29,10 @@ constexpr Polynomial kPolarExpress[] = {
     {8.2051, -22.9019, 16.4607}, {4.0664, -2.8612, 0.5184}, {3.9096, -2.8234, 0.5250}, {3.2856, -2.4153, 0.4853},
     {2.2779, -1.6198, 0.3985},   {1.8726, -1.2307, 0.3585}, {1.8564, -1.2132, 0.3568}, {1.8750, -1.2500, 0.3750}};
 
-const Polynomial& polynomial_of_step(const std::string& coefficients, int64_t step) {
-  if (coefficients == "quintic") return kQuintic[static_cast<size_t>(step) % std::size(kQuintic)];
-  if (coefficients == "polar_express") return kPolarExpress[std::min<size_t>(step, std::size(kPolarExpress) - 1)];
+const Polynomial& polynomial_of_step(Coefficients coefficients, int64_t step) {
+  if (coefficients == Coefficients::Quintic) return kQuintic[static_cast<size_t>(step) % std::size(kQuintic)];
+  if (coefficients == Coefficients::PolarExpress)
+    return kPolarExpress[std::min<size_t>(step, std::size(kPolarExpress) - 1)];
   return kSimple[0];
 }
 
@@ -68,7 +69,7 @@ at::Tensor scratch_of(const std::string& name, const at::Tensor& x, const Comput
 
 }  // namespace
 
-at::Tensor newton_schulz(const at::Tensor& matrix, int64_t num_steps, const std::string& coefficients) {
+at::Tensor newton_schulz(const at::Tensor& matrix, int64_t num_steps, Coefficients coefficients) {
   const bool tall = matrix.size(0) > matrix.size(1);  // the products with the shorter side are the smaller ones
   at::Tensor x = tall ? matrix.t() : matrix;
   x = x / (at::linalg_vector_norm(x) + kEps);

@@ -34,12 +34,12 @@ void Optimizer::resume(int64_t num_steps) {
   count_.fill_(num_steps);
 }
 
-std::unique_ptr<Optimizer> make_optimizer(const OptimizerRecipe& recipe, const std::vector<Unit>& units,
-                                          const OptimizerOptions& options) {
-  if (recipe.name == "adamw") return std::make_unique<AdamW>(recipe, units, options);
-  if (recipe.name == "sgd") return std::make_unique<Sgd>(recipe, units, options);
-  if (recipe.name == "muon") return std::make_unique<Muon>(recipe, units, options);
-  throw InputError("optimizer.name: there is no \"" + recipe.name + "\"; use adamw, sgd or muon");
+std::unique_ptr<Optimizer> make_optimizer(const OptimizerOptions& options, const std::vector<Unit>& units,
+                                          const OptimizerContext& context) {
+  if (options.name == "adamw") return std::make_unique<AdamW>(options, units, context);
+  if (options.name == "sgd") return std::make_unique<Sgd>(options, units, context);
+  if (options.name == "muon") return std::make_unique<Muon>(options, units, context);
+  throw InputError("optimizer.name: there is no \"" + options.name + "\"; use adamw, sgd or muon");
 }
 
 }  // namespace meshtrain

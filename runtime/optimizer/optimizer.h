@@ -6,9 +6,9 @@
 
 #include "fsdp/unit.h"
 #include "mesh/replica_map.h"
+#include "runtime/optimizer/options.h"
 #include "runtime/optimizer/shard_tensor.h"
 #include "runtime/optimizer/stochastic_rounding.h"
-#include "runtime/recipe/recipe.h"
 
 namespace meshtrain {
 
@@ -66,24 +66,23 @@ class Optimizer {
   at::Tensor count_;
 };
 
-/// The settings of an optimizer besides its recipe.
-struct OptimizerOptions {
+/// The surroundings of an optimizer.
+struct OptimizerContext {
   ReplicaMap replicas = {};                         ///< for Muon: which rank holds which part of the model
   ShardMemory memory = {};                          ///< the memory of its state
-  std::optional<at::ScalarType> state_dtype = {};   ///< dtype of its state: fp32 beside weights in bf16; none: that of
-                                                    ///< the weights
   std::optional<StochasticRounding> rounding = {};  ///< of weights and state in bf16; none: rounding to the nearest
 };
 
 /// Returns zeros for the state of `values`.
-inline at::Tensor zero_state(const OptimizerOptions& options, const at::Tensor& values) {
-  return options.memory.zeros(values.numel(),
+inline at::Tensor zero_state(const OptimizerOptions& options, const OptimizerContext& context,
+                             const at::Tensor& values) {
+  return context.memory.zeros(values.numel(),
                               values.options().dtype(options.state_dtype.value_or(values.scalar_type())));
 }
 
-/// Makes the optimizer that the recipe names, over the trainable buffers of `units`, which must outlive it. No
+/// Makes the optimizer of `options`, over the trainable buffers of `units`, which must outlive it. No
 /// collective.
-std::unique_ptr<Optimizer> make_optimizer(const OptimizerRecipe& recipe, const std::vector<Unit>& units,
-                                          const OptimizerOptions& options = {});
+std::unique_ptr<Optimizer> make_optimizer(const OptimizerOptions& options, const std::vector<Unit>& units,
+                                          const OptimizerContext& context = {});
 
 }  // namespace meshtrain

@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "fsdp/flat_buffer.h"
-#include "runtime/recipe/recipe.h"
+#include "runtime/optimizer/options.h"
 
 namespace meshtrain {
 
@@ -16,10 +16,10 @@ struct UpdateRule {
   bool operator==(const UpdateRule&) const = default;
 };
 
-/// Returns the recipe's rule for `parameter`. The first of optimizer.groups whose pattern matches its name counts.
+/// Returns the rule for `parameter`. The first of `options.groups` whose pattern matches its name counts.
 /// Under muon matrices except embedding and head are updated as whole matrices, and everything else by AdamW at a rate
 /// of its own.
-UpdateRule rule_of(const Parameter& parameter, const OptimizerRecipe& recipe);
+UpdateRule rule_of(const Parameter& parameter, const OptimizerOptions& options);
 
 /// A range of this rank's shard of a buffer whose elements share one rule.
 struct UpdateRange {
@@ -28,6 +28,6 @@ struct UpdateRange {
 };
 
 /// Divides this rank's shard of a buffer into as few ranges as possible; only padding is left out.
-std::vector<UpdateRange> update_ranges(const FlatBuffer& buffer, const OptimizerRecipe& recipe);
+std::vector<UpdateRange> update_ranges(const FlatBuffer& buffer, const OptimizerOptions& options);
 
 }  // namespace meshtrain

@@ -6,13 +6,13 @@
 
 namespace meshtrain {
 
-Sgd::Sgd(const OptimizerRecipe& recipe, const std::vector<Unit>& units, const OptimizerOptions& options)
-    : Optimizer(units), momentum_(recipe.momentum), rounding_(options.rounding) {
+Sgd::Sgd(const OptimizerOptions& options, const std::vector<Unit>& units, const OptimizerContext& context)
+    : Optimizer(units), momentum_(options.momentum), rounding_(context.rounding) {
   for (const FlatBuffer* buffer : trainable_buffers(units)) {
-    for (const auto& [range, rule] : update_ranges(*buffer, recipe)) {
+    for (const auto& [range, rule] : update_ranges(*buffer, options)) {
       const at::Tensor values = buffer->shard_values().narrow(0, range.offset, range.numel);
       parts_.push_back({values, buffer->shard_gradients().narrow(0, range.offset, range.numel),
-                        momentum_ != 0 ? zero_state(options, values) : at::Tensor(), rule, buffer, range,
+                        momentum_ != 0 ? zero_state(options, context, values) : at::Tensor(), rule, buffer, range,
                         rounding_ ? rounding_->runs(*buffer, range) : at::Tensor()});
     }
   }

@@ -8,7 +8,7 @@ namespace meshtrain {
 /// Stochastic gradient descent, with momentum on request; weight decay is added to the gradient.
 class Sgd final : public Optimizer {
  public:
-  Sgd(const OptimizerRecipe& recipe, const std::vector<Unit>& units, const OptimizerOptions& options);
+  Sgd(const OptimizerOptions& options, const std::vector<Unit>& units, const OptimizerContext& context);
   std::vector<ShardTensor> state() const override;
 
  protected:

@@ -42,15 +42,16 @@ std::string file_name(int64_t rank, int64_t first, int64_t last) {
 
 }  // namespace
 
-StepProfile::StepProfile(const ProfileRecipe& recipe, std::filesystem::path folder, int64_t rank, std::string name,
+StepProfile::StepProfile(const ProfileOptions& options, std::filesystem::path folder, int64_t rank, std::string name,
                          at::Device device, std::function<void(const std::string&)> warn)
-    : recipe_(recipe),
+    : options_(options),
       folder_(std::move(folder)),
       name_(std::move(name)),
       rank_(rank),
       device_(device),
       warn_(std::move(warn)),
-      takes_part_(recipe.from > 0 && std::find(recipe.ranks.begin(), recipe.ranks.end(), rank) != recipe.ranks.end()) {}
+      takes_part_(options.from > 0 &&
+                  std::find(options.ranks.begin(), options.ranks.end(), rank) != options.ranks.end()) {}
 
 StepProfile::~StepProfile() {
   if (!runs_) return;
@@ -72,7 +73,7 @@ void StepProfile::begin() {
 }
 
 void StepProfile::begin_step(int64_t step) {
-  if (!takes_part_ || step < recipe_.from || step >= recipe_.from + recipe_.steps) return;
+  if (!takes_part_ || step < options_.from || step >= options_.from + options_.steps) return;
   try {
     if (!runs_) begin();
     steps_.push_back({step, Clock::now(), {}});
@@ -86,7 +87,7 @@ void StepProfile::end_step(int64_t step) {
   if (!runs_ || steps_.empty()) return;
   FlightRecorder::own().set_place("");  // slices of a track lie within each other
   steps_.back().ended = Clock::now();
-  if (step + 1 >= recipe_.from + recipe_.steps) write();
+  if (step + 1 >= options_.from + options_.steps) write();
 }
 
 void StepProfile::finish() {

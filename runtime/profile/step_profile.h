@@ -7,11 +7,18 @@
 #include <filesystem>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "runtime/profile/trace_file.h"
-#include "runtime/recipe/recipe.h"
 
 namespace meshtrain {
+
+/// Steps of which ranks write a trace.
+struct ProfileOptions {
+  int64_t from = 0;                  ///< the first step; 0: no trace
+  int64_t steps = 1;                 ///< how many
+  std::vector<int64_t> ranks = {0};  ///< which write one each
+};
 
 /// The trace of some steps on some ranks: LibTorch's operators, as Kineto records them, and the work and collectives of
 /// the flight recorder. Each rank makes one; those that are not asked for do nothing.
@@ -19,7 +26,7 @@ class StepProfile {
  public:
   /// `folder`: RUN_DIR/traces, made when it is needed. `name`: of the rank, "rank 3 (dp=0 cp=0 tp=1) on node7".
   /// `warn`: takes a line for people about a trace that cannot be written.
-  StepProfile(const ProfileRecipe& recipe, std::filesystem::path folder, int64_t rank, std::string name,
+  StepProfile(const ProfileOptions& options, std::filesystem::path folder, int64_t rank, std::string name,
               at::Device device, std::function<void(const std::string&)> warn);
   /// Drops a trace that has not ended.
   ~StepProfile();
@@ -39,7 +46,7 @@ class StepProfile {
   void begin();
   void write();
 
-  ProfileRecipe recipe_;
+  ProfileOptions options_;
   std::filesystem::path folder_;
   std::string name_;
   int64_t rank_;

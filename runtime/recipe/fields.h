@@ -26,13 +26,13 @@ void begin_family(const Reader& reader, ModelShape& shape);
 /// Derives sizes from other sizes and checks the numbers against each other. Call after all model keys are read.
 void finish_model(Reader& reader, ModelRecipe& model);
 /// Sets the layout of Megatron files, which are streams. Call after the source's dtype is read.
-void begin_layout(const Reader& reader, SourceRecipe& source);
+void begin_layout(const Reader& reader, SourceOptions& source);
 /// Makes a path whose last part is the word `bytes`, and that does not exist, that word alone.
 void find_tokenizer(std::filesystem::path& tokenizer);
 /// Returns true when the map of `data:` has a mixture.
 bool names_mixture(const Reader& reader);
 /// Sets the defaults of the held-out samples from the data. Call after the data are read.
-void begin_evaluate(const DataRecipe& data, EvaluateRecipe& evaluate);
+void begin_evaluate(const DataOptions& data, EvaluationOptions& evaluate);
 void check_order(Reader& reader, const ParallelRecipe& parallel);
 void check_name(Reader& reader, const Recipe& recipe);
 /// Checks that the patterns match parameters of the model, and that at least one parameter is trained. Call after the
@@ -187,7 +187,7 @@ void fields(Archive& archive, ParallelRecipe& parallel) {
 /// Visits the keys of a token file besides its name. `refused`: why none of them may be set; `no_mask`: why a loss mask
 /// may not.
 template <class Archive>
-void source_fields(Archive& archive, SourceRecipe& source, const std::string& refused, const std::string& no_mask) {
+void source_fields(Archive& archive, SourceOptions& source, const std::string& refused, const std::string& no_mask) {
   archive.field("source", source.source, {.refused = refused});
   archive.field("dtype", source.dtype, {.choices = {"uint8", "uint16", "uint32", "megatron"}, .refused = refused});
   archive.when_reading([&](Reader& reader) { begin_layout(reader, source); });
@@ -200,14 +200,14 @@ void source_fields(Archive& archive, SourceRecipe& source, const std::string& re
 }
 
 template <class Archive>
-void fields(Archive& archive, MixedSourceRecipe& source) {
+void fields(Archive& archive, MixedSource& source) {
   archive.field("tokens", source.tokens, {.required = true});
   archive.field("weight", source.weight, {.required = true, .above = 0});
   source_fields(archive, source, "", "");
 }
 
 template <class Archive>
-void fields(Archive& archive, DataRecipe& data) {
+void fields(Archive& archive, DataOptions& data) {
   bool mixed = !data.mixture.empty();
   archive.when_reading([&](Reader& reader) { mixed = names_mixture(reader); });
   const std::string refused =
@@ -216,11 +216,11 @@ void fields(Archive& archive, DataRecipe& data) {
   source_fields(archive, data, "", refused);
   archive.field("tokenizer", data.tokenizer);
   archive.when_reading([&](Reader&) { find_tokenizer(data.tokenizer); });
-  archive.list("mixture", data.mixture, MixedSourceRecipe{data});
+  archive.list("mixture", data.mixture, MixedSource{data});
 }
 
 template <class Archive>
-void fields(Archive& archive, EvaluateRecipe& evaluate) {
+void fields(Archive& archive, EvaluationOptions& evaluate) {
   archive.field("every", evaluate.every, {.least = 0});
   archive.field("tokens", evaluate.tokens, {.required = evaluate.every > 0});
   const std::string none = evaluate.tokens.empty() ? "needs evaluate.tokens beside it, the file to evaluate on" : "";
@@ -242,7 +242,7 @@ void fields(Archive& archive, ParameterMetricsRecipe& metrics) {
 }
 
 template <class Archive>
-void fields(Archive& archive, ProfileRecipe& profile) {
+void fields(Archive& archive, ProfileOptions& profile) {
   archive.field("from", profile.from, {.least = 0});
   const std::string refused = profile.from == 0 ? "needs the first step beside it: from" : "";
   archive.field("steps", profile.steps, {.least = 1, .refused = refused});
@@ -294,14 +294,14 @@ void fields(Archive& archive, TrainRecipe& train) {
 }
 
 template <class Archive>
-void fields(Archive& archive, GroupRecipe& group) {
+void fields(Archive& archive, GroupOptions& group) {
   archive.field("pattern", group.pattern, {.required = true});
   archive.field("learning_rate_factor", group.learning_rate_factor, {.least = 0});
   archive.field("weight_decay", group.weight_decay, {.least = 0});
 }
 
 template <class Archive>
-void fields(Archive& archive, OptimizerRecipe& optimizer) {
+void fields(Archive& archive, OptimizerOptions& optimizer) {
   archive.field("name", optimizer.name, {.choices = {"adamw", "sgd", "muon"}});
   const bool is_muon = optimizer.name == "muon";
   archive.field("learning_rate", optimizer.learning_rate, {.required = true, .least = 0});
@@ -310,17 +310,24 @@ void fields(Archive& archive, OptimizerRecipe& optimizer) {
   archive.field("weight_decay", optimizer.weight_decay, {.least = 0});
   archive.when_reading([&](Reader&) { optimizer.momentum = is_muon ? 0.95 : 0; });
   archive.field("momentum", optimizer.momentum, {.least = 0, .below = 1});
-  archive.field("decay", optimizer.decay, {.choices = {"all", "matrices"}});
-  archive.field("state_dtype", optimizer.state_dtype, {.choices = {"auto", "fp32"}});
+  word_field(archive, "decay", optimizer.decay, {{"all", Decayed::All}, {"matrices", Decayed::Matrices}});
+  word_field(archive, "state_dtype", optimizer.state_dtype, {{"auto", std::nullopt}, {"fp32", at::kFloat}});
   archive.map("muon", [&](Archive& inner) {
     const std::string refused = is_muon ? "" : "belongs to optimizer.name muon, not " + optimizer.name;
-    MuonRecipe& muon = optimizer.muon;
-    inner.field("scale", muon.scale,
-                {.choices = {"match_rms_adamw", "original", "spectral", "unit_rms_norm"}, .refused = refused});
+    MuonOptions& muon = optimizer.muon;
+    word_field(inner, "scale", muon.scale,
+               {{"match_rms_adamw", MuonScale::MatchRmsAdamW},
+                {"original", MuonScale::Original},
+                {"spectral", MuonScale::Spectral},
+                {"unit_rms_norm", MuonScale::UnitRmsNorm}},
+               {.refused = refused});
     inner.field("scale_factor", muon.scale_factor, {.above = 0, .refused = refused});
     inner.field("nesterov", muon.nesterov, {.refused = refused});
-    inner.field("coefficients", muon.coefficients,
-                {.choices = {"simple", "quintic", "polar_express"}, .refused = refused});
+    word_field(inner, "coefficients", muon.coefficients,
+               {{"simple", Coefficients::Simple},
+                {"quintic", Coefficients::Quintic},
+                {"polar_express", Coefficients::PolarExpress}},
+               {.refused = refused});
     inner.field("newton_schulz_steps", muon.newton_schulz_steps, {.least = 1, .most = 100, .refused = refused});
     inner.field("adamw_learning_rate", muon.adamw_learning_rate, {.least = 0, .refused = refused});
   });
@@ -328,10 +335,11 @@ void fields(Archive& archive, OptimizerRecipe& optimizer) {
 }
 
 template <class Archive>
-void fields(Archive& archive, ScheduleRecipe& schedule) {
-  archive.field("name", schedule.name, {.choices = {"constant", "cosine", "linear", "wsd"}});
+void fields(Archive& archive, ScheduleOptions& schedule) {
+  word_field(archive, "name", schedule.name, schedule_words());
   archive.field("total_steps", schedule.total_steps, {.least = 1});
-  archive.field("warmup_shape", schedule.warmup_shape, {.choices = {"linear", "log"}});
+  word_field(archive, "warmup_shape", schedule.warmup_shape,
+             {{"linear", WarmupShape::Linear}, {"log", WarmupShape::Log}});
   archive.field("warmup_steps", schedule.warmup_steps, {.least = 0});
   archive.field("first_ratio", schedule.first_ratio, {.least = 0, .most = 1});
   archive.field("delay", schedule.delay, {.least = 0});

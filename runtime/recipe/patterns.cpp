@@ -1,27 +1,15 @@
 #include "runtime/recipe/patterns.h"
 
-#include <fnmatch.h>
-
 #include <algorithm>
 #include <set>
 
+#include "runtime/files/glob.h"
 #include "runtime/model/transformer.h"
 #include "runtime/recipe/fields.h"
 #include "runtime/yaml/reader.h"
 #include "runtime/yaml/suggest.h"
 
 namespace meshtrain {
-
-bool matches(const std::string& pattern, const std::string& name) {
-  return fnmatch(pattern.c_str(), name.c_str(), 0) == 0;
-}
-
-std::optional<size_t> first_match(const std::vector<std::string>& patterns, const std::string& name) {
-  const auto found =
-      std::find_if(patterns.begin(), patterns.end(), [&](const std::string& each) { return matches(each, name); });
-  if (found == patterns.end()) return std::nullopt;
-  return static_cast<size_t>(found - patterns.begin());
-}
 
 std::vector<std::string> parameter_names(const ModelShape& shape) {
   std::vector<std::string> names;
@@ -86,9 +74,10 @@ void check_freeze(const Reader& reader, const std::vector<std::string>& freeze, 
   }
 }
 
-void check_groups(const Reader& reader, const std::vector<GroupRecipe>& groups, const std::vector<std::string>& names) {
+void check_groups(const Reader& reader, const std::vector<GroupOptions>& groups,
+                  const std::vector<std::string>& names) {
   std::vector<std::string> patterns;
-  for (const GroupRecipe& group : groups) patterns.push_back(group.pattern);
+  for (const GroupOptions& group : groups) patterns.push_back(group.pattern);
   std::vector<bool> first(groups.size()), any(groups.size());
   for (const std::string& name : names) {
     for (size_t i = 0; i < groups.size(); ++i) any[i] = any[i] || matches(patterns[i], name);

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <map>
@@ -9,9 +8,21 @@
 #include <vector>
 
 #include "mesh/layout.h"
+#include "runtime/data/options.h"
 #include "runtime/model/shape.h"
+#include "runtime/optimizer/options.h"
+#include "runtime/profile/step_profile.h"
+#include "runtime/yaml/rule.h"
 
 namespace meshtrain {
+
+/// Returns the words for schedule.name.
+inline WordsOf<Schedule> schedule_words() {
+  return {{"constant", Schedule::Constant},
+          {"cosine", Schedule::Cosine},
+          {"linear", Schedule::Linear},
+          {"wsd", Schedule::Wsd}};
+}
 
 /// A recipe with every default filled in and every path absolute: load_recipe() returns it and a run keeps it. Members
 /// are named like the keys of the YAML file.
@@ -56,49 +67,6 @@ struct ParallelRecipe {
   std::string nccl_user_buffers = "off";  ///< off registered symmetric: FSDP's buffers are allocated by NCCL
 };
 
-/// The value of SourceRecipe::documents for the word `index`: documents end where the index of a Megatron file says.
-inline constexpr int64_t kDocumentsOfIndex = -1;
-
-/// A token file and how it is read.
-struct SourceRecipe {
-  std::filesystem::path tokens;
-  std::string source;              ///< the command that makes `tokens`, shown when the file is missing; may be empty
-  std::string dtype = "uint16";    ///< uint8 uint16 uint32, or megatron: the dtype in the index beside it
-  std::string layout = "records";  ///< records stream
-  std::optional<int64_t> ignore_id;
-  std::filesystem::path loss_mask;  ///< empty: none
-  bool shuffle = false;
-  std::optional<int64_t> documents;         ///< the token that ends a document; attention does not cross documents
-  std::string boundary_labels = "counted";  ///< counted ignored: the first token of a document as the label of the last
-};
-
-/// One of several files that samples are taken from.
-struct MixedSourceRecipe : SourceRecipe {
-  double weight = 1;  ///< share of the samples: this over the sum of all weights
-};
-
-struct DataRecipe : SourceRecipe {
-  std::filesystem::path tokenizer;  ///< that of the tokens, for generate; `bytes`: each id is a byte; empty: none
-  std::vector<MixedSourceRecipe> mixture;  ///< empty: the one file `tokens`; otherwise `tokens` is empty
-
-  /// Returns the files that samples are taken from, one or more.
-  std::vector<MixedSourceRecipe> sources() const {
-    if (!mixture.empty()) return mixture;
-    const MixedSourceRecipe only{*this};
-    return {only};
-  }
-  /// Returns the key of source `i`: "data", "data.mixture[1]".
-  std::string source_key(size_t i) const {
-    return mixture.empty() ? "data" : "data.mixture[" + std::to_string(i) + "]";
-  }
-};
-
-/// The file of samples that the model is evaluated on; without `tokens` there is no evaluation.
-struct EvaluateRecipe : SourceRecipe {
-  int64_t every = 0;               ///< steps between evaluations; 0: only after the last step
-  std::optional<int64_t> samples;  ///< how many of the first samples are used; none: all
-};
-
 struct CheckpointingRecipe {
   std::string mode = "none";  ///< none full selective
   int64_t every = 1;          ///< recomputes one block of every `every`, beginning with the first
@@ -106,13 +74,6 @@ struct CheckpointingRecipe {
 
 struct ParameterMetricsRecipe {
   int64_t every = 0;  ///< steps between lines of parameters.jsonl; 0: none
-};
-
-/// Steps of which ranks write a trace.
-struct ProfileRecipe {
-  int64_t from = 0;                  ///< the first step; 0: no trace
-  int64_t steps = 1;                 ///< how many
-  std::vector<int64_t> ranks = {0};  ///< which write one each
 };
 
 /// The factor of the loss before the backward, under fp16_mixed.
@@ -142,7 +103,7 @@ struct TrainRecipe {
   int64_t seed = 42;
   std::vector<std::string> freeze;  ///< globs for the names of parameters that are not trained
   ParameterMetricsRecipe parameter_metrics;
-  ProfileRecipe profile;
+  ProfileOptions profile;
   bool tensorboard = false;  ///< writes the metrics as TensorBoard's events too
   CheckpointingRecipe activation_checkpointing;
   bool offload_activations = false;     ///< keeps activations in host memory; no effect on CPU ranks
@@ -150,48 +111,6 @@ struct TrainRecipe {
   double device_flops = 0;              ///< FLOP/s that a rank's device can reach at best; 0: not known
   double time_limit = 0;                ///< seconds after which the run stops; 0: no limit
   std::filesystem::path export_folder;  ///< key `export`: Hugging Face folder for the final weights; empty: none
-};
-
-/// Parameters with their own settings.
-struct GroupRecipe {
-  std::string pattern;                 ///< glob for their names
-  double learning_rate_factor = 1;     ///< factor of the learning rate
-  std::optional<double> weight_decay;  ///< replaces the optimizer's; none: the optimizer's
-
-  bool operator==(const GroupRecipe&) const = default;
-};
-
-struct MuonRecipe {
-  std::string scale = "match_rms_adamw";  ///< match_rms_adamw original spectral unit_rms_norm
-  double scale_factor = 1;                ///< multiplies the scale
-  bool nesterov = true;
-  std::string coefficients = "simple";  ///< of newton_schulz(): simple quintic polar_express
-  int64_t newton_schulz_steps = 5;
-  std::optional<double> adamw_learning_rate;  ///< for embedding, head and non-matrices; none: the learning rate
-};
-
-struct OptimizerRecipe {
-  std::string name = "adamw";  ///< adamw sgd muon
-  double learning_rate = 0;
-  std::array<double, 2> betas = {0.9, 0.999};
-  double eps = 1e-8;
-  double weight_decay = 0;
-  double momentum = 0;               ///< for sgd and muon
-  std::string decay = "all";         ///< all matrices
-  std::string state_dtype = "auto";  ///< auto fp32: of momentum and moments; auto: that of the weights
-  MuonRecipe muon;
-  std::vector<GroupRecipe> groups;  ///< the first group whose pattern matches counts
-};
-
-struct ScheduleRecipe {
-  std::string name = "constant";        ///< constant cosine linear wsd
-  std::string warmup_shape = "linear";  ///< linear log
-  int64_t warmup_steps = 0;
-  std::optional<double> first_ratio = {};   ///< first learning rate over the peak; none: 1 / warmup_steps, for log 0
-  int64_t delay = 0;                        ///< steps before the schedule begins; they have the rate of its first step
-  int64_t decay_steps = 0;                  ///< length of the final decay, for wsd
-  double min_ratio = 0;                     ///< last learning rate over the peak, for cosine, linear and wsd
-  std::optional<int64_t> total_steps = {};  ///< the schedule's last step; none: train.steps
 };
 
 struct CheckpointRecipe {
@@ -205,11 +124,11 @@ struct Recipe {
   std::filesystem::path file;
   ModelRecipe model;
   ParallelRecipe parallel;
-  DataRecipe data;
-  EvaluateRecipe evaluate;
+  DataOptions data;
+  EvaluationOptions evaluate;
   TrainRecipe train;
-  OptimizerRecipe optimizer;
-  ScheduleRecipe schedule;
+  OptimizerOptions optimizer;
+  ScheduleOptions schedule;
   CheckpointRecipe checkpoint;
   std::string device = "auto";  ///< auto cpu cuda
   /// The location of each key that the recipe sets, for messages: "train.steps" -> "x.yaml:12:5: train.steps" or "--set

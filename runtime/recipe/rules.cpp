@@ -132,7 +132,7 @@ void check_name(Reader& reader, const Recipe& recipe) {
   }
 }
 
-void begin_layout(const Reader& reader, SourceRecipe& source) {
+void begin_layout(const Reader& reader, SourceOptions& source) {
   if (reader.has("dtype") && source.dtype == "megatron") source.layout = "stream";
 }
 
@@ -148,8 +148,8 @@ bool names_mixture(const Reader& reader) {
   return reader.has_items("mixture");
 }
 
-void begin_evaluate(const DataRecipe& data, EvaluateRecipe& evaluate) {
-  static_cast<SourceRecipe&>(evaluate) = data;
+void begin_evaluate(const DataOptions& data, EvaluationOptions& evaluate) {
+  static_cast<SourceOptions&>(evaluate) = data;
   evaluate.tokens.clear();  // keys of the training file alone, and its order
   evaluate.source.clear();
   evaluate.loss_mask.clear();

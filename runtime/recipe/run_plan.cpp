@@ -49,7 +49,7 @@ Precision precision_of(const Recipe& recipe) {
   precision.residual = train.residual_dtype == "fp32" ? at::kFloat : precision.compute;
   precision.mixed = train.precision.ends_with("_mixed");
   precision.reduce = reduce_dtype_of(recipe);
-  precision.state = precision.mixed || recipe.optimizer.state_dtype == "fp32" ? at::kFloat : precision.compute;
+  precision.state = precision.mixed || recipe.optimizer.state_dtype == at::kFloat ? at::kFloat : precision.compute;
   if (train.precision == "fp16_mixed") precision.loss_scale = train.loss_scale.value_or(LossScaleRecipe{});
   precision.stochastic_rounding = train.stochastic_rounding && train.precision == "bf16";
   return precision;

@@ -6,8 +6,8 @@
 #include <string>
 
 #include "context_parallel/choice.h"
-#include "mesh/backends/nccl/options.h"
 #include "mesh/layout.h"
+#include "runtime/launch/connect_devices.h"
 #include "runtime/model/recompute.h"
 #include "runtime/recipe/recipe.h"
 #include "runtime/recipe/sharding.h"
@@ -27,20 +27,6 @@ struct Precision {
 
 /// The memory that holds shards, their gradients and the optimizer's state.
 enum class Offload { None, Host, Disk };
-
-/// The device and the transport that a recipe requests.
-struct DeviceRequest {
-  enum class Kind { Auto, Cpu, Cuda };
-  enum class Transport { Auto, Mpi, Nccl };
-
-  Kind kind = Kind::Auto;
-  Transport transport = Transport::Auto;
-  std::string cpu_only = {};  ///< the setting of the recipe that is supported only on CPUs, such as
-                              ///< "train.offload_activations: true"; empty without one. With it, `Auto` chooses the CPU
-  std::string allocator = {};  ///< settings of a GPU's allocator: CudaPlugin::set_allocator()
-  NcclBuffers nccl_buffers = NcclBuffers::Off;
-  bool two_queues = false;  ///< NcclOptions::two_queues
-};
 
 /// All decisions that a recipe leaves to the mesh, the model and the batch, made once. The floors below are built from
 /// the plan and do not read those words of the recipe.

@@ -44,7 +44,7 @@ void check_precision(const Recipe& recipe) {
   const std::string& reduced = recipe.parallel.fsdp.reduce_dtype;
   if (reduced == "bf16" || reduced == "fp16")
     check_needs("parallel.fsdp.reduce_dtype: " + reduced, reduced + "_mixed", train);
-  if (recipe.optimizer.state_dtype == "fp32" && train.precision == "fp64") {
+  if (recipe.optimizer.state_dtype == at::kFloat && train.precision == "fp64") {
     throw InputError(
         "optimizer.state_dtype: fp32 is less than train.precision fp64: leave it out, or use another precision");
   }
@@ -75,9 +75,9 @@ void check_shared(const std::string& key, int64_t count, int64_t tp) {
 }
 
 bool has_documents(const Recipe& recipe) {
-  const std::vector<MixedSourceRecipe> sources = recipe.data.sources();
+  const std::vector<MixedSource> sources = recipe.data.sources();
   return recipe.evaluate.documents ||
-         std::ranges::any_of(sources, [](const SourceRecipe& source) { return source.documents.has_value(); });
+         std::ranges::any_of(sources, [](const SourceOptions& source) { return source.documents.has_value(); });
 }
 
 /// Checks the length of sequences against scalings that depend on the length of each text.
@@ -127,7 +127,7 @@ void check_sequence(const Recipe& recipe, const RunPlan& plan) {
   }
 }
 
-void check_schedule(const ScheduleRecipe& schedule, int64_t train_steps) {
+void check_schedule(const ScheduleOptions& schedule, int64_t train_steps) {
   const int64_t steps = schedule.total_steps.value_or(train_steps);
   const std::string key = std::string(schedule.total_steps ? "schedule.total_steps" : "train.steps") + " ";
   if (schedule.warmup_steps > steps) {
@@ -135,11 +135,11 @@ void check_schedule(const ScheduleRecipe& schedule, int64_t train_steps) {
                      number(steps));
   }
   const int64_t end = steps + schedule.delay;
-  if (schedule.name != "constant" && end < train_steps && schedule.min_ratio == 0) {
+  if (schedule.name != Schedule::Constant && end < train_steps && schedule.min_ratio == 0) {
     throw InputError("schedule.total_steps: the learning rate is 0 after step " + number(end) +
                      ", and train.steps is " + number(train_steps) + ": set more, or a schedule.min_ratio above 0");
   }
-  if (schedule.name != "wsd") return;
+  if (schedule.name != Schedule::Wsd) return;
   if (schedule.decay_steps < 1) throw InputError("schedule.decay_steps: wsd needs at least 1, the length of its decay");
   if (schedule.decay_steps > steps - schedule.warmup_steps) {
     throw InputError("schedule.decay_steps: " + number(schedule.decay_steps) + " is more than the " +
@@ -148,7 +148,7 @@ void check_schedule(const ScheduleRecipe& schedule, int64_t train_steps) {
   }
 }
 
-void check_optimizer(const OptimizerRecipe& optimizer) {
+void check_optimizer(const OptimizerOptions& optimizer) {
   if (!optimizer.muon.adamw_learning_rate || optimizer.learning_rate > 0) return;
   throw InputError(
       "optimizer.muon.adamw_learning_rate: follows the schedule of optimizer.learning_rate, which is 0: use a peak "
@@ -164,7 +164,7 @@ void check_id(const std::string& key, std::optional<int64_t> id, const std::stri
 }
 
 /// Checks the keys of a source. `key`: the map that holds them.
-void check_source(const std::string& key, const SourceRecipe& source, int64_t vocab_size) {
+void check_source(const std::string& key, const SourceOptions& source, int64_t vocab_size) {
   check_id(key + ".ignore_id", source.ignore_id, source.dtype);
   check_id(key + ".documents", source.documents, source.dtype);
   if (source.documents == kDocumentsOfIndex && source.dtype != "megatron") {
@@ -185,13 +185,13 @@ void check_source(const std::string& key, const SourceRecipe& source, int64_t vo
 
 void check_data(const Recipe& recipe) {
   const int64_t vocab_size = recipe.model.shape.vocab_size;
-  const std::vector<MixedSourceRecipe> sources = recipe.data.sources();
+  const std::vector<MixedSource> sources = recipe.data.sources();
   for (size_t i = 0; i < sources.size(); ++i) check_source(recipe.data.source_key(i), sources[i], vocab_size);
   if (!recipe.evaluate.tokens.empty()) check_source("evaluate", recipe.evaluate, vocab_size);
 }
 
 void check_profile(const TrainRecipe& train, int64_t num_ranks) {
-  const ProfileRecipe& profile = train.profile;
+  const ProfileOptions& profile = train.profile;
   if (profile.from == 0) return;
   if (profile.from > train.steps || profile.steps > train.steps - profile.from + 1) {
     throw InputError("train.profile: " + counted(profile.steps, "step") + " from step " + number(profile.from) +

@@ -10,6 +10,7 @@
 
 #include "mesh/size_text.h"
 #include "runtime/data/check_tokens.h"
+#include "runtime/recipe/check_data.h"
 #include "runtime/trainer/assemble.h"
 
 namespace meshtrain {
@@ -58,7 +59,7 @@ std::vector<std::string> describe_data(const Recipe& recipe, const Mixture& data
                                 samples / static_cast<double>(source.num_samples()), share));
   }
   for (size_t i = 0; i < counts.size(); ++i) {
-    const MixedSourceRecipe source = recipe.data.sources()[i];
+    const MixedSource source = recipe.data.sources()[i];
     const std::string key = recipe.data.source_key(i);
     for (const std::string& warning : {dtype_warning(source, key), layout_warning(source, length, key)}) {
       if (!warning.empty()) lines.push_back(warning);

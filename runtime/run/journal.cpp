@@ -21,7 +21,7 @@ namespace {
 /// Returns warnings about settings with which a run trains less than its recipe says.
 std::vector<std::string> warnings_of(const Recipe& recipe, const RunPlan& plan) {
   std::vector<std::string> warnings;
-  const OptimizerRecipe& optimizer = recipe.optimizer;
+  const OptimizerOptions& optimizer = recipe.optimizer;
   if (optimizer.learning_rate == 0) {
     warnings.emplace_back("warning: optimizer.learning_rate is 0: no step changes a weight");
   }

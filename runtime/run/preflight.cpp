@@ -15,12 +15,12 @@
 #include "mesh/error.h"
 #include "mesh/size_text.h"
 #include "runtime/files/file_lock.h"
+#include "runtime/files/glob.h"
 #include "runtime/hf/export_folder.h"
 #include "runtime/model/transformer.h"
 #include "runtime/plan/plan_text.h"
 #include "runtime/plan/planned_mesh.h"
 #include "runtime/plan/remedies.h"
-#include "runtime/recipe/patterns.h"
 #include "runtime/run/run_directory.h"
 #include "runtime/trainer/assemble.h"
 
@@ -69,7 +69,7 @@ bool is_locked(const fs::path& folder) {
 }
 
 /// Returns how many elements of optimizer state an element of a parameter has.
-int64_t state_elements(const OptimizerRecipe& optimizer, const Parameter& parameter) {
+int64_t state_elements(const OptimizerOptions& optimizer, const Parameter& parameter) {
   if (optimizer.name == "sgd") return optimizer.momentum > 0 ? 1 : 0;
   const bool is_matrix = parameter.global_shape.size() == 2 && !parameter.of_tokens;
   return optimizer.name == "muon" && is_matrix ? 1 : 2;

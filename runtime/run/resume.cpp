@@ -10,8 +10,8 @@
 #include "runtime/checkpoint/checkpoint_reader.h"
 #include "runtime/checkpoint/damage.h"
 #include "runtime/checkpoint/manifest_excerpt.h"
-#include "runtime/checkpoint/recipe_changes.h"
 #include "runtime/optimizer/schedule.h"
+#include "runtime/recipe/changes.h"
 #include "runtime/recipe/load.h"
 #include "runtime/run/checkpoints.h"
 #include "runtime/run/run_files.h"
@@ -94,11 +94,11 @@ std::string rate_text(double rate) {
 /// Returns a line when the checkpoint is of a version whose schedules fell one step earlier, and that changes steps
 /// which are still to be made; else nothing.
 std::string changed_schedule(const CheckpointHead& own, const CheckpointHead& saved, int64_t num_steps) {
-  const ScheduleRecipe schedule = parse_recipe(own.recipe).schedule;
-  const bool falls = schedule.name != "constant" && schedule.min_ratio < 1;
+  const ScheduleOptions schedule = parse_recipe(own.recipe).schedule;
+  const bool falls = schedule.name != Schedule::Constant && schedule.min_ratio < 1;
   const int64_t done = saved.state.step;
   if (saved.versions.contains(kScheduleVersion) || !falls || done == 0 || done == num_steps) return "";
-  return "schedule.name: " + schedule.name +
+  return "schedule.name: " + word_of(schedule_words(), schedule.name) +
          " falls one step later than in the version that wrote the checkpoint: the last step has a learning rate above "
          "schedule.min_ratio, and steps before it have a little more than they had";
 }
@@ -112,13 +112,13 @@ std::string moved_schedule(const CheckpointHead& own, const CheckpointHead& save
   const int64_t spread = now.schedule.total_steps.value_or(now.train.steps);
   if (saved.state.step == 0 || planned == spread || next > now.train.steps) return "";
   const double peak = now.optimizer.learning_rate;
-  ScheduleRecipe earlier = now.schedule;
+  ScheduleOptions earlier = now.schedule;
   earlier.total_steps = planned;
   const double rate = learning_rate(now.schedule, peak, next, spread),
                was = learning_rate(earlier, peak, next, planned);
   if (rate == was) return "";
   const bool can_keep = next <= planned || now.schedule.min_ratio > 0;
-  return "warning: schedule.name: " + now.schedule.name + " is spread over " +
+  return "warning: schedule.name: " + word_of(schedule_words(), now.schedule.name) + " is spread over " +
          (now.schedule.total_steps ? "schedule.total_steps" : "train.steps") + ", now " + std::to_string(spread) +
          " instead of " + std::to_string(planned) + ": step " + std::to_string(next) + " gets a learning rate of " +
          rate_text(rate) + " instead of " + rate_text(was) +

@@ -12,7 +12,7 @@
 namespace meshtrain {
 namespace {
 
-void add_source(const SourceRecipe& source, const std::string& key, std::vector<RunFile>& files) {
+void add_source(const SourceOptions& source, const std::string& key, std::vector<RunFile>& files) {
   files.push_back({key + ".tokens", source.tokens});
   if (source.dtype == "megatron") files.push_back({key + ".tokens.idx", MegatronIndex::path_of(source.tokens)});
   if (!source.loss_mask.empty()) files.push_back({key + ".loss_mask", source.loss_mask});
@@ -72,9 +72,9 @@ void check_same(const HostFiles& first, const HostFiles& other) {
 
 }  // namespace
 
-std::vector<RunFile> data_files(const DataRecipe& data) {
+std::vector<RunFile> data_files(const DataOptions& data) {
   std::vector<RunFile> files;
-  const std::vector<MixedSourceRecipe> sources = data.sources();
+  const std::vector<MixedSource> sources = data.sources();
   for (size_t i = 0; i < sources.size(); ++i) add_source(sources[i], data.source_key(i), files);
   return files;
 }

@@ -18,7 +18,7 @@ struct RunFile {
 };
 
 /// Returns the token files of `data`, their indices and loss masks.
-std::vector<RunFile> data_files(const DataRecipe& data);
+std::vector<RunFile> data_files(const DataOptions& data);
 
 /// Describes a fingerprint: "1234 bytes with checksum 0123456789abcdef".
 std::string describe(const Fingerprint& print);

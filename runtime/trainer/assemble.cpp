@@ -13,11 +13,11 @@ ModelShape shape_to_export(const Recipe& recipe) {
   return shape;
 }
 
-std::optional<int64_t> document_end(const DataRecipe& data) {
-  const std::vector<MixedSourceRecipe> sources = data.sources();
+std::optional<int64_t> document_end(const DataOptions& data) {
+  const std::vector<MixedSource> sources = data.sources();
   const std::optional<int64_t> end = sources.front().documents;
   const bool same =
-      std::all_of(sources.begin(), sources.end(), [&](const SourceRecipe& source) { return source.documents == end; });
+      std::all_of(sources.begin(), sources.end(), [&](const SourceOptions& source) { return source.documents == end; });
   return same && end != kDocumentsOfIndex ? end : std::nullopt;
 }
 

@@ -18,7 +18,7 @@ namespace meshtrain {
 ModelShape shape_to_export(const Recipe& recipe);
 
 /// Returns the token that ends a document in every file of `data`; nullopt when a file names none or files differ.
-std::optional<int64_t> document_end(const DataRecipe& data);
+std::optional<int64_t> document_end(const DataOptions& data);
 
 /// Returns the tokenizer of the recipe's tokens, as load_tokenizer() takes it: data.tokenizer, else the folder of
 /// model.hf when it has one; empty when none is known.

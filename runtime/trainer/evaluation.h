@@ -47,7 +47,7 @@ class Evaluation {
                                        const std::function<void(int64_t)>& progress,
                                        const std::function<bool()>& ends) const;
 
-  EvaluateRecipe recipe_;
+  EvaluationOptions recipe_;
   TrainRecipe train_;
   Dataset dataset_;
   int64_t num_samples_;

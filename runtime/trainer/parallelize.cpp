@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "runtime/recipe/patterns.h"
+#include "runtime/files/glob.h"
 
 namespace meshtrain {
 
@@ -22,8 +22,8 @@ std::unique_ptr<ShardedModel> parallelize(const ModelPlan& plan, const DeviceMes
   parallelism.context_algorithm = plan.context_algorithm;
 
   // 3. Activation checkpointing: blocks that the backward recomputes. Parameters have no storage yet.
-  auto model = std::make_unique<Transformer>(plan.shape, parallelism, plan.options, plan.recomputation,
-                                             plan.residual_dtype);
+  auto model =
+      std::make_unique<Transformer>(plan.shape, parallelism, plan.options, plan.recomputation, plan.residual_dtype);
   if (plan.frozen_row) model->freeze_embedding_row(*plan.frozen_row);
   for (Parameter* parameter : model->parameters()) {
     if (first_match(plan.freeze, parameter->name)) parameter->tensor.set_requires_grad(false);

@@ -18,7 +18,7 @@ Rotary local_angles_of(const at::Tensor& positions, const Recipe& recipe, const 
 }
 
 bool packs_documents(const Recipe& recipe) {
-  const auto divided = [](const SourceRecipe& source) { return source.documents.has_value(); };
+  const auto divided = [](const SourceOptions& source) { return source.documents.has_value(); };
   return std::ranges::any_of(recipe.data.sources(), divided) ||
          (!recipe.evaluate.tokens.empty() && divided(recipe.evaluate));
 }

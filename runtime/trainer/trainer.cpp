@@ -53,11 +53,11 @@ Trainer::Trainer(const Recipe& recipe, const RunPlan& plan, const DeviceMesh& me
 
   trains_padding_ = recipe.model.shape.pad_token_id && !recipe.model.freeze_padding_row;
   owned_ = owned_ranges(fsdp().units(), replicas_);
-  OptimizerOptions options_of_optimizer{replicas_, shard_memory_, plan.precision.state, {}};
-  if (plan.precision.stochastic_rounding) {
-    options_of_optimizer.rounding.emplace(static_cast<uint64_t>(train_.seed));
-  }
-  optimizer_ = make_optimizer(recipe.optimizer, fsdp().units(), options_of_optimizer);
+  OptimizerOptions options = recipe.optimizer;
+  options.state_dtype = plan.precision.state;
+  OptimizerContext context{replicas_, shard_memory_, {}};
+  if (plan.precision.stochastic_rounding) context.rounding.emplace(static_cast<uint64_t>(train_.seed));
+  optimizer_ = make_optimizer(options, fsdp().units(), context);
   if (plan.precision.loss_scale) loss_scale_ = LossScale(*plan.precision.loss_scale);
 }
 

@@ -44,7 +44,7 @@ bool counts(int64_t g, int64_t position, int64_t length, uint64_t bits) {
 
 }  // namespace
 
-MadeSamples::MadeSamples(const SourceRecipe& recipe, int64_t sequence_length, int64_t vocab_size, uint64_t seed)
+MadeSamples::MadeSamples(const SourceOptions& recipe, int64_t sequence_length, int64_t vocab_size, uint64_t seed)
     : documents_(recipe.documents),
       ignore_id_(recipe.ignore_id),
       some_ignored_(recipe.ignore_id || !recipe.loss_mask.empty()),

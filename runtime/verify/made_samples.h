@@ -15,7 +15,7 @@ namespace meshtrain {
 class MadeSamples final : public Samples {
  public:
   /// Ids are 0 .. vocab_size - 1. Throws InputError when data.documents or data.ignore_id is not one of them.
-  MadeSamples(const SourceRecipe& recipe, int64_t sequence_length, int64_t vocab_size, uint64_t seed);
+  MadeSamples(const SourceOptions& recipe, int64_t sequence_length, int64_t vocab_size, uint64_t seed);
 
   std::vector<int64_t> read(int64_t g, int64_t* inputs, int64_t* labels) const override;
 

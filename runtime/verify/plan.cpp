@@ -60,7 +60,7 @@ Recipe in_precision(Recipe recipe, const std::string& precision) {
   recipe.train.loss_scale.reset();
   recipe.train.stochastic_rounding = false;
   recipe.parallel.fsdp.reduce_dtype = "auto";
-  recipe.optimizer.state_dtype = "auto";
+  recipe.optimizer.state_dtype.reset();
   return recipe;
 }
 

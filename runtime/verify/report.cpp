@@ -32,7 +32,7 @@ std::string instead_of(const Value& asked, const Value& used) {
 }
 
 std::string describe_optimizer(const Recipe& recipe, const Recipe& asked) {
-  const OptimizerRecipe& optimizer = recipe.optimizer;
+  const OptimizerOptions& optimizer = recipe.optimizer;
   std::string text = fmt::format("{}, constant learning rate {}{}", optimizer.name, optimizer.learning_rate,
                                  instead_of(asked.optimizer.learning_rate, optimizer.learning_rate));
   if (optimizer.name == "adamw" && optimizer.eps != asked.optimizer.eps) {
@@ -41,7 +41,7 @@ std::string describe_optimizer(const Recipe& recipe, const Recipe& asked) {
   return text + (recipe.train.clip_norm == 0 ? ", no clipping" : fmt::format(", clip {}", recipe.train.clip_norm));
 }
 
-std::string describe_documents(const SourceRecipe& source) {
+std::string describe_documents(const SourceOptions& source) {
   if (!source.documents) return "";
   return fmt::format("; documents {}, labels across their ends {}",
                      *source.documents == kDocumentsOfIndex ? "are those of the index"
@@ -49,9 +49,9 @@ std::string describe_documents(const SourceRecipe& source) {
                      source.boundary_labels == "ignored" ? "do not count" : "count");
 }
 
-std::string describe_data(const DataRecipe& recipe, const VerifyData& data) {
+std::string describe_data(const DataOptions& recipe, const VerifyData& data) {
   std::vector<std::string> files, documents;
-  for (const SourceRecipe& source : recipe.sources()) {
+  for (const SourceOptions& source : recipe.sources()) {
     files.push_back(source.tokens.string());
     documents.push_back(describe_documents(source));
   }

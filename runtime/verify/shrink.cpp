@@ -10,6 +10,7 @@
 #include <tuple>
 #include <vector>
 
+#include "runtime/files/glob.h"
 #include "runtime/recipe/patterns.h"
 
 namespace meshtrain {
@@ -65,7 +66,7 @@ void shorten(std::vector<T>& list, int64_t num_layers, int64_t other) {
 }
 
 /// Folds the ids that `source` names into a smaller vocabulary, as fold_ids() does those of a batch.
-void fold_ids(SourceRecipe& source, int64_t vocab_size) {
+void fold_ids(SourceOptions& source, int64_t vocab_size) {
   if (source.ignore_id) *source.ignore_id %= vocab_size;
   if (source.documents) *source.documents %= vocab_size;
 }
@@ -104,7 +105,7 @@ std::string in_layer(const std::string& name, int64_t layer) {
 class Treatment {
  public:
   Treatment(const Recipe& recipe, const ModelShape& small) : recipe_(recipe), names_(parameter_names(small)) {
-    for (const GroupRecipe& group : recipe.optimizer.groups) patterns_.push_back(group.pattern);
+    for (const GroupOptions& group : recipe.optimizer.groups) patterns_.push_back(group.pattern);
     const int64_t num_layers = recipe.model.shape.num_hidden_layers;
     second_ = num_layers - 1;
     bool found = false;
@@ -177,7 +178,7 @@ Recipe shrink(const Recipe& recipe, const MeshLayout& layout) {
   if (to.pad_token_id) *to.pad_token_id %= to.vocab_size;
   fold_ids(small.data, to.vocab_size);
   fold_ids(small.evaluate, to.vocab_size);
-  for (SourceRecipe& source : small.data.mixture) fold_ids(source, to.vocab_size);
+  for (SourceOptions& source : small.data.mixture) fold_ids(source, to.vocab_size);
   if (to.num_hidden_layers < from.num_hidden_layers) Treatment(recipe, to).carry_over(small);
   return small;
 }

@@ -84,10 +84,10 @@ class Verification {
   /// Opens the data. Rank 0 decides for all ranks whether the file exists: a file that only some ranks see must not
   /// lead to two sets of tokens.
   void open_data() {
-    const DataRecipe& data = plan_.asked.data;
+    const DataOptions& data = plan_.asked.data;
     std::error_code unreadable;
-    const std::vector<MixedSourceRecipe> sources = data.sources();
-    const auto is_there = [&](const SourceRecipe& source) {
+    const std::vector<MixedSource> sources = data.sources();
+    const auto is_there = [&](const SourceOptions& source) {
       return std::filesystem::exists(source.tokens, unreadable);
     };
     at::Tensor made = at::full({1}, std::ranges::all_of(sources, is_there) ? 0 : 1, at::kLong);

@@ -2,6 +2,8 @@
 
 #include <optional>
 #include <string>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 /// A struct that is written as a map of YAML is described once, by a function template `fields(archive, value)` in
@@ -30,5 +32,30 @@ struct Rule {
   std::string expected = {};   ///< of a map of whole numbers: its description in messages, "a map of ..."
   std::string refused = {};    ///< why other keys forbid this one; it is then neither required nor written
 };
+
+/// The words for the values of a type, in the order of messages: {"cosine", Schedule::Cosine}, ...
+template <class T>
+using WordsOf = std::vector<std::pair<std::string, T>>;
+
+/// Returns the word for `value`; empty when it has none.
+template <class T>
+std::string word_of(const WordsOf<T>& words, const std::type_identity_t<T>& value) {
+  for (const auto& [word, known] : words) {
+    if (known == value) return word;
+  }
+  return "";
+}
+
+/// Visits the key of a value that is written as a word.
+template <class Archive, class T>
+void word_field(Archive& archive, const std::string& key, T& value, const std::type_identity_t<WordsOf<T>>& words,
+                Rule rule = {}) {
+  std::string text = word_of(words, value);
+  for (const auto& known : words) rule.choices.push_back(known.first);
+  archive.field(key, text, rule);
+  for (const auto& [word, known] : words) {
+    if (word == text) value = known;
+  }
+}
 
 }  // namespace meshtrain

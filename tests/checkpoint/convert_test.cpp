@@ -5,8 +5,8 @@
 
 #include "runtime/convert/export_checkpoint.h"
 #include "runtime/convert/import_checkpoint.h"
+#include "runtime/files/glob.h"
 #include "runtime/model/transformer.h"
-#include "runtime/recipe/patterns.h"
 #include "runtime/safetensors/folder.h"
 #include "tests/checkpoint/training.h"
 #include "tests/matrix/cell.h"

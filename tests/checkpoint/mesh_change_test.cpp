@@ -70,7 +70,7 @@ Recipe recipe_on(const MeshChoice& choice, const Kind& kind, const std::filesyst
   Recipe recipe = recipe_of(cell, alone, folder);
   recipe.parallel.order = choice.order;
   recipe.train.stochastic_rounding = kind.rounds_stochastically;
-  if (kind.fp32_state) recipe.optimizer.state_dtype = "fp32";
+  if (kind.fp32_state) recipe.optimizer.state_dtype = at::kFloat;
   if (kind.precision == "fp16_mixed") recipe.train.loss_scale = LossScaleRecipe{.initial = 1024, .growth_interval = 3};
   if (kind.optimizer == "sgd") recipe.optimizer.momentum = 0.9;
   return recipe;
@@ -206,7 +206,7 @@ TEST(MeshChange, ACheckpointOfAnotherScheduleSaysSoWhereItMatters) {
   if (world().rank() == 0) write_tokens(folder.path());
   world().barrier();
   Recipe recipe = recipe_on(choices({world().size()}).front(), {"fp32", "sgd", "none", false}, folder.path());
-  const auto mentions = [&](const ScheduleRecipe& schedule) {
+  const auto mentions = [&](const ScheduleOptions& schedule) {
     recipe.schedule = schedule;
     Training training(recipe, world());
     const Resumed resumed = training.resume(folder.path() / "run");
@@ -217,7 +217,7 @@ TEST(MeshChange, ACheckpointOfAnotherScheduleSaysSoWhereItMatters) {
   Training training(recipe, world());
   training.run(1);
   training.save(folder.path() / "run");
-  EXPECT_FALSE(mentions({.name = "cosine", .min_ratio = 0.1})) << "it is of this version";
+  EXPECT_FALSE(mentions({.name = Schedule::Cosine, .min_ratio = 0.1})) << "it is of this version";
   world().barrier();
   if (world().rank() == 0) {
     const std::filesystem::path checkpoint = newest(folder.path() / "run");
@@ -227,10 +227,10 @@ TEST(MeshChange, ACheckpointOfAnotherScheduleSaysSoWhereItMatters) {
   }
   world().barrier();
   const bool speaks = world().rank() == 0;
-  EXPECT_EQ(mentions({.name = "cosine", .min_ratio = 0.1}), speaks);
-  EXPECT_EQ(mentions({.name = "linear"}), speaks);
-  EXPECT_FALSE(mentions({.name = "linear", .min_ratio = 1}));
-  EXPECT_FALSE(mentions({.name = "constant"}));
+  EXPECT_EQ(mentions({.name = Schedule::Cosine, .min_ratio = 0.1}), speaks);
+  EXPECT_EQ(mentions({.name = Schedule::Linear}), speaks);
+  EXPECT_FALSE(mentions({.name = Schedule::Linear, .min_ratio = 1}));
+  EXPECT_FALSE(mentions({.name = Schedule::Constant}));
 }
 
 TEST(MeshChange, OnAnotherMeshLossesAreThoseOfOneRun) {

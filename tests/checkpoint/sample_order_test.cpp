@@ -78,7 +78,7 @@ class SampleOrder : public ::testing::Test {
     Recipe recipe = recipe_of(cell, world().size() == 1, folder_.path());
     recipe.data = {};
     for (const auto& [name, weight] : {std::pair("a.bin", 0.5), {"b.bin", 2.0}, {"c.bin", 1.0}}) {
-      MixedSourceRecipe& source = recipe.data.mixture.emplace_back();
+      MixedSource& source = recipe.data.mixture.emplace_back();
       source.tokens = folder_.path() / name;
       source.weight = weight;
       source.shuffle = shuffle;
@@ -150,7 +150,7 @@ TEST_F(SampleOrder, OtherDataAreRefusedByName) {
   Training training(recipe(part, true), world());
   training.run(1);
   training.save(folder_.path() / "run");
-  const auto refusal = [&](const std::function<void(DataRecipe&)>& change) {
+  const auto refusal = [&](const std::function<void(DataOptions&)>& change) {
     Recipe changed = recipe(part, true);
     change(changed.data);
     try {
@@ -163,16 +163,16 @@ TEST_F(SampleOrder, OtherDataAreRefusedByName) {
   const auto has = [](const std::string& text, const std::string& part_of) {
     return text.find(part_of) != std::string::npos;
   };
-  EXPECT_EQ(refusal([](DataRecipe&) {}), "");
-  EXPECT_TRUE(has(refusal([](DataRecipe& data) { data.mixture[1].weight = 3; }), "data.mixture[1].weight: 3, was 2"));
-  EXPECT_TRUE(has(refusal([](DataRecipe& data) { data.mixture.pop_back(); }), "data.mixture[2]: none, was /"));
-  EXPECT_TRUE(has(refusal([](DataRecipe& data) { std::swap(data.mixture[0].tokens, data.mixture[2].tokens); }),
+  EXPECT_EQ(refusal([](DataOptions&) {}), "");
+  EXPECT_TRUE(has(refusal([](DataOptions& data) { data.mixture[1].weight = 3; }), "data.mixture[1].weight: 3, was 2"));
+  EXPECT_TRUE(has(refusal([](DataOptions& data) { data.mixture.pop_back(); }), "data.mixture[2]: none, was /"));
+  EXPECT_TRUE(has(refusal([](DataOptions& data) { std::swap(data.mixture[0].tokens, data.mixture[2].tokens); }),
                   "data.mixture[0].tokens: a file of 462 bytes with checksum "));
   world().barrier();
   const std::filesystem::path moved = folder_.path() / "elsewhere.bin";
   if (world().rank() == 0) std::filesystem::copy(folder_.path() / "b.bin", moved);
   world().barrier();
-  EXPECT_EQ(refusal([&](DataRecipe& data) { data.mixture[1].tokens = moved; }), "") << "where files lie may change";
+  EXPECT_EQ(refusal([&](DataOptions& data) { data.mixture[1].tokens = moved; }), "") << "where files lie may change";
 }
 
 }  // namespace

@@ -292,7 +292,7 @@ FuzzedReader sentencepiece(const fs::path&) {
 // ---- token files
 
 /// Reads every sample twice.
-void read_samples(const DataRecipe& recipe) {
+void read_samples(const DataOptions& recipe) {
   const Dataset dataset(recipe, 16, 256, 1);
   std::vector<int64_t> inputs(16), labels(16);
   for (int64_t g = 0; g < 2 * dataset.num_samples(); ++g) dataset.read(g, inputs.data(), labels.data());
@@ -301,7 +301,7 @@ void read_samples(const DataRecipe& recipe) {
 void read_as(const fs::path& folder, const std::string& dtype) {
   std::ostringstream text;
   inspect_tokens(text, folder / "tokens.bin", dtype, 8, 3, nullptr, 3);
-  DataRecipe recipe;
+  DataOptions recipe;
   recipe.tokens = folder / "tokens.bin";
   recipe.dtype = dtype;
   for (const char* layout : {"stream", "records"}) {

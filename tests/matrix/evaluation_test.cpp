@@ -57,7 +57,7 @@ class EvaluationTest : public ::testing::Test {
   /// Returns the recipe of `cell`, with the first `samples` of the file as held-out samples.
   Recipe recipe(const Cell& cell, bool alone, int64_t samples) const {
     Recipe recipe = recipe_of(cell, alone || world().size() == 1, folder_.path());
-    static_cast<SourceRecipe&>(recipe.evaluate) = recipe.data;
+    static_cast<SourceOptions&>(recipe.evaluate) = recipe.data;
     recipe.evaluate.samples = samples;
     return recipe;
   }

@@ -8,9 +8,9 @@
 #include <map>
 
 #include "runtime/data/dataset.h"
+#include "runtime/files/glob.h"
 #include "runtime/optimizer/cut_matrix.h"
 #include "runtime/optimizer/rules.h"
-#include "runtime/recipe/patterns.h"
 #include "tests/matrix/cell.h"
 #include "tests/matrix/comparison.h"
 #include "tests/support/scratch.h"

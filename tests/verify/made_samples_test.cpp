@@ -19,7 +19,7 @@ struct Sample {
   auto operator<=>(const Sample&) const = default;
 };
 
-Sample sample(const DataRecipe& recipe, int64_t g, uint64_t seed = 1) {
+Sample sample(const DataOptions& recipe, int64_t g, uint64_t seed = 1) {
   Sample sample;
   MadeSamples(recipe, kLength, kVocabulary, seed).read(g, sample.inputs.data(), sample.labels.data());
   return sample;
@@ -45,7 +45,7 @@ TEST(MadeSamples, AreTokensAndTheirSuccessors) {
 }
 
 TEST(MadeSamples, HaveDocumentsOfManyLengths) {
-  DataRecipe recipe;
+  DataOptions recipe;
   recipe.documents = 3;
   std::set<int64_t> lengths;
   bool some_have_none = false;
@@ -67,7 +67,7 @@ TEST(MadeSamples, HaveDocumentsOfManyLengths) {
 }
 
 TEST(MadeSamples, IgnoreLabelsBehindDocumentsOnRequest) {
-  DataRecipe recipe;
+  DataOptions recipe;
   recipe.documents = 3;
   recipe.boundary_labels = "ignored";
   int64_t ends = 0;
@@ -82,10 +82,10 @@ TEST(MadeSamples, IgnoreLabelsBehindDocumentsOnRequest) {
 }
 
 TEST(MadeSamples, CountUnevenlyWhereTheRecipeMasks) {
-  DataRecipe masked, ignoring;
+  DataOptions masked, ignoring;
   masked.loss_mask = "/mask.bin";
   ignoring.ignore_id = 5;
-  for (const DataRecipe& recipe : {masked, ignoring}) {
+  for (const DataOptions& recipe : {masked, ignoring}) {
     std::vector<int64_t> counted;
     for (int64_t g = 0; g < 8; ++g) {
       const Sample made = sample(recipe, g);
@@ -100,7 +100,7 @@ TEST(MadeSamples, CountUnevenlyWhereTheRecipeMasks) {
 }
 
 TEST(MadeSamples, RefuseIdsBeyondTheVocabulary) {
-  DataRecipe recipe;
+  DataOptions recipe;
   recipe.documents = kVocabulary;
   EXPECT_THROW(MadeSamples(recipe, kLength, kVocabulary, 1), InputError);
   recipe.documents.reset();

@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "mesh/error.h"
+#include "runtime/files/glob.h"
 #include "runtime/recipe/load.h"
 #include "runtime/recipe/patterns.h"
 #include "runtime/recipe/run_plan.h"
@@ -233,7 +234,7 @@ TEST(FoldIds, KeepsWhatIsIgnored) {
 
 TEST(Shrink, KeepsWhatIsSaidOfSingleParameters) {
   const MeshLayout layout({{"dp", 1}, {"cp", 1}, {"tp", 1}});
-  const auto shrunk = [&](std::vector<std::string> freeze, std::vector<GroupRecipe> groups) {
+  const auto shrunk = [&](std::vector<std::string> freeze, std::vector<GroupOptions> groups) {
     Recipe recipe;
     recipe.model.shape.hidden_size = 64;
     recipe.model.shape.intermediate_size = 128;
@@ -260,7 +261,7 @@ TEST(Shrink, KeepsWhatIsSaidOfSingleParameters) {
   EXPECT_TRUE(frozen(one, "model.layers.0.mlp.up_proj.weight"));
   EXPECT_FALSE(frozen(one, "model.layers.1.mlp.up_proj.weight"));
   ASSERT_EQ(one.optimizer.groups.size(), 3u);
-  EXPECT_EQ(one.optimizer.groups[0], (GroupRecipe{"model.layers.1.mlp.gate_proj.weight", 3, 0.5}));
+  EXPECT_EQ(one.optimizer.groups[0], (GroupOptions{"model.layers.1.mlp.gate_proj.weight", 3, 0.5}));
 }
 
 }  // namespace

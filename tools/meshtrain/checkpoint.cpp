@@ -11,7 +11,7 @@
 #include "runtime/checkpoint/inspect.h"
 #include "runtime/convert/export_checkpoint.h"
 #include "runtime/convert/import_checkpoint.h"
-#include "runtime/data/check_tokens.h"
+#include "runtime/recipe/check_data.h"
 #include "runtime/recipe/load.h"
 #include "runtime/telemetry/progress.h"
 #include "runtime/trainer/assemble.h"

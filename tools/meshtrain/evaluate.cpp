@@ -23,6 +23,7 @@
 #include "runtime/evaluate/evaluated_model.h"
 #include "runtime/launch/connect.h"
 #include "runtime/launch/connect_devices.h"
+#include "runtime/recipe/check_data.h"
 #include "runtime/telemetry/progress.h"
 #include "runtime/trainer/evaluation.h"
 #include "runtime/watch/phase.h"

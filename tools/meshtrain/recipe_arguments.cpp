@@ -6,7 +6,7 @@
 
 #include "mesh/agree.h"
 #include "mesh/layout.h"
-#include "runtime/data/check_tokens.h"
+#include "runtime/recipe/check_data.h"
 
 namespace meshtrain {
 

@@ -9,7 +9,6 @@
 
 #include "mesh/backends/mpi/launcher.h"
 #include "mesh/size_text.h"
-#include "runtime/data/check_tokens.h"
 #include "runtime/data/mixture.h"
 #include "runtime/launch/connect.h"
 #include "runtime/model/folder_tensors.h"
@@ -17,6 +16,7 @@
 #include "runtime/plan/calibrate.h"
 #include "runtime/plan/choose_mesh.h"
 #include "runtime/plan/plan_text.h"
+#include "runtime/recipe/check_data.h"
 #include "runtime/recipe/load.h"
 #include "runtime/recipe/run_plan.h"
 #include "runtime/run/describe_data.h"

@@ -1,4 +1,5 @@
 #include "runtime/data/check_tokens.h"
+#include "runtime/recipe/check_data.h"
 
 #include <gtest/gtest.h>
 
@@ -156,7 +157,7 @@ TEST_F(CheckSidecars, GiveTheLayoutThatARecipeDoesNotSet) {
 TEST_F(CheckSidecars, LooksAtEverySourceAndTheHeldOutFile) {
   const std::filesystem::path plain = scratch_.path() / "plain.bin";
   write_ids<uint16_t>(plain, {1, 2, 3});
-  MixedSourceRecipe first, second;
+  MixedSource first, second;
   first.tokens = plain;
   second.tokens = tokens_;
   first.dtype = second.dtype = "uint32";
@@ -206,8 +207,8 @@ class PackedRecipe : public ::testing::Test {
     origin.vocabulary_size = 1000;
     origin.tokenizer = "/models/mine";
     writer.finish(origin);
-    for (SourceRecipe* source :
-         {static_cast<SourceRecipe*>(&recipe_.data), static_cast<SourceRecipe*>(&recipe_.evaluate)}) {
+    for (SourceOptions* source :
+         {static_cast<SourceOptions*>(&recipe_.data), static_cast<SourceOptions*>(&recipe_.evaluate)}) {
       source->tokens = tokens_;
       source->dtype = "megatron";
       source->layout = "records";
@@ -282,8 +283,8 @@ TEST_F(PackedRecipe, TakesTheLayoutOfTheSidecar) {
 
 TEST_F(PackedRecipe, IsWarnedAboutFilesThatItDoesNotUse) {
   const auto use = [&](bool mask, bool index) {
-    for (SourceRecipe* source :
-         {static_cast<SourceRecipe*>(&recipe_.data), static_cast<SourceRecipe*>(&recipe_.evaluate)}) {
+    for (SourceOptions* source :
+         {static_cast<SourceOptions*>(&recipe_.data), static_cast<SourceOptions*>(&recipe_.evaluate)}) {
       source->loss_mask = mask ? mask_ : std::filesystem::path();
       source->documents = index ? std::optional(kDocumentsOfIndex) : std::nullopt;
     }
@@ -374,7 +375,7 @@ TEST(OtherDtype, SeesInt64AndIdsReadAsBytes) {
 
 TEST(OtherDtype, Int64IsNotAdvised) {
   const ScratchFolder scratch;
-  SourceRecipe source;
+  SourceOptions source;
   source.tokens = scratch.path() / "t.bin";
   std::vector<int64_t> ids;
   for (int64_t i = 0; i < 1000; ++i) ids.push_back(1 + i * 7 % 900);
@@ -394,7 +395,7 @@ TEST(OtherDtype, Int64IsNotAdvised) {
 
 TEST(OtherDtype, IsNamedWhereIdsAreBeyondTheVocabulary) {
   const ScratchFolder scratch;
-  SourceRecipe source;
+  SourceOptions source;
   source.tokens = scratch.path() / "t.bin";
   source.dtype = "uint32";
   std::vector<int64_t> ids;
@@ -406,7 +407,7 @@ TEST(OtherDtype, IsNamedWhereIdsAreBeyondTheVocabulary) {
 
 TEST(OtherDtype, IsWarnedAboutWithoutASidecar) {
   const ScratchFolder scratch;
-  SourceRecipe source;
+  SourceOptions source;
   source.tokens = scratch.path() / "t.bin";
   source.dtype = "uint16";
   write_ids<uint32_t>(source.tokens, std::vector<int64_t>(100, 7));

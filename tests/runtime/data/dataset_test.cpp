@@ -47,7 +47,7 @@ class DatasetTest : public ::testing::Test {
   }
 
   ScratchFolder folder_;
-  DataRecipe recipe_;
+  DataOptions recipe_;
 };
 
 TEST_F(DatasetTest, RecordsLieSideBySide) {

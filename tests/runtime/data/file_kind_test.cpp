@@ -8,6 +8,7 @@
 #include "runtime/data/check_tokens.h"
 #include "runtime/data/dataset.h"
 #include "runtime/data/token_sidecar.h"
+#include "runtime/recipe/check_data.h"
 #include "tests/support/files.h"
 #include "tests/support/messages.h"
 #include "tests/support/scratch.h"
@@ -115,7 +116,7 @@ TEST_F(KindOfFile, IsRefusedOrWarnedAboutWithoutASidecar) {
                 file_.string());
   EXPECT_EQ(refusal(book, "uint8"), "");
   EXPECT_EQ(refusal(kProse), "");
-  SourceRecipe source;
+  SourceOptions source;
   source.tokens = file_;
   source.dtype = "uint16";
   EXPECT_EQ(dtype_warning(source, "data"),
@@ -133,7 +134,7 @@ TEST_F(KindOfFile, IsRefusedOrWarnedAboutWithoutASidecar) {
 }
 
 TEST_F(KindOfFile, IsNamedWhereIdsAreBeyondTheVocabulary) {
-  SourceRecipe source;
+  SourceOptions source;
   source.tokens = file_;
   source.dtype = "uint16";
   const auto error = [&](const std::string& bytes) {

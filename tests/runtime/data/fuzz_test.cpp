@@ -17,7 +17,7 @@ namespace {
 constexpr int64_t kS = 8, kVocabulary = 300;
 
 /// Reads everything in every way. Returns whether that was possible.
-bool expect_no_surprise(const SourceRecipe& recipe) {
+bool expect_no_surprise(const SourceOptions& recipe) {
   const auto one_line = [](const InputError& error) {
     EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos) << error.what();
   };
@@ -59,7 +59,7 @@ class DataFuzz : public ::testing::Test {
   }
 
   ScratchFolder folder_;
-  SourceRecipe recipe_;
+  SourceOptions recipe_;
   std::vector<uint16_t> ids_;
   std::mt19937_64 random_{1};
 };

@@ -99,7 +99,7 @@ TEST_F(MegatronTest, SequencesAreTakenInTheOrderOfTheIndex) {
 
 TEST_F(MegatronTest, DocumentsOfTheIndexAreKeptApart) {
   write<uint16_t>(megatron_fields(8, 2, {2, 3, 1, 2, 9}), 17);
-  SourceRecipe recipe;
+  SourceOptions recipe;
   recipe.tokens = tokens();
   recipe.dtype = "megatron";
   recipe.layout = "stream";
@@ -127,7 +127,7 @@ TEST_F(MegatronTest, DocumentsOfTheIndexAreKeptApart) {
 }
 
 TEST_F(MegatronTest, NegativeIdsAreNoTokens) {
-  SourceRecipe recipe;
+  SourceOptions recipe;
   recipe.tokens = tokens();
   recipe.dtype = "megatron";
   recipe.layout = "stream";

@@ -76,8 +76,8 @@ class MixtureTest : public ::testing::Test {
   static constexpr int64_t kS = 4;
 
   /// Writes a file of `samples` samples with tokens from 100 * name on.
-  MixedSourceRecipe source(int64_t name, int64_t samples, double weight) {
-    MixedSourceRecipe source;
+  MixedSource source(int64_t name, int64_t samples, double weight) {
+    MixedSource source;
     source.tokens = folder_.path() / (std::to_string(name) + ".bin");
     source.weight = weight;
     std::vector<int64_t> ids(static_cast<size_t>(samples * (kS + 1)));
@@ -85,16 +85,16 @@ class MixtureTest : public ::testing::Test {
     write_ids<uint16_t>(source.tokens, ids);
     return source;
   }
-  static Mixture open(const DataRecipe& recipe, uint64_t seed = 1) { return Mixture(recipe, kS, 1000, seed); }
+  static Mixture open(const DataOptions& recipe, uint64_t seed = 1) { return Mixture(recipe, kS, 1000, seed); }
 
   ScratchFolder folder_;
 };
 
 TEST_F(MixtureTest, EachSourceHasEpochsOfItsOwn) {
-  DataRecipe recipe;
+  DataOptions recipe;
   recipe.mixture = {source(1, 5, 3), source(2, 9, 1)};
   for (const bool shuffle : {false, true}) {
-    for (MixedSourceRecipe& each : recipe.mixture) each.shuffle = shuffle;
+    for (MixedSource& each : recipe.mixture) each.shuffle = shuffle;
     const Mixture mixture = open(recipe);
     EXPECT_EQ(mixture.num_samples(), 14);
     std::vector<std::vector<int64_t>> samples(2);
@@ -118,7 +118,7 @@ TEST_F(MixtureTest, EachSourceHasEpochsOfItsOwn) {
 }
 
 TEST_F(MixtureTest, ReadsWhatIsInThePlace) {
-  DataRecipe recipe;
+  DataOptions recipe;
   recipe.mixture = {source(1, 5, 1), source(2, 9, 1), source(3, 3, 1)};
   recipe.mixture[1].shuffle = true;
   recipe.mixture[2].ignore_id = 301;
@@ -137,9 +137,9 @@ TEST_F(MixtureTest, ReadsWhatIsInThePlace) {
 }
 
 TEST_F(MixtureTest, OneFileIsWhatItIsWithoutAMixture) {
-  DataRecipe alone, mixed;
+  DataOptions alone, mixed;
   mixed.mixture = {source(1, 50, 0.1)};
-  static_cast<SourceRecipe&>(alone) = mixed.mixture[0];
+  static_cast<SourceOptions&>(alone) = mixed.mixture[0];
   alone.shuffle = mixed.mixture[0].shuffle = true;
   const Dataset dataset(alone, kS, 1000, 7);
   for (int64_t g = 0; g < 120; ++g) {
@@ -149,9 +149,9 @@ TEST_F(MixtureTest, OneFileIsWhatItIsWithoutAMixture) {
 }
 
 TEST_F(MixtureTest, TheSameFileTwiceIsShuffledTwice) {
-  DataRecipe recipe;
+  DataOptions recipe;
   recipe.mixture = {source(1, 50, 1), source(1, 50, 1)};
-  for (MixedSourceRecipe& each : recipe.mixture) each.shuffle = true;
+  for (MixedSource& each : recipe.mixture) each.shuffle = true;
   const Mixture mixture = open(recipe);
   int64_t same = 0;
   for (int64_t i = 0; i < 50; ++i)
@@ -160,7 +160,7 @@ TEST_F(MixtureTest, TheSameFileTwiceIsShuffledTwice) {
 }
 
 TEST_F(MixtureTest, NamesTheEntryThatIsWrong) {
-  DataRecipe recipe;
+  DataOptions recipe;
   recipe.mixture = {source(1, 5, 1), source(2, 5, 1)};
   recipe.mixture[1].ignore_id = 2000;
   EXPECT_TRUE(has(message<InputError>([&] { open(recipe); }), "data.mixture[1].ignore_id is 2000"));

@@ -68,8 +68,8 @@ struct Model {
   std::vector<Unit> units;
 };
 
-OptimizerRecipe muon_recipe() {
-  OptimizerRecipe recipe;
+OptimizerOptions muon_options() {
+  OptimizerOptions recipe;
   recipe.name = "muon";
   recipe.learning_rate = 0.02;
   recipe.momentum = 0.9;
@@ -80,10 +80,10 @@ OptimizerRecipe muon_recipe() {
 }
 
 TEST(Muon, IsTheFormulaOnWholeMatrices) {
-  for (const char* scale : {"original", "match_rms_adamw"}) {
+  for (const MuonScale scale : {MuonScale::Original, MuonScale::MatchRmsAdamW}) {
     for (const bool nesterov : {false, true}) {
       for (const int64_t num_steps : {3, 5}) {
-        OptimizerRecipe recipe = muon_recipe();
+        OptimizerOptions recipe = muon_options();
         recipe.muon.scale = scale;
         recipe.muon.nesterov = nesterov;
         recipe.muon.newton_schulz_steps = num_steps;
@@ -98,8 +98,8 @@ TEST(Muon, IsTheFormulaOnWholeMatrices) {
             velocity[i] = velocity[i].defined() ? 0.9 * velocity[i] + g : g.clone();
             const at::Tensor update = orthogonalised_by_hand(nesterov ? g + 0.9 * velocity[i] : velocity[i], num_steps);
             const double rows = static_cast<double>(g.size(0)), cols = static_cast<double>(g.size(1));
-            const double factor = scale == std::string("original") ? std::sqrt(std::max(1.0, rows / cols))
-                                                                   : 0.2 * std::sqrt(std::max(rows, cols));
+            const double factor = scale == MuonScale::Original ? std::sqrt(std::max(1.0, rows / cols))
+                                                               : 0.2 * std::sqrt(std::max(rows, cols));
             const double rate = i == 1 ? 0.01 : 0.02, decay = i == 1 ? 0.4 : 0.1;
             wanted[i] = wanted[i] - rate * (decay * wanted[i] + factor * update);
           }
@@ -107,7 +107,7 @@ TEST(Muon, IsTheFormulaOnWholeMatrices) {
         }
         for (const size_t i : {1u, 3u}) {
           EXPECT_LT((model.parameters[i]->tensor.detach() - wanted[i]).abs().max().item<double>(), 1e-12)
-              << scale << " " << model.parameters[i]->name;
+              << static_cast<int>(scale) << " " << model.parameters[i]->name;
         }
       }
     }
@@ -116,9 +116,9 @@ TEST(Muon, IsTheFormulaOnWholeMatrices) {
 
 TEST(Muon, LeavesTheRestToAdamWAtItsOwnRate) {
   Model model, other;
-  OptimizerRecipe adamw = muon_recipe();
+  OptimizerOptions adamw = muon_options();
   adamw.name = "adamw";
-  const auto optimizer = make_optimizer(muon_recipe(), model.units), rest = make_optimizer(adamw, other.units);
+  const auto optimizer = make_optimizer(muon_options(), model.units), rest = make_optimizer(adamw, other.units);
   for (int step = 1; step <= 3; ++step) {
     model.set_gradients(step);
     other.set_gradients(step);
@@ -134,7 +134,7 @@ TEST(Muon, KeepsOneNumberAnElementAndTheGradients) {
   Model model;
   model.set_gradients(1);
   const at::Tensor before = model.units[0].buffers()[0].gradients().clone();
-  const auto optimizer = make_optimizer(muon_recipe(), model.units);
+  const auto optimizer = make_optimizer(muon_options(), model.units);
   optimizer->step(0.01);
   EXPECT_TRUE(at::equal(model.units[0].buffers()[0].gradients(), before));
 }

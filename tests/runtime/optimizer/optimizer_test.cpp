@@ -42,12 +42,12 @@ struct Fixture {
   std::vector<Unit> units;
 };
 
-OptimizerRecipe recipe(const std::string& name, const std::string& decay) {
-  OptimizerRecipe recipe;
-  recipe.name = name;
-  recipe.weight_decay = 0.1;
-  recipe.decay = decay;
-  return recipe;
+OptimizerOptions options_of(const std::string& name, Decayed decay) {
+  OptimizerOptions options;
+  options.name = name;
+  options.weight_decay = 0.1;
+  options.decay = decay;
+  return options;
 }
 
 /// Computes one parameter by the formula, without flat buffers.
@@ -64,11 +64,11 @@ at::Tensor adamw_by_hand(at::Tensor w, const std::vector<at::Tensor>& gradients,
 }
 
 TEST(Optimizer, AdamWIsTheFormulaForEveryParameter) {
-  for (const char* decay : {"all", "matrices"}) {
+  for (const Decayed decay : {Decayed::All, Decayed::Matrices}) {
     Fixture fixture;
     std::vector<at::Tensor> before;
     for (const auto& parameter : fixture.parameters) before.push_back(parameter->tensor.detach().clone());
-    const auto optimizer = make_optimizer(recipe("adamw", decay), fixture.units);
+    const auto optimizer = make_optimizer(options_of("adamw", decay), fixture.units);
     std::vector<std::vector<at::Tensor>> gradients(3);
     for (int step = 1; step <= 4; ++step) {
       fixture.set_gradients(step);
@@ -76,7 +76,7 @@ TEST(Optimizer, AdamWIsTheFormulaForEveryParameter) {
       optimizer->step(1e-2);
     }
     for (size_t i = 0; i < 3; ++i) {
-      const bool decays = decay == std::string("all") || before[i].dim() > 1;
+      const bool decays = decay == Decayed::All || before[i].dim() > 1;
       const at::Tensor wanted = adamw_by_hand(before[i], gradients[i], 1e-2, decays ? 0.1 : 0);
       EXPECT_LT((fixture.parameters[i]->tensor.detach() - wanted).abs().max().item<double>(), 1e-14)
           << fixture.parameters[i]->name << " decay " << decay;
@@ -86,7 +86,7 @@ TEST(Optimizer, AdamWIsTheFormulaForEveryParameter) {
 
 TEST(Optimizer, SgdWithMomentumAndDecay) {
   Fixture fixture;
-  OptimizerRecipe sgd = recipe("sgd", "matrices");
+  OptimizerOptions sgd = options_of("sgd", Decayed::Matrices);
   sgd.momentum = 0.5;
   std::vector<at::Tensor> wanted, velocity(3);
   for (const auto& parameter : fixture.parameters) wanted.push_back(parameter->tensor.detach().clone());
@@ -110,12 +110,12 @@ TEST(Optimizer, TakesAFactorOfTheGradients) {
   for (const char* name : {"adamw", "sgd", "muon"}) {
     for (const at::ScalarType dtype : {at::kDouble, at::kFloat, at::kBFloat16}) {
       Fixture before(dtype), along(dtype);
-      OptimizerOptions options;
-      if (dtype == at::kBFloat16 && std::string(name) != "muon") options.rounding.emplace(7);
-      OptimizerRecipe of = recipe(name, "all");
+      OptimizerContext context;
+      if (dtype == at::kBFloat16 && std::string(name) != "muon") context.rounding.emplace(7);
+      OptimizerOptions of = options_of(name, Decayed::All);
       of.momentum = 0.5;
-      const auto by_hand = make_optimizer(of, before.units, options),
-                 by_factor = make_optimizer(of, along.units, options);
+      const auto by_hand = make_optimizer(of, before.units, context),
+                 by_factor = make_optimizer(of, along.units, context);
       for (int step = 1; step <= 3; ++step) {
         const at::Tensor factor =
             at::full({}, 0.37 / step, at::kDouble);  // a constant factor does not change muon's result
@@ -149,7 +149,7 @@ TEST(Optimizer, AdamWWritesRoundedWeightsToo) {
   at::Tensor(buffer.shard_values()).copy_(random_tensor({buffer.shard().numel}, 1));
   at::Tensor(buffer.shard_gradients()).copy_(random_tensor({buffer.shard().numel}, 2));
   for (const char* name : {"adamw", "sgd", "muon"}) {
-    const auto optimizer = make_optimizer(recipe(name, "matrices"), units);
+    const auto optimizer = make_optimizer(options_of(name, Decayed::Matrices), units);
     at::Tensor(buffer.rounded_shard()).fill_(7);
     optimizer->step(1e-1);
     EXPECT_EQ(optimizer->rounds(), std::string(name) == "adamw");
@@ -165,11 +165,11 @@ TEST(Optimizer, ASkippedUpdateLeavesNoTrace) {
   for (const char* name : {"adamw", "sgd", "muon"}) {
     for (const at::ScalarType dtype : {at::kDouble, at::kBFloat16}) {
       Fixture with(dtype), without(dtype);
-      OptimizerOptions options;
-      if (dtype == at::kBFloat16 && std::string(name) != "muon") options.rounding.emplace(7);
-      OptimizerRecipe of = recipe(name, "all");
+      OptimizerContext context;
+      if (dtype == at::kBFloat16 && std::string(name) != "muon") context.rounding.emplace(7);
+      OptimizerOptions of = options_of(name, Decayed::All);
       of.momentum = 0.5;
-      const auto skips = make_optimizer(of, with.units, options), goes_on = make_optimizer(of, without.units, options);
+      const auto skips = make_optimizer(of, with.units, context), goes_on = make_optimizer(of, without.units, context);
       UpdateInputs inputs = skips->inputs_of(1e-2);
       inputs.gradient_factor = at::full({}, NAN, at::kDouble);
       for (int step = 1; step <= 3; ++step) {
@@ -195,7 +195,7 @@ TEST(Optimizer, ASkippedUpdateLeavesNoTrace) {
 
 TEST(Optimizer, PaddingStaysZero) {
   Fixture fixture;
-  const auto optimizer = make_optimizer(recipe("adamw", "all"), fixture.units);
+  const auto optimizer = make_optimizer(options_of("adamw", Decayed::All), fixture.units);
   fixture.set_gradients(1);
   optimizer->step(1e-2);
   const FlatBuffer& buffer = fixture.units[0].buffers()[0];
@@ -207,9 +207,9 @@ TEST(Optimizer, PaddingStaysZero) {
 TEST(Optimizer, RangesAreFew) {
   Fixture fixture;
   const FlatBuffer& buffer = fixture.units[0].buffers()[0];
-  EXPECT_EQ(update_ranges(buffer, recipe("adamw", "all")).size(), 1u);
-  EXPECT_EQ(update_ranges(buffer, recipe("adamw", "matrices")).size(), 3u);
-  OptimizerRecipe same = recipe("adamw", "all");
+  EXPECT_EQ(update_ranges(buffer, options_of("adamw", Decayed::All)).size(), 1u);
+  EXPECT_EQ(update_ranges(buffer, options_of("adamw", Decayed::Matrices)).size(), 3u);
+  OptimizerOptions same = options_of("adamw", Decayed::All);
   same.groups = {{"a", 1, 0.1}, {"b", 2, {}}};
   EXPECT_EQ(update_ranges(buffer, same).size(), 3u);
   same.groups = {{"*", 2, 0}};
@@ -219,7 +219,7 @@ TEST(Optimizer, RangesAreFew) {
 // A group's parameters move as in a separate run with its learning rate and weight decay.
 TEST(Optimizer, GroupsAreRunsOfTheirOwn) {
   for (const char* name : {"adamw", "sgd"}) {
-    OptimizerRecipe grouped = recipe(name, "matrices");
+    OptimizerOptions grouped = options_of(name, Decayed::Matrices);
     grouped.groups = {{"a", 0.5, 0.3}, {"[ab]", 3, 0.2}, {"*", 1, {}}};
     const std::vector<std::pair<double, double>> rate_and_decay = {{0.5, 0.3}, {3, 0.2}, {1, 0.1}};
     Fixture fixture;
@@ -227,7 +227,7 @@ TEST(Optimizer, GroupsAreRunsOfTheirOwn) {
     std::vector<std::unique_ptr<Fixture>> alone;
     std::vector<std::unique_ptr<Optimizer>> optimizers;
     for (const auto& [rate, decay] : rate_and_decay) {
-      OptimizerRecipe one = recipe(name, "all");
+      OptimizerOptions one = options_of(name, Decayed::All);
       one.weight_decay = decay;
       alone.push_back(std::make_unique<Fixture>());
       optimizers.push_back(make_optimizer(one, alone.back()->units));
@@ -249,7 +249,7 @@ TEST(Optimizer, GroupsAreRunsOfTheirOwn) {
 
 TEST(Optimizer, FrozenParametersHaveNeitherStateNorGradientNorMovement) {
   for (const char* name : {"adamw", "sgd", "muon"}) {
-    OptimizerRecipe with_momentum = recipe(name, "all");
+    OptimizerOptions with_momentum = options_of(name, Decayed::All);
     with_momentum.momentum = 0.9;
     const auto state_bytes = [&](const Fixture& fixture) {
       HostMemory& memory = HostMemory::counted();
@@ -273,7 +273,7 @@ TEST(Optimizer, FrozenParametersHaveNeitherStateNorGradientNorMovement) {
 
 TEST(Optimizer, PureBf16KeepsItsStateInBf16) {
   Fixture fixture(at::kBFloat16);
-  const auto optimizer = make_optimizer(recipe("adamw", "all"), fixture.units);
+  const auto optimizer = make_optimizer(options_of("adamw", Decayed::All), fixture.units);
   const at::Tensor before = fixture.parameters[0]->tensor.detach().clone();
   fixture.set_gradients(1);
   optimizer->step(1e-1);
@@ -282,9 +282,11 @@ TEST(Optimizer, PureBf16KeepsItsStateInBf16) {
 
 // In bf16 the second moment cannot decay by 0.999: after smaller gradients it stays as it was.
 TEST(Optimizer, StateInFp32DecaysBesideWeightsInBf16) {
-  const auto second_moment_after = [](const OptimizerOptions& options) {
+  const auto second_moment_after = [](std::optional<at::ScalarType> state_dtype) {
     Fixture fixture(at::kBFloat16);
-    const auto optimizer = make_optimizer(recipe("adamw", "all"), fixture.units, options);
+    OptimizerOptions options = options_of("adamw", Decayed::All);
+    options.state_dtype = state_dtype;
+    const auto optimizer = make_optimizer(options, fixture.units);
     for (int step = 1; step <= 3000; ++step) {
       for (const auto& parameter : fixture.parameters) parameter->tensor.mutable_grad().fill_(step <= 500 ? 1 : 0.125);
       optimizer->step(1e-4);
@@ -295,7 +297,7 @@ TEST(Optimizer, StateInFp32DecaysBesideWeightsInBf16) {
   };
   double wanted = 0;
   for (int step = 1; step <= 3000; ++step) wanted = 0.999 * wanted + 0.001 * (step <= 500 ? 1 : 0.125 * 0.125);
-  EXPECT_NEAR(second_moment_after({.state_dtype = at::kFloat}), wanted, 1e-3 * wanted);
+  EXPECT_NEAR(second_moment_after(at::kFloat), wanted, 1e-3 * wanted);
   EXPECT_GT(std::abs(second_moment_after({}) - wanted), 0.5 * wanted) << "bf16";
 }
 
@@ -303,10 +305,10 @@ TEST(Optimizer, StateInFp32DecaysBesideWeightsInBf16) {
 TEST(Optimizer, StateInFp32UpdatesInFp32) {
   for (const char* name : {"adamw", "sgd", "muon"}) {
     Fixture halves(at::kBFloat16), wide(at::kFloat);
-    OptimizerRecipe of = recipe(name, "all");
+    OptimizerOptions of = options_of(name, Decayed::All);
     of.momentum = 0.5;
-    const auto own = make_optimizer(of, halves.units, {.state_dtype = at::kFloat}),
-               exact = make_optimizer(of, wide.units);
+    of.state_dtype = at::kFloat;
+    const auto own = make_optimizer(of, halves.units), exact = make_optimizer(of, wide.units);
     for (int step = 1; step <= 3; ++step) {
       halves.set_gradients(step);
       for (size_t i = 0; i < 3; ++i) {

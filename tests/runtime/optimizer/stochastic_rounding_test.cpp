@@ -97,7 +97,7 @@ struct RankOfMesh {
     view.valid().copy_(whole);
   }
 
-  void train(const OptimizerRecipe& recipe) {
+  void train(const OptimizerOptions& recipe) {
     const auto optimizer = make_optimizer(recipe, units, {.rounding = StochasticRounding(42)});
     for (uint64_t step = 1; step <= 3; ++step) {
       for (const auto& parameter : parameters) write(*parameter, parameter->tensor.grad(), 10 * step);
@@ -110,7 +110,7 @@ struct RankOfMesh {
 };
 
 /// Trains, and returns every parameter, assembled from the shards of all ranks.
-std::vector<at::Tensor> train_on_mesh(int tp, int dp, const OptimizerRecipe& recipe) {
+std::vector<at::Tensor> train_on_mesh(int tp, int dp, const OptimizerOptions& recipe) {
   std::vector<at::Tensor> whole;
   for (int t = 0; t < tp; ++t) {
     at::Tensor flat;
@@ -141,11 +141,11 @@ std::vector<at::Tensor> train_on_mesh(int tp, int dp, const OptimizerRecipe& rec
 
 TEST(StochasticRounding, EveryMeshRoundsAlike) {
   for (const char* name : {"adamw", "sgd"}) {
-    OptimizerRecipe recipe;
+    OptimizerOptions recipe;
     recipe.name = name;
     recipe.momentum = 0.9;
     recipe.weight_decay = 0.1;
-    recipe.decay = "matrices";
+    recipe.decay = Decayed::Matrices;
     const std::vector<at::Tensor> alone = train_on_mesh(1, 1, recipe);
     for (const auto& [tp, dp] : {std::pair{1, 2}, {2, 1}, {2, 2}, {3, 4}}) {
       const std::vector<at::Tensor> mesh = train_on_mesh(tp, dp, recipe);
@@ -160,7 +160,7 @@ TEST(StochasticRounding, EveryMeshRoundsAlike) {
 TEST(StochasticRounding, TinyUpdatesAreMadeInTheMean) {
   constexpr int kSteps = 300;
   for (const char* name : {"adamw", "sgd"}) {
-    OptimizerRecipe recipe;
+    OptimizerOptions recipe;
     recipe.name = name;
     for (const bool stochastic : {false, true}) {
       Parameter parameter = whole_parameter("w", {4096}, {}, at::TensorOptions().dtype(at::kBFloat16));

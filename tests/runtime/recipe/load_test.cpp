@@ -35,7 +35,7 @@ TEST(LoadRecipe, FillsInDefaults) {
   EXPECT_FALSE(recipe.data.documents.has_value());
   EXPECT_EQ(recipe.data.boundary_labels, "counted");
   EXPECT_EQ(recipe.optimizer.learning_rate, 1e-3);
-  EXPECT_EQ(recipe.schedule.name, "constant");
+  EXPECT_EQ(recipe.schedule.name, Schedule::Constant);
 }
 
 TEST(LoadRecipe, UserBuffersWereOnceTrueOrFalse) {
@@ -138,7 +138,7 @@ evaluate: {every: 10, tokens: held_out.bin, samples: 40, ignore_id: 7}
 )");
   const Recipe recipe = load_recipe(folder.write("recipe.yaml", text), {}, "");
   ASSERT_EQ(recipe.data.mixture.size(), 2u);
-  const MixedSourceRecipe &a = recipe.data.mixture[0], &b = recipe.data.mixture[1];
+  const MixedSource &a = recipe.data.mixture[0], &b = recipe.data.mixture[1];
   EXPECT_EQ(a.tokens, folder.path() / "a.bin");
   EXPECT_EQ(a.weight, 0.7);
   EXPECT_EQ(a.dtype, "uint32");

@@ -1,5 +1,6 @@
 // Patterns of parameter names: their matches, and the errors for patterns that do not fit the model.
 #include "runtime/recipe/patterns.h"
+#include "runtime/files/glob.h"
 
 #include <gtest/gtest.h>
 
@@ -51,8 +52,8 @@ parallel: {fsdp: {unit_layers: 2}}
     EXPECT_EQ(each.train.parameter_metrics.every, 5);
     EXPECT_EQ(each.parallel.fsdp.unit_layers, 2);
     EXPECT_EQ(each.optimizer.groups,
-              (std::vector<GroupRecipe>{{"*norm.weight", 1, 0}, {"*.k_proj.*", 0.5, std::nullopt}}));
-    EXPECT_EQ(each.optimizer.muon.scale, "original");
+              (std::vector<GroupOptions>{{"*norm.weight", 1, 0}, {"*.k_proj.*", 0.5, std::nullopt}}));
+    EXPECT_EQ(each.optimizer.muon.scale, MuonScale::Original);
     EXPECT_FALSE(each.optimizer.muon.nesterov);
     EXPECT_EQ(each.optimizer.muon.newton_schulz_steps, 6);
     EXPECT_EQ(each.optimizer.muon.adamw_learning_rate, 2e-4);

@@ -128,7 +128,7 @@ TEST(RunPlan, StateHasTheDtypeOfWeightsUnlessFp32IsAskedFor) {
     EXPECT_EQ(resolve(recipe, mesh(1, 1, 1)).precision.state, state) << precision;
   }
   recipe.train.precision = "bf16";
-  recipe.optimizer.state_dtype = "fp32";
+  recipe.optimizer.state_dtype = at::kFloat;
   EXPECT_EQ(resolve(recipe, mesh(1, 1, 1)).precision.state, at::kFloat);
 }
 

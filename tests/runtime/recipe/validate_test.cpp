@@ -252,7 +252,7 @@ TEST(Validate, NamesWhatBelongsToAnotherPrecision) {
             "them, or train.precision bf16_mixed");
   EXPECT_EQ(refusal([](Recipe& recipe) {
               recipe.train.precision = "fp64";
-              recipe.optimizer.state_dtype = "fp32";
+              recipe.optimizer.state_dtype = at::kFloat;
             }),
             "optimizer.state_dtype: fp32 is less than train.precision fp64: leave it out, or use another precision");
   EXPECT_EQ(refusal([](Recipe& recipe) {

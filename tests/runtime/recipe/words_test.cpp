@@ -215,13 +215,13 @@ TEST_F(RecipeWords, AValueInThePlaceOfAMapIsForItsFirstWord) {
   Recipe recipe = load({"train.activation_checkpointing=full", "parallel.fsdp=shard_grad_op", "schedule=cosine"});
   EXPECT_EQ(recipe.train.activation_checkpointing.mode, "full");
   EXPECT_EQ(recipe.parallel.fsdp.mode, "shard_grad_op");
-  EXPECT_EQ(recipe.schedule.name, "cosine");
+  EXPECT_EQ(recipe.schedule.name, Schedule::Cosine);
   recipe = load({}, "schedule: linear\ncheckpoint: 50\n");
-  EXPECT_EQ(recipe.schedule.name, "linear");
+  EXPECT_EQ(recipe.schedule.name, Schedule::Linear);
   EXPECT_EQ(recipe.checkpoint.every, 50);
   // Beside other keys of the map, which stay.
   recipe = load({"schedule=cosine"}, "schedule: {name: linear, warmup_steps: 3}\n");
-  EXPECT_EQ(recipe.schedule.name, "cosine");
+  EXPECT_EQ(recipe.schedule.name, Schedule::Cosine);
   EXPECT_EQ(recipe.schedule.warmup_steps, 3);
   EXPECT_EQ(refusal({"train.activation_checkpointing=ful"}),
             "--set train.activation_checkpointing=ful: \"ful\" is not one of none, full, selective; did you mean "

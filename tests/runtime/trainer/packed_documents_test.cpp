@@ -24,7 +24,7 @@ class Listed final : public Samples {
     std::vector<int64_t> inputs, labels;
   };
   /// `data`: settings of the documents.
-  Listed(std::vector<Sample> samples, const DataRecipe& data) : samples_(std::move(samples)), data_(data) {}
+  Listed(std::vector<Sample> samples, const DataOptions& data) : samples_(std::move(samples)), data_(data) {}
 
   std::vector<int64_t> read(int64_t g, int64_t* inputs, int64_t* labels) const override {
     const Sample& sample = samples_.at(static_cast<size_t>(g));
@@ -38,7 +38,7 @@ class Listed final : public Samples {
 
  private:
   std::vector<Sample> samples_;
-  DataRecipe data_;
+  DataOptions data_;
 };
 
 /// Four samples: lengths of their documents. Only in the second sample a separator ends the last document.

@@ -1,4 +1,4 @@
-#include "runtime/checkpoint/recipe_changes.h"
+#include "runtime/recipe/changes.h"
 
 #include <algorithm>
 #include <array>
