@@ -1,6 +1,8 @@
 #include "mesh/device_mesh.h"
 
+#include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "mesh/error.h"
 #include "mesh/instrumented.h"
@@ -31,9 +33,33 @@ DeviceMesh::DeviceMesh(MeshLayout layout, const Group& world)
   world_ =
       Group(counts ? instrument(world.backend(), ledger_) : world.backend(), "world", std::move(everyone), coordinate_);
   alone_ = Group(Group().backend(), "local", {rank_}, coordinate_);
+  make_groups();
+}
+
+DeviceMesh::DeviceMesh(MeshLayout layout, int64_t rank, std::string coordinate, std::shared_ptr<TrafficLedger> ledger,
+                       Group world, Group alone)
+    : layout_(std::move(layout)),
+      rank_(rank),
+      coordinate_(std::move(coordinate)),
+      ledger_(std::move(ledger)),
+      world_(std::move(world)),
+      alone_(std::move(alone)) {
+  make_groups();
+}
+
+void DeviceMesh::make_groups() {
   for (const Axis& axis : layout_.axes()) group(axis.name);
   group({kDataAxis, kContextAxis});
   group({kContextAxis, kTensorAxis});
+}
+
+DeviceMesh DeviceMesh::part(const std::set<std::string>& axes) const {
+  std::vector<Axis> kept;
+  for (const Axis& axis : layout_.axes()) {
+    if (axes.contains(axis.name)) kept.push_back(axis);
+  }
+  const Group& ranks = group(axes);
+  return {MeshLayout(std::move(kept)), ranks.rank(), coordinate_, ledger_, ranks, alone_};
 }
 
 Group DeviceMesh::make_group(const std::set<std::string>& axes) const {
@@ -53,6 +79,11 @@ const Group& DeviceMesh::group(const std::string& axis) const {
 }
 
 const Group& DeviceMesh::group(const std::set<std::string>& axes) const {
+  const std::vector<std::string> training = training_axes();
+  for (const std::string& axis : axes) {
+    // Throws for an axis that nobody knows: a group of one would sum nothing, and nothing would say so.
+    if (std::ranges::find(training, axis) == training.end()) layout_.size(axis);
+  }
   std::set<std::string> wide;
   size_t present = 0;
   for (const Axis& axis : layout_.axes()) {

@@ -26,7 +26,13 @@ class DeviceMesh {
   int64_t size(const std::string& axis) const { return layout_.size(axis); }
   int64_t coordinate(const std::string& axis) const { return layout_.coordinate(rank_, axis); }
 
-  /// Returns the ranks that differ from this one along `axis` only. An axis that the layout lacks is a group of one.
+  /// Returns the mesh of this rank's ranks along `axes`: those that differ from it along these axes only. Messages of
+  /// its groups have the rank and the coordinate on this mesh, and their traffic is counted in this mesh's ledger.
+  /// Every rank of this mesh must call it, with the same axes, as one call in the order of the calls of group().
+  DeviceMesh part(const std::set<std::string>& axes) const;
+
+  /// Returns the ranks that differ from this one along `axis` only. A training axis that the layout lacks is a group of
+  /// one. Throws InputError for any other name that the layout lacks.
   const Group& group(const std::string& axis) const;
   /// Returns the ranks that differ along any of `axes`: group({"dp", "cp"}) is named "dp_cp" (in the layout's order).
   /// Axes of one rank make no difference: without context parallelism it is the group of "dp". All axes: world(). The
@@ -42,6 +48,11 @@ class DeviceMesh {
   TrafficLedger& traffic() const { return *ledger_; }
 
  private:
+  DeviceMesh(MeshLayout layout, int64_t rank, std::string coordinate, std::shared_ptr<TrafficLedger> ledger,
+             Group world, Group alone);
+
+  /// Makes the groups of the axes, of {dp, cp} and of {cp, tp}.
+  void make_groups();
   Group make_group(const std::set<std::string>& axes) const;
 
   MeshLayout layout_;

@@ -153,6 +153,36 @@ TEST(ReplicaMap, SumsCountEveryRankOnce) {
   });
 }
 
+// A pipeline's stage divides its parameters among its own ranks, which messages name by their ranks in the world.
+TEST(ReplicaMap, OfAPartOfAMeshIsThatOfAMeshOfItsAxes) {
+  constexpr int64_t kStage = 24;
+  for (int64_t rank = 0; rank < 2 * kStage; ++rank) {
+    const int64_t first = rank / kStage * kStage;
+    const DeviceMesh mesh = dry_mesh(MeshLayout({{"pp", 2}, {"dp", 6}, {"cp", 2}, {"tp", 2}}), rank);
+    const ReplicaMap part(mesh.part({"dp", "cp", "tp"}), {"dp"}, 3);
+    const ReplicaMap alone(dry_mesh(MeshLayout({{"dp", 6}, {"cp", 2}, {"tp", 2}}), rank % kStage), {"dp"}, 3);
+    EXPECT_EQ(part.part(), alone.part());
+    const auto in_world = [&](Ranks ranks) {
+      for (int64_t& each : ranks) each += first;
+      return ranks;
+    };
+    ASSERT_EQ(part.shards().ranks(), in_world(alone.shards().ranks())) << rank;
+    ASSERT_EQ(part.remaining().ranks(), in_world(alone.remaining().ranks())) << rank;
+    ASSERT_EQ(part.remaining_partial().ranks(), in_world(alone.remaining_partial().ranks())) << rank;
+  }
+}
+
+TEST(ReplicaMap, AxesHaveTheRolesThatTheyAreGiven) {
+  const MeshLayout experts({{"edp", 4}, {"ep", 3}}), dense({{"dp", 4}, {"tp", 3}});
+  const ReplicaRoles roles{"ep", {"edp"}};
+  for (int64_t rank = 0; rank < dense.size(); ++rank) {
+    const ReplicaMap map(experts, rank, {"edp"}, 2, roles), same(dense, rank, {"dp"}, 2);
+    EXPECT_EQ(map.part(), same.part());
+    EXPECT_EQ(map.owned(29, 11).offset, same.owned(29, 11).offset);
+    EXPECT_EQ(map.owned(29, 11).numel, same.owned(29, 11).numel);
+  }
+}
+
 // Shards over all ranks need no new groups.
 TEST(ReplicaMap, TakesTheMeshsGroupsWhereTheyAreTheSame) {
   const MeshLayout layout({{"dp", 6}, {"cp", 4}, {"tp", 2}});
