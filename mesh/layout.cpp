@@ -91,6 +91,18 @@ int64_t parse_size(std::string_view text, const std::string& part) {
 
 }  // namespace
 
+std::vector<std::string> complete_order(const std::vector<std::string>& order) {
+  std::vector<std::string> complete = training_axes();
+  for (const std::string& axis : order) {
+    if (std::erase(complete, axis) == 1) continue;
+    const bool is_twice = std::ranges::count(order, axis) > 1;
+    throw InputError((is_twice ? "names " + axis + " more than once"
+                               : "'" + axis + "' is not one of the axes " + listed(training_axes())));
+  }
+  complete.insert(complete.end(), order.begin(), order.end());
+  return complete;
+}
+
 MeshLayout::MeshLayout(std::vector<Axis> axes) : axes_(std::move(axes)) {
   std::set<std::string> seen;
   for (const Axis& axis : axes_) {

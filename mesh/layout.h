@@ -17,6 +17,10 @@ inline std::vector<std::string> training_axes() {
   return {kDataAxis, kContextAxis, kTensorAxis};
 }
 
+/// Returns `order` after the training axes that it leaves out, which are then the outermost, in their usual order.
+/// Throws InputError when it names an axis twice, or one that is not a training axis.
+std::vector<std::string> complete_order(const std::vector<std::string>& order);
+
 struct Axis {
   std::string name;
   int64_t size = 1;

@@ -15,10 +15,11 @@ constexpr int kRanks = 48;
 using Ranks = std::vector<int64_t>;
 
 /// Returns a mesh of ranks that do not exist, as `rank` sees it.
-DeviceMesh dry_mesh(const MeshLayout& layout, int rank) {
-  Ranks everyone(kRanks);
+DeviceMesh dry_mesh(const MeshLayout& layout, int64_t rank) {
+  Ranks everyone(static_cast<size_t>(layout.size()));
   std::iota(everyone.begin(), everyone.end(), 0);
-  return {layout, Group(dry_run_backend(rank, kRanks), "world", everyone, "rank " + std::to_string(rank))};
+  return {layout, Group(dry_run_backend(static_cast<int>(rank), static_cast<int>(layout.size())), "world", everyone,
+                        "rank " + std::to_string(rank))};
 }
 
 /// A way to divide a model; num_shards as in ReplicaMap.
