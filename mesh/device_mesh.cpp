@@ -62,6 +62,14 @@ DeviceMesh DeviceMesh::part(const std::set<std::string>& axes) const {
   return {MeshLayout(std::move(kept)), ranks.rank(), coordinate_, ledger_, ranks, alone_};
 }
 
+// A group of one for a misspelt axis would sum nothing, without an error.
+void DeviceMesh::check_axes(const std::set<std::string>& axes) const {
+  const std::vector<std::string> training = training_axes();
+  for (const std::string& axis : axes) {
+    if (std::ranges::find(training, axis) == training.end()) layout_.size(axis);
+  }
+}
+
 Group DeviceMesh::make_group(const std::set<std::string>& axes) const {
   std::vector<std::string> ordered;
   std::string name;
@@ -79,11 +87,6 @@ const Group& DeviceMesh::group(const std::string& axis) const {
 }
 
 const Group& DeviceMesh::group(const std::set<std::string>& axes) const {
-  const std::vector<std::string> training = training_axes();
-  for (const std::string& axis : axes) {
-    // Throws for an axis that nobody knows: a group of one would sum nothing, and nothing would say so.
-    if (std::ranges::find(training, axis) == training.end()) layout_.size(axis);
-  }
   std::set<std::string> wide;
   size_t present = 0;
   for (const Axis& axis : layout_.axes()) {
@@ -91,6 +94,7 @@ const Group& DeviceMesh::group(const std::set<std::string>& axes) const {
     ++present;
     if (axis.size > 1) wide.insert(axis.name);
   }
+  if (present < axes.size()) check_axes(axes);
   if (wide.empty()) return alone_;
   if (present == layout_.axes().size() && present > 1) return world_;
   const auto found = groups_.find(wide);

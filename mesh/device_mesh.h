@@ -26,9 +26,10 @@ class DeviceMesh {
   int64_t size(const std::string& axis) const { return layout_.size(axis); }
   int64_t coordinate(const std::string& axis) const { return layout_.coordinate(rank_, axis); }
 
-  /// Returns the mesh of this rank's ranks along `axes`: those that differ from it along these axes only. Messages of
-  /// its groups have the rank and the coordinate on this mesh, and their traffic is counted in this mesh's ledger.
-  /// Every rank of this mesh must call it, with the same axes, as one call in the order of the calls of group().
+  /// Returns a mesh of the ranks that differ from this one along `axes` only. Its layout has these axes, and rank() and
+  /// size() count its own ranks. Messages name ranks and coordinates of this mesh, whose ledger counts the traffic.
+  /// Every rank of this mesh must call it, with the same axes and in one order with new groups (group()). Throws
+  /// InputError for the names that group() refuses.
   DeviceMesh part(const std::set<std::string>& axes) const;
 
   /// Returns the ranks that differ from this one along `axis` only. A training axis that the layout lacks is a group of
@@ -53,6 +54,8 @@ class DeviceMesh {
 
   /// Makes the groups of the axes, of {dp, cp} and of {cp, tp}.
   void make_groups();
+  /// Throws InputError for an axis that the layout lacks, unless it is a training axis.
+  void check_axes(const std::set<std::string>& axes) const;
   Group make_group(const std::set<std::string>& axes) const;
 
   MeshLayout layout_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 #include <set>
+#include <stdexcept>
 #include <unordered_map>
 #include <utility>
 
@@ -12,16 +13,20 @@ ReplicaMap::ReplicaMap(const MeshLayout& layout, int64_t rank, std::vector<std::
                        std::optional<int64_t> num_shards, const ReplicaRoles& roles)
     : size_(layout.size()), rank_(rank), num_shards_(num_shards.value_or(1)) {
   int64_t stride = size_;
-  bool is_outer = true;
+  int num_token_axes = 0;
   for (const Axis& axis : layout.axes()) {
     stride /= axis.size;
     const Digit digit{stride, axis.size, std::find(axes.begin(), axes.end(), axis.name) != axes.end()};
     if (axis.name == roles.cut) {
       tp_ = digit;
     } else if (roles.tokens.contains(axis.name)) {
-      (is_outer ? outer_ : inner_) = digit;
-      is_outer = false;
+      (num_token_axes++ == 0 ? outer_ : inner_) = digit;
     }
+  }
+  const auto is_of_tokens = [&](const std::string& axis) { return roles.tokens.contains(axis); };
+  if (num_token_axes > 2 || !std::ranges::all_of(axes, is_of_tokens)) {
+    throw std::invalid_argument("mesh " + layout.describe() + ": replicas have at most two axes of tokens, and data " +
+                                "parallelism is over these");
   }
   num_replicas_ = outer_.size * inner_.size / num_shards_;
   if (num_shards) cut_axes_ = std::move(axes);
@@ -35,8 +40,9 @@ ReplicaMap::ReplicaMap(const DeviceMesh& mesh, const std::vector<std::string>& a
   tokens_ = mesh.group(others);
   const Group& along_axes = mesh.group(std::set<std::string>(axes.begin(), axes.end()));
   if (num_shards && *num_shards < along_axes.size()) {
-    others.insert(roles.cut);
-    make_runs(along_axes, mesh.group(others));
+    std::set<std::string> all = roles.tokens;
+    all.insert(roles.cut);
+    make_runs(along_axes, mesh.group(all));
     return;
   }
   (num_shards ? shards_ : whole_replicas_) = along_axes;
@@ -49,19 +55,18 @@ ReplicaMap::ReplicaMap(const DeviceMesh& mesh, const std::vector<std::string>& a
 
 // Splits of the world, so that those of all tp ranks sum in one order.
 void ReplicaMap::make_runs(const Group& along_axes, const Group& everyone) {
-  std::unordered_map<int64_t, int>
-      members;  // the ranks of the mesh, which may be a part of the program's, by their own
-  for (const int64_t rank : world_.ranks()) members.emplace(rank, static_cast<int>(members.size()));
+  std::unordered_map<int64_t, int> on_mesh;  // by rank of the program, of which the mesh may be a part
+  for (const int64_t rank : world_.ranks()) on_mesh.emplace(rank, static_cast<int>(on_mesh.size()));
   const auto with_the_same_shard = [&](const Group& group) {
-    std::vector<int> same;
+    std::vector<int> members;
     for (const int64_t rank : group.ranks()) {
-      if (part_of(members.at(rank)).shard == part().shard) same.push_back(members.at(rank));
+      if (part_of(on_mesh.at(rank)).shard == part().shard) members.push_back(on_mesh.at(rank));
     }
-    return same;
+    return members;
   };
   std::vector<int> run;
   const auto first = along_axes.ranks().begin() + along_axes.rank() / num_shards_ * num_shards_;
-  std::transform(first, first + num_shards_, std::back_inserter(run), [&](int64_t rank) { return members.at(rank); });
+  std::transform(first, first + num_shards_, std::back_inserter(run), [&](int64_t rank) { return on_mesh.at(rank); });
   shards_ = world_.split(run, "shards");
   remaining_ = world_.split(with_the_same_shard(tokens_), "replicas").with_purpose("dp.gradients");
   remaining_partial_ = world_.split(with_the_same_shard(everyone), "replicas_tp").with_purpose("tp.gradients");

@@ -72,6 +72,8 @@ TEST(DeviceMesh, NamesGroupsInTheOrderOfTheLayout) {
   EXPECT_EQ(mesh.world().name(), "world");
   EXPECT_EQ(mesh.group({"cp", "dp", "tp"}).name(), n == 1 ? "local" : "world");
   EXPECT_THROW(mesh.group("ep"), InputError) << "a group of one would sum nothing";
+  EXPECT_THROW(mesh.group({"tp", "ep"}), InputError);
+  EXPECT_THROW(mesh.part({"dp", "ep"}), InputError);
   EXPECT_EQ(mesh.group(std::set<std::string>{}).size(), 1);
   EXPECT_EQ(mesh.group("tp").name(), n % 2 == 0 ? "tp" : "local");
   if (n == 4) {
@@ -129,7 +131,7 @@ TEST(DeviceMesh, CountsWhatItsGroupsCommunicate) {
   EXPECT_EQ(mesh.traffic().total().calls, n == 1 ? 0 : 1);
 }
 
-TEST(DeviceMesh, AnAxisThatTheLayoutLacksIsAGroupOfOne) {
+TEST(DeviceMesh, ATrainingAxisThatTheLayoutLacksIsAGroupOfOne) {
   const DeviceMesh mesh(MeshLayout({{"dp", world().size()}}), world());
   EXPECT_EQ(mesh.group("tp").size(), 1);
   EXPECT_EQ(mesh.group({"dp", "tp"}).size(), world().size());
@@ -147,11 +149,13 @@ TEST(DeviceMesh, PartsAreMeshesOfTheRanksAlongTheirAxes) {
   }
   EXPECT_EQ(stage.world().ranks(), mesh.group({"dp", "tp"}).ranks());
   EXPECT_EQ(stage.world().coordinate_text(), mesh.world().coordinate_text());
+  EXPECT_EQ(stage.part({"tp"}).world().ranks(), mesh.group("tp").ranks());
   at::Tensor sum = at::full({1}, mesh.rank(), at::kLong);
   stage.world().all_reduce(sum).wait();
   const int64_t first = mesh.coordinate("pp") * n / outer, last = first + n / outer - 1;
   EXPECT_EQ(sum.item<int64_t>(), (first + last) * (last - first + 1) / 2) << "of this stage's ranks alone";
   EXPECT_EQ(mesh.traffic().total().calls, n / outer == 1 ? 0 : 1) << "counted in the complete mesh";
+  EXPECT_EQ(&stage.traffic(), &mesh.traffic());
 }
 
 TEST(DeviceMesh, OfTheWrongSizeIsRefused) {

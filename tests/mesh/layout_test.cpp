@@ -160,8 +160,8 @@ TEST(CompleteOrder, AxesThatAreLeftOutAreTheOutermost) {
   EXPECT_EQ(complete_order({"dp", "tp"}), (Order{"cp", "dp", "tp"}));
   EXPECT_EQ(complete_order({}), training_axes());
   EXPECT_EQ(complete_order({"tp", "cp", "dp"}), (Order{"tp", "cp", "dp"}));
-  EXPECT_THROW(complete_order({"dp", "dp"}), InputError);
-  EXPECT_THROW(complete_order({"dp", "ep"}), InputError);
+  EXPECT_EQ(message<InputError>([] { complete_order({"dp", "dp"}); }), "names dp more than once: name each axis once");
+  EXPECT_EQ(message<InputError>([] { complete_order({"dp", "ep"}); }), "names ep, but the axes are dp, cp, tp");
 }
 
 }  // namespace

@@ -156,20 +156,22 @@ TEST(ReplicaMap, SumsCountEveryRankOnce) {
 
 // A pipeline's stage divides its parameters among its own ranks, which messages name by their ranks in the world.
 TEST(ReplicaMap, OfAPartOfAMeshIsThatOfAMeshOfItsAxes) {
-  constexpr int64_t kStage = 24;
-  for (int64_t rank = 0; rank < 2 * kStage; ++rank) {
-    const int64_t first = rank / kStage * kStage;
-    const DeviceMesh mesh = dry_mesh(MeshLayout({{"pp", 2}, {"dp", 6}, {"cp", 2}, {"tp", 2}}), rank);
-    const ReplicaMap part(mesh.part({"dp", "cp", "tp"}), {"dp"}, 3);
-    const ReplicaMap alone(dry_mesh(MeshLayout({{"dp", 6}, {"cp", 2}, {"tp", 2}}), rank % kStage), {"dp"}, 3);
-    EXPECT_EQ(part.part(), alone.part());
-    const auto in_world = [&](Ranks ranks) {
-      for (int64_t& each : ranks) each += first;
-      return ranks;
-    };
-    ASSERT_EQ(part.shards().ranks(), in_world(alone.shards().ranks())) << rank;
-    ASSERT_EQ(part.remaining().ranks(), in_world(alone.remaining().ranks())) << rank;
-    ASSERT_EQ(part.remaining_partial().ranks(), in_world(alone.remaining_partial().ranks())) << rank;
+  const MeshLayout of_stage({{"dp", 6}, {"cp", 2}, {"tp", 2}});
+  for (const MeshLayout& layout : {MeshLayout({{"pp", 2}, {"dp", 6}, {"cp", 2}, {"tp", 2}}),
+                                   MeshLayout({{"dp", 6}, {"cp", 2}, {"pp", 2}, {"tp", 2}})}) {
+    for (int64_t rank = 0; rank < kRanks; ++rank) {
+      const DeviceMesh mesh = dry_mesh(layout, rank), stage = mesh.part({"dp", "cp", "tp"});
+      const ReplicaMap part(stage, {"dp"}, 3), alone(dry_mesh(of_stage, stage.rank()), {"dp"}, 3);
+      EXPECT_EQ(part.part(), alone.part());
+      const auto in_world = [&](const Group& group) {
+        Ranks ranks;
+        for (const int64_t each : group.ranks()) ranks.push_back(stage.world().ranks()[static_cast<size_t>(each)]);
+        return ranks;
+      };
+      ASSERT_EQ(part.shards().ranks(), in_world(alone.shards())) << rank;
+      ASSERT_EQ(part.remaining().ranks(), in_world(alone.remaining())) << rank;
+      ASSERT_EQ(part.remaining_partial().ranks(), in_world(alone.remaining_partial())) << rank;
+    }
   }
 }
 
@@ -181,7 +183,22 @@ TEST(ReplicaMap, AxesHaveTheRolesThatTheyAreGiven) {
     EXPECT_EQ(map.part(), same.part());
     EXPECT_EQ(map.owned(29, 11).offset, same.owned(29, 11).offset);
     EXPECT_EQ(map.owned(29, 11).numel, same.owned(29, 11).numel);
+    const DeviceMesh mesh = dry_mesh(experts, rank), of_dense = dry_mesh(dense, rank);
+    for (const std::optional<int64_t> num_shards : {std::optional<int64_t>(), {2}, {4}}) {
+      const ReplicaMap own(mesh, {"edp"}, num_shards, roles), other(of_dense, {"dp"}, num_shards);
+      EXPECT_EQ(own.tokens().ranks(), other.tokens().ranks());
+      EXPECT_EQ(own.shards().ranks(), other.shards().ranks());
+      EXPECT_EQ(own.remaining().ranks(), other.remaining().ranks());
+      EXPECT_EQ(own.remaining_partial().ranks(), other.remaining_partial().ranks());
+    }
   }
+}
+
+TEST(ReplicaMap, RefusesAxesWithoutTheRoleOfTokens) {
+  const MeshLayout layout({{"edp", 4}, {"dp", 2}, {"cp", 2}, {"tp", 3}});
+  EXPECT_THROW(ReplicaMap(layout, 0, {"edp"}, 2), std::invalid_argument);
+  EXPECT_THROW(ReplicaMap(layout, 0, {"tp"}, 3), std::invalid_argument);
+  EXPECT_THROW(ReplicaMap(layout, 0, {"dp"}, 2, {"tp", {"edp", "dp", "cp"}}), std::invalid_argument);
 }
 
 // Shards over all ranks need no new groups.
