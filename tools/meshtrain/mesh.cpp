@@ -47,10 +47,11 @@ MeshLayout fit(const std::map<std::string, int64_t>& sizes, const std::vector<st
   return MeshLayout::fit(sizes, order, ranks);
 }
 
+/// Returns all axes in the order of --order.
 std::vector<std::string> order_of(const MeshArguments& arguments) try {
   return complete_order(arguments.order);
 } catch (const InputError& error) {
-  throw InputError(std::string("--order: ") + error.what() + ", as in --order dp,cp,tp");
+  throw InputError(std::string("--order ") + error.what() + ", as in --order dp,cp,tp");
 }
 
 MeshLayout layout_of(const MeshArguments& arguments) {
@@ -112,7 +113,9 @@ void add_mesh_command(CLI::App& app, int& status) {
   command->add_option("--ranks", arguments->ranks, "Ranks in all; without it the product of the sizes")
       ->check(whole_number(1))
       ->type_name("N");
-  command->add_option("--order", arguments->order, "Axes, outermost first: the last one has neighbouring ranks")
+  command
+      ->add_option("--order", arguments->order,
+                   "Axes, outermost first: the last one has neighbouring ranks; those left out are the outermost")
       ->delimiter(',')
       ->default_str("dp,cp,tp")
       ->type_name("AXES");
