@@ -385,7 +385,7 @@ TEST(LoadRecipe, LayersMergeMapsAndReplaceTheRest) {
 TEST(LoadRecipe, AxesThatTheOrderLeavesOutAreTheOutermost) {
   const RecipeFolder folder;
   const fs::path file = folder.write("r.yaml", kSmallRecipe + "parallel: {mesh: {dp: 2, cp: 2}, order: [dp, tp]}\n");
-  EXPECT_EQ(load_recipe(file).parallel.order, (std::vector<std::string>{"cp", "dp", "tp"}));
+  EXPECT_EQ(load_recipe(file, {}, "").parallel.order, (std::vector<std::string>{"cp", "dp", "tp"}));
 }
 
 TEST(LoadRecipe, OverridesWinAndMeshReplaces) {
