@@ -1,6 +1,8 @@
 #include "mesh/device_mesh.h"
 
+#include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "mesh/error.h"
 #include "mesh/instrumented.h"
@@ -31,9 +33,41 @@ DeviceMesh::DeviceMesh(MeshLayout layout, const Group& world)
   world_ =
       Group(counts ? instrument(world.backend(), ledger_) : world.backend(), "world", std::move(everyone), coordinate_);
   alone_ = Group(Group().backend(), "local", {rank_}, coordinate_);
+  make_groups();
+}
+
+DeviceMesh::DeviceMesh(MeshLayout layout, int64_t rank, std::string coordinate, std::shared_ptr<TrafficLedger> ledger,
+                       Group world, Group alone)
+    : layout_(std::move(layout)),
+      rank_(rank),
+      coordinate_(std::move(coordinate)),
+      ledger_(std::move(ledger)),
+      world_(std::move(world)),
+      alone_(std::move(alone)) {
+  make_groups();
+}
+
+void DeviceMesh::make_groups() {
   for (const Axis& axis : layout_.axes()) group(axis.name);
   group({kDataAxis, kContextAxis});
   group({kContextAxis, kTensorAxis});
+}
+
+DeviceMesh DeviceMesh::part(const std::set<std::string>& axes) const {
+  std::vector<Axis> kept;
+  for (const Axis& axis : layout_.axes()) {
+    if (axes.contains(axis.name)) kept.push_back(axis);
+  }
+  const Group& ranks = group(axes);
+  return {MeshLayout(std::move(kept)), ranks.rank(), coordinate_, ledger_, ranks, alone_};
+}
+
+// A group of one for a misspelt axis would sum nothing, without an error.
+void DeviceMesh::check_axes(const std::set<std::string>& axes) const {
+  const std::vector<std::string> training = training_axes();
+  for (const std::string& axis : axes) {
+    if (std::ranges::find(training, axis) == training.end()) layout_.size(axis);
+  }
 }
 
 Group DeviceMesh::make_group(const std::set<std::string>& axes) const {
@@ -60,6 +94,7 @@ const Group& DeviceMesh::group(const std::set<std::string>& axes) const {
     ++present;
     if (axis.size > 1) wide.insert(axis.name);
   }
+  if (present < axes.size()) check_axes(axes);
   if (wide.empty()) return alone_;
   if (present == layout_.axes().size() && present > 1) return world_;
   const auto found = groups_.find(wide);

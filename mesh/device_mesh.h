@@ -26,7 +26,14 @@ class DeviceMesh {
   int64_t size(const std::string& axis) const { return layout_.size(axis); }
   int64_t coordinate(const std::string& axis) const { return layout_.coordinate(rank_, axis); }
 
-  /// Returns the ranks that differ from this one along `axis` only. An axis that the layout lacks is a group of one.
+  /// Returns a mesh of the ranks that differ from this one along `axes` only. Its layout has these axes, and rank() and
+  /// size() count its own ranks. Messages name ranks and coordinates of this mesh, whose ledger counts the traffic.
+  /// Every rank of this mesh must call it, with the same axes and in one order with new groups (group()). Throws
+  /// InputError for the names that group() refuses.
+  DeviceMesh part(const std::set<std::string>& axes) const;
+
+  /// Returns the ranks that differ from this one along `axis` only. A training axis that the layout lacks is a group of
+  /// one. Throws InputError for any other name that the layout lacks.
   const Group& group(const std::string& axis) const;
   /// Returns the ranks that differ along any of `axes`: group({"dp", "cp"}) is named "dp_cp" (in the layout's order).
   /// Axes of one rank make no difference: without context parallelism it is the group of "dp". All axes: world(). The
@@ -42,6 +49,13 @@ class DeviceMesh {
   TrafficLedger& traffic() const { return *ledger_; }
 
  private:
+  DeviceMesh(MeshLayout layout, int64_t rank, std::string coordinate, std::shared_ptr<TrafficLedger> ledger,
+             Group world, Group alone);
+
+  /// Makes the groups of the axes, of {dp, cp} and of {cp, tp}.
+  void make_groups();
+  /// Throws InputError for an axis that the layout lacks, unless it is a training axis.
+  void check_axes(const std::set<std::string>& axes) const;
   Group make_group(const std::set<std::string>& axes) const;
 
   MeshLayout layout_;

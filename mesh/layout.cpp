@@ -91,6 +91,19 @@ int64_t parse_size(std::string_view text, const std::string& part) {
 
 }  // namespace
 
+std::vector<std::string> complete_order(const std::vector<std::string>& order) {
+  const std::vector<std::string> known = training_axes();
+  std::vector<std::string> complete = known;
+  for (const std::string& axis : order) {
+    if (std::erase(complete, axis) == 1) continue;
+    const bool is_known = std::ranges::find(known, axis) != known.end();
+    throw InputError("names " + axis +
+                     (is_known ? " more than once: name each axis once" : ", but the axes are " + listed(known)));
+  }
+  complete.insert(complete.end(), order.begin(), order.end());
+  return complete;
+}
+
 MeshLayout::MeshLayout(std::vector<Axis> axes) : axes_(std::move(axes)) {
   std::set<std::string> seen;
   for (const Axis& axis : axes_) {

@@ -17,6 +17,11 @@ inline std::vector<std::string> training_axes() {
   return {kDataAxis, kContextAxis, kTensorAxis};
 }
 
+/// Returns `order` with the training axes that it leaves out before it, as the outermost, in their usual order. Throws
+/// InputError, whose text continues a sentence about the order, when it names an axis twice or one that is not a
+/// training axis: "names dp more than once: name each axis once".
+std::vector<std::string> complete_order(const std::vector<std::string>& order);
+
 struct Axis {
   std::string name;
   int64_t size = 1;

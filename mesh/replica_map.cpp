@@ -1,61 +1,74 @@
 #include "mesh/replica_map.h"
 
 #include <algorithm>
+#include <iterator>
 #include <set>
+#include <stdexcept>
+#include <unordered_map>
 #include <utility>
 
 namespace meshtrain {
 
 ReplicaMap::ReplicaMap(const MeshLayout& layout, int64_t rank, std::vector<std::string> axes,
-                       std::optional<int64_t> num_shards)
+                       std::optional<int64_t> num_shards, const ReplicaRoles& roles)
     : size_(layout.size()), rank_(rank), num_shards_(num_shards.value_or(1)) {
   int64_t stride = size_;
-  bool is_outer = true;
+  int num_token_axes = 0;
   for (const Axis& axis : layout.axes()) {
     stride /= axis.size;
     const Digit digit{stride, axis.size, std::find(axes.begin(), axes.end(), axis.name) != axes.end()};
-    if (axis.name == kTensorAxis) {
+    if (axis.name == roles.cut) {
       tp_ = digit;
-    } else if (axis.name == kDataAxis || axis.name == kContextAxis) {
-      (is_outer ? outer_ : inner_) = digit;
-      is_outer = false;
+    } else if (roles.tokens.contains(axis.name)) {
+      (num_token_axes++ == 0 ? outer_ : inner_) = digit;
     }
+  }
+  const auto is_of_tokens = [&](const std::string& axis) { return roles.tokens.contains(axis); };
+  if (num_token_axes > 2 || !std::ranges::all_of(axes, is_of_tokens)) {
+    throw std::invalid_argument("mesh " + layout.describe() + ": replicas have at most two axes of tokens, and data " +
+                                "parallelism is over these");
   }
   num_replicas_ = outer_.size * inner_.size / num_shards_;
   if (num_shards) cut_axes_ = std::move(axes);
 }
 
-ReplicaMap::ReplicaMap(const DeviceMesh& mesh, const std::vector<std::string>& axes, std::optional<int64_t> num_shards)
-    : ReplicaMap(mesh.layout(), mesh.rank(), axes, num_shards) {
-  std::set<std::string> others = {kDataAxis, kContextAxis};
+ReplicaMap::ReplicaMap(const DeviceMesh& mesh, const std::vector<std::string>& axes, std::optional<int64_t> num_shards,
+                       const ReplicaRoles& roles)
+    : ReplicaMap(mesh.layout(), mesh.rank(), axes, num_shards, roles) {
+  std::set<std::string> others = roles.tokens;
   world_ = mesh.world();
   tokens_ = mesh.group(others);
   const Group& along_axes = mesh.group(std::set<std::string>(axes.begin(), axes.end()));
   if (num_shards && *num_shards < along_axes.size()) {
-    make_runs(mesh, along_axes);
+    std::set<std::string> all = roles.tokens;
+    all.insert(roles.cut);
+    make_runs(along_axes, mesh.group(all));
     return;
   }
   (num_shards ? shards_ : whole_replicas_) = along_axes;
   for (const std::string& axis : axes) others.erase(axis);
   remaining_ = mesh.group(others).with_purpose("cp.gradients");
-  others.insert(kTensorAxis);
+  others.insert(roles.cut);
   remaining_partial_ = mesh.group(others).with_purpose("tp.gradients");
   replicas_ = num_shards ? remaining_ : tokens_;
 }
 
 // Splits of the world, so that those of all tp ranks sum in one order.
-void ReplicaMap::make_runs(const DeviceMesh& mesh, const Group& along_axes) {
+void ReplicaMap::make_runs(const Group& along_axes, const Group& everyone) {
+  std::unordered_map<int64_t, int> on_mesh;  // by rank of the program, of which the mesh may be a part
+  for (const int64_t rank : world_.ranks()) on_mesh.emplace(rank, static_cast<int>(on_mesh.size()));
   const auto with_the_same_shard = [&](const Group& group) {
     std::vector<int> members;
     for (const int64_t rank : group.ranks()) {
-      if (part_of(rank).shard == part().shard) members.push_back(static_cast<int>(rank));
+      if (part_of(on_mesh.at(rank)).shard == part().shard) members.push_back(on_mesh.at(rank));
     }
     return members;
   };
+  std::vector<int> run;
   const auto first = along_axes.ranks().begin() + along_axes.rank() / num_shards_ * num_shards_;
-  shards_ = world_.split({first, first + num_shards_}, "shards");
+  std::transform(first, first + num_shards_, std::back_inserter(run), [&](int64_t rank) { return on_mesh.at(rank); });
+  shards_ = world_.split(run, "shards");
   remaining_ = world_.split(with_the_same_shard(tokens_), "replicas").with_purpose("dp.gradients");
-  const Group& everyone = mesh.group({kDataAxis, kContextAxis, kTensorAxis});
   remaining_partial_ = world_.split(with_the_same_shard(everyone), "replicas_tp").with_purpose("tp.gradients");
   replicas_ = remaining_;
 }

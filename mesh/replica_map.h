@@ -1,6 +1,7 @@
 #pragma once
 
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -8,6 +9,12 @@
 #include "mesh/device_mesh.h"
 
 namespace meshtrain {
+
+/// The roles of a mesh's axes. ReplicaMap's comments say tp, dp and cp for them, as a Transformer has.
+struct ReplicaRoles {
+  std::string cut = kTensorAxis;                             ///< its ranks hold parts of parameters
+  std::set<std::string> tokens = {kDataAxis, kContextAxis};  ///< their ranks compute different tokens; at most two axes
+};
 
 /// Which rank of a mesh holds which part of the model, who owns each element, and over whose ranks a gradient is
 /// summed: decided here, once, from the mesh and from how data parallelism divides the model.
@@ -33,13 +40,16 @@ class ReplicaMap {
 
   /// One rank, which holds and owns everything.
   ReplicaMap() = default;
-  /// The ranks of `layout`, with the axes dp, cp and tp, as its rank `rank` sees them, without groups: arithmetic at
-  /// the cost of a few divisions. Data parallelism is over `axes`, dp or dp and cp. `num_shards`, which divides their
-  /// number of ranks: runs of so many ranks along `axes` hold the shards of one model; none: every rank holds it whole.
-  ReplicaMap(const MeshLayout& layout, int64_t rank, std::vector<std::string> axes, std::optional<int64_t> num_shards);
+  /// The ranks of `layout`, with the axes of `roles`, as its rank `rank` sees them, without groups: arithmetic at the
+  /// cost of a few divisions. Data parallelism is over `axes`, some or all of `roles.tokens`. `num_shards`, which
+  /// divides their number of ranks: runs of so many ranks along `axes` hold the shards of one model; none: every rank
+  /// holds it whole. Throws std::invalid_argument when `axes` has others, or the layout three of `roles.tokens`.
+  ReplicaMap(const MeshLayout& layout, int64_t rank, std::vector<std::string> axes, std::optional<int64_t> num_shards,
+             const ReplicaRoles& roles = {});
   /// Makes the map of this rank of `mesh`, with groups. Every rank of `mesh` must call it: collective where there are
   /// several runs of shards.
-  ReplicaMap(const DeviceMesh& mesh, const std::vector<std::string>& axes, std::optional<int64_t> num_shards);
+  ReplicaMap(const DeviceMesh& mesh, const std::vector<std::string>& axes, std::optional<int64_t> num_shards,
+             const ReplicaRoles& roles = {});
 
   int64_t size() const { return size_; }
   int64_t num_tp() const { return tp_.size; }
@@ -77,11 +87,12 @@ class ReplicaMap {
     int64_t of(int64_t rank) const { return rank / stride % size; }
   };
 
-  void make_runs(const DeviceMesh& mesh, const Group& along_axes);
+  /// `everyone`: the ranks along all axes of the roles.
+  void make_runs(const Group& along_axes, const Group& everyone);
 
   int64_t size_ = 1, rank_ = 0;
   int64_t num_shards_ = 1;
-  Digit tp_, outer_, inner_;  // dp and cp in the order of the layout
+  Digit tp_, outer_, inner_;  // the last two: dp and cp in the order of the layout
   std::vector<std::string> cut_axes_;
   int64_t num_replicas_ = 1;
   Group world_, tokens_, shards_, whole_replicas_, replicas_, remaining_, remaining_partial_;

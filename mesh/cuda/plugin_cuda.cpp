@@ -103,11 +103,13 @@ class Plugin final : public CudaPlugin {
  public:
   int prepare() override {
     if (count_ > 0) return count_;
+    // One thread issues all collectives, in one order on all ranks: NCCL may rely on it.
+    setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", /*overwrite=*/0);
+    // Streams of which two share a hardware queue wait for each other. By default there are 8 queues; 32 are the most.
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0);
     check_driver();
     const int count = count_gpus();
     check_architectures(count);
-    // One thread issues all collectives, in one order on all ranks: NCCL may rely on it.
-    setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", /*overwrite=*/0);
     const std::filesystem::path libtorch = libtorch_folder();
     open_runtime_compiler(libtorch, CUDART_VERSION / 1000);
     open_torch_cuda(libtorch);  // nothing may ask LibTorch about CUDA before this

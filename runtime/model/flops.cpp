@@ -21,16 +21,16 @@ double flops_per_token(Transformer& model, const ModelShape& shape, int64_t sequ
     const auto elements = static_cast<double>(c10::multiply_integers(parameter.global_shape));
     flops += elements * (2 + (trains ? 2 : 0) + (parameter.tensor.requires_grad() ? 2 : 0));
   };
-  const std::vector<Stage> stages = model.stages();
+  const std::vector<Layer> layers = model.layers();
   const auto query = static_cast<double>(shape.num_attention_heads * shape.head_dim);
-  for (size_t i = 0; i < stages.size(); ++i) {
+  for (size_t i = 0; i < layers.size(); ++i) {
     const bool looks_up = i == 0;
-    for (const Parameter* const parameter : stages[i].parameters) {
+    for (const Parameter* const parameter : layers[i].parameters) {
       if (!looks_up) add_product(*parameter);
       trains = trains || parameter->tensor.requires_grad();
     }
-    if (stages[i].borrowed != nullptr) add_product(*stages[i].borrowed);
-    const bool is_block = !looks_up && i + 1 < stages.size();
+    if (layers[i].borrowed != nullptr) add_product(*layers[i].borrowed);
+    const bool is_block = !looks_up && i + 1 < layers.size();
     if (!is_block) continue;
     // Scores and weighted values: two products of two operations, and twice as much backwards.
     flops += 4 * query * visible_keys(shape, static_cast<int64_t>(i) - 1, sequence_length) * (trains ? 3 : 1);

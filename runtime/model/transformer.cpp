@@ -64,34 +64,34 @@ at::Tensor Transformer::head(const at::Tensor& x, const ForwardPass& pass) const
   return last;
 }
 
-std::vector<Stage> Transformer::stages() {
-  std::vector<Stage> stages;
-  stages.push_back({"embedding", embedding_.parameters(), nullptr,
+std::vector<Layer> Transformer::layers() {
+  std::vector<Layer> layers;
+  layers.push_back({"embedding", embedding_.parameters(), nullptr,
                     [this](const at::Tensor& ids, const ForwardPass&) { return embed(ids); }});
   for (size_t layer = 0; layer < blocks_.size(); ++layer) {
     Block& block = *blocks_[layer];
-    stages.push_back(
+    layers.push_back(
         {"block " + std::to_string(layer), block.parameters(), nullptr,
          [&block](const at::Tensor& x, const ForwardPass& pass) { return block.forward(x, pass.sequence); }});
   }
-  stages.push_back({"head", {norm_.weight()}, nullptr, [this](const at::Tensor& x, const ForwardPass& pass) {
+  layers.push_back({"head", {norm_.weight()}, nullptr, [this](const at::Tensor& x, const ForwardPass& pass) {
                       return head(x, pass);
                     }});
   if (head_) {
-    stages.back().parameters.push_back(&*head_);
+    layers.back().parameters.push_back(&*head_);
   } else {
-    stages.back().borrowed = &embedding_.weight();
+    layers.back().borrowed = &embedding_.weight();
   }
-  return stages;
+  return layers;
 }
 
 std::vector<Parameter*> Transformer::parameters() {
-  const std::vector<Stage> all_stages = stages();
-  const Stage& head = all_stages.back();
-  std::vector<Parameter*> all = all_stages.front().parameters;
-  const auto add = [&](const Stage& stage) { all.insert(all.end(), stage.parameters.begin(), stage.parameters.end()); };
+  const std::vector<Layer> all_layers = layers();
+  const Layer& head = all_layers.back();
+  std::vector<Parameter*> all = all_layers.front().parameters;
+  const auto add = [&](const Layer& layer) { all.insert(all.end(), layer.parameters.begin(), layer.parameters.end()); };
   if (head.borrowed != nullptr) add(head);
-  for (size_t i = 1; i + 1 < all_stages.size(); ++i) add(all_stages[i]);
+  for (size_t i = 1; i + 1 < all_layers.size(); ++i) add(all_layers[i]);
   if (head.borrowed == nullptr) add(head);
   return all;
 }

@@ -13,7 +13,7 @@
 
 namespace meshtrain {
 
-/// The inputs of all stages of a forward, besides the activations that each hands to the next.
+/// The inputs of all layers of a forward, besides the activations that each hands to the next.
 struct ForwardPass {
   const Sequence& sequence;
   /// int64 [T], already shifted, kIgnoredLabel where not counted; the head then returns the sum of the losses.
@@ -23,14 +23,14 @@ struct ForwardPass {
   std::optional<VocabularyLogits>* logits = nullptr;
 };
 
-/// A part of the forward, whose parameters are used nowhere else, save for `borrowed` ones. The first stage takes ids,
+/// A part of the forward, whose parameters are used nowhere else, save for `borrowed` ones. The first layer takes ids,
 /// int64 [T], the same on every tp rank; each returns the residual stream [T, M] (its tp part under sequence parallel)
 /// for the next; the last returns the sum of the losses, a scalar whose value is computed by its backward
 /// (linear_cross_entropy.h), or at once without recording. Every rank of tp and cp must call `forward`.
-struct Stage {
+struct Layer {
   std::string name;                     ///< "embedding", "block 3", "head"
   std::vector<Parameter*> parameters;   ///< valid as long as the model lives
-  const Parameter* borrowed = nullptr;  ///< a parameter of another stage that this one uses too: tied embeddings
+  const Parameter* borrowed = nullptr;  ///< a parameter of another layer that this one uses too: tied embeddings
   std::function<at::Tensor(const at::Tensor& input, const ForwardPass& pass)> forward;
 };
 
@@ -38,8 +38,8 @@ struct Stage {
 class Transformer {
  public:
   /// Declares the parameters; they have no storage until FSDP or a loader binds some. Throws InputError when heads, KV
-  /// heads or feed-forward features do not divide over tp. `residual_dtype`: of the residual stream, that of `options` or
-  /// wider; none: that of `options`.
+  /// heads or feed-forward features do not divide over tp. `residual_dtype`: of the residual stream, that of `options`
+  /// or wider; none: that of `options`.
   Transformer(const ModelShape& shape, const Parallelism& parallelism, const at::TensorOptions& options,
               const Recomputation& recomputation = {}, std::optional<at::ScalarType> residual_dtype = {});
   Transformer(const Transformer&) = delete;
@@ -49,8 +49,8 @@ class Transformer {
   void freeze_embedding_row(int64_t id) { embedding_.freeze_row(id); }
 
   /// Returns the embedding, the blocks, and the head with the norm before it, in the order of the forward.
-  std::vector<Stage> stages();
-  /// Returns the parameters of all stages, in their order; a head with a borrowed weight comes second, as in exported
+  std::vector<Layer> layers();
+  /// Returns the parameters of all layers, in their order; a head with a borrowed weight comes second, as in exported
   /// files.
   std::vector<Parameter*> parameters();
 

@@ -33,7 +33,8 @@ void find_tokenizer(std::filesystem::path& tokenizer);
 bool names_mixture(const Reader& reader);
 /// Sets the defaults of the held-out samples from the data. Call after the data are read.
 void begin_evaluate(const DataOptions& data, EvaluationOptions& evaluate);
-void check_order(Reader& reader, const ParallelRecipe& parallel);
+/// Adds the axes that the order leaves out.
+void finish_order(Reader& reader, ParallelRecipe& parallel);
 void check_name(Reader& reader, const Recipe& recipe);
 /// Checks that the patterns match parameters of the model, and that at least one parameter is trained. Call after the
 /// complete recipe is read.
@@ -169,7 +170,7 @@ void fields(Archive& archive, ParallelRecipe& parallel) {
     for (auto& [axis, size] : parallel.mesh) size = size == -1 ? MeshLayout::kAuto : size;
   });
   archive.field("order", parallel.order, {.choices = axes});
-  archive.when_reading([&](Reader& reader) { check_order(reader, parallel); });
+  archive.when_reading([&](Reader& reader) { finish_order(reader, parallel); });
   archive.section("fsdp", parallel.fsdp, "mode");
   archive.field("sequence_parallel", parallel.sequence_parallel, {.choices = {"auto", "on", "off"}});
   archive.section("context", parallel.context, "algorithm");

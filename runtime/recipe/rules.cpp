@@ -120,9 +120,10 @@ void finish_model(Reader& reader, ModelRecipe& model) {
   }
 }
 
-void check_order(Reader& reader, const ParallelRecipe& parallel) {
-  if (std::ranges::is_permutation(parallel.order, training_axes())) return;
-  reader.fail("order", scalar_text(parallel.order) + " must name each of dp, tp, cp once");
+void finish_order(Reader& reader, ParallelRecipe& parallel) try {
+  parallel.order = complete_order(parallel.order);
+} catch (const InputError& error) {
+  reader.fail("order", scalar_text(parallel.order) + " " + error.what());
 }
 
 void check_name(Reader& reader, const Recipe& recipe) {

@@ -179,12 +179,12 @@ std::string draw(const Chart& chart, const StepRange& steps) {
 }
 
 std::string draw_stacked(const std::string& title, const std::string& note, ValueUnit unit,
-                         const std::vector<Layer>& layers, double width, const std::vector<Mark>& marks,
+                         const std::vector<StackedCurve>& curves, double width, const std::vector<Mark>& marks,
                          const StepRange& steps) {
-  const size_t num_columns = layers.empty() ? 0 : layers.front().values.size();
+  const size_t num_columns = curves.empty() ? 0 : curves.front().values.size();
   std::vector<double> below(num_columns, 0.0), sums(num_columns, 0.0);
-  for (const Layer& layer : layers) {
-    for (size_t i = 0; i < num_columns; ++i) sums[i] += layer.values[i];
+  for (const StackedCurve& curve : curves) {
+    for (size_t i = 0; i < num_columns; ++i) sums[i] += curve.values[i];
   }
   double most = 0;
   for (const double sum : sums) {
@@ -193,21 +193,21 @@ std::string draw_stacked(const std::string& title, const std::string& note, Valu
   if (most == 0) return "";
   const Frame frame(steps, linear_scale(0, most, kTicksUp, unit));
   std::string drawing, data, legend;
-  for (const Layer& layer : layers) {
+  for (const StackedCurve& curve : curves) {
     std::string top, bottom, at, values;
     for (size_t i = 0; i < num_columns; ++i) {
       if (!std::isfinite(sums[i])) continue;  // a column without steps
       const double step = width * static_cast<double>(i) + (width - 1) / 2;
       bottom = "L" + frame.point(step, below[i]) + bottom;
-      below[i] += layer.values[i];
+      below[i] += curve.values[i];
       top += (top.empty() ? "M" : "L") + frame.point(step, below[i]);
       at += (at.empty() ? "" : ",") + fixed(step);
-      values += (values.empty() ? "" : ",") + short_json(layer.values[i]);
+      values += (values.empty() ? "" : ",") + short_json(curve.values[i]);
     }
     drawing +=
-        "<g class=\"c" + std::to_string(layer.color) + "\"><path class=\"layer\" d=\"" + top + bottom + "Z\"/></g>\n";
-    data += (data.empty() ? "" : ",") + data_of(layer.label, layer.color, at, values);
-    legend = legend_entry(layer.label, layer.color) + legend;  // as they lie, from the top
+        "<g class=\"c" + std::to_string(curve.color) + "\"><path class=\"layer\" d=\"" + top + bottom + "Z\"/></g>\n";
+    data += (data.empty() ? "" : ",") + data_of(curve.label, curve.color, at, values);
+    legend = legend_entry(curve.label, curve.color) + legend;  // as they lie, from the top
   }
   return frame.html(title, note, unit, drawing, marks, legend, data);
 }

@@ -49,17 +49,17 @@ std::string draw(const Chart& chart, const StepRange& steps);
 /// Returns a small square of a color, for legends, as HTML.
 std::string color_key(int color);
 
-/// A layer of a stacked chart: its value by column.
-struct Layer {
+/// A curve of a stacked chart: its value by column.
+struct StackedCurve {
   std::string label;
   int color = 0;
   std::vector<double> values;
 };
 
-/// Returns layers on top of each other, the first one at the bottom, as HTML. Value i belongs to the steps from i *
+/// Returns curves on top of each other, the first one at the bottom, as HTML. Value i belongs to the steps from i *
 /// `width` on. Empty when there is no value.
 std::string draw_stacked(const std::string& title, const std::string& note, ValueUnit unit,
-                         const std::vector<Layer>& layers, double width, const std::vector<Mark>& marks,
+                         const std::vector<StackedCurve>& curves, double width, const std::vector<Mark>& marks,
                          const StepRange& steps);
 
 }  // namespace meshtrain

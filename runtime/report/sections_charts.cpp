@@ -98,17 +98,17 @@ double mean_of(const Series& series) {
 
 std::string time_of_run(const RunRecord& run, const std::vector<Mark>& marks, const StepRange& steps) {
   const StepTime time = step_time(run.metrics);
-  std::vector<Layer> layers;
+  std::vector<StackedCurve> curves;
   std::string table =
       "<table class=\"fitted\"><tr><th>part</th><th class=\"number\">mean</th><th class=\"number\">share"
       "</th><th></th></tr>\n";
   for (const StepPart& part : time.parts) {
-    layers.push_back({part.label, part.color, part.values});
+    curves.push_back({part.label, part.color, part.values});
     table += "<tr><td>" + escaped(part.label) + "</td>" + number_cell(part.mean_seconds, ValueUnit::Seconds) +
              share_cell(part.mean_seconds / time.mean_seconds, part.color) + "</tr>\n";
   }
   const std::string chart =
-      draw_stacked("Time of a step", "by what it goes to", ValueUnit::Seconds, layers, time.width, marks, steps);
+      draw_stacked("Time of a step", "by what it goes to", ValueUnit::Seconds, curves, time.width, marks, steps);
   return chart.empty()
              ? ""
              : "<div class=\"charts\">\n" + chart + "<div class=\"scroll\">" + table + "</table></div></div>\n";

@@ -55,7 +55,6 @@ StopRequest::StopRequest() {
 StopRequest::~StopRequest() {
   receiver_.request_stop();
   receiver_.join();
-  for (int signal : kSignals) std::signal(signal, SIG_DFL);
   pthread_sigmask(SIG_SETMASK, &before_, nullptr);
 }
 

@@ -7,7 +7,9 @@
 namespace meshtrain {
 
 /// A handler that records SIGUSR1, SIGUSR2, SIGTERM and SIGINT, while this object lives, instead of ending the process.
-/// One object at a time. A second SIGINT or SIGTERM ends the process at once.
+/// One object at a time. A second SIGINT or SIGTERM ends the process at once. The handler stays when the object is
+/// gone: where a launcher signals all ranks, the first rank's request may have ended the run before the last rank's
+/// comes, which must not end that process by a signal.
 ///
 /// A thread that does nothing else ("signals") receives them: kernels of matrix products let the stack pointer point
 /// into their own buffers, and a signal frame would overwrite the data below it. The thread that constructs this object

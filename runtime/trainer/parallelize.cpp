@@ -10,7 +10,7 @@ namespace meshtrain {
 // recomputed block repeats its collectives, so it must know them before. Units contain what a rank holds after that,
 // and are cut over the data-parallel ranks that hold the same parts. Values are written once storage exists.
 //
-// A pipeline axis would slice stages() between 3 and 4; experts are another feed-forward, within 1.
+// A pipeline axis would slice layers() between 3 and 4; experts are another feed-forward, within 1.
 std::unique_ptr<ShardedModel> parallelize(const ModelPlan& plan, const DeviceMesh& mesh, const WriteParameter& write) {
   Parallelism parallelism;
 
@@ -29,7 +29,7 @@ std::unique_ptr<ShardedModel> parallelize(const ModelPlan& plan, const DeviceMes
     if (first_match(plan.freeze, parameter->name)) parameter->tensor.set_requires_grad(false);
   }
 
-  // 4. FSDP: units of stages in flat buffers, cut over the data-parallel ranks, or complete on each rank for NO_SHARD.
+  // 4. FSDP: units of layers in flat buffers, cut over the data-parallel ranks, or complete on each rank for NO_SHARD.
   auto sharded = std::make_unique<ShardedModel>(std::move(model), plan.unit_layers, plan.fsdp);
 
   // 5. Weights: each rank writes its own part, one unit at a time.

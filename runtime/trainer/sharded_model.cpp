@@ -16,14 +16,14 @@ ShardedModel::ShardedModel(std::unique_ptr<Transformer> model, int64_t unit_laye
 }
 
 std::vector<UnitSpec> ShardedModel::make_units(int64_t unit_layers) {
-  const std::vector<Stage> stages = model_->stages();
+  const std::vector<Layer> layers = model_->layers();
   const auto num_blocks =
-      static_cast<int64_t>(stages.size()) - 2;  // without the first, the embedding, and the last, the head
-  const auto block = [&](int64_t index) -> const Stage& { return stages[static_cast<size_t>(index + 1)]; };
-  const Stage& head = stages.back();
+      static_cast<int64_t>(layers.size()) - 2;  // without the first, the embedding, and the last, the head
+  const auto block = [&](int64_t index) -> const Layer& { return layers[static_cast<size_t>(index + 1)]; };
+  const Layer& head = layers.back();
 
-  std::vector<UnitSpec> units = {{stages.front().name, stages.front().parameters}};
-  runs_.push_back({0, {stages.front()}});
+  std::vector<UnitSpec> units = {{layers.front().name, layers.front().parameters}};
+  runs_.push_back({0, {layers.front()}});
   for (int64_t first = 0; first < num_blocks; first += unit_layers) {
     const int64_t last = std::min(first + unit_layers, num_blocks) - 1;
     UnitSpec unit{block(first).name, {}};
@@ -32,7 +32,7 @@ std::vector<UnitSpec> ShardedModel::make_units(int64_t unit_layers) {
     for (int64_t index = first; index <= last; ++index) {
       const std::vector<Parameter*>& parameters = block(index).parameters;
       unit.parameters.insert(unit.parameters.end(), parameters.begin(), parameters.end());
-      run.stages.push_back(block(index));
+      run.layers.push_back(block(index));
     }
     units.push_back(std::move(unit));
     runs_.push_back(std::move(run));
@@ -55,7 +55,7 @@ at::Tensor ShardedModel::forward(const at::Tensor& ids, const ForwardPass& pass)
   for (const Run& run : runs_) {
     x = fsdp_->run(run.unit, [&] {
       at::Tensor y = x;
-      for (const Stage& stage : run.stages) y = stage.forward(y, pass);
+      for (const Layer& layer : run.layers) y = layer.forward(y, pass);
       return y;
     });
   }

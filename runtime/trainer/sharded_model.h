@@ -8,7 +8,7 @@
 
 namespace meshtrain {
 
-/// A model whose stages run in the units of an Fsdp: the embedding, every `unit_layers` blocks, the head. A head that
+/// A model whose layers run in the units of an Fsdp: the embedding, every `unit_layers` blocks, the head. A head that
 /// shares the embedding's weight is in the same unit, which stays gathered for the complete step. Every rank of tp, cp
 /// and the units makes the same calls.
 class ShardedModel {
@@ -30,10 +30,10 @@ class ShardedModel {
   const Fsdp& fsdp() const { return *fsdp_; }
 
  private:
-  /// Consecutive stages that run in one unit.
+  /// Consecutive layers that run in one unit.
   struct Run {
     size_t unit;
-    std::vector<Stage> stages;
+    std::vector<Layer> layers;
   };
 
   std::vector<UnitSpec> make_units(int64_t unit_layers);

@@ -18,7 +18,7 @@ struct GroupSight {
 /// A rank's communication, and the time since its last progress: plain memory, shared between processes and sent
 /// between hosts.
 struct Activity {
-  static constexpr size_t kGroups = 16;
+  static constexpr size_t kGroups = 40;
 
   int64_t still_ms = 0;     ///< since its last record of a collective or change of its phase
   int64_t usual_ms = 0;     ///< the second longest stillness that has ended, since limits were set

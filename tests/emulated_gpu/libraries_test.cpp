@@ -90,6 +90,16 @@ TEST_F(Libraries, AskingLibTorchTooEarlyIsReported) {
   EXPECT_TRUE(has(complaint(ending, 2), "asked LibTorch about CUDA before the library was open")) << ending.err;
 }
 
+// Streams that share one of a GPU's hardware queues wait for each other; CUDA reads their number once.
+TEST_F(Libraries, CudaIsAskedForAllHardwareQueuesBeforeItIsCalled) {
+  const std::string preload = "LD_PRELOAD=" + (build() / "libqueues_seen.so").string();
+  const Ending ending = train_with_cudnn(meshtrain(), {preload});
+  EXPECT_EQ(ending.status, 0) << ending.err;
+  EXPECT_TRUE(has(ending.err, "CUDA is asked for 32 hardware queues")) << ending.err;
+  EXPECT_TRUE(
+      has(train_with_cudnn(meshtrain(), {preload, "CUDA_DEVICE_MAX_CONNECTIONS=9"}).err, "for 9 hardware queues"));
+}
+
 class DeviceAuto : public TrainProgram {
  protected:
   void SetUp() override { setenv("MESHTRAIN_EMULATED_GPUS", "1", 1); }

@@ -71,8 +71,9 @@ TEST(DeviceMesh, NamesGroupsInTheOrderOfTheLayout) {
   const DeviceMesh mesh(layout, world());
   EXPECT_EQ(mesh.world().name(), "world");
   EXPECT_EQ(mesh.group({"cp", "dp", "tp"}).name(), n == 1 ? "local" : "world");
-  EXPECT_EQ(mesh.group("pp").name(), "local");
-  EXPECT_EQ(mesh.group("pp").size(), 1);
+  EXPECT_THROW(mesh.group("ep"), InputError) << "a group of one would sum nothing";
+  EXPECT_THROW(mesh.group({"tp", "ep"}), InputError);
+  EXPECT_THROW(mesh.part({"dp", "ep"}), InputError);
   EXPECT_EQ(mesh.group(std::set<std::string>{}).size(), 1);
   EXPECT_EQ(mesh.group("tp").name(), n % 2 == 0 ? "tp" : "local");
   if (n == 4) {
@@ -85,7 +86,7 @@ TEST(DeviceMesh, NamesGroupsInTheOrderOfTheLayout) {
   const std::string coordinate = "rank " + std::to_string(mesh.rank()) + " (" + layout.describe(mesh.rank()) + ")";
   EXPECT_EQ(mesh.world().coordinate_text(), coordinate);
   EXPECT_EQ(mesh.group("tp").coordinate_text(), coordinate);
-  EXPECT_EQ(mesh.group("pp").coordinate_text(), coordinate);
+  EXPECT_EQ(mesh.group(std::set<std::string>{}).coordinate_text(), coordinate);
 }
 
 /// A backend that counts the groups made of a world that does not exist.
@@ -128,6 +129,33 @@ TEST(DeviceMesh, CountsWhatItsGroupsCommunicate) {
   mesh.group("dp").all_reduce(tensor).wait();
   EXPECT_EQ(mesh.traffic().total("tp", "tp.linear").sent_bytes, 2 * (n - 1) * 256 / n);
   EXPECT_EQ(mesh.traffic().total().calls, n == 1 ? 0 : 1);
+}
+
+TEST(DeviceMesh, ATrainingAxisThatTheLayoutLacksIsAGroupOfOne) {
+  const DeviceMesh mesh(MeshLayout({{"dp", world().size()}}), world());
+  EXPECT_EQ(mesh.group("tp").size(), 1);
+  EXPECT_EQ(mesh.group({"dp", "tp"}).size(), world().size());
+}
+
+TEST(DeviceMesh, PartsAreMeshesOfTheRanksAlongTheirAxes) {
+  const int64_t n = world().size(), outer = n % 2 == 0 ? 2 : 1, tp = n % 4 == 0 ? 2 : 1;
+  const DeviceMesh mesh(MeshLayout({{"pp", outer}, {"dp", n / outer / tp}, {"tp", tp}}), world());
+  const DeviceMesh stage = mesh.part({"dp", "tp"});
+  EXPECT_EQ(stage.layout().describe(), MeshLayout({{"dp", n / outer / tp}, {"tp", tp}}).describe());
+  EXPECT_EQ(stage.rank(), mesh.rank() % (n / outer));
+  for (const std::string axis : {"dp", "tp"}) {
+    EXPECT_EQ(stage.coordinate(axis), mesh.coordinate(axis));
+    EXPECT_EQ(stage.group(axis).ranks(), mesh.group(axis).ranks()) << "world ranks, for messages";
+  }
+  EXPECT_EQ(stage.world().ranks(), mesh.group({"dp", "tp"}).ranks());
+  EXPECT_EQ(stage.world().coordinate_text(), mesh.world().coordinate_text());
+  EXPECT_EQ(stage.part({"tp"}).world().ranks(), mesh.group("tp").ranks());
+  at::Tensor sum = at::full({1}, mesh.rank(), at::kLong);
+  stage.world().all_reduce(sum).wait();
+  const int64_t first = mesh.coordinate("pp") * n / outer, last = first + n / outer - 1;
+  EXPECT_EQ(sum.item<int64_t>(), (first + last) * (last - first + 1) / 2) << "of this stage's ranks alone";
+  EXPECT_EQ(mesh.traffic().total().calls, n / outer == 1 ? 0 : 1) << "counted in the complete mesh";
+  EXPECT_EQ(&stage.traffic(), &mesh.traffic());
 }
 
 TEST(DeviceMesh, OfTheWrongSizeIsRefused) {

@@ -155,5 +155,14 @@ TEST(ParseMesh, NamesTheOffendingPart) {
             "mesh 'dp=99999999999999999999': that many ranks cannot be counted: make the axis smaller");
 }
 
+TEST(CompleteOrder, AxesThatAreLeftOutAreTheOutermost) {
+  using Order = std::vector<std::string>;
+  EXPECT_EQ(complete_order({"dp", "tp"}), (Order{"cp", "dp", "tp"}));
+  EXPECT_EQ(complete_order({}), training_axes());
+  EXPECT_EQ(complete_order({"tp", "cp", "dp"}), (Order{"tp", "cp", "dp"}));
+  EXPECT_EQ(message<InputError>([] { complete_order({"dp", "dp"}); }), "names dp more than once: name each axis once");
+  EXPECT_EQ(message<InputError>([] { complete_order({"dp", "ep"}); }), "names ep, but the axes are dp, cp, tp");
+}
+
 }  // namespace
 }  // namespace meshtrain

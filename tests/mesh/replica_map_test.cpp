@@ -15,10 +15,11 @@ constexpr int kRanks = 48;
 using Ranks = std::vector<int64_t>;
 
 /// Returns a mesh of ranks that do not exist, as `rank` sees it.
-DeviceMesh dry_mesh(const MeshLayout& layout, int rank) {
-  Ranks everyone(kRanks);
+DeviceMesh dry_mesh(const MeshLayout& layout, int64_t rank) {
+  Ranks everyone(static_cast<size_t>(layout.size()));
   std::iota(everyone.begin(), everyone.end(), 0);
-  return {layout, Group(dry_run_backend(rank, kRanks), "world", everyone, "rank " + std::to_string(rank))};
+  return {layout, Group(dry_run_backend(static_cast<int>(rank), static_cast<int>(layout.size())), "world", everyone,
+                        "rank " + std::to_string(rank))};
 }
 
 /// A way to divide a model; num_shards as in ReplicaMap.
@@ -151,6 +152,53 @@ TEST(ReplicaMap, SumsCountEveryRankOnce) {
       for (size_t i = 0; i < shards.size(); ++i) ASSERT_EQ(map.part_of(shards[i]).shard, static_cast<int64_t>(i));
     }
   });
+}
+
+// A pipeline's stage divides its parameters among its own ranks, which messages name by their ranks in the world.
+TEST(ReplicaMap, OfAPartOfAMeshIsThatOfAMeshOfItsAxes) {
+  const MeshLayout of_stage({{"dp", 6}, {"cp", 2}, {"tp", 2}});
+  for (const MeshLayout& layout : {MeshLayout({{"pp", 2}, {"dp", 6}, {"cp", 2}, {"tp", 2}}),
+                                   MeshLayout({{"dp", 6}, {"cp", 2}, {"pp", 2}, {"tp", 2}})}) {
+    for (int64_t rank = 0; rank < kRanks; ++rank) {
+      const DeviceMesh mesh = dry_mesh(layout, rank), stage = mesh.part({"dp", "cp", "tp"});
+      const ReplicaMap part(stage, {"dp"}, 3), alone(dry_mesh(of_stage, stage.rank()), {"dp"}, 3);
+      EXPECT_EQ(part.part(), alone.part());
+      const auto in_world = [&](const Group& group) {
+        Ranks ranks;
+        for (const int64_t each : group.ranks()) ranks.push_back(stage.world().ranks()[static_cast<size_t>(each)]);
+        return ranks;
+      };
+      ASSERT_EQ(part.shards().ranks(), in_world(alone.shards())) << rank;
+      ASSERT_EQ(part.remaining().ranks(), in_world(alone.remaining())) << rank;
+      ASSERT_EQ(part.remaining_partial().ranks(), in_world(alone.remaining_partial())) << rank;
+    }
+  }
+}
+
+TEST(ReplicaMap, AxesHaveTheRolesThatTheyAreGiven) {
+  const MeshLayout experts({{"edp", 4}, {"ep", 3}}), dense({{"dp", 4}, {"tp", 3}});
+  const ReplicaRoles roles{"ep", {"edp"}};
+  for (int64_t rank = 0; rank < dense.size(); ++rank) {
+    const ReplicaMap map(experts, rank, {"edp"}, 2, roles), same(dense, rank, {"dp"}, 2);
+    EXPECT_EQ(map.part(), same.part());
+    EXPECT_EQ(map.owned(29, 11).offset, same.owned(29, 11).offset);
+    EXPECT_EQ(map.owned(29, 11).numel, same.owned(29, 11).numel);
+    const DeviceMesh mesh = dry_mesh(experts, rank), of_dense = dry_mesh(dense, rank);
+    for (const std::optional<int64_t> num_shards : {std::optional<int64_t>(), {2}, {4}}) {
+      const ReplicaMap own(mesh, {"edp"}, num_shards, roles), other(of_dense, {"dp"}, num_shards);
+      EXPECT_EQ(own.tokens().ranks(), other.tokens().ranks());
+      EXPECT_EQ(own.shards().ranks(), other.shards().ranks());
+      EXPECT_EQ(own.remaining().ranks(), other.remaining().ranks());
+      EXPECT_EQ(own.remaining_partial().ranks(), other.remaining_partial().ranks());
+    }
+  }
+}
+
+TEST(ReplicaMap, RefusesAxesWithoutTheRoleOfTokens) {
+  const MeshLayout layout({{"edp", 4}, {"dp", 2}, {"cp", 2}, {"tp", 3}});
+  EXPECT_THROW(ReplicaMap(layout, 0, {"edp"}, 2), std::invalid_argument);
+  EXPECT_THROW(ReplicaMap(layout, 0, {"tp"}, 3), std::invalid_argument);
+  EXPECT_THROW(ReplicaMap(layout, 0, {"dp"}, 2, {"tp", {"edp", "dp", "cp"}}), std::invalid_argument);
 }
 
 // Shards over all ranks need no new groups.

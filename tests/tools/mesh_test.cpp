@@ -36,6 +36,12 @@ TEST(MeshCommand, TakesAnyOrderAndAuto) {
   EXPECT_TRUE(has(ending.out, "  dp      2 groups of 3, each within a host: {0, 1, 2} {3, 4, 5}\n")) << ending.out;
 }
 
+TEST(MeshCommand, AxesThatTheOrderLeavesOutAreTheOutermost) {
+  const Ending ending = run_meshtrain({"mesh", "--mesh", "dp=2,tp=3,cp=4", "--order", "tp,dp"});
+  ASSERT_EQ(ending.status, 0) << ending.err;
+  EXPECT_TRUE(has(ending.out, "mesh cp=4,tp=3,dp=2: 24 ranks on 1 host;")) << ending.out;
+}
+
 TEST(MeshCommand, AbbreviatesLargeMeshes) {
   const Ending ending = run_meshtrain({"mesh", "--mesh", "dp=256,tp=8,cp=8", "--hosts-of", "8"});
   ASSERT_EQ(ending.status, 0) << ending.err;
@@ -60,8 +66,10 @@ TEST(MeshCommand, RefusesWhatDoesNotFit) {
   EXPECT_TRUE(has(complaint({"--mesh", "dp=2,pp=2"}), "there is no axis pp: the axes are dp, cp, tp"));
   EXPECT_TRUE(has(complaint({"--mesh", "dp=0"}), "dp=0"));
   EXPECT_TRUE(has(complaint({"--mesh", "dp"}), "'dp' is not an axis and its size"));
-  EXPECT_EQ(complaint({"--mesh", "dp=2", "--order", "dp,tp"}),
-            "--order must name each of dp, tp, cp once, as in --order dp,cp,tp");
+  EXPECT_EQ(complaint({"--mesh", "dp=2", "--order", "dp,tp,dp"}),
+            "--order names dp more than once: name each axis once, as in --order dp,cp,tp");
+  EXPECT_EQ(complaint({"--mesh", "dp=2", "--order", "dp,pp"}),
+            "--order names pp, but the axes are dp, cp, tp, as in --order dp,cp,tp");
   EXPECT_EQ(complaint({"--mesh", "dp=99999999999,tp=99999999999"}), "mesh: more than 1048576 ranks to print");
   EXPECT_TRUE(has(complaint({"--mesh", "dp=auto", "--ranks", "0"}), "--ranks"));
 }

@@ -47,12 +47,16 @@ MeshLayout fit(const std::map<std::string, int64_t>& sizes, const std::vector<st
   return MeshLayout::fit(sizes, order, ranks);
 }
 
+/// Returns all axes in the order of --order.
+std::vector<std::string> order_of(const MeshArguments& arguments) try {
+  return complete_order(arguments.order);
+} catch (const InputError& error) {
+  throw InputError(std::string("--order ") + error.what() + ", as in --order dp,cp,tp");
+}
+
 MeshLayout layout_of(const MeshArguments& arguments) {
   if (arguments.mesh.empty()) throw InputError("give a recipe or --mesh, as in --mesh dp=2,tp=2,cp=2");
-  if (!std::ranges::is_permutation(arguments.order, training_axes())) {
-    throw InputError("--order must name each of dp, tp, cp once, as in --order dp,cp,tp");
-  }
-  return fit(parse_mesh(arguments.mesh), arguments.order, arguments.ranks);
+  return fit(parse_mesh(arguments.mesh), order_of(arguments), arguments.ranks);
 }
 
 /// How the recipe's attention is cut over cp, and what it sends.
@@ -109,7 +113,9 @@ void add_mesh_command(CLI::App& app, int& status) {
   command->add_option("--ranks", arguments->ranks, "Ranks in all; without it the product of the sizes")
       ->check(whole_number(1))
       ->type_name("N");
-  command->add_option("--order", arguments->order, "Axes, outermost first: the last one has neighbouring ranks")
+  command
+      ->add_option("--order", arguments->order,
+                   "Axes, outermost first: the last one has neighbouring ranks; those left out are the outermost")
       ->delimiter(',')
       ->default_str("dp,cp,tp")
       ->type_name("AXES");

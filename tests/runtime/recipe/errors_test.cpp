@@ -72,7 +72,8 @@ INSTANTIATE_TEST_SUITE_P(
             "schedule: {name: cosin}\n",
             ":16:18: schedule.name: \"cosin\" is not one of constant, cosine, linear, wsd; did you mean \"cosine\"?"},
         BadLine{"schedule: {name: [cosine]}\n", ":16:18: schedule.name: a list is not a single word"},
-        BadLine{"parallel: {order: [dp, tp]}\n", ":16:19: parallel.order: [dp, tp] must name each of dp, tp, cp once"},
+        BadLine{"parallel: {order: [dp, dp]}\n",
+                ":16:19: parallel.order: [dp, dp] names dp more than once: name each axis once"},
         BadLine{
             "parallel: {order: [dp, tp, pp]}\n",
             ":16:28: parallel.order: \"pp\" is not one of dp, tp, cp; here models are not cut into pipeline stages: "

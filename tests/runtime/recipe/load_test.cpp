@@ -382,6 +382,12 @@ TEST(LoadRecipe, LayersMergeMapsAndReplaceTheRest) {
   EXPECT_EQ(recipe.parallel.order, (std::vector<std::string>{"cp", "dp", "tp"}));
 }
 
+TEST(LoadRecipe, AxesThatTheOrderLeavesOutAreTheOutermost) {
+  const RecipeFolder folder;
+  const fs::path file = folder.write("r.yaml", kSmallRecipe + "parallel: {mesh: {dp: 2, cp: 2}, order: [dp, tp]}\n");
+  EXPECT_EQ(load_recipe(file, {}, "").parallel.order, (std::vector<std::string>{"cp", "dp", "tp"}));
+}
+
 TEST(LoadRecipe, OverridesWinAndMeshReplaces) {
   const RecipeFolder folder;
   const fs::path file = folder.write("r.yaml", kSmallRecipe + "parallel: {mesh: {dp: 4, tp: 2}}\n");
