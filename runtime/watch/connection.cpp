@@ -65,6 +65,7 @@ Connection::Connection(Descriptor socket, const Secret& ours, const Secret& thei
 }
 
 bool Connection::receive() {
+  send_rest();
   if (!is_greeted_) {
     if (!receive(their_nonce_.data(), their_nonce_.size())) return false;
     is_greeted_ = true;
@@ -112,11 +113,22 @@ void Connection::greet() {
 
 bool Connection::send(const Frame& frame) {
   if (!socket_.is_open() || !is_greeted_ || !has_greeted_) return false;
-  const Sealed sealed{seal(ours_, nonce_, their_nonce_, num_sent_, frame), frame};
-  const bool sent =
-      ::send(number(), &sealed, sizeof sealed, MSG_DONTWAIT | MSG_NOSIGNAL) == static_cast<ssize_t>(sizeof sealed);
-  if (sent) ++num_sent_;
-  return sent;
+  if (!send_rest()) return false;
+  const Sealed sealed{seal(ours_, nonce_, their_nonce_, num_sent_++, frame), frame};
+  unsent_.assign(reinterpret_cast<const char*>(&sealed), sizeof sealed);
+  send_rest();
+  return true;
+}
+
+bool Connection::send_rest() {
+  while (!unsent_.empty()) {
+    const ssize_t sent = ::send(number(), unsent_.data(), unsent_.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (sent < 0 && errno == EINTR) continue;
+    if (sent <= 0) return false;
+    unsent_.erase(0, static_cast<size_t>(sent));
+    if (leaves_ && unsent_.empty()) ::shutdown(number(), SHUT_WR);
+  }
+  return true;
 }
 
 uint64_t Connection::seal(const Secret& secret, const Nonce& of_sender, const Nonce& of_receiver, uint64_t number,
@@ -130,8 +142,8 @@ uint64_t Connection::seal(const Secret& secret, const Nonce& of_sender, const No
 }
 
 void Connection::leave(const Frame& farewell) {
-  if (!send(farewell)) return;
-  ::shutdown(number(), SHUT_WR);
+  leaves_ = send(farewell);
+  if (leaves_ && unsent_.empty()) ::shutdown(number(), SHUT_WR);
 }
 
 std::chrono::seconds silence_limit() {

@@ -64,7 +64,8 @@ class Connection {
   /// Sends this end's nonce, once; receive() also does so when the other end's nonce has arrived.
   void greet();
   bool has_greeted() const { return has_greeted_; }
-  /// Returns false when `frame` cannot be sent now, or when the other end has not greeted yet.
+  /// Returns false when `frame` cannot be sent now, or when the other end has not greeted yet. The rest of a frame for
+  /// which the system has no room follows at the next call of send() or receive().
   bool send(const Frame& frame);
   /// Sends `farewell` and nothing afterwards.
   void leave(const Frame& farewell);
@@ -87,6 +88,8 @@ class Connection {
   };
   using Nonce = std::array<unsigned char, 16>;
 
+  /// Sends what is left of an earlier frame. Returns true when nothing is.
+  bool send_rest();
   /// Reads the part of `into` that has arrived. Returns true when it is complete.
   bool receive(void* into, size_t bytes);
   static uint64_t seal(const Secret& secret, const Nonce& of_sender, const Nonce& of_receiver, uint64_t number,
@@ -97,11 +100,12 @@ class Connection {
   Nonce nonce_{}, their_nonce_{};
   bool has_greeted_ = false, is_greeted_ = false;
   uint64_t num_sent_ = 0, num_received_ = 0;  // frames
+  std::string unsent_;                        // the rest of the last one
   Sealed incoming_;
   Frame last_;
   size_t received_ = 0;  // bytes of the nonce or frame that is being received
   bool known_ = false;
-  bool left_ = false;
+  bool left_ = false, leaves_ = false;  // the other end, this end
   Loss loss_ = Loss::None;
 };
 

@@ -18,6 +18,7 @@
 #include "runtime/watch/caller.h"
 #include "runtime/watch/listener.h"
 #include "runtime/watch/phase.h"
+#include "tests/support/load.h"
 
 namespace meshtrain {
 namespace {
@@ -77,6 +78,47 @@ TEST_F(Connections, ARankThatEndsWithoutAWordIsLostWithWhatItWasDoing) {
   EXPECT_STREQ(lost[0].first.sender.name.data(), "rank 7");
   EXPECT_STREQ(lost[0].first.sender.phase.data(), "step 3");
   EXPECT_TRUE(work(nullptr, std::chrono::milliseconds(100)).empty()) << "it is lost once";
+}
+
+// The frames about a host's other ranks, sent one after the other, are more than a new socket takes.
+TEST(Connection, FramesThatTheSystemTakesInPartsArriveComplete) {
+  const Descriptor listening(::socket(AF_INET, SOCK_STREAM, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  ASSERT_EQ(::bind(listening.number(), reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+  ASSERT_EQ(::listen(listening.number(), 1), 0);
+  socklen_t size = sizeof address;
+  ASSERT_EQ(::getsockname(listening.number(), reinterpret_cast<sockaddr*>(&address), &size), 0);
+  Descriptor calling(::socket(AF_INET, SOCK_STREAM, 0));
+  const int little = 4096;
+  ASSERT_EQ(::setsockopt(calling.number(), SOL_SOCKET, SO_SNDBUF, &little, sizeof little), 0);
+  ASSERT_EQ(::setsockopt(listening.number(), SOL_SOCKET, SO_RCVBUF, &little, sizeof little), 0);
+  ASSERT_EQ(::connect(calling.number(), reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+  Connection sender(std::move(calling), Secret{1}, Secret{2});
+  Connection receiver(Descriptor(::accept(listening.number(), nullptr, nullptr)), Secret{2}, Secret{1});
+  sender.greet();
+  receiver.greet();
+  testing::wait_until([&] { return !sender.receive() && !receiver.receive() && sender.send(Frame{}); });
+
+  constexpr int kFrames = 50;
+  int num_sent = 0, num_received = 0, num_refused = 0;
+  testing::wait_until([&] {
+    Frame frame;
+    frame.kind = Frame::kAbout;
+    frame.rank = num_sent;
+    if (num_sent < kFrames) sender.send(frame) ? ++num_sent : ++num_refused;
+    if (num_sent == kFrames || num_refused % 3 == 1) {
+      while (receiver.receive()) {
+        if (receiver.received().kind != Frame::kAbout) continue;
+        EXPECT_EQ(receiver.received().rank, num_received++);
+      }
+    }
+    sender.receive();
+    return num_received == kFrames || receiver.is_closed();
+  });
+  EXPECT_EQ(num_received, kFrames);
+  EXPECT_GT(num_refused, 0) << "the system took every frame at once";
 }
 
 TEST_F(Connections, ARankThatSaysThatItEndsIsNotLost) {
