@@ -207,7 +207,7 @@ TEST_F(EvaluationTest, ComesEveryFewStepsAndAtTheLast) {
   EXPECT_EQ(due(0), (std::vector<int64_t>{10}));
   asked.evaluate.samples = 1000;
   try {
-    Evaluation{asked};
+    Evaluation(asked.evaluate, resolve(asked, one_rank_mesh().layout()), asked.train.steps);
     ADD_FAILURE() << "there are not so many";
   } catch (const InputError& error) {
     EXPECT_NE(std::string(error.what()).find("evaluate.samples: 1000 are requested, but "), std::string::npos);

@@ -28,7 +28,9 @@ Cell cell_along(const std::string& axis) {
 /// A trainer, and the data of its first step.
 struct FirstStep {
   FirstStep(Recipe the_recipe, DeviceMesh the_mesh)
-      : recipe(std::move(the_recipe)), mesh(std::move(the_mesh)), trainer(recipe, mesh, at::kCPU) {
+      : recipe(std::move(the_recipe)),
+        mesh(std::move(the_mesh)),
+        trainer(resolve(recipe, mesh.layout()), mesh, at::kCPU) {
     const Dataset dataset(recipe.data, recipe.train.sequence_length, recipe.model.shape.vocab_size, 0);
     batch = read_step(dataset, recipe.train, mesh, trainer.layout(), 0);
   }
